@@ -1,0 +1,90 @@
+/* kernel_graph.h - the kernel graph: operators over tensors in device memory (Mirage's first level;
+ * MPK section 4, "computation graph").
+ *
+ * One graph describes one iteration with a fixed number of token rows: T rows go through the
+ * model, L of them want logits. Decode of a batch of 8 is T = L = 8; a prefill chunk is a larger T.
+ * Built by model/decoder.c, read by task/decompose.c. Tensors are in SSA form: written by one
+ * operator only, except state (the KV cache), which lives across iterations. Operators stand in a
+ * topological order. Everything belongs to the arena given to kgraph_init.
+ */
+#ifndef QN_GRAPH_KERNEL_GRAPH_H
+#define QN_GRAPH_KERNEL_GRAPH_H
+
+#include "base/arena.h"
+#include "base/array.h"
+#include "base/strbuf.h"
+#include "graph/model_spec.h"
+#include "graph/op.h"
+
+enum tensor_role {
+    TENSOR_WEIGHT,     /* immutable; `name` is its name in the checkpoint */
+    TENSOR_ACTIVATION, /* lives within one iteration */
+    TENSOR_STATE,      /* KV cache of one layer; its layout is runtime/rt_batch.h's */
+};
+
+enum { TENSOR_MAX_DIMS = 4, NO_TENSOR = -1 };
+
+struct tensor {
+    const char *name;
+    enum tensor_role role;
+    enum dtype dtype;
+    int n_dims;
+    uint64_t shape[TENSOR_MAX_DIMS]; /* row-major; state: [rows of one iteration, 2*n_kv_heads] */
+    int producer;                    /* index of the operator that writes it; -1: a weight */
+};
+
+struct kop {
+    enum op_kind kind;
+    int layer; /* -1 outside the layers */
+    int32_t in[OP_MAX_IN], out[OP_MAX_OUT]; /* tensor indices, NO_TENSOR where absent */
+};
+
+struct kgraph {
+    struct arena *arena;
+    struct model_spec spec;
+    uint32_t n_rows;       /* T */
+    uint32_t n_logit_rows; /* L */
+    uint32_t n_pieces;     /* most attention pieces that a context can have */
+    ARRAY(struct tensor) tensors;
+    ARRAY(struct kop) ops;
+};
+
+/* Starts an empty graph; strings go into `arena`, the arrays are released by kgraph_fini. */
+void kgraph_init(struct kgraph *g, struct arena *arena, const struct model_spec *spec,
+                 uint32_t n_rows, uint32_t n_logit_rows, uint32_t max_model_len);
+void kgraph_fini(struct kgraph *g);
+
+/* Adds a weight with the checkpoint's name and shape (n_dims 1 or 2); sets *index. A name that is
+ * there already gives its index (tied embeddings). */
+int kgraph_weight(struct diag *d, struct kgraph *g, const char *name, enum dtype dtype, int n_dims,
+                  uint64_t rows, uint64_t cols, int32_t *index);
+/* Adds one layer's KV cache. */
+int kgraph_state(struct diag *d, struct kgraph *g, const char *name, int32_t *index);
+
+/* Adds an operator, infers the shapes of its outputs and creates them (named "<layer>.<op>.<slot>");
+ * in[] has the operands in op.def's order, NO_TENSOR for absent optional ones; a state output must
+ * be preset in out[], the others are set here. Errors: QN_ESHAPE naming operator and operand. */
+int kgraph_op(struct diag *d, struct kgraph *g, enum op_kind kind, int layer, const int32_t *in,
+              int32_t *out);
+
+/* Output units of an operator: what `tiles` are ranges of (op.def's last words on each row). For
+ * SPLIT_ROWS and SPLIT_SLICES operators: 1. */
+uint32_t kgraph_units(const struct kgraph *g, const struct kop *op);
+/* Token rows that the operator's tasks share out: T, or L for the LM head and sampling. */
+uint32_t kgraph_rows(const struct kgraph *g, const struct kop *op);
+
+/* Every IR's three companions. */
+int kgraph_verify(struct diag *d, const struct kgraph *g);
+void kgraph_dump(const struct kgraph *g, struct strbuf *out); /* stable text, one line per op */
+struct kgraph_stats {
+    uint64_t n_ops, n_tensors, weight_bytes, activation_bytes;
+};
+void kgraph_stats(const struct kgraph *g, struct kgraph_stats *stats);
+
+uint64_t tensor_elements(const struct tensor *t);
+uint64_t tensor_bytes(const struct tensor *t);
+
+/* Checks a spec against the bounds of model_spec.h; the message names the field. */
+int model_spec_verify(struct diag *d, const char *file, const struct model_spec *spec);
+
+#endif

@@ -1,0 +1,67 @@
+/* model_spec.h - a decoder-only transformer in numbers: what is left of config.json once its
+ * spelling is gone.
+ *
+ * Made by model/hf_config.c, completed by the family's file (model/qwen3.c ...), read by the graph
+ * builder, copied into the program and from there to the device: plain numbers only.
+ */
+#ifndef QN_GRAPH_MODEL_SPEC_H
+#define QN_GRAPH_MODEL_SPEC_H
+
+#include "base/abi.h"
+
+/* Bounds that hold for every spec (model_spec_verify checks them); kernels rely on them. */
+enum {
+    SPEC_MAX_LAYERS = 512,
+    SPEC_MAX_HIDDEN = 65536,     /* also of intermediate and of n_heads * head_dim */
+    SPEC_MAX_VOCAB = 4194304,
+    SPEC_MAX_HEADS = 512,
+    SPEC_MAX_HEAD_DIM = 512,
+    SPEC_MAX_MODEL_LEN = 1 << 20,
+    SPEC_MAX_EOS = 8,
+};
+
+enum dtype { DTYPE_F32 = 0, DTYPE_BF16 = 1, DTYPE_F16 = 2, DTYPE_I32 = 3 };
+
+static inline uint32_t dtype_bytes(uint32_t dtype) {
+    return dtype == DTYPE_F32 || dtype == DTYPE_I32 ? 4 : 2;
+}
+
+enum rope_kind { ROPE_DEFAULT = 0, ROPE_LINEAR = 1, ROPE_LLAMA3 = 2 };
+
+struct model_spec {
+    uint32_t n_layers;
+    uint32_t hidden;       /* width of the residual stream */
+    uint32_t intermediate; /* width of the gated MLP */
+    uint32_t vocab;        /* rows of the embedding and of the LM head */
+    uint32_t n_heads;      /* query heads */
+    uint32_t n_kv_heads;   /* divides n_heads */
+    uint32_t head_dim;     /* even */
+    uint32_t max_position; /* longest context the model was made for */
+    float rms_eps;
+    uint32_t qkv_bias; /* 0 or 1 (Qwen2) */
+    uint32_t o_bias;   /* 0 or 1: bias on the attention's output projection */
+    uint32_t mlp_bias; /* 0 or 1: bias on gate, up and down */
+    uint32_t qk_norm;  /* 0 or 1: RMSNorm over each head of q and k (Qwen3) */
+    uint32_t tied;     /* 0 or 1: the LM head is the embedding */
+    uint32_t weight_dtype; /* enum dtype of the matrices; vectors (norms, biases) are always F32 */
+    uint32_t sliding_window; /* 0: full attention; else a token sees this many, itself included */
+    uint32_t rope_kind;      /* enum rope_kind */
+    float rope_theta;
+    float rope_factor;            /* linear, llama3 */
+    float rope_low_freq_factor;   /* llama3 */
+    float rope_high_freq_factor;  /* llama3 */
+    uint32_t rope_original_max;   /* llama3 */
+    uint32_t n_eos;
+    int32_t eos[SPEC_MAX_EOS]; /* token ids that end a generation */
+    int32_t bos;               /* -1: none */
+};
+
+ABI_SIZE(struct model_spec, 4 * 32);
+
+/* Head units of the fused QKV projection: the query heads, then the key heads, then the value
+ * heads, each head_dim rows of its weight. */
+static inline uint32_t spec_qkv_units(const struct model_spec *s) {
+    return s->n_heads + 2 * s->n_kv_heads;
+}
+
+#endif

@@ -1,0 +1,63 @@
+/* op.h - what op.def says, as an enum and as a table. Safe for device code up to the marked line. */
+#ifndef QN_GRAPH_OP_H
+#define QN_GRAPH_OP_H
+
+#include "base/abi.h"
+
+enum op_kind {
+    OP_NONE = 0, /* as a task kind: an empty task that normalization inserted */
+#define OP(ID, name, launch, split, inputs, outputs) OP_##ID,
+#include "graph/op.def"
+#undef OP
+    N_OP_KINDS
+};
+
+enum op_launch { LAUNCH_AOT = 0, LAUNCH_JIT = 1 };
+enum op_split { SPLIT_ROWS = 0, SPLIT_TILES = 1, SPLIT_SLICES = 2 };
+
+enum { OP_MAX_IN = 10, OP_MAX_OUT = 2 };
+
+/* Operand slots, in the order of op.def. */
+enum { EMBED_TABLE = 0 };
+enum { QKV_X, QKV_NORM, QKV_WQ, QKV_WK, QKV_WV, QKV_BQ, QKV_BK, QKV_BV, QKV_Q_NORM, QKV_K_NORM };
+enum { QKV_OUT_Q, QKV_OUT_KV };
+enum { ATTENTION_Q, ATTENTION_KV };
+enum { COMBINE_PART };
+enum { LINEAR_A, LINEAR_W, LINEAR_BIAS, LINEAR_RESIDUAL };
+enum { MLP_X, MLP_NORM, MLP_WG, MLP_WU, MLP_BG, MLP_BU };
+enum { LM_X, LM_NORM, LM_W };
+enum { LM_OUT_LOGITS, LM_OUT_PART };
+enum { SAMPLE_LOGITS, SAMPLE_PART };
+
+/* Columns of logits that share one {max, sum} pair. Fixed, so that a log-probability does not
+ * depend on how the LM head was cut into tasks. */
+enum { LM_BLOCK = 256 };
+
+/* The context is attended to in pieces whose bounds depend on the position only, so that the order
+ * of reduction does not depend on load: PIECE positions each. */
+enum { ATTENTION_PIECE = 256 };
+
+#ifndef __CUDACC_RTC__
+/* ---- host only from here ---- */
+#include <stdbool.h>
+
+struct op_slot {
+    char name[12];
+    bool optional, weight, state;
+};
+
+struct op_info {
+    const char *name;
+    enum op_launch launch;
+    enum op_split split;
+    int n_in, n_out;
+    struct op_slot in[OP_MAX_IN], out[OP_MAX_OUT];
+};
+
+/* Fills *info from op.def's row; kind must be a valid op_kind other than OP_NONE. */
+void op_describe(enum op_kind kind, struct op_info *info);
+const char *op_name(uint32_t kind); /* "nop" for OP_NONE, "?" for a number out of range */
+/* The kind with that name; OP_NONE when there is none. */
+enum op_kind op_find(const char *name);
+#endif
+#endif

@@ -1,0 +1,84 @@
+/* cpu_kernel.h - the contract between the runtime and the CPU kernels.
+ *
+ * One kernel per row of op.def: src/kernels/cpu/<op>.c, entered through cpu_task_run. A kernel
+ * computes exactly the tile of its task, reads and writes nothing else, allocates nothing, and
+ * gives the same bits whatever the tile, the batch, the other rows and the number of workers:
+ * every reduction has an order that depends on shapes and positions only.
+ *
+ * What differs between processors is in struct cpu_isa: a few primitives, each with a plain C
+ * reference (isa_ref.c) and variants per instruction set, chosen once at start-up. Bits are the
+ * same within one isa, not across them.
+ */
+#ifndef QN_KERNELS_CPU_KERNEL_H
+#define QN_KERNELS_CPU_KERNEL_H
+
+#include "runtime/rt_batch.h"
+#include "task/program.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* All that a kernel needs to run one task. */
+struct cpu_task {
+    const struct prog_header *program;
+    const struct model_spec *spec;
+    const struct prog_op *op;
+    const struct prog_task *task;
+    void *const *tensors;         /* base address by program tensor index; state: the layer's cache */
+    const struct rt_batch *batch; /* rows, slots, block tables */
+    const struct cpu_isa *isa;
+    const struct cpu_rope *rope;
+    void *scratch; /* this worker's, 64-byte aligned, at least cpu_scratch_bytes(program) */
+};
+
+/* Scratch that any task of the program needs. */
+size_t cpu_scratch_bytes(const struct prog_header *program);
+
+/* Runs one task; kind OP_NONE does nothing. */
+void cpu_task_run(const struct cpu_task *t);
+
+/* cos and sin of every position's rotation angles, made once per engine by cpu_rope_fill:
+ * [max_model_len][head_dim / 2] each. Angles as in transformers' ROPE_INIT_FUNCTIONS. */
+struct cpu_rope {
+    const float *cos, *sin;
+};
+/* Fills cos[] and sin[] (each n_positions * head_dim / 2 floats) for spec's rope_kind. */
+void cpu_rope_fill(const struct model_spec *spec, uint32_t n_positions, float *cos, float *sin);
+
+/* Matrix times a few vectors, the heart of every linear layer:
+ *
+ *   y[t * ldy + n] = sum_k w[n * k + ...] * x[t][k]        0 <= n < n_out, 0 <= t < n_tok
+ *
+ * w: n_out rows of k elements of the isa's weight dtype, row-major, as in the checkpoint, no
+ * alignment promised beyond the element's. x: n_tok packed rows as `pack` left them. The order of
+ * the sum over k depends on k alone. */
+typedef void cpu_gemm_fn(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
+                         float *y, size_t ldy);
+
+struct cpu_isa {
+    const char *name; /* "ref", "avx2", "avx512", "avx512bf16", "amx" */
+    /* Bytes of one packed row of k activations, for a weight dtype. A multiple of 64. */
+    size_t (*pack_bytes)(enum dtype weight, uint32_t k);
+    /* Packs n_tok rows of k floats (row stride ldx floats) for gemm with that weight dtype: for
+     * BF16 weights rounds to nearest-even bf16, otherwise keeps floats. dst is 64-byte aligned. */
+    void (*pack)(enum dtype weight, const float *x, size_t ldx, uint32_t n_tok, uint32_t k,
+                 void *dst);
+    cpu_gemm_fn *gemm[3]; /* by enum dtype of the weight: F32, BF16, F16 */
+    /* One attention piece for `n_q` query heads that share one KV head and one token row:
+     * positions [0, n) of contiguous k and v rows (head_dim elements of kv dtype each, n <=
+     * kv_block), continuing the running state: for each head h: state[h] = {max, sum, out[D]}
+     * (stride D + 2 floats), q: n_q rows of D floats already scaled by 1/sqrt(D). */
+    void (*attend)(enum dtype kv, const float *q, uint32_t n_q, uint32_t head_dim, const void *k,
+                   const void *v, uint32_t n, float *state);
+};
+
+/* The best isa that this processor has; `want` (may be NULL) asks for one by name, NULL is
+ * returned when that one is unknown or not supported here. */
+const struct cpu_isa *cpu_isa_select(const char *want);
+
+/* The kernels, one per row of op.def; reach them through cpu_task_run. */
+#define OP(ID, name, launch, split, inputs, outputs) void cpu_##name(const struct cpu_task *t);
+#include "graph/op.def"
+#undef OP
+
+#endif

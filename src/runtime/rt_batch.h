@@ -1,0 +1,95 @@
+/* rt_batch.h - requests in flight, as the kernels and the start-of-iteration task see them.
+ *
+ * Memory that outlives an iteration, and who writes it:
+ *
+ *   mailbox   host <-> runtime. The host fills a request and rings the doorbell; the runtime
+ *             publishes tokens. One writer per field, release stores, acquire loads.
+ *   slots     one per request in flight; written by rt_batch_next (start of iteration) and by the
+ *             SAMPLE task of that request's row, which the iteration boundary orders.
+ *   rows      the token rows of the current iteration; written by rt_batch_next, read by tasks.
+ *   KV cache  blocks of kv_block positions, found through a block table per slot:
+ *
+ *       state tensor of a layer: [n_blocks][2 (k, v)][n_kv_heads][kv_block][head_dim]
+ *       row of position p of slot s: block_table[s * max_blocks + p / kv_block], p % kv_block
+ *
+ * The same structs are used by every backend (rt_sync_*.h gives the memory orders).
+ */
+#ifndef QN_RUNTIME_RT_BATCH_H
+#define QN_RUNTIME_RT_BATCH_H
+
+#include "base/abi.h"
+#include "graph/model_spec.h"
+
+enum {
+    RT_MAX_STOP_IDS = 16,
+};
+
+enum rt_finish { RT_RUNNING = 0, RT_FINISH_STOP = 1, RT_FINISH_LENGTH = 2, RT_FINISH_ABORT = 3 };
+
+/* How a request wants its tokens chosen. The order of the steps, as in vLLM: penalties, then
+ * temperature, then top-k, top-p and min-p, then the draw. Greedy is temperature 0. */
+struct rt_sampling {
+    float temperature;        /* 0: greedy */
+    float top_p;              /* (0, 1]; 1: off */
+    float min_p;              /* [0, 1]; 0: off */
+    int32_t top_k;            /* 0 or -1: off */
+    float repetition_penalty; /* > 0; 1: off; over prompt and output */
+    float presence_penalty;   /* 0: off; over the output */
+    float frequency_penalty;  /* 0: off; over the output */
+    uint32_t ignore_eos;
+    uint64_t seed; /* the draw for output position i uses Philox(seed, i): the same in any batch */
+};
+ABI_SIZE(struct rt_sampling, 40);
+
+/* One request as the host writes it. */
+struct rt_request {
+    uint32_t n_prompt;   /* tokens of it in the slot's row of `tokens`, at least 1 */
+    uint32_t max_tokens; /* output tokens wanted; n_prompt + max_tokens <= max_model_len */
+    uint32_t n_stop;
+    int32_t stop[RT_MAX_STOP_IDS]; /* token ids that end it (eos and stop_token_ids) */
+    uint32_t reserved;
+    struct rt_sampling sampling;
+};
+
+enum rt_slot_state { SLOT_FREE = 0, SLOT_WAITING = 1, SLOT_RUNNING = 2, SLOT_DONE = 3 };
+
+/* One request as the runtime keeps it. */
+struct rt_slot {
+    uint32_t state;      /* enum rt_slot_state */
+    uint32_t n_known;    /* prompt tokens plus sampled tokens */
+    uint32_t n_computed; /* positions whose KV rows are in the cache */
+    uint32_t n_prompt;
+    uint32_t n_limit;    /* n_known at which it ends for its length */
+    uint32_t finish;     /* enum rt_finish, set by SAMPLE */
+    uint32_t n_blocks;   /* KV blocks it holds */
+    uint32_t order;      /* of admission */
+};
+
+/* The token rows of the current iteration. Arrays have the length named; all rows are valid. */
+struct rt_rows {
+    uint32_t n_rows;       /* rows in use, <= the variant's T */
+    uint32_t n_logit_rows; /* <= the variant's L */
+    uint32_t reserved[2];
+    int32_t *token;      /* [T] */
+    int32_t *slot;       /* [T] */
+    int32_t *position;   /* [T] 0-based position of the token in its request */
+    int32_t *logit_row;  /* [L] row whose logits are wanted */
+};
+
+/* Everything that a task may read besides its operands. Pointers are the backend's. */
+struct rt_batch {
+    struct rt_rows rows;
+    struct rt_slot *slots;       /* [n_slots] */
+    struct rt_request *requests; /* [n_slots] in the mailbox */
+    int32_t *tokens;             /* [n_slots][max_model_len] prompt, then output */
+    float *logprobs;             /* [n_slots][max_model_len] of output tokens, natural log */
+    int32_t *block_table;        /* [n_slots][max_blocks] */
+    uint32_t n_slots;
+    uint32_t max_model_len;
+    uint32_t max_blocks; /* KV blocks per request, at most */
+    uint32_t kv_block;
+    uint32_t kv_dtype; /* enum dtype */
+    uint32_t n_kv_blocks;
+};
+
+#endif

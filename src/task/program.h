@@ -1,0 +1,198 @@
+/* program.h - the compiled program: one flat block of tables, relocatable, pointer-free.
+ *
+ * Made by task/program.c from the last task graph, read by the runtime on every backend, by
+ * task_sim and by task_verify. It can be written to a file, compared byte by byte, mapped, and
+ * copied to a device in one call. All references are indices; the sections are 64-byte aligned.
+ *
+ *   +--------+-------+----------+---------+-----+-------+--------+-----+---------+---------+
+ *   | header | model | variants | tensors | ops | tasks | events | aot | weights | strings |
+ *   +--------+-------+----------+---------+-----+-------+--------+-----+---------+---------+
+ *
+ * A *variant* is the task graph for one number of token rows; each iteration runs one of them. Task,
+ * event, op and tensor indices are program-wide. Within a variant tasks stand in the order of
+ * linearization (MPK Algorithm 1): the tasks that wait for one event are contiguous.
+ */
+#ifndef QN_TASK_PROGRAM_H
+#define QN_TASK_PROGRAM_H
+
+#include "base/abi.h"
+#include "graph/model_spec.h"
+#include "graph/op.h"
+
+enum { PROGRAM_VERSION = 1 };
+#define PROGRAM_MAGIC "quern-p" /* eight bytes with the NUL */
+
+enum program_section {
+    SECTION_MODEL,   /* struct model_spec, 1 */
+    SECTION_VARIANT, /* struct prog_variant */
+    SECTION_TENSOR,  /* struct prog_tensor */
+    SECTION_OP,      /* struct prog_op */
+    SECTION_TASK,    /* struct prog_task */
+    SECTION_EVENT,   /* struct prog_event */
+    SECTION_AOT,     /* uint32_t task indices: the workers' AOT lists, one after the other */
+    SECTION_LIST,    /* struct prog_list: [variant][worker] its range of SECTION_AOT */
+    SECTION_WEIGHT,  /* struct prog_weight */
+    SECTION_STRING,  /* bytes; names end with NUL */
+    N_SECTIONS
+};
+
+#define PROG_NONE 0xffffffffu /* no event, no tensor */
+enum { PROG_JIT = 0xffff };   /* as a worker: handed out at run time */
+
+/* Bounds on every program; program_check holds a file to them before anything else looks at it. */
+enum {
+    PROG_MAX_WORKERS = 1024,
+    PROG_MAX_VARIANTS = 64,
+    PROG_MAX_ROWS = 8192, /* token rows of one iteration */
+    PROG_MAX_SEQS = 1024,
+};
+
+struct prog_section {
+    uint64_t offset; /* from the start of the program */
+    uint64_t count;  /* elements */
+};
+
+struct prog_header {
+    char magic[8];
+    uint32_t version;
+    uint32_t n_workers;     /* workers that the placement is for */
+    uint64_t total_bytes;   /* of the whole program */
+    uint64_t spec_hash;     /* of the model_spec: a program fits one architecture */
+    uint32_t n_slots;       /* requests in flight (--max-num-seqs) */
+    uint32_t max_model_len; /* positions that a request may have */
+    uint32_t kv_block;      /* positions per KV block, a divisor of ATTENTION_PIECE */
+    uint32_t kv_dtype;      /* enum dtype of the KV cache */
+    uint64_t workspace_bytes; /* activations of all variants; they share one workspace */
+    uint32_t model_path;      /* string: where the checkpoint was, "" if unknown */
+    uint32_t target;          /* enum prog_target */
+    struct prog_section section[N_SECTIONS];
+};
+
+enum prog_target { TARGET_CPU = 0, TARGET_CUDA = 1 };
+
+struct prog_variant {
+    uint32_t n_rows;       /* T: most token rows of an iteration that runs it */
+    uint32_t n_logit_rows; /* L */
+    uint32_t first_op, n_ops;
+    uint32_t first_task, n_tasks;
+    uint32_t first_event, n_events;
+    uint32_t start_event;  /* activated when the iteration begins */
+    uint32_t end_event;    /* activated when every task of the iteration is done */
+    uint32_t first_tensor, n_tensors;
+    uint32_t n_jit_events; /* events with JIT tasks among their dependents */
+    uint32_t n_jit_tasks;
+    uint32_t reserved[2];
+};
+ABI_SIZE(struct prog_variant, 64);
+
+enum prog_tensor_role { PROG_WEIGHT = 0, PROG_ACTIVATION = 1, PROG_STATE = 2 };
+
+struct prog_tensor {
+    uint32_t name; /* string */
+    uint8_t role;  /* enum prog_tensor_role */
+    uint8_t dtype; /* enum dtype */
+    uint8_t n_dims;
+    uint8_t reserved;
+    uint32_t shape[4];
+    /* weight: index in SECTION_WEIGHT; activation: byte offset in the workspace, a multiple of 64;
+     * state: layer whose KV cache it is */
+    uint64_t where;
+    uint64_t bytes;
+};
+ABI_SIZE(struct prog_tensor, 40);
+
+struct prog_op {
+    uint16_t kind; /* enum op_kind */
+    int16_t layer; /* -1 outside the layers */
+    uint32_t units;    /* kgraph_units */
+    uint32_t k;        /* length of the dot products (columns of the weight), 0: none */
+    uint32_t n_rows;   /* T or L of its variant */
+    uint32_t in[OP_MAX_IN];   /* tensors, PROG_NONE where absent */
+    uint32_t out[OP_MAX_OUT];
+};
+ABI_SIZE(struct prog_op, 64);
+
+struct prog_task {
+    uint16_t kind;    /* enum op_kind; OP_NONE: an empty task that only forwards a trigger */
+    uint16_t worker;  /* AOT: the worker it is placed on; PROG_JIT */
+    uint32_t op;      /* PROG_NONE for OP_NONE */
+    uint32_t wait;    /* event that must be activated first */
+    uint32_t trigger; /* event that it triggers when done */
+    /* SPLIT_ROWS, SPLIT_TILES: token rows [row0,row1) x units [unit0,unit1).
+     * SPLIT_SLICES: slice unit0 of unit1; the rows are all of the iteration's. */
+    uint32_t row0, row1, unit0, unit1;
+};
+ABI_SIZE(struct prog_task, 32);
+
+struct prog_event {
+    uint32_t n_triggers;          /* tasks that trigger it; 1 for the start event */
+    uint32_t first_task, n_tasks; /* its dependents */
+    uint32_t n_jit;               /* how many of them are JIT */
+};
+ABI_SIZE(struct prog_event, 16);
+
+struct prog_list {
+    uint32_t first, n; /* range of SECTION_AOT */
+};
+
+struct prog_weight {
+    uint32_t name;  /* string: the checkpoint's name */
+    uint32_t dtype; /* how kernels want it: vectors F32, matrices spec.weight_dtype */
+    uint32_t n_dims;
+    uint32_t rows, cols; /* n_dims 1: [rows] */
+    uint32_t reserved;
+};
+
+/* Typed access to the sections: PROG(p, TASK)[i]. `p` points at the header. */
+#define PROG(p, SECTION) ((const PROG_TYPE_##SECTION *)prog_section_at((p), SECTION_##SECTION))
+#define PROG_TYPE_MODEL   struct model_spec
+#define PROG_TYPE_VARIANT struct prog_variant
+#define PROG_TYPE_TENSOR  struct prog_tensor
+#define PROG_TYPE_OP      struct prog_op
+#define PROG_TYPE_TASK    struct prog_task
+#define PROG_TYPE_EVENT   struct prog_event
+#define PROG_TYPE_AOT     uint32_t
+#define PROG_TYPE_LIST    struct prog_list
+#define PROG_TYPE_WEIGHT  struct prog_weight
+#define PROG_TYPE_STRING  char
+
+#ifdef __CUDACC__
+__device__
+#endif
+static inline const void *prog_section_at(const struct prog_header *p, int section) {
+    return (const char *)p + p->section[section].offset;
+}
+
+/* Slice `s` of `n` of a list of `length` items: [*first, *last). The slices of one list are
+ * disjoint and cover it, in order, and differ by at most one item. */
+#ifdef __CUDACC__
+__device__
+#endif
+static inline void prog_slice(uint64_t length, uint32_t s, uint32_t n, uint64_t *first,
+                              uint64_t *last) {
+    *first = length * s / n;
+    *last = length * (s + 1) / n;
+}
+
+#ifndef __CUDACC_RTC__
+/* ---- host only from here ---- */
+#include "base/status.h"
+#include "base/strbuf.h"
+
+/* Checks that `bytes` bytes at p are a well-formed program: every offset, count, index, string and
+ * number in bounds. Not whether it is right: that is task_verify's. `name` stands for the file in
+ * messages. Errors: QN_EFORMAT, QN_ELIMIT. */
+int program_check(struct diag *d, const char *name, const void *p, uint64_t bytes);
+
+/* Writes to a temporary name in the same folder, then renames. */
+int program_write(struct diag *d, const struct prog_header *p, const char *path);
+/* Reads and checks; the result is the caller's (free()). */
+int program_read(struct diag *d, const char *path, struct prog_header **p);
+
+const char *program_string(const struct prog_header *p, uint32_t offset);
+void program_dump(const struct prog_header *p, struct strbuf *out);
+
+/* "task 17 qkv L3 rows 0-1 units 4-8": the words that every message about a task uses. */
+void program_task_name(const struct prog_header *p, uint32_t task, struct strbuf *out);
+#endif
+#endif
