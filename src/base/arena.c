@@ -58,8 +58,8 @@ int arena_printf(struct diag *d, struct arena *a, char **out, const char *fmt, .
     va_copy(again, args);
     int n = vsnprintf(NULL, 0, fmt, args);
     va_end(args);
-    int rc = n < 0 ? fail(d, QN_EINTERNAL, "unprintable format") :
-                     arena_take(d, a, (uint64_t)n + 1, 1, (void **)out);
+    int rc = n < 0 ? fail(d, QN_EINTERNAL, "unprintable format")
+                   : arena_take(d, a, (uint64_t)n + 1, 1, (void **)out);
     if (rc == QN_OK) vsnprintf(*out, (size_t)n + 1, fmt, again);
     va_end(again);
     return rc;

@@ -26,8 +26,8 @@ int array_reserve(struct diag *d, void **items, size_t *capacity, size_t want, s
 
 /* Appends one element; evaluates to a status code. */
 #define ARRAY_PUSH(d, a, ...)                                                                      \
-    (ARRAY_RESERVE((d), (a), (a)->n + 1) == QN_OK ? ((a)->items[(a)->n++] = __VA_ARGS__, QN_OK) :  \
-                                                    QN_ENOMEM)
+    (ARRAY_RESERVE((d), (a), (a)->n + 1) == QN_OK ? ((a)->items[(a)->n++] = __VA_ARGS__, QN_OK)    \
+                                                  : QN_ENOMEM)
 
 #define ARRAY_FINI(a)                                                                              \
     do {                                                                                           \

@@ -24,9 +24,9 @@ static inline uint64_t align_up(uint64_t n, uint64_t align) {
     return (n + align - 1) & ~(align - 1);
 }
 
-#define MIN(a, b)          ((a) < (b) ? (a) : (b))
-#define MAX(a, b)          ((a) > (b) ? (a) : (b))
-#define CEIL_DIV(a, b)     (((a) + (b) - 1) / (b))
-#define COUNT_OF(array)    (sizeof(array) / sizeof((array)[0]))
+#define MIN(a, b)       ((a) < (b) ? (a) : (b))
+#define MAX(a, b)       ((a) > (b) ? (a) : (b))
+#define CEIL_DIV(a, b)  (((a) + (b)-1) / (b))
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 #endif

@@ -34,8 +34,8 @@ static int wrong_type(struct diag *d, const char *file, const char *key, const c
                 have == NULL ? "nothing" : names[json_typeof(have)]);
 }
 
-int jsonio_need_int(struct diag *d, const char *file, const json_t *o, const char *key,
-                    int64_t low, int64_t high, int64_t *out) {
+int jsonio_need_int(struct diag *d, const char *file, const json_t *o, const char *key, int64_t low,
+                    int64_t high, int64_t *out) {
     const json_t *v = field(o, key);
     if (!json_is_integer(v)) return wrong_type(d, file, key, "an integer", v);
     *out = json_integer_value(v);
@@ -89,8 +89,7 @@ int jsonio_object(struct diag *d, const char *file, const json_t *o, const char 
     return QN_OK;
 }
 
-int jsonio_array(struct diag *d, const char *file, const json_t *o, const char *key,
-                 json_t **out) {
+int jsonio_array(struct diag *d, const char *file, const json_t *o, const char *key, json_t **out) {
     *out = field(o, key);
     if (*out != NULL && !json_is_array(*out)) return wrong_type(d, file, key, "an array", *out);
     return QN_OK;

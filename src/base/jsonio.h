@@ -2,7 +2,8 @@
  *
  * Every getter takes the file's name and a field path for its message and checks type and range:
  *     "models/x/config.json: num_hidden_layers: want an integer from 1 to 1000, have 'many'"
- * Objects are jansson's; the root is owned by the caller (json_decref), everything else is borrowed.
+ * Objects are jansson's; the root is owned by the caller (json_decref), everything else is
+ * borrowed.
  */
 #ifndef QN_BASE_JSONIO_H
 #define QN_BASE_JSONIO_H
@@ -22,8 +23,8 @@ int jsonio_parse(struct diag *d, const char *name, const char *text, size_t n, j
  * fail instead. Errors: QN_EFORMAT. */
 int jsonio_int(struct diag *d, const char *file, const json_t *o, const char *key, int64_t low,
                int64_t high, int64_t fallback, int64_t *out);
-int jsonio_need_int(struct diag *d, const char *file, const json_t *o, const char *key,
-                    int64_t low, int64_t high, int64_t *out);
+int jsonio_need_int(struct diag *d, const char *file, const json_t *o, const char *key, int64_t low,
+                    int64_t high, int64_t *out);
 int jsonio_double(struct diag *d, const char *file, const json_t *o, const char *key,
                   double fallback, double *out);
 int jsonio_bool(struct diag *d, const char *file, const json_t *o, const char *key, bool fallback,
@@ -32,8 +33,7 @@ int jsonio_bool(struct diag *d, const char *file, const json_t *o, const char *k
 int jsonio_string(struct diag *d, const char *file, const json_t *o, const char *key,
                   const char *fallback, const char **out);
 /* An object or array field; NULL when it is missing or null. */
-int jsonio_object(struct diag *d, const char *file, const json_t *o, const char *key,
-                  json_t **out);
+int jsonio_object(struct diag *d, const char *file, const json_t *o, const char *key, json_t **out);
 int jsonio_array(struct diag *d, const char *file, const json_t *o, const char *key, json_t **out);
 
 #endif

@@ -98,7 +98,8 @@ static int map_whole(struct diag *d, int fd, const char *path, struct mapfile *f
 int mapfile_open(struct diag *d, const char *path, uint64_t max_bytes, struct mapfile *f) {
     *f = (struct mapfile){.guard = -1};
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return fail(d, errno == ENOENT ? QN_ENOENT : QN_EIO, "%s: %s", path, strerror(errno));
+    if (fd < 0)
+        return fail(d, errno == ENOENT ? QN_ENOENT : QN_EIO, "%s: %s", path, strerror(errno));
     struct stat s;
     int rc;
     if (fstat(fd, &s) != 0)

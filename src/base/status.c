@@ -26,7 +26,8 @@ const char *status_text(int code) {
     switch (code) {
     case QN_OK: return "ok";
 #define STATUS(name, number, text)                                                                 \
-    case number: return text;
+    case number:                                                                                   \
+        return text;
 #include "base/status.def"
 #undef STATUS
     default: return "unknown error";

@@ -35,7 +35,7 @@ struct tensor {
 
 struct kop {
     enum op_kind kind;
-    int layer; /* -1 outside the layers */
+    int layer;                              /* -1 outside the layers */
     int32_t in[OP_MAX_IN], out[OP_MAX_OUT]; /* tensor indices, NO_TENSOR where absent */
 };
 
@@ -61,9 +61,10 @@ int kgraph_weight(struct diag *d, struct kgraph *g, const char *name, enum dtype
 /* Adds one layer's KV cache. */
 int kgraph_state(struct diag *d, struct kgraph *g, const char *name, int32_t *index);
 
-/* Adds an operator, infers the shapes of its outputs and creates them (named "<layer>.<op>.<slot>");
- * in[] has the operands in op.def's order, NO_TENSOR for absent optional ones; a state output must
- * be preset in out[], the others are set here. Errors: QN_ESHAPE naming operator and operand. */
+/* Adds an operator, infers the shapes of its outputs and creates them (named
+ * "<layer>.<op>.<slot>"); in[] has the operands in op.def's order, NO_TENSOR for absent optional
+ * ones; a state output must be preset in out[], the others are set here. Errors: QN_ESHAPE naming
+ * operator and operand. */
 int kgraph_op(struct diag *d, struct kgraph *g, enum op_kind kind, int layer, const int32_t *in,
               int32_t *out);
 

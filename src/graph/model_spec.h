@@ -12,7 +12,7 @@
 /* Bounds that hold for every spec (model_spec_verify checks them); kernels rely on them. */
 enum {
     SPEC_MAX_LAYERS = 512,
-    SPEC_MAX_HIDDEN = 65536,     /* also of intermediate and of n_heads * head_dim */
+    SPEC_MAX_HIDDEN = 65536, /* also of intermediate and of n_heads * head_dim */
     SPEC_MAX_VOCAB = 4194304,
     SPEC_MAX_HEADS = 512,
     SPEC_MAX_HEAD_DIM = 512,
@@ -38,19 +38,19 @@ struct model_spec {
     uint32_t head_dim;     /* even */
     uint32_t max_position; /* longest context the model was made for */
     float rms_eps;
-    uint32_t qkv_bias; /* 0 or 1 (Qwen2) */
-    uint32_t o_bias;   /* 0 or 1: bias on the attention's output projection */
-    uint32_t mlp_bias; /* 0 or 1: bias on gate, up and down */
-    uint32_t qk_norm;  /* 0 or 1: RMSNorm over each head of q and k (Qwen3) */
-    uint32_t tied;     /* 0 or 1: the LM head is the embedding */
+    uint32_t qkv_bias;     /* 0 or 1 (Qwen2) */
+    uint32_t o_bias;       /* 0 or 1: bias on the attention's output projection */
+    uint32_t mlp_bias;     /* 0 or 1: bias on gate, up and down */
+    uint32_t qk_norm;      /* 0 or 1: RMSNorm over each head of q and k (Qwen3) */
+    uint32_t tied;         /* 0 or 1: the LM head is the embedding */
     uint32_t weight_dtype; /* enum dtype of the matrices; vectors (norms, biases) are always F32 */
     uint32_t sliding_window; /* 0: full attention; else a token sees this many, itself included */
     uint32_t rope_kind;      /* enum rope_kind */
     float rope_theta;
-    float rope_factor;            /* linear, llama3 */
-    float rope_low_freq_factor;   /* llama3 */
-    float rope_high_freq_factor;  /* llama3 */
-    uint32_t rope_original_max;   /* llama3 */
+    float rope_factor;           /* linear, llama3 */
+    float rope_low_freq_factor;  /* llama3 */
+    float rope_high_freq_factor; /* llama3 */
+    uint32_t rope_original_max;  /* llama3 */
     uint32_t n_eos;
     int32_t eos[SPEC_MAX_EOS]; /* token ids that end a generation */
     int32_t bos;               /* -1: none */

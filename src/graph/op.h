@@ -1,4 +1,5 @@
-/* op.h - what op.def says, as an enum and as a table. Safe for device code up to the marked line. */
+/* op.h - what op.def says, as an enum and as a table. Safe for device code up to the marked line.
+ */
 #ifndef QN_GRAPH_OP_H
 #define QN_GRAPH_OP_H
 
