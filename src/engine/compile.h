@@ -1,0 +1,54 @@
+/* compile.h - from a model to a verified program: the table of contents of the compiler.
+ *
+ * compile.c calls the stages in order, one call each; every stage is a file of src/task/. The
+ * result is deterministic: the same model and options give the same bytes.
+ */
+#ifndef QN_ENGINE_COMPILE_H
+#define QN_ENGINE_COMPILE_H
+
+#include "model/model.h"
+#include "task/program.h"
+#include "task/task_graph.h"
+
+/* What the compiled program is for. compile_options_init sets the defaults. */
+struct compile_options {
+    enum prog_target target;
+    uint32_t n_workers;          /* threads or SMs */
+    uint32_t n_slots;            /* --max-num-seqs: requests in flight, 1..PROG_MAX_SEQS */
+    uint32_t max_model_len;      /* positions per request */
+    uint32_t max_batched_tokens; /* rows of the largest variant: a prefill chunk, a power of two */
+    uint32_t kv_block;           /* positions per KV block, divides ATTENTION_PIECE */
+    enum dtype kv_dtype;
+    struct task_options task; /* decomposition, launch policy, ablations */
+};
+
+void compile_options_init(struct compile_options *o);
+
+/* What each stage left behind, for one variant. */
+struct compile_variant_report {
+    uint32_t n_rows;
+    struct kgraph_stats kernel;
+    struct task_stats after[N_TASK_STAGES]; /* by enum task_stage */
+};
+
+/* Filled by compile_model when asked for; the dump hook sees every stage's text. */
+struct compile_report {
+    struct compile_variant_report variants[PROG_MAX_VARIANTS];
+    uint32_t n_variants;
+    double seconds_total, seconds_verify;
+    uint64_t peak_bytes; /* of compiler memory */
+};
+
+/* Called after each stage of each variant when dumps are wanted; `text` is valid for the call. */
+struct compile_hook {
+    void (*stage)(void *user, uint32_t n_rows, const char *stage, const char *text);
+    void *user;
+};
+
+/* Compiles all variants (1, 2, 4 ... max_batched_tokens rows) and verifies the program. report and
+ * hook may be NULL. The program is the caller's (free()). Errors: any of the stages'. */
+int compile_model(struct diag *d, struct model *m, const struct compile_options *o,
+                  const struct compile_hook *hook, struct compile_report *report,
+                  struct prog_header **program);
+
+#endif
