@@ -1,12 +1,12 @@
-/* rt_batch.h - requests in flight, as the kernels and the start-of-iteration task see them.
+/* rt_batch.h - requests in flight, as the kernels and the iteration boundary see them.
  *
  * Memory that outlives an iteration, and who writes it:
  *
- *   mailbox   host <-> runtime. The host fills a request and rings the doorbell; the runtime
- *             publishes tokens. One writer per field, release stores, acquire loads.
- *   slots     one per request in flight; written by rt_batch_next (start of iteration) and by the
- *             SAMPLE task of that request's row, which the iteration boundary orders.
- *   rows      the token rows of the current iteration; written by rt_batch_next, read by tasks.
+ *   mailbox   host <-> runtime (rt_mail.h). The host fills a request and rings the doorbell; the
+ *             runtime publishes tokens. One writer per field, release stores, acquire loads.
+ *   slots     one per request in flight; written by the iteration boundary (rt_boundary.h) and by
+ *             the SAMPLE task of that request's row, which the boundary orders.
+ *   rows      the token rows of the current iteration; written at the boundary, read by tasks.
  *   KV cache  blocks of kv_block positions, found through a block table per slot:
  *
  *       state tensor of a layer: [n_blocks][2 (k, v)][n_kv_heads][kv_block][head_dim]
@@ -50,10 +50,14 @@ struct rt_request {
     uint32_t reserved;
     struct rt_sampling sampling;
 };
+ABI_SIZE(struct rt_request, 120);
 
 enum rt_slot_state { SLOT_FREE = 0, SLOT_WAITING = 1, SLOT_RUNNING = 2, SLOT_DONE = 3 };
 
-/* One request as the runtime keeps it. */
+/* One request as the runtime keeps it. What SAMPLE does for a logit row of slot s, with p =
+ * n_known before it: tokens[s][p] = the token, logprobs[s][p] = its log-probability, n_known = p + 1,
+ * and finish = RT_FINISH_STOP for a stop id (kept in tokens) or RT_FINISH_LENGTH when n_known
+ * reaches n_limit. It must advance n_known: the boundary ends a request that does not. */
 struct rt_slot {
     uint32_t state;      /* enum rt_slot_state */
     uint32_t n_known;    /* prompt tokens plus sampled tokens */
@@ -64,6 +68,7 @@ struct rt_slot {
     uint32_t n_blocks;   /* KV blocks it holds */
     uint32_t order;      /* of admission */
 };
+ABI_SIZE(struct rt_slot, 32);
 
 /* The token rows of the current iteration. Arrays have the length named; all rows are valid. */
 struct rt_rows {
@@ -82,7 +87,8 @@ struct rt_batch {
     struct rt_slot *slots;       /* [n_slots] */
     struct rt_request *requests; /* [n_slots] in the mailbox */
     int32_t *tokens;             /* [n_slots][max_model_len] prompt, then output */
-    float *logprobs;             /* [n_slots][max_model_len] of output tokens, natural log */
+    float *logprobs;             /* [n_slots][max_model_len] natural log; of output tokens only,
+                                  * at the same index as the token in `tokens` */
     int32_t *block_table;        /* [n_slots][max_blocks] */
     uint32_t n_slots;
     uint32_t max_model_len;
