@@ -1,0 +1,179 @@
+#include "model/decoder.h"
+
+const struct weight_names decoder_hf_names = {
+    .embed = "model.embed_tokens.weight",
+    .head = "lm_head.weight",
+    .norm = "model.norm.weight",
+    .layers = "model.layers",
+    .attn_norm = "input_layernorm",
+    .mlp_norm = "post_attention_layernorm",
+    .q = "self_attn.q_proj",
+    .k = "self_attn.k_proj",
+    .v = "self_attn.v_proj",
+    .o = "self_attn.o_proj",
+    .q_norm = "self_attn.q_norm",
+    .k_norm = "self_attn.k_norm",
+    .gate = "mlp.gate_proj",
+    .up = "mlp.up_proj",
+    .down = "mlp.down_proj",
+};
+
+/* What the building of one layer needs at every step. */
+struct builder {
+    struct diag *d;
+    struct kgraph *g;
+    const struct weight_names *names;
+    int layer; /* -1 outside the layers */
+};
+
+/* The operands of one operator, all absent to begin with. */
+struct operands {
+    int32_t in[OP_MAX_IN], out[OP_MAX_OUT];
+};
+
+static struct operands no_operands(void) {
+    struct operands o;
+    for (int i = 0; i < OP_MAX_IN; i++) o.in[i] = NO_TENSOR;
+    for (int i = 0; i < OP_MAX_OUT; i++) o.out[i] = NO_TENSOR;
+    return o;
+}
+
+static int add(const struct builder *b, enum op_kind kind, struct operands *o) {
+    return kgraph_op(b->d, b->g, kind, b->layer, o->in, o->out);
+}
+
+static int global_matrix(const struct builder *b, const char *name, int32_t *out) {
+    const struct model_spec *s = &b->g->spec;
+    return kgraph_weight(b->d, b->g, name, s->weight_dtype, 2, s->vocab, s->hidden, out);
+}
+
+static int matrix(const struct builder *b, const char *name, uint64_t rows, uint64_t cols,
+                  int32_t *out) {
+    char *full;
+    TRY(arena_printf(b->d, b->g->arena, &full, "%s.%d.%s.weight", b->names->layers, b->layer,
+                     name));
+    return kgraph_weight(b->d, b->g, full, b->g->spec.weight_dtype, 2, rows, cols, out);
+}
+
+/* A norm ("weight") or a bias ("bias") of `rows` elements. */
+static int vector(const struct builder *b, const char *name, const char *what, uint64_t rows,
+                  int32_t *out) {
+    char *full;
+    TRY(arena_printf(b->d, b->g->arena, &full, "%s.%d.%s.%s", b->names->layers, b->layer, name,
+                     what));
+    return kgraph_weight(b->d, b->g, full, DTYPE_F32, 1, rows, 0, out);
+}
+
+/* Writes this iteration's rows of the layer's KV cache; sets *q and *kv. */
+static int build_qkv(const struct builder *b, int32_t x, int32_t *q, int32_t *kv) {
+    const struct model_spec *s = &b->g->spec;
+    const struct weight_names *w = b->names;
+    uint64_t q_rows = (uint64_t)s->n_heads * s->head_dim;
+    uint64_t kv_rows = (uint64_t)s->n_kv_heads * s->head_dim;
+    struct operands o = no_operands();
+    o.in[QKV_X] = x;
+    TRY(vector(b, w->attn_norm, "weight", s->hidden, &o.in[QKV_NORM]));
+    TRY(matrix(b, w->q, q_rows, s->hidden, &o.in[QKV_WQ]));
+    TRY(matrix(b, w->k, kv_rows, s->hidden, &o.in[QKV_WK]));
+    TRY(matrix(b, w->v, kv_rows, s->hidden, &o.in[QKV_WV]));
+    if (s->qkv_bias) {
+        TRY(vector(b, w->q, "bias", q_rows, &o.in[QKV_BQ]));
+        TRY(vector(b, w->k, "bias", kv_rows, &o.in[QKV_BK]));
+        TRY(vector(b, w->v, "bias", kv_rows, &o.in[QKV_BV]));
+    }
+    if (s->qk_norm) {
+        TRY(vector(b, w->q_norm, "weight", s->head_dim, &o.in[QKV_Q_NORM]));
+        TRY(vector(b, w->k_norm, "weight", s->head_dim, &o.in[QKV_K_NORM]));
+    }
+    char *state;
+    TRY(arena_printf(b->d, b->g->arena, &state, "kv.%d", b->layer));
+    TRY(kgraph_state(b->d, b->g, state, &o.out[QKV_OUT_KV]));
+    TRY(add(b, OP_QKV, &o));
+    *q = o.out[QKV_OUT_Q];
+    *kv = o.out[QKV_OUT_KV];
+    return QN_OK;
+}
+
+static int build_attention(const struct builder *b, int32_t q, int32_t kv, bool split,
+                           int32_t *out) {
+    struct operands o = no_operands();
+    o.in[ATTENTION_Q] = q;
+    o.in[ATTENTION_KV] = kv;
+    TRY(add(b, split ? OP_ATTENTION_SPLIT : OP_ATTENTION, &o));
+    *out = o.out[0];
+    if (!split) return QN_OK;
+    o = no_operands();
+    o.in[COMBINE_PART] = *out;
+    TRY(add(b, OP_ATTENTION_COMBINE, &o));
+    *out = o.out[0];
+    return QN_OK;
+}
+
+/* *x += a w^T (+ bias): the output projection of the attention or of the MLP. */
+static int build_projection(const struct builder *b, const char *name, int32_t a, uint64_t cols,
+                            bool bias, int32_t *x) {
+    uint64_t hidden = b->g->spec.hidden;
+    struct operands o = no_operands();
+    o.in[LINEAR_A] = a;
+    TRY(matrix(b, name, hidden, cols, &o.in[LINEAR_W]));
+    if (bias) TRY(vector(b, name, "bias", hidden, &o.in[LINEAR_BIAS]));
+    o.in[LINEAR_RESIDUAL] = *x;
+    TRY(add(b, OP_LINEAR, &o));
+    *x = o.out[0];
+    return QN_OK;
+}
+
+static int build_gated_mlp(const struct builder *b, int32_t x, int32_t *h) {
+    const struct model_spec *s = &b->g->spec;
+    const struct weight_names *w = b->names;
+    struct operands o = no_operands();
+    o.in[MLP_X] = x;
+    TRY(vector(b, w->mlp_norm, "weight", s->hidden, &o.in[MLP_NORM]));
+    TRY(matrix(b, w->gate, s->intermediate, s->hidden, &o.in[MLP_WG]));
+    TRY(matrix(b, w->up, s->intermediate, s->hidden, &o.in[MLP_WU]));
+    if (s->mlp_bias) {
+        TRY(vector(b, w->gate, "bias", s->intermediate, &o.in[MLP_BG]));
+        TRY(vector(b, w->up, "bias", s->intermediate, &o.in[MLP_BU]));
+    }
+    TRY(add(b, OP_GATED_MLP, &o));
+    *h = o.out[0];
+    return QN_OK;
+}
+
+static int build_layer(const struct builder *b, bool attention_split, int32_t *x) {
+    const struct model_spec *s = &b->g->spec;
+    int32_t q, kv, o, h;
+    TRY(build_qkv(b, *x, &q, &kv));
+    TRY(build_attention(b, q, kv, attention_split, &o));
+    TRY(build_projection(b, b->names->o, o, (uint64_t)s->n_heads * s->head_dim, s->o_bias, x));
+    TRY(build_gated_mlp(b, *x, &h));
+    return build_projection(b, b->names->down, h, s->intermediate, s->mlp_bias, x);
+}
+
+static int build_head(const struct builder *b, int32_t x) {
+    const struct model_spec *s = &b->g->spec;
+    struct operands o = no_operands();
+    o.in[LM_X] = x;
+    TRY(kgraph_weight(b->d, b->g, b->names->norm, DTYPE_F32, 1, s->hidden, 0, &o.in[LM_NORM]));
+    TRY(global_matrix(b, s->tied ? b->names->embed : b->names->head, &o.in[LM_W]));
+    TRY(add(b, OP_LM_HEAD, &o));
+    struct operands sample = no_operands();
+    sample.in[SAMPLE_LOGITS] = o.out[LM_OUT_LOGITS];
+    sample.in[SAMPLE_PART] = o.out[LM_OUT_PART];
+    return add(b, OP_SAMPLE, &sample);
+}
+
+int decoder_build(struct diag *d, struct kgraph *g, const struct family *family,
+                  bool attention_split) {
+    struct builder b = {.d = d, .g = g, .names = family->weights, .layer = -1};
+    struct operands embed = no_operands();
+    TRY(global_matrix(&b, family->weights->embed, &embed.in[EMBED_TABLE]));
+    TRY(add(&b, OP_EMBED, &embed));
+    int32_t x = embed.out[0];
+    for (uint32_t layer = 0; layer < g->spec.n_layers; layer++) {
+        b.layer = (int)layer;
+        TRY(build_layer(&b, attention_split, &x));
+    }
+    b.layer = -1;
+    return build_head(&b, x);
+}

@@ -1,0 +1,21 @@
+/* decoder.h - the kernel graph of a decoder-only transformer, as all families so far have it.
+ *
+ *     embed -> n_layers x { qkv -> attention -> linear (o_proj, + residual)
+ *                           -> gated_mlp -> linear (down_proj, + residual) } -> lm_head -> sample
+ *
+ * With attention_split the attention is two operators: pieces of the context, then their merge.
+ */
+#ifndef QN_MODEL_DECODER_H
+#define QN_MODEL_DECODER_H
+
+#include "model/family.h"
+
+/* The weight names that Hugging Face's Llama-like checkpoints share. */
+extern const struct weight_names decoder_hf_names;
+
+/* Adds all operators to a graph that kgraph_init has just prepared; g->spec says which optional
+ * weights there are. Errors: kgraph_op's and kgraph_weight's, QN_ENOMEM. */
+int decoder_build(struct diag *d, struct kgraph *g, const struct family *family,
+                  bool attention_split);
+
+#endif

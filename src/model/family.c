@@ -1,0 +1,32 @@
+#include "model/family.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+static const struct family *const families[] = {
+    &family_llama,
+    &family_mistral,
+    &family_qwen2,
+    &family_qwen3,
+};
+
+size_t family_count(void) {
+    return COUNT_OF(families);
+}
+
+const struct family *family_at(size_t i) {
+    return families[i];
+}
+
+const struct family *family_find(const char *name) {
+    for (size_t i = 0; i < COUNT_OF(families); i++)
+        if (strcmp(families[i]->architecture, name) == 0 || strcmp(families[i]->name, name) == 0)
+            return families[i];
+    return NULL;
+}
+
+void family_list(struct strbuf *out) {
+    for (size_t i = 0; i < COUNT_OF(families); i++)
+        strbuf_printf(out, "%s%s", i > 0 ? ", " : "", families[i]->architecture);
+}

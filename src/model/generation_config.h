@@ -1,0 +1,32 @@
+/* generation_config.h - a model's own default sampling (generation_config.json; may be missing). */
+#ifndef QN_MODEL_GENERATION_CONFIG_H
+#define QN_MODEL_GENERATION_CONFIG_H
+
+#include "base/status.h"
+#include "graph/model_spec.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* What a request gets that does not say otherwise. Without a file, or for fields it leaves out:
+ * plain sampling (temperature 1, everything else off), as vLLM does. */
+struct generation_config {
+    bool found;               /* there is a file */
+    bool do_sample;           /* false with a file: greedy; temperature is 0 then */
+    float temperature;        /* [0, 100] */
+    float top_p;              /* (0, 1]; 1: off */
+    float min_p;              /* [0, 1]; 0: off */
+    int32_t top_k;            /* 0: off */
+    float repetition_penalty; /* (0, 100]; 1: off */
+    uint32_t n_eos;
+    int32_t eos[SPEC_MAX_EOS]; /* ids below vocab that end a generation, besides the spec's */
+};
+
+/* Reads <dir>/generation_config.json; no file gives the defaults. Errors: mapfile_open's,
+ * QN_EFORMAT naming file and field. */
+int generation_config_load(struct diag *d, const char *dir, uint32_t vocab,
+                           struct generation_config *c);
+int generation_config_parse(struct diag *d, const char *file, const char *text, size_t n,
+                            uint32_t vocab, struct generation_config *c);
+
+#endif

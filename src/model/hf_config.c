@@ -1,0 +1,405 @@
+#include "model/hf_config.h"
+
+#include "base/checked.h"
+#include "base/jsonio.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* One config.json while it is read: what every getter below needs. */
+struct reader {
+    struct diag *d;
+    const char *file;
+    const json_t *root;
+    const struct family *family;
+    struct model_spec *s;
+};
+
+static const struct {
+    const char *name;
+    enum dtype dtype;
+} dtypes[] = {
+    {"bfloat16", DTYPE_BF16}, {"float16", DTYPE_F16}, {"float32", DTYPE_F32}, {"half", DTYPE_F16},
+    {"float", DTYPE_F32},     {"bf16", DTYPE_BF16},   {"fp16", DTYPE_F16},    {"fp32", DTYPE_F32},
+};
+
+bool hf_config_dtype(const char *name, enum dtype *out) {
+    if (strncmp(name, "torch.", 6) == 0) name += 6;
+    for (size_t i = 0; i < COUNT_OF(dtypes); i++) {
+        if (strcmp(dtypes[i].name, name) != 0) continue;
+        *out = dtypes[i].dtype;
+        return true;
+    }
+    return false;
+}
+
+const char *hf_config_dtype_name(enum dtype dtype) {
+    for (size_t i = 0; i < COUNT_OF(dtypes); i++)
+        if (dtypes[i].dtype == dtype) return dtypes[i].name;
+    return "int32";
+}
+
+static const json_t *present(const json_t *o, const char *key) {
+    const json_t *v = json_object_get(o, key);
+    return json_is_null(v) ? NULL : v;
+}
+
+static int unsupported(const struct reader *r, const char *field, const char *want,
+                       const char *have) {
+    return fail(r->d, QN_EUNSUPPORTED, "%s: %s: want %s, have '%s'", r->file, field, want, have);
+}
+
+/* ---- the family ---- */
+
+static int unknown_family(const struct reader *r, const char *field, const char *have) {
+    struct strbuf list = {0};
+    family_list(&list);
+    int rc = fail(r->d, QN_EUNSUPPORTED, "%s: %s: '%s' is not supported; supported are %s", r->file,
+                  field, have, strbuf_text(&list));
+    strbuf_fini(&list);
+    return rc;
+}
+
+/* The first known name in `architectures`; without that field, model_type. */
+static int find_family(struct reader *r) {
+    json_t *list;
+    const char *type;
+    TRY(jsonio_array(r->d, r->file, r->root, "architectures", &list));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *name = json_array_get(list, i);
+        if (!json_is_string(name))
+            return fail(r->d, QN_EFORMAT, "%s: architectures: want a list of strings", r->file);
+        r->family = family_find(json_string_value(name));
+        if (r->family != NULL) return QN_OK;
+    }
+    if (json_array_size(list) > 0)
+        return unknown_family(r, "architectures", json_string_value(json_array_get(list, 0)));
+    TRY(jsonio_string(r->d, r->file, r->root, "model_type", NULL, &type));
+    if (type == NULL)
+        return fail(r->d, QN_EFORMAT, "%s: architectures: want a list of strings, have nothing",
+                    r->file);
+    r->family = family_find(type);
+    return r->family != NULL ? QN_OK : unknown_family(r, "model_type", type);
+}
+
+/* ---- numbers ---- */
+
+static int need(const struct reader *r, const char *key, int64_t low, int64_t high, uint32_t *out) {
+    int64_t n;
+    TRY(jsonio_need_int(r->d, r->file, r->root, key, low, high, &n));
+    *out = (uint32_t)n;
+    return QN_OK;
+}
+
+static int optional(const struct reader *r, const char *key, int64_t low, int64_t high,
+                    int64_t fallback, uint32_t *out) {
+    int64_t n;
+    TRY(jsonio_int(r->d, r->file, r->root, key, low, high, fallback, &n));
+    *out = (uint32_t)n;
+    return QN_OK;
+}
+
+static int flag(const struct reader *r, const char *key, bool fallback, uint32_t *out) {
+    bool b;
+    TRY(jsonio_bool(r->d, r->file, r->root, key, fallback, &b));
+    *out = b;
+    return QN_OK;
+}
+
+/* A number of the object `o` that must lie in [low, high]; NAN as fallback: it must be there. */
+static int ranged(const struct reader *r, const char *file, const json_t *o, const char *key,
+                  double low, double high, double fallback, float *out) {
+    double v;
+    TRY(jsonio_double(r->d, file, o, key, fallback, &v));
+    if (isnan(v)) return fail(r->d, QN_EFORMAT, "%s: %s: want a number, have nothing", file, key);
+    if (v < low || v > high)
+        return fail(r->d, QN_EFORMAT, "%s: %s: want a number from %g to %g, have %g", file, key,
+                    low, high, v);
+    *out = (float)v;
+    return QN_OK;
+}
+
+static int read_sizes(const struct reader *r) {
+    struct model_spec *s = r->s;
+    TRY(need(r, "num_hidden_layers", 1, SPEC_MAX_LAYERS, &s->n_layers));
+    TRY(need(r, "hidden_size", 2, SPEC_MAX_HIDDEN, &s->hidden));
+    TRY(need(r, "intermediate_size", 1, SPEC_MAX_HIDDEN, &s->intermediate));
+    TRY(need(r, "vocab_size", 1, SPEC_MAX_VOCAB, &s->vocab));
+    TRY(need(r, "num_attention_heads", 1, SPEC_MAX_HEADS, &s->n_heads));
+    TRY(optional(r, "num_key_value_heads", 1, s->n_heads, s->n_heads, &s->n_kv_heads));
+    TRY(optional(r, "head_dim", 2, SPEC_MAX_HEAD_DIM, r->family->head_dim, &s->head_dim));
+    if (s->head_dim == 0) {
+        if (s->hidden % s->n_heads != 0)
+            return fail(r->d, QN_ESHAPE,
+                        "%s: hidden_size: want a multiple of num_attention_heads (%u) where "
+                        "head_dim is not given, have %u",
+                        r->file, s->n_heads, s->hidden);
+        s->head_dim = s->hidden / s->n_heads;
+    }
+    /* Longer contexts than SPEC_MAX_MODEL_LEN are cut, not refused: nobody is forced to use them.
+     */
+    TRY(optional(r, "max_position_embeddings", 1, INT32_MAX, r->family->max_position,
+                 &s->max_position));
+    s->max_position = MIN(s->max_position, (uint32_t)SPEC_MAX_MODEL_LEN);
+    return ranged(r, r->file, r->root, "rms_norm_eps", 0, 0.5, r->family->rms_eps, &s->rms_eps);
+}
+
+static int read_features(const struct reader *r) {
+    const struct family *f = r->family;
+    struct model_spec *s = r->s;
+    uint32_t attention_bias = 0;
+    if (f->reads_attention_bias) TRY(flag(r, "attention_bias", false, &attention_bias));
+    if (f->reads_mlp_bias) TRY(flag(r, "mlp_bias", false, &s->mlp_bias));
+    s->qkv_bias = f->qkv_bias || attention_bias;
+    s->o_bias = attention_bias;
+    s->qk_norm = f->qk_norm;
+    return flag(r, "tie_word_embeddings", false, &s->tied);
+}
+
+/* ---- what we cannot compute is refused ---- */
+
+static int refuse_unknown(const struct reader *r) {
+    const char *act;
+    const json_t *quantization;
+    json_t *o;
+    double rotary;
+    TRY(jsonio_string(r->d, r->file, r->root, "hidden_act", "silu", &act));
+    if (strcmp(act, "silu") != 0) return unsupported(r, "hidden_act", "silu", act);
+    TRY(jsonio_object(r->d, r->file, r->root, "quantization_config", &o));
+    if (o != NULL) {
+        quantization = present(o, "quant_method");
+        return unsupported(r, "quantization_config.quant_method",
+                           "a checkpoint in bfloat16, "
+                           "float16 or float32",
+                           json_is_string(quantization) ? json_string_value(quantization) : "?");
+    }
+    TRY(jsonio_double(r->d, r->file, r->root, "partial_rotary_factor", 1, &rotary));
+    if (rotary != 1)
+        return fail(r->d, QN_EUNSUPPORTED, "%s: partial_rotary_factor: want 1, have %g", r->file,
+                    rotary);
+    return QN_OK;
+}
+
+/* ---- sliding window ---- */
+
+/* The number of layers that slide, from layer_types; *known: whether the field is there. */
+static int count_sliding(const struct reader *r, uint32_t *n_sliding, bool *known) {
+    json_t *types;
+    *n_sliding = 0;
+    TRY(jsonio_array(r->d, r->file, r->root, "layer_types", &types));
+    *known = types != NULL;
+    if (types == NULL) return QN_OK;
+    if (json_array_size(types) != r->s->n_layers)
+        return fail(r->d, QN_EFORMAT, "%s: layer_types: want %u entries, have %zu", r->file,
+                    r->s->n_layers, json_array_size(types));
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (type == NULL)
+            return fail(r->d, QN_EFORMAT, "%s: layer_types: want a list of strings", r->file);
+        if (strcmp(type, "sliding_attention") == 0)
+            ++*n_sliding;
+        else if (strcmp(type, "full_attention") != 0)
+            return unsupported(r, "layer_types", "full_attention or sliding_attention", type);
+    }
+    return QN_OK;
+}
+
+/* Qwen: layers from max_window_layers on slide, if use_sliding_window; layer_types has the last
+ * word. A model that mixes both kinds is refused. */
+static int read_window_switch(const struct reader *r) {
+    struct model_spec *s = r->s;
+    uint32_t use, window, first, n_sliding;
+    bool known;
+    TRY(flag(r, "use_sliding_window", false, &use));
+    TRY(optional(r, "sliding_window", 1, INT32_MAX, r->family->sliding_window, &window));
+    TRY(optional(r, "max_window_layers", 0, INT32_MAX, 28, &first));
+    TRY(count_sliding(r, &n_sliding, &known));
+    if (!known) n_sliding = use ? s->n_layers - MIN(first, s->n_layers) : 0;
+    if (present(r->root, "sliding_window") == NULL &&
+        json_object_get(r->root, "sliding_window") != NULL)
+        use = 0; /* null */
+    if (!use) n_sliding = 0;
+    if (n_sliding != 0 && n_sliding != s->n_layers)
+        return fail(r->d, QN_EUNSUPPORTED,
+                    "%s: use_sliding_window: %u of %u layers slide; want all or none", r->file,
+                    n_sliding, s->n_layers);
+    s->sliding_window = n_sliding > 0 ? window : 0;
+    return QN_OK;
+}
+
+/* Mistral: every layer slides, unless the field is null. */
+static int read_window_field(const struct reader *r) {
+    if (json_is_null(json_object_get(r->root, "sliding_window"))) return QN_OK;
+    return optional(r, "sliding_window", 1, INT32_MAX, r->family->sliding_window,
+                    &r->s->sliding_window);
+}
+
+static int read_window(const struct reader *r) {
+    switch (r->family->window) {
+    case WINDOW_SWITCH: return read_window_switch(r);
+    case WINDOW_FIELD: return read_window_field(r);
+    case WINDOW_NONE: break;
+    }
+    return QN_OK;
+}
+
+/* ---- RoPE ---- */
+
+static int read_rope_llama3(const struct reader *r, const char *file, const json_t *o) {
+    struct model_spec *s = r->s;
+    int64_t original;
+    TRY(ranged(r, file, o, "factor", 1, 1e6, NAN, &s->rope_factor));
+    TRY(ranged(r, file, o, "low_freq_factor", 1e-6, 1e6, NAN, &s->rope_low_freq_factor));
+    TRY(ranged(r, file, o, "high_freq_factor", 1e-6, 1e6, NAN, &s->rope_high_freq_factor));
+    TRY(jsonio_need_int(r->d, file, o, "original_max_position_embeddings", 1, INT32_MAX,
+                        &original));
+    if (s->rope_high_freq_factor <= s->rope_low_freq_factor)
+        return fail(r->d, QN_EFORMAT,
+                    "%s: high_freq_factor: want more than low_freq_factor (%g), "
+                    "have %g",
+                    file, (double)s->rope_low_freq_factor, (double)s->rope_high_freq_factor);
+    s->rope_original_max = (uint32_t)original;
+    return QN_OK;
+}
+
+static int read_rope_type(const struct reader *r, const char *field, const json_t *o) {
+    char file[600];
+    const char *key = present(o, "rope_type") != NULL ? "rope_type" : "type", *type;
+    double rotary;
+    snprintf(file, sizeof file, "%s: %s", r->file, field);
+    TRY(jsonio_string(r->d, file, o, key, "default", &type));
+    TRY(jsonio_double(r->d, file, o, "partial_rotary_factor", 1, &rotary));
+    if (rotary != 1)
+        return fail(r->d, QN_EUNSUPPORTED, "%s: partial_rotary_factor: want 1, have %g", file,
+                    rotary);
+    if (strcmp(type, "default") == 0) return QN_OK;
+    if (strcmp(type, "linear") == 0) {
+        r->s->rope_kind = ROPE_LINEAR;
+        return ranged(r, file, o, "factor", 1, 1e6, NAN, &r->s->rope_factor);
+    }
+    if (strcmp(type, "llama3") == 0) {
+        r->s->rope_kind = ROPE_LLAMA3;
+        return read_rope_llama3(r, file, o);
+    }
+    return fail(r->d, QN_EUNSUPPORTED, "%s: %s: want default, linear or llama3, have '%s'", file,
+                key, type);
+}
+
+/* rope_parameters keyed by kind of layer (several RoPEs in one model) would be read as empty. */
+static int refuse_nested_rope(const struct reader *r, const char *field, const json_t *o) {
+    const char *key;
+    const json_t *v;
+    json_object_foreach((json_t *)o, key, v) {
+        if (json_is_object(v))
+            return fail(r->d, QN_EUNSUPPORTED,
+                        "%s: %s.%s: want one RoPE for all layers, have an object", r->file, field,
+                        key);
+    }
+    return QN_OK;
+}
+
+/* rope_scaling wins over rope_parameters where a file has both, as in transformers. */
+static int read_rope(const struct reader *r) {
+    json_t *scaling, *parameters;
+    const json_t *theta_at = r->root;
+    r->s->rope_factor = 1;
+    TRY(jsonio_object(r->d, r->file, r->root, "rope_scaling", &scaling));
+    TRY(jsonio_object(r->d, r->file, r->root, "rope_parameters", &parameters));
+    const char *field = json_object_size(scaling) > 0 ? "rope_scaling" : "rope_parameters";
+    const json_t *o = json_object_size(scaling) > 0 ? scaling : parameters;
+    if (o != NULL) {
+        TRY(refuse_nested_rope(r, field, o));
+        TRY(read_rope_type(r, field, o));
+        if (present(o, "rope_theta") != NULL) theta_at = o;
+    }
+    return ranged(r, r->file, theta_at, "rope_theta", 1, 1e15, r->family->rope_theta,
+                  &r->s->rope_theta);
+}
+
+/* ---- token ids, dtype ---- */
+
+static int add_id(struct diag *d, const char *file, const char *key, const json_t *v,
+                  uint32_t vocab, int32_t eos[SPEC_MAX_EOS], uint32_t *n) {
+    if (!json_is_integer(v))
+        return fail(d, QN_EFORMAT, "%s: %s: want a token id or a list of token ids", file, key);
+    json_int_t id = json_integer_value(v);
+    if (id < 0 || id >= (json_int_t)vocab)
+        return fail(d, QN_EFORMAT, "%s: %s: want an id from 0 to %u, have %lld", file, key,
+                    vocab - 1, (long long)id);
+    for (uint32_t i = 0; i < *n; i++)
+        if (eos[i] == (int32_t)id) return QN_OK;
+    if (*n == SPEC_MAX_EOS)
+        return fail(d, QN_EFORMAT, "%s: %s: want at most %d ids", file, key, SPEC_MAX_EOS);
+    eos[(*n)++] = (int32_t)id;
+    return QN_OK;
+}
+
+int hf_config_token_ids(struct diag *d, const char *file, const struct json_t *root,
+                        const char *key, uint32_t vocab, int32_t eos[SPEC_MAX_EOS], uint32_t *n) {
+    const json_t *v = present(root, key);
+    if (v == NULL) return QN_OK;
+    if (!json_is_array(v)) return add_id(d, file, key, v, vocab, eos, n);
+    for (size_t i = 0; i < json_array_size(v); i++)
+        TRY(add_id(d, file, key, json_array_get(v, i), vocab, eos, n));
+    return QN_OK;
+}
+
+static int read_token_ids(const struct reader *r) {
+    struct model_spec *s = r->s;
+    int64_t bos;
+    TRY(hf_config_token_ids(r->d, r->file, r->root, "eos_token_id", s->vocab, s->eos, &s->n_eos));
+    if (json_object_get(r->root, "eos_token_id") == NULL && r->family->eos >= 0 &&
+        r->family->eos < (int)s->vocab)
+        s->eos[s->n_eos++] = r->family->eos;
+    bool absent = json_object_get(r->root, "bos_token_id") == NULL;
+    TRY(jsonio_int(r->d, r->file, r->root, "bos_token_id", 0, (int64_t)s->vocab - 1, -1, &bos));
+    s->bos = absent && r->family->bos < (int)s->vocab ? r->family->bos : (int32_t)bos;
+    return QN_OK;
+}
+
+static int read_dtype(const struct reader *r, bool *given) {
+    const char *key = present(r->root, "torch_dtype") != NULL ? "torch_dtype" : "dtype", *name;
+    enum dtype dtype = DTYPE_BF16;
+    TRY(jsonio_string(r->d, r->file, r->root, key, NULL, &name));
+    *given = name != NULL;
+    if (name != NULL && !hf_config_dtype(name, &dtype))
+        return unsupported(r, key, "bfloat16, float16 or float32", name);
+    r->s->weight_dtype = dtype;
+    return QN_OK;
+}
+
+static int parse(struct diag *d, const char *file, const json_t *root, struct hf_config *c) {
+    struct reader r = {.d = d, .file = file, .root = root, .s = &c->spec};
+    if (!json_is_object(root)) return fail(d, QN_EFORMAT, "%s: want a JSON object", file);
+    TRY(find_family(&r));
+    c->family = r.family;
+    c->tied_given = present(root, "tie_word_embeddings") != NULL;
+    TRY(refuse_unknown(&r));
+    TRY(read_sizes(&r));
+    TRY(read_features(&r));
+    TRY(read_window(&r));
+    TRY(read_rope(&r));
+    TRY(read_token_ids(&r));
+    TRY(read_dtype(&r, &c->dtype_given));
+    return model_spec_verify(d, file, &c->spec);
+}
+
+int hf_config_parse(struct diag *d, const char *file, const char *text, size_t n,
+                    struct hf_config *c) {
+    json_t *root;
+    *c = (struct hf_config){0};
+    TRY(jsonio_parse(d, file, text, n, &root));
+    int rc = parse(d, file, root, c);
+    json_decref(root);
+    return rc;
+}
+
+int hf_config_load(struct diag *d, const char *path, struct hf_config *c) {
+    json_t *root;
+    *c = (struct hf_config){0};
+    TRY(jsonio_load(d, path, HF_CONFIG_MAX_BYTES, &root));
+    int rc = parse(d, path, root, c);
+    json_decref(root);
+    return rc;
+}

@@ -1,0 +1,102 @@
+#include "model/model.h"
+
+#include "model/hf_config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static int check_dir(struct diag *d, const char *dir) {
+    struct stat s;
+    if (stat(dir, &s) != 0)
+        return fail(d, errno == ENOENT ? QN_ENOENT : QN_EIO, "%s: %s", dir, strerror(errno));
+    if (!S_ISDIR(s.st_mode))
+        return fail(d, QN_EINVAL, "%s: want a model directory (with config.json and safetensors)",
+                    dir);
+    return QN_OK;
+}
+
+/* The file's embedding has the last word on the dtype, unless the user has. */
+static int choose_dtype(struct diag *d, struct model *m, const char *wanted) {
+    enum dtype dtype = m->spec.weight_dtype;
+    if (wanted != NULL && strcmp(wanted, "auto") != 0) {
+        if (!hf_config_dtype(wanted, &dtype))
+            return fail(d, QN_EINVAL, "dtype: want auto, bfloat16, float16 or float32, have '%s'",
+                        wanted);
+    } else if (m->files != NULL) {
+        const char *name = m->family->weights->embed;
+        const struct safetensors_tensor *t = safetensors_find(m->files, name);
+        if (t == NULL)
+            return fail(d, QN_EFORMAT, "%s: tensor %s is missing", m->files->files.items[0].path,
+                        name);
+        if (!safetensors_dtype(t, &dtype))
+            return fail(d, QN_EUNSUPPORTED, "%s: tensor %s: want BF16, F16 or F32, have %s",
+                        safetensors_path(m->files, t), name, t->dtype);
+    }
+    m->spec.weight_dtype = dtype;
+    return QN_OK;
+}
+
+/* Ids that generation_config.json has and config.json lacks. */
+static void add_eos(struct model_spec *s, const struct generation_config *c) {
+    for (uint32_t i = 0; i < c->n_eos; i++) {
+        bool known = false;
+        for (uint32_t k = 0; k < s->n_eos; k++) known |= s->eos[k] == c->eos[i];
+        if (!known && s->n_eos < SPEC_MAX_EOS) s->eos[s->n_eos++] = c->eos[i];
+    }
+}
+
+static int open_into(struct diag *d, struct model *m, const char *dir,
+                     const struct model_options *options) {
+    struct hf_config config;
+    char *copy, *path;
+    TRY(check_dir(d, dir));
+    TRY(arena_strdup(d, &m->arena, dir, &copy));
+    TRY(arena_printf(d, &m->arena, &path, "%s/config.json", dir));
+    m->dir = copy;
+    TRY(hf_config_load(d, path, &config));
+    m->family = config.family;
+    m->spec = config.spec;
+    TRY(generation_config_load(d, dir, m->spec.vocab, &m->generation));
+    add_eos(&m->spec, &m->generation);
+    if (!options->dummy) TRY(safetensors_open(d, dir, &m->files));
+    /* A config that leaves tie_word_embeddings out, and a checkpoint without a head. */
+    if (m->files != NULL && !config.tied_given &&
+        safetensors_find(m->files, m->family->weights->head) == NULL)
+        m->spec.tied = 1;
+    return choose_dtype(d, m, options->dtype);
+}
+
+int model_open(struct diag *d, const char *dir, const struct model_options *options,
+               struct model **out) {
+    static const struct model_options none;
+    struct model *m = *out = calloc(1, sizeof *m);
+    if (m == NULL) return fail_nomem(d, sizeof *m, "a model");
+    int rc = open_into(d, m, dir, options != NULL ? options : &none);
+    if (rc != QN_OK) {
+        model_free(m);
+        *out = NULL;
+    }
+    return rc;
+}
+
+void model_free(struct model *m) {
+    if (m == NULL) return;
+    safetensors_close(m->files);
+    arena_fini(&m->arena);
+    free(m);
+}
+
+int model_build_graph(struct diag *d, const struct model *m, struct arena *arena, uint32_t n_rows,
+                      uint32_t n_logit_rows, uint32_t max_model_len, bool attention_split,
+                      struct kgraph *g) {
+    kgraph_init(g, arena, &m->spec, n_rows, n_logit_rows, max_model_len);
+    if (n_rows == 0 || n_logit_rows == 0 || n_logit_rows > n_rows)
+        return fail(d, QN_EINVAL, "graph: want 1 <= logit rows <= rows, have %u and %u",
+                    n_logit_rows, n_rows);
+    if (max_model_len == 0 || max_model_len > SPEC_MAX_MODEL_LEN)
+        return fail(d, QN_EINVAL, "max_model_len: want a number from 1 to %d, have %u",
+                    SPEC_MAX_MODEL_LEN, max_model_len);
+    return m->family->build(d, g, m->family, attention_split);
+}

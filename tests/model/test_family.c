@@ -1,0 +1,223 @@
+/* Every family's kernel graph: the operators, their order, their weights. */
+#include "base/strbuf.h"
+#include "model/model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#undef fail
+
+#include "model/model_util.h"
+
+/* Small numbers that are all different, so that a swapped shape shows. */
+#define SIZES                                                                                      \
+    "\"num_hidden_layers\":2,\"hidden_size\":48,\"intermediate_size\":80,\"vocab_size\":301,"      \
+    "\"num_attention_heads\":6,\"num_key_value_heads\":3,\"head_dim\":10"
+
+struct opened {
+    struct model *m;
+    struct arena arena;
+    struct kgraph g;
+};
+
+static void open_graph(struct opened *o, const char *architecture, const char *more, uint32_t rows,
+                       uint32_t logit_rows, bool split) {
+    struct diag d = {0};
+    char dir[64], text[2000];
+    *o = (struct opened){0};
+    util_make_dir(dir);
+    snprintf(text, sizeof text, "{\"architectures\":[\"%s\"]," SIZES "%s}", architecture, more);
+    util_write_text(dir, "config.json", text);
+    int rc = model_open(&d, dir, &(struct model_options){.dummy = true}, &o->m);
+    if (rc == QN_OK)
+        rc = model_build_graph(&d, o->m, &o->arena, rows, logit_rows, 1000, split, &o->g);
+    if (rc == QN_OK) rc = kgraph_verify(&d, &o->g);
+    util_remove_dir(dir, (const char *[]){"config.json", NULL});
+    if (rc != QN_OK) UTIL_FAIL("%s: %s", architecture, d.message);
+}
+
+static void close_graph(struct opened *o) {
+    kgraph_fini(&o->g);
+    arena_fini(&o->arena);
+    model_free(o->m);
+}
+
+static const struct tensor *weight(const struct kgraph *g, const char *name) {
+    for (size_t i = 0; i < g->tensors.n; i++)
+        if (strcmp(g->tensors.items[i].name, name) == 0) return &g->tensors.items[i];
+    return NULL;
+}
+
+static void want_weight(const struct kgraph *g, const char *name, enum dtype dtype, uint64_t rows,
+                        uint64_t cols) {
+    const struct tensor *t = weight(g, name);
+    if (t == NULL) UTIL_FAIL("no weight %s", name);
+    assert_int_equal(t->role, TENSOR_WEIGHT);
+    assert_int_equal(t->dtype, dtype);
+    assert_int_equal(t->n_dims, cols > 0 ? 2 : 1);
+    assert_int_equal(t->shape[0], rows);
+    if (cols > 0) assert_int_equal(t->shape[1], cols);
+}
+
+static void want_ops(const struct kgraph *g, const enum op_kind *layer_ops, size_t n) {
+    size_t at = 0;
+    assert_int_equal(g->ops.items[at++].kind, OP_EMBED);
+    for (int layer = 0; layer < 2; layer++)
+        for (size_t i = 0; i < n; i++, at++) {
+            assert_int_equal(g->ops.items[at].kind, layer_ops[i]);
+            assert_int_equal(g->ops.items[at].layer, layer);
+        }
+    assert_int_equal(g->ops.items[at++].kind, OP_LM_HEAD);
+    assert_int_equal(g->ops.items[at].layer, -1);
+    assert_int_equal(g->ops.items[at++].kind, OP_SAMPLE);
+    assert_int_equal(g->ops.n, at);
+}
+
+static void qwen3_graph(void **state) {
+    (void)state;
+    struct opened o;
+    open_graph(&o, "Qwen3ForCausalLM", ",\"torch_dtype\":\"float16\"", 5, 2, false);
+    want_ops(&o.g, (enum op_kind[]){OP_QKV, OP_ATTENTION, OP_LINEAR, OP_GATED_MLP, OP_LINEAR}, 5);
+    want_weight(&o.g, "model.embed_tokens.weight", DTYPE_F16, 301, 48);
+    want_weight(&o.g, "lm_head.weight", DTYPE_F16, 301, 48);
+    want_weight(&o.g, "model.norm.weight", DTYPE_F32, 48, 0);
+    want_weight(&o.g, "model.layers.1.input_layernorm.weight", DTYPE_F32, 48, 0);
+    want_weight(&o.g, "model.layers.1.post_attention_layernorm.weight", DTYPE_F32, 48, 0);
+    want_weight(&o.g, "model.layers.0.self_attn.q_proj.weight", DTYPE_F16, 60, 48);
+    want_weight(&o.g, "model.layers.0.self_attn.k_proj.weight", DTYPE_F16, 30, 48);
+    want_weight(&o.g, "model.layers.0.self_attn.v_proj.weight", DTYPE_F16, 30, 48);
+    want_weight(&o.g, "model.layers.1.self_attn.q_norm.weight", DTYPE_F32, 10, 0);
+    want_weight(&o.g, "model.layers.1.self_attn.k_norm.weight", DTYPE_F32, 10, 0);
+    want_weight(&o.g, "model.layers.0.self_attn.o_proj.weight", DTYPE_F16, 48, 60);
+    want_weight(&o.g, "model.layers.0.mlp.gate_proj.weight", DTYPE_F16, 80, 48);
+    want_weight(&o.g, "model.layers.0.mlp.up_proj.weight", DTYPE_F16, 80, 48);
+    want_weight(&o.g, "model.layers.0.mlp.down_proj.weight", DTYPE_F16, 48, 80);
+    assert_null(weight(&o.g, "model.layers.0.self_attn.q_proj.bias"));
+    const struct kop *lm = &o.g.ops.items[o.g.ops.n - 2];
+    assert_int_equal(o.g.tensors.items[lm->out[LM_OUT_LOGITS]].shape[0], 2);
+    close_graph(&o);
+}
+
+/* The output projection adds the residual that the attention read, the MLP's one what it wrote. */
+static void residuals_chain(void **state) {
+    (void)state;
+    struct opened o;
+    open_graph(&o, "Qwen3ForCausalLM", "", 1, 1, false);
+    const struct kop *op = o.g.ops.items;
+    int32_t x = op[0].out[0];
+    for (int layer = 0; layer < 2; layer++) {
+        const struct kop *l = &op[1 + 5 * layer];
+        assert_int_equal(l[0].in[QKV_X], x);
+        assert_int_equal(l[1].in[ATTENTION_Q], l[0].out[QKV_OUT_Q]);
+        assert_int_equal(l[1].in[ATTENTION_KV], l[0].out[QKV_OUT_KV]);
+        assert_int_equal(l[2].in[LINEAR_A], l[1].out[0]);
+        assert_int_equal(l[2].in[LINEAR_RESIDUAL], x);
+        assert_int_equal(l[3].in[MLP_X], l[2].out[0]);
+        assert_int_equal(l[4].in[LINEAR_A], l[3].out[0]);
+        assert_int_equal(l[4].in[LINEAR_RESIDUAL], l[2].out[0]);
+        x = l[4].out[0];
+    }
+    assert_int_equal(op[11].in[LM_X], x);
+    assert_int_equal(op[12].in[SAMPLE_LOGITS], op[11].out[LM_OUT_LOGITS]);
+    assert_int_equal(op[12].in[SAMPLE_PART], op[11].out[LM_OUT_PART]);
+    assert_int_not_equal(op[1].out[QKV_OUT_KV], op[6].out[QKV_OUT_KV]);
+    close_graph(&o);
+}
+
+static void attention_can_be_split(void **state) {
+    (void)state;
+    struct opened o;
+    open_graph(&o, "LlamaForCausalLM", "", 3, 3, true);
+    want_ops(&o.g,
+             (enum op_kind[]){OP_QKV, OP_ATTENTION_SPLIT, OP_ATTENTION_COMBINE, OP_LINEAR,
+                              OP_GATED_MLP, OP_LINEAR},
+             6);
+    const struct tensor *part = &o.g.tensors.items[o.g.ops.items[2].out[0]];
+    assert_int_equal(part->shape[2], (1000 + ATTENTION_PIECE - 1) / ATTENTION_PIECE);
+    assert_int_equal(part->shape[3], 12);
+    close_graph(&o);
+}
+
+static void qwen2_has_qkv_biases_only(void **state) {
+    (void)state;
+    struct opened o;
+    open_graph(&o, "Qwen2ForCausalLM", ",\"attention_bias\":false", 1, 1, false);
+    want_weight(&o.g, "model.layers.1.self_attn.q_proj.bias", DTYPE_F32, 60, 0);
+    want_weight(&o.g, "model.layers.1.self_attn.k_proj.bias", DTYPE_F32, 30, 0);
+    want_weight(&o.g, "model.layers.1.self_attn.v_proj.bias", DTYPE_F32, 30, 0);
+    assert_null(weight(&o.g, "model.layers.1.self_attn.o_proj.bias"));
+    assert_null(weight(&o.g, "model.layers.1.mlp.down_proj.bias"));
+    assert_null(weight(&o.g, "model.layers.1.self_attn.q_norm.weight"));
+    close_graph(&o);
+}
+
+static void llama_biases_are_optional(void **state) {
+    (void)state;
+    struct opened o;
+    open_graph(&o, "LlamaForCausalLM", ",\"attention_bias\":true,\"mlp_bias\":true", 1, 1, false);
+    want_weight(&o.g, "model.layers.0.self_attn.q_proj.bias", DTYPE_F32, 60, 0);
+    want_weight(&o.g, "model.layers.0.self_attn.o_proj.bias", DTYPE_F32, 48, 0);
+    want_weight(&o.g, "model.layers.0.mlp.gate_proj.bias", DTYPE_F32, 80, 0);
+    want_weight(&o.g, "model.layers.0.mlp.up_proj.bias", DTYPE_F32, 80, 0);
+    want_weight(&o.g, "model.layers.0.mlp.down_proj.bias", DTYPE_F32, 48, 0);
+    close_graph(&o);
+    open_graph(&o, "LlamaForCausalLM", "", 1, 1, false);
+    for (size_t i = 0; i < o.g.tensors.n; i++)
+        assert_null(strstr(o.g.tensors.items[i].name, "bias"));
+    close_graph(&o);
+}
+
+static void mistral_has_no_biases(void **state) {
+    (void)state;
+    struct opened o;
+    open_graph(&o, "MistralForCausalLM", ",\"attention_bias\":true,\"sliding_window\":16", 1, 1,
+               false);
+    for (size_t i = 0; i < o.g.tensors.n; i++)
+        assert_null(strstr(o.g.tensors.items[i].name, "bias"));
+    assert_int_equal(o.g.spec.sliding_window, 16);
+    close_graph(&o);
+}
+
+static void tied_head_is_the_embedding(void **state) {
+    (void)state;
+    struct opened o;
+    open_graph(&o, "Qwen3ForCausalLM", ",\"tie_word_embeddings\":true", 1, 1, false);
+    assert_null(weight(&o.g, "lm_head.weight"));
+    const struct kop *lm = &o.g.ops.items[o.g.ops.n - 2];
+    assert_int_equal(lm->in[LM_W], o.g.ops.items[0].in[EMBED_TABLE]);
+    close_graph(&o);
+}
+
+static void graph_wants_sane_sizes(void **state) {
+    (void)state;
+    struct opened o;
+    open_graph(&o, "Qwen3ForCausalLM", "", 1, 1, false);
+    const struct {
+        uint32_t rows, logit_rows, len;
+    } bad[] = {{0, 0, 8}, {1, 0, 8}, {1, 2, 8}, {1, 1, 0}, {1, 1, SPEC_MAX_MODEL_LEN + 1}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct diag d = {0};
+        struct kgraph g;
+        assert_int_equal(model_build_graph(&d, o.m, &o.arena, bad[i].rows, bad[i].logit_rows,
+                                           bad[i].len, false, &g),
+                         QN_EINVAL);
+        kgraph_fini(&g);
+    }
+    close_graph(&o);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(qwen3_graph),
+        cmocka_unit_test(residuals_chain),
+        cmocka_unit_test(attention_can_be_split),
+        cmocka_unit_test(qwen2_has_qkv_biases_only),
+        cmocka_unit_test(llama_biases_are_optional),
+        cmocka_unit_test(mistral_has_no_biases),
+        cmocka_unit_test(tied_head_is_the_embedding),
+        cmocka_unit_test(graph_wants_sane_sizes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
