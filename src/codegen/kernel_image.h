@@ -1,0 +1,36 @@
+/* kernel_image.h - from a program to a cubin: constants, embedded sources, NVRTC, cache.
+ *
+ * Used by engine/backend_cuda.c at start and by tools/check_kernels.c in CI, so that what is
+ * checked is what runs.
+ */
+#ifndef QN_CODEGEN_KERNEL_IMAGE_H
+#define QN_CODEGEN_KERNEL_IMAGE_H
+
+#include "codegen/kernel_cache.h"
+#include "codegen/nvrtc.h"
+#include "task/program.h"
+
+struct kernel_image_options {
+    const char *entry; /* NULL: "kernels/cuda/mega.cuh" */
+    const char *arch;  /* "sm_90a" */
+    bool lineinfo;     /* source lines for profilers and sanitizers */
+    bool verbose;      /* the assembler's resource report goes into the log; implies no cache */
+};
+
+struct kernel_image {
+    char *bytes; /* a cubin */
+    size_t n;
+    char *log;            /* the compiler's; NULL when it came from the cache */
+    struct cache_key key; /* of sources, constants, options, NVRTC's and quern's version */
+    bool cached;          /* whether it was found */
+    double seconds;       /* finding or compiling took */
+};
+
+/* Makes the image for a program. Errors: QN_EDEVICE (the compiler's message), QN_ENOMEM. The image
+ * is released by kernel_image_fini. A failed write to the cache is not an error. */
+int kernel_image_make(struct diag *d, const struct nvrtc *nvrtc, const struct kernel_cache *cache,
+                      const struct prog_header *program, const struct kernel_image_options *o,
+                      struct kernel_image *image);
+void kernel_image_fini(struct kernel_image *image);
+
+#endif
