@@ -32,11 +32,11 @@ enum { SAMPLE_LOGITS, SAMPLE_PART };
 
 /* Columns of logits that share one {max, sum} pair. Fixed, so that a log-probability does not
  * depend on how the LM head was cut into tasks. */
-enum { LM_BLOCK = 256 };
+enum { LM_BLOCK = 64 };
 
 /* The context is attended to in pieces whose bounds depend on the position only, so that the order
  * of reduction does not depend on load: PIECE positions each. */
-enum { ATTENTION_PIECE = 256 };
+enum { ATTENTION_PIECE = 128 };
 
 #ifndef __CUDACC_RTC__
 /* ---- host only from here ---- */

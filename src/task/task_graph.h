@@ -71,7 +71,7 @@ struct task_deps {
 /* In- and out-sets of an event, as ranges of tasks. */
 struct event {
     struct task_range *in, *out;
-    uint32_t n_in, n_out;             /* ranges */
+    uint32_t n_in, n_out;              /* ranges */
     uint32_t n_triggers, n_dependents; /* tasks in them */
 };
 
@@ -91,8 +91,8 @@ struct task_options {
     uint32_t n_workers;
     uint32_t tasks_per_worker; /* tasks of an operator = about this times n_workers */
     enum launch_policy launch;
-    bool no_event_fusion;  /* ablation: one event per consumer task */
-    bool coarse_events;    /* ablation: operators wait for whole operators */
+    bool no_event_fusion; /* ablation: one event per consumer task */
+    bool coarse_events;   /* ablation: operators wait for whole operators */
     struct tile_override tiles[N_OP_KINDS];
 };
 
@@ -107,7 +107,7 @@ struct tgraph {
     int32_t start_event, end_event; /* from normalize on */
     uint64_t *tensor_offset;        /* [kernel->tensors.n] bytes into the workspace; activations */
     uint64_t workspace_bytes;
-    uint64_t n_pairs; /* task pairs that depend on each other: events before any fusion */
+    uint64_t n_pairs;           /* task pairs that depend on each other: events before any fusion */
     uint64_t n_after_successor; /* events after successor-set fusion */
 };
 

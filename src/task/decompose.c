@@ -1,0 +1,105 @@
+/* decompose.c - operators become tasks (MPK section 4.1, "operator decomposition").
+ *
+ * An operator's output is cut into row_tiles x unit_tiles rectangles; each is one task. The number
+ * of tasks is about tasks_per_worker * n_workers; among the ways to reach it, the one that loads
+ * the fewest bytes wins: every row tile reads all the weights, every unit tile reads all the
+ * activations. Unit tiles are multiples of the operator's grain, so that a task's weights are whole
+ * blocks of every backend's layout and a tile boundary never splits what must stay together.
+ */
+#include "base/checked.h"
+#include "task/task_graph.h"
+
+/* Output units that a tile is a multiple of. 16 weight rows make one row block of the tensor
+ * cores' layout; the gated MLP interleaves 8 gate and 8 up rows in one. */
+static uint32_t grain(const struct kop *op) {
+    switch (op->kind) {
+    case OP_LINEAR: return 16;
+    case OP_GATED_MLP: return 8;
+    default: return 1;
+    }
+}
+
+/* Bytes that one operator's tasks load when cut into row_tiles x unit_tiles. */
+static uint64_t loaded_bytes(const struct tgraph *g, const struct kop *op, uint32_t row_tiles,
+                             uint32_t unit_tiles) {
+    const struct task whole = {.op = (int32_t)(op - g->kernel->ops.items),
+                               .row1 = kgraph_rows(g->kernel, op),
+                               .unit1 = kgraph_units(g->kernel, op)};
+    struct region access[TASK_MAX_ACCESS];
+    uint64_t activations = 0;
+    int n = task_access(g->kernel, &whole, access);
+    for (int i = 0; i < n; i++)
+        if (!access[i].write)
+            activations +=
+                4ull * (access[i].row1 - access[i].row0) * (access[i].col1 - access[i].col0);
+    return task_weight_bytes(g->kernel, &whole) * row_tiles + activations * unit_tiles;
+}
+
+struct tiles {
+    uint32_t rows, units;
+};
+
+static struct tiles choose_tiles(const struct tgraph *g, const struct kop *op,
+                                 const struct op_info *info, uint32_t want) {
+    const uint32_t n_rows = kgraph_rows(g->kernel, op);
+    const uint32_t n_blocks = CEIL_DIV(kgraph_units(g->kernel, op), grain(op));
+    const struct tile_override *o = &g->options.tiles[op->kind];
+    if (info->split == SPLIT_SLICES)
+        return (struct tiles){1, o->unit_tiles != 0 ? o->unit_tiles : want};
+    if (info->split == SPLIT_ROWS)
+        return (struct tiles){MIN(n_rows, o->row_tiles != 0 ? o->row_tiles : want), 1};
+    struct tiles best = {1, MIN(want, n_blocks)};
+    uint64_t best_bytes = UINT64_MAX;
+    for (uint32_t rows = 1; rows <= MIN(n_rows, want); rows *= 2) {
+        const uint32_t units = MIN(MAX(want / rows, 1u), n_blocks);
+        /* A cut that leaves workers idle is taken only where no cut keeps them busy. */
+        const uint64_t idle = want - MIN(want, rows * units);
+        const uint64_t bytes = loaded_bytes(g, op, rows, units) * (want + idle) / want;
+        if (bytes < best_bytes) {
+            best_bytes = bytes;
+            best = (struct tiles){rows, units};
+        }
+    }
+    if (o->row_tiles != 0) best.rows = MIN(o->row_tiles, n_rows);
+    if (o->unit_tiles != 0) best.units = MIN(o->unit_tiles, n_blocks);
+    return best;
+}
+
+static int add_tasks(struct diag *d, struct tgraph *g, int32_t op_idx) {
+    const struct kop *op = &g->kernel->ops.items[op_idx];
+    struct op_info info;
+    op_describe(op->kind, &info);
+    const uint32_t want = g->options.n_workers * g->options.tasks_per_worker;
+    const struct tiles tiles = choose_tiles(g, op, &info, want);
+    const uint64_t n_rows = kgraph_rows(g->kernel, op), n_units = kgraph_units(g->kernel, op);
+    const uint64_t size = grain(op), n_blocks = CEIL_DIV(n_units, size);
+    for (uint32_t r = 0; r < tiles.rows; r++)
+        for (uint32_t u = 0; u < tiles.units; u++) {
+            struct task t = {.kind = op->kind,
+                             .op = op_idx,
+                             .row0 = (uint32_t)(n_rows * r / tiles.rows),
+                             .row1 = (uint32_t)(n_rows * (r + 1) / tiles.rows),
+                             .unit0 = (uint32_t)(n_blocks * u / tiles.units * size),
+                             .unit1 =
+                                 (uint32_t)MIN(n_blocks * (u + 1) / tiles.units * size, n_units),
+                             .wait = NO_EVENT,
+                             .trigger = NO_EVENT,
+                             .worker = NO_WORKER};
+            if (info.split == SPLIT_SLICES) {
+                t.unit0 = u;
+                t.unit1 = tiles.units;
+            }
+            TRY(ARRAY_PUSH(d, &g->tasks, t));
+        }
+    return QN_OK;
+}
+
+int decompose(struct diag *d, struct tgraph *g) {
+    TRY(ARENA_NEW(d, g->arena, &g->op_tasks, g->kernel->ops.n));
+    for (int32_t i = 0; i < (int32_t)g->kernel->ops.n; i++) {
+        g->op_tasks[i].first = (int32_t)g->tasks.n;
+        TRY(add_tasks(d, g, i));
+        g->op_tasks[i].last = (int32_t)g->tasks.n;
+    }
+    return QN_OK;
+}

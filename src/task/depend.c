@@ -1,0 +1,198 @@
+/* depend.c - which tasks must come before which (MPK section 4.1, "dependency analysis").
+ *
+ * For every pair of operators that share a tensor, and every pair of their tasks whose regions
+ * overlap with one of them writing, the later task depends on the earlier one: reads after writes,
+ * and, because the memory plan lets tensors share bytes and state outlives its readers, writes
+ * after reads and writes after writes. (The paper has the first kind only.)
+ *
+ * A dependency that follows from the others is dropped: if a task waits for some task of operator
+ * B, and that one comes after *all* tasks of operator A, then waiting for A adds nothing. For this
+ * every task carries the set of operators that are wholly before it. What is left are the sets from
+ * which event_fuse makes events; without this, every reuse of a buffer would cost dummy tasks.
+ */
+#include "base/checked.h"
+#include "task/task_graph.h"
+
+#include <string.h>
+
+/* One earlier operator that the current one depends on, and how. */
+struct source {
+    int32_t op;
+    bool whole; /* shared bytes of two tensors: every task of it; else overlap of regions decides */
+};
+
+struct depend {
+    struct diag *d;
+    struct tgraph *g;
+    uint32_t words;        /* of one operator set */
+    uint64_t *before;      /* [tasks][words] operators that are wholly before the task */
+    struct region *access; /* [tasks][TASK_MAX_ACCESS] */
+    int *n_access;         /* [tasks] */
+    ARRAY(struct source) sources;
+    ARRAY(struct task_range) ranges; /* of the task at hand */
+};
+
+static bool shares_bytes(const struct tgraph *g, int32_t a, int32_t b) {
+    const struct tensor *ta = &g->kernel->tensors.items[a], *tb = &g->kernel->tensors.items[b];
+    if (a == b || ta->role != TENSOR_ACTIVATION || tb->role != TENSOR_ACTIVATION) return false;
+    return g->tensor_offset[a] < g->tensor_offset[b] + tensor_bytes(tb) &&
+           g->tensor_offset[b] < g->tensor_offset[a] + tensor_bytes(ta);
+}
+
+/* The operands of an operator in one list; returns how many, outputs last from *n_in on. */
+static int operands(const struct kop *op, int32_t *list, int *n_in) {
+    int n = 0;
+    for (int i = 0; i < OP_MAX_IN; i++)
+        if (op->in[i] != NO_TENSOR) list[n++] = op->in[i];
+    *n_in = n;
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (op->out[i] != NO_TENSOR) list[n++] = op->out[i];
+    return n;
+}
+
+/* Whether operator `early` conflicts with `late`; *whole tells if through shared bytes. */
+static bool conflicts(const struct tgraph *g, const struct kop *early, const struct kop *late,
+                      bool *whole) {
+    int32_t a[OP_MAX_IN + OP_MAX_OUT], b[OP_MAX_IN + OP_MAX_OUT];
+    int a_in, b_in;
+    const int na = operands(early, a, &a_in), nb = operands(late, b, &b_in);
+    bool same = false;
+    *whole = false;
+    for (int i = 0; i < na; i++)
+        for (int j = 0; j < nb; j++) {
+            if (i < a_in && j < b_in) continue; /* two reads */
+            if (a[i] == b[j]) same = true;
+            if (shares_bytes(g, a[i], b[j])) *whole = true;
+        }
+    return same || *whole;
+}
+
+static int find_sources(struct depend *s, int32_t op) {
+    s->sources.n = 0;
+    const struct kgraph *k = s->g->kernel;
+    for (int32_t early = op - 1; early >= 0; early--) {
+        bool whole;
+        if (!conflicts(s->g, &k->ops.items[early], &k->ops.items[op], &whole)) continue;
+        struct source source = {early, whole || s->g->options.coarse_events};
+        TRY(ARRAY_PUSH(s->d, &s->sources, source));
+    }
+    return QN_OK;
+}
+
+static bool tasks_conflict(const struct depend *s, int32_t a, int32_t b) {
+    const struct region *x = &s->access[a * TASK_MAX_ACCESS], *y = &s->access[b * TASK_MAX_ACCESS];
+    for (int i = 0; i < s->n_access[a]; i++)
+        for (int j = 0; j < s->n_access[b]; j++)
+            if ((x[i].write || y[j].write) && region_overlap(&x[i], &y[j])) return true;
+    return false;
+}
+
+/* Appends the tasks of one source that `task` conflicts with, as ranges. */
+static int add_ranges(struct depend *s, const struct source *source, int32_t task) {
+    const struct task_range all = s->g->op_tasks[source->op];
+    if (source->whole) return ARRAY_PUSH(s->d, &s->ranges, all);
+    struct task_range run = {all.first, all.first}; /* the range that is growing */
+    for (int32_t t = all.first; t < all.last; t++) {
+        if (!tasks_conflict(s, t, task)) continue;
+        if (run.last != t) {
+            if (run.first < run.last) TRY(ARRAY_PUSH(s->d, &s->ranges, run));
+            run.first = t;
+        }
+        run.last = t + 1;
+    }
+    return run.first < run.last ? ARRAY_PUSH(s->d, &s->ranges, run) : QN_OK;
+}
+
+/* Adds to `set` what waiting for a range brings: its tasks' sets, and its operator if it is all of
+ * that operator's tasks. */
+static void absorb(const struct depend *s, uint64_t *set, const struct source *source,
+                   const struct task_range *r) {
+    for (int32_t t = r->first; t < r->last; t++)
+        for (uint32_t w = 0; w < s->words; w++) set[w] |= s->before[(size_t)t * s->words + w];
+    const struct task_range all = s->g->op_tasks[source->op];
+    if (r->first == all.first && r->last == all.last)
+        set[source->op / 64] |= 1ull << (source->op % 64);
+}
+
+static int by_first(const void *a, const void *b) {
+    const struct task_range *x = a, *y = b;
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+/* Sources come latest operator first, so whatever implies a source has been absorbed before it. */
+static int depend_task(struct depend *s, int32_t task) {
+    uint64_t *before = s->before + (size_t)task * s->words;
+    s->ranges.n = 0;
+    for (size_t i = 0; i < s->sources.n; i++) {
+        const struct source *source = &s->sources.items[i];
+        if (before[source->op / 64] >> (source->op % 64) & 1) continue;
+        const size_t first = s->ranges.n;
+        TRY(add_ranges(s, source, task));
+        for (size_t r = first; r < s->ranges.n; r++) absorb(s, before, source, &s->ranges.items[r]);
+    }
+    struct task_range *kept;
+    TRY(ARENA_NEW(s->d, s->g->arena, &kept, s->ranges.n));
+    if (s->ranges.n > 0) memcpy(kept, s->ranges.items, s->ranges.n * sizeof *kept);
+    qsort(kept, s->ranges.n, sizeof *kept, by_first);
+    s->g->deps[task] = (struct task_deps){kept, (uint32_t)s->ranges.n};
+    return QN_OK;
+}
+
+static void count_pairs(struct tgraph *g, int32_t task) {
+    for (uint32_t r = 0; r < g->deps[task].n; r++)
+        g->n_pairs += (uint64_t)(g->deps[task].ranges[r].last - g->deps[task].ranges[r].first);
+}
+
+/* Whether two tasks of one operator read the same regions. Their writes need not be compared: what
+ * they overwrite is another tensor's bytes, which counts as a whole, except in the KV cache. */
+static bool same_reads(const struct depend *s, int32_t a, int32_t b) {
+    if (s->n_access[a] != s->n_access[b]) return false;
+    for (int i = 0; i < s->n_access[a]; i++) {
+        const struct region *x = &s->access[a * TASK_MAX_ACCESS + i],
+                            *y = &s->access[b * TASK_MAX_ACCESS + i];
+        if (x->tensor != y->tensor || x->write != y->write) return false;
+        if (x->write && s->g->kernel->tensors.items[x->tensor].role == TENSOR_STATE) return false;
+        if (!x->write && memcmp(x, y, sizeof *x) != 0) return false;
+    }
+    return true;
+}
+
+/* The analysis of the task before, for a task that reads the same. */
+static void copy_deps(struct depend *s, int32_t task) {
+    s->g->deps[task] = s->g->deps[task - 1];
+    memcpy(s->before + (size_t)task * s->words, s->before + (size_t)(task - 1) * s->words,
+           s->words * sizeof *s->before);
+}
+
+static int run(struct depend *s) {
+    struct tgraph *g = s->g;
+    for (size_t i = 0; i < g->tasks.n; i++)
+        s->n_access[i] =
+            task_access(g->kernel, &g->tasks.items[i], &s->access[i * TASK_MAX_ACCESS]);
+    for (int32_t op = 0; op < (int32_t)g->kernel->ops.n; op++) {
+        TRY(find_sources(s, op));
+        const struct task_range all = g->op_tasks[op];
+        for (int32_t t = all.first; t < all.last; t++) {
+            if (t > all.first && same_reads(s, t - 1, t))
+                copy_deps(s, t);
+            else
+                TRY(depend_task(s, t));
+            count_pairs(g, t);
+        }
+    }
+    return QN_OK;
+}
+
+int depend(struct diag *d, struct tgraph *g) {
+    struct arena scratch = {0};
+    struct depend s = {.d = d, .g = g, .words = (uint32_t)CEIL_DIV(g->kernel->ops.n, (size_t)64)};
+    int rc = ARENA_NEW(d, g->arena, &g->deps, g->tasks.n);
+    if (rc == QN_OK) rc = ARENA_NEW(d, &scratch, &s.before, g->tasks.n * s.words);
+    if (rc == QN_OK) rc = ARENA_NEW(d, &scratch, &s.access, g->tasks.n * TASK_MAX_ACCESS);
+    if (rc == QN_OK) rc = ARENA_NEW(d, &scratch, &s.n_access, g->tasks.n);
+    if (rc == QN_OK) rc = run(&s);
+    ARRAY_FINI(&s.sources);
+    ARRAY_FINI(&s.ranges);
+    arena_fini(&scratch);
+    return rc;
+}

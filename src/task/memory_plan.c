@@ -1,0 +1,81 @@
+/* memory_plan.c - every activation gets its place in the workspace; dead ones lend theirs.
+ *
+ * A tensor lives from the operator that writes it to the last one that reads it, in the order of
+ * the kernel graph. Two tensors may share bytes only when those spans do not touch. Tasks run out
+ * of that order, so sharing creates WAR and WAW dependencies: depend.c adds them, task_verify
+ * proves them. Placement: largest first, each at the lowest offset that is free over its life.
+ */
+#include "base/checked.h"
+#include "task/task_graph.h"
+
+#include <stdlib.h>
+
+enum { ALIGN_BYTES = 256 }; /* a cache line on the CPU, two sectors' lines on a GPU */
+
+struct life {
+    int32_t tensor, first, last; /* operators */
+    uint64_t bytes, offset;
+};
+
+static int larger_first(const void *a, const void *b) {
+    const struct life *x = a, *y = b;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
+    return x->tensor < y->tensor ? -1 : 1;
+}
+
+static int by_offset(const void *a, const void *b) {
+    const struct life *const *x = a, *const *y = b;
+    return (*x)->offset < (*y)->offset ? -1 : (*x)->offset > (*y)->offset;
+}
+
+static bool alive_together(const struct life *a, const struct life *b) {
+    return a->first <= b->last && b->first <= a->last;
+}
+
+/* The lowest gap among the placed tensors that are alive at the same time. */
+static uint64_t lowest_gap(const struct life *l, const struct life *placed, size_t n_placed,
+                           const struct life **near) {
+    size_t n = 0;
+    for (size_t i = 0; i < n_placed; i++)
+        if (alive_together(l, &placed[i])) near[n++] = &placed[i];
+    qsort(near, n, sizeof *near, by_offset);
+    uint64_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (near[i]->offset >= at + l->bytes) break;
+        at = MAX(at, near[i]->offset + near[i]->bytes);
+    }
+    return at;
+}
+
+static size_t collect_lives(const struct kgraph *k, struct life *lives) {
+    size_t n = 0;
+    for (size_t i = 0; i < k->tensors.n; i++) {
+        const struct tensor *t = &k->tensors.items[i];
+        if (t->role != TENSOR_ACTIVATION) continue;
+        lives[n++] = (struct life){.tensor = (int32_t)i,
+                                   .first = t->producer,
+                                   .last = t->producer,
+                                   .bytes = align_up(MAX(tensor_bytes(t), 1u), ALIGN_BYTES)};
+        for (size_t o = 0; o < k->ops.n; o++)
+            for (int s = 0; s < OP_MAX_IN; s++)
+                if (k->ops.items[o].in[s] == (int32_t)i) lives[n - 1].last = (int32_t)o;
+    }
+    return n;
+}
+
+int memory_plan(struct diag *d, struct tgraph *g) {
+    const struct kgraph *k = g->kernel;
+    struct life *lives;
+    const struct life **near;
+    TRY(ARENA_NEW(d, g->arena, &g->tensor_offset, k->tensors.n));
+    TRY(ARENA_NEW(d, g->arena, &lives, k->tensors.n));
+    TRY(ARENA_NEW(d, g->arena, &near, k->tensors.n));
+    const size_t n = collect_lives(k, lives);
+    qsort(lives, n, sizeof *lives, larger_first);
+    for (size_t i = 0; i < n; i++) {
+        lives[i].offset = lowest_gap(&lives[i], lives, i, near);
+        g->tensor_offset[lives[i].tensor] = lives[i].offset;
+        g->workspace_bytes = MAX(g->workspace_bytes, lives[i].offset + lives[i].bytes);
+    }
+    return QN_OK;
+}
