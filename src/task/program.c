@@ -1,0 +1,336 @@
+/* program.c - a program as a file and as text; making one is program_make.c's. */
+#include "task/program.h"
+#include "base/checked.h"
+#include "base/map.h"
+#include "base/mapfile.h"
+#include "graph/kernel_graph.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_PROGRAM_BYTES = 1 << 30 };
+
+const char *program_string(const struct prog_header *p, uint32_t offset) {
+    return PROG(p, STRING) + offset;
+}
+
+/* ---- check -------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    uint64_t size;
+} sections[N_SECTIONS] = {
+    [SECTION_MODEL] = {"model", sizeof(struct model_spec)},
+    [SECTION_VARIANT] = {"variant", sizeof(struct prog_variant)},
+    [SECTION_TENSOR] = {"tensor", sizeof(struct prog_tensor)},
+    [SECTION_OP] = {"op", sizeof(struct prog_op)},
+    [SECTION_TASK] = {"task", sizeof(struct prog_task)},
+    [SECTION_EVENT] = {"event", sizeof(struct prog_event)},
+    [SECTION_AOT] = {"aot", sizeof(uint32_t)},
+    [SECTION_LIST] = {"list", sizeof(struct prog_list)},
+    [SECTION_WEIGHT] = {"weight", sizeof(struct prog_weight)},
+    [SECTION_STRING] = {"string", 1},
+};
+
+/* The file being checked, for messages. */
+struct check {
+    struct diag *d;
+    const char *name;
+    const struct prog_header *p;
+};
+
+static int bad(const struct check *c, const char *what, uint64_t index, const char *field) {
+    return fail(c->d, QN_EFORMAT, "%s: %s %llu: %s is out of bounds", c->name, what,
+                (unsigned long long)index, field);
+}
+
+/* Whether [first, first + n) lies in a table of `count` elements. */
+static bool inside(uint64_t first, uint64_t n, uint64_t count) {
+    return range_inside(first, n, count);
+}
+
+static uint64_t count(const struct check *c, enum program_section s) {
+    return c->p->section[s].count;
+}
+
+static int check_header(const struct check *c, uint64_t bytes) {
+    const struct prog_header *p = c->p;
+    if (bytes < sizeof *p || memcmp(p->magic, PROGRAM_MAGIC, sizeof p->magic) != 0)
+        return fail(c->d, QN_EFORMAT, "%s: not a quern program", c->name);
+    if (p->version != PROGRAM_VERSION)
+        return fail(c->d, QN_EFORMAT, "%s: version: want %d, have %u; compile it again", c->name,
+                    PROGRAM_VERSION, p->version);
+    if (p->total_bytes != bytes)
+        return fail(c->d, QN_EFORMAT, "%s: total_bytes: the header says %llu, the file has %llu",
+                    c->name, (unsigned long long)p->total_bytes, (unsigned long long)bytes);
+    for (int i = 0; i < N_SECTIONS; i++) {
+        uint64_t size;
+        const struct prog_section *s = &p->section[i];
+        if (s->offset % 64 != 0 || s->offset < sizeof *p ||
+            !checked_mul(s->count, sections[i].size, &size) ||
+            !range_inside(s->offset, size, bytes))
+            return fail(c->d, QN_EFORMAT, "%s: section %s does not fit the file", c->name,
+                        sections[i].name);
+    }
+    const struct {
+        const char *field;
+        uint64_t value, low, high;
+    } bounds[] = {
+        {"n_workers", p->n_workers, 1, PROG_MAX_WORKERS},
+        {"n_slots", p->n_slots, 1, PROG_MAX_SEQS},
+        {"max_model_len", p->max_model_len, 1, SPEC_MAX_MODEL_LEN},
+        {"kv_block", p->kv_block, 1, ATTENTION_PIECE},
+        {"kv_dtype", p->kv_dtype, DTYPE_F32, DTYPE_F16},
+        {"target", p->target, TARGET_CPU, TARGET_CUDA},
+        {"workspace_bytes", p->workspace_bytes, 0, 1ull << 40},
+        {"model_path", p->model_path, 0, count(c, SECTION_STRING) - 1},
+        {"model count", count(c, SECTION_MODEL), 1, 1},
+        {"variant count", count(c, SECTION_VARIANT), 1, PROG_MAX_VARIANTS},
+        {"string count", count(c, SECTION_STRING), 1, UINT32_MAX},
+        {"list count", count(c, SECTION_LIST), count(c, SECTION_VARIANT) * p->n_workers,
+         count(c, SECTION_VARIANT) * p->n_workers},
+    };
+    for (size_t i = 0; i < COUNT_OF(bounds); i++)
+        if (bounds[i].value < bounds[i].low || bounds[i].value > bounds[i].high)
+            return fail(c->d, QN_EFORMAT, "%s: %s: want a number from %llu to %llu, have %llu",
+                        c->name, bounds[i].field, (unsigned long long)bounds[i].low,
+                        (unsigned long long)bounds[i].high, (unsigned long long)bounds[i].value);
+    if (ATTENTION_PIECE % p->kv_block != 0)
+        return fail(c->d, QN_EFORMAT, "%s: kv_block: want a divisor of %d, have %u", c->name,
+                    ATTENTION_PIECE, p->kv_block);
+    if (PROG(p, STRING)[count(c, SECTION_STRING) - 1] != '\0')
+        return fail(c->d, QN_EFORMAT, "%s: the last name has no end", c->name);
+    if (p->spec_hash != hash_bytes(PROG(p, MODEL), sizeof(struct model_spec), 0))
+        return fail(c->d, QN_EFORMAT, "%s: spec_hash does not match the model section", c->name);
+    return model_spec_verify(c->d, c->name, PROG(p, MODEL));
+}
+
+static int check_variants(const struct check *c) {
+    uint32_t rows = 0;
+    for (uint64_t i = 0; i < count(c, SECTION_VARIANT); i++) {
+        const struct prog_variant *v = &PROG(c->p, VARIANT)[i];
+        if (v->n_rows <= rows || v->n_rows > PROG_MAX_ROWS) return bad(c, "variant", i, "n_rows");
+        if (v->n_logit_rows < 1 || v->n_logit_rows > v->n_rows)
+            return bad(c, "variant", i, "n_logit_rows");
+        if (!inside(v->first_op, v->n_ops, count(c, SECTION_OP)))
+            return bad(c, "variant", i, "ops");
+        if (!inside(v->first_task, v->n_tasks, count(c, SECTION_TASK)) || v->n_tasks == 0)
+            return bad(c, "variant", i, "tasks");
+        if (!inside(v->first_event, v->n_events, count(c, SECTION_EVENT)))
+            return bad(c, "variant", i, "events");
+        if (!inside(v->first_tensor, v->n_tensors, count(c, SECTION_TENSOR)))
+            return bad(c, "variant", i, "tensors");
+        if (!inside(v->start_event - (uint64_t)v->first_event, 1, v->n_events))
+            return bad(c, "variant", i, "start_event");
+        if (!inside(v->end_event - (uint64_t)v->first_event, 1, v->n_events) ||
+            v->end_event == v->start_event)
+            return bad(c, "variant", i, "end_event");
+        rows = v->n_rows;
+    }
+    return QN_OK;
+}
+
+static int check_tensors(const struct check *c) {
+    const struct model_spec *spec = PROG(c->p, MODEL);
+    for (uint64_t i = 0; i < count(c, SECTION_TENSOR); i++) {
+        const struct prog_tensor *t = &PROG(c->p, TENSOR)[i];
+        if (t->name >= count(c, SECTION_STRING)) return bad(c, "tensor", i, "name");
+        if (t->dtype > DTYPE_I32) return bad(c, "tensor", i, "dtype");
+        if (t->n_dims < 1 || t->n_dims > 4) return bad(c, "tensor", i, "n_dims");
+        uint64_t bytes = dtype_bytes(t->dtype);
+        for (int k = 0; k < t->n_dims; k++)
+            if (t->shape[k] == 0 || !checked_mul(bytes, t->shape[k], &bytes))
+                return bad(c, "tensor", i, "shape");
+        if (bytes != t->bytes) return bad(c, "tensor", i, "bytes");
+        switch (t->role) {
+        case PROG_WEIGHT:
+            if (t->where >= count(c, SECTION_WEIGHT)) return bad(c, "tensor", i, "where");
+            break;
+        case PROG_ACTIVATION:
+            if (t->where % 64 != 0 || !range_inside(t->where, t->bytes, c->p->workspace_bytes))
+                return bad(c, "tensor", i, "where");
+            break;
+        case PROG_STATE:
+            if (t->where >= spec->n_layers) return bad(c, "tensor", i, "where");
+            break;
+        default: return bad(c, "tensor", i, "role");
+        }
+    }
+    return QN_OK;
+}
+
+/* An operand must lie in its variant and have the role that op.def gives its slot. */
+static bool operand_fits(const struct check *c, const struct prog_variant *v, uint32_t t,
+                         const struct op_slot *slot) {
+    if (t == PROG_NONE) return slot->optional;
+    if (!inside(t - (uint64_t)v->first_tensor, 1, v->n_tensors)) return false;
+    const uint8_t role = slot->weight ? PROG_WEIGHT : slot->state ? PROG_STATE : PROG_ACTIVATION;
+    return PROG(c->p, TENSOR)[t].role == role;
+}
+
+static int check_ops(const struct check *c, const struct prog_variant *v) {
+    for (uint64_t i = v->first_op; i < (uint64_t)v->first_op + v->n_ops; i++) {
+        const struct prog_op *op = &PROG(c->p, OP)[i];
+        struct op_info info;
+        if (op->kind == OP_NONE || op->kind >= N_OP_KINDS) return bad(c, "op", i, "kind");
+        op_describe(op->kind, &info);
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (k < info.n_in ? !operand_fits(c, v, op->in[k], &info.in[k])
+                              : op->in[k] != PROG_NONE)
+                return bad(c, "op", i, "in");
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            if (k < info.n_out ? !operand_fits(c, v, op->out[k], &info.out[k])
+                               : op->out[k] != PROG_NONE)
+                return bad(c, "op", i, "out");
+    }
+    return QN_OK;
+}
+
+static int check_tasks(const struct check *c, const struct prog_variant *v) {
+    for (uint64_t i = v->first_task; i < (uint64_t)v->first_task + v->n_tasks; i++) {
+        const struct prog_task *t = &PROG(c->p, TASK)[i];
+        if (t->worker != PROG_JIT && t->worker >= c->p->n_workers)
+            return bad(c, "task", i, "worker");
+        if (!inside(t->wait - (uint64_t)v->first_event, 1, v->n_events))
+            return bad(c, "task", i, "wait");
+        if (!inside(t->trigger - (uint64_t)v->first_event, 1, v->n_events))
+            return bad(c, "task", i, "trigger");
+        if (t->kind == OP_NONE) {
+            if (t->op != PROG_NONE) return bad(c, "task", i, "op");
+            continue;
+        }
+        if (!inside(t->op - (uint64_t)v->first_op, 1, v->n_ops)) return bad(c, "task", i, "op");
+        const struct prog_op *op = &PROG(c->p, OP)[t->op];
+        struct op_info info;
+        if (t->kind != op->kind) return bad(c, "task", i, "kind");
+        op_describe(op->kind, &info);
+        if (t->row0 >= t->row1 || t->row1 > op->n_rows) return bad(c, "task", i, "rows");
+        if (t->unit0 >= t->unit1) return bad(c, "task", i, "units");
+        if (t->unit1 > (info.split == SPLIT_SLICES ? 1u << 20 : op->units))
+            return bad(c, "task", i, "units");
+    }
+    return QN_OK;
+}
+
+static int check_rest(const struct check *c) {
+    for (uint64_t i = 0; i < count(c, SECTION_EVENT); i++) {
+        const struct prog_event *e = &PROG(c->p, EVENT)[i];
+        if (!inside(e->first_task, e->n_tasks, count(c, SECTION_TASK)) || e->n_jit > e->n_tasks)
+            return bad(c, "event", i, "tasks");
+    }
+    for (uint64_t i = 0; i < count(c, SECTION_AOT); i++)
+        if (PROG(c->p, AOT)[i] >= count(c, SECTION_TASK)) return bad(c, "aot", i, "task");
+    for (uint64_t i = 0; i < count(c, SECTION_LIST); i++)
+        if (!inside(PROG(c->p, LIST)[i].first, PROG(c->p, LIST)[i].n, count(c, SECTION_AOT)))
+            return bad(c, "list", i, "range");
+    for (uint64_t i = 0; i < count(c, SECTION_WEIGHT); i++) {
+        const struct prog_weight *w = &PROG(c->p, WEIGHT)[i];
+        if (w->name >= count(c, SECTION_STRING)) return bad(c, "weight", i, "name");
+        if (w->dtype > DTYPE_F16) return bad(c, "weight", i, "dtype");
+        if (w->n_dims < 1 || w->n_dims > 2 || w->rows == 0 || (w->n_dims == 2 && w->cols == 0))
+            return bad(c, "weight", i, "shape");
+    }
+    return QN_OK;
+}
+
+int program_check(struct diag *d, const char *name, const void *p, uint64_t bytes) {
+    const struct check c = {d, name, p};
+    TRY(check_header(&c, bytes));
+    TRY(check_variants(&c));
+    TRY(check_tensors(&c));
+    for (uint64_t i = 0; i < count(&c, SECTION_VARIANT); i++) {
+        TRY(check_ops(&c, &PROG(c.p, VARIANT)[i]));
+        TRY(check_tasks(&c, &PROG(c.p, VARIANT)[i]));
+    }
+    return check_rest(&c);
+}
+
+/* ---- files -------------------------------------------------------------------------------- */
+
+int program_write(struct diag *d, const struct prog_header *p, const char *path) {
+    struct strbuf temporary = {0};
+    strbuf_printf(&temporary, "%s.tmp%ld", path, (long)getpid());
+    int rc = strbuf_status(d, &temporary);
+    FILE *f = rc == QN_OK ? fopen(temporary.text, "wb") : NULL;
+    if (rc == QN_OK && f == NULL) rc = fail(d, QN_EIO, "%s: %s", temporary.text, strerror(errno));
+    if (rc == QN_OK) {
+        const bool written = fwrite(p, 1, p->total_bytes, f) == p->total_bytes;
+        if (fclose(f) != 0 || !written || rename(temporary.text, path) != 0) {
+            rc = fail(d, QN_EIO, "%s: %s", path, strerror(errno));
+            remove(temporary.text);
+        }
+    }
+    strbuf_fini(&temporary);
+    return rc;
+}
+
+int program_read(struct diag *d, const char *path, struct prog_header **p) {
+    struct mapfile f;
+    TRY(mapfile_open(d, path, MAX_PROGRAM_BYTES, &f));
+    void *copy = malloc(MAX(f.bytes, 1u));
+    int rc = copy == NULL ? fail_nomem(d, f.bytes, path) : QN_OK;
+    if (rc == QN_OK) {
+        memcpy(copy, f.data, f.bytes);
+        rc = program_check(d, path, copy, f.bytes);
+    }
+    mapfile_close(&f);
+    if (rc != QN_OK)
+        free(copy);
+    else
+        *p = copy;
+    return rc;
+}
+
+/* ---- text --------------------------------------------------------------------------------- */
+
+void program_task_name(const struct prog_header *p, uint32_t task, struct strbuf *out) {
+    const struct prog_task *t = &PROG(p, TASK)[task];
+    strbuf_printf(out, "task %u %s", task, op_name(t->kind));
+    if (t->op == PROG_NONE) return;
+    const struct prog_op *op = &PROG(p, OP)[t->op];
+    if (op->layer >= 0) strbuf_printf(out, " L%d", op->layer);
+    struct op_info info;
+    op_describe(op->kind, &info);
+    if (info.split == SPLIT_SLICES)
+        strbuf_printf(out, " slice %u of %u", t->unit0, t->unit1);
+    else
+        strbuf_printf(out, " rows %u-%u units %u-%u", t->row0, t->row1, t->unit0, t->unit1);
+}
+
+static void dump_variant(const struct prog_header *p, const struct prog_variant *v,
+                         struct strbuf *out) {
+    strbuf_printf(out, "variant rows %u logit rows %u start %u end %u jit %u\n", v->n_rows,
+                  v->n_logit_rows, v->start_event, v->end_event, v->n_jit_tasks);
+    for (uint32_t i = v->first_tensor; i < v->first_tensor + v->n_tensors; i++) {
+        static const char *const roles[] = {"weight", "activation", "state"};
+        const struct prog_tensor *t = &PROG(p, TENSOR)[i];
+        strbuf_printf(out, "tensor %u %s %s at %llu bytes %llu\n", i, roles[t->role],
+                      program_string(p, t->name), (unsigned long long)t->where,
+                      (unsigned long long)t->bytes);
+    }
+    for (uint32_t i = v->first_task; i < v->first_task + v->n_tasks; i++) {
+        const struct prog_task *t = &PROG(p, TASK)[i];
+        program_task_name(p, i, out);
+        strbuf_printf(out, " wait %u trigger %u", t->wait, t->trigger);
+        if (t->worker == PROG_JIT)
+            strbuf_str(out, " jit\n");
+        else
+            strbuf_printf(out, " worker %u\n", t->worker);
+    }
+    for (uint32_t i = v->first_event; i < v->first_event + v->n_events; i++) {
+        const struct prog_event *e = &PROG(p, EVENT)[i];
+        strbuf_printf(out, "event %u triggers %u tasks %u-%u jit %u\n", i, e->n_triggers,
+                      e->first_task, e->first_task + e->n_tasks, e->n_jit);
+    }
+}
+
+void program_dump(const struct prog_header *p, struct strbuf *out) {
+    strbuf_printf(out, "program: %llu bytes, %u workers, %u slots, %u positions, workspace %llu\n",
+                  (unsigned long long)p->total_bytes, p->n_workers, p->n_slots, p->max_model_len,
+                  (unsigned long long)p->workspace_bytes);
+    for (uint64_t i = 0; i < p->section[SECTION_VARIANT].count; i++)
+        dump_variant(p, &PROG(p, VARIANT)[i], out);
+}
