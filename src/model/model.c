@@ -27,9 +27,7 @@ static int choose_dtype(struct diag *d, struct model *m, const char *wanted) {
     } else if (m->files != NULL) {
         const char *name = m->family->weights->embed;
         const struct safetensors_tensor *t = safetensors_find(m->files, name);
-        if (t == NULL)
-            return fail(d, QN_EFORMAT, "%s: tensor %s is missing", m->files->files.items[0].path,
-                        name);
+        if (t == NULL) return fail(d, QN_EFORMAT, "%s: tensor %s is missing", m->files->path, name);
         if (!safetensors_dtype(t, &dtype))
             return fail(d, QN_EUNSUPPORTED, "%s: tensor %s: want BF16, F16 or F32, have %s",
                         safetensors_path(m->files, t), name, t->dtype);

@@ -241,7 +241,8 @@ static int open_dir(struct diag *d, struct safetensors *st, const char *dir) {
     char *single, *index;
     TRY(arena_printf(d, &st->arena, &single, "%s/model.safetensors", dir));
     TRY(arena_printf(d, &st->arena, &index, "%s/model.safetensors.index.json", dir));
-    if (exists(single)) return add_path(d, st, single);
+    st->path = exists(single) ? single : index;
+    if (st->path == single) return add_path(d, st, single);
     if (exists(index)) return open_index(d, st, dir, index);
     return fail(d, QN_ENOENT,
                 "%s: want model.safetensors or model.safetensors.index.json, have neither", dir);
@@ -269,7 +270,11 @@ int safetensors_open(struct diag *d, const char *dir, struct safetensors **out) 
 
 int safetensors_open_file(struct diag *d, const char *path, struct safetensors **out) {
     TRY(make(d, out));
-    return finish(add_path(d, *out, path), out);
+    char *copy = NULL;
+    int rc = arena_strdup(d, &(*out)->arena, path, &copy);
+    (*out)->path = copy;
+    if (rc == QN_OK) rc = add_path(d, *out, path);
+    return finish(rc, out);
 }
 
 int safetensors_parse(struct diag *d, const char *name, const unsigned char *data, uint64_t bytes,
@@ -277,6 +282,7 @@ int safetensors_parse(struct diag *d, const char *name, const unsigned char *dat
     TRY(make(d, out));
     struct reader r = {.d = d, .st = *out, .path = name};
     struct safetensors_file file = {.path = name, .map = {.guard = -1}};
+    (*out)->path = name;
     int rc = ARRAY_PUSH(d, &(*out)->files, file);
     if (rc == QN_OK) rc = read_header(&r, data, bytes);
     return finish(rc, out);

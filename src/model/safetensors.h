@@ -46,6 +46,7 @@ struct safetensors_file {
 
 struct safetensors {
     struct arena arena; /* names */
+    const char *path;   /* the single file, or the index: for messages about what is missing */
     ARRAY(struct safetensors_tensor) tensors;
     ARRAY(struct safetensors_file) files;
     struct map by_name;
