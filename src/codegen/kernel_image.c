@@ -37,7 +37,7 @@ static int set_options(struct diag *d, struct unit *u, const struct kernel_image
     if (bytes < 0 || (size_t)bytes >= sizeof u->arch_option) {
         return fail(d, QN_EINVAL, "architecture '%s': want a name like sm_90a", o->arch);
     }
-    const char *fixed[] = {u->arch_option, "--std=c++17", "--default-device",
+    const char *fixed[] = {u->arch_option, "--std=c++17", "-default-device",
                            /* Every kernel states its launch bounds; a fused multiply-add is asked
                             * for by name where it is wanted, so that bits do not hang on the
                             * compiler's choice. */

@@ -22,8 +22,9 @@ struct fixture {
 
 static int setup(void **state) {
     struct fixture *f = calloc(1, sizeof *f);
+    if (f == NULL) return -1;
     strcpy(f->root, "/tmp/quern-cache-XXXXXX");
-    if (f == NULL || mkdtemp(f->root) == NULL) return -1;
+    if (mkdtemp(f->root) == NULL) return -1;
     snprintf(f->cache.dir, sizeof f->cache.dir, "%s/a/b", f->root);
     cache_hash_init(&f->key);
     cache_hash_text(&f->key, "sources");

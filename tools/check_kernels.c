@@ -1,0 +1,259 @@
+/* check_kernels - compiles the kernels as a start of the engine would, for every architecture, and
+ * holds the assembler's report to what is written beside each kernel. Needs NVRTC, but no GPU.
+ *
+ *     check_kernels [--arch sm_90a]... [--model NAME]... [--log] [--cubin FOLDER]
+ *
+ * A budget is a line of a .cuh file:
+ *
+ *     // check_kernels: qn_mega registers 168
+ *     // check_kernels: qn_mega registers 168 stack 32        where a stack frame is wanted
+ *
+ * Failures: a kernel without a budget, more registers, any spill, more local memory than the budget
+ * allows (none unless it says so). Exit: 0 well, 1 failed, 77 no NVRTC here (ctest: skipped).
+ */
+#include "codegen/embed.h"
+#include "codegen/kernel_image.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BUDGET_MARK "check_kernels: "
+
+enum { EXIT_SKIPPED = 77, MAX_CHOICES = 8 };
+
+/* Shapes that make different code: wide and narrow, with and without biases and QK-norm, odd. */
+static const struct {
+    const char *name;
+    struct model_spec spec;
+} models[] = {
+    {"qwen3-8b",
+     {.n_layers = 36,
+      .hidden = 4096,
+      .intermediate = 12288,
+      .vocab = 151936,
+      .n_heads = 32,
+      .n_kv_heads = 8,
+      .head_dim = 128,
+      .qk_norm = 1,
+      .rms_eps = 1e-6f,
+      .weight_dtype = DTYPE_BF16}},
+    {"llama-3.2-1b",
+     {.n_layers = 16,
+      .hidden = 2048,
+      .intermediate = 8192,
+      .vocab = 128256,
+      .n_heads = 32,
+      .n_kv_heads = 8,
+      .head_dim = 64,
+      .tied = 1,
+      .rms_eps = 1e-5f,
+      .weight_dtype = DTYPE_BF16}},
+    {"qwen2-0.5b",
+     {.n_layers = 24,
+      .hidden = 896,
+      .intermediate = 4864,
+      .vocab = 151936,
+      .n_heads = 14,
+      .n_kv_heads = 2,
+      .head_dim = 64,
+      .qkv_bias = 1,
+      .tied = 1,
+      .rms_eps = 1e-6f,
+      .weight_dtype = DTYPE_BF16}},
+    {"odd",
+     {.n_layers = 3,
+      .hidden = 72,
+      .intermediate = 200,
+      .vocab = 515,
+      .n_heads = 6,
+      .n_kv_heads = 2,
+      .head_dim = 12,
+      .qkv_bias = 1,
+      .o_bias = 1,
+      .mlp_bias = 1,
+      .qk_norm = 1,
+      .rms_eps = 1e-5f,
+      .weight_dtype = DTYPE_F16,
+      .sliding_window = 100}},
+};
+static const char *const all_archs[] = {"sm_80", "sm_90a", "sm_100a"};
+
+struct choices {
+    const char *arch[MAX_CHOICES], *model[MAX_CHOICES];
+    int n_arch, n_model;
+    bool log;
+    const char *cubin_folder;
+};
+
+/* What the assembler says of one kernel. */
+struct usage {
+    char name[80];
+    int registers, stack, spill_stores, spill_loads;
+};
+
+struct budget {
+    int registers, stack;
+};
+
+/* Finds the budget line of a kernel among the embedded sources. */
+static bool find_budget(const char *kernel, struct budget *b) {
+    for (size_t i = 0; i < embed_n_files; i++) {
+        const char *p = (const char *)embed_files[i].text;
+        while ((p = strstr(p, BUDGET_MARK)) != NULL) {
+            char name[80];
+            p += strlen(BUDGET_MARK);
+            b->stack = 0;
+            int n = sscanf(p, "%79s registers %d stack %d", name, &b->registers, &b->stack);
+            if (n >= 2 && strcmp(name, kernel) == 0) return true;
+        }
+    }
+    return false;
+}
+
+static int judge(const struct usage *u, const char *where) {
+    struct budget b;
+    if (!find_budget(u->name, &b)) {
+        printf("FAIL  %-28s %-16s no line \"" BUDGET_MARK "%s registers N\" in the sources\n",
+               where, u->name, u->name);
+        return 1;
+    }
+    int spills = u->spill_stores + u->spill_loads;
+    bool bad = spills > 0 || u->stack > b.stack || u->registers > b.registers;
+    printf("%s  %-28s %-16s %3d registers (budget %d), stack %d (%d), spills %d bytes\n",
+           bad ? "FAIL" : "ok  ", where, u->name, u->registers, b.registers, u->stack, b.stack,
+           spills);
+    return bad;
+}
+
+/* Reads the assembler's report: for each kernel a line "Compiling entry function 'NAME'", then its
+ * stack frame and spills, then "Used N registers". Returns failures; *n_kernels counts. */
+static int judge_log(char *log, const char *where, int *n_kernels) {
+    int failures = 0;
+    struct usage u = {0};
+    for (char *line = strtok(log, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        char *p;
+        if ((p = strstr(line, "Compiling entry function '")) != NULL) {
+            u = (struct usage){0};
+            sscanf(p, "Compiling entry function '%79[^']'", u.name);
+        } else if (strstr(line, "bytes stack frame") != NULL) {
+            int stack, stores, loads;
+            p = line + strcspn(line, "0123456789");
+            if (sscanf(p, "%d bytes stack frame, %d bytes spill stores, %d bytes spill loads",
+                       &stack, &stores, &loads) != 3)
+                continue;
+            if (stack > u.stack) u.stack = stack; /* called functions are listed too */
+            u.spill_stores += stores;
+            u.spill_loads += loads;
+        } else if ((p = strstr(line, "Used ")) != NULL && u.name[0] != '\0') {
+            sscanf(p, "Used %d registers", &u.registers);
+            failures += judge(&u, where);
+            *n_kernels += 1;
+            u = (struct usage){0};
+        }
+    }
+    return failures;
+}
+
+/* A program of which only what emit_constants reads is filled in. */
+static struct prog_header *bare_program(const struct model_spec *spec) {
+    struct prog_header *p = calloc(1, sizeof *p + sizeof *spec);
+    if (p == NULL) return NULL;
+    p->section[SECTION_MODEL] = (struct prog_section){.offset = sizeof *p, .count = 1};
+    memcpy(p + 1, spec, sizeof *spec);
+    p->kv_block = 16;
+    p->kv_dtype = spec->weight_dtype;
+    return p;
+}
+
+static void keep_cubin(const struct choices *c, const struct kernel_image *image,
+                       const char *where) {
+    char path[600];
+    if (c->cubin_folder == NULL || image->bytes == NULL) return;
+    snprintf(path, sizeof path, "%s/%s.cubin", c->cubin_folder, where);
+    FILE *f = fopen(path, "wb");
+    if (f == NULL || fwrite(image->bytes, 1, image->n, f) != image->n) perror(path);
+    if (f != NULL) fclose(f);
+}
+
+static int check(const struct nvrtc *nvrtc, const struct choices *c, const char *model,
+                 const struct model_spec *spec, const char *arch) {
+    struct diag d = {0};
+    struct kernel_cache off = {{0}};
+    struct kernel_image image = {0};
+    struct kernel_image_options o = {.arch = arch, .verbose = true};
+    char where[64];
+    int failures = 0, n_kernels = 0;
+    snprintf(where, sizeof where, "%s.%s", model, arch);
+    struct prog_header *program = bare_program(spec);
+    if (program == NULL) return 1;
+    int rc = kernel_image_make(&d, nvrtc, &off, program, &o, &image);
+    if (rc != QN_OK) {
+        printf("FAIL  %-28s %s\n", where, d.message);
+        if (c->log && image.log != NULL) puts(image.log);
+        failures = 1;
+    } else {
+        if (c->log) puts(image.log);
+        failures = judge_log(image.log, where, &n_kernels);
+        printf("      %-28s %d kernels, %zu bytes, %.1f s\n", where, n_kernels, image.n,
+               image.seconds);
+        keep_cubin(c, &image, where);
+        if (n_kernels == 0) failures++;
+    }
+    kernel_image_fini(&image);
+    free(program);
+    return failures;
+}
+
+static bool chosen(const char *const *list, int n, const char *name) {
+    for (int i = 0; i < n; i++)
+        if (strcmp(list[i], name) == 0) return true;
+    return n == 0;
+}
+
+static int parse(int argc, char **argv, struct choices *c) {
+    for (int i = 1; i < argc; i++) {
+        bool more = i + 1 < argc;
+        if (strcmp(argv[i], "--log") == 0)
+            c->log = true;
+        else if (strcmp(argv[i], "--cubin") == 0 && more)
+            c->cubin_folder = argv[++i];
+        else if (strcmp(argv[i], "--arch") == 0 && more && c->n_arch < MAX_CHOICES)
+            c->arch[c->n_arch++] = argv[++i];
+        else if (strcmp(argv[i], "--model") == 0 && more && c->n_model < MAX_CHOICES)
+            c->model[c->n_model++] = argv[++i];
+        else
+            return fprintf(stderr,
+                           "usage: check_kernels [--arch ARCH]... [--model NAME]... [--log] "
+                           "[--cubin FOLDER]\n"),
+                   2;
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    struct choices c = {0};
+    struct nvrtc nvrtc;
+    struct diag d = {0};
+    int failures = 0, n = 0;
+    if (parse(argc, argv, &c) != 0) return 2;
+    if (nvrtc_open(&d, getenv("QN_NVRTC"), &nvrtc) != QN_OK) {
+        printf("SKIPPED: %s\n", d.message);
+        return EXIT_SKIPPED;
+    }
+    if (embed_find("kernels/cuda/mega.cuh") == NULL) {
+        printf("SKIPPED: this build has no kernels/cuda/mega.cuh\n");
+        return EXIT_SKIPPED;
+    }
+    printf("NVRTC %d.%d (%s)\n", nvrtc.major, nvrtc.minor, nvrtc.path);
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++)
+        for (size_t a = 0; a < sizeof all_archs / sizeof all_archs[0]; a++)
+            if (chosen(c.model, c.n_model, models[m].name) &&
+                chosen(c.arch, c.n_arch, all_archs[a])) {
+                failures += check(&nvrtc, &c, models[m].name, &models[m].spec, all_archs[a]);
+                n++;
+            }
+    nvrtc_close(&nvrtc);
+    if (n == 0) return fprintf(stderr, "no such model or architecture\n"), 2;
+    return failures > 0;
+}
