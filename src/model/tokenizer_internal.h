@@ -1,0 +1,70 @@
+/* tokenizer_internal.h - the tokenizer itself; for src/model/tokenizer*.c only.
+ *
+ * Made by tokenizer_parse.c, read by everything else.
+ */
+#ifndef QN_MODEL_TOKENIZER_INTERNAL_H
+#define QN_MODEL_TOKENIZER_INTERNAL_H
+
+#include "base/arena.h"
+#include "base/map.h"
+#include "model/tokenizer.h"
+#include "model/tokenizer_added.h"
+#include "model/tokenizer_bpe.h"
+#include "model/tokenizer_decode.h"
+#include "model/tokenizer_split.h"
+#include "model/tokenizer_text.h"
+
+struct norm_step {
+    enum norm_kind {
+        NORM_FORM,
+        NORM_PREPEND,
+        NORM_REPLACE,
+        NORM_LOWERCASE,
+        NORM_STRIP,
+        NORM_ALPHABET
+    } kind;
+    enum text_form form;
+    struct pattern pattern; /* NORM_REPLACE */
+    const char *text;       /* NORM_PREPEND, NORM_REPLACE: what is put there */
+    size_t n;
+    bool left, right; /* NORM_STRIP */
+};
+
+/* A post-processor's template: the sequence is id -1. */
+struct post_template {
+    int32_t *ids;
+    size_t n;
+};
+
+struct tokenizer {
+    struct arena arena;
+    struct bpe bpe;
+    ARRAY(struct added_token) added; /* in the file's order */
+    struct map added_ids;            /* text -> index in added */
+    int32_t *added_of_id;            /* [n_vocab], index in added, -1: none */
+    struct added_finder raw, normalized;
+    ARRAY(struct norm_step) norms;
+    ARRAY(struct pre_step) pres;
+    ARRAY(struct post_template) posts;
+    ARRAY(struct decode_step) decodes;
+    int32_t n_vocab, bos, eos, pad;
+};
+
+/* Memory of one tokenizer_encode. */
+struct encode_scratch {
+    struct strbuf text[3];       /* lossy text; two for the normalizer's steps */
+    struct added_spans spans[2]; /* of the raw text, of a normalized stretch */
+    struct words words[2];
+    struct bpe_scratch bpe;
+    pcre2_match_data *match;
+};
+
+/* Applies the normalizer to text[0, n); the result is in *out, which is one of s->text[1, 2]. */
+int tokenizer_normalize(struct diag *d, const struct tokenizer *t, struct encode_scratch *s,
+                        const char *text, size_t n, struct strbuf **out);
+/* The text of an id for the decoder, NULL: no such id. skipped: skip_special leaves it out. */
+const char *tokenizer_shown(const struct tokenizer *t, int32_t id, size_t *n, bool *skipped);
+int tokenizer_scratch_init(struct diag *d, struct encode_scratch *s);
+void tokenizer_scratch_fini(struct encode_scratch *s);
+
+#endif
