@@ -1,0 +1,321 @@
+/* quern.h - the public interface of libquern: run a large language model from a Hugging Face
+ * directory. It is the only public header; everything that is not declared here is private.
+ *
+ *     qn_engine_params params;
+ *     qn_engine_params_init(&params);
+ *     params.model = "Qwen3-0.6B";
+ *     qn_engine *engine;
+ *     qn_error error;
+ *     if (qn_engine_open(&params, &engine, &error) != QN_OK) { puts(error.message); ... }
+ *
+ *     qn_sampling_params sampling;
+ *     qn_sampling_params_init(&sampling, engine);
+ *     qn_prompt prompt = {.struct_size = sizeof prompt, .text = "Hello"};
+ *     qn_request *request;
+ *     qn_request_submit(engine, &prompt, &sampling, &request, &error);
+ *     qn_output out = {.struct_size = sizeof out};
+ *     do {
+ *         qn_request_next(request, -1, &out, &error);
+ *         printf("%s", out.text);
+ *     } while (out.finish_reason == QN_RUNNING);
+ *     qn_request_free(request);
+ *     qn_engine_close(engine);
+ *
+ * Conventions
+ *   errors    A function that can fail returns int: QN_OK (0) or a negative QN_E... code, and fills
+ *             *error when that is not NULL. Nothing is printed, the process is never ended.
+ *   structs   begin with struct_size; the _init functions set it to what the caller was compiled
+ *             with, so a program and a newer library agree on which fields exist. New fields are
+ *             only added at the end.
+ *   ownership Strings and arrays given to a function are copied or not kept. What a function hands
+ *             out through `char **` or `int32_t **` is the caller's: qn_free(). Pointers inside
+ *             result structs say beside the field how long they live.
+ *   threads   Engines and tokenizers are independent of each other: there is no global state, two
+ *             engines may live in one process. An engine may be used from several threads; one
+ *             request from one thread at a time. A tokenizer is read-only and may be shared.
+ *   text      UTF-8. Lengths are bytes and exclude the NUL that ends every string we hand out.
+ */
+#ifndef QUERN_H
+#define QUERN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define QN_API __attribute__((visibility("default")))
+
+/* The same numbers as src/base/status.def, which engine/api_check.c holds to this list. (The
+ * library's own files see them through base/status.h.) */
+#ifndef QN_BASE_STATUS_H
+enum {
+    QN_OK = 0,
+    QN_EINVAL = -1,       /* invalid argument */
+    QN_ENOMEM = -2,       /* out of memory */
+    QN_EIO = -3,          /* input/output error */
+    QN_ENOENT = -4,       /* no such file or entry */
+    QN_EFORMAT = -5,      /* malformed file */
+    QN_EUNSUPPORTED = -6, /* not supported */
+    QN_ESHAPE = -7,       /* shapes do not fit */
+    QN_ELIMIT = -8,       /* limit exceeded */
+    QN_EVERIFY = -9,      /* verification failed */
+    QN_ESTALL = -10,      /* runtime stalled */
+    QN_EBUSY = -11,       /* busy; nothing within the time given */
+    QN_ECANCELED = -12,   /* canceled */
+    QN_EDEVICE = -13,     /* device error */
+    QN_EINTERNAL = -14,   /* internal error */
+};
+#endif
+
+typedef struct qn_error {
+    int32_t code;       /* QN_OK or QN_E... */
+    char message[1000]; /* one line; names the file, field or argument at fault */
+} qn_error;
+
+/* "0.1.0". Static. */
+QN_API const char *qn_version(void);
+/* "out of memory" and so on; "unknown error" for a number that is no code. Static. */
+QN_API const char *qn_status_text(int code);
+/* Releases what the library handed out; NULL is allowed. */
+QN_API void qn_free(void *p);
+
+/* ---- tokenizer ---------------------------------------------------------------------------- */
+
+typedef struct qn_tokenizer qn_tokenizer;
+
+/* Opens the tokenizer of a model directory (or a tokenizer.json). The caller closes it. */
+QN_API int qn_tokenizer_open(const char *path, qn_tokenizer **tokenizer, qn_error *error);
+QN_API void qn_tokenizer_close(qn_tokenizer *tokenizer);
+
+/* One more than the largest token id. */
+QN_API int32_t qn_tokenizer_n_vocab(const qn_tokenizer *tokenizer);
+
+/* Token ids of text[0, n_text); add_special: with the tokens that the tokenizer itself puts around
+ * a text (bos ...). *ids is the caller's: qn_free(). */
+QN_API int qn_tokenize(const qn_tokenizer *tokenizer, const char *text, size_t n_text,
+                       int add_special, int32_t **ids, size_t *n_ids, qn_error *error);
+/* The text of ids[0, n_ids); skip_special leaves out special tokens. *text is the caller's:
+ * qn_free(). Errors: QN_EINVAL for an id outside the vocabulary. */
+QN_API int qn_detokenize(const qn_tokenizer *tokenizer, const int32_t *ids, size_t n_ids,
+                         int skip_special, char **text, size_t *n_text, qn_error *error);
+
+typedef struct qn_chat_params {
+    size_t struct_size;
+    const char *chat_template;  /* a template's name in the directory, a built-in's name, or a file;
+                                 * NULL: the directory's own */
+    const char *kwargs_json;    /* object of further template variables; NULL: none */
+    int add_generation_prompt;  /* 1: end with the opening of the assistant's turn */
+} qn_chat_params;
+QN_API void qn_chat_params_init(qn_chat_params *params);
+
+/* The prompt text of a conversation: messages_json is an array of {"role", "content"}. The text has
+ * its special tokens spelled out: tokenize it with add_special 0. params may be NULL. *text is the
+ * caller's: qn_free(). Errors: QN_ENOENT (the directory has no template), QN_EFORMAT. */
+QN_API int qn_chat_render(const qn_tokenizer *tokenizer, const char *messages_json,
+                          const qn_chat_params *params, char **text, size_t *n_text,
+                          qn_error *error);
+
+/* ---- engine ------------------------------------------------------------------------------- */
+
+typedef struct qn_engine qn_engine;
+
+/* Called while an engine opens or a program is compiled: what is being done, how far it is (done
+ * of total; total 0: unknown). On the caller's thread; the strings live for the call. */
+typedef void qn_progress_fn(void *user, const char *stage, uint64_t done, uint64_t total);
+
+typedef struct qn_engine_info {
+    size_t struct_size;
+    /* Strings live as long as the engine. */
+    const char *model, *served_model_name;
+    const char *backend; /* "cpu" */
+    const char *device;  /* "2 threads, avx512bf16" */
+    const char *dtype, *kv_cache_dtype;
+    uint32_t n_layers, hidden, intermediate, vocab, n_heads, n_kv_heads, head_dim;
+    uint32_t max_model_len, max_num_seqs, max_num_batched_tokens, n_workers;
+    uint32_t n_tasks, n_events; /* of the program, all variants */
+    /* The memory plan, bytes. */
+    uint64_t weight_bytes, kv_cache_bytes, workspace_bytes, other_bytes, total_bytes;
+    uint64_t kv_bytes_per_token;
+    uint64_t kv_blocks;        /* blocks in the cache */
+    uint32_t kv_block;         /* positions per block */
+    uint64_t bytes_per_token;  /* weights read for one decoded token at batch 1 (the embedding's
+                                * one row counted as such) */
+    /* Seconds of start-up, by stage. */
+    double seconds_model, seconds_compile, seconds_verify, seconds_memory, seconds_weights,
+        seconds_tokenizer, seconds_total;
+} qn_engine_info;
+/* Called once while an engine opens, when the memory plan is made and before any of it is taken
+ * (times that lie ahead are 0). Not 0 gives up: qn_engine_open fails with QN_ECANCELED. */
+typedef int qn_plan_fn(void *user, const qn_engine_info *info);
+
+/* What to open. Everything but `model` has a default: 0 or NULL. */
+typedef struct qn_engine_params {
+    size_t struct_size;
+    const char *model;     /* Hugging Face directory */
+    const char *program;   /* file written by qn_compile; NULL: compile now */
+    const char *tokenizer; /* directory; NULL: the model's */
+    const char *load_format; /* "auto" (safetensors) | "dummy" (config.json only, random weights) */
+    const char *backend;     /* "auto" | "cpu" | "cuda" */
+    const char *isa;         /* CPU instruction set: "auto", "ref", "avx2" ... */
+    const char *dtype;       /* of the weights: "auto" (the checkpoint's), "float32", "bfloat16",
+                              * "float16" */
+    const char *kv_cache_dtype;     /* "auto" (that of the weights), "float32", "bfloat16",
+                                     * "float16" */
+    const char *served_model_name;  /* NULL: `model` */
+    uint32_t max_model_len;         /* positions per request, prompt and output; 0: the model's,
+                                     * or as many as fit in memory */
+    uint32_t max_num_seqs;          /* requests in flight; 0: 8 */
+    uint32_t max_num_batched_tokens; /* token rows of one iteration, rounded up to a power of two;
+                                      * 0: 64 */
+    uint32_t threads;               /* CPU workers; 0: one per core that this process may use */
+    uint64_t kv_cache_memory_bytes; /* 0: as much as max_num_seqs requests of max_model_len need,
+                                     * within gpu_memory_utilization */
+    double gpu_memory_utilization;  /* share of the device's memory to use at most; 0: 0.9 */
+    uint64_t seed;                  /* of dummy weights, and of requests that bring none */
+    qn_progress_fn *progress;       /* may be NULL */
+    void *progress_user;
+    qn_plan_fn *plan;               /* may be NULL */
+    void *plan_user;
+} qn_engine_params;
+QN_API void qn_engine_params_init(qn_engine_params *params);
+
+/* Opens an engine: compiles (or reads) the program, verifies it, takes the memory and loads the
+ * weights. Nothing is allocated or compiled after this. The caller closes it.
+ * Errors name what is wrong with which file or parameter; QN_ELIMIT when memory does not suffice. */
+QN_API int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error *error);
+/* Ends the engine; requests that are left are canceled, and must be freed before this call. */
+QN_API void qn_engine_close(qn_engine *engine);
+
+/* The engine's tokenizer, owned by the engine; NULL when the directory has none. */
+QN_API const qn_tokenizer *qn_engine_tokenizer(const qn_engine *engine);
+
+/* Fills *info up to its struct_size, which the caller has set. */
+QN_API void qn_engine_get_info(const qn_engine *engine, qn_engine_info *info);
+
+/* How fast this machine reads the engine's weights with nothing else to do, in bytes per second:
+ * the floor under the time of one token. All workers read all weights, for at least `seconds`.
+ * Errors: QN_EBUSY while requests are running. */
+QN_API int qn_engine_measure_read(qn_engine *engine, double seconds, double *bytes_per_second,
+                                  qn_error *error);
+
+/* ---- requests ----------------------------------------------------------------------------- */
+
+typedef struct qn_request qn_request;
+
+enum {
+    QN_RUNNING = 0,
+    QN_FINISH_STOP = 1,   /* end-of-sequence token, stop token id or stop string */
+    QN_FINISH_LENGTH = 2, /* max_tokens or max_model_len reached */
+    QN_FINISH_ABORT = 3,  /* canceled */
+};
+
+enum { QN_MAX_STOP = 16, QN_MAX_STOP_TOKEN_IDS = 8, QN_MAX_STOP_BYTES = 1024 };
+
+/* How tokens are chosen; names and order of the steps as in vLLM: penalties, temperature, top-k,
+ * top-p, min-p, then the draw. */
+typedef struct qn_sampling_params {
+    size_t struct_size;
+    float temperature;        /* >= 0; 0: greedy */
+    float top_p;              /* (0, 1]; 1: off */
+    float min_p;              /* [0, 1]; 0: off */
+    int32_t top_k;            /* 0 or -1: off */
+    float repetition_penalty; /* > 0; 1: off */
+    float presence_penalty;   /* [-2, 2]; 0: off */
+    float frequency_penalty;  /* [-2, 2]; 0: off */
+    uint32_t max_tokens;      /* 0: as many as max_model_len leaves */
+    int ignore_eos;
+    int has_seed; /* 1: `seed` counts; 0: the engine gives each request one of its own */
+    uint64_t seed;
+    int skip_special_tokens; /* in the text; 1 unless changed */
+    const char *const *stop; /* [n_stop] strings that end the output; not part of the text */
+    size_t n_stop;
+    const int32_t *stop_token_ids; /* [n_stop_token_ids] */
+    size_t n_stop_token_ids;
+} qn_sampling_params;
+/* The defaults of the model's generation_config.json; engine NULL: neutral values (temperature 1,
+ * everything off). */
+QN_API void qn_sampling_params_init(qn_sampling_params *params, const qn_engine *engine);
+
+/* A prompt: ids, or text (tokenized with the tokenizer's special tokens unless no_special). */
+typedef struct qn_prompt {
+    size_t struct_size; /* sizeof(qn_prompt) */
+    const int32_t *ids; /* [n_ids]; NULL: text */
+    size_t n_ids;
+    const char *text;
+    size_t n_text; /* 0: until the NUL */
+    int no_special;
+} qn_prompt;
+
+/* Queues a request. It starts when one of max_num_seqs places is free, in order of submission.
+ * The caller frees it. Errors: QN_EINVAL (empty prompt, id out of range, a sampling parameter out
+ * of range, text without a tokenizer), QN_ELIMIT (prompt longer than max_model_len - 1). */
+QN_API int qn_request_submit(qn_engine *engine, const qn_prompt *prompt,
+                             const qn_sampling_params *sampling, qn_request **request,
+                             qn_error *error);
+
+/* One step of a request's output. */
+typedef struct qn_output {
+    size_t struct_size;
+    int32_t id;         /* the token; -1: none, the request ended without another one */
+    float logprob;      /* its natural log-probability */
+    const char *text;   /* what this token made certain, whole UTF-8 characters, "" if nothing yet;
+                         * lives until the next call for this request */
+    size_t n_text;
+    int32_t finish_reason; /* QN_RUNNING or, with the last token, QN_FINISH_... */
+    const char *stop;      /* the stop string that was found, NULL: none; lives like text */
+    uint64_t time_ns;      /* when the token was seen, CLOCK_MONOTONIC */
+} qn_output;
+
+/* Waits for the next token: timeout_ms < 0 for as long as it takes, 0 not at all. The caller sets
+ * out->struct_size. After the last token every call gives id -1 and the same finish_reason.
+ * Errors: QN_EBUSY (nothing yet), QN_ESTALL and QN_EDEVICE (the engine is broken). */
+QN_API int qn_request_next(qn_request *request, int timeout_ms, qn_output *out, qn_error *error);
+
+/* Ends a request early; its next output has finish_reason QN_FINISH_ABORT. */
+QN_API void qn_request_cancel(qn_request *request);
+
+/* QN_RUNNING until qn_request_next has given the last token. */
+QN_API int qn_request_finish_reason(const qn_request *request);
+/* "stop", "length", "abort"; NULL while running. Static. */
+QN_API const char *qn_finish_reason_text(int finish_reason);
+
+/* The prompt as ids; owned by the request. */
+QN_API const int32_t *qn_request_prompt_ids(const qn_request *request, size_t *n);
+
+/* Frees a request in any state (cancels it first); NULL is allowed. */
+QN_API void qn_request_free(qn_request *request);
+
+/* Waits until some request of the engine may have an output. For programs that serve many requests
+ * from one thread: wait, then qn_request_next(.., 0, ..) for each. Errors as qn_request_next. */
+QN_API int qn_engine_wait(qn_engine *engine, int timeout_ms, qn_error *error);
+
+/* ---- compiler ----------------------------------------------------------------------------- */
+
+/* Compiles the model that params name and writes the program to `path`. */
+QN_API int qn_compile(const qn_engine_params *params, const char *path, qn_error *error);
+
+/* What the compiler did: a JSON object with operators, tasks and events after every stage of every
+ * variant, normalization overhead, page use, memory plan and compile time. *json is the caller's:
+ * qn_free(). With params->program the statistics are those of that file. */
+QN_API int qn_inspect(const qn_engine_params *params, char **json, qn_error *error);
+
+/* The text of one stage ("kernel", "decompose" ... "place", "program") of the variant with n_rows
+ * token rows (0: the smallest). *text is the caller's: qn_free(). Errors: QN_EINVAL names the
+ * stages that exist. */
+QN_API int qn_graph_dump(const qn_engine_params *params, const char *stage, uint32_t n_rows,
+                         char **text, qn_error *error);
+
+/* Proves the program of params (params->program, else the model's, compiled now) right: QN_OK and a
+ * one-line summary, or QN_EVERIFY with the offending pair of tasks in error->message. *summary
+ * (may be NULL) is the caller's: qn_free(). */
+QN_API int qn_verify(const qn_engine_params *params, char **summary, qn_error *error);
+
+/* Versions, processor, memory and devices as a JSON object. *json is the caller's: qn_free(). */
+QN_API int qn_environment(char **json, qn_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,267 @@
+/* cli.c - see cli.h. */
+#include "cli/cli.h"
+
+#include "base/checked.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- messages ----------------------------------------------------------------------------- */
+
+static void say(const char *fmt, va_list args) {
+    fputs("quern: ", stderr);
+    vfprintf(stderr, fmt, args);
+    fputc('\n', stderr);
+}
+
+int cli_error(const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    say(fmt, args);
+    va_end(args);
+    return EXIT_FAILED;
+}
+
+int cli_usage(const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    say(fmt, args);
+    va_end(args);
+    return EXIT_USAGE;
+}
+
+int cli_failed(const qn_error *error) { return cli_error("%s", error->message); }
+
+void cli_note(const struct options *o, const char *fmt, ...) {
+    if (options_flag(o, OPT_QUIET)) return;
+    va_list args;
+    va_start(args, fmt);
+    say(fmt, args);
+    va_end(args);
+}
+
+int cli_finish(void) {
+    if (fflush(stdout) == 0 && !ferror(stdout)) return EXIT_OK;
+    return cli_error("stdout: %s", strerror(errno));
+}
+
+bool cli_wants_json(const struct options *o) {
+    return strcmp(options_text(o, OPT_FORMAT, "text"), "json") == 0;
+}
+
+json_t *cli_json_float(float x) {
+    char shortest[32];
+    snprintf(shortest, sizeof shortest, "%.9g", (double)x);
+    return json_real(strtod(shortest, NULL));
+}
+
+int cli_print_json(json_t *value) {
+    if (!value) return cli_error("out of memory");
+    size_t flags = JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9);
+    int rc = json_dumpf(value, stdout, flags);
+    json_decref(value);
+    fputc('\n', stdout);
+    if (rc != 0) return cli_error("stdout: the result could not be written");
+    return EXIT_OK;
+}
+
+const char *cli_bytes(uint64_t bytes, char buffer[32]) {
+    static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB"};
+    double n = (double)bytes;
+    size_t unit = 0;
+    for (; n >= 999.5 && unit + 1 < COUNT_OF(units); unit++) n /= 1000;
+    snprintf(buffer, 32, unit == 0 ? "%.0f %s" : "%.3g %s", n, units[unit]);
+    return buffer;
+}
+
+uint64_t cli_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- files -------------------------------------------------------------------------------- */
+
+enum { MAX_TEXT = 256 << 20 };
+
+static int read_stream(FILE *f, const char *name, char **text, size_t *n) {
+    size_t capacity = 0;
+    for (;;) {
+        if (*n + 1 >= capacity) {
+            capacity = MAX(capacity * 2, (size_t)4096);
+            char *bigger = realloc(*text, capacity);
+            if (!bigger) return cli_error("%s: out of memory", name);
+            *text = bigger;
+        }
+        size_t got = fread(*text + *n, 1, capacity - *n - 1, f);
+        *n += got;
+        (*text)[*n] = '\0';
+        if (got == 0) break;
+        if (*n > MAX_TEXT) return cli_error("%s: longer than %d bytes", name, MAX_TEXT);
+    }
+    return ferror(f) ? cli_error("%s: %s", name, strerror(errno)) : EXIT_OK;
+}
+
+int cli_read_file(const char *path, char **text, size_t *n) {
+    *text = NULL;
+    *n = 0;
+    bool standard = strcmp(path, "-") == 0;
+    FILE *f = standard ? stdin : fopen(path, "rb");
+    if (!f) return cli_error("%s: %s", path, strerror(errno));
+    int rc = read_stream(f, standard ? "stdin" : path, text, n);
+    if (!standard) fclose(f);
+    if (rc != EXIT_OK) {
+        free(*text);
+        *text = NULL;
+    }
+    return rc;
+}
+
+/* ---- engine ------------------------------------------------------------------------------- */
+
+enum { BAR_WIDTH = 30 };
+
+/* A bar that redraws its line; only installed when stderr is a terminal. */
+static void progress_bar(void *user, const char *stage, uint64_t done, uint64_t total) {
+    (void)user;
+    char bar[BAR_WIDTH + 1];
+    if (total == 0) {
+        fprintf(stderr, "\r\033[K%s ...", stage);
+    } else {
+        unsigned filled = (unsigned)((double)done / (double)total * BAR_WIDTH);
+        for (unsigned i = 0; i < BAR_WIDTH; i++) bar[i] = i < filled ? '#' : '.';
+        bar[BAR_WIDTH] = '\0';
+        fprintf(stderr, "\r\033[K%-10s [%s] %3.0f %%", stage, bar,
+                100.0 * (double)done / (double)total);
+    }
+    if (strcmp(stage, "ready") == 0) fputs("\r\033[K", stderr);
+}
+
+/* A count option as a 32-bit parameter. */
+static int count32(const struct options *o, enum option option, uint32_t *out) {
+    int64_t n = options_integer(o, option, 0);
+    if (n > UINT32_MAX)
+        return cli_usage("--%s: %lld is too large", option_table[option].name, (long long)n);
+    *out = (uint32_t)n;
+    return EXIT_OK;
+}
+
+int cli_engine_params(const struct options *o, qn_engine_params *p) {
+    qn_engine_params_init(p);
+    p->model = options_text(o, OPT_MODEL, NULL);
+    p->program = options_text(o, OPT_PROGRAM, NULL);
+    if (!p->model && !(o->command == CMD_VERIFY && p->program))
+        return cli_usage("which model? Give a Hugging Face directory: quern %s --model DIR",
+                         command_table[o->command].name);
+    p->tokenizer = options_text(o, OPT_TOKENIZER, NULL);
+    p->load_format = options_text(o, OPT_LOAD_FORMAT, NULL);
+    p->backend = options_text(o, OPT_BACKEND, NULL);
+    p->isa = options_text(o, OPT_ISA, NULL);
+    p->dtype = options_text(o, OPT_DTYPE, NULL);
+    p->kv_cache_dtype = options_text(o, OPT_KV_CACHE_DTYPE, NULL);
+    p->served_model_name = options_text(o, OPT_SERVED_MODEL_NAME, NULL);
+    p->gpu_memory_utilization = options_number(o, OPT_GPU_MEMORY_UTILIZATION, 0);
+    if (o->values[OPT_GPU_MEMORY_UTILIZATION].given &&
+        !(p->gpu_memory_utilization > 0 && p->gpu_memory_utilization <= 1))
+        return cli_usage("--gpu-memory-utilization: want a share above 0 and up to 1");
+    p->kv_cache_memory_bytes = (uint64_t)options_integer(o, OPT_KV_CACHE_MEMORY_BYTES, 0);
+    p->seed = (uint64_t)options_integer(o, OPT_SEED, 0);
+    int rc = count32(o, OPT_MAX_MODEL_LEN, &p->max_model_len);
+    if (rc == EXIT_OK) rc = count32(o, OPT_MAX_NUM_SEQS, &p->max_num_seqs);
+    if (rc == EXIT_OK) rc = count32(o, OPT_MAX_NUM_BATCHED_TOKENS, &p->max_num_batched_tokens);
+    if (rc == EXIT_OK) rc = count32(o, OPT_THREADS, &p->threads);
+    if (!options_flag(o, OPT_QUIET) && isatty(STDERR_FILENO)) p->progress = progress_bar;
+    return rc;
+}
+
+/* Called by the library when the memory plan is made and nothing is taken yet. */
+static int announce(void *user, const qn_engine_info *info) {
+    const struct options *o = user;
+    char total[32], weights[32], kv[32], rest[32];
+    if (!options_flag(o, OPT_QUIET) && isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
+    cli_note(o, "%s: %u layers, %s, on %s: %s", info->model, info->n_layers, info->dtype,
+             info->backend, info->device);
+    cli_note(o, "memory %s: weights %s, KV cache %s (%u requests of %u positions at most), rest %s",
+             cli_bytes(info->total_bytes, total), cli_bytes(info->weight_bytes, weights),
+             cli_bytes(info->kv_cache_bytes, kv), info->max_num_seqs, info->max_model_len,
+             cli_bytes(info->workspace_bytes + info->other_bytes, rest));
+    return 0;
+}
+
+int cli_open_engine(const struct options *o, const qn_engine_params *params, qn_engine **engine) {
+    qn_error error;
+    qn_engine_params p = *params;
+    p.plan = announce;
+    p.plan_user = (void *)(uintptr_t)o;
+    if (qn_engine_open(&p, engine, &error) == QN_OK) return EXIT_OK;
+    if (p.progress) fputs("\r\033[K", stderr);
+    return cli_failed(&error);
+}
+
+/* ---- sampling ----------------------------------------------------------------------------- */
+
+static int number_between(const struct options *o, enum option option, double low, double high,
+                          float *out) {
+    if (!o->values[option].given) return EXIT_OK;
+    double x = o->values[option].number;
+    if (!(x >= low && x <= high))
+        return cli_usage("--%s: want a number from %g to %g, have '%s'", option_table[option].name,
+                         low, high, o->values[option].text);
+    *out = (float)x;
+    return EXIT_OK;
+}
+
+static int sampling_numbers(const struct options *o, qn_sampling_params *s) {
+    int rc = number_between(o, OPT_TEMPERATURE, 0, 100, &s->temperature);
+    if (rc == EXIT_OK) rc = number_between(o, OPT_TOP_P, 1e-6, 1, &s->top_p);
+    if (rc == EXIT_OK) rc = number_between(o, OPT_MIN_P, 0, 1, &s->min_p);
+    if (rc == EXIT_OK) rc = number_between(o, OPT_REPETITION_PENALTY, 0.01, 100,
+                                           &s->repetition_penalty);
+    if (rc == EXIT_OK) rc = number_between(o, OPT_PRESENCE_PENALTY, -2, 2, &s->presence_penalty);
+    if (rc == EXIT_OK) rc = number_between(o, OPT_FREQUENCY_PENALTY, -2, 2, &s->frequency_penalty);
+    return rc;
+}
+
+static int stop_token_ids(const struct options *o, qn_sampling_params *s,
+                          int32_t ids[QN_MAX_STOP_TOKEN_IDS]) {
+    const struct option_value *v = &o->values[OPT_STOP_TOKEN_IDS];
+    if (v->n > QN_MAX_STOP_TOKEN_IDS)
+        return cli_usage("--stop-token-ids: at most %d, have %zu", QN_MAX_STOP_TOKEN_IDS, v->n);
+    for (size_t i = 0; i < v->n; i++) {
+        if (v->integers[i] > INT32_MAX)
+            return cli_usage("--stop-token-ids: %lld is too large", (long long)v->integers[i]);
+        ids[i] = (int32_t)v->integers[i];
+    }
+    s->stop_token_ids = ids;
+    s->n_stop_token_ids = v->n;
+    return EXIT_OK;
+}
+
+int cli_sampling(const struct options *o, const qn_engine *engine, uint32_t max_tokens,
+                 qn_sampling_params *s, int32_t stop_ids[QN_MAX_STOP_TOKEN_IDS]) {
+    qn_sampling_params_init(s, engine);
+    int64_t top_k = options_integer(o, OPT_TOP_K, s->top_k);
+    if (top_k < -1 || top_k > INT32_MAX) return cli_usage("--top-k: want -1, 0 or more");
+    s->top_k = (int32_t)top_k;
+    s->max_tokens = max_tokens;
+    if (o->values[OPT_MAX_TOKENS].given) {
+        int rc = count32(o, OPT_MAX_TOKENS, &s->max_tokens);
+        if (rc != EXIT_OK) return rc;
+    }
+    s->ignore_eos = options_flag(o, OPT_IGNORE_EOS);
+    s->has_seed = o->values[OPT_SEED].given;
+    s->seed = (uint64_t)options_integer(o, OPT_SEED, 0);
+    const struct option_value *stop = &o->values[OPT_STOP];
+    for (size_t i = 0; i < stop->n; i++)
+        if (!stop->texts[i][0]) return cli_usage("--stop: the text is empty");
+    if (stop->n > QN_MAX_STOP) return cli_usage("--stop: at most %d times", QN_MAX_STOP);
+    s->stop = stop->texts;
+    s->n_stop = stop->n;
+    int rc = stop_token_ids(o, s, stop_ids);
+    return rc == EXIT_OK ? sampling_numbers(o, s) : rc;
+}

@@ -1,0 +1,229 @@
+/* cmd_bench_latency.c - quern bench latency: time per token of a full batch against the bound that
+ * memory sets, measured in the same run.
+ *
+ *   one run:  submit B prompts ── first token of the last ═══ window ═══ first finish ── all done
+ *
+ * Only steps inside the window count: there all B requests decode together.
+ */
+#include "cli/cli.h"
+#include "cli/tally.h"
+
+#include "base/checked.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MAX_BATCH = 1024 };
+static const double FLOOR_SECONDS = 0.3; /* long enough to even out a scheduler's time slices */
+
+struct run {
+    uint32_t batch;
+    uint32_t n_steps; /* in the window */
+    double median_ms, p99_ms, max_ms, tokens_per_s, ttft_ms;
+    double bytes_per_step, percent_of_floor;
+};
+
+struct bench {
+    const struct options *o;
+    qn_engine *engine;
+    qn_engine_info info;
+    uint32_t input_len, output_len;
+    double floor_rate; /* bytes per second */
+};
+
+/* Token ids that depend on request and position only, so that every run does the same. */
+static int32_t bench_token(uint32_t request, uint32_t position, uint32_t vocab) {
+    uint64_t x = ((uint64_t)request << 32 | position) * 0x9e3779b97f4a7c15u + 0xd1b54a32d192ed03u;
+    x ^= x >> 29;
+    x *= 0xbf58476d1ce4e5b9u;
+    return (int32_t)((x >> 32) % vocab);
+}
+
+static int submit(struct bench *b, uint32_t idx, int32_t *ids, qn_request **request) {
+    qn_sampling_params sampling;
+    qn_error error;
+    qn_sampling_params_init(&sampling, NULL);
+    sampling.temperature = 0;
+    sampling.ignore_eos = 1;
+    sampling.max_tokens = b->output_len;
+    for (uint32_t i = 0; i < b->input_len; i++) ids[i] = bench_token(idx, i, b->info.vocab);
+    qn_prompt prompt = {.struct_size = sizeof prompt, .ids = ids, .n_ids = b->input_len};
+    if (qn_request_submit(b->engine, &prompt, &sampling, request, &error) != QN_OK)
+        return cli_failed(&error);
+    return EXIT_OK;
+}
+
+static int collect(qn_request *request, struct tally *tally) {
+    qn_output out = {.struct_size = sizeof out};
+    qn_error error;
+    do {
+        if (qn_request_next(request, -1, &out, &error) != QN_OK) return cli_failed(&error);
+        if (tally_add(tally, &out) != QN_OK) return cli_error("out of memory");
+    } while (out.finish_reason == QN_RUNNING);
+    return EXIT_OK;
+}
+
+static int compare_double(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Steps of the request that started last, between its first token and the first finish. */
+static int measure(const struct bench *b, const struct tally *tallies, struct run *r) {
+    uint64_t window_end = UINT64_MAX, slowest = 0;
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < r->batch; i++) {
+        if (tallies[i].n == 0) return cli_error("a request gave no token");
+        window_end = MIN(window_end, tallies[i].end_ns);
+        slowest = MAX(slowest, tallies[i].items[0].time_ns - tallies[i].start_ns);
+        if (tallies[i].items[0].time_ns > tallies[last].items[0].time_ns) last = i;
+    }
+    const struct tally *t = &tallies[last];
+    double *steps = malloc((t->n ? t->n : 1) * sizeof *steps), total = 0;
+    if (!steps) return cli_error("out of memory");
+    for (size_t i = 1; i < t->n && t->items[i].time_ns <= window_end; i++) {
+        steps[r->n_steps] = (double)(t->items[i].time_ns - t->items[i - 1].time_ns) * 1e-6;
+        total += steps[r->n_steps++];
+    }
+    r->ttft_ms = (double)slowest * 1e-6;
+    if (r->n_steps > 0) {
+        qsort(steps, r->n_steps, sizeof *steps, compare_double);
+        r->median_ms = steps[r->n_steps / 2];
+        r->p99_ms = steps[MIN((uint64_t)r->n_steps * 99 / 100, r->n_steps - 1)];
+        r->max_ms = steps[r->n_steps - 1];
+        r->tokens_per_s = total > 0 ? r->batch * r->n_steps / (total * 1e-3) : 0;
+    }
+    free(steps);
+    double context = b->input_len + b->output_len / 2.0;
+    r->bytes_per_step = (double)b->info.bytes_per_token +
+                        r->batch * context * (double)b->info.kv_bytes_per_token;
+    double floor_ms = r->bytes_per_step / b->floor_rate * 1e3;
+    r->percent_of_floor = r->median_ms > 0 ? 100 * floor_ms / r->median_ms : 0;
+    return EXIT_OK;
+}
+
+static int run_batch(struct bench *b, struct run *r) {
+    qn_request **requests = calloc(r->batch, sizeof *requests);
+    struct tally *tallies = calloc(r->batch, sizeof *tallies);
+    int32_t *ids = calloc(b->input_len, sizeof *ids);
+    int rc = requests && tallies && ids ? EXIT_OK : cli_error("out of memory");
+    for (uint32_t i = 0; i < r->batch && rc == EXIT_OK; i++) {
+        tally_start(&tallies[i]);
+        rc = submit(b, i, ids, &requests[i]);
+    }
+    for (uint32_t i = 0; i < r->batch && rc == EXIT_OK; i++) rc = collect(requests[i], &tallies[i]);
+    if (rc == EXIT_OK) rc = measure(b, tallies, r);
+    for (uint32_t i = 0; i < r->batch && requests && tallies; i++) {
+        qn_request_free(requests[i]);
+        tally_fini(&tallies[i]);
+    }
+    free(requests);
+    free(tallies);
+    free(ids);
+    return rc;
+}
+
+/* ---- output ------------------------------------------------------------------------------- */
+
+static json_t *startup_json(const qn_engine_info *i) {
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "model", i->seconds_model, "compile",
+                     i->seconds_compile, "verify", i->seconds_verify, "memory", i->seconds_memory,
+                     "weights", i->seconds_weights, "tokenizer", i->seconds_tokenizer, "total",
+                     i->seconds_total);
+}
+
+static json_t *run_json(const struct run *r) {
+    json_t *ms = json_pack("{s:f, s:f, s:f}", "median", r->median_ms, "p99", r->p99_ms, "max",
+                           r->max_ms);
+    return json_pack("{s:i, s:o, s:f, s:I, s:I, s:f, s:f, s:i}", "batch_size", (int)r->batch,
+                     "ms_per_token", ms, "tokens_per_s", r->tokens_per_s, "bytes_per_token",
+                     (json_int_t)(r->bytes_per_step / r->batch), "bytes_per_step",
+                     (json_int_t)r->bytes_per_step, "percent_of_floor", r->percent_of_floor,
+                     "ttft_ms", r->ttft_ms, "steps", (int)r->n_steps);
+}
+
+static int print_json(const struct bench *b, const struct run *runs, size_t n) {
+    const qn_engine_info *i = &b->info;
+    json_t *results = json_array();
+    for (size_t k = 0; k < n; k++) {
+        json_t *run = run_json(&runs[k]);
+        json_object_set_new(run, "read_floor_tb_s", json_real(b->floor_rate * 1e-12));
+        json_object_set_new(run, "startup_s", startup_json(i));
+        json_array_append_new(results, run);
+    }
+    return cli_print_json(json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:f, s:o, s:o}", "model", i->served_model_name,
+        "backend", i->backend, "device", i->device, "dtype", i->dtype, "kv_cache_dtype",
+        i->kv_cache_dtype, "input_len", (int)b->input_len, "output_len", (int)b->output_len,
+        "weight_bytes", (json_int_t)i->weight_bytes, "read_floor_tb_s", b->floor_rate * 1e-12,
+        "startup_s", startup_json(i), "results", results));
+}
+
+static int print_text(const struct bench *b, const struct run *runs, size_t n) {
+    const qn_engine_info *i = &b->info;
+    printf("start-up %.3f s: model %.3f, compile %.3f, verify %.3f, memory %.3f, weights %.3f, "
+           "tokenizer %.3f\n",
+           i->seconds_total, i->seconds_model, i->seconds_compile, i->seconds_verify,
+           i->seconds_memory, i->seconds_weights, i->seconds_tokenizer);
+    printf("read floor %.4g GB/s\n\n", b->floor_rate * 1e-9);
+    printf("%5s  %27s  %10s  %10s  %8s  %9s\n", "", "ms per token", "", "MB per", "percent",
+           "first");
+    printf("%5s  %9s%9s%9s  %10s  %10s  %8s  %9s\n", "batch", "median", "p99", "max", "tokens/s",
+           "token", "of floor", "token ms");
+    for (size_t k = 0; k < n; k++)
+        printf("%5u  %9.3f%9.3f%9.3f  %10.2f  %10.3f  %8.1f  %9.2f\n", runs[k].batch,
+               runs[k].median_ms, runs[k].p99_ms, runs[k].max_ms, runs[k].tokens_per_s,
+               runs[k].bytes_per_step / runs[k].batch * 1e-6, runs[k].percent_of_floor,
+               runs[k].ttft_ms);
+    return EXIT_OK;
+}
+
+/* ---- the command -------------------------------------------------------------------------- */
+
+/* Lengths and batch sizes from the options; the engine is made as large as they need. */
+static int plan(struct bench *b, qn_engine_params *params, struct run *runs, size_t *n) {
+    const struct option_value *batches = &b->o->values[OPT_BATCH_SIZE];
+    int64_t in = options_integer(b->o, OPT_INPUT_LEN, 64);
+    int64_t out = options_integer(b->o, OPT_OUTPUT_LEN, 128);
+    uint32_t largest = 1;
+    if (in < 1 || in > 1 << 20) return cli_usage("--input-len: want 1 to %d", 1 << 20);
+    if (out < 2 || out > 1 << 20) return cli_usage("--output-len: want 2 to %d", 1 << 20);
+    b->input_len = (uint32_t)in;
+    b->output_len = (uint32_t)out;
+    *n = batches->n ? batches->n : 1;
+    if (*n > 64) return cli_usage("--batch-size: at most 64 sizes");
+    for (size_t i = 0; i < *n; i++) {
+        int64_t batch = batches->n ? batches->integers[i] : 1;
+        if (batch < 1 || batch > MAX_BATCH)
+            return cli_usage("--batch-size: want 1 to %d, have %lld", MAX_BATCH, (long long)batch);
+        runs[i] = (struct run){.batch = (uint32_t)batch};
+        largest = MAX(largest, runs[i].batch);
+    }
+    if (params->max_num_seqs == 0) params->max_num_seqs = largest;
+    if (params->max_num_seqs < largest)
+        return cli_usage("--max-num-seqs: %u is less than the largest batch size, %u",
+                         params->max_num_seqs, largest);
+    if (params->max_model_len == 0) params->max_model_len = b->input_len + b->output_len;
+    return EXIT_OK;
+}
+
+int cmd_bench_latency(const struct options *o) {
+    struct bench b = {.o = o, .info = {.struct_size = sizeof b.info}};
+    struct run runs[64];
+    size_t n = 0;
+    qn_engine_params params;
+    qn_error error;
+    int rc = cli_engine_params(o, &params);
+    if (rc == EXIT_OK) rc = plan(&b, &params, runs, &n);
+    if (rc == EXIT_OK) rc = cli_open_engine(o, &params, &b.engine);
+    if (rc != EXIT_OK) return rc;
+    qn_engine_get_info(b.engine, &b.info);
+    cli_note(o, "%zu batch sizes, %u tokens in and %u out each", n, b.input_len, b.output_len);
+    rc = qn_engine_measure_read(b.engine, FLOOR_SECONDS, &b.floor_rate, &error);
+    if (rc != QN_OK) rc = cli_failed(&error);
+    for (size_t i = 0; i < n && rc == EXIT_OK; i++) rc = run_batch(&b, &runs[i]);
+    if (rc == EXIT_OK)
+        rc = cli_wants_json(o) ? print_json(&b, runs, n) : print_text(&b, runs, n);
+    qn_engine_close(b.engine);
+    return rc;
+}

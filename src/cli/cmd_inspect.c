@@ -1,0 +1,75 @@
+/* cmd_inspect.c - quern inspect: what the compiler made of a model, as a table or as JSON. */
+#include "cli/cli.h"
+
+#include <stdio.h>
+
+static double number(const json_t *o, const char *key) {
+    return json_number_value(json_object_get(o, key));
+}
+
+static long long whole(const json_t *o, const char *key) {
+    return (long long)json_integer_value(json_object_get(o, key));
+}
+
+static void print_stages(const json_t *variant) {
+    size_t i;
+    json_t *stage;
+    json_array_foreach(json_object_get(variant, "stages"), i, stage)
+        printf("  %-12s %9lld %9lld %9lld %9lld\n",
+               json_string_value(json_object_get(stage, "stage")), whole(stage, "tasks"),
+               whole(stage, "dummies"), whole(stage, "events"), whole(stage, "jit_tasks"));
+}
+
+static void print_variant(const json_t *variant) {
+    const json_t *normal = json_object_get(variant, "normalization");
+    char weights[32], activations[32];
+    printf("\n%lld token rows: %lld operators, weights %s, activations %s\n",
+           whole(variant, "rows"), whole(variant, "operators"),
+           cli_bytes((uint64_t)whole(variant, "weight_bytes"), weights),
+           cli_bytes((uint64_t)whole(variant, "activation_bytes"), activations));
+    printf("  %-12s %9s %9s %9s %9s\n", "stage", "tasks", "dummies", "events", "JIT");
+    print_stages(variant);
+    printf("  normalization adds %.2f %% tasks; %lld dependent pairs became %lld events\n",
+           number(normal, "overhead_percent"), whole(variant, "pairs"), whole(variant, "events"));
+}
+
+static void print_head(const json_t *root) {
+    const json_t *program = json_object_get(root, "program");
+    const json_t *memory = json_object_get(root, "memory_plan");
+    const json_t *time = json_object_get(root, "compile_time");
+    char a[32], b[32], c[32], d[32];
+    printf("%s for %s, %lld workers, %lld requests of %lld positions\n",
+           json_string_value(json_object_get(root, "model")),
+           json_string_value(json_object_get(root, "target")), whole(root, "n_workers"),
+           whole(root, "max_num_seqs"), whole(root, "max_model_len"));
+    printf("program     %s, %lld variants, %lld tasks, %lld events, %lld tensors\n",
+           cli_bytes((uint64_t)whole(program, "bytes"), a), whole(program, "variants"),
+           whole(program, "tasks"), whole(program, "events"), whole(program, "tensors"));
+    printf("memory      %s: weights %s, KV cache %s, workspace %s\n",
+           cli_bytes((uint64_t)whole(memory, "total_bytes"), a),
+           cli_bytes((uint64_t)whole(memory, "weight_bytes"), b),
+           cli_bytes((uint64_t)whole(memory, "kv_cache_bytes"), c),
+           cli_bytes((uint64_t)whole(memory, "workspace_bytes"), d));
+    if (json_is_object(time))
+        printf("compiled in %.3f s, %.3f s of it for the proof\n", number(time, "total_s"),
+               number(time, "verify_s"));
+}
+
+int cmd_inspect(const struct options *o) {
+    qn_engine_params params;
+    qn_error error;
+    char *text;
+    int rc = cli_engine_params(o, &params);
+    if (rc != EXIT_OK) return rc;
+    params.progress = NULL; /* the result appears at once */
+    if (qn_inspect(&params, &text, &error) != QN_OK) return cli_failed(&error);
+    json_t *root = json_loads(text, 0, NULL);
+    qn_free(text);
+    if (!root || cli_wants_json(o)) return cli_print_json(root);
+    print_head(root);
+    size_t i;
+    json_t *variant;
+    json_array_foreach(json_object_get(root, "variants"), i, variant) print_variant(variant);
+    json_decref(root);
+    return EXIT_OK;
+}

@@ -1,0 +1,72 @@
+/* cmd_tokenize.c - quern tokenize: text to token ids. */
+#include "cli/jsonl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static json_t *ids_json(const int32_t *ids, size_t n) {
+    json_t *array = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(array, json_integer(ids[i]));
+    return array;
+}
+
+static int tokenize(const struct options *o, const qn_tokenizer *t, const char *text, size_t n,
+                    bool json) {
+    int32_t *ids;
+    size_t n_ids;
+    qn_error error;
+    int special = !options_flag(o, OPT_NO_SPECIAL_TOKENS);
+    if (qn_tokenize(t, text, n, special, &ids, &n_ids, &error) != QN_OK) return cli_failed(&error);
+    int rc = EXIT_OK;
+    if (json) {
+        rc = cli_print_json(json_pack("{s:o}", "ids", ids_json(ids, n_ids)));
+    } else {
+        for (size_t i = 0; i < n_ids; i++) printf("%s%d", i ? "," : "", ids[i]);
+        putchar('\n');
+    }
+    qn_free(ids);
+    return rc;
+}
+
+static int tokenize_lines(const struct options *o, const qn_tokenizer *t) {
+    struct jsonl lines;
+    json_t *line;
+    int rc = jsonl_open(&lines, "-");
+    setvbuf(stdout, NULL, _IOLBF, 0); /* a program may wait for each answer */
+    while (rc == EXIT_OK && (rc = jsonl_next(&lines, &line)) == EXIT_OK && line) {
+        json_t *text = json_object_get(line, "text");
+        if (json_is_string(text))
+            rc = tokenize(o, t, json_string_value(text), json_string_length(text), true);
+        else rc = cli_error("stdin: line %lu: text: want a string", lines.number);
+        json_decref(line);
+    }
+    jsonl_close(&lines);
+    return rc;
+}
+
+int cmd_tokenize(const struct options *o) {
+    const char *dir = options_text(o, OPT_TOKENIZER, NULL);
+    const char *prompt = options_text(o, OPT_PROMPT, NULL);
+    const char *file = options_text(o, OPT_PROMPT_FILE, NULL);
+    if (!dir) return cli_usage("which tokenizer? quern tokenize --tokenizer DIR");
+    if (options_flag(o, OPT_JSONL) + !!prompt + !!file != 1)
+        return cli_usage("give one of --jsonl, --prompt and --prompt-file");
+    qn_tokenizer *t;
+    qn_error error;
+    char *text = NULL;
+    size_t n = 0;
+    if (file) {
+        int rc = cli_read_file(file, &text, &n);
+        if (rc != EXIT_OK) return rc;
+    }
+    int rc = EXIT_OK;
+    if (qn_tokenizer_open(dir, &t, &error) != QN_OK) rc = cli_failed(&error);
+    else {
+        if (prompt) rc = tokenize(o, t, prompt, strlen(prompt), cli_wants_json(o));
+        else if (file) rc = tokenize(o, t, text, n, cli_wants_json(o));
+        else rc = tokenize_lines(o, t);
+        qn_tokenizer_close(t);
+    }
+    free(text);
+    return rc;
+}

@@ -1,0 +1,30 @@
+/* jsonl.h - JSON lines: one object per line, read one at a time. */
+#ifndef QN_CLI_JSONL_H
+#define QN_CLI_JSONL_H
+
+#include "cli/cli.h"
+
+#include <stdio.h>
+
+struct jsonl {
+    FILE *file;
+    const char *name; /* for messages */
+    char *line;       /* getline's */
+    size_t capacity;
+    unsigned long number; /* of the line read last, from 1 */
+};
+
+/* "-" is stdin. Prints the error; returns an exit code. */
+int jsonl_open(struct jsonl *j, const char *path);
+void jsonl_close(struct jsonl *j);
+
+/* The next object, which the caller releases; NULL at the end. Empty lines are skipped. Prints the
+ * error, with file and line; returns an exit code. */
+int jsonl_next(struct jsonl *j, json_t **object);
+
+/* An array of token ids, out of a JSON array of integers; released with free(). `what` names the
+ * array in messages. Returns an exit code. */
+int jsonl_ids(const struct jsonl *j, const char *what, const json_t *array, int32_t **ids,
+              size_t *n);
+
+#endif

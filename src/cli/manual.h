@@ -1,0 +1,17 @@
+/* manual.h - texts made from options.def: --help, the manual page, shell completion. */
+#ifndef QN_CLI_MANUAL_H
+#define QN_CLI_MANUAL_H
+
+#include "base/strbuf.h"
+#include "cli/options.h"
+
+/* What `quern --help` prints. */
+void help_overview(struct strbuf *out);
+/* What `quern <command> --help` prints. */
+void help_command(enum command command, struct strbuf *out);
+/* quern(1) in man's macros. */
+void manpage(struct strbuf *out);
+/* The completion script of "bash", "zsh" or "fish". */
+void completion(const char *shell, struct strbuf *out);
+
+#endif
