@@ -1,0 +1,176 @@
+/* cuda_abi.h - what the host and the mega-kernel agree on: kernel parameters, launch geometry, the
+ * order of weights in device memory, the flat task table. Read by both compilers.
+ *
+ * Kernels (all extern "C"), their one parameter (by value, __grid_constant__) and launch:
+ *
+ *   qn_mega      struct cuda_args    grid = program->n_workers, block = CUDA_BLOCK_THREADS,
+ *                                    dynamic shared = cuda_shared_bytes(cc), cooperative
+ *   qn_retile    struct cuda_retile  any grid, block 256: checkpoint rows into the order of pages
+ *   qn_dummy     struct cuda_dummy   any grid, block 256: made-up checkpoint rows
+ *   qn_read_all  struct cuda_read    any grid, block 256: the plain read ceiling, for measuring
+ *
+ * Weights. A matrix [rows, K] becomes an *image*: pages of CUDA_PAGE_BYTES, each 16 weight rows (a
+ * row block) x 256 columns (a k-tile), page index = row_block * cuda_k_tiles(K) + k_tile. Inside a
+ * page, 16-byte groups stand in the order [step 16][lane 32]; lane = 4 g + j of step 2 p + e holds
+ *
+ *   row g     columns 32 p + 8 j + 4 e + {0, 1}      row g + 8  the same columns
+ *   row g     columns 32 p + 8 j + 4 e + {2, 3}      row g + 8  the same columns
+ *
+ * which are the four A registers of mma.m16n8k16 with the 16 columns of a step permuted, so that a
+ * lane's B operand of two steps is 16 contiguous bytes of a row-major activation. Rows and columns
+ * beyond the matrix are zero: the host clears the weights allocation before it fills it.
+ * Which matrix row is which image row is the place's `layout` (enum cuda_layout).
+ *
+ * The weights allocation holds all images and, as F32, all vectors; cuda_tables.h plans it.
+ */
+#ifndef QN_CODEGEN_CUDA_ABI_H
+#define QN_CODEGEN_CUDA_ABI_H
+
+#include "base/abi.h"
+#include "runtime/rt_batch.h"
+#include "runtime/rt_state.h"
+#include "task/program.h"
+
+enum {
+    CUDA_PAGE_BYTES = 8192,
+    CUDA_PAGE_ROWS = 16,
+    CUDA_PAGE_K = 256,
+
+    CUDA_COMPUTE_WARPS = 8,
+    CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 2), /* + loader + control */
+
+    CUDA_MAX_FLIGHT = 10, /* pages; cuda_args.flight is 1..this */
+};
+
+#ifdef __CUDACC__
+#define CUDA_ABI_FN __device__ __host__ static inline
+#else
+#define CUDA_ABI_FN static inline
+#endif
+
+/* Dynamic shared memory of qn_mega: all that a block of that compute capability may have. `cc` is
+ * major * 10 + minor. The kernel derives its ring from the same number. */
+CUDA_ABI_FN uint32_t cuda_shared_bytes(uint32_t cc) {
+    if (cc == 90 || cc == 100 || cc == 103) return 227 * 1024;
+    if (cc == 80 || cc == 87) return 163 * 1024;
+    return 99 * 1024;
+}
+
+CUDA_ABI_FN uint32_t cuda_k_tiles(uint32_t k) { return (k + CUDA_PAGE_K - 1) / CUDA_PAGE_K; }
+
+/* Row blocks of one head of the fused QKV projection. */
+CUDA_ABI_FN uint32_t cuda_head_blocks(uint32_t head_dim) {
+    return (head_dim / 2 + 7) / 8;
+}
+
+enum cuda_layout {
+    CUDA_VECTOR = 0, /* F32, contiguous */
+    CUDA_ROWS = 1,   /* image row = matrix row */
+    /* QKV: heads one after the other, cuda_head_blocks each; row block b of a head holds rows 8 b + r
+     * (image row r < 8) and head_dim / 2 + 8 b + (r - 8): the two of a RoPE pair are 8 apart */
+    CUDA_HEADS = 2,
+    CUDA_GATE = 3, /* matrix row 8 b + r is image row r of row block b, r < 8 */
+    CUDA_UP = 4,   /* matrix row 8 b + r is image row 8 + r of row block b */
+};
+
+/* Where a checkpoint weight lies on the device. */
+struct cuda_place {
+    uint64_t offset; /* bytes into the weights allocation: of the vector, or of the shared image */
+    uint32_t layout; /* enum cuda_layout */
+    uint32_t k_tiles;
+    uint32_t row_block0; /* first row block of this matrix in the image (CUDA_HEADS: k, v) */
+    uint32_t head_dim;   /* CUDA_HEADS */
+};
+
+/* One task with all that it needs, in one fetch; made by cuda_tables_fill, read by all warps. Table
+ * index = program task index. Which field means what for which kind: */
+struct cuda_task {
+    uint16_t kind; /* enum op_kind */
+    uint16_t flags; /* enum cuda_task_flag */
+    uint32_t wait, wait_triggers; /* event, its n_triggers */
+    uint32_t trigger;
+    uint32_t row0, row1, unit0, unit1;
+    uint32_t units;   /* of the whole operator: N, I, heads, blocks */
+    uint32_t k;       /* length of the dot products */
+    uint32_t k_tiles;
+    uint32_t index;   /* of this task in the program */
+    /* device addresses         EMBED  QKV       ATTENTION  SPLIT  COMBINE  LINEAR    GATED_MLP  LM_HEAD  SAMPLE */
+    uint64_t w;              /* table  image     -          -      -        image     image      image    -      */
+    uint64_t in;             /* -      x         q          q      part     a         x          x        logits */
+    uint64_t norm;           /* -      norm      -          -      -        -         norm       norm     -      */
+    uint64_t bias;           /* -      q|k|v     -          -      -        bias      bg         -        -      */
+    uint64_t more;           /* -      q_norm    kv         kv     -        residual  bu         -        part   */
+    uint64_t more2;          /* -      k_norm    -          -      -        -         -          -        -      */
+    uint64_t out;            /* x      q         o          part   o        y         h          logits   token  */
+    uint64_t out2;           /* -      kv        -          -      -        -         -          part     -      */
+    uint32_t n_pieces;       /* P of SPLIT and COMBINE */
+    uint32_t reserved[3];
+};
+ABI_SIZE(struct cuda_task, 128);
+
+enum cuda_task_flag {
+    CUDA_TRIGGER_WATCHED = 1, /* the trigger may activate an event with JIT dependents, or the end
+                                 event: somebody must see who activates it */
+};
+
+/* The parameter of qn_mega. Every pointer is a device address; `rt` and what it points to must be
+ * initialised as for a CPU run (rt_memory.c), with n_workers = grid. */
+struct cuda_args {
+    struct rt rt;
+    const struct cuda_task *tasks; /* [n_tasks] of the program */
+    const float *rope_cos;         /* [max_model_len][head_dim / 2], from cpu_rope_fill */
+    const float *rope_sin;
+    float *sample_scratch; /* cuda_sample_bytes: work of SAMPLE, [L][2][ceil64(vocab)] */
+    uint64_t *trace;       /* NULL, or cuda_trace_bytes: see struct cuda_trace */
+    uint32_t trace_capacity; /* records per worker */
+    uint32_t flight;         /* pages requested and not yet arrived per worker, 1..CUDA_MAX_FLIGHT;
+                                a few times 8 KB reach full bandwidth, more delays others */
+    uint32_t speculate;      /* 1: stream the next iteration's first pages before it is known,
+                                assuming the same variant */
+    uint32_t reserved;
+};
+
+/* One record of the trace, two words: %globaltimer ns, then (kind << 32) | task. Worker w's records
+ * begin at trace + w * (2 + 2 * capacity); word 0 counts them (it may pass the capacity: the rest
+ * was dropped). */
+enum cuda_trace_kind {
+    CUDA_TRACE_READY = 1, /* the event was seen activated */
+    CUDA_TRACE_DONE = 2,  /* the trigger was sent */
+    CUDA_TRACE_ITERATION = 3,
+};
+CUDA_ABI_FN uint64_t cuda_trace_bytes(uint32_t n_workers, uint32_t capacity) {
+    return (uint64_t)n_workers * (2 + 2 * (uint64_t)capacity) * 8;
+}
+
+CUDA_ABI_FN uint64_t cuda_sample_bytes(uint32_t n_logit_rows, uint32_t vocab) {
+    return (uint64_t)n_logit_rows * 2 * ((vocab + 63) & ~63u) * 4;
+}
+
+/* Rows [first_row, first_row + n_rows) of a checkpoint matrix into its image (any range; calls for
+ * different ranges may run in any order), or a vector's elements (n_rows of 1 column) to F32. */
+struct cuda_retile {
+    uint64_t src;     /* n_rows * cols elements, row-major */
+    uint64_t weights; /* base of the weights allocation */
+    uint64_t first_row, n_rows;
+    uint32_t cols;
+    uint32_t src_dtype, dst_dtype; /* enum dtype; dst of a matrix: BF16 or F16 (F32 goes to BF16) */
+    uint32_t reserved;
+    struct cuda_place place;
+};
+
+/* Made-up values for a contiguous range of a weight's elements, written at dst as `dtype`: element
+ * i gets mean + scale * u, u uniform in [-1, 1) from a hash of (seed, first + i). */
+struct cuda_dummy {
+    uint64_t dst, first, n;
+    uint64_t seed;
+    float mean, scale;
+    uint32_t dtype;
+    uint32_t reserved;
+};
+
+/* Reads `bytes` (a multiple of 16) and writes something to *out that depends on them. */
+struct cuda_read {
+    uint64_t src, bytes, out;
+};
+
+#endif
