@@ -24,14 +24,14 @@ struct cpu_task {
     const struct model_spec *spec;
     const struct prog_op *op;
     const struct prog_task *task;
-    void *const *tensors;         /* base address by program tensor index; state: the layer's cache */
+    void *const *tensors; /* base address by program tensor index; state: the layer's cache */
     const struct rt_batch *batch; /* rows, slots, block tables */
     const struct cpu_isa *isa;
     const struct cpu_rope *rope;
     void *scratch; /* this worker's, 64-byte aligned, at least cpu_scratch_bytes(program) */
 };
 
-/* Scratch that any task of the program needs. */
+/* Scratch that any task of the program needs, on any isa. */
 size_t cpu_scratch_bytes(const struct prog_header *program);
 
 /* Runs one task; kind OP_NONE does nothing. */
@@ -50,34 +50,55 @@ void cpu_rope_fill(const struct model_spec *spec, uint32_t n_positions, float *c
  *   y[t * ldy + n] = sum_k w[n * k + ...] * x[t][k]        0 <= n < n_out, 0 <= t < n_tok
  *
  * w: n_out rows of k elements of the isa's weight dtype, row-major, as in the checkpoint, no
- * alignment promised beyond the element's. x: n_tok packed rows as `pack` left them. The order of
- * the sum over k depends on k alone. */
+ * alignment promised, not even the element's. x: n_tok rows as one call of `pack` left them. The
+ * order of the sum over k depends on k alone. Nothing outside of w's rows is read. */
 typedef void cpu_gemm_fn(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
                          float *y, size_t ldy);
 
+/* Upper bound, over all isas and weight dtypes, of pack_bytes. */
+static inline size_t cpu_pack_bound(uint32_t n_tok, uint32_t k) {
+    return (size_t)((n_tok + 15) & ~15u) * ((((size_t)k + 31) & ~(size_t)31) * 4 + 64);
+}
+
+/* The primitives that differ between processors. NaN in, no crash: see each. */
 struct cpu_isa {
-    const char *name; /* "ref", "avx2", "avx512", "avx512bf16", "amx" */
-    /* Bytes of one packed row of k activations, for a weight dtype. A multiple of 64. */
-    size_t (*pack_bytes)(enum dtype weight, uint32_t k);
-    /* Packs n_tok rows of k floats (row stride ldx floats) for gemm with that weight dtype: for
-     * BF16 weights rounds to nearest-even bf16, otherwise keeps floats. dst is 64-byte aligned. */
-    void (*pack)(enum dtype weight, const float *x, size_t ldx, uint32_t n_tok, uint32_t k,
-                 void *dst);
+    const char *name; /* "ref", "avx2", "avx512bf16", "amx" */
+    /* Bytes of n_tok packed rows of k activations, for a weight dtype. A multiple of 64. */
+    size_t (*pack_bytes)(enum dtype weight, uint32_t n_tok, uint32_t k);
+    /* Packs n_tok rows of k floats for gemm with that weight dtype: for BF16 weights rounds to
+     * nearest-even bf16, otherwise keeps floats. x[t] points at row t; where `scale` is not NULL
+     * x[t][i] * scale[i] is packed. dst is 64-byte aligned. */
+    void (*pack)(enum dtype weight, const float *const *x, const float *scale, uint32_t n_tok,
+                 uint32_t k, void *dst);
     cpu_gemm_fn *gemm[3]; /* by enum dtype of the weight: F32, BF16, F16 */
     /* One attention piece for `n_q` query heads that share one KV head and one token row:
      * positions [0, n) of contiguous k and v rows (head_dim elements of kv dtype each, n <=
-     * kv_block), continuing the running state: for each head h: state[h] = {max, sum, out[D]}
-     * (stride D + 2 floats), q: n_q rows of D floats already scaled by 1/sqrt(D). */
+     * ATTENTION_PIECE), continuing the running state: for each head h: state[h] = {max, sum,
+     * out[D]} (stride D + 2 floats), q: n_q rows of D floats already scaled by 1/sqrt(D). A fresh
+     * state is {-inf, 0, 0...}. What a head gets does not depend on the heads beside it. */
     void (*attend)(enum dtype kv, const float *q, uint32_t n_q, uint32_t head_dim, const void *k,
                    const void *v, uint32_t n, float *state);
+    float (*sum_squares)(const float *x, uint32_t n); /* the order of the sum depends on n alone */
+    void (*silu_mul)(float *gate, const float *up, uint32_t n); /* gate = silu(gate) * up */
+    /* out = {max of x, sum of exp(x - max)}; NaN counts as -inf; no finite value gives a sum of 0
+     */
+    void (*max_sumexp)(const float *x, uint32_t n, float out[2]);
+    void (*exp_of)(float *y, const float *x, uint32_t n); /* y = exp(x), 0 for NaN; y may be x */
 };
 
 /* The best isa that this processor has; `want` (may be NULL) asks for one by name, NULL is
- * returned when that one is unknown or not supported here. */
+ * returned when that one is unknown or not supported here. Asks the kernel for permission to use
+ * AMX tiles where it is needed, for the whole process: call it before starting workers. */
 const struct cpu_isa *cpu_isa_select(const char *want);
 
-/* The kernels, one per row of op.def; reach them through cpu_task_run. */
-#define OP(ID, name, launch, split, inputs, outputs) void cpu_##name(const struct cpu_task *t);
+/* All of them, best first, supported here or not. */
+extern const struct cpu_isa cpu_isa_ref, cpu_isa_avx2, cpu_isa_avx512, cpu_isa_amx;
+
+/* The kernels, one per row of op.def; reach them through cpu_task_run. And the scratch that the
+ * largest task of an operator needs. */
+#define OP(ID, name, launch, split, inputs, outputs)                                               \
+    void cpu_##name(const struct cpu_task *t);                                                     \
+    size_t cpu_##name##_scratch(const struct prog_header *program, const struct prog_op *op);
 #include "graph/op.def"
 #undef OP
 

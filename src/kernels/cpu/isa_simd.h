@@ -1,0 +1,265 @@
+/* isa_simd.h - the primitives of struct cpu_isa, written once over vectors.
+ *
+ * Included by isa_avx2.c and isa_avx512.c after their simd_*.h, which gives the vector type `vf` of
+ * VL floats and the operands of dot products. Every sum runs over fixed lanes, then down one tree;
+ * a ragged end is one more step with zeros in the missing lanes. So results depend on lengths only.
+ *
+ * The gemm: an accumulator vector per (weight row, token). Few tokens: more rows at a time, so that
+ * enough accumulators hide the latency of the multiply; all tokens pass over a group of weight rows
+ * while it is in the L1 cache, so weights come from memory once. */
+#ifndef QN_KERNELS_CPU_ISA_SIMD_H
+#define QN_KERNELS_CPU_ISA_SIMD_H
+
+#include "kernels/cpu/cpu_kernel.h"
+
+#include <math.h>
+#include <string.h>
+
+#define UNROLL _Pragma("GCC unroll 16")
+
+/* ---- exponential ---- */
+
+/* e^x within 2 ulp: 2^n times a polynomial on [-ln2/2, ln2/2]. 0 below the smallest normal number
+ * and for NaN, at most e^88.3. */
+INLINE vf vf_exp(vf x) {
+    vf low = vf_set1(-87.3f);
+    vf c = vf_min(vf_max(x, low), vf_set1(88.3f));
+    vf n = vf_round(vf_mul(c, vf_set1(0x1.715476p+0f)));
+    vf r = vf_fnma(n, vf_set1(0x1.62e430p-1f), c); /* ln 2, high and low part */
+    r = vf_fnma(n, vf_set1(-0x1.05c610p-29f), r);
+    vf p = vf_fma(r, vf_set1(1.0f / 5040), vf_set1(1.0f / 720));
+    p = vf_fma(r, p, vf_set1(1.0f / 120));
+    p = vf_fma(r, p, vf_set1(1.0f / 24));
+    p = vf_fma(r, p, vf_set1(1.0f / 6));
+    p = vf_fma(r, p, vf_set1(0.5f));
+    p = vf_fma(r, p, vf_set1(1.0f));
+    p = vf_fma(r, p, vf_set1(1.0f));
+    return vf_where_ge(x, low, vf_ldexp(p, n));
+}
+
+static void simd_exp_of(float *y, const float *x, uint32_t n) {
+    uint32_t i = 0;
+    for (; i + VL <= n; i += VL) vf_store(y + i, vf_exp(vf_load(x + i)));
+    if (i < n) vf_store_n(y + i, vf_exp(vf_load_n(x + i, n - i)), n - i);
+}
+
+INLINE vf silu_mul_vf(vf g, vf u) {
+    vf e = vf_exp(vf_sub(vf_zero(), g));
+    return vf_mul(vf_div(g, vf_add(vf_set1(1), e)), u);
+}
+
+static void simd_silu_mul(float *gate, const float *up, uint32_t n) {
+    uint32_t i = 0;
+    for (; i + VL <= n; i += VL)
+        vf_store(gate + i, silu_mul_vf(vf_load(gate + i), vf_load(up + i)));
+    if (i < n) {
+        vf v = silu_mul_vf(vf_load_n(gate + i, n - i), vf_load_n(up + i, n - i));
+        vf_store_n(gate + i, v, n - i);
+    }
+}
+
+/* ---- reductions ---- */
+
+static float simd_sum_squares(const float *x, uint32_t n) {
+    vf acc[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+    uint32_t i = 0;
+    for (; i + 4 * VL <= n; i += 4 * VL) {
+        UNROLL for (uint32_t j = 0; j < 4; j++) {
+            vf v = vf_load(x + i + j * VL);
+            acc[j] = vf_fma(v, v, acc[j]);
+        }
+    }
+    for (; i + VL <= n; i += VL) {
+        vf v = vf_load(x + i);
+        acc[0] = vf_fma(v, v, acc[0]);
+    }
+    if (i < n) {
+        vf v = vf_load_n(x + i, n - i);
+        acc[1] = vf_fma(v, v, acc[1]);
+    }
+    return vf_sum(vf_add(vf_add(acc[0], acc[1]), vf_add(acc[2], acc[3])));
+}
+
+/* The first n < VL elements, -inf in the other lanes. */
+INLINE vf load_n_or_low(const float *x, uint32_t n) {
+    float v[VL];
+    for (uint32_t i = 0; i < VL; i++) v[i] = i < n ? x[i] : -INFINITY;
+    return vf_load(v);
+}
+
+static void simd_max_sumexp(const float *x, uint32_t n, float out[2]) {
+    uint32_t full = n / VL * VL;
+    vf tail = load_n_or_low(x + full, n - full);
+    vf m = vf_set1(-INFINITY);
+    for (uint32_t i = 0; i < full; i += VL) m = vf_max(vf_load(x + i), m);
+    float max = vf_hmax(vf_max(tail, m));
+    vf sum = vf_zero(), shift = vf_set1(max);
+    for (uint32_t i = 0; i < full; i += VL)
+        sum = vf_add(sum, vf_exp(vf_sub(vf_load(x + i), shift)));
+    sum = vf_add(sum, vf_exp(vf_sub(tail, shift)));
+    out[0] = max;
+    out[1] = vf_sum(sum);
+}
+
+/* ---- packing ---- */
+
+INLINE vf pack_load(const float *x, const float *scale, uint32_t i, uint32_t k) {
+    if (i >= k) return vf_zero();
+    if (i + VL <= k) {
+        vf v = vf_load(x + i);
+        return scale != NULL ? vf_mul(v, vf_load(scale + i)) : v;
+    }
+    vf v = vf_load_n(x + i, k - i);
+    return scale != NULL ? vf_mul(v, vf_load_n(scale + i, k - i)) : v;
+}
+
+static size_t simd_pack_bytes(enum dtype weight, uint32_t n_tok, uint32_t k) {
+    return n_tok * dot_row_bytes(weight, k);
+}
+
+INLINE void pack_rows(enum dtype weight, const float *const *x, const float *scale, uint32_t n_tok,
+                      uint32_t k, char *dst) {
+    uint32_t unit = weight == DTYPE_BF16 ? 2 * VL : VL; /* elements of one dot_pack */
+    for (uint32_t t = 0; t < n_tok; t++) {
+        char *row = dst + t * dot_row_bytes(weight, k);
+        for (uint32_t i = 0; i < k; i += unit)
+            dot_pack(weight, row, i, pack_load(x[t], scale, i, k),
+                     pack_load(x[t], scale, i + VL, k));
+    }
+}
+
+static void simd_pack(enum dtype weight, const float *const *x, const float *scale, uint32_t n_tok,
+                      uint32_t k, void *dst) {
+    if (weight == DTYPE_BF16)
+        pack_rows(DTYPE_BF16, x, scale, n_tok, k, dst);
+    else
+        pack_rows(DTYPE_F32, x, scale, n_tok, k, dst);
+}
+
+/* ---- matrix times vectors ---- */
+
+struct gemm_args {
+    const char *w; /* the group's first row */
+    size_t w_stride;
+    uint32_t k;
+    const char *x; /* the group's first token */
+    size_t x_stride;
+    float *y; /* of the first row and token */
+    size_t ldy;
+};
+
+/* y = sums of R x T accumulators, four rows of a token at a time. */
+INLINE void store_sums(int R, int T, vf acc[8][6], float *y, size_t ldy) {
+    UNROLL for (int t = 0; t < T; t++) {
+        UNROLL for (int r = 0; r < R; r += 4) {
+            if (R < 4)
+                y[(size_t)t * ldy] = vf_sum(acc[0][t]);
+            else
+                _mm_storeu_ps(y + (size_t)t * ldy + r,
+                              vf_sum4(acc[r][t], acc[r + 1][t], acc[r + 2][t], acc[r + 3][t]));
+        }
+    }
+}
+
+/* R weight rows times T tokens; R and T are constants where it is inlined, R is 1, 4 or 8. */
+INLINE void gemm_block(enum dtype dtype, int R, int T, const struct gemm_args *a) {
+    vf acc[8][6];
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int t = 0; t < T; t++) acc[r][t] = vf_zero();
+    uint32_t step = dot_step(dtype), i = 0;
+    operand w[8];
+    for (; i + step <= a->k; i += step) {
+        const char *p = a->w + (size_t)i * dtype_bytes(dtype);
+        UNROLL for (int r = 0; r < R; r++) w[r] = dot_weight(dtype, p + (size_t)r * a->w_stride);
+        UNROLL for (int t = 0; t < T; t++) {
+            operand x = dot_x(dtype, a->x + (size_t)t * a->x_stride, i);
+            UNROLL for (int r = 0; r < R; r++) acc[r][t] = dot(dtype, acc[r][t], w[r], x);
+        }
+    }
+    if (i < a->k) {
+        const char *p = a->w + (size_t)i * dtype_bytes(dtype);
+        UNROLL for (int r = 0; r < R; r++) w[r] =
+            dot_weight_n(dtype, p + (size_t)r * a->w_stride, a->k - i);
+        UNROLL for (int t = 0; t < T; t++) {
+            operand x = dot_x(dtype, a->x + (size_t)t * a->x_stride, i);
+            UNROLL for (int r = 0; r < R; r++) acc[r][t] = dot(dtype, acc[r][t], w[r], x);
+        }
+    }
+    store_sums(R, T, acc, a->y, a->ldy);
+}
+
+/* R weight rows times n_tok tokens, in groups of at most `most` of nearly equal size. */
+INLINE void gemm_rows(enum dtype dtype, int R, uint32_t most, struct gemm_args a, uint32_t n_tok) {
+    uint32_t groups = (n_tok + most - 1) / most;
+    for (uint32_t g = 0, t = 0; g < groups; g++) {
+        uint32_t T = (n_tok - t) / (groups - g);
+        switch (T) {
+        case 1: gemm_block(dtype, R, 1, &a); break;
+        case 2: gemm_block(dtype, R, 2, &a); break;
+        case 3:
+            if (most >= 3) gemm_block(dtype, R, 3, &a);
+            break;
+        case 4:
+            if (most >= 4) gemm_block(dtype, R, 4, &a);
+            break;
+        case 5:
+            if (most >= 5) gemm_block(dtype, R, 5, &a);
+            break;
+        case 6:
+            if (most >= 6) gemm_block(dtype, R, 6, &a);
+            break;
+        default: break;
+        }
+        t += T;
+        a.x += T * a.x_stride;
+        a.y += T * a.ldy;
+    }
+}
+
+INLINE void gemm_any(enum dtype dtype, const void *w, uint32_t n_out, uint32_t k, const void *x,
+                     uint32_t n_tok, float *y, size_t ldy) {
+    struct gemm_args a = {
+        .w = w,
+        .w_stride = (size_t)k * dtype_bytes(dtype),
+        .k = k,
+        .x = x,
+        .x_stride = dot_row_bytes(dtype, k),
+        .y = y,
+        .ldy = ldy,
+    };
+    bool few = n_tok <= DOT_TOKENS_FEW;
+    uint32_t rows = few ? DOT_ROWS_FEW : DOT_ROWS, n = 0;
+    for (; n + rows <= n_out; n += rows) {
+        if (few)
+            gemm_rows(dtype, DOT_ROWS_FEW, DOT_TOKENS_FEW, a, n_tok);
+        else
+            gemm_rows(dtype, DOT_ROWS, DOT_TOKENS, a, n_tok);
+        a.w += rows * a.w_stride;
+        a.y += rows;
+    }
+    for (; n < n_out; n++) {
+        gemm_rows(dtype, 1, DOT_TOKENS, a, n_tok);
+        a.w += a.w_stride;
+        a.y++;
+    }
+}
+
+static void simd_gemm_f32(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
+                          float *y, size_t ldy) {
+    gemm_any(DTYPE_F32, w, n_out, k, x, n_tok, y, ldy);
+}
+
+__attribute__((unused)) /* isa_amx.c has its own */
+static void
+simd_gemm_bf16(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok, float *y,
+               size_t ldy) {
+    gemm_any(DTYPE_BF16, w, n_out, k, x, n_tok, y, ldy);
+}
+
+static void simd_gemm_f16(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
+                          float *y, size_t ldy) {
+    gemm_any(DTYPE_F16, w, n_out, k, x, n_tok, y, ldy);
+}
+
+#include "kernels/cpu/isa_simd_attend.h"
+
+#endif

@@ -1,0 +1,109 @@
+/* qkv.c - QKV: the query heads of this iteration and its rows of the KV cache.
+ *
+ * One unit is one head: query heads first, then key heads, then value heads. Steps for a head of a
+ * row: dot products with the packed x * norm, times 1 / rms, plus bias; for queries and keys the
+ * per-head RMSNorm and RoPE ("rotate half": pairs i, i + D/2) at the row's position. Queries go out
+ * unscaled; keys and values go to the cache at the row's slot and position. */
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/tile.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+struct qkv_scratch {
+    void *pack; /* a block of rows of x * norm */
+    float *y;   /* [block, D] dot products of one head */
+    size_t bytes;
+};
+
+static struct qkv_scratch layout(void *base, uint32_t block, uint32_t k, uint32_t D) {
+    struct tile_scratch s = {.base = base};
+    struct qkv_scratch l = {0};
+    l.pack = tile_take(&s, cpu_pack_bound(block, k));
+    l.y = tile_take(&s, (size_t)block * D * sizeof(float));
+    l.bytes = s.used;
+    return l;
+}
+
+size_t cpu_qkv_scratch(const struct prog_header *program, const struct prog_op *op) {
+    uint32_t D = PROG(program, MODEL)->head_dim;
+    return layout(NULL, tile_op_block(op, op->k), op->k, D).bytes;
+}
+
+/* Where a unit's weights are and where its results go. */
+struct head {
+    const void *w; /* [D, H] */
+    const float *bias, *norm;
+    uint32_t idx; /* among the heads of its kind */
+    int which;    /* 0 key, 1 value, -1 query */
+};
+
+static struct head head_of_unit(const struct cpu_task *t, uint32_t unit) {
+    uint32_t D = t->spec->head_dim, n_q = t->spec->n_heads, n_kv = t->spec->n_kv_heads;
+    int kind = unit < n_q ? 0 : unit < n_q + n_kv ? 1 : 2; /* q, k, v: the order of the slots */
+    struct head h = {.idx = unit - (kind > 0 ? n_q : 0) - (kind > 1 ? n_kv : 0), .which = kind - 1};
+    enum dtype dtype = tile_in_dtype(t, QKV_WQ + kind);
+    h.w = tile_weight_row(tile_in(t, QKV_WQ + kind), dtype, (uint64_t)h.idx * D, t->op->k);
+    const float *bias = tile_in(t, QKV_BQ + kind);
+    h.bias = bias != NULL ? bias + (size_t)h.idx * D : NULL;
+    h.norm = kind == 0 ? tile_in(t, QKV_Q_NORM) : kind == 1 ? tile_in(t, QKV_K_NORM) : NULL;
+    return h;
+}
+
+static void head_norm(const struct cpu_task *t, float *y, const float *norm, uint32_t D) {
+    float inv = 1.0f / sqrtf(t->isa->sum_squares(y, D) / (float)D + t->spec->rms_eps);
+    for (uint32_t i = 0; i < D; i++) y[i] = y[i] * inv * norm[i];
+}
+
+static void rotate(const struct cpu_rope *rope, float *y, uint32_t D, uint32_t position) {
+    const float *c = rope->cos + (size_t)position * (D / 2);
+    const float *s = rope->sin + (size_t)position * (D / 2);
+    for (uint32_t i = 0; i < D / 2; i++) {
+        float a = y[i], b = y[i + D / 2];
+        y[i] = a * c[i] - b * s[i];
+        y[i + D / 2] = b * c[i] + a * s[i];
+    }
+}
+
+/* From dot products y[D] to the head's place. */
+static void finish_head(const struct cpu_task *t, const struct head *h, uint32_t row, float inv,
+                        float *y) {
+    const struct rt_rows *rows = &t->batch->rows;
+    uint32_t D = t->spec->head_dim, position = (uint32_t)rows->position[row];
+    assert(position < t->batch->max_model_len);
+    for (uint32_t i = 0; i < D; i++) {
+        y[i] *= inv;
+        if (h->bias != NULL) y[i] += h->bias[i];
+    }
+    if (h->norm != NULL) head_norm(t, y, h->norm, D);
+    if (h->which != 1) rotate(t->rope, y, D, position);
+    if (h->which < 0) {
+        float *q = tile_out(t, QKV_OUT_Q); /* [T, n_heads * D] */
+        memcpy(q + ((size_t)row * t->spec->n_heads + h->idx) * D, y, D * sizeof(float));
+        return;
+    }
+    uint32_t slot = (uint32_t)rows->slot[row];
+    void *dst = tile_kv(t, tile_out(t, QKV_OUT_KV), slot, position, h->which, h->idx);
+    for (uint32_t i = 0; i < D; i++) convert_store((enum dtype)t->batch->kv_dtype, dst, i, y[i]);
+}
+
+void cpu_qkv(const struct cpu_task *t) {
+    const float *input = tile_in(t, QKV_X); /* [T, H] */
+    enum dtype dtype = tile_in_dtype(t, QKV_WQ);
+    uint32_t k = t->op->k, D = t->spec->head_dim;
+    uint32_t block = tile_op_block(t->op, k), end = tile_row_end(t, t->batch->rows.n_rows);
+    struct qkv_scratch l = layout(t->scratch, block, k, D);
+    for (uint32_t r = t->task->row0; r < end; r += block) {
+        uint32_t n = end - r < block ? end - r : block;
+        const float *x[TILE_MAX_ROWS];
+        float inv[TILE_MAX_ROWS];
+        for (uint32_t i = 0; i < n; i++) x[i] = input + (size_t)(r + i) * k;
+        tile_pack_norm(t, dtype, x, tile_in(t, QKV_NORM), n, k, l.pack, inv);
+        for (uint32_t u = t->task->unit0; u < t->task->unit1; u++) {
+            struct head h = head_of_unit(t, u);
+            t->isa->gemm[dtype](h.w, D, k, l.pack, n, l.y, D);
+            for (uint32_t i = 0; i < n; i++) finish_head(t, &h, r + i, inv[i], l.y + (size_t)i * D);
+        }
+    }
+}

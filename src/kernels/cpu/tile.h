@@ -1,0 +1,68 @@
+/* tile.h - what the kernels share: operands of a task, its rows, its scratch, RMSNorm folded into
+ * the packing of activations, addresses in the KV cache.
+ *
+ * A kernel walks its task's token rows in blocks of tile_block_rows(k), so that a block of packed
+ * activations stays in a core's L2 cache while the weights pass by, and its columns in chunks of
+ * TILE_CHUNK, so that a block's results stay there too until they are finished. */
+#ifndef QN_KERNELS_CPU_TILE_H
+#define QN_KERNELS_CPU_TILE_H
+
+#include "kernels/cpu/cpu_kernel.h"
+
+enum {
+    TILE_MAX_ROWS = 192, /* most rows of a block */
+    TILE_CHUNK = 64,     /* columns */
+};
+
+/* Rows of a block for dot products of length k: about 384 KB of packed bf16, 32 to 192 rows. */
+uint32_t tile_block_rows(uint32_t k);
+
+/* Operands by slot of op.def. NULL where an optional one is absent. */
+static inline const void *tile_in(const struct cpu_task *t, int slot) {
+    uint32_t i = t->op->in[slot];
+    return i == PROG_NONE ? NULL : t->tensors[i];
+}
+static inline void *tile_out(const struct cpu_task *t, int slot) {
+    uint32_t i = t->op->out[slot];
+    return i == PROG_NONE ? NULL : t->tensors[i];
+}
+static inline enum dtype tile_in_dtype(const struct cpu_task *t, int slot) {
+    return (enum dtype)PROG(t->program, TENSOR)[t->op->in[slot]].dtype;
+}
+
+/* Row n of a weight matrix. */
+static inline const void *tile_weight_row(const void *w, enum dtype dtype, uint64_t n, uint32_t k) {
+    return (const char *)w + n * k * dtype_bytes(dtype);
+}
+
+/* The end of a task's rows: the task's own, or where this iteration's rows end. */
+static inline uint32_t tile_row_end(const struct cpu_task *t, uint32_t n_rows) {
+    return t->task->row1 < n_rows ? t->task->row1 : n_rows;
+}
+
+/* Scratch is cut from its start, every piece 64-byte aligned. With base NULL the same calls count
+ * the bytes: `used` at the end is what a kernel's _scratch function answers. */
+struct tile_scratch {
+    char *base;
+    size_t used;
+};
+static inline void *tile_take(struct tile_scratch *s, size_t bytes) {
+    char *p = s->base == NULL ? NULL : s->base + s->used;
+    s->used += (bytes + 63) & ~(size_t)63;
+    return p;
+}
+
+/* Rows of the largest block that the operator's tasks work on. */
+uint32_t tile_op_block(const struct prog_op *op, uint32_t k);
+
+/* Packs n <= TILE_MAX_ROWS rows of k floats, times the RMSNorm's weights if norm is not NULL, and
+ * gives the factor 1 / rms of each row, which belongs to the results of the dot products: inv[n].
+ */
+void tile_pack_norm(const struct cpu_task *t, enum dtype weight, const float *const *x,
+                    const float *norm, uint32_t n, uint32_t k, void *dst, float *inv);
+
+/* Address of the key (which = 0) or value (1) row of a position of a slot, in a layer's cache. */
+void *tile_kv(const struct cpu_task *t, void *cache, uint32_t slot, uint32_t position, int which,
+              uint32_t kv_head);
+
+#endif
