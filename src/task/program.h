@@ -8,8 +8,8 @@
  *   | header | model | variants | tensors | ops | tasks | events | aot | weights | strings |
  *   +--------+-------+----------+---------+-----+-------+--------+-----+---------+---------+
  *
- * A *variant* is the task graph for one number of token rows; each iteration runs one of them. Task,
- * event, op and tensor indices are program-wide. Within a variant tasks stand in the order of
+ * A *variant* is the task graph for one number of token rows; each iteration runs one of them.
+ * Task, event, op and tensor indices are program-wide. Within a variant tasks stand in the order of
  * linearization (MPK Algorithm 1): the tasks that wait for one event are contiguous.
  */
 #ifndef QN_TASK_PROGRAM_H
@@ -55,13 +55,13 @@ struct prog_section {
 struct prog_header {
     char magic[8];
     uint32_t version;
-    uint32_t n_workers;     /* workers that the placement is for */
-    uint64_t total_bytes;   /* of the whole program */
-    uint64_t spec_hash;     /* of the model_spec: a program fits one architecture */
-    uint32_t n_slots;       /* requests in flight (--max-num-seqs) */
-    uint32_t max_model_len; /* positions that a request may have */
-    uint32_t kv_block;      /* positions per KV block, a divisor of ATTENTION_PIECE */
-    uint32_t kv_dtype;      /* enum dtype of the KV cache */
+    uint32_t n_workers;       /* workers that the placement is for */
+    uint64_t total_bytes;     /* of the whole program */
+    uint64_t spec_hash;       /* of the model_spec: a program fits one architecture */
+    uint32_t n_slots;         /* requests in flight (--max-num-seqs) */
+    uint32_t max_model_len;   /* positions that a request may have */
+    uint32_t kv_block;        /* positions per KV block, a divisor of ATTENTION_PIECE */
+    uint32_t kv_dtype;        /* enum dtype of the KV cache */
     uint64_t workspace_bytes; /* activations of all variants; they share one workspace */
     uint32_t model_path;      /* string: where the checkpoint was, "" if unknown */
     uint32_t target;          /* enum prog_target */
@@ -76,8 +76,8 @@ struct prog_variant {
     uint32_t first_op, n_ops;
     uint32_t first_task, n_tasks;
     uint32_t first_event, n_events;
-    uint32_t start_event;  /* activated when the iteration begins */
-    uint32_t end_event;    /* activated when every task of the iteration is done */
+    uint32_t start_event; /* activated when the iteration begins */
+    uint32_t end_event;   /* activated when every task of the iteration is done */
     uint32_t first_tensor, n_tensors;
     uint32_t n_jit_events; /* events with JIT tasks among their dependents */
     uint32_t n_jit_tasks;
@@ -102,12 +102,12 @@ struct prog_tensor {
 ABI_SIZE(struct prog_tensor, 40);
 
 struct prog_op {
-    uint16_t kind; /* enum op_kind */
-    int16_t layer; /* -1 outside the layers */
-    uint32_t units;    /* kgraph_units */
-    uint32_t k;        /* length of the dot products (columns of the weight), 0: none */
-    uint32_t n_rows;   /* T or L of its variant */
-    uint32_t in[OP_MAX_IN];   /* tensors, PROG_NONE where absent */
+    uint16_t kind;          /* enum op_kind */
+    int16_t layer;          /* -1 outside the layers */
+    uint32_t units;         /* kgraph_units */
+    uint32_t k;             /* length of the dot products (columns of the weight), 0: none */
+    uint32_t n_rows;        /* T or L of its variant */
+    uint32_t in[OP_MAX_IN]; /* tensors, PROG_NONE where absent */
     uint32_t out[OP_MAX_OUT];
 };
 ABI_SIZE(struct prog_op, 64);
@@ -144,7 +144,7 @@ struct prog_weight {
 };
 
 /* Typed access to the sections: PROG(p, TASK)[i]. `p` points at the header. */
-#define PROG(p, SECTION) ((const PROG_TYPE_##SECTION *)prog_section_at((p), SECTION_##SECTION))
+#define PROG(p, SECTION)  ((const PROG_TYPE_##SECTION *)prog_section_at((p), SECTION_##SECTION))
 #define PROG_TYPE_MODEL   struct model_spec
 #define PROG_TYPE_VARIANT struct prog_variant
 #define PROG_TYPE_TENSOR  struct prog_tensor
@@ -159,7 +159,8 @@ struct prog_weight {
 #ifdef __CUDACC__
 __device__
 #endif
-static inline const void *prog_section_at(const struct prog_header *p, int section) {
+    static inline const void *
+    prog_section_at(const struct prog_header *p, int section) {
     return (const char *)p + p->section[section].offset;
 }
 
@@ -168,8 +169,8 @@ static inline const void *prog_section_at(const struct prog_header *p, int secti
 #ifdef __CUDACC__
 __device__
 #endif
-static inline void prog_slice(uint64_t length, uint32_t s, uint32_t n, uint64_t *first,
-                              uint64_t *last) {
+    static inline void
+    prog_slice(uint64_t length, uint32_t s, uint32_t n, uint64_t *first, uint64_t *last) {
     *first = length * s / n;
     *last = length * (s + 1) / n;
 }

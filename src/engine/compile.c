@@ -1,0 +1,207 @@
+#include "engine/compile.h"
+#include "base/checked.h"
+#include "task/program_make.h"
+#include "task/task_verify.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+void compile_options_init(struct compile_options *o) {
+    *o = (struct compile_options){.target = TARGET_CPU,
+                                  .n_workers = 1,
+                                  .n_slots = 8,
+                                  .max_model_len = 4096,
+                                  .max_batched_tokens = 128,
+                                  .kv_block = 64,
+                                  .kv_dtype = DTYPE_BF16,
+                                  .task = {.tasks_per_worker = 1, .launch = LAUNCH_HYBRID}};
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int check_options(struct diag *d, const struct compile_options *o) {
+    const struct {
+        const char *field;
+        uint64_t value, low, high;
+    } bounds[] = {
+        {"workers", o->n_workers, 1, PROG_MAX_WORKERS},
+        {"max-num-seqs", o->n_slots, 1, PROG_MAX_SEQS},
+        {"max-model-len", o->max_model_len, 1, SPEC_MAX_MODEL_LEN},
+        {"max-num-batched-tokens", o->max_batched_tokens, 1, PROG_MAX_ROWS},
+        {"kv-block", o->kv_block, 1, ATTENTION_PIECE},
+        {"tasks-per-worker", o->task.tasks_per_worker, 1, 64},
+    };
+    for (size_t i = 0; i < COUNT_OF(bounds); i++)
+        if (bounds[i].value < bounds[i].low || bounds[i].value > bounds[i].high)
+            return fail(d, QN_EINVAL, "%s: want a number from %llu to %llu, have %llu",
+                        bounds[i].field, (unsigned long long)bounds[i].low,
+                        (unsigned long long)bounds[i].high, (unsigned long long)bounds[i].value);
+    if (ATTENTION_PIECE % o->kv_block != 0)
+        return fail(d, QN_EINVAL, "kv-block: want a divisor of %d, have %u", ATTENTION_PIECE,
+                    o->kv_block);
+    return QN_OK;
+}
+
+/* One variant on its way through the stages. */
+struct variant {
+    struct kgraph kernel;
+    struct tgraph tasks;
+};
+
+struct compile {
+    struct diag *d;
+    struct model *model;
+    const struct compile_options *options;
+    const struct compile_hook *hook;
+    struct compile_report *report;
+    struct arena arena;
+    struct variant variants[PROG_MAX_VARIANTS];
+    uint32_t n_variants;
+};
+
+static int show(struct compile *c, uint32_t n_rows, const char *stage, const struct strbuf *text) {
+    TRY(strbuf_status(c->d, text));
+    c->hook->stage(c->hook->user, n_rows, stage, strbuf_text(text));
+    return QN_OK;
+}
+
+/* After each stage: the IR's verify, its stats into the report, its dump to the hook. */
+static int after(struct compile *c, uint32_t index, enum task_stage stage) {
+    const struct tgraph *g = &c->variants[index].tasks;
+    TRY(tgraph_verify(c->d, g, stage));
+    if (c->report != NULL) tgraph_stats(g, stage, &c->report->variants[index].after[stage]);
+    if (c->hook == NULL) return QN_OK;
+    struct strbuf text = {0};
+    tgraph_dump(g, stage, &text);
+    int rc = show(c, g->kernel->n_rows, task_stage_name(stage), &text);
+    strbuf_fini(&text);
+    return rc;
+}
+
+static int after_kernel_graph(struct compile *c, uint32_t index) {
+    const struct kgraph *k = &c->variants[index].kernel;
+    TRY(kgraph_verify(c->d, k));
+    if (c->report != NULL) {
+        c->report->variants[index].n_rows = k->n_rows;
+        kgraph_stats(k, &c->report->variants[index].kernel);
+    }
+    if (c->hook == NULL) return QN_OK;
+    struct strbuf text = {0};
+    kgraph_dump(k, &text);
+    int rc = show(c, k->n_rows, "kernel", &text);
+    strbuf_fini(&text);
+    return rc;
+}
+
+/* With few rows there are fewer (row, KV head) items than workers: then the context is cut too. */
+static bool wants_split_attention(const struct compile *c, uint32_t n_rows) {
+    return c->options->max_model_len > ATTENTION_PIECE &&
+           (uint64_t)n_rows * c->model->spec.n_kv_heads < c->options->n_workers;
+}
+
+static int compile_variant(struct compile *c, uint32_t n_rows) {
+    const uint32_t i = c->n_variants++;
+    struct variant *v = &c->variants[i];
+    struct task_options options = c->options->task;
+    options.n_workers = c->options->n_workers;
+
+    /* The model as operators over tensors. */
+    TRY(model_build_graph(c->d, c->model, &c->arena, n_rows, MIN(n_rows, c->options->n_slots),
+                          c->options->max_model_len, wants_split_attention(c, n_rows), &v->kernel));
+    TRY(after_kernel_graph(c, i));
+    struct tgraph *g = &v->tasks;
+    tgraph_init(g, &c->arena, &v->kernel, &options);
+
+    /* Operators become tasks. From here on no computing task is added. */
+    TRY(decompose(c->d, g));
+    TRY(after(c, i, STAGE_DECOMPOSE));
+    /* Activations get their bytes. From here on aliasing is known. */
+    TRY(memory_plan(c->d, g));
+    TRY(after(c, i, STAGE_MEMORY_PLAN));
+    /* Overlapping regions order tasks: RAW, WAR, WAW. */
+    TRY(depend(c->d, g));
+    TRY(after(c, i, STAGE_DEPEND));
+    /* Dependencies become events; no two have equal in-sets or out-sets. */
+    TRY(event_fuse(c->d, g));
+    TRY(after(c, i, STAGE_EVENT_FUSE));
+    /* One event before and one after every task. From here on no task and no event is added. */
+    TRY(normalize(c->d, g));
+    TRY(after(c, i, STAGE_NORMALIZE));
+    /* An event's dependents become a range. From here on indices are final. */
+    TRY(linearize(c->d, g));
+    TRY(after(c, i, STAGE_LINEARIZE));
+    /* Every task is JIT or has a worker. */
+    TRY(place(c->d, g));
+    return after(c, i, STAGE_PLACE);
+}
+
+static int compile_variants(struct compile *c) {
+    const uint32_t most = c->options->max_batched_tokens;
+    for (uint32_t rows = 1; rows < most; rows *= 2) TRY(compile_variant(c, rows));
+    return compile_variant(c, most);
+}
+
+static int make_program(struct compile *c, struct prog_header **program) {
+    const struct compile_options *o = c->options;
+    const struct program_config config = {.target = o->target,
+                                          .n_workers = o->n_workers,
+                                          .n_slots = o->n_slots,
+                                          .max_model_len = o->max_model_len,
+                                          .kv_block = o->kv_block,
+                                          .kv_dtype = o->kv_dtype,
+                                          .model_path = c->model->dir};
+    struct tgraph *graphs;
+    TRY(ARENA_NEW(c->d, &c->arena, &graphs, c->n_variants));
+    for (uint32_t i = 0; i < c->n_variants; i++) graphs[i] = c->variants[i].tasks;
+    return program_make(c->d, &config, graphs, c->n_variants, program);
+}
+
+/* The proof, on the final bytes and with none of the code above. */
+static int prove(struct compile *c, const struct prog_header *program) {
+    const double start = now();
+    TRY(program_check(c->d, "the compiled program", program, program->total_bytes));
+    TRY(task_verify(c->d, program, NULL));
+    if (c->report != NULL) c->report->seconds_verify = now() - start;
+    if (c->hook == NULL) return QN_OK;
+    struct strbuf text = {0};
+    program_dump(program, &text);
+    int rc = show(c, 0, "program", &text);
+    strbuf_fini(&text);
+    return rc;
+}
+
+int compile_model(struct diag *d, struct model *m, const struct compile_options *o,
+                  const struct compile_hook *hook, struct compile_report *report,
+                  struct prog_header **program) {
+    const double start = now();
+    *program = NULL;
+    if (report != NULL) memset(report, 0, sizeof *report);
+    TRY(check_options(d, o));
+    struct compile *c = calloc(1, sizeof *c);
+    if (c == NULL) return fail_nomem(d, sizeof *c, "the compiler");
+    *c = (struct compile){.d = d, .model = m, .options = o, .hook = hook, .report = report};
+    int rc = compile_variants(c);
+    if (rc == QN_OK) rc = make_program(c, program);
+    if (rc == QN_OK) rc = prove(c, *program);
+    if (report != NULL) {
+        report->n_variants = c->n_variants;
+        report->peak_bytes = c->arena.total_bytes;
+        report->seconds_total = now() - start;
+    }
+    for (uint32_t i = 0; i < c->n_variants; i++) {
+        tgraph_fini(&c->variants[i].tasks);
+        kgraph_fini(&c->variants[i].kernel);
+    }
+    arena_fini(&c->arena);
+    free(c);
+    if (rc != QN_OK) {
+        free(*program);
+        *program = NULL;
+    }
+    return rc;
+}

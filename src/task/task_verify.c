@@ -1,0 +1,624 @@
+#include "task/task_verify.h"
+#include "base/arena.h"
+#include "base/checked.h"
+#include "graph/kernel_graph.h"
+
+#include <string.h>
+
+/* A rectangle of bytes: `n_rows` runs of `run` bytes, `stride` apart, the first at `at`. Space 0 is
+ * the workspace; space 1 + layer is that layer's KV cache, where "bytes" are (row, head unit) cells
+ * of this iteration's rows. */
+struct rect {
+    uint32_t space;
+    bool write;
+    uint64_t at, run, stride, n_rows;
+    uint32_t slice, n_slices; /* shares nothing with another slice of the same operator */
+    uint32_t op;
+};
+
+enum { MAX_RECTS = 6 };
+
+/* Tasks with the same wait and trigger are ordered alike with respect to all others. */
+struct access_class {
+    uint32_t wait, trigger;
+    uint32_t first, n; /* in the list of accesses, sorted by class */
+    bool writes;
+};
+
+struct access {
+    uint32_t object; /* tensor */
+    uint32_t task;
+    struct rect rect;
+};
+
+struct proof {
+    struct diag *d;
+    const struct prog_header *p;
+    const struct prog_variant *v;
+    struct arena arena; /* of one variant */
+    uint64_t words;     /* of one row of `reach` */
+    uint64_t *reach;    /* [n_events][words] events that an event leads to */
+    ARRAY(struct access) accesses;
+    struct verify_report report;
+};
+
+/* ---- what the operators touch ------------------------------------------------------------- */
+
+static const struct prog_tensor *tensor(const struct proof *f, uint32_t index) {
+    return &PROG(f->p, TENSOR)[index];
+}
+
+/* Rows [row0,row1) x bytes [col0,col1) of rows that are `pitch` bytes long. */
+static struct rect rows_of(const struct proof *f, uint32_t index, uint32_t row0, uint32_t row1,
+                           uint64_t col0, uint64_t col1, uint64_t pitch) {
+    const struct prog_tensor *t = tensor(f, index);
+    const bool state = t->role == PROG_STATE;
+    return (struct rect){.space = state ? 1 + (uint32_t)t->where : 0,
+                         .at = (state ? 0 : t->where) + row0 * pitch + col0,
+                         .run = col1 - col0,
+                         .stride = pitch,
+                         .n_rows = row1 - row0};
+}
+
+static uint64_t pitch_of(const struct prog_tensor *t) {
+    return t->role == PROG_STATE ? t->shape[1] : t->bytes / t->shape[0];
+}
+
+static struct rect whole(const struct proof *f, uint32_t index) {
+    const struct prog_tensor *t = tensor(f, index);
+    return rows_of(f, index, 0, t->shape[0], 0, pitch_of(t), pitch_of(t));
+}
+
+static struct rect full_rows(const struct proof *f, uint32_t index, const struct prog_task *t) {
+    const uint64_t pitch = pitch_of(tensor(f, index));
+    return rows_of(f, index, t->row0, t->row1, 0, pitch, pitch);
+}
+
+/* Columns in elements of `size` bytes, cut off at the row's end. */
+static struct rect columns(const struct proof *f, uint32_t index, const struct prog_task *t,
+                           uint64_t col0, uint64_t col1, uint64_t size) {
+    const uint64_t pitch = pitch_of(tensor(f, index));
+    return rows_of(f, index, t->row0, t->row1, MIN(col0 * size, pitch), MIN(col1 * size, pitch),
+                   pitch);
+}
+
+static int touch(struct proof *f, uint32_t object, uint32_t task, struct rect r, bool write) {
+    if (r.run == 0 || r.n_rows == 0) return QN_OK;
+    r.write = write;
+    r.op = PROG(f->p, TASK)[task].op;
+    const struct access a = {object, task, r};
+    return ARRAY_PUSH(f->d, &f->accesses, a);
+}
+
+static int touch_slice(struct proof *f, uint32_t object, uint32_t task) {
+    struct rect r = whole(f, object);
+    r.slice = PROG(f->p, TASK)[task].unit0;
+    r.n_slices = PROG(f->p, TASK)[task].unit1;
+    return touch(f, object, task, r, true);
+}
+
+/* The operators' reads and writes, from the definitions in op.def. */
+static int touch_all(struct proof *f, uint32_t index) {
+    const struct prog_task *t = &PROG(f->p, TASK)[index];
+    if (t->kind == OP_NONE) return QN_OK;
+    const struct prog_op *op = &PROG(f->p, OP)[t->op];
+    const struct model_spec *s = PROG(f->p, MODEL);
+    const uint64_t D = s->head_dim, u0 = t->unit0, u1 = t->unit1;
+    switch ((enum op_kind)t->kind) {
+    case OP_EMBED: return touch(f, op->out[0], index, full_rows(f, op->out[0], t), true);
+    case OP_QKV: {
+        /* Units count query heads, key heads, value heads; the cache's columns count from the
+         * first key head. */
+        const uint64_t q0 = MIN(u0, s->n_heads), q1 = MIN(u1, s->n_heads);
+        const uint64_t c0 = u0 - q0, c1 = u1 - q1;
+        TRY(touch(f, op->in[QKV_X], index, full_rows(f, op->in[QKV_X], t), false));
+        TRY(touch(f, op->out[QKV_OUT_Q], index,
+                  columns(f, op->out[QKV_OUT_Q], t, q0 * D, q1 * D, 4), true));
+        return touch(f, op->out[QKV_OUT_KV], index, columns(f, op->out[QKV_OUT_KV], t, c0, c1, 1),
+                     true);
+    }
+    case OP_ATTENTION:
+    case OP_ATTENTION_SPLIT:
+        TRY(touch(f, op->in[ATTENTION_Q], index, whole(f, op->in[ATTENTION_Q]), false));
+        TRY(touch(f, op->in[ATTENTION_KV], index, whole(f, op->in[ATTENTION_KV]), false));
+        return touch_slice(f, op->out[0], index);
+    case OP_ATTENTION_COMBINE:
+        TRY(touch(f, op->in[COMBINE_PART], index,
+                  columns(f, op->in[COMBINE_PART], t, u0, u1,
+                          pitch_of(tensor(f, op->in[COMBINE_PART])) / s->n_heads),
+                  false));
+        return touch(f, op->out[0], index, columns(f, op->out[0], t, u0 * D, u1 * D, 4), true);
+    case OP_LINEAR:
+        TRY(touch(f, op->in[LINEAR_A], index, full_rows(f, op->in[LINEAR_A], t), false));
+        if (op->in[LINEAR_RESIDUAL] != PROG_NONE)
+            TRY(touch(f, op->in[LINEAR_RESIDUAL], index,
+                      columns(f, op->in[LINEAR_RESIDUAL], t, u0, u1, 4), false));
+        return touch(f, op->out[0], index, columns(f, op->out[0], t, u0, u1, 4), true);
+    case OP_GATED_MLP:
+        TRY(touch(f, op->in[MLP_X], index, full_rows(f, op->in[MLP_X], t), false));
+        return touch(f, op->out[0], index, columns(f, op->out[0], t, u0, u1, 4), true);
+    case OP_LM_HEAD:
+        TRY(touch(f, op->in[LM_X], index, whole(f, op->in[LM_X]), false));
+        TRY(touch(f, op->out[LM_OUT_LOGITS], index,
+                  columns(f, op->out[LM_OUT_LOGITS], t, u0 * LM_BLOCK, u1 * LM_BLOCK, 4), true));
+        return touch(f, op->out[LM_OUT_PART], index, columns(f, op->out[LM_OUT_PART], t, u0, u1, 8),
+                     true);
+    case OP_SAMPLE:
+        TRY(touch(f, op->in[SAMPLE_LOGITS], index, full_rows(f, op->in[SAMPLE_LOGITS], t), false));
+        TRY(touch(f, op->in[SAMPLE_PART], index, full_rows(f, op->in[SAMPLE_PART], t), false));
+        return touch(f, op->out[0], index, full_rows(f, op->out[0], t), true);
+    case OP_NONE:
+    case N_OP_KINDS: break;
+    }
+    return fail(f->d, QN_EVERIFY, "task %u has no rule", index);
+}
+
+/* ---- shapes: the operands are what the kernels take them for ------------------------------- */
+
+static int check_shapes(struct proof *f) {
+    struct kgraph k;
+    kgraph_init(&k, &f->arena, PROG(f->p, MODEL), f->v->n_rows, f->v->n_logit_rows,
+                f->p->max_model_len);
+    int rc = QN_OK;
+    for (uint32_t i = 0; i < f->v->n_tensors && rc == QN_OK; i++) {
+        const struct prog_tensor *t = tensor(f, f->v->first_tensor + i);
+        struct tensor copy = {.name = program_string(f->p, t->name),
+                              .role = (enum tensor_role)t->role,
+                              .dtype = (enum dtype)t->dtype,
+                              .n_dims = t->n_dims,
+                              .producer = -1};
+        for (int n = 0; n < t->n_dims; n++) copy.shape[n] = t->shape[n];
+        rc = ARRAY_PUSH(f->d, &k.tensors, copy);
+    }
+    for (uint32_t i = 0; i < f->v->n_ops && rc == QN_OK; i++) {
+        const struct prog_op *op = &PROG(f->p, OP)[f->v->first_op + i];
+        struct kop copy = {.kind = op->kind, .layer = op->layer};
+        struct op_info info;
+        op_describe(op->kind, &info);
+        for (int n = 0; n < OP_MAX_IN; n++)
+            copy.in[n] =
+                op->in[n] == PROG_NONE ? NO_TENSOR : (int32_t)(op->in[n] - f->v->first_tensor);
+        for (int n = 0; n < OP_MAX_OUT; n++) {
+            copy.out[n] =
+                op->out[n] == PROG_NONE ? NO_TENSOR : (int32_t)(op->out[n] - f->v->first_tensor);
+            if (n < info.n_out && !info.out[n].state) {
+                int *producer = &k.tensors.items[copy.out[n]].producer;
+                if (*producer >= 0)
+                    rc = fail(f->d, QN_EVERIFY,
+                              "operator %u writes a tensor that operator %d of "
+                              "its variant writes too",
+                              i, *producer);
+                *producer = (int)i;
+            }
+        }
+        if (rc == QN_OK) rc = ARRAY_PUSH(f->d, &k.ops, copy);
+    }
+    if (rc == QN_OK) rc = kgraph_verify(f->d, &k);
+    for (uint32_t i = 0; i < f->v->n_ops && rc == QN_OK; i++) {
+        const struct prog_op *op = &PROG(f->p, OP)[f->v->first_op + i];
+        if (op->units != kgraph_units(&k, &k.ops.items[i]) ||
+            op->n_rows != kgraph_rows(&k, &k.ops.items[i]))
+            rc = fail(f->d, QN_EVERIFY, "operator %u (%s): units or rows do not fit its operands",
+                      f->v->first_op + i, op_name(op->kind));
+    }
+    kgraph_fini(&k);
+    return rc;
+}
+
+/* The weights that tensors point to have the tensors' shapes. */
+static int check_weights(struct proof *f) {
+    for (uint32_t i = 0; i < f->v->n_tensors; i++) {
+        const struct prog_tensor *t = tensor(f, f->v->first_tensor + i);
+        if (t->role != PROG_WEIGHT) continue;
+        const struct prog_weight *w = &PROG(f->p, WEIGHT)[t->where];
+        const uint32_t want =
+            t->n_dims == 1 ? (uint32_t)DTYPE_F32 : PROG(f->p, MODEL)->weight_dtype;
+        if (w->n_dims != t->n_dims || w->rows != t->shape[0] || w->dtype != t->dtype ||
+            (w->n_dims == 2 && w->cols != t->shape[1]) || w->dtype != want)
+            return fail(f->d, QN_EVERIFY, "weight %s does not fit its tensor",
+                        program_string(f->p, w->name));
+    }
+    return QN_OK;
+}
+
+/* ---- counts ------------------------------------------------------------------------------- */
+
+static int check_counts(struct proof *f) {
+    const struct prog_variant *v = f->v;
+    uint32_t *triggers;
+    TRY(ARENA_NEW(f->d, &f->arena, &triggers, v->n_events));
+    for (uint32_t i = v->first_task; i < v->first_task + v->n_tasks; i++) {
+        const struct prog_task *t = &PROG(f->p, TASK)[i];
+        const struct prog_event *e = &PROG(f->p, EVENT)[t->wait];
+        triggers[t->trigger - v->first_event]++;
+        if (i < e->first_task || i - e->first_task >= e->n_tasks)
+            return fail(f->d, QN_EVERIFY,
+                        "task %u waits for event %u, whose dependents are tasks %u to %u", i,
+                        t->wait, e->first_task, e->first_task + e->n_tasks);
+    }
+    uint64_t dependents = 0, jit = 0, jit_events = 0;
+    for (uint32_t i = v->first_event; i < v->first_event + v->n_events; i++) {
+        const struct prog_event *e = &PROG(f->p, EVENT)[i];
+        const uint32_t have = triggers[i - v->first_event] + (i == v->start_event);
+        if (e->n_triggers != have)
+            return fail(f->d, QN_EVERIFY, "event %u counts to %u, but %u tasks trigger it", i,
+                        e->n_triggers, have);
+        if (have == 0) return fail(f->d, QN_EVERIFY, "event %u: nothing triggers it", i);
+        uint32_t n_jit = 0;
+        for (uint32_t k = 0; k < e->n_tasks; k++) {
+            const uint32_t task = e->first_task + k;
+            if (task < v->first_task || task - v->first_task >= v->n_tasks ||
+                PROG(f->p, TASK)[task].wait != i)
+                return fail(f->d, QN_EVERIFY, "event %u starts task %u, which waits for another", i,
+                            task);
+            n_jit += PROG(f->p, TASK)[task].worker == PROG_JIT;
+        }
+        if (n_jit != e->n_jit)
+            return fail(f->d, QN_EVERIFY, "event %u says %u of its tasks are JIT, %u are", i,
+                        e->n_jit, n_jit);
+        dependents += e->n_tasks;
+        jit += n_jit;
+        jit_events += n_jit > 0;
+    }
+    if (dependents != v->n_tasks)
+        return fail(f->d, QN_EVERIFY, "%llu of %u tasks are started by events",
+                    (unsigned long long)dependents, v->n_tasks);
+    if (jit != v->n_jit_tasks || jit_events != v->n_jit_events)
+        return fail(f->d, QN_EVERIFY,
+                    "the variant says %u JIT tasks behind %u events, it has %llu behind %llu",
+                    v->n_jit_tasks, v->n_jit_events, (unsigned long long)jit,
+                    (unsigned long long)jit_events);
+    return QN_OK;
+}
+
+static int check_lists(struct proof *f) {
+    const struct prog_variant *v = f->v;
+    const uint64_t variant = (uint64_t)(v - PROG(f->p, VARIANT));
+    uint8_t *listed;
+    TRY(ARENA_NEW(f->d, &f->arena, &listed, v->n_tasks));
+    uint64_t n = 0;
+    for (uint32_t w = 0; w < f->p->n_workers; w++) {
+        const struct prog_list l = PROG(f->p, LIST)[variant * f->p->n_workers + w];
+        for (uint32_t i = l.first; i < l.first + l.n; i++, n++) {
+            const uint32_t task = PROG(f->p, AOT)[i];
+            if (task < v->first_task || task - v->first_task >= v->n_tasks ||
+                PROG(f->p, TASK)[task].worker != w || listed[task - v->first_task]++ != 0)
+                return fail(f->d, QN_EVERIFY,
+                            "the list of worker %u has task %u, which is not its own or is there "
+                            "twice",
+                            w, task);
+        }
+    }
+    if (n + v->n_jit_tasks != v->n_tasks)
+        return fail(f->d, QN_EVERIFY, "%llu tasks are in lists and %u are JIT, of %u",
+                    (unsigned long long)n, v->n_jit_tasks, v->n_tasks);
+    return QN_OK;
+}
+
+/* ---- deadlock ----------------------------------------------------------------------------- */
+
+/* Runs the program in the abstract, as the workers would: a worker's list in order, JIT tasks as
+ * soon as their event is activated. What runs is a fixed point that does not depend on timing
+ * (a task that can run stays able to run), so one execution stands for all. */
+static int check_deadlock(struct proof *f) {
+    const struct prog_variant *v = f->v;
+    const uint64_t variant = (uint64_t)(v - PROG(f->p, VARIANT));
+    const struct prog_list *lists = PROG(f->p, LIST) + variant * f->p->n_workers;
+    uint32_t *have, *next, *queue; /* event counts, list positions, activated events */
+    TRY(ARENA_NEW(f->d, &f->arena, &have, v->n_events));
+    TRY(ARENA_NEW(f->d, &f->arena, &next, f->p->n_workers));
+    TRY(ARENA_NEW(f->d, &f->arena, &queue, v->n_events));
+    ARRAY(uint32_t) ready = {0}; /* workers to look at again, and JIT tasks + n_workers */
+    uint32_t n_queue = 0, done = 0;
+    int rc = QN_OK;
+    queue[n_queue++] = v->start_event - v->first_event;
+    have[v->start_event - v->first_event] = PROG(f->p, EVENT)[v->start_event].n_triggers;
+    for (uint32_t q = 0; q < n_queue && rc == QN_OK; q++) {
+        const struct prog_event *e = &PROG(f->p, EVENT)[v->first_event + queue[q]];
+        for (uint32_t k = 0; k < e->n_tasks && rc == QN_OK; k++) {
+            const uint32_t w = PROG(f->p, TASK)[e->first_task + k].worker;
+            rc = ARRAY_PUSH(f->d, &ready, w == PROG_JIT ? f->p->n_workers + e->first_task + k : w);
+        }
+        while (ready.n > 0 && rc == QN_OK) {
+            const uint32_t r = ready.items[--ready.n];
+            const bool jit = r >= f->p->n_workers;
+            for (;;) {
+                if (!jit && next[r] == lists[r].n) break;
+                const uint32_t task =
+                    jit ? r - f->p->n_workers : PROG(f->p, AOT)[lists[r].first + next[r]];
+                const struct prog_task *t = &PROG(f->p, TASK)[task];
+                if (have[t->wait - v->first_event] < PROG(f->p, EVENT)[t->wait].n_triggers) break;
+                done++;
+                if (++have[t->trigger - v->first_event] == PROG(f->p, EVENT)[t->trigger].n_triggers)
+                    queue[n_queue++] = t->trigger - v->first_event;
+                if (jit) break;
+                next[r]++;
+            }
+        }
+    }
+    ARRAY_FINI(&ready);
+    TRY(rc);
+    if (done == v->n_tasks) return QN_OK;
+    for (uint32_t w = 0; w < f->p->n_workers; w++) {
+        if (next[w] == lists[w].n) continue;
+        const uint32_t task = PROG(f->p, AOT)[lists[w].first + next[w]];
+        const uint32_t event = PROG(f->p, TASK)[task].wait;
+        struct strbuf name = {0};
+        program_task_name(f->p, task, &name);
+        rc = fail(f->d, QN_EVERIFY,
+                  "deadlock: worker %u waits for event %u (%u of %u) before %s; %u of %u tasks "
+                  "can run",
+                  w, event, have[event - v->first_event], PROG(f->p, EVENT)[event].n_triggers,
+                  strbuf_text(&name), done, v->n_tasks);
+        strbuf_fini(&name);
+        return rc;
+    }
+    return fail(f->d, QN_EVERIFY, "deadlock: %u of %u tasks can run", done, v->n_tasks);
+}
+
+/* ---- order: the transitive closure over events --------------------------------------------- */
+
+static bool leads_to(const struct proof *f, uint32_t from, uint32_t to) {
+    const uint64_t a = from - f->v->first_event, b = to - f->v->first_event;
+    return a == b || (f->reach[a * f->words + b / 64] >> (b % 64) & 1);
+}
+
+/* Whether a task that triggers `trigger` is done before one that waits for `wait` begins. */
+static bool ordered(const struct proof *f, uint32_t trigger, uint32_t wait) {
+    return leads_to(f, trigger, wait);
+}
+
+/* Closes over events in reverse topological order; check_deadlock has shown that one exists. */
+static int close_over_events(struct proof *f) {
+    const struct prog_variant *v = f->v;
+    uint32_t *state, *stack;
+    f->words = CEIL_DIV(v->n_events, 64u);
+    TRY(ARENA_NEW(f->d, &f->arena, &f->reach, f->words * v->n_events));
+    TRY(ARENA_NEW(f->d, &f->arena, &state, v->n_events)); /* next dependent to look at, + 1 */
+    TRY(ARENA_NEW(f->d, &f->arena, &stack, v->n_events));
+    uint32_t depth = 0;
+    stack[depth++] = v->start_event - v->first_event;
+    state[stack[0]] = 1;
+    while (depth > 0) {
+        const uint32_t e = stack[depth - 1];
+        const struct prog_event *event = &PROG(f->p, EVENT)[v->first_event + e];
+        uint64_t *row = f->reach + e * f->words;
+        if (state[e] > event->n_tasks) {
+            depth--;
+            continue;
+        }
+        const uint32_t task = event->first_task + state[e] - 1;
+        const uint32_t next = PROG(f->p, TASK)[task].trigger - v->first_event;
+        if (state[next] == 0) {
+            state[next] = 1;
+            stack[depth++] = next;
+            continue; /* come back to the same dependent when `next` is closed */
+        }
+        state[e]++;
+        if (row[next / 64] >> (next % 64) & 1) continue;
+        row[next / 64] |= 1ull << (next % 64);
+        for (uint64_t w = 0; w < f->words; w++) row[w] |= f->reach[next * f->words + w];
+    }
+    return QN_OK;
+}
+
+static int check_ending(struct proof *f) {
+    const struct prog_variant *v = f->v;
+    if (PROG(f->p, EVENT)[v->end_event].n_tasks != 0)
+        return fail(f->d, QN_EVERIFY, "the end event %u starts tasks", v->end_event);
+    for (uint32_t i = v->first_task; i < v->first_task + v->n_tasks; i++) {
+        const struct prog_task *t = &PROG(f->p, TASK)[i];
+        if (!leads_to(f, v->start_event, t->wait) || !leads_to(f, t->trigger, v->end_event)) {
+            struct strbuf name = {0};
+            program_task_name(f->p, i, &name);
+            int rc = fail(f->d, QN_EVERIFY,
+                          "%s is not between the iteration's start and its end: the next "
+                          "iteration may overtake it",
+                          strbuf_text(&name));
+            strbuf_fini(&name);
+            return rc;
+        }
+    }
+    return QN_OK;
+}
+
+/* ---- races -------------------------------------------------------------------------------- */
+
+static bool rects_overlap(const struct rect *a, const struct rect *b) {
+    if (a->space != b->space) return false;
+    if (a->n_slices > 0 && a->op == b->op && a->n_slices == b->n_slices && a->slice != b->slice)
+        return false;
+    const uint64_t a_end = a->at + (a->n_rows - 1) * a->stride + a->run;
+    const uint64_t b_end = b->at + (b->n_rows - 1) * b->stride + b->run;
+    if (a_end <= b->at || b_end <= a->at) return false;
+    if (a->stride != b->stride) return true; /* different shapes over the same bytes */
+    /* Same pitch: compare as rectangles relative to one grid. */
+    const uint64_t base = MIN(a->at, b->at), pitch = a->stride;
+    const uint64_t ar = (a->at - base) / pitch, ac = (a->at - base) % pitch;
+    const uint64_t br = (b->at - base) / pitch, bc = (b->at - base) % pitch;
+    if (ac + a->run > pitch || bc + b->run > pitch) return true; /* off the grid: be careful */
+    return ar < br + b->n_rows && br < ar + a->n_rows && ac < bc + b->run && bc < ac + a->run;
+}
+
+static int race(struct proof *f, const struct access *a, const struct access *b) {
+    struct strbuf x = {0}, y = {0};
+    program_task_name(f->p, a->task, &x);
+    program_task_name(f->p, b->task, &y);
+    const char *kind =
+        a->rect.write && b->rect.write ? "both write" : "one writes what the other reads of";
+    const char *name = program_string(f->p, tensor(f, a->object)->name);
+    const char *other = program_string(f->p, tensor(f, b->object)->name);
+    int rc =
+        fail(f->d, QN_EVERIFY,
+             "race: %s and %s %s %s%s%s at byte %llu, and neither must end before the other "
+             "begins (events %u -> %u and %u -> %u)",
+             strbuf_text(&x), strbuf_text(&y), kind, name, a->object == b->object ? "" : " / ",
+             a->object == b->object ? "" : other, (unsigned long long)MAX(a->rect.at, b->rect.at),
+             PROG(f->p, TASK)[a->task].wait, PROG(f->p, TASK)[a->task].trigger,
+             PROG(f->p, TASK)[b->task].wait, PROG(f->p, TASK)[b->task].trigger);
+    strbuf_fini(&x);
+    strbuf_fini(&y);
+    return rc;
+}
+
+static int by_object_and_class(const void *a, const void *b, void *program) {
+    const struct access *x = a, *y = b;
+    const struct prog_task *tasks = PROG((const struct prog_header *)program, TASK);
+    const uint64_t kx[4] = {x->object, tasks[x->task].wait, tasks[x->task].trigger, x->task};
+    const uint64_t ky[4] = {y->object, tasks[y->task].wait, tasks[y->task].trigger, y->task};
+    for (int i = 0; i < 4; i++)
+        if (kx[i] != ky[i]) return kx[i] < ky[i] ? -1 : 1;
+    return (x->rect.at > y->rect.at) - (x->rect.at < y->rect.at);
+}
+
+/* Two classes that no event orders: their tasks must not touch the same bytes. */
+static int compare_tasks(struct proof *f, const struct access_class *a,
+                         const struct access_class *b) {
+    for (uint32_t i = a->first; i < a->first + a->n; i++)
+        for (uint32_t k = a == b ? i + 1 : b->first; k < b->first + b->n; k++) {
+            const struct access *x = &f->accesses.items[i], *y = &f->accesses.items[k];
+            f->report.n_task_pairs++;
+            if ((x->rect.write || y->rect.write) && x->task != y->task &&
+                rects_overlap(&x->rect, &y->rect))
+                return race(f, x, y);
+        }
+    return QN_OK;
+}
+
+static int compare_classes(struct proof *f, const struct access_class *a, uint32_t na,
+                           const struct access_class *b, uint32_t nb) {
+    for (uint32_t i = 0; i < na; i++)
+        for (uint32_t k = a == b ? i : 0; k < nb; k++) {
+            f->report.n_class_pairs++;
+            if (!a[i].writes && !b[k].writes) continue;
+            if (ordered(f, a[i].trigger, b[k].wait) || ordered(f, b[k].trigger, a[i].wait))
+                continue;
+            TRY(compare_tasks(f, &a[i], &b[k]));
+        }
+    return QN_OK;
+}
+
+/* The bytes of a tensor, for finding those that share memory. */
+struct extent {
+    uint32_t space, object;
+    uint64_t start, end;
+    uint32_t first_class, n_classes;
+};
+
+static int by_start(const void *a, const void *b) {
+    const struct extent *x = a, *y = b;
+    if (x->space != y->space) return x->space < y->space ? -1 : 1;
+    if (x->start != y->start) return x->start < y->start ? -1 : 1;
+    return (x->object > y->object) - (x->object < y->object);
+}
+
+/* Groups the sorted accesses by tensor and, within it, by (wait, trigger). */
+static uint32_t group(struct proof *f, struct access_class *classes, struct extent *extents) {
+    uint32_t n_extents = 0, n_classes = 0;
+    for (uint32_t i = 0; i < f->accesses.n; i++) {
+        const struct access *a = &f->accesses.items[i];
+        const struct prog_task *t = &PROG(f->p, TASK)[a->task];
+        const bool new_object = i == 0 || f->accesses.items[i - 1].object != a->object;
+        if (new_object) {
+            const struct rect r = whole(f, a->object);
+            extents[n_extents++] =
+                (struct extent){r.space, a->object, r.at, r.at + r.n_rows * r.stride, n_classes, 0};
+        }
+        struct access_class *last = n_classes > 0 ? &classes[n_classes - 1] : NULL;
+        if (new_object || last->wait != t->wait || last->trigger != t->trigger) {
+            classes[n_classes++] = (struct access_class){t->wait, t->trigger, i, 0, false};
+            extents[n_extents - 1].n_classes++;
+        }
+        classes[n_classes - 1].n++;
+        classes[n_classes - 1].writes |= a->rect.write;
+    }
+    return n_extents;
+}
+
+static int check_races(struct proof *f) {
+    const struct prog_variant *v = f->v;
+    f->accesses.n = 0;
+    for (uint32_t i = v->first_task; i < v->first_task + v->n_tasks; i++) TRY(touch_all(f, i));
+    qsort_r(f->accesses.items, f->accesses.n, sizeof *f->accesses.items, by_object_and_class,
+            (void *)f->p);
+    struct access_class *classes;
+    struct extent *extents;
+    TRY(ARENA_NEW(f->d, &f->arena, &classes, f->accesses.n));
+    TRY(ARENA_NEW(f->d, &f->arena, &extents, f->accesses.n));
+    const uint32_t n = group(f, classes, extents);
+    qsort(extents, n, sizeof *extents, by_start);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = i; k < n; k++) {
+            if (extents[k].space != extents[i].space || extents[k].start >= extents[i].end) break;
+            TRY(compare_classes(f, classes + extents[i].first_class, extents[i].n_classes,
+                                classes + extents[k].first_class, extents[k].n_classes));
+        }
+    return QN_OK;
+}
+
+/* ---- cover -------------------------------------------------------------------------------- */
+
+/* Tiles that are disjoint (check_races) and whose areas add up to the output make it up whole. */
+static int check_cover(struct proof *f) {
+    const struct prog_variant *v = f->v;
+    uint64_t *area;
+    uint32_t *slices;
+    TRY(ARENA_NEW(f->d, &f->arena, &area, v->n_ops));
+    TRY(ARENA_NEW(f->d, &f->arena, &slices, v->n_ops));
+    for (uint32_t i = v->first_task; i < v->first_task + v->n_tasks; i++) {
+        const struct prog_task *t = &PROG(f->p, TASK)[i];
+        if (t->kind == OP_NONE) continue;
+        struct op_info info;
+        op_describe(t->kind, &info);
+        const uint32_t op = t->op - v->first_op;
+        if (info.split != SPLIT_SLICES) {
+            area[op] += (uint64_t)(t->row1 - t->row0) * (t->unit1 - t->unit0);
+            continue;
+        }
+        if (slices[op] != 0 && slices[op] != t->unit1)
+            return fail(f->d, QN_EVERIFY, "task %u is a slice of %u, others of its operator of %u",
+                        i, t->unit1, slices[op]);
+        if (t->unit0 >= t->unit1)
+            return fail(f->d, QN_EVERIFY, "task %u: slice %u of %u", i, t->unit0, t->unit1);
+        slices[op] = t->unit1;
+        area[op]++;
+    }
+    for (uint32_t i = 0; i < v->n_ops; i++) {
+        const struct prog_op *op = &PROG(f->p, OP)[v->first_op + i];
+        const uint64_t want = slices[i] != 0 ? slices[i] : (uint64_t)op->n_rows * op->units;
+        if (area[i] != want)
+            return fail(f->d, QN_EVERIFY,
+                        "operator %u (%s, layer %d): its tasks make %llu of %llu parts of the "
+                        "output",
+                        v->first_op + i, op_name(op->kind), op->layer, (unsigned long long)area[i],
+                        (unsigned long long)want);
+    }
+    return QN_OK;
+}
+
+static int verify_variant(struct proof *f) {
+    TRY(check_shapes(f));
+    TRY(check_weights(f));
+    TRY(check_counts(f));
+    TRY(check_lists(f));
+    TRY(check_deadlock(f));
+    TRY(close_over_events(f));
+    TRY(check_ending(f));
+    TRY(check_races(f));
+    return check_cover(f);
+}
+
+int task_verify(struct diag *d, const struct prog_header *p, struct verify_report *report) {
+    struct proof f = {.d = d, .p = p};
+    int rc = QN_OK;
+    for (uint64_t i = 0; i < p->section[SECTION_VARIANT].count && rc == QN_OK; i++) {
+        f.v = &PROG(p, VARIANT)[i];
+        rc = verify_variant(&f);
+        f.report.n_tasks += f.v->n_tasks;
+        f.report.n_events += f.v->n_events;
+        arena_fini(&f.arena);
+    }
+    ARRAY_FINI(&f.accesses);
+    if (report != NULL) *report = f.report;
+    return rc;
+}

@@ -1,0 +1,35 @@
+/* task_verify.h - proof that a program cannot race and cannot hang.
+ *
+ * Works on the final tables only, with none of the code that made them: what it believes about an
+ * operator is written again in task_verify.c, as rectangles of bytes. It proves, per variant:
+ *
+ *   counts    every event's n_triggers is the number of tasks that trigger it; its dependents are
+ *             exactly the tasks in its range; every AOT task is in its worker's list, once
+ *   cover     the tiles of each operator are disjoint and make up its whole output
+ *   ending    the start event leads to every task, and every task leads to the end event, so that
+ *             an iteration ends, and nothing of it overlaps the next one
+ *   deadlock  following events and the order of each worker's list never closes a circle: under
+ *             FIFO execution some task can always run
+ *   races     any two tasks that touch the same bytes, one of them writing, are ordered: the one's
+ *             trigger leads to the other's wait. Bytes are those of the workspace, so reused memory
+ *             is covered; KV rows of different slots and positions are disjoint (rt_boundary.h)
+ *
+ * Runs on every compile and on every program that is opened. Cost: one pass over tasks, and a
+ * transitive closure over events with one bit per pair.
+ */
+#ifndef QN_TASK_TASK_VERIFY_H
+#define QN_TASK_TASK_VERIFY_H
+
+#include "task/program.h"
+
+struct verify_report {
+    uint64_t n_tasks, n_events;
+    uint64_t n_class_pairs; /* pairs of (wait, trigger) classes compared */
+    uint64_t n_task_pairs;  /* pairs of tasks whose bytes had to be compared */
+};
+
+/* Errors: QN_EVERIFY; the message names the two tasks and the missing order. report may be NULL.
+ * p must have passed program_check. */
+int task_verify(struct diag *d, const struct prog_header *p, struct verify_report *report);
+
+#endif
