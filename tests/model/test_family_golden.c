@@ -1,0 +1,191 @@
+/* The golden models, from config.json to logits: what config, graph and weights say about a model
+ * is what transformers makes of it. The plain interpreter of graph_reference.h stands in for
+ * kernels. */
+#include "base/jsonio.h"
+#include "model/model.h"
+
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#undef fail
+
+#include "model/graph_reference.h"
+#include "model/model_util.h"
+
+#define GOLDEN "tests/golden/models"
+
+/* Both sides compute in float32 (ours sums in double): differences come from rounding only. */
+static const double LOGPROB_TOLERANCE = 2e-4, MARGIN_TOLERANCE = 5e-4;
+
+enum { MAX_TOKENS = 400, N_NEW = 24 };
+
+struct golden_case {
+    int32_t tokens[MAX_TOKENS]; /* the prompt, then the continuation */
+    uint32_t n_prompt;
+    double logprobs[N_NEW], margins[N_NEW];
+};
+
+static void read_case(const json_t *o, struct golden_case *c) {
+    const json_t *prompt = json_object_get(o, "prompt"), *ids = json_object_get(o, "ids");
+    c->n_prompt = (uint32_t)json_array_size(prompt);
+    assert_in_range(c->n_prompt, 1, MAX_TOKENS - N_NEW);
+    assert_int_equal(json_array_size(ids), N_NEW);
+    for (uint32_t i = 0; i < c->n_prompt; i++)
+        c->tokens[i] = (int32_t)json_integer_value(json_array_get(prompt, i));
+    for (uint32_t i = 0; i < N_NEW; i++) {
+        c->tokens[c->n_prompt + i] = (int32_t)json_integer_value(json_array_get(ids, i));
+        c->logprobs[i] = json_number_value(json_array_get(json_object_get(o, "logprobs"), i));
+        c->margins[i] = json_number_value(json_array_get(json_object_get(o, "margins"), i));
+    }
+}
+
+/* Step i: the id with the best logit, its log-probability, its distance to the second best. */
+static void check_step(const char *name, const struct golden_case *c, uint32_t i,
+                       const float *logits, uint32_t vocab) {
+    int32_t want = c->tokens[c->n_prompt + i];
+    uint32_t best = 0;
+    double second = -INFINITY, sum = 0;
+    for (uint32_t v = 1; v < vocab; v++)
+        if (logits[v] > logits[best]) best = v;
+    for (uint32_t v = 0; v < vocab; v++) {
+        if (v != best) second = fmax(second, logits[v]);
+        sum += exp((double)logits[v] - logits[best]);
+    }
+    double logprob = (double)logits[want] - logits[best] - log(sum);
+    double margin = logits[best] - second;
+    if ((c->margins[i] > MARGIN_TOLERANCE && best != (uint32_t)want) ||
+        fabs(logprob - c->logprobs[i]) > LOGPROB_TOLERANCE ||
+        fabs(margin - c->margins[i]) > MARGIN_TOLERANCE)
+        UTIL_FAIL("%s, prompt of %u, step %u: want %d (%f, margin %f), have %u (%f, margin %f)",
+                  name, c->n_prompt, i, want, c->logprobs[i], c->margins[i], best, logprob, margin);
+}
+
+/* All steps at once: row n_prompt - 1 + i sees the tokens before step i. */
+static void check_case(const char *name, const struct model *m, const struct golden_case *c) {
+    struct diag d = {0};
+    struct arena arena = {0};
+    struct kgraph g;
+    struct reference r;
+    uint32_t rows = c->n_prompt + N_NEW - 1;
+    if (model_build_graph(&d, m, &arena, rows, N_NEW, m->spec.max_position, false, &g) != QN_OK ||
+        kgraph_verify(&d, &g) != QN_OK || reference_init(&d, &r, &g, m->files, c->tokens) != QN_OK)
+        UTIL_FAIL("%s: %s", name, d.message);
+    const float *logits = reference_run(&r);
+    for (uint32_t i = 0; i < N_NEW; i++)
+        check_step(name, c, i, logits + (uint64_t)i * m->spec.vocab, m->spec.vocab);
+    reference_fini(&r);
+    kgraph_fini(&g);
+    arena_fini(&arena);
+}
+
+static int check_model(const char *name) {
+    struct diag d = {0};
+    struct model *m;
+    json_t *root, *o;
+    char dir[300], path[320];
+    size_t i;
+    int n = 0;
+    snprintf(dir, sizeof dir, GOLDEN "/%s", name);
+    snprintf(path, sizeof path, "%s/cases.json", dir);
+    if (model_open(&d, dir, NULL, &m) != QN_OK || jsonio_load(&d, path, 1 << 20, &root) != QN_OK)
+        UTIL_FAIL("%s", d.message);
+    json_array_foreach(json_object_get(root, "cases"), i, o) {
+        struct golden_case c;
+        read_case(o, &c);
+        check_case(name, m, &c);
+        n++;
+    }
+    json_decref(root);
+    model_free(m);
+    return n;
+}
+
+static void golden_models_agree(void **state) {
+    (void)state;
+    DIR *dir = opendir(GOLDEN);
+    assert_non_null(dir);
+    int n_models = 0, n_cases = 0;
+    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+        if (e->d_name[0] == '.') continue;
+        n_cases += check_model(e->d_name);
+        n_models++;
+    }
+    closedir(dir);
+    print_message("%d models, %d cases\n", n_models, n_cases);
+    assert_int_equal(n_models, 11);
+    assert_int_equal(n_cases, 43);
+}
+
+static void golden_specs(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        uint32_t dtype, head_dim, n_kv_heads, tied, rope_kind, sliding_window, n_eos;
+    } want[] = {
+        {"qwen3", DTYPE_BF16, 10, 3, 0, ROPE_DEFAULT, 0, 1},
+        {"qwen3-tied", DTYPE_F32, 32, 2, 1, ROPE_DEFAULT, 0, 2},
+        {"qwen3-mqa", DTYPE_F16, 16, 1, 0, ROPE_DEFAULT, 0, 1},
+        {"qwen2", DTYPE_F16, 16, 2, 1, ROPE_DEFAULT, 0, 1},
+        {"qwen2-window", DTYPE_BF16, 8, 3, 0, ROPE_DEFAULT, 24, 1},
+        {"llama2-mha", DTYPE_F32, 16, 3, 0, ROPE_DEFAULT, 0, 1},
+        {"llama3-rope-scaling", DTYPE_BF16, 8, 3, 0, ROPE_LLAMA3, 0, 1},
+        {"llama3-rope-parameters", DTYPE_F16, 14, 4, 0, ROPE_LLAMA3, 0, 1},
+        {"llama-linear", DTYPE_BF16, 8, 3, 0, ROPE_LINEAR, 0, 1},
+        {"mistral-window", DTYPE_BF16, 16, 3, 0, ROPE_DEFAULT, 16, 1},
+        {"mistral", DTYPE_F32, 8, 2, 0, ROPE_DEFAULT, 0, 1},
+    };
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        struct diag d = {0};
+        struct model *m;
+        char dir[200];
+        snprintf(dir, sizeof dir, GOLDEN "/%s", want[i].name);
+        if (model_open(&d, dir, NULL, &m) != QN_OK) UTIL_FAIL("%s", d.message);
+        assert_int_equal(m->spec.weight_dtype, want[i].dtype);
+        assert_int_equal(m->spec.head_dim, want[i].head_dim);
+        assert_int_equal(m->spec.n_kv_heads, want[i].n_kv_heads);
+        assert_int_equal(m->spec.tied, want[i].tied);
+        assert_int_equal(m->spec.rope_kind, want[i].rope_kind);
+        assert_int_equal(m->spec.sliding_window, want[i].sliding_window);
+        assert_int_equal(m->spec.n_eos, want[i].n_eos);
+        model_free(m);
+    }
+}
+
+/* --dtype decides over the file. */
+static void dtype_can_be_forced(void **state) {
+    (void)state;
+    static const struct {
+        const char *dtype;
+        int rc;
+        uint32_t want;
+    } cases[] = {
+        {"auto", QN_OK, DTYPE_BF16}, {"float16", QN_OK, DTYPE_F16},
+        {"half", QN_OK, DTYPE_F16},  {"float32", QN_OK, DTYPE_F32},
+        {"float", QN_OK, DTYPE_F32}, {"bfloat16", QN_OK, DTYPE_BF16},
+        {"int8", QN_EINVAL, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct diag d = {0};
+        struct model *m;
+        struct model_options o = {.dtype = cases[i].dtype};
+        assert_int_equal(model_open(&d, GOLDEN "/qwen3", &o, &m), cases[i].rc);
+        if (cases[i].rc == QN_OK)
+            assert_int_equal(m->spec.weight_dtype, cases[i].want);
+        else
+            assert_string_equal(d.message,
+                                "dtype: want auto, bfloat16, float16 or float32, have 'int8'");
+        model_free(m);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(golden_specs),
+        cmocka_unit_test(golden_models_agree),
+        cmocka_unit_test(dtype_can_be_forced),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
