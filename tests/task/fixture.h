@@ -1,0 +1,147 @@
+/* fixture.h - programs for the compiler's tests, made without any model file. */
+#ifndef QN_TESTS_TASK_FIXTURE_H
+#define QN_TESTS_TASK_FIXTURE_H
+
+#include "graph/kernel_graph.h"
+#include "task/program_make.h"
+#include "task/task_graph.h"
+#include "task/task_verify.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static inline struct model_spec fixture_spec(uint32_t n_layers, uint32_t hidden, uint32_t heads,
+                                             uint32_t kv_heads, uint32_t head_dim,
+                                             uint32_t intermediate, uint32_t vocab) {
+    return (struct model_spec){.n_layers = n_layers,
+                               .hidden = hidden,
+                               .intermediate = intermediate,
+                               .vocab = vocab,
+                               .n_heads = heads,
+                               .n_kv_heads = kv_heads,
+                               .head_dim = head_dim,
+                               .max_position = 40960,
+                               .rms_eps = 1e-6f,
+                               .weight_dtype = DTYPE_BF16,
+                               .rope_theta = 1e6f,
+                               .bos = -1};
+}
+
+static inline struct model_spec fixture_qwen3_8b(void) {
+    return fixture_spec(36, 4096, 32, 8, 128, 12288, 151936);
+}
+
+struct fixture_names {
+    char norm[40], wq[40], wk[40], wv[40], kv[40], wo[40], norm2[40], wg[40], wu[40], wd[40];
+};
+
+static inline void fixture_layer_names(struct fixture_names *n, uint32_t layer) {
+#define NAME(field) snprintf(n->field, sizeof n->field, "%u." #field, layer)
+    NAME(norm), NAME(wq), NAME(wk), NAME(wv), NAME(kv), NAME(wo), NAME(norm2), NAME(wg), NAME(wu);
+    NAME(wd);
+#undef NAME
+}
+
+static inline int fixture_weight(struct diag *d, struct kgraph *g, const char *name, uint64_t rows,
+                                 uint64_t cols, int32_t *index) {
+    return cols == 0 ? kgraph_weight(d, g, name, DTYPE_F32, 1, rows, 0, index) :
+                       kgraph_weight(d, g, name, DTYPE_BF16, 2, rows, cols, index);
+}
+
+/* A decoder like those of model/decoder.c, from a spec alone. */
+static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, bool split,
+                                int32_t *x) {
+    const struct model_spec *s = &g->spec;
+    const uint64_t H = s->hidden, Q = (uint64_t)s->n_heads * s->head_dim;
+    const uint64_t KV = (uint64_t)s->n_kv_heads * s->head_dim, I = s->intermediate;
+    struct fixture_names n;
+    fixture_layer_names(&n, (uint32_t)layer);
+    int32_t in[OP_MAX_IN], out[OP_MAX_OUT];
+    for (int i = 0; i < OP_MAX_IN; i++) in[i] = NO_TENSOR;
+    in[QKV_X] = *x;
+    TRY(fixture_weight(d, g, n.norm, H, 0, &in[QKV_NORM]));
+    TRY(fixture_weight(d, g, n.wq, Q, H, &in[QKV_WQ]));
+    TRY(fixture_weight(d, g, n.wk, KV, H, &in[QKV_WK]));
+    TRY(fixture_weight(d, g, n.wv, KV, H, &in[QKV_WV]));
+    TRY(kgraph_state(d, g, n.kv, &out[QKV_OUT_KV]));
+    TRY(kgraph_op(d, g, OP_QKV, layer, in, out));
+    int32_t attend[2] = {out[QKV_OUT_Q], out[QKV_OUT_KV]}, o[OP_MAX_OUT];
+    TRY(kgraph_op(d, g, split ? OP_ATTENTION_SPLIT : OP_ATTENTION, layer, attend, o));
+    if (split) {
+        int32_t part[1] = {o[0]};
+        TRY(kgraph_op(d, g, OP_ATTENTION_COMBINE, layer, part, o));
+    }
+    int32_t linear[4] = {o[0], NO_TENSOR, NO_TENSOR, *x};
+    TRY(fixture_weight(d, g, n.wo, H, Q, &linear[LINEAR_W]));
+    TRY(kgraph_op(d, g, OP_LINEAR, layer, linear, out));
+    const int32_t x1 = out[0];
+    int32_t mlp[6] = {x1, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR};
+    TRY(fixture_weight(d, g, n.norm2, H, 0, &mlp[MLP_NORM]));
+    TRY(fixture_weight(d, g, n.wg, I, H, &mlp[MLP_WG]));
+    TRY(fixture_weight(d, g, n.wu, I, H, &mlp[MLP_WU]));
+    TRY(kgraph_op(d, g, OP_GATED_MLP, layer, mlp, out));
+    int32_t down[4] = {out[0], NO_TENSOR, NO_TENSOR, x1};
+    TRY(fixture_weight(d, g, n.wd, H, I, &down[LINEAR_W]));
+    TRY(kgraph_op(d, g, OP_LINEAR, layer, down, out));
+    *x = out[0];
+    return QN_OK;
+}
+
+static inline int fixture_graph(struct diag *d, struct kgraph *g, bool split) {
+    const struct model_spec *s = &g->spec;
+    int32_t in[OP_MAX_IN] = {0}, out[OP_MAX_OUT], x;
+    TRY(fixture_weight(d, g, "embed", s->vocab, s->hidden, &in[0]));
+    TRY(kgraph_op(d, g, OP_EMBED, -1, in, out));
+    x = out[0];
+    for (uint32_t l = 0; l < s->n_layers; l++) TRY(fixture_layer(d, g, (int)l, split, &x));
+    in[LM_X] = x;
+    TRY(fixture_weight(d, g, "norm", s->hidden, 0, &in[LM_NORM]));
+    TRY(fixture_weight(d, g, "embed", s->vocab, s->hidden, &in[LM_W]));
+    TRY(kgraph_op(d, g, OP_LM_HEAD, -1, in, out));
+    int32_t sample[2] = {out[LM_OUT_LOGITS], out[LM_OUT_PART]};
+    return kgraph_op(d, g, OP_SAMPLE, -1, sample, out);
+}
+
+/* One variant through all stages, each verified. */
+struct fixture {
+    struct arena arena;
+    struct kgraph kernel;
+    struct tgraph tasks;
+};
+
+static inline int fixture_compile(struct diag *d, struct fixture *f, const struct model_spec *spec,
+                                  uint32_t n_rows, uint32_t max_len, bool split,
+                                  const struct task_options *options) {
+    int (*const stages[N_TASK_STAGES])(struct diag *, struct tgraph *) = {
+        decompose, memory_plan, depend, event_fuse, normalize, linearize, place};
+    *f = (struct fixture){0};
+    kgraph_init(&f->kernel, &f->arena, spec, n_rows, n_rows < 8 ? n_rows : 8, max_len);
+    tgraph_init(&f->tasks, &f->arena, &f->kernel, options);
+    TRY(fixture_graph(d, &f->kernel, split));
+    TRY(kgraph_verify(d, &f->kernel));
+    for (int i = 0; i < N_TASK_STAGES; i++) {
+        TRY(stages[i](d, &f->tasks));
+        TRY(tgraph_verify(d, &f->tasks, (enum task_stage)i));
+    }
+    return QN_OK;
+}
+
+static inline int fixture_program(struct diag *d, const struct fixture *f, uint32_t max_len,
+                                  struct prog_header **p) {
+    const struct program_config config = {.target = TARGET_CPU,
+                                          .n_workers = f->tasks.options.n_workers,
+                                          .n_slots = 8,
+                                          .max_model_len = max_len,
+                                          .kv_block = 64,
+                                          .kv_dtype = DTYPE_BF16,
+                                          .model_path = ""};
+    return program_make(d, &config, &f->tasks, 1, p);
+}
+
+static inline void fixture_fini(struct fixture *f) {
+    tgraph_fini(&f->tasks);
+    kgraph_fini(&f->kernel);
+    arena_fini(&f->arena);
+}
+
+#endif

@@ -1,0 +1,178 @@
+/* The compiler's stages on graphs of many shapes: what each promises, and the proof of the whole. */
+#include "task/fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+#include <cmocka.h>
+#undef fail
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void ok(const struct diag *d, int rc) {
+    if (rc != QN_OK) print_error("%s\n", d->message);
+    assert_int_equal(rc, QN_OK);
+}
+
+static const struct task_options defaults = {.n_workers = 4, .tasks_per_worker = 1};
+
+static void every_shape_compiles_and_verifies(void **state) {
+    (void)state;
+    const struct model_spec specs[] = {
+        fixture_spec(2, 64, 3, 1, 16, 100, 301), fixture_spec(3, 48, 6, 3, 32, 96, 1000),
+        fixture_spec(1, 128, 1, 1, 128, 31, 63), fixture_spec(4, 96, 8, 8, 12, 256, 4096)};
+    const uint32_t workers[] = {1, 2, 3, 7, 132}, rows[] = {1, 2, 16, 128};
+    const enum launch_policy policies[] = {LAUNCH_HYBRID, LAUNCH_PAPER, LAUNCH_ALL_AOT,
+                                           LAUNCH_ALL_JIT};
+    for (size_t s = 0; s < 4; s++)
+        for (size_t w = 0; w < 5; w++)
+            for (size_t r = 0; r < 4; r++)
+                for (int variation = 0; variation < 8; variation++) {
+                    struct diag d = {0};
+                    struct fixture f;
+                    struct task_options o = defaults;
+                    o.n_workers = workers[w];
+                    o.tasks_per_worker = 1 + (variation & 1);
+                    o.launch = policies[variation & 3];
+                    o.coarse_events = variation == 5;
+                    o.no_event_fusion = variation == 6 && workers[w] < 100;
+                    struct prog_header *p;
+                    ok(&d, fixture_compile(&d, &f, &specs[s], rows[r], 2048, variation & 1, &o));
+                    ok(&d, fixture_program(&d, &f, 2048, &p));
+                    ok(&d, program_check(&d, "test", p, p->total_bytes));
+                    ok(&d, task_verify(&d, p, NULL));
+                    free(p);
+                    fixture_fini(&f);
+                }
+}
+
+static void events_are_fused_and_dummies_are_rare(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(8, 1024, 16, 8, 64, 3072, 32000);
+    struct diag d = {0};
+    struct fixture f;
+    struct task_options o = defaults;
+    o.n_workers = 64;
+    ok(&d, fixture_compile(&d, &f, &spec, 1, 2048, true, &o));
+    struct task_stats s;
+    tgraph_stats(&f.tasks, STAGE_PLACE, &s);
+    /* A decode step is a chain of operators: one event between two of them, start and end. */
+    assert_int_equal(s.n_events, f.kernel.ops.n + 1);
+    assert_int_equal(s.n_dummies, 0);
+    assert_true(s.n_pairs > 1000);
+    /* Balance: the workers' weights differ by less than the largest tile of two operators. */
+    assert_true(s.weight_bytes_max_worker - s.weight_bytes_min_worker < 2 * 64 * 1024 * 2);
+    fixture_fini(&f);
+}
+
+/* Row tiles make finer dependencies than operators: some task must have two events to trigger. */
+static void normalization_inserts_dummies_where_tasks_fan_out(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(2, 64, 4, 2, 16, 128, 512);
+    struct diag d = {0};
+    struct fixture f;
+    struct task_options o = defaults;
+    o.tiles[OP_QKV].row_tiles = 4;
+    o.tiles[OP_GATED_MLP].row_tiles = 2;
+    o.tiles[OP_LINEAR].row_tiles = 3;
+    ok(&d, fixture_compile(&d, &f, &spec, 12, 512, false, &o));
+    struct task_stats s;
+    tgraph_stats(&f.tasks, STAGE_PLACE, &s);
+    assert_true(s.n_dummies > 0);
+    struct prog_header *p;
+    ok(&d, fixture_program(&d, &f, 512, &p));
+    ok(&d, task_verify(&d, p, NULL));
+    free(p);
+    fixture_fini(&f);
+}
+
+static void compiling_twice_gives_the_same_bytes(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(3, 256, 8, 2, 32, 512, 5000);
+    struct prog_header *p[2];
+    struct diag d = {0};
+    for (int i = 0; i < 2; i++) {
+        struct fixture f;
+        ok(&d, fixture_compile(&d, &f, &spec, 4, 4096, true, &defaults));
+        ok(&d, fixture_program(&d, &f, 4096, &p[i]));
+        fixture_fini(&f);
+    }
+    assert_int_equal(p[0]->total_bytes, p[1]->total_bytes);
+    assert_memory_equal(p[0], p[1], p[0]->total_bytes);
+    free(p[0]);
+    free(p[1]);
+}
+
+static void a_program_survives_its_file(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(2, 64, 4, 2, 16, 128, 512);
+    struct diag d = {0};
+    struct fixture f;
+    struct prog_header *p, *q;
+    char path[] = "/tmp/quern_program_XXXXXX";
+    assert_true(mkstemp(path) >= 0);
+    ok(&d, fixture_compile(&d, &f, &spec, 2, 512, false, &defaults));
+    ok(&d, fixture_program(&d, &f, 512, &p));
+    ok(&d, program_write(&d, p, path));
+    ok(&d, program_read(&d, path, &q));
+    assert_int_equal(p->total_bytes, q->total_bytes);
+    assert_memory_equal(p, q, p->total_bytes);
+    free(q);
+    /* Any truncation is an error, never a crash. */
+    for (uint64_t n = 0; n < p->total_bytes; n += 97) {
+        struct diag e = {0};
+        assert_int_not_equal(program_check(&e, "cut", p, n), QN_OK);
+    }
+    remove(path);
+    free(p);
+    fixture_fini(&f);
+}
+
+/* The largest graph that the project promises to compile quickly; printed, not judged by time. */
+static void qwen3_8b_for_128_workers(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_qwen3_8b();
+    struct diag d = {0};
+    struct fixture f;
+    struct prog_header *p;
+    struct task_options o = defaults;
+    o.n_workers = 128;
+    const double start = now();
+    ok(&d, fixture_compile(&d, &f, &spec, 1, 32768, true, &o));
+    ok(&d, fixture_program(&d, &f, 32768, &p));
+    const double made = now();
+    struct verify_report r;
+    ok(&d, program_check(&d, "qwen3-8b", p, p->total_bytes));
+    ok(&d, task_verify(&d, p, &r));
+    const double end = now();
+    struct task_stats s;
+    tgraph_stats(&f.tasks, STAGE_PLACE, &s);
+    printf("qwen3-8b, 128 workers: %.0f ms + %.0f ms verify, %llu tasks (%llu dummies), %llu "
+           "events from %llu pairs, %.1f MB arena, %.1f MB program, %llu task pairs compared\n",
+           1e3 * (made - start), 1e3 * (end - made), (unsigned long long)s.n_tasks,
+           (unsigned long long)s.n_dummies, (unsigned long long)s.n_events,
+           (unsigned long long)s.n_pairs, (double)f.arena.total_bytes / 1e6,
+           (double)p->total_bytes / 1e6, (unsigned long long)r.n_task_pairs);
+    assert_true(s.n_dummies * 100 < s.n_tasks);
+    free(p);
+    fixture_fini(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_shape_compiles_and_verifies),
+        cmocka_unit_test(events_are_fused_and_dummies_are_rare),
+        cmocka_unit_test(normalization_inserts_dummies_where_tasks_fan_out),
+        cmocka_unit_test(compiling_twice_gives_the_same_bytes),
+        cmocka_unit_test(a_program_survives_its_file),
+        cmocka_unit_test(qwen3_8b_for_128_workers),
+    };
+    return cmocka_run_group_tests_name("stages", tests, NULL, NULL);
+}
