@@ -1,0 +1,46 @@
+# The front door. CMake and Ninja do the work; everything they make is in build/.
+#
+#   make build    build/quern
+#   make demo     install what is missing, build, generate text with the model in models/tiny
+#   make test     the same, then every test
+#   make lint     formatting, clang-tidy, cppcheck, the order of folders, public symbols
+#   make install  to PREFIX (default /usr/local)
+BUILD  ?= build
+PREFIX ?= /usr/local
+JOBS   ?= $(shell nproc)
+
+.PHONY: all build demo test lint sanitize stress install clean deps
+
+all: build
+
+deps:
+	@tools/install_deps.sh
+
+build: deps
+	@cmake -S . -B $(BUILD) -G Ninja -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(CMAKE_ARGS) >$(BUILD).log 2>&1 \
+	    || { cat $(BUILD).log; exit 1; }
+	@rm -f $(BUILD).log
+	@cmake --build $(BUILD) -j $(JOBS)
+
+demo: build
+	@$(BUILD)/quern generate --model models/tiny --prompt "Once upon a time" --max-tokens 160
+
+test: build
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+# The same tests under AddressSanitizer and UBSan, under ThreadSanitizer, and with tiny queues and
+# random yields: each in a build folder of its own.
+sanitize: deps
+	@tools/variants.sh asan tsan
+
+stress: deps
+	@tools/variants.sh stress
+
+lint: build
+	@tools/lint.sh $(BUILD)
+
+install: build
+	@cmake --install $(BUILD)
+
+clean:
+	@rm -rf $(BUILD)
