@@ -158,14 +158,14 @@ struct cuda_retile {
     struct cuda_place place;
 };
 
-/* Made-up values for a contiguous range of a weight's elements, written at dst as `dtype`: element
- * i gets mean + scale * u, u uniform in [-1, 1) from a hash of (seed, first + i). */
+/* Made-up values for elements [first, first + n) of a weight, written at dst as `dtype`: the same
+ * bits as model/weights.c makes. spread 0: every element is `mean`. */
 struct cuda_dummy {
     uint64_t dst, first, n;
     uint64_t seed;
-    float mean, scale;
-    uint32_t dtype;
-    uint32_t reserved;
+    double spread; /* 0.02 * sqrt(3) for matrices */
+    float mean;
+    uint32_t dtype; /* enum dtype */
 };
 
 /* Reads `bytes` (a multiple of 16) and writes something to *out that depends on them. */

@@ -1,0 +1,260 @@
+#include "codegen/cuda_tables.h"
+#include "base/checked.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+enum { PLACE_ALIGN = 1024, PLACE_FREE = 0xffffffffu };
+
+/* What planning needs at every step. */
+struct planner {
+    struct diag *d;
+    const struct prog_header *program;
+    struct cuda_place *places; /* layout PLACE_FREE: not placed yet */
+    uint64_t at;
+};
+
+static const struct prog_tensor *tensor_of(const struct prog_header *p, uint32_t tensor) {
+    return tensor == PROG_NONE ? NULL : &PROG(p, TENSOR)[tensor];
+}
+
+/* The place of a weight operand; NULL when the operand is absent. */
+static struct cuda_place *place_of(struct planner *pl, uint32_t tensor) {
+    const struct prog_tensor *t = tensor_of(pl->program, tensor);
+    return t == NULL ? NULL : &pl->places[t->where];
+}
+
+static uint64_t take(struct planner *pl, uint64_t bytes) {
+    uint64_t at = pl->at;
+    pl->at += (bytes + PLACE_ALIGN - 1) / PLACE_ALIGN * PLACE_ALIGN;
+    return at;
+}
+
+/* Up to three vectors, one right after the other, so that kernels index them as one. */
+static void place_vectors(struct planner *pl, const uint32_t *tensors, int n) {
+    uint64_t bytes = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        uint64_t at = pass == 0 ? 0 : take(pl, bytes);
+        for (int i = 0; i < n; i++) {
+            struct cuda_place *place = place_of(pl, tensors[i]);
+            if (place == NULL || place->layout != PLACE_FREE) continue;
+            uint64_t own = (uint64_t)tensor_of(pl->program, tensors[i])->shape[0] * 4;
+            if (pass == 0)
+                bytes += own;
+            else
+                *place = (struct cuda_place){.offset = at, .layout = CUDA_VECTOR};
+            at += own;
+        }
+        if (bytes == 0) return;
+    }
+}
+
+/* A matrix as rows [row_block0, + n_blocks) of an image that begins at `offset`. */
+static void place_matrix(struct planner *pl, uint32_t tensor, uint32_t layout, uint64_t offset,
+                         uint32_t row_block0) {
+    struct cuda_place *place = place_of(pl, tensor);
+    if (place == NULL || place->layout != PLACE_FREE) return;
+    *place = (struct cuda_place){
+        .offset = offset,
+        .layout = layout,
+        .k_tiles = cuda_k_tiles(tensor_of(pl->program, tensor)->shape[1]),
+        .row_block0 = row_block0,
+        .head_dim = layout == CUDA_HEADS ? PROG(pl->program, MODEL)->head_dim : 0,
+    };
+}
+
+static bool is_placed(struct planner *pl, uint32_t tensor) {
+    return place_of(pl, tensor)->layout != PLACE_FREE;
+}
+
+static uint64_t take_image(struct planner *pl, uint64_t row_blocks, uint32_t k) {
+    return take(pl, row_blocks * cuda_k_tiles(k) * CUDA_PAGE_BYTES);
+}
+
+static void place_plain(struct planner *pl, uint32_t tensor) {
+    if (is_placed(pl, tensor)) return;
+    const struct prog_tensor *t = tensor_of(pl->program, tensor);
+    uint64_t at = take_image(pl, (t->shape[0] + CUDA_PAGE_ROWS - 1) / CUDA_PAGE_ROWS, t->shape[1]);
+    place_matrix(pl, tensor, CUDA_ROWS, at, 0);
+}
+
+static void place_qkv(struct planner *pl, const struct prog_op *op) {
+    const struct model_spec *s = PROG(pl->program, MODEL);
+    place_vectors(pl, &op->in[QKV_NORM], 1);
+    place_vectors(pl, &op->in[QKV_BQ], 3);
+    place_vectors(pl, &op->in[QKV_Q_NORM], 2);
+    if (is_placed(pl, op->in[QKV_WQ])) return;
+    uint32_t blocks = cuda_head_blocks(s->head_dim);
+    uint64_t at = take_image(pl, (uint64_t)spec_qkv_units(s) * blocks, op->k);
+    place_matrix(pl, op->in[QKV_WQ], CUDA_HEADS, at, 0);
+    place_matrix(pl, op->in[QKV_WK], CUDA_HEADS, at, s->n_heads * blocks);
+    place_matrix(pl, op->in[QKV_WV], CUDA_HEADS, at, (s->n_heads + s->n_kv_heads) * blocks);
+}
+
+static void place_mlp(struct planner *pl, const struct prog_op *op) {
+    place_vectors(pl, &op->in[MLP_NORM], 1);
+    place_vectors(pl, &op->in[MLP_BG], 2);
+    if (is_placed(pl, op->in[MLP_WG])) return;
+    uint64_t at = take_image(pl, (op->units + 7) / 8, op->k);
+    place_matrix(pl, op->in[MLP_WG], CUDA_GATE, at, 0);
+    place_matrix(pl, op->in[MLP_WU], CUDA_UP, at, 0);
+}
+
+static void place_op(struct planner *pl, const struct prog_op *op) {
+    switch (op->kind) {
+    case OP_EMBED: place_plain(pl, op->in[EMBED_TABLE]); break;
+    case OP_QKV: place_qkv(pl, op); break;
+    case OP_LINEAR:
+        place_plain(pl, op->in[LINEAR_W]);
+        place_vectors(pl, &op->in[LINEAR_BIAS], 1);
+        break;
+    case OP_GATED_MLP: place_mlp(pl, op); break;
+    case OP_LM_HEAD:
+        place_vectors(pl, &op->in[LM_NORM], 1);
+        place_plain(pl, op->in[LM_W]);
+        break;
+    default: break;
+    }
+}
+
+/* What the kernels cannot run. */
+static int check_model(struct diag *d, const struct prog_header *p) {
+    const struct model_spec *s = PROG(p, MODEL);
+    if (s->head_dim % 8 != 0 || s->head_dim > 256)
+        return fail(d, QN_EUNSUPPORTED, "head_dim %u: the GPU kernels want a multiple of 8 up to 256",
+                    s->head_dim);
+    if (s->hidden % 8 != 0 || s->intermediate % 8 != 0)
+        return fail(d, QN_EUNSUPPORTED,
+                    "hidden %u, intermediate %u: the GPU kernels want multiples of 8", s->hidden,
+                    s->intermediate);
+    if (p->kv_dtype != DTYPE_BF16 && p->kv_dtype != DTYPE_F16)
+        return fail(d, QN_EUNSUPPORTED, "the GPU's KV cache is bfloat16 or float16");
+    return QN_OK;
+}
+
+int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct cuda_place *places,
+                     uint64_t *bytes) {
+    TRY(check_model(d, program));
+    struct planner pl = {.d = d, .program = program, .places = places};
+    for (uint64_t i = 0; i < program->section[SECTION_WEIGHT].count; i++)
+        places[i].layout = PLACE_FREE;
+    for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++)
+        place_op(&pl, &PROG(program, OP)[i]);
+    for (uint64_t i = 0; i < program->section[SECTION_WEIGHT].count; i++)
+        if (places[i].layout == PLACE_FREE)
+            return fail(d, QN_EINTERNAL, "weight %llu of the program has no use",
+                        (unsigned long long)i);
+    *bytes = pl.at;
+    return QN_OK;
+}
+
+/* ---- the task table ---- */
+
+struct filler {
+    const struct prog_header *program;
+    const struct cuda_place *places;
+    const struct cuda_bases *bases;
+};
+
+static uint64_t address(const struct filler *f, uint32_t tensor) {
+    const struct prog_tensor *t = tensor_of(f->program, tensor);
+    if (t == NULL) return 0;
+    if (t->role == PROG_WEIGHT) return f->bases->weights + f->places[t->where].offset;
+    if (t->role == PROG_ACTIVATION) return f->bases->workspace + t->where;
+    return f->bases->kv + t->where * f->bases->kv_layer_bytes;
+}
+
+/* Operands of each kind: the table in cuda_abi.h. */
+static void fill_operands(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
+    const uint32_t *in = op->in;
+    t->out = address(f, op->out[0]);
+    t->out2 = address(f, op->out[1]);
+    switch (op->kind) {
+    case OP_EMBED: t->w = address(f, in[EMBED_TABLE]); break;
+    case OP_QKV:
+        t->in = address(f, in[QKV_X]);
+        t->norm = address(f, in[QKV_NORM]);
+        t->w = address(f, in[QKV_WQ]);
+        t->bias = address(f, in[QKV_BQ]);
+        t->more = address(f, in[QKV_Q_NORM]);
+        t->more2 = address(f, in[QKV_K_NORM]);
+        break;
+    case OP_ATTENTION:
+    case OP_ATTENTION_SPLIT:
+        t->in = address(f, in[ATTENTION_Q]);
+        t->more = address(f, in[ATTENTION_KV]);
+        break;
+    case OP_ATTENTION_COMBINE: t->in = address(f, in[COMBINE_PART]); break;
+    case OP_LINEAR:
+        t->in = address(f, in[LINEAR_A]);
+        t->w = address(f, in[LINEAR_W]);
+        t->bias = address(f, in[LINEAR_BIAS]);
+        t->more = address(f, in[LINEAR_RESIDUAL]);
+        break;
+    case OP_GATED_MLP:
+        t->in = address(f, in[MLP_X]);
+        t->norm = address(f, in[MLP_NORM]);
+        t->w = address(f, in[MLP_WG]);
+        t->bias = address(f, in[MLP_BG]);
+        t->more = address(f, in[MLP_BU]);
+        break;
+    case OP_LM_HEAD:
+        t->in = address(f, in[LM_X]);
+        t->norm = address(f, in[LM_NORM]);
+        t->w = address(f, in[LM_W]);
+        break;
+    case OP_SAMPLE:
+        t->in = address(f, in[SAMPLE_LOGITS]);
+        t->more = address(f, in[SAMPLE_PART]);
+        break;
+    default: break;
+    }
+}
+
+static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
+    const struct prog_tensor *part = NULL; /* [T, n_heads, P, D + 2] */
+    if (op->kind == OP_ATTENTION_SPLIT) part = tensor_of(p, op->out[0]);
+    if (op->kind == OP_ATTENTION_COMBINE) part = tensor_of(p, op->in[COMBINE_PART]);
+    return part == NULL ? 0 : part->shape[2];
+}
+
+static uint16_t flags_of(const struct prog_header *p, const struct prog_variant *v,
+                         const struct prog_task *t) {
+    if (t->trigger == PROG_NONE) return 0;
+    bool watched = t->trigger == v->end_event || PROG(p, EVENT)[t->trigger].n_jit > 0;
+    return watched ? CUDA_TRIGGER_WATCHED : 0;
+}
+
+static void fill_task(const struct filler *f, const struct prog_variant *v, uint32_t index,
+                      struct cuda_task *out) {
+    const struct prog_task *t = &PROG(f->program, TASK)[index];
+    *out = (struct cuda_task){
+        .kind = t->kind,
+        .flags = flags_of(f->program, v, t),
+        .wait = t->wait,
+        .wait_triggers = t->wait == PROG_NONE ? 0 : PROG(f->program, EVENT)[t->wait].n_triggers,
+        .trigger = t->trigger,
+        .row0 = t->row0,
+        .row1 = t->row1,
+        .unit0 = t->unit0,
+        .unit1 = t->unit1,
+        .index = index,
+    };
+    if (t->op == PROG_NONE) return;
+    const struct prog_op *op = &PROG(f->program, OP)[t->op];
+    out->units = op->units;
+    out->k = op->k;
+    out->k_tiles = cuda_k_tiles(op->k);
+    out->n_pieces = n_pieces(f->program, op);
+    fill_operands(f, op, out);
+}
+
+void cuda_tables_fill(const struct prog_header *program, const struct cuda_place *places,
+                      const struct cuda_bases *bases, struct cuda_task *tasks) {
+    const struct filler f = {program, places, bases};
+    for (uint64_t i = 0; i < program->section[SECTION_VARIANT].count; i++) {
+        const struct prog_variant *v = &PROG(program, VARIANT)[i];
+        for (uint32_t t = v->first_task; t < v->first_task + v->n_tasks; t++)
+            fill_task(&f, v, t, &tasks[t]);
+    }
+}
