@@ -1,0 +1,379 @@
+/* Every instruction set that this processor has, against double arithmetic, with tolerances from
+ * the number formats; and what no tolerance excuses: results that depend on more than their
+ * lengths. */
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/cpu_kernel.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#undef fail
+
+/* cmocka's fail_msg without its fail(), whose name is taken. */
+#define wrong(...)                                                                                 \
+    do {                                                                                           \
+        print_error(__VA_ARGS__);                                                                  \
+        assert_true(false);                                                                        \
+    } while (0)
+
+static const char *const isa_names[] = {"ref", "avx2", "avx512bf16", "amx"};
+static const enum dtype float_dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+
+/* Calls fn for every isa that is here. */
+static void each_isa(void (*fn)(const struct cpu_isa *isa)) {
+    for (size_t i = 0; i < sizeof isa_names / sizeof isa_names[0]; i++) {
+        const struct cpu_isa *isa = cpu_isa_select(isa_names[i]);
+        if (isa == NULL) continue;
+        print_message("isa %s\n", isa->name);
+        fn(isa);
+    }
+}
+
+static uint64_t random_state;
+static float random_float(void) { /* about normal */
+    float sum = 0;
+    for (int i = 0; i < 4; i++) {
+        random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+        sum += (float)(random_state >> 40) * 0x1p-24f;
+    }
+    return (sum - 2) * 1.7f;
+}
+
+static float *random_floats(size_t n) {
+    float *x = malloc(n * sizeof *x + 1);
+    for (size_t i = 0; i < n; i++) x[i] = random_float();
+    return x;
+}
+
+/* n random elements of a type that end exactly at the end of their allocation; `shift` bytes off
+ * any alignment. Free *base. */
+static char *random_weights(enum dtype dtype, size_t n, size_t shift, char **base) {
+    *base = malloc(n * dtype_bytes(dtype) + shift);
+    for (size_t i = 0; i < n; i++) convert_store(dtype, *base + shift, i, random_float());
+    return *base + shift;
+}
+
+static void *aligned(size_t bytes) {
+    return aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
+}
+
+/* ---- gemm ---- */
+
+struct gemm_case {
+    enum dtype dtype;
+    uint32_t n_out, k, n_tok;
+    float *x, *y; /* [n_tok, k], [n_tok, n_out] */
+    char *w, *w_base;
+};
+
+static void gemm_case_init(struct gemm_case *c, enum dtype dtype, uint32_t n_out, uint32_t k,
+                           uint32_t n_tok) {
+    *c = (struct gemm_case){.dtype = dtype, .n_out = n_out, .k = k, .n_tok = n_tok};
+    c->w = random_weights(dtype, (size_t)n_out * k, 1, &c->w_base);
+    c->x = random_floats((size_t)n_tok * k);
+    c->y = random_floats((size_t)n_tok * n_out);
+}
+
+static void gemm_case_fini(struct gemm_case *c) {
+    free(c->w_base);
+    free(c->x);
+    free(c->y);
+}
+
+/* Rows [n0, n1) of the weights times tokens [t0, t1). */
+static void gemm_case_run(const struct gemm_case *c, const struct cpu_isa *isa, uint32_t n0,
+                          uint32_t n1, uint32_t t0, uint32_t t1, float *y) {
+    const float **rows = malloc((t1 - t0) * sizeof *rows);
+    for (uint32_t t = t0; t < t1; t++) rows[t - t0] = c->x + (size_t)t * c->k;
+    size_t bytes = isa->pack_bytes(c->dtype, t1 - t0, c->k);
+    assert_true(bytes <= cpu_pack_bound(t1 - t0, c->k) && bytes % 64 == 0);
+    void *pack = aligned(bytes);
+    isa->pack(c->dtype, rows, NULL, t1 - t0, c->k, pack);
+    isa->gemm[c->dtype](c->w + (size_t)n0 * c->k * dtype_bytes(c->dtype), n1 - n0, c->k, pack,
+                        t1 - t0, y + (size_t)t0 * c->n_out + n0, c->n_out);
+    free(pack);
+    free(rows);
+}
+
+/* Float sums of k products in lanes: the error of each partial sum is bounded by the sum of the
+ * magnitudes; what the 16-bit formats round was rounded before, and exactly so. */
+static void check_gemm(const struct gemm_case *c) {
+    for (uint32_t t = 0; t < c->n_tok; t++)
+        for (uint32_t n = 0; n < c->n_out; n++) {
+            double sum = 0, magnitude = 0;
+            for (uint32_t i = 0; i < c->k; i++) {
+                float x = c->x[(size_t)t * c->k + i];
+                if (c->dtype == DTYPE_BF16) x = convert_from_bf16(convert_to_bf16(x));
+                double p = (double)x * (double)convert_load(c->dtype, c->w, (size_t)n * c->k + i);
+                sum += p;
+                magnitude += fabs(p);
+            }
+            double tolerance = 0x1p-23 * magnitude * (4 + c->k / 16);
+            double got = (double)c->y[(size_t)t * c->n_out + n];
+            if (!(fabs(got - sum) <= tolerance + 1e-30))
+                wrong("dtype %d n_out %u k %u n_tok %u: y[%u][%u] = %g, want %g", c->dtype,
+                      c->n_out, c->k, c->n_tok, t, n, got, sum);
+        }
+}
+
+static void gemm_shapes(const struct cpu_isa *isa) {
+    static const uint32_t ks[] = {1, 2, 7, 16, 31, 32, 33, 54, 64, 97, 160, 257};
+    static const uint32_t outs[] = {1, 3, 4, 8, 13, 16, 37, 50};
+    static const uint32_t toks[] = {1, 2, 3, 4, 5, 6, 7, 8, 13, 16, 17, 33, 40};
+    for (int d = 0; d < 3; d++)
+        for (size_t i = 0; i < 12; i++)
+            for (size_t j = 0; j < 8; j++)
+                for (size_t l = (i + j) % 3; l < 13; l += 3) {
+                    struct gemm_case c;
+                    gemm_case_init(&c, float_dtypes[d], outs[j], ks[i], toks[l]);
+                    gemm_case_run(&c, isa, 0, c.n_out, 0, c.n_tok, c.y);
+                    check_gemm(&c);
+                    gemm_case_fini(&c);
+                }
+}
+
+static void test_gemm(void **state) {
+    (void)state;
+    each_isa(gemm_shapes);
+}
+
+/* However the rows and the tokens are cut, the bits are those of the whole. */
+static void gemm_cuts(const struct cpu_isa *isa) {
+    static const uint32_t toks[] = {1, 2, 3, 5, 8, 16, 19, 47};
+    for (int d = 0; d < 3; d++)
+        for (uint32_t k = 30; k < 140; k += 51)
+            for (uint32_t cut = 1; cut < 9; cut++) {
+                struct gemm_case c;
+                gemm_case_init(&c, float_dtypes[d], 45, k, toks[cut - 1]);
+                float *y = random_floats((size_t)c.n_tok * c.n_out);
+                gemm_case_run(&c, isa, 0, c.n_out, 0, c.n_tok, c.y);
+                for (uint32_t t = 0; t < c.n_tok; t += cut)
+                    for (uint32_t n = 0; n < c.n_out; n += 2 * cut + 1) {
+                        uint32_t n1 = n + 2 * cut + 1, t1 = t + cut;
+                        gemm_case_run(&c, isa, n, n1 < c.n_out ? n1 : c.n_out, t,
+                                      t1 < c.n_tok ? t1 : c.n_tok, y);
+                    }
+                assert_memory_equal(y, c.y, (size_t)c.n_tok * c.n_out * sizeof *y);
+                free(y);
+                gemm_case_fini(&c);
+            }
+}
+
+static void test_gemm_cuts(void **state) {
+    (void)state;
+    each_isa(gemm_cuts);
+}
+
+/* Packing with a scale is packing the products. */
+static void pack_scale(const struct cpu_isa *isa) {
+    for (int d = 0; d < 3; d++)
+        for (uint32_t k = 1; k < 120; k += 13) {
+            float *x = random_floats(3 * k), *scale = random_floats(k), *xs = random_floats(3 * k);
+            const float *rows[3] = {x, x + k, x + 2 * k}, *done[3] = {xs, xs + k, xs + 2 * k};
+            for (uint32_t i = 0; i < 3 * k; i++) xs[i] = x[i] * scale[i % k];
+            size_t bytes = isa->pack_bytes(float_dtypes[d], 3, k);
+            char *a = aligned(bytes), *b = aligned(bytes);
+            memset(a, 1, bytes);
+            memset(b, 1, bytes);
+            isa->pack(float_dtypes[d], rows, scale, 3, k, a);
+            isa->pack(float_dtypes[d], done, NULL, 3, k, b);
+            assert_memory_equal(a, b, bytes);
+            free(a), free(b), free(x), free(scale), free(xs);
+        }
+}
+
+static void test_pack_scale(void **state) {
+    (void)state;
+    each_isa(pack_scale);
+}
+
+/* ---- attend ---- */
+
+struct attend_case {
+    enum dtype kv;
+    uint32_t n_q, D, n;
+    float *q;
+    char *k, *v, *k_base, *v_base;
+};
+
+/* o[d] of one head by double softmax over all n positions. */
+static void attend_double(const struct attend_case *c, uint32_t h, double *o, double *max_out,
+                          double *sum_out) {
+    double *s = malloc(c->n * sizeof *s), max = -INFINITY, sum = 0;
+    for (uint32_t p = 0; p < c->n; p++) {
+        s[p] = 0;
+        for (uint32_t i = 0; i < c->D; i++)
+            s[p] += (double)c->q[h * c->D + i] *
+                    (double)convert_load(c->kv, c->k, (size_t)p * c->D + i);
+        if (s[p] > max) max = s[p];
+    }
+    for (uint32_t i = 0; i < c->D; i++) o[i] = 0;
+    for (uint32_t p = 0; p < c->n; p++) {
+        double e = exp(s[p] - max);
+        sum += e;
+        for (uint32_t i = 0; i < c->D; i++)
+            o[i] += e * (double)convert_load(c->kv, c->v, (size_t)p * c->D + i);
+    }
+    *max_out = max;
+    *sum_out = sum;
+    free(s);
+}
+
+static void fresh(float *state, uint32_t n_q, uint32_t D) {
+    memset(state, 0, (size_t)n_q * (D + 2) * sizeof *state);
+    for (uint32_t h = 0; h < n_q; h++) state[h * (D + 2)] = -INFINITY;
+}
+
+static void attend_check(const struct cpu_isa *isa, const struct attend_case *c, uint32_t first) {
+    uint32_t D = c->D;
+    float *state = random_floats(c->n_q * (D + 2)), *one = random_floats(D + 2);
+    double *o = malloc(D * sizeof *o), max, sum;
+    size_t skip = (size_t)first * D * dtype_bytes(c->kv);
+    fresh(state, c->n_q, D);
+    if (first > 0) isa->attend(c->kv, c->q, c->n_q, D, c->k, c->v, first, state);
+    isa->attend(c->kv, c->q, c->n_q, D, c->k + skip, c->v + skip, c->n - first, state);
+    for (uint32_t h = 0; h < c->n_q; h++) {
+        attend_double(c, h, o, &max, &sum);
+        const float *s = state + h * (D + 2);
+        double scale = exp((double)s[0] - max); /* the state's own maximum may be off by rounding */
+        assert_true(fabs((double)s[0] - max) < 1e-4 * (1 + fabs(max)));
+        assert_true(fabs((double)s[1] * scale - sum) < 2e-4 * sum);
+        for (uint32_t i = 0; i < D; i++)
+            if (!(fabs((double)s[2 + i] * scale - o[i]) < 5e-4 * sum))
+                wrong("kv %d n_q %u D %u n %u: out[%u][%u] = %g, want %g", c->kv, c->n_q, D, c->n,
+                      h, i, (double)s[2 + i], o[i]);
+        fresh(one, 1, D); /* alone it gets the same bits */
+        if (first > 0) isa->attend(c->kv, c->q + h * D, 1, D, c->k, c->v, first, one);
+        isa->attend(c->kv, c->q + h * D, 1, D, c->k + skip, c->v + skip, c->n - first, one);
+        assert_memory_equal(one, s, (D + 2) * sizeof *one);
+    }
+    free(state), free(one), free(o);
+}
+
+static void attend_shapes(const struct cpu_isa *isa) {
+    static const uint32_t dims[] = {2, 6, 16, 18, 64, 80, 96, 128, 144};
+    static const uint32_t heads[] = {1, 2, 3, 4, 5, 8},
+                          counts[] = {1, 2, 5, 16, 33, ATTENTION_PIECE};
+    for (int d = 0; d < 3; d++)
+        for (size_t i = 0; i < 9; i++)
+            for (size_t j = 0; j < 6; j++) {
+                struct attend_case c = {
+                    .kv = float_dtypes[d], .n_q = heads[j], .D = dims[i], .n = counts[(i + j) % 6]};
+                c.q = random_floats((size_t)c.n_q * c.D);
+                for (uint32_t e = 0; e < c.n_q * c.D; e++) c.q[e] *= 2 / sqrtf((float)c.D);
+                c.k = random_weights(c.kv, (size_t)c.n * c.D, 2, &c.k_base);
+                c.v = random_weights(c.kv, (size_t)c.n * c.D, 2, &c.v_base);
+                attend_check(isa, &c, 0);
+                attend_check(isa, &c, c.n / 3);
+                free(c.q), free(c.k_base), free(c.v_base);
+            }
+}
+
+static void test_attend(void **state) {
+    (void)state;
+    each_isa(attend_shapes);
+}
+
+/* ---- element-wise and reductions ---- */
+
+static void exponentials(const struct cpu_isa *isa) {
+    float x[] = {0, -0.0f, 1, -1, 0.3f, 20, -20, 80, -80, -200, -INFINITY, NAN, 1e-6f, -87, 5, 88};
+    float y[16];
+    isa->exp_of(y, x, 16);
+    for (int i = 0; i < 16; i++) {
+        double want = x[i] == x[i] ? exp((double)x[i]) : 0;
+        assert_true(fabs((double)y[i] - want) <= 4e-7 * want + 1e-37);
+    }
+    for (float v = -85; v < 85; v += 0.37f) { /* one alone as in a vector */
+        float z;
+        isa->exp_of(&z, &v, 1);
+        assert_true(fabs((double)z - exp((double)v)) <= 4e-7 * exp((double)v));
+    }
+}
+
+static void silu(const struct cpu_isa *isa) {
+    for (uint32_t n = 1; n < 50; n++) {
+        float *g = random_floats(n), *u = random_floats(n), *h = malloc(n * sizeof *h);
+        for (uint32_t i = 0; i < n; i++) g[i] *= 8;
+        memcpy(h, g, n * sizeof *h);
+        isa->silu_mul(h, u, n);
+        for (uint32_t i = 0; i < n; i++) {
+            double want = (double)g[i] / (1 + exp(-(double)g[i])) * (double)u[i];
+            assert_true(fabs((double)h[i] - want) <= 1e-6 * fabs(want) + 1e-30);
+            float alone = g[i];
+            isa->silu_mul(&alone, u + i, 1);
+            assert_memory_equal(&alone, h + i, sizeof alone);
+        }
+        free(g), free(u), free(h);
+    }
+}
+
+static void sums(const struct cpu_isa *isa) {
+    for (uint32_t n = 1; n < 300; n += n < 70 ? 1 : 23) {
+        float *x = random_floats(n), out[2], max = -INFINITY;
+        double squares = 0, sum = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            squares += (double)x[i] * (double)x[i];
+            if (x[i] > max) max = x[i];
+        }
+        for (uint32_t i = 0; i < n; i++) sum += exp((double)x[i] - (double)max);
+        assert_true(fabs((double)isa->sum_squares(x, n) - squares) <= 2e-6 * squares);
+        isa->max_sumexp(x, n, out);
+        assert_true(out[0] == max);
+        assert_true(fabs((double)out[1] - sum) <= 2e-6 * sum);
+        x[n / 2] = NAN;
+        isa->max_sumexp(x, n, out);
+        assert_true(out[0] <= max && out[1] == out[1]);
+        for (uint32_t i = 0; i < n; i++) x[i] = i % 2 == 0 ? NAN : -INFINITY;
+        isa->max_sumexp(x, n, out);
+        assert_true(out[0] == -INFINITY && out[1] == 0);
+        free(x);
+    }
+}
+
+static void test_elementwise(void **state) {
+    (void)state;
+    each_isa(exponentials);
+    each_isa(silu);
+    each_isa(sums);
+}
+
+static void test_convert(void **state) {
+    (void)state;
+    for (uint32_t h = 0; h < 0x10000; h++) {
+        float f = convert_from_f16((uint16_t)h), b = convert_from_bf16((uint16_t)h);
+        if (f == f) assert_int_equal(convert_to_f16(f), h);
+        if (b == b) assert_int_equal(convert_to_bf16(b), h);
+        if (f != f) assert_int_equal(convert_to_f16(f) & 0x7c00, 0x7c00);
+        if (h >= 0x7bff) continue;
+        float next = convert_from_f16((uint16_t)(h + 1)), mid = (f + next) / 2;
+        assert_int_equal(convert_to_f16(mid), h + (h & 1)); /* ties to even */
+        assert_int_equal(convert_to_f16(nextafterf(mid, 1e9f)), h + 1);
+        assert_int_equal(convert_to_f16(nextafterf(mid, 0)), h);
+    }
+    assert_int_equal(convert_to_bf16(1.00390625f), 0x3f80);
+    assert_int_equal(convert_to_bf16(1.01171875f), 0x3f82);
+    assert_int_equal(convert_to_f16(1e6f), 0x7c00);
+}
+
+static void test_select(void **state) {
+    (void)state;
+    assert_null(cpu_isa_select("no such isa"));
+    assert_non_null(cpu_isa_select(NULL));
+    assert_ptr_equal(cpu_isa_select("ref"), &cpu_isa_ref);
+}
+
+int main(void) {
+    random_state = 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_select),      cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_gemm),        cmocka_unit_test(test_gemm_cuts),
+        cmocka_unit_test(test_pack_scale),  cmocka_unit_test(test_attend),
+        cmocka_unit_test(test_elementwise),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
