@@ -42,9 +42,10 @@ static void read_case(const json_t *o, struct golden_case *c) {
     }
 }
 
-/* Step i: the id with the best logit, its log-probability, its distance to the second best. */
-static void check_step(const char *name, const struct golden_case *c, uint32_t i,
-                       const float *logits, uint32_t vocab) {
+/* Step i: the id with the best logit, its log-probability, its distance to the second best. False
+ * (and a line in `why`) where they are not the reference's. */
+static bool same_step(const struct golden_case *c, uint32_t i, const float *logits, uint32_t vocab,
+                      char why[200]) {
     int32_t want = c->tokens[c->n_prompt + i];
     uint32_t best = 0;
     double second = -INFINITY, sum = 0;
@@ -56,46 +57,54 @@ static void check_step(const char *name, const struct golden_case *c, uint32_t i
     }
     double logprob = (double)logits[want] - logits[best] - log(sum);
     double margin = logits[best] - second;
-    if ((c->margins[i] > MARGIN_TOLERANCE && best != (uint32_t)want) ||
-        fabs(logprob - c->logprobs[i]) > LOGPROB_TOLERANCE ||
-        fabs(margin - c->margins[i]) > MARGIN_TOLERANCE)
-        UTIL_FAIL("%s, prompt of %u, step %u: want %d (%f, margin %f), have %u (%f, margin %f)",
-                  name, c->n_prompt, i, want, c->logprobs[i], c->margins[i], best, logprob, margin);
+    snprintf(why, 200, "prompt of %u, step %u: want %d (%f, margin %f), have %u (%f, margin %f)",
+             c->n_prompt, i, want, c->logprobs[i], c->margins[i], best, logprob, margin);
+    return (best == (uint32_t)want || c->margins[i] <= MARGIN_TOLERANCE) &&
+           fabs(logprob - c->logprobs[i]) <= LOGPROB_TOLERANCE &&
+           fabs(margin - c->margins[i]) <= MARGIN_TOLERANCE;
 }
 
 /* All steps at once: row n_prompt - 1 + i sees the tokens before step i. */
-static void check_case(const char *name, const struct model *m, const struct golden_case *c) {
+static bool same_case(const struct model *m, const struct golden_case *c, char why[200]) {
     struct diag d = {0};
     struct arena arena = {0};
     struct kgraph g;
     struct reference r;
     uint32_t rows = c->n_prompt + N_NEW - 1;
+    bool same = true;
     if (model_build_graph(&d, m, &arena, rows, N_NEW, m->spec.max_position, false, &g) != QN_OK ||
         kgraph_verify(&d, &g) != QN_OK || reference_init(&d, &r, &g, m->files, c->tokens) != QN_OK)
-        UTIL_FAIL("%s: %s", name, d.message);
+        UTIL_FAIL("%s: %s", m->dir, d.message);
     const float *logits = reference_run(&r);
-    for (uint32_t i = 0; i < N_NEW; i++)
-        check_step(name, c, i, logits + (uint64_t)i * m->spec.vocab, m->spec.vocab);
+    for (uint32_t i = 0; same && i < N_NEW; i++)
+        same = same_step(c, i, logits + (uint64_t)i * m->spec.vocab, m->spec.vocab, why);
     reference_fini(&r);
     kgraph_fini(&g);
     arena_fini(&arena);
+    return same;
+}
+
+static struct model *open_golden(const char *name, json_t **cases) {
+    struct diag d = {0};
+    struct model *m;
+    char dir[300], path[320];
+    snprintf(dir, sizeof dir, GOLDEN "/%s", name);
+    snprintf(path, sizeof path, "%s/cases.json", dir);
+    if (model_open(&d, dir, NULL, &m) != QN_OK || jsonio_load(&d, path, 1 << 20, cases) != QN_OK)
+        UTIL_FAIL("%s", d.message);
+    return m;
 }
 
 static int check_model(const char *name) {
-    struct diag d = {0};
-    struct model *m;
     json_t *root, *o;
-    char dir[300], path[320];
+    struct model *m = open_golden(name, &root);
     size_t i;
     int n = 0;
-    snprintf(dir, sizeof dir, GOLDEN "/%s", name);
-    snprintf(path, sizeof path, "%s/cases.json", dir);
-    if (model_open(&d, dir, NULL, &m) != QN_OK || jsonio_load(&d, path, 1 << 20, &root) != QN_OK)
-        UTIL_FAIL("%s", d.message);
     json_array_foreach(json_object_get(root, "cases"), i, o) {
         struct golden_case c;
+        char why[200];
         read_case(o, &c);
-        check_case(name, m, &c);
+        if (!same_case(m, &c, why)) UTIL_FAIL("%s: %s", name, why);
         n++;
     }
     json_decref(root);
@@ -117,6 +126,43 @@ static void golden_models_agree(void **state) {
     print_message("%d models, %d cases\n", n_models, n_cases);
     assert_int_equal(n_models, 11);
     assert_int_equal(n_cases, 43);
+}
+
+/* The cases notice each field of the spec that they are there for: with a wrong one, the last case
+ * (the longest prompt) does not come out. */
+static void golden_models_notice(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        size_t field; /* offset in the spec */
+        uint32_t wrong;
+    } cases[] = {
+        {"mistral-window", offsetof(struct model_spec, sliding_window), 0},
+        {"mistral-window", offsetof(struct model_spec, sliding_window), 17},
+        {"qwen2-window", offsetof(struct model_spec, sliding_window), 23},
+        {"qwen2", offsetof(struct model_spec, sliding_window), 8},
+        {"qwen2", offsetof(struct model_spec, qkv_bias), 0},
+        {"qwen3", offsetof(struct model_spec, qk_norm), 0},
+        {"qwen3-mqa", offsetof(struct model_spec, o_bias), 0},
+        {"llama-linear", offsetof(struct model_spec, mlp_bias), 0},
+        {"llama-linear", offsetof(struct model_spec, rope_kind), ROPE_DEFAULT},
+        {"llama3-rope-scaling", offsetof(struct model_spec, rope_kind), ROPE_DEFAULT},
+        {"llama3-rope-scaling", offsetof(struct model_spec, rope_kind), ROPE_LINEAR},
+        {"llama3-rope-parameters", offsetof(struct model_spec, rope_kind), ROPE_DEFAULT},
+        {"llama3-rope-parameters", offsetof(struct model_spec, rope_original_max), 256},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *root;
+        struct golden_case c;
+        char why[200];
+        struct model *m = open_golden(cases[i].name, &root);
+        const json_t *list = json_object_get(root, "cases");
+        read_case(json_array_get(list, json_array_size(list) - 1), &c);
+        memcpy((char *)&m->spec + cases[i].field, &cases[i].wrong, sizeof cases[i].wrong);
+        if (same_case(m, &c, why)) UTIL_FAIL("%s: change %zu goes unnoticed", cases[i].name, i);
+        json_decref(root);
+        model_free(m);
+    }
 }
 
 static void golden_specs(void **state) {
@@ -185,6 +231,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_specs),
         cmocka_unit_test(golden_models_agree),
+        cmocka_unit_test(golden_models_notice),
         cmocka_unit_test(dtype_can_be_forced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,436 @@
+/* config.json and generation_config.json: every spelling, every refusal with its message. */
+#include "base/checked.h"
+#include "model/generation_config.h"
+#include "model/hf_config.h"
+#include "model/model.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#undef fail
+
+#include "model/model_util.h"
+
+#define LLAMA   "\"architectures\":[\"LlamaForCausalLM\"]"
+#define QWEN2   "\"architectures\":[\"Qwen2ForCausalLM\"]"
+#define QWEN3   "\"architectures\":[\"Qwen3ForCausalLM\"]"
+#define MISTRAL "\"architectures\":[\"MistralForCausalLM\"]"
+#define SIZES                                                                                      \
+    "\"num_hidden_layers\":2,\"hidden_size\":48,\"intermediate_size\":80,\"vocab_size\":301,"      \
+    "\"num_attention_heads\":6"
+
+static int parse(struct diag *d, const char *text, struct hf_config *c) {
+    *d = (struct diag){0};
+    return hf_config_parse(d, "config.json", text, strlen(text), c);
+}
+
+static struct hf_config good(const char *text) {
+    struct diag d;
+    struct hf_config c;
+    if (parse(&d, text, &c) != QN_OK) UTIL_FAIL("%s\n%s", text, d.message);
+    return c;
+}
+
+static void bad(const char *text, int rc, const char *message) {
+    struct diag d;
+    struct hf_config c;
+    int have = parse(&d, text, &c);
+    if (have != rc || strcmp(d.message, message) != 0)
+        UTIL_FAIL("%s\nwant %d %s\nhave %d %s", text, rc, message, have, d.message);
+}
+
+static void defaults_of_each_family(void **state) {
+    (void)state;
+    struct hf_config c = good("{" LLAMA "," SIZES "}");
+    assert_ptr_equal(c.family, &family_llama);
+    assert_int_equal(c.spec.n_layers, 2);
+    assert_int_equal(c.spec.hidden, 48);
+    assert_int_equal(c.spec.intermediate, 80);
+    assert_int_equal(c.spec.vocab, 301);
+    assert_int_equal(c.spec.n_heads, 6);
+    assert_int_equal(c.spec.n_kv_heads, 6); /* absent: as many as query heads */
+    assert_int_equal(c.spec.head_dim, 8);   /* absent: hidden / heads */
+    assert_int_equal(c.spec.max_position, 2048);
+    assert_true(c.spec.rms_eps == 1e-6f);
+    assert_true(c.spec.rope_theta == 10000);
+    assert_int_equal(c.spec.rope_kind, ROPE_DEFAULT);
+    assert_int_equal(c.spec.bos, 1);
+    assert_int_equal(c.spec.n_eos, 1);
+    assert_int_equal(c.spec.eos[0], 2);
+    assert_int_equal(c.spec.weight_dtype, DTYPE_BF16);
+    assert_false(c.dtype_given);
+    assert_false(c.tied_given);
+    assert_int_equal(c.spec.tied | c.spec.qkv_bias | c.spec.o_bias | c.spec.mlp_bias |
+                         c.spec.qk_norm | c.spec.sliding_window,
+                     0);
+
+    c = good("{" QWEN2 "," SIZES "}");
+    assert_int_equal(c.spec.qkv_bias, 1);
+    assert_int_equal(c.spec.o_bias, 0);
+    assert_int_equal(c.spec.max_position, 32768);
+    assert_int_equal(c.spec.bos, -1);
+    assert_int_equal(c.spec.n_eos, 0);
+    c = good("{" QWEN3 "," SIZES "}");
+    assert_int_equal(c.spec.qk_norm, 1);
+    assert_int_equal(c.spec.head_dim, 128);
+    c = good("{" MISTRAL "," SIZES "}");
+    assert_int_equal(c.spec.sliding_window, 4096);
+    assert_int_equal(c.spec.max_position, 131072);
+}
+
+static void the_family_is_found(void **state) {
+    (void)state;
+    assert_ptr_equal(good("{\"model_type\":\"qwen3\"," SIZES "}").family, &family_qwen3);
+    assert_ptr_equal(
+        good("{\"architectures\":[\"Custom\",\"MistralForCausalLM\"]," SIZES "}").family,
+        &family_mistral);
+    bad("{\"architectures\":[\"GPT2LMHeadModel\"]," SIZES "}", QN_EUNSUPPORTED,
+        "config.json: architectures: 'GPT2LMHeadModel' is not supported; supported are "
+        "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM");
+    bad("{\"model_type\":\"mamba\"," SIZES "}", QN_EUNSUPPORTED,
+        "config.json: model_type: 'mamba' is not supported; supported are LlamaForCausalLM, "
+        "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM");
+    bad("{" SIZES "}", QN_EFORMAT,
+        "config.json: architectures: want a list of strings, have nothing");
+    bad("{\"architectures\":[7]," SIZES "}", QN_EFORMAT,
+        "config.json: architectures: want a list of strings");
+    bad("{\"architectures\":\"LlamaForCausalLM\"," SIZES "}", QN_EFORMAT,
+        "config.json: architectures: want an array, have a string");
+    bad("[]", QN_EFORMAT, "config.json: want a JSON object");
+}
+
+static void every_number_has_bounds(void **state) {
+    (void)state;
+    bad("{" LLAMA ",\"num_hidden_layers\":0}", QN_EFORMAT,
+        "config.json: num_hidden_layers: want an integer from 1 to 512, have 0");
+    bad("{" LLAMA ",\"num_hidden_layers\":2}", QN_EFORMAT,
+        "config.json: hidden_size: want an integer, have nothing");
+    bad("{" LLAMA ",\"num_hidden_layers\":2,\"hidden_size\":4294967344}", QN_EFORMAT,
+        "config.json: hidden_size: want an integer from 2 to 65536, have 4294967344");
+    bad("{" LLAMA ",\"num_hidden_layers\":2,\"hidden_size\":48.0}", QN_EFORMAT,
+        "config.json: hidden_size: want an integer, have a number");
+    bad("{" LLAMA "," SIZES ",\"num_key_value_heads\":4}", QN_ESHAPE,
+        "config.json: num_key_value_heads: want a divisor of num_attention_heads (6), have 4");
+    bad("{" LLAMA "," SIZES ",\"num_key_value_heads\":7}", QN_EFORMAT,
+        "config.json: num_key_value_heads: want an integer from 1 to 6, have 7");
+    bad("{" LLAMA "," SIZES ",\"head_dim\":7}", QN_ESHAPE,
+        "config.json: head_dim: want an even number, have 7");
+    bad("{" LLAMA "," SIZES ",\"head_dim\":0}", QN_EFORMAT,
+        "config.json: head_dim: want an integer from 2 to 512, have 0");
+    bad("{" LLAMA ",\"num_hidden_layers\":2,\"hidden_size\":50,\"intermediate_size\":80,"
+        "\"vocab_size\":301,\"num_attention_heads\":6}",
+        QN_ESHAPE,
+        "config.json: hidden_size: want a multiple of num_attention_heads (6) where head_dim is "
+        "not given, have 50");
+    bad("{" LLAMA "," SIZES ",\"rms_norm_eps\":-1}", QN_EFORMAT,
+        "config.json: rms_norm_eps: want a number from 0 to 0.5, have -1");
+    bad("{" LLAMA "," SIZES ",\"rope_theta\":0}", QN_EFORMAT,
+        "config.json: rope_theta: want a number from 1 to 1e+15, have 0");
+    bad("{" LLAMA "," SIZES ",\"max_position_embeddings\":-5}", QN_EFORMAT,
+        "config.json: max_position_embeddings: want an integer from 1 to 2147483647, have -5");
+    bad("{" LLAMA "," SIZES ",\"tie_word_embeddings\":1}", QN_EFORMAT,
+        "config.json: tie_word_embeddings: want true or false, have an integer");
+    bad("{" MISTRAL "," SIZES ",\"sliding_window\":0}", QN_EFORMAT,
+        "config.json: sliding_window: want an integer from 1 to 2147483647, have 0");
+    assert_int_equal(
+        good("{" LLAMA "," SIZES ",\"max_position_embeddings\":10485760}").spec.max_position,
+        SPEC_MAX_MODEL_LEN);
+    assert_int_equal(good("{" LLAMA "," SIZES ",\"head_dim\":null}").spec.head_dim, 8);
+    assert_int_equal(good("{" LLAMA "," SIZES ",\"num_key_value_heads\":null}").spec.n_kv_heads, 6);
+}
+
+static void token_ids_come_in_three_forms(void **state) {
+    (void)state;
+    struct hf_config c =
+        good("{" LLAMA "," SIZES ",\"eos_token_id\":[5,300,5],\"bos_token_id\":3}");
+    assert_int_equal(c.spec.n_eos, 2);
+    assert_int_equal(c.spec.eos[1], 300);
+    assert_int_equal(c.spec.bos, 3);
+    c = good("{" LLAMA "," SIZES ",\"eos_token_id\":null,\"bos_token_id\":null}");
+    assert_int_equal(c.spec.n_eos, 0);
+    assert_int_equal(c.spec.bos, -1);
+    assert_int_equal(good("{" QWEN3 "," SIZES ",\"eos_token_id\":0}").spec.n_eos, 1);
+    bad("{" LLAMA "," SIZES ",\"eos_token_id\":301}", QN_EFORMAT,
+        "config.json: eos_token_id: want an id from 0 to 300, have 301");
+    bad("{" LLAMA "," SIZES ",\"eos_token_id\":[1,-1]}", QN_EFORMAT,
+        "config.json: eos_token_id: want an id from 0 to 300, have -1");
+    bad("{" LLAMA "," SIZES ",\"eos_token_id\":\"</s>\"}", QN_EFORMAT,
+        "config.json: eos_token_id: want a token id or a list of token ids");
+    bad("{" LLAMA "," SIZES ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9]}", QN_EFORMAT,
+        "config.json: eos_token_id: want at most 8 ids");
+}
+
+static void dtypes_are_spelled_in_many_ways(void **state) {
+    (void)state;
+    struct hf_config c = good("{" LLAMA "," SIZES ",\"torch_dtype\":\"float16\"}");
+    assert_int_equal(c.spec.weight_dtype, DTYPE_F16);
+    assert_true(c.dtype_given);
+    assert_int_equal(good("{" LLAMA "," SIZES ",\"dtype\":\"float32\"}").spec.weight_dtype,
+                     DTYPE_F32);
+    assert_int_equal(good("{" LLAMA "," SIZES ",\"dtype\":\"torch.bfloat16\"}").spec.weight_dtype,
+                     DTYPE_BF16);
+    bad("{" LLAMA "," SIZES ",\"dtype\":\"float8_e4m3fn\"}", QN_EUNSUPPORTED,
+        "config.json: dtype: want bfloat16, float16 or float32, have 'float8_e4m3fn'");
+    assert_string_equal(hf_config_dtype_name(DTYPE_F16), "float16");
+}
+
+static void biases_are_read_where_the_family_has_them(void **state) {
+    (void)state;
+    struct hf_config c = good("{" LLAMA "," SIZES ",\"attention_bias\":true,\"mlp_bias\":true}");
+    assert_int_equal(c.spec.qkv_bias & c.spec.o_bias & c.spec.mlp_bias, 1);
+    c = good("{" QWEN3 "," SIZES ",\"attention_bias\":true,\"mlp_bias\":true}");
+    assert_int_equal(c.spec.qkv_bias & c.spec.o_bias, 1);
+    assert_int_equal(c.spec.mlp_bias, 0);
+    c = good("{" QWEN2 "," SIZES ",\"attention_bias\":true}");
+    assert_int_equal(c.spec.o_bias, 0);
+}
+
+static void windows(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        uint32_t want;
+    } cases[] = {
+        {"{" MISTRAL "," SIZES ",\"sliding_window\":null}", 0},
+        {"{" MISTRAL "," SIZES ",\"sliding_window\":77}", 77},
+        {"{" LLAMA "," SIZES ",\"sliding_window\":77}", 0},
+        {"{" QWEN2 "," SIZES ",\"sliding_window\":77,\"use_sliding_window\":false}", 0},
+        {"{" QWEN2 "," SIZES ",\"sliding_window\":77,\"max_window_layers\":0}", 0},
+        {"{" QWEN2 "," SIZES
+         ",\"sliding_window\":77,\"use_sliding_window\":true,\"max_window_layers\":0}",
+         77},
+        {"{" QWEN2 "," SIZES
+         ",\"sliding_window\":77,\"use_sliding_window\":true,\"max_window_layers\":2}",
+         0},
+        {"{" QWEN2 "," SIZES ",\"sliding_window\":77,\"use_sliding_window\":true}", 0}, /* 28 */
+        {"{" QWEN2 "," SIZES
+         ",\"sliding_window\":null,\"use_sliding_window\":true,\"max_window_layers\":0}",
+         0},
+        {"{" QWEN3 "," SIZES ",\"sliding_window\":9,\"use_sliding_window\":true,\"layer_types\":"
+         "[\"sliding_attention\",\"sliding_attention\"]}",
+         9},
+        {"{" QWEN3 "," SIZES ",\"sliding_window\":null,\"use_sliding_window\":false,"
+         "\"layer_types\":[\"full_attention\",\"full_attention\"]}",
+         0},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        if (good(cases[i].text).spec.sliding_window != cases[i].want)
+            UTIL_FAIL("%s", cases[i].text);
+    bad("{" QWEN2 "," SIZES
+        ",\"sliding_window\":77,\"use_sliding_window\":true,\"max_window_layers\":1}",
+        QN_EUNSUPPORTED, "config.json: use_sliding_window: 1 of 2 layers slide; want all or none");
+    bad("{" QWEN3 "," SIZES ",\"layer_types\":[\"full_attention\"]}", QN_EFORMAT,
+        "config.json: layer_types: want 2 entries, have 1");
+    bad("{" QWEN3 "," SIZES ",\"layer_types\":[\"full_attention\",\"chunked_attention\"]}",
+        QN_EUNSUPPORTED,
+        "config.json: layer_types: want full_attention or sliding_attention, have "
+        "'chunked_attention'");
+}
+
+#define LLAMA3                                                                                     \
+    "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"                             \
+    "\"original_max_position_embeddings\":8192"
+
+static void rope_has_two_spellings(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "{" LLAMA "," SIZES
+        ",\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\"," LLAMA3 "}}",
+        "{" LLAMA "," SIZES ",\"rope_theta\":500000,\"rope_scaling\":{\"type\":\"llama3\"," LLAMA3
+        "}}",
+        "{" LLAMA "," SIZES ",\"rope_parameters\":{\"rope_theta\":500000.0,\"rope_type\":"
+        "\"llama3\"," LLAMA3 "}}",
+        "{" LLAMA "," SIZES ",\"rope_scaling\":null,\"rope_parameters\":{\"rope_theta\":500000.0,"
+        "\"rope_type\":\"llama3\"," LLAMA3 "}}",
+    };
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        struct model_spec s = good(texts[i]).spec;
+        assert_int_equal(s.rope_kind, ROPE_LLAMA3);
+        assert_true(s.rope_theta == 500000);
+        assert_true(s.rope_factor == 8);
+        assert_true(s.rope_low_freq_factor == 1);
+        assert_true(s.rope_high_freq_factor == 4);
+        assert_int_equal(s.rope_original_max, 8192);
+    }
+    struct model_spec s =
+        good("{" LLAMA "," SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}}").spec;
+    assert_int_equal(s.rope_kind, ROPE_LINEAR);
+    assert_true(s.rope_factor == 2.5);
+    s = good("{" QWEN3 "," SIZES
+             ",\"rope_parameters\":{\"rope_theta\":1e6,\"rope_type\":\"default\"}}")
+            .spec;
+    assert_int_equal(s.rope_kind, ROPE_DEFAULT);
+    assert_true(s.rope_theta == 1e6f);
+}
+
+static void other_ropes_are_refused(void **state) {
+    (void)state;
+    bad("{" LLAMA "," SIZES ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0}}",
+        QN_EUNSUPPORTED,
+        "config.json: rope_scaling: type: want default, linear or llama3, have 'yarn'");
+    bad("{" LLAMA "," SIZES ",\"rope_parameters\":{\"rope_type\":\"dynamic\",\"factor\":4.0}}",
+        QN_EUNSUPPORTED,
+        "config.json: rope_parameters: rope_type: want default, linear or llama3, have 'dynamic'");
+    bad("{" LLAMA "," SIZES ",\"rope_scaling\":{\"type\":\"linear\"}}", QN_EFORMAT,
+        "config.json: rope_scaling: factor: want a number, have nothing");
+    bad("{" LLAMA "," SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0.5}}", QN_EFORMAT,
+        "config.json: rope_scaling: factor: want a number from 1 to 1e+06, have 0.5");
+    bad("{" LLAMA "," SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":\"2\"}}", QN_EFORMAT,
+        "config.json: rope_scaling: factor: want a number, have a string");
+    bad("{" LLAMA "," SIZES ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,"
+        "\"low_freq_factor\":4,\"high_freq_factor\":4,\"original_max_position_embeddings\":8}}",
+        QN_EFORMAT,
+        "config.json: rope_scaling: high_freq_factor: want more than low_freq_factor (4), have 4");
+    bad("{" LLAMA "," SIZES ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,"
+        "\"low_freq_factor\":1,\"high_freq_factor\":4}}",
+        QN_EFORMAT,
+        "config.json: rope_scaling: original_max_position_embeddings: want an integer, have "
+        "nothing");
+    bad("{" LLAMA "," SIZES ",\"rope_scaling\":[]}", QN_EFORMAT,
+        "config.json: rope_scaling: want an object, have an array");
+    bad("{" LLAMA "," SIZES ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6}}}",
+        QN_EUNSUPPORTED,
+        "config.json: rope_parameters.full_attention: want one RoPE for all layers, have an "
+        "object");
+    bad("{" LLAMA "," SIZES ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}}",
+        QN_EUNSUPPORTED, "config.json: rope_parameters: partial_rotary_factor: want 1, have 0.5");
+}
+
+static void what_changes_results_is_refused(void **state) {
+    (void)state;
+    bad("{" LLAMA "," SIZES ",\"hidden_act\":\"gelu\"}", QN_EUNSUPPORTED,
+        "config.json: hidden_act: want silu, have 'gelu'");
+    bad("{" LLAMA "," SIZES ",\"partial_rotary_factor\":0.5}", QN_EUNSUPPORTED,
+        "config.json: partial_rotary_factor: want 1, have 0.5");
+    bad("{" LLAMA "," SIZES ",\"quantization_config\":{\"quant_method\":\"gptq\"}}",
+        QN_EUNSUPPORTED,
+        "config.json: quantization_config.quant_method: want a checkpoint in bfloat16, float16 or "
+        "float32, have 'gptq'");
+}
+
+/* ---- generation_config.json ---- */
+
+static int parse_generation(struct diag *d, const char *text, struct generation_config *c) {
+    *d = (struct diag){0};
+    return generation_config_parse(d, "g.json", text, strlen(text), 301, c);
+}
+
+static void generation_defaults(void **state) {
+    (void)state;
+    struct diag d;
+    struct generation_config c;
+    assert_int_equal(parse_generation(&d, "{}", &c), QN_OK);
+    assert_true(c.found && c.do_sample);
+    assert_true(c.temperature == 1 && c.top_p == 1 && c.min_p == 0 && c.repetition_penalty == 1);
+    assert_int_equal(c.top_k, 0);
+    assert_int_equal(c.n_eos, 0);
+    assert_int_equal(parse_generation(&d,
+                                      "{\"do_sample\":true,\"temperature\":0.6,\"top_p\":0.95,"
+                                      "\"top_k\":20,\"min_p\":0.1,\"repetition_penalty\":1.05,"
+                                      "\"eos_token_id\":[5,6]}",
+                                      &c),
+                     QN_OK);
+    assert_true(c.temperature == 0.6f && c.top_p == 0.95f && c.min_p == 0.1f);
+    assert_true(c.repetition_penalty == 1.05f);
+    assert_int_equal(c.top_k, 20);
+    assert_int_equal(c.n_eos, 2);
+    assert_int_equal(parse_generation(&d, "{\"do_sample\":false,\"temperature\":0.6}", &c), QN_OK);
+    assert_true(c.temperature == 0);
+    assert_int_equal(generation_config_load(&d, "/nonexistent", 301, &c), QN_OK);
+    assert_false(c.found);
+    assert_true(c.temperature == 1);
+}
+
+static void generation_numbers_have_bounds(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        {"{\"temperature\":-0.1}",
+         "g.json: temperature: want a number from 0 up to 100, have -0.1"},
+        {"{\"top_p\":0}", "g.json: top_p: want a number above 0 up to 1, have 0"},
+        {"{\"top_p\":1.5}", "g.json: top_p: want a number above 0 up to 1, have 1.5"},
+        {"{\"min_p\":2}", "g.json: min_p: want a number from 0 up to 1, have 2"},
+        {"{\"top_k\":-2}", "g.json: top_k: want an integer from -1 to 2147483647, have -2"},
+        {"{\"repetition_penalty\":0}",
+         "g.json: repetition_penalty: want a number above 0 up to 100, have 0"},
+        {"{\"eos_token_id\":301}", "g.json: eos_token_id: want an id from 0 to 300, have 301"},
+        {"[]", "g.json: want a JSON object"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct diag d;
+        struct generation_config c;
+        if (parse_generation(&d, cases[i].text, &c) != QN_EFORMAT ||
+            strcmp(d.message, cases[i].message) != 0)
+            UTIL_FAIL("%s: %s", cases[i].text, d.message);
+    }
+}
+
+/* ---- the directory ---- */
+
+static const char *const names[] = {"config.json", "generation_config.json", NULL};
+
+static void end_ids_are_united(void **state) {
+    (void)state;
+    char dir[64];
+    struct diag d = {0};
+    struct model *m;
+    util_make_dir(dir);
+    util_write_text(dir, "config.json", "{" QWEN3 "," SIZES ",\"eos_token_id\":7}");
+    util_write_text(dir, "generation_config.json", "{\"eos_token_id\":[7,9],\"top_k\":20}");
+    assert_int_equal(model_open(&d, dir, &(struct model_options){.dummy = true}, &m), QN_OK);
+    assert_int_equal(m->spec.n_eos, 2);
+    assert_int_equal(m->spec.eos[0], 7);
+    assert_int_equal(m->spec.eos[1], 9);
+    assert_int_equal(m->generation.top_k, 20);
+    model_free(m);
+    util_remove_dir(dir, names);
+}
+
+static void directories_without_a_model(void **state) {
+    (void)state;
+    char dir[64], text[200];
+    struct diag d = {0};
+    struct model *m;
+    assert_int_equal(model_open(&d, "/nonexistent/x", NULL, &m), QN_ENOENT);
+    assert_string_equal(d.message, "/nonexistent/x: No such file or directory");
+    assert_null(m);
+    diag_clear(&d);
+    util_make_dir(dir);
+    assert_int_equal(model_open(&d, dir, NULL, &m), QN_ENOENT);
+    snprintf(text, sizeof text, "%s/config.json: No such file or directory", dir);
+    assert_string_equal(d.message, text);
+    diag_clear(&d);
+    util_write_text(dir, "config.json", "{" QWEN3 "," SIZES "}");
+    assert_int_equal(model_open(&d, dir, NULL, &m), QN_ENOENT);
+    snprintf(text, sizeof text,
+             "%s: want model.safetensors or model.safetensors.index.json, have neither", dir);
+    assert_string_equal(d.message, text);
+    diag_clear(&d);
+    snprintf(text, sizeof text, "%s/config.json", dir);
+    assert_int_equal(model_open(&d, text, NULL, &m), QN_EINVAL);
+    util_remove_dir(dir, names);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_of_each_family),
+        cmocka_unit_test(the_family_is_found),
+        cmocka_unit_test(every_number_has_bounds),
+        cmocka_unit_test(token_ids_come_in_three_forms),
+        cmocka_unit_test(dtypes_are_spelled_in_many_ways),
+        cmocka_unit_test(biases_are_read_where_the_family_has_them),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(rope_has_two_spellings),
+        cmocka_unit_test(other_ropes_are_refused),
+        cmocka_unit_test(what_changes_results_is_refused),
+        cmocka_unit_test(generation_defaults),
+        cmocka_unit_test(generation_numbers_have_bounds),
+        cmocka_unit_test(end_ids_are_united),
+        cmocka_unit_test(directories_without_a_model),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
