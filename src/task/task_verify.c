@@ -243,6 +243,8 @@ static int check_counts(struct proof *f) {
         if (e->n_triggers != have)
             return fail(f->d, QN_EVERIFY, "event %u counts to %u, but %u tasks trigger it", i,
                         e->n_triggers, have);
+        if (i == v->start_event && have != 1)
+            return fail(f->d, QN_EVERIFY, "the start event %u is triggered by a task", i);
         if (have == 0) return fail(f->d, QN_EVERIFY, "event %u: nothing triggers it", i);
         uint32_t n_jit = 0;
         for (uint32_t k = 0; k < e->n_tasks; k++) {
@@ -311,8 +313,9 @@ static int check_deadlock(struct proof *f) {
     ARRAY(uint32_t) ready = {0}; /* workers to look at again, and JIT tasks + n_workers */
     uint32_t n_queue = 0, done = 0;
     int rc = QN_OK;
+    /* The boundary triggers the start event once; check_counts has seen that no task does. */
     queue[n_queue++] = v->start_event - v->first_event;
-    have[v->start_event - v->first_event] = PROG(f->p, EVENT)[v->start_event].n_triggers;
+    have[v->start_event - v->first_event] = 1;
     for (uint32_t q = 0; q < n_queue && rc == QN_OK; q++) {
         const struct prog_event *e = &PROG(f->p, EVENT)[v->first_event + queue[q]];
         for (uint32_t k = 0; k < e->n_tasks && rc == QN_OK; k++) {
@@ -358,14 +361,10 @@ static int check_deadlock(struct proof *f) {
 
 /* ---- order: the transitive closure over events --------------------------------------------- */
 
+/* Whether a task that triggers `from` is done before one that waits for `to` begins. */
 static bool leads_to(const struct proof *f, uint32_t from, uint32_t to) {
     const uint64_t a = from - f->v->first_event, b = to - f->v->first_event;
     return a == b || (f->reach[a * f->words + b / 64] >> (b % 64) & 1);
-}
-
-/* Whether a task that triggers `trigger` is done before one that waits for `wait` begins. */
-static bool ordered(const struct proof *f, uint32_t trigger, uint32_t wait) {
-    return leads_to(f, trigger, wait);
 }
 
 /* Closes over events in reverse topological order; check_deadlock has shown that one exists. */
@@ -440,22 +439,21 @@ static bool rects_overlap(const struct rect *a, const struct rect *b) {
     return ar < br + b->n_rows && br < ar + a->n_rows && ac < bc + b->run && bc < ac + a->run;
 }
 
+/* `a` must end before `b` begins, and nothing makes it so. */
 static int race(struct proof *f, const struct access *a, const struct access *b) {
     struct strbuf x = {0}, y = {0};
     program_task_name(f->p, a->task, &x);
     program_task_name(f->p, b->task, &y);
-    const char *kind =
-        a->rect.write && b->rect.write ? "both write" : "one writes what the other reads of";
-    const char *name = program_string(f->p, tensor(f, a->object)->name);
-    const char *other = program_string(f->p, tensor(f, b->object)->name);
     int rc =
         fail(f->d, QN_EVERIFY,
-             "race: %s and %s %s %s%s%s at byte %llu, and neither must end before the other "
-             "begins (events %u -> %u and %u -> %u)",
-             strbuf_text(&x), strbuf_text(&y), kind, name, a->object == b->object ? "" : " / ",
-             a->object == b->object ? "" : other, (unsigned long long)MAX(a->rect.at, b->rect.at),
-             PROG(f->p, TASK)[a->task].wait, PROG(f->p, TASK)[a->task].trigger,
-             PROG(f->p, TASK)[b->task].wait, PROG(f->p, TASK)[b->task].trigger);
+             "race: %s (events %u -> %u) %s %s and %s (events %u -> %u) %s %s in the same "
+             "bytes, from %llu of space %u; the first must end before the second begins, "
+             "and no event makes it so",
+             strbuf_text(&x), PROG(f->p, TASK)[a->task].wait, PROG(f->p, TASK)[a->task].trigger,
+             a->rect.write ? "writes" : "reads", program_string(f->p, tensor(f, a->object)->name),
+             strbuf_text(&y), PROG(f->p, TASK)[b->task].wait, PROG(f->p, TASK)[b->task].trigger,
+             b->rect.write ? "writes" : "reads", program_string(f->p, tensor(f, b->object)->name),
+             (unsigned long long)MAX(a->rect.at, b->rect.at), a->rect.space);
     strbuf_fini(&x);
     strbuf_fini(&y);
     return rc;
@@ -464,36 +462,53 @@ static int race(struct proof *f, const struct access *a, const struct access *b)
 static int by_object_and_class(const void *a, const void *b, void *program) {
     const struct access *x = a, *y = b;
     const struct prog_task *tasks = PROG((const struct prog_header *)program, TASK);
-    const uint64_t kx[4] = {x->object, tasks[x->task].wait, tasks[x->task].trigger, x->task};
-    const uint64_t ky[4] = {y->object, tasks[y->task].wait, tasks[y->task].trigger, y->task};
-    for (int i = 0; i < 4; i++)
+    const uint64_t kx[5] = {x->object, x->rect.write, tasks[x->task].wait, tasks[x->task].trigger,
+                            x->task};
+    const uint64_t ky[5] = {y->object, y->rect.write, tasks[y->task].wait, tasks[y->task].trigger,
+                            y->task};
+    for (int i = 0; i < 5; i++)
         if (kx[i] != ky[i]) return kx[i] < ky[i] ? -1 : 1;
     return (x->rect.at > y->rect.at) - (x->rect.at < y->rect.at);
 }
 
-/* Two classes that no event orders: their tasks must not touch the same bytes. */
+/* Two classes that the events do not order as they should be: their tasks must not touch the same
+ * bytes. */
 static int compare_tasks(struct proof *f, const struct access_class *a,
                          const struct access_class *b) {
     for (uint32_t i = a->first; i < a->first + a->n; i++)
         for (uint32_t k = a == b ? i + 1 : b->first; k < b->first + b->n; k++) {
             const struct access *x = &f->accesses.items[i], *y = &f->accesses.items[k];
             f->report.n_task_pairs++;
-            if ((x->rect.write || y->rect.write) && x->task != y->task &&
-                rects_overlap(&x->rect, &y->rect))
-                return race(f, x, y);
+            if (x->task != y->task && rects_overlap(&x->rect, &y->rect)) return race(f, x, y);
         }
     return QN_OK;
 }
 
-static int compare_classes(struct proof *f, const struct access_class *a, uint32_t na,
+/* Classes of one tensor: whoever writes comes before whoever reads, and no two write the same
+ * bytes, in whatever order. */
+static int compare_within(struct proof *f, const struct access_class *c, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = i; k < n; k++) {
+            f->report.n_class_pairs++;
+            if (!c[i].writes && !c[k].writes) continue;
+            const bool both = c[i].writes && c[k].writes;
+            const struct access_class *writer = c[i].writes ? &c[i] : &c[k];
+            const struct access_class *other = writer == &c[i] ? &c[k] : &c[i];
+            if (!both && leads_to(f, writer->trigger, other->wait)) continue;
+            TRY(compare_tasks(f, writer, other));
+        }
+    return QN_OK;
+}
+
+/* Classes of two tensors that share bytes: all that touches the earlier one comes before all that
+ * touches the later one, unless both only read. */
+static int compare_between(struct proof *f, const struct access_class *a, uint32_t na,
                            const struct access_class *b, uint32_t nb) {
     for (uint32_t i = 0; i < na; i++)
-        for (uint32_t k = a == b ? i : 0; k < nb; k++) {
+        for (uint32_t k = 0; k < nb; k++) {
             f->report.n_class_pairs++;
             if (!a[i].writes && !b[k].writes) continue;
-            if (ordered(f, a[i].trigger, b[k].wait) || ordered(f, b[k].trigger, a[i].wait))
-                continue;
-            TRY(compare_tasks(f, &a[i], &b[k]));
+            if (!leads_to(f, a[i].trigger, b[k].wait)) TRY(compare_tasks(f, &a[i], &b[k]));
         }
     return QN_OK;
 }
@@ -501,6 +516,7 @@ static int compare_classes(struct proof *f, const struct access_class *a, uint32
 /* The bytes of a tensor, for finding those that share memory. */
 struct extent {
     uint32_t space, object;
+    uint32_t born; /* operator that writes it first */
     uint64_t start, end;
     uint32_t first_class, n_classes;
 };
@@ -512,7 +528,7 @@ static int by_start(const void *a, const void *b) {
     return (x->object > y->object) - (x->object < y->object);
 }
 
-/* Groups the sorted accesses by tensor and, within it, by (wait, trigger). */
+/* Groups the sorted accesses by tensor and, within it, by (read or write, wait, trigger). */
 static uint32_t group(struct proof *f, struct access_class *classes, struct extent *extents) {
     uint32_t n_extents = 0, n_classes = 0;
     for (uint32_t i = 0; i < f->accesses.n; i++) {
@@ -521,16 +537,21 @@ static uint32_t group(struct proof *f, struct access_class *classes, struct exte
         const bool new_object = i == 0 || f->accesses.items[i - 1].object != a->object;
         if (new_object) {
             const struct rect r = whole(f, a->object);
-            extents[n_extents++] =
-                (struct extent){r.space, a->object, r.at, r.at + r.n_rows * r.stride, n_classes, 0};
+            extents[n_extents++] = (struct extent){.space = r.space,
+                                                   .object = a->object,
+                                                   .born = PROG_NONE,
+                                                   .start = r.at,
+                                                   .end = r.at + r.n_rows * r.stride,
+                                                   .first_class = n_classes};
         }
+        if (a->rect.write) extents[n_extents - 1].born = MIN(extents[n_extents - 1].born, t->op);
         struct access_class *last = n_classes > 0 ? &classes[n_classes - 1] : NULL;
-        if (new_object || last->wait != t->wait || last->trigger != t->trigger) {
-            classes[n_classes++] = (struct access_class){t->wait, t->trigger, i, 0, false};
+        if (new_object || last->wait != t->wait || last->trigger != t->trigger ||
+            last->writes != a->rect.write) {
+            classes[n_classes++] = (struct access_class){t->wait, t->trigger, i, 0, a->rect.write};
             extents[n_extents - 1].n_classes++;
         }
         classes[n_classes - 1].n++;
-        classes[n_classes - 1].writes |= a->rect.write;
     }
     return n_extents;
 }
@@ -547,12 +568,17 @@ static int check_races(struct proof *f) {
     TRY(ARENA_NEW(f->d, &f->arena, &extents, f->accesses.n));
     const uint32_t n = group(f, classes, extents);
     qsort(extents, n, sizeof *extents, by_start);
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t k = i; k < n; k++) {
+    for (uint32_t i = 0; i < n; i++) {
+        TRY(compare_within(f, classes + extents[i].first_class, extents[i].n_classes));
+        for (uint32_t k = i + 1; k < n; k++) {
             if (extents[k].space != extents[i].space || extents[k].start >= extents[i].end) break;
-            TRY(compare_classes(f, classes + extents[i].first_class, extents[i].n_classes,
-                                classes + extents[k].first_class, extents[k].n_classes));
+            const struct extent *early =
+                extents[i].born < extents[k].born ? &extents[i] : &extents[k];
+            const struct extent *late = early == &extents[i] ? &extents[k] : &extents[i];
+            TRY(compare_between(f, classes + early->first_class, early->n_classes,
+                                classes + late->first_class, late->n_classes));
         }
+    }
     return QN_OK;
 }
 

@@ -10,9 +10,11 @@
  *             an iteration ends, and nothing of it overlaps the next one
  *   deadlock  following events and the order of each worker's list never closes a circle: under
  *             FIFO execution some task can always run
- *   races     any two tasks that touch the same bytes, one of them writing, are ordered: the one's
- *             trigger leads to the other's wait. Bytes are those of the workspace, so reused memory
- *             is covered; KV rows of different slots and positions are disjoint (rt_boundary.h)
+ *   races     of any two tasks that touch the same bytes, one of them writing, the one that the
+ *             operators' order puts first ends before the other begins: its trigger leads to the
+ *             other's wait. Writes come before the reads of the same tensor, all of a tensor before
+ *             all of a later one in the same bytes. Bytes are those of the workspace; KV rows of
+ *             different slots and positions are disjoint (rt_boundary.h)
  *
  * Runs on every compile and on every program that is opened. Cost: one pass over tasks, and a
  * transitive closure over events with one bit per pair.

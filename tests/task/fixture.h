@@ -44,8 +44,8 @@ static inline void fixture_layer_names(struct fixture_names *n, uint32_t layer) 
 
 static inline int fixture_weight(struct diag *d, struct kgraph *g, const char *name, uint64_t rows,
                                  uint64_t cols, int32_t *index) {
-    return cols == 0 ? kgraph_weight(d, g, name, DTYPE_F32, 1, rows, 0, index) :
-                       kgraph_weight(d, g, name, DTYPE_BF16, 2, rows, cols, index);
+    return cols == 0 ? kgraph_weight(d, g, name, DTYPE_F32, 1, rows, 0, index)
+                     : kgraph_weight(d, g, name, DTYPE_BF16, 2, rows, cols, index);
 }
 
 /* A decoder like those of model/decoder.c, from a spec alone. */

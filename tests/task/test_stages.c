@@ -1,4 +1,5 @@
-/* The compiler's stages on graphs of many shapes: what each promises, and the proof of the whole. */
+/* The compiler's stages on graphs of many shapes: what each promises, and the proof of the whole.
+ */
 #include "task/fixture.h"
 
 #include <setjmp.h>

@@ -1,0 +1,447 @@
+/* Mutation test of task_verify: thousands of random defects in correct programs.
+ *
+ * Harm is decided by an oracle that shares nothing with the verifier: it *runs* the mutated tables
+ * in the abstract, two iterations long, on a memory of 4-byte cells that remember which tensor of
+ * which iteration was written there last. A task that reads a cell with another tag, an iteration
+ * that ends before all of its tasks have run, a task that runs twice or never, an event that does
+ * not count exactly: harm. The schedules are adversarial: for every task there is one in which that
+ * task is delayed until nothing else can run, so that every pair of unordered tasks is seen in both
+ * orders. (Workers' lists matter for deadlock only: order by luck of placement is not order.)
+ *
+ *   killed       the verifier rejects it and the oracle shows the harm
+ *   cautious     the verifier rejects it, no schedule shows harm (the tables lie all the same)
+ *   harmless     both pass it
+ *   MISSED       the verifier passes it and the oracle shows harm: the test fails
+ */
+#include "base/checked.h"
+#include "task/fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+#undef fail
+
+enum { MAX_TASKS = 600, MAX_EVENTS = 400, MAX_CELLS = 1 << 16, MUTATIONS = 1200 };
+
+static uint64_t random_state;
+static uint32_t random_below(uint32_t n) {
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (uint32_t)(random_state >> 32) % n;
+}
+
+/* ---- the oracle --------------------------------------------------------------------------- */
+
+struct cells {
+    uint32_t first, run, stride, rows, tag;
+    bool write;
+};
+
+struct world {
+    const struct prog_header *p;
+    const struct prog_variant *v;
+    struct cells touch[MAX_TASKS][TASK_MAX_ACCESS];
+    int n_touch[MAX_TASKS];
+    uint32_t memory[MAX_CELLS]; /* tag of the last writer: tensor + 1 + iteration * 4096 */
+    uint32_t n_workspace_cells;
+};
+
+/* Where a region lies in memory: workspace cells, then one cell per (layer, row, head unit). */
+static struct cells locate(const struct world *w, const struct kgraph *k, const struct region *r) {
+    const struct prog_tensor *t = &PROG(w->p, TENSOR)[w->v->first_tensor + (uint32_t)r->tensor];
+    const struct tensor *kt = &k->tensors.items[r->tensor];
+    const bool state = t->role == PROG_STATE;
+    uint32_t pitch = state ? t->shape[1] : (uint32_t)(t->bytes / t->shape[0] / 4);
+    uint32_t scale = 1;
+    /* part tensors count their columns in units of what follows */
+    if (kt->n_dims == 3) scale = t->shape[2];
+    if (kt->n_dims == 4) scale = pitch / t->shape[3];
+    uint32_t base =
+        state ? w->n_workspace_cells + (uint32_t)t->where * 4096 : (uint32_t)(t->where / 4);
+    struct cells c = {.first = base + r->row0 * pitch + r->col0 * scale,
+                      .run = (r->col1 - r->col0) * scale,
+                      .stride = pitch,
+                      .rows = r->row1 - r->row0,
+                      .tag = (uint32_t)r->tensor + 1,
+                      .write = r->write};
+    if (r->n_slices > 0) { /* the slice's share of the elements stands for its items */
+        uint64_t first, last;
+        prog_slice((uint64_t)t->shape[0] * pitch, r->slice, r->n_slices, &first, &last);
+        c.first = base + (uint32_t)first;
+        c.run = c.stride = (uint32_t)(last - first);
+        c.rows = 1;
+    }
+    return c;
+}
+
+static void prepare(struct world *w, const struct kgraph *k, const struct prog_header *p) {
+    w->p = p;
+    w->v = &PROG(p, VARIANT)[0];
+    w->n_workspace_cells = (uint32_t)(p->workspace_bytes / 4);
+    for (uint32_t i = 0; i < w->v->n_tasks; i++) {
+        const struct prog_task *t = &PROG(p, TASK)[w->v->first_task + i];
+        const struct task task = {.kind = t->kind,
+                                  .op = t->op == PROG_NONE ? -1 : (int32_t)(t->op - w->v->first_op),
+                                  .row0 = t->row0,
+                                  .row1 = t->row1,
+                                  .unit0 = t->unit0,
+                                  .unit1 = t->unit1};
+        struct region r[TASK_MAX_ACCESS];
+        w->n_touch[i] = task_access(k, &task, r);
+        for (int a = 0; a < w->n_touch[i]; a++) w->touch[i][a] = locate(w, k, &r[a]);
+    }
+}
+
+/* Runs one task on the tagged memory; false: it read something that is not its input. */
+static bool run_task(struct world *w, uint32_t task, uint32_t iteration) {
+    for (int pass = 0; pass < 2; pass++) /* reads first */
+        for (int a = 0; a < w->n_touch[task]; a++) {
+            const struct cells *c = &w->touch[task][a];
+            if (c->write != (pass == 1)) continue;
+            const uint32_t tag = c->tag + iteration * 4096;
+            for (uint32_t r = 0; r < c->rows; r++)
+                for (uint32_t i = 0; i < c->run; i++) {
+                    const uint32_t cell = c->first + r * c->stride + i;
+                    if (cell >= MAX_CELLS) return false;
+                    if (c->write)
+                        w->memory[cell] = tag;
+                    else if (w->memory[cell] != tag)
+                        return false;
+                }
+        }
+    return true;
+}
+
+/* Runs two iterations with `late` delayed as long as anything else can run. true: harm. */
+static bool schedule_harms(struct world *w, uint32_t late) {
+    const struct prog_variant *v = w->v;
+    static uint32_t have[MAX_EVENTS];
+    static uint8_t done[MAX_TASKS];
+    memset(w->memory, 0, sizeof w->memory);
+    memset(have, 0, sizeof have);
+    for (uint32_t it = 0; it < 2; it++) {
+        memset(done, 0, sizeof done);
+        uint32_t n_done = 0;
+        have[v->start_event - v->first_event]++;
+        for (bool progress = true; progress;) {
+            progress = false;
+            for (uint32_t k = 0; k <= v->n_tasks; k++) {
+                const uint32_t i = k < v->n_tasks ? k : late;
+                if (k == late && k < v->n_tasks) continue;
+                if (k == v->n_tasks && progress) continue; /* the late one only when stuck */
+                if (i >= v->n_tasks || done[i]) continue;
+                const struct prog_task *t = &PROG(w->p, TASK)[v->first_task + i];
+                const struct prog_event *e = &PROG(w->p, EVENT)[t->wait];
+                if (have[t->wait - v->first_event] < e->n_triggers * (it + 1)) continue;
+                if (!run_task(w, i, it)) return true;
+                done[i] = 1;
+                n_done++;
+                have[t->trigger - v->first_event]++;
+                progress = true;
+                const struct prog_event *end = &PROG(w->p, EVENT)[v->end_event];
+                if (have[v->end_event - v->first_event] >= end->n_triggers * (it + 1) &&
+                    n_done < v->n_tasks)
+                    return true; /* the next iteration would begin now */
+            }
+        }
+        if (n_done < v->n_tasks) return true;
+        for (uint32_t e = 0; e < v->n_events; e++)
+            if (have[e] != PROG(w->p, EVENT)[v->first_event + e].n_triggers * (it + 1)) return true;
+    }
+    /* the last operator's output must be whole, too */
+    const struct prog_op *sample = &PROG(w->p, OP)[v->first_op + v->n_ops - 1];
+    const struct prog_tensor *token = &PROG(w->p, TENSOR)[sample->out[0]];
+    for (uint32_t i = 0; i < token->bytes / 4; i++)
+        if (w->memory[token->where / 4 + i] != sample->out[0] - v->first_tensor + 1 + 4096)
+            return true;
+    return false;
+}
+
+/* The workers' lists as queues, JIT tasks at once: does every task run exactly once? */
+static bool queues_harm(const struct world *w) {
+    const struct prog_variant *v = w->v;
+    static uint32_t have[MAX_EVENTS], next[64];
+    static uint8_t ran[MAX_TASKS], handed[MAX_EVENTS];
+    memset(have, 0, sizeof have);
+    memset(next, 0, sizeof next);
+    memset(ran, 0, sizeof ran);
+    memset(handed, 0, sizeof handed);
+    have[v->start_event - v->first_event] = 1;
+    for (bool progress = true; progress;) {
+        progress = false;
+        for (uint32_t e = 0; e < v->n_events; e++) { /* what a scheduler hands out */
+            const struct prog_event *event = &PROG(w->p, EVENT)[v->first_event + e];
+            if (handed[e] || have[e] < event->n_triggers || event->n_jit == 0) continue;
+            handed[e] = 1;
+            for (uint32_t k = 0; k < event->n_tasks; k++) {
+                const uint32_t task = event->first_task + k;
+                if (task < v->first_task || task >= v->first_task + v->n_tasks) return true;
+                const struct prog_task *t = &PROG(w->p, TASK)[task];
+                if (t->worker != PROG_JIT) continue;
+                ran[task - v->first_task]++;
+                have[t->trigger - v->first_event]++;
+                progress = true;
+            }
+        }
+        for (uint32_t q = 0; q < w->p->n_workers; q++) {
+            const struct prog_list l = PROG(w->p, LIST)[q];
+            while (next[q] < l.n) {
+                const uint32_t task = PROG(w->p, AOT)[l.first + next[q]];
+                const struct prog_task *t = &PROG(w->p, TASK)[task];
+                if (have[t->wait - v->first_event] < PROG(w->p, EVENT)[t->wait].n_triggers) break;
+                ran[task - v->first_task]++;
+                have[t->trigger - v->first_event]++;
+                next[q]++;
+                progress = true;
+            }
+        }
+    }
+    for (uint32_t i = 0; i < v->n_tasks; i++)
+        if (ran[i] != 1) return true;
+    return false;
+}
+
+static bool oracle_harm(struct world *w, const struct kgraph *k, const struct prog_header *p) {
+    prepare(w, k, p);
+    if (queues_harm(w)) return true;
+    for (uint32_t late = 0; late <= w->v->n_tasks; late++) /* n_tasks: nobody is late */
+        if (schedule_harms(w, late)) return true;
+    return false;
+}
+
+/* ---- mutations ---------------------------------------------------------------------------- */
+
+#define TASKS(p)   ((struct prog_task *)PROG(p, TASK))
+#define EVENTS(p)  ((struct prog_event *)PROG(p, EVENT))
+#define TENSORS(p) ((struct prog_tensor *)PROG(p, TENSOR))
+#define AOT(p)     ((uint32_t *)PROG(p, AOT))
+
+static uint32_t any_task(const struct prog_header *p) {
+    return random_below((uint32_t)p->section[SECTION_TASK].count);
+}
+
+static uint32_t any_event(const struct prog_header *p) {
+    return random_below((uint32_t)p->section[SECTION_EVENT].count);
+}
+
+static void lower_a_trigger_count(struct prog_header *p) {
+    EVENTS(p)[any_event(p)].n_triggers -= 1;
+}
+
+static void redirect_a_trigger(struct prog_header *p) {
+    TASKS(p)[any_task(p)].trigger = any_event(p);
+}
+
+/* Keeps all counts right: only the order suffers. */
+static void swap_two_triggers(struct prog_header *p) {
+    struct prog_task *a = &TASKS(p)[any_task(p)], *b = &TASKS(p)[any_task(p)];
+    const uint32_t t = a->trigger;
+    a->trigger = b->trigger;
+    b->trigger = t;
+}
+
+static void redirect_a_trigger_and_count(struct prog_header *p) {
+    struct prog_task *t = &TASKS(p)[any_task(p)];
+    const uint32_t e = any_event(p);
+    EVENTS(p)[t->trigger].n_triggers--;
+    EVENTS(p)[e].n_triggers++;
+    t->trigger = e;
+}
+
+static void redirect_a_wait(struct prog_header *p) {
+    TASKS(p)[any_task(p)].wait = any_event(p);
+}
+
+static void swap_two_tiles(struct prog_header *p) {
+    struct prog_task *a = &TASKS(p)[any_task(p)], *b = &TASKS(p)[any_task(p)];
+    const struct prog_task t = *a;
+    a->kind = b->kind, a->op = b->op, a->row0 = b->row0, a->row1 = b->row1;
+    a->unit0 = b->unit0, a->unit1 = b->unit1;
+    b->kind = t.kind, b->op = t.op, b->row0 = t.row0, b->row1 = t.row1;
+    b->unit0 = t.unit0, b->unit1 = t.unit1;
+}
+
+static void shift_a_tile(struct prog_header *p) {
+    struct prog_task *t = &TASKS(p)[any_task(p)];
+    if (t->unit1 - t->unit0 > 1) t->unit1--;
+}
+
+static void alias_two_buffers(struct prog_header *p) {
+    const uint32_t n = (uint32_t)p->section[SECTION_TENSOR].count;
+    struct prog_tensor *a = &TENSORS(p)[random_below(n)], *b = &TENSORS(p)[random_below(n)];
+    if (a->role == PROG_ACTIVATION && b->role == PROG_ACTIVATION) a->where = b->where;
+}
+
+static void move_a_buffer(struct prog_header *p) {
+    struct prog_tensor *t = &TENSORS(p)[random_below((uint32_t)p->section[SECTION_TENSOR].count)];
+    if (t->role == PROG_ACTIVATION)
+        t->where = (t->where + 64 * random_below(64)) % p->workspace_bytes;
+}
+
+static void swap_two_list_entries(struct prog_header *p) {
+    const uint32_t n = (uint32_t)p->section[SECTION_AOT].count;
+    if (n == 0) return;
+    uint32_t *a = &AOT(p)[random_below(n)], *b = &AOT(p)[random_below(n)];
+    const uint32_t t = *a;
+    *a = *b;
+    *b = t;
+}
+
+/* A consistent swap of two placements. */
+static void swap_two_placements(struct prog_header *p) {
+    const uint32_t n = (uint32_t)p->section[SECTION_AOT].count;
+    if (n == 0) return;
+    uint32_t *a = &AOT(p)[random_below(n)], *b = &AOT(p)[random_below(n)];
+    const uint32_t t = *a;
+    *a = *b;
+    *b = t;
+    const uint16_t w = TASKS(p)[*a].worker;
+    TASKS(p)[*a].worker = TASKS(p)[*b].worker;
+    TASKS(p)[*b].worker = w;
+}
+
+static void move_a_task_to_another_queue(struct prog_header *p) {
+    struct prog_task *t = &TASKS(p)[any_task(p)];
+    t->worker = random_below(2) ? (uint16_t)PROG_JIT : (uint16_t)random_below(p->n_workers);
+}
+
+static void duplicate_a_list_entry(struct prog_header *p) {
+    const uint32_t n = (uint32_t)p->section[SECTION_AOT].count;
+    if (n > 0) AOT(p)[random_below(n)] = AOT(p)[random_below(n)];
+}
+
+static const struct {
+    const char *name;
+    void (*apply)(struct prog_header *p);
+} mutations[] = {
+    {"drop a dependency", NULL}, /* before fusion: every table stays consistent */
+    {"lower a trigger count", lower_a_trigger_count},
+    {"redirect a trigger", redirect_a_trigger},
+    {"redirect a trigger and count", redirect_a_trigger_and_count},
+    {"swap two triggers", swap_two_triggers},
+    {"redirect a wait", redirect_a_wait},
+    {"swap two tiles", swap_two_tiles},
+    {"shrink a tile", shift_a_tile},
+    {"alias two buffers", alias_two_buffers},
+    {"move a buffer", move_a_buffer},
+    {"swap two list entries", swap_two_list_entries},
+    {"swap two placements", swap_two_placements},
+    {"move a task to another queue", move_a_task_to_another_queue},
+    {"duplicate a list entry", duplicate_a_list_entry},
+};
+
+/* Compiles, dropping one random producer from one random consumer's dependencies if asked to. */
+static struct prog_header *compile(struct fixture *f, const struct model_spec *spec,
+                                   uint32_t n_rows, const struct task_options *o, bool drop) {
+    struct diag d = {0};
+    struct prog_header *p = NULL;
+    int (*const stages[N_TASK_STAGES])(struct diag *, struct tgraph *) = {
+        decompose, memory_plan, depend, event_fuse, normalize, linearize, place};
+    *f = (struct fixture){0};
+    kgraph_init(&f->kernel, &f->arena, spec, n_rows, n_rows < 8 ? n_rows : 8, 256);
+    tgraph_init(&f->tasks, &f->arena, &f->kernel, o);
+    assert_int_equal(fixture_graph(&d, &f->kernel, n_rows == 1), QN_OK);
+    for (int i = 0; i < N_TASK_STAGES; i++) {
+        assert_int_equal(stages[i](&d, &f->tasks), QN_OK);
+        while (i == STAGE_DEPEND && drop) {
+            struct task_deps *deps = &f->tasks.deps[random_below((uint32_t)f->tasks.tasks.n)];
+            if (deps->n == 0) continue;
+            struct task_range *r;
+            assert_int_equal(ARENA_NEW(&d, &f->arena, &r, deps->n), QN_OK);
+            memcpy(r, deps->ranges, deps->n * sizeof *r);
+            const uint32_t k = random_below(deps->n);
+            if (r[k].last - r[k].first > 1) {
+                if (random_below(2))
+                    r[k].first++;
+                else
+                    r[k].last--;
+                *deps = (struct task_deps){r, deps->n};
+            } else {
+                r[k] = r[deps->n - 1];
+                *deps = (struct task_deps){r, deps->n - 1};
+                if (deps->n > 1 && k < deps->n && r[k].first > r[deps->n - 1].first) continue;
+            }
+            break;
+        }
+    }
+    assert_int_equal(fixture_program(&d, f, 256, &p), QN_OK);
+    return p;
+}
+
+static void mutate(const struct model_spec *spec, uint32_t n_rows, const struct task_options *o,
+                   uint32_t counts[COUNT_OF(mutations)][4]) {
+    static struct world w;
+    for (uint32_t i = 0; i < MUTATIONS; i++) {
+        const uint32_t kind = i % (uint32_t)COUNT_OF(mutations);
+        struct fixture f;
+        struct prog_header *p = compile(&f, spec, n_rows, o, mutations[kind].apply == NULL);
+        assert_true(PROG(p, VARIANT)->n_tasks <= MAX_TASKS &&
+                    PROG(p, VARIANT)->n_events <= MAX_EVENTS);
+        if (mutations[kind].apply != NULL) mutations[kind].apply(p);
+        struct diag d = {0};
+        int rc = program_check(&d, "mutant", p, p->total_bytes);
+        if (rc == QN_OK) rc = task_verify(&d, p, NULL);
+        const bool harm = d.code == QN_EFORMAT || oracle_harm(&w, &f.kernel, p);
+        if (harm && rc == QN_OK) print_error("MISSED: %s (mutation %u)\n", mutations[kind].name, i);
+        counts[kind][(rc == QN_OK) * 2 + !harm]++;
+        free(p);
+        fixture_fini(&f);
+    }
+}
+
+static void every_harmful_mutation_is_caught(void **state) {
+    (void)state;
+    const struct model_spec specs[] = {fixture_spec(2, 32, 2, 1, 16, 48, 192),
+                                       fixture_spec(1, 48, 3, 3, 16, 64, 130)};
+    const uint32_t rows[] = {1, 2, 6};
+    uint32_t counts[COUNT_OF(mutations)][4] = {0}; /* killed, cautious, missed, harmless */
+    random_state = 0x9e3779b97f4a7c15u;
+    for (size_t s = 0; s < COUNT_OF(specs); s++)
+        for (size_t r = 0; r < COUNT_OF(rows); r++) {
+            struct task_options o = {.n_workers = 2 + (uint32_t)r, .tasks_per_worker = 1};
+            if (rows[r] == 6) o.tiles[OP_QKV].row_tiles = o.tiles[OP_LINEAR].row_tiles = 2;
+            mutate(&specs[s], rows[r], &o, counts);
+        }
+    uint32_t killed = 0, missed = 0;
+    print_message("%-30s %8s %8s %8s %8s\n", "mutation", "killed", "cautious", "harmless",
+                  "MISSED");
+    for (size_t k = 0; k < COUNT_OF(mutations); k++) {
+        print_message("%-30s %8u %8u %8u %8u\n", mutations[k].name, counts[k][0], counts[k][1],
+                      counts[k][3], counts[k][2]);
+        killed += counts[k][0];
+        missed += counts[k][2];
+    }
+    print_message("kill rate: %u of %u harmful mutations (%.2f %%)\n", killed, killed + missed,
+                  100.0 * killed / (killed + missed));
+    assert_int_equal(missed, 0);
+    assert_true(killed > 2000);
+}
+
+/* The oracle itself must find correct programs harmless, or its verdicts mean nothing. */
+static void unmutated_programs_are_harmless(void **state) {
+    (void)state;
+    static struct world w;
+    const struct model_spec spec = fixture_spec(2, 32, 2, 1, 16, 48, 192);
+    const uint32_t rows[] = {1, 2, 6};
+    for (size_t r = 0; r < COUNT_OF(rows); r++) {
+        struct task_options o = {.n_workers = 3, .tasks_per_worker = 1};
+        if (rows[r] == 6) o.tiles[OP_QKV].row_tiles = o.tiles[OP_LINEAR].row_tiles = 2;
+        struct fixture f;
+        struct prog_header *p = compile(&f, &spec, rows[r], &o, false);
+        assert_false(oracle_harm(&w, &f.kernel, p));
+        free(p);
+        fixture_fini(&f);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(unmutated_programs_are_harmless),
+        cmocka_unit_test(every_harmful_mutation_is_caught),
+    };
+    return cmocka_run_group_tests_name("mutations", tests, NULL, NULL);
+}
