@@ -55,18 +55,18 @@ ABI_SIZE(struct rt_request, 120);
 enum rt_slot_state { SLOT_FREE = 0, SLOT_WAITING = 1, SLOT_RUNNING = 2, SLOT_DONE = 3 };
 
 /* One request as the runtime keeps it. What SAMPLE does for a logit row of slot s, with p =
- * n_known before it: tokens[s][p] = the token, logprobs[s][p] = its log-probability, n_known = p + 1,
- * and finish = RT_FINISH_STOP for a stop id (kept in tokens) or RT_FINISH_LENGTH when n_known
+ * n_known before it: tokens[s][p] = the token, logprobs[s][p] = its log-probability, n_known = p +
+ * 1, and finish = RT_FINISH_STOP for a stop id (kept in tokens) or RT_FINISH_LENGTH when n_known
  * reaches n_limit. It must advance n_known: the boundary ends a request that does not. */
 struct rt_slot {
     uint32_t state;      /* enum rt_slot_state */
     uint32_t n_known;    /* prompt tokens plus sampled tokens */
     uint32_t n_computed; /* positions whose KV rows are in the cache */
     uint32_t n_prompt;
-    uint32_t n_limit;    /* n_known at which it ends for its length */
-    uint32_t finish;     /* enum rt_finish, set by SAMPLE */
-    uint32_t n_blocks;   /* KV blocks it holds */
-    uint32_t order;      /* of admission */
+    uint32_t n_limit;  /* n_known at which it ends for its length */
+    uint32_t finish;   /* enum rt_finish, set by SAMPLE */
+    uint32_t n_blocks; /* KV blocks it holds */
+    uint32_t order;    /* of admission */
 };
 ABI_SIZE(struct rt_slot, 32);
 
@@ -75,10 +75,10 @@ struct rt_rows {
     uint32_t n_rows;       /* rows in use, <= the variant's T */
     uint32_t n_logit_rows; /* <= the variant's L */
     uint32_t reserved[2];
-    int32_t *token;      /* [T] */
-    int32_t *slot;       /* [T] */
-    int32_t *position;   /* [T] 0-based position of the token in its request */
-    int32_t *logit_row;  /* [L] row whose logits are wanted */
+    int32_t *token;     /* [T] */
+    int32_t *slot;      /* [T] */
+    int32_t *position;  /* [T] 0-based position of the token in its request */
+    int32_t *logit_row; /* [L] row whose logits are wanted */
 };
 
 /* Everything that a task may read besides its operands. Pointers are the backend's. */

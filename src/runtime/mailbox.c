@@ -1,0 +1,188 @@
+#include "runtime/mailbox.h"
+
+#include "runtime/rt_boundary.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum mailbox_state { MAILBOX_FREE = 0, MAILBOX_USED = 1, MAILBOX_CANCELED = 2 };
+
+int mailbox_open(struct diag *d, struct mailbox *m, const struct rt *rt,
+                 const struct rt_batch *limits, uint32_t vocab) {
+    uint32_t n = limits->n_slots;
+    *m = (struct mailbox){.rt = rt, .limits = *limits, .vocab = vocab, .n_free = n};
+    pthread_mutex_init(&m->mutex, NULL);
+    m->free_slots = malloc(n * sizeof *m->free_slots);
+    m->state = calloc(n, sizeof *m->state);
+    if (m->free_slots == NULL || m->state == NULL) {
+        mailbox_close(m);
+        return fail_nomem(d, n * sizeof *m->free_slots, "mailbox");
+    }
+    for (uint32_t i = 0; i < n; i++) m->free_slots[i] = n - 1 - i;
+    return QN_OK;
+}
+
+void mailbox_close(struct mailbox *m) {
+    if (m->rt == NULL) return;
+    free(m->free_slots);
+    free(m->state);
+    pthread_mutex_destroy(&m->mutex);
+    *m = (struct mailbox){0};
+}
+
+/* ---- what a request may say ---- */
+
+static int check_sampling(struct diag *d, const struct rt_sampling *s) {
+    if (!isfinite(s->temperature) || s->temperature < 0)
+        return fail(d, QN_EINVAL, "temperature: want a number of at least 0");
+    if (!(s->top_p > 0 && s->top_p <= 1))
+        return fail(d, QN_EINVAL, "top_p: want a number in (0, 1]");
+    if (!(s->min_p >= 0 && s->min_p <= 1))
+        return fail(d, QN_EINVAL, "min_p: want a number in [0, 1]");
+    if (s->top_k < -1) return fail(d, QN_EINVAL, "top_k: want -1, 0 or more");
+    if (!isfinite(s->repetition_penalty) || s->repetition_penalty <= 0)
+        return fail(d, QN_EINVAL, "repetition_penalty: want a number above 0");
+    if (!isfinite(s->presence_penalty))
+        return fail(d, QN_EINVAL, "presence_penalty: want a number");
+    if (!isfinite(s->frequency_penalty))
+        return fail(d, QN_EINVAL, "frequency_penalty: want a number");
+    return QN_OK;
+}
+
+static int check_request(struct diag *d, const struct mailbox *m, const struct rt_request *q,
+                         const int32_t *prompt) {
+    const struct rt_batch *b = &m->limits;
+    if (q->n_prompt == 0) return fail(d, QN_EINVAL, "prompt: want at least one token");
+    if (q->max_tokens == 0) return fail(d, QN_EINVAL, "max_tokens: want at least 1");
+    uint64_t total = (uint64_t)q->n_prompt + q->max_tokens;
+    if (total > b->max_model_len)
+        return fail(d, QN_ELIMIT, "prompt of %u tokens plus max_tokens %u exceed the limit of %u",
+                    q->n_prompt, q->max_tokens, b->max_model_len);
+    if (rt_blocks_needed(b, (uint32_t)total) > b->n_kv_blocks)
+        return fail(d, QN_ELIMIT, "prompt plus max_tokens of %u need %u KV blocks, there are %u",
+                    (uint32_t)total, rt_blocks_needed(b, (uint32_t)total), b->n_kv_blocks);
+    if (q->n_stop > RT_MAX_STOP_IDS)
+        return fail(d, QN_ELIMIT, "stop_token_ids: want at most %d, have %u", RT_MAX_STOP_IDS,
+                    q->n_stop);
+    for (uint32_t i = 0; i < q->n_prompt; i++)
+        if (prompt[i] < 0 || (uint32_t)prompt[i] >= m->vocab)
+            return fail(d, QN_EINVAL, "prompt: token %d at %u is not in a vocabulary of %u",
+                        prompt[i], i, m->vocab);
+    return check_sampling(d, &q->sampling);
+}
+
+/* ---- commands; the mutex is held ---- */
+
+static bool has_room(const struct mailbox *m) {
+    return m->posted - rt_host_load_acquire(&m->rt->mail->head) <= m->rt->command_mask;
+}
+
+static void post(struct mailbox *m, uint32_t kind, uint32_t slot) {
+    const struct rt *rt = m->rt;
+    rt->commands[m->posted & rt->command_mask] = (struct rt_command){.kind = kind, .slot = slot};
+    rt_host_store_release(&rt->mail->tail, ++m->posted);
+    rt_host_wake_all(&rt->mail->tail);
+}
+
+static int submit_locked(struct diag *d, struct mailbox *m, const struct rt_request *request,
+                         const int32_t *prompt, uint32_t *slot) {
+    if (m->n_free == 0 || !has_room(m))
+        return fail(d, QN_EBUSY, "all %u requests in flight are taken", m->limits.n_slots);
+    uint32_t s = m->free_slots[--m->n_free];
+    const struct rt *rt = m->rt;
+    /* The slot is the host's until the command is posted. */
+    ((struct rt_request *)rt->mail_requests)[s] = *request;
+    memcpy((int32_t *)rt->prompts + (uint64_t)s * m->limits.max_model_len, prompt,
+           request->n_prompt * sizeof *prompt);
+    rt->posts[s] = (struct rt_post){0};
+    m->state[s] = MAILBOX_USED;
+    post(m, RT_COMMAND_SUBMIT, s);
+    *slot = s;
+    return QN_OK;
+}
+
+int mailbox_submit(struct diag *d, struct mailbox *m, const struct rt_request *request,
+                   const int32_t *prompt, uint32_t *slot) {
+    TRY(check_request(d, m, request, prompt));
+    pthread_mutex_lock(&m->mutex);
+    int rc = submit_locked(d, m, request, prompt, slot);
+    pthread_mutex_unlock(&m->mutex);
+    return rc;
+}
+
+static bool in_use(const struct mailbox *m, uint32_t slot) {
+    return slot < m->limits.n_slots && m->state[slot] != MAILBOX_FREE;
+}
+
+static int fail_slot(struct diag *d, uint32_t slot) {
+    return fail(d, QN_EINVAL, "request %u is not in flight", slot);
+}
+
+int mailbox_cancel(struct diag *d, struct mailbox *m, uint32_t slot) {
+    int rc = QN_OK;
+    pthread_mutex_lock(&m->mutex);
+    if (!in_use(m, slot))
+        rc = fail_slot(d, slot);
+    else if (m->state[slot] == MAILBOX_USED &&
+             rt_host_load_acquire(&m->rt->posts[slot].finish) == RT_RUNNING) {
+        if (has_room(m)) {
+            post(m, RT_COMMAND_CANCEL, slot);
+            m->state[slot] = MAILBOX_CANCELED;
+        } else {
+            rc = fail(d, QN_EBUSY, "request %u: too many commands under way", slot);
+        }
+    }
+    pthread_mutex_unlock(&m->mutex);
+    return rc;
+}
+
+int mailbox_poll(struct diag *d, struct mailbox *m, uint32_t slot, struct mailbox_view *view) {
+    const struct rt *rt = m->rt;
+    pthread_mutex_lock(&m->mutex);
+    bool used = in_use(m, slot);
+    pthread_mutex_unlock(&m->mutex);
+    if (!used) return fail_slot(d, slot);
+    uint64_t first = (uint64_t)slot * m->limits.max_model_len + rt->mail_requests[slot].n_prompt;
+    /* finish first: it is stored after n_out, so a finished request shows all its tokens. */
+    view->finish = rt_host_load_acquire(&rt->posts[slot].finish);
+    view->n_out = rt_host_load_acquire(&rt->posts[slot].n_out);
+    view->tokens = (rt->out_tokens ? rt->out_tokens : m->limits.tokens) + first;
+    view->logprobs = (rt->out_logprobs ? rt->out_logprobs : m->limits.logprobs) + first;
+    return QN_OK;
+}
+
+int mailbox_release(struct diag *d, struct mailbox *m, uint32_t slot) {
+    int rc = QN_OK;
+    pthread_mutex_lock(&m->mutex);
+    if (!in_use(m, slot))
+        rc = fail_slot(d, slot);
+    else if (rt_host_load_acquire(&m->rt->posts[slot].finish) == RT_RUNNING)
+        rc = fail(d, QN_EBUSY, "request %u has not finished", slot);
+    else {
+        m->state[slot] = MAILBOX_FREE;
+        m->free_slots[m->n_free++] = slot;
+    }
+    pthread_mutex_unlock(&m->mutex);
+    return rc;
+}
+
+/* ---- waiting ---- */
+
+uint32_t mailbox_progress(const struct mailbox *m) {
+    return rt_host_load_acquire(&m->rt->mail->progress);
+}
+
+void mailbox_wait(struct mailbox *m, uint32_t seen, uint64_t timeout_ns) {
+    struct rt_mail *mail = m->rt->mail;
+    rt_host_announce(&mail->host_sleepers, 1);
+    if (rt_host_load_acquire(&mail->progress) == seen)
+        rt_host_sleep(&mail->progress, seen, timeout_ns);
+    rt_host_announce(&mail->host_sleepers, -1);
+}
+
+void mailbox_ring(struct mailbox *m) {
+    pthread_mutex_lock(&m->mutex);
+    post(m, 0, 0);
+    pthread_mutex_unlock(&m->mutex);
+}

@@ -1,0 +1,64 @@
+/* mailbox.h - the host's side of the mailbox: hands requests to a running engine, watches their
+ * tokens arrive. Any thread may call; a mutex orders the callers among themselves, and no runtime
+ * thread ever takes it. The same for every backend.
+ */
+#ifndef QN_RUNTIME_MAILBOX_H
+#define QN_RUNTIME_MAILBOX_H
+
+#include "base/status.h"
+#include "runtime/rt_state.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+struct mailbox {
+    const struct rt *rt;    /* bound to the host's view; only its mailbox fields are used */
+    struct rt_batch limits; /* only its numbers are used */
+    uint32_t vocab;
+    pthread_mutex_t mutex;
+    uint32_t posted; /* commands, = mail.tail */
+    uint32_t n_free;
+    uint32_t *free_slots; /* [n_slots] stack */
+    uint8_t *state;       /* [n_slots] enum mailbox_state */
+};
+
+/* What has come of a request so far. The arrays are the runtime's and stay valid until the slot is
+ * released; only the first n_out entries may be read. */
+struct mailbox_view {
+    uint32_t n_out;
+    uint32_t finish; /* enum rt_finish */
+    const int32_t *tokens;
+    const float *logprobs; /* natural log */
+};
+
+/* `rt` and the memory behind it must outlive the mailbox. Errors: QN_ENOMEM. */
+int mailbox_open(struct diag *d, struct mailbox *m, const struct rt *rt,
+                 const struct rt_batch *limits, uint32_t vocab);
+void mailbox_close(struct mailbox *m);
+
+/* Hands over a request with its prompt of request->n_prompt tokens; sets *slot, which is the
+ * caller's name for it until mailbox_release. Errors: QN_EINVAL and QN_ELIMIT naming the field,
+ * QN_EBUSY when all slots are taken. */
+int mailbox_submit(struct diag *d, struct mailbox *m, const struct rt_request *request,
+                   const int32_t *prompt, uint32_t *slot);
+
+/* Asks for a request to end at the next iteration boundary; it then finishes with RT_FINISH_ABORT
+ * unless it was done before. Asking again does nothing. Errors: QN_EINVAL for a slot not in use. */
+int mailbox_cancel(struct diag *d, struct mailbox *m, uint32_t slot);
+
+/* Errors: QN_EINVAL for a slot not in use. */
+int mailbox_poll(struct diag *d, struct mailbox *m, uint32_t slot, struct mailbox_view *view);
+
+/* Gives a finished slot back. Errors: QN_EINVAL for a slot not in use, QN_EBUSY when the request
+ * has not finished. */
+int mailbox_release(struct diag *d, struct mailbox *m, uint32_t slot);
+
+/* A number that changes whenever there may be something new to poll, and a wait for it to differ
+ * from `seen`, at most timeout_ns. The wait sleeps; on a GPU backend it polls with pauses. */
+uint32_t mailbox_progress(const struct mailbox *m);
+void mailbox_wait(struct mailbox *m, uint32_t seen, uint64_t timeout_ns);
+
+/* Wakes an idle runtime without a request, after the host has changed rt_shared.stop. */
+void mailbox_ring(struct mailbox *m);
+
+#endif

@@ -1,0 +1,48 @@
+/* rt_mail.h - the mailbox: everything that the host and a running engine tell each other.
+ *
+ * It lies in memory that both see (plain memory on the CPU, mapped host memory beside a GPU). Every
+ * word has one writer at a time; the arrow says which side.
+ *
+ *   host -> runtime   commands   a ring of {kind, slot}; `tail` counts them and is the doorbell
+ *                     requests   [n_slots], prompts [n_slots][max_model_len]: written before the
+ *                                command that names the slot
+ *   runtime -> host   head       commands taken, for flow control
+ *                     posts      [n_slots] {n_out, finish}: output tokens that may be read
+ *                     progress   changes at every iteration boundary; the host sleeps on it
+ *
+ * A slot belongs to the runtime from the SUBMIT command until `finish` is not RT_RUNNING, then to
+ * the host again. Commands are taken in order, so a CANCEL never hits the slot's next request.
+ */
+#ifndef QN_RUNTIME_RT_MAIL_H
+#define QN_RUNTIME_RT_MAIL_H
+
+#include "runtime/rt_batch.h"
+
+enum rt_command_kind { RT_COMMAND_SUBMIT = 1, RT_COMMAND_CANCEL = 2 };
+
+struct rt_command {
+    uint32_t kind; /* enum rt_command_kind */
+    uint32_t slot;
+};
+
+/* Each word alone on its cache line. */
+struct rt_mail {
+    uint32_t tail; /* host: commands posted; the doorbell */
+    uint32_t pad0[15];
+    uint32_t head; /* runtime: commands taken */
+    uint32_t pad1[15];
+    uint32_t progress; /* runtime: grows at every boundary; also when it stops */
+    uint32_t pad2[15];
+    uint32_t host_sleepers; /* host: threads that may be sleeping on progress */
+    uint32_t pad3[15];
+    uint32_t heartbeat; /* runtime: iterations begun */
+    uint32_t pad4[15];
+};
+ABI_SIZE(struct rt_mail, 320);
+
+struct rt_post {
+    uint32_t n_out;  /* output tokens that the host may read */
+    uint32_t finish; /* enum rt_finish; stored after n_out */
+};
+
+#endif

@@ -1,0 +1,103 @@
+/* rt_memory.h - plans and places the runtime's state: how many bytes, where each part lies, what it
+ * holds before the first launch. Used by every backend; all of it is fixed before the first token.
+ *
+ * Two blocks, because beside a GPU they lie in different memories:
+ *
+ *   state   shared | stall | control | counters | links | beats | scheds | event queues | JIT
+ * queues | epochs | running | waiting | in flight | free blocks | batch | slots | requests | rows |
+ *           block table | tokens | logprobs
+ *   mail    mail | commands | posts [| requests | prompts | out tokens | out logprobs]
+ *
+ * Every part begins on a multiple of 64. The bracketed parts exist when the mailbox is `separate`
+ * (host memory beside a device); otherwise both sides use the ones in `state`.
+ *
+ * A backend with memory of its own plans, makes both images in host memory with rt_memory_init,
+ * copies them over, and binds the descriptor to the addresses that its kernel sees.
+ */
+#ifndef QN_RUNTIME_RT_MEMORY_H
+#define QN_RUNTIME_RT_MEMORY_H
+
+#include "base/status.h"
+#include "runtime/rt_state.h"
+
+#include <stdbool.h>
+
+struct rt_options {
+    uint32_t n_kv_blocks;    /* at least 1 */
+    uint32_t n_schedulers;   /* 0: chosen */
+    uint32_t jit_capacity;   /* entries of a worker's JIT queue, rounded up to a power of two; 0:
+                              * chosen. QN_STRESS: always 2 */
+    uint32_t sched_capacity; /* likewise, of a scheduler's event queue */
+    uint32_t max_batched;    /* token rows that prefill fills an iteration up to; 0: no limit */
+    uint32_t spin_limit;     /* polls before a waiting worker lets other threads run */
+    bool until_idle;         /* a launch ends when there is no work left */
+    bool steal;              /* idle workers take JIT tasks from others' queues */
+    bool separate;           /* the mailbox is in other memory than the state */
+    uint64_t deadline_ns;    /* 0: none */
+};
+
+enum rt_part {
+    /* state */
+    RT_PART_SHARED,
+    RT_PART_STALL,
+    RT_PART_CONTROL,
+    RT_PART_COUNTERS,
+    RT_PART_LINKS,
+    RT_PART_BEATS,
+    RT_PART_SCHEDS,
+    RT_PART_SCHED_QUEUES,
+    RT_PART_JIT_QUEUES,
+    RT_PART_EPOCHS,
+    RT_PART_RUNNING,
+    RT_PART_WAITING,
+    RT_PART_IN_FLIGHT,
+    RT_PART_FREE_BLOCKS,
+    RT_PART_BATCH,
+    RT_PART_SLOTS,
+    RT_PART_REQUESTS,
+    RT_PART_ROW_TOKEN,
+    RT_PART_ROW_SLOT,
+    RT_PART_ROW_POSITION,
+    RT_PART_LOGIT_ROW,
+    RT_PART_BLOCK_TABLE,
+    RT_PART_TOKENS,
+    RT_PART_LOGPROBS,
+    /* mail */
+    RT_PART_MAIL,
+    RT_PART_COMMANDS,
+    RT_PART_POSTS,
+    RT_PART_MAIL_REQUESTS,
+    RT_PART_PROMPTS,
+    RT_PART_OUT_TOKENS,
+    RT_PART_OUT_LOGPROBS,
+    N_RT_PARTS,
+    RT_FIRST_MAIL_PART = RT_PART_MAIL,
+};
+
+struct rt_memory {
+    struct rt_options options; /* with everything chosen */
+    uint64_t offset[N_RT_PARTS], bytes[N_RT_PARTS];
+    uint64_t state_bytes, mail_bytes;
+    uint32_t jit_capacity, sched_capacity, n_commands;
+    uint32_t counter_shift, max_rows, max_logit_rows, max_blocks;
+};
+
+/* Plans for a program that program_check has passed. Errors: QN_EINVAL, QN_ELIMIT. */
+int rt_memory_plan(struct diag *d, const struct prog_header *program,
+                   const struct rt_options *options, struct rt_memory *m);
+
+/* Sets every field of *rt and *batch for blocks at `state` and `mail` and a program at `program`,
+ * all as the runtime will see them; nothing is read or written there. */
+void rt_memory_bind(const struct rt_memory *m, const struct prog_header *layout,
+                    const void *program, void *state, void *mail, struct rt *rt,
+                    struct rt_batch *batch);
+
+/* Fills zeroed images of both blocks with the state before the first launch. `batch` is what bind
+ * gave. */
+void rt_memory_init(const struct rt_memory *m, const struct prog_header *program, void *state,
+                    void *mail, const struct rt_batch *batch);
+
+/* Makes a runtime that has stopped idle ready for another launch (host view of the state). */
+void rt_memory_relaunch(struct rt_shared *shared);
+
+#endif

@@ -1,0 +1,185 @@
+/* rt_state.h - the runtime's shared state: what the roles (worker, scheduler, boundary) read and
+ * write while a program runs. Planned, placed and initialised by rt_memory.c; see docs/runtime.md.
+ *
+ *   who                      writes                               read by
+ *   a task's worker          counters (add), event queues         everybody
+ *   holder of a scheduler    its cursor, JIT queues               workers
+ *   whoever ends an          control, slots, rows, mailbox,       workers, tasks
+ *     iteration              then `published`
+ *   first to see a stall     stall, `stop`                        everybody, host
+ */
+#ifndef QN_RUNTIME_RT_STATE_H
+#define QN_RUNTIME_RT_STATE_H
+
+#include "runtime/rt_mail.h"
+#include "runtime/rt_queue.h"
+#include "task/program.h"
+
+#define RT_NONE 0xffffffffu
+
+enum {
+    RT_VARIANT_BITS = 6,  /* of `published`; the rest counts iterations */
+    RT_STALL_LOOK = 256,  /* idle polls between two looks at the clock */
+    RT_TASK_PATIENCE = 8, /* deadlines that pass before a task that is running counts as stuck */
+    RT_SCHED_BURST = 32,  /* tasks that one scheduler step hands out at most */
+};
+#ifdef __cplusplus
+static_assert(PROG_MAX_VARIANTS <= 1 << RT_VARIANT_BITS, "a variant fits into `published`");
+#else
+_Static_assert(PROG_MAX_VARIANTS <= 1 << RT_VARIANT_BITS, "a variant fits into `published`");
+#endif
+
+enum rt_stop {
+    RT_GO = 0,
+    RT_STOP_IDLE = 1,  /* nothing left to do, and told to return then */
+    RT_STOP_HOST = 2,  /* the host said so */
+    RT_STOP_STALL = 3, /* a deadline passed: see struct rt_stall */
+};
+
+/* `phase`: whether an iteration runs. Only a change from START or IDLE is contended. */
+enum rt_phase {
+    RT_PHASE_START = 0, /* launched: any worker may begin */
+    RT_PHASE_RUN = 1,   /* an iteration runs, or a worker is at the boundary */
+    RT_PHASE_IDLE = 2,  /* no work; the doorbell ends it */
+};
+
+/* Words that many threads poll, each alone on its line. */
+struct rt_shared {
+    uint32_t published; /* iteration << RT_VARIANT_BITS | variant of the iteration that runs */
+    uint32_t pad0[15];
+    uint32_t phase; /* enum rt_phase */
+    uint32_t pad1[15];
+    uint32_t idle_bell; /* mail.tail as it was when the runtime went idle */
+    uint32_t pad2[15];
+    uint32_t stop; /* enum rt_stop */
+    uint32_t pad3[15];
+    uint32_t stall_claimed; /* who sets it writes struct rt_stall */
+    uint32_t pad4[15];
+    uint32_t resume; /* `published` when the last launch ended: where workers of the next begin */
+    uint32_t pad5[15];
+};
+ABI_SIZE(struct rt_shared, 384);
+
+/* One scheduler. Whoever holds `lock` plays it; the fields below are the holder's. */
+struct rt_sched {
+    uint32_t lock;
+    uint32_t pad0[15];
+    uint32_t pending;   /* whether [next, end) is not empty; read without the lock */
+    uint32_t next, end; /* tasks of the event in hand that are not looked at yet */
+    uint32_t to;        /* worker that gets the next task */
+    uint32_t pad1[12];
+};
+ABI_SIZE(struct rt_sched, 128);
+
+/* One worker's heartbeat: odd while it is inside a task. Only its owner writes it. */
+struct rt_beat {
+    uint32_t beat;
+    uint32_t task; /* begun last */
+    uint32_t pad0[14];
+};
+ABI_SIZE(struct rt_beat, 64);
+
+/* The boundary's own memory. Whoever ends an iteration owns it until the next one is published;
+ * variant and epoch stay readable for the tasks of that iteration. */
+struct rt_control {
+    uint32_t iteration;
+    uint32_t variant, epoch; /* of the iteration that runs: which, and its how-many-th run */
+    uint32_t taken;          /* commands taken */
+    uint32_t n_running, n_waiting, n_free, order;
+    uint64_t n_rows_run;   /* token rows computed, for statistics */
+    uint64_t n_iterations; /* the same number as `iteration`, not wrapping */
+    uint32_t pad0[4];
+};
+ABI_SIZE(struct rt_control, 64);
+
+/* Who waited for what when a deadline passed; written once by the first to notice. */
+struct rt_stall {
+    uint32_t worker, task, event; /* task RT_NONE: it waited for the end of the iteration */
+    uint32_t have, want;          /* triggers of this run of the event */
+    uint32_t iteration, variant;
+    uint32_t busy_worker, busy_task; /* a worker that is inside a task, RT_NONE: none */
+    uint32_t jit_head, jit_tail;     /* the worker's own JIT queue */
+    uint32_t sched_head, sched_tail; /* the event queue of its scheduler */
+    uint32_t sched_pending;
+    uint64_t waited_ns;
+};
+
+/* The descriptor that every role gets. Constant while a program runs; the pointers are the
+ * backend's address space. */
+struct rt {
+    /* the program */
+    const struct prog_variant *variants;
+    const struct prog_task *tasks;
+    const struct prog_event *events;
+    const uint32_t *aot;
+    const struct prog_list *lists; /* [variant][worker] */
+    uint32_t n_variants, n_workers;
+    uint32_t largest; /* variant with the most token rows: bounds what is admitted */
+
+    /* choices */
+    uint32_t n_schedulers;
+    uint32_t until_idle;  /* 1: stop when there is no work; 0: wait for the doorbell */
+    uint32_t steal;       /* 1: idle workers take JIT tasks from others' queues */
+    uint32_t spin_limit;  /* polls before rt_pause lets others run */
+    uint32_t max_batched; /* token rows of an iteration that prefill may fill up to */
+    uint64_t deadline_ns;
+
+    /* events and queues */
+    uint32_t *counters; /* [n_events << counter_shift], never reset */
+    uint32_t *links;    /* [n_events] next event of a worker's overflow list */
+    uint32_t counter_shift;
+    uint32_t jit_mask, sched_mask;   /* capacities - 1 */
+    uint64_t jit_bytes, sched_bytes; /* from one queue to the next */
+    char *jit_queues, *sched_queues;
+    struct rt_sched *scheds;
+    struct rt_beat *beats;
+    struct rt_shared *shared;
+    struct rt_stall *stall;
+
+    /* the boundary */
+    struct rt_control *control;
+    uint32_t *epochs;     /* [n_variants] times started */
+    uint32_t *running;    /* [n_slots] slots in order of admission */
+    uint32_t *waiting;    /* [n_slots] slots in order of arrival */
+    uint32_t *in_flight;  /* [n_slots] token rows of the slot in this iteration */
+    int32_t *free_blocks; /* [n_kv_blocks] stack */
+    struct rt_batch *batch;
+
+    /* the mailbox */
+    struct rt_mail *mail;
+    const struct rt_request *mail_requests; /* [n_slots]; may be batch->requests itself */
+    struct rt_command *commands;            /* [command_mask + 1] */
+    uint32_t command_mask;
+    struct rt_post *posts;  /* [n_slots] */
+    const int32_t *prompts; /* [n_slots][max_model_len]; may be batch->tokens itself */
+    int32_t *out_tokens;    /* [n_slots][max_model_len] copies for the host; NULL: not needed */
+    float *out_logprobs;    /* likewise */
+};
+
+/* One worker's own memory. */
+struct rt_worker {
+    uint32_t id;
+    uint32_t published; /* the iteration that it is in, as published */
+    uint32_t next, end; /* its AOT tasks of that iteration that are left: range of rt.aot */
+    uint32_t epoch;     /* of that iteration's variant; valid while next < end */
+    uint32_t overflow;  /* head of its list of events that found no room in a queue; RT_NONE */
+    uint32_t boundary;  /* 1: it activated the end event and owes the boundary */
+    uint32_t task, task_epoch, task_end; /* what it runs; that iteration's epoch and end event */
+    uint32_t spins;                      /* polls since it last did something */
+    uint32_t beats_seen;
+    uint64_t idle_since; /* rt_now_ns of the first look without progress; 0: none yet */
+};
+
+RT_FN struct rt_queue *rt_jit_queue(const struct rt *rt, uint32_t worker) {
+    return (struct rt_queue *)(rt->jit_queues + rt->jit_bytes * worker);
+}
+
+RT_FN struct rt_queue *rt_sched_queue(const struct rt *rt, uint32_t sched) {
+    return (struct rt_queue *)(rt->sched_queues + rt->sched_bytes * sched);
+}
+
+RT_FN uint32_t *rt_counter(const struct rt *rt, uint32_t event) {
+    return &rt->counters[(uint64_t)event << rt->counter_shift];
+}
+
+#endif

@@ -1,0 +1,61 @@
+/* rt_sync.h - the primitives under the protocol, with the memory order in each name. The worker and
+ * scheduler loops (rt_worker.h, rt_sched.h, rt_boundary.h) are plain C over these and nothing else,
+ * so every backend runs the same protocol.
+ *
+ *   uint32_t rt_load_relaxed(p)            for polling, followed by rt_fence_acquire(p) on success
+ *   uint32_t rt_load_acquire(p)
+ *   void     rt_store_relaxed(p, v)
+ *   void     rt_store_release(p, v)
+ *   uint32_t rt_add_acq_rel(p, v)          fetch-and-add; returns the value before
+ *   int      rt_cas_relaxed(p, old, new)   whether *p was `old` and now is `new`
+ *   int      rt_cas_acquire(p, old, new)   the same, acquiring when it succeeds
+ *   void     rt_fence_acquire(p)           what follows is ordered after the relaxed load of *p
+ *   void     rt_pause(spins, limit)        between two polls; after `limit` of them lets others run
+ *   uint64_t rt_now_ns()                   a clock that only goes forward
+ *
+ * Words that the host shares with a running kernel need a wider scope on a GPU:
+ *
+ *   uint32_t rt_host_load_acquire(p)
+ *   void     rt_host_store_release(p, v)
+ *   void     rt_host_add_release(p, v)
+ *   void     rt_host_wake(p, sleepers)     wakes whoever sleeps on *p, if *sleepers says that
+ *                                          someone may (nothing on a GPU: there the host polls)
+ *
+ *   void     rt_host_wait(p, expected, n)  idle, n-th look: sleeps while *p == expected, or pauses
+ *   int      rt_host_poller(worker)        whether this worker looks at the host's words when idle
+ *
+ * All are on aligned 32-bit words. Why each hand-over needs the order that it has: docs/runtime.md.
+ * RT_FN marks a function of the protocol. The same text is C17 and CUDA C++.
+ */
+#ifndef QN_RUNTIME_RT_SYNC_H
+#define QN_RUNTIME_RT_SYNC_H
+
+#include "base/abi.h"
+
+#ifdef __CUDACC__
+#define RT_FN __device__ static inline
+#else
+#define RT_FN static inline
+#endif
+
+/* Trace points: (worker, kind, what). A build that wants them defines RT_TRACE before this header;
+ * by default they are nothing. */
+enum rt_trace_kind {
+    RT_TRACE_READY, /* task: its event was seen activated, it was popped or it is next */
+    RT_TRACE_BEGIN, /* task: its body begins */
+    RT_TRACE_END,   /* task: its body is done, the trigger follows */
+    RT_TRACE_HAND,  /* task: a scheduler put it into a worker's queue */
+    RT_TRACE_STALL, /* event: a deadline passed */
+    RT_TRACE_ITER,  /* iteration: published */
+};
+#ifndef RT_TRACE
+#define RT_TRACE(worker, kind, what) ((void)0)
+#endif
+
+#ifdef __CUDACC__
+#include "runtime/rt_sync_cuda.h"
+#else
+#include "runtime/rt_sync_cpu.h"
+#endif
+
+#endif

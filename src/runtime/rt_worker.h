@@ -1,0 +1,205 @@
+/* rt_worker.h - the worker role: what to run next, and what follows from having run it.
+ *
+ * A backend's loop is
+ *
+ *     rt_worker_init(rt, &w, id);
+ *     while (!rt_stopped(rt))
+ *         if (rt_worker_next(rt, &w)) {
+ *             ... run the body of task w.task ...
+ *             rt_worker_done(rt, &w);
+ *         }
+ *
+ * Order of preference: a JIT task from the worker's queue (its event is activated already), else
+ * the head of its AOT list if that one's event is activated, else a step of the scheduler role,
+ * else another worker's JIT task, else a pause. Empty tasks (OP_NONE) are done inside.
+ */
+#ifndef QN_RUNTIME_RT_WORKER_H
+#define QN_RUNTIME_RT_WORKER_H
+
+#include "runtime/rt_boundary.h"
+
+RT_FN int rt_stopped(const struct rt *rt) {
+    return rt_load_relaxed(&rt->shared->stop) != RT_GO;
+}
+
+/* At the start of every launch. */
+RT_FN void rt_worker_init(const struct rt *rt, struct rt_worker *w, uint32_t id) {
+    w->id = id;
+    w->published = rt_load_relaxed(&rt->shared->resume);
+    w->next = w->end = 0;
+    w->epoch = w->task_epoch = 0;
+    w->overflow = w->task = w->task_end = RT_NONE;
+    w->boundary = w->spins = w->beats_seen = 0;
+    w->idle_since = 0;
+}
+
+/* ---- stalls ---- */
+
+/* Fills the report and stops everybody; only the first to notice does. */
+RT_FN void rt_stall_report(const struct rt *rt, struct rt_worker *w, uint64_t waited,
+                           uint32_t busy) {
+    if (!rt_cas_acquire(&rt->shared->stall_claimed, 0, 1)) return;
+    struct rt_stall *s = rt->stall;
+    uint32_t variant = w->published & ((1u << RT_VARIANT_BITS) - 1);
+    uint32_t epoch = rt->control->epoch;
+    s->worker = w->id;
+    s->task = w->next < w->end ? rt->aot[w->next] : RT_NONE;
+    s->event = s->task != RT_NONE ? rt->tasks[s->task].wait : rt->variants[variant].end_event;
+    s->want = rt->events[s->event].n_triggers;
+    s->have = rt_load_relaxed(rt_counter(rt, s->event)) - rt_event_goal(rt, s->event, epoch - 1);
+    s->iteration = w->published >> RT_VARIANT_BITS;
+    s->variant = variant;
+    s->busy_worker = busy;
+    s->busy_task = busy != RT_NONE ? rt_load_relaxed(&rt->beats[busy].task) : RT_NONE;
+    s->jit_head = rt_load_relaxed(&rt_jit_queue(rt, w->id)->head);
+    s->jit_tail = rt_load_relaxed(&rt_jit_queue(rt, w->id)->tail);
+    uint32_t sched = w->id % rt->n_schedulers;
+    s->sched_head = rt_load_relaxed(&rt_sched_queue(rt, sched)->head);
+    s->sched_tail = rt_load_relaxed(&rt_sched_queue(rt, sched)->tail);
+    s->sched_pending = rt_load_relaxed(&rt->scheds[sched].pending);
+    s->waited_ns = waited;
+    RT_TRACE(w->id, RT_TRACE_STALL, s->event);
+    rt_store_release(&rt->shared->stop, RT_STOP_STALL);
+    rt_host_add_release(&rt->mail->progress, 1);
+    rt_host_wake(&rt->mail->progress, &rt->mail->host_sleepers);
+}
+
+/* Looks at the clock. Any beat of any worker starts the wait anew; a worker that is inside a task
+ * is given more time, since tasks may be long. */
+RT_FN void rt_stall_look(const struct rt *rt, struct rt_worker *w) {
+    if (rt->deadline_ns == 0) return;
+    uint32_t sum = 0, busy = RT_NONE;
+    for (uint32_t i = 0; i < rt->n_workers; i++) {
+        uint32_t beat = rt_load_relaxed(&rt->beats[i].beat);
+        sum += beat;
+        if (beat & 1) busy = i;
+    }
+    uint64_t now = rt_now_ns();
+    if (w->idle_since == 0 || sum != w->beats_seen) {
+        w->idle_since = now;
+        w->beats_seen = sum;
+        return;
+    }
+    uint64_t deadline = rt->deadline_ns * (busy != RT_NONE ? RT_TASK_PATIENCE : 1);
+    if (now - w->idle_since >= deadline) rt_stall_report(rt, w, now - w->idle_since, busy);
+}
+
+/* ---- waiting ---- */
+
+/* No iteration runs: the first worker to see a reason takes the boundary, the others wait. */
+RT_FN void rt_worker_between(const struct rt *rt, struct rt_worker *w, uint32_t phase) {
+    struct rt_shared *sh = rt->shared;
+    w->idle_since = 0;
+    if (phase == RT_PHASE_START) {
+        w->boundary = (uint32_t)rt_cas_acquire(&sh->phase, RT_PHASE_START, RT_PHASE_RUN);
+        return;
+    }
+    uint32_t bell = rt_load_relaxed(&sh->idle_bell);
+    if (!rt_host_poller(w->id))
+        rt_pause(w->spins++, rt->spin_limit);
+    else if (rt_host_load_acquire(&rt->mail->tail) != bell)
+        w->boundary = (uint32_t)rt_cas_acquire(&sh->phase, RT_PHASE_IDLE, RT_PHASE_RUN);
+    else
+        rt_host_wait(&rt->mail->tail, bell, w->spins++);
+}
+
+RT_FN void rt_worker_idle(const struct rt *rt, struct rt_worker *w) {
+    uint32_t phase = rt_load_relaxed(&rt->shared->phase);
+    if (phase != RT_PHASE_RUN) {
+        rt_worker_between(rt, w, phase);
+        return;
+    }
+    rt_pause(w->spins++, rt->spin_limit);
+    if (w->spins % RT_STALL_LOOK == 0) rt_stall_look(rt, w);
+}
+
+/* ---- finding work ---- */
+
+/* Enters the next iteration if one was published since. The epoch is read only by a worker that has
+ * tasks in it: such an iteration cannot end, and the word cannot change, before they ran. */
+RT_FN int rt_worker_advance(const struct rt *rt, struct rt_worker *w) {
+    uint32_t published = rt_load_acquire(&rt->shared->published);
+    if (published == w->published) return 0;
+    uint32_t variant = published & ((1u << RT_VARIANT_BITS) - 1);
+    const struct prog_list *list = &rt->lists[variant * rt->n_workers + w->id];
+    w->published = published;
+    w->next = list->first;
+    w->end = list->first + list->n;
+    if (list->n > 0) w->epoch = rt->control->epoch;
+    w->spins = 0;
+    w->idle_since = 0;
+    return 1;
+}
+
+/* A JIT task of another worker: one victim per poll. */
+RT_FN int rt_worker_steal(const struct rt *rt, const struct rt_worker *w, uint32_t *task) {
+    if (!rt->steal || rt->n_workers < 2) return 0;
+    uint32_t victim = (w->id + 1 + w->spins % (rt->n_workers - 1)) % rt->n_workers;
+    struct rt_queue *q = rt_jit_queue(rt, victim);
+    return rt_queue_ready(q, rt->jit_mask) && rt_queue_pop(q, rt->jit_mask, task);
+}
+
+/* The next task whose event is activated; RT_NONE: none now. */
+RT_FN uint32_t rt_worker_find(const struct rt *rt, struct rt_worker *w) {
+    uint32_t task;
+    if (rt_queue_pop(rt_jit_queue(rt, w->id), rt->jit_mask, &task)) return task;
+    if (w->next < w->end) {
+        task = rt->aot[w->next];
+        if (rt_event_ready(rt, rt->tasks[task].wait, w->epoch)) {
+            w->next++;
+            return task;
+        }
+    } else if (rt_worker_advance(rt, w)) {
+        return RT_NONE;
+    }
+    if (rt_sched_step(rt, (w->id + w->spins) % rt->n_schedulers)) {
+        w->spins = 0;
+        return RT_NONE;
+    }
+    if (rt_worker_steal(rt, w, &task)) return task;
+    rt_worker_idle(rt, w);
+    return RT_NONE;
+}
+
+/* ---- running it ---- */
+
+RT_FN void rt_worker_begin(const struct rt *rt, struct rt_worker *w, uint32_t task) {
+    const struct rt_control *c = rt->control;
+    struct rt_beat *beat = &rt->beats[w->id];
+    w->task = task;
+    w->task_epoch = c->epoch;
+    w->task_end = rt->variants[c->variant].end_event;
+    w->spins = 0;
+    w->idle_since = 0;
+    rt_store_relaxed(&beat->task, task);
+    rt_store_relaxed(&beat->beat, rt_load_relaxed(&beat->beat) + 1);
+    RT_TRACE(w->id, RT_TRACE_READY, task);
+}
+
+/* After the body of w->task: triggers its event. */
+RT_FN void rt_worker_done(const struct rt *rt, struct rt_worker *w) {
+    struct rt_beat *beat = &rt->beats[w->id];
+    RT_TRACE(w->id, RT_TRACE_END, w->task);
+    rt_store_relaxed(&beat->beat, rt_load_relaxed(&beat->beat) + 1);
+    rt_trigger(rt, w, rt->tasks[w->task].trigger, w->task_epoch, w->task_end);
+}
+
+/* One step of the role. Whether w->task is to be run now. */
+RT_FN int rt_worker_next(const struct rt *rt, struct rt_worker *w) {
+    if (w->boundary) {
+        w->boundary = 0;
+        rt_boundary(rt, w);
+    }
+    if (w->overflow != RT_NONE) rt_sched_retry(rt, w);
+    uint32_t task = rt_worker_find(rt, w);
+    if (task == RT_NONE) return 0;
+    rt_worker_begin(rt, w, task);
+    if (rt->tasks[task].kind == OP_NONE) {
+        rt_worker_done(rt, w);
+        return 0;
+    }
+    RT_TRACE(w->id, RT_TRACE_BEGIN, task);
+    return 1;
+}
+
+#endif
