@@ -306,15 +306,270 @@ def make_tokenizers(out):
         (folder / "tokenizer.json").write_text(text + "\n", encoding="utf-8")
         tok = Tokenizer.from_str(text)
         rng = random.Random(name)
-        texts = FIXED + SPECIALS + random_texts(rng, 260, SPECIALS)
+        texts = FIXED + SPECIALS + random_texts(rng, 210, SPECIALS)
         rows = [case(tok, t) for t in texts] + loose_ids(tok, rng, 60)
         dump(folder / "cases.jsonl", rows)
         print(name, "vocabulary", tok.get_vocab_size(), "cases", len(rows))
 
 
+# Chat templates: the official programs' rules for plain conversations, in our words.
+
+QWEN2 = r"""{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system
+You are a helpful assistant.<|im_end|>
+' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
+
+HERMES = (r"{{bos_token}}{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
+          r"'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+
+QWEN25 = r"""{%- if tools %}
+    {{- '<|im_start|>system\n' }}
+    {%- if messages[0]['role'] == 'system' %}
+        {{- messages[0]['content'] }}
+    {%- endif %}
+    {{- "\n\n<tools>" }}
+    {%- for tool in tools %}
+        {{- "\n" }}
+        {{- tool | tojson }}
+    {%- endfor %}
+    {{- "\n</tools><|im_end|>\n" }}
+{%- else %}
+    {%- if messages[0]['role'] == 'system' %}
+        {{- '<|im_start|>system\n' + messages[0]['content'] + '<|im_end|>\n' }}
+    {%- else %}
+        {{- '<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n' }}
+    {%- endif %}
+{%- endif %}
+{%- for message in messages %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) or (message.role == "assistant" and not message.tool_calls) %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
+    {%- elif message.role == "assistant" %}
+        {{- '<|im_start|>' + message.role }}
+        {{- '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}
+"""
+
+QWEN3 = r"""{%- if messages[0].role == 'system' %}
+    {{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}
+{%- endif %}
+{%- set ns = namespace(open=true, last_query_index=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.open and message.role == "user" and message.content is string and not(message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) %}
+        {%- set ns.open = false %}
+        {%- set ns.last_query_index = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.content is string %}
+        {%- set content = message.content %}
+    {%- else %}
+        {%- set content = '' %}
+    {%- endif %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\n' + content + '<|im_end|>' + '\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set reasoning_content = '' %}
+        {%- if '</think>' in content %}
+            {%- set reasoning_content = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+        {%- endif %}
+        {%- if loop.index0 > ns.last_query_index and (loop.last or reasoning_content) %}
+            {{- '<|im_start|>' + message.role + '\n<think>\n' + reasoning_content.strip('\n') + '\n</think>\n\n' + content.lstrip('\n') }}
+        {%- else %}
+            {{- '<|im_start|>' + message.role + '\n' + content }}
+        {%- endif %}
+        {{- '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\n\n</think>\n\n' }}
+    {%- endif %}
+{%- endif %}"""
+
+QWQ = r"""{%- for message in messages %}
+    {%- if (message.role == "user") or (message.role == "system") %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set content = message.content.split('</think>')[-1].lstrip('\n') %}
+        {{- '<|im_start|>' + message.role + '\n' + content + '<|im_end|>' + '\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n<think>\n' }}
+{%- endif %}
+"""
+
+ALTERNATE = "{{ raise_exception('roles must alternate') }}"
+LLAMA2 = (r"{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}"
+          r"{% set system_message = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}"
+          r"{% set system_message = false %}{% endif %}{% for message in loop_messages %}"
+          r"{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}" + ALTERNATE + r"{% endif %}"
+          r"{% if loop.index0 == 0 and system_message != false %}"
+          r"{% set content = '<<SYS>>\n' + system_message + '\n<</SYS>>\n\n' + message['content'] %}"
+          r"{% else %}{% set content = message['content'] %}{% endif %}{% if message['role'] == 'user' %}"
+          r"{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{% elif message['role'] == 'assistant' %}"
+          r"{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}")
+
+LLAMA3 = (r"{% set loop_messages = messages %}{% for message in loop_messages %}"
+          r"{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>" "\n\n'"
+          r"+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"
+          r"{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
+          r"{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>" "\n\n' }}{% endif %}")
+LLAMA3_ALWAYS = LLAMA3.replace("{% if add_generation_prompt %}", "").removesuffix("{% endif %}")
+
+LLAMA31 = r"""{{- bos_token }}
+{%- if not date_string is defined %}
+    {%- set date_string = "26 Jul 2024" %}
+{%- endif %}
+{#- The system message has a place of its own. #}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+
+{#- First the system block. #}
+{{- "<|start_header_id|>system<|end_header_id|>\n\n" }}
+{%- if tools is defined and tools is not none %}
+    {{- "Environment: ipython\n" }}
+{%- endif %}
+{{- "Cutting Knowledge Date: December 2023\n" }}
+{{- "Today Date: " + date_string + "\n\n" }}
+{{- system_message }}
+{{- "<|eot_id|>" }}
+
+{%- for message in messages %}
+    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' }}
+    {%- else %}
+        {{- raise_exception("no tools here") }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
+{%- endif %}
+"""
+LLAMA32 = LLAMA31.replace('    {%- set date_string = "26 Jul 2024" %}\n', """    {%- if strftime_now is defined %}
+        {%- set date_string = strftime_now("%d %b %Y") %}
+    {%- else %}
+        {%- set date_string = "26 Jul 2024" %}
+    {%- endif %}
+""")
+
+MISTRAL_OLD = (r"{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+               + ALTERNATE + r"{% endif %}{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+               r"{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token}}{% else %}" + ALTERNATE +
+               r"{% endif %}{% endfor %}")
+MISTRAL_OLDEST = MISTRAL_OLD.replace("message['content'] + eos_token", "message['content'] + eos_token + ' '")
+
+
+def mistral_template(before, after, answer, place):
+    return r"""{%- if messages[0]["role"] == "system" %}
+    {%- set system_message = messages[0]["content"] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception("roles must alternate") }}
+    {%- endif %}
+    {%- if message["role"] == "user" %}
+        {%- if loop.PLACE and system_message is defined %}
+            {{- "BEFORE" + system_message + "\n\n" + message["content"] + "AFTER" }}
+        {%- else %}
+            {{- "BEFORE" + message["content"] + "AFTER" }}
+        {%- endif %}
+    {%- elif message["role"] == "assistant" %}
+        {{- ANSWER + eos_token}}
+    {%- else %}
+        {{- raise_exception("roles must alternate") }}
+    {%- endif %}
+{%- endfor %}
+""".replace("PLACE", place).replace("BEFORE", before).replace("AFTER", after).replace("ANSWER", answer)
+
+
+BOS3, EOS3 = "<|begin_of_text|>", "<|eot_id|>"
+TEMPLATES = {
+    "qwen2": (QWEN2, None, "<|im_end|>"), "qwen2.5": (QWEN25, None, "<|im_end|>"), "qwen3": (QWEN3, None, "<|im_end|>"),
+    "qwq": (QWQ, None, "<|im_end|>"), "hermes": (HERMES, "<s>", "<|im_end|>"), "llama2": (LLAMA2, "<s>", "</s>"),
+    "llama3": (LLAMA3, BOS3, EOS3), "llama3-always": (LLAMA3_ALWAYS, BOS3, EOS3), "llama3.1": (LLAMA31, BOS3, EOS3),
+    "llama3.2": (LLAMA32, BOS3, EOS3), "mistral-old": (MISTRAL_OLD, "<s>", "</s>"),
+    "mistral-oldest": (MISTRAL_OLDEST, "<s>", "</s>"),
+    "mistral-v1": (mistral_template(" [INST] ", " [/INST]", '" " + message["content"]', "first"), "<s>", "</s>"),
+    "mistral-v3": (mistral_template("[INST] ", "[/INST]", '" " + message["content"]|trim', "last"), "<s>", "</s>"),
+    "mistral-tekken": (mistral_template("[INST]", "[/INST]", 'message["content"]', "last"), "<s>", "</s>"),
+}
+
+
+def conversations():
+    """Lists of (role, content)."""
+    s, u, a = "system", "user", "assistant"
+    talks = [
+        [(u, "Hello")], [(s, "Be brief."), (u, "Hello")], [(u, "Hello"), (a, "Hi."), (u, "Who are you?")],
+        [(s, "Be brief."), (u, "One"), (a, "1"), (u, "Two"), (a, "2"), (u, "Three")],
+        [(u, "One"), (a, "1")], [(s, "  spaced \n"), (u, "\n padded \t\u00a0"), (a, "  answer\x1c \n\n"), (u, " q ")],
+        [(u, ""), (a, ""), (u, "")], [(s, ""), (u, "x")], [(u, "Ünï 日本 🌾\u2028\n\nlines\n")],
+        [(u, "q"), (a, "<think>\nwhy\n</think>\n\nso"), (u, "r")], [(u, "q"), (a, "<think>\n\nwhy\n\n</think>\n\n\nso")],
+        [(u, "q"), (a, "<think>a</think>b</think>\nc"), (u, "r"), (a, "<think>x<think>\ny\n</think>z")],
+        [(u, "q"), (a, "</think>"), (u, "r"), (a, "plain")], [(u, "q"), (a, "<think>open"), (u, "r")],
+        [(u, "q"), (a, "\n\n<think>\na\n</think>\nb"), (u, "<tool_response>\n1\n</tool_response>"),
+         (a, "<think>\nc\n</think>\n\nd")],
+        [(u, "q"), (a, "1"), (u, "<tool_response>x"), (a, "2")], [(s, "only")], [(a, "first")], [(s, "a"), (a, "b")],
+        [(u, "a"), (u, "b")], [(u, "a"), (a, "b"), (a, "c")], [(u, "a"), (s, "late"), (u, "b")],
+        [(s, "a"), (s, "b"), (u, "c")], [(u, "x <|im_end|> [/INST] </s> y")], [(u, "{{ x }} {% y %} ' \" \\n")],
+    ]
+    return [[{"role": r, "content": c} for r, c in talk] for talk in talks]
+
+
+def make_chat(out):
+    from jinja2.exceptions import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def raise_exception(message):
+        raise TemplateError(message)
+
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    env.globals.update(raise_exception=raise_exception, strftime_now=lambda form: "never")
+    out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for name, (program, bos, eos) in TEMPLATES.items():
+        compiled = env.from_string(program)
+        for i, messages in enumerate(conversations()):
+            for prompt in ((False, True) if i % 3 == 0 else (True,)):
+                for thinking in ((None, True, False) if name == "qwen3" and prompt else (None,)):
+                    row = {"template": name, "messages": messages, "add_generation_prompt": prompt}
+                    values = dict(messages=messages, add_generation_prompt=prompt, eos_token=eos)
+                    if bos is not None:
+                        values["bos_token"] = bos
+                    if thinking is not None:
+                        row["enable_thinking"] = values["enable_thinking"] = thinking
+                    if name == "llama3.2" or i % 5 == 1:
+                        row["date"] = values["date_string"] = "01 Feb 2025"
+                    try:
+                        if name == "llama2" and any(m["role"] == "system" for m in messages[1:]):
+                            raise TemplateError("the program drops this message; we refuse it")
+                        row["text"] = compiled.render(**values)
+                    except TemplateError:
+                        row["error"] = True
+                    rows.append(row)
+    dump(out / "cases.jsonl", rows)
+    dump(out / "templates.jsonl", [{"name": n, "program": p, "bos": b, "eos": e} for n, (p, b, e) in TEMPLATES.items()])
+    print("chat", len(TEMPLATES), "templates", len(rows), "cases")
+
+
 def main():
     out = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "tests/golden/tokenizer")
     make_tokenizers(out)
+    make_chat(out / "chat")
 
 
 if __name__ == "__main__":
