@@ -83,7 +83,8 @@ enum {
     X(cuDeviceTotalMem_v2, (size_t * bytes, cu_device device))                                     \
     X(cuCtxCreate_v2, (cu_context * context, unsigned flags, cu_device device))                    \
     X(cuCtxDestroy_v2, (cu_context context))                                                       \
-    X(cuCtxSetCurrent, (cu_context context))                                                       \
+    X(cuCtxPushCurrent_v2, (cu_context context))                                                   \
+    X(cuCtxPopCurrent_v2, (cu_context * context))                                                  \
     X(cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes))                                \
     X(cuMemAlloc_v2, (cu_pointer * address, size_t bytes))                                         \
     X(cuMemFree_v2, (cu_pointer address))                                                          \
@@ -113,6 +114,7 @@ enum {
     X(cuStreamQuery, (cu_stream stream))                                                           \
     X(cuEventCreate, (cu_event * event, unsigned flags))                                           \
     X(cuEventRecord, (cu_event event, cu_stream stream))                                           \
+    X(cuEventQuery, (cu_event event))                                                              \
     X(cuEventSynchronize, (cu_event event))                                                        \
     X(cuEventElapsedTime, (float *milliseconds, cu_event start, cu_event end))                     \
     X(cuEventDestroy_v2, (cu_event event))
