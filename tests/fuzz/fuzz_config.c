@@ -5,7 +5,8 @@
  *         tests/fuzz/fuzz_config.c src/model/{hf_config,family,decoder,generation_config}.c \
  *         src/model/{llama,mistral,qwen2,qwen3}.c src/graph/<all>.c src/base/<all>.c \
  *         -ljansson -lm -o fuzz_config
- *     ./fuzz_config -max_total_time=300 <folder of its own> tests/fuzz/corpus/config
+ *     ./fuzz_config -dict=tests/fuzz/model.dict -max_total_time=300 <folder of its own>
+ * tests/fuzz/corpus/config
  */
 #include "graph/kernel_graph.h"
 #include "model/generation_config.h"
