@@ -1,0 +1,82 @@
+/* backend.h - where a program runs: one row of a table per backend.
+ *
+ * The engine knows nothing else about a device. A backend says what there is, plans its memory, and
+ * serves requests once it is open; how those go in and out is runtime/mailbox.h's everywhere.
+ *
+ *   available ─ device ─ [compile] ─ plan ─ [weights] ─ open ═ submit, wait, poll, release ═ close
+ *
+ * Adding a backend: backend_<name>.c with its row, and one line in backend.c.
+ */
+#ifndef QN_ENGINE_BACKEND_H
+#define QN_ENGINE_BACKEND_H
+
+#include "model/weights.h"
+#include "runtime/mailbox.h"
+#include "task/program.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* What the user asked for. */
+struct backend_config {
+    uint32_t n_workers;      /* 0: the device's choice */
+    const char *isa;         /* CPU instruction set; NULL: the best */
+    uint32_t n_kv_blocks;    /* from the engine's plan */
+    uint32_t max_batched;    /* token rows that prefill fills an iteration up to */
+};
+
+/* What there is. */
+struct backend_device {
+    uint32_t n_workers;
+    uint64_t memory_bytes; /* that may be used at all; the engine takes a share of it */
+    char name[96];         /* "2 threads, avx512bf16" */
+};
+
+/* Bytes of everything but the weights. */
+struct backend_plan {
+    uint64_t kv_bytes, workspace_bytes, other_bytes;
+};
+
+struct backend_instance; /* each backend's own */
+
+struct backend {
+    const char *name;
+    enum prog_target target;
+    /* QN_OK, or QN_EUNSUPPORTED/QN_EDEVICE with what is missing. */
+    int (*available)(struct diag *d);
+    /* Errors: QN_EUNSUPPORTED (the isa). */
+    int (*device)(struct diag *d, const struct backend_config *config, struct backend_device *out);
+    int (*plan)(struct diag *d, const struct prog_header *program,
+                const struct backend_config *config, struct backend_plan *out);
+    /* Takes the memory and starts serving. program and weights (by index of SECTION_WEIGHT) stay the
+     * caller's and must outlive the instance. */
+    int (*open)(struct diag *d, const struct prog_header *program, const struct weights *weights,
+                const struct backend_config *config, struct backend_instance **out);
+    /* As in mailbox.h, on an open instance; all may be called from any thread. After a stall they
+     * give QN_ESTALL with who waited for what. */
+    int (*submit)(struct diag *d, struct backend_instance *i, const struct rt_request *request,
+                  const int32_t *prompt, uint32_t *slot);
+    int (*cancel)(struct diag *d, struct backend_instance *i, uint32_t slot);
+    int (*poll)(struct diag *d, struct backend_instance *i, uint32_t slot,
+                struct mailbox_view *view);
+    int (*release)(struct diag *d, struct backend_instance *i, uint32_t slot);
+    /* Sleeps until the number that *seen holds from an earlier call (0 at first) is no longer the
+     * current one, at most timeout_s; updates *seen. */
+    int (*wait)(struct diag *d, struct backend_instance *i, uint32_t *seen, double timeout_s);
+    /* Bytes per second of reading the weights with nothing else to do, for about `seconds`. */
+    int (*measure_read)(struct diag *d, struct backend_instance *i, double seconds, double *rate);
+    void (*close)(struct backend_instance *i); /* NULL is fine */
+};
+
+extern const struct backend backend_cpu;
+
+/* The backend for --backend: "auto" (or NULL) is the first of the table that is available.
+ * Errors: QN_EINVAL (no such name), else what available() says. */
+int backend_find(struct diag *d, const char *name, const struct backend **out);
+
+size_t backend_count(void);
+/* Row i: its name, and whether it can be used (QN_OK, or the reason in *d). */
+const char *backend_name(size_t i);
+int backend_available(struct diag *d, size_t i);
+
+#endif

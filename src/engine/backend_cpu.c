@@ -1,0 +1,233 @@
+/* backend_cpu.c - the CPU backend as a row of the table: threads that serve (runtime/cpu_backend.h),
+ * and how fast this machine reads. */
+#include "engine/backend.h"
+
+#include "base/checked.h"
+#include "runtime/cpu_backend.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct backend_instance {
+    struct cpu_backend *cpu;
+    const struct prog_header *program;
+    const void **weights; /* [n_weights] */
+    uint64_t *bytes;      /* [n_weights] */
+    size_t n_weights;
+};
+
+static int cpu_available(struct diag *d) {
+    (void)d;
+    return QN_OK;
+}
+
+static int cpu_device(struct diag *d, const struct backend_config *config,
+                      struct backend_device *out) {
+    const struct cpu_isa *isa = cpu_isa_select(config->isa);
+    if (!isa)
+        return fail(d, QN_EUNSUPPORTED, "isa: '%s' is not known or not supported by this processor",
+                    config->isa);
+    uint32_t n = config->n_workers ? config->n_workers : cpu_backend_cpus();
+    out->n_workers = MIN(n, (uint32_t)PROG_MAX_WORKERS);
+    out->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    snprintf(out->name, sizeof out->name, "%u thread%s, %s", out->n_workers,
+             out->n_workers == 1 ? "" : "s", isa->name);
+    return QN_OK;
+}
+
+static struct cpu_config config_of(const struct prog_header *program,
+                                   const struct backend_config *config) {
+    return (struct cpu_config){.program = program,
+                               .n_kv_blocks = config->n_kv_blocks,
+                               .isa = config->isa,
+                               .max_batched_tokens = config->max_batched,
+                               .serve = true};
+}
+
+static int cpu_plan_bytes(struct diag *d, const struct prog_header *program,
+                          const struct backend_config *config, struct backend_plan *out) {
+    struct cpu_config c = config_of(program, config);
+    struct cpu_plan plan;
+    TRY(cpu_backend_plan(d, &c, &plan));
+    *out = (struct backend_plan){.kv_bytes = plan.kv,
+                                 .workspace_bytes = plan.workspace,
+                                 .other_bytes = plan.total - plan.kv - plan.workspace};
+    return QN_OK;
+}
+
+static void cpu_close(struct backend_instance *i) {
+    if (!i) return;
+    cpu_backend_close(i->cpu);
+    free(i->weights);
+    free(i->bytes);
+    free(i);
+}
+
+static int list_weights(struct diag *d, struct backend_instance *i, const struct weights *weights) {
+    const struct prog_weight *table = PROG(i->program, WEIGHT);
+    i->n_weights = i->program->section[SECTION_WEIGHT].count;
+    i->weights = calloc(i->n_weights + 1, sizeof *i->weights);
+    i->bytes = calloc(i->n_weights + 1, sizeof *i->bytes);
+    if (!i->weights || !i->bytes) return fail_nomem(d, i->n_weights * 16, "the list of weights");
+    for (size_t k = 0; k < i->n_weights; k++) {
+        i->weights[k] = weights_at(weights, k);
+        i->bytes[k] = (uint64_t)table[k].rows * MAX(table[k].cols, 1u) *
+                      dtype_bytes(table[k].dtype);
+    }
+    return QN_OK;
+}
+
+static int cpu_open(struct diag *d, const struct prog_header *program,
+                    const struct weights *weights, const struct backend_config *config,
+                    struct backend_instance **out) {
+    struct backend_instance *i = calloc(1, sizeof *i);
+    *out = NULL;
+    if (!i) return fail_nomem(d, sizeof *i, "the CPU backend");
+    i->program = program;
+    int rc = list_weights(d, i, weights);
+    if (rc == QN_OK) {
+        struct cpu_config c = config_of(program, config);
+        c.weights = i->weights;
+        rc = cpu_backend_open(d, &c, &i->cpu);
+    }
+    if (rc == QN_OK) *out = i;
+    else cpu_close(i);
+    return rc;
+}
+
+static int cpu_submit(struct diag *d, struct backend_instance *i, const struct rt_request *request,
+                      const int32_t *prompt, uint32_t *slot) {
+    return cpu_backend_submit(d, i->cpu, request, prompt, slot);
+}
+
+static int cpu_cancel(struct diag *d, struct backend_instance *i, uint32_t slot) {
+    return cpu_backend_cancel(d, i->cpu, slot);
+}
+
+static int cpu_poll(struct diag *d, struct backend_instance *i, uint32_t slot,
+                    struct mailbox_view *view) {
+    return cpu_backend_poll(d, i->cpu, slot, view);
+}
+
+static int cpu_release(struct diag *d, struct backend_instance *i, uint32_t slot) {
+    return cpu_backend_release(d, i->cpu, slot);
+}
+
+static int cpu_wait(struct diag *d, struct backend_instance *i, uint32_t *seen, double timeout_s) {
+    return cpu_backend_wait(d, i->cpu, seen, timeout_s);
+}
+
+/* ---- reading ------------------------------------------------------------------------------ */
+
+enum {
+    READ_BLOCK = 1 << 20, /* a thread looks at the clock after this many bytes */
+    READ_TRIES = 3,       /* the best of them counts: a floor is not to be disturbed */
+};
+
+typedef uint64_t wide __attribute__((vector_size(64), aligned(1), may_alias));
+
+struct reader {
+    const struct backend_instance *instance;
+    pthread_t id;
+    bool started;
+    uint32_t index, n_readers;
+    double seconds;
+    uint64_t bytes;   /* read */
+    double elapsed;   /* in them */
+    uint64_t folded;  /* so that no read can be left out */
+};
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static uint64_t read_block(const char *p, uint64_t bytes) {
+    wide a = {0}, b = {0}, c = {0}, e = {0};
+    uint64_t i = 0, sum = 0;
+    for (; i + 256 <= bytes; i += 256) {
+        a ^= *(const wide *)(p + i);
+        b ^= *(const wide *)(p + i + 64);
+        c ^= *(const wide *)(p + i + 128);
+        e ^= *(const wide *)(p + i + 192);
+    }
+    a ^= b ^ c ^ e;
+    for (; i < bytes; i++) sum ^= (unsigned char)p[i];
+    for (int k = 0; k < 8; k++) sum ^= a[k];
+    return sum;
+}
+
+/* Reads this reader's share of every weight, round and round, until the time is over. */
+static void *read_main(void *arg) {
+    struct reader *r = arg;
+    const struct backend_instance *i = r->instance;
+    double start = now_s();
+    for (bool over = false; !over;) {
+        for (size_t w = 0; w < i->n_weights && !over; w++) {
+            uint64_t first, last;
+            prog_slice(i->bytes[w], r->index, r->n_readers, &first, &last);
+            while (first < last && !over) {
+                uint64_t n = MIN(last - first, (uint64_t)READ_BLOCK);
+                r->folded ^= read_block((const char *)i->weights[w] + first, n);
+                r->bytes += n;
+                first += n;
+                over = (r->elapsed = now_s() - start) >= r->seconds;
+            }
+        }
+        over = over || r->bytes == 0;
+    }
+    return NULL;
+}
+
+static int read_once(struct diag *d, struct backend_instance *i, struct reader *readers, uint32_t n,
+                     double seconds, double *rate) {
+    int rc = QN_OK;
+    for (uint32_t k = 0; k < n; k++) {
+        readers[k] = (struct reader){.instance = i, .index = k, .n_readers = n, .seconds = seconds};
+        int code = pthread_create(&readers[k].id, NULL, read_main, &readers[k]);
+        if (code != 0) rc = fail(d, QN_ENOMEM, "reader thread %u: %s", k, strerror(code));
+        readers[k].started = code == 0;
+    }
+    double total = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        if (!readers[k].started) continue;
+        pthread_join(readers[k].id, NULL);
+        if (readers[k].elapsed > 0) total += (double)readers[k].bytes / readers[k].elapsed;
+    }
+    *rate = MAX(*rate, total);
+    return rc;
+}
+
+static int cpu_measure_read(struct diag *d, struct backend_instance *i, double seconds,
+                            double *rate) {
+    uint32_t n = i->program->n_workers;
+    struct reader *readers = calloc(n, sizeof *readers);
+    if (!readers) return fail_nomem(d, n * sizeof *readers, "readers");
+    int rc = QN_OK;
+    *rate = 0;
+    for (int k = 0; k < READ_TRIES && rc == QN_OK; k++)
+        rc = read_once(d, i, readers, n, seconds / READ_TRIES, rate);
+    free(readers);
+    return rc;
+}
+
+const struct backend backend_cpu = {
+    .name = "cpu",
+    .target = TARGET_CPU,
+    .available = cpu_available,
+    .device = cpu_device,
+    .plan = cpu_plan_bytes,
+    .open = cpu_open,
+    .submit = cpu_submit,
+    .cancel = cpu_cancel,
+    .poll = cpu_poll,
+    .release = cpu_release,
+    .wait = cpu_wait,
+    .measure_read = cpu_measure_read,
+    .close = cpu_close,
+};

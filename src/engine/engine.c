@@ -1,0 +1,224 @@
+/* engine.c - opening an engine, in the order in which things happen; and closing it. */
+#include "engine/engine.h"
+
+#include "base/checked.h"
+#include "task/task_verify.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Seconds since *since, which becomes now. */
+static double lap(double *since) {
+    double before = *since;
+    *since = now_s();
+    return *since - before;
+}
+
+/* ---- parameters --------------------------------------------------------------------------- */
+
+void qn_engine_params_init(qn_engine_params *params) {
+    *params = (qn_engine_params){.struct_size = sizeof *params};
+}
+
+int engine_params(struct diag *d, const qn_engine_params *given, qn_engine_params *full) {
+    *full = (qn_engine_params){0};
+    if (!api_struct_in(full, sizeof *full, given))
+        return fail(d, QN_EINVAL, "qn_engine_params: struct_size is not set");
+    if (!full->load_format) full->load_format = "auto";
+    if (!full->backend) full->backend = "auto";
+    if (!full->isa) full->isa = "auto";
+    if (!full->dtype) full->dtype = "auto";
+    if (!full->kv_cache_dtype) full->kv_cache_dtype = "auto";
+    if (!full->tokenizer) full->tokenizer = full->model;
+    if (!full->served_model_name) full->served_model_name = full->model;
+    if (strcmp(full->load_format, "auto") != 0 && strcmp(full->load_format, "safetensors") != 0 &&
+        strcmp(full->load_format, "dummy") != 0)
+        return fail(d, QN_EINVAL, "load_format: want auto, safetensors or dummy, have '%s'",
+                    full->load_format);
+    return QN_OK;
+}
+
+static void progress(const qn_engine_params *p, const char *stage) {
+    if (p->progress) p->progress(p->progress_user, stage, 0, 0);
+}
+
+/* ---- parts -------------------------------------------------------------------------------- */
+
+int engine_model(struct diag *d, const qn_engine_params *p, struct model **out) {
+    *out = NULL;
+    if (!p->model) return fail(d, QN_EINVAL, "model: want a Hugging Face directory");
+    struct model_options o = {.dummy = strcmp(p->load_format, "dummy") == 0, .dtype = p->dtype};
+    return model_open(d, p->model, &o, out);
+}
+
+int engine_program(struct diag *d, const qn_engine_params *p, struct model *model,
+                   const struct backend *backend, const struct compile_hook *hook,
+                   struct compile_report *report, struct engine_plan *plan,
+                   struct prog_header **out) {
+    *out = NULL;
+    TRY(plan_before(d, p, model, backend, plan));
+    if (!p->program) return compile_model(d, model, &plan->compile, hook, report, out);
+    int rc = program_read(d, p->program, out);
+    if (rc == QN_OK) rc = plan_from_program(d, p, model, *out, plan);
+    if (rc == QN_OK) rc = task_verify(d, *out, NULL);
+    if (rc != QN_OK) {
+        free(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+static void weights_moved(void *user, uint64_t done, uint64_t total) {
+    const qn_engine_params *p = user;
+    p->progress(p->progress_user, "weights", done, total);
+}
+
+static int load_weights(struct diag *d, struct qn_engine *e, const qn_engine_params *p) {
+    const struct prog_weight *table = PROG(e->program, WEIGHT);
+    size_t n = e->program->section[SECTION_WEIGHT].count;
+    struct weight_want *want = calloc(n + 1, sizeof *want);
+    if (!want) return fail_nomem(d, n * sizeof *want, "the list of weights");
+    for (size_t i = 0; i < n; i++)
+        want[i] = (struct weight_want){.name = program_string(e->program, table[i].name),
+                                       .dtype = (enum dtype)table[i].dtype,
+                                       .n_dims = (int)table[i].n_dims,
+                                       .rows = table[i].rows,
+                                       .cols = MAX(table[i].cols, 1u)};
+    struct weights_options o = {.n_threads = (int)e->info.n_workers,
+                                .progress = p->progress ? weights_moved : NULL,
+                                .user = (void *)(uintptr_t)p};
+    int rc = weights_load(d, e->model->files, want, n, &o, &e->weights);
+    free(want);
+    return rc;
+}
+
+static int describe(struct diag *d, struct qn_engine *e, const qn_engine_params *p,
+                    const struct engine_plan *plan) {
+    struct qn_engine_info *i = &e->info;
+    const struct model_spec *s = &e->model->spec;
+    char *model, *served, *device;
+    TRY(arena_strdup(d, &e->arena, p->model, &model));
+    TRY(arena_strdup(d, &e->arena, p->served_model_name, &served));
+    TRY(arena_strdup(d, &e->arena, plan->device.name, &device));
+    i->model = model;
+    i->served_model_name = served;
+    i->device = device;
+    i->backend = e->backend->name;
+    i->dtype = plan_dtype_name(s->weight_dtype);
+    i->kv_cache_dtype = plan_dtype_name(plan->compile.kv_dtype);
+    i->n_layers = s->n_layers;
+    i->hidden = s->hidden;
+    i->intermediate = s->intermediate;
+    i->vocab = s->vocab;
+    i->n_heads = s->n_heads;
+    i->n_kv_heads = s->n_kv_heads;
+    i->head_dim = s->head_dim;
+    i->max_model_len = plan->compile.max_model_len;
+    i->max_num_seqs = plan->compile.n_slots;
+    i->max_num_batched_tokens = plan->compile.max_batched_tokens;
+    i->n_workers = plan->compile.n_workers;
+    i->n_tasks = (uint32_t)e->program->section[SECTION_TASK].count;
+    i->n_events = (uint32_t)e->program->section[SECTION_EVENT].count;
+    return QN_OK;
+}
+
+/* ---- open --------------------------------------------------------------------------------- */
+
+static int open_program(struct diag *d, struct qn_engine *e, const qn_engine_params *p,
+                        struct engine_plan *plan) {
+    struct compile_report *report = calloc(1, sizeof *report);
+    if (!report) return fail_nomem(d, sizeof *report, "the compiler's report");
+    int rc = engine_program(d, p, e->model, e->backend, NULL, report, plan, &e->program);
+    e->info.seconds_verify = report->seconds_verify;
+    free(report);
+    return rc;
+}
+
+static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_params *p) {
+    struct engine_plan plan;
+    double start = now_s(), t = start;
+
+    /* Which device, and the model's numbers. */
+    progress(p, "model");
+    TRY(backend_find(d, p->backend, &e->backend));
+    TRY(engine_model(d, p, &e->model));
+    e->info.seconds_model = lap(&t);
+    TRY(engine_tokenizer(d, p->tokenizer, &e->tokenizer));
+    e->info.seconds_tokenizer = lap(&t);
+
+    /* The program, proven right. From here on every size is known. */
+    progress(p, "compile");
+    TRY(open_program(d, e, p, &plan));
+    e->info.seconds_compile = lap(&t) - e->info.seconds_verify;
+
+    /* Does it fit, and does the caller want it? Nothing large is taken before. */
+    TRY(plan_memory(d, e->backend, e->program, &plan, &e->info));
+    TRY(describe(d, e, p, &plan));
+    if (p->plan && p->plan(p->plan_user, &e->info) != 0)
+        return fail(d, QN_ECANCELED, "the memory plan was refused");
+
+    /* The weights, then everything that lives beside them. From here on nothing is allocated. */
+    progress(p, "weights");
+    t = now_s();
+    TRY(load_weights(d, e, p));
+    e->info.seconds_weights = lap(&t);
+    progress(p, "memory");
+    TRY(e->backend->open(d, e->program, e->weights, &plan.config, &e->instance));
+    e->info.seconds_memory = lap(&t);
+    e->info.seconds_total = now_s() - start;
+    progress(p, "ready");
+    return QN_OK;
+}
+
+int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error *error) {
+    struct diag d = {0};
+    qn_engine_params p;
+    *engine = NULL;
+    int rc = engine_params(&d, params, &p);
+    if (rc != QN_OK) return api_return(rc, &d, error);
+    struct qn_engine *e = calloc(1, sizeof *e);
+    if (!e) return api_return(fail_nomem(&d, sizeof *e, "an engine"), &d, error);
+    pthread_mutex_init(&e->mutex, NULL);
+    e->info.struct_size = sizeof e->info;
+    e->seed = p.seed;
+    rc = open_stages(&d, e, &p);
+    if (rc == QN_OK) *engine = e;
+    else qn_engine_close(e);
+    return api_return(rc, &d, error);
+}
+
+void qn_engine_close(qn_engine *engine) {
+    if (!engine) return;
+    if (engine->instance) engine->backend->close(engine->instance);
+    session_end(engine);
+    weights_free(engine->weights);
+    free(engine->program);
+    model_free(engine->model);
+    qn_tokenizer_close(engine->tokenizer);
+    pthread_mutex_destroy(&engine->mutex);
+    arena_fini(&engine->arena);
+    free(engine);
+}
+
+const qn_tokenizer *qn_engine_tokenizer(const qn_engine *engine) { return engine->tokenizer; }
+
+void qn_engine_get_info(const qn_engine *engine, qn_engine_info *info) {
+    api_struct_out(info, &engine->info, sizeof engine->info);
+}
+
+int qn_engine_measure_read(qn_engine *engine, double seconds, double *bytes_per_second,
+                           qn_error *error) {
+    struct diag d = {0};
+    size_t busy = 0;
+    int rc = session_busy(&d, engine, &busy);
+    if (rc == QN_OK && busy) rc = fail(&d, QN_EBUSY, "%zu requests are running", busy);
+    if (rc == QN_OK)
+        rc = engine->backend->measure_read(&d, engine->instance, seconds, bytes_per_second);
+    return api_return(rc, &d, error);
+}

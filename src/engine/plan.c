@@ -1,0 +1,233 @@
+/* plan.c - the numbers that the user left open, and whether everything fits.
+ *
+ *   memory limit = share of the device's memory
+ *   ┌─────────┬──────────────────────────────┬──────────────────────┐
+ *   │ weights │ KV cache                     │ workspace, the rest  │  <= limit
+ *   └─────────┴──────────────────────────────┴──────────────────────┘
+ *              as the user says, else max_num_seqs requests of max_model_len, at most KV_DEFAULT,
+ *              at least one such request
+ */
+#include "engine/engine.h"
+
+#include "base/checked.h"
+
+#include <stdlib.h>
+
+static const uint64_t KV_DEFAULT = (uint64_t)4 << 30; /* enough for a few users, no more than asked */
+enum { DEFAULT_MAX_LEN = 32768 };  /* longer contexts are asked for: they cost start-up memory */
+static const double DEFAULT_SHARE = 0.9;
+
+const char *plan_dtype_name(uint32_t dtype) {
+    switch (dtype) {
+    case DTYPE_F32: return "float32";
+    case DTYPE_BF16: return "bfloat16";
+    case DTYPE_F16: return "float16";
+    default: return "int32";
+    }
+}
+
+static int dtype_of(struct diag *d, const char *name, enum dtype automatic, enum dtype *out) {
+    *out = automatic;
+    if (strcmp(name, "auto") == 0) return QN_OK;
+    for (enum dtype t = DTYPE_F32; t <= DTYPE_F16; t++)
+        if (strcmp(name, plan_dtype_name(t)) == 0) {
+            *out = t;
+            return QN_OK;
+        }
+    return fail(d, QN_EINVAL, "kv_cache_dtype: want auto, float32, bfloat16 or float16, have '%s'",
+                name);
+}
+
+static uint64_t kv_token_bytes(const struct model_spec *s, uint32_t dtype) {
+    return (uint64_t)2 * s->n_layers * s->n_kv_heads * s->head_dim * dtype_bytes(dtype);
+}
+
+/* Bytes of the matrices; vectors are too small to matter before the program is there. */
+static uint64_t weight_estimate(const struct model_spec *s) {
+    uint64_t q = (uint64_t)s->n_heads * s->head_dim, kv = (uint64_t)s->n_kv_heads * s->head_dim;
+    uint64_t layer = s->hidden * (2 * q + 2 * kv + 3 * (uint64_t)s->intermediate);
+    uint64_t tables = (uint64_t)s->vocab * s->hidden * (s->tied ? 1 : 2);
+    return (layer * s->n_layers + tables) * dtype_bytes(s->weight_dtype);
+}
+
+static uint32_t round_up_power(uint32_t n) {
+    uint32_t p = 1;
+    while (p < n) p *= 2;
+    return p;
+}
+
+/* Bytes that the KV cache may take: what the user says, else what the limit leaves. */
+static uint64_t kv_budget(const qn_engine_params *p, const struct engine_plan *plan) {
+    if (p->kv_cache_memory_bytes) return p->kv_cache_memory_bytes;
+    return plan->memory_limit > plan->weight_bytes ? plan->memory_limit - plan->weight_bytes : 0;
+}
+
+static int choose_length(struct diag *d, const qn_engine_params *p, const struct model_spec *spec,
+                         struct engine_plan *plan) {
+    struct compile_options *c = &plan->compile;
+    uint64_t budget = kv_budget(p, plan), fits = budget / plan->kv_token_bytes;
+    if (p->max_model_len > spec->max_position)
+        return fail(d, QN_EINVAL, "max_model_len: %u is more than the model was made for, %u",
+                    p->max_model_len, spec->max_position);
+    c->max_model_len = p->max_model_len;
+    if (c->max_model_len == 0) {
+        if (!p->kv_cache_memory_bytes) fits = MIN(fits, KV_DEFAULT / plan->kv_token_bytes);
+        uint64_t most = MIN(spec->max_position, (uint32_t)DEFAULT_MAX_LEN);
+        c->max_model_len = (uint32_t)MIN(most, fits / c->kv_block * c->kv_block);
+    }
+    if (c->max_model_len == 0 || c->max_model_len > fits)
+        return fail(d, QN_ELIMIT,
+                    "memory: %llu bytes of KV cache hold %llu positions, want %u (weights %llu bytes, "
+                    "limit %llu); lower max_model_len or raise the limit",
+                    (unsigned long long)budget, (unsigned long long)fits, MAX(c->max_model_len, 1u),
+                    (unsigned long long)plan->weight_bytes,
+                    (unsigned long long)plan->memory_limit);
+    return QN_OK;
+}
+
+static void choose_blocks(const qn_engine_params *p, struct engine_plan *plan) {
+    const struct compile_options *c = &plan->compile;
+    uint64_t one = CEIL_DIV(c->max_model_len, c->kv_block), all = one * c->n_slots;
+    uint64_t budget = MIN(kv_budget(p, plan), p->kv_cache_memory_bytes ? UINT64_MAX : KV_DEFAULT);
+    uint64_t fits = budget / plan->kv_block_bytes;
+    plan->config.n_kv_blocks = (uint32_t)MIN(MAX(MIN(all, fits), one), (uint64_t)INT32_MAX);
+}
+
+/* What follows from the compile options and the device. */
+static int choose_memory(struct diag *d, const qn_engine_params *p, const struct model *model,
+                         struct engine_plan *plan) {
+    double share = p->gpu_memory_utilization;
+    if (share == 0) share = DEFAULT_SHARE;
+    if (!(share > 0 && share <= 1))
+        return fail(d, QN_EINVAL, "gpu_memory_utilization: want a share above 0 and up to 1");
+    plan->memory_limit = (uint64_t)(share * (double)plan->device.memory_bytes);
+    plan->weight_bytes = weight_estimate(&model->spec);
+    plan->kv_token_bytes = kv_token_bytes(&model->spec, plan->compile.kv_dtype);
+    plan->kv_block_bytes = plan->kv_token_bytes * plan->compile.kv_block;
+    return QN_OK;
+}
+
+static int choose_device(struct diag *d, const qn_engine_params *p, const struct backend *backend,
+                         struct engine_plan *plan) {
+    plan->config.n_workers = p->threads;
+    plan->config.isa = strcmp(p->isa, "auto") == 0 ? NULL : p->isa;
+    if (p->threads > PROG_MAX_WORKERS)
+        return fail(d, QN_EINVAL, "threads: want at most %d, have %u", PROG_MAX_WORKERS, p->threads);
+    return backend->device(d, &plan->config, &plan->device);
+}
+
+int plan_before(struct diag *d, const qn_engine_params *p, const struct model *model,
+                const struct backend *backend, struct engine_plan *plan) {
+    *plan = (struct engine_plan){0};
+    struct compile_options *c = &plan->compile;
+    TRY(choose_device(d, p, backend, plan));
+    compile_options_init(c);
+    c->target = backend->target;
+    c->n_workers = plan->device.n_workers;
+    TRY(dtype_of(d, p->kv_cache_dtype, (enum dtype)model->spec.weight_dtype, &c->kv_dtype));
+    if (p->max_num_seqs) c->n_slots = p->max_num_seqs;
+    if (p->max_num_seqs > PROG_MAX_SEQS)
+        return fail(d, QN_EINVAL, "max_num_seqs: want at most %d, have %u", PROG_MAX_SEQS,
+                    p->max_num_seqs);
+    if (p->max_num_batched_tokens > PROG_MAX_ROWS)
+        return fail(d, QN_EINVAL, "max_num_batched_tokens: want at most %d, have %u", PROG_MAX_ROWS,
+                    p->max_num_batched_tokens);
+    if (p->max_num_batched_tokens)
+        c->max_batched_tokens = round_up_power(p->max_num_batched_tokens);
+    TRY(choose_memory(d, p, model, plan));
+    TRY(choose_length(d, p, &model->spec, plan));
+    choose_blocks(p, plan);
+    return QN_OK;
+}
+
+/* A parameter that the program has fixed already. */
+static int agree(struct diag *d, const char *name, uint32_t asked, uint32_t has) {
+    if (asked == 0 || asked == has) return QN_OK;
+    return fail(d, QN_EINVAL, "%s: %u, but the program was compiled for %u", name, asked, has);
+}
+
+int plan_from_program(struct diag *d, const qn_engine_params *p, const struct model *model,
+                      const struct prog_header *program, struct engine_plan *plan) {
+    struct compile_options *c = &plan->compile;
+    const struct prog_variant *last =
+        PROG(program, VARIANT) + program->section[SECTION_VARIANT].count - 1;
+    if (memcmp(PROG(program, MODEL), &model->spec, sizeof model->spec) != 0)
+        return fail(d, QN_EINVAL, "%s: compiled for another model than %s (or another dtype)",
+                    p->program, p->model);
+    if (program->target != c->target)
+        return fail(d, QN_EINVAL, "%s: compiled for another backend", p->program);
+    TRY(agree(d, "threads", p->threads, program->n_workers));
+    TRY(agree(d, "max_num_seqs", p->max_num_seqs, program->n_slots));
+    TRY(agree(d, "max_model_len", p->max_model_len, program->max_model_len));
+    c->n_workers = plan->config.n_workers = plan->device.n_workers = program->n_workers;
+    c->n_slots = program->n_slots;
+    c->max_model_len = program->max_model_len;
+    c->max_batched_tokens = last->n_rows;
+    c->kv_block = program->kv_block;
+    c->kv_dtype = (enum dtype)program->kv_dtype;
+    TRY(choose_memory(d, p, model, plan));
+    choose_blocks(p, plan);
+    return QN_OK;
+}
+
+/* Weights of the variant's operators; an embedding table counts as the one row that is read. */
+static uint64_t bytes_per_token(const struct prog_header *program, bool *used) {
+    const struct prog_variant *v = PROG(program, VARIANT);
+    const struct prog_weight *weights = PROG(program, WEIGHT);
+    const struct prog_tensor *tensors = PROG(program, TENSOR);
+    uint64_t total = 0;
+    for (uint32_t o = v->first_op; o < v->first_op + v->n_ops; o++) {
+        const struct prog_op *op = PROG(program, OP) + o;
+        for (int k = 0; k < OP_MAX_IN; k++) {
+            if (op->in[k] == PROG_NONE || tensors[op->in[k]].role != PROG_WEIGHT) continue;
+            uint64_t w = tensors[op->in[k]].where, row;
+            row = (uint64_t)MAX(weights[w].cols, 1u) * dtype_bytes(weights[w].dtype);
+            if (op->kind == OP_EMBED) total += row;
+            else if (!used[w]) total += row * weights[w].rows;
+            if (op->kind != OP_EMBED) used[w] = true;
+        }
+    }
+    return total;
+}
+
+static int count_weights(struct diag *d, const struct prog_header *program,
+                         struct qn_engine_info *info) {
+    const struct prog_weight *weights = PROG(program, WEIGHT);
+    uint64_t n = program->section[SECTION_WEIGHT].count;
+    bool *used = calloc(n + 1, sizeof *used);
+    if (!used) return fail_nomem(d, n, "weights");
+    info->bytes_per_token = bytes_per_token(program, used);
+    free(used);
+    info->weight_bytes = 0;
+    for (uint64_t i = 0; i < n; i++)
+        info->weight_bytes += (uint64_t)weights[i].rows * MAX(weights[i].cols, 1u) *
+                              dtype_bytes(weights[i].dtype);
+    return QN_OK;
+}
+
+int plan_memory(struct diag *d, const struct backend *backend, const struct prog_header *program,
+                struct engine_plan *plan, struct qn_engine_info *info) {
+    struct backend_plan bytes;
+    plan->config.max_batched = plan->compile.max_batched_tokens;
+    TRY(backend->plan(d, program, &plan->config, &bytes));
+    TRY(count_weights(d, program, info));
+    info->kv_cache_bytes = bytes.kv_bytes;
+    info->workspace_bytes = bytes.workspace_bytes;
+    info->other_bytes = bytes.other_bytes;
+    info->kv_bytes_per_token = plan->kv_token_bytes;
+    info->kv_blocks = plan->config.n_kv_blocks;
+    info->kv_block = plan->compile.kv_block;
+    info->total_bytes =
+        info->weight_bytes + bytes.kv_bytes + bytes.workspace_bytes + bytes.other_bytes;
+    if (info->total_bytes > plan->memory_limit)
+        return fail(d, QN_ELIMIT,
+                    "memory: want %llu bytes (weights %llu, KV cache %llu, workspace %llu, other "
+                    "%llu), the limit is %llu; lower max_model_len, max_num_seqs or "
+                    "max_num_batched_tokens",
+                    (unsigned long long)info->total_bytes, (unsigned long long)info->weight_bytes,
+                    (unsigned long long)info->kv_cache_bytes,
+                    (unsigned long long)info->workspace_bytes,
+                    (unsigned long long)info->other_bytes,
+                    (unsigned long long)plan->memory_limit);
+    return QN_OK;
+}
