@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Holds the #include lines of src/ to the written dependency order between its folders.
+
+    base <- graph <- model
+            graph <- task <- codegen <- engine <- cli
+    kernels, runtime see base, graph, task/program.h and each other's contract headers only
+
+Prints one line per violation and ends with their number; exit status 1 if there are any.
+"""
+import pathlib
+import re
+import sys
+
+# folder -> folders whose headers it may include
+MAY_SEE = {
+    "base": {"base"},
+    "graph": {"base", "graph"},
+    "model": {"base", "graph", "model"},
+    "task": {"base", "graph", "task"},
+    "kernels": {"base", "graph", "kernels"},
+    "runtime": {"base", "graph", "runtime", "kernels"},
+    "codegen": {"base", "graph", "task", "codegen"},
+    "engine": {"base", "graph", "model", "task", "kernels", "runtime", "codegen", "engine"},
+    "cli": {"base", "cli"},  # plus the public header: commands are users of the library
+}
+# headers that are contracts between folders: (folder that includes, header)
+CONTRACTS = {
+    ("kernels", "task/program.h"),
+    ("kernels", "runtime/rt_batch.h"),
+    ("runtime", "task/program.h"),
+}
+# Device code and its host-side contract see the runtime's loops, which are written once for both.
+CONTRACT_PREFIXES = [
+    ("kernels", "runtime/rt_"),
+    ("kernels", "codegen/cuda_abi.h"),
+    ("codegen", "runtime/rt_"),
+    ("codegen", "kernels/sampling_rng.h"),
+    ("codegen", "kernels/cuda/"),
+]
+
+
+def allowed(folder, header):
+    target = header.split("/")[0]
+    if target not in MAY_SEE or target in MAY_SEE[folder]:
+        return True
+    return (folder, header) in CONTRACTS or any(
+        folder == f and header.startswith(p) for f, p in CONTRACT_PREFIXES)
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent / "src"
+    bad = 0
+    for path in sorted(root.rglob("*")):
+        if path.suffix not in {".c", ".h", ".cuh", ".def"}:
+            continue
+        folder = path.relative_to(root).parts[0]
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            m = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+            if m and "/" in m.group(1) and not allowed(folder, m.group(1)):
+                print(f"src/{path.relative_to(root)}:{number}: {folder} may not see {m.group(1)}")
+                bad += 1
+    print(f"layers: {bad} violations")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

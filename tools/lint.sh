@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# tools/lint.sh BUILD [format|tidy|cppcheck|layers|symbols ...]: the checks that read code instead
+# of running it. Without names: all of them.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+build=${1:?usage: tools/lint.sh BUILD [check ...]}
+shift
+checks=("$@")
+[ ${#checks[@]} -gt 0 ] || checks=(format tidy cppcheck layers symbols)
+tool() { command -v "$1-14" || command -v "$1"; }
+mapfile -t sources < <(git ls-files 'src/*.c' 'examples/*.c')
+mapfile -t formatted < <(git ls-files '*.c' '*.h' '*.cuh')
+failed=0
+
+format() { "$(tool clang-format)" --dry-run -Werror "${formatted[@]}"; }
+
+tidy() {
+    # GCC's flags that clang does not know are dropped; four files at a time per core.
+    printf '%s\n' "${sources[@]}" | grep -v -e '_amx\.c$' |
+        xargs -P "$(nproc)" -n 6 "$(tool clang-tidy)" -p "$build" --quiet \
+            --extra-arg=-Wno-unknown-warning-option 2>/dev/null |
+        grep -E 'error|warning' && return 1
+    return 0
+}
+
+cppcheck_all() {
+    cppcheck -q -j "$(nproc)" --std=c11 --enable=warning,performance --inline-suppr \
+        --suppressions-list=tools/cppcheck.txt --error-exitcode=1 \
+        -Isrc -Iinclude -D_GNU_SOURCE "${sources[@]}"
+}
+
+layers() { python3 tools/check_layers.py; }
+
+# What the shared library shows and what the static one leaves to be linked: qn_ names only.
+symbols() {
+    local bad=0 lib
+    for lib in "$build"/libquern.so "$build"/libquern.a; do
+        [ -e "$lib" ] || { echo "symbols: $lib is missing"; return 1; }
+        local names
+        if [[ $lib == *.so ]]; then
+            names=$(nm -D --defined-only "$lib" | awk '{print $3}')
+        else
+            names=$(nm -g --defined-only "$lib" 2>/dev/null | awk 'NF==3 {print $3}')
+        fi
+        if names=$(grep -v '^qn_' <<<"$names" | grep .); then
+            echo "$lib shows symbols without qn_:"; head -5 <<<"$names"; bad=1
+        fi
+    done
+    return $bad
+}
+
+for c in "${checks[@]}"; do
+    case "$c" in
+    format | tidy | layers | symbols) run=$c ;;
+    cppcheck) run=cppcheck_all ;;
+    *) echo "checks: format tidy cppcheck layers symbols, not '$c'" >&2; exit 2 ;;
+    esac
+    if $run; then echo "lint $c: ok"; else echo "lint $c: FAILED"; failed=1; fi
+done
+exit $failed
