@@ -143,7 +143,7 @@ int cuda_upload_dummy(struct diag *d, struct cuda_upload *u, const struct cuda_u
             .n = n * w->cols,
             .seed = hash_bytes(name, strlen(name), 0),
             .mean = !vector || ends_with(name, ".bias") ? 0 : 1,
-            .scale = vector ? 0 : 1,
+            .spread = vector ? 0 : 0.02 * 1.7320508075688772,
             .dtype = w->src_dtype,
         };
         TRY(launch(d, u, u->dummy, &args));

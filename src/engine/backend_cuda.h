@@ -1,0 +1,58 @@
+/* backend_cuda.h - the CUDA backend beyond its row of the table: what tests and `quern env` need.
+ *
+ *   open:  driver ─ device ─ context ─ plan ─ image ─ memory ─ weights ─ watcher
+ *
+ * Everything is taken at open; from then on the GPU runs nothing but the mega-kernel (cuda_run.h).
+ */
+#ifndef QN_ENGINE_BACKEND_CUDA_H
+#define QN_ENGINE_BACKEND_CUDA_H
+
+#include "codegen/cuda_driver.h"
+#include "engine/backend.h"
+
+extern const struct backend backend_cuda;
+
+/* What a user does not choose. backend_cuda_defaults fills it; a NULL pointer means the same. */
+struct backend_cuda_options {
+    const struct cuda_api *api; /* NULL: the driver of this machine; tests bring their own */
+    const void *image;          /* NULL: compiled by NVRTC or from the cache */
+    uint64_t deadline_ns;       /* a wait on the device longer than this is a stall; 0: none */
+    uint64_t silence_ns;        /* no progress for this long: the host stops the kernel; 0: never */
+    uint32_t flight;            /* cuda_args.flight */
+    uint32_t speculate;         /* cuda_args.speculate */
+    uint32_t trace_capacity;    /* trace records per worker; 0: no trace */
+    bool cache_off;             /* compile anew, store nothing */
+    bool lineinfo;              /* source lines in the image, for profilers */
+};
+void backend_cuda_defaults(struct backend_cuda_options *o);
+
+/* backend.open with options; weights NULL: made up on the device, the values of model/weights.c. */
+int backend_cuda_open(struct diag *d, const struct prog_header *program,
+                      const struct weights *weights, const struct backend_config *config,
+                      const struct backend_cuda_options *options, struct backend_instance **out);
+
+/* What an open instance did and has. */
+struct backend_cuda_stats {
+    uint64_t n_launches; /* of the mega-kernel */
+    bool image_cached;   /* found in the cache */
+    double seconds_context, seconds_image, seconds_memory, seconds_weights;
+    uint64_t device_bytes, weight_bytes;
+    int registers, local_bytes; /* of the mega-kernel, per thread */
+};
+void backend_cuda_stats(const struct backend_instance *i, struct backend_cuda_stats *stats);
+
+/* Copies the trace of an idle instance: cuda_trace_bytes of it, in cuda_abi.h's layout. Errors:
+ * QN_EINVAL without a trace, QN_EBUSY while the kernel runs. */
+int backend_cuda_trace(struct diag *d, struct backend_instance *i, uint64_t *records);
+
+/* Facts about this machine for `quern env`. */
+struct backend_cuda_facts {
+    struct cuda_device device;
+    char arch[16];
+    char nvrtc[520];     /* "NVRTC 13.0 (libnvrtc.so.13)", or why there is none */
+    uint64_t free_bytes; /* of device memory */
+};
+/* Errors: QN_EDEVICE with one line that says what is missing. */
+int backend_cuda_facts(struct diag *d, struct backend_cuda_facts *facts);
+
+#endif
