@@ -1,62 +1,23 @@
 /* Graph shapes through the threaded backend and the interpreter: every task once per iteration,
  * after all that comes before it, whatever the mix of AOT and JIT, workers, schedulers and queue
  * sizes. */
-#include "runtime/cpu_backend.h"
-#include "runtime/task_sim.h"
-
-#include "graph_gen.h"
-#include "watch.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <cmocka.h>
-#undef fail
-
-/* The call must succeed; shows its message otherwise. */
-#define EXPECT_OK(d, call)                                                                         \
-    do {                                                                                           \
-        int expect_rc_ = (call);                                                                   \
-        if (expect_rc_ != QN_OK) print_error("%s\n", (d)->message);                                \
-        assert_int_equal(expect_rc_, QN_OK);                                                       \
-    } while (0)
+#include "runtime/rt_test.h"
 
 struct load {
     uint32_t n_requests, n_prompt, max_tokens;
 };
 
-static struct rt_request make_request(uint32_t n_prompt, uint32_t max_tokens) {
-    return (struct rt_request){.n_prompt = n_prompt,
-                               .max_tokens = max_tokens,
-                               .sampling = {.top_p = 1, .repetition_penalty = 1}};
-}
-
-static void fill_prompt(int32_t *prompt, uint32_t n, uint32_t request) {
-    for (uint32_t i = 0; i < n; i++) prompt[i] = (int32_t)((request * 97 + i * 13) % 1000);
-}
-
 /* What watch_sample makes of a prompt. */
 static void assert_tokens(const struct mailbox_view *v, const struct load *load, uint32_t request) {
-    int32_t prompt[64];
-    fill_prompt(prompt, load->n_prompt, request);
     assert_int_equal(v->finish, RT_FINISH_LENGTH);
     assert_int_equal(v->n_out, load->max_tokens);
-    int32_t token = prompt[load->n_prompt - 1];
-    for (uint32_t i = 0; i < v->n_out; i++) {
-        token = watch_next_token(token, load->n_prompt + i);
-        assert_int_equal(v->tokens[i], token);
-        assert_true(v->logprobs[i] == -(float)token);
-    }
+    assert_true(tokens_follow(v, load->n_prompt, request));
 }
 
 static void submit_all(struct mailbox *m, const struct load *load, uint32_t *slots) {
     struct diag d = {0};
-    int32_t prompt[64];
-    for (uint32_t i = 0; i < load->n_requests; i++) {
-        fill_prompt(prompt, load->n_prompt, i);
-        struct rt_request q = make_request(load->n_prompt, load->max_tokens);
-        assert_int_equal(mailbox_submit(&d, m, &q, prompt, &slots[i]), QN_OK);
-    }
+    for (uint32_t i = 0; i < load->n_requests; i++)
+        EXPECT_OK(&d, submit(&d, m, i, load->n_prompt, load->max_tokens, &slots[i]));
 }
 
 /* Runs the load on the interpreter and, `rounds` times, on the backend. */
@@ -90,7 +51,7 @@ static void run_program(struct prog_header *p, const struct load *load, struct c
     assert_int_equal(cpu_backend_open(&d, &config, &b), QN_OK);
     for (uint32_t round = 0; round < rounds; round++) {
         for (uint32_t i = 0; i < load->n_requests; i++) {
-            int32_t prompt[64];
+            int32_t prompt[256];
             fill_prompt(prompt, load->n_prompt, i);
             struct rt_request q = make_request(load->n_prompt, load->max_tokens);
             assert_int_equal(cpu_backend_submit(&d, b, &q, prompt, &slots[i]), QN_OK);
