@@ -49,7 +49,7 @@ static void append(const struct rt_batch *b, uint32_t slot_idx, int32_t id, floa
     assert(slot->n_known < b->max_model_len && slot->n_known >= slot->n_prompt);
     size_t base = (size_t)slot_idx * b->max_model_len;
     b->tokens[base + slot->n_known] = id;
-    b->logprobs[base + slot->n_known - slot->n_prompt] = logprob;
+    b->logprobs[base + slot->n_known] = logprob;
     slot->n_known++;
     if (is_stop(&b->requests[slot_idx], id))
         slot->finish = RT_FINISH_STOP;
