@@ -4,6 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
+static void print_words(const json_t *array) {
+    size_t i;
+    json_t *word;
+    json_array_foreach((json_t *)(uintptr_t)array, i, word)
+        printf("%s%s", i ? " " : "", json_string_value(word));
+    putchar('\n');
+}
+
 static void print_value(const char *prefix, const char *key, const json_t *value) {
     if (json_is_object(value)) {
         const char *inner;
@@ -18,6 +26,7 @@ static void print_value(const char *prefix, const char *key, const json_t *value
     printf("%-22s ", name);
     if (json_is_string(value)) printf("%s\n", json_string_value(value));
     else if (json_is_integer(value)) printf("%lld\n", (long long)json_integer_value(value));
+    else if (json_is_array(value)) print_words(value);
     else printf("%s\n", json_is_true(value) ? "yes" : json_is_false(value) ? "no" : "-");
 }
 

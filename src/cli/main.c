@@ -2,7 +2,6 @@
 #include "cli/cli.h"
 #include "cli/manual.h"
 
-#include <signal.h>
 #include <stdio.h>
 
 static int (*const run[N_COMMANDS])(const struct options *) = {
@@ -24,7 +23,6 @@ int main(int argc, char **argv) {
     struct options o;
     struct diag d = {0};
     int rc;
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of stdout, not a death */
     if (options_parse(&d, argc, argv, &o) != QN_OK) {
         rc = options_flag(&o, OPT_HELP) && o.command != N_COMMANDS ? print_help(&o)
                                                                    : cli_usage("%s", d.message);

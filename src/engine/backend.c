@@ -12,8 +12,7 @@ static const struct {
     const struct backend *row;
     const char *missing; /* why there is no row */
 } table[] = {
-    {"cuda", NULL,
-     "this build has no CUDA backend; it can compile for the CPU only (use --backend cpu)"},
+    {"cuda", &backend_cuda, NULL},
     {"cpu", &backend_cpu, NULL},
 };
 

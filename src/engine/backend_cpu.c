@@ -128,8 +128,6 @@ enum {
     READ_TRIES = 3,       /* the best of them counts: a floor is not to be disturbed */
 };
 
-typedef uint64_t wide __attribute__((vector_size(64), aligned(1), may_alias));
-
 struct reader {
     const struct backend_instance *instance;
     pthread_t id;
@@ -147,19 +145,34 @@ static double now_s(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Folds `bytes` bytes at p (a multiple of 4 vectors; the tail is left out) with vectors of the type
+ * VECTOR: nothing but loads and one cheap operation each. */
+#define READ_BODY(VECTOR)                                                                          \
+    const uint64_t step = 4 * sizeof(VECTOR);                                                      \
+    VECTOR a = {0}, b = {0}, c = {0}, e = {0};                                                     \
+    for (uint64_t i = 0; i + step <= bytes; i += step) {                                           \
+        const VECTOR *v = (const VECTOR *)(p + i);                                                 \
+        a ^= v[0], b ^= v[1], c ^= v[2], e ^= v[3];                                                \
+    }                                                                                              \
+    a ^= b ^ c ^ e;                                                                                \
+    return a[0] ^ a[1]
+
+typedef uint64_t vector16 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef uint64_t vector32 __attribute__((vector_size(32), aligned(1), may_alias));
+
+static uint64_t read_plain(const char *p, uint64_t bytes) { READ_BODY(vector16); }
+
+#ifdef __x86_64__
+__attribute__((target("avx2"))) static uint64_t read_avx2(const char *p, uint64_t bytes) {
+    READ_BODY(vector32);
+}
+#endif
+
 static uint64_t read_block(const char *p, uint64_t bytes) {
-    wide a = {0}, b = {0}, c = {0}, e = {0};
-    uint64_t i = 0, sum = 0;
-    for (; i + 256 <= bytes; i += 256) {
-        a ^= *(const wide *)(p + i);
-        b ^= *(const wide *)(p + i + 64);
-        c ^= *(const wide *)(p + i + 128);
-        e ^= *(const wide *)(p + i + 192);
-    }
-    a ^= b ^ c ^ e;
-    for (; i < bytes; i++) sum ^= (unsigned char)p[i];
-    for (int k = 0; k < 8; k++) sum ^= a[k];
-    return sum;
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx2")) return read_avx2(p, bytes);
+#endif
+    return read_plain(p, bytes);
 }
 
 /* Reads this reader's share of every weight, round and round, until the time is over. */

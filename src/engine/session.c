@@ -102,7 +102,7 @@ static int fill_runtime(struct diag *d, struct qn_engine *e, const qn_sampling_p
                      .repetition_penalty = s->repetition_penalty,
                      .presence_penalty = s->presence_penalty,
                      .frequency_penalty = s->frequency_penalty,
-                     .ignore_eos = s->ignore_eos != 0,
+                     .ignore_eos = 0, /* fill_stop_ids leaves the eos out; the user's ids count */
                      .seed = s->seed},
     };
     return fill_stop_ids(d, e, s, r);
