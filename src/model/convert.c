@@ -70,11 +70,8 @@ uint16_t convert_to_f16(float value) {
 
 /* n <= BLOCK elements of src as floats; the rest of the block is zero. */
 static void widen(enum dtype from, const void *src, uint64_t n, float wide[BLOCK]) {
-    uint16_t narrow[BLOCK];
-    if (n < BLOCK) {
-        memset(wide, 0, BLOCK * sizeof *wide);
-        memset(narrow, 0, sizeof narrow);
-    }
+    uint16_t narrow[BLOCK] = {0};
+    if (n < BLOCK) memset(wide, 0, BLOCK * sizeof *wide);
     memcpy(from == DTYPE_F32 ? (void *)wide : narrow, src, n * dtype_bytes(from));
     if (from == DTYPE_BF16)
         for (int i = 0; i < BLOCK; i++) wide[i] = from_bf16(narrow[i]);
@@ -109,7 +106,7 @@ uint64_t convert_array(enum dtype to, void *dst, enum dtype from, const void *sr
         return 0;
     }
     uint64_t overflows = 0;
-    float wide[BLOCK];
+    float wide[BLOCK] = {0};
     for (uint64_t at = 0; at < n; at += BLOCK) {
         uint64_t part = MIN(n - at, (uint64_t)BLOCK);
         widen(from, (const char *)src + at * dtype_bytes(from), part, wide);

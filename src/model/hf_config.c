@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "base/jsonio.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -373,6 +374,7 @@ static int parse(struct diag *d, const char *file, const json_t *root, struct hf
     struct reader r = {.d = d, .file = file, .root = root, .s = &c->spec};
     if (!json_is_object(root)) return fail(d, QN_EFORMAT, "%s: want a JSON object", file);
     TRY(find_family(&r));
+    assert(r.family != NULL);
     c->family = r.family;
     c->tied_given = present(root, "tie_word_embeddings") != NULL;
     TRY(refuse_unknown(&r));

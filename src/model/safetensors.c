@@ -78,12 +78,12 @@ static int read_offsets(const struct reader *r, const json_t *o, struct safetens
         json_integer_value(first) < 0 || json_integer_value(end) < json_integer_value(first))
         return bad(r, t->name, "data_offsets: want [first, end]");
     uint64_t at = (uint64_t)json_integer_value(first);
-    uint64_t bytes = (uint64_t)json_integer_value(end) - at;
+    uint64_t end_at = (uint64_t)json_integer_value(end), bytes = end_at - at;
     if (!range_inside(at, bytes, r->data_bytes))
         return fail(r->d, QN_EFORMAT,
                     "%s: tensor %.200s: data_offsets: [%llu, %llu] is outside the %llu bytes of "
                     "data (is the file complete?)",
-                    r->path, t->name, (unsigned long long)at, (unsigned long long)(at + bytes),
+                    r->path, t->name, (unsigned long long)at, (unsigned long long)end_at,
                     (unsigned long long)r->data_bytes);
     if (bytes != t->bytes)
         return fail(r->d, QN_EFORMAT,
@@ -250,9 +250,10 @@ static int open_dir(struct diag *d, struct safetensors *st, const char *dir) {
 
 /* ---- opening and closing ---- */
 
-static int make(struct diag *d, struct safetensors **out) {
-    *out = calloc(1, sizeof **out);
-    return *out != NULL ? QN_OK : fail_nomem(d, sizeof **out, "a safetensors directory");
+static struct safetensors *make(struct diag *d) {
+    struct safetensors *st = calloc(1, sizeof *st);
+    if (st == NULL) fail_nomem(d, sizeof *st, "a safetensors directory");
+    return st;
 }
 
 /* Gives *out to the caller, or closes it after a failure. */
@@ -264,26 +265,29 @@ static int finish(int rc, struct safetensors **out) {
 }
 
 int safetensors_open(struct diag *d, const char *dir, struct safetensors **out) {
-    TRY(make(d, out));
-    return finish(open_dir(d, *out, dir), out);
+    struct safetensors *st = *out = make(d);
+    if (st == NULL) return QN_ENOMEM;
+    return finish(open_dir(d, st, dir), out);
 }
 
 int safetensors_open_file(struct diag *d, const char *path, struct safetensors **out) {
-    TRY(make(d, out));
+    struct safetensors *st = *out = make(d);
+    if (st == NULL) return QN_ENOMEM;
     char *copy = NULL;
-    int rc = arena_strdup(d, &(*out)->arena, path, &copy);
-    (*out)->path = copy;
-    if (rc == QN_OK) rc = add_path(d, *out, path);
+    int rc = arena_strdup(d, &st->arena, path, &copy);
+    st->path = copy;
+    if (rc == QN_OK) rc = add_path(d, st, path);
     return finish(rc, out);
 }
 
 int safetensors_parse(struct diag *d, const char *name, const unsigned char *data, uint64_t bytes,
                       struct safetensors **out) {
-    TRY(make(d, out));
-    struct reader r = {.d = d, .st = *out, .path = name};
+    struct safetensors *st = *out = make(d);
+    if (st == NULL) return QN_ENOMEM;
+    struct reader r = {.d = d, .st = st, .path = name};
     struct safetensors_file file = {.path = name, .map = {.guard = -1}};
-    (*out)->path = name;
-    int rc = ARRAY_PUSH(d, &(*out)->files, file);
+    st->path = name;
+    int rc = ARRAY_PUSH(d, &st->files, file);
     if (rc == QN_OK) rc = read_header(&r, data, bytes);
     return finish(rc, out);
 }

@@ -134,7 +134,7 @@ struct levels {
 static void make_levels(struct levels *l, enum dtype dtype) {
     const double spread = 0.02 * 1.7320508075688772; /* uniform on +-spread: deviation 0.02 */
     for (int i = 0; i < DUMMY_LEVELS; i++)
-        l->f32[i] = (float)(spread * ((i + 0.5) / (DUMMY_LEVELS / 2) - 1));
+        l->f32[i] = (float)(spread * ((i + 0.5) / (DUMMY_LEVELS / 2.0) - 1));
     if (dtype != DTYPE_F32) convert_array(dtype, l->narrow, DTYPE_F32, l->f32, DUMMY_LEVELS);
 }
 

@@ -227,12 +227,46 @@ static void dtype_can_be_forced(void **state) {
     }
 }
 
+/* A config that does not say whether the embeddings are tied: the checkpoint does. */
+static void the_checkpoint_says_tied(void **state) {
+    (void)state;
+    static const char *const files[] = {"config.json", "model.safetensors", NULL};
+    static const struct {
+        const char *golden, *field;
+        uint32_t want;
+    } cases[] = {
+        {"qwen3-tied", "", 1},
+        {"qwen3", "", 0},
+        {"qwen3-tied", ",\"tie_word_embeddings\":false", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct diag d = {0};
+        struct model *m;
+        char dir[64], path[100], text[400], target[400], here[200];
+        util_make_dir(dir);
+        snprintf(text, sizeof text,
+                 "{\"model_type\":\"qwen3\",\"num_hidden_layers\":2,\"hidden_size\":64,"
+                 "\"intermediate_size\":96,\"vocab_size\":256,\"num_attention_heads\":4%s}",
+                 cases[i].field);
+        util_write_text(dir, "config.json", text);
+        snprintf(path, sizeof path, "%s/model.safetensors", dir);
+        snprintf(target, sizeof target, "%s/" GOLDEN "/%s/model.safetensors",
+                 getcwd(here, sizeof here), cases[i].golden);
+        assert_int_equal(symlink(target, path), 0);
+        if (model_open(&d, dir, NULL, &m) != QN_OK) UTIL_FAIL("%s", d.message);
+        assert_int_equal(m->spec.tied, cases[i].want);
+        model_free(m);
+        util_remove_dir(dir, files);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_specs),
         cmocka_unit_test(golden_models_agree),
         cmocka_unit_test(golden_models_notice),
         cmocka_unit_test(dtype_can_be_forced),
+        cmocka_unit_test(the_checkpoint_says_tied),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
