@@ -42,6 +42,7 @@ struct backend_instance; /* each backend's own */
 struct backend {
     const char *name;
     enum prog_target target;
+    bool makes_dummy; /* open with weights NULL makes them up where they are wanted */
     /* QN_OK, or QN_EUNSUPPORTED/QN_EDEVICE with what is missing. */
     int (*available)(struct diag *d);
     /* Errors: QN_EUNSUPPORTED (the isa). */
@@ -69,6 +70,7 @@ struct backend {
 };
 
 extern const struct backend backend_cpu;
+extern const struct backend backend_cuda;
 
 /* The backend for --backend: "auto" (or NULL) is the first of the table that is available.
  * Errors: QN_EINVAL (no such name), else what available() says. */

@@ -580,6 +580,7 @@ static int cuda_measure_read(struct diag *d, struct backend_instance *i, double 
 const struct backend backend_cuda = {
     .name = "cuda",
     .target = TARGET_CUDA,
+    .makes_dummy = true,
     .available = cuda_available,
     .device = cuda_device,
     .plan = cuda_plan_bytes,

@@ -10,8 +10,6 @@
 #include "codegen/cuda_driver.h"
 #include "engine/backend.h"
 
-extern const struct backend backend_cuda;
-
 /* What a user does not choose. backend_cuda_defaults fills it; a NULL pointer means the same. */
 struct backend_cuda_options {
     const struct cuda_api *api; /* NULL: the driver of this machine; tests bring their own */

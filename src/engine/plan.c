@@ -123,6 +123,7 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
     TRY(choose_device(d, p, backend, plan));
     compile_options_init(c);
     c->target = backend->target;
+    if (c->target == TARGET_CUDA) c->task.launch = LAUNCH_ALL_AOT; /* no JIT hand-out there yet */
     c->n_workers = plan->device.n_workers;
     TRY(dtype_of(d, p->kv_cache_dtype, (enum dtype)model->spec.weight_dtype, &c->kv_dtype));
     if (p->max_num_seqs) c->n_slots = p->max_num_seqs;
