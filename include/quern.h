@@ -103,10 +103,10 @@ QN_API int qn_detokenize(const qn_tokenizer *tokenizer, const int32_t *ids, size
 
 typedef struct qn_chat_params {
     size_t struct_size;
-    const char *chat_template;  /* a template's name in the directory, a built-in's name, or a file;
-                                 * NULL: the directory's own */
-    const char *kwargs_json;    /* object of further template variables; NULL: none */
-    int add_generation_prompt;  /* 1: end with the opening of the assistant's turn */
+    const char *chat_template; /* a template's name in the directory, a built-in's name, or a file;
+                                * NULL: the directory's own */
+    const char *kwargs_json;   /* object of further template variables; NULL: none */
+    int add_generation_prompt; /* 1: end with the opening of the assistant's turn */
 } qn_chat_params;
 QN_API void qn_chat_params_init(qn_chat_params *params);
 
@@ -138,10 +138,10 @@ typedef struct qn_engine_info {
     /* The memory plan, bytes. */
     uint64_t weight_bytes, kv_cache_bytes, workspace_bytes, other_bytes, total_bytes;
     uint64_t kv_bytes_per_token;
-    uint64_t kv_blocks;        /* blocks in the cache */
-    uint32_t kv_block;         /* positions per block */
-    uint64_t bytes_per_token;  /* weights read for one decoded token at batch 1 (the embedding's
-                                * one row counted as such) */
+    uint64_t kv_blocks;       /* blocks in the cache */
+    uint32_t kv_block;        /* positions per block */
+    uint64_t bytes_per_token; /* weights read for one decoded token at batch 1 (the embedding's
+                               * one row counted as such) */
     /* Seconds of start-up, by stage. */
     double seconds_model, seconds_compile, seconds_verify, seconds_memory, seconds_weights,
         seconds_tokenizer, seconds_total;
@@ -153,37 +153,38 @@ typedef int qn_plan_fn(void *user, const qn_engine_info *info);
 /* What to open. Everything but `model` has a default: 0 or NULL. */
 typedef struct qn_engine_params {
     size_t struct_size;
-    const char *model;     /* Hugging Face directory */
-    const char *program;   /* file written by qn_compile; NULL: compile now */
-    const char *tokenizer; /* directory; NULL: the model's */
+    const char *model;       /* Hugging Face directory */
+    const char *program;     /* file written by qn_compile; NULL: compile now */
+    const char *tokenizer;   /* directory; NULL: the model's */
     const char *load_format; /* "auto" (safetensors) | "dummy" (config.json only, random weights) */
     const char *backend;     /* "auto" | "cpu" | "cuda" */
     const char *isa;         /* CPU instruction set: "auto", "ref", "avx2" ... */
     const char *dtype;       /* of the weights: "auto" (the checkpoint's), "float32", "bfloat16",
                               * "float16" */
-    const char *kv_cache_dtype;     /* "auto" (that of the weights), "float32", "bfloat16",
-                                     * "float16" */
-    const char *served_model_name;  /* NULL: `model` */
-    uint32_t max_model_len;         /* positions per request, prompt and output; 0: the model's,
-                                     * or as many as fit in memory */
-    uint32_t max_num_seqs;          /* requests in flight; 0: 8 */
+    const char *kv_cache_dtype;      /* "auto" (that of the weights), "float32", "bfloat16",
+                                      * "float16" */
+    const char *served_model_name;   /* NULL: `model` */
+    uint32_t max_model_len;          /* positions per request, prompt and output; 0: the model's,
+                                      * or as many as fit in memory */
+    uint32_t max_num_seqs;           /* requests in flight; 0: 8 */
     uint32_t max_num_batched_tokens; /* token rows of one iteration, rounded up to a power of two;
                                       * 0: 128 */
-    uint32_t threads;               /* CPU workers; 0: one per core that this process may use */
-    uint64_t kv_cache_memory_bytes; /* 0: as much as max_num_seqs requests of max_model_len need,
-                                     * within gpu_memory_utilization */
-    double gpu_memory_utilization;  /* share of the device's memory to use at most; 0: 0.9 */
-    uint64_t seed;                  /* of dummy weights, and of requests that bring none */
-    qn_progress_fn *progress;       /* may be NULL */
+    uint32_t threads;                /* CPU workers; 0: one per core that this process may use */
+    uint64_t kv_cache_memory_bytes;  /* 0: as much as max_num_seqs requests of max_model_len need,
+                                      * within gpu_memory_utilization */
+    double gpu_memory_utilization;   /* share of the device's memory to use at most; 0: 0.9 */
+    uint64_t seed;                   /* of dummy weights, and of requests that bring none */
+    qn_progress_fn *progress;        /* may be NULL */
     void *progress_user;
-    qn_plan_fn *plan;               /* may be NULL */
+    qn_plan_fn *plan; /* may be NULL */
     void *plan_user;
 } qn_engine_params;
 QN_API void qn_engine_params_init(qn_engine_params *params);
 
 /* Opens an engine: compiles (or reads) the program, verifies it, takes the memory and loads the
  * weights. Nothing is allocated or compiled after this. The caller closes it.
- * Errors name what is wrong with which file or parameter; QN_ELIMIT when memory does not suffice. */
+ * Errors name what is wrong with which file or parameter; QN_ELIMIT when memory does not suffice.
+ */
 QN_API int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error *error);
 /* Ends the engine; requests that are left are canceled, and must be freed before this call. */
 QN_API void qn_engine_close(qn_engine *engine);
@@ -258,10 +259,10 @@ QN_API int qn_request_submit(qn_engine *engine, const qn_prompt *prompt,
 /* One step of a request's output. */
 typedef struct qn_output {
     size_t struct_size;
-    int32_t id;         /* the token; -1: none, the request ended without another one */
-    float logprob;      /* its natural log-probability */
-    const char *text;   /* what this token made certain, whole UTF-8 characters, "" if nothing yet;
-                         * lives until the next call for this request */
+    int32_t id;       /* the token; -1: none, the request ended without another one */
+    float logprob;    /* its natural log-probability */
+    const char *text; /* what this token made certain, whole UTF-8 characters, "" if nothing yet;
+                       * lives until the next call for this request */
     size_t n_text;
     int32_t finish_reason; /* QN_RUNNING or, with the last token, QN_FINISH_... */
     const char *stop;      /* the stop string that was found, NULL: none; lives like text */

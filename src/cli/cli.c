@@ -35,7 +35,9 @@ int cli_usage(const char *fmt, ...) {
     return EXIT_USAGE;
 }
 
-int cli_failed(const qn_error *error) { return cli_error("%s", error->message); }
+int cli_failed(const qn_error *error) {
+    return cli_error("%s", error->message);
+}
 
 void cli_note(const struct options *o, const char *fmt, ...) {
     if (options_flag(o, OPT_QUIET)) return;
@@ -220,8 +222,8 @@ static int sampling_numbers(const struct options *o, qn_sampling_params *s) {
     int rc = number_between(o, OPT_TEMPERATURE, 0, 100, &s->temperature);
     if (rc == EXIT_OK) rc = number_between(o, OPT_TOP_P, 1e-6, 1, &s->top_p);
     if (rc == EXIT_OK) rc = number_between(o, OPT_MIN_P, 0, 1, &s->min_p);
-    if (rc == EXIT_OK) rc = number_between(o, OPT_REPETITION_PENALTY, 0.01, 100,
-                                           &s->repetition_penalty);
+    if (rc == EXIT_OK)
+        rc = number_between(o, OPT_REPETITION_PENALTY, 0.01, 100, &s->repetition_penalty);
     if (rc == EXIT_OK) rc = number_between(o, OPT_PRESENCE_PENALTY, -2, 2, &s->presence_penalty);
     if (rc == EXIT_OK) rc = number_between(o, OPT_FREQUENCY_PENALTY, -2, 2, &s->frequency_penalty);
     return rc;

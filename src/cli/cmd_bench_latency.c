@@ -95,8 +95,8 @@ static int measure(const struct bench *b, const struct tally *tallies, struct ru
     }
     free(steps);
     double context = b->input_len + b->output_len / 2.0;
-    r->bytes_per_step = (double)b->info.bytes_per_token +
-                        r->batch * context * (double)b->info.kv_bytes_per_token;
+    r->bytes_per_step =
+        (double)b->info.bytes_per_token + r->batch * context * (double)b->info.kv_bytes_per_token;
     double floor_ms = r->bytes_per_step / b->floor_rate * 1e3;
     r->percent_of_floor = r->median_ms > 0 ? 100 * floor_ms / r->median_ms : 0;
     return EXIT_OK;
@@ -133,8 +133,8 @@ static json_t *startup_json(const qn_engine_info *i) {
 }
 
 static json_t *run_json(const struct run *r) {
-    json_t *ms = json_pack("{s:f, s:f, s:f}", "median", r->median_ms, "p99", r->p99_ms, "max",
-                           r->max_ms);
+    json_t *ms =
+        json_pack("{s:f, s:f, s:f}", "median", r->median_ms, "p99", r->p99_ms, "max", r->max_ms);
     return json_pack("{s:i, s:o, s:f, s:I, s:I, s:f, s:f, s:i}", "batch_size", (int)r->batch,
                      "ms_per_token", ms, "tokens_per_s", r->tokens_per_s, "bytes_per_token",
                      (json_int_t)(r->bytes_per_step / r->batch), "bytes_per_step",
@@ -222,8 +222,7 @@ int cmd_bench_latency(const struct options *o) {
     rc = qn_engine_measure_read(b.engine, FLOOR_SECONDS, &b.floor_rate, &error);
     if (rc != QN_OK) rc = cli_failed(&error);
     for (size_t i = 0; i < n && rc == EXIT_OK; i++) rc = run_batch(&b, &runs[i]);
-    if (rc == EXIT_OK)
-        rc = cli_wants_json(o) ? print_json(&b, runs, n) : print_text(&b, runs, n);
+    if (rc == EXIT_OK) rc = cli_wants_json(o) ? print_json(&b, runs, n) : print_text(&b, runs, n);
     qn_engine_close(b.engine);
     return rc;
 }

@@ -52,8 +52,7 @@ static int ask(struct chat *c, qn_request **request) {
     int rc = qn_chat_render(qn_engine_tokenizer(c->engine), messages, &params, &text, &n, &error);
     free(messages);
     if (rc != QN_OK) return cli_failed(&error);
-    qn_prompt prompt = {
-        .struct_size = sizeof prompt, .text = text, .n_text = n, .no_special = 1};
+    qn_prompt prompt = {.struct_size = sizeof prompt, .text = text, .n_text = n, .no_special = 1};
     rc = qn_request_submit(c->engine, &prompt, &c->sampling, request, &error);
     qn_free(text);
     return rc == QN_OK ? EXIT_OK : cli_failed(&error);
@@ -116,8 +115,10 @@ static int converse(struct chat *c) {
         while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r')) line[--n] = '\0';
         if (n == 0) continue;
         if (strcmp(line, "/exit") == 0) break;
-        if (strcmp(line, "/reset") == 0) rc = reset(c);
-        else rc = turn(c, line, (size_t)n);
+        if (strcmp(line, "/reset") == 0)
+            rc = reset(c);
+        else
+            rc = turn(c, line, (size_t)n);
         if (c->terminal && rc == EXIT_FAILED) rc = EXIT_OK; /* said so; the user may go on */
     }
     free(line);

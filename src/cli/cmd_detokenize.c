@@ -11,8 +11,10 @@ static int detokenize(const struct options *o, const qn_tokenizer *t, const int3
     int skip = options_flag(o, OPT_SKIP_SPECIAL_TOKENS);
     if (qn_detokenize(t, ids, n, skip, &text, &n_text, &error) != QN_OK) return cli_failed(&error);
     int rc = EXIT_OK;
-    if (json) rc = cli_print_json(json_pack("{s:o}", "text", json_stringn(text, n_text)));
-    else fwrite(text, 1, n_text, stdout), putchar('\n');
+    if (json)
+        rc = cli_print_json(json_pack("{s:o}", "text", json_stringn(text, n_text)));
+    else
+        fwrite(text, 1, n_text, stdout), putchar('\n');
     qn_free(text);
     return rc;
 }
@@ -28,7 +30,8 @@ static int detokenize_lines(const struct options *o, const qn_tokenizer *t) {
         size_t n = 0;
         if (!json_is_array(array))
             rc = cli_error("stdin: line %lu: ids: want an array", lines.number);
-        else rc = jsonl_ids(&lines, "ids", array, &ids, &n);
+        else
+            rc = jsonl_ids(&lines, "ids", array, &ids, &n);
         if (rc == EXIT_OK) rc = detokenize(o, t, ids, n, true);
         free(ids);
         json_decref(line);
@@ -60,7 +63,8 @@ int cmd_detokenize(const struct options *o) {
     qn_error error;
     if (qn_tokenizer_open(dir, &t, &error) != QN_OK) return cli_failed(&error);
     int rc;
-    if (options_flag(o, OPT_JSONL)) rc = detokenize_lines(o, t);
+    if (options_flag(o, OPT_JSONL))
+        rc = detokenize_lines(o, t);
     else {
         int32_t *ids = NULL;
         size_t n = 0;

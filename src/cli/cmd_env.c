@@ -24,10 +24,14 @@ static void print_value(const char *prefix, const char *key, const json_t *value
     for (char *c = name; *c; c++)
         if (*c == '_') *c = ' ';
     printf("%-22s ", name);
-    if (json_is_string(value)) printf("%s\n", json_string_value(value));
-    else if (json_is_integer(value)) printf("%lld\n", (long long)json_integer_value(value));
-    else if (json_is_array(value)) print_words(value);
-    else printf("%s\n", json_is_true(value) ? "yes" : json_is_false(value) ? "no" : "-");
+    if (json_is_string(value))
+        printf("%s\n", json_string_value(value));
+    else if (json_is_integer(value))
+        printf("%lld\n", (long long)json_integer_value(value));
+    else if (json_is_array(value))
+        print_words(value);
+    else
+        printf("%s\n", json_is_true(value) ? "yes" : json_is_false(value) ? "no" : "-");
 }
 
 int cmd_env(const struct options *o) {

@@ -37,7 +37,8 @@ static int tokenize_lines(const struct options *o, const qn_tokenizer *t) {
         json_t *text = json_object_get(line, "text");
         if (json_is_string(text))
             rc = tokenize(o, t, json_string_value(text), json_string_length(text), true);
-        else rc = cli_error("stdin: line %lu: text: want a string", lines.number);
+        else
+            rc = cli_error("stdin: line %lu: text: want a string", lines.number);
         json_decref(line);
     }
     jsonl_close(&lines);
@@ -60,11 +61,15 @@ int cmd_tokenize(const struct options *o) {
         if (rc != EXIT_OK) return rc;
     }
     int rc = EXIT_OK;
-    if (qn_tokenizer_open(dir, &t, &error) != QN_OK) rc = cli_failed(&error);
+    if (qn_tokenizer_open(dir, &t, &error) != QN_OK)
+        rc = cli_failed(&error);
     else {
-        if (prompt) rc = tokenize(o, t, prompt, strlen(prompt), cli_wants_json(o));
-        else if (file) rc = tokenize(o, t, text, n, cli_wants_json(o));
-        else rc = tokenize_lines(o, t);
+        if (prompt)
+            rc = tokenize(o, t, prompt, strlen(prompt), cli_wants_json(o));
+        else if (file)
+            rc = tokenize(o, t, text, n, cli_wants_json(o));
+        else
+            rc = tokenize_lines(o, t);
         qn_tokenizer_close(t);
     }
     free(text);

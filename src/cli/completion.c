@@ -65,7 +65,8 @@ static void bash(struct strbuf *out) {
 /* Appends text inside single quotes of a shell; `:` and brackets would mean something to zsh. */
 static void quoted(struct strbuf *out, const char *text, const char *escape) {
     for (; *text; text++) {
-        if (*text == '\'') strbuf_str(out, "'\\''");
+        if (*text == '\'')
+            strbuf_str(out, "'\\''");
         else {
             if (strchr(escape, *text)) strbuf_char(out, '\\');
             strbuf_char(out, *text);
@@ -159,7 +160,10 @@ static void fish(struct strbuf *out) {
 }
 
 void completion(const char *shell, struct strbuf *out) {
-    if (strcmp(shell, "bash") == 0) bash(out);
-    else if (strcmp(shell, "zsh") == 0) zsh(out);
-    else fish(out);
+    if (strcmp(shell, "bash") == 0)
+        bash(out);
+    else if (strcmp(shell, "zsh") == 0)
+        zsh(out);
+    else
+        fish(out);
 }

@@ -11,8 +11,10 @@ static int (*const run[N_COMMANDS])(const struct options *) = {
 
 static int print_help(const struct options *o) {
     struct strbuf text = {0};
-    if (o->command == N_COMMANDS) help_overview(&text);
-    else help_command(o->command, &text);
+    if (o->command == N_COMMANDS)
+        help_overview(&text);
+    else
+        help_command(o->command, &text);
     if (strbuf_status(NULL, &text) != QN_OK) return cli_error("out of memory");
     fputs(strbuf_text(&text), stdout);
     strbuf_fini(&text);

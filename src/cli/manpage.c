@@ -8,10 +8,14 @@ static void roff(struct strbuf *out, const char *text, size_t n) {
     for (size_t i = 0; i < n; i++) {
         bool line_start = i == 0 || text[i - 1] == '\n';
         if (line_start && (text[i] == '.' || text[i] == '\'')) strbuf_str(out, "\\&");
-        if (text[i] == '\\') strbuf_str(out, "\\e");
-        else if (text[i] == '-') strbuf_str(out, "\\-");
-        else if (text[i] == '\'') strbuf_str(out, "\\(aq");
-        else strbuf_char(out, text[i]);
+        if (text[i] == '\\')
+            strbuf_str(out, "\\e");
+        else if (text[i] == '-')
+            strbuf_str(out, "\\-");
+        else if (text[i] == '\'')
+            strbuf_str(out, "\\(aq");
+        else
+            strbuf_char(out, text[i]);
     }
 }
 
@@ -62,9 +66,9 @@ void manpage(struct strbuf *out) {
         }
         strbuf_str(out, ".fi\n.RE\n");
     }
-    strbuf_str(out, ".SH OPTIONS\nIn names \\- and _ are the same. A value follows = or is the next "
-                    "argument.\n");
-    for (int i = 0; i < N_OPTIONS; i++)
-        option_entry(out, &option_table[i]);
+    strbuf_str(out,
+               ".SH OPTIONS\nIn names \\- and _ are the same. A value follows = or is the next "
+               "argument.\n");
+    for (int i = 0; i < N_OPTIONS; i++) option_entry(out, &option_table[i]);
     strbuf_str(out, ".SH EXIT STATUS\n.TP\n0\ndone\n.TP\n1\nfailed\n.TP\n2\nwrong usage\n");
 }

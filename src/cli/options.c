@@ -18,7 +18,7 @@
 #define EVERYWHERE ((1u << N_COMMANDS) - 1)
 
 const struct command_info command_table[N_COMMANDS] = {
-#define COMMAND(ID, id, name, positional, summary, examples)                                           \
+#define COMMAND(ID, id, name, positional, summary, examples)                                       \
     [CMD_##ID] = {name, OPT_##positional, summary, examples},
 #include "cli/options.def"
 };
@@ -31,7 +31,9 @@ const struct option_info option_table[N_OPTIONS] = {
 
 /* ---- words -------------------------------------------------------------------------------- */
 
-static char fold(char c) { return c == '_' ? '-' : c; }
+static char fold(char c) {
+    return c == '_' ? '-' : c;
+}
 
 /* Whether the n bytes at `typed` spell `name`. */
 static bool same_word(const char *typed, size_t n, const char *name) {
@@ -66,7 +68,9 @@ unsigned options_distance(const char *a, const char *b) {
 }
 
 /* A word worth suggesting is at most this far from what was typed. */
-static unsigned near_enough(const char *typed) { return (unsigned)(strlen(typed) / 3 + 1); }
+static unsigned near_enough(const char *typed) {
+    return (unsigned)(strlen(typed) / 3 + 1);
+}
 
 /* ---- values ------------------------------------------------------------------------------- */
 
@@ -80,7 +84,7 @@ static double suffix_factor(const char *suffix) {
     static const struct {
         char letter;
         double factor;
-    } table[] = {{'k', 1e3},    {'m', 1e6},     {'g', 1e9},
+    } table[] = {{'k', 1e3},     {'m', 1e6},     {'g', 1e9},
                  {'K', 1 << 10}, {'M', 1 << 20}, {'G', 1 << 30}};
     if (suffix[0] == '\0') return 1;
     for (size_t i = 0; i < COUNT_OF(table); i++)
@@ -270,8 +274,10 @@ static int parse_option(struct diag *d, struct options *o, int argc, char *const
         if (option == OPT_NONE)
             return fail(d, QN_EINVAL, "unknown option -%c; `quern %s --help` lists them", typed[1],
                         command_table[o->command].name);
-        if (typed[2] == '=') equals = typed + 2;
-        else if (typed[2]) equals = typed + 1; /* -n32 */
+        if (typed[2] == '=')
+            equals = typed + 2;
+        else if (typed[2])
+            equals = typed + 1; /* -n32 */
     }
     const struct option_info *info = &option_table[option];
     if (info->kind == KIND_FLAG) {
@@ -322,15 +328,19 @@ int options_parse(struct diag *d, int argc, char *const *argv, struct options *o
     }
     bool options_over = false;
     for (int i = 1 + n_words; i < argc; i++) {
-        if (!options_over && strcmp(argv[i], "--") == 0) options_over = true;
+        if (!options_over && strcmp(argv[i], "--") == 0)
+            options_over = true;
         else if (!options_over && argv[i][0] == '-' && argv[i][1])
             TRY(parse_option(d, o, argc, argv, &i));
-        else TRY(parse_bare(d, o, argv[i]));
+        else
+            TRY(parse_bare(d, o, argv[i]));
     }
     return QN_OK;
 }
 
-void options_fini(struct options *o) { arena_fini(&o->arena); }
+void options_fini(struct options *o) {
+    arena_fini(&o->arena);
+}
 
 const char *options_text(const struct options *o, enum option option, const char *fallback) {
     return o->values[option].given ? o->values[option].text : fallback;
@@ -344,4 +354,6 @@ double options_number(const struct options *o, enum option option, double fallba
     return o->values[option].given ? o->values[option].number : fallback;
 }
 
-bool options_flag(const struct options *o, enum option option) { return o->values[option].given; }
+bool options_flag(const struct options *o, enum option option) {
+    return o->values[option].given;
+}

@@ -65,7 +65,7 @@ struct option_value {
     const char *text;
     int64_t integer;
     double number;
-    int64_t *integers; /* [n] COUNTS and IDS */
+    int64_t *integers;  /* [n] COUNTS and IDS */
     const char **texts; /* [n] TEXTS */
     size_t n;
 };

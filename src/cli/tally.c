@@ -6,7 +6,9 @@
 
 #include <stdio.h>
 
-void tally_start(struct tally *t) { *t = (struct tally){.start_ns = cli_now()}; }
+void tally_start(struct tally *t) {
+    *t = (struct tally){.start_ns = cli_now()};
+}
 
 int tally_add(struct tally *t, const qn_output *out) {
     if (out->id >= 0) {

@@ -6,11 +6,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-const char *qn_version(void) { return QN_VERSION; }
+const char *qn_version(void) {
+    return QN_VERSION;
+}
 
-const char *qn_status_text(int code) { return status_text(code); }
+const char *qn_status_text(int code) {
+    return status_text(code);
+}
 
-void qn_free(void *p) { free(p); }
+void qn_free(void *p) {
+    free(p);
+}
 
 const char *qn_finish_reason_text(int finish_reason) {
     switch (finish_reason) {
@@ -25,7 +31,9 @@ int api_return(int rc, const struct diag *d, qn_error *error) {
     if (!error) return rc;
     error->code = rc;
     snprintf(error->message, sizeof error->message, "%s",
-             rc == QN_OK ? "" : d->code != QN_OK ? d->message : status_text(rc));
+             rc == QN_OK        ? ""
+             : d->code != QN_OK ? d->message
+                                : status_text(rc));
     return rc;
 }
 

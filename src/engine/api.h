@@ -22,8 +22,8 @@ struct qn_tokenizer {
 /* Ends a public function: copies the diagnosis to the caller's error, returns rc. */
 int api_return(int rc, const struct diag *d, qn_error *error);
 
-/* Fills *full from *given as far as the caller's struct_size reaches; the rest keeps what *full had.
- * Both begin with struct_size. False: the size is not plausible. */
+/* Fills *full from *given as far as the caller's struct_size reaches; the rest keeps what *full
+ * had. Both begin with struct_size. False: the size is not plausible. */
 bool api_struct_in(void *full, size_t full_size, const void *given);
 /* The other direction: fills *given as far as its struct_size reaches. */
 void api_struct_out(void *given, const void *full, size_t full_size);

@@ -16,9 +16,13 @@ static const struct {
     {"cpu", &backend_cpu, NULL},
 };
 
-size_t backend_count(void) { return COUNT_OF(table); }
+size_t backend_count(void) {
+    return COUNT_OF(table);
+}
 
-const char *backend_name(size_t i) { return table[i].name; }
+const char *backend_name(size_t i) {
+    return table[i].name;
+}
 
 int backend_available(struct diag *d, size_t i) {
     if (table[i].row) return table[i].row->available(d);

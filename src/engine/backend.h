@@ -19,10 +19,10 @@
 
 /* What the user asked for. */
 struct backend_config {
-    uint32_t n_workers;      /* 0: the device's choice */
-    const char *isa;         /* CPU instruction set; NULL: the best */
-    uint32_t n_kv_blocks;    /* from the engine's plan */
-    uint32_t max_batched;    /* token rows that prefill fills an iteration up to */
+    uint32_t n_workers;   /* 0: the device's choice */
+    const char *isa;      /* CPU instruction set; NULL: the best */
+    uint32_t n_kv_blocks; /* from the engine's plan */
+    uint32_t max_batched; /* token rows that prefill fills an iteration up to */
 };
 
 /* What there is. */
@@ -49,8 +49,8 @@ struct backend {
     int (*device)(struct diag *d, const struct backend_config *config, struct backend_device *out);
     int (*plan)(struct diag *d, const struct prog_header *program,
                 const struct backend_config *config, struct backend_plan *out);
-    /* Takes the memory and starts serving. program and weights (by index of SECTION_WEIGHT) stay the
-     * caller's and must outlive the instance. */
+    /* Takes the memory and starts serving. program and weights (by index of SECTION_WEIGHT) stay
+     * the caller's and must outlive the instance. */
     int (*open)(struct diag *d, const struct prog_header *program, const struct weights *weights,
                 const struct backend_config *config, struct backend_instance **out);
     /* As in mailbox.h, on an open instance; all may be called from any thread. After a stall they

@@ -1,5 +1,5 @@
-/* backend_cpu.c - the CPU backend as a row of the table: threads that serve (runtime/cpu_backend.h),
- * and how fast this machine reads. */
+/* backend_cpu.c - the CPU backend as a row of the table: threads that serve
+ * (runtime/cpu_backend.h), and how fast this machine reads. */
 #include "engine/backend.h"
 
 #include "base/checked.h"
@@ -75,8 +75,8 @@ static int list_weights(struct diag *d, struct backend_instance *i, const struct
     if (!i->weights || !i->bytes) return fail_nomem(d, i->n_weights * 16, "the list of weights");
     for (size_t k = 0; k < i->n_weights; k++) {
         i->weights[k] = weights_at(weights, k);
-        i->bytes[k] = (uint64_t)table[k].rows * MAX(table[k].cols, 1u) *
-                      dtype_bytes(table[k].dtype);
+        i->bytes[k] =
+            (uint64_t)table[k].rows * MAX(table[k].cols, 1u) * dtype_bytes(table[k].dtype);
     }
     return QN_OK;
 }
@@ -94,8 +94,10 @@ static int cpu_open(struct diag *d, const struct prog_header *program,
         c.weights = i->weights;
         rc = cpu_backend_open(d, &c, &i->cpu);
     }
-    if (rc == QN_OK) *out = i;
-    else cpu_close(i);
+    if (rc == QN_OK)
+        *out = i;
+    else
+        cpu_close(i);
     return rc;
 }
 
@@ -134,9 +136,9 @@ struct reader {
     bool started;
     uint32_t index, n_readers;
     double seconds;
-    uint64_t bytes;   /* read */
-    double elapsed;   /* in them */
-    uint64_t folded;  /* so that no read can be left out */
+    uint64_t bytes;  /* read */
+    double elapsed;  /* in them */
+    uint64_t folded; /* so that no read can be left out */
 };
 
 static double now_s(void) {
@@ -160,7 +162,9 @@ static double now_s(void) {
 typedef uint64_t vector16 __attribute__((vector_size(16), aligned(1), may_alias));
 typedef uint64_t vector32 __attribute__((vector_size(32), aligned(1), may_alias));
 
-static uint64_t read_plain(const char *p, uint64_t bytes) { READ_BODY(vector16); }
+static uint64_t read_plain(const char *p, uint64_t bytes) {
+    READ_BODY(vector16);
+}
 
 #ifdef __x86_64__
 __attribute__((target("avx2"))) static uint64_t read_avx2(const char *p, uint64_t bytes) {

@@ -189,8 +189,10 @@ int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error 
     e->info.struct_size = sizeof e->info;
     e->seed = p.seed;
     rc = open_stages(&d, e, &p);
-    if (rc == QN_OK) *engine = e;
-    else qn_engine_close(e);
+    if (rc == QN_OK)
+        *engine = e;
+    else
+        qn_engine_close(e);
     return api_return(rc, &d, error);
 }
 
@@ -207,7 +209,9 @@ void qn_engine_close(qn_engine *engine) {
     free(engine);
 }
 
-const qn_tokenizer *qn_engine_tokenizer(const qn_engine *engine) { return engine->tokenizer; }
+const qn_tokenizer *qn_engine_tokenizer(const qn_engine *engine) {
+    return engine->tokenizer;
+}
 
 void qn_engine_get_info(const qn_engine *engine, qn_engine_info *info) {
     api_struct_out(info, &engine->info, sizeof engine->info);

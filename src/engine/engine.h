@@ -31,7 +31,7 @@ enum request_state { REQUEST_QUEUED, REQUEST_ACTIVE, REQUEST_DONE };
 struct qn_request {
     struct qn_engine *engine;
     enum request_state state;
-    uint32_t slot; /* while ACTIVE */
+    uint32_t slot;      /* while ACTIVE */
     uint32_t wait_seen; /* backend's wait: what this request has seen */
     bool canceled;
     struct rt_request runtime; /* as it is handed over */
@@ -42,16 +42,16 @@ struct qn_request {
     uint32_t n_seen;           /* tokens that the runtime has given */
     enum rt_finish ended;      /* how the runtime ended it; RT_RUNNING: not yet */
 
-    uint32_t n_given;      /* tokens that the user has got */
-    int finish_reason;     /* as the user knows it */
+    uint32_t n_given;  /* tokens that the user has got */
+    int finish_reason; /* as the user knows it */
     struct token_stream stream;
     struct stop_matcher stop;
     struct strbuf decoded; /* one token's text, before stop strings */
     struct strbuf piece;   /* what qn_output.text points to */
 };
 
-/* A slot in use. The request is NULL when the user has freed it before the runtime was done: then the
- * slot only waits to be released. */
+/* A slot in use. The request is NULL when the user has freed it before the runtime was done: then
+ * the slot only waits to be released. */
 struct place {
     uint32_t slot;
     struct qn_request *request;
@@ -68,11 +68,11 @@ struct qn_engine {
     struct qn_engine_info info;
     uint64_t seed;
 
-    pthread_mutex_t mutex; /* over everything below, and the shared part of requests */
-    ARRAY(struct place) active;        /* slots in use */
-    ARRAY(struct qn_request *) queue;  /* waiting for one, oldest first */
-    uint32_t wait_seen;                /* of qn_engine_wait */
-    uint64_t n_submitted;              /* seeds the requests that bring no seed */
+    pthread_mutex_t mutex;            /* over everything below, and the shared part of requests */
+    ARRAY(struct place) active;       /* slots in use */
+    ARRAY(struct qn_request *) queue; /* waiting for one, oldest first */
+    uint32_t wait_seen;               /* of qn_engine_wait */
+    uint64_t n_submitted;             /* seeds the requests that bring no seed */
 };
 
 /* ---- plan.c ---- */
@@ -85,17 +85,18 @@ struct engine_plan {
     uint64_t memory_limit;   /* bytes that may be used in all */
     uint64_t kv_block_bytes; /* of all layers */
     uint64_t kv_token_bytes;
-    uint64_t weight_bytes;   /* as the kernels want them */
+    uint64_t weight_bytes; /* as the kernels want them */
 };
 
-/* Chooses what must be known before compiling. Errors: QN_EINVAL naming the parameter, QN_ELIMIT with
- * the figures when the weights and one request do not fit. */
+/* Chooses what must be known before compiling. Errors: QN_EINVAL naming the parameter, QN_ELIMIT
+ * with the figures when the weights and one request do not fit. */
 int plan_before(struct diag *d, const qn_engine_params *params, const struct model *model,
                 const struct backend *backend, struct engine_plan *plan);
 /* The memory plan of a compiled program, into info's fields. Errors: QN_ELIMIT. */
 int plan_memory(struct diag *d, const struct backend *backend, const struct prog_header *program,
                 struct engine_plan *plan, struct qn_engine_info *info);
-/* The compile options of a program that was read from a file, and whether it fits model and device. */
+/* The compile options of a program that was read from a file, and whether it fits model and device.
+ */
 int plan_from_program(struct diag *d, const qn_engine_params *params, const struct model *model,
                       const struct prog_header *program, struct engine_plan *plan);
 const char *plan_dtype_name(uint32_t dtype);
@@ -108,8 +109,8 @@ int engine_params(struct diag *d, const qn_engine_params *given, qn_engine_param
 int engine_model(struct diag *d, const qn_engine_params *params, struct model **out);
 /* Opens the tokenizer of a directory, NULL where there is none. */
 int engine_tokenizer(struct diag *d, const char *dir, struct qn_tokenizer **out);
-/* The program of params: read from params->program, else compiled. hook and report may be NULL; after
- * reading a file *report is untouched. */
+/* The program of params: read from params->program, else compiled. hook and report may be NULL;
+ * after reading a file *report is untouched. */
 int engine_program(struct diag *d, const qn_engine_params *params, struct model *model,
                    const struct backend *backend, const struct compile_hook *hook,
                    struct compile_report *report, struct engine_plan *plan,

@@ -13,8 +13,9 @@
 
 #include <stdlib.h>
 
-static const uint64_t KV_DEFAULT = (uint64_t)4 << 30; /* enough for a few users, no more than asked */
-enum { DEFAULT_MAX_LEN = 32768 };  /* longer contexts are asked for: they cost start-up memory */
+static const uint64_t KV_DEFAULT = (uint64_t)4
+                                   << 30; /* enough for a few users, no more than asked */
+enum { DEFAULT_MAX_LEN = 32768 }; /* longer contexts are asked for: they cost start-up memory */
 static const double DEFAULT_SHARE = 0.9;
 
 const char *plan_dtype_name(uint32_t dtype) {
@@ -76,12 +77,12 @@ static int choose_length(struct diag *d, const qn_engine_params *p, const struct
         c->max_model_len = (uint32_t)MIN(most, fits / c->kv_block * c->kv_block);
     }
     if (c->max_model_len == 0 || c->max_model_len > fits)
-        return fail(d, QN_ELIMIT,
-                    "memory: %llu bytes of KV cache hold %llu positions, want %u (weights %llu bytes, "
-                    "limit %llu); lower max_model_len or raise the limit",
-                    (unsigned long long)budget, (unsigned long long)fits, MAX(c->max_model_len, 1u),
-                    (unsigned long long)plan->weight_bytes,
-                    (unsigned long long)plan->memory_limit);
+        return fail(
+            d, QN_ELIMIT,
+            "memory: %llu bytes of KV cache hold %llu positions, want %u (weights %llu bytes, "
+            "limit %llu); lower max_model_len or raise the limit",
+            (unsigned long long)budget, (unsigned long long)fits, MAX(c->max_model_len, 1u),
+            (unsigned long long)plan->weight_bytes, (unsigned long long)plan->memory_limit);
     return QN_OK;
 }
 
@@ -112,7 +113,8 @@ static int choose_device(struct diag *d, const qn_engine_params *p, const struct
     plan->config.n_workers = p->threads;
     plan->config.isa = strcmp(p->isa, "auto") == 0 ? NULL : p->isa;
     if (p->threads > PROG_MAX_WORKERS)
-        return fail(d, QN_EINVAL, "threads: want at most %d, have %u", PROG_MAX_WORKERS, p->threads);
+        return fail(d, QN_EINVAL, "threads: want at most %d, have %u", PROG_MAX_WORKERS,
+                    p->threads);
     return backend->device(d, &plan->config, &plan->device);
 }
 
@@ -183,8 +185,10 @@ static uint64_t bytes_per_token(const struct prog_header *program, bool *used) {
             if (op->in[k] == PROG_NONE || tensors[op->in[k]].role != PROG_WEIGHT) continue;
             uint64_t w = tensors[op->in[k]].where, row;
             row = (uint64_t)MAX(weights[w].cols, 1u) * dtype_bytes(weights[w].dtype);
-            if (op->kind == OP_EMBED) total += row;
-            else if (!used[w]) total += row * weights[w].rows;
+            if (op->kind == OP_EMBED)
+                total += row;
+            else if (!used[w])
+                total += row * weights[w].rows;
             if (op->kind != OP_EMBED) used[w] = true;
         }
     }
@@ -201,8 +205,8 @@ static int count_weights(struct diag *d, const struct prog_header *program,
     free(used);
     info->weight_bytes = 0;
     for (uint64_t i = 0; i < n; i++)
-        info->weight_bytes += (uint64_t)weights[i].rows * MAX(weights[i].cols, 1u) *
-                              dtype_bytes(weights[i].dtype);
+        info->weight_bytes +=
+            (uint64_t)weights[i].rows * MAX(weights[i].cols, 1u) * dtype_bytes(weights[i].dtype);
     return QN_OK;
 }
 
@@ -228,7 +232,6 @@ int plan_memory(struct diag *d, const struct backend *backend, const struct prog
                     (unsigned long long)info->total_bytes, (unsigned long long)info->weight_bytes,
                     (unsigned long long)info->kv_cache_bytes,
                     (unsigned long long)info->workspace_bytes,
-                    (unsigned long long)info->other_bytes,
-                    (unsigned long long)plan->memory_limit);
+                    (unsigned long long)info->other_bytes, (unsigned long long)plan->memory_limit);
     return QN_OK;
 }

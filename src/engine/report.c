@@ -93,8 +93,10 @@ int qn_graph_dump(const qn_engine_params *params, const char *stage, uint32_t n_
     int rc = job_run(&d, params, &hook, &job);
     if (rc == QN_OK && !w.found) rc = missing(&d, &w, &job);
     if (rc == QN_OK) rc = strbuf_status(&d, &w.text);
-    if (rc == QN_OK) *text = w.text.text;
-    else strbuf_fini(&w.text);
+    if (rc == QN_OK)
+        *text = w.text.text;
+    else
+        strbuf_fini(&w.text);
     job_fini(&job);
     return api_return(rc, &d, error);
 }
@@ -142,7 +144,9 @@ int qn_verify(const qn_engine_params *params, char **summary, qn_error *error) {
 
 /* ---- inspect ------------------------------------------------------------------------------ */
 
-static json_t *number(uint64_t n) { return json_integer((json_int_t)n); }
+static json_t *number(uint64_t n) {
+    return json_integer((json_int_t)n);
+}
 
 static json_t *stage_json(enum task_stage stage, const struct task_stats *s) {
     json_t *o = json_pack("{s:s}", "stage", task_stage_name(stage));
@@ -192,8 +196,8 @@ static json_t *variant_json(const struct compile_variant_report *v) {
 /* A program from a file has its final tables only. */
 static json_t *program_variant_json(const struct prog_variant *v) {
     return json_pack("{s:o, s:o, s:o, s:o, s:o}", "rows", number(v->n_rows), "operators",
-                     number(v->n_ops), "tensors", number(v->n_tensors), "tasks",
-                     number(v->n_tasks), "events", number(v->n_events));
+                     number(v->n_ops), "tensors", number(v->n_tensors), "tasks", number(v->n_tasks),
+                     "events", number(v->n_events));
 }
 
 static json_t *variants_json(const struct job *job) {
@@ -233,13 +237,12 @@ static json_t *inspect_json(const struct job *job, const struct qn_engine_info *
     json_object_set_new(o, "max_num_seqs", number(p->n_slots));
     json_object_set_new(o, "max_model_len", number(p->max_model_len));
     json_object_set_new(o, "max_num_batched_tokens", number(job->plan.compile.max_batched_tokens));
-    json_object_set_new(
-        o, "program",
-        json_pack("{s:o, s:o, s:o, s:o, s:o}", "bytes", number(p->total_bytes), "variants",
-                  number(p->section[SECTION_VARIANT].count), "tasks",
-                  number(p->section[SECTION_TASK].count), "events",
-                  number(p->section[SECTION_EVENT].count), "tensors",
-                  number(p->section[SECTION_TENSOR].count)));
+    json_object_set_new(o, "program",
+                        json_pack("{s:o, s:o, s:o, s:o, s:o}", "bytes", number(p->total_bytes),
+                                  "variants", number(p->section[SECTION_VARIANT].count), "tasks",
+                                  number(p->section[SECTION_TASK].count), "events",
+                                  number(p->section[SECTION_EVENT].count), "tensors",
+                                  number(p->section[SECTION_TENSOR].count)));
     json_object_set_new(o, "variants", variants_json(job));
     json_object_set_new(o, "memory_plan", memory_json(info));
     json_object_set_new(o, "pages", pages_json(info));

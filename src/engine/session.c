@@ -322,7 +322,8 @@ int qn_engine_wait(qn_engine *engine, int timeout_ms, qn_error *error) {
 
 /* The text that a token makes certain, into r->piece. A stop token's own text is not part of the
  * output. */
-static int add_text(struct diag *d, struct qn_request *r, int32_t id, bool last, const char **stop) {
+static int add_text(struct diag *d, struct qn_request *r, int32_t id, bool last,
+                    const char **stop) {
     bool stop_token = last && r->ended == RT_FINISH_STOP;
     if (!r->engine->tokenizer) return QN_OK;
     strbuf_clear(&r->decoded);
@@ -371,8 +372,7 @@ int qn_request_next(qn_request *request, int timeout_ms, qn_output *out, qn_erro
     struct diag d = {0};
     qn_output full = {.id = -1, .logprob = 0, .text = "", .finish_reason = request->finish_reason};
     int rc = QN_OK;
-    if (request->finish_reason == QN_RUNNING)
-        rc = wait_for(&d, request, timeout_ms);
+    if (request->finish_reason == QN_RUNNING) rc = wait_for(&d, request, timeout_ms);
     if (rc == QN_OK) rc = give(&d, request, &full);
     if (full.stop) qn_request_cancel(request); /* the runtime need not go on */
     api_struct_out(out, &full, sizeof full);
@@ -393,7 +393,8 @@ static void unlist(struct qn_engine *e, const struct qn_request *r) {
 void qn_request_cancel(qn_request *request) {
     struct qn_engine *e = request->engine;
     pthread_mutex_lock(&e->mutex);
-    if (request->state == REQUEST_ACTIVE) (void)e->backend->cancel(NULL, e->instance, request->slot);
+    if (request->state == REQUEST_ACTIVE)
+        (void)e->backend->cancel(NULL, e->instance, request->slot);
     if (request->state == REQUEST_QUEUED) {
         unlist(e, request);
         request->state = REQUEST_DONE;
@@ -403,7 +404,9 @@ void qn_request_cancel(qn_request *request) {
     pthread_mutex_unlock(&e->mutex);
 }
 
-int qn_request_finish_reason(const qn_request *request) { return request->finish_reason; }
+int qn_request_finish_reason(const qn_request *request) {
+    return request->finish_reason;
+}
 
 const int32_t *qn_request_prompt_ids(const qn_request *request, size_t *n) {
     *n = request->runtime.n_prompt;

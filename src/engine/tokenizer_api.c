@@ -15,8 +15,10 @@ static int open_tokenizer(struct diag *d, const char *path, struct qn_tokenizer 
     if (!t) return fail_nomem(d, sizeof *t, "a tokenizer");
     t->dir = strdup(path);
     int rc = t->dir ? tokenizer_open(d, path, &t->tokens) : fail_nomem(d, strlen(path), "a path");
-    if (rc == QN_OK) *out = t;
-    else qn_tokenizer_close(t);
+    if (rc == QN_OK)
+        *out = t;
+    else
+        qn_tokenizer_close(t);
     return rc;
 }
 
@@ -168,8 +170,8 @@ static int read_kwargs(struct diag *d, const char *text, struct chat_options *o)
         if (strcmp(key, "enable_thinking") == 0 && json_is_boolean(value))
             o->thinking = json_is_true(value) ? CHAT_THINKING_ON : CHAT_THINKING_OFF;
         else
-            rc = fail(d, QN_EUNSUPPORTED, "chat_template_kwargs.%s: want enable_thinking, a boolean",
-                      key);
+            rc = fail(d, QN_EUNSUPPORTED,
+                      "chat_template_kwargs.%s: want enable_thinking, a boolean", key);
     }
     json_decref(root);
     return rc;
