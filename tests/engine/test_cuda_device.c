@@ -1,0 +1,481 @@
+/* On a real GPU: the CUDA backend against transformers' continuations, against itself in other
+ * company, other chunks and other runs, and in trouble. Skips where there is no GPU; tests/gpu/run
+ * runs it. QN_TEST_MODELS (folder names, separated by commas) picks golden models. */
+#include <dirent.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#undef fail /* base/status.h has a function of that name; so fail_msg cannot be used */
+#define DIE(...) (print_error(__VA_ARGS__), print_error("\n"), assert_true(!"as said above"))
+
+#include "base/checked.h"
+#include "base/jsonio.h"
+#include "engine/backend_cuda.h"
+#include "engine/compile.h"
+
+#define GOLDEN "tests/golden/models"
+#define ANY    GOLDEN "/qwen3-tied" /* supported by every backend */
+
+enum { N_SLOTS = 8, MAX_LEN = 512, MAX_OUT = 64, MAX_CASES = 16, PATIENCE_S = 30 };
+
+/* bf16 activations on the device against a float32 reference; where the two best logits are nearer
+ * than MARGIN either may win, and nothing after that can be compared. */
+static const double MARGIN = 0.1, LOGPROB_ERROR = 0.06;
+
+/* ---- an engine without the engine: model, program, weights, backend ---- */
+
+struct rig {
+    const struct backend *backend;
+    struct model *model;
+    struct prog_header *program;
+    struct weights *weights; /* NULL: made up by the backend */
+    struct backend_instance *instance;
+};
+
+struct rig_options {
+    const char *dir;
+    uint32_t max_batched; /* 0: 64 */
+    uint32_t n_workers;   /* 0: the device's */
+    bool dummy;           /* weights made up... */
+    bool dummy_on_host;   /* ... by model/weights.c instead of on the device */
+    bool break_event;     /* one event wants a trigger that never comes */
+};
+
+static void rig_close(struct rig *r) {
+    r->backend->close(r->instance);
+    weights_free(r->weights);
+    free(r->program);
+    model_free(r->model);
+    memset(r, 0, sizeof *r);
+}
+
+static int load_weights(struct diag *d, struct rig *r) {
+    struct weight_want want[512];
+    size_t n = r->program->section[SECTION_WEIGHT].count;
+    const struct prog_weight *w = PROG(r->program, WEIGHT);
+    if (n > COUNT_OF(want)) return fail(d, QN_ELIMIT, "the test is for small models");
+    for (size_t i = 0; i < n; i++)
+        want[i] = (struct weight_want){.name = program_string(r->program, w[i].name),
+                                       .dtype = (enum dtype)w[i].dtype,
+                                       .n_dims = (int)w[i].n_dims,
+                                       .rows = w[i].rows,
+                                       .cols = w[i].cols > 0 ? w[i].cols : 1};
+    return weights_load(d, r->model->files, want, n, NULL, &r->weights);
+}
+
+/* An event in the middle of the smallest variant gets a trigger too few. */
+static void break_event(struct prog_header *p) {
+    const struct prog_variant *v = PROG(p, VARIANT);
+    struct prog_event *events = (struct prog_event *)PROG(p, EVENT);
+    events[v->first_event + v->n_events / 2].n_triggers++;
+}
+
+static int rig_open(struct diag *d, const struct backend *backend, const struct rig_options *o,
+                    struct rig *r) {
+    struct model_options m = {.dummy = o->dummy};
+    struct backend_device device;
+    struct compile_options c;
+    struct backend_config config = {.n_workers = backend->target == TARGET_CPU ? 4 : 0};
+    *r = (struct rig){.backend = backend};
+    TRY(backend->device(d, &config, &device));
+    TRY(model_open(d, o->dir, &m, &r->model));
+    compile_options_init(&c);
+    c.target = backend->target;
+    c.n_workers = o->n_workers ? o->n_workers : device.n_workers;
+    c.n_slots = N_SLOTS;
+    c.max_model_len = MAX_LEN;
+    c.max_batched_tokens = o->max_batched ? o->max_batched : 64;
+    if (c.target == TARGET_CUDA) c.task.launch = LAUNCH_ALL_AOT;
+    TRY(compile_model(d, r->model, &c, NULL, NULL, &r->program));
+    if (o->break_event) break_event(r->program);
+    if (!o->dummy || o->dummy_on_host || backend->target == TARGET_CPU) TRY(load_weights(d, r));
+    config.n_kv_blocks = N_SLOTS * CEIL_DIV((uint32_t)MAX_LEN, c.kv_block);
+    config.max_batched = c.max_batched_tokens;
+    return backend->open(d, r->program, r->weights, &config, &r->instance);
+}
+
+static void open_well(const struct backend *backend, const struct rig_options *o, struct rig *r) {
+    struct diag d = {0};
+    if (rig_open(&d, backend, o, r) != QN_OK) DIE("%s: %s", o->dir, d.message);
+}
+
+/* ---- requests ---- */
+
+struct request {
+    int32_t prompt[MAX_LEN];
+    uint32_t n_prompt, max_tokens;
+    float temperature;
+    uint64_t seed;
+};
+
+struct result {
+    uint32_t n;
+    int32_t ids[MAX_OUT];
+    float logprobs[MAX_OUT];
+};
+
+static int submit(struct diag *d, struct rig *r, const struct request *q, uint32_t *slot) {
+    struct rt_request runtime = {.n_prompt = q->n_prompt,
+                                 .max_tokens = q->max_tokens,
+                                 .sampling = {.temperature = q->temperature,
+                                              .top_p = q->temperature > 0 ? 0.9f : 1,
+                                              .top_k = q->temperature > 0 ? 50 : 0,
+                                              .repetition_penalty = q->temperature > 0 ? 1.1f : 1,
+                                              .ignore_eos = 1,
+                                              .seed = q->seed}};
+    return r->backend->submit(d, r->instance, &runtime, q->prompt, slot);
+}
+
+static int collect(struct diag *d, struct rig *r, uint32_t slot, struct result *out) {
+    struct mailbox_view view;
+    uint32_t seen = 0;
+    for (double waited = 0; waited < PATIENCE_S; waited += 0.05) {
+        TRY(r->backend->poll(d, r->instance, slot, &view));
+        if (view.finish != RT_RUNNING) {
+            memset(out, 0, sizeof *out);
+            out->n = view.n_out < MAX_OUT ? view.n_out : MAX_OUT;
+            memcpy(out->ids, view.tokens, out->n * sizeof *out->ids);
+            memcpy(out->logprobs, view.logprobs, out->n * sizeof *out->logprobs);
+            return r->backend->release(d, r->instance, slot);
+        }
+        TRY(r->backend->wait(d, r->instance, &seen, 0.05));
+    }
+    return fail(d, QN_ESTALL, "the request did not end in %d s", PATIENCE_S);
+}
+
+/* All at once, at most N_SLOTS. */
+static void generate(struct rig *r, const struct request *q, size_t n, struct result *out) {
+    struct diag d = {0};
+    uint32_t slots[N_SLOTS];
+    int rc = QN_OK;
+    for (size_t i = 0; i < n && rc == QN_OK; i++) rc = submit(&d, r, &q[i], &slots[i]);
+    for (size_t i = 0; i < n && rc == QN_OK; i++) rc = collect(&d, r, slots[i], &out[i]);
+    if (rc != QN_OK) DIE("%s", d.message);
+}
+
+static struct request made_up(uint32_t seed, uint32_t n_prompt, uint32_t max_tokens, uint32_t vocab,
+                              float temperature) {
+    struct request q = {
+        .n_prompt = n_prompt, .max_tokens = max_tokens, .temperature = temperature, .seed = seed};
+    uint64_t x = seed * 0x9e3779b97f4a7c15u + 1;
+    for (uint32_t i = 0; i < n_prompt; i++) {
+        x = x * 6364136223846793005u + 1442695040888963407u;
+        q.prompt[i] = (int32_t)((x >> 33) % vocab);
+    }
+    return q;
+}
+
+static void assert_same(const struct result *a, const struct result *b, const char *what) {
+    for (uint32_t i = 0; i < MAX_OUT; i++)
+        if (a->n != b->n || a->ids[i] != b->ids[i] ||
+            memcmp(&a->logprobs[i], &b->logprobs[i], sizeof a->logprobs[i]) != 0)
+            DIE("%s: token %u: %d (%.9g), before %d (%.9g); %u and %u tokens", what, i, b->ids[i],
+                (double)b->logprobs[i], a->ids[i], (double)a->logprobs[i], b->n, a->n);
+}
+
+/* ---- golden models ---- */
+
+struct golden {
+    struct request q;
+    struct result want;
+    double margins[MAX_OUT];
+};
+
+static uint32_t read_ints(const json_t *a, int32_t *out, uint32_t most) {
+    uint32_t n = (uint32_t)json_array_size(a);
+    assert_in_range(n, 1, most);
+    for (uint32_t i = 0; i < n; i++) out[i] = (int32_t)json_integer_value(json_array_get(a, i));
+    return n;
+}
+
+static size_t read_cases(const char *dir, struct golden *cases) {
+    char path[400];
+    json_t *root;
+    struct diag d = {0};
+    snprintf(path, sizeof path, "%s/cases.json", dir);
+    if (jsonio_load(&d, path, 1 << 22, &root) != QN_OK) DIE("%s", d.message);
+    const json_t *list = json_object_get(root, "cases");
+    size_t n = json_array_size(list);
+    assert_in_range(n, 1, MAX_CASES);
+    for (size_t k = 0; k < n; k++) {
+        const json_t *c = json_array_get(list, k);
+        struct golden *g = &cases[k];
+        memset(g, 0, sizeof *g);
+        g->q.n_prompt = read_ints(json_object_get(c, "prompt"), g->q.prompt, MAX_LEN - MAX_OUT);
+        g->q.max_tokens = g->want.n = read_ints(json_object_get(c, "ids"), g->want.ids, MAX_OUT);
+        for (uint32_t i = 0; i < g->want.n; i++) {
+            const json_t *logprobs = json_object_get(c, "logprobs");
+            g->want.logprobs[i] = (float)json_number_value(json_array_get(logprobs, i));
+            g->margins[i] = json_number_value(json_array_get(json_object_get(c, "margins"), i));
+        }
+    }
+    json_decref(root);
+    return n;
+}
+
+/* Compares up to where rounding may have parted them; returns tokens compared, sets the worst
+ * difference of log-probabilities. */
+static uint32_t compare(const char *name, const struct golden *g, const struct result *have,
+                        double *worst) {
+    assert_int_equal(have->n, g->want.n);
+    for (uint32_t i = 0; i < g->want.n; i++) {
+        if (have->ids[i] != g->want.ids[i]) {
+            if (g->margins[i] <= MARGIN) return i;
+            DIE("%s: prompt of %u, token %u: %d (%g), want %d (%g), margin %g", name, g->q.n_prompt,
+                i, have->ids[i], (double)have->logprobs[i], g->want.ids[i],
+                (double)g->want.logprobs[i], g->margins[i]);
+        }
+        double error = fabs((double)have->logprobs[i] - (double)g->want.logprobs[i]);
+        if (!(error <= LOGPROB_ERROR))
+            DIE("%s: prompt of %u, token %u: log-probability %g, want %g", name, g->q.n_prompt, i,
+                (double)have->logprobs[i], (double)g->want.logprobs[i]);
+        if (error > *worst) *worst = error;
+    }
+    return g->want.n;
+}
+
+/* Whether the model can run there. */
+static bool check_model(const struct backend *backend, const char *name) {
+    static struct golden cases[MAX_CASES];
+    char dir[300];
+    struct rig r;
+    struct diag d = {0};
+    struct result have;
+    uint32_t compared = 0, total = 0;
+    double worst = 0;
+    snprintf(dir, sizeof dir, "%s/%s", GOLDEN, name);
+    int rc = rig_open(&d, backend, &(struct rig_options){.dir = dir}, &r);
+    if (rc == QN_EUNSUPPORTED) {
+        print_message("%-24s not supported: %s\n", name, d.message);
+        rig_close(&r);
+        return false;
+    }
+    if (rc != QN_OK) DIE("%s: %s", name, d.message);
+    size_t n = read_cases(dir, cases);
+    for (size_t k = 0; k < n; k++) {
+        generate(&r, &cases[k].q, 1, &have);
+        compared += compare(name, &cases[k], &have, &worst);
+        total += cases[k].want.n;
+    }
+    rig_close(&r);
+    print_message("%-24s %u of %u tokens compared, log-probabilities within %.4f\n", name, compared,
+                  total, worst);
+    assert_true(2 * compared > total);
+    return true;
+}
+
+static bool chosen(const char *name) {
+    const char *list = getenv("QN_TEST_MODELS");
+    size_t n = strlen(name);
+    for (const char *p = list; p != NULL; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
+        if (strncmp(p, name, n) == 0 && (p[n] == ',' || p[n] == '\0')) return true;
+    return list == NULL;
+}
+
+static void need_gpu(void) {
+    struct diag d = {0};
+    if (backend_cuda.available(&d) == QN_OK) return;
+    print_message("skipped: %s\n", d.message);
+    skip();
+}
+
+static void test_golden(void **state) {
+    (void)state;
+    need_gpu();
+    struct dirent **names;
+    int n = scandir(GOLDEN, &names, NULL, alphasort), n_checked = 0, n_chosen = 0;
+    assert_true(n > 2);
+    for (int i = 0; i < n; i++) {
+        if (names[i]->d_name[0] != '.' && chosen(names[i]->d_name)) {
+            n_chosen++;
+            n_checked += check_model(&backend_cuda, names[i]->d_name);
+        }
+        free(names[i]);
+    }
+    free(names);
+    assert_true(2 * n_checked >= n_chosen && n_checked > 0);
+}
+
+/* ---- the same bits ---- */
+
+enum { N_MIX = 6 };
+
+static void mix(struct request q[N_MIX], uint32_t vocab) {
+    const uint32_t n_prompt[N_MIX] = {1, 5, 64, 17, 300, 130};
+    for (uint32_t i = 0; i < N_MIX; i++)
+        q[i] = made_up(i + 1, n_prompt[i], 40 - 3 * i, vocab, i % 2 ? 0.8f : 0);
+}
+
+static void test_same_every_run(void **state) {
+    (void)state;
+    need_gpu();
+    struct request q[N_MIX];
+    static struct result first[N_MIX], again[N_MIX];
+    struct rig r;
+    open_well(&backend_cuda, &(struct rig_options){.dir = ANY}, &r);
+    mix(q, r.model->spec.vocab);
+    generate(&r, q, N_MIX, first);
+    for (int run = 0; run < 20; run++) {
+        char what[40];
+        snprintf(what, sizeof what, "run %d", run);
+        generate(&r, q, N_MIX, again);
+        for (int i = 0; i < N_MIX; i++) assert_same(&first[i], &again[i], what);
+    }
+    rig_close(&r);
+}
+
+/* Alone, in a batch, with prompts cut into other chunks, on fewer SMs. */
+static void test_same_in_any_company(void **state) {
+    (void)state;
+    need_gpu();
+    struct request q[N_MIX];
+    static struct result alone[N_MIX], have[N_MIX];
+    const struct rig_options others[] = {{.dir = ANY, .max_batched = 8},
+                                         {.dir = ANY, .max_batched = 128},
+                                         {.dir = ANY, .n_workers = 37}};
+    struct rig r;
+    open_well(&backend_cuda, &(struct rig_options){.dir = ANY}, &r);
+    mix(q, r.model->spec.vocab);
+    for (int i = 0; i < N_MIX; i++) generate(&r, &q[i], 1, &alone[i]);
+    generate(&r, q, N_MIX, have);
+    for (int i = 0; i < N_MIX; i++) assert_same(&alone[i], &have[i], "in a batch");
+    rig_close(&r);
+    for (size_t k = 0; k < COUNT_OF(others); k++) {
+        char what[60];
+        snprintf(what, sizeof what, "chunks of %u, %u workers", others[k].max_batched,
+                 others[k].n_workers);
+        open_well(&backend_cuda, &others[k], &r);
+        generate(&r, q, N_MIX, have);
+        for (int i = 0; i < N_MIX; i++) assert_same(&alone[i], &have[i], what);
+        rig_close(&r);
+    }
+}
+
+/* Weights made up on the device are those that the CPU makes up. */
+static void test_same_dummy_weights(void **state) {
+    (void)state;
+    need_gpu();
+    static struct result device, host;
+    struct rig r;
+    struct rig_options o = {.dir = ANY, .dummy = true};
+    open_well(&backend_cuda, &o, &r);
+    struct request q = made_up(5, 50, 40, r.model->spec.vocab, 0);
+    generate(&r, &q, 1, &device);
+    rig_close(&r);
+    o.dummy_on_host = true;
+    open_well(&backend_cuda, &o, &r);
+    generate(&r, &q, 1, &host);
+    rig_close(&r);
+    assert_same(&host, &device, "dummy weights");
+}
+
+/* ---- against the CPU backend ---- */
+
+/* The first token's log-probability for many prompts: rounding cannot pile up over tokens there. */
+static void test_like_the_cpu(void **state) {
+    (void)state;
+    need_gpu();
+    static struct result cpu, gpu;
+    struct rig a, b;
+    uint32_t same = 0, n = 0;
+    open_well(&backend_cpu, &(struct rig_options){.dir = ANY}, &a);
+    open_well(&backend_cuda, &(struct rig_options){.dir = ANY}, &b);
+    for (uint32_t length = 1; length < MAX_LEN - 2; length = length * 5 / 4 + 1, n++) {
+        struct request q = made_up(length, length, 1, a.model->spec.vocab, 0);
+        generate(&a, &q, 1, &cpu);
+        generate(&b, &q, 1, &gpu);
+        double error = fabs((double)cpu.logprobs[0] - (double)gpu.logprobs[0]);
+        if (!(error <= LOGPROB_ERROR))
+            DIE("prompt of %u: %d (%g) on the CPU, %d (%g) on the GPU", length, cpu.ids[0],
+                (double)cpu.logprobs[0], gpu.ids[0], (double)gpu.logprobs[0]);
+        same += cpu.ids[0] == gpu.ids[0];
+    }
+    print_message("%u of %u first tokens the same\n", same, n);
+    assert_true(10 * same >= 8 * n);
+    rig_close(&a);
+    rig_close(&b);
+}
+
+/* ---- launches and trouble ---- */
+
+static void test_one_launch(void **state) {
+    (void)state;
+    need_gpu();
+    static struct result out;
+    struct backend_cuda_stats s;
+    struct rig r;
+    open_well(&backend_cuda, &(struct rig_options){.dir = ANY}, &r);
+    for (uint32_t k = 1; k <= 5; k++) {
+        struct request q = made_up(k, 100, 60, r.model->spec.vocab, 0);
+        generate(&r, &q, 1, &out);
+        usleep(50000); /* the kernel ends, the watcher sees it */
+        backend_cuda_stats(r.instance, &s);
+        assert_int_equal(s.n_launches, k);
+    }
+    print_message("mega-kernel: %d registers, %d bytes of local memory\n", s.registers,
+                  s.local_bytes);
+    rig_close(&r);
+}
+
+/* A program with a trigger too few: the kernel stops itself and says who waited for what; the
+ * device is usable afterwards. */
+static void test_stall(void **state) {
+    (void)state;
+    need_gpu();
+    static struct result out;
+    struct rig r;
+    struct diag d = {0};
+    uint32_t slot;
+    open_well(&backend_cuda, &(struct rig_options){.dir = ANY, .break_event = true}, &r);
+    struct request q = made_up(1, 1, 4, r.model->spec.vocab, 0);
+    assert_int_equal(submit(&d, &r, &q, &slot), QN_OK);
+    assert_int_equal(collect(&d, &r, slot, &out), QN_ESTALL);
+    print_message("%s\n", d.message);
+    assert_non_null(strstr(d.message, "event"));
+    assert_non_null(strstr(d.message, "worker"));
+    rig_close(&r);
+    open_well(&backend_cuda, &(struct rig_options){.dir = ANY}, &r);
+    generate(&r, &q, 1, &out);
+    assert_int_equal(out.n, 4);
+    rig_close(&r);
+}
+
+/* Closing in the middle of a long request stops the kernel soon. */
+static void test_close_busy(void **state) {
+    (void)state;
+    need_gpu();
+    struct rig r;
+    struct diag d = {0};
+    uint32_t slot;
+    for (unsigned k = 0; k < 3; k++) {
+        open_well(&backend_cuda, &(struct rig_options){.dir = ANY}, &r);
+        struct request q = made_up(k, 1, MAX_LEN - 1, r.model->spec.vocab, 0);
+        assert_int_equal(submit(&d, &r, &q, &slot), QN_OK);
+        usleep(k * 1500);
+        rig_close(&r);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_one_launch),
+        cmocka_unit_test(test_same_every_run),
+        cmocka_unit_test(test_same_in_any_company),
+        cmocka_unit_test(test_same_dummy_weights),
+        cmocka_unit_test(test_like_the_cpu),
+        cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_close_busy),
+    };
+    const char *only = getenv("QN_TEST");
+    if (only != NULL) cmocka_set_test_filter(only);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
