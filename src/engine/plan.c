@@ -127,7 +127,9 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
     c->target = backend->target;
     if (c->target == TARGET_CUDA) c->task.launch = LAUNCH_ALL_AOT; /* no JIT hand-out there yet */
     c->n_workers = plan->device.n_workers;
-    TRY(dtype_of(d, p->kv_cache_dtype, (enum dtype)model->spec.weight_dtype, &c->kv_dtype));
+    enum dtype kv = (enum dtype)model->spec.weight_dtype;
+    if (c->target == TARGET_CUDA && kv == DTYPE_F32) kv = DTYPE_BF16; /* its kernels have no F32 */
+    TRY(dtype_of(d, p->kv_cache_dtype, kv, &c->kv_dtype));
     if (p->max_num_seqs) c->n_slots = p->max_num_seqs;
     if (p->max_num_seqs > PROG_MAX_SEQS)
         return fail(d, QN_EINVAL, "max_num_seqs: want at most %d, have %u", PROG_MAX_SEQS,
