@@ -17,9 +17,9 @@ import sys
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+QWEN_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
         r"|\s*[\r\n]+|\s+(?!\S)|\s+")
-LLAMA3 = QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+LLAMA3_PATTERN = QWEN_PATTERN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 MARK = "\u2581"
 
 
@@ -132,7 +132,7 @@ def byte_level(lines, pattern, size, nfc):
 
 
 def qwen(lines):
-    spec = byte_level(lines, QWEN, 700, True)
+    spec = byte_level(lines, QWEN_PATTERN, 700, True)
     tokens = [added("<|endoftext|>"), added("<|im_start|>"), added("<|im_end|>"),
               added("<think>", special=False), added("</think>", special=False)]
     post = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
@@ -145,7 +145,7 @@ def template(single, special):
 
 
 def llama3(lines):
-    spec = byte_level(lines, LLAMA3, 700, False)
+    spec = byte_level(lines, LLAMA3_PATTERN, 700, False)
     spec["model"]["ignore_merges"] = True
     # Tokens that no merge reaches: only ignore_merges finds them.
     for word in ["Ġwatermill", "grindstone", "123"]:
@@ -314,14 +314,14 @@ def make_tokenizers(out):
 
 # Chat templates: the official programs' rules for plain conversations, in our words.
 
-QWEN2 = r"""{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system
+CHAT_QWEN2 = r"""{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system
 You are a helpful assistant.<|im_end|>
 ' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 
-HERMES = (r"{{bos_token}}{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
+CHAT_HERMES = (r"{{bos_token}}{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
           r"'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 
-QWEN25 = r"""{%- if tools %}
+CHAT_QWEN25 = r"""{%- if tools %}
     {{- '<|im_start|>system\n' }}
     {%- if messages[0]['role'] == 'system' %}
         {{- messages[0]['content'] }}
@@ -352,7 +352,7 @@ QWEN25 = r"""{%- if tools %}
 {%- endif %}
 """
 
-QWEN3 = r"""{%- if messages[0].role == 'system' %}
+CHAT_QWEN3 = r"""{%- if messages[0].role == 'system' %}
     {{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}
 {%- endif %}
 {%- set ns = namespace(open=true, last_query_index=messages|length - 1) %}
@@ -392,7 +392,7 @@ QWEN3 = r"""{%- if messages[0].role == 'system' %}
     {%- endif %}
 {%- endif %}"""
 
-QWQ = r"""{%- for message in messages %}
+CHAT_QWQ = r"""{%- for message in messages %}
     {%- if (message.role == "user") or (message.role == "system") %}
         {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
     {%- elif message.role == "assistant" %}
@@ -406,7 +406,7 @@ QWQ = r"""{%- for message in messages %}
 """
 
 ALTERNATE = "{{ raise_exception('roles must alternate') }}"
-LLAMA2 = (r"{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}"
+CHAT_LLAMA2 = (r"{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}"
           r"{% set system_message = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}"
           r"{% set system_message = false %}{% endif %}{% for message in loop_messages %}"
           r"{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}" + ALTERNATE + r"{% endif %}"
@@ -416,14 +416,14 @@ LLAMA2 = (r"{% if messages[0]['role'] == 'system' %}{% set loop_messages = messa
           r"{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{% elif message['role'] == 'assistant' %}"
           r"{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}")
 
-LLAMA3 = (r"{% set loop_messages = messages %}{% for message in loop_messages %}"
+CHAT_LLAMA3 = (r"{% set loop_messages = messages %}{% for message in loop_messages %}"
           r"{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>" "\n\n'"
           r"+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"
           r"{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
           r"{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>" "\n\n' }}{% endif %}")
-LLAMA3_ALWAYS = LLAMA3.replace("{% if add_generation_prompt %}", "").removesuffix("{% endif %}")
+CHAT_LLAMA3_ALWAYS = CHAT_LLAMA3.replace("{% if add_generation_prompt %}", "").removesuffix("{% endif %}")
 
-LLAMA31 = r"""{{- bos_token }}
+CHAT_LLAMA31 = r"""{{- bos_token }}
 {%- if not date_string is defined %}
     {%- set date_string = "26 Jul 2024" %}
 {%- endif %}
@@ -456,18 +456,18 @@ LLAMA31 = r"""{{- bos_token }}
     {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
 {%- endif %}
 """
-LLAMA32 = LLAMA31.replace('    {%- set date_string = "26 Jul 2024" %}\n', """    {%- if strftime_now is defined %}
+CHAT_LLAMA32 = CHAT_LLAMA31.replace('    {%- set date_string = "26 Jul 2024" %}\n', """    {%- if strftime_now is defined %}
         {%- set date_string = strftime_now("%d %b %Y") %}
     {%- else %}
         {%- set date_string = "26 Jul 2024" %}
     {%- endif %}
 """)
 
-MISTRAL_OLD = (r"{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+CHAT_MISTRAL_OLD = (r"{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
                + ALTERNATE + r"{% endif %}{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
                r"{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token}}{% else %}" + ALTERNATE +
                r"{% endif %}{% endfor %}")
-MISTRAL_OLDEST = MISTRAL_OLD.replace("message['content'] + eos_token", "message['content'] + eos_token + ' '")
+CHAT_MISTRAL_OLDEST = CHAT_MISTRAL_OLD.replace("message['content'] + eos_token", "message['content'] + eos_token + ' '")
 
 
 def mistral_template(before, after, answer, place):
@@ -499,11 +499,11 @@ def mistral_template(before, after, answer, place):
 
 BOS3, EOS3 = "<|begin_of_text|>", "<|eot_id|>"
 TEMPLATES = {
-    "qwen2": (QWEN2, None, "<|im_end|>"), "qwen2.5": (QWEN25, None, "<|im_end|>"), "qwen3": (QWEN3, None, "<|im_end|>"),
-    "qwq": (QWQ, None, "<|im_end|>"), "hermes": (HERMES, "<s>", "<|im_end|>"), "llama2": (LLAMA2, "<s>", "</s>"),
-    "llama3": (LLAMA3, BOS3, EOS3), "llama3-always": (LLAMA3_ALWAYS, BOS3, EOS3), "llama3.1": (LLAMA31, BOS3, EOS3),
-    "llama3.2": (LLAMA32, BOS3, EOS3), "mistral-old": (MISTRAL_OLD, "<s>", "</s>"),
-    "mistral-oldest": (MISTRAL_OLDEST, "<s>", "</s>"),
+    "qwen2": (CHAT_QWEN2, None, "<|im_end|>"), "qwen2.5": (CHAT_QWEN25, None, "<|im_end|>"), "qwen3": (CHAT_QWEN3, None, "<|im_end|>"),
+    "qwq": (CHAT_QWQ, None, "<|im_end|>"), "hermes": (CHAT_HERMES, "<s>", "<|im_end|>"), "llama2": (CHAT_LLAMA2, "<s>", "</s>"),
+    "llama3": (CHAT_LLAMA3, BOS3, EOS3), "llama3-always": (CHAT_LLAMA3_ALWAYS, BOS3, EOS3), "llama3.1": (CHAT_LLAMA31, BOS3, EOS3),
+    "llama3.2": (CHAT_LLAMA32, BOS3, EOS3), "mistral-old": (CHAT_MISTRAL_OLD, "<s>", "</s>"),
+    "mistral-oldest": (CHAT_MISTRAL_OLDEST, "<s>", "</s>"),
     "mistral-v1": (mistral_template(" [INST] ", " [/INST]", '" " + message["content"]', "first"), "<s>", "</s>"),
     "mistral-v3": (mistral_template("[INST] ", "[/INST]", '" " + message["content"]|trim', "last"), "<s>", "</s>"),
     "mistral-tekken": (mistral_template("[INST]", "[/INST]", 'message["content"]', "last"), "<s>", "</s>"),
