@@ -43,7 +43,7 @@ enum {
 };
 
 #ifdef __CUDACC__
-#define CUDA_ABI_FN __device__ __host__ static inline
+#define CUDA_ABI_FN __device__ __host__ static constexpr
 #else
 #define CUDA_ABI_FN static inline
 #endif

@@ -1,0 +1,86 @@
+/* act.cuh - activations into the compute warps: the only place that knows how they travel.
+ *
+ * Today they are F32 tensors guarded by event counters: by the time a task runs they can simply be
+ * read through L2.
+ */
+#ifndef QN_CUDA_COMMON_ACT_CUH
+#define QN_CUDA_COMMON_ACT_CUH
+
+#include "kernels/cuda/common/plan.cuh"
+
+/* Four floats of an activation row that another block wrote. */
+DEV float4 act_load4(const float *p) { return load4_l2(p); }
+DEV float act_load(const float *p) { return load_l2(p); }
+
+DEV float square_sum(float sum, float4 v) {
+    return fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, sum))));
+}
+
+/* The same sum in every lane, by one fixed tree. */
+DEV float warp_sum(float v) {
+    for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(~0u, v, d);
+    return v;
+}
+
+DEV float warp_max(float v) {
+    for (int d = 16; d > 0; d /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, d));
+    return v;
+}
+
+/* 1 / rms from the eight parts of the sum of squares, added in order. */
+DEV float inverse_rms(const float *parts, uint32_t k) {
+    float sum = 0;
+    for (uint32_t i = 0; i < WARPS; i++) sum += parts[i];
+    return 1.0f / sqrtf(sum / (float)k + RMS_EPS);
+}
+
+DEV uint2 pack_scaled(float4 v, float4 scale) {
+    return make_uint2(pack_pair<WEIGHT_E>(v.x * scale.x, v.y * scale.y),
+                      pack_pair<WEIGHT_E>(v.z * scale.z, v.w * scale.w));
+}
+
+/* Stages one row of k floats, times the norm's weights, as 16-bit floats, zeros up to k_padded.
+ * The row's sum of squares is left in eight parts: part w is warp w's share, float4 number
+ * 32 w + lane + 256 i. (rms_of_row adds in the same order.) All compute threads. */
+DEV void act_stage_row(const struct warp_context *c, const float *row, const float *norm,
+                       uint32_t k, uint32_t k_padded, char *dst, float *parts) {
+    float sum = 0;
+    for (uint32_t i0 = c->thread; i0 < k_padded / 4; i0 += 4 * COMPUTE_THREADS) {
+        float4 v[4], scale[4];
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            uint32_t i = i0 + u * COMPUTE_THREADS;
+            bool in = i < k / 4;
+            v[u] = in ? act_load4(row + 4 * i) : make_float4(0, 0, 0, 0);
+            scale[u] = make_float4(1, 1, 1, 1);
+            if (in && norm != nullptr) scale[u] = __ldg((const float4 *)norm + i);
+        }
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            uint32_t i = i0 + u * COMPUTE_THREADS;
+            if (i >= k_padded / 4) break;
+            if (norm != nullptr) sum = square_sum(sum, v[u]);
+            *(uint2 *)(dst + 8 * i) = pack_scaled(v[u], scale[u]);
+        }
+    }
+    if (norm == nullptr) return;
+    sum = warp_sum(sum);
+    if (c->lane == 0) parts[c->warp] = sum;
+}
+
+/* 1 / rms of one row by one warp: the same additions as act_stage_row and inverse_rms. */
+DEV float rms_of_row(const struct warp_context *c, const float *row, uint32_t k) {
+    float part[WARPS];
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        part[w] = 0;
+        for (uint32_t i = 32 * w + c->lane; i < k / 4; i += COMPUTE_THREADS)
+            part[w] = square_sum(part[w], act_load4(row + 4 * i));
+    }
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) sum += warp_sum(part[w]);
+    return 1.0f / sqrtf(sum / (float)k + RMS_EPS);
+}
+
+#endif

@@ -1,0 +1,477 @@
+/* attention.cuh - ATTENTION, ATTENTION_SPLIT, ATTENTION_COMBINE.
+ *
+ * A context is attended to in pieces of ATTENTION_PIECE positions with absolute bounds; warp w takes
+ * positions [16 w, 16 w + 16) of a piece, straight from the cache into tensor core registers. The
+ * warps' softmax states are merged in order of w, pieces in order of position, so the bits of a row
+ * depend on its position only, not on what else is in the batch, and the whole and the split form
+ * agree.
+ *
+ * One step handles up to 16 query rows that share a KV head: the heads of its group, for one token
+ * (decode) or for as many tokens of the same request as fit (prefill). Row m of the step is token
+ * m / SUB_HEADS, head m % SUB_HEADS.
+ *
+ * Bytes: a piece of one KV head is 2 * ATTENTION_PIECE * head_dim * 2, read once per step.
+ *
+ * Scratch:   0      max[8][16], sum[8][16] of the warps
+ *            1024   state[16][head_dim + 2] of ATTENTION
+ *            STATE_END   outputs of the warps [8][rows][chunk + 4], a chunk of columns at a time
+ */
+#ifndef QN_CUDA_COMMON_ATTENTION_CUH
+#define QN_CUDA_COMMON_ATTENTION_CUH
+
+#include "kernels/cuda/common/kv.cuh"
+
+#define GROUP_HEADS (QN_N_HEADS / QN_N_KV_HEADS)
+#define SUB_HEADS   (GROUP_HEADS < 16 ? GROUP_HEADS : 16)      /* heads of one step */
+#define SUBS        ((GROUP_HEADS + SUB_HEADS - 1) / SUB_HEADS) /* steps per group */
+#define STEP_TOKENS (16 / SUB_HEADS)
+#define PAIRS       ((QN_HEAD_DIM + 31) / 32) /* 32 columns of q and k: two mma steps */
+#define SPANS       ((QN_HEAD_DIM + 63) / 64) /* 64 columns of v: eight mma columns */
+#define STATE_SIZE  (QN_HEAD_DIM + 2)         /* max, sum, unnormalised output */
+#define STATE_END   (1024 + 16 * STATE_SIZE * 4)
+static_assert(ATTENTION_PIECE == 16 * WARPS, "a warp takes 16 positions of a piece");
+static_assert(STATE_END + WARPS * 16 * 36 * 4 <= SCRATCH_BYTES, "attention scratch");
+
+/* Up to 16 query rows that share a KV head. */
+struct attention_step {
+    uint32_t row0, n_tokens; /* token rows, all of one slot */
+    uint32_t kv_head, head0, n_heads; /* query heads [head0, head0 + n_heads) */
+    uint32_t slot;
+    uint32_t lo, hi; /* positions that any of the rows sees */
+};
+
+DEV uint32_t window_start(uint32_t position) {
+    uint32_t n = position + 1;
+    return QN_SLIDING_WINDOW != 0 && n > QN_SLIDING_WINDOW ? n - QN_SLIDING_WINDOW : 0;
+}
+
+/* What lane = 4 g + j holds for its two query rows, g and g + 8. */
+struct attention_rows {
+    uint4 q[2 * PAIRS]; /* A registers of each mma step */
+    uint32_t lo[2], hi[2]; /* visible positions; empty for rows that do not exist */
+};
+
+DEV void load_rows(const struct warp_context *c, const struct attention_step *s, const float *q,
+                   struct attention_rows *r) {
+    const float *from[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        uint32_t m = c->lane / 4 + 8 * h, token = m / SUB_HEADS, head = m % SUB_HEADS;
+        bool exists = token < s->n_tokens && head < s->n_heads;
+        uint32_t row = s->row0 + (exists ? token : 0);
+        uint32_t position = row_position(&c->shared->batch, row);
+        from[h] = exists ? q + ((uint64_t)row * QN_N_HEADS + s->head0 + head) * QN_HEAD_DIM : nullptr;
+        r->lo[h] = exists ? window_start(position) : 0;
+        r->hi[h] = exists ? position + 1 : 0;
+    }
+#pragma unroll
+    for (int p = 0; p < PAIRS; p++) {
+        float4 v[2][2];
+        uint32_t d = 32 * p + c->lane % 4 * 8;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            bool in = from[h] != nullptr && d < QN_HEAD_DIM;
+            v[h][0] = in ? act_load4(from[h] + d) : make_float4(0, 0, 0, 0);
+            v[h][1] = in ? act_load4(from[h] + d + 4) : make_float4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            r->q[2 * p + e] = make_uint4(
+                pack_pair<KV_E>(v[0][e].x, v[0][e].y), pack_pair<KV_E>(v[1][e].x, v[1][e].y),
+                pack_pair<KV_E>(v[0][e].z, v[0][e].w), pack_pair<KV_E>(v[1][e].z, v[1][e].w));
+    }
+}
+
+/* A warp's softmax state over its 16 positions, for the lane's two rows. */
+struct attention_part {
+    float max[2], sum[2];
+    float out[8 * SPANS][4]; /* column i + 8 * span: see store_chunk */
+};
+
+/* Element offsets in the layer's cache of k of the warp's positions: lane l < 16 has position l. */
+DEV uint64_t position_offset(const struct warp_context *c, const struct attention_step *s,
+                             uint32_t first) {
+    uint32_t position = min(first + c->lane % 16, s->hi - 1); /* beyond: repeats, masked later */
+    uint64_t row = kv_row(&c->shared->batch, s->slot, position);
+    return row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
+}
+
+/* Scores, in place of probabilities: p[u][e + 2 h] is row g + 8 h at position first + 4 j + 2 u + e. */
+DEV void piece_scores(const struct warp_context *c, const struct attention_rows *r,
+                      const uint16_t *kv, uint64_t offset, float p[2][4]) {
+    uint4 k[2][PAIRS];
+    const uint32_t g = c->lane / 4, j = c->lane % 4;
+#pragma unroll
+    for (int u = 0; u < 2; u++) {
+        const uint16_t *row = kv + __shfl_sync(~0u, offset, g / 2 * 4 + 2 * u + g % 2);
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) {
+            uint32_t d = 32 * i + 8 * j;
+            k[u][i] = d < QN_HEAD_DIM ? load_vector_l2(row + d) : make_uint4(0, 0, 0, 0);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < 2; u++) p[u][0] = p[u][1] = p[u][2] = p[u][3] = 0;
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++)
+#pragma unroll
+        for (int u = 0; u < 2; u++) {
+            mma_16x8x16<KV_E>(p[u], r->q[2 * i], k[u][i].x, k[u][i].y);
+            mma_16x8x16<KV_E>(p[u], r->q[2 * i + 1], k[u][i].z, k[u][i].w);
+        }
+}
+
+/* Scores to probabilities against the warp's own maximum. */
+DEV void piece_softmax(const struct warp_context *c, const struct attention_rows *r, uint32_t first,
+                       float p[2][4], struct attention_part *part) {
+    const float scale = 1.0f / sqrtf((float)QN_HEAD_DIM);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float most = -INFINITY, sum = 0;
+#pragma unroll
+        for (int u = 0; u < 2; u++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                uint32_t position = first + c->lane % 4 * 4 + 2 * u + e;
+                bool visible = position >= r->lo[h] && position < r->hi[h];
+                p[u][e + 2 * h] = visible ? p[u][e + 2 * h] * scale : -INFINITY;
+                most = fmaxf(most, p[u][e + 2 * h]);
+            }
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+        const float base = most == -INFINITY ? 0 : most;
+#pragma unroll
+        for (int u = 0; u < 2; u++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                p[u][e + 2 * h] = expf(p[u][e + 2 * h] - base);
+                sum += p[u][e + 2 * h];
+            }
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        part->max[h] = most;
+        part->sum[h] = sum;
+    }
+}
+
+/* out = probabilities times v. A lane loads 16 bytes of its four positions; which half of which
+ * word belongs to which mma column is sorted out with byte permutes. */
+DEV void piece_output(const struct warp_context *c, const uint4 v[SPANS][4], float p[2][4],
+                      struct attention_part *part) {
+    (void)c;
+    const uint4 a = make_uint4(pack_pair<KV_E>(p[0][0], p[0][1]), pack_pair<KV_E>(p[0][2], p[0][3]),
+                               pack_pair<KV_E>(p[1][0], p[1][1]), pack_pair<KV_E>(p[1][2], p[1][3]));
+#pragma unroll
+    for (int s = 0; s < SPANS; s++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            uint32_t w[4];
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+                w[n] = i / 2 == 0   ? v[s][n].x
+                       : i / 2 == 1 ? v[s][n].y
+                       : i / 2 == 2 ? v[s][n].z
+                                    : v[s][n].w;
+            float *out = part->out[8 * s + i];
+            out[0] = out[1] = out[2] = out[3] = 0;
+            if (i % 2 == 0)
+                mma_16x8x16<KV_E>(out, a, pair_low(w[0], w[1]), pair_low(w[2], w[3]));
+            else
+                mma_16x8x16<KV_E>(out, a, pair_high(w[0], w[1]), pair_high(w[2], w[3]));
+        }
+}
+
+/* This warp's share of a piece. */
+DEV void piece_warp(const struct warp_context *c, const struct attention_step *s,
+                    const struct attention_rows *r, const uint16_t *kv, uint32_t piece,
+                    struct attention_part *part) {
+    const uint32_t first = piece * ATTENTION_PIECE + 16 * c->warp;
+    if (first >= s->hi || first + 16 <= s->lo) {
+        part->max[0] = part->max[1] = -INFINITY;
+        part->sum[0] = part->sum[1] = 0;
+#pragma unroll
+        for (int i = 0; i < 8 * SPANS; i++)
+            part->out[i][0] = part->out[i][1] = part->out[i][2] = part->out[i][3] = 0;
+        return;
+    }
+    const uint64_t offset = position_offset(c, s, first);
+    uint4 v[SPANS][4];
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const uint16_t *row = kv + __shfl_sync(~0u, offset, c->lane % 4 * 4 + n) + KV_VALUE_STRIDE;
+#pragma unroll
+        for (int i = 0; i < SPANS; i++) {
+            uint32_t d = 64 * i + c->lane / 4 * 8;
+            v[i][n] = d < QN_HEAD_DIM ? load_vector_l2(row + d) : make_uint4(0, 0, 0, 0);
+        }
+    }
+    float p[2][4];
+    piece_scores(c, r, kv, offset, p);
+    piece_softmax(c, r, first, p, part);
+    piece_output(c, v, p, part);
+}
+
+/* ---- merging ---- */
+
+/* What merging two states does to one output (or to their sums): the older one first. */
+DEV float merge_value(float old_max, float old_sum, float old_value, float max, float value) {
+    if (!(old_sum > 0)) return value;
+    float most = fmaxf(old_max, max);
+    return __fadd_rn(__fmul_rn(old_value, expf(old_max - most)), __fmul_rn(value, expf(max - most)));
+}
+DEV float merge_max(float old_max, float old_sum, float max) {
+    return old_sum > 0 ? fmaxf(old_max, max) : max;
+}
+
+/* Where a piece's state goes. */
+struct piece_sink {
+    float *part;    /* SPLIT: part[T, n_heads, P, D + 2] at this piece; NULL: into the state */
+    uint32_t stride; /* SPLIT: floats from one head to the next */
+    float *state;
+};
+
+DEV void sink_value(const struct piece_sink *k, const struct attention_step *s, uint32_t m,
+                    uint32_t i, float max, float value) {
+    if (k->part != nullptr) {
+        uint32_t token = m / SUB_HEADS, head = s->head0 + m % SUB_HEADS;
+        k->part[((uint64_t)(s->row0 + token) * QN_N_HEADS + head) * k->stride + i] = value;
+        return;
+    }
+    float *state = k->state + m * STATE_SIZE;
+    state[i] = merge_value(state[0], state[1], state[i], max, value);
+}
+
+/* The lane's outputs of columns [at, at + size) to scratch: lane 4 g + j has, per span, columns
+ * 16 j ... 16 j + 15 of rows g and g + 8. */
+DEV void store_chunk(const struct warp_context *c, const struct attention_part *part,
+                     const float *factor, float *to, uint32_t n_rows, uint32_t at, uint32_t size) {
+    const uint32_t stride = size + 4;
+#pragma unroll
+    for (int s = 0; s < SPANS; s++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            uint32_t m = c->lane / 4 + 8 * h, d = 64 * s + c->lane % 4 * 16 - at;
+            if (m >= n_rows || d >= size) continue;
+            float *row = to + (c->warp * n_rows + m) * stride + d;
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+#pragma unroll
+                for (int i = 0; i < 8; i += 4)
+                    *(float4 *)(row + 8 * half + i) = make_float4(
+                        part->out[8 * s + i][2 * h + half] * factor[h],
+                        part->out[8 * s + i + 1][2 * h + half] * factor[h],
+                        part->out[8 * s + i + 2][2 * h + half] * factor[h],
+                        part->out[8 * s + i + 3][2 * h + half] * factor[h]);
+        }
+}
+
+/* Merges the warps' states of a piece and hands the result over. Begins and ends with barriers. */
+DEV void piece_merge(const struct warp_context *c, const struct attention_step *s,
+                     const struct attention_part *part, const struct piece_sink *sink) {
+    float *all_max = (float *)c->scratch, *all_sum = all_max + WARPS * 16;
+    float *outputs = (float *)(c->scratch + STATE_END);
+    const uint32_t n_rows = s->n_tokens * SUB_HEADS;
+    sync_compute(); /* scratch is free */
+    if (c->lane % 4 == 0)
+        for (int h = 0; h < 2; h++) {
+            all_max[c->warp * 16 + c->lane / 4 + 8 * h] = part->max[h];
+            all_sum[c->warp * 16 + c->lane / 4 + 8 * h] = part->sum[h];
+        }
+    sync_compute();
+    float factor[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float most = -INFINITY;
+        for (int w = 0; w < WARPS; w++)
+            most = fmaxf(most, all_max[w * 16 + c->lane / 4 + 8 * h]);
+        factor[h] = part->max[h] == -INFINITY ? 0 : expf(part->max[h] - most);
+    }
+    const uint32_t size = n_rows > 8 ? 32 : n_rows > 4 ? 64 : 128;
+    for (uint32_t at = 0; at < QN_HEAD_DIM; at += size) {
+        store_chunk(c, part, factor, outputs, n_rows, at, size);
+        sync_compute();
+        for (uint32_t i = c->thread; i < n_rows * size; i += COMPUTE_THREADS) {
+            uint32_t m = i / size, d = i % size;
+            if (at + d >= QN_HEAD_DIM || m % SUB_HEADS >= s->n_heads) continue;
+            float most = -INFINITY, value = 0;
+            for (int w = 0; w < WARPS; w++) most = fmaxf(most, all_max[w * 16 + m]);
+            for (int w = 0; w < WARPS; w++) value += outputs[(w * n_rows + m) * (size + 4) + d];
+            sink_value(sink, s, m, 2 + at + d, most, value);
+        }
+        sync_compute();
+    }
+    uint32_t m = c->thread;
+    if (m >= n_rows || m % SUB_HEADS >= s->n_heads) return;
+    float most = -INFINITY, sum = 0;
+    for (int w = 0; w < WARPS; w++) most = fmaxf(most, all_max[w * 16 + m]);
+    for (int w = 0; w < WARPS; w++) {
+        float max = all_max[w * 16 + m];
+        sum += max == -INFINITY ? 0 : all_sum[w * 16 + m] * expf(max - most);
+    }
+    if (sink->part != nullptr) {
+        sink_value(sink, s, m, 0, most, most);
+        sink_value(sink, s, m, 1, most, sum);
+    } else {
+        float *state = sink->state + m * STATE_SIZE;
+        sum = merge_value(state[0], state[1], state[1], most, sum);
+        state[0] = merge_max(state[0], state[1], most);
+        state[1] = sum;
+    }
+}
+
+/* ---- ATTENTION: whole contexts ---- */
+
+/* How many of the token rows from `row` on, below `end`, belong to one slot. */
+DEV uint32_t same_slot(const struct rt_batch *b, uint32_t row, uint32_t end) {
+    uint32_t slot = row_slot(b, row), n = 1;
+    while (row + n < end && row_slot(b, row + n) == slot) n++;
+    return n;
+}
+
+DEV void step_range(const struct rt_batch *b, struct attention_step *s) {
+    s->slot = row_slot(b, s->row0);
+    s->lo = ~0u;
+    s->hi = 0;
+    for (uint32_t i = 0; i < s->n_tokens; i++) {
+        uint32_t position = row_position(b, s->row0 + i);
+        s->lo = min(s->lo, window_start(position));
+        s->hi = max(s->hi, position + 1);
+    }
+}
+
+DEV void step_heads(struct attention_step *s, uint32_t kv_head, uint32_t sub) {
+    s->kv_head = kv_head;
+    s->head0 = kv_head * GROUP_HEADS + sub * SUB_HEADS;
+    s->n_heads = min((uint32_t)SUB_HEADS, GROUP_HEADS - sub * SUB_HEADS);
+}
+
+DEV void store_outputs(const struct warp_context *c, const struct attention_step *s,
+                       const float *state, float *o) {
+    for (uint32_t i = c->thread; i < s->n_tokens * SUB_HEADS * QN_HEAD_DIM; i += COMPUTE_THREADS) {
+        uint32_t m = i / QN_HEAD_DIM, d = i % QN_HEAD_DIM, head = m % SUB_HEADS;
+        if (head >= s->n_heads) continue;
+        const float *from = state + m * STATE_SIZE;
+        uint64_t row = (uint64_t)(s->row0 + m / SUB_HEADS) * QN_N_HEADS + s->head0 + head;
+        o[row * QN_HEAD_DIM + d] = from[2 + d] * (1.0f / from[1]);
+    }
+}
+
+DEV void attention_whole(const struct warp_context *c, const struct cuda_task *task,
+                         const struct attention_step *s) {
+    float *state = (float *)(c->scratch + 1024);
+    struct piece_sink sink = {nullptr, 0, state};
+    struct attention_rows rows;
+    load_rows(c, s, (const float *)task->in, &rows);
+    for (uint32_t i = c->thread; i < 16 * STATE_SIZE; i += COMPUTE_THREADS) state[i] = 0;
+    for (uint32_t p = s->lo / ATTENTION_PIECE; p * ATTENTION_PIECE < s->hi; p++) {
+        struct attention_part part;
+        piece_warp(c, s, &rows, (const uint16_t *)task->more, p, &part);
+        piece_merge(c, s, &part, &sink);
+    }
+    sync_compute();
+    store_outputs(c, s, state, (float *)task->out);
+    sync_compute();
+}
+
+DEV void run_attention(struct warp_context *c, const struct cuda_task *task) {
+    const struct rt_batch *b = &c->shared->batch;
+    const uint32_t n_rows = b->rows.n_rows, n_tiles = ceil_div(n_rows, STEP_TOKENS);
+    uint64_t item, last;
+    prog_slice((uint64_t)n_tiles * QN_N_KV_HEADS * SUBS, task->unit0, task->unit1, &item, &last);
+    for (; item < last; item++) {
+        struct attention_step s;
+        uint32_t head = (uint32_t)(item % (QN_N_KV_HEADS * SUBS));
+        uint32_t row = (uint32_t)(item / (QN_N_KV_HEADS * SUBS)) * STEP_TOKENS;
+        uint32_t end = min(row + STEP_TOKENS, n_rows);
+        step_heads(&s, head / SUBS, head % SUBS);
+        for (; row < end; row += s.n_tokens) {
+            s.row0 = row;
+            s.n_tokens = same_slot(b, row, end);
+            step_range(b, &s);
+            attention_whole(c, task, &s);
+        }
+    }
+}
+
+/* ---- ATTENTION_SPLIT: one piece of one row and KV head at a time ---- */
+
+DEV uint32_t row_pieces(const struct rt_batch *b, uint32_t row, uint32_t *first) {
+    uint32_t position = row_position(b, row);
+    *first = window_start(position) / ATTENTION_PIECE;
+    return position / ATTENTION_PIECE + 1 - *first;
+}
+
+DEV void run_attention_split(struct warp_context *c, const struct cuda_task *task) {
+    const struct rt_batch *b = &c->shared->batch;
+    const uint32_t per_piece = QN_N_KV_HEADS * SUBS;
+    uint64_t n_items = 0, item, last, row_item = 0;
+    uint32_t first_piece;
+    for (uint32_t row = 0; row < b->rows.n_rows; row += 32) {
+        uint32_t mine = row + c->lane, n = 0;
+        if (mine < b->rows.n_rows) n = row_pieces(b, mine, &first_piece);
+        n_items += __reduce_add_sync(~0u, n);
+    }
+    n_items *= per_piece;
+    prog_slice(n_items, task->unit0, task->unit1, &item, &last);
+    for (uint32_t row = 0; row < b->rows.n_rows && item < last; row++) {
+        uint64_t row_end = row_item + (uint64_t)row_pieces(b, row, &first_piece) * per_piece;
+        for (; item < last && item < row_end; item++) {
+            uint32_t piece = first_piece + (uint32_t)((item - row_item) / per_piece);
+            uint32_t head = (uint32_t)((item - row_item) % per_piece);
+            struct attention_step s;
+            struct attention_rows rows;
+            struct attention_part part;
+            step_heads(&s, head / SUBS, head % SUBS);
+            s.row0 = row;
+            s.n_tokens = 1;
+            step_range(b, &s);
+            load_rows(c, &s, (const float *)task->in, &rows);
+            piece_warp(c, &s, &rows, (const uint16_t *)task->more, piece, &part);
+            struct piece_sink sink = {(float *)task->out + (uint64_t)piece * STATE_SIZE,
+                                      task->n_pieces * STATE_SIZE, nullptr};
+            piece_merge(c, &s, &part, &sink);
+        }
+        row_item = row_end;
+    }
+}
+
+/* ---- ATTENTION_COMBINE: one warp per row and head ---- */
+
+DEV void combine_head(const struct warp_context *c, const float *part, uint32_t first, uint32_t n,
+                      float *o) {
+    const int columns = (QN_HEAD_DIM + 31) / 32;
+    float max = 0, sum = 0, out[columns] = {};
+    part += (uint64_t)first * STATE_SIZE;
+#pragma unroll 4
+    for (uint32_t p = 0; p < n; p++, part += STATE_SIZE) {
+        float2 head = __ldcg((const float2 *)part);
+#pragma unroll
+        for (int i = 0; i < columns; i++) {
+            uint32_t d = c->lane + 32 * i;
+            float value = d < QN_HEAD_DIM ? act_load(part + 2 + d) : 0;
+            out[i] = merge_value(max, sum, out[i], head.x, value);
+        }
+        float merged = merge_value(max, sum, sum, head.x, head.y);
+        max = merge_max(max, sum, head.x);
+        sum = merged;
+    }
+    const float inv = 1.0f / sum;
+#pragma unroll
+    for (int i = 0; i < columns; i++)
+        if (c->lane + 32 * i < QN_HEAD_DIM) o[c->lane + 32 * i] = out[i] * inv;
+}
+
+DEV void run_attention_combine(struct warp_context *c, const struct cuda_task *task) {
+    const struct rt_batch *b = &c->shared->batch;
+    const uint32_t heads = task->unit1 - task->unit0, end = min(task->row1, b->rows.n_rows);
+    if (task->row0 >= end) return;
+    for (uint32_t i = c->warp; i < (end - task->row0) * heads; i += WARPS) {
+        uint32_t row = task->row0 + i / heads, head = task->unit0 + i % heads, first;
+        uint32_t n = row_pieces(b, row, &first);
+        uint64_t at = (uint64_t)row * QN_N_HEADS + head;
+        combine_head(c, (const float *)task->in + at * task->n_pieces * STATE_SIZE, first, n,
+                     (float *)task->out + at * QN_HEAD_DIM);
+    }
+}
+
+#endif

@@ -1,0 +1,114 @@
+/* block.cuh - what one thread block of the mega-kernel is made of: warps, shared memory, context.
+ *
+ *   warps 0..7   compute: run task after task
+ *   warp 8       loader: streams weight pages into the ring            (loader.cuh)
+ *   warp 9       control: finds the next task, waits for its event     (control.cuh)
+ *
+ * Dynamic shared memory, from its start:
+ *
+ *   0              ring: RING_PAGES pages of 8 KB; page slot s belongs to compute warp s % 8
+ *   RING_BYTES     scratch of the running task: SCRATCH_BYTES
+ *   + SCRATCH      struct block_shared: barriers, messages between the warps, task descriptors
+ */
+#ifndef QN_CUDA_COMMON_BLOCK_CUH
+#define QN_CUDA_COMMON_BLOCK_CUH
+
+#include "codegen/cuda_abi.h"
+#include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/ptx/memory.cuh"
+#include "kernels/cuda/ptx/mma.cuh"
+#include "kernels/cuda/ptx/page_copy.cuh"
+
+#define WARPS           CUDA_COMPUTE_WARPS
+#define COMPUTE_THREADS (32 * WARPS)
+#define LOADER_WARP     WARPS
+#define CONTROL_WARP    (WARPS + 1)
+
+/* Partial sums per dot product: k-tile kt belongs to sum kt % PARTIALS whatever the batch, so that
+ * the order of addition never changes. One compute warp works on one of them at a time. */
+#define PARTIALS 8
+static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
+
+#define SCRATCH_BYTES 32768
+#define CONTROL_BYTES 3072
+#define SHARED_BYTES  cuda_shared_bytes(__CUDA_ARCH__ / 10)
+
+/* Page slots per compute warp: what the shared memory leaves. 3 on sm_90 (192 KB). */
+#define RING_DEPTH ((SHARED_BYTES - SCRATCH_BYTES - CONTROL_BYTES) / (CUDA_PAGE_BYTES * WARPS))
+#define RING_PAGES (RING_DEPTH * WARPS)
+#define RING_BYTES (RING_PAGES * CUDA_PAGE_BYTES)
+#define MAX_RING_PAGES 24
+
+enum {
+    GO_DEPTH = 4,      /* tasks handed to the compute warps and not yet done */
+    N_AOT_SLOTS = 8,   /* descriptors of AOT tasks: GO_DEPTH running, as many fetched ahead */
+    N_TASK_SLOTS = 10, /* + JIT tasks */
+    MAX_TILE = 64,     /* token rows that a linear task works on at a time */
+
+    /* messages instead of a descriptor's number */
+    GO_STOP = 0x100, /* leave */
+    GO_DROP = 0x200, /* drop the pages that were streamed on a wrong guess */
+};
+
+struct row_place {
+    uint32_t position;
+    uint32_t kv_row; /* block * 2 * n_kv_heads * kv_block + position in the block */
+};
+
+struct block_shared {
+    struct cuda_task task[N_TASK_SLOTS];
+    uint64_t page_full[MAX_RING_PAGES], page_empty[MAX_RING_PAGES];
+    uint64_t go_full[GO_DEPTH], go_empty[GO_DEPTH];
+    uint64_t drop_ready;
+    uint32_t go[GO_DEPTH];    /* descriptor slot or GO_* */
+    uint32_t watch[GO_DEPTH]; /* control's own: event to trigger when that task is done */
+    uint32_t n_traced;
+    uint32_t published;    /* control -> loader: the iteration that runs, as rt_shared.published */
+    uint32_t seen;         /* loader -> control: the last one that it has looked at */
+    uint32_t quit;         /* compute -> loader: leave */
+    struct rt_batch batch; /* a copy; the numbers of rows are those of the iteration that runs */
+    uint32_t drop[WARPS];  /* loader -> compute: pages to drop */
+    float inv_rms[MAX_TILE];
+    float warp_sum[8 * WARPS];
+    struct row_place place[MAX_TILE];
+};
+static_assert(sizeof(struct block_shared) <= CONTROL_BYTES, "shared memory map");
+
+/* One warp's view of its block. */
+struct warp_context {
+    const struct cuda_args *args;
+    struct block_shared *shared;
+    char *ring, *scratch;
+    uint32_t warp, lane, thread;
+    uint32_t page; /* compute: pages taken so far modulo 2 * RING_DEPTH, names slot and parity */
+    uint32_t turn; /* compute and loader: warp that gets k-tile 0 of the next row block */
+};
+
+DEV void sync_compute(void) { barrier_sync_compute<COMPUTE_THREADS>(); }
+
+/* Slot and parity of a warp's page number `count` (modulo 2 * RING_DEPTH). */
+DEV uint32_t page_slot(uint32_t warp, uint32_t count) {
+    return warp + WARPS * (count >= RING_DEPTH ? count - RING_DEPTH : count);
+}
+DEV uint32_t page_parity(uint32_t count) { return count >= RING_DEPTH; }
+DEV uint32_t page_next(uint32_t count) { return count == 2 * RING_DEPTH - 1 ? 0 : count + 1; }
+
+/* Waits for this warp's next page. Every lane may read it until page_release. */
+DEV const uint4 *page_acquire(const struct warp_context *c) {
+    uint32_t slot = page_slot(c->warp, c->page);
+    barrier_wait_acquire_cta(&c->shared->page_full[slot], page_parity(c->page));
+    return (const uint4 *)(c->ring + slot * CUDA_PAGE_BYTES);
+}
+
+DEV void page_release(struct warp_context *c) {
+    __syncwarp();
+    if (c->lane == 0) barrier_arrive_release_cta(&c->shared->page_empty[page_slot(c->warp, c->page)]);
+    c->page = page_next(c->page);
+}
+
+/* Types of this program. F32 matrices are stored as bfloat16. */
+#define WEIGHT_E (QN_WEIGHT_DTYPE == DTYPE_F16 ? E_F16 : E_BF16)
+#define KV_E     (QN_KV_DTYPE == DTYPE_F16 ? E_F16 : E_BF16)
+#define RMS_EPS  __uint_as_float(QN_RMS_EPS_BITS)
+
+#endif

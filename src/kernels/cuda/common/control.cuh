@@ -1,0 +1,228 @@
+/* control.cuh - the control warp: the worker role of rt_worker.h for a block, spread over time so
+ * that nothing of it lies between two tasks of the compute warps.
+ *
+ *   fetch     descriptors of the next AOT tasks, FETCH_AHEAD of them, into shared memory
+ *   wait      polls the event of the next task: the only poller of the block
+ *   go        tells the compute warps which descriptor to run; up to GO_DEPTH tasks at a time, so
+ *             the next task's event is polled while the current task runs
+ *   trigger   ordinary triggers are sent by the compute warps themselves (task_finish); a trigger
+ *             whose activation somebody must see (JIT dependents, end of the iteration) is sent here
+ *   boundary  whoever activates the end event plays it
+ *
+ * One thread runs all this.
+ */
+#ifndef QN_CUDA_COMMON_CONTROL_CUH
+#define QN_CUDA_COMMON_CONTROL_CUH
+
+#include "kernels/cuda/common/block.cuh"
+#include "kernels/cuda/common/trace.cuh"
+#include "runtime/rt_worker.h"
+
+enum {
+    FETCH_AHEAD = N_AOT_SLOTS - GO_DEPTH,
+    LOOK_EVERY = 64, /* polls between two looks at the stop word */
+};
+
+struct control {
+    const struct cuda_args *args;
+    const struct rt *rt;
+    struct block_shared *shared;
+    struct rt_worker w;
+    uint32_t end_event;  /* of the variant that runs */
+    uint32_t n_go;       /* messages to the compute warps so far */
+    uint32_t n_done;     /* of them, known to be done */
+    uint32_t n_watched;  /* of the others, those whose trigger is ours to send */
+    uint32_t n_fetched;  /* AOT descriptors */
+    uint32_t ahead;      /* task index to fetch next */
+    uint32_t n_jit;      /* JIT descriptors fetched */
+    uint32_t jit_go[2];  /* message that used JIT descriptor slot i last, + 1 */
+    uint32_t beat;
+    bool jit;            /* the variant has JIT tasks */
+    bool stop;
+};
+
+/* ---- messages ---- */
+
+/* Takes note of finished tasks and sends the triggers that are watched. */
+DEV void control_reap(struct control *c) {
+    while (c->n_done != c->n_go &&
+           barrier_test_acquire_cta(&c->shared->go_empty[c->n_done % GO_DEPTH],
+                                    c->n_done / GO_DEPTH & 1)) {
+        uint32_t event = c->shared->watch[c->n_done % GO_DEPTH];
+        c->n_done++;
+        if (event == PROG_NONE) continue;
+        c->n_watched--;
+        rt_trigger(c->rt, &c->w, event, c->rt->control->epoch, c->end_event);
+    }
+}
+
+DEV void control_go(struct control *c, uint32_t message, uint32_t watched_event) {
+    while (c->n_go - c->n_done == GO_DEPTH) control_reap(c);
+    uint32_t i = c->n_go % GO_DEPTH;
+    c->shared->watch[i] = watched_event;
+    c->shared->go[i] = message;
+    barrier_arrive_release_cta(&c->shared->go_full[i]);
+    c->n_go++;
+    if (watched_event != PROG_NONE) c->n_watched++;
+}
+
+/* ---- descriptors ---- */
+
+DEV void control_fetch(struct control *c, uint32_t slot, uint32_t task) {
+    const char *src = (const char *)&c->args->tasks[task];
+    char *dst = (char *)&c->shared->task[slot];
+    for (uint32_t i = 0; i < sizeof(struct cuda_task); i += 16) copy16_async(dst + i, src + i);
+}
+
+/* Fetches the descriptor of the AOT task FETCH_AHEAD after the current one. Its slot is free: the
+ * task that used it is at least GO_DEPTH messages back. One group each, even beyond the list, so
+ * that a wait for all but the last FETCH_AHEAD - 1 groups is a wait for the current task's. */
+DEV void control_fetch_ahead(struct control *c, uint32_t position) {
+    if (position < c->w.end) {
+        control_fetch(c, c->n_fetched % N_AOT_SLOTS, c->ahead);
+        if (position + 1 < c->w.end) c->ahead = c->rt->aot[position + 1];
+    }
+    c->n_fetched++;
+    copy_commit();
+}
+
+DEV void control_fetch_first(struct control *c) {
+    if (c->w.next < c->w.end) c->ahead = c->rt->aot[c->w.next];
+    for (uint32_t i = 0; i < FETCH_AHEAD; i++) control_fetch_ahead(c, c->w.next + i);
+}
+
+/* ---- running a task ---- */
+
+DEV void control_run(struct control *c, uint32_t slot) {
+    const struct cuda_task *task = &c->shared->task[slot];
+    bool watched = task->flags & CUDA_TRIGGER_WATCHED;
+    struct rt_beat *beat = &c->rt->beats[c->w.id];
+    rt_store_relaxed(&beat->task, task->index);
+    rt_store_relaxed(&beat->beat, c->beat += 2);
+    trace(c->args, c->shared, CUDA_TRACE_READY, task->index);
+    if (task->kind != OP_NONE)
+        control_go(c, slot, watched ? task->trigger : PROG_NONE);
+    else
+        rt_trigger(c->rt, &c->w, task->trigger, c->rt->control->epoch, c->end_event);
+}
+
+/* One step of what does not belong to the AOT list: JIT tasks, the scheduler role. */
+DEV void control_jit(struct control *c) {
+    const struct rt *rt = c->rt;
+    uint32_t task;
+    if (c->w.overflow != RT_NONE) rt_sched_retry(rt, &c->w);
+    if (!rt_queue_pop(rt_jit_queue(rt, c->w.id), rt->jit_mask, &task) &&
+        (rt_sched_step(rt, (c->w.id + c->w.spins) % rt->n_schedulers) ||
+         !rt_worker_steal(rt, &c->w, &task)))
+        return;
+    uint32_t i = c->n_jit++ % 2;
+    uint32_t last = i == 0 ? c->jit_go[0] : c->jit_go[1];
+    while ((int32_t)(c->n_done - last) < 0) control_reap(c);
+    control_fetch(c, N_AOT_SLOTS + i, task);
+    copy_commit();
+    copy_wait<0>();
+    control_run(c, N_AOT_SLOTS + i);
+    if (i == 0)
+        c->jit_go[0] = c->n_go;
+    else
+        c->jit_go[1] = c->n_go;
+}
+
+/* What is done between two polls. */
+DEV void control_between_polls(struct control *c) {
+    if (c->n_watched != 0) control_reap(c);
+    if (c->jit) control_jit(c);
+    if (++c->w.spins % LOOK_EVERY != 0) return;
+    c->stop = rt_stopped(c->rt);
+    if (c->w.spins % (LOOK_EVERY * 16) == 0) rt_stall_look(c->rt, &c->w);
+}
+
+/* Until the event is activated; false: stopped. */
+DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
+    if (task->wait == PROG_NONE) return true;
+    const uint32_t *counter = rt_counter(c->rt, task->wait);
+    const uint32_t goal = task->wait_triggers * c->w.epoch;
+    c->w.spins = 0;
+    c->w.idle_since = 0;
+    while ((int32_t)(rt_load_relaxed(counter) - goal) < 0) {
+        control_between_polls(c);
+        if (c->stop) return false;
+    }
+    rt_fence_acquire(counter);
+    return true;
+}
+
+/* The AOT tasks of one iteration. */
+DEV void control_list(struct control *c) {
+    control_fetch_first(c);
+    for (; c->w.next < c->w.end; c->w.next++) {
+        uint32_t slot = (c->n_fetched - FETCH_AHEAD) % N_AOT_SLOTS;
+        copy_wait<FETCH_AHEAD - 1>();
+        if (!control_wait_event(c, &c->shared->task[slot])) return;
+        control_run(c, slot);
+        control_fetch_ahead(c, c->w.next + FETCH_AHEAD);
+    }
+}
+
+/* ---- iterations ---- */
+
+/* Until another iteration is published; false: stopped. */
+DEV bool control_wait_iteration(struct control *c) {
+    const struct rt *rt = c->rt;
+    c->w.spins = 0;
+    c->w.idle_since = 0;
+    while (!rt_worker_advance(rt, &c->w)) {
+        control_between_polls(c);
+        if (c->w.boundary) { /* owed only when all tasks are done: never while waiting for one */
+            c->w.boundary = 0;
+            rt_boundary(rt, &c->w);
+        } else if (c->w.spins % 16 == 0) {
+            uint32_t phase = rt_load_relaxed(&rt->shared->phase);
+            if (phase != RT_PHASE_RUN) rt_worker_between(rt, &c->w, phase);
+        }
+        if (c->stop) return false;
+    }
+    return true;
+}
+
+/* Tells the block about the iteration that was published. */
+DEV void control_enter(struct control *c, uint32_t before, bool first) {
+    struct block_shared *s = c->shared;
+    const uint32_t mask = (1u << RT_VARIANT_BITS) - 1;
+    const uint32_t variant = c->w.published & mask;
+    const struct rt_rows *rows = &c->rt->batch->rows;
+    s->batch.rows.n_rows = rt_load_relaxed(&rows->n_rows);
+    s->batch.rows.n_logit_rows = rt_load_relaxed(&rows->n_logit_rows);
+    c->end_event = c->rt->variants[variant].end_event;
+    c->jit = c->rt->variants[variant].n_jit_tasks != 0;
+    if (c->jit) c->w.epoch = c->rt->control->epoch;
+    /* The loader has looked at the iteration before, so both see every change of variant. */
+    while (shared_load_volatile(&s->seen) != before) {
+    }
+    shared_store_volatile(&s->published, c->w.published);
+    if (!first && c->args->speculate && variant != (before & mask)) {
+        control_go(c, GO_DROP, PROG_NONE);
+        while (c->n_done != c->n_go) control_reap(c);
+    }
+}
+
+DEV void control_main(const struct cuda_args *args, struct block_shared *shared) {
+    struct control c = {};
+    c.args = args;
+    c.rt = &args->rt;
+    c.shared = shared;
+    shared->batch = *c.rt->batch;
+    rt_worker_init(c.rt, &c.w, blockIdx.x);
+    c.beat = rt_load_relaxed(&c.rt->beats[c.w.id].beat) & ~1u;
+    for (bool first = true;; first = false) {
+        uint32_t before = c.w.published;
+        if (!control_wait_iteration(&c)) break;
+        trace(args, shared, CUDA_TRACE_ITERATION, c.w.published);
+        control_enter(&c, before, first);
+        control_list(&c);
+        if (c.stop) break;
+    }
+    control_go(&c, GO_STOP, PROG_NONE);
+}
+
+#endif

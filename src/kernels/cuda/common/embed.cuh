@@ -1,0 +1,32 @@
+/* embed.cuh - EMBED: x[row] = table[token]. The table is a weight image (it may be the LM head's
+ * too), so a row is picked out of its row block's pages. */
+#ifndef QN_CUDA_COMMON_EMBED_CUH
+#define QN_CUDA_COMMON_EMBED_CUH
+
+#include "kernels/cuda/common/kv.cuh"
+
+/* Columns [k, k + 4) of a matrix row, k a multiple of 4: cuda_abi.h has the order. */
+DEV float4 image_load4(const char *image, uint32_t row, uint32_t k, uint32_t k_tiles) {
+    uint32_t step = k % CUDA_PAGE_K / 32 * 2 + k % 8 / 4;
+    uint32_t lane = row % 8 * 4 + k % 32 / 8;
+    const char *page = image + ((uint64_t)(row / 16) * k_tiles + k / CUDA_PAGE_K) * CUDA_PAGE_BYTES;
+    const uint32_t *word = (const uint32_t *)(page + (step * 32 + lane) * 16) + row % 16 / 8;
+    uint32_t lo = __ldg(word), hi = __ldg(word + 2);
+    return make_float4(unpack_low<WEIGHT_E>(lo), unpack_high<WEIGHT_E>(lo),
+                       unpack_low<WEIGHT_E>(hi), unpack_high<WEIGHT_E>(hi));
+}
+
+DEV void run_embed(struct warp_context *c, const struct cuda_task *task) {
+    const struct rt_batch *batch = &c->shared->batch;
+    const char *table = (const char *)task->w; /* [vocab, H] */
+    float *x = (float *)task->out;             /* [T, H] */
+    const uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
+    uint32_t end = min(task->row1, batch->rows.n_rows);
+    for (uint32_t row = task->row0; row < end; row++) {
+        uint32_t token = (uint32_t)load_index_l2(batch->rows.token + row);
+        for (uint32_t k = 4 * c->thread; k < QN_HIDDEN; k += 4 * COMPUTE_THREADS)
+            *(float4 *)(x + (uint64_t)row * QN_HIDDEN + k) = image_load4(table, token, k, k_tiles);
+    }
+}
+
+#endif

@@ -1,0 +1,26 @@
+/* kv.cuh - rows of the iteration and addresses in the paged KV cache (layout: rt_batch.h). */
+#ifndef QN_CUDA_COMMON_KV_CUH
+#define QN_CUDA_COMMON_KV_CUH
+
+#include "kernels/cuda/common/act.cuh"
+
+/* Elements from k of a head to v of that head, and from a head to the next, inside a block. */
+#define KV_HEAD_STRIDE  (QN_KV_BLOCK * QN_HEAD_DIM)
+#define KV_VALUE_STRIDE (QN_N_KV_HEADS * KV_HEAD_STRIDE)
+
+/* Number of the cache row that holds k of KV head 0 at a position of a slot, in rows of head_dim. */
+DEV uint32_t kv_row(const struct rt_batch *b, uint32_t slot, uint32_t position) {
+    const int32_t *table = b->block_table + (uint64_t)slot * b->max_blocks;
+    uint32_t block = (uint32_t)load_index_l2(table + position / QN_KV_BLOCK);
+    return block * (2 * QN_N_KV_HEADS * QN_KV_BLOCK) + position % QN_KV_BLOCK;
+}
+
+DEV uint32_t row_slot(const struct rt_batch *b, uint32_t row) {
+    return (uint32_t)load_index_l2(b->rows.slot + row);
+}
+
+DEV uint32_t row_position(const struct rt_batch *b, uint32_t row) {
+    return (uint32_t)load_index_l2(b->rows.position + row);
+}
+
+#endif

@@ -1,0 +1,297 @@
+/* linear.cuh - matrix times activations, the core of QKV, LINEAR, GATED_MLP and LM_HEAD.
+ *
+ * Per task: weights of its row blocks once per token tile (8 KB per 16 x 256 weights), 2 * 16 * 256
+ * operations per page and token; at batch 1 bound by memory: one page per 615 cycles and SM on an
+ * H100, while eight warps need about 100.
+ *
+ * Scratch (SCRATCH_BYTES):
+ *
+ *   0               results of one unit (QKV, LM_HEAD): unit_bytes
+ *   unit_bytes      staged: activations, act_stride per token
+ *   + activations   partial sums [group][PARTIALS][tile tokens][16 rows] F32
+ *
+ * The operator is a struct with
+ *   row(token)                      the activations of a token of the tile: a row of k floats
+ *   prefetch(block, r, token)       what finishing needs from memory, early
+ *   finish(block, r, token, v0, v1, fetched)   results of image rows r and r + 8 of a row block
+ *   finish_unit(unit, n)            all results of a unit are in scratch (after a barrier)
+ */
+#ifndef QN_CUDA_COMMON_LINEAR_CUH
+#define QN_CUDA_COMMON_LINEAR_CUH
+
+#include "kernels/cuda/common/act.cuh"
+
+/* A token tile of a task at work. */
+struct linear_tile {
+    struct linear_plan plan;
+    uint32_t k, k_tiles;
+    uint32_t row0, n; /* token rows [row0, row0 + n) */
+    char *act;
+    float *partials;
+};
+
+/* One step pair of one page against one column of 8 tokens: chain 0 the even step, chain 1 the odd
+ * one. b: the B registers of both. */
+DEV void mma_pair(float chains[2][4], const uint4 *page, uint32_t pair, uint32_t lane, uint4 b) {
+    mma_16x8x16<WEIGHT_E>(chains[0], page[(2 * pair) * 32 + lane], b.x, b.y);
+    mma_16x8x16<WEIGHT_E>(chains[1], page[(2 * pair + 1) * 32 + lane], b.z, b.w);
+}
+
+/* Partial sums of one row block for one column of 8 tokens, chains added. */
+DEV void store_partial(const struct linear_tile *t, const struct warp_context *c, uint32_t in_group,
+                       uint32_t partial, uint32_t column, float chains[2][4]) {
+    uint32_t g = c->lane / 4, token = 8 * column + 2 * (c->lane % 4), stride = t->plan.tile;
+    float *dst = t->partials + ((in_group * PARTIALS + partial) * stride + token) * CUDA_PAGE_ROWS + g;
+    if (token < stride) {
+        dst[0] = chains[0][0] + chains[1][0];
+        dst[8] = chains[0][2] + chains[1][2];
+    }
+    if (token + 1 < stride) {
+        dst[16] = chains[0][1] + chains[1][1];
+        dst[24] = chains[0][3] + chains[1][3];
+    }
+}
+
+/* Row blocks [first, end) with staged activations. */
+DEV void group_staged(struct warp_context *c, const struct linear_tile *t, uint32_t first,
+                      uint32_t end) {
+    /* Columns beyond the tile's tokens repeat its last one and are not stored. */
+    const uint32_t token = min(c->lane / 4, t->plan.tile - 1);
+    const char *act = t->act + token * t->plan.act_stride + (c->lane % 4) * 16;
+    for (uint32_t b = first; b < end; b++) {
+        uint32_t partial = (c->warp - c->turn) % WARPS;
+        if (partial < t->k_tiles) {
+            float chains[2][4] = {};
+            for (uint32_t k = partial; k < t->k_tiles; k += PARTIALS) {
+                const uint4 *page = page_acquire(c);
+                const uint4 *x = (const uint4 *)(act + k * CUDA_PAGE_K * 2);
+#pragma unroll
+                for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
+                    mma_pair(chains, page, pair, c->lane, x[4 * pair]);
+                page_release(c);
+            }
+            store_partial(t, c, b - first, partial, 0, chains);
+        }
+        c->turn = plan_turn(c->turn, t->k_tiles);
+    }
+}
+
+/* 8 activations at k, times the norm's weights, as two steps' B registers. */
+DEV uint4 load_direct(const float *row, const float *norm, uint32_t k, uint32_t k_end) {
+    if (k >= k_end) return make_uint4(0, 0, 0, 0);
+    float4 lo = act_load4(row + k), hi = act_load4(row + k + 4);
+    float4 scale_lo = make_float4(1, 1, 1, 1), scale_hi = scale_lo;
+    if (norm != nullptr) {
+        scale_lo = __ldg((const float4 *)(norm + k));
+        scale_hi = __ldg((const float4 *)(norm + k + 4));
+    }
+    uint2 even = pack_scaled(lo, scale_lo), odd = pack_scaled(hi, scale_hi);
+    return make_uint4(even.x, even.y, odd.x, odd.y);
+}
+
+/* Row blocks [first, first + n), n <= GROUP, columns of 8 tokens, activations of a whole k-tile in
+ * registers: for up to 16 tokens. rows[i]: this lane's token of column i. */
+template <int COLUMNS, int GROUP>
+DEV void group_resident(struct warp_context *c, const struct linear_tile *t,
+                        const float *const *rows, const float *norm, uint32_t n) {
+    uint32_t partial = (c->warp - c->turn) % WARPS;
+    if (partial < t->k_tiles) {
+        float chains[GROUP][COLUMNS][2][4] = {};
+        for (uint32_t k = partial; k < t->k_tiles; k += PARTIALS) {
+            uint4 x[COLUMNS][CUDA_PAGE_K / 32];
+#pragma unroll
+            for (int i = 0; i < COLUMNS; i++)
+#pragma unroll
+                for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
+                    x[i][pair] = load_direct(rows[i], norm,
+                                             k * CUDA_PAGE_K + 32 * pair + 8 * (c->lane % 4), t->k);
+#pragma unroll
+            for (int b = 0; b < GROUP; b++) {
+                if (b >= n) break;
+                const uint4 *page = page_acquire(c);
+#pragma unroll
+                for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
+#pragma unroll
+                    for (int i = 0; i < COLUMNS; i++)
+                        mma_pair(chains[b][i], page, pair, c->lane, x[i][pair]);
+                page_release(c);
+            }
+        }
+#pragma unroll
+        for (int b = 0; b < GROUP; b++)
+#pragma unroll
+            for (int i = 0; i < COLUMNS; i++)
+                if (b < n) store_partial(t, c, b, partial, i, chains[b][i]);
+    }
+    c->turn = plan_turn(c->turn, n * t->k_tiles);
+}
+
+/* The same for more tokens: activations pass by 32 columns of k at a time, all pages of the group
+ * held meanwhile. */
+template <int COLUMNS, int GROUP>
+DEV void group_passing(struct warp_context *c, const struct linear_tile *t,
+                       const float *const *rows, const float *norm, uint32_t n) {
+    static_assert(GROUP <= RING_DEPTH, "a warp holds the pages of a whole group");
+    uint32_t partial = (c->warp - c->turn) % WARPS;
+    if (partial < t->k_tiles) {
+        float chains[GROUP][COLUMNS][2][4] = {};
+        for (uint32_t k = partial; k < t->k_tiles; k += PARTIALS) {
+            const uint4 *page[GROUP];
+            uint32_t count = c->page;
+#pragma unroll
+            for (int b = 0; b < GROUP; b++) {
+                page[b] = page[0];
+                if (b >= n) break;
+                uint32_t slot = page_slot(c->warp, count);
+                barrier_wait_acquire_cta(&c->shared->page_full[slot], page_parity(count));
+                page[b] = (const uint4 *)(c->ring + slot * CUDA_PAGE_BYTES);
+                count = page_next(count);
+            }
+#pragma unroll 2
+            for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
+                uint4 x[COLUMNS];
+#pragma unroll
+                for (int i = 0; i < COLUMNS; i++)
+                    x[i] = load_direct(rows[i], norm,
+                                       k * CUDA_PAGE_K + 32 * pair + 8 * (c->lane % 4), t->k);
+#pragma unroll
+                for (int b = 0; b < GROUP; b++)
+#pragma unroll
+                    for (int i = 0; i < COLUMNS; i++)
+                        if (b < n) mma_pair(chains[b][i], page[b], pair, c->lane, x[i]);
+            }
+            for (int b = 0; b < n; b++) page_release(c);
+        }
+#pragma unroll
+        for (int b = 0; b < GROUP; b++)
+#pragma unroll
+            for (int i = 0; i < COLUMNS; i++)
+                if (b < n) store_partial(t, c, b, partial, i, chains[b][i]);
+    }
+    c->turn = plan_turn(c->turn, n * t->k_tiles);
+}
+
+/* Row blocks [first, end) with activations read from L2 by each warp. */
+template <typename OP>
+DEV void group_direct(struct warp_context *c, const struct linear_tile *t, const OP &op,
+                      const float *norm, uint32_t n) {
+    const float *rows[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) rows[i] = op.row(t->row0 + min(8 * i + c->lane / 4, t->n - 1));
+    switch (t->plan.n_tiles8) {
+    case 1: group_resident<1, 4>(c, t, rows, norm, n); break;
+    case 2: group_resident<2, 4>(c, t, rows, norm, n); break;
+    case 4: group_passing<4, (RING_DEPTH >= 2 ? 2 : 1)>(c, t, rows, norm, n); break;
+    default: group_passing<8, 1>(c, t, rows, norm, n); break;
+    }
+}
+
+/* The sum over partials of image row r of a row block of the group, in order. */
+DEV float sum_partials(const struct linear_tile *t, uint32_t in_group, uint32_t token, uint32_t r) {
+    const uint32_t step = t->plan.tile * CUDA_PAGE_ROWS;
+    const float *p = t->partials + in_group * PARTIALS * step + token * CUDA_PAGE_ROWS + r;
+    const uint32_t n = min(t->k_tiles, (uint32_t)PARTIALS);
+    float sum = p[0];
+    for (uint32_t i = 1; i < n; i++) sum += p[i * step];
+    return sum;
+}
+
+/* Everything between two barriers that turns partial sums into results. */
+template <typename OP>
+DEV void group_finish(const struct warp_context *c, const struct linear_tile *t, const OP &op,
+                      uint32_t first, uint32_t end, float2 fetched) {
+    uint32_t n_items = (end - first) * 8 * t->n;
+    for (uint32_t i = c->thread; i < n_items; i += COMPUTE_THREADS) {
+        uint32_t r = i % 8, token = i / 8 % t->n, in_group = i / 8 / t->n;
+        if (i != c->thread) fetched = op.prefetch(first + in_group, r, token);
+        float v0 = sum_partials(t, in_group, token, r);
+        float v1 = sum_partials(t, in_group, token, r + 8);
+        op.finish(first + in_group, r, token, v0, v1, fetched);
+    }
+}
+
+/* Sums of squares and, when staged, the activations. Ends with a barrier. */
+template <typename OP>
+DEV void tile_prepare(const struct warp_context *c, const struct linear_tile *t, const OP &op,
+                      const float *norm) {
+    if (t->plan.n_tiles8 == 0) {
+        for (uint32_t i = 0; i < t->n; i++)
+            act_stage_row(c, op.row(t->row0 + i), norm, t->k, t->k_tiles * CUDA_PAGE_K,
+                          t->act + i * t->plan.act_stride, c->shared->warp_sum + i * WARPS);
+        sync_compute();
+        if (norm != nullptr && c->thread < t->n)
+            c->shared->inv_rms[c->thread] = inverse_rms(c->shared->warp_sum + c->thread * WARPS, t->k);
+    } else if (norm != nullptr) {
+        for (uint32_t i = c->warp; i < t->n; i += WARPS) {
+            float inv = rms_of_row(c, op.row(t->row0 + i), t->k);
+            if (c->lane == 0) c->shared->inv_rms[i] = inv;
+        }
+    }
+    /* Whoever needs inv_rms reads it after the barrier that follows the first group's pages. */
+}
+
+/* A token tile of the whole task. */
+template <typename OP>
+DEV void tile_run(struct warp_context *c, const struct linear_tile *t, OP &op, const float *norm) {
+    op.begin_tile(t->row0, t->n);
+    tile_prepare(c, t, op, norm);
+    for (uint32_t b = t->plan.block0; b < t->plan.block1;) {
+        uint32_t end = plan_group_end(&t->plan, b);
+        float2 fetched = make_float2(0, 0);
+        uint32_t i = c->thread;
+        if (i < (end - b) * 8 * t->n) fetched = op.prefetch(b + i / 8 / t->n, i % 8, i / 8 % t->n);
+        if (t->plan.n_tiles8 == 0)
+            group_staged(c, t, b, end);
+        else
+            group_direct(c, t, op, norm, end - b);
+        sync_compute();
+        group_finish(c, t, op, b, end, fetched);
+        sync_compute();
+        if (t->plan.unit_blocks != 0 && end % t->plan.unit_blocks == 0) {
+            op.finish_unit(end / t->plan.unit_blocks - 1);
+            sync_compute();
+        }
+        b = end;
+    }
+}
+
+/* A tile whose rows are all beyond the iteration's: its pages come all the same. */
+DEV void tile_skip(struct warp_context *c, const struct linear_plan *p, uint32_t k_tiles) {
+    for (uint32_t b = p->block0; b < p->block1;) {
+        uint32_t end = plan_group_end(p, b);
+        for (uint32_t i = b; i < end; i++) {
+            uint32_t turn = p->n_tiles8 == 0 ? plan_turn(c->turn, (i - b) * k_tiles) : c->turn;
+            for (uint32_t k = (c->warp - turn) % WARPS; k < k_tiles; k += PARTIALS) {
+                page_acquire(c);
+                page_release(c);
+            }
+        }
+        c->turn = plan_turn(c->turn, (end - b) * k_tiles);
+        b = end;
+    }
+}
+
+/* The task: its token rows, as far as the iteration has them (n_rows), tile by tile. */
+template <typename OP>
+DEV void linear_run(struct warp_context *c, const struct cuda_task *task, uint32_t n_rows, OP &op) {
+    struct linear_tile t;
+    t.plan = plan_linear(task->kind, task->unit0, task->unit1, task->row1 - task->row0,
+                         task->k_tiles);
+    t.k = task->k;
+    t.k_tiles = task->k_tiles;
+    t.act = c->scratch + t.plan.unit_bytes;
+    uint32_t act_bytes = t.plan.n_tiles8 == 0 ? t.plan.tile * t.plan.act_stride : 0;
+    t.partials = (float *)(t.act + act_bytes);
+    for (uint32_t row = task->row0; row < task->row1; row += t.plan.tile) {
+        uint32_t end = min(min(row + t.plan.tile, task->row1), n_rows);
+        if (row >= end) {
+            tile_skip(c, &t.plan, t.k_tiles);
+            continue;
+        }
+        t.row0 = row;
+        t.n = end - row;
+        tile_run(c, &t, op, (const float *)task->norm);
+    }
+}
+
+#endif

@@ -1,0 +1,393 @@
+/* sample.cuh - SAMPLE: the next token of each logit row, its log-probability, the request's state.
+ * The rules, and the random numbers, are those of kernels/cpu/sampling.h; here a block works on a
+ * row together. Sums of masses are integers and maxima have ties broken by token id, so no result
+ * depends on the order in which threads come.
+ *
+ * Greedy without penalties reads the LM head's parts and one block of logits. Everything else makes
+ * a working copy of the row in sample_scratch: logits after penalties, then (logit - max) /
+ * temperature; beside it the counts for the penalties.
+ *
+ * Scratch:  0      histogram[2048] of 64-bit masses
+ *           16384  struct sample_shared
+ */
+#ifndef QN_CUDA_COMMON_SAMPLE_CUH
+#define QN_CUDA_COMMON_SAMPLE_CUH
+
+#include "kernels/cuda/common/kv.cuh"
+#include "kernels/cuda/common/lm_head.cuh"
+#include "kernels/sampling_rng.h"
+
+enum { DIGIT_BITS = 11, N_DIGITS = 1 << DIGIT_BITS };
+#define SEEN        0x80000000u
+#define VOCAB_ROUND ((QN_VOCAB + 63) & ~63u)
+
+struct sample_shared {
+    uint64_t warp_mass[WARPS];
+    double warp_double[WARPS];
+    float warp_value[WARPS];
+    uint32_t warp_index[WARPS];
+    uint64_t mass; /* results of thread searches */
+    uint32_t digit, last, id;
+};
+
+struct sampler {
+    const struct warp_context *c;
+    struct sample_shared *s;
+    uint64_t *histogram;
+    float *logit;    /* [vocab] */
+    uint32_t *count; /* [vocab] */
+    /* The cuts so far: a token is a candidate if its key is below key, or equal with id <= id. */
+    uint32_t key[2], id[2];
+    float least; /* min-p: weights below are no candidates */
+    int n_cuts;
+};
+
+/* ---- over the block ---- */
+
+struct best {
+    float value;
+    uint32_t index;
+};
+
+DEV struct best better(struct best a, struct best b) {
+    return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
+}
+
+/* The largest value, the lowest index of equals; in every thread. */
+DEV struct best block_best(const struct warp_context *c, struct sample_shared *s, struct best b) {
+    for (int d = 16; d > 0; d /= 2) {
+        struct best o = {__shfl_xor_sync(~0u, b.value, d), __shfl_xor_sync(~0u, b.index, d)};
+        b = better(b, o);
+    }
+    if (c->lane == 0) {
+        s->warp_value[c->warp] = b.value;
+        s->warp_index[c->warp] = b.index;
+    }
+    sync_compute();
+    for (uint32_t w = 0; w < WARPS; w++)
+        b = better(b, best{s->warp_value[w], s->warp_index[w]});
+    sync_compute();
+    return b;
+}
+
+DEV uint64_t block_sum_u64(const struct warp_context *c, struct sample_shared *s, uint64_t v) {
+    for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(~0u, v, d);
+    if (c->lane == 0) s->warp_mass[c->warp] = v;
+    sync_compute();
+    v = 0;
+    for (uint32_t w = 0; w < WARPS; w++) v += s->warp_mass[w];
+    sync_compute();
+    return v;
+}
+
+DEV double block_sum_double(const struct warp_context *c, struct sample_shared *s, double v) {
+    for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(~0u, v, d);
+    if (c->lane == 0) s->warp_double[c->warp] = v;
+    sync_compute();
+    v = 0;
+    for (uint32_t w = 0; w < WARPS; w++) v += s->warp_double[w];
+    sync_compute();
+    return v;
+}
+
+/* ---- from the LM head's parts ---- */
+
+DEV struct best best_part(const struct warp_context *c, struct sample_shared *s, const float *part) {
+    struct best b = {-INFINITY, 0};
+    for (uint32_t i = c->thread; i < LM_PARTS; i += COMPUTE_THREADS)
+        b = better(b, best{act_load(part + 2 * i), i});
+    return block_best(c, s, b);
+}
+
+/* Log-softmax of one logit. */
+DEV float log_probability(const struct warp_context *c, struct sample_shared *s, const float *part,
+                          float most, float logit) {
+    double sum = 0;
+    for (uint32_t i = c->thread; i < LM_PARTS; i += COMPUTE_THREADS) {
+        float2 p = __ldcg((const float2 *)part + i);
+        if (p.y > 0) sum += (double)p.y * exp((double)p.x - (double)most);
+    }
+    sum = block_sum_double(c, s, sum);
+    return (float)((double)logit - (double)most - log(sum));
+}
+
+DEV uint32_t argmax_in_part(const struct warp_context *c, struct sample_shared *s,
+                            const float *logits, uint32_t part) {
+    struct best b = {-INFINITY, part * LM_BLOCK};
+    uint32_t i = part * LM_BLOCK + c->thread;
+    if (c->thread < LM_BLOCK && i < QN_VOCAB) b = better(b, best{not_nan(act_load(logits + i)), i});
+    return block_best(c, s, b).index;
+}
+
+/* ---- candidates and cuts ---- */
+
+/* A number that ascends as the float descends; no NaN. */
+DEV uint32_t descending(float x) {
+    uint32_t u = __float_as_uint(x + 0.0f);
+    return u >> 31 != 0 ? u : ~u & 0x7fffffffu;
+}
+
+DEV bool is_candidate(const struct sampler *p, uint32_t token, float logit) {
+    uint32_t key = descending(logit);
+    for (int i = 0; i < 2; i++)
+        if (i < p->n_cuts && (key > p->key[i] || (key == p->key[i] && token > p->id[i])))
+            return false;
+    return expf(logit) >= p->least;
+}
+
+/* What a candidate weighs against the limit of a cut. */
+DEV uint64_t mass_of(bool by_count, float logit) {
+    return by_count ? 1 : (uint64_t)(expf(logit) * 0x1p40f);
+}
+
+/* The first digit at which the mass before it plus its own reaches the limit, or the last with any
+ * mass; *before becomes the mass before it. Over the histogram, eight digits a thread. */
+DEV uint32_t search_digit(const struct sampler *p, double limit, uint64_t *before) {
+    const struct warp_context *c = p->c;
+    struct sample_shared *s = p->s;
+    const uint64_t *mine = p->histogram + 8 * c->thread;
+    uint64_t own = 0, upto;
+    uint32_t last = 0;
+    for (int i = 0; i < 8; i++) {
+        own += mine[i];
+        if (mine[i] != 0) last = 8 * c->thread + i;
+    }
+    upto = own;
+    for (int d = 1; d < 32; d *= 2) {
+        uint64_t o = __shfl_up_sync(~0u, upto, d);
+        if (c->lane >= d) upto += o;
+    }
+    if (c->lane == 31) s->warp_mass[c->warp] = upto;
+    if (c->thread == 0) {
+        s->digit = N_DIGITS;
+        s->last = 0;
+    }
+    sync_compute();
+    for (uint32_t w = 0; w < c->warp; w++) upto += s->warp_mass[w];
+    uint64_t sum = *before + upto - own;
+    atomicMax(&s->last, last);
+    if ((double)sum < limit || c->thread == 0)
+        for (uint32_t i = 0; i < 8; i++) {
+            sum += mine[i];
+            if ((double)sum >= limit) {
+                atomicMin(&s->digit, 8 * c->thread + i);
+                break;
+            }
+        }
+    sync_compute();
+    uint32_t digit = min(s->digit, s->last);
+    if (digit / 8 == c->thread) {
+        sum = *before + upto - own;
+        for (uint32_t i = 0; i < digit % 8; i++) sum += mine[i];
+        s->mass = sum;
+    }
+    sync_compute();
+    *before = s->mass;
+    sync_compute();
+    return digit;
+}
+
+/* The n-th (from 1) candidate with that key in order of token id; all of them when there are fewer. */
+DEV uint32_t nth_equal(const struct sampler *p, uint32_t key, uint64_t n) {
+    const struct warp_context *c = p->c;
+    struct sample_shared *s = p->s;
+    uint64_t equal = 0;
+    for (uint32_t i = c->thread; i < QN_VOCAB; i += COMPUTE_THREADS)
+        if (descending(p->logit[i]) == key && is_candidate(p, i, p->logit[i])) equal++;
+    if (block_sum_u64(c, s, equal) <= n) return ~0u;
+    if (c->thread == 0) s->id = ~0u;
+    uint64_t before = 0;
+    for (uint32_t base = 0; base < QN_VOCAB; base += COMPUTE_THREADS) {
+        uint32_t i = base + c->thread;
+        bool is = i < QN_VOCAB && descending(p->logit[i]) == key && is_candidate(p, i, p->logit[i]);
+        uint32_t ballot = __ballot_sync(~0u, is);
+        if (c->lane == 0) s->warp_mass[c->warp] = __popc(ballot);
+        sync_compute();
+        uint64_t rank = before + __popc(ballot & ((2u << c->lane) - 1));
+        for (uint32_t w = 0; w < WARPS; w++) {
+            if (w < c->warp) rank += s->warp_mass[w];
+            before += s->warp_mass[w];
+        }
+        if (is && rank == n) s->id = i;
+        sync_compute();
+        if (before >= n) break;
+    }
+    return s->id;
+}
+
+/* Cuts the candidates where the mass before reaches the limit. */
+DEV void cut_candidates(struct sampler *p, bool by_count, double limit) {
+    const struct warp_context *c = p->c;
+    uint32_t key = 0;
+    uint64_t before = 0;
+    for (int shift = 2 * DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
+        for (uint32_t i = c->thread; i < N_DIGITS; i += COMPUTE_THREADS) p->histogram[i] = 0;
+        sync_compute();
+        for (uint32_t i = c->thread; i < QN_VOCAB; i += COMPUTE_THREADS) {
+            float logit = p->logit[i];
+            uint32_t k = descending(logit);
+            if ((uint64_t)(k ^ key) >> shift >> DIGIT_BITS != 0 || !is_candidate(p, i, logit))
+                continue;
+            uint64_t mass = mass_of(by_count, logit);
+            if (mass != 0) atomicAdd(&p->histogram[k >> shift & (N_DIGITS - 1)], mass);
+        }
+        sync_compute();
+        key |= search_digit(p, limit, &before) << shift;
+    }
+    /* All tokens with this key weigh the same; how many of them does it take? */
+    uint32_t u = key >> 31 != 0 ? key : ~key & 0x7fffffffu;
+    uint64_t mass = mass_of(by_count, __uint_as_float(u)), n = 0;
+    while (mass != 0 && n < QN_VOCAB && (double)(before + n * mass) < limit) n++;
+    if (mass == 0) n = QN_VOCAB;
+    uint32_t id = nth_equal(p, key, n);
+    p->key[p->n_cuts] = key;
+    p->id[p->n_cuts] = id;
+    p->n_cuts++;
+}
+
+DEV void keep_top_p(struct sampler *p, float top_p) {
+    uint64_t total = 0;
+    for (uint32_t i = p->c->thread; i < QN_VOCAB; i += COMPUTE_THREADS)
+        if (is_candidate(p, i, p->logit[i])) total += mass_of(false, p->logit[i]);
+    total = block_sum_u64(p->c, p->s, total);
+    cut_candidates(p, false, (double)total * (double)top_p);
+}
+
+/* ---- draw ---- */
+
+/* The candidate with the largest logit + noise, the lowest id of equals. Noise is at most -log(v),
+ * so a token with v beyond weight / exp(best) cannot win; 1 % covers the rounding. */
+DEV uint32_t draw(const struct sampler *p, uint64_t seed, uint32_t output_position) {
+    struct best b = {-INFINITY, ~0u};
+    float bound = INFINITY;
+    for (uint32_t quad = p->c->thread; quad < (QN_VOCAB + 3) / 4; quad += COMPUTE_THREADS) {
+        uint32_t words[4];
+        rng_quad(seed, output_position, quad, words);
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t token = 4 * quad + i;
+            if (token >= QN_VOCAB) break;
+            float logit = p->logit[token], v = rng_uniform(words[i]);
+            if (!is_candidate(p, token, logit) || v > bound * expf(logit)) continue;
+            float score = logit + rng_gumbel(v);
+            if (!(score > b.value)) continue;
+            b = best{score, token};
+            bound = score > -60.0f ? 1.01f * expf(-score) : INFINITY;
+        }
+    }
+    return block_best(p->c, p->s, b).index;
+}
+
+/* ---- one row ---- */
+
+DEV bool has_penalties(const struct rt_sampling *q) {
+    return q->repetition_penalty != 1.0f || q->presence_penalty != 0.0f ||
+           q->frequency_penalty != 0.0f;
+}
+
+DEV float penalize(const struct rt_sampling *q, float logit, uint32_t count) {
+    if ((count & SEEN) == 0) return logit;
+    logit = logit > 0 ? logit / q->repetition_penalty : logit * q->repetition_penalty;
+    uint32_t n = count & ~SEEN;
+    if (n == 0) return logit;
+    return logit - q->frequency_penalty * (float)n - q->presence_penalty;
+}
+
+DEV void count_tokens(const struct sampler *p, const int32_t *tokens, uint32_t n_prompt,
+                      uint32_t n_known) {
+    for (uint32_t i = p->c->thread; i < QN_VOCAB; i += COMPUTE_THREADS) p->count[i] = 0;
+    sync_compute();
+    for (uint32_t i = p->c->thread; i < n_known; i += COMPUTE_THREADS) {
+        uint32_t *count = p->count + (uint32_t)load_index_l2(tokens + i);
+        atomicOr(count, SEEN);
+        if (i >= n_prompt) atomicAdd(count, 1u);
+    }
+    sync_compute();
+}
+
+/* The working copy; returns its largest. */
+DEV struct best copy_logits(const struct sampler *p, const struct rt_sampling *q,
+                            const float *logits, bool penalties) {
+    struct best b = {-INFINITY, 0};
+    for (uint32_t i = p->c->thread; i < QN_VOCAB; i += COMPUTE_THREADS) {
+        float logit = not_nan(act_load(logits + i));
+        if (penalties) logit = penalize(q, logit, __ldcg(p->count + i));
+        p->logit[i] = logit;
+        b = better(b, best{logit, i});
+    }
+    return block_best(p->c, p->s, b);
+}
+
+DEV uint32_t choose_slowly(struct sampler *p, const struct rt_sampling *q, const int32_t *tokens,
+                           const struct rt_slot *slot, const float *logits) {
+    const bool penalties = has_penalties(q);
+    if (penalties) count_tokens(p, tokens, slot->n_prompt, slot->n_known);
+    struct best b = copy_logits(p, q, logits, penalties);
+    if (!(q->temperature > 0) || !isfinite(b.value)) return b.value > -INFINITY ? b.index : 0;
+    for (uint32_t i = p->c->thread; i < QN_VOCAB; i += COMPUTE_THREADS)
+        p->logit[i] = (p->logit[i] - b.value) / q->temperature;
+    sync_compute();
+    if (q->top_k > 0 && q->top_k < QN_VOCAB) cut_candidates(p, true, (double)q->top_k);
+    if (q->top_p < 1) keep_top_p(p, q->top_p);
+    if (q->min_p > 0) p->least = q->min_p;
+    return draw(p, q->seed, slot->n_known - slot->n_prompt);
+}
+
+DEV bool is_stop(const struct rt_request *q, int32_t token) {
+    if (q->sampling.ignore_eos != 0) return false;
+    for (uint32_t i = 0; i < q->n_stop && i < RT_MAX_STOP_IDS; i++)
+        if (q->stop[i] == token) return true;
+    return false;
+}
+
+/* Appends a token to the request and decides whether it ends. One thread. */
+DEV void append_token(const struct rt_batch *b, uint32_t slot_idx, int32_t token, float logprob) {
+    struct rt_slot *slot = &b->slots[slot_idx];
+    uint64_t at = (uint64_t)slot_idx * b->max_model_len + slot->n_known;
+    b->tokens[at] = token;
+    b->logprobs[at] = logprob;
+    slot->n_known++;
+    if (is_stop(&b->requests[slot_idx], token))
+        slot->finish = RT_FINISH_STOP;
+    else if (slot->n_known >= slot->n_limit)
+        slot->finish = RT_FINISH_LENGTH;
+}
+
+DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
+    const struct rt_batch *b = &c->shared->batch;
+    const float *logits = (const float *)task->in + (uint64_t)row * QN_VOCAB;       /* [L, V] */
+    const float *part = (const float *)task->more + (uint64_t)row * LM_PARTS * 2; /* [L, n, 2] */
+    const uint32_t slot_idx = row_slot(b, (uint32_t)load_index_l2(b->rows.logit_row + row));
+    /* Slots change between iterations and were written by other blocks: not through L1. */
+    const volatile struct rt_slot *from = &b->slots[slot_idx];
+    struct rt_slot slot = {};
+    slot.n_known = from->n_known;
+    slot.n_prompt = from->n_prompt;
+    struct rt_sampling q;
+    uint32_t *words = (uint32_t *)&q;
+    const uint32_t *request = (const uint32_t *)&b->requests[slot_idx].sampling;
+#pragma unroll
+    for (int i = 0; i < sizeof q / 4; i++) words[i] = __ldcg(request + i);
+    struct sample_shared *s = (struct sample_shared *)(c->scratch + N_DIGITS * 8);
+    struct best most = best_part(c, s, part);
+    uint32_t token;
+    if (!(q.temperature > 0) && !has_penalties(&q)) {
+        token = argmax_in_part(c, s, logits, most.index);
+    } else {
+        float *work = c->args->sample_scratch + (uint64_t)row * 2 * VOCAB_ROUND;
+        struct sampler p = {c, s, (uint64_t *)c->scratch, work, (uint32_t *)(work + VOCAB_ROUND),
+                            {0, 0}, {0, 0}, -1.0f, 0};
+        token = choose_slowly(&p, &q, b->tokens + (uint64_t)slot_idx * b->max_model_len, &slot,
+                              logits);
+    }
+    float logprob = log_probability(c, s, part, most.value, act_load(logits + token));
+    if (c->thread != 0) return;
+    if (task->out != 0) ((int32_t *)task->out)[row] = (int32_t)token;
+    append_token(b, slot_idx, (int32_t)token, logprob);
+}
+
+DEV void run_sample(struct warp_context *c, const struct cuda_task *task) {
+    uint32_t end = min(task->row1, c->shared->batch.rows.n_logit_rows);
+    for (uint32_t row = task->row0; row < end; row++) sample_row(c, task, row);
+}
+
+#endif

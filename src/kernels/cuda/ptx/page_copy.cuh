@@ -1,0 +1,43 @@
+/* page_copy.cuh - one page of weights from global into shared memory, completing on a barrier.
+ *
+ * sm_90 and later: one bulk copy issued by lane 0. Before that: 16-byte asynchronous copies by the
+ * whole warp. Either way the barrier's phase completes when all bytes have landed; the barrier was
+ * initialised with page_copy_arrivals(). All lanes of the warp call it together.
+ */
+#ifndef QN_CUDA_PTX_PAGE_COPY_CUH
+#define QN_CUDA_PTX_PAGE_COPY_CUH
+
+#include "kernels/cuda/ptx/memory.cuh"
+
+#if __CUDA_ARCH__ >= 900
+
+DEV uint32_t page_copy_arrivals(void) { return 1; }
+
+/* The bytes are read once per iteration: first to leave the L2. */
+DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
+                               uint32_t lane) {
+    if (lane != 0) return;
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                     ptx_shared_address(full)),
+                 "r"(bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(ptx_shared_address(dst)),
+                 "l"(src), "r"(bytes), "r"(ptx_shared_address(full)), "l"(0x12F0000000000000ull)
+                 : "memory");
+}
+
+#else
+
+DEV uint32_t page_copy_arrivals(void) { return 32; }
+
+DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
+                               uint32_t lane) {
+    for (uint32_t i = lane * 16; i < bytes; i += 32 * 16)
+        copy16_async((char *)dst + i, (const char *)src + i);
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(ptx_shared_address(full))
+                 : "memory");
+}
+
+#endif
+#endif
