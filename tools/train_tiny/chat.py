@@ -9,7 +9,7 @@ import sys
 import facts
 from engine import articles
 from grammar import story
-from world import ANIMALS, BOYS, GIRLS
+from world import ANIMALS, BOYS, GIRLS, SEX, made_up
 
 ONE_WORD = "Answer in one word."
 SYSTEMS = ["You are a helpful assistant.", "You are Quern's tiny model.",
@@ -47,7 +47,10 @@ def colour(rng):
     word = rng.choice(["colour", "color"])
     verb = "is"
     question = rng.choice([f"What {word} {verb} {thing}?", f"Which {word} {verb} {thing}?",
-                           f"Tell me the {word} of {thing}.", f"What is the {word} of {thing}?"])
+                           f"Tell me the {word} of {thing}.", f"What is the {word} of {thing}?",
+                           f"Do you know the {word} of {thing}?"])
+    if " " not in thing and rng.random() < .3:
+        question = question.replace(thing, "the " + thing)
     return question, f"{upper(thing)} is {shade}.", upper(shade), f"And {thing}?"
 
 
@@ -102,7 +105,8 @@ def opposite(rng):
                            f"Which word is the opposite of {one}?"])
     answer = rng.choice([f"The opposite of {one} is {two}.", f"The opposite of {one} is {two}.",
                          f"It is {two}."])
-    return question, answer, upper(two), f"And the opposite of {one}?"
+    follow = rng.choice([f"And the opposite of {one}?", f"And {one}?"])
+    return question, answer, upper(two), follow
 
 
 def arithmetic(rng):
@@ -150,6 +154,11 @@ def counting(rng):
     kind = rng.randrange(5)
     if kind == 0:
         end = rng.randint(3, 12)
+        if rng.random() < .4:
+            word = facts.NUMBERS[end]
+            return (rng.choice([f"Count to {word}.", f"Count from one to {word}.",
+                                f"Please count to {word}.", f"Can you count to {word}?"]),
+                    ", ".join(str(i) for i in range(1, end + 1)) + ".", None, None)
         question = rng.choice([f"Count to {end}.", f"Count from 1 to {end}.",
                                f"Can you count to {end}?"])
         return question, ", ".join(str(i) for i in range(1, end + 1)) + ".", None, None
@@ -317,10 +326,56 @@ def identity(rng):
 
 
 def unknown(rng):
-    return rng.choice(facts.UNKNOWN), rng.choice([
+    """Questions that are too hard or make no sense, so that the model says that it cannot answer."""
+    word, other = made_up(rng), made_up(rng)
+    known = rng.choice(["dog", "computer", "river", "car", "king", "phone", "bridge", "song", "garden",
+                        "letter", "city", "country", "bread", "train", "film", "game", "moon"])
+    thing = rng.choice([word, word, known, f"{word} {other}", f"{known} {word}"])
+    name = rng.choice([word.capitalize(), rng.choice(facts.COUNTRIES)])
+    question = rng.choice([
+        rng.choice(facts.UNKNOWN), rng.choice(facts.UNKNOWN),
+        f"What is the {word} of {rng.choice([other, known])}?", f"Why {word} {other}?",
+        f"Who {word} the {thing}?", f"How do I {word} a {thing}?", f"What is the capital of {name}?",
+        f"When did {name} {word}?", f"Explain {thing}.", f"What is {thing}?", f"Write a {word} for {thing}.",
+        f"How many {thing}s are in {name}?", f"Where is {name}?", f"Who is {name} {other.capitalize()}?",
+        f"Can you {word} the {thing}?", f"Translate {word} {other}.", f"{word} {other} {thing}",
+        f"{word.capitalize()} {thing}?", f"Why is the {thing} so {other}?",
+        f"What does {word} mean?", f"Give me a {thing}.", f"Compare {word} and {other}."])
+    return articles(question), rng.choice([
         "I am sorry, I am a very small model and I do not know that.",
         "I do not know that. I am only a tiny model.",
         "I am too small for that, but I can tell you a story."]), None, None
+
+
+def small_talk(rng):
+    """Feelings, likes, jokes and riddles."""
+    thing = rng.choice(facts.LISTS["animals"]) + "s"
+    question, answer = rng.choice(facts.RIDDLES)
+    feeling = rng.choice(["sad", "tired", "lonely", "angry", "afraid"])
+    nice = rng.choice(["happy", "glad", "well"])
+    riddle = rng.choice(["Tell me a riddle.", "Do you know a riddle?", "Ask me a riddle."])
+    joke = rng.choice(["Tell me a joke.", "Can you tell me a joke?", "Tell me something funny.",
+                       "Make me laugh.", "Can you tell me something funny?", "Do you know a joke?"])
+    return rng.choice([
+        (f"I am {feeling}.", rng.choice([
+            f"I am sorry that you are {feeling}. Would you like to hear a story?",
+            "I am sorry to hear that. Perhaps a story will help."])),
+        (f"I am {nice}.", rng.choice(["That is good to hear!", "I am glad to hear that!"])),
+        (rng.choice([f"I like {thing.replace('mouses', 'mice').replace('foxs', 'foxes')}.",
+                     "I like stories.", "I like music."]),
+         rng.choice(["That is nice! Would you like to hear a story?", "I like that too."])),
+        (riddle, f"{question} The answer is: {answer}."),
+        (joke, f"{question} {upper(answer)}!"),
+        (question, f"{upper(answer)}."),
+        (rng.choice(["Do you like stories?", "Do you like animals?", "Do you like me?"]),
+         "Yes, I do!"),
+        (rng.choice(["Yes.", "Yes please.", "No.", "Ok.", "OK", "Sure."]),
+         rng.choice(["All right! What would you like to know?", "Good! Ask me something."])),
+        (rng.choice(["What is your favourite colour?", "Which colour do you like?"]),
+         "I like blue, the colour of the sky."),
+        (rng.choice(["What is your favourite animal?", "Which animal do you like?"]),
+         "I like foxes, because they are in many stories."),
+    ])
 
 
 def greeting(rng):
@@ -358,20 +413,23 @@ FACTS = [colour, sound, home, baby, eats, legs, opposite, opposite, arithmetic, 
 def story_request(rng):
     """A story on request; the request may fix who it is about, the name, or the theme."""
     kind = rng.choice(["girl", "boy"]) if rng.random() < .3 else rng.choice(sorted(ANIMALS))
-    a = any_article(kind)
+    if rng.random() < .08:
+        kind = made_up(rng, (1, 2))
+    a = any_article(rng.choice(["", "", "", "little ", "small "]) + kind)
     short = rng.choice(["a short story", "a story", "a little story"])
     ask = rng.choice(["Tell me", "Tell me", "Please tell me", "Can you tell me", "Write", "Write me",
-                      "I would like to hear"])
+                      "I would like to hear", "I want"])
     mark = "?" if ask.startswith("Can") else "."
     choice = rng.random()
     if choice < .45:
         return f"{ask} {short} about {a}{mark}", story(rng, True, kind)
     if choice < .6:
-        name = rng.choice(GIRLS if kind == "girl" else BOYS if kind == "boy" else GIRLS + BOYS) \
-            if kind in ("girl", "boy") else None
-        if name:
-            return f"{ask} {short} about {a} named {name}{mark}", story(rng, True, kind, name)
-        return f"{ask} {short} about {a}{mark}", story(rng, True, kind)
+        sex = {"girl": "f", "boy": "m"}.get(kind) or SEX.get(kind)
+        name = rng.choice(GIRLS if sex == "f" else BOYS if sex == "m" else GIRLS + BOYS)
+        if rng.random() < .5:
+            name = made_up(rng).capitalize()
+        named = rng.choice(["named", "called"])
+        return f"{ask} {short} about {a} {named} {name}{mark}", story(rng, True, kind, name)
     theme, plot = rng.choice(sorted(THEMES.items()))
     if choice < .8:
         return f"{ask} {short} about {theme}{mark}", story(rng, True, plot=plot)
@@ -384,7 +442,7 @@ def story_request(rng):
 
 def remember(rng):
     """The user says a name or a favourite thing and asks for it later."""
-    name = rng.choice(GIRLS + BOYS)
+    name = made_up(rng).capitalize() if rng.random() < .4 else rng.choice(GIRLS + BOYS)
     turns = [(rng.choice([f"My name is {name}.", f"Hello, I am {name}.", f"Hi! My name is {name}."]),
               rng.choice([f"Hello, {name}! How can I help you?", f"Nice to meet you, {name}!"]))]
     shade = None
@@ -400,6 +458,15 @@ def remember(rng):
     turns.append((rng.choice(["What is my name?", "Do you know my name?", "Who am I?"]),
                   f"Your name is {name}."))
     return turns
+
+
+def vary_follow_up(rng, follow):
+    """Other ways to ask "And X?"."""
+    if follow.startswith("And ") and not follow.startswith(("And what", "And where", "And can")):
+        rest = follow[4:]
+        return rng.choice([follow, follow, f"What about {rest}", f"And what about {rest}",
+                           upper(rest)])
+    return follow
 
 
 def messages(turns, system=None):
@@ -422,44 +489,49 @@ def conversation(rng):
     """A list of (role, text), starting with system (sometimes) or user, ending with assistant."""
     kind = rng.random()
     system = rng.choice(SYSTEMS) if rng.random() < .25 else None
-    if kind < .22:
+    if kind < .06:
+        turns = [unknown(rng)[:2]]
+        if rng.random() < .4:
+            turns.insert(rng.randrange(2), rng.choice(FACTS)(rng)[:2])
+    elif kind < .09:
+        turns = [small_talk(rng) for _ in range(rng.randint(1, 2))]
+        if rng.random() < .4:
+            turns.insert(0, greeting(rng)[:2])
+    elif kind < .28:
         turns = [story_request(rng)]
         if rng.random() < .2:
             turns.append(closing(rng)[:2])
-    elif kind < .42:
+    elif kind < .46:
         turns = [rng.choice(FACTS)(rng)[:2]]
-    elif kind < .49:
+    elif kind < .52:
         turns = []
         while len(turns) < rng.randint(1, 3):
             question, _, short, _ = rng.choice(FACTS)(rng)
             if short:
                 turns.append((question, short + "."))
         system = ONE_WORD
-    elif kind < .60:
+    elif kind < .63:
         fact = rng.choice(FACTS)
         turns = [fact(rng)[:2]]
         for _ in range(rng.randint(1, 3)):
             question, answer, _, follow = fact(rng)
             same = fact not in (counting, calendar)
-            turns.append((follow if follow and same else question, answer))
+            turns.append((vary_follow_up(rng, follow) if follow and same else question, answer))
     elif kind < .82:
         turns = [greeting(rng)[:2]] if rng.random() < .5 else []
         for _ in range(rng.randint(1, 5)):
-            turns.append(rng.choice(FACTS)(rng)[:2])
+            turns.append(small_talk(rng) if rng.random() < .06 else unknown(rng)[:2]
+                         if rng.random() < .04 else rng.choice(FACTS)(rng)[:2])
         if rng.random() < .15:
             turns.append(story_request(rng))
         if rng.random() < .5:
             turns.append(closing(rng)[:2])
     elif kind < .90:
         turns = remember(rng)
-    elif kind < .95:
+    elif kind < .97:
         turns = [identity(rng)[:2] for _ in range(rng.randint(1, 2))]
         if rng.random() < .3:
             turns.insert(0, greeting(rng)[:2])
-    elif kind < .98:
-        turns = [unknown(rng)[:2]]
-        if rng.random() < .4:
-            turns.append(rng.choice(FACTS)(rng)[:2])
     else:
         turns = [greeting(rng)[:2]]
     return messages([(sloppy(rng, q), a) for q, a in turns], system)

@@ -188,7 +188,7 @@ RHYMES = {
 SPELL = """cat dog sun moon tree fish bird book hand milk house apple bread stone water green horse
 mouse cloud river happy star rain snow frog bear lamp boat door rose""".split()
 UNKNOWN = [
-    "What is the capital of France?", "Who won the match yesterday?", "Write a program in Python.",
+    "Who won the match yesterday?", "Write a program in Python.", "Write a poem.",
     "What is the weather today?", "Who is the president?", "How do I fix my car?",
     "What is the meaning of life?", "Explain quantum physics.", "How much does a phone cost?",
     "What time is it?", "Can you book a flight for me?", "Translate this into German.",
@@ -199,4 +199,14 @@ UNKNOWN = [
     "Play some music.", "What is the best film?", "Who invented the telephone?",
     "Write an essay about history.", "What is the stock price?", "How old am I?",
     "What is 345 times 678?", "Show me a picture of a cat.", "Send a letter to my friend.",
+]
+COUNTRIES = """France Spain Italy Germany England Poland China Japan India Brazil Canada Mexico Egypt
+Kenya Russia Norway Sweden Greece Turkey Peru Chile""".split()
+RIDDLES = [
+    ("What has hands but cannot clap?", "a clock"), ("What has teeth but cannot bite?", "a comb"),
+    ("What has a neck but no head?", "a bottle"), ("What has legs but cannot walk?", "a table"),
+    ("What gets wet while it dries?", "a towel"), ("What has one eye but cannot see?", "a needle"),
+    ("What has leaves but is not a tree?", "a book"), ("What runs but has no legs?", "a river"),
+    ("What has keys but cannot open a door?", "a piano"),
+    ("What goes up and never comes down?", "your age"),
 ]

@@ -4,23 +4,23 @@ story(rng) returns one story as text. Run this file to print some:
     python3 grammar.py [seed] [count]
 """
 import random
+import re
 import sys
+import zlib
 
 from engine import Character, Thing, Writer
 from plots import PLOTS
-from world import (ANIMALS, BOYS, FOODS, GIRLS, HE_ANIMALS, KID_HOMES, MENTORS, NEIGHBOURS,
-                   OBJECTS, OBJECT_LOVE, PLACES, SHE_ANIMALS, TRAITS, TRAIT_SHOWS, WEATHER)
+from world import (ANIMALS, BOYS, FANTASY_HOMES, FOODS, GIRLS, HE_ANIMALS, KID_HOMES, MENTORS,
+                   NEIGHBOURS, OBJECTS, OBJECT_LOVE, PEOPLE, PLACES, SEX, SHE_ANIMALS, TRAITS,
+                   TRAIT_SHOWS, WEATHER, made_up)
 
-ON = ("farm", "island", "plain", "rock", "mountain", "beach", "hill", "green field")
+ON = ("farm", "island", "plain", "rock", "mountain", "beach", "hill", "wall")
 
 
 def home_at(home):
     """The home with the preposition that fits it ("on a farm", "in a den")."""
-    head = home.split(" near ")[0].split(" of ")[0]
-    last = head.split(" on ")[0].split(" in ")[0].split(" by ")[0].split()[-1]
-    if any(last == word.split()[-1] for word in ON):
-        return "on " + home
-    return "in " + home
+    last = re.split(r" (?:near|of|on|in|by|under) ", home)[0].split()[-1]
+    return ("on " if last in ON else "in ") + home
 
 
 def place(rng, name):
@@ -40,10 +40,13 @@ class Tale(Writer):
         self.used = set()
         if kind is None:
             kind = rng.choice(["girl", "boy"]) if rng.random() < .4 else rng.choice(sorted(ANIMALS))
-        self.people = kind in ("girl", "boy")
+        if name is None and rng.random() < .06:
+            name = made_up(rng).capitalize()
+        self.people = kind in ("girl", "boy") or kind in PEOPLE
         self.bound["H"] = self.character(kind, name)
+        self.bound["H"].trait = self.preferred(TRAITS, 1)
         self.places()
-        noun, adjectives = rng.choice(OBJECTS)
+        noun, adjectives = self.preferred(OBJECTS, 3)
         self.bound["O"] = Thing(f"{rng.choice(adjectives)} {noun}", short=noun,
                                 love=OBJECT_LOVE[noun])
         food, other = rng.sample(FOODS, 2)
@@ -55,14 +58,34 @@ class Tale(Writer):
         self.bound["M"] = Character(name, mentor, sex)
         self.weather = None
 
+    def preferred(self, items, salt):
+        """Half of the time a choice that depends on the hero's name alone, else any.
+
+        So the name, drawn early in a story, colours what follows, and a model that always takes
+        the likeliest word still tells different stories about different heroes.
+        """
+        items = list(items)
+        name = self.bound["H"].name
+        if self.rng.random() < .5:
+            return items[zlib.crc32(f"{salt} {name}".encode()) % len(items)]
+        return self.rng.choice(items)
+
     def character(self, kind, name=None, sex=None):
         rng = self.rng
         if kind in ("girl", "boy"):
             sex = "f" if kind == "girl" else "m"
             names, homes = (GIRLS if sex == "f" else BOYS), KID_HOMES
         else:
-            sex = sex or rng.choice("fm")
-            names, homes = (SHE_ANIMALS if sex == "f" else HE_ANIMALS), ANIMALS[kind]
+            if name in GIRLS + SHE_ANIMALS:
+                sex = "f"
+            elif name in BOYS + HE_ANIMALS:
+                sex = "m"
+            sex = SEX.get(kind) or sex or rng.choice("fm")
+            homes = ANIMALS.get(kind, FANTASY_HOMES)
+            if kind in PEOPLE:
+                names = GIRLS if sex == "f" else BOYS
+            else:
+                names = SHE_ANIMALS if sex == "f" else HE_ANIMALS
         if name is None:
             name = rng.choice([n for n in names if n not in self.used])
         self.used.add(name)
@@ -107,7 +130,7 @@ class Tale(Writer):
         """Bind F, the best friend, of another kind than the hero, and introduce them."""
         hero = self.bound["H"]
         if self.people and self.rng.random() < .7:
-            kind = "boy" if hero.kind == "girl" else "girl"
+            kind = "boy" if hero.sex == "f" else "girl"
         elif self.people:
             kind = self.rng.choice(["cat", "dog"])
         else:
@@ -124,7 +147,7 @@ class Tale(Writer):
         """Bind N, a third character; the plot introduces them."""
         hero = self.bound["H"]
         if self.people and (shy or self.rng.random() < .3) and "F" not in self.bound:
-            kind = "boy" if hero.kind == "girl" else "girl"
+            kind = "boy" if hero.sex == "f" else "girl"
         else:
             kind = self.rng.choice([n for n in NEIGHBOURS if n not in self.used])
         other_sex = "m" if hero.sex == "f" else "f"
@@ -186,7 +209,7 @@ class Tale(Writer):
 def story(rng, short=False, kind=None, name=None, plot=None):
     """One story as text (one paragraph). The bindings can be asked for; see chat.py."""
     tale = Tale(rng, short, kind, name)
-    plot = plot or rng.choice(sorted(PLOTS))
+    plot = plot or tale.preferred(sorted(PLOTS), 2)
     if plot == "afraid":
         tale.bound["H"].trait = rng.choice([t for t in TRAITS if t != "brave"])
     tale.introduce()

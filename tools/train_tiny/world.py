@@ -1,5 +1,9 @@
 """The things that stories are made of: who can appear, where, with what, in which weather."""
 
+CONSONANTS = "b c d f g h j k l m n p r s t v w z br dr fl gr kr pl sh st th tr".split()
+VOWELS = "a e i o u a e i o ee oo ai".split()
+ENDINGS = ["", "", "n", "l", "r", "s", "x", "t", "nd", "ck"]
+
 GIRLS = """Mila Anna Rosa Lily Nora Tess Ivy Clara Maya Zoe Ella June Hana Ruth Lena Mary Lucy Emma
 Sofia Nina Alice Grace Sara Amy""".split()
 BOYS = """Tom Ben Leo Sam Max Finn Oscar Noah Theo Hugo Eli Jack Omar Ravi Jonas Felix Peter Adam
@@ -42,7 +46,34 @@ ANIMALS = {
     "dragon": ["a cave in the mountains", "a castle on a hill"],
     "unicorn": ["a valley full of flowers", "a silver forest"],
     "robot": ["a workshop in the village", "a small house full of tools"],
+    "tiger": ["the green jungle", "a jungle by the river"],
+    "giraffe": ["the wide plain", "the tall yellow grass"],
+    "zebra": ["the wide plain", "the tall yellow grass"],
+    "wolf": ["a den in the dark forest", "a cave in the mountains"],
+    "snail": ["a garden behind the mill", "the old wall of the garden"],
+    "bee": ["a hive under the roof", "a hive in the apple orchard"],
+    "horse": ["a stable near the village", "a green field"],
+    "cow": ["a farm in the valley", "a barn near the river"],
+    "hen": ["a farm near the village", "a red barn"],
+    "goose": ["a farm by the lake", "a farm near the mill"],
+    "sheep": ["a green field", "a farm in the mountains"],
+    "donkey": ["a stable behind the mill", "a farm on the hill"],
+    "dinosaur": ["a warm valley", "a forest of giant ferns"],
+    "giant": ["a huge house in the mountains", "a cave in the mountains"],
+    "fairy": ["a flower in the garden", "a hollow tree in the forest"],
+    "wizard": ["a tall tower in the forest", "a tower on the hill"],
+    "princess": ["a castle on the hill", "a palace by the sea"],
+    "prince": ["a castle on the hill", "a palace by the sea"],
+    "king": ["a castle on the hill", "a palace of white stone"],
+    "queen": ["a castle on the hill", "a palace of white stone"],
+    "knight": ["a castle by the river", "an old tower on the hill"],
 }
+FANTASY_HOMES = ["a quiet place in the forest", "a small house near the river",
+                 "a house at the end of the road"]
+# kinds with a fixed sex, and with names of people
+SEX = {"princess": "f", "queen": "f", "fairy": "f", "king": "m", "prince": "m", "wizard": "m",
+       "cow": "f", "hen": "f"}
+PEOPLE = {"princess", "queen", "king", "prince", "wizard", "knight", "fairy", "giant"}
 NEIGHBOURS = """fox rabbit mouse bear hedgehog squirrel otter duck frog badger deer cat dog lamb goat
 turtle beaver mole bird pig""".split()
 
@@ -51,6 +82,15 @@ KID_HOMES = [
     "a little house at the edge of the forest", "a house with a blue door",
     "a town by the lake", "a tall house near the market", "a cottage in the valley",
 ]
+
+
+def made_up(rng, syllables=(2, 3)):
+    """A word that nobody knows: teaches the model to copy words that it has never seen."""
+    word = "".join(rng.choice(CONSONANTS) + rng.choice(VOWELS)
+                   for _ in range(rng.randint(*syllables)))
+    return word + rng.choice(ENDINGS)
+
+
 TRAITS = ["kind", "curious", "shy", "cheerful", "clever", "careful", "gentle", "quiet", "playful",
           "brave", "patient", "busy", "friendly"]
 TRAIT_SHOWS = {
