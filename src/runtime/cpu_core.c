@@ -141,6 +141,7 @@ static int open_parts(struct diag *d, struct cpu_core *core, const struct layout
     char *state = core->map, *mail = core->map + at->mail;
     rt_memory_bind(&core->memory, p, p, state, mail, &core->rt, &batch);
     rt_memory_init(&core->memory, p, state, mail, &batch);
+    core->rt.trace = core->config.trace;
     core->batch = core->rt.batch;
     TRY(bind_tensors(d, core, at));
     TRY(bind_kernels(d, core, at));

@@ -28,6 +28,7 @@ struct cpu_config {
     bool no_steal;                         /* idle workers leave others' JIT tasks alone */
     bool no_pin;                           /* threads may move between CPUs */
     bool serve; /* threads wait for requests; otherwise cpu_backend_run runs until idle */
+    struct rt_trace *trace; /* borrowed; rt_trace.h; NULL: no trace */
     cpu_run_task *run_task; /* NULL: the kernels. If set, weights and kernels are not touched */
     void *user;
 };

@@ -247,13 +247,15 @@ RT_FN void rt_boundary_idle(const struct rt *rt, uint32_t bell) {
 RT_FN void rt_boundary(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     uint32_t bell;
+    rt_trace(rt, w->id, RT_TRACE_DONE, 0, c->iteration);
     if (!rt_boundary_prepare(rt, &bell)) {
+        rt_trace(rt, w->id, RT_TRACE_IDLE, 0, c->iteration);
         rt_boundary_idle(rt, bell);
         return;
     }
     const struct prog_variant *v = &rt->variants[c->variant];
     uint32_t epoch = c->epoch;
-    RT_TRACE(w->id, RT_TRACE_ITER, c->iteration);
+    rt_trace_iteration(rt, w->id);
     rt_host_store_release(&rt->mail->heartbeat, c->iteration);
     rt_host_add_release(&rt->mail->progress, 1);
     rt_store_release(&rt->shared->published, c->iteration << RT_VARIANT_BITS | c->variant);

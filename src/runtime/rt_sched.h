@@ -14,6 +14,7 @@
 #define QN_RUNTIME_RT_SCHED_H
 
 #include "runtime/rt_event.h"
+#include "runtime/rt_trace.h"
 
 /* Hands one task to the next worker that has room. 0: every queue is full. */
 RT_FN int rt_sched_hand(const struct rt *rt, struct rt_sched *s, uint32_t task) {
@@ -21,7 +22,7 @@ RT_FN int rt_sched_hand(const struct rt *rt, struct rt_sched *s, uint32_t task) 
         uint32_t to = s->to;
         s->to = to + 1 < rt->n_workers ? to + 1 : 0;
         if (rt_queue_push(rt_jit_queue(rt, to), rt->jit_mask, task)) {
-            RT_TRACE(to, RT_TRACE_HAND, task);
+            rt_trace_sched(rt, (uint32_t)(s - rt->scheds), RT_TRACE_HAND, to, task);
             return 1;
         }
     }
@@ -95,6 +96,7 @@ RT_FN void rt_sched_retry(const struct rt *rt, struct rt_worker *w) {
 RT_FN void rt_trigger(const struct rt *rt, struct rt_worker *w, uint32_t event, uint32_t epoch,
                       uint32_t end) {
     if (event == PROG_NONE || !rt_event_trigger(rt, event, epoch)) return;
+    rt_trace(rt, w->id, RT_TRACE_PUBLISH, 0, event);
     if (event == end)
         w->boundary = 1;
     else if (rt->events[event].n_jit > 0)

@@ -38,20 +38,6 @@
 #define RT_FN static inline
 #endif
 
-/* Trace points: (worker, kind, what). A build that wants them defines RT_TRACE before this header;
- * by default they are nothing. */
-enum rt_trace_kind {
-    RT_TRACE_READY, /* task: its event was seen activated, it was popped or it is next */
-    RT_TRACE_BEGIN, /* task: its body begins */
-    RT_TRACE_END,   /* task: its body is done, the trigger follows */
-    RT_TRACE_HAND,  /* task: a scheduler put it into a worker's queue */
-    RT_TRACE_STALL, /* event: a deadline passed */
-    RT_TRACE_ITER,  /* iteration: published */
-};
-#ifndef RT_TRACE
-#define RT_TRACE(worker, kind, what) ((void)0)
-#endif
-
 #ifdef __CUDACC__
 #include "runtime/rt_sync_cuda.h"
 #else

@@ -58,7 +58,7 @@ RT_FN void rt_stall_report(const struct rt *rt, struct rt_worker *w, uint64_t wa
     s->sched_tail = rt_load_relaxed(&rt_sched_queue(rt, sched)->tail);
     s->sched_pending = rt_load_relaxed(&rt->scheds[sched].pending);
     s->waited_ns = waited;
-    RT_TRACE(w->id, RT_TRACE_STALL, s->event);
+    rt_trace(rt, w->id, RT_TRACE_STALL, 0, s->event);
     rt_store_release(&rt->shared->stop, RT_STOP_STALL);
     rt_host_add_release(&rt->mail->progress, 1);
     rt_host_wake(&rt->mail->progress, &rt->mail->host_sleepers);
@@ -175,13 +175,13 @@ RT_FN void rt_worker_begin(const struct rt *rt, struct rt_worker *w, uint32_t ta
     w->idle_since = 0;
     rt_store_relaxed(&beat->task, task);
     rt_store_relaxed(&beat->beat, rt_load_relaxed(&beat->beat) + 1);
-    RT_TRACE(w->id, RT_TRACE_READY, task);
+    rt_trace(rt, w->id, RT_TRACE_READY, 0, task);
 }
 
 /* After the body of w->task: triggers its event. */
 RT_FN void rt_worker_done(const struct rt *rt, struct rt_worker *w) {
     struct rt_beat *beat = &rt->beats[w->id];
-    RT_TRACE(w->id, RT_TRACE_END, w->task);
+    rt_trace(rt, w->id, RT_TRACE_END, 0, w->task);
     rt_store_relaxed(&beat->beat, rt_load_relaxed(&beat->beat) + 1);
     rt_trigger(rt, w, rt->tasks[w->task].trigger, w->task_epoch, w->task_end);
 }
@@ -200,7 +200,6 @@ RT_FN int rt_worker_next(const struct rt *rt, struct rt_worker *w) {
         rt_worker_done(rt, w);
         return 0;
     }
-    RT_TRACE(w->id, RT_TRACE_BEGIN, task);
     return 1;
 }
 

@@ -1,0 +1,123 @@
+/* rt_trace.h - what happened when: one ring of records per worker and one per scheduler.
+ *
+ * Off by default: rt.trace is NULL and every trace point is one branch that is never taken, outside
+ * of all inner loops. When it is there, `on` turns recording on and off while the program runs.
+ * The block is planned and taken at open; nothing is allocated later. A ring keeps the newest
+ * records; `n` counts all, so what was dropped is known.
+ *
+ *   area | ring 0 | ring 1 | ... | ring n_rings - 1            each ring: 64 bytes, then records
+ *          '- workers 0 .. W-1 -''- schedulers 0 .. S-1 -'
+ *
+ *   record   0        8          12         16
+ *            | time ns | aux:24 kind:8 | what |
+ *
+ * One writer per ring: its worker, or whoever holds the scheduler's lock. A reader may look at any
+ * time (trace.c): it copies, then leaves out what may have been overwritten meanwhile.
+ */
+#ifndef QN_RUNTIME_RT_TRACE_H
+#define QN_RUNTIME_RT_TRACE_H
+
+#include "runtime/rt_state.h"
+
+/* What a record says. The comments: what `what` and `aux` are. */
+enum rt_trace_kind {
+    RT_TRACE_READY = 1,    /* task: its event was seen activated, or it came out of a queue; on the
+                            * CPU its body begins at once */
+    RT_TRACE_BEGIN = 2,    /* task: its operands are there and the body begins; only where that is
+                            * later than READY */
+    RT_TRACE_END = 3,      /* task: its body is done, the trigger follows */
+    RT_TRACE_PUBLISH = 4,  /* event: activated by this worker's trigger */
+    RT_TRACE_HAND = 5,     /* task, aux worker: a scheduler put it into that worker's JIT queue */
+    RT_TRACE_STALL = 6,    /* event: a deadline passed */
+    RT_TRACE_DONE = 7,     /* iteration: all its tasks are done, the boundary begins */
+    RT_TRACE_IDLE = 8,     /* iteration: the boundary found no work */
+    RT_TRACE_ITER = 9,     /* iteration, aux variant: published; the ones below precede it */
+    RT_TRACE_ROWS = 10,    /* token rows of the iteration, aux logit rows */
+    RT_TRACE_RUNNING = 11, /* requests running, aux requests waiting */
+    RT_TRACE_CONTEXT = 12, /* KV positions that its rows attend to, over all rows */
+    RT_TRACE_BLOCKS = 13,  /* KV blocks free */
+};
+
+struct rt_trace_record {
+    uint64_t time_ns; /* rt_now_ns */
+    uint32_t kind;    /* enum rt_trace_kind | aux << 8 */
+    uint32_t what;
+};
+ABI_SIZE(struct rt_trace_record, 16);
+
+struct rt_trace_ring {
+    uint64_t n; /* records ever written; the newest is at (n - 1) & mask */
+    uint64_t pad0[7];
+};
+ABI_SIZE(struct rt_trace_ring, 64);
+
+struct rt_trace {
+    uint32_t on;
+    uint32_t n_rings;
+    uint32_t mask; /* records per ring - 1, a power of two - 1 */
+    uint32_t pad0;
+    uint64_t ring_bytes; /* from one ring to the next: 64 + 16 * (mask + 1) */
+    uint64_t pad1[5];
+};
+ABI_SIZE(struct rt_trace, 64);
+
+/* There are never more schedulers than workers. */
+#define RT_TRACE_RINGS(n_workers) (2 * (n_workers))
+
+RT_FN struct rt_trace_ring *rt_trace_ring(struct rt_trace *t, uint32_t ring) {
+    return (struct rt_trace_ring *)((char *)(t + 1) + t->ring_bytes * ring);
+}
+
+RT_FN struct rt_trace_record *rt_trace_at(struct rt_trace *t, struct rt_trace_ring *r, uint64_t n) {
+    return (struct rt_trace_record *)(r + 1) + (n & t->mask);
+}
+
+RT_FN void rt_trace_write(struct rt_trace *t, uint32_t ring, uint32_t kind, uint32_t aux,
+                          uint32_t what) {
+    if (!rt_load_relaxed(&t->on) || ring >= t->n_rings) return;
+    struct rt_trace_ring *r = rt_trace_ring(t, ring);
+    uint64_t n = r->n;
+    struct rt_trace_record *to = rt_trace_at(t, r, n);
+    uint64_t now = rt_now_ns();
+#ifdef __CUDACC__
+    to->time_ns = now;
+    to->kind = kind | aux << 8;
+    to->what = what;
+    r->n = n + 1;
+#else
+    /* Atomic, because a reader may look; the fence keeps a record from being overwritten before the
+     * reader can know from `n` that it may be. */
+    __atomic_store_n(&r->n, n + 1, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    __atomic_store_n(&to->time_ns, now, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->kind, kind | aux << 8, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->what, what, __ATOMIC_RELAXED);
+#endif
+}
+
+/* The trace points of workers and of schedulers. */
+RT_FN void rt_trace(const struct rt *rt, uint32_t worker, uint32_t kind, uint32_t aux,
+                    uint32_t what) {
+    if (rt->trace) rt_trace_write(rt->trace, worker, kind, aux, what);
+}
+
+RT_FN void rt_trace_sched(const struct rt *rt, uint32_t sched, uint32_t kind, uint32_t aux,
+                          uint32_t what) {
+    if (rt->trace) rt_trace_write(rt->trace, rt->n_workers + sched, kind, aux, what);
+}
+
+/* At the boundary, just before an iteration is published: what it consists of. */
+RT_FN void rt_trace_iteration(const struct rt *rt, uint32_t worker) {
+    const struct rt_control *c = rt->control;
+    const struct rt_rows *rows = &rt->batch->rows;
+    uint32_t context = 0;
+    if (!rt->trace) return;
+    for (uint32_t i = 0; i < rows->n_rows; i++) context += (uint32_t)rows->position[i] + 1;
+    rt_trace_write(rt->trace, worker, RT_TRACE_ROWS, rows->n_logit_rows, rows->n_rows);
+    rt_trace_write(rt->trace, worker, RT_TRACE_RUNNING, c->n_waiting, c->n_running);
+    rt_trace_write(rt->trace, worker, RT_TRACE_CONTEXT, 0, context);
+    rt_trace_write(rt->trace, worker, RT_TRACE_BLOCKS, 0, c->n_free);
+    rt_trace_write(rt->trace, worker, RT_TRACE_ITER, c->variant, c->iteration);
+}
+
+#endif
