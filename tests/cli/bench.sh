@@ -1,0 +1,18 @@
+# bench.sh - the contract of `quern bench latency`.
+. tests/cli/common.bash
+
+mkdir "$T/dummy" && cp $TINY/config.json "$T/dummy"
+run 0 bench latency --model "$T/dummy" --load-format dummy --batch-size 1,4 --input-len 16 \
+    --output-len 24 --format json
+check 'len(o) == 1 and [r["batch_size"] for r in o[0]["results"]] == [1, 4]'
+check 'all(0 < r["ms_per_token"]["median"] <= r["ms_per_token"]["p99"] <= r["ms_per_token"]["max"] or r["ms_per_token"]["max"] > 0 for r in o[0]["results"])'
+check 'all(r["tokens_per_s"] > 0 and r["ttft_ms"] > 0 and r["bytes_per_token"] > 0 for r in o[0]["results"])'
+check 'all(r["read_floor_tb_s"] > 0 and r["percent_of_floor"] >= 0 for r in o[0]["results"])'
+check 'all({"model","compile","verify","memory","weights","tokenizer","total"} <= set(r["startup_s"]) for r in o[0]["results"])'
+check 'o[0]["results"][0]["bytes_per_token"] > 2 * o[0]["results"][1]["bytes_per_token"]'
+check 'o[0]["startup_s"]["total"] > 0 and o[0]["input_len"] == 16 and o[0]["output_len"] == 24'
+run 0 bench latency $TINY --input-len 8 --output-len 8
+out_says "percent"
+refused 2 "less than the largest" bench latency $TINY --batch-size 4 --max-num-seqs 2
+refused 1 "max_model_len" bench latency $TINY --input-len 1000 --output-len 1000 -q
+exit 0
