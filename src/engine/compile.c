@@ -137,7 +137,10 @@ static int compile_variant(struct compile *c, uint32_t n_rows) {
     TRY(after(c, i, STAGE_LINEARIZE));
     /* Every task is JIT or has a worker. */
     TRY(place(c->d, g));
-    return after(c, i, STAGE_PLACE);
+    TRY(after(c, i, STAGE_PLACE));
+    /* Events with little data behind them need no counter: the data says when it is there. */
+    TRY(carry(c->d, g));
+    return after(c, i, STAGE_CARRY);
 }
 
 static int compile_variants(struct compile *c) {

@@ -144,6 +144,11 @@ static int check_tensors(const struct check *c) {
         for (int k = 0; k < t->n_dims; k++)
             if (t->shape[k] == 0 || !checked_mul(bytes, t->shape[k], &bytes))
                 return bad(c, "tensor", i, "shape");
+        if (t->carry > CARRY_FLAG ||
+            (t->carry == CARRY_FLAG && (t->role != PROG_ACTIVATION || t->dtype != DTYPE_F32)))
+            return bad(c, "tensor", i, "carry");
+        if (t->carry == CARRY_FLAG && !checked_mul(bytes, 2, &bytes))
+            return bad(c, "tensor", i, "shape");
         if (bytes != t->bytes) return bad(c, "tensor", i, "bytes");
         switch (t->role) {
         case PROG_WEIGHT:
@@ -220,6 +225,7 @@ static int check_rest(const struct check *c) {
         const struct prog_event *e = &PROG(c->p, EVENT)[i];
         if (!inside(e->first_task, e->n_tasks, count(c, SECTION_TASK)) || e->n_jit > e->n_tasks)
             return bad(c, "event", i, "tasks");
+        if (e->carry > CARRY_FLAG) return bad(c, "event", i, "carry");
     }
     for (uint64_t i = 0; i < count(c, SECTION_AOT); i++)
         if (PROG(c->p, AOT)[i] >= count(c, SECTION_TASK)) return bad(c, "aot", i, "task");
@@ -307,9 +313,9 @@ static void dump_variant(const struct prog_header *p, const struct prog_variant 
     for (uint32_t i = v->first_tensor; i < v->first_tensor + v->n_tensors; i++) {
         static const char *const roles[] = {"weight", "activation", "state"};
         const struct prog_tensor *t = &PROG(p, TENSOR)[i];
-        strbuf_printf(out, "tensor %u %s %s at %llu bytes %llu\n", i, roles[t->role],
+        strbuf_printf(out, "tensor %u %s %s at %llu bytes %llu%s\n", i, roles[t->role],
                       program_string(p, t->name), (unsigned long long)t->where,
-                      (unsigned long long)t->bytes);
+                      (unsigned long long)t->bytes, t->carry == CARRY_FLAG ? " flagged" : "");
     }
     for (uint32_t i = v->first_task; i < v->first_task + v->n_tasks; i++) {
         const struct prog_task *t = &PROG(p, TASK)[i];
@@ -322,8 +328,9 @@ static void dump_variant(const struct prog_header *p, const struct prog_variant 
     }
     for (uint32_t i = v->first_event; i < v->first_event + v->n_events; i++) {
         const struct prog_event *e = &PROG(p, EVENT)[i];
-        strbuf_printf(out, "event %u triggers %u tasks %u-%u jit %u\n", i, e->n_triggers,
-                      e->first_task, e->first_task + e->n_tasks, e->n_jit);
+        strbuf_printf(out, "event %u triggers %u tasks %u-%u jit %u%s\n", i, e->n_triggers,
+                      e->first_task, e->first_task + e->n_tasks, e->n_jit,
+                      e->carry == CARRY_FLAG ? " on data" : "");
     }
 }
 

@@ -19,7 +19,7 @@
 #include "graph/model_spec.h"
 #include "graph/op.h"
 
-enum { PROGRAM_VERSION = 1 };
+enum { PROGRAM_VERSION = 2 };
 #define PROGRAM_MAGIC "quern-p" /* eight bytes with the NUL */
 
 enum program_section {
@@ -85,6 +85,14 @@ struct prog_variant {
 };
 ABI_SIZE(struct prog_variant, 64);
 
+/* How an activation travels from the tasks that write it to those that read it (task/carry.c). */
+enum prog_carry {
+    CARRY_PLAIN = 0, /* elements as they are; an event's counter says when they are there */
+    /* every element is 8 bytes {float value, uint32_t iteration}, stored and loaded in one access:
+     * whoever sees this iteration's number has the value. No two tensors share such bytes. */
+    CARRY_FLAG = 1,
+};
+
 enum prog_tensor_role { PROG_WEIGHT = 0, PROG_ACTIVATION = 1, PROG_STATE = 2 };
 
 struct prog_tensor {
@@ -92,7 +100,7 @@ struct prog_tensor {
     uint8_t role;  /* enum prog_tensor_role */
     uint8_t dtype; /* enum dtype */
     uint8_t n_dims;
-    uint8_t reserved;
+    uint8_t carry; /* enum prog_carry: how its elements are stored */
     uint32_t shape[4];
     /* weight: index in SECTION_WEIGHT; activation: byte offset in the workspace, a multiple of 64;
      * state: layer whose KV cache it is */
@@ -128,8 +136,10 @@ struct prog_event {
     uint32_t n_triggers;          /* tasks that trigger it; 1 for the start event */
     uint32_t first_task, n_tasks; /* its dependents */
     uint32_t n_jit;               /* how many of them are JIT */
+    uint32_t carry; /* enum prog_carry; CARRY_FLAG: nobody counts, the dependents poll their data */
+    uint32_t reserved[3];
 };
-ABI_SIZE(struct prog_event, 16);
+ABI_SIZE(struct prog_event, 32);
 
 struct prog_list {
     uint32_t first, n; /* range of SECTION_AOT */

@@ -20,7 +20,7 @@ struct maker {
     ARRAY(uint32_t) aot;
     ARRAY(struct prog_list) lists;
     ARRAY(struct prog_weight) weights;
-    uint64_t workspace_bytes;
+    uint64_t flagged_at; /* where the next variant's flagged tensors begin in the workspace */
 };
 
 static int add_string(struct maker *m, const char *text, uint32_t *offset) {
@@ -59,6 +59,11 @@ static int add_tensors(struct maker *m, const struct tgraph *g) {
         case TENSOR_ACTIVATION:
             p.role = PROG_ACTIVATION;
             p.where = g->tensor_offset[i];
+            if (g->tensor_flagged != NULL && g->tensor_flagged[i]) {
+                p.carry = CARRY_FLAG;
+                p.bytes *= 2;
+                p.where += m->flagged_at;
+            }
             break;
         case TENSOR_STATE: p.role = PROG_STATE; break; /* where: add_ops */
         }
@@ -113,6 +118,7 @@ static int add_tasks(struct maker *m, const struct tgraph *g, const struct prog_
 static int add_events(struct maker *m, const struct tgraph *g, struct prog_variant *v) {
     for (size_t i = 0; i < g->events.n; i++) {
         const struct prog_event e = {.n_triggers = g->events.items[i].n_triggers,
+                                     .carry = g->events.items[i].data ? CARRY_FLAG : CARRY_PLAIN,
                                      .first_task = v->first_task + v->n_tasks};
         TRY(ARRAY_PUSH(m->d, &m->events, e));
     }
@@ -177,7 +183,7 @@ static int add_variant(struct maker *m, const struct tgraph *g) {
     TRY(add_tasks(m, g, &v));
     TRY(add_events(m, g, &v));
     TRY(add_lists(m, &v));
-    m->workspace_bytes = MAX(m->workspace_bytes, g->workspace_bytes);
+    m->flagged_at += g->flagged_bytes;
     return ARRAY_PUSH(m->d, &m->variants, v);
 }
 
@@ -214,7 +220,7 @@ static int lay_out(struct maker *m, const struct model_spec *spec, uint32_t mode
                               .max_model_len = m->config->max_model_len,
                               .kv_block = m->config->kv_block,
                               .kv_dtype = m->config->kv_dtype,
-                              .workspace_bytes = m->workspace_bytes,
+                              .workspace_bytes = m->flagged_at,
                               .model_path = model_path,
                               .target = m->config->target};
     uint64_t at = align_up(sizeof *p, 64);
@@ -231,6 +237,8 @@ int program_make(struct diag *d, const struct program_config *config, const stru
                  uint32_t n, struct prog_header **program) {
     struct maker m = {.d = d, .config = config};
     uint32_t model_path;
+    /* plain activations of all variants share the first bytes; flagged ones share nothing */
+    for (uint32_t i = 0; i < n; i++) m.flagged_at = MAX(m.flagged_at, variants[i].workspace_bytes);
     int rc = add_string(&m, "", &model_path);
     if (rc == QN_OK) rc = add_string(&m, config->model_path, &model_path);
     for (uint32_t i = 0; i < n && rc == QN_OK; i++) rc = add_variant(&m, &variants[i]);

@@ -5,8 +5,9 @@
 #include <string.h>
 
 const char *task_stage_name(enum task_stage stage) {
-    static const char *const names[N_TASK_STAGES] = {
-        "decompose", "memory_plan", "depend", "event_fuse", "normalize", "linearize", "place"};
+    static const char *const names[N_TASK_STAGES] = {"decompose",  "memory_plan", "depend",
+                                                     "event_fuse", "normalize",   "linearize",
+                                                     "place",      "carry"};
     return stage < N_TASK_STAGES ? names[stage] : "?";
 }
 
@@ -242,8 +243,8 @@ void tgraph_dump(const struct tgraph *g, enum task_stage stage, struct strbuf *o
     }
     for (size_t i = 0; i < g->events.n; i++) {
         const struct event *e = &g->events.items[i];
-        strbuf_printf(out, "event %zu triggers %u dependents %u", i, e->n_triggers,
-                      e->n_dependents);
+        strbuf_printf(out, "event %zu triggers %u dependents %u%s", i, e->n_triggers,
+                      e->n_dependents, e->data ? " on data" : "");
         if (stage == STAGE_EVENT_FUSE) {
             strbuf_str(out, " in ");
             dump_ranges(e->in, e->n_in, out);
@@ -274,12 +275,14 @@ void tgraph_stats(const struct tgraph *g, enum task_stage stage, struct task_sta
     *stats = (struct task_stats){.n_tasks = g->tasks.n,
                                  .n_events = g->events.n,
                                  .n_pairs = g->n_pairs,
-                                 .workspace_bytes = g->workspace_bytes};
+                                 .workspace_bytes = g->workspace_bytes,
+                                 .flagged_bytes = g->flagged_bytes};
     if (stage == STAGE_DEPEND) stats->n_events = g->n_pairs;
     for (size_t i = 0; i < g->tasks.n; i++) {
         stats->n_dummies += g->tasks.items[i].kind == OP_NONE;
         stats->n_jit_tasks += g->tasks.items[i].worker == NO_WORKER;
     }
+    for (size_t i = 0; i < g->events.n; i++) stats->n_data_events += g->events.items[i].data;
     stats->n_aot_tasks = stats->n_tasks - stats->n_jit_tasks;
     if (stage < STAGE_PLACE)
         stats->n_jit_tasks = stats->n_aot_tasks = 0;

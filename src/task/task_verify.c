@@ -36,8 +36,9 @@ struct proof {
     const struct prog_header *p;
     const struct prog_variant *v;
     struct arena arena; /* of one variant */
-    uint64_t words;     /* of one row of `reach` */
+    uint64_t words;     /* of one row of the closures below */
     uint64_t *reach;    /* [n_events][words] events that an event leads to */
+    uint64_t *acquire;  /* the same through counters alone: what was written is visible, too */
     ARRAY(struct access) accesses;
     struct verify_report report;
 };
@@ -74,10 +75,12 @@ static struct rect full_rows(const struct proof *f, uint32_t index, const struct
     return rows_of(f, index, t->row0, t->row1, 0, pitch, pitch);
 }
 
-/* Columns in elements of `size` bytes, cut off at the row's end. */
+/* Columns in elements of `size` bytes (twice that if they carry flags), cut off at the row's end.
+ */
 static struct rect columns(const struct proof *f, uint32_t index, const struct prog_task *t,
                            uint64_t col0, uint64_t col1, uint64_t size) {
     const uint64_t pitch = pitch_of(tensor(f, index));
+    if (tensor(f, index)->carry == CARRY_FLAG) size *= 2;
     return rows_of(f, index, t->row0, t->row1, MIN(col0 * size, pitch), MIN(col1 * size, pitch),
                    pitch);
 }
@@ -125,7 +128,7 @@ static int touch_all(struct proof *f, uint32_t index) {
     case OP_ATTENTION_COMBINE:
         TRY(touch(f, op->in[COMBINE_PART], index,
                   columns(f, op->in[COMBINE_PART], t, u0, u1,
-                          pitch_of(tensor(f, op->in[COMBINE_PART])) / s->n_heads),
+                          4ull * tensor(f, op->in[COMBINE_PART])->shape[2] * (D + 2)),
                   false));
         return touch(f, op->out[0], index, columns(f, op->out[0], t, u0 * D, u1 * D, 4), true);
     case OP_LINEAR:
@@ -361,27 +364,49 @@ static int check_deadlock(struct proof *f) {
 
 /* ---- order: the transitive closure over events --------------------------------------------- */
 
-/* Whether a task that triggers `from` is done before one that waits for `to` begins. */
-static bool leads_to(const struct proof *f, uint32_t from, uint32_t to) {
+static bool leads(const struct proof *f, const uint64_t *closure, uint32_t from, uint32_t to) {
     const uint64_t a = from - f->v->first_event, b = to - f->v->first_event;
-    return a == b || (f->reach[a * f->words + b / 64] >> (b % 64) & 1);
+    return closure[a * f->words + b / 64] >> (b % 64) & 1;
 }
 
-/* Closes over events in reverse topological order; check_deadlock has shown that one exists. */
+/* Whether a task that triggers `from` is done before one that waits for `to` goes on. */
+static bool leads_to(const struct proof *f, uint32_t from, uint32_t to) {
+    return leads(f, f->reach, from, to);
+}
+
+/* Whether plain stores of a task that triggers `from` are visible to one that waits for `to`: only
+ * counters are released and acquired, an event that rides on data orders nothing but that data. */
+static bool visible_to(const struct proof *f, uint32_t from, uint32_t to) {
+    return leads(f, f->acquire, from, to);
+}
+
+static void merge_row(const struct proof *f, uint64_t *closure, uint32_t into, uint32_t from) {
+    for (uint64_t w = 0; w < f->words; w++)
+        closure[into * f->words + w] |= closure[from * f->words + w];
+}
+
+/* Closes over events in reverse topological order; check_deadlock has shown that one exists. An
+ * event leads to itself; in `acquire` one that rides on data leads nowhere and nothing leads on
+ * through it. */
 static int close_over_events(struct proof *f) {
     const struct prog_variant *v = f->v;
     uint32_t *state, *stack;
     f->words = CEIL_DIV(v->n_events, 64u);
     TRY(ARENA_NEW(f->d, &f->arena, &f->reach, f->words * v->n_events));
+    TRY(ARENA_NEW(f->d, &f->arena, &f->acquire, f->words * v->n_events));
     TRY(ARENA_NEW(f->d, &f->arena, &state, v->n_events)); /* next dependent to look at, + 1 */
     TRY(ARENA_NEW(f->d, &f->arena, &stack, v->n_events));
     uint32_t depth = 0;
     stack[depth++] = v->start_event - v->first_event;
-    state[stack[0]] = 1;
     while (depth > 0) {
         const uint32_t e = stack[depth - 1];
         const struct prog_event *event = &PROG(f->p, EVENT)[v->first_event + e];
-        uint64_t *row = f->reach + e * f->words;
+        const bool counter = event->carry == CARRY_PLAIN;
+        if (state[e] == 0) {
+            state[e] = 1;
+            f->reach[e * f->words + e / 64] |= 1ull << (e % 64);
+            if (counter) f->acquire[e * f->words + e / 64] |= 1ull << (e % 64);
+        }
         if (state[e] > event->n_tasks) {
             depth--;
             continue;
@@ -389,14 +414,13 @@ static int close_over_events(struct proof *f) {
         const uint32_t task = event->first_task + state[e] - 1;
         const uint32_t next = PROG(f->p, TASK)[task].trigger - v->first_event;
         if (state[next] == 0) {
-            state[next] = 1;
             stack[depth++] = next;
             continue; /* come back to the same dependent when `next` is closed */
         }
         state[e]++;
-        if (row[next / 64] >> (next % 64) & 1) continue;
-        row[next / 64] |= 1ull << (next % 64);
-        for (uint64_t w = 0; w < f->words; w++) row[w] |= f->reach[next * f->words + w];
+        if (f->reach[e * f->words + next / 64] >> (next % 64) & 1) continue;
+        merge_row(f, f->reach, e, next);
+        if (counter) merge_row(f, f->acquire, e, next);
     }
     return QN_OK;
 }
@@ -484,9 +508,11 @@ static int compare_tasks(struct proof *f, const struct access_class *a,
     return QN_OK;
 }
 
-/* Classes of one tensor: whoever writes comes before whoever reads, and no two write the same
- * bytes, in whatever order. */
+/* Classes of one tensor: whoever writes comes before whoever reads, visibly unless the reader polls
+ * flags; and no two write the same bytes, in whatever order. */
 static int compare_within(struct proof *f, const struct access_class *c, uint32_t n) {
+    const uint32_t object = f->accesses.items[c[0].first].object;
+    const bool flagged = tensor(f, object)->carry == CARRY_FLAG;
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t k = i; k < n; k++) {
             f->report.n_class_pairs++;
@@ -494,7 +520,9 @@ static int compare_within(struct proof *f, const struct access_class *c, uint32_
             const bool both = c[i].writes && c[k].writes;
             const struct access_class *writer = c[i].writes ? &c[i] : &c[k];
             const struct access_class *other = writer == &c[i] ? &c[k] : &c[i];
-            if (!both && leads_to(f, writer->trigger, other->wait)) continue;
+            if (!both && (flagged ? leads_to(f, writer->trigger, other->wait)
+                                  : visible_to(f, writer->trigger, other->wait)))
+                continue;
             TRY(compare_tasks(f, writer, other));
         }
     return QN_OK;
@@ -582,6 +610,119 @@ static int check_races(struct proof *f) {
     return QN_OK;
 }
 
+/* ---- events that ride on data --------------------------------------------------------------- */
+
+/* Whether rectangle a has all bytes of b, where both are of one tensor. */
+static bool rect_has(const struct rect *a, const struct rect *b) {
+    const uint64_t row_a = a->at / a->stride, row_b = b->at / b->stride;
+    const uint64_t col_a = a->at % a->stride, col_b = b->at % b->stride;
+    if (a->stride != b->stride || a->n_slices > 0) return false;
+    if (a->run == a->stride) /* whole rows: bytes from start to end */
+        return a->at <= b->at &&
+               a->at + a->n_rows * a->stride >= b->at + (b->n_rows - 1) * b->stride + b->run;
+    return row_a <= row_b && row_a + a->n_rows >= row_b + b->n_rows && col_a <= col_b &&
+           col_a + a->run >= col_b + b->run;
+}
+
+/* Whether `reader` polls every flagged byte that `writer` stores. */
+static bool polls(struct proof *f, uint32_t reader, uint32_t writer, const uint32_t *first_access,
+                  const uint32_t *by_task) {
+    for (uint32_t k = first_access[writer]; k < first_access[writer + 1]; k++) {
+        const struct access *w = &f->accesses.items[by_task[k]];
+        bool polled = !w->rect.write;
+        for (uint32_t i = first_access[reader]; i < first_access[reader + 1] && !polled; i++) {
+            const struct access *r = &f->accesses.items[by_task[i]];
+            polled = !r->rect.write && r->object == w->object && rect_has(&r->rect, &w->rect);
+        }
+        if (!polled) return false;
+    }
+    return true;
+}
+
+static int no_ride(struct proof *f, uint32_t event, uint32_t task, const char *why) {
+    struct strbuf name = {0};
+    program_task_name(f->p, task, &name);
+    int rc =
+        fail(f->d, QN_EVERIFY, "event %u rides on data, but %s %s", event, strbuf_text(&name), why);
+    strbuf_fini(&name);
+    return rc;
+}
+
+/* Nobody counts such an event: its dependents learn from flags alone that its triggers are done,
+ * and that these have read all their inputs. So each dependent must poll all that each trigger
+ * writes; plain data that a trigger writes besides would be there for nobody. */
+static int check_data_events(struct proof *f) {
+    const struct prog_variant *v = f->v;
+    const uint32_t n = (uint32_t)f->accesses.n;
+    uint32_t *first, *fill, *by_task;
+    bool any = false;
+    for (uint32_t e = v->first_event; e < v->first_event + v->n_events; e++)
+        any = any || PROG(f->p, EVENT)[e].carry != CARRY_PLAIN;
+    if (!any) return QN_OK;
+    if (v->n_jit_tasks > 0)
+        return fail(f->d, QN_EVERIFY,
+                    "events ride on data although there are %u JIT tasks: a worker that polls "
+                    "inside a task serves no queue",
+                    v->n_jit_tasks);
+    TRY(ARENA_NEW(f->d, &f->arena, &first, v->n_tasks + 1));
+    TRY(ARENA_NEW(f->d, &f->arena, &fill, v->n_tasks));
+    TRY(ARENA_NEW(f->d, &f->arena, &by_task, n));
+    for (uint32_t i = 0; i < n; i++) first[f->accesses.items[i].task - v->first_task + 1]++;
+    for (uint32_t i = 0; i < v->n_tasks; i++) {
+        first[i + 1] += first[i];
+        fill[i] = first[i];
+    }
+    for (uint32_t i = 0; i < n; i++) by_task[fill[f->accesses.items[i].task - v->first_task]++] = i;
+    for (uint32_t i = 0; i < v->n_tasks; i++) {
+        const struct prog_task *writer = &PROG(f->p, TASK)[v->first_task + i];
+        const struct prog_event *e = &PROG(f->p, EVENT)[writer->trigger];
+        if (e->carry == CARRY_PLAIN) continue;
+        if (writer->trigger == v->end_event)
+            return no_ride(f, writer->trigger, v->first_task + i, "ends the iteration with it");
+        for (uint32_t k = first[i]; k < first[i + 1]; k++)
+            if (f->accesses.items[by_task[k]].rect.write &&
+                tensor(f, f->accesses.items[by_task[k]].object)->carry == CARRY_PLAIN)
+                return no_ride(f, writer->trigger, v->first_task + i, "also writes plain data");
+        for (uint32_t k = 0; k < e->n_tasks; k++)
+            if (!polls(f, e->first_task + k - v->first_task, i, first, by_task))
+                return no_ride(f, writer->trigger, e->first_task + k,
+                               "does not poll all that it waits for");
+    }
+    if (PROG(f->p, EVENT)[v->start_event].carry != CARRY_PLAIN)
+        return fail(f->d, QN_EVERIFY, "the start event cannot ride on data");
+    return QN_OK;
+}
+
+/* A flagged tensor shares bytes with no tensor of any variant: a stale word would look like a flag.
+ * Once per program. */
+static int check_flag_space(struct proof *f) {
+    const uint64_t n = f->p->section[SECTION_TENSOR].count;
+    struct extent *extents;
+    uint64_t n_extents = 0;
+    TRY(ARENA_NEW(f->d, &f->arena, &extents, n));
+    for (uint32_t i = 0; i < n; i++) {
+        const struct prog_tensor *t = tensor(f, i);
+        if (t->role == PROG_ACTIVATION)
+            extents[n_extents++] =
+                (struct extent){.object = i, .start = t->where, .end = t->where + t->bytes};
+    }
+    qsort(extents, n_extents, sizeof *extents, by_start);
+    /* in order of their starts: compare each with the one that has reached furthest so far */
+    uint64_t furthest = 0;
+    uint64_t furthest_flagged = 0;
+    for (uint64_t i = 0; i < n_extents; i++) {
+        const bool flagged = tensor(f, extents[i].object)->carry == CARRY_FLAG;
+        if (extents[i].start < (flagged ? furthest : furthest_flagged))
+            return fail(f->d, QN_EVERIFY,
+                        "tensor %s (at byte %llu) shares bytes with one that carries flags",
+                        program_string(f->p, tensor(f, extents[i].object)->name),
+                        (unsigned long long)extents[i].start);
+        furthest = MAX(furthest, extents[i].end);
+        if (flagged) furthest_flagged = MAX(furthest_flagged, extents[i].end);
+    }
+    return QN_OK;
+}
+
 /* ---- cover -------------------------------------------------------------------------------- */
 
 /* Tiles that are disjoint (check_races) and whose areas add up to the output make it up whole. */
@@ -631,12 +772,14 @@ static int verify_variant(struct proof *f) {
     TRY(close_over_events(f));
     TRY(check_ending(f));
     TRY(check_races(f));
+    TRY(check_data_events(f));
     return check_cover(f);
 }
 
 int task_verify(struct diag *d, const struct prog_header *p, struct verify_report *report) {
     struct proof f = {.d = d, .p = p};
-    int rc = QN_OK;
+    int rc = check_flag_space(&f);
+    arena_fini(&f.arena);
     for (uint64_t i = 0; i < p->section[SECTION_VARIANT].count && rc == QN_OK; i++) {
         f.v = &PROG(p, VARIANT)[i];
         rc = verify_variant(&f);

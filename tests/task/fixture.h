@@ -113,7 +113,7 @@ static inline int fixture_compile(struct diag *d, struct fixture *f, const struc
                                   uint32_t n_rows, uint32_t max_len, bool split,
                                   const struct task_options *options) {
     int (*const stages[N_TASK_STAGES])(struct diag *, struct tgraph *) = {
-        decompose, memory_plan, depend, event_fuse, normalize, linearize, place};
+        decompose, memory_plan, depend, event_fuse, normalize, linearize, place, carry};
     *f = (struct fixture){0};
     kgraph_init(&f->kernel, &f->arena, spec, n_rows, n_rows < 8 ? n_rows : 8, max_len);
     tgraph_init(&f->tasks, &f->arena, &f->kernel, options);

@@ -44,6 +44,7 @@ static void every_shape_compiles_and_verifies(void **state) {
                     o.launch = policies[variation & 3];
                     o.coarse_events = variation == 5;
                     o.no_event_fusion = variation == 6 && workers[w] < 100;
+                    o.carry_bytes = variation >= 2 ? 1 << 20 : 0;
                     struct prog_header *p;
                     ok(&d, fixture_compile(&d, &f, &specs[s], rows[r], 2048, variation & 1, &o));
                     ok(&d, fixture_program(&d, &f, 2048, &p));
@@ -92,6 +93,39 @@ static void normalization_inserts_dummies_where_tasks_fan_out(void **state) {
     ok(&d, task_verify(&d, p, NULL));
     free(p);
     fixture_fini(&f);
+}
+
+/* A decode step's small vectors carry their own flags; what a JIT task or the KV cache is behind,
+ * and what is large, is counted. */
+static void small_activations_ride_on_data(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(3, 256, 4, 2, 64, 512, 32000);
+    const struct {
+        uint32_t rows;
+        enum launch_policy launch;
+        uint64_t most;
+        bool any;
+    } cases[] = {{1, LAUNCH_ALL_AOT, 65536, true},
+                 {1, LAUNCH_HYBRID, 65536, false},
+                 {1, LAUNCH_ALL_AOT, 0, false},
+                 {64, LAUNCH_ALL_AOT, 65536, false}};
+    for (size_t i = 0; i < 4; i++) {
+        struct diag d = {0};
+        struct fixture f;
+        struct prog_header *p;
+        struct task_options o = defaults;
+        o.launch = cases[i].launch;
+        o.carry_bytes = cases[i].most;
+        ok(&d, fixture_compile(&d, &f, &spec, cases[i].rows, 2048, false, &o));
+        struct task_stats s;
+        tgraph_stats(&f.tasks, STAGE_CARRY, &s);
+        /* embed -> qkv; per layer attention -> o-proj -> mlp -> down -> (next qkv or lm head) */
+        assert_int_equal(s.n_data_events, cases[i].any ? 1 + 4 * 3 : 0);
+        ok(&d, fixture_program(&d, &f, 2048, &p));
+        ok(&d, task_verify(&d, p, NULL));
+        free(p);
+        fixture_fini(&f);
+    }
 }
 
 static void compiling_twice_gives_the_same_bytes(void **state) {
@@ -145,6 +179,8 @@ static void qwen3_8b_for_128_workers(void **state) {
     struct prog_header *p;
     struct task_options o = defaults;
     o.n_workers = 128;
+    o.launch = LAUNCH_ALL_AOT;
+    o.carry_bytes = 128 << 10;
     const double start = now();
     ok(&d, fixture_compile(&d, &f, &spec, 1, 32768, true, &o));
     ok(&d, fixture_program(&d, &f, 32768, &p));
@@ -171,6 +207,7 @@ int main(void) {
         cmocka_unit_test(every_shape_compiles_and_verifies),
         cmocka_unit_test(events_are_fused_and_dummies_are_rare),
         cmocka_unit_test(normalization_inserts_dummies_where_tasks_fan_out),
+        cmocka_unit_test(small_activations_ride_on_data),
         cmocka_unit_test(compiling_twice_gives_the_same_bytes),
         cmocka_unit_test(a_program_survives_its_file),
         cmocka_unit_test(qwen3_8b_for_128_workers),

@@ -1,0 +1,211 @@
+/* carry.c - which events are counters and which ride on the data itself (DESIGN decision 7).
+ *
+ * A counter costs a consumer three trips one after the other: the producers' fence and add, the
+ * poll, the load of the data. If the data is small it can say itself when it is there: the producer
+ * stores {value, iteration} in one access and the consumer polls the elements it needs. One trip.
+ *
+ * An event becomes data when
+ *   - whoever triggers it writes activations only, which the flag can be stored with (the KV cache
+ *     has none), and every one of its dependents reads all that they write: then having read
+ *     implies that all of them are done, with their own reads, too;
+ *   - no dependent would poll more than options.carry_bytes;
+ *   - the variant has no JIT tasks: a worker that polls inside a task serves no queue, so a task
+ *     that it waits for must not be in its own.
+ * And since only counters release and acquire, plain data may be read behind counters alone: if
+ * some task reads a plain tensor that was written behind an event on data, nothing rides in this
+ * variant.
+ *
+ * The tensors that such an event guards are stored flagged, for all their readers, in a space that
+ * nothing else ever uses: a stale word must not look like a flag. A flagged element is written
+ * once per iteration, and the end event lies between two iterations: every reader of the last value
+ * is done. task_verify proves all of this again.
+ */
+#include "base/checked.h"
+#include "task/task_graph.h"
+
+enum { FLAGGED_ELEMENT_BYTES = 8, ALIGN_BYTES = 256 };
+
+struct pass {
+    struct diag *d;
+    struct tgraph *g;
+    struct arena scratch;
+    uint32_t *first;       /* [n_events + 1] range of `writers` */
+    int32_t *writers;      /* tasks that trigger each event */
+    struct region *access; /* [n_tasks][TASK_MAX_ACCESS] */
+    int *n_access;         /* [n_tasks] */
+};
+
+static int prepare(struct pass *p) {
+    const struct tgraph *g = p->g;
+    uint32_t *fill;
+    TRY(ARENA_NEW(p->d, &p->scratch, &p->first, g->events.n + 1));
+    TRY(ARENA_NEW(p->d, &p->scratch, &fill, g->events.n));
+    TRY(ARENA_NEW(p->d, &p->scratch, &p->writers, g->tasks.n));
+    TRY(ARENA_NEW(p->d, &p->scratch, &p->access, g->tasks.n * TASK_MAX_ACCESS));
+    TRY(ARENA_NEW(p->d, &p->scratch, &p->n_access, g->tasks.n));
+    for (size_t i = 0; i < g->tasks.n; i++) {
+        const struct task *t = &g->tasks.items[i];
+        p->n_access[i] = task_access(g->kernel, t, p->access + i * TASK_MAX_ACCESS);
+        p->first[t->trigger + 1]++;
+    }
+    for (size_t e = 0; e < g->events.n; e++) {
+        p->first[e + 1] += p->first[e];
+        fill[e] = p->first[e];
+    }
+    for (size_t i = 0; i < g->tasks.n; i++)
+        p->writers[fill[g->tasks.items[i].trigger]++] = (int32_t)i;
+    return QN_OK;
+}
+
+/* Whether the task writes nothing but F32 activations, and at least one. */
+static bool writes_can_be_flagged(const struct pass *p, int32_t task) {
+    const struct region *r = p->access + (size_t)task * TASK_MAX_ACCESS;
+    bool any = false;
+    for (int i = 0; i < p->n_access[task]; i++) {
+        if (!r[i].write) continue;
+        const struct tensor *x = &p->g->kernel->tensors.items[r[i].tensor];
+        if (x->role != TENSOR_ACTIVATION || x->dtype != DTYPE_F32) return false;
+        any = true;
+    }
+    return any;
+}
+
+static bool covers(const struct region *read, const struct region *write) {
+    return read->tensor == write->tensor && read->n_slices == 0 && read->row0 <= write->row0 &&
+           read->row1 >= write->row1 && read->col0 <= write->col0 && read->col1 >= write->col1;
+}
+
+/* Whether the reader reads every element that the writer writes. */
+static bool reads_all_of(const struct pass *p, int32_t reader, int32_t writer) {
+    const struct region *r = p->access + (size_t)reader * TASK_MAX_ACCESS;
+    const struct region *w = p->access + (size_t)writer * TASK_MAX_ACCESS;
+    for (int j = 0; j < p->n_access[writer]; j++) {
+        bool covered = !w[j].write;
+        for (int i = 0; i < p->n_access[reader] && !covered; i++)
+            covered = !r[i].write && covers(&r[i], &w[j]);
+        if (!covered) return false;
+    }
+    return true;
+}
+
+/* Bytes that a task polls when all the activations that it reads are flagged. */
+static uint64_t polled_bytes(const struct pass *p, int32_t task) {
+    const struct region *r = p->access + (size_t)task * TASK_MAX_ACCESS;
+    uint64_t bytes = 0;
+    for (int i = 0; i < p->n_access[task]; i++) {
+        const struct tensor *x = &p->g->kernel->tensors.items[r[i].tensor];
+        if (r[i].write || x->role != TENSOR_ACTIVATION) continue;
+        bytes += tensor_elements(x) / x->shape[0] * (r[i].row1 - r[i].row0) * FLAGGED_ELEMENT_BYTES;
+    }
+    return bytes;
+}
+
+static bool can_ride(const struct pass *p, int32_t event, int32_t first_dependent) {
+    const struct tgraph *g = p->g;
+    if (event == g->start_event || event == g->end_event) return false;
+    const int32_t *writers = p->writers + p->first[event];
+    const uint32_t n = p->first[event + 1] - p->first[event];
+    for (uint32_t w = 0; w < n; w++)
+        if (!writes_can_be_flagged(p, writers[w])) return false;
+    for (uint32_t i = 0; i < g->events.items[event].n_dependents; i++) {
+        const int32_t reader = first_dependent + (int32_t)i;
+        if (polled_bytes(p, reader) > g->options.carry_bytes) return false;
+        for (uint32_t w = 0; w < n; w++)
+            if (!reads_all_of(p, reader, writers[w])) return false;
+    }
+    return true;
+}
+
+static void flag_outputs(struct tgraph *g, const struct task *t) {
+    const struct kop *op = &g->kernel->ops.items[t->op];
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (op->out[i] != NO_TENSOR) g->tensor_flagged[op->out[i]] = true;
+}
+
+/* For every event the events that it leads to through counters alone, itself included; nothing for
+ * one that rides on data. Events are numbered in topological order: last first. */
+static int close_over_counters(struct pass *p, uint64_t **closure, uint64_t *words) {
+    const struct tgraph *g = p->g;
+    *words = CEIL_DIV(g->events.n, (size_t)64);
+    TRY(ARENA_NEW(p->d, &p->scratch, closure, g->events.n * *words));
+    for (size_t i = g->tasks.n; i-- > 0;) { /* tasks are in the order of the events they wait for */
+        const struct task *t = &g->tasks.items[i];
+        uint64_t *from = *closure + (size_t)t->wait * *words;
+        const uint64_t *to = *closure + (size_t)t->trigger * *words;
+        if (g->events.items[t->trigger].n_dependents == 0 && !g->events.items[t->trigger].data)
+            from[t->trigger / 64] |= 1ull << (t->trigger % 64);
+        if (g->events.items[t->wait].data) continue;
+        from[t->wait / 64] |= 1ull << (t->wait % 64);
+        for (uint64_t w = 0; w < *words; w++) from[w] |= to[w];
+    }
+    return QN_OK;
+}
+
+/* Sets *ok to whether every plain tensor is read behind counters alone. */
+static int plain_data_is_visible(struct pass *p, bool *ok) {
+    const struct tgraph *g = p->g;
+    const struct kgraph *k = g->kernel;
+    uint64_t *closure, words;
+    int32_t *written_behind; /* by tensor: an event that its writers trigger; -1: none so far */
+    TRY(close_over_counters(p, &closure, &words));
+    TRY(ARENA_NEW(p->d, &p->scratch, &written_behind, k->tensors.n));
+    for (size_t i = 0; i < k->tensors.n; i++) written_behind[i] = NO_EVENT;
+    *ok = true;
+    for (size_t i = 0; i < g->tasks.n && *ok; i++) {
+        const struct region *r = p->access + i * TASK_MAX_ACCESS;
+        for (int a = 0; a < p->n_access[i]; a++) {
+            if (g->tensor_flagged[r[a].tensor]) continue;
+            int32_t *event = &written_behind[r[a].tensor];
+            const int32_t wait = g->tasks.items[i].wait;
+            if (r[a].write) {
+                /* Writers with different events: taken for invisible, which is safe. */
+                const int32_t trigger = g->tasks.items[i].trigger;
+                if (*event != NO_EVENT && *event != trigger) *ok = false;
+                *event = trigger;
+            } else if (*event != NO_EVENT &&
+                       !(closure[(size_t)*event * words + (size_t)wait / 64] >> (wait % 64) & 1)) {
+                *ok = false;
+            }
+        }
+    }
+    return QN_OK;
+}
+
+static void place_flagged(struct tgraph *g) {
+    for (size_t i = 0; i < g->kernel->tensors.n; i++) {
+        if (!g->tensor_flagged[i]) continue;
+        g->tensor_offset[i] = g->flagged_bytes;
+        g->flagged_bytes += align_up(
+            tensor_elements(&g->kernel->tensors.items[i]) * FLAGGED_ELEMENT_BYTES, ALIGN_BYTES);
+    }
+}
+
+static int choose(struct pass *p) {
+    struct tgraph *g = p->g;
+    int32_t dependents = 0; /* linear order: those of event 0, of event 1 ... */
+    TRY(prepare(p));
+    for (int32_t e = 0; e < (int32_t)g->events.n; e++) {
+        struct event *event = &g->events.items[e];
+        event->data = can_ride(p, e, dependents);
+        dependents += (int32_t)event->n_dependents;
+        for (uint32_t i = p->first[e]; event->data && i < p->first[e + 1]; i++)
+            flag_outputs(g, &g->tasks.items[p->writers[i]]);
+    }
+    bool ok;
+    TRY(plain_data_is_visible(p, &ok));
+    for (size_t e = 0; e < g->events.n && !ok; e++) g->events.items[e].data = false;
+    for (size_t i = 0; i < g->kernel->tensors.n && !ok; i++) g->tensor_flagged[i] = false;
+    place_flagged(g);
+    return QN_OK;
+}
+
+int carry(struct diag *d, struct tgraph *g) {
+    TRY(ARENA_NEW(d, g->arena, &g->tensor_flagged, g->kernel->tensors.n));
+    if (g->options.carry_bytes == 0) return QN_OK;
+    for (size_t i = 0; i < g->tasks.n; i++)
+        if (g->tasks.items[i].worker == NO_WORKER) return QN_OK;
+    struct pass p = {.d = d, .g = g};
+    const int rc = choose(&p);
+    arena_fini(&p.scratch);
+    return rc;
+}
