@@ -2,6 +2,10 @@
  * holds the assembler's report to what is written beside each kernel. Needs NVRTC, but no GPU.
  *
  *     check_kernels [--arch sm_90a]... [--model NAME]... [--log] [--cubin FOLDER]
+ *     check_kernels --fill-cache --arch sm_90a DIR...
+ *
+ * The second form compiles the kernels of model directories into the kernel cache, so that a
+ * machine that gets a copy of the cache compiles nothing.
  *
  * A budget is a line of a .cuh file:
  *
@@ -13,6 +17,7 @@
  */
 #include "codegen/embed.h"
 #include "codegen/kernel_image.h"
+#include "model/model.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,8 +87,10 @@ static const char *const all_archs[] = {"sm_80", "sm_90a", "sm_100a"};
 struct choices {
     const char *arch[MAX_CHOICES], *model[MAX_CHOICES];
     int n_arch, n_model;
-    bool log;
+    bool log, fill_cache;
     const char *cubin_folder;
+    char **dirs;
+    int n_dirs;
 };
 
 /* What the assembler says of one kernel. */
@@ -161,8 +168,8 @@ static struct prog_header *bare_program(const struct model_spec *spec) {
     if (p == NULL) return NULL;
     p->section[SECTION_MODEL] = (struct prog_section){.offset = sizeof *p, .count = 1};
     memcpy(p + 1, spec, sizeof *spec);
-    p->kv_block = 16;
-    p->kv_dtype = spec->weight_dtype;
+    p->kv_block = 64; /* compile_options_init's */
+    p->kv_dtype = spec->weight_dtype == DTYPE_F32 ? DTYPE_BF16 : spec->weight_dtype;
     return p;
 }
 
@@ -216,7 +223,13 @@ static int parse(int argc, char **argv, struct choices *c) {
         bool more = i + 1 < argc;
         if (strcmp(argv[i], "--log") == 0)
             c->log = true;
-        else if (strcmp(argv[i], "--cubin") == 0 && more)
+        else if (strcmp(argv[i], "--fill-cache") == 0)
+            c->fill_cache = true;
+        else if (c->fill_cache && argv[i][0] != '-' && c->n_arch > 0) {
+            c->dirs = argv + i;
+            c->n_dirs = argc - i;
+            return 0;
+        } else if (strcmp(argv[i], "--cubin") == 0 && more)
             c->cubin_folder = argv[++i];
         else if (strcmp(argv[i], "--arch") == 0 && more && c->n_arch < MAX_CHOICES)
             c->arch[c->n_arch++] = argv[++i];
@@ -229,6 +242,37 @@ static int parse(int argc, char **argv, struct choices *c) {
                    2;
     }
     return 0;
+}
+
+/* One directory's kernels into the cache; 1 if that failed. */
+static int fill(const struct nvrtc *nvrtc, const struct kernel_cache *cache, const char *dir,
+                const char *arch) {
+    struct diag d = {0};
+    struct model_options options = {.dummy = true};
+    struct model *model;
+    struct kernel_image image = {0};
+    struct prog_header *program = NULL;
+    int rc = model_open(&d, dir, &options, &model);
+    if (rc == QN_OK) program = bare_program(&model->spec);
+    if (program != NULL)
+        rc = kernel_image_make(&d, nvrtc, cache, program,
+                               &(struct kernel_image_options){.arch = arch}, &image);
+    printf("%s  %-40s %s %zu bytes, %.1f s%s %s\n", rc == QN_OK ? "ok  " : "FAIL", dir, arch,
+           image.n, image.seconds, image.cached ? ", was there" : "", d.message);
+    kernel_image_fini(&image);
+    free(program);
+    model_free(model);
+    return rc != QN_OK;
+}
+
+static int fill_cache(const struct nvrtc *nvrtc, const struct choices *c) {
+    struct kernel_cache cache;
+    int failures = 0;
+    kernel_cache_init(&cache, false);
+    printf("cache: %s\n", cache.dir[0] != '\0' ? cache.dir : "off");
+    for (int a = 0; a < c->n_arch; a++)
+        for (int i = 0; i < c->n_dirs; i++) failures += fill(nvrtc, &cache, c->dirs[i], c->arch[a]);
+    return failures > 0;
 }
 
 int main(int argc, char **argv) {
@@ -246,6 +290,7 @@ int main(int argc, char **argv) {
         return EXIT_SKIPPED;
     }
     printf("NVRTC %d.%d (%s)\n", nvrtc.major, nvrtc.minor, nvrtc.path);
+    if (c.fill_cache) return fill_cache(&nvrtc, &c);
     for (size_t m = 0; m < sizeof models / sizeof models[0]; m++)
         for (size_t a = 0; a < sizeof all_archs / sizeof all_archs[0]; a++)
             if (chosen(c.model, c.n_model, models[m].name) &&
