@@ -126,6 +126,30 @@ static void test_clients(void **state) {
     engine_close(&e);
 }
 
+/* A host that only polls, without waiting for progress: what it sees is complete all the same. */
+static void test_poll_only(void **state) {
+    (void)state;
+    struct engine e;
+    struct diag d = {0};
+    engine_open(&e, 2, 256, 0);
+    for (uint32_t round = 0; round < 5; round++) {
+        uint32_t slot, n_out = 0;
+        struct mailbox_view v;
+        int32_t prompt[8];
+        fill_prompt(prompt, 8, round);
+        struct rt_request q = make_request(8, 200);
+        EXPECT_OK(&d, cpu_backend_submit(&d, e.backend, &q, prompt, &slot));
+        do {
+            EXPECT_OK(&d, cpu_backend_poll(&d, e.backend, slot, &v));
+            if (v.n_out != n_out) assert_true(tokens_follow(&v, 8, round));
+            n_out = v.n_out;
+        } while (v.finish == RT_RUNNING);
+        assert_int_equal(n_out, 200);
+        EXPECT_OK(&d, cpu_backend_release(&d, e.backend, slot));
+    }
+    engine_close(&e);
+}
+
 static void test_idle_costs_nothing(void **state) {
     (void)state;
     struct engine e;
@@ -201,8 +225,11 @@ static void test_plan(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_clients),        cmocka_unit_test(test_idle_costs_nothing),
-        cmocka_unit_test(test_wait_times_out), cmocka_unit_test(test_close_in_the_middle),
+        cmocka_unit_test(test_clients),
+        cmocka_unit_test(test_poll_only),
+        cmocka_unit_test(test_idle_costs_nothing),
+        cmocka_unit_test(test_wait_times_out),
+        cmocka_unit_test(test_close_in_the_middle),
         cmocka_unit_test(test_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
