@@ -61,6 +61,7 @@ FIXED = [
     "x" * 300, " " * 200, " " * 200 + "x", "\n" * 100, "ab" * 150, "1" * 100, "é" * 80, "🌾" * 40, "'s" * 50,
     "▁", "▁▁", "a▁b", "▁ a ▁b▁ ", " ▁", "Ġ Ċ ĉ", "<0x41>", "<0x0A><0xFF>", "<unk>", "Ā ā Ń",
     "\ufffd \uffff \ue000 \U0010ffff \U000e0041 \u0378", "İıſK", "ǅ ǆ ß ẞ", "a\u20dd \u0488", "x\u200dy\u200d",
+    "a\U00031350b \U000323af1 \ua7cb9 \U0001e4f0\U0001e4f9x \U00010d40 \u0897\U00011f01a \U0001f6dc!",
 ]
 
 SPECIALS = ["<|im_start|>user\nHello<|im_end|>\n", "<|im_start|><|im_end|>", "a<|endoftext|>b",

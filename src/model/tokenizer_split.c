@@ -1,16 +1,21 @@
 #include "model/tokenizer_split.h"
+#include "base/checked.h"
 #include "model/tokenizer_text.h"
+#include "model/tokenizer_unicode.h"
 
 #include <string.h>
 
-/* \s, \w and \h of Oniguruma as the inside of a PCRE2 class. PCRE2's own \s has U+180E on top, its
- * \w lacks marks, connector punctuation and letter-like symbols, its \h is blanks, not hex digits.
- */
+/* \s, \w, \d and \h of Oniguruma as the inside of a PCRE2 class. PCRE2's own \s has U+180E on top,
+ * its \w lacks marks, connector punctuation and letter-like symbols, its \h is blanks, not hex
+ * digits. Oniguruma's \w has the digits of Latin-1 that are not decimal. */
 #define SPACE_SET                                                                                  \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"    \
     "\\x{205f}\\x{3000}"
-#define WORD_SET "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
-#define HEX_SET  "0-9a-fA-F"
+#define DIGIT_SET "\\p{Nd}" UNICODE_NEWER_ND
+#define WORD_SET                                                                                   \
+    "\\p{Alphabetic}\\p{M}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}" UNICODE_NEWER_L             \
+        UNICODE_NEWER_M DIGIT_SET
+#define HEX_SET "0-9a-fA-F"
 
 /* The set that an escape letter stands for, NULL: both engines mean the same. */
 static const char *escape_set(char letter) {
@@ -19,6 +24,8 @@ static const char *escape_set(char letter) {
     case 'S': return SPACE_SET;
     case 'w':
     case 'W': return WORD_SET;
+    case 'd':
+    case 'D': return DIGIT_SET;
     case 'h':
     case 'H': return HEX_SET;
     default: return NULL;
@@ -49,6 +56,29 @@ static int translate_escape(struct diag *d, const char *field, char letter, bool
     return QN_OK;
 }
 
+/* \p{..} and \P{..} at s[*i] = 'p', with the characters of that category that PCRE2 does not know;
+ * *i moves to the closing brace. */
+static int translate_property(struct diag *d, const char *field, const char *s, size_t n, size_t *i,
+                              bool in_class, struct strbuf *out) {
+    const char *newer = "", *name = s + *i + 2;
+    const char *end = *i + 1 < n && s[*i + 1] == '{' ? memchr(name, '}', n - *i - 2) : NULL;
+    if (end == NULL) return fail(d, QN_EUNSUPPORTED, "%s: \\%c without {}", field, s[*i]);
+    bool negated = (s[*i] == 'P') != (*name == '^');
+    name += *name == '^';
+    size_t k = (size_t)(end - name);
+    for (size_t j = 0; j < COUNT_OF(unicode_newer); j++)
+        if (strlen(unicode_newer[j].category) == k &&
+            memcmp(unicode_newer[j].category, name, k) == 0)
+            newer = unicode_newer[j].newer;
+    *i = (size_t)(end - s);
+    /* A negated set cannot stand inside a class; there the newer characters are given up. */
+    if (in_class && negated) newer = "";
+    strbuf_str(out, in_class ? "" : negated ? "[^" : "[");
+    strbuf_printf(out, "\\%c{%.*s}%s", in_class && negated ? 'P' : 'p', (int)k, name, newer);
+    strbuf_str(out, in_class ? "" : "]");
+    return QN_OK;
+}
+
 /* Oniguruma's source in PCRE2's words. Intersections and nested classes have none. */
 static int translate(struct diag *d, const char *field, const char *s, size_t n,
                      struct strbuf *out) {
@@ -56,7 +86,11 @@ static int translate(struct diag *d, const char *field, const char *s, size_t n,
     for (size_t i = 0; i < n; i++) {
         if (s[i] == '\\') {
             if (i + 1 == n) return fail(d, QN_EUNSUPPORTED, "%s: ends with a backslash", field);
-            TRY(translate_escape(d, field, s[++i], in_class, out));
+            i++;
+            if (s[i] == 'p' || s[i] == 'P')
+                TRY(translate_property(d, field, s, n, &i, in_class, out));
+            else
+                TRY(translate_escape(d, field, s[i], in_class, out));
             continue;
         }
         if (in_class) {

@@ -127,6 +127,35 @@ void tokenizer_text_to_alphabet(struct strbuf *out, const char *bytes, size_t n)
     strbuf_add(out, chunk, used);
 }
 
+/* Characters that normalization changes or moves since Unicode 10 or later. The reference's tables
+ * are of Unicode 9: to it they are plain. (U+11930 here keeps U+11935 from composing with it.) */
+static const int32_t newer[][2] = {
+    {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
+    {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},
+    {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},   {0x32FF, 0x32FF},   {0xA7F2, 0xA7F4},
+    {0xA82C, 0xA82C},   {0xAB69, 0xAB69},   {0x10781, 0x10785}, {0x10787, 0x107B0},
+    {0x107B2, 0x107BA}, {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC}, {0x10F46, 0x10F50},
+    {0x10F82, 0x10F85}, {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E},
+    {0x11839, 0x1183A}, {0x11930, 0x11930}, {0x11938, 0x11938}, {0x1193D, 0x1193E},
+    {0x11943, 0x11943}, {0x119E0, 0x119E0}, {0x11A34, 0x11A34}, {0x11A47, 0x11A47},
+    {0x11A99, 0x11A99}, {0x11D42, 0x11D42}, {0x11D44, 0x11D45}, {0x11D97, 0x11D97},
+    {0x16FF0, 0x16FF1}, {0x1E030, 0x1E06D}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE},
+    {0x1E2EC, 0x1E2EF}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9},
+};
+
+static bool is_newer(int32_t c) {
+    size_t low = 0, high = COUNT_OF(newer);
+    if (c < newer[0][0]) return false;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (c > newer[middle][1])
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < COUNT_OF(newer) && c >= newer[low][0];
+}
+
 /* Whether c is in a block whose characters no form changes and none combines with: the answer
  * "no" only costs time. compat: also under NFKC and NFKD; compose: NFC and NFKC. */
 static bool is_inert(int32_t c, bool compose, bool compat) {
@@ -204,32 +233,35 @@ done:
 }
 
 /* Inert stretches are copied. What is not inert is normalized together with the one character
- * before it, its possible base; the stretch ends before the next inert character. */
+ * before it, its possible base; the stretch ends before the next inert character. A newer
+ * character is nobody's base. */
 int tokenizer_text_normalize(struct diag *d, enum text_form form, const char *text, size_t n,
                              struct strbuf *out) {
     bool compose = form == TEXT_NFC || form == TEXT_NFKC;
     bool compat = form == TEXT_NFKC || form == TEXT_NFKD;
-    for (size_t i = 0, start = 0; start < n;) {
+    for (size_t start = 0, end; start < n; start = end) {
         size_t base = start, next = start;
         while (next < n) {
             size_t at = next;
-            if (!is_inert(tokenizer_text_next(text, &next), compose, compat)) {
+            int32_t c = tokenizer_text_next(text, &next);
+            bool plain = is_newer(c);
+            if (!plain && !is_inert(c, compose, compat)) {
                 next = at;
                 break;
             }
-            base = at;
+            base = plain ? next : at;
         }
         if (next == n) base = n;
         strbuf_add(out, text + start, base - start);
-        for (i = next; i < n;) {
-            size_t at = i;
-            if (is_inert(tokenizer_text_next(text, &i), compose, compat)) {
-                i = at;
+        for (end = next; end < n;) {
+            size_t at = end;
+            int32_t c = tokenizer_text_next(text, &end);
+            if (is_newer(c) || is_inert(c, compose, compat)) {
+                end = at;
                 break;
             }
         }
-        if (i > base) TRY(normalize_run(d, compose, compat, text + base, i - base, out));
-        start = i;
+        if (end > base) TRY(normalize_run(d, compose, compat, text + base, end - base, out));
     }
     return QN_OK;
 }
