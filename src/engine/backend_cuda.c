@@ -430,6 +430,8 @@ static int read_facts(struct diag *d, struct backend_instance *i,
     TRY(open_context(d, i));
     facts->device = i->device;
     cuda_device_arch(&i->device, facts->arch);
+    snprintf(facts->driver, sizeof facts->driver, "%d.%d", i->device.driver_version / 1000,
+             i->device.driver_version % 1000 / 10);
     CU(d, i->api, cuMemGetInfo_v2, &free_bytes, &total_bytes);
     facts->free_bytes = free_bytes;
     return QN_OK;

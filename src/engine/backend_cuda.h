@@ -47,6 +47,7 @@ int backend_cuda_trace(struct diag *d, struct backend_instance *i, uint64_t *rec
 struct backend_cuda_facts {
     struct cuda_device device;
     char arch[16];
+    char driver[16];     /* CUDA version of the driver, "13.0" */
     char nvrtc[520];     /* "NVRTC 13.0 (libnvrtc.so.13)", or why there is none */
     uint64_t free_bytes; /* of device memory */
 };

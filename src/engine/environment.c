@@ -1,6 +1,7 @@
 /* environment.c - qn_environment: what a report of a problem should say about the machine. */
 #include "engine/engine.h"
 
+#include "engine/backend_cuda.h"
 #include "runtime/cpu_backend.h"
 
 #include <jansson.h>
@@ -52,15 +53,27 @@ static json_t *backends_json(void) {
     return o;
 }
 
+/* The GPU that the CUDA backend would use; null when there is none. */
+static json_t *gpu_json(void) {
+    struct backend_cuda_facts f;
+    if (backend_cuda_facts(NULL, &f) != QN_OK) return json_null();
+    const struct cuda_device *v = &f.device;
+    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:I, s:I, s:s, s:s}", "name", v->name, "arch", f.arch,
+                     "sms", v->n_sms, "shared_bytes_per_block", v->shared_bytes, "l2_bytes",
+                     v->l2_bytes, "memory_total_bytes", (json_int_t)v->total_bytes,
+                     "memory_free_bytes", (json_int_t)f.free_bytes, "driver_cuda", f.driver, "nvrtc",
+                     f.nvrtc);
+}
+
 int qn_environment(char **json, qn_error *error) {
     struct diag d = {0};
     struct utsname u = {0};
     uname(&u);
     char system[200];
     snprintf(system, sizeof system, "%.60s %.60s %.60s", u.sysname, u.release, u.machine);
-    json_t *o = json_pack("{s:s, s:s, s:s, s:o, s:o, s:o}", "version", QN_VERSION, "compiler",
+    json_t *o = json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "version", QN_VERSION, "compiler",
                           __VERSION__, "system", system, "cpu", cpu_json(), "memory", memory_json(),
-                          "backends", backends_json());
+                          "backends", backends_json(), "gpu", gpu_json());
     *json = o ? json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
     json_decref(o);
     return api_return(*json ? QN_OK : fail_nomem(&d, 0, "the report"), &d, error);
