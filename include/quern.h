@@ -173,11 +173,13 @@ typedef struct qn_engine_params {
     uint64_t kv_cache_memory_bytes;  /* 0: as much as max_num_seqs requests of max_model_len need,
                                       * within gpu_memory_utilization */
     double gpu_memory_utilization;   /* share of the device's memory to use at most; 0: 0.9 */
-    uint64_t seed;                   /* of dummy weights, and of requests that bring none */
+    uint64_t seed;                   /* of requests that bring none of their own */
     qn_progress_fn *progress;        /* may be NULL */
     void *progress_user;
     qn_plan_fn *plan; /* may be NULL */
     void *plan_user;
+    uint64_t trace_bytes; /* memory for a trace of which worker did what when, kept in rings from
+                           * the first iteration on; 0: no trace, and no cost */
 } qn_engine_params;
 QN_API void qn_engine_params_init(qn_engine_params *params);
 
@@ -200,6 +202,12 @@ QN_API void qn_engine_get_info(const qn_engine *engine, qn_engine_info *info);
  * Errors: QN_EBUSY while requests are running. */
 QN_API int qn_engine_measure_read(qn_engine *engine, double seconds, double *bytes_per_second,
                                   qn_error *error);
+
+/* Stops and continues recording; at any time. Errors: QN_EINVAL (opened without trace_bytes). */
+QN_API int qn_engine_trace_switch(qn_engine *engine, int on, qn_error *error);
+/* Writes what the rings hold as a Perfetto trace (open it in ui.perfetto.dev): a track per worker,
+ * flows along events, counters. At any time. Errors: QN_EINVAL, QN_EIO. */
+QN_API int qn_engine_trace_write(qn_engine *engine, const char *path, qn_error *error);
 
 /* ---- requests ----------------------------------------------------------------------------- */
 

@@ -19,10 +19,11 @@
 
 /* What the user asked for. */
 struct backend_config {
-    uint32_t n_workers;   /* 0: the device's choice */
-    const char *isa;      /* CPU instruction set; NULL: the best */
-    uint32_t n_kv_blocks; /* from the engine's plan */
-    uint32_t max_batched; /* token rows that prefill fills an iteration up to */
+    uint32_t n_workers;     /* 0: the device's choice */
+    const char *isa;        /* CPU instruction set; NULL: the best */
+    uint32_t n_kv_blocks;   /* from the engine's plan */
+    uint32_t max_batched;   /* token rows that prefill fills an iteration up to */
+    struct rt_trace *trace; /* rings to write (trace.h), NULL: none; only where `traces` */
 };
 
 /* What there is. */
@@ -37,11 +38,13 @@ struct backend_plan {
     uint64_t kv_bytes, workspace_bytes, other_bytes;
 };
 
+struct rt_trace;
 struct backend_instance; /* each backend's own */
 
 struct backend {
     const char *name;
     enum prog_target target;
+    bool traces;      /* fills config.trace */
     bool makes_dummy; /* open with weights NULL makes them up where they are wanted */
     /* QN_OK, or QN_EUNSUPPORTED/QN_EDEVICE with what is missing. */
     int (*available)(struct diag *d);

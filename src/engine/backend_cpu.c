@@ -45,6 +45,7 @@ static struct cpu_config config_of(const struct prog_header *program,
                                .n_kv_blocks = config->n_kv_blocks,
                                .isa = config->isa,
                                .max_batched_tokens = config->max_batched,
+                               .trace = config->trace,
                                .serve = true};
 }
 
@@ -236,6 +237,7 @@ static int cpu_measure_read(struct diag *d, struct backend_instance *i, double s
 const struct backend backend_cpu = {
     .name = "cpu",
     .target = TARGET_CPU,
+    .traces = true,
     .available = cpu_available,
     .device = cpu_device,
     .plan = cpu_plan_bytes,

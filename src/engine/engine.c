@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "base/checked.h"
+#include "engine/trace.h"
 #include "task/task_verify.h"
 
 #include <stdlib.h>
@@ -141,6 +142,18 @@ static int open_program(struct diag *d, struct qn_engine *e, const qn_engine_par
     return rc;
 }
 
+/* The rings, recording from the first iteration on. */
+static int open_trace(struct diag *d, struct qn_engine *e, const qn_engine_params *p,
+                      struct engine_plan *plan) {
+    if (!p->trace_bytes) return QN_OK;
+    if (!e->backend->traces)
+        return fail(d, QN_EUNSUPPORTED, "trace: backend %s records none", e->backend->name);
+    TRY(trace_new(d, plan->compile.n_workers, p->trace_bytes, &e->trace));
+    trace_switch(e->trace, true);
+    plan->config.trace = e->trace;
+    return QN_OK;
+}
+
 static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_params *p) {
     struct engine_plan plan;
     double start = now_s(), t = start;
@@ -160,6 +173,8 @@ static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_para
 
     /* Does it fit, and does the caller want it? Nothing large is taken before. */
     TRY(plan_memory(d, e->backend, e->program, &plan, &e->info));
+    if (p->trace_bytes)
+        e->info.other_bytes += trace_area_bytes(plan.compile.n_workers, p->trace_bytes);
     TRY(describe(d, e, p, &plan));
     if (p->plan && p->plan(p->plan_user, &e->info) != 0)
         return fail(d, QN_ECANCELED, "the memory plan was refused");
@@ -170,6 +185,7 @@ static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_para
     TRY(load_weights(d, e, p));
     e->info.seconds_weights = lap(&t);
     progress(p, "memory");
+    TRY(open_trace(d, e, p, &plan));
     TRY(e->backend->open(d, e->program, e->weights, &plan.config, &e->instance));
     e->info.seconds_memory = lap(&t);
     e->info.seconds_total = now_s() - start;
@@ -200,6 +216,7 @@ void qn_engine_close(qn_engine *engine) {
     if (!engine) return;
     if (engine->instance) engine->backend->close(engine->instance);
     session_end(engine);
+    free(engine->trace);
     weights_free(engine->weights);
     free(engine->program);
     model_free(engine->model);
@@ -225,5 +242,31 @@ int qn_engine_measure_read(qn_engine *engine, double seconds, double *bytes_per_
     if (rc == QN_OK && busy) rc = fail(&d, QN_EBUSY, "%zu requests are running", busy);
     if (rc == QN_OK)
         rc = engine->backend->measure_read(&d, engine->instance, seconds, bytes_per_second);
+    return api_return(rc, &d, error);
+}
+
+/* ---- trace -------------------------------------------------------------------------------- */
+
+static int need_trace(struct diag *d, const qn_engine *e) {
+    if (e->trace) return QN_OK;
+    return fail(d, QN_EINVAL, "trace: the engine was opened without trace_bytes");
+}
+
+int qn_engine_trace_switch(qn_engine *engine, int on, qn_error *error) {
+    struct diag d = {0};
+    int rc = need_trace(&d, engine);
+    if (rc == QN_OK) trace_switch(engine->trace, on != 0);
+    return api_return(rc, &d, error);
+}
+
+int qn_engine_trace_write(qn_engine *engine, const char *path, qn_error *error) {
+    struct diag d = {0};
+    struct trace trace;
+    int rc = need_trace(&d, engine);
+    if (rc == QN_OK) rc = trace_read(&d, engine->trace, engine->program, &trace);
+    if (rc == QN_OK) {
+        rc = trace_write(&d, &trace, engine->info.served_model_name, path);
+        trace_fini(&trace);
+    }
     return api_return(rc, &d, error);
 }

@@ -65,6 +65,7 @@ struct qn_engine {
     const struct backend *backend;
     struct backend_instance *instance;
     struct qn_tokenizer *tokenizer; /* NULL: the directory has none */
+    struct rt_trace *trace;         /* NULL: none; outlives the instance, which writes it */
     struct qn_engine_info info;
     uint64_t seed;
 

@@ -46,8 +46,9 @@ struct rt_trace_record {
 ABI_SIZE(struct rt_trace_record, 16);
 
 struct rt_trace_ring {
-    uint64_t n; /* records ever written; the newest is at (n - 1) & mask */
-    uint64_t pad0[7];
+    uint64_t n;     /* records ever written; the newest is at (n - 1) & mask */
+    uint64_t begun; /* the same, counting one that is being written */
+    uint64_t pad0[6];
 };
 ABI_SIZE(struct rt_trace_ring, 64);
 
@@ -80,18 +81,18 @@ RT_FN void rt_trace_write(struct rt_trace *t, uint32_t ring, uint32_t kind, uint
     struct rt_trace_record *to = rt_trace_at(t, r, n);
     uint64_t now = rt_now_ns();
 #ifdef __CUDACC__
+    r->begun = n + 1;
     to->time_ns = now;
     to->kind = kind | aux << 8;
     to->what = what;
     r->n = n + 1;
 #else
-    /* Atomic, because a reader may look; the fence keeps a record from being overwritten before the
-     * reader can know from `n` that it may be. */
-    __atomic_store_n(&r->n, n + 1, __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_RELEASE);
+    __atomic_store_n(&r->begun, n + 1, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* `begun` before any of the record's words */
     __atomic_store_n(&to->time_ns, now, __ATOMIC_RELAXED);
     __atomic_store_n(&to->kind, kind | aux << 8, __ATOMIC_RELAXED);
     __atomic_store_n(&to->what, what, __ATOMIC_RELAXED);
+    __atomic_store_n(&r->n, n + 1, __ATOMIC_RELEASE);
 #endif
 }
 

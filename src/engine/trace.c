@@ -1,0 +1,330 @@
+#include "engine/trace.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+/* ---- memory ------------------------------------------------------------------------------- */
+
+enum { MIN_RECORDS = 1024 };
+
+static uint64_t records_per_ring(uint32_t n_workers, uint64_t limit) {
+    uint64_t n = MIN_RECORDS, rings = RT_TRACE_RINGS((uint64_t)n_workers);
+    if (limit == 0) limit = TRACE_DEFAULT_BYTES;
+    limit = MIN(limit, (uint64_t)1 << 40);
+    while (n < (uint64_t)1 << 28 && 2 * n * sizeof(struct rt_trace_record) * rings <= limit) n *= 2;
+    return n;
+}
+
+static uint64_t ring_bytes(uint64_t n_records) {
+    return sizeof(struct rt_trace_ring) + n_records * sizeof(struct rt_trace_record);
+}
+
+uint64_t trace_area_bytes(uint32_t n_workers, uint64_t limit) {
+    return sizeof(struct rt_trace) +
+           RT_TRACE_RINGS((uint64_t)n_workers) * ring_bytes(records_per_ring(n_workers, limit));
+}
+
+int trace_new(struct diag *d, uint32_t n_workers, uint64_t limit, struct rt_trace **out) {
+    uint64_t bytes = align_up(trace_area_bytes(n_workers, limit), 64);
+    uint64_t n = records_per_ring(n_workers, limit);
+    struct rt_trace *t = aligned_alloc(64, bytes);
+    *out = NULL;
+    if (t == NULL) return fail_nomem(d, bytes, "the trace");
+    memset(t, 0, bytes); /* touched now, so that no record waits for a page */
+    t->n_rings = RT_TRACE_RINGS(n_workers);
+    t->mask = (uint32_t)(n - 1);
+    t->ring_bytes = ring_bytes(n);
+    *out = t;
+    return QN_OK;
+}
+
+void trace_switch(struct rt_trace *t, bool on) {
+    __atomic_store_n(&t->on, on ? 1u : 0u, __ATOMIC_RELAXED);
+}
+
+/* ---- rings -------------------------------------------------------------------------------- */
+
+struct records {
+    struct rt_trace_record *items;
+    size_t n, capacity;
+};
+
+/* Copies a ring, oldest first; see rt_trace.h for why this may happen while it is written. */
+static int copy_ring(struct diag *d, struct rt_trace *rings, uint32_t ring, struct records *out,
+                     uint64_t *n_dropped) {
+    struct rt_trace_ring *r = rt_trace_ring(rings, ring);
+    uint64_t n = __atomic_load_n(&r->n, __ATOMIC_ACQUIRE), capacity = (uint64_t)rings->mask + 1;
+    uint64_t first = n > capacity ? n - capacity : 0;
+    out->n = 0;
+    TRY(ARRAY_RESERVE(d, out, n - first));
+    for (uint64_t i = first; i < n; i++) {
+        struct rt_trace_record *from = rt_trace_at(rings, r, i);
+        out->items[out->n++] =
+            (struct rt_trace_record){.time_ns = __atomic_load_n(&from->time_ns, __ATOMIC_RELAXED),
+                                     .kind = __atomic_load_n(&from->kind, __ATOMIC_RELAXED),
+                                     .what = __atomic_load_n(&from->what, __ATOMIC_RELAXED)};
+    }
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    uint64_t begun = __atomic_load_n(&r->begun, __ATOMIC_RELAXED);
+    uint64_t valid = begun > capacity ? begun - capacity : 0; /* first that is surely whole */
+    if (valid > first) {
+        uint64_t lost = MIN(valid - first, (uint64_t)out->n);
+        memmove(out->items, out->items + lost, (out->n - lost) * sizeof *out->items);
+        out->n -= lost;
+        first += lost;
+    }
+    *n_dropped += first;
+    return QN_OK;
+}
+
+/* ---- decoding ----------------------------------------------------------------------------- */
+
+struct done {
+    uint64_t time;
+    uint32_t iteration;
+};
+
+struct decoder {
+    struct diag *d;
+    struct trace *t;
+    ARRAY(struct done) dones;
+    struct trace_iter next; /* what the records before ITER said */
+    struct trace_run open;  /* of the worker in hand */
+    bool is_open;
+};
+
+static int on_end(struct decoder *c, uint64_t now) {
+    if (!c->is_open) return QN_OK; /* its READY was dropped */
+    c->open.end = now;
+    c->is_open = false;
+    return ARRAY_PUSH(c->d, &c->t->runs, c->open);
+}
+
+static int on_iteration(struct decoder *c, uint64_t now, uint32_t variant, uint32_t number) {
+    c->next.start = now;
+    c->next.variant = variant;
+    c->next.number = number;
+    TRY(ARRAY_PUSH(c->d, &c->t->iters, c->next));
+    c->next = (struct trace_iter){0};
+    return QN_OK;
+}
+
+static int on_record(struct decoder *c, uint32_t ring, const struct rt_trace_record *r) {
+    const uint32_t n_tasks = (uint32_t)c->t->program->section[SECTION_TASK].count;
+    const uint32_t aux = r->kind >> 8;
+    switch (r->kind & 0xff) {
+    case RT_TRACE_READY:
+        c->is_open = r->what < n_tasks;
+        c->open = (struct trace_run){
+            .task = r->what, .worker = ring, .ready = r->time_ns, .begin = r->time_ns};
+        break;
+    case RT_TRACE_BEGIN: c->open.begin = r->time_ns; break;
+    case RT_TRACE_END: return on_end(c, r->time_ns);
+    case RT_TRACE_HAND:
+        if (r->what >= n_tasks) break;
+        return ARRAY_PUSH(c->d, &c->t->hands,
+                          (struct trace_hand){r->time_ns, ring - c->t->n_workers, aux, r->what});
+    case RT_TRACE_STALL:
+        return ARRAY_PUSH(c->d, &c->t->stalls, (struct trace_stall){r->time_ns, ring, r->what});
+    case RT_TRACE_DONE: return ARRAY_PUSH(c->d, &c->dones, (struct done){r->time_ns, r->what});
+    case RT_TRACE_ROWS:
+        c->next.n_rows = r->what;
+        c->next.n_logit_rows = aux;
+        break;
+    case RT_TRACE_RUNNING:
+        c->next.n_running = r->what;
+        c->next.n_waiting = aux;
+        break;
+    case RT_TRACE_CONTEXT: c->next.context = r->what; break;
+    case RT_TRACE_BLOCKS: c->next.n_free_blocks = r->what; break;
+    case RT_TRACE_ITER:
+        if (aux < c->t->program->section[SECTION_VARIANT].count)
+            return on_iteration(c, r->time_ns, aux, r->what);
+        break;
+    default: break; /* PUBLISH, IDLE: what they say follows from the runs */
+    }
+    return QN_OK;
+}
+
+static int decode_rings(struct decoder *c, struct rt_trace *rings) {
+    struct records records = {0};
+    int rc = QN_OK;
+    for (uint32_t ring = 0; ring < rings->n_rings && rc == QN_OK; ring++) {
+        rc = copy_ring(c->d, rings, ring, &records, &c->t->n_dropped);
+        c->is_open = false;
+        c->next = (struct trace_iter){0};
+        for (size_t i = 0; i < records.n && rc == QN_OK; i++)
+            rc = on_record(c, ring, &records.items[i]);
+        c->t->n_records += records.n;
+        if (records.n > 0 && ring >= c->t->n_workers) c->t->n_scheds = ring - c->t->n_workers + 1;
+    }
+    ARRAY_FINI(&records);
+    return rc;
+}
+
+/* ---- putting together --------------------------------------------------------------------- */
+
+static int compare_u64(uint64_t a, uint64_t b) {
+    return (a > b) - (a < b);
+}
+
+static int iter_by_start(const void *a, const void *b) {
+    return compare_u64(((const struct trace_iter *)a)->start,
+                       ((const struct trace_iter *)b)->start);
+}
+
+static int done_by_time(const void *a, const void *b) {
+    return compare_u64(((const struct done *)a)->time, ((const struct done *)b)->time);
+}
+
+static int hand_by_time(const void *a, const void *b) {
+    return compare_u64(((const struct trace_hand *)a)->time, ((const struct trace_hand *)b)->time);
+}
+
+static int run_by_iter(const void *a, const void *b) {
+    const struct trace_run *x = a, *y = b;
+    if (x->iter != y->iter) return x->iter < y->iter ? -1 : 1;
+    if (x->begin != y->begin) return compare_u64(x->begin, y->begin);
+    return (x->worker > y->worker) - (x->worker < y->worker);
+}
+
+/* Runs into iterations: an iteration's tasks all lie between its start and the next one's. */
+static void assign_runs(struct trace *t) {
+    size_t kept = 0;
+    for (size_t i = 0; i < t->runs.n; i++) {
+        size_t low = 0, high = t->iters.n; /* iters before `low` start no later than the run */
+        while (low < high) {
+            size_t middle = low + (high - low) / 2;
+            if (t->iters.items[middle].start <= t->runs.items[i].ready)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        if (low == 0) continue; /* its iteration's record was dropped */
+        t->runs.items[i].iter = (uint32_t)(low - 1);
+        const struct prog_variant *v = &PROG(t->program, VARIANT)[t->iters.items[low - 1].variant];
+        if (t->runs.items[i].task - v->first_task >= v->n_tasks) continue;
+        t->runs.items[kept++] = t->runs.items[i];
+    }
+    t->runs.n = kept;
+    if (kept > 0) qsort(t->runs.items, kept, sizeof *t->runs.items, run_by_iter);
+    for (size_t i = 0; i < kept; i++) {
+        struct trace_iter *iter = &t->iters.items[t->runs.items[i].iter];
+        if (iter->n_runs++ == 0) iter->first_run = i;
+    }
+}
+
+static void end_iterations(struct decoder *c) {
+    struct trace *t = c->t;
+    size_t next = 0;
+    if (c->dones.n > 0) qsort(c->dones.items, c->dones.n, sizeof *c->dones.items, done_by_time);
+    for (size_t i = 0; i < t->iters.n; i++) {
+        struct trace_iter *iter = &t->iters.items[i];
+        while (next < c->dones.n && c->dones.items[next].time < iter->start) next++;
+        const struct done *done = next < c->dones.n ? &c->dones.items[next] : NULL;
+        bool ended = done && done->iteration == iter->number;
+        if (ended) iter->end = done->time;
+        for (size_t k = 0; !ended && k < iter->n_runs; k++)
+            iter->end = MAX(iter->end, t->runs.items[iter->first_run + k].end);
+        iter->complete = ended && iter->n_runs == PROG(t->program, VARIANT)[iter->variant].n_tasks;
+    }
+}
+
+int trace_read(struct diag *d, struct rt_trace *rings, const struct prog_header *program,
+               struct trace *out) {
+    *out = (struct trace){.program = program, .n_workers = program->n_workers};
+    struct decoder c = {.d = d, .t = out};
+    int rc = decode_rings(&c, rings);
+    if (rc == QN_OK && out->iters.n > 0) {
+        qsort(out->iters.items, out->iters.n, sizeof *out->iters.items, iter_by_start);
+        if (out->hands.n > 0)
+            qsort(out->hands.items, out->hands.n, sizeof *out->hands.items, hand_by_time);
+    }
+    if (rc == QN_OK) {
+        assign_runs(out);
+        end_iterations(&c);
+    } else {
+        trace_fini(out);
+    }
+    ARRAY_FINI(&c.dones);
+    return rc;
+}
+
+void trace_fini(struct trace *t) {
+    ARRAY_FINI(&t->iters);
+    ARRAY_FINI(&t->runs);
+    ARRAY_FINI(&t->hands);
+    ARRAY_FINI(&t->stalls);
+}
+
+/* ---- links -------------------------------------------------------------------------------- */
+
+int trace_links_new(struct diag *d, const struct prog_header *program, struct trace_links *links) {
+    uint32_t tasks = 1, events = 1;
+    for (uint64_t i = 0; i < program->section[SECTION_VARIANT].count; i++) {
+        tasks = MAX(tasks, PROG(program, VARIANT)[i].n_tasks);
+        events = MAX(events, PROG(program, VARIANT)[i].n_events);
+    }
+    links->run = malloc(tasks * sizeof *links->run);
+    links->activator = malloc(events * sizeof *links->activator);
+    if (links->run && links->activator) return QN_OK;
+    trace_links_fini(links);
+    return fail_nomem(d, tasks * sizeof *links->run, "links between tasks");
+}
+
+void trace_links_fill(const struct trace *t, const struct trace_iter *iter,
+                      struct trace_links *links) {
+    const struct prog_variant *v = &PROG(t->program, VARIANT)[iter->variant];
+    for (uint32_t i = 0; i < v->n_tasks; i++) links->run[i] = SIZE_MAX;
+    for (uint32_t i = 0; i < v->n_events; i++) links->activator[i] = SIZE_MAX;
+    for (size_t i = iter->first_run; i < iter->first_run + iter->n_runs; i++) {
+        const struct trace_run *r = &t->runs.items[i];
+        uint32_t trigger = PROG(t->program, TASK)[r->task].trigger;
+        links->run[r->task - v->first_task] = i;
+        if (trigger == PROG_NONE) continue;
+        size_t *last = &links->activator[trigger - v->first_event];
+        if (*last == SIZE_MAX || t->runs.items[*last].end < r->end) *last = i;
+    }
+}
+
+void trace_links_fini(struct trace_links *links) {
+    free(links->run);
+    free(links->activator);
+    *links = (struct trace_links){0};
+}
+
+/* ---- bytes -------------------------------------------------------------------------------- */
+
+static uint64_t op_weight_bytes(const struct prog_header *p, const struct prog_op *op) {
+    const struct prog_tensor *tensors = PROG(p, TENSOR);
+    uint64_t total = 0;
+    for (int i = 0; i < OP_MAX_IN; i++)
+        if (op->in[i] != PROG_NONE && tensors[op->in[i]].role == PROG_WEIGHT &&
+            tensors[op->in[i]].n_dims > 1) /* vectors stay in the cache */
+            total += tensors[op->in[i]].bytes;
+    return total;
+}
+
+uint64_t trace_weight_bytes(const struct prog_header *p, uint32_t task) {
+    const struct prog_task *t = &PROG(p, TASK)[task];
+    if (t->op == PROG_NONE) return 0;
+    const struct prog_op *op = &PROG(p, OP)[t->op];
+    struct op_info info;
+    op_describe((enum op_kind)op->kind, &info);
+    uint64_t bytes = op_weight_bytes(p, op);
+    if (info.split == SPLIT_TILES && op->units > 0)
+        return (uint64_t)((double)bytes * (t->unit1 - t->unit0) / op->units);
+    if (op->kind == OP_EMBED) { /* one row of the table per token */
+        const struct prog_tensor *table = &PROG(p, TENSOR)[op->in[EMBED_TABLE]];
+        return table->bytes / MAX(table->shape[0], 1u) * (t->row1 - t->row0);
+    }
+    return 0;
+}
+
+uint64_t trace_kv_bytes(const struct prog_header *p, uint32_t task, uint64_t context) {
+    const struct prog_task *t = &PROG(p, TASK)[task];
+    const struct model_spec *s = PROG(p, MODEL);
+    if (t->kind != OP_ATTENTION && t->kind != OP_ATTENTION_SPLIT) return 0;
+    return context * 2 * s->n_kv_heads * s->head_dim * dtype_bytes(p->kv_dtype) / MAX(t->unit1, 1u);
+}

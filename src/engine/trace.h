@@ -1,0 +1,97 @@
+/* trace.h - the host's side of runtime/rt_trace.h: takes the memory, and turns rings of records
+ * into iterations, the tasks that ran in them, and who waited.
+ *
+ *   rings ─ trace_read ─► struct trace ─┬─ trace_perfetto ─► file for ui.perfetto.dev
+ *                                       └─ profile.c ─► the account
+ */
+#ifndef QN_ENGINE_TRACE_H
+#define QN_ENGINE_TRACE_H
+
+#include "base/array.h"
+#include "base/strbuf.h"
+#include "runtime/rt_trace.h"
+#include "task/program.h"
+
+enum { TRACE_DEFAULT_BYTES = 64 << 20 };
+
+/* Bytes that trace_new takes for so many workers when `limit` is wanted (0: TRACE_DEFAULT_BYTES):
+ * the largest power of two of records per ring that stays below, at least 1024. */
+uint64_t trace_area_bytes(uint32_t n_workers, uint64_t limit);
+
+/* The rings, empty and off. The caller frees them (free()). Errors: QN_ENOMEM. */
+int trace_new(struct diag *d, uint32_t n_workers, uint64_t limit, struct rt_trace **out);
+void trace_switch(struct rt_trace *t, bool on);
+
+/* One task that ran. */
+struct trace_run {
+    uint32_t task, worker;
+    uint32_t iter;              /* index in trace.iters */
+    uint64_t ready, begin, end; /* ns */
+};
+
+/* One iteration: [start, end), its tasks are runs[first_run, first_run + n_runs) in order of begin.
+ */
+struct trace_iter {
+    uint32_t number, variant;
+    uint32_t n_rows, n_logit_rows, n_running, n_waiting, n_free_blocks;
+    uint64_t context; /* KV positions that its rows attend to, over all rows */
+    uint64_t start, end;
+    size_t first_run, n_runs;
+    bool complete; /* all of its tasks are there, and its end */
+};
+
+/* A JIT task's way to a worker. */
+struct trace_hand {
+    uint64_t time;
+    uint32_t sched, worker, task;
+};
+
+struct trace_stall {
+    uint64_t time;
+    uint32_t worker, event;
+};
+
+struct trace {
+    const struct prog_header *program; /* borrowed */
+    uint32_t n_workers, n_scheds;
+    uint64_t n_records, n_dropped;
+    ARRAY(struct trace_iter) iters; /* in order of time */
+    ARRAY(struct trace_run) runs;   /* by iteration, then by begin */
+    ARRAY(struct trace_hand) hands; /* in order of time */
+    ARRAY(struct trace_stall) stalls;
+};
+
+/* Reads the rings; may be called while the program runs: what is overwritten meanwhile is left out
+ * and counted as dropped. Errors: QN_ENOMEM. */
+int trace_read(struct diag *d, struct rt_trace *rings, const struct prog_header *program,
+               struct trace *out);
+void trace_fini(struct trace *t);
+
+/* How an iteration's tasks hang together: for each of its variant's tasks its run, for each event
+ * the run whose trigger activated it. Indices are relative to the variant's first task and event;
+ * SIZE_MAX: none seen. */
+struct trace_links {
+    size_t *run;       /* [variant n_tasks] index in trace.runs */
+    size_t *activator; /* [variant n_events] index in trace.runs */
+};
+/* Fills arrays that the caller made large enough (trace_links_new) for one iteration. */
+int trace_links_new(struct diag *d, const struct prog_header *program, struct trace_links *links);
+void trace_links_fill(const struct trace *t, const struct trace_iter *iter,
+                      struct trace_links *links);
+void trace_links_fini(struct trace_links *links);
+
+/* Appends the trace as Perfetto's protobuf (a sequence of TracePackets): a track per worker for
+ * tasks and one for waits, one per scheduler, one of iterations, counters; flows from the task that
+ * activated an event to those that waited for it. Errors: QN_ENOMEM. */
+int trace_perfetto(struct diag *d, const struct trace *t, const char *name, struct strbuf *out);
+/* The same into a file. Errors: QN_EIO. */
+int trace_write(struct diag *d, const struct trace *t, const char *name, const char *path);
+
+/* ---- bytes of a task ---- */
+
+/* Bytes of weights that a task reads, and of KV cache when its iteration's rows attend to `context`
+ * positions in all. Activations are left out: they come out of a cache. */
+uint64_t trace_weight_bytes(const struct prog_header *p, uint32_t task);
+uint64_t trace_kv_bytes(const struct prog_header *p, uint32_t task, uint64_t context);
+
+#endif
