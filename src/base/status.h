@@ -29,6 +29,7 @@ enum {
 struct diag {
     int code;           /* QN_OK until the first fail() */
     char message[1000]; /* one line, no newline at the end; names the file and field at fault */
+                        /* valid UTF-8 without control characters, whatever a file's names hold */
 };
 
 /* Records code and message in d unless an earlier failure is there already; returns code. */
@@ -36,6 +37,10 @@ int fail(struct diag *d, int code, const char *fmt, ...) __attribute__((format(p
 
 /* Out of memory while making `what`; returns QN_ENOMEM. */
 int fail_nomem(struct diag *d, size_t bytes, const char *what);
+
+/* Puts a '?' for every byte of text that is a control character or no UTF-8, in place: names from
+ * files then cannot break a line of a log or speak to a terminal. */
+void status_one_line(char *text);
 
 /* Forgets a recorded failure, so that d can be used for another call chain. */
 void diag_clear(struct diag *d);

@@ -14,9 +14,10 @@
 /* ---- messages ----------------------------------------------------------------------------- */
 
 static void say(const char *fmt, va_list args) {
-    fputs("quern: ", stderr);
-    vfprintf(stderr, fmt, args);
-    fputc('\n', stderr);
+    char line[2048];
+    vsnprintf(line, sizeof line, fmt, args);
+    status_one_line(line);
+    fprintf(stderr, "quern: %s\n", line);
 }
 
 int cli_error(const char *fmt, ...) {

@@ -28,6 +28,24 @@ static void first_failure_wins(void **state) {
     assert_string_equal(status_text(-999), "unknown error");
 }
 
+static void messages_are_one_clean_line(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"a\nb\r\x1b[2J\x7f", "a?b??[2J?"},
+        {"gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80",
+         "gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80"},
+        {"\xc2\x9b[2J", "??[2J"},               /* a control character of two bytes */
+        {"\xff\xc0\xaf\xed\xa0\x80", "??????"}, /* never UTF-8 */
+        {"\xf4\x90\x80\x80\xe0\x80\x80", "???????"},
+        {"cut \xe2\x82", "cut ??"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct diag d = {0};
+        fail(&d, QN_EFORMAT, "%s", cases[i][0]);
+        assert_string_equal(d.message, cases[i][1]);
+    }
+}
+
 static void arena_checks_overflow(void **state) {
     (void)state;
     struct arena a = {0};
@@ -119,6 +137,7 @@ static void a_file_that_shrinks_under_its_map_is_torn(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_failure_wins),
+        cmocka_unit_test(messages_are_one_clean_line),
         cmocka_unit_test(arena_checks_overflow),
         cmocka_unit_test(map_holds_the_first_value),
         cmocka_unit_test(strbuf_and_array_grow),
