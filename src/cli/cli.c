@@ -174,6 +174,7 @@ int cli_engine_params(const struct options *o, qn_engine_params *p) {
         return cli_usage("--gpu-memory-utilization: want a share above 0 and up to 1");
     p->kv_cache_memory_bytes = (uint64_t)options_integer(o, OPT_KV_CACHE_MEMORY_BYTES, 0);
     p->seed = (uint64_t)options_integer(o, OPT_SEED, 0);
+    p->trace_bytes = o->values[OPT_TRACE].given ? TRACE_BYTES : 0;
     int rc = count32(o, OPT_MAX_MODEL_LEN, &p->max_model_len);
     if (rc == EXIT_OK) rc = count32(o, OPT_MAX_NUM_SEQS, &p->max_num_seqs);
     if (rc == EXIT_OK) rc = count32(o, OPT_MAX_NUM_BATCHED_TOKENS, &p->max_num_batched_tokens);
@@ -204,6 +205,17 @@ int cli_open_engine(const struct options *o, const qn_engine_params *params, qn_
     if (qn_engine_open(&p, engine, &error) == QN_OK) return EXIT_OK;
     if (p.progress) fputs("\r\033[K", stderr);
     return cli_failed(&error);
+}
+
+enum { TRACE_BYTES = 64 << 20 };
+
+int cli_write_trace(const struct options *o, qn_engine *engine) {
+    const char *path = options_text(o, OPT_TRACE, NULL);
+    qn_error error;
+    if (!path) return EXIT_OK;
+    if (qn_engine_trace_write(engine, path, &error) != QN_OK) return cli_failed(&error);
+    cli_note(o, "trace in %s; open it in https://ui.perfetto.dev", path);
+    return EXIT_OK;
 }
 
 /* ---- sampling ----------------------------------------------------------------------------- */

@@ -223,6 +223,7 @@ int cmd_bench_latency(const struct options *o) {
     if (rc != QN_OK) rc = cli_failed(&error);
     for (size_t i = 0; i < n && rc == EXIT_OK; i++) rc = run_batch(&b, &runs[i]);
     if (rc == EXIT_OK) rc = cli_wants_json(o) ? print_json(&b, runs, n) : print_text(&b, runs, n);
+    if (rc == EXIT_OK) rc = cli_write_trace(o, b.engine);
     qn_engine_close(b.engine);
     return rc;
 }

@@ -208,6 +208,7 @@ int cmd_generate(const struct options *o) {
     if (rc == EXIT_OK) rc = cli_open_engine(o, &params, &engine);
     if (rc == EXIT_OK) rc = run_jobs(o, engine, &jobs);
     if (rc == EXIT_OK) report(o, engine, &jobs);
+    if (rc == EXIT_OK) rc = cli_write_trace(o, engine);
     jobs_fini(&jobs);
     qn_engine_close(engine);
     return rc;
