@@ -127,7 +127,7 @@ int cli_read_file(const char *path, char **text, size_t *n) {
 
 /* ---- engine ------------------------------------------------------------------------------- */
 
-enum { BAR_WIDTH = 30 };
+enum { BAR_WIDTH = 30, TRACE_BYTES = 64 << 20 };
 
 /* A bar that redraws its line; only installed when stderr is a terminal. */
 static void progress_bar(void *user, const char *stage, uint64_t done, uint64_t total) {
@@ -206,8 +206,6 @@ int cli_open_engine(const struct options *o, const qn_engine_params *params, qn_
     if (p.progress) fputs("\r\033[K", stderr);
     return cli_failed(&error);
 }
-
-enum { TRACE_BYTES = 64 << 20 };
 
 int cli_write_trace(const struct options *o, qn_engine *engine) {
     const char *path = options_text(o, OPT_TRACE, NULL);
