@@ -10,7 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 #undef fail /* cmocka has a macro of that name */
 
@@ -185,11 +187,65 @@ static void others_are_refused(void **state) {
     assert_non_null(strstr(d.message, "mistral-tekken"));
 }
 
+static void write_file(const char *dir, const char *name, const char *text) {
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+/* The form that the directory gives, or the code of the error. */
+static int open_form(const char *dir, const char *name, const char **form, struct diag *d) {
+    struct chat_template *c;
+    int rc = chat_template_open(d, dir, name, &c);
+    if (rc == QN_OK) *form = chat_template_form(c);
+    chat_template_free(c);
+    return rc;
+}
+
+/* No program, one in the config, a list of them, a file of its own, a name: each wins over those
+ * before it. */
+static void directories(void **state) {
+    char dir[] = "/tmp/quern-chat-XXXXXX", path[300];
+    const char *form = "";
+    struct diag d = {0};
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(open_form(dir, NULL, &form, &d), QN_ENOENT);
+    assert_non_null(strstr(d.message, "--chat-template NAME"));
+    write_file(dir, "tokenizer_config.json",
+               "{\"chat_template\":\"{{ '[INST] ' + message.content + '[/INST]' }}"
+               "{{ message.content + eos_token }}\"}");
+    assert_int_equal(open_form(dir, NULL, &form, NULL), QN_OK);
+    assert_string_equal(form, "mistral");
+    write_file(dir, "tokenizer_config.json",
+               "{\"chat_template\":[{\"name\":\"rag\",\"template\":\"x\"},{\"name\":\"default\","
+               "\"template\":\"{{ '<|im_start|>' + message.role + '\\n' + message.content + "
+               "'<|im_end|>' }}\"}],\"bos_token\":{\"content\":\"<b>\"}}");
+    assert_int_equal(open_form(dir, NULL, &form, NULL), QN_OK);
+    assert_string_equal(form, "chatml");
+    write_file(dir, "chat_template.jinja",
+               "{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' + "
+               "message.content + '<|eot_id|>' }}\n");
+    assert_int_equal(open_form(dir, NULL, &form, NULL), QN_OK);
+    assert_string_equal(form, "llama3");
+    assert_int_equal(open_form(dir, "llama2", &form, NULL), QN_OK);
+    assert_string_equal(form, "llama2");
+    snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+    unlink(path);
+    rmdir(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(compare_golden),
         cmocka_unit_test(names_stand_for_programs),
         cmocka_unit_test(others_are_refused),
+        cmocka_unit_test(directories),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
