@@ -26,9 +26,11 @@
 
 enum { N_SLOTS = 8, MAX_LEN = 512, MAX_OUT = 64, MAX_CASES = 16, PATIENCE_S = 30 };
 
-/* bf16 activations on the device against a float32 reference; where the two best logits are nearer
- * than MARGIN either may win, and nothing after that can be compared. */
-static const double MARGIN = 0.1, LOGPROB_ERROR = 0.06;
+/* Matrices and activations are bf16 on the device, whatever the checkpoint has; the reference is
+ * float32. The CPU backend with --dtype bfloat16 is up to 0.125 away in log-probability on these
+ * models. Where the two best logits are nearer than MARGIN either may win, and nothing after that
+ * can be compared. */
+static const double MARGIN = 0.15, LOGPROB_ERROR = 0.13;
 
 /* ---- an engine without the engine: model, program, weights, backend ---- */
 
