@@ -30,13 +30,13 @@
 DEV void task_run(struct warp_context *c, const struct cuda_task *task) {
     switch (task->kind) {
     case OP_EMBED: run_embed(c, task); break;
-    case OP_QKV: run_qkv(c, task); break;
     case OP_ATTENTION: run_attention(c, task); break;
     case OP_ATTENTION_SPLIT: run_attention_split(c, task); break;
     case OP_ATTENTION_COMBINE: run_attention_combine(c, task); break;
-    case OP_LINEAR: run_linear(c, task); break;
-    case OP_GATED_MLP: run_gated_mlp(c, task); break;
-    case OP_LM_HEAD: run_lm_head(c, task); break;
+    case OP_QKV:
+    case OP_LINEAR:
+    case OP_GATED_MLP:
+    case OP_LM_HEAD: run_linear(c, task); break;
     case OP_SAMPLE: run_sample(c, task); break;
     default: break;
     }
@@ -104,7 +104,7 @@ DEV void block_init(struct block_shared *s, uint32_t resume) {
     __syncthreads();
 }
 
-// check_kernels: qn_mega registers 200
+// check_kernels: qn_mega registers 168
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {
     extern __shared__ __align__(1024) char shared_memory[];

@@ -35,7 +35,6 @@ struct control {
     uint32_t n_fetched;  /* AOT descriptors */
     uint32_t ahead;      /* task index to fetch next */
     uint32_t n_jit;      /* JIT descriptors fetched */
-    uint32_t jit_go[2];  /* message that used JIT descriptor slot i last, + 1 */
     uint32_t beat;
     bool jit;            /* the variant has JIT tasks */
     bool stop;
@@ -68,15 +67,17 @@ DEV void control_go(struct control *c, uint32_t message, uint32_t watched_event)
 
 /* ---- descriptors ---- */
 
+/* The compute warps may still be at work on the task whose descriptor the slot holds. */
 DEV void control_fetch(struct control *c, uint32_t slot, uint32_t task) {
+    while ((int32_t)(c->n_done - c->shared->slot_free[slot]) < 0) control_reap(c);
     const char *src = (const char *)&c->args->tasks[task];
     char *dst = (char *)&c->shared->task[slot];
     for (uint32_t i = 0; i < sizeof(struct cuda_task); i += 16) copy16_async(dst + i, src + i);
 }
 
-/* Fetches the descriptor of the AOT task FETCH_AHEAD after the current one. Its slot is free: the
- * task that used it is at least GO_DEPTH messages back. One group each, even beyond the list, so
- * that a wait for all but the last FETCH_AHEAD - 1 groups is a wait for the current task's. */
+/* Fetches the descriptor of the AOT task FETCH_AHEAD after the current one. One group each, even
+ * beyond the list, so that a wait for all but the last FETCH_AHEAD - 1 groups is a wait for the
+ * current task's. */
 DEV void control_fetch_ahead(struct control *c, uint32_t position) {
     if (position < c->w.end) {
         control_fetch(c, c->n_fetched % N_AOT_SLOTS, c->ahead);
@@ -100,10 +101,12 @@ DEV void control_run(struct control *c, uint32_t slot) {
     rt_store_relaxed(&beat->task, task->index);
     rt_store_relaxed(&beat->beat, c->beat += 2);
     trace(c->args, c->shared, CUDA_TRACE_READY, task->index);
-    if (task->kind != OP_NONE)
-        control_go(c, slot, watched ? task->trigger : PROG_NONE);
-    else
+    if (task->kind == OP_NONE) {
         rt_trigger(c->rt, &c->w, task->trigger, c->rt->control->epoch, c->end_event);
+        return;
+    }
+    control_go(c, slot, watched ? task->trigger : PROG_NONE);
+    c->shared->slot_free[slot] = c->n_go;
 }
 
 /* One step of what does not belong to the AOT list: JIT tasks, the scheduler role. */
@@ -115,17 +118,11 @@ DEV void control_jit(struct control *c) {
         (rt_sched_step(rt, (c->w.id + c->w.spins) % rt->n_schedulers) ||
          !rt_worker_steal(rt, &c->w, &task)))
         return;
-    uint32_t i = c->n_jit++ % 2;
-    uint32_t last = i == 0 ? c->jit_go[0] : c->jit_go[1];
-    while ((int32_t)(c->n_done - last) < 0) control_reap(c);
-    control_fetch(c, N_AOT_SLOTS + i, task);
+    uint32_t slot = N_AOT_SLOTS + c->n_jit++ % (N_TASK_SLOTS - N_AOT_SLOTS);
+    control_fetch(c, slot, task);
     copy_commit();
     copy_wait<0>();
-    control_run(c, N_AOT_SLOTS + i);
-    if (i == 0)
-        c->jit_go[0] = c->n_go;
-    else
-        c->jit_go[1] = c->n_go;
+    control_run(c, slot);
 }
 
 /* What is done between two polls. */

@@ -10,11 +10,8 @@
  *   unit_bytes      staged: activations, act_stride per token
  *   + activations   partial sums [group][PARTIALS][tile tokens][16 rows] F32
  *
- * The operator is a struct with
- *   row(token)                      the activations of a token of the tile: a row of k floats
- *   prefetch(block, r, token)       what finishing needs from memory, early
- *   finish(block, r, token, v0, v1, fetched)   results of image rows r and r + 8 of a row block
- *   finish_unit(unit, n)            all results of a unit are in scratch (after a barrier)
+ * What is particular to an operator is in qkv.cuh, mlp.cuh ... as functions <op>_row, _prefetch,
+ * _finish, _finish_unit; ops_linear.cuh picks by kind, so that this code exists once.
  */
 #ifndef QN_CUDA_COMMON_LINEAR_CUH
 #define QN_CUDA_COMMON_LINEAR_CUH
@@ -23,12 +20,26 @@
 
 /* A token tile of a task at work. */
 struct linear_tile {
+    const struct cuda_task *task;
     struct linear_plan plan;
     uint32_t k, k_tiles;
     uint32_t row0, n; /* token rows [row0, row0 + n) */
     char *act;
     float *partials;
 };
+
+/* ops_linear.cuh. The activations of a token row (of a logit row for the LM head): k floats. */
+DEV const float *op_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row);
+/* Before a tile's activations are looked at. */
+DEV void op_begin(const struct warp_context *c, const struct linear_tile *t);
+/* What finishing an item will need from memory, early. */
+DEV float2 op_prefetch(const struct warp_context *c, const struct linear_tile *t, uint32_t block,
+                       uint32_t r, uint32_t token);
+/* The dot products of image rows r and r + 8 of a row block with a token of the tile. */
+DEV void op_finish(const struct warp_context *c, const struct linear_tile *t, uint32_t block,
+                   uint32_t r, uint32_t token, float v0, float v1, float2 fetched);
+/* All results of a unit are in scratch, between two barriers. */
+DEV void op_finish_unit(const struct warp_context *c, const struct linear_tile *t, uint32_t unit);
 
 /* One step pair of one page against one column of 8 tokens: chain 0 the even step, chain 1 the odd
  * one. b: the B registers of both. */
@@ -171,16 +182,16 @@ DEV void group_passing(struct warp_context *c, const struct linear_tile *t,
     c->turn = plan_turn(c->turn, n * t->k_tiles);
 }
 
-/* Row blocks [first, end) with activations read from L2 by each warp. */
-template <typename OP>
-DEV void group_direct(struct warp_context *c, const struct linear_tile *t, const OP &op,
-                      const float *norm, uint32_t n) {
+/* A group with activations read from L2 by each warp. */
+DEV void group_direct(struct warp_context *c, const struct linear_tile *t, const float *norm,
+                      uint32_t n) {
     const float *rows[8];
 #pragma unroll
-    for (int i = 0; i < 8; i++) rows[i] = op.row(t->row0 + min(8 * i + c->lane / 4, t->n - 1));
+    for (int i = 0; i < 8; i++)
+        rows[i] = op_row(c, t->task, t->row0 + min(8 * i + c->lane / 4, t->n - 1));
     switch (t->plan.n_tiles8) {
     case 1: group_resident<1, 4>(c, t, rows, norm, n); break;
-    case 2: group_resident<2, 4>(c, t, rows, norm, n); break;
+    case 2: group_resident<2, 2>(c, t, rows, norm, n); break;
     case 4: group_passing<4, (RING_DEPTH >= 2 ? 2 : 1)>(c, t, rows, norm, n); break;
     default: group_passing<8, 1>(c, t, rows, norm, n); break;
     }
@@ -197,33 +208,30 @@ DEV float sum_partials(const struct linear_tile *t, uint32_t in_group, uint32_t 
 }
 
 /* Everything between two barriers that turns partial sums into results. */
-template <typename OP>
-DEV void group_finish(const struct warp_context *c, const struct linear_tile *t, const OP &op,
-                      uint32_t first, uint32_t end, float2 fetched) {
+DEV void group_finish(const struct warp_context *c, const struct linear_tile *t, uint32_t first,
+                      uint32_t end, float2 fetched) {
     uint32_t n_items = (end - first) * 8 * t->n;
     for (uint32_t i = c->thread; i < n_items; i += COMPUTE_THREADS) {
         uint32_t r = i % 8, token = i / 8 % t->n, in_group = i / 8 / t->n;
-        if (i != c->thread) fetched = op.prefetch(first + in_group, r, token);
+        if (i != c->thread) fetched = op_prefetch(c, t, first + in_group, r, token);
         float v0 = sum_partials(t, in_group, token, r);
         float v1 = sum_partials(t, in_group, token, r + 8);
-        op.finish(first + in_group, r, token, v0, v1, fetched);
+        op_finish(c, t, first + in_group, r, token, v0, v1, fetched);
     }
 }
 
 /* Sums of squares and, when staged, the activations. Ends with a barrier. */
-template <typename OP>
-DEV void tile_prepare(const struct warp_context *c, const struct linear_tile *t, const OP &op,
-                      const float *norm) {
+DEV void tile_prepare(const struct warp_context *c, const struct linear_tile *t, const float *norm) {
     if (t->plan.n_tiles8 == 0) {
         for (uint32_t i = 0; i < t->n; i++)
-            act_stage_row(c, op.row(t->row0 + i), norm, t->k, t->k_tiles * CUDA_PAGE_K,
+            act_stage_row(c, op_row(c, t->task, t->row0 + i), norm, t->k, t->k_tiles * CUDA_PAGE_K,
                           t->act + i * t->plan.act_stride, c->shared->warp_sum + i * WARPS);
         sync_compute();
         if (norm != nullptr && c->thread < t->n)
             c->shared->inv_rms[c->thread] = inverse_rms(c->shared->warp_sum + c->thread * WARPS, t->k);
     } else if (norm != nullptr) {
         for (uint32_t i = c->warp; i < t->n; i += WARPS) {
-            float inv = rms_of_row(c, op.row(t->row0 + i), t->k);
+            float inv = rms_of_row(c, op_row(c, t->task, t->row0 + i), t->k);
             if (c->lane == 0) c->shared->inv_rms[i] = inv;
         }
     }
@@ -231,24 +239,24 @@ DEV void tile_prepare(const struct warp_context *c, const struct linear_tile *t,
 }
 
 /* A token tile of the whole task. */
-template <typename OP>
-DEV void tile_run(struct warp_context *c, const struct linear_tile *t, OP &op, const float *norm) {
-    op.begin_tile(t->row0, t->n);
-    tile_prepare(c, t, op, norm);
+DEV void tile_run(struct warp_context *c, const struct linear_tile *t, const float *norm) {
+    op_begin(c, t);
+    tile_prepare(c, t, norm);
     for (uint32_t b = t->plan.block0; b < t->plan.block1;) {
         uint32_t end = plan_group_end(&t->plan, b);
         float2 fetched = make_float2(0, 0);
         uint32_t i = c->thread;
-        if (i < (end - b) * 8 * t->n) fetched = op.prefetch(b + i / 8 / t->n, i % 8, i / 8 % t->n);
+        if (i < (end - b) * 8 * t->n) 
+            fetched = op_prefetch(c, t, b + i / 8 / t->n, i % 8, i / 8 % t->n);
         if (t->plan.n_tiles8 == 0)
             group_staged(c, t, b, end);
         else
-            group_direct(c, t, op, norm, end - b);
+            group_direct(c, t, norm, end - b);
         sync_compute();
-        group_finish(c, t, op, b, end, fetched);
+        group_finish(c, t, b, end, fetched);
         sync_compute();
         if (t->plan.unit_blocks != 0 && end % t->plan.unit_blocks == 0) {
-            op.finish_unit(end / t->plan.unit_blocks - 1);
+            op_finish_unit(c, t, end / t->plan.unit_blocks - 1);
             sync_compute();
         }
         b = end;
@@ -272,9 +280,9 @@ DEV void tile_skip(struct warp_context *c, const struct linear_plan *p, uint32_t
 }
 
 /* The task: its token rows, as far as the iteration has them (n_rows), tile by tile. */
-template <typename OP>
-DEV void linear_run(struct warp_context *c, const struct cuda_task *task, uint32_t n_rows, OP &op) {
+DEV void linear_run(struct warp_context *c, const struct cuda_task *task, uint32_t n_rows) {
     struct linear_tile t;
+    t.task = task;
     t.plan = plan_linear(task->kind, task->unit0, task->unit1, task->row1 - task->row0,
                          task->k_tiles);
     t.k = task->k;
@@ -290,7 +298,7 @@ DEV void linear_run(struct warp_context *c, const struct cuda_task *task, uint32
         }
         t.row0 = row;
         t.n = end - row;
-        tile_run(c, &t, op, (const float *)task->norm);
+        tile_run(c, &t, (const float *)task->norm);
     }
 }
 

@@ -1,85 +1,97 @@
-/* ops_linear.cuh - LINEAR and GATED_MLP: what happens to the dot products of linear.cuh. */
+/* ops_linear.cuh - LINEAR and GATED_MLP, and the choice between the four operators that are matrix
+ * times activations (linear.cuh). */
 #ifndef QN_CUDA_COMMON_OPS_LINEAR_CUH
 #define QN_CUDA_COMMON_OPS_LINEAR_CUH
 
-#include "kernels/cuda/common/linear.cuh"
+#include "kernels/cuda/common/lm_head.cuh"
+#include "kernels/cuda/common/qkv.cuh"
 
-/* y[T, N] = residual + (a w^T + bias) */
-struct op_linear {
-    const float *a, *bias, *residual;
-    float *y;
-    uint32_t k, n, unit0, unit1, row0;
+/* ---- LINEAR: y[T, N] = residual + (a w^T + bias) ---- */
 
-    DEV const float *row(uint32_t row) const { return a + (uint64_t)row * k; }
-    DEV void begin_tile(uint32_t first_row, uint32_t) { row0 = first_row; }
-    DEV void finish_unit(uint32_t) const {}
-
-    DEV float addend(uint32_t column, uint64_t at) const {
-        if (column >= unit1 || residual == nullptr) return 0;
-        return act_load(residual + at);
-    }
-    DEV float2 prefetch(uint32_t block, uint32_t r, uint32_t token) const {
-        uint32_t column = block * CUDA_PAGE_ROWS + r;
-        uint64_t at = (uint64_t)(row0 + token) * n + column;
-        return make_float2(addend(column, at), addend(column + 8, at + 8));
-    }
-    DEV void store(uint32_t column, uint64_t at, float v, float add) const {
-        if (column < unit0 || column >= unit1) return;
-        if (bias != nullptr) v += __ldg(bias + column);
-        y[at] = residual != nullptr ? add + v : v;
-    }
-    DEV void finish(uint32_t block, uint32_t r, uint32_t token, float v0, float v1,
-                    float2 add) const {
-        uint32_t column = block * CUDA_PAGE_ROWS + r;
-        uint64_t at = (uint64_t)(row0 + token) * n + column;
-        store(column, at, v0, add.x);
-        store(column + 8, at + 8, v1, add.y);
-    }
-};
-
-DEV void run_linear(struct warp_context *c, const struct cuda_task *task) {
-    struct op_linear op = {(const float *)task->in,   (const float *)task->bias,
-                           (const float *)task->more, (float *)task->out,
-                           task->k,                   task->units,
-                           task->unit0,               task->unit1,
-                           0};
-    linear_run(c, task, c->shared->batch.rows.n_rows, op);
+DEV float linear_addend(const struct cuda_task *task, uint32_t column, uint64_t at) {
+    if (column >= task->unit1 || task->more == 0) return 0;
+    return act_load((const float *)task->more + at);
 }
 
-/* h[T, I] = silu(gate) * up, both from rmsnorm(x): the row's factor 1 / rms comes after the dot
- * products. A row block holds 8 gate rows and their 8 up rows. */
-struct op_gated_mlp {
-    const float *x, *gate_bias, *up_bias;
-    float *h;
-    const float *inv_rms;
-    uint32_t k, n, unit0, unit1, row0;
+DEV float2 linear_prefetch(const struct linear_tile *t, uint32_t block, uint32_t r, uint32_t token) {
+    uint32_t column = block * CUDA_PAGE_ROWS + r;
+    uint64_t at = (uint64_t)(t->row0 + token) * t->task->units + column;
+    return make_float2(linear_addend(t->task, column, at),
+                       linear_addend(t->task, column + 8, at + 8));
+}
 
-    DEV const float *row(uint32_t row) const { return x + (uint64_t)row * k; }
-    DEV void begin_tile(uint32_t first_row, uint32_t) { row0 = first_row; }
-    DEV void finish_unit(uint32_t) const {}
-    DEV float2 prefetch(uint32_t, uint32_t, uint32_t) const { return make_float2(0, 0); }
+DEV void linear_store(const struct cuda_task *task, uint32_t column, uint64_t at, float v,
+                      float add) {
+    if (column < task->unit0 || column >= task->unit1) return;
+    if (task->bias != 0) v += __ldg((const float *)task->bias + column);
+    ((float *)task->out)[at] = task->more != 0 ? add + v : v;
+}
 
-    DEV void finish(uint32_t block, uint32_t r, uint32_t token, float gate, float up, float2) const {
-        uint32_t column = block * 8 + r;
-        if (column < unit0 || column >= unit1) return;
-        float inv = inv_rms[token];
-        gate *= inv;
-        up *= inv;
-        if (gate_bias != nullptr) {
-            gate += __ldg(gate_bias + column);
-            up += __ldg(up_bias + column);
-        }
-        h[(uint64_t)(row0 + token) * n + column] = gate / (1.0f + expf(-gate)) * up;
+DEV void linear_finish(const struct linear_tile *t, uint32_t block, uint32_t r, uint32_t token,
+                       float v0, float v1, float2 add) {
+    uint32_t column = block * CUDA_PAGE_ROWS + r;
+    uint64_t at = (uint64_t)(t->row0 + token) * t->task->units + column;
+    linear_store(t->task, column, at, v0, add.x);
+    linear_store(t->task, column + 8, at + 8, v1, add.y);
+}
+
+/* ---- GATED_MLP: h[T, I] = silu(gate) * up ----
+ * Both from rmsnorm(x): the row's factor 1 / rms comes after the dot products. A row block holds 8
+ * gate rows and their 8 up rows. */
+
+DEV void mlp_finish(const struct warp_context *c, const struct linear_tile *t, uint32_t block,
+                    uint32_t r, uint32_t token, float gate, float up) {
+    const struct cuda_task *task = t->task;
+    uint32_t column = block * 8 + r;
+    if (column < task->unit0 || column >= task->unit1) return;
+    float inv = c->shared->inv_rms[token];
+    gate *= inv;
+    up *= inv;
+#if QN_MLP_BIAS
+    gate += __ldg((const float *)task->bias + column);
+    up += __ldg((const float *)task->more + column);
+#endif
+    float *h = (float *)task->out + (uint64_t)(t->row0 + token) * task->units;
+    h[column] = gate / (1.0f + expf(-gate)) * up;
+}
+
+/* ---- the choice ---- */
+
+DEV const float *op_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
+    if (task->kind == OP_LM_HEAD) return lm_row(c, task, row);
+    return (const float *)task->in + (uint64_t)row * task->k;
+}
+
+DEV void op_begin(const struct warp_context *c, const struct linear_tile *t) {
+    if (t->task->kind == OP_QKV) qkv_begin(c, t);
+}
+
+DEV float2 op_prefetch(const struct warp_context *, const struct linear_tile *t, uint32_t block,
+                       uint32_t r, uint32_t token) {
+    if (t->task->kind == OP_LINEAR) return linear_prefetch(t, block, r, token);
+    return make_float2(0, 0);
+}
+
+DEV void op_finish(const struct warp_context *c, const struct linear_tile *t, uint32_t block,
+                   uint32_t r, uint32_t token, float v0, float v1, float2 fetched) {
+    switch (t->task->kind) {
+    case OP_QKV: qkv_finish(c, t, block, r, token, v0, v1); break;
+    case OP_GATED_MLP: mlp_finish(c, t, block, r, token, v0, v1); break;
+    case OP_LM_HEAD: lm_finish(c, block, r, token, v0, v1); break;
+    default: linear_finish(t, block, r, token, v0, v1, fetched); break;
     }
-};
+}
 
-DEV void run_gated_mlp(struct warp_context *c, const struct cuda_task *task) {
-    struct op_gated_mlp op = {(const float *)task->in,   (const float *)task->bias,
-                              (const float *)task->more, (float *)task->out,
-                              c->shared->inv_rms,        task->k,
-                              task->units,               task->unit0,
-                              task->unit1,               0};
-    linear_run(c, task, c->shared->batch.rows.n_rows, op);
+DEV void op_finish_unit(const struct warp_context *c, const struct linear_tile *t, uint32_t unit) {
+    if (t->task->kind == OP_QKV)
+        qkv_finish_unit(c, t, unit);
+    else
+        lm_finish_unit(c, t, unit);
+}
+
+DEV void run_linear(struct warp_context *c, const struct cuda_task *task) {
+    const struct rt_rows *rows = &c->shared->batch.rows;
+    linear_run(c, task, task->kind == OP_LM_HEAD ? rows->n_logit_rows : rows->n_rows);
 }
 
 #endif

@@ -74,7 +74,7 @@ DEV struct linear_plan plan_linear(uint32_t kind, uint32_t unit0, uint32_t unit1
         p.tile = 8 * n;
         p.unit_bytes = 4 * unit_rows * p.tile;
         p.group = (SCRATCH_BYTES - p.unit_bytes) / partial_bytes(p.tile);
-        p.group = min(p.group, n <= 2 ? 4u : n == 4 ? min(2u, (uint32_t)RING_DEPTH) : 1u);
+        p.group = min(p.group, n == 1 ? 4u : n == 2 ? 2u : n == 4 ? min(2u, (uint32_t)RING_DEPTH) : 1u);
     }
     if (p.unit_blocks != 0) p.group = min(p.group, p.unit_blocks);
     return p;
