@@ -17,7 +17,7 @@ struct unit {
     ARRAY(const char *) texts;
     const char *options[MAX_OPTIONS];
     int n_options;
-    char arch_option[48];
+    char arch_option[48], name[48];
 };
 
 static void unit_fini(struct unit *u) {
@@ -37,6 +37,7 @@ static int set_options(struct diag *d, struct unit *u, const struct kernel_image
     if (bytes < 0 || (size_t)bytes >= sizeof u->arch_option) {
         return fail(d, QN_EINVAL, "architecture '%s': want a name like sm_90a", o->arch);
     }
+    snprintf(u->name, sizeof u->name, "the kernels for %s", o->arch);
     const char *fixed[] = {u->arch_option, "--std=c++17", "-default-device",
                            /* Every kernel states its launch bounds; a fused multiply-add is asked
                             * for by name where it is wanted, so that bits do not hang on the
@@ -85,7 +86,7 @@ static double now(void) {
 static int compile(struct diag *d, const struct nvrtc *nvrtc, const struct unit *u,
                    struct kernel_image *image) {
     struct nvrtc_source source = {
-        .name = "quern's kernels",
+        .name = u->name,
         .text = strbuf_text(&u->text),
         .n_headers = (int)u->names.n,
         .header_names = u->names.items,

@@ -1,0 +1,133 @@
+/* What an image's key depends on, that the cache is used, and what emit writes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#undef fail
+
+#include "codegen/emit.h"
+#include "codegen/kernel_image.h"
+
+/* Only what emit_constants reads. */
+struct bare {
+    struct prog_header header;
+    struct model_spec spec;
+};
+
+static struct bare bare_program(void) {
+    struct bare p = {.header = {.kv_block = 64, .kv_dtype = DTYPE_BF16},
+                     .spec = {.n_layers = 2, .hidden = 64, .rms_eps = 1e-6f}};
+    p.header.section[SECTION_MODEL].offset = offsetof(struct bare, spec);
+    p.header.section[SECTION_MODEL].count = 1;
+    return p;
+}
+
+static void constants(const struct bare *p, struct strbuf *out) {
+    strbuf_clear(out);
+    emit_constants(&p->header, out);
+    assert_int_equal(strbuf_status(NULL, out), QN_OK);
+}
+
+static void test_constants(void **state) {
+    (void)state;
+    struct strbuf a = {0}, b = {0};
+    struct bare p = bare_program();
+    constants(&p, &a);
+    assert_non_null(strstr(strbuf_text(&a), "#define QN_HIDDEN 64\n"));
+    assert_non_null(strstr(strbuf_text(&a), "#define QN_KV_BLOCK 64\n"));
+    assert_non_null(strstr(strbuf_text(&a), "#define QN_RMS_EPS_BITS 0x358637bdu\n"));
+    p.header.n_slots = 99; /* how a program is run is no constant of the kernel */
+    p.header.n_workers = 99;
+    p.header.max_model_len = 99;
+    constants(&p, &b);
+    assert_string_equal(strbuf_text(&a), strbuf_text(&b));
+    p.spec.qk_norm = 1;
+    constants(&p, &b);
+    assert_string_not_equal(strbuf_text(&a), strbuf_text(&b));
+    strbuf_fini(&a);
+    strbuf_fini(&b);
+}
+
+/* Compiles a file without kernels, which is quick, and gives the key. */
+static struct cache_key make(const struct nvrtc *n, const struct kernel_cache *cache,
+                             const struct bare *p, const char *arch, bool lineinfo,
+                             bool want_cached) {
+    struct diag d = {0};
+    struct kernel_image image;
+    struct kernel_image_options o = {.entry = "base/abi.h", .arch = arch, .lineinfo = lineinfo};
+    int rc = kernel_image_make(&d, n, cache, &p->header, &o, &image);
+    if (rc != QN_OK) print_error("%s\n", d.message);
+    assert_int_equal(rc, QN_OK);
+    assert_int_equal(image.cached, want_cached);
+    assert_memory_equal(image.bytes, "\177ELF", 4);
+    struct cache_key key = image.key;
+    kernel_image_fini(&image);
+    return key;
+}
+
+static void assert_differ(struct cache_key a, struct cache_key b) {
+    assert_true(a.high != b.high || a.low != b.low);
+}
+
+static void test_key_and_cache(void **state) {
+    (void)state;
+    struct nvrtc n;
+    struct diag d = {0};
+    if (nvrtc_open(&d, getenv("QN_NVRTC"), &n) != QN_OK) {
+        print_message("skipped: %s\n", d.message);
+        skip();
+    }
+    char root[] = "/tmp/quern-image-XXXXXX", command[80];
+    struct kernel_cache cache;
+    assert_non_null(mkdtemp(root));
+    snprintf(cache.dir, sizeof cache.dir, "%s", root);
+    struct bare p = bare_program();
+    struct cache_key first = make(&n, &cache, &p, "sm_90a", false, false);
+    struct cache_key again = make(&n, &cache, &p, "sm_90a", false, true);
+    assert_true(first.high == again.high && first.low == again.low);
+    assert_differ(first, make(&n, &cache, &p, "sm_80", false, false));
+    assert_differ(first, make(&n, &cache, &p, "sm_90a", true, false));
+    p.spec.hidden = 128;
+    assert_differ(first, make(&n, &cache, &p, "sm_90a", false, false));
+    p.spec.hidden = 64;
+    make(&n, &cache, &p, "sm_90a", false, true);
+    n.minor++; /* another compiler */
+    assert_differ(first, make(&n, &cache, &p, "sm_90a", false, false));
+    nvrtc_close(&n);
+    snprintf(command, sizeof command, "rm -rf '%s'", root);
+    assert_int_equal(system(command), 0);
+}
+
+static void test_refused(void **state) {
+    (void)state;
+    struct nvrtc n;
+    struct diag d = {0};
+    if (nvrtc_open(&d, getenv("QN_NVRTC"), &n) != QN_OK) skip();
+    struct bare p = bare_program();
+    struct kernel_cache off = {.dir = ""};
+    struct kernel_image image;
+    struct kernel_image_options o = {.entry = "no/such.cuh", .arch = "sm_90a"};
+    assert_int_equal(kernel_image_make(&d, &n, &off, &p.header, &o, &image), QN_EDEVICE);
+    assert_non_null(strstr(d.message, "no/such.cuh"));
+    kernel_image_fini(&image);
+    diag_clear(&d);
+    o = (struct kernel_image_options){.entry = "base/abi.h", .arch = "sm_1"};
+    assert_int_equal(kernel_image_make(&d, &n, &off, &p.header, &o, &image), QN_EDEVICE);
+    assert_non_null(strstr(d.message, "sm_1"));
+    kernel_image_fini(&image);
+    nvrtc_close(&n);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_constants),
+        cmocka_unit_test(test_key_and_cache),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
