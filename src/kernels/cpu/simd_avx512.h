@@ -127,10 +127,11 @@ INLINE vf dot(enum dtype dtype, vf acc, operand w, operand x) {
     return vf_fma(_mm512_castsi512_ps(w), _mm512_castsi512_ps(x), acc);
 }
 
-/* Bytes of a packed row. */
+/* Bytes of a packed row. One line more than it needs: rows a power of two apart would share a few
+ * sets of the caches. */
 INLINE size_t dot_row_bytes(enum dtype dtype, uint32_t k) {
-    if (dtype == DTYPE_BF16) return (((size_t)k + 31) & ~(size_t)31) * 2;
-    return (((size_t)k + 15) & ~(size_t)15) * 4;
+    size_t elements = ((size_t)k + 31) & ~(size_t)31;
+    return elements * (dtype == DTYPE_BF16 ? 2 : 4) + 64;
 }
 /* Packs elements i ... i + DOT_STEP - 1, given as vectors of sixteen. */
 INLINE void dot_pack(enum dtype dtype, char *row, uint32_t i, vf a, vf b) {
