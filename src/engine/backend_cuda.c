@@ -14,12 +14,12 @@
 #include <string.h>
 
 enum {
+    DEADLINE_MS = 2000,
     SPIN_LIMIT = 64,  /* polls in a row before a waiting block backs off */
     FLIGHT_PAGES = 5, /* 40 KB per SM: DESIGN section 4 */
     READ_BLOCKS_PER_SM = 8,
     READ_BLOCK_THREADS = 256,
 };
-#define DEADLINE_NS ((uint64_t)2000000000)
 
 /* Device memory, one allocation each; in the order in which it is taken. */
 enum block {
@@ -57,18 +57,22 @@ struct backend_instance {
     struct backend_cuda_stats stats;
 };
 
-/* $QN_DEADLINE_MS: for tools that slow a kernel down a hundredfold; 0: no deadline at all. */
-static uint64_t deadline(void) {
-    const char *ms = getenv("QN_DEADLINE_MS");
-    return ms != NULL ? (uint64_t)MIN(MAX(atoll(ms), 0ll), 86400000ll) * 1000000 : DEADLINE_NS;
+/* A whole number from the environment, held to [low, high]; these are for tools and tuning. */
+static uint64_t number_from(const char *variable, uint64_t low, uint64_t high, uint64_t fallback) {
+    const char *text = getenv(variable);
+    if (text == NULL || *text == '\0') return fallback;
+    long long n = atoll(text);
+    return n < 0 ? low : MIN(MAX((uint64_t)n, low), high);
 }
 
 void backend_cuda_defaults(struct backend_cuda_options *o) {
-    uint64_t ns = deadline();
-    *o = (struct backend_cuda_options){.deadline_ns = ns,
-                                       .silence_ns = ns > 0 ? ns * 2 * RT_TASK_PATIENCE : 0,
-                                       .flight = FLIGHT_PAGES,
-                                       .speculate = 1};
+    uint64_t ns = number_from("QN_DEADLINE_MS", 0, 86400000, DEADLINE_MS) * 1000000;
+    *o = (struct backend_cuda_options){
+        .deadline_ns = ns,
+        .silence_ns = ns * 2 * RT_TASK_PATIENCE,
+        .flight = (uint32_t)number_from("QN_CUDA_FLIGHT", 1, CUDA_MAX_FLIGHT, FLIGHT_PAGES),
+        .speculate = (uint32_t)number_from("QN_CUDA_SPECULATE", 0, 1, 1),
+    };
 }
 
 static double lap(uint64_t *since) {
