@@ -69,7 +69,7 @@ byte aot[2] = { 0, 6 };
 
 /* shared state */
 byte counter[N_EVENTS];
-byte link[N_EVENTS];
+byte link_of[N_EVENTS];
 byte published, phase = START, stop, tail, idle_bell;
 chan evq = [CAP_SCHED] of { byte };
 chan jit[2] = [CAP_JIT] of { byte };
@@ -123,7 +123,7 @@ inline sched_step() {
 inline offer(e) {
     if
     :: atomic { len(evq) < CAP_SCHED -> evq!e }
-    :: atomic { len(evq) == CAP_SCHED -> link[e] = overflow; overflow = e }
+    :: atomic { len(evq) == CAP_SCHED -> link_of[e] = overflow; overflow = e }
     fi;
     sched_step()
 }
@@ -209,7 +209,7 @@ proctype worker(byte id) {
         if
         :: overflow != NONE ->
             ev = overflow;
-            overflow = link[ev];
+            overflow = link_of[ev];
             offer(ev)
         :: else
         fi;

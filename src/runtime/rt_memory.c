@@ -216,7 +216,10 @@ void rt_memory_init(const struct rt_memory *m, const struct prog_header *program
     struct rt rt;
     struct rt_batch unused;
     rt_memory_bind(m, program, program, state, mail, &rt, &unused);
-    for (uint32_t i = 0; i < rt.n_workers; i++) rt_queue_init(rt_jit_queue(&rt, i), rt.jit_mask);
+    for (uint32_t i = 0; i < rt.n_workers; i++) {
+        rt_queue_init(rt_jit_queue(&rt, i), rt.jit_mask);
+        rt.beats[i].task = rt.beats[i].head = RT_NONE;
+    }
     for (uint32_t i = 0; i < rt.n_schedulers; i++) {
         rt_queue_init(rt_sched_queue(&rt, i), rt.sched_mask);
         rt.scheds[i].to = i % rt.n_workers;

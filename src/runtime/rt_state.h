@@ -71,11 +71,12 @@ struct rt_sched {
 };
 ABI_SIZE(struct rt_sched, 128);
 
-/* One worker's heartbeat: odd while it is inside a task. Only its owner writes it. */
+/* What one worker is at, for deadlines and reports. Only its owner writes it. */
 struct rt_beat {
-    uint32_t beat;
+    uint32_t beat; /* odd while it is inside a task */
     uint32_t task; /* begun last */
-    uint32_t pad0[14];
+    uint32_t head; /* first task of its AOT list that is not begun; RT_NONE: none */
+    uint32_t pad0[13];
 };
 ABI_SIZE(struct rt_beat, 64);
 

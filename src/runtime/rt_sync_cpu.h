@@ -88,6 +88,13 @@ static inline void rt_fence_acquire(const uint32_t *p) {
 #endif
 }
 
+/* The stores that follow are not seen before the relaxed stores that precede. */
+static inline void rt_fence_release(void) {
+#ifndef RT_TSAN
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+#endif
+}
+
 static inline void rt_cpu_relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -96,12 +103,21 @@ static inline void rt_cpu_relax(void) {
 #endif
 }
 
+/* Hand-overs between running workers take less than a microsecond and are met by the first polls.
+ * A wait that outlasts them means that the others are at something long, or that there are more
+ * threads than CPUs: then the CPU belongs to whoever has work, first by yielding, then by sleeping.
+ */
+enum { RT_PAUSE_YIELDS = 64, RT_PAUSE_SLEEP_NS = 20000 };
+
 static inline void rt_pause(uint32_t spins, uint32_t limit) {
+    static const struct timespec nap = {0, RT_PAUSE_SLEEP_NS};
     rt_stress();
     if (spins < limit)
         rt_cpu_relax();
-    else
+    else if (spins < limit + RT_PAUSE_YIELDS)
         sched_yield();
+    else
+        nanosleep(&nap, NULL);
 }
 
 static inline uint64_t rt_now_ns(void) {

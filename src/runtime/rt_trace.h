@@ -88,7 +88,7 @@ RT_FN void rt_trace_write(struct rt_trace *t, uint32_t ring, uint32_t kind, uint
     r->n = n + 1;
 #else
     __atomic_store_n(&r->begun, n + 1, __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_RELEASE); /* `begun` before any of the record's words */
+    rt_fence_release(); /* `begun` before any of the record's words */
     __atomic_store_n(&to->time_ns, now, __ATOMIC_RELAXED);
     __atomic_store_n(&to->kind, kind | aux << 8, __ATOMIC_RELAXED);
     __atomic_store_n(&to->what, what, __ATOMIC_RELAXED);

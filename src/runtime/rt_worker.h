@@ -31,29 +31,42 @@ RT_FN void rt_worker_init(const struct rt *rt, struct rt_worker *w, uint32_t id)
     w->overflow = w->task = w->task_end = RT_NONE;
     w->boundary = w->spins = w->beats_seen = 0;
     w->idle_since = 0;
+    rt_store_relaxed(&rt->beats[id].head, RT_NONE);
 }
 
 /* ---- stalls ---- */
+
+/* Of the workers that wait before a task, the one whose event comes first in the order of
+ * linearization; the end event if there is none. */
+RT_FN void rt_stall_choose(const struct rt *rt, const struct rt_worker *w, struct rt_stall *s) {
+    s->worker = w->id;
+    s->task = RT_NONE;
+    s->event = rt->variants[s->variant].end_event;
+    for (uint32_t i = 0; i < rt->n_workers; i++) {
+        uint32_t task = rt_load_relaxed(&rt->beats[i].head);
+        if (task == RT_NONE || rt->tasks[task].wait >= s->event) continue;
+        s->worker = i;
+        s->task = task;
+        s->event = rt->tasks[task].wait;
+    }
+}
 
 /* Fills the report and stops everybody; only the first to notice does. */
 RT_FN void rt_stall_report(const struct rt *rt, struct rt_worker *w, uint64_t waited,
                            uint32_t busy) {
     if (!rt_cas_acquire(&rt->shared->stall_claimed, 0, 1)) return;
     struct rt_stall *s = rt->stall;
-    uint32_t variant = w->published & ((1u << RT_VARIANT_BITS) - 1);
     uint32_t epoch = rt->control->epoch;
-    s->worker = w->id;
-    s->task = w->next < w->end ? rt->aot[w->next] : RT_NONE;
-    s->event = s->task != RT_NONE ? rt->tasks[s->task].wait : rt->variants[variant].end_event;
+    s->variant = w->published & ((1u << RT_VARIANT_BITS) - 1);
+    rt_stall_choose(rt, w, s);
     s->want = rt->events[s->event].n_triggers;
     s->have = rt_load_relaxed(rt_counter(rt, s->event)) - rt_event_goal(rt, s->event, epoch - 1);
     s->iteration = w->published >> RT_VARIANT_BITS;
-    s->variant = variant;
     s->busy_worker = busy;
     s->busy_task = busy != RT_NONE ? rt_load_relaxed(&rt->beats[busy].task) : RT_NONE;
-    s->jit_head = rt_load_relaxed(&rt_jit_queue(rt, w->id)->head);
-    s->jit_tail = rt_load_relaxed(&rt_jit_queue(rt, w->id)->tail);
-    uint32_t sched = w->id % rt->n_schedulers;
+    s->jit_head = rt_load_relaxed(&rt_jit_queue(rt, s->worker)->head);
+    s->jit_tail = rt_load_relaxed(&rt_jit_queue(rt, s->worker)->tail);
+    uint32_t sched = s->worker % rt->n_schedulers;
     s->sched_head = rt_load_relaxed(&rt_sched_queue(rt, sched)->head);
     s->sched_tail = rt_load_relaxed(&rt_sched_queue(rt, sched)->tail);
     s->sched_pending = rt_load_relaxed(&rt->scheds[sched].pending);
@@ -81,8 +94,6 @@ RT_FN void rt_stall_look(const struct rt *rt, struct rt_worker *w) {
         return;
     }
     uint64_t deadline = rt->deadline_ns * (busy != RT_NONE ? RT_TASK_PATIENCE : 1);
-    /* Who has no task in view can say less: let the others speak first. */
-    if (w->next >= w->end) deadline += deadline / 4;
     if (now - w->idle_since >= deadline) rt_stall_report(rt, w, now - w->idle_since, busy);
 }
 
@@ -117,6 +128,11 @@ RT_FN void rt_worker_idle(const struct rt *rt, struct rt_worker *w) {
 
 /* ---- finding work ---- */
 
+/* Says which task of the AOT list is next, for reports. */
+RT_FN void rt_worker_show(const struct rt *rt, const struct rt_worker *w) {
+    rt_store_relaxed(&rt->beats[w->id].head, w->next < w->end ? rt->aot[w->next] : RT_NONE);
+}
+
 /* Enters the next iteration if one was published since. The epoch is read only by a worker that has
  * tasks in it: such an iteration cannot end, and the word cannot change, before they ran. */
 RT_FN int rt_worker_advance(const struct rt *rt, struct rt_worker *w) {
@@ -128,6 +144,7 @@ RT_FN int rt_worker_advance(const struct rt *rt, struct rt_worker *w) {
     w->next = list->first;
     w->end = list->first + list->n;
     if (list->n > 0) w->epoch = rt->control->epoch;
+    rt_worker_show(rt, w);
     w->spins = 0;
     w->idle_since = 0;
     return 1;
@@ -149,6 +166,7 @@ RT_FN uint32_t rt_worker_find(const struct rt *rt, struct rt_worker *w) {
         task = rt->aot[w->next];
         if (rt_event_ready(rt, rt->tasks[task].wait, w->epoch)) {
             w->next++;
+            rt_worker_show(rt, w);
             return task;
         }
     } else if (rt_worker_advance(rt, w)) {
