@@ -25,6 +25,16 @@ static int cpu_available(struct diag *d) {
     return QN_OK;
 }
 
+/* Physical memory, or what the container that we are in may use. */
+static uint64_t memory_of_process(void) {
+    uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    FILE *f = fopen("/sys/fs/cgroup/memory.max", "r");
+    unsigned long long limit;
+    if (f && fscanf(f, "%llu", &limit) == 1 && limit > 0) bytes = MIN(bytes, (uint64_t)limit);
+    if (f) fclose(f);
+    return bytes;
+}
+
 static int cpu_device(struct diag *d, const struct backend_config *config,
                       struct backend_device *out) {
     const struct cpu_isa *isa = cpu_isa_select(config->isa);
@@ -33,7 +43,7 @@ static int cpu_device(struct diag *d, const struct backend_config *config,
                     config->isa);
     uint32_t n = config->n_workers ? config->n_workers : cpu_backend_cpus();
     out->n_workers = MIN(n, (uint32_t)PROG_MAX_WORKERS);
-    out->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    out->memory_bytes = memory_of_process();
     snprintf(out->name, sizeof out->name, "%u thread%s, %s", out->n_workers,
              out->n_workers == 1 ? "" : "s", isa->name);
     return QN_OK;

@@ -40,7 +40,7 @@ struct qn_request {
     float *logprobs;           /* [runtime.max_tokens] */
     uint64_t *times;           /* [runtime.max_tokens] */
     uint32_t n_seen;           /* tokens that the runtime has given */
-    enum rt_finish ended;      /* how the runtime ended it; RT_RUNNING: not yet */
+    struct diag refusal;       /* why the runtime did not take it, if so */
 
     uint32_t n_given;  /* tokens that the user has got */
     int finish_reason; /* as the user knows it */
@@ -85,6 +85,7 @@ struct engine_plan {
     struct compile_options compile;
     uint64_t memory_limit;   /* bytes that may be used in all */
     uint64_t kv_block_bytes; /* of all layers */
+    bool kv_fixed;           /* the user said how large the cache is */
     uint64_t kv_token_bytes;
     uint64_t weight_bytes; /* as the kernels want them */
 };

@@ -57,16 +57,19 @@ static uint32_t round_up_power(uint32_t n) {
     return p;
 }
 
-/* Bytes that the KV cache may take: what the user says, else what the limit leaves. */
+/* Bytes that the KV cache may take: what the user says, else what the limit leaves, less a
+ * sixteenth for the workspace, whose size is known after compiling only. */
 static uint64_t kv_budget(const qn_engine_params *p, const struct engine_plan *plan) {
     if (p->kv_cache_memory_bytes) return p->kv_cache_memory_bytes;
-    return plan->memory_limit > plan->weight_bytes ? plan->memory_limit - plan->weight_bytes : 0;
+    if (plan->memory_limit <= plan->weight_bytes) return 0;
+    uint64_t left = plan->memory_limit - plan->weight_bytes;
+    return left - left / 16;
 }
 
 static int choose_length(struct diag *d, const qn_engine_params *p, const struct model_spec *spec,
                          struct engine_plan *plan) {
     struct compile_options *c = &plan->compile;
-    uint64_t budget = kv_budget(p, plan), fits = budget / plan->kv_token_bytes;
+    uint64_t budget = kv_budget(p, plan), fits = budget / plan->kv_block_bytes * c->kv_block;
     if (p->max_model_len > spec->max_position)
         return fail(d, QN_EINVAL, "max_model_len: %u is more than the model was made for, %u",
                     p->max_model_len, spec->max_position);
@@ -91,6 +94,7 @@ static void choose_blocks(const qn_engine_params *p, struct engine_plan *plan) {
     uint64_t one = CEIL_DIV(c->max_model_len, c->kv_block), all = one * c->n_slots;
     uint64_t budget = MIN(kv_budget(p, plan), p->kv_cache_memory_bytes ? UINT64_MAX : KV_DEFAULT);
     uint64_t fits = budget / plan->kv_block_bytes;
+    plan->kv_fixed = p->kv_cache_memory_bytes != 0;
     plan->config.n_kv_blocks = (uint32_t)MIN(MAX(MIN(all, fits), one), (uint64_t)INT32_MAX);
 }
 
@@ -212,20 +216,35 @@ static int count_weights(struct diag *d, const struct prog_header *program,
     return QN_OK;
 }
 
+static uint64_t sum_of(const struct backend_plan *b) {
+    return b->kv_bytes + b->workspace_bytes + b->other_bytes;
+}
+
+/* Gives up blocks of a cache whose size the user left open; one request must still fit. */
+static bool shrink_cache(struct engine_plan *plan, uint64_t excess) {
+    uint64_t one = CEIL_DIV(plan->compile.max_model_len, plan->compile.kv_block);
+    uint64_t less = CEIL_DIV(excess, plan->kv_block_bytes);
+    if (plan->kv_fixed || plan->config.n_kv_blocks < one + less) return false;
+    plan->config.n_kv_blocks -= (uint32_t)less;
+    return true;
+}
+
 int plan_memory(struct diag *d, const struct backend *backend, const struct prog_header *program,
                 struct engine_plan *plan, struct qn_engine_info *info) {
     struct backend_plan bytes;
     plan->config.max_batched = plan->compile.max_batched_tokens;
-    TRY(backend->plan(d, program, &plan->config, &bytes));
     TRY(count_weights(d, program, info));
+    TRY(backend->plan(d, program, &plan->config, &bytes));
+    uint64_t total = info->weight_bytes + sum_of(&bytes);
+    if (total > plan->memory_limit && shrink_cache(plan, total - plan->memory_limit))
+        TRY(backend->plan(d, program, &plan->config, &bytes));
     info->kv_cache_bytes = bytes.kv_bytes;
     info->workspace_bytes = bytes.workspace_bytes;
     info->other_bytes = bytes.other_bytes;
     info->kv_bytes_per_token = plan->kv_token_bytes;
     info->kv_blocks = plan->config.n_kv_blocks;
     info->kv_block = plan->compile.kv_block;
-    info->total_bytes =
-        info->weight_bytes + bytes.kv_bytes + bytes.workspace_bytes + bytes.other_bytes;
+    info->total_bytes = info->weight_bytes + sum_of(&bytes);
     if (info->total_bytes > plan->memory_limit)
         return fail(d, QN_ELIMIT,
                     "memory: want %llu bytes (weights %llu, KV cache %llu, workspace %llu, other "

@@ -223,15 +223,16 @@ static void copy_tokens(struct qn_request *r, const struct mailbox_view *view) {
         r->times[i] = now;
     }
     r->n_seen = n;
-    if (view->finish == RT_RUNNING) return;
-    r->ended = (enum rt_finish)view->finish;
-    r->state = REQUEST_DONE;
+    if (view->finish != RT_RUNNING) r->state = REQUEST_DONE;
 }
 
 /* Copies what the runtime has for one slot; gives the slot back when its request has ended. */
 static int drain(struct diag *d, struct qn_engine *e, const struct place *p, bool *ended) {
     struct mailbox_view view;
     TRY(e->backend->poll(d, e->instance, p->slot, &view));
+    /* Asked after the tokens were taken: one made from a page that was gone is never given out. */
+    if (e->weights && weights_torn(e->weights))
+        return fail(d, QN_EIO, "%s: a file of the model shrank while it was in use", e->info.model);
     if (p->request) copy_tokens(p->request, &view);
     *ended = view.finish != RT_RUNNING;
     return *ended ? e->backend->release(d, e->instance, p->slot) : QN_OK;
@@ -240,13 +241,18 @@ static int drain(struct diag *d, struct qn_engine *e, const struct place *p, boo
 static int admit(struct diag *d, struct qn_engine *e) {
     while (e->queue.n > 0) {
         struct qn_request *r = e->queue.items[0];
-        struct diag refused = {0};
-        int rc = e->backend->submit(&refused, e->instance, &r->runtime, r->prompt, &r->slot);
-        if (rc == QN_EBUSY) return QN_OK;
-        if (rc != QN_OK) return fail(d, rc, "%s", refused.message);
-        r->state = REQUEST_ACTIVE;
+        diag_clear(&r->refusal);
+        int rc = e->backend->submit(&r->refusal, e->instance, &r->runtime, r->prompt, &r->slot);
+        if (rc == QN_ESTALL || rc == QN_EDEVICE) return fail(d, rc, "%s", r->refusal.message);
+        if (rc == QN_EBUSY) {
+            diag_clear(&r->refusal); /* later */
+            return QN_OK;
+        }
         e->queue.n--;
         memmove(e->queue.items, e->queue.items + 1, e->queue.n * sizeof r);
+        r->state =
+            rc == QN_OK ? REQUEST_ACTIVE : REQUEST_DONE; /* refused: its own next() says so */
+        if (rc != QN_OK) continue;
         /* enqueue has made room */
         e->active.items[e->active.n++] = (struct place){r->slot, r};
     }
@@ -320,14 +326,19 @@ int qn_engine_wait(qn_engine *engine, int timeout_ms, qn_error *error) {
     return api_return(rc, &d, error);
 }
 
-/* The text that a token makes certain, into r->piece. A stop token's own text is not part of the
- * output. */
+static bool is_stop_id(const struct qn_request *r, int32_t id) {
+    for (uint32_t i = 0; i < r->runtime.n_stop; i++)
+        if (r->runtime.stop[i] == id) return true;
+    return false;
+}
+
+/* The text that a token (-1: none) makes certain, into r->piece. A stop token's own text is not
+ * part of the output. */
 static int add_text(struct diag *d, struct qn_request *r, int32_t id, bool last,
                     const char **stop) {
-    bool stop_token = last && r->ended == RT_FINISH_STOP;
     if (!r->engine->tokenizer) return QN_OK;
     strbuf_clear(&r->decoded);
-    if (id >= 0 && !stop_token && id < tokenizer_n_vocab(r->engine->tokenizer->tokens))
+    if (id >= 0 && !is_stop_id(r, id) && id < tokenizer_n_vocab(r->engine->tokenizer->tokens))
         TRY(token_stream_push(d, &r->stream, id, &r->decoded));
     if (last) TRY(token_stream_flush(d, &r->stream, &r->decoded));
     *stop = stop_push(&r->stop, strbuf_text(&r->decoded), r->decoded.n, &r->piece);
@@ -336,32 +347,37 @@ static int add_text(struct diag *d, struct qn_request *r, int32_t id, bool last,
     return strbuf_status(d, &r->piece);
 }
 
-static int finish_of(const struct qn_request *r) {
-    if (r->canceled || r->ended == RT_FINISH_ABORT) return QN_FINISH_ABORT;
-    return r->ended == RT_FINISH_STOP ? QN_FINISH_STOP : QN_FINISH_LENGTH;
+/* How a token ends its request, QN_RUNNING if it does not. The runtime decides alike, but may say
+ * so a moment after the token is there; the user gets both at once. */
+static int finish_of_token(const struct qn_request *r, uint32_t index) {
+    if (is_stop_id(r, r->ids[index])) return QN_FINISH_STOP;
+    return index + 1 == r->runtime.max_tokens ? QN_FINISH_LENGTH : QN_RUNNING;
 }
 
 /* The next token of a request that is ready. */
-static int give(struct diag *d, struct qn_request *r, qn_output *out) {
+static int give_token(struct diag *d, struct qn_request *r, qn_output *out) {
     pthread_mutex_lock(&r->engine->mutex);
     bool has_token = r->n_given < r->n_seen && !r->canceled;
-    bool last = r->state == REQUEST_DONE && (r->n_given + 1 >= r->n_seen || r->canceled);
+    bool over = r->state == REQUEST_DONE && (r->n_given + 1 >= r->n_seen || r->canceled);
     pthread_mutex_unlock(&r->engine->mutex);
-    strbuf_clear(&r->piece);
-    if (r->finish_reason == QN_RUNNING) {
-        if (has_token) {
-            uint32_t i = r->n_given++;
-            out->id = r->ids[i];
-            out->logprob = r->logprobs[i];
-            out->time_ns = r->times[i];
-        }
-        TRY(add_text(d, r, out->id, last, &out->stop));
-        if (out->stop) {
-            r->finish_reason = QN_FINISH_STOP;
-        } else if (last) {
-            r->finish_reason = finish_of(r);
-        }
+    int finish = QN_RUNNING;
+    if (r->refusal.code != QN_OK && over) return fail(d, r->refusal.code, "%s", r->refusal.message);
+    if (has_token) {
+        uint32_t i = r->n_given++;
+        out->id = r->ids[i];
+        out->logprob = r->logprobs[i];
+        out->time_ns = r->times[i];
+        finish = finish_of_token(r, i);
     }
+    if (over && finish == QN_RUNNING) finish = QN_FINISH_ABORT;
+    TRY(add_text(d, r, out->id, finish != QN_RUNNING, &out->stop));
+    r->finish_reason = out->stop ? QN_FINISH_STOP : finish;
+    return QN_OK;
+}
+
+static int give(struct diag *d, struct qn_request *r, qn_output *out) {
+    strbuf_clear(&r->piece);
+    if (r->finish_reason == QN_RUNNING) TRY(give_token(d, r, out));
     out->text = strbuf_text(&r->piece);
     out->n_text = r->piece.n;
     out->finish_reason = r->finish_reason;
@@ -398,7 +414,6 @@ void qn_request_cancel(qn_request *request) {
     if (request->state == REQUEST_QUEUED) {
         unlist(e, request);
         request->state = REQUEST_DONE;
-        request->ended = RT_FINISH_ABORT;
     }
     request->canceled = true;
     pthread_mutex_unlock(&e->mutex);
@@ -424,12 +439,33 @@ void qn_request_free(qn_request *request) {
     request_release(request);
 }
 
+/* Requests whose user still waits for tokens; the others only have to leave their slots. */
+static size_t count_busy(struct qn_engine *e, size_t *leaving) {
+    size_t n = e->queue.n;
+    *leaving = 0;
+    for (size_t i = 0; i < e->active.n; i++) {
+        const struct qn_request *r = e->active.items[i].request;
+        bool over = !r || r->canceled || r->n_seen == r->runtime.max_tokens ||
+                    (r->n_seen > 0 && is_stop_id(r, r->ids[r->n_seen - 1]));
+        if (over)
+            ++*leaving;
+        else
+            n++;
+    }
+    return n;
+}
+
 int session_busy(struct diag *d, struct qn_engine *e, size_t *n) {
-    pthread_mutex_lock(&e->mutex);
-    int rc = pump(d, e);
-    *n = e->active.n + e->queue.n;
-    pthread_mutex_unlock(&e->mutex);
-    return rc;
+    uint32_t seen = 0;
+    for (;;) {
+        size_t leaving;
+        pthread_mutex_lock(&e->mutex);
+        int rc = pump(d, e);
+        *n = count_busy(e, &leaving);
+        pthread_mutex_unlock(&e->mutex);
+        if (rc != QN_OK || leaving == 0 || *n > 0) return rc;
+        TRY(e->backend->wait(d, e->instance, &seen, NAP_SECONDS));
+    }
 }
 
 void session_end(struct qn_engine *e) {

@@ -426,6 +426,32 @@ static void test_after_the_end(void **state) {
     qn_engine_close(NULL);
 }
 
+/* The last token and how the request ends come together, every time. */
+static void test_last_token(void **state) {
+    (void)state;
+    static const int32_t prompt[] = {5, 6};
+    qn_engine_params p = params_for(GOLDEN "qwen3");
+    qn_engine *e = open_engine(&p);
+    qn_sampling_params s = greedy(1);
+    qn_output o = {.struct_size = sizeof o};
+    double rate;
+    for (int i = 0; i < 300; i++) {
+        qn_request *r = submit_ids(e, prompt, 2, &s);
+        assert_int_equal(qn_request_next(r, 30000, &o, NULL), QN_OK);
+        assert_true(o.id >= 0);
+        assert_int_equal(o.finish_reason, QN_FINISH_LENGTH);
+        qn_request_free(r);
+        if (i % 50 == 0) assert_int_equal(qn_engine_measure_read(e, 0.001, &rate, NULL), QN_OK);
+    }
+    /* More requests than places: the last ones are admitted by the very call that must refuse. */
+    qn_request *busy[8];
+    s.max_tokens = 100;
+    for (int i = 0; i < 8; i++) busy[i] = submit_ids(e, prompt, 2, &s);
+    assert_int_equal(qn_engine_measure_read(e, 0.001, &rate, NULL), QN_EBUSY);
+    for (int i = 0; i < 8; i++) qn_request_free(busy[i]);
+    qn_engine_close(e);
+}
+
 /* ---- refusals ----------------------------------------------------------------------------- */
 
 static void refuse_prompt(qn_engine *e, const int32_t *ids, size_t n, int code, const char *word) {
@@ -618,14 +644,14 @@ static void test_tokenizer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),           cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_workers),          cmocka_unit_test(test_company),
-        cmocka_unit_test(test_two_engines),      cmocka_unit_test(test_seeds),
-        cmocka_unit_test(test_stop_strings),     cmocka_unit_test(test_stop_ids),
-        cmocka_unit_test(test_cancel),           cmocka_unit_test(test_after_the_end),
-        cmocka_unit_test(test_refused_requests), cmocka_unit_test(test_refused_engines),
-        cmocka_unit_test(test_small_cache),      cmocka_unit_test(test_dummy),
-        cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_golden),          cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_workers),         cmocka_unit_test(test_company),
+        cmocka_unit_test(test_two_engines),     cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_stop_strings),    cmocka_unit_test(test_stop_ids),
+        cmocka_unit_test(test_cancel),          cmocka_unit_test(test_after_the_end),
+        cmocka_unit_test(test_last_token),      cmocka_unit_test(test_refused_requests),
+        cmocka_unit_test(test_refused_engines), cmocka_unit_test(test_small_cache),
+        cmocka_unit_test(test_dummy),           cmocka_unit_test(test_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
