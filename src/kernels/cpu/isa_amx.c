@@ -1,4 +1,4 @@
-/* isa_amx.c - bf16 gemm on AMX tiles; everything else as in isa_avx512.c.
+/* isa_amx.c - bf16 gemm on AMX tiles; the rest of that isa is in isa_avx512.c.
  *
  * Weights are the A operand: sixteen rows times 32 elements, loaded straight from the checkpoint.
  * Activations are the B operand and must lie as pairs; pack makes groups of sixteen tokens (the
@@ -13,9 +13,18 @@
  *   A 4      C 0      C 1
  *   A 5      C 2      C 3
  */
+#include "kernels/cpu/isa_amx.h"
+
 #include "kernels/cpu/simd_avx512.h"
 
-#include "kernels/cpu/isa_simd.h"
+#include "kernels/cpu/simd_pack.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#ifndef FETCH
+#define FETCH 1
+#endif
 
 enum { GROUP = 16, STEP = 32 };
 
@@ -35,8 +44,8 @@ static size_t steps_of(uint32_t k) {
     return ((size_t)k + STEP - 1) / STEP;
 }
 
-static size_t amx_pack_bytes(enum dtype weight, uint32_t n_tok, uint32_t k) {
-    return weight == DTYPE_BF16 ? n_tok * steps_of(k) * 64 : simd_pack_bytes(weight, n_tok, k);
+size_t isa_amx_pack_bytes(uint32_t n_tok, uint32_t k) {
+    return n_tok * steps_of(k) * 64;
 }
 
 /* One token of a group: its pairs lie `tokens` pairs apart. */
@@ -55,12 +64,8 @@ static void pack_token(const float *x, const float *scale, uint32_t k, uint32_t 
     }
 }
 
-static void amx_pack(enum dtype weight, const float *const *x, const float *scale, uint32_t n_tok,
-                     uint32_t k, void *dst) {
-    if (weight != DTYPE_BF16) {
-        simd_pack(weight, x, scale, n_tok, k, dst);
-        return;
-    }
+void isa_amx_pack(const float *const *x, const float *scale, uint32_t n_tok, uint32_t k,
+                  void *dst) {
     for (uint32_t t = 0; t < n_tok; t++) {
         uint32_t first = t / GROUP * GROUP;
         uint32_t tokens = n_tok - first < GROUP ? n_tok - first : GROUP;
@@ -75,6 +80,7 @@ struct block {
     uint32_t k;
     uint32_t rows[2], tokens[2];
     const char *x[2]; /* the two groups */
+    bool fetch;       /* the next block's weights, while this one's are used */
 };
 
 static void configure(const struct block *b) {
@@ -121,6 +127,11 @@ static void copy_tail(const struct block *b, uint16_t tail[2 * GROUP][STEP]) {
         memcpy(tail[r], b->w + ((size_t)r * b->k + done) * 2, (size_t)(b->k - done) * 2);
 }
 
+/* Asks for the lines that lie two halves further on, into the L2 cache. */
+INLINE void fetch_ahead(const char *a, size_t stride, uint32_t rows) {
+    for (uint32_t r = 0; r < rows; r++) _mm_prefetch(a + (2 * GROUP + r) * stride, _MM_HINT_T1);
+}
+
 INLINE void tile_steps(int R, int T, const struct block *b) {
     size_t stride = (size_t)b->k * 2;
     _tile_zero(0);
@@ -129,6 +140,8 @@ INLINE void tile_steps(int R, int T, const struct block *b) {
     if (R == 2 && T == 2) _tile_zero(3);
     const char *a[2] = {b->w, b->w + GROUP * stride}, *x[2] = {b->x[0], b->x[1]};
     for (uint32_t i = 0; i + STEP <= b->k; i += STEP) {
+        if (b->fetch)
+            for (int j = 0; j < R; j++) fetch_ahead(a[j], stride, GROUP);
         tile_step(R, T, a, stride, x, b);
         for (int j = 0; j < 2; j++) a[j] += STEP * 2, x[j] += (size_t)b->tokens[j] * 64;
     }
@@ -189,14 +202,15 @@ static void halves(uint32_t left, uint32_t half[2]) {
     half[1] = left - half[0] < GROUP ? left - half[0] : GROUP;
 }
 
-static void amx_gemm_bf16(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
-                          float *y, size_t ldy) {
+void isa_amx_gemm(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
+                  float *y, size_t ldy) {
     struct block last = {0};
     for (uint32_t n = 0; n < n_out; n += 2 * GROUP) {
         struct block b = {.w = (const char *)w + (size_t)n * k * 2, .k = k};
         halves(n_out - n, b.rows);
         for (uint32_t t = 0; t < n_tok; t += 2 * GROUP) {
             halves(n_tok - t, b.tokens);
+            b.fetch = FETCH && t == 0;
             b.x[0] = (const char *)x + t * steps_of(k) * 64;
             b.x[1] = b.x[0] + GROUP * steps_of(k) * 64;
             if (memcmp(last.rows, b.rows, sizeof b.rows) != 0 ||
@@ -208,16 +222,3 @@ static void amx_gemm_bf16(const void *w, uint32_t n_out, uint32_t k, const void 
     }
     _tile_release(); /* so that the system need not save tiles */
 }
-
-const struct cpu_isa cpu_isa_amx = {
-    .name = "amx",
-    .pack_bytes = amx_pack_bytes,
-    .pack = amx_pack,
-    .gemm =
-        {[DTYPE_F32] = simd_gemm_f32, [DTYPE_BF16] = amx_gemm_bf16, [DTYPE_F16] = simd_gemm_f16},
-    .attend = simd_attend,
-    .sum_squares = simd_sum_squares,
-    .silu_mul = simd_silu_mul,
-    .max_sumexp = simd_max_sumexp,
-    .exp_of = simd_exp_of,
-};

@@ -11,6 +11,7 @@
 #define QN_KERNELS_CPU_ISA_SIMD_H
 
 #include "kernels/cpu/cpu_kernel.h"
+#include "kernels/cpu/simd_pack.h"
 
 #include <math.h>
 #include <string.h>
@@ -102,16 +103,6 @@ static void simd_max_sumexp(const float *x, uint32_t n, float out[2]) {
 }
 
 /* ---- packing ---- */
-
-INLINE vf pack_load(const float *x, const float *scale, uint32_t i, uint32_t k) {
-    if (i >= k) return vf_zero();
-    if (i + VL <= k) {
-        vf v = vf_load(x + i);
-        return scale != NULL ? vf_mul(v, vf_load(scale + i)) : v;
-    }
-    vf v = vf_load_n(x + i, k - i);
-    return scale != NULL ? vf_mul(v, vf_load_n(scale + i, k - i)) : v;
-}
 
 static size_t simd_pack_bytes(enum dtype weight, uint32_t n_tok, uint32_t k) {
     return n_tok * dot_row_bytes(weight, k);
@@ -313,10 +304,8 @@ static void simd_gemm_f32(const void *w, uint32_t n_out, uint32_t k, const void 
     gemm_any(DTYPE_F32, w, n_out, k, x, n_tok, y, ldy);
 }
 
-__attribute__((unused)) /* isa_amx.c has its own */
-static void
-simd_gemm_bf16(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok, float *y,
-               size_t ldy) {
+static void simd_gemm_bf16(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
+                           float *y, size_t ldy) {
     gemm_any(DTYPE_BF16, w, n_out, k, x, n_tok, y, ldy);
 }
 
