@@ -37,14 +37,16 @@ RT_FN void rt_worker_init(const struct rt *rt, struct rt_worker *w, uint32_t id)
 /* ---- stalls ---- */
 
 /* Of the workers that wait before a task, the one whose event comes first in the order of
- * linearization; the end event if there is none. */
+ * linearization; this one and the end event if there is none. */
 RT_FN void rt_stall_choose(const struct rt *rt, const struct rt_worker *w, struct rt_stall *s) {
+    uint32_t epoch = rt->control->epoch;
     s->worker = w->id;
-    s->task = RT_NONE;
-    s->event = rt->variants[s->variant].end_event;
+    s->task = w->next < w->end ? rt->aot[w->next] : RT_NONE;
+    s->event = s->task != RT_NONE ? rt->tasks[s->task].wait : rt->variants[s->variant].end_event;
     for (uint32_t i = 0; i < rt->n_workers; i++) {
         uint32_t task = rt_load_relaxed(&rt->beats[i].head);
         if (task == RT_NONE || rt->tasks[task].wait >= s->event) continue;
+        if (rt_event_ready(rt, rt->tasks[task].wait, epoch)) continue;
         s->worker = i;
         s->task = task;
         s->event = rt->tasks[task].wait;
