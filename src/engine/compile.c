@@ -75,7 +75,9 @@ static int after(struct compile *c, uint32_t index, enum task_stage stage) {
     const struct tgraph *g = &c->variants[index].tasks;
     TRY(tgraph_verify(c->d, g, stage));
     if (c->report != NULL) tgraph_stats(g, stage, &c->report->variants[index].after[stage]);
-    if (c->hook == NULL) return QN_OK;
+    if (c->hook != NULL && c->hook->tasks != NULL)
+        TRY(c->hook->tasks(c->hook->user, c->d, g, stage));
+    if (c->hook == NULL || c->hook->stage == NULL) return QN_OK;
     struct strbuf text = {0};
     tgraph_dump(g, stage, &text);
     int rc = show(c, g->kernel->n_rows, task_stage_name(stage), &text);
@@ -90,7 +92,8 @@ static int after_kernel_graph(struct compile *c, uint32_t index) {
         c->report->variants[index].n_rows = k->n_rows;
         kgraph_stats(k, &c->report->variants[index].kernel);
     }
-    if (c->hook == NULL) return QN_OK;
+    if (c->hook != NULL && c->hook->kernel != NULL) TRY(c->hook->kernel(c->hook->user, c->d, k));
+    if (c->hook == NULL || c->hook->stage == NULL) return QN_OK;
     struct strbuf text = {0};
     kgraph_dump(k, &text);
     int rc = show(c, k->n_rows, "kernel", &text);
@@ -170,7 +173,7 @@ static int prove(struct compile *c, const struct prog_header *program) {
     TRY(program_check(c->d, "the compiled program", program, program->total_bytes));
     TRY(task_verify(c->d, program, NULL));
     if (c->report != NULL) c->report->seconds_verify = now() - start;
-    if (c->hook == NULL) return QN_OK;
+    if (c->hook == NULL || c->hook->stage == NULL) return QN_OK;
     struct strbuf text = {0};
     program_dump(program, &text);
     int rc = show(c, 0, "program", &text);

@@ -39,9 +39,13 @@ struct compile_report {
     uint64_t peak_bytes; /* of compiler memory */
 };
 
-/* Called after each stage of each variant when dumps are wanted; `text` is valid for the call. */
+/* Called after each stage of each variant, and at the end with the program, when somebody wants to
+ * look; each may be NULL. What they get is valid for the call; an error of theirs ends the compile.
+ */
 struct compile_hook {
     void (*stage)(void *user, uint32_t n_rows, const char *stage, const char *text);
+    int (*kernel)(void *user, struct diag *d, const struct kgraph *k);
+    int (*tasks)(void *user, struct diag *d, const struct tgraph *g, enum task_stage stage);
     void *user;
 };
 

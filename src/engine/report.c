@@ -88,7 +88,7 @@ int qn_graph_dump(const qn_engine_params *params, const char *stage, uint32_t n_
     struct diag d = {0};
     struct job job;
     struct wanted w = {.stage = stage, .n_rows = n_rows};
-    struct compile_hook hook = {on_stage, &w};
+    struct compile_hook hook = {.stage = on_stage, .user = &w};
     *text = NULL;
     int rc = job_run(&d, params, &hook, &job);
     if (rc == QN_OK && !w.found) rc = missing(&d, &w, &job);
