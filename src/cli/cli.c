@@ -174,6 +174,7 @@ int cli_engine_params(const struct options *o, qn_engine_params *p) {
         return cli_usage("--gpu-memory-utilization: want a share above 0 and up to 1");
     p->kv_cache_memory_bytes = (uint64_t)options_integer(o, OPT_KV_CACHE_MEMORY_BYTES, 0);
     p->seed = (uint64_t)options_integer(o, OPT_SEED, 0);
+    p->compile_options = options_text(o, OPT_COMPILE_OPTIONS, NULL);
     p->trace_bytes = o->values[OPT_TRACE].given ? TRACE_BYTES : 0;
     int rc = count32(o, OPT_MAX_MODEL_LEN, &p->max_model_len);
     if (rc == EXIT_OK) rc = count32(o, OPT_MAX_NUM_SEQS, &p->max_num_seqs);

@@ -8,6 +8,7 @@
  *              at least one such request
  */
 #include "engine/engine.h"
+#include "engine/compile_option.h"
 
 #include "base/checked.h"
 
@@ -130,6 +131,7 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
     compile_options_init(c);
     c->target = backend->target;
     if (c->target == TARGET_CUDA) c->task.launch = LAUNCH_ALL_AOT; /* no JIT hand-out there yet */
+    TRY(compile_option_apply(d, p->compile_options, c));
     c->n_workers = plan->device.n_workers;
     enum dtype kv = (enum dtype)model->spec.weight_dtype;
     if (c->target == TARGET_CUDA && kv == DTYPE_F32) kv = DTYPE_BF16; /* its kernels have no F32 */

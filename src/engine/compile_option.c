@@ -1,0 +1,139 @@
+#include "engine/compile_option.h"
+#include "base/checked.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct key {
+    const char *name, *values, *help;
+    bool (*set)(struct compile_options *o, const char *value);
+};
+
+/* A whole number from low to high. */
+static bool number(const char *text, uint64_t low, uint64_t high, uint64_t *out) {
+    char *end;
+    if (text[0] < '0' || text[0] > '9') return false;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    return errno == 0 && *end == '\0' && *out >= low && *out <= high;
+}
+
+static bool one_of(const char *text, const char *const *names, int n, int *index) {
+    for (*index = 0; *index < n; ++*index)
+        if (strcmp(names[*index], text) == 0) return true;
+    return false;
+}
+
+static bool set_launch(struct compile_options *o, const char *value) {
+    static const char *const names[] = {"hybrid", "paper", "aot", "jit"};
+    int i;
+    if (!one_of(value, names, 4, &i)) return false;
+    o->task.launch = (enum launch_policy)i;
+    return true;
+}
+
+static bool set_events(struct compile_options *o, const char *value) {
+    static const char *const names[] = {"fine", "coarse"};
+    int i;
+    if (!one_of(value, names, 2, &i)) return false;
+    o->task.coarse_events = i == 1;
+    return true;
+}
+
+static bool set_event_fusion(struct compile_options *o, const char *value) {
+    static const char *const names[] = {"on", "off"};
+    int i;
+    if (!one_of(value, names, 2, &i)) return false;
+    o->task.no_event_fusion = i == 1;
+    return true;
+}
+
+static bool set_tasks_per_worker(struct compile_options *o, const char *value) {
+    uint64_t n;
+    if (!number(value, 1, 64, &n)) return false;
+    o->task.tasks_per_worker = (uint32_t)n;
+    return true;
+}
+
+static bool set_carry_bytes(struct compile_options *o, const char *value) {
+    return number(value, 0, 1u << 30, &o->task.carry_bytes);
+}
+
+static bool set_kv_block(struct compile_options *o, const char *value) {
+    uint64_t n;
+    if (!number(value, 1, ATTENTION_PIECE, &n) || ATTENTION_PIECE % n != 0) return false;
+    o->kv_block = (uint32_t)n;
+    return true;
+}
+
+static const struct key keys[] = {
+    {"launch", "hybrid|paper|aot|jit", "which tasks are handed out at run time", set_launch},
+    {"events", "fine|coarse", "coarse: operators wait for whole operators, as between kernels",
+     set_events},
+    {"event-fusion", "on|off", "off: one event per consumer task", set_event_fusion},
+    {"tasks-per-worker", "1 to 64", "tasks of an operator per worker, about", set_tasks_per_worker},
+    {"carry-bytes", "bytes, 0: off", "events ride on data where a reader polls at most this much",
+     set_carry_bytes},
+    {"kv-block", "a divisor of 128", "positions per block of the KV cache", set_kv_block},
+};
+
+/* tile.OP=ROWSxUNITS, 0 for no wish. */
+static int set_tiles(struct diag *d, const char *op, const char *value, struct compile_options *o) {
+    const enum op_kind kind = op_find(op);
+    const char *x = strchr(value, 'x');
+    char rows[16];
+    uint64_t n_rows, n_units;
+    if (kind == OP_NONE) return fail(d, QN_EINVAL, "compile option tile.%s: no such operator", op);
+    if (x == NULL || (size_t)(x - value) >= sizeof rows)
+        return fail(d, QN_EINVAL, "compile option tile.%s: want ROWSxUNITS, have %s", op, value);
+    memcpy(rows, value, (size_t)(x - value));
+    rows[x - value] = '\0';
+    if (!number(rows, 0, PROG_MAX_ROWS, &n_rows) || !number(x + 1, 0, 1u << 16, &n_units))
+        return fail(d, QN_EINVAL, "compile option tile.%s: want ROWSxUNITS, have %s", op, value);
+    o->task.tiles[kind] = (struct tile_override){(uint32_t)n_rows, (uint32_t)n_units};
+    return QN_OK;
+}
+
+static int unknown(struct diag *d, const char *name) {
+    struct strbuf all = {0};
+    for (size_t i = 0; i < COUNT_OF(keys); i++) strbuf_printf(&all, "%s, ", keys[i].name);
+    int rc = fail(d, QN_EINVAL, "compile option %s: unknown; there are %stile.OPERATOR", name,
+                  strbuf_text(&all));
+    strbuf_fini(&all);
+    return rc;
+}
+
+static int apply_one(struct diag *d, char *item, struct compile_options *o) {
+    char *value = strchr(item, '=');
+    if (value == NULL) return fail(d, QN_EINVAL, "compile option %s: want KEY=VALUE", item);
+    *value++ = '\0';
+    if (strncmp(item, "tile.", 5) == 0) return set_tiles(d, item + 5, value, o);
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
+        if (strcmp(keys[i].name, item) != 0) continue;
+        if (keys[i].set(o, value)) return QN_OK;
+        return fail(d, QN_EINVAL, "compile option %s: want %s, have %s", item, keys[i].values,
+                    value);
+    }
+    return unknown(d, item);
+}
+
+int compile_option_apply(struct diag *d, const char *list, struct compile_options *o) {
+    if (list == NULL || list[0] == '\0') return QN_OK;
+    char *copy = strdup(list), *rest;
+    if (copy == NULL) return fail_nomem(d, strlen(list), "compile options");
+    int rc = QN_OK;
+    for (char *item = strtok_r(copy, ",", &rest); item != NULL && rc == QN_OK;
+         item = strtok_r(NULL, ",", &rest))
+        rc = apply_one(d, item, o);
+    free(copy);
+    return rc;
+}
+
+void compile_option_help(struct strbuf *out) {
+    for (size_t i = 0; i < COUNT_OF(keys); i++)
+        strbuf_printf(out, "  %-18s %-22s %s\n", keys[i].name, keys[i].values, keys[i].help);
+    strbuf_printf(out, "  %-18s %-22s %s\n", "tile.OPERATOR", "ROWSxUNITS",
+                  "cuts of an operator's output; 0: no wish");
+}
