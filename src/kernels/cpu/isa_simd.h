@@ -157,20 +157,23 @@ struct gemm_args {
     vf *sums;        /* [T][R] accumulators between chunks */
 };
 
-/* y = sums of R x T accumulators, four rows of a token at a time. */
+/* y = sums of R x T accumulators, up to four rows of a token at a time. */
 INLINE void store_sums(int R, int T, vf acc[GEMM_MAX_R][GEMM_MAX_T], float *y, size_t ldy) {
     UNROLL for (int t = 0; t < T; t++) {
         UNROLL for (int r = 0; r < R; r += 4) {
-            if (R < 4)
-                y[(size_t)t * ldy] = vf_sum(acc[0][t]);
+            float *to = y + (size_t)t * ldy + r;
+            if (R == 1)
+                *to = vf_sum(acc[0][t]);
+            else if (R == 2)
+                _mm_storel_pi((__m64 *)(void *)to,
+                              vf_sum4(acc[0][t], acc[1][t], acc[0][t], acc[1][t]));
             else
-                _mm_storeu_ps(y + (size_t)t * ldy + r,
-                              vf_sum4(acc[r][t], acc[r + 1][t], acc[r + 2][t], acc[r + 3][t]));
+                _mm_storeu_ps(to, vf_sum4(acc[r][t], acc[r + 1][t], acc[r + 2][t], acc[r + 3][t]));
         }
     }
 }
 
-/* R weight rows times T tokens; R and T are constants where it is inlined, R is 1, 4 or 8. */
+/* R weight rows times T tokens; R and T are constants where it is inlined, R is 1, 2, 4 or 8. */
 INLINE void gemm_block(enum dtype dtype, int R, int T, const struct gemm_args *a) {
     vf acc[GEMM_MAX_R][GEMM_MAX_T];
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int t = 0; t < T; t++) acc[r][t] =

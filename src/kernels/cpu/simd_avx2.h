@@ -114,7 +114,8 @@ INLINE float vf_hmax(vf a) {
  * apart into even and odd elements, so packed activations are: eight even ones, then eight odd
  * ones. */
 
-enum { DOT_ROWS_FEW = 4, DOT_TOKENS_FEW = 2, DOT_ROWS = 4, DOT_TOKENS = 2 };
+/* Two rows of weights, taken apart, and eight accumulators leave room in sixteen registers. */
+enum { DOT_ROWS_FEW = 4, DOT_TOKENS_FEW = 2, DOT_ROWS = 2, DOT_TOKENS = 4 };
 
 typedef struct {
     vf even, odd; /* other types: `even` only */
