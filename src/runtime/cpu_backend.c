@@ -211,6 +211,10 @@ int cpu_backend_release(struct diag *d, struct cpu_backend *b, uint32_t slot) {
     return mailbox_release(d, &b->core.mailbox, slot);
 }
 
+struct mailbox *cpu_backend_mailbox(struct cpu_backend *b) {
+    return &b->core.mailbox;
+}
+
 int cpu_backend_wait(struct diag *d, struct cpu_backend *b, uint32_t *seen, double timeout_s) {
     TRY(check_stop(d, b));
     if (mailbox_progress(&b->core.mailbox) == *seen && timeout_s > 0)

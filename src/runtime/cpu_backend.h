@@ -43,6 +43,9 @@ int cpu_backend_poll(struct diag *d, struct cpu_backend *b, uint32_t slot,
                      struct mailbox_view *view);
 int cpu_backend_release(struct diag *d, struct cpu_backend *b, uint32_t slot);
 
+/* The mailbox itself, for code that serves several backends. */
+struct mailbox *cpu_backend_mailbox(struct cpu_backend *b);
+
 /* Waits until there may be something new to poll: until the number that *seen holds from an earlier
  * call (0 at first) changes, at most timeout_s seconds; updates *seen. Errors: QN_ESTALL. */
 int cpu_backend_wait(struct diag *d, struct cpu_backend *b, uint32_t *seen, double timeout_s);
