@@ -9,23 +9,27 @@ BUILD  ?= build
 PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc)
 
-.PHONY: all build demo test lint sanitize stress install clean deps
+.PHONY: all configure build demo test lint sanitize stress install clean deps
 
 all: build
 
 deps:
 	@tools/install_deps.sh
 
-build: deps
+build: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target quern
+
+configure: deps
 	@cmake -S . -B $(BUILD) -G Ninja -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(CMAKE_ARGS) >$(BUILD).log 2>&1 \
 	    || { cat $(BUILD).log; exit 1; }
 	@rm -f $(BUILD).log
-	@cmake --build $(BUILD) -j $(JOBS)
 
 demo: build
-	@$(BUILD)/quern generate --model models/tiny --prompt "Once upon a time" --max-tokens 160
+	@printf 'Once upon a time'
+	@$(BUILD)/quern generate --model models/tiny --prompt "Once upon a time" --max-tokens 400
 
-test: build
+test: configure
+	@cmake --build $(BUILD) -j $(JOBS)
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 # The same tests under AddressSanitizer and UBSan, under ThreadSanitizer, and with tiny queues and
@@ -36,10 +40,12 @@ sanitize: deps
 stress: deps
 	@tools/variants.sh stress
 
-lint: build
+lint: configure
+	@cmake --build $(BUILD) -j $(JOBS)
 	@tools/lint.sh $(BUILD)
 
-install: build
+install: configure
+	@cmake --build $(BUILD) -j $(JOBS)
 	@cmake --install $(BUILD)
 
 clean:
