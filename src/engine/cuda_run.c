@@ -65,11 +65,11 @@ static cu_pointer address(const void *on_device) {
     return (cu_pointer)(uintptr_t)on_device;
 }
 
-static int launch_checked(struct diag *d, struct cuda_run *r) {
+static int launch_checked(struct diag *d, struct cuda_run *r, bool again) {
     const struct cuda_api *api = r->o.api;
     struct cuda_args args = *r->o.args;
     void *arguments[] = {&args};
-    if (r->n_launches > 0) {
+    if (again) {
         rt_memory_relaunch(&r->shared);
         CU(d, api, cuMemcpyHtoDAsync_v2, address(args.rt.shared), &r->shared, sizeof r->shared,
            r->stream);
@@ -81,13 +81,14 @@ static int launch_checked(struct diag *d, struct cuda_run *r) {
 }
 
 static void launch(struct cuda_run *r) {
+    bool again = r->n_launches > 0;
     r->seen_ns = 0;
-    if (launch_checked(&r->failure, r) != QN_OK) {
-        set_broken(r);
-        return;
-    }
+    /* Counted before, so that whoever has a token of a launch also sees its number. */
     __atomic_store_n(&r->n_launches, r->n_launches + 1, __ATOMIC_RELEASE);
-    set_phase(r, CUDA_RUN_LAUNCHED);
+    if (launch_checked(&r->failure, r, again) == QN_OK)
+        set_phase(r, CUDA_RUN_LAUNCHED);
+    else
+        set_broken(r);
 }
 
 static int read_back(struct diag *d, struct cuda_run *r, void *to, cu_pointer from, size_t bytes) {

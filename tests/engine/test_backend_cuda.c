@@ -437,7 +437,6 @@ static void close_well(struct backend_instance *i) {
 static uint64_t launches(const struct backend_instance *i) {
     struct backend_cuda_stats s;
     backend_cuda_stats(i, &s);
-    assert_int_equal(s.n_launches, fake.n_mega);
     return s.n_launches;
 }
 
@@ -498,6 +497,7 @@ static void test_one_launch_each(void **state) {
     expect_tokens(i, submit(i, 7, 1, 5), 7, 1, 5);
     assert_int_equal(launches(i), 2);
     close_well(i);
+    assert_int_equal(fake.n_mega, 2);
 }
 
 static void test_batch(void **state) {
