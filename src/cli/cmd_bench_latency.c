@@ -31,6 +31,12 @@ struct bench {
     double floor_rate; /* bytes per second */
 };
 
+/* One request of a batch. */
+struct lane {
+    qn_request *request;
+    struct tally tally;
+};
+
 /* Token ids that depend on request and position only, so that every run does the same. */
 static int32_t bench_token(uint32_t request, uint32_t position, uint32_t vocab) {
     uint64_t x = ((uint64_t)request << 32 | position) * 0x9e3779b97f4a7c15u + 0xd1b54a32d192ed03u;
@@ -42,6 +48,7 @@ static int32_t bench_token(uint32_t request, uint32_t position, uint32_t vocab) 
 static int submit(struct bench *b, uint32_t idx, int32_t *ids, qn_request **request) {
     qn_sampling_params sampling;
     qn_error error;
+    *request = NULL;
     qn_sampling_params_init(&sampling, NULL);
     sampling.temperature = 0;
     sampling.ignore_eos = 1;
@@ -69,16 +76,16 @@ static int compare_double(const void *a, const void *b) {
 }
 
 /* Steps of the request that started last, between its first token and the first finish. */
-static int measure(const struct bench *b, const struct tally *tallies, struct run *r) {
+static int measure(const struct bench *b, const struct lane *lanes, struct run *r) {
     uint64_t window_end = UINT64_MAX, slowest = 0;
     uint32_t last = 0;
     for (uint32_t i = 0; i < r->batch; i++) {
-        if (tallies[i].n == 0) return cli_error("a request gave no token");
-        window_end = MIN(window_end, tallies[i].end_ns);
-        slowest = MAX(slowest, tallies[i].items[0].time_ns - tallies[i].start_ns);
-        if (tallies[i].items[0].time_ns > tallies[last].items[0].time_ns) last = i;
+        if (lanes[i].tally.n == 0) return cli_error("a request gave no token");
+        window_end = MIN(window_end, lanes[i].tally.end_ns);
+        slowest = MAX(slowest, lanes[i].tally.items[0].time_ns - lanes[i].tally.start_ns);
+        if (lanes[i].tally.items[0].time_ns > lanes[last].tally.items[0].time_ns) last = i;
     }
-    const struct tally *t = &tallies[last];
+    const struct tally *t = &lanes[last].tally;
     double *steps = malloc((t->n ? t->n : 1) * sizeof *steps), total = 0;
     if (!steps) return cli_error("out of memory");
     for (size_t i = 1; i < t->n && t->items[i].time_ns <= window_end; i++) {
@@ -102,23 +109,28 @@ static int measure(const struct bench *b, const struct tally *tallies, struct ru
     return EXIT_OK;
 }
 
+static int run_lanes(struct bench *b, struct run *r, struct lane *lanes, int32_t *ids) {
+    for (uint32_t i = 0; i < r->batch; i++) {
+        tally_start(&lanes[i].tally);
+        int rc = submit(b, i, ids, &lanes[i].request);
+        if (rc != EXIT_OK) return rc;
+    }
+    for (uint32_t i = 0; i < r->batch; i++) {
+        int rc = collect(lanes[i].request, &lanes[i].tally);
+        if (rc != EXIT_OK) return rc;
+    }
+    return measure(b, lanes, r);
+}
+
 static int run_batch(struct bench *b, struct run *r) {
-    qn_request **requests = calloc(r->batch, sizeof *requests);
-    struct tally *tallies = calloc(r->batch, sizeof *tallies);
+    struct lane *lanes = calloc(r->batch, sizeof *lanes);
     int32_t *ids = calloc(b->input_len, sizeof *ids);
-    int rc = requests && tallies && ids ? EXIT_OK : cli_error("out of memory");
-    for (uint32_t i = 0; i < r->batch && rc == EXIT_OK; i++) {
-        tally_start(&tallies[i]);
-        rc = submit(b, i, ids, &requests[i]);
+    int rc = lanes && ids ? run_lanes(b, r, lanes, ids) : cli_error("out of memory");
+    for (uint32_t i = 0; lanes && i < r->batch; i++) {
+        qn_request_free(lanes[i].request);
+        tally_fini(&lanes[i].tally);
     }
-    for (uint32_t i = 0; i < r->batch && rc == EXIT_OK; i++) rc = collect(requests[i], &tallies[i]);
-    if (rc == EXIT_OK) rc = measure(b, tallies, r);
-    for (uint32_t i = 0; i < r->batch && requests && tallies; i++) {
-        qn_request_free(requests[i]);
-        tally_fini(&tallies[i]);
-    }
-    free(requests);
-    free(tallies);
+    free(lanes);
     free(ids);
     return rc;
 }
@@ -209,7 +221,7 @@ static int plan(struct bench *b, qn_engine_params *params, struct run *runs, siz
 
 int cmd_bench_latency(const struct options *o) {
     struct bench b = {.o = o, .info = {.struct_size = sizeof b.info}};
-    struct run runs[64];
+    struct run runs[64] = {{0}};
     size_t n = 0;
     qn_engine_params params;
     qn_error error;

@@ -65,9 +65,9 @@ static int job_from_line(const struct jsonl *lines, const json_t *object, struct
 static int jobs_from_file(const char *path, struct jobs *jobs) {
     struct jsonl lines;
     json_t *line;
-    struct job job;
     int rc = jsonl_open(&lines, path);
     while (rc == EXIT_OK && (rc = jsonl_next(&lines, &line)) == EXIT_OK && line) {
+        struct job job = {0};
         rc = jobs->n < MAX_PROMPTS ? job_from_line(&lines, line, &job)
                                    : cli_error("%s: more than %d prompts", path, MAX_PROMPTS);
         if (rc == EXIT_OK) rc = push_job(jobs, job);

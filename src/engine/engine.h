@@ -41,6 +41,7 @@ struct qn_request {
     uint64_t *times;           /* [runtime.max_tokens] */
     uint32_t n_seen;           /* tokens that the runtime has given */
     struct diag refusal;       /* why the runtime did not take it, if so */
+    uint64_t seen_ns;          /* when the last token was seen; at first: of submission */
 
     uint32_t n_given;  /* tokens that the user has got */
     int finish_reason; /* as the user knows it */
@@ -50,8 +51,8 @@ struct qn_request {
     struct strbuf piece;   /* what qn_output.text points to */
 };
 
-/* A slot in use. The request is NULL when the user has freed it before the runtime was done: then
- * the slot only waits to be released. */
+/* A request in the queue (the slot means nothing) or in a slot. There it is NULL when the user has
+ * freed it before the runtime was done: then the slot only waits to be released. */
 struct place {
     uint32_t slot;
     struct qn_request *request;
@@ -69,11 +70,11 @@ struct qn_engine {
     struct qn_engine_info info;
     uint64_t seed;
 
-    pthread_mutex_t mutex;            /* over everything below, and the shared part of requests */
-    ARRAY(struct place) active;       /* slots in use */
-    ARRAY(struct qn_request *) queue; /* waiting for one, oldest first */
-    uint32_t wait_seen;               /* of qn_engine_wait */
-    uint64_t n_submitted;             /* seeds the requests that bring no seed */
+    pthread_mutex_t mutex;      /* over everything below, and the shared part of requests */
+    ARRAY(struct place) active; /* slots in use */
+    ARRAY(struct place) queue;  /* waiting for one, oldest first */
+    uint32_t wait_seen;         /* of qn_engine_wait */
+    uint64_t n_submitted;       /* seeds the requests that bring no seed */
 };
 
 /* ---- plan.c ---- */

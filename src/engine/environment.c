@@ -37,10 +37,9 @@ static json_t *cpu_json(void) {
 }
 
 static json_t *memory_json(void) {
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    return json_pack("{s:I, s:I}", "total_bytes",
-                     (json_int_t)((uint64_t)sysconf(_SC_PHYS_PAGES) * page), "available_bytes",
-                     (json_int_t)((uint64_t)sysconf(_SC_AVPHYS_PAGES) * page));
+    json_int_t page = sysconf(_SC_PAGESIZE);
+    return json_pack("{s:I, s:I}", "total_bytes", (json_int_t)sysconf(_SC_PHYS_PAGES) * page,
+                     "available_bytes", (json_int_t)sysconf(_SC_AVPHYS_PAGES) * page);
 }
 
 static json_t *backends_json(void) {
@@ -58,11 +57,11 @@ static json_t *gpu_json(void) {
     struct backend_cuda_facts f;
     if (backend_cuda_facts(NULL, &f) != QN_OK) return json_null();
     const struct cuda_device *v = &f.device;
-    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:I, s:I, s:s, s:s}", "name", v->name, "arch", f.arch,
-                     "sms", v->n_sms, "shared_bytes_per_block", v->shared_bytes, "l2_bytes",
+    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:I, s:I, s:s, s:s}", "name", v->name, "arch",
+                     f.arch, "sms", v->n_sms, "shared_bytes_per_block", v->shared_bytes, "l2_bytes",
                      v->l2_bytes, "memory_total_bytes", (json_int_t)v->total_bytes,
-                     "memory_free_bytes", (json_int_t)f.free_bytes, "driver_cuda", f.driver, "nvrtc",
-                     f.nvrtc);
+                     "memory_free_bytes", (json_int_t)f.free_bytes, "driver_cuda", f.driver,
+                     "nvrtc", f.nvrtc);
 }
 
 int qn_environment(char **json, qn_error *error) {

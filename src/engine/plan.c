@@ -11,6 +11,7 @@
 #include "engine/compile_option.h"
 
 #include "base/checked.h"
+#include "base/map.h"
 
 #include <stdlib.h>
 
@@ -162,7 +163,7 @@ int plan_from_program(struct diag *d, const qn_engine_params *p, const struct mo
     struct compile_options *c = &plan->compile;
     const struct prog_variant *last =
         PROG(program, VARIANT) + program->section[SECTION_VARIANT].count - 1;
-    if (memcmp(PROG(program, MODEL), &model->spec, sizeof model->spec) != 0)
+    if (program->spec_hash != hash_bytes(&model->spec, sizeof model->spec, 0))
         return fail(d, QN_EINVAL, "%s: compiled for another model than %s (or another dtype)",
                     p->program, p->model);
     if (program->target != c->target)

@@ -174,7 +174,7 @@ static int enqueue(struct diag *d, struct qn_engine *e, struct qn_request *r, bo
     if (!has_seed) r->runtime.sampling.seed = mix(e->seed + 0x9e3779b97f4a7c15u * e->n_submitted);
     /* Room in both lists now, so that moving a request later cannot fail. */
     int rc = ARRAY_RESERVE(d, &e->active, e->active.n + e->queue.n + 1);
-    if (rc == QN_OK) rc = ARRAY_PUSH(d, &e->queue, r);
+    if (rc == QN_OK) rc = ARRAY_PUSH(d, &e->queue, (struct place){0, r});
     if (rc == QN_OK) e->n_submitted++;
     pthread_mutex_unlock(&e->mutex);
     return rc;
@@ -197,6 +197,7 @@ int qn_request_submit(qn_engine *engine, const qn_prompt *prompt,
     struct qn_request *r = calloc(1, sizeof *r);
     if (!r) return api_return(fail_nomem(&d, sizeof *r, "a request"), &d, error);
     r->engine = engine;
+    r->seen_ns = now_ns();
     rc = request_fill(&d, engine, &p, &s, r);
     if (rc == QN_OK) rc = enqueue(&d, engine, r, s.has_seed != 0);
     if (rc != QN_OK) {
@@ -214,13 +215,17 @@ int qn_request_submit(qn_engine *engine, const qn_prompt *prompt,
 
 /* ---- moving tokens ------------------------------------------------------------------------ */
 
+/* Tokens that are seen at once came one after the other: their times are spread over the time since
+ * the token before them (since submission), so that a host that was asleep does not make steps of
+ * length zero. */
 static void copy_tokens(struct qn_request *r, const struct mailbox_view *view) {
-    uint32_t n = MIN(view->n_out, r->runtime.max_tokens);
-    uint64_t now = n > r->n_seen ? now_ns() : 0;
-    for (uint32_t i = r->n_seen; i < n; i++) {
+    uint32_t n = MIN(view->n_out, r->runtime.max_tokens), first = r->n_seen;
+    uint64_t before = r->seen_ns;
+    if (n > first) r->seen_ns = now_ns();
+    for (uint32_t i = first; i < n; i++) {
         r->ids[i] = view->tokens[i];
         r->logprobs[i] = view->logprobs[i];
-        r->times[i] = now;
+        r->times[i] = before + (r->seen_ns - before) * (i + 1 - first) / (n - first);
     }
     r->n_seen = n;
     if (view->finish != RT_RUNNING) r->state = REQUEST_DONE;
@@ -240,7 +245,7 @@ static int drain(struct diag *d, struct qn_engine *e, const struct place *p, boo
 
 static int admit(struct diag *d, struct qn_engine *e) {
     while (e->queue.n > 0) {
-        struct qn_request *r = e->queue.items[0];
+        struct qn_request *r = e->queue.items[0].request;
         diag_clear(&r->refusal);
         int rc = e->backend->submit(&r->refusal, e->instance, &r->runtime, r->prompt, &r->slot);
         if (rc == QN_ESTALL || rc == QN_EDEVICE) return fail(d, rc, "%s", r->refusal.message);
@@ -249,7 +254,7 @@ static int admit(struct diag *d, struct qn_engine *e) {
             return QN_OK;
         }
         e->queue.n--;
-        memmove(e->queue.items, e->queue.items + 1, e->queue.n * sizeof r);
+        memmove(e->queue.items, e->queue.items + 1, e->queue.n * sizeof *e->queue.items);
         r->state =
             rc == QN_OK ? REQUEST_ACTIVE : REQUEST_DONE; /* refused: its own next() says so */
         if (rc != QN_OK) continue;
@@ -399,9 +404,10 @@ int qn_request_next(qn_request *request, int timeout_ms, qn_output *out, qn_erro
 
 static void unlist(struct qn_engine *e, const struct qn_request *r) {
     for (size_t i = 0; i < e->queue.n; i++) {
-        if (e->queue.items[i] != r) continue;
+        if (e->queue.items[i].request != r) continue;
         e->queue.n--;
-        memmove(e->queue.items + i, e->queue.items + i + 1, (e->queue.n - i) * sizeof r);
+        memmove(e->queue.items + i, e->queue.items + i + 1,
+                (e->queue.n - i) * sizeof *e->queue.items);
         return;
     }
 }

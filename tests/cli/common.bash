@@ -6,6 +6,7 @@ T=$(mktemp -d)
 trap 'rm -rf "$T"' EXIT
 TINY=models/tiny
 GOLDEN=tests/golden/models
+export CUDA_VISIBLE_DEVICES=-1 # --backend auto is the CPU, wherever this runs
 
 die() {
     echo "FAILED: $*"

@@ -38,6 +38,7 @@ static qn_engine_params params_for(const char *model) {
     qn_engine_params p;
     qn_engine_params_init(&p);
     p.model = model;
+    p.backend = "cpu";
     p.threads = 2;
     p.max_num_seqs = 4;
     return p;
