@@ -123,8 +123,8 @@ static int run_lanes(struct bench *b, struct run *r, struct lane *lanes, int32_t
 }
 
 static int run_batch(struct bench *b, struct run *r) {
-    struct lane *lanes = calloc(r->batch, sizeof *lanes);
-    int32_t *ids = calloc(b->input_len, sizeof *ids);
+    struct lane *lanes = calloc(MAX(r->batch, 1u), sizeof *lanes);
+    int32_t *ids = calloc(MAX(b->input_len, 1u), sizeof *ids);
     int rc = lanes && ids ? run_lanes(b, r, lanes, ids) : cli_error("out of memory");
     for (uint32_t i = 0; lanes && i < r->batch; i++) {
         qn_request_free(lanes[i].request);
