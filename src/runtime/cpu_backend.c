@@ -1,5 +1,6 @@
 #include "runtime/cpu_backend.h"
 
+#include "base/checked.h"
 #include "runtime/rt_stall.h"
 #include "runtime/rt_worker.h"
 
@@ -217,9 +218,14 @@ struct mailbox *cpu_backend_mailbox(struct cpu_backend *b) {
 
 int cpu_backend_wait(struct diag *d, struct cpu_backend *b, uint32_t *seen, double timeout_s) {
     TRY(check_stop(d, b));
-    if (mailbox_progress(&b->core.mailbox) == *seen && timeout_s > 0)
-        mailbox_wait(&b->core.mailbox, *seen, (uint64_t)(timeout_s * 1e9));
-    *seen = mailbox_progress(&b->core.mailbox);
+    struct mailbox *m = &b->core.mailbox;
+    const uint64_t start = rt_now_ns();
+    const uint64_t timeout = timeout_s > 0 ? (uint64_t)(MIN(timeout_s, 1e9) * 1e9) : 0;
+    /* A wake-up may belong to a change that was seen before: look again. */
+    for (uint64_t waited = 0; mailbox_progress(m) == *seen && waited < timeout;
+         waited = rt_now_ns() - start)
+        mailbox_wait(m, *seen, timeout - waited);
+    *seen = mailbox_progress(m);
     return check_stop(d, b);
 }
 

@@ -175,13 +175,9 @@ uint32_t mailbox_progress(const struct mailbox *m) {
 
 void mailbox_wait(struct mailbox *m, uint32_t seen, uint64_t timeout_ns) {
     struct rt_mail *mail = m->rt->mail;
-    uint64_t start = rt_now_ns(), waited = 0;
     rt_host_announce(&mail->host_sleepers, 1);
-    /* A wake-up may belong to a change that was seen before: look again. */
-    while (rt_host_load_acquire(&mail->progress) == seen && waited < timeout_ns) {
-        rt_host_sleep(&mail->progress, seen, timeout_ns - waited);
-        waited = rt_now_ns() - start;
-    }
+    if (rt_host_load_acquire(&mail->progress) == seen)
+        rt_host_sleep(&mail->progress, seen, timeout_ns);
     rt_host_announce(&mail->host_sleepers, -1);
 }
 

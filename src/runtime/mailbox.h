@@ -53,8 +53,10 @@ int mailbox_poll(struct diag *d, struct mailbox *m, uint32_t slot, struct mailbo
  * has not finished. */
 int mailbox_release(struct diag *d, struct mailbox *m, uint32_t slot);
 
-/* A number that changes whenever there may be something new to poll, and a wait for it to differ
- * from `seen`, at most timeout_ns. The wait sleeps; on a GPU backend it polls with pauses. */
+/* A number that changes whenever there may be something new to poll, and a sleep until it differs
+ * from `seen`, at most timeout_ns. It ends early for any wake-up of mail.progress, one that belongs
+ * to an earlier change included. Runtime threads on the CPU wake it themselves; beside a GPU the
+ * backend's watcher does. */
 uint32_t mailbox_progress(const struct mailbox *m);
 void mailbox_wait(struct mailbox *m, uint32_t seen, uint64_t timeout_ns);
 

@@ -91,6 +91,34 @@ static void test_unplaced_task(void **state) {
     expect_stall(p, "for event 4 (have 0 of 1) at the end", "triggered by task 3");
 }
 
+/* A host thread that waits for tokens of a serving engine hears of the stall. */
+static void test_while_serving(void **state) {
+    (void)state;
+    struct diag d = {0};
+    struct gen_graph g = gen_fan_in(4);
+    struct gen_limits limits = {2, 1, 8, 8};
+    struct prog_header *p = gen_program(&g, 1, &limits);
+    task_at(p, 0)->trigger = PROG_NONE;
+    struct watch w;
+    watch_init(&w, p);
+    struct cpu_config config = {
+        .program = p, .run_task = watch_run, .user = &w, .deadline_s = 0.1, .serve = true};
+    struct cpu_backend *b;
+    EXPECT_OK(&d, cpu_backend_open(&d, &config, &b));
+    usleep(150000); /* no work is no stall, however long */
+    uint32_t slot, seen = 0;
+    EXPECT_OK(&d, submit(&d, cpu_backend_mailbox(b), 1, 1, 1, &slot));
+    double start = now();
+    int rc = QN_OK;
+    while (rc == QN_OK && now() - start < 10) rc = cpu_backend_wait(&d, b, &seen, 10);
+    assert_int_equal(rc, QN_ESTALL);
+    assert_true(now() - start < 5);
+    assert_non_null(strstr(d.message, "for event 1 (have 3 of 4) before task 4"));
+    cpu_backend_close(b);
+    watch_fini(&w);
+    free(p);
+}
+
 /* ---- a task that does not come back ---- */
 
 struct sleeper {
@@ -169,7 +197,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_missing_trigger), cmocka_unit_test(test_missing_trigger_jit),
         cmocka_unit_test(test_too_many_wanted), cmocka_unit_test(test_unplaced_task),
-        cmocka_unit_test(test_long_task),       cmocka_unit_test(test_oracle),
+        cmocka_unit_test(test_while_serving),   cmocka_unit_test(test_long_task),
+        cmocka_unit_test(test_oracle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
