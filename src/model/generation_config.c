@@ -20,7 +20,8 @@ static int number(struct diag *d, const char *file, const json_t *root, const ch
                   double high, bool open_low, float *out) {
     double v;
     TRY(jsonio_double(d, file, root, key, *out, &v));
-    if (v < low || v > high || (open_low && v == low))
+    /* As the float that it will be: a tiny double is 0 by then. */
+    if (v < low || v > high || (open_low && (float)v <= (float)low))
         return fail(d, QN_EFORMAT, "%s: %s: want a number %s %g up to %g, have %g", file, key,
                     open_low ? "above" : "from", low, high, v);
     *out = (float)v;

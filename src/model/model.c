@@ -1,6 +1,7 @@
 #include "model/model.h"
 
 #include "model/hf_config.h"
+#include "model/weights.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -36,6 +37,24 @@ static int choose_dtype(struct diag *d, struct model *m, const char *wanted) {
     return QN_OK;
 }
 
+/* Every weight that the config implies is in the files, with its shape: a config that promises more
+ * than there is must not get as far as the compiler. */
+static int check_weights(struct diag *d, const struct model *m) {
+    struct arena arena = {0};
+    struct kgraph g;
+    int rc = model_build_graph(d, m, &arena, 1, 1, 1, false, &g);
+    for (size_t i = 0; i < g.tensors.n && rc == QN_OK; i++) {
+        const struct tensor *t = &g.tensors.items[i];
+        const struct weight_want want = {t->name, t->dtype, t->n_dims, t->shape[0], t->shape[1]};
+        const struct safetensors_tensor *found;
+        enum dtype dtype;
+        if (t->role == TENSOR_WEIGHT) rc = weights_find(d, m->files, &want, &found, &dtype);
+    }
+    kgraph_fini(&g);
+    arena_fini(&arena);
+    return rc;
+}
+
 /* Ids that generation_config.json has and config.json lacks. */
 static void add_eos(struct model_spec *s, const struct generation_config *c) {
     for (uint32_t i = 0; i < c->n_eos; i++) {
@@ -63,7 +82,8 @@ static int open_into(struct diag *d, struct model *m, const char *dir,
     if (m->files != NULL && !config.tied_given &&
         safetensors_find(m->files, m->family->weights->head) == NULL)
         m->spec.tied = 1;
-    return choose_dtype(d, m, options->dtype);
+    TRY(choose_dtype(d, m, options->dtype));
+    return m->files != NULL ? check_weights(d, m) : QN_OK;
 }
 
 int model_open(struct diag *d, const char *dir, const struct model_options *options,

@@ -35,7 +35,8 @@ struct model {
     struct safetensors *files; /* NULL with dummy weights */
 };
 
-/* Opens a directory; options NULL: {0}. Errors: QN_ENOENT, QN_EIO, QN_EFORMAT, QN_ESHAPE,
+/* Opens a directory; options NULL: {0}. Every weight that the config implies has been found in the
+ * files, with its shape, once this returns. Errors: QN_ENOENT, QN_EIO, QN_EFORMAT, QN_ESHAPE,
  * QN_EUNSUPPORTED, QN_EINVAL (dtype); the message names file and field. *out is NULL then. */
 int model_open(struct diag *d, const char *dir, const struct model_options *options,
                struct model **out);

@@ -53,15 +53,17 @@ static int grow_ids(struct diag *d, struct bpe *b, int32_t want) {
 
 int tokenizer_bpe_add(struct diag *d, struct bpe *b, const char *text, size_t n, int64_t id) {
     if (id < 0 || id >= BPE_MAX_IDS)
-        return fail(d, QN_ELIMIT, "model.vocab: '%.40s': want an id from 0 to %d, have %lld", text,
-                    BPE_MAX_IDS - 1, (long long)id);
-    if (n > UINT32_MAX / 2) return fail(d, QN_ELIMIT, "model.vocab: a token of %zu bytes", n);
+        return fail(d, QN_ELIMIT, "%s: model.vocab: '%.40s': want an id from 0 to %d, have %lld",
+                    b->file, text, BPE_MAX_IDS - 1, (long long)id);
+    if (n > UINT32_MAX / 2)
+        return fail(d, QN_ELIMIT, "%s: model.vocab: a token of %zu bytes", b->file, n);
     TRY(grow_ids(d, b, (int32_t)id + 1));
     char *copy;
     TRY(arena_copy(d, &b->arena, text, n, &copy));
     uint64_t holds;
     TRY(map_put(d, &b->ids, copy, n, (uint64_t)id, &holds));
-    if (holds != (uint64_t)id) return fail(d, QN_EFORMAT, "model.vocab: '%.40s' has two ids", copy);
+    if (holds != (uint64_t)id)
+        return fail(d, QN_EFORMAT, "%s: model.vocab: '%.40s' has two ids", b->file, copy);
     if (b->tokens[id].text != NULL)
         b->shared_ids = true;
     else
@@ -70,7 +72,7 @@ int tokenizer_bpe_add(struct diag *d, struct bpe *b, const char *text, size_t n,
 }
 
 int tokenizer_bpe_reserve_merges(struct diag *d, struct bpe *b, size_t n) {
-    if (n > UINT32_MAX / 4) return fail(d, QN_ELIMIT, "model.merges: %zu of them", n);
+    if (n > UINT32_MAX / 4) return fail(d, QN_ELIMIT, "%s: model.merges: %zu of them", b->file, n);
     b->merge_slots = 16;
     while (b->merge_slots < n * 2) b->merge_slots *= 2;
     b->merges = malloc(b->merge_slots * sizeof *b->merges);
@@ -103,7 +105,8 @@ int tokenizer_bpe_merge(struct diag *d, struct bpe *b, const char *left, size_t 
     int32_t id = tokenizer_bpe_id(b, strbuf_text(&joined), joined.n);
     int rc = strbuf_status(d, &joined);
     if (rc == QN_OK && (l < 0 || r < 0 || id < 0))
-        rc = fail(d, QN_EFORMAT, "model.merges[%u]: '%.40s' is not in the vocabulary", rank,
+        rc = fail(d, QN_EFORMAT, "%s: model.merges[%u]: '%.40s' is not in the vocabulary", b->file,
+                  rank,
                   l < 0   ? left
                   : r < 0 ? right
                           : strbuf_text(&joined));
@@ -111,7 +114,7 @@ int tokenizer_bpe_merge(struct diag *d, struct bpe *b, const char *left, size_t 
     TRY(rc);
     struct bpe_merge *m = find_slot(b, (uint64_t)(uint32_t)l << 32 | (uint32_t)r);
     if (m->pair == NO_PAIR && ++b->n_merges * 2 > b->merge_slots)
-        return fail(d, QN_EINTERNAL, "model.merges: more than were announced");
+        return fail(d, QN_EINTERNAL, "%s: model.merges: more than were announced", b->file);
     /* The last of equal pairs counts. */
     *m = (struct bpe_merge){(uint64_t)(uint32_t)l << 32 | (uint32_t)r, rank, id};
     return QN_OK;
@@ -203,8 +206,8 @@ static int make_symbols(struct diag *d, const struct bpe *b, struct bpe_scratch 
         }
         if (!b->has_unk) continue;
         if (b->unk < 0)
-            return fail(d, QN_EFORMAT, "model.unk_token: '%.40s' is not in the vocabulary",
-                        b->unk_token);
+            return fail(d, QN_EFORMAT, "%s: model.unk_token: '%.40s' is not in the vocabulary",
+                        b->file, b->unk_token);
         if (unknown && !b->fuse_unk) TRY(push_symbol(d, s, b->unk));
         unknown = true;
     }

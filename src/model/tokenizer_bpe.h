@@ -34,6 +34,7 @@ struct bpe_merge {
 
 struct bpe {
     struct arena arena;
+    const char *file;         /* for messages */
     struct map ids;           /* text of a token -> id */
     struct bpe_token *tokens; /* [n_ids] */
     int32_t n_ids, n_vocab;   /* largest id + 1; entries of the vocabulary */

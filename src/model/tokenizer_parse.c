@@ -459,7 +459,10 @@ static int parse_model(struct diag *d, const struct at *at, const json_t *o) {
     const char *type;
     double dropout;
     size_t n;
+    char *file;
     if (!json_is_object(o)) return fail(d, QN_EFORMAT, "%s: model: want an object", at->file);
+    TRY(arena_strdup(d, &at->t->arena, at->file, &file));
+    b->file = file;
     TRY(jsonio_string(d, at->file, o, "type", "BPE", &type));
     if (strcmp(type, "BPE") != 0) return unsupported(d, at, ".type", type);
     TRY(refuse_text(d, at, o, "continuing_subword_prefix"));

@@ -62,10 +62,9 @@ static int check_want(struct diag *d, const struct weight_want *want, uint64_t *
     return QN_OK;
 }
 
-/* Finds the tensor and compares its shape and dtype. */
-static int find_source(struct diag *d, const struct safetensors *files,
-                       const struct weight_want *want, struct weight *w) {
-    const struct safetensors_tensor *t = w->source = safetensors_find(files, want->name);
+int weights_find(struct diag *d, const struct safetensors *files, const struct weight_want *want,
+                 const struct safetensors_tensor **out, enum dtype *dtype) {
+    const struct safetensors_tensor *t = *out = safetensors_find(files, want->name);
     char have[200], wanted[64];
     if (t == NULL) return fail(d, QN_EFORMAT, "%s: tensor %s is missing", files->path, want->name);
     bool same = t->n_dims == want->n_dims && t->shape[0] == want->rows &&
@@ -74,7 +73,7 @@ static int find_source(struct diag *d, const struct safetensors *files,
         return fail(d, QN_ESHAPE, "%s: tensor %s: want shape %s, have %s",
                     safetensors_path(files, t), want->name, shape_text(want, wanted),
                     safetensors_shape_text(t, have, sizeof have));
-    if (!safetensors_dtype(t, &w->source_dtype))
+    if (!safetensors_dtype(t, dtype))
         return fail(d, QN_EUNSUPPORTED, "%s: tensor %s: want BF16, F16 or F32, have %s",
                     safetensors_path(files, t), want->name, t->dtype);
     return QN_OK;
@@ -86,7 +85,8 @@ static int plan(struct diag *d, struct weights *w) {
         const struct weight_want *want = &w->want[i];
         struct weight *item = &w->items[i];
         TRY(check_want(d, want, &item->n));
-        if (w->files != NULL) TRY(find_source(d, w->files, want, item));
+        if (w->files != NULL)
+            TRY(weights_find(d, w->files, want, &item->source, &item->source_dtype));
         uint64_t size = dtype_bytes(want->dtype), bytes = item->n * size;
         item->first_piece = n_pieces;
         item->n_pieces = bytes / PIECE_BYTES + 1;

@@ -35,6 +35,11 @@ struct weights_options {
 
 struct weights;
 
+/* The tensor of a wanted weight, and its dtype in the file; nothing is read of it. Errors as
+ * weights_load's: missing, another shape, a dtype that cannot be converted. */
+int weights_find(struct diag *d, const struct safetensors *files, const struct weight_want *want,
+                 const struct safetensors_tensor **out, enum dtype *dtype);
+
 /* Gives every wanted weight its memory. files NULL: dummy weights (matrices uniform with standard
  * deviation 0.02, seeded by their name; norms 1; biases 0). Errors: QN_EFORMAT (missing tensor),
  * QN_ESHAPE with both shapes, QN_EUNSUPPORTED (a dtype that cannot be converted, values too large
