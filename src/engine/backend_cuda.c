@@ -72,6 +72,7 @@ void backend_cuda_defaults(struct backend_cuda_options *o) {
         .silence_ns = ns * 2 * RT_TASK_PATIENCE,
         .flight = (uint32_t)number_from("QN_CUDA_FLIGHT", 1, CUDA_MAX_FLIGHT, FLIGHT_PAGES),
         .speculate = (uint32_t)number_from("QN_CUDA_SPECULATE", 0, 1, 1),
+        .lineinfo = number_from("QN_CUDA_LINEINFO", 0, 1, 0) == 1,
     };
 }
 
