@@ -319,6 +319,42 @@ QN_API int qn_inspect(const qn_engine_params *params, char **json, qn_error *err
 QN_API int qn_graph_dump(const qn_engine_params *params, const char *stage, uint32_t n_rows,
                          char **text, qn_error *error);
 
+typedef struct qn_graph_params {
+    size_t struct_size;
+    const char *stage;  /* "kernel" (NULL), "decompose" ... "carry"; "tasks", "events" and "program"
+                         * are the last one under the program's numbers */
+    const char *format; /* "text" (NULL), "dot", "json", "html" */
+    uint32_t n_rows;    /* variant; 0: the smallest */
+    int32_t layer;      /* only this layer and what touches it; -1: all */
+    int diff;           /* 1: what the stage changed against the one before (text and json) */
+} qn_graph_params;
+QN_API void qn_graph_params_init(qn_graph_params *params);
+
+/* Any stage of the compiler as nodes and edges, with regions and bytes. *text is the caller's:
+ * qn_free(). Errors: QN_EINVAL names the stages, variants or formats that exist. */
+QN_API int qn_graph(const qn_engine_params *params, const qn_graph_params *graph, char **text,
+                    qn_error *error);
+
+/* One thing of the program: what = "task:17", "event:3" or "tensor:NAME": where it came from, what it
+ * waits on, what waits on it. n_rows 0: the first variant that has it; format "text" or "json".
+ * *text is the caller's: qn_free(). Errors: QN_EINVAL. */
+QN_API int qn_explain(const qn_engine_params *params, const char *what, uint32_t n_rows,
+                      const char *format, char **text, qn_error *error);
+
+typedef struct qn_profile_params {
+    size_t struct_size;
+    uint32_t batch_size, input_len, output_len; /* requests at once, tokens in and out of each */
+    const char *trace;                          /* file for the trace; NULL: none */
+} qn_profile_params;
+QN_API void qn_profile_params_init(qn_profile_params *params);
+
+/* Opens an engine, runs a batch with and without recording, and accounts for the time of a decode
+ * iteration: per operator, waits, critical path, the largest losses. *json is the account, *html
+ * (html may be NULL) a self-contained page; both are the caller's: qn_free(). profile may be NULL.
+ * Errors: as qn_engine_open; QN_EUNSUPPORTED where the backend records nothing. */
+QN_API int qn_profile(const qn_engine_params *params, const qn_profile_params *profile, char **json,
+                      char **html, qn_error *error);
+
 /* Proves the program of params (params->program, else the model's, compiled now) right: QN_OK and a
  * one-line summary, or QN_EVERIFY with the offending pair of tasks in error->message. *summary
  * (may be NULL) is the caller's: qn_free(). */

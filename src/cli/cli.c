@@ -208,6 +208,16 @@ int cli_open_engine(const struct options *o, const qn_engine_params *params, qn_
     return cli_failed(&error);
 }
 
+int cli_profile(const struct options *o, const qn_engine_params *params,
+                const qn_profile_params *profile, char **json, char **html, qn_error *error) {
+    qn_engine_params p = *params;
+    p.plan = announce;
+    p.plan_user = (void *)(uintptr_t)o;
+    int rc = qn_profile(&p, profile, json, html, error);
+    if (rc != QN_OK && p.progress) fputs("\r\033[K", stderr);
+    return rc;
+}
+
 int cli_write_trace(const struct options *o, qn_engine *engine) {
     const char *path = options_text(o, OPT_TRACE, NULL);
     qn_error error;

@@ -43,6 +43,9 @@ json_t *cli_json_float(float x);
 int cli_engine_params(const struct options *o, qn_engine_params *params);
 /* Opens the engine; says on stderr what will run, on which device and with how much memory. */
 int cli_open_engine(const struct options *o, const qn_engine_params *params, qn_engine **engine);
+/* qn_profile, saying before what will run where. Returns its code. */
+int cli_profile(const struct options *o, const qn_engine_params *params,
+                const qn_profile_params *profile, char **json, char **html, qn_error *error);
 /* With --trace: writes the trace of what ran so far. EXIT_OK without it. */
 int cli_write_trace(const struct options *o, qn_engine *engine);
 /* Sampling: the model's defaults, overridden by options. EXIT_USAGE: a value out of range. */

@@ -14,7 +14,8 @@
 #define IN(ID)     (1u << CMD_##ID)
 #define SAMPLES    (IN(GENERATE) | IN(CHAT))
 #define RUNS_MODEL (SAMPLES | IN(BENCH_LATENCY))
-#define HAS_MODEL  (RUNS_MODEL | IN(COMPILE) | IN(INSPECT) | IN(GRAPH) | IN(VERIFY))
+#define HAS_MODEL                                                                                  \
+    (RUNS_MODEL | IN(COMPILE) | IN(INSPECT) | IN(GRAPH) | IN(VERIFY) | IN(PROFILE) | IN(EXPLAIN))
 #define EVERYWHERE ((1u << N_COMMANDS) - 1)
 
 const struct command_info command_table[N_COMMANDS] = {

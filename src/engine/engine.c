@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "engine/trace.h"
+#include "engine/view.h"
 #include "task/task_verify.h"
 
 #include <stdlib.h>
@@ -63,8 +64,10 @@ int engine_program(struct diag *d, const qn_engine_params *p, struct model *mode
                    struct compile_report *report, struct engine_plan *plan,
                    struct prog_header **out) {
     *out = NULL;
+    struct dump dump;
     TRY(plan_before(d, p, model, backend, plan));
-    if (!p->program) return compile_model(d, model, &plan->compile, hook, report, out);
+    if (!p->program)
+        return compile_model(d, model, &plan->compile, dump_hook(d, &dump, hook), report, out);
     int rc = program_read(d, p->program, out);
     if (rc == QN_OK) rc = plan_from_program(d, p, model, *out, plan);
     if (rc == QN_OK) rc = task_verify(d, *out, NULL);
@@ -173,8 +176,11 @@ static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_para
 
     /* Does it fit, and does the caller want it? Nothing large is taken before. */
     TRY(plan_memory(d, e->backend, e->program, &plan, &e->info));
-    if (p->trace_bytes)
-        e->info.other_bytes += trace_area_bytes(plan.compile.n_workers, p->trace_bytes);
+    if (p->trace_bytes) {
+        uint64_t bytes = trace_area_bytes(plan.compile.n_workers, p->trace_bytes);
+        e->info.other_bytes += bytes;
+        e->info.total_bytes += bytes;
+    }
     TRY(describe(d, e, p, &plan));
     if (p->plan && p->plan(p->plan_user, &e->info) != 0)
         return fail(d, QN_ECANCELED, "the memory plan was refused");

@@ -1,0 +1,153 @@
+/* cmd_profile.c - quern profile: the account of a decode iteration, as a table, as JSON, and as a
+ * page.
+ */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static double number(const json_t *o, const char *key) {
+    return json_number_value(json_object_get(o, key));
+}
+
+static long long whole(const json_t *o, const char *key) {
+    return (long long)json_integer_value(json_object_get(o, key));
+}
+
+static const char *text(const json_t *o, const char *key) {
+    return json_string_value(json_object_get(o, key));
+}
+
+/* ---- text --------------------------------------------------------------------------------- */
+
+static void print_share(const char *name, double us, double total) {
+    printf("  %-18s %8s %10.1f %6.1f %%\n", name, "", us, total > 0 ? 100 * us / total : 0);
+}
+
+static void print_account(const json_t *root) {
+    double total = number(root, "iteration_us");
+    size_t i;
+    json_t *op;
+    printf("  %-18s %8s %10s %8s %10s %8s %9s\n", "", "tasks", "us", "share", "MB", "GB/s",
+           "of floor");
+    json_array_foreach(json_object_get(root, "operators"), i, op) {
+        double us = number(op, "us");
+        printf("  %-18s %8.0f %10.1f %6.1f %%", text(op, "op"), number(op, "tasks"), us,
+               total > 0 ? 100 * us / total : 0);
+        if (json_is_null(json_object_get(op, "gb_s")))
+            putchar('\n');
+        else
+            printf(" %10.3f %8.2f %7.0f %%\n", number(op, "bytes") * 1e-6, number(op, "gb_s"),
+                   number(op, "percent_of_floor"));
+    }
+    print_share("waiting for tasks", number(root, "wait_us"), total);
+    print_share("hand-overs", number(root, "hand_over_us"), total);
+    print_share("boundary", number(root, "boundary_us"), total);
+    printf("  %-18s %8s %10.1f          %10.3f %8.2f %7.0f %%\n", "one iteration", "", total,
+           number(root, "bytes") * 1e-6, total > 0 ? number(root, "bytes") / total * 1e-3 : 0,
+           number(root, "percent_of_floor"));
+}
+
+static void print_waits(const json_t *root) {
+    size_t i;
+    json_t *wait, *worker, *us;
+    const char *who;
+    printf("\nwho waited for what, us of every worker\n");
+    json_array_foreach(json_object_get(root, "waits"), i, wait) {
+        printf("  for %-16s %8.1f  ", text(wait, "for"), number(wait, "us"));
+        json_object_foreach(json_object_get(wait, "by"), who, us)
+            printf("  %s %.1f", who, json_number_value(us));
+        putchar('\n');
+    }
+    json_array_foreach(json_object_get(root, "waited_for_workers"), i, worker)
+        printf("  for worker %-9lld %8.1f   in sum over the others\n", whole(worker, "worker"),
+               number(worker, "waited_for_us"));
+}
+
+static void print_path(const json_t *root) {
+    const json_t *path = json_object_get(root, "critical_path");
+    const char *kind;
+    json_t *us;
+    printf("\ncritical path of a typical iteration: %lld tasks, %.1f us, of it\n",
+           whole(path, "n_tasks"), number(path, "us"));
+    json_object_foreach(json_object_get(path, "by_operator"), kind, us)
+        printf("  %-18s %10.1f us\n", kind, json_number_value(us));
+    printf("  %-18s %10.1f us\n", "hand-overs", number(path, "hand_over_us"));
+}
+
+static void print_losses(const json_t *root) {
+    size_t i;
+    json_t *loss;
+    printf("\nthe largest losses against reading %.3f MB at %.2f GB/s (%.1f us)\n",
+           number(root, "bytes") * 1e-6, number(root, "read_floor_gb_s"), number(root, "floor_us"));
+    json_array_foreach(json_object_get(root, "losses"), i, loss)
+        printf("%3zu. %8.1f us  %s\n", i + 1, number(loss, "us"), text(loss, "why"));
+}
+
+static void print_text(const json_t *root) {
+    const json_t *trace = json_object_get(root, "trace");
+    printf("%s on %s: batch %lld, %lld decode iterations of %.1f us (least disturbed run)\n\n",
+           text(root, "model"), text(root, "device"), whole(root, "batch_size"),
+           whole(root, "iterations"), number(root, "iteration_us"));
+    print_account(root);
+    print_waits(root);
+    print_path(root);
+    print_losses(root);
+    printf("\nrecording: %lld records, %lld dropped; %.3f ms per token with it, %.3f without "
+           "(%+.1f %%)\n",
+           whole(trace, "records"), whole(trace, "dropped"), number(trace, "ms_per_token_with"),
+           number(trace, "ms_per_token_without"), number(trace, "overhead_percent"));
+}
+
+/* ---- the command -------------------------------------------------------------------------- */
+
+static int write_page(const struct options *o, const char *path, const char *html) {
+    FILE *f = fopen(path, "wb");
+    bool written = f && fputs(html, f) >= 0;
+    if (f && fclose(f) != 0) written = false;
+    if (!written) return cli_error("%s: %s", path, strerror(errno));
+    cli_note(o, "page in %s", path);
+    return EXIT_OK;
+}
+
+static int lengths(const struct options *o, qn_profile_params *p) {
+    const struct option_value *batch = &o->values[OPT_BATCH_SIZE];
+    int64_t in = options_integer(o, OPT_INPUT_LEN, p->input_len);
+    int64_t out = options_integer(o, OPT_OUTPUT_LEN, p->output_len);
+    if (batch->n > 1) return cli_usage("--batch-size: one size at a time");
+    if (batch->n && (batch->integers[0] < 1 || batch->integers[0] > 1024))
+        return cli_usage("--batch-size: want 1 to 1024, have %lld", (long long)batch->integers[0]);
+    if (in < 1 || in > 1 << 20) return cli_usage("--input-len: want 1 to %d", 1 << 20);
+    if (out < 4 || out > 1 << 20) return cli_usage("--output-len: want 4 to %d", 1 << 20);
+    if (batch->n) p->batch_size = (uint32_t)batch->integers[0];
+    p->input_len = (uint32_t)in;
+    p->output_len = (uint32_t)out;
+    return EXIT_OK;
+}
+
+int cmd_profile(const struct options *o) {
+    qn_engine_params params;
+    qn_profile_params profile;
+    qn_error error;
+    char *json = NULL, *html = NULL;
+    const char *page = options_text(o, OPT_HTML, NULL);
+    qn_profile_params_init(&profile);
+    int rc = cli_engine_params(o, &params);
+    if (rc == EXIT_OK) rc = lengths(o, &profile);
+    if (rc != EXIT_OK) return rc;
+    profile.trace = options_text(o, OPT_TRACE, NULL);
+    if (cli_profile(o, &params, &profile, &json, page ? &html : NULL, &error) != QN_OK)
+        return cli_failed(&error);
+    json_t *root = json_loads(json, 0, NULL);
+    qn_free(json);
+    if (!root || cli_wants_json(o)) {
+        rc = cli_print_json(root);
+    } else {
+        print_text(root);
+        json_decref(root);
+    }
+    if (rc == EXIT_OK && page) rc = write_page(o, page, html);
+    qn_free(html);
+    return rc;
+}

@@ -1,0 +1,62 @@
+/* profile.h - the account of an iteration: what its time was spent on, who waited for whom, and
+ * what the longest chain through it was. Made from a trace; profile_report.c turns it into JSON.
+ *
+ * Worker time is split without gaps: every worker is, at every moment of an iteration, inside a
+ * task, waiting for an event that is not activated yet, or between an event's activation and its
+ * next task (hand-over). Divided by the number of workers, the parts add up to the iteration's
+ * time.
+ */
+#ifndef QN_ENGINE_PROFILE_H
+#define QN_ENGINE_PROFILE_H
+
+#include "engine/trace.h"
+
+/* Sums over the iterations of an account; nanoseconds of worker time. */
+struct profile_op {
+    uint64_t n_tasks, ns, weight_bytes, kv_bytes;
+    uint64_t longest_ns;                /* of one task */
+    uint64_t waited_ns;                 /* others waited this long for a task of this kind */
+    uint64_t waited_by[N_OP_KINDS + 1]; /* who: the waiting task's kind; last: end of iteration */
+};
+
+/* One task on the critical path: it began gap_ns after what it waited for had ended. */
+struct profile_step {
+    size_t run;
+    uint64_t gap_ns;
+    bool same_worker; /* what it waited for was its own worker */
+};
+
+struct profile {
+    const struct trace *trace;
+    uint32_t variant;
+    size_t n_iters, typical;  /* iterations in the sums; the one of median length (trace.iters) */
+    uint64_t ns, boundary_ns; /* wall: from start to start; of it between iterations */
+    uint64_t n_boundaries;
+    uint64_t hand_over_ns, n_hand_overs; /* worker time */
+    struct profile_op ops[N_OP_KINDS];   /* OP_NONE: empty tasks */
+    uint64_t *waited_for;                /* [n_workers] worker time that others waited for it */
+    ARRAY(struct profile_step) path;     /* of the typical iteration, first task first */
+    uint64_t path_task_ns[N_OP_KINDS], path_gap_ns;
+};
+
+/* Accounts for the decode iterations of the trace that run `batch` requests at once, from
+ * iteration index `first` on. Errors: QN_EINVAL when there is no complete one. */
+int profile_make(struct diag *d, const struct trace *t, uint32_t batch, size_t first,
+                 struct profile *out);
+void profile_fini(struct profile *p);
+
+/* What the report needs besides. */
+struct profile_setting {
+    const char *model, *backend, *device;
+    uint32_t batch, input_len, output_len;
+    double read_rate;           /* bytes per second */
+    double ms_traced, ms_plain; /* median time per token with and without recording */
+    uint64_t weight_bytes, kv_cache_bytes, workspace_bytes, other_bytes;
+};
+
+/* The account as JSON text; with `page` also timeline and memory map, for tools/view/profile.html.
+ */
+int profile_json(struct diag *d, const struct profile *p, const struct profile_setting *s,
+                 bool page, struct strbuf *out);
+
+#endif
