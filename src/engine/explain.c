@@ -283,7 +283,7 @@ static void sharers_json(struct scene *s, int32_t tensor, json_t *o) {
         uint64_t first = s->g->tensor_offset[i];
         if (t->role != TENSOR_ACTIVATION || (int32_t)i == tensor) continue;
         if (first >= end || first + tensor_bytes(t) <= at) continue;
-        strbuf_str(&s->text, t->name);
+        view_tensor_name(s->k, (int32_t)i, &s->text);
         list_add(&list, &s->text);
     }
     list_put(o, "shares_bytes_with", &list);
@@ -319,7 +319,8 @@ static json_t *explain_tensor(struct scene *s, int32_t tensor) {
     const struct tensor *t = &s->k->tensors.items[tensor];
     struct list readers = {0};
     json_t *o = json_object();
-    json_object_set_new(o, "what", json_string(t->name));
+    view_tensor_name(s->k, tensor, &s->text);
+    json_object_set_new(o, "what", text_json(&s->text));
     json_object_set_new(o, "variant_rows", number(s->k->n_rows));
     json_object_set_new(o, "role", json_string(roles[t->role]));
     json_object_set_new(o, "dtype", json_string(plan_dtype_name(t->dtype)));
@@ -350,8 +351,12 @@ static json_t *find(struct scene *s) {
         return explain_task(s, (int32_t)(q->number - q->first_task));
     if (q->what == WHAT_EVENT && q->number - q->first_event < s->g->events.n)
         return explain_event(s, (int32_t)(q->number - q->first_event));
-    for (size_t i = 0; q->what == WHAT_TENSOR && i < s->k->tensors.n; i++)
-        if (strcmp(s->k->tensors.items[i].name, q->text) == 0) return explain_tensor(s, (int32_t)i);
+    for (size_t i = 0; q->what == WHAT_TENSOR && i < s->k->tensors.n; i++) {
+        view_tensor_name(s->k, (int32_t)i, &s->text);
+        bool same = strcmp(strbuf_text(&s->text), q->text) == 0;
+        strbuf_clear(&s->text);
+        if (same) return explain_tensor(s, (int32_t)i);
+    }
     return NULL;
 }
 

@@ -165,7 +165,7 @@ int profile_make(struct diag *d, const struct trace *t, uint32_t batch, size_t f
                  struct profile *out) {
     struct trace_links links = {0};
     struct length *all = NULL;
-    *out = (struct profile){.trace = t};
+    *out = (struct profile){.trace = t, .first = first};
     uint64_t *free_since = calloc(t->n_workers, sizeof *free_since);
     out->waited_for = calloc(t->n_workers, sizeof *out->waited_for);
     int rc = free_since && out->waited_for ? trace_links_new(d, t->program, &links)

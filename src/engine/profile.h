@@ -29,6 +29,7 @@ struct profile_step {
 struct profile {
     const struct trace *trace;
     uint32_t variant;
+    size_t first;             /* trace.iters before it are of earlier runs */
     size_t n_iters, typical;  /* iterations in the sums; the one of median length (trace.iters) */
     uint64_t ns, boundary_ns; /* wall: from start to start; of it between iterations */
     uint64_t n_boundaries;
@@ -50,7 +51,8 @@ struct profile_setting {
     const char *model, *backend, *device;
     uint32_t batch, input_len, output_len;
     double read_rate;           /* bytes per second */
-    double ms_traced, ms_plain; /* median time per token with and without recording */
+    double ms_traced, ms_plain; /* fastest tenth: time per token with and without recording */
+    double record_ns;           /* what one record costs */
     uint64_t weight_bytes, kv_cache_bytes, workspace_bytes, other_bytes;
 };
 

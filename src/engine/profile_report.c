@@ -208,6 +208,21 @@ static json_t *path_json(const struct report *r) {
                      "tasks", steps);
 }
 
+/* Of an iteration: two records per task, one per event, one per hand-out. */
+static json_t *trace_json(const struct report *r) {
+    const struct profile_setting *s = r->s;
+    const struct prog_variant *v = &PROG(r->t->program, VARIANT)[r->p->variant];
+    double records = 2.0 * v->n_tasks + v->n_events + v->n_jit_tasks;
+    double cost = s->ms_plain > 0 ? 100 * (s->ms_traced - s->ms_plain) / s->ms_plain : 0;
+    double us = records * s->record_ns * 1e-3 / r->workers;
+    double least = s->ms_plain > 0 ? us / (s->ms_plain * 1e3) * 100 : 0;
+    return json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "records",
+                     (json_int_t)r->t->n_records, "dropped", (json_int_t)r->t->n_dropped,
+                     "records_per_iteration", records, "ns_per_record", s->record_ns,
+                     "overhead_percent", least, "ms_per_token_without", s->ms_plain,
+                     "ms_per_token_with", s->ms_traced, "measured_percent", cost);
+}
+
 static json_t *account_json(struct report *r) {
     const struct profile *p = r->p;
     const struct profile_setting *s = r->s;
@@ -238,12 +253,7 @@ static json_t *account_json(struct report *r) {
     json_object_set_new(o, "boundary_us", json_real(per_iter(r, p->boundary_ns) * 1e-3));
     json_object_set_new(o, "critical_path", path_json(r));
     json_object_set_new(o, "losses", losses_json(r));
-    double cost = s->ms_plain > 0 ? 100 * (s->ms_traced - s->ms_plain) / s->ms_plain : 0;
-    json_object_set_new(o, "trace",
-                        json_pack("{s:I, s:I, s:f, s:f, s:f}", "records",
-                                  (json_int_t)r->t->n_records, "dropped",
-                                  (json_int_t)r->t->n_dropped, "ms_per_token_without", s->ms_plain,
-                                  "ms_per_token_with", s->ms_traced, "overhead_percent", cost));
+    json_object_set_new(o, "trace", trace_json(r));
     return o;
 }
 
@@ -260,7 +270,7 @@ static void choose_window(const struct report *r, size_t *first, size_t *last) {
             n += r->t->iters.items[(*last)++].n_runs;
             moved = true;
         }
-        if (*first > 0 && n + r->t->iters.items[*first - 1].n_runs <= PAGE_TASKS) {
+        if (*first > r->p->first && n + r->t->iters.items[*first - 1].n_runs <= PAGE_TASKS) {
             n += r->t->iters.items[--*first].n_runs;
             moved = true;
         }

@@ -7,9 +7,17 @@
 
 /* ---- words -------------------------------------------------------------------------------- */
 
+void view_tensor_name(const struct kgraph *k, int32_t tensor, struct strbuf *out) {
+    const char *name = k->tensors.items[tensor].name;
+    uint32_t nth = 1;
+    for (int32_t i = 0; i < tensor; i++) nth += strcmp(k->tensors.items[i].name, name) == 0;
+    strbuf_str(out, name);
+    if (nth > 1) strbuf_printf(out, "#%u", nth);
+}
+
 void view_region(const struct kgraph *k, const struct region *r, struct strbuf *out) {
     const struct tensor *t = &k->tensors.items[r->tensor];
-    strbuf_str(out, t->name);
+    view_tensor_name(k, r->tensor, out);
     if (r->n_slices > 0)
         strbuf_printf(out, " slice %u of %u", r->slice, r->n_slices);
     else
@@ -28,6 +36,19 @@ uint64_t view_region_bytes(const struct kgraph *k, const struct region *r) {
     return (uint64_t)(r->row1 - r->row0) * (r->col1 - r->col0) * element;
 }
 
+/* A layer has several linear operators: " (o_proj)", from the weight's name. */
+static void linear_name(const struct kgraph *k, const struct kop *op, struct strbuf *out) {
+    static const char suffix[] = ".weight";
+    const char *name = k->tensors.items[op->in[LINEAR_W]].name;
+    size_t n = strlen(name), last = sizeof suffix - 1;
+    if (n > last && strcmp(name + n - last, suffix) == 0) n -= last;
+    size_t first = n;
+    while (first > 0 && name[first - 1] != '.') first--;
+    strbuf_str(out, " (");
+    strbuf_add(out, name + first, n - first);
+    strbuf_char(out, ')');
+}
+
 void view_task_label(const struct kgraph *k, const struct task *t, struct strbuf *out) {
     if (t->op < 0) {
         strbuf_str(out, "empty");
@@ -38,10 +59,7 @@ void view_task_label(const struct kgraph *k, const struct task *t, struct strbuf
     op_describe(op->kind, &info);
     strbuf_str(out, info.name);
     if (op->layer >= 0) strbuf_printf(out, " L%d", op->layer);
-    if (op->kind == OP_LINEAR) { /* a layer has several: say which */
-        const char *name = k->tensors.items[op->out[0]].name, *dot = strchr(name, '.');
-        strbuf_printf(out, " (%s)", dot ? dot + 1 : name);
-    }
+    if (op->kind == OP_LINEAR) linear_name(k, op, out);
     if (info.split == SPLIT_SLICES)
         strbuf_printf(out, " slice %u of %u", t->unit0, t->unit1);
     else
@@ -158,6 +176,7 @@ static uint32_t op_node(struct builder *b, int32_t o) {
     const char *id = take(b);
     strbuf_str(&b->text, op_name(op->kind));
     if (op->layer >= 0) strbuf_printf(&b->text, " L%d", op->layer);
+    if (op->kind == OP_LINEAR) linear_name(b->k, op, &b->text);
     const char *label = take(b);
     b->tasks[o] = add_node(b, (struct view_node){.id = id,
                                                  .key = id,
@@ -193,7 +212,8 @@ static void kernel_edge(struct builder *b, int32_t tensor, uint32_t to) {
     const struct tensor *t = &b->k->tensors.items[tensor];
     uint32_t from = t->producer >= 0 && t->role == TENSOR_ACTIVATION ? op_node(b, t->producer)
                                                                      : weight_node(b, tensor);
-    strbuf_printf(&b->text, "%s ", t->name);
+    view_tensor_name(b->k, tensor, &b->text);
+    strbuf_char(&b->text, ' ');
     shape_text(t, &b->text);
     add_edge(b, from, to, "data", tensor_bytes(t));
 }
@@ -260,12 +280,14 @@ static uint32_t task_node(struct builder *b, int32_t i, enum task_stage stage) {
 static uint32_t tensor_node(struct builder *b, int32_t tensor, enum task_stage stage) {
     if (b->tensors[tensor] != NO_NODE) return b->tensors[tensor];
     const struct tensor *t = &b->k->tensors.items[tensor];
+    view_tensor_name(b->k, tensor, &b->text);
+    const char *name = take(b);
     b->tensors[tensor] = add_node(
-        b, (struct view_node){.id = t->name,
-                              .key = t->name,
+        b, (struct view_node){.id = name,
+                              .key = name,
                               .kind = "tensor",
                               .op = "",
-                              .label = t->name,
+                              .label = name,
                               .layer = t->producer >= 0 ? b->k->ops.items[t->producer].layer : -1});
     add_attr(b, "bytes", NULL, tensor_bytes(t));
     if (stage >= STAGE_MEMORY_PLAN && t->role == TENSOR_ACTIVATION)

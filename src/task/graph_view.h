@@ -84,6 +84,8 @@ int view_diff_text(struct diag *d, const struct view *before, const struct view 
 int view_diff_json(struct diag *d, const struct view *before, const struct view *after,
                    struct strbuf *out);
 
+/* "0.linear.y#2": tensors that share a name are numbered from the second on. */
+void view_tensor_name(const struct kgraph *k, int32_t tensor, struct strbuf *out);
 /* "0.qkv.q rows 0-1 columns 0-64" */
 void view_region(const struct kgraph *k, const struct region *r, struct strbuf *out);
 uint64_t view_region_bytes(const struct kgraph *k, const struct region *r);
