@@ -349,6 +349,7 @@ static int add_text(struct diag *d, struct qn_request *r, int32_t id, bool last,
     *stop = stop_push(&r->stop, strbuf_text(&r->decoded), r->decoded.n, &r->piece);
     if (last && !*stop) stop_flush(&r->stop, &r->piece);
     TRY(strbuf_status(d, &r->decoded));
+    TRY(strbuf_status(d, &r->stop.held));
     return strbuf_status(d, &r->piece);
 }
 
