@@ -256,6 +256,34 @@ int program_check(struct diag *d, const char *name, const void *p, uint64_t byte
 
 /* ---- files -------------------------------------------------------------------------------- */
 
+/* The header as it goes into the file. */
+static struct prog_header sealed(const struct prog_header *p) {
+    struct prog_header h = *p;
+    h.checksum = hash_bytes(p, p->total_bytes, 0);
+    return h;
+}
+
+static bool write_sealed(FILE *f, const struct prog_header *p) {
+    const struct prog_header h = sealed(p);
+    const size_t rest = p->total_bytes - sizeof h;
+    return fwrite(&h, 1, sizeof h, f) == sizeof h && fwrite(p + 1, 1, rest, f) == rest;
+}
+
+/* A file that was damaged by accident is refused as a whole, before its tables are looked at; what
+ * was changed on purpose is for program_check and task_verify. */
+static int unseal(struct diag *d, const char *path, struct prog_header *p, uint64_t bytes) {
+    if (bytes < sizeof *p || memcmp(p->magic, PROGRAM_MAGIC, sizeof p->magic) != 0 ||
+        p->version != PROGRAM_VERSION || p->total_bytes != bytes)
+        return program_check(d, path, p, bytes); /* it says what is wrong */
+    const uint64_t checksum = p->checksum;
+    p->checksum = 0;
+    if (hash_bytes(p, bytes, 0) != checksum)
+        return fail(d, QN_EFORMAT, "%s: checksum: want %016llx, have %016llx; the file is damaged",
+                    path, (unsigned long long)hash_bytes(p, bytes, 0),
+                    (unsigned long long)checksum);
+    return program_check(d, path, p, bytes);
+}
+
 int program_write(struct diag *d, const struct prog_header *p, const char *path) {
     struct strbuf temporary = {0};
     strbuf_printf(&temporary, "%s.tmp%ld", path, (long)getpid());
@@ -263,7 +291,7 @@ int program_write(struct diag *d, const struct prog_header *p, const char *path)
     FILE *f = rc == QN_OK ? fopen(temporary.text, "wb") : NULL;
     if (rc == QN_OK && f == NULL) rc = fail(d, QN_EIO, "%s: %s", temporary.text, strerror(errno));
     if (rc == QN_OK) {
-        const bool written = fwrite(p, 1, p->total_bytes, f) == p->total_bytes;
+        const bool written = write_sealed(f, p);
         if (fclose(f) != 0 || !written || rename(temporary.text, path) != 0) {
             rc = fail(d, QN_EIO, "%s: %s", path, strerror(errno));
             remove(temporary.text);
@@ -280,7 +308,7 @@ int program_read(struct diag *d, const char *path, struct prog_header **p) {
     int rc = copy == NULL ? fail_nomem(d, f.bytes, path) : QN_OK;
     if (rc == QN_OK) {
         memcpy(copy, f.data, f.bytes);
-        rc = program_check(d, path, copy, f.bytes);
+        rc = unseal(d, path, copy, f.bytes);
     }
     mapfile_close(&f);
     if (rc != QN_OK)

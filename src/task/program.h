@@ -19,7 +19,7 @@
 #include "graph/model_spec.h"
 #include "graph/op.h"
 
-enum { PROGRAM_VERSION = 2 };
+enum { PROGRAM_VERSION = 3 };
 #define PROGRAM_MAGIC "quern-p" /* eight bytes with the NUL */
 
 enum program_section {
@@ -65,6 +65,7 @@ struct prog_header {
     uint64_t workspace_bytes; /* activations of all variants; they share one workspace */
     uint32_t model_path;      /* string: where the checkpoint was, "" if unknown */
     uint32_t target;          /* enum prog_target */
+    uint64_t checksum;        /* in a file: hash_bytes of all of it with 0 here; in memory: 0 */
     struct prog_section section[N_SECTIONS];
 };
 

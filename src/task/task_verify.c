@@ -158,6 +158,16 @@ static int touch_all(struct proof *f, uint32_t index) {
 
 /* ---- shapes: the operands are what the kernels take them for ------------------------------- */
 
+/* The length of an operator's dot products: the columns of its first matrix. */
+static uint32_t dot_length(const struct proof *f, const struct prog_op *op) {
+    for (int n = 0; n < OP_MAX_IN; n++) {
+        if (op->in[n] == PROG_NONE) continue;
+        const struct prog_tensor *t = tensor(f, op->in[n]);
+        if (t->role == PROG_WEIGHT && t->n_dims == 2) return t->shape[1];
+    }
+    return 0;
+}
+
 static int check_shapes(struct proof *f) {
     struct kgraph k;
     kgraph_init(&k, &f->arena, PROG(f->p, MODEL), f->v->n_rows, f->v->n_logit_rows,
@@ -203,6 +213,9 @@ static int check_shapes(struct proof *f) {
             op->n_rows != kgraph_rows(&k, &k.ops.items[i]))
             rc = fail(f->d, QN_EVERIFY, "operator %u (%s): units or rows do not fit its operands",
                       f->v->first_op + i, op_name(op->kind));
+        else if (op->k != dot_length(f, op))
+            rc = fail(f->d, QN_EVERIFY, "operator %u (%s): k: want %u, have %u", f->v->first_op + i,
+                      op_name(op->kind), dot_length(f, op), op->k);
     }
     kgraph_fini(&k);
     return rc;
