@@ -74,7 +74,7 @@ static int open_engine(struct diag *d, struct tool *t, const char *dir) {
 
 static int generate(struct diag *d, struct tool *t) {
     for (uint32_t i = 0; i < t->batch; i++) {
-        uint32_t slot;
+        uint32_t slot = 0;
         struct rt_request q = {.n_prompt = 1,
                                .max_tokens = t->tokens,
                                .sampling = {.top_p = 1, .repetition_penalty = 1, .ignore_eos = 1}};

@@ -247,9 +247,8 @@ static int fill_tasks(struct diag *d, struct backend_instance *i) {
 static int fill_rope(struct diag *d, struct backend_instance *i) {
     float *table = malloc(i->plan.rope_bytes);
     if (table == NULL) return fail_nomem(d, i->plan.rope_bytes, "the RoPE table");
-    uint64_t half = i->plan.rope_bytes / 2;
-    cpu_rope_fill(PROG(i->program, MODEL), i->program->max_model_len, table,
-                  (float *)((char *)table + half));
+    float *sin = table + i->plan.rope_bytes / 2 / sizeof *table;
+    cpu_rope_fill(PROG(i->program, MODEL), i->program->max_model_len, table, sin);
     int rc = copy_in(d, i, BLOCK_ROPE, table, i->plan.rope_bytes);
     free(table);
     return rc;
