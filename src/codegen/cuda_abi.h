@@ -39,7 +39,10 @@ enum {
     CUDA_COMPUTE_WARPS = 8,
     CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 2), /* + loader + control */
 
-    CUDA_MAX_FLIGHT = 10, /* pages; cuda_args.flight is 1..this */
+    CUDA_SCRATCH_BYTES = 32768, /* of shared memory, for the task that runs */
+    CUDA_PARTIALS = 8,          /* partial sums of a dot product: k-tile kt belongs to kt % 8 */
+
+    CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */
 };
 
 #ifdef __CUDACC__
@@ -104,7 +107,12 @@ struct cuda_task {
     uint64_t out;            /* x      q         o          part   o        y         h          logits   token  */
     uint64_t out2;           /* -      kv        -          -      -        -         -          part     -      */
     uint32_t n_pieces;       /* P of SPLIT and COMBINE */
-    uint32_t reserved[3];
+    /* How a task with weights walks through them: cuda_tables.c decides, common/linear.cuh tells. */
+    uint32_t block0, block1; /* row blocks [block0, block1) of the image */
+    uint8_t tile;            /* token rows at a time, at most 64 */
+    uint8_t group;           /* row blocks at a time */
+    uint8_t columns;         /* columns of 8 tokens: 1, 2, 4 or 8; 0: activations are staged */
+    uint8_t unit_blocks;     /* row blocks that are finished together; 0: each alone */
 };
 ABI_SIZE(struct cuda_task, 128);
 
@@ -136,7 +144,10 @@ struct cuda_args {
 enum cuda_trace_kind {
     CUDA_TRACE_READY = 1, /* the event was seen activated */
     CUDA_TRACE_DONE = 2,  /* the trigger was sent */
-    CUDA_TRACE_ITERATION = 3,
+    CUDA_TRACE_ITERATION = 3, /* the block saw it published; `task` is rt_shared.published */
+    CUDA_TRACE_BEGIN = 4,     /* the compute warps took the task */
+    CUDA_TRACE_STAGED = 5,    /* linear: activations are in */
+    CUDA_TRACE_DOTS = 6,      /* linear: the first group's dot products are done */
 };
 CUDA_ABI_FN uint64_t cuda_trace_bytes(uint32_t n_workers, uint32_t capacity) {
     return (uint64_t)n_workers * (2 + 2 * (uint64_t)capacity) * 8;

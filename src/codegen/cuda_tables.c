@@ -74,7 +74,9 @@ static uint64_t take_image(struct planner *pl, uint64_t row_blocks, uint32_t k) 
 static void place_plain(struct planner *pl, uint32_t tensor) {
     if (is_placed(pl, tensor)) return;
     const struct prog_tensor *t = tensor_of(pl->program, tensor);
-    uint64_t at = take_image(pl, (t->shape[0] + CUDA_PAGE_ROWS - 1) / CUDA_PAGE_ROWS, t->shape[1]);
+    /* Whole units of the LM head: its last one may lack rows, not pages. */
+    uint64_t units = CEIL_DIV((uint64_t)t->shape[0], (uint64_t)LM_BLOCK);
+    uint64_t at = take_image(pl, units * (LM_BLOCK / CUDA_PAGE_ROWS), t->shape[1]);
     place_matrix(pl, tensor, CUDA_ROWS, at, 0);
 }
 
@@ -211,6 +213,54 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     }
 }
 
+/* Results of a unit that wait in scratch until all its row blocks are done: rows of the unit. */
+static uint32_t unit_rows(const struct prog_header *p, const struct prog_op *op) {
+    if (op->kind == OP_QKV) return PROG(p, MODEL)->head_dim;
+    return op->kind == OP_LM_HEAD ? (uint32_t)LM_BLOCK : 0;
+}
+
+/* Bytes of the partial sums of one row block for n tokens. */
+static uint32_t partial_bytes(uint32_t n) {
+    return CUDA_PARTIALS * CUDA_PAGE_ROWS * 4 * n;
+}
+
+/* Few rows whose activations fit beside the partial sums are staged. */
+static bool walk_staged(struct cuda_task *t, uint32_t rows, uint32_t n_unit_rows) {
+    uint32_t fixed = rows * (t->k_tiles * CUDA_PAGE_K * 2 + 64 + 4 * n_unit_rows);
+    if (rows > 8 || fixed + partial_bytes(rows) > CUDA_SCRATCH_BYTES) return false;
+    t->tile = (uint8_t)rows;
+    t->columns = 0;
+    t->group = (uint8_t)MIN((CUDA_SCRATCH_BYTES - fixed) / partial_bytes(rows), 12u);
+    return true;
+}
+
+static void walk_direct(struct cuda_task *t, uint32_t rows, uint32_t n_unit_rows, uint32_t cc) {
+    /* Registers bound it; with 4 columns also the ring, which then holds a warp's pages of a group. */
+    const bool small = cc != 0 && cuda_shared_bytes(cc) < 163 * 1024;
+    const uint8_t most_blocks[9] = {[1] = 4, [2] = 2, [4] = small ? 1 : 2, [8] = 1};
+    uint32_t n = rows <= 8 ? 1 : rows <= 16 ? 2 : rows <= 32 ? 4 : 8;
+    while (n > 1 && 8 * n * 4 * n_unit_rows + partial_bytes(8 * n) > CUDA_SCRATCH_BYTES) n /= 2;
+    uint32_t room = (CUDA_SCRATCH_BYTES - 8 * n * 4 * n_unit_rows) / partial_bytes(8 * n);
+    t->tile = (uint8_t)(8 * n);
+    t->columns = (uint8_t)n;
+    t->group = (uint8_t)MIN(room, (uint32_t)most_blocks[n]);
+}
+
+/* Decides how a task with weights walks through them. */
+static void fill_walk(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
+    const struct prog_header *p = f->program;
+    uint32_t blocks = 0, per_block = op->kind == OP_GATED_MLP ? 8 : CUDA_PAGE_ROWS;
+    if (op->k == 0 || op->kind == OP_EMBED) return;
+    if (op->kind == OP_QKV) blocks = cuda_head_blocks(PROG(p, MODEL)->head_dim);
+    if (op->kind == OP_LM_HEAD) blocks = LM_BLOCK / CUDA_PAGE_ROWS;
+    t->unit_blocks = (uint8_t)blocks;
+    t->block0 = blocks != 0 ? t->unit0 * blocks : t->unit0 / per_block;
+    t->block1 = blocks != 0 ? t->unit1 * blocks : CEIL_DIV(t->unit1, per_block);
+    uint32_t rows = t->row1 - t->row0, n_unit_rows = unit_rows(p, op);
+    if (!walk_staged(t, rows, n_unit_rows)) walk_direct(t, rows, n_unit_rows, f->bases->cc);
+    if (blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, blocks);
+}
+
 static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *part = NULL; /* [T, n_heads, P, D + 2] */
     if (op->kind == OP_ATTENTION_SPLIT) part = tensor_of(p, op->out[0]);
@@ -247,6 +297,7 @@ static void fill_task(const struct filler *f, const struct prog_variant *v, uint
     out->k_tiles = cuda_k_tiles(op->k);
     out->n_pieces = n_pieces(f->program, op);
     fill_operands(f, op, out);
+    fill_walk(f, op, out);
 }
 
 void cuda_tables_fill(const struct prog_header *program, const struct cuda_place *places,

@@ -21,6 +21,7 @@ struct cuda_bases {
     uint64_t workspace;    /* program->workspace_bytes */
     uint64_t kv;           /* caches of layer 0, 1 ... one after the other */
     uint64_t kv_layer_bytes; /* n_kv_blocks * 2 * n_kv_heads * kv_block * head_dim * 2 */
+    uint32_t cc;             /* compute capability, major * 10 + minor; 0: 90 */
 };
 
 /* tasks[SECTION_TASK's count] */

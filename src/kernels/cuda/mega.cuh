@@ -20,24 +20,27 @@
 #include "kernels/cuda/common/attention.cuh"
 #include "kernels/cuda/common/control.cuh"
 #include "kernels/cuda/common/embed.cuh"
-#include "kernels/cuda/common/lm_head.cuh"
 #include "kernels/cuda/common/loader.cuh"
 #include "kernels/cuda/common/ops_linear.cuh"
-#include "kernels/cuda/common/qkv.cuh"
 #include "kernels/cuda/common/retile.cuh"
 #include "kernels/cuda/common/sample.cuh"
 
-DEV void task_run(struct warp_context *c, const struct cuda_task *task) {
+/* What a task may fetch before its event is activated. */
+DEV void task_early(const struct warp_context *c, const struct cuda_task *task, struct early *e) {
+    if (kind_has_weights(task->kind)) early_linear(c, task, e);
+}
+
+DEV void task_run(struct warp_context *c, const struct cuda_task *task, const struct early *e) {
     switch (task->kind) {
-    case OP_EMBED: run_embed(c, task); break;
-    case OP_ATTENTION: run_attention(c, task); break;
-    case OP_ATTENTION_SPLIT: run_attention_split(c, task); break;
-    case OP_ATTENTION_COMBINE: run_attention_combine(c, task); break;
     case OP_QKV:
     case OP_LINEAR:
     case OP_GATED_MLP:
-    case OP_LM_HEAD: run_linear(c, task); break;
-    case OP_SAMPLE: run_sample(c, task); break;
+    case OP_LM_HEAD: run_linear(c, task, e); break;
+    case OP_ATTENTION:
+    case OP_ATTENTION_SPLIT: run_attention(c, task); break;
+    case OP_ATTENTION_COMBINE: run_attention_combine(c, task); break;
+    case OP_EMBED: run_embed(c, task); break;
+    case OP_SAMPLE: run_sample(*c, task); break;
     default: break;
     }
 }
@@ -61,24 +64,40 @@ DEV void drop_pages(struct warp_context *c, uint32_t n_drops) {
         page_acquire(c);
         page_release(c);
     }
-    c->turn = 0;
+    c->turn = c->shared->drop_turn;
+}
+
+/* Waits for the control warp. False: it stopped before. Every warp finds the same, since `stop` is
+ * set after the last arrival and the barrier is looked at once more after it was seen. */
+DEV bool wait_go(const struct warp_context *c, uint64_t *barrier, uint32_t parity) {
+    while (!barrier_test_acquire_cta(barrier, parity))
+        if (shared_load_volatile(&c->shared->stop))
+            return barrier_test_acquire_cta(barrier, parity);
+    return true;
 }
 
 DEV void compute_main(struct warp_context *c) {
     struct block_shared *s = c->shared;
     uint32_t n_drops = 0;
+    uint32_t ready_parity = 0; /* bit i: of go_ready[i]; drops have no such phase */
     for (uint32_t go = 0;; go++) {
-        barrier_wait_acquire_cta(&s->go_full[go % GO_DEPTH], go / GO_DEPTH & 1);
-        uint32_t message = s->go[go % GO_DEPTH];
-        if (message == GO_STOP) break;
+        const uint32_t i = go % GO_DEPTH;
+        if (!wait_go(c, &s->go_full[i], go / GO_DEPTH & 1)) break;
+        const uint32_t message = s->go[i];
         if (message == GO_DROP) {
             drop_pages(c, n_drops++);
             sync_compute();
-            if (c->thread == 0) barrier_arrive_release_cta(&s->go_empty[go % GO_DEPTH]);
+            if (c->thread == 0) barrier_arrive_release_cta(&s->go_empty[i]);
             continue;
         }
-        task_run(c, &s->task[message]);
-        task_finish(c, &s->task[message], go);
+        const struct cuda_task *task = &s->task[message];
+        struct early early;
+        task_early(c, task, &early);
+        if (!wait_go(c, &s->go_ready[i], ready_parity >> i & 1)) break;
+        ready_parity ^= 1u << i;
+        if (c->thread == 0) trace(c->args, s, CUDA_TRACE_BEGIN, task->index);
+        task_run(c, task, &early);
+        task_finish(c, task, go);
     }
     sync_compute();
     if (c->thread == 0) shared_store_volatile(&s->quit, 1);
@@ -95,6 +114,7 @@ DEV void block_init(struct block_shared *s, uint32_t resume) {
         }
         for (uint32_t i = 0; i < GO_DEPTH; i++) {
             barrier_init(&s->go_full[i], 1);
+            barrier_init(&s->go_ready[i], 1);
             barrier_init(&s->go_empty[i], 1);
         }
         barrier_init(&s->drop_ready, 1);
@@ -120,12 +140,13 @@ extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     c.lane = threadIdx.x % 32;
     c.thread = threadIdx.x;
     c.page = c.turn = 0;
-    if (c.warp == LOADER_WARP)
-        loader_main(&c, resume);
-    else if (c.warp != CONTROL_WARP)
+    if (c.warp < WARPS) {
         compute_main(&c);
-    else if (c.lane == 0)
+    } else if (c.warp == LOADER_WARP) {
+        if (c.lane < LOADER_LANES) loader_main(&c, resume);
+    } else if (c.lane == 0) {
         control_main(&args, s);
+    }
 }
 
 #endif

@@ -6,7 +6,7 @@
 #ifndef QN_CUDA_COMMON_ACT_CUH
 #define QN_CUDA_COMMON_ACT_CUH
 
-#include "kernels/cuda/common/plan.cuh"
+#include "kernels/cuda/common/walk.cuh"
 
 /* Four floats of an activation row that another block wrote. */
 DEV float4 act_load4(const float *p) { return load4_l2(p); }
@@ -39,29 +39,53 @@ DEV uint2 pack_scaled(float4 v, float4 scale) {
                       pack_pair<WEIGHT_E>(v.z * scale.z, v.w * scale.w));
 }
 
+/* What a compute thread fetches for a task before the task's event is activated: constants only. */
+struct early {
+    float4 norm[4]; /* of the norm's weights: float4 number thread + 256 i */
+};
+
+DEV void early_norm(const struct warp_context *c, const struct cuda_task *task, struct early *e) {
+#pragma unroll
+    for (int u = 0; u < 4; u++) {
+        uint32_t i = c->thread + u * COMPUTE_THREADS;
+        if (i < task->k / 4) e->norm[u] = __ldg((const float4 *)task->norm + i);
+    }
+}
+
 /* Stages one row of k floats, times the norm's weights, as 16-bit floats, zeros up to k_padded.
  * The row's sum of squares is left in eight parts: part w is warp w's share, float4 number
  * 32 w + lane + 256 i. (rms_of_row adds in the same order.) All compute threads. */
 DEV void act_stage_row(const struct warp_context *c, const float *row, const float *norm,
-                       uint32_t k, uint32_t k_padded, char *dst, float *parts) {
+                       const struct early *early, uint32_t k, uint32_t k_padded, char *dst,
+                       float *parts) {
     float sum = 0;
-    for (uint32_t i0 = c->thread; i0 < k_padded / 4; i0 += 4 * COMPUTE_THREADS) {
-        float4 v[4], scale[4];
+    uint32_t i = c->thread;
+    float4 v[4];
 #pragma unroll
-        for (int u = 0; u < 4; u++) {
-            uint32_t i = i0 + u * COMPUTE_THREADS;
-            bool in = i < k / 4;
-            v[u] = in ? act_load4(row + 4 * i) : make_float4(0, 0, 0, 0);
-            scale[u] = make_float4(1, 1, 1, 1);
-            if (in && norm != nullptr) scale[u] = __ldg((const float4 *)norm + i);
-        }
+    for (int u = 0; u < 4; u++) {
+        uint32_t at = i + u * COMPUTE_THREADS;
+        v[u] = at < k / 4 ? act_load4(row + 4 * at) : make_float4(0, 0, 0, 0);
+    }
 #pragma unroll
-        for (int u = 0; u < 4; u++) {
-            uint32_t i = i0 + u * COMPUTE_THREADS;
-            if (i >= k_padded / 4) break;
-            if (norm != nullptr) sum = square_sum(sum, v[u]);
-            *(uint2 *)(dst + 8 * i) = pack_scaled(v[u], scale[u]);
+    for (int u = 0; u < 4; u++, i += COMPUTE_THREADS) {
+        if (i >= k_padded / 4) break;
+        float4 scale = make_float4(1, 1, 1, 1);
+        if (norm != nullptr) {
+            sum = square_sum(sum, v[u]);
+            scale = early->norm[u];
         }
+        *(uint2 *)(dst + 8 * i) = pack_scaled(v[u], i < k / 4 ? scale : make_float4(0, 0, 0, 0));
+    }
+    /* Rows of more than 4096 floats. */
+#pragma unroll 4
+    for (; i < k_padded / 4; i += COMPUTE_THREADS) {
+        float4 x = i < k / 4 ? act_load4(row + 4 * i) : make_float4(0, 0, 0, 0);
+        float4 scale = make_float4(1, 1, 1, 1);
+        if (norm != nullptr) {
+            sum = square_sum(sum, x);
+            if (i < k / 4) scale = __ldg((const float4 *)norm + i);
+        }
+        *(uint2 *)(dst + 8 * i) = pack_scaled(x, scale);
     }
     if (norm == nullptr) return;
     sum = warp_sum(sum);
@@ -70,13 +94,17 @@ DEV void act_stage_row(const struct warp_context *c, const float *row, const flo
 
 /* 1 / rms of one row by one warp: the same additions as act_stage_row and inverse_rms. */
 DEV float rms_of_row(const struct warp_context *c, const float *row, uint32_t k) {
-    float part[WARPS];
+    float part[WARPS] = {};
     float sum = 0;
+    for (uint32_t i0 = c->lane; i0 < k / 4; i0 += COMPUTE_THREADS) {
+        float4 v[WARPS];
 #pragma unroll
-    for (int w = 0; w < WARPS; w++) {
-        part[w] = 0;
-        for (uint32_t i = 32 * w + c->lane; i < k / 4; i += COMPUTE_THREADS)
-            part[w] = square_sum(part[w], act_load4(row + 4 * i));
+        for (int w = 0; w < WARPS; w++)
+            v[w] = i0 + 32 * w < k / 4 ? act_load4(row + 4 * (i0 + 32 * w))
+                                       : make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int w = 0; w < WARPS; w++)
+            if (i0 + 32 * w < k / 4) part[w] = square_sum(part[w], v[w]);
     }
 #pragma unroll
     for (int w = 0; w < WARPS; w++) sum += warp_sum(part[w]);

@@ -59,7 +59,7 @@ DEV void load_rows(const struct warp_context *c, const struct attention_step *s,
         uint32_t m = c->lane / 4 + 8 * h, token = m / SUB_HEADS, head = m % SUB_HEADS;
         bool exists = token < s->n_tokens && head < s->n_heads;
         uint32_t row = s->row0 + (exists ? token : 0);
-        uint32_t position = row_position(&c->shared->batch, row);
+        uint32_t position = row_position(c->shared, row);
         from[h] = exists ? q + ((uint64_t)row * QN_N_HEADS + s->head0 + head) * QN_HEAD_DIM : nullptr;
         r->lo[h] = exists ? window_start(position) : 0;
         r->hi[h] = exists ? position + 1 : 0;
@@ -319,16 +319,16 @@ DEV void piece_merge(const struct warp_context *c, const struct attention_step *
     }
 }
 
-/* ---- ATTENTION: whole contexts ---- */
+/* ---- ATTENTION: whole contexts; ATTENTION_SPLIT: one piece of one row and KV head at a time ---- */
 
 /* How many of the token rows from `row` on, below `end`, belong to one slot. */
-DEV uint32_t same_slot(const struct rt_batch *b, uint32_t row, uint32_t end) {
+DEV uint32_t same_slot(const struct block_shared *b, uint32_t row, uint32_t end) {
     uint32_t slot = row_slot(b, row), n = 1;
     while (row + n < end && row_slot(b, row + n) == slot) n++;
     return n;
 }
 
-DEV void step_range(const struct rt_batch *b, struct attention_step *s) {
+DEV void step_range(const struct block_shared *b, struct attention_step *s) {
     s->slot = row_slot(b, s->row0);
     s->lo = ~0u;
     s->hi = 0;
@@ -356,82 +356,104 @@ DEV void store_outputs(const struct warp_context *c, const struct attention_step
     }
 }
 
-DEV void attention_whole(const struct warp_context *c, const struct cuda_task *task,
-                         const struct attention_step *s) {
-    float *state = (float *)(c->scratch + 1024);
-    struct piece_sink sink = {nullptr, 0, state};
-    struct attention_rows rows;
-    load_rows(c, s, (const float *)task->in, &rows);
-    for (uint32_t i = c->thread; i < 16 * STATE_SIZE; i += COMPUTE_THREADS) state[i] = 0;
-    for (uint32_t p = s->lo / ATTENTION_PIECE; p * ATTENTION_PIECE < s->hi; p++) {
-        struct attention_part part;
-        piece_warp(c, s, &rows, (const uint16_t *)task->more, p, &part);
-        piece_merge(c, s, &part, &sink);
-    }
-    sync_compute();
-    store_outputs(c, s, state, (float *)task->out);
-    sync_compute();
-}
-
-DEV void run_attention(struct warp_context *c, const struct cuda_task *task) {
-    const struct rt_batch *b = &c->shared->batch;
-    const uint32_t n_rows = b->rows.n_rows, n_tiles = ceil_div(n_rows, STEP_TOKENS);
-    uint64_t item, last;
-    prog_slice((uint64_t)n_tiles * QN_N_KV_HEADS * SUBS, task->unit0, task->unit1, &item, &last);
-    for (; item < last; item++) {
-        struct attention_step s;
-        uint32_t head = (uint32_t)(item % (QN_N_KV_HEADS * SUBS));
-        uint32_t row = (uint32_t)(item / (QN_N_KV_HEADS * SUBS)) * STEP_TOKENS;
-        uint32_t end = min(row + STEP_TOKENS, n_rows);
-        step_heads(&s, head / SUBS, head % SUBS);
-        for (; row < end; row += s.n_tokens) {
-            s.row0 = row;
-            s.n_tokens = same_slot(b, row, end);
-            step_range(b, &s);
-            attention_whole(c, task, &s);
-        }
-    }
-}
-
-/* ---- ATTENTION_SPLIT: one piece of one row and KV head at a time ---- */
-
-DEV uint32_t row_pieces(const struct rt_batch *b, uint32_t row, uint32_t *first) {
+DEV uint32_t row_pieces(const struct block_shared *b, uint32_t row, uint32_t *first) {
     uint32_t position = row_position(b, row);
     *first = window_start(position) / ATTENTION_PIECE;
     return position / ATTENTION_PIECE + 1 - *first;
 }
 
-DEV void run_attention_split(struct warp_context *c, const struct cuda_task *task) {
-    const struct rt_batch *b = &c->shared->batch;
-    const uint32_t per_piece = QN_N_KV_HEADS * SUBS;
-    uint64_t n_items = 0, item, last, row_item = 0;
-    uint32_t first_piece;
-    for (uint32_t row = 0; row < b->rows.n_rows; row += 32) {
-        uint32_t mine = row + c->lane, n = 0;
-        if (mine < b->rows.n_rows) n = row_pieces(b, mine, &first_piece);
-        n_items += __reduce_add_sync(~0u, n);
-    }
-    n_items *= per_piece;
-    prog_slice(n_items, task->unit0, task->unit1, &item, &last);
-    for (uint32_t row = 0; row < b->rows.n_rows && item < last; row++) {
-        uint64_t row_end = row_item + (uint64_t)row_pieces(b, row, &first_piece) * per_piece;
-        for (; item < last && item < row_end; item++) {
-            uint32_t piece = first_piece + (uint32_t)((item - row_item) / per_piece);
-            uint32_t head = (uint32_t)((item - row_item) % per_piece);
-            struct attention_step s;
-            struct attention_rows rows;
-            struct attention_part part;
-            step_heads(&s, head / SUBS, head % SUBS);
-            s.row0 = row;
-            s.n_tokens = 1;
-            step_range(b, &s);
-            load_rows(c, &s, (const float *)task->in, &rows);
-            piece_warp(c, &s, &rows, (const uint16_t *)task->more, piece, &part);
-            struct piece_sink sink = {(float *)task->out + (uint64_t)piece * STATE_SIZE,
-                                      task->n_pieces * STATE_SIZE, nullptr};
-            piece_merge(c, &s, &part, &sink);
+/* Where a task is in its list of items. */
+struct attention_list {
+    uint64_t item, last; /* of this task */
+    uint64_t row_item;   /* SPLIT: first item of `row` */
+    uint32_t row;
+};
+
+#define HEAD_STEPS (QN_N_KV_HEADS * SUBS)
+
+DEV struct attention_list list_begin(const struct warp_context *c, const struct cuda_task *task) {
+    const struct block_shared *b = c->shared;
+    struct attention_list l = {0, 0, 0, 0};
+    uint64_t n = ceil_div(b->batch.rows.n_rows, STEP_TOKENS);
+    if (task->kind == OP_ATTENTION_SPLIT) {
+        n = 0;
+        for (uint32_t row = 0; row < b->batch.rows.n_rows; row += 32) {
+            uint32_t mine = row + c->lane, pieces = 0, first;
+            if (mine < b->batch.rows.n_rows) pieces = row_pieces(b, mine, &first);
+            n += __reduce_add_sync(~0u, pieces);
         }
-        row_item = row_end;
+    }
+    prog_slice(n * HEAD_STEPS, task->unit0, task->unit1, &l.item, &l.last);
+    return l;
+}
+
+/* The next step of the list and the piece of SPLIT; rows of ATTENTION's tile from *row to *end. */
+DEV uint32_t list_split(const struct block_shared *b, struct attention_list *l,
+                        struct attention_step *s) {
+    uint32_t first, n;
+    while (l->item >= l->row_item + (uint64_t)(n = row_pieces(b, l->row, &first)) * HEAD_STEPS) {
+        l->row_item += (uint64_t)n * HEAD_STEPS;
+        l->row++;
+    }
+    s->row0 = l->row;
+    s->n_tokens = 1;
+    return first + (uint32_t)((l->item - l->row_item) / HEAD_STEPS);
+}
+
+/* Pieces [piece, end) of a step into the sink. */
+DEV void step_run(const struct warp_context *c, const struct cuda_task *task,
+                  const struct attention_step *s, uint32_t piece, uint32_t end,
+                  const struct piece_sink *sink) {
+    struct attention_rows rows;
+    load_rows(c, s, (const float *)task->in, &rows);
+#pragma unroll 1
+    for (; piece < end; piece++) {
+        struct attention_part part;
+        piece_warp(c, s, &rows, (const uint16_t *)task->more, piece, &part);
+        piece_merge(c, s, &part, sink);
+    }
+    if (sink->part != nullptr) return;
+    sync_compute();
+    store_outputs(c, s, sink->state, (float *)task->out);
+    sync_compute();
+}
+
+DEV void run_attention(struct warp_context *c, const struct cuda_task *task) {
+    const struct block_shared *b = c->shared;
+    const bool split = task->kind == OP_ATTENTION_SPLIT;
+    struct attention_list l = list_begin(c, task);
+    uint32_t row = 0, end = 0; /* of ATTENTION's tile, the rows left */
+#pragma unroll 1
+    while (l.item < l.last) {
+        struct attention_step s;
+        struct piece_sink sink = {nullptr, 0, (float *)(c->scratch + 1024)};
+        uint32_t head, piece, piece_end;
+        if (split) {
+            piece = list_split(b, &l, &s);
+            head = (uint32_t)((l.item - l.row_item) % HEAD_STEPS);
+            piece_end = piece + 1;
+            step_range(b, &s);
+            sink.part = (float *)task->out + (uint64_t)piece * STATE_SIZE;
+            sink.stride = task->n_pieces * STATE_SIZE;
+            l.item++;
+        } else {
+            head = (uint32_t)(l.item % HEAD_STEPS);
+            if (row == end) {
+                row = (uint32_t)(l.item / HEAD_STEPS) * STEP_TOKENS;
+                end = min(row + STEP_TOKENS, b->batch.rows.n_rows);
+            }
+            s.row0 = row;
+            s.n_tokens = same_slot(b, row, end);
+            step_range(b, &s);
+            piece = s.lo / ATTENTION_PIECE;
+            piece_end = (s.hi - 1) / ATTENTION_PIECE + 1;
+            row += s.n_tokens;
+            if (row == end) l.item++;
+            for (uint32_t i = c->thread; i < 16 * STATE_SIZE; i += COMPUTE_THREADS)
+                sink.state[i] = 0;
+        }
+        step_heads(&s, head / SUBS, head % SUBS);
+        step_run(c, task, &s, piece, piece_end, &sink);
     }
 }
 
@@ -467,7 +489,7 @@ DEV void run_attention_combine(struct warp_context *c, const struct cuda_task *t
     if (task->row0 >= end) return;
     for (uint32_t i = c->warp; i < (end - task->row0) * heads; i += WARPS) {
         uint32_t row = task->row0 + i / heads, head = task->unit0 + i % heads, first;
-        uint32_t n = row_pieces(b, row, &first);
+        uint32_t n = row_pieces(c->shared, row, &first);
         uint64_t at = (uint64_t)row * QN_N_HEADS + head;
         combine_head(c, (const float *)task->in + at * task->n_pieces * STATE_SIZE, first, n,
                      (float *)task->out + at * QN_HEAD_DIM);

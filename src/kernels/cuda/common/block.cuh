@@ -26,10 +26,10 @@
 
 /* Partial sums per dot product: k-tile kt belongs to sum kt % PARTIALS whatever the batch, so that
  * the order of addition never changes. One compute warp works on one of them at a time. */
-#define PARTIALS 8
+#define PARTIALS CUDA_PARTIALS
 static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
 
-#define SCRATCH_BYTES 32768
+#define SCRATCH_BYTES CUDA_SCRATCH_BYTES
 #define CONTROL_BYTES 3072
 #define SHARED_BYTES  cuda_shared_bytes(__CUDA_ARCH__ / 10)
 
@@ -40,25 +40,26 @@ static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
 #define MAX_RING_PAGES 24
 
 enum {
-    GO_DEPTH = 4,      /* tasks handed to the compute warps and not yet done */
-    N_AOT_SLOTS = 8,   /* descriptors of AOT tasks: GO_DEPTH running, as many fetched ahead */
-    N_TASK_SLOTS = 10, /* + JIT tasks */
-    MAX_TILE = 64,     /* token rows that a linear task works on at a time */
+    GO_DEPTH = 4,     /* tasks announced to the compute warps and not yet done */
+    N_AOT_SLOTS = 6,  /* descriptors of AOT tasks: GO_DEPTH announced, two fetched ahead */
+    N_TASK_SLOTS = 8, /* + JIT tasks */
+    MAX_TILE = 64,    /* token rows that a linear task works on at a time */
 
-    /* messages instead of a descriptor's number */
-    GO_STOP = 0x100, /* leave */
-    GO_DROP = 0x200, /* drop the pages that were streamed on a wrong guess */
+    GO_DROP = 0x100, /* a message instead of a descriptor's number: drop pages of a wrong guess */
 };
 
+/* A token row of the iteration. */
 struct row_place {
-    uint32_t position;
-    uint32_t kv_row; /* block * 2 * n_kv_heads * kv_block + position in the block */
+    uint32_t position_slot; /* position * PROG_MAX_SEQS + slot */
+    uint32_t kv_row;        /* where it lies in every layer's cache: see kv_row() */
 };
+static_assert((uint64_t)SPEC_MAX_MODEL_LEN * PROG_MAX_SEQS <= 1ull << 32, "struct row_place");
 
 struct block_shared {
     struct cuda_task task[N_TASK_SLOTS];
     uint64_t page_full[MAX_RING_PAGES], page_empty[MAX_RING_PAGES];
-    uint64_t go_full[GO_DEPTH], go_empty[GO_DEPTH];
+    /* Of message i % GO_DEPTH: a task is announced; its event is activated; it is done. */
+    uint64_t go_full[GO_DEPTH], go_ready[GO_DEPTH], go_empty[GO_DEPTH];
     uint64_t drop_ready;
     uint32_t go[GO_DEPTH];    /* descriptor slot or GO_* */
     uint32_t watch[GO_DEPTH]; /* control's own: event to trigger when that task is done */
@@ -66,12 +67,15 @@ struct block_shared {
     uint32_t n_traced;
     uint32_t published;    /* control -> loader: the iteration that runs, as rt_shared.published */
     uint32_t seen;         /* loader -> control: the last one that it has looked at */
+    uint32_t stop;         /* control -> compute: there are no more messages than there are */
     uint32_t quit;         /* compute -> loader: leave */
     struct rt_batch batch; /* a copy; the numbers of rows are those of the iteration that runs */
-    uint32_t drop[WARPS];  /* loader -> compute: pages to drop */
+    uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
+    uint32_t drop_turn;
     float inv_rms[MAX_TILE];
     float warp_sum[8 * WARPS];
-    struct row_place place[MAX_TILE];
+    struct row_place place[MAX_TILE]; /* of the iteration's first token rows */
+    uint16_t logit_row[MAX_TILE];
 };
 static_assert(sizeof(struct block_shared) <= CONTROL_BYTES, "shared memory map");
 
@@ -82,7 +86,7 @@ struct warp_context {
     char *ring, *scratch;
     uint32_t warp, lane, thread;
     uint32_t page; /* compute: pages taken so far modulo 2 * RING_DEPTH, names slot and parity */
-    uint32_t turn; /* compute and loader: warp that gets k-tile 0 of the next row block */
+    uint32_t turn; /* compute: warp that gets the next page */
 };
 
 DEV void sync_compute(void) { barrier_sync_compute<COMPUTE_THREADS>(); }

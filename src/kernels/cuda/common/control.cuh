@@ -2,9 +2,10 @@
  * that nothing of it lies between two tasks of the compute warps.
  *
  *   fetch     descriptors of the next AOT tasks, FETCH_AHEAD of them, into shared memory
- *   wait      polls the event of the next task: the only poller of the block
- *   go        tells the compute warps which descriptor to run; up to GO_DEPTH tasks at a time, so
- *             the next task's event is polled while the current task runs
+ *   announce  tells the compute warps which descriptor comes next, so that they fetch constants
+ *             while its event is not activated yet
+ *   wait      polls the event: the only poller of the block, while the task before still runs
+ *   ready     lets the compute warps run it
  *   trigger   ordinary triggers are sent by the compute warps themselves (task_finish); a trigger
  *             whose activation somebody must see (JIT dependents, end of the iteration) is sent here
  *   boundary  whoever activates the end event plays it
@@ -14,7 +15,7 @@
 #ifndef QN_CUDA_COMMON_CONTROL_CUH
 #define QN_CUDA_COMMON_CONTROL_CUH
 
-#include "kernels/cuda/common/block.cuh"
+#include "kernels/cuda/common/kv.cuh"
 #include "kernels/cuda/common/trace.cuh"
 #include "runtime/rt_worker.h"
 
@@ -42,6 +43,11 @@ struct control {
 
 /* ---- messages ---- */
 
+/* Sends a trigger; acts on it if it activates its event. */
+__device__ __noinline__ void control_trigger(struct control *c, uint32_t event) {
+    rt_trigger(c->rt, &c->w, event, c->rt->control->epoch, c->end_event);
+}
+
 /* Takes note of finished tasks and sends the triggers that are watched. */
 DEV void control_reap(struct control *c) {
     while (c->n_done != c->n_go &&
@@ -51,10 +57,11 @@ DEV void control_reap(struct control *c) {
         c->n_done++;
         if (event == PROG_NONE) continue;
         c->n_watched--;
-        rt_trigger(c->rt, &c->w, event, c->rt->control->epoch, c->end_event);
+        control_trigger(c, event);
     }
 }
 
+/* Sends a message. A task needs control_ready after it. */
 DEV void control_go(struct control *c, uint32_t message, uint32_t watched_event) {
     while (c->n_go - c->n_done == GO_DEPTH) control_reap(c);
     uint32_t i = c->n_go % GO_DEPTH;
@@ -94,19 +101,24 @@ DEV void control_fetch_first(struct control *c) {
 
 /* ---- running a task ---- */
 
-DEV void control_run(struct control *c, uint32_t slot) {
+DEV void control_announce(struct control *c, uint32_t slot) {
     const struct cuda_task *task = &c->shared->task[slot];
-    bool watched = task->flags & CUDA_TRIGGER_WATCHED;
+    if (task->kind == OP_NONE) return;
+    control_go(c, slot, task->flags & CUDA_TRIGGER_WATCHED ? task->trigger : PROG_NONE);
+    c->shared->slot_free[slot] = c->n_go;
+}
+
+/* The event of the task announced last is activated. */
+DEV void control_ready(struct control *c, uint32_t slot) {
+    const struct cuda_task *task = &c->shared->task[slot];
+    if (task->kind == OP_NONE)
+        control_trigger(c, task->trigger);
+    else
+        barrier_arrive_release_cta(&c->shared->go_ready[(c->n_go - 1) % GO_DEPTH]);
     struct rt_beat *beat = &c->rt->beats[c->w.id];
     rt_store_relaxed(&beat->task, task->index);
     rt_store_relaxed(&beat->beat, c->beat += 2);
     trace(c->args, c->shared, CUDA_TRACE_READY, task->index);
-    if (task->kind == OP_NONE) {
-        rt_trigger(c->rt, &c->w, task->trigger, c->rt->control->epoch, c->end_event);
-        return;
-    }
-    control_go(c, slot, watched ? task->trigger : PROG_NONE);
-    c->shared->slot_free[slot] = c->n_go;
 }
 
 /* One step of what does not belong to the AOT list: JIT tasks, the scheduler role. */
@@ -122,11 +134,12 @@ DEV void control_jit(struct control *c) {
     control_fetch(c, slot, task);
     copy_commit();
     copy_wait<0>();
-    control_run(c, slot);
+    control_announce(c, slot);
+    control_ready(c, slot);
 }
 
 /* What is done between two polls. */
-DEV void control_between_polls(struct control *c) {
+__device__ __noinline__ void control_between_polls(struct control *c) {
     if (c->n_watched != 0) control_reap(c);
     if (c->jit) control_jit(c);
     if (++c->w.spins % LOOK_EVERY != 0) return;
@@ -141,22 +154,25 @@ DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
     const uint32_t goal = task->wait_triggers * c->w.epoch;
     c->w.spins = 0;
     c->w.idle_since = 0;
-    while ((int32_t)(rt_load_relaxed(counter) - goal) < 0) {
+    /* An acquiring load costs a poll little; a fence after the last would wait for our own stores. */
+    while ((int32_t)(rt_load_acquire(counter) - goal) < 0) {
         control_between_polls(c);
         if (c->stop) return false;
     }
-    rt_fence_acquire(counter);
     return true;
 }
 
-/* The AOT tasks of one iteration. */
+/* The AOT tasks of one iteration. Where JIT tasks may come in between, a task is announced only when
+ * it can run. */
 DEV void control_list(struct control *c) {
     control_fetch_first(c);
     for (; c->w.next < c->w.end; c->w.next++) {
         uint32_t slot = (c->n_fetched - FETCH_AHEAD) % N_AOT_SLOTS;
         copy_wait<FETCH_AHEAD - 1>();
+        if (!c->jit) control_announce(c, slot);
         if (!control_wait_event(c, &c->shared->task[slot])) return;
-        control_run(c, slot);
+        if (c->jit) control_announce(c, slot);
+        control_ready(c, slot);
         control_fetch_ahead(c, c->w.next + FETCH_AHEAD);
     }
 }
@@ -182,6 +198,24 @@ DEV bool control_wait_iteration(struct control *c) {
     return true;
 }
 
+/* Where the iteration's first token rows stand, for QKV and attention of all layers. */
+DEV void control_rows(const struct control *c) {
+    struct block_shared *s = c->shared;
+    const struct rt_batch *b = &s->batch;
+    const uint32_t n = min(b->rows.n_rows, (uint32_t)MAX_TILE);
+    const uint32_t n_logits = min(b->rows.n_logit_rows, (uint32_t)MAX_TILE);
+#pragma unroll 4
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t slot = (uint32_t)load_index_l2(b->rows.slot + i);
+        uint32_t position = (uint32_t)load_index_l2(b->rows.position + i);
+        s->place[i].position_slot = position * PROG_MAX_SEQS + slot;
+        s->place[i].kv_row = kv_row(b, slot, position);
+    }
+#pragma unroll 4
+    for (uint32_t i = 0; i < n_logits; i++)
+        s->logit_row[i] = (uint16_t)load_index_l2(b->rows.logit_row + i);
+}
+
 /* Tells the block about the iteration that was published. */
 DEV void control_enter(struct control *c, uint32_t before, bool first) {
     struct block_shared *s = c->shared;
@@ -193,6 +227,7 @@ DEV void control_enter(struct control *c, uint32_t before, bool first) {
     c->end_event = c->rt->variants[variant].end_event;
     c->jit = c->rt->variants[variant].n_jit_tasks != 0;
     if (c->jit) c->w.epoch = c->rt->control->epoch;
+    control_rows(c);
     /* The loader has looked at the iteration before, so both see every change of variant. */
     while (shared_load_volatile(&s->seen) != before) {
     }
@@ -219,7 +254,7 @@ DEV void control_main(const struct cuda_args *args, struct block_shared *shared)
         control_list(&c);
         if (c.stop) break;
     }
-    control_go(&c, GO_STOP, PROG_NONE);
+    shared_store_volatile(&shared->stop, 1); /* after the last message: see wait_go */
 }
 
 #endif

@@ -6,39 +6,40 @@
  *
  * Scratch (SCRATCH_BYTES):
  *
- *   0               results of one unit (QKV, LM_HEAD): unit_bytes
- *   unit_bytes      staged: activations, act_stride per token
- *   + activations   partial sums [group][PARTIALS][tile tokens][16 rows] F32
+ *   0                 results of one unit (QKV, LM_HEAD)
+ *   + results         staged: activations, ACT_STRIDE per token
+ *   + activations     partial sums [group][PARTIALS][tile tokens][16 rows] F32
  *
- * What is particular to an operator is in qkv.cuh, mlp.cuh ... as functions <op>_row, _prefetch,
- * _finish, _finish_unit; ops_linear.cuh picks by kind, so that this code exists once.
+ * What is particular to an operator is in qkv.cuh, lm_head.cuh and ops_linear.cuh, which picks by
+ * kind, so that this code exists once.
  */
 #ifndef QN_CUDA_COMMON_LINEAR_CUH
 #define QN_CUDA_COMMON_LINEAR_CUH
 
 #include "kernels/cuda/common/act.cuh"
+#include "kernels/cuda/common/trace.cuh"
+
+/* 64 bytes apart modulo 128, so that two tokens' 64-byte pieces never share banks. */
+#define ACT_STRIDE(k_tiles) ((k_tiles) * CUDA_PAGE_K * 2 + 64)
 
 /* A token tile of a task at work. */
 struct linear_tile {
     const struct cuda_task *task;
-    struct linear_plan plan;
     uint32_t k, k_tiles;
     uint32_t row0, n; /* token rows [row0, row0 + n) */
+    uint32_t tile;    /* tokens that partial sums have room for */
     char *act;
     float *partials;
 };
 
 /* ops_linear.cuh. The activations of a token row (of a logit row for the LM head): k floats. */
 DEV const float *op_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row);
-/* Before a tile's activations are looked at. */
-DEV void op_begin(const struct warp_context *c, const struct linear_tile *t);
 /* What finishing an item will need from memory, early. */
-DEV float2 op_prefetch(const struct warp_context *c, const struct linear_tile *t, uint32_t block,
-                       uint32_t r, uint32_t token);
+DEV float2 op_prefetch(const struct linear_tile *t, uint32_t block, uint32_t r, uint32_t token);
 /* The dot products of image rows r and r + 8 of a row block with a token of the tile. */
 DEV void op_finish(const struct warp_context *c, const struct linear_tile *t, uint32_t block,
                    uint32_t r, uint32_t token, float v0, float v1, float2 fetched);
-/* All results of a unit are in scratch, between two barriers. */
+/* All results of a unit are in scratch. */
 DEV void op_finish_unit(const struct warp_context *c, const struct linear_tile *t, uint32_t unit);
 
 /* One step pair of one page against one column of 8 tokens: chain 0 the even step, chain 1 the odd
@@ -51,7 +52,7 @@ DEV void mma_pair(float chains[2][4], const uint4 *page, uint32_t pair, uint32_t
 /* Partial sums of one row block for one column of 8 tokens, chains added. */
 DEV void store_partial(const struct linear_tile *t, const struct warp_context *c, uint32_t in_group,
                        uint32_t partial, uint32_t column, float chains[2][4]) {
-    uint32_t g = c->lane / 4, token = 8 * column + 2 * (c->lane % 4), stride = t->plan.tile;
+    uint32_t g = c->lane / 4, token = 8 * column + 2 * (c->lane % 4), stride = t->tile;
     float *dst = t->partials + ((in_group * PARTIALS + partial) * stride + token) * CUDA_PAGE_ROWS + g;
     if (token < stride) {
         dst[0] = chains[0][0] + chains[1][0];
@@ -67,8 +68,8 @@ DEV void store_partial(const struct linear_tile *t, const struct warp_context *c
 DEV void group_staged(struct warp_context *c, const struct linear_tile *t, uint32_t first,
                       uint32_t end) {
     /* Columns beyond the tile's tokens repeat its last one and are not stored. */
-    const uint32_t token = min(c->lane / 4, t->plan.tile - 1);
-    const char *act = t->act + token * t->plan.act_stride + (c->lane % 4) * 16;
+    const uint32_t token = min(c->lane / 4, t->tile - 1);
+    const char *act = t->act + token * ACT_STRIDE(t->k_tiles) + (c->lane % 4) * 16;
     for (uint32_t b = first; b < end; b++) {
         uint32_t partial = (c->warp - c->turn) % WARPS;
         if (partial < t->k_tiles) {
@@ -83,7 +84,7 @@ DEV void group_staged(struct warp_context *c, const struct linear_tile *t, uint3
             }
             store_partial(t, c, b - first, partial, 0, chains);
         }
-        c->turn = plan_turn(c->turn, t->k_tiles);
+        c->turn = turn_after(c->turn, t->k_tiles);
     }
 }
 
@@ -100,41 +101,40 @@ DEV uint4 load_direct(const float *row, const float *norm, uint32_t k, uint32_t 
     return make_uint4(even.x, even.y, odd.x, odd.y);
 }
 
-/* Row blocks [first, first + n), n <= GROUP, columns of 8 tokens, activations of a whole k-tile in
- * registers: for up to 16 tokens. rows[i]: this lane's token of column i. */
+/* n <= GROUP row blocks, columns of 8 tokens, activations of a whole k-tile in registers: for up to
+ * 16 tokens. rows[i]: this lane's token of column i. */
 template <int COLUMNS, int GROUP>
 DEV void group_resident(struct warp_context *c, const struct linear_tile *t,
                         const float *const *rows, const float *norm, uint32_t n) {
-    uint32_t partial = (c->warp - c->turn) % WARPS;
-    if (partial < t->k_tiles) {
-        float chains[GROUP][COLUMNS][2][4] = {};
-        for (uint32_t k = partial; k < t->k_tiles; k += PARTIALS) {
-            uint4 x[COLUMNS][CUDA_PAGE_K / 32];
+    const uint32_t partial = (c->warp - c->turn) % WARPS;
+    float chains[GROUP][COLUMNS][2][4] = {};
+    for (uint32_t k0 = 0; k0 < t->k_tiles; k0 += PARTIALS) {
+        const uint32_t k = (k0 + partial) * CUDA_PAGE_K;
+        uint4 x[COLUMNS][CUDA_PAGE_K / 32];
 #pragma unroll
-            for (int i = 0; i < COLUMNS; i++)
+        for (int i = 0; i < COLUMNS; i++)
 #pragma unroll
-                for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
-                    x[i][pair] = load_direct(rows[i], norm,
-                                             k * CUDA_PAGE_K + 32 * pair + 8 * (c->lane % 4), t->k);
+            for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
+                x[i][pair] = load_direct(rows[i], norm, k + 32 * pair + 8 * (c->lane % 4), t->k);
 #pragma unroll
-            for (int b = 0; b < GROUP; b++) {
-                if (b >= n) break;
-                const uint4 *page = page_acquire(c);
+        for (int b = 0; b < GROUP; b++) {
+            if (b >= n) break;
+            const uint4 *page = page_acquire(c);
+            if (k < t->k) { /* else a void page */
 #pragma unroll
                 for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
 #pragma unroll
                     for (int i = 0; i < COLUMNS; i++)
                         mma_pair(chains[b][i], page, pair, c->lane, x[i][pair]);
-                page_release(c);
             }
+            page_release(c);
         }
-#pragma unroll
-        for (int b = 0; b < GROUP; b++)
-#pragma unroll
-            for (int i = 0; i < COLUMNS; i++)
-                if (b < n) store_partial(t, c, b, partial, i, chains[b][i]);
     }
-    c->turn = plan_turn(c->turn, n * t->k_tiles);
+#pragma unroll
+    for (int b = 0; b < GROUP; b++)
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            if (b < n) store_partial(t, c, b, partial, i, chains[b][i]);
 }
 
 /* The same for more tokens: activations pass by 32 columns of k at a time, all pages of the group
@@ -143,93 +143,113 @@ template <int COLUMNS, int GROUP>
 DEV void group_passing(struct warp_context *c, const struct linear_tile *t,
                        const float *const *rows, const float *norm, uint32_t n) {
     static_assert(GROUP <= RING_DEPTH, "a warp holds the pages of a whole group");
-    uint32_t partial = (c->warp - c->turn) % WARPS;
-    if (partial < t->k_tiles) {
-        float chains[GROUP][COLUMNS][2][4] = {};
-        for (uint32_t k = partial; k < t->k_tiles; k += PARTIALS) {
-            const uint4 *page[GROUP];
-            uint32_t count = c->page;
+    const uint32_t partial = (c->warp - c->turn) % WARPS;
+    float chains[GROUP][COLUMNS][2][4] = {};
+    for (uint32_t k0 = 0; k0 < t->k_tiles; k0 += PARTIALS) {
+        const uint32_t k = (k0 + partial) * CUDA_PAGE_K;
+        const uint4 *page[GROUP];
+        uint32_t count = c->page;
 #pragma unroll
-            for (int b = 0; b < GROUP; b++) {
-                page[b] = page[0];
-                if (b >= n) break;
-                uint32_t slot = page_slot(c->warp, count);
-                barrier_wait_acquire_cta(&c->shared->page_full[slot], page_parity(count));
-                page[b] = (const uint4 *)(c->ring + slot * CUDA_PAGE_BYTES);
-                count = page_next(count);
-            }
-#pragma unroll 2
+        for (int b = 0; b < GROUP; b++) {
+            page[b] = page[0];
+            if (b >= n) break;
+            uint32_t slot = page_slot(c->warp, count);
+            barrier_wait_acquire_cta(&c->shared->page_full[slot], page_parity(count));
+            page[b] = (const uint4 *)(c->ring + slot * CUDA_PAGE_BYTES);
+            count = page_next(count);
+        }
+        if (k < t->k) {
+#pragma unroll 1
             for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
                 uint4 x[COLUMNS];
 #pragma unroll
                 for (int i = 0; i < COLUMNS; i++)
-                    x[i] = load_direct(rows[i], norm,
-                                       k * CUDA_PAGE_K + 32 * pair + 8 * (c->lane % 4), t->k);
+                    x[i] = load_direct(rows[i], norm, k + 32 * pair + 8 * (c->lane % 4), t->k);
 #pragma unroll
                 for (int b = 0; b < GROUP; b++)
 #pragma unroll
                     for (int i = 0; i < COLUMNS; i++)
                         if (b < n) mma_pair(chains[b][i], page[b], pair, c->lane, x[i]);
             }
-            for (int b = 0; b < n; b++) page_release(c);
         }
-#pragma unroll
-        for (int b = 0; b < GROUP; b++)
-#pragma unroll
-            for (int i = 0; i < COLUMNS; i++)
-                if (b < n) store_partial(t, c, b, partial, i, chains[b][i]);
+        for (int b = 0; b < n; b++) page_release(c);
     }
-    c->turn = plan_turn(c->turn, n * t->k_tiles);
+#pragma unroll
+    for (int b = 0; b < GROUP; b++)
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            if (b < n) store_partial(t, c, b, partial, i, chains[b][i]);
 }
 
-/* A group with activations read from L2 by each warp. */
-DEV void group_direct(struct warp_context *c, const struct linear_tile *t, const float *norm,
-                      uint32_t n) {
+/* A group with activations read from L2 by each warp. Returns the context's page count. A function of
+ * its own: its registers and its code stay away from those of few rows. */
+__device__ __noinline__ uint32_t group_direct(struct warp_context c, const struct linear_tile t,
+                                              uint32_t n) {
+    const float *norm = (const float *)t.task->norm;
     const float *rows[8];
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        rows[i] = op_row(c, t->task, t->row0 + min(8 * i + c->lane / 4, t->n - 1));
-    switch (t->plan.n_tiles8) {
-    case 1: group_resident<1, 4>(c, t, rows, norm, n); break;
-    case 2: group_resident<2, 2>(c, t, rows, norm, n); break;
-    case 4: group_passing<4, (RING_DEPTH >= 2 ? 2 : 1)>(c, t, rows, norm, n); break;
-    default: group_passing<8, 1>(c, t, rows, norm, n); break;
+        rows[i] = op_row(&c, t.task, t.row0 + min(8 * i + c.lane / 4, t.n - 1));
+    switch (t.task->columns) {
+    case 1: group_resident<1, 4>(&c, &t, rows, norm, n); break;
+    case 2: group_resident<2, 2>(&c, &t, rows, norm, n); break;
+    case 4: group_passing<4, (RING_DEPTH >= 2 ? 2 : 1)>(&c, &t, rows, norm, n); break;
+    default: group_passing<8, 1>(&c, &t, rows, norm, n); break;
     }
+    return c.page;
 }
 
 /* The sum over partials of image row r of a row block of the group, in order. */
 DEV float sum_partials(const struct linear_tile *t, uint32_t in_group, uint32_t token, uint32_t r) {
-    const uint32_t step = t->plan.tile * CUDA_PAGE_ROWS;
+    const uint32_t step = t->tile * CUDA_PAGE_ROWS;
     const float *p = t->partials + in_group * PARTIALS * step + token * CUDA_PAGE_ROWS + r;
-    const uint32_t n = min(t->k_tiles, (uint32_t)PARTIALS);
-    float sum = p[0];
-    for (uint32_t i = 1; i < n; i++) sum += p[i * step];
+    float v[PARTIALS];
+#pragma unroll
+    for (int i = 0; i < PARTIALS; i++) v[i] = i < t->k_tiles ? p[i * step] : 0;
+    float sum = v[0];
+#pragma unroll
+    for (int i = 1; i < PARTIALS; i++)
+        if (i < t->k_tiles) sum += v[i];
     return sum;
 }
 
-/* Everything between two barriers that turns partial sums into results. */
+/* Item i of a group: 8 rows r, then tokens, then row blocks. */
+struct item {
+    uint32_t in_group, r, token;
+};
+DEV struct item item_of(const struct linear_tile *t, uint32_t i) {
+    if (t->n == 1) return item{i / 8, i % 8, 0};
+    return item{i / 8 / t->n, i % 8, i / 8 % t->n};
+}
+
+/* Turns the group's partial sums into results. */
 DEV void group_finish(const struct warp_context *c, const struct linear_tile *t, uint32_t first,
                       uint32_t end, float2 fetched) {
-    uint32_t n_items = (end - first) * 8 * t->n;
+    const uint32_t n_items = (end - first) * 8 * t->n;
+#pragma unroll 1
     for (uint32_t i = c->thread; i < n_items; i += COMPUTE_THREADS) {
-        uint32_t r = i % 8, token = i / 8 % t->n, in_group = i / 8 / t->n;
-        if (i != c->thread) fetched = op_prefetch(c, t, first + in_group, r, token);
-        float v0 = sum_partials(t, in_group, token, r);
-        float v1 = sum_partials(t, in_group, token, r + 8);
-        op_finish(c, t, first + in_group, r, token, v0, v1, fetched);
+        const struct item m = item_of(t, i);
+        if (i != c->thread) fetched = op_prefetch(t, first + m.in_group, m.r, m.token);
+        float v0 = sum_partials(t, m.in_group, m.token, m.r);
+        float v1 = sum_partials(t, m.in_group, m.token, m.r + 8);
+        op_finish(c, t, first + m.in_group, m.r, m.token, v0, v1, fetched);
     }
 }
 
-/* Sums of squares and, when staged, the activations. Ends with a barrier. */
-DEV void tile_prepare(const struct warp_context *c, const struct linear_tile *t, const float *norm) {
-    if (t->plan.n_tiles8 == 0) {
+/* Sums of squares and, when staged, the activations. */
+DEV void tile_prepare(const struct warp_context *c, const struct linear_tile *t, const float *norm,
+                      const struct early *early) {
+    if (t->task->columns == 0) {
+#pragma unroll 1
         for (uint32_t i = 0; i < t->n; i++)
-            act_stage_row(c, op_row(c, t->task, t->row0 + i), norm, t->k, t->k_tiles * CUDA_PAGE_K,
-                          t->act + i * t->plan.act_stride, c->shared->warp_sum + i * WARPS);
+            act_stage_row(c, op_row(c, t->task, t->row0 + i), norm, early, t->k,
+                          t->k_tiles * CUDA_PAGE_K, t->act + i * ACT_STRIDE(t->k_tiles),
+                          c->shared->warp_sum + i * WARPS);
         sync_compute();
         if (norm != nullptr && c->thread < t->n)
             c->shared->inv_rms[c->thread] = inverse_rms(c->shared->warp_sum + c->thread * WARPS, t->k);
     } else if (norm != nullptr) {
+#pragma unroll 1
         for (uint32_t i = c->warp; i < t->n; i += WARPS) {
             float inv = rms_of_row(c, op_row(c, t->task, t->row0 + i), t->k);
             if (c->lane == 0) c->shared->inv_rms[i] = inv;
@@ -238,67 +258,68 @@ DEV void tile_prepare(const struct warp_context *c, const struct linear_tile *t,
     /* Whoever needs inv_rms reads it after the barrier that follows the first group's pages. */
 }
 
-/* A token tile of the whole task. */
-DEV void tile_run(struct warp_context *c, const struct linear_tile *t, const float *norm) {
-    op_begin(c, t);
-    tile_prepare(c, t, norm);
-    for (uint32_t b = t->plan.block0; b < t->plan.block1;) {
-        uint32_t end = plan_group_end(&t->plan, b);
+/* A token tile of the whole task. The last group's results are followed by no barrier. */
+DEV void tile_run(struct warp_context *c, const struct linear_tile *t, const struct early *early) {
+    const struct cuda_task *task = t->task;
+    const float *norm = (const float *)task->norm;
+    tile_prepare(c, t, norm, early);
+    if (c->thread == 0) trace(c->args, c->shared, CUDA_TRACE_STAGED, task->index);
+#pragma unroll 1
+    for (uint32_t b = task->block0; b < task->block1;) {
+        uint32_t end = walk_group_end(b, task->block1, task->group, task->unit_blocks);
         float2 fetched = make_float2(0, 0);
-        uint32_t i = c->thread;
-        if (i < (end - b) * 8 * t->n) 
-            fetched = op_prefetch(c, t, b + i / 8 / t->n, i % 8, i / 8 % t->n);
-        if (t->plan.n_tiles8 == 0)
+        if (c->thread < (end - b) * 8 * t->n) {
+            const struct item m = item_of(t, c->thread);
+            fetched = op_prefetch(t, b + m.in_group, m.r, m.token);
+        }
+        if (task->columns == 0)
             group_staged(c, t, b, end);
         else
-            group_direct(c, t, norm, end - b);
+            c->page = group_direct(*c, *t, end - b);
         sync_compute();
+        if (c->thread == 0) trace(c->args, c->shared, CUDA_TRACE_DOTS, task->index);
         group_finish(c, t, b, end, fetched);
-        sync_compute();
-        if (t->plan.unit_blocks != 0 && end % t->plan.unit_blocks == 0) {
-            op_finish_unit(c, t, end / t->plan.unit_blocks - 1);
+        if (task->unit_blocks != 0 && end % task->unit_blocks == 0) {
             sync_compute();
+            op_finish_unit(c, t, end / task->unit_blocks - 1);
         }
         b = end;
+        if (b < task->block1) sync_compute();
     }
 }
 
 /* A tile whose rows are all beyond the iteration's: its pages come all the same. */
-DEV void tile_skip(struct warp_context *c, const struct linear_plan *p, uint32_t k_tiles) {
-    for (uint32_t b = p->block0; b < p->block1;) {
-        uint32_t end = plan_group_end(p, b);
-        for (uint32_t i = b; i < end; i++) {
-            uint32_t turn = p->n_tiles8 == 0 ? plan_turn(c->turn, (i - b) * k_tiles) : c->turn;
-            for (uint32_t k = (c->warp - turn) % WARPS; k < k_tiles; k += PARTIALS) {
-                page_acquire(c);
-                page_release(c);
-            }
-        }
-        c->turn = plan_turn(c->turn, (end - b) * k_tiles);
-        b = end;
+DEV void tile_skip(struct warp_context *c, const struct cuda_task *task) {
+    uint32_t n_blocks = task->block1 - task->block0, n = n_blocks * task->k_tiles;
+    if (task->columns != 0) n = n_blocks * ceil_div(task->k_tiles, PARTIALS) * PARTIALS;
+    for (uint32_t i = (c->warp - c->turn) % WARPS; i < n; i += WARPS) {
+        page_acquire(c);
+        page_release(c);
     }
+    c->turn = turn_after(c->turn, n);
 }
 
 /* The task: its token rows, as far as the iteration has them (n_rows), tile by tile. */
-DEV void linear_run(struct warp_context *c, const struct cuda_task *task, uint32_t n_rows) {
+DEV void linear_run(struct warp_context *c, const struct cuda_task *task, uint32_t n_rows,
+                    uint32_t unit_rows, const struct early *early) {
     struct linear_tile t;
     t.task = task;
-    t.plan = plan_linear(task->kind, task->unit0, task->unit1, task->row1 - task->row0,
-                         task->k_tiles);
     t.k = task->k;
     t.k_tiles = task->k_tiles;
-    t.act = c->scratch + t.plan.unit_bytes;
-    uint32_t act_bytes = t.plan.n_tiles8 == 0 ? t.plan.tile * t.plan.act_stride : 0;
-    t.partials = (float *)(t.act + act_bytes);
-    for (uint32_t row = task->row0; row < task->row1; row += t.plan.tile) {
-        uint32_t end = min(min(row + t.plan.tile, task->row1), n_rows);
+    t.tile = task->tile;
+    t.act = c->scratch + 4 * unit_rows * t.tile;
+    t.partials = (float *)(t.act + (task->columns == 0 ? t.tile * ACT_STRIDE(t.k_tiles) : 0));
+#pragma unroll 1
+    for (uint32_t row = task->row0; row < task->row1; row += t.tile) {
+        uint32_t end = min(min(row + t.tile, task->row1), n_rows);
         if (row >= end) {
-            tile_skip(c, &t.plan, t.k_tiles);
+            tile_skip(c, task);
             continue;
         }
+        if (row != task->row0) sync_compute();
         t.row0 = row;
         t.n = end - row;
-        tile_run(c, &t, (const float *)task->norm);
+        tile_run(c, &t, early);
     }
 }
 

@@ -14,8 +14,7 @@ DEV float not_nan(float v) { return v == v ? v : -INFINITY; }
 
 /* The activations of a logit row. */
 DEV const float *lm_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
-    uint32_t at = (uint32_t)load_index_l2(c->shared->batch.rows.logit_row + row);
-    return (const float *)task->in + (uint64_t)at * QN_HIDDEN;
+    return (const float *)task->in + (uint64_t)row_of_logits(c->shared, row) * QN_HIDDEN;
 }
 
 /* scratch: [tile tokens][LM_BLOCK] */

@@ -8,154 +8,175 @@
  * the same variant (`guessing`). If another variant is published, it tells the compute warps how
  * many pages each must drop.
  *
- * All lanes of the warp run this together.
+ * The inner loop decides how fast a block can stream: one thread, some tens of instructions a page.
+ * (Before sm_90 all lanes of the warp run it together and copy 16 bytes each.)
  */
 #ifndef QN_CUDA_COMMON_LOADER_CUH
 #define QN_CUDA_COMMON_LOADER_CUH
 
-#include "kernels/cuda/common/plan.cuh"
+#include "kernels/cuda/common/walk.cuh"
+
+#define VARIANT_MASK ((1u << RT_VARIANT_BITS) - 1)
 
 struct loader {
-    struct warp_context c;
-    uint32_t counts;     /* per compute warp, 4 bits: pages issued modulo 2 * RING_DEPTH */
-    uint32_t guessed;    /* per compute warp, 4 bits: pages issued while guessing */
-    uint64_t in_flight;  /* the last pages issued, 6 bits each: slot | parity << 5 */
-    uint32_t n_issued;   /* up to CUDA_MAX_FLIGHT */
-    uint32_t published;  /* iteration whose list it works on */
+    const struct cuda_args *args;
+    struct block_shared *shared;
+    char *ring;
+    uint32_t lane;
+    uint32_t flight;
+    uint32_t slot, parity;               /* of the next page */
+    uint32_t oldest, oldest_parity;      /* of the oldest page under way */
+    uint32_t n_flying;
+    uint32_t guess_turn, n_guessed;      /* warp of the first page that was guessed; how many */
+    uint32_t published;                  /* iteration whose list it works on */
     bool guessing, quit, wrong;
 };
 
-DEV uint32_t nibble(uint32_t word, uint32_t i) { return word >> (4 * i) & 15; }
+/* A word of shared memory, the same for all lanes that take part. */
+DEV uint32_t loader_read(const uint32_t *p) {
+    uint32_t v = shared_load_volatile(p);
+    return LOADER_LANES == 1 ? v : __shfl_sync(~0u, v, 0);
+}
 
-/* A word of shared memory as lane 0 sees it: the same for the whole warp. */
-DEV uint32_t loader_read(const uint32_t *p) { return __shfl_sync(~0u, shared_load_volatile(p), 0); }
+DEV bool loader_test(uint64_t *barrier, uint32_t parity) {
+    bool done = barrier_test_acquire_cta(barrier, parity);
+    return LOADER_LANES == 1 ? done : __all_sync(~0u, done);
+}
 
 /* Takes note of a newly published iteration; decides a guess. */
 DEV void loader_enter(struct loader *l, uint32_t published) {
-    uint32_t mask = (1u << RT_VARIANT_BITS) - 1;
-    l->wrong = l->guessing && (published & mask) != (l->published & mask);
+    l->wrong = l->guessing && (published & VARIANT_MASK) != (l->published & VARIANT_MASK);
     l->guessing = false;
     l->published = published;
-    if (l->c.lane == 0) shared_store_volatile(&l->c.shared->seen, published);
+    if (l->lane == 0) shared_store_volatile(&l->shared->seen, published);
 }
 
 /* Looks for news while waiting: told to leave, or the guess is decided. */
 DEV void loader_look(struct loader *l) {
-    if (loader_read(&l->c.shared->quit)) l->quit = true;
+    if (loader_read(&l->shared->quit)) l->quit = true;
     if (!l->guessing) return;
-    uint32_t published = loader_read(&l->c.shared->published);
+    uint32_t published = loader_read(&l->shared->published);
     if (published != l->published) loader_enter(l, published);
 }
 
-/* Waits until the slot is free; false: something happened instead. */
-DEV bool loader_wait_empty(struct loader *l, uint32_t slot, uint32_t parity) {
-    uint64_t *empty = &l->c.shared->page_empty[slot];
-    /* The first lap's wait is for the phase before the first, which counts as complete. */
-    while (!__all_sync(~0u, barrier_test_acquire_cta(empty, parity ^ 1))) {
-        loader_look(l);
-        if (l->quit || l->wrong) return false;
-    }
-    return true;
+/* The slot after this one. */
+DEV void loader_step(uint32_t *slot, uint32_t *parity) {
+    if (++*slot < RING_PAGES) return;
+    *slot = 0;
+    *parity ^= 1;
 }
 
-/* Keeps at most `flight` pages under way. */
-DEV void loader_wait_flight(struct loader *l) {
-    uint32_t flight = l->c.args->flight;
-    if (l->n_issued < flight) return;
-    uint32_t oldest = (uint32_t)(l->in_flight >> (6 * (flight - 1))) & 63;
-    barrier_wait_acquire_cta(&l->c.shared->page_full[oldest & 31], oldest >> 5);
-    __syncwarp();
-}
-
-/* Requests one page for a compute warp. */
-DEV bool loader_issue(struct loader *l, const char *src, uint32_t warp) {
-    uint32_t count = nibble(l->counts, warp), slot = page_slot(warp, count);
+/* Waits for room; false: something happened instead. */
+DEV bool loader_wait_empty(struct loader *l) {
+    uint64_t *empty = &l->shared->page_empty[l->slot];
     if (l->guessing) {
         loader_look(l);
         if (l->quit || l->wrong) return false;
+        l->n_guessed += l->guessing;
     }
-    if (!loader_wait_empty(l, slot, page_parity(count))) return false;
-    loader_wait_flight(l);
-    page_copy_evict_first(l->c.ring + slot * CUDA_PAGE_BYTES, src, CUDA_PAGE_BYTES,
-                          &l->c.shared->page_full[slot], l->c.lane);
-    l->in_flight = l->in_flight << 6 | slot | page_parity(count) << 5;
-    l->n_issued = min(l->n_issued + 1, (uint32_t)CUDA_MAX_FLIGHT);
-    l->counts += (page_next(count) - count) << (4 * warp);
-    if (l->guessing) l->guessed += 1u << (4 * warp);
-    return true;
-}
-
-/* One group of row blocks in the order of plan.cuh. */
-DEV bool loader_group(struct loader *l, const struct linear_plan *p, const char *image,
-                      uint32_t first, uint32_t end, uint32_t k_tiles) {
-    uint32_t step = p->n_tiles8 == 0 ? k_tiles : PARTIALS;
-    for (uint32_t k0 = 0; k0 < k_tiles; k0 += step)
-        for (uint32_t b = first; b < end; b++) {
-            uint32_t turn = p->n_tiles8 == 0 ? plan_turn(l->c.turn, (b - first) * k_tiles)
-                                             : l->c.turn;
-            const char *src = image + ((uint64_t)b * k_tiles + k0) * CUDA_PAGE_BYTES;
-            for (uint32_t k = k0; k < min(k0 + step, k_tiles); k++, src += CUDA_PAGE_BYTES)
-                if (!loader_issue(l, src, (turn + k) % WARPS)) return false;
+    /* The first lap waits for the phase before the first, which counts as complete. */
+    while (!loader_test(empty, l->parity ^ 1)) {
+        loader_look(l);
+        if (l->quit || l->wrong) {
+            if (l->wrong) l->n_guessed--;
+            return false;
         }
-    l->c.turn = plan_turn(l->c.turn, (end - first) * k_tiles);
+    }
+    if (l->n_flying == l->flight) {
+        while (!loader_test(&l->shared->page_full[l->oldest], l->oldest_parity)) {
+        }
+        loader_step(&l->oldest, &l->oldest_parity);
+    } else {
+        l->n_flying++;
+    }
     return true;
 }
 
-/* What the loader needs to know of a task; lane i of the warp holds the i-th of 32. */
+/* Requests n pages that lie one after the other. */
+DEV bool loader_issue(struct loader *l, const char *src, uint32_t n) {
+    for (; n > 0; n--, src += CUDA_PAGE_BYTES) {
+        if (!loader_wait_empty(l)) return false;
+        page_copy_evict_first(l->ring + l->slot * CUDA_PAGE_BYTES, src, CUDA_PAGE_BYTES,
+                              &l->shared->page_full[l->slot], l->lane);
+        loader_step(&l->slot, &l->parity);
+    }
+    return true;
+}
+
+DEV bool loader_issue_void(struct loader *l, uint32_t n) {
+    for (; n > 0; n--) {
+        if (!loader_wait_empty(l)) return false;
+        page_copy_nothing(&l->shared->page_full[l->slot], l->lane);
+        loader_step(&l->slot, &l->parity);
+    }
+    return true;
+}
+
+/* What the loader needs to know of a task. */
 struct loader_task {
     const char *image;
-    uint32_t kind, unit0, unit1, rows, k_tiles;
+    uint32_t kind, block0, block1, rows, k_tiles;
+    uint32_t tile, group, columns, unit_blocks;
 };
 
-DEV struct loader_task loader_fetch(const struct loader *l, uint32_t index, uint32_t end) {
-    struct loader_task t = {};
-    if (index >= end) return t;
-    const struct cuda_task *task = &l->c.args->tasks[l->c.args->rt.aot[index]];
-    t.kind = task->kind;
-    t.image = (const char *)task->w;
-    t.unit0 = task->unit0;
-    t.unit1 = task->unit1;
-    t.rows = task->row1 - task->row0;
-    t.k_tiles = task->k_tiles;
+DEV struct loader_task loader_fetch(const struct loader *l, uint32_t index) {
+    const struct cuda_task *from = &l->args->tasks[index];
+    struct loader_task t;
+    t.image = (const char *)from->w;
+    t.kind = from->kind;
+    t.block0 = from->block0;
+    t.block1 = from->block1;
+    t.rows = from->row1 - from->row0;
+    t.k_tiles = from->k_tiles;
+    uint32_t walk = *(const uint32_t *)&from->tile;
+    t.tile = walk & 255;
+    t.group = walk >> 8 & 255;
+    t.columns = walk >> 16 & 255;
+    t.unit_blocks = walk >> 24;
     return t;
 }
 
-DEV struct loader_task loader_broadcast(const struct loader_task *t, uint32_t lane) {
-    struct loader_task r;
-    r.image = (const char *)__shfl_sync(~0u, (uint64_t)t->image, lane);
-    r.kind = __shfl_sync(~0u, t->kind, lane);
-    r.unit0 = __shfl_sync(~0u, t->unit0, lane);
-    r.unit1 = __shfl_sync(~0u, t->unit1, lane);
-    r.rows = __shfl_sync(~0u, t->rows, lane);
-    r.k_tiles = __shfl_sync(~0u, t->k_tiles, lane);
-    return r;
-}
-
-DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
-    struct linear_plan p = plan_linear(t->kind, t->unit0, t->unit1, t->rows, t->k_tiles);
-    for (uint32_t row = 0; row < t->rows; row += p.tile)
-        for (uint32_t b = p.block0; b < p.block1;) {
-            uint32_t end = plan_group_end(&p, b);
-            if (!loader_group(l, &p, t->image, b, end, t->k_tiles)) return false;
-            b = end;
+/* One group of row blocks whose activations the warps read directly. */
+DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t first, uint32_t end) {
+    for (uint32_t k = 0; k < t->k_tiles; k += PARTIALS)
+        for (uint32_t b = first; b < end; b++) {
+            const char *src = t->image + ((uint64_t)b * t->k_tiles + k) * CUDA_PAGE_BYTES;
+            uint32_t n = min(t->k_tiles - k, (uint32_t)PARTIALS);
+            if (!loader_issue(l, src, n) || !loader_issue_void(l, PARTIALS - n)) return false;
         }
     return true;
 }
 
-/* The whole list of the published iteration's variant. */
-DEV bool loader_list(struct loader *l) {
-    const struct rt *rt = &l->c.args->rt;
-    uint32_t variant = l->published & ((1u << RT_VARIANT_BITS) - 1);
-    const struct prog_list list = rt->lists[variant * rt->n_workers + blockIdx.x];
-    uint32_t end = list.first + list.n;
-    struct loader_task next = loader_fetch(l, list.first + l->c.lane, end);
-    for (uint32_t i = list.first; i < end; i += 32) {
-        struct loader_task held = next;
-        next = loader_fetch(l, i + 32 + l->c.lane, end);
-        for (uint32_t k = 0; k < 32 && i + k < end; k++) {
-            struct loader_task t = loader_broadcast(&held, k);
-            if (kind_has_weights(t.kind) && !loader_task_pages(l, &t)) return false;
+DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
+    for (uint32_t row = 0; row < t->rows; row += t->tile) {
+        if (t->columns == 0) { /* all of them in the image's own order */
+            const char *src = t->image + (uint64_t)t->block0 * t->k_tiles * CUDA_PAGE_BYTES;
+            if (!loader_issue(l, src, (t->block1 - t->block0) * t->k_tiles)) return false;
+            continue;
         }
+        for (uint32_t b = t->block0; b < t->block1;) {
+            uint32_t end = walk_group_end(b, t->block1, t->group, t->unit_blocks);
+            if (!loader_group(l, t, b, end)) return false;
+            b = end;
+        }
+    }
+    return true;
+}
+
+/* The whole list of the published iteration's variant. Descriptors are read a task ahead, their
+ * indices two. */
+DEV bool loader_list(struct loader *l) {
+    const struct rt *rt = &l->args->rt;
+    const struct prog_list list = rt->lists[(l->published & VARIANT_MASK) * rt->n_workers + blockIdx.x];
+    if (list.n == 0) return true;
+    const uint32_t *aot = rt->aot + list.first;
+    struct loader_task next = loader_fetch(l, aot[0]);
+    uint32_t next_index = aot[min(1u, list.n - 1)];
+    for (uint32_t i = 0; i < list.n; i++) {
+        struct loader_task t = next;
+        next = loader_fetch(l, next_index);
+        next_index = aot[min(i + 2, list.n - 1)];
+        if (kind_has_weights(t.kind) && !loader_task_pages(l, &t)) return false;
     }
     return true;
 }
@@ -165,35 +186,39 @@ DEV void loader_wait_iteration(struct loader *l) {
     uint32_t published = l->published;
     while (!l->quit && published == l->published) {
         pause_ns(20);
-        l->quit = loader_read(&l->c.shared->quit) != 0;
-        published = loader_read(&l->c.shared->published);
+        l->quit = loader_read(&l->shared->quit) != 0;
+        published = loader_read(&l->shared->published);
     }
     if (published != l->published) loader_enter(l, published);
 }
 
 /* A wrong guess: the pages that are under way belong to nobody. */
 DEV void loader_drop(struct loader *l) {
-    struct block_shared *s = l->c.shared;
-    if (l->c.lane < WARPS) s->drop[l->c.lane] = nibble(l->guessed, l->c.lane);
-    __syncwarp();
-    if (l->c.lane == 0) barrier_arrive_release_cta(&s->drop_ready);
+    struct block_shared *s = l->shared;
+    if (l->lane == 0) {
+        for (uint32_t w = 0; w < WARPS; w++)
+            s->drop[w] = (l->n_guessed + WARPS - 1 - (w + WARPS - l->guess_turn) % WARPS) / WARPS;
+        s->drop_turn = l->slot % WARPS;
+        barrier_arrive_release_cta(&s->drop_ready);
+    }
     l->wrong = false;
-    l->guessed = 0;
-    l->c.turn = 0;
 }
 
 /* No copy may land after the block is gone. */
 DEV void loader_drain(struct loader *l) {
-    uint32_t n = min(l->n_issued, l->c.args->flight);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t page = (uint32_t)(l->in_flight >> (6 * i)) & 63;
-        barrier_wait_acquire_cta(&l->c.shared->page_full[page & 31], page >> 5);
+    for (; l->n_flying > 0; l->n_flying--) {
+        barrier_wait_acquire_cta(&l->shared->page_full[l->oldest], l->oldest_parity);
+        loader_step(&l->oldest, &l->oldest_parity);
     }
 }
 
-DEV void loader_main(const struct warp_context *context, uint32_t resume) {
+DEV void loader_main(const struct warp_context *c, uint32_t resume) {
     struct loader l = {};
-    l.c = *context;
+    l.args = c->args;
+    l.shared = c->shared;
+    l.ring = c->ring;
+    l.lane = c->lane;
+    l.flight = min(c->args->flight, (uint32_t)RING_PAGES - 1);
     l.published = resume;
     loader_wait_iteration(&l);
     while (!l.quit) {
@@ -205,11 +230,13 @@ DEV void loader_main(const struct warp_context *context, uint32_t resume) {
             continue;
         }
         /* What was streamed belongs to the published iteration. */
-        l.guessed = 0;
-        if (l.c.args->speculate)
+        if (l.args->speculate) {
             l.guessing = true;
-        else
+            l.guess_turn = l.slot % WARPS;
+            l.n_guessed = 0;
+        } else {
             loader_wait_iteration(&l);
+        }
     }
     loader_drain(&l);
 }

@@ -62,12 +62,7 @@ DEV const float *op_row(const struct warp_context *c, const struct cuda_task *ta
     return (const float *)task->in + (uint64_t)row * task->k;
 }
 
-DEV void op_begin(const struct warp_context *c, const struct linear_tile *t) {
-    if (t->task->kind == OP_QKV) qkv_begin(c, t);
-}
-
-DEV float2 op_prefetch(const struct warp_context *, const struct linear_tile *t, uint32_t block,
-                       uint32_t r, uint32_t token) {
+DEV float2 op_prefetch(const struct linear_tile *t, uint32_t block, uint32_t r, uint32_t token) {
     if (t->task->kind == OP_LINEAR) return linear_prefetch(t, block, r, token);
     return make_float2(0, 0);
 }
@@ -89,9 +84,17 @@ DEV void op_finish_unit(const struct warp_context *c, const struct linear_tile *
         lm_finish_unit(c, t, unit);
 }
 
-DEV void run_linear(struct warp_context *c, const struct cuda_task *task) {
+/* Before the task's event is activated: constants only. */
+DEV void early_linear(const struct warp_context *c, const struct cuda_task *task, struct early *e) {
+    if (task->norm != 0 && task->columns == 0) early_norm(c, task, e);
+    if (task->kind == OP_QKV) qkv_early(c, task);
+}
+
+DEV void run_linear(struct warp_context *c, const struct cuda_task *task, const struct early *e) {
     const struct rt_rows *rows = &c->shared->batch.rows;
-    linear_run(c, task, task->kind == OP_LM_HEAD ? rows->n_logit_rows : rows->n_rows);
+    uint32_t n_rows = task->kind == OP_LM_HEAD ? rows->n_logit_rows : rows->n_rows;
+    uint32_t unit_rows = task->kind == OP_LM_HEAD ? LM_BLOCK : task->kind == OP_QKV ? QN_HEAD_DIM : 0;
+    linear_run(c, task, n_rows, unit_rows, e);
 }
 
 #endif

@@ -11,15 +11,6 @@
 /* RoPE pairs per lane */
 #define LANE_PAIRS ((HALF_DIM + 31) / 32)
 
-/* Where the tile's tokens stand, into shared memory; read after many barriers. */
-DEV void qkv_begin(const struct warp_context *c, const struct linear_tile *t) {
-    if (c->thread >= t->n) return;
-    const struct rt_batch *b = &c->shared->batch;
-    uint32_t row = t->row0 + c->thread, position = row_position(b, row);
-    c->shared->place[c->thread].position = position;
-    c->shared->place[c->thread].kv_row = kv_row(b, row_slot(b, row), position);
-}
-
 /* scratch: [tile tokens][head_dim] */
 DEV float *qkv_head(const struct warp_context *c, uint32_t token) {
     return (float *)c->scratch + token * QN_HEAD_DIM;
@@ -64,7 +55,8 @@ DEV void qkv_finish_token(const struct warp_context *c, const struct linear_tile
                           uint32_t token) {
     const float *y = qkv_head(c, token);
     const bool is_query = unit < QN_N_HEADS, is_value = unit >= QN_N_HEADS + QN_N_KV_HEADS;
-    const struct row_place place = c->shared->place[token];
+    const uint32_t position = row_position(c->shared, t->row0 + token);
+    const uint32_t kv_row_of_token = is_query ? 0 : row_kv_row(c->shared, t->row0 + token);
     float inv = 1;
 #if QN_QK_NORM
     float squares = 0;
@@ -76,7 +68,7 @@ DEV void qkv_finish_token(const struct warp_context *c, const struct linear_tile
     inv = 1.0f / sqrtf(warp_sum(squares) / (float)QN_HEAD_DIM + RMS_EPS);
     const float *norm = (const float *)(is_query ? t->task->more : t->task->more2);
 #endif
-    const uint64_t angle = (uint64_t)place.position * HALF_DIM;
+    const uint64_t angle = (uint64_t)position * HALF_DIM;
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++) {
         uint32_t i = c->lane + 32 * u;
@@ -96,9 +88,27 @@ DEV void qkv_finish_token(const struct warp_context *c, const struct linear_tile
         if (is_query)
             qkv_store_query(t, unit, token, i, a, b);
         else
-            qkv_store_kv(t, unit - QN_N_HEADS, place.kv_row, i, a, b);
+            qkv_store_kv(t, unit - QN_N_HEADS, kv_row_of_token, i, a, b);
     }
     (void)inv;
+}
+
+/* The constants that the first unit's first token will need, into L1. */
+DEV void qkv_early(const struct warp_context *c, const struct cuda_task *task) {
+    const uint64_t angle = (uint64_t)row_position(c->shared, task->row0) * HALF_DIM;
+    if (c->warp != 0) return;
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        uint32_t i = c->lane + 32 * u;
+        if (i >= HALF_DIM) break;
+        touch(c->args->rope_cos + angle + i);
+        touch(c->args->rope_sin + angle + i);
+#if QN_QK_NORM
+        const float *norm = (const float *)(task->unit0 < QN_N_HEADS ? task->more : task->more2);
+        touch(norm + i);
+        touch(norm + i + HALF_DIM);
+#endif
+    }
 }
 
 DEV void qkv_finish_unit(const struct warp_context *c, const struct linear_tile *t, uint32_t unit) {

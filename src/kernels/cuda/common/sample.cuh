@@ -356,7 +356,7 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
     const struct rt_batch *b = &c->shared->batch;
     const float *logits = (const float *)task->in + (uint64_t)row * QN_VOCAB;       /* [L, V] */
     const float *part = (const float *)task->more + (uint64_t)row * LM_PARTS * 2; /* [L, n, 2] */
-    const uint32_t slot_idx = row_slot(b, (uint32_t)load_index_l2(b->rows.logit_row + row));
+    const uint32_t slot_idx = row_slot(c->shared, row_of_logits(c->shared, row));
     /* Slots change between iterations and were written by other blocks: not through L1. */
     const volatile struct rt_slot *from = &b->slots[slot_idx];
     struct rt_slot slot = {};
@@ -385,9 +385,15 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
     append_token(b, slot_idx, (int32_t)token, logprob);
 }
 
-DEV void run_sample(struct warp_context *c, const struct cuda_task *task) {
-    uint32_t end = min(task->row1, c->shared->batch.rows.n_logit_rows);
-    for (uint32_t row = task->row0; row < end; row++) sample_row(c, task, row);
+/* Runs once an iteration and is long: not among the code that every layer runs. */
+__device__ __noinline__ void run_sample(const struct warp_context context,
+                                        const struct cuda_task *task) {
+    const struct warp_context c = context;
+    uint32_t end = min(task->row1, c.shared->batch.rows.n_logit_rows);
+    for (uint32_t row = task->row0; row < end; row++) {
+        if (row != task->row0) sync_compute();
+        sample_row(&c, task, row);
+    }
 }
 
 #endif

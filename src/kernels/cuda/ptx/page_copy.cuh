@@ -2,7 +2,7 @@
  *
  * sm_90 and later: one bulk copy issued by lane 0. Before that: 16-byte asynchronous copies by the
  * whole warp. Either way the barrier's phase completes when all bytes have landed; the barrier was
- * initialised with page_copy_arrivals(). All lanes of the warp call it together.
+ * initialised with page_copy_arrivals(). LOADER_LANES lanes of the warp call it together.
  */
 #ifndef QN_CUDA_PTX_PAGE_COPY_CUH
 #define QN_CUDA_PTX_PAGE_COPY_CUH
@@ -27,7 +27,22 @@ DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint6
                  : "memory");
 }
 
+/* The phase completes without a copy. */
+DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
+    if (lane == 0) barrier_arrive_release_cta(full);
+}
+
+/* Lanes of the loader warp that take part. */
+#define LOADER_LANES 1
+
 #else
+
+#define LOADER_LANES 32
+
+DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
+    (void)lane;
+    barrier_arrive_release_cta(full);
+}
 
 DEV uint32_t page_copy_arrivals(void) { return 32; }
 
