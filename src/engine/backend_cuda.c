@@ -297,6 +297,11 @@ static int fill_memory(struct diag *d, struct backend_instance *i) {
 
 /* ---- weights ---- */
 
+static void progress(const struct backend_config *config, const char *stage, uint64_t done,
+                     uint64_t total) {
+    if (config->progress != NULL) config->progress(config->progress_user, stage, done, total);
+}
+
 static int upload_weight(struct diag *d, struct backend_instance *i, struct cuda_upload *u,
                          const struct weights *weights, uint64_t k) {
     const struct prog_weight *w = &PROG(i->program, WEIGHT)[k];
@@ -310,17 +315,21 @@ static int upload_weight(struct diag *d, struct backend_instance *i, struct cuda
 }
 
 static int upload_all(struct diag *d, struct backend_instance *i, struct cuda_upload *u,
-                      const struct weights *weights) {
+                      const struct weights *weights, const struct backend_config *config) {
+    uint64_t n = i->program->section[SECTION_WEIGHT].count;
     TRY(cuda_upload_open(d, i->api, i->module, i->stream, i->blocks[BLOCK_WEIGHTS], weights != NULL,
                          u));
-    for (uint64_t k = 0; k < i->program->section[SECTION_WEIGHT].count; k++)
+    for (uint64_t k = 0; k < n; k++) {
+        progress(config, "weights", k, n);
         TRY(upload_weight(d, i, u, weights, k));
+    }
     return cuda_upload_finish(d, u);
 }
 
-static int load_weights(struct diag *d, struct backend_instance *i, const struct weights *weights) {
+static int load_weights(struct diag *d, struct backend_instance *i, const struct weights *weights,
+                        const struct backend_config *config) {
     struct cuda_upload u = {0};
-    int rc = upload_all(d, i, &u, weights);
+    int rc = upload_all(d, i, &u, weights, config);
     cuda_upload_close(&u);
     return rc;
 }
@@ -349,13 +358,15 @@ static int open_stages(struct diag *d, struct backend_instance *i, const struct 
     TRY(open_context(d, i));
     CU(d, i->api, cuStreamCreate, &i->stream, CU_STREAM_NON_BLOCKING);
     i->stats.seconds_context = lap(&t);
+    progress(config, "kernels", 0, 0); /* the first start of a model compiles: many seconds */
     TRY(open_kernels(d, i));
     i->stats.seconds_image = lap(&t);
+    progress(config, "memory", 0, 0);
     TRY(check_free(d, i));
     TRY(take_memory(d, i));
     TRY(fill_memory(d, i));
     i->stats.seconds_memory = lap(&t);
-    TRY(load_weights(d, i, weights));
+    TRY(load_weights(d, i, weights, config));
     i->stats.seconds_weights = lap(&t);
     return start_run(d, i);
 }

@@ -192,6 +192,8 @@ static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_para
     e->info.seconds_weights = lap(&t);
     progress(p, "memory");
     TRY(open_trace(d, e, p, &plan));
+    plan.config.progress = p->progress;
+    plan.config.progress_user = p->progress_user;
     TRY(e->backend->open(d, e->program, e->weights, &plan.config, &e->instance));
     e->info.seconds_memory = lap(&t);
     e->info.seconds_total = now_s() - start;
