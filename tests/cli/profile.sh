@@ -1,0 +1,32 @@
+# profile.sh - `quern profile`: the account adds up, as text, JSON and a page.
+. tests/cli/common.bash
+
+run 0 profile $TINY --threads 2 --output-len 24 --format json --html "$T/page.html" --trace "$T/t"
+check 'abs(sum(p["us"] for p in o[0]["operators"]) + o[0]["wait_us"] + o[0]["hand_over_us"] + o[0]["boundary_us"] - o[0]["iteration_us"]) < 0.02 * o[0]["iteration_us"]'
+check 'len(o[0]["losses"]) == 5 and o[0]["losses"][0]["us"] >= o[0]["losses"][4]["us"] > 0'
+check 'abs(o[0]["bytes"] / o[0]["floor_us"] * 1e-3 - o[0]["read_floor_gb_s"]) < 0.01 * o[0]["read_floor_gb_s"]'
+check 'o[0]["critical_path"]["n_tasks"] == len(o[0]["critical_path"]["tasks"]) > 20'
+check 'o[0]["trace"]["dropped"] == 0 and o[0]["trace"]["ns_per_record"] < 1000'
+[ -s "$T/t" ] || die "no trace"
+python3 - "$T/page.html" <<'PY' || die "the page"
+import json, re, sys
+page = open(sys.argv[1], encoding="utf-8").read()
+assert "@@" not in page and "http" not in page
+data = json.loads(re.search(r"const data = (\{.*?\});\nconst A", page, re.S).group(1))
+runs = data["runs"]
+assert len(runs) % 5 == 0 and len(runs) > 500
+for i in range(0, len(runs), 5):
+    assert str(runs[i]) in data["tasks"] and runs[i + 1] < data["account"]["n_workers"]
+    it = data["iters"][runs[i + 2]]
+    assert it[2] <= runs[i + 3] <= runs[i + 4] <= it[3] + 1e-3
+PY
+run 0 profile $TINY --threads 2 --output-len 8 --batch-size 3
+out_says "the largest losses"
+out_says "critical path"
+mkdir "$T/dummy" && cp $TINY/config.json "$T/dummy"
+run 0 profile "$T/dummy" --load-format dummy --output-len 8 --format json
+
+refused 2 "output-len" profile $TINY --output-len 1
+refused 2 "one size at a time" profile $TINY --batch-size 1,2
+refused 1 "no/such/folder" profile $TINY --output-len 4 -q --trace /no/such/folder/x
+exit 0
