@@ -155,8 +155,12 @@ static int check_resident(struct diag *d, const struct backend_instance *i, uint
                 i->device.name, i->program->n_workers, most, per_sm, i->device.n_sms);
 }
 
+static uint32_t compute_capability(const struct backend_instance *i) {
+    return (uint32_t)(i->device.major * 10 + i->device.minor);
+}
+
 static uint32_t shared_bytes(const struct backend_instance *i) {
-    return cuda_shared_bytes((uint32_t)(i->device.major * 10 + i->device.minor));
+    return cuda_shared_bytes(compute_capability(i));
 }
 
 static int open_kernels(struct diag *d, struct backend_instance *i) {
@@ -234,7 +238,8 @@ static int fill_tasks(struct diag *d, struct backend_instance *i) {
     struct cuda_bases bases = {.weights = i->blocks[BLOCK_WEIGHTS],
                                .workspace = i->blocks[BLOCK_WORKSPACE],
                                .kv = i->blocks[BLOCK_KV],
-                               .kv_layer_bytes = i->plan.kv_layer_bytes};
+                               .kv_layer_bytes = i->plan.kv_layer_bytes,
+                               .cc = compute_capability(i)};
     struct cuda_task *tasks = calloc(1, i->plan.task_bytes);
     if (tasks == NULL) return fail_nomem(d, i->plan.task_bytes, "the task table");
     cuda_tables_fill(i->program, i->plan.places, &bases, tasks);
