@@ -1,5 +1,6 @@
 /* cli.c - see cli.h. */
 #include "cli/cli.h"
+#include "cli/progress.h"
 
 #include "base/checked.h"
 
@@ -127,23 +128,7 @@ int cli_read_file(const char *path, char **text, size_t *n) {
 
 /* ---- engine ------------------------------------------------------------------------------- */
 
-enum { BAR_WIDTH = 30, TRACE_BYTES = 64 << 20 };
-
-/* A bar that redraws its line; only installed when stderr is a terminal. */
-static void progress_bar(void *user, const char *stage, uint64_t done, uint64_t total) {
-    (void)user;
-    char bar[BAR_WIDTH + 1];
-    if (total == 0) {
-        fprintf(stderr, "\r\033[K%s ...", stage);
-    } else {
-        unsigned filled = (unsigned)((double)done / (double)total * BAR_WIDTH);
-        for (unsigned i = 0; i < BAR_WIDTH; i++) bar[i] = i < filled ? '#' : '.';
-        bar[BAR_WIDTH] = '\0';
-        fprintf(stderr, "\r\033[K%-10s [%s] %3.0f %%", stage, bar,
-                100.0 * (double)done / (double)total);
-    }
-    if (strcmp(stage, "ready") == 0) fputs("\r\033[K", stderr);
-}
+enum { TRACE_BYTES = 64 << 20 };
 
 /* A count option as a 32-bit parameter. */
 static int count32(const struct options *o, enum option option, uint32_t *out) {
@@ -180,7 +165,6 @@ int cli_engine_params(const struct options *o, qn_engine_params *p) {
     if (rc == EXIT_OK) rc = count32(o, OPT_MAX_NUM_SEQS, &p->max_num_seqs);
     if (rc == EXIT_OK) rc = count32(o, OPT_MAX_NUM_BATCHED_TOKENS, &p->max_num_batched_tokens);
     if (rc == EXIT_OK) rc = count32(o, OPT_THREADS, &p->threads);
-    if (!options_flag(o, OPT_QUIET) && isatty(STDERR_FILENO)) p->progress = progress_bar;
     return rc;
 }
 
@@ -201,20 +185,24 @@ static int announce(void *user, const qn_engine_info *info) {
 int cli_open_engine(const struct options *o, const qn_engine_params *params, qn_engine **engine) {
     qn_error error;
     qn_engine_params p = *params;
+    struct progress progress;
     p.plan = announce;
     p.plan_user = (void *)(uintptr_t)o;
-    if (qn_engine_open(&p, engine, &error) == QN_OK) return EXIT_OK;
-    if (p.progress) fputs("\r\033[K", stderr);
-    return cli_failed(&error);
+    progress_attach(&progress, o, &p);
+    int rc = qn_engine_open(&p, engine, &error);
+    progress_end(&progress);
+    return rc == QN_OK ? EXIT_OK : cli_failed(&error);
 }
 
 int cli_profile(const struct options *o, const qn_engine_params *params,
                 const qn_profile_params *profile, char **json, char **html, qn_error *error) {
     qn_engine_params p = *params;
+    struct progress progress;
     p.plan = announce;
     p.plan_user = (void *)(uintptr_t)o;
+    progress_attach(&progress, o, &p);
     int rc = qn_profile(&p, profile, json, html, error);
-    if (rc != QN_OK && p.progress) fputs("\r\033[K", stderr);
+    progress_end(&progress);
     return rc;
 }
 
