@@ -103,10 +103,13 @@ static int after_kernel_graph(struct compile *c, uint32_t index) {
     return rc;
 }
 
-/* With few rows there are fewer (row, KV head) items than workers: then the context is cut too. */
-static bool wants_split_attention(const struct compile *c, uint32_t n_rows) {
-    return c->options->max_model_len > ATTENTION_PIECE &&
-           (uint64_t)n_rows * c->model->spec.n_kv_heads < c->options->n_workers;
+/* With few rows there are fewer (row, KV head) items than workers: then the context is cut, too. */
+static uint32_t choose_cuts(const struct compile *c, uint32_t n_rows) {
+    uint32_t cuts = c->options->cut_qkv ? KGRAPH_CUT_QKV : 0;
+    if (c->options->max_model_len > ATTENTION_PIECE &&
+        (uint64_t)n_rows * c->model->spec.n_kv_heads < c->options->n_workers)
+        cuts |= KGRAPH_CUT_ATTENTION;
+    return cuts;
 }
 
 static int compile_variant(struct compile *c, uint32_t n_rows) {
@@ -117,7 +120,7 @@ static int compile_variant(struct compile *c, uint32_t n_rows) {
 
     /* The model as operators over tensors. */
     TRY(model_build_graph(c->d, c->model, &c->arena, n_rows, MIN(n_rows, c->options->n_slots),
-                          c->options->max_model_len, wants_split_attention(c, n_rows), &v->kernel));
+                          c->options->max_model_len, choose_cuts(c, n_rows), &v->kernel));
     TRY(after_kernel_graph(c, i));
     struct tgraph *g = &v->tasks;
     tgraph_init(g, &c->arena, &v->kernel, &options);

@@ -42,6 +42,14 @@ static bool set_events(struct compile_options *o, const char *value) {
     return true;
 }
 
+static bool set_qkv(struct compile_options *o, const char *value) {
+    static const char *const names[] = {"fused", "split"};
+    int i;
+    if (!one_of(value, names, 2, &i)) return false;
+    o->cut_qkv = i == 1;
+    return true;
+}
+
 static bool set_event_fusion(struct compile_options *o, const char *value) {
     static const char *const names[] = {"on", "off"};
     int i;
@@ -72,11 +80,14 @@ static const struct key keys[] = {
     {"launch", "hybrid|paper|aot|jit", "which tasks are handed out at run time", set_launch},
     {"events", "fine|coarse", "coarse: operators wait for whole operators, as between kernels",
      set_events},
+    {"qkv", "fused|split", "split: projections by columns, then norms, RoPE and cache by heads",
+     set_qkv},
     {"event-fusion", "on|off", "off: one event per consumer task", set_event_fusion},
     {"tasks-per-worker", "1 to 64", "tasks of an operator per worker, about", set_tasks_per_worker},
     {"carry-bytes", "bytes, 0: off", "events ride on data where a reader polls at most this much",
      set_carry_bytes},
-    {"kv-block", "a divisor of 128", "positions per block of the KV cache", set_kv_block},
+    {"kv-block", "a divisor of 128",
+     "positions per block of the KV cache, and of softmax: other bits", set_kv_block},
 };
 
 /* tile.OP=ROWSxUNITS, 0 for no wish. */

@@ -124,6 +124,23 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
         want(&f, QKV_K_NORM, 1, D, 0, 0, 0);
         out[QKV_OUT_Q] = (struct tensor){.n_dims = 2, .shape = {T, Q}};
         break;
+    case OP_QKV_LINEAR:
+        want(&f, QKV_X, 2, T, H, 0, 0);
+        want(&f, QKV_NORM, 1, H, 0, 0, 0);
+        want(&f, QKV_WQ, 2, Q, H, 0, 0);
+        want(&f, QKV_WK, 2, KV, H, 0, 0);
+        want(&f, QKV_WV, 2, KV, H, 0, 0);
+        want(&f, QKV_BQ, 1, Q, 0, 0, 0);
+        want(&f, QKV_BK, 1, KV, 0, 0, 0);
+        want(&f, QKV_BV, 1, KV, 0, 0, 0);
+        out[0] = (struct tensor){.n_dims = 2, .shape = {T, Q + 2 * KV}};
+        break;
+    case OP_QKV_HEADS:
+        want(&f, HEADS_QKV, 2, T, Q + 2 * KV, 0, 0);
+        want(&f, HEADS_Q_NORM, 1, D, 0, 0, 0);
+        want(&f, HEADS_K_NORM, 1, D, 0, 0, 0);
+        out[QKV_OUT_Q] = (struct tensor){.n_dims = 2, .shape = {T, Q}};
+        break;
     case OP_ATTENTION:
         want(&f, ATTENTION_Q, 2, T, Q, 0, 0);
         out[0] = (struct tensor){.n_dims = 2, .shape = {T, Q}};
@@ -225,7 +242,9 @@ int kgraph_op(struct diag *d, struct kgraph *g, enum op_kind kind, int layer, co
 
 uint32_t kgraph_units(const struct kgraph *g, const struct kop *op) {
     switch (op->kind) {
-    case OP_QKV: return spec_qkv_units(&g->spec);
+    case OP_QKV:
+    case OP_QKV_HEADS: return spec_qkv_units(&g->spec);
+    case OP_QKV_LINEAR: return spec_qkv_units(&g->spec) * g->spec.head_dim;
     case OP_ATTENTION_COMBINE: return g->spec.n_heads;
     case OP_LINEAR: return (uint32_t)g->tensors.items[op->in[LINEAR_W]].shape[0];
     case OP_GATED_MLP: return g->spec.intermediate;

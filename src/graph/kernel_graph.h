@@ -33,6 +33,12 @@ struct tensor {
     int producer;                    /* index of the operator that writes it; -1: a weight */
 };
 
+/* Operators that a graph may have in two parts: results are the same, bit for bit. */
+enum kgraph_cut {
+    KGRAPH_CUT_ATTENTION = 1, /* attention_split, attention_combine instead of attention */
+    KGRAPH_CUT_QKV = 2,       /* qkv_linear, qkv_heads instead of qkv */
+};
+
 struct kop {
     enum op_kind kind;
     int layer;                              /* -1 outside the layers */

@@ -21,7 +21,8 @@ enum { OP_MAX_IN = 10, OP_MAX_OUT = 2 };
 /* Operand slots, in the order of op.def. */
 enum { EMBED_TABLE = 0 };
 enum { QKV_X, QKV_NORM, QKV_WQ, QKV_WK, QKV_WV, QKV_BQ, QKV_BK, QKV_BV, QKV_Q_NORM, QKV_K_NORM };
-enum { QKV_OUT_Q, QKV_OUT_KV };
+enum { QKV_OUT_Q, QKV_OUT_KV };                 /* of QKV_HEADS, too */
+enum { HEADS_QKV, HEADS_Q_NORM, HEADS_K_NORM }; /* QKV_LINEAR's are QKV's first eight */
 enum { ATTENTION_Q, ATTENTION_KV };
 enum { COMBINE_PART };
 enum { LINEAR_A, LINEAR_W, LINEAR_BIAS, LINEAR_RESIDUAL };

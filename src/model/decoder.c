@@ -64,8 +64,9 @@ static int vector(const struct builder *b, const char *name, const char *what, u
     return kgraph_weight(b->d, b->g, full, DTYPE_F32, 1, rows, 0, out);
 }
 
-/* Writes this iteration's rows of the layer's KV cache; sets *q and *kv. */
-static int build_qkv(const struct builder *b, int32_t x, int32_t *q, int32_t *kv) {
+/* Writes this iteration's rows of the layer's KV cache; sets *q and *kv. In two operators if cut.
+ */
+static int build_qkv(const struct builder *b, int32_t x, bool cut, int32_t *q, int32_t *kv) {
     const struct model_spec *s = &b->g->spec;
     const struct weight_names *w = b->names;
     uint64_t q_rows = (uint64_t)s->n_heads * s->head_dim;
@@ -81,14 +82,23 @@ static int build_qkv(const struct builder *b, int32_t x, int32_t *q, int32_t *kv
         TRY(vector(b, w->k, "bias", kv_rows, &o.in[QKV_BK]));
         TRY(vector(b, w->v, "bias", kv_rows, &o.in[QKV_BV]));
     }
+    int q_norm = QKV_Q_NORM, k_norm = QKV_K_NORM;
+    if (cut) {
+        TRY(add(b, OP_QKV_LINEAR, &o));
+        const int32_t qkv = o.out[0];
+        o = no_operands();
+        o.in[HEADS_QKV] = qkv;
+        q_norm = HEADS_Q_NORM;
+        k_norm = HEADS_K_NORM;
+    }
     if (s->qk_norm) {
-        TRY(vector(b, w->q_norm, "weight", s->head_dim, &o.in[QKV_Q_NORM]));
-        TRY(vector(b, w->k_norm, "weight", s->head_dim, &o.in[QKV_K_NORM]));
+        TRY(vector(b, w->q_norm, "weight", s->head_dim, &o.in[q_norm]));
+        TRY(vector(b, w->k_norm, "weight", s->head_dim, &o.in[k_norm]));
     }
     char *state;
     TRY(arena_printf(b->d, b->g->arena, &state, "kv.%d", b->layer));
     TRY(kgraph_state(b->d, b->g, state, &o.out[QKV_OUT_KV]));
-    TRY(add(b, OP_QKV, &o));
+    TRY(add(b, cut ? OP_QKV_HEADS : OP_QKV, &o));
     *q = o.out[QKV_OUT_Q];
     *kv = o.out[QKV_OUT_KV];
     return QN_OK;
@@ -140,11 +150,11 @@ static int build_gated_mlp(const struct builder *b, int32_t x, int32_t *h) {
     return QN_OK;
 }
 
-static int build_layer(const struct builder *b, bool attention_split, int32_t *x) {
+static int build_layer(const struct builder *b, uint32_t cuts, int32_t *x) {
     const struct model_spec *s = &b->g->spec;
     int32_t q, kv, o, h;
-    TRY(build_qkv(b, *x, &q, &kv));
-    TRY(build_attention(b, q, kv, attention_split, &o));
+    TRY(build_qkv(b, *x, (cuts & KGRAPH_CUT_QKV) != 0, &q, &kv));
+    TRY(build_attention(b, q, kv, (cuts & KGRAPH_CUT_ATTENTION) != 0, &o));
     TRY(build_projection(b, b->names->o, o, (uint64_t)s->n_heads * s->head_dim, s->o_bias, x));
     TRY(build_gated_mlp(b, *x, &h));
     return build_projection(b, b->names->down, h, s->intermediate, s->mlp_bias, x);
@@ -163,8 +173,7 @@ static int build_head(const struct builder *b, int32_t x) {
     return add(b, OP_SAMPLE, &sample);
 }
 
-int decoder_build(struct diag *d, struct kgraph *g, const struct family *family,
-                  bool attention_split) {
+int decoder_build(struct diag *d, struct kgraph *g, const struct family *family, uint32_t cuts) {
     struct builder b = {.d = d, .g = g, .names = family->weights, .layer = -1};
     struct operands embed = no_operands();
     TRY(global_matrix(&b, family->weights->embed, &embed.in[EMBED_TABLE]));
@@ -172,7 +181,7 @@ int decoder_build(struct diag *d, struct kgraph *g, const struct family *family,
     int32_t x = embed.out[0];
     for (uint32_t layer = 0; layer < g->spec.n_layers; layer++) {
         b.layer = (int)layer;
-        TRY(build_layer(&b, attention_split, &x));
+        TRY(build_layer(&b, cuts, &x));
     }
     b.layer = -1;
     return build_head(&b, x);

@@ -3,7 +3,8 @@
  *     embed -> n_layers x { qkv -> attention -> linear (o_proj, + residual)
  *                           -> gated_mlp -> linear (down_proj, + residual) } -> lm_head -> sample
  *
- * With attention_split the attention is two operators: pieces of the context, then their merge.
+ * `cuts` (enum kgraph_cut) says which of the larger operators are two: attention as pieces of the
+ * context and their merge, QKV as projections and what needs whole heads.
  */
 #ifndef QN_MODEL_DECODER_H
 #define QN_MODEL_DECODER_H
@@ -15,7 +16,6 @@ extern const struct weight_names decoder_hf_names;
 
 /* Adds all operators to a graph that kgraph_init has just prepared; g->spec says which optional
  * weights there are. Errors: kgraph_op's and kgraph_weight's, QN_ENOMEM. */
-int decoder_build(struct diag *d, struct kgraph *g, const struct family *family,
-                  bool attention_split);
+int decoder_build(struct diag *d, struct kgraph *g, const struct family *family, uint32_t cuts);
 
 #endif

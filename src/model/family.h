@@ -43,8 +43,7 @@ struct family {
     const char *architecture; /* "Qwen3ForCausalLM" */
     const struct weight_names *weights;
     /* Graph of one iteration; see decoder_build. */
-    int (*build)(struct diag *d, struct kgraph *g, const struct family *family,
-                 bool attention_split);
+    int (*build)(struct diag *d, struct kgraph *g, const struct family *family, uint32_t cuts);
     bool qkv_bias;             /* q, k and v have biases whatever config.json says */
     bool reads_attention_bias; /* attention_bias gives q, k, v and o a bias */
     bool reads_mlp_bias;       /* mlp_bias gives gate, up and down a bias */

@@ -107,7 +107,7 @@ void model_free(struct model *m) {
 }
 
 int model_build_graph(struct diag *d, const struct model *m, struct arena *arena, uint32_t n_rows,
-                      uint32_t n_logit_rows, uint32_t max_model_len, bool attention_split,
+                      uint32_t n_logit_rows, uint32_t max_model_len, uint32_t cuts,
                       struct kgraph *g) {
     kgraph_init(g, arena, &m->spec, n_rows, n_logit_rows, max_model_len);
     if (n_rows == 0 || n_logit_rows == 0 || n_logit_rows > n_rows)
@@ -116,5 +116,5 @@ int model_build_graph(struct diag *d, const struct model *m, struct arena *arena
     if (max_model_len == 0 || max_model_len > SPEC_MAX_MODEL_LEN)
         return fail(d, QN_EINVAL, "max_model_len: want a number from 1 to %d, have %u",
                     SPEC_MAX_MODEL_LEN, max_model_len);
-    return m->family->build(d, g, m->family, attention_split);
+    return m->family->build(d, g, m->family, cuts);
 }

@@ -46,7 +46,7 @@ void model_free(struct model *m); /* NULL is fine */
  * logits, for contexts of up to max_model_len. The graph's strings belong to `arena`; the caller
  * releases its arrays with kgraph_fini, also after an error. Errors: QN_EINVAL, QN_ENOMEM. */
 int model_build_graph(struct diag *d, const struct model *m, struct arena *arena, uint32_t n_rows,
-                      uint32_t n_logit_rows, uint32_t max_model_len, bool attention_split,
+                      uint32_t n_logit_rows, uint32_t max_model_len, uint32_t cuts,
                       struct kgraph *g);
 
 #endif

@@ -13,6 +13,7 @@
  * cores' layout; the gated MLP interleaves 8 gate and 8 up rows in one. */
 static uint32_t grain(const struct kop *op) {
     switch (op->kind) {
+    case OP_QKV_LINEAR:
     case OP_LINEAR: return 16;
     case OP_GATED_MLP: return 8;
     default: return 1;

@@ -25,6 +25,11 @@ void view_region(const struct kgraph *k, const struct region *r, struct strbuf *
                       t->role == TENSOR_STATE ? "heads" : "columns", r->col0, r->col1);
 }
 
+uint64_t view_tensor_bytes(const struct kgraph *k, int32_t tensor) {
+    const struct tensor *t = &k->tensors.items[tensor];
+    return tensor_bytes(t) * (t->role == TENSOR_STATE ? k->spec.head_dim : 1);
+}
+
 uint64_t view_region_bytes(const struct kgraph *k, const struct region *r) {
     const struct tensor *t = &k->tensors.items[r->tensor];
     uint64_t element = dtype_bytes(t->dtype);
@@ -204,7 +209,7 @@ static uint32_t weight_node(struct builder *b, int32_t tensor) {
                                                         .layer = b->scope.layer});
     add_attr(b, "role", t->role == TENSOR_WEIGHT ? "weight" : "state", 0);
     add_attr(b, "shape", shape, 0);
-    add_attr(b, "bytes", NULL, tensor_bytes(t));
+    add_attr(b, "bytes", NULL, view_tensor_bytes(b->k, tensor));
     return b->tensors[tensor];
 }
 
@@ -215,7 +220,7 @@ static void kernel_edge(struct builder *b, int32_t tensor, uint32_t to) {
     view_tensor_name(b->k, tensor, &b->text);
     strbuf_char(&b->text, ' ');
     shape_text(t, &b->text);
-    add_edge(b, from, to, "data", tensor_bytes(t));
+    add_edge(b, from, to, "data", view_tensor_bytes(b->k, tensor));
 }
 
 static bool reads_wanted(const struct builder *b, const struct kop *op) {
@@ -289,7 +294,7 @@ static uint32_t tensor_node(struct builder *b, int32_t tensor, enum task_stage s
                               .op = "",
                               .label = name,
                               .layer = t->producer >= 0 ? b->k->ops.items[t->producer].layer : -1});
-    add_attr(b, "bytes", NULL, tensor_bytes(t));
+    add_attr(b, "bytes", NULL, view_tensor_bytes(b->k, tensor));
     if (stage >= STAGE_MEMORY_PLAN && t->role == TENSOR_ACTIVATION)
         add_attr(b, "offset", NULL, b->g->tensor_offset[tensor]);
     return b->tensors[tensor];

@@ -89,6 +89,16 @@ int task_access(const struct kgraph *k, const struct task *t, struct region *out
         add_rows(&l, op->in[QKV_X], false, t);
         add_qkv_outputs(&l, op, t);
         break;
+    case OP_QKV_LINEAR:
+        add_rows(&l, op->in[QKV_X], false, t);
+        add_tile(&l, op->out[0], true, t, t->unit0, t->unit1);
+        break;
+    case OP_QKV_HEADS: {
+        const uint32_t D = k->spec.head_dim;
+        add_tile(&l, op->in[HEADS_QKV], false, t, t->unit0 * D, t->unit1 * D);
+        add_qkv_outputs(&l, op, t);
+        break;
+    }
     case OP_ATTENTION:
     case OP_ATTENTION_SPLIT:
         add(&l, op->in[ATTENTION_Q], false);
@@ -138,6 +148,7 @@ static uint64_t unit_weight_bytes(const struct kgraph *k, const struct kop *op) 
     const uint64_t element = dtype_bytes(s->weight_dtype);
     switch (op->kind) {
     case OP_QKV: return element * s->head_dim * s->hidden;
+    case OP_QKV_LINEAR: return element * s->hidden;
     case OP_LINEAR: return element * k->tensors.items[op->in[LINEAR_W]].shape[1];
     case OP_GATED_MLP: return 2 * element * s->hidden;
     case OP_LM_HEAD: return element * LM_BLOCK * s->hidden;

@@ -120,6 +120,18 @@ static int touch_all(struct proof *f, uint32_t index) {
         return touch(f, op->out[QKV_OUT_KV], index, columns(f, op->out[QKV_OUT_KV], t, c0, c1, 1),
                      true);
     }
+    case OP_QKV_LINEAR:
+        TRY(touch(f, op->in[QKV_X], index, full_rows(f, op->in[QKV_X], t), false));
+        return touch(f, op->out[0], index, columns(f, op->out[0], t, u0, u1, 4), true);
+    case OP_QKV_HEADS: {
+        const uint64_t q0 = MIN(u0, s->n_heads), q1 = MIN(u1, s->n_heads);
+        TRY(touch(f, op->in[HEADS_QKV], index, columns(f, op->in[HEADS_QKV], t, u0 * D, u1 * D, 4),
+                  false));
+        TRY(touch(f, op->out[QKV_OUT_Q], index,
+                  columns(f, op->out[QKV_OUT_Q], t, q0 * D, q1 * D, 4), true));
+        return touch(f, op->out[QKV_OUT_KV], index,
+                     columns(f, op->out[QKV_OUT_KV], t, u0 - q0, u1 - q1, 1), true);
+    }
     case OP_ATTENTION:
     case OP_ATTENTION_SPLIT:
         TRY(touch(f, op->in[ATTENTION_Q], index, whole(f, op->in[ATTENTION_Q]), false));

@@ -49,7 +49,7 @@ static inline int fixture_weight(struct diag *d, struct kgraph *g, const char *n
 }
 
 /* A decoder like those of model/decoder.c, from a spec alone. */
-static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, bool split,
+static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uint32_t cuts,
                                 int32_t *x) {
     const struct model_spec *s = &g->spec;
     const uint64_t H = s->hidden, Q = (uint64_t)s->n_heads * s->head_dim;
@@ -63,11 +63,17 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, boo
     TRY(fixture_weight(d, g, n.wq, Q, H, &in[QKV_WQ]));
     TRY(fixture_weight(d, g, n.wk, KV, H, &in[QKV_WK]));
     TRY(fixture_weight(d, g, n.wv, KV, H, &in[QKV_WV]));
+    if (cuts & KGRAPH_CUT_QKV) {
+        TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, in, out));
+        in[HEADS_QKV] = out[0];
+        in[HEADS_Q_NORM] = in[HEADS_K_NORM] = NO_TENSOR;
+    }
     TRY(kgraph_state(d, g, n.kv, &out[QKV_OUT_KV]));
-    TRY(kgraph_op(d, g, OP_QKV, layer, in, out));
+    TRY(kgraph_op(d, g, cuts & KGRAPH_CUT_QKV ? OP_QKV_HEADS : OP_QKV, layer, in, out));
     int32_t attend[2] = {out[QKV_OUT_Q], out[QKV_OUT_KV]}, o[OP_MAX_OUT];
-    TRY(kgraph_op(d, g, split ? OP_ATTENTION_SPLIT : OP_ATTENTION, layer, attend, o));
-    if (split) {
+    TRY(kgraph_op(d, g, cuts & KGRAPH_CUT_ATTENTION ? OP_ATTENTION_SPLIT : OP_ATTENTION, layer,
+                  attend, o));
+    if (cuts & KGRAPH_CUT_ATTENTION) {
         int32_t part[1] = {o[0]};
         TRY(kgraph_op(d, g, OP_ATTENTION_COMBINE, layer, part, o));
     }
@@ -87,13 +93,13 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, boo
     return QN_OK;
 }
 
-static inline int fixture_graph(struct diag *d, struct kgraph *g, bool split) {
+static inline int fixture_graph(struct diag *d, struct kgraph *g, uint32_t cuts) {
     const struct model_spec *s = &g->spec;
     int32_t in[OP_MAX_IN] = {0}, out[OP_MAX_OUT], x;
     TRY(fixture_weight(d, g, "embed", s->vocab, s->hidden, &in[0]));
     TRY(kgraph_op(d, g, OP_EMBED, -1, in, out));
     x = out[0];
-    for (uint32_t l = 0; l < s->n_layers; l++) TRY(fixture_layer(d, g, (int)l, split, &x));
+    for (uint32_t l = 0; l < s->n_layers; l++) TRY(fixture_layer(d, g, (int)l, cuts, &x));
     in[LM_X] = x;
     TRY(fixture_weight(d, g, "norm", s->hidden, 0, &in[LM_NORM]));
     TRY(fixture_weight(d, g, "embed", s->vocab, s->hidden, &in[LM_W]));
@@ -110,14 +116,14 @@ struct fixture {
 };
 
 static inline int fixture_compile(struct diag *d, struct fixture *f, const struct model_spec *spec,
-                                  uint32_t n_rows, uint32_t max_len, bool split,
+                                  uint32_t n_rows, uint32_t max_len, uint32_t cuts,
                                   const struct task_options *options) {
     int (*const stages[N_TASK_STAGES])(struct diag *, struct tgraph *) = {
         decompose, memory_plan, depend, event_fuse, normalize, linearize, place, carry};
     *f = (struct fixture){0};
     kgraph_init(&f->kernel, &f->arena, spec, n_rows, n_rows < 8 ? n_rows : 8, max_len);
     tgraph_init(&f->tasks, &f->arena, &f->kernel, options);
-    TRY(fixture_graph(d, &f->kernel, split));
+    TRY(fixture_graph(d, &f->kernel, cuts));
     TRY(kgraph_verify(d, &f->kernel));
     for (int i = 0; i < N_TASK_STAGES; i++) {
         TRY(stages[i](d, &f->tasks));

@@ -378,7 +378,7 @@ static struct prog_header *compile(struct fixture *f, const struct model_spec *s
     *f = (struct fixture){0};
     kgraph_init(&f->kernel, &f->arena, spec, n_rows, n_rows < 8 ? n_rows : 8, 256);
     tgraph_init(&f->tasks, &f->arena, &f->kernel, o);
-    assert_int_equal(fixture_graph(&d, &f->kernel, n_rows == 1), QN_OK);
+    assert_int_equal(fixture_graph(&d, &f->kernel, n_rows == 1 ? 3 : 0), QN_OK);
     for (int i = 0; i < N_TASK_STAGES; i++) {
         assert_int_equal(stages[i](&d, &f->tasks), QN_OK);
         while (i == STAGE_DEPEND && drop) {

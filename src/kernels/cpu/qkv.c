@@ -4,12 +4,7 @@
  * row: dot products with the packed x * norm, times 1 / rms, plus bias; for queries and keys the
  * per-head RMSNorm and RoPE ("rotate half": pairs i, i + D/2) at the row's position. Queries go out
  * unscaled; keys and values go to the cache at the row's slot and position. */
-#include "kernels/cpu/convert.h"
-#include "kernels/cpu/tile.h"
-
-#include <assert.h>
-#include <math.h>
-#include <string.h>
+#include "kernels/cpu/qkv.h"
 
 struct qkv_scratch {
     void *pack; /* a block of rows of x * norm */
@@ -51,41 +46,11 @@ static struct head head_of_unit(const struct cpu_task *t, uint32_t unit) {
     return h;
 }
 
-static void head_norm(const struct cpu_task *t, float *y, const float *norm, uint32_t D) {
-    float inv = 1.0f / sqrtf(t->isa->sum_squares(y, D) / (float)D + t->spec->rms_eps);
-    for (uint32_t i = 0; i < D; i++) y[i] = y[i] * inv * norm[i];
-}
-
-static void rotate(const struct cpu_rope *rope, float *y, uint32_t D, uint32_t position) {
-    const float *c = rope->cos + (size_t)position * (D / 2);
-    const float *s = rope->sin + (size_t)position * (D / 2);
-    for (uint32_t i = 0; i < D / 2; i++) {
-        float a = y[i], b = y[i + D / 2];
-        y[i] = a * c[i] - b * s[i];
-        y[i + D / 2] = b * c[i] + a * s[i];
-    }
-}
-
 /* From dot products y[D] to the head's place. */
 static void finish_head(const struct cpu_task *t, const struct head *h, uint32_t row, float inv,
                         float *y) {
-    const struct rt_rows *rows = &t->batch->rows;
-    uint32_t D = t->spec->head_dim, position = (uint32_t)rows->position[row];
-    assert(position < t->batch->max_model_len);
-    for (uint32_t i = 0; i < D; i++) {
-        y[i] *= inv;
-        if (h->bias != NULL) y[i] += h->bias[i];
-    }
-    if (h->norm != NULL) head_norm(t, y, h->norm, D);
-    if (h->which != 1) rotate(t->rope, y, D, position);
-    if (h->which < 0) {
-        float *q = tile_out(t, QKV_OUT_Q); /* [T, n_heads * D] */
-        memcpy(q + ((size_t)row * t->spec->n_heads + h->idx) * D, y, D * sizeof(float));
-        return;
-    }
-    uint32_t slot = (uint32_t)rows->slot[row];
-    void *dst = tile_kv(t, tile_out(t, QKV_OUT_KV), slot, position, h->which, h->idx);
-    for (uint32_t i = 0; i < D; i++) convert_store((enum dtype)t->batch->kv_dtype, dst, i, y[i]);
+    qkv_scale(y, t->spec->head_dim, inv, h->bias);
+    qkv_place_head(t, h->which, h->idx, h->norm, row, y);
 }
 
 void cpu_qkv(const struct cpu_task *t) {

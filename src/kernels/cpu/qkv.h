@@ -1,0 +1,21 @@
+/* qkv.h - what QKV does in one go and QKV_LINEAR and QKV_HEADS do in two: the same arithmetic, so
+ * the same bits. */
+#ifndef QN_KERNELS_CPU_QKV_H
+#define QN_KERNELS_CPU_QKV_H
+
+#include "kernels/cpu/tile.h"
+
+/* y[n] = y * inv + bias (NULL: none): from dot products to a projection. */
+static inline void qkv_scale(float *y, uint32_t n, float inv, const float *bias) {
+    for (uint32_t i = 0; i < n; i++) {
+        y[i] *= inv;
+        if (bias != NULL) y[i] += bias[i];
+    }
+}
+
+/* The head y[D] of a row, per-head RMSNorm (norm not NULL) and RoPE applied, to its place: `which`
+ * -1: query head idx of output q; 0, 1: key, value head idx of the KV cache. Changes y. */
+void qkv_place_head(const struct cpu_task *t, int which, uint32_t idx, const float *norm,
+                    uint32_t row, float *y);
+
+#endif

@@ -1,0 +1,64 @@
+/* qkv_heads.c - QKV_HEADS: from projections to query heads and rows of the KV cache: per-head
+ * RMSNorm and RoPE ("rotate half": pairs i, i + D/2) at the row's position. Queries go out
+ * unscaled. */
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/qkv.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+size_t cpu_qkv_heads_scratch(const struct prog_header *program, const struct prog_op *op) {
+    (void)op;
+    return PROG(program, MODEL)->head_dim * sizeof(float);
+}
+
+static void head_norm(const struct cpu_task *t, float *y, const float *norm, uint32_t D) {
+    float inv = 1.0f / sqrtf(t->isa->sum_squares(y, D) / (float)D + t->spec->rms_eps);
+    for (uint32_t i = 0; i < D; i++) y[i] = y[i] * inv * norm[i];
+}
+
+static void rotate(const struct cpu_rope *rope, float *y, uint32_t D, uint32_t position) {
+    const float *c = rope->cos + (size_t)position * (D / 2);
+    const float *s = rope->sin + (size_t)position * (D / 2);
+    for (uint32_t i = 0; i < D / 2; i++) {
+        float a = y[i], b = y[i + D / 2];
+        y[i] = a * c[i] - b * s[i];
+        y[i + D / 2] = b * c[i] + a * s[i];
+    }
+}
+
+void qkv_place_head(const struct cpu_task *t, int which, uint32_t idx, const float *norm,
+                    uint32_t row, float *y) {
+    const struct rt_rows *rows = &t->batch->rows;
+    uint32_t D = t->spec->head_dim, position = (uint32_t)rows->position[row];
+    assert(position < t->batch->max_model_len);
+    if (norm != NULL) head_norm(t, y, norm, D);
+    if (which != 1) rotate(t->rope, y, D, position);
+    if (which < 0) {
+        float *q = tile_out(t, QKV_OUT_Q); /* [T, n_heads * D] */
+        memcpy(q + ((size_t)row * t->spec->n_heads + idx) * D, y, D * sizeof(float));
+        return;
+    }
+    uint32_t slot = (uint32_t)rows->slot[row];
+    void *dst = tile_kv(t, tile_out(t, QKV_OUT_KV), slot, position, which, idx);
+    for (uint32_t i = 0; i < D; i++) convert_store((enum dtype)t->batch->kv_dtype, dst, i, y[i]);
+}
+
+void cpu_qkv_heads(const struct cpu_task *t) {
+    const float *qkv = tile_in(t, HEADS_QKV); /* [T, units * D] */
+    const float *q_norm = tile_in(t, HEADS_Q_NORM), *k_norm = tile_in(t, HEADS_K_NORM);
+    uint32_t D = t->spec->head_dim, n_q = t->spec->n_heads, n_kv = t->spec->n_kv_heads;
+    uint32_t end = tile_row_end(t, t->batch->rows.n_rows);
+    float *y = t->scratch;
+    for (uint32_t r = t->task->row0; r < end; r++)
+        for (uint32_t u = t->task->unit0; u < t->task->unit1; u++) {
+            memcpy(y, qkv + ((size_t)r * t->op->units + u) * D, D * sizeof(float));
+            if (u < n_q)
+                qkv_place_head(t, -1, u, q_norm, r, y);
+            else if (u < n_q + n_kv)
+                qkv_place_head(t, 0, u - n_q, k_norm, r, y);
+            else
+                qkv_place_head(t, 1, u - n_q - n_kv, NULL, r, y);
+        }
+}
