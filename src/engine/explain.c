@@ -327,7 +327,7 @@ static json_t *explain_tensor(struct scene *s, int32_t tensor) {
     json_t *shape = json_array();
     for (int i = 0; i < t->n_dims; i++) json_array_append_new(shape, number(t->shape[i]));
     json_object_set_new(o, "shape", shape);
-    json_object_set_new(o, "bytes", number(tensor_bytes(t)));
+    json_object_set_new(o, "bytes", number(view_tensor_bytes(s->k, tensor)));
     if (t->producer >= 0) json_object_set_new(o, "written_by", op_json(s, t->producer));
     for (size_t i = 0; i < s->k->ops.n; i++)
         if (op_reads(&s->k->ops.items[i], tensor)) {

@@ -87,11 +87,11 @@ RT_FN void rt_trace_write(struct rt_trace *t, uint32_t ring, uint32_t kind, uint
     to->what = what;
     r->n = n + 1;
 #else
+    /* Releases: whoever sees a word of this record also sees that it was begun. */
     __atomic_store_n(&r->begun, n + 1, __ATOMIC_RELAXED);
-    rt_fence_release(); /* `begun` before any of the record's words */
-    __atomic_store_n(&to->time_ns, now, __ATOMIC_RELAXED);
-    __atomic_store_n(&to->kind, kind | aux << 8, __ATOMIC_RELAXED);
-    __atomic_store_n(&to->what, what, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->time_ns, now, __ATOMIC_RELEASE);
+    __atomic_store_n(&to->kind, kind | aux << 8, __ATOMIC_RELEASE);
+    __atomic_store_n(&to->what, what, __ATOMIC_RELEASE);
     __atomic_store_n(&r->n, n + 1, __ATOMIC_RELEASE);
 #endif
 }
