@@ -61,11 +61,11 @@ static int copy_ring(struct diag *d, struct rt_trace *rings, uint32_t ring, stru
     for (uint64_t i = first; i < n; i++) {
         struct rt_trace_record *from = rt_trace_at(rings, r, i);
         out->items[out->n++] =
-            (struct rt_trace_record){.time_ns = __atomic_load_n(&from->time_ns, __ATOMIC_RELAXED),
-                                     .kind = __atomic_load_n(&from->kind, __ATOMIC_RELAXED),
-                                     .what = __atomic_load_n(&from->what, __ATOMIC_RELAXED)};
+            (struct rt_trace_record){.time_ns = __atomic_load_n(&from->time_ns, __ATOMIC_ACQUIRE),
+                                     .kind = __atomic_load_n(&from->kind, __ATOMIC_ACQUIRE),
+                                     .what = __atomic_load_n(&from->what, __ATOMIC_ACQUIRE)};
     }
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    /* If a word of a newer record was seen, its `begun` is seen now. */
     uint64_t begun = __atomic_load_n(&r->begun, __ATOMIC_RELAXED);
     uint64_t valid = begun > capacity ? begun - capacity : 0; /* first that is surely whole */
     if (valid > first) {
