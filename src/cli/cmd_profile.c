@@ -43,6 +43,7 @@ static void print_account(const json_t *root) {
     }
     print_share("waiting for tasks", number(root, "wait_us"), total);
     print_share("hand-overs", number(root, "hand_over_us"), total);
+    print_share("waking the host", number(root, "wake_us"), total);
     print_share("boundary", number(root, "boundary_us"), total);
     printf("  %-18s %8s %10.1f          %10.3f %8.2f %7.0f %%\n", "one iteration", "", total,
            number(root, "bytes") * 1e-6, total > 0 ? number(root, "bytes") / total * 1e-3 : 0,

@@ -14,9 +14,10 @@ static const struct prog_task *task_of(const struct trace *t, const struct trace
 
 /* ---- one iteration ------------------------------------------------------------------------ */
 
-/* [from, to) of a worker, before a task of kind `who` whose event was activated by run `by`. */
+/* [from, to) of a worker, before a task of kind `who` whose event was activated by run `by`. What
+ * is not waiting is added to *rest. */
 static void add_gap(struct profile *p, uint32_t worker, uint64_t from, uint64_t to, size_t by,
-                    int who) {
+                    int who, uint64_t *rest) {
     const struct trace *t = p->trace;
     if (from >= to) return;
     if (by != SIZE_MAX && t->runs.items[by].end > from) {
@@ -28,8 +29,7 @@ static void add_gap(struct profile *p, uint32_t worker, uint64_t from, uint64_t 
         if (r->worker < t->n_workers && r->worker != worker) p->waited_for[r->worker] += waited;
         from += waited;
     }
-    p->hand_over_ns += to - from;
-    p->n_hand_overs++;
+    *rest += to - from;
 }
 
 static size_t last_run(const struct trace *t, const struct trace_iter *iter) {
@@ -50,7 +50,11 @@ static void add_iteration(struct profile *p, const struct trace_iter *iter,
         struct profile_op *op = &p->ops[task->kind];
         size_t by =
             task->wait == PROG_NONE ? SIZE_MAX : links->activator[task->wait - v->first_event];
-        add_gap(p, r->worker, free_since[r->worker], r->ready, by, task->kind);
+        /* Whoever published the iteration wakes the host before it looks for work. */
+        bool woke = r->worker == iter->by && free_since[r->worker] == iter->start;
+        p->n_hand_overs += !woke;
+        add_gap(p, r->worker, free_since[r->worker], r->ready, by, task->kind,
+                woke ? &p->wake_ns : &p->hand_over_ns);
         op->n_tasks++;
         op->ns += r->end - r->ready;
         op->longest_ns = MAX(op->longest_ns, r->end - r->ready);
@@ -60,7 +64,7 @@ static void add_iteration(struct profile *p, const struct trace_iter *iter,
     }
     size_t last = last_run(t, iter);
     for (uint32_t w = 0; w < t->n_workers; w++)
-        add_gap(p, w, free_since[w], iter->end, last, N_OP_KINDS);
+        add_gap(p, w, free_since[w], iter->end, last, N_OP_KINDS, &p->hand_over_ns);
 }
 
 /* ---- the critical path -------------------------------------------------------------------- */

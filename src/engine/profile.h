@@ -3,8 +3,8 @@
  *
  * Worker time is split without gaps: every worker is, at every moment of an iteration, inside a
  * task, waiting for an event that is not activated yet, or between an event's activation and its
- * next task (hand-over). Divided by the number of workers, the parts add up to the iteration's
- * time.
+ * next task (hand-over; for the worker that ran the boundary the first of these is called wake-up).
+ * Divided by the number of workers, the parts add up to the iteration's time.
  */
 #ifndef QN_ENGINE_PROFILE_H
 #define QN_ENGINE_PROFILE_H
@@ -33,6 +33,7 @@ struct profile {
     size_t n_iters, typical;  /* iterations in the sums; the one of median length (trace.iters) */
     uint64_t ns, boundary_ns; /* wall: from start to start; of it between iterations */
     uint64_t n_boundaries;
+    uint64_t wake_ns;                    /* worker time, after a boundary: see profile.c */
     uint64_t hand_over_ns, n_hand_overs; /* worker time */
     struct profile_op ops[N_OP_KINDS];   /* OP_NONE: empty tasks */
     uint64_t *waited_for;                /* [n_workers] worker time that others waited for it */

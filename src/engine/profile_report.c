@@ -113,6 +113,13 @@ static void other_losses(struct report *r) {
                  "polling, queues, descriptors.",
                  per_iter(r, r->p->n_hand_overs),
                  (double)r->p->hand_over_ns * 1e-3 / MAX((double)r->p->n_hand_overs, 1));
+    l = new_loss(r, wall_us(r, r->p->wake_ns));
+    if (l)
+        snprintf(
+            l->text, sizeof l->text,
+            "The worker that ran the boundary begins its first task %.1f us after the iteration "
+            "has started, because it wakes the host first; the others wait for its part.",
+            per_iter(r, r->p->wake_ns) * 1e-3);
     us = per_iter(r, r->p->boundary_ns) * 1e-3;
     l = new_loss(r, us);
     if (l)
@@ -250,6 +257,7 @@ static json_t *account_json(struct report *r) {
     json_object_set_new(o, "waits", waits_json(r));
     json_object_set_new(o, "waited_for_workers", workers_json(r));
     json_object_set_new(o, "hand_over_us", json_real(wall_us(r, p->hand_over_ns)));
+    json_object_set_new(o, "wake_us", json_real(wall_us(r, p->wake_ns)));
     json_object_set_new(o, "boundary_us", json_real(per_iter(r, p->boundary_ns) * 1e-3));
     json_object_set_new(o, "critical_path", path_json(r));
     json_object_set_new(o, "losses", losses_json(r));

@@ -101,7 +101,9 @@ static int on_end(struct decoder *c, uint64_t now) {
     return ARRAY_PUSH(c->d, &c->t->runs, c->open);
 }
 
-static int on_iteration(struct decoder *c, uint64_t now, uint32_t variant, uint32_t number) {
+static int on_iteration(struct decoder *c, uint64_t now, uint32_t worker, uint32_t variant,
+                        uint32_t number) {
+    c->next.by = worker;
     c->next.start = now;
     c->next.variant = variant;
     c->next.number = number;
@@ -140,26 +142,57 @@ static int on_record(struct decoder *c, uint32_t ring, const struct rt_trace_rec
     case RT_TRACE_BLOCKS: c->next.n_free_blocks = r->what; break;
     case RT_TRACE_ITER:
         if (aux < c->t->program->section[SECTION_VARIANT].count)
-            return on_iteration(c, r->time_ns, aux, r->what);
+            return on_iteration(c, r->time_ns, ring, aux, r->what);
         break;
     default: break; /* PUBLISH, IDLE: what they say follows from the runs */
     }
     return QN_OK;
 }
 
-static int decode_rings(struct decoder *c, struct rt_trace *rings) {
-    struct records records = {0};
-    int rc = QN_OK;
-    for (uint32_t ring = 0; ring < rings->n_rings && rc == QN_OK; ring++) {
-        rc = copy_ring(c->d, rings, ring, &records, &c->t->n_dropped);
-        c->is_open = false;
-        c->next = (struct trace_iter){0};
-        for (size_t i = 0; i < records.n && rc == QN_OK; i++)
-            rc = on_record(c, ring, &records.items[i]);
-        c->t->n_records += records.n;
-        if (records.n > 0 && ring >= c->t->n_workers) c->t->n_scheds = ring - c->t->n_workers + 1;
+/* All rings, copied one after the other while they may be written, hold records of one span of time
+ * only as far as each of them goes: from `low`, the newest of the oldest records of rings that have
+ * dropped some, to `high`, when the copying began. Outside of it an iteration's own record may be
+ * missing while records of its tasks are there. */
+struct span {
+    uint64_t low, high;
+};
+
+static int copy_rings(struct decoder *c, struct rt_trace *rings, struct records *copies,
+                      struct span *span) {
+    *span = (struct span){.high = rt_now_ns()};
+    for (uint32_t i = 0; i < rings->n_rings; i++) {
+        uint64_t dropped = 0;
+        TRY(copy_ring(c->d, rings, i, &copies[i], &dropped));
+        c->t->n_dropped += dropped;
+        if (dropped > 0 && copies[i].n > 0) span->low = MAX(span->low, copies[i].items[0].time_ns);
     }
-    ARRAY_FINI(&records);
+    return QN_OK;
+}
+
+static int decode_ring(struct decoder *c, uint32_t ring, const struct records *records,
+                       const struct span *span) {
+    c->is_open = false;
+    c->next = (struct trace_iter){0};
+    for (size_t i = 0; i < records->n; i++) {
+        const struct rt_trace_record *r = &records->items[i];
+        bool inside = r->time_ns >= span->low && r->time_ns <= span->high;
+        c->t->n_records += inside;
+        c->t->n_dropped += !inside;
+        if (inside) TRY(on_record(c, ring, r));
+    }
+    if (records->n > 0 && ring >= c->t->n_workers) c->t->n_scheds = ring - c->t->n_workers + 1;
+    return QN_OK;
+}
+
+static int decode_rings(struct decoder *c, struct rt_trace *rings) {
+    struct span span;
+    struct records *copies = calloc(rings->n_rings, sizeof *copies);
+    if (!copies) return fail_nomem(c->d, rings->n_rings * sizeof *copies, "the trace");
+    int rc = copy_rings(c, rings, copies, &span);
+    for (uint32_t i = 0; i < rings->n_rings && rc == QN_OK; i++)
+        rc = decode_ring(c, i, &copies[i], &span);
+    for (uint32_t i = 0; i < rings->n_rings; i++) ARRAY_FINI(&copies[i]);
+    free(copies);
     return rc;
 }
 

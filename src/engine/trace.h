@@ -34,6 +34,7 @@ struct trace_run {
 struct trace_iter {
     uint32_t number, variant;
     uint32_t n_rows, n_logit_rows, n_running, n_waiting, n_free_blocks;
+    uint32_t by;      /* worker that ran the boundary before it */
     uint64_t context; /* KV positions that its rows attend to, over all rows */
     uint64_t start, end;
     size_t first_run, n_runs;
