@@ -1,21 +1,59 @@
 #!/usr/bin/env bash
-# Builds and tests quern in other ways: tools/variants.sh asan tsan stress
-# Each variant has its own build folder, build-<variant>, and runs the tests that make sense in it.
+# Builds and tests quern in other ways: tools/variants.sh asan tsan stress coverage
+# Each variant has its own build folder, build-<variant>, with only what its tests need in it.
+#   asan      AddressSanitizer and UBSan, and the lines that the tests reach (gcovr): all tests
+#   tsan      ThreadSanitizer: what runs threads
+#   stress    queues of two entries, random yields at every primitive: what runs threads
 set -euo pipefail
 cd "$(dirname "$0")/.."
-run() { # name, cmake arguments, ctest arguments
+export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
+export TSAN_OPTIONS=halt_on_error=1
+
+# The test programs of some layers, as targets: tests/runtime/test_x.c is runtime_test_x.
+programs() {
+    local layer f
+    for layer in "$@"; do
+        for f in tests/"$layer"/test_*.c; do
+            f=${f##*/}
+            echo "${layer}_${f%.c}"
+        done
+    done
+}
+
+run() { # name, cmake arguments, targets, ctest arguments
     echo "== $1"
     # shellcheck disable=SC2086
-    cmake -S . -B "build-$1" -G Ninja $2 >/dev/null
-    cmake --build "build-$1" -j "$(nproc)" >"build-$1/log" 2>&1 || { tail -40 "build-$1/log"; exit 1; }
+    cmake -S . -B "build-$1" -G Ninja -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1 -g1" $2 >/dev/null
     # shellcheck disable=SC2086
-    ctest --test-dir "build-$1" --output-on-failure -j "$(nproc)" $3
+    cmake --build "build-$1" -j "$(nproc)" --target $3 >"build-$1/log" 2>&1 ||
+        { tail -40 "build-$1/log"; exit 1; }
+    # shellcheck disable=SC2086
+    ctest --test-dir "build-$1" --output-on-failure -j "$(nproc)" $4
 }
+
+coverage() {
+    command -v gcovr >/dev/null || { echo "gcovr is missing: no coverage"; return; }
+    gcovr -r . --object-directory build-asan -f src/ -s --gcov-ignore-parse-errors 2>/dev/null |
+        tee build-asan/coverage.txt | tail -3
+}
+
 for variant in "$@"; do
     case "$variant" in
-    asan) run asan "-DQN_SANITIZE=address,undefined" "-E lint/|runtime/spin" ;;
-    tsan) TSAN_OPTIONS="halt_on_error=1" run tsan "-DQN_SANITIZE=thread" "-R runtime/|engine/" ;;
-    stress) run stress "-DQN_STRESS=ON" "-R runtime/|engine/" ;;
-    *) echo "variants: asan tsan stress, not '$variant'" >&2; exit 2 ;;
+    asan)
+        find build-asan -name '*.gcda' -delete 2>/dev/null || true
+        run asan "-DQN_SANITIZE=address,undefined -DQN_COVERAGE=ON" all \
+            "-E lint/|runtime/spin|tools/"
+        coverage
+        ;;
+    tsan)
+        run tsan "-DQN_SANITIZE=thread" "$(programs runtime engine | tr '\n' ' ')" \
+            "-R ^(runtime|engine)/test_"
+        ;;
+    stress)
+        run stress "-DQN_STRESS=ON" "$(programs runtime engine | tr '\n' ' ')" \
+            "-R ^(runtime|engine)/test_"
+        ;;
+    coverage) coverage ;;
+    *) echo "variants: asan tsan stress coverage, not '$variant'" >&2; exit 2 ;;
     esac
 done
