@@ -40,12 +40,35 @@ RT_FN int rt_request_fits(const struct rt_batch *b, const struct rt_request *q) 
 RT_FN void rt_boundary_post_tokens(const struct rt *rt, uint32_t slot) {
     const struct rt_slot *s = &rt->batch->slots[slot];
     uint64_t row = (uint64_t)slot * rt->batch->max_model_len;
-    if (rt->out_tokens)
-        for (uint32_t p = s->n_computed; p < s->n_known; p++) {
-            rt->out_tokens[row + p] = rt->batch->tokens[row + p];
-            rt->out_logprobs[row + p] = rt->batch->logprobs[row + p];
-        }
-    rt_host_store_release(&rt->posts[slot].n_out, s->n_known - s->n_prompt);
+    for (uint32_t p = s->n_computed; p < s->n_known; p++) {
+        rt->out_tokens[row + p] = rt->batch->tokens[row + p];
+        rt->out_logprobs[row + p] = rt->batch->logprobs[row + p];
+    }
+}
+
+/* Whether the slot got a token in the iteration that ended. */
+RT_FN int rt_boundary_has_token(const struct rt_slot *s) {
+    return s->n_known > s->n_prompt && s->n_computed + 1 == s->n_known;
+}
+
+/* Tells the host of the new tokens: all of them, one fence, then their numbers. Beside a GPU a
+ * fence is a trip over the bus, so there is not one for each request. */
+RT_FN void rt_boundary_post(const struct rt *rt) {
+    const struct rt_control *c = rt->control;
+    const struct rt_slot *slots = rt->batch->slots;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_running; i++) {
+        if (!rt_boundary_has_token(&slots[rt->running[i]])) continue;
+        if (rt->out_tokens) rt_boundary_post_tokens(rt, rt->running[i]);
+        n++;
+    }
+    if (n == 0) return;
+    rt_host_fence_release();
+    for (uint32_t i = 0; i < c->n_running; i++) {
+        const struct rt_slot *s = &slots[rt->running[i]];
+        if (rt_boundary_has_token(s))
+            rt_host_store_relaxed(&rt->posts[rt->running[i]].n_out, s->n_known - s->n_prompt);
+    }
 }
 
 RT_FN void rt_boundary_collect(const struct rt *rt) {
@@ -56,12 +79,11 @@ RT_FN void rt_boundary_collect(const struct rt *rt) {
         s->n_computed += rt->in_flight[slot];
         rt->in_flight[slot] = 0;
         if (s->n_known > s->n_limit) s->n_known = s->n_limit;
-        if (s->n_known > s->n_prompt && s->n_computed + 1 == s->n_known)
-            rt_boundary_post_tokens(rt, slot);
         if (s->finish != RT_RUNNING) continue;
         if (s->n_known >= s->n_limit) s->finish = RT_FINISH_LENGTH;
         if (s->n_computed >= s->n_known) s->finish = RT_FINISH_ABORT; /* no token came */
     }
+    rt_boundary_post(rt);
 }
 
 /* ---- commands: what the host wants ---- */
@@ -87,10 +109,10 @@ RT_FN void rt_boundary_cancel(const struct rt *rt, uint32_t slot) {
 }
 
 /* Takes all commands; returns the doorbell's value that they reach up to. */
-RT_FN uint32_t rt_boundary_commands(const struct rt *rt) {
+RT_FN void rt_boundary_commands(const struct rt *rt, uint32_t tail) {
     struct rt_control *c = rt->control;
-    uint32_t tail = rt_host_load_acquire(&rt->mail->tail);
-    if (c->taken == tail) return tail;
+    if (c->taken == tail) return;
+    rt_host_fence_acquire(&rt->mail->tail);
     for (; c->taken != tail; c->taken++) {
         const struct rt_command *command = &rt->commands[c->taken & rt->command_mask];
         if (command->slot >= rt->batch->n_slots) continue;
@@ -98,7 +120,6 @@ RT_FN uint32_t rt_boundary_commands(const struct rt *rt) {
         if (command->kind == RT_COMMAND_CANCEL) rt_boundary_cancel(rt, command->slot);
     }
     rt_host_store_release(&rt->mail->head, c->taken);
-    return tail;
 }
 
 /* ---- sweep: finished requests give back what they hold ---- */
@@ -212,8 +233,9 @@ RT_FN uint32_t rt_boundary_variant(const struct rt *rt) {
  * is the doorbell's value up to which that is so. */
 RT_FN int rt_boundary_prepare(const struct rt *rt, uint32_t *bell) {
     struct rt_control *c = rt->control;
+    *bell = rt_host_load_relaxed(&rt->mail->tail); /* early: it may come over a bus */
     rt_boundary_collect(rt);
-    *bell = rt_boundary_commands(rt);
+    rt_boundary_commands(rt, *bell);
     c->n_running = rt_boundary_sweep(rt, rt->running, c->n_running);
     c->n_waiting = rt_boundary_sweep(rt, rt->waiting, c->n_waiting);
     rt_boundary_admit(rt);
@@ -234,7 +256,7 @@ RT_FN void rt_boundary_idle(const struct rt *rt, uint32_t bell) {
     uint32_t *progress = &rt->mail->progress, *sleepers = &rt->mail->host_sleepers;
     rt_store_relaxed(&sh->idle_bell, bell);
     rt_store_relaxed(&sh->resume, rt_load_relaxed(&sh->published));
-    rt_host_add_release(progress, 1);
+    rt_host_publish(progress, ++rt->control->progress);
     if (rt->until_idle)
         rt_cas_acquire(&sh->stop, RT_GO, RT_STOP_IDLE);
     else
@@ -256,8 +278,8 @@ RT_FN void rt_boundary(const struct rt *rt, struct rt_worker *w) {
     const struct prog_variant *v = &rt->variants[c->variant];
     uint32_t epoch = c->epoch;
     rt_trace_iteration(rt, w->id);
-    rt_host_store_release(&rt->mail->heartbeat, c->iteration);
-    rt_host_add_release(&rt->mail->progress, 1);
+    rt_host_store_relaxed(&rt->mail->heartbeat, c->iteration);
+    rt_host_publish(&rt->mail->progress, ++c->progress);
     rt_store_release(&rt->shared->published, c->iteration << RT_VARIANT_BITS | c->variant);
     rt_trigger(rt, w, v->start_event, epoch, v->end_event);
     rt_host_wake(&rt->mail->progress, &rt->mail->host_sleepers);

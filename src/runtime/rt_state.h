@@ -89,7 +89,8 @@ struct rt_control {
     uint32_t n_running, n_waiting, n_free, order;
     uint64_t n_rows_run;   /* token rows computed, for statistics */
     uint64_t n_iterations; /* the same number as `iteration`, not wrapping */
-    uint32_t pad0[4];
+    uint32_t progress;     /* what mail.progress has: never read back from the host's memory */
+    uint32_t pad0[3];
 };
 ABI_SIZE(struct rt_control, 64);
 

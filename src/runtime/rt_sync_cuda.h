@@ -84,6 +84,29 @@ RT_FN void rt_host_store_release(uint32_t *p, uint32_t v) {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
+RT_FN uint32_t rt_host_load_relaxed(const uint32_t *p) {
+    uint32_t v;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+RT_FN void rt_host_fence_acquire(const uint32_t *p) {
+    (void)p;
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+RT_FN void rt_host_fence_release(void) {
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+RT_FN void rt_host_store_relaxed(uint32_t *p, uint32_t v) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+RT_FN void rt_host_publish(uint32_t *p, uint32_t v) {
+    rt_host_store_release(p, v);
+}
+
 /* Host-mapped words have one writer on the device at a time, so that no atomic crosses the bus. */
 RT_FN void rt_host_add_release(uint32_t *p, uint32_t v) {
     uint32_t old;
