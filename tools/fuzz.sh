@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tools/fuzz.sh [-runs=N | -max_total_time=SECONDS] [target ...]
 # Builds the libFuzzer targets of tests/fuzz with clang, AddressSanitizer and UBSan in build-fuzz and
-# runs each on its committed corpus. New inputs go to build-fuzz/corpus, a crash to build-fuzz/.
+# runs each on its committed corpus, from the same seed every time. New inputs go to build-fuzz/corpus, a crash to build-fuzz/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 limit=-runs=20000
@@ -10,7 +10,8 @@ for a in "$@"; do
     case "$a" in -*) limit=$a ;; *) targets+=("$a") ;; esac
 done
 clang=$(command -v clang-14 || command -v clang)
-CC=$clang cmake -S . -B build-fuzz -G Ninja -DQN_FUZZ=ON >build-fuzz.log 2>&1 ||
+CC=$clang cmake -S . -B build-fuzz -G Ninja -DQN_FUZZ=ON \
+    -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1 -g1" >build-fuzz.log 2>&1 ||
     { cat build-fuzz.log; exit 1; }
 rm -f build-fuzz.log
 if [ ${#targets[@]} -eq 0 ]; then
@@ -24,7 +25,9 @@ cmake --build build-fuzz -j "$(nproc)" --target "${targets[@]/#/fuzz_}" >build-f
 failed=0
 for t in "${targets[@]}"; do
     mkdir -p "build-fuzz/corpus/$t" "tests/fuzz/corpus/$t"
-    if "build-fuzz/tests/fuzz_$t" "$limit" -rss_limit_mb=4096 -timeout=20 -print_final_stats=1 \
+    words=()
+    case "$t" in config | safetensors) words=(-dict=tests/fuzz/model.dict) ;; esac
+    if "build-fuzz/tests/fuzz_$t" "$limit" -seed=1 "${words[@]}" -rss_limit_mb=4096 -timeout=20 -print_final_stats=1 \
         -artifact_prefix="build-fuzz/$t-" "build-fuzz/corpus/$t" "tests/fuzz/corpus/$t" \
         >"build-fuzz/$t.log" 2>&1; then
         echo "fuzz $t: ok, $(grep -o 'number_of_executed_units: *[0-9]*' "build-fuzz/$t.log" |
