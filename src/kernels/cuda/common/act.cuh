@@ -27,11 +27,20 @@ DEV float warp_max(float v) {
     return v;
 }
 
+/* Only the residual stream is normed: rows of QN_HIDDEN floats. */
+DEV float inverse_rms_of(float sum) {
+    return inverse_sqrt_fast(__fadd_rn(__fmul_rn(sum, 1.0f / QN_HIDDEN), RMS_EPS));
+}
+
 /* 1 / rms from the eight parts of the sum of squares, added in order. */
-DEV float inverse_rms(const float *parts, uint32_t k) {
-    float sum = 0;
-    for (uint32_t i = 0; i < WARPS; i++) sum += parts[i];
-    return 1.0f / sqrtf(sum / (float)k + RMS_EPS);
+DEV float inverse_rms(const float *parts) {
+    float v[WARPS];
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) v[i] = parts[i];
+    float sum = v[0];
+#pragma unroll
+    for (int i = 1; i < WARPS; i++) sum += v[i];
+    return inverse_rms_of(sum);
 }
 
 DEV uint2 pack_scaled(float4 v, float4 scale) {
@@ -48,7 +57,8 @@ DEV void early_norm(const struct warp_context *c, const struct cuda_task *task, 
 #pragma unroll
     for (int u = 0; u < 4; u++) {
         uint32_t i = c->thread + u * COMPUTE_THREADS;
-        if (i < task->k / 4) e->norm[u] = __ldg((const float4 *)task->norm + i);
+        e->norm[u] = task->norm != 0 && i < task->k / 4 ? __ldg((const float4 *)task->norm + i)
+                                                        : make_float4(0, 0, 0, 0);
     }
 }
 
@@ -67,16 +77,15 @@ DEV void act_stage_row(const struct warp_context *c, const float *row, const flo
         v[u] = at < k / 4 ? act_load4(row + 4 * at) : make_float4(0, 0, 0, 0);
     }
 #pragma unroll
-    for (int u = 0; u < 4; u++, i += COMPUTE_THREADS) {
-        if (i >= k_padded / 4) break;
-        float4 scale = make_float4(1, 1, 1, 1);
-        if (norm != nullptr) {
-            sum = square_sum(sum, v[u]);
-            scale = early->norm[u];
-        }
-        *(uint2 *)(dst + 8 * i) = pack_scaled(v[u], i < k / 4 ? scale : make_float4(0, 0, 0, 0));
+    for (int u = 0; u < 4; u++) {
+        uint32_t at = i + u * COMPUTE_THREADS;
+        float4 scale = norm != nullptr ? early->norm[u] : make_float4(1, 1, 1, 1);
+        if (at >= k / 4) scale = make_float4(0, 0, 0, 0);
+        sum = square_sum(sum, v[u]);
+        if (at < k_padded / 4) *(uint2 *)(dst + 8 * at) = pack_scaled(v[u], scale);
     }
     /* Rows of more than 4096 floats. */
+    i += 4 * COMPUTE_THREADS;
 #pragma unroll 4
     for (; i < k_padded / 4; i += COMPUTE_THREADS) {
         float4 x = i < k / 4 ? act_load4(row + 4 * i) : make_float4(0, 0, 0, 0);
@@ -95,7 +104,6 @@ DEV void act_stage_row(const struct warp_context *c, const float *row, const flo
 /* 1 / rms of one row by one warp: the same additions as act_stage_row and inverse_rms. */
 DEV float rms_of_row(const struct warp_context *c, const float *row, uint32_t k) {
     float part[WARPS] = {};
-    float sum = 0;
     for (uint32_t i0 = c->lane; i0 < k / 4; i0 += COMPUTE_THREADS) {
         float4 v[WARPS];
 #pragma unroll
@@ -106,9 +114,10 @@ DEV float rms_of_row(const struct warp_context *c, const float *row, uint32_t k)
         for (int w = 0; w < WARPS; w++)
             if (i0 + 32 * w < k / 4) part[w] = square_sum(part[w], v[w]);
     }
+    float sum = warp_sum(part[0]);
 #pragma unroll
-    for (int w = 0; w < WARPS; w++) sum += warp_sum(part[w]);
-    return 1.0f / sqrtf(sum / (float)k + RMS_EPS);
+    for (int w = 1; w < WARPS; w++) sum += warp_sum(part[w]);
+    return inverse_rms_of(sum);
 }
 
 #endif

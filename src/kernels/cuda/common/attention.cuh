@@ -12,14 +12,17 @@
  *
  * Bytes: a piece of one KV head is 2 * ATTENTION_PIECE * head_dim * 2, read once per step.
  *
- * Scratch:   0      max[8][16], sum[8][16] of the warps
- *            1024   state[16][head_dim + 2] of ATTENTION
- *            STATE_END   outputs of the warps [8][rows][chunk + 4], a chunk of columns at a time
+ * Scratch:   0            max[8][16], sum[8][16] of the warps
+ *            FACTORS_AT   struct merge[16]: of a row's old state and this piece
+ *            WORK_AT      struct attention_work
+ *            STATE_AT     state[16][head_dim + 2] of ATTENTION
+ *            OUTPUTS_AT   outputs of the warps [8][rows][chunk + 4], a chunk of columns at a time
  */
 #ifndef QN_CUDA_COMMON_ATTENTION_CUH
 #define QN_CUDA_COMMON_ATTENTION_CUH
 
 #include "kernels/cuda/common/kv.cuh"
+#include "kernels/cuda/common/trace.cuh"
 
 #define GROUP_HEADS (QN_N_HEADS / QN_N_KV_HEADS)
 #define SUB_HEADS   (GROUP_HEADS < 16 ? GROUP_HEADS : 16)      /* heads of one step */
@@ -28,9 +31,12 @@
 #define PAIRS       ((QN_HEAD_DIM + 31) / 32) /* 32 columns of q and k: two mma steps */
 #define SPANS       ((QN_HEAD_DIM + 63) / 64) /* 64 columns of v: eight mma columns */
 #define STATE_SIZE  (QN_HEAD_DIM + 2)         /* max, sum, unnormalised output */
-#define STATE_END   (1024 + 16 * STATE_SIZE * 4)
+#define FACTORS_AT  1024
+#define WORK_AT     1216
+#define STATE_AT    1344
+#define OUTPUTS_AT  ((STATE_AT + 16 * STATE_SIZE * 4 + 15) / 16 * 16)
 static_assert(ATTENTION_PIECE == 16 * WARPS, "a warp takes 16 positions of a piece");
-static_assert(STATE_END + WARPS * 16 * 36 * 4 <= SCRATCH_BYTES, "attention scratch");
+static_assert(OUTPUTS_AT + WARPS * 16 * 36 * 4 <= SCRATCH_BYTES, "attention scratch");
 
 /* Up to 16 query rows that share a KV head. */
 struct attention_step {
@@ -59,7 +65,7 @@ DEV void load_rows(const struct warp_context *c, const struct attention_step *s,
         uint32_t m = c->lane / 4 + 8 * h, token = m / SUB_HEADS, head = m % SUB_HEADS;
         bool exists = token < s->n_tokens && head < s->n_heads;
         uint32_t row = s->row0 + (exists ? token : 0);
-        uint32_t position = row_position(c->shared, row);
+        uint32_t position = row_position(SHARED, row);
         from[h] = exists ? q + ((uint64_t)row * QN_N_HEADS + s->head0 + head) * QN_HEAD_DIM : nullptr;
         r->lo[h] = exists ? window_start(position) : 0;
         r->hi[h] = exists ? position + 1 : 0;
@@ -92,7 +98,7 @@ struct attention_part {
 DEV uint64_t position_offset(const struct warp_context *c, const struct attention_step *s,
                              uint32_t first) {
     uint32_t position = min(first + c->lane % 16, s->hi - 1); /* beyond: repeats, masked later */
-    uint64_t row = kv_row(&c->shared->batch, s->slot, position);
+    uint64_t row = kv_row(&SHARED->batch, s->slot, position);
     return row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
 }
 
@@ -144,7 +150,7 @@ DEV void piece_softmax(const struct warp_context *c, const struct attention_rows
         for (int u = 0; u < 2; u++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                p[u][e + 2 * h] = expf(p[u][e + 2 * h] - base);
+                p[u][e + 2 * h] = exp_fast(p[u][e + 2 * h] - base);
                 sum += p[u][e + 2 * h];
             }
         sum += __shfl_xor_sync(~0u, sum, 1);
@@ -184,7 +190,7 @@ DEV void piece_output(const struct warp_context *c, const uint4 v[SPANS][4], flo
 /* This warp's share of a piece. */
 DEV void piece_warp(const struct warp_context *c, const struct attention_step *s,
                     const struct attention_rows *r, const uint16_t *kv, uint32_t piece,
-                    struct attention_part *part) {
+                    uint64_t offset, struct attention_part *part) {
     const uint32_t first = piece * ATTENTION_PIECE + 16 * c->warp;
     if (first >= s->hi || first + 16 <= s->lo) {
         part->max[0] = part->max[1] = -INFINITY;
@@ -194,7 +200,6 @@ DEV void piece_warp(const struct warp_context *c, const struct attention_step *s
             part->out[i][0] = part->out[i][1] = part->out[i][2] = part->out[i][3] = 0;
         return;
     }
-    const uint64_t offset = position_offset(c, s, first);
     uint4 v[SPANS][4];
 #pragma unroll
     for (int n = 0; n < 4; n++) {
@@ -213,32 +218,31 @@ DEV void piece_warp(const struct warp_context *c, const struct attention_step *s
 
 /* ---- merging ---- */
 
-/* What merging two states does to one output (or to their sums): the older one first. */
-DEV float merge_value(float old_max, float old_sum, float old_value, float max, float value) {
-    if (!(old_sum > 0)) return value;
+/* Factors that turn the outputs and sums of two states into those of both, the older one first. An
+ * empty state (sum 0) counts nothing. */
+struct merge {
+    float max, old_factor, factor;
+};
+DEV struct merge merge_factors(float old_max, float old_sum, float max) {
+    if (!(old_sum > 0)) return merge{max, 0, 1};
     float most = fmaxf(old_max, max);
-    return __fadd_rn(__fmul_rn(old_value, expf(old_max - most)), __fmul_rn(value, expf(max - most)));
+    return merge{most, exp_fast(old_max - most), exp_fast(max - most)};
 }
-DEV float merge_max(float old_max, float old_sum, float max) {
-    return old_sum > 0 ? fmaxf(old_max, max) : max;
+DEV float merge_value(const struct merge *m, float old_value, float value) {
+    return __fadd_rn(__fmul_rn(old_value, m->old_factor), __fmul_rn(value, m->factor));
 }
 
 /* Where a piece's state goes. */
 struct piece_sink {
-    float *part;    /* SPLIT: part[T, n_heads, P, D + 2] at this piece; NULL: into the state */
+    float *part;     /* SPLIT: part[T, n_heads, P, D + 2] at this piece; NULL: into the state */
     uint32_t stride; /* SPLIT: floats from one head to the next */
     float *state;
 };
 
-DEV void sink_value(const struct piece_sink *k, const struct attention_step *s, uint32_t m,
-                    uint32_t i, float max, float value) {
-    if (k->part != nullptr) {
-        uint32_t token = m / SUB_HEADS, head = s->head0 + m % SUB_HEADS;
-        k->part[((uint64_t)(s->row0 + token) * QN_N_HEADS + head) * k->stride + i] = value;
-        return;
-    }
-    float *state = k->state + m * STATE_SIZE;
-    state[i] = merge_value(state[0], state[1], state[i], max, value);
+/* Row m's part of SPLIT. */
+DEV float *sink_part(const struct piece_sink *k, const struct attention_step *s, uint32_t m) {
+    uint32_t token = m / SUB_HEADS, head = s->head0 + m % SUB_HEADS;
+    return k->part + ((uint64_t)(s->row0 + token) * QN_N_HEADS + head) * k->stride;
 }
 
 /* The lane's outputs of columns [at, at + size) to scratch: lane 4 g + j has, per span, columns
@@ -265,14 +269,63 @@ DEV void store_chunk(const struct warp_context *c, const struct attention_part *
         }
 }
 
-/* Merges the warps' states of a piece and hands the result over. Begins and ends with barriers. */
+/* The largest of the eight warps' values of a row. */
+DEV float most_of(const float *all, uint32_t m) {
+    float v[WARPS];
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) v[w] = all[w * 16 + m];
+#pragma unroll
+    for (int w = 1; w < WARPS; w++) v[0] = fmaxf(v[0], v[w]);
+    return v[0];
+}
+
+DEV float warp_factor(float max, float most) { return max == -INFINITY ? 0 : exp_fast(max - most); }
+
+/* Maximum and sum of a row over the warps, one thread per row: into the part, or into the state,
+ * with the factors that its outputs need left in `factors`. */
+DEV void merge_row(const struct attention_step *s, const struct piece_sink *sink,
+                   const float *all_max, const float *all_sum, uint32_t m, struct merge *factors) {
+    float most = most_of(all_max, m), sum = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++)
+        sum += all_sum[w * 16 + m] * warp_factor(all_max[w * 16 + m], most);
+    if (m % SUB_HEADS >= s->n_heads) return;
+    if (sink->part != nullptr) {
+        *(float2 *)sink_part(sink, s, m) = make_float2(most, sum);
+        return;
+    }
+    float *state = sink->state + m * STATE_SIZE;
+    factors[m] = merge_factors(state[0], state[1], most);
+    state[1] = merge_value(&factors[m], state[1], sum);
+    state[0] = factors[m].max;
+}
+
+/* One output of a row, summed over the warps in order. */
+DEV void merge_output(const struct attention_step *s, const struct piece_sink *sink,
+                      const float *outputs, uint32_t warp_stride, uint32_t m, uint32_t d,
+                      const struct merge *factors) {
+    float v[WARPS];
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) v[w] = outputs[w * warp_stride];
+#pragma unroll
+    for (int w = 1; w < WARPS; w++) v[0] += v[w];
+    if (sink->part != nullptr) {
+        sink_part(sink, s, m)[2 + d] = v[0];
+        return;
+    }
+    float *state = sink->state + m * STATE_SIZE + 2 + d;
+    *state = merge_value(&factors[m], *state, v[0]);
+}
+
+/* Merges the warps' states of a piece and hands the result over. Ends with a barrier. */
 DEV void piece_merge(const struct warp_context *c, const struct attention_step *s,
                      const struct attention_part *part, const struct piece_sink *sink) {
-    float *all_max = (float *)c->scratch, *all_sum = all_max + WARPS * 16;
-    float *outputs = (float *)(c->scratch + STATE_END);
+    float *all_max = (float *)SCRATCH, *all_sum = all_max + WARPS * 16;
+    struct merge *factors = (struct merge *)(SCRATCH + FACTORS_AT);
+    float *outputs = (float *)(SCRATCH + OUTPUTS_AT);
     const uint32_t n_rows = s->n_tokens * SUB_HEADS;
-    sync_compute(); /* scratch is free */
     if (c->lane % 4 == 0)
+#pragma unroll
         for (int h = 0; h < 2; h++) {
             all_max[c->warp * 16 + c->lane / 4 + 8 * h] = part->max[h];
             all_sum[c->warp * 16 + c->lane / 4 + 8 * h] = part->sum[h];
@@ -280,42 +333,20 @@ DEV void piece_merge(const struct warp_context *c, const struct attention_step *
     sync_compute();
     float factor[2];
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float most = -INFINITY;
-        for (int w = 0; w < WARPS; w++)
-            most = fmaxf(most, all_max[w * 16 + c->lane / 4 + 8 * h]);
-        factor[h] = part->max[h] == -INFINITY ? 0 : expf(part->max[h] - most);
-    }
-    const uint32_t size = n_rows > 8 ? 32 : n_rows > 4 ? 64 : 128;
+    for (int h = 0; h < 2; h++)
+        factor[h] = warp_factor(part->max[h], most_of(all_max, c->lane / 4 + 8 * h));
+    if (c->thread < n_rows) merge_row(s, sink, all_max, all_sum, c->thread, factors);
+    const uint32_t size = n_rows > 8 ? 32 : n_rows > 4 ? 64 : 128, stride = size + 4;
+#pragma unroll 1
     for (uint32_t at = 0; at < QN_HEAD_DIM; at += size) {
         store_chunk(c, part, factor, outputs, n_rows, at, size);
         sync_compute();
         for (uint32_t i = c->thread; i < n_rows * size; i += COMPUTE_THREADS) {
             uint32_t m = i / size, d = i % size;
             if (at + d >= QN_HEAD_DIM || m % SUB_HEADS >= s->n_heads) continue;
-            float most = -INFINITY, value = 0;
-            for (int w = 0; w < WARPS; w++) most = fmaxf(most, all_max[w * 16 + m]);
-            for (int w = 0; w < WARPS; w++) value += outputs[(w * n_rows + m) * (size + 4) + d];
-            sink_value(sink, s, m, 2 + at + d, most, value);
+            merge_output(s, sink, outputs + m * stride + d, n_rows * stride, m, at + d, factors);
         }
         sync_compute();
-    }
-    uint32_t m = c->thread;
-    if (m >= n_rows || m % SUB_HEADS >= s->n_heads) return;
-    float most = -INFINITY, sum = 0;
-    for (int w = 0; w < WARPS; w++) most = fmaxf(most, all_max[w * 16 + m]);
-    for (int w = 0; w < WARPS; w++) {
-        float max = all_max[w * 16 + m];
-        sum += max == -INFINITY ? 0 : all_sum[w * 16 + m] * expf(max - most);
-    }
-    if (sink->part != nullptr) {
-        sink_value(sink, s, m, 0, most, most);
-        sink_value(sink, s, m, 1, most, sum);
-    } else {
-        float *state = sink->state + m * STATE_SIZE;
-        sum = merge_value(state[0], state[1], state[1], most, sum);
-        state[0] = merge_max(state[0], state[1], most);
-        state[1] = sum;
     }
 }
 
@@ -352,7 +383,7 @@ DEV void store_outputs(const struct warp_context *c, const struct attention_step
         if (head >= s->n_heads) continue;
         const float *from = state + m * STATE_SIZE;
         uint64_t row = (uint64_t)(s->row0 + m / SUB_HEADS) * QN_N_HEADS + s->head0 + head;
-        o[row * QN_HEAD_DIM + d] = from[2 + d] * (1.0f / from[1]);
+        o[row * QN_HEAD_DIM + d] = from[2 + d] * reciprocal_fast(from[1]);
     }
 }
 
@@ -366,14 +397,14 @@ DEV uint32_t row_pieces(const struct block_shared *b, uint32_t row, uint32_t *fi
 struct attention_list {
     uint64_t item, last; /* of this task */
     uint64_t row_item;   /* SPLIT: first item of `row` */
-    uint32_t row;
+    uint32_t row, row_end; /* SPLIT: the row; ATTENTION: rows left of the tile */
 };
 
 #define HEAD_STEPS (QN_N_KV_HEADS * SUBS)
 
 DEV struct attention_list list_begin(const struct warp_context *c, const struct cuda_task *task) {
-    const struct block_shared *b = c->shared;
-    struct attention_list l = {0, 0, 0, 0};
+    const struct block_shared *b = SHARED;
+    struct attention_list l = {0, 0, 0, 0, 0};
     uint64_t n = ceil_div(b->batch.rows.n_rows, STEP_TOKENS);
     if (task->kind == OP_ATTENTION_SPLIT) {
         n = 0;
@@ -387,7 +418,7 @@ DEV struct attention_list list_begin(const struct warp_context *c, const struct 
     return l;
 }
 
-/* The next step of the list and the piece of SPLIT; rows of ATTENTION's tile from *row to *end. */
+/* Row and piece of SPLIT's next item. */
 DEV uint32_t list_split(const struct block_shared *b, struct attention_list *l,
                         struct attention_step *s) {
     uint32_t first, n;
@@ -400,61 +431,101 @@ DEV uint32_t list_split(const struct block_shared *b, struct attention_list *l,
     return first + (uint32_t)((l->item - l->row_item) / HEAD_STEPS);
 }
 
-/* Pieces [piece, end) of a step into the sink. */
+/* The step at work, its pieces, the list: the same for all threads, in scratch. */
+struct attention_work {
+    struct attention_list list;
+    struct attention_step step;
+    uint32_t piece, piece_end;
+    uint32_t more; /* whether there is a step */
+};
+static_assert(WORK_AT + sizeof(struct attention_work) <= STATE_AT, "attention scratch");
+
+/* All of a step's pieces into the sink. */
 DEV void step_run(const struct warp_context *c, const struct cuda_task *task,
-                  const struct attention_step *s, uint32_t piece, uint32_t end,
-                  const struct piece_sink *sink) {
-    struct attention_rows rows;
-    load_rows(c, s, (const float *)task->in, &rows);
+                  const struct attention_work *w, uint64_t offset, const struct piece_sink *sink) {
+    const struct attention_step *s = &w->step;
 #pragma unroll 1
-    for (; piece < end; piece++) {
+    for (uint32_t piece = w->piece; piece < w->piece_end; piece++) {
+        struct attention_rows rows; /* again for every piece: too many registers to keep */
         struct attention_part part;
-        piece_warp(c, s, &rows, (const uint16_t *)task->more, piece, &part);
+        load_rows(c, s, (const float *)task->in, &rows);
+        piece_warp(c, s, &rows, (const uint16_t *)task->more, piece, offset, &part);
+        if (piece + 1 < w->piece_end)
+            offset = position_offset(c, s, (piece + 1) * ATTENTION_PIECE + 16 * c->warp);
         piece_merge(c, s, &part, sink);
     }
     if (sink->part != nullptr) return;
-    sync_compute();
     store_outputs(c, s, sink->state, (float *)task->out);
+}
+
+/* The list's next step. */
+DEV void list_next(const struct block_shared *b, bool split, struct attention_work *w) {
+    struct attention_list *l = &w->list;
+    struct attention_step *s = &w->step;
+    uint32_t head;
+    if (split) {
+        w->piece = list_split(b, l, s);
+        w->piece_end = w->piece + 1;
+        head = (uint32_t)(l->item - l->row_item) % HEAD_STEPS;
+        step_range(b, s);
+        l->item++;
+    } else {
+        head = (uint32_t)l->item % HEAD_STEPS;
+        if (l->row == l->row_end) {
+            l->row = (uint32_t)l->item / HEAD_STEPS * STEP_TOKENS;
+            l->row_end = min(l->row + STEP_TOKENS, b->batch.rows.n_rows);
+        }
+        s->row0 = l->row;
+        s->n_tokens = same_slot(b, l->row, l->row_end);
+        step_range(b, s);
+        w->piece = s->lo / ATTENTION_PIECE;
+        w->piece_end = (s->hi - 1) / ATTENTION_PIECE + 1;
+        l->row += s->n_tokens;
+        if (l->row == l->row_end) l->item++;
+    }
+    step_heads(s, head / SUBS, head % SUBS);
+}
+
+/* Warp 0 finds the next step for all. Ends with a barrier. */
+DEV void work_next(const struct warp_context *c, const struct cuda_task *task,
+                   struct attention_work *w, bool first) {
+    if (c->warp == 0) {
+        struct attention_list begin = {};
+        if (first) begin = list_begin(c, task);
+        if (c->lane == 0) {
+            if (first) w->list = begin;
+            w->more = w->list.item < w->list.last;
+            if (w->more) list_next(SHARED, task->kind == OP_ATTENTION_SPLIT, w);
+        }
+    }
     sync_compute();
 }
 
-DEV void run_attention(struct warp_context *c, const struct cuda_task *task) {
-    const struct block_shared *b = c->shared;
-    const bool split = task->kind == OP_ATTENTION_SPLIT;
-    struct attention_list l = list_begin(c, task);
-    uint32_t row = 0, end = 0; /* of ATTENTION's tile, the rows left */
+/* Which step is first, and where its first piece lies in the cache, is found before the event. */
+DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
+    struct attention_work *w = (struct attention_work *)(SCRATCH + WORK_AT);
+    uint64_t offset = 0;
+    work_next(c, task, w, true);
+    if (w->more) offset = position_offset(c, &w->step, w->piece * ATTENTION_PIECE + 16 * c->warp);
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(c->args, SHARED, CUDA_TRACE_BEGIN, task->index);
 #pragma unroll 1
-    while (l.item < l.last) {
-        struct attention_step s;
-        struct piece_sink sink = {nullptr, 0, (float *)(c->scratch + 1024)};
-        uint32_t head, piece, piece_end;
-        if (split) {
-            piece = list_split(b, &l, &s);
-            head = (uint32_t)((l.item - l.row_item) % HEAD_STEPS);
-            piece_end = piece + 1;
-            step_range(b, &s);
-            sink.part = (float *)task->out + (uint64_t)piece * STATE_SIZE;
+    while (w->more) {
+        struct piece_sink sink = {nullptr, 0, (float *)(SCRATCH + STATE_AT)};
+        if (task->kind == OP_ATTENTION_SPLIT) {
+            sink.part = (float *)task->out + (uint64_t)w->piece * STATE_SIZE;
             sink.stride = task->n_pieces * STATE_SIZE;
-            l.item++;
         } else {
-            head = (uint32_t)(l.item % HEAD_STEPS);
-            if (row == end) {
-                row = (uint32_t)(l.item / HEAD_STEPS) * STEP_TOKENS;
-                end = min(row + STEP_TOKENS, b->batch.rows.n_rows);
-            }
-            s.row0 = row;
-            s.n_tokens = same_slot(b, row, end);
-            step_range(b, &s);
-            piece = s.lo / ATTENTION_PIECE;
-            piece_end = (s.hi - 1) / ATTENTION_PIECE + 1;
-            row += s.n_tokens;
-            if (row == end) l.item++;
             for (uint32_t i = c->thread; i < 16 * STATE_SIZE; i += COMPUTE_THREADS)
                 sink.state[i] = 0;
         }
-        step_heads(&s, head / SUBS, head % SUBS);
-        step_run(c, task, &s, piece, piece_end, &sink);
+        step_run(c, task, w, offset, &sink);
+        sync_compute(); /* scratch is free again */
+        work_next(c, task, w, false);
+        if (!w->more) break;
+        offset = position_offset(c, &w->step, w->piece * ATTENTION_PIECE + 16 * c->warp);
     }
+    return true;
 }
 
 /* ---- ATTENTION_COMBINE: one warp per row and head ---- */
@@ -467,29 +538,29 @@ DEV void combine_head(const struct warp_context *c, const float *part, uint32_t 
 #pragma unroll 4
     for (uint32_t p = 0; p < n; p++, part += STATE_SIZE) {
         float2 head = __ldcg((const float2 *)part);
+        const struct merge m = merge_factors(max, sum, head.x);
 #pragma unroll
         for (int i = 0; i < columns; i++) {
             uint32_t d = c->lane + 32 * i;
             float value = d < QN_HEAD_DIM ? act_load(part + 2 + d) : 0;
-            out[i] = merge_value(max, sum, out[i], head.x, value);
+            out[i] = merge_value(&m, out[i], value);
         }
-        float merged = merge_value(max, sum, sum, head.x, head.y);
-        max = merge_max(max, sum, head.x);
-        sum = merged;
+        sum = merge_value(&m, sum, head.y);
+        max = m.max;
     }
-    const float inv = 1.0f / sum;
+    const float inv = reciprocal_fast(sum);
 #pragma unroll
     for (int i = 0; i < columns; i++)
         if (c->lane + 32 * i < QN_HEAD_DIM) o[c->lane + 32 * i] = out[i] * inv;
 }
 
 DEV void run_attention_combine(struct warp_context *c, const struct cuda_task *task) {
-    const struct rt_batch *b = &c->shared->batch;
+    const struct rt_batch *b = &SHARED->batch;
     const uint32_t heads = task->unit1 - task->unit0, end = min(task->row1, b->rows.n_rows);
     if (task->row0 >= end) return;
     for (uint32_t i = c->warp; i < (end - task->row0) * heads; i += WARPS) {
         uint32_t row = task->row0 + i / heads, head = task->unit0 + i % heads, first;
-        uint32_t n = row_pieces(c->shared, row, &first);
+        uint32_t n = row_pieces(SHARED, row, &first);
         uint64_t at = (uint64_t)row * QN_N_HEADS + head;
         combine_head(c, (const float *)task->in + at * task->n_pieces * STATE_SIZE, first, n,
                      (float *)task->out + at * QN_HEAD_DIM);

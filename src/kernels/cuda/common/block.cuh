@@ -44,6 +44,7 @@ enum {
     N_AOT_SLOTS = 6,  /* descriptors of AOT tasks: GO_DEPTH announced, two fetched ahead */
     N_TASK_SLOTS = 8, /* + JIT tasks */
     MAX_TILE = 64,    /* token rows that a linear task works on at a time */
+    MAX_PLACES = 32,  /* token rows whose place the block keeps */
 
     GO_DROP = 0x100, /* a message instead of a descriptor's number: drop pages of a wrong guess */
 };
@@ -74,20 +75,42 @@ struct block_shared {
     uint32_t drop_turn;
     float inv_rms[MAX_TILE];
     float warp_sum[8 * WARPS];
-    struct row_place place[MAX_TILE]; /* of the iteration's first token rows */
-    uint16_t logit_row[MAX_TILE];
+    struct row_place place[MAX_PLACES]; /* of the iteration's first token rows */
+    uint16_t logit_row[MAX_PLACES];
+    uint64_t control[20]; /* struct control: here, because local memory goes through an L1 that every
+                             acquire empties */
 };
 static_assert(sizeof(struct block_shared) <= CONTROL_BYTES, "shared memory map");
+
+/* The dynamic shared memory: its parts are at constants. */
+extern __shared__ __align__(1024) char shared_memory[];
+#define RING    shared_memory
+#define SCRATCH (shared_memory + RING_BYTES)
+#define SHARED  ((struct block_shared *)(shared_memory + RING_BYTES + SCRATCH_BYTES))
 
 /* One warp's view of its block. */
 struct warp_context {
     const struct cuda_args *args;
-    struct block_shared *shared;
-    char *ring, *scratch;
     uint32_t warp, lane, thread;
     uint32_t page; /* compute: pages taken so far modulo 2 * RING_DEPTH, names slot and parity */
     uint32_t turn; /* compute: warp that gets the next page */
+    uint32_t message;      /* compute: number of the message that announced the task */
+    uint32_t ready_parity; /* compute: bit i: phase of go_ready[i] */
 };
+
+/* The context anew, in a function that is not inlined: as an argument it would lie in memory. */
+DEV struct warp_context context_of(const struct cuda_args *args, uint32_t thread, uint32_t page,
+                                   uint32_t turn) {
+    struct warp_context c;
+    c.args = args;
+    c.warp = thread / 32;
+    c.lane = thread % 32;
+    c.thread = thread;
+    c.page = page;
+    c.turn = turn;
+    c.message = c.ready_parity = 0;
+    return c;
+}
 
 DEV void sync_compute(void) { barrier_sync_compute<COMPUTE_THREADS>(); }
 
@@ -101,14 +124,32 @@ DEV uint32_t page_next(uint32_t count) { return count == 2 * RING_DEPTH - 1 ? 0 
 /* Waits for this warp's next page. Every lane may read it until page_release. */
 DEV const uint4 *page_acquire(const struct warp_context *c) {
     uint32_t slot = page_slot(c->warp, c->page);
-    barrier_wait_acquire_cta(&c->shared->page_full[slot], page_parity(c->page));
-    return (const uint4 *)(c->ring + slot * CUDA_PAGE_BYTES);
+    barrier_wait_acquire_cta(&SHARED->page_full[slot], page_parity(c->page));
+    return (const uint4 *)(RING + slot * CUDA_PAGE_BYTES);
 }
 
 DEV void page_release(struct warp_context *c) {
     __syncwarp();
-    if (c->lane == 0) barrier_arrive_release_cta(&c->shared->page_empty[page_slot(c->warp, c->page)]);
+    if (c->lane == 0) barrier_arrive_release_cta(&SHARED->page_empty[page_slot(c->warp, c->page)]);
     c->page = page_next(c->page);
+}
+
+/* Waits for the control warp. False: it stopped before. Every warp finds the same, since `stop` is
+ * set after the last arrival and the barrier is looked at once more after it was seen. */
+DEV bool wait_control(const struct warp_context *c, uint64_t *barrier, uint32_t parity) {
+    while (!barrier_test_acquire_cta(barrier, parity))
+        if (shared_load_volatile(&SHARED->stop))
+            return barrier_test_acquire_cta(barrier, parity);
+    return true;
+}
+
+/* Every task waits here, once, for its event; before it may only touch what does not change within
+ * an iteration. False: the launch ends. */
+DEV bool wait_ready(struct warp_context *c) {
+    uint32_t i = c->message % GO_DEPTH;
+    bool ready = wait_control(c, &SHARED->go_ready[i], c->ready_parity >> i & 1);
+    c->ready_parity ^= 1u << i;
+    return ready;
 }
 
 /* Types of this program. F32 matrices are stored as bfloat16. */

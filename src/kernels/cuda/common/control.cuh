@@ -10,7 +10,7 @@
  *             whose activation somebody must see (JIT dependents, end of the iteration) is sent here
  *   boundary  whoever activates the end event plays it
  *
- * One thread runs all this.
+ * One thread runs all this; what it remembers is in shared memory.
  */
 #ifndef QN_CUDA_COMMON_CONTROL_CUH
 #define QN_CUDA_COMMON_CONTROL_CUH
@@ -115,9 +115,6 @@ DEV void control_ready(struct control *c, uint32_t slot) {
         control_trigger(c, task->trigger);
     else
         barrier_arrive_release_cta(&c->shared->go_ready[(c->n_go - 1) % GO_DEPTH]);
-    struct rt_beat *beat = &c->rt->beats[c->w.id];
-    rt_store_relaxed(&beat->task, task->index);
-    rt_store_relaxed(&beat->beat, c->beat += 2);
     trace(c->args, c->shared, CUDA_TRACE_READY, task->index);
 }
 
@@ -142,23 +139,27 @@ DEV void control_jit(struct control *c) {
 __device__ __noinline__ void control_between_polls(struct control *c) {
     if (c->n_watched != 0) control_reap(c);
     if (c->jit) control_jit(c);
-    if (++c->w.spins % LOOK_EVERY != 0) return;
     c->stop = rt_stopped(c->rt);
-    if (c->w.spins % (LOOK_EVERY * 16) == 0) rt_stall_look(c->rt, &c->w);
+    if (++c->w.spins % 256 == 0) rt_stall_look(c->rt, &c->w);
 }
 
 /* Until the event is activated; false: stopped. */
 DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
+    struct rt_beat *beat = &c->rt->beats[c->w.id];
+    rt_store_relaxed(&beat->task, task->index);
+    rt_store_relaxed(&beat->beat, c->beat += 2);
     if (task->wait == PROG_NONE) return true;
     const uint32_t *counter = rt_counter(c->rt, task->wait);
     const uint32_t goal = task->wait_triggers * c->w.epoch;
     c->w.spins = 0;
     c->w.idle_since = 0;
-    /* An acquiring load costs a poll little; a fence after the last would wait for our own stores. */
-    while ((int32_t)(rt_load_acquire(counter) - goal) < 0) {
+    const bool watching = c->n_watched != 0 || c->jit;
+    for (uint32_t polls = 1; (int32_t)(rt_load_relaxed(counter) - goal) < 0; polls++) {
+        if (!watching && polls % LOOK_EVERY != 0) continue;
         control_between_polls(c);
         if (c->stop) return false;
     }
+    rt_fence_acquire(counter);
     return true;
 }
 
@@ -202,8 +203,8 @@ DEV bool control_wait_iteration(struct control *c) {
 DEV void control_rows(const struct control *c) {
     struct block_shared *s = c->shared;
     const struct rt_batch *b = &s->batch;
-    const uint32_t n = min(b->rows.n_rows, (uint32_t)MAX_TILE);
-    const uint32_t n_logits = min(b->rows.n_logit_rows, (uint32_t)MAX_TILE);
+    const uint32_t n = min(b->rows.n_rows, (uint32_t)MAX_PLACES);
+    const uint32_t n_logits = min(b->rows.n_logit_rows, (uint32_t)MAX_PLACES);
 #pragma unroll 4
     for (uint32_t i = 0; i < n; i++) {
         uint32_t slot = (uint32_t)load_index_l2(b->rows.slot + i);
@@ -239,22 +240,23 @@ DEV void control_enter(struct control *c, uint32_t before, bool first) {
 }
 
 DEV void control_main(const struct cuda_args *args, struct block_shared *shared) {
-    struct control c = {};
-    c.args = args;
-    c.rt = &args->rt;
-    c.shared = shared;
-    shared->batch = *c.rt->batch;
-    rt_worker_init(c.rt, &c.w, blockIdx.x);
-    c.beat = rt_load_relaxed(&c.rt->beats[c.w.id].beat) & ~1u;
+    static_assert(sizeof(struct control) <= sizeof shared->control, "room for it");
+    struct control *c = (struct control *)shared->control; /* zeroed */
+    c->args = args;
+    c->rt = &args->rt;
+    c->shared = shared;
+    shared->batch = *c->rt->batch;
+    rt_worker_init(c->rt, &c->w, blockIdx.x);
+    c->beat = rt_load_relaxed(&c->rt->beats[c->w.id].beat) & ~1u;
     for (bool first = true;; first = false) {
-        uint32_t before = c.w.published;
-        if (!control_wait_iteration(&c)) break;
-        trace(args, shared, CUDA_TRACE_ITERATION, c.w.published);
-        control_enter(&c, before, first);
-        control_list(&c);
-        if (c.stop) break;
+        uint32_t before = c->w.published;
+        if (!control_wait_iteration(c)) break;
+        trace(args, shared, CUDA_TRACE_ITERATION, c->w.published);
+        control_enter(c, before, first);
+        control_list(c);
+        if (c->stop) break;
     }
-    shared_store_volatile(&shared->stop, 1); /* after the last message: see wait_go */
+    shared_store_volatile(&shared->stop, 1); /* after the last message: see wait_control */
 }
 
 #endif

@@ -17,7 +17,7 @@ DEV float4 image_load4(const char *image, uint32_t row, uint32_t k, uint32_t k_t
 }
 
 DEV void run_embed(struct warp_context *c, const struct cuda_task *task) {
-    const struct rt_batch *batch = &c->shared->batch;
+    const struct rt_batch *batch = &SHARED->batch;
     const char *table = (const char *)task->w; /* [vocab, H] */
     float *x = (float *)task->out;             /* [T, H] */
     const uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);

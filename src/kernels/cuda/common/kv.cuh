@@ -17,24 +17,24 @@ DEV uint32_t kv_row(const struct rt_batch *b, uint32_t slot, uint32_t position) 
 
 /* Slot and position of a token row: the first rows' are in shared memory. */
 DEV uint32_t row_slot(const struct block_shared *s, uint32_t row) {
-    if (row < MAX_TILE) return s->place[row].position_slot % PROG_MAX_SEQS;
+    if (row < MAX_PLACES) return s->place[row].position_slot % PROG_MAX_SEQS;
     return (uint32_t)load_index_l2(s->batch.rows.slot + row);
 }
 
 DEV uint32_t row_position(const struct block_shared *s, uint32_t row) {
-    if (row < MAX_TILE) return s->place[row].position_slot / PROG_MAX_SEQS;
+    if (row < MAX_PLACES) return s->place[row].position_slot / PROG_MAX_SEQS;
     return (uint32_t)load_index_l2(s->batch.rows.position + row);
 }
 
 /* Where a token row itself lies in the cache. */
 DEV uint32_t row_kv_row(const struct block_shared *s, uint32_t row) {
-    if (row < MAX_TILE) return s->place[row].kv_row;
+    if (row < MAX_PLACES) return s->place[row].kv_row;
     return kv_row(&s->batch, row_slot(s, row), row_position(s, row));
 }
 
 /* The token row of a logit row. */
 DEV uint32_t row_of_logits(const struct block_shared *s, uint32_t row) {
-    if (row < MAX_TILE) return s->logit_row[row];
+    if (row < MAX_PLACES) return s->logit_row[row];
     return (uint32_t)load_index_l2(s->batch.rows.logit_row + row);
 }
 

@@ -154,8 +154,8 @@ DEV void group_passing(struct warp_context *c, const struct linear_tile *t,
             page[b] = page[0];
             if (b >= n) break;
             uint32_t slot = page_slot(c->warp, count);
-            barrier_wait_acquire_cta(&c->shared->page_full[slot], page_parity(count));
-            page[b] = (const uint4 *)(c->ring + slot * CUDA_PAGE_BYTES);
+            barrier_wait_acquire_cta(&SHARED->page_full[slot], page_parity(count));
+            page[b] = (const uint4 *)(RING + slot * CUDA_PAGE_BYTES);
             count = page_next(count);
         }
         if (k < t->k) {
@@ -181,22 +181,19 @@ DEV void group_passing(struct warp_context *c, const struct linear_tile *t,
             if (b < n) store_partial(t, c, b, partial, i, chains[b][i]);
 }
 
-/* A group with activations read from L2 by each warp. Returns the context's page count. A function of
- * its own: its registers and its code stay away from those of few rows. */
-__device__ __noinline__ uint32_t group_direct(struct warp_context c, const struct linear_tile t,
-                                              uint32_t n) {
-    const float *norm = (const float *)t.task->norm;
+/* A group with activations read from L2 by each warp. */
+DEV void group_direct(struct warp_context *c, const struct linear_tile *t, uint32_t n) {
+    const float *norm = (const float *)t->task->norm;
     const float *rows[8];
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        rows[i] = op_row(&c, t.task, t.row0 + min(8 * i + c.lane / 4, t.n - 1));
-    switch (t.task->columns) {
-    case 1: group_resident<1, 4>(&c, &t, rows, norm, n); break;
-    case 2: group_resident<2, 2>(&c, &t, rows, norm, n); break;
-    case 4: group_passing<4, (RING_DEPTH >= 2 ? 2 : 1)>(&c, &t, rows, norm, n); break;
-    default: group_passing<8, 1>(&c, &t, rows, norm, n); break;
+        rows[i] = op_row(c, t->task, t->row0 + min(8 * i + c->lane / 4, t->n - 1));
+    switch (t->task->columns) {
+    case 1: group_resident<1, 4>(c, t, rows, norm, n); break;
+    case 2: group_resident<2, 2>(c, t, rows, norm, n); break;
+    case 4: group_passing<4, (RING_DEPTH >= 2 ? 2 : 1)>(c, t, rows, norm, n); break;
+    default: group_passing<8, 1>(c, t, rows, norm, n); break;
     }
-    return c.page;
 }
 
 /* The sum over partials of image row r of a row block of the group, in order. */
@@ -236,34 +233,33 @@ DEV void group_finish(const struct warp_context *c, const struct linear_tile *t,
     }
 }
 
-/* Sums of squares and, when staged, the activations. */
-DEV void tile_prepare(const struct warp_context *c, const struct linear_tile *t, const float *norm,
-                      const struct early *early) {
-    if (t->task->columns == 0) {
+/* Activations and their sums of squares; inv_rms is there after the next barrier. */
+DEV void tile_stage(const struct warp_context *c, const struct linear_tile *t,
+                    const struct early *early) {
+    const float *norm = (const float *)t->task->norm;
 #pragma unroll 1
-        for (uint32_t i = 0; i < t->n; i++)
-            act_stage_row(c, op_row(c, t->task, t->row0 + i), norm, early, t->k,
-                          t->k_tiles * CUDA_PAGE_K, t->act + i * ACT_STRIDE(t->k_tiles),
-                          c->shared->warp_sum + i * WARPS);
-        sync_compute();
-        if (norm != nullptr && c->thread < t->n)
-            c->shared->inv_rms[c->thread] = inverse_rms(c->shared->warp_sum + c->thread * WARPS, t->k);
-    } else if (norm != nullptr) {
-#pragma unroll 1
-        for (uint32_t i = c->warp; i < t->n; i += WARPS) {
-            float inv = rms_of_row(c, op_row(c, t->task, t->row0 + i), t->k);
-            if (c->lane == 0) c->shared->inv_rms[i] = inv;
-        }
-    }
-    /* Whoever needs inv_rms reads it after the barrier that follows the first group's pages. */
+    for (uint32_t i = 0; i < t->n; i++)
+        act_stage_row(c, op_row(c, t->task, t->row0 + i), norm, early, t->k,
+                      t->k_tiles * CUDA_PAGE_K, t->act + i * ACT_STRIDE(t->k_tiles),
+                      SHARED->warp_sum + i * WARPS);
+    sync_compute();
+    if (norm != nullptr && c->thread < t->n)
+        SHARED->inv_rms[c->thread] = inverse_rms(SHARED->warp_sum + c->thread * WARPS);
 }
 
-/* A token tile of the whole task. The last group's results are followed by no barrier. */
-DEV void tile_run(struct warp_context *c, const struct linear_tile *t, const struct early *early) {
+/* Sums of squares alone. */
+DEV void tile_rms(const struct warp_context *c, const struct linear_tile *t) {
+    if (t->task->norm == 0) return;
+#pragma unroll 1
+    for (uint32_t i = c->warp; i < t->n; i += WARPS) {
+        float inv = rms_of_row(c, op_row(c, t->task, t->row0 + i), t->k);
+        if (c->lane == 0) SHARED->inv_rms[i] = inv;
+    }
+}
+
+/* All groups of a token tile. The last group's results are followed by no barrier. */
+template <bool STAGED> DEV void tile_groups(struct warp_context *c, const struct linear_tile *t) {
     const struct cuda_task *task = t->task;
-    const float *norm = (const float *)task->norm;
-    tile_prepare(c, t, norm, early);
-    if (c->thread == 0) trace(c->args, c->shared, CUDA_TRACE_STAGED, task->index);
 #pragma unroll 1
     for (uint32_t b = task->block0; b < task->block1;) {
         uint32_t end = walk_group_end(b, task->block1, task->group, task->unit_blocks);
@@ -272,12 +268,12 @@ DEV void tile_run(struct warp_context *c, const struct linear_tile *t, const str
             const struct item m = item_of(t, c->thread);
             fetched = op_prefetch(t, b + m.in_group, m.r, m.token);
         }
-        if (task->columns == 0)
+        if (STAGED)
             group_staged(c, t, b, end);
         else
-            c->page = group_direct(*c, *t, end - b);
+            group_direct(c, t, end - b);
         sync_compute();
-        if (c->thread == 0) trace(c->args, c->shared, CUDA_TRACE_DOTS, task->index);
+        if (c->thread == 0) trace(c->args, SHARED, CUDA_TRACE_DOTS, task->index);
         group_finish(c, t, b, end, fetched);
         if (task->unit_blocks != 0 && end % task->unit_blocks == 0) {
             sync_compute();
@@ -290,7 +286,8 @@ DEV void tile_run(struct warp_context *c, const struct linear_tile *t, const str
 
 /* A tile whose rows are all beyond the iteration's: its pages come all the same. */
 DEV void tile_skip(struct warp_context *c, const struct cuda_task *task) {
-    uint32_t n_blocks = task->block1 - task->block0, n = n_blocks * task->k_tiles;
+    uint32_t n_blocks = task->block1 - task->block0;
+    uint32_t n = n_blocks * task->k_tiles;
     if (task->columns != 0) n = n_blocks * ceil_div(task->k_tiles, PARTIALS) * PARTIALS;
     for (uint32_t i = (c->warp - c->turn) % WARPS; i < n; i += WARPS) {
         page_acquire(c);
@@ -299,28 +296,55 @@ DEV void tile_skip(struct warp_context *c, const struct cuda_task *task) {
     c->turn = turn_after(c->turn, n);
 }
 
-/* The task: its token rows, as far as the iteration has them (n_rows), tile by tile. */
-DEV void linear_run(struct warp_context *c, const struct cuda_task *task, uint32_t n_rows,
-                    uint32_t unit_rows, const struct early *early) {
+DEV struct linear_tile linear_begin(const struct warp_context *c, const struct cuda_task *task,
+                                    uint32_t unit_rows) {
     struct linear_tile t;
     t.task = task;
     t.k = task->k;
     t.k_tiles = task->k_tiles;
     t.tile = task->tile;
-    t.act = c->scratch + 4 * unit_rows * t.tile;
+    t.row0 = task->row0;
+    t.n = 0;
+    t.act = SCRATCH + 4 * unit_rows * t.tile;
     t.partials = (float *)(t.act + (task->columns == 0 ? t.tile * ACT_STRIDE(t.k_tiles) : 0));
+    return t;
+}
+
+/* A task of few rows: one tile. n_rows: what the iteration has. */
+DEV void linear_staged(struct warp_context *c, const struct cuda_task *task, uint32_t n_rows,
+                       uint32_t unit_rows, const struct early *early) {
+    struct linear_tile t = linear_begin(c, task, unit_rows);
+    if (task->row0 >= n_rows) {
+        tile_skip(c, task);
+        return;
+    }
+    t.n = min(task->row1, n_rows) - task->row0;
+    tile_stage(c, &t, early);
+    if (c->thread == 0) trace(c->args, SHARED, CUDA_TRACE_STAGED, task->index);
+    tile_groups<true>(c, &t);
+}
+
+/* A task of many rows, tile by tile. A function of its own: registers and code stay away from those
+ * of few rows. Returns the context's page | turn << 8. */
+__device__ __noinline__ uint32_t linear_direct(const struct cuda_args *args,
+                                               const struct cuda_task *task, uint32_t page,
+                                               uint32_t turn, uint32_t n_rows, uint32_t unit_rows) {
+    struct warp_context c = context_of(args, threadIdx.x, page, turn);
+    struct linear_tile t = linear_begin(&c, task, unit_rows);
 #pragma unroll 1
     for (uint32_t row = task->row0; row < task->row1; row += t.tile) {
         uint32_t end = min(min(row + t.tile, task->row1), n_rows);
         if (row >= end) {
-            tile_skip(c, task);
+            tile_skip(&c, task);
             continue;
         }
         if (row != task->row0) sync_compute();
         t.row0 = row;
         t.n = end - row;
-        tile_run(c, &t, early);
+        tile_rms(&c, &t);
+        tile_groups<false>(&c, &t);
     }
+    return c.page | c.turn << 8;
 }
 
 #endif

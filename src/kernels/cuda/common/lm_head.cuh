@@ -14,19 +14,19 @@ DEV float not_nan(float v) { return v == v ? v : -INFINITY; }
 
 /* The activations of a logit row. */
 DEV const float *lm_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
-    return (const float *)task->in + (uint64_t)row_of_logits(c->shared, row) * QN_HIDDEN;
+    return (const float *)task->in + (uint64_t)row_of_logits(SHARED, row) * QN_HIDDEN;
 }
 
 /* scratch: [tile tokens][LM_BLOCK] */
 DEV float *lm_block(const struct warp_context *c, uint32_t token) {
-    return (float *)c->scratch + token * LM_BLOCK;
+    return (float *)SCRATCH + token * LM_BLOCK;
 }
 
 DEV void lm_finish(const struct warp_context *c, uint32_t block, uint32_t r, uint32_t token,
                    float v0, float v1) {
     float *to = lm_block(c, token) + block % LM_UNIT_BLOCKS * CUDA_PAGE_ROWS + r;
-    to[0] = v0 * c->shared->inv_rms[token];
-    to[8] = v1 * c->shared->inv_rms[token];
+    to[0] = v0 * SHARED->inv_rms[token];
+    to[8] = v1 * SHARED->inv_rms[token];
 }
 
 DEV void lm_finish_token(const struct warp_context *c, const struct linear_tile *t, uint32_t unit,

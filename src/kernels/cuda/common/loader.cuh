@@ -20,8 +20,6 @@
 
 struct loader {
     const struct cuda_args *args;
-    struct block_shared *shared;
-    char *ring;
     uint32_t lane;
     uint32_t flight;
     uint32_t slot, parity;               /* of the next page */
@@ -48,14 +46,14 @@ DEV void loader_enter(struct loader *l, uint32_t published) {
     l->wrong = l->guessing && (published & VARIANT_MASK) != (l->published & VARIANT_MASK);
     l->guessing = false;
     l->published = published;
-    if (l->lane == 0) shared_store_volatile(&l->shared->seen, published);
+    if (l->lane == 0) shared_store_volatile(&SHARED->seen, published);
 }
 
 /* Looks for news while waiting: told to leave, or the guess is decided. */
 DEV void loader_look(struct loader *l) {
-    if (loader_read(&l->shared->quit)) l->quit = true;
+    if (loader_read(&SHARED->quit)) l->quit = true;
     if (!l->guessing) return;
-    uint32_t published = loader_read(&l->shared->published);
+    uint32_t published = loader_read(&SHARED->published);
     if (published != l->published) loader_enter(l, published);
 }
 
@@ -68,7 +66,7 @@ DEV void loader_step(uint32_t *slot, uint32_t *parity) {
 
 /* Waits for room; false: something happened instead. */
 DEV bool loader_wait_empty(struct loader *l) {
-    uint64_t *empty = &l->shared->page_empty[l->slot];
+    uint64_t *empty = &SHARED->page_empty[l->slot];
     if (l->guessing) {
         loader_look(l);
         if (l->quit || l->wrong) return false;
@@ -83,7 +81,7 @@ DEV bool loader_wait_empty(struct loader *l) {
         }
     }
     if (l->n_flying == l->flight) {
-        while (!loader_test(&l->shared->page_full[l->oldest], l->oldest_parity)) {
+        while (!loader_test(&SHARED->page_full[l->oldest], l->oldest_parity)) {
         }
         loader_step(&l->oldest, &l->oldest_parity);
     } else {
@@ -96,8 +94,8 @@ DEV bool loader_wait_empty(struct loader *l) {
 DEV bool loader_issue(struct loader *l, const char *src, uint32_t n) {
     for (; n > 0; n--, src += CUDA_PAGE_BYTES) {
         if (!loader_wait_empty(l)) return false;
-        page_copy_evict_first(l->ring + l->slot * CUDA_PAGE_BYTES, src, CUDA_PAGE_BYTES,
-                              &l->shared->page_full[l->slot], l->lane);
+        page_copy_evict_first(RING + l->slot * CUDA_PAGE_BYTES, src, CUDA_PAGE_BYTES,
+                              &SHARED->page_full[l->slot], l->lane);
         loader_step(&l->slot, &l->parity);
     }
     return true;
@@ -106,7 +104,7 @@ DEV bool loader_issue(struct loader *l, const char *src, uint32_t n) {
 DEV bool loader_issue_void(struct loader *l, uint32_t n) {
     for (; n > 0; n--) {
         if (!loader_wait_empty(l)) return false;
-        page_copy_nothing(&l->shared->page_full[l->slot], l->lane);
+        page_copy_nothing(&SHARED->page_full[l->slot], l->lane);
         loader_step(&l->slot, &l->parity);
     }
     return true;
@@ -186,15 +184,15 @@ DEV void loader_wait_iteration(struct loader *l) {
     uint32_t published = l->published;
     while (!l->quit && published == l->published) {
         pause_ns(20);
-        l->quit = loader_read(&l->shared->quit) != 0;
-        published = loader_read(&l->shared->published);
+        l->quit = loader_read(&SHARED->quit) != 0;
+        published = loader_read(&SHARED->published);
     }
     if (published != l->published) loader_enter(l, published);
 }
 
 /* A wrong guess: the pages that are under way belong to nobody. */
 DEV void loader_drop(struct loader *l) {
-    struct block_shared *s = l->shared;
+    struct block_shared *s = SHARED;
     if (l->lane == 0) {
         for (uint32_t w = 0; w < WARPS; w++)
             s->drop[w] = (l->n_guessed + WARPS - 1 - (w + WARPS - l->guess_turn) % WARPS) / WARPS;
@@ -207,7 +205,7 @@ DEV void loader_drop(struct loader *l) {
 /* No copy may land after the block is gone. */
 DEV void loader_drain(struct loader *l) {
     for (; l->n_flying > 0; l->n_flying--) {
-        barrier_wait_acquire_cta(&l->shared->page_full[l->oldest], l->oldest_parity);
+        barrier_wait_acquire_cta(&SHARED->page_full[l->oldest], l->oldest_parity);
         loader_step(&l->oldest, &l->oldest_parity);
     }
 }
@@ -215,8 +213,6 @@ DEV void loader_drain(struct loader *l) {
 DEV void loader_main(const struct warp_context *c, uint32_t resume) {
     struct loader l = {};
     l.args = c->args;
-    l.shared = c->shared;
-    l.ring = c->ring;
     l.lane = c->lane;
     l.flight = min(c->args->flight, (uint32_t)RING_PAGES - 1);
     l.published = resume;

@@ -44,7 +44,7 @@ DEV void mlp_finish(const struct warp_context *c, const struct linear_tile *t, u
     const struct cuda_task *task = t->task;
     uint32_t column = block * 8 + r;
     if (column < task->unit0 || column >= task->unit1) return;
-    float inv = c->shared->inv_rms[token];
+    float inv = SHARED->inv_rms[token];
     gate *= inv;
     up *= inv;
 #if QN_MLP_BIAS
@@ -52,7 +52,7 @@ DEV void mlp_finish(const struct warp_context *c, const struct linear_tile *t, u
     up += __ldg((const float *)task->more + column);
 #endif
     float *h = (float *)task->out + (uint64_t)(t->row0 + token) * task->units;
-    h[column] = gate / (1.0f + expf(-gate)) * up;
+    h[column] = gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up;
 }
 
 /* ---- the choice ---- */
@@ -84,17 +84,24 @@ DEV void op_finish_unit(const struct warp_context *c, const struct linear_tile *
         lm_finish_unit(c, t, unit);
 }
 
-/* Before the task's event is activated: constants only. */
-DEV void early_linear(const struct warp_context *c, const struct cuda_task *task, struct early *e) {
-    if (task->norm != 0 && task->columns == 0) early_norm(c, task, e);
-    if (task->kind == OP_QKV) qkv_early(c, task);
-}
-
-DEV void run_linear(struct warp_context *c, const struct cuda_task *task, const struct early *e) {
-    const struct rt_rows *rows = &c->shared->batch.rows;
+DEV bool run_linear(struct warp_context *c, const struct cuda_task *task) {
+    const struct rt_rows *rows = &SHARED->batch.rows;
     uint32_t n_rows = task->kind == OP_LM_HEAD ? rows->n_logit_rows : rows->n_rows;
     uint32_t unit_rows = task->kind == OP_LM_HEAD ? LM_BLOCK : task->kind == OP_QKV ? QN_HEAD_DIM : 0;
-    linear_run(c, task, n_rows, unit_rows, e);
+    if (task->columns != 0) {
+        if (!wait_ready(c)) return false;
+        uint32_t state = linear_direct(c->args, task, c->page, c->turn, n_rows, unit_rows);
+        c->page = state & 255;
+        c->turn = state >> 8;
+        return true;
+    }
+    struct early early;
+    early_norm(c, task, &early);
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(c->args, SHARED, CUDA_TRACE_BEGIN, task->index);
+    if (task->kind == OP_QKV) qkv_early(c, task);
+    linear_staged(c, task, n_rows, unit_rows, &early);
+    return true;
 }
 
 #endif

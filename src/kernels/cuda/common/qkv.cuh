@@ -13,14 +13,14 @@
 
 /* scratch: [tile tokens][head_dim] */
 DEV float *qkv_head(const struct warp_context *c, uint32_t token) {
-    return (float *)c->scratch + token * QN_HEAD_DIM;
+    return (float *)SCRATCH + token * QN_HEAD_DIM;
 }
 
 DEV void qkv_finish(const struct warp_context *c, const struct linear_tile *t, uint32_t block,
                     uint32_t r, uint32_t token, float v0, float v1) {
     uint32_t i = block % HEAD_BLOCKS * 8 + r;
     if (i >= HALF_DIM) return;
-    float inv = c->shared->inv_rms[token];
+    float inv = SHARED->inv_rms[token];
     v0 *= inv;
     v1 *= inv;
 #if QN_QKV_BIAS
@@ -55,8 +55,8 @@ DEV void qkv_finish_token(const struct warp_context *c, const struct linear_tile
                           uint32_t token) {
     const float *y = qkv_head(c, token);
     const bool is_query = unit < QN_N_HEADS, is_value = unit >= QN_N_HEADS + QN_N_KV_HEADS;
-    const uint32_t position = row_position(c->shared, t->row0 + token);
-    const uint32_t kv_row_of_token = is_query ? 0 : row_kv_row(c->shared, t->row0 + token);
+    const uint32_t position = row_position(SHARED, t->row0 + token);
+    const uint32_t kv_row_of_token = is_query ? 0 : row_kv_row(SHARED, t->row0 + token);
     float inv = 1;
 #if QN_QK_NORM
     float squares = 0;
@@ -65,7 +65,7 @@ DEV void qkv_finish_token(const struct warp_context *c, const struct linear_tile
         uint32_t i = c->lane + 32 * u;
         if (i < HALF_DIM) squares = fmaf(y[i + HALF_DIM], y[i + HALF_DIM], fmaf(y[i], y[i], squares));
     }
-    inv = 1.0f / sqrtf(warp_sum(squares) / (float)QN_HEAD_DIM + RMS_EPS);
+    inv = inverse_sqrt_fast(__fadd_rn(__fmul_rn(warp_sum(squares), 1.0f / QN_HEAD_DIM), RMS_EPS));
     const float *norm = (const float *)(is_query ? t->task->more : t->task->more2);
 #endif
     const uint64_t angle = (uint64_t)position * HALF_DIM;
@@ -95,7 +95,7 @@ DEV void qkv_finish_token(const struct warp_context *c, const struct linear_tile
 
 /* The constants that the first unit's first token will need, into L1. */
 DEV void qkv_early(const struct warp_context *c, const struct cuda_task *task) {
-    const uint64_t angle = (uint64_t)row_position(c->shared, task->row0) * HALF_DIM;
+    const uint64_t angle = (uint64_t)row_position(SHARED, task->row0) * HALF_DIM;
     if (c->warp != 0) return;
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++) {

@@ -353,10 +353,10 @@ DEV void append_token(const struct rt_batch *b, uint32_t slot_idx, int32_t token
 }
 
 DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
-    const struct rt_batch *b = &c->shared->batch;
+    const struct rt_batch *b = &SHARED->batch;
     const float *logits = (const float *)task->in + (uint64_t)row * QN_VOCAB;       /* [L, V] */
     const float *part = (const float *)task->more + (uint64_t)row * LM_PARTS * 2; /* [L, n, 2] */
-    const uint32_t slot_idx = row_slot(c->shared, row_of_logits(c->shared, row));
+    const uint32_t slot_idx = row_slot(SHARED, row_of_logits(SHARED, row));
     /* Slots change between iterations and were written by other blocks: not through L1. */
     const volatile struct rt_slot *from = &b->slots[slot_idx];
     struct rt_slot slot = {};
@@ -367,14 +367,14 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
     const uint32_t *request = (const uint32_t *)&b->requests[slot_idx].sampling;
 #pragma unroll
     for (int i = 0; i < sizeof q / 4; i++) words[i] = __ldcg(request + i);
-    struct sample_shared *s = (struct sample_shared *)(c->scratch + N_DIGITS * 8);
+    struct sample_shared *s = (struct sample_shared *)(SCRATCH + N_DIGITS * 8);
     struct best most = best_part(c, s, part);
     uint32_t token;
     if (!(q.temperature > 0) && !has_penalties(&q)) {
         token = argmax_in_part(c, s, logits, most.index);
     } else {
         float *work = c->args->sample_scratch + (uint64_t)row * 2 * VOCAB_ROUND;
-        struct sampler p = {c, s, (uint64_t *)c->scratch, work, (uint32_t *)(work + VOCAB_ROUND),
+        struct sampler p = {c, s, (uint64_t *)SCRATCH, work, (uint32_t *)(work + VOCAB_ROUND),
                             {0, 0}, {0, 0}, -1.0f, 0};
         token = choose_slowly(&p, &q, b->tokens + (uint64_t)slot_idx * b->max_model_len, &slot,
                               logits);
@@ -386,10 +386,9 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
 }
 
 /* Runs once an iteration and is long: not among the code that every layer runs. */
-__device__ __noinline__ void run_sample(const struct warp_context context,
-                                        const struct cuda_task *task) {
-    const struct warp_context c = context;
-    uint32_t end = min(task->row1, c.shared->batch.rows.n_logit_rows);
+__device__ __noinline__ void run_sample(const struct cuda_args *args, const struct cuda_task *task) {
+    const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
+    uint32_t end = min(task->row1, SHARED->batch.rows.n_logit_rows);
     for (uint32_t row = task->row0; row < end; row++) {
         if (row != task->row0) sync_compute();
         sample_row(&c, task, row);

@@ -38,6 +38,24 @@ template <int E> DEV float unpack_high(uint32_t pair) {
     return unpack_low<E>(pair >> 16);
 }
 
+/* Fast functions of the special unit, within some ulp; the same bits wherever they are used. The
+ * precise ones are tens of dependent instructions, which at batch 1 nothing hides. */
+DEV float exp_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(__fmul_rn(x, 1.4426950408889634f)));
+    return y;
+}
+DEV float reciprocal_fast(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEV float inverse_sqrt_fast(float x) {
+    float y;
+    asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* c[16 x 8] += a[16 x 16] b[16 x 8], fp32 accumulators. With lane = 4 g + j:
  * a.x (g; 2j, 2j+1)  a.y (g+8; 2j, 2j+1)  a.z (g; 2j+8, 2j+9)  a.w (g+8; 2j+8, 2j+9)
  * b0 (2j, 2j+1; g)   b1 (2j+8, 2j+9; g)
