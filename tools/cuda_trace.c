@@ -108,7 +108,7 @@ static void read_worker(struct tool *t, const uint64_t *records, uint64_t *ready
         uint64_t time = records[2 + 2 * i], what = records[3 + 2 * i];
         uint32_t kind = (uint32_t)(what >> 32), task = (uint32_t)what;
         if (kind == CUDA_TRACE_ITERATION) iteration = task >> RT_VARIANT_BITS;
-        if (kind == CUDA_TRACE_ITERATION || task >= n_tasks) continue;
+        if ((kind != CUDA_TRACE_READY && kind != CUDA_TRACE_DONE) || task >= n_tasks) continue;
         struct stage *s = stage_of(t, iteration, task);
         if (s == NULL) continue;
         if (kind == CUDA_TRACE_READY) {
