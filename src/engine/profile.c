@@ -132,11 +132,8 @@ enum { DISTURBED = 3 };
 
 /* The iterations to account for, in order of length. */
 static int choose(struct diag *d, struct profile *p, uint32_t batch, size_t first,
-                  struct length **out) {
+                  struct length *all) {
     const struct trace *t = p->trace;
-    struct length *all = malloc((t->iters.n + 1) * sizeof *all);
-    if (!all) return fail_nomem(d, t->iters.n * sizeof *all, "iterations");
-    *out = all;
     for (size_t i = first; i < t->iters.n; i++)
         if (counts(&t->iters.items[i], batch))
             all[p->n_iters++] = (struct length){t->iters.items[i].end - t->iters.items[i].start, i};
@@ -165,28 +162,39 @@ static void add_boundary(struct profile *p, size_t i) {
     p->n_boundaries++;
 }
 
+/* The sums over `all`, and the path of the typical one. */
+static int account(struct diag *d, struct profile *p, const struct length *all,
+                   struct trace_links *links, uint64_t *free_since) {
+    const struct trace *t = p->trace;
+    for (size_t i = 0; i < p->n_iters; i++) {
+        const struct trace_iter *iter = &t->iters.items[all[i].iter];
+        trace_links_fill(t, iter, links);
+        add_iteration(p, iter, links, free_since);
+        add_boundary(p, all[i].iter);
+        p->ns += all[i].ns;
+        if (all[i].iter == p->typical) TRY(make_path(d, p, links));
+    }
+    if (p->n_boundaries > 0) { /* those without a successor: as long as the others */
+        p->boundary_ns = p->boundary_ns / p->n_boundaries * p->n_iters;
+        p->ns += p->boundary_ns;
+    }
+    return QN_OK;
+}
+
 int profile_make(struct diag *d, const struct trace *t, uint32_t batch, size_t first,
                  struct profile *out) {
     struct trace_links links = {0};
-    struct length *all = NULL;
     *out = (struct profile){.trace = t, .first = first};
     uint64_t *free_since = calloc(t->n_workers, sizeof *free_since);
+    struct length *all = calloc(t->iters.n + 1, sizeof *all);
     out->waited_for = calloc(t->n_workers, sizeof *out->waited_for);
-    int rc = free_since && out->waited_for ? trace_links_new(d, t->program, &links)
-                                           : fail_nomem(d, t->n_workers * 16, "the account");
-    if (rc == QN_OK) rc = choose(d, out, batch, first, &all);
-    for (size_t i = 0; rc == QN_OK && i < out->n_iters; i++) {
-        const struct trace_iter *iter = &t->iters.items[all[i].iter];
-        trace_links_fill(t, iter, &links);
-        add_iteration(out, iter, &links, free_since);
-        add_boundary(out, all[i].iter);
-        out->ns += all[i].ns;
-        if (all[i].iter == out->typical) rc = make_path(d, out, &links);
-    }
-    if (rc == QN_OK &&
-        out->n_boundaries > 0) { /* those without a successor: as long as the others */
-        out->boundary_ns = out->boundary_ns / out->n_boundaries * out->n_iters;
-        out->ns += out->boundary_ns;
+    int rc = QN_ENOMEM;
+    if (free_since && all && out->waited_for) {
+        rc = trace_links_new(d, t->program, &links);
+        if (rc == QN_OK) rc = choose(d, out, batch, first, all);
+        if (rc == QN_OK) rc = account(d, out, all, &links, free_since);
+    } else {
+        fail_nomem(d, t->iters.n * sizeof *all, "the account");
     }
     free(free_since);
     free(all);
@@ -198,4 +206,5 @@ int profile_make(struct diag *d, const struct trace *t, uint32_t batch, size_t f
 void profile_fini(struct profile *p) {
     free(p->waited_for);
     ARRAY_FINI(&p->path);
+    p->waited_for = NULL;
 }

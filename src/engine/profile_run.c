@@ -54,26 +54,30 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* One request of a batch. */
+struct member {
+    qn_request *request;
+};
+
 /* One batch from start to end; *ms becomes the least time per token so far that a tenth of the
  * steps of a run stayed below. */
 static int run_batch(qn_engine *e, const qn_profile_params *p, double *ms, qn_error *error) {
-    qn_request **requests = calloc(p->batch_size, sizeof *requests);
+    struct member *requests = calloc(p->batch_size, sizeof *requests);
     double *steps = calloc(p->output_len, sizeof *steps);
     int32_t *ids = calloc(p->input_len, sizeof *ids);
-    int rc = QN_OK;
+    bool room = requests && steps && ids;
     struct diag d = {0};
-    if (!requests || !steps || !ids)
-        rc = api_return(fail_nomem(&d, p->output_len * 8, "a batch"), &d, error);
-    for (uint32_t i = 0; i < p->batch_size && rc == QN_OK; i++)
-        rc = submit(e, p, i, ids, &requests[i], error);
-    for (uint32_t i = 0; i < p->batch_size && rc == QN_OK; i++) {
+    int rc = room ? QN_OK : api_return(fail_nomem(&d, p->output_len * 8, "a batch"), &d, error);
+    for (uint32_t i = 0; room && i < p->batch_size && rc == QN_OK; i++)
+        rc = submit(e, p, i, ids, &requests[i].request, error);
+    for (uint32_t i = 0; room && i < p->batch_size && rc == QN_OK; i++) {
         size_t n = 0;
-        rc = collect(requests[i], steps, &n, error);
+        rc = collect(requests[i].request, steps, &n, error);
         if (rc != QN_OK || i + 1 < p->batch_size || n == 0) continue; /* the last one's steps */
         qsort(steps, n, sizeof *steps, by_value);
         *ms = *ms > 0 ? MIN(*ms, steps[n / 10]) : steps[n / 10];
     }
-    for (uint32_t i = 0; i < p->batch_size && requests; i++) qn_request_free(requests[i]);
+    for (uint32_t i = 0; i < p->batch_size && requests; i++) qn_request_free(requests[i].request);
     free(requests);
     free(steps);
     free(ids);
