@@ -68,7 +68,7 @@ CUDA_ABI_FN uint32_t cuda_head_blocks(uint32_t head_dim) {
 
 enum cuda_layout {
     CUDA_VECTOR = 0, /* F32, contiguous */
-    CUDA_ROWS = 1,   /* image row = matrix row */
+    CUDA_ROWS = 1,   /* in the matrix's own order */
     /* QKV: heads one after the other, cuda_head_blocks each; row block b of a head holds rows 8 b + r
      * (image row r < 8) and head_dim / 2 + 8 b + (r - 8): the two of a RoPE pair are 8 apart */
     CUDA_HEADS = 2,
@@ -81,7 +81,7 @@ struct cuda_place {
     uint64_t offset; /* bytes into the weights allocation: of the vector, or of the shared image */
     uint32_t layout; /* enum cuda_layout */
     uint32_t k_tiles;
-    uint32_t row_block0; /* first row block of this matrix in the image (CUDA_HEADS: k, v) */
+    uint32_t row0;     /* first image row: q, k and v share an image */
     uint32_t head_dim;   /* CUDA_HEADS */
 };
 
@@ -97,7 +97,8 @@ struct cuda_task {
     uint32_t k;       /* length of the dot products */
     uint32_t k_tiles;
     uint32_t index;   /* of this task in the program */
-    /* device addresses         EMBED  QKV       ATTENTION  SPLIT  COMBINE  LINEAR    GATED_MLP  LM_HEAD  SAMPLE */
+    /* QKV_LINEAR is as QKV without norms of heads, its out is qkv; QKV_HEADS: in qkv, the rest as QKV.
+     * device addresses         EMBED  QKV       ATTENTION  SPLIT  COMBINE  LINEAR    GATED_MLP  LM_HEAD  SAMPLE */
     uint64_t w;              /* table  image     -          -      -        image     image      image    -      */
     uint64_t in;             /* -      x         q          q      part     a         x          x        logits */
     uint64_t norm;           /* -      norm      -          -      -        -         norm       norm     -      */

@@ -49,16 +49,16 @@ static void place_vectors(struct planner *pl, const uint32_t *tensors, int n) {
     }
 }
 
-/* A matrix as rows [row_block0, + n_blocks) of an image that begins at `offset`. */
+/* A matrix from row `row0` on of an image that begins at `offset`. */
 static void place_matrix(struct planner *pl, uint32_t tensor, uint32_t layout, uint64_t offset,
-                         uint32_t row_block0) {
+                         uint32_t row0) {
     struct cuda_place *place = place_of(pl, tensor);
     if (place == NULL || place->layout != PLACE_FREE) return;
     *place = (struct cuda_place){
         .offset = offset,
         .layout = layout,
         .k_tiles = cuda_k_tiles(tensor_of(pl->program, tensor)->shape[1]),
-        .row_block0 = row_block0,
+        .row0 = row0,
         .head_dim = layout == CUDA_HEADS ? PROG(pl->program, MODEL)->head_dim : 0,
     };
 }
@@ -89,8 +89,21 @@ static void place_qkv(struct planner *pl, const struct prog_op *op) {
     uint32_t blocks = cuda_head_blocks(s->head_dim);
     uint64_t at = take_image(pl, (uint64_t)spec_qkv_units(s) * blocks, op->k);
     place_matrix(pl, op->in[QKV_WQ], CUDA_HEADS, at, 0);
-    place_matrix(pl, op->in[QKV_WK], CUDA_HEADS, at, s->n_heads * blocks);
-    place_matrix(pl, op->in[QKV_WV], CUDA_HEADS, at, (s->n_heads + s->n_kv_heads) * blocks);
+    place_matrix(pl, op->in[QKV_WK], CUDA_HEADS, at, s->n_heads * blocks * CUDA_PAGE_ROWS);
+    place_matrix(pl, op->in[QKV_WV], CUDA_HEADS, at,
+                 (s->n_heads + s->n_kv_heads) * blocks * CUDA_PAGE_ROWS);
+}
+
+/* The three projections as one matrix. */
+static void place_qkv_linear(struct planner *pl, const struct prog_op *op) {
+    const struct model_spec *s = PROG(pl->program, MODEL);
+    place_vectors(pl, &op->in[QKV_NORM], 1);
+    place_vectors(pl, &op->in[QKV_BQ], 3);
+    if (is_placed(pl, op->in[QKV_WQ])) return;
+    uint64_t at = take_image(pl, CEIL_DIV(op->units, (uint32_t)CUDA_PAGE_ROWS), op->k);
+    place_matrix(pl, op->in[QKV_WQ], CUDA_ROWS, at, 0);
+    place_matrix(pl, op->in[QKV_WK], CUDA_ROWS, at, s->n_heads * s->head_dim);
+    place_matrix(pl, op->in[QKV_WV], CUDA_ROWS, at, (s->n_heads + s->n_kv_heads) * s->head_dim);
 }
 
 static void place_mlp(struct planner *pl, const struct prog_op *op) {
@@ -106,6 +119,8 @@ static void place_op(struct planner *pl, const struct prog_op *op) {
     switch (op->kind) {
     case OP_EMBED: place_plain(pl, op->in[EMBED_TABLE]); break;
     case OP_QKV: place_qkv(pl, op); break;
+    case OP_QKV_LINEAR: place_qkv_linear(pl, op); break;
+    case OP_QKV_HEADS: place_vectors(pl, &op->in[HEADS_Q_NORM], 2); break;
     case OP_LINEAR:
         place_plain(pl, op->in[LINEAR_W]);
         place_vectors(pl, &op->in[LINEAR_BIAS], 1);
@@ -173,6 +188,17 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     t->out2 = address(f, op->out[1]);
     switch (op->kind) {
     case OP_EMBED: t->w = address(f, in[EMBED_TABLE]); break;
+    case OP_QKV_HEADS:
+        t->in = address(f, in[HEADS_QKV]);
+        t->more = address(f, in[HEADS_Q_NORM]);
+        t->more2 = address(f, in[HEADS_K_NORM]);
+        break;
+    case OP_QKV_LINEAR:
+        t->in = address(f, in[QKV_X]);
+        t->norm = address(f, in[QKV_NORM]);
+        t->w = address(f, in[QKV_WQ]);
+        t->bias = address(f, in[QKV_BQ]);
+        break;
     case OP_QKV:
         t->in = address(f, in[QKV_X]);
         t->norm = address(f, in[QKV_NORM]);

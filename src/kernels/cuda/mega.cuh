@@ -29,6 +29,7 @@
 DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
     switch (task->kind) {
     case OP_QKV:
+    case OP_QKV_LINEAR:
     case OP_LINEAR:
     case OP_GATED_MLP:
     case OP_LM_HEAD: return run_linear(c, task);
@@ -38,6 +39,7 @@ DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
     }
     if (!wait_ready(c)) return false;
     switch (task->kind) {
+    case OP_QKV_HEADS: run_qkv_heads(c, task); break;
     case OP_ATTENTION_COMBINE: run_attention_combine(c, task); break;
     case OP_EMBED: run_embed(c, task); break;
     case OP_SAMPLE: run_sample(c->args, task); break;

@@ -35,6 +35,24 @@ DEV void linear_finish(const struct linear_tile *t, uint32_t block, uint32_t r, 
     linear_store(t->task, column + 8, at + 8, v1, add.y);
 }
 
+/* ---- QKV_LINEAR: qkv[T, N] = rmsnorm(x) w^T + bias, N = (n_heads + 2 n_kv_heads) head_dim ---- */
+
+DEV void qkv_linear_store(const struct cuda_task *task, uint32_t column, uint32_t row, float v) {
+    if (column < task->unit0 || column >= task->unit1) return;
+#if QN_QKV_BIAS
+    v += __ldg((const float *)task->bias + column);
+#endif
+    ((float *)task->out)[(uint64_t)row * task->units + column] = v;
+}
+
+DEV void qkv_linear_finish(const struct linear_tile *t, uint32_t block, uint32_t r, uint32_t token,
+                           float v0, float v1) {
+    uint32_t column = block * CUDA_PAGE_ROWS + r;
+    float inv = SHARED->inv_rms[token];
+    qkv_linear_store(t->task, column, t->row0 + token, v0 * inv);
+    qkv_linear_store(t->task, column + 8, t->row0 + token, v1 * inv);
+}
+
 /* ---- GATED_MLP: h[T, I] = silu(gate) * up ----
  * Both from rmsnorm(x): the row's factor 1 / rms comes after the dot products. A row block holds 8
  * gate rows and their 8 up rows. */
@@ -71,6 +89,7 @@ DEV void op_finish(const struct warp_context *c, const struct linear_tile *t, ui
                    uint32_t r, uint32_t token, float v0, float v1, float2 fetched) {
     switch (t->task->kind) {
     case OP_QKV: qkv_finish(c, t, block, r, token, v0, v1); break;
+    case OP_QKV_LINEAR: qkv_linear_finish(t, block, r, token, v0, v1); break;
     case OP_GATED_MLP: mlp_finish(c, t, block, r, token, v0, v1); break;
     case OP_LM_HEAD: lm_finish(c, block, r, token, v0, v1); break;
     default: linear_finish(t, block, r, token, v0, v1, fetched); break;

@@ -32,65 +32,93 @@ DEV void qkv_finish(const struct warp_context *c, const struct linear_tile *t, u
     qkv_head(c, token)[i + HALF_DIM] = v1;
 }
 
-DEV void qkv_store_query(const struct linear_tile *t, uint32_t unit, uint32_t token, uint32_t i,
+DEV void qkv_store_query(const struct cuda_task *task, uint32_t unit, uint32_t row, uint32_t i,
                          float a, float b) {
-    uint64_t head = (uint64_t)(t->row0 + token) * QN_N_HEADS + unit;
-    float *q = (float *)t->task->out + head * QN_HEAD_DIM; /* [T, n_heads, head_dim] */
+    uint64_t head = (uint64_t)row * QN_N_HEADS + unit;
+    float *q = (float *)task->out + head * QN_HEAD_DIM; /* [T, n_heads, head_dim] */
     q[i] = a;
     q[i + HALF_DIM] = b;
 }
 
 /* unit: key heads, then value heads */
-DEV void qkv_store_kv(const struct linear_tile *t, uint32_t unit, uint32_t row, uint32_t i, float a,
+DEV void qkv_store_kv(const struct cuda_task *task, uint32_t unit, uint32_t row, uint32_t i, float a,
                       float b) {
-    uint16_t *kv = (uint16_t *)t->task->out2 + (uint64_t)row * QN_HEAD_DIM;
+    uint16_t *kv = (uint16_t *)task->out2 + (uint64_t)row * QN_HEAD_DIM;
     uint32_t head_idx = unit % QN_N_KV_HEADS, value = unit / QN_N_KV_HEADS;
     kv += (uint64_t)value * KV_VALUE_STRIDE + (uint64_t)head_idx * KV_HEAD_STRIDE;
     kv[i] = pack_one<KV_E>(a);
     kv[i + HALF_DIM] = pack_one<KV_E>(b);
 }
 
-/* One token's head by one warp: lane l has pairs l, l + 32 ... */
-DEV void qkv_finish_token(const struct warp_context *c, const struct linear_tile *t, uint32_t unit,
-                          uint32_t token) {
-    const float *y = qkv_head(c, token);
+/* A head of one token by one warp, from dot products to its place: lane l has RoPE pairs l, l + 32
+ * ... of it, a the first of a pair, b the second. */
+DEV void qkv_place(const struct warp_context *c, const struct cuda_task *task, uint32_t unit,
+                   uint32_t row, float *a, float *b) {
     const bool is_query = unit < QN_N_HEADS, is_value = unit >= QN_N_HEADS + QN_N_KV_HEADS;
-    const uint32_t position = row_position(SHARED, t->row0 + token);
-    const uint32_t kv_row_of_token = is_query ? 0 : row_kv_row(SHARED, t->row0 + token);
-    float inv = 1;
+    const uint64_t angle = (uint64_t)row_position(SHARED, row) * HALF_DIM;
+    const uint32_t kv = is_query ? 0 : row_kv_row(SHARED, row);
 #if QN_QK_NORM
     float squares = 0;
 #pragma unroll
-    for (int u = 0; u < LANE_PAIRS; u++) {
-        uint32_t i = c->lane + 32 * u;
-        if (i < HALF_DIM) squares = fmaf(y[i + HALF_DIM], y[i + HALF_DIM], fmaf(y[i], y[i], squares));
-    }
-    inv = inverse_sqrt_fast(__fadd_rn(__fmul_rn(warp_sum(squares), 1.0f / QN_HEAD_DIM), RMS_EPS));
-    const float *norm = (const float *)(is_query ? t->task->more : t->task->more2);
+    for (int u = 0; u < LANE_PAIRS; u++)
+        if (c->lane + 32 * u < HALF_DIM) squares = fmaf(b[u], b[u], fmaf(a[u], a[u], squares));
+    const float inv =
+        inverse_sqrt_fast(__fadd_rn(__fmul_rn(warp_sum(squares), 1.0f / QN_HEAD_DIM), RMS_EPS));
+    const float *norm = (const float *)(is_query ? task->more : task->more2);
 #endif
-    const uint64_t angle = (uint64_t)position * HALF_DIM;
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++) {
         uint32_t i = c->lane + 32 * u;
-        if (i >= HALF_DIM) break;
-        float a = y[i], b = y[i + HALF_DIM];
+        if (i >= HALF_DIM) continue;
+        float x = a[u], y = b[u];
         if (!is_value) {
 #if QN_QK_NORM
-            a = a * inv * __ldg(norm + i);
-            b = b * inv * __ldg(norm + i + HALF_DIM);
+            x = x * inv * __ldg(norm + i);
+            y = y * inv * __ldg(norm + i + HALF_DIM);
 #endif
             float cosine = __ldg(c->args->rope_cos + angle + i);
             float sine = __ldg(c->args->rope_sin + angle + i);
-            float first = a * cosine - b * sine;
-            b = b * cosine + a * sine;
-            a = first;
+            float first = x * cosine - y * sine;
+            y = y * cosine + x * sine;
+            x = first;
         }
         if (is_query)
-            qkv_store_query(t, unit, token, i, a, b);
+            qkv_store_query(task, unit, row, i, x, y);
         else
-            qkv_store_kv(t, unit - QN_N_HEADS, kv_row_of_token, i, a, b);
+            qkv_store_kv(task, unit - QN_N_HEADS, kv, i, x, y);
     }
-    (void)inv;
+}
+
+DEV void qkv_finish_token(const struct warp_context *c, const struct linear_tile *t, uint32_t unit,
+                          uint32_t token) {
+    const float *y = qkv_head(c, token);
+    float a[LANE_PAIRS], b[LANE_PAIRS];
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        uint32_t i = min(c->lane + 32 * u, HALF_DIM - 1u);
+        a[u] = y[i];
+        b[u] = y[i + HALF_DIM];
+    }
+    qkv_place(c, t->task, unit, t->row0 + token, a, b);
+}
+
+/* QKV_HEADS: a warp per head and token. */
+DEV void run_qkv_heads(const struct warp_context *c, const struct cuda_task *task) {
+    const uint32_t heads = task->unit1 - task->unit0;
+    const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
+    if (task->row0 >= end) return;
+    for (uint32_t item = c->warp; item < (end - task->row0) * heads; item += WARPS) {
+        uint32_t row = task->row0 + item / heads, unit = task->unit0 + item % heads;
+        const float *y = (const float *)task->in + ((uint64_t)row * task->units + unit) * QN_HEAD_DIM;
+        float a[LANE_PAIRS], b[LANE_PAIRS];
+#pragma unroll
+        for (int u = 0; u < LANE_PAIRS; u++) {
+            uint32_t i = min(c->lane + 32 * u, HALF_DIM - 1u);
+            a[u] = act_load(y + i);
+            b[u] = act_load(y + i + HALF_DIM);
+        }
+        qkv_place(c, task, unit, row, a, b);
+    }
 }
 
 /* The constants that the first unit's first token will need, into L1. */

@@ -20,14 +20,13 @@ DEV void element_store(void *dst, uint32_t dtype, uint64_t i, float v) {
 
 /* The image row of a matrix row. */
 DEV uint64_t image_row(const struct cuda_place *p, uint64_t row) {
-    uint64_t base = (uint64_t)p->row_block0 * CUDA_PAGE_ROWS;
-    if (p->layout == CUDA_GATE) return base + row / 8 * 16 + row % 8;
-    if (p->layout == CUDA_UP) return base + row / 8 * 16 + 8 + row % 8;
-    if (p->layout != CUDA_HEADS) return base + row;
+    if (p->layout == CUDA_GATE) return row / 8 * 16 + row % 8;
+    if (p->layout == CUDA_UP) return row / 8 * 16 + 8 + row % 8;
+    if (p->layout != CUDA_HEADS) return p->row0 + row;
     uint32_t half = p->head_dim / 2, i = (uint32_t)(row % p->head_dim);
     uint32_t pair = i < half ? i : i - half;
     uint64_t block = row / p->head_dim * cuda_head_blocks(p->head_dim) + pair / 8;
-    return base + block * 16 + pair % 8 + (i < half ? 0 : 8);
+    return p->row0 + block * 16 + pair % 8 + (i < half ? 0 : 8);
 }
 
 /* Byte offset of an element in its image: the order of cuda_abi.h. */
