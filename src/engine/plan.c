@@ -131,7 +131,13 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
     TRY(choose_device(d, p, backend, plan));
     compile_options_init(c);
     c->target = backend->target;
-    if (c->target == TARGET_CUDA) c->task.launch = LAUNCH_ALL_AOT; /* no JIT hand-out there yet */
+    if (c->target == TARGET_CUDA) {
+        c->task.launch = LAUNCH_ALL_AOT; /* no JIT hand-out there yet */
+        /* Measured on one H100, Qwen3-8B at batch 1: 6.08 ms fused, 5.62 ms so. A head's projections
+         * come from several workers; finer events would need a chain of empty tasks for each. */
+        c->cut_qkv = true;
+        c->task.coarse_events = true;
+    }
     TRY(compile_option_apply(d, p->compile_options, c));
     c->n_workers = plan->device.n_workers;
     enum dtype kv = (enum dtype)model->spec.weight_dtype;
