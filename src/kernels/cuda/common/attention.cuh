@@ -102,10 +102,8 @@ DEV uint64_t position_offset(const struct warp_context *c, const struct attentio
     return row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
 }
 
-/* Scores, in place of probabilities: p[u][e + 2 h] is row g + 8 h at position first + 4 j + 2 u + e. */
-DEV void piece_scores(const struct warp_context *c, const struct attention_rows *r,
-                      const uint16_t *kv, uint64_t offset, float p[2][4]) {
-    uint4 k[2][PAIRS];
+DEV void load_keys(const struct warp_context *c, const uint16_t *kv, uint64_t offset,
+                   uint4 k[2][PAIRS]) {
     const uint32_t g = c->lane / 4, j = c->lane % 4;
 #pragma unroll
     for (int u = 0; u < 2; u++) {
@@ -116,6 +114,10 @@ DEV void piece_scores(const struct warp_context *c, const struct attention_rows 
             k[u][i] = d < QN_HEAD_DIM ? load_vector_l2(row + d) : make_uint4(0, 0, 0, 0);
         }
     }
+}
+
+/* Scores, in place of probabilities: p[u][e + 2 h] is row g + 8 h at position first + 4 j + 2 u + e. */
+DEV void piece_scores(const struct attention_rows *r, const uint4 k[2][PAIRS], float p[2][4]) {
 #pragma unroll
     for (int u = 0; u < 2; u++) p[u][0] = p[u][1] = p[u][2] = p[u][3] = 0;
 #pragma unroll
@@ -188,9 +190,9 @@ DEV void piece_output(const struct warp_context *c, const uint4 v[SPANS][4], flo
 }
 
 /* This warp's share of a piece. */
-DEV void piece_warp(const struct warp_context *c, const struct attention_step *s,
-                    const struct attention_rows *r, const uint16_t *kv, uint32_t piece,
-                    uint64_t offset, struct attention_part *part) {
+DEV void piece_warp(const struct warp_context *c, const struct attention_step *s, const float *q,
+                    const uint16_t *kv, uint32_t piece, uint64_t offset,
+                    struct attention_part *part) {
     const uint32_t first = piece * ATTENTION_PIECE + 16 * c->warp;
     if (first >= s->hi || first + 16 <= s->lo) {
         part->max[0] = part->max[1] = -INFINITY;
@@ -210,9 +212,13 @@ DEV void piece_warp(const struct warp_context *c, const struct attention_step *s
             v[i][n] = d < QN_HEAD_DIM ? load_vector_l2(row + d) : make_uint4(0, 0, 0, 0);
         }
     }
+    uint4 k[2][PAIRS];
+    load_keys(c, kv, offset, k);
+    struct attention_rows rows; /* again for every piece: too many registers to keep */
+    load_rows(c, s, q, &rows);
     float p[2][4];
-    piece_scores(c, r, kv, offset, p);
-    piece_softmax(c, r, first, p, part);
+    piece_scores(&rows, k, p);
+    piece_softmax(c, &rows, first, p, part);
     piece_output(c, v, p, part);
 }
 
@@ -446,10 +452,9 @@ DEV void step_run(const struct warp_context *c, const struct cuda_task *task,
     const struct attention_step *s = &w->step;
 #pragma unroll 1
     for (uint32_t piece = w->piece; piece < w->piece_end; piece++) {
-        struct attention_rows rows; /* again for every piece: too many registers to keep */
         struct attention_part part;
-        load_rows(c, s, (const float *)task->in, &rows);
-        piece_warp(c, s, &rows, (const uint16_t *)task->more, piece, offset, &part);
+        piece_warp(c, s, (const float *)task->in, (const uint16_t *)task->more, piece, offset,
+                   &part);
         if (piece + 1 < w->piece_end)
             offset = position_offset(c, s, (piece + 1) * ATTENTION_PIECE + 16 * c->warp);
         piece_merge(c, s, &part, sink);
@@ -516,13 +521,14 @@ DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
             sink.part = (float *)task->out + (uint64_t)w->piece * STATE_SIZE;
             sink.stride = task->n_pieces * STATE_SIZE;
         } else {
-            for (uint32_t i = c->thread; i < 16 * STATE_SIZE; i += COMPUTE_THREADS)
-                sink.state[i] = 0;
+            const uint32_t n = w->step.n_tokens * SUB_HEADS * STATE_SIZE;
+            for (uint32_t i = c->thread; i < n; i += COMPUTE_THREADS) sink.state[i] = 0;
         }
         step_run(c, task, w, offset, &sink);
+        const bool last = w->list.item >= w->list.last;
         sync_compute(); /* scratch is free again */
+        if (last) break;
         work_next(c, task, w, false);
-        if (!w->more) break;
         offset = position_offset(c, &w->step, w->piece * ATTENTION_PIECE + 16 * c->warp);
     }
     return true;

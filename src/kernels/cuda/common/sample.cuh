@@ -94,6 +94,7 @@ DEV double block_sum_double(const struct warp_context *c, struct sample_shared *
 
 DEV struct best best_part(const struct warp_context *c, struct sample_shared *s, const float *part) {
     struct best b = {-INFINITY, 0};
+#pragma unroll 8
     for (uint32_t i = c->thread; i < LM_PARTS; i += COMPUTE_THREADS)
         b = better(b, best{act_load(part + 2 * i), i});
     return block_best(c, s, b);
@@ -103,9 +104,10 @@ DEV struct best best_part(const struct warp_context *c, struct sample_shared *s,
 DEV float log_probability(const struct warp_context *c, struct sample_shared *s, const float *part,
                           float most, float logit) {
     double sum = 0;
+#pragma unroll 8
     for (uint32_t i = c->thread; i < LM_PARTS; i += COMPUTE_THREADS) {
         float2 p = __ldcg((const float2 *)part + i);
-        if (p.y > 0) sum += (double)p.y * exp((double)p.x - (double)most);
+        if (p.y > 0) sum += (double)(p.y * expf(p.x - most));
     }
     sum = block_sum_double(c, s, sum);
     return (float)((double)logit - (double)most - log(sum));
