@@ -208,7 +208,8 @@ QN_API int qn_engine_measure_read(qn_engine *engine, double seconds, double *byt
 /* Stops and continues recording; at any time. Errors: QN_EINVAL (opened without trace_bytes). */
 QN_API int qn_engine_trace_switch(qn_engine *engine, int on, qn_error *error);
 /* Writes what the rings hold as a Perfetto trace (open it in ui.perfetto.dev): a track per worker,
- * flows along events, counters. At any time. Errors: QN_EINVAL, QN_EIO. */
+ * flows along events, counters. At any time, on a GPU when no requests are running. Errors:
+ * QN_EINVAL, QN_EIO, QN_EBUSY. */
 QN_API int qn_engine_trace_write(qn_engine *engine, const char *path, qn_error *error);
 
 /* ---- requests ----------------------------------------------------------------------------- */

@@ -12,25 +12,26 @@
  *   body     one task from ready to done: mean and longest
  *   floor    the weights of the operator at READ_TB_S
  *
- * A task is ready when its worker saw its event; it may still wait for its weights or data then.
+ * A task is ready when its worker was free and saw its event; it may still wait for its weights
+ * then.
  */
 #include "base/checked.h"
-#include "codegen/cuda_abi.h"
 #include "engine/backend_cuda.h"
 #include "engine/compile.h"
+#include "engine/trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { CAPACITY = 40000, MAX_TOKENS = 200, MAX_OPS = 8192, MAX_ITERATIONS = 512 };
+#define TRACE_BYTES ((uint64_t)256 << 20)
+enum { MAX_TOKENS = 200 };
 #define READ_TB_S 3.08
 
 /* One operator of one iteration. */
 struct stage {
     uint64_t first_ready, last_ready, last_done, body_sum, body_max;
-    uint32_t n_ready, n_done;
+    uint32_t n_done;
 };
 
 /* Sums over an operator kind. */
@@ -43,10 +44,11 @@ struct tool {
     struct model *model;
     struct prog_header *program;
     struct backend_instance *instance;
-    uint64_t *records;
+    struct rt_trace *rings;
+    struct trace trace;
     uint32_t batch, tokens;
-    uint32_t first_iteration, n_iterations; /* in stages */
-    struct stage *stages;                   /* [n_iterations][ops of the program] */
+    uint32_t n_iterations; /* in stages */
+    struct stage *stages;  /* [n_iterations][ops of the program] */
 };
 
 static int open_engine(struct diag *d, struct tool *t, const char *dir) {
@@ -54,7 +56,6 @@ static int open_engine(struct diag *d, struct tool *t, const char *dir) {
     struct compile_options c;
     struct backend_device device;
     struct backend_config config = {0};
-    struct backend_cuda_options o;
     TRY(backend_cuda.device(d, &config, &device));
     TRY(model_open(d, dir, &m, &t->model));
     compile_options_init(&c);
@@ -67,9 +68,10 @@ static int open_engine(struct diag *d, struct tool *t, const char *dir) {
     TRY(compile_model(d, t->model, &c, NULL, NULL, &t->program));
     config.n_kv_blocks = t->batch * CEIL_DIV(c.max_model_len, c.kv_block);
     config.max_batched = c.max_batched_tokens;
-    backend_cuda_defaults(&o);
-    o.trace_capacity = CAPACITY;
-    return backend_cuda_open(d, t->program, NULL, &config, &o, &t->instance);
+    TRY(trace_new(d, c.n_workers, TRACE_BYTES, &t->rings));
+    trace_switch(t->rings, true);
+    config.trace = t->rings;
+    return backend_cuda.open(d, t->program, NULL, &config, &t->instance);
 }
 
 static int generate(struct diag *d, struct tool *t) {
@@ -88,42 +90,39 @@ static int generate(struct diag *d, struct tool *t) {
         else
             TRY(backend_cuda.wait(d, t->instance, &seen, 0.1));
     }
-    usleep(100000); /* the kernel ends, the watcher sees it */
-    return backend_cuda_trace(d, t->instance, t->records);
+    TRY(backend_cuda.trace_wait(d, t->instance));
+    return trace_read(d, t->rings, t->program, &t->trace);
 }
 
-static struct stage *stage_of(struct tool *t, uint32_t iteration, uint32_t task) {
-    uint32_t op = PROG(t->program, TASK)[task].op;
-    if (iteration < t->first_iteration || iteration >= t->first_iteration + t->n_iterations ||
-        op == PROG_NONE)
-        return NULL;
-    uint64_t n_ops = t->program->section[SECTION_OP].count;
-    return &t->stages[(iteration - t->first_iteration) * n_ops + op];
-}
-
-/* One worker's records. A task's READY precedes its DONE; several tasks may be under way. */
-static void read_worker(struct tool *t, const uint64_t *records, uint64_t *ready_at) {
-    uint32_t iteration = 0, n_tasks = (uint32_t)t->program->section[SECTION_TASK].count;
-    for (uint64_t i = 0; i < MIN(records[0], (uint64_t)CAPACITY); i++) {
-        uint64_t time = records[2 + 2 * i], what = records[3 + 2 * i];
-        uint32_t kind = (uint32_t)(what >> 32), task = (uint32_t)what;
-        if (kind == CUDA_TRACE_ITERATION) iteration = task >> RT_VARIANT_BITS;
-        if ((kind != CUDA_TRACE_READY && kind != CUDA_TRACE_DONE) || task >= n_tasks) continue;
-        struct stage *s = stage_of(t, iteration, task);
-        if (s == NULL) continue;
-        if (kind == CUDA_TRACE_READY) {
-            ready_at[task] = time;
-            s->first_ready = s->n_ready == 0 ? time : MIN(s->first_ready, time);
-            s->last_ready = MAX(s->last_ready, time);
-            s->n_ready++;
-        } else {
-            uint64_t body = time - ready_at[task];
-            s->last_done = MAX(s->last_done, time);
-            s->body_sum += body;
-            s->body_max = MAX(s->body_max, body);
-            s->n_done++;
-        }
+/* Sums over one iteration's tasks, operator by operator. */
+static void read_iteration(struct tool *t, const struct trace_iter *iter, struct stage *stages) {
+    for (size_t i = iter->first_run; i < iter->first_run + iter->n_runs; i++) {
+        const struct trace_run *r = &t->trace.runs.items[i];
+        uint32_t op = PROG(t->program, TASK)[r->task].op;
+        if (op == PROG_NONE) continue;
+        struct stage *s = &stages[op];
+        uint64_t body = r->end - r->ready;
+        s->first_ready = s->n_done == 0 ? r->ready : MIN(s->first_ready, r->ready);
+        s->last_ready = MAX(s->last_ready, r->ready);
+        s->last_done = MAX(s->last_done, r->end);
+        s->body_sum += body;
+        s->body_max = MAX(s->body_max, body);
+        s->n_done++;
     }
+}
+
+/* The newest iterations that are whole. */
+static int read_iterations(struct diag *d, struct tool *t) {
+    uint64_t n_ops = t->program->section[SECTION_OP].count;
+    uint32_t wanted = t->tokens - t->tokens / 2 - 2;
+    t->stages = calloc(wanted * n_ops, sizeof *t->stages);
+    if (t->stages == NULL) return fail_nomem(d, wanted * n_ops * sizeof *t->stages, "the sums");
+    size_t first = t->trace.iters.n > wanted ? t->trace.iters.n - wanted : 0;
+    for (size_t i = first; i < t->trace.iters.n; i++)
+        if (t->trace.iters.items[i].complete)
+            read_iteration(t, &t->trace.iters.items[i], &t->stages[t->n_iterations++ * n_ops]);
+    if (t->n_iterations > 1) return QN_OK;
+    return fail(d, QN_EINTERNAL, "the trace has no two whole iterations");
 }
 
 static double op_weight_bytes(const struct prog_header *p, const struct prog_op *op) {
@@ -180,20 +179,8 @@ static void print(struct tool *t) {
 
 static int run(struct diag *d, struct tool *t, const char *dir) {
     TRY(open_engine(d, t, dir));
-    uint64_t per_worker = 2 + 2 * (uint64_t)CAPACITY;
-    uint64_t n_ops = t->program->section[SECTION_OP].count;
-    uint64_t n_tasks = t->program->section[SECTION_TASK].count;
-    t->first_iteration = t->tokens / 2;
-    t->n_iterations = t->tokens - t->first_iteration - 2;
-    t->records = calloc(t->program->n_workers * per_worker, 8);
-    t->stages = calloc(t->n_iterations * n_ops, sizeof *t->stages);
-    uint64_t *ready_at = calloc(n_tasks, sizeof *ready_at);
-    if (t->records == NULL || t->stages == NULL || ready_at == NULL)
-        return fail_nomem(d, 1 << 20, "the trace");
     TRY(generate(d, t));
-    for (uint32_t w = 0; w < t->program->n_workers; w++)
-        read_worker(t, t->records + w * per_worker, ready_at);
-    free(ready_at);
+    TRY(read_iterations(d, t));
     print(t);
     return QN_OK;
 }
@@ -209,7 +196,8 @@ int main(int argc, char **argv) {
     int rc = run(&d, &t, argv[1]);
     if (rc != QN_OK) fprintf(stderr, "cuda_trace: %s\n", d.message);
     backend_cuda.close(t.instance);
-    free(t.records);
+    trace_fini(&t.trace);
+    free(t.rings);
     free(t.stages);
     free(t.program);
     model_free(t.model);

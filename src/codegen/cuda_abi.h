@@ -130,8 +130,6 @@ struct cuda_args {
     const float *rope_cos;         /* [max_model_len][head_dim / 2], from cpu_rope_fill */
     const float *rope_sin;
     float *sample_scratch; /* cuda_sample_bytes: work of SAMPLE, [L][2][ceil64(vocab)] */
-    uint64_t *trace;       /* NULL, or cuda_trace_bytes: see struct cuda_trace */
-    uint32_t trace_capacity; /* records per worker */
     uint32_t flight;         /* pages requested and not yet arrived per worker, 1..CUDA_MAX_FLIGHT;
                                 a few times 8 KB reach full bandwidth, more delays others */
     uint32_t speculate;      /* 1: stream the next iteration's first pages before it is known,
@@ -139,20 +137,9 @@ struct cuda_args {
     uint32_t reserved;
 };
 
-/* One record of the trace, two words: %globaltimer ns, then (kind << 32) | task. Worker w's records
- * begin at trace + w * (2 + 2 * capacity); word 0 counts them (it may pass the capacity: the rest
- * was dropped). */
-enum cuda_trace_kind {
-    CUDA_TRACE_READY = 1, /* the event was seen activated */
-    CUDA_TRACE_DONE = 2,  /* the trigger was sent */
-    CUDA_TRACE_ITERATION = 3, /* the block saw it published; `task` is rt_shared.published */
-    CUDA_TRACE_BEGIN = 4,     /* the compute warps took the task */
-    CUDA_TRACE_STAGED = 5,    /* linear: activations are in */
-    CUDA_TRACE_DOTS = 6,      /* linear: the first group's dot products are done */
-};
-CUDA_ABI_FN uint64_t cuda_trace_bytes(uint32_t n_workers, uint32_t capacity) {
-    return (uint64_t)n_workers * (2 + 2 * (uint64_t)capacity) * 8;
-}
+/* The rings of runtime/rt_trace.h on the device: those of workers (written by the control warps) and
+ * of schedulers as on the CPU, then one per worker for its compute warps. */
+#define CUDA_TRACE_RINGS(n_workers) (3 * (n_workers))
 
 CUDA_ABI_FN uint64_t cuda_sample_bytes(uint32_t n_logit_rows, uint32_t vocab) {
     return (uint64_t)n_logit_rows * 2 * ((vocab + 63) & ~63u) * 4;

@@ -72,6 +72,9 @@ struct backend {
     int (*wait)(struct diag *d, struct backend_instance *i, uint32_t *seen, double timeout_s);
     /* Bytes per second of reading the weights with nothing else to do, for about `seconds`. */
     int (*measure_read)(struct diag *d, struct backend_instance *i, double seconds, double *rate);
+    /* Until config.trace has all that was recorded; NULL: it always has. Errors: QN_EBUSY (requests
+     * are running). */
+    int (*trace_wait)(struct diag *d, struct backend_instance *i);
     void (*close)(struct backend_instance *i); /* NULL is fine */
 };
 

@@ -7,6 +7,7 @@
 #include "codegen/kernel_image.h"
 #include "engine/cuda_plan.h"
 #include "engine/cuda_run.h"
+#include "engine/cuda_trace.h"
 #include "kernels/cpu/cpu_kernel.h"
 
 #include <stdio.h>
@@ -20,6 +21,7 @@ enum {
     READ_BLOCKS_PER_SM = 8,
     READ_BLOCK_THREADS = 256,
 };
+#define TRACE_WAIT_NS ((uint64_t)1000000000)
 
 /* Device memory, one allocation each; in the order in which it is taken. */
 enum block {
@@ -53,6 +55,7 @@ struct backend_instance {
     struct rt host_rt; /* only its mailbox part is the host's */
     struct rt_batch limits;
     struct mailbox mailbox;
+    struct cuda_trace trace;
     struct cuda_run run;
     struct backend_cuda_stats stats;
 };
@@ -285,8 +288,7 @@ static void fill_args(struct backend_instance *i) {
     i->args.rope_cos = on_device(i, BLOCK_ROPE, 0);
     i->args.rope_sin = on_device(i, BLOCK_ROPE, i->plan.rope_bytes / 2);
     i->args.sample_scratch = on_device(i, BLOCK_SAMPLE, 0);
-    i->args.trace = on_device(i, BLOCK_TRACE, 0);
-    i->args.trace_capacity = i->options.trace_capacity;
+    i->args.rt.trace = on_device(i, BLOCK_TRACE, 0); /* NULL: none */
     i->args.flight = i->options.flight;
     i->args.speculate = i->options.speculate;
 }
@@ -351,6 +353,7 @@ static int start_run(struct diag *d, struct backend_instance *i) {
                                  .args = &i->args,
                                  .memory = &i->plan.rt,
                                  .mail = i->host_rt.mail,
+                                 .trace = i->trace.host != NULL ? &i->trace : NULL,
                                  .silence_ns = i->options.silence_ns};
     return cuda_run_open(d, &o, &i->run);
 }
@@ -359,7 +362,8 @@ static int open_stages(struct diag *d, struct backend_instance *i, const struct 
                        const struct backend_config *config) {
     struct rt_options rt = rt_options(&i->options, config);
     uint64_t t = rt_now_ns();
-    TRY(cuda_plan_make(d, i->program, &rt, i->options.trace_capacity, &i->plan));
+    uint64_t trace_bytes = cuda_trace_bytes(config->trace, i->program->n_workers);
+    TRY(cuda_plan_make(d, i->program, &rt, trace_bytes, &i->plan));
     TRY(open_context(d, i));
     CU(d, i->api, cuStreamCreate, &i->stream, CU_STREAM_NON_BLOCKING);
     i->stats.seconds_context = lap(&t);
@@ -370,6 +374,8 @@ static int open_stages(struct diag *d, struct backend_instance *i, const struct 
     TRY(check_free(d, i));
     TRY(take_memory(d, i));
     TRY(fill_memory(d, i));
+    TRY(cuda_trace_open(d, i->api, i->stream, config->trace, i->program->n_workers,
+                        i->blocks[BLOCK_TRACE], &i->trace));
     i->stats.seconds_memory = lap(&t);
     TRY(load_weights(d, i, weights, config));
     i->stats.seconds_weights = lap(&t);
@@ -380,6 +386,7 @@ static void release(struct backend_instance *i) {
     const struct cuda_api *api = i->api;
     for (int b = 0; b < N_BLOCKS; b++)
         if (i->blocks[b] != 0) api->cuMemFree_v2(i->blocks[b]);
+    cuda_trace_close(&i->trace);
     if (i->mail != NULL) api->cuMemFreeHost(i->mail);
     if (i->stream != NULL) api->cuStreamDestroy_v2(i->stream);
     if (i->module != NULL) api->cuModuleUnload(i->module);
@@ -428,18 +435,6 @@ void backend_cuda_stats(const struct backend_instance *i, struct backend_cuda_st
     stats->n_launches = cuda_run_launches(&i->run);
     stats->device_bytes = i->plan.device_bytes;
     stats->weight_bytes = i->plan.weight_bytes;
-}
-
-int backend_cuda_trace(struct diag *d, struct backend_instance *i, uint64_t *records) {
-    if (i->plan.trace_bytes == 0)
-        return fail(d, QN_EINVAL, "the engine was opened without a trace");
-    if (cuda_run_busy(&i->run)) return fail(d, QN_EBUSY, "the kernel is running");
-    enter(i);
-    cu_result r = i->api->cuMemcpyDtoHAsync_v2(records, i->blocks[BLOCK_TRACE], i->plan.trace_bytes,
-                                               i->stream);
-    if (r == CU_SUCCESS) r = i->api->cuStreamSynchronize(i->stream);
-    leave(i);
-    return cuda_check(d, i->api, "reading the trace", r);
 }
 
 /* ---- facts ---- */
@@ -558,6 +553,17 @@ static int cuda_wait(struct diag *d, struct backend_instance *i, uint32_t *seen,
     return cuda_run_status(d, &i->run);
 }
 
+/* The kernel ends with the last request; the watcher takes what it recorded. */
+static int cuda_trace_wait(struct diag *d, struct backend_instance *i) {
+    uint64_t start = rt_now_ns();
+    while (cuda_run_busy(&i->run)) {
+        if (rt_now_ns() - start > TRACE_WAIT_NS)
+            return fail(d, QN_EBUSY, "trace: a GPU's is read when no requests are running");
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    }
+    return QN_OK;
+}
+
 /* ---- reading ---- */
 
 static int read_once(struct diag *d, struct backend_instance *i, struct cuda_read *read) {
@@ -608,6 +614,7 @@ static int cuda_measure_read(struct diag *d, struct backend_instance *i, double 
 const struct backend backend_cuda = {
     .name = "cuda",
     .target = TARGET_CUDA,
+    .traces = true,
     .makes_dummy = true,
     .available = cuda_available,
     .device = cuda_device,
@@ -618,6 +625,7 @@ const struct backend backend_cuda = {
     .poll = cuda_poll,
     .release = cuda_release,
     .wait = cuda_wait,
+    .trace_wait = cuda_trace_wait,
     .measure_read = cuda_measure_read,
     .close = cuda_close,
 };

@@ -18,7 +18,6 @@ struct backend_cuda_options {
     uint64_t silence_ns;        /* no progress for this long: the host stops the kernel; 0: never */
     uint32_t flight;            /* cuda_args.flight */
     uint32_t speculate;         /* cuda_args.speculate */
-    uint32_t trace_capacity;    /* trace records per worker; 0: no trace */
     bool cache_off;             /* compile anew, store nothing */
     bool lineinfo;              /* source lines in the image, for profilers */
 };
@@ -38,10 +37,6 @@ struct backend_cuda_stats {
     int registers, local_bytes; /* of the mega-kernel, per thread */
 };
 void backend_cuda_stats(const struct backend_instance *i, struct backend_cuda_stats *stats);
-
-/* Copies the trace of an idle instance: cuda_trace_bytes of it, in cuda_abi.h's layout. Errors:
- * QN_EINVAL without a trace, QN_EBUSY while the kernel runs. */
-int backend_cuda_trace(struct diag *d, struct backend_instance *i, uint64_t *records);
 
 /* Facts about this machine for `quern env`. */
 struct backend_cuda_facts {

@@ -31,7 +31,7 @@ static uint64_t plain_weight_bytes(const struct prog_header *p) {
     return sum;
 }
 
-static void add_up(const struct prog_header *p, uint32_t trace_capacity, struct cuda_plan *plan) {
+static void add_up(const struct prog_header *p, uint64_t trace_bytes, struct cuda_plan *plan) {
     const struct model_spec *spec = PROG(p, MODEL);
     uint64_t plain = plain_weight_bytes(p);
     plan->padding_bytes = plan->weight_bytes > plain ? plan->weight_bytes - plain : 0;
@@ -44,7 +44,7 @@ static void add_up(const struct prog_header *p, uint32_t trace_capacity, struct 
     plan->task_bytes = p->section[SECTION_TASK].count * sizeof(struct cuda_task);
     plan->rope_bytes = 2 * (uint64_t)p->max_model_len * (spec->head_dim / 2) * sizeof(float);
     plan->sample_bytes = cuda_sample_bytes(most_logit_rows(p), spec->vocab);
-    plan->trace_bytes = trace_capacity > 0 ? cuda_trace_bytes(p->n_workers, trace_capacity) : 0;
+    plan->trace_bytes = trace_bytes;
     plan->upload_bytes = cuda_upload_bytes();
     plan->mail_bytes = plan->rt.mail_bytes;
     plan->device_bytes = plan->weight_bytes + plan->kv_bytes + plan->workspace_bytes +
@@ -54,7 +54,7 @@ static void add_up(const struct prog_header *p, uint32_t trace_capacity, struct 
 }
 
 int cuda_plan_make(struct diag *d, const struct prog_header *program, const struct rt_options *rt,
-                   uint32_t trace_capacity, struct cuda_plan *plan) {
+                   uint64_t trace_bytes, struct cuda_plan *plan) {
     *plan = (struct cuda_plan){0};
     uint64_t n = program->section[SECTION_WEIGHT].count;
     plan->places = calloc(n + 1, sizeof *plan->places);
@@ -63,7 +63,7 @@ int cuda_plan_make(struct diag *d, const struct prog_header *program, const stru
     struct rt_options options = *rt;
     options.separate = true;
     TRY(rt_memory_plan(d, program, &options, &plan->rt));
-    add_up(program, trace_capacity, plan);
+    add_up(program, trace_bytes, plan);
     return QN_OK;
 }
 

@@ -74,6 +74,10 @@ static int launch_checked(struct diag *d, struct cuda_run *r, bool again) {
         CU(d, api, cuMemcpyHtoDAsync_v2, address(args.rt.shared), &r->shared, sizeof r->shared,
            r->stream);
     }
+    if (r->o.trace != NULL) {
+        TRY(cuda_trace_switch(d, r->o.trace, r->stream));
+        r->o.trace->launched_ns = rt_now_ns();
+    }
     CU(d, api, cuLaunchCooperativeKernel, r->o.mega, args.rt.n_workers, 1, 1, CUDA_BLOCK_THREADS, 1,
        1, r->o.shared_bytes, r->stream, arguments);
     CU(d, api, cuEventRecord, r->ended, r->stream);
@@ -83,12 +87,10 @@ static int launch_checked(struct diag *d, struct cuda_run *r, bool again) {
 static void launch(struct cuda_run *r) {
     bool again = r->n_launches > 0;
     r->seen_ns = 0;
-    /* Counted before, so that whoever has a token of a launch also sees its number. */
+    /* Both before, so that whoever has a token of a launch also sees its number, and it running. */
     __atomic_store_n(&r->n_launches, r->n_launches + 1, __ATOMIC_RELEASE);
-    if (launch_checked(&r->failure, r, again) == QN_OK)
-        set_phase(r, CUDA_RUN_LAUNCHED);
-    else
-        set_broken(r);
+    set_phase(r, CUDA_RUN_LAUNCHED);
+    if (launch_checked(&r->failure, r, again) != QN_OK) set_broken(r);
 }
 
 static int read_back(struct diag *d, struct cuda_run *r, void *to, cu_pointer from, size_t bytes) {
@@ -122,7 +124,8 @@ static bool commands_left(const struct cuda_run *r) {
 /* The kernel has ended: learns why. A command that came after its last look starts it again. */
 static void finish(struct cuda_run *r) {
     struct diag *d = &r->failure;
-    if (read_back(d, r, &r->shared, address(r->o.args->rt.shared), sizeof r->shared) != QN_OK) {
+    if ((r->o.trace != NULL && cuda_trace_take(d, r->o.trace, r->stream) != QN_OK) ||
+        read_back(d, r, &r->shared, address(r->o.args->rt.shared), sizeof r->shared) != QN_OK) {
         set_broken(r);
         return;
     }
@@ -183,7 +186,10 @@ static void query(struct cuda_run *r) {
 static void look(struct cuda_run *r, uint32_t n) {
     uint32_t progress = rt_host_load_acquire(&r->o.mail->progress);
     if (progress != r->woken) wake(r, progress);
-    if (n % LOOKS_PER_QUERY == 0) query(r);
+    if (r->o.trace != NULL && cuda_trace_switch(&r->failure, r->o.trace, r->side) != QN_OK)
+        set_broken(r);
+    else if (n % LOOKS_PER_QUERY == 0)
+        query(r);
     if (phase_of(r) == CUDA_RUN_LAUNCHED) watchdog(r, progress);
 }
 

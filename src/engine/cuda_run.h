@@ -20,6 +20,7 @@
 
 #include "codegen/cuda_abi.h"
 #include "codegen/cuda_driver.h"
+#include "engine/cuda_trace.h"
 #include "runtime/mailbox.h"
 #include "runtime/rt_memory.h"
 
@@ -34,8 +35,9 @@ struct cuda_run_options {
     const struct prog_header *program;
     const struct cuda_args *args; /* rt is bound to device addresses */
     const struct rt_memory *memory;
-    struct rt_mail *mail; /* the mailbox's head, as the host sees it */
-    uint64_t silence_ns;  /* without progress until the host gives up on the kernel; 0: never */
+    struct rt_mail *mail;     /* the mailbox's head, as the host sees it */
+    struct cuda_trace *trace; /* NULL, or open: taken after every launch */
+    uint64_t silence_ns;      /* without progress until the host gives up on the kernel; 0: never */
 };
 
 struct cuda_run {

@@ -267,11 +267,16 @@ int qn_engine_trace_switch(qn_engine *engine, int on, qn_error *error) {
     return api_return(rc, &d, error);
 }
 
+int engine_trace_read(struct diag *d, qn_engine *e, struct trace *out) {
+    if (e->backend->trace_wait) TRY(e->backend->trace_wait(d, e->instance));
+    return trace_read(d, e->trace, e->program, out);
+}
+
 int qn_engine_trace_write(qn_engine *engine, const char *path, qn_error *error) {
     struct diag d = {0};
     struct trace trace;
     int rc = need_trace(&d, engine);
-    if (rc == QN_OK) rc = trace_read(&d, engine->trace, engine->program, &trace);
+    if (rc == QN_OK) rc = engine_trace_read(&d, engine, &trace);
     if (rc == QN_OK) {
         rc = trace_write(&d, &trace, engine->info.served_model_name, path);
         trace_fini(&trace);

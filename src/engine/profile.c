@@ -60,7 +60,8 @@ static void add_iteration(struct profile *p, const struct trace_iter *iter,
         op->longest_ns = MAX(op->longest_ns, r->end - r->ready);
         op->weight_bytes += trace_weight_bytes(t->program, r->task);
         op->kv_bytes += trace_kv_bytes(t->program, r->task, iter->context);
-        free_since[r->worker] = r->end;
+        /* A GPU's task without a body may lie inside of another one. */
+        free_since[r->worker] = MAX(free_since[r->worker], r->end);
     }
     size_t last = last_run(t, iter);
     for (uint32_t w = 0; w < t->n_workers; w++)

@@ -146,7 +146,7 @@ static int report(struct diag *d, struct qn_engine *e, const qn_profile_params *
     struct trace trace;
     struct profile profile;
     struct strbuf out = {0};
-    TRY(trace_read(d, e->trace, e->program, &trace));
+    TRY(engine_trace_read(d, e, &trace));
     size_t first = 0;
     while (first < trace.iters.n && trace.iters.items[first].start < last_start) first++;
     int rc = profile_make(d, &trace, params->batch_size, first, &profile);

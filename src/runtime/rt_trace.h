@@ -11,6 +11,9 @@
  *   record   0        8          12         16
  *            | time ns | aux:24 kind:8 | what |
  *
+ * A GPU writes rings of its own in its memory, which the host appends to these once the kernel has
+ * ended (engine/cuda_trace.h).
+ *
  * One writer per ring: its worker, or whoever holds the scheduler's lock. A reader may look at any
  * time (trace.c): it copies, then leaves out what may have been overwritten meanwhile.
  */
@@ -58,7 +61,8 @@ struct rt_trace {
     uint32_t mask; /* records per ring - 1, a power of two - 1 */
     uint32_t pad0;
     uint64_t ring_bytes; /* from one ring to the next: 64 + 16 * (mask + 1) */
-    uint64_t pad1[5];
+    uint64_t start_ns;   /* CUDA, of a device's rings: when the launch began, by its clock */
+    uint64_t pad1[4];
 };
 ABI_SIZE(struct rt_trace, 64);
 
@@ -73,27 +77,31 @@ RT_FN struct rt_trace_record *rt_trace_at(struct rt_trace *t, struct rt_trace_ri
     return (struct rt_trace_record *)(r + 1) + (n & t->mask);
 }
 
-RT_FN void rt_trace_write(struct rt_trace *t, uint32_t ring, uint32_t kind, uint32_t aux,
-                          uint32_t what) {
-    if (!rt_load_relaxed(&t->on) || ring >= t->n_rings) return;
+RT_FN void rt_trace_put(struct rt_trace *t, uint32_t ring, uint64_t now, uint32_t word,
+                        uint32_t what) {
     struct rt_trace_ring *r = rt_trace_ring(t, ring);
     uint64_t n = r->n;
     struct rt_trace_record *to = rt_trace_at(t, r, n);
-    uint64_t now = rt_now_ns();
 #ifdef __CUDACC__
     r->begun = n + 1;
     to->time_ns = now;
-    to->kind = kind | aux << 8;
+    to->kind = word;
     to->what = what;
     r->n = n + 1;
 #else
     /* Releases: whoever sees a word of this record also sees that it was begun. */
     __atomic_store_n(&r->begun, n + 1, __ATOMIC_RELAXED);
     __atomic_store_n(&to->time_ns, now, __ATOMIC_RELEASE);
-    __atomic_store_n(&to->kind, kind | aux << 8, __ATOMIC_RELEASE);
+    __atomic_store_n(&to->kind, word, __ATOMIC_RELEASE);
     __atomic_store_n(&to->what, what, __ATOMIC_RELEASE);
     __atomic_store_n(&r->n, n + 1, __ATOMIC_RELEASE);
 #endif
+}
+
+RT_FN void rt_trace_write(struct rt_trace *t, uint32_t ring, uint32_t kind, uint32_t aux,
+                          uint32_t what) {
+    if (!rt_load_relaxed(&t->on) || ring >= t->n_rings) return;
+    rt_trace_put(t, ring, rt_now_ns(), kind | aux << 8, what);
 }
 
 /* The trace points of workers and of schedulers. */
@@ -112,7 +120,7 @@ RT_FN void rt_trace_iteration(const struct rt *rt, uint32_t worker) {
     const struct rt_control *c = rt->control;
     const struct rt_rows *rows = &rt->batch->rows;
     uint32_t context = 0;
-    if (!rt->trace) return;
+    if (!rt->trace || !rt_load_relaxed(&rt->trace->on)) return;
     for (uint32_t i = 0; i < rows->n_rows; i++) context += (uint32_t)rows->position[i] + 1;
     rt_trace_write(rt->trace, worker, RT_TRACE_ROWS, rows->n_logit_rows, rows->n_rows);
     rt_trace_write(rt->trace, worker, RT_TRACE_RUNNING, c->n_waiting, c->n_running);

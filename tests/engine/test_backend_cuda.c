@@ -17,6 +17,7 @@
 #include "engine/backend_cuda.h"
 #include "engine/compile.h"
 #include "engine/cuda_plan.h"
+#include "engine/trace.h"
 #include "runtime/rt_worker.h"
 
 #define MODEL "tests/golden/models/qwen3-tied"
@@ -43,7 +44,8 @@ static struct {
     const struct prog_header *program;
     pthread_t kernel;
     bool started;
-    uint32_t running; /* atomic */
+    uint32_t running;               /* atomic */
+    uint64_t n_seen[3 * N_WORKERS]; /* records of each ring in earlier launches */
 } fake;
 
 static char retile_function, dummy_function, mega_function, read_function, any_handle;
@@ -87,13 +89,41 @@ static void run_workers(const struct rt *rt) {
         }
 }
 
+/* A GPU's clock has an origin of its own, and tasks are recorded by the compute warps: into a ring
+ * of their own. A ring that ran over stays as it is. */
+#define CLOCK_AHEAD ((uint64_t)1 << 60)
+static void make_device_ring(struct rt_trace *t, uint32_t ring) {
+    struct rt_trace_ring *r = rt_trace_ring(t, ring);
+    uint64_t n = r->n, first = fake.n_seen[ring], capacity = (uint64_t)t->mask + 1;
+    bool over = n - first > capacity, of_worker = ring < N_WORKERS;
+    if (over) first = n - capacity;
+    struct rt_trace_record *copy = calloc(n - first + 1, sizeof *copy);
+    for (uint64_t i = first; i < n; i++) copy[i - first] = *rt_trace_at(t, r, i);
+    r->n = first;
+    for (uint64_t i = 0; i < n - first; i++) {
+        uint32_t kind = copy[i].kind & 0xff;
+        bool of_task = kind == RT_TRACE_READY || kind == RT_TRACE_END;
+        rt_trace_put(t, ring + (of_worker && of_task && !over ? 2 * N_WORKERS : 0),
+                     copy[i].time_ns + CLOCK_AHEAD, copy[i].kind, copy[i].what);
+    }
+    fake.n_seen[ring] = r->n;
+    free(copy);
+}
+
+static void make_device_trace(struct rt_trace *t) {
+    if (t == NULL) return;
+    for (uint32_t i = 0; i < 2 * N_WORKERS; i++) make_device_ring(t, i);
+}
+
 static void *fake_kernel(void *unused) {
     (void)unused;
     const struct rt *rt = &fake.args.rt;
+    if (rt->trace != NULL) rt->trace->start_ns = rt_now_ns() + CLOCK_AHEAD;
     if (fake.mode == MODE_SILENT)
         while (!rt_stopped(rt)) rt_pause(1000, 0);
     else if (fake.mode != MODE_DEVICE_ERROR)
         run_workers(rt);
+    make_device_trace(rt->trace);
     __atomic_store_n(&fake.running, 0, __ATOMIC_RELEASE);
     return NULL;
 }
@@ -399,7 +429,7 @@ static int drop_program(void **state) {
     return 0;
 }
 
-static const struct backend_config config = {.n_kv_blocks = 24, .max_batched = MAX_BATCHED};
+static struct backend_config config = {.n_kv_blocks = 24, .max_batched = MAX_BATCHED};
 
 static void reset(enum mode mode) {
     if (fake.started) pthread_join(fake.kernel, NULL);
@@ -514,6 +544,76 @@ static void test_batch(void **state) {
     for (uint32_t k = 0; k < N_SLOTS; k++)
         expect_tokens(i, slot[k], (int32_t)k * 9, 3 + 7 * k, 30 - 5 * k);
     close_well(i);
+}
+
+/* The host's rings after the kernel has ended: every task of every iteration, at the host's time.
+ */
+static void check_trace(struct backend_instance *i, uint64_t start, uint32_t n_iterations,
+                        bool overran) {
+    struct diag d = {0};
+    struct trace t;
+    size_t complete = 0;
+    assert_int_equal(backend_cuda.trace_wait(&d, i), QN_OK);
+    assert_int_equal(trace_read(&d, config.trace, program, &t), QN_OK);
+    for (size_t k = 0; k < t.iters.n; k++) complete += t.iters.items[k].complete;
+    assert_int_equal(t.n_dropped > 0, overran);
+    if (overran)
+        assert_in_range(complete, 1, n_iterations - 1);
+    else
+        assert_int_equal(complete, n_iterations);
+    for (size_t k = 0; k < t.runs.n; k++) {
+        assert_true(t.runs.items[k].ready >= start && t.runs.items[k].end <= rt_now_ns());
+        assert_true(t.runs.items[k].ready <= t.runs.items[k].end);
+    }
+    trace_fini(&t);
+}
+
+static struct backend_instance *open_traced(uint64_t limit) {
+    struct diag d = {0};
+    assert_int_equal(trace_new(&d, N_WORKERS, limit, &config.trace), QN_OK);
+    trace_switch(config.trace, true);
+    struct backend_instance *i = open_well(MODE_WELL);
+    assert_non_null(i);
+    return i;
+}
+
+static void close_traced(struct backend_instance *i) {
+    close_well(i);
+    free(config.trace);
+    config.trace = NULL;
+}
+
+static void test_trace(void **state) {
+    (void)state;
+    uint64_t start = rt_now_ns();
+    struct diag d = {0};
+    struct backend_instance *i = open_traced((uint64_t)8 << 20);
+    assert_int_equal(fake.args.rt.trace == NULL, true); /* no launch yet */
+    expect_tokens(i, submit(i, 3, 1, 20), 3, 1, 20);
+    check_trace(i, start, 20, false);
+    assert_ptr_not_equal(fake.args.rt.trace, config.trace); /* rings of its own */
+    for (uint32_t k = 0; k < 3; k++) {                      /* later launches go on */
+        assert_int_equal(backend_cuda.trace_wait(&d, i), QN_OK);
+        expect_tokens(i, submit(i, 5, 1, 4), 5, 1, 4);
+        check_trace(i, start, 24 + 4 * k, false);
+    }
+    assert_true(launches(i) > 1);
+    trace_switch(config.trace, false);
+    expect_tokens(i, submit(i, 5, 1, 4), 5, 1, 4);
+    check_trace(i, start, 32, false);
+    close_traced(i);
+}
+
+/* Rings that run over on the device keep the newest records, and count the others. */
+static void test_trace_overrun(void **state) {
+    (void)state;
+    uint64_t start = rt_now_ns();
+    struct backend_instance *i = open_traced(1);
+    for (int k = 0; k < 2; k++) {
+        expect_tokens(i, submit(i, 3, 1, MAX_LEN - 1), 3, 1, MAX_LEN - 1);
+        check_trace(i, start, 2 * MAX_LEN, true);
+    }
+    close_traced(i);
 }
 
 /* Requests that come just when the kernel goes idle are neither lost nor run twice. */
@@ -676,6 +776,8 @@ int main(void) {
         cmocka_unit_test(test_one_launch_each),
         cmocka_unit_test(test_batch),
         cmocka_unit_test(test_many_launches),
+        cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_trace_overrun),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_close_busy),
         cmocka_unit_test(test_stall),

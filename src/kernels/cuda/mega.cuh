@@ -38,6 +38,7 @@ DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
     default: break;
     }
     if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
     switch (task->kind) {
     case OP_QKV_HEADS: run_qkv_heads(c, task); break;
     case OP_ATTENTION_COMBINE: run_attention_combine(c, task); break;
@@ -54,9 +55,10 @@ DEV void task_finish(const struct warp_context *c, const struct cuda_task *task)
     sync_compute();
     if (c->thread != 0) return;
     const struct rt *rt = &c->args->rt;
+    const uint64_t now = trace_now(c->args, SHARED); /* what the trigger sets off comes later */
     if (task->trigger != PROG_NONE && (task->flags & CUDA_TRIGGER_WATCHED) == 0)
         add_release_gpu(rt_counter(rt, task->trigger), 1);
-    trace(c->args, SHARED, CUDA_TRACE_DONE, task->index);
+    trace_at(c->args, SHARED, now, RT_TRACE_END, task->index);
     barrier_arrive_release_cta(&SHARED->go_empty[c->message % GO_DEPTH]);
 }
 
@@ -73,6 +75,7 @@ DEV void drop_pages(struct warp_context *c, uint32_t n_drops) {
 DEV void compute_main(struct warp_context *c) {
     struct block_shared *s = SHARED;
     uint32_t n_drops = 0;
+    if (c->thread == 0) trace_start(c->args, s);
     for (c->message = 0;; c->message++) {
         const uint32_t i = c->message % GO_DEPTH;
         if (!wait_control(c, &s->go_full[i], c->message / GO_DEPTH & 1)) break;

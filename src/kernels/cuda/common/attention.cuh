@@ -513,7 +513,7 @@ DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
     work_next(c, task, w, true);
     if (w->more) offset = position_offset(c, &w->step, w->piece * ATTENTION_PIECE + 16 * c->warp);
     if (!wait_ready(c)) return false;
-    if (c->thread == 0) trace(c->args, SHARED, CUDA_TRACE_BEGIN, task->index);
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
 #pragma unroll 1
     while (w->more) {
         struct piece_sink sink = {nullptr, 0, (float *)(SCRATCH + STATE_AT)};

@@ -65,7 +65,8 @@ struct block_shared {
     uint32_t go[GO_DEPTH];    /* descriptor slot or GO_* */
     uint32_t watch[GO_DEPTH]; /* control's own: event to trigger when that task is done */
     uint32_t slot_free[N_TASK_SLOTS]; /* control's own: messages done before a slot is free */
-    uint32_t n_traced;
+    uint32_t tracing;      /* control -> compute: records are wanted */
+    uint64_t n_traced;     /* compute's own: records so far */
     uint32_t published;    /* control -> loader: the iteration that runs, as rt_shared.published */
     uint32_t seen;         /* loader -> control: the last one that it has looked at */
     uint32_t stop;         /* control -> compute: there are no more messages than there are */

@@ -108,14 +108,20 @@ DEV void control_announce(struct control *c, uint32_t slot) {
     c->shared->slot_free[slot] = c->n_go;
 }
 
+/* A task without a body. */
+__device__ __noinline__ void control_none(struct control *c, const struct cuda_task *task) {
+    rt_trace(c->rt, c->w.id, RT_TRACE_READY, 0, task->index);
+    rt_trace(c->rt, c->w.id, RT_TRACE_END, 0, task->index);
+    control_trigger(c, task->trigger);
+}
+
 /* The event of the task announced last is activated. */
 DEV void control_ready(struct control *c, uint32_t slot) {
     const struct cuda_task *task = &c->shared->task[slot];
     if (task->kind == OP_NONE)
-        control_trigger(c, task->trigger);
+        control_none(c, task);
     else
         barrier_arrive_release_cta(&c->shared->go_ready[(c->n_go - 1) % GO_DEPTH]);
-    trace(c->args, c->shared, CUDA_TRACE_READY, task->index);
 }
 
 /* One step of what does not belong to the AOT list: JIT tasks, the scheduler role. */
@@ -251,7 +257,7 @@ DEV void control_main(const struct cuda_args *args, struct block_shared *shared)
     for (bool first = true;; first = false) {
         uint32_t before = c->w.published;
         if (!control_wait_iteration(c)) break;
-        trace(args, shared, CUDA_TRACE_ITERATION, c->w.published);
+        trace_look(args, shared);
         control_enter(c, before, first);
         control_list(c);
         if (c->stop) break;

@@ -273,7 +273,6 @@ template <bool STAGED> DEV void tile_groups(struct warp_context *c, const struct
         else
             group_direct(c, t, end - b);
         sync_compute();
-        if (c->thread == 0) trace(c->args, SHARED, CUDA_TRACE_DOTS, task->index);
         group_finish(c, t, b, end, fetched);
         if (task->unit_blocks != 0 && end % task->unit_blocks == 0) {
             sync_compute();
@@ -320,7 +319,7 @@ DEV void linear_staged(struct warp_context *c, const struct cuda_task *task, uin
     }
     t.n = min(task->row1, n_rows) - task->row0;
     tile_stage(c, &t, early);
-    if (c->thread == 0) trace(c->args, SHARED, CUDA_TRACE_STAGED, task->index);
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_BEGIN, task->index);
     tile_groups<true>(c, &t);
 }
 

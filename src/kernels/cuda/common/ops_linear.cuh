@@ -109,6 +109,7 @@ DEV bool run_linear(struct warp_context *c, const struct cuda_task *task) {
     uint32_t unit_rows = task->kind == OP_LM_HEAD ? LM_BLOCK : task->kind == OP_QKV ? QN_HEAD_DIM : 0;
     if (task->columns != 0) {
         if (!wait_ready(c)) return false;
+        if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
         uint32_t state = linear_direct(c->args, task, c->page, c->turn, n_rows, unit_rows);
         c->page = state & 255;
         c->turn = state >> 8;
@@ -117,7 +118,7 @@ DEV bool run_linear(struct warp_context *c, const struct cuda_task *task) {
     struct early early;
     early_norm(c, task, &early);
     if (!wait_ready(c)) return false;
-    if (c->thread == 0) trace(c->args, SHARED, CUDA_TRACE_BEGIN, task->index);
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
     if (task->kind == OP_QKV) qkv_early(c, task);
     linear_staged(c, task, n_rows, unit_rows, &early);
     return true;

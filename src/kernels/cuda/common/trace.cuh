@@ -1,21 +1,51 @@
-/* trace.cuh - optional records of when tasks became ready and done; see cuda_abi.h. */
+/* trace.cuh - the compute warps' part of runtime/rt_trace.h. The control warp records as a worker of
+ * the CPU does, into its worker's ring; of the compute warps one thread records when a task's event
+ * was seen (READY), when the activations of a linear task are in (BEGIN) and when the body is done
+ * (END), into a ring of its own (CUDA_TRACE_RINGS): each ring has one writer. */
 #ifndef QN_CUDA_COMMON_TRACE_CUH
 #define QN_CUDA_COMMON_TRACE_CUH
 
 #include "kernels/cuda/common/block.cuh"
+#include "runtime/rt_trace.h"
+
+DEV struct rt_trace_ring *trace_ring(const struct cuda_args *args) {
+    return rt_trace_ring(args->rt.trace, 2 * args->rt.n_workers + blockIdx.x);
+}
+
+/* Before the first record of a launch: the ring goes on where the last launch left it. */
+DEV void trace_start(const struct cuda_args *args, struct block_shared *shared) {
+    if (args->rt.trace == nullptr) return;
+    shared->n_traced = trace_ring(args)->n;
+    if (blockIdx.x == 0) args->rt.trace->start_ns = rt_now_ns();
+}
+
+/* Once per iteration: whether the host wants records. */
+DEV void trace_look(const struct cuda_args *args, struct block_shared *shared) {
+    if (args->rt.trace == nullptr) return;
+    shared_store_volatile(&shared->tracing, rt_load_relaxed(&args->rt.trace->on));
+}
+
+/* The time, 0 when nothing is recorded. */
+DEV uint64_t trace_now(const struct cuda_args *args, struct block_shared *shared) {
+    if (args->rt.trace == nullptr || shared_load_volatile(&shared->tracing) == 0) return 0;
+    return rt_now_ns();
+}
+
+DEV void trace_at(const struct cuda_args *args, struct block_shared *shared, uint64_t now,
+                  uint32_t kind, uint32_t task) {
+    if (now == 0) return;
+    struct rt_trace_ring *ring = trace_ring(args);
+    uint64_t n = shared->n_traced;
+    struct rt_trace_record *to = rt_trace_at(args->rt.trace, ring, n);
+    to->time_ns = now;
+    to->kind = kind;
+    to->what = task;
+    ring->begun = ring->n = shared->n_traced = n + 1;
+}
 
 DEV void trace(const struct cuda_args *args, struct block_shared *shared, uint32_t kind,
                uint32_t task) {
-    if (args->trace == nullptr) return;
-    uint32_t i = atomicAdd(&shared->n_traced, 1u);
-    uint64_t *mine = args->trace + (uint64_t)blockIdx.x * (2 + 2 * (uint64_t)args->trace_capacity);
-    if (i < args->trace_capacity) {
-        uint64_t now;
-        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)::"memory");
-        mine[2 + 2 * i] = now;
-        mine[3 + 2 * i] = (uint64_t)kind << 32 | task;
-    }
-    mine[0] = i + 1;
+    trace_at(args, shared, trace_now(args, shared), kind, task);
 }
 
 #endif
