@@ -32,7 +32,7 @@ for command in commands:
     for shell, script in shells.items():
         if not all(re.search(rf"\b{word}\b", script) for word in command.split()):
             wrong.append(f"{shell}: no {command}")
-print("\n".join(wrong))
+print(*wrong, sep="\n", end="")
 sys.exit(1 if wrong else 0)
 PY
 
