@@ -37,8 +37,6 @@ class Hostile:
         self.pending = []
         self.failures = []
         self.n = self.n_refused = 0
-        # Thousands of short runs: writing the counters of a coverage build would be most of their work.
-        self.env = {**os.environ, "GCOV_PREFIX": "/dev/null", "GCOV_ERROR_FILE": "/dev/null"}
         # ASan and TSan reserve terabytes of addresses: with them only the resident size is bounded.
         self.limit = LIMIT
         if self._execute(["version"])[0] != 0:
@@ -66,7 +64,7 @@ class Hostile:
             i.write(stdin)
             i.seek(0)
             p = subprocess.Popen([self.quern, *map(os.fsencode, map(str, args))], stdin=i, stdout=o,
-                                 stderr=e, preexec_fn=self._limits, env=self.env)
+                                 stderr=e, preexec_fn=self._limits)
             timer = threading.Timer(TIMEOUT, p.kill)
             timer.start()
             _, status, usage = os.wait4(p.pid, 0)
