@@ -95,13 +95,14 @@ static void print_text(const json_t *root) {
     print_waits(root);
     print_path(root);
     print_losses(root);
-    printf(
-        "\nrecording: %.0f records per iteration of %.0f ns each are %.2f %% of it; measured, the "
-        "fastest tenth: %.3f ms per token with, %.3f without (%+.1f %%); %lld dropped\n",
-        number(trace, "records_per_iteration"), number(trace, "ns_per_record"),
-        number(trace, "overhead_percent"), number(trace, "ms_per_token_with"),
-        number(trace, "ms_per_token_without"), number(trace, "measured_percent"),
-        whole(trace, "dropped"));
+    printf("\nrecording: %.0f records per iteration", number(trace, "records_per_iteration"));
+    if (number(trace, "ns_per_record") > 0)
+        printf(" of %.0f ns each are %.2f %% of it", number(trace, "ns_per_record"),
+               number(trace, "overhead_percent"));
+    printf("; measured, the fastest tenth: %.3f ms per token with, %.3f without (%+.1f %%); %lld "
+           "dropped\n",
+           number(trace, "ms_per_token_with"), number(trace, "ms_per_token_without"),
+           number(trace, "measured_percent"), whole(trace, "dropped"));
 }
 
 /* ---- the command -------------------------------------------------------------------------- */

@@ -21,7 +21,7 @@ enum {
     READ_BLOCKS_PER_SM = 8,
     READ_BLOCK_THREADS = 256,
 };
-#define TRACE_WAIT_NS ((uint64_t)1000000000)
+#define END_WAIT_NS ((uint64_t)1000000000)
 
 /* Device memory, one allocation each; in the order in which it is taken. */
 enum block {
@@ -553,12 +553,12 @@ static int cuda_wait(struct diag *d, struct backend_instance *i, uint32_t *seen,
     return cuda_run_status(d, &i->run);
 }
 
-/* The kernel ends with the last request; the watcher takes what it recorded. */
-static int cuda_trace_wait(struct diag *d, struct backend_instance *i) {
+/* The kernel ends soon after the last request; the watcher then takes what it recorded. */
+static int wait_idle(struct diag *d, struct backend_instance *i) {
     uint64_t start = rt_now_ns();
     while (cuda_run_busy(&i->run)) {
-        if (rt_now_ns() - start > TRACE_WAIT_NS)
-            return fail(d, QN_EBUSY, "trace: a GPU's is read when no requests are running");
+        if (rt_now_ns() - start > END_WAIT_NS)
+            return fail(d, QN_EBUSY, "requests are running on the GPU");
         nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     }
     return QN_OK;
@@ -597,7 +597,7 @@ static int read_rounds(struct diag *d, struct backend_instance *i, cu_event even
 
 static int cuda_measure_read(struct diag *d, struct backend_instance *i, double seconds,
                              double *rate) {
-    if (cuda_run_busy(&i->run)) return fail(d, QN_EBUSY, "requests are running");
+    TRY(wait_idle(d, i));
     cu_event event[2] = {NULL, NULL};
     int rc = QN_OK;
     enter(i);
@@ -625,7 +625,7 @@ const struct backend backend_cuda = {
     .poll = cuda_poll,
     .release = cuda_release,
     .wait = cuda_wait,
-    .trace_wait = cuda_trace_wait,
+    .trace_wait = wait_idle,
     .measure_read = cuda_measure_read,
     .close = cuda_close,
 };

@@ -53,7 +53,7 @@ struct profile_setting {
     uint32_t batch, input_len, output_len;
     double read_rate;           /* bytes per second */
     double ms_traced, ms_plain; /* fastest tenth: time per token with and without recording */
-    double record_ns;           /* what one record costs */
+    double record_ns;           /* what one record costs; 0: not known (on a GPU) */
     uint64_t weight_bytes, kv_cache_bytes, workspace_bytes, other_bytes;
 };
 

@@ -114,7 +114,9 @@ static int run(qn_engine *e, const qn_profile_params *p, struct profile_setting 
                uint64_t *last_start, qn_error *error) {
     struct diag d = {0};
     trace_switch(e->trace, false);
-    int rc = api_return(measure_record(&d, &s->record_ns), &d, error);
+    int rc = QN_OK;
+    if (e->backend->target == TARGET_CPU)
+        rc = api_return(measure_record(&d, &s->record_ns), &d, error);
     for (int i = 0; i < PAIRS && rc == QN_OK; i++) {
         rc = measure_floor(e, &s->read_rate, error);
         if (rc == QN_OK) rc = run_batch(e, p, &s->ms_plain, error);
