@@ -50,9 +50,30 @@ static void print_account(const json_t *root) {
            number(root, "percent_of_floor"));
 }
 
+/* The workers that the others waited for the longest; all of them are in the JSON form. */
+static void print_workers(const json_t *workers) {
+    enum { MOST = 5 };
+    size_t i, n = json_array_size(workers), shown[MOST], n_shown = 0;
+    for (n_shown = 0; n_shown < n && n_shown < MOST; n_shown++) {
+        size_t best = n;
+        for (i = 0; i < n; i++) {
+            bool seen = false;
+            for (size_t k = 0; k < n_shown; k++) seen = seen || shown[k] == i;
+            if (!seen && (best == n || number(json_array_get(workers, i), "us") >
+                                           number(json_array_get(workers, best), "us")))
+                best = i;
+        }
+        shown[n_shown] = best;
+        const json_t *worker = json_array_get(workers, best);
+        printf("  for worker %-9lld %8.1f   in sum over the others\n", whole(worker, "worker"),
+               number(worker, "us"));
+    }
+    if (n > MOST) printf("  and %zu more workers\n", n - MOST);
+}
+
 static void print_waits(const json_t *root) {
     size_t i;
-    json_t *wait, *worker, *us;
+    json_t *wait, *us;
     const char *who;
     printf("\nwho waited for what, us of every worker\n");
     json_array_foreach(json_object_get(root, "waits"), i, wait) {
@@ -61,9 +82,7 @@ static void print_waits(const json_t *root) {
             printf("  %s %.1f", who, json_number_value(us));
         putchar('\n');
     }
-    json_array_foreach(json_object_get(root, "waited_for_workers"), i, worker)
-        printf("  for worker %-9lld %8.1f   in sum over the others\n", whole(worker, "worker"),
-               number(worker, "waited_for_us"));
+    print_workers(json_object_get(root, "waited_for_workers"));
 }
 
 static void print_path(const json_t *root) {

@@ -59,7 +59,9 @@ CUDA_ABI_FN uint32_t cuda_shared_bytes(uint32_t cc) {
     return 99 * 1024;
 }
 
-CUDA_ABI_FN uint32_t cuda_k_tiles(uint32_t k) { return (k + CUDA_PAGE_K - 1) / CUDA_PAGE_K; }
+CUDA_ABI_FN uint32_t cuda_k_tiles(uint32_t k) {
+    return (k + CUDA_PAGE_K - 1) / CUDA_PAGE_K;
+}
 
 /* Row blocks of one head of the fused QKV projection. */
 CUDA_ABI_FN uint32_t cuda_head_blocks(uint32_t head_dim) {
@@ -69,8 +71,8 @@ CUDA_ABI_FN uint32_t cuda_head_blocks(uint32_t head_dim) {
 enum cuda_layout {
     CUDA_VECTOR = 0, /* F32, contiguous */
     CUDA_ROWS = 1,   /* in the matrix's own order */
-    /* QKV: heads one after the other, cuda_head_blocks each; row block b of a head holds rows 8 b + r
-     * (image row r < 8) and head_dim / 2 + 8 b + (r - 8): the two of a RoPE pair are 8 apart */
+    /* QKV: heads one after the other, cuda_head_blocks each; row block b of a head holds rows 8 b +
+     * r (image row r < 8) and head_dim / 2 + 8 b + (r - 8): the two of a RoPE pair are 8 apart */
     CUDA_HEADS = 2,
     CUDA_GATE = 3, /* matrix row 8 b + r is image row r of row block b, r < 8 */
     CUDA_UP = 4,   /* matrix row 8 b + r is image row 8 + r of row block b */
@@ -82,33 +84,39 @@ struct cuda_place {
     uint32_t layout; /* enum cuda_layout */
     uint32_t k_tiles;
     uint32_t row0;     /* first image row: q, k and v share an image */
-    uint32_t head_dim;   /* CUDA_HEADS */
+    uint32_t head_dim; /* CUDA_HEADS */
 };
 
 /* One task with all that it needs, in one fetch; made by cuda_tables_fill, read by all warps. Table
  * index = program task index. Which field means what for which kind: */
 struct cuda_task {
-    uint16_t kind; /* enum op_kind */
-    uint16_t flags; /* enum cuda_task_flag */
+    uint16_t kind;                /* enum op_kind */
+    uint16_t flags;               /* enum cuda_task_flag */
     uint32_t wait, wait_triggers; /* event, its n_triggers */
     uint32_t trigger;
     uint32_t row0, row1, unit0, unit1;
-    uint32_t units;   /* of the whole operator: N, I, heads, blocks */
-    uint32_t k;       /* length of the dot products */
+    uint32_t units; /* of the whole operator: N, I, heads, blocks */
+    uint32_t k;     /* length of the dot products */
     uint32_t k_tiles;
-    uint32_t index;   /* of this task in the program */
-    /* QKV_LINEAR is as QKV without norms of heads, its out is qkv; QKV_HEADS: in qkv, the rest as QKV.
-     * device addresses         EMBED  QKV       ATTENTION  SPLIT  COMBINE  LINEAR    GATED_MLP  LM_HEAD  SAMPLE */
-    uint64_t w;              /* table  image     -          -      -        image     image      image    -      */
-    uint64_t in;             /* -      x         q          q      part     a         x          x        logits */
-    uint64_t norm;           /* -      norm      -          -      -        -         norm       norm     -      */
-    uint64_t bias;           /* -      q|k|v     -          -      -        bias      bg         -        -      */
-    uint64_t more;           /* -      q_norm    kv         kv     -        residual  bu         -        part   */
-    uint64_t more2;          /* -      k_norm    -          -      -        -         -          -        -      */
-    uint64_t out;            /* x      q         o          part   o        y         h          logits   token  */
-    uint64_t out2;           /* -      kv        -          -      -        -         -          part     -      */
-    uint32_t n_pieces;       /* P of SPLIT and COMBINE */
-    /* How a task with weights walks through them: cuda_tables.c decides, common/linear.cuh tells. */
+    uint32_t index; /* of this task in the program */
+    /* QKV_LINEAR is as QKV without norms of heads, its out is qkv; QKV_HEADS: in qkv, the rest as
+     * QKV. device addresses         EMBED  QKV       ATTENTION  SPLIT  COMBINE  LINEAR    GATED_MLP
+     * LM_HEAD  SAMPLE */
+    uint64_t w; /* table  image     -          -      -        image     image      image    - */
+    uint64_t
+        in; /* -      x         q          q      part     a         x          x        logits */
+    uint64_t norm; /* -      norm      -          -      -        -         norm       norm     - */
+    uint64_t bias; /* -      q|k|v     -          -      -        bias      bg         -        - */
+    uint64_t
+        more; /* -      q_norm    kv         kv     -        residual  bu         -        part   */
+    uint64_t
+        more2; /* -      k_norm    -          -      -        -         -          -        - */
+    uint64_t
+        out; /* x      q         o          part   o        y         h          logits   token  */
+    uint64_t out2; /* -      kv        -          -      -        -         -          part     - */
+    uint32_t n_pieces; /* P of SPLIT and COMBINE */
+    /* How a task with weights walks through them: cuda_tables.c decides, common/linear.cuh tells.
+     */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
     uint8_t tile;            /* token rows at a time, at most 64 */
     uint8_t group;           /* row blocks at a time */
@@ -130,15 +138,15 @@ struct cuda_args {
     const float *rope_cos;         /* [max_model_len][head_dim / 2], from cpu_rope_fill */
     const float *rope_sin;
     float *sample_scratch; /* cuda_sample_bytes: work of SAMPLE, [L][2][ceil64(vocab)] */
-    uint32_t flight;         /* pages requested and not yet arrived per worker, 1..CUDA_MAX_FLIGHT;
-                                a few times 8 KB reach full bandwidth, more delays others */
-    uint32_t speculate;      /* 1: stream the next iteration's first pages before it is known,
-                                assuming the same variant */
+    uint32_t flight;       /* pages requested and not yet arrived per worker, 1..CUDA_MAX_FLIGHT;
+                              a few times 8 KB reach full bandwidth, more delays others */
+    uint32_t speculate;    /* 1: stream the next iteration's first pages before it is known,
+                              assuming the same variant */
     uint32_t reserved;
 };
 
-/* The rings of runtime/rt_trace.h on the device: those of workers (written by the control warps) and
- * of schedulers as on the CPU, then one per worker for its compute warps. */
+/* The rings of runtime/rt_trace.h on the device: those of workers (written by the control warps)
+ * and of schedulers as on the CPU, then one per worker for its compute warps. */
 #define CUDA_TRACE_RINGS(n_workers) (3 * (n_workers))
 
 CUDA_ABI_FN uint64_t cuda_sample_bytes(uint32_t n_logit_rows, uint32_t vocab) {

@@ -138,8 +138,8 @@ static void place_op(struct planner *pl, const struct prog_op *op) {
 static int check_model(struct diag *d, const struct prog_header *p) {
     const struct model_spec *s = PROG(p, MODEL);
     if (s->head_dim % 8 != 0 || s->head_dim > 256)
-        return fail(d, QN_EUNSUPPORTED, "head_dim %u: the GPU kernels want a multiple of 8 up to 256",
-                    s->head_dim);
+        return fail(d, QN_EUNSUPPORTED,
+                    "head_dim %u: the GPU kernels want a multiple of 8 up to 256", s->head_dim);
     if (s->hidden % 8 != 0 || s->intermediate % 8 != 0)
         return fail(d, QN_EUNSUPPORTED,
                     "hidden %u, intermediate %u: the GPU kernels want multiples of 8", s->hidden,
@@ -261,7 +261,8 @@ static bool walk_staged(struct cuda_task *t, uint32_t rows, uint32_t n_unit_rows
 }
 
 static void walk_direct(struct cuda_task *t, uint32_t rows, uint32_t n_unit_rows, uint32_t cc) {
-    /* Registers bound it; with 4 columns also the ring, which then holds a warp's pages of a group. */
+    /* Registers bound it; with 4 columns also the ring, which then holds a warp's pages of a group.
+     */
     const bool small = cc != 0 && cuda_shared_bytes(cc) < 163 * 1024;
     const uint8_t most_blocks[9] = {[1] = 4, [2] = 2, [4] = small ? 1 : 2, [8] = 1};
     uint32_t n = rows <= 8 ? 1 : rows <= 16 ? 2 : rows <= 32 ? 4 : 8;

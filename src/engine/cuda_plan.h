@@ -26,8 +26,8 @@ struct cuda_plan {
     struct cuda_place *places; /* [weights of the program]; released by cuda_plan_fini */
 };
 
-/* `rt` has the protocol's options with n_kv_blocks set; trace_bytes: cuda_trace_bytes. Errors: cuda_tables_plan's,
- * rt_memory_plan's. To be released with cuda_plan_fini also after an error. */
+/* `rt` has the protocol's options with n_kv_blocks set; trace_bytes: cuda_trace_bytes. Errors:
+ * cuda_tables_plan's, rt_memory_plan's. To be released with cuda_plan_fini also after an error. */
 int cuda_plan_make(struct diag *d, const struct prog_header *program, const struct rt_options *rt,
                    uint64_t trace_bytes, struct cuda_plan *plan);
 void cuda_plan_fini(struct cuda_plan *plan);

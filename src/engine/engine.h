@@ -108,7 +108,8 @@ const char *plan_dtype_name(uint32_t dtype);
 
 /* The parameters as this library knows them; strings that were NULL get their defaults. */
 int engine_params(struct diag *d, const qn_engine_params *given, qn_engine_params *full);
-/* trace_read of the engine's rings, once the backend has filled them. Errors: QN_ENOMEM, QN_EBUSY. */
+/* trace_read of the engine's rings, once the backend has filled them. Errors: QN_ENOMEM, QN_EBUSY.
+ */
 struct trace;
 int engine_trace_read(struct diag *d, qn_engine *e, struct trace *out);
 /* Opens the model that params name. */

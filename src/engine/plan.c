@@ -133,8 +133,9 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
     c->target = backend->target;
     if (c->target == TARGET_CUDA) {
         c->task.launch = LAUNCH_ALL_AOT; /* no JIT hand-out there yet */
-        /* Measured on one H100, Qwen3-8B at batch 1: 6.08 ms fused, 5.62 ms so. A head's projections
-         * come from several workers; finer events would need a chain of empty tasks for each. */
+        /* Measured on one H100, Qwen3-8B at batch 1: 6.08 ms fused, 5.62 ms so. A head's
+         * projections come from several workers; finer events would need a chain of empty tasks for
+         * each. */
         c->cut_qkv = true;
         c->task.coarse_events = true;
     }

@@ -103,9 +103,10 @@ INLINE float vf_hmax(vf a) {
 
 /* ---- dot products: an operand holds DOT_STEP(dtype) elements of a row ---- */
 
-/* Few tokens: one row at a time, so that weights are read in the order of their addresses. Medians of
- * three runs of two threads, one token, k 1024 / 3072, in % of the read loop: 8 rows 94 / 97, 4 rows
- * 95 / 99, 2 rows 79 / 88, 1 row 102 / 104. One accumulator chain is latency enough for memory. */
+/* Few tokens: one row at a time, so that weights are read in the order of their addresses. Medians
+ * of three runs of two threads, one token, k 1024 / 3072, in % of the read loop: 8 rows 94 / 97, 4
+ * rows 95 / 99, 2 rows 79 / 88, 1 row 102 / 104. One accumulator chain is latency enough for
+ * memory. */
 enum { DOT_ROWS_FEW = 1, DOT_TOKENS_FEW = 3, DOT_ROWS = 4, DOT_TOKENS = 6 };
 
 typedef __m512i operand;

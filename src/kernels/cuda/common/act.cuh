@@ -9,8 +9,12 @@
 #include "kernels/cuda/common/walk.cuh"
 
 /* Four floats of an activation row that another block wrote. */
-DEV float4 act_load4(const float *p) { return load4_l2(p); }
-DEV float act_load(const float *p) { return load_l2(p); }
+DEV float4 act_load4(const float *p) {
+    return load4_l2(p);
+}
+DEV float act_load(const float *p) {
+    return load_l2(p);
+}
 
 DEV float square_sum(float sum, float4 v) {
     return fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, sum))));
@@ -108,8 +112,8 @@ DEV float rms_of_row(const struct warp_context *c, const float *row, uint32_t k)
         float4 v[WARPS];
 #pragma unroll
         for (int w = 0; w < WARPS; w++)
-            v[w] = i0 + 32 * w < k / 4 ? act_load4(row + 4 * (i0 + 32 * w))
-                                       : make_float4(0, 0, 0, 0);
+            v[w] =
+                i0 + 32 * w < k / 4 ? act_load4(row + 4 * (i0 + 32 * w)) : make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int w = 0; w < WARPS; w++)
             if (i0 + 32 * w < k / 4) part[w] = square_sum(part[w], v[w]);

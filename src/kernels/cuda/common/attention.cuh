@@ -1,10 +1,10 @@
 /* attention.cuh - ATTENTION, ATTENTION_SPLIT, ATTENTION_COMBINE.
  *
- * A context is attended to in pieces of ATTENTION_PIECE positions with absolute bounds; warp w takes
- * positions [16 w, 16 w + 16) of a piece, straight from the cache into tensor core registers. The
- * warps' softmax states are merged in order of w, pieces in order of position, so the bits of a row
- * depend on its position only, not on what else is in the batch, and the whole and the split form
- * agree.
+ * A context is attended to in pieces of ATTENTION_PIECE positions with absolute bounds; warp w
+ * takes positions [16 w, 16 w + 16) of a piece, straight from the cache into tensor core registers.
+ * The warps' softmax states are merged in order of w, pieces in order of position, so the bits of a
+ * row depend on its position only, not on what else is in the batch, and the whole and the split
+ * form agree.
  *
  * One step handles up to 16 query rows that share a KV head: the heads of its group, for one token
  * (decode) or for as many tokens of the same request as fit (prefill). Row m of the step is token
@@ -25,7 +25,7 @@
 #include "kernels/cuda/common/trace.cuh"
 
 #define GROUP_HEADS (QN_N_HEADS / QN_N_KV_HEADS)
-#define SUB_HEADS   (GROUP_HEADS < 16 ? GROUP_HEADS : 16)      /* heads of one step */
+#define SUB_HEADS   (GROUP_HEADS < 16 ? GROUP_HEADS : 16)       /* heads of one step */
 #define SUBS        ((GROUP_HEADS + SUB_HEADS - 1) / SUB_HEADS) /* steps per group */
 #define STEP_TOKENS (16 / SUB_HEADS)
 #define PAIRS       ((QN_HEAD_DIM + 31) / 32) /* 32 columns of q and k: two mma steps */
@@ -40,7 +40,7 @@ static_assert(OUTPUTS_AT + WARPS * 16 * 36 * 4 <= SCRATCH_BYTES, "attention scra
 
 /* Up to 16 query rows that share a KV head. */
 struct attention_step {
-    uint32_t row0, n_tokens; /* token rows, all of one slot */
+    uint32_t row0, n_tokens;          /* token rows, all of one slot */
     uint32_t kv_head, head0, n_heads; /* query heads [head0, head0 + n_heads) */
     uint32_t slot;
     uint32_t lo, hi; /* positions that any of the rows sees */
@@ -53,7 +53,7 @@ DEV uint32_t window_start(uint32_t position) {
 
 /* What lane = 4 g + j holds for its two query rows, g and g + 8. */
 struct attention_rows {
-    uint4 q[2 * PAIRS]; /* A registers of each mma step */
+    uint4 q[2 * PAIRS];    /* A registers of each mma step */
     uint32_t lo[2], hi[2]; /* visible positions; empty for rows that do not exist */
 };
 
@@ -66,7 +66,8 @@ DEV void load_rows(const struct warp_context *c, const struct attention_step *s,
         bool exists = token < s->n_tokens && head < s->n_heads;
         uint32_t row = s->row0 + (exists ? token : 0);
         uint32_t position = row_position(SHARED, row);
-        from[h] = exists ? q + ((uint64_t)row * QN_N_HEADS + s->head0 + head) * QN_HEAD_DIM : nullptr;
+        from[h] =
+            exists ? q + ((uint64_t)row * QN_N_HEADS + s->head0 + head) * QN_HEAD_DIM : nullptr;
         r->lo[h] = exists ? window_start(position) : 0;
         r->hi[h] = exists ? position + 1 : 0;
     }
@@ -116,7 +117,8 @@ DEV void load_keys(const struct warp_context *c, const uint16_t *kv, uint64_t of
     }
 }
 
-/* Scores, in place of probabilities: p[u][e + 2 h] is row g + 8 h at position first + 4 j + 2 u + e. */
+/* Scores, in place of probabilities: p[u][e + 2 h] is row g + 8 h at position first + 4 j + 2 u +
+ * e. */
 DEV void piece_scores(const struct attention_rows *r, const uint4 k[2][PAIRS], float p[2][4]) {
 #pragma unroll
     for (int u = 0; u < 2; u++) p[u][0] = p[u][1] = p[u][2] = p[u][3] = 0;
@@ -167,8 +169,9 @@ DEV void piece_softmax(const struct warp_context *c, const struct attention_rows
 DEV void piece_output(const struct warp_context *c, const uint4 v[SPANS][4], float p[2][4],
                       struct attention_part *part) {
     (void)c;
-    const uint4 a = make_uint4(pack_pair<KV_E>(p[0][0], p[0][1]), pack_pair<KV_E>(p[0][2], p[0][3]),
-                               pack_pair<KV_E>(p[1][0], p[1][1]), pack_pair<KV_E>(p[1][2], p[1][3]));
+    const uint4 a =
+        make_uint4(pack_pair<KV_E>(p[0][0], p[0][1]), pack_pair<KV_E>(p[0][2], p[0][3]),
+                   pack_pair<KV_E>(p[1][0], p[1][1]), pack_pair<KV_E>(p[1][2], p[1][3]));
 #pragma unroll
     for (int s = 0; s < SPANS; s++)
 #pragma unroll
@@ -267,11 +270,11 @@ DEV void store_chunk(const struct warp_context *c, const struct attention_part *
             for (int half = 0; half < 2; half++)
 #pragma unroll
                 for (int i = 0; i < 8; i += 4)
-                    *(float4 *)(row + 8 * half + i) = make_float4(
-                        part->out[8 * s + i][2 * h + half] * factor[h],
-                        part->out[8 * s + i + 1][2 * h + half] * factor[h],
-                        part->out[8 * s + i + 2][2 * h + half] * factor[h],
-                        part->out[8 * s + i + 3][2 * h + half] * factor[h]);
+                    *(float4 *)(row + 8 * half + i) =
+                        make_float4(part->out[8 * s + i][2 * h + half] * factor[h],
+                                    part->out[8 * s + i + 1][2 * h + half] * factor[h],
+                                    part->out[8 * s + i + 2][2 * h + half] * factor[h],
+                                    part->out[8 * s + i + 3][2 * h + half] * factor[h]);
         }
 }
 
@@ -285,7 +288,9 @@ DEV float most_of(const float *all, uint32_t m) {
     return v[0];
 }
 
-DEV float warp_factor(float max, float most) { return max == -INFINITY ? 0 : exp_fast(max - most); }
+DEV float warp_factor(float max, float most) {
+    return max == -INFINITY ? 0 : exp_fast(max - most);
+}
 
 /* Maximum and sum of a row over the warps, one thread per row: into the part, or into the state,
  * with the factors that its outputs need left in `factors`. */
@@ -356,7 +361,8 @@ DEV void piece_merge(const struct warp_context *c, const struct attention_step *
     }
 }
 
-/* ---- ATTENTION: whole contexts; ATTENTION_SPLIT: one piece of one row and KV head at a time ---- */
+/* ---- ATTENTION: whole contexts; ATTENTION_SPLIT: one piece of one row and KV head at a time ----
+ */
 
 /* How many of the token rows from `row` on, below `end`, belong to one slot. */
 DEV uint32_t same_slot(const struct block_shared *b, uint32_t row, uint32_t end) {
@@ -401,8 +407,8 @@ DEV uint32_t row_pieces(const struct block_shared *b, uint32_t row, uint32_t *fi
 
 /* Where a task is in its list of items. */
 struct attention_list {
-    uint64_t item, last; /* of this task */
-    uint64_t row_item;   /* SPLIT: first item of `row` */
+    uint64_t item, last;   /* of this task */
+    uint64_t row_item;     /* SPLIT: first item of `row` */
     uint32_t row, row_end; /* SPLIT: the row; ATTENTION: rows left of the tile */
 };
 

@@ -34,9 +34,9 @@ static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
 #define SHARED_BYTES  cuda_shared_bytes(__CUDA_ARCH__ / 10)
 
 /* Page slots per compute warp: what the shared memory leaves. 3 on sm_90 (192 KB). */
-#define RING_DEPTH ((SHARED_BYTES - SCRATCH_BYTES - CONTROL_BYTES) / (CUDA_PAGE_BYTES * WARPS))
-#define RING_PAGES (RING_DEPTH * WARPS)
-#define RING_BYTES (RING_PAGES * CUDA_PAGE_BYTES)
+#define RING_DEPTH     ((SHARED_BYTES - SCRATCH_BYTES - CONTROL_BYTES) / (CUDA_PAGE_BYTES * WARPS))
+#define RING_PAGES     (RING_DEPTH * WARPS)
+#define RING_BYTES     (RING_PAGES * CUDA_PAGE_BYTES)
 #define MAX_RING_PAGES 24
 
 enum {
@@ -62,11 +62,11 @@ struct block_shared {
     /* Of message i % GO_DEPTH: a task is announced; its event is activated; it is done. */
     uint64_t go_full[GO_DEPTH], go_ready[GO_DEPTH], go_empty[GO_DEPTH];
     uint64_t drop_ready;
-    uint32_t go[GO_DEPTH];    /* descriptor slot or GO_* */
-    uint32_t watch[GO_DEPTH]; /* control's own: event to trigger when that task is done */
+    uint32_t go[GO_DEPTH];            /* descriptor slot or GO_* */
+    uint32_t watch[GO_DEPTH];         /* control's own: event to trigger when that task is done */
     uint32_t slot_free[N_TASK_SLOTS]; /* control's own: messages done before a slot is free */
-    uint32_t tracing;      /* control -> compute: records are wanted */
-    uint64_t n_traced;     /* compute's own: records so far */
+    uint32_t tracing;                 /* control -> compute: records are wanted */
+    uint64_t n_traced;                /* compute's own: records so far */
     uint32_t published;    /* control -> loader: the iteration that runs, as rt_shared.published */
     uint32_t seen;         /* loader -> control: the last one that it has looked at */
     uint32_t stop;         /* control -> compute: there are no more messages than there are */
@@ -78,8 +78,8 @@ struct block_shared {
     float warp_sum[8 * WARPS];
     struct row_place place[MAX_PLACES]; /* of the iteration's first token rows */
     uint16_t logit_row[MAX_PLACES];
-    uint64_t control[20]; /* struct control: here, because local memory goes through an L1 that every
-                             acquire empties */
+    uint64_t control[20]; /* struct control: here, because local memory goes through an L1 that
+                             every acquire empties */
 };
 static_assert(sizeof(struct block_shared) <= CONTROL_BYTES, "shared memory map");
 
@@ -93,9 +93,9 @@ extern __shared__ __align__(1024) char shared_memory[];
 struct warp_context {
     const struct cuda_args *args;
     uint32_t warp, lane, thread;
-    uint32_t page; /* compute: pages taken so far modulo 2 * RING_DEPTH, names slot and parity */
-    uint32_t turn; /* compute: warp that gets the next page */
-    uint32_t message;      /* compute: number of the message that announced the task */
+    uint32_t page;    /* compute: pages taken so far modulo 2 * RING_DEPTH, names slot and parity */
+    uint32_t turn;    /* compute: warp that gets the next page */
+    uint32_t message; /* compute: number of the message that announced the task */
     uint32_t ready_parity; /* compute: bit i: phase of go_ready[i] */
 };
 
@@ -113,14 +113,20 @@ DEV struct warp_context context_of(const struct cuda_args *args, uint32_t thread
     return c;
 }
 
-DEV void sync_compute(void) { barrier_sync_compute<COMPUTE_THREADS>(); }
+DEV void sync_compute(void) {
+    barrier_sync_compute<COMPUTE_THREADS>();
+}
 
 /* Slot and parity of a warp's page number `count` (modulo 2 * RING_DEPTH). */
 DEV uint32_t page_slot(uint32_t warp, uint32_t count) {
     return warp + WARPS * (count >= RING_DEPTH ? count - RING_DEPTH : count);
 }
-DEV uint32_t page_parity(uint32_t count) { return count >= RING_DEPTH; }
-DEV uint32_t page_next(uint32_t count) { return count == 2 * RING_DEPTH - 1 ? 0 : count + 1; }
+DEV uint32_t page_parity(uint32_t count) {
+    return count >= RING_DEPTH;
+}
+DEV uint32_t page_next(uint32_t count) {
+    return count == 2 * RING_DEPTH - 1 ? 0 : count + 1;
+}
 
 /* Waits for this warp's next page. Every lane may read it until page_release. */
 DEV const uint4 *page_acquire(const struct warp_context *c) {
@@ -139,8 +145,7 @@ DEV void page_release(struct warp_context *c) {
  * set after the last arrival and the barrier is looked at once more after it was seen. */
 DEV bool wait_control(const struct warp_context *c, uint64_t *barrier, uint32_t parity) {
     while (!barrier_test_acquire_cta(barrier, parity))
-        if (shared_load_volatile(&SHARED->stop))
-            return barrier_test_acquire_cta(barrier, parity);
+        if (shared_load_volatile(&SHARED->stop)) return barrier_test_acquire_cta(barrier, parity);
     return true;
 }
 

@@ -7,8 +7,8 @@
  *   wait      polls the event: the only poller of the block, while the task before still runs
  *   ready     lets the compute warps run it
  *   trigger   ordinary triggers are sent by the compute warps themselves (task_finish); a trigger
- *             whose activation somebody must see (JIT dependents, end of the iteration) is sent here
- *   boundary  whoever activates the end event plays it
+ *             whose activation somebody must see (JIT dependents, end of the iteration) is sent
+ * here boundary  whoever activates the end event plays it
  *
  * One thread runs all this; what it remembers is in shared memory.
  */
@@ -29,15 +29,15 @@ struct control {
     const struct rt *rt;
     struct block_shared *shared;
     struct rt_worker w;
-    uint32_t end_event;  /* of the variant that runs */
-    uint32_t n_go;       /* messages to the compute warps so far */
-    uint32_t n_done;     /* of them, known to be done */
-    uint32_t n_watched;  /* of the others, those whose trigger is ours to send */
-    uint32_t n_fetched;  /* AOT descriptors */
-    uint32_t ahead;      /* task index to fetch next */
-    uint32_t n_jit;      /* JIT descriptors fetched */
+    uint32_t end_event; /* of the variant that runs */
+    uint32_t n_go;      /* messages to the compute warps so far */
+    uint32_t n_done;    /* of them, known to be done */
+    uint32_t n_watched; /* of the others, those whose trigger is ours to send */
+    uint32_t n_fetched; /* AOT descriptors */
+    uint32_t ahead;     /* task index to fetch next */
+    uint32_t n_jit;     /* JIT descriptors fetched */
     uint32_t beat;
-    bool jit;            /* the variant has JIT tasks */
+    bool jit; /* the variant has JIT tasks */
     bool stop;
 };
 
@@ -169,8 +169,8 @@ DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
     return true;
 }
 
-/* The AOT tasks of one iteration. Where JIT tasks may come in between, a task is announced only when
- * it can run. */
+/* The AOT tasks of one iteration. Where JIT tasks may come in between, a task is announced only
+ * when it can run. */
 DEV void control_list(struct control *c) {
     control_fetch_first(c);
     for (; c->w.next < c->w.end; c->w.next++) {

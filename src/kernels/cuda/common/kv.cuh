@@ -8,7 +8,8 @@
 #define KV_HEAD_STRIDE  (QN_KV_BLOCK * QN_HEAD_DIM)
 #define KV_VALUE_STRIDE (QN_N_KV_HEADS * KV_HEAD_STRIDE)
 
-/* Number of the cache row that holds k of KV head 0 at a position of a slot, in rows of head_dim. */
+/* Number of the cache row that holds k of KV head 0 at a position of a slot, in rows of head_dim.
+ */
 DEV uint32_t kv_row(const struct rt_batch *b, uint32_t slot, uint32_t position) {
     const int32_t *table = b->block_table + (uint64_t)slot * b->max_blocks;
     uint32_t block = (uint32_t)load_index_l2(table + position / QN_KV_BLOCK);

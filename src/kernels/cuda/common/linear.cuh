@@ -20,7 +20,7 @@
 #include "kernels/cuda/common/trace.cuh"
 
 /* 64 bytes apart modulo 128, so that two tokens' 64-byte pieces never share banks. */
-#define ACT_STRIDE(k_tiles) ((k_tiles) * CUDA_PAGE_K * 2 + 64)
+#define ACT_STRIDE(k_tiles) ((k_tiles)*CUDA_PAGE_K * 2 + 64)
 
 /* A token tile of a task at work. */
 struct linear_tile {
@@ -53,7 +53,8 @@ DEV void mma_pair(float chains[2][4], const uint4 *page, uint32_t pair, uint32_t
 DEV void store_partial(const struct linear_tile *t, const struct warp_context *c, uint32_t in_group,
                        uint32_t partial, uint32_t column, float chains[2][4]) {
     uint32_t g = c->lane / 4, token = 8 * column + 2 * (c->lane % 4), stride = t->tile;
-    float *dst = t->partials + ((in_group * PARTIALS + partial) * stride + token) * CUDA_PAGE_ROWS + g;
+    float *dst =
+        t->partials + ((in_group * PARTIALS + partial) * stride + token) * CUDA_PAGE_ROWS + g;
     if (token < stride) {
         dst[0] = chains[0][0] + chains[1][0];
         dst[8] = chains[0][2] + chains[1][2];

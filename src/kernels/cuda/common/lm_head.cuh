@@ -10,7 +10,9 @@
 static_assert(LM_BLOCK == 64, "a lane has two columns of a block");
 
 /* NaN counts as -inf here, as on the CPU. */
-DEV float not_nan(float v) { return v == v ? v : -INFINITY; }
+DEV float not_nan(float v) {
+    return v == v ? v : -INFINITY;
+}
 
 /* The activations of a logit row. */
 DEV const float *lm_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {

@@ -1,5 +1,5 @@
-/* loader.cuh - the loader warp: streams the weight pages of this worker's AOT tasks, in the order in
- * which the compute warps will take them, as far ahead as the ring has room.
+/* loader.cuh - the loader warp: streams the weight pages of this worker's AOT tasks, in the order
+ * in which the compute warps will take them, as far ahead as the ring has room.
  *
  * Weights need no event. At most args->flight pages are requested and not yet here: more would
  * delay other blocks' critical pages without making memory any faster.
@@ -22,11 +22,11 @@ struct loader {
     const struct cuda_args *args;
     uint32_t lane;
     uint32_t flight;
-    uint32_t slot, parity;               /* of the next page */
-    uint32_t oldest, oldest_parity;      /* of the oldest page under way */
+    uint32_t slot, parity;          /* of the next page */
+    uint32_t oldest, oldest_parity; /* of the oldest page under way */
     uint32_t n_flying;
-    uint32_t guess_turn, n_guessed;      /* warp of the first page that was guessed; how many */
-    uint32_t published;                  /* iteration whose list it works on */
+    uint32_t guess_turn, n_guessed; /* warp of the first page that was guessed; how many */
+    uint32_t published;             /* iteration whose list it works on */
     bool guessing, quit, wrong;
 };
 
@@ -165,7 +165,8 @@ DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
  * indices two. */
 DEV bool loader_list(struct loader *l) {
     const struct rt *rt = &l->args->rt;
-    const struct prog_list list = rt->lists[(l->published & VARIANT_MASK) * rt->n_workers + blockIdx.x];
+    const struct prog_list list =
+        rt->lists[(l->published & VARIANT_MASK) * rt->n_workers + blockIdx.x];
     if (list.n == 0) return true;
     const uint32_t *aot = rt->aot + list.first;
     struct loader_task next = loader_fetch(l, aot[0]);

@@ -13,7 +13,8 @@ DEV float linear_addend(const struct cuda_task *task, uint32_t column, uint64_t 
     return act_load((const float *)task->more + at);
 }
 
-DEV float2 linear_prefetch(const struct linear_tile *t, uint32_t block, uint32_t r, uint32_t token) {
+DEV float2 linear_prefetch(const struct linear_tile *t, uint32_t block, uint32_t r,
+                           uint32_t token) {
     uint32_t column = block * CUDA_PAGE_ROWS + r;
     uint64_t at = (uint64_t)(t->row0 + token) * t->task->units + column;
     return make_float2(linear_addend(t->task, column, at),
@@ -106,7 +107,9 @@ DEV void op_finish_unit(const struct warp_context *c, const struct linear_tile *
 DEV bool run_linear(struct warp_context *c, const struct cuda_task *task) {
     const struct rt_rows *rows = &SHARED->batch.rows;
     uint32_t n_rows = task->kind == OP_LM_HEAD ? rows->n_logit_rows : rows->n_rows;
-    uint32_t unit_rows = task->kind == OP_LM_HEAD ? LM_BLOCK : task->kind == OP_QKV ? QN_HEAD_DIM : 0;
+    uint32_t unit_rows = task->kind == OP_LM_HEAD ? LM_BLOCK
+                         : task->kind == OP_QKV   ? QN_HEAD_DIM
+                                                  : 0;
     if (task->columns != 0) {
         if (!wait_ready(c)) return false;
         if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);

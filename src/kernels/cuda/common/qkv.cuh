@@ -41,8 +41,8 @@ DEV void qkv_store_query(const struct cuda_task *task, uint32_t unit, uint32_t r
 }
 
 /* unit: key heads, then value heads */
-DEV void qkv_store_kv(const struct cuda_task *task, uint32_t unit, uint32_t row, uint32_t i, float a,
-                      float b) {
+DEV void qkv_store_kv(const struct cuda_task *task, uint32_t unit, uint32_t row, uint32_t i,
+                      float a, float b) {
     uint16_t *kv = (uint16_t *)task->out2 + (uint64_t)row * QN_HEAD_DIM;
     uint32_t head_idx = unit % QN_N_KV_HEADS, value = unit / QN_N_KV_HEADS;
     kv += (uint64_t)value * KV_VALUE_STRIDE + (uint64_t)head_idx * KV_HEAD_STRIDE;
@@ -109,7 +109,8 @@ DEV void run_qkv_heads(const struct warp_context *c, const struct cuda_task *tas
     if (task->row0 >= end) return;
     for (uint32_t item = c->warp; item < (end - task->row0) * heads; item += WARPS) {
         uint32_t row = task->row0 + item / heads, unit = task->unit0 + item % heads;
-        const float *y = (const float *)task->in + ((uint64_t)row * task->units + unit) * QN_HEAD_DIM;
+        const float *y =
+            (const float *)task->in + ((uint64_t)row * task->units + unit) * QN_HEAD_DIM;
         float a[LANE_PAIRS], b[LANE_PAIRS];
 #pragma unroll
         for (int u = 0; u < LANE_PAIRS; u++) {
@@ -140,7 +141,8 @@ DEV void qkv_early(const struct warp_context *c, const struct cuda_task *task) {
 }
 
 DEV void qkv_finish_unit(const struct warp_context *c, const struct linear_tile *t, uint32_t unit) {
-    for (uint32_t token = c->warp; token < t->n; token += WARPS) qkv_finish_token(c, t, unit, token);
+    for (uint32_t token = c->warp; token < t->n; token += WARPS)
+        qkv_finish_token(c, t, unit, token);
 }
 
 #endif

@@ -64,8 +64,7 @@ DEV struct best block_best(const struct warp_context *c, struct sample_shared *s
         s->warp_index[c->warp] = b.index;
     }
     sync_compute();
-    for (uint32_t w = 0; w < WARPS; w++)
-        b = better(b, best{s->warp_value[w], s->warp_index[w]});
+    for (uint32_t w = 0; w < WARPS; w++) b = better(b, best{s->warp_value[w], s->warp_index[w]});
     sync_compute();
     return b;
 }
@@ -92,7 +91,8 @@ DEV double block_sum_double(const struct warp_context *c, struct sample_shared *
 
 /* ---- from the LM head's parts ---- */
 
-DEV struct best best_part(const struct warp_context *c, struct sample_shared *s, const float *part) {
+DEV struct best best_part(const struct warp_context *c, struct sample_shared *s,
+                          const float *part) {
     struct best b = {-INFINITY, 0};
 #pragma unroll 8
     for (uint32_t i = c->thread; i < LM_PARTS; i += COMPUTE_THREADS)
@@ -189,7 +189,8 @@ DEV uint32_t search_digit(const struct sampler *p, double limit, uint64_t *befor
     return digit;
 }
 
-/* The n-th (from 1) candidate with that key in order of token id; all of them when there are fewer. */
+/* The n-th (from 1) candidate with that key in order of token id; all of them when there are fewer.
+ */
 DEV uint32_t nth_equal(const struct sampler *p, uint32_t key, uint64_t n) {
     const struct warp_context *c = p->c;
     struct sample_shared *s = p->s;
@@ -356,7 +357,7 @@ DEV void append_token(const struct rt_batch *b, uint32_t slot_idx, int32_t token
 
 DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
     const struct rt_batch *b = &SHARED->batch;
-    const float *logits = (const float *)task->in + (uint64_t)row * QN_VOCAB;       /* [L, V] */
+    const float *logits = (const float *)task->in + (uint64_t)row * QN_VOCAB;     /* [L, V] */
     const float *part = (const float *)task->more + (uint64_t)row * LM_PARTS * 2; /* [L, n, 2] */
     const uint32_t slot_idx = row_slot(SHARED, row_of_logits(SHARED, row));
     /* Slots change between iterations and were written by other blocks: not through L1. */
@@ -376,10 +377,11 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
         token = argmax_in_part(c, s, logits, most.index);
     } else {
         float *work = c->args->sample_scratch + (uint64_t)row * 2 * VOCAB_ROUND;
-        struct sampler p = {c, s, (uint64_t *)SCRATCH, work, (uint32_t *)(work + VOCAB_ROUND),
-                            {0, 0}, {0, 0}, -1.0f, 0};
-        token = choose_slowly(&p, &q, b->tokens + (uint64_t)slot_idx * b->max_model_len, &slot,
-                              logits);
+        struct sampler p = {
+            c,     s, (uint64_t *)SCRATCH, work, (uint32_t *)(work + VOCAB_ROUND), {0, 0}, {0, 0},
+            -1.0f, 0};
+        token =
+            choose_slowly(&p, &q, b->tokens + (uint64_t)slot_idx * b->max_model_len, &slot, logits);
     }
     float logprob = log_probability(c, s, part, most.value, act_load(logits + token));
     if (c->thread != 0) return;
@@ -388,7 +390,8 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
 }
 
 /* Runs once an iteration and is long: not among the code that every layer runs. */
-__device__ __noinline__ void run_sample(const struct cuda_args *args, const struct cuda_task *task) {
+__device__ __noinline__ void run_sample(const struct cuda_args *args,
+                                        const struct cuda_task *task) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     uint32_t end = min(task->row1, SHARED->batch.rows.n_logit_rows);
     for (uint32_t row = task->row0; row < end; row++) {

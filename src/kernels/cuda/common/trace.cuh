@@ -1,7 +1,7 @@
-/* trace.cuh - the compute warps' part of runtime/rt_trace.h. The control warp records as a worker of
- * the CPU does, into its worker's ring; of the compute warps one thread records when a task's event
- * was seen (READY), when the activations of a linear task are in (BEGIN) and when the body is done
- * (END), into a ring of its own (CUDA_TRACE_RINGS): each ring has one writer. */
+/* trace.cuh - the compute warps' part of runtime/rt_trace.h. The control warp records as a worker
+ * of the CPU does, into its worker's ring; of the compute warps one thread records when a task's
+ * event was seen (READY), when the activations of a linear task are in (BEGIN) and when the body is
+ * done (END), into a ring of its own (CUDA_TRACE_RINGS): each ring has one writer. */
 #ifndef QN_CUDA_COMMON_TRACE_CUH
 #define QN_CUDA_COMMON_TRACE_CUH
 

@@ -6,13 +6,13 @@
  *
  *   staged   (few rows) the activations lie in shared memory as 16-bit floats; pages come row block
  *            by row block: one accumulator set at a time
- *   direct   every warp reads the activations of its k-tile from L2 and uses them for all row blocks
- *            of the group: pages come eight k-tiles of each row block of the group, then the next
+ *   direct   every warp reads the activations of its k-tile from L2 and uses them for all row
+ * blocks of the group: pages come eight k-tiles of each row block of the group, then the next
  *            eight. Where k-tiles end, void pages fill the eight.
  *
- * Pages go to the compute warps in turn, so a slot of the ring always belongs to the same warp. Both
- * ways give each output the same sums: two chains per k-tile (even and odd steps), continued over
- * the k-tiles of one partial, partials added in order.
+ * Pages go to the compute warps in turn, so a slot of the ring always belongs to the same warp.
+ * Both ways give each output the same sums: two chains per k-tile (even and odd steps), continued
+ * over the k-tiles of one partial, partials added in order.
  */
 #ifndef QN_CUDA_COMMON_WALK_CUH
 #define QN_CUDA_COMMON_WALK_CUH
@@ -27,7 +27,9 @@ DEV bool kind_has_weights(uint32_t kind) {
            kind == OP_LM_HEAD;
 }
 
-DEV uint32_t ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
+DEV uint32_t ceil_div(uint32_t a, uint32_t b) {
+    return (a + b - 1) / b;
+}
 
 /* The last row block + 1 of the group that begins at `block`; groups do not cross units. */
 DEV uint32_t walk_group_end(uint32_t block, uint32_t block1, uint32_t group, uint32_t unit_blocks) {
@@ -36,6 +38,8 @@ DEV uint32_t walk_group_end(uint32_t block, uint32_t block1, uint32_t group, uin
     return end;
 }
 
-DEV uint32_t turn_after(uint32_t turn, uint32_t n_pages) { return (turn + n_pages) % WARPS; }
+DEV uint32_t turn_after(uint32_t turn, uint32_t n_pages) {
+    return (turn + n_pages) % WARPS;
+}
 
 #endif

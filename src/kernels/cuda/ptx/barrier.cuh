@@ -32,9 +32,9 @@ DEV void barrier_init_fence(void) {
 }
 
 DEV void barrier_arrive_release_cta(uint64_t *b) {
-    asm volatile("{\n.reg .b64 s;\nmbarrier.arrive.shared.b64 s, [%0];\n}" ::"r"(
-                     ptx_shared_address(b))
-                 : "memory");
+    asm volatile(
+        "{\n.reg .b64 s;\nmbarrier.arrive.shared.b64 s, [%0];\n}" ::"r"(ptx_shared_address(b))
+        : "memory");
 }
 
 /* Whether the phase of that parity is complete; acquires when it is. */

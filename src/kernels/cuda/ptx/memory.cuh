@@ -8,10 +8,18 @@
 
 #include "kernels/cuda/ptx/barrier.cuh"
 
-DEV float load_l2(const float *p) { return __ldcg(p); }
-DEV float4 load4_l2(const float *p) { return __ldcg((const float4 *)p); }
-DEV uint4 load_vector_l2(const void *p) { return __ldcg((const uint4 *)p); }
-DEV int32_t load_index_l2(const int32_t *p) { return __ldcg(p); }
+DEV float load_l2(const float *p) {
+    return __ldcg(p);
+}
+DEV float4 load4_l2(const float *p) {
+    return __ldcg((const float4 *)p);
+}
+DEV uint4 load_vector_l2(const void *p) {
+    return __ldcg((const uint4 *)p);
+}
+DEV int32_t load_index_l2(const int32_t *p) {
+    return __ldcg(p);
+}
 
 /* Brings a constant into L1; the value is not wanted. */
 DEV void touch(const float *p) {
@@ -23,17 +31,26 @@ DEV void add_release_gpu(uint32_t *p, uint32_t v) {
 }
 
 /* Words in shared memory that warps poll; ordered by hand where it matters. */
-DEV uint32_t shared_load_volatile(const uint32_t *p) { return *(const volatile uint32_t *)p; }
-DEV void shared_store_volatile(uint32_t *p, uint32_t v) { *(volatile uint32_t *)p = v; }
+DEV uint32_t shared_load_volatile(const uint32_t *p) {
+    return *(const volatile uint32_t *)p;
+}
+DEV void shared_store_volatile(uint32_t *p, uint32_t v) {
+    *(volatile uint32_t *)p = v;
+}
 
-DEV void pause_ns(uint32_t ns) { asm volatile("nanosleep.u32 %0;" ::"r"(ns) : "memory"); }
+DEV void pause_ns(uint32_t ns) {
+    asm volatile("nanosleep.u32 %0;" ::"r"(ns) : "memory");
+}
 
 /* 16 bytes of global into shared memory, asynchronously; see copy_commit, copy_wait. */
 DEV void copy16_async(void *dst, const void *src) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(ptx_shared_address(dst)), "l"(src)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(ptx_shared_address(dst)),
+                 "l"(src)
                  : "memory");
 }
-DEV void copy_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
+DEV void copy_commit(void) {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
 /* Until at most N groups of this thread are unfinished. */
 template <int N> DEV void copy_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");

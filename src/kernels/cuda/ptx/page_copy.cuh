@@ -11,16 +11,18 @@
 
 #if __CUDA_ARCH__ >= 900
 
-DEV uint32_t page_copy_arrivals(void) { return 1; }
+DEV uint32_t page_copy_arrivals(void) {
+    return 1;
+}
 
 /* The bytes are read once per iteration: first to leave the L2. */
 DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
                                uint32_t lane) {
     if (lane != 0) return;
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     ptx_shared_address(full)),
-                 "r"(bytes)
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(ptx_shared_address(full)),
+        "r"(bytes)
+        : "memory");
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(ptx_shared_address(dst)),
                  "l"(src), "r"(bytes), "r"(ptx_shared_address(full)), "l"(0x12F0000000000000ull)
@@ -44,7 +46,9 @@ DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
     barrier_arrive_release_cta(full);
 }
 
-DEV uint32_t page_copy_arrivals(void) { return 32; }
+DEV uint32_t page_copy_arrivals(void) {
+    return 32;
+}
 
 DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
                                uint32_t lane) {
