@@ -100,9 +100,12 @@ static const char *take(struct builder *b) {
     return b->rc == QN_OK ? copy : "";
 }
 
+/* The text is copied: the graphs that it comes from are gone when the view is written. */
 static void add_attr(struct builder *b, const char *name, const char *text, uint64_t number) {
+    char *copy = NULL;
+    if (b->rc == QN_OK && text != NULL) keep(b, arena_strdup(b->d, &b->v->arena, text, &copy));
     if (b->rc != QN_OK) return;
-    keep(b, ARRAY_PUSH(b->d, &b->v->attrs, (struct view_attr){name, text, number}));
+    keep(b, ARRAY_PUSH(b->d, &b->v->attrs, (struct view_attr){name, copy, number}));
     b->v->nodes.items[b->v->nodes.n - 1].n_attrs++;
 }
 
@@ -201,11 +204,13 @@ static uint32_t weight_node(struct builder *b, int32_t tensor) {
     if (b->tensors[tensor] != NO_NODE) return b->tensors[tensor];
     shape_text(t, &b->text);
     const char *shape = take(b);
-    b->tensors[tensor] = add_node(b, (struct view_node){.id = t->name,
-                                                        .key = t->name,
+    strbuf_str(&b->text, t->name);
+    const char *name = take(b);
+    b->tensors[tensor] = add_node(b, (struct view_node){.id = name,
+                                                        .key = name,
                                                         .kind = "tensor",
                                                         .op = "",
-                                                        .label = t->name,
+                                                        .label = name,
                                                         .layer = b->scope.layer});
     add_attr(b, "role", t->role == TENSOR_WEIGHT ? "weight" : "state", 0);
     add_attr(b, "shape", shape, 0);

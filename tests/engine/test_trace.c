@@ -389,6 +389,7 @@ static void exact_account(void **state) {
     /* and the longest chain is the whole iteration */
     assert_int_equal(profile.path.n, v->n_tasks);
     assert_int_equal(profile.path_gap_ns, (uint64_t)v->n_tasks * GAP_NS);
+    profile_fini(&profile);
     assert_int_equal(profile_make(&d, &trace, 2, 0, &profile), QN_EINVAL); /* no batch of two */
     trace_fini(&trace);
     free(rings);
