@@ -112,18 +112,6 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
         out[0] = (struct tensor){.n_dims = 2, .shape = {T, H}};
         break;
     case OP_QKV:
-        want(&f, QKV_X, 2, T, H, 0, 0);
-        want(&f, QKV_NORM, 1, H, 0, 0, 0);
-        want(&f, QKV_WQ, 2, Q, H, 0, 0);
-        want(&f, QKV_WK, 2, KV, H, 0, 0);
-        want(&f, QKV_WV, 2, KV, H, 0, 0);
-        want(&f, QKV_BQ, 1, Q, 0, 0, 0);
-        want(&f, QKV_BK, 1, KV, 0, 0, 0);
-        want(&f, QKV_BV, 1, KV, 0, 0, 0);
-        want(&f, QKV_Q_NORM, 1, D, 0, 0, 0);
-        want(&f, QKV_K_NORM, 1, D, 0, 0, 0);
-        out[QKV_OUT_Q] = (struct tensor){.n_dims = 2, .shape = {T, Q}};
-        break;
     case OP_QKV_LINEAR:
         want(&f, QKV_X, 2, T, H, 0, 0);
         want(&f, QKV_NORM, 1, H, 0, 0, 0);
@@ -133,7 +121,11 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
         want(&f, QKV_BQ, 1, Q, 0, 0, 0);
         want(&f, QKV_BK, 1, KV, 0, 0, 0);
         want(&f, QKV_BV, 1, KV, 0, 0, 0);
-        out[0] = (struct tensor){.n_dims = 2, .shape = {T, Q + 2 * KV}};
+        if (op->kind == OP_QKV) {
+            want(&f, QKV_Q_NORM, 1, D, 0, 0, 0);
+            want(&f, QKV_K_NORM, 1, D, 0, 0, 0);
+        }
+        out[0] = (struct tensor){.n_dims = 2, .shape = {T, op->kind == OP_QKV ? Q : Q + 2 * KV}};
         break;
     case OP_QKV_HEADS:
         want(&f, HEADS_QKV, 2, T, Q + 2 * KV, 0, 0);
