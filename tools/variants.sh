@@ -2,7 +2,7 @@
 # Builds and tests quern in other ways: tools/variants.sh asan tsan stress coverage
 # Each variant has its own build folder, build-<variant>, with only what its tests need in it.
 #   asan      AddressSanitizer and UBSan, and the lines that the tests reach (gcovr): all tests but
-#             the mutations, which are minutes of work in the prover and nothing else
+#             the mutations and the statistics of sampling: minutes of arithmetic, little memory
 #   tsan      ThreadSanitizer: what runs threads
 #   stress    queues of two entries, random yields at every primitive: what runs threads
 set -euo pipefail
@@ -43,7 +43,7 @@ for variant in "$@"; do
     asan)
         find build-asan -name '*.gcda' -delete 2>/dev/null || true
         run asan "-DQN_SANITIZE=address,undefined -DQN_COVERAGE=ON" all \
-            "-E lint/|runtime/spin|tools/|task/test_mutations"
+            "-E lint/|runtime/spin|tools/|task/test_mutations|kernels_cpu/test_sampling"
         coverage
         ;;
     tsan)
