@@ -15,12 +15,12 @@ failed=0
 format() { "$(tool clang-format)" --dry-run -Werror "${formatted[@]}"; }
 
 tidy() {
-    # GCC's flags that clang does not know are dropped; four files at a time per core.
-    printf '%s\n' "${sources[@]}" | grep -v -e '_amx\.c$' |
+    # GCC's flags that clang does not know are dropped; as many at a time as there are cores.
+    local found
+    found=$(printf '%s\n' "${sources[@]}" | grep -v -e '_amx\.c$' |
         xargs -P "$(nproc)" -n 6 "$(tool clang-tidy)" -p "$build" --quiet \
-            --extra-arg=-Wno-unknown-warning-option 2>/dev/null |
-        grep -E 'error|warning' && return 1
-    return 0
+            --extra-arg=-Wno-unknown-warning-option 2>/dev/null | grep -E ': (error|warning):')
+    [ -z "$found" ] || { echo "$found"; return 1; }
 }
 
 cppcheck_all() {
