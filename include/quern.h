@@ -180,7 +180,7 @@ typedef struct qn_engine_params {
     void *plan_user;
     uint64_t trace_bytes; /* memory for a trace of which worker did what when, kept in rings from
                            * the first iteration on; 0: no trace, and no cost */
-    const char *compile_options; /* "launch=paper,carry-bytes=0": choices about the compiler, for
+    const char *compile_options; /* "launch=paper,qkv=split": choices about the compiler, for
                                   * experiments (quern compile --help lists them); NULL: none */
 } qn_engine_params;
 QN_API void qn_engine_params_init(qn_engine_params *params);

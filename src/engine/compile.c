@@ -41,8 +41,12 @@ static int check_options(struct diag *d, const struct compile_options *o) {
             return fail(d, QN_EINVAL, "%s: want a number from %llu to %llu, have %llu",
                         bounds[i].field, (unsigned long long)bounds[i].low,
                         (unsigned long long)bounds[i].high, (unsigned long long)bounds[i].value);
-    if (o->target == TARGET_CPU && o->task.carry_bytes > 0)
-        return fail(d, QN_EINVAL, "carry-bytes: only CUDA's kernels can poll flagged activations");
+    if (o->task.carry_bytes > 0)
+        return fail(d, QN_EUNSUPPORTED,
+                    "carry-bytes: want 0: no backend's kernels can poll flagged activations yet");
+    if (o->target == TARGET_CUDA && o->task.launch == LAUNCH_ALL_JIT)
+        return fail(d, QN_EUNSUPPORTED,
+                    "launch: want hybrid, paper or aot: on CUDA tasks with weights are never JIT");
     if (ATTENTION_PIECE % o->kv_block != 0)
         return fail(d, QN_EINVAL, "kv-block: want a divisor of %d, have %u", ATTENTION_PIECE,
                     o->kv_block);

@@ -84,7 +84,7 @@ static const struct key keys[] = {
      set_qkv},
     {"event-fusion", "on|off", "off: one event per consumer task", set_event_fusion},
     {"tasks-per-worker", "1 to 64", "tasks of an operator per worker, about", set_tasks_per_worker},
-    {"carry-bytes", "bytes, 0: off", "events ride on data where a reader polls at most this much",
+    {"carry-bytes", "bytes, 0: off", "0: no kernel polls flagged data yet (docs/carry.md)",
      set_carry_bytes},
     {"kv-block", "a divisor of 128",
      "positions per block of the KV cache, and of softmax: other bits", set_kv_block},
