@@ -257,7 +257,8 @@ static void end_iterations(struct decoder *c) {
         while (next < c->dones.n && c->dones.items[next].time < iter->start) next++;
         const struct done *done = next < c->dones.n ? &c->dones.items[next] : NULL;
         bool ended = done && done->iteration == iter->number;
-        if (ended) iter->end = done->time;
+        /* One that is cut off ends with what was seen of it, which may be its start alone. */
+        iter->end = ended ? done->time : iter->start;
         for (size_t k = 0; !ended && k < iter->n_runs; k++)
             iter->end = MAX(iter->end, t->runs.items[iter->first_run + k].end);
         iter->complete = ended && iter->n_runs == PROG(t->program, VARIANT)[iter->variant].n_tasks;
