@@ -143,7 +143,9 @@ int cli_engine_params(const struct options *o, qn_engine_params *p) {
     qn_engine_params_init(p);
     p->model = options_text(o, OPT_MODEL, NULL);
     p->program = options_text(o, OPT_PROGRAM, NULL);
-    if (!p->model && !(o->command == CMD_VERIFY && p->program))
+    bool file_alone =
+        o->command == CMD_VERIFY || o->command == CMD_GRAPH || o->command == CMD_EXPLAIN;
+    if (!p->model && !(file_alone && p->program))
         return cli_usage("which model? Give a Hugging Face directory: quern %s --model DIR",
                          command_table[o->command].name);
     p->tokenizer = options_text(o, OPT_TOKENIZER, NULL);

@@ -282,6 +282,8 @@ static void sharers_json(struct scene *s, int32_t tensor, json_t *o) {
         const struct tensor *t = &s->k->tensors.items[i];
         uint64_t first = s->g->tensor_offset[i];
         if (t->role != TENSOR_ACTIVATION || (int32_t)i == tensor) continue;
+        if (s->g->tensor_flagged && (s->g->tensor_flagged[i] || s->g->tensor_flagged[tensor]))
+            continue; /* flagged bytes are nobody else's */
         if (first >= end || first + tensor_bytes(t) <= at) continue;
         view_tensor_name(s->k, (int32_t)i, &s->text);
         list_add(&list, &s->text);
@@ -431,7 +433,7 @@ int qn_explain(const qn_engine_params *params, const char *what, uint32_t n_rows
     struct strbuf out = {0};
     *text = NULL;
     int rc = parse(&d, what, &q);
-    if (rc == QN_OK) rc = view_compile(&d, params, &hook, NULL);
+    if (rc == QN_OK) rc = view_graphs(&d, params, &hook);
     if (rc == QN_OK && !q.answer)
         rc =
             fail(&d, QN_EINVAL, "%s: there is none; the program has %u tasks and %u events%s", what,

@@ -6,24 +6,29 @@
 
 #include <stdlib.h>
 
-int view_compile(struct diag *d, const qn_engine_params *params, const struct compile_hook *hook,
-                 struct prog_header **program) {
+/* A file alone says all that its last stage consists of. */
+static int show_file(struct diag *d, const char *path, const struct compile_hook *hook) {
+    struct prog_header *program;
+    TRY(program_read(d, path, &program));
+    int rc = view_program(d, program, hook);
+    free(program);
+    return rc;
+}
+
+int view_graphs(struct diag *d, const qn_engine_params *params, const struct compile_hook *hook) {
     qn_engine_params p;
     const struct backend *backend;
     struct model *model = NULL;
-    struct prog_header *made = NULL;
+    struct prog_header *program = NULL;
     struct engine_plan plan;
     TRY(engine_params(d, params, &p));
-    if (p.program)
-        return fail(d, QN_EINVAL, "program: a file holds the last stage only; give the model");
+    if (p.program && !p.model) return show_file(d, p.program, hook);
     TRY(backend_find(d, p.backend, &backend));
     int rc = engine_model(d, &p, &model);
-    if (rc == QN_OK) rc = engine_program(d, &p, model, backend, hook, NULL, &plan, &made);
+    if (rc == QN_OK) rc = engine_program(d, &p, model, backend, hook, NULL, &plan, &program);
+    if (rc == QN_OK && p.program) rc = view_program(d, program, hook);
     model_free(model);
-    if (program && rc == QN_OK)
-        *program = made;
-    else
-        free(made);
+    free(program);
     return rc;
 }
 
@@ -61,6 +66,19 @@ static int find_stage(struct diag *d, const char *name, struct wanted *w) {
          strbuf_text(&list));
     strbuf_fini(&list);
     return QN_EINVAL;
+}
+
+/* A program file keeps what its tables need: the kernel graph and the last task graph. */
+static int in_a_file(struct diag *d, const char *name, const struct wanted *w) {
+    if (w->diff)
+        return fail(d, QN_EINVAL,
+                    "diff: a program file holds only the final stage, nothing to compare it with; "
+                    "give --model instead of --program");
+    if (w->stage == KERNEL || w->stage >= LAST) return QN_OK;
+    return fail(d, QN_EINVAL,
+                "stage: %s is not in a program file, which holds only the final stage (kernel, %s, "
+                "tasks, events, program); give --model instead of --program",
+                name, task_stage_name((enum task_stage)LAST));
 }
 
 static bool this_variant(const struct wanted *w, uint32_t n_rows) {
@@ -147,6 +165,7 @@ int qn_graph(const qn_engine_params *params, const qn_graph_params *graph, char 
              qn_error *error) {
     struct diag d = {0};
     qn_graph_params p;
+    qn_engine_params e;
     struct wanted w = {0};
     struct strbuf out = {0};
     struct compile_hook hook = {.kernel = on_kernel, .tasks = on_tasks, .user = &w};
@@ -159,8 +178,10 @@ int qn_graph(const qn_engine_params *params, const qn_graph_params *graph, char 
         w.scope.layer = p.layer < 0 ? VIEW_ALL_LAYERS : p.layer;
         w.diff = p.diff != 0;
         w.n_rows = p.n_rows;
-        rc = view_compile(&d, params, &hook, NULL);
+        rc = engine_params(&d, params, &e);
     }
+    if (rc == QN_OK && e.program) rc = in_a_file(&d, p.stage, &w);
+    if (rc == QN_OK) rc = view_graphs(&d, params, &hook);
     if (rc == QN_OK && !w.found)
         rc = fail(&d, QN_EINVAL, "rows: no variant has %u; there are %s", w.n_rows,
                   strbuf_text(&w.variants));

@@ -6,10 +6,14 @@
 
 #include "engine/engine.h"
 
-/* Compiles the model that params name, with the hook looking; the program (may be NULL: not wanted)
- * is the caller's. params->program is refused: a file has only the last stage. */
-int view_compile(struct diag *d, const qn_engine_params *params, const struct compile_hook *hook,
-                 struct prog_header **program);
+/* Shows hook->kernel and hook->tasks the graphs that params name: every stage while the model is
+ * compiled, or, of params->program, the last one alone (with a model, only if the two fit). The
+ * hook's `stage` is not called. */
+int view_graphs(struct diag *d, const qn_engine_params *params, const struct compile_hook *hook);
+
+/* The same of a program that program_check has let pass. Errors: QN_ESHAPE, QN_EVERIFY, QN_EFORMAT
+ * for one whose tables contradict each other; the hook's. */
+int view_program(struct diag *d, const struct prog_header *p, const struct compile_hook *hook);
 
 /* QN_DUMP=stage,... (or "all") in the environment writes those stages' text during any compile: to
  * the folder QN_DUMP_DIR as rows-stage.txt, else to stderr. That is the only thing that the library

@@ -24,6 +24,18 @@ check 'o[0]["variant_rows"] == 2'
 run 0 explain task:0 --model $TINY
 out_says "the start of the iteration"
 
+# from a program file alone, the same answers as from the model
+run 0 compile $TINY -o "$T/tiny.qnp" --threads 2 -q
+for what in task:0 task:5 task:$task event:$event event:0 tensor:0.qkv.q tensor:0.linear.y#2 \
+    tensor:model.norm.weight; do
+    run 0 explain $what --model $TINY --threads 2 --format json
+    cp "$T/out" "$T/want"
+    run 0 explain $what --program "$T/tiny.qnp" --format json
+    cmp -s "$T/out" "$T/want" || die "$what: the file's answer is not the model's"
+done
+refused 1 "there is none" explain task:99999999 --program "$T/tiny.qnp"
+refused 1 "not a quern program" explain task:5 --program README.md
+
 refused 1 "there is none" explain task:99999999 --model $TINY
 refused 1 "there is none" explain tensor:nope --model $TINY
 refused 1 "want task:NUMBER" explain task:abc --model $TINY

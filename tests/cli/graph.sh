@@ -67,6 +67,31 @@ refused 1 "no variant has 3" graph $TINY --rows 3
 refused 1 "format text or json" graph $TINY --stage place --diff --format dot
 refused 2 "format" graph $TINY --format xml
 
+# A program file alone: what is in it is shown as from the model, the stages before are refused.
+P=$T/tiny.qnp
+run 0 compile $TINY -o "$P" --threads 3 -q
+for stage in kernel carry tasks events program; do
+    for form in text json html; do
+        run 0 graph $TINY --stage $stage --threads 3 --rows 2 --format $form
+        cp "$T/out" "$T/want"
+        run 0 graph --program "$P" --stage $stage --rows 2 --format $form
+        cmp -s "$T/out" "$T/want" || die "$stage, $form: the file's graph is not the model's"
+    done
+done
+run 0 graph --program "$P" --stage program --layer 1
+out_says "layer 1"
+run 0 graph $TINY --program "$P" --stage program
+refused 1 "place is not in a program file, which holds only the final stage" \
+    graph --program "$P" --stage place
+err_says "give --model instead of --program"
+refused 1 "place is not in a program file" graph $TINY --program "$P" --stage place
+refused 1 "diff: a program file holds only the final stage" graph --program "$P" --stage carry --diff
+refused 1 "no variant has 3" graph --program "$P" --stage program --rows 3
+refused 1 "compiled for another model" graph $GOLDEN/qwen3 --load-format dummy --program "$P"
+refused 2 "which model?" graph --stage program
+head -c 5000 "$P" >"$T/torn.qnp"
+refused 1 "torn.qnp" graph --program "$T/torn.qnp" --stage program
+
 # Dumps that the environment asks for.
 QN_DUMP=kernel,place QN_DUMP_DIR=$T run 0 inspect $TINY
 [ -s "$T/1-kernel.txt" ] && [ -s "$T/1-place.txt" ] && [ -s "$T/4-place.txt" ] || die "no dumps"
