@@ -332,13 +332,16 @@ typedef struct qn_graph_params {
 QN_API void qn_graph_params_init(qn_graph_params *params);
 
 /* Any stage of the compiler as nodes and edges, with regions and bytes. *text is the caller's:
- * qn_free(). Errors: QN_EINVAL names the stages, variants or formats that exist. */
+ * qn_free(). With params->program (and no model, or the one it fits) of that file, which has
+ * "kernel" and the last stage only. Errors: QN_EINVAL names the stages, variants or formats that
+ * exist. */
 QN_API int qn_graph(const qn_engine_params *params, const qn_graph_params *graph, char **text,
                     qn_error *error);
 
 /* One thing of the program: what = "task:17", "event:3" or "tensor:NAME": where it came from, what
  * it waits on, what waits on it. n_rows 0: the first variant that has it; format "text" or "json".
- * *text is the caller's: qn_free(). Errors: QN_EINVAL. */
+ * params->program, without a model or with the one it fits, is explained as it is. *text is the
+ * caller's: qn_free(). Errors: QN_EINVAL. */
 QN_API int qn_explain(const qn_engine_params *params, const char *what, uint32_t n_rows,
                       const char *format, char **text, qn_error *error);
 

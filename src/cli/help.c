@@ -13,7 +13,10 @@ void help_overview(struct strbuf *out) {
         strbuf_printf(out, "  %-16s %s\n", command_table[c].name, command_table[c].summary);
     strbuf_str(out, "\n`quern COMMAND --help` tells more. MODEL is a Hugging Face directory.\n"
                     "Results go to stdout, everything else to stderr.\n"
-                    "Exit status: 0 done, 1 failed, 2 wrong usage.\n");
+                    "Exit status: 0 done, 1 failed, 2 wrong usage.\n"
+                    "Environment: QN_DUMP=STAGE,... (or all) makes any compile write those stages "
+                    "to files\n"
+                    "in QN_DUMP_DIR, by itself in the current folder; `quern man` has the rest.\n");
 }
 
 /* Appends text in lines of at most HELP_WIDTH, each from HELP_COLUMN on; `at` is where the cursor

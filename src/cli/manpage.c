@@ -47,6 +47,19 @@ static void option_entry(struct strbuf *out, const struct option_info *info) {
     strbuf_char(out, '\n');
 }
 
+/* What the library reads from the environment, but for what only tuning wants (docs/gpu.md). */
+static const struct {
+    const char *name, *help;
+} variables[] = {
+    {"QN_DUMP", "Stages of the compiler, separated by commas, or all: every compile writes their "
+                "text to ROWS-STAGE.txt, the program's to program.txt. The names are those of "
+                "`quern graph --stage`."},
+    {"QN_DUMP_DIR", "An existing folder for these files; by itself the current one."},
+    {"QN_NVRTC", "NVIDIA's run-time compiler: the library or its folder."},
+    {"QN_CUDA_DEVICE", "Which GPU, from 0."},
+    {"QN_CACHE_DIR", "Where compiled kernels are kept; off: nowhere."},
+};
+
 void manpage(struct strbuf *out) {
     strbuf_str(out, ".TH QUERN 1 \"\" \"quern " QN_VERSION "\" \"User Commands\"\n"
                     ".SH NAME\nquern \\- run a large language model as one kernel\n"
@@ -71,4 +84,10 @@ void manpage(struct strbuf *out) {
                "argument.\n");
     for (int i = 0; i < N_OPTIONS; i++) option_entry(out, &option_table[i]);
     strbuf_str(out, ".SH EXIT STATUS\n.TP\n0\ndone\n.TP\n1\nfailed\n.TP\n2\nwrong usage\n");
+    strbuf_str(out, ".SH ENVIRONMENT\n");
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        strbuf_printf(out, ".TP\n.B %s\n", variables[i].name);
+        roff(out, variables[i].help, strlen(variables[i].help));
+        strbuf_char(out, '\n');
+    }
 }

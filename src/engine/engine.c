@@ -59,15 +59,27 @@ int engine_model(struct diag *d, const qn_engine_params *p, struct model **out) 
     return model_open(d, p->model, &o, out);
 }
 
+/* compile_model with the dumps that the environment asks for. */
+static int compile_seen(struct diag *d, struct model *model, const struct compile_options *o,
+                        const struct compile_hook *next, struct compile_report *report,
+                        struct prog_header **out) {
+    struct dump dump;
+    const struct compile_hook *hook;
+    TRY(dump_start(d, &dump, next, &hook));
+    int rc = dump_end(&dump, compile_model(d, model, o, hook, report, out));
+    if (rc == QN_OK) return QN_OK;
+    free(*out);
+    *out = NULL;
+    return rc;
+}
+
 int engine_program(struct diag *d, const qn_engine_params *p, struct model *model,
                    const struct backend *backend, const struct compile_hook *hook,
                    struct compile_report *report, struct engine_plan *plan,
                    struct prog_header **out) {
     *out = NULL;
-    struct dump dump;
     TRY(plan_before(d, p, model, backend, plan));
-    if (!p->program)
-        return compile_model(d, model, &plan->compile, dump_hook(d, &dump, hook), report, out);
+    if (!p->program) return compile_seen(d, model, &plan->compile, hook, report, out);
     int rc = program_read(d, p->program, out);
     if (rc == QN_OK) rc = plan_from_program(d, p, model, *out, plan);
     if (rc == QN_OK) rc = task_verify(d, *out, NULL);

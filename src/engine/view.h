@@ -15,18 +15,22 @@ int view_graphs(struct diag *d, const qn_engine_params *params, const struct com
  * for one whose tables contradict each other; the hook's. */
 int view_program(struct diag *d, const struct prog_header *p, const struct compile_hook *hook);
 
-/* QN_DUMP=stage,... (or "all") in the environment writes those stages' text during any compile: to
- * the folder QN_DUMP_DIR as rows-stage.txt, else to stderr. That is the only thing that the library
- * ever prints, and only to whom asked for it. */
+/* QN_DUMP=stage,... (or "all") in the environment writes those stages' text during any compile, as
+ * ROWS-STAGE.txt ("program.txt" for the last), to the folder QN_DUMP_DIR, else to the current one.
+ */
 struct dump {
     struct compile_hook hook;        /* to be handed to the compiler */
     const struct compile_hook *next; /* the caller's own, may be NULL */
     const char *stages, *dir;
     struct diag *d;
+    int rc; /* of the first file that could not be written */
 };
 
-/* Makes `dump->hook` if the environment asks for dumps, and returns it; else returns `next`. */
-const struct compile_hook *dump_hook(struct diag *d, struct dump *dump,
-                                     const struct compile_hook *next);
+/* Sets *hook to what the compiler is to be given: `dump->hook` if the environment asks for dumps,
+ * else `next`. Errors: QN_EINVAL for a word of QN_DUMP that names no stage. */
+int dump_start(struct diag *d, struct dump *dump, const struct compile_hook *next,
+               const struct compile_hook **hook);
+/* After the compile, whose status is `rc`: that, or why a dump is missing (QN_EIO). */
+int dump_end(const struct dump *dump, int rc);
 
 #endif

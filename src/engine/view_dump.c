@@ -1,41 +1,76 @@
 /* view_dump.c - QN_DUMP: see view.h. */
 #include "engine/view.h"
 
+#include "base/checked.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Whether `stage` is one of the words of a list. */
+/* Whether the list's word of n bytes stands for the stage. */
+static bool means(const char *word, size_t n, const char *stage) {
+    return (n == strlen(stage) && strncmp(word, stage, n) == 0) ||
+           (n == 3 && strncmp(word, "all", 3) == 0);
+}
+
 static bool listed(const char *list, const char *stage) {
-    size_t n = strlen(stage);
     for (const char *word = list; *word;) {
-        size_t length = strcspn(word, ",");
-        if ((length == n && strncmp(word, stage, n) == 0) ||
-            (length == 3 && strncmp(word, "all", 3) == 0))
-            return true;
-        word += length + (word[length] == ',');
+        size_t n = strcspn(word, ",");
+        if (means(word, n, stage)) return true;
+        word += n + (word[n] == ',');
     }
     return false;
 }
 
-static void write_stage(struct dump *dump, uint32_t n_rows, const char *stage, const char *text) {
-    struct strbuf path = {0};
-    if (!dump->dir) {
-        fprintf(stderr, "---- %s, %u rows\n%s", stage, n_rows, text);
-        return;
+static bool known(const char *word, size_t n) {
+    for (int s = 0; s < N_TASK_STAGES; s++)
+        if (means(word, n, task_stage_name((enum task_stage)s))) return true;
+    return means(word, n, "kernel") || means(word, n, "program");
+}
+
+/* A mistyped stage would leave its user waiting for a file that never comes. */
+static int check_list(struct diag *d, const char *list) {
+    for (const char *word = list; *word;) {
+        size_t n = strcspn(word, ",");
+        if (!known(word, n)) {
+            struct strbuf names = {0};
+            for (int s = 0; s < N_TASK_STAGES; s++)
+                strbuf_printf(&names, ", %s", task_stage_name((enum task_stage)s));
+            fail(d, QN_EINVAL, "QN_DUMP: no stage '%.*s'; there are all, kernel%s, program",
+                 (int)MIN(n, (size_t)40), word, strbuf_text(&names));
+            strbuf_fini(&names);
+            return QN_EINVAL;
+        }
+        word += n + (word[n] == ',');
     }
-    strbuf_printf(&path, "%s/%u-%s.txt", dump->dir, n_rows, stage);
-    FILE *f = strbuf_status(NULL, &path) == QN_OK ? fopen(path.text, "w") : NULL;
-    /* A dump that cannot be written must not end the compile: it is said where dumps go. */
-    if (!f || fputs(text, f) < 0)
-        fprintf(stderr, "QN_DUMP: %s: %s\n", strbuf_text(&path), strerror(errno));
-    if (f) fclose(f);
+    return QN_OK;
+}
+
+static int write_file(struct diag *d, const char *path, const char *text) {
+    FILE *f = fopen(path, "w");
+    if (f == NULL) return fail(d, QN_EIO, "QN_DUMP: %s: %s", path, strerror(errno));
+    bool written = fputs(text, f) >= 0;
+    if (fclose(f) != 0 || !written)
+        return fail(d, QN_EIO, "QN_DUMP: %s: %s", path, strerror(errno));
+    return QN_OK;
+}
+
+static int write_stage(const struct dump *dump, uint32_t n_rows, const char *stage,
+                       const char *text) {
+    struct strbuf path = {0};
+    if (dump->dir) strbuf_printf(&path, "%s/", dump->dir);
+    if (n_rows) strbuf_printf(&path, "%u-", n_rows); /* the program has all variants */
+    strbuf_printf(&path, "%s.txt", stage);
+    int rc = strbuf_status(dump->d, &path);
+    if (rc == QN_OK) rc = write_file(dump->d, path.text, text);
     strbuf_fini(&path);
+    return rc;
 }
 
 static void on_stage(void *user, uint32_t n_rows, const char *stage, const char *text) {
     struct dump *dump = user;
-    if (listed(dump->stages, stage)) write_stage(dump, n_rows, stage, text);
+    if (dump->rc == QN_OK && listed(dump->stages, stage))
+        dump->rc = write_stage(dump, n_rows, stage, text);
     if (dump->next && dump->next->stage) dump->next->stage(dump->next->user, n_rows, stage, text);
 }
 
@@ -47,19 +82,28 @@ static int on_kernel(void *user, struct diag *d, const struct kgraph *k) {
 
 static int on_tasks(void *user, struct diag *d, const struct tgraph *g, enum task_stage stage) {
     const struct dump *dump = user;
+    if (dump->rc != QN_OK) return dump->rc; /* no use in going on */
     if (!dump->next || !dump->next->tasks) return QN_OK;
     return dump->next->tasks(dump->next->user, d, g, stage);
 }
 
-const struct compile_hook *dump_hook(struct diag *d, struct dump *dump,
-                                     const struct compile_hook *next) {
+int dump_start(struct diag *d, struct dump *dump, const struct compile_hook *next,
+               const struct compile_hook **hook) {
     const char *stages = getenv("QN_DUMP"), *dir = getenv("QN_DUMP_DIR");
-    if (!stages || !stages[0]) return next;
+    *dump = (struct dump){0};
+    *hook = next;
+    if (!stages || !stages[0]) return QN_OK;
+    TRY(check_list(d, stages));
     *dump = (struct dump){
         .hook = {.stage = on_stage, .kernel = on_kernel, .tasks = on_tasks, .user = dump},
         .next = next,
         .stages = stages,
         .dir = dir && dir[0] ? dir : NULL,
         .d = d};
-    return &dump->hook;
+    *hook = &dump->hook;
+    return QN_OK;
+}
+
+int dump_end(const struct dump *dump, int rc) {
+    return rc == QN_OK ? dump->rc : rc;
 }

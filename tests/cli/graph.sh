@@ -96,6 +96,24 @@ refused 1 "torn.qnp" graph --program "$T/torn.qnp" --stage program
 QN_DUMP=kernel,place QN_DUMP_DIR=$T run 0 inspect $TINY
 [ -s "$T/1-kernel.txt" ] && [ -s "$T/1-place.txt" ] && [ -s "$T/4-place.txt" ] || die "no dumps"
 [ ! -e "$T/1-depend.txt" ] || die "a dump that nobody asked for"
-QN_DUMP=program run 0 inspect $TINY
-err_says "variant rows 1"
+# By itself into the current folder; never to stdout or stderr.
+mkdir "$T/here"
+model=$(realpath $TINY)
+(cd "$T/here" && QN_DUMP=all "$Q" compile "$model" -o ../again.qnp --threads 3 -q) >"$T/out" 2>"$T/err" ||
+    die "QN_DUMP=all"
+[ ! -s "$T/out" ] && [ ! -s "$T/err" ] || die "a dump was printed"
+run 0 compile "$model" -o "$T/plain.qnp" --threads 3 -q
+cmp -s "$T/again.qnp" "$T/plain.qnp" || die "a dump changed the program"
+grep -q "variant rows 1" "$T/here/program.txt" || die "no program.txt"
+for rows in 1 2 128; do
+    for stage in kernel decompose memory_plan depend event_fuse normalize linearize place carry; do
+        [ -s "$T/here/$rows-$stage.txt" ] || die "no $rows-$stage.txt"
+    done
+done
+QN_DUMP=kernel,plaec refused 1 "QN_DUMP: no stage 'plaec'; there are all, kernel, decompose" \
+    inspect $TINY
+QN_DUMP=kernel QN_DUMP_DIR=$T/nowhere refused 1 "QN_DUMP: $T/nowhere/1-kernel.txt: No such file" \
+    inspect $TINY
+[ ! -e /dev/full ] || { ln -s /dev/full "$T/here/full" && ln -sf full "$T/here/1-place.txt"; }
+[ ! -e /dev/full ] || QN_DUMP=place QN_DUMP_DIR=$T/here refused 1 "1-place.txt: No space" inspect $TINY
 exit 0

@@ -32,6 +32,11 @@ for command in commands:
     for shell, script in shells.items():
         if not all(re.search(rf"\b{word}\b", script) for word in command.split()):
             wrong.append(f"{shell}: no {command}")
+for name in ("QN_DUMP", "QN_DUMP_DIR", "QN_NVRTC", "QN_CUDA_DEVICE", "QN_CACHE_DIR"):
+    if f".B {name}\n" not in man:
+        wrong.append(f"man: no {name}")
+if "QN_DUMP=STAGE" not in text("--help"):
+    wrong.append("--help: no QN_DUMP")
 print(*wrong, sep="\n", end="")
 sys.exit(1 if wrong else 0)
 PY
