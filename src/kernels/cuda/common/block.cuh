@@ -83,8 +83,7 @@ struct block_shared {
 };
 static_assert(sizeof(struct block_shared) <= CONTROL_BYTES, "shared memory map");
 
-/* The dynamic shared memory: its parts are at constants. */
-extern __shared__ __align__(1024) char shared_memory[];
+/* The parts of the dynamic shared memory are at constants. */
 #define RING    shared_memory
 #define SCRATCH (shared_memory + RING_BYTES)
 #define SHARED  ((struct block_shared *)(shared_memory + RING_BYTES + SCRATCH_BYTES))

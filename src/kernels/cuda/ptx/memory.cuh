@@ -8,6 +8,9 @@
 
 #include "kernels/cuda/ptx/barrier.cuh"
 
+/* The block's dynamic shared memory. */
+extern __shared__ __align__(1024) char shared_memory[];
+
 DEV float load_l2(const float *p) {
     return __ldcg(p);
 }

@@ -1,0 +1,37 @@
+/* page_copy.cuh - kernels/cuda/ptx/page_copy.cuh on the emulated GPU. */
+#ifndef QN_CUDA_PTX_PAGE_COPY_CUH
+#define QN_CUDA_PTX_PAGE_COPY_CUH
+
+#include "kernels/cuda/ptx/memory.cuh"
+
+#if __CUDA_ARCH__ >= 900
+#define LOADER_LANES 1
+DEV uint32_t page_copy_arrivals(void) {
+    return 1;
+}
+DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
+                               uint32_t lane) {
+    if (lane != 0) return;
+    emu_barrier_arrive_expect(full, bytes);
+    emu_copy_bulk(dst, src, bytes, full);
+}
+DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
+    if (lane == 0) barrier_arrive_release_cta(full);
+}
+#else
+#define LOADER_LANES 32
+DEV uint32_t page_copy_arrivals(void) {
+    return 32;
+}
+DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
+    (void)lane;
+    barrier_arrive_release_cta(full);
+}
+DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
+                               uint32_t lane) {
+    for (uint32_t i = lane * 16; i < bytes; i += 32 * 16)
+        copy16_async((char *)dst + i, (const char *)src + i);
+    emu_copy_arrive(full);
+}
+#endif
+#endif

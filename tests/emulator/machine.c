@@ -1,0 +1,567 @@
+/* machine.c - see machine.h: fibers, their scheduler, and the synchronisation of a thread block. */
+#include "machine.h"
+
+#include "launch.h"
+
+#include <sched.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#if defined(__SANITIZE_THREAD__)
+#error "this file stands outside: it tells ThreadSanitizer what the machine orders"
+#endif
+
+/* ThreadSanitizer's interface, there when the process runs under it. */
+#define TSAN __attribute__((weak))
+TSAN void *__tsan_get_current_fiber(void);
+TSAN void *__tsan_create_fiber(unsigned flags);
+TSAN void __tsan_destroy_fiber(void *fiber);
+TSAN void __tsan_switch_to_fiber(void *fiber, unsigned flags);
+TSAN void __tsan_acquire(void *addr);
+TSAN void __tsan_release(void *addr);
+TSAN void __tsan_read_range(void *addr, unsigned long bytes);
+TSAN void __tsan_write_range(void *addr, unsigned long bytes);
+enum { TSAN_NO_ORDER = 1 }; /* a switch is not a hand-over */
+
+static void tsan_acquire(void *p) {
+    if (__tsan_acquire) __tsan_acquire(p);
+}
+static void tsan_release(void *p) {
+    if (__tsan_release) __tsan_release(p);
+}
+
+enum { STACK_BYTES = 256 << 10, WARP = 32, N_NAMED = 16, EXCHANGE_WORDS = 12 };
+
+/* ---- fibers ------------------------------------------------------------------------------- */
+
+struct async { /* of cp.async, in order */
+    enum { ASYNC_COPY, ASYNC_COMMIT, ASYNC_ARRIVE } kind;
+    void *dst;
+    const void *src;
+    uint64_t *barrier;
+    struct async *next;
+};
+
+struct thread {
+    struct emu_self self; /* first: emu_self points here */
+    void *sp;             /* where it goes on */
+    struct thread *next;  /* in the queue of those that can run, or of a barrier */
+    struct block *block;
+    struct warp *warp;
+    struct machine *machine;
+    uint32_t lane;
+    bool done;
+    char *stack;
+    void *tsan;
+    struct async *async_first, **async_last;
+    uint32_t n_commits;
+};
+
+struct queue {
+    struct thread *first, *last;
+};
+
+/* The lanes of a warp meet: two exchanges alternate, since nobody comes to the one after the next
+ * before all have read this one. */
+struct warp {
+    uint32_t arrived, meeting;
+    uint32_t words[2][WARP][EXCHANGE_WORDS];
+    struct queue waiting;
+    char order[2];
+};
+
+struct named {
+    uint32_t arrived, meeting;
+    struct queue waiting;
+    char order[2];
+};
+
+struct bulk { /* a bulk copy under way */
+    void *dst;
+    const void *src;
+    uint32_t bytes, delay;
+    uint64_t *barrier;
+    struct bulk *next;
+};
+
+struct block {
+    struct warp *warps;
+    struct named named[N_NAMED];
+    char *shared;
+};
+
+struct machine {
+    const struct launch *launch;
+    struct thread *threads;
+    struct block *blocks;
+    struct queue ready;
+    struct bulk *bulk;
+    uint32_t n_threads, n_alive;
+    uint64_t progress; /* anything that a waiting thread could wait for */
+    uint64_t seed;
+    void *sp, *tsan; /* the scheduler's own */
+};
+
+__thread struct emu_self *emu_self __attribute__((tls_model("initial-exec")));
+
+static struct thread *me(void) {
+    return (struct thread *)emu_self;
+}
+
+/* Pushes the callee-saved registers, leaves the stack pointer in *save, goes on at `load`. */
+void emu_switch(void **save, void *load);
+#if defined(__x86_64__)
+__asm__(".text\n.globl emu_switch\n.hidden emu_switch\n.type emu_switch,@function\nemu_switch:\n"
+        "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+        "movq %rsp,(%rdi)\nmovq %rsi,%rsp\n"
+        "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
+enum { SAVED_WORDS = 6 };
+#elif defined(__aarch64__)
+__asm__(".text\n.globl emu_switch\n.hidden emu_switch\n.type emu_switch,@function\nemu_switch:\n"
+        "sub sp,sp,#160\nstp x19,x20,[sp]\nstp x21,x22,[sp,#16]\nstp x23,x24,[sp,#32]\n"
+        "stp x25,x26,[sp,#48]\nstp x27,x28,[sp,#64]\nstp x29,x30,[sp,#80]\n"
+        "stp d8,d9,[sp,#96]\nstp d10,d11,[sp,#112]\nstp d12,d13,[sp,#128]\nstp d14,d15,[sp,#144]\n"
+        "mov x9,sp\nstr x9,[x0]\nmov sp,x1\n"
+        "ldp x19,x20,[sp]\nldp x21,x22,[sp,#16]\nldp x23,x24,[sp,#32]\n"
+        "ldp x25,x26,[sp,#48]\nldp x27,x28,[sp,#64]\nldp x29,x30,[sp,#80]\n"
+        "ldp d8,d9,[sp,#96]\nldp d10,d11,[sp,#112]\nldp d12,d13,[sp,#128]\nldp d14,d15,[sp,#144]\n"
+        "add sp,sp,#160\nret\n");
+#else
+#error "emu_switch is written for x86-64 and AArch64"
+#endif
+
+static void enqueue(struct queue *q, struct thread *t) {
+    t->next = NULL;
+    if (q->first)
+        q->last->next = t;
+    else
+        q->first = t;
+    q->last = t;
+}
+
+static uint32_t draw(struct machine *m) {
+    m->seed ^= m->seed << 13;
+    m->seed ^= m->seed >> 7;
+    m->seed ^= m->seed << 17;
+    return (uint32_t)(m->seed >> 32);
+}
+
+/* A thread can run: after the others, or with a seed sometimes before them. */
+static void make_ready(struct machine *m, struct thread *t) {
+    if (m->seed == 0 || draw(m) % 4 != 0 || m->ready.first == NULL) {
+        enqueue(&m->ready, t);
+        return;
+    }
+    t->next = m->ready.first;
+    m->ready.first = t;
+}
+
+static void make_all_ready(struct machine *m, struct queue *q) {
+    while (q->first) {
+        struct thread *t = q->first;
+        q->first = t->next;
+        make_ready(m, t);
+    }
+}
+
+static void leave(void) {
+    struct thread *t = me();
+    if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(t->machine->tsan, TSAN_NO_ORDER);
+    emu_switch(&t->sp, t->machine->sp);
+}
+
+static void enter(struct machine *m, struct thread *t) {
+    emu_self = &t->self;
+    if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(t->tsan, TSAN_NO_ORDER);
+    emu_switch(&m->sp, t->sp);
+}
+
+static void yield_now(void) {
+    make_ready(me()->machine, me());
+    leave();
+}
+
+void emu_wait(void) {
+    struct machine *m = me()->machine;
+    enqueue(&m->ready, me());
+    leave();
+}
+
+void emu_point(void) {
+    struct machine *m = me()->machine;
+    m->progress++;
+    if (m->seed != 0 && draw(m) % 8 == 0) yield_now();
+}
+
+void emu_trap(const char *why) {
+    const struct emu_self *s = emu_self;
+    fprintf(stderr, "emulated GPU: block %u thread %u: %s\n", s->block_index.x, s->thread_index.x,
+            why);
+    abort();
+}
+
+/* ---- barriers ----------------------------------------------------------------------------- */
+
+/* An mbarrier's word. A phase is complete when nobody is awaited and all expected bytes are here. */
+struct barrier {
+    int32_t bytes;
+    uint16_t phase : 1, arrivals : 15;
+    uint16_t awaited;
+};
+_Static_assert(sizeof(struct barrier) == 8, "an mbarrier is a 64-bit word");
+
+static struct barrier *barrier_of(uint64_t *b) {
+    return (struct barrier *)b;
+}
+
+/* What orders memory at a phase: one address per parity. */
+static void *barrier_order(struct barrier *b, uint32_t parity) {
+    return (char *)b + 4 * (parity & 1);
+}
+
+static void barrier_check(struct barrier *b) {
+    if (b->awaited != 0 || b->bytes != 0) return;
+    b->phase ^= 1;
+    b->awaited = b->arrivals;
+}
+
+void emu_barrier_init(uint64_t *word, uint32_t arrivals) {
+    *barrier_of(word) =
+        (struct barrier){.arrivals = (uint16_t)arrivals, .awaited = (uint16_t)arrivals};
+}
+
+static void barrier_arrive(struct barrier *b) {
+    if (b->awaited == 0) emu_trap("an arrival too many at an mbarrier");
+    b->awaited--;
+    barrier_check(b);
+}
+
+void emu_barrier_arrive(uint64_t *word) {
+    struct barrier *b = barrier_of(word);
+    tsan_release(barrier_order(b, b->phase));
+    barrier_arrive(b);
+    emu_point();
+}
+
+void emu_barrier_arrive_expect(uint64_t *word, uint32_t bytes) {
+    barrier_of(word)->bytes += (int32_t)bytes;
+    emu_barrier_arrive(word);
+}
+
+int emu_barrier_test(uint64_t *word, uint32_t parity) {
+    struct barrier *b = barrier_of(word);
+    if (b->phase == (parity & 1)) {
+        emu_wait();
+        return 0;
+    }
+    tsan_acquire(barrier_order(b, parity));
+    return 1;
+}
+
+void emu_sync(uint32_t id, uint32_t threads) {
+    struct thread *t = me();
+    struct named *n = &t->block->named[id];
+    char *order = &n->order[n->meeting++ / threads % 2];
+    tsan_release(order);
+    if (++n->arrived < threads) {
+        enqueue(&n->waiting, t);
+        leave();
+    } else {
+        n->arrived = 0;
+        t->machine->progress++;
+        make_all_ready(t->machine, &n->waiting);
+    }
+    tsan_acquire(order);
+}
+
+/* Returns once all lanes have come; which of the two exchanges they used. */
+static uint32_t meet(struct thread *t, bool orders) {
+    struct warp *w = t->warp;
+    uint32_t which = w->meeting & 1;
+    if (orders) tsan_release(&w->order[which]);
+    if (++w->arrived < WARP) {
+        enqueue(&w->waiting, t);
+        leave();
+    } else {
+        w->arrived = 0;
+        w->meeting++;
+        make_all_ready(t->machine, &w->waiting);
+    }
+    if (orders) tsan_acquire(&w->order[which]);
+    return which;
+}
+
+void emu_sync_warp(void) {
+    meet(me(), true);
+}
+
+const uint32_t *emu_exchange(uint32_t value) {
+    static __thread uint32_t all[WARP];
+    struct thread *t = me();
+    struct warp *w = t->warp;
+    w->words[w->meeting & 1][t->lane][0] = value;
+    uint32_t which = meet(t, false);
+    for (int i = 0; i < WARP; i++) all[i] = w->words[which][i][0];
+    return all;
+}
+
+/* ---- copies ------------------------------------------------------------------------------- */
+
+void emu_copy_bulk(void *dst, const void *src, uint32_t bytes, uint64_t *b) {
+    struct machine *m = me()->machine;
+    struct bulk *c = malloc(sizeof *c);
+    if (!c) emu_trap("out of memory");
+    if (((uintptr_t)dst | (uintptr_t)src | bytes) % 16) emu_trap("a bulk copy that is not aligned");
+    if (__tsan_read_range) __tsan_read_range((void *)src, bytes);
+    if (__tsan_write_range) __tsan_write_range(dst, bytes);
+    *c = (struct bulk){dst, src, bytes, m->seed ? draw(m) % 16 : 1, b, m->bulk};
+    m->bulk = c;
+}
+
+/* Called now and then: copies whose time has come land. */
+static void bulk_step(struct machine *m) {
+    for (struct bulk **at = &m->bulk; *at;) {
+        struct bulk *c = *at;
+        if (c->delay-- > 0) {
+            at = &c->next;
+            continue;
+        }
+        memcpy(c->dst, c->src, c->bytes);
+        barrier_of(c->barrier)->bytes -= (int32_t)c->bytes;
+        barrier_check(barrier_of(c->barrier));
+        *at = c->next;
+        free(c);
+        m->progress++;
+    }
+}
+
+static void async_push(struct async a) {
+    struct thread *t = me();
+    struct async *copy = malloc(sizeof *copy);
+    if (!copy) emu_trap("out of memory");
+    *copy = a;
+    copy->next = NULL;
+    if (!t->async_first) t->async_last = &t->async_first;
+    *t->async_last = copy;
+    t->async_last = &copy->next;
+}
+
+void emu_copy16(void *dst, const void *src) {
+    if (((uintptr_t)dst | (uintptr_t)src) % 16) emu_trap("a cp.async that is not aligned");
+    if (__tsan_read_range) __tsan_read_range((void *)src, 16);
+    if (__tsan_write_range) __tsan_write_range(dst, 16);
+    async_push((struct async){.kind = ASYNC_COPY, .dst = dst, .src = src});
+}
+
+void emu_copy_commit(void) {
+    async_push((struct async){.kind = ASYNC_COMMIT});
+    me()->n_commits++;
+}
+
+static void async_pop(struct thread *t) {
+    struct async *a = t->async_first;
+    t->async_first = a->next;
+    if (a->kind == ASYNC_COPY) memcpy(a->dst, a->src, 16);
+    if (a->kind == ASYNC_COMMIT) t->n_commits--;
+    if (a->kind == ASYNC_ARRIVE) barrier_arrive(barrier_of(a->barrier));
+    t->machine->progress++;
+    free(a);
+}
+
+void emu_copy_wait(uint32_t groups_left) {
+    struct thread *t = me();
+    while (t->n_commits > groups_left) async_pop(t);
+}
+
+void emu_copy_arrive(uint64_t *word) {
+    struct barrier *b = barrier_of(word);
+    tsan_release(barrier_order(b, b->phase));
+    async_push((struct async){.kind = ASYNC_ARRIVE, .barrier = word});
+}
+
+static void async_step(struct machine *m) {
+    for (uint32_t i = 0; i < m->n_threads; i++) {
+        struct thread *t = &m->threads[i];
+        while (t->async_first && (m->seed == 0 || draw(m) % 4 != 0)) async_pop(t);
+    }
+}
+
+/* ---- arithmetic --------------------------------------------------------------------------- */
+
+float emu_half_to_float(uint16_t bits) {
+    _Float16 h;
+    memcpy(&h, &bits, sizeof h);
+    return (float)h;
+}
+
+uint16_t emu_float_to_half(float v) {
+    _Float16 h = (_Float16)v;
+    uint16_t bits;
+    memcpy(&bits, &h, sizeof bits);
+    return bits;
+}
+
+static float element(uint32_t pair, uint32_t high, bool f16) {
+    uint16_t bits = (uint16_t)(high ? pair >> 16 : pair);
+    if (f16) return emu_half_to_float(bits);
+    uint32_t wide = (uint32_t)bits << 16;
+    float v;
+    memcpy(&v, &wide, sizeof v);
+    return v;
+}
+
+/* The lane whose fragments hold row r (0..15; or column for b) and k, the register, the half. */
+static void multiply_warp(uint32_t (*lane)[EXCHANGE_WORDS], bool f16) {
+    float a[16][16], b[8][16];
+    for (uint32_t l = 0; l < WARP; l++)
+        for (uint32_t h = 0; h < 2; h++) {
+            uint32_t g = l / 4, k = l % 4 * 2 + h;
+            for (uint32_t r = 0; r < 4; r++)
+                a[g + 8 * (r & 1)][k + 8 * (r >> 1)] = element(lane[l][r], h, f16);
+            for (uint32_t r = 0; r < 2; r++) b[g][k + 8 * r] = element(lane[l][4 + r], h, f16);
+        }
+    for (uint32_t l = 0; l < WARP; l++)
+        for (uint32_t i = 0; i < 4; i++) {
+            const float *row = a[l / 4 + 8 * (i >> 1)], *column = b[l % 4 * 2 + (i & 1)];
+            float was;
+            double sum = 0;
+            memcpy(&was, &lane[l][6 + i], 4);
+            for (int k = 0; k < 16; k++) sum += (double)row[k] * column[k];
+            was = (float)(was + sum);
+            memcpy(&lane[l][6 + i], &was, 4);
+        }
+}
+
+void emu_mma(float c[4], const uint32_t a[4], const uint32_t b[2], int f16) {
+    struct thread *t = me();
+    struct warp *w = t->warp;
+    uint32_t(*lanes)[EXCHANGE_WORDS] = w->words[w->meeting & 1];
+    memcpy(&lanes[t->lane][0], a, 16);
+    memcpy(&lanes[t->lane][4], b, 8);
+    memcpy(&lanes[t->lane][6], c, 16);
+    if (w->arrived == WARP - 1) multiply_warp(lanes, f16 != 0);
+    uint32_t which = meet(t, false);
+    memcpy(c, &w->words[which][t->lane][6], 16);
+}
+
+uint64_t emu_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* ---- launches ----------------------------------------------------------------------------- */
+
+static void thread_main(void) {
+    struct thread *t = me();
+    t->machine->launch->entry(t->machine->launch->arguments);
+    while (t->async_first) async_pop(t);
+    tsan_release(t->machine);
+    t->done = true;
+    t->machine->progress++;
+    leave();
+    abort();
+}
+
+static void thread_start(struct machine *m, struct thread *t, uint32_t block, uint32_t thread) {
+    const struct launch *l = m->launch;
+    t->self.thread_index = (struct emu_dim){thread, 0, 0};
+    t->self.block_index = (struct emu_dim){block, 0, 0};
+    t->self.block_dim = (struct emu_dim){l->block_threads, 1, 1};
+    t->self.grid_dim = (struct emu_dim){l->grid, 1, 1};
+    t->block = &m->blocks[l->together ? block : 0];
+    t->self.shared = t->block->shared;
+    t->warp = &t->block->warps[thread / WARP];
+    t->lane = thread % WARP;
+    t->machine = m;
+    t->done = false;
+#if defined(__x86_64__)
+    void **top = (void **)(t->stack + STACK_BYTES) - 2;
+    *top = (void *)thread_main; /* the return address; above it: none, and the ABI's alignment */
+    top[1] = NULL;
+    t->sp = top - SAVED_WORDS;
+#else
+    void **top = (void **)(t->stack + STACK_BYTES - 160);
+    top[11] = (void *)thread_main;
+    t->sp = top;
+#endif
+    m->n_alive++;
+    enqueue(&m->ready, t);
+}
+
+/* Runs what is ready until all are done. A turn: as many steps as there are threads. */
+static void run_threads(struct machine *m) {
+    uint64_t before = 0;
+    for (uint32_t step = 0; m->n_alive > 0; step++) {
+        if (step >= m->n_alive || m->ready.first == NULL) {
+            step = 0;
+            bulk_step(m);
+            async_step(m);
+            if (m->ready.first == NULL && m->bulk == NULL) emu_trap("every thread waits for ever");
+            if (m->progress == before) sched_yield(); /* the host's turn */
+            before = m->progress;
+            if (m->ready.first == NULL) continue;
+        }
+        struct thread *t = m->ready.first;
+        m->ready.first = t->next;
+        enter(m, t);
+        m->n_alive -= t->done;
+    }
+    while (m->bulk) bulk_step(m);
+}
+
+static bool machine_init(struct machine *m, const struct launch *l) {
+    uint32_t n_blocks = l->together ? l->grid : 1, n_warps = (l->block_threads + WARP - 1) / WARP;
+    *m = (struct machine){.launch = l, .n_threads = n_blocks * l->block_threads, .seed = l->seed};
+    m->threads = calloc(m->n_threads, sizeof *m->threads);
+    m->blocks = calloc(n_blocks, sizeof *m->blocks);
+    if (!m->threads || !m->blocks) return false;
+    for (uint32_t b = 0; b < n_blocks; b++) {
+        m->blocks[b].warps = calloc(n_warps, sizeof *m->blocks[b].warps);
+        m->blocks[b].shared = aligned_alloc(1024, (l->shared_bytes + 1023) / 1024 * 1024 + 1024);
+        if (!m->blocks[b].warps || !m->blocks[b].shared) return false;
+    }
+    for (uint32_t i = 0; i < m->n_threads; i++) {
+        m->threads[i].stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (m->threads[i].stack == MAP_FAILED) return false;
+        if (__tsan_create_fiber) m->threads[i].tsan = __tsan_create_fiber(0);
+    }
+    if (__tsan_get_current_fiber) m->tsan = __tsan_get_current_fiber();
+    return true;
+}
+
+static void machine_fini(struct machine *m) {
+    for (uint32_t i = 0; i < m->n_threads; i++) {
+        munmap(m->threads[i].stack, STACK_BYTES);
+        if (__tsan_destroy_fiber) __tsan_destroy_fiber(m->threads[i].tsan);
+    }
+    for (uint32_t b = 0; b < (m->launch->together ? m->launch->grid : 1); b++) {
+        free(m->blocks[b].warps);
+        free(m->blocks[b].shared);
+    }
+    free(m->blocks);
+    free(m->threads);
+}
+
+bool launch_run(const struct launch *l) {
+    struct machine m;
+    if (!machine_init(&m, l)) return false;
+    for (uint32_t first = 0; first < l->grid; first += l->together ? l->grid : 1) {
+        uint32_t n = l->together ? l->grid : 1;
+        for (uint32_t b = 0; b < n; b++) {
+            memset(m.blocks[b].shared, 0xff, l->shared_bytes);
+            for (uint32_t i = 0; i < l->block_threads; i++)
+                thread_start(&m, &m.threads[b * l->block_threads + i], first + b, i);
+        }
+        run_threads(&m);
+    }
+    tsan_acquire(&m);
+    machine_fini(&m);
+    return true;
+}
