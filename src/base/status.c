@@ -25,7 +25,7 @@ void status_one_line(char *text) {
     }
 }
 
-int fail(struct diag *d, int code, const char *fmt, ...) {
+int(fail)(struct diag *d, int code, const char *fmt, ...) {
     if (d == NULL || d->code != QN_OK) return code;
     va_list args;
     va_start(args, fmt);
@@ -36,7 +36,7 @@ int fail(struct diag *d, int code, const char *fmt, ...) {
     return code;
 }
 
-int fail_nomem(struct diag *d, size_t bytes, const char *what) {
+int(fail_nomem)(struct diag *d, size_t bytes, const char *what) {
     return fail(d, QN_ENOMEM, "out of memory: %zu bytes for %s", bytes, what);
 }
 

@@ -441,7 +441,7 @@ static struct span split_thoughts(struct span *content) {
     static const char open[] = "<think>", close[] = "</think>";
     const char *first = find(*content, close, false), *last = find(*content, close, true);
     struct span thoughts = {"", 0};
-    if (first == NULL) return thoughts;
+    if (first == NULL || last == NULL) return thoughts;
     thoughts = (struct span){content->p, (size_t)(first - content->p)};
     thoughts = strip_newlines(thoughts, false, true);
     const char *start = find(thoughts, open, true);

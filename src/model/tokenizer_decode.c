@@ -108,12 +108,11 @@ static void replace_some(const struct decode_step *k, const char *text, size_t n
             i += plain;
             continue;
         }
-        if (memcmp(text + i, k->text, common) != 0) {
-            strbuf_char(to, text[i++]);
-        } else if (common == k->text_n) {
+        const bool begins = memcmp(text + i, k->text, common) == 0;
+        if (begins && common == k->text_n) {
             strbuf_add(to, k->with, k->with_n);
             i += k->text_n;
-        } else if (last) {
+        } else if (!begins || last) {
             strbuf_char(to, text[i++]);
         } else {
             break;

@@ -222,7 +222,7 @@ void rt_memory_init(const struct rt_memory *m, const struct prog_header *program
     }
     for (uint32_t i = 0; i < rt.n_schedulers; i++) {
         rt_queue_init(rt_sched_queue(&rt, i), rt.sched_mask);
-        rt.scheds[i].to = i % rt.n_workers;
+        rt.scheds[i].to = i; /* there are no more schedulers than workers */
     }
     uint32_t n = m->options.n_kv_blocks;
     for (uint32_t i = 0; i < n; i++) rt.free_blocks[i] = (int32_t)(n - 1 - i); /* 0 goes first */

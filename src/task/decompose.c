@@ -9,6 +9,8 @@
 #include "base/checked.h"
 #include "task/task_graph.h"
 
+#include <assert.h>
+
 /* Output units that a tile is a multiple of. 16 weight rows make one row block of the tensor
  * cores' layout; the gated MLP interleaves 8 gate and 8 up rows in one. */
 static uint32_t grain(const struct kop *op) {
@@ -42,6 +44,7 @@ struct tiles {
 
 static struct tiles choose_tiles(const struct tgraph *g, const struct kop *op,
                                  const struct op_info *info, uint32_t want) {
+    assert(want > 0); /* a worker, and a task for it */
     const uint32_t n_rows = kgraph_rows(g->kernel, op);
     const uint32_t n_blocks = CEIL_DIV(kgraph_units(g->kernel, op), grain(op));
     const struct tile_override *o = &g->options.tiles[op->kind];

@@ -143,6 +143,12 @@ static void count_pairs(struct tgraph *g, int32_t task) {
         g->n_pairs += (uint64_t)(g->deps[task].ranges[r].last - g->deps[task].ranges[r].first);
 }
 
+static bool same_region(const struct region *x, const struct region *y) {
+    return x->tensor == y->tensor && x->row0 == y->row0 && x->row1 == y->row1 &&
+           x->col0 == y->col0 && x->col1 == y->col1 && x->slice == y->slice &&
+           x->n_slices == y->n_slices && x->write == y->write;
+}
+
 /* Whether two tasks of one operator read the same regions. Their writes need not be compared: what
  * they overwrite is another tensor's bytes, which counts as a whole, except in the KV cache. */
 static bool same_reads(const struct depend *s, int32_t a, int32_t b) {
@@ -152,7 +158,7 @@ static bool same_reads(const struct depend *s, int32_t a, int32_t b) {
                             *y = &s->access[b * TASK_MAX_ACCESS + i];
         if (x->tensor != y->tensor || x->write != y->write) return false;
         if (x->write && s->g->kernel->tensors.items[x->tensor].role == TENSOR_STATE) return false;
-        if (!x->write && memcmp(x, y, sizeof *x) != 0) return false;
+        if (!x->write && !same_region(x, y)) return false;
     }
     return true;
 }

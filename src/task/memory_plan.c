@@ -23,9 +23,14 @@ static int larger_first(const void *a, const void *b) {
     return x->tensor < y->tensor ? -1 : 1;
 }
 
-static int by_offset(const void *a, const void *b) {
-    const struct life *const *x = a, *const *y = b;
-    return (*x)->offset < (*y)->offset ? -1 : (*x)->offset > (*y)->offset;
+/* Bytes that are not free while a tensor lives. */
+struct taken {
+    uint64_t begin, end;
+};
+
+static int by_begin(const void *a, const void *b) {
+    const struct taken *x = a, *y = b;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
 static bool alive_together(const struct life *a, const struct life *b) {
@@ -34,15 +39,17 @@ static bool alive_together(const struct life *a, const struct life *b) {
 
 /* The lowest gap among the placed tensors that are alive at the same time. */
 static uint64_t lowest_gap(const struct life *l, const struct life *placed, size_t n_placed,
-                           const struct life **near) {
+                           struct taken *near) {
     size_t n = 0;
-    for (size_t i = 0; i < n_placed; i++)
-        if (alive_together(l, &placed[i])) near[n++] = &placed[i];
-    qsort(near, n, sizeof *near, by_offset);
+    for (size_t i = 0; i < n_placed; i++) {
+        const struct life *p = &placed[i];
+        if (alive_together(l, p)) near[n++] = (struct taken){p->offset, p->offset + p->bytes};
+    }
+    qsort(near, n, sizeof *near, by_begin);
     uint64_t at = 0;
     for (size_t i = 0; i < n; i++) {
-        if (near[i]->offset >= at + l->bytes) break;
-        at = MAX(at, near[i]->offset + near[i]->bytes);
+        if (near[i].begin >= at + l->bytes) break;
+        at = MAX(at, near[i].end);
     }
     return at;
 }
@@ -66,7 +73,7 @@ static size_t collect_lives(const struct kgraph *k, struct life *lives) {
 int memory_plan(struct diag *d, struct tgraph *g) {
     const struct kgraph *k = g->kernel;
     struct life *lives;
-    const struct life **near;
+    struct taken *near;
     TRY(ARENA_NEW(d, g->arena, &g->tensor_offset, k->tensors.n));
     TRY(ARENA_NEW(d, g->arena, &lives, k->tensors.n));
     TRY(ARENA_NEW(d, g->arena, &near, k->tensors.n));
