@@ -44,3 +44,11 @@ o = [json.loads(line) for line in open(sys.argv[1], encoding="utf-8")]
 sys.exit(0 if eval(sys.argv[2]) else 1)
 PY
 }
+
+# The scripts of a page are JavaScript, as far as a machine with node can tell.
+page_runs() {
+    command -v node >/dev/null || return 0
+    python3 -c 'import re, sys; sys.stdout.write("\n".join(re.findall(r"<script>(.*?)</script>", open(sys.argv[1], encoding="utf-8").read(), re.S)))' "$1" >"$T/page.js"
+    [ -s "$T/page.js" ] || die "$1: no script"
+    node --check "$T/page.js" >"$T/err" 2>&1 || die "$1: the script"
+}

@@ -10,6 +10,7 @@ for stage in kernel decompose memory_plan depend event_fuse normalize linearize 
     run 0 graph $TINY --stage $stage --threads 3 --format html
     out_says "</html>"
     grep -q '@@' "$T/out" && die "$stage: the page has a mark left"
+    page_runs "$T/out"
     grep -qE 'https?://' "$T/out" && die "$stage: the page names a network address"
     run 0 graph $TINY --stage $stage --threads 3 --format json
     python3 - "$T/out" <<'PY' || die "$stage: JSON"

@@ -8,6 +8,7 @@ check 'abs(o[0]["bytes"] / o[0]["floor_us"] * 1e-3 - o[0]["read_floor_gb_s"]) < 
 check 'o[0]["critical_path"]["n_tasks"] == len(o[0]["critical_path"]["tasks"]) > 20'
 check 'o[0]["trace"]["dropped"] == 0 and o[0]["trace"]["ns_per_record"] < 1000'
 [ -s "$T/t" ] || die "no trace"
+page_runs "$T/page.html"
 python3 - "$T/page.html" <<'PY' || die "the page"
 import json, re, sys
 page = open(sys.argv[1], encoding="utf-8").read()
