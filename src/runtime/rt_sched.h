@@ -96,7 +96,7 @@ RT_FN void rt_sched_retry(const struct rt *rt, struct rt_worker *w) {
 RT_FN void rt_trigger(const struct rt *rt, struct rt_worker *w, uint32_t event, uint32_t epoch,
                       uint32_t end) {
     if (event == PROG_NONE || !rt_event_trigger(rt, event, epoch)) return;
-    rt_trace(rt, w->id, RT_TRACE_PUBLISH, 0, event);
+    rt_trace_follow(rt, w->id, RT_TRACE_PUBLISH, event);
     if (event == end)
         w->boundary = 1;
     else if (rt->events[event].n_jit > 0)

@@ -89,6 +89,9 @@ RT_FN void rt_trace_put(struct rt_trace *t, uint32_t ring, uint64_t now, uint32_
     to->what = what;
     r->n = n + 1;
 #else
+    /* A ring is larger than the caches, and what follows an END is a locked instruction, which
+     * waits until the record is stored: so the next line is fetched while a task's body runs. */
+    __builtin_prefetch(to + 64 / sizeof *to, 1);
     /* Releases: whoever sees a word of this record also sees that it was begun. */
     __atomic_store_n(&r->begun, n + 1, __ATOMIC_RELAXED);
     __atomic_store_n(&to->time_ns, now, __ATOMIC_RELEASE);
@@ -102,6 +105,21 @@ RT_FN void rt_trace_write(struct rt_trace *t, uint32_t ring, uint32_t kind, uint
                           uint32_t what) {
     if (!rt_load_relaxed(&t->on) || ring >= t->n_rings) return;
     rt_trace_put(t, ring, rt_now_ns(), kind | aux << 8, what);
+}
+
+/* A record of something that followed the worker's newest record at once: on the CPU it has that
+ * one's time, since reading the clock is most of what a record costs. A GPU's control warp
+ * publishes for tasks whose records are in another ring, so it looks at the clock. */
+RT_FN void rt_trace_follow(const struct rt *rt, uint32_t worker, uint32_t kind, uint32_t what) {
+    struct rt_trace *t = rt->trace;
+    if (!t || !rt_load_relaxed(&t->on) || worker >= t->n_rings) return;
+#ifdef __CUDACC__
+    uint64_t now = rt_now_ns();
+#else
+    struct rt_trace_ring *r = rt_trace_ring(t, worker);
+    uint64_t now = r->n > 0 ? rt_trace_at(t, r, r->n - 1)->time_ns : rt_now_ns();
+#endif
+    rt_trace_put(t, worker, now, kind, what);
 }
 
 /* The trace points of workers and of schedulers. */
@@ -120,13 +138,14 @@ RT_FN void rt_trace_iteration(const struct rt *rt, uint32_t worker) {
     const struct rt_control *c = rt->control;
     const struct rt_rows *rows = &rt->batch->rows;
     uint32_t context = 0;
-    if (!rt->trace || !rt_load_relaxed(&rt->trace->on)) return;
+    if (!rt->trace || !rt_load_relaxed(&rt->trace->on) || worker >= rt->trace->n_rings) return;
     for (uint32_t i = 0; i < rows->n_rows; i++) context += (uint32_t)rows->position[i] + 1;
-    rt_trace_write(rt->trace, worker, RT_TRACE_ROWS, rows->n_logit_rows, rows->n_rows);
-    rt_trace_write(rt->trace, worker, RT_TRACE_RUNNING, c->n_waiting, c->n_running);
-    rt_trace_write(rt->trace, worker, RT_TRACE_CONTEXT, 0, context);
-    rt_trace_write(rt->trace, worker, RT_TRACE_BLOCKS, 0, c->n_free);
-    rt_trace_write(rt->trace, worker, RT_TRACE_ITER, c->variant, c->iteration);
+    uint64_t now = rt_now_ns();
+    rt_trace_put(rt->trace, worker, now, RT_TRACE_ROWS | rows->n_logit_rows << 8, rows->n_rows);
+    rt_trace_put(rt->trace, worker, now, RT_TRACE_RUNNING | c->n_waiting << 8, c->n_running);
+    rt_trace_put(rt->trace, worker, now, RT_TRACE_CONTEXT, context);
+    rt_trace_put(rt->trace, worker, now, RT_TRACE_BLOCKS, c->n_free);
+    rt_trace_put(rt->trace, worker, now, RT_TRACE_ITER | c->variant << 8, c->iteration);
 }
 
 #endif

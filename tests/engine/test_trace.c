@@ -333,6 +333,19 @@ static void put(struct rt_trace *t, uint32_t ring, uint64_t time, uint32_t kind,
     r->begun = ++r->n;
 }
 
+static void compile(const qn_engine_params *params, struct prog_header **program) {
+    struct diag d = {0};
+    qn_engine_params p;
+    const struct backend *backend;
+    struct model *model;
+    struct engine_plan plan;
+    assert_int_equal(engine_params(&d, params, &p), QN_OK);
+    assert_int_equal(backend_find(&d, p.backend, &backend), QN_OK);
+    assert_int_equal(engine_model(&d, &p, &model), QN_OK);
+    assert_int_equal(engine_program(&d, &p, model, backend, NULL, NULL, &plan, program), QN_OK);
+    model_free(model);
+}
+
 /* All tasks of the first variant one after the other on worker 0, TASK_NS each, GAP_NS between
  * them; worker 1 does nothing. */
 static void exact_account(void **state) {
@@ -344,7 +357,7 @@ static void exact_account(void **state) {
     struct rt_trace *rings;
     struct trace trace;
     struct profile profile;
-    assert_int_equal(view_compile(&d, &p, NULL, &program), QN_OK);
+    compile(&p, &program);
     assert_int_equal(trace_new(&d, program->n_workers, 0, &rings), QN_OK);
     const struct prog_variant *v = PROG(program, VARIANT);
     uint64_t now = START, length = 0;
