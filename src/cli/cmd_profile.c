@@ -105,6 +105,17 @@ static void print_losses(const json_t *root) {
         printf("%3zu. %8.1f us  %s\n", i + 1, number(loss, "us"), text(loss, "why"));
 }
 
+/* What a GPU's loaders had requested, and could have; nothing of a CPU. */
+static void print_ring(const json_t *root) {
+    const json_t *ring = json_object_get(root, "ring");
+    double n = (double)whole(ring, "n_loaders");
+    if (!ring || n < 1) return;
+    printf("\nweights on their way: %.3f MB on average, %.1f KB per worker; %.1f pages per worker "
+           "free\n",
+           number(ring, "bytes_in_flight") * 1e-6, number(ring, "bytes_in_flight") * 1e-3 / n,
+           number(ring, "pages_free") / n);
+}
+
 static void print_text(const json_t *root) {
     const json_t *trace = json_object_get(root, "trace");
     printf("%s on %s: batch %lld, %lld decode iterations of %.1f us (least disturbed run)\n\n",
@@ -114,6 +125,7 @@ static void print_text(const json_t *root) {
     print_waits(root);
     print_path(root);
     print_losses(root);
+    print_ring(root);
     printf("\nrecording: %.0f records per iteration", number(trace, "records_per_iteration"));
     if (number(trace, "ns_per_record") > 0)
         printf(" of %.0f ns each are %.2f %% of it", number(trace, "ns_per_record"),

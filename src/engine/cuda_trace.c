@@ -20,14 +20,15 @@ uint64_t cuda_trace_bytes(const struct rt_trace *rings, uint32_t n_workers) {
 static int take_pinned(struct diag *d, struct cuda_trace *t) {
     const uint64_t rings = CUDA_TRACE_RINGS((uint64_t)t->n_workers);
     const uint64_t part = capacity_of(t->host) * sizeof(struct rt_trace_record);
-    uint64_t bytes = sizeof *t->header + rings * (sizeof *t->now + sizeof *t->taken) + 2 * part;
+    uint64_t bytes = sizeof *t->header + CUDA_TRACE_PARTS * part;
+    bytes += rings * (sizeof *t->now + sizeof *t->taken);
     CU(d, t->api, cuMemHostAlloc, &t->pinned, bytes, CU_HOST_PORTABLE);
     memset(t->pinned, 0, bytes);
     t->header = t->pinned;
     t->now = (void *)(t->header + 1);
     t->part[0] = (void *)(t->now + rings);
-    t->part[1] = t->part[0] + capacity_of(t->host);
-    t->taken = (void *)(t->part[1] + capacity_of(t->host));
+    for (int k = 1; k < CUDA_TRACE_PARTS; k++) t->part[k] = t->part[k - 1] + capacity_of(t->host);
+    t->taken = (void *)(t->part[CUDA_TRACE_PARTS - 1] + capacity_of(t->host));
     return QN_OK;
 }
 
@@ -113,27 +114,37 @@ static void append(struct rt_trace *to, uint32_t ring, struct part *p, uint64_t 
     } while (in_task && p->next < p->n);
 }
 
-static void append_all(struct rt_trace *to, uint32_t ring, struct part part[2], uint64_t offset) {
-    struct rt_trace_ring *r = rt_trace_ring(to, ring);
-    uint64_t lost =
-        part[0].lost + part[1].lost; /* counted; at least a ring full comes after them */
-    __atomic_store_n(&r->begun, r->begun + lost, __ATOMIC_RELEASE);
-    __atomic_store_n(&r->n, r->n + lost, __ATOMIC_RELEASE);
-    for (;;) {
-        bool left[2] = {part[0].next < part[0].n, part[1].next < part[1].n};
-        if (!left[0] && !left[1]) break;
-        int k = !left[0] || (left[1] && part[1].items[part[1].next].time_ns <
-                                            part[0].items[part[0].next].time_ns);
-        append(to, ring, &part[k], offset);
-    }
+/* The part whose next record is the oldest; NULL: nothing is left. */
+static struct part *oldest(struct part part[CUDA_TRACE_PARTS]) {
+    struct part *best = NULL;
+    for (struct part *p = part; p < part + CUDA_TRACE_PARTS; p++)
+        if (p->next < p->n &&
+            (!best || p->items[p->next].time_ns < best->items[best->next].time_ns))
+            best = p;
+    return best;
 }
 
-/* A worker's two rings, or a scheduler's one. */
+static void append_all(struct rt_trace *to, uint32_t ring, struct part part[CUDA_TRACE_PARTS],
+                       uint64_t offset) {
+    struct rt_trace_ring *r = rt_trace_ring(to, ring);
+    uint64_t lost = 0; /* counted; at least a ring full comes after them */
+    for (int k = 0; k < CUDA_TRACE_PARTS; k++) lost += part[k].lost;
+    __atomic_store_n(&r->begun, r->begun + lost, __ATOMIC_RELEASE);
+    __atomic_store_n(&r->n, r->n + lost, __ATOMIC_RELEASE);
+    for (struct part *p; (p = oldest(part)) != NULL;) append(to, ring, p, offset);
+}
+
+/* A worker's rings, or a scheduler's one. */
 static int take_ring(struct diag *d, struct cuda_trace *t, cu_stream stream, uint32_t ring) {
-    struct part part[2] = {0};
-    TRY(copy_part(d, t, stream, ring, 0, &part[0]));
-    if (ring < t->n_workers) TRY(copy_part(d, t, stream, 2 * t->n_workers + ring, 1, &part[1]));
-    if (part[0].n + part[1].n == 0) return QN_OK;
+    struct part part[CUDA_TRACE_PARTS] = {0};
+    uint64_t n = 0;
+    int n_parts = ring < t->n_workers ? CUDA_TRACE_PARTS : 1;
+    for (int k = 0; k < n_parts; k++) {
+        uint32_t from = k == 0 ? ring : (uint32_t)(k + 1) * t->n_workers + ring;
+        TRY(copy_part(d, t, stream, from, k, &part[k]));
+        n += part[k].n;
+    }
+    if (n == 0) return QN_OK;
     CU(d, t->api, cuStreamSynchronize, stream);
     append_all(t->host, ring, part, t->launched_ns - t->header->start_ns);
     return QN_OK;

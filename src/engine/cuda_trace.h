@@ -1,8 +1,9 @@
 /* cuda_trace.h - the trace of a GPU: rings in its memory (runtime/rt_trace.h, CUDA_TRACE_RINGS of
  * them), which the kernel writes and the host appends to its own once the kernel has ended.
  *
- *   control warp of block w ─► ring w      ─┐ by time,
- *   compute warps of block w ─► ring 2 W + w ┴─ tasks whole ─► ring w of the host
+ *   control warp of block w ─► ring w       ─┐
+ *   compute warps of block w ─► ring 2 W + w ─┤ by time,
+ *   loader warp of block w   ─► ring 3 W + w ─┴ tasks whole ─► ring w of the host
  *   scheduler s              ─► ring W + s ─────────────────► ring W + s
  *
  * Times become the host's: the kernel is taken to begin when the host begins to launch it. So all
@@ -15,6 +16,8 @@
 #include "codegen/cuda_driver.h"
 #include "runtime/rt_trace.h"
 
+enum { CUDA_TRACE_PARTS = 3 }; /* rings of a block that become one */
+
 struct cuda_trace {
     const struct cuda_api *api;
     struct rt_trace *host; /* borrowed; NULL: no trace, and everything below does nothing */
@@ -25,7 +28,7 @@ struct cuda_trace {
     struct rt_trace *header;   /* as on the device */
     struct rt_trace_ring *now; /* [CUDA_TRACE_RINGS] the device's rings as the launch left them */
     uint64_t *taken;           /* [CUDA_TRACE_RINGS] records that the host has had */
-    struct rt_trace_record *part[2]; /* [host->mask + 1] records of rings in hand */
+    struct rt_trace_record *part[CUDA_TRACE_PARTS]; /* [host->mask + 1] records of rings in hand */
 };
 
 /* Bytes of device memory for a trace like the host's `rings`; 0 for NULL. */

@@ -182,6 +182,37 @@ static int account(struct diag *d, struct profile *p, const struct length *all,
     return QN_OK;
 }
 
+/* Averages of the page rings over the time of the iterations in the sums. */
+static int account_pages(struct diag *d, struct profile *p, const struct length *all) {
+    const struct trace *t = p->trace;
+    struct trace_ring ring;
+    double flying = 0, n_free = 0, ns = 0;
+    bool *chosen = calloc(t->iters.n + 1, sizeof *chosen);
+    if (!chosen) return fail_nomem(d, t->iters.n, "the account");
+    int rc = trace_ring_new(d, t, &ring);
+    for (size_t i = 0; i < p->n_iters; i++) chosen[all[i].iter] = true;
+    for (size_t i = 0, k = 0; i < t->pages.n && rc == QN_OK; i++) {
+        uint64_t from = t->pages.items[i].time;
+        uint64_t to = i + 1 < t->pages.n ? t->pages.items[i + 1].time : UINT64_MAX;
+        if (!trace_ring_step(t, i, &ring)) continue;
+        while (k < t->iters.n && t->iters.items[k].end <= from) k++;
+        for (size_t j = k; j < t->iters.n && t->iters.items[j].start < to; j++) {
+            uint64_t a = MAX(from, t->iters.items[j].start), b = MIN(to, t->iters.items[j].end);
+            if (!chosen[j] || a >= b) continue;
+            flying += (double)ring.flying_bytes * (double)(b - a);
+            n_free += (double)ring.n_free * (double)(b - a);
+            ns += (double)(b - a);
+        }
+    }
+    if (ns > 0) {
+        p->flying_bytes = flying / ns;
+        p->pages_free = n_free / ns;
+    }
+    trace_ring_fini(&ring);
+    free(chosen);
+    return rc;
+}
+
 int profile_make(struct diag *d, const struct trace *t, uint32_t batch, size_t first,
                  struct profile *out) {
     struct trace_links links = {0};
@@ -194,6 +225,7 @@ int profile_make(struct diag *d, const struct trace *t, uint32_t batch, size_t f
         rc = trace_links_new(d, t->program, &links);
         if (rc == QN_OK) rc = choose(d, out, batch, first, all);
         if (rc == QN_OK) rc = account(d, out, all, &links, free_since);
+        if (rc == QN_OK) rc = account_pages(d, out, all);
     } else {
         fail_nomem(d, t->iters.n * sizeof *all, "the account");
     }

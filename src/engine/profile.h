@@ -39,6 +39,7 @@ struct profile {
     uint64_t *waited_for;                /* [n_workers] worker time that others waited for it */
     ARRAY(struct profile_step) path;     /* of the typical iteration, first task first */
     uint64_t path_task_ns[N_OP_KINDS], path_gap_ns;
+    double flying_bytes, pages_free; /* sums over a GPU's workers, on average over the time */
 };
 
 /* Accounts for the decode iterations of the trace that run `batch` requests at once, from

@@ -215,11 +215,15 @@ static json_t *path_json(const struct report *r) {
                      "tasks", steps);
 }
 
-/* Of an iteration: two records per task, one per event, one per hand-out. */
+/* Of an iteration: two records per task, one per event, one per hand-out; on a GPU one more per
+ * task with weights. */
 static json_t *trace_json(const struct report *r) {
     const struct profile_setting *s = r->s;
     const struct prog_variant *v = &PROG(r->t->program, VARIANT)[r->p->variant];
     double records = 2.0 * v->n_tasks + v->n_events + v->n_jit_tasks;
+    for (uint32_t i = v->first_task; r->t->n_loaders > 0 && i < v->first_task + v->n_tasks; i++)
+        records += PROG(r->t->program, TASK)[i].kind != OP_EMBED &&
+                   trace_weight_bytes(r->t->program, i) > 0;
     double cost = s->ms_plain > 0 ? 100 * (s->ms_traced - s->ms_plain) / s->ms_plain : 0;
     double us = records * s->record_ns * 1e-3 / r->workers;
     double least = s->ms_plain > 0 ? us / (s->ms_plain * 1e3) * 100 : 0;
@@ -261,6 +265,11 @@ static json_t *account_json(struct report *r) {
     json_object_set_new(o, "boundary_us", json_real(per_iter(r, p->boundary_ns) * 1e-3));
     json_object_set_new(o, "critical_path", path_json(r));
     json_object_set_new(o, "losses", losses_json(r));
+    if (r->t->pages.n > 0)
+        json_object_set_new(o, "ring",
+                            json_pack("{s:f, s:f, s:i}", "bytes_in_flight", p->flying_bytes,
+                                      "pages_free", p->pages_free, "n_loaders",
+                                      (int)r->t->n_loaders));
     json_object_set_new(o, "trace", trace_json(r));
     return o;
 }
@@ -321,6 +330,31 @@ static void put_tasks(const struct report *r, size_t first, size_t last, struct 
     free(seen);
 }
 
+/* The page rings as [time, bytes in flight, pages free] of all workers, flat; nothing of a CPU. */
+static void put_ring(const struct report *r, size_t first, size_t last, struct strbuf *out) {
+    const struct trace *t = r->t;
+    const uint64_t start = t->iters.items[first].start, end = t->iters.items[last - 1].end;
+    struct trace_ring ring;
+    bool any = false;
+    if (trace_ring_new(NULL, t, &ring) != QN_OK) {
+        out->failed = true;
+        return;
+    }
+    strbuf_str(out, ",\"ring\":[");
+    for (size_t i = 0; i < t->pages.n && t->pages.items[i].time < end; i++) {
+        bool known = trace_ring_step(t, i, &ring);
+        uint64_t next = i + 1 < t->pages.n ? t->pages.items[i + 1].time : end;
+        if (!known || next <= start) continue;
+        strbuf_str(out, any ? ",\n" : "");
+        put_us(out, t->pages.items[i].time, start);
+        strbuf_printf(out, ",%llu,%llu", (unsigned long long)ring.flying_bytes,
+                      (unsigned long long)ring.n_free);
+        any = true;
+    }
+    strbuf_str(out, "]");
+    trace_ring_fini(&ring);
+}
+
 /* Runs as [task, worker, iteration, begin, end] in microseconds, flat. */
 static void put_timeline(const struct report *r, struct strbuf *out) {
     const struct trace *t = r->t;
@@ -355,6 +389,7 @@ static void put_timeline(const struct report *r, struct strbuf *out) {
         strbuf_char(out, '\n');
     }
     strbuf_str(out, "]");
+    put_ring(r, first, last, out);
 }
 
 /* Activations as [name, offset, bytes, first operator, last operator]. */

@@ -92,6 +92,7 @@ struct decoder {
     struct trace_iter next; /* what the records before ITER said */
     struct trace_run open;  /* of the worker in hand */
     bool is_open;
+    bool is_loader; /* the worker in hand has said something about its pages */
 };
 
 static int on_end(struct decoder *c, uint64_t now) {
@@ -129,6 +130,13 @@ static int on_record(struct decoder *c, uint32_t ring, const struct rt_trace_rec
                           (struct trace_hand){r->time_ns, ring - c->t->n_workers, aux, r->what});
     case RT_TRACE_STALL:
         return ARRAY_PUSH(c->d, &c->t->stalls, (struct trace_stall){r->time_ns, ring, r->what});
+    case RT_TRACE_PAGES:
+        if (r->what >= n_tasks || ring >= c->t->n_workers) break;
+        if (!c->is_loader) c->t->n_loaders++;
+        c->is_loader = true;
+        return ARRAY_PUSH(c->d, &c->t->pages,
+                          (struct trace_pages){r->time_ns, ring, r->what,
+                                               (aux & 0xff) * (aux >> 16) << 10, aux >> 8 & 0xff});
     case RT_TRACE_DONE: return ARRAY_PUSH(c->d, &c->dones, (struct done){r->time_ns, r->what});
     case RT_TRACE_ROWS:
         c->next.n_rows = r->what;
@@ -171,7 +179,7 @@ static int copy_rings(struct decoder *c, struct rt_trace *rings, struct records 
 
 static int decode_ring(struct decoder *c, uint32_t ring, const struct records *records,
                        const struct span *span) {
-    c->is_open = false;
+    c->is_open = c->is_loader = false;
     c->next = (struct trace_iter){0};
     for (size_t i = 0; i < records->n; i++) {
         const struct rt_trace_record *r = &records->items[i];
@@ -213,6 +221,11 @@ static int done_by_time(const void *a, const void *b) {
 
 static int hand_by_time(const void *a, const void *b) {
     return compare_u64(((const struct trace_hand *)a)->time, ((const struct trace_hand *)b)->time);
+}
+
+static int pages_by_time(const void *a, const void *b) {
+    return compare_u64(((const struct trace_pages *)a)->time,
+                       ((const struct trace_pages *)b)->time);
 }
 
 static int run_by_iter(const void *a, const void *b) {
@@ -275,6 +288,8 @@ int trace_read(struct diag *d, struct rt_trace *rings, const struct prog_header 
         if (out->hands.n > 0)
             qsort(out->hands.items, out->hands.n, sizeof *out->hands.items, hand_by_time);
     }
+    if (rc == QN_OK && out->pages.n > 0)
+        qsort(out->pages.items, out->pages.n, sizeof *out->pages.items, pages_by_time);
     if (rc == QN_OK) {
         assign_runs(out);
         end_iterations(&c);
@@ -290,6 +305,29 @@ void trace_fini(struct trace *t) {
     ARRAY_FINI(&t->runs);
     ARRAY_FINI(&t->hands);
     ARRAY_FINI(&t->stalls);
+    ARRAY_FINI(&t->pages);
+}
+
+/* ---- page rings --------------------------------------------------------------------------- */
+
+int trace_ring_new(struct diag *d, const struct trace *t, struct trace_ring *r) {
+    *r = (struct trace_ring){.last = calloc(t->n_workers + 1u, sizeof *r->last)};
+    return r->last ? QN_OK : fail_nomem(d, t->n_workers * sizeof *r->last, "the page rings");
+}
+
+bool trace_ring_step(const struct trace *t, size_t i, struct trace_ring *r) {
+    const struct trace_pages *now = &t->pages.items[i];
+    struct trace_pages *last = &r->last[now->worker];
+    r->n_known += last->time == 0;
+    r->flying_bytes = r->flying_bytes - last->flying_bytes + now->flying_bytes;
+    r->n_free = r->n_free - last->n_free + now->n_free;
+    *last = *now;
+    return r->n_known == t->n_loaders;
+}
+
+void trace_ring_fini(struct trace_ring *r) {
+    free(r->last);
+    *r = (struct trace_ring){0};
 }
 
 /* ---- links -------------------------------------------------------------------------------- */

@@ -47,6 +47,14 @@ struct trace_hand {
     uint32_t sched, worker, task;
 };
 
+/* A GPU's loader had requested the last page of a task's weights. */
+struct trace_pages {
+    uint64_t time;
+    uint32_t worker, task;
+    uint32_t flying_bytes; /* requested and not there yet */
+    uint32_t n_free;       /* pages that it could still request without waiting */
+};
+
 struct trace_stall {
     uint64_t time;
     uint32_t worker, event;
@@ -60,7 +68,20 @@ struct trace {
     ARRAY(struct trace_run) runs;   /* by iteration, then by begin */
     ARRAY(struct trace_hand) hands; /* in order of time */
     ARRAY(struct trace_stall) stalls;
+    ARRAY(struct trace_pages) pages; /* in order of time; none of a CPU */
+    uint32_t n_loaders;              /* workers that have such records */
 };
+
+/* The page rings of all workers together: sums of what each of them said last. */
+struct trace_ring {
+    uint64_t flying_bytes, n_free;
+    struct trace_pages *last; /* [n_workers] */
+    uint32_t n_known;         /* workers that have said something; all of trace.n_loaders or not */
+};
+int trace_ring_new(struct diag *d, const struct trace *t, struct trace_ring *r);
+/* After t->pages.items[i], for every i in turn; whether all loaders are known by now. */
+bool trace_ring_step(const struct trace *t, size_t i, struct trace_ring *r);
+void trace_ring_fini(struct trace_ring *r);
 
 /* Reads the rings; may be called while the program runs: what is overwritten meanwhile is left out
  * and counted as dropped. Errors: QN_ENOMEM. */

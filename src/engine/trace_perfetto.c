@@ -119,10 +119,13 @@ enum counter {
     COUNTER_WAITING,
     COUNTER_CONTEXT,
     COUNTER_BLOCKS,
+    COUNTER_FLYING, /* only of traces with pages */
+    COUNTER_PAGES,
     N_COUNTERS
 };
 static const char *const counter_names[N_COUNTERS] = {
-    "token rows", "requests running", "requests waiting", "context positions", "KV blocks free"};
+    "token rows",     "requests running", "requests waiting", "context positions",
+    "KV blocks free", "bytes in flight",  "pages free"};
 
 /* Track ids: any distinct numbers. */
 static uint64_t track_process(void) {
@@ -260,7 +263,8 @@ static void put_tracks(struct writer *w, const char *name) {
     put_head(w);
     put_process(w, name);
     put_track(w, track_iterations(), "iterations", 1);
-    for (uint32_t c = 0; c < N_COUNTERS; c++) put_counter_track(w, (enum counter)c);
+    uint32_t n_counters = w->t->pages.n > 0 ? N_COUNTERS : COUNTER_FLYING;
+    for (uint32_t c = 0; c < n_counters; c++) put_counter_track(w, (enum counter)c);
     for (uint32_t i = 0; i < w->t->n_workers; i++) {
         snprintf(text, sizeof text, "worker %u: tasks", i);
         put_track(w, track_worker(i), text, 100 + 2 * (uint64_t)i);
@@ -422,6 +426,23 @@ static int put_instants(struct writer *w) {
     return QN_OK;
 }
 
+/* The page rings of all workers together, from when each of them has said something. */
+static int put_pages(struct writer *w) {
+    struct trace_ring now;
+    uint64_t flying = UINT64_MAX, n_free = UINT64_MAX; /* as shown */
+    TRY(trace_ring_new(w->d, w->t, &now));
+    for (size_t i = 0; i < w->t->pages.n; i++) {
+        uint64_t time = w->t->pages.items[i].time;
+        if (!trace_ring_step(w->t, i, &now)) continue;
+        if (now.flying_bytes != flying) put_counter(w, COUNTER_FLYING, time, now.flying_bytes);
+        if (now.n_free != n_free) put_counter(w, COUNTER_PAGES, time, now.n_free);
+        flying = now.flying_bytes;
+        n_free = now.n_free;
+    }
+    trace_ring_fini(&now);
+    return QN_OK;
+}
+
 int trace_perfetto(struct diag *d, const struct trace *t, const char *name, struct strbuf *out) {
     struct writer w = {.d = d, .t = t, .out = out};
     uint64_t *free_since = calloc(t->n_workers + 1u, sizeof *free_since);
@@ -429,6 +450,7 @@ int trace_perfetto(struct diag *d, const struct trace *t, const char *name, stru
     put_tracks(&w, name);
     int rc = put_iterations(&w, free_since);
     if (rc == QN_OK) rc = put_instants(&w);
+    if (rc == QN_OK) rc = put_pages(&w);
     if (rc == QN_OK) rc = strbuf_status(d, out);
     free(free_since);
     map_fini(&w.names);

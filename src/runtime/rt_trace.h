@@ -39,7 +39,13 @@ enum rt_trace_kind {
     RT_TRACE_RUNNING = 11, /* requests running, aux requests waiting */
     RT_TRACE_CONTEXT = 12, /* KV positions that its rows attend to, over all rows */
     RT_TRACE_BLOCKS = 13,  /* KV blocks free */
+    RT_TRACE_PAGES = 14,   /* task, aux RT_TRACE_PAGES_AUX: a GPU's loader has requested the last of
+                            * its weights */
 };
+
+/* At that moment: pages requested and not yet here, pages that the loader could still request
+ * before it must wait for the compute warps, KiB of a page; less than 256 each. */
+#define RT_TRACE_PAGES_AUX(n_flying, n_free, kib) ((n_flying) | (n_free) << 8 | (kib) << 16)
 
 struct rt_trace_record {
     uint64_t time_ns; /* rt_now_ns */

@@ -89,9 +89,17 @@ static void run_workers(const struct rt *rt) {
         }
 }
 
-/* A GPU's clock has an origin of its own, and tasks are recorded by the compute warps: into a ring
- * of their own. A ring that ran over stays as it is. */
+/* A GPU's clock has an origin of its own. */
 #define CLOCK_AHEAD ((uint64_t)1 << 60)
+
+/* What a loader would say of a task before it begins: one page more under way than its number. */
+static void make_pages(struct rt_trace *t, uint32_t worker, const struct rt_trace_record *ready) {
+    rt_trace_put(t, 3 * N_WORKERS + worker, ready->time_ns + CLOCK_AHEAD,
+                 RT_TRACE_PAGES | RT_TRACE_PAGES_AUX(worker + 1, 2, 8) << 8, ready->what);
+}
+
+/* Tasks are recorded by the compute warps, into a ring of their own. A ring that ran over stays as
+ * it is. */
 static void make_device_ring(struct rt_trace *t, uint32_t ring) {
     struct rt_trace_ring *r = rt_trace_ring(t, ring);
     uint64_t n = r->n, first = fake.n_seen[ring], capacity = (uint64_t)t->mask + 1;
@@ -103,6 +111,7 @@ static void make_device_ring(struct rt_trace *t, uint32_t ring) {
     for (uint64_t i = 0; i < n - first; i++) {
         uint32_t kind = copy[i].kind & 0xff;
         bool of_task = kind == RT_TRACE_READY || kind == RT_TRACE_END;
+        if (of_worker && kind == RT_TRACE_READY && !over) make_pages(t, ring, &copy[i]);
         rt_trace_put(t, ring + (of_worker && of_task && !over ? 2 * N_WORKERS : 0),
                      copy[i].time_ns + CLOCK_AHEAD, copy[i].kind, copy[i].what);
     }
@@ -564,6 +573,17 @@ static void check_trace(struct backend_instance *i, uint64_t start, uint32_t n_i
     for (size_t k = 0; k < t.runs.n; k++) {
         assert_true(t.runs.items[k].ready >= start && t.runs.items[k].end <= rt_now_ns());
         assert_true(t.runs.items[k].ready <= t.runs.items[k].end);
+    }
+    if (!overran) { /* the loaders' rings came with the others */
+        assert_int_equal(t.pages.n, t.runs.n);
+        assert_in_range(t.n_loaders, 1, N_WORKERS);
+    }
+    for (size_t k = 0; k < t.pages.n; k++) {
+        const struct trace_pages *p = &t.pages.items[k];
+        assert_true(p->time >= start && p->time <= rt_now_ns());
+        assert_true(k == 0 || p->time >= t.pages.items[k - 1].time);
+        assert_int_equal(p->flying_bytes, (p->worker + 1) * 8192);
+        assert_int_equal(p->n_free, 2);
     }
     trace_fini(&t);
 }

@@ -99,7 +99,7 @@ static bool next_field(const unsigned char **p, const unsigned char *end, struct
     return true;
 }
 
-enum { MAX_TRACKS = 64, MAX_FLOWS = 1 << 17, MAX_NAMES = 512 };
+enum { MAX_TRACKS = 64, MAX_FLOWS = 1 << 17, MAX_NAMES = 512, MAX_VALUES = 8 };
 
 struct parsed {
     uint64_t tracks[MAX_TRACKS];
@@ -107,6 +107,8 @@ struct parsed {
     int depth[MAX_TRACKS];
     uint64_t last[MAX_TRACKS]; /* time of the track's newest event */
     size_t n_tracks, n_slices, n_counters, n_instants, n_names, n_tasks;
+    uint64_t values[MAX_TRACKS][MAX_VALUES]; /* the first of a counter */
+    size_t n_values[MAX_TRACKS];
     bool names[MAX_NAMES];
     uint64_t flows[MAX_FLOWS], ends[MAX_FLOWS];
     size_t n_flows, n_ends;
@@ -149,7 +151,7 @@ static void parse_interned(struct parsed *t, const struct field *m) {
 static void parse_event(struct parsed *t, const struct field *m, uint64_t time) {
     const unsigned char *p = m->bytes, *end = p + m->n;
     struct field f;
-    uint64_t type = 0, uuid = 0, name = 0;
+    uint64_t type = 0, uuid = 0, name = 0, counted = 0;
     bool spelled = false, value = false;
     while (next_field(&p, end, &f)) {
         if (f.number == 9) type = f.value;
@@ -157,6 +159,7 @@ static void parse_event(struct parsed *t, const struct field *m, uint64_t time) 
         if (f.number == 10) name = f.value;
         if (f.number == 23) spelled = f.n > 0;
         if (f.number == 30) value = true;
+        if (f.number == 30) counted = f.value;
         if (f.number == 47) t->flows[t->n_flows++] = f.value;
         if (f.number == 48) t->ends[t->n_ends++] = f.value;
         assert_true(t->n_flows < MAX_FLOWS && t->n_ends < MAX_FLOWS);
@@ -173,6 +176,8 @@ static void parse_event(struct parsed *t, const struct field *m, uint64_t time) 
         assert_int_equal(--t->depth[track], 0);
     } else if (type == 4) {
         assert_true(value);
+        if (t->n_values[track] < MAX_VALUES) t->values[track][t->n_values[track]] = counted;
+        t->n_values[track]++;
         t->n_counters++;
     } else {
         assert_int_equal(type, 3);
@@ -346,19 +351,11 @@ static void compile(const qn_engine_params *params, struct prog_header **program
     model_free(model);
 }
 
+enum { TASK_NS = 1000, GAP_NS = 10, START = 5000, BOUNDARY = 7 };
+
 /* All tasks of the first variant one after the other on worker 0, TASK_NS each, GAP_NS between
- * them; worker 1 does nothing. */
-static void exact_account(void **state) {
-    (void)state;
-    enum { TASK_NS = 1000, GAP_NS = 10, START = 5000, BOUNDARY = 7 };
-    struct diag d = {0};
-    qn_engine_params p = tiny(0);
-    struct prog_header *program = NULL;
-    struct rt_trace *rings;
-    struct trace trace;
-    struct profile profile;
-    compile(&p, &program);
-    assert_int_equal(trace_new(&d, program->n_workers, 0, &rings), QN_OK);
+ * them; worker 1 does nothing. Three iterations; returns the length of one. */
+static uint64_t make_run(struct rt_trace *rings, const struct prog_header *program) {
     const struct prog_variant *v = PROG(program, VARIANT);
     uint64_t now = START, length = 0;
     for (uint32_t iteration = 1; iteration <= 3; iteration++) {
@@ -377,6 +374,36 @@ static void exact_account(void **state) {
         put(rings, 0, now, RT_TRACE_DONE, 0, iteration);
         now += BOUNDARY;
     }
+    return length;
+}
+
+static bool has_track(const struct parsed *t, const char *name, size_t *track) {
+    for (*track = 0; *track < t->n_tracks; (*track)++)
+        if (strcmp(t->track_names[*track], name) == 0) return true;
+    return false;
+}
+
+static struct parsed *perfetto(const struct trace *trace) {
+    struct diag d = {0};
+    struct strbuf out = {0};
+    assert_int_equal(trace_perfetto(&d, trace, "made up", &out), QN_OK);
+    struct parsed *t = parse(out.text, out.n);
+    strbuf_fini(&out);
+    return t;
+}
+
+static void exact_account(void **state) {
+    (void)state;
+    struct diag d = {0};
+    qn_engine_params p = tiny(0);
+    struct prog_header *program = NULL;
+    struct rt_trace *rings;
+    struct trace trace;
+    struct profile profile;
+    compile(&p, &program);
+    assert_int_equal(trace_new(&d, program->n_workers, 0, &rings), QN_OK);
+    const struct prog_variant *v = PROG(program, VARIANT);
+    uint64_t length = make_run(rings, program);
     assert_int_equal(trace_read(&d, rings, program, &trace), QN_OK);
     assert_int_equal(trace.iters.n, 3);
     for (size_t i = 0; i < 3; i++) assert_true(trace.iters.items[i].complete);
@@ -404,6 +431,70 @@ static void exact_account(void **state) {
     assert_int_equal(profile.path_gap_ns, (uint64_t)v->n_tasks * GAP_NS);
     profile_fini(&profile);
     assert_int_equal(profile_make(&d, &trace, 2, 0, &profile), QN_EINVAL); /* no batch of two */
+    trace_fini(&trace);
+    free(rings);
+    free(program);
+}
+
+/* ---- the page rings of a GPU -------------------------------------------------------------- */
+
+/* `flying` pages of 8 KiB under way, n_free still free. */
+static void put_pages(struct rt_trace *t, uint32_t ring, uint64_t time, uint32_t flying,
+                      uint32_t n_free, uint32_t task) {
+    put(t, ring, time, RT_TRACE_PAGES, RT_TRACE_PAGES_AUX(flying, n_free, 8), task);
+}
+
+static void expect_counter(const struct parsed *t, const char *name, const uint64_t *want,
+                           size_t n) {
+    size_t track;
+    assert_true(has_track(t, name, &track));
+    assert_int_equal(t->n_values[track], n);
+    assert_memory_equal(t->values[track], want, n * sizeof *want);
+}
+
+/* Sums over both workers, from when both have spoken; averages over the iterations' time. */
+static void page_rings(void **state) {
+    (void)state;
+    enum { PAGE = 8192 };
+    struct diag d = {0};
+    qn_engine_params p = tiny(0);
+    struct prog_header *program = NULL;
+    struct rt_trace *rings;
+    struct trace trace;
+    struct profile profile;
+    size_t none;
+    compile(&p, &program);
+    assert_int_equal(trace_new(&d, program->n_workers, 0, &rings), QN_OK);
+    double total = 3.0 * (double)make_run(rings, program);
+    assert_int_equal(trace_read(&d, rings, program, &trace), QN_OK);
+    struct parsed *t = perfetto(&trace); /* a CPU has no pages, and no such tracks */
+    assert_false(has_track(t, "bytes in flight", &none) || has_track(t, "pages free", &none));
+    assert_int_equal(trace.pages.n + trace.n_loaders, 0);
+    free(t);
+    trace_fini(&trace);
+
+    put_pages(rings, 0, START + 100, 5, 3, 4);
+    put_pages(rings, 0, START + 300, 0, 24, 5);
+    put_pages(rings, 1, START + 200, 2, 20, 4);
+    put_pages(rings, 1, START + 400, 2, 0, 5);
+    put_pages(rings, 1, START + 500, 9, 9, UINT32_MAX); /* no task */
+    put_pages(rings, 2, START + 500, 9, 9, 5);          /* of a scheduler */
+    assert_int_equal(trace_read(&d, rings, program, &trace), QN_OK);
+    assert_int_equal(trace.pages.n, 4);
+    assert_int_equal(trace.n_loaders, 2);
+    assert_int_equal(trace.pages.items[1].worker, 1);
+    t = perfetto(&trace);
+    expect_counter(t, "bytes in flight", (uint64_t[]){7 * PAGE, 2 * PAGE}, 2);
+    expect_counter(t, "pages free", (uint64_t[]){23, 44, 24}, 3);
+    free(t);
+    assert_int_equal(profile_make(&d, &trace, 1, 0, &profile), QN_OK);
+    double flying = (100 * 7 + (total - 300) * 2) * PAGE / (total - 200);
+    double n_free = (100 * 23 + 100 * 44 + (total - 400) * 24) / (total - 200);
+    assert_true(profile.flying_bytes > 0.999999 * flying);
+    assert_true(profile.flying_bytes < 1.000001 * flying);
+    assert_true(profile.pages_free > 0.999999 * n_free);
+    assert_true(profile.pages_free < 1.000001 * n_free);
+    profile_fini(&profile);
     trace_fini(&trace);
     free(rings);
     free(program);
@@ -462,9 +553,10 @@ static void profile_adds_up(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_run),     cmocka_unit_test(overflow),
-        cmocka_unit_test(while_running), cmocka_unit_test(switched_off),
-        cmocka_unit_test(exact_account), cmocka_unit_test(profile_adds_up),
+        cmocka_unit_test(whole_run),       cmocka_unit_test(overflow),
+        cmocka_unit_test(while_running),   cmocka_unit_test(switched_off),
+        cmocka_unit_test(exact_account),   cmocka_unit_test(page_rings),
+        cmocka_unit_test(profile_adds_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #ifndef QN_CUDA_COMMON_LOADER_CUH
 #define QN_CUDA_COMMON_LOADER_CUH
 
+#include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/walk.cuh"
 
 #define VARIANT_MASK ((1u << RT_VARIANT_BITS) - 1)
@@ -28,6 +29,7 @@ struct loader {
     uint32_t guess_turn, n_guessed; /* warp of the first page that was guessed; how many */
     uint32_t published;             /* iteration whose list it works on */
     bool guessing, quit, wrong;
+    uint64_t n_traced; /* records in its ring; nothing without a trace */
 };
 
 /* A word of shared memory, the same for all lanes that take part. */
@@ -37,7 +39,7 @@ DEV uint32_t loader_read(const uint32_t *p) {
 }
 
 DEV bool loader_test(uint64_t *barrier, uint32_t parity) {
-    bool done = barrier_test_acquire_cta(barrier, parity);
+    bool done = barrier_try_acquire_cta(barrier, parity);
     return LOADER_LANES == 1 ? done : __all_sync(~0u, done);
 }
 
@@ -110,6 +112,38 @@ DEV bool loader_issue_void(struct loader *l, uint32_t n) {
     return true;
 }
 
+/* ---- trace ---- */
+
+/* Pages requested and not yet here. Not n_flying: that one is brought up to date only where the cap
+ * is reached. */
+DEV uint32_t loader_count_flying(const struct loader *l) {
+    uint32_t slot = l->oldest, parity = l->oldest_parity, n = 0;
+    for (uint32_t i = 0; i < l->n_flying; i++) {
+        n += !loader_test(&SHARED->page_full[slot], parity);
+        loader_step(&slot, &parity);
+    }
+    return n;
+}
+
+/* Pages that may be requested before one must be waited for: free slots, from the next one on. */
+DEV uint32_t loader_count_free(const struct loader *l) {
+    uint32_t slot = l->slot, parity = l->parity, n = 0;
+    while (n < RING_PAGES && loader_test(&SHARED->page_empty[slot], parity ^ 1)) {
+        loader_step(&slot, &parity);
+        n++;
+    }
+    return n;
+}
+
+/* After the last page of a task. */
+DEV void loader_trace(struct loader *l, uint32_t task) {
+    if (l->args->rt.trace == nullptr || loader_read(&SHARED->tracing) == 0) return;
+    const uint32_t flying = loader_count_flying(l), free = loader_count_free(l);
+    if (l->lane != 0) return;
+    trace_put(l->args, trace_loader_ring(l->args), l->n_traced++, rt_now_ns(),
+              RT_TRACE_PAGES | RT_TRACE_PAGES_AUX(flying, free, CUDA_PAGE_BYTES >> 10) << 8, task);
+}
+
 /* What the loader needs to know of a task. */
 struct loader_task {
     const char *image;
@@ -175,7 +209,9 @@ DEV bool loader_list(struct loader *l) {
         struct loader_task t = next;
         next = loader_fetch(l, next_index);
         next_index = aot[min(i + 2, list.n - 1)];
-        if (kind_has_weights(t.kind) && !loader_task_pages(l, &t)) return false;
+        if (!kind_has_weights(t.kind)) continue;
+        if (!loader_task_pages(l, &t)) return false;
+        loader_trace(l, aot[i]);
     }
     return true;
 }
@@ -217,6 +253,7 @@ DEV void loader_main(const struct warp_context *c, uint32_t resume) {
     l.lane = c->lane;
     l.flight = min(c->args->flight, (uint32_t)RING_PAGES - 1);
     l.published = resume;
+    if (l.args->rt.trace != nullptr) l.n_traced = trace_loader_ring(l.args)->n;
     loader_wait_iteration(&l);
     while (!l.quit) {
         loader_list(&l);

@@ -1,7 +1,8 @@
-/* trace.cuh - the compute warps' part of runtime/rt_trace.h. The control warp records as a worker
- * of the CPU does, into its worker's ring; of the compute warps one thread records when a task's
- * event was seen (READY), when the activations of a linear task are in (BEGIN) and when the body is
- * done (END), into a ring of its own (CUDA_TRACE_RINGS): each ring has one writer. */
+/* trace.cuh - the compute and loader warps' part of runtime/rt_trace.h. The control warp records as
+ * a worker of the CPU does, into its worker's ring; of the compute warps one thread records when a
+ * task's event was seen (READY), when the activations of a linear task are in (BEGIN) and when the
+ * body is done (END), into a ring of its own; so does the loader (loader_trace) when it has
+ * requested the last page of a task (CUDA_TRACE_RINGS): each ring has one writer. */
 #ifndef QN_CUDA_COMMON_TRACE_CUH
 #define QN_CUDA_COMMON_TRACE_CUH
 
@@ -10,6 +11,20 @@
 
 DEV struct rt_trace_ring *trace_ring(const struct cuda_args *args) {
     return rt_trace_ring(args->rt.trace, 2 * args->rt.n_workers + blockIdx.x);
+}
+
+DEV struct rt_trace_ring *trace_loader_ring(const struct cuda_args *args) {
+    return rt_trace_ring(args->rt.trace, 3 * args->rt.n_workers + blockIdx.x);
+}
+
+/* The n-th record of a ring. */
+DEV void trace_put(const struct cuda_args *args, struct rt_trace_ring *ring, uint64_t n,
+                   uint64_t now, uint32_t word, uint32_t what) {
+    struct rt_trace_record *to = rt_trace_at(args->rt.trace, ring, n);
+    to->time_ns = now;
+    to->kind = word;
+    to->what = what;
+    ring->begun = ring->n = n + 1;
 }
 
 /* Before the first record of a launch: the ring goes on where the last launch left it. */
@@ -34,13 +49,7 @@ DEV uint64_t trace_now(const struct cuda_args *args, struct block_shared *shared
 DEV void trace_at(const struct cuda_args *args, struct block_shared *shared, uint64_t now,
                   uint32_t kind, uint32_t task) {
     if (now == 0) return;
-    struct rt_trace_ring *ring = trace_ring(args);
-    uint64_t n = shared->n_traced;
-    struct rt_trace_record *to = rt_trace_at(args->rt.trace, ring, n);
-    to->time_ns = now;
-    to->kind = kind;
-    to->what = task;
-    ring->begun = ring->n = shared->n_traced = n + 1;
+    trace_put(args, trace_ring(args), shared->n_traced++, now, kind, task);
 }
 
 DEV void trace(const struct cuda_args *args, struct block_shared *shared, uint32_t kind,
