@@ -225,7 +225,8 @@ static json_t *trace_json(const struct report *r) {
         records += PROG(r->t->program, TASK)[i].kind != OP_EMBED &&
                    trace_weight_bytes(r->t->program, i) > 0;
     double cost = s->ms_plain > 0 ? 100 * (s->ms_traced - s->ms_plain) / s->ms_plain : 0;
-    double us = records * s->record_ns * 1e-3 / r->workers;
+    double clocks = 2.0 * v->n_tasks + v->n_jit_tasks; /* an event's record reads none on a CPU */
+    double us = clocks * s->record_ns * 1e-3 / r->workers;
     double least = s->ms_plain > 0 ? us / (s->ms_plain * 1e3) * 100 : 0;
     return json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "records",
                      (json_int_t)r->t->n_records, "dropped", (json_int_t)r->t->n_dropped,
