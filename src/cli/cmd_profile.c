@@ -59,14 +59,14 @@ static void print_workers(const json_t *workers) {
         for (i = 0; i < n; i++) {
             bool seen = false;
             for (size_t k = 0; k < n_shown; k++) seen = seen || shown[k] == i;
-            if (!seen && (best == n || number(json_array_get(workers, i), "us") >
-                                           number(json_array_get(workers, best), "us")))
+            if (!seen && (best == n || number(json_array_get(workers, i), "waited_for_us") >
+                                           number(json_array_get(workers, best), "waited_for_us")))
                 best = i;
         }
         shown[n_shown] = best;
         const json_t *worker = json_array_get(workers, best);
         printf("  for worker %-9lld %8.1f   in sum over the others\n", whole(worker, "worker"),
-               number(worker, "us"));
+               number(worker, "waited_for_us"));
     }
     if (n > MOST) printf("  and %zu more workers\n", n - MOST);
 }
@@ -128,8 +128,8 @@ static void print_text(const json_t *root) {
     print_ring(root);
     printf("\nrecording: %.0f records per iteration", number(trace, "records_per_iteration"));
     if (number(trace, "ns_per_record") > 0)
-        printf(" of %.0f ns each are %.2f %% of it", number(trace, "ns_per_record"),
-               number(trace, "overhead_percent"));
+        printf(", %.0f ns for each that reads the clock: %.2f %% of it",
+               number(trace, "ns_per_record"), number(trace, "overhead_percent"));
     printf("; measured, the fastest tenth: %.3f ms per token with, %.3f without (%+.1f %%); %lld "
            "dropped\n",
            number(trace, "ms_per_token_with"), number(trace, "ms_per_token_without"),

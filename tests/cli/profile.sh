@@ -24,6 +24,8 @@ PY
 run 0 profile $TINY --threads 2 --output-len 8 --batch-size 3
 out_says "the largest losses"
 out_says "critical path"
+grep -E '^  for worker [01] ' "$T/out" | grep -qvE ' 0\.0 ' || die "no worker was waited for"
+grep -qE '[0-9]+ records per iteration, [0-9]+ ns for each that reads the clock' "$T/out" || die "cost"
 mkdir "$T/dummy" && cp $TINY/config.json "$T/dummy"
 run 0 profile "$T/dummy" --load-format dummy --output-len 8 --format json
 
