@@ -20,6 +20,7 @@ enum {
     FLIGHT_PAGES = 5, /* 40 KB per SM: DESIGN section 4 */
     READ_BLOCKS_PER_SM = 8,
     READ_BLOCK_THREADS = 256,
+    READ_ROUNDS_MS = 5,
 };
 #define END_WAIT_NS ((uint64_t)1000000000)
 
@@ -574,14 +575,14 @@ static int read_once(struct diag *d, struct backend_instance *i, struct cuda_rea
     return QN_OK;
 }
 
-/* Rounds over all weights between two events; small models several times, so that the events'
- * grain does not matter. The best of the tries counts: a floor is not to be disturbed. */
+/* Rounds over all weights between two events, twice as many until they last long enough for the
+ * events' grain not to matter. The best of the tries counts: a floor is not to be disturbed. */
 static int read_rounds(struct diag *d, struct backend_instance *i, cu_event event[2],
                        double seconds, double *rate) {
     struct cuda_read read = {.src = i->blocks[BLOCK_WEIGHTS],
                              .bytes = i->plan.weight_bytes & ~(uint64_t)15,
                              .out = i->blocks[BLOCK_SAMPLE]};
-    uint64_t rounds = 1 + ((uint64_t)4 << 30) / (read.bytes + 1), start = rt_now_ns();
+    uint64_t rounds = 1, start = rt_now_ns();
     *rate = 0;
     do {
         float ms = 0;
@@ -591,6 +592,7 @@ static int read_rounds(struct diag *d, struct backend_instance *i, cu_event even
         CU(d, i->api, cuEventSynchronize, event[1]);
         CU(d, i->api, cuEventElapsedTime, &ms, event[0], event[1]);
         if (ms > 0) *rate = MAX(*rate, 1e3 * (double)(rounds * read.bytes) / ms);
+        if (ms < READ_ROUNDS_MS) rounds *= 2;
     } while (1e-9 * (double)(rt_now_ns() - start) < seconds);
     return QN_OK;
 }

@@ -24,6 +24,7 @@ struct CUctx_st {
 };
 struct CUmod_st {
     void *library;
+    int file;
     cu_function functions; /* that were asked for */
 };
 struct CUfunc_st {
@@ -142,9 +143,10 @@ enum { HEAD_BYTES = 256 };
 
 static void *take(size_t bytes) {
     uint64_t before = __atomic_fetch_add(&taken_bytes, bytes, __ATOMIC_RELAXED);
-    char *p = before + bytes > (uint64_t)CAPACITY_MB << 20
-                  ? NULL
-                  : aligned_alloc(HEAD_BYTES, (bytes + 2 * HEAD_BYTES - 1) / HEAD_BYTES * HEAD_BYTES);
+    char *p =
+        before + bytes > (uint64_t)CAPACITY_MB << 20
+            ? NULL
+            : aligned_alloc(HEAD_BYTES, (bytes + 2 * HEAD_BYTES - 1) / HEAD_BYTES * HEAD_BYTES);
     if (!p) {
         __atomic_fetch_sub(&taken_bytes, bytes, __ATOMIC_RELAXED);
         return NULL;
@@ -288,22 +290,23 @@ cu_result cuModuleLoadData(cu_module *module, const void *image) {
         if (file >= 0) close(file);
         return CU_ERROR_INVALID_IMAGE;
     }
-    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    /* A name under which another process, a symbolizer, finds it too. */
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), file);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    close(file);
-    if (!library) {
-        fprintf(stderr, "emulated GPU: %s\n", dlerror());
+    *module = library ? calloc(1, sizeof **module) : NULL;
+    if (!*module) {
+        fprintf(stderr, "emulated GPU: %s\n", library ? "out of memory" : dlerror());
+        close(file);
         return CU_ERROR_INVALID_IMAGE;
     }
-    *module = calloc(1, sizeof **module);
-    if (!*module) return CU_ERROR_OUT_OF_MEMORY;
-    (*module)->library = library;
+    **module = (struct CUmod_st){.library = library, .file = file};
     return CU_SUCCESS;
 }
 
 cu_result cuModuleUnload(cu_module module) {
     for (cu_function f; (f = module->functions) != NULL; free(f)) module->functions = f->next;
     dlclose(module->library);
+    close(module->file);
     free(module);
     return CU_SUCCESS;
 }
@@ -315,7 +318,7 @@ cu_result cuModuleGetFunction(cu_function *function, cu_module module, const cha
     void *entry = dlsym(module->library, symbol);
     snprintf(symbol, sizeof symbol, "emu_bytes_%s", name);
     const unsigned *bytes = dlsym(module->library, symbol);
-    if (!entry || !bytes || *bytes > sizeof ((cu_stream)0)->parameter) return CU_ERROR_NOT_FOUND;
+    if (!entry || !bytes || *bytes > sizeof((cu_stream)0)->parameter) return CU_ERROR_NOT_FOUND;
     f = calloc(1, sizeof *f);
     if (!f) return CU_ERROR_OUT_OF_MEMORY;
     memcpy(&f->entry, &entry, sizeof entry);
@@ -336,8 +339,8 @@ cu_result cuFuncSetAttribute(cu_function function, int attribute, int value) {
     return CU_SUCCESS;
 }
 
-cu_result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, cu_function function, int block_threads,
-                                                 size_t shared_bytes) {
+cu_result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, cu_function function,
+                                                      int block_threads, size_t shared_bytes) {
     (void)function, (void)block_threads, (void)shared_bytes;
     *n = 1;
     return CU_SUCCESS;
@@ -358,8 +361,8 @@ static void prepare(cu_stream s, cu_function f, unsigned grid, unsigned threads,
 }
 
 cu_result cuLaunchKernel(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                    cu_stream stream, void **arguments, void **extra) {
+                         unsigned block_x, unsigned block_y, unsigned block_z,
+                         unsigned shared_bytes, cu_stream stream, void **arguments, void **extra) {
     (void)extra;
     if (grid_y * grid_z * block_y * block_z != 1) return CU_ERROR_INVALID_VALUE;
     prepare(stream, function, grid_x, block_x, shared_bytes, arguments, false);
@@ -374,9 +377,9 @@ static void *run(void *stream) {
 }
 
 cu_result cuLaunchCooperativeKernel(cu_function function, unsigned grid_x, unsigned grid_y,
-                               unsigned grid_z, unsigned block_x, unsigned block_y,
-                               unsigned block_z, unsigned shared_bytes, cu_stream stream,
-                               void **arguments) {
+                                    unsigned grid_z, unsigned block_x, unsigned block_y,
+                                    unsigned block_z, unsigned shared_bytes, cu_stream stream,
+                                    void **arguments) {
     if (grid_y * grid_z * block_y * block_z != 1) return CU_ERROR_INVALID_VALUE;
     if (grid_x > (unsigned)setting("QN_EMU_SMS", 4)) return CU_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     prepare(stream, function, grid_x, block_x, shared_bytes, arguments, true);

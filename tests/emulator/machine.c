@@ -35,7 +35,7 @@ static void tsan_release(void *p) {
     if (__tsan_release) __tsan_release(p);
 }
 
-enum { STACK_BYTES = 256 << 10, WARP = 32, N_NAMED = 16, EXCHANGE_WORDS = 12 };
+enum { STACK_BYTES = 256 << 10, WARP = 32, N_NAMED = 16, N_PARKS = 16, EXCHANGE_WORDS = 12 };
 
 /* ---- fibers ------------------------------------------------------------------------------- */
 
@@ -82,6 +82,7 @@ struct named {
 };
 
 struct bulk { /* a bulk copy under way */
+    struct block *block;
     void *dst;
     const void *src;
     uint32_t bytes, delay;
@@ -90,8 +91,10 @@ struct bulk { /* a bulk copy under way */
 };
 
 struct block {
+    struct machine *machine;
     struct warp *warps;
     struct named named[N_NAMED];
+    struct queue parked[N_PARKS]; /* threads that found an mbarrier's phase incomplete */
     char *shared;
 };
 
@@ -101,7 +104,9 @@ struct machine {
     struct block *blocks;
     struct queue ready;
     struct bulk *bulk;
-    uint32_t n_threads, n_alive;
+    uint32_t n_blocks, n_threads, n_alive;
+    struct bulk *free_bulk; /* nodes for another use: only the machine's threads may touch them */
+    struct async *free_async;
     uint64_t progress; /* anything that a waiting thread could wait for */
     uint64_t seed;
     void *sp, *tsan; /* the scheduler's own */
@@ -198,6 +203,15 @@ void emu_point(void) {
     if (m->seed != 0 && draw(m) % 8 == 0) yield_now();
 }
 
+static void wake_parked(struct block *b) {
+    for (uint32_t i = 0; i < N_PARKS; i++) make_all_ready(b->machine, &b->parked[i]);
+}
+
+void emu_news(void) {
+    wake_parked(me()->block);
+    emu_point();
+}
+
 void emu_trap(const char *why) {
     const struct emu_self *s = emu_self;
     fprintf(stderr, "emulated GPU: block %u thread %u: %s\n", s->block_index.x, s->thread_index.x,
@@ -207,7 +221,8 @@ void emu_trap(const char *why) {
 
 /* ---- barriers ----------------------------------------------------------------------------- */
 
-/* An mbarrier's word. A phase is complete when nobody is awaited and all expected bytes are here. */
+/* An mbarrier's word. A phase is complete when nobody is awaited and all expected bytes are here.
+ */
 struct barrier {
     int32_t bytes;
     uint16_t phase : 1, arrivals : 15;
@@ -224,10 +239,15 @@ static void *barrier_order(struct barrier *b, uint32_t parity) {
     return (char *)b + 4 * (parity & 1);
 }
 
-static void barrier_check(struct barrier *b) {
+static struct queue *parked_at(struct block *block, const struct barrier *b) {
+    return &block->parked[(uintptr_t)b / sizeof *b % N_PARKS];
+}
+
+static void barrier_check(struct block *block, struct barrier *b) {
     if (b->awaited != 0 || b->bytes != 0) return;
     b->phase ^= 1;
     b->awaited = b->arrivals;
+    make_all_ready(block->machine, parked_at(block, b));
 }
 
 void emu_barrier_init(uint64_t *word, uint32_t arrivals) {
@@ -235,32 +255,36 @@ void emu_barrier_init(uint64_t *word, uint32_t arrivals) {
         (struct barrier){.arrivals = (uint16_t)arrivals, .awaited = (uint16_t)arrivals};
 }
 
-static void barrier_arrive(struct barrier *b) {
+static void barrier_arrive(struct block *block, struct barrier *b) {
     if (b->awaited == 0) emu_trap("an arrival too many at an mbarrier");
     b->awaited--;
-    barrier_check(b);
+    barrier_check(block, b);
 }
 
 void emu_barrier_arrive(uint64_t *word) {
     struct barrier *b = barrier_of(word);
     tsan_release(barrier_order(b, b->phase));
-    barrier_arrive(b);
+    barrier_arrive(me()->block, b);
     emu_point();
 }
 
-void emu_barrier_arrive_expect(uint64_t *word, uint32_t bytes) {
-    barrier_of(word)->bytes += (int32_t)bytes;
-    emu_barrier_arrive(word);
+static int barrier_look(struct barrier *b, uint32_t parity) {
+    if (b->phase == (parity & 1)) return 0;
+    tsan_acquire(barrier_order(b, parity));
+    return 1;
 }
 
 int emu_barrier_test(uint64_t *word, uint32_t parity) {
-    struct barrier *b = barrier_of(word);
-    if (b->phase == (parity & 1)) {
-        emu_wait();
-        return 0;
-    }
-    tsan_acquire(barrier_order(b, parity));
-    return 1;
+    if (barrier_look(barrier_of(word), parity)) return 1;
+    emu_wait();
+    return 0;
+}
+
+int emu_barrier_try(uint64_t *word, uint32_t parity) {
+    if (barrier_look(barrier_of(word), parity)) return 1;
+    enqueue(parked_at(me()->block, barrier_of(word)), me());
+    leave();
+    return barrier_look(barrier_of(word), parity);
 }
 
 void emu_sync(uint32_t id, uint32_t threads) {
@@ -312,15 +336,34 @@ const uint32_t *emu_exchange(uint32_t value) {
 
 /* ---- copies ------------------------------------------------------------------------------- */
 
+/* Copies 16 bytes at a time, unseen by ThreadSanitizer: to it, whoever asked for a copy wrote. */
+static void land(void *dst, const void *src, uint32_t bytes) {
+    typedef uint64_t __attribute__((vector_size(16), may_alias)) words;
+    for (uint32_t i = 0; i < bytes / 16; i++) {
+        ((words *)dst)[i] = ((const words *)src)[i];
+        __asm__ volatile("" ::: "memory"); /* not a call of memcpy, which would be seen */
+    }
+}
+
 void emu_copy_bulk(void *dst, const void *src, uint32_t bytes, uint64_t *b) {
     struct machine *m = me()->machine;
-    struct bulk *c = malloc(sizeof *c);
+    struct bulk *c = m->free_bulk ? m->free_bulk : malloc(sizeof *c);
     if (!c) emu_trap("out of memory");
+    if (c == m->free_bulk) m->free_bulk = c->next;
     if (((uintptr_t)dst | (uintptr_t)src | bytes) % 16) emu_trap("a bulk copy that is not aligned");
     if (__tsan_read_range) __tsan_read_range((void *)src, bytes);
     if (__tsan_write_range) __tsan_write_range(dst, bytes);
-    *c = (struct bulk){dst, src, bytes, m->seed ? draw(m) % 16 : 1, b, m->bulk};
+    *c = (struct bulk){.block = me()->block,
+                       .dst = dst,
+                       .src = src,
+                       .bytes = bytes,
+                       .delay = m->seed ? draw(m) % 16 : 1,
+                       .barrier = b,
+                       .next = m->bulk};
     m->bulk = c;
+    /* After what was said of memory above: whoever sees the phase complete sees the bytes. */
+    barrier_of(b)->bytes += (int32_t)bytes;
+    emu_barrier_arrive(b);
 }
 
 /* Called now and then: copies whose time has come land. */
@@ -331,19 +374,22 @@ static void bulk_step(struct machine *m) {
             at = &c->next;
             continue;
         }
-        memcpy(c->dst, c->src, c->bytes);
+        land(c->dst, c->src, c->bytes);
         barrier_of(c->barrier)->bytes -= (int32_t)c->bytes;
-        barrier_check(barrier_of(c->barrier));
+        barrier_check(c->block, barrier_of(c->barrier));
         *at = c->next;
-        free(c);
+        c->next = m->free_bulk;
+        m->free_bulk = c;
         m->progress++;
     }
 }
 
 static void async_push(struct async a) {
     struct thread *t = me();
-    struct async *copy = malloc(sizeof *copy);
+    struct machine *m = t->machine;
+    struct async *copy = m->free_async ? m->free_async : malloc(sizeof *copy);
     if (!copy) emu_trap("out of memory");
+    if (copy == m->free_async) m->free_async = copy->next;
     *copy = a;
     copy->next = NULL;
     if (!t->async_first) t->async_last = &t->async_first;
@@ -366,11 +412,12 @@ void emu_copy_commit(void) {
 static void async_pop(struct thread *t) {
     struct async *a = t->async_first;
     t->async_first = a->next;
-    if (a->kind == ASYNC_COPY) memcpy(a->dst, a->src, 16);
+    if (a->kind == ASYNC_COPY) land(a->dst, a->src, 16);
     if (a->kind == ASYNC_COMMIT) t->n_commits--;
-    if (a->kind == ASYNC_ARRIVE) barrier_arrive(barrier_of(a->barrier));
+    if (a->kind == ASYNC_ARRIVE) barrier_arrive(t->block, barrier_of(a->barrier));
     t->machine->progress++;
-    free(a);
+    a->next = t->machine->free_async;
+    t->machine->free_async = a;
 }
 
 void emu_copy_wait(uint32_t groups_left) {
@@ -459,6 +506,7 @@ uint64_t emu_now_ns(void) {
 
 static void thread_main(void) {
     struct thread *t = me();
+    tsan_acquire(t->machine); /* what came before the launch */
     t->machine->launch->entry(t->machine->launch->arguments);
     while (t->async_first) async_pop(t);
     tsan_release(t->machine);
@@ -494,17 +542,27 @@ static void thread_start(struct machine *m, struct thread *t, uint32_t block, ui
     enqueue(&m->ready, t);
 }
 
+/* What happens by itself, as time passes. */
+static void turn(struct machine *m, uint64_t *before) {
+    async_step(m);
+    bulk_step(m);
+    if (m->progress == *before ||
+        m->ready.first == NULL) { /* a parked thread's patience ends; the host gets its turn */
+        for (uint32_t b = 0; b < m->n_blocks; b++) wake_parked(&m->blocks[b]);
+        sched_yield();
+    }
+    *before = m->progress;
+    if (m->ready.first == NULL && m->bulk == NULL)
+        emu_trap("threads wait at a barrier or a warp's meeting for others that never come");
+}
+
 /* Runs what is ready until all are done. A turn: as many steps as there are threads. */
 static void run_threads(struct machine *m) {
     uint64_t before = 0;
     for (uint32_t step = 0; m->n_alive > 0; step++) {
         if (step >= m->n_alive || m->ready.first == NULL) {
             step = 0;
-            bulk_step(m);
-            async_step(m);
-            if (m->ready.first == NULL && m->bulk == NULL) emu_trap("every thread waits for ever");
-            if (m->progress == before) sched_yield(); /* the host's turn */
-            before = m->progress;
+            turn(m, &before);
             if (m->ready.first == NULL) continue;
         }
         struct thread *t = m->ready.first;
@@ -517,13 +575,17 @@ static void run_threads(struct machine *m) {
 
 static bool machine_init(struct machine *m, const struct launch *l) {
     uint32_t n_blocks = l->together ? l->grid : 1, n_warps = (l->block_threads + WARP - 1) / WARP;
-    *m = (struct machine){.launch = l, .n_threads = n_blocks * l->block_threads, .seed = l->seed};
+    *m = (struct machine){.launch = l,
+                          .n_blocks = n_blocks,
+                          .n_threads = n_blocks * l->block_threads,
+                          .seed = l->seed};
     m->threads = calloc(m->n_threads, sizeof *m->threads);
     m->blocks = calloc(n_blocks, sizeof *m->blocks);
     if (!m->threads || !m->blocks) return false;
     for (uint32_t b = 0; b < n_blocks; b++) {
         m->blocks[b].warps = calloc(n_warps, sizeof *m->blocks[b].warps);
         m->blocks[b].shared = aligned_alloc(1024, (l->shared_bytes + 1023) / 1024 * 1024 + 1024);
+        m->blocks[b].machine = m;
         if (!m->blocks[b].warps || !m->blocks[b].shared) return false;
     }
     for (uint32_t i = 0; i < m->n_threads; i++) {
@@ -537,11 +599,13 @@ static bool machine_init(struct machine *m, const struct launch *l) {
 }
 
 static void machine_fini(struct machine *m) {
+    for (struct bulk *b; (b = m->free_bulk) != NULL; free(b)) m->free_bulk = b->next;
+    for (struct async *a; (a = m->free_async) != NULL; free(a)) m->free_async = a->next;
     for (uint32_t i = 0; i < m->n_threads; i++) {
         munmap(m->threads[i].stack, STACK_BYTES);
         if (__tsan_destroy_fiber) __tsan_destroy_fiber(m->threads[i].tsan);
     }
-    for (uint32_t b = 0; b < (m->launch->together ? m->launch->grid : 1); b++) {
+    for (uint32_t b = 0; b < m->n_blocks; b++) {
         free(m->blocks[b].warps);
         free(m->blocks[b].shared);
     }
@@ -559,6 +623,7 @@ bool launch_run(const struct launch *l) {
             for (uint32_t i = 0; i < l->block_threads; i++)
                 thread_start(&m, &m.threads[b * l->block_threads + i], first + b, i);
         }
+        tsan_release(&m);
         run_threads(&m);
     }
     tsan_acquire(&m);

@@ -1,10 +1,10 @@
 /* machine.h - a GPU on the CPU: enough of one to run quern's kernels as they are, without a card.
  *
- *   libcuda.so.1  (driver.c)   the driver's calls that quern makes; a launch is a thread of the host
- *   libnvrtc.so   (nvrtc.c)    compiles the kernels' own text with the host's C++ compiler, beside
- *                              device/, whose headers stand in for kernels/cuda/ptx and
- *                              runtime/rt_sync_cuda.h: the files that hold all of the PTX
- *   machine.c                  threads, warps, blocks, barriers: what those headers call
+ *   libcuda.so.1  (driver.c)   the driver's calls that quern makes; a launch is a thread of the
+ * host libnvrtc.so   (nvrtc.c)    compiles the kernels' own text with the host's C++ compiler,
+ * beside device/, whose headers stand in for kernels/cuda/ptx and runtime/rt_sync_cuda.h: the files
+ * that hold all of the PTX machine.c                  threads, warps, blocks, barriers: what those
+ * headers call
  *
  * Every CUDA thread of a launch is a fiber; one host thread runs them, a few at a time interleaved
  * wherever they wait. What is asynchronous on a card (bulk copies, cp.async) arrives as late as the
@@ -48,12 +48,15 @@ extern __thread struct emu_self *emu_self __attribute__((tls_model("initial-exec
 void emu_wait(void);
 /* Something that others may see has happened: now and then others run. */
 void emu_point(void);
+/* A word of shared memory that others poll was written. */
+void emu_news(void);
 
 /* mbarriers are 64-bit words in shared memory. */
 void emu_barrier_init(uint64_t *b, uint32_t arrivals);
 void emu_barrier_arrive(uint64_t *b);
-void emu_barrier_arrive_expect(uint64_t *b, uint32_t bytes);
 int emu_barrier_test(uint64_t *b, uint32_t parity);
+/* Comes back when the phase is complete or there is other news in shared memory. */
+int emu_barrier_try(uint64_t *b, uint32_t parity);
 
 /* bar.sync: `threads` of the block meet at barrier `id` < 16. */
 void emu_sync(uint32_t id, uint32_t threads);
@@ -62,7 +65,7 @@ void emu_sync_warp(void);
 /* Every lane gives a value and gets all 32 (valid until the warp meets again). */
 const uint32_t *emu_exchange(uint32_t value);
 
-/* cp.async.bulk: global to shared, completing `bytes` on b. */
+/* Arrives at b expecting `bytes`, and cp.async.bulk, global to shared, that completes them. */
 void emu_copy_bulk(void *dst, const void *src, uint32_t bytes, uint64_t *b);
 /* cp.async of 16 bytes, its groups, and the arrival that follows all that came before. */
 void emu_copy16(void *dst, const void *src);

@@ -143,7 +143,7 @@ DEV void page_release(struct warp_context *c) {
 /* Waits for the control warp. False: it stopped before. Every warp finds the same, since `stop` is
  * set after the last arrival and the barrier is looked at once more after it was seen. */
 DEV bool wait_control(const struct warp_context *c, uint64_t *barrier, uint32_t parity) {
-    while (!barrier_test_acquire_cta(barrier, parity))
+    while (!barrier_try_acquire_cta(barrier, parity))
         if (shared_load_volatile(&SHARED->stop)) return barrier_test_acquire_cta(barrier, parity);
     return true;
 }

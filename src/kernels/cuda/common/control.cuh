@@ -229,6 +229,7 @@ DEV void control_enter(struct control *c, uint32_t before, bool first) {
     const uint32_t mask = (1u << RT_VARIANT_BITS) - 1;
     const uint32_t variant = c->w.published & mask;
     const struct rt_rows *rows = &c->rt->batch->rows;
+    if (first) s->batch = *c->rt->batch; /* its pointers stay; not before: rows are being written */
     s->batch.rows.n_rows = rt_load_relaxed(&rows->n_rows);
     s->batch.rows.n_logit_rows = rt_load_relaxed(&rows->n_logit_rows);
     c->end_event = c->rt->variants[variant].end_event;
@@ -251,7 +252,6 @@ DEV void control_main(const struct cuda_args *args, struct block_shared *shared)
     c->args = args;
     c->rt = &args->rt;
     c->shared = shared;
-    shared->batch = *c->rt->batch;
     rt_worker_init(c->rt, &c->w, blockIdx.x);
     c->beat = rt_load_relaxed(&c->rt->beats[c->w.id].beat) & ~1u;
     for (bool first = true;; first = false) {

@@ -37,28 +37,36 @@ DEV void barrier_arrive_release_cta(uint64_t *b) {
         : "memory");
 }
 
-/* Whether the phase of that parity is complete; acquires when it is. */
+/* Whether the phase of that parity is complete; acquires when it is. Answers at once. */
 DEV bool barrier_test_acquire_cta(uint64_t *b, uint32_t parity) {
     uint32_t done;
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                 "selp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(done)
-                 : "r"(ptx_shared_address(b)), "r"(parity)
-                 : "memory");
-#else
     asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n"
                  "selp.u32 %0, 1, 0, p;\n}"
                  : "=r"(done)
                  : "r"(ptx_shared_address(b)), "r"(parity)
                  : "memory");
-#endif
     return done != 0;
+}
+
+/* The same, but the thread may sleep for a while until it is: for those who have nothing else to
+ * do than to look again. */
+DEV bool barrier_try_acquire_cta(uint64_t *b, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+    uint32_t done;
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(ptx_shared_address(b)), "r"(parity)
+                 : "memory");
+    return done != 0;
+#else
+    return barrier_test_acquire_cta(b, parity);
+#endif
 }
 
 DEV void barrier_wait_acquire_cta(uint64_t *b, uint32_t parity) {
     uint32_t polls = 0;
-    while (!barrier_test_acquire_cta(b, parity))
+    while (!barrier_try_acquire_cta(b, parity))
         if (++polls == BARRIER_PATIENCE) asm volatile("trap;");
 }
 

@@ -16,8 +16,11 @@ DEV void barrier_arrive_release_cta(uint64_t *b) {
 DEV bool barrier_test_acquire_cta(uint64_t *b, uint32_t parity) {
     return emu_barrier_test(b, parity) != 0;
 }
+DEV bool barrier_try_acquire_cta(uint64_t *b, uint32_t parity) {
+    return emu_barrier_try(b, parity) != 0;
+}
 DEV void barrier_wait_acquire_cta(uint64_t *b, uint32_t parity) {
-    while (!barrier_test_acquire_cta(b, parity)) {
+    while (!barrier_try_acquire_cta(b, parity)) {
     }
 }
 template <int THREADS> DEV void barrier_sync_compute(void) {

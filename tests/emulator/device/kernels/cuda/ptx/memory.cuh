@@ -33,7 +33,7 @@ DEV uint32_t shared_load_volatile(const uint32_t *p) {
 }
 DEV void shared_store_volatile(uint32_t *p, uint32_t v) {
     __atomic_store_n(p, v, __ATOMIC_RELAXED);
-    emu_point();
+    emu_news();
 }
 DEV void pause_ns(uint32_t ns) {
     (void)ns;

@@ -11,9 +11,7 @@ DEV uint32_t page_copy_arrivals(void) {
 }
 DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
                                uint32_t lane) {
-    if (lane != 0) return;
-    emu_barrier_arrive_expect(full, bytes);
-    emu_copy_bulk(dst, src, bytes, full);
+    if (lane == 0) emu_copy_bulk(dst, src, bytes, full);
 }
 DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
     if (lane == 0) barrier_arrive_release_cta(full);
