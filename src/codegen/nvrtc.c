@@ -25,7 +25,8 @@ static const char *const python_prefixes[] = {"/usr/local", "/usr", "/opt/*", "/
 /* Loads one candidate; whether it is a usable NVRTC. */
 static bool load(struct nvrtc *n, const char *path) {
     if (strlen(path) >= sizeof n->path) return false;
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    /* It stays in memory: its C++ runtime keeps what it allocated until the process ends. */
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library == NULL) return false;
     struct nvrtc found = {.library = library};
     bool complete = true;
