@@ -128,6 +128,10 @@ ABI_SIZE(struct cuda_task, 128);
 enum cuda_task_flag {
     CUDA_TRIGGER_WATCHED = 1, /* the trigger may activate an event with JIT dependents, or the end
                                  event: somebody must see who activates it */
+    /* Operands that carry flags: */
+    CUDA_IN_FLAGGED = 2,
+    CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR */
+    CUDA_OUT_FLAGGED = 8,
 };
 
 /* The parameter of qn_mega. Every pointer is a device address; `rt` and what it points to must be

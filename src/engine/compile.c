@@ -41,9 +41,9 @@ static int check_options(struct diag *d, const struct compile_options *o) {
             return fail(d, QN_EINVAL, "%s: want a number from %llu to %llu, have %llu",
                         bounds[i].field, (unsigned long long)bounds[i].low,
                         (unsigned long long)bounds[i].high, (unsigned long long)bounds[i].value);
-    if (o->task.carry_bytes > 0)
+    if (o->task.carry_bytes > 0 && o->target != TARGET_CUDA)
         return fail(d, QN_EUNSUPPORTED,
-                    "carry-bytes: want 0: no backend's kernels can poll flagged activations yet");
+                    "carry-bytes: want 0: only CUDA's kernels can poll flagged activations");
     if (o->target == TARGET_CUDA && o->task.launch == LAUNCH_ALL_JIT)
         return fail(d, QN_EUNSUPPORTED,
                     "launch: want hybrid, paper or aot: on CUDA tasks with weights are never JIT");

@@ -46,6 +46,7 @@ enum { ATTENTION_PIECE = 128 };
 struct op_slot {
     char name[12];
     bool optional, weight, state;
+    bool flagged; /* may carry flags */
 };
 
 struct op_info {

@@ -9,11 +9,12 @@ static uint32_t triggers_had(const struct rt *rt, uint32_t event) {
     return rt_load_relaxed(rt_counter(rt, event)) - goal;
 }
 
-/* The first event of the variant that is not activated; RT_NONE: all are. */
+/* The first event of the variant that is counted and not activated; RT_NONE: all are. */
 static uint32_t first_incomplete(const struct rt *rt, uint32_t variant) {
     const struct prog_variant *v = &rt->variants[variant];
     for (uint32_t e = v->first_event; e < v->first_event + v->n_events; e++)
-        if (triggers_had(rt, e) < rt->events[e].n_triggers) return e;
+        if (rt->events[e].carry == CARRY_PLAIN && triggers_had(rt, e) < rt->events[e].n_triggers)
+            return e;
     return RT_NONE;
 }
 
@@ -58,8 +59,11 @@ int rt_stall_fail(struct diag *d, const struct prog_header *program, const struc
         program_task_name(program, s->busy_task, &out);
         strbuf_str(&out, "; ");
     }
-    strbuf_printf(&out, "worker %u waited %.1f s for event %u (have %u of %u) ", s->worker, seconds,
-                  s->event, s->have, s->want);
+    strbuf_printf(&out, "worker %u waited %.1f s for ", s->worker, seconds);
+    if (rt->events[s->event].carry == CARRY_PLAIN)
+        strbuf_printf(&out, "event %u (have %u of %u) ", s->event, s->have, s->want);
+    else
+        strbuf_printf(&out, "the data of event %u or of one shortly before ", s->event);
     if (s->task != RT_NONE) {
         strbuf_str(&out, "before ");
         program_task_name(program, s->task, &out);

@@ -5,15 +5,19 @@
  * stores {value, iteration} in one access and the consumer polls the elements it needs. One trip.
  *
  * An event becomes data when
- *   - whoever triggers it writes activations only, which the flag can be stored with (the KV cache
- *     has none), and every one of its dependents reads all that they write: then having read
- *     implies that all of them are done, with their own reads, too;
+ *   - whoever triggers it writes activations only, which the flag can be stored with (op.def marks
+ *     the operands whose kernels can; the KV cache has none), and every one of its dependents reads
+ *     all that they write: then having read implies that all of them are done, with their own
+ *     reads, too;
  *   - no dependent would poll more than options.carry_bytes;
  *   - the variant has no JIT tasks: a worker that polls inside a task serves no queue, so a task
  *     that it waits for must not be in its own.
- * And since only counters release and acquire, plain data may be read behind counters alone: if
- * some task reads a plain tensor that was written behind an event on data, nothing rides in this
- * variant.
+ * And since only counters release and acquire,
+ *   - plain data may be read behind counters alone: if some task reads a plain tensor that was
+ *     written behind an event on data, nothing rides in this variant;
+ *   - every worker's last task of the iteration must lead to its end through counters alone: what
+ *     the worker stored before, the KV cache among it, is then released to the next iteration, and
+ *     nothing of it is still under way. Otherwise nothing rides.
  *
  * The tensors that such an event guards are stored flagged, for all their readers, in a space that
  * nothing else ever uses: a stale word must not look like a flag. A flagged element is written
@@ -33,7 +37,29 @@ struct pass {
     int32_t *writers;      /* tasks that trigger each event */
     struct region *access; /* [n_tasks][TASK_MAX_ACCESS] */
     int *n_access;         /* [n_tasks] */
+    bool *can_be_flagged;  /* [n_tensors] by the kernels of all who touch it */
+    uint64_t *closure;     /* [n_events][words] events that one leads to through counters alone */
+    uint64_t words;
 };
+
+static void note_slot(struct pass *p, int32_t tensor, const struct op_slot *slot) {
+    if (tensor != NO_TENSOR && !slot->flagged) p->can_be_flagged[tensor] = false;
+}
+
+/* F32 activations that only marked operands of op.def touch. */
+static void find_flaggable(struct pass *p) {
+    const struct kgraph *k = p->g->kernel;
+    for (size_t i = 0; i < k->tensors.n; i++)
+        p->can_be_flagged[i] =
+            k->tensors.items[i].role == TENSOR_ACTIVATION && k->tensors.items[i].dtype == DTYPE_F32;
+    for (size_t i = 0; i < k->ops.n; i++) {
+        const struct kop *op = &k->ops.items[i];
+        struct op_info info;
+        op_describe(op->kind, &info);
+        for (int n = 0; n < info.n_in; n++) note_slot(p, op->in[n], &info.in[n]);
+        for (int n = 0; n < info.n_out; n++) note_slot(p, op->out[n], &info.out[n]);
+    }
+}
 
 static int prepare(struct pass *p) {
     const struct tgraph *g = p->g;
@@ -43,6 +69,8 @@ static int prepare(struct pass *p) {
     TRY(ARENA_NEW(p->d, &p->scratch, &p->writers, g->tasks.n));
     TRY(ARENA_NEW(p->d, &p->scratch, &p->access, g->tasks.n * TASK_MAX_ACCESS));
     TRY(ARENA_NEW(p->d, &p->scratch, &p->n_access, g->tasks.n));
+    TRY(ARENA_NEW(p->d, &p->scratch, &p->can_be_flagged, g->kernel->tensors.n));
+    find_flaggable(p);
     for (size_t i = 0; i < g->tasks.n; i++) {
         const struct task *t = &g->tasks.items[i];
         p->n_access[i] = task_access(g->kernel, t, p->access + i * TASK_MAX_ACCESS);
@@ -57,14 +85,13 @@ static int prepare(struct pass *p) {
     return QN_OK;
 }
 
-/* Whether the task writes nothing but F32 activations, and at least one. */
+/* Whether the task writes nothing but what can carry flags, and that at least once. */
 static bool writes_can_be_flagged(const struct pass *p, int32_t task) {
     const struct region *r = p->access + (size_t)task * TASK_MAX_ACCESS;
     bool any = false;
     for (int i = 0; i < p->n_access[task]; i++) {
         if (!r[i].write) continue;
-        const struct tensor *x = &p->g->kernel->tensors.items[r[i].tensor];
-        if (x->role != TENSOR_ACTIVATION || x->dtype != DTYPE_F32) return false;
+        if (!p->can_be_flagged[r[i].tensor]) return false;
         any = true;
     }
     return any;
@@ -124,19 +151,39 @@ static void flag_outputs(struct tgraph *g, const struct task *t) {
 
 /* For every event the events that it leads to through counters alone, itself included; nothing for
  * one that rides on data. Events are numbered in topological order: last first. */
-static int close_over_counters(struct pass *p, uint64_t **closure, uint64_t *words) {
+static int close_over_counters(struct pass *p) {
     const struct tgraph *g = p->g;
-    *words = CEIL_DIV(g->events.n, (size_t)64);
-    TRY(ARENA_NEW(p->d, &p->scratch, closure, g->events.n * *words));
+    p->words = CEIL_DIV(g->events.n, (size_t)64);
+    TRY(ARENA_NEW(p->d, &p->scratch, &p->closure, g->events.n * p->words));
     for (size_t i = g->tasks.n; i-- > 0;) { /* tasks are in the order of the events they wait for */
         const struct task *t = &g->tasks.items[i];
-        uint64_t *from = *closure + (size_t)t->wait * *words;
-        const uint64_t *to = *closure + (size_t)t->trigger * *words;
+        uint64_t *from = p->closure + (size_t)t->wait * p->words;
+        uint64_t *to = p->closure + (size_t)t->trigger * p->words;
         if (g->events.items[t->trigger].n_dependents == 0 && !g->events.items[t->trigger].data)
-            from[t->trigger / 64] |= 1ull << (t->trigger % 64);
+            to[t->trigger / 64] |= 1ull << (t->trigger % 64);
         if (g->events.items[t->wait].data) continue;
         from[t->wait / 64] |= 1ull << (t->wait % 64);
-        for (uint64_t w = 0; w < *words; w++) from[w] |= to[w];
+        for (uint64_t w = 0; w < p->words; w++) from[w] |= to[w];
+    }
+    return QN_OK;
+}
+
+static bool leads_by_counters(const struct pass *p, int32_t from, int32_t to) {
+    return p->closure[(size_t)from * p->words + (size_t)to / 64] >> (to % 64) & 1;
+}
+
+/* Whether every worker's last task leads to the end through counters. Empty tasks do not count:
+ * they may be done with while the task before them still runs. */
+static int workers_end_in_counters(struct pass *p, bool *ok) {
+    const struct tgraph *g = p->g;
+    bool *seen;
+    TRY(ARENA_NEW(p->d, &p->scratch, &seen, g->options.n_workers));
+    *ok = true;
+    for (size_t i = g->tasks.n; i-- > 0 && *ok;) {
+        const struct task *t = &g->tasks.items[i];
+        if (t->op < 0) continue; /* empty */
+        *ok = seen[t->worker] || leads_by_counters(p, t->trigger, g->end_event);
+        seen[t->worker] = true;
     }
     return QN_OK;
 }
@@ -145,9 +192,7 @@ static int close_over_counters(struct pass *p, uint64_t **closure, uint64_t *wor
 static int plain_data_is_visible(struct pass *p, bool *ok) {
     const struct tgraph *g = p->g;
     const struct kgraph *k = g->kernel;
-    uint64_t *closure, words;
     int32_t *written_behind; /* by tensor: an event that its writers trigger; -1: none so far */
-    TRY(close_over_counters(p, &closure, &words));
     TRY(ARENA_NEW(p->d, &p->scratch, &written_behind, k->tensors.n));
     for (size_t i = 0; i < k->tensors.n; i++) written_behind[i] = NO_EVENT;
     *ok = true;
@@ -162,8 +207,7 @@ static int plain_data_is_visible(struct pass *p, bool *ok) {
                 const int32_t trigger = g->tasks.items[i].trigger;
                 if (*event != NO_EVENT && *event != trigger) *ok = false;
                 *event = trigger;
-            } else if (*event != NO_EVENT &&
-                       !(closure[(size_t)*event * words + (size_t)wait / 64] >> (wait % 64) & 1)) {
+            } else if (*event != NO_EVENT && !leads_by_counters(p, *event, wait)) {
                 *ok = false;
             }
         }
@@ -191,8 +235,11 @@ static int choose(struct pass *p) {
         for (uint32_t i = p->first[e]; event->data && i < p->first[e + 1]; i++)
             flag_outputs(g, &g->tasks.items[p->writers[i]]);
     }
-    bool ok;
+    bool ok, ends;
+    TRY(close_over_counters(p));
     TRY(plain_data_is_visible(p, &ok));
+    TRY(workers_end_in_counters(p, &ends));
+    ok = ok && ends;
     for (size_t e = 0; e < g->events.n && !ok; e++) g->events.items[e].data = false;
     for (size_t i = 0; i < g->kernel->tensors.n && !ok; i++) g->tensor_flagged[i] = false;
     place_flagged(g);

@@ -673,6 +673,50 @@ static int no_ride(struct proof *f, uint32_t event, uint32_t task, const char *w
     return rc;
 }
 
+/* Whether the kernels of everybody who touches a flagged tensor know flags. */
+static int check_flag_slots(struct proof *f) {
+    for (uint32_t i = f->v->first_op; i < f->v->first_op + f->v->n_ops; i++) {
+        const struct prog_op *op = &PROG(f->p, OP)[i];
+        struct op_info info;
+        op_describe(op->kind, &info);
+        for (int n = 0; n < info.n_in + info.n_out; n++) {
+            const bool in = n < info.n_in;
+            const uint32_t index = in ? op->in[n] : op->out[n - info.n_in];
+            const struct op_slot *slot = in ? &info.in[n] : &info.out[n - info.n_in];
+            if (index == PROG_NONE || slot->flagged || tensor(f, index)->carry == CARRY_PLAIN)
+                continue;
+            return fail(f->d, QN_EVERIFY, "tensor %s carries flags, which %s cannot %s as its %s",
+                        program_string(f->p, tensor(f, index)->name), info.name,
+                        in ? "poll" : "store", slot->name);
+        }
+    }
+    return QN_OK;
+}
+
+/* Whether each worker's last task leads to the end through counters: its stores and loads then come
+ * before the next iteration, whatever rode on data in between. The control warp is done with an
+ * empty task while another may run. */
+static int check_list_ends(struct proof *f) {
+    const struct prog_variant *v = f->v;
+    const struct prog_list *lists =
+        PROG(f->p, LIST) + (v - PROG(f->p, VARIANT)) * (uint64_t)f->p->n_workers;
+    for (uint32_t w = 0; w < f->p->n_workers; w++) {
+        const uint32_t *aot = PROG(f->p, AOT) + lists[w].first;
+        uint32_t n = lists[w].n;
+        while (n > 0 && PROG(f->p, TASK)[aot[n - 1]].kind == OP_NONE) n--;
+        if (n == 0 || visible_to(f, PROG(f->p, TASK)[aot[n - 1]].trigger, v->end_event)) continue;
+        struct strbuf name = {0};
+        program_task_name(f->p, aot[n - 1], &name);
+        int rc = fail(f->d, QN_EVERIFY,
+                      "worker %u ends with %s, from which no counters lead to the iteration's end: "
+                      "the next iteration may not see what the worker stored",
+                      w, strbuf_text(&name));
+        strbuf_fini(&name);
+        return rc;
+    }
+    return QN_OK;
+}
+
 /* Nobody counts such an event: its dependents learn from flags alone that its triggers are done,
  * and that these have read all their inputs. So each dependent must poll all that each trigger
  * writes; plain data that a trigger writes besides would be there for nobody. */
@@ -683,7 +727,9 @@ static int check_data_events(struct proof *f) {
     bool any = false;
     for (uint32_t e = v->first_event; e < v->first_event + v->n_events; e++)
         any = any || PROG(f->p, EVENT)[e].carry != CARRY_PLAIN;
+    TRY(check_flag_slots(f));
     if (!any) return QN_OK;
+    TRY(check_list_ends(f));
     if (v->n_jit_tasks > 0)
         return fail(f->d, QN_EVERIFY,
                     "events ride on data although there are %u JIT tasks: a worker that polls "

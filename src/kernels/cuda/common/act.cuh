@@ -1,19 +1,110 @@
 /* act.cuh - activations into the compute warps: the only place that knows how they travel.
  *
- * Today they are F32 tensors guarded by event counters: by the time a task runs they can simply be
- * read through L2.
+ * They are F32 tensors in one of two forms (task/carry.c):
+ *
+ *   plain     guarded by event counters: by the time a task runs they can be read through L2
+ *   flagged   every element is {value, iteration}; whoever reads polls until it shows the number of
+ *             the iteration that runs. Polling costs one trip to L2 once the value is there.
  */
 #ifndef QN_CUDA_COMMON_ACT_CUH
 #define QN_CUDA_COMMON_ACT_CUH
 
 #include "kernels/cuda/common/walk.cuh"
 
-/* Four floats of an activation row that another block wrote. */
-DEV float4 act_load4(const float *p) {
-    return load4_l2(p);
+/* An activation, or a row of it, that other blocks wrote. */
+struct act {
+    const float *at;
+    uint32_t flag; /* what its elements must show; 0: it is plain */
+};
+
+/* Operand at an address; `flagged` is its bit of the task's flags. */
+DEV struct act act_of(uint64_t address, const struct cuda_task *task, uint32_t flagged) {
+    struct act a = {(const float *)address, 0};
+    if (task->flags & flagged) a.flag = SHARED->flag;
+    return a;
 }
-DEV float act_load(const float *p) {
-    return load_l2(p);
+
+DEV struct act act_from(struct act a, uint64_t element) {
+    a.at += a.flag != 0 ? 2 * element : element;
+    return a;
+}
+
+/* The launch ends: whoever polls gives up, with any value. */
+DEV bool act_given_up(void) {
+    return shared_load_volatile(&SHARED->stop) != 0;
+}
+
+DEV float act_load(struct act a, uint64_t i) {
+    if (a.flag == 0) return load_l2(a.at + i);
+    uint2 v = load_flagged(a.at + 2 * i);
+    while (v.y != a.flag && !act_given_up()) v = load_flagged(a.at + 2 * i);
+    return __uint_as_float(v.x);
+}
+
+/* Floats [4 i, 4 i + 4). */
+struct act_words {
+    uint4 lo, hi;
+};
+
+DEV struct act_words act_ask4(struct act a, uint32_t i) {
+    return act_words{load_flagged_pair(a.at + 8 * i), load_flagged_pair(a.at + 8 * i + 4)};
+}
+
+/* Polls on with what a first look brought. */
+DEV float4 act_await4(struct act a, uint32_t i, struct act_words w) {
+    while (w.lo.y != a.flag || w.lo.w != a.flag || w.hi.y != a.flag || w.hi.w != a.flag) {
+        if (act_given_up()) break;
+        w = act_ask4(a, i);
+    }
+    return make_float4(__uint_as_float(w.lo.x), __uint_as_float(w.lo.z), __uint_as_float(w.hi.x),
+                       __uint_as_float(w.hi.z));
+}
+
+DEV float4 act_load4(struct act a, uint32_t i) {
+    if (a.flag == 0) return load4_l2(a.at + 4 * i);
+    return act_await4(a, i, act_ask4(a, i));
+}
+
+/* The thread's next N of a row's `end` float4s: number first + 256 u; zeros beyond. All are asked
+ * for before the first is awaited; while it is not there, only it is polled. */
+template <int N> DEV void act_load_share(struct act a, uint32_t first, uint32_t end, float4 v[N]) {
+    if (a.flag == 0) {
+#pragma unroll
+        for (int u = 0; u < N; u++) {
+            uint32_t at = first + u * COMPUTE_THREADS;
+            v[u] = at < end ? load4_l2(a.at + 4 * at) : make_float4(0, 0, 0, 0);
+        }
+        return;
+    }
+    struct act_words w[N] = {};
+#pragma unroll
+    for (int u = 0; u < N; u++)
+        if (first + u * COMPUTE_THREADS < end) w[u] = act_ask4(a, first + u * COMPUTE_THREADS);
+#pragma unroll
+    for (int u = 0; u < N; u++) {
+        uint32_t at = first + u * COMPUTE_THREADS;
+        v[u] = at < end ? act_await4(a, at, w[u]) : make_float4(0, 0, 0, 0);
+    }
+}
+
+/* Where a task's own result goes; `at` counts elements. */
+DEV void act_store(const struct cuda_task *task, uint64_t at, float v) {
+    float *out = (float *)task->out;
+    if (task->flags & CUDA_OUT_FLAGGED)
+        store_flagged(out + 2 * at, v, SHARED->flag);
+    else
+        out[at] = v;
+}
+
+DEV void act_store4(const struct cuda_task *task, uint64_t at, float4 v) {
+    if ((task->flags & CUDA_OUT_FLAGGED) == 0) {
+        *(float4 *)((float *)task->out + at) = v;
+        return;
+    }
+    act_store(task, at, v.x);
+    act_store(task, at + 1, v.y);
+    act_store(task, at + 2, v.z);
+    act_store(task, at + 3, v.w);
 }
 
 DEV float square_sum(float sum, float4 v) {
@@ -69,36 +160,27 @@ DEV void early_norm(const struct warp_context *c, const struct cuda_task *task, 
 /* Stages one row of k floats, times the norm's weights, as 16-bit floats, zeros up to k_padded.
  * The row's sum of squares is left in eight parts: part w is warp w's share, float4 number
  * 32 w + lane + 256 i. (rms_of_row adds in the same order.) All compute threads. */
-DEV void act_stage_row(const struct warp_context *c, const float *row, const float *norm,
+DEV void act_stage_row(const struct warp_context *c, struct act row, const float *norm,
                        const struct early *early, uint32_t k, uint32_t k_padded, char *dst,
                        float *parts) {
     float sum = 0;
-    uint32_t i = c->thread;
-    float4 v[4];
+    bool first = true;
+#pragma unroll 1
+    for (uint32_t i = c->thread; i < k_padded / 4; i += 4 * COMPUTE_THREADS) {
+        float4 v[4];
+        act_load_share<4>(row, i, k / 4, v);
 #pragma unroll
-    for (int u = 0; u < 4; u++) {
-        uint32_t at = i + u * COMPUTE_THREADS;
-        v[u] = at < k / 4 ? act_load4(row + 4 * at) : make_float4(0, 0, 0, 0);
-    }
-#pragma unroll
-    for (int u = 0; u < 4; u++) {
-        uint32_t at = i + u * COMPUTE_THREADS;
-        float4 scale = norm != nullptr ? early->norm[u] : make_float4(1, 1, 1, 1);
-        if (at >= k / 4) scale = make_float4(0, 0, 0, 0);
-        sum = square_sum(sum, v[u]);
-        if (at < k_padded / 4) *(uint2 *)(dst + 8 * at) = pack_scaled(v[u], scale);
-    }
-    /* Rows of more than 4096 floats. */
-    i += 4 * COMPUTE_THREADS;
-#pragma unroll 4
-    for (; i < k_padded / 4; i += COMPUTE_THREADS) {
-        float4 x = i < k / 4 ? act_load4(row + 4 * i) : make_float4(0, 0, 0, 0);
-        float4 scale = make_float4(1, 1, 1, 1);
-        if (norm != nullptr) {
-            sum = square_sum(sum, x);
-            if (i < k / 4) scale = __ldg((const float4 *)norm + i);
+        for (int u = 0; u < 4; u++) {
+            uint32_t at = i + u * COMPUTE_THREADS;
+            float4 scale = make_float4(1, 1, 1, 1);
+            if (norm != nullptr) {
+                sum = square_sum(sum, v[u]);
+                scale = first ? early->norm[u] : make_float4(0, 0, 0, 0);
+                if (!first && at < k / 4) scale = __ldg((const float4 *)norm + at);
+            }
+            if (at < k_padded / 4) *(uint2 *)(dst + 8 * at) = pack_scaled(v[u], scale);
         }
-        *(uint2 *)(dst + 8 * i) = pack_scaled(x, scale);
+        first = false;
     }
     if (norm == nullptr) return;
     sum = warp_sum(sum);
@@ -106,14 +188,13 @@ DEV void act_stage_row(const struct warp_context *c, const float *row, const flo
 }
 
 /* 1 / rms of one row by one warp: the same additions as act_stage_row and inverse_rms. */
-DEV float rms_of_row(const struct warp_context *c, const float *row, uint32_t k) {
+DEV float rms_of_row(const struct warp_context *c, struct act row, uint32_t k) {
     float part[WARPS] = {};
     for (uint32_t i0 = c->lane; i0 < k / 4; i0 += COMPUTE_THREADS) {
         float4 v[WARPS];
 #pragma unroll
         for (int w = 0; w < WARPS; w++)
-            v[w] =
-                i0 + 32 * w < k / 4 ? act_load4(row + 4 * (i0 + 32 * w)) : make_float4(0, 0, 0, 0);
+            v[w] = i0 + 32 * w < k / 4 ? act_load4(row, i0 + 32 * w) : make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int w = 0; w < WARPS; w++)
             if (i0 + 32 * w < k / 4) part[w] = square_sum(part[w], v[w]);

@@ -78,8 +78,8 @@ DEV void load_rows(const struct warp_context *c, const struct attention_step *s,
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             bool in = from[h] != nullptr && d < QN_HEAD_DIM;
-            v[h][0] = in ? act_load4(from[h] + d) : make_float4(0, 0, 0, 0);
-            v[h][1] = in ? act_load4(from[h] + d + 4) : make_float4(0, 0, 0, 0);
+            v[h][0] = in ? load4_l2(from[h] + d) : make_float4(0, 0, 0, 0);
+            v[h][1] = in ? load4_l2(from[h] + d + 4) : make_float4(0, 0, 0, 0);
         }
 #pragma unroll
         for (int e = 0; e < 2; e++)
@@ -388,14 +388,14 @@ DEV void step_heads(struct attention_step *s, uint32_t kv_head, uint32_t sub) {
     s->n_heads = min((uint32_t)SUB_HEADS, GROUP_HEADS - sub * SUB_HEADS);
 }
 
-DEV void store_outputs(const struct warp_context *c, const struct attention_step *s,
-                       const float *state, float *o) {
+DEV void store_outputs(const struct warp_context *c, const struct cuda_task *task,
+                       const struct attention_step *s, const float *state) {
     for (uint32_t i = c->thread; i < s->n_tokens * SUB_HEADS * QN_HEAD_DIM; i += COMPUTE_THREADS) {
         uint32_t m = i / QN_HEAD_DIM, d = i % QN_HEAD_DIM, head = m % SUB_HEADS;
         if (head >= s->n_heads) continue;
         const float *from = state + m * STATE_SIZE;
         uint64_t row = (uint64_t)(s->row0 + m / SUB_HEADS) * QN_N_HEADS + s->head0 + head;
-        o[row * QN_HEAD_DIM + d] = from[2 + d] * reciprocal_fast(from[1]);
+        act_store(task, row * QN_HEAD_DIM + d, from[2 + d] * reciprocal_fast(from[1]));
     }
 }
 
@@ -466,7 +466,7 @@ DEV void step_run(const struct warp_context *c, const struct cuda_task *task,
         piece_merge(c, s, &part, sink);
     }
     if (sink->part != nullptr) return;
-    store_outputs(c, s, sink->state, (float *)task->out);
+    store_outputs(c, task, s, sink->state);
 }
 
 /* The list's next step. */
@@ -542,8 +542,9 @@ DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
 
 /* ---- ATTENTION_COMBINE: one warp per row and head ---- */
 
-DEV void combine_head(const struct warp_context *c, const float *part, uint32_t first, uint32_t n,
-                      float *o) {
+DEV void combine_head(const struct warp_context *c, const struct cuda_task *task, uint64_t head,
+                      uint32_t first, uint32_t n) {
+    const float *part = (const float *)task->in + head * task->n_pieces * STATE_SIZE;
     const int columns = (QN_HEAD_DIM + 31) / 32;
     float max = 0, sum = 0, out[columns] = {};
     part += (uint64_t)first * STATE_SIZE;
@@ -554,7 +555,7 @@ DEV void combine_head(const struct warp_context *c, const float *part, uint32_t 
 #pragma unroll
         for (int i = 0; i < columns; i++) {
             uint32_t d = c->lane + 32 * i;
-            float value = d < QN_HEAD_DIM ? act_load(part + 2 + d) : 0;
+            float value = d < QN_HEAD_DIM ? load_l2(part + 2 + d) : 0;
             out[i] = merge_value(&m, out[i], value);
         }
         sum = merge_value(&m, sum, head.y);
@@ -563,7 +564,8 @@ DEV void combine_head(const struct warp_context *c, const float *part, uint32_t 
     const float inv = reciprocal_fast(sum);
 #pragma unroll
     for (int i = 0; i < columns; i++)
-        if (c->lane + 32 * i < QN_HEAD_DIM) o[c->lane + 32 * i] = out[i] * inv;
+        if (c->lane + 32 * i < QN_HEAD_DIM)
+            act_store(task, head * QN_HEAD_DIM + c->lane + 32 * i, out[i] * inv);
 }
 
 DEV void run_attention_combine(struct warp_context *c, const struct cuda_task *task) {
@@ -573,9 +575,7 @@ DEV void run_attention_combine(struct warp_context *c, const struct cuda_task *t
     for (uint32_t i = c->warp; i < (end - task->row0) * heads; i += WARPS) {
         uint32_t row = task->row0 + i / heads, head = task->unit0 + i % heads, first;
         uint32_t n = row_pieces(SHARED, row, &first);
-        uint64_t at = (uint64_t)row * QN_N_HEADS + head;
-        combine_head(c, (const float *)task->in + at * task->n_pieces * STATE_SIZE, first, n,
-                     (float *)task->out + at * QN_HEAD_DIM);
+        combine_head(c, task, (uint64_t)row * QN_N_HEADS + head, first, n);
     }
 }
 

@@ -66,11 +66,12 @@ struct block_shared {
     uint32_t watch[GO_DEPTH];         /* control's own: event to trigger when that task is done */
     uint32_t slot_free[N_TASK_SLOTS]; /* control's own: messages done before a slot is free */
     uint32_t tracing;                 /* control -> compute: records are wanted */
-    uint64_t n_traced;                /* compute's own: records so far */
-    uint32_t published;    /* control -> loader: the iteration that runs, as rt_shared.published */
-    uint32_t seen;         /* loader -> control: the last one that it has looked at */
-    uint32_t stop;         /* control -> compute: there are no more messages than there are */
-    uint32_t quit;         /* compute -> loader: leave */
+    uint32_t flag;      /* control -> compute: what flagged data of this iteration shows; not 0 */
+    uint64_t n_traced;  /* compute's own: records so far */
+    uint32_t published; /* control -> loader: the iteration that runs, as rt_shared.published */
+    uint32_t seen;      /* loader -> control: the last one that it has looked at */
+    uint32_t stop;      /* control -> compute: there are no more messages than there are */
+    uint32_t quit;      /* compute -> loader: leave */
     struct rt_batch batch; /* a copy; the numbers of rows are those of the iteration that runs */
     uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
     uint32_t drop_turn;

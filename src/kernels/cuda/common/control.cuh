@@ -61,9 +61,27 @@ DEV void control_reap(struct control *c) {
     }
 }
 
-/* Sends a message. A task needs control_ready after it. */
+/* Whether the launch ends; now and then, whether anything moves at all. */
+DEV void control_look(struct control *c) {
+    c->stop = rt_stopped(c->rt);
+    if (++c->w.spins % 256 == 0) rt_stall_look(c->rt, &c->w);
+}
+
+/* Until at most `most` messages are not done; false: the launch ends. A task that polls data may
+ * take as long as an event. */
+__device__ __noinline__ bool control_until(struct control *c, uint32_t most) {
+    c->w.spins = 0;
+    c->w.idle_since = 0;
+    for (uint32_t polls = 1; c->n_go - c->n_done > most; polls++) {
+        control_reap(c);
+        if (polls % LOOK_EVERY == 0) control_look(c);
+        if (c->stop) return false;
+    }
+    return true;
+}
+
+/* Sends a message, for which there is room. A task needs control_ready after it. */
 DEV void control_go(struct control *c, uint32_t message, uint32_t watched_event) {
-    while (c->n_go - c->n_done == GO_DEPTH) control_reap(c);
     uint32_t i = c->n_go % GO_DEPTH;
     c->shared->watch[i] = watched_event;
     c->shared->go[i] = message;
@@ -74,38 +92,47 @@ DEV void control_go(struct control *c, uint32_t message, uint32_t watched_event)
 
 /* ---- descriptors ---- */
 
-/* The compute warps may still be at work on the task whose descriptor the slot holds. */
-DEV void control_fetch(struct control *c, uint32_t slot, uint32_t task) {
-    while ((int32_t)(c->n_done - c->shared->slot_free[slot]) < 0) control_reap(c);
+/* The compute warps may still be at work on the task whose descriptor the slot holds. False: the
+ * launch ends. */
+DEV bool control_fetch(struct control *c, uint32_t slot, uint32_t task) {
+    /* slot_free: messages that must be done before; so many may be left */
+    if (!control_until(c, c->n_go - c->shared->slot_free[slot])) return false;
     const char *src = (const char *)&c->args->tasks[task];
     char *dst = (char *)&c->shared->task[slot];
     for (uint32_t i = 0; i < sizeof(struct cuda_task); i += 16) copy16_async(dst + i, src + i);
+    return true;
 }
 
 /* Fetches the descriptor of the AOT task FETCH_AHEAD after the current one. One group each, even
  * beyond the list, so that a wait for all but the last FETCH_AHEAD - 1 groups is a wait for the
  * current task's. */
-DEV void control_fetch_ahead(struct control *c, uint32_t position) {
+DEV bool control_fetch_ahead(struct control *c, uint32_t position) {
     if (position < c->w.end) {
-        control_fetch(c, c->n_fetched % N_AOT_SLOTS, c->ahead);
+        if (!control_fetch(c, c->n_fetched % N_AOT_SLOTS, c->ahead)) return false;
         if (position + 1 < c->w.end) c->ahead = c->rt->aot[position + 1];
     }
     c->n_fetched++;
     copy_commit();
+    return true;
 }
 
-DEV void control_fetch_first(struct control *c) {
+DEV bool control_fetch_first(struct control *c) {
     if (c->w.next < c->w.end) c->ahead = c->rt->aot[c->w.next];
-    for (uint32_t i = 0; i < FETCH_AHEAD; i++) control_fetch_ahead(c, c->w.next + i);
+    bool ok = true;
+    for (uint32_t i = 0; i < FETCH_AHEAD; i++) ok = ok && control_fetch_ahead(c, c->w.next + i);
+    return ok;
 }
 
 /* ---- running a task ---- */
 
-DEV void control_announce(struct control *c, uint32_t slot) {
+/* False: the launch ends. */
+DEV bool control_announce(struct control *c, uint32_t slot) {
     const struct cuda_task *task = &c->shared->task[slot];
-    if (task->kind == OP_NONE) return;
+    if (task->kind == OP_NONE) return true;
+    if (!control_until(c, GO_DEPTH - 1)) return false;
     control_go(c, slot, task->flags & CUDA_TRIGGER_WATCHED ? task->trigger : PROG_NONE);
     c->shared->slot_free[slot] = c->n_go;
+    return true;
 }
 
 /* A task without a body. */
@@ -134,19 +161,17 @@ DEV void control_jit(struct control *c) {
          !rt_worker_steal(rt, &c->w, &task)))
         return;
     uint32_t slot = N_AOT_SLOTS + c->n_jit++ % (N_TASK_SLOTS - N_AOT_SLOTS);
-    control_fetch(c, slot, task);
+    if (!control_fetch(c, slot, task)) return;
     copy_commit();
     copy_wait<0>();
-    control_announce(c, slot);
-    control_ready(c, slot);
+    if (control_announce(c, slot)) control_ready(c, slot);
 }
 
 /* What is done between two polls. */
 __device__ __noinline__ void control_between_polls(struct control *c) {
     if (c->n_watched != 0) control_reap(c);
     if (c->jit) control_jit(c);
-    c->stop = rt_stopped(c->rt);
-    if (++c->w.spins % 256 == 0) rt_stall_look(c->rt, &c->w);
+    control_look(c);
 }
 
 /* Until the event is activated; false: stopped. */
@@ -172,15 +197,15 @@ DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
 /* The AOT tasks of one iteration. Where JIT tasks may come in between, a task is announced only
  * when it can run. */
 DEV void control_list(struct control *c) {
-    control_fetch_first(c);
+    if (!control_fetch_first(c)) return;
     for (; c->w.next < c->w.end; c->w.next++) {
         uint32_t slot = (c->n_fetched - FETCH_AHEAD) % N_AOT_SLOTS;
         copy_wait<FETCH_AHEAD - 1>();
-        if (!c->jit) control_announce(c, slot);
+        if (!c->jit && !control_announce(c, slot)) return;
         if (!control_wait_event(c, &c->shared->task[slot])) return;
-        if (c->jit) control_announce(c, slot);
+        if (c->jit && !control_announce(c, slot)) return;
         control_ready(c, slot);
-        control_fetch_ahead(c, c->w.next + FETCH_AHEAD);
+        if (!control_fetch_ahead(c, c->w.next + FETCH_AHEAD)) return;
     }
 }
 
@@ -236,12 +261,13 @@ DEV void control_enter(struct control *c, uint32_t before, bool first) {
     c->jit = c->rt->variants[variant].n_jit_tasks != 0;
     if (c->jit) c->w.epoch = c->rt->control->epoch;
     control_rows(c);
+    s->flag = c->w.published;
     /* The loader has looked at the iteration before, so both see every change of variant. */
     while (shared_load_volatile(&s->seen) != before) {
     }
     shared_store_volatile(&s->published, c->w.published);
     if (!first && c->args->speculate && variant != (before & mask)) {
-        control_go(c, GO_DROP, PROG_NONE);
+        control_go(c, GO_DROP, PROG_NONE); /* there is room: every task is done */
         while (c->n_done != c->n_go) control_reap(c);
     }
 }

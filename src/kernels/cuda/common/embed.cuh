@@ -19,13 +19,13 @@ DEV float4 image_load4(const char *image, uint32_t row, uint32_t k, uint32_t k_t
 DEV void run_embed(struct warp_context *c, const struct cuda_task *task) {
     const struct rt_batch *batch = &SHARED->batch;
     const char *table = (const char *)task->w; /* [vocab, H] */
-    float *x = (float *)task->out;             /* [T, H] */
     const uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
     uint32_t end = min(task->row1, batch->rows.n_rows);
     for (uint32_t row = task->row0; row < end; row++) {
         uint32_t token = (uint32_t)load_index_l2(batch->rows.token + row);
         for (uint32_t k = 4 * c->thread; k < QN_HIDDEN; k += 4 * COMPUTE_THREADS)
-            *(float4 *)(x + (uint64_t)row * QN_HIDDEN + k) = image_load4(table, token, k, k_tiles);
+            act_store4(task, (uint64_t)row * QN_HIDDEN + k, /* x[T, H] */
+                       image_load4(table, token, k, k_tiles));
     }
 }
 

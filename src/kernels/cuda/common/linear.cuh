@@ -33,7 +33,7 @@ struct linear_tile {
 };
 
 /* ops_linear.cuh. The activations of a token row (of a logit row for the LM head): k floats. */
-DEV const float *op_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row);
+DEV struct act op_row(const struct cuda_task *task, uint32_t row);
 /* What finishing an item will need from memory, early. */
 DEV float2 op_prefetch(const struct linear_tile *t, uint32_t block, uint32_t r, uint32_t token);
 /* The dot products of image rows r and r + 8 of a row block with a token of the tile. */
@@ -90,9 +90,9 @@ DEV void group_staged(struct warp_context *c, const struct linear_tile *t, uint3
 }
 
 /* 8 activations at k, times the norm's weights, as two steps' B registers. */
-DEV uint4 load_direct(const float *row, const float *norm, uint32_t k, uint32_t k_end) {
+DEV uint4 load_direct(struct act row, const float *norm, uint32_t k, uint32_t k_end) {
     if (k >= k_end) return make_uint4(0, 0, 0, 0);
-    float4 lo = act_load4(row + k), hi = act_load4(row + k + 4);
+    float4 lo = act_load4(row, k / 4), hi = act_load4(row, k / 4 + 1);
     float4 scale_lo = make_float4(1, 1, 1, 1), scale_hi = scale_lo;
     if (norm != nullptr) {
         scale_lo = __ldg((const float4 *)(norm + k));
@@ -105,8 +105,8 @@ DEV uint4 load_direct(const float *row, const float *norm, uint32_t k, uint32_t 
 /* n <= GROUP row blocks, columns of 8 tokens, activations of a whole k-tile in registers: for up to
  * 16 tokens. rows[i]: this lane's token of column i. */
 template <int COLUMNS, int GROUP>
-DEV void group_resident(struct warp_context *c, const struct linear_tile *t,
-                        const float *const *rows, const float *norm, uint32_t n) {
+DEV void group_resident(struct warp_context *c, const struct linear_tile *t, const struct act *rows,
+                        const float *norm, uint32_t n) {
     const uint32_t partial = (c->warp - c->turn) % WARPS;
     float chains[GROUP][COLUMNS][2][4] = {};
     for (uint32_t k0 = 0; k0 < t->k_tiles; k0 += PARTIALS) {
@@ -141,8 +141,8 @@ DEV void group_resident(struct warp_context *c, const struct linear_tile *t,
 /* The same for more tokens: activations pass by 32 columns of k at a time, all pages of the group
  * held meanwhile. */
 template <int COLUMNS, int GROUP>
-DEV void group_passing(struct warp_context *c, const struct linear_tile *t,
-                       const float *const *rows, const float *norm, uint32_t n) {
+DEV void group_passing(struct warp_context *c, const struct linear_tile *t, const struct act *rows,
+                       const float *norm, uint32_t n) {
     static_assert(GROUP <= RING_DEPTH, "a warp holds the pages of a whole group");
     const uint32_t partial = (c->warp - c->turn) % WARPS;
     float chains[GROUP][COLUMNS][2][4] = {};
@@ -185,10 +185,10 @@ DEV void group_passing(struct warp_context *c, const struct linear_tile *t,
 /* A group with activations read from L2 by each warp. */
 DEV void group_direct(struct warp_context *c, const struct linear_tile *t, uint32_t n) {
     const float *norm = (const float *)t->task->norm;
-    const float *rows[8];
+    struct act rows[8];
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        rows[i] = op_row(c, t->task, t->row0 + min(8 * i + c->lane / 4, t->n - 1));
+        rows[i] = op_row(t->task, t->row0 + min(8 * i + c->lane / 4, t->n - 1));
     switch (t->task->columns) {
     case 1: group_resident<1, 4>(c, t, rows, norm, n); break;
     case 2: group_resident<2, 2>(c, t, rows, norm, n); break;
@@ -240,9 +240,8 @@ DEV void tile_stage(const struct warp_context *c, const struct linear_tile *t,
     const float *norm = (const float *)t->task->norm;
 #pragma unroll 1
     for (uint32_t i = 0; i < t->n; i++)
-        act_stage_row(c, op_row(c, t->task, t->row0 + i), norm, early, t->k,
-                      t->k_tiles * CUDA_PAGE_K, t->act + i * ACT_STRIDE(t->k_tiles),
-                      SHARED->warp_sum + i * WARPS);
+        act_stage_row(c, op_row(t->task, t->row0 + i), norm, early, t->k, t->k_tiles * CUDA_PAGE_K,
+                      t->act + i * ACT_STRIDE(t->k_tiles), SHARED->warp_sum + i * WARPS);
     sync_compute();
     if (norm != nullptr && c->thread < t->n)
         SHARED->inv_rms[c->thread] = inverse_rms(SHARED->warp_sum + c->thread * WARPS);
@@ -253,7 +252,7 @@ DEV void tile_rms(const struct warp_context *c, const struct linear_tile *t) {
     if (t->task->norm == 0) return;
 #pragma unroll 1
     for (uint32_t i = c->warp; i < t->n; i += WARPS) {
-        float inv = rms_of_row(c, op_row(c, t->task, t->row0 + i), t->k);
+        float inv = rms_of_row(c, op_row(t->task, t->row0 + i), t->k);
         if (c->lane == 0) SHARED->inv_rms[i] = inv;
     }
 }

@@ -15,8 +15,9 @@ DEV float not_nan(float v) {
 }
 
 /* The activations of a logit row. */
-DEV const float *lm_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
-    return (const float *)task->in + (uint64_t)row_of_logits(SHARED, row) * QN_HIDDEN;
+DEV struct act lm_row(const struct cuda_task *task, uint32_t row) {
+    return act_from(act_of(task->in, task, CUDA_IN_FLAGGED),
+                    (uint64_t)row_of_logits(SHARED, row) * QN_HIDDEN);
 }
 
 /* scratch: [tile tokens][LM_BLOCK] */

@@ -10,7 +10,7 @@
 
 DEV float linear_addend(const struct cuda_task *task, uint32_t column, uint64_t at) {
     if (column >= task->unit1 || task->more == 0) return 0;
-    return act_load((const float *)task->more + at);
+    return act_load(act_of(task->more, task, CUDA_MORE_FLAGGED), at);
 }
 
 DEV float2 linear_prefetch(const struct linear_tile *t, uint32_t block, uint32_t r,
@@ -25,7 +25,7 @@ DEV void linear_store(const struct cuda_task *task, uint32_t column, uint64_t at
                       float add) {
     if (column < task->unit0 || column >= task->unit1) return;
     if (task->bias != 0) v += __ldg((const float *)task->bias + column);
-    ((float *)task->out)[at] = task->more != 0 ? add + v : v;
+    act_store(task, at, task->more != 0 ? add + v : v);
 }
 
 DEV void linear_finish(const struct linear_tile *t, uint32_t block, uint32_t r, uint32_t token,
@@ -70,15 +70,15 @@ DEV void mlp_finish(const struct warp_context *c, const struct linear_tile *t, u
     gate += __ldg((const float *)task->bias + column);
     up += __ldg((const float *)task->more + column);
 #endif
-    float *h = (float *)task->out + (uint64_t)(t->row0 + token) * task->units;
-    h[column] = gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up;
+    act_store(task, (uint64_t)(t->row0 + token) * task->units + column,
+              gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up);
 }
 
 /* ---- the choice ---- */
 
-DEV const float *op_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
-    if (task->kind == OP_LM_HEAD) return lm_row(c, task, row);
-    return (const float *)task->in + (uint64_t)row * task->k;
+DEV struct act op_row(const struct cuda_task *task, uint32_t row) {
+    if (task->kind == OP_LM_HEAD) return lm_row(task, row);
+    return act_from(act_of(task->in, task, CUDA_IN_FLAGGED), (uint64_t)row * task->k);
 }
 
 DEV float2 op_prefetch(const struct linear_tile *t, uint32_t block, uint32_t r, uint32_t token) {

@@ -115,8 +115,8 @@ DEV void run_qkv_heads(const struct warp_context *c, const struct cuda_task *tas
 #pragma unroll
         for (int u = 0; u < LANE_PAIRS; u++) {
             uint32_t i = min(c->lane + 32 * u, HALF_DIM - 1u);
-            a[u] = act_load(y + i);
-            b[u] = act_load(y + i + HALF_DIM);
+            a[u] = load_l2(y + i);
+            b[u] = load_l2(y + i + HALF_DIM);
         }
         qkv_place(c, task, unit, row, a, b);
     }

@@ -96,7 +96,7 @@ DEV struct best best_part(const struct warp_context *c, struct sample_shared *s,
     struct best b = {-INFINITY, 0};
 #pragma unroll 8
     for (uint32_t i = c->thread; i < LM_PARTS; i += COMPUTE_THREADS)
-        b = better(b, best{act_load(part + 2 * i), i});
+        b = better(b, best{load_l2(part + 2 * i), i});
     return block_best(c, s, b);
 }
 
@@ -117,7 +117,7 @@ DEV uint32_t argmax_in_part(const struct warp_context *c, struct sample_shared *
                             const float *logits, uint32_t part) {
     struct best b = {-INFINITY, part * LM_BLOCK};
     uint32_t i = part * LM_BLOCK + c->thread;
-    if (c->thread < LM_BLOCK && i < QN_VOCAB) b = better(b, best{not_nan(act_load(logits + i)), i});
+    if (c->thread < LM_BLOCK && i < QN_VOCAB) b = better(b, best{not_nan(load_l2(logits + i)), i});
     return block_best(c, s, b).index;
 }
 
@@ -312,7 +312,7 @@ DEV struct best copy_logits(const struct sampler *p, const struct rt_sampling *q
                             const float *logits, bool penalties) {
     struct best b = {-INFINITY, 0};
     for (uint32_t i = p->c->thread; i < QN_VOCAB; i += COMPUTE_THREADS) {
-        float logit = not_nan(act_load(logits + i));
+        float logit = not_nan(load_l2(logits + i));
         if (penalties) logit = penalize(q, logit, __ldcg(p->count + i));
         p->logit[i] = logit;
         b = better(b, best{logit, i});
@@ -383,7 +383,7 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
         token =
             choose_slowly(&p, &q, b->tokens + (uint64_t)slot_idx * b->max_model_len, &slot, logits);
     }
-    float logprob = log_probability(c, s, part, most.value, act_load(logits + token));
+    float logprob = log_probability(c, s, part, most.value, load_l2(logits + token));
     if (c->thread != 0) return;
     if (task->out != 0) ((int32_t *)task->out)[row] = (int32_t)token;
     append_token(b, slot_idx, (int32_t)token, logprob);

@@ -24,6 +24,25 @@ DEV int32_t load_index_l2(const int32_t *p) {
     return __ldcg(p);
 }
 
+/* Flagged data: {value, iteration} in 8 bytes, which are one access. Nothing else is ordered. */
+DEV uint4 load_flagged_pair(const float *p) { /* two elements: value, flag, value, flag */
+    uint64_t lo, hi;
+    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
+                 : "=l"(lo), "=l"(hi)
+                 : "l"(p)
+                 : "memory");
+    return make_uint4((uint32_t)lo, (uint32_t)(lo >> 32), (uint32_t)hi, (uint32_t)(hi >> 32));
+}
+DEV uint2 load_flagged(const float *p) {
+    uint64_t v;
+    asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return make_uint2((uint32_t)v, (uint32_t)(v >> 32));
+}
+DEV void store_flagged(float *p, float value, uint32_t flag) {
+    uint64_t v = (uint64_t)flag << 32 | __float_as_uint(value);
+    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
 /* Brings a constant into L1; the value is not wanted. */
 DEV void touch(const float *p) {
     asm volatile("{\n.reg .b32 v;\nld.global.nc.b32 v, [%0];\n}" ::"l"(p));

@@ -18,6 +18,19 @@ DEV uint4 load_vector_l2(const void *p) {
 DEV int32_t load_index_l2(const int32_t *p) {
     return *p;
 }
+DEV uint2 load_flagged(const float *p) {
+    uint64_t v = __atomic_load_n((const uint64_t *)p, __ATOMIC_RELAXED);
+    return make_uint2((uint32_t)v, (uint32_t)(v >> 32));
+}
+DEV uint4 load_flagged_pair(const float *p) {
+    uint2 lo = load_flagged(p), hi = load_flagged(p + 2);
+    return make_uint4(lo.x, lo.y, hi.x, hi.y);
+}
+DEV void store_flagged(float *p, float value, uint32_t flag) {
+    uint64_t v = (uint64_t)flag << 32 | __float_as_uint(value);
+    __atomic_store_n((uint64_t *)p, v, __ATOMIC_RELAXED);
+    emu_point();
+}
 DEV void touch(const float *p) {
     volatile float v = *p;
     (void)v;
