@@ -9,7 +9,7 @@ BUILD  ?= build
 PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc)
 
-.PHONY: all configure build demo test lint sanitize stress install clean deps
+.PHONY: all configure build demo test lint sanitize stress coverage install clean deps
 
 all: build
 
@@ -39,6 +39,10 @@ sanitize: deps
 
 stress: deps
 	@tools/variants.sh stress
+
+# Lines and branches of src/ that the tests reach; by file in build-coverage/coverage.txt.
+coverage: deps
+	@tools/variants.sh coverage
 
 lint: configure
 	@cmake --build $(BUILD) -j $(JOBS)

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Builds and tests quern in other ways: tools/variants.sh asan tsan stress coverage
+# tools/variants.sh [--quick] asan tsan stress coverage: builds and tests quern in other ways.
 # Each variant has its own build folder, build-<variant>, with only what its tests need in it.
-#   asan      AddressSanitizer and UBSan, and the lines that the tests reach (gcovr): all tests but
-#             the mutations and the statistics of sampling: minutes of arithmetic, little memory
+#   asan      AddressSanitizer and UBSan: all tests but the mutations and the statistics of sampling,
+#             which are minutes of arithmetic and little memory. --quick leaves out what takes longest
 #   tsan      ThreadSanitizer: what runs threads
 #   stress    queues of two entries, random yields at every primitive: what runs threads
+#   coverage  the lines and branches of src/ that the tests reach, without those that take minutes when
+#             the counters are there, which all threads share; build-coverage/coverage.txt has the files
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
@@ -32,19 +34,16 @@ run() { # name, cmake arguments, targets, ctest arguments
     ctest --test-dir "build-$1" --output-on-failure -j "$(nproc)" $4
 }
 
-coverage() {
-    command -v gcovr >/dev/null || { echo "gcovr is missing: no coverage"; return; }
-    gcovr -r . --object-directory build-asan -f src/ -s --gcov-ignore-parse-errors 2>/dev/null |
-        tee build-asan/coverage.txt | tail -3
-}
+slow="lint/|runtime/spin|tools/|task/test_mutations|kernels_cpu/test_sampling"
+if [ "${1:-}" = --quick ]; then
+    shift
+    slow="$slow|hostile/test_tokenizers|emulator/"
+fi
 
 for variant in "$@"; do
     case "$variant" in
     asan)
-        find build-asan -name '*.gcda' -delete 2>/dev/null || true
-        run asan "-DQN_SANITIZE=address,undefined -DQN_COVERAGE=ON" all \
-            "-E lint/|runtime/spin|tools/|task/test_mutations|kernels_cpu/test_sampling"
-        coverage
+        run asan "-DQN_SANITIZE=address,undefined" all "-E $slow"
         ;;
     tsan)
         run tsan "-DQN_SANITIZE=thread" "$(programs runtime engine | tr '\n' ' ')" \
@@ -54,7 +53,14 @@ for variant in "$@"; do
         run stress "-DQN_STRESS=ON" "$(programs runtime engine | tr '\n' ' ')" \
             "-R ^(runtime|engine)/test_"
         ;;
-    coverage) coverage ;;
+    coverage)
+        command -v gcovr >/dev/null || { echo "gcovr is missing" >&2; exit 1; }
+        find build-coverage -name '*.gcda' -delete 2>/dev/null || true
+        run coverage "-DQN_COVERAGE=ON" all \
+            "-E $slow|hostile/|emulator/|engine/test_trace|cli/(bench|generate|profile|install)"
+        gcovr -r . -f src/ -s build-coverage -o build-coverage/coverage.txt >build-coverage/summary
+        cat build-coverage/summary
+        ;;
     *) echo "variants: asan tsan stress coverage, not '$variant'" >&2; exit 2 ;;
     esac
 done
