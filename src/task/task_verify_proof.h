@@ -1,0 +1,96 @@
+/* task_verify_proof.h - what the parts of task_verify share; nobody else includes it.
+ *
+ *   task_verify.c        the driver; tables: shapes, weights, counts, lists, cover
+ *   task_verify_touch.c  fills `accesses`: what each task reads and writes
+ *   task_verify_order.c  no deadlock; fills `reach` and `acquire`: what comes before what
+ *   task_verify_race.c   holds `accesses` to that order
+ *   task_verify_carry.c  events without a counter; flagged bytes are nobody else's
+ *
+ * A proof lives as long as one call of task_verify. Every check returns QN_EVERIFY with a message
+ * that names what is wrong, or the error of an allocation. Indices count over the whole program,
+ * not over a variant, unless a comment says otherwise.
+ */
+#ifndef QN_TASK_TASK_VERIFY_PROOF_H
+#define QN_TASK_TASK_VERIFY_PROOF_H
+
+#include "base/arena.h"
+#include "base/array.h"
+#include "task/task_verify.h"
+
+/* A rectangle of bytes: `n_rows` runs of `run` bytes, `stride` apart, the first at `at`. Space 0 is
+ * the workspace; space 1 + layer is that layer's KV cache, where "bytes" are (row, head unit) cells
+ * of this iteration's rows. */
+struct rect {
+    uint32_t space;
+    bool write;
+    uint64_t at, run, stride, n_rows;
+    uint32_t slice, n_slices; /* shares nothing with another slice of the same operator */
+    uint32_t op;
+};
+
+struct access {
+    uint32_t object; /* tensor */
+    uint32_t task;
+    struct rect rect;
+};
+
+/* The bytes of a tensor, for finding those that share memory. */
+struct extent {
+    uint32_t space, object;
+    uint32_t born; /* operator that writes it first */
+    uint64_t start, end;
+    uint32_t first_class, n_classes; /* of its accesses; see task_verify_race.c */
+};
+
+struct proof {
+    struct diag *d;
+    const struct prog_header *p;
+    const struct prog_variant *v;
+    struct arena arena; /* of one variant */
+    uint64_t words;     /* of one row of the closures below */
+    uint64_t *reach;    /* [n_events][words] events that an event leads to */
+    uint64_t *acquire;  /* the same through counters alone: what was written is visible, too */
+    ARRAY(struct access) accesses;
+    struct verify_report report;
+};
+
+static inline const struct prog_tensor *proof_tensor(const struct proof *f, uint32_t index) {
+    return &PROG(f->p, TENSOR)[index];
+}
+
+/* ---- task_verify_touch.c ---- */
+
+/* Adds to f->accesses what a task reads and writes, from the operators' definitions in op.def. */
+int task_verify_touch(struct proof *f, uint32_t index);
+/* All bytes of a tensor. */
+struct rect task_verify_touch_whole(const struct proof *f, uint32_t index);
+
+/* ---- task_verify_order.c ---- */
+
+/* Every task can run. Wants: counts and lists are right. */
+int task_verify_order_deadlock(struct proof *f);
+/* Makes f->reach and f->acquire. Wants: no deadlock, so that events have an order. */
+int task_verify_order_close(struct proof *f);
+/* Every task lies between the start event and the end event. */
+int task_verify_order_ending(struct proof *f);
+/* Whether a task that triggers `from` is done before one that waits for `to` goes on. */
+bool task_verify_order_leads(const struct proof *f, uint32_t from, uint32_t to);
+/* Whether plain stores of a task that triggers `from` are visible to one that waits for `to`: only
+ * counters are released and acquired, an event that rides on data orders nothing but that data. */
+bool task_verify_order_visible(const struct proof *f, uint32_t from, uint32_t to);
+
+/* ---- task_verify_race.c ---- */
+
+/* Fills f->accesses, sorted by tensor, and compares them. */
+int task_verify_race(struct proof *f);
+/* For qsort: extents by space, start and tensor. */
+int task_verify_race_by_start(const void *a, const void *b);
+
+/* ---- task_verify_carry.c ---- */
+
+/* A variant's events that ride on data. Wants: f->accesses of that variant. */
+int task_verify_carry(struct proof *f);
+/* A flagged tensor shares bytes with no tensor of any variant. Once per program. */
+int task_verify_carry_space(struct proof *f);
+
+#endif
