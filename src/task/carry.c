@@ -15,6 +15,9 @@
  * And since only counters release and acquire,
  *   - plain data may be read behind counters alone: if some task reads a plain tensor that was
  *     written behind an event on data, nothing rides in this variant;
+ *   - plain tensors that share bytes must be apart in the same sense, counting that a worker does
+ *     its tasks one after the other: its next trigger of a counter releases all that it did before
+ *     (vector clocks); memory_plan.c helps. Otherwise nothing rides;
  *   - every worker's last task of the iteration must lead to its end through counters alone: what
  *     the worker stored before, the KV cache among it, is then released to the next iteration, and
  *     nothing of it is still under way. Otherwise nothing rides.
@@ -26,6 +29,8 @@
  */
 #include "base/checked.h"
 #include "task/task_graph.h"
+
+#include <string.h>
 
 enum { FLAGGED_ELEMENT_BYTES = 8, ALIGN_BYTES = 256 };
 
@@ -172,6 +177,90 @@ static bool leads_by_counters(const struct pass *p, int32_t from, int32_t to) {
     return p->closure[(size_t)from * p->words + (size_t)to / 64] >> (to % 64) & 1;
 }
 
+/* ---- clocks: what each worker knows of the others, as places in the linear order ------------ */
+
+struct clocks {
+    uint32_t n;       /* workers */
+    uint32_t *worker; /* [n][n] */
+    uint32_t *event;  /* [n_events][n] what its triggers released */
+    uint32_t *known;  /* [n_ops][n] what every task of an operator knows when it begins */
+    uint32_t *last;   /* [n_ops][n] the operator's last task on each worker, + 1 */
+};
+
+static void merge(uint32_t *into, const uint32_t *from, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) into[i] = MAX(into[i], from[i]);
+}
+
+/* Tasks in linear order, which is the order of every list, too. */
+static int run_clocks(struct pass *p, struct clocks *c) {
+    const struct tgraph *g = p->g;
+    const uint32_t n = c->n = g->options.n_workers;
+    TRY(ARENA_NEW(p->d, &p->scratch, &c->worker, (uint64_t)n * n));
+    TRY(ARENA_NEW(p->d, &p->scratch, &c->event, g->events.n * n));
+    TRY(ARENA_NEW(p->d, &p->scratch, &c->known, g->kernel->ops.n * n));
+    TRY(ARENA_NEW(p->d, &p->scratch, &c->last, g->kernel->ops.n * n));
+    memset(c->known, 0xff, g->kernel->ops.n * n * sizeof *c->known);
+    for (size_t i = 0; i < g->tasks.n; i++) {
+        const struct task *t = &g->tasks.items[i];
+        const uint32_t *wait = c->event + (size_t)t->wait * n;
+        uint32_t *own = c->worker + (size_t)t->worker * n, *to = c->event + (size_t)t->trigger * n;
+        if (!g->events.items[t->wait].data) merge(own, wait, n);
+        if (t->op < 0) { /* empty: forwards what it waited for, while another may run */
+            merge(to, wait, n);
+            continue;
+        }
+        uint32_t *known = c->known + (size_t)t->op * n;
+        for (uint32_t w = 0; w < n; w++) known[w] = MIN(known[w], own[w]);
+        own[t->worker] = c->last[(size_t)t->op * n + (uint32_t)t->worker] = (uint32_t)i + 1;
+        if (!g->events.items[t->trigger].data) merge(to, own, n);
+    }
+    return QN_OK;
+}
+
+/* Whether all tasks of operator a are done, visibly, before any of operator b begins. */
+static bool known_before(const struct clocks *c, int32_t a, int32_t b) {
+    for (uint32_t w = 0; w < c->n; w++)
+        if (c->last[(size_t)a * c->n + w] > c->known[(size_t)b * c->n + w]) return false;
+    return true;
+}
+
+/* Whether all who touch tensor a are known before whoever writes b. */
+static bool tensor_before(const struct pass *p, const struct clocks *c, int32_t a, int32_t b) {
+    const struct kgraph *k = p->g->kernel;
+    const int32_t writer = k->tensors.items[b].producer;
+    if (!known_before(c, k->tensors.items[a].producer, writer)) return false;
+    for (size_t o = 0; o < k->ops.n; o++)
+        for (int s = 0; s < OP_MAX_IN; s++)
+            if (k->ops.items[o].in[s] == a && !known_before(c, (int32_t)o, writer)) return false;
+    return true;
+}
+
+/* Whether plain tensors that share bytes are apart: each from the one that had its bytes before. */
+static int shared_bytes_are_apart(struct pass *p, bool *ok) {
+    const struct tgraph *g = p->g;
+    const struct kgraph *k = g->kernel;
+    struct clocks c;
+    TRY(run_clocks(p, &c));
+    *ok = true;
+    for (size_t b = 0; b < k->tensors.n && *ok; b++) {
+        const struct tensor *y = &k->tensors.items[b];
+        int32_t before = NO_TENSOR;
+        if (y->role != TENSOR_ACTIVATION || g->tensor_flagged[b]) continue;
+        for (size_t a = 0; a < k->tensors.n; a++) {
+            const struct tensor *x = &k->tensors.items[a];
+            if (x->role != TENSOR_ACTIVATION || g->tensor_flagged[a] ||
+                x->producer >= y->producer ||
+                g->tensor_offset[a] + tensor_bytes(x) <= g->tensor_offset[b] ||
+                g->tensor_offset[b] + tensor_bytes(y) <= g->tensor_offset[a])
+                continue;
+            if (before == NO_TENSOR || k->tensors.items[before].producer < x->producer)
+                before = (int32_t)a;
+        }
+        *ok = before == NO_TENSOR || tensor_before(p, &c, before, (int32_t)b);
+    }
+    return QN_OK;
+}
+
 /* Whether every worker's last task leads to the end through counters. Empty tasks do not count:
  * they may be done with while the task before them still runs. */
 static int workers_end_in_counters(struct pass *p, bool *ok) {
@@ -235,11 +324,12 @@ static int choose(struct pass *p) {
         for (uint32_t i = p->first[e]; event->data && i < p->first[e + 1]; i++)
             flag_outputs(g, &g->tasks.items[p->writers[i]]);
     }
-    bool ok, ends;
+    bool ok, ends, apart;
     TRY(close_over_counters(p));
     TRY(plain_data_is_visible(p, &ok));
     TRY(workers_end_in_counters(p, &ends));
-    ok = ok && ends;
+    TRY(shared_bytes_are_apart(p, &apart));
+    ok = ok && ends && apart;
     for (size_t e = 0; e < g->events.n && !ok; e++) g->events.items[e].data = false;
     for (size_t i = 0; i < g->kernel->tensors.n && !ok; i++) g->tensor_flagged[i] = false;
     place_flagged(g);

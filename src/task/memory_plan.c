@@ -4,6 +4,11 @@
  * the kernel graph. Two tensors may share bytes only when those spans do not touch. Tasks run out
  * of that order, so sharing creates WAR and WAW dependencies: depend.c adds them, task_verify
  * proves them. Placement: largest first, each at the lowest offset that is free over its life.
+ *
+ * Where events may ride on data (options.carry_bytes; few rows), bytes must not be used again
+ * behind an event that orders nothing but its own data (carry.c). So what is written right behind
+ * such an event has bytes of its own, and the rest shares them only with what the same operator
+ * writes in other layers, which waits for the same kinds of counters.
  */
 #include "base/checked.h"
 #include "task/task_graph.h"
@@ -14,6 +19,7 @@ enum { ALIGN_BYTES = 256 }; /* a cache line on the CPU, two sectors' lines on a 
 
 struct life {
     int32_t tensor, first, last; /* operators */
+    int32_t company;             /* tensors of another company share no bytes with it */
     uint64_t bytes, offset;
 };
 
@@ -43,7 +49,8 @@ static uint64_t lowest_gap(const struct life *l, const struct life *placed, size
     size_t n = 0;
     for (size_t i = 0; i < n_placed; i++) {
         const struct life *p = &placed[i];
-        if (alive_together(l, p)) near[n++] = (struct taken){p->offset, p->offset + p->bytes};
+        if (l->company != p->company || alive_together(l, p))
+            near[n++] = (struct taken){p->offset, p->offset + p->bytes};
     }
     qsort(near, n, sizeof *near, by_begin);
     uint64_t at = 0;
@@ -54,7 +61,25 @@ static uint64_t lowest_gap(const struct life *l, const struct life *placed, size
     return at;
 }
 
-static size_t collect_lives(const struct kgraph *k, struct life *lives) {
+/* The kind of operator that writes a tensor, and the slot; or a number of the tensor's own if that
+ * operator may wait for data. */
+static int32_t company_of(const struct kgraph *k, int32_t tensor) {
+    const struct kop *op = &k->ops.items[k->tensors.items[tensor].producer];
+    struct op_info info;
+    op_describe(op->kind, &info);
+    if (info.in[0].flagged) return N_OP_KINDS * OP_MAX_OUT + tensor;
+    return (int32_t)op->kind * OP_MAX_OUT + (op->out[0] != tensor);
+}
+
+/* Whether anything of this variant is small enough to ride: rows of the residual stream or of
+ * attention's output, 8 bytes an element. */
+static bool may_ride(const struct tgraph *g) {
+    const struct model_spec *spec = &g->kernel->spec;
+    const uint64_t row = MIN((uint64_t)spec->hidden, (uint64_t)spec->n_heads * spec->head_dim);
+    return g->options.carry_bytes > 0 && g->kernel->n_rows * row * 8 <= g->options.carry_bytes;
+}
+
+static size_t collect_lives(const struct kgraph *k, bool rides, struct life *lives) {
     size_t n = 0;
     for (size_t i = 0; i < k->tensors.n; i++) {
         const struct tensor *t = &k->tensors.items[i];
@@ -62,6 +87,7 @@ static size_t collect_lives(const struct kgraph *k, struct life *lives) {
         lives[n++] = (struct life){.tensor = (int32_t)i,
                                    .first = t->producer,
                                    .last = t->producer,
+                                   .company = rides ? company_of(k, (int32_t)i) : 0,
                                    .bytes = align_up(MAX(tensor_bytes(t), 1u), ALIGN_BYTES)};
         for (size_t o = 0; o < k->ops.n; o++)
             for (int s = 0; s < OP_MAX_IN; s++)
@@ -77,7 +103,7 @@ int memory_plan(struct diag *d, struct tgraph *g) {
     TRY(ARENA_NEW(d, g->arena, &g->tensor_offset, k->tensors.n));
     TRY(ARENA_NEW(d, g->arena, &lives, k->tensors.n));
     TRY(ARENA_NEW(d, g->arena, &near, k->tensors.n));
-    const size_t n = collect_lives(k, lives);
+    const size_t n = collect_lives(k, may_ride(g), lives);
     qsort(lives, n, sizeof *lives, larger_first);
     for (size_t i = 0; i < n; i++) {
         lives[i].offset = lowest_gap(&lives[i], lives, i, near);

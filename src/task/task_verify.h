@@ -18,7 +18,8 @@
  *   carry     an event without a counter is one whose dependents poll flagged data of each of its
  *             triggers; plain data is read behind counters only; flagged bytes are nobody else's,
  *             and only kernels that know flags touch them; what each worker did reaches the end of
- *             the iteration through counters
+ *             the iteration through counters; plain bytes are used again only where counters and
+ *             the order of each worker's list make it visible that nobody uses them still
  *
  * Runs on every compile and on every program that is opened. Cost: one pass over tasks, and a
  * transitive closure over events with one bit per pair.

@@ -4,6 +4,7 @@
  *   task_verify_touch.c  fills `accesses`: what each task reads and writes
  *   task_verify_order.c  no deadlock; fills `reach` and `acquire`: what comes before what
  *   task_verify_race.c   holds `accesses` to that order
+ *   task_verify_clock.c  what each worker knows of the others where events ride on data
  *   task_verify_carry.c  events without a counter; flagged bytes are nobody else's
  *
  * A proof lives as long as one call of task_verify. Every check returns QN_EVERIFY with a message

@@ -1,14 +1,19 @@
 /* task_verify_race.c - that of two tasks that touch the same bytes one comes before the other. */
 #include "task/task_verify_proof.h"
 #include "base/checked.h"
+#include "task/task_verify_clock.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Tasks with the same wait and trigger are ordered alike with respect to all others. */
 struct access_class {
     uint32_t wait, trigger;
     uint32_t first, n; /* in the list of accesses, sorted by class */
     bool writes;
+    /* Where events ride on data, [n_workers] places in the workers' lists: the last one of this
+     * class; the last one that all tasks of the class know to be done. Otherwise NULL. */
+    uint32_t *last, *known;
 };
 
 static bool rects_overlap(const struct rect *a, const struct rect *b) {
@@ -92,6 +97,16 @@ static int compare_within(struct proof *f, const struct access_class *c, uint32_
     return QN_OK;
 }
 
+/* Whether every task of class a is done before any of class b begins. Where events ride on data,
+ * their order is not enough: what was stored earlier could land later. */
+static bool comes_before(const struct proof *f, const struct access_class *a,
+                         const struct access_class *b) {
+    if (a->last == NULL) return task_verify_order_leads(f, a->trigger, b->wait);
+    for (uint32_t w = 0; w < f->p->n_workers; w++)
+        if (a->last[w] > b->known[w]) return false;
+    return true;
+}
+
 /* Classes of two tensors that share bytes: all that touches the earlier one comes before all that
  * touches the later one, unless both only read. */
 static int compare_between(struct proof *f, const struct access_class *a, uint32_t na,
@@ -100,8 +115,7 @@ static int compare_between(struct proof *f, const struct access_class *a, uint32
         for (uint32_t k = 0; k < nb; k++) {
             f->report.n_class_pairs++;
             if (!a[i].writes && !b[k].writes) continue;
-            if (!task_verify_order_leads(f, a[i].trigger, b[k].wait))
-                TRY(compare_tasks(f, &a[i], &b[k]));
+            if (!comes_before(f, &a[i], &b[k])) TRY(compare_tasks(f, &a[i], &b[k]));
         }
     return QN_OK;
 }
@@ -133,12 +147,39 @@ static uint32_t group(struct proof *f, struct access_class *classes, struct exte
         struct access_class *last = n_classes > 0 ? &classes[n_classes - 1] : NULL;
         if (new_object || last->wait != t->wait || last->trigger != t->trigger ||
             last->writes != a->rect.write) {
-            classes[n_classes++] = (struct access_class){t->wait, t->trigger, i, 0, a->rect.write};
+            classes[n_classes++] = (struct access_class){
+                .wait = t->wait, .trigger = t->trigger, .first = i, .writes = a->rect.write};
             extents[n_extents - 1].n_classes++;
         }
         classes[n_classes - 1].n++;
     }
     return n_extents;
+}
+
+/* What the clocks say of each class, where they are needed. With JIT tasks no event may ride:
+ * task_verify_carry says so. */
+static int read_clocks(struct proof *f, struct access_class *classes, uint32_t n_classes) {
+    const struct prog_variant *v = f->v;
+    const uint32_t n = f->p->n_workers;
+    struct verify_clock clock;
+    bool rides = false;
+    for (uint32_t e = v->first_event; e < v->first_event + v->n_events; e++)
+        rides = rides || PROG(f->p, EVENT)[e].carry != CARRY_PLAIN;
+    if (!rides || v->n_jit_tasks > 0) return QN_OK;
+    TRY(verify_clock_make(f->d, &f->arena, f->p, v, &clock));
+    for (struct access_class *c = classes; c < classes + n_classes; c++) {
+        TRY(ARENA_NEW(f->d, &f->arena, &c->last, n));
+        TRY(ARENA_NEW(f->d, &f->arena, &c->known, n));
+        memset(c->known, 0xff, n * sizeof *c->known);
+        for (uint32_t k = c->first; k < c->first + c->n; k++) {
+            const uint32_t index = f->accesses.items[k].task, task = index - v->first_task;
+            const uint32_t worker = PROG(f->p, TASK)[index].worker;
+            c->last[worker] = MAX(c->last[worker], clock.place[task]);
+            for (uint32_t w = 0; w < n; w++)
+                c->known[w] = MIN(c->known[w], clock.known[(size_t)task * n + w]);
+        }
+    }
+    return QN_OK;
 }
 
 int task_verify_race(struct proof *f) {
@@ -153,6 +194,7 @@ int task_verify_race(struct proof *f) {
     TRY(ARENA_NEW(f->d, &f->arena, &classes, f->accesses.n));
     TRY(ARENA_NEW(f->d, &f->arena, &extents, f->accesses.n));
     const uint32_t n = group(f, classes, extents);
+    TRY(read_clocks(f, classes, n > 0 ? extents[n - 1].first_class + extents[n - 1].n_classes : 0));
     qsort(extents, n, sizeof *extents, task_verify_race_by_start);
     for (uint32_t i = 0; i < n; i++) {
         TRY(compare_within(f, classes + extents[i].first_class, extents[i].n_classes));

@@ -1,0 +1,79 @@
+/* task_verify_clock.c - see task_verify_clock.h: every worker's list is run in thought, and clocks
+ * go along. */
+#include "task/task_verify_clock.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+struct run {
+    const struct prog_header *p;
+    const struct prog_variant *v;
+    struct verify_clock *c;
+    const struct prog_list *lists; /* [n_workers] */
+    uint32_t *next;                /* [n_workers] tasks of its list that are done */
+    uint32_t *had;                 /* [n_events] triggers so far */
+    uint32_t *event;               /* [n_events][n_workers] what its triggers released */
+    uint32_t *worker;              /* [n_workers][n_workers] what it has acquired and done */
+};
+
+static void merge(uint32_t *into, const uint32_t *from, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) into[i] = MAX(into[i], from[i]);
+}
+
+static bool activated(const struct run *r, uint32_t event) {
+    const uint32_t e = event - r->v->first_event;
+    return event == r->v->start_event || r->had[e] >= PROG(r->p, EVENT)[event].n_triggers;
+}
+
+static void run_task(struct run *r, uint32_t worker, uint32_t index) {
+    const uint32_t n = r->c->n_workers, i = index - r->v->first_task;
+    const struct prog_task *t = &PROG(r->p, TASK)[index];
+    const uint32_t wait = t->wait - r->v->first_event, trigger = t->trigger - r->v->first_event;
+    uint32_t *own = r->worker + (size_t)worker * n, *known = r->c->known + (size_t)i * n;
+    if (PROG(r->p, EVENT)[t->wait].carry == CARRY_PLAIN) merge(own, r->event + (size_t)wait * n, n);
+    memcpy(known, own, n * sizeof *known);
+    r->had[trigger]++;
+    if (t->kind == OP_NONE) {
+        /* Forwards what it waited for; the task before it may still run. */
+        merge(r->event + (size_t)trigger * n, r->event + (size_t)wait * n, n);
+        return;
+    }
+    r->c->place[i] = own[worker] = r->next[worker] + 1;
+    if (PROG(r->p, EVENT)[t->trigger].carry == CARRY_PLAIN)
+        merge(r->event + (size_t)trigger * n, own, n);
+}
+
+static bool run_worker(struct run *r, uint32_t worker) {
+    const uint32_t *aot = PROG(r->p, AOT) + r->lists[worker].first;
+    const uint32_t before = r->next[worker];
+    for (; r->next[worker] < r->lists[worker].n; r->next[worker]++) {
+        const uint32_t task = aot[r->next[worker]];
+        if (!activated(r, PROG(r->p, TASK)[task].wait)) break;
+        run_task(r, worker, task);
+    }
+    return r->next[worker] != before;
+}
+
+int verify_clock_make(struct diag *d, struct arena *arena, const struct prog_header *p,
+                      const struct prog_variant *v, struct verify_clock *out) {
+    const uint32_t n = p->n_workers;
+    struct arena scratch = {0};
+    struct run r = {
+        .p = p, .v = v, .c = out, .lists = PROG(p, LIST) + (v - PROG(p, VARIANT)) * (uint64_t)n};
+    int rc = QN_OK;
+    out->n_workers = n;
+    TRY(ARENA_NEW(d, arena, &out->place, v->n_tasks));
+    TRY(ARENA_NEW(d, arena, &out->known, (uint64_t)v->n_tasks * n));
+    TRY_GOTO(rc, done, ARENA_NEW(d, &scratch, &r.next, n));
+    TRY_GOTO(rc, done, ARENA_NEW(d, &scratch, &r.had, v->n_events));
+    TRY_GOTO(rc, done, ARENA_NEW(d, &scratch, &r.event, (uint64_t)v->n_events * n));
+    TRY_GOTO(rc, done, ARENA_NEW(d, &scratch, &r.worker, (uint64_t)n * n));
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (uint32_t w = 0; w < n; w++) moved = run_worker(&r, w) || moved;
+    }
+done:
+    arena_fini(&scratch);
+    return rc;
+}
