@@ -16,7 +16,6 @@ enum {
     CU_ERROR_INVALID_VALUE = 1,
     CU_ERROR_INVALID_IMAGE = 200,
     CU_ERROR_NOT_FOUND = 500,
-    CAPACITY_MB = 8192,
 };
 
 struct CUctx_st {
@@ -50,6 +49,10 @@ static uint64_t taken_bytes; /* atomic */
 static long setting(const char *name, long otherwise) {
     const char *text = getenv(name);
     return text ? atol(text) : otherwise;
+}
+
+static uint64_t capacity(void) {
+    return (uint64_t)setting("QN_EMU_GIB", 8) << 30;
 }
 
 #define X(name, arguments) __attribute__((visibility("default"))) cu_result name arguments;
@@ -111,7 +114,7 @@ cu_result cuDeviceGetAttribute(int *value, int attribute, cu_device device) {
 
 cu_result cuDeviceTotalMem_v2(size_t *bytes, cu_device device) {
     (void)device;
-    *bytes = (size_t)CAPACITY_MB << 20;
+    *bytes = capacity();
     return CU_SUCCESS;
 }
 
@@ -144,7 +147,7 @@ enum { HEAD_BYTES = 256 };
 static void *take(size_t bytes) {
     uint64_t before = __atomic_fetch_add(&taken_bytes, bytes, __ATOMIC_RELAXED);
     char *p =
-        before + bytes > (uint64_t)CAPACITY_MB << 20
+        before + bytes > capacity()
             ? NULL
             : aligned_alloc(HEAD_BYTES, (bytes + 2 * HEAD_BYTES - 1) / HEAD_BYTES * HEAD_BYTES);
     if (!p) {
@@ -165,7 +168,7 @@ static void give(void *address) {
 }
 
 cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
-    *total_bytes = (size_t)CAPACITY_MB << 20;
+    *total_bytes = capacity();
     *free_bytes = *total_bytes - __atomic_load_n(&taken_bytes, __ATOMIC_RELAXED);
     return CU_SUCCESS;
 }
