@@ -68,6 +68,12 @@ CUDA_ABI_FN uint32_t cuda_head_blocks(uint32_t head_dim) {
     return (head_dim / 2 + 7) / 8;
 }
 
+/* Kinds of tasks whose weights come as pages. */
+CUDA_ABI_FN int cuda_has_pages(uint32_t kind) {
+    return kind == OP_QKV || kind == OP_QKV_LINEAR || kind == OP_LINEAR || kind == OP_GATED_MLP ||
+           kind == OP_LM_HEAD;
+}
+
 enum cuda_layout {
     CUDA_VECTOR = 0, /* F32, contiguous */
     CUDA_ROWS = 1,   /* in the matrix's own order */

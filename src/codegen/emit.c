@@ -1,5 +1,8 @@
 /* emit.c - see emit.h. */
 #include "codegen/emit.h"
+#include "codegen/cuda_abi.h"
+
+#include <stdbool.h>
 
 /* Name after QN_, field of struct model_spec. */
 #define SPEC_CONSTANTS(X)                                                                          \
@@ -18,6 +21,15 @@
     X(WEIGHT_DTYPE, weight_dtype)                                                                  \
     X(SLIDING_WINDOW, sliding_window)
 
+/* Whether weights come with tasks whose worker is not known before: the loader then does as it is
+ * told instead of reading ahead (kernels/cuda/common/loader.cuh). */
+static bool has_jit_weights(const struct prog_header *program) {
+    const struct prog_task *t = PROG(program, TASK);
+    for (uint64_t i = 0; i < program->section[SECTION_TASK].count; i++)
+        if (t[i].worker == PROG_JIT && cuda_has_pages(t[i].kind)) return true;
+    return false;
+}
+
 void emit_constants(const struct prog_header *program, struct strbuf *out) {
     const struct model_spec *spec = PROG(program, MODEL);
 #define X(name, field) strbuf_printf(out, "#define QN_" #name " %u\n", (unsigned)spec->field);
@@ -29,6 +41,7 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     strbuf_printf(out, "#define QN_RMS_EPS_BITS 0x%08xu\n", (unsigned)bits);
     strbuf_printf(out, "#define QN_KV_BLOCK %u\n", (unsigned)program->kv_block);
     strbuf_printf(out, "#define QN_KV_DTYPE %u\n", (unsigned)program->kv_dtype);
+    strbuf_printf(out, "#define QN_JIT_WEIGHTS %d\n", has_jit_weights(program));
 }
 
 void emit_unit(const char *entry, struct strbuf *out) {

@@ -44,9 +44,6 @@ static int check_options(struct diag *d, const struct compile_options *o) {
     if (o->task.carry_bytes > 0 && o->target != TARGET_CUDA)
         return fail(d, QN_EUNSUPPORTED,
                     "carry-bytes: want 0: only CUDA's kernels can poll flagged activations");
-    if (o->target == TARGET_CUDA && o->task.launch == LAUNCH_ALL_JIT)
-        return fail(d, QN_EUNSUPPORTED,
-                    "launch: want hybrid, paper or aot: on CUDA tasks with weights are never JIT");
     if (ATTENTION_PIECE % o->kv_block != 0)
         return fail(d, QN_EINVAL, "kv-block: want a divisor of %d, have %u", ATTENTION_PIECE,
                     o->kv_block);

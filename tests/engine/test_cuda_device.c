@@ -52,7 +52,8 @@ struct rig_options {
     bool dummy;           /* weights made up... */
     bool dummy_on_host;   /* ... by model/weights.c instead of on the device */
     bool break_event;     /* one event wants a trigger that never comes */
-    bool coarse; /* as the engine compiles for CUDA: projections by columns, whole operators */
+    bool coarse;      /* as the engine compiles for CUDA: projections by columns, whole operators */
+    bool hybrid, jit; /* attention, or all tasks, are handed out at run time; else none */
     uint64_t carry_bytes;
 };
 
@@ -101,7 +102,8 @@ static int rig_open(struct diag *d, const struct backend *backend, const struct 
     c.n_slots = N_SLOTS;
     c.max_model_len = MAX_LEN;
     c.max_batched_tokens = o->max_batched ? o->max_batched : 64;
-    if (c.target == TARGET_CUDA) c.task.launch = LAUNCH_ALL_AOT;
+    if (c.target == TARGET_CUDA)
+        c.task.launch = o->jit ? LAUNCH_ALL_JIT : o->hybrid ? LAUNCH_HYBRID : LAUNCH_ALL_AOT;
     c.cut_qkv = c.task.coarse_events = o->coarse;
     c.task.carry_bytes = o->carry_bytes;
     TRY(compile_model(d, r->model, &c, NULL, NULL, &r->program));
@@ -353,8 +355,7 @@ static uint32_t fewer_workers(void) {
 }
 
 /* Alone, in a batch, with prompts cut into other chunks, on fewer SMs, by flags instead of
- * counters.
- */
+ * counters, handed out at run time. */
 static void test_same_in_any_company(void **state) {
     (void)state;
     need_gpu();
@@ -364,7 +365,10 @@ static void test_same_in_any_company(void **state) {
                                          {.dir = ANY, .max_batched = 128},
                                          {.dir = ANY, .n_workers = fewer_workers()},
                                          {.dir = ANY, .carry_bytes = 1 << 20},
-                                         {.dir = ANY, .carry_bytes = 1 << 14, .coarse = true}};
+                                         {.dir = ANY, .carry_bytes = 1 << 14, .coarse = true},
+                                         {.dir = ANY, .hybrid = true, .coarse = true},
+                                         {.dir = ANY, .jit = true},
+                                         {.dir = ANY, .jit = true, .coarse = true}};
     struct rig r;
     open_well(&backend_cuda, &(struct rig_options){.dir = ANY}, &r);
     mix(q, r.model->spec.vocab);
@@ -373,9 +377,10 @@ static void test_same_in_any_company(void **state) {
     for (int i = 0; i < N_MIX; i++) assert_same(&alone[i], &have[i], "in a batch");
     rig_close(&r);
     for (size_t k = 0; k < COUNT_OF(others); k++) {
-        char what[60];
-        snprintf(what, sizeof what, "chunks of %u, %u workers, carry %u", others[k].max_batched,
-                 others[k].n_workers, (uint32_t)others[k].carry_bytes);
+        char what[80];
+        snprintf(what, sizeof what, "chunks of %u, %u workers, carry %u, JIT %d %d",
+                 others[k].max_batched, others[k].n_workers, (uint32_t)others[k].carry_bytes,
+                 others[k].hybrid, others[k].jit);
         open_well(&backend_cuda, &others[k], &r);
         generate(&r, q, N_MIX, have);
         for (int i = 0; i < N_MIX; i++) assert_same(&alone[i], &have[i], what);
@@ -451,15 +456,12 @@ static void test_one_launch(void **state) {
 
 /* A program with a trigger too few: the kernel stops itself and says who waited for what; the
  * device is usable afterwards. So it is when those behind poll for data that does not come. */
-static void stalls(uint64_t carry_bytes) {
+static void stalls(const struct rig_options *o) {
     static struct result out;
     struct rig r;
     struct diag d = {0};
     uint32_t slot;
-    open_well(&backend_cuda,
-              &(struct rig_options){
-                  .dir = ANY, .break_event = true, .coarse = true, .carry_bytes = carry_bytes},
-              &r);
+    open_well(&backend_cuda, o, &r);
     struct request q = made_up(1, 1, 4, r.model->spec.vocab, 0);
     assert_int_equal(submit(&d, &r, &q, &slot), QN_OK);
     assert_int_equal(collect(&d, &r, slot, &out), QN_ESTALL);
@@ -476,8 +478,13 @@ static void stalls(uint64_t carry_bytes) {
 static void test_stall(void **state) {
     (void)state;
     need_gpu();
-    stalls(0);
-    stalls(1 << 20);
+    struct rig_options o = {.dir = ANY, .break_event = true, .coarse = true};
+    stalls(&o);
+    o.carry_bytes = 1 << 20;
+    stalls(&o);
+    o.carry_bytes = 0;
+    o.jit = true;
+    stalls(&o);
 }
 
 /* Closing in the middle of a long request stops the kernel soon. */
@@ -487,8 +494,8 @@ static void test_close_busy(void **state) {
     struct rig r;
     struct diag d = {0};
     uint32_t slot;
-    for (unsigned k = 0; k < 3; k++) {
-        open_well(&backend_cuda, &(struct rig_options){.dir = ANY}, &r);
+    for (unsigned k = 0; k < 4; k++) {
+        open_well(&backend_cuda, &(struct rig_options){.dir = ANY, .jit = k == 3}, &r);
         struct request q = made_up(k, 1, MAX_LEN - 1, r.model->spec.vocab, 0);
         assert_int_equal(submit(&d, &r, &q, &slot), QN_OK);
         usleep(k * 1500);

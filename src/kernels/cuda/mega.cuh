@@ -105,7 +105,7 @@ DEV void block_init(struct block_shared *s, uint32_t resume) {
         for (uint32_t i = 0; i < GO_DEPTH; i++) {
             barrier_init(&s->go_full[i], 1);
             barrier_init(&s->go_ready[i], 1);
-            barrier_init(&s->go_empty[i], 1);
+            barrier_init(&s->go_empty[i], 1 + QN_JIT_WEIGHTS);
         }
         barrier_init(&s->drop_ready, 1);
         barrier_init_fence();

@@ -39,6 +39,8 @@ static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
 #define RING_BYTES     (RING_PAGES * CUDA_PAGE_BYTES)
 #define MAX_RING_PAGES 24
 
+#define VARIANT_MASK   ((1u << RT_VARIANT_BITS) - 1)
+
 enum {
     GO_DEPTH = 4,     /* tasks announced to the compute warps and not yet done */
     N_AOT_SLOTS = 6,  /* descriptors of AOT tasks: GO_DEPTH announced, two fetched ahead */
@@ -59,7 +61,8 @@ static_assert((uint64_t)SPEC_MAX_MODEL_LEN * PROG_MAX_SEQS <= 1ull << 32, "struc
 struct block_shared {
     struct cuda_task task[N_TASK_SLOTS];
     uint64_t page_full[MAX_RING_PAGES], page_empty[MAX_RING_PAGES];
-    /* Of message i % GO_DEPTH: a task is announced; its event is activated; it is done. */
+    /* Of message i % GO_DEPTH: a task is announced; its event is activated; it is done (by the
+     * compute warps and, where it reads messages, the loader). */
     uint64_t go_full[GO_DEPTH], go_ready[GO_DEPTH], go_empty[GO_DEPTH];
     uint64_t drop_ready;
     uint32_t go[GO_DEPTH];            /* descriptor slot or GO_* */

@@ -37,9 +37,12 @@ struct control {
     uint32_t ahead;     /* task index to fetch next */
     uint32_t n_jit;     /* JIT descriptors fetched */
     uint32_t beat;
-    bool jit; /* the variant has JIT tasks */
+    bool jit;     /* the variant has JIT tasks */
+    bool entered; /* an iteration of this launch */
     bool stop;
 };
+
+__device__ __noinline__ void control_enter(struct control *c);
 
 /* ---- messages ---- */
 
@@ -151,7 +154,24 @@ DEV void control_ready(struct control *c, uint32_t slot) {
         barrier_arrive_release_cta(&c->shared->go_ready[(c->n_go - 1) % GO_DEPTH]);
 }
 
-/* One step of what does not belong to the AOT list: JIT tasks, the scheduler role. */
+/* The heartbeat: a task is next. */
+DEV void control_beat(struct control *c, uint32_t task) {
+    struct rt_beat *beat = &c->rt->beats[c->w.id];
+    rt_store_relaxed(&beat->task, task);
+    rt_store_relaxed(&beat->beat, c->beat += 2);
+}
+
+/* The iteration that was published last becomes this block's, whose list is done. False: it is. */
+DEV bool control_advance(struct control *c) {
+    if (!rt_worker_advance(c->rt, &c->w)) return false;
+    const struct prog_variant *v = &c->rt->variants[c->w.published & VARIANT_MASK];
+    c->end_event = v->end_event;
+    c->jit = v->n_jit_tasks != 0;
+    return true;
+}
+
+/* One step of what does not belong to the AOT list: JIT tasks, the scheduler role. Who holds a task
+ * has kept its iteration from ending, so only now is it sure which one that is. */
 DEV void control_jit(struct control *c) {
     const struct rt *rt = c->rt;
     uint32_t task;
@@ -160,6 +180,9 @@ DEV void control_jit(struct control *c) {
         (rt_sched_step(rt, (c->w.id + c->w.spins) % rt->n_schedulers) ||
          !rt_worker_steal(rt, &c->w, &task)))
         return;
+    control_beat(c, task);
+    if (c->w.next == c->w.end) control_advance(c);
+    control_enter(c);
     uint32_t slot = N_AOT_SLOTS + c->n_jit++ % (N_TASK_SLOTS - N_AOT_SLOTS);
     if (!control_fetch(c, slot, task)) return;
     copy_commit();
@@ -176,9 +199,7 @@ __device__ __noinline__ void control_between_polls(struct control *c) {
 
 /* Until the event is activated; false: stopped. */
 DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
-    struct rt_beat *beat = &c->rt->beats[c->w.id];
-    rt_store_relaxed(&beat->task, task->index);
-    rt_store_relaxed(&beat->beat, c->beat += 2);
+    control_beat(c, task->index);
     if (task->wait == PROG_NONE) return true;
     const uint32_t *counter = rt_counter(c->rt, task->wait);
     const uint32_t goal = task->wait_triggers * c->w.epoch;
@@ -211,12 +232,12 @@ DEV void control_list(struct control *c) {
 
 /* ---- iterations ---- */
 
-/* Until another iteration is published; false: stopped. */
+/* Until there is another list to run; false: stopped. */
 DEV bool control_wait_iteration(struct control *c) {
     const struct rt *rt = c->rt;
     c->w.spins = 0;
     c->w.idle_since = 0;
-    while (!rt_worker_advance(rt, &c->w)) {
+    while (c->w.next == c->w.end && !control_advance(c)) {
         control_between_polls(c);
         if (c->w.boundary) { /* owed only when all tasks are done: never while waiting for one */
             c->w.boundary = 0;
@@ -248,28 +269,36 @@ DEV void control_rows(const struct control *c) {
         s->logit_row[i] = (uint16_t)load_index_l2(b->rows.logit_row + i);
 }
 
-/* Tells the block about the iteration that was published. */
-DEV void control_enter(struct control *c, uint32_t before, bool first) {
+/* Tells the loader. It has looked at the iteration before, so both see every change of variant. */
+DEV void control_tell_loader(struct control *c, uint32_t before) {
     struct block_shared *s = c->shared;
-    const uint32_t mask = (1u << RT_VARIANT_BITS) - 1;
-    const uint32_t variant = c->w.published & mask;
-    const struct rt_rows *rows = &c->rt->batch->rows;
-    if (first) s->batch = *c->rt->batch; /* its pointers stay; not before: rows are being written */
-    s->batch.rows.n_rows = rt_load_relaxed(&rows->n_rows);
-    s->batch.rows.n_logit_rows = rt_load_relaxed(&rows->n_logit_rows);
-    c->end_event = c->rt->variants[variant].end_event;
-    c->jit = c->rt->variants[variant].n_jit_tasks != 0;
-    if (c->jit) c->w.epoch = c->rt->control->epoch;
-    control_rows(c);
-    s->flag = c->w.published;
-    /* The loader has looked at the iteration before, so both see every change of variant. */
     while (shared_load_volatile(&s->seen) != before) {
     }
     shared_store_volatile(&s->published, c->w.published);
-    if (!first && c->args->speculate && variant != (before & mask)) {
+    if (c->entered && c->args->speculate && ((c->w.published ^ before) & VARIANT_MASK) != 0) {
         control_go(c, GO_DROP, PROG_NONE); /* there is room: every task is done */
         while (c->n_done != c->n_go) control_reap(c);
     }
+}
+
+/* Tells the block about the iteration, once; one of its tasks is in hand: without, it might end. */
+__device__ __noinline__ void control_enter(struct control *c) {
+    struct block_shared *s = c->shared;
+    const uint32_t before = s->published;
+    if (c->w.published == before) return;
+    trace_look(c->args, s);
+    const struct rt_rows *rows = &c->rt->batch->rows;
+    /* Its pointers stay. Not before: rows are being written. */
+    if (!c->entered) s->batch = *c->rt->batch;
+    s->batch.rows.n_rows = rt_load_relaxed(&rows->n_rows);
+    s->batch.rows.n_logit_rows = rt_load_relaxed(&rows->n_logit_rows);
+    control_rows(c);
+    s->flag = c->w.published;
+    if (QN_JIT_WEIGHTS)
+        s->published = c->w.published;
+    else
+        control_tell_loader(c, before);
+    c->entered = true;
 }
 
 DEV void control_main(const struct cuda_args *args, struct block_shared *shared) {
@@ -280,11 +309,9 @@ DEV void control_main(const struct cuda_args *args, struct block_shared *shared)
     c->shared = shared;
     rt_worker_init(c->rt, &c->w, blockIdx.x);
     c->beat = rt_load_relaxed(&c->rt->beats[c->w.id].beat) & ~1u;
-    for (bool first = true;; first = false) {
-        uint32_t before = c->w.published;
-        if (!control_wait_iteration(c)) break;
-        trace_look(args, shared);
-        control_enter(c, before, first);
+    while (control_wait_iteration(c)) {
+        if (c->w.next == c->w.end) continue;
+        control_enter(c);
         control_list(c);
         if (c->stop) break;
     }

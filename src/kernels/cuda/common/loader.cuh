@@ -8,6 +8,10 @@
  * the same variant (`guessing`). If another variant is published, it tells the compute warps how
  * many pages each must drop.
  *
+ * Where weights come with JIT tasks (QN_JIT_WEIGHTS) no list says what comes next. Then the loader
+ * reads control's messages beside the compute warps and streams the pages of each announced task:
+ * at most GO_DEPTH tasks ahead, whether AOT or JIT, and without guesses.
+ *
  * The inner loop decides how fast a block can stream: one thread, some tens of instructions a page.
  * (Before sm_90 all lanes of the warp run it together and copy 16 bytes each.)
  */
@@ -16,8 +20,6 @@
 
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/walk.cuh"
-
-#define VARIANT_MASK ((1u << RT_VARIANT_BITS) - 1)
 
 struct loader {
     const struct cuda_args *args;
@@ -151,8 +153,7 @@ struct loader_task {
     uint32_t tile, group, columns, unit_blocks;
 };
 
-DEV struct loader_task loader_fetch(const struct loader *l, uint32_t index) {
-    const struct cuda_task *from = &l->args->tasks[index];
+DEV struct loader_task loader_fetch(const struct cuda_task *from) {
     struct loader_task t;
     t.image = (const char *)from->w;
     t.kind = from->kind;
@@ -203,17 +204,43 @@ DEV bool loader_list(struct loader *l) {
         rt->lists[(l->published & VARIANT_MASK) * rt->n_workers + blockIdx.x];
     if (list.n == 0) return true;
     const uint32_t *aot = rt->aot + list.first;
-    struct loader_task next = loader_fetch(l, aot[0]);
+    const struct cuda_task *tasks = l->args->tasks;
+    struct loader_task next = loader_fetch(&tasks[aot[0]]);
     uint32_t next_index = aot[min(1u, list.n - 1)];
     for (uint32_t i = 0; i < list.n; i++) {
         struct loader_task t = next;
-        next = loader_fetch(l, next_index);
+        next = loader_fetch(&tasks[next_index]);
         next_index = aot[min(i + 2, list.n - 1)];
-        if (!kind_has_weights(t.kind)) continue;
+        if (!cuda_has_pages(t.kind)) continue;
         if (!loader_task_pages(l, &t)) return false;
         loader_trace(l, aot[i]);
     }
     return true;
+}
+
+/* Message number n of the control warp; false: told to leave. */
+DEV bool loader_wait_message(struct loader *l, uint32_t n) {
+    while (!loader_test(&SHARED->go_full[n % GO_DEPTH], n / GO_DEPTH & 1)) {
+        loader_look(l);
+        if (l->quit) return false;
+    }
+    return true;
+}
+
+/* What control announces, until told to leave. A message's slot is free again when the compute
+ * warps and the loader are done with it, so that none is missed. */
+DEV void loader_follow(struct loader *l) {
+    for (uint32_t n = 0; loader_wait_message(l, n); n++) {
+        const uint32_t i = n % GO_DEPTH;
+        const struct cuda_task *task = &SHARED->task[loader_read(&SHARED->go[i])];
+        const struct loader_task t = loader_fetch(task);
+        if (cuda_has_pages(t.kind)) {
+            if (!loader_task_pages(l, &t)) return;
+            loader_trace(l, task->index);
+        }
+        if (LOADER_LANES > 1) __syncwarp(); /* all lanes have read it */
+        if (l->lane == 0) barrier_arrive_release_cta(&SHARED->go_empty[i]);
+    }
 }
 
 /* Waits for the next iteration. */
@@ -247,6 +274,28 @@ DEV void loader_drain(struct loader *l) {
     }
 }
 
+/* List after list, until told to leave. */
+DEV void loader_lists(struct loader *l) {
+    loader_wait_iteration(l);
+    while (!l->quit) {
+        loader_list(l);
+        if (!l->quit && l->guessing && !l->wrong) loader_wait_iteration(l);
+        if (l->quit) break;
+        if (l->wrong) {
+            loader_drop(l);
+            continue;
+        }
+        /* What was streamed belongs to the published iteration. */
+        if (l->args->speculate) {
+            l->guessing = true;
+            l->guess_turn = l->slot % WARPS;
+            l->n_guessed = 0;
+        } else {
+            loader_wait_iteration(l);
+        }
+    }
+}
+
 DEV void loader_main(const struct warp_context *c, uint32_t resume) {
     struct loader l = {};
     l.args = c->args;
@@ -254,24 +303,10 @@ DEV void loader_main(const struct warp_context *c, uint32_t resume) {
     l.flight = min(c->args->flight, (uint32_t)RING_PAGES - 1);
     l.published = resume;
     if (l.args->rt.trace != nullptr) l.n_traced = trace_loader_ring(l.args)->n;
-    loader_wait_iteration(&l);
-    while (!l.quit) {
-        loader_list(&l);
-        if (!l.quit && l.guessing && !l.wrong) loader_wait_iteration(&l);
-        if (l.quit) break;
-        if (l.wrong) {
-            loader_drop(&l);
-            continue;
-        }
-        /* What was streamed belongs to the published iteration. */
-        if (l.args->speculate) {
-            l.guessing = true;
-            l.guess_turn = l.slot % WARPS;
-            l.n_guessed = 0;
-        } else {
-            loader_wait_iteration(&l);
-        }
-    }
+    if (QN_JIT_WEIGHTS)
+        loader_follow(&l);
+    else
+        loader_lists(&l);
     loader_drain(&l);
 }
 

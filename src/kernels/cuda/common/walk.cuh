@@ -22,11 +22,6 @@
 #define HEAD_BLOCKS    ((QN_HEAD_DIM / 2 + 7) / 8)
 #define LM_UNIT_BLOCKS (LM_BLOCK / CUDA_PAGE_ROWS)
 
-DEV bool kind_has_weights(uint32_t kind) {
-    return kind == OP_QKV || kind == OP_QKV_LINEAR || kind == OP_LINEAR || kind == OP_GATED_MLP ||
-           kind == OP_LM_HEAD;
-}
-
 DEV uint32_t ceil_div(uint32_t a, uint32_t b) {
     return (a + b - 1) / b;
 }
