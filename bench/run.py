@@ -8,7 +8,6 @@ bench/results/ with device, date, commit, command and, per model, the run whose 
 middle one. The read ceiling stands beside every figure and is from the same run. Prints a table.
 """
 import argparse
-import datetime
 import json
 import os
 import pathlib
@@ -16,7 +15,8 @@ import platform
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+import records
+from records import ROOT
 
 
 def cpu_name():
@@ -24,11 +24,6 @@ def cpu_name():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.processor()
-
-
-def commit():
-    p = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
-    return p.stdout.strip()
 
 
 def measure(options, model):
@@ -58,8 +53,7 @@ def main():
     a.add_argument("--name", help="of the file; default: backend and date")
     a.add_argument("extra", nargs="*", help="more options for quern, after --")
     options = a.parse_args()
-    record = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),
-              "commit": commit(), "cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)), "models": {}}
+    record = {**records.head(options.quern), "cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)), "models": {}}
     print(f"{'model':14} {'batch':>5} {'ms/token':>9} {'p99':>9} {'tokens/s':>9} {'of floor':>9} "
           f"{'ceiling':>10} {'ttft ms':>8}")
     for model in options.models.split(","):
@@ -71,10 +65,7 @@ def main():
                   f"{r['ms_per_token']['p99']:9.3f} {r['tokens_per_s']:9.1f} "
                   f"{r['percent_of_floor']:8.1f}% {r['read_floor_tb_s'] * 1e3:7.1f} GB/s {r['ttft_ms']:8.1f}")
     name = options.name or f"{options.backend}-{record['date'][:10]}"
-    path = ROOT / "bench" / "results" / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    print(f"recorded in {path.relative_to(ROOT)}")
+    print(f"recorded in {records.write(record, name)}")
 
 
 if __name__ == "__main__":

@@ -3,34 +3,22 @@
 
     bench/table.py            prints it
     bench/table.py --write    puts it between the marks in README.md
+    bench/table.py --check    exit status 1 if README.md has another one
 
-Reads bench/results/gpu-*.json (tests/gpu/run) and bench/results/cpu-*.json (bench/run.py): per device
-the newest file that measured a model wins. Nothing is computed but what stands in those files.
+Reads bench/results: gpu-*.json (tests/gpu/run), compare-*.json (bench/compare.py) and cpu-*.json
+(bench/run.py): per device the newest file that measured a model wins. Nothing is computed but what
+stands in those files.
 """
-import json
-import pathlib
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+import records
+
 BEGIN, END = "<!-- bench/table.py writes this table -->", "<!-- end of table -->"
-
-
-def runs():
-    """(device, model, date, file, run) of every benchmark on record, oldest first."""
-    for path in sorted((ROOT / "bench" / "results").glob("*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if "parts" in record:
-            for model, part in record["parts"].get("bench", {}).items():
-                if "result" in part:
-                    yield part["result"]["device"].split(",")[0], model, record["date"], path.name, part["result"]
-        elif path.name.startswith("cpu-"):
-            for model, run in record["models"].items():
-                yield f"{record['cpu']}, {run['device']}", model, record["date"], path.name, run
 
 
 def table():
     newest = {}
-    for device, model, date, name, run in runs():
+    for device, model, date, name, run in records.quern_runs():
         newest[device, model] = (date, name, run)
     lines = ["| device | model | batch | ms per token | percent of floor | floor's read ceiling | recorded |",
              "| --- | --- | --- | --- | --- | --- | --- |"]
@@ -43,16 +31,24 @@ def table():
 
 
 def main():
+    if sys.argv[1:] not in ([], ["--write"], ["--check"]):
+        print(__doc__.strip())
+        return 0 if sys.argv[1:] in (["--help"], ["-h"]) else 2
     text = table()
-    if "--write" not in sys.argv[1:]:
+    if not sys.argv[1:]:
         print(text)
-        return
-    readme = ROOT / "README.md"
+        return 0
+    readme = records.ROOT / "README.md"
     old = readme.read_text(encoding="utf-8")
-    head, rest = old.split(BEGIN)
-    tail = rest.split(END)[1]
-    readme.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}", encoding="utf-8")
+    before, rest = old.split(BEGIN)
+    new = f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}"
+    if sys.argv[1] == "--check":
+        if new != old:
+            print("README.md: the table is not that of bench/results; bench/table.py --write makes it so")
+        return int(new != old)
+    readme.write_text(new, encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
