@@ -57,7 +57,7 @@ for variant in "$@"; do
         command -v gcovr >/dev/null || { echo "gcovr is missing" >&2; exit 1; }
         find build-coverage -name '*.gcda' -delete 2>/dev/null || true
         run coverage "-DQN_COVERAGE=ON" all \
-            "-E $slow|hostile/|emulator/|engine/test_trace|cli/(bench|generate|profile|install)"
+            "-E $slow|hostile/|emulator/|engine/test_(engine|trace)|cli/(bench|generate|profile|install)"
         gcovr -r . -f src/ -s build-coverage -o build-coverage/coverage.txt >build-coverage/summary
         cat build-coverage/summary
         ;;
