@@ -86,9 +86,9 @@ def last_object(text):
 
 def measure_quern(options, model, _):
     """The run with the middle median."""
-    argv = [options.quern, "bench", "latency", "--model", options.configs / model, "--load-format", "dummy",
-            "--backend", options.backend, "--batch-size", 1, "--input-len", options.input_len, "--output-len",
-            options.output_len, "--format", "json"]
+    argv = [options.quern, "bench", "latency", "--model", options.configs / model, "--load-format", "dummy", "--dtype",
+            "bfloat16", "--backend", options.backend, "--batch-size", 1, "--input-len", options.input_len,
+            "--output-len", options.output_len, "--format", "json"]
     runs = [last_object(run(argv, options.timeout_quern)) for _ in range(options.repeat)]
     runs.sort(key=lambda r: r["results"][0]["ms_per_token"]["median"])
     middle = runs[(len(runs) - 1) // 2]

@@ -1,0 +1,63 @@
+# bench_scripts.sh - the scripts of bench/: what README.md shows is what is on record, and a comparison
+# records what could not be measured and goes on.
+. tests/cli/common.bash
+export PYTHONDONTWRITEBYTECODE=1 OUT=$T/results
+
+python3 bench/table.py --check || die "the table in README.md is old"
+python3 bench/plot.py --check || die "docs/pictures/decode.svg is old"
+python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' docs/pictures/decode.svg ||
+    die "not XML"
+
+# compare MODELS ARGS...: a trial on the CPU; the record ends up in $T/out
+mkdir -p "$T/configs/small" "$T/configs/broken" "$T/bin"
+cp $TINY/config.json "$T/configs/small"
+echo '{"model_type": "nobody"}' >"$T/configs/broken/config.json"
+compare() {
+    local want=$1 code=0
+    shift
+    PATH=$T/bin:$PATH python3 bench/compare.py --quern "$Q" --configs "$T/configs" --backend cpu --input-len 4 \
+        --output-len 8 --repeat 1 --name one "$@" >"$T/said" 2>"$T/err" || code=$?
+    [ $code -eq "$want" ] || die "bench/compare.py $*: exit code $code, want $want"
+    tr -d '\n' <"$OUT/one.json" >"$T/out"
+}
+
+# A llama-bench of an older release, which refuses what it does not know.
+cat >"$T/bin/llama-bench" <<'SH'
+#!/bin/sh
+case "$*" in *-fa*) echo "error: invalid parameter for argument: -fa" >&2 && exit 1 ;; esac
+echo 'ggml: a line before the result'
+echo '[{"n_prompt": 0, "n_gen": 8, "avg_ts": 90.0, "samples_ts": [125.0]}]'
+SH
+chmod +x "$T/bin/llama-bench"
+touch "$T/x.gguf"
+compare 1 --models small,broken --skip transformers --gguf "small=$T/x.gguf"
+systems='o[0]["models"][m]["systems"]'
+check "[${systems//\[m\]/[\"small\"]}[s][\"status\"] for s in (\"quern\", \"transformers\", \"llama.cpp\")] == [\"ok\", \"skipped\", \"ok\"]"
+check "[${systems//\[m\]/[\"broken\"]}[s][\"status\"] for s in (\"quern\", \"transformers\", \"llama.cpp\")] == [\"failed\", \"skipped\", \"skipped\"]"
+check '"nobody" in o[0]["models"]["broken"]["systems"]["quern"]["reason"]'
+check 'o[0]["models"]["small"]["systems"]["llama.cpp"]["ms_per_token"] == 8'
+check 'abs(o[0]["models"]["small"]["floor"]["ms"] * 1e9 * o[0]["models"]["small"]["floor"]["read_ceiling_tb_s"] / o[0]["models"]["small"]["floor"]["bytes_per_step"] - 1) < 1e-6'
+check 'all("percent_of_floor" in s for s in o[0]["models"]["small"]["systems"].values() if s["status"] == "ok")'
+
+# A GGUF file of other weights is other work; a step without an end is ended, its children too.
+echo '[{"n_gen": 8, "avg_ts": 90.0, "model_size": 1}]' >"$T/answer"
+printf '#!/bin/sh\ncat %s\n' "$T/answer" >"$T/bin/llama-bench"
+compare 1 --models small --skip transformers --gguf "small=$T/x.gguf"
+check '"other work" in o[0]["models"]["small"]["systems"]["llama.cpp"]["reason"]'
+printf '#!/bin/sh\nsleep 1000 &\necho $! >%s\nwait\n' "$T/child" >"$T/bin/llama-bench"
+compare 1 --models small --skip transformers --gguf "small=$T/x.gguf" --timeout-llama 1
+check '"no end after 1 s" in o[0]["models"]["small"]["systems"]["llama.cpp"]["reason"]'
+state=$(cut -d' ' -f3 "/proc/$(cat "$T/child")/stat" 2>/dev/null)
+[[ $state == "" || $state == Z ]] || die "the child of a step that was ended still runs"
+echo 'nothing' >"$T/answer"
+printf '#!/bin/sh\ncat %s\n' "$T/answer" >"$T/bin/llama-bench"
+compare 1 --models small --skip transformers --gguf "small=$T/x.gguf"
+check '"no JSON" in o[0]["models"]["small"]["systems"]["llama.cpp"]["reason"]'
+compare 0 --models small --budget 0
+check '{s["status"] for s in o[0]["models"]["small"]["systems"].values()} == {"skipped"}'
+
+for wrong in "--models none" "--skip python" "--gguf small" "--output-len 1"; do
+    python3 bench/compare.py --configs "$T/configs" $wrong >"$T/out" 2>"$T/err" && die "taken: $wrong"
+    [ $? -eq 2 ] || die "$wrong: want exit code 2"
+done
+exit 0
