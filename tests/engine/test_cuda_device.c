@@ -20,8 +20,10 @@
 
 #include "base/checked.h"
 #include "base/jsonio.h"
+#include "codegen/cuda_abi.h"
 #include "engine/backend_cuda.h"
 #include "engine/compile.h"
+#include "engine/trace.h"
 
 #define GOLDEN "tests/golden/models"
 #define ANY    GOLDEN "/qwen3-tied" /* supported by every backend */
@@ -42,6 +44,7 @@ struct rig {
     struct model *model;
     struct prog_header *program;
     struct weights *weights; /* NULL: made up by the backend */
+    struct rt_trace *trace;  /* NULL: none */
     struct backend_instance *instance;
 };
 
@@ -55,11 +58,13 @@ struct rig_options {
     bool coarse;      /* as the engine compiles for CUDA: projections by columns, whole operators */
     bool hybrid, jit; /* attention, or all tasks, are handed out at run time; else none */
     uint64_t carry_bytes;
+    uint32_t flight; /* not 0: traced, with that many pages in flight and no guesses */
 };
 
 static void rig_close(struct rig *r) {
     r->backend->close(r->instance);
     weights_free(r->weights);
+    free(r->trace);
     free(r->program);
     model_free(r->model);
     memset(r, 0, sizeof *r);
@@ -87,6 +92,19 @@ static void break_event(struct prog_header *p) {
     event->n_triggers++;
 }
 
+static int open_traced(struct diag *d, const struct backend_config *config, uint32_t flight,
+                       struct rig *r) {
+    struct backend_config traced = *config;
+    struct backend_cuda_options cuda;
+    backend_cuda_defaults(&cuda);
+    cuda.flight = flight;
+    cuda.speculate = 0;
+    TRY(trace_new(d, r->program->n_workers, 0, &r->trace));
+    trace_switch(r->trace, true);
+    traced.trace = r->trace;
+    return backend_cuda_open(d, r->program, r->weights, &traced, &cuda, &r->instance);
+}
+
 static int rig_open(struct diag *d, const struct backend *backend, const struct rig_options *o,
                     struct rig *r) {
     struct model_options m = {.dummy = o->dummy};
@@ -111,6 +129,7 @@ static int rig_open(struct diag *d, const struct backend *backend, const struct 
     if (!o->dummy || o->dummy_on_host || backend->target == TARGET_CPU) TRY(load_weights(d, r));
     config.n_kv_blocks = N_SLOTS * CEIL_DIV((uint32_t)MAX_LEN, c.kv_block);
     config.max_batched = c.max_batched_tokens;
+    if (o->flight > 0) return open_traced(d, &config, o->flight, r);
     return backend->open(d, r->program, r->weights, &config, &r->instance);
 }
 
@@ -388,6 +407,59 @@ static void test_same_in_any_company(void **state) {
     }
 }
 
+/* What the loaders record can be: no more on its way than allowed, no more pages free than there
+ * are, and one record for each run of a task with weights. */
+static void check_pages(const struct prog_header *p, const struct trace *t, uint32_t flight,
+                        uint32_t n_ring) {
+    const size_t n_tasks = p->section[SECTION_TASK].count;
+    uint32_t *left = calloc(n_tasks, sizeof *left);
+    uint64_t in_flight = 0;
+    assert_non_null(left);
+    for (size_t i = 0; i < t->runs.n; i++) left[t->runs.items[i].task]++;
+    for (size_t i = 0; i < t->pages.n; i++) {
+        const struct trace_pages *g = &t->pages.items[i];
+        if (g->flying_bytes > flight * CUDA_PAGE_BYTES || g->n_free > n_ring || left[g->task] == 0)
+            DIE("worker %u, task %u: %u bytes on their way, %u of %u pages free", g->worker,
+                g->task, g->flying_bytes, g->n_free, n_ring);
+        in_flight += g->flying_bytes;
+        left[g->task]--;
+    }
+    for (size_t i = 0; i < n_tasks; i++)
+        if (left[i] > 0 && cuda_has_pages(PROG(p, TASK)[i].kind))
+            DIE("task %zu ran %u times more than its pages were asked for", i, left[i]);
+    free(left);
+    assert_true(in_flight > 0); /* something was: they are counted at all */
+}
+
+static void test_pages(void **state) {
+    (void)state;
+    need_gpu();
+    const struct rig_options rigs[] = {{.dir = ANY, .coarse = true, .flight = 3},
+                                       {.dir = ANY, .jit = true, .coarse = true, .flight = 2}};
+    static struct result out;
+    struct diag d = {0};
+    struct backend_cuda_facts facts;
+    assert_int_equal(backend_cuda_facts(&d, &facts), QN_OK);
+    const uint32_t cc = (uint32_t)(facts.device.major * 10 + facts.device.minor);
+    const uint32_t n_ring = (cuda_shared_bytes(cc) - CUDA_SCRATCH_BYTES) / CUDA_PAGE_BYTES / 8 * 8;
+    for (size_t k = 0; k < COUNT_OF(rigs); k++) {
+        struct rig r;
+        struct trace trace;
+        open_well(&backend_cuda, &rigs[k], &r);
+        struct request q = made_up(1, 70, 12, r.model->spec.vocab, 0);
+        generate(&r, &q, 1, &out);
+        assert_int_equal(r.backend->trace_wait(&d, r.instance), QN_OK);
+        assert_int_equal(trace_read(&d, r.trace, r.program, &trace), QN_OK);
+        assert_int_equal(trace.n_dropped, 0);
+        assert_int_equal(trace.n_loaders, r.program->n_workers);
+        check_pages(r.program, &trace, rigs[k].flight, n_ring);
+        print_message("%zu records of %u loaders, ring of %u pages\n", trace.pages.n,
+                      trace.n_loaders, n_ring);
+        trace_fini(&trace);
+        rig_close(&r);
+    }
+}
+
 /* Weights made up on the device are those that the CPU makes up. */
 static void test_same_dummy_weights(void **state) {
     (void)state;
@@ -505,13 +577,10 @@ static void test_close_busy(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_one_launch),
-        cmocka_unit_test(test_same_every_run),
-        cmocka_unit_test(test_same_in_any_company),
-        cmocka_unit_test(test_same_dummy_weights),
-        cmocka_unit_test(test_like_the_cpu),
-        cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_golden),         cmocka_unit_test(test_one_launch),
+        cmocka_unit_test(test_same_every_run), cmocka_unit_test(test_same_in_any_company),
+        cmocka_unit_test(test_pages),          cmocka_unit_test(test_same_dummy_weights),
+        cmocka_unit_test(test_like_the_cpu),   cmocka_unit_test(test_stall),
         cmocka_unit_test(test_close_busy),
     };
     const char *only = getenv("QN_TEST");
