@@ -1,42 +1,55 @@
 #!/usr/bin/env python3
-"""What each mechanism is worth: the same benchmark with one of them off at a time, in one run.
+"""What each mechanism is worth: the same benchmark with one of them off or on at a time, in one run.
 
     bench/ablations.py --quern build/quern --models qwen3-8b,qwen3-0.6b --backend cuda [--repeat 2]
+    bench/ablations.py --only carry              rows whose name has that word, besides the default
+    bench/ablations.py --list                    the rows
 
-Every variant is a compile option or, for what the loader does at run time, a setting in the
-environment. Writes bench/results/ablations-<backend>.json (OUT, if set, replaces the folder) and prints
-a table: ms per token at batch 1, and in percent of the default.
+Every row is a compile option or, for what the loader does at run time, a setting in the environment;
+what a backend does not have is recorded as an error and the rest goes on. Writes
+bench/results/ablations-BACKEND.json (OUT, if set, replaces the folder; --only adds its words to the
+name) after each row, and prints a table: ms per token at batch 1, in percent of the default and of the
+floor.
 """
 import argparse
-import datetime
 import json
 import os
 import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+import records
+from records import ROOT
 
-# name, compile options, environment, backends that have it
+# name, compile options, environment, backends that have it. On CUDA the default is: everything AOT,
+# coarse events, QKV in two operators, counters only, at most 40 KB per SM under way.
 VARIANTS = [
     ("default", "", {}, "cpu cuda"),
     ("operator barriers (coarse events)", "events=coarse", {}, "cpu"),
     ("events between tiles (fine events)", "events=fine", {}, "cuda"),
-    ("no event fusion", "event-fusion=off", {}, "cpu"),
-    ("JIT only", "launch=jit", {}, "cpu"),
+    ("no event fusion", "event-fusion=off", {}, "cpu cuda"),
+    ("no event fusion, fine events", "events=fine,event-fusion=off", {}, "cuda"),
+    ("JIT only", "launch=jit", {}, "cpu cuda"),
     ("AOT only", "launch=aot", {}, "cpu"),
-    ("the paper's JIT rule", "launch=paper", {}, "cpu"),
+    ("the paper's JIT rule", "launch=paper", {}, "cpu cuda"),
     ("attention handed out at run time", "launch=hybrid", {}, "cuda"),
     ("QKV in one operator", "qkv=fused", {}, "cuda"),
-    ("QKV in two operators", "qkv=split", {}, "cpu cuda"),
+    ("QKV in two operators", "qkv=split", {}, "cpu"),
+    ("data as flag (carry) up to 16 KB", "carry-bytes=16384", {}, "cuda"),
+    ("data as flag (carry) up to 64 KB", "carry-bytes=65536", {}, "cuda"),
+    ("data as flag (carry) up to 128 KB", "carry-bytes=131072", {}, "cuda"),
+    ("fine events and carry up to 64 KB", "events=fine,carry-bytes=65536", {}, "cuda"),
+    ("fine events and carry up to 128 KB", "events=fine,carry-bytes=131072", {}, "cuda"),
     ("flight 16 KB", "", {"QN_CUDA_FLIGHT": "2"}, "cuda"),
-    ("flight 80 KB (the most)", "", {"QN_CUDA_FLIGHT": "10"}, "cuda"),
+    ("flight 80 KB", "", {"QN_CUDA_FLIGHT": "10"}, "cuda"),
+    ("no flight cap (128 KB, the most)", "", {"QN_CUDA_FLIGHT": "16"}, "cuda"),
+    ("carry up to 64 KB, no flight cap", "carry-bytes=65536", {"QN_CUDA_FLIGHT": "16"}, "cuda"),
     ("no streaming across iterations", "", {"QN_CUDA_SPECULATE": "0"}, "cuda"),
 ]
 
 
 def measure(options, model, compile_options, environment):
-    command = [str(options.quern), "bench", "latency", "--model", f"tests/gpu/configs/{model}",
+    command = [str(options.quern), "bench", "latency", "--model", str(options.configs / model),
                "--load-format", "dummy", "--backend", options.backend, "--batch-size", "1",
                "--input-len", "64", "--output-len", str(options.output_len), "--format", "json"]
     if compile_options:
@@ -49,7 +62,7 @@ def measure(options, model, compile_options, environment):
         except subprocess.TimeoutExpired:
             return {"error": f"no end after {options.timeout} s"}
         if p.returncode != 0:
-            return {"error": p.stderr.strip().splitlines()[-1] if p.stderr.strip() else str(p.returncode)}
+            return {"error": p.stderr.strip().splitlines()[-1] if p.stderr.strip() else f"exit status {p.returncode}"}
         r = json.loads(p.stdout)
         one = {**r["results"][0], "device": r["device"]}
         if best is None or one["ms_per_token"]["median"] < best["ms_per_token"]["median"]:
@@ -57,38 +70,57 @@ def measure(options, model, compile_options, environment):
     return best
 
 
-def main():
+def chosen(options):
+    words = [w for w in (options.only or "").split(",") if w]
+    for name, compile_options, environment, backends in VARIANTS:
+        if options.backend in backends.split() and (not words or name == "default" or any(w in name for w in words)):
+            yield name, compile_options, environment
+
+
+def parse():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    a.add_argument("--quern", type=pathlib.Path, default=ROOT / "build" / "quern")
-    a.add_argument("--models", default="qwen3-0.6b")
+    a.add_argument("--quern", type=pathlib.Path, default=ROOT / "build" / "quern", help="the program (build/quern)")
+    a.add_argument("--models", default="qwen3-0.6b", help="names of folders in --configs, separated by commas")
+    a.add_argument("--configs", type=pathlib.Path, default=pathlib.Path("tests/gpu/configs"),
+                   help="folder of folders with a config.json (tests/gpu/configs)")
     a.add_argument("--backend", default="cuda", choices=["cpu", "cuda"])
-    a.add_argument("--output-len", type=int, default=128)
-    a.add_argument("--repeat", type=int, default=1)
-    a.add_argument("--timeout", type=int, default=60)
+    a.add_argument("--only", metavar="WORD,...", help="rows whose name has one of these words")
+    a.add_argument("--list", action="store_true", help="print the rows and exit")
+    a.add_argument("--output-len", type=int, default=128, help="tokens to generate (128)")
+    a.add_argument("--repeat", type=int, default=1, help="runs of each row; the best counts (1)")
+    a.add_argument("--timeout", type=int, default=60, help="seconds of one run (60)")
     options = a.parse_args()
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
-    record = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),
-              "commit": commit.stdout.strip(), "input_len": 64, "output_len": options.output_len, "models": {}}
+    if len(list(chosen(options))) == 1 and options.only:
+        a.error(f"--only {options.only}: no row has that in its name; --list prints them")
+    options.quern = options.quern.resolve()
+    return options
+
+
+def main():
+    options = parse()
+    if options.list:
+        for name, compile_options, environment in chosen(options):
+            print(f"{name:40} {compile_options} {' '.join('='.join(e) for e in environment.items())}".rstrip())
+        return 0
+    record = {**records.head(options.quern), "command": " ".join(sys.argv), "input_len": 64,
+              "output_len": options.output_len, "models": {}}
+    file = f"ablations-{options.backend}" + (f"-{options.only.replace(',', '-')}" if options.only else "")
     for model in options.models.split(","):
         rows = record["models"][model] = {}
         base = None
         print(f"{model:42} {'ms/token':>9} {'of default':>10} {'of floor':>9}", flush=True)
-        for name, compile_options, environment, backends in VARIANTS:
-            if options.backend not in backends.split():
-                continue
+        for name, compile_options, environment in chosen(options):
             r = rows[name] = measure(options, model, compile_options, environment)
             if "error" in r:
                 print(f"  {name:40} {r['error'][:70]}", flush=True)
-                continue
-            record["device"] = r.pop("device")
-            ms = r["ms_per_token"]["median"]
-            base = base or ms
-            print(f"  {name:40} {ms:9.3f} {100 * ms / base:9.1f}% {r['percent_of_floor']:8.1f}%", flush=True)
-    folder = pathlib.Path(os.environ.get("OUT") or ROOT / "bench" / "results")
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"ablations-{options.backend}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            else:
+                record["device"] = r.pop("device")
+                ms = r["ms_per_token"]["median"]
+                base = base or ms
+                print(f"  {name:40} {ms:9.3f} {100 * ms / base:9.1f}% {r['percent_of_floor']:8.1f}%", flush=True)
+            path = records.write(record, file)
     print(f"recorded in {path}")
+    return 0
 
 
 if __name__ == "__main__":

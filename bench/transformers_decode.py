@@ -107,7 +107,8 @@ def decode(options):
     ordered = sorted(times)
     return {
         "model": options.model,
-        "system": f"transformers {transformers.__version__}, torch {torch.__version__}, torch.compile (reduce-overhead)",
+        "system": f"transformers {transformers.__version__}, torch {torch.__version__}, "
+                  "torch.compile (reduce-overhead)",
         "device": torch.cuda.get_device_name() if d.device.type == "cuda" else options.device,
         "input_len": options.input_len, "output_len": options.output_len, "steps": len(times),
         "ms_per_token": {"median": statistics.median(times), "p99": ordered[int(0.99 * (len(ordered) - 1))],
