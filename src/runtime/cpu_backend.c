@@ -1,6 +1,7 @@
 #include "runtime/cpu_backend.h"
 
 #include "base/checked.h"
+#include "runtime/cpu_ahead.h"
 #include "runtime/rt_stall.h"
 #include "runtime/rt_worker.h"
 
@@ -24,6 +25,7 @@ struct thread {
     struct cpu_backend *backend;
     pthread_t id;
     struct rt_worker worker;
+    struct cpu_ahead ahead;
     uint32_t index;
 } __attribute__((aligned(128)));
 
@@ -57,6 +59,8 @@ static void run_worker(struct thread *t) {
         if (rt_worker_next(&core->rt, w)) {
             cpu_core_run(core, w->id, w->task);
             rt_worker_done(&core->rt, w);
+        } else {
+            cpu_ahead_step(core, &t->ahead, w->next < w->end ? core->rt.aot[w->next] : RT_NONE);
         }
 }
 

@@ -6,7 +6,7 @@
 
 struct mlp_scratch {
     void *pack;       /* a block of rows of x * norm */
-    float *gate, *up; /* [block, TILE_CHUNK] dot products */
+    float *gate, *up; /* [block, tile_chunk(block)] dot products */
     size_t bytes;
 };
 
@@ -14,8 +14,8 @@ static struct mlp_scratch layout(void *base, uint32_t block, uint32_t k) {
     struct tile_scratch s = {.base = base};
     struct mlp_scratch l = {0};
     l.pack = tile_take(&s, cpu_pack_bound(block, k));
-    l.gate = tile_take(&s, (size_t)block * TILE_CHUNK * sizeof(float));
-    l.up = tile_take(&s, (size_t)block * TILE_CHUNK * sizeof(float));
+    l.gate = tile_take(&s, (size_t)block * tile_chunk(block) * sizeof(float));
+    l.up = tile_take(&s, (size_t)block * tile_chunk(block) * sizeof(float));
     l.bytes = s.used;
     return l;
 }
@@ -40,7 +40,7 @@ void cpu_gated_mlp(const struct cpu_task *t) {
     float *h = tile_out(t, 0);                                      /* [T, I] */
     enum dtype dtype = tile_in_dtype(t, MLP_WG);
     uint32_t k = t->op->k, I = t->op->units, end = tile_row_end(t, t->batch->rows.n_rows);
-    uint32_t block = tile_op_block(t->op, k);
+    uint32_t block = tile_op_block(t->op, k), chunk = tile_chunk(block);
     struct mlp_scratch l = layout(t->scratch, block, k);
     for (uint32_t r = t->task->row0; r < end; r += block) {
         uint32_t n = end - r < block ? end - r : block;
@@ -48,13 +48,13 @@ void cpu_gated_mlp(const struct cpu_task *t) {
         float inv[TILE_MAX_ROWS];
         for (uint32_t i = 0; i < n; i++) x[i] = input + (size_t)(r + i) * k;
         tile_pack_norm(t, dtype, x, tile_in(t, MLP_NORM), n, k, l.pack, inv);
-        for (uint32_t u = t->task->unit0; u < t->task->unit1; u += TILE_CHUNK) {
-            uint32_t m = t->task->unit1 - u < TILE_CHUNK ? t->task->unit1 - u : TILE_CHUNK;
+        for (uint32_t u = t->task->unit0; u < t->task->unit1; u += chunk) {
+            uint32_t m = t->task->unit1 - u < chunk ? t->task->unit1 - u : chunk;
             cpu_gemm_fn *gemm = t->isa->gemm[dtype];
-            gemm(tile_weight_row(wg, dtype, u, k), m, k, l.pack, n, l.gate, TILE_CHUNK);
-            gemm(tile_weight_row(wu, dtype, u, k), m, k, l.pack, n, l.up, TILE_CHUNK);
+            gemm(tile_weight_row(wg, dtype, u, k), m, k, l.pack, n, l.gate, chunk);
+            gemm(tile_weight_row(wu, dtype, u, k), m, k, l.pack, n, l.up, chunk);
             for (uint32_t i = 0; i < n; i++) {
-                float *gate = l.gate + (size_t)i * TILE_CHUNK, *up = l.up + (size_t)i * TILE_CHUNK;
+                float *gate = l.gate + (size_t)i * chunk, *up = l.up + (size_t)i * chunk;
                 scale_bias(gate, inv[i], bg != NULL ? bg + u : NULL, m);
                 scale_bias(up, inv[i], bu != NULL ? bu + u : NULL, m);
                 t->isa->silu_mul(gate, up, m);

@@ -2,8 +2,8 @@
  * the packing of activations, addresses in the KV cache.
  *
  * A kernel walks its task's token rows in blocks of tile_block_rows(k), so that a block of packed
- * activations stays in a core's L2 cache while the weights pass by, and its columns in chunks of
- * TILE_CHUNK, so that a block's results stay there too until they are finished. */
+ * activations stays in a core's L2 cache while the weights pass by, and its columns in chunks, so
+ * that a block's results stay there too until they are finished. */
 #ifndef QN_KERNELS_CPU_TILE_H
 #define QN_KERNELS_CPU_TILE_H
 
@@ -11,8 +11,15 @@
 
 enum {
     TILE_MAX_ROWS = 192, /* most rows of a block */
-    TILE_CHUNK = 64,     /* columns */
+    TILE_MIN_CHUNK = 64, /* columns of many rows */
 };
+
+/* Columns of a chunk for blocks of so many rows: few rows, long chunks, so that the weights of one
+ * matrix stream for long before those of another do. */
+static inline uint32_t tile_chunk(uint32_t block) {
+    uint32_t columns = 2048 / block & ~(TILE_MIN_CHUNK - 1u);
+    return columns > TILE_MIN_CHUNK ? columns : TILE_MIN_CHUNK;
+}
 
 /* Rows of a block for dot products of length k: about 384 KB of packed bf16, 32 to 192 rows. */
 uint32_t tile_block_rows(uint32_t k);
