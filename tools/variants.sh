@@ -3,7 +3,7 @@
 # Each variant has its own build folder, build-<variant>, with only what its tests need in it.
 #   asan      AddressSanitizer and UBSan: all tests but the mutations and the statistics of sampling,
 #             which are minutes of arithmetic and little memory. --quick leaves out what takes longest
-#   tsan      ThreadSanitizer: what runs threads
+#   tsan      ThreadSanitizer: what runs threads, and the GPU's kernels on the emulated one
 #   stress    queues of two entries, random yields at every primitive: what runs threads
 #   coverage  the lines and branches of src/ that the tests reach, without those that take minutes when
 #             the counters are there, which all threads share; build-coverage/coverage.txt has the files
@@ -46,8 +46,8 @@ for variant in "$@"; do
         run asan "-DQN_SANITIZE=address,undefined" all "-E $slow"
         ;;
     tsan)
-        run tsan "-DQN_SANITIZE=thread" "$(programs runtime engine | tr '\n' ' ')" \
-            "-R ^(runtime|engine)/test_"
+        run tsan "-DQN_SANITIZE=thread" "$(programs runtime engine | tr '\n' ' ') emu_nvrtc" \
+            "-R ^(runtime|engine)/test_|^emulator/short"
         ;;
     stress)
         run stress "-DQN_STRESS=ON" "$(programs runtime engine | tr '\n' ' ')" \

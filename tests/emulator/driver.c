@@ -233,9 +233,24 @@ cu_result cuStreamQuery(cu_stream stream) {
     return CU_SUCCESS;
 }
 
+/* Words go whole, as on the bus: kernels that run may be polling them. */
+static void copy_words(void *to, const void *from, size_t bytes) {
+    uint32_t *t = to;
+    const char *f = from;
+    for (; bytes >= sizeof *t; bytes -= sizeof *t, f += sizeof *t) {
+        uint32_t word;
+        memcpy(&word, f, sizeof word);
+        __atomic_store_n(t++, word, __ATOMIC_RELEASE);
+    }
+    memcpy(t, f, bytes);
+}
+
 cu_result cuMemcpyHtoDAsync_v2(cu_pointer to, const void *from, size_t bytes, cu_stream stream) {
     stream_join(stream);
-    memcpy((void *)(uintptr_t)to, from, bytes);
+    if (bytes < 64 && to % sizeof(uint32_t) == 0)
+        copy_words((void *)(uintptr_t)to, from, bytes);
+    else
+        memcpy((void *)(uintptr_t)to, from, bytes);
     return CU_SUCCESS;
 }
 
