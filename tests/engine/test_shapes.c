@@ -1,0 +1,130 @@
+/* test_shapes.c - the full-size configurations of tests/gpu, compiled for a GPU of 132 SMs as the
+ * CUDA backend would: every program is proved (compile_model ends with task_verify), and what the
+ * compiler promises of any shape holds. No kernel runs and no weight is made.
+ */
+#include "base/checked.h"
+#include "engine/compile.h"
+#include "engine/compile_option.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+#undef fail /* base/status.h has one */
+
+enum { SMS = 132 };
+
+static const char *const shapes[] = {
+    "tests/gpu/configs/qwen3-8b",
+    "tests/gpu/configs/llama-3.2-1b",
+    "tests/gpu/configs/qwen3-0.6b",
+    "tests/gpu/shapes/qwen3-4b",       /* hidden 2,560, 36 layers of 9,728 */
+    "tests/gpu/shapes/qwen3-14b",      /* hidden 5,120, 40 heads over 8 */
+    "tests/gpu/shapes/tinyllama-1.1b", /* a vocabulary of 32,000; 4 KV heads */
+};
+
+static struct prog_header *compile(const char *dir, const char *with, uint32_t n_workers,
+                                   struct compile_report *report) {
+    struct diag d = {0};
+    struct model *model;
+    struct compile_options o;
+    struct prog_header *program = NULL;
+    compile_options_init(&o);
+    o.target = TARGET_CUDA;
+    o.n_workers = n_workers;
+    o.n_slots = 1;
+    o.max_model_len = 1024;
+    o.max_batched_tokens = 2;
+    o.cut_qkv = o.task.coarse_events = true;
+    o.task.launch = LAUNCH_ALL_AOT;
+    int rc = model_open(&d, dir, &(struct model_options){.dummy = true}, &model);
+    if (rc == QN_OK) rc = compile_option_apply(&d, with, &o);
+    if (rc == QN_OK) rc = compile_model(&d, model, &o, NULL, report, &program);
+    if (rc != QN_OK) print_message("%s, %s: %s\n", dir, with, d.message);
+    assert_int_equal(rc, QN_OK);
+    model_free(model);
+    return program;
+}
+
+/* By worker: the bytes of weights that it streams in one step of one row. */
+static void load_of(const struct prog_header *p, uint64_t *bytes) {
+    const struct prog_variant *v = PROG(p, VARIANT);
+    for (uint32_t i = v->first_task; i < v->first_task + v->n_tasks; i++) {
+        const struct prog_task *t = &PROG(p, TASK)[i];
+        if (t->kind == OP_NONE || t->worker >= p->n_workers) continue;
+        const struct prog_op *op = &PROG(p, OP)[t->op];
+        bytes[t->worker] += (uint64_t)op->k * (t->unit1 - t->unit0) *
+                            (t->kind == OP_LM_HEAD     ? LM_BLOCK
+                             : t->kind == OP_GATED_MLP ? 2
+                                                       : 1);
+    }
+}
+
+/* A step takes as long as its busiest SM: none may have much more than its share. */
+static void all_shapes_are_spread(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        struct compile_report report;
+        struct prog_header *p = compile(shapes[i], "", SMS, &report);
+        uint64_t bytes[SMS] = {0}, sum = 0, most = 0;
+        load_of(p, bytes);
+        for (int w = 0; w < SMS; w++) {
+            sum += bytes[w];
+            most = MAX(most, bytes[w]);
+        }
+        print_message("%-32s %2u variants, busiest SM %.3f of the mean\n", shapes[i],
+                      report.n_variants, (double)most * SMS / (double)sum);
+        assert_int_equal(p->n_workers, SMS);
+        assert_int_equal(report.n_variants, 2);
+        assert_true(sum > 0);
+        assert_true((double)most * SMS <= 1.03 * (double)sum);
+        free(p);
+    }
+}
+
+static uint32_t riding(const struct prog_header *p) {
+    uint32_t n = 0;
+    for (uint64_t e = 0; e < p->section[SECTION_EVENT].count; e++)
+        n += PROG(p, EVENT)[e].carry == CARRY_FLAG;
+    return n;
+}
+
+/* With data as flag: vectors of the residual stream ride on every shape, none without being asked.
+ */
+static void all_shapes_carry(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        struct prog_header *p = compile(shapes[i], "", SMS, NULL);
+        struct prog_header *q = compile(shapes[i], "carry-bytes=131072", SMS, NULL);
+        print_message("%-32s %u of %llu events ride on data\n", shapes[i], riding(q),
+                      (unsigned long long)q->section[SECTION_EVENT].count);
+        assert_int_equal(riding(p), 0);
+        assert_true(riding(q) >= PROG(q, MODEL)->n_layers);
+        free(p);
+        free(q);
+    }
+}
+
+/* The options of bench/ablations.py, and other numbers of SMs, on the shapes that nobody named. */
+static void all_options_compile(void **state) {
+    (void)state;
+    static const char *const options[] = {"launch=jit", "launch=hybrid", "qkv=fused"};
+    static const uint32_t workers[] = {1, 108, 148};
+    for (size_t i = 3; i < COUNT_OF(shapes); i++) {
+        for (size_t k = 0; k < COUNT_OF(options); k++)
+            free(compile(shapes[i], options[k], SMS, NULL));
+        for (size_t k = 0; k < COUNT_OF(workers); k++)
+            free(compile(shapes[i], "", workers[k], NULL));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_shapes_are_spread),
+        cmocka_unit_test(all_shapes_carry),
+        cmocka_unit_test(all_options_compile),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
