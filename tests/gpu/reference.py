@@ -2,6 +2,7 @@
 """Full-size shapes against transformers: is quern as near to the truth as a bf16 run can be?
 
     tests/gpu/reference.py --build build --models qwen3-0.6b,qwen3-8b --contexts 1,64,1000 --batch 3
+    tests/gpu/reference.py --build build --models qwen3-4b,tinyllama-1.1b      shapes of tests/gpu/shapes
 
 quern runs with its made-up weights (`--load-format dummy`), greedy; transformers gets the very same
 weights (the formula of src/model/weights.c) and is fed quern's prompts and tokens. Compared are the
@@ -61,10 +62,18 @@ def fill(name, p):
         flat[first:first + n] = value.float().bfloat16().float()
 
 
+def config_of(model):
+    """The folder of a model's config.json, below ROOT: the measured ones, or other shapes."""
+    for folder in ("tests/gpu/configs", "tests/gpu/shapes"):
+        if (ROOT / folder / model / "config.json").exists():
+            return f"{folder}/{model}"
+    sys.exit(f"{model}: neither in tests/gpu/configs nor in tests/gpu/shapes")
+
+
 def run_quern(options, model, prompts):
     lines = "".join(json.dumps({"prompt_ids": p}) + "\n" for p in prompts)
     longest = max(map(len, prompts)) + options.steps
-    command = [str(pathlib.Path(options.build) / "quern"), "generate", "--model", f"tests/gpu/configs/{model}",
+    command = [str(pathlib.Path(options.build) / "quern"), "generate", "--model", config_of(model),
                "--load-format", "dummy", "--backend", "cuda", "--prompts-file", "-", "--max-tokens",
                str(options.steps), "--temperature", "0", "--ignore-eos", "--format", "json", "--max-num-seqs",
                str(max(len(prompts), 1)), "--max-model-len", str((longest + 127) // 128 * 128)]
@@ -91,10 +100,10 @@ def check(options, name, record):
     for context in options.contexts:
         for n in (1, options.batch):
             rng = random.Random(f"{name} {context} {n}")
-            config = json.loads((ROOT / f"tests/gpu/configs/{name}/config.json").read_text(encoding="utf-8"))
+            config = json.loads((ROOT / config_of(name) / "config.json").read_text(encoding="utf-8"))
             prompts = [[rng.randrange(config["vocab_size"]) for _ in range(context)] for _ in range(n)]
             cases.append((context, n, run_quern(options, name, prompts)))
-    config = AutoConfig.from_pretrained(ROOT / f"tests/gpu/configs/{name}")
+    config = AutoConfig.from_pretrained(ROOT / config_of(name))
     with torch.device(DEVICE):
         torch.set_default_dtype(torch.float32)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
