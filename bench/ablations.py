@@ -104,7 +104,7 @@ def main():
         return 0
     record = {**records.head(options.quern), "command": " ".join(sys.argv), "input_len": 64,
               "output_len": options.output_len, "models": {}}
-    file = f"ablations-{options.backend}" + (f"-{options.only.replace(',', '-')}" if options.only else "")
+    file = f"ablations-{options.backend}" + (f"-{options.only.replace(',', '-').replace(' ', '-')}" if options.only else "")
     for model in options.models.split(","):
         rows = record["models"][model] = {}
         base = None
