@@ -1,10 +1,10 @@
 /* machine.h - a GPU on the CPU: enough of one to run quern's kernels as they are, without a card.
  *
- *   libcuda.so.1  (driver.c)   the driver's calls that quern makes; a launch is a thread of the
- * host libnvrtc.so   (nvrtc.c)    compiles the kernels' own text with the host's C++ compiler,
- * beside device/, whose headers stand in for kernels/cuda/ptx and runtime/rt_sync_cuda.h: the files
- * that hold all of the PTX machine.c                  threads, warps, blocks, barriers: what those
- * headers call
+ *   libcuda.so.1  (driver.c)   the driver's calls that quern makes; a launch is a host thread
+ *   libnvrtc.so   (nvrtc.c)    compiles the kernels' own text with the host's C++ compiler, beside
+ *                              device/, whose headers stand in for the files with all of the PTX:
+ *                              kernels/cuda/ptx and runtime/rt_sync_cuda.h
+ *   machine.c                  threads, warps, blocks, barriers: what those headers call
  *
  * Every CUDA thread of a launch is a fiber; one host thread runs them, a few at a time interleaved
  * wherever they wait. What is asynchronous on a card (bulk copies, cp.async) arrives as late as the

@@ -6,9 +6,9 @@
  *             while its event is not activated yet
  *   wait      polls the event: the only poller of the block, while the task before still runs
  *   ready     lets the compute warps run it
- *   trigger   ordinary triggers are sent by the compute warps themselves (task_finish); a trigger
- *             whose activation somebody must see (JIT dependents, end of the iteration) is sent
- * here boundary  whoever activates the end event plays it
+ *   trigger   ordinary triggers are sent by the compute warps themselves (task_finish); here
+ *             those whose activation somebody must see: JIT dependents, end of the iteration
+ *   boundary  whoever activates the end event plays it
  *
  * One thread runs all this; what it remembers is in shared memory.
  */
