@@ -132,7 +132,8 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
     compile_options_init(c);
     c->target = backend->target;
     if (c->target == TARGET_CUDA) {
-        c->task.launch = LAUNCH_ALL_AOT; /* no JIT hand-out there yet */
+        c->task.launch =
+            LAUNCH_ALL_AOT; /* hand-outs cost more than balance brings: docs/performance.md */
         /* Measured on one H100, Qwen3-8B at batch 1: 6.08 ms fused, 5.62 ms so. A head's
          * projections come from several workers; finer events would need a chain of empty tasks for
          * each. */
