@@ -40,6 +40,7 @@ DEV uint32_t loader_read(const uint32_t *p) {
     return LOADER_LANES == 1 ? v : __shfl_sync(~0u, v, 0);
 }
 
+/* Whether the phase is complete, for those who wait for it: may sleep a while. */
 DEV bool loader_test(uint64_t *barrier, uint32_t parity) {
     bool done = barrier_try_acquire_cta(barrier, parity);
     return LOADER_LANES == 1 ? done : __all_sync(~0u, done);
@@ -116,12 +117,18 @@ DEV bool loader_issue_void(struct loader *l, uint32_t n) {
 
 /* ---- trace ---- */
 
+/* The same for those who only count: answers at once. */
+DEV bool loader_peek(uint64_t *barrier, uint32_t parity) {
+    bool done = barrier_test_acquire_cta(barrier, parity);
+    return LOADER_LANES == 1 ? done : __all_sync(~0u, done);
+}
+
 /* Pages requested and not yet here. Not n_flying: that one is brought up to date only where the cap
  * is reached. */
 DEV uint32_t loader_count_flying(const struct loader *l) {
     uint32_t slot = l->oldest, parity = l->oldest_parity, n = 0;
     for (uint32_t i = 0; i < l->n_flying; i++) {
-        n += !loader_test(&SHARED->page_full[slot], parity);
+        n += !loader_peek(&SHARED->page_full[slot], parity);
         loader_step(&slot, &parity);
     }
     return n;
@@ -130,7 +137,7 @@ DEV uint32_t loader_count_flying(const struct loader *l) {
 /* Pages that may be requested before one must be waited for: free slots, from the next one on. */
 DEV uint32_t loader_count_free(const struct loader *l) {
     uint32_t slot = l->slot, parity = l->parity, n = 0;
-    while (n < RING_PAGES && loader_test(&SHARED->page_empty[slot], parity ^ 1)) {
+    while (n < RING_PAGES && loader_peek(&SHARED->page_empty[slot], parity ^ 1)) {
         loader_step(&slot, &parity);
         n++;
     }
