@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # tools/variants.sh [--quick] asan tsan stress coverage: builds and tests quern in other ways.
 # Each variant has its own build folder, build-<variant>, with only what its tests need in it.
-#   asan      AddressSanitizer and UBSan: all tests but the mutations and the statistics of sampling,
-#             which are minutes of arithmetic and little memory. --quick leaves out what takes longest
+#   asan      AddressSanitizer and UBSan: all tests but the emulated GPU's, and the mutations and the
+#             statistics of sampling, which are minutes of arithmetic and little memory.
+#             --quick leaves out what takes longest
 #   tsan      ThreadSanitizer: what runs threads, and the GPU's kernels on the emulated one
 #   stress    queues of two entries, random yields at every primitive: what runs threads
 #   coverage  the lines and branches of src/ that the tests reach, without those that take minutes when
