@@ -1,14 +1,16 @@
 /* cuda_trace - where the time of a decode step goes on the GPU, operator by operator.
  *
- *     cuda_trace MODEL_DIR [BATCH] [TOKENS]        made-up weights; default 1 and 40
+ *     cuda_trace MODEL_DIR [BATCH] [TOKENS] [COMPILE_OPTIONS]     made-up weights; default 1 and 40
  *
  * Runs BATCH requests of one prompt token with the kernel's trace on, takes the iterations of the
- * second half, and prints for each kind of operator, averaged over layers and iterations:
+ * second half, and prints for each kind of operator after each other kind, averaged over layers and
+ * iterations:
  *
  *   tasks    of one operator
  *   stage    from the last task done of the operator before to the last task done of this one
  *   first    from there to the first task of this one seen ready: the hand-over
  *   last     ... to the last one seen ready
+ *   inputs   ... to the last one that has its activations (linear operators)
  *   body     one task from ready to done: mean and longest
  *   floor    the weights of the operator at READ_TB_S
  *
@@ -17,7 +19,7 @@
  */
 #include "base/checked.h"
 #include "engine/backend_cuda.h"
-#include "engine/compile.h"
+#include "engine/compile_option.h"
 #include "engine/trace.h"
 
 #include <stdio.h>
@@ -30,13 +32,13 @@ enum { MAX_TOKENS = 200 };
 
 /* One operator of one iteration. */
 struct stage {
-    uint64_t first_ready, last_ready, last_done, body_sum, body_max;
+    uint64_t first_ready, last_ready, last_begin, last_done, body_sum, body_max;
     uint32_t n_done;
 };
 
-/* Sums over an operator kind. */
+/* Sums over the operators of a kind that follow another kind. */
 struct total {
-    double stage, first, last, body, body_max, floor;
+    double stage, first, last, inputs, body, body_max, floor;
     uint32_t n, tasks;
 };
 
@@ -47,6 +49,7 @@ struct tool {
     struct rt_trace *rings;
     struct trace trace;
     uint32_t batch, tokens;
+    const char *compile_options;
     uint32_t n_iterations; /* in stages */
     struct stage *stages;  /* [n_iterations][ops of the program] */
 };
@@ -65,6 +68,8 @@ static int open_engine(struct diag *d, struct tool *t, const char *dir) {
     c.max_model_len = 512;
     c.max_batched_tokens = 8;
     c.task.launch = LAUNCH_ALL_AOT;
+    c.task.coarse_events = true;
+    TRY(compile_option_apply(d, t->compile_options, &c));
     TRY(compile_model(d, t->model, &c, NULL, NULL, &t->program));
     config.n_kv_blocks = t->batch * CEIL_DIV(c.max_model_len, c.kv_block);
     config.max_batched = c.max_batched_tokens;
@@ -104,6 +109,7 @@ static void read_iteration(struct tool *t, const struct trace_iter *iter, struct
         uint64_t body = r->end - r->ready;
         s->first_ready = s->n_done == 0 ? r->ready : MIN(s->first_ready, r->ready);
         s->last_ready = MAX(s->last_ready, r->ready);
+        s->last_begin = MAX(s->last_begin, r->begin);
         s->last_done = MAX(s->last_done, r->end);
         s->body_sum += body;
         s->body_max = MAX(s->body_max, body);
@@ -135,18 +141,20 @@ static double op_weight_bytes(const struct prog_header *p, const struct prog_op 
     return bytes;
 }
 
-static void add_up(struct tool *t, struct total *totals, double *iteration_us) {
+static void add_up(struct tool *t, struct total totals[][N_OP_KINDS], double *iteration_us) {
     uint64_t n_ops = t->program->section[SECTION_OP].count, before = 0, start = 0;
+    uint32_t kind_before = OP_NONE;
     for (uint32_t i = 0; i < t->n_iterations; i++)
         for (uint64_t o = 0; o < n_ops; o++) {
             const struct stage *s = &t->stages[i * n_ops + o];
             const struct prog_op *op = &PROG(t->program, OP)[o];
             if (s->n_done == 0) continue;
-            struct total *sum = &totals[op->kind];
+            struct total *sum = &totals[op->kind][kind_before];
             if (before > 0) {
                 sum->stage += (double)s->last_done - (double)before;
                 sum->first += (double)s->first_ready - (double)before;
                 sum->last += (double)s->last_ready - (double)before;
+                sum->inputs += (double)s->last_begin - (double)before;
                 sum->body += (double)s->body_sum / s->n_done;
                 sum->body_max += (double)s->body_max;
                 sum->floor += op_weight_bytes(t->program, op) / READ_TB_S * 1e-3;
@@ -154,27 +162,31 @@ static void add_up(struct tool *t, struct total *totals, double *iteration_us) {
                 sum->n++;
             }
             before = s->last_done;
+            kind_before = op->kind;
             if (start == 0) start = before;
         }
     *iteration_us = 1e-3 * (double)(before - start) / t->n_iterations;
 }
 
+static void print_total(const struct tool *t, const struct total *s, uint32_t kind,
+                        uint32_t kind_before) {
+    double n = s->n * 1e3;
+    printf("%-17s %-17s %6.1f %6u %8.2f %8.2f %8.2f %8.2f %8.2f %8.2f %8.2f %8.1f\n", op_name(kind),
+           op_name(kind_before), (double)s->n / t->n_iterations, s->tasks / s->n, s->stage / n,
+           s->first / n, s->last / n, s->inputs / n, s->body / n, s->body_max / n, s->floor / n,
+           1e-3 * s->stage / t->n_iterations);
+}
+
 static void print(struct tool *t) {
-    struct total totals[N_OP_KINDS] = {0};
+    struct total totals[N_OP_KINDS][N_OP_KINDS] = {0};
     double iteration_us;
     add_up(t, totals, &iteration_us);
     printf("%.1f us per iteration; mean us of one operator:\n", iteration_us);
-    printf("%-18s %6s %6s %8s %8s %8s %8s %8s %8s %8s\n", "operator", "per it", "tasks", "stage",
-           "first", "last", "body", "longest", "floor", "us/it");
-    for (uint32_t k = 1; k < N_OP_KINDS; k++) {
-        const struct total *s = &totals[k];
-        double n = s->n * 1e3;
-        if (s->n == 0) continue;
-        printf("%-18s %6.1f %6u %8.2f %8.2f %8.2f %8.2f %8.2f %8.2f %8.1f\n", op_name(k),
-               (double)s->n / t->n_iterations, s->tasks / s->n, s->stage / n, s->first / n,
-               s->last / n, s->body / n, s->body_max / n, s->floor / n,
-               1e-3 * s->stage / t->n_iterations);
-    }
+    printf("%-17s %-17s %6s %6s %8s %8s %8s %8s %8s %8s %8s %8s\n", "operator", "after", "per it",
+           "tasks", "stage", "first", "last", "inputs", "body", "longest", "floor", "us/it");
+    for (uint32_t k = 1; k < N_OP_KINDS; k++)
+        for (uint32_t before = 0; before < N_OP_KINDS; before++)
+            if (totals[k][before].n > 0) print_total(t, &totals[k][before], k, before);
 }
 
 static int run(struct diag *d, struct tool *t, const char *dir) {
@@ -188,9 +200,10 @@ static int run(struct diag *d, struct tool *t, const char *dir) {
 int main(int argc, char **argv) {
     struct diag d = {0};
     struct tool t = {.batch = argc > 2 ? (uint32_t)atoi(argv[2]) : 1,
-                     .tokens = argc > 3 ? (uint32_t)atoi(argv[3]) : 40};
+                     .tokens = argc > 3 ? (uint32_t)atoi(argv[3]) : 40,
+                     .compile_options = argc > 4 ? argv[4] : NULL};
     if (argc < 2 || t.batch < 1 || t.batch > 8 || t.tokens < 8 || t.tokens > MAX_TOKENS) {
-        fprintf(stderr, "usage: cuda_trace MODEL_DIR [BATCH 1-8] [TOKENS 8-%d]\n", MAX_TOKENS);
+        fprintf(stderr, "usage: cuda_trace MODEL_DIR [BATCH 1-8] [TOKENS 8-%d] [COMPILE_OPTIONS]\n", MAX_TOKENS);
         return 2;
     }
     int rc = run(&d, &t, argv[1]);
