@@ -321,7 +321,8 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
 static void fill_task(const struct filler *f, const struct prog_variant *v, uint32_t index,
                       struct cuda_task *out) {
     const struct prog_task *t = &PROG(f->program, TASK)[index];
-    const uint32_t wait = counted(f->program, t->wait);
+    /* Who has the task knows that its iteration has begun. */
+    const uint32_t wait = t->wait == v->start_event ? PROG_NONE : counted(f->program, t->wait);
     *out = (struct cuda_task){
         .kind = t->kind,
         .flags = flags_of(f->program, v, t),

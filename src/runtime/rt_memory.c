@@ -69,7 +69,7 @@ static void parts_of_batch(const struct prog_header *p, struct rt_memory *m) {
     uint64_t positions = (uint64_t)p->n_slots * p->max_model_len;
     part(m, RT_PART_RUNNING, p->n_slots, 4);
     part(m, RT_PART_WAITING, p->n_slots, 4);
-    part(m, RT_PART_IN_FLIGHT, p->n_slots, 4);
+    part(m, RT_PART_NEWS, p->n_slots, sizeof(struct rt_news));
     part(m, RT_PART_FREE_BLOCKS, m->options.n_kv_blocks, 4);
     part(m, RT_PART_BATCH, 1, sizeof(struct rt_batch));
     part(m, RT_PART_SLOTS, p->n_slots, sizeof(struct rt_slot));
@@ -136,6 +136,9 @@ static void bind_program(const struct prog_header *layout, const void *program, 
     rt->n_variants = (uint32_t)layout->section[SECTION_VARIANT].count;
     rt->n_workers = layout->n_workers;
     rt->largest = largest_variant(layout);
+    const struct prog_variant *v = PROG(layout, VARIANT);
+    for (uint32_t i = 0; i < rt->n_variants; i++)
+        rt->shapes[i] = v[i].n_rows | v[i].n_logit_rows << 16;
 }
 
 static void bind_choices(const struct rt_memory *m, struct rt *rt) {
@@ -195,7 +198,7 @@ void rt_memory_bind(const struct rt_memory *m, const struct prog_header *layout,
     rt->epochs = (void *)(s + m->offset[RT_PART_EPOCHS]);
     rt->running = (void *)(s + m->offset[RT_PART_RUNNING]);
     rt->waiting = (void *)(s + m->offset[RT_PART_WAITING]);
-    rt->in_flight = (void *)(s + m->offset[RT_PART_IN_FLIGHT]);
+    rt->news = (void *)(s + m->offset[RT_PART_NEWS]);
     rt->free_blocks = (void *)(s + m->offset[RT_PART_FREE_BLOCKS]);
     rt->batch = (void *)(s + m->offset[RT_PART_BATCH]);
     rt->mail = (void *)(l + m->offset[RT_PART_MAIL]);

@@ -20,6 +20,9 @@
 enum {
     RT_VARIANT_BITS = 6,  /* of `published`; the rest counts iterations */
     RT_STALL_LOOK = 256,  /* idle polls between two looks at the clock */
+    RT_STALL_PARTS = 16,  /* looks at the heartbeats in a deadline */
+    RT_AT_ONCE = 8,       /* requests whose state the boundary fetches together: on a GPU every
+                           * fetch is a trip to L2 */
     RT_TASK_PATIENCE = 8, /* deadlines that pass before a task that is running counts as stuck */
     RT_SCHED_BURST = 32,  /* tasks that one scheduler step hands out at most */
 };
@@ -57,8 +60,10 @@ struct rt_shared {
     uint32_t pad4[15];
     uint32_t resume; /* `published` when the last launch ended: where workers of the next begin */
     uint32_t pad5[15];
+    uint32_t posted; /* the iteration whose boundary has told the host everything */
+    uint32_t pad6[15];
 };
-ABI_SIZE(struct rt_shared, 384);
+ABI_SIZE(struct rt_shared, 448);
 
 /* One scheduler. Whoever holds `lock` plays it; the fields below are the holder's. */
 struct rt_sched {
@@ -86,13 +91,23 @@ struct rt_control {
     uint32_t iteration;
     uint32_t variant, epoch; /* of the iteration that runs: which, and its how-many-th run */
     uint32_t taken;          /* commands taken */
-    uint32_t n_running, n_waiting, n_free, order;
+    uint32_t n_running, n_waiting, n_free;
+    uint32_t progress;     /* what mail.progress has: never read back from the host's memory */
     uint64_t n_rows_run;   /* token rows computed, for statistics */
     uint64_t n_iterations; /* the same number as `iteration`, not wrapping */
-    uint32_t progress;     /* what mail.progress has: never read back from the host's memory */
-    uint32_t pad0[3];
+    uint32_t pad0[4];
 };
 ABI_SIZE(struct rt_control, 64);
+
+/* What the host has to hear of one request. A boundary lays these out and posts them when the next
+ * iteration runs: the host's memory may be a bus away. */
+struct rt_news {
+    uint32_t slot;
+    uint32_t n_known; /* its newest token is the last of them; 0: there is no new one */
+    uint32_t n_out;   /* output tokens with it */
+    uint32_t finish;  /* enum rt_finish */
+};
+ABI_SIZE(struct rt_news, 16);
 
 /* Who waited for what when a deadline passed; written once by the first to notice. */
 struct rt_stall {
@@ -143,7 +158,7 @@ struct rt {
     uint32_t *epochs;     /* [n_variants] times started */
     uint32_t *running;    /* [n_slots] slots in order of admission */
     uint32_t *waiting;    /* [n_slots] slots in order of arrival */
-    uint32_t *in_flight;  /* [n_slots] token rows of the slot in this iteration */
+    struct rt_news *news; /* [n_slots] of the last boundary, until it has posted them */
     int32_t *free_blocks; /* [n_kv_blocks] stack */
     struct rt_batch *batch;
 
@@ -158,6 +173,9 @@ struct rt {
     float *out_logprobs;    /* likewise */
 
     struct rt_trace *trace; /* rt_trace.h; NULL: none, the usual case */
+
+    /* Of each variant n_rows | n_logit_rows << 16: for the boundary, at hand. */
+    uint32_t shapes[PROG_MAX_VARIANTS];
 };
 
 /* One worker's own memory. */
@@ -166,12 +184,19 @@ struct rt_worker {
     uint32_t published; /* the iteration that it is in, as published */
     uint32_t next, end; /* its AOT tasks of that iteration that are left: range of rt.aot */
     uint32_t epoch;     /* of that iteration's variant; valid while next < end */
+    uint32_t list_variant; /* whose list of this worker is `list`; RT_NONE: no variant's */
+    struct prog_list list;
     uint32_t overflow;  /* head of its list of events that found no room in a queue; RT_NONE */
     uint32_t boundary;  /* 1: it activated the end event and owes the boundary */
+    uint32_t asked;     /* 1: rt_boundary_ask has been answered for this iteration */
+    uint32_t bell;      /* the answer: the doorbell's value */
+    uint32_t owes_post; /* 1: its boundary's news have not been posted */
+    uint32_t n_news;    /* how many those are */
     uint32_t task, task_epoch, task_end; /* what it runs; that iteration's epoch and end event */
     uint32_t spins;                      /* polls since it last did something */
     uint32_t beats_seen;
     uint64_t idle_since; /* rt_now_ns of the first look without progress; 0: none yet */
+    uint64_t looked;     /* of the last look at the heartbeats */
 };
 
 RT_FN struct rt_queue *rt_jit_queue(const struct rt *rt, uint32_t worker) {

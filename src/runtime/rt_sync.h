@@ -10,6 +10,7 @@
  *   int      rt_cas_relaxed(p, old, new)   whether *p was `old` and now is `new`
  *   int      rt_cas_acquire(p, old, new)   the same, acquiring when it succeeds
  *   void     rt_fence_acquire(p)           what follows is ordered after the relaxed load of *p
+ *   void     rt_prefetch(p)                *p is wanted soon
  *   void     rt_pause(spins, limit)        between two polls; after `limit` of them lets others run
  *   uint64_t rt_now_ns()                   a clock that only goes forward
  *
@@ -28,7 +29,8 @@
  *   int      rt_host_poller(worker)        whether this worker looks at the host's words when idle
  *
  * All are on aligned 32-bit words. Why each hand-over needs the order that it has: docs/runtime.md.
- * RT_FN marks a function of the protocol. The same text is C17 and CUDA C++.
+ * RT_FN marks a function of the protocol, RT_UNROLL a loop whose array must live in registers. The
+ * same text is C17 and CUDA C++.
  */
 #ifndef QN_RUNTIME_RT_SYNC_H
 #define QN_RUNTIME_RT_SYNC_H
@@ -36,9 +38,11 @@
 #include "base/abi.h"
 
 #ifdef __CUDACC__
-#define RT_FN __device__ static inline
+#define RT_FN     __device__ static inline
+#define RT_UNROLL _Pragma("unroll")
 #else
 #define RT_FN static inline
+#define RT_UNROLL
 #endif
 
 #ifdef __CUDACC__

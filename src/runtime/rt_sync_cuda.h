@@ -62,6 +62,10 @@ RT_FN void rt_fence_acquire(const uint32_t *p) {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 
+RT_FN void rt_prefetch(const void *p) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 /* The first polls follow each other at once; later ones leave the memory system alone for a while.
  */
 RT_FN void rt_pause(uint32_t spins, uint32_t limit) {

@@ -29,8 +29,12 @@ RT_FN void rt_worker_init(const struct rt *rt, struct rt_worker *w, uint32_t id)
     w->next = w->end = 0;
     w->epoch = w->task_epoch = 0;
     w->overflow = w->task = w->task_end = RT_NONE;
-    w->boundary = w->spins = w->beats_seen = 0;
-    w->idle_since = 0;
+    w->list_variant = RT_NONE;
+    w->list.first = w->list.n = 0;
+    w->boundary = w->asked = w->bell = 0;
+    w->owes_post = w->n_news = 0;
+    w->spins = w->beats_seen = 0;
+    w->idle_since = w->looked = 0;
     rt_store_relaxed(&rt->beats[id].head, RT_NONE);
 }
 
@@ -80,18 +84,22 @@ RT_FN void rt_stall_report(const struct rt *rt, struct rt_worker *w, uint64_t wa
     rt_host_wake(&rt->mail->progress, &rt->mail->host_sleepers);
 }
 
-/* Looks at the clock. Any beat of any worker starts the wait anew; a worker that is inside a task
- * is given more time, since tasks may be long. */
+/* Looks at the clock and, some times in a deadline, at the heartbeats: on a GPU reading all of them
+ * takes a tenth of a millisecond. Any beat of any worker starts the wait anew; a worker that is
+ * inside a task is given more time, since tasks may be long. */
 RT_FN void rt_stall_look(const struct rt *rt, struct rt_worker *w) {
     if (rt->deadline_ns == 0) return;
+    uint64_t now = rt_now_ns();
+    if (w->idle_since == 0) w->idle_since = w->looked = now;
+    if (now - w->looked < rt->deadline_ns / RT_STALL_PARTS) return;
+    w->looked = now;
     uint32_t sum = 0, busy = RT_NONE;
     for (uint32_t i = 0; i < rt->n_workers; i++) {
         uint32_t beat = rt_load_relaxed(&rt->beats[i].beat);
         sum += beat;
         if (beat & 1) busy = i;
     }
-    uint64_t now = rt_now_ns();
-    if (w->idle_since == 0 || sum != w->beats_seen) {
+    if (sum != w->beats_seen) {
         w->idle_since = now;
         w->beats_seen = sum;
         return;
@@ -136,18 +144,29 @@ RT_FN void rt_worker_show(const struct rt *rt, const struct rt_worker *w) {
     rt_store_relaxed(&rt->beats[w->id].head, w->next < w->end ? rt->aot[w->next] : RT_NONE);
 }
 
-/* Enters the next iteration if one was published since. The epoch is read only by a worker that has
- * tasks in it: such an iteration cannot end, and the word cannot change, before they ran. */
+/* The worker's list and the epoch of the variant. A worker that has tasks in a variant has part in
+ * each of its runs, so it may count them. Else it reads the epoch, and only if it has tasks: such an
+ * iteration cannot end, and the word cannot change, before they ran. */
+RT_FN void rt_worker_list(const struct rt *rt, struct rt_worker *w, uint32_t variant) {
+    if (variant == w->list_variant) {
+        w->epoch++;
+        return;
+    }
+    w->list_variant = variant;
+    w->list = rt->lists[variant * rt->n_workers + w->id];
+    if (w->list.n > 0) w->epoch = rt->control->epoch;
+}
+
+/* Enters the next iteration if one was published since. */
 RT_FN int rt_worker_advance(const struct rt *rt, struct rt_worker *w) {
-    uint32_t published = rt_load_acquire(&rt->shared->published);
+    uint32_t published = rt_load_relaxed(&rt->shared->published);
     if (published == w->published) return 0;
-    uint32_t variant = published & ((1u << RT_VARIANT_BITS) - 1);
-    const struct prog_list *list = &rt->lists[variant * rt->n_workers + w->id];
+    rt_fence_acquire(&rt->shared->published);
+    rt_worker_list(rt, w, published & ((1u << RT_VARIANT_BITS) - 1));
     w->published = published;
-    w->next = list->first;
-    w->end = list->first + list->n;
-    if (list->n > 0) w->epoch = rt->control->epoch;
-    rt_worker_show(rt, w);
+    w->next = w->list.first;
+    w->end = w->list.first + w->list.n;
+    w->asked = 0;
     w->spins = 0;
     w->idle_since = 0;
     return 1;
@@ -173,6 +192,7 @@ RT_FN uint32_t rt_worker_find(const struct rt *rt, struct rt_worker *w) {
             return task;
         }
     } else if (rt_worker_advance(rt, w)) {
+        rt_worker_show(rt, w);
         return RT_NONE;
     }
     if (rt_sched_step(rt, (w->id + w->spins) % rt->n_schedulers)) {
@@ -209,9 +229,9 @@ RT_FN void rt_worker_done(const struct rt *rt, struct rt_worker *w) {
 
 /* One step of the role. Whether w->task is to be run now. */
 RT_FN int rt_worker_next(const struct rt *rt, struct rt_worker *w) {
-    if (w->boundary) {
-        w->boundary = 0;
+    if (w->boundary && rt_boundary_ask(rt, w)) {
         rt_boundary(rt, w);
+        rt_boundary_post(rt, w);
     }
     if (w->overflow != RT_NONE) rt_sched_retry(rt, w);
     uint32_t task = rt_worker_find(rt, w);

@@ -35,6 +35,7 @@ DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
     case OP_LM_HEAD: return run_linear(c, task);
     case OP_ATTENTION:
     case OP_ATTENTION_SPLIT: return run_attention(c, task);
+    case OP_SAMPLE: run_sample_early(c->args, task); break;
     default: break;
     }
     if (!wait_ready(c)) return false;

@@ -37,6 +37,9 @@ RT_FN int rt_cas_acquire(uint32_t *p, uint32_t old, uint32_t desired) {
 RT_FN void rt_fence_acquire(const uint32_t *p) {
     (void)__atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
+RT_FN void rt_prefetch(const void *p) {
+    (void)p;
+}
 RT_FN void rt_pause(uint32_t spins, uint32_t limit) {
     (void)spins, (void)limit;
     emu_wait();
