@@ -132,8 +132,7 @@ struct cuda_task {
 ABI_SIZE(struct cuda_task, 128);
 
 enum cuda_task_flag {
-    CUDA_TRIGGER_WATCHED = 1, /* the trigger may activate an event with JIT dependents, or the end
-                                 event: somebody must see who activates it */
+    CUDA_TRIGGER_WATCHED = 1, /* the trigger may activate the end event: somebody must see who does */
     /* Operands that carry flags: */
     CUDA_IN_FLAGGED = 2,
     CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR */

@@ -307,9 +307,7 @@ static bool is_flagged(const struct prog_header *p, uint32_t tensor) {
 static uint16_t flags_of(const struct prog_header *p, const struct prog_variant *v,
                          const struct prog_task *t) {
     uint16_t flags = 0;
-    if (t->trigger != PROG_NONE &&
-        (t->trigger == v->end_event || PROG(p, EVENT)[t->trigger].n_jit > 0))
-        flags |= CUDA_TRIGGER_WATCHED;
+    if (t->trigger != PROG_NONE && t->trigger == v->end_event) flags |= CUDA_TRIGGER_WATCHED;
     if (t->op == PROG_NONE) return flags;
     const struct prog_op *op = &PROG(p, OP)[t->op];
     if (is_flagged(p, op->in[0])) flags |= CUDA_IN_FLAGGED; /* the activations come first */

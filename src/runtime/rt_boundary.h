@@ -22,7 +22,7 @@
 #ifndef QN_RUNTIME_RT_BOUNDARY_H
 #define QN_RUNTIME_RT_BOUNDARY_H
 
-#include "runtime/rt_sched.h"
+#include "runtime/rt_claim.h"
 
 RT_FN uint32_t rt_min(uint32_t a, uint32_t b) {
     return a < b ? a : b;
@@ -404,8 +404,10 @@ RT_FN void rt_boundary_idle(const struct rt *rt, struct rt_worker *w) {
     rt_host_wake(&rt->mail->progress, &rt->mail->host_sleepers);
 }
 
-/* The boundary, once rt_boundary_ask said that it can be played. After the start event's trigger the
- * iteration may be over, so nothing of it is touched then; rt_boundary_post follows. */
+/* The boundary, once rt_boundary_ask said that it can be played. The iteration is published before
+ * its JIT tasks can be claimed: the other way round they might run to its end, and this `published`
+ * would come after the next one. After the start event's trigger the iteration may be over, so
+ * nothing of it is touched then; rt_boundary_post follows. */
 RT_FN void rt_boundary(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     rt_trace(rt, w->id, RT_TRACE_DONE, 0, c->iteration);
@@ -417,7 +419,9 @@ RT_FN void rt_boundary(const struct rt *rt, struct rt_worker *w) {
     const struct prog_variant *v = &rt->variants[c->variant];
     uint32_t epoch = c->epoch, start = v->start_event, end = v->end_event;
     rt_trace_iteration(rt, w->id);
-    rt_store_release(&rt->shared->published, c->iteration << RT_VARIANT_BITS | c->variant);
+    uint32_t published = c->iteration << RT_VARIANT_BITS | c->variant;
+    rt_store_release(&rt->shared->published, published);
+    rt_claim_begin(rt, published);
     rt_trigger(rt, w, start, epoch, end);
 }
 

@@ -1,5 +1,5 @@
 /* rt_sync.h - the primitives under the protocol, with the memory order in each name. The worker and
- * scheduler loops (rt_worker.h, rt_sched.h, rt_boundary.h) are plain C over these and nothing else,
+ * boundary roles (rt_worker.h, rt_claim.h, rt_boundary.h) are plain C over these and nothing else,
  * so every backend runs the same protocol.
  *
  *   uint32_t rt_load_relaxed(p)            for polling, followed by rt_fence_acquire(p) on success
@@ -28,7 +28,11 @@
  *   void     rt_host_wait(p, expected, n)  idle, n-th look: sleeps while *p == expected, or pauses
  *   int      rt_host_poller(worker)        whether this worker looks at the host's words when idle
  *
- * All are on aligned 32-bit words. Why each hand-over needs the order that it has: docs/runtime.md.
+ *   uint64_t rt_load64_relaxed(p)          of an aligned 64-bit word
+ *   void     rt_store64_release(p, v)
+ *   uint64_t rt_add64_acquire(p, v)        fetch-and-add; returns the value before
+ *
+ * All others are on aligned 32-bit words. Why each hand-over needs the order that it has: docs/runtime.md.
  * RT_FN marks a function of the protocol, RT_UNROLL a loop whose array must live in registers. The
  * same text is C17 and CUDA C++.
  */

@@ -25,6 +25,5 @@ check() {
     echo "$model $*: $(grep -o '[0-9]* states, stored' log)"
 }
 
-check queue
 check protocol -DGRAPH=1
 check protocol -DGRAPH=2

@@ -6,8 +6,10 @@
  *             while its event is not activated yet
  *   wait      polls the event: the only poller of the block, while the task before still runs
  *   ready     lets the compute warps run it
+ *   claim     a JIT task, when the compute warps are idle and it comes before the next AOT task;
+ *             from there it is like the others
  *   trigger   ordinary triggers are sent by the compute warps themselves (task_finish); here
- *             those whose activation somebody must see: JIT dependents, end of the iteration
+ *             those whose activation somebody must see: the end of the iteration
  *   boundary  whoever activates the end event plays it; it has asked what it needs of the host
  *             before, and tells the host when its next task runs
  *
@@ -34,7 +36,6 @@ struct control {
     struct block_shared *shared;
     struct rt_worker w;
     uint32_t end_event; /* of the variant that runs */
-    uint32_t epoch;     /* of its run */
     uint32_t fetched;   /* variant whose first descriptors are fetched; RT_NONE: none's */
     uint32_t n_go;      /* messages to the compute warps so far */
     uint32_t n_done;    /* of them, known to be done */
@@ -54,7 +55,7 @@ __device__ __noinline__ void control_enter(struct control *c);
 
 /* Sends a trigger; acts on it if it activates its event. */
 __device__ __noinline__ void control_trigger(struct control *c, uint32_t event) {
-    rt_trigger(c->rt, &c->w, event, c->epoch, c->end_event);
+    rt_trigger(c->rt, &c->w, event, c->w.epoch, c->end_event);
 }
 
 /* Takes note of finished tasks and sends the triggers that are watched. */
@@ -68,6 +69,12 @@ DEV void control_reap(struct control *c) {
         c->n_watched--;
         control_trigger(c, event);
     }
+}
+
+/* Whether the compute warps have done all that they were told. */
+DEV bool control_idle(struct control *c) {
+    control_reap(c);
+    return c->n_done == c->n_go;
 }
 
 /* Whether the launch ends, whether anything moves at all; who will play the boundary asks again
@@ -187,40 +194,31 @@ DEV void control_beat(struct control *c, uint32_t task) {
     rt_store_relaxed(&beat->beat, c->beat += 2);
 }
 
-/* The iteration that was published last becomes this block's, whose list is done. False: it is. */
-DEV bool control_advance(struct control *c) {
-    if (!rt_worker_advance(c->rt, &c->w)) return false;
+/* The worker has entered an iteration. */
+DEV void control_entered(struct control *c) {
     const struct prog_variant *v = &c->rt->variants[c->w.published & VARIANT_MASK];
     c->end_event = v->end_event;
     c->jit = v->n_jit_tasks != 0;
+}
+
+/* Enters the iteration that was published last. False: none was since. */
+DEV bool control_advance(struct control *c) {
+    if (!rt_worker_advance(c->rt, &c->w)) return false;
+    control_entered(c);
     return true;
 }
 
-/* One step of what does not belong to the AOT list: JIT tasks, the scheduler role. Who holds a task
- * has kept its iteration from ending, so only now is it sure which one that is. */
-DEV void control_jit(struct control *c) {
-    const struct rt *rt = c->rt;
-    uint32_t task;
-    c->w.spins++;
-    if (c->w.overflow != RT_NONE) rt_sched_retry(rt, &c->w);
-    if (!rt_queue_pop(rt_jit_queue(rt, c->w.id), rt->jit_mask, &task) &&
-        (rt_sched_step(rt, (c->w.id + c->w.spins) % rt->n_schedulers) ||
-         !rt_worker_steal(rt, &c->w, &task)))
-        return;
-    control_beat(c, task);
-    if (c->w.next == c->w.end) control_advance(c);
-    control_enter(c);
-    uint32_t slot = N_AOT_SLOTS + c->n_jit++ % (N_TASK_SLOTS - N_AOT_SLOTS);
-    if (!control_fetch(c, slot, task)) return;
-    copy_commit();
-    copy_wait<0>();
-    if (control_announce(c, slot)) control_ready(c, slot);
+/* Claims a JIT task, maybe of an iteration that this block, whose list is done, has not entered. */
+__device__ __noinline__ bool control_claim(struct control *c) {
+    const uint32_t before = c->w.published;
+    if (!rt_worker_claim(c->rt, &c->w)) return false;
+    if (c->w.published != before) control_entered(c);
+    return true;
 }
 
 /* What is done between two polls: what takes a trip to L2 only now and then. */
 __device__ __noinline__ void control_between_polls(struct control *c, uint32_t polls) {
     if (c->n_watched != 0) control_reap(c);
-    if (c->jit) control_jit(c);
     if (polls % LOOK_EVERY == 0) control_look(c);
 }
 
@@ -232,7 +230,7 @@ DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
     const uint32_t goal = task->wait_triggers * c->w.epoch;
     c->w.spins = 0;
     c->w.idle_since = 0;
-    const bool watching = c->n_watched != 0 || c->jit;
+    const bool watching = c->n_watched != 0;
     for (uint32_t polls = 1; (int32_t)(rt_load_relaxed(counter) - goal) < 0; polls++) {
         if (!watching && polls % LOOK_EVERY != 0) continue;
         control_between_polls(c, polls);
@@ -242,19 +240,60 @@ DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
     return true;
 }
 
-/* The AOT tasks of one iteration. Where JIT tasks may come in between, a task is announced only
- * when it can run. */
+/* The next AOT task. False: the launch ends. */
+DEV bool control_aot(struct control *c) {
+    const uint32_t slot = (c->n_fetched - FETCH_AHEAD) % N_AOT_SLOTS;
+    copy_wait<FETCH_AHEAD - 1>();
+    if (!control_announce(c, slot)) return false;
+    if (!control_wait_event(c, &c->shared->task[slot])) return false;
+    control_ready(c, slot);
+    if (!control_fetch_ahead(c, c->w.next + FETCH_AHEAD)) return false;
+    if (c->w.owes_post) control_post(c); /* while the task runs */
+    c->w.next++;
+    return true;
+}
+
+/* The claimed task. False: the launch ends. */
+DEV bool control_claimed(struct control *c) {
+    const uint32_t task = c->rt->jit[c->rt->jit_first[c->w.published & VARIANT_MASK] + c->w.claimed];
+    const uint32_t slot = N_AOT_SLOTS + c->n_jit++ % (N_TASK_SLOTS - N_AOT_SLOTS);
+    if (!control_fetch(c, slot, task)) return false;
+    copy_commit();
+    copy_wait<0>();
+    if (!control_announce(c, slot)) return false;
+    if (!control_wait_event(c, &c->shared->task[slot])) return false;
+    control_ready(c, slot);
+    c->w.claimed = RT_NONE;
+    if (c->w.owes_post) control_post(c);
+    return true;
+}
+
+/* The AOT tasks of one iteration. */
 DEV void control_list(struct control *c) {
     if (!control_fetch_first(c)) return;
-    for (; c->w.next < c->w.end; c->w.next++) {
-        uint32_t slot = (c->n_fetched - FETCH_AHEAD) % N_AOT_SLOTS;
-        copy_wait<FETCH_AHEAD - 1>();
-        if (!c->jit && !control_announce(c, slot)) return;
-        if (!control_wait_event(c, &c->shared->task[slot])) return;
-        if (c->jit && !control_announce(c, slot)) return;
-        control_ready(c, slot);
-        if (!control_fetch_ahead(c, c->w.next + FETCH_AHEAD)) return;
-        if (c->w.owes_post) control_post(c); /* while the task runs */
+    while (c->w.next < c->w.end)
+        if (!control_aot(c)) return;
+}
+
+/* The same with JIT tasks in between: those that were claimed, and those that come before the next
+ * AOT task. A block claims one only when it has nothing to do: else it might hold two while another
+ * block has none. Claims after the list are control_wait_iteration's. */
+__device__ __noinline__ void control_list_jit(struct control *c) {
+    if (c->w.list.n > 0 && !control_fetch_first(c)) return;
+    uint32_t bound = rt_claim_bound(c->rt, &c->w);
+    for (uint32_t polls = 1;; polls++) {
+        if (c->w.claimed != RT_NONE && c->w.claimed < bound) {
+            if (!control_claimed(c)) return;
+        } else if (c->w.next == c->w.end) {
+            return;
+        } else if (c->w.claimed == RT_NONE && rt_claim_open(c->rt, &c->w, bound)) {
+            control_between_polls(c, polls);
+            if (c->stop) return;
+            if (control_idle(c)) control_claim(c);
+        } else {
+            if (!control_aot(c)) return;
+            bound = rt_claim_bound(c->rt, &c->w);
+        }
     }
 }
 
@@ -268,11 +307,13 @@ __device__ __noinline__ void control_boundary(struct control *c) {
 /* Until there is another list to run; false: stopped. */
 DEV bool control_wait_iteration(struct control *c) {
     const struct rt *rt = c->rt;
+    const bool has_jit = rt->jit_first[rt->n_variants] != 0;
     c->w.spins = 0;
     c->w.idle_since = 0;
-    for (uint32_t polls = 1; c->w.next == c->w.end; polls++) {
+    for (uint32_t polls = 1; c->w.next == c->w.end && c->w.claimed == RT_NONE; polls++) {
         /* An iteration with a task of ours that is not done does not end. */
         if (c->n_watched == 0 && control_advance(c)) continue;
+        if (has_jit && rt_claim_open(rt, &c->w, RT_NONE) && control_idle(c) && control_claim(c)) break;
         control_between_polls(c, polls);
         if (c->w.boundary) { /* owed only when all tasks are done: never while waiting for one */
             control_boundary(c);
@@ -339,7 +380,6 @@ __device__ __noinline__ void control_enter(struct control *c) {
     trace_look(c->args, s);
     /* Its pointers stay. Not before: rows are being written. */
     if (!c->entered) s->batch = *c->rt->batch;
-    c->epoch = c->w.list.n > 0 ? c->w.epoch : c->rt->control->epoch;
     control_rows(c);
     s->flag = c->w.published;
     if (QN_JIT_WEIGHTS)
@@ -359,9 +399,11 @@ DEV void control_main(const struct cuda_args *args, struct block_shared *shared)
     rt_worker_init(c->rt, &c->w, blockIdx.x);
     c->beat = rt_load_relaxed(&c->rt->beats[c->w.id].beat) & ~1u;
     while (control_wait_iteration(c)) {
-        if (c->w.next == c->w.end) continue;
         control_enter(c);
-        control_list(c);
+        if (c->jit)
+            control_list_jit(c);
+        else
+            control_list(c);
         if (c->stop) break;
     }
     control_post(c);
