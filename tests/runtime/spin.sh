@@ -27,3 +27,4 @@ check() {
 
 check protocol -DGRAPH=1
 check protocol -DGRAPH=2
+check protocol -DGRAPH=3
