@@ -79,7 +79,8 @@ byte taken, left, iteration, served, news;
 byte runs[N_TASKS], running, at_boundary, told;
 bool ran; /* an iteration has run since the last boundary */
 
-#define ready(e) (counter[e] >= n_trig[e] * iteration)
+/* Beside a GPU, here in graph 3, who has a task knows that its iteration has begun. */
+#define ready(e) (counter[e] >= n_trig[e] * iteration || (GRAPH == 3 && e == 0))
 #define open     (claim_index < N_JIT && (!todo || (claim_of == mine && claim_index < rank[id])))
 #define is_claim (claimed != NONE && (!todo || claimed < aot[id]))
 #define is_aot   (todo && (claimed == NONE || aot[id] < claimed))
@@ -111,6 +112,10 @@ inline check_iteration() {
 inline post() {
     if
     :: owes ->
+        if
+        :: owes_start -> owes_start = false; goal = n_trig[0] * iteration; trigger(0, goal)
+        :: else
+        fi;
         owes = false;
         told = news;
         assert(told == mine_news);
@@ -136,11 +141,10 @@ inline run_boundary() {
     :: left > 0 ->
         iteration++;
         ran = true;
-        goal = n_trig[0] * iteration;
+        owes_start = true;
         at_boundary--;
         published = iteration;
-        atomic { claim_of = iteration; claim_index = 0 };
-        trigger(0, goal)
+        atomic { claim_of = iteration; claim_index = 0 }
     :: left == 0 && UNTIL_IDLE -> post(); at_boundary--; stop = 1
     :: left == 0 && !UNTIL_IDLE ->
         idle_bell = bell;
@@ -207,7 +211,7 @@ inline run_task() {
 
 proctype worker(byte id) {
     byte mine = 0, claimed = NONE, task = NONE, goal = 0, bell = 0, i = 0, it = 0, mine_news = 0;
-    bool todo = false, boundary = false, owes = false, asked = false;
+    bool todo = false, boundary = false, owes = false, owes_start = false, asked = false;
 
     do
     :: stop -> break

@@ -5,7 +5,7 @@
  * wakes an idle runtime. Until it publishes the next iteration that worker is alone: all tasks are
  * done, everybody else only polls.
  *
- *   commands ──► collect ──► admit ──► rows ──► choose variant ──► publish, trigger start ──► post
+ *   commands ──► collect ──► admit ──► rows ──► choose variant ──► publish ──► trigger start, post
  *                                        └ none: post, idle or stop
  *
  * Nothing of the host lies between two iterations. The doorbell is read before (rt_boundary_ask),
@@ -63,9 +63,8 @@ RT_FN void rt_boundary_cancel(const struct rt *rt, uint32_t slot) {
 }
 
 /* Takes all commands; returns the doorbell's value that they reach up to. */
-RT_FN void rt_boundary_commands(const struct rt *rt, uint32_t tail) {
+RT_COLD void rt_boundary_commands(const struct rt *rt, uint32_t tail) {
     struct rt_control *c = rt->control;
-    if (c->taken == tail) return;
     rt_host_fence_acquire(&rt->mail->tail);
     for (; c->taken != tail; c->taken++) {
         const struct rt_command *command = &rt->commands[c->taken & rt->command_mask];
@@ -88,7 +87,7 @@ RT_FN void rt_boundary_tell(const struct rt *rt, struct rt_worker *w, uint32_t s
     news->finish = finish;
 }
 
-RT_FN void rt_boundary_free(const struct rt *rt, uint32_t slot) {
+RT_COLD void rt_boundary_free(const struct rt *rt, uint32_t slot) {
     struct rt_batch *b = rt->batch;
     struct rt_slot *s = &b->slots[slot];
     const int32_t *table = b->block_table + (uint64_t)slot * b->max_blocks;
@@ -98,7 +97,7 @@ RT_FN void rt_boundary_free(const struct rt *rt, uint32_t slot) {
 }
 
 /* Removes those that were cancelled, or never fit, from the waiting. */
-RT_FN void rt_boundary_sweep(const struct rt *rt, struct rt_worker *w) {
+RT_COLD void rt_boundary_sweep(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     uint32_t kept = 0;
     for (uint32_t i = 0; i < c->n_waiting; i++) {
@@ -126,7 +125,7 @@ RT_FN int rt_boundary_take_blocks(const struct rt *rt, uint32_t slot) {
 }
 
 /* Of those who wait, as many as the largest variant can advance in every iteration. */
-RT_FN void rt_boundary_admit(const struct rt *rt) {
+RT_COLD void rt_boundary_admit(const struct rt *rt) {
     struct rt_control *c = rt->control;
     uint32_t shape = rt->shapes[rt->largest];
     uint32_t most = rt_min(rt->batch->n_slots, rt_min(shape & 0xffff, shape >> 16));
@@ -143,68 +142,87 @@ RT_FN void rt_boundary_admit(const struct rt *rt) {
 
 /* ---- rows ---- */
 
-/* The rows are laid out in a copy of rt_batch.rows, so that their numbers are in registers. */
-RT_FN void rt_boundary_add_row(struct rt_rows *rows, uint32_t slot, uint32_t position,
-                               int32_t token) {
-    rows->token[rows->n_rows] = token;
-    rows->slot[rows->n_rows] = (int32_t)slot;
-    rows->position[rows->n_rows] = (int32_t)position;
-    rows->n_rows++;
-}
+/* Rows as they are laid out are counted like shapes: n_rows | n_logit_rows << 16. */
+enum { RT_LOGIT_ROW = 1 << 16 };
 
-RT_FN void rt_boundary_add_rows(const struct rt *rt, struct rt_rows *rows, uint32_t slot,
-                                uint32_t n) {
+/* Rows for the next n tokens of a request; returns the counts with them. */
+RT_COLD uint32_t rt_boundary_add_rows(const struct rt *rt, uint32_t slot, uint32_t n,
+                                      uint32_t filled) {
     struct rt_batch *b = rt->batch;
     struct rt_slot *s = &b->slots[slot];
-    uint64_t row = (uint64_t)slot * b->max_model_len;
+    const uint64_t at = (uint64_t)slot * b->max_model_len;
+    const uint32_t first = filled & 0xffff;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t p = s->n_computed + i;
-        if (rt->prompts != b->tokens && p < s->n_prompt) b->tokens[row + p] = rt->prompts[row + p];
-        rt_boundary_add_row(rows, slot, p, b->tokens[row + p]);
+        if (rt->prompts != b->tokens && p < s->n_prompt) b->tokens[at + p] = rt->prompts[at + p];
+        b->rows.token[first + i] = b->tokens[at + p];
+        b->rows.slot[first + i] = (int32_t)slot;
+        b->rows.position[first + i] = (int32_t)p;
     }
-    if (n > 0 && s->n_computed + n == s->n_known)
-        rows->logit_row[rows->n_logit_rows++] = (int32_t)rows->n_rows - 1;
     s->in_flight = n;
+    filled += n;
+    if (n == 0 || s->n_computed + n != s->n_known) return filled;
+    b->rows.logit_row[filled >> 16] = (int32_t)(first + n - 1);
+    return filled + RT_LOGIT_ROW;
 }
 
-/* Rows of the requests that were just admitted, [first, n_running), with one token to compute, then
+/* Rows of the requests that were just admitted, [from, n_running), with one token to compute, then
  * chunks of prompts. */
-RT_FN void rt_boundary_rows(const struct rt *rt, struct rt_rows *rows, uint32_t first) {
+RT_COLD uint32_t rt_boundary_rows(const struct rt *rt, uint32_t from, uint32_t filled) {
     struct rt_control *c = rt->control;
     struct rt_slot *slots = rt->batch->slots;
-    for (uint32_t i = first; i < c->n_running; i++) {
+    for (uint32_t i = from; i < c->n_running; i++) {
         uint32_t slot = rt->running[i];
-        if (slots[slot].n_known == 1) rt_boundary_add_rows(rt, rows, slot, 1);
+        if (slots[slot].n_known == 1) filled = rt_boundary_add_rows(rt, slot, 1, filled);
     }
     /* One row more than there are decoding requests always fits: see `most` above. */
     uint32_t budget = rt_min(rt->max_batched, rt->shapes[rt->largest] & 0xffff);
-    if (budget <= rows->n_rows) budget = rows->n_rows + 1;
-    for (uint32_t i = 0; i < c->n_running && rows->n_rows < budget; i++) {
-        uint32_t slot = rt->running[i];
+    if (budget <= (filled & 0xffff)) budget = (filled & 0xffff) + 1;
+    for (uint32_t i = 0; i < c->n_running && (filled & 0xffff) < budget; i++) {
+        uint32_t slot = rt->running[i], n = budget - (filled & 0xffff);
         uint32_t todo = slots[slot].n_known - slots[slot].n_computed;
-        if (todo > 1) rt_boundary_add_rows(rt, rows, slot, rt_min(todo, budget - rows->n_rows));
+        if (todo > 1) filled = rt_boundary_add_rows(rt, slot, rt_min(todo, n), filled);
     }
+    return filled;
 }
 
 /* The smallest variant with room for the rows: fewest token rows, then fewest logit rows. The
  * largest has room for any that rt_boundary_rows makes. */
-RT_FN uint32_t rt_boundary_variant(const struct rt *rt, const struct rt_rows *rows) {
+RT_FN uint32_t rt_boundary_variant(const struct rt *rt, uint32_t filled) {
     uint32_t best = rt->largest;
     for (uint32_t i = 0; i < rt->n_variants; i++) {
-        uint32_t n_rows = rt->shapes[i] & 0xffff, n_logit_rows = rt->shapes[i] >> 16;
-        uint32_t least = rt->shapes[best] & 0xffff;
-        if (n_rows < rows->n_rows || n_logit_rows < rows->n_logit_rows) continue;
-        if (n_rows < least || (n_rows == least && n_logit_rows < rt->shapes[best] >> 16)) best = i;
+        uint32_t shape = rt->shapes[i], least = rt->shapes[best];
+        if ((shape & 0xffff) < (filled & 0xffff) || shape >> 16 < filled >> 16) continue;
+        if ((shape & 0xffff) < (least & 0xffff) ||
+            ((shape & 0xffff) == (least & 0xffff) && shape >> 16 < least >> 16))
+            best = i;
     }
     return best;
 }
 
 /* ---- collect: the last iteration's results, and the rows of requests that decode ---- */
 
-/* One running request, `s` its slot's copy, `token` its newest. Whether it goes on. */
-RT_FN int rt_boundary_collect_one(const struct rt *rt, struct rt_worker *w, struct rt_rows *rows,
-                                  uint32_t slot, struct rt_slot s, int32_t token) {
-    struct rt_slot *to = &rt->batch->slots[slot];
+/* Asks for what rt_boundary_collect_one reads of eight requests: on a GPU each load is a trip to
+ * L2, and each of a request's needs the one before. */
+RT_FN void rt_boundary_touch(const struct rt *rt, const struct rt_batch *b, uint32_t i,
+                             uint32_t n) {
+    uint32_t slot[RT_AT_ONCE], n_known[RT_AT_ONCE];
+    RT_UNROLL
+    for (uint32_t j = 0; j < RT_AT_ONCE; j++) slot[j] = rt->running[rt_min(i + j, n - 1)];
+    RT_UNROLL
+    for (uint32_t j = 0; j < RT_AT_ONCE; j++) n_known[j] = b->slots[slot[j]].n_known;
+    RT_UNROLL
+    for (uint32_t j = 0; j < RT_AT_ONCE; j++)
+        rt_touch(&b->tokens[(uint64_t)slot[j] * b->max_model_len + n_known[j] - 1]);
+}
+
+/* One running request. Adds its row if it decodes, which `filled` then counts. Whether it has
+ * finished. */
+RT_FN int rt_boundary_collect_one(const struct rt *rt, struct rt_worker *w,
+                                  const struct rt_batch *b, uint32_t slot, uint32_t *filled,
+                                  uint32_t *more) {
+    struct rt_slot *to = &b->slots[slot];
+    struct rt_slot s = *to;
     s.n_computed += s.in_flight;
     if (s.n_known > s.n_limit) s.n_known = s.n_limit;
     if (s.finish == RT_RUNNING) {
@@ -215,58 +233,45 @@ RT_FN int rt_boundary_collect_one(const struct rt *rt, struct rt_worker *w, stru
     }
     uint32_t todo = s.n_known - s.n_computed;
     uint32_t n_out = todo == 1 ? s.n_known - s.n_prompt : 0;
+    int decodes = s.finish == RT_RUNNING && n_out > 0;
     to->n_computed = s.n_computed;
     to->n_known = s.n_known;
     to->finish = s.finish;
-    to->in_flight = 0;
+    to->in_flight = (uint32_t)decodes;
     if (n_out > 0 || s.finish != RT_RUNNING)
         rt_boundary_tell(rt, w, slot, n_out > 0 ? s.n_known : 0, n_out, s.finish);
-    if (s.finish != RT_RUNNING) {
-        rt_boundary_free(rt, slot);
-        return 0;
+    if (decodes) {
+        const uint32_t row = *filled & 0xffff;
+        b->rows.token[row] = b->tokens[(uint64_t)slot * b->max_model_len + s.n_computed];
+        b->rows.slot[row] = (int32_t)slot;
+        b->rows.position[row] = (int32_t)s.n_computed;
+        b->rows.logit_row[*filled >> 16] = (int32_t)row;
+        *filled += 1 + RT_LOGIT_ROW;
+    } else if (s.finish == RT_RUNNING && todo == 1) { /* the last of a prompt */
+        *filled = rt_boundary_add_rows(rt, slot, 1, *filled);
+    } else if (s.finish == RT_RUNNING) {
+        ++*more;
     }
-    if (todo != 1) return 1;
-    if (n_out == 0) { /* the last of a prompt */
-        rt_boundary_add_rows(rt, rows, slot, 1);
-        return 1;
-    }
-    rt_boundary_add_row(rows, slot, s.n_computed, token);
-    rows->logit_row[rows->n_logit_rows++] = (int32_t)rows->n_rows - 1;
-    to->in_flight = 1;
-    return 1;
+    return s.finish != RT_RUNNING;
 }
 
-/* All running requests; takes the finished ones out, keeping the order. How many have more than one
- * token to compute. */
-RT_FN uint32_t rt_boundary_collect(const struct rt *rt, struct rt_worker *w,
-                                   struct rt_rows *rows) {
-    struct rt_control *c = rt->control;
-    const struct rt_slot *slots = rt->batch->slots;
-    const int32_t *tokens = rt->batch->tokens;
-    const uint64_t stride = rt->batch->max_model_len;
-    const uint32_t n = c->n_running;
-    uint32_t kept = 0, more = 0;
-    for (uint32_t i = 0; i < n; i += RT_AT_ONCE) {
-        uint32_t slot[RT_AT_ONCE];
-        struct rt_slot s[RT_AT_ONCE];
-        int32_t token[RT_AT_ONCE];
-        RT_UNROLL
-        for (uint32_t j = 0; j < RT_AT_ONCE; j++) slot[j] = rt->running[rt_min(i + j, n - 1)];
-        RT_UNROLL
-        for (uint32_t j = 0; j < RT_AT_ONCE; j++) s[j] = slots[slot[j]];
-        RT_UNROLL
-        for (uint32_t j = 0; j < RT_AT_ONCE; j++)
-            token[j] = tokens[stride * slot[j] + s[j].n_known - 1];
-        RT_UNROLL
-        for (uint32_t j = 0; j < RT_AT_ONCE; j++) {
-            if (i + j >= n || !rt_boundary_collect_one(rt, w, rows, slot[j], s[j], token[j]))
-                continue;
-            rt->running[kept++] = slot[j];
-            more += s[j].n_known - (s[j].n_computed + s[j].in_flight) > 1;
-        }
+/* All running requests; takes the finished ones out, keeping the order. Returns the counts of rows;
+ * *more: how many have more than one token to compute. */
+RT_FN uint32_t rt_boundary_collect(const struct rt *rt, struct rt_worker *w, uint32_t *more) {
+    const struct rt_batch b = *rt->batch;
+    const uint32_t n = rt->control->n_running;
+    uint32_t kept = 0, filled = 0;
+    *more = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (i % RT_AT_ONCE == 0) rt_boundary_touch(rt, &b, i, n);
+        uint32_t slot = rt->running[i];
+        if (rt_boundary_collect_one(rt, w, &b, slot, &filled, more))
+            rt_boundary_free(rt, slot);
+        else
+            rt->running[kept++] = slot;
     }
-    c->n_running = kept;
-    return more;
+    rt->control->n_running = kept;
+    return filled;
 }
 
 /* ---- post: what the host has to hear ---- */
@@ -296,13 +301,22 @@ RT_FN void rt_boundary_post_tokens(const struct rt *rt, uint32_t n) {
     }
 }
 
-/* Tells the host of all the news: tokens, one fence, their numbers, then who has finished, whose
+/* Triggers the start event of the iteration that was published last. */
+RT_FN void rt_boundary_start(const struct rt *rt, struct rt_worker *w) {
+    const struct rt_control *c = rt->control;
+    const struct prog_variant *v = &rt->variants[c->variant];
+    w->owes_start = 0;
+    rt_trigger(rt, w, v->start_event, c->epoch, v->end_event);
+}
+
+/* Starts the iteration for those who wait for its event. Then tells the host of all the news: tokens, one fence, their numbers, then who has finished, whose
  * slot is the host's from there. Beside a GPU a fence is a trip over the bus, so there is not one
  * for each request. Nobody writes what is read here: the news are ours until `posted` says so, and a
  * token stays as it is until its slot is given back. */
 RT_FN void rt_boundary_post(const struct rt *rt, struct rt_worker *w) {
     if (!w->owes_post) return;
     const uint32_t n = w->n_news;
+    if (w->owes_start) rt_boundary_start(rt, w);
     w->owes_post = w->n_news = 0;
     if (n > 0) {
         if (rt->out_tokens) rt_boundary_post_tokens(rt, n);
@@ -352,7 +366,7 @@ RT_FN int rt_boundary_ask(const struct rt *rt, struct rt_worker *w) {
 }
 
 /* What came after the doorbell was read, when there is nothing else to do. */
-RT_FN void rt_boundary_ask_again(const struct rt *rt, struct rt_worker *w) {
+RT_COLD void rt_boundary_ask_again(const struct rt *rt, struct rt_worker *w) {
     w->bell = rt_host_load_relaxed(&rt->mail->tail);
     rt_boundary_commands(rt, w->bell);
     rt_boundary_sweep(rt, w);
@@ -364,35 +378,33 @@ RT_FN void rt_boundary_ask_again(const struct rt *rt, struct rt_worker *w) {
  * doorbell's value w->bell. */
 RT_FN int rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
-    struct rt_rows rows = rt->batch->rows;
     w->boundary = w->asked = w->n_news = 0;
     w->owes_post = 1;
-    rows.n_rows = rows.n_logit_rows = 0;
-    rt_boundary_commands(rt, w->bell);
-    uint32_t more = rt_boundary_collect(rt, w, &rows), first = c->n_running;
+    if (c->taken != w->bell) rt_boundary_commands(rt, w->bell);
+    uint32_t more, filled = rt_boundary_collect(rt, w, &more), first = c->n_running;
     if (c->n_waiting > 0) {
         rt_boundary_sweep(rt, w);
         rt_boundary_admit(rt);
     }
     if (c->n_running == 0) rt_boundary_ask_again(rt, w);
     if (c->n_running == 0) return 0;
-    if (more > 0 || c->n_running > first) rt_boundary_rows(rt, &rows, first);
-    rt->batch->rows.n_rows = rows.n_rows;
-    rt->batch->rows.n_logit_rows = rows.n_logit_rows;
-    uint32_t variant = rt_boundary_variant(rt, &rows);
-    c->epoch = variant == c->variant ? c->epoch + 1 : rt->epochs[variant] + 1;
+    if (more > 0 || c->n_running > first) filled = rt_boundary_rows(rt, first, filled);
+    rt->batch->rows.n_rows = filled & 0xffff;
+    rt->batch->rows.n_logit_rows = filled >> 16;
+    uint32_t variant = rt_boundary_variant(rt, filled);
+    uint32_t epoch = (variant == c->variant ? c->epoch : rt->epochs[variant]) + 1;
+    c->epoch = rt->epochs[variant] = epoch;
     c->variant = variant;
-    rt->epochs[variant] = c->epoch;
     c->iteration++;
     c->n_iterations++;
-    c->n_rows_run += rows.n_rows;
+    c->n_rows_run += filled & 0xffff;
     return 1;
 }
 
 /* No work. The state is complete, and the host has heard all, before anybody may claim the
  * boundary, or leaves. When told to return, the phase stays RUN: nobody may claim a boundary of a
  * launch that is over. */
-RT_FN void rt_boundary_idle(const struct rt *rt, struct rt_worker *w) {
+RT_COLD void rt_boundary_idle(const struct rt *rt, struct rt_worker *w) {
     struct rt_shared *sh = rt->shared;
     rt_store_relaxed(&sh->idle_bell, w->bell);
     rt_store_relaxed(&sh->resume, rt_load_relaxed(&sh->published));
@@ -406,8 +418,7 @@ RT_FN void rt_boundary_idle(const struct rt *rt, struct rt_worker *w) {
 
 /* The boundary, once rt_boundary_ask said that it can be played. The iteration is published before
  * its JIT tasks can be claimed: the other way round they might run to its end, and this `published`
- * would come after the next one. After the start event's trigger the iteration may be over, so
- * nothing of it is touched then; rt_boundary_post follows. */
+ * would come after the next one. rt_boundary_post follows: until then the next boundary waits. */
 RT_FN void rt_boundary(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     rt_trace(rt, w->id, RT_TRACE_DONE, 0, c->iteration);
@@ -416,13 +427,11 @@ RT_FN void rt_boundary(const struct rt *rt, struct rt_worker *w) {
         rt_boundary_idle(rt, w);
         return;
     }
-    const struct prog_variant *v = &rt->variants[c->variant];
-    uint32_t epoch = c->epoch, start = v->start_event, end = v->end_event;
     rt_trace_iteration(rt, w->id);
     uint32_t published = c->iteration << RT_VARIANT_BITS | c->variant;
     rt_store_release(&rt->shared->published, published);
     rt_claim_begin(rt, published);
-    rt_trigger(rt, w, start, epoch, end);
+    w->owes_start = 1;
 }
 
 #endif

@@ -179,6 +179,7 @@ struct rt_worker {
     uint32_t bell;      /* the answer: the doorbell's value */
     uint32_t owes_post; /* 1: its boundary's news have not been posted */
     uint32_t n_news;    /* how many those are */
+    uint32_t owes_start; /* 1: nor has the start event been triggered */
     uint32_t task, task_epoch, task_end; /* what it runs; that iteration's epoch and end event */
     uint32_t spins;                      /* polls since it last did something */
     uint32_t beats_seen;

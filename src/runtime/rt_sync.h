@@ -11,6 +11,7 @@
  *   int      rt_cas_acquire(p, old, new)   the same, acquiring when it succeeds
  *   void     rt_fence_acquire(p)           what follows is ordered after the relaxed load of *p
  *   void     rt_prefetch(p)                *p is wanted soon
+ *   void     rt_touch(p)                   *p is wanted next, by this worker
  *   void     rt_pause(spins, limit)        between two polls; after `limit` of them lets others run
  *   uint64_t rt_now_ns()                   a clock that only goes forward
  *
@@ -33,8 +34,8 @@
  *   uint64_t rt_add64_acquire(p, v)        fetch-and-add; returns the value before
  *
  * All others are on aligned 32-bit words. Why each hand-over needs the order that it has: docs/runtime.md.
- * RT_FN marks a function of the protocol, RT_UNROLL a loop whose array must live in registers. The
- * same text is C17 and CUDA C++.
+ * RT_FN marks a function of the protocol, RT_COLD one that stays out of the way of those around it,
+ * RT_UNROLL a loop whose array must live in registers. The same text is C17 and CUDA C++.
  */
 #ifndef QN_RUNTIME_RT_SYNC_H
 #define QN_RUNTIME_RT_SYNC_H
@@ -43,9 +44,11 @@
 
 #ifdef __CUDACC__
 #define RT_FN     __device__ static inline
+#define RT_COLD   __device__ __noinline__ static
 #define RT_UNROLL _Pragma("unroll")
 #else
-#define RT_FN static inline
+#define RT_FN   static inline
+#define RT_COLD static inline
 #define RT_UNROLL
 #endif
 

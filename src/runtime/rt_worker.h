@@ -33,7 +33,7 @@ RT_FN void rt_worker_init(const struct rt *rt, struct rt_worker *w, uint32_t id)
     w->list_variant = RT_NONE;
     w->list.first = w->list.n = 0;
     w->boundary = w->asked = w->bell = 0;
-    w->owes_post = w->n_news = 0;
+    w->owes_post = w->n_news = w->owes_start = 0;
     w->spins = w->beats_seen = 0;
     w->idle_since = w->looked = 0;
     rt_store_relaxed(&rt->beats[id].head, RT_NONE);

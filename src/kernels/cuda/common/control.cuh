@@ -27,7 +27,7 @@
 enum {
     FETCH_AHEAD = N_AOT_SLOTS - GO_DEPTH,
     LOOK_EVERY = 64, /* polls between two looks at the stop word */
-    ROWS_AT_ONCE = 8,
+    ROWS_AT_ONCE = 4, /* token rows whose places are fetched together */
 };
 
 struct control {
@@ -35,7 +35,8 @@ struct control {
     const struct rt *rt;
     struct block_shared *shared;
     struct rt_worker w;
-    uint32_t end_event; /* of the variant that runs */
+    uint32_t variant;   /* that runs; RT_NONE: none has */
+    uint32_t end_event; /* of it */
     uint32_t fetched;   /* variant whose first descriptors are fetched; RT_NONE: none's */
     uint32_t n_go;      /* messages to the compute warps so far */
     uint32_t n_done;    /* of them, known to be done */
@@ -50,6 +51,7 @@ struct control {
 };
 
 __device__ __noinline__ void control_enter(struct control *c);
+__device__ __noinline__ void control_post(struct control *c);
 
 /* ---- messages ---- */
 
@@ -77,10 +79,11 @@ DEV bool control_idle(struct control *c) {
     return c->n_done == c->n_go;
 }
 
-/* Whether the launch ends, whether anything moves at all; who will play the boundary asks again
- * what the host wants. */
+/* Whether the launch ends, whether anything moves at all; who has played the boundary posts its news
+ * if its next task does not come, who will play it asks again what the host wants. */
 DEV void control_look(struct control *c) {
     c->stop = rt_stopped(c->rt);
+    if (c->w.owes_post) control_post(c);
     rt_stall_look(c->rt, &c->w);
     if (c->w.asked) c->w.bell = rt_host_load_relaxed(&c->rt->mail->tail);
 }
@@ -196,7 +199,10 @@ DEV void control_beat(struct control *c, uint32_t task) {
 
 /* The worker has entered an iteration. */
 DEV void control_entered(struct control *c) {
-    const struct prog_variant *v = &c->rt->variants[c->w.published & VARIANT_MASK];
+    const uint32_t variant = c->w.published & VARIANT_MASK;
+    if (variant == c->variant) return;
+    const struct prog_variant *v = &c->rt->variants[variant];
+    c->variant = variant;
     c->end_event = v->end_event;
     c->jit = v->n_jit_tasks != 0;
 }
@@ -395,7 +401,7 @@ DEV void control_main(const struct cuda_args *args, struct block_shared *shared)
     c->args = args;
     c->rt = &args->rt;
     c->shared = shared;
-    c->fetched = RT_NONE;
+    c->fetched = c->variant = RT_NONE;
     rt_worker_init(c->rt, &c->w, blockIdx.x);
     c->beat = rt_load_relaxed(&c->rt->beats[c->w.id].beat) & ~1u;
     while (control_wait_iteration(c)) {
