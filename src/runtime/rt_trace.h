@@ -30,7 +30,7 @@ enum rt_trace_kind {
                             * later than READY */
     RT_TRACE_END = 3,      /* task: its body is done, the trigger follows */
     RT_TRACE_PUBLISH = 4,  /* event: activated by this worker's trigger */
-    RT_TRACE_HAND = 5,     /* task, aux worker: a scheduler put it into that worker's JIT queue */
+    RT_TRACE_HAND = 5,     /* of older runtimes: task, aux worker: put into that worker's queue */
     RT_TRACE_STALL = 6,    /* event: a deadline passed */
     RT_TRACE_DONE = 7,     /* iteration: all its tasks are done, the boundary begins */
     RT_TRACE_IDLE = 8,     /* iteration: the boundary found no work */

@@ -1,6 +1,5 @@
 /* Graph shapes through the threaded backend and the interpreter: every task once per iteration,
- * after all that comes before it, whatever the mix of AOT and JIT, workers, schedulers and queue
- * sizes. */
+ * after all that comes before it, whatever the mix of AOT and JIT and the number of workers. */
 #include "runtime/rt_test.h"
 
 struct load {
