@@ -309,10 +309,11 @@ RT_FN void rt_boundary_start(const struct rt *rt, struct rt_worker *w) {
     rt_trigger(rt, w, v->start_event, c->epoch, v->end_event);
 }
 
-/* Starts the iteration for those who wait for its event. Then tells the host of all the news: tokens, one fence, their numbers, then who has finished, whose
- * slot is the host's from there. Beside a GPU a fence is a trip over the bus, so there is not one
- * for each request. Nobody writes what is read here: the news are ours until `posted` says so, and a
- * token stays as it is until its slot is given back. */
+/* Starts the iteration for those who wait for its event. Then tells the host of all the news:
+ * tokens, one fence, their numbers, then who has finished, whose slot is the host's from there.
+ * Beside a GPU a fence is a trip over the bus, so there is not one for each request. Nobody writes
+ * what is read here: the news are ours until `posted` says so, and a token stays as it is until its
+ * slot is given back. */
 RT_FN void rt_boundary_post(const struct rt *rt, struct rt_worker *w) {
     if (!w->owes_post) return;
     const uint32_t n = w->n_news;

@@ -5,14 +5,14 @@
  *
  *     rt_shared.claim   | published (32) | index of the next JIT task (32) |
  *
- * Nobody hands tasks to anybody, so there is no scheduler that could be late, no queue that could be
- * full and nothing to steal. A task is claimed before its event is activated: its worker waits for
- * that as it does for its AOT tasks. So a hand-over costs what it costs there, and the fetch-and-add
- * happens while there is nothing else to do.
+ * Nobody hands tasks to anybody, so there is no scheduler that could be late, no queue that could
+ * be full and nothing to steal. A task is claimed before its event is activated: its worker waits
+ * for that as it does for its AOT tasks. So a hand-over costs what it costs there, and the
+ * fetch-and-add happens while there is nothing else to do.
  *
  * The word names the iteration, so that a worker who comes late learns in one step which iteration
- * its task belongs to; that iteration cannot end before the task is done. A fetch-and-add beyond the
- * last task gives nothing; since everybody looks first, there are at most n_workers of those.
+ * its task belongs to; that iteration cannot end before the task is done. A fetch-and-add beyond
+ * the last task gives nothing; since everybody looks first, there are at most n_workers of those.
  *
  * Why nobody waits for ever: workers take claimed and AOT tasks in the order of linearization, and
  * tasks are claimed in that order. Look at the first task that is not done: its event is activated.
@@ -63,8 +63,8 @@ RT_FN void rt_claim_begin(const struct rt *rt, uint32_t published) {
 }
 
 /* Triggers `event` in the run `epoch` of the iteration whose end event is `end`; whose trigger
- * activates that one owes the boundary. Once the counter is up, the iteration may end at any moment:
- * nothing of it is read after. */
+ * activates that one owes the boundary. Once the counter is up, the iteration may end at any
+ * moment: nothing of it is read after. */
 RT_FN void rt_trigger(const struct rt *rt, struct rt_worker *w, uint32_t event, uint32_t epoch,
                       uint32_t end) {
     if (event == PROG_NONE || !rt_event_trigger(rt, event, epoch)) return;

@@ -196,8 +196,8 @@ void rt_memory_bind(const struct rt_memory *m, const struct prog_header *layout,
     }
 }
 
-/* A variant's JIT tasks, and the ranks of its AOT tasks among them. A list need not be in order in a
- * program that is wrong: its ranks then are those of the earliest task that follows. */
+/* A variant's JIT tasks, and the ranks of its AOT tasks among them. A list need not be in order in
+ * a program that is wrong: its ranks then are those of the earliest task that follows. */
 static void fill_jit(const struct prog_header *p, const struct rt *rt, uint32_t variant,
                      uint32_t *jit, uint32_t *ranks) {
     const struct prog_variant *v = &PROG(p, VARIANT)[variant];

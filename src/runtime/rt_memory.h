@@ -23,12 +23,12 @@
 #include <stdbool.h>
 
 struct rt_options {
-    uint32_t n_kv_blocks;    /* at least 1 */
-    uint32_t max_batched;    /* token rows that prefill fills an iteration up to; 0: no limit */
-    uint32_t spin_limit;     /* polls before a waiting worker lets other threads run */
-    bool until_idle;         /* a launch ends when there is no work left */
-    bool separate;           /* the mailbox is in other memory than the state */
-    uint64_t deadline_ns;    /* 0: none */
+    uint32_t n_kv_blocks; /* at least 1 */
+    uint32_t max_batched; /* token rows that prefill fills an iteration up to; 0: no limit */
+    uint32_t spin_limit;  /* polls before a waiting worker lets other threads run */
+    bool until_idle;      /* a launch ends when there is no work left */
+    bool separate;        /* the mailbox is in other memory than the state */
+    uint64_t deadline_ns; /* 0: none */
 };
 
 enum rt_part {

@@ -167,18 +167,18 @@ struct rt {
 /* One worker's own memory. */
 struct rt_worker {
     uint32_t id;
-    uint32_t published; /* the iteration that it is in, as published */
-    uint32_t next, end; /* its AOT tasks of that iteration that are left: range of rt.aot */
-    uint32_t epoch;     /* of that iteration's variant; valid while it has a task of it */
+    uint32_t published;    /* the iteration that it is in, as published */
+    uint32_t next, end;    /* its AOT tasks of that iteration that are left: range of rt.aot */
+    uint32_t epoch;        /* of that iteration's variant; valid while it has a task of it */
     uint32_t list_variant; /* whose list of this worker is `list`; RT_NONE: no variant's */
     struct prog_list list;
-    uint32_t claimed;   /* index of the JIT task that it claimed and has not run; RT_NONE */
-    uint32_t epoch_of;  /* without AOT tasks: `published` of the iteration that `epoch` is of */
-    uint32_t boundary;  /* 1: it activated the end event and owes the boundary */
-    uint32_t asked;     /* 1: rt_boundary_ask has been answered for this iteration */
-    uint32_t bell;      /* the answer: the doorbell's value */
-    uint32_t owes_post; /* 1: its boundary's news have not been posted */
-    uint32_t n_news;    /* how many those are */
+    uint32_t claimed;    /* index of the JIT task that it claimed and has not run; RT_NONE */
+    uint32_t epoch_of;   /* without AOT tasks: `published` of the iteration that `epoch` is of */
+    uint32_t boundary;   /* 1: it activated the end event and owes the boundary */
+    uint32_t asked;      /* 1: rt_boundary_ask has been answered for this iteration */
+    uint32_t bell;       /* the answer: the doorbell's value */
+    uint32_t owes_post;  /* 1: its boundary's news have not been posted */
+    uint32_t n_news;     /* how many those are */
     uint32_t owes_start; /* 1: nor has the start event been triggered */
     uint32_t task, task_epoch, task_end; /* what it runs; that iteration's epoch and end event */
     uint32_t spins;                      /* polls since it last did something */

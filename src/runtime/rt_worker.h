@@ -149,8 +149,8 @@ RT_FN void rt_worker_show(const struct rt *rt, const struct rt_worker *w) {
 }
 
 /* The worker's list and the epoch of the variant. A worker that has tasks in a variant has part in
- * each of its runs, so it may count them. Else it reads the epoch, and only if it has tasks: such an
- * iteration cannot end, and the word cannot change, before they ran. */
+ * each of its runs, so it may count them. Else it reads the epoch, and only if it has tasks: such
+ * an iteration cannot end, and the word cannot change, before they ran. */
 RT_FN void rt_worker_list(const struct rt *rt, struct rt_worker *w, uint32_t variant) {
     if (variant == w->list_variant) {
         w->epoch++;

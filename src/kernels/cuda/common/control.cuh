@@ -13,9 +13,9 @@
  *   boundary  whoever activates the end event plays it; it has asked what it needs of the host
  *             before, and tells the host when its next task runs
  *
- * One thread runs all this; what it remembers is in shared memory. Between two iterations every load
- * counts, since each waits for the one before: the next iteration most likely runs the same variant,
- * so the first descriptors of the list are fetched while the last tasks run.
+ * One thread runs all this; what it remembers is in shared memory. Between two iterations every
+ * load counts, since each waits for the one before: the next iteration most likely runs the same
+ * variant, so the first descriptors of the list are fetched while the last tasks run.
  */
 #ifndef QN_CUDA_COMMON_CONTROL_CUH
 #define QN_CUDA_COMMON_CONTROL_CUH
@@ -26,7 +26,7 @@
 
 enum {
     FETCH_AHEAD = N_AOT_SLOTS - GO_DEPTH,
-    LOOK_EVERY = 64, /* polls between two looks at the stop word */
+    LOOK_EVERY = 64,  /* polls between two looks at the stop word */
     ROWS_AT_ONCE = 4, /* token rows whose places are fetched together */
 };
 
@@ -79,8 +79,8 @@ DEV bool control_idle(struct control *c) {
     return c->n_done == c->n_go;
 }
 
-/* Whether the launch ends, whether anything moves at all; who has played the boundary posts its news
- * if its next task does not come, who will play it asks again what the host wants. */
+/* Whether the launch ends, whether anything moves at all; who has played the boundary posts its
+ * news if its next task does not come, who will play it asks again what the host wants. */
 DEV void control_look(struct control *c) {
     c->stop = rt_stopped(c->rt);
     if (c->w.owes_post) control_post(c);
@@ -124,7 +124,8 @@ DEV bool control_fetch(struct control *c, uint32_t slot, uint32_t task) {
     return true;
 }
 
-/* The place in rt.aot of a position of the list that may lie beyond its end: there it begins anew. */
+/* The place in rt.aot of a position of the list that may lie beyond its end: there it begins anew.
+ */
 DEV uint32_t control_place(const struct control *c, uint32_t position) {
     while (position >= c->w.end) position -= c->w.list.n;
     return position;
@@ -261,7 +262,8 @@ DEV bool control_aot(struct control *c) {
 
 /* The claimed task. False: the launch ends. */
 DEV bool control_claimed(struct control *c) {
-    const uint32_t task = c->rt->jit[c->rt->jit_first[c->w.published & VARIANT_MASK] + c->w.claimed];
+    const uint32_t task =
+        c->rt->jit[c->rt->jit_first[c->w.published & VARIANT_MASK] + c->w.claimed];
     const uint32_t slot = N_AOT_SLOTS + c->n_jit++ % (N_TASK_SLOTS - N_AOT_SLOTS);
     if (!control_fetch(c, slot, task)) return false;
     copy_commit();
@@ -319,7 +321,8 @@ DEV bool control_wait_iteration(struct control *c) {
     for (uint32_t polls = 1; c->w.next == c->w.end && c->w.claimed == RT_NONE; polls++) {
         /* An iteration with a task of ours that is not done does not end. */
         if (c->n_watched == 0 && control_advance(c)) continue;
-        if (has_jit && rt_claim_open(rt, &c->w, RT_NONE) && control_idle(c) && control_claim(c)) break;
+        if (has_jit && rt_claim_open(rt, &c->w, RT_NONE) && control_idle(c) && control_claim(c))
+            break;
         control_between_polls(c, polls);
         if (c->w.boundary) { /* owed only when all tasks are done: never while waiting for one */
             control_boundary(c);

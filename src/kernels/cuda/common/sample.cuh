@@ -152,7 +152,8 @@ DEV double sum_parts(const struct warp_context *c, const struct parts *p, float 
     for (uint32_t i = 0; i < KEPT_PARTS; i++)
         if (p->kept[i].y > 0) sum += (double)(p->kept[i].y * expf(p->kept[i].x - most));
 #pragma unroll 1
-    for (uint32_t i = c->thread + KEPT_PARTS * COMPUTE_THREADS; i < LM_PARTS; i += COMPUTE_THREADS) {
+    for (uint32_t i = c->thread + KEPT_PARTS * COMPUTE_THREADS; i < LM_PARTS;
+         i += COMPUTE_THREADS) {
         const float2 v = __ldcg(p->from + i);
         if (v.y > 0) sum += (double)(v.y * expf(v.x - most));
     }
