@@ -17,10 +17,10 @@
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
-#include "kernels/cuda/common/attention.cuh"
+#include "kernels/cuda/common/attention_split.cuh"
 #include "kernels/cuda/common/control.cuh"
 #include "kernels/cuda/common/embed.cuh"
-#include "kernels/cuda/common/loader.cuh"
+#include "kernels/cuda/common/loader_kv.cuh"
 #include "kernels/cuda/common/ops_linear.cuh"
 #include "kernels/cuda/common/retile.cuh"
 #include "kernels/cuda/common/sample.cuh"
@@ -33,8 +33,8 @@ DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
     case OP_LINEAR:
     case OP_GATED_MLP:
     case OP_LM_HEAD: return run_linear(c, task);
-    case OP_ATTENTION:
-    case OP_ATTENTION_SPLIT: return run_attention(c, task);
+    case OP_ATTENTION: return run_attention(c, task);
+    case OP_ATTENTION_SPLIT: return run_attention_split(c, task);
     default: break;
     }
     if (!wait_ready(c)) return false;
@@ -109,7 +109,7 @@ DEV void block_init(struct block_shared *s, uint32_t resume) {
         }
         barrier_init(&s->drop_ready, 1);
         barrier_init_fence();
-        s->published = s->seen = resume;
+        s->published = s->done = resume;
     }
     __syncthreads();
 }

@@ -21,12 +21,9 @@
 #ifndef QN_CUDA_COMMON_ATTENTION_CUH
 #define QN_CUDA_COMMON_ATTENTION_CUH
 
-#include "kernels/cuda/common/kv.cuh"
+#include "kernels/cuda/common/kv_walk.cuh"
 #include "kernels/cuda/common/trace.cuh"
 
-#define GROUP_HEADS (QN_N_HEADS / QN_N_KV_HEADS)
-#define SUB_HEADS   (GROUP_HEADS < 16 ? GROUP_HEADS : 16)       /* heads of one step */
-#define SUBS        ((GROUP_HEADS + SUB_HEADS - 1) / SUB_HEADS) /* steps per group */
 #define STEP_TOKENS (16 / SUB_HEADS)
 #define PAIRS       ((QN_HEAD_DIM + 31) / 32) /* 32 columns of q and k: two mma steps */
 #define SPANS       ((QN_HEAD_DIM + 63) / 64) /* 64 columns of v: eight mma columns */
@@ -35,7 +32,6 @@
 #define WORK_AT     1216
 #define STATE_AT    1344
 #define OUTPUTS_AT  ((STATE_AT + 16 * STATE_SIZE * 4 + 15) / 16 * 16)
-static_assert(ATTENTION_PIECE == 16 * WARPS, "a warp takes 16 positions of a piece");
 static_assert(OUTPUTS_AT + WARPS * 16 * 36 * 4 <= SCRATCH_BYTES, "attention scratch");
 
 /* Up to 16 query rows that share a KV head. */
@@ -45,11 +41,6 @@ struct attention_step {
     uint32_t slot;
     uint32_t lo, hi; /* positions that any of the rows sees */
 };
-
-DEV uint32_t window_start(uint32_t position) {
-    uint32_t n = position + 1;
-    return QN_SLIDING_WINDOW != 0 && n > QN_SLIDING_WINDOW ? n - QN_SLIDING_WINDOW : 0;
-}
 
 /* What lane = 4 g + j holds for its two query rows, g and g + 8. */
 struct attention_rows {
@@ -95,6 +86,14 @@ struct attention_part {
     float out[8 * SPANS][4]; /* column i + 8 * span: see store_chunk */
 };
 
+DEV void part_clear(struct attention_part *part) {
+    part->max[0] = part->max[1] = -INFINITY;
+    part->sum[0] = part->sum[1] = 0;
+#pragma unroll
+    for (int i = 0; i < 8 * SPANS; i++)
+        part->out[i][0] = part->out[i][1] = part->out[i][2] = part->out[i][3] = 0;
+}
+
 /* Element offsets in the layer's cache of k of the warp's positions: lane l < 16 has position l. */
 DEV uint64_t position_offset(const struct warp_context *c, const struct attention_step *s,
                              uint32_t first) {
@@ -117,6 +116,19 @@ DEV void load_keys(const struct warp_context *c, const uint16_t *kv, uint64_t of
     }
 }
 
+DEV void load_values(const struct warp_context *c, const uint16_t *kv, uint64_t offset,
+                     uint4 v[SPANS][4]) {
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const uint16_t *row = kv + __shfl_sync(~0u, offset, c->lane % 4 * 4 + n) + KV_VALUE_STRIDE;
+#pragma unroll
+        for (int i = 0; i < SPANS; i++) {
+            uint32_t d = 64 * i + c->lane / 4 * 8;
+            v[i][n] = d < QN_HEAD_DIM ? load_vector_l2(row + d) : make_uint4(0, 0, 0, 0);
+        }
+    }
+}
+
 /* Scores, in place of probabilities: p[u][e + 2 h] is row g + 8 h at position first + 4 j + 2 u +
  * e. */
 DEV void piece_scores(const struct attention_rows *r, const uint4 k[2][PAIRS], float p[2][4]) {
@@ -131,12 +143,14 @@ DEV void piece_scores(const struct attention_rows *r, const uint4 k[2][PAIRS], f
         }
 }
 
-/* Scores to probabilities against the warp's own maximum. */
+/* Scores to probabilities against the warp's own maximum. HALVES: 1 where rows g + 8 do not exist.
+ * Each operation is rounded by itself, so that all callers get the same bits. */
+template <int HALVES>
 DEV void piece_softmax(const struct warp_context *c, const struct attention_rows *r, uint32_t first,
                        float p[2][4], struct attention_part *part) {
     const float scale = 1.0f / sqrtf((float)QN_HEAD_DIM);
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
+    for (int h = 0; h < HALVES; h++) {
         float most = -INFINITY, sum = 0;
 #pragma unroll
         for (int u = 0; u < 2; u++)
@@ -144,7 +158,7 @@ DEV void piece_softmax(const struct warp_context *c, const struct attention_rows
             for (int e = 0; e < 2; e++) {
                 uint32_t position = first + c->lane % 4 * 4 + 2 * u + e;
                 bool visible = position >= r->lo[h] && position < r->hi[h];
-                p[u][e + 2 * h] = visible ? p[u][e + 2 * h] * scale : -INFINITY;
+                p[u][e + 2 * h] = visible ? __fmul_rn(p[u][e + 2 * h], scale) : -INFINITY;
                 most = fmaxf(most, p[u][e + 2 * h]);
             }
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
@@ -154,7 +168,7 @@ DEV void piece_softmax(const struct warp_context *c, const struct attention_rows
         for (int u = 0; u < 2; u++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                p[u][e + 2 * h] = exp_fast(p[u][e + 2 * h] - base);
+                p[u][e + 2 * h] = exp_fast(__fadd_rn(p[u][e + 2 * h], -base));
                 sum += p[u][e + 2 * h];
             }
         sum += __shfl_xor_sync(~0u, sum, 1);
@@ -198,30 +212,17 @@ DEV void piece_warp(const struct warp_context *c, const struct attention_step *s
                     struct attention_part *part) {
     const uint32_t first = piece * ATTENTION_PIECE + 16 * c->warp;
     if (first >= s->hi || first + 16 <= s->lo) {
-        part->max[0] = part->max[1] = -INFINITY;
-        part->sum[0] = part->sum[1] = 0;
-#pragma unroll
-        for (int i = 0; i < 8 * SPANS; i++)
-            part->out[i][0] = part->out[i][1] = part->out[i][2] = part->out[i][3] = 0;
+        part_clear(part);
         return;
     }
-    uint4 v[SPANS][4];
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        const uint16_t *row = kv + __shfl_sync(~0u, offset, c->lane % 4 * 4 + n) + KV_VALUE_STRIDE;
-#pragma unroll
-        for (int i = 0; i < SPANS; i++) {
-            uint32_t d = 64 * i + c->lane / 4 * 8;
-            v[i][n] = d < QN_HEAD_DIM ? load_vector_l2(row + d) : make_uint4(0, 0, 0, 0);
-        }
-    }
-    uint4 k[2][PAIRS];
+    uint4 v[SPANS][4], k[2][PAIRS];
+    load_values(c, kv, offset, v);
     load_keys(c, kv, offset, k);
     struct attention_rows rows; /* again for every piece: too many registers to keep */
     load_rows(c, s, q, &rows);
     float p[2][4];
     piece_scores(&rows, k, p);
-    piece_softmax(c, &rows, first, p, part);
+    piece_softmax<2>(c, &rows, first, p, part);
     piece_output(c, v, p, part);
 }
 
@@ -256,8 +257,9 @@ DEV float *sink_part(const struct piece_sink *k, const struct attention_step *s,
 
 /* The lane's outputs of columns [at, at + size) to scratch: lane 4 g + j has, per span, columns
  * 16 j ... 16 j + 15 of rows g and g + 8. */
-DEV void store_chunk(const struct warp_context *c, const struct attention_part *part,
-                     const float *factor, float *to, uint32_t n_rows, uint32_t at, uint32_t size) {
+DEV void store_chunk(const struct warp_context *c, uint32_t share,
+                     const struct attention_part *part, const float *factor, float *to,
+                     uint32_t n_rows, uint32_t at, uint32_t size) {
     const uint32_t stride = size + 4;
 #pragma unroll
     for (int s = 0; s < SPANS; s++)
@@ -265,7 +267,7 @@ DEV void store_chunk(const struct warp_context *c, const struct attention_part *
         for (int h = 0; h < 2; h++) {
             uint32_t m = c->lane / 4 + 8 * h, d = 64 * s + c->lane % 4 * 16 - at;
             if (m >= n_rows || d >= size) continue;
-            float *row = to + (c->warp * n_rows + m) * stride + d;
+            float *row = to + (share * n_rows + m) * stride + d;
 #pragma unroll
             for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -292,14 +294,20 @@ DEV float warp_factor(float max, float most) {
     return max == -INFINITY ? 0 : exp_fast(max - most);
 }
 
+/* The sum of a row over the warps, in order. */
+DEV float merged_sum(const float *all_max, const float *all_sum, uint32_t m, float most) {
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++)
+        sum = fmaf(all_sum[w * 16 + m], warp_factor(all_max[w * 16 + m], most), sum);
+    return sum;
+}
+
 /* Maximum and sum of a row over the warps, one thread per row: into the part, or into the state,
  * with the factors that its outputs need left in `factors`. */
 DEV void merge_row(const struct attention_step *s, const struct piece_sink *sink,
                    const float *all_max, const float *all_sum, uint32_t m, struct merge *factors) {
-    float most = most_of(all_max, m), sum = 0;
-#pragma unroll
-    for (int w = 0; w < WARPS; w++)
-        sum += all_sum[w * 16 + m] * warp_factor(all_max[w * 16 + m], most);
+    const float most = most_of(all_max, m), sum = merged_sum(all_max, all_sum, m, most);
     if (m % SUB_HEADS >= s->n_heads) return;
     if (sink->part != nullptr) {
         *(float2 *)sink_part(sink, s, m) = make_float2(most, sum);
@@ -350,7 +358,7 @@ DEV void piece_merge(const struct warp_context *c, const struct attention_step *
     const uint32_t size = n_rows > 8 ? 32 : n_rows > 4 ? 64 : 128, stride = size + 4;
 #pragma unroll 1
     for (uint32_t at = 0; at < QN_HEAD_DIM; at += size) {
-        store_chunk(c, part, factor, outputs, n_rows, at, size);
+        store_chunk(c, c->warp, part, factor, outputs, n_rows, at, size);
         sync_compute();
         for (uint32_t i = c->thread; i < n_rows * size; i += COMPUTE_THREADS) {
             uint32_t m = i / size, d = i % size;
@@ -399,20 +407,12 @@ DEV void store_outputs(const struct warp_context *c, const struct cuda_task *tas
     }
 }
 
-DEV uint32_t row_pieces(const struct block_shared *b, uint32_t row, uint32_t *first) {
-    uint32_t position = row_position(b, row);
-    *first = window_start(position) / ATTENTION_PIECE;
-    return position / ATTENTION_PIECE + 1 - *first;
-}
-
 /* Where a task is in its list of items. */
 struct attention_list {
     uint64_t item, last;   /* of this task */
     uint64_t row_item;     /* SPLIT: first item of `row` */
     uint32_t row, row_end; /* SPLIT: the row; ATTENTION: rows left of the tile */
 };
-
-#define HEAD_STEPS (QN_N_KV_HEADS * SUBS)
 
 DEV struct attention_list list_begin(const struct warp_context *c, const struct cuda_task *task) {
     const struct block_shared *b = SHARED;
@@ -512,8 +512,14 @@ DEV void work_next(const struct warp_context *c, const struct cuda_task *task,
     sync_compute();
 }
 
-/* Which step is first, and where its first piece lies in the cache, is found before the event. */
-DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
+/* Which step is first, and where its first piece lies in the cache, is found before the event. A
+ * function of its own: registers and code stay away from what decoding needs. */
+__device__ __noinline__ bool attention_whole(const struct cuda_args *args,
+                                             const struct cuda_task *task, uint32_t message,
+                                             uint32_t ready_parity) {
+    struct warp_context context = context_of(args, threadIdx.x, 0, 0), *c = &context;
+    c->message = message;
+    c->ready_parity = ready_parity;
     struct attention_work *w = (struct attention_work *)(SCRATCH + WORK_AT);
     uint64_t offset = 0;
     work_next(c, task, w, true);
@@ -538,6 +544,13 @@ DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
         offset = position_offset(c, &w->step, w->piece * ATTENTION_PIECE + 16 * c->warp);
     }
     return true;
+}
+
+/* False: the launch ends. */
+DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
+    const bool ready = attention_whole(c->args, task, c->message, c->ready_parity);
+    c->ready_parity ^= 1u << c->message % GO_DEPTH;
+    return ready;
 }
 
 /* ---- ATTENTION_COMBINE: one warp per row and head ---- */

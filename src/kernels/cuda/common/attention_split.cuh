@@ -1,0 +1,268 @@
+/* attention_split.cuh - ATTENTION_SPLIT: one piece of the context of one token row and KV head at a
+ * time, its softmax state to the part tensor. With few rows: decoding.
+ *
+ * Which items, in which order, and which of their bytes come as pages: kv_walk.cuh. Arithmetic and
+ * its order are attention.cuh's; what is different is that the next items' keys and values are on
+ * their way meanwhile, and that two barriers are all that an item takes.
+ *
+ * Bytes: k and v of the piece, 2 * ATTENTION_PIECE * head_dim * 2, read once per item.
+ *
+ * Scratch:   0             max[2][8][16], sum[2][8][16]: of the shares; items alternate
+ *            SPLIT_OUTS    outputs [8][rows][chunk + 4], a chunk of columns at a time
+ */
+#ifndef QN_CUDA_COMMON_ATTENTION_SPLIT_CUH
+#define QN_CUDA_COMMON_ATTENTION_SPLIT_CUH
+
+#include "kernels/cuda/common/attention.cuh"
+
+#define SPLIT_HALVES (SUB_HEADS > 8 ? 2 : 1) /* of a lane's rows g and g + 8 that can exist */
+#define SPLIT_CHUNK  (SUB_HEADS > 8 ? 32 : SUB_HEADS > 4 ? 64 : 128) /* columns */
+#define SPLIT_OUTS   2048
+static_assert(SPLIT_OUTS + WARPS * SUB_HEADS * (SPLIT_CHUNK + 4) * 4 <= SCRATCH_BYTES, "scratch");
+
+/* A warp's part of a task. */
+struct split_warp {
+    uint32_t share;    /* of every piece */
+    const float *q;    /* [rows, n_heads, head_dim] */
+    const uint16_t *kv;
+    float *part;       /* [rows, n_heads, n_pieces, head_dim + 2] */
+    uint32_t n_pieces;
+};
+
+/* The query rows of an item: row m is its head m. */
+DEV void split_rows(const struct warp_context *c, const struct kv_walk *w, const float *q,
+                    uint32_t head0, uint32_t n_heads, struct attention_rows *r) {
+    const float *from[2];
+#pragma unroll
+    for (int h = 0; h < SPLIT_HALVES; h++) {
+        uint32_t m = c->lane / 4 + 8 * h;
+        from[h] = q + ((uint64_t)w->row * QN_N_HEADS + head0 + min(m, n_heads - 1)) * QN_HEAD_DIM;
+        r->lo[h] = w->lo;
+        r->hi[h] = w->hi;
+    }
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        const uint32_t d = 32 * i + c->lane % 4 * 8;
+        float4 v[2][2] = {};
+#pragma unroll
+        for (int h = 0; h < SPLIT_HALVES; h++) {
+            if (QN_HEAD_DIM % 32 != 0 && d >= QN_HEAD_DIM) continue;
+            v[h][0] = load4_l2(from[h] + d);
+            v[h][1] = load4_l2(from[h] + d + 4);
+        }
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            r->q[2 * i + e] = make_uint4(
+                pack_pair<KV_E>(v[0][e].x, v[0][e].y), pack_pair<KV_E>(v[1][e].x, v[1][e].y),
+                pack_pair<KV_E>(v[0][e].z, v[0][e].w), pack_pair<KV_E>(v[1][e].z, v[1][e].w));
+    }
+}
+
+/* A share's keys and values as lanes want them; see load_keys and load_values. */
+struct split_kv {
+    uint4 k[2][PAIRS], v[SPANS][4];
+};
+
+/* From a page: k[16][head_dim], v[16][head_dim]. */
+DEV void split_load_page(const struct warp_context *c, const char *page, struct split_kv *x) {
+    const uint32_t g = c->lane / 4, j = c->lane % 4;
+#pragma unroll
+    for (int u = 0; u < 2; u++)
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) {
+            uint32_t d = 32 * i + 8 * j, row = g / 2 * 4 + 2 * u + g % 2;
+            bool in = QN_HEAD_DIM % 32 == 0 || d < QN_HEAD_DIM;
+            x->k[u][i] = in ? *(const uint4 *)(page + (row * QN_HEAD_DIM + d) * 2)
+                            : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+    for (int i = 0; i < SPANS; i++)
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            uint32_t d = 64 * i + 8 * g, row = 4 * j + n;
+            bool in = QN_HEAD_DIM % 64 == 0 || d < QN_HEAD_DIM;
+            x->v[i][n] = in ? *(const uint4 *)(page + SHARE_BYTES + (row * QN_HEAD_DIM + d) * 2)
+                            : make_uint4(0, 0, 0, 0);
+        }
+}
+
+/* Fills the warp's page, which came void, with a share that this iteration has written to: its row 0
+ * is the cache's row `row`. Positions that do not exist repeat the last one: they are masked. */
+DEV void split_fetch_page(const struct warp_context *c, const struct split_warp *t,
+                          const struct kv_walk *w, const struct attention_step *s, uint32_t first,
+                          uint32_t row, char *page) {
+    const uint32_t line = QN_HEAD_DIM / 8, last = w->hi - 1 - first; /* of 16 bytes */
+    const uint16_t *k =
+        t->kv + (uint64_t)row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
+#pragma unroll 4
+    for (uint32_t i = c->lane; i < SHARE_POSITIONS * line; i += 32) {
+        const uint16_t *from = k + min(i / line, last) * QN_HEAD_DIM + i % line * 8;
+        copy16_async(page + 16 * i, from);
+        copy16_async(page + SHARE_BYTES + 16 * i, from + KV_VALUE_STRIDE);
+    }
+    copy_commit();
+}
+
+/* Waits for the page that the warp takes for this item; its share is in it then. */
+DEV void split_load_share(struct warp_context *c, const struct split_warp *t,
+                          const struct kv_walk *w, const struct attention_step *s, uint32_t first,
+                          uint32_t row, struct attention_rows *rows, struct split_kv *x) {
+    const bool fresh = kv_walk_share(w, first) == SHARE_FRESH;
+    char *page = (char *)page_acquire(c);
+    if (fresh) split_fetch_page(c, t, w, s, first, row, page);
+    split_rows(c, w, t->q, s->head0, s->n_heads, rows);
+    if (fresh) {
+        copy_wait<0>();
+        __syncwarp();
+    }
+    split_load_page(c, page, x);
+    if (fresh) page_copy_fence(); /* what was written here by hand comes before the next copy */
+    page_release(c);
+}
+
+/* The warp's share of an item. row: where it lies in the cache, see split_row. */
+DEV void split_share(struct warp_context *c, const struct split_warp *t, const struct kv_walk *w,
+                     const struct attention_step *s, uint32_t row, struct attention_part *part) {
+    const uint32_t first = w->piece * ATTENTION_PIECE + SHARE_POSITIONS * t->share;
+    if (kv_walk_share(w, first) == SHARE_NOTHING) {
+        if (KV_PAGES) {
+            page_acquire(c);
+            page_release(c);
+        }
+        part_clear(part);
+        return;
+    }
+    struct split_kv x;
+    struct attention_rows rows;
+    float p[2][4];
+    if (KV_PAGES) {
+        split_load_share(c, t, w, s, first, row, &rows, &x);
+    } else {
+        const uint64_t offset =
+            (uint64_t)row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
+        load_values(c, t->kv, offset, x.v);
+        load_keys(c, t->kv, offset, x.k);
+        split_rows(c, w, t->q, s->head0, s->n_heads, &rows);
+    }
+    piece_scores(&rows, x.k, p);
+    piece_softmax<SPLIT_HALVES>(c, &rows, first, p, part);
+    piece_output(c, x.v, p, part);
+}
+
+/* Maximum and sum of row m over the shares, to its part. */
+DEV void split_merge_row(const float *all_max, const float *all_sum, uint32_t m, float *to) {
+    const float most = most_of(all_max, m);
+    *(float2 *)to = make_float2(most, merged_sum(all_max, all_sum, m, most));
+}
+
+/* Columns [at, at + SPLIT_CHUNK) of all heads, summed over the shares in order. */
+DEV void split_merge_outputs(const struct warp_context *c, const struct split_warp *t,
+                             const struct attention_step *s, float *to, uint32_t at) {
+    const uint32_t stride = SPLIT_CHUNK + 4;
+    const float *outputs = (const float *)(SCRATCH + SPLIT_OUTS);
+    for (uint32_t i = c->thread; i < SUB_HEADS * SPLIT_CHUNK / 2; i += COMPUTE_THREADS) {
+        const uint32_t m = i / (SPLIT_CHUNK / 2), d = i % (SPLIT_CHUNK / 2) * 2;
+        if (at + d >= QN_HEAD_DIM || m >= s->n_heads) continue;
+        float2 v[WARPS];
+#pragma unroll
+        for (int n = 0; n < WARPS; n++)
+            v[n] = *(const float2 *)(outputs + (n * SUB_HEADS + m) * stride + d);
+#pragma unroll
+        for (int n = 1; n < WARPS; n++) {
+            v[0].x += v[n].x;
+            v[0].y += v[n].y;
+        }
+        *(float2 *)(to + (uint64_t)m * t->n_pieces * STATE_SIZE + 2 + at + d) = v[0];
+    }
+}
+
+/* Merges the shares' states of an item into its parts. A warp that goes on to the next item finds
+ * the maxima's other half free: whoever still reads this one has not come to the next barrier but
+ * one. `odd`: of the item's number. */
+DEV void split_merge(const struct warp_context *c, const struct split_warp *t,
+                     const struct kv_walk *w, const struct attention_step *s,
+                     const struct attention_part *part, uint32_t odd) {
+    float *all_max = (float *)SCRATCH + odd * WARPS * 16, *all_sum = all_max + 2 * WARPS * 16;
+    float *to = t->part +
+                (((uint64_t)w->row * QN_N_HEADS + s->head0) * t->n_pieces + w->piece) * STATE_SIZE;
+    if (c->lane % 4 == 0)
+#pragma unroll
+        for (int h = 0; h < SPLIT_HALVES; h++) {
+            all_max[t->share * 16 + c->lane / 4 + 8 * h] = part->max[h];
+            all_sum[t->share * 16 + c->lane / 4 + 8 * h] = part->sum[h];
+        }
+    sync_compute();
+    float factor[2] = {};
+#pragma unroll
+    for (int h = 0; h < SPLIT_HALVES; h++)
+        factor[h] = warp_factor(part->max[h], most_of(all_max, c->lane / 4 + 8 * h));
+    if (c->thread < s->n_heads)
+        split_merge_row(all_max, all_sum, c->thread,
+                        to + (uint64_t)c->thread * t->n_pieces * STATE_SIZE);
+#pragma unroll 1
+    for (uint32_t at = 0; at < QN_HEAD_DIM; at += SPLIT_CHUNK) {
+        if (at > 0) sync_compute();
+        store_chunk(c, t->share, part, factor, (float *)(SCRATCH + SPLIT_OUTS), SUB_HEADS, at,
+                    SPLIT_CHUNK);
+        sync_compute();
+        split_merge_outputs(c, t, s, to, at);
+    }
+}
+
+/* What the arithmetic needs to know of an item. */
+DEV struct attention_step split_step(const struct kv_walk *w) {
+    struct attention_step s;
+    s.row0 = w->row;
+    s.n_tokens = 1;
+    s.slot = w->slot;
+    s.lo = w->lo;
+    s.hi = w->hi;
+    step_heads(&s, w->head / SUBS, w->head % SUBS);
+    return s;
+}
+
+/* Where the warp's share of the item lies in the cache, if it is to be read there: row (of head_dim)
+ * of its first position; without pages, of the lane's. */
+DEV uint32_t split_row(const struct warp_context *c, const struct split_warp *t,
+                       const struct kv_walk *w) {
+    const uint32_t first = w->piece * ATTENTION_PIECE + SHARE_POSITIONS * t->share;
+    if (w->left == 0 || kv_walk_share(w, first) != SHARE_FRESH) return 0;
+    const uint32_t position = KV_PAGES ? first : min(first + c->lane % 16, w->hi - 1);
+    return kv_row(&SHARED->batch, w->slot, position);
+}
+
+/* Pieces of all rows. */
+DEV uint32_t split_pieces(const struct warp_context *c) {
+    const struct block_shared *b = SHARED;
+    uint32_t n = 0;
+    for (uint32_t row = 0; row < b->batch.rows.n_rows; row += 32) {
+        uint32_t mine = row + c->lane, pieces = 0, first;
+        if (mine < b->batch.rows.n_rows) pieces = row_pieces(b, mine, &first);
+        n += __reduce_add_sync(~0u, pieces);
+    }
+    return n;
+}
+
+/* Waits for the event; false: the launch ends. Before it, finds which item is first and where its
+ * fresh positions lie. */
+DEV bool run_attention_split(struct warp_context *c, const struct cuda_task *task) {
+    struct kv_walk w = kv_walk_begin(SHARED, task, split_pieces(c));
+    const struct split_warp t = {KV_PAGES ? (c->warp - c->turn) % WARPS : c->warp,
+                                 (const float *)task->in, (const uint16_t *)task->more,
+                                 (float *)task->out, task->n_pieces};
+    uint32_t row = split_row(c, &t, &w);
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+#pragma unroll 1
+    for (uint32_t n = 0; w.left > 0; n++) {
+        const struct attention_step s = split_step(&w);
+        struct attention_part part;
+        split_share(c, &t, &w, &s, row, &part);
+        split_merge(c, &t, &w, &s, &part, n % 2);
+        kv_walk_next(SHARED, &w);
+        row = split_row(c, &t, &w);
+    }
+    return true;
+}
+
+#endif
