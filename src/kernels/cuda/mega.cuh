@@ -17,6 +17,7 @@
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
+#include "kernels/cuda/common/attention_combine.cuh"
 #include "kernels/cuda/common/attention_split.cuh"
 #include "kernels/cuda/common/control.cuh"
 #include "kernels/cuda/common/embed.cuh"

@@ -553,43 +553,4 @@ DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
     return ready;
 }
 
-/* ---- ATTENTION_COMBINE: one warp per row and head ---- */
-
-DEV void combine_head(const struct warp_context *c, const struct cuda_task *task, uint64_t head,
-                      uint32_t first, uint32_t n) {
-    const float *part = (const float *)task->in + head * task->n_pieces * STATE_SIZE;
-    const int columns = (QN_HEAD_DIM + 31) / 32;
-    float max = 0, sum = 0, out[columns] = {};
-    part += (uint64_t)first * STATE_SIZE;
-#pragma unroll 4
-    for (uint32_t p = 0; p < n; p++, part += STATE_SIZE) {
-        float2 head = __ldcg((const float2 *)part);
-        const struct merge m = merge_factors(max, sum, head.x);
-#pragma unroll
-        for (int i = 0; i < columns; i++) {
-            uint32_t d = c->lane + 32 * i;
-            float value = d < QN_HEAD_DIM ? load_l2(part + 2 + d) : 0;
-            out[i] = merge_value(&m, out[i], value);
-        }
-        sum = merge_value(&m, sum, head.y);
-        max = m.max;
-    }
-    const float inv = reciprocal_fast(sum);
-#pragma unroll
-    for (int i = 0; i < columns; i++)
-        if (c->lane + 32 * i < QN_HEAD_DIM)
-            act_store(task, head * QN_HEAD_DIM + c->lane + 32 * i, out[i] * inv);
-}
-
-DEV void run_attention_combine(struct warp_context *c, const struct cuda_task *task) {
-    const struct rt_batch *b = &SHARED->batch;
-    const uint32_t heads = task->unit1 - task->unit0, end = min(task->row1, b->rows.n_rows);
-    if (task->row0 >= end) return;
-    for (uint32_t i = c->warp; i < (end - task->row0) * heads; i += WARPS) {
-        uint32_t row = task->row0 + i / heads, head = task->unit0 + i % heads, first;
-        uint32_t n = row_pieces(SHARED, row, &first);
-        combine_head(c, task, (uint64_t)row * QN_N_HEADS + head, first, n);
-    }
-}
-
 #endif
