@@ -19,7 +19,7 @@
 #include "kernels/cuda/common/attention.cuh"
 
 enum {
-    COMBINE_LONG = 5,   /* pieces; from here on a warp alone is slower */
+    COMBINE_LONG = 5, /* pieces; from here on a warp alone is slower */
     COMBINE_SUMS = 2048,
     COMBINE_MAX = 3072,
     COMBINE_STAGES = 3104,

@@ -22,10 +22,10 @@ static_assert(SPLIT_OUTS + WARPS * SUB_HEADS * (SPLIT_CHUNK + 4) * 4 <= SCRATCH_
 
 /* A warp's part of a task. */
 struct split_warp {
-    uint32_t share;    /* of every piece */
-    const float *q;    /* [rows, n_heads, head_dim] */
+    uint32_t share; /* of every piece */
+    const float *q; /* [rows, n_heads, head_dim] */
     const uint16_t *kv;
-    float *part;       /* [rows, n_heads, n_pieces, head_dim + 2] */
+    float *part; /* [rows, n_heads, n_pieces, head_dim + 2] */
     uint32_t n_pieces;
 };
 
@@ -72,8 +72,8 @@ DEV void split_load_page(const struct warp_context *c, const char *page, struct 
         for (int i = 0; i < PAIRS; i++) {
             uint32_t d = 32 * i + 8 * j, row = g / 2 * 4 + 2 * u + g % 2;
             bool in = QN_HEAD_DIM % 32 == 0 || d < QN_HEAD_DIM;
-            x->k[u][i] = in ? *(const uint4 *)(page + (row * QN_HEAD_DIM + d) * 2)
-                            : make_uint4(0, 0, 0, 0);
+            x->k[u][i] =
+                in ? *(const uint4 *)(page + (row * QN_HEAD_DIM + d) * 2) : make_uint4(0, 0, 0, 0);
         }
 #pragma unroll
     for (int i = 0; i < SPANS; i++)
@@ -86,14 +86,13 @@ DEV void split_load_page(const struct warp_context *c, const char *page, struct 
         }
 }
 
-/* Fills the warp's page, which came void, with a share that this iteration has written to: its row 0
- * is the cache's row `row`. Positions that do not exist repeat the last one: they are masked. */
+/* Fills the warp's page, which came void, with a share that this iteration has written to: its row
+ * 0 is the cache's row `row`. Positions that do not exist repeat the last one: they are masked. */
 DEV void split_fetch_page(const struct warp_context *c, const struct split_warp *t,
                           const struct kv_walk *w, const struct attention_step *s, uint32_t first,
                           uint32_t row, char *page) {
     const uint32_t line = QN_HEAD_DIM / 8, last = w->hi - 1 - first; /* of 16 bytes */
-    const uint16_t *k =
-        t->kv + (uint64_t)row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
+    const uint16_t *k = t->kv + (uint64_t)row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
 #pragma unroll 4
     for (uint32_t i = c->lane; i < SHARE_POSITIONS * line; i += 32) {
         const uint16_t *from = k + min(i / line, last) * QN_HEAD_DIM + i % line * 8;
@@ -138,8 +137,7 @@ DEV void split_share(struct warp_context *c, const struct split_warp *t, const s
     if (KV_PAGES) {
         split_load_share(c, t, w, s, first, row, &rows, &x);
     } else {
-        const uint64_t offset =
-            (uint64_t)row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
+        const uint64_t offset = (uint64_t)row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
         load_values(c, t->kv, offset, x.v);
         load_keys(c, t->kv, offset, x.k);
         split_rows(c, w, t->q, s->head0, s->n_heads, &rows);
@@ -221,8 +219,8 @@ DEV struct attention_step split_step(const struct kv_walk *w) {
     return s;
 }
 
-/* Where the warp's share of the item lies in the cache, if it is to be read there: row (of head_dim)
- * of its first position; without pages, of the lane's. */
+/* Where the warp's share of the item lies in the cache, if it is to be read there: row (of
+ * head_dim) of its first position; without pages, of the lane's. */
 DEV uint32_t split_row(const struct warp_context *c, const struct split_warp *t,
                        const struct kv_walk *w) {
     const uint32_t first = w->piece * ATTENTION_PIECE + SHARE_POSITIONS * t->share;

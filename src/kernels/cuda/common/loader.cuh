@@ -33,7 +33,7 @@ struct loader {
     uint32_t guess_turn, n_guessed; /* warp of the first page that was guessed; how many */
     uint32_t published;             /* iteration whose list it works on */
     bool guessing, quit, wrong;
-    uint64_t n_traced; /* records in its ring; nothing without a trace */
+    uint64_t n_traced;                /* records in its ring; nothing without a trace */
     uint32_t kv_iteration, kv_pieces; /* loader_kv.cuh: iteration entered, pieces of all its rows */
 };
 
