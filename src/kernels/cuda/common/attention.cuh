@@ -1,10 +1,10 @@
-/* attention.cuh - ATTENTION, ATTENTION_SPLIT, ATTENTION_COMBINE.
+/* attention.cuh - ATTENTION, and the arithmetic of all attention.
  *
  * A context is attended to in pieces of ATTENTION_PIECE positions with absolute bounds; warp w
  * takes positions [16 w, 16 w + 16) of a piece, straight from the cache into tensor core registers.
  * The warps' softmax states are merged in order of w, pieces in order of position, so the bits of a
  * row depend on its position only, not on what else is in the batch, and the whole and the split
- * form agree.
+ * form (attention_split.cuh, attention_combine.cuh) agree.
  *
  * One step handles up to 16 query rows that share a KV head: the heads of its group, for one token
  * (decode) or for as many tokens of the same request as fit (prefill). Row m of the step is token
@@ -242,19 +242,6 @@ DEV float merge_value(const struct merge *m, float old_value, float value) {
     return __fadd_rn(__fmul_rn(old_value, m->old_factor), __fmul_rn(value, m->factor));
 }
 
-/* Where a piece's state goes. */
-struct piece_sink {
-    float *part;     /* SPLIT: part[T, n_heads, P, D + 2] at this piece; NULL: into the state */
-    uint32_t stride; /* SPLIT: floats from one head to the next */
-    float *state;
-};
-
-/* Row m's part of SPLIT. */
-DEV float *sink_part(const struct piece_sink *k, const struct attention_step *s, uint32_t m) {
-    uint32_t token = m / SUB_HEADS, head = s->head0 + m % SUB_HEADS;
-    return k->part + ((uint64_t)(s->row0 + token) * QN_N_HEADS + head) * k->stride;
-}
-
 /* The lane's outputs of columns [at, at + size) to scratch: lane 4 g + j has, per span, columns
  * 16 j ... 16 j + 15 of rows g and g + 8. */
 DEV void store_chunk(const struct warp_context *c, uint32_t share,
@@ -303,42 +290,33 @@ DEV float merged_sum(const float *all_max, const float *all_sum, uint32_t m, flo
     return sum;
 }
 
-/* Maximum and sum of a row over the warps, one thread per row: into the part, or into the state,
- * with the factors that its outputs need left in `factors`. */
-DEV void merge_row(const struct attention_step *s, const struct piece_sink *sink,
-                   const float *all_max, const float *all_sum, uint32_t m, struct merge *factors) {
+/* Maximum and sum of a row over the warps into its state, one thread per row, with the factors that
+ * its outputs need left in `factors`. */
+DEV void merge_row(const struct attention_step *s, float *state, const float *all_max,
+                   const float *all_sum, uint32_t m, struct merge *factors) {
     const float most = most_of(all_max, m), sum = merged_sum(all_max, all_sum, m, most);
     if (m % SUB_HEADS >= s->n_heads) return;
-    if (sink->part != nullptr) {
-        *(float2 *)sink_part(sink, s, m) = make_float2(most, sum);
-        return;
-    }
-    float *state = sink->state + m * STATE_SIZE;
+    state += m * STATE_SIZE;
     factors[m] = merge_factors(state[0], state[1], most);
     state[1] = merge_value(&factors[m], state[1], sum);
     state[0] = factors[m].max;
 }
 
 /* One output of a row, summed over the warps in order. */
-DEV void merge_output(const struct attention_step *s, const struct piece_sink *sink,
-                      const float *outputs, uint32_t warp_stride, uint32_t m, uint32_t d,
-                      const struct merge *factors) {
+DEV void merge_output(float *state, const float *outputs, uint32_t warp_stride, uint32_t m,
+                      uint32_t d, const struct merge *factors) {
     float v[WARPS];
 #pragma unroll
     for (int w = 0; w < WARPS; w++) v[w] = outputs[w * warp_stride];
 #pragma unroll
     for (int w = 1; w < WARPS; w++) v[0] += v[w];
-    if (sink->part != nullptr) {
-        sink_part(sink, s, m)[2 + d] = v[0];
-        return;
-    }
-    float *state = sink->state + m * STATE_SIZE + 2 + d;
+    state += m * STATE_SIZE + 2 + d;
     *state = merge_value(&factors[m], *state, v[0]);
 }
 
-/* Merges the warps' states of a piece and hands the result over. Ends with a barrier. */
+/* Merges the warps' states of a piece into the rows' states. Ends with a barrier. */
 DEV void piece_merge(const struct warp_context *c, const struct attention_step *s,
-                     const struct attention_part *part, const struct piece_sink *sink) {
+                     const struct attention_part *part, float *state) {
     float *all_max = (float *)SCRATCH, *all_sum = all_max + WARPS * 16;
     struct merge *factors = (struct merge *)(SCRATCH + FACTORS_AT);
     float *outputs = (float *)(SCRATCH + OUTPUTS_AT);
@@ -354,7 +332,7 @@ DEV void piece_merge(const struct warp_context *c, const struct attention_step *
 #pragma unroll
     for (int h = 0; h < 2; h++)
         factor[h] = warp_factor(part->max[h], most_of(all_max, c->lane / 4 + 8 * h));
-    if (c->thread < n_rows) merge_row(s, sink, all_max, all_sum, c->thread, factors);
+    if (c->thread < n_rows) merge_row(s, state, all_max, all_sum, c->thread, factors);
     const uint32_t size = n_rows > 8 ? 32 : n_rows > 4 ? 64 : 128, stride = size + 4;
 #pragma unroll 1
     for (uint32_t at = 0; at < QN_HEAD_DIM; at += size) {
@@ -363,14 +341,13 @@ DEV void piece_merge(const struct warp_context *c, const struct attention_step *
         for (uint32_t i = c->thread; i < n_rows * size; i += COMPUTE_THREADS) {
             uint32_t m = i / size, d = i % size;
             if (at + d >= QN_HEAD_DIM || m % SUB_HEADS >= s->n_heads) continue;
-            merge_output(s, sink, outputs + m * stride + d, n_rows * stride, m, at + d, factors);
+            merge_output(state, outputs + m * stride + d, n_rows * stride, m, at + d, factors);
         }
         sync_compute();
     }
 }
 
-/* ---- ATTENTION: whole contexts; ATTENTION_SPLIT: one piece of one row and KV head at a time ----
- */
+/* ---- ATTENTION: whole contexts ---- */
 
 /* How many of the token rows from `row` on, below `end`, belong to one slot. */
 DEV uint32_t same_slot(const struct block_shared *b, uint32_t row, uint32_t end) {
@@ -410,37 +387,14 @@ DEV void store_outputs(const struct warp_context *c, const struct cuda_task *tas
 /* Where a task is in its list of items. */
 struct attention_list {
     uint64_t item, last;   /* of this task */
-    uint64_t row_item;     /* SPLIT: first item of `row` */
-    uint32_t row, row_end; /* SPLIT: the row; ATTENTION: rows left of the tile */
+    uint32_t row, row_end; /* rows left of the tile */
 };
 
-DEV struct attention_list list_begin(const struct warp_context *c, const struct cuda_task *task) {
-    const struct block_shared *b = SHARED;
-    struct attention_list l = {0, 0, 0, 0, 0};
-    uint64_t n = ceil_div(b->batch.rows.n_rows, STEP_TOKENS);
-    if (task->kind == OP_ATTENTION_SPLIT) {
-        n = 0;
-        for (uint32_t row = 0; row < b->batch.rows.n_rows; row += 32) {
-            uint32_t mine = row + c->lane, pieces = 0, first;
-            if (mine < b->batch.rows.n_rows) pieces = row_pieces(b, mine, &first);
-            n += __reduce_add_sync(~0u, pieces);
-        }
-    }
+DEV struct attention_list list_begin(const struct cuda_task *task) {
+    struct attention_list l = {0, 0, 0, 0};
+    const uint64_t n = ceil_div(SHARED->batch.rows.n_rows, STEP_TOKENS);
     prog_slice(n * HEAD_STEPS, task->unit0, task->unit1, &l.item, &l.last);
     return l;
-}
-
-/* Row and piece of SPLIT's next item. */
-DEV uint32_t list_split(const struct block_shared *b, struct attention_list *l,
-                        struct attention_step *s) {
-    uint32_t first, n;
-    while (l->item >= l->row_item + (uint64_t)(n = row_pieces(b, l->row, &first)) * HEAD_STEPS) {
-        l->row_item += (uint64_t)n * HEAD_STEPS;
-        l->row++;
-    }
-    s->row0 = l->row;
-    s->n_tokens = 1;
-    return first + (uint32_t)((l->item - l->row_item) / HEAD_STEPS);
 }
 
 /* The step at work, its pieces, the list: the same for all threads, in scratch. */
@@ -452,9 +406,9 @@ struct attention_work {
 };
 static_assert(WORK_AT + sizeof(struct attention_work) <= STATE_AT, "attention scratch");
 
-/* All of a step's pieces into the sink. */
+/* All of a step's pieces, then its outputs. */
 DEV void step_run(const struct warp_context *c, const struct cuda_task *task,
-                  const struct attention_work *w, uint64_t offset, const struct piece_sink *sink) {
+                  const struct attention_work *w, uint64_t offset, float *state) {
     const struct attention_step *s = &w->step;
 #pragma unroll 1
     for (uint32_t piece = w->piece; piece < w->piece_end; piece++) {
@@ -463,51 +417,37 @@ DEV void step_run(const struct warp_context *c, const struct cuda_task *task,
                    &part);
         if (piece + 1 < w->piece_end)
             offset = position_offset(c, s, (piece + 1) * ATTENTION_PIECE + 16 * c->warp);
-        piece_merge(c, s, &part, sink);
+        piece_merge(c, s, &part, state);
     }
-    if (sink->part != nullptr) return;
-    store_outputs(c, task, s, sink->state);
+    store_outputs(c, task, s, state);
 }
 
 /* The list's next step. */
-DEV void list_next(const struct block_shared *b, bool split, struct attention_work *w) {
+DEV void list_next(const struct block_shared *b, struct attention_work *w) {
     struct attention_list *l = &w->list;
     struct attention_step *s = &w->step;
-    uint32_t head;
-    if (split) {
-        w->piece = list_split(b, l, s);
-        w->piece_end = w->piece + 1;
-        head = (uint32_t)(l->item - l->row_item) % HEAD_STEPS;
-        step_range(b, s);
-        l->item++;
-    } else {
-        head = (uint32_t)l->item % HEAD_STEPS;
-        if (l->row == l->row_end) {
-            l->row = (uint32_t)l->item / HEAD_STEPS * STEP_TOKENS;
-            l->row_end = min(l->row + STEP_TOKENS, b->batch.rows.n_rows);
-        }
-        s->row0 = l->row;
-        s->n_tokens = same_slot(b, l->row, l->row_end);
-        step_range(b, s);
-        w->piece = s->lo / ATTENTION_PIECE;
-        w->piece_end = (s->hi - 1) / ATTENTION_PIECE + 1;
-        l->row += s->n_tokens;
-        if (l->row == l->row_end) l->item++;
+    const uint32_t head = (uint32_t)l->item % HEAD_STEPS;
+    if (l->row == l->row_end) {
+        l->row = (uint32_t)l->item / HEAD_STEPS * STEP_TOKENS;
+        l->row_end = min(l->row + STEP_TOKENS, b->batch.rows.n_rows);
     }
+    s->row0 = l->row;
+    s->n_tokens = same_slot(b, l->row, l->row_end);
+    step_range(b, s);
+    w->piece = s->lo / ATTENTION_PIECE;
+    w->piece_end = (s->hi - 1) / ATTENTION_PIECE + 1;
+    l->row += s->n_tokens;
+    if (l->row == l->row_end) l->item++;
     step_heads(s, head / SUBS, head % SUBS);
 }
 
-/* Warp 0 finds the next step for all. Ends with a barrier. */
+/* Finds the next step for all. Ends with a barrier. */
 DEV void work_next(const struct warp_context *c, const struct cuda_task *task,
                    struct attention_work *w, bool first) {
-    if (c->warp == 0) {
-        struct attention_list begin = {};
-        if (first) begin = list_begin(c, task);
-        if (c->lane == 0) {
-            if (first) w->list = begin;
-            w->more = w->list.item < w->list.last;
-            if (w->more) list_next(SHARED, task->kind == OP_ATTENTION_SPLIT, w);
-        }
+    if (c->thread == 0) {
+        if (first) w->list = list_begin(task);
+        w->more = w->list.item < w->list.last;
+        if (w->more) list_next(SHARED, w);
     }
     sync_compute();
 }
@@ -528,15 +468,10 @@ __device__ __noinline__ bool attention_whole(const struct cuda_args *args,
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
 #pragma unroll 1
     while (w->more) {
-        struct piece_sink sink = {nullptr, 0, (float *)(SCRATCH + STATE_AT)};
-        if (task->kind == OP_ATTENTION_SPLIT) {
-            sink.part = (float *)task->out + (uint64_t)w->piece * STATE_SIZE;
-            sink.stride = task->n_pieces * STATE_SIZE;
-        } else {
-            const uint32_t n = w->step.n_tokens * SUB_HEADS * STATE_SIZE;
-            for (uint32_t i = c->thread; i < n; i += COMPUTE_THREADS) sink.state[i] = 0;
-        }
-        step_run(c, task, w, offset, &sink);
+        float *state = (float *)(SCRATCH + STATE_AT);
+        const uint32_t n = w->step.n_tokens * SUB_HEADS * STATE_SIZE;
+        for (uint32_t i = c->thread; i < n; i += COMPUTE_THREADS) state[i] = 0;
+        step_run(c, task, w, offset, state);
         const bool last = w->list.item >= w->list.last;
         sync_compute(); /* scratch is free again */
         if (last) break;
