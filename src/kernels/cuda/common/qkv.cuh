@@ -16,15 +16,12 @@ DEV float *qkv_head(const struct warp_context *c, uint32_t token) {
     return (float *)SCRATCH + token * QN_HEAD_DIM;
 }
 
-DEV void qkv_finish(const struct warp_context *c, const struct linear_tile *t, uint32_t block,
+DEV void qkv_finish(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
                     uint32_t r, uint32_t token, float v0, float v1) {
     uint32_t i = block % HEAD_BLOCKS * 8 + r;
     if (i >= HALF_DIM) return;
-    float inv = SHARED->inv_rms[token];
-    v0 *= inv;
-    v1 *= inv;
 #if QN_QKV_BIAS
-    const float *bias = (const float *)t->task->bias + block / HEAD_BLOCKS * QN_HEAD_DIM + i;
+    const float *bias = (const float *)task->bias + block / HEAD_BLOCKS * QN_HEAD_DIM + i;
     v0 += __ldg(bias);
     v1 += __ldg(bias + HALF_DIM);
 #endif

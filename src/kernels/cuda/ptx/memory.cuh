@@ -43,6 +43,10 @@ DEV void store_flagged(float *p, float value, uint32_t flag) {
     asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
+DEV void store_plain(float *p, float v) {
+    __stcg(p, v);
+}
+
 /* Brings a constant into L1; the value is not wanted. */
 DEV void touch(const float *p) {
     asm volatile("{\n.reg .b32 v;\nld.global.nc.b32 v, [%0];\n}" ::"l"(p));

@@ -31,6 +31,9 @@ DEV void store_flagged(float *p, float value, uint32_t flag) {
     __atomic_store_n((uint64_t *)p, v, __ATOMIC_RELAXED);
     emu_point();
 }
+DEV void store_plain(float *p, float v) {
+    *p = v;
+}
 DEV void touch(const float *p) {
     volatile float v = *p;
     (void)v;
