@@ -361,9 +361,7 @@ void emu_copy_bulk(void *dst, const void *src, uint32_t bytes, uint64_t *b) {
                        .barrier = b,
                        .next = m->bulk};
     m->bulk = c;
-    /* After what was said of memory above: whoever sees the phase complete sees the bytes. */
     barrier_of(b)->bytes += (int32_t)bytes;
-    emu_barrier_arrive(b);
 }
 
 /* Called now and then: copies whose time has come land. */

@@ -43,6 +43,10 @@ DEV void store_flagged(float *p, float value, uint32_t flag) {
     asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
+DEV void store_plain(float *p, float v) {
+    __stcg(p, v);
+}
+
 /* Brings a constant into L1; the value is not wanted. */
 DEV void touch(const float *p) {
     asm volatile("{\n.reg .b32 v;\nld.global.nc.b32 v, [%0];\n}" ::"l"(p));
@@ -52,12 +56,30 @@ DEV void add_release_gpu(uint32_t *p, uint32_t v) {
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
+DEV void add_relaxed_gpu(uint32_t *p, uint32_t v) {
+    asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
 /* Words in shared memory that warps poll; ordered by hand where it matters. */
 DEV uint32_t shared_load_volatile(const uint32_t *p) {
     return *(const volatile uint32_t *)p;
 }
 DEV void shared_store_volatile(uint32_t *p, uint32_t v) {
     *(volatile uint32_t *)p = v;
+}
+
+/* ... and words that order what else is in shared memory, and all that the writer has seen. */
+DEV uint32_t shared_load_acquire_cta(const uint32_t *p) {
+    uint32_t v;
+    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"
+                 : "=r"(v)
+                 : "r"(ptx_shared_address(p))
+                 : "memory");
+    return v;
+}
+DEV void shared_store_release_cta(uint32_t *p, uint32_t v) {
+    asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(ptx_shared_address(p)), "r"(v)
+                 : "memory");
 }
 
 DEV void pause_ns(uint32_t ns) {
