@@ -51,13 +51,15 @@ DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
 }
 
 /* All warps' stores are ordered before the trigger: they meet at the barrier, the release covers
- * what this thread has seen. */
+ * what this thread has seen. A hint orders nothing and goes at once. */
 DEV void task_finish(const struct warp_context *c, const struct cuda_task *task) {
+    const struct rt *rt = &c->args->rt;
+    const bool hint = (task->flags & CUDA_TRIGGER_HINT) != 0;
+    if (c->thread == 0 && hint) add_relaxed_gpu(rt_counter(rt, task->trigger), 1);
     sync_compute();
     if (c->thread != 0) return;
-    const struct rt *rt = &c->args->rt;
     const uint64_t now = trace_now(c->args, SHARED); /* what the trigger sets off comes later */
-    if (task->trigger != PROG_NONE && (task->flags & CUDA_TRIGGER_WATCHED) == 0)
+    if (!hint && task->trigger != PROG_NONE && (task->flags & CUDA_TRIGGER_WATCHED) == 0)
         add_release_gpu(rt_counter(rt, task->trigger), 1);
     trace_at(c->args, SHARED, now, RT_TRACE_END, task->index);
     barrier_arrive_release_cta(&SHARED->go_empty[c->message % GO_DEPTH]);

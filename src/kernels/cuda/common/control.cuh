@@ -211,7 +211,7 @@ DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
         control_between_polls(c);
         if (c->stop) return false;
     }
-    rt_fence_acquire(counter);
+    if ((task->flags & CUDA_WAIT_HINT) == 0) rt_fence_acquire(counter);
     return true;
 }
 

@@ -8,7 +8,7 @@
  *
  *   0                 results of one unit (QKV, LM_HEAD)
  *   + results         staged: activations, ACT_STRIDE per token
- *   + activations     partial sums [group][PARTIALS][tile tokens][16 rows] F32
+ *   + activations     partial sums [group][tile tokens][16 rows][PARTIALS] F32
  *
  * Here: what all share, and tasks of many rows. Tasks of few: staged.cuh. What is particular to an
  * operator is in qkv.cuh, lm_head.cuh and ops_linear.cuh, which picks by kind, so that this code
@@ -88,19 +88,23 @@ DEV void mma_pair(float chains[2][4], const uint4 *page, uint32_t pair, uint32_t
     mma_16x8x16<WEIGHT_E>(chains[1], page[(2 * pair + 1) * 32 + lane], b.z, b.w);
 }
 
+/* The partial sums of image row r of a row block of the group: PARTIALS of them. */
+DEV float *partials_of(const struct linear_tile *t, uint32_t in_group, uint32_t token, uint32_t r) {
+    return t->partials + ((in_group * t->tile + token) * CUDA_PAGE_ROWS + r) * PARTIALS;
+}
+
 /* Partial sums of one row block for one column of 8 tokens, chains added. */
 DEV void store_partial(const struct linear_tile *t, const struct warp_context *c, uint32_t in_group,
                        uint32_t partial, uint32_t column, float chains[2][4]) {
-    uint32_t g = c->lane / 4, token = 8 * column + 2 * (c->lane % 4), stride = t->tile;
-    float *dst =
-        t->partials + ((in_group * PARTIALS + partial) * stride + token) * CUDA_PAGE_ROWS + g;
-    if (token < stride) {
+    const uint32_t g = c->lane / 4, token = 8 * column + 2 * (c->lane % 4);
+    float *dst = partials_of(t, in_group, token, g) + partial;
+    if (token < t->tile) {
         dst[0] = chains[0][0] + chains[1][0];
-        dst[8] = chains[0][2] + chains[1][2];
+        dst[8 * PARTIALS] = chains[0][2] + chains[1][2];
     }
-    if (token + 1 < stride) {
-        dst[16] = chains[0][1] + chains[1][1];
-        dst[24] = chains[0][3] + chains[1][3];
+    if (token + 1 < t->tile) {
+        dst[CUDA_PAGE_ROWS * PARTIALS] = chains[0][1] + chains[1][1];
+        dst[(CUDA_PAGE_ROWS + 8) * PARTIALS] = chains[0][3] + chains[1][3];
     }
 }
 
@@ -214,11 +218,10 @@ DEV void group_direct(struct warp_context *c, const struct linear_tile *t, uint3
 
 /* The sum over partials of image row r of a row block of the group, in order. */
 DEV float sum_partials(const struct linear_tile *t, uint32_t in_group, uint32_t token, uint32_t r) {
-    const uint32_t step = t->tile * CUDA_PAGE_ROWS;
-    const float *p = t->partials + in_group * PARTIALS * step + token * CUDA_PAGE_ROWS + r;
-    float v[PARTIALS];
-#pragma unroll
-    for (int i = 0; i < PARTIALS; i++) v[i] = i < t->k_tiles ? p[i * step] : 0;
+    static_assert(PARTIALS == 8, "two vectors");
+    const float4 *p = (const float4 *)partials_of(t, in_group, token, r);
+    const float4 lo = p[0], hi = p[1];
+    const float v[PARTIALS] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
     float sum = v[0];
 #pragma unroll
     for (int i = 1; i < PARTIALS; i++)
