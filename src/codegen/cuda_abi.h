@@ -21,6 +21,14 @@
  * beyond the matrix are zero: the host clears the weights allocation before it fills it.
  * Which matrix row is which image row is the place's `layout` (enum cuda_layout).
  *
+ * Packed activations (OP_PACK): token rows in groups of PACK_ROWS, one after the other. A group has
+ * its steps of 16 columns in order, 256 bytes each, then 1 / rms of its rows as floats. A step has,
+ * row by row, the two B registers' words of lanes 4 g ... 4 g + 3 for row g: 128 bytes of the first
+ * register, 128 of the second. So step 2 p + e holds, 16 bytes a row,
+ *
+ *   columns 32 p + 4 e + {0, 1,  8, 9,  16, 17,  24, 25}   of eight rows, then
+ *   columns 32 p + 4 e + {2, 3,  10, 11,  18, 19,  26, 27}  of eight rows
+ *
  * The weights allocation holds all images and, as F32, all vectors; cuda_tables.h plans it.
  */
 #ifndef QN_CODEGEN_CUDA_ABI_H
@@ -41,6 +49,8 @@ enum {
 
     CUDA_SCRATCH_BYTES = 32768, /* of shared memory, for the task that runs */
     CUDA_PARTIALS = 8,          /* partial sums of a dot product: k-tile kt belongs to kt % 8 */
+
+    CUDA_PACKED = 255, /* cuda_task.columns: the activations are packed */
 
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */
 };
@@ -124,8 +134,8 @@ struct cuda_task {
     /* How a task with weights walks through them: cuda_tables.c decides, common/linear.cuh tells.
      */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
-    uint8_t tile;            /* token rows at a time, at most 64 */
-    uint8_t group;           /* row blocks at a time */
+    uint8_t tile;            /* token rows at a time: at most 64, of packed ones 64 or 128 */
+    uint8_t group;           /* row blocks at a time; of packed rows 2, 4 or 8 */
     uint8_t columns;         /* columns of 8 tokens: 1, 2, 4 or 8; 0: activations are staged */
     uint8_t unit_blocks;     /* row blocks that are finished together; 0: each alone */
 };

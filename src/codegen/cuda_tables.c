@@ -126,6 +126,7 @@ static void place_op(struct planner *pl, const struct prog_op *op) {
         place_vectors(pl, &op->in[LINEAR_BIAS], 1);
         break;
     case OP_GATED_MLP: place_mlp(pl, op); break;
+    case OP_PACK: place_vectors(pl, &op->in[PACK_NORM], 1); break;
     case OP_LM_HEAD:
         place_vectors(pl, &op->in[LM_NORM], 1);
         place_plain(pl, op->in[LM_W]);
@@ -226,6 +227,12 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
         t->bias = address(f, in[MLP_BG]);
         t->more = address(f, in[MLP_BU]);
         break;
+    case OP_PACK:
+        t->in = address(f, in[PACK_X]);
+        t->norm = address(f, in[PACK_NORM]);
+        t->k = tensor_of(f->program, in[PACK_X])->shape[1];
+        t->k_tiles = cuda_k_tiles(t->k);
+        break;
     case OP_LM_HEAD:
         t->in = address(f, in[LM_X]);
         t->norm = address(f, in[LM_NORM]);
@@ -273,6 +280,14 @@ static void walk_direct(struct cuda_task *t, uint32_t rows, uint32_t n_unit_rows
     t->group = (uint8_t)MIN(room, (uint32_t)most_blocks[n]);
 }
 
+/* The smallest of the tiles that packed.cuh has. */
+static void walk_packed(struct cuda_task *t, uint32_t rows) {
+    const uint32_t blocks = t->block1 - t->block0;
+    t->tile = rows > 64 ? 128 : 64;
+    t->group = blocks > 4 ? 8 : blocks > 2 || t->tile == 128 ? 4 : 2;
+    t->columns = CUDA_PACKED;
+}
+
 /* Decides how a task with weights walks through them. */
 static void fill_walk(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
     const struct prog_header *p = f->program;
@@ -284,7 +299,10 @@ static void fill_walk(const struct filler *f, const struct prog_op *op, struct c
     t->block0 = blocks != 0 ? t->unit0 * blocks : t->unit0 / per_block;
     t->block1 = blocks != 0 ? t->unit1 * blocks : CEIL_DIV(t->unit1, per_block);
     uint32_t rows = t->row1 - t->row0, n_unit_rows = unit_rows(p, op);
-    if (!walk_staged(t, rows, n_unit_rows)) walk_direct(t, rows, n_unit_rows, f->bases->cc);
+    if (tensor_of(p, op->in[0])->dtype != DTYPE_F32)
+        walk_packed(t, rows);
+    else if (!walk_staged(t, rows, n_unit_rows))
+        walk_direct(t, rows, n_unit_rows, f->bases->cc);
     if (blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, blocks);
 }
 

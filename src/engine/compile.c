@@ -15,6 +15,7 @@ void compile_options_init(struct compile_options *o) {
                                   .max_batched_tokens = 128,
                                   .kv_block = 64,
                                   .kv_dtype = DTYPE_BF16,
+                                  .pack_rows = 64,
                                   .task = {.tasks_per_worker = 1, .launch = LAUNCH_HYBRID}};
 }
 
@@ -110,6 +111,9 @@ static uint32_t choose_cuts(const struct compile *c, uint32_t n_rows) {
     if (c->options->max_model_len > ATTENTION_PIECE &&
         (uint64_t)n_rows * c->model->spec.n_kv_heads < c->options->n_workers)
         cuts |= KGRAPH_CUT_ATTENTION;
+    if (c->options->target == TARGET_CUDA && c->options->pack_rows > 0 &&
+        n_rows >= c->options->pack_rows && n_rows % PACK_ROWS == 0)
+        cuts |= KGRAPH_PACK;
     return cuts;
 }
 

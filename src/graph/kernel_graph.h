@@ -37,6 +37,7 @@ struct tensor {
 enum kgraph_cut {
     KGRAPH_CUT_ATTENTION = 1, /* attention_split, attention_combine instead of attention */
     KGRAPH_CUT_QKV = 2,       /* qkv_linear, qkv_heads instead of qkv */
+    KGRAPH_PACK = 4,          /* pack before matrix products, if QKV is cut; T % PACK_ROWS == 0 */
 };
 
 struct kop {

@@ -42,6 +42,7 @@ DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
     switch (task->kind) {
     case OP_QKV_HEADS: run_qkv_heads(c, task); break;
     case OP_ATTENTION_COMBINE: run_attention_combine(c, task); break;
+    case OP_PACK: run_pack(c->args, task); break;
     case OP_EMBED: run_embed(c, task); break;
     case OP_SAMPLE: run_sample(c->args, task); break;
     default: break;
@@ -106,6 +107,10 @@ DEV void block_init(struct block_shared *s, uint32_t resume) {
             barrier_init(&s->go_full[i], 1);
             barrier_init(&s->go_ready[i], 1);
             barrier_init(&s->go_empty[i], 1 + QN_JIT_WEIGHTS);
+        }
+        for (uint32_t i = 0; i < MAX_STAGES; i++) {
+            barrier_init(&s->packed_full[i], WARPS * page_copy_arrivals());
+            barrier_init(&s->packed_empty[i], WARPS);
         }
         barrier_init(&s->drop_ready, 1);
         barrier_init_fence();

@@ -188,6 +188,8 @@ DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t fi
 }
 
 DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
+    /* The task wants the ring's memory, not pages. */
+    if (t->columns == CUDA_PACKED) return loader_issue_void(l, RING_PAGES);
     for (uint32_t row = 0; row < t->rows; row += t->tile) {
         if (t->columns == 0) { /* all of them in the image's own order */
             const char *src = t->image + (uint64_t)t->block0 * t->k_tiles * CUDA_PAGE_BYTES;

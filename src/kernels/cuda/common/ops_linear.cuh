@@ -4,6 +4,7 @@
 #define QN_CUDA_COMMON_OPS_LINEAR_CUH
 
 #include "kernels/cuda/common/lm_head.cuh"
+#include "kernels/cuda/common/packed.cuh"
 #include "kernels/cuda/common/qkv.cuh"
 
 /* ---- LINEAR: y[T, N] = residual + (a w^T + bias) ---- */
@@ -58,20 +59,24 @@ DEV void qkv_linear_finish(const struct linear_tile *t, uint32_t block, uint32_t
  * Both from rmsnorm(x): the row's factor 1 / rms comes after the dot products. A row block holds 8
  * gate rows and their 8 up rows. */
 
-DEV void mlp_finish(const struct warp_context *c, const struct linear_tile *t, uint32_t block,
-                    uint32_t r, uint32_t token, float gate, float up) {
-    const struct cuda_task *task = t->task;
+/* inv: 1 / rms of the row. */
+DEV void mlp_store(const struct cuda_task *task, uint32_t block, uint32_t r, uint32_t row,
+                   float gate, float up, float inv) {
     uint32_t column = block * 8 + r;
     if (column < task->unit0 || column >= task->unit1) return;
-    float inv = SHARED->inv_rms[token];
     gate *= inv;
     up *= inv;
 #if QN_MLP_BIAS
     gate += __ldg((const float *)task->bias + column);
     up += __ldg((const float *)task->more + column);
 #endif
-    act_store(task, (uint64_t)(t->row0 + token) * task->units + column,
+    act_store(task, (uint64_t)row * task->units + column,
               gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up);
+}
+
+DEV void mlp_finish(const struct warp_context *c, const struct linear_tile *t, uint32_t block,
+                    uint32_t r, uint32_t token, float gate, float up) {
+    mlp_store(t->task, block, r, t->row0 + token, gate, up, SHARED->inv_rms[token]);
 }
 
 /* ---- the choice ---- */
@@ -104,12 +109,37 @@ DEV void op_finish_unit(const struct warp_context *c, const struct linear_tile *
         lm_finish_unit(c, t, unit);
 }
 
+/* ---- the same for packed activations (packed.cuh); `row` is a token row ---- */
+
+DEV float2 packed_prefetch(const struct cuda_task *task, uint32_t block, uint32_t r, uint32_t row) {
+    if (task->kind != OP_LINEAR) return make_float2(0, 0);
+    const uint32_t column = block * CUDA_PAGE_ROWS + r;
+    const uint64_t at = (uint64_t)row * task->units + column;
+    return make_float2(linear_addend(task, column, at), linear_addend(task, column + 8, at + 8));
+}
+
+DEV void packed_finish(const struct cuda_task *task, uint32_t block, uint32_t r, uint32_t row,
+                       float v0, float v1, float factor, float2 fetched) {
+    const uint32_t column = block * CUDA_PAGE_ROWS + r;
+    const uint64_t at = (uint64_t)row * task->units + column;
+    if (task->kind == OP_GATED_MLP) {
+        mlp_store(task, block, r, row, v0, v1, factor);
+    } else if (task->kind == OP_QKV_LINEAR) {
+        qkv_linear_store(task, column, row, v0 * factor);
+        qkv_linear_store(task, column + 8, row, v1 * factor);
+    } else {
+        linear_store(task, column, at, v0, fetched.x);
+        linear_store(task, column + 8, at + 8, v1, fetched.y);
+    }
+}
+
 DEV bool run_linear(struct warp_context *c, const struct cuda_task *task) {
     const struct rt_rows *rows = &SHARED->batch.rows;
     uint32_t n_rows = task->kind == OP_LM_HEAD ? rows->n_logit_rows : rows->n_rows;
     uint32_t unit_rows = task->kind == OP_LM_HEAD ? LM_BLOCK
                          : task->kind == OP_QKV   ? QN_HEAD_DIM
                                                   : 0;
+    if (task->columns == CUDA_PACKED) return run_packed(c, task, n_rows);
     if (task->columns != 0) {
         if (!wait_ready(c)) return false;
         if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);

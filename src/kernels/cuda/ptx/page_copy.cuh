@@ -34,6 +34,26 @@ DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
     if (lane == 0) barrier_arrive_release_cta(full);
 }
 
+/* A share of a phase's bytes: begin, copies, end; `bytes` is the sum of the copies'. The barrier
+ * expects page_copy_arrivals() of each share. */
+DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
+    if (lane != 0) return;
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(ptx_shared_address(full)),
+        "r"(bytes)
+        : "memory");
+}
+DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint32_t lane) {
+    if (lane != 0) return;
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1], %2, [%3];" ::"r"(ptx_shared_address(dst)),
+                 "l"(src), "r"(bytes), "r"(ptx_shared_address(full))
+                 : "memory");
+}
+DEV void share_end(uint64_t *full, uint32_t lane) {
+    (void)full, (void)lane;
+}
+
 /* Lanes of the loader warp that take part. */
 #define LOADER_LANES 1
 
@@ -54,6 +74,20 @@ DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint6
                                uint32_t lane) {
     for (uint32_t i = lane * 16; i < bytes; i += 32 * 16)
         copy16_async((char *)dst + i, (const char *)src + i);
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(ptx_shared_address(full))
+                 : "memory");
+}
+
+DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
+    (void)full, (void)bytes, (void)lane;
+}
+DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint32_t lane) {
+    (void)full;
+    for (uint32_t i = lane * 16; i < bytes; i += 32 * 16)
+        copy16_async((char *)dst + i, (const char *)src + i);
+}
+DEV void share_end(uint64_t *full, uint32_t lane) {
+    (void)lane;
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(ptx_shared_address(full))
                  : "memory");
 }

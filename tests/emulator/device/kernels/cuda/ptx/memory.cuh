@@ -52,6 +52,12 @@ DEV void pause_ns(uint32_t ns) {
     (void)ns;
     emu_wait();
 }
+DEV void fence_proxy_async(void) {
+}
+DEV uint4 load_matrices(const void *p, uint32_t lane) {
+    const uint32_t *w = (const uint32_t *)p + lane;
+    return make_uint4(w[0], w[32], w[64], w[96]);
+}
 DEV void copy16_async(void *dst, const void *src) {
     emu_copy16(dst, src);
 }

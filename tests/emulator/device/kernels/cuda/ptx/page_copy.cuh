@@ -16,6 +16,15 @@ DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint6
 DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
     if (lane == 0) barrier_arrive_release_cta(full);
 }
+DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
+    (void)full, (void)bytes, (void)lane;
+}
+DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint32_t lane) {
+    if (lane == 0) emu_copy_share(dst, src, bytes, full);
+}
+DEV void share_end(uint64_t *full, uint32_t lane) {
+    if (lane == 0) barrier_arrive_release_cta(full);
+}
 #else
 #define LOADER_LANES 32
 DEV uint32_t page_copy_arrivals(void) {
@@ -29,6 +38,18 @@ DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint6
                                uint32_t lane) {
     for (uint32_t i = lane * 16; i < bytes; i += 32 * 16)
         copy16_async((char *)dst + i, (const char *)src + i);
+    emu_copy_arrive(full);
+}
+DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
+    (void)full, (void)bytes, (void)lane;
+}
+DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint32_t lane) {
+    (void)full;
+    for (uint32_t i = lane * 16; i < bytes; i += 32 * 16)
+        copy16_async((char *)dst + i, (const char *)src + i);
+}
+DEV void share_end(uint64_t *full, uint32_t lane) {
+    (void)lane;
     emu_copy_arrive(full);
 }
 #endif
