@@ -285,7 +285,7 @@ static void walk_packed(struct cuda_task *t, uint32_t rows) {
     const uint32_t blocks = t->block1 - t->block0;
     t->tile = rows > 64 ? 128 : 64;
     t->group = blocks > 4 ? 8 : blocks > 2 || t->tile == 128 ? 4 : 2;
-    t->columns = CUDA_PACKED;
+    t->columns = CUDA_LEASE;
 }
 
 /* Decides how a task with weights walks through them. */
@@ -304,6 +304,20 @@ static void fill_walk(const struct filler *f, const struct prog_op *op, struct c
     else if (!walk_staged(t, rows, n_unit_rows))
         walk_direct(t, rows, n_unit_rows, f->bases->cc);
     if (blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, blocks);
+}
+
+/* ATTENTION of many rows: from when on half of the workers have one of the items that warps share.
+ * The loader must know: not if it is handed out at run time and weights are not. */
+static void fill_attention(const struct filler *f, const struct prog_op *op, uint32_t worker,
+                           struct cuda_task *t) {
+    const struct model_spec *s = PROG(f->program, MODEL);
+    const uint32_t cc = f->bases->cc != 0 ? f->bases->cc : 90;
+    const uint32_t heads = s->n_heads / s->n_kv_heads, step_heads = MIN(heads, 16u);
+    const uint32_t rows = CUDA_COMPUTE_WARPS * (16 / step_heads);
+    const uint32_t items = CEIL_DIV(op->n_rows, rows) * s->n_kv_heads * CEIL_DIV(heads, step_heads);
+    if (op->kind == OP_ATTENTION && worker != PROG_JIT && op->n_rows >= rows &&
+        2 * items >= t->unit1 && cuda_rows_fit(s->head_dim, cc))
+        t->columns = CUDA_LEASE;
 }
 
 static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
@@ -360,6 +374,7 @@ static void fill_task(const struct filler *f, const struct prog_variant *v, uint
     out->n_pieces = n_pieces(f->program, op);
     fill_operands(f, op, out);
     fill_walk(f, op, out);
+    fill_attention(f, op, t->worker, out);
 }
 
 void cuda_tables_fill(const struct prog_header *program, const struct cuda_place *places,

@@ -139,7 +139,6 @@ DEV bool run_linear(struct warp_context *c, const struct cuda_task *task) {
     uint32_t unit_rows = task->kind == OP_LM_HEAD ? LM_BLOCK
                          : task->kind == OP_QKV   ? QN_HEAD_DIM
                                                   : 0;
-    if (task->columns == CUDA_PACKED) return run_packed(c, task, n_rows);
     if (task->columns != 0) {
         if (!wait_ready(c)) return false;
         if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);

@@ -15,9 +15,8 @@
  *   + parked   stages [PACKED_STAGES] of STAGE_K columns: weights [row block][step][512 bytes],
  * then activations [group of eight][step][256 bytes]
  *
- * Every warp asks for its share of a stage (packed_full tells when all of it is there) and says
- * when it has used a stage (packed_empty). A warp asks for stage i - 1 + STAGES before it works on
- * stage i, so no warp waits for the slowest one in every stage.
+ * The warps take turns in asking for stages (packed_full tells when one is there); each says when
+ * it has used one (packed_empty).
  *
  * Sums are those of linear.cuh: a warp has a tile of WB row blocks x WO columns of eight tokens and
  * goes through the partial sums one after the other, two chains each; what is added up so far is
@@ -107,76 +106,51 @@ template <int WB, int WO, int DOWN> struct packed_shape {
     static constexpr uint32_t parked_bytes = WB * WO * 4 * 4 * COMPUTE_THREADS;
     static constexpr uint32_t room = (LEASE_BYTES - parked_bytes) / stage_bytes;
     static constexpr uint32_t stages = room < MAX_STAGES ? room : MAX_STAGES;
+    /* A stage's memory is asked for again that many stages after its use: the slowest warp should
+     * be done with it by then. */
+    static constexpr uint32_t lag = stages >= 4 ? 2 : 1;
     static_assert(room >= 1, "a stage beside the parked sums");
+    static_assert(blocks + eights <= 32, "a lane for every copy");
 };
 
-/* A place in the sequence of a task's stages: tiles by weight rows, then by tokens; in a tile
- * k-tiles by partial sum. */
-struct packed_cursor {
-    uint32_t block, row; /* where the tile begins */
-    uint32_t k_tile, part;
-};
-
-template <class S>
-DEV void cursor_step(const struct cuda_task *task, uint32_t end, struct packed_cursor *at) {
-    if (++at->part < TILE_STAGES) return;
-    at->part = 0;
-    at->k_tile += PARTIALS;
-    if (at->k_tile < task->k_tiles) return;
-    at->k_tile = at->k_tile % PARTIALS + 1;
-    if (at->k_tile < min(task->k_tiles, (uint32_t)PARTIALS)) return;
-    at->k_tile = 0;
-    at->row += 8 * S::eights;
-    if (at->row < end) return;
-    at->row = task->row0;
-    at->block += S::blocks;
+/* The n-th k-tile in the order of partial sums: 0, 8, 16 ..., 1, 9, 17 ... */
+DEV uint32_t k_tile_of(uint32_t k_tiles, uint32_t n) {
+    const uint32_t each = k_tiles / PARTIALS, longer = k_tiles % PARTIALS;
+    if (n < longer * (each + 1)) return n / (each + 1) + n % (each + 1) * PARTIALS;
+    n -= longer * (each + 1);
+    return longer + n / each + n % each * PARTIALS;
 }
 
-/* Asks for this warp's share of a stage: row blocks and groups of tokens whose number modulo WARPS
- * is the warp's. What the task does not have is left as it is. */
+/* Asks for the task's stage number n, if there is one: tiles by weight rows, then by tokens. A
+ * whole warp, a copy per lane: first row blocks, then groups of eight tokens. What the task does
+ * not have is left as it is. */
 template <class S>
-DEV void stage_ask(const struct cuda_task *task, uint32_t end, uint32_t warp, uint32_t lane,
-                   const struct packed_cursor *at, char *stage, uint64_t *full) {
-    const uint32_t n_blocks = min(task->block1 - at->block, S::blocks);
-    const uint32_t n_eights = min(ceil_div(end - at->row, 8), S::eights);
-    const uint32_t step = at->k_tile * (CUDA_PAGE_K / 16) + at->part * STAGE_STEPS;
-    uint32_t bytes = 0;
-    if (warp < n_blocks) bytes += (n_blocks - warp + WARPS - 1) / WARPS * (STAGE_STEPS * 512);
-    if (warp < n_eights) bytes += (n_eights - warp + WARPS - 1) / WARPS * (STAGE_STEPS * 256);
-    share_begin(full, bytes, lane);
-    const char *weights = (const char *)task->w + (uint64_t)step * 512;
-    for (uint32_t b = warp; b < n_blocks; b += WARPS)
-        share_copy(stage + b * (STAGE_STEPS * 512),
-                   weights + (uint64_t)(at->block + b) * task->k_tiles * CUDA_PAGE_BYTES,
-                   STAGE_STEPS * 512, full, lane);
-    for (uint32_t i = warp; i < n_eights; i += WARPS)
+DEV void stage_ask(const struct warp_context *c, const struct cuda_task *task, uint32_t end,
+                   uint32_t n, uint32_t phase, bool again) {
+    const uint32_t per_tile = task->k_tiles * TILE_STAGES, slot = n % S::stages;
+    const uint32_t across = ceil_div(end - task->row0, 8 * S::eights), tile = n / per_tile;
+    const uint32_t block = task->block0 + tile / across * S::blocks;
+    const uint32_t row = task->row0 + tile % across * (8 * S::eights);
+    if (block >= task->block1) return;
+    const uint32_t n_blocks = min(task->block1 - block, S::blocks);
+    const uint32_t n_eights = min(ceil_div(end - row, 8), S::eights);
+    n %= per_tile;
+    const uint32_t step = k_tile_of(task->k_tiles, n / TILE_STAGES) * (CUDA_PAGE_K / 16) +
+                          n % TILE_STAGES * STAGE_STEPS;
+    char *stage = shared_memory + S::parked_bytes + slot * S::stage_bytes;
+    uint64_t *full = &SHARED->packed_full[slot];
+    if (again) barrier_wait_acquire_cta(&SHARED->packed_empty[slot], (phase >> slot & 1) ^ 1);
+    share_begin(full, n_blocks * (STAGE_STEPS * 512) + n_eights * (STAGE_STEPS * 256), c->lane);
+    for (uint32_t i = share_first(c->lane); i < n_blocks; i += share_step())
+        share_copy(stage + i * (STAGE_STEPS * 512),
+                   (const char *)task->w + (uint64_t)step * 512 +
+                       (uint64_t)(block + i) * task->k_tiles * CUDA_PAGE_BYTES,
+                   STAGE_STEPS * 512, full, c->lane);
+    for (uint32_t i = share_first(c->lane); i < n_eights; i += share_step())
         share_copy(stage + S::act_at + i * (STAGE_STEPS * 256),
-                   packed_rows(task, task->in, at->row + 8 * i) + step * 256, STAGE_STEPS * 256,
-                   full, lane);
-    share_end(full, lane);
-}
-
-/* One warp's view of the stages while a task runs. */
-struct packed_ring {
-    uint32_t end;              /* token rows [row0, end) */
-    uint32_t slot, phase;      /* of the next stage to work on; phases of all slots, a bit each */
-    uint32_t ask_slot;         /* of the next stage to ask for */
-    uint32_t left;             /* stages to ask for */
-    struct packed_cursor next; /* what that is */
-};
-
-template <class S>
-DEV void ring_ask(const struct warp_context *c, const struct cuda_task *task,
-                  struct packed_ring *r) {
-    if (r->left == 0) return;
-    r->left--;
-    if (c->lane < LOADER_LANES) {
-        stage_ask<S>(task, r->end, c->warp, c->lane, &r->next,
-                     shared_memory + S::parked_bytes + r->ask_slot * S::stage_bytes,
-                     &SHARED->packed_full[r->ask_slot]);
-        cursor_step<S>(task, r->end, &r->next);
-    }
-    r->ask_slot = r->ask_slot + 1 == S::stages ? 0 : r->ask_slot + 1;
+                   packed_rows(task, task->in, row + 8 * i) + step * 256, STAGE_STEPS * 256, full,
+                   c->lane);
+    share_end(full, c->lane);
 }
 
 /* ---- a tile ---- */
@@ -188,47 +162,46 @@ DEV void stage_mma(const struct warp_context *c, const char *stage, float even[W
     const uint4 *w = (const uint4 *)(stage + c->warp % DOWN * WB * (STAGE_STEPS * 512)) + c->lane;
     const char *x = stage + S::act_at + c->warp / DOWN * WO * (STAGE_STEPS * 256);
 #pragma unroll
-    for (int p = 0; p < STAGE_PAIRS; p++) {
-        uint4 b[WO];
+    for (int s = 0; s < STAGE_STEPS; s++) {
+        uint4 b[(WO + 1) / 2]; /* of two columns of tokens each */
 #pragma unroll
-        for (int i = 0; i < WO; i++)
-            b[i] = load_matrices(x + i * (STAGE_STEPS * 256) + p * 512, c->lane);
+        for (int i = 0; i < WO; i += 2)
+            b[i / 2] = load_matrices(x + i * (STAGE_STEPS * 256) + s * 256,
+                                     WO > 1 ? STAGE_STEPS * 256 : 0, c->lane);
 #pragma unroll
         for (int n = 0; n < WB; n++) {
-            uint4 a = w[n * (STAGE_STEPS * 32) + 64 * p];
+            const uint4 a = w[n * (STAGE_STEPS * 32) + 32 * s];
 #pragma unroll
-            for (int i = 0; i < WO; i++) mma_16x8x16<WEIGHT_E>(even[n][i], a, b[i].x, b[i].y);
-            a = w[n * (STAGE_STEPS * 32) + 64 * p + 32];
-#pragma unroll
-            for (int i = 0; i < WO; i++) mma_16x8x16<WEIGHT_E>(odd[n][i], a, b[i].z, b[i].w);
+            for (int i = 0; i < WO; i++)
+                mma_16x8x16<WEIGHT_E>(s % 2 == 0 ? even[n][i] : odd[n][i], a,
+                                      i % 2 == 0 ? b[i / 2].x : b[i / 2].z,
+                                      i % 2 == 0 ? b[i / 2].y : b[i / 2].w);
         }
     }
 }
 
-/* A partial sum is complete: adds it to those before, which are parked. Leaves the total in
- * `even`, too. */
+/* The place of a thread's four sums of row block n, column of tokens i; 256 apart. */
+template <int WO> DEV float4 *tile_parked(const struct warp_context *c, int n, int i) {
+    return (float4 *)shared_memory + (n * WO + i) * COMPUTE_THREADS + c->thread;
+}
+
+/* A partial sum is complete: adds it to those before, which are parked. */
 template <int WB, int WO>
-DEV void tile_fold(const struct warp_context *c, bool first, bool last, float even[WB][WO][4],
+DEV void tile_fold(const struct warp_context *c, bool first, const float even[WB][WO][4],
                    const float odd[WB][WO][4]) {
-    float4 *parked = (float4 *)shared_memory + c->thread;
 #pragma unroll
     for (int n = 0; n < WB; n++)
 #pragma unroll
         for (int i = 0; i < WO; i++) {
-            float4 *at = parked + (n * WO + i) * COMPUTE_THREADS;
-            float *e = even[n][i];
-            const float *o = odd[n][i];
+            float4 *at = tile_parked<WO>(c, n, i);
+            const float *e = even[n][i], *o = odd[n][i];
             float4 sum = make_float4(e[0] + o[0], e[1] + o[1], e[2] + o[2], e[3] + o[3]);
             if (!first) {
                 const float4 before = *at;
                 sum = make_float4(before.x + sum.x, before.y + sum.y, before.z + sum.z,
                                   before.w + sum.w);
             }
-            if (!last) *at = sum;
-            e[0] = sum.x;
-            e[1] = sum.y;
-            e[2] = sum.z;
-            e[3] = sum.w;
+            *at = sum;
         }
 }
 
@@ -240,47 +213,50 @@ DEV void packed_finish(const struct cuda_task *task, uint32_t block, uint32_t r,
 /* Results of a warp's tile, a row block at a time: all that they need is fetched first. */
 template <int WB, int WO>
 DEV void tile_finish(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
-                     uint32_t row, uint32_t end, const float sum[WB][WO][4]) {
+                     uint32_t row, uint32_t end) {
     const uint32_t r = c->lane / 4;
-    float factor[WO][2];
     row += 2 * (c->lane % 4);
-#pragma unroll
-    for (int i = 0; i < WO; i++)
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-            factor[i][e] = task->norm != 0 && row + 8 * i + e < end
-                               ? load_l2(packed_factor(task, task->in, row + 8 * i + e))
-                               : 1;
-#pragma unroll
+#pragma unroll 1
     for (int n = 0; n < WB; n++) {
         float2 fetched[WO][2];
+        float factor[WO][2];
 #pragma unroll
         for (int i = 0; i < WO; i++)
 #pragma unroll
-            for (int e = 0; e < 2; e++)
-                fetched[i][e] = row + 8 * i + e < end
-                                    ? packed_prefetch(task, block + n, r, row + 8 * i + e)
-                                    : make_float2(0, 0);
+            for (int e = 0; e < 2; e++) {
+                /* Rows that do not exist: anything will do. */
+                const uint32_t at = min(row + 8 * i + e, end - 1);
+                fetched[i][e] = packed_prefetch(task, block + n, r, at);
+                factor[i][e] = task->norm != 0 ? load_l2(packed_factor(task, task->in, at)) : 1;
+            }
 #pragma unroll
-        for (int i = 0; i < WO; i++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                if (row + 8 * i + e < end)
-                    packed_finish(task, block + n, r, row + 8 * i + e, sum[n][i][e],
-                                  sum[n][i][e + 2], factor[i][e], fetched[i][e]);
+        for (int i = 0; i < WO; i++) {
+            const float4 sum = *tile_parked<WO>(c, n, i);
+            if (row + 8 * i < end)
+                packed_finish(task, block + n, r, row + 8 * i, sum.x, sum.z, factor[i][0],
+                              fetched[i][0]);
+            if (row + 8 * i + 1 < end)
+                packed_finish(task, block + n, r, row + 8 * i + 1, sum.y, sum.w, factor[i][1],
+                              fetched[i][1]);
+        }
     }
 }
+
+/* One warp's view of the stages while a task runs. */
+struct packed_ring {
+    uint32_t end;         /* token rows [row0, end) */
+    uint32_t n;           /* of the next stage to work on */
+    uint32_t slot, phase; /* where it is; phases of all slots, a bit each */
+};
 
 /* One tile: all k-tiles of partial 0, of partial 1, ... */
 template <class S, int WB, int WO, int DOWN>
 DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
-                  uint32_t row, bool first_tile, struct packed_ring *r) {
+                  uint32_t row, struct packed_ring *r) {
     const uint32_t n_partials = min(task->k_tiles, (uint32_t)PARTIALS);
-    float even[WB][WO][4];
-    bool ask = !first_tile;
 #pragma unroll 1
     for (uint32_t partial = 0; partial < n_partials; partial++) {
-        float odd[WB][WO][4];
+        float even[WB][WO][4], odd[WB][WO][4];
 #pragma unroll
         for (int n = 0; n < WB; n++)
 #pragma unroll
@@ -290,13 +266,10 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
         uint32_t n_stages = ceil_div(task->k_tiles - partial, PARTIALS) * TILE_STAGES;
 #pragma unroll 1
         for (; n_stages > 0; n_stages--) {
-            if (ask && r->left > 0) {
-                if (c->lane < LOADER_LANES)
-                    barrier_wait_acquire_cta(&SHARED->packed_empty[r->ask_slot],
-                                             (r->phase >> r->ask_slot & 1) ^ 1);
-                ring_ask<S>(c, task, r);
-            }
-            ask = true;
+            /* By turns: to ask takes a warp as long as some of the work on a stage. */
+            const uint32_t next = r->n + S::stages - S::lag;
+            if (next % WARPS == c->warp && r->n >= S::lag)
+                stage_ask<S>(c, task, r->end, next, r->phase, true);
             barrier_wait_acquire_cta(&SHARED->packed_full[r->slot], r->phase >> r->slot & 1);
             stage_mma<S, WB, WO, DOWN>(
                 c, shared_memory + S::parked_bytes + r->slot * S::stage_bytes, even, odd);
@@ -304,11 +277,12 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
             if (c->lane == 0) barrier_arrive_release_cta(&SHARED->packed_empty[r->slot]);
             r->phase ^= 1u << r->slot;
             r->slot = r->slot + 1 == S::stages ? 0 : r->slot + 1;
+            r->n++;
         }
-        tile_fold<WB, WO>(c, partial == 0, partial + 1 == n_partials, even, odd);
+        tile_fold<WB, WO>(c, partial == 0, even, odd);
     }
-    tile_finish<WB, WO>(c, task, block + c->warp % DOWN * WB, row + c->warp / DOWN * WO * 8, r->end,
-                        even);
+    tile_finish<WB, WO>(c, task, block + c->warp % DOWN * WB, row + c->warp / DOWN * WO * 8,
+                        r->end);
 }
 
 /* A whole task. */
@@ -317,43 +291,31 @@ __device__ __noinline__ void packed_linear(const struct cuda_args *args,
                                            const struct cuda_task *task, uint32_t n_rows) {
     typedef packed_shape<WB, WO, DOWN> S;
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
-    struct packed_ring r = {};
-    r.end = min(task->row1, n_rows);
-    r.phase = SHARED->packed_phase;
-    r.next = packed_cursor{task->block0, task->row0, 0, 0};
-    r.left = ceil_div(r.end - task->row0, 8 * S::eights) *
-             ceil_div(task->block1 - task->block0, S::blocks) * task->k_tiles * TILE_STAGES;
+    struct packed_ring r = {min(task->row1, n_rows), 0, 0, SHARED->packed_phase};
 #pragma unroll 1
-    for (uint32_t i = 0; i < S::stages; i++) ring_ask<S>(&c, task, &r);
-    bool first = true;
+    for (uint32_t i = 0; i < S::stages; i++)
+        if (i % WARPS == c.warp) stage_ask<S>(&c, task, r.end, i, 0, false);
 #pragma unroll 1
     for (uint32_t block = task->block0; block < task->block1; block += S::blocks)
 #pragma unroll 1
-        for (uint32_t row = task->row0; row < r.end; row += 8 * S::eights) {
-            tile_run<S, WB, WO, DOWN>(&c, task, block, row, first, &r);
-            first = false;
-        }
+        for (uint32_t row = task->row0; row < r.end; row += 8 * S::eights)
+            tile_run<S, WB, WO, DOWN>(&c, task, block, row, &r);
     sync_compute(); /* all have read the phases */
     if (c.thread == 0) SHARED->packed_phase = r.phase;
 }
 
-/* Takes the lease before the task's event. False: the launch ends. */
-DEV bool run_packed(struct warp_context *c, const struct cuda_task *task, uint32_t n_rows) {
-    lease_take(c);
-    if (!wait_ready(c)) return false;
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-    if (task->row0 < n_rows) {
-        fence_proxy_async(); /* what other blocks stored will be read by bulk copies */
-        switch (task->group | task->tile << 8) {
-        case 8 | 128 << 8: packed_linear<4, 4, 2>(c->args, task, n_rows); break;
-        case 4 | 128 << 8: packed_linear<2, 4, 2>(c->args, task, n_rows); break;
-        case 8 | 64 << 8: packed_linear<4, 2, 2>(c->args, task, n_rows); break;
-        case 4 | 64 << 8: packed_linear<2, 2, 2>(c->args, task, n_rows); break;
-        default: packed_linear<2, 1, 1>(c->args, task, n_rows); break;
-        }
+/* QKV_LINEAR, LINEAR, GATED_MLP. */
+DEV void packed_task(const struct cuda_args *args, const struct cuda_task *task) {
+    const uint32_t n_rows = SHARED->batch.rows.n_rows;
+    if (task->row0 >= n_rows) return;
+    fence_proxy_async(); /* what other blocks stored will be read by bulk copies */
+    switch (task->group | task->tile << 8) {
+    case 8 | 128 << 8: packed_linear<4, 4, 2>(args, task, n_rows); break;
+    case 4 | 128 << 8: packed_linear<2, 4, 2>(args, task, n_rows); break;
+    case 8 | 64 << 8: packed_linear<4, 2, 2>(args, task, n_rows); break;
+    case 4 | 64 << 8: packed_linear<2, 2, 2>(args, task, n_rows); break;
+    default: packed_linear<2, 1, 1>(args, task, n_rows); break;
     }
-    lease_give(c);
-    return true;
 }
 
 #endif

@@ -71,13 +71,14 @@ DEV void fence_proxy_async(void) {
 #endif
 }
 
-/* Four matrices of eight rows of 16 bytes, one after the other at p, as four registers: lane 4 g +
- * j gets word j of row g of each. */
-DEV uint4 load_matrices(const void *p, uint32_t lane) {
+/* Four matrices of eight rows of 16 bytes, two at p and two at p + next, as four registers: lane 4
+ * g
+ * + j gets word j of row g of each. */
+DEV uint4 load_matrices(const char *p, uint32_t next, uint32_t lane) {
     uint4 v;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(ptx_shared_address(p) + 16 * lane)
+                 : "r"(ptx_shared_address(p) + lane / 16 * next + lane % 16 * 16)
                  : "memory");
     return v;
 }

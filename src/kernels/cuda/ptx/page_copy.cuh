@@ -34,17 +34,24 @@ DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
     if (lane == 0) barrier_arrive_release_cta(full);
 }
 
-/* A share of a phase's bytes: begin, copies, end; `bytes` is the sum of the copies'. The barrier
- * expects page_copy_arrivals() of each share. */
+/* A phase of several copies by a whole warp: begin with the sum of their bytes, copies, end. Copy i
+ * is made by the lanes whose share_first, share_first + share_step ... it is. */
 DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
-    if (lane != 0) return;
-    asm volatile(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(ptx_shared_address(full)),
-        "r"(bytes)
-        : "memory");
+    if (lane == 0)
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                         ptx_shared_address(full)),
+                     "r"(bytes)
+                     : "memory");
+    __syncwarp();
+}
+DEV uint32_t share_first(uint32_t lane) {
+    return lane;
+}
+DEV uint32_t share_step(void) {
+    return 32;
 }
 DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint32_t lane) {
-    if (lane != 0) return;
+    (void)lane;
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
                  " [%0], [%1], %2, [%3];" ::"r"(ptx_shared_address(dst)),
                  "l"(src), "r"(bytes), "r"(ptx_shared_address(full))
@@ -80,6 +87,13 @@ DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint6
 
 DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
     (void)full, (void)bytes, (void)lane;
+}
+DEV uint32_t share_first(uint32_t lane) {
+    (void)lane;
+    return 0;
+}
+DEV uint32_t share_step(void) {
+    return 1;
 }
 DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint32_t lane) {
     (void)full;

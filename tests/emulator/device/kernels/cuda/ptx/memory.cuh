@@ -54,9 +54,9 @@ DEV void pause_ns(uint32_t ns) {
 }
 DEV void fence_proxy_async(void) {
 }
-DEV uint4 load_matrices(const void *p, uint32_t lane) {
-    const uint32_t *w = (const uint32_t *)p + lane;
-    return make_uint4(w[0], w[32], w[64], w[96]);
+DEV uint4 load_matrices(const char *p, uint32_t next, uint32_t lane) {
+    const uint32_t *w = (const uint32_t *)p + lane, *v = (const uint32_t *)(p + next) + lane;
+    return make_uint4(w[0], w[32], v[0], v[32]);
 }
 DEV void copy16_async(void *dst, const void *src) {
     emu_copy16(dst, src);

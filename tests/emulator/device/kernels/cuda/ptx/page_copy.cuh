@@ -19,10 +19,18 @@ DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
 DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
     (void)full, (void)bytes, (void)lane;
 }
+DEV uint32_t share_first(uint32_t lane) {
+    return lane;
+}
+DEV uint32_t share_step(void) {
+    return 32;
+}
 DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint32_t lane) {
-    if (lane == 0) emu_copy_share(dst, src, bytes, full);
+    (void)lane;
+    emu_copy_share(dst, src, bytes, full);
 }
 DEV void share_end(uint64_t *full, uint32_t lane) {
+    __syncwarp(); /* here, bytes are expected as they are asked for */
     if (lane == 0) barrier_arrive_release_cta(full);
 }
 #else
@@ -42,6 +50,13 @@ DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint6
 }
 DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
     (void)full, (void)bytes, (void)lane;
+}
+DEV uint32_t share_first(uint32_t lane) {
+    (void)lane;
+    return 0;
+}
+DEV uint32_t share_step(void) {
+    return 1;
 }
 DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint32_t lane) {
     (void)full;
