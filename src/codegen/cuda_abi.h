@@ -173,6 +173,9 @@ enum cuda_task_flag {
     CUDA_IN_FLAGGED = 2,
     CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR */
     CUDA_OUT_FLAGGED = 8,
+    /* The event rides on data (task/carry.c): its counter orders nothing, it says when to look. */
+    CUDA_WAIT_HINT = 16,
+    CUDA_TRIGGER_HINT = 32,
 };
 
 /* The parameter of qn_mega. Every pointer is a device address; `rt` and what it points to must be

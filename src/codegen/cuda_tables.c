@@ -120,6 +120,7 @@ static void place_op(struct planner *pl, const struct prog_op *op) {
     case OP_EMBED: place_plain(pl, op->in[EMBED_TABLE]); break;
     case OP_QKV: place_qkv(pl, op); break;
     case OP_QKV_LINEAR: place_qkv_linear(pl, op); break;
+    case OP_ATTENTION_STEP:
     case OP_QKV_HEADS: place_vectors(pl, &op->in[HEADS_Q_NORM], 2); break;
     case OP_LINEAR:
         place_plain(pl, op->in[LINEAR_W]);
@@ -212,6 +213,12 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     case OP_ATTENTION_SPLIT:
         t->in = address(f, in[ATTENTION_Q]);
         t->more = address(f, in[ATTENTION_KV]);
+        break;
+    case OP_ATTENTION_STEP:
+        t->in = address(f, in[HEADS_QKV]);
+        t->norm = address(f, in[HEADS_Q_NORM]);
+        t->more2 = address(f, in[HEADS_K_NORM]);
+        t->more = address(f, op->out[STEP_OUT_KV]);
         break;
     case OP_ATTENTION_COMBINE: t->in = address(f, in[COMBINE_PART]); break;
     case OP_LINEAR:
@@ -322,14 +329,14 @@ static void fill_attention(const struct filler *f, const struct prog_op *op, uin
 
 static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *part = NULL; /* [T, n_heads, P, D + 2] */
-    if (op->kind == OP_ATTENTION_SPLIT) part = tensor_of(p, op->out[0]);
+    if (op->kind == OP_ATTENTION_SPLIT || op->kind == OP_ATTENTION_STEP) part = tensor_of(p, op->out[0]);
     if (op->kind == OP_ATTENTION_COMBINE) part = tensor_of(p, op->in[COMBINE_PART]);
     return part == NULL ? 0 : part->shape[2];
 }
 
-/* An event that somebody counts; PROG_NONE for one that rides on data. */
-static uint32_t counted(const struct prog_header *p, uint32_t event) {
-    return event != PROG_NONE && PROG(p, EVENT)[event].carry == CARRY_PLAIN ? event : PROG_NONE;
+/* Whether an event rides on data. It is counted all the same, as a hint of when to look. */
+static bool is_hint(const struct prog_header *p, uint32_t event) {
+    return event != PROG_NONE && PROG(p, EVENT)[event].carry == CARRY_FLAG;
 }
 
 static bool is_flagged(const struct prog_header *p, uint32_t tensor) {
@@ -342,6 +349,8 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     if (t->trigger != PROG_NONE &&
         (t->trigger == v->end_event || PROG(p, EVENT)[t->trigger].n_jit > 0))
         flags |= CUDA_TRIGGER_WATCHED;
+    if (is_hint(p, t->wait)) flags |= CUDA_WAIT_HINT;
+    if (is_hint(p, t->trigger)) flags |= CUDA_TRIGGER_HINT;
     if (t->op == PROG_NONE) return flags;
     const struct prog_op *op = &PROG(p, OP)[t->op];
     if (is_flagged(p, op->in[0])) flags |= CUDA_IN_FLAGGED; /* the activations come first */
@@ -353,13 +362,12 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
 static void fill_task(const struct filler *f, const struct prog_variant *v, uint32_t index,
                       struct cuda_task *out) {
     const struct prog_task *t = &PROG(f->program, TASK)[index];
-    const uint32_t wait = counted(f->program, t->wait);
     *out = (struct cuda_task){
         .kind = t->kind,
         .flags = flags_of(f->program, v, t),
-        .wait = wait,
-        .wait_triggers = wait == PROG_NONE ? 0 : PROG(f->program, EVENT)[wait].n_triggers,
-        .trigger = counted(f->program, t->trigger),
+        .wait = t->wait,
+        .wait_triggers = t->wait == PROG_NONE ? 0 : PROG(f->program, EVENT)[t->wait].n_triggers,
+        .trigger = t->trigger,
         .row0 = t->row0,
         .row1 = t->row1,
         .unit0 = t->unit0,

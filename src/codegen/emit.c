@@ -30,6 +30,16 @@ static bool has_jit_weights(const struct prog_header *program) {
     return false;
 }
 
+/* Whether the loader learns of all tasks of a kind before they can run: it follows the lists of AOT
+ * tasks, or with JIT weights all messages. */
+static bool is_ahead(const struct prog_header *program, enum op_kind kind) {
+    const struct prog_task *t = PROG(program, TASK);
+    if (has_jit_weights(program)) return true;
+    for (uint64_t i = 0; i < program->section[SECTION_TASK].count; i++)
+        if (t[i].worker == PROG_JIT && t[i].kind == kind) return false;
+    return true;
+}
+
 void emit_constants(const struct prog_header *program, struct strbuf *out) {
     const struct model_spec *spec = PROG(program, MODEL);
 #define X(name, field) strbuf_printf(out, "#define QN_" #name " %u\n", (unsigned)spec->field);
@@ -42,6 +52,7 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     strbuf_printf(out, "#define QN_KV_BLOCK %u\n", (unsigned)program->kv_block);
     strbuf_printf(out, "#define QN_KV_DTYPE %u\n", (unsigned)program->kv_dtype);
     strbuf_printf(out, "#define QN_JIT_WEIGHTS %d\n", has_jit_weights(program));
+    strbuf_printf(out, "#define QN_KV_AHEAD %d\n", is_ahead(program, OP_ATTENTION_SPLIT) && is_ahead(program, OP_ATTENTION_STEP));
 }
 
 void emit_unit(const char *entry, struct strbuf *out) {

@@ -22,6 +22,7 @@ struct compile_options {
     /* CUDA: activations of variants with at least so many rows are packed; 0: none. */
     uint32_t pack_rows;
     bool cut_qkv;             /* QKV as projections and heads: for more workers than heads */
+    bool join_heads;          /* ... the heads with attention, where there is one row */
     struct task_options task; /* decomposition, launch policy, ablations */
 };
 

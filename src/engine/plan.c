@@ -138,6 +138,7 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
          * projections come from several workers; finer events would need a chain of empty tasks for
          * each. */
         c->cut_qkv = true;
+        c->join_heads = true;
         c->task.coarse_events = true;
     }
     TRY(compile_option_apply(d, p->compile_options, c));

@@ -345,7 +345,7 @@ static void land(void *dst, const void *src, uint32_t bytes) {
     }
 }
 
-void emu_copy_share(void *dst, const void *src, uint32_t bytes, uint64_t *b) {
+void emu_copy_bulk(void *dst, const void *src, uint32_t bytes, uint64_t *b) {
     struct machine *m = me()->machine;
     struct bulk *c = m->free_bulk ? m->free_bulk : malloc(sizeof *c);
     if (!c) emu_trap("out of memory");
@@ -361,13 +361,7 @@ void emu_copy_share(void *dst, const void *src, uint32_t bytes, uint64_t *b) {
                        .barrier = b,
                        .next = m->bulk};
     m->bulk = c;
-    /* After what was said of memory above: whoever sees the phase complete sees the bytes. */
     barrier_of(b)->bytes += (int32_t)bytes;
-}
-
-void emu_copy_bulk(void *dst, const void *src, uint32_t bytes, uint64_t *b) {
-    emu_copy_share(dst, src, bytes, b);
-    emu_barrier_arrive(b);
 }
 
 /* Called now and then: copies whose time has come land. */

@@ -66,10 +66,8 @@ void emu_sync_warp(void);
 /* Every lane gives a value and gets all 32 (valid until the warp meets again). */
 const uint32_t *emu_exchange(uint32_t value);
 
-/* Arrives at b expecting `bytes`, and cp.async.bulk, global to shared, that completes them. */
+/* cp.async.bulk, global to shared: b's phase waits for its bytes. The arrival comes after it. */
 void emu_copy_bulk(void *dst, const void *src, uint32_t bytes, uint64_t *b);
-/* The same without the arrival. */
-void emu_copy_share(void *dst, const void *src, uint32_t bytes, uint64_t *b);
 /* cp.async of 16 bytes, its groups, and the arrival that follows all that came before. */
 void emu_copy16(void *dst, const void *src);
 void emu_copy_commit(void);

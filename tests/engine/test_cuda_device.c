@@ -2,7 +2,8 @@
  * company, other chunks and other runs, and in trouble. Skips where there is no GPU; tests/gpu/run
  * runs it. QN_TEST_MODELS (folder names, separated by commas) picks golden models, QN_TEST a test,
  * QN_TEST_RUNS how often the same is asked for (20), QN_TEST_OPTIONS adds compile options,
- * QN_TEST_SHORT (any value) leaves out long golden prompts and most tokens. With tests/emulator's
+ * QN_TEST_SHORT (any value) leaves out long golden prompts and most tokens, QN_TEST_CONTEXT is the
+ * length of a long context (700, at most 40000). With tests/emulator's
  * libraries for the driver and NVRTC the same tests run on no GPU at all. */
 #include <dirent.h>
 #include <math.h>
@@ -32,6 +33,7 @@
 
 /* The patience is a slow emulated card's, on a busy host. */
 enum { N_SLOTS = 8, MAX_LEN = 512, MAX_OUT = 64, MAX_CASES = 16, PATIENCE_S = 300 };
+enum { MAX_CONTEXT = 40000 }; /* of test_long_context */
 
 /* Matrices and activations are bf16 on the device, whatever the checkpoint has; the reference is
  * float32. The CPU backend with --dtype bfloat16 is up to 0.125 away in log-probability on these
@@ -53,6 +55,7 @@ struct rig {
 struct rig_options {
     const char *dir;
     uint32_t max_batched; /* 0: 64 */
+    uint32_t max_len;     /* 0: MAX_LEN */
     uint32_t n_workers;   /* 0: the device's */
     bool dummy;           /* weights made up... */
     bool dummy_on_host;   /* ... by model/weights.c instead of on the device */
@@ -120,17 +123,17 @@ static int rig_open(struct diag *d, const struct backend *backend, const struct 
     c.target = backend->target;
     c.n_workers = o->n_workers ? o->n_workers : device.n_workers;
     c.n_slots = N_SLOTS;
-    c.max_model_len = MAX_LEN;
+    c.max_model_len = o->max_len ? o->max_len : MAX_LEN;
     c.max_batched_tokens = o->max_batched ? o->max_batched : 64;
     if (c.target == TARGET_CUDA)
         c.task.launch = o->jit ? LAUNCH_ALL_JIT : o->hybrid ? LAUNCH_HYBRID : LAUNCH_ALL_AOT;
-    c.cut_qkv = c.task.coarse_events = o->coarse;
+    c.cut_qkv = c.join_heads = c.task.coarse_events = o->coarse;
     c.task.carry_bytes = o->carry_bytes;
     if (c.target == TARGET_CUDA) TRY(compile_option_apply(d, getenv("QN_TEST_OPTIONS"), &c));
     TRY(compile_model(d, r->model, &c, NULL, NULL, &r->program));
     if (o->break_event) break_event(r->program);
     if (!o->dummy || o->dummy_on_host || backend->target == TARGET_CPU) TRY(load_weights(d, r));
-    config.n_kv_blocks = N_SLOTS * CEIL_DIV((uint32_t)MAX_LEN, c.kv_block);
+    config.n_kv_blocks = N_SLOTS * CEIL_DIV(c.max_model_len, c.kv_block);
     config.max_batched = c.max_batched_tokens;
     if (o->flight > 0) return open_traced(d, &config, o->flight, r);
     return backend->open(d, r->program, r->weights, &config, &r->instance);
@@ -144,7 +147,7 @@ static void open_well(const struct backend *backend, const struct rig_options *o
 /* ---- requests ---- */
 
 struct request {
-    int32_t prompt[MAX_LEN];
+    int32_t prompt[MAX_CONTEXT];
     uint32_t n_prompt, max_tokens;
     float temperature;
     uint64_t seed;
@@ -413,6 +416,33 @@ static void test_same_in_any_company(void **state) {
     }
 }
 
+/* A context whose pieces are many: in pieces spread over the device and merged afterwards, as one
+ * worker goes through it, and beside another request. */
+static void test_long_context(void **state) {
+    (void)state;
+    need_gpu();
+    const char *length = getenv("QN_TEST_CONTEXT");
+    const uint32_t n = length ? (uint32_t)atoi(length) : 700;
+    static struct request q[2];
+    static struct result split[2], have[2];
+    struct rig r;
+    assert_in_range(n, 1, MAX_CONTEXT - 8);
+    struct rig_options o = {.dir = ANY, .max_len = n + 8};
+    open_well(&backend_cuda, &o, &r);
+    q[0] = made_up(1, n, 4, r.model->spec.vocab, 0);
+    q[1] = made_up(2, 9, 8, r.model->spec.vocab, 0);
+    generate(&r, &q[0], 1, &split[0]);
+    generate(&r, &q[1], 1, &split[1]);
+    generate(&r, q, 2, have);
+    for (int i = 0; i < 2; i++) assert_same(&split[i], &have[i], "beside another");
+    rig_close(&r);
+    o.n_workers = 1; /* as many (row, KV head) items as workers: the context is not cut */
+    open_well(&backend_cuda, &o, &r);
+    generate(&r, &q[0], 1, &have[0]);
+    assert_same(&split[0], &have[0], "one worker");
+    rig_close(&r);
+}
+
 /* What the loaders record can be: no more on its way than allowed, no more pages free than there
  * are, and one record for each run of a task with weights. */
 static void check_pages(const struct prog_header *p, const struct trace *t, uint32_t flight,
@@ -587,7 +617,7 @@ int main(void) {
         cmocka_unit_test(test_same_every_run), cmocka_unit_test(test_same_in_any_company),
         cmocka_unit_test(test_pages),          cmocka_unit_test(test_same_dummy_weights),
         cmocka_unit_test(test_like_the_cpu),   cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_close_busy),
+        cmocka_unit_test(test_close_busy),     cmocka_unit_test(test_long_context),
     };
     const char *only = getenv("QN_TEST");
     if (only != NULL) cmocka_set_test_filter(only);

@@ -17,10 +17,12 @@
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
+#include "kernels/cuda/common/attention_combine.cuh"
 #include "kernels/cuda/common/attention_rows.cuh"
+#include "kernels/cuda/common/attention_split.cuh"
 #include "kernels/cuda/common/control.cuh"
 #include "kernels/cuda/common/embed.cuh"
-#include "kernels/cuda/common/loader.cuh"
+#include "kernels/cuda/common/loader_kv.cuh"
 #include "kernels/cuda/common/ops_linear.cuh"
 #include "kernels/cuda/common/retile.cuh"
 #include "kernels/cuda/common/sample.cuh"
@@ -34,7 +36,7 @@ __device__ __noinline__ void leased_task(const struct cuda_args *args,
     }
 #if QN_HEAD_DIM <= 128
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
-    attention_rows(&c, task);
+    rows_task(&c, task);
 #endif
 }
 
@@ -57,8 +59,9 @@ DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
     case OP_LINEAR:
     case OP_GATED_MLP:
     case OP_LM_HEAD: return run_linear(c, task);
-    case OP_ATTENTION:
-    case OP_ATTENTION_SPLIT: return run_attention(c, task);
+    case OP_ATTENTION: return run_attention(c, task);
+    case OP_ATTENTION_SPLIT: return run_split<false>(c, task);
+    case OP_ATTENTION_STEP: return run_split<true>(c, task);
     default: break;
     }
     if (!wait_ready(c)) return false;
@@ -75,13 +78,15 @@ DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
 }
 
 /* All warps' stores are ordered before the trigger: they meet at the barrier, the release covers
- * what this thread has seen. */
+ * what this thread has seen. A hint orders nothing and goes at once. */
 DEV void task_finish(const struct warp_context *c, const struct cuda_task *task) {
+    const struct rt *rt = &c->args->rt;
+    const bool hint = (task->flags & CUDA_TRIGGER_HINT) != 0;
+    if (c->thread == 0 && hint) add_relaxed_gpu(rt_counter(rt, task->trigger), 1);
     sync_compute();
     if (c->thread != 0) return;
-    const struct rt *rt = &c->args->rt;
     const uint64_t now = trace_now(c->args, SHARED); /* what the trigger sets off comes later */
-    if (task->trigger != PROG_NONE && (task->flags & CUDA_TRIGGER_WATCHED) == 0)
+    if (!hint && task->trigger != PROG_NONE && (task->flags & CUDA_TRIGGER_WATCHED) == 0)
         add_release_gpu(rt_counter(rt, task->trigger), 1);
     trace_at(c->args, SHARED, now, RT_TRACE_END, task->index);
     barrier_arrive_release_cta(&SHARED->go_empty[c->message % GO_DEPTH]);
@@ -138,7 +143,7 @@ DEV void block_init(struct block_shared *s, uint32_t resume) {
         }
         barrier_init(&s->drop_ready, 1);
         barrier_init_fence();
-        s->published = s->seen = resume;
+        s->published = s->done = resume;
     }
     __syncthreads();
 }

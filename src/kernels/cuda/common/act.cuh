@@ -145,16 +145,32 @@ DEV uint2 pack_scaled(float4 v, float4 scale) {
 
 /* What a compute thread fetches for a task before the task's event is activated: constants only. */
 struct early {
-    float4 norm[4]; /* of the norm's weights: float4 number thread + 256 i */
+    float4 norm[4]; /* of the norm's weights: float4 number first + 256 i */
 };
 
-DEV void early_norm(const struct warp_context *c, const struct cuda_task *task, struct early *e) {
+/* Of a norm of k weights, or of none: ones. */
+DEV void early_norm(const float *norm, uint32_t first, uint32_t k, struct early *e) {
 #pragma unroll
     for (int u = 0; u < 4; u++) {
-        uint32_t i = c->thread + u * COMPUTE_THREADS;
-        e->norm[u] = task->norm != 0 && i < task->k / 4 ? __ldg((const float4 *)task->norm + i)
-                                                        : make_float4(0, 0, 0, 0);
+        uint32_t i = first + u * COMPUTE_THREADS;
+        e->norm[u] = make_float4(1, 1, 1, 1);
+        if (norm != nullptr && i < k / 4) e->norm[u] = __ldg((const float4 *)norm + i);
     }
+}
+
+/* The thread's next N float4s of a row, from number `first` on, as 16-bit floats times `scale`. */
+template <int N>
+DEV float act_stage_share(struct act row, const float4 *scale, bool normed, uint32_t first, uint32_t k,
+                          uint32_t k_padded, char *dst, float sum) {
+    float4 v[N];
+    act_load_share<N>(row, first, k / 4, v);
+#pragma unroll
+    for (int u = 0; u < N; u++) {
+        const uint32_t at = first + u * COMPUTE_THREADS;
+        if (normed) sum = square_sum(sum, v[u]);
+        if (at < k_padded / 4) *(uint2 *)(dst + 8 * at) = pack_scaled(v[u], scale[u]);
+    }
+    return sum;
 }
 
 /* Stages one row of k floats, times the norm's weights, as 16-bit floats, zeros up to k_padded.
@@ -163,26 +179,23 @@ DEV void early_norm(const struct warp_context *c, const struct cuda_task *task, 
 DEV void act_stage_row(const struct warp_context *c, struct act row, const float *norm,
                        const struct early *early, uint32_t k, uint32_t k_padded, char *dst,
                        float *parts) {
+    const bool normed = norm != nullptr;
     float sum = 0;
-    bool first = true;
+    if (k_padded <= 4 * COMPUTE_THREADS) {
+        sum = act_stage_share<1>(row, early->norm, normed, c->thread, k, k_padded, dst, sum);
+    } else if (k_padded <= 2 * 4 * COMPUTE_THREADS) {
+        sum = act_stage_share<2>(row, early->norm, normed, c->thread, k, k_padded, dst, sum);
+    } else {
+        sum = act_stage_share<4>(row, early->norm, normed, c->thread, k, k_padded, dst, sum);
 #pragma unroll 1
-    for (uint32_t i = c->thread; i < k_padded / 4; i += 4 * COMPUTE_THREADS) {
-        float4 v[4];
-        act_load_share<4>(row, i, k / 4, v);
-#pragma unroll
-        for (int u = 0; u < 4; u++) {
-            uint32_t at = i + u * COMPUTE_THREADS;
-            float4 scale = make_float4(1, 1, 1, 1);
-            if (norm != nullptr) {
-                sum = square_sum(sum, v[u]);
-                scale = first ? early->norm[u] : make_float4(0, 0, 0, 0);
-                if (!first && at < k / 4) scale = __ldg((const float4 *)norm + at);
-            }
-            if (at < k_padded / 4) *(uint2 *)(dst + 8 * at) = pack_scaled(v[u], scale);
+        for (uint32_t i = c->thread + 4 * COMPUTE_THREADS; i < k_padded / 4;
+             i += 4 * COMPUTE_THREADS) {
+            struct early more;
+            early_norm(norm, i, k, &more);
+            sum = act_stage_share<4>(row, more.norm, normed, i, k, k_padded, dst, sum);
         }
-        first = false;
     }
-    if (norm == nullptr) return;
+    if (!normed) return;
     sum = warp_sum(sum);
     if (c->lane == 0) parts[c->warp] = sum;
 }

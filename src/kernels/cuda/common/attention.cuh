@@ -1,10 +1,10 @@
-/* attention.cuh - ATTENTION, ATTENTION_SPLIT, ATTENTION_COMBINE.
+/* attention.cuh - ATTENTION, and the arithmetic of all attention.
  *
  * A context is attended to in pieces of ATTENTION_PIECE positions with absolute bounds; warp w
  * takes positions [16 w, 16 w + 16) of a piece, straight from the cache into tensor core registers.
  * The warps' softmax states are merged in order of w, pieces in order of position, so the bits of a
  * row depend on its position only, not on what else is in the batch, and the whole and the split
- * form agree.
+ * form (attention_split.cuh, attention_combine.cuh) agree.
  *
  * One step handles up to 16 query rows that share a KV head: the heads of its group, for one token
  * (decode) or for as many tokens of the same request as fit (prefill). Row m of the step is token
@@ -21,12 +21,9 @@
 #ifndef QN_CUDA_COMMON_ATTENTION_CUH
 #define QN_CUDA_COMMON_ATTENTION_CUH
 
-#include "kernels/cuda/common/kv.cuh"
+#include "kernels/cuda/common/kv_walk.cuh"
 #include "kernels/cuda/common/trace.cuh"
 
-#define GROUP_HEADS (QN_N_HEADS / QN_N_KV_HEADS)
-#define SUB_HEADS   (GROUP_HEADS < 16 ? GROUP_HEADS : 16)       /* heads of one step */
-#define SUBS        ((GROUP_HEADS + SUB_HEADS - 1) / SUB_HEADS) /* steps per group */
 #define STEP_TOKENS (16 / SUB_HEADS)
 #define PAIRS       ((QN_HEAD_DIM + 31) / 32) /* 32 columns of q and k: two mma steps */
 #define SPANS       ((QN_HEAD_DIM + 63) / 64) /* 64 columns of v: eight mma columns */
@@ -35,7 +32,6 @@
 #define WORK_AT     1216
 #define STATE_AT    1344
 #define OUTPUTS_AT  ((STATE_AT + 16 * STATE_SIZE * 4 + 15) / 16 * 16)
-static_assert(ATTENTION_PIECE == 16 * WARPS, "a warp takes 16 positions of a piece");
 static_assert(OUTPUTS_AT + WARPS * 16 * 36 * 4 <= SCRATCH_BYTES, "attention scratch");
 
 /* Up to 16 query rows that share a KV head. */
@@ -45,11 +41,6 @@ struct attention_step {
     uint32_t slot;
     uint32_t lo, hi; /* positions that any of the rows sees */
 };
-
-DEV uint32_t window_start(uint32_t position) {
-    uint32_t n = position + 1;
-    return QN_SLIDING_WINDOW != 0 && n > QN_SLIDING_WINDOW ? n - QN_SLIDING_WINDOW : 0;
-}
 
 /* What lane = 4 g + j holds for its two query rows, g and g + 8. */
 struct attention_rows {
@@ -95,6 +86,14 @@ struct attention_part {
     float out[8 * SPANS][4]; /* column i + 8 * span: see store_chunk */
 };
 
+DEV void part_clear(struct attention_part *part) {
+    part->max[0] = part->max[1] = -INFINITY;
+    part->sum[0] = part->sum[1] = 0;
+#pragma unroll
+    for (int i = 0; i < 8 * SPANS; i++)
+        part->out[i][0] = part->out[i][1] = part->out[i][2] = part->out[i][3] = 0;
+}
+
 /* Element offsets in the layer's cache of k of the warp's positions: lane l < 16 has position l. */
 DEV uint64_t position_offset(const struct warp_context *c, const struct attention_step *s,
                              uint32_t first) {
@@ -117,6 +116,19 @@ DEV void load_keys(const struct warp_context *c, const uint16_t *kv, uint64_t of
     }
 }
 
+DEV void load_values(const struct warp_context *c, const uint16_t *kv, uint64_t offset,
+                     uint4 v[SPANS][4]) {
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const uint16_t *row = kv + __shfl_sync(~0u, offset, c->lane % 4 * 4 + n) + KV_VALUE_STRIDE;
+#pragma unroll
+        for (int i = 0; i < SPANS; i++) {
+            uint32_t d = 64 * i + c->lane / 4 * 8;
+            v[i][n] = d < QN_HEAD_DIM ? load_vector_l2(row + d) : make_uint4(0, 0, 0, 0);
+        }
+    }
+}
+
 /* Scores, in place of probabilities: p[u][e + 2 h] is row g + 8 h at position first + 4 j + 2 u +
  * e. */
 DEV void piece_scores(const struct attention_rows *r, const uint4 k[2][PAIRS], float p[2][4]) {
@@ -131,12 +143,14 @@ DEV void piece_scores(const struct attention_rows *r, const uint4 k[2][PAIRS], f
         }
 }
 
-/* Scores to probabilities against the warp's own maximum. */
+/* Scores to probabilities against the warp's own maximum. HALVES: 1 where rows g + 8 do not exist.
+ * Each operation is rounded by itself, so that all callers get the same bits. */
+template <int HALVES>
 DEV void piece_softmax(const struct warp_context *c, const struct attention_rows *r, uint32_t first,
                        float p[2][4], struct attention_part *part) {
     const float scale = 1.0f / sqrtf((float)QN_HEAD_DIM);
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
+    for (int h = 0; h < HALVES; h++) {
         float most = -INFINITY, sum = 0;
 #pragma unroll
         for (int u = 0; u < 2; u++)
@@ -144,7 +158,7 @@ DEV void piece_softmax(const struct warp_context *c, const struct attention_rows
             for (int e = 0; e < 2; e++) {
                 uint32_t position = first + c->lane % 4 * 4 + 2 * u + e;
                 bool visible = position >= r->lo[h] && position < r->hi[h];
-                p[u][e + 2 * h] = visible ? p[u][e + 2 * h] * scale : -INFINITY;
+                p[u][e + 2 * h] = visible ? __fmul_rn(p[u][e + 2 * h], scale) : -INFINITY;
                 most = fmaxf(most, p[u][e + 2 * h]);
             }
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
@@ -154,7 +168,7 @@ DEV void piece_softmax(const struct warp_context *c, const struct attention_rows
         for (int u = 0; u < 2; u++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                p[u][e + 2 * h] = exp_fast(p[u][e + 2 * h] - base);
+                p[u][e + 2 * h] = exp_fast(__fadd_rn(p[u][e + 2 * h], -base));
                 sum += p[u][e + 2 * h];
             }
         sum += __shfl_xor_sync(~0u, sum, 1);
@@ -198,30 +212,17 @@ DEV void piece_warp(const struct warp_context *c, const struct attention_step *s
                     struct attention_part *part) {
     const uint32_t first = piece * ATTENTION_PIECE + 16 * c->warp;
     if (first >= s->hi || first + 16 <= s->lo) {
-        part->max[0] = part->max[1] = -INFINITY;
-        part->sum[0] = part->sum[1] = 0;
-#pragma unroll
-        for (int i = 0; i < 8 * SPANS; i++)
-            part->out[i][0] = part->out[i][1] = part->out[i][2] = part->out[i][3] = 0;
+        part_clear(part);
         return;
     }
-    uint4 v[SPANS][4];
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        const uint16_t *row = kv + __shfl_sync(~0u, offset, c->lane % 4 * 4 + n) + KV_VALUE_STRIDE;
-#pragma unroll
-        for (int i = 0; i < SPANS; i++) {
-            uint32_t d = 64 * i + c->lane / 4 * 8;
-            v[i][n] = d < QN_HEAD_DIM ? load_vector_l2(row + d) : make_uint4(0, 0, 0, 0);
-        }
-    }
-    uint4 k[2][PAIRS];
+    uint4 v[SPANS][4], k[2][PAIRS];
+    load_values(c, kv, offset, v);
     load_keys(c, kv, offset, k);
     struct attention_rows rows; /* again for every piece: too many registers to keep */
     load_rows(c, s, q, &rows);
     float p[2][4];
     piece_scores(&rows, k, p);
-    piece_softmax(c, &rows, first, p, part);
+    piece_softmax<2>(c, &rows, first, p, part);
     piece_output(c, v, p, part);
 }
 
@@ -241,23 +242,11 @@ DEV float merge_value(const struct merge *m, float old_value, float value) {
     return __fadd_rn(__fmul_rn(old_value, m->old_factor), __fmul_rn(value, m->factor));
 }
 
-/* Where a piece's state goes. */
-struct piece_sink {
-    float *part;     /* SPLIT: part[T, n_heads, P, D + 2] at this piece; NULL: into the state */
-    uint32_t stride; /* SPLIT: floats from one head to the next */
-    float *state;
-};
-
-/* Row m's part of SPLIT. */
-DEV float *sink_part(const struct piece_sink *k, const struct attention_step *s, uint32_t m) {
-    uint32_t token = m / SUB_HEADS, head = s->head0 + m % SUB_HEADS;
-    return k->part + ((uint64_t)(s->row0 + token) * QN_N_HEADS + head) * k->stride;
-}
-
 /* The lane's outputs of columns [at, at + size) to scratch: lane 4 g + j has, per span, columns
  * 16 j ... 16 j + 15 of rows g and g + 8. */
-DEV void store_chunk(const struct warp_context *c, const struct attention_part *part,
-                     const float *factor, float *to, uint32_t n_rows, uint32_t at, uint32_t size) {
+DEV void store_chunk(const struct warp_context *c, uint32_t share,
+                     const struct attention_part *part, const float *factor, float *to,
+                     uint32_t n_rows, uint32_t at, uint32_t size) {
     const uint32_t stride = size + 4;
 #pragma unroll
     for (int s = 0; s < SPANS; s++)
@@ -265,7 +254,7 @@ DEV void store_chunk(const struct warp_context *c, const struct attention_part *
         for (int h = 0; h < 2; h++) {
             uint32_t m = c->lane / 4 + 8 * h, d = 64 * s + c->lane % 4 * 16 - at;
             if (m >= n_rows || d >= size) continue;
-            float *row = to + (c->warp * n_rows + m) * stride + d;
+            float *row = to + (share * n_rows + m) * stride + d;
 #pragma unroll
             for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -292,45 +281,42 @@ DEV float warp_factor(float max, float most) {
     return max == -INFINITY ? 0 : exp_fast(max - most);
 }
 
-/* Maximum and sum of a row over the warps, one thread per row: into the part, or into the state,
- * with the factors that its outputs need left in `factors`. */
-DEV void merge_row(const struct attention_step *s, const struct piece_sink *sink,
-                   const float *all_max, const float *all_sum, uint32_t m, struct merge *factors) {
-    float most = most_of(all_max, m), sum = 0;
+/* The sum of a row over the warps, in order. */
+DEV float merged_sum(const float *all_max, const float *all_sum, uint32_t m, float most) {
+    float sum = 0;
 #pragma unroll
     for (int w = 0; w < WARPS; w++)
-        sum += all_sum[w * 16 + m] * warp_factor(all_max[w * 16 + m], most);
+        sum = fmaf(all_sum[w * 16 + m], warp_factor(all_max[w * 16 + m], most), sum);
+    return sum;
+}
+
+/* Maximum and sum of a row over the warps into its state, one thread per row, with the factors that
+ * its outputs need left in `factors`. */
+DEV void merge_row(const struct attention_step *s, float *state, const float *all_max,
+                   const float *all_sum, uint32_t m, struct merge *factors) {
+    const float most = most_of(all_max, m), sum = merged_sum(all_max, all_sum, m, most);
     if (m % SUB_HEADS >= s->n_heads) return;
-    if (sink->part != nullptr) {
-        *(float2 *)sink_part(sink, s, m) = make_float2(most, sum);
-        return;
-    }
-    float *state = sink->state + m * STATE_SIZE;
+    state += m * STATE_SIZE;
     factors[m] = merge_factors(state[0], state[1], most);
     state[1] = merge_value(&factors[m], state[1], sum);
     state[0] = factors[m].max;
 }
 
 /* One output of a row, summed over the warps in order. */
-DEV void merge_output(const struct attention_step *s, const struct piece_sink *sink,
-                      const float *outputs, uint32_t warp_stride, uint32_t m, uint32_t d,
-                      const struct merge *factors) {
+DEV void merge_output(float *state, const float *outputs, uint32_t warp_stride, uint32_t m,
+                      uint32_t d, const struct merge *factors) {
     float v[WARPS];
 #pragma unroll
     for (int w = 0; w < WARPS; w++) v[w] = outputs[w * warp_stride];
 #pragma unroll
     for (int w = 1; w < WARPS; w++) v[0] += v[w];
-    if (sink->part != nullptr) {
-        sink_part(sink, s, m)[2 + d] = v[0];
-        return;
-    }
-    float *state = sink->state + m * STATE_SIZE + 2 + d;
+    state += m * STATE_SIZE + 2 + d;
     *state = merge_value(&factors[m], *state, v[0]);
 }
 
-/* Merges the warps' states of a piece and hands the result over. Ends with a barrier. */
+/* Merges the warps' states of a piece into the rows' states. Ends with a barrier. */
 DEV void piece_merge(const struct warp_context *c, const struct attention_step *s,
-                     const struct attention_part *part, const struct piece_sink *sink) {
+                     const struct attention_part *part, float *state) {
     float *all_max = (float *)SCRATCH, *all_sum = all_max + WARPS * 16;
     struct merge *factors = (struct merge *)(SCRATCH + FACTORS_AT);
     float *outputs = (float *)(SCRATCH + OUTPUTS_AT);
@@ -346,23 +332,22 @@ DEV void piece_merge(const struct warp_context *c, const struct attention_step *
 #pragma unroll
     for (int h = 0; h < 2; h++)
         factor[h] = warp_factor(part->max[h], most_of(all_max, c->lane / 4 + 8 * h));
-    if (c->thread < n_rows) merge_row(s, sink, all_max, all_sum, c->thread, factors);
+    if (c->thread < n_rows) merge_row(s, state, all_max, all_sum, c->thread, factors);
     const uint32_t size = n_rows > 8 ? 32 : n_rows > 4 ? 64 : 128, stride = size + 4;
 #pragma unroll 1
     for (uint32_t at = 0; at < QN_HEAD_DIM; at += size) {
-        store_chunk(c, part, factor, outputs, n_rows, at, size);
+        store_chunk(c, c->warp, part, factor, outputs, n_rows, at, size);
         sync_compute();
         for (uint32_t i = c->thread; i < n_rows * size; i += COMPUTE_THREADS) {
             uint32_t m = i / size, d = i % size;
             if (at + d >= QN_HEAD_DIM || m % SUB_HEADS >= s->n_heads) continue;
-            merge_output(s, sink, outputs + m * stride + d, n_rows * stride, m, at + d, factors);
+            merge_output(state, outputs + m * stride + d, n_rows * stride, m, at + d, factors);
         }
         sync_compute();
     }
 }
 
-/* ---- ATTENTION: whole contexts; ATTENTION_SPLIT: one piece of one row and KV head at a time ----
- */
+/* ---- ATTENTION: whole contexts ---- */
 
 /* How many of the token rows from `row` on, below `end`, belong to one slot. */
 DEV uint32_t same_slot(const struct block_shared *b, uint32_t row, uint32_t end) {
@@ -399,48 +384,17 @@ DEV void store_outputs(const struct warp_context *c, const struct cuda_task *tas
     }
 }
 
-DEV uint32_t row_pieces(const struct block_shared *b, uint32_t row, uint32_t *first) {
-    uint32_t position = row_position(b, row);
-    *first = window_start(position) / ATTENTION_PIECE;
-    return position / ATTENTION_PIECE + 1 - *first;
-}
-
 /* Where a task is in its list of items. */
 struct attention_list {
     uint64_t item, last;   /* of this task */
-    uint64_t row_item;     /* SPLIT: first item of `row` */
-    uint32_t row, row_end; /* SPLIT: the row; ATTENTION: rows left of the tile */
+    uint32_t row, row_end; /* rows left of the tile */
 };
 
-#define HEAD_STEPS (QN_N_KV_HEADS * SUBS)
-
-DEV struct attention_list list_begin(const struct warp_context *c, const struct cuda_task *task) {
-    const struct block_shared *b = SHARED;
-    struct attention_list l = {0, 0, 0, 0, 0};
-    uint64_t n = ceil_div(b->batch.rows.n_rows, STEP_TOKENS);
-    if (task->kind == OP_ATTENTION_SPLIT) {
-        n = 0;
-        for (uint32_t row = 0; row < b->batch.rows.n_rows; row += 32) {
-            uint32_t mine = row + c->lane, pieces = 0, first;
-            if (mine < b->batch.rows.n_rows) pieces = row_pieces(b, mine, &first);
-            n += __reduce_add_sync(~0u, pieces);
-        }
-    }
+DEV struct attention_list list_begin(const struct cuda_task *task) {
+    struct attention_list l = {0, 0, 0, 0};
+    const uint64_t n = ceil_div(SHARED->batch.rows.n_rows, STEP_TOKENS);
     prog_slice(n * HEAD_STEPS, task->unit0, task->unit1, &l.item, &l.last);
     return l;
-}
-
-/* Row and piece of SPLIT's next item. */
-DEV uint32_t list_split(const struct block_shared *b, struct attention_list *l,
-                        struct attention_step *s) {
-    uint32_t first, n;
-    while (l->item >= l->row_item + (uint64_t)(n = row_pieces(b, l->row, &first)) * HEAD_STEPS) {
-        l->row_item += (uint64_t)n * HEAD_STEPS;
-        l->row++;
-    }
-    s->row0 = l->row;
-    s->n_tokens = 1;
-    return first + (uint32_t)((l->item - l->row_item) / HEAD_STEPS);
 }
 
 /* The step at work, its pieces, the list: the same for all threads, in scratch. */
@@ -452,9 +406,9 @@ struct attention_work {
 };
 static_assert(WORK_AT + sizeof(struct attention_work) <= STATE_AT, "attention scratch");
 
-/* All of a step's pieces into the sink. */
+/* All of a step's pieces, then its outputs. */
 DEV void step_run(const struct warp_context *c, const struct cuda_task *task,
-                  const struct attention_work *w, uint64_t offset, const struct piece_sink *sink) {
+                  const struct attention_work *w, uint64_t offset, float *state) {
     const struct attention_step *s = &w->step;
 #pragma unroll 1
     for (uint32_t piece = w->piece; piece < w->piece_end; piece++) {
@@ -463,57 +417,49 @@ DEV void step_run(const struct warp_context *c, const struct cuda_task *task,
                    &part);
         if (piece + 1 < w->piece_end)
             offset = position_offset(c, s, (piece + 1) * ATTENTION_PIECE + 16 * c->warp);
-        piece_merge(c, s, &part, sink);
+        piece_merge(c, s, &part, state);
     }
-    if (sink->part != nullptr) return;
-    store_outputs(c, task, s, sink->state);
+    store_outputs(c, task, s, state);
 }
 
 /* The list's next step. */
-DEV void list_next(const struct block_shared *b, bool split, struct attention_work *w) {
+DEV void list_next(const struct block_shared *b, struct attention_work *w) {
     struct attention_list *l = &w->list;
     struct attention_step *s = &w->step;
-    uint32_t head;
-    if (split) {
-        w->piece = list_split(b, l, s);
-        w->piece_end = w->piece + 1;
-        head = (uint32_t)(l->item - l->row_item) % HEAD_STEPS;
-        step_range(b, s);
-        l->item++;
-    } else {
-        head = (uint32_t)l->item % HEAD_STEPS;
-        if (l->row == l->row_end) {
-            l->row = (uint32_t)l->item / HEAD_STEPS * STEP_TOKENS;
-            l->row_end = min(l->row + STEP_TOKENS, b->batch.rows.n_rows);
-        }
-        s->row0 = l->row;
-        s->n_tokens = same_slot(b, l->row, l->row_end);
-        step_range(b, s);
-        w->piece = s->lo / ATTENTION_PIECE;
-        w->piece_end = (s->hi - 1) / ATTENTION_PIECE + 1;
-        l->row += s->n_tokens;
-        if (l->row == l->row_end) l->item++;
+    const uint32_t head = (uint32_t)l->item % HEAD_STEPS;
+    if (l->row == l->row_end) {
+        l->row = (uint32_t)l->item / HEAD_STEPS * STEP_TOKENS;
+        l->row_end = min(l->row + STEP_TOKENS, b->batch.rows.n_rows);
     }
+    s->row0 = l->row;
+    s->n_tokens = same_slot(b, l->row, l->row_end);
+    step_range(b, s);
+    w->piece = s->lo / ATTENTION_PIECE;
+    w->piece_end = (s->hi - 1) / ATTENTION_PIECE + 1;
+    l->row += s->n_tokens;
+    if (l->row == l->row_end) l->item++;
     step_heads(s, head / SUBS, head % SUBS);
 }
 
-/* Warp 0 finds the next step for all. Ends with a barrier. */
+/* Finds the next step for all. Ends with a barrier. */
 DEV void work_next(const struct warp_context *c, const struct cuda_task *task,
                    struct attention_work *w, bool first) {
-    if (c->warp == 0) {
-        struct attention_list begin = {};
-        if (first) begin = list_begin(c, task);
-        if (c->lane == 0) {
-            if (first) w->list = begin;
-            w->more = w->list.item < w->list.last;
-            if (w->more) list_next(SHARED, task->kind == OP_ATTENTION_SPLIT, w);
-        }
+    if (c->thread == 0) {
+        if (first) w->list = list_begin(task);
+        w->more = w->list.item < w->list.last;
+        if (w->more) list_next(SHARED, w);
     }
     sync_compute();
 }
 
-/* Which step is first, and where its first piece lies in the cache, is found before the event. */
-DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
+/* Which step is first, and where its first piece lies in the cache, is found before the event. A
+ * function of its own: registers and code stay away from what decoding needs. */
+__device__ __noinline__ bool attention_whole(const struct cuda_args *args,
+                                             const struct cuda_task *task, uint32_t message,
+                                             uint32_t ready_parity) {
+    struct warp_context context = context_of(args, threadIdx.x, 0, 0), *c = &context;
+    c->message = message;
+    c->ready_parity = ready_parity;
     struct attention_work *w = (struct attention_work *)(SCRATCH + WORK_AT);
     uint64_t offset = 0;
     work_next(c, task, w, true);
@@ -522,15 +468,10 @@ DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
 #pragma unroll 1
     while (w->more) {
-        struct piece_sink sink = {nullptr, 0, (float *)(SCRATCH + STATE_AT)};
-        if (task->kind == OP_ATTENTION_SPLIT) {
-            sink.part = (float *)task->out + (uint64_t)w->piece * STATE_SIZE;
-            sink.stride = task->n_pieces * STATE_SIZE;
-        } else {
-            const uint32_t n = w->step.n_tokens * SUB_HEADS * STATE_SIZE;
-            for (uint32_t i = c->thread; i < n; i += COMPUTE_THREADS) sink.state[i] = 0;
-        }
-        step_run(c, task, w, offset, &sink);
+        float *state = (float *)(SCRATCH + STATE_AT);
+        const uint32_t n = w->step.n_tokens * SUB_HEADS * STATE_SIZE;
+        for (uint32_t i = c->thread; i < n; i += COMPUTE_THREADS) state[i] = 0;
+        step_run(c, task, w, offset, state);
         const bool last = w->list.item >= w->list.last;
         sync_compute(); /* scratch is free again */
         if (last) break;
@@ -540,43 +481,11 @@ DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
     return true;
 }
 
-/* ---- ATTENTION_COMBINE: one warp per row and head ---- */
-
-DEV void combine_head(const struct warp_context *c, const struct cuda_task *task, uint64_t head,
-                      uint32_t first, uint32_t n) {
-    const float *part = (const float *)task->in + head * task->n_pieces * STATE_SIZE;
-    const int columns = (QN_HEAD_DIM + 31) / 32;
-    float max = 0, sum = 0, out[columns] = {};
-    part += (uint64_t)first * STATE_SIZE;
-#pragma unroll 4
-    for (uint32_t p = 0; p < n; p++, part += STATE_SIZE) {
-        float2 head = __ldcg((const float2 *)part);
-        const struct merge m = merge_factors(max, sum, head.x);
-#pragma unroll
-        for (int i = 0; i < columns; i++) {
-            uint32_t d = c->lane + 32 * i;
-            float value = d < QN_HEAD_DIM ? load_l2(part + 2 + d) : 0;
-            out[i] = merge_value(&m, out[i], value);
-        }
-        sum = merge_value(&m, sum, head.y);
-        max = m.max;
-    }
-    const float inv = reciprocal_fast(sum);
-#pragma unroll
-    for (int i = 0; i < columns; i++)
-        if (c->lane + 32 * i < QN_HEAD_DIM)
-            act_store(task, head * QN_HEAD_DIM + c->lane + 32 * i, out[i] * inv);
-}
-
-DEV void run_attention_combine(struct warp_context *c, const struct cuda_task *task) {
-    const struct rt_batch *b = &SHARED->batch;
-    const uint32_t heads = task->unit1 - task->unit0, end = min(task->row1, b->rows.n_rows);
-    if (task->row0 >= end) return;
-    for (uint32_t i = c->warp; i < (end - task->row0) * heads; i += WARPS) {
-        uint32_t row = task->row0 + i / heads, head = task->unit0 + i % heads, first;
-        uint32_t n = row_pieces(SHARED, row, &first);
-        combine_head(c, task, (uint64_t)row * QN_N_HEADS + head, first, n);
-    }
+/* False: the launch ends. */
+DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
+    const bool ready = attention_whole(c->args, task, c->message, c->ready_parity);
+    c->ready_parity ^= 1u << c->message % GO_DEPTH;
+    return ready;
 }
 
 #endif

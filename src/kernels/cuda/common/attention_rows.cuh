@@ -112,7 +112,7 @@ DEV void rows_softmax(const struct warp_context *c, const struct attention_step 
         if (first < s->hi && first + 16 > s->lo) {
             float p[2][4];
             rows_scores(c, w, keys, p);
-            piece_softmax(c, rows, first, p, &part);
+            piece_softmax<2>(c, rows, first, p, &part);
             w->p[32 * n] =
                 make_uint4(pack_pair<KV_E>(p[0][0], p[0][1]), pack_pair<KV_E>(p[0][2], p[0][3]),
                            pack_pair<KV_E>(p[1][0], p[1][1]), pack_pair<KV_E>(p[1][2], p[1][3]));
@@ -133,7 +133,7 @@ struct rows_state {
     float out[8 * SPANS][4]; /* as attention_part */
 };
 
-/* The parts' factors in place of their maxima; the piece's own into the state. As merge_row. */
+/* The parts' factors in place of their maxima; the piece's own into the state. As merge_row, merged_sum. */
 DEV void rows_merge(const struct warp_context *c, const struct rows_work *w, struct rows_state *s,
                     struct merge factors[2]) {
     float factor[2][ROW_PARTS];
@@ -145,7 +145,7 @@ DEV void rows_merge(const struct warp_context *c, const struct rows_work *w, str
 #pragma unroll
         for (int n = 0; n < ROW_PARTS; n++) {
             factor[h][n] = warp_factor(w->max[n * 16 + m], most);
-            sum += w->sum[n * 16 + m] * factor[h][n];
+            sum = fmaf(w->sum[n * 16 + m], factor[h][n], sum);
         }
         factors[h] = merge_factors(s->max[h], s->sum[h], most);
         s->sum[h] = merge_value(&factors[h], s->sum[h], sum);
@@ -305,7 +305,7 @@ DEV void rows_item(const struct warp_context *c, const struct cuda_task *task, u
 }
 
 /* The task's share of the items: every n-th, back and forth, since later rows see more. */
-DEV void attention_rows(const struct warp_context *c, const struct cuda_task *task) {
+DEV void rows_task(const struct warp_context *c, const struct cuda_task *task) {
     const uint32_t n = ceil_div(SHARED->batch.rows.n_rows, GROUP_ROWS) * HEAD_STEPS;
     for (uint32_t turn = 0; turn * task->unit1 < n; turn++) {
         const uint32_t mine = turn % 2 == 0 ? task->unit0 : task->unit1 - 1 - task->unit0;

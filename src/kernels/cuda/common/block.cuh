@@ -75,7 +75,7 @@ struct block_shared {
     uint32_t flag;      /* control -> compute: what flagged data of this iteration shows; not 0 */
     uint64_t n_traced;  /* compute's own: records so far */
     uint32_t published; /* control -> loader: the iteration that runs, as rt_shared.published */
-    uint32_t seen;      /* loader -> control: the last one that it has looked at */
+    uint32_t done;      /* loader -> control: the last one whose list it has streamed */
     uint32_t stop;      /* control -> compute: there are no more messages than there are */
     uint32_t quit;      /* compute -> loader: leave */
     struct rt_batch batch; /* a copy; the numbers of rows are those of the iteration that runs */

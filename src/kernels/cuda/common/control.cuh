@@ -211,7 +211,7 @@ DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
         control_between_polls(c);
         if (c->stop) return false;
     }
-    rt_fence_acquire(counter);
+    if ((task->flags & CUDA_WAIT_HINT) == 0) rt_fence_acquire(counter);
     return true;
 }
 
@@ -269,12 +269,21 @@ DEV void control_rows(const struct control *c) {
         s->logit_row[i] = (uint16_t)load_index_l2(b->rows.logit_row + i);
 }
 
-/* Tells the loader. It has looked at the iteration before, so both see every change of variant. */
+/* Until nobody reads the rows of the iteration before any more. Its tasks are done, so nothing
+ * keeps the loader from the end of its list, or of its messages. */
+DEV void control_wait_loader(struct control *c, uint32_t before) {
+    if (QN_JIT_WEIGHTS) {
+        while (c->n_done != c->n_go) control_reap(c);
+        return;
+    }
+    while (shared_load_acquire_cta(&c->shared->done) != before) {
+    }
+}
+
+/* Tells the loader. It is done with the iteration before, so both see every change of variant. */
 DEV void control_tell_loader(struct control *c, uint32_t before) {
     struct block_shared *s = c->shared;
-    while (shared_load_volatile(&s->seen) != before) {
-    }
-    shared_store_volatile(&s->published, c->w.published);
+    shared_store_release_cta(&s->published, c->w.published);
     if (c->entered && c->args->speculate && ((c->w.published ^ before) & VARIANT_MASK) != 0) {
         control_go(c, GO_DROP, PROG_NONE); /* there is room: every task is done */
         while (c->n_done != c->n_go) control_reap(c);
@@ -287,6 +296,7 @@ __device__ __noinline__ void control_enter(struct control *c) {
     const uint32_t before = s->published;
     if (c->w.published == before) return;
     trace_look(c->args, s);
+    control_wait_loader(c, before);
     const struct rt_rows *rows = &c->rt->batch->rows;
     /* Its pointers stay. Not before: rows are being written. */
     if (!c->entered) s->batch = *c->rt->batch;

@@ -8,16 +8,33 @@
  *
  *   0                 results of one unit (QKV, LM_HEAD)
  *   + results         staged: activations, ACT_STRIDE per token
- *   + activations     partial sums [group][PARTIALS][tile tokens][16 rows] F32
+ *   + activations     partial sums [group][tile tokens][16 rows][PARTIALS] F32
  *
- * What is particular to an operator is in qkv.cuh, lm_head.cuh and ops_linear.cuh, which picks by
- * kind, so that this code exists once.
+ * Here: what all share, and tasks of many rows. Tasks of few: staged.cuh. What is particular to an
+ * operator is in qkv.cuh, lm_head.cuh and ops_linear.cuh, which picks by kind, so that this code
+ * exists once.
  */
 #ifndef QN_CUDA_COMMON_LINEAR_CUH
 #define QN_CUDA_COMMON_LINEAR_CUH
 
 #include "kernels/cuda/common/act.cuh"
 #include "kernels/cuda/common/trace.cuh"
+
+/* What finishing an item (image rows r and r + 8 of a row block, and a token) needs but for its
+ * sums: nothing that other tasks give, so it is found before the event. */
+struct linear_item {
+    float *out;          /* where v0 goes; v1: 8 elements further */
+    float2 bias;         /* of v0, v1; GATED_MLP: of gate, up */
+    const float *addend; /* residual of v0, plain or flagged; NULL: none */
+    uint32_t flag;       /* the residual's */
+    uint32_t out_flag;   /* the result's; 0: it is plain */
+    bool own0, own1;     /* whether the task writes v0, v1 */
+};
+
+/* The residual's two elements on their way. */
+struct linear_addend {
+    uint2 v0, v1;
+};
 
 /* 64 bytes apart modulo 128, so that two tokens' 64-byte pieces never share banks. */
 #define ACT_STRIDE(k_tiles) ((k_tiles)*CUDA_PAGE_K * 2 + 64)
@@ -34,13 +51,35 @@ struct linear_tile {
 
 /* ops_linear.cuh. The activations of a token row (of a logit row for the LM head): k floats. */
 DEV struct act op_row(const struct cuda_task *task, uint32_t row);
-/* What finishing an item will need from memory, early. */
-DEV float2 op_prefetch(const struct linear_tile *t, uint32_t block, uint32_t r, uint32_t token);
-/* The dot products of image rows r and r + 8 of a row block with a token of the tile. */
-DEV void op_finish(const struct warp_context *c, const struct linear_tile *t, uint32_t block,
-                   uint32_t r, uint32_t token, float v0, float v1, float2 fetched);
+DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uint32_t r,
+                               uint32_t row);
+/* v0, v1: the dot products of an item; inv: 1 / rms of its token. */
+DEV void op_finish(const struct warp_context *c, const struct cuda_task *task,
+                   const struct linear_item *m, uint32_t block, uint32_t r, uint32_t token,
+                   float v0, float v1, float inv, const struct linear_addend *add);
 /* All results of a unit are in scratch. */
 DEV void op_finish_unit(const struct warp_context *c, const struct linear_tile *t, uint32_t unit);
+
+/* Asks for the residual; addend_await has it. */
+DEV struct linear_addend addend_ask(const struct linear_item *m) {
+    struct linear_addend a = {};
+    if (m->addend == nullptr) return a;
+    if (m->flag != 0) {
+        if (m->own0) a.v0 = load_flagged(m->addend);
+        if (m->own1) a.v1 = load_flagged(m->addend + 16);
+    } else {
+        if (m->own0) a.v0.x = __float_as_uint(load_l2(m->addend));
+        if (m->own1) a.v1.x = __float_as_uint(load_l2(m->addend + 8));
+    }
+    return a;
+}
+
+DEV float2 addend_await(const struct linear_item *m, const struct linear_addend *a) {
+    uint2 v0 = a->v0, v1 = a->v1;
+    while (m->own0 && v0.y != m->flag && !act_given_up()) v0 = load_flagged(m->addend);
+    while (m->own1 && v1.y != m->flag && !act_given_up()) v1 = load_flagged(m->addend + 16);
+    return make_float2(__uint_as_float(v0.x), __uint_as_float(v1.x));
+}
 
 /* One step pair of one page against one column of 8 tokens: chain 0 the even step, chain 1 the odd
  * one. b: the B registers of both. */
@@ -49,43 +88,23 @@ DEV void mma_pair(float chains[2][4], const uint4 *page, uint32_t pair, uint32_t
     mma_16x8x16<WEIGHT_E>(chains[1], page[(2 * pair + 1) * 32 + lane], b.z, b.w);
 }
 
+/* The partial sums of image row r of a row block of the group: PARTIALS of them. */
+DEV float *partials_of(const struct linear_tile *t, uint32_t in_group, uint32_t token, uint32_t r) {
+    return t->partials + ((in_group * t->tile + token) * CUDA_PAGE_ROWS + r) * PARTIALS;
+}
+
 /* Partial sums of one row block for one column of 8 tokens, chains added. */
 DEV void store_partial(const struct linear_tile *t, const struct warp_context *c, uint32_t in_group,
                        uint32_t partial, uint32_t column, float chains[2][4]) {
-    uint32_t g = c->lane / 4, token = 8 * column + 2 * (c->lane % 4), stride = t->tile;
-    float *dst =
-        t->partials + ((in_group * PARTIALS + partial) * stride + token) * CUDA_PAGE_ROWS + g;
-    if (token < stride) {
+    const uint32_t g = c->lane / 4, token = 8 * column + 2 * (c->lane % 4);
+    float *dst = partials_of(t, in_group, token, g) + partial;
+    if (token < t->tile) {
         dst[0] = chains[0][0] + chains[1][0];
-        dst[8] = chains[0][2] + chains[1][2];
+        dst[8 * PARTIALS] = chains[0][2] + chains[1][2];
     }
-    if (token + 1 < stride) {
-        dst[16] = chains[0][1] + chains[1][1];
-        dst[24] = chains[0][3] + chains[1][3];
-    }
-}
-
-/* Row blocks [first, end) with staged activations. */
-DEV void group_staged(struct warp_context *c, const struct linear_tile *t, uint32_t first,
-                      uint32_t end) {
-    /* Columns beyond the tile's tokens repeat its last one and are not stored. */
-    const uint32_t token = min(c->lane / 4, t->tile - 1);
-    const char *act = t->act + token * ACT_STRIDE(t->k_tiles) + (c->lane % 4) * 16;
-    for (uint32_t b = first; b < end; b++) {
-        uint32_t partial = (c->warp - c->turn) % WARPS;
-        if (partial < t->k_tiles) {
-            float chains[2][4] = {};
-            for (uint32_t k = partial; k < t->k_tiles; k += PARTIALS) {
-                const uint4 *page = page_acquire(c);
-                const uint4 *x = (const uint4 *)(act + k * CUDA_PAGE_K * 2);
-#pragma unroll
-                for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
-                    mma_pair(chains, page, pair, c->lane, x[4 * pair]);
-                page_release(c);
-            }
-            store_partial(t, c, b - first, partial, 0, chains);
-        }
-        c->turn = turn_after(c->turn, t->k_tiles);
+    if (token + 1 < t->tile) {
+        dst[CUDA_PAGE_ROWS * PARTIALS] = chains[0][1] + chains[1][1];
+        dst[(CUDA_PAGE_ROWS + 8) * PARTIALS] = chains[0][3] + chains[1][3];
     }
 }
 
@@ -199,11 +218,10 @@ DEV void group_direct(struct warp_context *c, const struct linear_tile *t, uint3
 
 /* The sum over partials of image row r of a row block of the group, in order. */
 DEV float sum_partials(const struct linear_tile *t, uint32_t in_group, uint32_t token, uint32_t r) {
-    const uint32_t step = t->tile * CUDA_PAGE_ROWS;
-    const float *p = t->partials + in_group * PARTIALS * step + token * CUDA_PAGE_ROWS + r;
-    float v[PARTIALS];
-#pragma unroll
-    for (int i = 0; i < PARTIALS; i++) v[i] = i < t->k_tiles ? p[i * step] : 0;
+    static_assert(PARTIALS == 8, "two vectors");
+    const float4 *p = (const float4 *)partials_of(t, in_group, token, r);
+    const float4 lo = p[0], hi = p[1];
+    const float v[PARTIALS] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
     float sum = v[0];
 #pragma unroll
     for (int i = 1; i < PARTIALS; i++)
@@ -220,33 +238,6 @@ DEV struct item item_of(const struct linear_tile *t, uint32_t i) {
     return item{i / 8 / t->n, i % 8, i / 8 % t->n};
 }
 
-/* Turns the group's partial sums into results. */
-DEV void group_finish(const struct warp_context *c, const struct linear_tile *t, uint32_t first,
-                      uint32_t end, float2 fetched) {
-    const uint32_t n_items = (end - first) * 8 * t->n;
-#pragma unroll 1
-    for (uint32_t i = c->thread; i < n_items; i += COMPUTE_THREADS) {
-        const struct item m = item_of(t, i);
-        if (i != c->thread) fetched = op_prefetch(t, first + m.in_group, m.r, m.token);
-        float v0 = sum_partials(t, m.in_group, m.token, m.r);
-        float v1 = sum_partials(t, m.in_group, m.token, m.r + 8);
-        op_finish(c, t, first + m.in_group, m.r, m.token, v0, v1, fetched);
-    }
-}
-
-/* Activations and their sums of squares; inv_rms is there after the next barrier. */
-DEV void tile_stage(const struct warp_context *c, const struct linear_tile *t,
-                    const struct early *early) {
-    const float *norm = (const float *)t->task->norm;
-#pragma unroll 1
-    for (uint32_t i = 0; i < t->n; i++)
-        act_stage_row(c, op_row(t->task, t->row0 + i), norm, early, t->k, t->k_tiles * CUDA_PAGE_K,
-                      t->act + i * ACT_STRIDE(t->k_tiles), SHARED->warp_sum + i * WARPS);
-    sync_compute();
-    if (norm != nullptr && c->thread < t->n)
-        SHARED->inv_rms[c->thread] = inverse_rms(SHARED->warp_sum + c->thread * WARPS);
-}
-
 /* Sums of squares alone. */
 DEV void tile_rms(const struct warp_context *c, const struct linear_tile *t) {
     if (t->task->norm == 0) return;
@@ -257,23 +248,31 @@ DEV void tile_rms(const struct warp_context *c, const struct linear_tile *t) {
     }
 }
 
+/* Turns a group's partial sums into results. */
+DEV void direct_finish(const struct warp_context *c, const struct linear_tile *t, uint32_t first,
+                       uint32_t end) {
+    const uint32_t n_items = (end - first) * 8 * t->n;
+#pragma unroll 1
+    for (uint32_t i = c->thread; i < n_items; i += COMPUTE_THREADS) {
+        const struct item m = item_of(t, i);
+        const uint32_t block = first + m.in_group;
+        const struct linear_item of = op_item(t->task, block, m.r, t->row0 + m.token);
+        const struct linear_addend add = addend_ask(&of);
+        float v0 = sum_partials(t, m.in_group, m.token, m.r);
+        float v1 = sum_partials(t, m.in_group, m.token, m.r + 8);
+        op_finish(c, t->task, &of, block, m.r, m.token, v0, v1, SHARED->inv_rms[m.token], &add);
+    }
+}
+
 /* All groups of a token tile. The last group's results are followed by no barrier. */
-template <bool STAGED> DEV void tile_groups(struct warp_context *c, const struct linear_tile *t) {
+DEV void direct_groups(struct warp_context *c, const struct linear_tile *t) {
     const struct cuda_task *task = t->task;
 #pragma unroll 1
     for (uint32_t b = task->block0; b < task->block1;) {
         uint32_t end = walk_group_end(b, task->block1, task->group, task->unit_blocks);
-        float2 fetched = make_float2(0, 0);
-        if (c->thread < (end - b) * 8 * t->n) {
-            const struct item m = item_of(t, c->thread);
-            fetched = op_prefetch(t, b + m.in_group, m.r, m.token);
-        }
-        if (STAGED)
-            group_staged(c, t, b, end);
-        else
-            group_direct(c, t, end - b);
+        group_direct(c, t, end - b);
         sync_compute();
-        group_finish(c, t, b, end, fetched);
+        direct_finish(c, t, b, end);
         if (task->unit_blocks != 0 && end % task->unit_blocks == 0) {
             sync_compute();
             op_finish_unit(c, t, end / task->unit_blocks - 1);
@@ -309,20 +308,6 @@ DEV struct linear_tile linear_begin(const struct warp_context *c, const struct c
     return t;
 }
 
-/* A task of few rows: one tile. n_rows: what the iteration has. */
-DEV void linear_staged(struct warp_context *c, const struct cuda_task *task, uint32_t n_rows,
-                       uint32_t unit_rows, const struct early *early) {
-    struct linear_tile t = linear_begin(c, task, unit_rows);
-    if (task->row0 >= n_rows) {
-        tile_skip(c, task);
-        return;
-    }
-    t.n = min(task->row1, n_rows) - task->row0;
-    tile_stage(c, &t, early);
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_BEGIN, task->index);
-    tile_groups<true>(c, &t);
-}
-
 /* A task of many rows, tile by tile. A function of its own: registers and code stay away from those
  * of few rows. Returns the context's page | turn << 8. */
 __device__ __noinline__ uint32_t linear_direct(const struct cuda_args *args,
@@ -341,7 +326,7 @@ __device__ __noinline__ uint32_t linear_direct(const struct cuda_args *args,
         t.row0 = row;
         t.n = end - row;
         tile_rms(&c, &t);
-        tile_groups<false>(&c, &t);
+        direct_groups(&c, &t);
     }
     return c.page | c.turn << 8;
 }

@@ -28,8 +28,8 @@ DEV float *lm_block(const struct warp_context *c, uint32_t token) {
 DEV void lm_finish(const struct warp_context *c, uint32_t block, uint32_t r, uint32_t token,
                    float v0, float v1) {
     float *to = lm_block(c, token) + block % LM_UNIT_BLOCKS * CUDA_PAGE_ROWS + r;
-    to[0] = v0 * SHARED->inv_rms[token];
-    to[8] = v1 * SHARED->inv_rms[token];
+    to[0] = v0;
+    to[8] = v1;
 }
 
 DEV void lm_finish_token(const struct warp_context *c, const struct linear_tile *t, uint32_t unit,

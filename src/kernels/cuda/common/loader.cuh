@@ -1,5 +1,6 @@
 /* loader.cuh - the loader warp: streams the weight pages of this worker's AOT tasks, in the order
- * in which the compute warps will take them, as far ahead as the ring has room.
+ * in which the compute warps will take them, as far ahead as the ring has room. What attention
+ * reads of the KV cache comes between them (loader_kv.cuh).
  *
  * Weights need no event. At most args->flight pages are requested and not yet here: more would
  * delay other blocks' critical pages without making memory any faster.
@@ -18,6 +19,7 @@
 #ifndef QN_CUDA_COMMON_LOADER_CUH
 #define QN_CUDA_COMMON_LOADER_CUH
 
+#include "kernels/cuda/common/kv_walk.cuh"
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/walk.cuh"
 
@@ -31,8 +33,12 @@ struct loader {
     uint32_t guess_turn, n_guessed; /* warp of the first page that was guessed; how many */
     uint32_t published;             /* iteration whose list it works on */
     bool guessing, quit, wrong;
-    uint64_t n_traced; /* records in its ring; nothing without a trace */
+    uint64_t n_traced;                /* records in its ring; nothing without a trace */
+    uint32_t kv_iteration, kv_pieces; /* loader_kv.cuh: iteration entered, pieces of all its rows */
 };
+
+/* loader_kv.cuh. All pages of a task of ATTENTION_SPLIT or _STEP; false: something happened instead. */
+DEV bool loader_kv(struct loader *l, const struct cuda_task *task);
 
 /* A word of shared memory, the same for all lanes that take part. */
 DEV uint32_t loader_read(const uint32_t *p) {
@@ -51,7 +57,12 @@ DEV void loader_enter(struct loader *l, uint32_t published) {
     l->wrong = l->guessing && (published & VARIANT_MASK) != (l->published & VARIANT_MASK);
     l->guessing = false;
     l->published = published;
-    if (l->lane == 0) shared_store_volatile(&SHARED->seen, published);
+}
+
+/* Is done with the published iteration: control may change what it says of its rows. */
+DEV void loader_leave(struct loader *l) {
+    if (LOADER_LANES > 1) __syncwarp();
+    if (l->lane == 0) shared_store_release_cta(&SHARED->done, l->published);
 }
 
 /* Looks for news while waiting: told to leave, or the guess is decided. */
@@ -225,6 +236,7 @@ DEV bool loader_list(struct loader *l) {
         struct loader_task t = next;
         next = loader_fetch(&tasks[next_index]);
         next_index = aot[min(i + 2, list.n - 1)];
+        if (kv_walk_has_pages(t.kind) && !loader_kv(l, &tasks[aot[i]])) return false;
         if (!loader_has_pages(&t)) continue;
         if (!loader_task_pages(l, &t)) return false;
         loader_trace(l, aot[i]);
@@ -248,6 +260,7 @@ DEV void loader_follow(struct loader *l) {
         const uint32_t i = n % GO_DEPTH;
         const struct cuda_task *task = &SHARED->task[loader_read(&SHARED->go[i])];
         const struct loader_task t = loader_fetch(task);
+        if (kv_walk_has_pages(t.kind) && !loader_kv(l, task)) return;
         if (loader_has_pages(&t)) {
             if (!loader_task_pages(l, &t)) return;
             loader_trace(l, task->index);
@@ -300,6 +313,7 @@ DEV void loader_lists(struct loader *l) {
             continue;
         }
         /* What was streamed belongs to the published iteration. */
+        loader_leave(l);
         if (l->args->speculate) {
             l->guessing = true;
             l->guess_turn = l->slot % WARPS;

@@ -77,7 +77,7 @@ __device__ __noinline__ void run_pack(const struct cuda_args *args, const struct
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
     for (uint32_t row = task->row0; row < end; row += PACK_ROWS)
         pack_rows(&c, task, row, min(row + PACK_ROWS, end));
-    fence_proxy_async(); /* bulk copies will read it */
+    page_copy_fence(); /* bulk copies will read it */
 }
 
 /* ---- the lease ---- */
@@ -90,7 +90,7 @@ DEV void lease_take(struct warp_context *c) {
 }
 
 DEV void lease_give(struct warp_context *c) {
-    fence_proxy_async(); /* bulk copies will write where these threads did */
+    page_copy_fence(); /* bulk copies will write where these threads did */
     sync_compute();
     for (uint32_t i = 0; i < RING_DEPTH; i++) page_release(c);
 }
@@ -205,10 +205,25 @@ DEV void tile_fold(const struct warp_context *c, bool first, const float even[WB
         }
 }
 
-/* ops_linear.cuh: what the dot products of rows r and r + 8 of a row block with a token become. */
-DEV float2 packed_prefetch(const struct cuda_task *task, uint32_t block, uint32_t r, uint32_t row);
+/* ops_linear.cuh. */
+DEV void linear_finish(const struct cuda_task *task, const struct linear_item *m, float v0,
+                       float v1, const struct linear_addend *add);
+DEV void mlp_finish(const struct cuda_task *task, const struct linear_item *m, float gate,
+                    float up);
+
+/* A result from its dot products. */
 DEV void packed_finish(const struct cuda_task *task, uint32_t block, uint32_t r, uint32_t row,
-                       float v0, float v1, float factor, float2 fetched);
+                       float v0, float v1, float factor, const struct linear_addend *add) {
+    const struct linear_item m = op_item(task, block, r, row);
+    if (task->norm != 0) {
+        v0 *= factor;
+        v1 *= factor;
+    }
+    if (task->kind == OP_GATED_MLP)
+        mlp_finish(task, &m, v0, v1);
+    else
+        linear_finish(task, &m, v0, v1, add);
+}
 
 /* Results of a warp's tile, a row block at a time: all that they need is fetched first. */
 template <int WB, int WO>
@@ -218,7 +233,7 @@ DEV void tile_finish(const struct warp_context *c, const struct cuda_task *task,
     row += 2 * (c->lane % 4);
 #pragma unroll 1
     for (int n = 0; n < WB; n++) {
-        float2 fetched[WO][2];
+        struct linear_addend add[WO][2];
         float factor[WO][2];
 #pragma unroll
         for (int i = 0; i < WO; i++)
@@ -226,7 +241,8 @@ DEV void tile_finish(const struct warp_context *c, const struct cuda_task *task,
             for (int e = 0; e < 2; e++) {
                 /* Rows that do not exist: anything will do. */
                 const uint32_t at = min(row + 8 * i + e, end - 1);
-                fetched[i][e] = packed_prefetch(task, block + n, r, at);
+                const struct linear_item m = op_item(task, block + n, r, at);
+                add[i][e] = addend_ask(&m);
                 factor[i][e] = task->norm != 0 ? load_l2(packed_factor(task, task->in, at)) : 1;
             }
 #pragma unroll
@@ -234,10 +250,10 @@ DEV void tile_finish(const struct warp_context *c, const struct cuda_task *task,
             const float4 sum = *tile_parked<WO>(c, n, i);
             if (row + 8 * i < end)
                 packed_finish(task, block + n, r, row + 8 * i, sum.x, sum.z, factor[i][0],
-                              fetched[i][0]);
+                              &add[i][0]);
             if (row + 8 * i + 1 < end)
                 packed_finish(task, block + n, r, row + 8 * i + 1, sum.y, sum.w, factor[i][1],
-                              fetched[i][1]);
+                              &add[i][1]);
         }
     }
 }
@@ -308,7 +324,7 @@ __device__ __noinline__ void packed_linear(const struct cuda_args *args,
 DEV void packed_task(const struct cuda_args *args, const struct cuda_task *task) {
     const uint32_t n_rows = SHARED->batch.rows.n_rows;
     if (task->row0 >= n_rows) return;
-    fence_proxy_async(); /* what other blocks stored will be read by bulk copies */
+    page_copy_fence(); /* what other blocks stored will be read by bulk copies */
     switch (task->group | task->tile << 8) {
     case 8 | 128 << 8: packed_linear<4, 4, 2>(args, task, n_rows); break;
     case 4 | 128 << 8: packed_linear<2, 4, 2>(args, task, n_rows); break;

@@ -43,6 +43,10 @@ DEV void store_flagged(float *p, float value, uint32_t flag) {
     asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
+DEV void store_plain(float *p, float v) {
+    __stcg(p, v);
+}
+
 /* Brings a constant into L1; the value is not wanted. */
 DEV void touch(const float *p) {
     asm volatile("{\n.reg .b32 v;\nld.global.nc.b32 v, [%0];\n}" ::"l"(p));
@@ -50,6 +54,10 @@ DEV void touch(const float *p) {
 
 DEV void add_release_gpu(uint32_t *p, uint32_t v) {
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+DEV void add_relaxed_gpu(uint32_t *p, uint32_t v) {
+    asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
 /* Words in shared memory that warps poll; ordered by hand where it matters. */
@@ -60,15 +68,22 @@ DEV void shared_store_volatile(uint32_t *p, uint32_t v) {
     *(volatile uint32_t *)p = v;
 }
 
-DEV void pause_ns(uint32_t ns) {
-    asm volatile("nanosleep.u32 %0;" ::"r"(ns) : "memory");
+/* ... and words that order what else is in shared memory, and all that the writer has seen. */
+DEV uint32_t shared_load_acquire_cta(const uint32_t *p) {
+    uint32_t v;
+    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"
+                 : "=r"(v)
+                 : "r"(ptx_shared_address(p))
+                 : "memory");
+    return v;
+}
+DEV void shared_store_release_cta(uint32_t *p, uint32_t v) {
+    asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(ptx_shared_address(p)), "r"(v)
+                 : "memory");
 }
 
-/* Orders this thread's accesses, and those that it has acquired, before bulk copies. */
-DEV void fence_proxy_async(void) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async;" ::: "memory");
-#endif
+DEV void pause_ns(uint32_t ns) {
+    asm volatile("nanosleep.u32 %0;" ::"r"(ns) : "memory");
 }
 
 /* Four matrices of eight rows of 16 bytes, two at p and two at p + next, as four registers: lane 4

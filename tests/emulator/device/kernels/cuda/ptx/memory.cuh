@@ -31,12 +31,19 @@ DEV void store_flagged(float *p, float value, uint32_t flag) {
     __atomic_store_n((uint64_t *)p, v, __ATOMIC_RELAXED);
     emu_point();
 }
+DEV void store_plain(float *p, float v) {
+    *p = v;
+}
 DEV void touch(const float *p) {
     volatile float v = *p;
     (void)v;
 }
 DEV void add_release_gpu(uint32_t *p, uint32_t v) {
     __atomic_fetch_add(p, v, __ATOMIC_RELEASE);
+    emu_point();
+}
+DEV void add_relaxed_gpu(uint32_t *p, uint32_t v) {
+    __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
     emu_point();
 }
 /* A poll: whoever reads such a word may be waiting for it. */
@@ -48,11 +55,17 @@ DEV void shared_store_volatile(uint32_t *p, uint32_t v) {
     __atomic_store_n(p, v, __ATOMIC_RELAXED);
     emu_news();
 }
+DEV uint32_t shared_load_acquire_cta(const uint32_t *p) {
+    emu_wait();
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+DEV void shared_store_release_cta(uint32_t *p, uint32_t v) {
+    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+    emu_news();
+}
 DEV void pause_ns(uint32_t ns) {
     (void)ns;
     emu_wait();
-}
-DEV void fence_proxy_async(void) {
 }
 DEV uint4 load_matrices(const char *p, uint32_t next, uint32_t lane) {
     const uint32_t *w = (const uint32_t *)p + lane, *v = (const uint32_t *)(p + next) + lane;

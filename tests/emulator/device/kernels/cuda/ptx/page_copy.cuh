@@ -11,7 +11,16 @@ DEV uint32_t page_copy_arrivals(void) {
 }
 DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
                                uint32_t lane) {
-    if (lane == 0) emu_copy_bulk(dst, src, bytes, full);
+    if (lane != 0) return;
+    emu_copy_bulk(dst, src, bytes, full);
+    barrier_arrive_release_cta(full);
+}
+DEV void page_copy_two_evict_first(void *dst, uint32_t apart, const void *src0, const void *src1,
+                                   uint32_t bytes, uint64_t *full, uint32_t lane) {
+    if (lane != 0) return;
+    emu_copy_bulk(dst, src0, bytes, full);
+    emu_copy_bulk((char *)dst + apart, src1, bytes, full);
+    barrier_arrive_release_cta(full);
 }
 DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
     if (lane == 0) barrier_arrive_release_cta(full);
@@ -27,7 +36,7 @@ DEV uint32_t share_step(void) {
 }
 DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint32_t lane) {
     (void)lane;
-    emu_copy_share(dst, src, bytes, full);
+    emu_copy_bulk(dst, src, bytes, full);
 }
 DEV void share_end(uint64_t *full, uint32_t lane) {
     __syncwarp(); /* here, bytes are expected as they are asked for */
@@ -42,10 +51,19 @@ DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
     (void)lane;
     barrier_arrive_release_cta(full);
 }
-DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
-                               uint32_t lane) {
+DEV void page_copy_part(void *dst, const void *src, uint32_t bytes, uint32_t lane) {
     for (uint32_t i = lane * 16; i < bytes; i += 32 * 16)
         copy16_async((char *)dst + i, (const char *)src + i);
+}
+DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
+                               uint32_t lane) {
+    page_copy_part(dst, src, bytes, lane);
+    emu_copy_arrive(full);
+}
+DEV void page_copy_two_evict_first(void *dst, uint32_t apart, const void *src0, const void *src1,
+                                   uint32_t bytes, uint64_t *full, uint32_t lane) {
+    page_copy_part(dst, src0, bytes, lane);
+    page_copy_part((char *)dst + apart, src1, bytes, lane);
     emu_copy_arrive(full);
 }
 DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
@@ -68,4 +86,5 @@ DEV void share_end(uint64_t *full, uint32_t lane) {
     emu_copy_arrive(full);
 }
 #endif
+DEV void page_copy_fence(void) {}
 #endif

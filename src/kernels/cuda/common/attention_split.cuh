@@ -1,0 +1,388 @@
+/* attention_split.cuh - ATTENTION_SPLIT: one piece of the context of one token row and KV head at a
+ * time, its softmax state to the part tensor. With few rows: decoding. ATTENTION_STEP: the same of a
+ * single row from its projections, QKV_HEADS' work included.
+ *
+ * Which items, in which order, and which of their bytes come as pages: kv_walk.cuh. Arithmetic and
+ * its order are attention.cuh's; what is different is that the next items' keys and values are on
+ * their way meanwhile, and that two barriers are all that an item takes.
+ *
+ * Bytes: k and v of the piece, 2 * ATTENTION_PIECE * head_dim * 2, read once per item.
+ *
+ * Scratch:   0             max[2][8][16], sum[2][8][16]: of the shares; items alternate
+ *            STEP_HEADS    STEP: queries [SUB_HEADS][head_dim], key, value, of 16 bits
+ *            SPLIT_OUTS    outputs [8][rows][chunk + 4], a chunk of columns at a time
+ */
+#ifndef QN_CUDA_COMMON_ATTENTION_SPLIT_CUH
+#define QN_CUDA_COMMON_ATTENTION_SPLIT_CUH
+
+#include "kernels/cuda/common/attention.cuh"
+#include "kernels/cuda/common/qkv.cuh"
+
+#define SPLIT_HALVES (SUB_HEADS > 8 ? 2 : 1) /* of a lane's rows g and g + 8 that can exist */
+#define SPLIT_CHUNK  (SUB_HEADS > 8 ? 32 : SUB_HEADS > 4 ? 64 : 128) /* columns */
+#define STEP_HEADS   2048
+#define SPLIT_OUTS   (STEP_HEADS + (SUB_HEADS + 2) * QN_HEAD_DIM * 2)
+static_assert(SPLIT_OUTS + WARPS * SUB_HEADS * (SPLIT_CHUNK + 4) * 4 <= SCRATCH_BYTES, "scratch");
+
+/* A warp's part of a task. */
+struct split_warp {
+    uint32_t share; /* of every piece */
+    const float *q; /* [rows, n_heads, head_dim]; STEP: qkv[1, n_heads + 2 n_kv_heads, head_dim] */
+    const uint16_t *kv;
+    float *part; /* [rows, n_heads, n_pieces, head_dim + 2] */
+    uint32_t n_pieces;
+};
+
+/* The query rows of an item: row m is its head m. */
+DEV void split_rows(const struct warp_context *c, const struct kv_walk *w, const float *q,
+                    uint32_t head0, uint32_t n_heads, struct attention_rows *r) {
+    const float *from[2];
+#pragma unroll
+    for (int h = 0; h < SPLIT_HALVES; h++) {
+        uint32_t m = c->lane / 4 + 8 * h;
+        from[h] = q + ((uint64_t)w->row * QN_N_HEADS + head0 + min(m, n_heads - 1)) * QN_HEAD_DIM;
+        r->lo[h] = w->lo;
+        r->hi[h] = w->hi;
+    }
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        const uint32_t d = 32 * i + c->lane % 4 * 8;
+        float4 v[2][2] = {};
+#pragma unroll
+        for (int h = 0; h < SPLIT_HALVES; h++) {
+            if (QN_HEAD_DIM % 32 != 0 && d >= QN_HEAD_DIM) continue;
+            v[h][0] = load4_l2(from[h] + d);
+            v[h][1] = load4_l2(from[h] + d + 4);
+        }
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            r->q[2 * i + e] = make_uint4(
+                pack_pair<KV_E>(v[0][e].x, v[0][e].y), pack_pair<KV_E>(v[1][e].x, v[1][e].y),
+                pack_pair<KV_E>(v[0][e].z, v[0][e].w), pack_pair<KV_E>(v[1][e].z, v[1][e].w));
+    }
+}
+
+/* ---- STEP: the heads of the iteration's row ---- */
+
+DEV uint16_t *step_head(uint32_t i) {
+    return (uint16_t *)(SCRATCH + STEP_HEADS) + i * QN_HEAD_DIM;
+}
+
+/* Number i of an item's heads: its queries, then key and value. */
+struct step_role {
+    uint32_t unit; /* of qkv */
+    bool is_value;
+    const float *norm;
+};
+
+DEV struct step_role step_role(const struct cuda_task *task, const struct attention_step *s,
+                               uint32_t i) {
+    struct step_role r = {s->head0 + i, false, (const float *)task->norm};
+    if (i < s->n_heads) return r;
+    r.is_value = i > s->n_heads;
+    r.unit = QN_N_HEADS + s->kv_head + (r.is_value ? QN_N_KV_HEADS : 0);
+    r.norm = (const float *)task->more2;
+    return r;
+}
+
+/* A head by the warp, into scratch; a key or value into the cache, too. */
+DEV void step_make(const struct warp_context *c, const struct cuda_task *task,
+                   const struct kv_walk *w, uint32_t i, const struct step_role *r,
+                   const struct head_turn *turn) {
+    const float *y = (const float *)task->in + (uint64_t)r->unit * QN_HEAD_DIM;
+    float a[LANE_PAIRS], b[LANE_PAIRS];
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        uint32_t n = min(c->lane + 32 * u, HALF_DIM - 1u);
+        a[u] = load_l2(y + n);
+        b[u] = load_l2(y + n + HALF_DIM);
+    }
+    head_turn_apply(c, turn, r->is_value, a, b);
+    uint16_t *to = step_head(i);
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        const uint32_t n = c->lane + 32 * u;
+        if (n >= HALF_DIM) continue;
+        to[n] = pack_one<KV_E>(a[u]);
+        to[n + HALF_DIM] = pack_one<KV_E>(b[u]);
+        if (r->unit >= QN_N_HEADS)
+            qkv_store_kv(task->more, r->unit - QN_N_HEADS, row_kv_row(SHARED, w->row), n, a[u],
+                         b[u]);
+    }
+}
+
+/* All heads of an item, key and value with the row's last piece. `turn`: of the warp's first head,
+ * which is the same in all items: there are as many query heads in each (SUBS 1), and one row.
+ * Ends with a barrier. */
+DEV void step_make_all(const struct warp_context *c, const struct cuda_task *task,
+                       const struct kv_walk *w, const struct attention_step *s,
+                       const struct head_turn *turn) {
+    const uint32_t n = s->n_heads + (w->piece + 1 == w->piece_end ? 2 : 0);
+#pragma unroll 1
+    for (uint32_t i = c->warp; i < n; i += WARPS) {
+        const struct step_role r = step_role(task, s, i);
+        struct head_turn other = *turn;
+        if (i != c->warp) head_turn_load(c, r.norm, r.is_value, w->row, &other);
+        step_make(c, task, w, i, &r, &other);
+    }
+    sync_compute();
+}
+
+/* The query rows of an item, from scratch. */
+DEV void step_rows(const struct warp_context *c, const struct kv_walk *w, uint32_t n_heads,
+                   struct attention_rows *r) {
+    const uint16_t *from[2];
+#pragma unroll
+    for (int h = 0; h < SPLIT_HALVES; h++) {
+        from[h] = step_head(min(c->lane / 4 + 8 * h, n_heads - 1));
+        r->lo[h] = w->lo;
+        r->hi[h] = w->hi;
+    }
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        const uint32_t d = 32 * i + c->lane % 4 * 8;
+        uint4 v[2] = {};
+#pragma unroll
+        for (int h = 0; h < SPLIT_HALVES; h++)
+            if (QN_HEAD_DIM % 32 == 0 || d < QN_HEAD_DIM) v[h] = *(const uint4 *)(from[h] + d);
+        r->q[2 * i] = make_uint4(v[0].x, v[1].x, v[0].y, v[1].y);
+        r->q[2 * i + 1] = make_uint4(v[0].z, v[1].z, v[0].w, v[1].w);
+    }
+}
+
+/* Puts the iteration's key and value into the page of the share that begins at `first`; what comes
+ * after them is masked, but must be numbers. */
+DEV void step_patch(const struct warp_context *c, const struct kv_walk *w,
+                    const struct attention_step *s, uint32_t first, char *page) {
+    const uint32_t line = QN_HEAD_DIM / 8, last = w->hi - 1 - first; /* of 16 bytes */
+    const uint4 *k = (const uint4 *)step_head(s->n_heads), *v = (const uint4 *)step_head(s->n_heads + 1);
+    for (uint32_t i = last * line + c->lane; i < SHARE_POSITIONS * line; i += 32) {
+        *(uint4 *)(page + 16 * i) = k[i % line];
+        *(uint4 *)(page + SHARE_BYTES + 16 * i) = v[i % line];
+    }
+    __syncwarp();
+}
+
+/* A share's keys and values as lanes want them; see load_keys and load_values. */
+struct split_kv {
+    uint4 k[2][PAIRS], v[SPANS][4];
+};
+
+/* From a page: k[16][head_dim], v[16][head_dim]. */
+DEV void split_load_page(const struct warp_context *c, const char *page, struct split_kv *x) {
+    const uint32_t g = c->lane / 4, j = c->lane % 4;
+#pragma unroll
+    for (int u = 0; u < 2; u++)
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) {
+            uint32_t d = 32 * i + 8 * j, row = g / 2 * 4 + 2 * u + g % 2;
+            bool in = QN_HEAD_DIM % 32 == 0 || d < QN_HEAD_DIM;
+            x->k[u][i] =
+                in ? *(const uint4 *)(page + (row * QN_HEAD_DIM + d) * 2) : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+    for (int i = 0; i < SPANS; i++)
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            uint32_t d = 64 * i + 8 * g, row = 4 * j + n;
+            bool in = QN_HEAD_DIM % 64 == 0 || d < QN_HEAD_DIM;
+            x->v[i][n] = in ? *(const uint4 *)(page + SHARE_BYTES + (row * QN_HEAD_DIM + d) * 2)
+                            : make_uint4(0, 0, 0, 0);
+        }
+}
+
+/* Fills the warp's page, which came void, with a share that this iteration has written to: its row
+ * 0 is the cache's row `row`. Positions that do not exist repeat the last one: they are masked. */
+DEV void split_fetch_page(const struct warp_context *c, const struct split_warp *t,
+                          const struct kv_walk *w, const struct attention_step *s, uint32_t first,
+                          uint32_t row, char *page) {
+    const uint32_t line = QN_HEAD_DIM / 8, last = w->hi - 1 - first; /* of 16 bytes */
+    const uint16_t *k = t->kv + (uint64_t)row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
+#pragma unroll 4
+    for (uint32_t i = c->lane; i < SHARE_POSITIONS * line; i += 32) {
+        const uint16_t *from = k + min(i / line, last) * QN_HEAD_DIM + i % line * 8;
+        copy16_async(page + 16 * i, from);
+        copy16_async(page + SHARE_BYTES + 16 * i, from + KV_VALUE_STRIDE);
+    }
+    copy_commit();
+}
+
+/* Waits for the page that the warp takes for this item; its share is in it then. */
+template <bool STEP>
+DEV void split_load_share(struct warp_context *c, const struct split_warp *t,
+                          const struct kv_walk *w, const struct attention_step *s, uint32_t first,
+                          uint32_t row, struct attention_rows *rows, struct split_kv *x) {
+    const bool fresh = kv_walk_share(w, first) == SHARE_FRESH;
+    char *page = (char *)page_acquire(c);
+    if (STEP) {
+        if (fresh) step_patch(c, w, s, first, page);
+        step_rows(c, w, s->n_heads, rows);
+    } else {
+        if (fresh) split_fetch_page(c, t, w, s, first, row, page);
+        split_rows(c, w, t->q, s->head0, s->n_heads, rows);
+        if (fresh) {
+            copy_wait<0>();
+            __syncwarp();
+        }
+    }
+    split_load_page(c, page, x);
+    if (fresh) page_copy_fence(); /* what was written here by hand comes before the next copy */
+    page_release(c);
+}
+
+/* The warp's share of an item. row: where it lies in the cache, see split_row. */
+template <bool STEP>
+DEV void split_share(struct warp_context *c, const struct split_warp *t, const struct kv_walk *w,
+                     const struct attention_step *s, uint32_t row, struct attention_part *part) {
+    const uint32_t first = w->piece * ATTENTION_PIECE + SHARE_POSITIONS * t->share;
+    if (kv_walk_share(w, first) == SHARE_NOTHING) {
+        if (KV_PAGES) {
+            page_acquire(c);
+            page_release(c);
+        }
+        part_clear(part);
+        return;
+    }
+    struct split_kv x;
+    struct attention_rows rows;
+    float p[2][4];
+    if (KV_PAGES) {
+        split_load_share<STEP>(c, t, w, s, first, row, &rows, &x);
+    } else {
+        const uint64_t offset = (uint64_t)row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
+        load_values(c, t->kv, offset, x.v);
+        load_keys(c, t->kv, offset, x.k);
+        if (STEP)
+            step_rows(c, w, s->n_heads, &rows);
+        else
+            split_rows(c, w, t->q, s->head0, s->n_heads, &rows);
+    }
+    piece_scores(&rows, x.k, p);
+    piece_softmax<SPLIT_HALVES>(c, &rows, first, p, part);
+    piece_output(c, x.v, p, part);
+}
+
+/* Maximum and sum of row m over the shares, to its part. */
+DEV void split_merge_row(const float *all_max, const float *all_sum, uint32_t m, float *to) {
+    const float most = most_of(all_max, m);
+    *(float2 *)to = make_float2(most, merged_sum(all_max, all_sum, m, most));
+}
+
+/* Columns [at, at + SPLIT_CHUNK) of all heads, summed over the shares in order. */
+DEV void split_merge_outputs(const struct warp_context *c, const struct split_warp *t,
+                             const struct attention_step *s, float *to, uint32_t at) {
+    const uint32_t stride = SPLIT_CHUNK + 4;
+    const float *outputs = (const float *)(SCRATCH + SPLIT_OUTS);
+    for (uint32_t i = c->thread; i < SUB_HEADS * SPLIT_CHUNK / 2; i += COMPUTE_THREADS) {
+        const uint32_t m = i / (SPLIT_CHUNK / 2), d = i % (SPLIT_CHUNK / 2) * 2;
+        if (at + d >= QN_HEAD_DIM || m >= s->n_heads) continue;
+        float2 v[WARPS];
+#pragma unroll
+        for (int n = 0; n < WARPS; n++)
+            v[n] = *(const float2 *)(outputs + (n * SUB_HEADS + m) * stride + d);
+#pragma unroll
+        for (int n = 1; n < WARPS; n++) {
+            v[0].x += v[n].x;
+            v[0].y += v[n].y;
+        }
+        *(float2 *)(to + (uint64_t)m * t->n_pieces * STATE_SIZE + 2 + at + d) = v[0];
+    }
+}
+
+/* Merges the shares' states of an item into its parts. A warp that goes on to the next item finds
+ * the maxima's other half free: whoever still reads this one has not come to the next barrier but
+ * one. `odd`: of the item's number. */
+DEV void split_merge(const struct warp_context *c, const struct split_warp *t,
+                     const struct kv_walk *w, const struct attention_step *s,
+                     const struct attention_part *part, uint32_t odd) {
+    float *all_max = (float *)SCRATCH + odd * WARPS * 16, *all_sum = all_max + 2 * WARPS * 16;
+    float *to = t->part +
+                (((uint64_t)w->row * QN_N_HEADS + s->head0) * t->n_pieces + w->piece) * STATE_SIZE;
+    if (c->lane % 4 == 0)
+#pragma unroll
+        for (int h = 0; h < SPLIT_HALVES; h++) {
+            all_max[t->share * 16 + c->lane / 4 + 8 * h] = part->max[h];
+            all_sum[t->share * 16 + c->lane / 4 + 8 * h] = part->sum[h];
+        }
+    sync_compute();
+    float factor[2] = {};
+#pragma unroll
+    for (int h = 0; h < SPLIT_HALVES; h++)
+        factor[h] = warp_factor(part->max[h], most_of(all_max, c->lane / 4 + 8 * h));
+    if (c->thread < s->n_heads)
+        split_merge_row(all_max, all_sum, c->thread,
+                        to + (uint64_t)c->thread * t->n_pieces * STATE_SIZE);
+#pragma unroll 1
+    for (uint32_t at = 0; at < QN_HEAD_DIM; at += SPLIT_CHUNK) {
+        if (at > 0) sync_compute();
+        store_chunk(c, t->share, part, factor, (float *)(SCRATCH + SPLIT_OUTS), SUB_HEADS, at,
+                    SPLIT_CHUNK);
+        sync_compute();
+        split_merge_outputs(c, t, s, to, at);
+    }
+}
+
+/* What the arithmetic needs to know of an item. */
+DEV struct attention_step split_step(const struct kv_walk *w) {
+    struct attention_step s;
+    s.row0 = w->row;
+    s.n_tokens = 1;
+    s.slot = w->slot;
+    s.lo = w->lo;
+    s.hi = w->hi;
+    step_heads(&s, w->head / SUBS, w->head % SUBS);
+    return s;
+}
+
+/* Where the warp's share of the item lies in the cache, if it is to be read there: row (of
+ * head_dim) of its first position; without pages, of the lane's. */
+DEV uint32_t split_row(const struct warp_context *c, const struct split_warp *t,
+                       const struct kv_walk *w) {
+    const uint32_t first = w->piece * ATTENTION_PIECE + SHARE_POSITIONS * t->share;
+    if (w->left == 0 || kv_walk_share(w, first) != SHARE_FRESH) return 0;
+    const uint32_t position = KV_PAGES ? first : min(first + c->lane % 16, w->hi - 1);
+    return kv_row(&SHARED->batch, w->slot, position);
+}
+
+/* Pieces of all rows. */
+DEV uint32_t split_pieces(const struct warp_context *c) {
+    const struct block_shared *b = SHARED;
+    uint32_t n = 0;
+    for (uint32_t row = 0; row < b->batch.rows.n_rows; row += 32) {
+        uint32_t mine = row + c->lane, pieces = 0, first;
+        if (mine < b->batch.rows.n_rows) pieces = row_pieces(b, mine, &first);
+        n += __reduce_add_sync(~0u, pieces);
+    }
+    return n;
+}
+
+/* Waits for the event; false: the launch ends. Before it, finds which item is first, where its
+ * fresh positions lie, and what turns the warp's first head. */
+template <bool STEP> DEV bool run_split(struct warp_context *c, const struct cuda_task *task) {
+    struct kv_walk w = kv_walk_begin(SHARED, task, split_pieces(c));
+    const struct split_warp t = {KV_PAGES ? (c->warp - c->turn) % WARPS : c->warp,
+                                 (const float *)task->in, (const uint16_t *)task->more,
+                                 (float *)task->out, task->n_pieces};
+    uint32_t row = split_row(c, &t, &w);
+    struct head_turn turn;
+    if (STEP && w.left > 0) {
+        const struct attention_step s = split_step(&w);
+        const struct step_role r = step_role(task, &s, c->warp);
+        head_turn_load(c, r.norm, r.is_value, w.row, &turn);
+    }
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+#pragma unroll 1
+    for (uint32_t n = 0; w.left > 0; n++) {
+        const struct attention_step s = split_step(&w);
+        struct attention_part part;
+        if (STEP) step_make_all(c, task, &w, &s, &turn);
+        split_share<STEP>(c, &t, &w, &s, row, &part);
+        split_merge(c, &t, &w, &s, &part, n % 2);
+        kv_walk_next(SHARED, &w);
+        row = split_row(c, &t, &w);
+    }
+    return true;
+}
+
+#endif

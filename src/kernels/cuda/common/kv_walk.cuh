@@ -1,0 +1,117 @@
+/* kv_walk.cuh - the order in which a task of ATTENTION_SPLIT or _STEP takes its items, which of their
+ * bytes come as pages. Loader and compute warps both follow it, from the descriptor and the rows of
+ * the iteration.
+ *
+ * An item is a piece of the context of one token row, for one KV head and up to 16 of its query
+ * heads. Items go by rows, pieces, heads; a task has a slice of all. The 128 positions of a piece
+ * are eight shares of 16, one for each compute warp:
+ *
+ *   nothing   no position of it is visible to the row
+ *   page      all of it was in the cache before the iteration: the loader fetches it as soon as
+ *             there is room, long before the task's event. A page is k[16][head_dim], then
+ *             v[16][head_dim]
+ *   fresh     the iteration itself writes some of it: read from global after the event. In
+ *             ATTENTION_STEP the page holds what was there before, the task adds its own row
+ *
+ * With KV_PAGES each item takes eight pages, void ones where nothing comes.
+ */
+#ifndef QN_CUDA_COMMON_KV_WALK_CUH
+#define QN_CUDA_COMMON_KV_WALK_CUH
+
+#include "kernels/cuda/common/kv.cuh"
+
+#define GROUP_HEADS     (QN_N_HEADS / QN_N_KV_HEADS)
+#define SUB_HEADS       (GROUP_HEADS < 16 ? GROUP_HEADS : 16)       /* heads of one step */
+#define SUBS            ((GROUP_HEADS + SUB_HEADS - 1) / SUB_HEADS) /* steps per group */
+#define HEAD_STEPS      (QN_N_KV_HEADS * SUBS)
+
+#define SHARE_POSITIONS 16
+#define SHARE_BYTES     (SHARE_POSITIONS * QN_HEAD_DIM * 2) /* of k, and as many of v */
+/* Whether shares come as pages: they fit, lie in one stretch, and the loader knows the tasks. */
+#define KV_PAGES                                                                                   \
+    (QN_KV_AHEAD && 2 * SHARE_BYTES <= CUDA_PAGE_BYTES && QN_KV_BLOCK % SHARE_POSITIONS == 0)
+static_assert(ATTENTION_PIECE == SHARE_POSITIONS * WARPS, "a warp takes a share of a piece");
+
+enum share { SHARE_NOTHING, SHARE_PAGE, SHARE_FRESH };
+
+/* The first position that a row at `position` sees. */
+DEV uint32_t window_start(uint32_t position) {
+    uint32_t n = position + 1;
+    return QN_SLIDING_WINDOW != 0 && n > QN_SLIDING_WINDOW ? n - QN_SLIDING_WINDOW : 0;
+}
+
+DEV uint32_t row_pieces(const struct block_shared *b, uint32_t row, uint32_t *first) {
+    uint32_t position = row_position(b, row);
+    *first = window_start(position) / ATTENTION_PIECE;
+    return position / ATTENTION_PIECE + 1 - *first;
+}
+
+/* A task's item at hand. */
+struct kv_walk {
+    uint32_t left;             /* items, this one included */
+    uint32_t row, slot;        /* token row, its slot */
+    uint32_t lo, hi;           /* positions that it sees */
+    uint32_t fresh;            /* the first position of the slot that this iteration writes */
+    uint32_t piece, piece_end; /* this one; the row's last one + 1 */
+    uint32_t head;             /* step of heads, below HEAD_STEPS */
+    bool step;                 /* ATTENTION_STEP */
+};
+
+DEV void kv_walk_row(const struct block_shared *b, struct kv_walk *w, uint32_t row) {
+    w->row = row;
+    w->slot = row_slot(b, row);
+    w->hi = row_position(b, row) + 1;
+    w->lo = window_start(w->hi - 1);
+    w->piece = w->lo / ATTENTION_PIECE;
+    w->piece_end = (w->hi - 1) / ATTENTION_PIECE + 1;
+    /* The rows of a slot follow each other in order of position. */
+    while (row > 0 && row_slot(b, row - 1) == w->slot) row--;
+    w->fresh = row_position(b, row);
+}
+
+/* `n_pieces`: of all rows. left 0: the task has no items. */
+DEV struct kv_walk kv_walk_begin(const struct block_shared *b, const struct cuda_task *task,
+                                 uint32_t n_pieces) {
+    struct kv_walk w = {};
+    uint64_t first, end;
+    uint32_t row = 0, n, from;
+    prog_slice((uint64_t)n_pieces * HEAD_STEPS, task->unit0, task->unit1, &first, &end);
+    w.left = (uint32_t)(end - first);
+    w.step = task->kind == OP_ATTENTION_STEP;
+    if (w.left == 0) return w;
+    uint32_t item = (uint32_t)first;
+    while (item >= (n = row_pieces(b, row, &from) * HEAD_STEPS)) {
+        item -= n;
+        row++;
+    }
+    kv_walk_row(b, &w, row);
+    w.piece += item / HEAD_STEPS;
+    w.head = item % HEAD_STEPS;
+    return w;
+}
+
+DEV void kv_walk_next(const struct block_shared *b, struct kv_walk *w) {
+    if (--w->left == 0 || ++w->head < HEAD_STEPS) return;
+    w->head = 0;
+    if (++w->piece == w->piece_end) kv_walk_row(b, w, w->row + 1);
+}
+
+/* Of the share that begins at a position. */
+DEV enum share kv_walk_share(const struct kv_walk *w, uint32_t first) {
+    if (first >= w->hi || first + SHARE_POSITIONS <= w->lo) return SHARE_NOTHING;
+    return KV_PAGES && first + SHARE_POSITIONS <= w->fresh ? SHARE_PAGE : SHARE_FRESH;
+}
+
+/* Positions of a share that come as a page. */
+DEV uint32_t kv_walk_paged(const struct kv_walk *w, uint32_t first) {
+    const enum share share = kv_walk_share(w, first);
+    if (share == SHARE_PAGE) return SHARE_POSITIONS;
+    return share == SHARE_FRESH && w->step ? w->fresh - first : 0;
+}
+
+/* Whether a task takes KV pages. */
+DEV bool kv_walk_has_pages(uint32_t kind) {
+    return KV_PAGES && (kind == OP_ATTENTION_SPLIT || kind == OP_ATTENTION_STEP);
+}
+
+#endif

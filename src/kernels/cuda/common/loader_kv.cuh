@@ -1,0 +1,108 @@
+/* loader_kv.cuh - the loader's part of ATTENTION_SPLIT and _STEP: what earlier iterations left in the KV
+ * cache comes as pages, like weights (kv_walk.cuh says which pages).
+ *
+ * Positions before the iteration's own are final when it is published, so their pages need no event
+ * either. But which ones they are is not known before: a guess ends at the first such task.
+ *
+ * Bytes: 2 * SHARE_BYTES a page. A piece of one KV head is 64 KB at head_dim 128, which is what a
+ * multiprocessor of an H100 gets of the memory in 2.8 us.
+ */
+#ifndef QN_CUDA_COMMON_LOADER_KV_CUH
+#define QN_CUDA_COMMON_LOADER_KV_CUH
+
+#include "kernels/cuda/common/kv_walk.cuh"
+#include "kernels/cuda/common/loader.cuh"
+
+#define BLOCK_POSITIONS (QN_KV_BLOCK < SHARE_POSITIONS ? SHARE_POSITIONS : QN_KV_BLOCK)
+#define PIECE_BLOCKS    (ATTENTION_PIECE / BLOCK_POSITIONS)
+#define BLOCK_SHARES    (BLOCK_POSITIONS / SHARE_POSITIONS)
+
+/* Until it is known which iteration comes; false: something else happened. */
+DEV bool loader_kv_decided(struct loader *l) {
+    while (l->guessing && !l->quit && !l->wrong) {
+        pause_ns(20);
+        loader_look(l);
+    }
+    return !l->quit && !l->wrong;
+}
+
+/* Once per iteration. Control acquired `published`, which comes after all stores of the iterations
+ * before; what it saw is acquired from it here (or was, with its message). Copies read through a
+ * proxy of their own: they are asked for after the fence. */
+DEV void loader_kv_enter(struct loader *l) {
+    struct block_shared *s = SHARED;
+    if (QN_JIT_WEIGHTS) l->published = loader_read(&s->published);
+    if (l->kv_iteration == l->published) return;
+    while (shared_load_acquire_cta(&s->published) != l->published) {
+    }
+    page_copy_fence();
+    l->kv_iteration = l->published;
+    l->kv_pieces = 0;
+    for (uint32_t row = 0, first; row < s->batch.rows.n_rows; row++)
+        l->kv_pieces += row_pieces(s, row, &first);
+}
+
+/* The numbers of the blocks that hold a piece, as far as it reaches. */
+DEV void loader_kv_blocks(const struct kv_walk *w, uint32_t blocks[PIECE_BLOCKS]) {
+    const struct rt_batch *b = &SHARED->batch;
+    const int32_t *table = b->block_table + (uint64_t)w->slot * b->max_blocks;
+#pragma unroll
+    for (uint32_t i = 0; i < PIECE_BLOCKS; i++) {
+        uint32_t first = w->piece * ATTENTION_PIECE + i * BLOCK_POSITIONS;
+        blocks[i] = first < w->hi ? (uint32_t)load_index_l2(table + first / QN_KV_BLOCK) : 0;
+    }
+}
+
+/* The shares that lie in block i of the item's piece; k: of the item's head in that block. */
+DEV bool loader_kv_shares(struct loader *l, const struct kv_walk *w, uint32_t i,
+                          const uint16_t *k) {
+    uint32_t first = w->piece * ATTENTION_PIECE + i * BLOCK_POSITIONS;
+#pragma unroll 1
+    for (uint32_t share = 0; share < BLOCK_SHARES; share++) {
+        if (!loader_wait_empty(l)) return false;
+        const uint32_t n = kv_walk_paged(w, first);
+        if (n > 0)
+            page_copy_two_evict_first(RING + l->slot * CUDA_PAGE_BYTES, SHARE_BYTES, k,
+                                      k + KV_VALUE_STRIDE, n * QN_HEAD_DIM * 2,
+                                      &SHARED->page_full[l->slot], l->lane);
+        else
+            page_copy_nothing(&SHARED->page_full[l->slot], l->lane);
+        loader_step(&l->slot, &l->parity);
+        first += SHARE_POSITIONS;
+        k += SHARE_POSITIONS * QN_HEAD_DIM;
+    }
+    return true;
+}
+
+DEV bool loader_kv_item(struct loader *l, const struct kv_walk *w, const uint16_t *kv,
+                        const uint32_t blocks[PIECE_BLOCKS]) {
+    kv += (uint64_t)(w->head / SUBS) * KV_HEAD_STRIDE;
+#pragma unroll 1
+    for (uint32_t i = 0; i < PIECE_BLOCKS; i++) {
+        uint32_t block = blocks[0]; /* they are in registers */
+#pragma unroll
+        for (uint32_t n = 1; n < PIECE_BLOCKS; n++) block = i == n ? blocks[n] : block;
+        if (!loader_kv_shares(l, w, i, kv + (uint64_t)block * (2 * KV_VALUE_STRIDE))) return false;
+    }
+    return true;
+}
+
+/* All pages of a task of ATTENTION_SPLIT or _STEP. */
+DEV bool loader_kv(struct loader *l, const struct cuda_task *task) {
+    if (!loader_kv_decided(l)) return false;
+    loader_kv_enter(l);
+    const uint16_t *kv = (const uint16_t *)task->more;
+    struct kv_walk w = kv_walk_begin(SHARED, task, l->kv_pieces);
+    uint32_t blocks[PIECE_BLOCKS];
+    uint32_t row = PROG_NONE, piece = 0; /* that `blocks` are of */
+#pragma unroll 1
+    for (; w.left > 0; kv_walk_next(SHARED, &w)) {
+        if (w.row != row || w.piece != piece) loader_kv_blocks(&w, blocks);
+        row = w.row;
+        piece = w.piece;
+        if (!loader_kv_item(l, &w, kv, blocks)) return false;
+    }
+    return true;
+}
+
+#endif
