@@ -12,7 +12,7 @@
  * none can begin; they give the pages back when the task is done. What stands in that memory:
  *
  *   0          parked sums of the tile, F32 [value of a thread][256 threads]
- *   + parked   stages [PACKED_STAGES] of STAGE_K columns: weights [row block][step][512 bytes],
+ *   + parked   stages of some steps of 16 columns: weights [row block][step][512 bytes],
  * then activations [group of eight][step][256 bytes]
  *
  * The warps take turns in asking for stages (packed_full tells when one is there); each says when
@@ -30,11 +30,6 @@
 static_assert(PACK_K == CUDA_PAGE_K, "packed columns are whole k-tiles");
 
 #define LEASE_BYTES (RING_BYTES + SCRATCH_BYTES)
-/* Where shared memory is scarce, stages are smaller. */
-#define STAGE_PAIRS (SHARED_BYTES >= 160 * 1024 ? 2 : 1)
-#define STAGE_STEPS (2 * STAGE_PAIRS)
-#define TILE_STAGES (CUDA_PAGE_K / (32 * STAGE_PAIRS)) /* per k-tile */
-
 /* ---- PACK ---- */
 
 /* A group of PACK_ROWS token rows: all steps, then the rows' factors. */
@@ -98,11 +93,15 @@ DEV void lease_give(struct warp_context *c) {
 /* ---- stages ---- */
 
 /* A warp's tile of WB row blocks x WO columns of tokens; DOWN warps share a block's tile in the
- * direction of weight rows, the others in that of tokens. */
-template <int WB, int WO, int DOWN> struct packed_shape {
+ * direction of weight rows, the others in that of tokens. Every stage costs a warp some hundred
+ * cycles of waiting and telling, so small tiles have long stages. */
+template <int WB, int WO, int DOWN, int STEPS> struct packed_shape {
+    /* Steps of 16 columns in a stage; few where shared memory is scarce. */
+    static constexpr uint32_t steps = SHARED_BYTES >= 160 * 1024 ? STEPS : 2;
+    static constexpr uint32_t per_k_tile = CUDA_PAGE_K / 16 / steps;
     static constexpr uint32_t blocks = WB * DOWN, eights = WO * (WARPS / DOWN);
-    static constexpr uint32_t act_at = blocks * STAGE_STEPS * 512;
-    static constexpr uint32_t stage_bytes = act_at + eights * STAGE_STEPS * 256;
+    static constexpr uint32_t act_at = blocks * steps * 512;
+    static constexpr uint32_t stage_bytes = act_at + eights * steps * 256;
     static constexpr uint32_t parked_bytes = WB * WO * 4 * 4 * COMPUTE_THREADS;
     static constexpr uint32_t room = (LEASE_BYTES - parked_bytes) / stage_bytes;
     static constexpr uint32_t stages = room < MAX_STAGES ? room : MAX_STAGES;
@@ -127,7 +126,7 @@ DEV uint32_t k_tile_of(uint32_t k_tiles, uint32_t n) {
 template <class S>
 DEV void stage_ask(const struct warp_context *c, const struct cuda_task *task, uint32_t end,
                    uint32_t n, uint32_t phase, bool again) {
-    const uint32_t per_tile = task->k_tiles * TILE_STAGES, slot = n % S::stages;
+    const uint32_t per_tile = task->k_tiles * S::per_k_tile, slot = n % S::stages;
     const uint32_t across = ceil_div(end - task->row0, 8 * S::eights), tile = n / per_tile;
     const uint32_t block = task->block0 + tile / across * S::blocks;
     const uint32_t row = task->row0 + tile % across * (8 * S::eights);
@@ -135,20 +134,20 @@ DEV void stage_ask(const struct warp_context *c, const struct cuda_task *task, u
     const uint32_t n_blocks = min(task->block1 - block, S::blocks);
     const uint32_t n_eights = min(ceil_div(end - row, 8), S::eights);
     n %= per_tile;
-    const uint32_t step = k_tile_of(task->k_tiles, n / TILE_STAGES) * (CUDA_PAGE_K / 16) +
-                          n % TILE_STAGES * STAGE_STEPS;
+    const uint32_t step = k_tile_of(task->k_tiles, n / S::per_k_tile) * (CUDA_PAGE_K / 16) +
+                          n % S::per_k_tile * S::steps;
     char *stage = shared_memory + S::parked_bytes + slot * S::stage_bytes;
     uint64_t *full = &SHARED->packed_full[slot];
     if (again) barrier_wait_acquire_cta(&SHARED->packed_empty[slot], (phase >> slot & 1) ^ 1);
-    share_begin(full, n_blocks * (STAGE_STEPS * 512) + n_eights * (STAGE_STEPS * 256), c->lane);
+    share_begin(full, n_blocks * (S::steps * 512) + n_eights * (S::steps * 256), c->lane);
     for (uint32_t i = share_first(c->lane); i < n_blocks; i += share_step())
-        share_copy(stage + i * (STAGE_STEPS * 512),
+        share_copy(stage + i * (S::steps * 512),
                    (const char *)task->w + (uint64_t)step * 512 +
                        (uint64_t)(block + i) * task->k_tiles * CUDA_PAGE_BYTES,
-                   STAGE_STEPS * 512, full, c->lane);
+                   S::steps * 512, full, c->lane);
     for (uint32_t i = share_first(c->lane); i < n_eights; i += share_step())
-        share_copy(stage + S::act_at + i * (STAGE_STEPS * 256),
-                   packed_rows(task, task->in, row + 8 * i) + step * 256, STAGE_STEPS * 256, full,
+        share_copy(stage + S::act_at + i * (S::steps * 256),
+                   packed_rows(task, task->in, row + 8 * i) + step * 256, S::steps * 256, full,
                    c->lane);
     share_end(full, c->lane);
 }
@@ -159,25 +158,28 @@ DEV void stage_ask(const struct warp_context *c, const struct cuda_task *task, u
 template <class S, int WB, int WO, int DOWN>
 DEV void stage_mma(const struct warp_context *c, const char *stage, float even[WB][WO][4],
                    float odd[WB][WO][4]) {
-    const uint4 *w = (const uint4 *)(stage + c->warp % DOWN * WB * (STAGE_STEPS * 512)) + c->lane;
-    const char *x = stage + S::act_at + c->warp / DOWN * WO * (STAGE_STEPS * 256);
+    constexpr int UNROLL = S::steps < 4 ? S::steps : 4; /* even: the first step is an even one */
+    const uint4 *w = (const uint4 *)(stage + c->warp % DOWN * WB * (S::steps * 512)) + c->lane;
+    const char *x = stage + S::act_at + c->warp / DOWN * WO * (S::steps * 256);
+#pragma unroll 1
+    for (int first = 0; first < S::steps; first += UNROLL, w += 32 * UNROLL, x += 256 * UNROLL)
 #pragma unroll
-    for (int s = 0; s < STAGE_STEPS; s++) {
-        uint4 b[(WO + 1) / 2]; /* of two columns of tokens each */
+        for (int s = 0; s < UNROLL; s++) {
+            uint4 b[(WO + 1) / 2]; /* of two columns of tokens each */
 #pragma unroll
-        for (int i = 0; i < WO; i += 2)
-            b[i / 2] = load_matrices(x + i * (STAGE_STEPS * 256) + s * 256,
-                                     WO > 1 ? STAGE_STEPS * 256 : 0, c->lane);
+            for (int i = 0; i < WO; i += 2)
+                b[i / 2] = load_matrices(x + i * (S::steps * 256) + s * 256,
+                                         WO > 1 ? S::steps * 256 : 0, c->lane);
 #pragma unroll
-        for (int n = 0; n < WB; n++) {
-            const uint4 a = w[n * (STAGE_STEPS * 32) + 32 * s];
+            for (int n = 0; n < WB; n++) {
+                const uint4 a = w[n * (S::steps * 32) + 32 * s];
 #pragma unroll
-            for (int i = 0; i < WO; i++)
-                mma_16x8x16<WEIGHT_E>(s % 2 == 0 ? even[n][i] : odd[n][i], a,
-                                      i % 2 == 0 ? b[i / 2].x : b[i / 2].z,
-                                      i % 2 == 0 ? b[i / 2].y : b[i / 2].w);
+                for (int i = 0; i < WO; i++)
+                    mma_16x8x16<WEIGHT_E>(s % 2 == 0 ? even[n][i] : odd[n][i], a,
+                                          i % 2 == 0 ? b[i / 2].x : b[i / 2].z,
+                                          i % 2 == 0 ? b[i / 2].y : b[i / 2].w);
+            }
         }
-    }
 }
 
 /* The place of a thread's four sums of row block n, column of tokens i; 256 apart. */
@@ -279,7 +281,7 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
             for (int i = 0; i < WO; i++)
 #pragma unroll
                 for (int v = 0; v < 4; v++) even[n][i][v] = odd[n][i][v] = 0;
-        uint32_t n_stages = ceil_div(task->k_tiles - partial, PARTIALS) * TILE_STAGES;
+        uint32_t n_stages = ceil_div(task->k_tiles - partial, PARTIALS) * S::per_k_tile;
 #pragma unroll 1
         for (; n_stages > 0; n_stages--) {
             /* By turns: to ask takes a warp as long as some of the work on a stage. */
@@ -302,10 +304,10 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
 }
 
 /* A whole task. */
-template <int WB, int WO, int DOWN>
+template <int WB, int WO, int DOWN, int STEPS>
 __device__ __noinline__ void packed_linear(const struct cuda_args *args,
                                            const struct cuda_task *task, uint32_t n_rows) {
-    typedef packed_shape<WB, WO, DOWN> S;
+    typedef packed_shape<WB, WO, DOWN, STEPS> S;
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     struct packed_ring r = {min(task->row1, n_rows), 0, 0, SHARED->packed_phase};
 #pragma unroll 1
@@ -326,11 +328,11 @@ DEV void packed_task(const struct cuda_args *args, const struct cuda_task *task)
     if (task->row0 >= n_rows) return;
     page_copy_fence(); /* what other blocks stored will be read by bulk copies */
     switch (task->group | task->tile << 8) {
-    case 8 | 128 << 8: packed_linear<4, 4, 2>(args, task, n_rows); break;
-    case 4 | 128 << 8: packed_linear<2, 4, 2>(args, task, n_rows); break;
-    case 8 | 64 << 8: packed_linear<4, 2, 2>(args, task, n_rows); break;
-    case 4 | 64 << 8: packed_linear<2, 2, 2>(args, task, n_rows); break;
-    default: packed_linear<2, 1, 1>(args, task, n_rows); break;
+    case 8 | 128 << 8: packed_linear<4, 4, 2, 4>(args, task, n_rows); break;
+    case 4 | 128 << 8: packed_linear<2, 4, 2, 4>(args, task, n_rows); break;
+    case 8 | 64 << 8: packed_linear<4, 2, 2, 8>(args, task, n_rows); break;
+    case 4 | 64 << 8: packed_linear<2, 2, 2, 8>(args, task, n_rows); break;
+    default: packed_linear<2, 1, 1, 16>(args, task, n_rows); break;
     }
 }
 
