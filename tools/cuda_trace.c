@@ -1,8 +1,10 @@
 /* cuda_trace - where the time of a decode step goes on the GPU, operator by operator.
  *
- *     cuda_trace MODEL_DIR [BATCH] [TOKENS] [COMPILE_OPTIONS]     made-up weights; default 1 and 40
+ *     cuda_trace MODEL_DIR [BATCH] [TOKENS] [COMPILE_OPTIONS [PROMPT]]
  *
- * Runs BATCH requests of one prompt token with the kernel's trace on, takes the iterations of the
+ * Made-up weights; default 1 and 40. With PROMPT, a number of tokens, it is prefill that is looked
+ * at: TOKENS requests of so many, one after the other, each in one iteration. Else it
+ * runs BATCH requests of one prompt token with the kernel's trace on, takes the iterations of the
  * second half, and prints for each kind of operator after each other kind, averaged over layers and
  * iterations:
  *
@@ -27,7 +29,7 @@
 #include <string.h>
 
 #define TRACE_BYTES ((uint64_t)256 << 20)
-enum { MAX_TOKENS = 200 };
+enum { MAX_TOKENS = 200, MAX_PROMPT = 8192 };
 #define READ_TB_S 3.08
 
 /* One operator of one iteration. */
@@ -48,7 +50,7 @@ struct tool {
     struct backend_instance *instance;
     struct rt_trace *rings;
     struct trace trace;
-    uint32_t batch, tokens;
+    uint32_t batch, tokens, prompt; /* prompt: 1 for decode */
     const char *compile_options;
     uint32_t n_iterations; /* in stages */
     struct stage *stages;  /* [n_iterations][ops of the program] */
@@ -65,8 +67,8 @@ static int open_engine(struct diag *d, struct tool *t, const char *dir) {
     c.target = TARGET_CUDA;
     c.n_workers = device.n_workers;
     c.n_slots = t->batch;
-    c.max_model_len = 512;
-    c.max_batched_tokens = 8;
+    c.max_model_len = MAX(512, t->prompt + 8);
+    c.max_batched_tokens = MAX(8, t->prompt);
     c.task.launch = LAUNCH_ALL_AOT;
     c.task.coarse_events = true;
     TRY(compile_option_apply(d, t->compile_options, &c));
@@ -79,21 +81,37 @@ static int open_engine(struct diag *d, struct tool *t, const char *dir) {
     return backend_cuda.open(d, t->program, NULL, &config, &t->instance);
 }
 
-static int generate(struct diag *d, struct tool *t) {
-    for (uint32_t i = 0; i < t->batch; i++) {
-        uint32_t slot = 0;
-        struct rt_request q = {.n_prompt = 1,
-                               .max_tokens = t->tokens,
-                               .sampling = {.top_p = 1, .repetition_penalty = 1, .ignore_eos = 1}};
-        TRY(backend_cuda.submit(d, t->instance, &q, &(int32_t){(int32_t)(i + 1)}, &slot));
+static int submit(struct diag *d, struct tool *t, uint32_t i) {
+    static int32_t ids[MAX_PROMPT];
+    uint32_t slot = 0;
+    struct rt_request q = {.n_prompt = t->prompt,
+                           .max_tokens = t->prompt > 1 ? 1 : t->tokens,
+                           .sampling = {.top_p = 1, .repetition_penalty = 1, .ignore_eos = 1}};
+    for (uint32_t n = 0; n < t->prompt; n++) ids[n] = (int32_t)(i + 1 + n % 200);
+    return backend_cuda.submit(d, t->instance, &q, ids, &slot);
+}
+
+static int finish(struct diag *d, struct tool *t, uint32_t slot) {
+    struct mailbox_view view;
+    uint32_t seen = 0;
+    for (;;) {
+        TRY(backend_cuda.poll(d, t->instance, slot, &view));
+        if (view.finish != RT_RUNNING) return QN_OK;
+        TRY(backend_cuda.wait(d, t->instance, &seen, 0.1));
     }
-    for (uint32_t i = 0, seen = 0; i < t->batch;) {
-        struct mailbox_view view;
-        TRY(backend_cuda.poll(d, t->instance, i, &view)); /* slots are given out from 0 */
-        if (view.finish != RT_RUNNING)
-            i++;
-        else
-            TRY(backend_cuda.wait(d, t->instance, &seen, 0.1));
+}
+
+/* Slots are given out from 0. */
+static int generate(struct diag *d, struct tool *t) {
+    if (t->prompt > 1)
+        for (uint32_t i = 0; i < t->tokens; i++) {
+            TRY(submit(d, t, i));
+            TRY(finish(d, t, 0));
+            TRY(backend_cuda.release(d, t->instance, 0));
+        }
+    else {
+        for (uint32_t i = 0; i < t->batch; i++) TRY(submit(d, t, i));
+        for (uint32_t i = 0; i < t->batch; i++) TRY(finish(d, t, i));
     }
     TRY(backend_cuda.trace_wait(d, t->instance));
     return trace_read(d, t->rings, t->program, &t->trace);
@@ -201,9 +219,14 @@ int main(int argc, char **argv) {
     struct diag d = {0};
     struct tool t = {.batch = argc > 2 ? (uint32_t)atoi(argv[2]) : 1,
                      .tokens = argc > 3 ? (uint32_t)atoi(argv[3]) : 40,
-                     .compile_options = argc > 4 ? argv[4] : NULL};
-    if (argc < 2 || t.batch < 1 || t.batch > 8 || t.tokens < 8 || t.tokens > MAX_TOKENS) {
-        fprintf(stderr, "usage: cuda_trace MODEL_DIR [BATCH 1-8] [TOKENS 8-%d] [COMPILE_OPTIONS]\n", MAX_TOKENS);
+                     .compile_options = argc > 4 ? argv[4] : NULL,
+                     .prompt = argc > 5 ? (uint32_t)atoi(argv[5]) : 1};
+    if (argc < 2 || t.batch < 1 || t.batch > 8 || t.tokens < 8 || t.tokens > MAX_TOKENS ||
+        t.prompt < 1 || t.prompt > MAX_PROMPT || (t.prompt > 1 && t.batch != 1)) {
+        fprintf(
+            stderr,
+            "usage: cuda_trace MODEL_DIR [BATCH 1-8] [TOKENS 8-%d] [COMPILE_OPTIONS [PROMPT]]\n",
+            MAX_TOKENS);
         return 2;
     }
     int rc = run(&d, &t, argv[1]);

@@ -21,6 +21,14 @@
  * beyond the matrix are zero: the host clears the weights allocation before it fills it.
  * Which matrix row is which image row is the place's `layout` (enum cuda_layout).
  *
+ * Packed activations (OP_PACK): token rows in groups of PACK_ROWS, one after the other. A group has
+ * its steps of 16 columns in order, 256 bytes each, then 1 / rms of its rows as floats. A step has,
+ * row by row, the two B registers' words of lanes 4 g ... 4 g + 3 for row g: 128 bytes of the first
+ * register, 128 of the second. So step 2 p + e holds, 16 bytes a row,
+ *
+ *   columns 32 p + 4 e + {0, 1,  8, 9,  16, 17,  24, 25}   of eight rows, then
+ *   columns 32 p + 4 e + {2, 3,  10, 11,  18, 19,  26, 27}  of eight rows
+ *
  * The weights allocation holds all images and, as F32, all vectors; cuda_tables.h plans it.
  */
 #ifndef QN_CODEGEN_CUDA_ABI_H
@@ -42,6 +50,8 @@ enum {
     CUDA_SCRATCH_BYTES = 32768, /* of shared memory, for the task that runs */
     CUDA_PARTIALS = 8,          /* partial sums of a dot product: k-tile kt belongs to kt % 8 */
 
+    CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (packed.cuh) */
+
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */
 };
 
@@ -57,6 +67,30 @@ CUDA_ABI_FN uint32_t cuda_shared_bytes(uint32_t cc) {
     if (cc == 90 || cc == 100 || cc == 103) return 227 * 1024;
     if (cc == 80 || cc == 87) return 163 * 1024;
     return 99 * 1024;
+}
+
+/* What a task that leases the ring has (packed.cuh): the ring, scratch. */
+CUDA_ABI_FN uint32_t cuda_lease_bytes(uint32_t cc) {
+    const uint32_t control = 3072, depth = CUDA_PAGE_BYTES * CUDA_COMPUTE_WARPS;
+    const uint32_t room = cuda_shared_bytes(cc) - CUDA_SCRATCH_BYTES - control;
+    return room / depth * depth + CUDA_SCRATCH_BYTES;
+}
+
+/* ATTENTION of many rows (attention_rows.cuh): bytes of a row of keys or values in shared memory,
+ * of a piece of both, and of a warp's own memory. */
+CUDA_ABI_FN uint32_t cuda_rows_pitch(uint32_t head_dim) {
+    return (head_dim + 63) / 64 * 128;
+}
+CUDA_ABI_FN uint32_t cuda_rows_piece(uint32_t head_dim) {
+    return 2 * ATTENTION_PIECE * cuda_rows_pitch(head_dim);
+}
+CUDA_ABI_FN uint32_t cuda_rows_work(uint32_t head_dim) {
+    return 2 * ((head_dim + 31) / 32) * 512 + ATTENTION_PIECE / 16 * (512 + 2 * 16 * 4);
+}
+/* Whether it can: outputs are in registers, a piece is in shared memory. */
+CUDA_ABI_FN int cuda_rows_fit(uint32_t head_dim, uint32_t cc) {
+    const uint32_t work = CUDA_COMPUTE_WARPS * cuda_rows_work(head_dim);
+    return head_dim <= 128 && work + cuda_rows_piece(head_dim) <= cuda_lease_bytes(cc);
 }
 
 CUDA_ABI_FN uint32_t cuda_k_tiles(uint32_t k) {
@@ -124,9 +158,10 @@ struct cuda_task {
     /* How a task with weights walks through them: cuda_tables.c decides, common/linear.cuh tells.
      */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
-    uint8_t tile;            /* token rows at a time, at most 64 */
-    uint8_t group;           /* row blocks at a time */
-    uint8_t columns;         /* columns of 8 tokens: 1, 2, 4 or 8; 0: activations are staged */
+    uint8_t tile;            /* token rows at a time: at most 64, of packed ones 64 or 128 */
+    uint8_t group;           /* row blocks at a time; of packed rows 2, 4 or 8 */
+    uint8_t columns;         /* columns of 8 tokens: 1, 2, 4 or 8; 0: activations are staged;
+                                CUDA_LEASE: they are packed. ATTENTION: 0, or CUDA_LEASE: many rows */
     uint8_t unit_blocks;     /* row blocks that are finished together; 0: each alone */
 };
 ABI_SIZE(struct cuda_task, 128);

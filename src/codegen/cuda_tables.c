@@ -127,6 +127,7 @@ static void place_op(struct planner *pl, const struct prog_op *op) {
         place_vectors(pl, &op->in[LINEAR_BIAS], 1);
         break;
     case OP_GATED_MLP: place_mlp(pl, op); break;
+    case OP_PACK: place_vectors(pl, &op->in[PACK_NORM], 1); break;
     case OP_LM_HEAD:
         place_vectors(pl, &op->in[LM_NORM], 1);
         place_plain(pl, op->in[LM_W]);
@@ -233,6 +234,12 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
         t->bias = address(f, in[MLP_BG]);
         t->more = address(f, in[MLP_BU]);
         break;
+    case OP_PACK:
+        t->in = address(f, in[PACK_X]);
+        t->norm = address(f, in[PACK_NORM]);
+        t->k = tensor_of(f->program, in[PACK_X])->shape[1];
+        t->k_tiles = cuda_k_tiles(t->k);
+        break;
     case OP_LM_HEAD:
         t->in = address(f, in[LM_X]);
         t->norm = address(f, in[LM_NORM]);
@@ -280,6 +287,14 @@ static void walk_direct(struct cuda_task *t, uint32_t rows, uint32_t n_unit_rows
     t->group = (uint8_t)MIN(room, (uint32_t)most_blocks[n]);
 }
 
+/* The smallest of the tiles that packed.cuh has. */
+static void walk_packed(struct cuda_task *t, uint32_t rows) {
+    const uint32_t blocks = t->block1 - t->block0;
+    t->tile = rows > 64 ? 128 : 64;
+    t->group = blocks > 4 ? 8 : blocks > 2 || t->tile == 128 ? 4 : 2;
+    t->columns = CUDA_LEASE;
+}
+
 /* Decides how a task with weights walks through them. */
 static void fill_walk(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
     const struct prog_header *p = f->program;
@@ -291,8 +306,25 @@ static void fill_walk(const struct filler *f, const struct prog_op *op, struct c
     t->block0 = blocks != 0 ? t->unit0 * blocks : t->unit0 / per_block;
     t->block1 = blocks != 0 ? t->unit1 * blocks : CEIL_DIV(t->unit1, per_block);
     uint32_t rows = t->row1 - t->row0, n_unit_rows = unit_rows(p, op);
-    if (!walk_staged(t, rows, n_unit_rows)) walk_direct(t, rows, n_unit_rows, f->bases->cc);
+    if (tensor_of(p, op->in[0])->dtype != DTYPE_F32)
+        walk_packed(t, rows);
+    else if (!walk_staged(t, rows, n_unit_rows))
+        walk_direct(t, rows, n_unit_rows, f->bases->cc);
     if (blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, blocks);
+}
+
+/* ATTENTION of many rows: from when on half of the workers have one of the items that warps share.
+ * The loader must know: not if it is handed out at run time and weights are not. */
+static void fill_attention(const struct filler *f, const struct prog_op *op, uint32_t worker,
+                           struct cuda_task *t) {
+    const struct model_spec *s = PROG(f->program, MODEL);
+    const uint32_t cc = f->bases->cc != 0 ? f->bases->cc : 90;
+    const uint32_t heads = s->n_heads / s->n_kv_heads, step_heads = MIN(heads, 16u);
+    const uint32_t rows = CUDA_COMPUTE_WARPS * (16 / step_heads);
+    const uint32_t items = CEIL_DIV(op->n_rows, rows) * s->n_kv_heads * CEIL_DIV(heads, step_heads);
+    if (op->kind == OP_ATTENTION && worker != PROG_JIT && op->n_rows >= rows &&
+        2 * items >= t->unit1 && cuda_rows_fit(s->head_dim, cc))
+        t->columns = CUDA_LEASE;
 }
 
 static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
@@ -350,6 +382,7 @@ static void fill_task(const struct filler *f, const struct prog_variant *v, uint
     out->n_pieces = n_pieces(f->program, op);
     fill_operands(f, op, out);
     fill_walk(f, op, out);
+    fill_attention(f, op, t->worker, out);
 }
 
 void cuda_tables_fill(const struct prog_header *program, const struct cuda_place *places,

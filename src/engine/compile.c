@@ -15,6 +15,7 @@ void compile_options_init(struct compile_options *o) {
                                   .max_batched_tokens = 128,
                                   .kv_block = 64,
                                   .kv_dtype = DTYPE_BF16,
+                                  .pack_rows = 64,
                                   .task = {.tasks_per_worker = 1, .launch = LAUNCH_HYBRID}};
 }
 
@@ -114,6 +115,9 @@ static uint32_t choose_cuts(const struct compile *c, uint32_t n_rows) {
     if (c->options->join_heads && n_rows == 1 && s->n_heads / s->n_kv_heads <= 16 &&
         cuts == (KGRAPH_CUT_QKV | KGRAPH_CUT_ATTENTION))
         cuts |= KGRAPH_JOIN_HEADS;
+    if (c->options->target == TARGET_CUDA && c->options->pack_rows > 0 &&
+        n_rows >= c->options->pack_rows && n_rows % PACK_ROWS == 0)
+        cuts |= KGRAPH_PACK;
     return cuts;
 }
 

@@ -98,6 +98,33 @@ static void want(struct infer *f, int slot, int n_dims, uint64_t a, uint64_t b, 
                      (unsigned long long)t->shape[3], t->n_dims);
 }
 
+/* The activations of a matrix product: [T, k], or packed. */
+static void want_rows(struct infer *f, int slot, uint64_t k) {
+    const struct tensor *t = operand(f->g, f->op, slot);
+    if (t->producer >= 0 && f->g->ops.items[t->producer].kind == OP_PACK)
+        k = CEIL_DIV(k, (uint64_t)PACK_K) * PACK_K + PACK_EXTRA;
+    want(f, slot, 2, f->g->n_rows, k, 0, 0);
+}
+
+/* Rows of 16-bit floats and their factors; bytes for whole groups of rows are there because T is a
+ * multiple of PACK_ROWS. */
+static int infer_pack(struct infer *f, struct tensor *out) {
+    const struct model_spec *s = &f->g->spec;
+    const struct tensor *x = operand(f->g, f->op, PACK_X);
+    const uint64_t T = f->g->n_rows, K = x->shape[1];
+    if (T % PACK_ROWS != 0)
+        return fail(f->d, QN_ESHAPE, "layer %d pack: want a multiple of %d rows, have %llu",
+                    f->op->layer, PACK_ROWS, (unsigned long long)T);
+    want(f, PACK_X, 2, T, K, 0, 0);
+    want(f, PACK_NORM, 1, K, 0, 0, 0);
+    *out = (struct tensor){
+        .dtype = s->weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16,
+        .n_dims = 2,
+        .shape = {T, CEIL_DIV(K, (uint64_t)PACK_K) * PACK_K + PACK_EXTRA},
+    };
+    return f->rc;
+}
+
 /* Checks the operands of `op` and gives the shapes of its outputs. */
 static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
                  const struct op_info *info, struct tensor out[OP_MAX_OUT]) {
@@ -113,7 +140,7 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
         break;
     case OP_QKV:
     case OP_QKV_LINEAR:
-        want(&f, QKV_X, 2, T, H, 0, 0);
+        want_rows(&f, QKV_X, H);
         want(&f, QKV_NORM, 1, H, 0, 0, 0);
         want(&f, QKV_WQ, 2, Q, H, 0, 0);
         want(&f, QKV_WK, 2, KV, H, 0, 0);
@@ -156,16 +183,15 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
         out[0] = (struct tensor){.n_dims = 2, .shape = {T, Q}};
         break;
     case OP_LINEAR: {
-        const struct tensor *a = operand(g, op, LINEAR_A), *w = operand(g, op, LINEAR_W);
-        want(&f, LINEAR_A, 2, T, w->shape[1], 0, 0);
-        want(&f, LINEAR_W, 2, w->shape[0], a->shape[1], 0, 0);
+        const struct tensor *w = operand(g, op, LINEAR_W);
+        want_rows(&f, LINEAR_A, w->shape[1]);
         want(&f, LINEAR_BIAS, 1, w->shape[0], 0, 0, 0);
         want(&f, LINEAR_RESIDUAL, 2, T, w->shape[0], 0, 0);
         out[0] = (struct tensor){.n_dims = 2, .shape = {T, w->shape[0]}};
         break;
     }
     case OP_GATED_MLP:
-        want(&f, MLP_X, 2, T, H, 0, 0);
+        want_rows(&f, MLP_X, H);
         want(&f, MLP_NORM, 1, H, 0, 0, 0);
         want(&f, MLP_WG, 2, I, H, 0, 0);
         want(&f, MLP_WU, 2, I, H, 0, 0);
@@ -173,6 +199,7 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
         want(&f, MLP_BU, 1, I, 0, 0, 0);
         out[0] = (struct tensor){.n_dims = 2, .shape = {T, I}};
         break;
+    case OP_PACK: return infer_pack(&f, &out[0]);
     case OP_LM_HEAD:
         want(&f, LM_X, 2, T, H, 0, 0);
         want(&f, LM_NORM, 1, H, 0, 0, 0);
@@ -250,6 +277,7 @@ uint32_t kgraph_units(const struct kgraph *g, const struct kop *op) {
     case OP_ATTENTION_COMBINE: return g->spec.n_heads;
     case OP_LINEAR: return (uint32_t)g->tensors.items[op->in[LINEAR_W]].shape[0];
     case OP_GATED_MLP: return g->spec.intermediate;
+    case OP_PACK: return (uint32_t)(g->tensors.items[op->out[0]].shape[1] / PACK_K);
     case OP_LM_HEAD: return CEIL_DIV(g->spec.vocab, (uint32_t)LM_BLOCK);
     default: return 1;
     }

@@ -39,6 +39,7 @@ enum kgraph_cut {
     KGRAPH_CUT_QKV = 2,       /* qkv_linear, qkv_heads instead of qkv */
     KGRAPH_JOIN_HEADS = 4,    /* with both and one row: attention_step instead of qkv_heads and
                                  attention_split */
+    KGRAPH_PACK = 8,          /* pack before matrix products, if QKV is cut; T % PACK_ROWS == 0 */
 };
 
 struct kop {

@@ -31,6 +31,7 @@ enum { MLP_X, MLP_NORM, MLP_WG, MLP_WU, MLP_BG, MLP_BU };
 enum { LM_X, LM_NORM, LM_W };
 enum { LM_OUT_LOGITS, LM_OUT_PART };
 enum { SAMPLE_LOGITS, SAMPLE_PART };
+enum { PACK_X, PACK_NORM };
 
 /* Columns of logits that share one {max, sum} pair. Fixed, so that a log-probability does not
  * depend on how the LM head was cut into tasks. */
@@ -39,6 +40,14 @@ enum { LM_BLOCK = 64 };
 /* The context is attended to in pieces whose bounds depend on the position only, so that the order
  * of reduction does not depend on load: PIECE positions each. */
 enum { ATTENTION_PIECE = 128 };
+
+/* Packed activations: token rows in eights, columns up to a multiple of PACK_K, and per row room for
+ * 1 / rms, a float in place of PACK_EXTRA elements. */
+enum { PACK_ROWS = 8, PACK_K = 256, PACK_EXTRA = 2 };
+
+/* Tensor cores at work on packed activations take at most so many token rows and weight rows at a
+ * time: what decompose cuts for. */
+enum { PACK_TILE = 128 };
 
 #ifndef __CUDACC_RTC__
 /* ---- host only from here ---- */

@@ -64,6 +64,18 @@ static int vector(const struct builder *b, const char *name, const char *what, u
     return kgraph_weight(b->d, b->g, full, DTYPE_F32, 1, rows, 0, out);
 }
 
+/* The activations as tensor cores want them; as they are unless `packed`. */
+static int build_pack(const struct builder *b, bool packed, int32_t x, int32_t norm, int32_t *out) {
+    struct operands o = no_operands();
+    *out = x;
+    if (!packed) return QN_OK;
+    o.in[PACK_X] = x;
+    o.in[PACK_NORM] = norm;
+    TRY(add(b, OP_PACK, &o));
+    *out = o.out[0];
+    return QN_OK;
+}
+
 /* What operators on heads need besides projections: weights of norms, the layer's KV cache. */
 static int head_operands(const struct builder *b, int q_norm, int k_norm, int kv,
                          struct operands *o) {
@@ -86,8 +98,8 @@ static int build_qkv(const struct builder *b, int32_t x, uint32_t cuts, int32_t 
     uint64_t q_rows = (uint64_t)s->n_heads * s->head_dim;
     uint64_t kv_rows = (uint64_t)s->n_kv_heads * s->head_dim;
     struct operands o = no_operands();
-    o.in[QKV_X] = x;
     TRY(vector(b, w->attn_norm, "weight", s->hidden, &o.in[QKV_NORM]));
+    TRY(build_pack(b, cut && (cuts & KGRAPH_PACK), x, o.in[QKV_NORM], &o.in[QKV_X]));
     TRY(matrix(b, w->q, q_rows, s->hidden, &o.in[QKV_WQ]));
     TRY(matrix(b, w->k, kv_rows, s->hidden, &o.in[QKV_WK]));
     TRY(matrix(b, w->v, kv_rows, s->hidden, &o.in[QKV_WV]));
@@ -145,10 +157,10 @@ static int build_attention(const struct builder *b, int32_t q, int32_t kv, uint3
 
 /* *x += a w^T (+ bias): the output projection of the attention or of the MLP. */
 static int build_projection(const struct builder *b, const char *name, int32_t a, uint64_t cols,
-                            bool bias, int32_t *x) {
+                            bool bias, bool packed, int32_t *x) {
     uint64_t hidden = b->g->spec.hidden;
     struct operands o = no_operands();
-    o.in[LINEAR_A] = a;
+    TRY(build_pack(b, packed, a, NO_TENSOR, &o.in[LINEAR_A]));
     TRY(matrix(b, name, hidden, cols, &o.in[LINEAR_W]));
     if (bias) TRY(vector(b, name, "bias", hidden, &o.in[LINEAR_BIAS]));
     o.in[LINEAR_RESIDUAL] = *x;
@@ -157,12 +169,12 @@ static int build_projection(const struct builder *b, const char *name, int32_t a
     return QN_OK;
 }
 
-static int build_gated_mlp(const struct builder *b, int32_t x, int32_t *h) {
+static int build_gated_mlp(const struct builder *b, int32_t x, bool packed, int32_t *h) {
     const struct model_spec *s = &b->g->spec;
     const struct weight_names *w = b->names;
     struct operands o = no_operands();
-    o.in[MLP_X] = x;
     TRY(vector(b, w->mlp_norm, "weight", s->hidden, &o.in[MLP_NORM]));
+    TRY(build_pack(b, packed, x, o.in[MLP_NORM], &o.in[MLP_X]));
     TRY(matrix(b, w->gate, s->intermediate, s->hidden, &o.in[MLP_WG]));
     TRY(matrix(b, w->up, s->intermediate, s->hidden, &o.in[MLP_WU]));
     if (s->mlp_bias) {
@@ -176,12 +188,14 @@ static int build_gated_mlp(const struct builder *b, int32_t x, int32_t *h) {
 
 static int build_layer(const struct builder *b, uint32_t cuts, int32_t *x) {
     const struct model_spec *s = &b->g->spec;
+    const bool pack = (cuts & KGRAPH_PACK) != 0;
+    const uint64_t q_cols = (uint64_t)s->n_heads * s->head_dim;
     int32_t q, kv = NO_TENSOR, o, h;
     TRY(build_qkv(b, *x, cuts, &q, &kv));
     TRY(build_attention(b, q, kv, cuts, &o));
-    TRY(build_projection(b, b->names->o, o, (uint64_t)s->n_heads * s->head_dim, s->o_bias, x));
-    TRY(build_gated_mlp(b, *x, &h));
-    return build_projection(b, b->names->down, h, s->intermediate, s->mlp_bias, x);
+    TRY(build_projection(b, b->names->o, o, q_cols, s->o_bias, pack, x));
+    TRY(build_gated_mlp(b, *x, pack, &h));
+    return build_projection(b, b->names->down, h, s->intermediate, s->mlp_bias, pack, x);
 }
 
 static int build_head(const struct builder *b, int32_t x) {

@@ -22,6 +22,19 @@ static uint32_t grain(const struct kop *op) {
     }
 }
 
+/* Whether an operator multiplies packed activations. */
+static bool reads_packed(const struct tgraph *g, const struct kop *op) {
+    if (op->kind != OP_QKV_LINEAR && op->kind != OP_LINEAR && op->kind != OP_GATED_MLP)
+        return false;
+    const int producer = g->kernel->tensors.items[op->in[0]].producer;
+    return producer >= 0 && g->kernel->ops.items[producer].kind == OP_PACK;
+}
+
+/* Token rows that a tile is a multiple of. */
+static uint32_t row_grain(const struct tgraph *g, const struct kop *op) {
+    return op->kind == OP_PACK || reads_packed(g, op) ? PACK_ROWS : 1;
+}
+
 /* Bytes that one operator's tasks load when cut into row_tiles x unit_tiles. */
 static uint64_t loaded_bytes(const struct tgraph *g, const struct kop *op, uint32_t row_tiles,
                              uint32_t unit_tiles) {
@@ -42,10 +55,34 @@ struct tiles {
     uint32_t rows, units;
 };
 
+/* What a task of packed activations costs: token rows and weight rows that pass through shared
+ * memory, tile by tile. (On an H100 that is the bound: 16 flops a byte of a tile of 128 x 128 ask
+ * for as much as the L2 gives.) */
+static uint64_t packed_cost(uint32_t token_rows, uint32_t weight_rows) {
+    const uint32_t across = CEIL_DIV(token_rows, (uint32_t)PACK_TILE);
+    const uint32_t down = CEIL_DIV(weight_rows, (uint32_t)PACK_TILE);
+    return (uint64_t)down * token_rows + (uint64_t)across * weight_rows;
+}
+
+/* The cut whose largest task costs least. */
+static struct tiles choose_packed(uint32_t n_rows, uint32_t n_blocks, uint32_t want) {
+    struct tiles best = {1, 1};
+    uint64_t best_cost = UINT64_MAX;
+    for (uint32_t rows = 1; rows <= MIN(n_rows / PACK_ROWS, want); rows *= 2) {
+        const uint32_t each = CEIL_DIV(n_blocks, MIN(want / rows, n_blocks));
+        /* No more tasks than it takes. */
+        const uint64_t cost = packed_cost(CEIL_DIV(n_rows, rows), each * 16);
+        if (cost >= best_cost) continue;
+        best_cost = cost;
+        best = (struct tiles){rows, CEIL_DIV(n_blocks, each)};
+    }
+    return best;
+}
+
 static struct tiles choose_tiles(const struct tgraph *g, const struct kop *op,
                                  const struct op_info *info, uint32_t want) {
     assert(want > 0); /* a worker, and a task for it */
-    const uint32_t n_rows = kgraph_rows(g->kernel, op);
+    const uint32_t n_rows = CEIL_DIV(kgraph_rows(g->kernel, op), row_grain(g, op));
     const uint32_t n_blocks = CEIL_DIV(kgraph_units(g->kernel, op), grain(op));
     const struct tile_override *o = &g->options.tiles[op->kind];
     if (info->split == SPLIT_SLICES)
@@ -64,6 +101,7 @@ static struct tiles choose_tiles(const struct tgraph *g, const struct kop *op,
             best = (struct tiles){rows, units};
         }
     }
+    if (reads_packed(g, op)) best = choose_packed(n_rows * PACK_ROWS, n_blocks, want);
     if (o->row_tiles != 0) best.rows = MIN(o->row_tiles, n_rows);
     if (o->unit_tiles != 0) best.units = MIN(o->unit_tiles, n_blocks);
     return best;
@@ -75,14 +113,16 @@ static int add_tasks(struct diag *d, struct tgraph *g, int32_t op_idx) {
     op_describe(op->kind, &info);
     const uint32_t want = g->options.n_workers * g->options.tasks_per_worker;
     const struct tiles tiles = choose_tiles(g, op, &info, want);
-    const uint64_t n_rows = kgraph_rows(g->kernel, op), n_units = kgraph_units(g->kernel, op);
+    const uint64_t row_size = row_grain(g, op);
+    const uint64_t n_rows = CEIL_DIV(kgraph_rows(g->kernel, op), row_size),
+                   n_units = kgraph_units(g->kernel, op);
     const uint64_t size = grain(op), n_blocks = CEIL_DIV(n_units, size);
     for (uint32_t r = 0; r < tiles.rows; r++)
         for (uint32_t u = 0; u < tiles.units; u++) {
             struct task t = {.kind = op->kind,
                              .op = op_idx,
-                             .row0 = (uint32_t)(n_rows * r / tiles.rows),
-                             .row1 = (uint32_t)(n_rows * (r + 1) / tiles.rows),
+                             .row0 = (uint32_t)(n_rows * r / tiles.rows * row_size),
+                             .row1 = (uint32_t)(n_rows * (r + 1) / tiles.rows * row_size),
                              .unit0 = (uint32_t)(n_blocks * u / tiles.units * size),
                              .unit1 =
                                  (uint32_t)MIN(n_blocks * (u + 1) / tiles.units * size, n_units),

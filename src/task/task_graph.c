@@ -79,6 +79,12 @@ static void add_qkv_outputs(struct access_list *l, const struct kop *op, const s
              MAX(t->unit1, heads) - heads);
 }
 
+/* The last task of a row has the row's factor, too. */
+static uint32_t pack_end(const struct kgraph *k, const struct kop *op, const struct task *t) {
+    const uint64_t columns = k->tensors.items[op->out[0]].shape[1];
+    return t->unit1 == kgraph_units(k, op) ? (uint32_t)columns : t->unit1 * PACK_K;
+}
+
 int task_access(const struct kgraph *k, const struct task *t, struct region *out) {
     struct access_list l = {k, out, 0};
     if (t->op < 0) return 0;
@@ -126,6 +132,10 @@ int task_access(const struct kgraph *k, const struct task *t, struct region *out
     case OP_GATED_MLP:
         add_rows(&l, op->in[MLP_X], false, t);
         add_tile(&l, op->out[0], true, t, t->unit0, t->unit1);
+        break;
+    case OP_PACK:
+        add_rows(&l, op->in[PACK_X], false, t);
+        add_tile(&l, op->out[0], true, t, t->unit0 * PACK_K, pack_end(k, op, t));
         break;
     case OP_LM_HEAD: {
         const uint32_t vocab = k->spec.vocab;

@@ -113,6 +113,12 @@ int task_verify_touch(struct proof *f, uint32_t index) {
     case OP_GATED_MLP:
         TRY(touch(f, op->in[MLP_X], index, full_rows(f, op->in[MLP_X], t), false));
         return touch(f, op->out[0], index, columns(f, op->out[0], t, u0, u1, 4), true);
+    case OP_PACK: /* columns of the packed rows, the factor with the last ones */
+        TRY(touch(f, op->in[PACK_X], index, full_rows(f, op->in[PACK_X], t), false));
+        return touch(f, op->out[0], index,
+                     columns(f, op->out[0], t, u0 * PACK_K,
+                             u1 * PACK_K + (u1 == op->units ? PACK_EXTRA : 0), 2),
+                     true);
     case OP_LM_HEAD:
         TRY(touch(f, op->in[LM_X], index, task_verify_touch_whole(f, op->in[LM_X]), false));
         TRY(touch(f, op->out[LM_OUT_LOGITS], index,

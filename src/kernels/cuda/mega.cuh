@@ -18,6 +18,7 @@
 #endif
 
 #include "kernels/cuda/common/attention_combine.cuh"
+#include "kernels/cuda/common/attention_rows.cuh"
 #include "kernels/cuda/common/attention_split.cuh"
 #include "kernels/cuda/common/control.cuh"
 #include "kernels/cuda/common/embed.cuh"
@@ -26,8 +27,32 @@
 #include "kernels/cuda/common/retile.cuh"
 #include "kernels/cuda/common/sample.cuh"
 
+/* Tasks of many rows. A function of its own: registers and code stay away from those of few. */
+__device__ __noinline__ void leased_task(const struct cuda_args *args,
+                                         const struct cuda_task *task) {
+    if (task->kind != OP_ATTENTION) {
+        packed_task(args, task);
+        return;
+    }
+#if QN_HEAD_DIM <= 128
+    const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
+    rows_task(&c, task);
+#endif
+}
+
+/* Takes the lease before the task's event. */
+DEV bool run_leased(struct warp_context *c, const struct cuda_task *task) {
+    lease_take(c);
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    leased_task(c->args, task);
+    lease_give(c);
+    return true;
+}
+
 /* Waits for the task's event (wait_ready) and runs it. False: the launch ends instead. */
 DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
+    if (task->columns == CUDA_LEASE) return run_leased(c, task);
     switch (task->kind) {
     case OP_QKV:
     case OP_QKV_LINEAR:
@@ -45,6 +70,7 @@ DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
     switch (task->kind) {
     case OP_QKV_HEADS: run_qkv_heads(c, task); break;
     case OP_ATTENTION_COMBINE: run_attention_combine(c, task); break;
+    case OP_PACK: run_pack(c->args, task); break;
     case OP_EMBED: run_embed(c, task); break;
     case OP_SAMPLE: run_sample(c->args, task); break;
     default: break;
@@ -111,6 +137,10 @@ DEV void block_init(struct block_shared *s, uint32_t resume) {
             barrier_init(&s->go_full[i], 1);
             barrier_init(&s->go_ready[i], 1);
             barrier_init(&s->go_empty[i], 1 + QN_JIT_WEIGHTS);
+        }
+        for (uint32_t i = 0; i < MAX_STAGES; i++) {
+            barrier_init(&s->packed_full[i], page_copy_arrivals());
+            barrier_init(&s->packed_empty[i], WARPS);
         }
         barrier_init(&s->drop_ready, 1);
         barrier_init_fence();

@@ -155,7 +155,7 @@ DEV void step_make_all(const struct warp_context *c, const struct cuda_task *tas
     for (uint32_t i = c->warp; i < n; i += WARPS) {
         const struct step_role r = step_role(task, s, i);
         struct head_turn other = *turn;
-        if (i != c->warp) head_turn_load(c, r.norm, r.is_value, w->row, &other);
+        if (i != c->warp) head_turn_load(c, r.norm, r.is_value, row_position(SHARED, w->row), &other);
         step_make(c, task, w, i, &r, &other);
     }
     sync_compute();
@@ -390,7 +390,7 @@ template <bool STEP> DEV bool run_split(struct warp_context *c, const struct cud
     if (STEP && w.left > 0) {
         const struct attention_step s = split_step(&w);
         const struct step_role r = step_role(task, &s, c->warp);
-        head_turn_load(c, r.norm, r.is_value, w.row, &turn);
+        head_turn_load(c, r.norm, r.is_value, row_position(SHARED, w.row), &turn);
     }
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);

@@ -187,6 +187,11 @@ DEV struct loader_task loader_fetch(const struct cuda_task *from) {
     return t;
 }
 
+/* Pages of weights, or void ones. */
+DEV bool loader_has_pages(const struct loader_task *t) {
+    return cuda_has_pages(t->kind) || t->columns == CUDA_LEASE;
+}
+
 /* One group of row blocks whose activations the warps read directly. */
 DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t first, uint32_t end) {
     for (uint32_t k = 0; k < t->k_tiles; k += PARTIALS)
@@ -199,6 +204,8 @@ DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t fi
 }
 
 DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
+    /* The task wants the ring's memory, not pages. */
+    if (t->columns == CUDA_LEASE) return loader_issue_void(l, RING_PAGES);
     for (uint32_t row = 0; row < t->rows; row += t->tile) {
         if (t->columns == 0) { /* all of them in the image's own order */
             const char *src = t->image + (uint64_t)t->block0 * t->k_tiles * CUDA_PAGE_BYTES;
@@ -230,7 +237,7 @@ DEV bool loader_list(struct loader *l) {
         next = loader_fetch(&tasks[next_index]);
         next_index = aot[min(i + 2, list.n - 1)];
         if (kv_walk_has_pages(t.kind) && !loader_kv(l, &tasks[aot[i]])) return false;
-        if (!cuda_has_pages(t.kind)) continue;
+        if (!loader_has_pages(&t)) continue;
         if (!loader_task_pages(l, &t)) return false;
         loader_trace(l, aot[i]);
     }
@@ -254,7 +261,7 @@ DEV void loader_follow(struct loader *l) {
         const struct cuda_task *task = &SHARED->task[loader_read(&SHARED->go[i])];
         const struct loader_task t = loader_fetch(task);
         if (kv_walk_has_pages(t.kind) && !loader_kv(l, task)) return;
-        if (cuda_has_pages(t.kind)) {
+        if (loader_has_pages(&t)) {
             if (!loader_task_pages(l, &t)) return;
             loader_trace(l, task->index);
         }

@@ -4,6 +4,7 @@
 #define QN_CUDA_COMMON_OPS_LINEAR_CUH
 
 #include "kernels/cuda/common/lm_head.cuh"
+#include "kernels/cuda/common/packed.cuh"
 #include "kernels/cuda/common/qkv.cuh"
 #include "kernels/cuda/common/staged.cuh"
 

@@ -53,8 +53,8 @@ struct head_turn {
 
 /* Of a query head, a key head, or a value head, which is taken as it is. */
 DEV void head_turn_load(const struct warp_context *c, const float *norm, bool is_value,
-                        uint32_t row, struct head_turn *h) {
-    const uint64_t angle = (uint64_t)row_position(SHARED, row) * HALF_DIM;
+                        uint32_t position, struct head_turn *h) {
+    const uint64_t angle = (uint64_t)position * HALF_DIM;
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++) {
         const uint32_t i = c->lane + 32 * u;
@@ -95,13 +95,17 @@ DEV void head_turn_apply(const struct warp_context *c, const struct head_turn *h
     }
 }
 
+/* Where unit's row goes in the cache; of a query head nothing. */
+DEV uint32_t unit_kv_row(uint32_t unit, uint32_t row) {
+    return unit < QN_N_HEADS ? 0 : row_kv_row(SHARED, row);
+}
+
 /* A head of one token by one warp, from dot products to its place. */
 DEV void qkv_place(const struct warp_context *c, const struct cuda_task *task, uint32_t unit,
-                   uint32_t row, float *a, float *b) {
+                   uint32_t row, uint32_t position, uint32_t kv, float *a, float *b) {
     const bool is_query = unit < QN_N_HEADS, is_value = unit >= QN_N_HEADS + QN_N_KV_HEADS;
-    const uint32_t kv = is_query ? 0 : row_kv_row(SHARED, row);
     struct head_turn h;
-    head_turn_load(c, (const float *)(is_query ? task->more : task->more2), is_value, row, &h);
+    head_turn_load(c, (const float *)(is_query ? task->more : task->more2), is_value, position, &h);
     head_turn_apply(c, &h, is_value, a, b);
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++) {
@@ -124,26 +128,58 @@ DEV void qkv_finish_token(const struct warp_context *c, const struct linear_tile
         a[u] = y[i];
         b[u] = y[i + HALF_DIM];
     }
-    qkv_place(c, t->task, unit, t->row0 + token, a, b);
+    const uint32_t row = t->row0 + token;
+    qkv_place(c, t->task, unit, row, row_position(SHARED, row), unit_kv_row(unit, row), a, b);
 }
 
-/* QKV_HEADS: a warp per head and token. */
+DEV void heads_load(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                    uint32_t unit, float *a, float *b) {
+    const float *y = (const float *)task->in + ((uint64_t)row * task->units + unit) * QN_HEAD_DIM;
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        uint32_t i = min(c->lane + 32 * u, HALF_DIM - 1u);
+        a[u] = load_l2(y + i);
+        b[u] = load_l2(y + i + HALF_DIM);
+    }
+}
+
+#define HEADS_AHEAD (LANE_PAIRS <= 2 ? 4 : 2)
+
+/* A warp per token: what depends on the token is found once, and the next head is on its way while
+ * one is placed. */
+DEV void heads_by_rows(const struct warp_context *c, const struct cuda_task *task, uint32_t end) {
+#pragma unroll 1
+    for (uint32_t row = task->row0 + c->warp; row < end; row += WARPS) {
+        const uint32_t position = row_position(SHARED, row), kv = row_kv_row(SHARED, row);
+        float a[HEADS_AHEAD][LANE_PAIRS], b[HEADS_AHEAD][LANE_PAIRS];
+#pragma unroll 1
+        for (uint32_t unit = task->unit0; unit < task->unit1; unit += HEADS_AHEAD) {
+#pragma unroll
+            for (int n = 0; n < HEADS_AHEAD; n++)
+                heads_load(c, task, row, min(unit + n, task->unit1 - 1), a[n], b[n]);
+#pragma unroll
+            for (int n = 0; n < HEADS_AHEAD; n++)
+                if (unit + n < task->unit1)
+                    qkv_place(c, task, unit + n, row, position, kv, a[n], b[n]);
+        }
+    }
+}
+
+/* QKV_HEADS. */
 DEV void run_qkv_heads(const struct warp_context *c, const struct cuda_task *task) {
     const uint32_t heads = task->unit1 - task->unit0;
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
-    if (task->row0 >= end) return;
-    for (uint32_t item = c->warp; item < (end - task->row0) * heads; item += WARPS) {
-        uint32_t row = task->row0 + item / heads, unit = task->unit0 + item % heads;
-        const float *y =
-            (const float *)task->in + ((uint64_t)row * task->units + unit) * QN_HEAD_DIM;
+    if (task->row0 + WARPS <= end) {
+        heads_by_rows(c, task, end);
+        return;
+    }
+    /* Few tokens: a warp per head and token. */
+    for (uint32_t item = c->warp; task->row0 < end && item < (end - task->row0) * heads;
+         item += WARPS) {
+        const uint32_t row = task->row0 + item / heads, unit = task->unit0 + item % heads;
         float a[LANE_PAIRS], b[LANE_PAIRS];
-#pragma unroll
-        for (int u = 0; u < LANE_PAIRS; u++) {
-            uint32_t i = min(c->lane + 32 * u, HALF_DIM - 1u);
-            a[u] = load_l2(y + i);
-            b[u] = load_l2(y + i + HALF_DIM);
-        }
-        qkv_place(c, task, unit, row, a, b);
+        heads_load(c, task, row, unit, a, b);
+        qkv_place(c, task, unit, row, row_position(SHARED, row), unit_kv_row(unit, row), a, b);
     }
 }
 

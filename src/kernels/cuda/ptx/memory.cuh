@@ -86,6 +86,18 @@ DEV void pause_ns(uint32_t ns) {
     asm volatile("nanosleep.u32 %0;" ::"r"(ns) : "memory");
 }
 
+/* Four matrices of eight rows of 16 bytes, two at p and two at p + next, as four registers: lane 4
+ * g
+ * + j gets word j of row g of each. */
+DEV uint4 load_matrices(const char *p, uint32_t next, uint32_t lane) {
+    uint4 v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(ptx_shared_address(p) + lane / 16 * next + lane % 16 * 16)
+                 : "memory");
+    return v;
+}
+
 /* 16 bytes of global into shared memory, asynchronously; see copy_commit, copy_wait. */
 DEV void copy16_async(void *dst, const void *src) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(ptx_shared_address(dst)),

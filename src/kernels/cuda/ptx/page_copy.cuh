@@ -61,6 +61,29 @@ DEV void page_copy_fence(void) {
     asm volatile("fence.proxy.async;" ::: "memory");
 }
 
+/* A phase of several copies by a whole warp: begin with the sum of their bytes, copies, end. Copy i
+ * is made by the lanes whose share_first, share_first + share_step ... it is. */
+DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
+    if (lane == 0) page_copy_expect(full, bytes);
+    __syncwarp();
+}
+DEV uint32_t share_first(uint32_t lane) {
+    return lane;
+}
+DEV uint32_t share_step(void) {
+    return 32;
+}
+DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint32_t lane) {
+    (void)lane;
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1], %2, [%3];" ::"r"(ptx_shared_address(dst)),
+                 "l"(src), "r"(bytes), "r"(ptx_shared_address(full))
+                 : "memory");
+}
+DEV void share_end(uint64_t *full, uint32_t lane) {
+    (void)full, (void)lane;
+}
+
 #else
 
 #define LOADER_LANES 32
@@ -100,6 +123,25 @@ DEV void page_copy_two_evict_first(void *dst, uint32_t apart, const void *src0, 
 
 /* These copies go the way of all loads. */
 DEV void page_copy_fence(void) {}
+
+DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
+    (void)full, (void)bytes, (void)lane;
+}
+DEV uint32_t share_first(uint32_t lane) {
+    (void)lane;
+    return 0;
+}
+DEV uint32_t share_step(void) {
+    return 1;
+}
+DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint32_t lane) {
+    (void)full;
+    page_copy_part(dst, src, bytes, lane);
+}
+DEV void share_end(uint64_t *full, uint32_t lane) {
+    (void)lane;
+    page_copy_arrive(full);
+}
 
 #endif
 #endif

@@ -25,6 +25,23 @@ DEV void page_copy_two_evict_first(void *dst, uint32_t apart, const void *src0, 
 DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
     if (lane == 0) barrier_arrive_release_cta(full);
 }
+DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
+    (void)full, (void)bytes, (void)lane;
+}
+DEV uint32_t share_first(uint32_t lane) {
+    return lane;
+}
+DEV uint32_t share_step(void) {
+    return 32;
+}
+DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint32_t lane) {
+    (void)lane;
+    emu_copy_bulk(dst, src, bytes, full);
+}
+DEV void share_end(uint64_t *full, uint32_t lane) {
+    __syncwarp(); /* here, bytes are expected as they are asked for */
+    if (lane == 0) barrier_arrive_release_cta(full);
+}
 #else
 #define LOADER_LANES 32
 DEV uint32_t page_copy_arrivals(void) {
@@ -47,6 +64,25 @@ DEV void page_copy_two_evict_first(void *dst, uint32_t apart, const void *src0, 
                                    uint32_t bytes, uint64_t *full, uint32_t lane) {
     page_copy_part(dst, src0, bytes, lane);
     page_copy_part((char *)dst + apart, src1, bytes, lane);
+    emu_copy_arrive(full);
+}
+DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
+    (void)full, (void)bytes, (void)lane;
+}
+DEV uint32_t share_first(uint32_t lane) {
+    (void)lane;
+    return 0;
+}
+DEV uint32_t share_step(void) {
+    return 1;
+}
+DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint32_t lane) {
+    (void)full;
+    for (uint32_t i = lane * 16; i < bytes; i += 32 * 16)
+        copy16_async((char *)dst + i, (const char *)src + i);
+}
+DEV void share_end(uint64_t *full, uint32_t lane) {
+    (void)lane;
     emu_copy_arrive(full);
 }
 #endif

@@ -1,0 +1,317 @@
+/* attention_rows.cuh - ATTENTION of many rows: a warp per step, all warps on one KV head.
+ *
+ * The sums are those of attention.cuh: 16 positions at a time against their own maximum, eight such
+ * parts of a piece merged in order, pieces merged in order. There a piece's parts belong to eight
+ * warps; here one warp takes them one after the other for its own 16 query rows, so that a piece of
+ * keys and values, once in shared memory, serves 128 query rows.
+ *
+ * Bytes: a piece of one KV head, 4 * ATTENTION_PIECE * head_dim, once per eight steps; operations:
+ * 4 * ATTENTION_PIECE * head_dim per query row.
+ *
+ * Shared memory (a lease, packed.cuh):
+ *
+ *   0            per warp: q [2 * PAIRS][32 lanes] and probabilities [8 parts][32 lanes], 16 bytes
+ *                each, maxima and sums of the parts [8][16 rows] each
+ *   + WARPS *    pieces [ROW_BUFFERS], each keys, then values: ATTENTION_PIECE rows of ROW_BYTES,
+ * in ROW_WORK   chunks of 16 bytes that are swapped so that no two lanes of a load meet in a bank
+ */
+#ifndef QN_CUDA_COMMON_ATTENTION_ROWS_CUH
+#define QN_CUDA_COMMON_ATTENTION_ROWS_CUH
+
+#include "kernels/cuda/common/attention.cuh"
+#include "kernels/cuda/common/packed.cuh"
+
+#define ROW_BYTES   cuda_rows_pitch(QN_HEAD_DIM)
+#define ROW_PIECE   cuda_rows_piece(QN_HEAD_DIM)
+#define ROW_WORK    cuda_rows_work(QN_HEAD_DIM)
+#define ROW_PARTS   (ATTENTION_PIECE / 16)
+#define ROW_BUFFERS ((LEASE_BYTES - WARPS * ROW_WORK) / ROW_PIECE >= 2 ? 2 : 1)
+#define GROUP_ROWS  (WARPS * STEP_TOKENS) /* token rows of an item */
+static_assert(LEASE_BYTES == cuda_lease_bytes(__CUDA_ARCH__ / 10), "the host knows what fits");
+
+/* A warp's own memory. */
+struct rows_work {
+    uint4 *q, *p;     /* this lane's; 32 apart */
+    float *max, *sum; /* [part][16] */
+};
+
+DEV struct rows_work rows_work_of(const struct warp_context *c) {
+    char *at = shared_memory + c->warp * ROW_WORK;
+    struct rows_work w;
+    w.q = (uint4 *)at + c->lane;
+    w.p = w.q + 2 * PAIRS * 32;
+    w.max = (float *)(at + (2 * PAIRS + ROW_PARTS) * 512);
+    w.sum = w.max + ROW_PARTS * 16;
+    return w;
+}
+
+DEV char *rows_piece(uint32_t buffer) {
+    return shared_memory + WARPS * ROW_WORK + buffer * ROW_PIECE;
+}
+
+/* How many of the token rows from `row` on, below `end`, belong to one slot. */
+DEV uint32_t rows_same_slot(const struct warp_context *c, uint32_t row, uint32_t end) {
+    const uint32_t slot = row_slot(SHARED, row);
+    for (uint32_t at = row; at < end; at += 32) {
+        const bool other = at + c->lane < end && row_slot(SHARED, at + c->lane) != slot;
+        const uint32_t others = __ballot_sync(~0u, other);
+        if (others != 0) return at + __popc((others & -others) - 1) - row;
+    }
+    return end - row;
+}
+
+/* Asks for keys and values of a piece, up to position hi; beyond it the last row is repeated. Warp
+ * w brings positions [16 w, 16 w + 16). */
+DEV void rows_ask(const struct warp_context *c, const struct attention_step *s, const uint16_t *kv,
+                  uint32_t piece, char *to) {
+    const uint32_t first = piece * ATTENTION_PIECE + 16 * c->warp, chunks = QN_HEAD_DIM / 8;
+    if (first < s->hi) {
+        const uint64_t offset = position_offset(c, s, first);
+        char *keys = to + 16 * c->warp * ROW_BYTES, *values = keys + ATTENTION_PIECE * ROW_BYTES;
+#pragma unroll 4
+        for (uint32_t i = c->lane; i < (16 * chunks + 31) / 32 * 32; i += 32) {
+            const uint32_t row = i / chunks % 16, chunk = i % chunks;
+            const uint16_t *from = kv + __shfl_sync(~0u, offset, row) + 8 * chunk;
+            if (i >= 16 * chunks) continue;
+            copy16_async(keys + row * ROW_BYTES + (chunk ^ row % 2 * 4) * 16, from);
+            copy16_async(values + row * ROW_BYTES + (chunk ^ row / 4 * 2) * 16,
+                         from + KV_VALUE_STRIDE);
+        }
+    }
+    copy_commit();
+}
+
+/* A part's scores, as piece_scores; keys: of its 16 positions. */
+DEV void rows_scores(const struct warp_context *c, const struct rows_work *w, const char *keys,
+                     float p[2][4]) {
+    const uint32_t g = c->lane / 4, j = c->lane % 4;
+#pragma unroll
+    for (int u = 0; u < 2; u++) p[u][0] = p[u][1] = p[u][2] = p[u][3] = 0;
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        const uint4 even = w->q[64 * i], odd = w->q[64 * i + 32];
+#pragma unroll
+        for (int u = 0; u < 2; u++) {
+            const uint32_t row = g / 2 * 4 + 2 * u + g % 2, chunk = 4 * i + j;
+            uint4 k = make_uint4(0, 0, 0, 0);
+            if (8 * chunk < QN_HEAD_DIM)
+                k = *(const uint4 *)(keys + row * ROW_BYTES + (chunk ^ row % 2 * 4) * 16);
+            mma_16x8x16<KV_E>(p[u], even, k.x, k.y);
+            mma_16x8x16<KV_E>(p[u], odd, k.z, k.w);
+        }
+    }
+}
+
+/* All parts' probabilities, maxima and sums. `first`: the piece's first position. */
+DEV void rows_softmax(const struct warp_context *c, const struct attention_step *s,
+                      const struct rows_work *w, const struct attention_rows *rows, uint32_t first,
+                      const char *keys) {
+#pragma unroll 1
+    for (uint32_t n = 0; n < ROW_PARTS; n++, first += 16, keys += 16 * ROW_BYTES) {
+        struct attention_part part = {{-INFINITY, -INFINITY}, {0, 0}};
+        if (first < s->hi && first + 16 > s->lo) {
+            float p[2][4];
+            rows_scores(c, w, keys, p);
+            piece_softmax<2>(c, rows, first, p, &part);
+            w->p[32 * n] =
+                make_uint4(pack_pair<KV_E>(p[0][0], p[0][1]), pack_pair<KV_E>(p[0][2], p[0][3]),
+                           pack_pair<KV_E>(p[1][0], p[1][1]), pack_pair<KV_E>(p[1][2], p[1][3]));
+        }
+        if (c->lane % 4 == 0)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                w->max[n * 16 + c->lane / 4 + 8 * h] = part.max[h];
+                w->sum[n * 16 + c->lane / 4 + 8 * h] = part.sum[h];
+            }
+    }
+    __syncwarp();
+}
+
+/* A row's state over pieces. */
+struct rows_state {
+    float max[2], sum[2];
+    float out[8 * SPANS][4]; /* as attention_part */
+};
+
+/* The parts' factors in place of their maxima; the piece's own into the state. As merge_row, merged_sum. */
+DEV void rows_merge(const struct warp_context *c, const struct rows_work *w, struct rows_state *s,
+                    struct merge factors[2]) {
+    float factor[2][ROW_PARTS];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const uint32_t m = c->lane / 4 + 8 * h;
+        const float most = most_of(w->max, m);
+        float sum = 0;
+#pragma unroll
+        for (int n = 0; n < ROW_PARTS; n++) {
+            factor[h][n] = warp_factor(w->max[n * 16 + m], most);
+            sum = fmaf(w->sum[n * 16 + m], factor[h][n], sum);
+        }
+        factors[h] = merge_factors(s->max[h], s->sum[h], most);
+        s->sum[h] = merge_value(&factors[h], s->sum[h], sum);
+        s->max[h] = factors[h].max;
+    }
+    __syncwarp(); /* all have read the maxima */
+    if (c->lane % 4 == 0)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int n = 0; n < ROW_PARTS; n++) w->max[n * 16 + c->lane / 4 + 8 * h] = factor[h][n];
+    __syncwarp();
+}
+
+/* One part's outputs of 64 columns, times the part's factors, onto `sum`. */
+DEV void rows_output(const struct warp_context *c, const char *values, uint32_t span, uint4 p,
+                     const float factor[2], float sum[8][4]) {
+    const uint32_t g = c->lane / 4, j = c->lane % 4, chunk = 8 * span + g;
+    uint4 v[4];
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        v[n] = make_uint4(0, 0, 0, 0);
+        if (8 * chunk < QN_HEAD_DIM)
+            v[n] = *(const uint4 *)(values + (4 * j + n) * ROW_BYTES + (chunk ^ 2 * j) * 16);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        uint32_t x[4];
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            x[n] = i / 2 == 0 ? v[n].x : i / 2 == 1 ? v[n].y : i / 2 == 2 ? v[n].z : v[n].w;
+        float out[4] = {};
+        if (i % 2 == 0)
+            mma_16x8x16<KV_E>(out, p, pair_low(x[0], x[1]), pair_low(x[2], x[3]));
+        else
+            mma_16x8x16<KV_E>(out, p, pair_high(x[0], x[1]), pair_high(x[2], x[3]));
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            sum[i][e] = __fadd_rn(sum[i][e], __fmul_rn(out[e], factor[e / 2]));
+    }
+}
+
+/* A piece's outputs onto the state. */
+DEV void rows_outputs(const struct warp_context *c, const struct attention_step *s,
+                      const struct rows_work *w, uint32_t first, const char *values,
+                      const struct merge factors[2], struct rows_state *state) {
+#pragma unroll
+    for (int span = 0; span < SPANS; span++) {
+        float sum[8][4] = {};
+#pragma unroll 1
+        for (uint32_t n = 0; n < ROW_PARTS; n++) {
+            if (first + 16 * n >= s->hi || first + 16 * n + 16 <= s->lo) continue;
+            const float factor[2] = {w->max[n * 16 + c->lane / 4],
+                                     w->max[n * 16 + c->lane / 4 + 8]};
+            rows_output(c, values + n * 16 * ROW_BYTES, span, w->p[32 * n], factor, sum);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float *out = &state->out[8 * span + i][e];
+                *out = merge_value(&factors[e / 2], *out, sum[i][e]);
+            }
+    }
+}
+
+/* The lane's outputs: see store_chunk. */
+DEV void rows_store(const struct warp_context *c, const struct cuda_task *task,
+                    const struct attention_step *s, const struct rows_state *state) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const uint32_t m = c->lane / 4 + 8 * h, head = m % SUB_HEADS;
+        if (m / SUB_HEADS >= s->n_tokens || head >= s->n_heads) continue;
+        const float inv = reciprocal_fast(state->sum[h]);
+        const uint64_t row = (uint64_t)(s->row0 + m / SUB_HEADS) * QN_N_HEADS + s->head0 + head;
+#pragma unroll
+        for (int i = 0; i < 8 * SPANS; i += 4)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const uint32_t d = i / 8 * 64 + c->lane % 4 * 16 + 8 * half + i % 8;
+                const int e = 2 * h + half;
+                if (d >= QN_HEAD_DIM) continue;
+                act_store4(task, row * QN_HEAD_DIM + d,
+                           make_float4(state->out[i][e] * inv, state->out[i + 1][e] * inv,
+                                       state->out[i + 2][e] * inv, state->out[i + 3][e] * inv));
+            }
+    }
+}
+
+/* All pieces of a warp's step. `all`: what all warps' steps together see; the slot and the head are
+ * the same. */
+DEV void rows_step(const struct warp_context *c, const struct cuda_task *task,
+                   const struct attention_step *all, const struct attention_step *s) {
+    const struct rows_work w = rows_work_of(c);
+    const uint16_t *kv = (const uint16_t *)task->more;
+    const uint32_t end = (all->hi - 1) / ATTENTION_PIECE + 1;
+    uint32_t piece = all->lo / ATTENTION_PIECE, buffer = 0;
+    struct attention_rows rows;
+    struct rows_state state = {};
+    rows_ask(c, all, kv, piece, rows_piece(0));
+    load_rows(c, s, (const float *)task->in, &rows);
+#pragma unroll
+    for (int i = 0; i < 2 * PAIRS; i++) w.q[32 * i] = rows.q[i];
+#pragma unroll 1
+    for (; piece < end; piece++) {
+        const char *keys = rows_piece(buffer), *values = keys + ATTENTION_PIECE * ROW_BYTES;
+        const uint32_t first = piece * ATTENTION_PIECE;
+        if (ROW_BUFFERS == 2) {
+            buffer ^= 1;
+            if (piece + 1 < end)
+                rows_ask(c, all, kv, piece + 1, rows_piece(buffer));
+            else
+                copy_commit();
+            copy_wait<1>();
+        } else {
+            copy_wait<0>();
+        }
+        sync_compute();
+        if (first < s->hi && first + ATTENTION_PIECE > s->lo) {
+            struct merge factors[2];
+            rows_softmax(c, s, &w, &rows, first, keys);
+            rows_merge(c, &w, &state, factors);
+            rows_outputs(c, s, &w, first, values, factors, &state);
+        }
+        sync_compute();
+        if (ROW_BUFFERS == 1 && piece + 1 < end) rows_ask(c, all, kv, piece + 1, rows_piece(0));
+    }
+    rows_store(c, task, s, &state);
+}
+
+/* An item: GROUP_ROWS token rows of one KV head, slot by slot. */
+DEV void rows_item(const struct warp_context *c, const struct cuda_task *task, uint32_t group,
+                   uint32_t head) {
+    const uint32_t row0 = group * GROUP_ROWS;
+    const uint32_t end = min(row0 + GROUP_ROWS, SHARED->batch.rows.n_rows);
+    const uint32_t mine = row0 + c->warp * STEP_TOKENS;
+    for (uint32_t row = row0; row < end;) {
+        const uint32_t n = rows_same_slot(c, row, end);
+        struct attention_step all = {}, s;
+        step_heads(&all, head / SUBS, head % SUBS);
+        all.slot = row_slot(SHARED, row);
+        all.lo = window_start(row_position(SHARED, row)); /* a slot's rows ascend */
+        all.hi = row_position(SHARED, row + n - 1) + 1;
+        s = all;
+        s.row0 = max(mine, row);
+        const uint32_t last = min(mine + STEP_TOKENS, row + n);
+        s.n_tokens = last > s.row0 ? last - s.row0 : 0;
+        if (s.n_tokens > 0) {
+            step_range(SHARED, &s);
+        } else {
+            s.row0 = row; /* any: nothing of it is used */
+            s.lo = s.hi = 0;
+        }
+        rows_step(c, task, &all, &s);
+        row += n;
+    }
+}
+
+/* The task's share of the items: every n-th, back and forth, since later rows see more. */
+DEV void rows_task(const struct warp_context *c, const struct cuda_task *task) {
+    const uint32_t n = ceil_div(SHARED->batch.rows.n_rows, GROUP_ROWS) * HEAD_STEPS;
+    for (uint32_t turn = 0; turn * task->unit1 < n; turn++) {
+        const uint32_t mine = turn % 2 == 0 ? task->unit0 : task->unit1 - 1 - task->unit0;
+        const uint32_t item = turn * task->unit1 + mine;
+        if (item < n) rows_item(c, task, (n - 1 - item) / HEAD_STEPS, item % HEAD_STEPS);
+    }
+}
+
+#endif
