@@ -81,8 +81,10 @@ struct block_shared {
     struct rt_batch batch; /* a copy; the numbers of rows are those of the iteration that runs */
     uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
     uint32_t drop_turn;
-    float inv_rms[MAX_TILE];
-    float warp_sum[8 * WARPS];
+    union { /* of the running task's rows: */
+        float inv_rms[MAX_TILE];   /* many: 1 / rms */
+        float warp_sum[8 * WARPS]; /* few: sums of squares, eight parts each */
+    };
     struct row_place place[MAX_PLACES]; /* of the iteration's first token rows */
     uint16_t logit_row[MAX_PLACES];
     uint64_t control[28]; /* struct control: here, because local memory goes through an L1 that
