@@ -389,14 +389,11 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
     append_token(b, slot_idx, (int32_t)token, logprob);
 }
 
-/* Runs once an iteration and is long: not among the code that every layer runs. */
-__device__ __noinline__ void run_sample(const struct cuda_args *args,
-                                        const struct cuda_task *task) {
-    const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
+DEV void run_sample(const struct warp_context *c, const struct cuda_task *task) {
     uint32_t end = min(task->row1, SHARED->batch.rows.n_logit_rows);
     for (uint32_t row = task->row0; row < end; row++) {
         if (row != task->row0) sync_compute();
-        sample_row(&c, task, row);
+        sample_row(c, task, row);
     }
 }
 
