@@ -5,7 +5,7 @@
 #             statistics of sampling, which are minutes of arithmetic and little memory.
 #             --quick leaves out what takes longest
 #   tsan      ThreadSanitizer: what runs threads, and the GPU's kernels on the emulated one
-#   stress    queues of two entries, random yields at every primitive: what runs threads
+#   stress    random yields at every primitive: what runs threads
 #   coverage  the lines and branches of src/ that the tests reach, without those that take minutes when
 #             the counters are there, which all threads share; build-coverage/coverage.txt has the files
 set -euo pipefail

@@ -167,8 +167,8 @@ struct cuda_task {
 ABI_SIZE(struct cuda_task, 128);
 
 enum cuda_task_flag {
-    CUDA_TRIGGER_WATCHED = 1, /* the trigger may activate an event with JIT dependents, or the end
-                                 event: somebody must see who activates it */
+    CUDA_TRIGGER_WATCHED =
+        1, /* the trigger may activate the end event: somebody must see who does */
     /* Operands that carry flags: */
     CUDA_IN_FLAGGED = 2,
     CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR */
@@ -194,9 +194,9 @@ struct cuda_args {
 };
 
 /* The rings of runtime/rt_trace.h on the device: those of workers (written by the control warps)
- * and of schedulers as on the CPU, then one per worker for its compute warps and one per worker for
+ * as on the CPU, then one per worker for its compute warps and one per worker for
  * its loader. */
-#define CUDA_TRACE_RINGS(n_workers) (4 * (n_workers))
+#define CUDA_TRACE_RINGS(n_workers) (3 * (n_workers))
 
 CUDA_ABI_FN uint64_t cuda_sample_bytes(uint32_t n_logit_rows, uint32_t vocab) {
     return (uint64_t)n_logit_rows * 2 * ((vocab + 63) & ~63u) * 4;

@@ -346,9 +346,7 @@ static bool is_flagged(const struct prog_header *p, uint32_t tensor) {
 static uint16_t flags_of(const struct prog_header *p, const struct prog_variant *v,
                          const struct prog_task *t) {
     uint16_t flags = 0;
-    if (t->trigger != PROG_NONE &&
-        (t->trigger == v->end_event || PROG(p, EVENT)[t->trigger].n_jit > 0))
-        flags |= CUDA_TRIGGER_WATCHED;
+    if (t->trigger != PROG_NONE && t->trigger == v->end_event) flags |= CUDA_TRIGGER_WATCHED;
     if (is_hint(p, t->wait)) flags |= CUDA_WAIT_HINT;
     if (is_hint(p, t->trigger)) flags |= CUDA_TRIGGER_HINT;
     if (t->op == PROG_NONE) return flags;
@@ -362,11 +360,13 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
 static void fill_task(const struct filler *f, const struct prog_variant *v, uint32_t index,
                       struct cuda_task *out) {
     const struct prog_task *t = &PROG(f->program, TASK)[index];
+    /* Who has the task knows that its iteration has begun. */
+    const uint32_t wait = t->wait == v->start_event ? PROG_NONE : t->wait;
     *out = (struct cuda_task){
         .kind = t->kind,
         .flags = flags_of(f->program, v, t),
-        .wait = t->wait,
-        .wait_triggers = t->wait == PROG_NONE ? 0 : PROG(f->program, EVENT)[t->wait].n_triggers,
+        .wait = wait,
+        .wait_triggers = wait == PROG_NONE ? 0 : PROG(f->program, EVENT)[wait].n_triggers,
         .trigger = t->trigger,
         .row0 = t->row0,
         .row1 = t->row1,

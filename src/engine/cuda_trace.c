@@ -134,13 +134,12 @@ static void append_all(struct rt_trace *to, uint32_t ring, struct part part[CUDA
     for (struct part *p; (p = oldest(part)) != NULL;) append(to, ring, p, offset);
 }
 
-/* A worker's rings, or a scheduler's one. */
+/* A worker's rings. */
 static int take_ring(struct diag *d, struct cuda_trace *t, cu_stream stream, uint32_t ring) {
     struct part part[CUDA_TRACE_PARTS] = {0};
     uint64_t n = 0;
-    int n_parts = ring < t->n_workers ? CUDA_TRACE_PARTS : 1;
-    for (int k = 0; k < n_parts; k++) {
-        uint32_t from = k == 0 ? ring : (uint32_t)(k + 1) * t->n_workers + ring;
+    for (int k = 0; k < CUDA_TRACE_PARTS; k++) {
+        uint32_t from = (uint32_t)k * t->n_workers + ring;
         TRY(copy_part(d, t, stream, from, k, &part[k]));
         n += part[k].n;
     }

@@ -2,9 +2,8 @@
  * them), which the kernel writes and the host appends to its own once the kernel has ended.
  *
  *   control warp of block w ─► ring w       ─┐
- *   compute warps of block w ─► ring 2 W + w ─┤ by time,
- *   loader warp of block w   ─► ring 3 W + w ─┴ tasks whole ─► ring w of the host
- *   scheduler s              ─► ring W + s ─────────────────► ring W + s
+ *   compute warps of block w ─► ring W + w   ─┤ by time,
+ *   loader warp of block w   ─► ring 2 W + w ─┴ tasks whole ─► ring w of the host
  *
  * Times become the host's: the kernel is taken to begin when the host begins to launch it. So all
  * records of a launch are early by what a launch takes, some 10 us, and none lies in the future.

@@ -17,6 +17,9 @@
 
 static const uint64_t KV_DEFAULT = (uint64_t)4
                                    << 30; /* enough for a few users, no more than asked */
+/* H100: 5.55 to 5.51 ms on Qwen3-8B, 0.99 to 0.92 on Qwen3-0.6B; with twice as much neither is
+ * faster (docs/performance.md). */
+static const uint64_t CARRY_BYTES = 64 << 10;
 enum { DEFAULT_MAX_LEN = 32768 }; /* longer contexts are asked for: they cost start-up memory */
 static const double DEFAULT_SHARE = 0.9;
 
@@ -139,6 +142,7 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
          * each. */
         c->cut_qkv = true;
         c->join_heads = true;
+        c->task.carry_bytes = CARRY_BYTES;
         c->task.coarse_events = true;
         /* Every chunk reads all weights. One H100, Qwen3-8B, a prompt of 2,048: 148 ms in chunks of
          * 512, 137 of 1,024, 135 of 2,048, whose compilation takes longer. */

@@ -215,7 +215,7 @@ static json_t *path_json(const struct report *r) {
                      "tasks", steps);
 }
 
-/* Of an iteration: two records per task, one per event, one per hand-out; on a GPU one more per
+/* Of an iteration: two records per task, one per event; on a GPU one more per
  * task with weights. */
 static json_t *trace_json(const struct report *r) {
     const struct profile_setting *s = r->s;

@@ -124,10 +124,6 @@ static int on_record(struct decoder *c, uint32_t ring, const struct rt_trace_rec
         break;
     case RT_TRACE_BEGIN: c->open.begin = r->time_ns; break;
     case RT_TRACE_END: return on_end(c, r->time_ns);
-    case RT_TRACE_HAND:
-        if (r->what >= n_tasks) break;
-        return ARRAY_PUSH(c->d, &c->t->hands,
-                          (struct trace_hand){r->time_ns, ring - c->t->n_workers, aux, r->what});
     case RT_TRACE_STALL:
         return ARRAY_PUSH(c->d, &c->t->stalls, (struct trace_stall){r->time_ns, ring, r->what});
     case RT_TRACE_PAGES:
@@ -188,7 +184,6 @@ static int decode_ring(struct decoder *c, uint32_t ring, const struct records *r
         c->t->n_dropped += !inside;
         if (inside) TRY(on_record(c, ring, r));
     }
-    if (records->n > 0 && ring >= c->t->n_workers) c->t->n_scheds = ring - c->t->n_workers + 1;
     return QN_OK;
 }
 
@@ -217,10 +212,6 @@ static int iter_by_start(const void *a, const void *b) {
 
 static int done_by_time(const void *a, const void *b) {
     return compare_u64(((const struct done *)a)->time, ((const struct done *)b)->time);
-}
-
-static int hand_by_time(const void *a, const void *b) {
-    return compare_u64(((const struct trace_hand *)a)->time, ((const struct trace_hand *)b)->time);
 }
 
 static int pages_by_time(const void *a, const void *b) {
@@ -285,8 +276,6 @@ int trace_read(struct diag *d, struct rt_trace *rings, const struct prog_header 
     int rc = decode_rings(&c, rings);
     if (rc == QN_OK && out->iters.n > 0) {
         qsort(out->iters.items, out->iters.n, sizeof *out->iters.items, iter_by_start);
-        if (out->hands.n > 0)
-            qsort(out->hands.items, out->hands.n, sizeof *out->hands.items, hand_by_time);
     }
     if (rc == QN_OK && out->pages.n > 0)
         qsort(out->pages.items, out->pages.n, sizeof *out->pages.items, pages_by_time);
@@ -303,7 +292,6 @@ int trace_read(struct diag *d, struct rt_trace *rings, const struct prog_header 
 void trace_fini(struct trace *t) {
     ARRAY_FINI(&t->iters);
     ARRAY_FINI(&t->runs);
-    ARRAY_FINI(&t->hands);
     ARRAY_FINI(&t->stalls);
     ARRAY_FINI(&t->pages);
 }

@@ -41,12 +41,6 @@ struct trace_iter {
     bool complete; /* all of its tasks are there, and its end */
 };
 
-/* A JIT task's way to a worker. */
-struct trace_hand {
-    uint64_t time;
-    uint32_t sched, worker, task;
-};
-
 /* A GPU's loader had requested the last page of a task's weights. */
 struct trace_pages {
     uint64_t time;
@@ -62,11 +56,10 @@ struct trace_stall {
 
 struct trace {
     const struct prog_header *program; /* borrowed */
-    uint32_t n_workers, n_scheds;
+    uint32_t n_workers;
     uint64_t n_records, n_dropped;
     ARRAY(struct trace_iter) iters; /* in order of time */
     ARRAY(struct trace_run) runs;   /* by iteration, then by begin */
-    ARRAY(struct trace_hand) hands; /* in order of time */
     ARRAY(struct trace_stall) stalls;
     ARRAY(struct trace_pages) pages; /* in order of time; none of a CPU */
     uint32_t n_loaders;              /* workers that have such records */
@@ -103,7 +96,7 @@ void trace_links_fill(const struct trace *t, const struct trace_iter *iter,
 void trace_links_fini(struct trace_links *links);
 
 /* Appends the trace as Perfetto's protobuf (a sequence of TracePackets): a track per worker for
- * tasks and one for waits, one per scheduler, one of iterations, counters; flows from the task that
+ * tasks and one for waits, one of iterations, counters; flows from the task that
  * activated an event to those that waited for it. Errors: QN_ENOMEM. */
 int trace_perfetto(struct diag *d, const struct trace *t, const char *name, struct strbuf *out);
 /* The same into a file. Errors: QN_EIO. */

@@ -99,19 +99,9 @@ enum { DEBUG_NAME_IID = 1, DEBUG_UINT = 3, DEBUG_STRING = 6 };
 enum { INTERNED_EVENT_NAMES = 2, INTERNED_DEBUG_NAMES = 3, INTERNED_IID = 1, INTERNED_NAME = 2 };
 
 /* Names of arguments; the interned id is the index + 1. */
-enum arg {
-    ARG_TASK,
-    ARG_TILE,
-    ARG_WAIT,
-    ARG_TRIGGER,
-    ARG_BYTES,
-    ARG_ITERATION,
-    ARG_FOR,
-    ARG_TO,
-    N_ARGS
-};
+enum arg { ARG_TASK, ARG_TILE, ARG_WAIT, ARG_TRIGGER, ARG_BYTES, ARG_ITERATION, ARG_FOR, N_ARGS };
 static const char *const arg_names[N_ARGS] = {
-    "task", "tile", "waits for event", "triggers event", "bytes", "iteration", "for task", "to"};
+    "task", "tile", "waits for event", "triggers event", "bytes", "iteration", "for task"};
 
 enum counter {
     COUNTER_ROWS,
@@ -142,9 +132,6 @@ static uint64_t track_worker(uint32_t w) {
 }
 static uint64_t track_waits(uint32_t w) {
     return 1001 + 2 * (uint64_t)w;
-}
-static uint64_t track_sched(uint32_t s) {
-    return 100000 + (uint64_t)s;
 }
 
 /* ---- writing ------------------------------------------------------------------------------ */
@@ -270,10 +257,6 @@ static void put_tracks(struct writer *w, const char *name) {
         put_track(w, track_worker(i), text, 100 + 2 * (uint64_t)i);
         snprintf(text, sizeof text, "worker %u: waits", i);
         put_track(w, track_waits(i), text, 101 + 2 * (uint64_t)i);
-    }
-    for (uint32_t i = 0; i < w->t->n_scheds; i++) {
-        snprintf(text, sizeof text, "scheduler %u", i);
-        put_track(w, track_sched(i), text, 100000 + (uint64_t)i);
     }
 }
 
@@ -405,17 +388,6 @@ static int put_iterations(struct writer *w, uint64_t *free_since) {
 }
 
 static int put_instants(struct writer *w) {
-    for (size_t i = 0; i < w->t->hands.n; i++) {
-        const struct trace_hand *h = &w->t->hands.items[i];
-        uint64_t id;
-        op_label(w, "hands out ", h->task);
-        TRY(name_id(w, &id));
-        begin_event(w, TYPE_INSTANT, track_sched(h->sched));
-        put_uint(&w->event, EVENT_NAME_IID, id);
-        arg_uint(w, ARG_TASK, h->task);
-        arg_uint(w, ARG_TO, h->worker);
-        end_event(w, h->time);
-    }
     for (size_t i = 0; i < w->t->stalls.n; i++) {
         const struct trace_stall *s = &w->t->stalls.items[i];
         begin_event(w, TYPE_INSTANT, track_waits(s->worker));

@@ -60,7 +60,7 @@ static void run_worker(struct thread *t) {
             cpu_core_run(core, w->id, w->task);
             rt_worker_done(&core->rt, w);
         } else {
-            cpu_ahead_step(core, &t->ahead, w->next < w->end ? core->rt.aot[w->next] : RT_NONE);
+            cpu_ahead_step(core, &t->ahead, rt_worker_head(&core->rt, w));
         }
 }
 

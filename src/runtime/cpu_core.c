@@ -41,14 +41,10 @@ static struct rt_options options_of(const struct cpu_config *c, uint32_t n_block
     double deadline = c->deadline_s == 0 ? 10 : c->deadline_s;
     return (struct rt_options){
         .n_kv_blocks = n_blocks,
-        .n_schedulers = c->n_schedulers,
-        .jit_capacity = c->jit_capacity,
-        .sched_capacity = c->sched_capacity,
         .max_batched = c->max_batched_tokens,
         /* A worker that waits leaves its CPU at once when there are not enough of them. */
         .spin_limit = c->program->n_workers <= n_cpus ? 4000 : 0,
         .until_idle = until_idle,
-        .steal = !c->no_steal,
         .deadline_ns = deadline < 0 ? 0 : (uint64_t)(MIN(deadline, 1e9) * 1e9),
     };
 }
@@ -191,11 +187,6 @@ void cpu_core_run(const struct cpu_core *core, uint32_t worker, uint32_t task) {
 
 /* ---- check ---- */
 
-static int check_queue(struct diag *d, const char *what, uint32_t index, struct rt_queue *q) {
-    if (q->head == q->tail) return QN_OK;
-    return fail(d, QN_EVERIFY, "%s %u: %u entries are left", what, index, q->tail - q->head);
-}
-
 int cpu_core_check(struct diag *d, const struct cpu_core *core) {
     const struct rt *rt = &core->rt;
     for (uint32_t i = 0; i < rt->n_variants; i++) {
@@ -209,9 +200,5 @@ int cpu_core_check(struct diag *d, const struct cpu_core *core) {
                             rt->epochs[i], want);
         }
     }
-    for (uint32_t i = 0; i < rt->n_workers; i++)
-        TRY(check_queue(d, "JIT queue", i, rt_jit_queue(rt, i)));
-    for (uint32_t i = 0; i < rt->n_schedulers; i++)
-        TRY(check_queue(d, "event queue", i, rt_sched_queue(rt, i)));
     return QN_OK;
 }

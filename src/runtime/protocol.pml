@@ -1,41 +1,36 @@
-/* protocol.pml - a Spin model of the runtime's protocol (rt_worker.h, rt_sched.h, rt_boundary.h):
- * event counters, the scheduler role with its event queue, JIT queues with stealing, overflow lists,
- * the iteration boundary, idling on the doorbell, and the end.
+/* protocol.pml - a Spin model of the runtime's protocol (rt_worker.h, rt_claim.h, rt_boundary.h):
+ * event counters, JIT tasks claimed with a fetch-and-add, the iteration boundary with the doorbell
+ * read early and the news posted late, idling on the doorbell, and the end.
  *
  *   spin -a protocol.pml && gcc -O2 -DSAFETY -o pan pan.c && ./pan        (tests/runtime/spin.sh)
  *
- * Two workers, one scheduler, queues of CAP_JIT and CAP_SCHED entries, and one of two programs:
+ * Two workers and one of three programs:
  *
  *   GRAPH 1   E0 ─┬─ T0 AOT w0 ─┬─ E1 ─┬─ T2 JIT ── E2 ── T4 AOT w1 ─┬─ E3 ─┬─ T5 JIT ─┬─ E4 = end
  *   serves        └─ T1 JIT ────┘      └─ T3 JIT ────────────────────┘      └─ T6 JIT ─┘
  *
- *   GRAPH 2   E0 ─┬─ T0 AOT w0 ─ E1 ─ T3 JIT ─┐             (fills queues, overflow lists)
+ *   GRAPH 2   E0 ─┬─ T0 AOT w0 ─ E1 ─ T3 JIT ─┐             (many events at a time)
  *   until         ├─ T1 JIT ──── E2 ─ T4 JIT ─┼─ E4 ─ T6 AOT w1 ─ E5 = end
  *   idle          └─ T2 JIT ──── E3 ─ T5 JIT ─┘
  *
- * Each primitive of rt_sync.h is one step; a queue's push and pop are one step each (the queue itself
- * is modelled in queue.pml). A poller that finds nothing is blocked here until something that it
- * polls changes, so a lost task, a lost event, a lost wake-up or a deadlock is an invalid end state.
- * Memory is sequentially consistent in Spin: what the orders must be is argued in docs/runtime.md and
- * tested under ThreadSanitizer.
+ *   GRAPH 3   as 1, T4 JIT: worker 1 has no list, may miss iterations and come late
+ *
+ * Each primitive of rt_sync.h is one step. A poller that finds nothing is blocked here until something
+ * that it polls changes, so a lost task, a lost wake-up or a deadlock is an invalid end state. Memory
+ * is sequentially consistent in Spin: what the orders must be is argued in docs/runtime.md and tested
+ * under ThreadSanitizer.
  *
  * Checked: every task runs exactly once per iteration, after its event is activated, in the
- * iteration that runs; one worker at the boundary at a time, with no task running and all queues
- * empty; every counter exact there; every request is served; everybody ends.
+ * iteration that runs; one worker at the boundary at a time, with no task running and all JIT tasks
+ * claimed; every counter exact there; no news are written over before they are posted, and all are
+ * posted before the runtime idles or ends; every request is served; everybody ends.
  */
-#ifndef CAP_JIT
-#define CAP_JIT 1
-#endif
-#ifndef CAP_SCHED
-#define CAP_SCHED 1
-#endif
 #ifndef GRAPH
 #define GRAPH 1
 #endif
 #define UNTIL_IDLE (GRAPH == 2)
 
 #define REQUESTS 2 /* one iteration each; both may fall into one */
-#define JIT      9
 #define NONE     99
 
 #define START 0 /* phases */
@@ -43,104 +38,61 @@
 #define IDLE  2
 
 #define N_TASKS 7
-#if GRAPH == 1
+#if GRAPH == 2
+#define N_EVENTS 6
+#define END      5
+#define N_JIT    5
+byte wait[N_TASKS] = { 0, 0, 0, 1, 2, 3, 4 };
+byte trig[N_TASKS] = { 1, 2, 3, 4, 4, 4, 5 };
+byte n_trig[N_EVENTS] = { 1, 1, 1, 1, 3, 1 };
+byte jit[N_JIT] = { 1, 2, 3, 4, 5 };
+byte aot[2] = { 0, 6 }; /* each worker's list: one task or none */
+byte rank[2] = { 0, 5 }; /* JIT tasks before it */
+#else
 #define N_EVENTS 5
 #define END      4
 byte wait[N_TASKS] = { 0, 0, 1, 1, 2, 3, 3 };
 byte trig[N_TASKS] = { 1, 1, 2, 3, 3, 4, 4 };
-byte place[N_TASKS] = { 0, JIT, JIT, JIT, 1, JIT, JIT };
 byte n_trig[N_EVENTS] = { 1, 2, 1, 2, 2 };
-byte first[N_EVENTS] = { 0, 2, 4, 5, 7 };
-byte past[N_EVENTS] = { 2, 4, 5, 7, 7 };
-byte n_jit[N_EVENTS] = { 1, 2, 0, 2, 0 };
-byte aot[2] = { 0, 4 }; /* each worker's list: one task */
+#if GRAPH == 1
+#define N_JIT 5
+byte jit[N_JIT] = { 1, 2, 3, 5, 6 };
+byte aot[2] = { 0, 4 };
+byte rank[2] = { 0, 3 };
 #else
-#define N_EVENTS 6
-#define END      5
-byte wait[N_TASKS] = { 0, 0, 0, 1, 2, 3, 4 };
-byte trig[N_TASKS] = { 1, 2, 3, 4, 4, 4, 5 };
-byte place[N_TASKS] = { 0, JIT, JIT, JIT, JIT, JIT, 1 };
-byte n_trig[N_EVENTS] = { 1, 1, 1, 1, 3, 1 };
-byte first[N_EVENTS] = { 0, 3, 4, 5, 6, 7 };
-byte past[N_EVENTS] = { 3, 4, 5, 6, 7, 7 };
-byte n_jit[N_EVENTS] = { 2, 1, 1, 1, 0, 0 };
-byte aot[2] = { 0, 6 };
+#define N_JIT 6
+byte jit[N_JIT] = { 1, 2, 3, 4, 5, 6 };
+byte aot[2] = { 0, NONE };
+byte rank[2] = { 0, 0 };
+#endif
 #endif
 
 /* shared state */
 byte counter[N_EVENTS];
-byte link_of[N_EVENTS];
-byte published, phase = START, stop, tail, idle_bell;
-chan evq = [CAP_SCHED] of { byte };
-chan jit[2] = [CAP_JIT] of { byte };
-bool lock, pending;
-byte cnext, cend, to; /* the scheduler's cursor, under the lock */
+byte published, phase = START, stop, tail, idle_bell, posted;
+byte claim_of, claim_index = N_JIT; /* one word */
 
 /* the boundary's own */
-byte taken, left, iteration, served;
+byte taken, left, iteration, served, news;
 
-/* ghosts: only assertions read them */
-byte runs[N_TASKS], running, at_boundary;
+/* ghosts: only assertions and the host read them */
+byte runs[N_TASKS], running, at_boundary, told;
 bool ran; /* an iteration has run since the last boundary */
 
-#define ready(e) (counter[e] >= n_trig[e] * iteration)
-
-inline sched_step() {
-    if
-    :: pending || len(evq) > 0 ->
-        if
-        :: atomic { !lock -> lock = true }
-            moved = true;
-            if
-            :: cnext >= cend ->
-                if
-                :: atomic { len(evq) > 0 -> evq?ev; cnext = first[ev]; cend = past[ev] }
-                :: len(evq) == 0 -> moved = false
-                fi
-            :: else
-            fi;
-            do
-            :: moved && cnext < cend && place[cnext] == JIT ->
-                if
-                :: atomic { len(jit[to]) < CAP_JIT -> jit[to]!cnext; to = 1 - to; cnext++ }
-                :: atomic { len(jit[to]) == CAP_JIT -> to = 1 - to }
-                    if
-                    :: atomic { len(jit[to]) < CAP_JIT -> jit[to]!cnext; to = 1 - to; cnext++ }
-                    :: len(jit[to]) == CAP_JIT -> break
-                    fi
-                fi
-            :: moved && cnext < cend && place[cnext] != JIT -> cnext++
-            :: !moved || cnext >= cend -> break
-            od;
-            pending = cnext < cend;
-            lock = false
-        :: lock -> skip
-        fi
-    :: else
-    fi
-}
-
-inline offer(e) {
-    if
-    :: atomic { len(evq) < CAP_SCHED -> evq!e }
-    :: atomic { len(evq) == CAP_SCHED -> link_of[e] = overflow; overflow = e }
-    fi;
-    sched_step()
-}
+/* Beside a GPU, here in graph 3, who has a task knows that its iteration has begun. */
+#define ready(e) (counter[e] >= n_trig[e] * iteration || (GRAPH == 3 && e == 0))
+#define open     (claim_index < N_JIT && (!todo || (claim_of == mine && claim_index < rank[id])))
+#define is_claim (claimed != NONE && (!todo || claimed < aot[id]))
+#define is_aot   (todo && (claimed == NONE || aot[id] < claimed))
 
 /* The counter's step and the look at its old value are one fetch-and-add. */
 inline trigger(e, goal) {
-    atomic { counter[e]++; activated = (counter[e] == goal) };
-    if
-    :: activated && e == END -> boundary = true
-    :: activated && e != END && n_jit[e] > 0 -> offer(e)
-    :: else
-    fi
+    atomic { counter[e]++; boundary = boundary || (e == END && counter[e] == goal) }
 }
 
 inline check_iteration() {
     d_step {
-        assert(running == 0 && len(evq) == 0 && len(jit[0]) == 0 && len(jit[1]) == 0 && cnext >= cend);
+        assert(running == 0 && claim_index >= N_JIT && posted == iteration);
         i = 0;
         do
         :: i < N_TASKS -> assert(runs[i] == ran); runs[i] = 0; i++
@@ -156,29 +108,83 @@ inline check_iteration() {
     }
 }
 
+/* rt_boundary_post */
+inline post() {
+    if
+    :: owes ->
+        if
+        :: owes_start -> owes_start = false; goal = n_trig[0] * iteration; trigger(0, goal)
+        :: else
+        fi;
+        owes = false;
+        told = news;
+        assert(told == mine_news);
+        posted = iteration
+    :: else
+    fi
+}
+
 inline run_boundary() {
     atomic { at_boundary++; assert(at_boundary == 1) };
     check_iteration();
     served = served + left;
-    left = 0;
-    bell = tail;
+    news = served;
+    mine_news = served;
+    owes = true;
     left = bell - taken;
     taken = bell;
+    if
+    :: left == 0 -> bell = tail; left = bell - taken; taken = bell
+    :: else
+    fi;
     if
     :: left > 0 ->
         iteration++;
         ran = true;
-        goal = n_trig[0] * iteration;
+        owes_start = true;
         at_boundary--;
         published = iteration;
-        trigger(0, goal)
-    :: left == 0 && UNTIL_IDLE -> at_boundary--; stop = 1
+        atomic { claim_of = iteration; claim_index = 0 }
+    :: left == 0 && UNTIL_IDLE -> post(); at_boundary--; stop = 1
     :: left == 0 && !UNTIL_IDLE ->
         idle_bell = bell;
+        post();
         at_boundary--;
         phase = IDLE
     fi;
-    bell = 0
+    bell = 0;
+    asked = false
+}
+
+inline enter(it) {
+    mine = it;
+    todo = (aot[id] != NONE)
+}
+
+/* rt_worker_want */
+inline want() {
+    if
+    :: claimed == NONE && open ->
+        atomic {
+            i = claim_index;
+            it = claim_of;
+            claim_index++;
+            assert(claim_index <= N_JIT + 2)
+        };
+        if
+        :: i < N_JIT ->
+            assert(it == iteration); /* what is claimed is of the iteration that runs */
+            if
+            :: it != mine -> assert(!todo); enter(it)
+            :: else
+            fi;
+            claimed = jit[i]
+        :: else
+        fi;
+        i = 0;
+        it = 0
+    :: else
+    fi
 }
 
 inline run_task() {
@@ -190,64 +196,68 @@ inline run_task() {
         assert(runs[task] == 0);
         runs[task]++
     };
+    if /* rt_boundary_ask, by one that may have to play the boundary */
+    :: trig[task] == END && !asked && !owes && posted == iteration -> bell = tail; asked = true
+    :: true
+    fi;
     running--;
     trigger(trig[task], goal);
-    task = NONE
+    task = NONE;
+    if /* somebody else played it */
+    :: asked && !boundary -> asked = false; bell = 0
+    :: else
+    fi
 }
 
 proctype worker(byte id) {
-    byte mine = 0, overflow = NONE, task = NONE, ev = 0, goal = 0, bell = 0, i = 0;
-    bool todo = false, boundary = false, activated = false, moved = false;
+    byte mine = 0, claimed = NONE, task = NONE, goal = 0, bell = 0, i = 0, it = 0, mine_news = 0;
+    bool todo = false, boundary = false, owes = false, owes_start = false, asked = false;
 
     do
     :: stop -> break
     :: !stop ->
-        if
-        :: boundary -> boundary = false; run_boundary()
-        :: else
+        if /* at any time after the iteration was published */
+        :: owes -> post()
+        :: true
         fi;
         if
-        :: overflow != NONE ->
-            ev = overflow;
-            overflow = link_of[ev];
-            offer(ev)
-        :: else
-        fi;
-        /* Find: own JIT queue, own list, next iteration, scheduler role, another's JIT queue. */
-        if
-        :: atomic { len(jit[id]) > 0 -> jit[id]?task }
-        :: len(jit[id]) == 0 ->
+        :: boundary && !asked ->
+            post();
             if
-            :: todo && ready(wait[aot[id]]) -> todo = false; task = aot[id]
-            :: !todo && published != mine -> mine = published; todo = true
-            :: (!todo && published == mine) || (todo && !ready(wait[aot[id]])) ->
-                sched_step();
-                if
-                :: atomic { len(jit[1 - id]) > 0 -> jit[1 - id]?task }
-                :: len(jit[1 - id]) == 0 -> skip
-                fi
+            :: posted == iteration -> bell = tail; asked = true
+            :: else
             fi
+        :: else
         fi;
-        ev = 0;
+        if
+        :: boundary && asked -> boundary = false; run_boundary()
+        :: else
+        fi;
+        want();
+        if
+        :: is_claim && ready(wait[claimed]) -> task = claimed; claimed = NONE
+        :: is_aot && ready(wait[aot[id]]) -> todo = false; task = aot[id]
+        :: !todo && claimed == NONE && published != mine -> it = published; enter(it); it = 0
+        :: else
+        fi;
         if
         :: task != NONE -> run_task()
-        :: task == NONE && !boundary ->
+        :: else ->
             /* Nothing: wait until something that is polled changes. */
             if
-            :: len(jit[id]) > 0
-            :: len(jit[1 - id]) > 0
-            :: todo && ready(wait[aot[id]])
-            :: !todo && published != mine
-            :: (pending || len(evq) > 0) && !lock && (len(jit[0]) < CAP_JIT || len(jit[1]) < CAP_JIT)
-            :: overflow != NONE && len(evq) < CAP_SCHED
+            :: owes
+            :: boundary && posted == iteration
+            :: claimed == NONE && open
+            :: is_claim && ready(wait[claimed])
+            :: is_aot && ready(wait[aot[id]])
+            :: !todo && claimed == NONE && published != mine
             :: atomic { phase == START -> phase = RUN; boundary = true }
             :: atomic { phase == IDLE && tail != idle_bell -> phase = RUN; boundary = true }
             :: stop
             fi
-        :: task == NONE && boundary
         fi
     od;
-    assert(overflow == NONE && !todo)
+    assert(!owes && !todo && claimed == NONE)
 }
 
 active proctype host() {
@@ -263,13 +273,13 @@ active proctype host() {
         :: i < REQUESTS -> tail++; i++ /* at any moment */
         :: else -> break
         od;
-        served == REQUESTS; /* an end state here would be a request that is never served */
+        told == REQUESTS; /* an end state here would be a request that is never served */
         phase == IDLE;
         assert(iteration >= 1 && iteration <= REQUESTS);
         stop = 1;
         tail++ /* wakes the sleepers */
     fi;
     _nr_pr == 1;
-    assert(served == (UNTIL_IDLE -> 1 : REQUESTS));
-    assert(len(evq) == 0 && len(jit[0]) == 0 && len(jit[1]) == 0 && !lock)
+    assert(told == (UNTIL_IDLE -> 1 : REQUESTS));
+    assert(claim_index >= N_JIT && posted == iteration)
 }

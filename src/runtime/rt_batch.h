@@ -63,10 +63,10 @@ struct rt_slot {
     uint32_t n_known;    /* prompt tokens plus sampled tokens */
     uint32_t n_computed; /* positions whose KV rows are in the cache */
     uint32_t n_prompt;
-    uint32_t n_limit;  /* n_known at which it ends for its length */
-    uint32_t finish;   /* enum rt_finish, set by SAMPLE */
-    uint32_t n_blocks; /* KV blocks it holds */
-    uint32_t order;    /* of admission */
+    uint32_t n_limit;   /* n_known at which it ends for its length */
+    uint32_t finish;    /* enum rt_finish, set by SAMPLE */
+    uint32_t n_blocks;  /* KV blocks it holds */
+    uint32_t in_flight; /* token rows of it in the iteration that runs */
 };
 ABI_SIZE(struct rt_slot, 32);
 

@@ -5,8 +5,13 @@
  * wakes an idle runtime. Until it publishes the next iteration that worker is alone: all tasks are
  * done, everybody else only polls.
  *
- *   collect ──► commands ──► sweep ──► admit ──► rows ──► choose variant ──► publish, trigger start
- *                                                  └ none: idle or stop
+ *   commands ──► collect ──► admit ──► rows ──► choose variant ──► publish ──► trigger start, post
+ *                                        └ none: post, idle or stop
+ *
+ * Nothing of the host lies between two iterations. The doorbell is read before (rt_boundary_ask),
+ * by whoever expects to play the boundary. What the host has to hear is laid out in rt.news, which
+ * no task touches, and posted when the next iteration runs (rt_boundary_post); the boundary after
+ * that one waits for it, since the news are its own to write then.
  *
  * Policy. First come, first served, no preemption: admission takes all the KV blocks that a request
  * can ever need, and the first in line waits for them. Every admitted request advances in every
@@ -17,7 +22,7 @@
 #ifndef QN_RUNTIME_RT_BOUNDARY_H
 #define QN_RUNTIME_RT_BOUNDARY_H
 
-#include "runtime/rt_sched.h"
+#include "runtime/rt_claim.h"
 
 RT_FN uint32_t rt_min(uint32_t a, uint32_t b) {
     return a < b ? a : b;
@@ -33,57 +38,6 @@ RT_FN int rt_request_fits(const struct rt_batch *b, const struct rt_request *q) 
     return q->n_prompt >= 1 && q->max_tokens >= 1 && q->n_prompt <= b->max_model_len &&
            q->max_tokens <= b->max_model_len - q->n_prompt && q->n_stop <= RT_MAX_STOP_IDS &&
            rt_blocks_needed(b, q->n_prompt + q->max_tokens) <= b->n_kv_blocks;
-}
-
-/* ---- collect: the last iteration's results ---- */
-
-RT_FN void rt_boundary_post_tokens(const struct rt *rt, uint32_t slot) {
-    const struct rt_slot *s = &rt->batch->slots[slot];
-    uint64_t row = (uint64_t)slot * rt->batch->max_model_len;
-    for (uint32_t p = s->n_computed; p < s->n_known; p++) {
-        rt->out_tokens[row + p] = rt->batch->tokens[row + p];
-        rt->out_logprobs[row + p] = rt->batch->logprobs[row + p];
-    }
-}
-
-/* Whether the slot got a token in the iteration that ended. */
-RT_FN int rt_boundary_has_token(const struct rt_slot *s) {
-    return s->n_known > s->n_prompt && s->n_computed + 1 == s->n_known;
-}
-
-/* Tells the host of the new tokens: all of them, one fence, then their numbers. Beside a GPU a
- * fence is a trip over the bus, so there is not one for each request. */
-RT_FN void rt_boundary_post(const struct rt *rt) {
-    const struct rt_control *c = rt->control;
-    const struct rt_slot *slots = rt->batch->slots;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < c->n_running; i++) {
-        if (!rt_boundary_has_token(&slots[rt->running[i]])) continue;
-        if (rt->out_tokens) rt_boundary_post_tokens(rt, rt->running[i]);
-        n++;
-    }
-    if (n == 0) return;
-    rt_host_fence_release();
-    for (uint32_t i = 0; i < c->n_running; i++) {
-        const struct rt_slot *s = &slots[rt->running[i]];
-        if (rt_boundary_has_token(s))
-            rt_host_store_relaxed(&rt->posts[rt->running[i]].n_out, s->n_known - s->n_prompt);
-    }
-}
-
-RT_FN void rt_boundary_collect(const struct rt *rt) {
-    struct rt_control *c = rt->control;
-    for (uint32_t i = 0; i < c->n_running; i++) {
-        uint32_t slot = rt->running[i];
-        struct rt_slot *s = &rt->batch->slots[slot];
-        s->n_computed += rt->in_flight[slot];
-        rt->in_flight[slot] = 0;
-        if (s->n_known > s->n_limit) s->n_known = s->n_limit;
-        if (s->finish != RT_RUNNING) continue;
-        if (s->n_known >= s->n_limit) s->finish = RT_FINISH_LENGTH;
-        if (s->n_computed >= s->n_known) s->finish = RT_FINISH_ABORT; /* no token came */
-    }
-    rt_boundary_post(rt);
 }
 
 /* ---- commands: what the host wants ---- */
@@ -109,9 +63,8 @@ RT_FN void rt_boundary_cancel(const struct rt *rt, uint32_t slot) {
 }
 
 /* Takes all commands; returns the doorbell's value that they reach up to. */
-RT_FN void rt_boundary_commands(const struct rt *rt, uint32_t tail) {
+RT_COLD void rt_boundary_commands(const struct rt *rt, uint32_t tail) {
     struct rt_control *c = rt->control;
-    if (c->taken == tail) return;
     rt_host_fence_acquire(&rt->mail->tail);
     for (; c->taken != tail; c->taken++) {
         const struct rt_command *command = &rt->commands[c->taken & rt->command_mask];
@@ -122,28 +75,41 @@ RT_FN void rt_boundary_commands(const struct rt *rt, uint32_t tail) {
     rt_host_store_release(&rt->mail->head, c->taken);
 }
 
-/* ---- sweep: finished requests give back what they hold ---- */
+/* ---- finished requests give back what they hold ---- */
 
-RT_FN void rt_boundary_free(const struct rt *rt, uint32_t slot) {
+/* News of one request, for rt_boundary_post. */
+RT_FN void rt_boundary_tell(const struct rt *rt, struct rt_worker *w, uint32_t slot,
+                            uint32_t n_known, uint32_t n_out, uint32_t finish) {
+    struct rt_news *news = &rt->news[w->n_news++];
+    news->slot = slot;
+    news->n_known = n_known;
+    news->n_out = n_out;
+    news->finish = finish;
+}
+
+RT_COLD void rt_boundary_free(const struct rt *rt, uint32_t slot) {
     struct rt_batch *b = rt->batch;
     struct rt_slot *s = &b->slots[slot];
     const int32_t *table = b->block_table + (uint64_t)slot * b->max_blocks;
     for (uint32_t i = 0; i < s->n_blocks; i++) rt->free_blocks[rt->control->n_free++] = table[i];
     s->n_blocks = 0;
     s->state = SLOT_FREE;
-    rt_host_store_release(&rt->posts[slot].finish, s->finish); /* the host's slot from here */
 }
 
-/* Removes finished slots from a list, keeping the order; returns how many are left. */
-RT_FN uint32_t rt_boundary_sweep(const struct rt *rt, uint32_t *list, uint32_t n) {
+/* Removes those that were cancelled, or never fit, from the waiting. */
+RT_COLD void rt_boundary_sweep(const struct rt *rt, struct rt_worker *w) {
+    struct rt_control *c = rt->control;
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        if (rt->batch->slots[list[i]].finish == RT_RUNNING)
-            list[kept++] = list[i];
-        else
-            rt_boundary_free(rt, list[i]);
+    for (uint32_t i = 0; i < c->n_waiting; i++) {
+        uint32_t slot = rt->waiting[i], finish = rt->batch->slots[slot].finish;
+        if (finish == RT_RUNNING) {
+            rt->waiting[kept++] = slot;
+        } else {
+            rt_boundary_free(rt, slot);
+            rt_boundary_tell(rt, w, slot, 0, 0, finish);
+        }
     }
-    return kept;
+    c->n_waiting = kept;
 }
 
 /* ---- admit ---- */
@@ -158,16 +124,16 @@ RT_FN int rt_boundary_take_blocks(const struct rt *rt, uint32_t slot) {
     return 1;
 }
 
-/* As many as the largest variant can advance in every iteration. */
-RT_FN void rt_boundary_admit(const struct rt *rt) {
+/* Of those who wait, as many as the largest variant can advance in every iteration. */
+RT_COLD void rt_boundary_admit(const struct rt *rt) {
     struct rt_control *c = rt->control;
-    const struct prog_variant *v = &rt->variants[rt->largest];
-    uint32_t most = rt_min(rt->batch->n_slots, rt_min(v->n_rows, v->n_logit_rows));
+    uint32_t shape = rt->shapes[rt->largest];
+    uint32_t most = rt_min(rt->batch->n_slots, rt_min(shape & 0xffff, shape >> 16));
     uint32_t n = 0;
     while (n < c->n_waiting && c->n_running < most && rt_boundary_take_blocks(rt, rt->waiting[n])) {
         struct rt_slot *s = &rt->batch->slots[rt->waiting[n]];
         s->state = SLOT_RUNNING;
-        s->order = c->order++;
+        s->in_flight = 0;
         rt->running[c->n_running++] = rt->waiting[n++];
     }
     c->n_waiting -= n;
@@ -176,113 +142,297 @@ RT_FN void rt_boundary_admit(const struct rt *rt) {
 
 /* ---- rows ---- */
 
-RT_FN void rt_boundary_add_rows(const struct rt *rt, uint32_t slot, uint32_t n) {
+/* Rows as they are laid out are counted like shapes: n_rows | n_logit_rows << 16. */
+enum { RT_LOGIT_ROW = 1 << 16 };
+
+/* Rows for the next n tokens of a request; returns the counts with them. */
+RT_COLD uint32_t rt_boundary_add_rows(const struct rt *rt, uint32_t slot, uint32_t n,
+                                      uint32_t filled) {
     struct rt_batch *b = rt->batch;
-    struct rt_rows *rows = &b->rows;
     struct rt_slot *s = &b->slots[slot];
-    uint64_t row = (uint64_t)slot * b->max_model_len;
+    const uint64_t at = (uint64_t)slot * b->max_model_len;
+    const uint32_t first = filled & 0xffff;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t p = s->n_computed + i;
-        if (rt->prompts != b->tokens && p < s->n_prompt) b->tokens[row + p] = rt->prompts[row + p];
-        rows->token[rows->n_rows] = b->tokens[row + p];
-        rows->slot[rows->n_rows] = (int32_t)slot;
-        rows->position[rows->n_rows] = (int32_t)p;
-        rows->n_rows++;
+        if (rt->prompts != b->tokens && p < s->n_prompt) b->tokens[at + p] = rt->prompts[at + p];
+        b->rows.token[first + i] = b->tokens[at + p];
+        b->rows.slot[first + i] = (int32_t)slot;
+        b->rows.position[first + i] = (int32_t)p;
     }
-    if (n > 0 && s->n_computed + n == s->n_known)
-        rows->logit_row[rows->n_logit_rows++] = (int32_t)rows->n_rows - 1;
-    rt->in_flight[slot] = n;
+    s->in_flight = n;
+    filled += n;
+    if (n == 0 || s->n_computed + n != s->n_known) return filled;
+    b->rows.logit_row[filled >> 16] = (int32_t)(first + n - 1);
+    return filled + RT_LOGIT_ROW;
 }
 
-RT_FN void rt_boundary_rows(const struct rt *rt) {
+/* Rows of the requests that were just admitted, [from, n_running), with one token to compute, then
+ * chunks of prompts. */
+RT_COLD uint32_t rt_boundary_rows(const struct rt *rt, uint32_t from, uint32_t filled) {
     struct rt_control *c = rt->control;
     struct rt_slot *slots = rt->batch->slots;
-    struct rt_rows *rows = &rt->batch->rows;
-    rows->n_rows = rows->n_logit_rows = 0;
-    for (uint32_t i = 0; i < c->n_running; i++) {
+    for (uint32_t i = from; i < c->n_running; i++) {
         uint32_t slot = rt->running[i];
-        if (slots[slot].n_known - slots[slot].n_computed == 1) rt_boundary_add_rows(rt, slot, 1);
+        if (slots[slot].n_known == 1) filled = rt_boundary_add_rows(rt, slot, 1, filled);
     }
     /* One row more than there are decoding requests always fits: see `most` above. */
-    uint32_t budget = rt_min(rt->max_batched, rt->variants[rt->largest].n_rows);
-    if (budget <= rows->n_rows) budget = rows->n_rows + 1;
-    for (uint32_t i = 0; i < c->n_running && rows->n_rows < budget; i++) {
-        uint32_t slot = rt->running[i];
+    uint32_t budget = rt_min(rt->max_batched, rt->shapes[rt->largest] & 0xffff);
+    if (budget <= (filled & 0xffff)) budget = (filled & 0xffff) + 1;
+    for (uint32_t i = 0; i < c->n_running && (filled & 0xffff) < budget; i++) {
+        uint32_t slot = rt->running[i], n = budget - (filled & 0xffff);
         uint32_t todo = slots[slot].n_known - slots[slot].n_computed;
-        if (todo > 1) rt_boundary_add_rows(rt, slot, rt_min(todo, budget - rows->n_rows));
+        if (todo > 1) filled = rt_boundary_add_rows(rt, slot, rt_min(todo, n), filled);
     }
+    return filled;
 }
 
 /* The smallest variant with room for the rows: fewest token rows, then fewest logit rows. The
  * largest has room for any that rt_boundary_rows makes. */
-RT_FN uint32_t rt_boundary_variant(const struct rt *rt) {
-    const struct rt_rows *rows = &rt->batch->rows;
+RT_FN uint32_t rt_boundary_variant(const struct rt *rt, uint32_t filled) {
     uint32_t best = rt->largest;
     for (uint32_t i = 0; i < rt->n_variants; i++) {
-        const struct prog_variant *v = &rt->variants[i], *b = &rt->variants[best];
-        if (v->n_rows < rows->n_rows || v->n_logit_rows < rows->n_logit_rows) continue;
-        if (v->n_rows < b->n_rows || (v->n_rows == b->n_rows && v->n_logit_rows < b->n_logit_rows))
+        uint32_t shape = rt->shapes[i], least = rt->shapes[best];
+        if ((shape & 0xffff) < (filled & 0xffff) || shape >> 16 < filled >> 16) continue;
+        if ((shape & 0xffff) < (least & 0xffff) ||
+            ((shape & 0xffff) == (least & 0xffff) && shape >> 16 < least >> 16))
             best = i;
     }
     return best;
 }
 
+/* ---- collect: the last iteration's results, and the rows of requests that decode ---- */
+
+/* Asks for what rt_boundary_collect_one reads of eight requests: on a GPU each load is a trip to
+ * L2, and each of a request's needs the one before. */
+RT_FN void rt_boundary_touch(const struct rt *rt, const struct rt_batch *b, uint32_t i,
+                             uint32_t n) {
+    uint32_t slot[RT_AT_ONCE], n_known[RT_AT_ONCE];
+    RT_UNROLL
+    for (uint32_t j = 0; j < RT_AT_ONCE; j++) slot[j] = rt->running[rt_min(i + j, n - 1)];
+    RT_UNROLL
+    for (uint32_t j = 0; j < RT_AT_ONCE; j++) n_known[j] = b->slots[slot[j]].n_known;
+    RT_UNROLL
+    for (uint32_t j = 0; j < RT_AT_ONCE; j++)
+        rt_touch(&b->tokens[(uint64_t)slot[j] * b->max_model_len + n_known[j] - 1]);
+}
+
+/* One running request. Adds its row if it decodes, which `filled` then counts. Whether it has
+ * finished. */
+RT_FN int rt_boundary_collect_one(const struct rt *rt, struct rt_worker *w,
+                                  const struct rt_batch *b, uint32_t slot, uint32_t *filled,
+                                  uint32_t *more) {
+    struct rt_slot *to = &b->slots[slot];
+    struct rt_slot s = *to;
+    s.n_computed += s.in_flight;
+    if (s.n_known > s.n_limit) s.n_known = s.n_limit;
+    if (s.finish == RT_RUNNING) {
+        if (s.n_known >= s.n_limit)
+            s.finish = RT_FINISH_LENGTH;
+        else if (s.n_computed >= s.n_known)
+            s.finish = RT_FINISH_ABORT; /* no token came */
+    }
+    uint32_t todo = s.n_known - s.n_computed;
+    uint32_t n_out = todo == 1 ? s.n_known - s.n_prompt : 0;
+    int decodes = s.finish == RT_RUNNING && n_out > 0;
+    to->n_computed = s.n_computed;
+    to->n_known = s.n_known;
+    to->finish = s.finish;
+    to->in_flight = (uint32_t)decodes;
+    if (n_out > 0 || s.finish != RT_RUNNING)
+        rt_boundary_tell(rt, w, slot, n_out > 0 ? s.n_known : 0, n_out, s.finish);
+    if (decodes) {
+        const uint32_t row = *filled & 0xffff;
+        b->rows.token[row] = b->tokens[(uint64_t)slot * b->max_model_len + s.n_computed];
+        b->rows.slot[row] = (int32_t)slot;
+        b->rows.position[row] = (int32_t)s.n_computed;
+        b->rows.logit_row[*filled >> 16] = (int32_t)row;
+        *filled += 1 + RT_LOGIT_ROW;
+    } else if (s.finish == RT_RUNNING && todo == 1) { /* the last of a prompt */
+        *filled = rt_boundary_add_rows(rt, slot, 1, *filled);
+    } else if (s.finish == RT_RUNNING) {
+        ++*more;
+    }
+    return s.finish != RT_RUNNING;
+}
+
+/* All running requests; takes the finished ones out, keeping the order. Returns the counts of rows;
+ * *more: how many have more than one token to compute. */
+RT_FN uint32_t rt_boundary_collect(const struct rt *rt, struct rt_worker *w, uint32_t *more) {
+    const struct rt_batch b = *rt->batch;
+    const uint32_t n = rt->control->n_running;
+    uint32_t kept = 0, filled = 0;
+    *more = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (i % RT_AT_ONCE == 0) rt_boundary_touch(rt, &b, i, n);
+        uint32_t slot = rt->running[i];
+        if (rt_boundary_collect_one(rt, w, &b, slot, &filled, more))
+            rt_boundary_free(rt, slot);
+        else
+            rt->running[kept++] = slot;
+    }
+    rt->control->n_running = kept;
+    return filled;
+}
+
+/* ---- post: what the host has to hear ---- */
+
+/* The newest token of every request that has one. */
+RT_FN void rt_boundary_post_tokens(const struct rt *rt, uint32_t n) {
+    const uint64_t stride = rt->batch->max_model_len;
+    for (uint32_t i = 0; i < n; i += RT_AT_ONCE) {
+        uint64_t at[RT_AT_ONCE];
+        int32_t token[RT_AT_ONCE];
+        float logprob[RT_AT_ONCE];
+        RT_UNROLL
+        for (uint32_t j = 0; j < RT_AT_ONCE; j++) {
+            const struct rt_news *m = &rt->news[rt_min(i + j, n - 1)];
+            at[j] = stride * m->slot + (m->n_known > 0 ? m->n_known - 1 : 0);
+        }
+        RT_UNROLL
+        for (uint32_t j = 0; j < RT_AT_ONCE; j++) {
+            token[j] = rt->batch->tokens[at[j]];
+            logprob[j] = rt->batch->logprobs[at[j]];
+        }
+        RT_UNROLL
+        for (uint32_t j = 0; j < RT_AT_ONCE; j++) {
+            rt->out_tokens[at[j]] = token[j];
+            rt->out_logprobs[at[j]] = logprob[j];
+        }
+    }
+}
+
+/* Triggers the start event of the iteration that was published last. */
+RT_FN void rt_boundary_start(const struct rt *rt, struct rt_worker *w) {
+    const struct rt_control *c = rt->control;
+    const struct prog_variant *v = &rt->variants[c->variant];
+    w->owes_start = 0;
+    rt_trigger(rt, w, v->start_event, c->epoch, v->end_event);
+}
+
+/* Starts the iteration for those who wait for its event. Then tells the host of all the news:
+ * tokens, one fence, their numbers, then who has finished, whose slot is the host's from there.
+ * Beside a GPU a fence is a trip over the bus, so there is not one for each request. Nobody writes
+ * what is read here: the news are ours until `posted` says so, and a token stays as it is until its
+ * slot is given back. */
+RT_FN void rt_boundary_post(const struct rt *rt, struct rt_worker *w) {
+    if (!w->owes_post) return;
+    const uint32_t n = w->n_news;
+    if (w->owes_start) rt_boundary_start(rt, w);
+    w->owes_post = w->n_news = 0;
+    if (n > 0) {
+        if (rt->out_tokens) rt_boundary_post_tokens(rt, n);
+        rt_host_fence_release();
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const struct rt_news *m = &rt->news[i];
+        if (m->n_known > 0) rt_host_store_relaxed(&rt->posts[m->slot].n_out, m->n_out);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const struct rt_news *m = &rt->news[i];
+        if (m->finish != RT_RUNNING) rt_host_store_release(&rt->posts[m->slot].finish, m->finish);
+    }
+    rt_host_store_relaxed(&rt->mail->heartbeat, rt->control->iteration);
+    rt_host_publish(&rt->mail->progress, ++rt->control->progress);
+    rt_store_release(&rt->shared->posted, rt->control->iteration);
+    rt_host_wake(&rt->mail->progress, &rt->mail->host_sleepers);
+}
+
 /* ---- the whole ---- */
 
-/* Everything up to publishing: leaves variant and epoch in rt->control. 0: there is no work; *bell
- * is the doorbell's value up to which that is so. */
-RT_FN int rt_boundary_prepare(const struct rt *rt, uint32_t *bell) {
-    struct rt_control *c = rt->control;
-    *bell = rt_host_load_relaxed(&rt->mail->tail); /* early: it may come over a bus */
-    rt_boundary_collect(rt);
-    rt_boundary_commands(rt, *bell);
-    c->n_running = rt_boundary_sweep(rt, rt->running, c->n_running);
-    c->n_waiting = rt_boundary_sweep(rt, rt->waiting, c->n_waiting);
-    rt_boundary_admit(rt);
-    if (c->n_running == 0) return 0;
-    rt_boundary_rows(rt);
-    c->variant = rt_boundary_variant(rt);
-    c->epoch = ++rt->epochs[c->variant];
-    c->iteration++;
-    c->n_iterations++;
-    c->n_rows_run += rt->batch->rows.n_rows;
+/* What a boundary reads, wanted soon. It stands still while an iteration runs. */
+RT_FN void rt_boundary_prefetch(const struct rt *rt) {
+    const struct rt_control *c = rt->control;
+    const struct rt_batch *b = rt->batch;
+    for (uint32_t i = 0; i < rt_min(c->n_running, 2 * RT_AT_ONCE); i++) {
+        rt_prefetch(&b->slots[rt->running[i]]);
+        rt_prefetch(&rt->news[i]);
+    }
+    rt_prefetch(b->rows.token);
+    rt_prefetch(b->rows.slot);
+    rt_prefetch(b->rows.position);
+    rt_prefetch(b->rows.logit_row);
+}
+
+/* For a worker that holds a task of the iteration, or owes the boundary: reads the doorbell, which
+ * may take a trip over a bus. 0: the boundary cannot be played yet, since the last one has not
+ * posted everything. */
+RT_FN int rt_boundary_ask(const struct rt *rt, struct rt_worker *w) {
+    if (w->asked) return 1;
+    rt_boundary_post(rt, w);
+    if (rt_load_acquire(&rt->shared->posted) != rt->control->iteration) return 0;
+    w->bell = rt_host_load_relaxed(&rt->mail->tail);
+    w->asked = 1;
+    rt_boundary_prefetch(rt);
     return 1;
 }
 
-/* No work. The state is complete before anybody may claim the boundary, or leaves. When told to
- * return, the phase stays RUN: nobody may claim a boundary of a launch that is over. */
-RT_FN void rt_boundary_idle(const struct rt *rt, uint32_t bell) {
+/* What came after the doorbell was read, when there is nothing else to do. */
+RT_COLD void rt_boundary_ask_again(const struct rt *rt, struct rt_worker *w) {
+    w->bell = rt_host_load_relaxed(&rt->mail->tail);
+    rt_boundary_commands(rt, w->bell);
+    rt_boundary_sweep(rt, w);
+    rt_boundary_admit(rt);
+}
+
+/* Everything up to publishing, once rt_boundary_ask said that the boundary can be played: leaves
+ * variant and epoch in rt->control, and the news to be posted. 0: there is no work, up to the
+ * doorbell's value w->bell. */
+RT_FN int rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
+    struct rt_control *c = rt->control;
+    w->boundary = w->asked = w->n_news = 0;
+    w->owes_post = 1;
+    if (c->taken != w->bell) rt_boundary_commands(rt, w->bell);
+    uint32_t more, filled = rt_boundary_collect(rt, w, &more), first = c->n_running;
+    if (c->n_waiting > 0) {
+        rt_boundary_sweep(rt, w);
+        rt_boundary_admit(rt);
+    }
+    if (c->n_running == 0) rt_boundary_ask_again(rt, w);
+    if (c->n_running == 0) return 0;
+    if (more > 0 || c->n_running > first) filled = rt_boundary_rows(rt, first, filled);
+    rt->batch->rows.n_rows = filled & 0xffff;
+    rt->batch->rows.n_logit_rows = filled >> 16;
+    uint32_t variant = rt_boundary_variant(rt, filled);
+    uint32_t epoch = (variant == c->variant ? c->epoch : rt->epochs[variant]) + 1;
+    c->epoch = rt->epochs[variant] = epoch;
+    c->variant = variant;
+    c->iteration++;
+    c->n_iterations++;
+    c->n_rows_run += filled & 0xffff;
+    return 1;
+}
+
+/* No work. The state is complete, and the host has heard all, before anybody may claim the
+ * boundary, or leaves. When told to return, the phase stays RUN: nobody may claim a boundary of a
+ * launch that is over. */
+RT_COLD void rt_boundary_idle(const struct rt *rt, struct rt_worker *w) {
     struct rt_shared *sh = rt->shared;
-    uint32_t *progress = &rt->mail->progress, *sleepers = &rt->mail->host_sleepers;
-    rt_store_relaxed(&sh->idle_bell, bell);
+    rt_store_relaxed(&sh->idle_bell, w->bell);
     rt_store_relaxed(&sh->resume, rt_load_relaxed(&sh->published));
-    rt_host_publish(progress, ++rt->control->progress);
+    rt_boundary_post(rt, w);
     if (rt->until_idle)
         rt_cas_acquire(&sh->stop, RT_GO, RT_STOP_IDLE);
     else
         rt_store_release(&sh->phase, RT_PHASE_IDLE);
-    rt_host_wake(progress, sleepers);
+    rt_host_wake(&rt->mail->progress, &rt->mail->host_sleepers);
 }
 
-/* The boundary. After the start event's trigger the next boundary may already be run by somebody
- * else, so nothing of the iteration is touched then. */
+/* The boundary, once rt_boundary_ask said that it can be played. The iteration is published before
+ * its JIT tasks can be claimed: the other way round they might run to its end, and this `published`
+ * would come after the next one. rt_boundary_post follows: until then the next boundary waits. */
 RT_FN void rt_boundary(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
-    uint32_t bell;
     rt_trace(rt, w->id, RT_TRACE_DONE, 0, c->iteration);
-    if (!rt_boundary_prepare(rt, &bell)) {
+    if (!rt_boundary_prepare(rt, w)) {
         rt_trace(rt, w->id, RT_TRACE_IDLE, 0, c->iteration);
-        rt_boundary_idle(rt, bell);
+        rt_boundary_idle(rt, w);
         return;
     }
-    const struct prog_variant *v = &rt->variants[c->variant];
-    uint32_t epoch = c->epoch;
     rt_trace_iteration(rt, w->id);
-    rt_host_store_relaxed(&rt->mail->heartbeat, c->iteration);
-    rt_host_publish(&rt->mail->progress, ++c->progress);
-    rt_store_release(&rt->shared->published, c->iteration << RT_VARIANT_BITS | c->variant);
-    rt_trigger(rt, w, v->start_event, epoch, v->end_event);
-    rt_host_wake(&rt->mail->progress, &rt->mail->host_sleepers);
+    uint32_t published = c->iteration << RT_VARIANT_BITS | c->variant;
+    rt_store_release(&rt->shared->published, published);
+    rt_claim_begin(rt, published);
+    w->owes_start = 1;
 }
 
 #endif

@@ -5,10 +5,6 @@
 #include <string.h>
 
 enum {
-    JIT_CAPACITY = 16,     /* shallow: what does not fit stays with the scheduler, which hands it to
-                            * whoever has room */
-    SCHED_CAPACITY = 1024, /* at most; enough for every event of most programs */
-    WORKERS_PER_SCHED = 32,
     PADDED_EVENTS = 16384, /* up to here every counter has its own cache line (1 MiB) */
 };
 
@@ -18,25 +14,21 @@ static uint32_t power_of_two(uint32_t n) {
     return p;
 }
 
-static uint32_t most_jit_events(const struct prog_header *p) {
-    uint32_t most = 0;
-    for (uint64_t i = 0; i < p->section[SECTION_VARIANT].count; i++)
-        most = MAX(most, PROG(p, VARIANT)[i].n_jit_events);
-    return most;
+static bool is_jit(const struct prog_header *p, uint32_t task) {
+    return PROG(p, TASK)[task].worker == PROG_JIT;
+}
+
+static uint32_t count_jit(const struct prog_header *p, const struct prog_variant *v) {
+    uint32_t n = 0;
+    for (uint32_t t = v->first_task; t < v->first_task + v->n_tasks; t++) n += is_jit(p, t);
+    return n;
 }
 
 static void choose(const struct prog_header *p, struct rt_memory *m) {
     struct rt_options *o = &m->options;
-    if (o->n_schedulers == 0) o->n_schedulers = CEIL_DIV(p->n_workers, WORKERS_PER_SCHED);
-    o->n_schedulers = MIN(o->n_schedulers, p->n_workers);
-    uint32_t jit = o->jit_capacity ? o->jit_capacity : JIT_CAPACITY;
-    uint32_t sched =
-        o->sched_capacity ? o->sched_capacity : MIN(most_jit_events(p), SCHED_CAPACITY);
-#ifdef QN_STRESS
-    jit = sched = 2;
-#endif
-    m->jit_capacity = power_of_two(jit);
-    m->sched_capacity = power_of_two(sched);
+    m->n_jit = 0;
+    for (uint64_t i = 0; i < p->section[SECTION_VARIANT].count; i++)
+        m->n_jit += count_jit(p, &PROG(p, VARIANT)[i]);
     /* A slot has at most three commands under way: CANCEL, SUBMIT, CANCEL; one more rings at stop.
      */
     m->n_commands = power_of_two(p->n_slots * 3 + 1);
@@ -57,11 +49,9 @@ static void parts_of_protocol(const struct prog_header *p, struct rt_memory *m) 
     part(m, RT_PART_STALL, 1, sizeof(struct rt_stall));
     part(m, RT_PART_CONTROL, 1, sizeof(struct rt_control));
     part(m, RT_PART_COUNTERS, n_events << m->counter_shift, 4);
-    part(m, RT_PART_LINKS, n_events, 4);
     part(m, RT_PART_BEATS, p->n_workers, sizeof(struct rt_beat));
-    part(m, RT_PART_SCHEDS, m->options.n_schedulers, sizeof(struct rt_sched));
-    part(m, RT_PART_SCHED_QUEUES, m->options.n_schedulers, RT_QUEUE_BYTES(m->sched_capacity));
-    part(m, RT_PART_JIT_QUEUES, p->n_workers, RT_QUEUE_BYTES(m->jit_capacity));
+    part(m, RT_PART_JIT, m->n_jit, 4);
+    part(m, RT_PART_RANKS, p->section[SECTION_AOT].count, 4);
     part(m, RT_PART_EPOCHS, p->section[SECTION_VARIANT].count, 4);
 }
 
@@ -69,7 +59,7 @@ static void parts_of_batch(const struct prog_header *p, struct rt_memory *m) {
     uint64_t positions = (uint64_t)p->n_slots * p->max_model_len;
     part(m, RT_PART_RUNNING, p->n_slots, 4);
     part(m, RT_PART_WAITING, p->n_slots, 4);
-    part(m, RT_PART_IN_FLIGHT, p->n_slots, 4);
+    part(m, RT_PART_NEWS, p->n_slots, sizeof(struct rt_news));
     part(m, RT_PART_FREE_BLOCKS, m->options.n_kv_blocks, 4);
     part(m, RT_PART_BATCH, 1, sizeof(struct rt_batch));
     part(m, RT_PART_SLOTS, p->n_slots, sizeof(struct rt_slot));
@@ -98,8 +88,6 @@ int rt_memory_plan(struct diag *d, const struct prog_header *p, const struct rt_
     if (options->n_kv_blocks == 0 || options->n_kv_blocks > INT32_MAX)
         return fail(d, QN_EINVAL, "KV cache: want from 1 to %d blocks, have %u", INT32_MAX,
                     options->n_kv_blocks);
-    if (options->jit_capacity > 1 << 20 || options->sched_capacity > 1 << 20)
-        return fail(d, QN_ELIMIT, "queues: want at most %d entries", 1 << 20);
     if (p->n_workers == 0 || p->n_workers > PROG_MAX_WORKERS || p->n_slots == 0 ||
         p->n_slots > PROG_MAX_SEQS || p->kv_block == 0 || p->max_model_len < 2 ||
         p->max_model_len > SPEC_MAX_MODEL_LEN || p->section[SECTION_VARIANT].count == 0)
@@ -136,21 +124,20 @@ static void bind_program(const struct prog_header *layout, const void *program, 
     rt->n_variants = (uint32_t)layout->section[SECTION_VARIANT].count;
     rt->n_workers = layout->n_workers;
     rt->largest = largest_variant(layout);
+    const struct prog_variant *v = PROG(layout, VARIANT);
+    for (uint32_t i = 0; i < rt->n_variants; i++) {
+        rt->shapes[i] = v[i].n_rows | v[i].n_logit_rows << 16;
+        rt->jit_first[i + 1] = rt->jit_first[i] + count_jit(layout, &v[i]);
+    }
 }
 
 static void bind_choices(const struct rt_memory *m, struct rt *rt) {
     const struct rt_options *o = &m->options;
-    rt->n_schedulers = o->n_schedulers;
     rt->until_idle = o->until_idle;
-    rt->steal = o->steal;
     rt->spin_limit = o->spin_limit;
     rt->max_batched = o->max_batched;
     rt->deadline_ns = o->deadline_ns;
     rt->counter_shift = m->counter_shift;
-    rt->jit_mask = m->jit_capacity - 1;
-    rt->sched_mask = m->sched_capacity - 1;
-    rt->jit_bytes = RT_QUEUE_BYTES(m->jit_capacity);
-    rt->sched_bytes = RT_QUEUE_BYTES(m->sched_capacity);
     rt->command_mask = m->n_commands - 1;
 }
 
@@ -187,15 +174,13 @@ void rt_memory_bind(const struct rt_memory *m, const struct prog_header *layout,
     rt->stall = (void *)(s + m->offset[RT_PART_STALL]);
     rt->control = (void *)(s + m->offset[RT_PART_CONTROL]);
     rt->counters = (void *)(s + m->offset[RT_PART_COUNTERS]);
-    rt->links = (void *)(s + m->offset[RT_PART_LINKS]);
     rt->beats = (void *)(s + m->offset[RT_PART_BEATS]);
-    rt->scheds = (void *)(s + m->offset[RT_PART_SCHEDS]);
-    rt->sched_queues = s + m->offset[RT_PART_SCHED_QUEUES];
-    rt->jit_queues = s + m->offset[RT_PART_JIT_QUEUES];
+    rt->jit = (void *)(s + m->offset[RT_PART_JIT]);
+    rt->ranks = (void *)(s + m->offset[RT_PART_RANKS]);
     rt->epochs = (void *)(s + m->offset[RT_PART_EPOCHS]);
     rt->running = (void *)(s + m->offset[RT_PART_RUNNING]);
     rt->waiting = (void *)(s + m->offset[RT_PART_WAITING]);
-    rt->in_flight = (void *)(s + m->offset[RT_PART_IN_FLIGHT]);
+    rt->news = (void *)(s + m->offset[RT_PART_NEWS]);
     rt->free_blocks = (void *)(s + m->offset[RT_PART_FREE_BLOCKS]);
     rt->batch = (void *)(s + m->offset[RT_PART_BATCH]);
     rt->mail = (void *)(l + m->offset[RT_PART_MAIL]);
@@ -211,22 +196,38 @@ void rt_memory_bind(const struct rt_memory *m, const struct prog_header *layout,
     }
 }
 
+/* A variant's JIT tasks, and the ranks of its AOT tasks among them. A list need not be in order in
+ * a program that is wrong: its ranks then are those of the earliest task that follows. */
+static void fill_jit(const struct prog_header *p, const struct rt *rt, uint32_t variant,
+                     uint32_t *jit, uint32_t *ranks) {
+    const struct prog_variant *v = &PROG(p, VARIANT)[variant];
+    uint32_t n = 0;
+    jit += rt->jit_first[variant];
+    for (uint32_t t = v->first_task; t < v->first_task + v->n_tasks; t++)
+        if (is_jit(p, t)) jit[n++] = t;
+    for (uint32_t w = 0; w < p->n_workers; w++) {
+        const struct prog_list *list = &PROG(p, LIST)[variant * p->n_workers + w];
+        uint32_t rank = 0;
+        for (uint32_t i = list->first; i < list->first + list->n; i++) {
+            while (rank < n && jit[rank] < PROG(p, AOT)[i]) rank++;
+            ranks[i] = rank;
+        }
+    }
+}
+
 void rt_memory_init(const struct rt_memory *m, const struct prog_header *program, void *state,
                     void *mail, const struct rt_batch *batch) {
     struct rt rt;
     struct rt_batch unused;
     rt_memory_bind(m, program, program, state, mail, &rt, &unused);
-    for (uint32_t i = 0; i < rt.n_workers; i++) {
-        rt_queue_init(rt_jit_queue(&rt, i), rt.jit_mask);
-        rt.beats[i].task = rt.beats[i].head = RT_NONE;
-    }
-    for (uint32_t i = 0; i < rt.n_schedulers; i++) {
-        rt_queue_init(rt_sched_queue(&rt, i), rt.sched_mask);
-        rt.scheds[i].to = i; /* there are no more schedulers than workers */
-    }
+    for (uint32_t i = 0; i < rt.n_workers; i++) rt.beats[i].task = rt.beats[i].head = RT_NONE;
+    uint32_t *jit = (uint32_t *)((char *)state + m->offset[RT_PART_JIT]);
+    uint32_t *ranks = (uint32_t *)((char *)state + m->offset[RT_PART_RANKS]);
+    for (uint32_t i = 0; i < rt.n_variants; i++) fill_jit(program, &rt, i, jit, ranks);
     uint32_t n = m->options.n_kv_blocks;
     for (uint32_t i = 0; i < n; i++) rt.free_blocks[i] = (int32_t)(n - 1 - i); /* 0 goes first */
     rt.control->n_free = n;
+    rt.shared->claim = RT_CLAIM_NONE;
     *rt.batch = *batch;
 }
 

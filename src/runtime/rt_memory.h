@@ -23,17 +23,12 @@
 #include <stdbool.h>
 
 struct rt_options {
-    uint32_t n_kv_blocks;    /* at least 1 */
-    uint32_t n_schedulers;   /* 0: chosen */
-    uint32_t jit_capacity;   /* entries of a worker's JIT queue, rounded up to a power of two; 0:
-                              * chosen. QN_STRESS: always 2 */
-    uint32_t sched_capacity; /* likewise, of a scheduler's event queue */
-    uint32_t max_batched;    /* token rows that prefill fills an iteration up to; 0: no limit */
-    uint32_t spin_limit;     /* polls before a waiting worker lets other threads run */
-    bool until_idle;         /* a launch ends when there is no work left */
-    bool steal;              /* idle workers take JIT tasks from others' queues */
-    bool separate;           /* the mailbox is in other memory than the state */
-    uint64_t deadline_ns;    /* 0: none */
+    uint32_t n_kv_blocks; /* at least 1 */
+    uint32_t max_batched; /* token rows that prefill fills an iteration up to; 0: no limit */
+    uint32_t spin_limit;  /* polls before a waiting worker lets other threads run */
+    bool until_idle;      /* a launch ends when there is no work left */
+    bool separate;        /* the mailbox is in other memory than the state */
+    uint64_t deadline_ns; /* 0: none */
 };
 
 enum rt_part {
@@ -42,15 +37,13 @@ enum rt_part {
     RT_PART_STALL,
     RT_PART_CONTROL,
     RT_PART_COUNTERS,
-    RT_PART_LINKS,
     RT_PART_BEATS,
-    RT_PART_SCHEDS,
-    RT_PART_SCHED_QUEUES,
-    RT_PART_JIT_QUEUES,
+    RT_PART_JIT,
+    RT_PART_RANKS,
     RT_PART_EPOCHS,
     RT_PART_RUNNING,
     RT_PART_WAITING,
-    RT_PART_IN_FLIGHT,
+    RT_PART_NEWS,
     RT_PART_FREE_BLOCKS,
     RT_PART_BATCH,
     RT_PART_SLOTS,
@@ -78,7 +71,7 @@ struct rt_memory {
     struct rt_options options; /* with everything chosen */
     uint64_t offset[N_RT_PARTS], bytes[N_RT_PARTS];
     uint64_t state_bytes, mail_bytes;
-    uint32_t jit_capacity, sched_capacity, n_commands;
+    uint32_t n_commands, n_jit;
     uint32_t counter_shift, max_rows, max_logit_rows, max_blocks;
 };
 

@@ -72,8 +72,7 @@ int rt_stall_fail(struct diag *d, const struct prog_header *program, const struc
     }
     strbuf_printf(&out, " in iteration %u, variant %u", s->iteration, s->variant);
     add_cause(program, rt, s, &out);
-    strbuf_printf(&out, "; its JIT queue %u-%u, event queue %u-%u%s", s->jit_head, s->jit_tail,
-                  s->sched_head, s->sched_tail, s->sched_pending ? " and an event in hand" : "");
+    if (s->n_jit > 0) strbuf_printf(&out, "; %u of %u JIT tasks are claimed", s->claimed, s->n_jit);
     int rc = fail(d, QN_ESTALL, "%s", strbuf_text(&out));
     strbuf_fini(&out);
     return rc;

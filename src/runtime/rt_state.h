@@ -2,26 +2,29 @@
  * write while a program runs. Planned, placed and initialised by rt_memory.c; see docs/runtime.md.
  *
  *   who                      writes                               read by
- *   a task's worker          counters (add), event queues         everybody
- *   holder of a scheduler    its cursor, JIT queues               workers
+ *   a task's worker          counters (add)                       everybody
+ *   who has nothing to run   the claim word (add)                 the same
  *   whoever ends an          control, slots, rows, mailbox,       workers, tasks
- *     iteration              then `published`
+ *     iteration              then `published`, the claim word
  *   first to see a stall     stall, `stop`                        everybody, host
  */
 #ifndef QN_RUNTIME_RT_STATE_H
 #define QN_RUNTIME_RT_STATE_H
 
 #include "runtime/rt_mail.h"
-#include "runtime/rt_queue.h"
+#include "runtime/rt_sync.h"
 #include "task/program.h"
 
-#define RT_NONE 0xffffffffu
+#define RT_NONE       0xffffffffu
+#define RT_CLAIM_NONE 0x80000000u /* the claim word before the first iteration: all is claimed */
 
 enum {
     RT_VARIANT_BITS = 6,  /* of `published`; the rest counts iterations */
     RT_STALL_LOOK = 256,  /* idle polls between two looks at the clock */
+    RT_STALL_PARTS = 16,  /* looks at the heartbeats in a deadline */
+    RT_AT_ONCE = 8,       /* requests whose state the boundary fetches together: on a GPU every
+                           * fetch is a trip to L2 */
     RT_TASK_PATIENCE = 8, /* deadlines that pass before a task that is running counts as stuck */
-    RT_SCHED_BURST = 32,  /* tasks that one scheduler step hands out at most */
 };
 #ifdef __cplusplus
 static_assert(PROG_MAX_VARIANTS <= 1 << RT_VARIANT_BITS, "a variant fits into `published`");
@@ -57,25 +60,19 @@ struct rt_shared {
     uint32_t pad4[15];
     uint32_t resume; /* `published` when the last launch ended: where workers of the next begin */
     uint32_t pad5[15];
+    uint32_t posted; /* the iteration whose boundary has told the host everything */
+    uint32_t pad6[15];
+    uint64_t claim; /* published << 32 | index of its JIT task that is claimed next; of an earlier
+                     * iteration while one without JIT tasks runs (rt_claim.h) */
+    uint64_t pad7[7];
 };
-ABI_SIZE(struct rt_shared, 384);
-
-/* One scheduler. Whoever holds `lock` plays it; the fields below are the holder's. */
-struct rt_sched {
-    uint32_t lock;
-    uint32_t pad0[15];
-    uint32_t pending;   /* whether [next, end) is not empty; read without the lock */
-    uint32_t next, end; /* tasks of the event in hand that are not looked at yet */
-    uint32_t to;        /* worker that gets the next task */
-    uint32_t pad1[12];
-};
-ABI_SIZE(struct rt_sched, 128);
+ABI_SIZE(struct rt_shared, 512);
 
 /* What one worker is at, for deadlines and reports. Only its owner writes it. */
 struct rt_beat {
     uint32_t beat; /* odd while it is inside a task */
     uint32_t task; /* begun last */
-    uint32_t head; /* first task of its AOT list that is not begun; RT_NONE: none */
+    uint32_t head; /* the task that it waits for; RT_NONE: none */
     uint32_t pad0[13];
 };
 ABI_SIZE(struct rt_beat, 64);
@@ -86,13 +83,23 @@ struct rt_control {
     uint32_t iteration;
     uint32_t variant, epoch; /* of the iteration that runs: which, and its how-many-th run */
     uint32_t taken;          /* commands taken */
-    uint32_t n_running, n_waiting, n_free, order;
+    uint32_t n_running, n_waiting, n_free;
+    uint32_t progress;     /* what mail.progress has: never read back from the host's memory */
     uint64_t n_rows_run;   /* token rows computed, for statistics */
     uint64_t n_iterations; /* the same number as `iteration`, not wrapping */
-    uint32_t progress;     /* what mail.progress has: never read back from the host's memory */
-    uint32_t pad0[3];
+    uint32_t pad0[4];
 };
 ABI_SIZE(struct rt_control, 64);
+
+/* What the host has to hear of one request. A boundary lays these out and posts them when the next
+ * iteration runs: the host's memory may be a bus away. */
+struct rt_news {
+    uint32_t slot;
+    uint32_t n_known; /* its newest token is the last of them; 0: there is no new one */
+    uint32_t n_out;   /* output tokens with it */
+    uint32_t finish;  /* enum rt_finish */
+};
+ABI_SIZE(struct rt_news, 16);
 
 /* Who waited for what when a deadline passed; written once by the first to notice. */
 struct rt_stall {
@@ -100,9 +107,7 @@ struct rt_stall {
     uint32_t have, want;          /* triggers of this run of the event */
     uint32_t iteration, variant;
     uint32_t busy_worker, busy_task; /* a worker that is inside a task, RT_NONE: none */
-    uint32_t jit_head, jit_tail;     /* the worker's own JIT queue */
-    uint32_t sched_head, sched_tail; /* the event queue of its scheduler */
-    uint32_t sched_pending;
+    uint32_t claimed, n_jit;         /* of the iteration's JIT tasks: handed out, all */
     uint64_t waited_ns;
 };
 
@@ -119,21 +124,16 @@ struct rt {
     uint32_t largest; /* variant with the most token rows: bounds what is admitted */
 
     /* choices */
-    uint32_t n_schedulers;
     uint32_t until_idle;  /* 1: stop when there is no work; 0: wait for the doorbell */
-    uint32_t steal;       /* 1: idle workers take JIT tasks from others' queues */
     uint32_t spin_limit;  /* polls before rt_pause lets others run */
     uint32_t max_batched; /* token rows of an iteration that prefill may fill up to */
     uint64_t deadline_ns;
 
-    /* events and queues */
+    /* events and JIT tasks */
     uint32_t *counters; /* [n_events << counter_shift], never reset */
-    uint32_t *links;    /* [n_events] next event of a worker's overflow list */
     uint32_t counter_shift;
-    uint32_t jit_mask, sched_mask;   /* capacities - 1 */
-    uint64_t jit_bytes, sched_bytes; /* from one queue to the next */
-    char *jit_queues, *sched_queues;
-    struct rt_sched *scheds;
+    const uint32_t *jit;   /* [jit_first[n_variants]] the JIT tasks, in order of linearization */
+    const uint32_t *ranks; /* beside aot: JIT tasks of the variant that come before */
     struct rt_beat *beats;
     struct rt_shared *shared;
     struct rt_stall *stall;
@@ -143,7 +143,7 @@ struct rt {
     uint32_t *epochs;     /* [n_variants] times started */
     uint32_t *running;    /* [n_slots] slots in order of admission */
     uint32_t *waiting;    /* [n_slots] slots in order of arrival */
-    uint32_t *in_flight;  /* [n_slots] token rows of the slot in this iteration */
+    struct rt_news *news; /* [n_slots] of the last boundary, until it has posted them */
     int32_t *free_blocks; /* [n_kv_blocks] stack */
     struct rt_batch *batch;
 
@@ -158,29 +158,34 @@ struct rt {
     float *out_logprobs;    /* likewise */
 
     struct rt_trace *trace; /* rt_trace.h; NULL: none, the usual case */
+
+    /* Of each variant n_rows | n_logit_rows << 16: for the boundary, at hand. */
+    uint32_t shapes[PROG_MAX_VARIANTS];
+    uint32_t jit_first[PROG_MAX_VARIANTS + 1]; /* each variant's range of jit */
 };
 
 /* One worker's own memory. */
 struct rt_worker {
     uint32_t id;
-    uint32_t published; /* the iteration that it is in, as published */
-    uint32_t next, end; /* its AOT tasks of that iteration that are left: range of rt.aot */
-    uint32_t epoch;     /* of that iteration's variant; valid while next < end */
-    uint32_t overflow;  /* head of its list of events that found no room in a queue; RT_NONE */
-    uint32_t boundary;  /* 1: it activated the end event and owes the boundary */
+    uint32_t published;    /* the iteration that it is in, as published */
+    uint32_t next, end;    /* its AOT tasks of that iteration that are left: range of rt.aot */
+    uint32_t epoch;        /* of that iteration's variant; valid while it has a task of it */
+    uint32_t list_variant; /* whose list of this worker is `list`; RT_NONE: no variant's */
+    struct prog_list list;
+    uint32_t claimed;    /* index of the JIT task that it claimed and has not run; RT_NONE */
+    uint32_t epoch_of;   /* without AOT tasks: `published` of the iteration that `epoch` is of */
+    uint32_t boundary;   /* 1: it activated the end event and owes the boundary */
+    uint32_t asked;      /* 1: rt_boundary_ask has been answered for this iteration */
+    uint32_t bell;       /* the answer: the doorbell's value */
+    uint32_t owes_post;  /* 1: its boundary's news have not been posted */
+    uint32_t n_news;     /* how many those are */
+    uint32_t owes_start; /* 1: nor has the start event been triggered */
     uint32_t task, task_epoch, task_end; /* what it runs; that iteration's epoch and end event */
     uint32_t spins;                      /* polls since it last did something */
     uint32_t beats_seen;
     uint64_t idle_since; /* rt_now_ns of the first look without progress; 0: none yet */
+    uint64_t looked;     /* of the last look at the heartbeats */
 };
-
-RT_FN struct rt_queue *rt_jit_queue(const struct rt *rt, uint32_t worker) {
-    return (struct rt_queue *)(rt->jit_queues + rt->jit_bytes * worker);
-}
-
-RT_FN struct rt_queue *rt_sched_queue(const struct rt *rt, uint32_t sched) {
-    return (struct rt_queue *)(rt->sched_queues + rt->sched_bytes * sched);
-}
 
 RT_FN uint32_t *rt_counter(const struct rt *rt, uint32_t event) {
     return &rt->counters[(uint64_t)event << rt->counter_shift];

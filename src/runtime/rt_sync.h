@@ -1,5 +1,5 @@
 /* rt_sync.h - the primitives under the protocol, with the memory order in each name. The worker and
- * scheduler loops (rt_worker.h, rt_sched.h, rt_boundary.h) are plain C over these and nothing else,
+ * boundary roles (rt_worker.h, rt_claim.h, rt_boundary.h) are plain C over these and nothing else,
  * so every backend runs the same protocol.
  *
  *   uint32_t rt_load_relaxed(p)            for polling, followed by rt_fence_acquire(p) on success
@@ -10,6 +10,8 @@
  *   int      rt_cas_relaxed(p, old, new)   whether *p was `old` and now is `new`
  *   int      rt_cas_acquire(p, old, new)   the same, acquiring when it succeeds
  *   void     rt_fence_acquire(p)           what follows is ordered after the relaxed load of *p
+ *   void     rt_prefetch(p)                *p is wanted soon
+ *   void     rt_touch(p)                   *p is wanted next, by this worker
  *   void     rt_pause(spins, limit)        between two polls; after `limit` of them lets others run
  *   uint64_t rt_now_ns()                   a clock that only goes forward
  *
@@ -27,8 +29,14 @@
  *   void     rt_host_wait(p, expected, n)  idle, n-th look: sleeps while *p == expected, or pauses
  *   int      rt_host_poller(worker)        whether this worker looks at the host's words when idle
  *
- * All are on aligned 32-bit words. Why each hand-over needs the order that it has: docs/runtime.md.
- * RT_FN marks a function of the protocol. The same text is C17 and CUDA C++.
+ *   uint64_t rt_load64_relaxed(p)          of an aligned 64-bit word
+ *   void     rt_store64_release(p, v)
+ *   uint64_t rt_add64_acquire(p, v)        fetch-and-add; returns the value before
+ *
+ * All others are on aligned 32-bit words. Why each hand-over needs the order that it has:
+ * docs/runtime.md. RT_FN marks a function of the protocol, RT_COLD one that stays out of the way of
+ * those around it, RT_UNROLL a loop whose array must live in registers. The same text is C17 and
+ * CUDA C++.
  */
 #ifndef QN_RUNTIME_RT_SYNC_H
 #define QN_RUNTIME_RT_SYNC_H
@@ -36,9 +44,13 @@
 #include "base/abi.h"
 
 #ifdef __CUDACC__
-#define RT_FN __device__ static inline
+#define RT_FN     __device__ static inline
+#define RT_COLD   __device__ __noinline__ static
+#define RT_UNROLL _Pragma("unroll")
 #else
-#define RT_FN static inline
+#define RT_FN   static inline
+#define RT_COLD static inline
+#define RT_UNROLL
 #endif
 
 #ifdef __CUDACC__

@@ -63,6 +63,21 @@ static inline void rt_store_release(uint32_t *p, uint32_t v) {
     __atomic_store_n(p, v, __ATOMIC_RELEASE);
 }
 
+static inline uint64_t rt_load64_relaxed(const uint64_t *p) {
+    rt_stress();
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
+
+static inline void rt_store64_release(uint64_t *p, uint64_t v) {
+    rt_stress();
+    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
+
+static inline uint64_t rt_add64_acquire(uint64_t *p, uint64_t v) {
+    rt_stress();
+    return __atomic_fetch_add(p, v, __ATOMIC_ACQUIRE);
+}
+
 static inline uint32_t rt_add_acq_rel(uint32_t *p, uint32_t v) {
     rt_stress();
     return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
@@ -93,6 +108,15 @@ static inline void rt_fence_release(void) {
 #ifndef RT_TSAN
     __atomic_thread_fence(__ATOMIC_RELEASE);
 #endif
+}
+
+/* Here what was written last is near. */
+static inline void rt_prefetch(const void *p) {
+    (void)p;
+}
+
+static inline void rt_touch(const void *p) {
+    (void)p;
 }
 
 static inline void rt_cpu_relax(void) {

@@ -30,6 +30,25 @@ RT_FN void rt_store_release(uint32_t *p, uint32_t v) {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
+RT_FN uint64_t rt_load64_relaxed(const uint64_t *p) {
+    uint64_t v;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+}
+
+RT_FN void rt_store64_release(uint64_t *p, uint64_t v) {
+    asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+RT_FN uint64_t rt_add64_acquire(uint64_t *p, uint64_t v) {
+    uint64_t old;
+    asm volatile("atom.acquire.gpu.global.add.u64 %0, [%1], %2;"
+                 : "=l"(old)
+                 : "l"(p), "l"(v)
+                 : "memory");
+    return old;
+}
+
 RT_FN uint32_t rt_add_acq_rel(uint32_t *p, uint32_t v) {
     uint32_t old;
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
@@ -60,6 +79,15 @@ RT_FN int rt_cas_acquire(uint32_t *p, uint32_t old, uint32_t desired) {
 RT_FN void rt_fence_acquire(const uint32_t *p) {
     (void)p;
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
+RT_FN void rt_prefetch(const void *p) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+/* Into L1, which the next acquire empties. */
+RT_FN void rt_touch(const void *p) {
+    asm volatile("{\n.reg .b32 v;\nld.global.ca.b32 v, [%0];\n}" ::"l"(p));
 }
 
 /* The first polls follow each other at once; later ones leave the memory system alone for a while.

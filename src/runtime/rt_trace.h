@@ -1,4 +1,4 @@
-/* rt_trace.h - what happened when: one ring of records per worker and one per scheduler.
+/* rt_trace.h - what happened when: one ring of records per worker.
  *
  * Off by default: rt.trace is NULL and every trace point is one branch that is never taken, outside
  * of all inner loops. When it is there, `on` turns recording on and off while the program runs.
@@ -6,7 +6,6 @@
  * records; `n` counts all, so what was dropped is known.
  *
  *   area | ring 0 | ring 1 | ... | ring n_rings - 1            each ring: 64 bytes, then records
- *          '- workers 0 .. W-1 -''- schedulers 0 .. S-1 -'
  *
  *   record   0        8          12         16
  *            | time ns | aux:24 kind:8 | what |
@@ -14,7 +13,7 @@
  * A GPU writes rings of its own in its memory, which the host appends to these once the kernel has
  * ended (engine/cuda_trace.h).
  *
- * One writer per ring: its worker, or whoever holds the scheduler's lock. A reader may look at any
+ * One writer per ring: its worker. A reader may look at any
  * time (trace.c): it copies, then leaves out what may have been overwritten meanwhile.
  */
 #ifndef QN_RUNTIME_RT_TRACE_H
@@ -30,7 +29,6 @@ enum rt_trace_kind {
                             * later than READY */
     RT_TRACE_END = 3,      /* task: its body is done, the trigger follows */
     RT_TRACE_PUBLISH = 4,  /* event: activated by this worker's trigger */
-    RT_TRACE_HAND = 5,     /* task, aux worker: a scheduler put it into that worker's JIT queue */
     RT_TRACE_STALL = 6,    /* event: a deadline passed */
     RT_TRACE_DONE = 7,     /* iteration: all its tasks are done, the boundary begins */
     RT_TRACE_IDLE = 8,     /* iteration: the boundary found no work */
@@ -72,8 +70,7 @@ struct rt_trace {
 };
 ABI_SIZE(struct rt_trace, 64);
 
-/* There are never more schedulers than workers. */
-#define RT_TRACE_RINGS(n_workers) (2 * (n_workers))
+#define RT_TRACE_RINGS(n_workers) (n_workers)
 
 RT_FN struct rt_trace_ring *rt_trace_ring(struct rt_trace *t, uint32_t ring) {
     return (struct rt_trace_ring *)((char *)(t + 1) + t->ring_bytes * ring);
@@ -128,15 +125,10 @@ RT_FN void rt_trace_follow(const struct rt *rt, uint32_t worker, uint32_t kind, 
     rt_trace_put(t, worker, now, kind, what);
 }
 
-/* The trace points of workers and of schedulers. */
+/* The trace points of workers. */
 RT_FN void rt_trace(const struct rt *rt, uint32_t worker, uint32_t kind, uint32_t aux,
                     uint32_t what) {
     if (rt->trace) rt_trace_write(rt->trace, worker, kind, aux, what);
-}
-
-RT_FN void rt_trace_sched(const struct rt *rt, uint32_t sched, uint32_t kind, uint32_t aux,
-                          uint32_t what) {
-    if (rt->trace) rt_trace_write(rt->trace, rt->n_workers + sched, kind, aux, what);
 }
 
 /* At the boundary, just before an iteration is published: what it consists of. */

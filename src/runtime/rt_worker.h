@@ -9,9 +9,9 @@
  *             rt_worker_done(rt, &w);
  *         }
  *
- * Order of preference: a JIT task from the worker's queue (its event is activated already), else
- * the head of its AOT list if that one's event is activated, else a step of the scheduler role,
- * else another worker's JIT task, else a pause. Empty tasks (OP_NONE) are done inside.
+ * What comes next is the earlier of its next AOT task and a JIT task that it has claimed; it claims
+ * one whenever it has none and the next JIT task comes before its AOT task (rt_claim.h). Then it
+ * waits for that task's event. Empty tasks (OP_NONE) are done inside.
  */
 #ifndef QN_RUNTIME_RT_WORKER_H
 #define QN_RUNTIME_RT_WORKER_H
@@ -28,10 +28,22 @@ RT_FN void rt_worker_init(const struct rt *rt, struct rt_worker *w, uint32_t id)
     w->published = rt_load_relaxed(&rt->shared->resume);
     w->next = w->end = 0;
     w->epoch = w->task_epoch = 0;
-    w->overflow = w->task = w->task_end = RT_NONE;
-    w->boundary = w->spins = w->beats_seen = 0;
-    w->idle_since = 0;
+    w->claimed = w->task = w->task_end = RT_NONE;
+    w->epoch_of = w->published;
+    w->list_variant = RT_NONE;
+    w->list.first = w->list.n = 0;
+    w->boundary = w->asked = w->bell = 0;
+    w->owes_post = w->n_news = w->owes_start = 0;
+    w->spins = w->beats_seen = 0;
+    w->idle_since = w->looked = 0;
     rt_store_relaxed(&rt->beats[id].head, RT_NONE);
+}
+
+/* The task that the worker runs next, once its event is activated; RT_NONE: none. */
+RT_FN uint32_t rt_worker_head(const struct rt *rt, const struct rt_worker *w) {
+    uint32_t task = w->next < w->end ? rt->aot[w->next] : RT_NONE;
+    if (w->claimed == RT_NONE) return task;
+    return rt_min(task, rt->jit[rt->jit_first[rt_variant_of(w->published)] + w->claimed]);
 }
 
 /* ---- stalls ---- */
@@ -41,7 +53,7 @@ RT_FN void rt_worker_init(const struct rt *rt, struct rt_worker *w, uint32_t id)
 RT_FN void rt_stall_choose(const struct rt *rt, const struct rt_worker *w, struct rt_stall *s) {
     uint32_t epoch = rt->control->epoch;
     s->worker = w->id;
-    s->task = w->next < w->end ? rt->aot[w->next] : RT_NONE;
+    s->task = rt_worker_head(rt, w);
     s->event = s->task != RT_NONE ? rt->tasks[s->task].wait : rt->variants[s->variant].end_event;
     for (uint32_t i = 0; i < rt->n_workers; i++) {
         uint32_t task = rt_load_relaxed(&rt->beats[i].head);
@@ -60,19 +72,15 @@ RT_FN void rt_stall_report(const struct rt *rt, struct rt_worker *w, uint64_t wa
     if (!rt_cas_acquire(&rt->shared->stall_claimed, 0, 1)) return;
     struct rt_stall *s = rt->stall;
     uint32_t epoch = rt->control->epoch;
-    s->variant = w->published & ((1u << RT_VARIANT_BITS) - 1);
+    s->variant = rt_variant_of(w->published);
     rt_stall_choose(rt, w, s);
     s->want = rt->events[s->event].n_triggers;
     s->have = rt_load_relaxed(rt_counter(rt, s->event)) - rt_event_goal(rt, s->event, epoch - 1);
     s->iteration = w->published >> RT_VARIANT_BITS;
     s->busy_worker = busy;
     s->busy_task = busy != RT_NONE ? rt_load_relaxed(&rt->beats[busy].task) : RT_NONE;
-    s->jit_head = rt_load_relaxed(&rt_jit_queue(rt, s->worker)->head);
-    s->jit_tail = rt_load_relaxed(&rt_jit_queue(rt, s->worker)->tail);
-    uint32_t sched = s->worker % rt->n_schedulers;
-    s->sched_head = rt_load_relaxed(&rt_sched_queue(rt, sched)->head);
-    s->sched_tail = rt_load_relaxed(&rt_sched_queue(rt, sched)->tail);
-    s->sched_pending = rt_load_relaxed(&rt->scheds[sched].pending);
+    s->n_jit = rt_n_jit(rt, s->variant);
+    s->claimed = s->n_jit ? rt_min((uint32_t)rt_load64_relaxed(&rt->shared->claim), s->n_jit) : 0;
     s->waited_ns = waited;
     rt_trace(rt, w->id, RT_TRACE_STALL, 0, s->event);
     rt_store_release(&rt->shared->stop, RT_STOP_STALL);
@@ -80,18 +88,22 @@ RT_FN void rt_stall_report(const struct rt *rt, struct rt_worker *w, uint64_t wa
     rt_host_wake(&rt->mail->progress, &rt->mail->host_sleepers);
 }
 
-/* Looks at the clock. Any beat of any worker starts the wait anew; a worker that is inside a task
- * is given more time, since tasks may be long. */
+/* Looks at the clock and, some times in a deadline, at the heartbeats: on a GPU reading all of them
+ * takes a tenth of a millisecond. Any beat of any worker starts the wait anew; a worker that is
+ * inside a task is given more time, since tasks may be long. */
 RT_FN void rt_stall_look(const struct rt *rt, struct rt_worker *w) {
     if (rt->deadline_ns == 0) return;
+    uint64_t now = rt_now_ns();
+    if (w->idle_since == 0) w->idle_since = w->looked = now;
+    if (now - w->looked < rt->deadline_ns / RT_STALL_PARTS) return;
+    w->looked = now;
     uint32_t sum = 0, busy = RT_NONE;
     for (uint32_t i = 0; i < rt->n_workers; i++) {
         uint32_t beat = rt_load_relaxed(&rt->beats[i].beat);
         sum += beat;
         if (beat & 1) busy = i;
     }
-    uint64_t now = rt_now_ns();
-    if (w->idle_since == 0 || sum != w->beats_seen) {
+    if (sum != w->beats_seen) {
         w->idle_since = now;
         w->beats_seen = sum;
         return;
@@ -131,57 +143,84 @@ RT_FN void rt_worker_idle(const struct rt *rt, struct rt_worker *w) {
 
 /* ---- finding work ---- */
 
-/* Says which task of the AOT list is next, for reports. */
+/* Says which task is next, for reports. */
 RT_FN void rt_worker_show(const struct rt *rt, const struct rt_worker *w) {
-    rt_store_relaxed(&rt->beats[w->id].head, w->next < w->end ? rt->aot[w->next] : RT_NONE);
+    rt_store_relaxed(&rt->beats[w->id].head, rt_worker_head(rt, w));
 }
 
-/* Enters the next iteration if one was published since. The epoch is read only by a worker that has
- * tasks in it: such an iteration cannot end, and the word cannot change, before they ran. */
-RT_FN int rt_worker_advance(const struct rt *rt, struct rt_worker *w) {
-    uint32_t published = rt_load_acquire(&rt->shared->published);
-    if (published == w->published) return 0;
-    uint32_t variant = published & ((1u << RT_VARIANT_BITS) - 1);
-    const struct prog_list *list = &rt->lists[variant * rt->n_workers + w->id];
+/* The worker's list and the epoch of the variant. A worker that has tasks in a variant has part in
+ * each of its runs, so it may count them. Else it reads the epoch, and only if it has tasks: such
+ * an iteration cannot end, and the word cannot change, before they ran. */
+RT_FN void rt_worker_list(const struct rt *rt, struct rt_worker *w, uint32_t variant) {
+    if (variant == w->list_variant) {
+        w->epoch++;
+        return;
+    }
+    w->list_variant = variant;
+    w->list = rt->lists[variant * rt->n_workers + w->id];
+    if (w->list.n > 0) w->epoch = rt->control->epoch;
+}
+
+RT_FN void rt_worker_enter(const struct rt *rt, struct rt_worker *w, uint32_t published) {
+    rt_worker_list(rt, w, rt_variant_of(published));
     w->published = published;
-    w->next = list->first;
-    w->end = list->first + list->n;
-    if (list->n > 0) w->epoch = rt->control->epoch;
-    rt_worker_show(rt, w);
+    w->next = w->list.first;
+    w->end = w->list.first + w->list.n;
+    w->asked = 0;
     w->spins = 0;
     w->idle_since = 0;
+}
+
+/* Enters the next iteration if one was published since. */
+RT_FN int rt_worker_advance(const struct rt *rt, struct rt_worker *w) {
+    uint32_t published = rt_load_relaxed(&rt->shared->published);
+    if (published == w->published) return 0;
+    rt_fence_acquire(&rt->shared->published);
+    rt_worker_enter(rt, w, published);
     return 1;
 }
 
-/* A JIT task of another worker: one victim per poll. */
-RT_FN int rt_worker_steal(const struct rt *rt, const struct rt_worker *w, uint32_t *task) {
-    if (!rt->steal || rt->n_workers < 2) return 0;
-    uint32_t victim = (w->id + 1 + w->spins % (rt->n_workers - 1)) % rt->n_workers;
-    struct rt_queue *q = rt_jit_queue(rt, victim);
-    return rt_queue_ready(q, rt->jit_mask) && rt_queue_pop(q, rt->jit_mask, task);
+/* Claims a JIT task; 0: there was none. If the worker has not entered its iteration yet, whose list
+ * is done, it does now: with the task in hand that one cannot end. */
+RT_FN int rt_worker_claim(const struct rt *rt, struct rt_worker *w) {
+    uint32_t published, index = rt_claim_next(rt, &published);
+    if (index == RT_NONE) return 0;
+    if (published != w->published) rt_worker_enter(rt, w, published);
+    if (w->list.n == 0 && w->epoch_of != published) {
+        w->epoch = rt->control->epoch;
+        w->epoch_of = published;
+    }
+    w->claimed = index;
+    return 1;
+}
+
+/* Claims a JIT task if the worker has none and one comes before its next AOT task. */
+RT_FN int rt_worker_want(const struct rt *rt, struct rt_worker *w) {
+    if (rt->jit_first[rt->n_variants] == 0 || w->claimed != RT_NONE) return 0;
+    return rt_claim_open(rt, w, rt_claim_bound(rt, w)) && rt_worker_claim(rt, w);
 }
 
 /* The next task whose event is activated; RT_NONE: none now. */
 RT_FN uint32_t rt_worker_find(const struct rt *rt, struct rt_worker *w) {
-    uint32_t task;
-    if (rt_queue_pop(rt_jit_queue(rt, w->id), rt->jit_mask, &task)) return task;
-    if (w->next < w->end) {
-        task = rt->aot[w->next];
-        if (rt_event_ready(rt, rt->tasks[task].wait, w->epoch)) {
-            w->next++;
+    if (rt_worker_want(rt, w)) rt_worker_show(rt, w);
+    uint32_t task = rt_worker_head(rt, w);
+    if (task == RT_NONE) {
+        if (rt_worker_advance(rt, w))
             rt_worker_show(rt, w);
-            return task;
-        }
-    } else if (rt_worker_advance(rt, w)) {
+        else
+            rt_worker_idle(rt, w);
         return RT_NONE;
     }
-    if (rt_sched_step(rt, (w->id + w->spins) % rt->n_schedulers)) {
-        w->spins = 0;
+    if (!rt_event_ready(rt, rt->tasks[task].wait, w->epoch)) {
+        rt_worker_idle(rt, w);
         return RT_NONE;
     }
-    if (rt_worker_steal(rt, w, &task)) return task;
-    rt_worker_idle(rt, w);
-    return RT_NONE;
+    if (w->next < w->end && task == rt->aot[w->next])
+        w->next++;
+    else
+        w->claimed = RT_NONE;
+    rt_worker_show(rt, w);
+    return task;
 }
 
 /* ---- running it ---- */
@@ -209,11 +248,10 @@ RT_FN void rt_worker_done(const struct rt *rt, struct rt_worker *w) {
 
 /* One step of the role. Whether w->task is to be run now. */
 RT_FN int rt_worker_next(const struct rt *rt, struct rt_worker *w) {
-    if (w->boundary) {
-        w->boundary = 0;
+    if (w->boundary && rt_boundary_ask(rt, w)) {
         rt_boundary(rt, w);
+        rt_boundary_post(rt, w);
     }
-    if (w->overflow != RT_NONE) rt_sched_retry(rt, w);
     uint32_t task = rt_worker_find(rt, w);
     if (task == RT_NONE) return 0;
     rt_worker_begin(rt, w, task);

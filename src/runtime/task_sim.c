@@ -51,8 +51,8 @@ static int check_events(struct diag *d, const struct rt *rt, const struct prog_v
 
 int task_sim_run(struct diag *d, struct task_sim *sim) {
     const struct rt *rt = &sim->core.rt;
-    uint32_t bell;
-    while (rt_boundary_prepare(rt, &bell)) {
+    struct rt_worker w = {0};
+    while (rt_boundary_ask(rt, &w) && rt_boundary_prepare(rt, &w)) {
         const struct prog_variant *v = &rt->variants[rt->control->variant];
         uint32_t epoch = rt->control->epoch;
         rt_event_trigger(rt, v->start_event, epoch);
@@ -60,5 +60,6 @@ int task_sim_run(struct diag *d, struct task_sim *sim) {
         TRY(check_events(d, rt, v, epoch));
         sim->n_iterations++;
     }
+    rt_boundary_post(rt, &w);
     return QN_OK;
 }

@@ -94,7 +94,7 @@ static void run_workers(const struct rt *rt) {
 
 /* What a loader would say of a task before it begins: one page more under way than its number. */
 static void make_pages(struct rt_trace *t, uint32_t worker, const struct rt_trace_record *ready) {
-    rt_trace_put(t, 3 * N_WORKERS + worker, ready->time_ns + CLOCK_AHEAD,
+    rt_trace_put(t, 2 * N_WORKERS + worker, ready->time_ns + CLOCK_AHEAD,
                  RT_TRACE_PAGES | RT_TRACE_PAGES_AUX(worker + 1, 2, 8) << 8, ready->what);
 }
 
@@ -103,7 +103,7 @@ static void make_pages(struct rt_trace *t, uint32_t worker, const struct rt_trac
 static void make_device_ring(struct rt_trace *t, uint32_t ring) {
     struct rt_trace_ring *r = rt_trace_ring(t, ring);
     uint64_t n = r->n, first = fake.n_seen[ring], capacity = (uint64_t)t->mask + 1;
-    bool over = n - first > capacity, of_worker = ring < N_WORKERS;
+    bool over = n - first > capacity;
     if (over) first = n - capacity;
     struct rt_trace_record *copy = calloc(n - first + 1, sizeof *copy);
     for (uint64_t i = first; i < n; i++) copy[i - first] = *rt_trace_at(t, r, i);
@@ -111,9 +111,9 @@ static void make_device_ring(struct rt_trace *t, uint32_t ring) {
     for (uint64_t i = 0; i < n - first; i++) {
         uint32_t kind = copy[i].kind & 0xff;
         bool of_task = kind == RT_TRACE_READY || kind == RT_TRACE_END;
-        if (of_worker && kind == RT_TRACE_READY && !over) make_pages(t, ring, &copy[i]);
-        rt_trace_put(t, ring + (of_worker && of_task && !over ? 2 * N_WORKERS : 0),
-                     copy[i].time_ns + CLOCK_AHEAD, copy[i].kind, copy[i].what);
+        if (kind == RT_TRACE_READY && !over) make_pages(t, ring, &copy[i]);
+        rt_trace_put(t, ring + (of_task && !over ? N_WORKERS : 0), copy[i].time_ns + CLOCK_AHEAD,
+                     copy[i].kind, copy[i].what);
     }
     fake.n_seen[ring] = r->n;
     free(copy);
@@ -121,7 +121,7 @@ static void make_device_ring(struct rt_trace *t, uint32_t ring) {
 
 static void make_device_trace(struct rt_trace *t) {
     if (t == NULL) return;
-    for (uint32_t i = 0; i < 2 * N_WORKERS; i++) make_device_ring(t, i);
+    for (uint32_t i = 0; i < N_WORKERS; i++) make_device_ring(t, i);
 }
 
 static void *fake_kernel(void *unused) {

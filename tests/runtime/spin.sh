@@ -25,6 +25,6 @@ check() {
     echo "$model $*: $(grep -o '[0-9]* states, stored' log)"
 }
 
-check queue
 check protocol -DGRAPH=1
 check protocol -DGRAPH=2
+check protocol -DGRAPH=3

@@ -1,6 +1,5 @@
 /* Graph shapes through the threaded backend and the interpreter: every task once per iteration,
- * after all that comes before it, whatever the mix of AOT and JIT, workers, schedulers and queue
- * sizes. */
+ * after all that comes before it, whatever the mix of AOT and JIT and the number of workers. */
 #include "runtime/rt_test.h"
 
 struct load {
@@ -135,10 +134,10 @@ static void test_ten_thousand(void **state) {
     gen_mix_tasks(&g, &mix, 4);
     struct gen_limits limits = {4, 1, 64, 16};
     struct load load = {1, 1, BIG_ITERATIONS};
-    run_program(gen_program(&g, 1, &limits), &load, (struct cpu_config){.n_schedulers = 3}, 2, 0);
+    run_program(gen_program(&g, 1, &limits), &load, (struct cpu_config){0}, 2, 0);
 }
 
-/* Random graphs, several requests at a time, several variants, schedulers and queue sizes. */
+/* Random graphs, several requests at a time, several variants. */
 static void test_random(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 12; seed++) {
@@ -155,11 +154,7 @@ static void test_random(void **state) {
         }
         struct gen_limits limits = {n_workers, 6, 64, 16};
         struct load load = {6, 1 + gen_random(&s, 20), 1 + gen_random(&s, ITERATIONS)};
-        struct cpu_config config = {.n_schedulers = 1 + gen_random(&s, 3),
-                                    .jit_capacity = 2u << gen_random(&s, 4),
-                                    .sched_capacity = 2u << gen_random(&s, 4),
-                                    .no_steal = gen_random(&s, 2),
-                                    .no_pin = gen_random(&s, 2)};
+        struct cpu_config config = {.no_pin = gen_random(&s, 2)};
         run_program(gen_program(graphs, 3, &limits), &load, config, 2, 20);
     }
 }

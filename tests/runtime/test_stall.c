@@ -62,7 +62,7 @@ static void test_missing_trigger(void **state) {
     }
 }
 
-/* The same with JIT dependents: nobody has the task, all wait for the end. */
+/* The same with JIT dependents: whoever claimed the task waits. */
 static void test_missing_trigger_jit(void **state) {
     (void)state;
     struct gen_graph g = gen_fan_in(8);
@@ -71,7 +71,7 @@ static void test_missing_trigger_jit(void **state) {
     struct gen_limits limits = {2, 1, 8, 8};
     struct prog_header *p = gen_program(&g, 1, &limits);
     task_at(p, 3)->trigger = PROG_NONE;
-    expect_stall(p, "for event 2 (have 0 of 1) at the end",
+    expect_stall(p, "for event 1 (have 7 of 8) before task 8",
                  "event that lacks triggers is 1 (have 7");
 }
 

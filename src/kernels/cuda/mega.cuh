@@ -40,15 +40,6 @@ __device__ __noinline__ void leased_task(const struct cuda_args *args,
 #endif
 }
 
-/* What is not among the code that every layer of a decode step runs. */
-__device__ __noinline__ void rare_task(const struct cuda_args *args, const struct cuda_task *task) {
-    const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
-    if (task->kind == OP_PACK)
-        run_pack(&c, task);
-    else
-        run_sample(&c, task);
-}
-
 /* Takes the lease before the task's event. */
 DEV bool run_leased(struct warp_context *c, const struct cuda_task *task) {
     lease_take(c);
@@ -71,6 +62,7 @@ DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
     case OP_ATTENTION: return run_attention(c, task);
     case OP_ATTENTION_SPLIT: return run_split<false>(c, task);
     case OP_ATTENTION_STEP: return run_split<true>(c, task);
+    case OP_SAMPLE: run_sample_early(c->args, task); break;
     default: break;
     }
     if (!wait_ready(c)) return false;
@@ -79,8 +71,8 @@ DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
     case OP_QKV_HEADS: run_qkv_heads(c, task); break;
     case OP_ATTENTION_COMBINE: run_attention_combine(c, task); break;
     case OP_EMBED: run_embed(c, task); break;
-    case OP_PACK:
-    case OP_SAMPLE: rare_task(c->args, task); break;
+    case OP_PACK: run_pack(c->args, task); break;
+    case OP_SAMPLE: run_sample(c->args, task); break;
     default: break;
     }
     return true;

@@ -11,6 +11,7 @@
  * Scratch:   0             max[2][8][16], sum[2][8][16]: of the shares; items alternate
  *            STEP_HEADS    STEP: queries [SUB_HEADS][head_dim], key, value, of 16 bits
  *            SPLIT_OUTS    outputs [8][rows][chunk + 4], a chunk of columns at a time
+ *            SPLIT_QUERIES query rows [2][rows][head_dim] of this item and the next
  */
 #ifndef QN_CUDA_COMMON_ATTENTION_SPLIT_CUH
 #define QN_CUDA_COMMON_ATTENTION_SPLIT_CUH
@@ -18,10 +19,14 @@
 #include "kernels/cuda/common/attention.cuh"
 #include "kernels/cuda/common/qkv.cuh"
 
-#define SPLIT_HALVES (SUB_HEADS > 8 ? 2 : 1) /* of a lane's rows g and g + 8 that can exist */
-#define SPLIT_CHUNK  (SUB_HEADS > 8 ? 32 : SUB_HEADS > 4 ? 64 : 128) /* columns */
-#define STEP_HEADS   2048
-#define SPLIT_OUTS   (STEP_HEADS + (SUB_HEADS + 2) * QN_HEAD_DIM * 2)
+#define SPLIT_HALVES  (SUB_HEADS > 8 ? 2 : 1) /* of a lane's rows g and g + 8 that can exist */
+#define SPLIT_CHUNK   (SUB_HEADS > 8 ? 32 : SUB_HEADS > 4 ? 64 : 128) /* columns */
+#define STEP_HEADS    2048
+#define SPLIT_OUTS    (STEP_HEADS + (SUB_HEADS + 2) * QN_HEAD_DIM * 2)
+#define SPLIT_QUERIES (SPLIT_OUTS + WARPS * SUB_HEADS * (SPLIT_CHUNK + 4) * 4)
+#define SPLIT_Q_BYTES (SUB_HEADS * QN_HEAD_DIM * 4)
+/* Whether the next item's query rows are fetched meanwhile. */
+#define SPLIT_ASK_AHEAD (SPLIT_QUERIES + 2 * SPLIT_Q_BYTES <= SCRATCH_BYTES)
 static_assert(SPLIT_OUTS + WARPS * SUB_HEADS * (SPLIT_CHUNK + 4) * 4 <= SCRATCH_BYTES, "scratch");
 
 /* A warp's part of a task. */
@@ -33,17 +38,44 @@ struct split_warp {
     uint32_t n_pieces;
 };
 
-/* The query rows of an item: row m is its head m. */
-DEV void split_rows(const struct warp_context *c, const struct kv_walk *w, const float *q,
-                    uint32_t head0, uint32_t n_heads, struct attention_rows *r) {
-    const float *from[2];
+/* What the arithmetic needs to know of an item. */
+DEV struct attention_step split_step(const struct kv_walk *w) {
+    struct attention_step s;
+    s.row0 = w->row;
+    s.n_tokens = 1;
+    s.slot = w->slot;
+    s.lo = w->lo;
+    s.hi = w->hi;
+    step_heads(&s, w->head / SUBS, w->head % SUBS);
+    return s;
+}
+
+/* Asks for the query rows of item number n, which is not the task's first, to be in scratch after
+ * the last barrier of the item before: its buffer was last read before a barrier of that one. */
+DEV void split_ask(const struct warp_context *c, const struct split_warp *t,
+                   const struct kv_walk *w, uint32_t n) {
+    const struct attention_step s = split_step(w);
+    const float *from = t->q + ((uint64_t)w->row * QN_N_HEADS + s.head0) * QN_HEAD_DIM;
+    char *to = SCRATCH + SPLIT_QUERIES + n % 2 * SPLIT_Q_BYTES;
+    for (uint32_t i = 4 * c->thread; i < s.n_heads * QN_HEAD_DIM; i += 4 * COMPUTE_THREADS)
+        copy16_async(to + 4 * i, from + i);
+    copy_commit();
+}
+
+/* The query rows of an item: row m is its head m. From scratch, or from global. */
+DEV void split_rows(const struct warp_context *c, const struct split_warp *t,
+                    const struct kv_walk *w, const struct attention_step *s, uint32_t n,
+                    struct attention_rows *r) {
+    const bool asked = SPLIT_ASK_AHEAD && n > 0;
+    uint32_t from[2];
 #pragma unroll
     for (int h = 0; h < SPLIT_HALVES; h++) {
-        uint32_t m = c->lane / 4 + 8 * h;
-        from[h] = q + ((uint64_t)w->row * QN_N_HEADS + head0 + min(m, n_heads - 1)) * QN_HEAD_DIM;
+        from[h] = min(c->lane / 4 + 8 * h, s->n_heads - 1) * QN_HEAD_DIM;
         r->lo[h] = w->lo;
         r->hi[h] = w->hi;
     }
+    const float *global = t->q + ((uint64_t)w->row * QN_N_HEADS + s->head0) * QN_HEAD_DIM;
+    const float *scratch = (const float *)(SCRATCH + SPLIT_QUERIES + n % 2 * SPLIT_Q_BYTES);
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
         const uint32_t d = 32 * i + c->lane % 4 * 8;
@@ -51,8 +83,9 @@ DEV void split_rows(const struct warp_context *c, const struct kv_walk *w, const
 #pragma unroll
         for (int h = 0; h < SPLIT_HALVES; h++) {
             if (QN_HEAD_DIM % 32 != 0 && d >= QN_HEAD_DIM) continue;
-            v[h][0] = load4_l2(from[h] + d);
-            v[h][1] = load4_l2(from[h] + d + 4);
+            const uint32_t at = from[h] + d;
+            v[h][0] = asked ? *(const float4 *)(scratch + at) : load4_l2(global + at);
+            v[h][1] = asked ? *(const float4 *)(scratch + at + 4) : load4_l2(global + at + 4);
         }
 #pragma unroll
         for (int e = 0; e < 2; e++)
@@ -211,7 +244,8 @@ DEV void split_fetch_page(const struct warp_context *c, const struct split_warp 
 template <bool STEP>
 DEV void split_load_share(struct warp_context *c, const struct split_warp *t,
                           const struct kv_walk *w, const struct attention_step *s, uint32_t first,
-                          uint32_t row, struct attention_rows *rows, struct split_kv *x) {
+                          uint32_t n, uint32_t row, struct attention_rows *rows,
+                          struct split_kv *x) {
     const bool fresh = kv_walk_share(w, first) == SHARE_FRESH;
     char *page = (char *)page_acquire(c);
     if (STEP) {
@@ -219,7 +253,7 @@ DEV void split_load_share(struct warp_context *c, const struct split_warp *t,
         step_rows(c, w, s->n_heads, rows);
     } else {
         if (fresh) split_fetch_page(c, t, w, s, first, row, page);
-        split_rows(c, w, t->q, s->head0, s->n_heads, rows);
+        split_rows(c, t, w, s, n, rows);
         if (fresh) {
             copy_wait<0>();
             __syncwarp();
@@ -230,10 +264,11 @@ DEV void split_load_share(struct warp_context *c, const struct split_warp *t,
     page_release(c);
 }
 
-/* The warp's share of an item. row: where it lies in the cache, see split_row. */
+/* The warp's share of the task's item number n. row: where it lies in the cache, see split_row. */
 template <bool STEP>
 DEV void split_share(struct warp_context *c, const struct split_warp *t, const struct kv_walk *w,
-                     const struct attention_step *s, uint32_t row, struct attention_part *part) {
+                     const struct attention_step *s, uint32_t n, uint32_t row,
+                     struct attention_part *part) {
     const uint32_t first = w->piece * ATTENTION_PIECE + SHARE_POSITIONS * t->share;
     if (kv_walk_share(w, first) == SHARE_NOTHING) {
         if (KV_PAGES) {
@@ -247,7 +282,7 @@ DEV void split_share(struct warp_context *c, const struct split_warp *t, const s
     struct attention_rows rows;
     float p[2][4];
     if (KV_PAGES) {
-        split_load_share<STEP>(c, t, w, s, first, row, &rows, &x);
+        split_load_share<STEP>(c, t, w, s, first, n, row, &rows, &x);
     } else {
         const uint64_t offset = (uint64_t)row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
         load_values(c, t->kv, offset, x.v);
@@ -255,7 +290,7 @@ DEV void split_share(struct warp_context *c, const struct split_warp *t, const s
         if (STEP)
             step_rows(c, w, s->n_heads, &rows);
         else
-            split_rows(c, w, t->q, s->head0, s->n_heads, &rows);
+            split_rows(c, t, w, s, n, &rows);
     }
     piece_scores(&rows, x.k, p);
     piece_softmax<SPLIT_HALVES>(c, &rows, first, p, part);
@@ -289,15 +324,13 @@ DEV void split_merge_outputs(const struct warp_context *c, const struct split_wa
     }
 }
 
-/* Merges the shares' states of an item into its parts. A warp that goes on to the next item finds
- * the maxima's other half free: whoever still reads this one has not come to the next barrier but
- * one. `odd`: of the item's number. */
+/* Merges the shares' states of an item into its parts, the first head's at `to`. A warp that goes
+ * on to the next item finds the maxima's other half free: whoever still reads this one has not come
+ * to the next barrier but one. `odd`: of the item's number. */
 DEV void split_merge(const struct warp_context *c, const struct split_warp *t,
-                     const struct kv_walk *w, const struct attention_step *s,
-                     const struct attention_part *part, uint32_t odd) {
+                     const struct attention_step *s, const struct attention_part *part, float *to,
+                     uint32_t odd) {
     float *all_max = (float *)SCRATCH + odd * WARPS * 16, *all_sum = all_max + 2 * WARPS * 16;
-    float *to = t->part +
-                (((uint64_t)w->row * QN_N_HEADS + s->head0) * t->n_pieces + w->piece) * STATE_SIZE;
     if (c->lane % 4 == 0)
 #pragma unroll
         for (int h = 0; h < SPLIT_HALVES; h++) {
@@ -317,21 +350,10 @@ DEV void split_merge(const struct warp_context *c, const struct split_warp *t,
         if (at > 0) sync_compute();
         store_chunk(c, t->share, part, factor, (float *)(SCRATCH + SPLIT_OUTS), SUB_HEADS, at,
                     SPLIT_CHUNK);
+        copy_wait<0>(); /* of split_ask */
         sync_compute();
         split_merge_outputs(c, t, s, to, at);
     }
-}
-
-/* What the arithmetic needs to know of an item. */
-DEV struct attention_step split_step(const struct kv_walk *w) {
-    struct attention_step s;
-    s.row0 = w->row;
-    s.n_tokens = 1;
-    s.slot = w->slot;
-    s.lo = w->lo;
-    s.hi = w->hi;
-    step_heads(&s, w->head / SUBS, w->head % SUBS);
-    return s;
 }
 
 /* Where the warp's share of the item lies in the cache, if it is to be read there: row (of
@@ -375,12 +397,19 @@ template <bool STEP> DEV bool run_split(struct warp_context *c, const struct cud
 #pragma unroll 1
     for (uint32_t n = 0; w.left > 0; n++) {
         const struct attention_step s = split_step(&w);
+        float *to =
+            t.part + (((uint64_t)w.row * QN_N_HEADS + s.head0) * t.n_pieces + w.piece) * STATE_SIZE;
+        struct kv_walk next = w;
         struct attention_part part;
-        if (STEP) step_make_all(c, task, &w, &s, &turn);
-        split_share<STEP>(c, &t, &w, &s, row, &part);
-        split_merge(c, &t, &w, &s, &part, n % 2);
-        kv_walk_next(SHARED, &w);
+        kv_walk_next(SHARED, &next);
+        if (STEP)
+            step_make_all(c, task, &w, &s, &turn);
+        else if (SPLIT_ASK_AHEAD && next.left > 0)
+            split_ask(c, &t, &next, n + 1);
+        split_share<STEP>(c, &t, &w, &s, n, row, &part);
+        w = next;
         row = split_row(c, &t, &w);
+        split_merge(c, &t, &s, &part, to, n % 2);
     }
     return true;
 }

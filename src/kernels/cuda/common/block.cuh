@@ -85,7 +85,7 @@ struct block_shared {
     float warp_sum[8 * WARPS];
     struct row_place place[MAX_PLACES]; /* of the iteration's first token rows */
     uint16_t logit_row[MAX_PLACES];
-    uint64_t control[20]; /* struct control: here, because local memory goes through an L1 that
+    uint64_t control[28]; /* struct control: here, because local memory goes through an L1 that
                              every acquire empties */
 };
 static_assert(sizeof(struct block_shared) <= CONTROL_BYTES, "shared memory map");

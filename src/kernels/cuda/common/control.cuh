@@ -6,11 +6,16 @@
  *             while its event is not activated yet
  *   wait      polls the event: the only poller of the block, while the task before still runs
  *   ready     lets the compute warps run it
+ *   claim     a JIT task, when the compute warps are idle and it comes before the next AOT task;
+ *             from there it is like the others
  *   trigger   ordinary triggers are sent by the compute warps themselves (task_finish); here
- *             those whose activation somebody must see: JIT dependents, end of the iteration
- *   boundary  whoever activates the end event plays it
+ *             those whose activation somebody must see: the end of the iteration
+ *   boundary  whoever activates the end event plays it; it has asked what it needs of the host
+ *             before, and tells the host when its next task runs
  *
- * One thread runs all this; what it remembers is in shared memory.
+ * One thread runs all this; what it remembers is in shared memory. Between two iterations every
+ * load counts, since each waits for the one before: the next iteration most likely runs the same
+ * variant, so the first descriptors of the list are fetched while the last tasks run.
  */
 #ifndef QN_CUDA_COMMON_CONTROL_CUH
 #define QN_CUDA_COMMON_CONTROL_CUH
@@ -21,7 +26,8 @@
 
 enum {
     FETCH_AHEAD = N_AOT_SLOTS - GO_DEPTH,
-    LOOK_EVERY = 64, /* polls between two looks at the stop word */
+    LOOK_EVERY = 64,  /* polls between two looks at the stop word */
+    ROWS_AT_ONCE = 4, /* token rows whose places are fetched together */
 };
 
 struct control {
@@ -29,7 +35,9 @@ struct control {
     const struct rt *rt;
     struct block_shared *shared;
     struct rt_worker w;
-    uint32_t end_event; /* of the variant that runs */
+    uint32_t variant;   /* that runs; RT_NONE: none has */
+    uint32_t end_event; /* of it */
+    uint32_t fetched;   /* variant whose first descriptors are fetched; RT_NONE: none's */
     uint32_t n_go;      /* messages to the compute warps so far */
     uint32_t n_done;    /* of them, known to be done */
     uint32_t n_watched; /* of the others, those whose trigger is ours to send */
@@ -43,12 +51,13 @@ struct control {
 };
 
 __device__ __noinline__ void control_enter(struct control *c);
+__device__ __noinline__ void control_post(struct control *c);
 
 /* ---- messages ---- */
 
 /* Sends a trigger; acts on it if it activates its event. */
 __device__ __noinline__ void control_trigger(struct control *c, uint32_t event) {
-    rt_trigger(c->rt, &c->w, event, c->rt->control->epoch, c->end_event);
+    rt_trigger(c->rt, &c->w, event, c->w.epoch, c->end_event);
 }
 
 /* Takes note of finished tasks and sends the triggers that are watched. */
@@ -64,10 +73,19 @@ DEV void control_reap(struct control *c) {
     }
 }
 
-/* Whether the launch ends; now and then, whether anything moves at all. */
+/* Whether the compute warps have done all that they were told. */
+DEV bool control_idle(struct control *c) {
+    control_reap(c);
+    return c->n_done == c->n_go;
+}
+
+/* Whether the launch ends, whether anything moves at all; who has played the boundary posts its
+ * news if its next task does not come, who will play it asks again what the host wants. */
 DEV void control_look(struct control *c) {
     c->stop = rt_stopped(c->rt);
-    if (++c->w.spins % 256 == 0) rt_stall_look(c->rt, &c->w);
+    if (c->w.owes_post) control_post(c);
+    rt_stall_look(c->rt, &c->w);
+    if (c->w.asked) c->w.bell = rt_host_load_relaxed(&c->rt->mail->tail);
 }
 
 /* Until at most `most` messages are not done; false: the launch ends. A task that polls data may
@@ -106,21 +124,28 @@ DEV bool control_fetch(struct control *c, uint32_t slot, uint32_t task) {
     return true;
 }
 
-/* Fetches the descriptor of the AOT task FETCH_AHEAD after the current one. One group each, even
- * beyond the list, so that a wait for all but the last FETCH_AHEAD - 1 groups is a wait for the
- * current task's. */
+/* The place in rt.aot of a position of the list that may lie beyond its end: there it begins anew.
+ */
+DEV uint32_t control_place(const struct control *c, uint32_t position) {
+    while (position >= c->w.end) position -= c->w.list.n;
+    return position;
+}
+
+/* Fetches the descriptor of the AOT task FETCH_AHEAD after the current one. One group each, so that
+ * a wait for all but the last FETCH_AHEAD - 1 groups is a wait for the current task's. */
 DEV bool control_fetch_ahead(struct control *c, uint32_t position) {
-    if (position < c->w.end) {
-        if (!control_fetch(c, c->n_fetched % N_AOT_SLOTS, c->ahead)) return false;
-        if (position + 1 < c->w.end) c->ahead = c->rt->aot[position + 1];
-    }
+    if (!control_fetch(c, c->n_fetched % N_AOT_SLOTS, c->ahead)) return false;
+    c->ahead = c->rt->aot[control_place(c, position + 1)];
     c->n_fetched++;
     copy_commit();
     return true;
 }
 
+/* The first descriptors of the list, if they are not there. */
 DEV bool control_fetch_first(struct control *c) {
-    if (c->w.next < c->w.end) c->ahead = c->rt->aot[c->w.next];
+    if (c->fetched == c->w.list_variant) return true;
+    c->fetched = c->w.list_variant;
+    c->ahead = c->rt->aot[c->w.next];
     bool ok = true;
     for (uint32_t i = 0; i < FETCH_AHEAD; i++) ok = ok && control_fetch_ahead(c, c->w.next + i);
     return ok;
@@ -128,9 +153,20 @@ DEV bool control_fetch_first(struct control *c) {
 
 /* ---- running a task ---- */
 
+/* The block may have to play the boundary. */
+__device__ __noinline__ void control_ask(struct control *c) {
+    rt_boundary_ask(c->rt, &c->w);
+}
+
+/* The news of the boundary that this block has played. */
+__device__ __noinline__ void control_post(struct control *c) {
+    rt_boundary_post(c->rt, &c->w);
+}
+
 /* False: the launch ends. */
 DEV bool control_announce(struct control *c, uint32_t slot) {
     const struct cuda_task *task = &c->shared->task[slot];
+    if (task->trigger == c->end_event) control_ask(c);
     if (task->kind == OP_NONE) return true;
     if (!control_until(c, GO_DEPTH - 1)) return false;
     control_go(c, slot, task->flags & CUDA_TRIGGER_WATCHED ? task->trigger : PROG_NONE);
@@ -158,43 +194,39 @@ DEV void control_ready(struct control *c, uint32_t slot) {
 DEV void control_beat(struct control *c, uint32_t task) {
     struct rt_beat *beat = &c->rt->beats[c->w.id];
     rt_store_relaxed(&beat->task, task);
+    rt_store_relaxed(&beat->head, task);
     rt_store_relaxed(&beat->beat, c->beat += 2);
 }
 
-/* The iteration that was published last becomes this block's, whose list is done. False: it is. */
-DEV bool control_advance(struct control *c) {
-    if (!rt_worker_advance(c->rt, &c->w)) return false;
-    const struct prog_variant *v = &c->rt->variants[c->w.published & VARIANT_MASK];
+/* The worker has entered an iteration. */
+DEV void control_entered(struct control *c) {
+    const uint32_t variant = c->w.published & VARIANT_MASK;
+    if (variant == c->variant) return;
+    const struct prog_variant *v = &c->rt->variants[variant];
+    c->variant = variant;
     c->end_event = v->end_event;
     c->jit = v->n_jit_tasks != 0;
+}
+
+/* Enters the iteration that was published last. False: none was since. */
+DEV bool control_advance(struct control *c) {
+    if (!rt_worker_advance(c->rt, &c->w)) return false;
+    control_entered(c);
     return true;
 }
 
-/* One step of what does not belong to the AOT list: JIT tasks, the scheduler role. Who holds a task
- * has kept its iteration from ending, so only now is it sure which one that is. */
-DEV void control_jit(struct control *c) {
-    const struct rt *rt = c->rt;
-    uint32_t task;
-    if (c->w.overflow != RT_NONE) rt_sched_retry(rt, &c->w);
-    if (!rt_queue_pop(rt_jit_queue(rt, c->w.id), rt->jit_mask, &task) &&
-        (rt_sched_step(rt, (c->w.id + c->w.spins) % rt->n_schedulers) ||
-         !rt_worker_steal(rt, &c->w, &task)))
-        return;
-    control_beat(c, task);
-    if (c->w.next == c->w.end) control_advance(c);
-    control_enter(c);
-    uint32_t slot = N_AOT_SLOTS + c->n_jit++ % (N_TASK_SLOTS - N_AOT_SLOTS);
-    if (!control_fetch(c, slot, task)) return;
-    copy_commit();
-    copy_wait<0>();
-    if (control_announce(c, slot)) control_ready(c, slot);
+/* Claims a JIT task, maybe of an iteration that this block, whose list is done, has not entered. */
+__device__ __noinline__ bool control_claim(struct control *c) {
+    const uint32_t before = c->w.published;
+    if (!rt_worker_claim(c->rt, &c->w)) return false;
+    if (c->w.published != before) control_entered(c);
+    return true;
 }
 
-/* What is done between two polls. */
-__device__ __noinline__ void control_between_polls(struct control *c) {
+/* What is done between two polls: what takes a trip to L2 only now and then. */
+__device__ __noinline__ void control_between_polls(struct control *c, uint32_t polls) {
     if (c->n_watched != 0) control_reap(c);
-    if (c->jit) control_jit(c);
-    control_look(c);
+    if (polls % LOOK_EVERY == 0) control_look(c);
 }
 
 /* Until the event is activated; false: stopped. */
@@ -205,46 +237,99 @@ DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
     const uint32_t goal = task->wait_triggers * c->w.epoch;
     c->w.spins = 0;
     c->w.idle_since = 0;
-    const bool watching = c->n_watched != 0 || c->jit;
+    const bool watching = c->n_watched != 0;
     for (uint32_t polls = 1; (int32_t)(rt_load_relaxed(counter) - goal) < 0; polls++) {
         if (!watching && polls % LOOK_EVERY != 0) continue;
-        control_between_polls(c);
+        control_between_polls(c, polls);
         if (c->stop) return false;
     }
     if ((task->flags & CUDA_WAIT_HINT) == 0) rt_fence_acquire(counter);
     return true;
 }
 
-/* The AOT tasks of one iteration. Where JIT tasks may come in between, a task is announced only
- * when it can run. */
+/* The next AOT task. False: the launch ends. */
+DEV bool control_aot(struct control *c) {
+    const uint32_t slot = (c->n_fetched - FETCH_AHEAD) % N_AOT_SLOTS;
+    copy_wait<FETCH_AHEAD - 1>();
+    if (!control_announce(c, slot)) return false;
+    if (!control_wait_event(c, &c->shared->task[slot])) return false;
+    control_ready(c, slot);
+    if (!control_fetch_ahead(c, c->w.next + FETCH_AHEAD)) return false;
+    if (c->w.owes_post) control_post(c); /* while the task runs */
+    c->w.next++;
+    return true;
+}
+
+/* The claimed task. False: the launch ends. */
+DEV bool control_claimed(struct control *c) {
+    const uint32_t task =
+        c->rt->jit[c->rt->jit_first[c->w.published & VARIANT_MASK] + c->w.claimed];
+    const uint32_t slot = N_AOT_SLOTS + c->n_jit++ % (N_TASK_SLOTS - N_AOT_SLOTS);
+    if (!control_fetch(c, slot, task)) return false;
+    copy_commit();
+    copy_wait<0>();
+    if (!control_announce(c, slot)) return false;
+    if (!control_wait_event(c, &c->shared->task[slot])) return false;
+    control_ready(c, slot);
+    c->w.claimed = RT_NONE;
+    if (c->w.owes_post) control_post(c);
+    return true;
+}
+
+/* The AOT tasks of one iteration. */
 DEV void control_list(struct control *c) {
     if (!control_fetch_first(c)) return;
-    for (; c->w.next < c->w.end; c->w.next++) {
-        uint32_t slot = (c->n_fetched - FETCH_AHEAD) % N_AOT_SLOTS;
-        copy_wait<FETCH_AHEAD - 1>();
-        if (!c->jit && !control_announce(c, slot)) return;
-        if (!control_wait_event(c, &c->shared->task[slot])) return;
-        if (c->jit && !control_announce(c, slot)) return;
-        control_ready(c, slot);
-        if (!control_fetch_ahead(c, c->w.next + FETCH_AHEAD)) return;
+    while (c->w.next < c->w.end)
+        if (!control_aot(c)) return;
+}
+
+/* The same with JIT tasks in between: those that were claimed, and those that come before the next
+ * AOT task. A block claims one only when it has nothing to do: else it might hold two while another
+ * block has none. Claims after the list are control_wait_iteration's. */
+__device__ __noinline__ void control_list_jit(struct control *c) {
+    if (c->w.list.n > 0 && !control_fetch_first(c)) return;
+    uint32_t bound = rt_claim_bound(c->rt, &c->w);
+    for (uint32_t polls = 1;; polls++) {
+        if (c->w.claimed != RT_NONE && c->w.claimed < bound) {
+            if (!control_claimed(c)) return;
+        } else if (c->w.next == c->w.end) {
+            return;
+        } else if (c->w.claimed == RT_NONE && rt_claim_open(c->rt, &c->w, bound)) {
+            control_between_polls(c, polls);
+            if (c->stop) return;
+            if (control_idle(c)) control_claim(c);
+        } else {
+            if (!control_aot(c)) return;
+            bound = rt_claim_bound(c->rt, &c->w);
+        }
     }
 }
 
 /* ---- iterations ---- */
 
+/* The boundary, if the last one has posted its news. */
+__device__ __noinline__ void control_boundary(struct control *c) {
+    if (rt_boundary_ask(c->rt, &c->w)) rt_boundary(c->rt, &c->w);
+}
+
 /* Until there is another list to run; false: stopped. */
 DEV bool control_wait_iteration(struct control *c) {
     const struct rt *rt = c->rt;
+    const bool has_jit = rt->jit_first[rt->n_variants] != 0;
     c->w.spins = 0;
     c->w.idle_since = 0;
-    while (c->w.next == c->w.end && !control_advance(c)) {
-        control_between_polls(c);
+    for (uint32_t polls = 1; c->w.next == c->w.end && c->w.claimed == RT_NONE; polls++) {
+        /* An iteration with a task of ours that is not done does not end. */
+        if (c->n_watched == 0 && control_advance(c)) continue;
+        if (has_jit && rt_claim_open(rt, &c->w, RT_NONE) && control_idle(c) && control_claim(c))
+            break;
+        control_between_polls(c, polls);
         if (c->w.boundary) { /* owed only when all tasks are done: never while waiting for one */
-            c->w.boundary = 0;
-            rt_boundary(rt, &c->w);
-        } else if (c->w.spins % 16 == 0) {
+            control_boundary(c);
+        } else if (polls % 16 == 0) {
             uint32_t phase = rt_load_relaxed(&rt->shared->phase);
             if (phase != RT_PHASE_RUN) rt_worker_between(rt, &c->w, phase);
+            if (c->w.owes_post && c->w.list.n == 0) control_post(c);
         }
         if (c->stop) return false;
     }
@@ -255,18 +340,33 @@ DEV bool control_wait_iteration(struct control *c) {
 DEV void control_rows(const struct control *c) {
     struct block_shared *s = c->shared;
     const struct rt_batch *b = &s->batch;
-    const uint32_t n = min(b->rows.n_rows, (uint32_t)MAX_PLACES);
-    const uint32_t n_logits = min(b->rows.n_logit_rows, (uint32_t)MAX_PLACES);
-#pragma unroll 4
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t slot = (uint32_t)load_index_l2(b->rows.slot + i);
-        uint32_t position = (uint32_t)load_index_l2(b->rows.position + i);
-        s->place[i].position_slot = position * PROG_MAX_SEQS + slot;
-        s->place[i].kv_row = kv_row(b, slot, position);
-    }
-#pragma unroll 4
-    for (uint32_t i = 0; i < n_logits; i++)
-        s->logit_row[i] = (uint16_t)load_index_l2(b->rows.logit_row + i);
+    const struct rt_rows *rows = &c->rt->batch->rows;
+    uint32_t n = 0, n_logits = 0, first = 0;
+    do { /* each array of rows is a multiple of 64 bytes: there is something to load beyond n */
+        uint32_t slot[ROWS_AT_ONCE], position[ROWS_AT_ONCE], row[ROWS_AT_ONCE];
+        n = __ldcg(&rows->n_rows);
+        n_logits = __ldcg(&rows->n_logit_rows);
+#pragma unroll
+        for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) {
+            slot[i] = (uint32_t)load_index_l2(b->rows.slot + first + i);
+            position[i] = (uint32_t)load_index_l2(b->rows.position + first + i);
+            row[i] = (uint32_t)load_index_l2(b->rows.logit_row + first + i);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) {
+            if (first + i < n_logits) s->logit_row[first + i] = (uint16_t)row[i];
+            row[i] = first + i < n ? kv_row(b, slot[i], position[i]) : 0;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) {
+            if (first + i >= n) continue;
+            s->place[first + i].position_slot = position[i] * PROG_MAX_SEQS + slot[i];
+            s->place[first + i].kv_row = row[i];
+        }
+        first += ROWS_AT_ONCE;
+    } while (first < MAX_PLACES && first < max(n, n_logits));
+    s->batch.rows.n_rows = n;
+    s->batch.rows.n_logit_rows = n_logits;
 }
 
 /* Until nobody reads the rows of the iteration before any more. Its tasks are done, so nothing
@@ -297,11 +397,8 @@ __device__ __noinline__ void control_enter(struct control *c) {
     if (c->w.published == before) return;
     trace_look(c->args, s);
     control_wait_loader(c, before);
-    const struct rt_rows *rows = &c->rt->batch->rows;
     /* Its pointers stay. Not before: rows are being written. */
     if (!c->entered) s->batch = *c->rt->batch;
-    s->batch.rows.n_rows = rt_load_relaxed(&rows->n_rows);
-    s->batch.rows.n_logit_rows = rt_load_relaxed(&rows->n_logit_rows);
     control_rows(c);
     s->flag = c->w.published;
     if (QN_JIT_WEIGHTS)
@@ -317,14 +414,18 @@ DEV void control_main(const struct cuda_args *args, struct block_shared *shared)
     c->args = args;
     c->rt = &args->rt;
     c->shared = shared;
+    c->fetched = c->variant = RT_NONE;
     rt_worker_init(c->rt, &c->w, blockIdx.x);
     c->beat = rt_load_relaxed(&c->rt->beats[c->w.id].beat) & ~1u;
     while (control_wait_iteration(c)) {
-        if (c->w.next == c->w.end) continue;
         control_enter(c);
-        control_list(c);
+        if (c->jit)
+            control_list_jit(c);
+        else
+            control_list(c);
         if (c->stop) break;
     }
+    control_post(c);
     shared_store_volatile(&shared->stop, 1); /* after the last message: see wait_control */
 }
 

@@ -67,10 +67,11 @@ DEV void pack_rows(const struct warp_context *c, const struct cuda_task *task, u
     if (c->lane == 0) *packed_factor(task, task->out, row) = factor;
 }
 
-DEV void run_pack(const struct warp_context *c, const struct cuda_task *task) {
+__device__ __noinline__ void run_pack(const struct cuda_args *args, const struct cuda_task *task) {
+    const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
     for (uint32_t row = task->row0; row < end; row += PACK_ROWS)
-        pack_rows(c, task, row, min(row + PACK_ROWS, end));
+        pack_rows(&c, task, row, min(row + PACK_ROWS, end));
     page_copy_fence(); /* bulk copies will read it */
 }
 

@@ -28,6 +28,9 @@ struct sample_shared {
     uint32_t warp_index[WARPS];
     uint64_t mass; /* results of thread searches */
     uint32_t digit, last, id;
+    uint32_t slot_idx; /* of the row's request; then what it was before the iteration's token */
+    struct rt_slot slot;
+    struct rt_request request;
 };
 
 struct sampler {
@@ -89,36 +92,85 @@ DEV double block_sum_double(const struct warp_context *c, struct sample_shared *
     return v;
 }
 
+/* Both at once; in thread 0 only, and the caller meets before it uses the shared words again. */
+DEV void block_best_and_sum(const struct warp_context *c, struct sample_shared *s, struct best *b,
+                            double *sum) {
+    for (int d = 16; d > 0; d /= 2) {
+        *b = better(*b, best{__shfl_xor_sync(~0u, b->value, d), __shfl_xor_sync(~0u, b->index, d)});
+        *sum += __shfl_xor_sync(~0u, *sum, d);
+    }
+    if (c->lane == 0) {
+        s->warp_value[c->warp] = b->value;
+        s->warp_index[c->warp] = b->index;
+        s->warp_double[c->warp] = *sum;
+    }
+    sync_compute();
+    if (c->thread != 0) return;
+    *sum = 0;
+    for (uint32_t w = 0; w < WARPS; w++) {
+        *b = better(*b, best{s->warp_value[w], s->warp_index[w]});
+        *sum += s->warp_double[w];
+    }
+}
+
 /* ---- from the LM head's parts ---- */
 
+/* A thread's parts, every COMPUTE_THREADS-th: the first ones in registers. */
+enum { KEPT_PARTS = 12 };
+struct parts {
+    const float2 *from;
+    float2 kept[KEPT_PARTS]; /* {max, sum}; beyond the row: -inf, 0 */
+};
+
+DEV struct parts load_parts(const struct warp_context *c, const float *part) {
+    struct parts p;
+    p.from = (const float2 *)part;
+#pragma unroll
+    for (uint32_t i = 0; i < KEPT_PARTS; i++) {
+        const uint32_t at = c->thread + i * COMPUTE_THREADS;
+        p.kept[i] = at < LM_PARTS ? __ldcg(p.from + at) : make_float2(-INFINITY, 0);
+    }
+    return p;
+}
+
 DEV struct best best_part(const struct warp_context *c, struct sample_shared *s,
-                          const float *part) {
+                          const struct parts *p) {
     struct best b = {-INFINITY, 0};
-#pragma unroll 8
-    for (uint32_t i = c->thread; i < LM_PARTS; i += COMPUTE_THREADS)
-        b = better(b, best{load_l2(part + 2 * i), i});
+#pragma unroll
+    for (uint32_t i = 0; i < KEPT_PARTS; i++)
+        b = better(b, best{p->kept[i].x, c->thread + i * COMPUTE_THREADS});
+#pragma unroll 1
+    for (uint32_t i = c->thread + KEPT_PARTS * COMPUTE_THREADS; i < LM_PARTS; i += COMPUTE_THREADS)
+        b = better(b, best{__ldcg(p->from + i).x, i});
     return block_best(c, s, b);
 }
 
-/* Log-softmax of one logit. */
-DEV float log_probability(const struct warp_context *c, struct sample_shared *s, const float *part,
-                          float most, float logit) {
+/* This thread's share of the sum of exp(logit - most). */
+DEV double sum_parts(const struct warp_context *c, const struct parts *p, float most) {
     double sum = 0;
-#pragma unroll 8
-    for (uint32_t i = c->thread; i < LM_PARTS; i += COMPUTE_THREADS) {
-        float2 p = __ldcg((const float2 *)part + i);
-        if (p.y > 0) sum += (double)(p.y * expf(p.x - most));
+#pragma unroll
+    for (uint32_t i = 0; i < KEPT_PARTS; i++)
+        if (p->kept[i].y > 0) sum += (double)(p->kept[i].y * expf(p->kept[i].x - most));
+#pragma unroll 1
+    for (uint32_t i = c->thread + KEPT_PARTS * COMPUTE_THREADS; i < LM_PARTS;
+         i += COMPUTE_THREADS) {
+        const float2 v = __ldcg(p->from + i);
+        if (v.y > 0) sum += (double)(v.y * expf(v.x - most));
     }
-    sum = block_sum_double(c, s, sum);
+    return sum;
+}
+
+/* Log-softmax of one logit. */
+DEV float log_probability(float logit, float most, double sum) {
     return (float)((double)logit - (double)most - log(sum));
 }
 
-DEV uint32_t argmax_in_part(const struct warp_context *c, struct sample_shared *s,
-                            const float *logits, uint32_t part) {
+/* This thread's candidate for the largest logit of a part. */
+DEV struct best best_in_part(const struct warp_context *c, const float *logits, uint32_t part) {
     struct best b = {-INFINITY, part * LM_BLOCK};
-    uint32_t i = part * LM_BLOCK + c->thread;
+    const uint32_t i = part * LM_BLOCK + c->thread;
     if (c->thread < LM_BLOCK && i < QN_VOCAB) b = better(b, best{not_nan(load_l2(logits + i)), i});
-    return block_best(c, s, b).index;
+    return b;
 }
 
 /* ---- candidates and cuts ---- */
@@ -343,57 +395,89 @@ DEV bool is_stop(const struct rt_request *q, int32_t token) {
 }
 
 /* Appends a token to the request and decides whether it ends. One thread. */
-DEV void append_token(const struct rt_batch *b, uint32_t slot_idx, int32_t token, float logprob) {
-    struct rt_slot *slot = &b->slots[slot_idx];
-    uint64_t at = (uint64_t)slot_idx * b->max_model_len + slot->n_known;
+DEV void append_token(const struct rt_batch *b, const struct sample_shared *s, int32_t token,
+                      float logprob) {
+    struct rt_slot *to = &b->slots[s->slot_idx];
+    const uint64_t at = (uint64_t)s->slot_idx * b->max_model_len + s->slot.n_known;
     b->tokens[at] = token;
     b->logprobs[at] = logprob;
-    slot->n_known++;
-    if (is_stop(&b->requests[slot_idx], token))
-        slot->finish = RT_FINISH_STOP;
-    else if (slot->n_known >= slot->n_limit)
-        slot->finish = RT_FINISH_LENGTH;
+    to->n_known = s->slot.n_known + 1;
+    if (is_stop(&s->request, token))
+        to->finish = RT_FINISH_STOP;
+    else if (s->slot.n_known + 1 >= s->slot.n_limit)
+        to->finish = RT_FINISH_LENGTH;
+}
+
+DEV struct sample_shared *sample_shared_of(void) {
+    return (struct sample_shared *)(SCRATCH + N_DIGITS * 8);
+}
+
+/* What a row's request and slot say, into scratch; there after the next barrier. It stands still
+ * until the row is sampled. Slots were written by other blocks: not through L1. */
+DEV void sample_fetch(const struct warp_context *c, uint32_t row) {
+    const struct rt_batch *b = &SHARED->batch;
+    struct sample_shared *s = sample_shared_of();
+    const uint32_t slot_idx = row_slot(SHARED, row_of_logits(SHARED, row));
+    const uint32_t *request = (const uint32_t *)&b->requests[slot_idx];
+    const uint32_t *slot = (const uint32_t *)&b->slots[slot_idx];
+    const uint32_t i = c->thread;
+    if (i < sizeof s->request / 4)
+        ((uint32_t *)&s->request)[i] = __ldcg(request + i);
+    else if (i - 32 < sizeof s->slot / 4)
+        ((uint32_t *)&s->slot)[i - 32] = __ldcg(slot + i - 32);
+    else if (i == 64)
+        s->slot_idx = slot_idx;
 }
 
 DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
     const struct rt_batch *b = &SHARED->batch;
     const float *logits = (const float *)task->in + (uint64_t)row * QN_VOCAB;     /* [L, V] */
     const float *part = (const float *)task->more + (uint64_t)row * LM_PARTS * 2; /* [L, n, 2] */
-    const uint32_t slot_idx = row_slot(SHARED, row_of_logits(SHARED, row));
-    /* Slots change between iterations and were written by other blocks: not through L1. */
-    const volatile struct rt_slot *from = &b->slots[slot_idx];
-    struct rt_slot slot = {};
-    slot.n_known = from->n_known;
-    slot.n_prompt = from->n_prompt;
-    struct rt_sampling q;
-    uint32_t *words = (uint32_t *)&q;
-    const uint32_t *request = (const uint32_t *)&b->requests[slot_idx].sampling;
-#pragma unroll
-    for (int i = 0; i < sizeof q / 4; i++) words[i] = __ldcg(request + i);
-    struct sample_shared *s = (struct sample_shared *)(SCRATCH + N_DIGITS * 8);
-    struct best most = best_part(c, s, part);
-    uint32_t token;
-    if (!(q.temperature > 0) && !has_penalties(&q)) {
-        token = argmax_in_part(c, s, logits, most.index);
+    struct sample_shared *s = sample_shared_of();
+    const struct parts parts = load_parts(c, part);
+    const struct best most = best_part(c, s, &parts); /* meets: the request is there */
+    const struct rt_sampling *q = &s->request.sampling;
+    struct best b1 = {0, 0};
+    double sum = 0;
+    if (!(q->temperature > 0) && !has_penalties(q)) {
+        b1 = best_in_part(c, logits, most.index);
     } else {
         float *work = c->args->sample_scratch + (uint64_t)row * 2 * VOCAB_ROUND;
         struct sampler p = {
             c,     s, (uint64_t *)SCRATCH, work, (uint32_t *)(work + VOCAB_ROUND), {0, 0}, {0, 0},
             -1.0f, 0};
-        token =
-            choose_slowly(&p, &q, b->tokens + (uint64_t)slot_idx * b->max_model_len, &slot, logits);
+        const int32_t *tokens = b->tokens + (uint64_t)s->slot_idx * b->max_model_len;
+        const uint32_t token = choose_slowly(&p, q, tokens, &s->slot, logits);
+        b1 = best{load_l2(logits + token), token};
+        sync_compute(); /* the words of block_best_and_sum */
     }
-    float logprob = log_probability(c, s, part, most.value, load_l2(logits + token));
+    sum = sum_parts(c, &parts, most.value);
+    block_best_and_sum(c, s, &b1, &sum);
     if (c->thread != 0) return;
+    const uint32_t token = b1.index;
+    const float logit = b1.value > -INFINITY ? b1.value : load_l2(logits + token);
     if (task->out != 0) ((int32_t *)task->out)[row] = (int32_t)token;
-    append_token(b, slot_idx, (int32_t)token, logprob);
+    append_token(b, s, (int32_t)token, log_probability(logit, most.value, sum));
 }
 
-DEV void run_sample(const struct warp_context *c, const struct cuda_task *task) {
+/* Before the event: the first row's request. */
+__device__ __noinline__ void run_sample_early(const struct cuda_args *args,
+                                              const struct cuda_task *task) {
+    const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
+    if (task->row0 < SHARED->batch.rows.n_logit_rows) sample_fetch(&c, task->row0);
+}
+
+/* Runs once an iteration and is long: not among the code that every layer runs. */
+__device__ __noinline__ void run_sample(const struct cuda_args *args,
+                                        const struct cuda_task *task) {
+    const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     uint32_t end = min(task->row1, SHARED->batch.rows.n_logit_rows);
     for (uint32_t row = task->row0; row < end; row++) {
-        if (row != task->row0) sync_compute();
-        sample_row(c, task, row);
+        if (row != task->row0) {
+            sync_compute();
+            sample_fetch(&c, row);
+        }
+        sample_row(&c, task, row);
     }
 }
 

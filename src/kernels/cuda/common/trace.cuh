@@ -10,11 +10,11 @@
 #include "runtime/rt_trace.h"
 
 DEV struct rt_trace_ring *trace_ring(const struct cuda_args *args) {
-    return rt_trace_ring(args->rt.trace, 2 * args->rt.n_workers + blockIdx.x);
+    return rt_trace_ring(args->rt.trace, args->rt.n_workers + blockIdx.x);
 }
 
 DEV struct rt_trace_ring *trace_loader_ring(const struct cuda_args *args) {
-    return rt_trace_ring(args->rt.trace, 3 * args->rt.n_workers + blockIdx.x);
+    return rt_trace_ring(args->rt.trace, 2 * args->rt.n_workers + blockIdx.x);
 }
 
 /* The n-th record of a ring. */

@@ -21,6 +21,21 @@ RT_FN void rt_store_release(uint32_t *p, uint32_t v) {
     __atomic_store_n(p, v, __ATOMIC_RELEASE);
     emu_point();
 }
+RT_FN uint64_t rt_load64_relaxed(const uint64_t *p) {
+    emu_wait();
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
+
+RT_FN void rt_store64_release(uint64_t *p, uint64_t v) {
+    emu_point();
+    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
+
+RT_FN uint64_t rt_add64_acquire(uint64_t *p, uint64_t v) {
+    emu_point();
+    return __atomic_fetch_add(p, v, __ATOMIC_ACQUIRE);
+}
+
 RT_FN uint32_t rt_add_acq_rel(uint32_t *p, uint32_t v) {
     emu_point();
     return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
@@ -36,6 +51,12 @@ RT_FN int rt_cas_acquire(uint32_t *p, uint32_t old, uint32_t desired) {
 /* ThreadSanitizer models no fences: a second look, acquiring. */
 RT_FN void rt_fence_acquire(const uint32_t *p) {
     (void)__atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+RT_FN void rt_prefetch(const void *p) {
+    (void)p;
+}
+RT_FN void rt_touch(const void *p) {
+    (void)p;
 }
 RT_FN void rt_pause(uint32_t spins, uint32_t limit) {
     (void)spins, (void)limit;
