@@ -57,6 +57,7 @@ struct rig_options {
     uint32_t max_batched; /* 0: 64 */
     uint32_t max_len;     /* 0: MAX_LEN */
     uint32_t n_workers;   /* 0: the device's */
+    uint32_t pack_rows;   /* 0: the default; 1: none are packed */
     bool dummy;           /* weights made up... */
     bool dummy_on_host;   /* ... by model/weights.c instead of on the device */
     bool break_event;     /* one event wants a trigger that never comes */
@@ -129,6 +130,7 @@ static int rig_open(struct diag *d, const struct backend *backend, const struct 
         c.task.launch = o->jit ? LAUNCH_ALL_JIT : o->hybrid ? LAUNCH_HYBRID : LAUNCH_ALL_AOT;
     c.cut_qkv = c.join_heads = c.task.coarse_events = o->coarse;
     c.task.carry_bytes = o->carry_bytes;
+    if (o->pack_rows != 0) c.pack_rows = o->pack_rows > 1 ? o->pack_rows : 0;
     if (c.target == TARGET_CUDA) TRY(compile_option_apply(d, getenv("QN_TEST_OPTIONS"), &c));
     TRY(compile_model(d, r->model, &c, NULL, NULL, &r->program));
     if (o->break_event) break_event(r->program);
@@ -416,6 +418,64 @@ static void test_same_in_any_company(void **state) {
     }
 }
 
+/* Nothing is a multiple of a tile: 360 rows of QKV, 264 and 328 columns, heads of 72 in a group of
+ * three, a vocabulary of 331. */
+static const char odd_config[] =
+    "{\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", "
+    "\"hidden_act\": \"silu\", \"head_dim\": 72, \"hidden_size\": 264, "
+    "\"intermediate_size\": 328, \"num_hidden_layers\": 1, \"num_attention_heads\": 3, "
+    "\"num_key_value_heads\": 1, \"vocab_size\": 331, \"max_position_embeddings\": 4096, "
+    "\"rms_norm_eps\": 1e-06, \"rope_theta\": 10000, \"attention_bias\": false, "
+    "\"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": false}";
+
+static void write_odd_model(char *dir) {
+    char path[80];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(odd_config, f) >= 0 && fclose(f) == 0);
+}
+
+/* Packed activations, and attention of many rows, against neither: in chunks of all sizes, in a
+ * batch, with other tiles. */
+static void test_same_packed(void **state) {
+    (void)state;
+    need_gpu();
+    char dir[] = "/tmp/quern-odd-XXXXXX", path[80];
+    write_odd_model(dir);
+    const struct rig_options others[] = {
+        {.dir = dir, .dummy = true, .coarse = true, .max_batched = 8, .pack_rows = 8},
+        {.dir = dir, .dummy = true, .coarse = true, .max_batched = 256, .pack_rows = 8},
+        {.dir = dir, .dummy = true, .coarse = true, .max_batched = 64, .n_workers = 1},
+        {.dir = dir, .dummy = true, .max_batched = 64, .pack_rows = 16},
+        {.dir = dir, .dummy = true, .coarse = true, .hybrid = true, .pack_rows = 8},
+        {.dir = dir, .dummy = true, .coarse = true, .jit = true, .pack_rows = 8}};
+    static struct request q[N_MIX];
+    static struct result plain[N_MIX], have[N_MIX];
+    struct rig r;
+    open_well(&backend_cuda,
+              &(struct rig_options){.dir = dir, .dummy = true, .coarse = true, .pack_rows = 1}, &r);
+    for (uint32_t i = 0; i < N_MIX; i++)
+        q[i] = made_up(i + 1, (uint32_t[N_MIX]){1, 9, 64, 35, 150, 20}[i], 3, 331, 0);
+    for (int i = 0; i < N_MIX; i++) generate(&r, &q[i], 1, &plain[i]);
+    rig_close(&r);
+    for (size_t k = 0; k < COUNT_OF(others); k++) {
+        char what[60];
+        snprintf(what, sizeof what, "packed from %u rows on, chunks of %u", others[k].pack_rows,
+                 others[k].max_batched);
+        open_well(&backend_cuda, &others[k], &r);
+        generate(&r, &q[4], 1, &have[4]);
+        assert_same(&plain[4], &have[4], what);
+        generate(&r, q, N_MIX, have);
+        for (int i = 0; i < N_MIX; i++) assert_same(&plain[i], &have[i], what);
+        print_message("%s: the same\n", what);
+        rig_close(&r);
+    }
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_int_equal(unlink(path) | rmdir(dir), 0);
+}
+
 /* A context whose pieces are many: in pieces spread over the device and merged afterwards, as one
  * worker goes through it, and beside another request. */
 static void test_long_context(void **state) {
@@ -618,6 +678,7 @@ int main(void) {
         cmocka_unit_test(test_pages),          cmocka_unit_test(test_same_dummy_weights),
         cmocka_unit_test(test_like_the_cpu),   cmocka_unit_test(test_stall),
         cmocka_unit_test(test_close_busy),     cmocka_unit_test(test_long_context),
+        cmocka_unit_test(test_same_packed),
     };
     const char *only = getenv("QN_TEST");
     if (only != NULL) cmocka_set_test_filter(only);

@@ -70,8 +70,8 @@ DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
     switch (task->kind) {
     case OP_QKV_HEADS: run_qkv_heads(c, task); break;
     case OP_ATTENTION_COMBINE: run_attention_combine(c, task); break;
-    case OP_PACK: run_pack(c->args, task); break;
     case OP_EMBED: run_embed(c, task); break;
+    case OP_PACK: run_pack(c->args, task); break;
     case OP_SAMPLE: run_sample(c->args, task); break;
     default: break;
     }
@@ -150,7 +150,7 @@ DEV void block_init(struct block_shared *s, uint32_t resume) {
 }
 
 // check_kernels: qn_mega registers 168 stack 256 spills 420
-// (Spills: around the calls of linear_direct and run_sample, in the former, and a few words of
+// (Spills: around the calls of functions that are not inlined, in the former, and a few words of
 // attention. Fewer would be better: local memory goes through an L1 that every acquire empties; the
 // ones that are gone cost 4 to 12 % at batch 1.)
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)

@@ -46,7 +46,7 @@ enum {
     N_AOT_SLOTS = 6,  /* descriptors of AOT tasks: GO_DEPTH announced, two fetched ahead */
     N_TASK_SLOTS = 8, /* + JIT tasks */
     MAX_TILE = 64,    /* token rows that a linear task works on at a time */
-    MAX_STAGES = 16,  /* of a task of packed activations */
+    MAX_STAGES = 8,   /* of a task of packed activations */
     MAX_PLACES = 32,  /* token rows whose place the block keeps */
 
     GO_DROP = 0x100, /* a message instead of a descriptor's number: drop pages of a wrong guess */
@@ -67,7 +67,7 @@ struct block_shared {
     uint64_t go_full[GO_DEPTH], go_ready[GO_DEPTH], go_empty[GO_DEPTH];
     uint64_t drop_ready;
     uint64_t packed_full[MAX_STAGES], packed_empty[MAX_STAGES];
-    uint32_t packed_phase; /* compute's own: of the stages' next uses, a bit each */
+    uint32_t packed_phase;            /* compute's own: of the stages' next uses, a bit each */
     uint32_t go[GO_DEPTH];            /* descriptor slot or GO_* */
     uint32_t watch[GO_DEPTH];         /* control's own: event to trigger when that task is done */
     uint32_t slot_free[N_TASK_SLOTS]; /* control's own: messages done before a slot is free */
