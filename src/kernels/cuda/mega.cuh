@@ -27,26 +27,32 @@
 #include "kernels/cuda/common/retile.cuh"
 #include "kernels/cuda/common/sample.cuh"
 
-/* Tasks of many rows. A function of its own: registers and code stay away from those of few. */
-__device__ __noinline__ void leased_task(const struct cuda_args *args,
-                                         const struct cuda_task *task) {
-    if (task->kind != OP_ATTENTION) {
-        packed_task(args, task);
-        return;
-    }
+/* Tasks of many rows that work in the ring's memory, whose lease they take before their event. A
+ * function of its own: registers and code stay away from those of few rows. Takes and returns what
+ * changes of the context: page | ready_parity << 8; LEASED_STOP: the launch ends. */
+#define LEASED_STOP (~0u)
+__device__ __noinline__ uint32_t leased_run(const struct cuda_args *args,
+                                            const struct cuda_task *task, uint32_t state,
+                                            uint32_t message) {
+    struct warp_context c = context_of(args, threadIdx.x, state & 255, 0);
+    c.ready_parity = state >> 8;
+    c.message = message;
+    lease_take(&c);
+    if (!wait_ready(&c)) return LEASED_STOP;
+    if (c.thread == 0) trace(args, SHARED, RT_TRACE_READY, task->index);
+    if (task->kind != OP_ATTENTION) packed_task(args, task);
 #if QN_HEAD_DIM <= 128
-    const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
-    rows_task(&c, task);
+    if (task->kind == OP_ATTENTION) rows_task(&c, task);
 #endif
+    lease_give(&c);
+    return c.page | c.ready_parity << 8;
 }
 
-/* Takes the lease before the task's event. */
 DEV bool run_leased(struct warp_context *c, const struct cuda_task *task) {
-    lease_take(c);
-    if (!wait_ready(c)) return false;
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-    leased_task(c->args, task);
-    lease_give(c);
+    uint32_t state = leased_run(c->args, task, c->page | c->ready_parity << 8, c->message);
+    if (state == LEASED_STOP) return false;
+    c->page = state & 255;
+    c->ready_parity = state >> 8;
     return true;
 }
 
