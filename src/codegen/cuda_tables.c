@@ -120,6 +120,7 @@ static void place_op(struct planner *pl, const struct prog_op *op) {
     case OP_EMBED: place_plain(pl, op->in[EMBED_TABLE]); break;
     case OP_QKV: place_qkv(pl, op); break;
     case OP_QKV_LINEAR: place_qkv_linear(pl, op); break;
+    case OP_ATTENTION_STEP:
     case OP_QKV_HEADS: place_vectors(pl, &op->in[HEADS_Q_NORM], 2); break;
     case OP_LINEAR:
         place_plain(pl, op->in[LINEAR_W]);
@@ -212,6 +213,12 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
         t->in = address(f, in[ATTENTION_Q]);
         t->more = address(f, in[ATTENTION_KV]);
         break;
+    case OP_ATTENTION_STEP:
+        t->in = address(f, in[HEADS_QKV]);
+        t->norm = address(f, in[HEADS_Q_NORM]);
+        t->more2 = address(f, in[HEADS_K_NORM]);
+        t->more = address(f, op->out[STEP_OUT_KV]);
+        break;
     case OP_ATTENTION_COMBINE: t->in = address(f, in[COMBINE_PART]); break;
     case OP_LINEAR:
         t->in = address(f, in[LINEAR_A]);
@@ -290,7 +297,7 @@ static void fill_walk(const struct filler *f, const struct prog_op *op, struct c
 
 static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *part = NULL; /* [T, n_heads, P, D + 2] */
-    if (op->kind == OP_ATTENTION_SPLIT) part = tensor_of(p, op->out[0]);
+    if (op->kind == OP_ATTENTION_SPLIT || op->kind == OP_ATTENTION_STEP) part = tensor_of(p, op->out[0]);
     if (op->kind == OP_ATTENTION_COMBINE) part = tensor_of(p, op->in[COMBINE_PART]);
     return part == NULL ? 0 : part->shape[2];
 }

@@ -110,6 +110,10 @@ static uint32_t choose_cuts(const struct compile *c, uint32_t n_rows) {
     if (c->options->max_model_len > ATTENTION_PIECE &&
         (uint64_t)n_rows * c->model->spec.n_kv_heads < c->options->n_workers)
         cuts |= KGRAPH_CUT_ATTENTION;
+    const struct model_spec *s = &c->model->spec;
+    if (c->options->join_heads && n_rows == 1 && s->n_heads / s->n_kv_heads <= 16 &&
+        cuts == (KGRAPH_CUT_QKV | KGRAPH_CUT_ATTENTION))
+        cuts |= KGRAPH_JOIN_HEADS;
     return cuts;
 }
 

@@ -43,10 +43,11 @@ static bool set_events(struct compile_options *o, const char *value) {
 }
 
 static bool set_qkv(struct compile_options *o, const char *value) {
-    static const char *const names[] = {"fused", "split"};
+    static const char *const names[] = {"fused", "split", "joined"};
     int i;
-    if (!one_of(value, names, 2, &i)) return false;
-    o->cut_qkv = i == 1;
+    if (!one_of(value, names, 3, &i)) return false;
+    o->cut_qkv = i >= 1;
+    o->join_heads = i == 2;
     return true;
 }
 

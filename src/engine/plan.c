@@ -17,6 +17,9 @@
 
 static const uint64_t KV_DEFAULT = (uint64_t)4
                                    << 30; /* enough for a few users, no more than asked */
+/* H100: 5.55 to 5.51 ms on Qwen3-8B, 0.99 to 0.92 on Qwen3-0.6B; with twice as much neither is
+ * faster (docs/performance.md). */
+static const uint64_t CARRY_BYTES = 64 << 10;
 enum { DEFAULT_MAX_LEN = 32768 }; /* longer contexts are asked for: they cost start-up memory */
 static const double DEFAULT_SHARE = 0.9;
 
@@ -138,6 +141,8 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
          * projections come from several workers; finer events would need a chain of empty tasks for
          * each. */
         c->cut_qkv = true;
+        c->join_heads = true;
+        c->task.carry_bytes = CARRY_BYTES;
         c->task.coarse_events = true;
     }
     TRY(compile_option_apply(d, p->compile_options, c));

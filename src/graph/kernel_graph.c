@@ -141,6 +141,16 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
         want(&f, ATTENTION_Q, 2, T, Q, 0, 0);
         out[0] = (struct tensor){.n_dims = 4, .shape = {T, s->n_heads, g->n_pieces, D + 2}};
         break;
+    case OP_ATTENTION_STEP:
+        if (T != 1)
+            return fail(d, QN_EINVAL, "%s: want one row, have %llu", info->name,
+                        (unsigned long long)T);
+        want(&f, HEADS_QKV, 2, T, Q + 2 * KV, 0, 0);
+        want(&f, HEADS_Q_NORM, 1, D, 0, 0, 0);
+        want(&f, HEADS_K_NORM, 1, D, 0, 0, 0);
+        out[STEP_OUT_PART] =
+            (struct tensor){.n_dims = 4, .shape = {T, s->n_heads, g->n_pieces, D + 2}};
+        break;
     case OP_ATTENTION_COMBINE:
         want(&f, COMBINE_PART, 4, T, s->n_heads, g->n_pieces, D + 2);
         out[0] = (struct tensor){.n_dims = 2, .shape = {T, Q}};

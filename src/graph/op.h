@@ -24,6 +24,7 @@ enum { QKV_X, QKV_NORM, QKV_WQ, QKV_WK, QKV_WV, QKV_BQ, QKV_BK, QKV_BV, QKV_Q_NO
 enum { QKV_OUT_Q, QKV_OUT_KV };                 /* of QKV_HEADS, too */
 enum { HEADS_QKV, HEADS_Q_NORM, HEADS_K_NORM }; /* QKV_LINEAR's are QKV's first eight */
 enum { ATTENTION_Q, ATTENTION_KV };
+enum { STEP_OUT_PART, STEP_OUT_KV }; /* of ATTENTION_STEP; its inputs are QKV_HEADS' */
 enum { COMBINE_PART };
 enum { LINEAR_A, LINEAR_W, LINEAR_BIAS, LINEAR_RESIDUAL };
 enum { MLP_X, MLP_NORM, MLP_WG, MLP_WU, MLP_BG, MLP_BU };

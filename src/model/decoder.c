@@ -64,9 +64,23 @@ static int vector(const struct builder *b, const char *name, const char *what, u
     return kgraph_weight(b->d, b->g, full, DTYPE_F32, 1, rows, 0, out);
 }
 
-/* Writes this iteration's rows of the layer's KV cache; sets *q and *kv. In two operators if cut.
- */
-static int build_qkv(const struct builder *b, int32_t x, bool cut, int32_t *q, int32_t *kv) {
+/* What operators on heads need besides projections: weights of norms, the layer's KV cache. */
+static int head_operands(const struct builder *b, int q_norm, int k_norm, int kv,
+                         struct operands *o) {
+    const struct model_spec *s = &b->g->spec;
+    if (s->qk_norm) {
+        TRY(vector(b, b->names->q_norm, "weight", s->head_dim, &o->in[q_norm]));
+        TRY(vector(b, b->names->k_norm, "weight", s->head_dim, &o->in[k_norm]));
+    }
+    char *state;
+    TRY(arena_printf(b->d, b->g->arena, &state, "kv.%d", b->layer));
+    return kgraph_state(b->d, b->g, state, &o->out[kv]);
+}
+
+/* Writes this iteration's rows of the layer's KV cache; sets *q and *kv. In two operators if cut;
+ * if joined, *q are the projections and the rest is the attention's. */
+static int build_qkv(const struct builder *b, int32_t x, uint32_t cuts, int32_t *q, int32_t *kv) {
+    const bool cut = (cuts & KGRAPH_CUT_QKV) != 0;
     const struct model_spec *s = &b->g->spec;
     const struct weight_names *w = b->names;
     uint64_t q_rows = (uint64_t)s->n_heads * s->head_dim;
@@ -85,32 +99,42 @@ static int build_qkv(const struct builder *b, int32_t x, bool cut, int32_t *q, i
     int q_norm = QKV_Q_NORM, k_norm = QKV_K_NORM;
     if (cut) {
         TRY(add(b, OP_QKV_LINEAR, &o));
-        const int32_t qkv = o.out[0];
+        *q = o.out[0];
+        if (cuts & KGRAPH_JOIN_HEADS) return QN_OK;
         o = no_operands();
-        o.in[HEADS_QKV] = qkv;
+        o.in[HEADS_QKV] = *q;
         q_norm = HEADS_Q_NORM;
         k_norm = HEADS_K_NORM;
     }
-    if (s->qk_norm) {
-        TRY(vector(b, w->q_norm, "weight", s->head_dim, &o.in[q_norm]));
-        TRY(vector(b, w->k_norm, "weight", s->head_dim, &o.in[k_norm]));
-    }
-    char *state;
-    TRY(arena_printf(b->d, b->g->arena, &state, "kv.%d", b->layer));
-    TRY(kgraph_state(b->d, b->g, state, &o.out[QKV_OUT_KV]));
+    TRY(head_operands(b, q_norm, k_norm, QKV_OUT_KV, &o));
     TRY(add(b, cut ? OP_QKV_HEADS : OP_QKV, &o));
     *q = o.out[QKV_OUT_Q];
     *kv = o.out[QKV_OUT_KV];
     return QN_OK;
 }
 
-static int build_attention(const struct builder *b, int32_t q, int32_t kv, bool split,
-                           int32_t *out) {
+/* One row's, from the projections on. */
+static int build_step(const struct builder *b, int32_t qkv, int32_t *part) {
     struct operands o = no_operands();
-    o.in[ATTENTION_Q] = q;
-    o.in[ATTENTION_KV] = kv;
-    TRY(add(b, split ? OP_ATTENTION_SPLIT : OP_ATTENTION, &o));
-    *out = o.out[0];
+    o.in[HEADS_QKV] = qkv;
+    TRY(head_operands(b, HEADS_Q_NORM, HEADS_K_NORM, STEP_OUT_KV, &o));
+    TRY(add(b, OP_ATTENTION_STEP, &o));
+    *part = o.out[STEP_OUT_PART];
+    return QN_OK;
+}
+
+static int build_attention(const struct builder *b, int32_t q, int32_t kv, uint32_t cuts,
+                           int32_t *out) {
+    const bool split = (cuts & KGRAPH_CUT_ATTENTION) != 0;
+    struct operands o = no_operands();
+    if (cuts & KGRAPH_JOIN_HEADS) {
+        TRY(build_step(b, q, out));
+    } else {
+        o.in[ATTENTION_Q] = q;
+        o.in[ATTENTION_KV] = kv;
+        TRY(add(b, split ? OP_ATTENTION_SPLIT : OP_ATTENTION, &o));
+        *out = o.out[0];
+    }
     if (!split) return QN_OK;
     o = no_operands();
     o.in[COMBINE_PART] = *out;
@@ -152,9 +176,9 @@ static int build_gated_mlp(const struct builder *b, int32_t x, int32_t *h) {
 
 static int build_layer(const struct builder *b, uint32_t cuts, int32_t *x) {
     const struct model_spec *s = &b->g->spec;
-    int32_t q, kv, o, h;
-    TRY(build_qkv(b, *x, (cuts & KGRAPH_CUT_QKV) != 0, &q, &kv));
-    TRY(build_attention(b, q, kv, (cuts & KGRAPH_CUT_ATTENTION) != 0, &o));
+    int32_t q, kv = NO_TENSOR, o, h;
+    TRY(build_qkv(b, *x, cuts, &q, &kv));
+    TRY(build_attention(b, q, kv, cuts, &o));
     TRY(build_projection(b, b->names->o, o, (uint64_t)s->n_heads * s->head_dim, s->o_bias, x));
     TRY(build_gated_mlp(b, *x, &h));
     return build_projection(b, b->names->down, h, s->intermediate, s->mlp_bias, x);

@@ -105,6 +105,13 @@ int task_access(const struct kgraph *k, const struct task *t, struct region *out
         add(&l, op->in[ATTENTION_KV], false);
         add_slice(&l, op->out[0], t);
         break;
+    case OP_ATTENTION_STEP:
+        /* Of the cache it reads what no task of the iteration writes, but for what the slice
+         * itself does. */
+        add(&l, op->in[HEADS_QKV], false);
+        add_slice(&l, op->out[STEP_OUT_PART], t);
+        add_slice(&l, op->out[STEP_OUT_KV], t);
+        break;
     case OP_ATTENTION_COMBINE:
         /* part's last dimension is inside one head: a tile reads its rows whole */
         add_rows(&l, op->in[COMBINE_PART], false, t);

@@ -127,7 +127,7 @@ static int rig_open(struct diag *d, const struct backend *backend, const struct 
     c.max_batched_tokens = o->max_batched ? o->max_batched : 64;
     if (c.target == TARGET_CUDA)
         c.task.launch = o->jit ? LAUNCH_ALL_JIT : o->hybrid ? LAUNCH_HYBRID : LAUNCH_ALL_AOT;
-    c.cut_qkv = c.task.coarse_events = o->coarse;
+    c.cut_qkv = c.join_heads = c.task.coarse_events = o->coarse;
     c.task.carry_bytes = o->carry_bytes;
     if (c.target == TARGET_CUDA) TRY(compile_option_apply(d, getenv("QN_TEST_OPTIONS"), &c));
     TRY(compile_model(d, r->model, &c, NULL, NULL, &r->program));

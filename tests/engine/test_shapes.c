@@ -37,7 +37,7 @@ static struct prog_header *compile(const char *dir, const char *with, uint32_t n
     o.n_slots = 1;
     o.max_model_len = 1024;
     o.max_batched_tokens = 2;
-    o.cut_qkv = o.task.coarse_events = true;
+    o.cut_qkv = o.join_heads = o.task.coarse_events = true;
     o.task.launch = LAUNCH_ALL_AOT;
     int rc = model_open(&d, dir, &(struct model_options){.dummy = true}, &model);
     if (rc == QN_OK) rc = compile_option_apply(&d, with, &o);

@@ -1,6 +1,7 @@
 /* A real program with real kernels: a small random decoder goes through the compiler's stages, then
  * the threaded backend must give the bits that the interpreter gives, whatever the workers, the
- * launch policy, the chunks of prompts, and the requests beside it. */
+ * launch policy, the chunks of prompts, the operators that attention is made of, and the requests
+ * beside it. */
 #include "task/program_make.h"
 #include "runtime/rt_test.h"
 
@@ -64,7 +65,10 @@ static int32_t linear(struct build *b, const char *name, int32_t a, uint64_t col
     return op(b, OP_LINEAR, in, out);
 }
 
-static int32_t layer(struct build *b, int32_t x, bool split) {
+/* How attention is put together, with one row. */
+enum form { WHOLE, SPLIT, STEP };
+
+static int32_t layer(struct build *b, int32_t x, enum form form) {
     const struct model_spec *s = &b->g->spec;
     uint64_t hidden = s->hidden, q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
     int32_t in[OP_MAX_IN], out[OP_MAX_OUT] = {NO_TENSOR, NO_TENSOR};
@@ -74,16 +78,27 @@ static int32_t layer(struct build *b, int32_t x, bool split) {
     in[QKV_WQ] = weight(b, "q", q, hidden);
     in[QKV_WK] = weight(b, "k", kv, hidden);
     in[QKV_WV] = weight(b, "v", kv, hidden);
-    in[QKV_Q_NORM] = weight(b, "qn", s->head_dim, 0);
-    in[QKV_K_NORM] = weight(b, "kn", s->head_dim, 0);
-    EXPECT_OK(b->d, kgraph_state(b->d, b->g, b->layer ? "kv1" : "kv0", &out[QKV_OUT_KV]));
-    op(b, OP_QKV, in, out);
+    const int32_t q_norm = weight(b, "qn", s->head_dim, 0),
+                  k_norm = weight(b, "kn", s->head_dim, 0);
+    int32_t cache, a;
+    EXPECT_OK(b->d, kgraph_state(b->d, b->g, b->layer ? "kv1" : "kv0", &cache));
     int32_t attend[OP_MAX_IN], o[OP_MAX_OUT] = {NO_TENSOR, NO_TENSOR};
     none(attend, OP_MAX_IN);
-    attend[ATTENTION_Q] = out[QKV_OUT_Q];
-    attend[ATTENTION_KV] = out[QKV_OUT_KV];
-    int32_t a = op(b, split ? OP_ATTENTION_SPLIT : OP_ATTENTION, attend, o);
-    if (split) {
+    if (form == STEP) {
+        attend[HEADS_QKV] = op(b, OP_QKV_LINEAR, in, out);
+        attend[HEADS_Q_NORM] = q_norm;
+        attend[HEADS_K_NORM] = k_norm;
+        o[STEP_OUT_KV] = cache;
+        a = op(b, OP_ATTENTION_STEP, attend, o);
+    } else {
+        in[QKV_Q_NORM] = q_norm;
+        in[QKV_K_NORM] = k_norm;
+        out[QKV_OUT_KV] = cache;
+        attend[ATTENTION_Q] = op(b, OP_QKV, in, out);
+        attend[ATTENTION_KV] = cache;
+        a = op(b, form == SPLIT ? OP_ATTENTION_SPLIT : OP_ATTENTION, attend, o);
+    }
+    if (form != WHOLE) {
         none(attend, OP_MAX_IN);
         attend[COMBINE_PART] = a;
         o[0] = o[1] = NO_TENSOR;
@@ -99,7 +114,7 @@ static int32_t layer(struct build *b, int32_t x, bool split) {
     return linear(b, "d", op(b, OP_GATED_MLP, mlp, h), s->intermediate, x);
 }
 
-static void build_model(struct build *b, bool split) {
+static void build_model(struct build *b, enum form form) {
     const struct model_spec *s = &b->g->spec;
     int32_t in[OP_MAX_IN], out[OP_MAX_OUT] = {NO_TENSOR, NO_TENSOR};
     none(in, OP_MAX_IN);
@@ -107,7 +122,7 @@ static void build_model(struct build *b, bool split) {
     int32_t table = weight(b, "embed", s->vocab, s->hidden);
     in[EMBED_TABLE] = table;
     int32_t x = op(b, OP_EMBED, in, out);
-    for (b->layer = 0; b->layer < (int)s->n_layers; b->layer++) x = layer(b, x, split);
+    for (b->layer = 0; b->layer < (int)s->n_layers; b->layer++) x = layer(b, x, form);
     b->layer = -1;
     none(in, OP_MAX_IN);
     none(out, OP_MAX_OUT);
@@ -123,7 +138,7 @@ static void build_model(struct build *b, bool split) {
 }
 
 static struct prog_header *compile(const struct model_spec *spec, uint32_t n_workers,
-                                   enum launch_policy launch) {
+                                   enum launch_policy launch, enum form form) {
     struct diag d = {0};
     struct arena arena = {0};
     struct kgraph kernels[N_VARIANTS];
@@ -136,7 +151,7 @@ static struct prog_header *compile(const struct model_spec *spec, uint32_t n_wor
         uint32_t rows = variant_rows[i], logits = rows < n_slots ? rows : n_slots;
         kgraph_init(&kernels[i], &arena, spec, rows, logits, max_model_len);
         struct build b = {.d = &d, .g = &kernels[i]};
-        build_model(&b, i == 0);
+        build_model(&b, i == 0 ? form : WHOLE);
         EXPECT_OK(&d, kgraph_verify(&d, &kernels[i]));
         tgraph_init(&graphs[i], &arena, &kernels[i], &options);
         for (size_t s = 0; s < sizeof stages / sizeof stages[0]; s++)
@@ -237,7 +252,7 @@ static void assert_same(const struct output *a, const struct output *b) {
 /* Each request alone, on the interpreter of a one-worker program: what all others are held to. */
 static void run_alone(const struct model_spec *spec, struct output *out) {
     struct diag d = {0};
-    struct prog_header *p = compile(spec, 1, LAUNCH_HYBRID);
+    struct prog_header *p = compile(spec, 1, LAUNCH_HYBRID, SPLIT);
     const void **weights = make_weights(p);
     struct cpu_config config = {.program = p, .weights = weights};
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
@@ -255,10 +270,10 @@ static void run_alone(const struct model_spec *spec, struct output *out) {
 
 /* All requests as one batch on the backend. */
 static void run_together(const struct model_spec *spec, uint32_t n_workers,
-                         enum launch_policy launch, uint32_t max_batched,
+                         enum launch_policy launch, enum form form, uint32_t max_batched,
                          const struct output *want) {
     struct diag d = {0};
-    struct prog_header *p = compile(spec, n_workers, launch);
+    struct prog_header *p = compile(spec, n_workers, launch, form);
     const void **weights = make_weights(p);
     struct cpu_config config = {
         .program = p, .weights = weights, .max_batched_tokens = max_batched, .n_kv_blocks = 40};
@@ -287,11 +302,11 @@ static void run_dtype(enum dtype weights) {
     run_alone(&spec, want);
     assert_false(want[0].tokens[0] == want[0].tokens[1] && want[0].tokens[1] == want[0].tokens[2] &&
                  want[1].tokens[0] == want[0].tokens[0]); /* the model says more than one word */
-    run_together(&spec, 1, LAUNCH_HYBRID, 0, want);
-    run_together(&spec, 2, LAUNCH_HYBRID, 0, want);
-    run_together(&spec, 3, LAUNCH_ALL_JIT, 7, want);
-    run_together(&spec, 4, LAUNCH_ALL_AOT, 4, want);
-    run_together(&spec, 7, LAUNCH_PAPER, 0, want);
+    run_together(&spec, 1, LAUNCH_HYBRID, SPLIT, 0, want);
+    run_together(&spec, 2, LAUNCH_HYBRID, STEP, 0, want);
+    run_together(&spec, 3, LAUNCH_ALL_JIT, STEP, 7, want);
+    run_together(&spec, 4, LAUNCH_ALL_AOT, STEP, 4, want);
+    run_together(&spec, 7, LAUNCH_PAPER, SPLIT, 0, want);
 }
 
 static void test_f32(void **state) {

@@ -68,11 +68,17 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uin
         in[HEADS_QKV] = out[0];
         in[HEADS_Q_NORM] = in[HEADS_K_NORM] = NO_TENSOR;
     }
-    TRY(kgraph_state(d, g, n.kv, &out[QKV_OUT_KV]));
-    TRY(kgraph_op(d, g, cuts & KGRAPH_CUT_QKV ? OP_QKV_HEADS : OP_QKV, layer, in, out));
-    int32_t attend[2] = {out[QKV_OUT_Q], out[QKV_OUT_KV]}, o[OP_MAX_OUT];
-    TRY(kgraph_op(d, g, cuts & KGRAPH_CUT_ATTENTION ? OP_ATTENTION_SPLIT : OP_ATTENTION, layer,
-                  attend, o));
+    int32_t o[OP_MAX_OUT];
+    if (cuts & KGRAPH_JOIN_HEADS) {
+        TRY(kgraph_state(d, g, n.kv, &o[STEP_OUT_KV]));
+        TRY(kgraph_op(d, g, OP_ATTENTION_STEP, layer, in, o));
+    } else {
+        TRY(kgraph_state(d, g, n.kv, &out[QKV_OUT_KV]));
+        TRY(kgraph_op(d, g, cuts & KGRAPH_CUT_QKV ? OP_QKV_HEADS : OP_QKV, layer, in, out));
+        int32_t attend[2] = {out[QKV_OUT_Q], out[QKV_OUT_KV]};
+        TRY(kgraph_op(d, g, cuts & KGRAPH_CUT_ATTENTION ? OP_ATTENTION_SPLIT : OP_ATTENTION, layer,
+                      attend, o));
+    }
     if (cuts & KGRAPH_CUT_ATTENTION) {
         int32_t part[1] = {o[0]};
         TRY(kgraph_op(d, g, OP_ATTENTION_COMBINE, layer, part, o));

@@ -378,7 +378,10 @@ static struct prog_header *compile(struct fixture *f, const struct model_spec *s
     *f = (struct fixture){0};
     kgraph_init(&f->kernel, &f->arena, spec, n_rows, n_rows < 8 ? n_rows : 8, 256);
     tgraph_init(&f->tasks, &f->arena, &f->kernel, o);
-    assert_int_equal(fixture_graph(&d, &f->kernel, n_rows == 1 ? 3 : 0), QN_OK);
+    uint32_t cuts = 0;
+    if (n_rows == 1) cuts = KGRAPH_CUT_ATTENTION | KGRAPH_CUT_QKV;
+    if (n_rows == 1 && o->carry_bytes > 0) cuts |= KGRAPH_JOIN_HEADS;
+    assert_int_equal(fixture_graph(&d, &f->kernel, cuts), QN_OK);
     for (int i = 0; i < N_TASK_STAGES; i++) {
         assert_int_equal(stages[i](&d, &f->tasks), QN_OK);
         while (i == STAGE_DEPEND && drop) {

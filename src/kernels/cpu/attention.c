@@ -1,9 +1,10 @@
-/* attention.c - ATTENTION whole, in pieces (SPLIT), and the pieces' sum (COMBINE).
+/* attention.c - ATTENTION whole, in pieces (SPLIT; STEP, which makes the heads, too), and the
+ * pieces' sum (COMBINE).
  *
  * A context is attended to in pieces of ATTENTION_PIECE positions whose bounds are absolute. Each
  * piece starts afresh and runs block of KV cache by block; pieces are merged in order of position.
  * Whole and split forms do the same arithmetic in the same order, so they give the same bits. */
-#include "kernels/cpu/tile.h"
+#include "kernels/cpu/qkv.h"
 
 #include <assert.h>
 #include <math.h>
@@ -29,7 +30,7 @@ static struct context context_of_row(const struct cpu_task *t, uint32_t row) {
 /* Heads of the group that shares a KV head, with room for their queries and states. A state is
  * {max, sum of weights, out[D]}. */
 struct attention_scratch {
-    float *q;           /* [group, D] scaled by 1 / sqrt(D) */
+    float *q;           /* [group, D] scaled by 1 / sqrt(D); STEP: and a key or value */
     float *piece, *sum; /* [group, D + 2] the piece at work, the pieces so far */
     size_t bytes;
 };
@@ -38,7 +39,7 @@ static struct attention_scratch layout(void *base, const struct model_spec *spec
     struct tile_scratch s = {.base = base};
     struct attention_scratch l = {0};
     size_t group = spec->n_heads / spec->n_kv_heads, D = spec->head_dim;
-    l.q = tile_take(&s, group * D * sizeof(float));
+    l.q = tile_take(&s, (group + 1) * D * sizeof(float));
     l.piece = tile_take(&s, group * (D + 2) * sizeof(float));
     l.sum = tile_take(&s, group * (D + 2) * sizeof(float));
     l.bytes = s.used;
@@ -54,24 +55,48 @@ size_t cpu_attention_split_scratch(const struct prog_header *program, const stru
     return cpu_attention_scratch(program, op);
 }
 
+size_t cpu_attention_step_scratch(const struct prog_header *program, const struct prog_op *op) {
+    return cpu_attention_scratch(program, op);
+}
+
 size_t cpu_attention_combine_scratch(const struct prog_header *program, const struct prog_op *op) {
     return cpu_attention_scratch(program, op);
+}
+
+static void scale_queries(const struct cpu_task *t, const float *q, float *dst) {
+    uint32_t D = t->spec->head_dim, group = t->spec->n_heads / t->spec->n_kv_heads;
+    float scale = 1.0f / sqrtf((float)D);
+    for (uint32_t i = 0; i < group * D; i++) dst[i] = q[i] * scale;
 }
 
 static void load_queries(const struct cpu_task *t, uint32_t row, uint32_t kv_head, float *dst) {
     uint32_t D = t->spec->head_dim, group = t->spec->n_heads / t->spec->n_kv_heads;
     const float *q = tile_in(t, ATTENTION_Q); /* [T, n_heads * D] */
-    q += ((size_t)row * t->spec->n_heads + (size_t)kv_head * group) * D;
-    float scale = 1.0f / sqrtf((float)D);
-    for (uint32_t i = 0; i < group * D; i++) dst[i] = q[i] * scale;
+    scale_queries(t, q + ((size_t)row * t->spec->n_heads + (size_t)kv_head * group) * D, dst);
+}
+
+/* STEP: the group's queries from projections; with the last piece, its key and value as well. */
+static void make_heads(const struct cpu_task *t, uint32_t kv_head, bool last, float *dst) {
+    uint32_t D = t->spec->head_dim, group = t->spec->n_heads / t->spec->n_kv_heads;
+    const float *qkv = tile_in(t, HEADS_QKV); /* [1, units * D] */
+    const float *key = qkv + ((size_t)t->spec->n_heads + kv_head) * D;
+    memcpy(dst, qkv + (size_t)kv_head * group * D, group * D * sizeof(float));
+    for (uint32_t h = 0; h < group; h++)
+        qkv_turn_head(t, true, tile_in(t, HEADS_Q_NORM), 0, dst + (size_t)h * D);
+    scale_queries(t, dst, dst);
+    if (!last) return;
+    float *y = dst + (size_t)group * D;
+    memcpy(y, key, D * sizeof(float));
+    qkv_store_kv(t, tile_out(t, STEP_OUT_KV), 0, kv_head, tile_in(t, HEADS_K_NORM), 0, y);
+    memcpy(y, key + (size_t)t->spec->n_kv_heads * D, D * sizeof(float));
+    qkv_store_kv(t, tile_out(t, STEP_OUT_KV), 1, kv_head, NULL, 0, y);
 }
 
 /* state[group] = one piece of the row's context for the heads of a KV head. */
-static void piece_run(const struct cpu_task *t, const struct context *c, uint32_t kv_head,
-                      uint32_t piece, const float *q, float *state) {
+static void piece_run(const struct cpu_task *t, void *cache, const struct context *c,
+                      uint32_t kv_head, uint32_t piece, const float *q, float *state) {
     uint32_t D = t->spec->head_dim, group = t->spec->n_heads / t->spec->n_kv_heads;
     uint32_t kv_block = t->batch->kv_block;
-    void *cache = (void *)(uintptr_t)tile_in(t, ATTENTION_KV);
     uint32_t p = piece * ATTENTION_PIECE, end = p + ATTENTION_PIECE;
     if (p < c->lo) p = c->lo;
     if (end > c->hi) end = c->hi;
@@ -110,15 +135,16 @@ static void store_output(const struct cpu_task *t, uint32_t row, uint32_t head, 
 void cpu_attention(const struct cpu_task *t) {
     uint32_t n_kv = t->spec->n_kv_heads, group = t->spec->n_heads / n_kv, D = t->spec->head_dim;
     struct attention_scratch l = layout(t->scratch, t->spec);
+    void *cache = (void *)(uintptr_t)tile_in(t, ATTENTION_KV);
     uint64_t i, last;
     prog_slice((uint64_t)t->batch->rows.n_rows * n_kv, t->task->unit0, t->task->unit1, &i, &last);
     for (; i < last; i++) {
         uint32_t row = (uint32_t)(i / n_kv), kv_head = (uint32_t)(i % n_kv);
         struct context c = context_of_row(t, row);
         load_queries(t, row, kv_head, l.q);
-        piece_run(t, &c, kv_head, c.first_piece, l.q, l.sum);
+        piece_run(t, cache, &c, kv_head, c.first_piece, l.q, l.sum);
         for (uint32_t p = 1; p < c.n_pieces; p++) {
-            piece_run(t, &c, kv_head, c.first_piece + p, l.q, l.piece);
+            piece_run(t, cache, &c, kv_head, c.first_piece + p, l.q, l.piece);
             for (uint32_t h = 0; h < group; h++)
                 merge(l.sum + (size_t)h * (D + 2), l.piece + (size_t)h * (D + 2), D);
         }
@@ -134,7 +160,8 @@ static size_t part_index(const struct cpu_task *t, uint32_t P, uint32_t row, uin
     return (((size_t)row * t->spec->n_heads + head) * P + piece) * (t->spec->head_dim + 2);
 }
 
-void cpu_attention_split(const struct cpu_task *t) {
+/* SPLIT, or with `step` STEP. */
+static void attend_pieces(const struct cpu_task *t, void *cache, bool step) {
     uint32_t n_kv = t->spec->n_kv_heads, group = t->spec->n_heads / n_kv, D = t->spec->head_dim;
     uint32_t P = PROG(t->program, TENSOR)[t->op->out[0]].shape[2];
     uint32_t n_rows = t->batch->rows.n_rows;
@@ -149,14 +176,25 @@ void cpu_attention_split(const struct cpu_task *t) {
         for (; item < last && item < row_end; item++) {
             uint32_t piece = c.first_piece + (uint32_t)((item - row_item) / n_kv);
             uint32_t kv_head = (uint32_t)((item - row_item) % n_kv);
-            load_queries(t, r, kv_head, l.q);
-            piece_run(t, &c, kv_head, piece, l.q, l.piece);
+            if (step)
+                make_heads(t, kv_head, piece == c.first_piece + c.n_pieces - 1, l.q);
+            else
+                load_queries(t, r, kv_head, l.q);
+            piece_run(t, cache, &c, kv_head, piece, l.q, l.piece);
             for (uint32_t h = 0; h < group; h++)
                 memcpy(part + part_index(t, P, r, kv_head * group + h, piece),
                        l.piece + (size_t)h * (D + 2), (D + 2) * sizeof(float));
         }
         row_item = row_end;
     }
+}
+
+void cpu_attention_split(const struct cpu_task *t) {
+    attend_pieces(t, (void *)(uintptr_t)tile_in(t, ATTENTION_KV), false);
+}
+
+void cpu_attention_step(const struct cpu_task *t) {
+    attend_pieces(t, tile_out(t, STEP_OUT_KV), true);
 }
 
 void cpu_attention_combine(const struct cpu_task *t) {

@@ -1,5 +1,5 @@
-/* qkv.h - what QKV does in one go and QKV_LINEAR and QKV_HEADS do in two: the same arithmetic, so
- * the same bits. */
+/* qkv.h - what QKV does in one go, QKV_LINEAR and QKV_HEADS (or ATTENTION_STEP) in two: the same
+ * arithmetic, so the same bits. */
 #ifndef QN_KERNELS_CPU_QKV_H
 #define QN_KERNELS_CPU_QKV_H
 
@@ -12,6 +12,14 @@ static inline void qkv_scale(float *y, uint32_t n, float inv, const float *bias)
         if (bias != NULL) y[i] += bias[i];
     }
 }
+
+/* The head y[D] of a row in place: per-head RMSNorm (norm not NULL), RoPE if it turns. */
+void qkv_turn_head(const struct cpu_task *t, bool turn, const float *norm, uint32_t row, float *y);
+
+/* A key (`which` 0) or value (1) head from its projection to the row's place in the cache. Changes
+ * y. */
+void qkv_store_kv(const struct cpu_task *t, void *cache, int which, uint32_t idx, const float *norm,
+                  uint32_t row, float *y);
 
 /* The head y[D] of a row, per-head RMSNorm (norm not NULL) and RoPE applied, to its place: `which`
  * -1: query head idx of output q; 0, 1: key, value head idx of the KV cache. Changes y. */

@@ -28,21 +28,37 @@ static void rotate(const struct cpu_rope *rope, float *y, uint32_t D, uint32_t p
     }
 }
 
+static uint32_t position_of(const struct cpu_task *t, uint32_t row) {
+    uint32_t position = (uint32_t)t->batch->rows.position[row];
+    assert(position < t->batch->max_model_len);
+    return position;
+}
+
+void qkv_turn_head(const struct cpu_task *t, bool turn, const float *norm, uint32_t row, float *y) {
+    uint32_t D = t->spec->head_dim;
+    if (norm != NULL) head_norm(t, y, norm, D);
+    if (turn) rotate(t->rope, y, D, position_of(t, row));
+}
+
+void qkv_store_kv(const struct cpu_task *t, void *cache, int which, uint32_t idx, const float *norm,
+                  uint32_t row, float *y) {
+    uint32_t slot = (uint32_t)t->batch->rows.slot[row];
+    void *dst = tile_kv(t, cache, slot, position_of(t, row), which, idx);
+    qkv_turn_head(t, which == 0, norm, row, y);
+    for (uint32_t i = 0; i < t->spec->head_dim; i++)
+        convert_store((enum dtype)t->batch->kv_dtype, dst, i, y[i]);
+}
+
 void qkv_place_head(const struct cpu_task *t, int which, uint32_t idx, const float *norm,
                     uint32_t row, float *y) {
-    const struct rt_rows *rows = &t->batch->rows;
-    uint32_t D = t->spec->head_dim, position = (uint32_t)rows->position[row];
-    assert(position < t->batch->max_model_len);
-    if (norm != NULL) head_norm(t, y, norm, D);
-    if (which != 1) rotate(t->rope, y, D, position);
-    if (which < 0) {
-        float *q = tile_out(t, QKV_OUT_Q); /* [T, n_heads * D] */
-        memcpy(q + ((size_t)row * t->spec->n_heads + idx) * D, y, D * sizeof(float));
+    uint32_t D = t->spec->head_dim;
+    if (which >= 0) {
+        qkv_store_kv(t, tile_out(t, QKV_OUT_KV), which, idx, norm, row, y);
         return;
     }
-    uint32_t slot = (uint32_t)rows->slot[row];
-    void *dst = tile_kv(t, tile_out(t, QKV_OUT_KV), slot, position, which, idx);
-    for (uint32_t i = 0; i < D; i++) convert_store((enum dtype)t->batch->kv_dtype, dst, i, y[i]);
+    qkv_turn_head(t, true, norm, row, y);
+    float *q = tile_out(t, QKV_OUT_Q); /* [T, n_heads * D] */
+    memcpy(q + ((size_t)row * t->spec->n_heads + idx) * D, y, D * sizeof(float));
 }
 
 void cpu_qkv_heads(const struct cpu_task *t) {

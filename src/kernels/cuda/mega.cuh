@@ -35,7 +35,8 @@ DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
     case OP_GATED_MLP:
     case OP_LM_HEAD: return run_linear(c, task);
     case OP_ATTENTION: return run_attention(c, task);
-    case OP_ATTENTION_SPLIT: return run_attention_split(c, task);
+    case OP_ATTENTION_SPLIT: return run_split<false>(c, task);
+    case OP_ATTENTION_STEP: return run_split<true>(c, task);
     default: break;
     }
     if (!wait_ready(c)) return false;

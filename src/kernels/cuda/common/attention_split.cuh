@@ -1,5 +1,6 @@
 /* attention_split.cuh - ATTENTION_SPLIT: one piece of the context of one token row and KV head at a
- * time, its softmax state to the part tensor. With few rows: decoding.
+ * time, its softmax state to the part tensor. With few rows: decoding. ATTENTION_STEP: the same of
+ * a single row from its projections, QKV_HEADS' work included.
  *
  * Which items, in which order, and which of their bytes come as pages: kv_walk.cuh. Arithmetic and
  * its order are attention.cuh's; what is different is that the next items' keys and values are on
@@ -8,17 +9,20 @@
  * Bytes: k and v of the piece, 2 * ATTENTION_PIECE * head_dim * 2, read once per item.
  *
  * Scratch:   0             max[2][8][16], sum[2][8][16]: of the shares; items alternate
+ *            STEP_HEADS    STEP: queries [SUB_HEADS][head_dim], key, value, of 16 bits
  *            SPLIT_OUTS    outputs [8][rows][chunk + 4], a chunk of columns at a time
- *            SPLIT_QUERIES query rows [2][rows][head_dim] of this item and the next
+ *            SPLIT_QUERIES SPLIT: query rows [2][rows][head_dim] of this item and the next
  */
 #ifndef QN_CUDA_COMMON_ATTENTION_SPLIT_CUH
 #define QN_CUDA_COMMON_ATTENTION_SPLIT_CUH
 
 #include "kernels/cuda/common/attention.cuh"
+#include "kernels/cuda/common/qkv.cuh"
 
 #define SPLIT_HALVES  (SUB_HEADS > 8 ? 2 : 1) /* of a lane's rows g and g + 8 that can exist */
 #define SPLIT_CHUNK   (SUB_HEADS > 8 ? 32 : SUB_HEADS > 4 ? 64 : 128) /* columns */
-#define SPLIT_OUTS    2048
+#define STEP_HEADS    2048
+#define SPLIT_OUTS    (STEP_HEADS + (SUB_HEADS + 2) * QN_HEAD_DIM * 2)
 #define SPLIT_QUERIES (SPLIT_OUTS + WARPS * SUB_HEADS * (SPLIT_CHUNK + 4) * 4)
 #define SPLIT_Q_BYTES (SUB_HEADS * QN_HEAD_DIM * 4)
 /* Whether the next item's query rows are fetched meanwhile. */
@@ -28,7 +32,7 @@ static_assert(SPLIT_OUTS + WARPS * SUB_HEADS * (SPLIT_CHUNK + 4) * 4 <= SCRATCH_
 /* A warp's part of a task. */
 struct split_warp {
     uint32_t share; /* of every piece */
-    const float *q; /* [rows, n_heads, head_dim] */
+    const float *q; /* [rows, n_heads, head_dim]; STEP: qkv[1, n_heads + 2 n_kv_heads, head_dim] */
     const uint16_t *kv;
     float *part; /* [rows, n_heads, n_pieces, head_dim + 2] */
     uint32_t n_pieces;
@@ -91,6 +95,108 @@ DEV void split_rows(const struct warp_context *c, const struct split_warp *t,
     }
 }
 
+/* ---- STEP: the heads of the iteration's row ---- */
+
+DEV uint16_t *step_head(uint32_t i) {
+    return (uint16_t *)(SCRATCH + STEP_HEADS) + i * QN_HEAD_DIM;
+}
+
+/* Number i of an item's heads: its queries, then key and value. */
+struct step_role {
+    uint32_t unit; /* of qkv */
+    bool is_value;
+    const float *norm;
+};
+
+DEV struct step_role step_role(const struct cuda_task *task, const struct attention_step *s,
+                               uint32_t i) {
+    struct step_role r = {s->head0 + i, false, (const float *)task->norm};
+    if (i < s->n_heads) return r;
+    r.is_value = i > s->n_heads;
+    r.unit = QN_N_HEADS + s->kv_head + (r.is_value ? QN_N_KV_HEADS : 0);
+    r.norm = (const float *)task->more2;
+    return r;
+}
+
+/* A head by the warp, into scratch; a key or value into the cache, too. */
+DEV void step_make(const struct warp_context *c, const struct cuda_task *task,
+                   const struct kv_walk *w, uint32_t i, const struct step_role *r,
+                   const struct head_turn *turn) {
+    const float *y = (const float *)task->in + (uint64_t)r->unit * QN_HEAD_DIM;
+    float a[LANE_PAIRS], b[LANE_PAIRS];
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        uint32_t n = min(c->lane + 32 * u, HALF_DIM - 1u);
+        a[u] = load_l2(y + n);
+        b[u] = load_l2(y + n + HALF_DIM);
+    }
+    head_turn_apply(c, turn, r->is_value, a, b);
+    uint16_t *to = step_head(i);
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        const uint32_t n = c->lane + 32 * u;
+        if (n >= HALF_DIM) continue;
+        to[n] = pack_one<KV_E>(a[u]);
+        to[n + HALF_DIM] = pack_one<KV_E>(b[u]);
+        if (r->unit >= QN_N_HEADS)
+            qkv_store_kv(task->more, r->unit - QN_N_HEADS, row_kv_row(SHARED, w->row), n, a[u],
+                         b[u]);
+    }
+}
+
+/* All heads of an item, key and value with the row's last piece. `turn`: of the warp's first head,
+ * which is the same in all items: there are as many query heads in each (SUBS 1), and one row.
+ * Ends with a barrier. */
+DEV void step_make_all(const struct warp_context *c, const struct cuda_task *task,
+                       const struct kv_walk *w, const struct attention_step *s,
+                       const struct head_turn *turn) {
+    const uint32_t n = s->n_heads + (w->piece + 1 == w->piece_end ? 2 : 0);
+#pragma unroll 1
+    for (uint32_t i = c->warp; i < n; i += WARPS) {
+        const struct step_role r = step_role(task, s, i);
+        struct head_turn other = *turn;
+        if (i != c->warp) head_turn_load(c, r.norm, r.is_value, w->row, &other);
+        step_make(c, task, w, i, &r, &other);
+    }
+    sync_compute();
+}
+
+/* The query rows of an item, from scratch. */
+DEV void step_rows(const struct warp_context *c, const struct kv_walk *w, uint32_t n_heads,
+                   struct attention_rows *r) {
+    const uint16_t *from[2];
+#pragma unroll
+    for (int h = 0; h < SPLIT_HALVES; h++) {
+        from[h] = step_head(min(c->lane / 4 + 8 * h, n_heads - 1));
+        r->lo[h] = w->lo;
+        r->hi[h] = w->hi;
+    }
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        const uint32_t d = 32 * i + c->lane % 4 * 8;
+        uint4 v[2] = {};
+#pragma unroll
+        for (int h = 0; h < SPLIT_HALVES; h++)
+            if (QN_HEAD_DIM % 32 == 0 || d < QN_HEAD_DIM) v[h] = *(const uint4 *)(from[h] + d);
+        r->q[2 * i] = make_uint4(v[0].x, v[1].x, v[0].y, v[1].y);
+        r->q[2 * i + 1] = make_uint4(v[0].z, v[1].z, v[0].w, v[1].w);
+    }
+}
+
+/* Puts the iteration's key and value into the page of the share that begins at `first`; what comes
+ * after them is masked, but must be numbers. */
+DEV void step_patch(const struct warp_context *c, const struct kv_walk *w,
+                    const struct attention_step *s, uint32_t first, char *page) {
+    const uint32_t line = QN_HEAD_DIM / 8, last = w->hi - 1 - first; /* of 16 bytes */
+    const uint4 *k = (const uint4 *)step_head(s->n_heads),
+                *v = (const uint4 *)step_head(s->n_heads + 1);
+    for (uint32_t i = last * line + c->lane; i < SHARE_POSITIONS * line; i += 32) {
+        *(uint4 *)(page + 16 * i) = k[i % line];
+        *(uint4 *)(page + SHARE_BYTES + 16 * i) = v[i % line];
+    }
+    __syncwarp();
+}
+
 /* A share's keys and values as lanes want them; see load_keys and load_values. */
 struct split_kv {
     uint4 k[2][PAIRS], v[SPANS][4];
@@ -136,17 +242,23 @@ DEV void split_fetch_page(const struct warp_context *c, const struct split_warp 
 }
 
 /* Waits for the page that the warp takes for this item; its share is in it then. */
+template <bool STEP>
 DEV void split_load_share(struct warp_context *c, const struct split_warp *t,
                           const struct kv_walk *w, const struct attention_step *s, uint32_t first,
                           uint32_t n, uint32_t row, struct attention_rows *rows,
                           struct split_kv *x) {
     const bool fresh = kv_walk_share(w, first) == SHARE_FRESH;
     char *page = (char *)page_acquire(c);
-    if (fresh) split_fetch_page(c, t, w, s, first, row, page);
-    split_rows(c, t, w, s, n, rows);
-    if (fresh) {
-        copy_wait<0>();
-        __syncwarp();
+    if (STEP) {
+        if (fresh) step_patch(c, w, s, first, page);
+        step_rows(c, w, s->n_heads, rows);
+    } else {
+        if (fresh) split_fetch_page(c, t, w, s, first, row, page);
+        split_rows(c, t, w, s, n, rows);
+        if (fresh) {
+            copy_wait<0>();
+            __syncwarp();
+        }
     }
     split_load_page(c, page, x);
     if (fresh) page_copy_fence(); /* what was written here by hand comes before the next copy */
@@ -154,6 +266,7 @@ DEV void split_load_share(struct warp_context *c, const struct split_warp *t,
 }
 
 /* The warp's share of the task's item number n. row: where it lies in the cache, see split_row. */
+template <bool STEP>
 DEV void split_share(struct warp_context *c, const struct split_warp *t, const struct kv_walk *w,
                      const struct attention_step *s, uint32_t n, uint32_t row,
                      struct attention_part *part) {
@@ -170,12 +283,15 @@ DEV void split_share(struct warp_context *c, const struct split_warp *t, const s
     struct attention_rows rows;
     float p[2][4];
     if (KV_PAGES) {
-        split_load_share(c, t, w, s, first, n, row, &rows, &x);
+        split_load_share<STEP>(c, t, w, s, first, n, row, &rows, &x);
     } else {
         const uint64_t offset = (uint64_t)row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
         load_values(c, t->kv, offset, x.v);
         load_keys(c, t->kv, offset, x.k);
-        split_rows(c, t, w, s, n, &rows);
+        if (STEP)
+            step_rows(c, w, s->n_heads, &rows);
+        else
+            split_rows(c, t, w, s, n, &rows);
     }
     piece_scores(&rows, x.k, p);
     piece_softmax<SPLIT_HALVES>(c, &rows, first, p, part);
@@ -209,13 +325,15 @@ DEV void split_merge_outputs(const struct warp_context *c, const struct split_wa
     }
 }
 
-/* Merges the shares' states of an item into its parts, the first head's at `to`. A warp that goes
- * on to the next item finds the maxima's other half free: whoever still reads this one has not come
- * to the next barrier but one. `odd`: of the item's number. */
+/* Merges the shares' states of an item into its parts. A warp that goes on to the next item finds
+ * the maxima's other half free: whoever still reads this one has not come to the next barrier but
+ * one. `odd`: of the item's number. */
 DEV void split_merge(const struct warp_context *c, const struct split_warp *t,
-                     const struct attention_step *s, const struct attention_part *part, float *to,
-                     uint32_t odd) {
+                     const struct kv_walk *w, const struct attention_step *s,
+                     const struct attention_part *part, uint32_t odd) {
     float *all_max = (float *)SCRATCH + odd * WARPS * 16, *all_sum = all_max + 2 * WARPS * 16;
+    float *to = t->part +
+                (((uint64_t)w->row * QN_N_HEADS + s->head0) * t->n_pieces + w->piece) * STATE_SIZE;
     if (c->lane % 4 == 0)
 #pragma unroll
         for (int h = 0; h < SPLIT_HALVES; h++) {
@@ -263,29 +381,34 @@ DEV uint32_t split_pieces(const struct warp_context *c) {
     return n;
 }
 
-/* Waits for the event; false: the launch ends. Before it, finds which item is first and where its
- * fresh positions lie. */
-DEV bool run_attention_split(struct warp_context *c, const struct cuda_task *task) {
+/* Waits for the event; false: the launch ends. Before it, finds which item is first, where its
+ * fresh positions lie, and what turns the warp's first head. */
+template <bool STEP> DEV bool run_split(struct warp_context *c, const struct cuda_task *task) {
     struct kv_walk w = kv_walk_begin(SHARED, task, split_pieces(c));
     const struct split_warp t = {KV_PAGES ? (c->warp - c->turn) % WARPS : c->warp,
                                  (const float *)task->in, (const uint16_t *)task->more,
                                  (float *)task->out, task->n_pieces};
     uint32_t row = split_row(c, &t, &w);
+    struct head_turn turn;
+    if (STEP && w.left > 0) {
+        const struct attention_step s = split_step(&w);
+        const struct step_role r = step_role(task, &s, c->warp);
+        head_turn_load(c, r.norm, r.is_value, w.row, &turn);
+    }
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
 #pragma unroll 1
     for (uint32_t n = 0; w.left > 0; n++) {
         const struct attention_step s = split_step(&w);
-        float *to =
-            t.part + (((uint64_t)w.row * QN_N_HEADS + s.head0) * t.n_pieces + w.piece) * STATE_SIZE;
-        struct kv_walk next = w;
         struct attention_part part;
+        struct kv_walk next = w;
         kv_walk_next(SHARED, &next);
-        if (SPLIT_ASK_AHEAD && next.left > 0) split_ask(c, &t, &next, n + 1);
-        split_share(c, &t, &w, &s, n, row, &part);
+        if (!STEP && SPLIT_ASK_AHEAD && next.left > 0) split_ask(c, &t, &next, n + 1);
+        if (STEP) step_make_all(c, task, &w, &s, &turn);
+        split_share<STEP>(c, &t, &w, &s, n, row, &part);
+        split_merge(c, &t, &w, &s, &part, n % 2);
         w = next;
         row = split_row(c, &t, &w);
-        split_merge(c, &t, &s, &part, to, n % 2);
     }
     return true;
 }

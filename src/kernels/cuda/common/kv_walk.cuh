@@ -1,4 +1,4 @@
-/* kv_walk.cuh - the order in which a task of ATTENTION_SPLIT takes its items, and which of their
+/* kv_walk.cuh - the order in which a task of ATTENTION_SPLIT or _STEP takes its items, which of their
  * bytes come as pages. Loader and compute warps both follow it, from the descriptor and the rows of
  * the iteration.
  *
@@ -10,7 +10,8 @@
  *   page      all of it was in the cache before the iteration: the loader fetches it as soon as
  *             there is room, long before the task's event. A page is k[16][head_dim], then
  *             v[16][head_dim]
- *   fresh     the iteration itself writes some of it: read from global after the event
+ *   fresh     the iteration itself writes some of it: read from global after the event. In
+ *             ATTENTION_STEP the page holds what was there before, the task adds its own row
  *
  * With KV_PAGES each item takes eight pages, void ones where nothing comes.
  */
@@ -53,6 +54,7 @@ struct kv_walk {
     uint32_t fresh;            /* the first position of the slot that this iteration writes */
     uint32_t piece, piece_end; /* this one; the row's last one + 1 */
     uint32_t head;             /* step of heads, below HEAD_STEPS */
+    bool step;                 /* ATTENTION_STEP */
 };
 
 DEV void kv_walk_row(const struct block_shared *b, struct kv_walk *w, uint32_t row) {
@@ -75,6 +77,7 @@ DEV struct kv_walk kv_walk_begin(const struct block_shared *b, const struct cuda
     uint32_t row = 0, n, from;
     prog_slice((uint64_t)n_pieces * HEAD_STEPS, task->unit0, task->unit1, &first, &end);
     w.left = (uint32_t)(end - first);
+    w.step = task->kind == OP_ATTENTION_STEP;
     if (w.left == 0) return w;
     uint32_t item = (uint32_t)first;
     while (item >= (n = row_pieces(b, row, &from) * HEAD_STEPS)) {
@@ -97,6 +100,18 @@ DEV void kv_walk_next(const struct block_shared *b, struct kv_walk *w) {
 DEV enum share kv_walk_share(const struct kv_walk *w, uint32_t first) {
     if (first >= w->hi || first + SHARE_POSITIONS <= w->lo) return SHARE_NOTHING;
     return KV_PAGES && first + SHARE_POSITIONS <= w->fresh ? SHARE_PAGE : SHARE_FRESH;
+}
+
+/* Positions of a share that come as a page. */
+DEV uint32_t kv_walk_paged(const struct kv_walk *w, uint32_t first) {
+    const enum share share = kv_walk_share(w, first);
+    if (share == SHARE_PAGE) return SHARE_POSITIONS;
+    return share == SHARE_FRESH && w->step ? w->fresh - first : 0;
+}
+
+/* Whether a task takes KV pages. */
+DEV bool kv_walk_has_pages(uint32_t kind) {
+    return KV_PAGES && (kind == OP_ATTENTION_SPLIT || kind == OP_ATTENTION_STEP);
 }
 
 #endif

@@ -37,7 +37,7 @@ struct loader {
     uint32_t kv_iteration, kv_pieces; /* loader_kv.cuh: iteration entered, pieces of all its rows */
 };
 
-/* loader_kv.cuh. All pages of a task of ATTENTION_SPLIT; false: something happened instead. */
+/* loader_kv.cuh. All pages of a task of ATTENTION_SPLIT or _STEP; false: something happened instead. */
 DEV bool loader_kv(struct loader *l, const struct cuda_task *task);
 
 /* A word of shared memory, the same for all lanes that take part. */
@@ -229,7 +229,7 @@ DEV bool loader_list(struct loader *l) {
         struct loader_task t = next;
         next = loader_fetch(&tasks[next_index]);
         next_index = aot[min(i + 2, list.n - 1)];
-        if (KV_PAGES && t.kind == OP_ATTENTION_SPLIT && !loader_kv(l, &tasks[aot[i]])) return false;
+        if (kv_walk_has_pages(t.kind) && !loader_kv(l, &tasks[aot[i]])) return false;
         if (!cuda_has_pages(t.kind)) continue;
         if (!loader_task_pages(l, &t)) return false;
         loader_trace(l, aot[i]);
@@ -253,7 +253,7 @@ DEV void loader_follow(struct loader *l) {
         const uint32_t i = n % GO_DEPTH;
         const struct cuda_task *task = &SHARED->task[loader_read(&SHARED->go[i])];
         const struct loader_task t = loader_fetch(task);
-        if (KV_PAGES && t.kind == OP_ATTENTION_SPLIT && !loader_kv(l, task)) return;
+        if (kv_walk_has_pages(t.kind) && !loader_kv(l, task)) return;
         if (cuda_has_pages(t.kind)) {
             if (!loader_task_pages(l, &t)) return;
             loader_trace(l, task->index);

@@ -1,4 +1,4 @@
-/* loader_kv.cuh - the loader's part of ATTENTION_SPLIT: what earlier iterations left in the KV
+/* loader_kv.cuh - the loader's part of ATTENTION_SPLIT and _STEP: what earlier iterations left in the KV
  * cache comes as pages, like weights (kv_walk.cuh says which pages).
  *
  * Positions before the iteration's own are final when it is published, so their pages need no event
@@ -60,9 +60,11 @@ DEV bool loader_kv_shares(struct loader *l, const struct kv_walk *w, uint32_t i,
 #pragma unroll 1
     for (uint32_t share = 0; share < BLOCK_SHARES; share++) {
         if (!loader_wait_empty(l)) return false;
-        if (kv_walk_share(w, first) == SHARE_PAGE)
-            page_copy_two_evict_first(RING + l->slot * CUDA_PAGE_BYTES, k, k + KV_VALUE_STRIDE,
-                                      SHARE_BYTES, &SHARED->page_full[l->slot], l->lane);
+        const uint32_t n = kv_walk_paged(w, first);
+        if (n > 0)
+            page_copy_two_evict_first(RING + l->slot * CUDA_PAGE_BYTES, SHARE_BYTES, k,
+                                      k + KV_VALUE_STRIDE, n * QN_HEAD_DIM * 2,
+                                      &SHARED->page_full[l->slot], l->lane);
         else
             page_copy_nothing(&SHARED->page_full[l->slot], l->lane);
         loader_step(&l->slot, &l->parity);
@@ -85,7 +87,7 @@ DEV bool loader_kv_item(struct loader *l, const struct kv_walk *w, const uint16_
     return true;
 }
 
-/* All pages of a task of ATTENTION_SPLIT. */
+/* All pages of a task of ATTENTION_SPLIT or _STEP. */
 DEV bool loader_kv(struct loader *l, const struct cuda_task *task) {
     if (!loader_kv_decided(l)) return false;
     loader_kv_enter(l);

@@ -38,22 +38,43 @@ DEV void qkv_store_query(const struct cuda_task *task, uint32_t unit, uint32_t r
 }
 
 /* unit: key heads, then value heads */
-DEV void qkv_store_kv(const struct cuda_task *task, uint32_t unit, uint32_t row, uint32_t i,
-                      float a, float b) {
-    uint16_t *kv = (uint16_t *)task->out2 + (uint64_t)row * QN_HEAD_DIM;
+DEV void qkv_store_kv(uint64_t cache, uint32_t unit, uint32_t row, uint32_t i, float a, float b) {
+    uint16_t *kv = (uint16_t *)cache + (uint64_t)row * QN_HEAD_DIM;
     uint32_t head_idx = unit % QN_N_KV_HEADS, value = unit / QN_N_KV_HEADS;
     kv += (uint64_t)value * KV_VALUE_STRIDE + (uint64_t)head_idx * KV_HEAD_STRIDE;
     kv[i] = pack_one<KV_E>(a);
     kv[i + HALF_DIM] = pack_one<KV_E>(b);
 }
 
-/* A head of one token by one warp, from dot products to its place: lane l has RoPE pairs l, l + 32
- * ... of it, a the first of a pair, b the second. */
-DEV void qkv_place(const struct warp_context *c, const struct cuda_task *task, uint32_t unit,
-                   uint32_t row, float *a, float *b) {
-    const bool is_query = unit < QN_N_HEADS, is_value = unit >= QN_N_HEADS + QN_N_KV_HEADS;
+/* What turns a head: the lane's weights of the norm and rotations. Constants. */
+struct head_turn {
+    float norm_a[LANE_PAIRS], norm_b[LANE_PAIRS], cosine[LANE_PAIRS], sine[LANE_PAIRS];
+};
+
+/* Of a query head, a key head, or a value head, which is taken as it is. */
+DEV void head_turn_load(const struct warp_context *c, const float *norm, bool is_value,
+                        uint32_t row, struct head_turn *h) {
     const uint64_t angle = (uint64_t)row_position(SHARED, row) * HALF_DIM;
-    const uint32_t kv = is_query ? 0 : row_kv_row(SHARED, row);
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        const uint32_t i = c->lane + 32 * u;
+        h->norm_a[u] = h->norm_b[u] = h->cosine[u] = 1;
+        h->sine[u] = 0;
+        if (is_value || i >= HALF_DIM) continue;
+#if QN_QK_NORM
+        h->norm_a[u] = __ldg(norm + i);
+        h->norm_b[u] = __ldg(norm + i + HALF_DIM);
+#endif
+        h->cosine[u] = __ldg(c->args->rope_cos + angle + i);
+        h->sine[u] = __ldg(c->args->rope_sin + angle + i);
+    }
+}
+
+/* A head of one token by one warp, per-head RMSNorm and RoPE in place: lane l has RoPE pairs l,
+ * l + 32 ... of it, a the first of a pair, b the second. */
+DEV void head_turn_apply(const struct warp_context *c, const struct head_turn *h, bool is_value,
+                         float *a, float *b) {
+    if (is_value) return;
 #if QN_QK_NORM
     float squares = 0;
 #pragma unroll
@@ -61,28 +82,35 @@ DEV void qkv_place(const struct warp_context *c, const struct cuda_task *task, u
         if (c->lane + 32 * u < HALF_DIM) squares = fmaf(b[u], b[u], fmaf(a[u], a[u], squares));
     const float inv =
         inverse_sqrt_fast(__fadd_rn(__fmul_rn(warp_sum(squares), 1.0f / QN_HEAD_DIM), RMS_EPS));
-    const float *norm = (const float *)(is_query ? task->more : task->more2);
 #endif
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++) {
-        uint32_t i = c->lane + 32 * u;
-        if (i >= HALF_DIM) continue;
         float x = a[u], y = b[u];
-        if (!is_value) {
 #if QN_QK_NORM
-            x = x * inv * __ldg(norm + i);
-            y = y * inv * __ldg(norm + i + HALF_DIM);
+        x = x * inv * h->norm_a[u];
+        y = y * inv * h->norm_b[u];
 #endif
-            float cosine = __ldg(c->args->rope_cos + angle + i);
-            float sine = __ldg(c->args->rope_sin + angle + i);
-            float first = x * cosine - y * sine;
-            y = y * cosine + x * sine;
-            x = first;
-        }
+        a[u] = x * h->cosine[u] - y * h->sine[u];
+        b[u] = y * h->cosine[u] + x * h->sine[u];
+    }
+}
+
+/* A head of one token by one warp, from dot products to its place. */
+DEV void qkv_place(const struct warp_context *c, const struct cuda_task *task, uint32_t unit,
+                   uint32_t row, float *a, float *b) {
+    const bool is_query = unit < QN_N_HEADS, is_value = unit >= QN_N_HEADS + QN_N_KV_HEADS;
+    const uint32_t kv = is_query ? 0 : row_kv_row(SHARED, row);
+    struct head_turn h;
+    head_turn_load(c, (const float *)(is_query ? task->more : task->more2), is_value, row, &h);
+    head_turn_apply(c, &h, is_value, a, b);
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        const uint32_t i = c->lane + 32 * u;
+        if (i >= HALF_DIM) continue;
         if (is_query)
-            qkv_store_query(task, unit, row, i, x, y);
+            qkv_store_query(task, unit, row, i, a[u], b[u]);
         else
-            qkv_store_kv(task, unit - QN_N_HEADS, kv, i, x, y);
+            qkv_store_kv(task->out2, unit - QN_N_HEADS, kv, i, a[u], b[u]);
     }
 }
 

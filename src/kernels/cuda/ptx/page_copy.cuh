@@ -46,13 +46,13 @@ DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint6
     page_copy_bulk(dst, src, bytes, full);
 }
 
-/* Two stretches of as many bytes, one after the other in the page. */
-DEV void page_copy_two_evict_first(void *dst, const void *src0, const void *src1, uint32_t bytes,
-                                   uint64_t *full, uint32_t lane) {
+/* Two stretches of as many bytes, their starts so far apart in the page. */
+DEV void page_copy_two_evict_first(void *dst, uint32_t apart, const void *src0, const void *src1,
+                                   uint32_t bytes, uint64_t *full, uint32_t lane) {
     if (lane != 0) return;
     page_copy_expect(full, 2 * bytes);
     page_copy_bulk(dst, src0, bytes, full);
-    page_copy_bulk((char *)dst + bytes, src1, bytes, full);
+    page_copy_bulk((char *)dst + apart, src1, bytes, full);
 }
 
 /* Bulk copies read through a proxy of their own. What others stored, and this thread has acquired,
@@ -91,10 +91,10 @@ DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint6
     page_copy_arrive(full);
 }
 
-DEV void page_copy_two_evict_first(void *dst, const void *src0, const void *src1, uint32_t bytes,
-                                   uint64_t *full, uint32_t lane) {
+DEV void page_copy_two_evict_first(void *dst, uint32_t apart, const void *src0, const void *src1,
+                                   uint32_t bytes, uint64_t *full, uint32_t lane) {
     page_copy_part(dst, src0, bytes, lane);
-    page_copy_part((char *)dst + bytes, src1, bytes, lane);
+    page_copy_part((char *)dst + apart, src1, bytes, lane);
     page_copy_arrive(full);
 }
 

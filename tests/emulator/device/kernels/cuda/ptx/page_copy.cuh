@@ -15,11 +15,11 @@ DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint6
     emu_copy_bulk(dst, src, bytes, full);
     barrier_arrive_release_cta(full);
 }
-DEV void page_copy_two_evict_first(void *dst, const void *src0, const void *src1, uint32_t bytes,
-                                   uint64_t *full, uint32_t lane) {
+DEV void page_copy_two_evict_first(void *dst, uint32_t apart, const void *src0, const void *src1,
+                                   uint32_t bytes, uint64_t *full, uint32_t lane) {
     if (lane != 0) return;
     emu_copy_bulk(dst, src0, bytes, full);
-    emu_copy_bulk((char *)dst + bytes, src1, bytes, full);
+    emu_copy_bulk((char *)dst + apart, src1, bytes, full);
     barrier_arrive_release_cta(full);
 }
 DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
@@ -43,10 +43,10 @@ DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint6
     page_copy_part(dst, src, bytes, lane);
     emu_copy_arrive(full);
 }
-DEV void page_copy_two_evict_first(void *dst, const void *src0, const void *src1, uint32_t bytes,
-                                   uint64_t *full, uint32_t lane) {
+DEV void page_copy_two_evict_first(void *dst, uint32_t apart, const void *src0, const void *src1,
+                                   uint32_t bytes, uint64_t *full, uint32_t lane) {
     page_copy_part(dst, src0, bytes, lane);
-    page_copy_part((char *)dst + bytes, src1, bytes, lane);
+    page_copy_part((char *)dst + apart, src1, bytes, lane);
     emu_copy_arrive(full);
 }
 #endif
