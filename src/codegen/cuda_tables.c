@@ -329,7 +329,8 @@ static void fill_attention(const struct filler *f, const struct prog_op *op, uin
 
 static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *part = NULL; /* [T, n_heads, P, D + 2] */
-    if (op->kind == OP_ATTENTION_SPLIT || op->kind == OP_ATTENTION_STEP) part = tensor_of(p, op->out[0]);
+    if (op->kind == OP_ATTENTION_SPLIT || op->kind == OP_ATTENTION_STEP)
+        part = tensor_of(p, op->out[0]);
     if (op->kind == OP_ATTENTION_COMBINE) part = tensor_of(p, op->in[COMBINE_PART]);
     return part == NULL ? 0 : part->shape[2];
 }

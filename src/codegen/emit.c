@@ -52,7 +52,8 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     strbuf_printf(out, "#define QN_KV_BLOCK %u\n", (unsigned)program->kv_block);
     strbuf_printf(out, "#define QN_KV_DTYPE %u\n", (unsigned)program->kv_dtype);
     strbuf_printf(out, "#define QN_JIT_WEIGHTS %d\n", has_jit_weights(program));
-    strbuf_printf(out, "#define QN_KV_AHEAD %d\n", is_ahead(program, OP_ATTENTION_SPLIT) && is_ahead(program, OP_ATTENTION_STEP));
+    strbuf_printf(out, "#define QN_KV_AHEAD %d\n",
+                  is_ahead(program, OP_ATTENTION_SPLIT) && is_ahead(program, OP_ATTENTION_STEP));
 }
 
 void emit_unit(const char *entry, struct strbuf *out) {

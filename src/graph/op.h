@@ -41,8 +41,8 @@ enum { LM_BLOCK = 64 };
  * of reduction does not depend on load: PIECE positions each. */
 enum { ATTENTION_PIECE = 128 };
 
-/* Packed activations: token rows in eights, columns up to a multiple of PACK_K, and per row room for
- * 1 / rms, a float in place of PACK_EXTRA elements. */
+/* Packed activations: token rows in eights, columns up to a multiple of PACK_K, and per row room
+ * for 1 / rms, a float in place of PACK_EXTRA elements. */
 enum { PACK_ROWS = 8, PACK_K = 256, PACK_EXTRA = 2 };
 
 /* Tensor cores at work on packed activations take at most so many token rows and weight rows at a

@@ -1,3 +1,4 @@
+#include "base/checked.h"
 #include "model/tokenizer_internal.h"
 
 #include <string.h>
@@ -19,8 +20,14 @@ void tokenizer_scratch_fini(struct encode_scratch *s) {
     pcre2_match_data_free(s->match);
 }
 
+/* The most that normalizing or splitting may make of n bytes. Composed characters take up to eleven
+ * times their bytes apart; a file whose replacements multiply each other is refused early. */
+static size_t most_text(size_t n) {
+    return MIN((size_t)TOKENIZER_MAX_TEXT, 4096 + 64 * MIN(n, (size_t)TOKENIZER_MAX_TEXT));
+}
+
 static int replace_all(struct diag *d, const struct norm_step *step, pcre2_match_data *match,
-                       const char *text, size_t n, struct strbuf *out) {
+                       const char *text, size_t n, size_t most, struct strbuf *out) {
     size_t done = 0;
     for (size_t from = 0; from <= n;) {
         size_t start = from, end;
@@ -36,7 +43,7 @@ static int replace_all(struct diag *d, const struct norm_step *step, pcre2_match
         strbuf_add(out, text + done, start - done);
         strbuf_add(out, step->text, step->n);
         done = from = end;
-        if (out->n > TOKENIZER_MAX_TEXT) break; /* the caller refuses it */
+        if (out->n > most) break; /* the caller refuses it */
     }
     strbuf_add(out, text + done, n - done);
     return QN_OK;
@@ -53,7 +60,7 @@ static void strip(const struct norm_step *step, const char *text, size_t n, stru
 }
 
 static int apply_norm(struct diag *d, const struct norm_step *step, pcre2_match_data *match,
-                      const char *text, size_t n, struct strbuf *out) {
+                      const char *text, size_t n, size_t most, struct strbuf *out) {
     strbuf_clear(out);
     switch (step->kind) {
     case NORM_FORM: TRY(tokenizer_text_normalize(d, step->form, text, n, out)); break;
@@ -61,19 +68,21 @@ static int apply_norm(struct diag *d, const struct norm_step *step, pcre2_match_
         if (n > 0) strbuf_add(out, step->text, step->n);
         strbuf_add(out, text, n);
         break;
-    case NORM_REPLACE: TRY(replace_all(d, step, match, text, n, out)); break;
+    case NORM_REPLACE: TRY(replace_all(d, step, match, text, n, most, out)); break;
     case NORM_LOWERCASE: tokenizer_text_lowercase(out, text, n); break;
     case NORM_STRIP: strip(step, text, n, out); break;
     case NORM_ALPHABET: tokenizer_text_to_alphabet(out, text, n); break;
     }
-    if (out->n > TOKENIZER_MAX_TEXT)
-        return fail(d, QN_ELIMIT, "tokenizer: the normalized text is too long");
+    if (out->n > most)
+        return fail(d, QN_ELIMIT, "tokenizer: normalizer: makes more than %zu bytes of the text",
+                    most);
     return strbuf_status(d, out);
 }
 
 int tokenizer_normalize(struct diag *d, const struct tokenizer *t, struct encode_scratch *s,
                         const char *text, size_t n, struct strbuf **out) {
     struct strbuf *to = &s->text[1], *spare = &s->text[2];
+    const size_t most = most_text(n);
     if (t->norms.n == 0) {
         strbuf_clear(to);
         strbuf_add(to, text, n);
@@ -81,7 +90,7 @@ int tokenizer_normalize(struct diag *d, const struct tokenizer *t, struct encode
         return strbuf_status(d, to);
     }
     for (size_t i = 0; i < t->norms.n; i++) {
-        TRY(apply_norm(d, &t->norms.items[i], s->match, text, n, to));
+        TRY(apply_norm(d, &t->norms.items[i], s->match, text, n, most, to));
         text = strbuf_text(to), n = to->n;
         *out = to;
         to = spare, spare = *out;
@@ -103,8 +112,10 @@ static int encode_plain(struct diag *d, const struct tokenizer *t, struct encode
     TRY(ARRAY_PUSH(d, &from->items, (struct word){0, n, first}));
     for (size_t i = 0; i < t->pres.n; i++) {
         TRY(tokenizer_split_apply(d, &t->pres.items[i], s->match, from, to));
-        if (to->text.n > TOKENIZER_MAX_TEXT)
-            return fail(d, QN_ELIMIT, "tokenizer: the pre-tokenized text is too long");
+        if (to->text.n > most_text(n))
+            return fail(d, QN_ELIMIT,
+                        "tokenizer: pre_tokenizer: makes more than %zu bytes of the text",
+                        most_text(n));
         struct words *swap = from;
         from = to, to = swap;
     }

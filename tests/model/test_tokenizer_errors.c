@@ -103,6 +103,27 @@ static struct tokenizer *open_golden(const char *path) {
     return t;
 }
 
+/* Replacements that multiply each other: found by fuzzing, where 1,737 bytes of file took minutes.
+ */
+static void texts_that_explode_are_refused(void **state) {
+    (void)state;
+    static const char step[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},"
+                               "\"content\":\"aaaaaaaaaaaaaaaa\"}";
+    struct strbuf json = {0};
+    struct diag d = {0};
+    struct tokenizer *t = NULL;
+    struct token_ids ids = {0};
+    strbuf_printf(&json, "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[%s", step);
+    for (int i = 0; i < 11; i++) strbuf_printf(&json, ",%s", step);
+    strbuf_printf(&json, "]}," SMALL "}");
+    assert_int_equal(parse(&d, strbuf_text(&json), NULL, &t), QN_OK);
+    assert_int_equal(tokenizer_encode(&d, t, "ab", 2, false, &ids), QN_ELIMIT);
+    assert_non_null(strstr(d.message, "normalizer"));
+    tokenizer_free(t);
+    ARRAY_FINI(&ids);
+    strbuf_fini(&json);
+}
+
 static void bad_ids_are_named(void **state) {
     struct tokenizer *t = open_golden("tests/golden/tokenizer/qwen");
     const int32_t bad[] = {-1, tokenizer_n_vocab(t), INT32_MAX};
@@ -235,10 +256,15 @@ static void missing_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refusals_name_the_field), cmocka_unit_test(deep_sequences_are_refused),
-        cmocka_unit_test(bad_ids_are_named),       cmocka_unit_test(invalid_text_is_replaced),
-        cmocka_unit_test(long_runs_are_fast),      cmocka_unit_test(lookups),
-        cmocka_unit_test(bytes_of_tokens),         cmocka_unit_test(missing_files),
+        cmocka_unit_test(refusals_name_the_field),
+        cmocka_unit_test(deep_sequences_are_refused),
+        cmocka_unit_test(texts_that_explode_are_refused),
+        cmocka_unit_test(bad_ids_are_named),
+        cmocka_unit_test(invalid_text_is_replaced),
+        cmocka_unit_test(long_runs_are_fast),
+        cmocka_unit_test(lookups),
+        cmocka_unit_test(bytes_of_tokens),
+        cmocka_unit_test(missing_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,61 +27,91 @@
 #include "kernels/cuda/common/retile.cuh"
 #include "kernels/cuda/common/sample.cuh"
 
-/* Tasks of many rows that work in the ring's memory, whose lease they take before their event. A
- * function of its own: registers and code stay away from those of few rows. Takes and returns what
- * changes of the context: page | ready_parity << 8; LEASED_STOP: the launch ends. */
-#define LEASED_STOP (~0u)
-__device__ __noinline__ uint32_t leased_run(const struct cuda_args *args,
-                                            const struct cuda_task *task, uint32_t state,
-                                            uint32_t message) {
-    struct warp_context c = context_of(args, threadIdx.x, state & 255, 0);
-    c.ready_parity = state >> 8;
-    c.message = message;
-    lease_take(&c);
-    if (!wait_ready(&c)) return LEASED_STOP;
+/* Tasks of many rows. One function, not inlined, with one call: registers and code stay away from
+ * those of few. A task that works in the ring's memory takes its lease before the event. */
+__device__ __noinline__ uint32_t many_rows(const struct cuda_args *args,
+                                           const struct cuda_task *task, uint32_t state,
+                                           uint32_t message) {
+    struct warp_context c = context_again(args, state, message);
+    const bool leased = task->columns == CUDA_LEASE;
+    if (leased) lease_take(&c);
+    if (!wait_ready(&c)) return CONTEXT_STOP;
     if (c.thread == 0) trace(args, SHARED, RT_TRACE_READY, task->index);
+    if (!leased) {
+        linear_direct(&c, task, linear_rows(task), linear_unit_rows(task));
+        return context_pack(&c);
+    }
     if (task->kind != OP_ATTENTION) packed_task(args, task);
 #if QN_HEAD_DIM <= 128
     if (task->kind == OP_ATTENTION) rows_task(&c, task);
 #endif
     lease_give(&c);
-    return c.page | c.ready_parity << 8;
+    return context_pack(&c);
 }
 
-DEV bool run_leased(struct warp_context *c, const struct cuda_task *task) {
-    uint32_t state = leased_run(c->args, task, c->page | c->ready_parity << 8, c->message);
-    if (state == LEASED_STOP) return false;
-    c->page = state & 255;
-    c->ready_parity = state >> 8;
+/* Matrices of few rows: decode's linear operators. */
+__device__ __noinline__ uint32_t few_rows(const struct cuda_args *args,
+                                          const struct cuda_task *task, uint32_t state,
+                                          uint32_t message) {
+    struct warp_context c = context_again(args, state, message);
+    return run_linear(&c, task) ? context_pack(&c) : CONTEXT_STOP;
+}
+
+/* Attention of few rows. */
+template <bool STEP>
+__device__ __noinline__ uint32_t few_rows_attention(const struct cuda_args *args,
+                                                    const struct cuda_task *task, uint32_t state,
+                                                    uint32_t message) {
+    struct warp_context c = context_again(args, state, message);
+    return run_split<STEP>(&c, task) ? context_pack(&c) : CONTEXT_STOP;
+}
+
+/* All others: they need nothing but their event. */
+__device__ __noinline__ uint32_t other_task(const struct cuda_args *args,
+                                            const struct cuda_task *task, uint32_t state,
+                                            uint32_t message) {
+    struct warp_context c = context_again(args, state, message);
+    if (task->kind == OP_SAMPLE) run_sample_early(args, task);
+    if (!wait_ready(&c)) return CONTEXT_STOP;
+    if (c.thread == 0) trace(args, SHARED, RT_TRACE_READY, task->index);
+    switch (task->kind) {
+    case OP_QKV_HEADS: run_qkv_heads(&c, task); break;
+    case OP_ATTENTION_COMBINE: run_attention_combine(&c, task); break;
+    case OP_PACK: run_pack(args, task); break;
+    case OP_EMBED: run_embed(&c, task); break;
+    case OP_SAMPLE: run_sample(args, task); break;
+    default: break;
+    }
+    return context_pack(&c);
+}
+
+/* Runs a task by one of these functions. */
+typedef uint32_t outlined(const struct cuda_args *args, const struct cuda_task *task,
+                          uint32_t state, uint32_t message);
+template <outlined RUN>
+DEV bool run_outlined(struct warp_context *c, const struct cuda_task *task) {
+    const uint32_t state = RUN(c->args, task, context_pack(c), c->message);
+    if (state == CONTEXT_STOP) return false;
+    context_unpack(c, state);
     return true;
 }
 
-/* Waits for the task's event (wait_ready) and runs it. False: the launch ends instead. */
+/* Waits for the task's event (wait_ready) and runs it. False: the launch ends instead. Every kind is
+ * run by a function that is not inlined: what one of them keeps in registers is nobody else's to
+ * spill, and this one, which calls them all, has nothing to keep. */
 DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
-    if (task->columns == CUDA_LEASE) return run_leased(c, task);
+    if (task->columns != 0) return run_outlined<many_rows>(c, task);
     switch (task->kind) {
     case OP_QKV:
     case OP_QKV_LINEAR:
     case OP_LINEAR:
     case OP_GATED_MLP:
-    case OP_LM_HEAD: return run_linear(c, task);
+    case OP_LM_HEAD: return run_outlined<few_rows>(c, task);
     case OP_ATTENTION: return run_attention(c, task);
-    case OP_ATTENTION_SPLIT: return run_split<false>(c, task);
-    case OP_ATTENTION_STEP: return run_split<true>(c, task);
-    case OP_SAMPLE: run_sample_early(c->args, task); break;
-    default: break;
+    case OP_ATTENTION_SPLIT: return run_outlined<few_rows_attention<false>>(c, task);
+    case OP_ATTENTION_STEP: return run_outlined<few_rows_attention<true>>(c, task);
+    default: return run_outlined<other_task>(c, task);
     }
-    if (!wait_ready(c)) return false;
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-    switch (task->kind) {
-    case OP_QKV_HEADS: run_qkv_heads(c, task); break;
-    case OP_ATTENTION_COMBINE: run_attention_combine(c, task); break;
-    case OP_EMBED: run_embed(c, task); break;
-    case OP_PACK: run_pack(c->args, task); break;
-    case OP_SAMPLE: run_sample(c->args, task); break;
-    default: break;
-    }
-    return true;
 }
 
 /* All warps' stores are ordered before the trigger: they meet at the barrier, the release covers
@@ -155,23 +185,32 @@ DEV void block_init(struct block_shared *s, uint32_t resume) {
     __syncthreads();
 }
 
-// check_kernels: qn_mega registers 168 stack 256 spills 420
-// (Spills: around the calls of functions that are not inlined, in the former, and a few words of
-// attention. Fewer would be better: local memory goes through an L1 that every acquire empties; the
-// ones that are gone cost 4 to 12 % at batch 1.)
+/* The roles of warps: functions of their own, so that one's registers are not spilled for another's. */
+__device__ __noinline__ void role_loader(const struct cuda_args *args, uint32_t resume) {
+    const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
+    if (c.lane < LOADER_LANES) loader_main(&c, resume);
+}
+
+__device__ __noinline__ void role_control(const struct cuda_args *args) {
+    if (threadIdx.x % 32 == 0) control_main(args, SHARED);
+}
+
+// check_kernels: qn_mega registers 168 stack 320 spills 420
+// (Spills: around the calls of the functions that run tasks, in this one, which only calls them.
+// Where a task runs there must be none: local memory goes through an L1 that every acquire empties.
+// Spilled contexts cost 10 % at batch 1.)
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {
     struct block_shared *s = SHARED;
     const uint32_t resume = rt_load_relaxed(&args.rt.shared->resume);
     block_init(s, resume);
     struct warp_context c = context_of(&args, threadIdx.x, 0, 0);
-    if (c.warp < WARPS) {
+    if (c.warp < WARPS)
         compute_main(&c);
-    } else if (c.warp == LOADER_WARP) {
-        if (c.lane < LOADER_LANES) loader_main(&c, resume);
-    } else if (c.lane == 0) {
-        control_main(&args, s);
-    }
+    else if (c.warp == LOADER_WARP)
+        role_loader(&args, resume);
+    else
+        role_control(&args);
 }
 
 #endif

@@ -121,6 +121,25 @@ DEV struct warp_context context_of(const struct cuda_args *args, uint32_t thread
     return c;
 }
 
+/* What changes of a context in a function that is not inlined, as one word. */
+DEV uint32_t context_pack(const struct warp_context *c) {
+    return c->page | c->turn << 8 | c->ready_parity << 16;
+}
+DEV void context_unpack(struct warp_context *c, uint32_t state) {
+    c->page = state & 255;
+    c->turn = state >> 8 & 255;
+    c->ready_parity = state >> 16;
+}
+#define CONTEXT_STOP (~0u) /* the launch ends */
+
+DEV struct warp_context context_again(const struct cuda_args *args, uint32_t state,
+                                      uint32_t message) {
+    struct warp_context c = context_of(args, threadIdx.x, 0, 0);
+    context_unpack(&c, state);
+    c.message = message;
+    return c;
+}
+
 DEV void sync_compute(void) {
     barrier_sync_compute<COMPUTE_THREADS>();
 }

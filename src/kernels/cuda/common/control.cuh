@@ -27,7 +27,6 @@
 enum {
     FETCH_AHEAD = N_AOT_SLOTS - GO_DEPTH,
     LOOK_EVERY = 64,  /* polls between two looks at the stop word */
-    HALF_TRIP = 350,  /* cycles; to L2 and back it is twice that */
     ROWS_AT_ONCE = 4, /* token rows whose places are fetched together */
 };
 
@@ -230,28 +229,6 @@ __device__ __noinline__ void control_between_polls(struct control *c, uint32_t p
     if (polls % LOOK_EVERY == 0) control_look(c);
 }
 
-DEV bool control_reached(uint32_t count, uint32_t goal) {
-    return (int32_t)(count - goal) >= 0;
-}
-
-/* Until the counter has reached the goal; false: stopped. Two loads are under way, half a trip
- * apart, so that news are half as old: the last block to hear of them is what the others wait for.
- */
-DEV bool control_poll(struct control *c, const uint32_t *counter, uint32_t goal) {
-    const bool watching = c->n_watched != 0;
-    uint32_t one = rt_load_relaxed(counter);
-    pause_cycles(HALF_TRIP);
-    for (uint32_t polls = 1;; polls++) {
-        const uint32_t other = rt_load_relaxed(counter);
-        if (control_reached(one, goal)) return true;
-        one = rt_load_relaxed(counter);
-        if (control_reached(other, goal)) return true;
-        if (!watching && polls % LOOK_EVERY != 0) continue;
-        control_between_polls(c, polls);
-        if (c->stop) return false;
-    }
-}
-
 /* Until the event is activated; false: stopped. */
 DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
     control_beat(c, task->index);
@@ -260,8 +237,12 @@ DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
     const uint32_t goal = task->wait_triggers * c->w.epoch;
     c->w.spins = 0;
     c->w.idle_since = 0;
-    if (!control_reached(rt_load_relaxed(counter), goal) && !control_poll(c, counter, goal))
-        return false;
+    const bool watching = c->n_watched != 0;
+    for (uint32_t polls = 1; (int32_t)(rt_load_relaxed(counter) - goal) < 0; polls++) {
+        if (!watching && polls % LOOK_EVERY != 0) continue;
+        control_between_polls(c, polls);
+        if (c->stop) return false;
+    }
     if ((task->flags & CUDA_WAIT_HINT) == 0) rt_fence_acquire(counter);
     return true;
 }

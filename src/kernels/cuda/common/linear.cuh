@@ -308,27 +308,23 @@ DEV struct linear_tile linear_begin(const struct warp_context *c, const struct c
     return t;
 }
 
-/* A task of many rows, tile by tile. A function of its own: registers and code stay away from those
- * of few rows. Returns the context's page | turn << 8. */
-__device__ __noinline__ uint32_t linear_direct(const struct cuda_args *args,
-                                               const struct cuda_task *task, uint32_t page,
-                                               uint32_t turn, uint32_t n_rows, uint32_t unit_rows) {
-    struct warp_context c = context_of(args, threadIdx.x, page, turn);
-    struct linear_tile t = linear_begin(&c, task, unit_rows);
+/* A task of many rows, tile by tile. */
+DEV void linear_direct(struct warp_context *c, const struct cuda_task *task, uint32_t n_rows,
+                       uint32_t unit_rows) {
+    struct linear_tile t = linear_begin(c, task, unit_rows);
 #pragma unroll 1
     for (uint32_t row = task->row0; row < task->row1; row += t.tile) {
         uint32_t end = min(min(row + t.tile, task->row1), n_rows);
         if (row >= end) {
-            tile_skip(&c, task);
+            tile_skip(c, task);
             continue;
         }
         if (row != task->row0) sync_compute();
         t.row0 = row;
         t.n = end - row;
-        tile_rms(&c, &t);
-        direct_groups(&c, &t);
+        tile_rms(c, &t);
+        direct_groups(c, &t);
     }
-    return c.page | c.turn << 8;
 }
 
 #endif

@@ -123,22 +123,20 @@ DEV void op_finish_unit(const struct warp_context *c, const struct linear_tile *
         lm_finish_unit(c, t, unit);
 }
 
-DEV bool run_linear(struct warp_context *c, const struct cuda_task *task) {
+DEV uint32_t linear_rows(const struct cuda_task *task) {
     const struct rt_rows *rows = &SHARED->batch.rows;
-    uint32_t n_rows = task->kind == OP_LM_HEAD ? rows->n_logit_rows : rows->n_rows;
-    uint32_t unit_rows = task->kind == OP_LM_HEAD ? LM_BLOCK
-                         : task->kind == OP_QKV   ? QN_HEAD_DIM
-                                                  : 0;
-    if (task->columns == 0) {
-        if (task->kind == OP_QKV) qkv_early(c, task);
-        return linear_staged(c, task, n_rows, unit_rows);
-    }
-    if (!wait_ready(c)) return false;
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-    uint32_t state = linear_direct(c->args, task, c->page, c->turn, n_rows, unit_rows);
-    c->page = state & 255;
-    c->turn = state >> 8;
-    return true;
+    return task->kind == OP_LM_HEAD ? rows->n_logit_rows : rows->n_rows;
+}
+
+/* Rows of a unit whose results wait in scratch. */
+DEV uint32_t linear_unit_rows(const struct cuda_task *task) {
+    return task->kind == OP_LM_HEAD ? LM_BLOCK : task->kind == OP_QKV ? QN_HEAD_DIM : 0;
+}
+
+/* Few rows. */
+DEV bool run_linear(struct warp_context *c, const struct cuda_task *task) {
+    if (task->kind == OP_QKV) qkv_early(c, task);
+    return linear_staged(c, task, linear_rows(task), linear_unit_rows(task));
 }
 
 #endif

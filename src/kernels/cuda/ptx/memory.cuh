@@ -82,13 +82,6 @@ DEV void shared_store_release_cta(uint32_t *p, uint32_t v) {
                  : "memory");
 }
 
-DEV void pause_cycles(uint32_t n) {
-    uint32_t start, now;
-    asm volatile("mov.u32 %0, %%clock;" : "=r"(start)::"memory");
-    do asm volatile("mov.u32 %0, %%clock;" : "=r"(now)::"memory");
-    while (now - start < n);
-}
-
 DEV void pause_ns(uint32_t ns) {
     asm volatile("nanosleep.u32 %0;" ::"r"(ns) : "memory");
 }

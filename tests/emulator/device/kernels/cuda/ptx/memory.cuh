@@ -63,9 +63,6 @@ DEV void shared_store_release_cta(uint32_t *p, uint32_t v) {
     __atomic_store_n(p, v, __ATOMIC_RELEASE);
     emu_news();
 }
-DEV void pause_cycles(uint32_t n) {
-    (void)n;
-}
 DEV void pause_ns(uint32_t ns) {
     (void)ns;
     emu_wait();
