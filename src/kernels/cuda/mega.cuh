@@ -96,8 +96,8 @@ DEV bool run_outlined(struct warp_context *c, const struct cuda_task *task) {
     return true;
 }
 
-/* Waits for the task's event (wait_ready) and runs it. False: the launch ends instead. Every kind is
- * run by a function that is not inlined: what one of them keeps in registers is nobody else's to
+/* Waits for the task's event (wait_ready) and runs it. False: the launch ends instead. Every kind
+ * is run by a function that is not inlined: what one of them keeps in registers is nobody else's to
  * spill, and this one, which calls them all, has nothing to keep. */
 DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
     if (task->columns != 0) return run_outlined<many_rows>(c, task);
@@ -185,7 +185,8 @@ DEV void block_init(struct block_shared *s, uint32_t resume) {
     __syncthreads();
 }
 
-/* The roles of warps: functions of their own, so that one's registers are not spilled for another's. */
+/* The roles of warps: functions of their own, so that one's registers are not spilled for
+ * another's. */
 __device__ __noinline__ void role_loader(const struct cuda_args *args, uint32_t resume) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     if (c.lane < LOADER_LANES) loader_main(&c, resume);

@@ -160,8 +160,8 @@ DEV void early_norm(const float *norm, uint32_t first, uint32_t k, struct early 
 
 /* The thread's next N float4s of a row, from number `first` on, as 16-bit floats times `scale`. */
 template <int N>
-DEV float act_stage_share(struct act row, const float4 *scale, bool normed, uint32_t first, uint32_t k,
-                          uint32_t k_padded, char *dst, float sum) {
+DEV float act_stage_share(struct act row, const float4 *scale, bool normed, uint32_t first,
+                          uint32_t k, uint32_t k_padded, char *dst, float sum) {
     float4 v[N];
     act_load_share<N>(row, first, k / 4, v);
 #pragma unroll

@@ -133,7 +133,8 @@ struct rows_state {
     float out[8 * SPANS][4]; /* as attention_part */
 };
 
-/* The parts' factors in place of their maxima; the piece's own into the state. As merge_row, merged_sum. */
+/* The parts' factors in place of their maxima; the piece's own into the state. As merge_row,
+ * merged_sum. */
 DEV void rows_merge(const struct warp_context *c, const struct rows_work *w, struct rows_state *s,
                     struct merge factors[2]) {
     float factor[2][ROW_PARTS];

@@ -1,6 +1,6 @@
 /* attention_split.cuh - ATTENTION_SPLIT: one piece of the context of one token row and KV head at a
- * time, its softmax state to the part tensor. With few rows: decoding. ATTENTION_STEP: the same of a
- * single row from its projections, QKV_HEADS' work included.
+ * time, its softmax state to the part tensor. With few rows: decoding. ATTENTION_STEP: the same of
+ * a single row from its projections, QKV_HEADS' work included.
  *
  * Which items, in which order, and which of their bytes come as pages: kv_walk.cuh. Arithmetic and
  * its order are attention.cuh's; what is different is that the next items' keys and values are on
@@ -155,7 +155,8 @@ DEV void step_make_all(const struct warp_context *c, const struct cuda_task *tas
     for (uint32_t i = c->warp; i < n; i += WARPS) {
         const struct step_role r = step_role(task, s, i);
         struct head_turn other = *turn;
-        if (i != c->warp) head_turn_load(c, r.norm, r.is_value, row_position(SHARED, w->row), &other);
+        if (i != c->warp)
+            head_turn_load(c, r.norm, r.is_value, row_position(SHARED, w->row), &other);
         step_make(c, task, w, i, &r, &other);
     }
     sync_compute();
@@ -188,7 +189,8 @@ DEV void step_rows(const struct warp_context *c, const struct kv_walk *w, uint32
 DEV void step_patch(const struct warp_context *c, const struct kv_walk *w,
                     const struct attention_step *s, uint32_t first, char *page) {
     const uint32_t line = QN_HEAD_DIM / 8, last = w->hi - 1 - first; /* of 16 bytes */
-    const uint4 *k = (const uint4 *)step_head(s->n_heads), *v = (const uint4 *)step_head(s->n_heads + 1);
+    const uint4 *k = (const uint4 *)step_head(s->n_heads),
+                *v = (const uint4 *)step_head(s->n_heads + 1);
     for (uint32_t i = last * line + c->lane; i < SHARE_POSITIONS * line; i += 32) {
         *(uint4 *)(page + 16 * i) = k[i % line];
         *(uint4 *)(page + SHARE_BYTES + 16 * i) = v[i % line];

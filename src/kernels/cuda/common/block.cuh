@@ -81,7 +81,7 @@ struct block_shared {
     struct rt_batch batch; /* a copy; the numbers of rows are those of the iteration that runs */
     uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
     uint32_t drop_turn;
-    union { /* of the running task's rows: */
+    union {                        /* of the running task's rows: */
         float inv_rms[MAX_TILE];   /* many: 1 / rms */
         float warp_sum[8 * WARPS]; /* few: sums of squares, eight parts each */
     };

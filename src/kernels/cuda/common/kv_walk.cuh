@@ -1,6 +1,6 @@
-/* kv_walk.cuh - the order in which a task of ATTENTION_SPLIT or _STEP takes its items, which of their
- * bytes come as pages. Loader and compute warps both follow it, from the descriptor and the rows of
- * the iteration.
+/* kv_walk.cuh - the order in which a task of ATTENTION_SPLIT or _STEP takes its items, which of
+ * their bytes come as pages. Loader and compute warps both follow it, from the descriptor and the
+ * rows of the iteration.
  *
  * An item is a piece of the context of one token row, for one KV head and up to 16 of its query
  * heads. Items go by rows, pieces, heads; a task has a slice of all. The 128 positions of a piece

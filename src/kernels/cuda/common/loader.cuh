@@ -37,7 +37,8 @@ struct loader {
     uint32_t kv_iteration, kv_pieces; /* loader_kv.cuh: iteration entered, pieces of all its rows */
 };
 
-/* loader_kv.cuh. All pages of a task of ATTENTION_SPLIT or _STEP; false: something happened instead. */
+/* loader_kv.cuh. All pages of a task of ATTENTION_SPLIT or _STEP; false: something happened
+ * instead. */
 DEV bool loader_kv(struct loader *l, const struct cuda_task *task);
 
 /* A word of shared memory, the same for all lanes that take part. */

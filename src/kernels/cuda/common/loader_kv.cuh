@@ -1,5 +1,5 @@
-/* loader_kv.cuh - the loader's part of ATTENTION_SPLIT and _STEP: what earlier iterations left in the KV
- * cache comes as pages, like weights (kv_walk.cuh says which pages).
+/* loader_kv.cuh - the loader's part of ATTENTION_SPLIT and _STEP: what earlier iterations left in
+ * the KV cache comes as pages, like weights (kv_walk.cuh says which pages).
  *
  * Positions before the iteration's own are final when it is published, so their pages need no event
  * either. But which ones they are is not known before: a guess ends at the first such task.

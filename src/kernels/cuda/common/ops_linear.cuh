@@ -72,8 +72,8 @@ DEV struct linear_item mlp_item(const struct cuda_task *task, uint32_t block, ui
     item_out(task, &m, (uint64_t)row * task->units + column);
     m.own0 = column >= task->unit0 && column < task->unit1;
 #if QN_MLP_BIAS
-    m.bias = make_float2(item_bias(task->bias, column, m.own0),
-                         item_bias(task->more, column, m.own0));
+    m.bias =
+        make_float2(item_bias(task->bias, column, m.own0), item_bias(task->more, column, m.own0));
 #endif
     return m;
 }

@@ -1,5 +1,5 @@
-/* staged.cuh - tasks with weights and few token rows: decode. Their activations lie in shared memory
- * as 16-bit floats.
+/* staged.cuh - tasks with weights and few token rows: decode. Their activations lie in shared
+ * memory as 16-bit floats.
  *
  *   before the event   all that does not depend on other tasks: addresses, the thread's first item,
  *                      biases, weights of the norm, which warp takes which page
@@ -17,10 +17,10 @@
 /* A task at work. */
 struct staged {
     struct linear_tile t;
-    struct act row;             /* activations of the tile's first token */
-    uint32_t first, end;        /* row blocks of the group at work */
-    const char *x;              /* the lane's activations */
-    struct item m;              /* the thread's first item of the group */
+    struct act row;      /* activations of the tile's first token */
+    uint32_t first, end; /* row blocks of the group at work */
+    const char *x;       /* the lane's activations */
+    struct item m;       /* the thread's first item of the group */
     struct linear_item item;
     struct early early;
 };
