@@ -108,6 +108,7 @@ DEV bool linear_staged(struct warp_context *c, const struct cuda_task *task, uin
     struct staged s;
     if (task->row0 >= n_rows) {
         if (!wait_ready(c)) return false;
+        if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
         tile_skip(c, task);
         return true;
     }
