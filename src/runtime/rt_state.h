@@ -1,4 +1,4 @@
-/* rt_state.h - the runtime's shared state: what the roles (worker, scheduler, boundary) read and
+/* rt_state.h - the runtime's shared state: what the roles (worker, boundary, host) read and
  * write while a program runs. Planned, placed and initialised by rt_memory.c; see docs/runtime.md.
  *
  *   who                      writes                               read by
