@@ -5,10 +5,12 @@
  * stores {value, iteration} in one access and the consumer polls the elements it needs. One trip.
  *
  * An event becomes data when
- *   - whoever triggers it writes activations only, which the flag can be stored with (op.def marks
- *     the operands whose kernels can; the KV cache has none), and every one of its dependents reads
- *     all that they write: then having read implies that all of them are done, with their own
- *     reads, too;
+ *   - whoever triggers it writes activations, which the flag can be stored with (op.def marks the
+ *     operands whose kernels can), and besides only state, which is the next iteration's;
+ *   - every one of its dependents reads all that they write: then having read implies that all of
+ *     them are done, with their own reads, too. Or all dependents together do, whoever comes later
+ *     waits for all of these (they trigger one event), and they touch no plain data that those who
+ *     trigger it touch, so that the order of two single tasks is nobody's concern;
  *   - no dependent would poll more than options.carry_bytes;
  *   - the variant has no JIT tasks: a worker that polls inside a task serves no queue, so a task
  *     that it waits for must not be in its own.
@@ -46,6 +48,10 @@ struct pass {
     uint64_t *closure;     /* [n_events][words] events that one leads to through counters alone */
     uint64_t words;
 };
+
+static bool is_state(const struct pass *p, int32_t tensor) {
+    return p->g->kernel->tensors.items[tensor].role == TENSOR_STATE;
+}
 
 static void note_slot(struct pass *p, int32_t tensor, const struct op_slot *slot) {
     if (tensor != NO_TENSOR && !slot->flagged) p->can_be_flagged[tensor] = false;
@@ -90,34 +96,65 @@ static int prepare(struct pass *p) {
     return QN_OK;
 }
 
-/* Whether the task writes nothing but what can carry flags, and that at least once. */
+/* Whether the task writes nothing but what can carry flags, and that at least once, and state. */
 static bool writes_can_be_flagged(const struct pass *p, int32_t task) {
     const struct region *r = p->access + (size_t)task * TASK_MAX_ACCESS;
     bool any = false;
     for (int i = 0; i < p->n_access[task]; i++) {
-        if (!r[i].write) continue;
+        if (!r[i].write || is_state(p, r[i].tensor)) continue;
         if (!p->can_be_flagged[r[i].tensor]) return false;
         any = true;
     }
     return any;
 }
 
-static bool covers(const struct region *read, const struct region *write) {
-    return read->tensor == write->tensor && read->n_slices == 0 && read->row0 <= write->row0 &&
-           read->row1 >= write->row1 && read->col0 <= write->col0 && read->col1 >= write->col1;
+/* The columns of the written region that `reader` does not read, if it has all those before
+ * `from`: its start. */
+static uint32_t read_until(const struct pass *p, int32_t reader, const struct region *write,
+                           uint32_t from) {
+    const struct region *r = p->access + (size_t)reader * TASK_MAX_ACCESS;
+    for (int i = 0; i < p->n_access[reader]; i++)
+        if (!r[i].write && r[i].tensor == write->tensor && r[i].row0 <= write->row0 &&
+            r[i].row1 >= write->row1 && r[i].col0 <= from && r[i].col1 > from)
+            from = r[i].col1;
+    return from;
 }
 
-/* Whether the reader reads every element that the writer writes. */
-static bool reads_all_of(const struct pass *p, int32_t reader, int32_t writer) {
-    const struct region *r = p->access + (size_t)reader * TASK_MAX_ACCESS;
+/* Whether readers [first, first + n), in the order of what they read, read every activation that
+ * the writer writes. */
+static bool read_all_of(const struct pass *p, int32_t first, uint32_t n, int32_t writer) {
     const struct region *w = p->access + (size_t)writer * TASK_MAX_ACCESS;
     for (int j = 0; j < p->n_access[writer]; j++) {
-        bool covered = !w[j].write;
-        for (int i = 0; i < p->n_access[reader] && !covered; i++)
-            covered = !r[i].write && covers(&r[i], &w[j]);
-        if (!covered) return false;
+        if (!w[j].write || is_state(p, w[j].tensor)) continue;
+        uint32_t from = w[j].col0;
+        for (uint32_t i = 0; i < n && from < w[j].col1; i++)
+            from = read_until(p, first + (int32_t)i, &w[j], from);
+        if (from < w[j].col1) return false;
     }
     return true;
+}
+
+/* Whether a task's regions are what it reads whatever the iteration has. */
+static bool reads_are_fixed(const struct pass *p, int32_t task) {
+    struct op_info info;
+    op_describe(p->g->tasks.items[task].kind, &info);
+    return info.split != SPLIT_SLICES;
+}
+
+/* Whether the task reads plain activations; state. Its outputs will be flagged. */
+static bool touches_plain(const struct pass *p, int32_t task) {
+    const struct region *r = p->access + (size_t)task * TASK_MAX_ACCESS;
+    for (int i = 0; i < p->n_access[task]; i++)
+        if (!r[i].write && !is_state(p, r[i].tensor) && !p->g->tensor_flagged[r[i].tensor])
+            return true;
+    return false;
+}
+
+static bool touches_state(const struct pass *p, int32_t task) {
+    const struct region *r = p->access + (size_t)task * TASK_MAX_ACCESS;
+    for (int i = 0; i < p->n_access[task]; i++)
+        if (is_state(p, r[i].tensor)) return true;
+    return false;
 }
 
 /* Bytes that a task polls when all the activations that it reads are flagged. */
@@ -127,31 +164,62 @@ static uint64_t polled_bytes(const struct pass *p, int32_t task) {
     for (int i = 0; i < p->n_access[task]; i++) {
         const struct tensor *x = &p->g->kernel->tensors.items[r[i].tensor];
         if (r[i].write || x->role != TENSOR_ACTIVATION) continue;
-        bytes += tensor_elements(x) / x->shape[0] * (r[i].row1 - r[i].row0) * FLAGGED_ELEMENT_BYTES;
+        bytes += region_elements(p->g->kernel, &r[i]) * FLAGGED_ELEMENT_BYTES;
     }
     return bytes;
+}
+
+/* Tasks [first, first + n) that wait for an event, and those that trigger it. */
+struct hand_over {
+    int32_t first;
+    uint32_t n, n_writers;
+    const int32_t *writers;
+};
+
+/* Whether each of those who wait reads all. */
+static bool each_reads_all(const struct pass *p, const struct hand_over *h) {
+    for (uint32_t i = 0; i < h->n; i++) {
+        if (!reads_are_fixed(p, h->first + (int32_t)i)) return false;
+        for (uint32_t w = 0; w < h->n_writers; w++)
+            if (!read_all_of(p, h->first + (int32_t)i, 1, h->writers[w])) return false;
+    }
+    return true;
+}
+
+/* Whether all of them together read all, whoever comes later waits for all of them, and nothing but
+ * flagged data lies between them and those who trigger the event. */
+static bool all_read_all(const struct pass *p, const struct hand_over *h) {
+    const struct task *tasks = p->g->tasks.items;
+    bool state = false;
+    for (uint32_t i = 0; i < h->n; i++) {
+        if (tasks[h->first + (int32_t)i].trigger != tasks[h->first].trigger) return false;
+        state = state || touches_state(p, h->first + (int32_t)i);
+    }
+    for (uint32_t w = 0; w < h->n_writers; w++)
+        if (touches_plain(p, h->writers[w]) || (state && touches_state(p, h->writers[w])) ||
+            !read_all_of(p, h->first, h->n, h->writers[w]))
+            return false;
+    return true;
 }
 
 static bool can_ride(const struct pass *p, int32_t event, int32_t first_dependent) {
     const struct tgraph *g = p->g;
     if (event == g->start_event || event == g->end_event) return false;
-    const int32_t *writers = p->writers + p->first[event];
-    const uint32_t n = p->first[event + 1] - p->first[event];
-    for (uint32_t w = 0; w < n; w++)
-        if (!writes_can_be_flagged(p, writers[w])) return false;
-    for (uint32_t i = 0; i < g->events.items[event].n_dependents; i++) {
-        const int32_t reader = first_dependent + (int32_t)i;
-        if (polled_bytes(p, reader) > g->options.carry_bytes) return false;
-        for (uint32_t w = 0; w < n; w++)
-            if (!reads_all_of(p, reader, writers[w])) return false;
-    }
-    return true;
+    const struct hand_over h = {first_dependent, g->events.items[event].n_dependents,
+                                p->first[event + 1] - p->first[event],
+                                p->writers + p->first[event]};
+    for (uint32_t w = 0; w < h.n_writers; w++)
+        if (!writes_can_be_flagged(p, h.writers[w])) return false;
+    for (uint32_t i = 0; i < h.n; i++)
+        if (polled_bytes(p, h.first + (int32_t)i) > g->options.carry_bytes) return false;
+    return each_reads_all(p, &h) || all_read_all(p, &h);
 }
 
-static void flag_outputs(struct tgraph *g, const struct task *t) {
-    const struct kop *op = &g->kernel->ops.items[t->op];
+static void flag_outputs(const struct pass *p, const struct task *t) {
+    const struct kop *op = &p->g->kernel->ops.items[t->op];
     for (int i = 0; i < OP_MAX_OUT; i++)
-        if (op->out[i] != NO_TENSOR) g->tensor_flagged[op->out[i]] = true;
+        if (op->out[i] != NO_TENSOR && !is_state(p, op->out[i]))
+            p->g->tensor_flagged[op->out[i]] = true;
 }
 
 /* For every event the events that it leads to through counters alone, itself included; nothing for
@@ -322,7 +390,7 @@ static int choose(struct pass *p) {
         event->data = can_ride(p, e, dependents);
         dependents += (int32_t)event->n_dependents;
         for (uint32_t i = p->first[e]; event->data && i < p->first[e + 1]; i++)
-            flag_outputs(g, &g->tasks.items[p->writers[i]]);
+            flag_outputs(p, &g->tasks.items[p->writers[i]]);
     }
     bool ok, ends, apart;
     TRY(close_over_counters(p));

@@ -45,9 +45,7 @@ static uint64_t loaded_bytes(const struct tgraph *g, const struct kop *op, uint3
     uint64_t activations = 0;
     int n = task_access(g->kernel, &whole, access);
     for (int i = 0; i < n; i++)
-        if (!access[i].write)
-            activations +=
-                4ull * (access[i].row1 - access[i].row0) * (access[i].col1 - access[i].col0);
+        if (!access[i].write) activations += 4 * region_elements(g->kernel, &access[i]);
     return task_weight_bytes(g->kernel, &whole) * row_tiles + activations * unit_tiles;
 }
 

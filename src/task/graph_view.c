@@ -34,11 +34,8 @@ uint64_t view_region_bytes(const struct kgraph *k, const struct region *r) {
     const struct tensor *t = &k->tensors.items[r->tensor];
     uint64_t element = dtype_bytes(t->dtype);
     if (r->n_slices > 0) return tensor_bytes(t) / r->n_slices;
-    if (t->n_dims == 3) /* the LM head's partial sums: the columns are blocks */
-        return (uint64_t)(r->row1 - r->row0) * (r->col1 - r->col0) * t->shape[2] * element;
     if (t->role == TENSOR_STATE) element *= k->spec.head_dim;
-    for (int i = 1; i + 1 < t->n_dims; i++) element *= t->shape[i];
-    return (uint64_t)(r->row1 - r->row0) * (r->col1 - r->col0) * element;
+    return region_elements(k, r) * element;
 }
 
 /* A layer has several linear operators: " (o_proj)", from the weight's name. */

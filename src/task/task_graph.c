@@ -31,6 +31,13 @@ bool region_overlap(const struct region *a, const struct region *b) {
     return a->row0 < b->row1 && b->row0 < a->row1 && a->col0 < b->col1 && b->col0 < a->col1;
 }
 
+uint64_t region_elements(const struct kgraph *k, const struct region *r) {
+    const struct tensor *t = &k->tensors.items[r->tensor];
+    uint64_t n = (uint64_t)(r->row1 - r->row0) * (r->col1 - r->col0);
+    for (int i = 2; i < t->n_dims; i++) n *= t->shape[i];
+    return n;
+}
+
 /* The access list of one task while task_access writes it. */
 struct access_list {
     const struct kgraph *k;
@@ -43,7 +50,7 @@ static struct region *add(struct access_list *l, int32_t tensor, bool write) {
     struct region *r = &l->out[l->n++];
     *r = (struct region){.tensor = tensor,
                          .row1 = (uint32_t)t->shape[0],
-                         .col1 = t->n_dims > 1 ? (uint32_t)t->shape[t->n_dims - 1] : 1,
+                         .col1 = t->n_dims > 1 ? (uint32_t)t->shape[1] : 1,
                          .write = write};
     return r;
 }
@@ -119,8 +126,7 @@ int task_access(const struct kgraph *k, const struct task *t, struct region *out
         add_slice(&l, op->out[STEP_OUT_KV], t);
         break;
     case OP_ATTENTION_COMBINE:
-        /* part's last dimension is inside one head: a tile reads its rows whole */
-        add_rows(&l, op->in[COMBINE_PART], false, t);
+        add_tile(&l, op->in[COMBINE_PART], false, t, t->unit0, t->unit1);
         add_tile(&l, op->out[0], true, t, t->unit0 * k->spec.head_dim, t->unit1 * k->spec.head_dim);
         break;
     case OP_LINEAR:
@@ -142,15 +148,12 @@ int task_access(const struct kgraph *k, const struct task *t, struct region *out
         add(&l, op->in[LM_X], false);
         add_tile(&l, op->out[LM_OUT_LOGITS], true, t, MIN(t->unit0 * LM_BLOCK, vocab),
                  MIN(t->unit1 * LM_BLOCK, vocab));
-        /* part is [L, blocks, 2]; its region is counted in blocks */
         add_tile(&l, op->out[LM_OUT_PART], true, t, t->unit0, t->unit1);
         break;
     }
     case OP_SAMPLE:
         add_rows(&l, op->in[SAMPLE_LOGITS], false, t);
         add_rows(&l, op->in[SAMPLE_PART], false, t);
-        /* a read of part's whole rows, in blocks */
-        l.out[l.n - 1].col1 = (uint32_t)k->tensors.items[op->in[SAMPLE_PART]].shape[1];
         add_rows(&l, op->out[0], true, t);
         break;
     case OP_NONE:

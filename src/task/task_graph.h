@@ -36,8 +36,8 @@ const char *task_stage_name(enum task_stage stage);
 
 enum { NO_EVENT = -1, NO_WORKER = -1, TASK_MAX_ACCESS = 6 };
 
-/* A rectangle of a tensor, in elements of its first and last dimension: rows [row0,row1) x columns
- * [col0,col1); of a state tensor the columns are head units. A slice of a run-time work list
+/* A rectangle of a tensor in its first two dimensions: rows [row0,row1) x columns [col0,col1), with
+ * all that further dimensions have; of a state tensor the columns are head units. A slice of a run-time work list
  * (n_slices > 0) covers the whole tensor but shares no element with the other slices of the same
  * operator (prog_slice). */
 struct region {
@@ -46,6 +46,9 @@ struct region {
     uint32_t slice, n_slices;
     bool write;
 };
+
+/* Elements of a region that is no slice; of a state tensor, head units. */
+uint64_t region_elements(const struct kgraph *k, const struct region *r);
 
 /* Whether two accesses may touch the same element of one tensor. */
 bool region_overlap(const struct region *a, const struct region *b);

@@ -17,14 +17,52 @@ static bool rect_has(const struct rect *a, const struct rect *b) {
            col_a + a->run >= col_b + b->run;
 }
 
-/* Whether `reader` polls every flagged byte that `writer` stores. */
-static bool polls(struct proof *f, uint32_t reader, uint32_t writer, const uint32_t *first_access,
-                  const uint32_t *by_task) {
-    for (uint32_t k = first_access[writer]; k < first_access[writer + 1]; k++) {
-        const struct access *w = &f->accesses.items[by_task[k]];
-        bool polled = !w->rect.write;
-        for (uint32_t i = first_access[reader]; i < first_access[reader + 1] && !polled; i++) {
-            const struct access *r = &f->accesses.items[by_task[i]];
+/* Accesses by task, in the order of the tasks. */
+struct by_task {
+    uint32_t *first, *access; /* of the variant's task i: access[first[i] .. first[i + 1]) */
+};
+
+static int sort_by_task(struct proof *f, struct by_task *b) {
+    const struct prog_variant *v = f->v;
+    const uint32_t n = (uint32_t)f->accesses.n;
+    uint32_t *fill;
+    TRY(ARENA_NEW(f->d, &f->arena, &b->first, v->n_tasks + 1));
+    TRY(ARENA_NEW(f->d, &f->arena, &fill, v->n_tasks));
+    TRY(ARENA_NEW(f->d, &f->arena, &b->access, n));
+    for (uint32_t i = 0; i < n; i++) b->first[f->accesses.items[i].task - v->first_task + 1]++;
+    for (uint32_t i = 0; i < v->n_tasks; i++) {
+        b->first[i + 1] += b->first[i];
+        fill[i] = b->first[i];
+    }
+    for (uint32_t i = 0; i < n; i++)
+        b->access[fill[f->accesses.items[i].task - v->first_task]++] = i;
+    return QN_OK;
+}
+
+static const struct access *access_of(const struct proof *f, const struct by_task *b, uint32_t k) {
+    return &f->accesses.items[b->access[k]];
+}
+
+static bool is_state(const struct proof *f, const struct access *a) {
+    return proof_tensor(f, a->object)->role == PROG_STATE;
+}
+
+static bool is_plain(const struct proof *f, const struct access *a) {
+    return !is_state(f, a) && proof_tensor(f, a->object)->carry == CARRY_PLAIN;
+}
+
+/* Whether `reader` by itself polls every flagged byte that `writer` stores, whatever the iteration
+ * has for it to do. */
+static bool polls(const struct proof *f, uint32_t reader, uint32_t writer,
+                  const struct by_task *b) {
+    struct op_info info;
+    op_describe(PROG(f->p, TASK)[f->v->first_task + reader].kind, &info);
+    if (info.split == SPLIT_SLICES) return false;
+    for (uint32_t k = b->first[writer]; k < b->first[writer + 1]; k++) {
+        const struct access *w = access_of(f, b, k);
+        bool polled = !w->rect.write || is_state(f, w);
+        for (uint32_t i = b->first[reader]; i < b->first[reader + 1] && !polled; i++) {
+            const struct access *r = access_of(f, b, i);
             polled = !r->rect.write && r->object == w->object && rect_has(&r->rect, &w->rect);
         }
         if (!polled) return false;
@@ -87,13 +125,104 @@ static int check_list_ends(struct proof *f) {
     return QN_OK;
 }
 
+/* What the dependents of an event poll of a tensor, all together: the bytes from the lowest to the
+ * first that nobody polls, in rows that each of them polls. */
+struct polled {
+    uint32_t event, object;
+    struct rect rect;
+};
+
+static int by_start(const void *a, const void *b) {
+    const struct rect *x = a, *y = b;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+/* Only for rectangles of the same rows; others are taken for nothing. */
+static int find_polled(struct proof *f, const struct by_task *b, uint32_t event, uint32_t object,
+                       struct polled *out) {
+    const struct prog_event *e = &PROG(f->p, EVENT)[event];
+    const uint32_t first = b->first[e->first_task - f->v->first_task],
+                   end = b->first[e->first_task - f->v->first_task + e->n_tasks];
+    ARRAY(struct rect) rects = {0};
+    int rc = QN_OK;
+    *out = (struct polled){event, object, {0}};
+    for (uint32_t k = first; k < end && rc == QN_OK; k++) {
+        const struct access *a = access_of(f, b, k);
+        if (a->object == object && !a->rect.write && a->rect.n_slices == 0)
+            rc = ARRAY_PUSH(f->d, &rects, a->rect);
+    }
+    if (rects.n > 0) {
+        qsort(rects.items, rects.n, sizeof *rects.items, by_start);
+        struct rect *all = &out->rect;
+        *all = rects.items[0];
+        for (size_t i = 1; i < rects.n; i++) {
+            const struct rect *r = &rects.items[i];
+            if (r->n_rows != all->n_rows || r->stride != all->stride || r->at > all->at + all->run)
+                break;
+            all->run = MAX(all->run, r->at + r->run - all->at);
+        }
+    }
+    ARRAY_FINI(&rects);
+    return rc;
+}
+
+/* The dependents together poll all that `writer` stores; later tasks wait for every one of them; and
+ * they share nothing plain with it. Then the order of the writer and a single one of them is nobody's
+ * concern, and that of the writer and all later ones follows. */
+static int check_together(struct proof *f, const struct by_task *b, uint32_t writer,
+                          struct polled *polled) {
+    const struct prog_task *tasks = PROG(f->p, TASK);
+    const uint32_t event = tasks[f->v->first_task + writer].trigger;
+    const struct prog_event *e = &PROG(f->p, EVENT)[event];
+    const uint32_t first = e->first_task - f->v->first_task;
+    bool state = false;
+    for (uint32_t i = 1; i < e->n_tasks; i++)
+        if (tasks[e->first_task + i].trigger != tasks[e->first_task].trigger)
+            return no_ride(f, event, e->first_task + i,
+                           "does not poll all that it waits for and triggers another event than "
+                           "those who poll the rest");
+    for (uint32_t k = b->first[first]; k < b->first[first + e->n_tasks]; k++)
+        state = state || is_state(f, access_of(f, b, k));
+    for (uint32_t k = b->first[writer]; k < b->first[writer + 1]; k++) {
+        const struct access *a = access_of(f, b, k);
+        if (is_plain(f, a) || (state && is_state(f, a)))
+            return no_ride(f, event, f->v->first_task + writer,
+                           "touches what is not flagged, and no single task polls all of its "
+                           "results");
+        if (!a->rect.write || is_state(f, a)) continue;
+        if (polled->event != event || polled->object != a->object)
+            TRY(find_polled(f, b, event, a->object, polled));
+        if (polled->rect.n_rows == 0 || !rect_has(&polled->rect, &a->rect))
+            return no_ride(f, event, f->v->first_task + writer,
+                           "stores what none of its dependents polls");
+    }
+    return QN_OK;
+}
+
+/* One task that triggers an event on data. */
+static int check_writer(struct proof *f, const struct by_task *b, uint32_t writer,
+                        struct polled *polled) {
+    const uint32_t index = f->v->first_task + writer;
+    const uint32_t event = PROG(f->p, TASK)[index].trigger;
+    const struct prog_event *e = &PROG(f->p, EVENT)[event];
+    if (event == f->v->end_event) return no_ride(f, event, index, "ends the iteration with it");
+    for (uint32_t k = b->first[writer]; k < b->first[writer + 1]; k++)
+        if (access_of(f, b, k)->rect.write && is_plain(f, access_of(f, b, k)))
+            return no_ride(f, event, index, "also writes plain data");
+    for (uint32_t k = 0; k < e->n_tasks; k++)
+        if (!polls(f, e->first_task + k - f->v->first_task, writer, b))
+            return check_together(f, b, writer, polled);
+    return QN_OK;
+}
+
 /* Nobody counts such an event: its dependents learn from flags alone that its triggers are done,
  * and that these have read all their inputs. So each dependent must poll all that each trigger
- * writes; plain data that a trigger writes besides would be there for nobody. */
+ * writes, or all of them together must; plain data that a trigger writes besides would be there for
+ * nobody, state is there for the next iteration (check_list_ends). */
 int task_verify_carry(struct proof *f) {
     const struct prog_variant *v = f->v;
-    const uint32_t n = (uint32_t)f->accesses.n;
-    uint32_t *first, *fill, *by_task;
+    struct by_task b;
+    struct polled polled = {.event = PROG_NONE};
     bool any = false;
     for (uint32_t e = v->first_event; e < v->first_event + v->n_events; e++)
         any = any || PROG(f->p, EVENT)[e].carry != CARRY_PLAIN;
@@ -103,32 +232,12 @@ int task_verify_carry(struct proof *f) {
     if (v->n_jit_tasks > 0)
         return fail(f->d, QN_EVERIFY,
                     "events ride on data although there are %u JIT tasks: a worker that polls "
-                    "inside a task serves no queue",
+                    "inside a task claims none",
                     v->n_jit_tasks);
-    TRY(ARENA_NEW(f->d, &f->arena, &first, v->n_tasks + 1));
-    TRY(ARENA_NEW(f->d, &f->arena, &fill, v->n_tasks));
-    TRY(ARENA_NEW(f->d, &f->arena, &by_task, n));
-    for (uint32_t i = 0; i < n; i++) first[f->accesses.items[i].task - v->first_task + 1]++;
-    for (uint32_t i = 0; i < v->n_tasks; i++) {
-        first[i + 1] += first[i];
-        fill[i] = first[i];
-    }
-    for (uint32_t i = 0; i < n; i++) by_task[fill[f->accesses.items[i].task - v->first_task]++] = i;
-    for (uint32_t i = 0; i < v->n_tasks; i++) {
-        const struct prog_task *writer = &PROG(f->p, TASK)[v->first_task + i];
-        const struct prog_event *e = &PROG(f->p, EVENT)[writer->trigger];
-        if (e->carry == CARRY_PLAIN) continue;
-        if (writer->trigger == v->end_event)
-            return no_ride(f, writer->trigger, v->first_task + i, "ends the iteration with it");
-        for (uint32_t k = first[i]; k < first[i + 1]; k++)
-            if (f->accesses.items[by_task[k]].rect.write &&
-                proof_tensor(f, f->accesses.items[by_task[k]].object)->carry == CARRY_PLAIN)
-                return no_ride(f, writer->trigger, v->first_task + i, "also writes plain data");
-        for (uint32_t k = 0; k < e->n_tasks; k++)
-            if (!polls(f, e->first_task + k - v->first_task, i, first, by_task))
-                return no_ride(f, writer->trigger, e->first_task + k,
-                               "does not poll all that it waits for");
-    }
+    TRY(sort_by_task(f, &b));
+    for (uint32_t i = 0; i < v->n_tasks; i++)
+        if (PROG(f->p, EVENT)[PROG(f->p, TASK)[v->first_task + i].trigger].carry != CARRY_PLAIN)
+            TRY(check_writer(f, &b, i, &polled));
     if (PROG(f->p, EVENT)[v->start_event].carry != CARRY_PLAIN)
         return fail(f->d, QN_EVERIFY, "the start event cannot ride on data");
     return QN_OK;

@@ -59,7 +59,7 @@ static struct cells locate(const struct world *w, const struct kgraph *k, const 
     uint32_t scale = t->carry == CARRY_FLAG ? 2 : 1;
     /* part tensors count their columns in units of what follows */
     if (kt->n_dims == 3) scale *= t->shape[2];
-    if (kt->n_dims == 4) scale = pitch / t->shape[3];
+    if (kt->n_dims == 4) scale = pitch / t->shape[1];
     uint32_t base =
         state ? w->n_workspace_cells + (uint32_t)t->where * 4096 : (uint32_t)(t->where / 4);
     struct cells c = {.first = base + r->row0 * pitch + r->col0 * scale,
