@@ -27,140 +27,153 @@
 #include "kernels/cuda/common/retile.cuh"
 #include "kernels/cuda/common/sample.cuh"
 
-/* Tasks of many rows. One function, not inlined, with one call: registers and code stay away from
- * those of few. A task that works in the ring's memory takes its lease before the event. */
-__device__ __noinline__ uint32_t many_rows(const struct cuda_args *args,
-                                           const struct cuda_task *task, uint32_t state,
-                                           uint32_t message) {
-    struct warp_context c = context_again(args, state, message);
+/* ---- what runs a task: waits for its event (wait_ready), does the work; false: the launch ends ---- */
+
+/* Tasks of many rows. A task that works in the ring's memory takes its lease before the event. */
+DEV bool run_many_rows(struct warp_context *c, const struct cuda_task *task) {
     const bool leased = task->columns == CUDA_LEASE;
-    if (leased) lease_take(&c);
-    if (!wait_ready(&c)) return CONTEXT_STOP;
-    if (c.thread == 0) trace(args, SHARED, RT_TRACE_READY, task->index);
+    if (leased) lease_take(c);
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
     if (!leased) {
-        linear_direct(&c, task, linear_rows(task), linear_unit_rows(task));
-        return context_pack(&c);
+        linear_direct(c, task, linear_rows(task), linear_unit_rows(task));
+        return true;
     }
-    if (task->kind != OP_ATTENTION) packed_task(args, task);
+    if (task->kind != OP_ATTENTION) packed_task(c->args, task);
 #if QN_HEAD_DIM <= 128
-    if (task->kind == OP_ATTENTION) rows_task(&c, task);
+    if (task->kind == OP_ATTENTION) rows_task(c, task);
 #endif
-    lease_give(&c);
-    return context_pack(&c);
-}
-
-/* Matrices of few rows: decode's linear operators. */
-__device__ __noinline__ uint32_t few_rows(const struct cuda_args *args,
-                                          const struct cuda_task *task, uint32_t state,
-                                          uint32_t message) {
-    struct warp_context c = context_again(args, state, message);
-    return run_linear(&c, task) ? context_pack(&c) : CONTEXT_STOP;
-}
-
-/* Attention of few rows. */
-template <bool STEP>
-__device__ __noinline__ uint32_t few_rows_attention(const struct cuda_args *args,
-                                                    const struct cuda_task *task, uint32_t state,
-                                                    uint32_t message) {
-    struct warp_context c = context_again(args, state, message);
-    return run_split<STEP>(&c, task) ? context_pack(&c) : CONTEXT_STOP;
-}
-
-/* All others: they need nothing but their event. */
-__device__ __noinline__ uint32_t other_task(const struct cuda_args *args,
-                                            const struct cuda_task *task, uint32_t state,
-                                            uint32_t message) {
-    struct warp_context c = context_again(args, state, message);
-    if (task->kind == OP_SAMPLE) run_sample_early(args, task);
-    if (!wait_ready(&c)) return CONTEXT_STOP;
-    if (c.thread == 0) trace(args, SHARED, RT_TRACE_READY, task->index);
-    switch (task->kind) {
-    case OP_QKV_HEADS: run_qkv_heads(&c, task); break;
-    case OP_ATTENTION_COMBINE: run_attention_combine(&c, task); break;
-    case OP_PACK: run_pack(args, task); break;
-    case OP_EMBED: run_embed(&c, task); break;
-    case OP_SAMPLE: run_sample(args, task); break;
-    default: break;
-    }
-    return context_pack(&c);
-}
-
-/* Runs a task by one of these functions. */
-typedef uint32_t outlined(const struct cuda_args *args, const struct cuda_task *task,
-                          uint32_t state, uint32_t message);
-template <outlined RUN>
-DEV bool run_outlined(struct warp_context *c, const struct cuda_task *task) {
-    const uint32_t state = RUN(c->args, task, context_pack(c), c->message);
-    if (state == CONTEXT_STOP) return false;
-    context_unpack(c, state);
+    lease_give(c);
     return true;
 }
 
-/* Waits for the task's event (wait_ready) and runs it. False: the launch ends instead. Every kind
- * is run by a function that is not inlined: what one of them keeps in registers is nobody else's to
- * spill, and this one, which calls them all, has nothing to keep. */
-DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
-    if (task->columns != 0) return run_outlined<many_rows>(c, task);
+/* Those that need nothing but their event. */
+DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
+    if (task->kind == OP_SAMPLE) run_sample_early(c->args, task);
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
     switch (task->kind) {
-    case OP_QKV:
-    case OP_QKV_LINEAR:
-    case OP_LINEAR:
-    case OP_GATED_MLP:
-    case OP_LM_HEAD: return run_outlined<few_rows>(c, task);
-    case OP_ATTENTION: return run_attention(c, task);
-    case OP_ATTENTION_SPLIT: return run_outlined<few_rows_attention<false>>(c, task);
-    case OP_ATTENTION_STEP: return run_outlined<few_rows_attention<true>>(c, task);
-    default: return run_outlined<other_task>(c, task);
+    case OP_QKV_HEADS: run_qkv_heads(c, task); break;
+    case OP_ATTENTION_COMBINE: run_attention_combine(c, task); break;
+    case OP_PACK: run_pack(c->args, task); break;
+    case OP_EMBED: run_embed(c, task); break;
+    case OP_SAMPLE: run_sample(c->args, task); break;
+    default: break;
     }
+    return true;
 }
 
 /* All warps' stores are ordered before the trigger: they meet at the barrier, the release covers
  * what this thread has seen. A hint orders nothing and goes at once. */
 DEV void task_finish(const struct warp_context *c, const struct cuda_task *task) {
-    const struct rt *rt = &c->args->rt;
+    uint32_t *counter = SHARED->counters + ((uint64_t)task->trigger << SHARED->counter_shift);
     const bool hint = (task->flags & CUDA_TRIGGER_HINT) != 0;
-    if (c->thread == 0 && hint) add_relaxed_gpu(rt_counter(rt, task->trigger), 1);
+    if (c->thread == 0 && hint) add_relaxed_gpu(counter, 1);
     sync_compute();
     if (c->thread != 0) return;
-    const uint64_t now = trace_now(c->args, SHARED); /* what the trigger sets off comes later */
+    const uint64_t now = trace_now(SHARED); /* what the trigger sets off comes later */
     if (!hint && task->trigger != PROG_NONE && (task->flags & CUDA_TRIGGER_WATCHED) == 0)
-        add_release_gpu(rt_counter(rt, task->trigger), 1);
+        add_release_gpu(counter, 1);
     trace_at(c->args, SHARED, now, RT_TRACE_END, task->index);
     barrier_arrive_release_cta(&SHARED->go_empty[c->message % GO_DEPTH]);
 }
 
-/* Pages that were streamed for an iteration that did not come. */
-DEV void drop_pages(struct warp_context *c, uint32_t n_drops) {
-    barrier_wait_acquire_cta(&SHARED->drop_ready, n_drops & 1);
-    for (uint32_t n = SHARED->drop[c->warp]; n > 0; n--) {
-        page_acquire(c);
-        page_release(c);
+/* ---- the compute warps ---- */
+
+/* What is to be run next. */
+enum { RUN_STOP, RUN_FEW_ROWS, RUN_STEP, RUN_OTHER, RUN_SPLIT, RUN_ATTENTION, RUN_MANY, RUN_DROP };
+
+DEV uint32_t runner_of(const struct cuda_task *task) {
+    if (task->columns != 0) return RUN_MANY;
+    switch (task->kind) {
+    case OP_QKV:
+    case OP_QKV_LINEAR:
+    case OP_LINEAR:
+    case OP_GATED_MLP:
+    case OP_LM_HEAD: return RUN_FEW_ROWS;
+    case OP_ATTENTION: return RUN_ATTENTION;
+    case OP_ATTENTION_SPLIT: return RUN_SPLIT;
+    case OP_ATTENTION_STEP: return RUN_STEP;
+    default: return RUN_OTHER;
     }
-    c->turn = SHARED->drop_turn;
 }
 
-DEV void compute_main(struct warp_context *c) {
-    struct block_shared *s = SHARED;
-    uint32_t n_drops = 0;
-    if (c->thread == 0) trace_start(c->args, s);
-    for (c->message = 0;; c->message++) {
-        const uint32_t i = c->message % GO_DEPTH;
-        if (!wait_control(c, &s->go_full[i], c->message / GO_DEPTH & 1)) break;
-        const uint32_t message = s->go[i];
-        if (message == GO_DROP) {
-            drop_pages(c, n_drops++);
-            sync_compute();
-            if (c->thread == 0) barrier_arrive_release_cta(&s->go_empty[i]);
-            continue;
+DEV const struct cuda_task *task_of(const struct warp_context *c) {
+    return &SHARED->task[SHARED->go[c->message % GO_DEPTH]];
+}
+
+/* Waits for the next message; what is next and the context go to shared memory. */
+DEV void compute_next(struct warp_context *c) {
+    const uint32_t i = c->message % GO_DEPTH;
+    c->next = RUN_STOP;
+    if (wait_control(c, &SHARED->go_full[i], c->message / GO_DEPTH & 1))
+        c->next = SHARED->go[i] == GO_DROP ? (uint32_t)RUN_DROP : runner_of(task_of(c));
+    context_store(c);
+}
+
+DEV void compute_stop(struct warp_context *c) {
+    c->next = RUN_STOP;
+    context_store(c);
+}
+
+/* Runs the task of the message and waits for the next. Each kind has such a function of its own: what
+ * one keeps in registers is nobody else's to spill. They are called with nothing to keep. */
+typedef bool run_function(struct warp_context *c, const struct cuda_task *task);
+template <run_function RUN>
+__device__ __noinline__ void compute_task(const struct cuda_args *args) {
+    struct warp_context c = context_load(args);
+    const struct cuda_task *task = task_of(&c);
+    if (!RUN(&c, task)) {
+        compute_stop(&c);
+        return;
+    }
+    task_finish(&c, task);
+    c.message++;
+    compute_next(&c);
+}
+
+/* Pages that were streamed for an iteration that did not come. */
+__device__ __noinline__ void compute_drop(const struct cuda_args *args) {
+    struct warp_context c = context_load(args);
+    barrier_wait_acquire_cta(&SHARED->drop_ready, c.n_drops);
+    c.n_drops ^= 1;
+    for (uint32_t n = SHARED->drop[c.warp]; n > 0; n--) {
+        page_acquire(&c);
+        page_release(&c);
+    }
+    c.turn = SHARED->drop_turn;
+    sync_compute();
+    if (c.thread == 0) barrier_arrive_release_cta(&SHARED->go_empty[c.message % GO_DEPTH]);
+    c.message++;
+    compute_next(&c);
+}
+
+__device__ __noinline__ void compute_first(const struct cuda_args *args) {
+    struct warp_context c = context_of(args, threadIdx.x, 0, 0);
+    if (c.thread == 0) trace_start(args, SHARED);
+    compute_next(&c);
+}
+
+DEV void compute_main(const struct cuda_args *args) {
+    compute_first(args);
+    for (;;) {
+        switch (context_next()) {
+        case RUN_FEW_ROWS: compute_task<run_linear>(args); continue;
+        case RUN_STEP: compute_task<run_split<true>>(args); continue;
+        case RUN_OTHER: compute_task<run_other>(args); continue;
+        case RUN_SPLIT: compute_task<run_split<false>>(args); continue;
+        case RUN_ATTENTION: compute_task<run_attention>(args); continue;
+        case RUN_MANY: compute_task<run_many_rows>(args); continue;
+        case RUN_DROP: compute_drop(args); continue;
+        default: break;
         }
-        if (!task_run(c, &s->task[message])) break;
-        task_finish(c, &s->task[message]);
+        break;
     }
     sync_compute();
-    if (c->thread == 0) shared_store_volatile(&s->quit, 1);
+    if (threadIdx.x == 0) shared_store_volatile(&SHARED->quit, 1);
 }
 
-DEV void block_init(struct block_shared *s, uint32_t resume) {
+DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32_t resume) {
     for (uint32_t i = threadIdx.x; i < sizeof *s / 4; i += CUDA_BLOCK_THREADS)
         ((uint32_t *)s)[i] = 0;
     __syncthreads();
@@ -180,6 +193,10 @@ DEV void block_init(struct block_shared *s, uint32_t resume) {
         }
         barrier_init(&s->drop_ready, 1);
         barrier_init_fence();
+        s->counters = args->rt.counters;
+        s->counter_shift = args->rt.counter_shift;
+        s->rope_cos = args->rope_cos;
+        s->rope_sin = args->rope_sin;
         s->published = s->done = resume;
     }
     __syncthreads();
@@ -197,18 +214,13 @@ __device__ __noinline__ void role_control(const struct cuda_args *args) {
 }
 
 // check_kernels: qn_mega registers 168 stack 320 spills 420
-// (Spills: around the calls of the functions that run tasks, in this one, which only calls them.
-// Where a task runs there must be none: local memory goes through an L1 that every acquire empties.
-// Spilled contexts cost 10 % at batch 1.)
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {
-    struct block_shared *s = SHARED;
     const uint32_t resume = rt_load_relaxed(&args.rt.shared->resume);
-    block_init(s, resume);
-    struct warp_context c = context_of(&args, threadIdx.x, 0, 0);
-    if (c.warp < WARPS)
-        compute_main(&c);
-    else if (c.warp == LOADER_WARP)
+    block_init(&args, SHARED, resume);
+    if (threadIdx.x / 32 < WARPS)
+        compute_main(&args);
+    else if (threadIdx.x / 32 == LOADER_WARP)
         role_loader(&args, resume);
     else
         role_control(&args);

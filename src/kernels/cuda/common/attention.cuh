@@ -452,14 +452,9 @@ DEV void work_next(const struct warp_context *c, const struct cuda_task *task,
     sync_compute();
 }
 
-/* Which step is first, and where its first piece lies in the cache, is found before the event. A
- * function of its own: registers and code stay away from what decoding needs. */
-__device__ __noinline__ bool attention_whole(const struct cuda_args *args,
-                                             const struct cuda_task *task, uint32_t message,
-                                             uint32_t ready_parity) {
-    struct warp_context context = context_of(args, threadIdx.x, 0, 0), *c = &context;
-    c->message = message;
-    c->ready_parity = ready_parity;
+/* Which step is first, and where its first piece lies in the cache, is found before the event.
+ * False: the launch ends. */
+DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
     struct attention_work *w = (struct attention_work *)(SCRATCH + WORK_AT);
     uint64_t offset = 0;
     work_next(c, task, w, true);
@@ -479,13 +474,6 @@ __device__ __noinline__ bool attention_whole(const struct cuda_args *args,
         offset = position_offset(c, &w->step, w->piece * ATTENTION_PIECE + 16 * c->warp);
     }
     return true;
-}
-
-/* False: the launch ends. */
-DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
-    const bool ready = attention_whole(c->args, task, c->message, c->ready_parity);
-    c->ready_parity ^= 1u << c->message % GO_DEPTH;
-    return ready;
 }
 
 #endif

@@ -144,20 +144,26 @@ DEV void step_make(const struct warp_context *c, const struct cuda_task *task,
     }
 }
 
-/* All heads of an item, key and value with the row's last piece. `turn`: of the warp's first head,
- * which is the same in all items: there are as many query heads in each (SUBS 1), and one row.
- * Ends with a barrier. */
+/* What turns the item's head number i. */
+DEV struct head_turn step_turn(const struct warp_context *c, const struct cuda_task *task,
+                               const struct kv_walk *w, uint32_t i) {
+    const struct attention_step s = split_step(w);
+    const struct step_role r = step_role(task, &s, i);
+    return head_turn_of(c, r.norm, r.is_value, row_position(SHARED, w->row));
+}
+
+/* All heads of an item, key and value with the row's last piece. `turn`: of the warp's first. Ends
+ * with a barrier. */
 DEV void step_make_all(const struct warp_context *c, const struct cuda_task *task,
-                       const struct kv_walk *w, const struct attention_step *s,
-                       const struct head_turn *turn) {
-    const uint32_t n = s->n_heads + (w->piece + 1 == w->piece_end ? 2 : 0);
+                       const struct kv_walk *w, struct head_turn turn) {
+    const struct attention_step s = split_step(w);
+    const uint32_t n = s.n_heads + (w->piece + 1 == w->piece_end ? 2 : 0);
 #pragma unroll 1
-    for (uint32_t i = c->warp; i < n; i += WARPS) {
-        const struct step_role r = step_role(task, s, i);
-        struct head_turn other = *turn;
-        if (i != c->warp)
-            head_turn_load(c, r.norm, r.is_value, row_position(SHARED, w->row), &other);
-        step_make(c, task, w, i, &r, &other);
+    for (uint32_t i = c->warp; i < n;) {
+        const struct step_role r = step_role(task, &s, i);
+        step_make(c, task, w, i, &r, &turn);
+        i += WARPS;
+        if (i < n) turn = step_turn(c, task, w, i);
     }
     sync_compute();
 }
@@ -388,14 +394,11 @@ template <bool STEP> DEV bool run_split(struct warp_context *c, const struct cud
                                  (const float *)task->in, (const uint16_t *)task->more,
                                  (float *)task->out, task->n_pieces};
     uint32_t row = split_row(c, &t, &w);
-    struct head_turn turn;
-    if (STEP && w.left > 0) {
-        const struct attention_step s = split_step(&w);
-        const struct step_role r = step_role(task, &s, c->warp);
-        head_turn_load(c, r.norm, r.is_value, row_position(SHARED, w.row), &turn);
-    }
+    struct head_turn turn = {};
+    if (STEP && w.left > 0) turn = step_turn(c, task, &w, c->warp);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    if (STEP && w.left > 0) step_make_all(c, task, &w, turn);
 #pragma unroll 1
     for (uint32_t n = 0; w.left > 0; n++) {
         const struct attention_step s = split_step(&w);
@@ -404,14 +407,12 @@ template <bool STEP> DEV bool run_split(struct warp_context *c, const struct cud
         struct kv_walk next = w;
         struct attention_part part;
         kv_walk_next(SHARED, &next);
-        if (STEP)
-            step_make_all(c, task, &w, &s, &turn);
-        else if (SPLIT_ASK_AHEAD && next.left > 0)
-            split_ask(c, &t, &next, n + 1);
+        if (!STEP && SPLIT_ASK_AHEAD && next.left > 0) split_ask(c, &t, &next, n + 1);
         split_share<STEP>(c, &t, &w, &s, n, row, &part);
         w = next;
         row = split_row(c, &t, &w);
         split_merge(c, &t, &s, &part, to, n % 2);
+        if (STEP && w.left > 0) step_make_all(c, task, &w, step_turn(c, task, &w, c->warp));
     }
     return true;
 }

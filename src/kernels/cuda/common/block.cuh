@@ -59,8 +59,19 @@ struct row_place {
 };
 static_assert((uint64_t)SPEC_MAX_MODEL_LEN * PROG_MAX_SEQS <= 1ull << 32, "struct row_place");
 
+/* Of a warp's context what lasts from task to task: page, turn, ready_parity of 8 bits, n_drops and
+ * next of 4. */
+struct warp_state {
+    uint32_t place, message;
+};
+
 struct block_shared {
     struct cuda_task task[N_TASK_SLOTS];
+    struct warp_state warp[WARPS]; /* compute's own */
+    /* Of the kernel's arguments: a function that is not inlined reads those by way of L2. */
+    uint32_t *counters;
+    const float *rope_cos, *rope_sin;
+    uint32_t counter_shift;
     uint64_t page_full[MAX_RING_PAGES], page_empty[MAX_RING_PAGES];
     /* Of message i % GO_DEPTH: a task is announced; its event is activated; it is done (by the
      * compute warps and, where it reads messages, the loader). */
@@ -105,6 +116,8 @@ struct warp_context {
     uint32_t turn;    /* compute: warp that gets the next page */
     uint32_t message; /* compute: number of the message that announced the task */
     uint32_t ready_parity; /* compute: bit i: phase of go_ready[i] */
+    uint32_t n_drops;      /* compute: times that pages were dropped, modulo 2 */
+    uint32_t next;         /* compute: RUN_*, what to do next (mega.cuh) */
 };
 
 /* The context anew, in a function that is not inlined: as an argument it would lie in memory. */
@@ -117,27 +130,31 @@ DEV struct warp_context context_of(const struct cuda_args *args, uint32_t thread
     c.thread = thread;
     c.page = page;
     c.turn = turn;
-    c.message = c.ready_parity = 0;
+    c.message = c.ready_parity = c.n_drops = c.next = 0;
     return c;
 }
 
-/* What changes of a context in a function that is not inlined, as one word. */
-DEV uint32_t context_pack(const struct warp_context *c) {
-    return c->page | c->turn << 8 | c->ready_parity << 16;
-}
-DEV void context_unpack(struct warp_context *c, uint32_t state) {
-    c->page = state & 255;
-    c->turn = state >> 8 & 255;
-    c->ready_parity = state >> 16;
-}
-#define CONTEXT_STOP (~0u) /* the launch ends */
-
-DEV struct warp_context context_again(const struct cuda_args *args, uint32_t state,
-                                      uint32_t message) {
+/* Between two tasks a compute warp's context lies in shared memory: every kind of task is run by a
+ * function that is not inlined (mega.cuh), and what its caller kept would be in local memory. */
+DEV struct warp_context context_load(const struct cuda_args *args) {
     struct warp_context c = context_of(args, threadIdx.x, 0, 0);
-    context_unpack(&c, state);
-    c.message = message;
+    const struct warp_state s = SHARED->warp[c.warp];
+    c.page = s.place & 255;
+    c.turn = s.place >> 8 & 255;
+    c.ready_parity = s.place >> 16 & 255;
+    c.n_drops = s.place >> 24 & 1;
+    c.message = s.message;
     return c;
+}
+DEV void context_store(const struct warp_context *c) {
+    if (c->lane == 0)
+        SHARED->warp[c->warp] = warp_state{
+            c->page | c->turn << 8 | c->ready_parity << 16 | c->n_drops << 24 | c->next << 28,
+            c->message};
+    __syncwarp();
+}
+DEV uint32_t context_next(void) {
+    return SHARED->warp[threadIdx.x / 32].place >> 28;
 }
 
 DEV void sync_compute(void) {

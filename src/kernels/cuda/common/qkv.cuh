@@ -52,22 +52,20 @@ struct head_turn {
 };
 
 /* Of a query head, a key head, or a value head, which is taken as it is. */
-DEV void head_turn_load(const struct warp_context *c, const float *norm, bool is_value,
-                        uint32_t position, struct head_turn *h) {
+DEV struct head_turn head_turn_of(const struct warp_context *c, const float *norm, bool is_value,
+                                  uint32_t position) {
     const uint64_t angle = (uint64_t)position * HALF_DIM;
+    struct head_turn h;
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++) {
         const uint32_t i = c->lane + 32 * u;
-        h->norm_a[u] = h->norm_b[u] = h->cosine[u] = 1;
-        h->sine[u] = 0;
-        if (is_value || i >= HALF_DIM) continue;
-#if QN_QK_NORM
-        h->norm_a[u] = __ldg(norm + i);
-        h->norm_b[u] = __ldg(norm + i + HALF_DIM);
-#endif
-        h->cosine[u] = __ldg(c->args->rope_cos + angle + i);
-        h->sine[u] = __ldg(c->args->rope_sin + angle + i);
+        const bool turned = !is_value && i < HALF_DIM;
+        h.norm_a[u] = QN_QK_NORM && turned ? __ldg(norm + i) : 1;
+        h.norm_b[u] = QN_QK_NORM && turned ? __ldg(norm + i + HALF_DIM) : 1;
+        h.cosine[u] = turned ? __ldg(SHARED->rope_cos + angle + i) : 1;
+        h.sine[u] = turned ? __ldg(SHARED->rope_sin + angle + i) : 0;
     }
+    return h;
 }
 
 /* A head of one token by one warp, per-head RMSNorm and RoPE in place: lane l has RoPE pairs l,
@@ -104,8 +102,8 @@ DEV uint32_t unit_kv_row(uint32_t unit, uint32_t row) {
 DEV void qkv_place(const struct warp_context *c, const struct cuda_task *task, uint32_t unit,
                    uint32_t row, uint32_t position, uint32_t kv, float *a, float *b) {
     const bool is_query = unit < QN_N_HEADS, is_value = unit >= QN_N_HEADS + QN_N_KV_HEADS;
-    struct head_turn h;
-    head_turn_load(c, (const float *)(is_query ? task->more : task->more2), is_value, position, &h);
+    const struct head_turn h =
+        head_turn_of(c, (const float *)(is_query ? task->more : task->more2), is_value, position);
     head_turn_apply(c, &h, is_value, a, b);
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++) {
@@ -191,8 +189,8 @@ DEV void qkv_early(const struct warp_context *c, const struct cuda_task *task) {
     for (int u = 0; u < LANE_PAIRS; u++) {
         uint32_t i = c->lane + 32 * u;
         if (i >= HALF_DIM) break;
-        touch(c->args->rope_cos + angle + i);
-        touch(c->args->rope_sin + angle + i);
+        touch(SHARED->rope_cos + angle + i);
+        touch(SHARED->rope_sin + angle + i);
 #if QN_QK_NORM
         const float *norm = (const float *)(task->unit0 < QN_N_HEADS ? task->more : task->more2);
         touch(norm + i);

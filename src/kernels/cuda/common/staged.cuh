@@ -76,17 +76,19 @@ DEV void staged_finish(const struct warp_context *c, struct staged *s, struct li
     }
 }
 
-/* Activations and their sums of squares. */
+/* Activations and their sums of squares. The widths are read anew: else what was compared before the
+ * event would be kept for after it, in more predicates than there are. */
 DEV void staged_rows(const struct warp_context *c, const struct staged *s) {
     const struct linear_tile *t = &s->t;
     const float *norm = (const float *)t->task->norm;
-    const uint32_t k_padded = t->k_tiles * CUDA_PAGE_K;
+    const uint32_t k = shared_load_volatile(&t->task->k);
+    const uint32_t k_tiles = shared_load_volatile(&t->task->k_tiles);
     struct act row = s->row;
 #pragma unroll 1
     for (uint32_t i = 0; i < t->n; i++) {
         if (i > 0) row = op_row(t->task, t->row0 + i);
-        act_stage_row(c, row, norm, &s->early, t->k, k_padded, t->act + i * ACT_STRIDE(t->k_tiles),
-                      SHARED->warp_sum + i * WARPS);
+        act_stage_row(c, row, norm, &s->early, k, k_tiles * CUDA_PAGE_K,
+                      t->act + i * ACT_STRIDE(k_tiles), SHARED->warp_sum + i * WARPS);
     }
     sync_compute();
 }
@@ -113,18 +115,14 @@ DEV bool linear_staged(struct warp_context *c, const struct cuda_task *task, uin
         return true;
     }
     staged_begin(c, task, n_rows, unit_rows, &s);
+    staged_group(c, &s, task->block0);
+    if (!wait_ready(c)) return false;
+    struct linear_addend add = addend_ask(&s.item);
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    staged_rows(c, &s);
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_BEGIN, task->index);
 #pragma unroll 1
-    for (uint32_t b = task->block0; b < task->block1; b = s.end) {
-        staged_group(c, &s, b);
-        if (b == task->block0 && !wait_ready(c)) return false;
-        struct linear_addend add = addend_ask(&s.item);
-        if (b == task->block0) {
-            if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-            staged_rows(c, &s);
-            if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_BEGIN, task->index);
-        } else {
-            sync_compute(); /* the last group's sums are read */
-        }
+    for (;;) {
         staged_pages(c, &s);
         sync_compute();
         staged_finish(c, &s, add);
@@ -132,6 +130,10 @@ DEV bool linear_staged(struct warp_context *c, const struct cuda_task *task, uin
             sync_compute();
             op_finish_unit(c, &s.t, s.end / task->unit_blocks - 1);
         }
+        if (s.end >= task->block1) break;
+        staged_group(c, &s, s.end);
+        add = addend_ask(&s.item);
+        sync_compute(); /* the last group's sums are read */
     }
     return true;
 }

@@ -41,9 +41,8 @@ DEV void trace_look(const struct cuda_args *args, struct block_shared *shared) {
 }
 
 /* The time, 0 when nothing is recorded. */
-DEV uint64_t trace_now(const struct cuda_args *args, struct block_shared *shared) {
-    if (args->rt.trace == nullptr || shared_load_volatile(&shared->tracing) == 0) return 0;
-    return rt_now_ns();
+DEV uint64_t trace_now(struct block_shared *shared) {
+    return shared_load_volatile(&shared->tracing) != 0 ? rt_now_ns() : 0;
 }
 
 DEV void trace_at(const struct cuda_args *args, struct block_shared *shared, uint64_t now,
@@ -54,7 +53,7 @@ DEV void trace_at(const struct cuda_args *args, struct block_shared *shared, uin
 
 DEV void trace(const struct cuda_args *args, struct block_shared *shared, uint32_t kind,
                uint32_t task) {
-    trace_at(args, shared, trace_now(args, shared), kind, task);
+    trace_at(args, shared, trace_now(shared), kind, task);
 }
 
 #endif
