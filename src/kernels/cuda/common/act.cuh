@@ -34,11 +34,35 @@ DEV bool act_given_up(void) {
     return shared_load_volatile(&SHARED->stop) != 0;
 }
 
-DEV float act_load(struct act a, uint64_t i) {
-    if (a.flag == 0) return load_l2(a.at + i);
-    uint2 v = load_flagged(a.at + 2 * i);
+/* Element i on its way; plain ones come with the flag 0, which is theirs. */
+DEV uint2 act_ask(struct act a, uint64_t i) {
+    if (a.flag == 0) return make_uint2(__float_as_uint(load_l2(a.at + i)), 0);
+    return load_flagged(a.at + 2 * i);
+}
+
+DEV float act_await(struct act a, uint64_t i, uint2 v) {
     while (v.y != a.flag && !act_given_up()) v = load_flagged(a.at + 2 * i);
     return __uint_as_float(v.x);
+}
+
+DEV float act_load(struct act a, uint64_t i) {
+    return act_await(a, i, act_ask(a, i));
+}
+
+/* Elements 2 i and 2 i + 1, of which the first lies at an even place. */
+DEV uint4 act_ask2(struct act a, uint32_t i) {
+    if (a.flag != 0) return load_flagged_pair(a.at + 4 * i);
+    const float2 v = __ldcg((const float2 *)a.at + i);
+    return make_uint4(__float_as_uint(v.x), 0, __float_as_uint(v.y), 0);
+}
+
+DEV float2 act_await2(struct act a, uint32_t i, uint4 v) {
+    while ((v.y != a.flag || v.w != a.flag) && !act_given_up()) v = load_flagged_pair(a.at + 4 * i);
+    return make_float2(__uint_as_float(v.x), __uint_as_float(v.z));
+}
+
+DEV float2 act_load2(struct act a, uint32_t i) {
+    return act_await2(a, i, act_ask2(a, i));
 }
 
 /* Floats [4 i, 4 i + 4). */
@@ -94,6 +118,17 @@ DEV void act_store(const struct cuda_task *task, uint64_t at, float v) {
         store_flagged(out + 2 * at, v, SHARED->flag);
     else
         out[at] = v;
+}
+
+/* Elements 0 and 1 of a place in a result. */
+DEV void act_put2(struct act to, float2 v) {
+    float *out = (float *)to.at;
+    if (to.flag == 0) {
+        *(float2 *)out = v;
+        return;
+    }
+    store_flagged(out, v.x, to.flag);
+    store_flagged(out + 2, v.y, to.flag);
 }
 
 DEV void act_store4(const struct cuda_task *task, uint64_t at, float4 v) {

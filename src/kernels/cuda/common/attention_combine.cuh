@@ -8,6 +8,9 @@
  *
  * Bytes: (head_dim + 2) * 4 per piece, from L2 where it fits.
  *
+ * Flagged pieces (task/carry.c) are polled into scratch before anything else, as many as there is
+ * room for.
+ *
  * Scratch (long):   0               factors[256]
  *                   COMBINE_SUMS    sums[256]
  *                   COMBINE_MAX     the warps' maxima
@@ -27,30 +30,49 @@ enum {
     STAGE_BYTES = (SCRATCH_BYTES - COMBINE_STAGES) / N_STAGES / 16 * 16,
     PIECE_BYTES = STATE_SIZE * 4,
     STAGE_PIECES = (STAGE_BYTES - 16) / PIECE_BYTES, /* they may begin 8 bytes into it */
+    STAGED_PIECES = N_STAGES * STAGE_PIECES,
 };
 static_assert(QN_HEAD_DIM <= COMPUTE_THREADS, "a thread for every column");
 
-DEV const float *combine_parts(const struct cuda_task *task, uint64_t head, uint32_t first) {
-    return (const float *)task->in + (head * task->n_pieces + first) * STATE_SIZE;
+/* The states of a head's pieces from number `first` on. */
+DEV struct act combine_parts(const struct cuda_task *task, uint64_t head, uint32_t first) {
+    return act_from(act_of(task->in, task, CUDA_IN_FLAGGED),
+                    (head * task->n_pieces + first) * STATE_SIZE);
 }
 
+/* One warp. Pieces are asked for four at a time. */
 DEV void combine_short(const struct warp_context *c, const struct cuda_task *task, uint64_t head,
                        uint32_t first, uint32_t n) {
-    const float *part = combine_parts(task, head, first);
-    const int columns = (QN_HEAD_DIM + 31) / 32;
+    const int columns = (QN_HEAD_DIM + 31) / 32, at_once = 4;
+    struct act part = combine_parts(task, head, first);
     float max = 0, sum = 0, out[columns] = {};
-#pragma unroll 4
-    for (uint32_t p = 0; p < n; p++, part += STATE_SIZE) {
-        float2 head = __ldcg((const float2 *)part);
-        const struct merge m = merge_factors(max, sum, head.x);
+#pragma unroll 1
+    for (uint32_t p = 0; p < n; p += at_once, part = act_from(part, at_once * STATE_SIZE)) {
+        uint4 state[at_once] = {};
+        uint2 value[at_once][columns] = {};
 #pragma unroll
-        for (int i = 0; i < columns; i++) {
-            uint32_t d = c->lane + 32 * i;
-            float value = d < QN_HEAD_DIM ? load_l2(part + 2 + d) : 0;
-            out[i] = merge_value(&m, out[i], value);
+        for (int j = 0; j < at_once; j++) {
+            if (p + j >= n) break;
+            const struct act from = act_from(part, j * STATE_SIZE);
+            state[j] = act_ask2(from, 0);
+#pragma unroll
+            for (int i = 0; i < columns; i++)
+                value[j][i] = act_ask(from, 2 + min(c->lane + 32 * i, QN_HEAD_DIM - 1u));
         }
-        sum = merge_value(&m, sum, head.y);
-        max = m.max;
+#pragma unroll
+        for (int j = 0; j < at_once; j++) {
+            if (p + j >= n) break;
+            const struct act from = act_from(part, j * STATE_SIZE);
+            const float2 max_sum = act_await2(from, 0, state[j]);
+            const struct merge m = merge_factors(max, sum, max_sum.x);
+#pragma unroll
+            for (int i = 0; i < columns; i++) {
+                const uint32_t d = min(c->lane + 32 * i, QN_HEAD_DIM - 1u);
+                out[i] = merge_value(&m, out[i], act_await(from, 2 + d, value[j][i]));
+            }
+            sum = merge_value(&m, sum, max_sum.y);
+            max = m.max;
+        }
     }
     const float inv = reciprocal_fast(sum);
 #pragma unroll
@@ -68,13 +90,12 @@ DEV float combine_scan(const struct warp_context *c, float v) {
     return v;
 }
 
-/* Factors and sums of the n <= 256 pieces at `part` into scratch; thread t has piece t. `max`: of
- * all pieces before; returns that of these, too. Ends with a barrier. */
-DEV float combine_factors(const struct warp_context *c, const float *part, uint32_t n, float max) {
+/* Factors and sums of n <= 256 pieces into scratch; `mine`: maximum and sum of piece number thread.
+ * `max`: of all pieces before; returns that of these, too. Ends with a barrier. */
+DEV float combine_factors(const struct warp_context *c, float2 mine, uint32_t n, float max) {
     float2 *factors = (float2 *)SCRATCH;
     float *sums = (float *)(SCRATCH + COMBINE_SUMS), *warp_max = (float *)(SCRATCH + COMBINE_MAX);
-    float2 mine = make_float2(-INFINITY, 0);
-    if (c->thread < n) mine = __ldcg((const float2 *)(part + c->thread * STATE_SIZE));
+    if (c->thread >= n) mine = make_float2(-INFINITY, 0);
     const float most = combine_scan(c, mine.x);
     float before = __shfl_up_sync(~0u, most, 1);
     if (c->lane == 0) before = -INFINITY;
@@ -93,31 +114,59 @@ DEV float combine_factors(const struct warp_context *c, const float *part, uint3
     return max;
 }
 
-/* Requests the stage's pieces of the n at `part`; nothing beyond. */
-DEV void combine_ask(const struct warp_context *c, const float *part, uint32_t stage, uint32_t n) {
+/* Where a stage's pieces are in scratch; plain ones lie as in global memory modulo 16 bytes. */
+DEV float *combine_stage(struct act part, uint32_t stage) {
+    const uint64_t first = (uint64_t)(part.at + stage * STAGE_PIECES * STATE_SIZE);
+    return (float *)(SCRATCH + COMBINE_STAGES + stage % N_STAGES * STAGE_BYTES +
+                     (part.flag == 0 ? first & 15 : 0));
+}
+
+/* Requests the stage's pieces of the n at `part`, which is plain; nothing beyond. */
+DEV void combine_ask(const struct warp_context *c, struct act part, uint32_t stage, uint32_t n) {
     const uint32_t p = stage * STAGE_PIECES;
     if (p < n) {
-        const uint64_t first = (uint64_t)(part + p * STATE_SIZE);
-        const uint64_t from = first & ~15ull;
+        const uint64_t first = (uint64_t)(part.at + p * STATE_SIZE), from = first & ~15ull;
         const uint32_t bytes =
             (uint32_t)(first - from) + min((uint32_t)STAGE_PIECES, n - p) * PIECE_BYTES;
-        char *to = SCRATCH + COMBINE_STAGES + stage % N_STAGES * STAGE_BYTES;
+        char *to = (char *)((uint64_t)combine_stage(part, stage) & ~15ull);
         for (uint32_t i = 16 * c->thread; i < bytes; i += 16 * COMPUTE_THREADS)
             copy16_async(to + i, (const char *)from + i);
     }
     copy_commit();
 }
 
+/* Where element 2 i of pieces in scratch is. */
+DEV float2 *combine_pair(struct act part, uint32_t i) {
+    const uint32_t in_stage = STAGE_PIECES * STATE_SIZE / 2;
+    return (float2 *)combine_stage(part, i / in_stage) + i % in_stage;
+}
+
+/* Brings the n <= STAGED_PIECES flagged pieces at `part` into scratch. Ends with a barrier. */
+DEV void combine_take(const struct warp_context *c, struct act part, uint32_t n) {
+    const uint32_t end = n * STATE_SIZE / 2;
+    const int at_once = 4;
+#pragma unroll 1
+    for (uint32_t i = c->thread; i < end; i += at_once * COMPUTE_THREADS) {
+        uint4 v[at_once] = {};
+#pragma unroll
+        for (int u = 0; u < at_once; u++)
+            if (i + u * COMPUTE_THREADS < end) v[u] = act_ask2(part, i + u * COMPUTE_THREADS);
+#pragma unroll
+        for (int u = 0; u < at_once; u++) {
+            const uint32_t at = i + u * COMPUTE_THREADS;
+            if (at < end) *combine_pair(part, at) = act_await2(part, at, v[u]);
+        }
+    }
+    sync_compute();
+}
+
 /* A column and the sum of the stage's pieces. */
-DEV void combine_add(const float *part, uint32_t stage, uint32_t n, uint32_t column, float *out,
+DEV void combine_add(struct act part, uint32_t stage, uint32_t n, uint32_t column, float *out,
                      float *sum) {
     const uint32_t p = stage * STAGE_PIECES, n_here = min((uint32_t)STAGE_PIECES, n - p);
     const float2 *factors = (const float2 *)SCRATCH + p;
     const float *sums = (const float *)(SCRATCH + COMBINE_SUMS) + p;
-    const float *values =
-        (const float *)(SCRATCH + COMBINE_STAGES + stage % N_STAGES * STAGE_BYTES +
-                        ((uint64_t)(part + p * STATE_SIZE) & 15)) +
-        2 + column;
+    const float *values = combine_stage(part, stage) + 2 + column;
 #pragma unroll 4
     for (uint32_t i = 0; i < n_here; i++) {
         const struct merge m = {0, factors[i].x, factors[i].y};
@@ -126,27 +175,57 @@ DEV void combine_add(const float *part, uint32_t stage, uint32_t n, uint32_t col
     }
 }
 
+/* What all warps have of a head so far. */
+struct combined {
+    float max, sum, out;
+};
+
+/* n <= 256 plain pieces. */
+DEV void combine_plain(const struct warp_context *c, struct act part, uint32_t n,
+                       struct combined *y) {
+    for (uint32_t stage = 0; stage < N_STAGES - 1; stage++) combine_ask(c, part, stage, n);
+    float2 mine = {};
+    if (c->thread < n) mine = act_load2(act_from(part, c->thread * STATE_SIZE), 0);
+    y->max = combine_factors(c, mine, n, y->max);
+#pragma unroll 1
+    for (uint32_t stage = 0; stage * STAGE_PIECES < n; stage++) {
+        copy_wait<N_STAGES - 2>();
+        sync_compute(); /* this stage is here; the one before is done with */
+        combine_ask(c, part, stage + N_STAGES - 1, n);
+        if (c->thread < QN_HEAD_DIM) combine_add(part, stage, n, c->thread, &y->out, &y->sum);
+    }
+}
+
+/* n <= STAGED_PIECES flagged ones. */
+DEV void combine_flagged(const struct warp_context *c, struct act part, uint32_t n,
+                         struct combined *y) {
+    combine_take(c, part, n);
+    float2 mine = {};
+    if (c->thread < n) mine = *combine_pair(part, c->thread * STATE_SIZE / 2);
+    y->max = combine_factors(c, mine, n, y->max);
+    if (c->thread >= QN_HEAD_DIM) return;
+#pragma unroll 1
+    for (uint32_t stage = 0; stage * STAGE_PIECES < n; stage++)
+        combine_add(part, stage, n, c->thread, &y->out, &y->sum);
+}
+
 /* All warps. */
 DEV void combine_long(const struct warp_context *c, const struct cuda_task *task, uint64_t head,
                       uint32_t first, uint32_t n_all) {
-    const float *part = combine_parts(task, head, first);
-    float max = -INFINITY, out = 0, sum = 0;
+    struct act part = combine_parts(task, head, first);
+    const uint32_t at_once = part.flag != 0 ? (uint32_t)STAGED_PIECES : COMPUTE_THREADS;
+    struct combined y = {-INFINITY, 0, 0};
 #pragma unroll 1
-    for (uint32_t at = 0; at < n_all; at += COMPUTE_THREADS, part += COMPUTE_THREADS * STATE_SIZE) {
-        const uint32_t n = min(n_all - at, (uint32_t)COMPUTE_THREADS);
+    for (uint32_t at = 0; at < n_all; at += at_once, part = act_from(part, at_once * STATE_SIZE)) {
+        const uint32_t n = min(n_all - at, at_once);
         sync_compute(); /* nobody reads what was in scratch any more */
-        for (uint32_t stage = 0; stage < N_STAGES - 1; stage++) combine_ask(c, part, stage, n);
-        max = combine_factors(c, part, n, max);
-#pragma unroll 1
-        for (uint32_t stage = 0; stage * STAGE_PIECES < n; stage++) {
-            copy_wait<N_STAGES - 2>();
-            sync_compute(); /* this stage is here; the one before is done with */
-            combine_ask(c, part, stage + N_STAGES - 1, n);
-            if (c->thread < QN_HEAD_DIM) combine_add(part, stage, n, c->thread, &out, &sum);
-        }
+        if (part.flag != 0)
+            combine_flagged(c, part, n, &y);
+        else
+            combine_plain(c, part, n, &y);
     }
     if (c->thread < QN_HEAD_DIM)
-        act_store(task, head * QN_HEAD_DIM + c->thread, out * reciprocal_fast(sum));
+        act_store(task, head * QN_HEAD_DIM + c->thread, y.out * reciprocal_fast(y.sum));
 }
 
 /* A function of its own: its registers stay away from short contexts. */

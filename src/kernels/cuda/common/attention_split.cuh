@@ -34,7 +34,7 @@ struct split_warp {
     uint32_t share; /* of every piece */
     const float *q; /* [rows, n_heads, head_dim]; STEP: qkv[1, n_heads + 2 n_kv_heads, head_dim] */
     const uint16_t *kv;
-    float *part; /* [rows, n_heads, n_pieces, head_dim + 2] */
+    struct act part; /* [rows, n_heads, n_pieces, head_dim + 2] */
     uint32_t n_pieces;
 };
 
@@ -122,13 +122,21 @@ DEV struct step_role step_role(const struct cuda_task *task, const struct attent
 DEV void step_make(const struct warp_context *c, const struct cuda_task *task,
                    const struct kv_walk *w, uint32_t i, const struct step_role *r,
                    const struct head_turn *turn) {
-    const float *y = (const float *)task->in + (uint64_t)r->unit * QN_HEAD_DIM;
+    const struct act y =
+        act_from(act_of(task->in, task, CUDA_IN_FLAGGED), (uint64_t)r->unit * QN_HEAD_DIM);
+    uint2 first[LANE_PAIRS], second[LANE_PAIRS];
     float a[LANE_PAIRS], b[LANE_PAIRS];
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++) {
-        uint32_t n = min(c->lane + 32 * u, HALF_DIM - 1u);
-        a[u] = load_l2(y + n);
-        b[u] = load_l2(y + n + HALF_DIM);
+        const uint32_t n = min(c->lane + 32 * u, HALF_DIM - 1u);
+        first[u] = act_ask(y, n);
+        second[u] = act_ask(y, n + HALF_DIM);
+    }
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        const uint32_t n = min(c->lane + 32 * u, HALF_DIM - 1u);
+        a[u] = act_await(y, n, first[u]);
+        b[u] = act_await(y, n + HALF_DIM, second[u]);
     }
     head_turn_apply(c, turn, r->is_value, a, b);
     uint16_t *to = step_head(i);
@@ -306,14 +314,14 @@ DEV void split_share(struct warp_context *c, const struct split_warp *t, const s
 }
 
 /* Maximum and sum of row m over the shares, to its part. */
-DEV void split_merge_row(const float *all_max, const float *all_sum, uint32_t m, float *to) {
+DEV void split_merge_row(const float *all_max, const float *all_sum, uint32_t m, struct act to) {
     const float most = most_of(all_max, m);
-    *(float2 *)to = make_float2(most, merged_sum(all_max, all_sum, m, most));
+    act_put2(to, make_float2(most, merged_sum(all_max, all_sum, m, most)));
 }
 
 /* Columns [at, at + SPLIT_CHUNK) of all heads, summed over the shares in order. */
 DEV void split_merge_outputs(const struct warp_context *c, const struct split_warp *t,
-                             const struct attention_step *s, float *to, uint32_t at) {
+                             const struct attention_step *s, struct act to, uint32_t at) {
     const uint32_t stride = SPLIT_CHUNK + 4;
     const float *outputs = (const float *)(SCRATCH + SPLIT_OUTS);
     for (uint32_t i = c->thread; i < SUB_HEADS * SPLIT_CHUNK / 2; i += COMPUTE_THREADS) {
@@ -328,7 +336,7 @@ DEV void split_merge_outputs(const struct warp_context *c, const struct split_wa
             v[0].x += v[n].x;
             v[0].y += v[n].y;
         }
-        *(float2 *)(to + (uint64_t)m * t->n_pieces * STATE_SIZE + 2 + at + d) = v[0];
+        act_put2(act_from(to, (uint64_t)m * t->n_pieces * STATE_SIZE + 2 + at + d), v[0]);
     }
 }
 
@@ -336,8 +344,8 @@ DEV void split_merge_outputs(const struct warp_context *c, const struct split_wa
  * on to the next item finds the maxima's other half free: whoever still reads this one has not come
  * to the next barrier but one. `odd`: of the item's number. */
 DEV void split_merge(const struct warp_context *c, const struct split_warp *t,
-                     const struct attention_step *s, const struct attention_part *part, float *to,
-                     uint32_t odd) {
+                     const struct attention_step *s, const struct attention_part *part,
+                     struct act to, uint32_t odd) {
     float *all_max = (float *)SCRATCH + odd * WARPS * 16, *all_sum = all_max + 2 * WARPS * 16;
     if (c->lane % 4 == 0)
 #pragma unroll
@@ -352,7 +360,7 @@ DEV void split_merge(const struct warp_context *c, const struct split_warp *t,
         factor[h] = warp_factor(part->max[h], most_of(all_max, c->lane / 4 + 8 * h));
     if (c->thread < s->n_heads)
         split_merge_row(all_max, all_sum, c->thread,
-                        to + (uint64_t)c->thread * t->n_pieces * STATE_SIZE);
+                        act_from(to, (uint64_t)c->thread * t->n_pieces * STATE_SIZE));
 #pragma unroll 1
     for (uint32_t at = 0; at < QN_HEAD_DIM; at += SPLIT_CHUNK) {
         if (at > 0) sync_compute();
@@ -392,7 +400,7 @@ template <bool STEP> DEV bool run_split(struct warp_context *c, const struct cud
     struct kv_walk w = kv_walk_begin(SHARED, task, split_pieces(c));
     const struct split_warp t = {KV_PAGES ? (c->warp - c->turn) % WARPS : c->warp,
                                  (const float *)task->in, (const uint16_t *)task->more,
-                                 (float *)task->out, task->n_pieces};
+                                 act_of(task->out, task, CUDA_OUT_FLAGGED), task->n_pieces};
     uint32_t row = split_row(c, &t, &w);
     struct head_turn turn = {};
     if (STEP && w.left > 0) turn = step_turn(c, task, &w, c->warp);
@@ -402,8 +410,8 @@ template <bool STEP> DEV bool run_split(struct warp_context *c, const struct cud
 #pragma unroll 1
     for (uint32_t n = 0; w.left > 0; n++) {
         const struct attention_step s = split_step(&w);
-        float *to =
-            t.part + (((uint64_t)w.row * QN_N_HEADS + s.head0) * t.n_pieces + w.piece) * STATE_SIZE;
+        const struct act to = act_from(
+            t.part, (((uint64_t)w.row * QN_N_HEADS + s.head0) * t.n_pieces + w.piece) * STATE_SIZE);
         struct kv_walk next = w;
         struct attention_part part;
         kv_walk_next(SHARED, &next);
