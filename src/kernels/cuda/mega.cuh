@@ -81,7 +81,7 @@ DEV void task_finish(const struct warp_context *c, const struct cuda_task *task)
 /* ---- the compute warps ---- */
 
 /* What is to be run next. */
-enum { RUN_STOP, RUN_FEW_ROWS, RUN_STEP, RUN_OTHER, RUN_SPLIT, RUN_ATTENTION, RUN_MANY, RUN_DROP };
+enum { RUN_STOP, RUN_ONE_ROW, RUN_FEW_ROWS, RUN_STEP, RUN_OTHER, RUN_SPLIT, RUN_ATTENTION, RUN_MANY, RUN_DROP };
 
 DEV uint32_t runner_of(const struct cuda_task *task) {
     if (task->columns != 0) return RUN_MANY;
@@ -90,7 +90,7 @@ DEV uint32_t runner_of(const struct cuda_task *task) {
     case OP_QKV_LINEAR:
     case OP_LINEAR:
     case OP_GATED_MLP:
-    case OP_LM_HEAD: return RUN_FEW_ROWS;
+    case OP_LM_HEAD: return task->row1 == 1 && task->tile == 1 ? RUN_ONE_ROW : RUN_FEW_ROWS;
     case OP_ATTENTION: return RUN_ATTENTION;
     case OP_ATTENTION_SPLIT: return RUN_SPLIT;
     case OP_ATTENTION_STEP: return RUN_STEP;
@@ -158,7 +158,8 @@ DEV void compute_main(const struct cuda_args *args) {
     compute_first(args);
     for (;;) {
         switch (context_next()) {
-        case RUN_FEW_ROWS: compute_task<run_linear>(args); continue;
+        case RUN_ONE_ROW: compute_task<run_linear<true>>(args); continue;
+        case RUN_FEW_ROWS: compute_task<run_linear<false>>(args); continue;
         case RUN_STEP: compute_task<run_split<true>>(args); continue;
         case RUN_OTHER: compute_task<run_other>(args); continue;
         case RUN_SPLIT: compute_task<run_split<false>>(args); continue;

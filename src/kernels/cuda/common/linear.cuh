@@ -295,12 +295,12 @@ DEV void tile_skip(struct warp_context *c, const struct cuda_task *task) {
 }
 
 DEV struct linear_tile linear_begin(const struct warp_context *c, const struct cuda_task *task,
-                                    uint32_t unit_rows) {
+                                    uint32_t unit_rows, uint32_t tile) {
     struct linear_tile t;
     t.task = task;
     t.k = task->k;
     t.k_tiles = task->k_tiles;
-    t.tile = task->tile;
+    t.tile = tile;
     t.row0 = task->row0;
     t.n = 0;
     t.act = SCRATCH + 4 * unit_rows * t.tile;
@@ -311,7 +311,7 @@ DEV struct linear_tile linear_begin(const struct warp_context *c, const struct c
 /* A task of many rows, tile by tile. */
 DEV void linear_direct(struct warp_context *c, const struct cuda_task *task, uint32_t n_rows,
                        uint32_t unit_rows) {
-    struct linear_tile t = linear_begin(c, task, unit_rows);
+    struct linear_tile t = linear_begin(c, task, unit_rows, task->tile);
 #pragma unroll 1
     for (uint32_t row = task->row0; row < task->row1; row += t.tile) {
         uint32_t end = min(min(row + t.tile, task->row1), n_rows);

@@ -133,10 +133,10 @@ DEV uint32_t linear_unit_rows(const struct cuda_task *task) {
     return task->kind == OP_LM_HEAD ? LM_BLOCK : task->kind == OP_QKV ? QN_HEAD_DIM : 0;
 }
 
-/* Few rows. */
-DEV bool run_linear(struct warp_context *c, const struct cuda_task *task) {
+/* Few rows, or one. */
+template <bool ONE> DEV bool run_linear(struct warp_context *c, const struct cuda_task *task) {
     if (task->kind == OP_QKV) qkv_early(c, task);
-    return linear_staged(c, task, linear_rows(task), linear_unit_rows(task));
+    return linear_staged<ONE>(c, task, linear_rows(task), linear_unit_rows(task));
 }
 
 #endif

@@ -93,18 +93,22 @@ DEV void staged_rows(const struct warp_context *c, const struct staged *s) {
     sync_compute();
 }
 
-/* All that is found before the event. n_rows: what the iteration has. */
+/* All that is found before the event. n_rows: what the iteration has. ONE: the task is of one row;
+ * then what depends on rows is known to the compiler. */
+template <bool ONE>
 DEV void staged_begin(const struct warp_context *c, const struct cuda_task *task, uint32_t n_rows,
                       uint32_t unit_rows, struct staged *s) {
-    s->t = linear_begin(c, task, unit_rows);
-    s->t.n = min(task->row1, n_rows) - task->row0;
-    s->row = op_row(task, task->row0);
+    s->t = linear_begin(c, task, unit_rows, ONE ? 1 : task->tile);
+    if (ONE) s->t.row0 = 0;
+    s->t.n = ONE ? 1 : min(task->row1, n_rows) - task->row0;
+    early_norm((const float *)task->norm, c->thread, s->t.k, &s->early);
+    s->row = op_row(task, s->t.row0);
     /* Columns beyond the tile's tokens repeat its last one and are not stored. */
     s->x = s->t.act + min(c->lane / 4, s->t.tile - 1) * ACT_STRIDE(s->t.k_tiles) + c->lane % 4 * 16;
-    early_norm((const float *)task->norm, c->thread, s->t.k, &s->early);
 }
 
 /* False: the launch ends. */
+template <bool ONE>
 DEV bool linear_staged(struct warp_context *c, const struct cuda_task *task, uint32_t n_rows,
                        uint32_t unit_rows) {
     struct staged s;
@@ -114,7 +118,7 @@ DEV bool linear_staged(struct warp_context *c, const struct cuda_task *task, uin
         tile_skip(c, task);
         return true;
     }
-    staged_begin(c, task, n_rows, unit_rows, &s);
+    staged_begin<ONE>(c, task, n_rows, unit_rows, &s);
     staged_group(c, &s, task->block0);
     if (!wait_ready(c)) return false;
     struct linear_addend add = addend_ask(&s.item);
