@@ -166,9 +166,9 @@ static int find_polled(struct proof *f, const struct by_task *b, uint32_t event,
     return rc;
 }
 
-/* The dependents together poll all that `writer` stores; later tasks wait for every one of them; and
- * they share nothing plain with it. Then the order of the writer and a single one of them is nobody's
- * concern, and that of the writer and all later ones follows. */
+/* The dependents together poll all that `writer` stores; later tasks wait for every one of them;
+ * and they share nothing plain with it. Then the order of the writer and a single one of them is
+ * nobody's concern, and that of the writer and all later ones follows. */
 static int check_together(struct proof *f, const struct by_task *b, uint32_t writer,
                           struct polled *polled) {
     const struct prog_task *tasks = PROG(f->p, TASK);

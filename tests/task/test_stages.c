@@ -102,28 +102,35 @@ static void normalization_inserts_dummies_where_tasks_fan_out(void **state) {
 static void small_activations_ride_on_data(void **state) {
     (void)state;
     const struct model_spec spec = fixture_spec(3, 256, 4, 2, 64, 512, 32000);
+    const unsigned step = KGRAPH_CUT_ATTENTION | KGRAPH_CUT_QKV | KGRAPH_JOIN_HEADS;
     const struct {
-        uint32_t rows;
+        uint32_t rows, max_len;
+        unsigned cuts;
         enum launch_policy launch;
         uint64_t most;
-        bool any;
-    } cases[] = {{1, LAUNCH_ALL_AOT, 65536, true},
-                 {1, LAUNCH_HYBRID, 65536, false},
-                 {1, LAUNCH_ALL_AOT, 0, false},
-                 {64, LAUNCH_ALL_AOT, 65536, false}};
-    for (size_t i = 0; i < 4; i++) {
+        uint32_t per_layer; /* events, after the first; 0: nothing rides */
+    } cases[] = {
+        /* embed -> qkv; per layer attention -> o-proj -> mlp -> down -> (next qkv or lm head) */
+        {1, 2048, 0, LAUNCH_ALL_AOT, 65536, 4},
+        {1, 2048, 0, LAUNCH_HYBRID, 65536, 0},
+        {1, 2048, 0, LAUNCH_ALL_AOT, 0, 0},
+        {64, 2048, 0, LAUNCH_ALL_AOT, 65536, 0},
+        /* and projections -> step -> combine, unless the pieces are too many */
+        {1, 2048, step, LAUNCH_ALL_AOT, 65536, 6},
+        {1, 32768, step, LAUNCH_ALL_AOT, 65536, 5},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct diag d = {0};
         struct fixture f;
         struct prog_header *p;
         struct task_options o = defaults;
         o.launch = cases[i].launch;
         o.carry_bytes = cases[i].most;
-        ok(&d, fixture_compile(&d, &f, &spec, cases[i].rows, 2048, false, &o));
+        ok(&d, fixture_compile(&d, &f, &spec, cases[i].rows, cases[i].max_len, cases[i].cuts, &o));
         struct task_stats s;
         tgraph_stats(&f.tasks, STAGE_CARRY, &s);
-        /* embed -> qkv; per layer attention -> o-proj -> mlp -> down -> (next qkv or lm head) */
-        assert_int_equal(s.n_data_events, cases[i].any ? 1 + 4 * 3 : 0);
-        ok(&d, fixture_program(&d, &f, 2048, &p));
+        assert_int_equal(s.n_data_events, cases[i].per_layer > 0 ? 1 + cases[i].per_layer * 3 : 0);
+        ok(&d, fixture_program(&d, &f, cases[i].max_len, &p));
         ok(&d, task_verify(&d, p, NULL));
         free(p);
         fixture_fini(&f);

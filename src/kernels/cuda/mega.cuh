@@ -27,7 +27,8 @@
 #include "kernels/cuda/common/retile.cuh"
 #include "kernels/cuda/common/sample.cuh"
 
-/* ---- what runs a task: waits for its event (wait_ready), does the work; false: the launch ends ---- */
+/* ---- what runs a task: waits for its event (wait_ready), does the work; false: the launch ends
+ * ---- */
 
 /* Tasks of many rows. A task that works in the ring's memory takes its lease before the event. */
 DEV bool run_many_rows(struct warp_context *c, const struct cuda_task *task) {
@@ -81,7 +82,17 @@ DEV void task_finish(const struct warp_context *c, const struct cuda_task *task)
 /* ---- the compute warps ---- */
 
 /* What is to be run next. */
-enum { RUN_STOP, RUN_ONE_ROW, RUN_FEW_ROWS, RUN_STEP, RUN_OTHER, RUN_SPLIT, RUN_ATTENTION, RUN_MANY, RUN_DROP };
+enum {
+    RUN_STOP,
+    RUN_ONE_ROW,
+    RUN_FEW_ROWS,
+    RUN_STEP,
+    RUN_OTHER,
+    RUN_SPLIT,
+    RUN_ATTENTION,
+    RUN_MANY,
+    RUN_DROP
+};
 
 DEV uint32_t runner_of(const struct cuda_task *task) {
     if (task->columns != 0) return RUN_MANY;
@@ -116,8 +127,8 @@ DEV void compute_stop(struct warp_context *c) {
     context_store(c);
 }
 
-/* Runs the task of the message and waits for the next. Each kind has such a function of its own: what
- * one keeps in registers is nobody else's to spill. They are called with nothing to keep. */
+/* Runs the task of the message and waits for the next. Each kind has such a function of its own:
+ * what one keeps in registers is nobody else's to spill. They are called with nothing to keep. */
 typedef bool run_function(struct warp_context *c, const struct cuda_task *task);
 template <run_function RUN>
 __device__ __noinline__ void compute_task(const struct cuda_args *args) {

@@ -148,9 +148,9 @@ DEV struct warp_context context_load(const struct cuda_args *args) {
 }
 DEV void context_store(const struct warp_context *c) {
     if (c->lane == 0)
-        SHARED->warp[c->warp] = warp_state{
-            c->page | c->turn << 8 | c->ready_parity << 16 | c->n_drops << 24 | c->next << 28,
-            c->message};
+        SHARED->warp[c->warp] = warp_state{c->page | c->turn << 8 | c->ready_parity << 16 |
+                                               c->n_drops << 24 | c->next << 28,
+                                           c->message};
     __syncwarp();
 }
 DEV uint32_t context_next(void) {

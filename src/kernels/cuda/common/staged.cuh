@@ -76,8 +76,8 @@ DEV void staged_finish(const struct warp_context *c, struct staged *s, struct li
     }
 }
 
-/* Activations and their sums of squares. The widths are read anew: else what was compared before the
- * event would be kept for after it, in more predicates than there are. */
+/* Activations and their sums of squares. The widths are read anew: else what was compared before
+ * the event would be kept for after it, in more predicates than there are. */
 DEV void staged_rows(const struct warp_context *c, const struct staged *s) {
     const struct linear_tile *t = &s->t;
     const float *norm = (const float *)t->task->norm;
