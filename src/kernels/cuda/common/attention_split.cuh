@@ -198,16 +198,15 @@ DEV void step_rows(const struct warp_context *c, const struct kv_walk *w, uint32
     }
 }
 
-/* Puts the iteration's key and value into the page of the share that begins at `first`; what comes
- * after them is masked, but must be numbers. */
+/* Puts the iteration's key and value into the page of the share that begins at `first`. What comes
+ * after them is whatever the page held before: split_clear. */
 DEV void step_patch(const struct warp_context *c, const struct kv_walk *w,
                     const struct attention_step *s, uint32_t first, char *page) {
     const uint32_t line = QN_HEAD_DIM / 8, last = w->hi - 1 - first; /* of 16 bytes */
-    const uint4 *k = (const uint4 *)step_head(s->n_heads),
-                *v = (const uint4 *)step_head(s->n_heads + 1);
-    for (uint32_t i = last * line + c->lane; i < SHARE_POSITIONS * line; i += 32) {
-        *(uint4 *)(page + 16 * i) = k[i % line];
-        *(uint4 *)(page + SHARE_BYTES + 16 * i) = v[i % line];
+    for (uint32_t i = c->lane; i < 2 * line; i += 32) {
+        const uint32_t is_value = i >= line, d = i - is_value * line;
+        *(uint4 *)(page + is_value * SHARE_BYTES + 16 * (last * line + d)) =
+            ((const uint4 *)step_head(s->n_heads + is_value))[d];
     }
     __syncwarp();
 }
@@ -238,6 +237,16 @@ DEV void split_load_page(const struct warp_context *c, const char *page, struct 
             x->v[i][n] = in ? *(const uint4 *)(page + SHARE_BYTES + (row * QN_HEAD_DIM + d) * 2)
                             : make_uint4(0, 0, 0, 0);
         }
+}
+
+/* Zeros for the values of positions after the share's number `last`: their weights are zero, which
+ * only numbers survive. Their keys need no care: scores are masked. */
+DEV void split_clear(const struct warp_context *c, uint32_t last, struct split_kv *x) {
+#pragma unroll
+    for (int i = 0; i < SPANS; i++)
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            if (c->lane % 4 * 4 + n > last) x->v[i][n] = make_uint4(0, 0, 0, 0);
 }
 
 /* Fills the warp's page, which came void, with a share that this iteration has written to: its row
@@ -276,6 +285,7 @@ DEV void split_load_share(struct warp_context *c, const struct split_warp *t,
         }
     }
     split_load_page(c, page, x);
+    if (STEP && fresh) split_clear(c, w->hi - 1 - first, x);
     if (fresh) page_copy_fence(); /* what was written here by hand comes before the next copy */
     page_release(c);
 }
