@@ -47,7 +47,8 @@ enum {
     CUDA_COMPUTE_WARPS = 8,
     CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 2), /* + loader + control */
 
-    CUDA_SCRATCH_BYTES = 32768, /* of shared memory, for the task that runs */
+    CUDA_SCRATCH_BYTES = 32000, /* of shared memory, for the task that runs */
+    CUDA_CONTROL_BYTES = 3840,  /* ... and for what the warps tell each other */
     CUDA_PARTIALS = 8,          /* partial sums of a dot product: k-tile kt belongs to kt % 8 */
 
     CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (packed.cuh) */
@@ -71,7 +72,7 @@ CUDA_ABI_FN uint32_t cuda_shared_bytes(uint32_t cc) {
 
 /* What a task that leases the ring has (packed.cuh): the ring, scratch. */
 CUDA_ABI_FN uint32_t cuda_lease_bytes(uint32_t cc) {
-    const uint32_t control = 3072, depth = CUDA_PAGE_BYTES * CUDA_COMPUTE_WARPS;
+    const uint32_t control = CUDA_CONTROL_BYTES, depth = CUDA_PAGE_BYTES * CUDA_COMPUTE_WARPS;
     const uint32_t room = cuda_shared_bytes(cc) - CUDA_SCRATCH_BYTES - control;
     return room / depth * depth + CUDA_SCRATCH_BYTES;
 }

@@ -67,7 +67,7 @@ DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
 /* All warps' stores are ordered before the trigger: they meet at the barrier, the release covers
  * what this thread has seen. A hint orders nothing and goes at once. */
 DEV void task_finish(const struct warp_context *c, const struct cuda_task *task) {
-    uint32_t *counter = SHARED->counters + ((uint64_t)task->trigger << SHARED->counter_shift);
+    uint32_t *counter = rt_counter(&SHARED->args.rt, task->trigger);
     const bool hint = (task->flags & CUDA_TRIGGER_HINT) != 0;
     if (c->thread == 0 && hint) add_relaxed_gpu(counter, 1);
     sync_compute();
@@ -130,9 +130,8 @@ DEV void compute_stop(struct warp_context *c) {
 /* Runs the task of the message and waits for the next. Each kind has such a function of its own:
  * what one keeps in registers is nobody else's to spill. They are called with nothing to keep. */
 typedef bool run_function(struct warp_context *c, const struct cuda_task *task);
-template <run_function RUN>
-__device__ __noinline__ void compute_task(const struct cuda_args *args) {
-    struct warp_context c = context_load(args);
+template <run_function RUN> __device__ __noinline__ void compute_task(void) {
+    struct warp_context c = context_load();
     const struct cuda_task *task = task_of(&c);
     if (!RUN(&c, task)) {
         compute_stop(&c);
@@ -144,8 +143,8 @@ __device__ __noinline__ void compute_task(const struct cuda_args *args) {
 }
 
 /* Pages that were streamed for an iteration that did not come. */
-__device__ __noinline__ void compute_drop(const struct cuda_args *args) {
-    struct warp_context c = context_load(args);
+__device__ __noinline__ void compute_drop(void) {
+    struct warp_context c = context_load();
     barrier_wait_acquire_cta(&SHARED->drop_ready, c.n_drops);
     c.n_drops ^= 1;
     for (uint32_t n = SHARED->drop[c.warp]; n > 0; n--) {
@@ -159,24 +158,24 @@ __device__ __noinline__ void compute_drop(const struct cuda_args *args) {
     compute_next(&c);
 }
 
-__device__ __noinline__ void compute_first(const struct cuda_args *args) {
-    struct warp_context c = context_of(args, threadIdx.x, 0, 0);
-    if (c.thread == 0) trace_start(args, SHARED);
+__device__ __noinline__ void compute_first(void) {
+    struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
+    if (c.thread == 0) trace_start(c.args, SHARED);
     compute_next(&c);
 }
 
-DEV void compute_main(const struct cuda_args *args) {
-    compute_first(args);
+DEV void compute_main(void) {
+    compute_first();
     for (;;) {
         switch (context_next()) {
-        case RUN_ONE_ROW: compute_task<run_linear<true>>(args); continue;
-        case RUN_FEW_ROWS: compute_task<run_linear<false>>(args); continue;
-        case RUN_STEP: compute_task<run_split<true>>(args); continue;
-        case RUN_OTHER: compute_task<run_other>(args); continue;
-        case RUN_SPLIT: compute_task<run_split<false>>(args); continue;
-        case RUN_ATTENTION: compute_task<run_attention>(args); continue;
-        case RUN_MANY: compute_task<run_many_rows>(args); continue;
-        case RUN_DROP: compute_drop(args); continue;
+        case RUN_ONE_ROW: compute_task<run_linear<true>>(); continue;
+        case RUN_FEW_ROWS: compute_task<run_linear<false>>(); continue;
+        case RUN_STEP: compute_task<run_split<true>>(); continue;
+        case RUN_OTHER: compute_task<run_other>(); continue;
+        case RUN_SPLIT: compute_task<run_split<false>>(); continue;
+        case RUN_ATTENTION: compute_task<run_attention>(); continue;
+        case RUN_MANY: compute_task<run_many_rows>(); continue;
+        case RUN_DROP: compute_drop(); continue;
         default: break;
         }
         break;
@@ -189,6 +188,8 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
     for (uint32_t i = threadIdx.x; i < sizeof *s / 4; i += CUDA_BLOCK_THREADS)
         ((uint32_t *)s)[i] = 0;
     __syncthreads();
+    for (uint32_t i = threadIdx.x; i < sizeof *args / 4; i += CUDA_BLOCK_THREADS)
+        ((uint32_t *)&s->args)[i] = ((const uint32_t *)args)[i];
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < RING_PAGES; i++) {
             barrier_init(&s->page_full[i], page_copy_arrivals());
@@ -205,10 +206,6 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
         }
         barrier_init(&s->drop_ready, 1);
         barrier_init_fence();
-        s->counters = args->rt.counters;
-        s->counter_shift = args->rt.counter_shift;
-        s->rope_cos = args->rope_cos;
-        s->rope_sin = args->rope_sin;
         s->published = s->done = resume;
     }
     __syncthreads();
@@ -216,13 +213,13 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
 
 /* The roles of warps: functions of their own, so that one's registers are not spilled for
  * another's. */
-__device__ __noinline__ void role_loader(const struct cuda_args *args, uint32_t resume) {
-    const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
+__device__ __noinline__ void role_loader(uint32_t resume) {
+    const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     if (c.lane < LOADER_LANES) loader_main(&c, resume);
 }
 
-__device__ __noinline__ void role_control(const struct cuda_args *args) {
-    if (threadIdx.x % 32 == 0) control_main(args, SHARED);
+__device__ __noinline__ void role_control(void) {
+    if (threadIdx.x % 32 == 0) control_main(&SHARED->args, SHARED);
 }
 
 // check_kernels: qn_mega registers 168 stack 320 spills 420
@@ -231,11 +228,11 @@ extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     const uint32_t resume = rt_load_relaxed(&args.rt.shared->resume);
     block_init(&args, SHARED, resume);
     if (threadIdx.x / 32 < WARPS)
-        compute_main(&args);
+        compute_main();
     else if (threadIdx.x / 32 == LOADER_WARP)
-        role_loader(&args, resume);
+        role_loader(resume);
     else
-        role_control(&args);
+        role_control();
 }
 
 #endif

@@ -30,7 +30,7 @@
 static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
 
 #define SCRATCH_BYTES CUDA_SCRATCH_BYTES
-#define CONTROL_BYTES 3072
+#define CONTROL_BYTES CUDA_CONTROL_BYTES
 #define SHARED_BYTES  cuda_shared_bytes(__CUDA_ARCH__ / 10)
 
 /* Page slots per compute warp: what the shared memory leaves. 3 on sm_90 (192 KB). */
@@ -68,10 +68,8 @@ struct warp_state {
 struct block_shared {
     struct cuda_task task[N_TASK_SLOTS];
     struct warp_state warp[WARPS]; /* compute's own */
-    /* Of the kernel's arguments: a function that is not inlined reads those by way of L2. */
-    uint32_t *counters;
-    const float *rope_cos, *rope_sin;
-    uint32_t counter_shift;
+    struct cuda_args
+        args; /* a copy: a function that is not inlined reads the kernel's by way of L2 */
     uint64_t page_full[MAX_RING_PAGES], page_empty[MAX_RING_PAGES];
     /* Of message i % GO_DEPTH: a task is announced; its event is activated; it is done (by the
      * compute warps and, where it reads messages, the loader). */
@@ -136,8 +134,8 @@ DEV struct warp_context context_of(const struct cuda_args *args, uint32_t thread
 
 /* Between two tasks a compute warp's context lies in shared memory: every kind of task is run by a
  * function that is not inlined (mega.cuh), and what its caller kept would be in local memory. */
-DEV struct warp_context context_load(const struct cuda_args *args) {
-    struct warp_context c = context_of(args, threadIdx.x, 0, 0);
+DEV struct warp_context context_load(void) {
+    struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     const struct warp_state s = SHARED->warp[c.warp];
     c.page = s.place & 255;
     c.turn = s.place >> 8 & 255;

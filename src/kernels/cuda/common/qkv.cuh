@@ -62,8 +62,8 @@ DEV struct head_turn head_turn_of(const struct warp_context *c, const float *nor
         const bool turned = !is_value && i < HALF_DIM;
         h.norm_a[u] = QN_QK_NORM && turned ? __ldg(norm + i) : 1;
         h.norm_b[u] = QN_QK_NORM && turned ? __ldg(norm + i + HALF_DIM) : 1;
-        h.cosine[u] = turned ? __ldg(SHARED->rope_cos + angle + i) : 1;
-        h.sine[u] = turned ? __ldg(SHARED->rope_sin + angle + i) : 0;
+        h.cosine[u] = turned ? __ldg(SHARED->args.rope_cos + angle + i) : 1;
+        h.sine[u] = turned ? __ldg(SHARED->args.rope_sin + angle + i) : 0;
     }
     return h;
 }
@@ -189,8 +189,8 @@ DEV void qkv_early(const struct warp_context *c, const struct cuda_task *task) {
     for (int u = 0; u < LANE_PAIRS; u++) {
         uint32_t i = c->lane + 32 * u;
         if (i >= HALF_DIM) break;
-        touch(SHARED->rope_cos + angle + i);
-        touch(SHARED->rope_sin + angle + i);
+        touch(SHARED->args.rope_cos + angle + i);
+        touch(SHARED->args.rope_sin + angle + i);
 #if QN_QK_NORM
         const float *norm = (const float *)(task->unit0 < QN_N_HEADS ? task->more : task->more2);
         touch(norm + i);
