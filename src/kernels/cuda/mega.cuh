@@ -94,6 +94,10 @@ enum {
     RUN_DROP
 };
 
+DEV bool is_one_row(const struct cuda_task *task) {
+    return task->row1 == 1 && task->tile == 1 && linear_rows(task) > 0;
+}
+
 DEV uint32_t runner_of(const struct cuda_task *task) {
     if (task->columns != 0) return RUN_MANY;
     switch (task->kind) {
@@ -101,7 +105,7 @@ DEV uint32_t runner_of(const struct cuda_task *task) {
     case OP_QKV_LINEAR:
     case OP_LINEAR:
     case OP_GATED_MLP:
-    case OP_LM_HEAD: return task->row1 == 1 && task->tile == 1 ? RUN_ONE_ROW : RUN_FEW_ROWS;
+    case OP_LM_HEAD: return is_one_row(task) ? RUN_ONE_ROW : RUN_FEW_ROWS;
     case OP_ATTENTION: return RUN_ATTENTION;
     case OP_ATTENTION_SPLIT: return RUN_SPLIT;
     case OP_ATTENTION_STEP: return RUN_STEP;
@@ -109,16 +113,21 @@ DEV uint32_t runner_of(const struct cuda_task *task) {
     }
 }
 
-DEV const struct cuda_task *task_of(const struct warp_context *c) {
-    return &SHARED->task[SHARED->go[c->message % GO_DEPTH]];
+DEV const struct cuda_task *task_of(uint32_t message) {
+    return &SHARED->task[SHARED->go[message % GO_DEPTH]];
+}
+
+/* What to do for an announced message. */
+DEV uint32_t runner_for(uint32_t message) {
+    if (SHARED->go[message % GO_DEPTH] == GO_DROP) return RUN_DROP;
+    return runner_of(task_of(message));
 }
 
 /* Waits for the next message; what is next and the context go to shared memory. */
 DEV void compute_next(struct warp_context *c) {
-    const uint32_t i = c->message % GO_DEPTH;
     c->next = RUN_STOP;
-    if (wait_control(c, &SHARED->go_full[i], c->message / GO_DEPTH & 1))
-        c->next = SHARED->go[i] == GO_DROP ? (uint32_t)RUN_DROP : runner_of(task_of(c));
+    if (wait_control(c, &SHARED->go_full[c->message % GO_DEPTH], c->message / GO_DEPTH & 1))
+        c->next = runner_for(c->message);
     context_store(c);
 }
 
@@ -132,13 +141,39 @@ DEV void compute_stop(struct warp_context *c) {
 typedef bool run_function(struct warp_context *c, const struct cuda_task *task);
 template <run_function RUN> __device__ __noinline__ void compute_task(void) {
     struct warp_context c = context_load();
-    const struct cuda_task *task = task_of(&c);
+    const struct cuda_task *task = task_of(c.message);
     if (!RUN(&c, task)) {
         compute_stop(&c);
         return;
     }
     task_finish(&c, task);
     c.message++;
+    compute_next(&c);
+}
+
+/* Linear tasks of one row, as many as follow each other: what a task needs before its event is
+ * found while the one before waits for its own. */
+__device__ __noinline__ void compute_one_row(void) {
+    struct warp_context c = context_load();
+    struct staged s;
+    one_row_begin(&c, task_of(c.message), &s);
+#pragma unroll 1
+    for (;;) {
+        const uint32_t ahead = c.message + 1;
+        const bool more =
+            barrier_test_acquire_cta(&SHARED->go_full[ahead % GO_DEPTH], ahead / GO_DEPTH & 1) &&
+            runner_for(ahead) == RUN_ONE_ROW;
+        struct staged next = s;
+        if (more) one_row_begin(&c, task_of(ahead), &next);
+        if (!staged_run(&c, &s)) {
+            compute_stop(&c);
+            return;
+        }
+        task_finish(&c, s.t.task);
+        c.message++;
+        if (!more) break;
+        s = next;
+    }
     compute_next(&c);
 }
 
@@ -168,8 +203,8 @@ DEV void compute_main(void) {
     compute_first();
     for (;;) {
         switch (context_next()) {
-        case RUN_ONE_ROW: compute_task<run_linear<true>>(); continue;
-        case RUN_FEW_ROWS: compute_task<run_linear<false>>(); continue;
+        case RUN_ONE_ROW: compute_one_row(); continue;
+        case RUN_FEW_ROWS: compute_task<run_linear>(); continue;
         case RUN_STEP: compute_task<run_split<true>>(); continue;
         case RUN_OTHER: compute_task<run_other>(); continue;
         case RUN_SPLIT: compute_task<run_split<false>>(); continue;

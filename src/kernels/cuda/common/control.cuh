@@ -181,13 +181,14 @@ __device__ __noinline__ void control_none(struct control *c, const struct cuda_t
     control_trigger(c, task->trigger);
 }
 
-/* The event of the task announced last is activated. */
+/* The event of an announced task is activated. */
 DEV void control_ready(struct control *c, uint32_t slot) {
     const struct cuda_task *task = &c->shared->task[slot];
     if (task->kind == OP_NONE)
         control_none(c, task);
     else
-        barrier_arrive_release_cta(&c->shared->go_ready[(c->n_go - 1) % GO_DEPTH]);
+        barrier_arrive_release_cta(
+            &c->shared->go_ready[(c->shared->slot_free[slot] - 1) % GO_DEPTH]);
 }
 
 /* The heartbeat: a task is next. */
@@ -247,17 +248,25 @@ DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
     return true;
 }
 
-/* The next AOT task. False: the launch ends. */
-DEV bool control_aot(struct control *c) {
-    const uint32_t slot = (c->n_fetched - FETCH_AHEAD) % N_AOT_SLOTS;
-    copy_wait<FETCH_AHEAD - 1>();
-    if (!control_announce(c, slot)) return false;
+/* Waits for the event of the AOT task that is next and announced. False: the launch ends. */
+DEV bool control_run(struct control *c, uint32_t slot) {
     if (!control_wait_event(c, &c->shared->task[slot])) return false;
     control_ready(c, slot);
     if (!control_fetch_ahead(c, c->w.next + FETCH_AHEAD)) return false;
     if (c->w.owes_post) control_post(c); /* while the task runs */
     c->w.next++;
     return true;
+}
+
+/* Where the descriptor is of the AOT task that is next, or of the one after it. */
+DEV uint32_t control_slot(const struct control *c, uint32_t after) {
+    return (c->n_fetched - FETCH_AHEAD + after) % N_AOT_SLOTS;
+}
+
+/* The next AOT task. False: the launch ends. */
+DEV bool control_aot(struct control *c) {
+    copy_wait<FETCH_AHEAD - 1>();
+    return control_announce(c, control_slot(c, 0)) && control_run(c, control_slot(c, 0));
 }
 
 /* The claimed task. False: the launch ends. */
@@ -276,11 +285,18 @@ DEV bool control_claimed(struct control *c) {
     return true;
 }
 
-/* The AOT tasks of one iteration. */
+/* The AOT tasks of one iteration. A task is announced before the one before it is ready: while the
+ * compute warps wait for an event they prepare what comes after. */
 DEV void control_list(struct control *c) {
-    if (!control_fetch_first(c)) return;
-    while (c->w.next < c->w.end)
-        if (!control_aot(c)) return;
+    static_assert(FETCH_AHEAD == 2 && GO_DEPTH > 2, "the second descriptor is fetched, too");
+    if (c->w.next == c->w.end || !control_fetch_first(c)) return;
+    copy_wait<FETCH_AHEAD - 1>();
+    if (!control_announce(c, control_slot(c, 0))) return;
+    while (c->w.next < c->w.end) {
+        copy_wait<0>();
+        if (c->w.next + 1 < c->w.end && !control_announce(c, control_slot(c, 1))) return;
+        if (!control_run(c, control_slot(c, 0))) return;
+    }
 }
 
 /* The same with JIT tasks in between: those that were claimed, and those that come before the next

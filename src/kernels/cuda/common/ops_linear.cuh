@@ -133,10 +133,21 @@ DEV uint32_t linear_unit_rows(const struct cuda_task *task) {
     return task->kind == OP_LM_HEAD ? LM_BLOCK : task->kind == OP_QKV ? QN_HEAD_DIM : 0;
 }
 
-/* Few rows, or one. */
-template <bool ONE> DEV bool run_linear(struct warp_context *c, const struct cuda_task *task) {
+/* Few rows. */
+DEV bool run_linear(struct warp_context *c, const struct cuda_task *task) {
+    const uint32_t n_rows = linear_rows(task);
     if (task->kind == OP_QKV) qkv_early(c, task);
-    return linear_staged<ONE>(c, task, linear_rows(task), linear_unit_rows(task));
+    if (task->row0 >= n_rows) return staged_skip(c, task);
+    struct staged s;
+    staged_begin<false>(c, task, n_rows, linear_unit_rows(task), &s);
+    return staged_run(c, &s);
+}
+
+/* One row, and the iteration has it. */
+DEV void one_row_begin(const struct warp_context *c, const struct cuda_task *task,
+                       struct staged *s) {
+    if (task->kind == OP_QKV) qkv_early(c, task);
+    staged_begin<true>(c, task, 1, linear_unit_rows(task), s);
 }
 
 #endif

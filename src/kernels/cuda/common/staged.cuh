@@ -93,8 +93,8 @@ DEV void staged_rows(const struct warp_context *c, const struct staged *s) {
     sync_compute();
 }
 
-/* All that is found before the event. n_rows: what the iteration has. ONE: the task is of one row;
- * then what depends on rows is known to the compiler. */
+/* All that is found before the event, for a task with rows. n_rows: what the iteration has. ONE:
+ * the task is of one row; then what depends on rows is known to the compiler. */
 template <bool ONE>
 DEV void staged_begin(const struct warp_context *c, const struct cuda_task *task, uint32_t n_rows,
                       uint32_t unit_rows, struct staged *s) {
@@ -105,40 +105,38 @@ DEV void staged_begin(const struct warp_context *c, const struct cuda_task *task
     s->row = op_row(task, s->t.row0);
     /* Columns beyond the tile's tokens repeat its last one and are not stored. */
     s->x = s->t.act + min(c->lane / 4, s->t.tile - 1) * ACT_STRIDE(s->t.k_tiles) + c->lane % 4 * 16;
+    staged_group(c, s, task->block0);
 }
 
-/* False: the launch ends. */
-template <bool ONE>
-DEV bool linear_staged(struct warp_context *c, const struct cuda_task *task, uint32_t n_rows,
-                       uint32_t unit_rows) {
-    struct staged s;
-    if (task->row0 >= n_rows) {
-        if (!wait_ready(c)) return false;
-        if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-        tile_skip(c, task);
-        return true;
-    }
-    staged_begin<ONE>(c, task, n_rows, unit_rows, &s);
-    staged_group(c, &s, task->block0);
+/* The task's work from its event on. False: the launch ends. */
+DEV bool staged_run(struct warp_context *c, struct staged *s) {
+    const struct cuda_task *task = s->t.task;
     if (!wait_ready(c)) return false;
-    struct linear_addend add = addend_ask(&s.item);
+    struct linear_addend add = addend_ask(&s->item);
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-    staged_rows(c, &s);
+    staged_rows(c, s);
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_BEGIN, task->index);
 #pragma unroll 1
     for (;;) {
-        staged_pages(c, &s);
+        staged_pages(c, s);
         sync_compute();
-        staged_finish(c, &s, add);
-        if (task->unit_blocks != 0 && s.end % task->unit_blocks == 0) {
+        staged_finish(c, s, add);
+        if (task->unit_blocks != 0 && s->end % task->unit_blocks == 0) {
             sync_compute();
-            op_finish_unit(c, &s.t, s.end / task->unit_blocks - 1);
+            op_finish_unit(c, &s->t, s->end / task->unit_blocks - 1);
         }
-        if (s.end >= task->block1) break;
-        staged_group(c, &s, s.end);
-        add = addend_ask(&s.item);
+        if (s->end >= task->block1) return true;
+        staged_group(c, s, s->end);
+        add = addend_ask(&s->item);
         sync_compute(); /* the last group's sums are read */
     }
+}
+
+/* A task whose rows are all beyond the iteration's. */
+DEV bool staged_skip(struct warp_context *c, const struct cuda_task *task) {
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    tile_skip(c, task);
     return true;
 }
 
