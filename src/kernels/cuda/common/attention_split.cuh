@@ -8,7 +8,8 @@
  *
  * Bytes: k and v of the piece, 2 * ATTENTION_PIECE * head_dim * 2, read once per item.
  *
- * Scratch:   0             max[2][8][16], sum[2][8][16]: of the shares; items alternate
+ * Scratch:   0             max[2][8][16], sum[2][8][16], factor[2][8][16]: of the shares; items
+ *                          alternate
  *            STEP_HEADS    STEP: queries [SUB_HEADS][head_dim], key, value, of 16 bits
  *            SPLIT_OUTS    outputs [8][rows][chunk + 4], a chunk of columns at a time
  *            SPLIT_QUERIES query rows [2][rows][head_dim] of this item and the next
@@ -21,7 +22,7 @@
 
 #define SPLIT_HALVES  (SUB_HEADS > 8 ? 2 : 1) /* of a lane's rows g and g + 8 that can exist */
 #define SPLIT_CHUNK   (SUB_HEADS > 8 ? 32 : SUB_HEADS > 4 ? 64 : 128) /* columns */
-#define STEP_HEADS    2048
+#define STEP_HEADS    3072
 #define SPLIT_OUTS    (STEP_HEADS + (SUB_HEADS + 2) * QN_HEAD_DIM * 2)
 #define SPLIT_QUERIES (SPLIT_OUTS + WARPS * SUB_HEADS * (SPLIT_CHUNK + 4) * 4)
 #define SPLIT_Q_BYTES (SUB_HEADS * QN_HEAD_DIM * 4)
@@ -323,10 +324,22 @@ DEV void split_share(struct warp_context *c, const struct split_warp *t, const s
     piece_output(c, x.v, p, part);
 }
 
-/* Maximum and sum of row m over the shares, to its part. */
-DEV void split_merge_row(const float *all_max, const float *all_sum, uint32_t m, struct act to) {
-    const float most = most_of(all_max, m);
-    act_put2(to, make_float2(most, merged_sum(all_max, all_sum, m, most)));
+/* Maxima, sums and factors of an item's shares: [share][16]. */
+struct split_scalars {
+    float *max, *sum, *factor;
+};
+
+DEV struct split_scalars split_scalars_of(uint32_t odd) {
+    float *at = (float *)SCRATCH + odd * WARPS * 16;
+    return split_scalars{at, at + 2 * WARPS * 16, at + 4 * WARPS * 16};
+}
+
+/* Maximum and sum of row m over the shares, to its part: merged_sum with the factors at hand. */
+DEV void split_merge_row(const struct split_scalars *x, uint32_t m, struct act to) {
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) sum = fmaf(x->sum[w * 16 + m], x->factor[w * 16 + m], sum);
+    act_put2(to, make_float2(most_of(x->max, m), sum));
 }
 
 /* Columns [at, at + SPLIT_CHUNK) of all heads, summed over the shares in order. */
@@ -356,21 +369,21 @@ DEV void split_merge_outputs(const struct warp_context *c, const struct split_wa
 DEV void split_merge(const struct warp_context *c, const struct split_warp *t,
                      const struct attention_step *s, const struct attention_part *part,
                      struct act to, uint32_t odd) {
-    float *all_max = (float *)SCRATCH + odd * WARPS * 16, *all_sum = all_max + 2 * WARPS * 16;
+    const struct split_scalars x = split_scalars_of(odd);
+    const uint32_t mine = t->share * 16 + c->lane / 4;
     if (c->lane % 4 == 0)
 #pragma unroll
         for (int h = 0; h < SPLIT_HALVES; h++) {
-            all_max[t->share * 16 + c->lane / 4 + 8 * h] = part->max[h];
-            all_sum[t->share * 16 + c->lane / 4 + 8 * h] = part->sum[h];
+            x.max[mine + 8 * h] = part->max[h];
+            x.sum[mine + 8 * h] = part->sum[h];
         }
     sync_compute();
     float factor[2] = {};
 #pragma unroll
-    for (int h = 0; h < SPLIT_HALVES; h++)
-        factor[h] = warp_factor(part->max[h], most_of(all_max, c->lane / 4 + 8 * h));
-    if (c->thread < s->n_heads)
-        split_merge_row(all_max, all_sum, c->thread,
-                        act_from(to, (uint64_t)c->thread * t->n_pieces * STATE_SIZE));
+    for (int h = 0; h < SPLIT_HALVES; h++) {
+        factor[h] = warp_factor(part->max[h], most_of(x.max, c->lane / 4 + 8 * h));
+        if (c->lane % 4 == 0) x.factor[mine + 8 * h] = factor[h];
+    }
 #pragma unroll 1
     for (uint32_t at = 0; at < QN_HEAD_DIM; at += SPLIT_CHUNK) {
         if (at > 0) sync_compute();
@@ -378,6 +391,9 @@ DEV void split_merge(const struct warp_context *c, const struct split_warp *t,
                     SPLIT_CHUNK);
         copy_wait<0>(); /* of split_ask */
         sync_compute();
+        if (at == 0 && c->warp == WARPS - 1 && c->lane < s->n_heads)
+            split_merge_row(&x, c->lane,
+                            act_from(to, (uint64_t)c->lane * t->n_pieces * STATE_SIZE));
         split_merge_outputs(c, t, s, to, at);
     }
 }
