@@ -55,7 +55,6 @@ DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
     switch (task->kind) {
     case OP_QKV_HEADS: run_qkv_heads(c, task); break;
-    case OP_ATTENTION_COMBINE: run_attention_combine(c, task); break;
     case OP_PACK: run_pack(c->args, task); break;
     case OP_EMBED: run_embed(c, task); break;
     case OP_SAMPLE: run_sample(c->args, task); break;
@@ -87,6 +86,7 @@ enum {
     RUN_ONE_ROW,
     RUN_FEW_ROWS,
     RUN_STEP,
+    RUN_COMBINE,
     RUN_OTHER,
     RUN_SPLIT,
     RUN_ATTENTION,
@@ -109,6 +109,7 @@ DEV uint32_t runner_of(const struct cuda_task *task) {
     case OP_ATTENTION: return RUN_ATTENTION;
     case OP_ATTENTION_SPLIT: return RUN_SPLIT;
     case OP_ATTENTION_STEP: return RUN_STEP;
+    case OP_ATTENTION_COMBINE: return RUN_COMBINE;
     default: return RUN_OTHER;
     }
 }
@@ -206,6 +207,7 @@ DEV void compute_main(void) {
         case RUN_ONE_ROW: compute_one_row(); continue;
         case RUN_FEW_ROWS: compute_task<run_linear>(); continue;
         case RUN_STEP: compute_task<run_split<true>>(); continue;
+        case RUN_COMBINE: compute_task<run_attention_combine>(); continue;
         case RUN_OTHER: compute_task<run_other>(); continue;
         case RUN_SPLIT: compute_task<run_split<false>>(); continue;
         case RUN_ATTENTION: compute_task<run_attention>(); continue;

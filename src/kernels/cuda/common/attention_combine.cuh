@@ -1,7 +1,8 @@
 /* attention_combine.cuh - ATTENTION_COMBINE: the states of a row's pieces, merged in order of
  * position into the output of a head.
  *
- * Short contexts: one warp per row and head. Long ones: all warps together, head after head. What a
+ * Short contexts: one warp per row, head and 32 columns. Long ones: all warps together, head after
+ * head. What a
  * piece's state is multiplied with follows from the maxima alone, so it is found for up to 256
  * pieces at once; then each thread has one column and adds the pieces in order, while the next ones
  * are on their way into shared memory. Both ways do the same operations on the same numbers.
@@ -22,7 +23,7 @@
 #include "kernels/cuda/common/attention.cuh"
 
 enum {
-    COMBINE_LONG = 5, /* pieces; from here on a warp alone is slower */
+    COMBINE_LONG = 9, /* pieces; from here on a warp alone is slower */
     COMBINE_SUMS = 2048,
     COMBINE_MAX = 3072,
     COMBINE_STAGES = 3104,
@@ -40,45 +41,59 @@ DEV struct act combine_parts(const struct cuda_task *task, uint64_t head, uint32
                     (head * task->n_pieces + first) * STATE_SIZE);
 }
 
-/* One warp. Pieces are asked for four at a time. */
-DEV void combine_short(const struct warp_context *c, const struct cuda_task *task, uint64_t head,
-                       uint32_t first, uint32_t n) {
-    const int columns = (QN_HEAD_DIM + 31) / 32, at_once = 4;
-    struct act part = combine_parts(task, head, first);
-    float max = 0, sum = 0, out[columns] = {};
+/* What a warp merges: a column per lane of the n pieces at `part`, to element `to` of the result.
+ */
+struct combine_item {
+    struct act part;
+    uint32_t n, column;
+    uint64_t to;
+};
+
+enum { COLUMN_GROUPS = (QN_HEAD_DIM + 31) / 32 };
+
+/* Number i of the task's items: column groups, then heads, then rows. */
+DEV struct combine_item combine_item_of(const struct warp_context *c, const struct cuda_task *task,
+                                        uint32_t heads, uint32_t i) {
+    const uint32_t of_head = i / COLUMN_GROUPS, row = task->row0 + of_head / heads;
+    const uint64_t head = (uint64_t)row * QN_N_HEADS + task->unit0 + of_head % heads;
+    struct combine_item m;
+    uint32_t first;
+    m.n = row_pieces(SHARED, row, &first);
+    m.part = combine_parts(task, head, first);
+    m.column = i % COLUMN_GROUPS * 32 + c->lane;
+    m.to = head * QN_HEAD_DIM + m.column;
+    return m;
+}
+
+/* Eight pieces are asked for at a time. */
+DEV void combine_short(const struct cuda_task *task, struct combine_item m) {
+    const int at_once = 8;
+    const uint32_t at = 2 + min(m.column, QN_HEAD_DIM - 1u);
+    float max = 0, sum = 0, out = 0;
 #pragma unroll 1
-    for (uint32_t p = 0; p < n; p += at_once, part = act_from(part, at_once * STATE_SIZE)) {
+    for (uint32_t p = 0; p < m.n; p += at_once) {
         uint4 state[at_once] = {};
-        uint2 value[at_once][columns] = {};
+        uint2 value[at_once] = {};
 #pragma unroll
         for (int j = 0; j < at_once; j++) {
-            if (p + j >= n) break;
-            const struct act from = act_from(part, j * STATE_SIZE);
+            if (p + j >= m.n) break;
+            const struct act from = act_from(m.part, j * STATE_SIZE);
             state[j] = act_ask2(from, 0);
-#pragma unroll
-            for (int i = 0; i < columns; i++)
-                value[j][i] = act_ask(from, 2 + min(c->lane + 32 * i, QN_HEAD_DIM - 1u));
+            value[j] = act_ask(from, at);
         }
 #pragma unroll
         for (int j = 0; j < at_once; j++) {
-            if (p + j >= n) break;
-            const struct act from = act_from(part, j * STATE_SIZE);
+            if (p + j >= m.n) break;
+            const struct act from = act_from(m.part, j * STATE_SIZE);
             const float2 max_sum = act_await2(from, 0, state[j]);
-            const struct merge m = merge_factors(max, sum, max_sum.x);
-#pragma unroll
-            for (int i = 0; i < columns; i++) {
-                const uint32_t d = min(c->lane + 32 * i, QN_HEAD_DIM - 1u);
-                out[i] = merge_value(&m, out[i], act_await(from, 2 + d, value[j][i]));
-            }
-            sum = merge_value(&m, sum, max_sum.y);
-            max = m.max;
+            const struct merge f = merge_factors(max, sum, max_sum.x);
+            out = merge_value(&f, out, act_await(from, at, value[j]));
+            sum = merge_value(&f, sum, max_sum.y);
+            max = f.max;
         }
+        m.part = act_from(m.part, at_once * STATE_SIZE);
     }
-    const float inv = reciprocal_fast(sum);
-#pragma unroll
-    for (int i = 0; i < columns; i++)
-        if (c->lane + 32 * i < QN_HEAD_DIM)
-            act_store(task, head * QN_HEAD_DIM + c->lane + 32 * i, out[i] * inv);
+    if (m.column < QN_HEAD_DIM) act_store(task, m.to, out * reciprocal_fast(sum));
 }
 
 /* The largest value of this thread and those before it. */
@@ -243,22 +258,29 @@ __device__ __noinline__ void attention_combine_long(const struct cuda_args *args
     }
 }
 
-DEV void run_attention_combine(struct warp_context *c, const struct cuda_task *task) {
+/* Waits for the event; false: the launch ends. */
+DEV bool run_attention_combine(struct warp_context *c, const struct cuda_task *task) {
     const uint32_t heads = task->unit1 - task->unit0;
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
-    uint32_t first, most = 0;
+    uint32_t first, most = 0, n_items = 0;
+    struct combine_item mine = {};
+    if (task->row0 < end) n_items = (end - task->row0) * heads * COLUMN_GROUPS;
     for (uint32_t row = task->row0; row < end; row++)
         most = max(most, row_pieces(SHARED, row, &first));
+    if (c->warp < n_items) mine = combine_item_of(c, task, heads, c->warp);
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
     if (most >= COMBINE_LONG) {
         attention_combine_long(c->args, task);
-        return;
+        return true;
     }
-    if (task->row0 >= end) return;
-    for (uint32_t i = c->warp; i < (end - task->row0) * heads; i += WARPS) {
-        const uint32_t row = task->row0 + i / heads, head = task->unit0 + i % heads;
-        const uint32_t n = row_pieces(SHARED, row, &first);
-        combine_short(c, task, (uint64_t)row * QN_N_HEADS + head, first, n);
+#pragma unroll 1
+    for (uint32_t i = c->warp; i < n_items;) {
+        combine_short(task, mine);
+        i += WARPS;
+        if (i < n_items) mine = combine_item_of(c, task, heads, i);
     }
+    return true;
 }
 
 #endif
