@@ -420,10 +420,24 @@ DEV uint32_t split_pieces(const struct warp_context *c) {
     return n;
 }
 
+/* The task's first item. Slices are the same in every layer, so the first layer's is kept for the
+ * iteration: finding it takes divisions of 64 bits. */
+DEV struct kv_walk split_walk(const struct warp_context *c, const struct cuda_task *task) {
+    struct block_shared *b = SHARED;
+    const uint64_t key = (uint64_t)(task->kind << 24 | task->unit0) << 32 | b->flag;
+    if (shared_load_acquire_cta(&b->walk_key) == key) return b->walk;
+    const struct kv_walk w = kv_walk_begin(b, task, split_pieces(c));
+    if (c->thread == 0) {
+        b->walk = w;
+        shared_store_release_cta(&b->walk_key, key);
+    }
+    return w;
+}
+
 /* Waits for the event; false: the launch ends. Before it, finds which item is first, where its
  * fresh positions lie, and what turns the warp's first head. */
 template <bool STEP> DEV bool run_split(struct warp_context *c, const struct cuda_task *task) {
-    struct kv_walk w = kv_walk_begin(SHARED, task, split_pieces(c));
+    struct kv_walk w = split_walk(c, task);
     const struct split_warp t = {KV_PAGES ? (c->warp - c->turn) % WARPS : c->warp,
                                  (const float *)task->in, (const uint16_t *)task->more,
                                  act_of(task->out, task, CUDA_OUT_FLAGGED), task->n_pieces};

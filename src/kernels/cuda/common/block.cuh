@@ -59,6 +59,17 @@ struct row_place {
 };
 static_assert((uint64_t)SPEC_MAX_MODEL_LEN * PROG_MAX_SEQS <= 1ull << 32, "struct row_place");
 
+/* An item of attention's work list at hand: kv_walk.cuh. */
+struct kv_walk {
+    uint32_t left;             /* items, this one included */
+    uint32_t row, slot;        /* token row, its slot */
+    uint32_t lo, hi;           /* positions that it sees */
+    uint32_t fresh;            /* the first position of the slot that this iteration writes */
+    uint32_t piece, piece_end; /* this one; the row's last one + 1 */
+    uint32_t head;             /* step of heads, below HEAD_STEPS */
+    bool step;                 /* ATTENTION_STEP */
+};
+
 /* Of a warp's context what lasts from task to task: page, turn, ready_parity of 8 bits, n_drops and
  * next of 4. */
 struct warp_state {
@@ -94,6 +105,8 @@ struct block_shared {
         float inv_rms[MAX_TILE];   /* many: 1 / rms */
         float warp_sum[8 * WARPS]; /* few: sums of squares, eight parts each */
     };
+    struct kv_walk walk; /* compute's own: see split_walk */
+    uint64_t walk_key;
     struct row_place place[MAX_PLACES]; /* of the iteration's first token rows */
     uint16_t logit_row[MAX_PLACES];
     uint64_t control[28]; /* struct control: here, because local memory goes through an L1 that

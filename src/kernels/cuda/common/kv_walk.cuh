@@ -46,17 +46,6 @@ DEV uint32_t row_pieces(const struct block_shared *b, uint32_t row, uint32_t *fi
     return position / ATTENTION_PIECE + 1 - *first;
 }
 
-/* A task's item at hand. */
-struct kv_walk {
-    uint32_t left;             /* items, this one included */
-    uint32_t row, slot;        /* token row, its slot */
-    uint32_t lo, hi;           /* positions that it sees */
-    uint32_t fresh;            /* the first position of the slot that this iteration writes */
-    uint32_t piece, piece_end; /* this one; the row's last one + 1 */
-    uint32_t head;             /* step of heads, below HEAD_STEPS */
-    bool step;                 /* ATTENTION_STEP */
-};
-
 DEV void kv_walk_row(const struct block_shared *b, struct kv_walk *w, uint32_t row) {
     w->row = row;
     w->slot = row_slot(b, row);
