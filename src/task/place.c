@@ -55,16 +55,23 @@ static int heavier_first(const void *a, const void *b) {
     return x->task < y->task ? -1 : 1;
 }
 
+static bool is_sliced(const struct task *t) {
+    struct op_info info;
+    if (t->op < 0) return false;
+    op_describe(t->kind, &info);
+    return info.split == SPLIT_SLICES;
+}
+
 struct load {
-    uint64_t bytes; /* weights placed so far */
-    uint64_t tasks; /* tasks placed so far: decides among equal bytes */
-    uint32_t here;  /* tasks of the operator at hand */
+    uint64_t bytes;        /* weights placed so far */
+    uint64_t tasks;        /* tasks placed so far: decides among equal bytes */
+    uint32_t here, before; /* tasks of the operator at hand, of the one before */
 };
 
-static uint32_t lightest(const struct load *loads, uint32_t n, uint32_t most_here) {
+static uint32_t lightest(const struct load *loads, uint32_t n, uint32_t most_here, bool skip_busy) {
     uint32_t best = UINT32_MAX;
     for (uint32_t w = 0; w < n; w++) {
-        if (loads[w].here >= most_here) continue;
+        if (loads[w].here >= most_here || (skip_busy && loads[w].before > 0)) continue;
         if (best == UINT32_MAX || loads[w].bytes < loads[best].bytes ||
             (loads[w].bytes == loads[best].bytes && loads[w].tasks < loads[best].tasks))
             best = w;
@@ -72,14 +79,28 @@ static uint32_t lightest(const struct load *loads, uint32_t n, uint32_t most_her
     return best;
 }
 
+/* Whether as many workers have no task of the operator before: they are ready before the others. */
+static bool enough_are_idle(const struct load *loads, uint32_t n_workers, uint32_t n) {
+    uint32_t idle = 0;
+    for (uint32_t w = 0; w < n_workers; w++) idle += loads[w].before == 0;
+    return idle >= n;
+}
+
 /* Places the candidates, all of one operator (or all dummies). */
 static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, struct load *loads) {
     const uint32_t n_workers = g->options.n_workers;
     const uint32_t most_here = CEIL_DIV(n, n_workers);
     qsort(c, n, sizeof *c, heavier_first);
-    for (uint32_t w = 0; w < n_workers; w++) loads[w].here = 0;
+    for (uint32_t w = 0; w < n_workers; w++) {
+        loads[w].before = loads[w].here;
+        loads[w].here = 0;
+    }
+    const bool skip_busy = enough_are_idle(loads, n_workers, n);
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t w = lightest(loads, n_workers, most_here);
+        const struct task *t = &g->tasks.items[c[i].task];
+        /* Every worker has the same slice in every layer: what it found of it once holds on. */
+        const bool slice = is_sliced(t) && t->unit1 == n_workers;
+        const uint32_t w = slice ? t->unit0 : lightest(loads, n_workers, most_here, skip_busy);
         g->tasks.items[c[i].task].worker = (int32_t)w;
         loads[w].bytes += c[i].bytes;
         loads[w].tasks++;

@@ -152,27 +152,33 @@ template <run_function RUN> __device__ __noinline__ void compute_task(void) {
     compute_next(&c);
 }
 
+/* If the event of the task at hand is not there yet: finds what the next one needs before its own,
+ * if that is announced and a linear task of one row, too. */
+DEV bool one_row_ahead(const struct warp_context *c, struct staged *next) {
+    const uint32_t i = c->message % GO_DEPTH, ahead = c->message + 1;
+    if (barrier_test_acquire_cta(&SHARED->go_ready[i], c->ready_parity >> i & 1)) return false;
+    if (!barrier_test_acquire_cta(&SHARED->go_full[ahead % GO_DEPTH], ahead / GO_DEPTH & 1))
+        return false;
+    if (runner_for(ahead) != RUN_ONE_ROW) return false;
+    one_row_begin(c, task_of(ahead), next);
+    return true;
+}
+
 /* Linear tasks of one row, as many as follow each other: what a task needs before its event is
  * found while the one before waits for its own. */
 __device__ __noinline__ void compute_one_row(void) {
     struct warp_context c = context_load();
     struct staged s;
     one_row_begin(&c, task_of(c.message), &s);
-#pragma unroll 1
-    for (;;) {
-        const uint32_t ahead = c.message + 1;
-        const bool more =
-            barrier_test_acquire_cta(&SHARED->go_full[ahead % GO_DEPTH], ahead / GO_DEPTH & 1) &&
-            runner_for(ahead) == RUN_ONE_ROW;
+    for (bool more = true; more;) {
         struct staged next = s;
-        if (more) one_row_begin(&c, task_of(ahead), &next);
+        more = one_row_ahead(&c, &next);
         if (!staged_run(&c, &s)) {
             compute_stop(&c);
             return;
         }
         task_finish(&c, s.t.task);
         c.message++;
-        if (!more) break;
         s = next;
     }
     compute_next(&c);
@@ -205,9 +211,9 @@ DEV void compute_main(void) {
     for (;;) {
         switch (context_next()) {
         case RUN_ONE_ROW: compute_one_row(); continue;
+        case RUN_COMBINE: compute_task<run_combine>(); continue;
         case RUN_FEW_ROWS: compute_task<run_linear>(); continue;
         case RUN_STEP: compute_task<run_split<true>>(); continue;
-        case RUN_COMBINE: compute_task<run_attention_combine>(); continue;
         case RUN_OTHER: compute_task<run_other>(); continue;
         case RUN_SPLIT: compute_task<run_split<false>>(); continue;
         case RUN_ATTENTION: compute_task<run_attention>(); continue;

@@ -258,8 +258,8 @@ __device__ __noinline__ void attention_combine_long(const struct cuda_args *args
     }
 }
 
-/* Waits for the event; false: the launch ends. */
-DEV bool run_attention_combine(struct warp_context *c, const struct cuda_task *task) {
+/* Waits for the event; false: the launch ends. All but the pieces is found before. */
+DEV bool run_combine(struct warp_context *c, const struct cuda_task *task) {
     const uint32_t heads = task->unit1 - task->unit0;
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
     uint32_t first, most = 0, n_items = 0;
