@@ -121,8 +121,8 @@ static void small_activations_ride_on_data(void **state) {
         ok(&d, fixture_compile(&d, &f, &spec, cases[i].rows, 2048, false, &o));
         struct task_stats s;
         tgraph_stats(&f.tasks, STAGE_CARRY, &s);
-        /* embed -> qkv; per layer attention -> o-proj -> mlp -> down -> (next qkv or lm head) */
-        assert_int_equal(s.n_data_events, cases[i].any ? 1 + 4 * 3 : 0);
+        /* embed -> qkv; per layer o-proj -> mlp -> down -> (next qkv or lm head) */
+        assert_int_equal(s.n_data_events, cases[i].any ? 1 + 3 * 3 : 0);
         ok(&d, fixture_program(&d, &f, 2048, &p));
         ok(&d, task_verify(&d, p, NULL));
         free(p);
