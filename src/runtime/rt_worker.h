@@ -67,8 +67,8 @@ RT_FN void rt_stall_choose(const struct rt *rt, const struct rt_worker *w, struc
 }
 
 /* Fills the report and stops everybody; only the first to notice does. */
-RT_FN void rt_stall_report(const struct rt *rt, struct rt_worker *w, uint64_t waited,
-                           uint32_t busy) {
+RT_COLD void rt_stall_report(const struct rt *rt, struct rt_worker *w, uint64_t waited,
+                             uint32_t busy) {
     if (!rt_cas_acquire(&rt->shared->stall_claimed, 0, 1)) return;
     struct rt_stall *s = rt->stall;
     uint32_t epoch = rt->control->epoch;
