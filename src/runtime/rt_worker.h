@@ -58,7 +58,6 @@ RT_FN void rt_stall_choose(const struct rt *rt, const struct rt_worker *w, struc
     for (uint32_t i = 0; i < rt->n_workers; i++) {
         uint32_t task = rt_load_relaxed(&rt->beats[i].head);
         if (task == RT_NONE || rt->tasks[task].wait >= s->event) continue;
-        if (rt->events[rt->tasks[task].wait].carry != CARRY_PLAIN) continue; /* nobody counts it */
         if (rt_event_ready(rt, rt->tasks[task].wait, epoch)) continue;
         s->worker = i;
         s->task = task;

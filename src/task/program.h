@@ -137,7 +137,7 @@ struct prog_event {
     uint32_t n_triggers;          /* tasks that trigger it; 1 for the start event */
     uint32_t first_task, n_tasks; /* its dependents */
     uint32_t n_jit;               /* how many of them are JIT */
-    uint32_t carry; /* enum prog_carry; CARRY_FLAG: nobody counts, the dependents poll their data */
+    uint32_t carry; /* enum prog_carry; CARRY_FLAG: its count is a hint of when to poll the data */
     uint32_t reserved[3];
 };
 ABI_SIZE(struct prog_event, 32);
