@@ -206,5 +206,13 @@ void program_dump(const struct prog_header *p, struct strbuf *out);
 
 /* "task 17 qkv L3 rows 0-1 units 4-8": the words that every message about a task uses. */
 void program_task_name(const struct prog_header *p, uint32_t task, struct strbuf *out);
+
+/* The rows of weight matrices that a task reads, by operand; returns how many ranges. None of
+ * EMBED: those that it reads depend on the tokens. */
+struct prog_weight_rows {
+    uint32_t tensor, row0, row1;
+};
+int program_weight_rows(const struct prog_header *p, uint32_t task,
+                        struct prog_weight_rows rows[OP_MAX_IN]);
 #endif
 #endif
