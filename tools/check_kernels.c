@@ -2,10 +2,11 @@
  * holds the assembler's report to what is written beside each kernel. Needs NVRTC, but no GPU.
  *
  *     check_kernels [--arch sm_90a]... [--model NAME]... [--log] [--cubin FOLDER]
- *     check_kernels --fill-cache --arch sm_90a DIR...
+ *     check_kernels --fill-cache [--form aot|hybrid|jit] --arch sm_90a DIR...
  *
  * The second form compiles the kernels of model directories into the kernel cache, so that a
- * machine that gets a copy of the cache compiles nothing.
+ * machine that gets a copy of the cache compiles nothing. Kernels differ by what the program hands
+ * out at run time: nothing (as the engine has it on a GPU), attention, everything.
  *
  * A budget is a line of a .cuh file:
  *
@@ -16,6 +17,7 @@
  * Failures: a kernel without a budget, more registers, stack or spills than it allows (none unless
  * it says so). Exit: 0 well, 1 failed, 77 no NVRTC here (ctest: skipped).
  */
+#include "base/checked.h"
 #include "codegen/embed.h"
 #include "codegen/kernel_image.h"
 #include "model/model.h"
@@ -96,7 +98,7 @@ struct choices {
     const char *arch[MAX_CHOICES], *model[MAX_CHOICES];
     int n_arch, n_model;
     bool log, fill_cache;
-    const char *cubin_folder;
+    const char *cubin_folder, *form;
     char **dirs;
     int n_dirs;
 };
@@ -171,12 +173,21 @@ static int judge_log(char *log, const char *where, int *n_kernels) {
     return failures;
 }
 
-/* A program of which only what emit_constants reads is filled in. */
-static struct prog_header *bare_program(const struct model_spec *spec) {
-    struct prog_header *p = calloc(1, sizeof *p + sizeof *spec);
+/* A program of which only what emit_constants reads is filled in; of a form that hands tasks out
+ * one of those. */
+static struct prog_header *bare_program(const struct model_spec *spec, const char *form) {
+    const size_t at = align_up(sizeof(struct prog_header) + sizeof *spec, 64);
+    struct prog_header *p = calloc(1, at + sizeof(struct prog_task));
     if (p == NULL) return NULL;
     p->section[SECTION_MODEL] = (struct prog_section){.offset = sizeof *p, .count = 1};
     memcpy(p + 1, spec, sizeof *spec);
+    const bool all = strcmp(form, "jit") == 0;
+    if (all || strcmp(form, "hybrid") == 0) {
+        struct prog_task *t = (struct prog_task *)((char *)p + at);
+        p->section[SECTION_TASK] = (struct prog_section){.offset = at, .count = 1};
+        t->worker = PROG_JIT;
+        t->kind = all ? OP_LINEAR : OP_ATTENTION_SPLIT;
+    }
     p->kv_block = 64; /* compile_options_init's */
     p->kv_dtype = spec->weight_dtype == DTYPE_F32 ? DTYPE_BF16 : spec->weight_dtype;
     return p;
@@ -201,7 +212,7 @@ static int check(const struct nvrtc *nvrtc, const struct choices *c, const char 
     char where[64];
     int failures = 0, n_kernels = 0;
     snprintf(where, sizeof where, "%s.%s", model, arch);
-    struct prog_header *program = bare_program(spec);
+    struct prog_header *program = bare_program(spec, "aot");
     if (program == NULL) return 1;
     int rc = kernel_image_make(&d, nvrtc, &off, program, &o, &image);
     if (rc != QN_OK) {
@@ -238,7 +249,9 @@ static int parse(int argc, char **argv, struct choices *c) {
             c->dirs = argv + i;
             c->n_dirs = argc - i;
             return 0;
-        } else if (strcmp(argv[i], "--cubin") == 0 && more)
+        } else if (strcmp(argv[i], "--form") == 0 && more)
+            c->form = argv[++i];
+        else if (strcmp(argv[i], "--cubin") == 0 && more)
             c->cubin_folder = argv[++i];
         else if (strcmp(argv[i], "--arch") == 0 && more && c->n_arch < MAX_CHOICES)
             c->arch[c->n_arch++] = argv[++i];
@@ -255,19 +268,19 @@ static int parse(int argc, char **argv, struct choices *c) {
 
 /* One directory's kernels into the cache; 1 if that failed. */
 static int fill(const struct nvrtc *nvrtc, const struct kernel_cache *cache, const char *dir,
-                const char *arch) {
+                const char *arch, const char *form) {
     struct diag d = {0};
     struct model_options options = {.dummy = true};
     struct model *model;
     struct kernel_image image = {0};
     struct prog_header *program = NULL;
     int rc = model_open(&d, dir, &options, &model);
-    if (rc == QN_OK) program = bare_program(&model->spec);
+    if (rc == QN_OK) program = bare_program(&model->spec, form);
     if (program != NULL)
         rc = kernel_image_make(&d, nvrtc, cache, program,
                                &(struct kernel_image_options){.arch = arch}, &image);
-    printf("%s  %-40s %s %zu bytes, %.1f s%s %s\n", rc == QN_OK ? "ok  " : "FAIL", dir, arch,
-           image.n, image.seconds, image.cached ? ", was there" : "", d.message);
+    printf("%s  %-40s %s %s %zu bytes, %.1f s%s %s\n", rc == QN_OK ? "ok  " : "FAIL", dir, arch,
+           form, image.n, image.seconds, image.cached ? ", was there" : "", d.message);
     kernel_image_fini(&image);
     free(program);
     model_free(model);
@@ -280,12 +293,13 @@ static int fill_cache(const struct nvrtc *nvrtc, const struct choices *c) {
     kernel_cache_init(&cache, false);
     printf("cache: %s\n", cache.dir[0] != '\0' ? cache.dir : "off");
     for (int a = 0; a < c->n_arch; a++)
-        for (int i = 0; i < c->n_dirs; i++) failures += fill(nvrtc, &cache, c->dirs[i], c->arch[a]);
+        for (int i = 0; i < c->n_dirs; i++)
+            failures += fill(nvrtc, &cache, c->dirs[i], c->arch[a], c->form);
     return failures > 0;
 }
 
 int main(int argc, char **argv) {
-    struct choices c = {0};
+    struct choices c = {.form = "aot"};
     struct nvrtc nvrtc;
     struct diag d = {0};
     int failures = 0, n = 0;

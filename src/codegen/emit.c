@@ -21,6 +21,14 @@
     X(WEIGHT_DTYPE, weight_dtype)                                                                  \
     X(SLIDING_WINDOW, sliding_window)
 
+/* Whether any task is handed out at run time. */
+static bool has_jit(const struct prog_header *program) {
+    const struct prog_task *t = PROG(program, TASK);
+    for (uint64_t i = 0; i < program->section[SECTION_TASK].count; i++)
+        if (t[i].worker == PROG_JIT) return true;
+    return false;
+}
+
 /* Whether weights come with tasks whose worker is not known before: the loader then does as it is
  * told instead of reading ahead (kernels/cuda/common/loader.cuh). */
 static bool has_jit_weights(const struct prog_header *program) {
@@ -51,6 +59,7 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     strbuf_printf(out, "#define QN_RMS_EPS_BITS 0x%08xu\n", (unsigned)bits);
     strbuf_printf(out, "#define QN_KV_BLOCK %u\n", (unsigned)program->kv_block);
     strbuf_printf(out, "#define QN_KV_DTYPE %u\n", (unsigned)program->kv_dtype);
+    strbuf_printf(out, "#define QN_JIT %d\n", has_jit(program));
     strbuf_printf(out, "#define QN_JIT_WEIGHTS %d\n", has_jit_weights(program));
     strbuf_printf(out, "#define QN_KV_AHEAD %d\n",
                   is_ahead(program, OP_ATTENTION_SPLIT) && is_ahead(program, OP_ATTENTION_STEP));

@@ -356,30 +356,21 @@ void trace_links_fini(struct trace_links *links) {
 
 /* ---- bytes -------------------------------------------------------------------------------- */
 
-static uint64_t op_weight_bytes(const struct prog_header *p, const struct prog_op *op) {
-    const struct prog_tensor *tensors = PROG(p, TENSOR);
-    uint64_t total = 0;
-    for (int i = 0; i < OP_MAX_IN; i++)
-        if (op->in[i] != PROG_NONE && tensors[op->in[i]].role == PROG_WEIGHT &&
-            tensors[op->in[i]].n_dims > 1) /* vectors stay in the cache */
-            total += tensors[op->in[i]].bytes;
-    return total;
-}
-
 uint64_t trace_weight_bytes(const struct prog_header *p, uint32_t task) {
     const struct prog_task *t = &PROG(p, TASK)[task];
-    if (t->op == PROG_NONE) return 0;
-    const struct prog_op *op = &PROG(p, OP)[t->op];
-    struct op_info info;
-    op_describe((enum op_kind)op->kind, &info);
-    uint64_t bytes = op_weight_bytes(p, op);
-    if (info.split == SPLIT_TILES && op->units > 0)
-        return (uint64_t)((double)bytes * (t->unit1 - t->unit0) / op->units);
-    if (op->kind == OP_EMBED) { /* one row of the table per token */
-        const struct prog_tensor *table = &PROG(p, TENSOR)[op->in[EMBED_TABLE]];
+    const struct prog_tensor *tensors = PROG(p, TENSOR);
+    struct prog_weight_rows rows[OP_MAX_IN];
+    uint64_t bytes = 0;
+    if (t->kind == OP_EMBED) { /* one row of the table per token */
+        const struct prog_tensor *table = &tensors[PROG(p, OP)[t->op].in[EMBED_TABLE]];
         return table->bytes / MAX(table->shape[0], 1u) * (t->row1 - t->row0);
     }
-    return 0;
+    const int n = program_weight_rows(p, task, rows); /* vectors stay in the cache */
+    for (int i = 0; i < n; i++) {
+        const struct prog_tensor *w = &tensors[rows[i].tensor];
+        bytes += w->bytes / w->shape[0] * (rows[i].row1 - rows[i].row0);
+    }
+    return bytes;
 }
 
 uint64_t trace_kv_bytes(const struct prog_header *p, uint32_t task, uint64_t context) {

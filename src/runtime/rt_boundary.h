@@ -314,7 +314,7 @@ RT_FN void rt_boundary_start(const struct rt *rt, struct rt_worker *w) {
  * Beside a GPU a fence is a trip over the bus, so there is not one for each request. Nobody writes
  * what is read here: the news are ours until `posted` says so, and a token stays as it is until its
  * slot is given back. */
-RT_FN void rt_boundary_post(const struct rt *rt, struct rt_worker *w) {
+RT_COLD void rt_boundary_post(const struct rt *rt, struct rt_worker *w) {
     if (!w->owes_post) return;
     const uint32_t n = w->n_news;
     if (w->owes_start) rt_boundary_start(rt, w);

@@ -9,12 +9,11 @@ static uint32_t triggers_had(const struct rt *rt, uint32_t event) {
     return rt_load_relaxed(rt_counter(rt, event)) - goal;
 }
 
-/* The first event of the variant that is counted and not activated; RT_NONE: all are. */
+/* The first event of the variant that lacks triggers; RT_NONE: none does. */
 static uint32_t first_incomplete(const struct rt *rt, uint32_t variant) {
     const struct prog_variant *v = &rt->variants[variant];
     for (uint32_t e = v->first_event; e < v->first_event + v->n_events; e++)
-        if (rt->events[e].carry == CARRY_PLAIN && triggers_had(rt, e) < rt->events[e].n_triggers)
-            return e;
+        if (triggers_had(rt, e) < rt->events[e].n_triggers) return e;
     return RT_NONE;
 }
 
@@ -60,10 +59,10 @@ int rt_stall_fail(struct diag *d, const struct prog_header *program, const struc
         strbuf_str(&out, "; ");
     }
     strbuf_printf(&out, "worker %u waited %.1f s for ", s->worker, seconds);
-    if (rt->events[s->event].carry == CARRY_PLAIN)
-        strbuf_printf(&out, "event %u (have %u of %u) ", s->event, s->have, s->want);
-    else
-        strbuf_printf(&out, "the data of event %u or of one shortly before ", s->event);
+    /* Triggers of an event that rides on data are counted as hints; the data comes beside them. */
+    if (rt->events[s->event].carry != CARRY_PLAIN && s->have >= s->want)
+        strbuf_str(&out, "the data of ");
+    strbuf_printf(&out, "event %u (have %u of %u) ", s->event, s->have, s->want);
     if (s->task != RT_NONE) {
         strbuf_str(&out, "before ");
         program_task_name(program, s->task, &out);

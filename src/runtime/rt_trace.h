@@ -132,7 +132,7 @@ RT_FN void rt_trace(const struct rt *rt, uint32_t worker, uint32_t kind, uint32_
 }
 
 /* At the boundary, just before an iteration is published: what it consists of. */
-RT_FN void rt_trace_iteration(const struct rt *rt, uint32_t worker) {
+RT_COLD void rt_trace_iteration(const struct rt *rt, uint32_t worker) {
     const struct rt_control *c = rt->control;
     const struct rt_rows *rows = &rt->batch->rows;
     uint32_t context = 0;

@@ -58,7 +58,6 @@ RT_FN void rt_stall_choose(const struct rt *rt, const struct rt_worker *w, struc
     for (uint32_t i = 0; i < rt->n_workers; i++) {
         uint32_t task = rt_load_relaxed(&rt->beats[i].head);
         if (task == RT_NONE || rt->tasks[task].wait >= s->event) continue;
-        if (rt->events[rt->tasks[task].wait].carry != CARRY_PLAIN) continue; /* nobody counts it */
         if (rt_event_ready(rt, rt->tasks[task].wait, epoch)) continue;
         s->worker = i;
         s->task = task;
@@ -67,8 +66,8 @@ RT_FN void rt_stall_choose(const struct rt *rt, const struct rt_worker *w, struc
 }
 
 /* Fills the report and stops everybody; only the first to notice does. */
-RT_FN void rt_stall_report(const struct rt *rt, struct rt_worker *w, uint64_t waited,
-                           uint32_t busy) {
+RT_COLD void rt_stall_report(const struct rt *rt, struct rt_worker *w, uint64_t waited,
+                             uint32_t busy) {
     if (!rt_cas_acquire(&rt->shared->stall_claimed, 0, 1)) return;
     struct rt_stall *s = rt->stall;
     uint32_t epoch = rt->control->epoch;

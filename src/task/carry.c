@@ -53,8 +53,14 @@ static bool is_state(const struct pass *p, int32_t tensor) {
     return p->g->kernel->tensors.items[tensor].role == TENSOR_STATE;
 }
 
-static void note_slot(struct pass *p, int32_t tensor, const struct op_slot *slot) {
-    if (tensor != NO_TENSOR && !slot->flagged) p->can_be_flagged[tensor] = false;
+static void note_slot(struct pass *p, int32_t tensor, bool flagged) {
+    if (tensor != NO_TENSOR && !flagged) p->can_be_flagged[tensor] = false;
+}
+
+/* Matrix products of packed activations, which have many rows, know no flags at all. */
+static bool is_packed(const struct kgraph *k, const struct kop *op) {
+    const struct tensor *in = &k->tensors.items[op->in[0]];
+    return in->role == TENSOR_ACTIVATION && in->dtype != DTYPE_F32;
 }
 
 /* F32 activations that only marked operands of op.def touch. */
@@ -67,8 +73,9 @@ static void find_flaggable(struct pass *p) {
         const struct kop *op = &k->ops.items[i];
         struct op_info info;
         op_describe(op->kind, &info);
-        for (int n = 0; n < info.n_in; n++) note_slot(p, op->in[n], &info.in[n]);
-        for (int n = 0; n < info.n_out; n++) note_slot(p, op->out[n], &info.out[n]);
+        const bool any = !is_packed(k, op);
+        for (int n = 0; n < info.n_in; n++) note_slot(p, op->in[n], any && info.in[n].flagged);
+        for (int n = 0; n < info.n_out; n++) note_slot(p, op->out[n], any && info.out[n].flagged);
     }
 }
 

@@ -318,6 +318,42 @@ int program_read(struct diag *d, const char *path, struct prog_header **p) {
     return rc;
 }
 
+/* ---- weights ------------------------------------------------------------------------------ */
+
+static const struct prog_tensor *weight_matrix(const struct prog_header *p, uint32_t tensor) {
+    if (tensor == PROG_NONE) return NULL;
+    const struct prog_tensor *t = &PROG(p, TENSOR)[tensor];
+    return t->role == PROG_WEIGHT && t->n_dims == 2 ? t : NULL;
+}
+
+/* Matrices with a row per unit lie side by side (gate and up); otherwise the units count over all
+ * of them, one after the other (q, k and v; the blocks of the LM head). */
+int program_weight_rows(const struct prog_header *p, uint32_t task,
+                        struct prog_weight_rows rows[OP_MAX_IN]) {
+    const struct prog_task *t = &PROG(p, TASK)[task];
+    if (t->op == PROG_NONE || t->kind == OP_EMBED) return 0;
+    const struct prog_op *op = &PROG(p, OP)[t->op];
+    uint64_t total = 0, first = 0;
+    int n = 0;
+    for (int i = 0; i < OP_MAX_IN; i++) {
+        const struct prog_tensor *m = weight_matrix(p, op->in[i]);
+        if (m != NULL && m->shape[0] != op->units) total += m->shape[0];
+    }
+    const uint64_t per_unit = op->units > 0 ? CEIL_DIV(total, (uint64_t)op->units) : 0;
+    for (int i = 0; i < OP_MAX_IN; i++) {
+        const struct prog_tensor *m = weight_matrix(p, op->in[i]);
+        if (m == NULL) continue;
+        const bool beside = m->shape[0] == op->units;
+        const uint64_t scale = beside ? 1 : per_unit, at = beside ? 0 : first;
+        const uint64_t row0 = MAX(t->unit0 * scale, at) - at;
+        const uint64_t row1 = MIN(MAX(t->unit1 * scale, at) - at, (uint64_t)m->shape[0]);
+        if (row0 < row1)
+            rows[n++] = (struct prog_weight_rows){op->in[i], (uint32_t)row0, (uint32_t)row1};
+        if (!beside) first += m->shape[0];
+    }
+    return n;
+}
+
 /* ---- text --------------------------------------------------------------------------------- */
 
 void program_task_name(const struct prog_header *p, uint32_t task, struct strbuf *out) {

@@ -137,7 +137,7 @@ struct prog_event {
     uint32_t n_triggers;          /* tasks that trigger it; 1 for the start event */
     uint32_t first_task, n_tasks; /* its dependents */
     uint32_t n_jit;               /* how many of them are JIT */
-    uint32_t carry; /* enum prog_carry; CARRY_FLAG: nobody counts, the dependents poll their data */
+    uint32_t carry; /* enum prog_carry; CARRY_FLAG: its count is a hint of when to poll the data */
     uint32_t reserved[3];
 };
 ABI_SIZE(struct prog_event, 32);
@@ -206,5 +206,13 @@ void program_dump(const struct prog_header *p, struct strbuf *out);
 
 /* "task 17 qkv L3 rows 0-1 units 4-8": the words that every message about a task uses. */
 void program_task_name(const struct prog_header *p, uint32_t task, struct strbuf *out);
+
+/* The rows of weight matrices that a task reads, by operand; returns how many ranges. None of
+ * EMBED: those that it reads depend on the tokens. */
+struct prog_weight_rows {
+    uint32_t tensor, row0, row1;
+};
+int program_weight_rows(const struct prog_header *p, uint32_t task,
+                        struct prog_weight_rows rows[OP_MAX_IN]);
 #endif
 #endif

@@ -85,11 +85,14 @@ static int check_flag_slots(struct proof *f) {
         const struct prog_op *op = &PROG(f->p, OP)[i];
         struct op_info info;
         op_describe(op->kind, &info);
+        const struct prog_tensor *first = proof_tensor(f, op->in[0]);
+        const bool packed = first->role == PROG_ACTIVATION && first->dtype != DTYPE_F32;
         for (int n = 0; n < info.n_in + info.n_out; n++) {
             const bool in = n < info.n_in;
             const uint32_t index = in ? op->in[n] : op->out[n - info.n_in];
             const struct op_slot *slot = in ? &info.in[n] : &info.out[n - info.n_in];
-            if (index == PROG_NONE || slot->flagged || proof_tensor(f, index)->carry == CARRY_PLAIN)
+            if (index == PROG_NONE || (slot->flagged && !packed) ||
+                proof_tensor(f, index)->carry == CARRY_PLAIN)
                 continue;
             return fail(f->d, QN_EVERIFY, "tensor %s carries flags, which %s cannot %s as its %s",
                         program_string(f->p, proof_tensor(f, index)->name), info.name,

@@ -23,6 +23,8 @@ static const char *const shapes[] = {
     "tests/gpu/shapes/qwen3-4b",       /* hidden 2,560, 36 layers of 9,728 */
     "tests/gpu/shapes/qwen3-14b",      /* hidden 5,120, 40 heads over 8 */
     "tests/gpu/shapes/tinyllama-1.1b", /* a vocabulary of 32,000; 4 KV heads */
+    "tests/gpu/shapes/llama-3.1-8b",   /* hidden 4,096, 32 layers of 14,336 */
+    "tests/gpu/shapes/llama-2-7b",     /* as many KV heads as heads */
 };
 
 static struct prog_header *compile(const char *dir, const char *with, uint32_t n_workers,

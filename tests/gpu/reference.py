@@ -1,14 +1,20 @@
 #!/usr/bin/env python3
 """Full-size shapes against transformers: is quern as near to the truth as a bf16 run can be?
 
-    tests/gpu/reference.py --build build --models qwen3-0.6b,qwen3-8b --contexts 1,64,1000 --batch 3
-    tests/gpu/reference.py --build build --models qwen3-4b,tinyllama-1.1b      shapes of tests/gpu/shapes
+    tests/gpu/reference.py --build build --models qwen3-0.6b,qwen3-8b --contexts 1,64,1000 --batches 1,3
+    tests/gpu/reference.py --build build --models llama-3.1-8b --contexts 1000,8000 --batches 1,16
+                                                                           a shape of tests/gpu/shapes
 
 quern runs with its made-up weights (`--load-format dummy`), greedy; transformers gets the very same
 weights (the formula of src/model/weights.c) and is fed quern's prompts and tokens. Compared are the
 log-probabilities of the chosen tokens, teacher-forced: quern's and transformers' own bf16 run's, both
 against transformers in float32. quern passes where its error is at most 1.5 times that of the bf16 run
-(or below 1e-3). Needs torch, transformers and a GPU; results go to OUT (or bench/results).
+(or below 1e-3). A case that quern does not finish counts as failed and the rest goes on.
+
+Needs torch, transformers and a GPU; results go to OUT (or bench/results), anew after every model. Memory:
+transformers takes the float32 weights (32 GB for 8B) and, one request at a time, some 17 GB for the
+scores of 8,000 positions; quern is done by then, its own weights and KV cache (20 GB for 16 requests
+of 8,000 on Qwen3-8B) are gone. A context beyond the model's positions is left out.
 """
 import argparse
 import datetime
@@ -18,6 +24,7 @@ import pathlib
 import random
 import subprocess
 import sys
+import time
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -25,6 +32,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MASK = (1 << 64) - 1
 DEVICE = "cuda"
+TOKENS_PER_SECOND = 500  # that quern surely reaches, prompts included: for time limits
 
 
 def signed(x):
@@ -71,82 +79,146 @@ def config_of(model):
 
 
 def run_quern(options, model, prompts):
+    """quern's continuations of all prompts in one batch, or what went wrong."""
     lines = "".join(json.dumps({"prompt_ids": p}) + "\n" for p in prompts)
     longest = max(map(len, prompts)) + options.steps
     command = [str(pathlib.Path(options.build) / "quern"), "generate", "--model", config_of(model),
                "--load-format", "dummy", "--backend", "cuda", "--prompts-file", "-", "--max-tokens",
                str(options.steps), "--temperature", "0", "--ignore-eos", "--format", "json", "--max-num-seqs",
-               str(max(len(prompts), 1)), "--max-model-len", str((longest + 127) // 128 * 128)]
-    p = subprocess.run(command, cwd=ROOT, input=lines, capture_output=True, text=True, timeout=120)
+               str(len(prompts)), "--max-model-len", str((longest + 127) // 128 * 128)]
+    limit = 120 + len(prompts) * longest / TOKENS_PER_SECOND
+    try:
+        p = subprocess.run(command, cwd=ROOT, input=lines, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return f"quern: no end within {limit:.0f} s"
     if p.returncode != 0:
-        sys.exit(f"{model}: {p.stderr.strip()}")
+        return f"quern: exit status {p.returncode}: {p.stderr.strip()[-500:]}"
     return [json.loads(line) for line in p.stdout.splitlines()]
 
 
 def log_probabilities(model, outs):
-    """Of every request's chosen tokens: one list of tensors."""
+    """Of every request's chosen tokens: one tensor for all requests."""
     result = []
     for o in outs:
         ids = torch.tensor([o["prompt_ids"] + o["ids"]], device=DEVICE)
         n = len(o["ids"])
         with torch.no_grad():
-            logits = model(ids[:, :-1], logits_to_keep=n).logits[0].float()
+            logits = model(ids[:, :-1], logits_to_keep=n, use_cache=False).logits[0].float()
         result.append(logits.log_softmax(-1).gather(1, ids[0, -n:, None])[:, 0].double().cpu())
-    return result
+    return torch.cat(result)
 
 
-def check(options, name, record):
-    cases = []
-    for context in options.contexts:
-        for n in (1, options.batch):
-            rng = random.Random(f"{name} {context} {n}")
-            config = json.loads((ROOT / config_of(name) / "config.json").read_text(encoding="utf-8"))
-            prompts = [[rng.randrange(config["vocab_size"]) for _ in range(context)] for _ in range(n)]
-            cases.append((context, n, run_quern(options, name, prompts)))
+class Case:
+    """A batch of prompts of one length, what came of it, and the seconds that each of the three took."""
+
+    def __init__(self, name, context, batch, vocab):
+        rng = random.Random(f"{name} {context} {batch}")
+        self.name, self.context, self.batch = name, context, batch
+        self.prompts = [[rng.randrange(vocab) for _ in range(context)] for _ in range(batch)]
+        self.outs, self.wrong = [], None
+        self.truth = self.bf16 = None
+        self.seconds = {}
+
+    def timed(self, what, function, *arguments):
+        start = time.monotonic()
+        result = function(*arguments)
+        self.seconds[what] = round(time.monotonic() - start, 1)
+        return result
+
+    def run_quern(self, options):
+        outs = self.timed("quern", run_quern, options, self.name, self.prompts)
+        if isinstance(outs, str):
+            self.wrong = outs
+        else:
+            self.outs = outs
+
+    def row(self):
+        """The record's row; prints it as a line."""
+        head = {"context": self.context, "batch": self.batch}
+        label = f"{self.name:14} context {self.context:5} batch {self.batch:3}"
+        took = "  ".join(f"{what} {s} s" for what, s in self.seconds.items())
+        if self.wrong:
+            print(f"{label}  FAILED  {self.wrong}  ({took})", flush=True)
+            return head | {"ok": False, "wrong": self.wrong, "seconds": self.seconds}
+        ours = torch.cat([torch.tensor(o["logprobs"], dtype=torch.float64) for o in self.outs])
+        mine, theirs = (ours - self.truth).abs(), (self.bf16 - self.truth).abs()
+        ok = bool(mine.mean() <= max(1.5 * theirs.mean(), 1e-3)) and not bool(mine.isnan().any())
+        row = head | {"quern_mean": mine.mean().item(), "quern_max": mine.max().item(),
+                      "bf16_mean": theirs.mean().item(), "bf16_max": theirs.max().item(), "ok": ok,
+                      "seconds": self.seconds}
+        print(f"{label}  quern {row['quern_mean']:.5f} (max {row['quern_max']:.5f})  transformers bf16 "
+              f"{row['bf16_mean']:.5f} (max {row['bf16_max']:.5f})  {'ok' if ok else 'FAILED'}  ({took})", flush=True)
+        return row
+
+
+def load_model(name):
+    """transformers' model in float32 with quern's made-up weights."""
     config = AutoConfig.from_pretrained(ROOT / config_of(name))
     with torch.device(DEVICE):
-        torch.set_default_dtype(torch.float32)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
         for key, p in model.named_parameters():
             fill(key, p)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    exact = [log_probabilities(model, outs) for _, _, outs in cases]
-    model.to(torch.bfloat16)
-    rounded = [log_probabilities(model, outs) for _, _, outs in cases]
-    failed = 0
-    for (context, n, outs), truth, bf16 in zip(cases, exact, rounded):
-        ours = torch.cat([torch.tensor(o["logprobs"], dtype=torch.float64) for o in outs])
-        truth, bf16 = torch.cat(truth), torch.cat(bf16)
-        mine, theirs = (ours - truth).abs(), (bf16 - truth).abs()
-        ok = bool(mine.mean() <= max(1.5 * theirs.mean(), 1e-3)) and not bool(mine.isnan().any())
-        failed += not ok
-        row = {"context": context, "batch": n, "quern_mean": mine.mean().item(), "quern_max": mine.max().item(),
-               "bf16_mean": theirs.mean().item(), "bf16_max": theirs.max().item(), "ok": ok}
-        record["models"].setdefault(name, []).append(row)
-        print(f"{name:14} context {context:5} batch {n:3}  quern {row['quern_mean']:.5f} (max {row['quern_max']:.5f})"
-              f"  transformers bf16 {row['bf16_mean']:.5f} (max {row['bf16_max']:.5f})  {'ok' if ok else 'FAILED'}",
-              flush=True)
-    del model
-    torch.cuda.empty_cache()
-    return failed
+    return model
+
+
+def cases_of(options, name):
+    config = json.loads((ROOT / config_of(name) / "config.json").read_text(encoding="utf-8"))
+    positions = config["max_position_embeddings"]
+    for context in options.contexts:
+        if context + options.steps > positions:
+            print(f"{name:14} context {context:5} left out: the model has {positions} positions", flush=True)
+            continue
+        for batch in options.batches:
+            yield Case(name, context, batch, config["vocab_size"])
+
+
+def check(options, name):
+    """The record's rows of a model. First all of quern, which has the card to itself then."""
+    cases = list(cases_of(options, name))
+    for case in cases:
+        case.run_quern(options)
+    done = [case for case in cases if not case.wrong]
+    if done:
+        model = load_model(name)
+        for case in done:
+            case.truth = case.timed("float32", log_probabilities, model, case.outs)
+        model.to(torch.bfloat16)
+        for case in done:
+            case.bf16 = case.timed("bf16", log_probabilities, model, case.outs)
+        del model
+        torch.cuda.empty_cache()
+    return [case.row() for case in cases]
+
+
+def write(record):
+    folder = pathlib.Path(os.environ.get("OUT") or ROOT / "bench" / "results")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "reference.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def numbers(text):
+    return [int(x) for x in text.split(",")]
 
 
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("--build", default="build")
     a.add_argument("--models", default="qwen3-0.6b")
-    a.add_argument("--contexts", default="1,64,1000", type=lambda t: [int(x) for x in t.split(",")])
-    a.add_argument("--batch", type=int, default=3)
-    a.add_argument("--steps", type=int, default=64)
+    a.add_argument("--contexts", default="1,64,1000", type=numbers, help="tokens of a prompt")
+    a.add_argument("--batches", default="1,3", type=numbers, help="requests at a time")
+    a.add_argument("--steps", type=int, default=64, help="tokens to choose and compare")
     options = a.parse_args()
+    torch.set_default_dtype(torch.float32)
+    torch.backends.cuda.matmul.allow_tf32 = False
     record = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),
               "device": torch.cuda.get_device_name(), "steps": options.steps, "models": {}}
-    failed = sum(check(options, name, record) for name in options.models.split(","))
-    folder = pathlib.Path(os.environ.get("OUT") or ROOT / "bench" / "results")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "reference.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    print(f"{sum(len(r) for r in record['models'].values()) - failed} passed, {failed} failed")
+    for name in options.models.split(","):
+        record["models"][name] = check(options, name)
+        write(record)
+    rows = [row for rows in record["models"].values() for row in rows]
+    failed = sum(not row["ok"] for row in rows)
+    print(f"{len(rows) - failed} passed, {failed} failed")
     return 1 if failed else 0
 
 

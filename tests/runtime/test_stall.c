@@ -62,6 +62,17 @@ static void test_missing_trigger(void **state) {
     }
 }
 
+/* Triggers of an event that rides on data are counted, too. */
+static void test_missing_hint(void **state) {
+    (void)state;
+    struct gen_graph g = gen_fan_in(8);
+    struct gen_limits limits = {2, 1, 8, 8};
+    struct prog_header *p = gen_program(&g, 1, &limits);
+    event_at(p, 1)->carry = CARRY_FLAG;
+    task_at(p, 3)->trigger = PROG_NONE;
+    expect_stall(p, "for event 1 (have 7 of 8) before task 8", "is 1 (have 7 of 8)");
+}
+
 /* The same with JIT dependents: whoever claimed the task waits. */
 static void test_missing_trigger_jit(void **state) {
     (void)state;
@@ -200,10 +211,10 @@ static void test_oracle(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_missing_trigger), cmocka_unit_test(test_missing_trigger_jit),
-        cmocka_unit_test(test_too_many_wanted), cmocka_unit_test(test_unplaced_task),
-        cmocka_unit_test(test_while_serving),   cmocka_unit_test(test_long_task),
-        cmocka_unit_test(test_oracle),
+        cmocka_unit_test(test_missing_trigger),     cmocka_unit_test(test_missing_hint),
+        cmocka_unit_test(test_missing_trigger_jit), cmocka_unit_test(test_too_many_wanted),
+        cmocka_unit_test(test_unplaced_task),       cmocka_unit_test(test_while_serving),
+        cmocka_unit_test(test_long_task),           cmocka_unit_test(test_oracle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,12 +110,12 @@ static void small_activations_ride_on_data(void **state) {
         uint64_t most;
         uint32_t per_layer; /* events, after the first; 0: nothing rides */
     } cases[] = {
-        /* embed -> qkv; per layer attention -> o-proj -> mlp -> down -> (next qkv or lm head) */
-        {1, 2048, 0, LAUNCH_ALL_AOT, 65536, 4},
+        /* embed -> qkv; per layer o-proj -> mlp -> down -> (next qkv or lm head) */
+        {1, 2048, 0, LAUNCH_ALL_AOT, 65536, 3},
         {1, 2048, 0, LAUNCH_HYBRID, 65536, 0},
         {1, 2048, 0, LAUNCH_ALL_AOT, 0, 0},
         {64, 2048, 0, LAUNCH_ALL_AOT, 65536, 0},
-        /* and projections -> step -> combine, unless the pieces are too many */
+        /* and projections -> step -> combine -> o-proj, unless the pieces are too many */
         {1, 2048, step, LAUNCH_ALL_AOT, 65536, 6},
         {1, 32768, step, LAUNCH_ALL_AOT, 65536, 5},
     };

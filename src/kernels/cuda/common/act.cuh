@@ -84,9 +84,14 @@ DEV float4 act_await4(struct act a, uint32_t i, struct act_words w) {
                        __uint_as_float(w.hi.z));
 }
 
-DEV float4 act_load4(struct act a, uint32_t i) {
+/* What is there now; *there becomes false if that is not all of it. Whoever needs many looks at all
+ * of them again until they are there. */
+DEV float4 act_look4(struct act a, uint32_t i, bool *there) {
     if (a.flag == 0) return load4_l2(a.at + 4 * i);
-    return act_await4(a, i, act_ask4(a, i));
+    const struct act_words w = act_ask4(a, i);
+    *there = *there && w.lo.y == a.flag && w.lo.w == a.flag && w.hi.y == a.flag && w.hi.w == a.flag;
+    return make_float4(__uint_as_float(w.lo.x), __uint_as_float(w.lo.z), __uint_as_float(w.hi.x),
+                       __uint_as_float(w.hi.z));
 }
 
 /* The thread's next N of a row's `end` float4s: number first + 256 u; zeros beyond. All are asked
@@ -239,10 +244,14 @@ DEV void act_stage_row(const struct warp_context *c, struct act row, const float
 DEV float rms_of_row(const struct warp_context *c, struct act row, uint32_t k) {
     float part[WARPS] = {};
     for (uint32_t i0 = c->lane; i0 < k / 4; i0 += COMPUTE_THREADS) {
-        float4 v[WARPS];
+        float4 v[WARPS] = {};
+        bool there;
+        do {
+            there = true;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++)
-            v[w] = i0 + 32 * w < k / 4 ? act_load4(row, i0 + 32 * w) : make_float4(0, 0, 0, 0);
+            for (int w = 0; w < WARPS; w++)
+                if (i0 + 32 * w < k / 4) v[w] = act_look4(row, i0 + 32 * w, &there);
+        } while (!there && !act_given_up());
 #pragma unroll
         for (int w = 0; w < WARPS; w++)
             if (i0 + 32 * w < k / 4) part[w] = square_sum(part[w], v[w]);

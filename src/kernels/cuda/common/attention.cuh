@@ -380,7 +380,7 @@ DEV void store_outputs(const struct warp_context *c, const struct cuda_task *tas
         if (head >= s->n_heads) continue;
         const float *from = state + m * STATE_SIZE;
         uint64_t row = (uint64_t)(s->row0 + m / SUB_HEADS) * QN_N_HEADS + s->head0 + head;
-        act_store(task, row * QN_HEAD_DIM + d, from[2 + d] * reciprocal_fast(from[1]));
+        ((float *)task->out)[row * QN_HEAD_DIM + d] = from[2 + d] * reciprocal_fast(from[1]);
     }
 }
 

@@ -331,13 +331,12 @@ __device__ __noinline__ void control_boundary(struct control *c) {
 /* Until there is another list to run; false: stopped. */
 DEV bool control_wait_iteration(struct control *c) {
     const struct rt *rt = c->rt;
-    const bool has_jit = rt->jit_first[rt->n_variants] != 0;
     c->w.spins = 0;
     c->w.idle_since = 0;
     for (uint32_t polls = 1; c->w.next == c->w.end && c->w.claimed == RT_NONE; polls++) {
         /* An iteration with a task of ours that is not done does not end. */
         if (c->n_watched == 0 && control_advance(c)) continue;
-        if (has_jit && rt_claim_open(rt, &c->w, RT_NONE) && control_idle(c) && control_claim(c))
+        if (QN_JIT && rt_claim_open(rt, &c->w, RT_NONE) && control_idle(c) && control_claim(c))
             break;
         control_between_polls(c, polls);
         if (c->w.boundary) { /* owed only when all tasks are done: never while waiting for one */
@@ -435,7 +434,7 @@ DEV void control_main(const struct cuda_args *args, struct block_shared *shared)
     c->beat = rt_load_relaxed(&c->rt->beats[c->w.id].beat) & ~1u;
     while (control_wait_iteration(c)) {
         control_enter(c);
-        if (c->jit)
+        if (QN_JIT && c->jit)
             control_list_jit(c);
         else
             control_list(c);

@@ -51,6 +51,8 @@ struct linear_tile {
 
 /* ops_linear.cuh. The activations of a token row (of a logit row for the LM head): k floats. */
 DEV struct act op_row(const struct cuda_task *task, uint32_t row);
+/* FLAGS: whether its data may carry them; that of packed activations does not (task/carry.c). */
+template <bool FLAGS = false>
 DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                uint32_t row);
 /* v0, v1: the dot products of an item; inv: 1 / rms of its token. */
@@ -108,10 +110,8 @@ DEV void store_partial(const struct linear_tile *t, const struct warp_context *c
     }
 }
 
-/* 8 activations at k, times the norm's weights, as two steps' B registers. */
-DEV uint4 load_direct(struct act row, const float *norm, uint32_t k, uint32_t k_end) {
-    if (k >= k_end) return make_uint4(0, 0, 0, 0);
-    float4 lo = act_load4(row, k / 4), hi = act_load4(row, k / 4 + 1);
+/* 8 activations, times the norm's weights at k, as two steps' B registers. */
+DEV uint4 pack_direct(float4 lo, float4 hi, const float *norm, uint32_t k) {
     float4 scale_lo = make_float4(1, 1, 1, 1), scale_hi = scale_lo;
     if (norm != nullptr) {
         scale_lo = __ldg((const float4 *)(norm + k));
@@ -119,6 +119,21 @@ DEV uint4 load_direct(struct act row, const float *norm, uint32_t k, uint32_t k_
     }
     uint2 even = pack_scaled(lo, scale_lo), odd = pack_scaled(hi, scale_hi);
     return make_uint4(even.x, even.y, odd.x, odd.y);
+}
+
+/* Those at k of a flagged row, when they are there. Not inlined: many loads are in one place, and
+ * flags are rare among as many rows. */
+__device__ __noinline__ uint4 load_direct_flagged(const float *row, uint32_t flag,
+                                                  const float *norm, uint32_t k) {
+    const struct act a = {row, flag};
+    const struct act_words lo = act_ask4(a, k / 4), hi = act_ask4(a, k / 4 + 1);
+    return pack_direct(act_await4(a, k / 4, lo), act_await4(a, k / 4 + 1, hi), norm, k);
+}
+
+DEV uint4 load_direct(struct act row, const float *norm, uint32_t k, uint32_t k_end) {
+    if (k >= k_end) return make_uint4(0, 0, 0, 0);
+    if (row.flag != 0) return load_direct_flagged(row.at, row.flag, norm, k);
+    return pack_direct(load4_l2(row.at + k), load4_l2(row.at + k + 4), norm, k);
 }
 
 /* n <= GROUP row blocks, columns of 8 tokens, activations of a whole k-tile in registers: for up to
@@ -256,7 +271,7 @@ DEV void direct_finish(const struct warp_context *c, const struct linear_tile *t
     for (uint32_t i = c->thread; i < n_items; i += COMPUTE_THREADS) {
         const struct item m = item_of(t, i);
         const uint32_t block = first + m.in_group;
-        const struct linear_item of = op_item(t->task, block, m.r, t->row0 + m.token);
+        const struct linear_item of = op_item<true>(t->task, block, m.r, t->row0 + m.token);
         const struct linear_addend add = addend_ask(&of);
         float v0 = sum_partials(t, m.in_group, m.token, m.r);
         float v1 = sum_partials(t, m.in_group, m.token, m.r + 8);

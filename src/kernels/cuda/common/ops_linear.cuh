@@ -15,9 +15,17 @@ DEV float item_bias(uint64_t bias, uint32_t column, bool own) {
     return bias != 0 && own ? __ldg((const float *)bias + column) : 0;
 }
 
+/* Element `at` of an operand that may carry flags. */
+template <bool FLAGS>
+DEV struct act item_act(uint64_t address, const struct cuda_task *task, uint32_t flagged,
+                        uint64_t at) {
+    return act_from(FLAGS ? act_of(address, task, flagged) : act{(const float *)address, 0}, at);
+}
+
 /* Element `at` of the result is the item's v0. */
+template <bool FLAGS>
 DEV void item_out(const struct cuda_task *task, struct linear_item *m, uint64_t at) {
-    const struct act out = act_from(act_of(task->out, task, CUDA_OUT_FLAGGED), at);
+    const struct act out = item_act<FLAGS>(task->out, task, CUDA_OUT_FLAGGED, at);
     m->out = (float *)out.at;
     m->out_flag = out.flag;
 }
@@ -29,18 +37,19 @@ DEV void item_store(const struct linear_item *m, uint32_t i, float v) {
         store_plain(m->out + i, v);
 }
 
+template <bool FLAGS>
 DEV struct linear_item linear_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                    uint32_t row) {
     struct linear_item m = {};
     const uint32_t column = block * CUDA_PAGE_ROWS + r;
     const uint64_t at = (uint64_t)row * task->units + column;
-    item_out(task, &m, at);
+    item_out<FLAGS>(task, &m, at);
     m.own0 = column >= task->unit0 && column < task->unit1;
     m.own1 = column + 8 >= task->unit0 && column + 8 < task->unit1;
     m.bias = make_float2(item_bias(task->bias, column, m.own0),
                          item_bias(task->bias, column + 8, m.own1));
     if (task->more == 0) return m;
-    const struct act residual = act_from(act_of(task->more, task, CUDA_MORE_FLAGGED), at);
+    const struct act residual = item_act<FLAGS>(task->more, task, CUDA_MORE_FLAGGED, at);
     m.addend = residual.at;
     m.flag = residual.flag;
     return m;
@@ -65,11 +74,12 @@ DEV void linear_finish(const struct cuda_task *task, const struct linear_item *m
  * Both from rmsnorm(x): the row's factor 1 / rms comes after the dot products. A row block holds 8
  * gate rows and their 8 up rows. */
 
+template <bool FLAGS>
 DEV struct linear_item mlp_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                 uint32_t row) {
     struct linear_item m = {};
     const uint32_t column = block * 8 + r;
-    item_out(task, &m, (uint64_t)row * task->units + column);
+    item_out<FLAGS>(task, &m, (uint64_t)row * task->units + column);
     m.own0 = column >= task->unit0 && column < task->unit1;
 #if QN_MLP_BIAS
     m.bias =
@@ -94,11 +104,12 @@ DEV struct act op_row(const struct cuda_task *task, uint32_t row) {
     return act_from(act_of(task->in, task, CUDA_IN_FLAGGED), (uint64_t)row * task->k);
 }
 
+template <bool FLAGS>
 DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                uint32_t row) {
-    if (task->kind == OP_GATED_MLP) return mlp_item(task, block, r, row);
+    if (task->kind == OP_GATED_MLP) return mlp_item<FLAGS>(task, block, r, row);
     if (task->kind == OP_LM_HEAD || task->kind == OP_QKV) return {}; /* their units finish */
-    return linear_item(task, block, r, row);
+    return linear_item<FLAGS>(task, block, r, row);
 }
 
 DEV void op_finish(const struct warp_context *c, const struct cuda_task *task,

@@ -33,16 +33,19 @@ struct sample_shared {
     struct rt_request request;
 };
 
+DEV struct sample_shared *sample_shared_of(void) {
+    return (struct sample_shared *)(SCRATCH + N_DIGITS * 8);
+}
+
 struct sampler {
     const struct warp_context *c;
     struct sample_shared *s;
     uint64_t *histogram;
     float *logit;    /* [vocab] */
     uint32_t *count; /* [vocab] */
-    /* The cuts so far: a token is a candidate if its key is below key, or equal with id <= id. */
-    uint32_t key[2], id[2];
+    /* The last candidate of the cuts so far, in order of key, then id. */
+    uint32_t key, id;
     float least; /* min-p: weights below are no candidates */
-    int n_cuts;
 };
 
 /* ---- over the block ---- */
@@ -183,9 +186,7 @@ DEV uint32_t descending(float x) {
 
 DEV bool is_candidate(const struct sampler *p, uint32_t token, float logit) {
     uint32_t key = descending(logit);
-    for (int i = 0; i < 2; i++)
-        if (i < p->n_cuts && (key > p->key[i] || (key == p->key[i] && token > p->id[i])))
-            return false;
+    if (key > p->key || (key == p->key && token > p->id)) return false;
     return expf(logit) >= p->least;
 }
 
@@ -247,11 +248,13 @@ DEV uint32_t nth_equal(const struct sampler *p, uint32_t key, uint64_t n) {
     const struct warp_context *c = p->c;
     struct sample_shared *s = p->s;
     uint64_t equal = 0;
+#pragma unroll 1
     for (uint32_t i = c->thread; i < QN_VOCAB; i += COMPUTE_THREADS)
         if (descending(p->logit[i]) == key && is_candidate(p, i, p->logit[i])) equal++;
     if (block_sum_u64(c, s, equal) <= n) return ~0u;
     if (c->thread == 0) s->id = ~0u;
     uint64_t before = 0;
+#pragma unroll 1
     for (uint32_t base = 0; base < QN_VOCAB; base += COMPUTE_THREADS) {
         uint32_t i = base + c->thread;
         bool is = i < QN_VOCAB && descending(p->logit[i]) == key && is_candidate(p, i, p->logit[i]);
@@ -270,14 +273,16 @@ DEV uint32_t nth_equal(const struct sampler *p, uint32_t key, uint64_t n) {
     return s->id;
 }
 
-/* Cuts the candidates where the mass before reaches the limit. */
+/* Cuts the candidates where the mass before (by_count: their number) reaches the limit. */
 DEV void cut_candidates(struct sampler *p, bool by_count, double limit) {
     const struct warp_context *c = p->c;
     uint32_t key = 0;
     uint64_t before = 0;
+#pragma unroll 1
     for (int shift = 2 * DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
         for (uint32_t i = c->thread; i < N_DIGITS; i += COMPUTE_THREADS) p->histogram[i] = 0;
         sync_compute();
+#pragma unroll 1
         for (uint32_t i = c->thread; i < QN_VOCAB; i += COMPUTE_THREADS) {
             float logit = p->logit[i];
             uint32_t k = descending(logit);
@@ -292,29 +297,47 @@ DEV void cut_candidates(struct sampler *p, bool by_count, double limit) {
     /* All tokens with this key weigh the same; how many of them does it take? */
     uint32_t u = key >> 31 != 0 ? key : ~key & 0x7fffffffu;
     uint64_t mass = mass_of(by_count, __uint_as_float(u)), n = 0;
+#pragma unroll 1
     while (mass != 0 && n < QN_VOCAB && (double)(before + n * mass) < limit) n++;
     if (mass == 0) n = QN_VOCAB;
     uint32_t id = nth_equal(p, key, n);
-    p->key[p->n_cuts] = key;
-    p->id[p->n_cuts] = id;
-    p->n_cuts++;
+    if (key > p->key || (key == p->key && id >= p->id)) return;
+    p->key = key;
+    p->id = id;
 }
 
-DEV void keep_top_p(struct sampler *p, float top_p) {
+/* The mass of all candidates. */
+DEV uint64_t mass_of_all(const struct sampler *p) {
     uint64_t total = 0;
+#pragma unroll 1
     for (uint32_t i = p->c->thread; i < QN_VOCAB; i += COMPUTE_THREADS)
         if (is_candidate(p, i, p->logit[i])) total += mass_of(false, p->logit[i]);
-    total = block_sum_u64(p->c, p->s, total);
-    cut_candidates(p, false, (double)total * (double)top_p);
+    return block_sum_u64(p->c, p->s, total);
+}
+
+/* Top-k, then top-p of what is left; a loop, so that the code is there once. */
+DEV void cut_all(struct sampler *p, const struct rt_sampling *q) {
+#pragma unroll 1
+    for (int by_count = 1; by_count >= 0; by_count--) {
+        if (by_count ? q->top_k == 0 || q->top_k >= QN_VOCAB : !(q->top_p < 1)) continue;
+        const double limit = by_count ? q->top_k : (double)mass_of_all(p) * (double)q->top_p;
+        cut_candidates(p, by_count, limit);
+    }
 }
 
 /* ---- draw ---- */
+
+/* Few tokens come so far: not inlined. */
+__device__ __noinline__ float gumbel(float v) {
+    return rng_gumbel(v);
+}
 
 /* The candidate with the largest logit + noise, the lowest id of equals. Noise is at most -log(v),
  * so a token with v beyond weight / exp(best) cannot win; 1 % covers the rounding. */
 DEV uint32_t draw(const struct sampler *p, uint64_t seed, uint32_t output_position) {
     struct best b = {-INFINITY, ~0u};
     float bound = INFINITY;
+#pragma unroll 1
     for (uint32_t quad = p->c->thread; quad < (QN_VOCAB + 3) / 4; quad += COMPUTE_THREADS) {
         uint32_t words[4];
         rng_quad(seed, output_position, quad, words);
@@ -323,7 +346,7 @@ DEV uint32_t draw(const struct sampler *p, uint64_t seed, uint32_t output_positi
             if (token >= QN_VOCAB) break;
             float logit = p->logit[token], v = rng_uniform(words[i]);
             if (!is_candidate(p, token, logit) || v > bound * expf(logit)) continue;
-            float score = logit + rng_gumbel(v);
+            float score = logit + gumbel(v);
             if (!(score > b.value)) continue;
             b = best{score, token};
             bound = score > -60.0f ? 1.01f * expf(-score) : INFINITY;
@@ -349,8 +372,10 @@ DEV float penalize(const struct rt_sampling *q, float logit, uint32_t count) {
 
 DEV void count_tokens(const struct sampler *p, const int32_t *tokens, uint32_t n_prompt,
                       uint32_t n_known) {
+#pragma unroll 1
     for (uint32_t i = p->c->thread; i < QN_VOCAB; i += COMPUTE_THREADS) p->count[i] = 0;
     sync_compute();
+#pragma unroll 1
     for (uint32_t i = p->c->thread; i < n_known; i += COMPUTE_THREADS) {
         uint32_t *count = p->count + (uint32_t)load_index_l2(tokens + i);
         atomicOr(count, SEEN);
@@ -363,6 +388,7 @@ DEV void count_tokens(const struct sampler *p, const int32_t *tokens, uint32_t n
 DEV struct best copy_logits(const struct sampler *p, const struct rt_sampling *q,
                             const float *logits, bool penalties) {
     struct best b = {-INFINITY, 0};
+#pragma unroll 1
     for (uint32_t i = p->c->thread; i < QN_VOCAB; i += COMPUTE_THREADS) {
         float logit = not_nan(load_l2(logits + i));
         if (penalties) logit = penalize(q, logit, __ldcg(p->count + i));
@@ -372,19 +398,29 @@ DEV struct best copy_logits(const struct sampler *p, const struct rt_sampling *q
     return block_best(p->c, p->s, b);
 }
 
-DEV uint32_t choose_slowly(struct sampler *p, const struct rt_sampling *q, const int32_t *tokens,
-                           const struct rt_slot *slot, const float *logits) {
+/* A row that is not greedy or has penalties. Not inlined: nobody waits for it but its request. */
+__device__ __noinline__ uint32_t choose_slowly(const struct cuda_args *args, const float *logits,
+                                               uint32_t row) {
+    const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
+    const struct rt_batch *b = &SHARED->batch;
+    struct sample_shared *s = sample_shared_of();
+    const struct rt_sampling *q = &s->request.sampling;
+    float *work = args->sample_scratch + (uint64_t)row * 2 * VOCAB_ROUND;
+    struct sampler p = {&c,  s,    (uint64_t *)SCRATCH, work, (uint32_t *)(work + VOCAB_ROUND), ~0u,
+                        ~0u, -1.0f};
+    const int32_t *tokens = b->tokens + (uint64_t)s->slot_idx * b->max_model_len;
     const bool penalties = has_penalties(q);
-    if (penalties) count_tokens(p, tokens, slot->n_prompt, slot->n_known);
-    struct best b = copy_logits(p, q, logits, penalties);
-    if (!(q->temperature > 0) || !isfinite(b.value)) return b.value > -INFINITY ? b.index : 0;
-    for (uint32_t i = p->c->thread; i < QN_VOCAB; i += COMPUTE_THREADS)
-        p->logit[i] = (p->logit[i] - b.value) / q->temperature;
+    if (penalties) count_tokens(&p, tokens, s->slot.n_prompt, s->slot.n_known);
+    struct best most = copy_logits(&p, q, logits, penalties);
+    if (!(q->temperature > 0) || !isfinite(most.value))
+        return most.value > -INFINITY ? most.index : 0;
+#pragma unroll 1
+    for (uint32_t i = c.thread; i < QN_VOCAB; i += COMPUTE_THREADS)
+        work[i] = (work[i] - most.value) / q->temperature;
     sync_compute();
-    if (q->top_k > 0 && q->top_k < QN_VOCAB) cut_candidates(p, true, (double)q->top_k);
-    if (q->top_p < 1) keep_top_p(p, q->top_p);
-    if (q->min_p > 0) p->least = q->min_p;
-    return draw(p, q->seed, slot->n_known - slot->n_prompt);
+    cut_all(&p, q);
+    if (q->min_p > 0) p.least = q->min_p;
+    return draw(&p, q->seed, s->slot.n_known - s->slot.n_prompt);
 }
 
 DEV bool is_stop(const struct rt_request *q, int32_t token) {
@@ -406,10 +442,6 @@ DEV void append_token(const struct rt_batch *b, const struct sample_shared *s, i
         to->finish = RT_FINISH_STOP;
     else if (s->slot.n_known + 1 >= s->slot.n_limit)
         to->finish = RT_FINISH_LENGTH;
-}
-
-DEV struct sample_shared *sample_shared_of(void) {
-    return (struct sample_shared *)(SCRATCH + N_DIGITS * 8);
 }
 
 /* What a row's request and slot say, into scratch; there after the next barrier. It stands still
@@ -434,7 +466,7 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
     const float *logits = (const float *)task->in + (uint64_t)row * QN_VOCAB;     /* [L, V] */
     const float *part = (const float *)task->more + (uint64_t)row * LM_PARTS * 2; /* [L, n, 2] */
     struct sample_shared *s = sample_shared_of();
-    const struct parts parts = load_parts(c, part);
+    struct parts parts = load_parts(c, part);
     const struct best most = best_part(c, s, &parts); /* meets: the request is there */
     const struct rt_sampling *q = &s->request.sampling;
     struct best b1 = {0, 0};
@@ -442,14 +474,10 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
     if (!(q->temperature > 0) && !has_penalties(q)) {
         b1 = best_in_part(c, logits, most.index);
     } else {
-        float *work = c->args->sample_scratch + (uint64_t)row * 2 * VOCAB_ROUND;
-        struct sampler p = {
-            c,     s, (uint64_t *)SCRATCH, work, (uint32_t *)(work + VOCAB_ROUND), {0, 0}, {0, 0},
-            -1.0f, 0};
-        const int32_t *tokens = b->tokens + (uint64_t)s->slot_idx * b->max_model_len;
-        const uint32_t token = choose_slowly(&p, q, tokens, &s->slot, logits);
+        const uint32_t token = choose_slowly(c->args, logits, row);
         b1 = best{load_l2(logits + token), token};
-        sync_compute(); /* the words of block_best_and_sum */
+        parts = load_parts(c, part); /* again: not kept in registers meanwhile */
+        sync_compute();              /* the words of block_best_and_sum */
     }
     sum = sum_parts(c, &parts, most.value);
     block_best_and_sum(c, s, &b1, &sum);

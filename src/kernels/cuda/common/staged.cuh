@@ -33,7 +33,7 @@ DEV void staged_group(const struct warp_context *c, struct staged *s, uint32_t f
     s->m = item_of(&s->t, c->thread);
     s->item = linear_item{};
     if (c->thread < (s->end - first) * 8 * s->t.n)
-        s->item = op_item(task, first + s->m.in_group, s->m.r, s->t.row0 + s->m.token);
+        s->item = op_item<true>(task, first + s->m.in_group, s->m.r, s->t.row0 + s->m.token);
 }
 
 /* Row blocks [first, end). */
@@ -71,7 +71,7 @@ DEV void staged_finish(const struct warp_context *c, struct staged *s, struct li
         i += COMPUTE_THREADS;
         if (i >= n_items) break;
         m = item_of(&s->t, i);
-        s->item = op_item(s->t.task, s->first + m.in_group, m.r, s->t.row0 + m.token);
+        s->item = op_item<true>(s->t.task, s->first + m.in_group, m.r, s->t.row0 + m.token);
         add = addend_ask(&s->item);
     }
 }

@@ -119,6 +119,12 @@ DEV void copy16_async(void *dst, const void *src) {
 DEV void copy_commit(void) {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
+/* Arrives at a barrier when this thread's copies so far have landed. */
+DEV void copy_arrive(uint64_t *barrier) {
+    asm volatile(
+        "cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(ptx_shared_address(barrier))
+        : "memory");
+}
 /* Until at most N groups of this thread are unfinished. */
 template <int N> DEV void copy_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");

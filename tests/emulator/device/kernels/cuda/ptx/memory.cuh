@@ -85,6 +85,9 @@ DEV void copy16_async(void *dst, const void *src) {
 DEV void copy_commit(void) {
     emu_copy_commit();
 }
+DEV void copy_arrive(uint64_t *barrier) {
+    emu_copy_arrive(barrier);
+}
 template <int N> DEV void copy_wait(void) {
     emu_copy_wait(N);
 }

@@ -1,0 +1,80 @@
+/* page_copy_bulk.cuh - page_copy.cuh by bulk copies: sm_90 and later. */
+#ifndef QN_CUDA_PTX_PAGE_COPY_BULK_CUH
+#define QN_CUDA_PTX_PAGE_COPY_BULK_CUH
+
+#include "kernels/cuda/ptx/memory.cuh"
+
+/* Lanes of the loader warp that take part. */
+#define LOADER_LANES 1
+
+DEV uint32_t page_copy_arrivals(void) {
+    return 1;
+}
+
+/* The phase completes without a copy. */
+DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
+    if (lane == 0) barrier_arrive_release_cta(full);
+}
+
+/* Arrives; the phase completes when `bytes` have landed, too. */
+DEV void page_copy_expect(uint64_t *full, uint32_t bytes) {
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(ptx_shared_address(full)),
+        "r"(bytes)
+        : "memory");
+}
+
+/* The bytes are read once per iteration: first to leave the L2. */
+DEV void page_copy_bulk(void *dst, const void *src, uint32_t bytes, uint64_t *full) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(ptx_shared_address(dst)),
+                 "l"(src), "r"(bytes), "r"(ptx_shared_address(full)), "l"(0x12F0000000000000ull)
+                 : "memory");
+}
+
+DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
+                               uint32_t lane) {
+    if (lane != 0) return;
+    page_copy_expect(full, bytes);
+    page_copy_bulk(dst, src, bytes, full);
+}
+
+/* Two stretches of as many bytes, their starts so far apart in the page. */
+DEV void page_copy_two_evict_first(void *dst, uint32_t apart, const void *src0, const void *src1,
+                                   uint32_t bytes, uint64_t *full, uint32_t lane) {
+    if (lane != 0) return;
+    page_copy_expect(full, 2 * bytes);
+    page_copy_bulk(dst, src0, bytes, full);
+    page_copy_bulk((char *)dst + apart, src1, bytes, full);
+}
+
+/* Bulk copies read through a proxy of their own. What others stored, and this thread has acquired,
+ * is ordered before the copies that it asks for after this. */
+DEV void page_copy_fence(void) {
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+/* A phase of several copies by a whole warp: begin with the sum of their bytes, copies, end. Copy i
+ * is made by the lanes whose share_first, share_first + share_step ... it is. */
+DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
+    if (lane == 0) page_copy_expect(full, bytes);
+    __syncwarp();
+}
+DEV uint32_t share_first(uint32_t lane) {
+    return lane;
+}
+DEV uint32_t share_step(void) {
+    return 32;
+}
+DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint32_t lane) {
+    (void)lane;
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1], %2, [%3];" ::"r"(ptx_shared_address(dst)),
+                 "l"(src), "r"(bytes), "r"(ptx_shared_address(full))
+                 : "memory");
+}
+DEV void share_end(uint64_t *full, uint32_t lane) {
+    (void)full, (void)lane;
+}
+
+#endif
