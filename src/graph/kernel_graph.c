@@ -98,29 +98,32 @@ static void want(struct infer *f, int slot, int n_dims, uint64_t a, uint64_t b, 
                      (unsigned long long)t->shape[3], t->n_dims);
 }
 
-/* The activations of a matrix product: [T, k], or packed. */
+/* The activations of a matrix product: [T, k], or packed. Packed ones of the LM head: [L, k']. */
 static void want_rows(struct infer *f, int slot, uint64_t k) {
     const struct tensor *t = operand(f->g, f->op, slot);
-    if (t->producer >= 0 && f->g->ops.items[t->producer].kind == OP_PACK)
+    uint64_t rows = f->g->n_rows;
+    if (t->producer >= 0 && op_packs(f->g->ops.items[t->producer].kind)) {
         k = CEIL_DIV(k, (uint64_t)PACK_K) * PACK_K + PACK_EXTRA;
-    want(f, slot, 2, f->g->n_rows, k, 0, 0);
+        rows = kgraph_rows(f->g, f->op);
+    }
+    want(f, slot, 2, rows, k, 0, 0);
 }
 
-/* Rows of 16-bit floats and their factors; bytes for whole groups of rows are there because T is a
- * multiple of PACK_ROWS. */
+/* Rows of 16-bit floats and their factors; bytes for whole groups of rows are there because their
+ * number is a multiple of PACK_ROWS. */
 static int infer_pack(struct infer *f, struct tensor *out) {
     const struct model_spec *s = &f->g->spec;
     const struct tensor *x = operand(f->g, f->op, PACK_X);
-    const uint64_t T = f->g->n_rows, K = x->shape[1];
-    if (T % PACK_ROWS != 0)
-        return fail(f->d, QN_ESHAPE, "layer %d pack: want a multiple of %d rows, have %llu",
-                    f->op->layer, PACK_ROWS, (unsigned long long)T);
-    want(f, PACK_X, 2, T, K, 0, 0);
+    const uint64_t rows = kgraph_rows(f->g, f->op), K = x->shape[1];
+    if (rows % PACK_ROWS != 0)
+        return fail(f->d, QN_ESHAPE, "layer %d %s: want a multiple of %d rows, have %llu",
+                    f->op->layer, f->info->name, PACK_ROWS, (unsigned long long)rows);
+    want(f, PACK_X, 2, f->g->n_rows, K, 0, 0);
     want(f, PACK_NORM, 1, K, 0, 0, 0);
     *out = (struct tensor){
         .dtype = s->weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16,
         .n_dims = 2,
-        .shape = {T, CEIL_DIV(K, (uint64_t)PACK_K) * PACK_K + PACK_EXTRA},
+        .shape = {rows, CEIL_DIV(K, (uint64_t)PACK_K) * PACK_K + PACK_EXTRA},
     };
     return f->rc;
 }
@@ -199,9 +202,10 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
         want(&f, MLP_BU, 1, I, 0, 0, 0);
         out[0] = (struct tensor){.n_dims = 2, .shape = {T, I}};
         break;
-    case OP_PACK: return infer_pack(&f, &out[0]);
+    case OP_PACK:
+    case OP_PACK_LOGITS: return infer_pack(&f, &out[0]);
     case OP_LM_HEAD:
-        want(&f, LM_X, 2, T, H, 0, 0);
+        want_rows(&f, LM_X, H);
         want(&f, LM_NORM, 1, H, 0, 0, 0);
         want(&f, LM_W, 2, V, H, 0, 0);
         out[LM_OUT_LOGITS] = (struct tensor){.n_dims = 2, .shape = {L, V}};
@@ -277,14 +281,17 @@ uint32_t kgraph_units(const struct kgraph *g, const struct kop *op) {
     case OP_ATTENTION_COMBINE: return g->spec.n_heads;
     case OP_LINEAR: return (uint32_t)g->tensors.items[op->in[LINEAR_W]].shape[0];
     case OP_GATED_MLP: return g->spec.intermediate;
-    case OP_PACK: return (uint32_t)(g->tensors.items[op->out[0]].shape[1] / PACK_K);
+    case OP_PACK:
+    case OP_PACK_LOGITS: return (uint32_t)(g->tensors.items[op->out[0]].shape[1] / PACK_K);
     case OP_LM_HEAD: return CEIL_DIV(g->spec.vocab, (uint32_t)LM_BLOCK);
     default: return 1;
     }
 }
 
 uint32_t kgraph_rows(const struct kgraph *g, const struct kop *op) {
-    return op->kind == OP_LM_HEAD || op->kind == OP_SAMPLE ? g->n_logit_rows : g->n_rows;
+    const bool logits =
+        op->kind == OP_PACK_LOGITS || op->kind == OP_LM_HEAD || op->kind == OP_SAMPLE;
+    return logits ? g->n_logit_rows : g->n_rows;
 }
 
 int kgraph_verify(struct diag *d, const struct kgraph *g) {

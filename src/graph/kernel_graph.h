@@ -39,7 +39,11 @@ enum kgraph_cut {
     KGRAPH_CUT_QKV = 2,       /* qkv_linear, qkv_heads instead of qkv */
     KGRAPH_JOIN_HEADS = 4,    /* with both and one row: attention_step instead of qkv_heads and
                                  attention_split */
-    KGRAPH_PACK = 8,          /* pack before matrix products, if QKV is cut; T % PACK_ROWS == 0 */
+    /* Pack before matrix products; rows must be a multiple of PACK_ROWS: */
+    KGRAPH_PACK_X = 8,       /* the residual stream before QKV, if that is cut, and GATED_MLP */
+    KGRAPH_PACK_O = 16,      /* what attention gives before its projection */
+    KGRAPH_PACK_H = 32,      /* what GATED_MLP gives before its projection */
+    KGRAPH_PACK_LOGITS = 64, /* the rows that want logits before LM_HEAD */
 };
 
 struct kop {

@@ -31,7 +31,7 @@ enum { MLP_X, MLP_NORM, MLP_WG, MLP_WU, MLP_BG, MLP_BU };
 enum { LM_X, LM_NORM, LM_W };
 enum { LM_OUT_LOGITS, LM_OUT_PART };
 enum { SAMPLE_LOGITS, SAMPLE_PART };
-enum { PACK_X, PACK_NORM };
+enum { PACK_X, PACK_NORM }; /* of PACK_LOGITS, too */
 
 /* Columns of logits that share one {max, sum} pair. Fixed, so that a log-probability does not
  * depend on how the LM head was cut into tasks. */
@@ -69,6 +69,10 @@ struct op_info {
 
 /* Fills *info from op.def's row; kind must be a valid op_kind other than OP_NONE. */
 void op_describe(enum op_kind kind, struct op_info *info);
+/* Whether it leaves packed activations. */
+static inline bool op_packs(enum op_kind kind) {
+    return kind == OP_PACK || kind == OP_PACK_LOGITS;
+}
 const char *op_name(uint32_t kind); /* "nop" for OP_NONE, "?" for a number out of range */
 /* The kind with that name; OP_NONE when there is none. */
 enum op_kind op_find(const char *name);

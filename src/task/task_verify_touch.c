@@ -114,7 +114,11 @@ int task_verify_touch(struct proof *f, uint32_t index) {
         TRY(touch(f, op->in[MLP_X], index, full_rows(f, op->in[MLP_X], t), false));
         return touch(f, op->out[0], index, columns(f, op->out[0], t, u0, u1, 4), true);
     case OP_PACK: /* columns of the packed rows, the factor with the last ones */
-        TRY(touch(f, op->in[PACK_X], index, full_rows(f, op->in[PACK_X], t), false));
+    case OP_PACK_LOGITS:
+        TRY(touch(f, op->in[PACK_X], index,
+                  t->kind == OP_PACK ? full_rows(f, op->in[PACK_X], t)
+                                     : task_verify_touch_whole(f, op->in[PACK_X]),
+                  false));
         return touch(f, op->out[0], index,
                      columns(f, op->out[0], t, u0 * PACK_K,
                              u1 * PACK_K + (u1 == op->units ? PACK_EXTRA : 0), 2),

@@ -33,6 +33,7 @@
 
 /* The patience is a slow emulated card's, on a busy host. */
 enum { N_SLOTS = 8, MAX_LEN = 512, MAX_OUT = 64, MAX_CASES = 16, PATIENCE_S = 300 };
+#define NO_PACKING (~0u)
 enum { MAX_CONTEXT = 40000 }; /* of test_long_context */
 
 /* Matrices and activations are bf16 on the device, whatever the checkpoint has; the reference is
@@ -57,7 +58,7 @@ struct rig_options {
     uint32_t max_batched; /* 0: 64 */
     uint32_t max_len;     /* 0: MAX_LEN */
     uint32_t n_workers;   /* 0: the device's */
-    uint32_t pack_rows;   /* 0: the default; 1: none are packed */
+    uint32_t pack_bytes;  /* 0: the default; NO_PACKING: none are packed */
     bool dummy;           /* weights made up... */
     bool dummy_on_host;   /* ... by model/weights.c instead of on the device */
     bool break_event;     /* one event wants a trigger that never comes */
@@ -130,7 +131,7 @@ static int rig_open(struct diag *d, const struct backend *backend, const struct 
         c.task.launch = o->jit ? LAUNCH_ALL_JIT : o->hybrid ? LAUNCH_HYBRID : LAUNCH_ALL_AOT;
     c.cut_qkv = c.join_heads = c.task.coarse_events = o->coarse;
     c.task.carry_bytes = o->carry_bytes;
-    if (o->pack_rows != 0) c.pack_rows = o->pack_rows > 1 ? o->pack_rows : 0;
+    if (o->pack_bytes != 0) c.pack_bytes = o->pack_bytes != NO_PACKING ? o->pack_bytes : 0;
     if (c.target == TARGET_CUDA) TRY(compile_option_apply(d, getenv("QN_TEST_OPTIONS"), &c));
     TRY(compile_model(d, r->model, &c, NULL, NULL, &r->program));
     if (o->break_event) break_event(r->program);
@@ -445,24 +446,31 @@ static void test_same_packed(void **state) {
     char dir[] = "/tmp/quern-odd-XXXXXX", path[80];
     write_odd_model(dir);
     const struct rig_options others[] = {
-        {.dir = dir, .dummy = true, .coarse = true, .max_batched = 8, .pack_rows = 8},
-        {.dir = dir, .dummy = true, .coarse = true, .max_batched = 256, .pack_rows = 8},
-        {.dir = dir, .dummy = true, .coarse = true, .max_batched = 64, .n_workers = 1},
-        {.dir = dir, .dummy = true, .max_batched = 64, .pack_rows = 16},
-        {.dir = dir, .dummy = true, .coarse = true, .hybrid = true, .pack_rows = 8},
-        {.dir = dir, .dummy = true, .coarse = true, .jit = true, .pack_rows = 8}};
+        {.dir = dir, .dummy = true, .coarse = true, .max_batched = 8, .pack_bytes = 1},
+        {.dir = dir, .dummy = true, .coarse = true, .max_batched = 256, .pack_bytes = 1},
+        {.dir = dir,
+         .dummy = true,
+         .coarse = true,
+         .max_batched = 64,
+         .n_workers = 1,
+         .pack_bytes = 32 << 10},
+        {.dir = dir, .dummy = true, .max_batched = 64, .pack_bytes = 16 << 10},
+        {.dir = dir, .dummy = true, .coarse = true, .hybrid = true, .pack_bytes = 1},
+        {.dir = dir, .dummy = true, .coarse = true, .jit = true, .pack_bytes = 1}};
     static struct request q[N_MIX];
     static struct result plain[N_MIX], have[N_MIX];
     struct rig r;
-    open_well(&backend_cuda,
-              &(struct rig_options){.dir = dir, .dummy = true, .coarse = true, .pack_rows = 1}, &r);
+    open_well(
+        &backend_cuda,
+        &(struct rig_options){.dir = dir, .dummy = true, .coarse = true, .pack_bytes = NO_PACKING},
+        &r);
     for (uint32_t i = 0; i < N_MIX; i++)
         q[i] = made_up(i + 1, (uint32_t[N_MIX]){1, 9, 64, 35, 150, 20}[i], 3, 331, 0);
     for (int i = 0; i < N_MIX; i++) generate(&r, &q[i], 1, &plain[i]);
     rig_close(&r);
     for (size_t k = 0; k < COUNT_OF(others); k++) {
         char what[60];
-        snprintf(what, sizeof what, "packed from %u rows on, chunks of %u", others[k].pack_rows,
+        snprintf(what, sizeof what, "packed from %u bytes on, chunks of %u", others[k].pack_bytes,
                  others[k].max_batched);
         open_well(&backend_cuda, &others[k], &r);
         generate(&r, &q[4], 1, &have[4]);

@@ -49,6 +49,18 @@ __device__ __noinline__ uint32_t many_rows(const struct cuda_args *args,
     return context_pack(&c);
 }
 
+/* Matrices times packed activations of few rows. */
+template <int COLUMNS>
+__device__ __noinline__ uint32_t packed_few(const struct cuda_args *args,
+                                            const struct cuda_task *task, uint32_t state,
+                                            uint32_t message) {
+    struct warp_context c = context_again(args, state, message);
+    if (!wait_ready(&c)) return CONTEXT_STOP;
+    if (c.thread == 0) trace(args, SHARED, RT_TRACE_READY, task->index);
+    packed_few_task<COLUMNS>(&c, task);
+    return context_pack(&c);
+}
+
 /* Matrices of few rows: decode's linear operators. */
 __device__ __noinline__ uint32_t few_rows(const struct cuda_args *args,
                                           const struct cuda_task *task, uint32_t state,
@@ -77,7 +89,8 @@ __device__ __noinline__ uint32_t other_task(const struct cuda_args *args,
     switch (task->kind) {
     case OP_QKV_HEADS: run_qkv_heads(&c, task); break;
     case OP_ATTENTION_COMBINE: run_attention_combine(&c, task); break;
-    case OP_PACK: run_pack(args, task); break;
+    case OP_PACK:
+    case OP_PACK_LOGITS: run_pack(args, task); break;
     case OP_EMBED: run_embed(&c, task); break;
     case OP_SAMPLE: run_sample(args, task); break;
     default: break;
@@ -100,7 +113,12 @@ DEV bool run_outlined(struct warp_context *c, const struct cuda_task *task) {
  * is run by a function that is not inlined: what one of them keeps in registers is nobody else's to
  * spill, and this one, which calls them all, has nothing to keep. */
 DEV bool task_run(struct warp_context *c, const struct cuda_task *task) {
-    if (task->columns != 0) return run_outlined<many_rows>(c, task);
+    if (task->columns != 0) {
+        const bool packed = (task->flags & CUDA_IN_PACKED) != 0;
+        if (packed && task->columns == 1) return run_outlined<packed_few<1>>(c, task);
+        if (packed && task->columns == 2) return run_outlined<packed_few<2>>(c, task);
+        return run_outlined<many_rows>(c, task);
+    }
     switch (task->kind) {
     case OP_QKV:
     case OP_QKV_LINEAR:

@@ -88,6 +88,13 @@ DEV void mma_pair(float chains[2][4], const uint4 *page, uint32_t pair, uint32_t
     mma_16x8x16<WEIGHT_E>(chains[1], page[(2 * pair + 1) * 32 + lane], b.z, b.w);
 }
 
+/* Rows that the iteration has for the task's operator. */
+DEV uint32_t linear_rows(const struct cuda_task *task) {
+    const struct rt_rows *rows = &SHARED->batch.rows;
+    const bool logits = task->kind == OP_LM_HEAD || task->kind == OP_PACK_LOGITS;
+    return logits ? rows->n_logit_rows : rows->n_rows;
+}
+
 /* The partial sums of image row r of a row block of the group: PARTIALS of them. */
 DEV float *partials_of(const struct linear_tile *t, uint32_t in_group, uint32_t token, uint32_t r) {
     return t->partials + ((in_group * t->tile + token) * CUDA_PAGE_ROWS + r) * PARTIALS;
@@ -201,6 +208,9 @@ DEV void group_passing(struct warp_context *c, const struct linear_tile *t, cons
             if (b < n) store_partial(t, c, b, partial, i, chains[b][i]);
 }
 
+/* n row blocks of a token tile: their pages, partial sums. */
+typedef void linear_group(struct warp_context *c, const struct linear_tile *t, uint32_t n);
+
 /* A group with activations read from L2 by each warp. */
 DEV void group_direct(struct warp_context *c, const struct linear_tile *t, uint32_t n) {
     const float *norm = (const float *)t->task->norm;
@@ -265,12 +275,13 @@ DEV void direct_finish(const struct warp_context *c, const struct linear_tile *t
 }
 
 /* All groups of a token tile. The last group's results are followed by no barrier. */
+template <linear_group GROUP>
 DEV void direct_groups(struct warp_context *c, const struct linear_tile *t) {
     const struct cuda_task *task = t->task;
 #pragma unroll 1
     for (uint32_t b = task->block0; b < task->block1;) {
         uint32_t end = walk_group_end(b, task->block1, task->group, task->unit_blocks);
-        group_direct(c, t, end - b);
+        GROUP(c, t, end - b);
         sync_compute();
         direct_finish(c, t, b, end);
         if (task->unit_blocks != 0 && end % task->unit_blocks == 0) {
@@ -323,7 +334,7 @@ DEV void linear_direct(struct warp_context *c, const struct cuda_task *task, uin
         t.row0 = row;
         t.n = end - row;
         tile_rms(c, &t);
-        direct_groups(c, &t);
+        direct_groups<group_direct>(c, &t);
     }
 }
 

@@ -4,7 +4,7 @@
 #define QN_CUDA_COMMON_OPS_LINEAR_CUH
 
 #include "kernels/cuda/common/lm_head.cuh"
-#include "kernels/cuda/common/packed.cuh"
+#include "kernels/cuda/common/packed_few.cuh"
 #include "kernels/cuda/common/qkv.cuh"
 #include "kernels/cuda/common/staged.cuh"
 
@@ -97,6 +97,7 @@ DEV struct act op_row(const struct cuda_task *task, uint32_t row) {
 DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                uint32_t row) {
     if (task->kind == OP_GATED_MLP) return mlp_item(task, block, r, row);
+    if (task->kind == OP_LM_HEAD && task->columns != 0) return lm_item(task, block, r, row);
     if (task->kind == OP_LM_HEAD || task->kind == OP_QKV) return {}; /* their units finish */
     return linear_item(task, block, r, row);
 }
@@ -111,7 +112,12 @@ DEV void op_finish(const struct warp_context *c, const struct cuda_task *task,
     switch (task->kind) {
     case OP_QKV: qkv_finish(c, task, block, r, token, v0, v1); break;
     case OP_GATED_MLP: mlp_finish(task, m, v0, v1); break;
-    case OP_LM_HEAD: lm_finish(c, block, r, token, v0, v1); break;
+    case OP_LM_HEAD:
+        if (task->columns == 0) {
+            lm_finish(c, block, r, token, v0, v1);
+            break;
+        }
+        [[fallthrough]];
     default: linear_finish(task, m, v0, v1, add); break;
     }
 }
@@ -119,18 +125,16 @@ DEV void op_finish(const struct warp_context *c, const struct cuda_task *task,
 DEV void op_finish_unit(const struct warp_context *c, const struct linear_tile *t, uint32_t unit) {
     if (t->task->kind == OP_QKV)
         qkv_finish_unit(c, t, unit);
-    else
+    else if (t->task->columns == 0)
         lm_finish_unit(c, t, unit);
-}
-
-DEV uint32_t linear_rows(const struct cuda_task *task) {
-    const struct rt_rows *rows = &SHARED->batch.rows;
-    return task->kind == OP_LM_HEAD ? rows->n_logit_rows : rows->n_rows;
+    else
+        lm_parts(c, t->task, unit, unit + 1, t->row0, t->row0 + t->n);
 }
 
 /* Rows of a unit whose results wait in scratch. */
 DEV uint32_t linear_unit_rows(const struct cuda_task *task) {
-    return task->kind == OP_LM_HEAD ? LM_BLOCK : task->kind == OP_QKV ? QN_HEAD_DIM : 0;
+    if (task->kind == OP_LM_HEAD && task->columns == 0) return LM_BLOCK;
+    return task->kind == OP_QKV ? QN_HEAD_DIM : 0;
 }
 
 /* Few rows. */
