@@ -182,7 +182,8 @@ enum cuda_task_flag {
     /* The event rides on data (task/carry.c): its counter orders nothing, it says when to look. */
     CUDA_WAIT_HINT = 16,
     CUDA_TRIGGER_HINT = 32,
-    CUDA_IN_PACKED = 64, /* the activations are PACK's */
+    CUDA_IN_PACKED = 64,   /* the activations are packed */
+    CUDA_OUT_PACKED = 128, /* the result is */
 };
 
 /* The parameter of qn_mega. Every pointer is a device address; `rt` and what it points to must be

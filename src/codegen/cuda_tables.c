@@ -311,6 +311,13 @@ static bool is_packed(const struct prog_header *p, const struct prog_op *op) {
     return cuda_has_pages(op->kind) && tensor_of(p, op->in[0])->dtype != DTYPE_F32;
 }
 
+/* Whether an operator stores its result packed. */
+static bool stores_packed(const struct prog_header *p, const struct prog_op *op) {
+    const bool can =
+        op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_COMBINE || op->kind == OP_GATED_MLP;
+    return can && tensor_of(p, op->out[0])->dtype != DTYPE_F32;
+}
+
 /* Decides how a task with weights walks through them. */
 static void fill_walk(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
     const struct prog_header *p = f->program;
@@ -374,6 +381,7 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     if (op->kind == OP_LINEAR && is_flagged(p, op->in[LINEAR_RESIDUAL])) flags |= CUDA_MORE_FLAGGED;
     if (is_flagged(p, op->out[0])) flags |= CUDA_OUT_FLAGGED;
     if (is_packed(p, op)) flags |= CUDA_IN_PACKED;
+    if (stores_packed(p, op)) flags |= CUDA_OUT_PACKED;
     return flags;
 }
 

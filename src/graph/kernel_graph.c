@@ -28,6 +28,31 @@ uint64_t tensor_bytes(const struct tensor *t) {
     return tensor_elements(t) * dtype_bytes(t->dtype);
 }
 
+bool tensor_is_packed(const struct tensor *t) {
+    return t->role == TENSOR_ACTIVATION && (t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16);
+}
+
+/* What a packed row of k columns has. */
+static uint64_t packed_columns(uint64_t k) {
+    return CEIL_DIV(k, (uint64_t)PACK_K) * PACK_K + PACK_EXTRA;
+}
+
+static enum dtype packed_dtype(const struct kgraph *g) {
+    return g->spec.weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
+}
+
+void kgraph_pack_output(struct kgraph *g, int32_t tensor, bool *packed) {
+    struct tensor *t = &g->tensors.items[tensor];
+    struct op_info info;
+    const struct kop *op = &g->ops.items[t->producer];
+    op_describe(op->kind, &info);
+    *packed = info.out[0].packable && op->out[0] == tensor && t->shape[0] % PACK_ROWS == 0 &&
+              t->shape[1] % PACK_K == 0;
+    if (!*packed) return;
+    t->shape[1] = packed_columns(t->shape[1]);
+    t->dtype = packed_dtype(g);
+}
+
 static int add_tensor(struct diag *d, struct kgraph *g, struct tensor t, int32_t *index) {
     char *name;
     TRY(arena_strdup(d, g->arena, t.name, &name));
@@ -102,8 +127,8 @@ static void want(struct infer *f, int slot, int n_dims, uint64_t a, uint64_t b, 
 static void want_rows(struct infer *f, int slot, uint64_t k) {
     const struct tensor *t = operand(f->g, f->op, slot);
     uint64_t rows = f->g->n_rows;
-    if (t->producer >= 0 && op_packs(f->g->ops.items[t->producer].kind)) {
-        k = CEIL_DIV(k, (uint64_t)PACK_K) * PACK_K + PACK_EXTRA;
+    if (tensor_is_packed(t)) {
+        k = packed_columns(k);
         rows = kgraph_rows(f->g, f->op);
     }
     want(f, slot, 2, rows, k, 0, 0);
@@ -112,7 +137,6 @@ static void want_rows(struct infer *f, int slot, uint64_t k) {
 /* Rows of 16-bit floats and their factors; bytes for whole groups of rows are there because their
  * number is a multiple of PACK_ROWS. */
 static int infer_pack(struct infer *f, struct tensor *out) {
-    const struct model_spec *s = &f->g->spec;
     const struct tensor *x = operand(f->g, f->op, PACK_X);
     const uint64_t rows = kgraph_rows(f->g, f->op), K = x->shape[1];
     if (rows % PACK_ROWS != 0)
@@ -121,9 +145,9 @@ static int infer_pack(struct infer *f, struct tensor *out) {
     want(f, PACK_X, 2, f->g->n_rows, K, 0, 0);
     want(f, PACK_NORM, 1, K, 0, 0, 0);
     *out = (struct tensor){
-        .dtype = s->weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16,
+        .dtype = packed_dtype(f->g),
         .n_dims = 2,
-        .shape = {rows, CEIL_DIV(K, (uint64_t)PACK_K) * PACK_K + PACK_EXTRA},
+        .shape = {rows, packed_columns(K)},
     };
     return f->rc;
 }
@@ -311,6 +335,8 @@ int kgraph_verify(struct diag *d, const struct kgraph *g) {
                 return fail(d, QN_EVERIFY, "operator %zu (layer %d %s) lacks output %s", i,
                             op->layer, info.name, info.out[k].name);
             const struct tensor *t = &g->tensors.items[op->out[k]];
+            if (info.out[k].packable && tensor_is_packed(t) && out[k].shape[1] % PACK_K == 0)
+                out[k].shape[1] = packed_columns(out[k].shape[1]);
             bool ok = info.out[k].state ? t->role == TENSOR_STATE
                                         : t->producer == (int)i && t->n_dims == out[k].n_dims &&
                                               memcmp(t->shape, out[k].shape, sizeof t->shape) == 0;

@@ -81,6 +81,12 @@ int kgraph_state(struct diag *d, struct kgraph *g, const char *name, int32_t *in
 int kgraph_op(struct diag *d, struct kgraph *g, enum op_kind kind, int layer, const int32_t *in,
               int32_t *out);
 
+/* Makes an activation [T, K] a packed one, where its operator can store it so (`^` in op.def), K is
+ * a multiple of PACK_K and T of PACK_ROWS; else *packed is false. */
+void kgraph_pack_output(struct kgraph *g, int32_t tensor, bool *packed);
+/* Whether an activation is packed. */
+bool tensor_is_packed(const struct tensor *t);
+
 /* Output units of an operator: what `tiles` are ranges of (op.def's last words on each row). For
  * SPLIT_ROWS and SPLIT_SLICES operators: 1. */
 uint32_t kgraph_units(const struct kgraph *g, const struct kop *op);

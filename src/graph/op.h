@@ -56,7 +56,8 @@ enum { PACK_TILE = 128 };
 struct op_slot {
     char name[12];
     bool optional, weight, state;
-    bool flagged; /* may carry flags */
+    bool flagged;  /* may carry flags */
+    bool packable; /* may be packed */
 };
 
 struct op_info {
@@ -69,10 +70,6 @@ struct op_info {
 
 /* Fills *info from op.def's row; kind must be a valid op_kind other than OP_NONE. */
 void op_describe(enum op_kind kind, struct op_info *info);
-/* Whether it leaves packed activations. */
-static inline bool op_packs(enum op_kind kind) {
-    return kind == OP_PACK || kind == OP_PACK_LOGITS;
-}
 const char *op_name(uint32_t kind); /* "nop" for OP_NONE, "?" for a number out of range */
 /* The kind with that name; OP_NONE when there is none. */
 enum op_kind op_find(const char *name);

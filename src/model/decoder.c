@@ -64,12 +64,17 @@ static int vector(const struct builder *b, const char *name, const char *what, u
     return kgraph_weight(b->d, b->g, full, DTYPE_F32, 1, rows, 0, out);
 }
 
-/* The activations as tensor cores want them: by PACK or PACK_LOGITS; as they are unless `packed`.
- */
+/* The activations as tensor cores want them: by who makes them, where it can and there is no norm,
+ * else by `kind`, PACK or PACK_LOGITS; as they are unless `packed`. */
 static int build_pack(const struct builder *b, enum op_kind kind, bool packed, int32_t x,
                       int32_t norm, int32_t *out) {
     struct operands o = no_operands();
     *out = x;
+    if (packed && norm == NO_TENSOR) {
+        bool done;
+        kgraph_pack_output(b->g, x, &done);
+        packed = !done;
+    }
     if (!packed) return QN_OK;
     o.in[PACK_X] = x;
     o.in[PACK_NORM] = norm;

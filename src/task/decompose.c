@@ -27,13 +27,13 @@ static bool reads_packed(const struct tgraph *g, const struct kop *op) {
     if (op->kind != OP_QKV_LINEAR && op->kind != OP_LINEAR && op->kind != OP_GATED_MLP &&
         op->kind != OP_LM_HEAD)
         return false;
-    const int producer = g->kernel->tensors.items[op->in[0]].producer;
-    return producer >= 0 && op_packs(g->kernel->ops.items[producer].kind);
+    return tensor_is_packed(&g->kernel->tensors.items[op->in[0]]);
 }
 
 /* Token rows that a tile is a multiple of. */
 static uint32_t row_grain(const struct tgraph *g, const struct kop *op) {
-    return op_packs(op->kind) || reads_packed(g, op) ? PACK_ROWS : 1;
+    const bool packs = op->kind == OP_PACK || op->kind == OP_PACK_LOGITS;
+    return packs || reads_packed(g, op) ? PACK_ROWS : 1;
 }
 
 /* Bytes that one operator's tasks load when cut into row_tiles x unit_tiles. */

@@ -56,7 +56,7 @@ DEV void combine_short(const struct warp_context *c, const struct cuda_task *tas
 #pragma unroll
     for (int i = 0; i < columns; i++)
         if (c->lane + 32 * i < QN_HEAD_DIM)
-            act_store(task, head * QN_HEAD_DIM + c->lane + 32 * i, out[i] * inv);
+            output_store(task, head, c->lane + 32 * i, out[i] * inv);
 }
 
 /* The largest value of this thread and those before it. */
@@ -145,8 +145,7 @@ DEV void combine_long(const struct warp_context *c, const struct cuda_task *task
             if (c->thread < QN_HEAD_DIM) combine_add(part, stage, n, c->thread, &out, &sum);
         }
     }
-    if (c->thread < QN_HEAD_DIM)
-        act_store(task, head * QN_HEAD_DIM + c->thread, out * reciprocal_fast(sum));
+    if (c->thread < QN_HEAD_DIM) output_store(task, head, c->thread, out * reciprocal_fast(sum));
 }
 
 /* A function of its own: its registers stay away from short contexts. */

@@ -23,7 +23,7 @@
 /* What finishing an item (image rows r and r + 8 of a row block, and a token) needs but for its
  * sums: nothing that other tasks give, so it is found before the event. */
 struct linear_item {
-    float *out;          /* where v0 goes; v1: 8 elements further */
+    float *out;          /* where v0 goes; v1: 8 elements further. Packed h: its 16 bits */
     float2 bias;         /* of v0, v1; GATED_MLP: of gate, up */
     const float *addend; /* residual of v0, plain or flagged; NULL: none */
     uint32_t flag;       /* the residual's */

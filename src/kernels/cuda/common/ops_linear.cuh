@@ -69,7 +69,10 @@ DEV struct linear_item mlp_item(const struct cuda_task *task, uint32_t block, ui
                                 uint32_t row) {
     struct linear_item m = {};
     const uint32_t column = block * 8 + r;
-    item_out(task, &m, (uint64_t)row * task->units + column);
+    if (task->flags & CUDA_OUT_PACKED)
+        m.out = (float *)packed_at(task->out, row, column, task->units);
+    else
+        item_out(task, &m, (uint64_t)row * task->units + column);
     m.own0 = column >= task->unit0 && column < task->unit1;
 #if QN_MLP_BIAS
     m.bias =
@@ -84,7 +87,12 @@ DEV void mlp_finish(const struct cuda_task *task, const struct linear_item *m, f
     gate += m->bias.x;
     up += m->bias.y;
 #endif
-    if (m->own0) item_store(m, 0, gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up);
+    if (!m->own0) return;
+    const float h = gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up;
+    if (task->flags & CUDA_OUT_PACKED)
+        *(uint16_t *)m->out = pack_one<WEIGHT_E>(h);
+    else
+        item_store(m, 0, h);
 }
 
 /* ---- the choice ---- */
