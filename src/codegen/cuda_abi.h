@@ -165,7 +165,7 @@ struct cuda_task {
      */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
     uint8_t tile;            /* token rows at a time: at most 64, of packed ones 64 or 128 */
-    uint8_t group;           /* row blocks at a time; of packed rows 2, 4 or 8 */
+    uint8_t group;           /* row blocks at a time; of many packed rows 2, 4, 8 or 12 */
     uint8_t columns;         /* columns of 8 tokens: 1, 2, 4 or 8; 0: activations are staged;
                                 CUDA_LEASE: many packed rows. ATTENTION: 0, or CUDA_LEASE: many rows */
     uint8_t unit_blocks;     /* row blocks that are finished together; 0: each alone */

@@ -303,6 +303,8 @@ static void walk_packed(struct cuda_task *t, uint32_t rows) {
     }
     t->tile = rows > 64 ? 128 : 64;
     t->group = blocks > 4 ? 8 : blocks > 2 || t->tile == 128 ? 4 : 2;
+    /* Every pass over row blocks reads all activations again. */
+    if (t->tile == 64 && CEIL_DIV(blocks, 12u) < CEIL_DIV(blocks, 8u)) t->group = 12;
     t->columns = CUDA_LEASE;
 }
 

@@ -85,7 +85,7 @@ DEV struct linear_item lm_item(const struct cuda_task *task, uint32_t block, uin
  * are under way at a time. */
 DEV void lm_parts(const struct warp_context *c, const struct cuda_task *task, uint32_t unit,
                   uint32_t end, uint32_t row0, uint32_t row1) {
-    constexpr int AHEAD = 4;
+    constexpr int AHEAD = 8;
     const uint32_t n_rows = row1 - row0, n = (end - unit) * n_rows;
 #pragma unroll 1
     for (uint32_t i = c->warp; i < n; i += AHEAD * WARPS) {

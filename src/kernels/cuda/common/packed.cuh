@@ -66,17 +66,44 @@ DEV void pack_rows(const struct warp_context *c, const struct cuda_task *task, u
         to[128 * p + 64] = v.z;
         to[128 * p + 96] = v.w;
     }
-    if (norm == nullptr || task->unit1 != task->units || row + c->warp >= end) return;
-    row += c->warp;
-    float factor = rms_of_row(c, act{pack_row(task, row), 0}, task->k);
-    if (c->lane == 0) *packed_factor(task, task->out, row) = factor;
+}
+
+/* 1 / rms of the same rows, by all warps together: rms_of_row's additions. */
+DEV void pack_factors(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                      uint32_t end) {
+    const float *x[PACK_ROWS];
+    float sum[PACK_ROWS] = {};
+#pragma unroll
+    for (int r = 0; r < PACK_ROWS; r++) x[r] = pack_row(task, min(row + r, end - 1));
+#pragma unroll 2
+    for (uint32_t i = c->thread; i < task->k / 4; i += COMPUTE_THREADS) {
+        float4 v[PACK_ROWS];
+#pragma unroll
+        for (int r = 0; r < PACK_ROWS; r++) v[r] = load4_l2(x[r] + 4 * i);
+#pragma unroll
+        for (int r = 0; r < PACK_ROWS; r++) sum[r] = square_sum(sum[r], v[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < PACK_ROWS; r++) {
+        sum[r] = warp_sum(sum[r]);
+        if (c->lane == 0) SHARED->warp_sum[r * WARPS + c->warp] = sum[r];
+    }
+    sync_compute();
+    row += c->thread;
+    if (row < end)
+        *packed_factor(task, task->out, row) = inverse_rms(SHARED->warp_sum + c->thread * WARPS);
+    sync_compute(); /* the next rows' sums may come */
 }
 
 __device__ __noinline__ void run_pack(const struct cuda_args *args, const struct cuda_task *task) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     const uint32_t end = min(task->row1, linear_rows(task));
-    for (uint32_t row = task->row0; row < end; row += PACK_ROWS)
-        pack_rows(&c, task, row, min(row + PACK_ROWS, end));
+    const bool factors = task->norm != 0 && task->unit1 == task->units;
+    for (uint32_t row = task->row0; row < end; row += PACK_ROWS) {
+        const uint32_t last = min(row + PACK_ROWS, end);
+        if (factors) pack_factors(&c, task, row, last);
+        pack_rows(&c, task, row, last);
+    }
     page_copy_fence(); /* bulk copies will read it */
 }
 
@@ -116,14 +143,6 @@ template <int WB, int WO, int DOWN, int STEPS> struct packed_shape {
     static_assert(room >= 1, "a stage beside the parked sums");
     static_assert(blocks + eights <= 32, "a lane for every copy");
 };
-
-/* The n-th k-tile in the order of partial sums: 0, 8, 16 ..., 1, 9, 17 ... */
-DEV uint32_t k_tile_of(uint32_t k_tiles, uint32_t n) {
-    const uint32_t each = k_tiles / PARTIALS, longer = k_tiles % PARTIALS;
-    if (n < longer * (each + 1)) return n / (each + 1) + n % (each + 1) * PARTIALS;
-    n -= longer * (each + 1);
-    return longer + n / each + n % each * PARTIALS;
-}
 
 /* Asks for the task's stage number n, if there is one: tiles by weight rows, then by tokens. A
  * whole warp, a copy per lane: first row blocks, then groups of eight tokens. What the task does
@@ -336,6 +355,7 @@ DEV void packed_task(const struct cuda_args *args, const struct cuda_task *task)
     switch (task->group | task->tile << 8) {
     case 8 | 128 << 8: packed_linear<4, 4, 2, 4>(args, task, n_rows); break;
     case 4 | 128 << 8: packed_linear<2, 4, 2, 4>(args, task, n_rows); break;
+    case 12 | 64 << 8: packed_linear<6, 2, 2, 4>(args, task, n_rows); break;
     case 8 | 64 << 8: packed_linear<4, 2, 2, 8>(args, task, n_rows); break;
     case 4 | 64 << 8: packed_linear<2, 2, 2, 8>(args, task, n_rows); break;
     default: packed_linear<2, 1, 1, 16>(args, task, n_rows); break;
