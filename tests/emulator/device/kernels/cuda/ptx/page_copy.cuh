@@ -6,6 +6,11 @@
 
 #if __CUDA_ARCH__ >= 900
 #define LOADER_LANES 1
+/* Brings a page into L2. */
+DEV void page_prefetch(const void *src, uint32_t bytes) {
+    (void)src, (void)bytes;
+}
+
 DEV uint32_t page_copy_arrivals(void) {
     return 1;
 }
@@ -44,6 +49,10 @@ DEV void share_end(uint64_t *full, uint32_t lane) {
 }
 #else
 #define LOADER_LANES 32
+
+DEV void page_prefetch(const void *src, uint32_t bytes) {
+    (void)src, (void)bytes;
+}
 DEV uint32_t page_copy_arrivals(void) {
     return 32;
 }
