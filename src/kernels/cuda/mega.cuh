@@ -95,6 +95,7 @@ __device__ __noinline__ uint32_t other_task(const struct cuda_args *args,
     case OP_SAMPLE: run_sample(args, task); break;
     default: break;
     }
+    packed_fence(task);
     return context_pack(&c);
 }
 

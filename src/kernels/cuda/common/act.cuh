@@ -107,6 +107,11 @@ DEV void act_store4(const struct cuda_task *task, uint64_t at, float4 v) {
     act_store(task, at + 3, v.w);
 }
 
+/* Bulk copies may read what this thread has packed. */
+DEV void packed_fence(const struct cuda_task *task) {
+    if (task->flags & CUDA_OUT_PACKED) page_copy_fence();
+}
+
 /* Where a column of a row of k packed ones is (cuda_abi.h); k is a multiple of PACK_K. */
 DEV uint16_t *packed_at(uint64_t base, uint32_t row, uint32_t column, uint32_t k) {
     const uint32_t in32 = column % 32;

@@ -496,6 +496,7 @@ __device__ __noinline__ bool attention_whole(const struct cuda_args *args,
         work_next(c, task, w, false);
         offset = position_offset(c, &w->step, w->piece * ATTENTION_PIECE + 16 * c->warp);
     }
+    packed_fence(task);
     return true;
 }
 
