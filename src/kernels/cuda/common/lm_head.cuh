@@ -82,18 +82,19 @@ DEV struct linear_item lm_item(const struct cuda_task *task, uint32_t block, uin
 }
 
 /* Maxima and sums of units [unit, end), rows [row0, row1), whose logits this block has stored; some
- * are under way at a time. */
-DEV void lm_parts(const struct warp_context *c, const struct cuda_task *task, uint32_t unit,
-                  uint32_t end, uint32_t row0, uint32_t row1) {
+ * are under way at a time. Not inlined: many tasks end so. */
+__device__ __noinline__ void lm_parts(const struct cuda_args *args, const struct cuda_task *task,
+                                      uint32_t unit, uint32_t end, uint32_t row0, uint32_t row1) {
+    const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     constexpr int AHEAD = 8;
     const uint32_t n_rows = row1 - row0, n = (end - unit) * n_rows;
 #pragma unroll 1
-    for (uint32_t i = c->warp; i < n; i += AHEAD * WARPS) {
+    for (uint32_t i = c.warp; i < n; i += AHEAD * WARPS) {
         float v[AHEAD][2];
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
             const uint32_t at = min(i + a * WARPS, n - 1),
-                           column = lm_column(c, unit + at / n_rows);
+                           column = lm_column(&c, unit + at / n_rows);
             const float *from = lm_logits(task, row0 + at % n_rows);
             v[a][0] = column < QN_VOCAB ? load_l2(from + column) : 0;
             v[a][1] = column + 32 < QN_VOCAB ? load_l2(from + column + 32) : 0;
@@ -101,7 +102,7 @@ DEV void lm_parts(const struct warp_context *c, const struct cuda_task *task, ui
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
             const uint32_t at = i + a * WARPS;
-            if (at < n) lm_part(c, task, unit + at / n_rows, row0 + at % n_rows, v[a][0], v[a][1]);
+            if (at < n) lm_part(&c, task, unit + at / n_rows, row0 + at % n_rows, v[a][0], v[a][1]);
         }
     }
 }

@@ -136,7 +136,7 @@ DEV void op_finish_unit(const struct warp_context *c, const struct linear_tile *
     else if (t->task->columns == 0)
         lm_finish_unit(c, t, unit);
     else
-        lm_parts(c, t->task, unit, unit + 1, t->row0, t->row0 + t->n);
+        lm_parts(c->args, t->task, unit, unit + 1, t->row0, t->row0 + t->n);
 }
 
 /* Rows of a unit whose results wait in scratch. */

@@ -344,7 +344,7 @@ __device__ __noinline__ void packed_linear(const struct cuda_args *args,
             tile_run<S, WB, WO, DOWN>(&c, task, block, row, &r);
     sync_compute(); /* all have read the phases, and stored logits */
     if (c.thread == 0) SHARED->packed_phase = r.phase;
-    if (task->kind == OP_LM_HEAD) lm_parts(&c, task, task->unit0, task->unit1, task->row0, r.end);
+    if (task->kind == OP_LM_HEAD) lm_parts(args, task, task->unit0, task->unit1, task->row0, r.end);
 }
 
 /* QKV_LINEAR, LINEAR, GATED_MLP, LM_HEAD. */

@@ -76,7 +76,7 @@ DEV void packed_few_task(struct warp_context *c, const struct cuda_task *task) {
     direct_groups<group_packed<COLUMNS>>(c, &t);
     if (task->kind != OP_LM_HEAD) return;
     sync_compute(); /* logits are stored */
-    lm_parts(c, task, task->unit0, task->unit1, t.row0, t.row0 + t.n);
+    lm_parts(c->args, task, task->unit0, task->unit1, t.row0, t.row0 + t.n);
 }
 
 #endif
