@@ -29,7 +29,7 @@
 #include <string.h>
 
 #define TRACE_BYTES ((uint64_t)256 << 20)
-enum { MAX_TOKENS = 200, MAX_PROMPT = 8192 };
+enum { MAX_TOKENS = 200, MAX_PROMPT = 8192, MAX_BATCH = 64 };
 #define READ_TB_S 3.08
 
 /* One operator of one iteration. */
@@ -68,7 +68,7 @@ static int open_engine(struct diag *d, struct tool *t, const char *dir) {
     c.n_workers = device.n_workers;
     c.n_slots = t->batch;
     c.max_model_len = MAX(512, t->prompt + 8);
-    c.max_batched_tokens = MAX(8, t->prompt);
+    c.max_batched_tokens = MAX(MAX(8, t->batch), t->prompt);
     c.task.launch = LAUNCH_ALL_AOT;
     c.task.coarse_events = true;
     TRY(compile_option_apply(d, t->compile_options, &c));
@@ -221,12 +221,12 @@ int main(int argc, char **argv) {
                      .tokens = argc > 3 ? (uint32_t)atoi(argv[3]) : 40,
                      .compile_options = argc > 4 ? argv[4] : NULL,
                      .prompt = argc > 5 ? (uint32_t)atoi(argv[5]) : 1};
-    if (argc < 2 || t.batch < 1 || t.batch > 8 || t.tokens < 8 || t.tokens > MAX_TOKENS ||
+    if (argc < 2 || t.batch < 1 || t.batch > MAX_BATCH || t.tokens < 8 || t.tokens > MAX_TOKENS ||
         t.prompt < 1 || t.prompt > MAX_PROMPT || (t.prompt > 1 && t.batch != 1)) {
         fprintf(
             stderr,
-            "usage: cuda_trace MODEL_DIR [BATCH 1-8] [TOKENS 8-%d] [COMPILE_OPTIONS [PROMPT]]\n",
-            MAX_TOKENS);
+            "usage: cuda_trace MODEL_DIR [BATCH 1-%d] [TOKENS 8-%d] [COMPILE_OPTIONS [PROMPT]]\n",
+            MAX_BATCH, MAX_TOKENS);
         return 2;
     }
     int rc = run(&d, &t, argv[1]);

@@ -94,6 +94,12 @@ CUDA_ABI_FN int cuda_rows_fit(uint32_t head_dim, uint32_t cc) {
     return head_dim <= 128 && work + cuda_rows_piece(head_dim) <= cuda_lease_bytes(cc);
 }
 
+/* Row blocks that a warp works on at a time with one or two columns of eight packed rows: what its
+ * registers hold (packed_few.cuh). */
+CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t columns) {
+    return columns == 1 ? 8 : 4;
+}
+
 CUDA_ABI_FN uint32_t cuda_k_tiles(uint32_t k) {
     return (k + CUDA_PAGE_K - 1) / CUDA_PAGE_K;
 }
@@ -160,9 +166,9 @@ struct cuda_task {
      */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
     uint8_t tile;            /* token rows at a time: at most 64, of packed ones 64 or 128 */
-    uint8_t group;           /* row blocks at a time; of packed rows 2, 4 or 8 */
+    uint8_t group;           /* row blocks at a time; of many packed rows 2, 4, 8 or 12 */
     uint8_t columns;         /* columns of 8 tokens: 1, 2, 4 or 8; 0: activations are staged;
-                                CUDA_LEASE: they are packed. ATTENTION: 0, or CUDA_LEASE: many rows */
+                                CUDA_LEASE: many packed rows. ATTENTION: 0, or CUDA_LEASE: many rows */
     uint8_t unit_blocks;     /* row blocks that are finished together; 0: each alone */
 };
 ABI_SIZE(struct cuda_task, 128);
@@ -177,6 +183,8 @@ enum cuda_task_flag {
     /* The event rides on data (task/carry.c): its counter orders nothing, it says when to look. */
     CUDA_WAIT_HINT = 16,
     CUDA_TRIGGER_HINT = 32,
+    CUDA_IN_PACKED = 64,   /* the activations are packed */
+    CUDA_OUT_PACKED = 128, /* the result is */
 };
 
 /* The parameter of qn_mega. Every pointer is a device address; `rt` and what it points to must be

@@ -127,7 +127,8 @@ static void place_op(struct planner *pl, const struct prog_op *op) {
         place_vectors(pl, &op->in[LINEAR_BIAS], 1);
         break;
     case OP_GATED_MLP: place_mlp(pl, op); break;
-    case OP_PACK: place_vectors(pl, &op->in[PACK_NORM], 1); break;
+    case OP_PACK:
+    case OP_PACK_LOGITS: place_vectors(pl, &op->in[PACK_NORM], 1); break;
     case OP_LM_HEAD:
         place_vectors(pl, &op->in[LM_NORM], 1);
         place_plain(pl, op->in[LM_W]);
@@ -235,6 +236,7 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
         t->more = address(f, in[MLP_BU]);
         break;
     case OP_PACK:
+    case OP_PACK_LOGITS:
         t->in = address(f, in[PACK_X]);
         t->norm = address(f, in[PACK_NORM]);
         t->k = tensor_of(f->program, in[PACK_X])->shape[1];
@@ -253,10 +255,11 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     }
 }
 
-/* Results of a unit that wait in scratch until all its row blocks are done: rows of the unit. */
-static uint32_t unit_rows(const struct prog_header *p, const struct prog_op *op) {
+/* Results of a unit that wait in scratch until all its row blocks are done: rows of the unit. Those
+ * of the LM head only if its activations are staged. */
+static uint32_t unit_rows(const struct prog_header *p, const struct prog_op *op, bool staged) {
     if (op->kind == OP_QKV) return PROG(p, MODEL)->head_dim;
-    return op->kind == OP_LM_HEAD ? (uint32_t)LM_BLOCK : 0;
+    return op->kind == OP_LM_HEAD && staged ? (uint32_t)LM_BLOCK : 0;
 }
 
 /* Bytes of the partial sums of one row block for n tokens. */
@@ -287,12 +290,34 @@ static void walk_direct(struct cuda_task *t, uint32_t rows, uint32_t n_unit_rows
     t->group = (uint8_t)MIN(room, (uint32_t)most_blocks[n]);
 }
 
-/* The smallest of the tiles that packed.cuh has. */
+/* Up to 16 rows as packed_few.cuh has them, in groups of like size; else the smallest of the tiles
+ * of packed.cuh. */
 static void walk_packed(struct cuda_task *t, uint32_t rows) {
     const uint32_t blocks = t->block1 - t->block0;
+    if (rows <= 16) {
+        t->columns = rows <= 8 ? 1 : 2;
+        t->tile = (uint8_t)(8 * t->columns);
+        const uint32_t most = cuda_packed_group(t->columns);
+        t->group = (uint8_t)CEIL_DIV(blocks, CEIL_DIV(blocks, most));
+        return;
+    }
     t->tile = rows > 64 ? 128 : 64;
     t->group = blocks > 4 ? 8 : blocks > 2 || t->tile == 128 ? 4 : 2;
+    /* Every pass over row blocks reads all activations again. */
+    if (t->tile == 64 && CEIL_DIV(blocks, 12u) < CEIL_DIV(blocks, 8u)) t->group = 12;
     t->columns = CUDA_LEASE;
+}
+
+/* Whether a matrix product's activations are packed. */
+static bool is_packed(const struct prog_header *p, const struct prog_op *op) {
+    return cuda_has_pages(op->kind) && tensor_of(p, op->in[0])->dtype != DTYPE_F32;
+}
+
+/* Whether an operator stores its result packed. */
+static bool stores_packed(const struct prog_header *p, const struct prog_op *op) {
+    const bool can =
+        op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_COMBINE || op->kind == OP_GATED_MLP;
+    return can && tensor_of(p, op->out[0])->dtype != DTYPE_F32;
 }
 
 /* Decides how a task with weights walks through them. */
@@ -302,14 +327,16 @@ static void fill_walk(const struct filler *f, const struct prog_op *op, struct c
     if (op->k == 0 || op->kind == OP_EMBED) return;
     if (op->kind == OP_QKV) blocks = cuda_head_blocks(PROG(p, MODEL)->head_dim);
     if (op->kind == OP_LM_HEAD) blocks = LM_BLOCK / CUDA_PAGE_ROWS;
-    t->unit_blocks = (uint8_t)blocks;
     t->block0 = blocks != 0 ? t->unit0 * blocks : t->unit0 / per_block;
     t->block1 = blocks != 0 ? t->unit1 * blocks : CEIL_DIV(t->unit1, per_block);
-    uint32_t rows = t->row1 - t->row0, n_unit_rows = unit_rows(p, op);
-    if (tensor_of(p, op->in[0])->dtype != DTYPE_F32)
+    uint32_t rows = t->row1 - t->row0;
+    if (is_packed(p, op)) {
         walk_packed(t, rows);
-    else if (!walk_staged(t, rows, n_unit_rows))
-        walk_direct(t, rows, n_unit_rows, f->bases->cc);
+        return;
+    }
+    t->unit_blocks = (uint8_t)blocks;
+    if (!walk_staged(t, rows, unit_rows(p, op, true)))
+        walk_direct(t, rows, unit_rows(p, op, false), f->bases->cc);
     if (blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, blocks);
 }
 
@@ -355,6 +382,8 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     if (is_flagged(p, op->in[0])) flags |= CUDA_IN_FLAGGED; /* the activations come first */
     if (op->kind == OP_LINEAR && is_flagged(p, op->in[LINEAR_RESIDUAL])) flags |= CUDA_MORE_FLAGGED;
     if (is_flagged(p, op->out[0])) flags |= CUDA_OUT_FLAGGED;
+    if (is_packed(p, op)) flags |= CUDA_IN_PACKED;
+    if (stores_packed(p, op)) flags |= CUDA_OUT_PACKED;
     return flags;
 }
 

@@ -28,6 +28,31 @@ uint64_t tensor_bytes(const struct tensor *t) {
     return tensor_elements(t) * dtype_bytes(t->dtype);
 }
 
+bool tensor_is_packed(const struct tensor *t) {
+    return t->role == TENSOR_ACTIVATION && (t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16);
+}
+
+/* What a packed row of k columns has. */
+static uint64_t packed_columns(uint64_t k) {
+    return CEIL_DIV(k, (uint64_t)PACK_K) * PACK_K + PACK_EXTRA;
+}
+
+static enum dtype packed_dtype(const struct kgraph *g) {
+    return g->spec.weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
+}
+
+void kgraph_pack_output(struct kgraph *g, int32_t tensor, bool *packed) {
+    struct tensor *t = &g->tensors.items[tensor];
+    struct op_info info;
+    const struct kop *op = &g->ops.items[t->producer];
+    op_describe(op->kind, &info);
+    *packed = info.out[0].packable && op->out[0] == tensor && t->shape[0] % PACK_ROWS == 0 &&
+              t->shape[1] % PACK_K == 0;
+    if (!*packed) return;
+    t->shape[1] = packed_columns(t->shape[1]);
+    t->dtype = packed_dtype(g);
+}
+
 static int add_tensor(struct diag *d, struct kgraph *g, struct tensor t, int32_t *index) {
     char *name;
     TRY(arena_strdup(d, g->arena, t.name, &name));
@@ -98,29 +123,31 @@ static void want(struct infer *f, int slot, int n_dims, uint64_t a, uint64_t b, 
                      (unsigned long long)t->shape[3], t->n_dims);
 }
 
-/* The activations of a matrix product: [T, k], or packed. */
+/* The activations of a matrix product: [T, k], or packed. Packed ones of the LM head: [L, k']. */
 static void want_rows(struct infer *f, int slot, uint64_t k) {
     const struct tensor *t = operand(f->g, f->op, slot);
-    if (t->producer >= 0 && f->g->ops.items[t->producer].kind == OP_PACK)
-        k = CEIL_DIV(k, (uint64_t)PACK_K) * PACK_K + PACK_EXTRA;
-    want(f, slot, 2, f->g->n_rows, k, 0, 0);
+    uint64_t rows = f->g->n_rows;
+    if (tensor_is_packed(t)) {
+        k = packed_columns(k);
+        rows = kgraph_rows(f->g, f->op);
+    }
+    want(f, slot, 2, rows, k, 0, 0);
 }
 
-/* Rows of 16-bit floats and their factors; bytes for whole groups of rows are there because T is a
- * multiple of PACK_ROWS. */
+/* Rows of 16-bit floats and their factors; bytes for whole groups of rows are there because their
+ * number is a multiple of PACK_ROWS. */
 static int infer_pack(struct infer *f, struct tensor *out) {
-    const struct model_spec *s = &f->g->spec;
     const struct tensor *x = operand(f->g, f->op, PACK_X);
-    const uint64_t T = f->g->n_rows, K = x->shape[1];
-    if (T % PACK_ROWS != 0)
-        return fail(f->d, QN_ESHAPE, "layer %d pack: want a multiple of %d rows, have %llu",
-                    f->op->layer, PACK_ROWS, (unsigned long long)T);
-    want(f, PACK_X, 2, T, K, 0, 0);
+    const uint64_t rows = kgraph_rows(f->g, f->op), K = x->shape[1];
+    if (rows % PACK_ROWS != 0)
+        return fail(f->d, QN_ESHAPE, "layer %d %s: want a multiple of %d rows, have %llu",
+                    f->op->layer, f->info->name, PACK_ROWS, (unsigned long long)rows);
+    want(f, PACK_X, 2, f->g->n_rows, K, 0, 0);
     want(f, PACK_NORM, 1, K, 0, 0, 0);
     *out = (struct tensor){
-        .dtype = s->weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16,
+        .dtype = packed_dtype(f->g),
         .n_dims = 2,
-        .shape = {T, CEIL_DIV(K, (uint64_t)PACK_K) * PACK_K + PACK_EXTRA},
+        .shape = {rows, packed_columns(K)},
     };
     return f->rc;
 }
@@ -199,9 +226,10 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
         want(&f, MLP_BU, 1, I, 0, 0, 0);
         out[0] = (struct tensor){.n_dims = 2, .shape = {T, I}};
         break;
-    case OP_PACK: return infer_pack(&f, &out[0]);
+    case OP_PACK:
+    case OP_PACK_LOGITS: return infer_pack(&f, &out[0]);
     case OP_LM_HEAD:
-        want(&f, LM_X, 2, T, H, 0, 0);
+        want_rows(&f, LM_X, H);
         want(&f, LM_NORM, 1, H, 0, 0, 0);
         want(&f, LM_W, 2, V, H, 0, 0);
         out[LM_OUT_LOGITS] = (struct tensor){.n_dims = 2, .shape = {L, V}};
@@ -277,14 +305,17 @@ uint32_t kgraph_units(const struct kgraph *g, const struct kop *op) {
     case OP_ATTENTION_COMBINE: return g->spec.n_heads;
     case OP_LINEAR: return (uint32_t)g->tensors.items[op->in[LINEAR_W]].shape[0];
     case OP_GATED_MLP: return g->spec.intermediate;
-    case OP_PACK: return (uint32_t)(g->tensors.items[op->out[0]].shape[1] / PACK_K);
+    case OP_PACK:
+    case OP_PACK_LOGITS: return (uint32_t)(g->tensors.items[op->out[0]].shape[1] / PACK_K);
     case OP_LM_HEAD: return CEIL_DIV(g->spec.vocab, (uint32_t)LM_BLOCK);
     default: return 1;
     }
 }
 
 uint32_t kgraph_rows(const struct kgraph *g, const struct kop *op) {
-    return op->kind == OP_LM_HEAD || op->kind == OP_SAMPLE ? g->n_logit_rows : g->n_rows;
+    const bool logits =
+        op->kind == OP_PACK_LOGITS || op->kind == OP_LM_HEAD || op->kind == OP_SAMPLE;
+    return logits ? g->n_logit_rows : g->n_rows;
 }
 
 int kgraph_verify(struct diag *d, const struct kgraph *g) {
@@ -304,6 +335,8 @@ int kgraph_verify(struct diag *d, const struct kgraph *g) {
                 return fail(d, QN_EVERIFY, "operator %zu (layer %d %s) lacks output %s", i,
                             op->layer, info.name, info.out[k].name);
             const struct tensor *t = &g->tensors.items[op->out[k]];
+            if (info.out[k].packable && tensor_is_packed(t) && out[k].shape[1] % PACK_K == 0)
+                out[k].shape[1] = packed_columns(out[k].shape[1]);
             bool ok = info.out[k].state ? t->role == TENSOR_STATE
                                         : t->producer == (int)i && t->n_dims == out[k].n_dims &&
                                               memcmp(t->shape, out[k].shape, sizeof t->shape) == 0;

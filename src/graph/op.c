@@ -22,7 +22,7 @@ static int read_slots(const char *text, struct op_slot *slots, int max) {
     int n = 0;
     while (*text != '\0' && n < max) {
         size_t len = strcspn(text, " ");
-        size_t name = strcspn(text, " ?*+!");
+        size_t name = strcspn(text, " ?*+!^");
         struct op_slot *s = &slots[n++];
         *s = (struct op_slot){0};
         memcpy(s->name, text, name < sizeof s->name ? name : sizeof s->name - 1);
@@ -30,6 +30,7 @@ static int read_slots(const char *text, struct op_slot *slots, int max) {
         s->weight = memchr(text, '*', len) != NULL;
         s->state = memchr(text, '+', len) != NULL;
         s->flagged = memchr(text, '!', len) != NULL;
+        s->packable = memchr(text, '^', len) != NULL;
         text += len + strspn(text + len, " ");
     }
     return n;

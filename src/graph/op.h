@@ -31,7 +31,7 @@ enum { MLP_X, MLP_NORM, MLP_WG, MLP_WU, MLP_BG, MLP_BU };
 enum { LM_X, LM_NORM, LM_W };
 enum { LM_OUT_LOGITS, LM_OUT_PART };
 enum { SAMPLE_LOGITS, SAMPLE_PART };
-enum { PACK_X, PACK_NORM };
+enum { PACK_X, PACK_NORM }; /* of PACK_LOGITS, too */
 
 /* Columns of logits that share one {max, sum} pair. Fixed, so that a log-probability does not
  * depend on how the LM head was cut into tasks. */
@@ -56,7 +56,8 @@ enum { PACK_TILE = 128 };
 struct op_slot {
     char name[12];
     bool optional, weight, state;
-    bool flagged; /* may carry flags */
+    bool flagged;  /* may carry flags */
+    bool packable; /* may be packed */
 };
 
 struct op_info {

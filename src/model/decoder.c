@@ -64,14 +64,21 @@ static int vector(const struct builder *b, const char *name, const char *what, u
     return kgraph_weight(b->d, b->g, full, DTYPE_F32, 1, rows, 0, out);
 }
 
-/* The activations as tensor cores want them; as they are unless `packed`. */
-static int build_pack(const struct builder *b, bool packed, int32_t x, int32_t norm, int32_t *out) {
+/* The activations as tensor cores want them: by who makes them, where it can and there is no norm,
+ * else by `kind`, PACK or PACK_LOGITS; as they are unless `packed`. */
+static int build_pack(const struct builder *b, enum op_kind kind, bool packed, int32_t x,
+                      int32_t norm, int32_t *out) {
     struct operands o = no_operands();
     *out = x;
+    if (packed && norm == NO_TENSOR) {
+        bool done;
+        kgraph_pack_output(b->g, x, &done);
+        packed = !done;
+    }
     if (!packed) return QN_OK;
     o.in[PACK_X] = x;
     o.in[PACK_NORM] = norm;
-    TRY(add(b, OP_PACK, &o));
+    TRY(add(b, kind, &o));
     *out = o.out[0];
     return QN_OK;
 }
@@ -99,7 +106,7 @@ static int build_qkv(const struct builder *b, int32_t x, uint32_t cuts, int32_t 
     uint64_t kv_rows = (uint64_t)s->n_kv_heads * s->head_dim;
     struct operands o = no_operands();
     TRY(vector(b, w->attn_norm, "weight", s->hidden, &o.in[QKV_NORM]));
-    TRY(build_pack(b, cut && (cuts & KGRAPH_PACK), x, o.in[QKV_NORM], &o.in[QKV_X]));
+    TRY(build_pack(b, OP_PACK, cut && (cuts & KGRAPH_PACK_X), x, o.in[QKV_NORM], &o.in[QKV_X]));
     TRY(matrix(b, w->q, q_rows, s->hidden, &o.in[QKV_WQ]));
     TRY(matrix(b, w->k, kv_rows, s->hidden, &o.in[QKV_WK]));
     TRY(matrix(b, w->v, kv_rows, s->hidden, &o.in[QKV_WV]));
@@ -160,7 +167,7 @@ static int build_projection(const struct builder *b, const char *name, int32_t a
                             bool bias, bool packed, int32_t *x) {
     uint64_t hidden = b->g->spec.hidden;
     struct operands o = no_operands();
-    TRY(build_pack(b, packed, a, NO_TENSOR, &o.in[LINEAR_A]));
+    TRY(build_pack(b, OP_PACK, packed, a, NO_TENSOR, &o.in[LINEAR_A]));
     TRY(matrix(b, name, hidden, cols, &o.in[LINEAR_W]));
     if (bias) TRY(vector(b, name, "bias", hidden, &o.in[LINEAR_BIAS]));
     o.in[LINEAR_RESIDUAL] = *x;
@@ -174,7 +181,7 @@ static int build_gated_mlp(const struct builder *b, int32_t x, bool packed, int3
     const struct weight_names *w = b->names;
     struct operands o = no_operands();
     TRY(vector(b, w->mlp_norm, "weight", s->hidden, &o.in[MLP_NORM]));
-    TRY(build_pack(b, packed, x, o.in[MLP_NORM], &o.in[MLP_X]));
+    TRY(build_pack(b, OP_PACK, packed, x, o.in[MLP_NORM], &o.in[MLP_X]));
     TRY(matrix(b, w->gate, s->intermediate, s->hidden, &o.in[MLP_WG]));
     TRY(matrix(b, w->up, s->intermediate, s->hidden, &o.in[MLP_WU]));
     if (s->mlp_bias) {
@@ -188,21 +195,21 @@ static int build_gated_mlp(const struct builder *b, int32_t x, bool packed, int3
 
 static int build_layer(const struct builder *b, uint32_t cuts, int32_t *x) {
     const struct model_spec *s = &b->g->spec;
-    const bool pack = (cuts & KGRAPH_PACK) != 0;
     const uint64_t q_cols = (uint64_t)s->n_heads * s->head_dim;
     int32_t q, kv = NO_TENSOR, o, h;
     TRY(build_qkv(b, *x, cuts, &q, &kv));
     TRY(build_attention(b, q, kv, cuts, &o));
-    TRY(build_projection(b, b->names->o, o, q_cols, s->o_bias, pack, x));
-    TRY(build_gated_mlp(b, *x, pack, &h));
-    return build_projection(b, b->names->down, h, s->intermediate, s->mlp_bias, pack, x);
+    TRY(build_projection(b, b->names->o, o, q_cols, s->o_bias, cuts & KGRAPH_PACK_O, x));
+    TRY(build_gated_mlp(b, *x, cuts & KGRAPH_PACK_X, &h));
+    return build_projection(b, b->names->down, h, s->intermediate, s->mlp_bias,
+                            cuts & KGRAPH_PACK_H, x);
 }
 
-static int build_head(const struct builder *b, int32_t x) {
+static int build_head(const struct builder *b, int32_t x, uint32_t cuts) {
     const struct model_spec *s = &b->g->spec;
     struct operands o = no_operands();
-    o.in[LM_X] = x;
     TRY(kgraph_weight(b->d, b->g, b->names->norm, DTYPE_F32, 1, s->hidden, 0, &o.in[LM_NORM]));
+    TRY(build_pack(b, OP_PACK_LOGITS, cuts & KGRAPH_PACK_LOGITS, x, o.in[LM_NORM], &o.in[LM_X]));
     TRY(global_matrix(b, s->tied ? b->names->embed : b->names->head, &o.in[LM_W]));
     TRY(add(b, OP_LM_HEAD, &o));
     struct operands sample = no_operands();
@@ -222,5 +229,5 @@ int decoder_build(struct diag *d, struct kgraph *g, const struct family *family,
         TRY(build_layer(&b, cuts, &x));
     }
     b.layer = -1;
-    return build_head(&b, x);
+    return build_head(&b, x, cuts);
 }

@@ -24,15 +24,16 @@ static uint32_t grain(const struct kop *op) {
 
 /* Whether an operator multiplies packed activations. */
 static bool reads_packed(const struct tgraph *g, const struct kop *op) {
-    if (op->kind != OP_QKV_LINEAR && op->kind != OP_LINEAR && op->kind != OP_GATED_MLP)
+    if (op->kind != OP_QKV_LINEAR && op->kind != OP_LINEAR && op->kind != OP_GATED_MLP &&
+        op->kind != OP_LM_HEAD)
         return false;
-    const int producer = g->kernel->tensors.items[op->in[0]].producer;
-    return producer >= 0 && g->kernel->ops.items[producer].kind == OP_PACK;
+    return tensor_is_packed(&g->kernel->tensors.items[op->in[0]]);
 }
 
 /* Token rows that a tile is a multiple of. */
 static uint32_t row_grain(const struct tgraph *g, const struct kop *op) {
-    return op->kind == OP_PACK || reads_packed(g, op) ? PACK_ROWS : 1;
+    const bool packs = op->kind == OP_PACK || op->kind == OP_PACK_LOGITS;
+    return packs || reads_packed(g, op) ? PACK_ROWS : 1;
 }
 
 /* Bytes that one operator's tasks load when cut into row_tiles x unit_tiles. */
@@ -99,7 +100,8 @@ static struct tiles choose_tiles(const struct tgraph *g, const struct kop *op,
             best = (struct tiles){rows, units};
         }
     }
-    if (reads_packed(g, op)) best = choose_packed(n_rows * PACK_ROWS, n_blocks, want);
+    if (reads_packed(g, op) && op->kind != OP_LM_HEAD)
+        best = choose_packed(n_rows * PACK_ROWS, n_blocks, want);
     if (o->row_tiles != 0) best.rows = MIN(o->row_tiles, n_rows);
     if (o->unit_tiles != 0) best.units = MIN(o->unit_tiles, n_blocks);
     return best;

@@ -140,7 +140,11 @@ int task_access(const struct kgraph *k, const struct task *t, struct region *out
         add_tile(&l, op->out[0], true, t, t->unit0, t->unit1);
         break;
     case OP_PACK:
-        add_rows(&l, op->in[PACK_X], false, t);
+    case OP_PACK_LOGITS:
+        if (op->kind == OP_PACK)
+            add_rows(&l, op->in[PACK_X], false, t);
+        else
+            add(&l, op->in[PACK_X], false);
         add_tile(&l, op->out[0], true, t, t->unit0 * PACK_K, pack_end(k, op, t));
         break;
     case OP_LM_HEAD: {

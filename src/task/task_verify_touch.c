@@ -38,6 +38,12 @@ static struct rect columns(const struct proof *f, uint32_t index, const struct p
                    pitch);
 }
 
+/* The same of the tensor's own elements. */
+static struct rect own_columns(const struct proof *f, uint32_t index, const struct prog_task *t,
+                               uint64_t col0, uint64_t col1) {
+    return columns(f, index, t, col0, col1, proof_tensor(f, index)->dtype == DTYPE_F32 ? 4 : 2);
+}
+
 static int touch(struct proof *f, uint32_t object, uint32_t task, struct rect r, bool write) {
     if (r.run == 0 || r.n_rows == 0) return QN_OK;
     r.write = write;
@@ -103,7 +109,7 @@ int task_verify_touch(struct proof *f, uint32_t index) {
                   columns(f, op->in[COMBINE_PART], t, u0, u1,
                           4ull * proof_tensor(f, op->in[COMBINE_PART])->shape[2] * (D + 2)),
                   false));
-        return touch(f, op->out[0], index, columns(f, op->out[0], t, u0 * D, u1 * D, 4), true);
+        return touch(f, op->out[0], index, own_columns(f, op->out[0], t, u0 * D, u1 * D), true);
     case OP_LINEAR:
         TRY(touch(f, op->in[LINEAR_A], index, full_rows(f, op->in[LINEAR_A], t), false));
         if (op->in[LINEAR_RESIDUAL] != PROG_NONE)
@@ -112,9 +118,13 @@ int task_verify_touch(struct proof *f, uint32_t index) {
         return touch(f, op->out[0], index, columns(f, op->out[0], t, u0, u1, 4), true);
     case OP_GATED_MLP:
         TRY(touch(f, op->in[MLP_X], index, full_rows(f, op->in[MLP_X], t), false));
-        return touch(f, op->out[0], index, columns(f, op->out[0], t, u0, u1, 4), true);
+        return touch(f, op->out[0], index, own_columns(f, op->out[0], t, u0, u1), true);
     case OP_PACK: /* columns of the packed rows, the factor with the last ones */
-        TRY(touch(f, op->in[PACK_X], index, full_rows(f, op->in[PACK_X], t), false));
+    case OP_PACK_LOGITS:
+        TRY(touch(f, op->in[PACK_X], index,
+                  t->kind == OP_PACK ? full_rows(f, op->in[PACK_X], t)
+                                     : task_verify_touch_whole(f, op->in[PACK_X]),
+                  false));
         return touch(f, op->out[0], index,
                      columns(f, op->out[0], t, u0 * PACK_K,
                              u1 * PACK_K + (u1 == op->units ? PACK_EXTRA : 0), 2),

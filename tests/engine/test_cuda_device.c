@@ -33,6 +33,7 @@
 
 /* The patience is a slow emulated card's, on a busy host. */
 enum { N_SLOTS = 8, MAX_LEN = 512, MAX_OUT = 64, MAX_CASES = 16, PATIENCE_S = 300 };
+#define NO_PACKING (~0u)
 enum { MAX_CONTEXT = 40000 }; /* of test_long_context */
 
 /* Matrices and activations are bf16 on the device, whatever the checkpoint has; the reference is
@@ -57,7 +58,8 @@ struct rig_options {
     uint32_t max_batched; /* 0: 64 */
     uint32_t max_len;     /* 0: MAX_LEN */
     uint32_t n_workers;   /* 0: the device's */
-    uint32_t pack_rows;   /* 0: the default; 1: none are packed */
+    uint32_t n_slots;     /* 0: N_SLOTS */
+    uint32_t pack_bytes;  /* 0: the default; NO_PACKING: none are packed */
     bool dummy;           /* weights made up... */
     bool dummy_on_host;   /* ... by model/weights.c instead of on the device */
     bool break_event;     /* one event wants a trigger that never comes */
@@ -123,19 +125,19 @@ static int rig_open(struct diag *d, const struct backend *backend, const struct 
     compile_options_init(&c);
     c.target = backend->target;
     c.n_workers = o->n_workers ? o->n_workers : device.n_workers;
-    c.n_slots = N_SLOTS;
+    c.n_slots = o->n_slots ? o->n_slots : N_SLOTS;
     c.max_model_len = o->max_len ? o->max_len : MAX_LEN;
     c.max_batched_tokens = o->max_batched ? o->max_batched : 64;
     if (c.target == TARGET_CUDA)
         c.task.launch = o->jit ? LAUNCH_ALL_JIT : o->hybrid ? LAUNCH_HYBRID : LAUNCH_ALL_AOT;
     c.cut_qkv = c.join_heads = c.task.coarse_events = o->coarse;
     c.task.carry_bytes = o->carry_bytes;
-    if (o->pack_rows != 0) c.pack_rows = o->pack_rows > 1 ? o->pack_rows : 0;
+    if (o->pack_bytes != 0) c.pack_bytes = o->pack_bytes != NO_PACKING ? o->pack_bytes : 0;
     if (c.target == TARGET_CUDA) TRY(compile_option_apply(d, getenv("QN_TEST_OPTIONS"), &c));
     TRY(compile_model(d, r->model, &c, NULL, NULL, &r->program));
     if (o->break_event) break_event(r->program);
     if (!o->dummy || o->dummy_on_host || backend->target == TARGET_CPU) TRY(load_weights(d, r));
-    config.n_kv_blocks = N_SLOTS * CEIL_DIV(c.max_model_len, c.kv_block);
+    config.n_kv_blocks = c.n_slots * CEIL_DIV(c.max_model_len, c.kv_block);
     config.max_batched = c.max_batched_tokens;
     if (o->flight > 0) return open_traced(d, &config, o->flight, r);
     return backend->open(d, r->program, r->weights, &config, &r->instance);
@@ -420,51 +422,51 @@ static void test_same_in_any_company(void **state) {
 
 /* Nothing is a multiple of a tile: 360 rows of QKV, 264 and 328 columns, heads of 72 in a group of
  * three, a vocabulary of 331. */
-static const char odd_config[] =
-    "{\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", "
-    "\"hidden_act\": \"silu\", \"head_dim\": 72, \"hidden_size\": 264, "
-    "\"intermediate_size\": 328, \"num_hidden_layers\": 1, \"num_attention_heads\": 3, "
-    "\"num_key_value_heads\": 1, \"vocab_size\": 331, \"max_position_embeddings\": 4096, "
-    "\"rms_norm_eps\": 1e-06, \"rope_theta\": 10000, \"attention_bias\": false, "
-    "\"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": false}";
+#define ODD_SHAPE                                                                                  \
+    "\"head_dim\": 72, \"intermediate_size\": 328, \"num_attention_heads\": 3, "                   \
+    "\"num_key_value_heads\": 1, "
+/* What attention and the gated MLP give is as wide as packed rows are, so that they pack. */
+#define EVEN_SHAPE                                                                                 \
+    "\"head_dim\": 64, \"intermediate_size\": 512, \"num_attention_heads\": 4, "                   \
+    "\"num_key_value_heads\": 2, "
+#define MADE_UP                                                                                    \
+    "\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", "                       \
+    "\"hidden_act\": \"silu\", \"hidden_size\": 264, \"num_hidden_layers\": 1, "                   \
+    "\"vocab_size\": 331, \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-06, "            \
+    "\"rope_theta\": 10000, \"attention_bias\": false, \"torch_dtype\": \"bfloat16\", "            \
+    "\"tie_word_embeddings\": false"
 
-static void write_odd_model(char *dir) {
+static void write_model(char *dir, const char *config) {
     char path[80];
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/config.json", dir);
     FILE *f = fopen(path, "w");
     assert_non_null(f);
-    assert_true(fputs(odd_config, f) >= 0 && fclose(f) == 0);
+    assert_true(fputs(config, f) >= 0 && fclose(f) == 0);
 }
 
-/* Packed activations, and attention of many rows, against neither: in chunks of all sizes, in a
- * batch, with other tiles. */
-static void test_same_packed(void **state) {
-    (void)state;
-    need_gpu();
+/* A made-up model as `plain` says against as each of the others does: alone and in a batch. */
+static void compare_packed(const char *config, const struct rig_options *others, size_t n_others) {
     char dir[] = "/tmp/quern-odd-XXXXXX", path[80];
-    write_odd_model(dir);
-    const struct rig_options others[] = {
-        {.dir = dir, .dummy = true, .coarse = true, .max_batched = 8, .pack_rows = 8},
-        {.dir = dir, .dummy = true, .coarse = true, .max_batched = 256, .pack_rows = 8},
-        {.dir = dir, .dummy = true, .coarse = true, .max_batched = 64, .n_workers = 1},
-        {.dir = dir, .dummy = true, .max_batched = 64, .pack_rows = 16},
-        {.dir = dir, .dummy = true, .coarse = true, .hybrid = true, .pack_rows = 8},
-        {.dir = dir, .dummy = true, .coarse = true, .jit = true, .pack_rows = 8}};
     static struct request q[N_MIX];
     static struct result plain[N_MIX], have[N_MIX];
     struct rig r;
-    open_well(&backend_cuda,
-              &(struct rig_options){.dir = dir, .dummy = true, .coarse = true, .pack_rows = 1}, &r);
+    write_model(dir, config);
+    const struct rig_options none = {
+        .dir = dir, .coarse = true, .pack_bytes = NO_PACKING, .dummy = true};
+    open_well(&backend_cuda, &none, &r);
     for (uint32_t i = 0; i < N_MIX; i++)
         q[i] = made_up(i + 1, (uint32_t[N_MIX]){1, 9, 64, 35, 150, 20}[i], 3, 331, 0);
     for (int i = 0; i < N_MIX; i++) generate(&r, &q[i], 1, &plain[i]);
     rig_close(&r);
-    for (size_t k = 0; k < COUNT_OF(others); k++) {
+    for (size_t k = 0; k < n_others; k++) {
+        struct rig_options o = others[k];
         char what[60];
-        snprintf(what, sizeof what, "packed from %u rows on, chunks of %u", others[k].pack_rows,
-                 others[k].max_batched);
-        open_well(&backend_cuda, &others[k], &r);
+        o.dir = dir;
+        o.dummy = true;
+        snprintf(what, sizeof what, "packed from %u bytes on, chunks of %u", o.pack_bytes,
+                 o.max_batched);
+        open_well(&backend_cuda, &o, &r);
         generate(&r, &q[4], 1, &have[4]);
         assert_same(&plain[4], &have[4], what);
         generate(&r, q, N_MIX, have);
@@ -474,6 +476,25 @@ static void test_same_packed(void **state) {
     }
     snprintf(path, sizeof path, "%s/config.json", dir);
     assert_int_equal(unlink(path) | rmdir(dir), 0);
+}
+
+/* Packed activations, and attention of many rows, against neither: in chunks of all sizes, in a
+ * batch, with other tiles. */
+static void test_same_packed(void **state) {
+    (void)state;
+    need_gpu();
+    const struct rig_options odd[] = {
+        {.coarse = true, .max_batched = 8, .pack_bytes = 1},
+        {.coarse = true, .max_batched = 256, .pack_bytes = 1},
+        {.coarse = true, .max_batched = 64, .n_workers = 1, .pack_bytes = 32 << 10},
+        {.max_batched = 64, .pack_bytes = 16 << 10},
+        {.coarse = true, .hybrid = true, .pack_bytes = 1},
+        {.coarse = true, .jit = true, .pack_bytes = 1}};
+    const struct rig_options even[] = {
+        {.coarse = true, .max_batched = 16, .n_slots = 16, .pack_bytes = 1},
+        {.coarse = true, .max_batched = 256, .n_slots = 24, .pack_bytes = 1}};
+    compare_packed("{" ODD_SHAPE MADE_UP "}", odd, COUNT_OF(odd));
+    compare_packed("{" EVEN_SHAPE MADE_UP "}", even, COUNT_OF(even));
 }
 
 /* A context whose pieces are many: in pieces spread over the device and merged afterwards, as one

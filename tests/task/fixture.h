@@ -48,6 +48,21 @@ static inline int fixture_weight(struct diag *d, struct kgraph *g, const char *n
                      : kgraph_weight(d, g, name, DTYPE_BF16, 2, rows, cols, index);
 }
 
+#define FIXTURE_PACK (KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H | KGRAPH_PACK_LOGITS)
+
+/* Packs the operand in place if asked to. */
+static inline int fixture_pack(struct diag *d, struct kgraph *g, int layer, enum op_kind kind,
+                               uint32_t asked, int32_t norm, int32_t *x) {
+    bool done = false;
+    int32_t in[2] = {*x, norm}, out[1];
+    if (asked == 0) return QN_OK;
+    if (norm == NO_TENSOR) kgraph_pack_output(g, *x, &done);
+    if (done) return QN_OK;
+    TRY(kgraph_op(d, g, kind, layer, in, out));
+    *x = out[0];
+    return QN_OK;
+}
+
 /* A decoder like those of model/decoder.c, from a spec alone. */
 static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uint32_t cuts,
                                 int32_t *x) {
@@ -64,6 +79,7 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uin
     TRY(fixture_weight(d, g, n.wk, KV, H, &in[QKV_WK]));
     TRY(fixture_weight(d, g, n.wv, KV, H, &in[QKV_WV]));
     if (cuts & KGRAPH_CUT_QKV) {
+        TRY(fixture_pack(d, g, layer, OP_PACK, cuts & KGRAPH_PACK_X, in[QKV_NORM], &in[QKV_X]));
         TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, in, out));
         in[HEADS_QKV] = out[0];
         in[HEADS_Q_NORM] = in[HEADS_K_NORM] = NO_TENSOR;
@@ -84,15 +100,18 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uin
         TRY(kgraph_op(d, g, OP_ATTENTION_COMBINE, layer, part, o));
     }
     int32_t linear[4] = {o[0], NO_TENSOR, NO_TENSOR, *x};
+    TRY(fixture_pack(d, g, layer, OP_PACK, cuts & KGRAPH_PACK_O, NO_TENSOR, &linear[LINEAR_A]));
     TRY(fixture_weight(d, g, n.wo, H, Q, &linear[LINEAR_W]));
     TRY(kgraph_op(d, g, OP_LINEAR, layer, linear, out));
     const int32_t x1 = out[0];
     int32_t mlp[6] = {x1, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR};
     TRY(fixture_weight(d, g, n.norm2, H, 0, &mlp[MLP_NORM]));
+    TRY(fixture_pack(d, g, layer, OP_PACK, cuts & KGRAPH_PACK_X, mlp[MLP_NORM], &mlp[MLP_X]));
     TRY(fixture_weight(d, g, n.wg, I, H, &mlp[MLP_WG]));
     TRY(fixture_weight(d, g, n.wu, I, H, &mlp[MLP_WU]));
     TRY(kgraph_op(d, g, OP_GATED_MLP, layer, mlp, out));
     int32_t down[4] = {out[0], NO_TENSOR, NO_TENSOR, x1};
+    TRY(fixture_pack(d, g, layer, OP_PACK, cuts & KGRAPH_PACK_H, NO_TENSOR, &down[LINEAR_A]));
     TRY(fixture_weight(d, g, n.wd, H, I, &down[LINEAR_W]));
     TRY(kgraph_op(d, g, OP_LINEAR, layer, down, out));
     *x = out[0];
@@ -109,6 +128,7 @@ static inline int fixture_graph(struct diag *d, struct kgraph *g, uint32_t cuts)
     in[LM_X] = x;
     TRY(fixture_weight(d, g, "norm", s->hidden, 0, &in[LM_NORM]));
     TRY(fixture_weight(d, g, "embed", s->vocab, s->hidden, &in[LM_W]));
+    TRY(fixture_pack(d, g, -1, OP_PACK_LOGITS, cuts & KGRAPH_PACK_LOGITS, in[LM_NORM], &in[LM_X]));
     TRY(kgraph_op(d, g, OP_LM_HEAD, -1, in, out));
     int32_t sample[2] = {out[LM_OUT_LOGITS], out[LM_OUT_PART]};
     return kgraph_op(d, g, OP_SAMPLE, -1, sample, out);

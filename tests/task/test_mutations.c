@@ -60,10 +60,11 @@ static struct cells locate(const struct world *w, const struct kgraph *k, const 
     /* part tensors count their columns in units of what follows */
     if (kt->n_dims == 3) scale *= t->shape[2];
     if (kt->n_dims == 4) scale = pitch / t->shape[1];
+    const uint32_t per_cell = tensor_is_packed(kt) ? 2 : 1; /* elements */
     uint32_t base =
         state ? w->n_workspace_cells + (uint32_t)t->where * 4096 : (uint32_t)(t->where / 4);
-    struct cells c = {.first = base + r->row0 * pitch + r->col0 * scale,
-                      .run = (r->col1 - r->col0) * scale,
+    struct cells c = {.first = base + r->row0 * pitch + r->col0 * scale / per_cell,
+                      .run = (r->col1 - r->col0) * scale / per_cell,
                       .stride = pitch,
                       .rows = r->row1 - r->row0,
                       .tag = (uint32_t)r->tensor + 1,
@@ -381,6 +382,7 @@ static struct prog_header *compile(struct fixture *f, const struct model_spec *s
     uint32_t cuts = 0;
     if (n_rows == 1) cuts = KGRAPH_CUT_ATTENTION | KGRAPH_CUT_QKV;
     if (n_rows == 1 && o->carry_bytes > 0) cuts |= KGRAPH_JOIN_HEADS;
+    if (n_rows == PACK_ROWS) cuts = KGRAPH_CUT_QKV | FIXTURE_PACK;
     assert_int_equal(fixture_graph(&d, &f->kernel, cuts), QN_OK);
     for (int i = 0; i < N_TASK_STAGES; i++) {
         assert_int_equal(stages[i](&d, &f->tasks), QN_OK);
@@ -434,7 +436,7 @@ static void every_harmful_mutation_is_caught(void **state) {
     (void)state;
     const struct model_spec specs[] = {fixture_spec(2, 32, 2, 1, 16, 48, 192),
                                        fixture_spec(1, 48, 3, 3, 16, 64, 130)};
-    const uint32_t rows[] = {1, 2, 6};
+    const uint32_t rows[] = {1, 2, 6, PACK_ROWS};
     uint32_t counts[COUNT_OF(mutations)][4] = {0}; /* killed, cautious, missed, harmless */
     random_state = 0x9e3779b97f4a7c15u;
     for (size_t s = 0; s < COUNT_OF(specs); s++)
@@ -467,7 +469,7 @@ static void unmutated_programs_are_harmless(void **state) {
     (void)state;
     static struct world w;
     const struct model_spec spec = fixture_spec(2, 32, 2, 1, 16, 48, 192);
-    const uint32_t rows[] = {1, 2, 6};
+    const uint32_t rows[] = {1, 2, 6, PACK_ROWS};
     for (size_t r = 0; r < COUNT_OF(rows); r++) {
         struct task_options o = {.n_workers = 3, .tasks_per_worker = 1};
         if (rows[r] == 6) o.tiles[OP_QKV].row_tiles = o.tiles[OP_LINEAR].row_tiles = 2;

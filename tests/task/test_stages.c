@@ -48,6 +48,7 @@ static void every_shape_compiles_and_verifies(void **state) {
                     struct prog_header *p;
                     uint32_t cuts = (uint32_t)variation & 3;
                     if (variation == 7 && rows[r] == 1) cuts |= KGRAPH_JOIN_HEADS;
+                    if (variation == 6 && rows[r] % PACK_ROWS == 0) cuts |= FIXTURE_PACK;
                     ok(&d, fixture_compile(&d, &f, &specs[s], rows[r], 2048, cuts, &o));
                     ok(&d, fixture_program(&d, &f, 2048, &p));
                     ok(&d, program_check(&d, "test", p, p->total_bytes));

@@ -48,6 +48,15 @@ DEV bool run_many_rows(struct warp_context *c, const struct cuda_task *task) {
     return true;
 }
 
+/* Matrices times packed activations of few rows. */
+template <int COLUMNS>
+DEV bool run_packed_few(struct warp_context *c, const struct cuda_task *task) {
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    packed_few_task<COLUMNS>(c, task);
+    return true;
+}
+
 /* Those that need nothing but their event. */
 DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     if (task->kind == OP_SAMPLE) run_sample_early(c->args, task);
@@ -55,11 +64,13 @@ DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
     switch (task->kind) {
     case OP_QKV_HEADS: run_qkv_heads(c, task); break;
-    case OP_PACK: run_pack(c->args, task); break;
+    case OP_PACK:
+    case OP_PACK_LOGITS: run_pack(c->args, task); break;
     case OP_EMBED: run_embed(c, task); break;
     case OP_SAMPLE: run_sample(c->args, task); break;
     default: break;
     }
+    packed_fence(task);
     return true;
 }
 
@@ -91,6 +102,8 @@ enum {
     RUN_SPLIT,
     RUN_ATTENTION,
     RUN_MANY,
+    RUN_PACKED_8,
+    RUN_PACKED_16,
     RUN_DROP
 };
 
@@ -99,7 +112,11 @@ DEV bool is_one_row(const struct cuda_task *task) {
 }
 
 DEV uint32_t runner_of(const struct cuda_task *task) {
-    if (task->columns != 0) return RUN_MANY;
+    if (task->columns != 0) {
+        const bool packed = (task->flags & CUDA_IN_PACKED) != 0;
+        if (packed && task->columns == 1) return RUN_PACKED_8;
+        return packed && task->columns == 2 ? RUN_PACKED_16 : RUN_MANY;
+    }
     switch (task->kind) {
     case OP_QKV:
     case OP_QKV_LINEAR:
@@ -218,6 +235,8 @@ DEV void compute_main(void) {
         case RUN_SPLIT: compute_task<run_split<false>>(); continue;
         case RUN_ATTENTION: compute_task<run_attention>(); continue;
         case RUN_MANY: compute_task<run_many_rows>(); continue;
+        case RUN_PACKED_8: compute_task<run_packed_few<1>>(); continue;
+        case RUN_PACKED_16: compute_task<run_packed_few<2>>(); continue;
         case RUN_DROP: compute_drop(); continue;
         default: break;
         }

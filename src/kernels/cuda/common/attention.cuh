@@ -373,6 +373,24 @@ DEV void step_heads(struct attention_step *s, uint32_t kv_head, uint32_t sub) {
     s->n_heads = min((uint32_t)SUB_HEADS, GROUP_HEADS - sub * SUB_HEADS);
 }
 
+/* Elements of a head's output from d on; head: counted over all rows of o[T, n_heads * D]. */
+#define OUTPUT_COLUMNS (QN_N_HEADS * QN_HEAD_DIM)
+DEV void output_store(const struct cuda_task *task, uint64_t head, uint32_t d, float v) {
+    if (task->flags & CUDA_OUT_PACKED)
+        packed_store(task->out, head / QN_N_HEADS, head % QN_N_HEADS * QN_HEAD_DIM + d,
+                     OUTPUT_COLUMNS, v);
+    else
+        act_store(task, head * QN_HEAD_DIM + d, v);
+}
+
+DEV void output_store4(const struct cuda_task *task, uint64_t head, uint32_t d, float4 v) {
+    if (task->flags & CUDA_OUT_PACKED)
+        packed_store4(task->out, head / QN_N_HEADS, head % QN_N_HEADS * QN_HEAD_DIM + d,
+                      OUTPUT_COLUMNS, v);
+    else
+        act_store4(task, head * QN_HEAD_DIM + d, v);
+}
+
 DEV void store_outputs(const struct warp_context *c, const struct cuda_task *task,
                        const struct attention_step *s, const float *state) {
     for (uint32_t i = c->thread; i < s->n_tokens * SUB_HEADS * QN_HEAD_DIM; i += COMPUTE_THREADS) {
@@ -380,7 +398,7 @@ DEV void store_outputs(const struct warp_context *c, const struct cuda_task *tas
         if (head >= s->n_heads) continue;
         const float *from = state + m * STATE_SIZE;
         uint64_t row = (uint64_t)(s->row0 + m / SUB_HEADS) * QN_N_HEADS + s->head0 + head;
-        ((float *)task->out)[row * QN_HEAD_DIM + d] = from[2 + d] * reciprocal_fast(from[1]);
+        output_store(task, row, d, from[2 + d] * reciprocal_fast(from[1]));
     }
 }
 
@@ -473,6 +491,7 @@ DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
         work_next(c, task, w, false);
         offset = position_offset(c, &w->step, w->piece * ATTENTION_PIECE + 16 * c->warp);
     }
+    packed_fence(task);
     return true;
 }
 

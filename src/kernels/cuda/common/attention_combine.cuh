@@ -41,12 +41,11 @@ DEV struct act combine_parts(const struct cuda_task *task, uint64_t head, uint32
                     (head * task->n_pieces + first) * STATE_SIZE);
 }
 
-/* What a warp merges: a column per lane of the n pieces at `part`, to element `to` of the result.
- */
+/* What a warp merges: a column per lane of a head's n pieces at `part`. */
 struct combine_item {
     struct act part;
     uint32_t n, column;
-    uint64_t to;
+    uint64_t head; /* of all rows' */
 };
 
 enum { COLUMN_GROUPS = (QN_HEAD_DIM + 31) / 32 };
@@ -55,13 +54,12 @@ enum { COLUMN_GROUPS = (QN_HEAD_DIM + 31) / 32 };
 DEV struct combine_item combine_item_of(const struct warp_context *c, const struct cuda_task *task,
                                         uint32_t heads, uint32_t i) {
     const uint32_t of_head = i / COLUMN_GROUPS, row = task->row0 + of_head / heads;
-    const uint64_t head = (uint64_t)row * QN_N_HEADS + task->unit0 + of_head % heads;
     struct combine_item m;
     uint32_t first;
     m.n = row_pieces(SHARED, row, &first);
-    m.part = combine_parts(task, head, first);
+    m.head = (uint64_t)row * QN_N_HEADS + task->unit0 + of_head % heads;
+    m.part = combine_parts(task, m.head, first);
     m.column = i % COLUMN_GROUPS * 32 + c->lane;
-    m.to = head * QN_HEAD_DIM + m.column;
     return m;
 }
 
@@ -93,7 +91,7 @@ DEV void combine_short(const struct cuda_task *task, struct combine_item m) {
         }
         m.part = act_from(m.part, at_once * STATE_SIZE);
     }
-    if (m.column < QN_HEAD_DIM) act_store(task, m.to, out * reciprocal_fast(sum));
+    if (m.column < QN_HEAD_DIM) output_store(task, m.head, m.column, out * reciprocal_fast(sum));
 }
 
 /* The largest value of this thread and those before it. */
@@ -240,7 +238,7 @@ DEV void combine_long(const struct warp_context *c, const struct cuda_task *task
             combine_plain(c, part, n, &y);
     }
     if (c->thread < QN_HEAD_DIM)
-        act_store(task, head * QN_HEAD_DIM + c->thread, y.out * reciprocal_fast(y.sum));
+        output_store(task, head, c->thread, y.out * reciprocal_fast(y.sum));
 }
 
 /* A function of its own: its registers stay away from short contexts. */
@@ -270,16 +268,14 @@ DEV bool run_combine(struct warp_context *c, const struct cuda_task *task) {
     if (c->warp < n_items) mine = combine_item_of(c, task, heads, c->warp);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-    if (most >= COMBINE_LONG) {
-        attention_combine_long(c->args, task);
-        return true;
-    }
+    if (most >= COMBINE_LONG) attention_combine_long(c->args, task);
 #pragma unroll 1
-    for (uint32_t i = c->warp; i < n_items;) {
+    for (uint32_t i = c->warp; most < COMBINE_LONG && i < n_items;) {
         combine_short(task, mine);
         i += WARPS;
         if (i < n_items) mine = combine_item_of(c, task, heads, i);
     }
+    packed_fence(task);
     return true;
 }
 

@@ -229,9 +229,9 @@ DEV void rows_store(const struct warp_context *c, const struct cuda_task *task,
                 const uint32_t d = i / 8 * 64 + c->lane % 4 * 16 + 8 * half + i % 8;
                 const int e = 2 * h + half;
                 if (d >= QN_HEAD_DIM) continue;
-                *(float4 *)((float *)task->out + row * QN_HEAD_DIM + d) =
-                    make_float4(state->out[i][e] * inv, state->out[i + 1][e] * inv,
-                                state->out[i + 2][e] * inv, state->out[i + 3][e] * inv);
+                output_store4(task, row, d,
+                              make_float4(state->out[i][e] * inv, state->out[i + 1][e] * inv,
+                                          state->out[i + 2][e] * inv, state->out[i + 3][e] * inv));
             }
     }
 }

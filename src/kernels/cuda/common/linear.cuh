@@ -23,7 +23,7 @@
 /* What finishing an item (image rows r and r + 8 of a row block, and a token) needs but for its
  * sums: nothing that other tasks give, so it is found before the event. */
 struct linear_item {
-    float *out;          /* where v0 goes; v1: 8 elements further */
+    float *out;          /* where v0 goes; v1: 8 elements further. Packed h: its 16 bits */
     float2 bias;         /* of v0, v1; GATED_MLP: of gate, up */
     const float *addend; /* residual of v0, plain or flagged; NULL: none */
     uint32_t flag;       /* the residual's */
@@ -88,6 +88,13 @@ DEV float2 addend_await(const struct linear_item *m, const struct linear_addend 
 DEV void mma_pair(float chains[2][4], const uint4 *page, uint32_t pair, uint32_t lane, uint4 b) {
     mma_16x8x16<WEIGHT_E>(chains[0], page[(2 * pair) * 32 + lane], b.x, b.y);
     mma_16x8x16<WEIGHT_E>(chains[1], page[(2 * pair + 1) * 32 + lane], b.z, b.w);
+}
+
+/* Rows that the iteration has for the task's operator. */
+DEV uint32_t linear_rows(const struct cuda_task *task) {
+    const struct rt_rows *rows = &SHARED->batch.rows;
+    const bool logits = task->kind == OP_LM_HEAD || task->kind == OP_PACK_LOGITS;
+    return logits ? rows->n_logit_rows : rows->n_rows;
 }
 
 /* The partial sums of image row r of a row block of the group: PARTIALS of them. */
@@ -216,6 +223,9 @@ DEV void group_passing(struct warp_context *c, const struct linear_tile *t, cons
             if (b < n) store_partial(t, c, b, partial, i, chains[b][i]);
 }
 
+/* n row blocks of a token tile: their pages, partial sums. */
+typedef void linear_group(struct warp_context *c, const struct linear_tile *t, uint32_t n);
+
 /* A group with activations read from L2 by each warp. */
 DEV void group_direct(struct warp_context *c, const struct linear_tile *t, uint32_t n) {
     const float *norm = (const float *)t->task->norm;
@@ -280,12 +290,13 @@ DEV void direct_finish(const struct warp_context *c, const struct linear_tile *t
 }
 
 /* All groups of a token tile. The last group's results are followed by no barrier. */
+template <linear_group GROUP>
 DEV void direct_groups(struct warp_context *c, const struct linear_tile *t) {
     const struct cuda_task *task = t->task;
 #pragma unroll 1
     for (uint32_t b = task->block0; b < task->block1;) {
         uint32_t end = walk_group_end(b, task->block1, task->group, task->unit_blocks);
-        group_direct(c, t, end - b);
+        GROUP(c, t, end - b);
         sync_compute();
         direct_finish(c, t, b, end);
         if (task->unit_blocks != 0 && end % task->unit_blocks == 0) {
@@ -338,7 +349,7 @@ DEV void linear_direct(struct warp_context *c, const struct cuda_task *task, uin
         t.row0 = row;
         t.n = end - row;
         tile_rms(c, &t);
-        direct_groups(c, &t);
+        direct_groups<group_direct>(c, &t);
     }
 }
 

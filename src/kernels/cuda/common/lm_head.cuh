@@ -1,5 +1,8 @@
 /* lm_head.cuh - LM_HEAD: logits of the rows that want them and {max, sum of exp(logit - max)} per
- * LM_BLOCK columns. One unit is one block of columns: four row blocks. */
+ * LM_BLOCK columns. One unit is one block of columns: four row blocks.
+ *
+ * With few rows a unit's logits wait in scratch for the second part. With many they are results as
+ * those of LINEAR, and the second part reads them again. */
 #ifndef QN_CUDA_COMMON_LM_HEAD_CUH
 #define QN_CUDA_COMMON_LM_HEAD_CUH
 
@@ -32,25 +35,76 @@ DEV void lm_finish(const struct warp_context *c, uint32_t block, uint32_t r, uin
     to[8] = v1;
 }
 
-DEV void lm_finish_token(const struct warp_context *c, const struct linear_tile *t, uint32_t unit,
-                         uint32_t token) {
-    const uint32_t column = unit * LM_BLOCK + c->lane;
-    const float *from = lm_block(c, token) + c->lane;
-    float *logits = (float *)t->task->out + (uint64_t)(t->row0 + token) * QN_VOCAB; /* [L, V] */
-    float v0 = from[0], v1 = from[32];
-    if (column < QN_VOCAB) logits[column] = v0;
-    if (column + 32 < QN_VOCAB) logits[column + 32] = v1;
+/* The lane's first column of a unit; the other one is 32 further. */
+DEV uint32_t lm_column(const struct warp_context *c, uint32_t unit) {
+    return unit * LM_BLOCK + c->lane;
+}
+
+DEV float *lm_logits(const struct cuda_task *task, uint32_t row) { /* [L, V] */
+    return (float *)task->out + (uint64_t)row * QN_VOCAB;
+}
+
+/* The unit's maximum and sum from the lane's two logits. */
+DEV void lm_part(const struct warp_context *c, const struct cuda_task *task, uint32_t unit,
+                 uint32_t row, float v0, float v1) {
+    const uint32_t column = lm_column(c, unit);
     v0 = column < QN_VOCAB ? not_nan(v0) : -INFINITY;
     v1 = column + 32 < QN_VOCAB ? not_nan(v1) : -INFINITY;
     float most = warp_max(fmaxf(v0, v1));
     float sum = most > -INFINITY ? expf(v0 - most) + expf(v1 - most) : 0;
     sum = warp_sum(sum);
-    float *part = (float *)t->task->out2 + ((uint64_t)(t->row0 + token) * LM_PARTS + unit) * 2;
+    float *part = (float *)task->out2 + ((uint64_t)row * LM_PARTS + unit) * 2;
     if (c->lane == 0) *(float2 *)part = make_float2(most, sum);
 }
 
+/* Few rows: logits, too. */
 DEV void lm_finish_unit(const struct warp_context *c, const struct linear_tile *t, uint32_t unit) {
-    for (uint32_t token = c->warp; token < t->n; token += WARPS) lm_finish_token(c, t, unit, token);
+    const uint32_t column = lm_column(c, unit);
+    for (uint32_t token = c->warp; token < t->n; token += WARPS) {
+        const float *from = lm_block(c, token) + c->lane;
+        float *logits = lm_logits(t->task, t->row0 + token);
+        float v0 = from[0], v1 = from[32];
+        if (column < QN_VOCAB) logits[column] = v0;
+        if (column + 32 < QN_VOCAB) logits[column + 32] = v1;
+        lm_part(c, t->task, unit, t->row0 + token, v0, v1);
+    }
+}
+
+/* Many rows. */
+DEV struct linear_item lm_item(const struct cuda_task *task, uint32_t block, uint32_t r,
+                               uint32_t row) {
+    struct linear_item m = {};
+    const uint32_t column = block * CUDA_PAGE_ROWS + r;
+    m.out = lm_logits(task, row) + column;
+    m.own0 = column < QN_VOCAB;
+    m.own1 = column + 8 < QN_VOCAB;
+    return m;
+}
+
+/* Maxima and sums of units [unit, end), rows [row0, row1), whose logits this block has stored; some
+ * are under way at a time. Not inlined: many tasks end so. */
+__device__ __noinline__ void lm_parts(const struct cuda_args *args, const struct cuda_task *task,
+                                      uint32_t unit, uint32_t end, uint32_t row0, uint32_t row1) {
+    const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
+    constexpr int AHEAD = 8;
+    const uint32_t n_rows = row1 - row0, n = (end - unit) * n_rows;
+#pragma unroll 1
+    for (uint32_t i = c.warp; i < n; i += AHEAD * WARPS) {
+        float v[AHEAD][2];
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            const uint32_t at = min(i + a * WARPS, n - 1),
+                           column = lm_column(&c, unit + at / n_rows);
+            const float *from = lm_logits(task, row0 + at % n_rows);
+            v[a][0] = column < QN_VOCAB ? load_l2(from + column) : 0;
+            v[a][1] = column + 32 < QN_VOCAB ? load_l2(from + column + 32) : 0;
+        }
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            const uint32_t at = i + a * WARPS;
+            if (at < n) lm_part(&c, task, unit + at / n_rows, row0 + at % n_rows, v[a][0], v[a][1]);
+        }
+    }
 }
 
 #endif

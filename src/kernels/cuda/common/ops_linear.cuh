@@ -4,7 +4,7 @@
 #define QN_CUDA_COMMON_OPS_LINEAR_CUH
 
 #include "kernels/cuda/common/lm_head.cuh"
-#include "kernels/cuda/common/packed.cuh"
+#include "kernels/cuda/common/packed_few.cuh"
 #include "kernels/cuda/common/qkv.cuh"
 #include "kernels/cuda/common/staged.cuh"
 
@@ -79,7 +79,10 @@ DEV struct linear_item mlp_item(const struct cuda_task *task, uint32_t block, ui
                                 uint32_t row) {
     struct linear_item m = {};
     const uint32_t column = block * 8 + r;
-    item_out<FLAGS>(task, &m, (uint64_t)row * task->units + column);
+    if (task->flags & CUDA_OUT_PACKED)
+        m.out = (float *)packed_at(task->out, row, column, task->units);
+    else
+        item_out<FLAGS>(task, &m, (uint64_t)row * task->units + column);
     m.own0 = column >= task->unit0 && column < task->unit1;
 #if QN_MLP_BIAS
     m.bias =
@@ -94,7 +97,12 @@ DEV void mlp_finish(const struct cuda_task *task, const struct linear_item *m, f
     gate += m->bias.x;
     up += m->bias.y;
 #endif
-    if (m->own0) item_store(m, 0, gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up);
+    if (!m->own0) return;
+    const float h = gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up;
+    if (task->flags & CUDA_OUT_PACKED)
+        *(uint16_t *)m->out = pack_one<WEIGHT_E>(h);
+    else
+        item_store(m, 0, h);
 }
 
 /* ---- the choice ---- */
@@ -108,6 +116,7 @@ template <bool FLAGS>
 DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                uint32_t row) {
     if (task->kind == OP_GATED_MLP) return mlp_item<FLAGS>(task, block, r, row);
+    if (task->kind == OP_LM_HEAD && task->columns != 0) return lm_item(task, block, r, row);
     if (task->kind == OP_LM_HEAD || task->kind == OP_QKV) return {}; /* their units finish */
     return linear_item<FLAGS>(task, block, r, row);
 }
@@ -122,7 +131,12 @@ DEV void op_finish(const struct warp_context *c, const struct cuda_task *task,
     switch (task->kind) {
     case OP_QKV: qkv_finish(c, task, block, r, token, v0, v1); break;
     case OP_GATED_MLP: mlp_finish(task, m, v0, v1); break;
-    case OP_LM_HEAD: lm_finish(c, block, r, token, v0, v1); break;
+    case OP_LM_HEAD:
+        if (task->columns == 0) {
+            lm_finish(c, block, r, token, v0, v1);
+            break;
+        }
+        [[fallthrough]];
     default: linear_finish(task, m, v0, v1, add); break;
     }
 }
@@ -130,18 +144,16 @@ DEV void op_finish(const struct warp_context *c, const struct cuda_task *task,
 DEV void op_finish_unit(const struct warp_context *c, const struct linear_tile *t, uint32_t unit) {
     if (t->task->kind == OP_QKV)
         qkv_finish_unit(c, t, unit);
-    else
+    else if (t->task->columns == 0)
         lm_finish_unit(c, t, unit);
-}
-
-DEV uint32_t linear_rows(const struct cuda_task *task) {
-    const struct rt_rows *rows = &SHARED->batch.rows;
-    return task->kind == OP_LM_HEAD ? rows->n_logit_rows : rows->n_rows;
+    else
+        lm_parts(c->args, t->task, unit, unit + 1, t->row0, t->row0 + t->n);
 }
 
 /* Rows of a unit whose results wait in scratch. */
 DEV uint32_t linear_unit_rows(const struct cuda_task *task) {
-    return task->kind == OP_LM_HEAD ? LM_BLOCK : task->kind == OP_QKV ? QN_HEAD_DIM : 0;
+    if (task->kind == OP_LM_HEAD && task->columns == 0) return LM_BLOCK;
+    return task->kind == OP_QKV ? QN_HEAD_DIM : 0;
 }
 
 /* Few rows. */

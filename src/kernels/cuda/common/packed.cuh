@@ -1,5 +1,5 @@
 /* packed.cuh - many rows: PACK, and matrix products of what it leaves (QKV_LINEAR, LINEAR,
- * GATED_MLP).
+ * GATED_MLP, LM_HEAD). Up to 16 rows: packed_few.cuh.
  *
  * An operator of many rows is bound by what passes from L2 into the multiprocessors, so activations
  * become 16-bit floats once, in the order of the tensor cores' registers (cuda_abi.h), and a block
@@ -25,7 +25,7 @@
 #ifndef QN_CUDA_COMMON_PACKED_CUH
 #define QN_CUDA_COMMON_PACKED_CUH
 
-#include "kernels/cuda/common/linear.cuh"
+#include "kernels/cuda/common/lm_head.cuh"
 
 static_assert(PACK_K == CUDA_PAGE_K, "packed columns are whole k-tiles");
 
@@ -44,12 +44,18 @@ DEV float *packed_factor(const struct cuda_task *task, uint64_t base, uint32_t r
     return (float *)(rows + 2 * PACK_ROWS * PACK_K * task->k_tiles) + row % PACK_ROWS;
 }
 
+/* The activations of a row of PACK; of a logit row of PACK_LOGITS. */
+DEV const float *pack_row(const struct cuda_task *task, uint32_t row) {
+    if (task->kind == OP_PACK_LOGITS) row = row_of_logits(SHARED, row);
+    return (const float *)task->in + (uint64_t)row * task->k;
+}
+
 /* Rows [row, end), at most eight, columns of the task's units. Lane 4 g + j has row g and 8 columns
  * at 8 j of each 32. */
 DEV void pack_rows(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                    uint32_t end) {
     const uint32_t mine = row + c->lane / 4, pairs = PACK_K / 32;
-    const float *x = (const float *)task->in + (uint64_t)min(mine, end - 1) * task->k;
+    const float *x = pack_row(task, min(mine, end - 1));
     const float *norm = (const float *)task->norm;
     uint32_t *to = (uint32_t *)packed_rows(task, task->out, row) + c->lane;
 #pragma unroll 4
@@ -60,18 +66,44 @@ DEV void pack_rows(const struct warp_context *c, const struct cuda_task *task, u
         to[128 * p + 64] = v.z;
         to[128 * p + 96] = v.w;
     }
-    if (norm == nullptr || task->unit1 != task->units || row + c->warp >= end) return;
-    row += c->warp;
-    float factor =
-        rms_of_row(c, act{(const float *)task->in + (uint64_t)row * task->k, 0}, task->k);
-    if (c->lane == 0) *packed_factor(task, task->out, row) = factor;
+}
+
+/* 1 / rms of the same rows, by all warps together: rms_of_row's additions. */
+DEV void pack_factors(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                      uint32_t end) {
+    const float *x[PACK_ROWS];
+    float sum[PACK_ROWS] = {};
+#pragma unroll
+    for (int r = 0; r < PACK_ROWS; r++) x[r] = pack_row(task, min(row + r, end - 1));
+#pragma unroll 2
+    for (uint32_t i = c->thread; i < task->k / 4; i += COMPUTE_THREADS) {
+        float4 v[PACK_ROWS];
+#pragma unroll
+        for (int r = 0; r < PACK_ROWS; r++) v[r] = load4_l2(x[r] + 4 * i);
+#pragma unroll
+        for (int r = 0; r < PACK_ROWS; r++) sum[r] = square_sum(sum[r], v[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < PACK_ROWS; r++) {
+        sum[r] = warp_sum(sum[r]);
+        if (c->lane == 0) SHARED->warp_sum[r * WARPS + c->warp] = sum[r];
+    }
+    sync_compute();
+    row += c->thread;
+    if (row < end)
+        *packed_factor(task, task->out, row) = inverse_rms(SHARED->warp_sum + c->thread * WARPS);
+    sync_compute(); /* the next rows' sums may come */
 }
 
 __device__ __noinline__ void run_pack(const struct cuda_args *args, const struct cuda_task *task) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
-    const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
-    for (uint32_t row = task->row0; row < end; row += PACK_ROWS)
-        pack_rows(&c, task, row, min(row + PACK_ROWS, end));
+    const uint32_t end = min(task->row1, linear_rows(task));
+    const bool factors = task->norm != 0 && task->unit1 == task->units;
+    for (uint32_t row = task->row0; row < end; row += PACK_ROWS) {
+        const uint32_t last = min(row + PACK_ROWS, end);
+        if (factors) pack_factors(&c, task, row, last);
+        pack_rows(&c, task, row, last);
+    }
     page_copy_fence(); /* bulk copies will read it */
 }
 
@@ -111,14 +143,6 @@ template <int WB, int WO, int DOWN, int STEPS> struct packed_shape {
     static_assert(room >= 1, "a stage beside the parked sums");
     static_assert(blocks + eights <= 32, "a lane for every copy");
 };
-
-/* The n-th k-tile in the order of partial sums: 0, 8, 16 ..., 1, 9, 17 ... */
-DEV uint32_t k_tile_of(uint32_t k_tiles, uint32_t n) {
-    const uint32_t each = k_tiles / PARTIALS, longer = k_tiles % PARTIALS;
-    if (n < longer * (each + 1)) return n / (each + 1) + n % (each + 1) * PARTIALS;
-    n -= longer * (each + 1);
-    return longer + n / each + n % each * PARTIALS;
-}
 
 /* Asks for the task's stage number n, if there is one: tiles by weight rows, then by tokens. A
  * whole warp, a copy per lane: first row blocks, then groups of eight tokens. What the task does
@@ -318,18 +342,20 @@ __device__ __noinline__ void packed_linear(const struct cuda_args *args,
 #pragma unroll 1
         for (uint32_t row = task->row0; row < r.end; row += 8 * S::eights)
             tile_run<S, WB, WO, DOWN>(&c, task, block, row, &r);
-    sync_compute(); /* all have read the phases */
+    sync_compute(); /* all have read the phases, and stored logits */
     if (c.thread == 0) SHARED->packed_phase = r.phase;
+    if (task->kind == OP_LM_HEAD) lm_parts(args, task, task->unit0, task->unit1, task->row0, r.end);
 }
 
-/* QKV_LINEAR, LINEAR, GATED_MLP. */
+/* QKV_LINEAR, LINEAR, GATED_MLP, LM_HEAD. */
 DEV void packed_task(const struct cuda_args *args, const struct cuda_task *task) {
-    const uint32_t n_rows = SHARED->batch.rows.n_rows;
+    const uint32_t n_rows = linear_rows(task);
     if (task->row0 >= n_rows) return;
     page_copy_fence(); /* what other blocks stored will be read by bulk copies */
     switch (task->group | task->tile << 8) {
     case 8 | 128 << 8: packed_linear<4, 4, 2, 4>(args, task, n_rows); break;
     case 4 | 128 << 8: packed_linear<2, 4, 2, 4>(args, task, n_rows); break;
+    case 12 | 64 << 8: packed_linear<6, 2, 2, 4>(args, task, n_rows); break;
     case 8 | 64 << 8: packed_linear<4, 2, 2, 8>(args, task, n_rows); break;
     case 4 | 64 << 8: packed_linear<2, 2, 2, 8>(args, task, n_rows); break;
     default: packed_linear<2, 1, 1, 16>(args, task, n_rows); break;

@@ -33,6 +33,14 @@ DEV uint32_t walk_group_end(uint32_t block, uint32_t block1, uint32_t group, uin
     return end;
 }
 
+/* The n-th k-tile in the order of partial sums: 0, 8, 16 ..., 1, 9, 17 ... */
+DEV uint32_t k_tile_of(uint32_t k_tiles, uint32_t n) {
+    const uint32_t each = k_tiles / PARTIALS, longer = k_tiles % PARTIALS;
+    if (n < longer * (each + 1)) return n / (each + 1) + n % (each + 1) * PARTIALS;
+    n -= longer * (each + 1);
+    return longer + n / each + n % each * PARTIALS;
+}
+
 DEV uint32_t turn_after(uint32_t turn, uint32_t n_pages) {
     return (turn + n_pages) % WARPS;
 }

@@ -17,6 +17,9 @@ DEV float load_l2(const float *p) {
 DEV float4 load4_l2(const float *p) {
     return __ldcg((const float4 *)p);
 }
+DEV uint32_t load_word_l2(const uint32_t *p) {
+    return __ldcg(p);
+}
 DEV uint4 load_vector_l2(const void *p) {
     return __ldcg((const uint4 *)p);
 }

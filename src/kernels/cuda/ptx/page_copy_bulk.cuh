@@ -7,6 +7,11 @@
 /* Lanes of the loader warp that take part. */
 #define LOADER_LANES 1
 
+/* Brings a page into L2. */
+DEV void page_prefetch(const void *src, uint32_t bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
+}
+
 DEV uint32_t page_copy_arrivals(void) {
     return 1;
 }

@@ -11,6 +11,10 @@ DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
     barrier_arrive_release_cta(full);
 }
 
+DEV void page_prefetch(const void *src, uint32_t bytes) {
+    (void)src, (void)bytes;
+}
+
 DEV uint32_t page_copy_arrivals(void) {
     return 32;
 }

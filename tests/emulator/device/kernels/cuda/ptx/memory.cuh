@@ -12,6 +12,9 @@ DEV float load_l2(const float *p) {
 DEV float4 load4_l2(const float *p) {
     return *(const float4 *)p;
 }
+DEV uint32_t load_word_l2(const uint32_t *p) {
+    return *p;
+}
 DEV uint4 load_vector_l2(const void *p) {
     return *(const uint4 *)p;
 }

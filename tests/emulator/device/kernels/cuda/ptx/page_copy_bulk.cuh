@@ -5,6 +5,10 @@
 #include "kernels/cuda/ptx/memory.cuh"
 
 #define LOADER_LANES 1
+DEV void page_prefetch(const void *src, uint32_t bytes) {
+    (void)src, (void)bytes;
+}
+
 DEV uint32_t page_copy_arrivals(void) {
     return 1;
 }

@@ -1,0 +1,82 @@
+/* packed_few.cuh - packed activations of 8 or 16 token rows: decode of a batch.
+ *
+ * Pages stream as for one row; nothing is leased. Warp w has the k-tiles of its partial sum and
+ * holds their activations in registers while the pages of a group of row blocks pass:
+ *
+ *   per group   for its k-tiles: activations from L2, COLUMNS * 4 KB ─ a page per row block
+ *               partial sums ─ barrier ─ results
+ *
+ * Bytes per page of 8 KB: COLUMNS * 4 KB / row blocks of the group, from L2.
+ */
+#ifndef QN_CUDA_COMMON_PACKED_FEW_CUH
+#define QN_CUDA_COMMON_PACKED_FEW_CUH
+
+#include "kernels/cuda/common/packed.cuh"
+
+/* The lane's B registers of a k-tile, for the eight token rows whose first word `from` is. */
+DEV void fragments_load(const uint32_t *from, uint32_t lane, uint4 x[CUDA_PAGE_K / 32]) {
+#pragma unroll
+    for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
+        const uint32_t *at = from + 128 * pair + lane;
+        x[pair] = make_uint4(load_word_l2(at), load_word_l2(at + 32), load_word_l2(at + 64),
+                             load_word_l2(at + 96));
+    }
+}
+
+template <int COLUMNS>
+DEV void group_packed(struct warp_context *c, const struct linear_tile *t, uint32_t n) {
+    constexpr int GROUP = cuda_packed_group(COLUMNS);
+    const uint32_t partial = (c->warp - c->turn) % WARPS;
+    float chains[GROUP][COLUMNS][2][4] = {};
+    const char *rows[COLUMNS];
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++)
+        rows[i] = packed_rows(t->task, t->task->in, t->row0 + PACK_ROWS * i);
+    for (uint32_t k0 = 0; k0 < t->k_tiles; k0 += PARTIALS) {
+        const uint32_t k_tile = k0 + partial; /* none: its pages are void */
+        const uint32_t at = min(k_tile, t->k_tiles - 1) * (PACK_ROWS * PACK_K * 2);
+        uint4 x[COLUMNS][CUDA_PAGE_K / 32];
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            fragments_load((const uint32_t *)(rows[i] + at), c->lane, x[i]);
+#pragma unroll
+        for (int b = 0; b < GROUP; b++) {
+            if (b >= n) break;
+            const uint4 *page = page_acquire(c);
+            if (k_tile < t->k_tiles) {
+#pragma unroll
+                for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
+#pragma unroll
+                    for (int i = 0; i < COLUMNS; i++)
+                        mma_pair(chains[b][i], page, pair, c->lane, x[i][pair]);
+                }
+            }
+            page_release(c);
+        }
+    }
+#pragma unroll
+    for (int b = 0; b < GROUP; b++)
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            if (b < n) store_partial(t, c, b, partial, i, chains[b][i]);
+}
+
+/* The event is activated. */
+template <int COLUMNS>
+DEV void packed_few_task(struct warp_context *c, const struct cuda_task *task) {
+    const uint32_t n_rows = linear_rows(task);
+    struct linear_tile t = linear_begin(c, task, 0, task->tile);
+    if (task->row0 >= n_rows) {
+        tile_skip(c, task);
+        return;
+    }
+    t.n = min(task->row1, n_rows) - task->row0;
+    if (task->norm != 0 && c->thread < t.n)
+        SHARED->inv_rms[c->thread] = load_l2(packed_factor(task, task->in, t.row0 + c->thread));
+    direct_groups<group_packed<COLUMNS>>(c, &t);
+    if (task->kind != OP_LM_HEAD) return;
+    sync_compute(); /* logits are stored */
+    lm_parts(c->args, task, task->unit0, task->unit1, t.row0, t.row0 + t.n);
+}
+
+#endif
