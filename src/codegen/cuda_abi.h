@@ -94,10 +94,10 @@ CUDA_ABI_FN int cuda_rows_fit(uint32_t head_dim, uint32_t cc) {
     return head_dim <= 128 && work + cuda_rows_piece(head_dim) <= cuda_lease_bytes(cc);
 }
 
-/* Row blocks that a warp works on at a time with one or two columns of eight packed rows: what its
- * registers hold (packed_few.cuh). */
+/* Row blocks that a warp works on at a time with one or two columns of eight packed rows
+ * (packed_few.cuh): what the scratch holds of partial sums; registers hold 8 and 4. */
 CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t columns) {
-    return columns == 1 ? 8 : 4;
+    return CUDA_SCRATCH_BYTES / (8 * columns * CUDA_PAGE_ROWS * CUDA_PARTIALS * 4);
 }
 
 CUDA_ABI_FN uint32_t cuda_k_tiles(uint32_t k) {

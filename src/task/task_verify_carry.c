@@ -128,45 +128,63 @@ static int check_list_ends(struct proof *f) {
     return QN_OK;
 }
 
-/* What the dependents of an event poll of a tensor, all together: the bytes from the lowest to the
- * first that nobody polls, in rows that each of them polls. */
+/* What those dependents of an event that poll some rows of a tensor poll of them, all together: the
+ * columns from the lowest to the first that nobody polls. */
 struct polled {
     uint32_t event, object;
-    struct rect rect;
+    uint64_t row, n_rows; /* as counted in rect.stride from the tensor's start */
+    uint64_t col, end;
 };
 
-static int by_start(const void *a, const void *b) {
-    const struct rect *x = a, *y = b;
-    return (x->at > y->at) - (x->at < y->at);
+struct span {
+    uint64_t col, end;
+};
+
+static int by_column(const void *a, const void *b) {
+    const struct span *x = a, *y = b;
+    return (x->col > y->col) - (x->col < y->col);
 }
 
-/* Only for rectangles of the same rows; others are taken for nothing. */
-static int find_polled(struct proof *f, const struct by_task *b, uint32_t event, uint32_t object,
-                       struct polled *out) {
+static uint64_t first_row(const struct proof *f, const struct access *a) {
+    return (a->rect.at - proof_tensor(f, a->object)->where) / a->rect.stride;
+}
+
+static uint64_t first_column(const struct proof *f, const struct access *a) {
+    return (a->rect.at - proof_tensor(f, a->object)->where) % a->rect.stride;
+}
+
+/* Of the rows that `w` writes. */
+static int find_polled(struct proof *f, const struct by_task *b, uint32_t event,
+                       const struct access *w, struct polled *out) {
     const struct prog_event *e = &PROG(f->p, EVENT)[event];
     const uint32_t first = b->first[e->first_task - f->v->first_task],
                    end = b->first[e->first_task - f->v->first_task + e->n_tasks];
-    ARRAY(struct rect) rects = {0};
+    ARRAY(struct span) spans = {0};
     int rc = QN_OK;
-    *out = (struct polled){event, object, {0}};
+    *out = (struct polled){event, w->object, first_row(f, w), w->rect.n_rows, 0, 0};
     for (uint32_t k = first; k < end && rc == QN_OK; k++) {
         const struct access *a = access_of(f, b, k);
-        if (a->object == object && !a->rect.write && a->rect.n_slices == 0)
-            rc = ARRAY_PUSH(f->d, &rects, a->rect);
+        if (a->object != w->object || a->rect.write || a->rect.n_slices > 0 ||
+            a->rect.stride != w->rect.stride || first_row(f, a) > out->row ||
+            first_row(f, a) + a->rect.n_rows < out->row + out->n_rows)
+            continue;
+        const struct span s = {first_column(f, a), first_column(f, a) + a->rect.run};
+        rc = ARRAY_PUSH(f->d, &spans, s);
     }
-    if (rects.n > 0) {
-        qsort(rects.items, rects.n, sizeof *rects.items, by_start);
-        struct rect *all = &out->rect;
-        *all = rects.items[0];
-        for (size_t i = 1; i < rects.n; i++) {
-            const struct rect *r = &rects.items[i];
-            if (r->n_rows != all->n_rows || r->stride != all->stride || r->at > all->at + all->run)
-                break;
-            all->run = MAX(all->run, r->at + r->run - all->at);
-        }
+    if (spans.n > 0) {
+        qsort(spans.items, spans.n, sizeof *spans.items, by_column);
+        out->col = spans.items[0].col;
+        out->end = spans.items[0].end;
+        for (size_t i = 1; i < spans.n && spans.items[i].col <= out->end; i++)
+            out->end = MAX(out->end, spans.items[i].end);
     }
-    ARRAY_FINI(&rects);
+    ARRAY_FINI(&spans);
     return rc;
+}
+
+/* Whether those are all the columns that `w` writes. */
+static bool polls_all(const struct proof *f, const struct polled *p, const struct access *w) {
+    return p->col <= first_column(f, w) && first_column(f, w) + w->rect.run <= p->end;
 }
 
 /* The dependents together poll all that `writer` stores; later tasks wait for every one of them;
@@ -193,9 +211,10 @@ static int check_together(struct proof *f, const struct by_task *b, uint32_t wri
                            "touches what is not flagged, and no single task polls all of its "
                            "results");
         if (!a->rect.write || is_state(f, a)) continue;
-        if (polled->event != event || polled->object != a->object)
-            TRY(find_polled(f, b, event, a->object, polled));
-        if (polled->rect.n_rows == 0 || !rect_has(&polled->rect, &a->rect))
+        if (polled->event != event || polled->object != a->object ||
+            polled->row != first_row(f, a) || polled->n_rows != a->rect.n_rows)
+            TRY(find_polled(f, b, event, a, polled));
+        if (!polls_all(f, polled, a))
             return no_ride(f, event, f->v->first_task + writer,
                            "stores what none of its dependents polls");
     }

@@ -169,16 +169,14 @@ template <run_function RUN> __device__ __noinline__ void compute_task(void) {
     compute_next(&c);
 }
 
-/* If the event of the task at hand is not there yet: finds what the next one needs before its own,
- * if that is announced and a linear task of one row, too. */
-DEV bool one_row_ahead(const struct warp_context *c, struct staged *next) {
+/* Whether the event of the task at hand is not there yet, but the next task is announced and a
+ * linear one of one row. The warp decides as one. */
+DEV bool one_row_follows(const struct warp_context *c) {
     const uint32_t i = c->message % GO_DEPTH, ahead = c->message + 1;
-    if (barrier_test_acquire_cta(&SHARED->go_ready[i], c->ready_parity >> i & 1)) return false;
-    if (!barrier_test_acquire_cta(&SHARED->go_full[ahead % GO_DEPTH], ahead / GO_DEPTH & 1))
-        return false;
-    if (runner_for(ahead) != RUN_ONE_ROW) return false;
-    one_row_begin(c, task_of(ahead), next);
-    return true;
+    const uint32_t waits =
+        !barrier_test_acquire_cta(&SHARED->go_ready[i], c->ready_parity >> i & 1) &&
+        barrier_test_acquire_cta(&SHARED->go_full[ahead % GO_DEPTH], ahead / GO_DEPTH & 1);
+    return __shfl_sync(~0u, waits, 0) && runner_for(ahead) == RUN_ONE_ROW;
 }
 
 /* Linear tasks of one row, as many as follow each other: what a task needs before its event is
@@ -189,7 +187,8 @@ __device__ __noinline__ void compute_one_row(void) {
     one_row_begin(&c, task_of(c.message), &s);
     for (bool more = true; more;) {
         struct staged next = s;
-        more = one_row_ahead(&c, &next);
+        more = one_row_follows(&c);
+        if (more) one_row_begin(&c, task_of(c.message + 1), &next);
         if (!staged_run(&c, &s)) {
             compute_stop(&c);
             return;

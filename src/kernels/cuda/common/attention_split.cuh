@@ -425,7 +425,8 @@ DEV uint32_t split_pieces(const struct warp_context *c) {
 DEV struct kv_walk split_walk(const struct warp_context *c, const struct cuda_task *task) {
     struct block_shared *b = SHARED;
     const uint64_t key = (uint64_t)(task->kind << 24 | task->unit0) << 32 | b->flag;
-    if (shared_load_acquire_cta(&b->walk_key) == key) return b->walk;
+    const uint32_t known = shared_load_acquire_cta(&b->walk_key) == key;
+    if (__shfl_sync(~0u, known, 0)) return b->walk; /* the warp decides as one */
     const struct kv_walk w = kv_walk_begin(b, task, split_pieces(c));
     if (c->thread == 0) {
         b->walk = w;

@@ -26,6 +26,7 @@ DEV void fragments_load(const uint32_t *from, uint32_t lane, uint4 x[CUDA_PAGE_K
 template <int COLUMNS>
 DEV void group_packed(struct warp_context *c, const struct linear_tile *t, uint32_t n) {
     constexpr int GROUP = cuda_packed_group(COLUMNS);
+    static_assert(GROUP * COLUMNS <= 8, "registers");
     const uint32_t partial = (c->warp - c->turn) % WARPS;
     float chains[GROUP][COLUMNS][2][4] = {};
     const char *rows[COLUMNS];
