@@ -37,9 +37,9 @@ const char *task_stage_name(enum task_stage stage);
 enum { NO_EVENT = -1, NO_WORKER = -1, TASK_MAX_ACCESS = 6 };
 
 /* A rectangle of a tensor in its first two dimensions: rows [row0,row1) x columns [col0,col1), with
- * all that further dimensions have; of a state tensor the columns are head units. A slice of a run-time work list
- * (n_slices > 0) covers the whole tensor but shares no element with the other slices of the same
- * operator (prog_slice). */
+ * all that further dimensions have; of a state tensor the columns are head units. A slice of a
+ * run-time work list (n_slices > 0) covers the whole tensor but shares no element with the other
+ * slices of the same operator (prog_slice). */
 struct region {
     int32_t tensor;
     uint32_t row0, row1, col0, col1;
