@@ -85,7 +85,10 @@ static const struct key keys[] = {
     {"launch", "hybrid|paper|aot|jit", "which tasks are handed out at run time", set_launch},
     {"events", "fine|coarse", "coarse: operators wait for whole operators, as between kernels",
      set_events},
-    {"qkv", "fused|split", "split: projections by columns, then norms, RoPE and cache by heads",
+    {"qkv", "fused|split|joined",
+     "split: projections by columns, then norms, RoPE and cache by heads; joined: with one row "
+     "these "
+     "and attention are one operator",
      set_qkv},
     {"event-fusion", "on|off", "off: one event per consumer task", set_event_fusion},
     {"tasks-per-worker", "1 to 64", "tasks of an operator per worker, about", set_tasks_per_worker},
