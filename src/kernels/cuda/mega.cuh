@@ -170,13 +170,18 @@ template <run_function RUN> __device__ __noinline__ void compute_task(void) {
 }
 
 /* Whether the event of the task at hand is not there yet, but the next task is announced and a
- * linear one of one row. The warp decides as one. */
+ * linear one of one row. The warp decides as one; then each lane acquires the announcement for
+ * itself. */
 DEV bool one_row_follows(const struct warp_context *c) {
     const uint32_t i = c->message % GO_DEPTH, ahead = c->message + 1;
+    uint64_t *announced = &SHARED->go_full[ahead % GO_DEPTH];
+    const uint32_t parity = ahead / GO_DEPTH & 1;
     const uint32_t waits =
         !barrier_test_acquire_cta(&SHARED->go_ready[i], c->ready_parity >> i & 1) &&
-        barrier_test_acquire_cta(&SHARED->go_full[ahead % GO_DEPTH], ahead / GO_DEPTH & 1);
-    return __shfl_sync(~0u, waits, 0) && runner_for(ahead) == RUN_ONE_ROW;
+        barrier_test_acquire_cta(announced, parity);
+    if (!__shfl_sync(~0u, waits, 0)) return false;
+    barrier_wait_acquire_cta(announced, parity);
+    return runner_for(ahead) == RUN_ONE_ROW;
 }
 
 /* Linear tasks of one row, as many as follow each other: what a task needs before its event is
