@@ -426,7 +426,10 @@ DEV struct kv_walk split_walk(const struct warp_context *c, const struct cuda_ta
     struct block_shared *b = SHARED;
     const uint64_t key = (uint64_t)(task->kind << 24 | task->unit0) << 32 | b->flag;
     const uint32_t known = shared_load_acquire_cta(&b->walk_key) == key;
-    if (__shfl_sync(~0u, known, 0)) return b->walk; /* the warp decides as one */
+    if (__shfl_sync(~0u, known, 0)) { /* the warp decides as one, each lane acquires */
+        shared_load_acquire_cta(&b->walk_key);
+        return b->walk;
+    }
     const struct kv_walk w = kv_walk_begin(b, task, split_pieces(c));
     if (c->thread == 0) {
         b->walk = w;
