@@ -12,8 +12,8 @@
  *     waits for all of these (they trigger one event), and they touch no plain data that those who
  *     trigger it touch, so that the order of two single tasks is nobody's concern;
  *   - no dependent would poll more than options.carry_bytes;
- *   - the variant has no JIT tasks: a worker that polls inside a task serves no queue, so a task
- *     that it waits for must not be in its own.
+ *   - the variant has no JIT tasks: a worker that polls inside a task claims none, so a task
+ *     that it waits for must not be one that nobody else would take.
  * And since only counters release and acquire,
  *   - plain data may be read behind counters alone: if some task reads a plain tensor that was
  *     written behind an event on data, nothing rides in this variant;
