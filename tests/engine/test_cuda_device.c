@@ -568,7 +568,7 @@ static void test_pages(void **state) {
         assert_int_equal(r.backend->trace_wait(&d, r.instance), QN_OK);
         assert_int_equal(trace_read(&d, r.trace, r.program, &trace), QN_OK);
         assert_int_equal(trace.n_dropped, 0);
-        assert_int_equal(trace.n_loaders, r.program->n_workers);
+        assert_in_range(trace.n_loaders, 1, r.program->n_workers); /* some may have no weights */
         check_pages(r.program, &trace, rigs[k].flight, n_ring);
         print_message("%zu records of %u loaders, ring of %u pages\n", trace.pages.n,
                       trace.n_loaders, n_ring);

@@ -281,7 +281,7 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
  * another's. */
 __device__ __noinline__ void role_loader(uint32_t resume) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
-    if (c.lane < LOADER_LANES) loader_main(&c, resume);
+    loader_main(&c, resume);
 }
 
 __device__ __noinline__ void role_control(void) {

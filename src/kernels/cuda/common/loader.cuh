@@ -13,8 +13,10 @@
  * reads control's messages beside the compute warps and streams the pages of each announced task:
  * at most GO_DEPTH tasks ahead, whether AOT or JIT, and without guesses.
  *
- * The inner loop decides how fast a block can stream: one thread, some tens of instructions a page.
- * (Before sm_90 all lanes of the warp run it together and copy 16 bytes each.)
+ * The inner loop decides how fast a block can stream, and it is a chain of latencies: 500 cycles a
+ * page when one thread ran it, 4.1 TB/s at most on the 132 SMs of an H200 that can read 4.5. So the
+ * warp asks for LOADER_PAGES pages at a time: lane i waits for the room of the i-th and asks for
+ * it. All else is the same in all lanes. (Before sm_90 it is a page at a time, 16 bytes a lane.)
  */
 #ifndef QN_CUDA_COMMON_LOADER_CUH
 #define QN_CUDA_COMMON_LOADER_CUH
@@ -30,10 +32,10 @@ enum { LEASE_AHEAD = 16 };
 struct loader {
     const struct cuda_args *args;
     uint32_t lane;
-    uint32_t flight;
+    uint32_t flight;                /* pages under way at most */
+    uint32_t burst;                 /* pages to ask for at a time */
     uint32_t slot, parity;          /* of the next page */
-    uint32_t oldest, oldest_parity; /* of the oldest page under way */
-    uint32_t n_flying;
+    uint32_t n_flying;              /* the last so many pages may be under way; others are here */
     uint32_t guess_turn, n_guessed; /* warp of the first page that was guessed; how many */
     uint32_t published;             /* iteration whose list it works on */
     bool guessing, quit, wrong;
@@ -45,16 +47,14 @@ struct loader {
  * instead. */
 DEV bool loader_kv(struct loader *l, const struct cuda_task *task);
 
-/* A word of shared memory, the same for all lanes that take part. */
+/* A word of shared memory, the same for all lanes. */
 DEV uint32_t loader_read(const uint32_t *p) {
-    uint32_t v = shared_load_volatile(p);
-    return LOADER_LANES == 1 ? v : __shfl_sync(~0u, v, 0);
+    return __shfl_sync(~0u, shared_load_volatile(p), 0);
 }
 
 /* Whether the phase is complete, for those who wait for it: may sleep a while. */
 DEV bool loader_test(uint64_t *barrier, uint32_t parity) {
-    bool done = barrier_try_acquire_cta(barrier, parity);
-    return LOADER_LANES == 1 ? done : __all_sync(~0u, done);
+    return __all_sync(~0u, barrier_try_acquire_cta(barrier, parity));
 }
 
 /* Takes note of a newly published iteration; decides a guess. */
@@ -66,7 +66,7 @@ DEV void loader_enter(struct loader *l, uint32_t published) {
 
 /* Is done with the published iteration: control may change what it says of its rows. */
 DEV void loader_leave(struct loader *l) {
-    if (LOADER_LANES > 1) __syncwarp();
+    __syncwarp();
     if (l->lane == 0) shared_store_release_cta(&SHARED->done, l->published);
 }
 
@@ -78,55 +78,85 @@ DEV void loader_look(struct loader *l) {
     if (published != l->published) loader_enter(l, published);
 }
 
-/* The slot after this one. */
-DEV void loader_step(uint32_t *slot, uint32_t *parity) {
-    if (++*slot < RING_PAGES) return;
-    *slot = 0;
-    *parity ^= 1;
+/* A page of the ring in one of its two phases. */
+struct loader_page {
+    uint32_t slot, parity;
+};
+
+/* The page n after the next one; n < RING_PAGES. */
+DEV struct loader_page loader_after(const struct loader *l, uint32_t n) {
+    const uint32_t at = l->slot + n;
+    return at < RING_PAGES ? loader_page{at, l->parity}
+                           : loader_page{at - RING_PAGES, l->parity ^ 1};
 }
 
-/* Waits for room; false: something happened instead. */
-DEV bool loader_wait_empty(struct loader *l) {
-    uint64_t *empty = &SHARED->page_empty[l->slot];
-    if (l->guessing) {
-        loader_look(l);
+/* The page n before the next one; n < RING_PAGES. */
+DEV struct loader_page loader_before(const struct loader *l, uint32_t n) {
+    return l->slot >= n ? loader_page{l->slot - n, l->parity}
+                        : loader_page{l->slot + RING_PAGES - n, l->parity ^ 1};
+}
+
+/* The next n pages are asked for. */
+DEV void loader_advance(struct loader *l, uint32_t n) {
+    const struct loader_page next = loader_after(l, n);
+    l->slot = next.slot;
+    l->parity = next.parity;
+    l->n_flying = min(l->n_flying + n, l->flight);
+}
+
+/* Until the slots of the next n pages are empty; false: something happened instead. Lane i waits
+ * for the i-th. The first lap waits for the phase before the first, which counts as complete. */
+DEV bool loader_wait_empty(struct loader *l, uint32_t n) {
+    const struct loader_page mine = loader_after(l, loader_page_of(l->lane));
+    if (l->guessing) loader_look(l);
+    if (l->guessing) l->n_guessed += n;
+    bool empty = loader_page_of(l->lane) >= n;
+    for (;;) {
         if (l->quit || l->wrong) return false;
-        l->n_guessed += l->guessing;
-    }
-    /* The first lap waits for the phase before the first, which counts as complete. */
-    while (!loader_test(empty, l->parity ^ 1)) {
+        empty = empty || barrier_try_acquire_cta(&SHARED->page_empty[mine.slot], mine.parity ^ 1);
+        if (__all_sync(~0u, empty)) return true;
         loader_look(l);
-        if (l->quit || l->wrong) {
-            if (l->wrong) l->n_guessed--;
-            return false;
-        }
+        if (l->wrong) l->n_guessed -= n;
     }
-    if (l->n_flying == l->flight) {
-        while (!loader_test(&SHARED->page_full[l->oldest], l->oldest_parity)) {
-        }
-        loader_step(&l->oldest, &l->oldest_parity);
-    } else {
-        l->n_flying++;
+}
+
+/* Until the next n pages, at most l->burst, may be asked for; false: something happened instead. */
+DEV bool loader_wait(struct loader *l, uint32_t n) {
+    if (!loader_wait_empty(l, n)) return false;
+    const uint32_t i = loader_page_of(l->lane);
+    if (i < n && l->n_flying + i >= l->flight) {
+        const struct loader_page before = loader_before(l, l->flight - i);
+        barrier_wait_acquire_cta(&SHARED->page_full[before.slot], before.parity);
     }
+    __syncwarp();
     return true;
 }
 
 /* Requests n pages that lie one after the other. */
 DEV bool loader_issue(struct loader *l, const char *src, uint32_t n) {
-    for (; n > 0; n--, src += CUDA_PAGE_BYTES) {
-        if (!loader_wait_empty(l)) return false;
-        page_copy_evict_first(RING + l->slot * CUDA_PAGE_BYTES, src, CUDA_PAGE_BYTES,
-                              &SHARED->page_full[l->slot], l->lane);
-        loader_step(&l->slot, &l->parity);
+    src += loader_page_of(l->lane) * CUDA_PAGE_BYTES;
+    while (n > 0) {
+        const uint32_t now = min(n, l->burst);
+        if (!loader_wait(l, now)) return false;
+        const uint32_t slot = loader_after(l, loader_page_of(l->lane)).slot;
+        if (loader_page_of(l->lane) < now)
+            page_copy_evict_first(RING + slot * CUDA_PAGE_BYTES, src, CUDA_PAGE_BYTES,
+                                  &SHARED->page_full[slot], l->lane);
+        loader_advance(l, now);
+        n -= now;
+        src += now * CUDA_PAGE_BYTES;
     }
     return true;
 }
 
 DEV bool loader_issue_void(struct loader *l, uint32_t n) {
-    for (; n > 0; n--) {
-        if (!loader_wait_empty(l)) return false;
-        page_copy_nothing(&SHARED->page_full[l->slot], l->lane);
-        loader_step(&l->slot, &l->parity);
+    while (n > 0) {
+        const uint32_t now = min(n, l->burst);
+        if (!loader_wait(l, now)) return false;
+        const uint32_t slot = loader_after(l, loader_page_of(l->lane)).slot;
+        if (loader_page_of(l->lane) < now) page_copy_nothing(&SHARED->page_full[slot]);
+        loader_advance(l, now);
+        n -= now;
     }
     return true;
 }
@@ -135,29 +165,26 @@ DEV bool loader_issue_void(struct loader *l, uint32_t n) {
 
 /* The same for those who only count: answers at once. */
 DEV bool loader_peek(uint64_t *barrier, uint32_t parity) {
-    bool done = barrier_test_acquire_cta(barrier, parity);
-    return LOADER_LANES == 1 ? done : __all_sync(~0u, done);
+    return __all_sync(~0u, barrier_test_acquire_cta(barrier, parity));
 }
 
-/* Pages requested and not yet here. Not n_flying: that one is brought up to date only where the cap
- * is reached. */
+/* Pages requested and not yet here. */
 DEV uint32_t loader_count_flying(const struct loader *l) {
-    uint32_t slot = l->oldest, parity = l->oldest_parity, n = 0;
-    for (uint32_t i = 0; i < l->n_flying; i++) {
-        n += !loader_peek(&SHARED->page_full[slot], parity);
-        loader_step(&slot, &parity);
+    uint32_t n = 0;
+    for (uint32_t i = 1; i <= l->n_flying; i++) {
+        const struct loader_page p = loader_before(l, i);
+        n += !loader_peek(&SHARED->page_full[p.slot], p.parity);
     }
     return n;
 }
 
 /* Pages that may be requested before one must be waited for: free slots, from the next one on. */
 DEV uint32_t loader_count_free(const struct loader *l) {
-    uint32_t slot = l->slot, parity = l->parity, n = 0;
-    while (n < RING_PAGES && loader_peek(&SHARED->page_empty[slot], parity ^ 1)) {
-        loader_step(&slot, &parity);
-        n++;
+    for (uint32_t n = 0; n < RING_PAGES; n++) {
+        const struct loader_page p = loader_after(l, n);
+        if (!loader_peek(&SHARED->page_empty[p.slot], p.parity ^ 1)) return n;
     }
-    return n;
+    return RING_PAGES;
 }
 
 /* After the last page of a task. */
@@ -209,7 +236,8 @@ DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t fi
 }
 
 /* The weights that a leased task will ask for first: into L2, while tasks before it run. */
-DEV void loader_prefetch(const struct loader_task *t) {
+DEV void loader_prefetch(const struct loader *l, const struct loader_task *t) {
+    if (l->lane != 0) return;
     const uint32_t blocks = min(t->block1 - t->block0, t->group);
     for (uint32_t n = 0; n < t->k_tiles && (n + 1) * blocks <= LEASE_AHEAD; n++)
         for (uint32_t b = t->block0; b < t->block0 + blocks; b++)
@@ -220,7 +248,7 @@ DEV void loader_prefetch(const struct loader_task *t) {
 
 DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
     if (t->columns == CUDA_LEASE) { /* the task wants the ring's memory, not pages */
-        if (cuda_has_pages(t->kind)) loader_prefetch(t);
+        if (cuda_has_pages(t->kind)) loader_prefetch(l, t);
         return loader_issue_void(l, RING_PAGES);
     }
     for (uint32_t row = 0; row < t->rows; row += t->tile) {
@@ -282,7 +310,7 @@ DEV void loader_follow(struct loader *l) {
             if (!loader_task_pages(l, &t)) return;
             loader_trace(l, task->index);
         }
-        if (LOADER_LANES > 1) __syncwarp(); /* all lanes have read it */
+        __syncwarp(); /* all lanes have read it */
         if (l->lane == 0) barrier_arrive_release_cta(&SHARED->go_empty[i]);
     }
 }
@@ -311,10 +339,10 @@ DEV void loader_drop(struct loader *l) {
 }
 
 /* No copy may land after the block is gone. */
-DEV void loader_drain(struct loader *l) {
-    for (; l->n_flying > 0; l->n_flying--) {
-        barrier_wait_acquire_cta(&SHARED->page_full[l->oldest], l->oldest_parity);
-        loader_step(&l->oldest, &l->oldest_parity);
+DEV void loader_drain(const struct loader *l) {
+    for (uint32_t i = 1; i <= l->n_flying; i++) {
+        const struct loader_page p = loader_before(l, i);
+        barrier_wait_acquire_cta(&SHARED->page_full[p.slot], p.parity);
     }
 }
 
@@ -346,6 +374,7 @@ DEV void loader_main(const struct warp_context *c, uint32_t resume) {
     l.args = c->args;
     l.lane = c->lane;
     l.flight = min(c->args->flight, (uint32_t)RING_PAGES - 1);
+    l.burst = min(l.flight, (uint32_t)LOADER_PAGES);
     l.published = resume;
     if (l.args->rt.trace != nullptr) l.n_traced = trace_loader_ring(l.args)->n;
     if (QN_JIT_WEIGHTS)

@@ -56,20 +56,22 @@ DEV void loader_kv_blocks(const struct kv_walk *w, uint32_t blocks[PIECE_BLOCKS]
 /* The shares that lie in block i of the item's piece; k: of the item's head in that block. */
 DEV bool loader_kv_shares(struct loader *l, const struct kv_walk *w, uint32_t i,
                           const uint16_t *k) {
-    uint32_t first = w->piece * ATTENTION_PIECE + i * BLOCK_POSITIONS;
+    const uint32_t first = w->piece * ATTENTION_PIECE + i * BLOCK_POSITIONS;
 #pragma unroll 1
-    for (uint32_t share = 0; share < BLOCK_SHARES; share++) {
-        if (!loader_wait_empty(l)) return false;
-        const uint32_t n = kv_walk_paged(w, first);
-        if (n > 0)
-            page_copy_two_evict_first(RING + l->slot * CUDA_PAGE_BYTES, SHARE_BYTES, k,
-                                      k + KV_VALUE_STRIDE, n * QN_HEAD_DIM * 2,
-                                      &SHARED->page_full[l->slot], l->lane);
-        else
-            page_copy_nothing(&SHARED->page_full[l->slot], l->lane);
-        loader_step(&l->slot, &l->parity);
-        first += SHARE_POSITIONS;
-        k += SHARE_POSITIONS * QN_HEAD_DIM;
+    for (uint32_t share = 0; share < BLOCK_SHARES;) {
+        const uint32_t now = min(BLOCK_SHARES - share, l->burst);
+        if (!loader_wait(l, now)) return false;
+        const uint32_t at = (share + loader_page_of(l->lane)) * SHARE_POSITIONS;
+        const uint32_t slot = loader_after(l, loader_page_of(l->lane)).slot;
+        const uint32_t n = kv_walk_paged(w, first + at);
+        const bool mine = loader_page_of(l->lane) < now;
+        if (mine && n > 0)
+            page_copy_two_evict_first(RING + slot * CUDA_PAGE_BYTES, SHARE_BYTES,
+                                      k + at * QN_HEAD_DIM, k + at * QN_HEAD_DIM + KV_VALUE_STRIDE,
+                                      n * QN_HEAD_DIM * 2, &SHARED->page_full[slot], l->lane);
+        if (mine && n == 0) page_copy_nothing(&SHARED->page_full[slot]);
+        loader_advance(l, now);
+        share += now;
     }
     return true;
 }

@@ -1,8 +1,8 @@
 /* page_copy.cuh - one page from global into shared memory, completing on a barrier.
  *
- * sm_90 and later: bulk copies issued by lane 0. Before that: 16-byte asynchronous copies by the
- * whole warp. Either way the barrier's phase completes when all bytes have landed; the barrier was
- * initialised with page_copy_arrivals(). LOADER_LANES lanes of the warp call it together.
+ * sm_90 and later: bulk copies, a page by each lane that calls. Before that: 16-byte asynchronous
+ * copies by all lanes of a warp together. Either way the barrier's phase completes when all bytes
+ * have landed; the barrier was initialised with page_copy_arrivals().
  */
 #ifndef QN_CUDA_PTX_PAGE_COPY_CUH
 #define QN_CUDA_PTX_PAGE_COPY_CUH

@@ -4,8 +4,11 @@
 
 #include "kernels/cuda/ptx/memory.cuh"
 
-/* Lanes of the loader warp that take part. */
-#define LOADER_LANES 1
+/* Pages that the loader's warp asks for at a time, and which of them is a lane's. */
+#define LOADER_PAGES 4
+DEV uint32_t loader_page_of(uint32_t lane) {
+    return lane;
+}
 
 /* Brings a page into L2. */
 DEV void page_prefetch(const void *src, uint32_t bytes) {
@@ -17,8 +20,8 @@ DEV uint32_t page_copy_arrivals(void) {
 }
 
 /* The phase completes without a copy. */
-DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
-    if (lane == 0) barrier_arrive_release_cta(full);
+DEV void page_copy_nothing(uint64_t *full) {
+    barrier_arrive_release_cta(full);
 }
 
 /* Arrives; the phase completes when `bytes` have landed, too. */
@@ -39,7 +42,7 @@ DEV void page_copy_bulk(void *dst, const void *src, uint32_t bytes, uint64_t *fu
 
 DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
                                uint32_t lane) {
-    if (lane != 0) return;
+    (void)lane;
     page_copy_expect(full, bytes);
     page_copy_bulk(dst, src, bytes, full);
 }
@@ -47,7 +50,7 @@ DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint6
 /* Two stretches of as many bytes, their starts so far apart in the page. */
 DEV void page_copy_two_evict_first(void *dst, uint32_t apart, const void *src0, const void *src1,
                                    uint32_t bytes, uint64_t *full, uint32_t lane) {
-    if (lane != 0) return;
+    (void)lane;
     page_copy_expect(full, 2 * bytes);
     page_copy_bulk(dst, src0, bytes, full);
     page_copy_bulk((char *)dst + apart, src1, bytes, full);

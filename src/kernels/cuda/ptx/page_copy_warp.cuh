@@ -4,10 +4,13 @@
 
 #include "kernels/cuda/ptx/memory.cuh"
 
-#define LOADER_LANES 32
-
-DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
+#define LOADER_PAGES 1
+DEV uint32_t loader_page_of(uint32_t lane) {
     (void)lane;
+    return 0;
+}
+
+DEV void page_copy_nothing(uint64_t *full) {
     barrier_arrive_release_cta(full);
 }
 

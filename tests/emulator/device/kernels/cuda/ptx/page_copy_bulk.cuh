@@ -4,7 +4,10 @@
 
 #include "kernels/cuda/ptx/memory.cuh"
 
-#define LOADER_LANES 1
+#define LOADER_PAGES 4
+DEV uint32_t loader_page_of(uint32_t lane) {
+    return lane;
+}
 DEV void page_prefetch(const void *src, uint32_t bytes) {
     (void)src, (void)bytes;
 }
@@ -14,19 +17,19 @@ DEV uint32_t page_copy_arrivals(void) {
 }
 DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
                                uint32_t lane) {
-    if (lane != 0) return;
+    (void)lane;
     emu_copy_bulk(dst, src, bytes, full);
     barrier_arrive_release_cta(full);
 }
 DEV void page_copy_two_evict_first(void *dst, uint32_t apart, const void *src0, const void *src1,
                                    uint32_t bytes, uint64_t *full, uint32_t lane) {
-    if (lane != 0) return;
+    (void)lane;
     emu_copy_bulk(dst, src0, bytes, full);
     emu_copy_bulk((char *)dst + apart, src1, bytes, full);
     barrier_arrive_release_cta(full);
 }
-DEV void page_copy_nothing(uint64_t *full, uint32_t lane) {
-    if (lane == 0) barrier_arrive_release_cta(full);
+DEV void page_copy_nothing(uint64_t *full) {
+    barrier_arrive_release_cta(full);
 }
 DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
     (void)full, (void)bytes, (void)lane;
