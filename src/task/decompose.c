@@ -32,8 +32,7 @@ static bool reads_packed(const struct tgraph *g, const struct kop *op) {
 
 /* Token rows that a tile is a multiple of. */
 static uint32_t row_grain(const struct tgraph *g, const struct kop *op) {
-    const bool packs = op->kind == OP_PACK || op->kind == OP_PACK_LOGITS;
-    return packs || reads_packed(g, op) ? PACK_ROWS : 1;
+    return reads_packed(g, op) ? PACK_ROWS : 1;
 }
 
 /* Bytes that one operator's tasks load when cut into row_tiles x unit_tiles. */

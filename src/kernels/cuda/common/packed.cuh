@@ -32,15 +32,15 @@ static_assert(PACK_K == CUDA_PAGE_K, "packed columns are whole k-tiles");
 #define LEASE_BYTES (RING_BYTES + SCRATCH_BYTES)
 /* ---- PACK ---- */
 
-/* A group of PACK_ROWS token rows: all steps, then the rows' factors. */
+/* The group of PACK_ROWS token rows that a row belongs to: all steps, then the rows' factors. */
 DEV char *packed_rows(const struct cuda_task *task, uint64_t base, uint32_t row) {
     const uint64_t bytes = 2 * (task->k_tiles * PACK_K + PACK_EXTRA);
-    return (char *)base + row * bytes; /* row: a multiple of PACK_ROWS */
+    return (char *)base + row / PACK_ROWS * PACK_ROWS * bytes;
 }
 
 /* 1 / rms of a row. */
 DEV float *packed_factor(const struct cuda_task *task, uint64_t base, uint32_t row) {
-    char *rows = packed_rows(task, base, row / PACK_ROWS * PACK_ROWS);
+    char *rows = packed_rows(task, base, row);
     return (float *)(rows + 2 * PACK_ROWS * PACK_K * task->k_tiles) + row % PACK_ROWS;
 }
 
@@ -50,17 +50,19 @@ DEV const float *pack_row(const struct cuda_task *task, uint32_t row) {
     return (const float *)task->in + (uint64_t)row * task->k;
 }
 
-/* Rows [row, end), at most eight, columns of the task's units. Lane 4 g + j has row g and 8 columns
- * at 8 j of each 32. */
-DEV void pack_rows(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
-                   uint32_t end) {
-    const uint32_t mine = row + c->lane / 4, pairs = PACK_K / 32;
-    const float *x = pack_row(task, min(mine, end - 1));
+/* ROWS rows of a group from `row` on, columns of the task's units. Four lanes have 32 columns of a
+ * row, lane j of them 8 j and on. */
+template <int ROWS>
+DEV void pack_rows(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
+    const uint32_t pairs = PACK_K / 32, j = c->lane % 4;
+    const uint32_t mine = row + c->thread / 4 % ROWS, at_once = COMPUTE_THREADS / 4 / ROWS;
+    const float *x = pack_row(task, mine);
     const float *norm = (const float *)task->norm;
-    uint32_t *to = (uint32_t *)packed_rows(task, task->out, row) + c->lane;
+    uint32_t *to = (uint32_t *)packed_rows(task, task->out, row) + mine % PACK_ROWS * 4 + j;
+    uint32_t p = task->unit0 * pairs + c->thread / 4 / ROWS;
 #pragma unroll 4
-    for (uint32_t p = task->unit0 * pairs + c->warp; p < task->unit1 * pairs; p += WARPS) {
-        const uint4 v = load_direct(act{x, 0}, norm, 32 * p + 8 * (c->lane % 4), task->k);
+    for (; p < task->unit1 * pairs; p += at_once) {
+        const uint4 v = load_direct(act{x, 0}, norm, 32 * p + 8 * j, task->k);
         to[128 * p] = v.x;
         to[128 * p + 32] = v.y;
         to[128 * p + 64] = v.z;
@@ -69,40 +71,50 @@ DEV void pack_rows(const struct warp_context *c, const struct cuda_task *task, u
 }
 
 /* 1 / rms of the same rows, by all warps together: rms_of_row's additions. */
-DEV void pack_factors(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
-                      uint32_t end) {
-    const float *x[PACK_ROWS];
-    float sum[PACK_ROWS] = {};
+template <int ROWS>
+DEV void pack_factors(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
+    const float *x[ROWS];
+    float sum[ROWS] = {};
 #pragma unroll
-    for (int r = 0; r < PACK_ROWS; r++) x[r] = pack_row(task, min(row + r, end - 1));
-#pragma unroll 2
+    for (int r = 0; r < ROWS; r++) x[r] = pack_row(task, row + r);
+#pragma unroll 16 / ROWS
     for (uint32_t i = c->thread; i < task->k / 4; i += COMPUTE_THREADS) {
-        float4 v[PACK_ROWS];
+        float4 v[ROWS];
 #pragma unroll
-        for (int r = 0; r < PACK_ROWS; r++) v[r] = load4_l2(x[r] + 4 * i);
+        for (int r = 0; r < ROWS; r++) v[r] = load4_l2(x[r] + 4 * i);
 #pragma unroll
-        for (int r = 0; r < PACK_ROWS; r++) sum[r] = square_sum(sum[r], v[r]);
+        for (int r = 0; r < ROWS; r++) sum[r] = square_sum(sum[r], v[r]);
     }
 #pragma unroll
-    for (int r = 0; r < PACK_ROWS; r++) {
+    for (int r = 0; r < ROWS; r++) {
         sum[r] = warp_sum(sum[r]);
         if (c->lane == 0) SHARED->warp_sum[r * WARPS + c->warp] = sum[r];
     }
     sync_compute();
-    row += c->thread;
-    if (row < end)
-        *packed_factor(task, task->out, row) = inverse_rms(SHARED->warp_sum + c->thread * WARPS);
+    if (c->thread < ROWS)
+        *packed_factor(task, task->out, row + c->thread) =
+            inverse_rms(SHARED->warp_sum + c->thread * WARPS);
     sync_compute(); /* the next rows' sums may come */
 }
 
+template <int ROWS>
+DEV void pack_group(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
+    if (task->norm != 0 && task->unit1 == task->units) pack_factors<ROWS>(c, task, row);
+    pack_rows<ROWS>(c, task, row);
+}
+
+/* Whole groups of rows, and single rows where a task has no whole group. */
 __device__ __noinline__ void run_pack(const struct cuda_args *args, const struct cuda_task *task) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     const uint32_t end = min(task->row1, linear_rows(task));
-    const bool factors = task->norm != 0 && task->unit1 == task->units;
-    for (uint32_t row = task->row0; row < end; row += PACK_ROWS) {
-        const uint32_t last = min(row + PACK_ROWS, end);
-        if (factors) pack_factors(&c, task, row, last);
-        pack_rows(&c, task, row, last);
+    for (uint32_t row = task->row0; row < end;) {
+        if (row % PACK_ROWS == 0 && row + PACK_ROWS <= end) {
+            pack_group<PACK_ROWS>(&c, task, row);
+            row += PACK_ROWS;
+        } else {
+            pack_group<1>(&c, task, row);
+            row++;
+        }
     }
     page_copy_fence(); /* bulk copies will read it */
 }
