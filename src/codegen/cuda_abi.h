@@ -199,8 +199,7 @@ struct cuda_args {
                               a few times 8 KB reach full bandwidth, more delays others */
     uint32_t speculate;    /* 1: stream the next iteration's first pages before it is known,
                               assuming the same variant */
-    uint32_t ahead;        /* pages that may come into L2 while the ring is full */
-    uint32_t pace;         /* cycles between two of them */
+    uint32_t reserved;
 };
 
 /* The rings of runtime/rt_trace.h on the device: those of workers (written by the control warps)

@@ -17,9 +17,7 @@
 enum {
     DEADLINE_MS = 2000,
     SPIN_LIMIT = 64,  /* polls in a row before a waiting block backs off */
-    FLIGHT_PAGES = 8, /* 64 KB per SM: docs/performance.md */
-    AHEAD_PAGES = 16,
-    AHEAD_PACE = 400,
+    FLIGHT_PAGES = 5, /* 40 KB per SM: DESIGN section 4 */
     READ_BLOCKS_PER_SM = 8,
     READ_BLOCK_THREADS = 256,
     READ_ROUNDS_MS = 5,
@@ -78,8 +76,6 @@ void backend_cuda_defaults(struct backend_cuda_options *o) {
         .silence_ns = ns * 2 * RT_TASK_PATIENCE,
         .flight = (uint32_t)number_from("QN_CUDA_FLIGHT", 1, CUDA_MAX_FLIGHT, FLIGHT_PAGES),
         .speculate = (uint32_t)number_from("QN_CUDA_SPECULATE", 0, 1, 1),
-        .ahead = (uint32_t)number_from("QN_CUDA_AHEAD", 0, 1024, AHEAD_PAGES),
-        .pace = (uint32_t)number_from("QN_CUDA_PACE", 0, 1 << 20, AHEAD_PACE),
         .lineinfo = number_from("QN_CUDA_LINEINFO", 0, 1, 0) == 1,
     };
 }
@@ -295,8 +291,6 @@ static void fill_args(struct backend_instance *i) {
     i->args.sample_scratch = on_device(i, BLOCK_SAMPLE, 0);
     i->args.rt.trace = on_device(i, BLOCK_TRACE, 0); /* NULL: none */
     i->args.flight = i->options.flight;
-    i->args.ahead = i->options.ahead;
-    i->args.pace = i->options.pace;
     i->args.speculate = i->options.speculate;
 }
 

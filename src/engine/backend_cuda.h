@@ -18,7 +18,6 @@ struct backend_cuda_options {
     uint64_t silence_ns;        /* no progress for this long: the host stops the kernel; 0: never */
     uint32_t flight;            /* cuda_args.flight */
     uint32_t speculate;         /* cuda_args.speculate */
-    uint32_t ahead, pace;       /* cuda_args.ahead, .pace */
     bool cache_off;             /* compile anew, store nothing */
     bool lineinfo;              /* source lines in the image, for profilers */
 };

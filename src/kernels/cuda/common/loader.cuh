@@ -29,12 +29,6 @@
  * requests: 12.4 and 10.3 ms, with 32 pages 12.9 and 10.5, with none 15.9 and 10.0. */
 enum { LEASE_AHEAD = 16 };
 
-/* Pages that lie one after the other. */
-struct loader_stretch {
-    const char *src;
-    uint32_t n;
-};
-
 struct loader {
     const struct cuda_args *args;
     uint32_t lane;
@@ -42,10 +36,6 @@ struct loader {
     uint32_t burst;                 /* pages to ask for at a time */
     uint32_t slot, parity;          /* of the next page */
     uint32_t n_flying;              /* the last so many pages may be under way; others are here */
-    struct loader_stretch now;      /* what is still to be asked for of the stretch at hand */
-    struct loader_stretch next;     /* what comes after it; none if that is no stretch */
-    uint32_t n_ahead;               /* pages of both that are asked into L2 */
-    uint32_t ahead_at;              /* when that was last done, in cycles */
     uint32_t guess_turn, n_guessed; /* warp of the first page that was guessed; how many */
     uint32_t published;             /* iteration whose list it works on */
     bool guessing, quit, wrong;
@@ -114,26 +104,6 @@ DEV void loader_advance(struct loader *l, uint32_t n) {
     l->n_flying = min(l->n_flying + n, l->flight);
 }
 
-/* While there is no room in the ring: the pages after it come into L2, at the pace of the memory.
- * Else the memory would rest for as long as a hand-over takes longer than filling the ring. */
-DEV void loader_look_ahead(struct loader *l) {
-    const uint32_t cycle = page_clock();
-    if (cycle - l->ahead_at < l->args->pace * l->burst) return;
-    const uint32_t i = l->n_ahead + loader_page_of(l->lane);
-    const bool here = i < l->now.n;
-    const char *src = here ? l->now.src : l->next.src;
-    const uint32_t at = here ? i : i - l->now.n;
-    if (loader_page_of(l->lane) < l->burst && (here || at < l->next.n))
-        page_prefetch(src + (uint64_t)at * CUDA_PAGE_BYTES, CUDA_PAGE_BYTES);
-    l->n_ahead += l->burst;
-    l->ahead_at = cycle;
-}
-
-/* Whether there is more to bring into L2. */
-DEV bool loader_has_ahead(const struct loader *l) {
-    return l->n_ahead < min(l->args->ahead, l->now.n + l->next.n);
-}
-
 /* Until the slots of the next n pages are empty; false: something happened instead. Lane i waits
  * for the i-th. The first lap waits for the phase before the first, which counts as complete. */
 DEV bool loader_wait_empty(struct loader *l, uint32_t n) {
@@ -143,13 +113,8 @@ DEV bool loader_wait_empty(struct loader *l, uint32_t n) {
     bool empty = loader_page_of(l->lane) >= n;
     for (;;) {
         if (l->quit || l->wrong) return false;
-        uint64_t *barrier = &SHARED->page_empty[mine.slot];
-        const bool ahead = loader_has_ahead(l);
-        if (!empty)
-            empty = ahead ? barrier_test_acquire_cta(barrier, mine.parity ^ 1)
-                          : barrier_try_acquire_cta(barrier, mine.parity ^ 1);
+        empty = empty || barrier_try_acquire_cta(&SHARED->page_empty[mine.slot], mine.parity ^ 1);
         if (__all_sync(~0u, empty)) return true;
-        if (ahead) loader_look_ahead(l);
         loader_look(l);
         if (l->wrong) l->n_guessed -= n;
     }
@@ -169,19 +134,17 @@ DEV bool loader_wait(struct loader *l, uint32_t n) {
 
 /* Requests n pages that lie one after the other. */
 DEV bool loader_issue(struct loader *l, const char *src, uint32_t n) {
-    l->now = loader_stretch{src, n};
-    while (l->now.n > 0) {
-        const uint32_t now = min(l->now.n, l->burst);
+    src += loader_page_of(l->lane) * CUDA_PAGE_BYTES;
+    while (n > 0) {
+        const uint32_t now = min(n, l->burst);
         if (!loader_wait(l, now)) return false;
         const uint32_t slot = loader_after(l, loader_page_of(l->lane)).slot;
         if (loader_page_of(l->lane) < now)
-            page_copy_evict_first(RING + slot * CUDA_PAGE_BYTES,
-                                  l->now.src + loader_page_of(l->lane) * CUDA_PAGE_BYTES,
-                                  CUDA_PAGE_BYTES, &SHARED->page_full[slot], l->lane);
+            page_copy_evict_first(RING + slot * CUDA_PAGE_BYTES, src, CUDA_PAGE_BYTES,
+                                  &SHARED->page_full[slot], l->lane);
         loader_advance(l, now);
-        l->now.src += now * CUDA_PAGE_BYTES;
-        l->now.n -= now;
-        l->n_ahead -= min(l->n_ahead, now);
+        n -= now;
+        src += now * CUDA_PAGE_BYTES;
     }
     return true;
 }
@@ -261,18 +224,6 @@ DEV bool loader_has_pages(const struct loader_task *t) {
     return cuda_has_pages(t->kind) || t->columns == CUDA_LEASE;
 }
 
-/* The pages of a task if they are one stretch; none else. */
-DEV struct loader_stretch loader_stretch_of(const struct loader_task *t) {
-    if (!cuda_has_pages(t->kind) || t->columns != 0 || t->rows > t->tile) return loader_stretch{};
-    return loader_stretch{t->image + (uint64_t)t->block0 * t->k_tiles * CUDA_PAGE_BYTES,
-                          (t->block1 - t->block0) * t->k_tiles};
-}
-
-/* Whether what comes after the task's stretch is the next task's. */
-DEV bool loader_goes_on(const struct loader_task *t) {
-    return !cuda_has_pages(t->kind) || loader_stretch_of(t).n > 0;
-}
-
 /* One group of row blocks whose activations the warps read directly. */
 DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t first, uint32_t end) {
     for (uint32_t k = 0; k < t->k_tiles; k += PARTIALS)
@@ -330,8 +281,6 @@ DEV bool loader_list(struct loader *l) {
         struct loader_task t = next;
         next = loader_fetch(&tasks[next_index]);
         next_index = aot[min(i + 2, list.n - 1)];
-        l->next =
-            i + 1 < list.n && loader_goes_on(&t) ? loader_stretch_of(&next) : loader_stretch{};
         if (kv_walk_has_pages(t.kind) && !loader_kv(l, &tasks[aot[i]])) return false;
         if (!loader_has_pages(&t)) continue;
         if (!loader_task_pages(l, &t)) return false;
@@ -387,7 +336,6 @@ DEV void loader_drop(struct loader *l) {
         barrier_arrive_release_cta(&s->drop_ready);
     }
     l->wrong = false;
-    l->now.n = l->n_ahead = 0;
 }
 
 /* No copy may land after the block is gone. */

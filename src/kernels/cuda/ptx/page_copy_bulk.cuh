@@ -5,7 +5,7 @@
 #include "kernels/cuda/ptx/memory.cuh"
 
 /* Pages that the loader's warp asks for at a time, and which of them is a lane's. */
-#define LOADER_PAGES 2
+#define LOADER_PAGES 4
 DEV uint32_t loader_page_of(uint32_t lane) {
     return lane;
 }
@@ -13,13 +13,6 @@ DEV uint32_t loader_page_of(uint32_t lane) {
 /* Brings a page into L2. */
 DEV void page_prefetch(const void *src, uint32_t bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
-}
-
-/* Cycles so far, to pace page_prefetch. */
-DEV uint32_t page_clock(void) {
-    uint32_t cycle;
-    asm volatile("mov.u32 %0, %%clock;" : "=r"(cycle));
-    return cycle;
 }
 
 DEV uint32_t page_copy_arrivals(void) {

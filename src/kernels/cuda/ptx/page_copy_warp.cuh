@@ -18,11 +18,6 @@ DEV void page_prefetch(const void *src, uint32_t bytes) {
     (void)src, (void)bytes;
 }
 
-/* Cycles so far, to pace page_prefetch. */
-DEV uint32_t page_clock(void) {
-    return 0;
-}
-
 DEV uint32_t page_copy_arrivals(void) {
     return 32;
 }

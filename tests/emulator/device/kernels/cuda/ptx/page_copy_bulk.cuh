@@ -4,17 +4,12 @@
 
 #include "kernels/cuda/ptx/memory.cuh"
 
-#define LOADER_PAGES 2
+#define LOADER_PAGES 4
 DEV uint32_t loader_page_of(uint32_t lane) {
     return lane;
 }
 DEV void page_prefetch(const void *src, uint32_t bytes) {
     (void)src, (void)bytes;
-}
-
-/* Cycles so far, to pace page_prefetch. */
-DEV uint32_t page_clock(void) {
-    return (uint32_t)emu_now_ns();
 }
 
 DEV uint32_t page_copy_arrivals(void) {
