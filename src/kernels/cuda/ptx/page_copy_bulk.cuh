@@ -5,7 +5,7 @@
 #include "kernels/cuda/ptx/memory.cuh"
 
 /* Pages that the loader's warp asks for at a time, and which of them is a lane's. */
-#define LOADER_PAGES 4
+#define LOADER_PAGES 2
 DEV uint32_t loader_page_of(uint32_t lane) {
     return lane;
 }

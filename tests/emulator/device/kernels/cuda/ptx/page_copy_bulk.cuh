@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/ptx/memory.cuh"
 
-#define LOADER_PAGES 4
+#define LOADER_PAGES 2
 DEV uint32_t loader_page_of(uint32_t lane) {
     return lane;
 }
