@@ -47,8 +47,8 @@ enum {
     CUDA_COMPUTE_WARPS = 8,
     CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 2), /* + loader + control */
 
-    CUDA_SCRATCH_BYTES = 32000, /* of shared memory, for the task that runs */
-    CUDA_CONTROL_BYTES = 3840,  /* ... and for what the warps tell each other */
+    CUDA_SCRATCH_BYTES = 31744, /* of shared memory, for the task that runs */
+    CUDA_CONTROL_BYTES = 4096,  /* ... and for what the warps tell each other */
     CUDA_PARTIALS = 8,          /* partial sums of a dot product: k-tile kt belongs to kt % 8 */
 
     CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (packed.cuh) */

@@ -14,6 +14,7 @@ struct kernel_image_options {
     const char *entry; /* NULL: "kernels/cuda/mega.cuh" */
     const char *arch;  /* "sm_90a" */
     bool lineinfo;     /* source lines for profilers and sanitizers */
+    bool each_arrives; /* every thread signs off by itself: for racecheck (common/block.cuh) */
     bool verbose;      /* the assembler's resource report goes into the log; implies no cache */
 };
 

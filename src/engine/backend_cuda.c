@@ -78,12 +78,12 @@ void backend_cuda_defaults(struct backend_cuda_options *o) {
         .flight = (uint32_t)number_from("QN_CUDA_FLIGHT", 0, CUDA_MAX_FLIGHT, 0),
         .speculate = (uint32_t)number_from("QN_CUDA_SPECULATE", 0, 1, 1),
         .lineinfo = number_from("QN_CUDA_LINEINFO", 0, 1, 0) == 1,
+        .racecheck = number_from("QN_CUDA_RACECHECK", 0, 1, 0) == 1,
     };
 }
 
 /* Pages per multiprocessor that keep the memory busy (Little's law), from its rate on paper: 8 on
- * an H200, where 6 and 11 are 3 and 1 % slower on Qwen3-8B, at batch 8 and 16, too; 6 on an H100.
- */
+ * an H200, where 5 and 11 are 7 and 1 % slower on Qwen3-8B; 6 on an H100. */
 static uint32_t flight_pages(const struct cuda_device *v) {
     const double bytes_per_ns = 2e-6 * v->memory_clock_khz * v->memory_bus_bits / 8;
     const double pages = bytes_per_ns * FLIGHT_NS / v->n_sms / CUDA_PAGE_BYTES;
@@ -136,7 +136,8 @@ static int make_image(struct diag *d, struct backend_instance *i, struct kernel_
     cuda_device_arch(&i->device, arch);
     TRY(nvrtc_open(d, getenv("QN_NVRTC"), &nvrtc));
     kernel_cache_init(&cache, i->options.cache_off);
-    struct kernel_image_options o = {.arch = arch, .lineinfo = i->options.lineinfo};
+    struct kernel_image_options o = {
+        .arch = arch, .lineinfo = i->options.lineinfo, .each_arrives = i->options.racecheck};
     int rc = kernel_image_make(d, &nvrtc, &cache, i->program, &o, image);
     i->stats.image_cached = image->cached;
     nvrtc_close(&nvrtc);

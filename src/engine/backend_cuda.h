@@ -20,6 +20,7 @@ struct backend_cuda_options {
     uint32_t speculate;         /* cuda_args.speculate */
     bool cache_off;             /* compile anew, store nothing */
     bool lineinfo;              /* source lines in the image, for profilers */
+    bool racecheck;             /* kernel_image_options.each_arrives */
 };
 void backend_cuda_defaults(struct backend_cuda_options *o);
 

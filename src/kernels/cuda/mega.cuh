@@ -74,6 +74,12 @@ DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     return true;
 }
 
+/* The block is done with the message, after a barrier. */
+DEV void message_done(const struct warp_context *c) {
+    if (c->thread == 0 || QN_EACH_ARRIVES)
+        barrier_arrive_release_cta(&SHARED->go_empty[c->message % GO_DEPTH]);
+}
+
 /* All warps' stores are ordered before the trigger: they meet at the barrier, the release covers
  * what this thread has seen. A hint orders nothing and goes at once. */
 DEV void task_finish(const struct warp_context *c, const struct cuda_task *task) {
@@ -81,12 +87,13 @@ DEV void task_finish(const struct warp_context *c, const struct cuda_task *task)
     const bool hint = (task->flags & CUDA_TRIGGER_HINT) != 0;
     if (c->thread == 0 && hint) add_relaxed_gpu(counter, 1);
     sync_compute();
-    if (c->thread != 0) return;
-    const uint64_t now = trace_now(SHARED); /* what the trigger sets off comes later */
-    if (!hint && task->trigger != PROG_NONE && (task->flags & CUDA_TRIGGER_WATCHED) == 0)
-        add_release_gpu(counter, 1);
-    trace_at(c->args, SHARED, now, RT_TRACE_END, task->index);
-    barrier_arrive_release_cta(&SHARED->go_empty[c->message % GO_DEPTH]);
+    if (c->thread == 0) {
+        const uint64_t now = trace_now(SHARED); /* what the trigger sets off comes later */
+        if (!hint && task->trigger != PROG_NONE && (task->flags & CUDA_TRIGGER_WATCHED) == 0)
+            add_release_gpu(counter, 1);
+        trace_at(c->args, SHARED, now, RT_TRACE_END, task->index);
+    }
+    message_done(c);
 }
 
 /* ---- the compute warps ---- */
@@ -216,7 +223,7 @@ __device__ __noinline__ void compute_drop(void) {
     }
     c.turn = SHARED->drop_turn;
     sync_compute();
-    if (c.thread == 0) barrier_arrive_release_cta(&SHARED->go_empty[c.message % GO_DEPTH]);
+    message_done(&c);
     c.message++;
     compute_next(&c);
 }
@@ -247,7 +254,7 @@ DEV void compute_main(void) {
         break;
     }
     sync_compute();
-    if (threadIdx.x == 0) shared_store_volatile(&SHARED->quit, 1);
+    if (threadIdx.x == 0) barrier_arrive_release_cta(&SHARED->quit);
 }
 
 DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32_t resume) {
@@ -264,15 +271,20 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
         for (uint32_t i = 0; i < GO_DEPTH; i++) {
             barrier_init(&s->go_full[i], 1);
             barrier_init(&s->go_ready[i], 1);
-            barrier_init(&s->go_empty[i], 1 + QN_JIT_WEIGHTS);
+            barrier_init(&s->go_empty[i], QN_EACH_ARRIVES ? COMPUTE_THREADS + QN_JIT_WEIGHTS * 32
+                                                          : 1 + QN_JIT_WEIGHTS);
         }
         for (uint32_t i = 0; i < MAX_STAGES; i++) {
             barrier_init(&s->packed_full[i], page_copy_arrivals());
             barrier_init(&s->packed_empty[i], WARPS);
         }
         barrier_init(&s->drop_ready, 1);
+        barrier_init(&s->entered, 1);
+        barrier_init(&s->stop, 1);
+        barrier_init(&s->quit, 1);
+        barrier_init(&s->left, QN_EACH_ARRIVES ? 32 : 1);
         barrier_init_fence();
-        s->published = s->done = resume;
+        s->published = resume;
     }
     __syncthreads();
 }

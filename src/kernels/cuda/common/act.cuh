@@ -31,7 +31,7 @@ DEV struct act act_from(struct act a, uint64_t element) {
 
 /* The launch ends: whoever polls gives up, with any value. */
 DEV bool act_given_up(void) {
-    return shared_load_volatile(&SHARED->stop) != 0;
+    return block_stops();
 }
 
 /* Element i on its way; plain ones come with the flag 0, which is theirs. */

@@ -425,16 +425,15 @@ DEV uint32_t split_pieces(const struct warp_context *c) {
 DEV struct kv_walk split_walk(const struct warp_context *c, const struct cuda_task *task) {
     struct block_shared *b = SHARED;
     const uint64_t key = (uint64_t)(task->kind << 24 | task->unit0) << 32 | b->flag;
-    const uint32_t known = shared_load_acquire_cta(&b->walk_key) == key;
-    if (__shfl_sync(~0u, known, 0)) { /* the warp decides as one, each lane acquires */
-        shared_load_acquire_cta(&b->walk_key);
-        return b->walk;
-    }
+    struct warp_state *mine = &b->warp[c->warp];
+    if (mine->walk_key == key) return mine->walk;
     const struct kv_walk w = kv_walk_begin(b, task, split_pieces(c));
-    if (c->thread == 0) {
-        b->walk = w;
-        shared_store_release_cta(&b->walk_key, key);
+    __syncwarp(); /* all lanes have seen the old key */
+    if (c->lane == 0) {
+        mine->walk = w;
+        mine->walk_key = key;
     }
+    __syncwarp();
     return w;
 }
 

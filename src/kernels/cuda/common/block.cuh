@@ -39,7 +39,14 @@ static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
 #define RING_BYTES     (RING_PAGES * CUDA_PAGE_BYTES)
 #define MAX_RING_PAGES 24
 
-#define VARIANT_MASK   ((1u << RT_VARIANT_BITS) - 1)
+/* A warp or the block is done with something when one thread says so, after a barrier that all have
+ * reached. compute-sanitizer's racecheck follows an order through one barrier, not through two: for
+ * it every thread says so itself. */
+#ifndef QN_EACH_ARRIVES
+#define QN_EACH_ARRIVES 0
+#endif
+
+#define VARIANT_MASK ((1u << RT_VARIANT_BITS) - 1)
 
 enum {
     GO_DEPTH = 4,     /* tasks announced to the compute warps and not yet done */
@@ -74,6 +81,8 @@ struct kv_walk {
  * next of 4. */
 struct warp_state {
     uint32_t place, message;
+    uint64_t walk_key; /* see split_walk */
+    struct kv_walk walk;
 };
 
 struct block_shared {
@@ -86,6 +95,9 @@ struct block_shared {
      * compute warps and, where it reads messages, the loader). */
     uint64_t go_full[GO_DEPTH], go_ready[GO_DEPTH], go_empty[GO_DEPTH];
     uint64_t drop_ready;
+    uint64_t entered, left; /* control -> loader: an iteration's rows are there; back: are read */
+    uint64_t stop;          /* control -> compute: there are no more messages than there are */
+    uint64_t quit;          /* compute -> loader: leave */
     uint64_t packed_full[MAX_STAGES], packed_empty[MAX_STAGES];
     uint32_t packed_phase;            /* compute's own: of the stages' next uses, a bit each */
     uint32_t go[GO_DEPTH];            /* descriptor slot or GO_* */
@@ -95,9 +107,6 @@ struct block_shared {
     uint32_t flag;      /* control -> compute: what flagged data of this iteration shows; not 0 */
     uint64_t n_traced;  /* compute's own: records so far */
     uint32_t published; /* control -> loader: the iteration that runs, as rt_shared.published */
-    uint32_t done;      /* loader -> control: the last one whose list it has streamed */
-    uint32_t stop;      /* control -> compute: there are no more messages than there are */
-    uint32_t quit;      /* compute -> loader: leave */
     struct rt_batch batch; /* a copy; the numbers of rows are those of the iteration that runs */
     uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
     uint32_t drop_turn;
@@ -105,8 +114,6 @@ struct block_shared {
         float inv_rms[MAX_TILE];   /* many: 1 / rms */
         float warp_sum[8 * WARPS]; /* few: sums of squares, eight parts each */
     };
-    struct kv_walk walk; /* compute's own: see split_walk */
-    uint64_t walk_key;
     struct row_place place[MAX_PLACES]; /* of the iteration's first token rows */
     uint16_t logit_row[MAX_PLACES];
     uint64_t control[28]; /* struct control: here, because local memory goes through an L1 that
@@ -149,19 +156,21 @@ DEV struct warp_context context_of(const struct cuda_args *args, uint32_t thread
  * function that is not inlined (mega.cuh), and what its caller kept would be in local memory. */
 DEV struct warp_context context_load(void) {
     struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
-    const struct warp_state s = SHARED->warp[c.warp];
-    c.page = s.place & 255;
-    c.turn = s.place >> 8 & 255;
-    c.ready_parity = s.place >> 16 & 255;
-    c.n_drops = s.place >> 24 & 1;
-    c.message = s.message;
+    const uint32_t place = SHARED->warp[c.warp].place;
+    c.page = place & 255;
+    c.turn = place >> 8 & 255;
+    c.ready_parity = place >> 16 & 255;
+    c.n_drops = place >> 24 & 1;
+    c.message = SHARED->warp[c.warp].message;
     return c;
 }
 DEV void context_store(const struct warp_context *c) {
-    if (c->lane == 0)
-        SHARED->warp[c->warp] = warp_state{c->page | c->turn << 8 | c->ready_parity << 16 |
-                                               c->n_drops << 24 | c->next << 28,
-                                           c->message};
+    struct warp_state *s = &SHARED->warp[c->warp];
+    if (c->lane == 0) {
+        s->place =
+            c->page | c->turn << 8 | c->ready_parity << 16 | c->n_drops << 24 | c->next << 28;
+        s->message = c->message;
+    }
     __syncwarp();
 }
 DEV uint32_t context_next(void) {
@@ -196,11 +205,16 @@ DEV void page_release(struct warp_context *c) {
     c->page = page_next(c->page);
 }
 
-/* Waits for the control warp. False: it stopped before. Every warp finds the same, since `stop` is
- * set after the last arrival and the barrier is looked at once more after it was seen. */
+/* Whether control has stopped. */
+DEV bool block_stops(void) {
+    return barrier_test_acquire_cta(&SHARED->stop, 0);
+}
+
+/* Waits for the control warp. False: it stopped before. Every warp finds the same, since control
+ * stops after the last arrival and the barrier is looked at once more after it was seen to. */
 DEV bool wait_control(const struct warp_context *c, uint64_t *barrier, uint32_t parity) {
     while (!barrier_try_acquire_cta(barrier, parity))
-        if (shared_load_volatile(&SHARED->stop)) return barrier_test_acquire_cta(barrier, parity);
+        if (block_stops()) return barrier_test_acquire_cta(barrier, parity);
     return true;
 }
 

@@ -45,8 +45,9 @@ struct control {
     uint32_t ahead;     /* task index to fetch next */
     uint32_t n_jit;     /* JIT descriptors fetched */
     uint32_t beat;
-    bool jit;     /* the variant has JIT tasks */
-    bool entered; /* an iteration of this launch */
+    uint32_t left; /* phase of the barrier `left` */
+    bool jit;      /* the variant has JIT tasks */
+    bool entered;  /* an iteration of this launch */
     bool stop;
 };
 
@@ -391,14 +392,15 @@ DEV void control_wait_loader(struct control *c, uint32_t before) {
         while (c->n_done != c->n_go) control_reap(c);
         return;
     }
-    while (shared_load_acquire_cta(&c->shared->done) != before) {
-    }
+    barrier_wait_acquire_cta(&c->shared->left, c->left);
+    c->left ^= 1;
 }
 
 /* Tells the loader. It is done with the iteration before, so both see every change of variant. */
 DEV void control_tell_loader(struct control *c, uint32_t before) {
     struct block_shared *s = c->shared;
-    shared_store_release_cta(&s->published, c->w.published);
+    s->published = c->w.published;
+    barrier_arrive_release_cta(&s->entered);
     if (c->entered && c->args->speculate && ((c->w.published ^ before) & VARIANT_MASK) != 0) {
         control_go(c, GO_DROP, PROG_NONE); /* there is room: every task is done */
         while (c->n_done != c->n_go) control_reap(c);
@@ -430,6 +432,7 @@ DEV void control_main(const struct cuda_args *args, struct block_shared *shared)
     c->rt = &args->rt;
     c->shared = shared;
     c->fetched = c->variant = RT_NONE;
+    c->left = 1; /* before the first iteration nobody is to be waited for */
     rt_worker_init(c->rt, &c->w, blockIdx.x);
     c->beat = rt_load_relaxed(&c->rt->beats[c->w.id].beat) & ~1u;
     while (control_wait_iteration(c)) {
@@ -441,7 +444,7 @@ DEV void control_main(const struct cuda_args *args, struct block_shared *shared)
         if (c->stop) break;
     }
     control_post(c);
-    shared_store_volatile(&shared->stop, 1); /* after the last message: see wait_control */
+    barrier_arrive_release_cta(&shared->stop); /* after the last message: see wait_control */
 }
 
 #endif

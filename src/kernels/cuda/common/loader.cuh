@@ -38,6 +38,7 @@ struct loader {
     uint32_t n_flying;              /* the last so many pages may be under way; others are here */
     uint32_t guess_turn, n_guessed; /* warp of the first page that was guessed; how many */
     uint32_t published;             /* iteration whose list it works on */
+    uint32_t entered;               /* phase of the barrier `entered` */
     bool guessing, quit, wrong;
     uint64_t n_traced;                /* records in its ring; nothing without a trace */
     uint32_t kv_iteration, kv_pieces; /* loader_kv.cuh: iteration entered, pieces of all its rows */
@@ -57,25 +58,36 @@ DEV bool loader_test(uint64_t *barrier, uint32_t parity) {
     return __all_sync(~0u, barrier_try_acquire_cta(barrier, parity));
 }
 
-/* Takes note of a newly published iteration; decides a guess. */
-DEV void loader_enter(struct loader *l, uint32_t published) {
+/* The same for those who have something else to do: answers at once. */
+DEV bool loader_peek(uint64_t *barrier, uint32_t parity) {
+    return __all_sync(~0u, barrier_test_acquire_cta(barrier, parity));
+}
+
+DEV bool loader_quits(void) {
+    return loader_peek(&SHARED->quit, 0);
+}
+
+/* Takes note of a newly published iteration, if there is one; decides a guess. */
+DEV bool loader_enter(struct loader *l) {
+    if (!loader_peek(&SHARED->entered, l->entered)) return false;
+    const uint32_t published = loader_read(&SHARED->published);
     l->wrong = l->guessing && (published & VARIANT_MASK) != (l->published & VARIANT_MASK);
     l->guessing = false;
     l->published = published;
+    l->entered ^= 1;
+    return true;
 }
 
 /* Is done with the published iteration: control may change what it says of its rows. */
 DEV void loader_leave(struct loader *l) {
     __syncwarp();
-    if (l->lane == 0) shared_store_release_cta(&SHARED->done, l->published);
+    if (l->lane == 0 || QN_EACH_ARRIVES) barrier_arrive_release_cta(&SHARED->left);
 }
 
 /* Looks for news while waiting: told to leave, or the guess is decided. */
 DEV void loader_look(struct loader *l) {
-    if (loader_read(&SHARED->quit)) l->quit = true;
-    if (!l->guessing) return;
-    uint32_t published = loader_read(&SHARED->published);
-    if (published != l->published) loader_enter(l, published);
+    l->quit = loader_quits();
+    if (l->guessing) loader_enter(l);
 }
 
 /* A page of the ring in one of its two phases. */
@@ -162,11 +174,6 @@ DEV bool loader_issue_void(struct loader *l, uint32_t n) {
 }
 
 /* ---- trace ---- */
-
-/* The same for those who only count: answers at once. */
-DEV bool loader_peek(uint64_t *barrier, uint32_t parity) {
-    return __all_sync(~0u, barrier_test_acquire_cta(barrier, parity));
-}
 
 /* Pages requested and not yet here. */
 DEV uint32_t loader_count_flying(const struct loader *l) {
@@ -311,19 +318,16 @@ DEV void loader_follow(struct loader *l) {
             loader_trace(l, task->index);
         }
         __syncwarp(); /* all lanes have read it */
-        if (l->lane == 0) barrier_arrive_release_cta(&SHARED->go_empty[i]);
+        if (l->lane == 0 || QN_EACH_ARRIVES) barrier_arrive_release_cta(&SHARED->go_empty[i]);
     }
 }
 
 /* Waits for the next iteration. */
 DEV void loader_wait_iteration(struct loader *l) {
-    uint32_t published = l->published;
-    while (!l->quit && published == l->published) {
+    while (!l->quit && !loader_enter(l)) {
         pause_ns(20);
-        l->quit = loader_read(&SHARED->quit) != 0;
-        published = loader_read(&SHARED->published);
+        l->quit = loader_quits();
     }
-    if (published != l->published) loader_enter(l, published);
 }
 
 /* A wrong guess: the pages that are under way belong to nobody. */

@@ -26,15 +26,13 @@ DEV bool loader_kv_decided(struct loader *l) {
     return !l->quit && !l->wrong;
 }
 
-/* Once per iteration. Control acquired `published`, which comes after all stores of the iterations
- * before; what it saw is acquired from it here (or was, with its message). Copies read through a
- * proxy of their own: they are asked for after the fence. */
+/* Once per iteration. Control acquired what was published, which comes after all stores of the
+ * iterations before; what it saw was acquired from it with the barrier `entered`, or with its
+ * message. Copies read through a proxy of their own: they are asked for after the fence. */
 DEV void loader_kv_enter(struct loader *l) {
     struct block_shared *s = SHARED;
     if (QN_JIT_WEIGHTS) l->published = loader_read(&s->published);
     if (l->kv_iteration == l->published) return;
-    while (shared_load_acquire_cta(&s->published) != l->published) {
-    }
     page_copy_fence();
     l->kv_iteration = l->published;
     l->kv_pieces = 0;
