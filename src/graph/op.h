@@ -62,14 +62,16 @@ struct op_slot {
 
 struct op_info {
     const char *name;
-    enum op_launch launch;
-    enum op_split split;
     int n_in, n_out;
     struct op_slot in[OP_MAX_IN], out[OP_MAX_OUT];
 };
 
-/* Fills *info from op.def's row; kind must be a valid op_kind other than OP_NONE. */
+/* Fills *info from op.def's row; kind must be a valid op_kind. Reads the row's text: ask for it
+ * once per operator, not per task. */
 void op_describe(enum op_kind kind, struct op_info *info);
+/* The columns of the row that are asked of every task; kind must be a valid op_kind. */
+enum op_launch op_launch_of(uint32_t kind);
+enum op_split op_split_of(uint32_t kind);
 const char *op_name(uint32_t kind); /* "nop" for OP_NONE, "?" for a number out of range */
 /* The kind with that name; OP_NONE when there is none. */
 enum op_kind op_find(const char *name);

@@ -209,12 +209,10 @@ static int check_tasks(const struct check *c, const struct prog_variant *v) {
         }
         if (!inside(t->op - (uint64_t)v->first_op, 1, v->n_ops)) return bad(c, "task", i, "op");
         const struct prog_op *op = &PROG(c->p, OP)[t->op];
-        struct op_info info;
         if (t->kind != op->kind) return bad(c, "task", i, "kind");
-        op_describe(op->kind, &info);
         if (t->row0 >= t->row1 || t->row1 > op->n_rows) return bad(c, "task", i, "rows");
         if (t->unit0 >= t->unit1) return bad(c, "task", i, "units");
-        if (t->unit1 > (info.split == SPLIT_SLICES ? 1u << 20 : op->units))
+        if (t->unit1 > (op_split_of(op->kind) == SPLIT_SLICES ? 1u << 20 : op->units))
             return bad(c, "task", i, "units");
     }
     return QN_OK;
@@ -362,9 +360,7 @@ void program_task_name(const struct prog_header *p, uint32_t task, struct strbuf
     if (t->op == PROG_NONE) return;
     const struct prog_op *op = &PROG(p, OP)[t->op];
     if (op->layer >= 0) strbuf_printf(out, " L%d", op->layer);
-    struct op_info info;
-    op_describe(op->kind, &info);
-    if (info.split == SPLIT_SLICES)
+    if (op_split_of(op->kind) == SPLIT_SLICES)
         strbuf_printf(out, " slice %u of %u", t->unit0, t->unit1);
     else
         strbuf_printf(out, " rows %u-%u units %u-%u", t->row0, t->row1, t->unit0, t->unit1);

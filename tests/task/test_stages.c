@@ -138,6 +138,43 @@ static void small_activations_ride_on_data(void **state) {
     }
 }
 
+/* The kernels whose tasks read all columns of their own rows. */
+static bool reads_its_rows(uint16_t kind) {
+    return kind == OP_QKV || kind == OP_LINEAR || kind == OP_GATED_MLP;
+}
+
+/* Of two rows the second one is polled by nobody: whoever waits for it does not learn that it is
+ * there. */
+static void an_event_rides_only_if_all_is_polled(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(2, 256, 4, 2, 64, 512, 1000);
+    struct diag d = {0};
+    struct fixture f;
+    struct prog_header *p;
+    struct task_options o = defaults;
+    uint32_t n = 0;
+    o.launch = LAUNCH_ALL_AOT;
+    o.carry_bytes = 1 << 20;
+    ok(&d, fixture_compile(&d, &f, &spec, 2, 2048, 0, &o));
+    ok(&d, fixture_program(&d, &f, 2048, &p));
+    ok(&d, task_verify(&d, p, NULL));
+    struct prog_task *tasks = (struct prog_task *)PROG(p, TASK);
+    for (uint64_t i = 0; i < p->section[SECTION_EVENT].count; i++) {
+        const struct prog_event e = PROG(p, EVENT)[i];
+        if (e.carry == CARRY_PLAIN || !reads_its_rows(tasks[e.first_task].kind)) continue;
+        for (uint32_t k = 0; k < e.n_tasks; k++) tasks[e.first_task + k].row1 = 1;
+        assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
+        assert_non_null(strstr(d.message, "rides on data"));
+        for (uint32_t k = 0; k < e.n_tasks; k++) tasks[e.first_task + k].row1 = 2;
+        diag_clear(&d);
+        n++;
+    }
+    assert_true(n > 0);
+    ok(&d, task_verify(&d, p, NULL));
+    free(p);
+    fixture_fini(&f);
+}
+
 static void compiling_twice_gives_the_same_bytes(void **state) {
     (void)state;
     const struct model_spec spec = fixture_spec(3, 256, 8, 2, 32, 512, 5000);
@@ -218,6 +255,7 @@ int main(void) {
         cmocka_unit_test(events_are_fused_and_dummies_are_rare),
         cmocka_unit_test(normalization_inserts_dummies_where_tasks_fan_out),
         cmocka_unit_test(small_activations_ride_on_data),
+        cmocka_unit_test(an_event_rides_only_if_all_is_polled),
         cmocka_unit_test(compiling_twice_gives_the_same_bytes),
         cmocka_unit_test(a_program_survives_its_file),
         cmocka_unit_test(qwen3_8b_for_128_workers),
