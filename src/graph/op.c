@@ -4,15 +4,16 @@
 
 struct row {
     const char *name;
+    enum op_target target;
     enum op_launch launch;
     enum op_split split;
     const char *inputs, *outputs;
 };
 
 static const struct row rows[N_OP_KINDS] = {
-    [OP_NONE] = {"nop", LAUNCH_AOT, SPLIT_ROWS, "", ""},
-#define OP(ID, name, launch, split, inputs, outputs)                                               \
-    [OP_##ID] = {#name, LAUNCH_##launch, SPLIT_##split, inputs, outputs},
+    [OP_NONE] = {"nop", OP_ON_ANY, LAUNCH_AOT, SPLIT_ROWS, "", ""},
+#define OP(ID, name, target, launch, split, inputs, outputs)                                       \
+    [OP_##ID] = {#name, OP_ON_##target, LAUNCH_##launch, SPLIT_##split, inputs, outputs},
 #include "graph/op.def"
 #undef OP
 };
@@ -46,6 +47,10 @@ void op_describe(enum op_kind kind, struct op_info *info) {
     *info = (struct op_info){.name = r->name};
     info->n_in = read_slots(r->inputs, info->in, OP_MAX_IN);
     info->n_out = read_slots(r->outputs, info->out, OP_MAX_OUT);
+}
+
+enum op_target op_target_of(uint32_t kind) {
+    return rows[kind].target;
 }
 
 enum op_launch op_launch_of(uint32_t kind) {

@@ -7,12 +7,13 @@
 
 enum op_kind {
     OP_NONE = 0, /* as a task kind: an empty task that normalization inserted */
-#define OP(ID, name, launch, split, inputs, outputs) OP_##ID,
+#define OP(ID, name, target, launch, split, inputs, outputs) OP_##ID,
 #include "graph/op.def"
 #undef OP
     N_OP_KINDS
 };
 
+enum op_target { OP_ON_ANY = 0, OP_ON_CUDA = 1 }; /* backends that have it */
 enum op_launch { LAUNCH_AOT = 0, LAUNCH_JIT = 1 };
 enum op_split { SPLIT_ROWS = 0, SPLIT_TILES = 1, SPLIT_SLICES = 2 };
 
@@ -69,7 +70,8 @@ struct op_info {
 /* Fills *info from op.def's row; kind must be a valid op_kind. Reads the row's text: ask for it
  * once per operator, not per task. */
 void op_describe(enum op_kind kind, struct op_info *info);
-/* The columns of the row that are asked of every task; kind must be a valid op_kind. */
+/* The columns of the row that need no reading; kind must be a valid op_kind. */
+enum op_target op_target_of(uint32_t kind);
 enum op_launch op_launch_of(uint32_t kind);
 enum op_split op_split_of(uint32_t kind);
 const char *op_name(uint32_t kind); /* "nop" for OP_NONE, "?" for a number out of range */
