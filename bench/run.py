@@ -9,6 +9,7 @@ middle one. The read ceiling stands beside every figure and is from the same run
 """
 import argparse
 import json
+import math
 import os
 import pathlib
 import platform
@@ -26,6 +27,10 @@ def cpu_name():
     return platform.processor()
 
 
+def median_of(result):
+    return result["ms_per_token"]["median"] if result["steps"] else math.inf
+
+
 def measure(options, model):
     command = [str(options.quern), "bench", "latency", "--model", f"tests/gpu/configs/{model}",
                "--load-format", "dummy", "--backend", options.backend, "--batch-size", options.batch_size,
@@ -37,7 +42,7 @@ def measure(options, model):
         if p.returncode != 0:
             sys.exit(f"{' '.join(command)}: {p.stderr.strip()}")
         runs.append(json.loads(p.stdout))
-    runs.sort(key=lambda r: r["results"][0]["ms_per_token"]["median"])
+    runs.sort(key=lambda r: median_of(r["results"][0]))
     return command, runs[len(runs) // 2]
 
 
@@ -61,6 +66,9 @@ def main():
         record["command"], record["device"] = command[1:], run["device"]
         record["models"][model] = run
         for r in run["results"]:
+            if not r["steps"]:
+                print(f"{model:14} {r['batch_size']:5} never all in flight")
+                continue
             print(f"{model:14} {r['batch_size']:5} {r['ms_per_token']['median']:9.3f} "
                   f"{r['ms_per_token']['p99']:9.3f} {r['tokens_per_s']:9.1f} "
                   f"{r['percent_of_floor']:8.1f}% {r['read_floor_tb_s'] * 1e3:7.1f} GB/s {r['ttft_ms']:8.1f}")

@@ -24,7 +24,7 @@ def table():
              "| --- | --- | --- | --- | --- | --- | --- |"]
     for (device, model), (date, name, run) in sorted(newest.items(), key=lambda i: (i[0][0], -i[1][2]["weight_bytes"])):
         for r in run["results"]:
-            if r.get("steps", 1) == 0:  # the batch was never whole
+            if r.get("steps", 1) == 0:  # never all in flight
                 continue
             lines.append(f"| {device} | {model} | {r['batch_size']} | {r['ms_per_token']['median']:.3f} | "
                          f"{r['percent_of_floor']:.0f} % | {r['read_floor_tb_s']:.3g} TB/s | "

@@ -3,7 +3,8 @@
  *
  *   one run:  submit B prompts ── first token of the last ═══ window ═══ first finish ── all done
  *
- * Only steps inside the window count: there all B requests decode together.
+ * Only steps inside the window count: there all B requests decode together. If the KV cache is too
+ * small for all of them, there is no such step and nothing to say of their time.
  */
 #include "cli/cli.h"
 #include "cli/tally.h"
@@ -18,9 +19,9 @@ static const double FLOOR_SECONDS = 0.3; /* long enough to even out a scheduler'
 
 struct run {
     uint32_t batch;
-    uint32_t n_steps; /* in the window */
-    double median_ms, p99_ms, max_ms, tokens_per_s, ttft_ms;
-    double bytes_per_step, percent_of_floor;
+    uint32_t n_steps; /* in the window; 0: the requests were never all in flight */
+    double ttft_ms, bytes_per_step;
+    double median_ms, p99_ms, max_ms, tokens_per_s, percent_of_floor; /* if they were */
 };
 
 struct bench {
@@ -145,13 +146,16 @@ static json_t *startup_json(const qn_engine_info *i) {
 }
 
 static json_t *run_json(const struct run *r) {
-    json_t *ms =
-        json_pack("{s:f, s:f, s:f}", "median", r->median_ms, "p99", r->p99_ms, "max", r->max_ms);
-    return json_pack("{s:i, s:o, s:f, s:I, s:I, s:f, s:f, s:i}", "batch_size", (int)r->batch,
-                     "ms_per_token", ms, "tokens_per_s", r->tokens_per_s, "bytes_per_token",
-                     (json_int_t)(r->bytes_per_step / r->batch), "bytes_per_step",
-                     (json_int_t)r->bytes_per_step, "percent_of_floor", r->percent_of_floor,
-                     "ttft_ms", r->ttft_ms, "steps", (int)r->n_steps);
+    const bool any = r->n_steps > 0;
+    json_t *ms = any ? json_pack("{s:f, s:f, s:f}", "median", r->median_ms, "p99", r->p99_ms, "max",
+                                 r->max_ms)
+                     : json_null();
+    return json_pack(
+        "{s:i, s:o, s:o, s:I, s:I, s:o, s:f, s:i}", "batch_size", (int)r->batch, "ms_per_token", ms,
+        "tokens_per_s", any ? json_real(r->tokens_per_s) : json_null(), "bytes_per_token",
+        (json_int_t)(r->bytes_per_step / r->batch), "bytes_per_step", (json_int_t)r->bytes_per_step,
+        "percent_of_floor", any ? json_real(r->percent_of_floor) : json_null(), "ttft_ms",
+        r->ttft_ms, "steps", (int)r->n_steps);
 }
 
 static int print_json(const struct bench *b, const struct run *runs, size_t n) {
@@ -171,6 +175,16 @@ static int print_json(const struct bench *b, const struct run *runs, size_t n) {
         "startup_s", startup_json(i), "results", results));
 }
 
+static void print_run(const struct run *r) {
+    const double token_mb = r->bytes_per_step / r->batch * 1e-6;
+    if (r->n_steps > 0)
+        printf("%5u  %9.3f%9.3f%9.3f  %10.2f  %10.3f  %8.1f  %9.2f\n", r->batch, r->median_ms,
+               r->p99_ms, r->max_ms, r->tokens_per_s, token_mb, r->percent_of_floor, r->ttft_ms);
+    else
+        printf("%5u  %-39s  %10.3f  %8s  %9.2f\n", r->batch, "never all in flight", token_mb, "",
+               r->ttft_ms);
+}
+
 static int print_text(const struct bench *b, const struct run *runs, size_t n) {
     const qn_engine_info *i = &b->info;
     printf("start-up %.3f s: model %.3f, compile %.3f, verify %.3f, memory %.3f, weights %.3f, "
@@ -182,11 +196,7 @@ static int print_text(const struct bench *b, const struct run *runs, size_t n) {
            "first");
     printf("%5s  %9s%9s%9s  %10s  %10s  %8s  %9s\n", "batch", "median", "p99", "max", "tokens/s",
            "token", "of floor", "token ms");
-    for (size_t k = 0; k < n; k++)
-        printf("%5u  %9.3f%9.3f%9.3f  %10.2f  %10.3f  %8.1f  %9.2f\n", runs[k].batch,
-               runs[k].median_ms, runs[k].p99_ms, runs[k].max_ms, runs[k].tokens_per_s,
-               runs[k].bytes_per_step / runs[k].batch * 1e-6, runs[k].percent_of_floor,
-               runs[k].ttft_ms);
+    for (size_t k = 0; k < n; k++) print_run(&runs[k]);
     return EXIT_OK;
 }
 

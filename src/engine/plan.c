@@ -4,8 +4,8 @@
  *   ┌─────────┬──────────────────────────────┬──────────────────────┐
  *   │ weights │ KV cache                     │ workspace, the rest  │  <= limit
  *   └─────────┴──────────────────────────────┴──────────────────────┘
- *              as the user says, else max_num_seqs requests of max_model_len, at most KV_DEFAULT,
- *              at least one such request
+ *              as the user says, else max_num_seqs requests of max_model_len; at most KV_DEFAULT if
+ *              the user left either of these open; at least one such request
  */
 #include "engine/engine.h"
 #include "engine/compile_option.h"
@@ -15,8 +15,7 @@
 
 #include <stdlib.h>
 
-static const uint64_t KV_DEFAULT = (uint64_t)4
-                                   << 30; /* enough for a few users, no more than asked */
+static const uint64_t KV_DEFAULT = (uint64_t)4 << 30; /* enough for a few users */
 /* H100: 5.55 to 5.51 ms on Qwen3-8B, 0.99 to 0.92 on Qwen3-0.6B; with twice as much neither is
  * faster (docs/performance.md). */
 static const uint64_t CARRY_BYTES = 64 << 10;
@@ -97,8 +96,8 @@ static int choose_length(struct diag *d, const qn_engine_params *p, const struct
 static void choose_blocks(const qn_engine_params *p, struct engine_plan *plan) {
     const struct compile_options *c = &plan->compile;
     uint64_t one = CEIL_DIV(c->max_model_len, c->kv_block), all = one * c->n_slots;
-    uint64_t budget = MIN(kv_budget(p, plan), p->kv_cache_memory_bytes ? UINT64_MAX : KV_DEFAULT);
-    uint64_t fits = budget / plan->kv_block_bytes;
+    const bool asked = p->kv_cache_memory_bytes != 0 || (p->max_num_seqs && p->max_model_len);
+    uint64_t fits = MIN(kv_budget(p, plan), asked ? UINT64_MAX : KV_DEFAULT) / plan->kv_block_bytes;
     plan->kv_fixed = p->kv_cache_memory_bytes != 0;
     plan->config.n_kv_blocks = (uint32_t)MIN(MAX(MIN(all, fits), one), (uint64_t)INT32_MAX);
 }

@@ -335,10 +335,13 @@ int kgraph_verify(struct diag *d, const struct kgraph *g) {
                 return fail(d, QN_EVERIFY, "operator %zu (layer %d %s) lacks output %s", i,
                             op->layer, info.name, info.out[k].name);
             const struct tensor *t = &g->tensors.items[op->out[k]];
-            if (info.out[k].packable && tensor_is_packed(t) && out[k].shape[1] % PACK_K == 0)
+            if (info.out[k].packable && tensor_is_packed(t) && out[k].shape[1] % PACK_K == 0) {
                 out[k].shape[1] = packed_columns(out[k].shape[1]);
+                out[k].dtype = packed_dtype(g);
+            }
             bool ok = info.out[k].state ? t->role == TENSOR_STATE
-                                        : t->producer == (int)i && t->n_dims == out[k].n_dims &&
+                                        : t->producer == (int)i && t->dtype == out[k].dtype &&
+                                              t->n_dims == out[k].n_dims &&
                                               memcmp(t->shape, out[k].shape, sizeof t->shape) == 0;
             if (!ok)
                 return fail(d, QN_EVERIFY, "operator %zu (layer %d %s): output %s is wrong", i,

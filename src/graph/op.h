@@ -7,12 +7,13 @@
 
 enum op_kind {
     OP_NONE = 0, /* as a task kind: an empty task that normalization inserted */
-#define OP(ID, name, launch, split, inputs, outputs) OP_##ID,
+#define OP(ID, name, target, launch, split, inputs, outputs) OP_##ID,
 #include "graph/op.def"
 #undef OP
     N_OP_KINDS
 };
 
+enum op_target { OP_ON_ANY = 0, OP_ON_CUDA = 1 }; /* backends that have it */
 enum op_launch { LAUNCH_AOT = 0, LAUNCH_JIT = 1 };
 enum op_split { SPLIT_ROWS = 0, SPLIT_TILES = 1, SPLIT_SLICES = 2 };
 
@@ -62,14 +63,17 @@ struct op_slot {
 
 struct op_info {
     const char *name;
-    enum op_launch launch;
-    enum op_split split;
     int n_in, n_out;
     struct op_slot in[OP_MAX_IN], out[OP_MAX_OUT];
 };
 
-/* Fills *info from op.def's row; kind must be a valid op_kind other than OP_NONE. */
+/* Fills *info from op.def's row; kind must be a valid op_kind. Reads the row's text: ask for it
+ * once per operator, not per task. */
 void op_describe(enum op_kind kind, struct op_info *info);
+/* The columns of the row that need no reading; kind must be a valid op_kind. */
+enum op_target op_target_of(uint32_t kind);
+enum op_launch op_launch_of(uint32_t kind);
+enum op_split op_split_of(uint32_t kind);
 const char *op_name(uint32_t kind); /* "nop" for OP_NONE, "?" for a number out of range */
 /* The kind with that name; OP_NONE when there is none. */
 enum op_kind op_find(const char *name);

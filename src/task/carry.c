@@ -42,8 +42,8 @@ struct pass {
     struct arena scratch;
     uint32_t *first;       /* [n_events + 1] range of `writers` */
     int32_t *writers;      /* tasks that trigger each event */
-    struct region *access; /* [n_tasks][TASK_MAX_ACCESS] */
-    int *n_access;         /* [n_tasks] */
+    struct region *access; /* [n_tasks][TASK_MAX_ACCESS], those of tasks that were looked at */
+    int *n_access;         /* [n_tasks] + 1; 0: not looked at */
     bool *can_be_flagged;  /* [n_tensors] by the kernels of all who touch it */
     uint64_t *closure;     /* [n_events][words] events that one leads to through counters alone */
     uint64_t words;
@@ -89,11 +89,7 @@ static int prepare(struct pass *p) {
     TRY(ARENA_NEW(p->d, &p->scratch, &p->n_access, g->tasks.n));
     TRY(ARENA_NEW(p->d, &p->scratch, &p->can_be_flagged, g->kernel->tensors.n));
     find_flaggable(p);
-    for (size_t i = 0; i < g->tasks.n; i++) {
-        const struct task *t = &g->tasks.items[i];
-        p->n_access[i] = task_access(g->kernel, t, p->access + i * TASK_MAX_ACCESS);
-        p->first[t->trigger + 1]++;
-    }
+    for (size_t i = 0; i < g->tasks.n; i++) p->first[g->tasks.items[i].trigger + 1]++;
     for (size_t e = 0; e < g->events.n; e++) {
         p->first[e + 1] += p->first[e];
         fill[e] = p->first[e];
@@ -103,11 +99,23 @@ static int prepare(struct pass *p) {
     return QN_OK;
 }
 
+/* The regions of a task: *n of them. Most graphs have nothing that can ride, which a few tasks
+ * show.
+ */
+static const struct region *access_of(const struct pass *p, int32_t task, int *n) {
+    struct region *r = p->access + (size_t)task * TASK_MAX_ACCESS;
+    int *have = &p->n_access[task];
+    if (*have == 0) *have = 1 + task_access(p->g->kernel, &p->g->tasks.items[task], r);
+    *n = *have - 1;
+    return r;
+}
+
 /* Whether the task writes nothing but what can carry flags, and that at least once, and state. */
 static bool writes_can_be_flagged(const struct pass *p, int32_t task) {
-    const struct region *r = p->access + (size_t)task * TASK_MAX_ACCESS;
+    int n;
+    const struct region *r = access_of(p, task, &n);
     bool any = false;
-    for (int i = 0; i < p->n_access[task]; i++) {
+    for (int i = 0; i < n; i++) {
         if (!r[i].write || is_state(p, r[i].tensor)) continue;
         if (!p->can_be_flagged[r[i].tensor]) return false;
         any = true;
@@ -119,56 +127,63 @@ static bool writes_can_be_flagged(const struct pass *p, int32_t task) {
  * `from`: its start. */
 static uint32_t read_until(const struct pass *p, int32_t reader, const struct region *write,
                            uint32_t from) {
-    const struct region *r = p->access + (size_t)reader * TASK_MAX_ACCESS;
-    for (int i = 0; i < p->n_access[reader]; i++)
+    int n;
+    const struct region *r = access_of(p, reader, &n);
+    for (int i = 0; i < n; i++)
         if (!r[i].write && r[i].tensor == write->tensor && r[i].row0 <= write->row0 &&
             r[i].row1 >= write->row1 && r[i].col0 <= from && r[i].col1 > from)
             from = r[i].col1;
     return from;
 }
 
-/* Whether readers [first, first + n), in the order of what they read, read every activation that
- * the writer writes. */
-static bool read_all_of(const struct pass *p, int32_t first, uint32_t n, int32_t writer) {
-    const struct region *w = p->access + (size_t)writer * TASK_MAX_ACCESS;
-    for (int j = 0; j < p->n_access[writer]; j++) {
-        if (!w[j].write || is_state(p, w[j].tensor)) continue;
-        uint32_t from = w[j].col0;
-        for (uint32_t i = 0; i < n && from < w[j].col1; i++)
-            from = read_until(p, first + (int32_t)i, &w[j], from);
-        if (from < w[j].col1) return false;
-    }
+/* Whether readers [first, first + n), in the order of what they read, read all of a region. */
+static bool read_all_of(const struct pass *p, int32_t first, uint32_t n,
+                        const struct region *write) {
+    uint32_t from = write->col0;
+    for (uint32_t i = 0; i < n && from < write->col1; i++)
+        from = read_until(p, first + (int32_t)i, write, from);
+    return from >= write->col1;
+}
+
+/* ... every activation that the writer writes. */
+static bool read_results_of(const struct pass *p, int32_t first, uint32_t n, int32_t writer) {
+    int n_regions;
+    const struct region *w = access_of(p, writer, &n_regions);
+    for (int j = 0; j < n_regions; j++)
+        if (w[j].write && !is_state(p, w[j].tensor) && !read_all_of(p, first, n, &w[j]))
+            return false;
     return true;
 }
 
 /* Whether a task's regions are what it reads whatever the iteration has. */
 static bool reads_are_fixed(const struct pass *p, int32_t task) {
-    struct op_info info;
-    op_describe(p->g->tasks.items[task].kind, &info);
-    return info.split != SPLIT_SLICES;
+    return op_split_of(p->g->tasks.items[task].kind) != SPLIT_SLICES;
 }
 
 /* Whether the task reads plain activations; state. Its outputs will be flagged. */
 static bool touches_plain(const struct pass *p, int32_t task) {
-    const struct region *r = p->access + (size_t)task * TASK_MAX_ACCESS;
-    for (int i = 0; i < p->n_access[task]; i++)
+    int n;
+    const struct region *r = access_of(p, task, &n);
+    for (int i = 0; i < n; i++)
         if (!r[i].write && !is_state(p, r[i].tensor) && !p->g->tensor_flagged[r[i].tensor])
             return true;
     return false;
 }
 
 static bool touches_state(const struct pass *p, int32_t task) {
-    const struct region *r = p->access + (size_t)task * TASK_MAX_ACCESS;
-    for (int i = 0; i < p->n_access[task]; i++)
+    int n;
+    const struct region *r = access_of(p, task, &n);
+    for (int i = 0; i < n; i++)
         if (is_state(p, r[i].tensor)) return true;
     return false;
 }
 
 /* Bytes that a task polls when all the activations that it reads are flagged. */
 static uint64_t polled_bytes(const struct pass *p, int32_t task) {
-    const struct region *r = p->access + (size_t)task * TASK_MAX_ACCESS;
+    int n;
+    const struct region *r = access_of(p, task, &n);
     uint64_t bytes = 0;
-    for (int i = 0; i < p->n_access[task]; i++) {
+    for (int i = 0; i < n; i++) {
         const struct tensor *x = &p->g->kernel->tensors.items[r[i].tensor];
         if (r[i].write || x->role != TENSOR_ACTIVATION) continue;
         bytes += region_elements(p->g->kernel, &r[i]) * FLAGGED_ELEMENT_BYTES;
@@ -183,12 +198,35 @@ struct hand_over {
     const int32_t *writers;
 };
 
+/* The smallest region that has all that the writers write, if that is of one tensor. */
+static bool find_hull(const struct pass *p, const struct hand_over *h, struct region *hull) {
+    *hull = (struct region){.tensor = NO_TENSOR};
+    for (uint32_t w = 0; w < h->n_writers; w++) {
+        int n;
+        const struct region *r = access_of(p, h->writers[w], &n);
+        for (int i = 0; i < n; i++) {
+            if (!r[i].write || is_state(p, r[i].tensor)) continue;
+            if (hull->tensor == NO_TENSOR) *hull = r[i];
+            if (hull->tensor != r[i].tensor) return false;
+            hull->row0 = MIN(hull->row0, r[i].row0);
+            hull->row1 = MAX(hull->row1, r[i].row1);
+            hull->col0 = MIN(hull->col0, r[i].col0);
+            hull->col1 = MAX(hull->col1, r[i].col1);
+        }
+    }
+    return hull->tensor != NO_TENSOR;
+}
+
 /* Whether each of those who wait reads all. */
 static bool each_reads_all(const struct pass *p, const struct hand_over *h) {
+    struct region hull;
+    const bool one = find_hull(p, h, &hull);
     for (uint32_t i = 0; i < h->n; i++) {
-        if (!reads_are_fixed(p, h->first + (int32_t)i)) return false;
+        const int32_t reader = h->first + (int32_t)i;
+        if (!reads_are_fixed(p, reader)) return false;
+        if (one && read_all_of(p, reader, 1, &hull)) continue;
         for (uint32_t w = 0; w < h->n_writers; w++)
-            if (!read_all_of(p, h->first + (int32_t)i, 1, h->writers[w])) return false;
+            if (!read_results_of(p, reader, 1, h->writers[w])) return false;
     }
     return true;
 }
@@ -204,7 +242,7 @@ static bool all_read_all(const struct pass *p, const struct hand_over *h) {
     }
     for (uint32_t w = 0; w < h->n_writers; w++)
         if (touches_plain(p, h->writers[w]) || (state && touches_state(p, h->writers[w])) ||
-            !read_all_of(p, h->first, h->n, h->writers[w]))
+            !read_results_of(p, h->first, h->n, h->writers[w]))
             return false;
     return true;
 }
@@ -361,8 +399,9 @@ static int plain_data_is_visible(struct pass *p, bool *ok) {
     for (size_t i = 0; i < k->tensors.n; i++) written_behind[i] = NO_EVENT;
     *ok = true;
     for (size_t i = 0; i < g->tasks.n && *ok; i++) {
-        const struct region *r = p->access + i * TASK_MAX_ACCESS;
-        for (int a = 0; a < p->n_access[i]; a++) {
+        int n;
+        const struct region *r = access_of(p, (int32_t)i, &n);
+        for (int a = 0; a < n; a++) {
             if (g->tensor_flagged[r[a].tensor]) continue;
             int32_t *event = &written_behind[r[a].tensor];
             const int32_t wait = g->tasks.items[i].wait;
@@ -391,14 +430,17 @@ static void place_flagged(struct tgraph *g) {
 static int choose(struct pass *p) {
     struct tgraph *g = p->g;
     int32_t dependents = 0; /* linear order: those of event 0, of event 1 ... */
+    bool any = false;
     TRY(prepare(p));
     for (int32_t e = 0; e < (int32_t)g->events.n; e++) {
         struct event *event = &g->events.items[e];
         event->data = can_ride(p, e, dependents);
+        any = any || event->data;
         dependents += (int32_t)event->n_dependents;
         for (uint32_t i = p->first[e]; event->data && i < p->first[e + 1]; i++)
             flag_outputs(p, &g->tasks.items[p->writers[i]]);
     }
+    if (!any) return QN_OK;
     bool ok, ends, apart;
     TRY(close_over_counters(p));
     TRY(plain_data_is_visible(p, &ok));

@@ -77,15 +77,14 @@ static struct tiles choose_packed(uint32_t n_rows, uint32_t n_blocks, uint32_t w
     return best;
 }
 
-static struct tiles choose_tiles(const struct tgraph *g, const struct kop *op,
-                                 const struct op_info *info, uint32_t want) {
+static struct tiles choose_tiles(const struct tgraph *g, const struct kop *op, uint32_t want) {
     assert(want > 0); /* a worker, and a task for it */
     const uint32_t n_rows = CEIL_DIV(kgraph_rows(g->kernel, op), row_grain(g, op));
     const uint32_t n_blocks = CEIL_DIV(kgraph_units(g->kernel, op), grain(op));
     const struct tile_override *o = &g->options.tiles[op->kind];
-    if (info->split == SPLIT_SLICES)
+    if (op_split_of(op->kind) == SPLIT_SLICES)
         return (struct tiles){1, o->unit_tiles != 0 ? o->unit_tiles : want};
-    if (info->split == SPLIT_ROWS)
+    if (op_split_of(op->kind) == SPLIT_ROWS)
         return (struct tiles){MIN(n_rows, o->row_tiles != 0 ? o->row_tiles : want), 1};
     struct tiles best = {1, MIN(want, n_blocks)};
     uint64_t best_bytes = UINT64_MAX;
@@ -108,10 +107,8 @@ static struct tiles choose_tiles(const struct tgraph *g, const struct kop *op,
 
 static int add_tasks(struct diag *d, struct tgraph *g, int32_t op_idx) {
     const struct kop *op = &g->kernel->ops.items[op_idx];
-    struct op_info info;
-    op_describe(op->kind, &info);
     const uint32_t want = g->options.n_workers * g->options.tasks_per_worker;
-    const struct tiles tiles = choose_tiles(g, op, &info, want);
+    const struct tiles tiles = choose_tiles(g, op, want);
     const uint64_t row_size = row_grain(g, op);
     const uint64_t n_rows = CEIL_DIV(kgraph_rows(g->kernel, op), row_size),
                    n_units = kgraph_units(g->kernel, op);
@@ -128,7 +125,7 @@ static int add_tasks(struct diag *d, struct tgraph *g, int32_t op_idx) {
                              .wait = NO_EVENT,
                              .trigger = NO_EVENT,
                              .worker = NO_WORKER};
-            if (info.split == SPLIT_SLICES) {
+            if (op_split_of(op->kind) == SPLIT_SLICES) {
                 t.unit0 = u;
                 t.unit1 = tiles.units;
             }

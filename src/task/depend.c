@@ -9,26 +9,32 @@
  * B, and that one comes after *all* tasks of operator A, then waiting for A adds nothing. For this
  * every task carries the set of operators that are wholly before it. What is left are the sets from
  * which event_fuse makes events; without this, every reuse of a buffer would cost dummy tasks.
+ * In a decoder nearly all follows from the operator just before, so operators are compared only
+ * when no task's set has the answer.
  */
 #include "base/checked.h"
 #include "task/task_graph.h"
 
 #include <string.h>
 
-/* One earlier operator that the current one depends on, and how. */
-struct source {
-    int32_t op;
-    bool whole; /* shared bytes of two tensors: every task of it; else overlap of regions decides */
+/* How the operator at hand depends on an earlier one. */
+enum conflict {
+    CONFLICT_UNKNOWN, /* not compared yet */
+    CONFLICT_NONE,
+    CONFLICT_REGIONS, /* overlap of their tasks' regions decides */
+    CONFLICT_WHOLE,   /* shared bytes of two tensors: on every task of it */
 };
 
 struct depend {
     struct diag *d;
     struct tgraph *g;
-    uint32_t words;        /* of one operator set */
-    uint64_t *before;      /* [tasks][words] operators that are wholly before the task */
-    struct region *access; /* [tasks][TASK_MAX_ACCESS] */
-    int *n_access;         /* [tasks] */
-    ARRAY(struct source) sources;
+    uint32_t words;       /* of one operator set */
+    uint64_t *before;     /* [tasks][words] operators that are wholly before the task */
+    uint64_t *before_any; /* [ops][words] ... before some task of the operator */
+    enum conflict *found; /* [ops] of the operator at hand with each earlier one */
+    uint64_t *open;       /* [words] earlier operators that it may conflict with, as far as known */
+    struct region *access;           /* [tasks][TASK_MAX_ACCESS] */
+    int *n_access;                   /* [tasks] */
     ARRAY(struct task_range) ranges; /* of the task at hand */
 };
 
@@ -50,33 +56,45 @@ static int operands(const struct kop *op, int32_t *list, int *n_in) {
     return n;
 }
 
-/* Whether operator `early` conflicts with `late`; *whole tells if through shared bytes. */
-static bool conflicts(const struct tgraph *g, const struct kop *early, const struct kop *late,
-                      bool *whole) {
+static enum conflict compare_ops(const struct tgraph *g, const struct kop *early,
+                                 const struct kop *late) {
     int32_t a[OP_MAX_IN + OP_MAX_OUT], b[OP_MAX_IN + OP_MAX_OUT];
     int a_in, b_in;
     const int na = operands(early, a, &a_in), nb = operands(late, b, &b_in);
-    bool same = false;
-    *whole = false;
+    enum conflict c = CONFLICT_NONE;
     for (int i = 0; i < na; i++)
         for (int j = 0; j < nb; j++) {
             if (i < a_in && j < b_in) continue; /* two reads */
-            if (a[i] == b[j]) same = true;
-            if (shares_bytes(g, a[i], b[j])) *whole = true;
+            if (shares_bytes(g, a[i], b[j])) return CONFLICT_WHOLE;
+            if (a[i] == b[j]) c = g->options.coarse_events ? CONFLICT_WHOLE : CONFLICT_REGIONS;
         }
-    return same || *whole;
+    return c;
 }
 
-static int find_sources(struct depend *s, int32_t op) {
-    s->sources.n = 0;
-    const struct kgraph *k = s->g->kernel;
-    for (int32_t early = op - 1; early >= 0; early--) {
-        bool whole;
-        if (!conflicts(s->g, &k->ops.items[early], &k->ops.items[op], &whole)) continue;
-        struct source source = {early, whole || s->g->options.coarse_events};
-        TRY(ARRAY_PUSH(s->d, &s->sources, source));
+/* The latest operator before `end` that the one at hand may conflict with and that is not in `set`;
+ * -1: none. */
+static int32_t latest_open(const struct depend *s, const uint64_t *set, int32_t end) {
+    for (int32_t w = end / 64; w >= 0; w--) {
+        uint64_t bits = s->open[w] & ~set[w];
+        if (w == end / 64) bits &= (1ull << (end % 64)) - 1;
+        if (bits != 0) return 64 * w + 63 - __builtin_clzll(bits);
     }
-    return QN_OK;
+    return -1;
+}
+
+static void forget_conflicts(struct depend *s, int32_t op) {
+    for (int32_t i = 0; i < op; i++) s->found[i] = CONFLICT_UNKNOWN;
+    memset(s->open, 0xff, s->words * sizeof *s->open);
+}
+
+/* Of the operator at hand with an earlier one; compared once. */
+static enum conflict conflict_with(struct depend *s, int32_t op, int32_t early) {
+    const struct kop *ops = s->g->kernel->ops.items;
+    if (s->found[early] == CONFLICT_UNKNOWN) {
+        s->found[early] = compare_ops(s->g, &ops[early], &ops[op]);
+        if (s->found[early] == CONFLICT_NONE) s->open[early / 64] &= ~(1ull << (early % 64));
+    }
+    return s->found[early];
 }
 
 static bool tasks_conflict(const struct depend *s, int32_t a, int32_t b) {
@@ -87,10 +105,10 @@ static bool tasks_conflict(const struct depend *s, int32_t a, int32_t b) {
     return false;
 }
 
-/* Appends the tasks of one source that `task` conflicts with, as ranges. */
-static int add_ranges(struct depend *s, const struct source *source, int32_t task) {
-    const struct task_range all = s->g->op_tasks[source->op];
-    if (source->whole) return ARRAY_PUSH(s->d, &s->ranges, all);
+/* Appends the tasks of an earlier operator that `task` conflicts with, as ranges. */
+static int add_ranges(struct depend *s, int32_t early, enum conflict how, int32_t task) {
+    const struct task_range all = s->g->op_tasks[early];
+    if (how == CONFLICT_WHOLE) return ARRAY_PUSH(s->d, &s->ranges, all);
     struct task_range run = {all.first, all.first}; /* the range that is growing */
     for (int32_t t = all.first; t < all.last; t++) {
         if (!tasks_conflict(s, t, task)) continue;
@@ -103,15 +121,22 @@ static int add_ranges(struct depend *s, const struct source *source, int32_t tas
     return run.first < run.last ? ARRAY_PUSH(s->d, &s->ranges, run) : QN_OK;
 }
 
+static void unite(uint64_t *set, const uint64_t *more, uint32_t words) {
+    for (uint32_t w = 0; w < words; w++) set[w] |= more[w];
+}
+
 /* Adds to `set` what waiting for a range brings: its tasks' sets, and its operator if it is all of
  * that operator's tasks. */
-static void absorb(const struct depend *s, uint64_t *set, const struct source *source,
+static void absorb(const struct depend *s, uint64_t *set, int32_t early,
                    const struct task_range *r) {
+    const struct task_range all = s->g->op_tasks[early];
+    if (r->first == all.first && r->last == all.last) {
+        unite(set, s->before_any + (size_t)early * s->words, s->words);
+        set[early / 64] |= 1ull << (early % 64);
+        return;
+    }
     for (int32_t t = r->first; t < r->last; t++)
-        for (uint32_t w = 0; w < s->words; w++) set[w] |= s->before[(size_t)t * s->words + w];
-    const struct task_range all = s->g->op_tasks[source->op];
-    if (r->first == all.first && r->last == all.last)
-        set[source->op / 64] |= 1ull << (source->op % 64);
+        unite(set, s->before + (size_t)t * s->words, s->words);
 }
 
 static int by_first(const void *a, const void *b) {
@@ -119,16 +144,16 @@ static int by_first(const void *a, const void *b) {
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Sources come latest operator first, so whatever implies a source has been absorbed before it. */
-static int depend_task(struct depend *s, int32_t task) {
+/* The latest operator comes first, so whatever implies one has been absorbed before it. */
+static int depend_task(struct depend *s, int32_t op, int32_t task) {
     uint64_t *before = s->before + (size_t)task * s->words;
     s->ranges.n = 0;
-    for (size_t i = 0; i < s->sources.n; i++) {
-        const struct source *source = &s->sources.items[i];
-        if (before[source->op / 64] >> (source->op % 64) & 1) continue;
+    for (int32_t e = latest_open(s, before, op); e >= 0; e = latest_open(s, before, e)) {
+        const enum conflict how = conflict_with(s, op, e);
+        if (how == CONFLICT_NONE) continue;
         const size_t first = s->ranges.n;
-        TRY(add_ranges(s, source, task));
-        for (size_t r = first; r < s->ranges.n; r++) absorb(s, before, source, &s->ranges.items[r]);
+        TRY(add_ranges(s, e, how, task));
+        for (size_t r = first; r < s->ranges.n; r++) absorb(s, before, e, &s->ranges.items[r]);
     }
     struct task_range *kept;
     TRY(ARENA_NEW(s->d, s->g->arena, &kept, s->ranges.n));
@@ -176,14 +201,16 @@ static int run(struct depend *s) {
         s->n_access[i] =
             task_access(g->kernel, &g->tasks.items[i], &s->access[i * TASK_MAX_ACCESS]);
     for (int32_t op = 0; op < (int32_t)g->kernel->ops.n; op++) {
-        TRY(find_sources(s, op));
+        forget_conflicts(s, op);
         const struct task_range all = g->op_tasks[op];
         for (int32_t t = all.first; t < all.last; t++) {
             if (t > all.first && same_reads(s, t - 1, t))
                 copy_deps(s, t);
             else
-                TRY(depend_task(s, t));
+                TRY(depend_task(s, op, t));
             count_pairs(g, t);
+            unite(s->before_any + (size_t)op * s->words, s->before + (size_t)t * s->words,
+                  s->words);
         }
     }
     return QN_OK;
@@ -194,10 +221,12 @@ int depend(struct diag *d, struct tgraph *g) {
     struct depend s = {.d = d, .g = g, .words = (uint32_t)CEIL_DIV(g->kernel->ops.n, (size_t)64)};
     int rc = ARENA_NEW(d, g->arena, &g->deps, g->tasks.n);
     if (rc == QN_OK) rc = ARENA_NEW(d, &scratch, &s.before, g->tasks.n * s.words);
+    if (rc == QN_OK) rc = ARENA_NEW(d, &scratch, &s.before_any, g->kernel->ops.n * s.words);
+    if (rc == QN_OK) rc = ARENA_NEW(d, &scratch, &s.found, g->kernel->ops.n);
+    if (rc == QN_OK) rc = ARENA_NEW(d, &scratch, &s.open, s.words);
     if (rc == QN_OK) rc = ARENA_NEW(d, &scratch, &s.access, g->tasks.n * TASK_MAX_ACCESS);
     if (rc == QN_OK) rc = ARENA_NEW(d, &scratch, &s.n_access, g->tasks.n);
     if (rc == QN_OK) rc = run(&s);
-    ARRAY_FINI(&s.sources);
     ARRAY_FINI(&s.ranges);
     arena_fini(&scratch);
     return rc;

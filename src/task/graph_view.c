@@ -57,12 +57,10 @@ void view_task_label(const struct kgraph *k, const struct task *t, struct strbuf
         return;
     }
     const struct kop *op = &k->ops.items[t->op];
-    struct op_info info;
-    op_describe(op->kind, &info);
-    strbuf_str(out, info.name);
+    strbuf_str(out, op_name(op->kind));
     if (op->layer >= 0) strbuf_printf(out, " L%d", op->layer);
     if (op->kind == OP_LINEAR) linear_name(k, op, out);
-    if (info.split == SPLIT_SLICES)
+    if (op_split_of(op->kind) == SPLIT_SLICES)
         strbuf_printf(out, " slice %u of %u", t->unit0, t->unit1);
     else
         strbuf_printf(out, " rows %u-%u units %u-%u", t->row0, t->row1, t->unit0, t->unit1);

@@ -16,27 +16,23 @@
  * operator through anything less than a barrier over all of that operator's tasks. */
 static bool paper_jit(const struct tgraph *g, const bool *jit, int32_t op) {
     const struct kop *k = &g->kernel->ops.items[op];
-    struct op_info info;
-    op_describe(k->kind, &info);
-    if (info.launch == LAUNCH_JIT) return true;
+    if (op_launch_of(k->kind) == LAUNCH_JIT) return true;
     /* A task that needs all of a JIT operator's output waits behind a barrier. Tiles of rows do
      * not: they may start when their rows are there. */
     for (int i = 0; i < OP_MAX_IN; i++) {
         if (k->in[i] == NO_TENSOR) continue;
         const int producer = g->kernel->tensors.items[k->in[i]].producer;
         if (producer < 0 || !jit[producer]) continue;
-        op_describe(g->kernel->ops.items[producer].kind, &info);
-        if (info.split != SPLIT_SLICES) return true;
+        if (op_split_of(g->kernel->ops.items[producer].kind) != SPLIT_SLICES) return true;
     }
     return false;
 }
 
 static void classify(const struct tgraph *g, bool *jit) {
     for (int32_t op = 0; op < (int32_t)g->kernel->ops.n; op++) {
-        struct op_info info;
-        op_describe(g->kernel->ops.items[op].kind, &info);
+        const enum op_kind kind = g->kernel->ops.items[op].kind;
         switch (g->options.launch) {
-        case LAUNCH_HYBRID: jit[op] = info.launch == LAUNCH_JIT; break;
+        case LAUNCH_HYBRID: jit[op] = op_launch_of(kind) == LAUNCH_JIT; break;
         case LAUNCH_PAPER: jit[op] = paper_jit(g, jit, op); break;
         case LAUNCH_ALL_AOT: jit[op] = false; break;
         case LAUNCH_ALL_JIT: jit[op] = true; break;
@@ -56,10 +52,7 @@ static int heavier_first(const void *a, const void *b) {
 }
 
 static bool is_sliced(const struct task *t) {
-    struct op_info info;
-    if (t->op < 0) return false;
-    op_describe(t->kind, &info);
-    return info.split == SPLIT_SLICES;
+    return t->op >= 0 && op_split_of(t->kind) == SPLIT_SLICES;
 }
 
 struct load {
@@ -68,15 +61,37 @@ struct load {
     uint32_t here, before; /* tasks of the operator at hand, of the one before */
 };
 
-static uint32_t lightest(const struct load *loads, uint32_t n, uint32_t most_here, bool skip_busy) {
-    uint32_t best = UINT32_MAX;
-    for (uint32_t w = 0; w < n; w++) {
-        if (loads[w].here >= most_here || (skip_busy && loads[w].before > 0)) continue;
-        if (best == UINT32_MAX || loads[w].bytes < loads[best].bytes ||
-            (loads[w].bytes == loads[best].bytes && loads[w].tasks < loads[best].tasks))
-            best = w;
+/* Workers that may take a task of the operator at hand, as a binary heap: worker[0] is the
+ * lightest, and none is lighter than the one at half its index. */
+struct heap {
+    const struct load *loads;
+    uint32_t *worker;
+    uint32_t n;
+};
+
+static bool is_lighter(const struct load *loads, uint32_t a, uint32_t b) {
+    if (loads[a].bytes != loads[b].bytes) return loads[a].bytes < loads[b].bytes;
+    if (loads[a].tasks != loads[b].tasks) return loads[a].tasks < loads[b].tasks;
+    return a < b;
+}
+
+/* Puts entry i where it belongs among those below it. */
+static void sink(struct heap *h, uint32_t i) {
+    const uint32_t w = h->worker[i];
+    for (uint32_t child; (child = 2 * i + 1) < h->n; i = child) {
+        if (child + 1 < h->n && is_lighter(h->loads, h->worker[child + 1], h->worker[child]))
+            child++;
+        if (!is_lighter(h->loads, h->worker[child], w)) break;
+        h->worker[i] = h->worker[child];
     }
-    return best;
+    h->worker[i] = w;
+}
+
+static void fill_heap(struct heap *h, uint32_t n_workers, bool skip_busy) {
+    h->n = 0;
+    for (uint32_t w = 0; w < n_workers; w++)
+        if (!skip_busy || h->loads[w].before == 0) h->worker[h->n++] = w;
+    for (uint32_t i = h->n / 2; i-- > 0;) sink(h, i);
 }
 
 /* Whether as many workers have no task of the operator before: they are ready before the others. */
@@ -87,7 +102,8 @@ static bool enough_are_idle(const struct load *loads, uint32_t n_workers, uint32
 }
 
 /* Places the candidates, all of one operator (or all dummies). */
-static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, struct load *loads) {
+static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, struct load *loads,
+                        struct heap *lightest) {
     const uint32_t n_workers = g->options.n_workers;
     const uint32_t most_here = CEIL_DIV(n, n_workers);
     qsort(c, n, sizeof *c, heavier_first);
@@ -95,16 +111,19 @@ static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, struc
         loads[w].before = loads[w].here;
         loads[w].here = 0;
     }
-    const bool skip_busy = enough_are_idle(loads, n_workers, n);
+    fill_heap(lightest, n_workers, enough_are_idle(loads, n_workers, n));
     for (uint32_t i = 0; i < n; i++) {
         const struct task *t = &g->tasks.items[c[i].task];
         /* Every worker has the same slice in every layer: what it found of it once holds on. */
         const bool slice = is_sliced(t) && t->unit1 == n_workers;
-        const uint32_t w = slice ? t->unit0 : lightest(loads, n_workers, most_here, skip_busy);
+        const uint32_t w = slice ? t->unit0 : lightest->worker[0];
         g->tasks.items[c[i].task].worker = (int32_t)w;
         loads[w].bytes += c[i].bytes;
         loads[w].tasks++;
         loads[w].here++;
+        if (slice) continue;
+        if (loads[w].here == most_here) lightest->worker[0] = lightest->worker[--lightest->n];
+        sink(lightest, 0);
     }
 }
 
@@ -117,10 +136,13 @@ static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch)
     const size_t n_groups = g->kernel->ops.n + 1;
     bool *jit;
     struct load *loads;
+    struct heap lightest;
     struct candidate *list;
     uint32_t *first, *fill; /* the AOT tasks of each group: list[first[k] .. first[k+1]) */
     TRY(ARENA_NEW(d, scratch, &jit, n_groups));
     TRY(ARENA_NEW(d, scratch, &loads, g->options.n_workers));
+    TRY(ARENA_NEW(d, scratch, &lightest.worker, g->options.n_workers));
+    lightest.loads = loads;
     TRY(ARENA_NEW(d, scratch, &list, g->tasks.n));
     TRY(ARENA_NEW(d, scratch, &first, n_groups + 1));
     TRY(ARENA_NEW(d, scratch, &fill, n_groups));
@@ -141,7 +163,7 @@ static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch)
             list[fill[k]++] = (struct candidate){(int32_t)i, task_weight_bytes(g->kernel, t)};
     }
     for (size_t k = 0; k < n_groups; k++)
-        place_group(g, list + first[k], first[k + 1] - first[k], loads);
+        place_group(g, list + first[k], first[k + 1] - first[k], loads, &lightest);
     return QN_OK;
 }
 

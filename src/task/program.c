@@ -56,6 +56,15 @@ static uint64_t count(const struct check *c, enum program_section s) {
     return c->p->section[s].count;
 }
 
+static bool is_for_cuda(const struct check *c) {
+    return c->p->target == TARGET_CUDA;
+}
+
+/* Of a tensor or an event. */
+static uint32_t most_carry(const struct check *c) {
+    return is_for_cuda(c) ? CARRY_FLAG : CARRY_PLAIN;
+}
+
 static int check_header(const struct check *c, uint64_t bytes) {
     const struct prog_header *p = c->p;
     if (bytes < sizeof *p || memcmp(p->magic, PROGRAM_MAGIC, sizeof p->magic) != 0)
@@ -144,7 +153,11 @@ static int check_tensors(const struct check *c) {
         for (int k = 0; k < t->n_dims; k++)
             if (t->shape[k] == 0 || !checked_mul(bytes, t->shape[k], &bytes))
                 return bad(c, "tensor", i, "shape");
-        if (t->carry > CARRY_FLAG ||
+        /* Only CUDA's kernels know 16-bit activations, which are packed, and flags. */
+        if (!is_for_cuda(c) && t->role == PROG_ACTIVATION &&
+            (t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16))
+            return bad(c, "tensor", i, "dtype");
+        if (t->carry > most_carry(c) ||
             (t->carry == CARRY_FLAG && (t->role != PROG_ACTIVATION || t->dtype != DTYPE_F32)))
             return bad(c, "tensor", i, "carry");
         if (t->carry == CARRY_FLAG && !checked_mul(bytes, 2, &bytes))
@@ -181,6 +194,9 @@ static int check_ops(const struct check *c, const struct prog_variant *v) {
         const struct prog_op *op = &PROG(c->p, OP)[i];
         struct op_info info;
         if (op->kind == OP_NONE || op->kind >= N_OP_KINDS) return bad(c, "op", i, "kind");
+        if (!is_for_cuda(c) && op_target_of(op->kind) == OP_ON_CUDA)
+            return fail(c->d, QN_EFORMAT, "%s: op %llu: %s is for backend cuda, the program is not",
+                        c->name, (unsigned long long)i, op_name(op->kind));
         op_describe(op->kind, &info);
         for (int k = 0; k < OP_MAX_IN; k++)
             if (k < info.n_in ? !operand_fits(c, v, op->in[k], &info.in[k])
@@ -209,12 +225,10 @@ static int check_tasks(const struct check *c, const struct prog_variant *v) {
         }
         if (!inside(t->op - (uint64_t)v->first_op, 1, v->n_ops)) return bad(c, "task", i, "op");
         const struct prog_op *op = &PROG(c->p, OP)[t->op];
-        struct op_info info;
         if (t->kind != op->kind) return bad(c, "task", i, "kind");
-        op_describe(op->kind, &info);
         if (t->row0 >= t->row1 || t->row1 > op->n_rows) return bad(c, "task", i, "rows");
         if (t->unit0 >= t->unit1) return bad(c, "task", i, "units");
-        if (t->unit1 > (info.split == SPLIT_SLICES ? 1u << 20 : op->units))
+        if (t->unit1 > (op_split_of(op->kind) == SPLIT_SLICES ? 1u << 20 : op->units))
             return bad(c, "task", i, "units");
     }
     return QN_OK;
@@ -225,7 +239,7 @@ static int check_rest(const struct check *c) {
         const struct prog_event *e = &PROG(c->p, EVENT)[i];
         if (!inside(e->first_task, e->n_tasks, count(c, SECTION_TASK)) || e->n_jit > e->n_tasks)
             return bad(c, "event", i, "tasks");
-        if (e->carry > CARRY_FLAG) return bad(c, "event", i, "carry");
+        if (e->carry > most_carry(c)) return bad(c, "event", i, "carry");
     }
     for (uint64_t i = 0; i < count(c, SECTION_AOT); i++)
         if (PROG(c->p, AOT)[i] >= count(c, SECTION_TASK)) return bad(c, "aot", i, "task");
@@ -362,9 +376,7 @@ void program_task_name(const struct prog_header *p, uint32_t task, struct strbuf
     if (t->op == PROG_NONE) return;
     const struct prog_op *op = &PROG(p, OP)[t->op];
     if (op->layer >= 0) strbuf_printf(out, " L%d", op->layer);
-    struct op_info info;
-    op_describe(op->kind, &info);
-    if (info.split == SPLIT_SLICES)
+    if (op_split_of(op->kind) == SPLIT_SLICES)
         strbuf_printf(out, " slice %u of %u", t->unit0, t->unit1);
     else
         strbuf_printf(out, " rows %u-%u units %u-%u", t->row0, t->row1, t->unit0, t->unit1);

@@ -183,9 +183,8 @@ static uint64_t unit_weight_bytes(const struct kgraph *k, const struct kop *op) 
 uint64_t task_weight_bytes(const struct kgraph *k, const struct task *t) {
     if (t->op < 0) return 0;
     const struct kop *op = &k->ops.items[t->op];
-    struct op_info info;
-    op_describe(op->kind, &info);
-    return info.split == SPLIT_TILES ? unit_weight_bytes(k, op) * (t->unit1 - t->unit0) : 0;
+    if (op_split_of(op->kind) != SPLIT_TILES) return 0;
+    return unit_weight_bytes(k, op) * (t->unit1 - t->unit0);
 }
 
 /* ---- verify ------------------------------------------------------------------------------- */

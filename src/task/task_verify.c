@@ -174,10 +174,8 @@ static int check_cover(struct proof *f) {
     for (uint32_t i = v->first_task; i < v->first_task + v->n_tasks; i++) {
         const struct prog_task *t = &PROG(f->p, TASK)[i];
         if (t->kind == OP_NONE) continue;
-        struct op_info info;
-        op_describe(t->kind, &info);
         const uint32_t op = t->op - v->first_op;
-        if (info.split != SPLIT_SLICES) {
+        if (op_split_of(t->kind) != SPLIT_SLICES) {
             area[op] += (uint64_t)(t->row1 - t->row0) * (t->unit1 - t->unit0);
             continue;
         }

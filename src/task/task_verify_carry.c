@@ -5,42 +5,8 @@
 
 #include <stdlib.h>
 
-/* Whether rectangle a has all bytes of b, where both are of one tensor. */
-static bool rect_has(const struct rect *a, const struct rect *b) {
-    const uint64_t row_a = a->at / a->stride, row_b = b->at / b->stride;
-    const uint64_t col_a = a->at % a->stride, col_b = b->at % b->stride;
-    if (a->stride != b->stride || a->n_slices > 0) return false;
-    if (a->run == a->stride) /* whole rows: bytes from start to end */
-        return a->at <= b->at &&
-               a->at + a->n_rows * a->stride >= b->at + (b->n_rows - 1) * b->stride + b->run;
-    return row_a <= row_b && row_a + a->n_rows >= row_b + b->n_rows && col_a <= col_b &&
-           col_a + a->run >= col_b + b->run;
-}
-
-/* Accesses by task, in the order of the tasks. */
-struct by_task {
-    uint32_t *first, *access; /* of the variant's task i: access[first[i] .. first[i + 1]) */
-};
-
-static int sort_by_task(struct proof *f, struct by_task *b) {
-    const struct prog_variant *v = f->v;
-    const uint32_t n = (uint32_t)f->accesses.n;
-    uint32_t *fill;
-    TRY(ARENA_NEW(f->d, &f->arena, &b->first, v->n_tasks + 1));
-    TRY(ARENA_NEW(f->d, &f->arena, &fill, v->n_tasks));
-    TRY(ARENA_NEW(f->d, &f->arena, &b->access, n));
-    for (uint32_t i = 0; i < n; i++) b->first[f->accesses.items[i].task - v->first_task + 1]++;
-    for (uint32_t i = 0; i < v->n_tasks; i++) {
-        b->first[i + 1] += b->first[i];
-        fill[i] = b->first[i];
-    }
-    for (uint32_t i = 0; i < n; i++)
-        b->access[fill[f->accesses.items[i].task - v->first_task]++] = i;
-    return QN_OK;
-}
-
-static const struct access *access_of(const struct proof *f, const struct by_task *b, uint32_t k) {
-    return &f->accesses.items[b->access[k]];
+static const struct access *access_of(const struct proof *f, uint32_t k) {
+    return &f->accesses.items[k];
 }
 
 static bool is_state(const struct proof *f, const struct access *a) {
@@ -53,17 +19,76 @@ static bool is_plain(const struct proof *f, const struct access *a) {
 
 /* Whether `reader` by itself polls every flagged byte that `writer` stores, whatever the iteration
  * has for it to do. */
-static bool polls(const struct proof *f, uint32_t reader, uint32_t writer,
-                  const struct by_task *b) {
-    struct op_info info;
-    op_describe(PROG(f->p, TASK)[f->v->first_task + reader].kind, &info);
-    if (info.split == SPLIT_SLICES) return false;
-    for (uint32_t k = b->first[writer]; k < b->first[writer + 1]; k++) {
-        const struct access *w = access_of(f, b, k);
+static bool polls(const struct proof *f, uint32_t reader, uint32_t writer) {
+    if (op_split_of(PROG(f->p, TASK)[f->v->first_task + reader].kind) == SPLIT_SLICES) return false;
+    for (uint32_t k = f->first_access[writer]; k < f->first_access[writer + 1]; k++) {
+        const struct access *w = access_of(f, k);
         bool polled = !w->rect.write || is_state(f, w);
-        for (uint32_t i = b->first[reader]; i < b->first[reader + 1] && !polled; i++) {
-            const struct access *r = access_of(f, b, i);
-            polled = !r->rect.write && r->object == w->object && rect_has(&r->rect, &w->rect);
+        for (uint32_t i = f->first_access[reader]; i < f->first_access[reader + 1] && !polled;
+             i++) {
+            const struct access *r = access_of(f, i);
+            polled = !r->rect.write && r->object == w->object &&
+                     task_verify_rect_has(&r->rect, &w->rect);
+        }
+        if (!polled) return false;
+    }
+    return true;
+}
+
+/* What all those who trigger an event store flagged: the smallest rectangle that has it. */
+struct hull {
+    uint32_t object; /* PROG_NONE: nothing */
+    bool many;       /* it is of several tensors */
+    struct rect rect;
+};
+
+static void grow(const struct proof *f, struct hull *h, const struct access *a) {
+    const struct rect whole = task_verify_touch_whole(f, a->object);
+    struct tile t, all;
+    struct rect r = a->rect;
+    r.n_slices = 0; /* a slice may be anywhere */
+    if (h->object == PROG_NONE) {
+        h->object = a->object;
+        h->rect = r;
+    }
+    if (h->object != a->object || !task_verify_rect_tile(&whole, &r, &t) ||
+        !task_verify_rect_tile(&whole, &h->rect, &all)) {
+        h->many = true;
+        return;
+    }
+    const uint64_t row = MIN(t.row0, all.row0), col = MIN(t.col0, all.col0);
+    h->rect.at = whole.at + row * whole.stride + col;
+    h->rect.n_rows = MAX(t.row1, all.row1) - row;
+    h->rect.run = MAX(t.col1, all.col1) - col;
+}
+
+/* Fills hulls[n_events] of the events that ride on data. */
+static int find_hulls(struct proof *f, struct hull **hulls) {
+    const struct prog_variant *v = f->v;
+    TRY(ARENA_NEW(f->d, &f->arena, hulls, v->n_events));
+    for (uint32_t e = 0; e < v->n_events; e++) (*hulls)[e].object = PROG_NONE;
+    for (uint32_t i = 0; i < v->n_tasks; i++) {
+        const uint32_t event = PROG(f->p, TASK)[v->first_task + i].trigger;
+        if (PROG(f->p, EVENT)[event].carry == CARRY_PLAIN) continue;
+        for (uint32_t k = f->first_access[i]; k < f->first_access[i + 1]; k++)
+            if (access_of(f, k)->rect.write && !is_state(f, access_of(f, k)))
+                grow(f, &(*hulls)[event - v->first_event], access_of(f, k));
+    }
+    return QN_OK;
+}
+
+/* Whether each dependent by itself polls all of the hull. If not, it may still poll all that is
+ * stored. */
+static bool each_polls(const struct proof *f, const struct prog_event *e, const struct hull *h) {
+    if (h->object == PROG_NONE || h->many) return false;
+    for (uint32_t i = e->first_task; i < e->first_task + e->n_tasks; i++) {
+        const uint32_t reader = i - f->v->first_task;
+        bool polled = false;
+        if (op_split_of(PROG(f->p, TASK)[i].kind) == SPLIT_SLICES) return false;
+        for (uint32_t k = f->first_access[reader]; k < f->first_access[reader + 1]; k++) {
+            const struct access *a = access_of(f, k);
+            polled = polled || (!a->rect.write && a->object == h->object &&
+                                task_verify_rect_has(&a->rect, &h->rect));
         }
         if (!polled) return false;
     }
@@ -154,16 +179,16 @@ static uint64_t first_column(const struct proof *f, const struct access *a) {
 }
 
 /* Of the rows that `w` writes. */
-static int find_polled(struct proof *f, const struct by_task *b, uint32_t event,
-                       const struct access *w, struct polled *out) {
+static int find_polled(struct proof *f, uint32_t event, const struct access *w,
+                       struct polled *out) {
     const struct prog_event *e = &PROG(f->p, EVENT)[event];
-    const uint32_t first = b->first[e->first_task - f->v->first_task],
-                   end = b->first[e->first_task - f->v->first_task + e->n_tasks];
+    const uint32_t first = f->first_access[e->first_task - f->v->first_task],
+                   end = f->first_access[e->first_task - f->v->first_task + e->n_tasks];
     ARRAY(struct span) spans = {0};
     int rc = QN_OK;
     *out = (struct polled){event, w->object, first_row(f, w), w->rect.n_rows, 0, 0};
     for (uint32_t k = first; k < end && rc == QN_OK; k++) {
-        const struct access *a = access_of(f, b, k);
+        const struct access *a = access_of(f, k);
         if (a->object != w->object || a->rect.write || a->rect.n_slices > 0 ||
             a->rect.stride != w->rect.stride || first_row(f, a) > out->row ||
             first_row(f, a) + a->rect.n_rows < out->row + out->n_rows)
@@ -190,8 +215,7 @@ static bool polls_all(const struct proof *f, const struct polled *p, const struc
 /* The dependents together poll all that `writer` stores; later tasks wait for every one of them;
  * and they share nothing plain with it. Then the order of the writer and a single one of them is
  * nobody's concern, and that of the writer and all later ones follows. */
-static int check_together(struct proof *f, const struct by_task *b, uint32_t writer,
-                          struct polled *polled) {
+static int check_together(struct proof *f, uint32_t writer, struct polled *polled) {
     const struct prog_task *tasks = PROG(f->p, TASK);
     const uint32_t event = tasks[f->v->first_task + writer].trigger;
     const struct prog_event *e = &PROG(f->p, EVENT)[event];
@@ -202,10 +226,10 @@ static int check_together(struct proof *f, const struct by_task *b, uint32_t wri
             return no_ride(f, event, e->first_task + i,
                            "does not poll all that it waits for and triggers another event than "
                            "those who poll the rest");
-    for (uint32_t k = b->first[first]; k < b->first[first + e->n_tasks]; k++)
-        state = state || is_state(f, access_of(f, b, k));
-    for (uint32_t k = b->first[writer]; k < b->first[writer + 1]; k++) {
-        const struct access *a = access_of(f, b, k);
+    for (uint32_t k = f->first_access[first]; k < f->first_access[first + e->n_tasks]; k++)
+        state = state || is_state(f, access_of(f, k));
+    for (uint32_t k = f->first_access[writer]; k < f->first_access[writer + 1]; k++) {
+        const struct access *a = access_of(f, k);
         if (is_plain(f, a) || (state && is_state(f, a)))
             return no_ride(f, event, f->v->first_task + writer,
                            "touches what is not flagged, and no single task polls all of its "
@@ -213,7 +237,7 @@ static int check_together(struct proof *f, const struct by_task *b, uint32_t wri
         if (!a->rect.write || is_state(f, a)) continue;
         if (polled->event != event || polled->object != a->object ||
             polled->row != first_row(f, a) || polled->n_rows != a->rect.n_rows)
-            TRY(find_polled(f, b, event, a, polled));
+            TRY(find_polled(f, event, a, polled));
         if (!polls_all(f, polled, a))
             return no_ride(f, event, f->v->first_task + writer,
                            "stores what none of its dependents polls");
@@ -221,19 +245,20 @@ static int check_together(struct proof *f, const struct by_task *b, uint32_t wri
     return QN_OK;
 }
 
-/* One task that triggers an event on data. */
-static int check_writer(struct proof *f, const struct by_task *b, uint32_t writer,
-                        struct polled *polled) {
+/* One task that triggers an event on data; `each`: every dependent polls all that any of these
+ * store.
+ */
+static int check_writer(struct proof *f, uint32_t writer, bool each, struct polled *polled) {
     const uint32_t index = f->v->first_task + writer;
     const uint32_t event = PROG(f->p, TASK)[index].trigger;
     const struct prog_event *e = &PROG(f->p, EVENT)[event];
     if (event == f->v->end_event) return no_ride(f, event, index, "ends the iteration with it");
-    for (uint32_t k = b->first[writer]; k < b->first[writer + 1]; k++)
-        if (access_of(f, b, k)->rect.write && is_plain(f, access_of(f, b, k)))
+    for (uint32_t k = f->first_access[writer]; k < f->first_access[writer + 1]; k++)
+        if (access_of(f, k)->rect.write && is_plain(f, access_of(f, k)))
             return no_ride(f, event, index, "also writes plain data");
-    for (uint32_t k = 0; k < e->n_tasks; k++)
-        if (!polls(f, e->first_task + k - f->v->first_task, writer, b))
-            return check_together(f, b, writer, polled);
+    for (uint32_t k = 0; k < e->n_tasks && !each; k++)
+        if (!polls(f, e->first_task + k - f->v->first_task, writer))
+            return check_together(f, writer, polled);
     return QN_OK;
 }
 
@@ -243,8 +268,9 @@ static int check_writer(struct proof *f, const struct by_task *b, uint32_t write
  * nobody, state is there for the next iteration (check_list_ends). */
 int task_verify_carry(struct proof *f) {
     const struct prog_variant *v = f->v;
-    struct by_task b;
     struct polled polled = {.event = PROG_NONE};
+    struct hull *hulls;
+    bool *each; /* [n_events] each_polls */
     bool any = false;
     for (uint32_t e = v->first_event; e < v->first_event + v->n_events; e++)
         any = any || PROG(f->p, EVENT)[e].carry != CARRY_PLAIN;
@@ -256,10 +282,15 @@ int task_verify_carry(struct proof *f) {
                     "events ride on data although there are %u JIT tasks: a worker that polls "
                     "inside a task claims none",
                     v->n_jit_tasks);
-    TRY(sort_by_task(f, &b));
-    for (uint32_t i = 0; i < v->n_tasks; i++)
-        if (PROG(f->p, EVENT)[PROG(f->p, TASK)[v->first_task + i].trigger].carry != CARRY_PLAIN)
-            TRY(check_writer(f, &b, i, &polled));
+    TRY(find_hulls(f, &hulls));
+    TRY(ARENA_NEW(f->d, &f->arena, &each, v->n_events));
+    for (uint32_t e = 0; e < v->n_events; e++)
+        each[e] = each_polls(f, &PROG(f->p, EVENT)[v->first_event + e], &hulls[e]);
+    for (uint32_t i = 0; i < v->n_tasks; i++) {
+        const uint32_t event = PROG(f->p, TASK)[v->first_task + i].trigger;
+        if (PROG(f->p, EVENT)[event].carry != CARRY_PLAIN)
+            TRY(check_writer(f, i, each[event - v->first_event], &polled));
+    }
     if (PROG(f->p, EVENT)[v->start_event].carry != CARRY_PLAIN)
         return fail(f->d, QN_EVERIFY, "the start event cannot ride on data");
     return QN_OK;

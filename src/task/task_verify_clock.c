@@ -2,6 +2,7 @@
  * go along. */
 #include "task/task_verify_clock.h"
 
+#include "base/arena.h"
 #include "base/checked.h"
 
 #include <string.h>
@@ -9,7 +10,8 @@
 struct run {
     const struct prog_header *p;
     const struct prog_variant *v;
-    struct verify_clock *c;
+    verify_clock_fn *visit;
+    void *user;
     const struct prog_list *lists; /* [n_workers] */
     uint32_t *next;                /* [n_workers] tasks of its list that are done */
     uint32_t *had;                 /* [n_events] triggers so far */
@@ -27,19 +29,19 @@ static bool activated(const struct run *r, uint32_t event) {
 }
 
 static void run_task(struct run *r, uint32_t worker, uint32_t index) {
-    const uint32_t n = r->c->n_workers, i = index - r->v->first_task;
+    const uint32_t n = r->p->n_workers;
     const struct prog_task *t = &PROG(r->p, TASK)[index];
     const uint32_t wait = t->wait - r->v->first_event, trigger = t->trigger - r->v->first_event;
-    uint32_t *own = r->worker + (size_t)worker * n, *known = r->c->known + (size_t)i * n;
+    uint32_t *own = r->worker + (size_t)worker * n;
     if (PROG(r->p, EVENT)[t->wait].carry == CARRY_PLAIN) merge(own, r->event + (size_t)wait * n, n);
-    memcpy(known, own, n * sizeof *known);
     r->had[trigger]++;
     if (t->kind == OP_NONE) {
         /* Forwards what it waited for; the task before it may still run. */
         merge(r->event + (size_t)trigger * n, r->event + (size_t)wait * n, n);
         return;
     }
-    r->c->place[i] = own[worker] = r->next[worker] + 1;
+    r->visit(r->user, index - r->v->first_task, worker, r->next[worker] + 1, own);
+    own[worker] = r->next[worker] + 1;
     if (PROG(r->p, EVENT)[t->trigger].carry == CARRY_PLAIN)
         merge(r->event + (size_t)trigger * n, own, n);
 }
@@ -55,16 +57,16 @@ static bool run_worker(struct run *r, uint32_t worker) {
     return r->next[worker] != before;
 }
 
-int verify_clock_make(struct diag *d, struct arena *arena, const struct prog_header *p,
-                      const struct prog_variant *v, struct verify_clock *out) {
+int verify_clock_run(struct diag *d, const struct prog_header *p, const struct prog_variant *v,
+                     verify_clock_fn *visit, void *user) {
     const uint32_t n = p->n_workers;
     struct arena scratch = {0};
-    struct run r = {
-        .p = p, .v = v, .c = out, .lists = PROG(p, LIST) + (v - PROG(p, VARIANT)) * (uint64_t)n};
+    struct run r = {.p = p,
+                    .v = v,
+                    .visit = visit,
+                    .user = user,
+                    .lists = PROG(p, LIST) + (v - PROG(p, VARIANT)) * (uint64_t)n};
     int rc = QN_OK;
-    out->n_workers = n;
-    TRY(ARENA_NEW(d, arena, &out->place, v->n_tasks));
-    TRY(ARENA_NEW(d, arena, &out->known, (uint64_t)v->n_tasks * n));
     TRY_GOTO(rc, done, ARENA_NEW(d, &scratch, &r.next, n));
     TRY_GOTO(rc, done, ARENA_NEW(d, &scratch, &r.had, v->n_events));
     TRY_GOTO(rc, done, ARENA_NEW(d, &scratch, &r.event, (uint64_t)v->n_events * n));

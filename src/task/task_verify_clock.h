@@ -8,19 +8,18 @@
 #ifndef QN_TASK_TASK_VERIFY_CLOCK_H
 #define QN_TASK_TASK_VERIFY_CLOCK_H
 
-#include "base/arena.h"
+#include "base/status.h"
 #include "task/program.h"
 
-struct verify_clock {
-    uint32_t n_workers;
-    uint32_t *place; /* [n_tasks] place in its worker's list, from 1; 0 for an empty task */
-    uint32_t *known; /* [n_tasks][n_workers]: places up to which each worker is done with its list,
-                        visibly, before the task begins */
-};
+/* Called for every task but empty ones before it begins: its place in its worker's list, from 1,
+ * and known[n_workers], the places up to which each worker is done with its list, visibly. Tasks
+ * are counted from the variant's first. */
+typedef void verify_clock_fn(void *user, uint32_t task, uint32_t worker, uint32_t place,
+                             const uint32_t *known);
 
-/* Tasks are counted from the variant's first. The variant has no JIT tasks and cannot deadlock
- * (task_verify has shown it). Lives in the arena. Errors: QN_ENOMEM. */
-int verify_clock_make(struct diag *d, struct arena *arena, const struct prog_header *p,
-                      const struct prog_variant *v, struct verify_clock *out);
+/* Runs the workers' lists in thought. The variant has no JIT tasks and cannot deadlock (task_verify
+ * has shown it). Errors: QN_ENOMEM. */
+int verify_clock_run(struct diag *d, const struct prog_header *p, const struct prog_variant *v,
+                     verify_clock_fn *visit, void *user);
 
 #endif

@@ -1,8 +1,10 @@
-/* task_verify_proof.h - what the parts of task_verify share; nobody else includes it.
+/* task_verify_proof.h - what the parts of task_verify share; nobody else includes it but
+ * their tests.
  *
  *   task_verify.c        the driver; tables: shapes, weights, counts, lists, cover
  *   task_verify_touch.c  fills `accesses`: what each task reads and writes
  *   task_verify_order.c  no deadlock; fills `reach` and `acquire`: what comes before what
+ *   task_verify_rect.c   rectangles: whether they overlap
  *   task_verify_race.c   holds `accesses` to that order
  *   task_verify_clock.c  what each worker knows of the others where events ride on data
  *   task_verify_carry.c  events without a counter; flagged bytes are nobody else's
@@ -51,7 +53,8 @@ struct proof {
     uint64_t words;     /* of one row of the closures below */
     uint64_t *reach;    /* [n_events][words] events that an event leads to */
     uint64_t *acquire;  /* the same through counters alone: what was written is visible, too */
-    ARRAY(struct access) accesses;
+    ARRAY(struct access) accesses; /* in the order of the tasks */
+    uint32_t *first_access; /* [n_tasks + 1] of the variant's task i: first_access[i] .. [i + 1] */
     struct verify_report report;
 };
 
@@ -80,9 +83,27 @@ bool task_verify_order_leads(const struct proof *f, uint32_t from, uint32_t to);
  * counters are released and acquired, an event that rides on data orders nothing but that data. */
 bool task_verify_order_visible(const struct proof *f, uint32_t from, uint32_t to);
 
+/* ---- task_verify_rect.c ---- */
+
+/* A rectangle in rows and bytes of its tensor; of a slice, its number in place of the bytes. */
+struct tile {
+    uint64_t row0, row1, col0, col1;
+};
+
+/* Whether two rectangles may share a byte. */
+bool task_verify_rect_overlap(const struct rect *a, const struct rect *b);
+/* Whether a, which is no slice, has all bytes of b; of one tensor. */
+bool task_verify_rect_has(const struct rect *a, const struct rect *b);
+/* Fills *t from a rectangle of the tensor whose bytes are `whole`; false if it does not lie in that
+ * tensor's rows. Tiles compare with those of slices or with those of rectangles, not with both. */
+bool task_verify_rect_tile(const struct rect *whole, const struct rect *r, struct tile *t);
+/* Whether no two of n tiles overlap, where they lie in bands of equal rows; false: look at every
+ * pair. Changes their order. */
+bool task_verify_rect_disjoint(struct tile *tiles, uint32_t n);
+
 /* ---- task_verify_race.c ---- */
 
-/* Fills f->accesses, sorted by tensor, and compares them. */
+/* Fills f->accesses and f->first_access, and holds them to the order. */
 int task_verify_race(struct proof *f);
 /* For qsort: extents by space, start and tensor. */
 int task_verify_race_by_start(const void *a, const void *b);

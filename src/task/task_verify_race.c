@@ -9,27 +9,26 @@
 /* Tasks with the same wait and trigger are ordered alike with respect to all others. */
 struct access_class {
     uint32_t wait, trigger;
-    uint32_t first, n; /* in the list of accesses, sorted by class */
+    uint32_t first, n; /* in race.order */
     bool writes;
-    /* Where events ride on data, [n_workers] places in the workers' lists: the last one of this
-     * class; the last one that all tasks of the class know to be done. Otherwise NULL. */
+    /* Where events ride on data and the tensor shares its bytes, [n_workers] places in the workers'
+     * lists: the last one of this class; the last one that all tasks of the class know to be done.
+     * Otherwise NULL. */
     uint32_t *last, *known;
 };
 
-static bool rects_overlap(const struct rect *a, const struct rect *b) {
-    if (a->space != b->space) return false;
-    if (a->n_slices > 0 && a->op == b->op && a->n_slices == b->n_slices && a->slice != b->slice)
-        return false;
-    const uint64_t a_end = a->at + (a->n_rows - 1) * a->stride + a->run;
-    const uint64_t b_end = b->at + (b->n_rows - 1) * b->stride + b->run;
-    if (a_end <= b->at || b_end <= a->at) return false;
-    if (a->stride != b->stride) return true; /* different shapes over the same bytes */
-    /* Same pitch: compare as rectangles relative to one grid. */
-    const uint64_t base = MIN(a->at, b->at), pitch = a->stride;
-    const uint64_t ar = (a->at - base) / pitch, ac = (a->at - base) % pitch;
-    const uint64_t br = (b->at - base) / pitch, bc = (b->at - base) % pitch;
-    if (ac + a->run > pitch || bc + b->run > pitch) return true; /* off the grid: be careful */
-    return ar < br + b->n_rows && br < ar + a->n_rows && ac < bc + b->run && bc < ac + a->run;
+struct race {
+    struct proof *f;
+    uint32_t *order;    /* [accesses] of f->accesses: by tensor and class */
+    uint32_t *class_of; /* [accesses] the class of each of f->accesses */
+    struct access_class *classes;
+    struct extent *extents; /* of the tensors that are touched, by their start */
+    struct tile *tiles;     /* [accesses] scratch */
+    uint32_t n_classes, n_extents;
+};
+
+static const struct access *access_at(const struct race *r, uint32_t i) {
+    return &r->f->accesses.items[r->order[i]];
 }
 
 /* `a` must end before `b` begins, and nothing makes it so. */
@@ -52,49 +51,164 @@ static int race(struct proof *f, const struct access *a, const struct access *b)
     return rc;
 }
 
-static int by_object_and_class(const void *a, const void *b, void *program) {
-    const struct access *x = a, *y = b;
-    const struct prog_task *tasks = PROG((const struct prog_header *)program, TASK);
-    const uint64_t kx[5] = {x->object, x->rect.write, tasks[x->task].wait, tasks[x->task].trigger,
-                            x->task};
-    const uint64_t ky[5] = {y->object, y->rect.write, tasks[y->task].wait, tasks[y->task].trigger,
-                            y->task};
-    for (int i = 0; i < 5; i++)
-        if (kx[i] != ky[i]) return kx[i] < ky[i] ? -1 : 1;
-    return (x->rect.at > y->rect.at) - (x->rect.at < y->rect.at);
+/* ---- accesses by tensor and class ---------------------------------------------------------- */
+
+static int collect(struct race *r) {
+    struct proof *f = r->f;
+    const struct prog_variant *v = f->v;
+    f->accesses.n = 0;
+    TRY(ARENA_NEW(f->d, &f->arena, &f->first_access, v->n_tasks + 1));
+    for (uint32_t i = 0; i < v->n_tasks; i++) {
+        TRY(task_verify_touch(f, v->first_task + i));
+        f->first_access[i + 1] = (uint32_t)f->accesses.n;
+    }
+    return QN_OK;
 }
+
+/* The order within a tensor. */
+static int by_class(const void *a, const void *b, void *proof) {
+    const struct proof *f = proof;
+    const struct access *x = &f->accesses.items[*(const uint32_t *)a],
+                        *y = &f->accesses.items[*(const uint32_t *)b];
+    const struct prog_task *tx = &PROG(f->p, TASK)[x->task], *ty = &PROG(f->p, TASK)[y->task];
+    if (tx->wait != ty->wait) return tx->wait < ty->wait ? -1 : 1;
+    if (tx->trigger != ty->trigger) return tx->trigger < ty->trigger ? -1 : 1;
+    if (x->rect.write != y->rect.write) return x->rect.write ? -1 : 1;
+    return *(const uint32_t *)a < *(const uint32_t *)b ? -1 : 1;
+}
+
+/* Most programs have the tasks of every tensor in the right order already. */
+static void sort_classes(const struct race *r, uint32_t first, uint32_t end) {
+    for (uint32_t i = first + 1; i < end; i++)
+        if (by_class(&r->order[i - 1], &r->order[i], r->f) > 0) {
+            qsort_r(r->order + first, end - first, sizeof *r->order, by_class, r->f);
+            return;
+        }
+}
+
+static int sort(struct race *r) {
+    struct proof *f = r->f;
+    const uint32_t n = (uint32_t)f->accesses.n, n_tensors = f->v->n_tensors;
+    uint32_t *first;
+    TRY(ARENA_NEW(f->d, &f->arena, &r->order, n));
+    TRY(ARENA_NEW(f->d, &f->arena, &first, n_tensors + 2));
+    for (uint32_t i = 0; i < n; i++) first[f->accesses.items[i].object - f->v->first_tensor + 2]++;
+    for (uint32_t t = 0; t < n_tensors; t++) first[t + 2] += first[t + 1];
+    /* first[t + 1] is where tensor t begins, and becomes where it ends */
+    for (uint32_t i = 0; i < n; i++)
+        r->order[first[f->accesses.items[i].object - f->v->first_tensor + 1]++] = i;
+    for (uint32_t t = 0; t < n_tensors; t++) sort_classes(r, first[t], first[t + 1]);
+    return QN_OK;
+}
+
+static struct extent extent_of(const struct race *r, uint32_t object) {
+    const struct rect whole = task_verify_touch_whole(r->f, object);
+    return (struct extent){.space = whole.space,
+                           .object = object,
+                           .born = PROG_NONE,
+                           .start = whole.at,
+                           .end = whole.at + whole.n_rows * whole.stride,
+                           .first_class = r->n_classes};
+}
+
+/* Cuts the sorted accesses into tensors and classes. */
+static int group(struct race *r) {
+    struct proof *f = r->f;
+    const uint32_t n = (uint32_t)f->accesses.n;
+    struct extent *e = NULL;
+    struct access_class *c = NULL;
+    TRY(ARENA_NEW(f->d, &f->arena, &r->class_of, n));
+    TRY(ARENA_NEW(f->d, &f->arena, &r->classes, n));
+    TRY(ARENA_NEW(f->d, &f->arena, &r->extents, f->v->n_tensors));
+    for (uint32_t i = 0; i < n; i++) {
+        const struct access *a = access_at(r, i);
+        const struct prog_task *t = &PROG(f->p, TASK)[a->task];
+        const bool new_object = e == NULL || e->object != a->object;
+        if (new_object) {
+            e = &r->extents[r->n_extents++];
+            *e = extent_of(r, a->object);
+        }
+        if (a->rect.write) e->born = MIN(e->born, t->op);
+        if (new_object || c->wait != t->wait || c->trigger != t->trigger ||
+            c->writes != a->rect.write) {
+            c = &r->classes[r->n_classes++];
+            *c = (struct access_class){
+                .wait = t->wait, .trigger = t->trigger, .first = i, .writes = a->rect.write};
+            e->n_classes++;
+        }
+        r->class_of[r->order[i]] = r->n_classes - 1;
+        c->n++;
+    }
+    qsort(r->extents, r->n_extents, sizeof *r->extents, task_verify_race_by_start);
+    return QN_OK;
+}
+
+/* ---- within a tensor ----------------------------------------------------------------------- */
 
 /* Two classes that the events do not order as they should be: their tasks must not touch the same
  * bytes. */
-static int compare_tasks(struct proof *f, const struct access_class *a,
+static int compare_tasks(const struct race *r, const struct access_class *a,
                          const struct access_class *b) {
     for (uint32_t i = a->first; i < a->first + a->n; i++)
         for (uint32_t k = a == b ? i + 1 : b->first; k < b->first + b->n; k++) {
-            const struct access *x = &f->accesses.items[i], *y = &f->accesses.items[k];
-            f->report.n_task_pairs++;
-            if (x->task != y->task && rects_overlap(&x->rect, &y->rect)) return race(f, x, y);
+            const struct access *x = access_at(r, i), *y = access_at(r, k);
+            r->f->report.n_task_pairs++;
+            if (x->task != y->task && task_verify_rect_overlap(&x->rect, &y->rect))
+                return race(r->f, x, y);
         }
     return QN_OK;
 }
 
+/* Whether all that is written to a tensor is disjoint, as far as one pass over it shows. */
+static bool writes_are_disjoint(const struct race *r, const struct extent *e) {
+    const struct access_class *c = r->classes + e->first_class;
+    const struct rect whole = task_verify_touch_whole(r->f, e->object);
+    const struct rect *one = NULL; /* the others must be of its kind */
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < e->n_classes; i++) {
+        if (!c[i].writes) continue;
+        for (uint32_t k = c[i].first; k < c[i].first + c[i].n; k++) {
+            const struct rect *rect = &access_at(r, k)->rect;
+            if (one == NULL) one = rect;
+            if (rect->n_slices != one->n_slices || (rect->n_slices > 0 && rect->op != one->op) ||
+                !task_verify_rect_tile(&whole, rect, &r->tiles[n++]))
+                return false;
+        }
+    }
+    return task_verify_rect_disjoint(r->tiles, n);
+}
+
 /* Classes of one tensor: whoever writes comes before whoever reads, visibly unless the reader polls
  * flags; and no two write the same bytes, in whatever order. */
-static int compare_within(struct proof *f, const struct access_class *c, uint32_t n) {
-    const uint32_t object = f->accesses.items[c[0].first].object;
-    const bool flagged = proof_tensor(f, object)->carry == CARRY_FLAG;
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t k = i; k < n; k++) {
+static int compare_within(const struct race *r, const struct extent *e) {
+    struct proof *f = r->f;
+    const struct access_class *c = r->classes + e->first_class;
+    const bool flagged = proof_tensor(f, e->object)->carry == CARRY_FLAG;
+    const bool disjoint = writes_are_disjoint(r, e);
+    for (uint32_t i = 0; i < e->n_classes; i++)
+        for (uint32_t k = i; k < e->n_classes; k++) {
             f->report.n_class_pairs++;
             if (!c[i].writes && !c[k].writes) continue;
             const bool both = c[i].writes && c[k].writes;
             const struct access_class *writer = c[i].writes ? &c[i] : &c[k];
             const struct access_class *other = writer == &c[i] ? &c[k] : &c[i];
-            if (!both && (flagged ? task_verify_order_leads(f, writer->trigger, other->wait)
-                                  : task_verify_order_visible(f, writer->trigger, other->wait)))
+            if (both ? disjoint
+                     : (flagged ? task_verify_order_leads(f, writer->trigger, other->wait)
+                                : task_verify_order_visible(f, writer->trigger, other->wait)))
                 continue;
-            TRY(compare_tasks(f, writer, other));
+            TRY(compare_tasks(r, writer, other));
         }
     return QN_OK;
+}
+
+/* ---- between tensors ----------------------------------------------------------------------- */
+
+/* Extents from i + 1 up to the result begin before extent i ends. */
+static uint32_t near_end(const struct race *r, uint32_t i) {
+    const struct extent *e = &r->extents[i];
+    uint32_t k = i + 1;
+    while (k < r->n_extents && r->extents[k].space == e->space && r->extents[k].start < e->end) k++;
+    return k;
 }
 
 /* Whether every task of class a is done before any of class b begins. Where events ride on data,
@@ -109,13 +223,15 @@ static bool comes_before(const struct proof *f, const struct access_class *a,
 
 /* Classes of two tensors that share bytes: all that touches the earlier one comes before all that
  * touches the later one, unless both only read. */
-static int compare_between(struct proof *f, const struct access_class *a, uint32_t na,
-                           const struct access_class *b, uint32_t nb) {
-    for (uint32_t i = 0; i < na; i++)
-        for (uint32_t k = 0; k < nb; k++) {
-            f->report.n_class_pairs++;
+static int compare_between(const struct race *r, const struct extent *early,
+                           const struct extent *late) {
+    const struct access_class *a = r->classes + early->first_class,
+                              *b = r->classes + late->first_class;
+    for (uint32_t i = 0; i < early->n_classes; i++)
+        for (uint32_t k = 0; k < late->n_classes; k++) {
+            r->f->report.n_class_pairs++;
             if (!a[i].writes && !b[k].writes) continue;
-            if (!comes_before(f, &a[i], &b[k])) TRY(compare_tasks(f, &a[i], &b[k]));
+            if (!comes_before(r->f, &a[i], &b[k])) TRY(compare_tasks(r, &a[i], &b[k]));
         }
     return QN_OK;
 }
@@ -127,84 +243,60 @@ int task_verify_race_by_start(const void *a, const void *b) {
     return (x->object > y->object) - (x->object < y->object);
 }
 
-/* Groups the sorted accesses by tensor and, within it, by (read or write, wait, trigger). */
-static uint32_t group(struct proof *f, struct access_class *classes, struct extent *extents) {
-    uint32_t n_extents = 0, n_classes = 0;
-    for (uint32_t i = 0; i < f->accesses.n; i++) {
-        const struct access *a = &f->accesses.items[i];
-        const struct prog_task *t = &PROG(f->p, TASK)[a->task];
-        const bool new_object = i == 0 || f->accesses.items[i - 1].object != a->object;
-        if (new_object) {
-            const struct rect r = task_verify_touch_whole(f, a->object);
-            extents[n_extents++] = (struct extent){.space = r.space,
-                                                   .object = a->object,
-                                                   .born = PROG_NONE,
-                                                   .start = r.at,
-                                                   .end = r.at + r.n_rows * r.stride,
-                                                   .first_class = n_classes};
-        }
-        if (a->rect.write) extents[n_extents - 1].born = MIN(extents[n_extents - 1].born, t->op);
-        struct access_class *last = n_classes > 0 ? &classes[n_classes - 1] : NULL;
-        if (new_object || last->wait != t->wait || last->trigger != t->trigger ||
-            last->writes != a->rect.write) {
-            classes[n_classes++] = (struct access_class){
-                .wait = t->wait, .trigger = t->trigger, .first = i, .writes = a->rect.write};
-            extents[n_extents - 1].n_classes++;
-        }
-        classes[n_classes - 1].n++;
+/* ---- what the clocks say ------------------------------------------------------------------- */
+
+/* A task is about to begin: what it knows and where it stands counts for its classes. */
+static void note_task(void *race, uint32_t task, uint32_t worker, uint32_t place,
+                      const uint32_t *known) {
+    const struct race *r = race;
+    const uint32_t n = r->f->p->n_workers;
+    for (uint32_t i = r->f->first_access[task]; i < r->f->first_access[task + 1]; i++) {
+        const struct access_class *c = &r->classes[r->class_of[i]];
+        if (c->last == NULL) continue;
+        c->last[worker] = MAX(c->last[worker], place);
+        for (uint32_t w = 0; w < n; w++) c->known[w] = MIN(c->known[w], known[w]);
     }
-    return n_extents;
 }
 
-/* What the clocks say of each class, where they are needed. With JIT tasks no event may ride:
- * task_verify_carry says so. */
-static int read_clocks(struct proof *f, struct access_class *classes, uint32_t n_classes) {
-    const struct prog_variant *v = f->v;
-    const uint32_t n = f->p->n_workers;
-    struct verify_clock clock;
-    bool rides = false;
-    for (uint32_t e = v->first_event; e < v->first_event + v->n_events; e++)
-        rides = rides || PROG(f->p, EVENT)[e].carry != CARRY_PLAIN;
-    if (!rides || v->n_jit_tasks > 0) return QN_OK;
-    TRY(verify_clock_make(f->d, &f->arena, f->p, v, &clock));
-    for (struct access_class *c = classes; c < classes + n_classes; c++) {
-        TRY(ARENA_NEW(f->d, &f->arena, &c->last, n));
-        TRY(ARENA_NEW(f->d, &f->arena, &c->known, n));
-        memset(c->known, 0xff, n * sizeof *c->known);
-        for (uint32_t k = c->first; k < c->first + c->n; k++) {
-            const uint32_t index = f->accesses.items[k].task, task = index - v->first_task;
-            const uint32_t worker = PROG(f->p, TASK)[index].worker;
-            c->last[worker] = MAX(c->last[worker], clock.place[task]);
-            for (uint32_t w = 0; w < n; w++)
-                c->known[w] = MIN(c->known[w], clock.known[(size_t)task * n + w]);
-        }
+static int clock_extent(struct race *r, const struct extent *e) {
+    const uint32_t n = r->f->p->n_workers;
+    for (uint32_t i = e->first_class; i < e->first_class + e->n_classes; i++) {
+        if (r->classes[i].last != NULL) continue;
+        TRY(ARENA_NEW(r->f->d, &r->f->arena, &r->classes[i].last, n));
+        TRY(ARENA_NEW(r->f->d, &r->f->arena, &r->classes[i].known, n));
+        memset(r->classes[i].known, 0xff, n * sizeof *r->classes[i].known);
     }
     return QN_OK;
 }
 
+/* For the classes of tensors that share bytes, where events ride on data. With JIT tasks no event
+ * may ride: task_verify_carry says so. */
+static int read_clocks(struct race *r) {
+    const struct prog_variant *v = r->f->v;
+    bool rides = false;
+    for (uint32_t e = v->first_event; e < v->first_event + v->n_events; e++)
+        rides = rides || PROG(r->f->p, EVENT)[e].carry != CARRY_PLAIN;
+    if (!rides || v->n_jit_tasks > 0) return QN_OK;
+    for (uint32_t i = 0; i < r->n_extents; i++)
+        for (uint32_t k = i + 1, end = near_end(r, i); k < end; k++) {
+            TRY(clock_extent(r, &r->extents[i]));
+            TRY(clock_extent(r, &r->extents[k]));
+        }
+    return verify_clock_run(r->f->d, r->f->p, v, note_task, r);
+}
+
 int task_verify_race(struct proof *f) {
-    const struct prog_variant *v = f->v;
-    f->accesses.n = 0;
-    for (uint32_t i = v->first_task; i < v->first_task + v->n_tasks; i++)
-        TRY(task_verify_touch(f, i));
-    qsort_r(f->accesses.items, f->accesses.n, sizeof *f->accesses.items, by_object_and_class,
-            (void *)f->p);
-    struct access_class *classes;
-    struct extent *extents;
-    TRY(ARENA_NEW(f->d, &f->arena, &classes, f->accesses.n));
-    TRY(ARENA_NEW(f->d, &f->arena, &extents, f->accesses.n));
-    const uint32_t n = group(f, classes, extents);
-    TRY(read_clocks(f, classes, n > 0 ? extents[n - 1].first_class + extents[n - 1].n_classes : 0));
-    qsort(extents, n, sizeof *extents, task_verify_race_by_start);
-    for (uint32_t i = 0; i < n; i++) {
-        TRY(compare_within(f, classes + extents[i].first_class, extents[i].n_classes));
-        for (uint32_t k = i + 1; k < n; k++) {
-            if (extents[k].space != extents[i].space || extents[k].start >= extents[i].end) break;
-            const struct extent *early =
-                extents[i].born < extents[k].born ? &extents[i] : &extents[k];
-            const struct extent *late = early == &extents[i] ? &extents[k] : &extents[i];
-            TRY(compare_between(f, classes + early->first_class, early->n_classes,
-                                classes + late->first_class, late->n_classes));
+    struct race r = {.f = f};
+    TRY(collect(&r));
+    TRY(sort(&r));
+    TRY(group(&r));
+    TRY(read_clocks(&r));
+    TRY(ARENA_NEW(f->d, &f->arena, &r.tiles, f->accesses.n));
+    for (uint32_t i = 0; i < r.n_extents; i++) {
+        TRY(compare_within(&r, &r.extents[i]));
+        for (uint32_t k = i + 1, end = near_end(&r, i); k < end; k++) {
+            const bool in_order = r.extents[i].born < r.extents[k].born;
+            TRY(compare_between(&r, &r.extents[in_order ? i : k], &r.extents[in_order ? k : i]));
         }
     }
     return QN_OK;

@@ -13,6 +13,22 @@ check 'o[0]["results"][0]["bytes_per_token"] > 2 * o[0]["results"][1]["bytes_per
 check 'o[0]["startup_s"]["total"] > 0 and o[0]["input_len"] == 16 and o[0]["output_len"] == 24'
 run 0 bench latency $TINY --input-len 8 --output-len 8
 out_says "percent"
+# A cache of eight blocks, which two requests need: of four there is no step that all of them share.
+# Where the host slept through a run it cannot tell one token's time from another's: again, then.
+crowded() {
+    local words=$1 i
+    shift
+    for i in 1 2 3 4 5; do
+        run 0 bench latency $TINY --input-len 16 --output-len 200 --threads 1 \
+            --kv-cache-memory-bytes $((8 * 393216)) "$@"
+        grep -qF -- "$words" "$T/out" && return
+    done
+    die "bench latency $*: not once '$words'"
+}
+crowded '"steps":0' --batch-size 4,2 --format json
+check 'o[0]["results"][1]["steps"] > 0'
+check 'all((r["steps"] == 0) == (r[k] is None) for r in o[0]["results"] for k in ("ms_per_token", "tokens_per_s", "percent_of_floor"))'
+crowded "never all in flight" --batch-size 4
 refused 2 "less than the largest" bench latency $TINY --batch-size 4 --max-num-seqs 2
 refused 1 "max_model_len" bench latency $TINY --input-len 1000 --output-len 1000 -q
 exit 0

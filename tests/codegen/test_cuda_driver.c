@@ -9,75 +9,11 @@
 #include <cmocka.h>
 #undef fail
 
-#include "codegen/cuda_driver.h"
-
-/* One pretended machine; the functions below read it. */
-static struct { int init, version, n_devices, major, cooperative; } machine;
-
-static cu_result fake_init(unsigned flags) {
-    (void)flags;
-    return machine.init;
-}
-static cu_result fake_version(int *version) {
-    *version = machine.version;
-    return CU_SUCCESS;
-}
-static cu_result fake_error_name(cu_result error, const char **text) {
-    *text = error == CU_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_X";
-    return CU_SUCCESS;
-}
-static cu_result fake_error_text(cu_result error, const char **text) {
-    (void)error;
-    *text = "the driver's words";
-    return CU_SUCCESS;
-}
-static cu_result fake_count(int *n) {
-    *n = machine.n_devices;
-    return CU_SUCCESS;
-}
-static cu_result fake_get(cu_device *device, int ordinal) {
-    *device = ordinal;
-    return CU_SUCCESS;
-}
-static cu_result fake_name(char *name, int bytes, cu_device device) {
-    (void)device;
-    strncpy(name, "Pretended GPU", (size_t)bytes);
-    return CU_SUCCESS;
-}
-static cu_result fake_attribute(int *value, int attribute, cu_device device) {
-    (void)device;
-    switch (attribute) {
-    case CU_ATTR_COMPUTE_CAPABILITY_MAJOR: *value = machine.major; break;
-    case CU_ATTR_COMPUTE_CAPABILITY_MINOR: *value = 0; break;
-    case CU_ATTR_MULTIPROCESSOR_COUNT: *value = 132; break;
-    case CU_ATTR_COOPERATIVE_LAUNCH: *value = machine.cooperative; break;
-    default: *value = 1000 + attribute; break;
-    }
-    return CU_SUCCESS;
-}
-static cu_result fake_total(size_t *bytes, cu_device device) {
-    (void)device;
-    *bytes = (size_t)80 << 30;
-    return CU_SUCCESS;
-}
+#include "codegen/fake_device.h"
 
 static struct cuda_api fake_driver(void) {
-    machine.init = CU_SUCCESS;
-    machine.version = 13000;
-    machine.n_devices = 1;
-    machine.major = 9;
-    machine.cooperative = 1;
-    return (struct cuda_api){
-        .cuInit = fake_init,
-        .cuDriverGetVersion = fake_version,
-        .cuGetErrorName = fake_error_name,
-        .cuGetErrorString = fake_error_text,
-        .cuDeviceGetCount = fake_count,
-        .cuDeviceGet = fake_get,
-        .cuDeviceGetName = fake_name,
-        .cuDeviceGetAttribute = fake_attribute,
-        .cuDeviceTotalMem_v2 = fake_total,
-    };
+    fake_device = (struct fake_device)FAKE_DEVICE_DEFAULT;
+    return (struct cuda_api){FAKE_DEVICE_CALLS};
 }
 
 /* Expects cuda_device_find to fail with one line that holds `words`. */
@@ -133,19 +69,19 @@ static void test_refused(void **state) {
     struct cuda_api api = fake_driver();
     expect(&api, 1, QN_EINVAL, "the driver shows 1 device (from 0)");
     expect(&api, -1, QN_EINVAL, "device -1");
-    machine.cooperative = 0;
+    fake_device.cooperative = 0;
     expect(&api, 0, QN_EDEVICE, "cooperative");
-    machine.major = 7;
+    fake_device.major = 7;
     expect(&api, 0, QN_EDEVICE, "sm_70");
-    machine.version = 11040;
+    fake_device.version = 11040;
     expect(&api, 0, QN_EDEVICE, "CUDA 11.4");
-    machine.n_devices = 0;
+    fake_device.n_devices = 0;
     expect(&api, 0, QN_EDEVICE, "shows no GPU");
-    machine.init = CU_ERROR_NO_DEVICE;
+    fake_device.init = CU_ERROR_NO_DEVICE;
     expect(&api, 0, QN_EDEVICE, "shows no GPU");
-    machine.init = CU_ERROR_STUB_LIBRARY;
+    fake_device.init = CU_ERROR_STUB_LIBRARY;
     expect(&api, 0, QN_EDEVICE, "stub");
-    machine.init = 999;
+    fake_device.init = 999;
     expect(&api, 0, QN_EDEVICE, "cuInit: the driver's words (CUDA_ERROR_X, 999)");
 }
 

@@ -1,11 +1,13 @@
 /* fake_driver.h - a pretended CUDA driver for test_backend_cuda.c: device memory is host memory,
  * and the mega-kernel is a thread that plays all workers of the real protocol (rt_worker.h) in
  * turn. Its tasks compute nothing, but SAMPLE makes a token that can be foretold (next_token).
- * `fake_api` is what the backend takes for the driver, `fake` how it behaves and what it has seen.
+ * `fake_api` is what the backend takes for the driver, `fake_device` the GPU that it describes,
+ * `fake` how it behaves and what it has seen.
  */
 #ifndef QN_TESTS_FAKE_DRIVER_H
 #define QN_TESTS_FAKE_DRIVER_H
 
+#include "codegen/fake_device.h"
 #include "engine/backend_cuda.h"
 #include "engine/cuda_plan.h"
 #include "runtime/rt_worker.h"
@@ -26,8 +28,8 @@ enum mode {
 
 static struct {
     enum mode mode;
-    uint64_t capacity, taken; /* bytes of device memory */
-    int n_blocks;             /* allocations, streams, events, contexts that are open */
+    uint64_t taken; /* bytes of device memory, of fake_device.total_bytes */
+    int n_blocks;   /* allocations, streams, events, contexts that are open */
     int n_retile, n_dummy, n_mega;
     uint32_t shared_bytes;
     struct cuda_args args;
@@ -127,46 +129,6 @@ static void *fake_kernel(void *unused) {
     return NULL;
 }
 
-static cu_result fake_init(unsigned flags) {
-    (void)flags;
-    return CU_SUCCESS;
-}
-static cu_result fake_version(int *version) {
-    *version = 13000;
-    return CU_SUCCESS;
-}
-static cu_result fake_error_text(cu_result error, const char **text) {
-    (void)error;
-    *text = "pretended";
-    return CU_SUCCESS;
-}
-static cu_result fake_count(int *n) {
-    *n = 1;
-    return CU_SUCCESS;
-}
-static cu_result fake_get(cu_device *device, int ordinal) {
-    *device = ordinal;
-    return CU_SUCCESS;
-}
-static cu_result fake_name(char *name, int bytes, cu_device device) {
-    (void)device;
-    snprintf(name, (size_t)bytes, "Pretended GPU");
-    return CU_SUCCESS;
-}
-static cu_result fake_attribute(int *value, int attribute, cu_device device) {
-    (void)device;
-    *value = attribute == CU_ATTR_COMPUTE_CAPABILITY_MAJOR     ? 9
-             : attribute == CU_ATTR_COMPUTE_CAPABILITY_MINOR   ? 0
-             : attribute == CU_ATTR_MULTIPROCESSOR_COUNT       ? N_WORKERS
-             : attribute == CU_ATTR_MAX_SHARED_PER_BLOCK_OPTIN ? 227 * 1024
-                                                               : 1;
-    return CU_SUCCESS;
-}
-static cu_result fake_total(size_t *bytes, cu_device device) {
-    (void)device;
-    *bytes = fake.capacity;
-    return CU_SUCCESS;
-}
 static cu_result fake_context(cu_context *context, unsigned flags, cu_device device) {
     (void)flags;
     (void)device;
@@ -188,14 +150,14 @@ static cu_result fake_pop(cu_context *context) {
     return CU_SUCCESS;
 }
 static cu_result fake_free_memory(size_t *free_bytes, size_t *total_bytes) {
-    *free_bytes = fake.capacity - fake.taken;
-    *total_bytes = fake.capacity;
+    *free_bytes = fake_device.total_bytes - fake.taken;
+    *total_bytes = fake_device.total_bytes;
     return CU_SUCCESS;
 }
 
 /* The size goes in front of each block. */
 static cu_result fake_alloc(cu_pointer *address, size_t bytes) {
-    if (bytes > fake.capacity - fake.taken) return CU_ERROR_OUT_OF_MEMORY;
+    if (bytes > fake_device.total_bytes - fake.taken) return CU_ERROR_OUT_OF_MEMORY;
     uint64_t *p = aligned_alloc(256, align_up(bytes + 256, 256));
     if (p == NULL) return CU_ERROR_OUT_OF_MEMORY;
     memset(p, 0xa5, bytes + 256); /* fresh device memory holds anything */
@@ -356,15 +318,7 @@ static cu_result fake_elapsed(float *ms, cu_event start, cu_event end) {
 }
 
 static const struct cuda_api fake_api = {
-    .cuInit = fake_init,
-    .cuDriverGetVersion = fake_version,
-    .cuGetErrorName = fake_error_text,
-    .cuGetErrorString = fake_error_text,
-    .cuDeviceGetCount = fake_count,
-    .cuDeviceGet = fake_get,
-    .cuDeviceGetName = fake_name,
-    .cuDeviceGetAttribute = fake_attribute,
-    .cuDeviceTotalMem_v2 = fake_total,
+    FAKE_DEVICE_CALLS,
     .cuCtxCreate_v2 = fake_context,
     .cuCtxDestroy_v2 = fake_context_end,
     .cuCtxPushCurrent_v2 = fake_push,

@@ -57,7 +57,8 @@ static void reset(enum mode mode) {
     if (fake.started) pthread_join(fake.kernel, NULL);
     memset(&fake, 0, sizeof fake);
     fake.mode = mode;
-    fake.capacity = (uint64_t)1 << 30;
+    fake_device.n_sms = N_WORKERS;
+    fake_device.total_bytes = (uint64_t)1 << 30;
     fake.program = program;
 }
 
@@ -324,7 +325,7 @@ static void test_silence(void **state) {
 
 static void test_device_error(void **state) {
     (void)state;
-    expect_broken(MODE_DEVICE_ERROR, QN_EDEVICE, "the mega-kernel: pretended");
+    expect_broken(MODE_DEVICE_ERROR, QN_EDEVICE, "the mega-kernel: the driver's words");
 }
 
 static void test_launch_fails(void **state) {
@@ -340,7 +341,7 @@ static void test_out_of_memory(void **state) {
         struct diag d = {0};
         struct backend_instance *i;
         reset(MODE_WELL);
-        fake.capacity = capacity;
+        fake_device.total_bytes = capacity;
         int rc = open_with(&d, program, &i);
         if (rc == QN_OK) {
             n_opened++;

@@ -160,7 +160,7 @@ static inline int fixture_compile(struct diag *d, struct fixture *f, const struc
 
 static inline int fixture_program(struct diag *d, const struct fixture *f, uint32_t max_len,
                                   struct prog_header **p) {
-    const struct program_config config = {.target = TARGET_CPU,
+    const struct program_config config = {.target = TARGET_CUDA, /* it has all operators */
                                           .n_workers = f->tasks.options.n_workers,
                                           .n_slots = 8,
                                           .max_model_len = max_len,

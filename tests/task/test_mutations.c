@@ -287,9 +287,22 @@ static void swap_two_tiles(struct prog_header *p) {
     b->unit0 = t.unit0, b->unit1 = t.unit1;
 }
 
-static void shift_a_tile(struct prog_header *p) {
+static void shrink_a_tile(struct prog_header *p) {
     struct prog_task *t = &TASKS(p)[any_task(p)];
     if (t->unit1 - t->unit0 > 1) t->unit1--;
+}
+
+/* The area stays what it was: a hole on one side, two writers on the other. */
+static void shift_a_tile(struct prog_header *p) {
+    struct prog_task *t = &TASKS(p)[any_task(p)];
+    const uint32_t step = random_below(2) ? 1 : UINT32_MAX;
+    if (random_below(2)) {
+        t->row0 += step;
+        t->row1 += step;
+    } else {
+        t->unit0 += step;
+        t->unit1 += step;
+    }
 }
 
 static void alias_two_buffers(struct prog_header *p) {
@@ -358,7 +371,8 @@ static const struct {
     {"swap two triggers", swap_two_triggers},
     {"redirect a wait", redirect_a_wait},
     {"swap two tiles", swap_two_tiles},
-    {"shrink a tile", shift_a_tile},
+    {"shrink a tile", shrink_a_tile},
+    {"shift a tile", shift_a_tile},
     {"alias two buffers", alias_two_buffers},
     {"move a buffer", move_a_buffer},
     {"swap two list entries", swap_two_list_entries},

@@ -138,6 +138,136 @@ static void small_activations_ride_on_data(void **state) {
     }
 }
 
+/* The kernels whose tasks read all columns of their own rows. */
+static bool reads_its_rows(uint16_t kind) {
+    return kind == OP_QKV || kind == OP_LINEAR || kind == OP_GATED_MLP;
+}
+
+/* Of two rows the second one is polled by nobody: whoever waits for it does not learn that it is
+ * there. */
+static void an_event_rides_only_if_all_is_polled(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(2, 256, 4, 2, 64, 512, 1000);
+    struct diag d = {0};
+    struct fixture f;
+    struct prog_header *p;
+    struct task_options o = defaults;
+    uint32_t n = 0;
+    o.launch = LAUNCH_ALL_AOT;
+    o.carry_bytes = 1 << 20;
+    ok(&d, fixture_compile(&d, &f, &spec, 2, 2048, 0, &o));
+    ok(&d, fixture_program(&d, &f, 2048, &p));
+    ok(&d, task_verify(&d, p, NULL));
+    struct prog_task *tasks = (struct prog_task *)PROG(p, TASK);
+    for (uint64_t i = 0; i < p->section[SECTION_EVENT].count; i++) {
+        const struct prog_event e = PROG(p, EVENT)[i];
+        if (e.carry == CARRY_PLAIN || !reads_its_rows(tasks[e.first_task].kind)) continue;
+        for (uint32_t k = 0; k < e.n_tasks; k++) tasks[e.first_task + k].row1 = 1;
+        assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
+        assert_non_null(strstr(d.message, "rides on data"));
+        for (uint32_t k = 0; k < e.n_tasks; k++) tasks[e.first_task + k].row1 = 2;
+        diag_clear(&d);
+        n++;
+    }
+    assert_true(n > 0);
+    ok(&d, task_verify(&d, p, NULL));
+    free(p);
+    fixture_fini(&f);
+}
+
+/* Elements of another size than the kernels store, in as many bytes fewer: they would store into
+ * their neighbours. */
+static void activations_have_the_type_that_kernels_store(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(1, 256, 4, 2, 64, 512, 1000);
+    const uint32_t cuts[] = {0, KGRAPH_CUT_QKV | KGRAPH_CUT_ATTENTION,
+                             KGRAPH_CUT_QKV | FIXTURE_PACK};
+    for (size_t c = 0; c < sizeof cuts / sizeof cuts[0]; c++) {
+        struct diag d = {0};
+        struct fixture f;
+        struct prog_header *p;
+        ok(&d, fixture_compile(&d, &f, &spec, PACK_ROWS, 2048, cuts[c], &defaults));
+        ok(&d, fixture_program(&d, &f, 2048, &p));
+        ok(&d, task_verify(&d, p, NULL));
+        for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++) {
+            struct prog_tensor *t = (struct prog_tensor *)PROG(p, TENSOR) + i;
+            const struct prog_tensor was = *t;
+            if (t->role != PROG_ACTIVATION || dtype_bytes(t->dtype) == 2) continue;
+            t->dtype = DTYPE_BF16;
+            t->bytes /= 2;
+            ok(&d, program_check(&d, "test", p, p->total_bytes));
+            const int rc = task_verify(&d, p, NULL);
+            if (rc == QN_OK) print_error("taken: %s\n", program_string(p, t->name));
+            assert_int_not_equal(rc, QN_OK);
+            diag_clear(&d);
+            *t = was;
+        }
+        free(p);
+        fixture_fini(&f);
+    }
+}
+
+/* What only CUDA's kernels know is refused in a program that says it is for another backend. */
+static void a_program_keeps_to_its_backend(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(1, 256, 4, 2, 64, 512, 1000);
+    const struct {
+        uint32_t rows, cuts;
+        uint64_t carry_bytes;
+        const char *want; /* in the message; NULL: the CPU can run it */
+    } cases[] = {
+        {PACK_ROWS, KGRAPH_CUT_QKV, 0, NULL},
+        {PACK_ROWS, KGRAPH_CUT_QKV | KGRAPH_PACK_X, 0, "dtype"},
+        {PACK_ROWS, KGRAPH_PACK_LOGITS, 0, "dtype"},
+        {2, 0, 1 << 20, "carry"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct diag d = {0};
+        struct fixture f;
+        struct prog_header *p;
+        struct task_options o = defaults;
+        o.launch = LAUNCH_ALL_AOT;
+        o.carry_bytes = cases[i].carry_bytes;
+        ok(&d, fixture_compile(&d, &f, &spec, cases[i].rows, 2048, cases[i].cuts, &o));
+        ok(&d, fixture_program(&d, &f, 2048, &p));
+        ok(&d, program_check(&d, "test", p, p->total_bytes));
+        p->target = TARGET_CPU;
+        const int rc = program_check(&d, "test", p, p->total_bytes);
+        if (cases[i].want == NULL) {
+            ok(&d, rc);
+        } else {
+            assert_int_equal(rc, QN_EFORMAT);
+            assert_non_null(strstr(d.message, cases[i].want));
+        }
+        free(p);
+        fixture_fini(&f);
+    }
+}
+
+/* ... an operator, too, whatever its output is said to be. */
+static void a_cpu_program_has_no_pack(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(1, 256, 4, 2, 64, 512, 1000);
+    struct diag d = {0};
+    struct fixture f;
+    struct prog_header *p;
+    ok(&d,
+       fixture_compile(&d, &f, &spec, PACK_ROWS, 2048, KGRAPH_CUT_QKV | FIXTURE_PACK, &defaults));
+    ok(&d, fixture_program(&d, &f, 2048, &p));
+    p->target = TARGET_CPU;
+    for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++) {
+        struct prog_tensor *t = (struct prog_tensor *)PROG(p, TENSOR) + i;
+        if (t->role != PROG_ACTIVATION || dtype_bytes(t->dtype) == 4) continue;
+        t->shape[1] /= 2; /* the bytes stay */
+        t->dtype = DTYPE_F32;
+        t->bytes = (uint64_t)t->shape[0] * t->shape[1] * 4;
+    }
+    assert_int_equal(program_check(&d, "test", p, p->total_bytes), QN_EFORMAT);
+    assert_non_null(strstr(d.message, "pack is for backend cuda"));
+    free(p);
+    fixture_fini(&f);
+}
+
 static void compiling_twice_gives_the_same_bytes(void **state) {
     (void)state;
     const struct model_spec spec = fixture_spec(3, 256, 8, 2, 32, 512, 5000);
@@ -218,6 +348,10 @@ int main(void) {
         cmocka_unit_test(events_are_fused_and_dummies_are_rare),
         cmocka_unit_test(normalization_inserts_dummies_where_tasks_fan_out),
         cmocka_unit_test(small_activations_ride_on_data),
+        cmocka_unit_test(an_event_rides_only_if_all_is_polled),
+        cmocka_unit_test(activations_have_the_type_that_kernels_store),
+        cmocka_unit_test(a_program_keeps_to_its_backend),
+        cmocka_unit_test(a_cpu_program_has_no_pack),
         cmocka_unit_test(compiling_twice_gives_the_same_bytes),
         cmocka_unit_test(a_program_survives_its_file),
         cmocka_unit_test(qwen3_8b_for_128_workers),

@@ -1,6 +1,7 @@
 /* cpu_kernel.h - the contract between the runtime and the CPU kernels.
  *
- * One kernel per row of op.def: src/kernels/cpu/<op>.c, entered through cpu_task_run. A kernel
+ * One kernel per row of op.def that is not CUDA's: src/kernels/cpu/<op>.c, entered through
+ * cpu_task_run. A kernel
  * computes exactly the tile of its task, reads and writes nothing else, allocates nothing, and
  * gives the same bits whatever the tile, the batch, the other rows and the number of workers:
  * every reduction has an order that depends on shapes and positions only.
@@ -94,12 +95,16 @@ const struct cpu_isa *cpu_isa_select(const char *want);
 /* All of them, best first, supported here or not. */
 extern const struct cpu_isa cpu_isa_ref, cpu_isa_avx2, cpu_isa_avx512, cpu_isa_amx;
 
-/* The kernels, one per row of op.def; reach them through cpu_task_run. And the scratch that the
- * largest task of an operator needs. */
-#define OP(ID, name, launch, split, inputs, outputs)                                               \
+/* The kernels, one per row of op.def that every backend has; reach them through cpu_task_run. And
+ * the scratch that the largest task of an operator needs. */
+#define OP_ANY(name)                                                                               \
     void cpu_##name(const struct cpu_task *t);                                                     \
     size_t cpu_##name##_scratch(const struct prog_header *program, const struct prog_op *op);
+#define OP_CUDA(name)
+#define OP(ID, name, target, launch, split, inputs, outputs) OP_##target(name)
 #include "graph/op.def"
 #undef OP
+#undef OP_ANY
+#undef OP_CUDA
 
 #endif

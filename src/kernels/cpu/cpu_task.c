@@ -11,22 +11,23 @@
 typedef void kernel_fn(const struct cpu_task *t);
 typedef size_t scratch_fn(const struct prog_header *program, const struct prog_op *op);
 
-static kernel_fn *const kernels[N_OP_KINDS] = {
-#define OP(ID, name, launch, split, inputs, outputs) [OP_##ID] = cpu_##name,
+static const struct {
+    kernel_fn *run;
+    scratch_fn *scratch;
+} kernels[N_OP_KINDS] = {
+#define OP_ANY(ID, name) [OP_##ID] = {cpu_##name, cpu_##name##_scratch},
+#define OP_CUDA(ID, name)
+#define OP(ID, name, target, launch, split, inputs, outputs) OP_##target(ID, name)
 #include "graph/op.def"
 #undef OP
-};
-
-static scratch_fn *const scratches[N_OP_KINDS] = {
-#define OP(ID, name, launch, split, inputs, outputs) [OP_##ID] = cpu_##name##_scratch,
-#include "graph/op.def"
-#undef OP
+#undef OP_ANY
+#undef OP_CUDA
 };
 
 void cpu_task_run(const struct cpu_task *t) {
     if (t->task->kind == OP_NONE) return;
-    assert(t->task->kind < N_OP_KINDS);
-    kernels[t->task->kind](t);
+    assert(t->task->kind < N_OP_KINDS && kernels[t->task->kind].run != NULL); /* program_check */
+    kernels[t->task->kind].run(t);
 }
 
 size_t cpu_scratch_bytes(const struct prog_header *program) {
@@ -34,7 +35,7 @@ size_t cpu_scratch_bytes(const struct prog_header *program) {
     for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++) {
         const struct prog_op *op = &PROG(program, OP)[i];
         if (op->kind == OP_NONE) continue;
-        size_t bytes = scratches[op->kind](program, op);
+        size_t bytes = kernels[op->kind].scratch(program, op);
         if (bytes > max) max = bytes;
     }
     return (max + 63) & ~(size_t)63;
