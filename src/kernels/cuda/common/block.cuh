@@ -40,8 +40,10 @@ static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
 #define MAX_RING_PAGES 24
 
 /* A warp or the block is done with something when one thread says so, after a barrier that all have
- * reached. compute-sanitizer's racecheck follows an order through one barrier, not through two: for
- * it every thread says so itself. */
+ * reached; and with all of an iteration when another block has published the next.
+ * compute-sanitizer's racecheck follows an order through one barrier of the block, not through two
+ * and not through other blocks: for it every thread says so itself, and control waits until they
+ * have. */
 #ifndef QN_EACH_ARRIVES
 #define QN_EACH_ARRIVES 0
 #endif
@@ -110,7 +112,7 @@ struct block_shared {
     struct rt_batch batch; /* a copy; the numbers of rows are those of the iteration that runs */
     uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
     uint32_t drop_turn;
-    union {                        /* of the running task's rows: */
+    union alignas(16) {            /* of the running task's rows: */
         float inv_rms[MAX_TILE];   /* many: 1 / rms */
         float warp_sum[8 * WARPS]; /* few: sums of squares, eight parts each */
     };

@@ -387,11 +387,9 @@ DEV void control_rows(const struct control *c) {
 
 /* Until nobody reads the rows of the iteration before any more. Its tasks are done, so nothing
  * keeps the loader from the end of its list, or of its messages. */
-DEV void control_wait_loader(struct control *c, uint32_t before) {
-    if (QN_JIT_WEIGHTS) {
-        while (c->n_done != c->n_go) control_reap(c);
-        return;
-    }
+DEV void control_wait_loader(struct control *c) {
+    while ((QN_JIT_WEIGHTS || QN_EACH_ARRIVES) && c->n_done != c->n_go) control_reap(c);
+    if (QN_JIT_WEIGHTS) return;
     barrier_wait_acquire_cta(&c->shared->left, c->left);
     c->left ^= 1;
 }
@@ -412,8 +410,8 @@ __device__ __noinline__ void control_enter(struct control *c) {
     struct block_shared *s = c->shared;
     const uint32_t before = s->published;
     if (c->w.published == before) return;
+    control_wait_loader(c);
     trace_look(c->args, s);
-    control_wait_loader(c, before);
     /* Its pointers stay. Not before: rows are being written. */
     if (!c->entered) s->batch = *c->rt->batch;
     control_rows(c);
