@@ -185,6 +185,8 @@ enum cuda_task_flag {
     CUDA_TRIGGER_HINT = 32,
     CUDA_IN_PACKED = 64,   /* the activations are packed */
     CUDA_OUT_PACKED = 128, /* the result is */
+    CUDA_IN_PAIRED = 256,  /* in, which carries flags: two 16-bit floats a flag */
+    CUDA_OUT_PAIRED = 512,
 };
 
 /* The parameter of qn_mega. Every pointer is a device address; `rt` and what it points to must be

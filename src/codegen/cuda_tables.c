@@ -367,8 +367,8 @@ static bool is_hint(const struct prog_header *p, uint32_t event) {
     return event != PROG_NONE && PROG(p, EVENT)[event].carry == CARRY_FLAG;
 }
 
-static bool is_flagged(const struct prog_header *p, uint32_t tensor) {
-    return tensor != PROG_NONE && tensor_of(p, tensor)->carry == CARRY_FLAG;
+static bool carries(const struct prog_header *p, uint32_t tensor, enum prog_carry carry) {
+    return tensor != PROG_NONE && tensor_of(p, tensor)->carry == carry;
 }
 
 static uint16_t flags_of(const struct prog_header *p, const struct prog_variant *v,
@@ -379,9 +379,13 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     if (is_hint(p, t->trigger)) flags |= CUDA_TRIGGER_HINT;
     if (t->op == PROG_NONE) return flags;
     const struct prog_op *op = &PROG(p, OP)[t->op];
-    if (is_flagged(p, op->in[0])) flags |= CUDA_IN_FLAGGED; /* the activations come first */
-    if (op->kind == OP_LINEAR && is_flagged(p, op->in[LINEAR_RESIDUAL])) flags |= CUDA_MORE_FLAGGED;
-    if (is_flagged(p, op->out[0])) flags |= CUDA_OUT_FLAGGED;
+    /* the activations come first */
+    if (carries(p, op->in[0], CARRY_FLAG)) flags |= CUDA_IN_FLAGGED;
+    if (carries(p, op->in[0], CARRY_PAIR)) flags |= CUDA_IN_PAIRED;
+    if (op->kind == OP_LINEAR && carries(p, op->in[LINEAR_RESIDUAL], CARRY_FLAG))
+        flags |= CUDA_MORE_FLAGGED;
+    if (carries(p, op->out[0], CARRY_FLAG)) flags |= CUDA_OUT_FLAGGED;
+    if (carries(p, op->out[0], CARRY_PAIR)) flags |= CUDA_OUT_PAIRED;
     if (is_packed(p, op)) flags |= CUDA_IN_PACKED;
     if (stores_packed(p, op)) flags |= CUDA_OUT_PACKED;
     return flags;

@@ -93,11 +93,11 @@ static int tasks(const struct rebuild *r) {
 static int places(const struct rebuild *r) {
     struct tgraph *g = r->g;
     TRY(ARENA_NEW(r->d, g->arena, &g->tensor_offset, r->v->n_tensors));
-    TRY(ARENA_NEW(r->d, g->arena, &g->tensor_flagged, r->v->n_tensors));
+    TRY(ARENA_NEW(r->d, g->arena, &g->tensor_carry, r->v->n_tensors));
     for (uint32_t i = 0; i < r->v->n_tensors; i++) {
         const struct prog_tensor *t = &PROG(r->p, TENSOR)[r->v->first_tensor + i];
         if (t->role == PROG_ACTIVATION) g->tensor_offset[i] = t->where;
-        g->tensor_flagged[i] = t->carry == CARRY_FLAG;
+        g->tensor_carry[i] = (uint8_t)t->carry;
     }
     g->workspace_bytes = r->p->workspace_bytes;
     return QN_OK;

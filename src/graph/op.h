@@ -58,6 +58,7 @@ struct op_slot {
     char name[12];
     bool optional, weight, state;
     bool flagged;  /* may carry flags */
+    bool paired;   /* ... two elements of 16 bits a flag */
     bool packable; /* may be packed */
 };
 

@@ -24,17 +24,20 @@
  *     the worker stored before, the KV cache among it, is then released to the next iteration, and
  *     nothing of it is still under way. Otherwise nothing rides.
  *
+ * A tensor that all its readers round to 16 bits travels so: two elements and a flag in 8 bytes.
+ *
  * The tensors that such an event guards are stored flagged, for all their readers, in a space that
  * nothing else ever uses: a stale word must not look like a flag. A flagged element is written
  * once per iteration, and the end event lies between two iterations: every reader of the last value
  * is done. task_verify proves all of this again.
  */
 #include "base/checked.h"
+#include "task/program.h"
 #include "task/task_graph.h"
 
 #include <string.h>
 
-enum { FLAGGED_ELEMENT_BYTES = 8, ALIGN_BYTES = 256 };
+enum { ALIGN_BYTES = 256 };
 
 struct pass {
     struct diag *d;
@@ -44,8 +47,9 @@ struct pass {
     int32_t *writers;      /* tasks that trigger each event */
     struct region *access; /* [n_tasks][TASK_MAX_ACCESS], those of tasks that were looked at */
     int *n_access;         /* [n_tasks] + 1; 0: not looked at */
-    bool *can_be_flagged;  /* [n_tensors] by the kernels of all who touch it */
-    uint64_t *closure;     /* [n_events][words] events that one leads to through counters alone */
+    uint8_t
+        *can_carry;    /* [n_tensors] the shortest form that the kernels of all who touch it know */
+    uint64_t *closure; /* [n_events][words] events that one leads to through counters alone */
     uint64_t words;
 };
 
@@ -53,8 +57,23 @@ static bool is_state(const struct pass *p, int32_t tensor) {
     return p->g->kernel->tensors.items[tensor].role == TENSOR_STATE;
 }
 
-static void note_slot(struct pass *p, int32_t tensor, bool flagged) {
-    if (tensor != NO_TENSOR && !flagged) p->can_be_flagged[tensor] = false;
+static void note_slot(struct pass *p, int32_t tensor, const struct op_slot *slot, bool any) {
+    if (tensor == NO_TENSOR) return;
+    if (!slot->paired && p->can_carry[tensor] == CARRY_PAIR) p->can_carry[tensor] = CARRY_FLAG;
+    if (!slot->flagged || !any) p->can_carry[tensor] = CARRY_PLAIN;
+}
+
+/* What an activation's shape and type allow. */
+static uint8_t best_carry(const struct tensor *x) {
+    if (x->role != TENSOR_ACTIVATION || x->dtype != DTYPE_F32) return CARRY_PLAIN;
+    const bool pairs = x->n_dims == 2 && x->shape[0] == 1 && x->shape[1] % 2 == 0 &&
+                       x->shape[1] <= CARRY_PAIR_COLUMNS;
+    return pairs ? CARRY_PAIR : CARRY_FLAG;
+}
+
+/* Bytes per element of a tensor that carries flags. */
+static uint64_t carried_bytes(const struct pass *p, int32_t tensor) {
+    return p->can_carry[tensor] == CARRY_PAIR ? 4 : 8;
 }
 
 /* Matrix products of packed activations, which have many rows, know no flags at all. */
@@ -66,16 +85,14 @@ static bool is_packed(const struct kgraph *k, const struct kop *op) {
 /* F32 activations that only marked operands of op.def touch. */
 static void find_flaggable(struct pass *p) {
     const struct kgraph *k = p->g->kernel;
-    for (size_t i = 0; i < k->tensors.n; i++)
-        p->can_be_flagged[i] =
-            k->tensors.items[i].role == TENSOR_ACTIVATION && k->tensors.items[i].dtype == DTYPE_F32;
+    for (size_t i = 0; i < k->tensors.n; i++) p->can_carry[i] = best_carry(&k->tensors.items[i]);
     for (size_t i = 0; i < k->ops.n; i++) {
         const struct kop *op = &k->ops.items[i];
         struct op_info info;
         op_describe(op->kind, &info);
         const bool any = !is_packed(k, op);
-        for (int n = 0; n < info.n_in; n++) note_slot(p, op->in[n], any && info.in[n].flagged);
-        for (int n = 0; n < info.n_out; n++) note_slot(p, op->out[n], any && info.out[n].flagged);
+        for (int n = 0; n < info.n_in; n++) note_slot(p, op->in[n], &info.in[n], any);
+        for (int n = 0; n < info.n_out; n++) note_slot(p, op->out[n], &info.out[n], any);
     }
 }
 
@@ -87,7 +104,7 @@ static int prepare(struct pass *p) {
     TRY(ARENA_NEW(p->d, &p->scratch, &p->writers, g->tasks.n));
     TRY(ARENA_NEW(p->d, &p->scratch, &p->access, g->tasks.n * TASK_MAX_ACCESS));
     TRY(ARENA_NEW(p->d, &p->scratch, &p->n_access, g->tasks.n));
-    TRY(ARENA_NEW(p->d, &p->scratch, &p->can_be_flagged, g->kernel->tensors.n));
+    TRY(ARENA_NEW(p->d, &p->scratch, &p->can_carry, g->kernel->tensors.n));
     find_flaggable(p);
     for (size_t i = 0; i < g->tasks.n; i++) p->first[g->tasks.items[i].trigger + 1]++;
     for (size_t e = 0; e < g->events.n; e++) {
@@ -117,7 +134,7 @@ static bool writes_can_be_flagged(const struct pass *p, int32_t task) {
     bool any = false;
     for (int i = 0; i < n; i++) {
         if (!r[i].write || is_state(p, r[i].tensor)) continue;
-        if (!p->can_be_flagged[r[i].tensor]) return false;
+        if (p->can_carry[r[i].tensor] == CARRY_PLAIN) return false;
         any = true;
     }
     return any;
@@ -165,7 +182,7 @@ static bool touches_plain(const struct pass *p, int32_t task) {
     int n;
     const struct region *r = access_of(p, task, &n);
     for (int i = 0; i < n; i++)
-        if (!r[i].write && !is_state(p, r[i].tensor) && !p->g->tensor_flagged[r[i].tensor])
+        if (!r[i].write && !is_state(p, r[i].tensor) && !p->g->tensor_carry[r[i].tensor])
             return true;
     return false;
 }
@@ -186,7 +203,7 @@ static uint64_t polled_bytes(const struct pass *p, int32_t task) {
     for (int i = 0; i < n; i++) {
         const struct tensor *x = &p->g->kernel->tensors.items[r[i].tensor];
         if (r[i].write || x->role != TENSOR_ACTIVATION) continue;
-        bytes += region_elements(p->g->kernel, &r[i]) * FLAGGED_ELEMENT_BYTES;
+        bytes += region_elements(p->g->kernel, &r[i]) * carried_bytes(p, r[i].tensor);
     }
     return bytes;
 }
@@ -264,7 +281,7 @@ static void flag_outputs(const struct pass *p, const struct task *t) {
     const struct kop *op = &p->g->kernel->ops.items[t->op];
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (op->out[i] != NO_TENSOR && !is_state(p, op->out[i]))
-            p->g->tensor_flagged[op->out[i]] = true;
+            p->g->tensor_carry[op->out[i]] = p->can_carry[op->out[i]];
 }
 
 /* For every event the events that it leads to through counters alone, itself included; nothing for
@@ -358,11 +375,10 @@ static int shared_bytes_are_apart(struct pass *p, bool *ok) {
     for (size_t b = 0; b < k->tensors.n && *ok; b++) {
         const struct tensor *y = &k->tensors.items[b];
         int32_t before = NO_TENSOR;
-        if (y->role != TENSOR_ACTIVATION || g->tensor_flagged[b]) continue;
+        if (y->role != TENSOR_ACTIVATION || g->tensor_carry[b]) continue;
         for (size_t a = 0; a < k->tensors.n; a++) {
             const struct tensor *x = &k->tensors.items[a];
-            if (x->role != TENSOR_ACTIVATION || g->tensor_flagged[a] ||
-                x->producer >= y->producer ||
+            if (x->role != TENSOR_ACTIVATION || g->tensor_carry[a] || x->producer >= y->producer ||
                 g->tensor_offset[a] + tensor_bytes(x) <= g->tensor_offset[b] ||
                 g->tensor_offset[b] + tensor_bytes(y) <= g->tensor_offset[a])
                 continue;
@@ -402,7 +418,7 @@ static int plain_data_is_visible(struct pass *p, bool *ok) {
         int n;
         const struct region *r = access_of(p, (int32_t)i, &n);
         for (int a = 0; a < n; a++) {
-            if (g->tensor_flagged[r[a].tensor]) continue;
+            if (g->tensor_carry[r[a].tensor]) continue;
             int32_t *event = &written_behind[r[a].tensor];
             const int32_t wait = g->tasks.items[i].wait;
             if (r[a].write) {
@@ -418,12 +434,13 @@ static int plain_data_is_visible(struct pass *p, bool *ok) {
     return QN_OK;
 }
 
-static void place_flagged(struct tgraph *g) {
-    for (size_t i = 0; i < g->kernel->tensors.n; i++) {
-        if (!g->tensor_flagged[i]) continue;
+static void place_flagged(const struct pass *p) {
+    struct tgraph *g = p->g;
+    for (int32_t i = 0; i < (int32_t)g->kernel->tensors.n; i++) {
+        if (g->tensor_carry[i] == CARRY_PLAIN) continue;
         g->tensor_offset[i] = g->flagged_bytes;
         g->flagged_bytes += align_up(
-            tensor_elements(&g->kernel->tensors.items[i]) * FLAGGED_ELEMENT_BYTES, ALIGN_BYTES);
+            tensor_elements(&g->kernel->tensors.items[i]) * carried_bytes(p, i), ALIGN_BYTES);
     }
 }
 
@@ -448,13 +465,13 @@ static int choose(struct pass *p) {
     TRY(shared_bytes_are_apart(p, &apart));
     ok = ok && ends && apart;
     for (size_t e = 0; e < g->events.n && !ok; e++) g->events.items[e].data = false;
-    for (size_t i = 0; i < g->kernel->tensors.n && !ok; i++) g->tensor_flagged[i] = false;
-    place_flagged(g);
+    for (size_t i = 0; i < g->kernel->tensors.n && !ok; i++) g->tensor_carry[i] = CARRY_PLAIN;
+    place_flagged(p);
     return QN_OK;
 }
 
 int carry(struct diag *d, struct tgraph *g) {
-    TRY(ARENA_NEW(d, g->arena, &g->tensor_flagged, g->kernel->tensors.n));
+    TRY(ARENA_NEW(d, g->arena, &g->tensor_carry, g->kernel->tensors.n));
     if (g->options.carry_bytes == 0) return QN_OK;
     for (size_t i = 0; i < g->tasks.n; i++)
         if (g->tasks.items[i].worker == NO_WORKER) return QN_OK;

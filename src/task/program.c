@@ -60,9 +60,13 @@ static bool is_for_cuda(const struct check *c) {
     return c->p->target == TARGET_CUDA;
 }
 
-/* Of a tensor or an event. */
-static uint32_t most_carry(const struct check *c) {
-    return is_for_cuda(c) ? CARRY_FLAG : CARRY_PLAIN;
+/* Whether an activation can travel as it says. */
+static bool check_carry(const struct check *c, const struct prog_tensor *t) {
+    if (t->carry == CARRY_PLAIN) return true;
+    if (!is_for_cuda(c) || t->role != PROG_ACTIVATION || t->dtype != DTYPE_F32) return false;
+    if (t->carry == CARRY_FLAG) return true;
+    return t->carry == CARRY_PAIR && t->n_dims == 2 && t->shape[0] == 1 && t->shape[1] % 2 == 0 &&
+           t->shape[1] <= CARRY_PAIR_COLUMNS;
 }
 
 static int check_header(const struct check *c, uint64_t bytes) {
@@ -157,9 +161,7 @@ static int check_tensors(const struct check *c) {
         if (!is_for_cuda(c) && t->role == PROG_ACTIVATION &&
             (t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16))
             return bad(c, "tensor", i, "dtype");
-        if (t->carry > most_carry(c) ||
-            (t->carry == CARRY_FLAG && (t->role != PROG_ACTIVATION || t->dtype != DTYPE_F32)))
-            return bad(c, "tensor", i, "carry");
+        if (!check_carry(c, t)) return bad(c, "tensor", i, "carry");
         if (t->carry == CARRY_FLAG && !checked_mul(bytes, 2, &bytes))
             return bad(c, "tensor", i, "shape");
         if (bytes != t->bytes) return bad(c, "tensor", i, "bytes");
@@ -239,7 +241,8 @@ static int check_rest(const struct check *c) {
         const struct prog_event *e = &PROG(c->p, EVENT)[i];
         if (!inside(e->first_task, e->n_tasks, count(c, SECTION_TASK)) || e->n_jit > e->n_tasks)
             return bad(c, "event", i, "tasks");
-        if (e->carry > most_carry(c)) return bad(c, "event", i, "carry");
+        if (e->carry > (uint32_t)(is_for_cuda(c) ? CARRY_FLAG : CARRY_PLAIN))
+            return bad(c, "event", i, "carry");
     }
     for (uint64_t i = 0; i < count(c, SECTION_AOT); i++)
         if (PROG(c->p, AOT)[i] >= count(c, SECTION_TASK)) return bad(c, "aot", i, "task");
@@ -388,10 +391,11 @@ static void dump_variant(const struct prog_header *p, const struct prog_variant 
                   v->n_logit_rows, v->start_event, v->end_event, v->n_jit_tasks);
     for (uint32_t i = v->first_tensor; i < v->first_tensor + v->n_tensors; i++) {
         static const char *const roles[] = {"weight", "activation", "state"};
+        static const char *const carries[] = {"", " flagged", " flagged pairs"};
         const struct prog_tensor *t = &PROG(p, TENSOR)[i];
         strbuf_printf(out, "tensor %u %s %s at %llu bytes %llu%s\n", i, roles[t->role],
                       program_string(p, t->name), (unsigned long long)t->where,
-                      (unsigned long long)t->bytes, t->carry == CARRY_FLAG ? " flagged" : "");
+                      (unsigned long long)t->bytes, carries[t->carry]);
     }
     for (uint32_t i = v->first_task; i < v->first_task + v->n_tasks; i++) {
         const struct prog_task *t = &PROG(p, TASK)[i];

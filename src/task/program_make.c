@@ -59,9 +59,9 @@ static int add_tensors(struct maker *m, const struct tgraph *g) {
         case TENSOR_ACTIVATION:
             p.role = PROG_ACTIVATION;
             p.where = g->tensor_offset[i];
-            if (g->tensor_flagged != NULL && g->tensor_flagged[i]) {
-                p.carry = CARRY_FLAG;
-                p.bytes *= 2;
+            if (g->tensor_carry != NULL && g->tensor_carry[i] != CARRY_PLAIN) {
+                p.carry = g->tensor_carry[i];
+                p.bytes *= p.carry == CARRY_FLAG ? 2 : 1;
                 p.where += m->flagged_at;
             }
             break;

@@ -113,9 +113,9 @@ struct tgraph {
     int32_t start_event, end_event; /* from normalize on */
     uint64_t *tensor_offset;        /* [kernel->tensors.n] bytes into the workspace; activations */
     uint64_t workspace_bytes;
-    bool *tensor_flagged;   /* [kernel->tensors.n] from carry on: stored as {value, iteration} */
-    uint64_t flagged_bytes; /* of the flagged tensors, which then lie in a space of their own */
-    uint64_t n_pairs;       /* task pairs that depend on each other: events before any fusion */
+    uint8_t *tensor_carry;      /* [kernel->tensors.n] enum prog_carry, from carry on */
+    uint64_t flagged_bytes;     /* of the flagged tensors, which then lie in a space of their own */
+    uint64_t n_pairs;           /* task pairs that depend on each other: events before any fusion */
     uint64_t n_after_successor; /* events after successor-set fusion */
 };
 

@@ -116,13 +116,27 @@ static int check_flag_slots(struct proof *f) {
             const bool in = n < info.n_in;
             const uint32_t index = in ? op->in[n] : op->out[n - info.n_in];
             const struct op_slot *slot = in ? &info.in[n] : &info.out[n - info.n_in];
-            if (index == PROG_NONE || (slot->flagged && !packed) ||
-                proof_tensor(f, index)->carry == CARRY_PLAIN)
-                continue;
+            if (index == PROG_NONE) continue;
+            const uint32_t carry = proof_tensor(f, index)->carry;
+            const bool knows = carry == CARRY_PAIR ? slot->paired : slot->flagged;
+            if (carry == CARRY_PLAIN || (knows && !packed)) continue;
             return fail(f->d, QN_EVERIFY, "tensor %s carries flags, which %s cannot %s as its %s",
                         program_string(f->p, proof_tensor(f, index)->name), info.name,
                         in ? "poll" : "store", slot->name);
         }
+    }
+    return QN_OK;
+}
+
+/* Whether a pair, which has one flag, is one task's. */
+static int check_pairs(struct proof *f) {
+    for (uint32_t k = 0; k < f->accesses.n; k++) {
+        const struct access *a = access_of(f, k);
+        if (is_state(f, a) || proof_tensor(f, a->object)->carry != CARRY_PAIR) continue;
+        if (a->rect.at % 8 != 0 || a->rect.run % 8 != 0 || a->rect.n_slices != 0)
+            return fail(f->d, QN_EVERIFY,
+                        "tensor %s carries flags for pairs, of which a task has half",
+                        program_string(f->p, proof_tensor(f, a->object)->name));
     }
     return QN_OK;
 }
@@ -275,6 +289,7 @@ int task_verify_carry(struct proof *f) {
     for (uint32_t e = v->first_event; e < v->first_event + v->n_events; e++)
         any = any || PROG(f->p, EVENT)[e].carry != CARRY_PLAIN;
     TRY(check_flag_slots(f));
+    TRY(check_pairs(f));
     if (!any) return QN_OK;
     TRY(check_list_ends(f));
     if (v->n_jit_tasks > 0)
@@ -314,7 +329,7 @@ int task_verify_carry_space(struct proof *f) {
     uint64_t furthest = 0;
     uint64_t furthest_flagged = 0;
     for (uint64_t i = 0; i < n_extents; i++) {
-        const bool flagged = proof_tensor(f, extents[i].object)->carry == CARRY_FLAG;
+        const bool flagged = proof_tensor(f, extents[i].object)->carry != CARRY_PLAIN;
         if (extents[i].start < (flagged ? furthest : furthest_flagged))
             return fail(f->d, QN_EVERIFY,
                         "tensor %s (at byte %llu) shares bytes with one that carries flags",

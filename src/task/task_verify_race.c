@@ -183,7 +183,7 @@ static bool writes_are_disjoint(const struct race *r, const struct extent *e) {
 static int compare_within(const struct race *r, const struct extent *e) {
     struct proof *f = r->f;
     const struct access_class *c = r->classes + e->first_class;
-    const bool flagged = proof_tensor(f, e->object)->carry == CARRY_FLAG;
+    const bool flagged = proof_tensor(f, e->object)->carry != CARRY_PLAIN;
     const bool disjoint = writes_are_disjoint(r, e);
     for (uint32_t i = 0; i < e->n_classes; i++)
         for (uint32_t k = i; k < e->n_classes; k++) {

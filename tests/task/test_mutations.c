@@ -69,7 +69,7 @@ static struct cells locate(const struct world *w, const struct kgraph *k, const 
                       .rows = r->row1 - r->row0,
                       .tag = (uint32_t)r->tensor + 1,
                       .write = r->write,
-                      .flagged = t->carry == CARRY_FLAG};
+                      .flagged = t->carry != CARRY_PLAIN};
     if (r->n_slices > 0) { /* the slice's share of the elements stands for its items */
         uint64_t first, last;
         prog_slice((uint64_t)t->shape[0] * pitch, r->slice, r->n_slices, &first, &last);
@@ -356,8 +356,10 @@ static void turn_an_event_into_data(struct prog_header *p) {
 static void flag_a_tensor_in_place(struct prog_header *p) {
     struct prog_tensor *t = &TENSORS(p)[random_below((uint32_t)p->section[SECTION_TENSOR].count)];
     if (t->role != PROG_ACTIVATION || t->dtype != DTYPE_F32) return;
-    t->bytes = t->carry == CARRY_FLAG ? t->bytes / 2 : t->bytes * 2;
-    t->carry ^= CARRY_FLAG;
+    const uint32_t carry = (t->carry + 1 + random_below(2)) % 3;
+    if (t->carry == CARRY_FLAG) t->bytes /= 2;
+    if (carry == CARRY_FLAG) t->bytes *= 2;
+    t->carry = carry;
 }
 
 static const struct {

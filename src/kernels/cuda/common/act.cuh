@@ -5,6 +5,8 @@
  *   plain     guarded by event counters: by the time a task runs they can be read through L2
  *   flagged   every element is {value, iteration}; whoever reads polls until it shows the number of
  *             the iteration that runs. Polling costs one trip to L2 once the value is there.
+ *   paired    flagged, but every two elements are {16-bit floats, iteration}; of a single row that
+ * all who read it round to that anyway
  */
 #ifndef QN_CUDA_COMMON_ACT_CUH
 #define QN_CUDA_COMMON_ACT_CUH
@@ -263,6 +265,34 @@ DEV void act_stage_row(const struct warp_context *c, struct act row, const float
     if (!normed) return;
     sum = warp_sum(sum);
     if (c->lane == 0) parts[c->warp] = sum;
+}
+
+/* A row that comes in pairs: nothing is left to be rounded. */
+DEV void act_stage_pairs(const struct warp_context *c, struct act row, uint32_t k,
+                         uint32_t k_padded, char *dst) {
+    const int at_once = 8;
+#pragma unroll 1
+    for (uint32_t i = c->thread; i < k_padded / 4; i += at_once * COMPUTE_THREADS) {
+        uint4 v[at_once] = {};
+#pragma unroll
+        for (int u = 0; u < at_once; u++) {
+            const uint32_t at = i + u * COMPUTE_THREADS;
+            if (at < k / 4) v[u] = load_flagged_pair(row.at + 4 * at);
+        }
+#pragma unroll
+        for (int u = 0; u < at_once; u++) {
+            const uint32_t at = i + u * COMPUTE_THREADS;
+            while (at < k / 4 && (v[u].y != row.flag || v[u].w != row.flag) && !act_given_up())
+                v[u] = load_flagged_pair(row.at + 4 * at);
+            if (at < k_padded / 4) *(uint2 *)(dst + 8 * at) = make_uint2(v[u].x, v[u].z);
+        }
+    }
+}
+
+/* Elements `at` and at + 1 of a single row, an even place. */
+DEV void act_store_pair(const struct cuda_task *task, uint64_t at, float v0, float v1) {
+    store_flagged((float *)task->out + at, __uint_as_float(pack_pair<WEIGHT_E>(v0, v1)),
+                  SHARED->flag);
 }
 
 /* 1 / rms of one row by one warp: the same additions as act_stage_row and inverse_rms. */

@@ -63,6 +63,17 @@ DEV struct combine_item combine_item_of(const struct warp_context *c, const stru
     return m;
 }
 
+/* A column of a head, by each lane of a warp; the lanes' columns follow each other. */
+DEV void combine_store(const struct cuda_task *task, uint64_t head, uint32_t column, float v) {
+    if (task->flags & CUDA_OUT_PAIRED) {
+        const float next = __shfl_down_sync(~0u, v, 1);
+        if (column < QN_HEAD_DIM && column % 2 == 0)
+            act_store_pair(task, head * QN_HEAD_DIM + column, v, next);
+    } else if (column < QN_HEAD_DIM) {
+        output_store(task, head, column, v);
+    }
+}
+
 /* Eight pieces are asked for at a time. */
 DEV void combine_short(const struct cuda_task *task, struct combine_item m) {
     const int at_once = 8;
@@ -91,7 +102,7 @@ DEV void combine_short(const struct cuda_task *task, struct combine_item m) {
         }
         m.part = act_from(m.part, at_once * STATE_SIZE);
     }
-    if (m.column < QN_HEAD_DIM) output_store(task, m.head, m.column, out * reciprocal_fast(sum));
+    combine_store(task, m.head, m.column, out * reciprocal_fast(sum));
 }
 
 /* The largest value of this thread and those before it. */
@@ -237,8 +248,7 @@ DEV void combine_long(const struct warp_context *c, const struct cuda_task *task
         else
             combine_plain(c, part, n, &y);
     }
-    if (c->thread < QN_HEAD_DIM)
-        output_store(task, head, c->thread, y.out * reciprocal_fast(y.sum));
+    combine_store(task, head, c->thread, y.out * reciprocal_fast(y.sum));
 }
 
 /* A function of its own: its registers stay away from short contexts. */

@@ -91,25 +91,41 @@ DEV struct linear_item mlp_item(const struct cuda_task *task, uint32_t block, ui
     return m;
 }
 
-DEV void mlp_finish(const struct cuda_task *task, const struct linear_item *m, float gate,
-                    float up) {
+DEV float mlp_value(const struct linear_item *m, float gate, float up) {
 #if QN_MLP_BIAS
     gate += m->bias.x;
     up += m->bias.y;
 #endif
+    return gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up;
+}
+
+DEV void mlp_finish(const struct cuda_task *task, const struct linear_item *m, float gate,
+                    float up) {
     if (!m->own0) return;
-    const float h = gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up;
+    const float h = mlp_value(m, gate, up);
     if (task->flags & CUDA_OUT_PACKED)
         *(uint16_t *)m->out = pack_one<WEIGHT_E>(h);
     else
         item_store(m, 0, h);
 }
 
+/* Two columns, of which the first is an even one. */
+DEV void op_finish_pair(const struct cuda_task *task, uint32_t block, uint32_t r, float inv,
+                        float v0, float v1, float v2, float v3) {
+    const struct linear_item a = mlp_item<false>(task, block, r, 0),
+                             b = mlp_item<false>(task, block, r + 1, 0);
+    if (!a.own0) return;
+    if (task->norm == 0) inv = 1;
+    act_store_pair(task, block * 8 + r, mlp_value(&a, v0 * inv, v1 * inv),
+                   mlp_value(&b, v2 * inv, v3 * inv));
+}
+
 /* ---- the choice ---- */
 
 DEV struct act op_row(const struct cuda_task *task, uint32_t row) {
     if (task->kind == OP_LM_HEAD) return lm_row(task, row);
-    return act_from(act_of(task->in, task, CUDA_IN_FLAGGED), (uint64_t)row * task->k);
+    const struct act a = act_of(task->in, task, CUDA_IN_FLAGGED | CUDA_IN_PAIRED);
+    return act_from(a, (uint64_t)row * task->k); /* of pairs there is row 0 alone */
 }
 
 template <bool FLAGS>

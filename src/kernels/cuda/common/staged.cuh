@@ -67,7 +67,13 @@ DEV void staged_finish(const struct warp_context *c, struct staged *s, struct li
         if (s->t.task->norm != 0) inv = inverse_rms(SHARED->warp_sum + m.token * WARPS);
         float v0 = sum_partials(&s->t, m.in_group, m.token, m.r);
         float v1 = sum_partials(&s->t, m.in_group, m.token, m.r + 8);
-        op_finish(c, s->t.task, &s->item, s->first + m.in_group, m.r, m.token, v0, v1, inv, &add);
+        if ((s->t.task->flags & CUDA_OUT_PAIRED) == 0)
+            op_finish(c, s->t.task, &s->item, s->first + m.in_group, m.r, m.token, v0, v1, inv,
+                      &add);
+        else if (m.r % 2 == 0)
+            op_finish_pair(s->t.task, s->first + m.in_group, m.r, inv, v0, v1,
+                           sum_partials(&s->t, m.in_group, m.token, m.r + 1),
+                           sum_partials(&s->t, m.in_group, m.token, m.r + 9));
         i += COMPUTE_THREADS;
         if (i >= n_items) break;
         m = item_of(&s->t, i);
@@ -87,8 +93,11 @@ DEV void staged_rows(const struct warp_context *c, const struct staged *s) {
 #pragma unroll 1
     for (uint32_t i = 0; i < t->n; i++) {
         if (i > 0) row = op_row(t->task, t->row0 + i);
-        act_stage_row(c, row, norm, &s->early, k, k_tiles * CUDA_PAGE_K,
-                      t->act + i * ACT_STRIDE(k_tiles), SHARED->warp_sum + i * WARPS);
+        if (t->task->flags & CUDA_IN_PAIRED)
+            act_stage_pairs(c, row, k, k_tiles * CUDA_PAGE_K, t->act);
+        else
+            act_stage_row(c, row, norm, &s->early, k, k_tiles * CUDA_PAGE_K,
+                          t->act + i * ACT_STRIDE(k_tiles), SHARED->warp_sum + i * WARPS);
     }
     sync_compute();
 }
