@@ -17,8 +17,8 @@
 enum {
     DEADLINE_MS = 2000,
     SPIN_LIMIT = 64,  /* polls in a row before a waiting block backs off */
-    FLIGHT_NS = 1800, /* what is under way is what memory brings in that time: flight_pages */
-    FLIGHT_PAGES = 6, /* where the driver does not say how fast the memory is */
+    FLIGHT_NS = 1600, /* what is under way is what memory brings in that time: flight_pages */
+    FLIGHT_PAGES = 5, /* where the driver does not say how fast the memory is */
     READ_BLOCKS_PER_SM = 8,
     READ_BLOCK_THREADS = 256,
     READ_ROUNDS_MS = 5,
@@ -82,8 +82,8 @@ void backend_cuda_defaults(struct backend_cuda_options *o) {
     };
 }
 
-/* Pages per multiprocessor that keep the memory busy (Little's law), from its rate on paper: 8 on
- * an H200, where 5 and 11 are 7 and 1 % slower on Qwen3-8B; 6 on an H100. */
+/* Pages per multiprocessor that keep the memory busy (Little's law), from its rate on paper: 7 on
+ * an H200, where 6 is as good and 8 1 % slower on all models, 5 on an H100. */
 static uint32_t flight_pages(const struct cuda_device *v) {
     const double bytes_per_ns = 2e-6 * v->memory_clock_khz * v->memory_bus_bits / 8;
     const double pages = bytes_per_ns * FLIGHT_NS / v->n_sms / CUDA_PAGE_BYTES;

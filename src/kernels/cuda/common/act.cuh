@@ -289,10 +289,13 @@ DEV void act_stage_pairs(const struct warp_context *c, struct act row, uint32_t 
     }
 }
 
+DEV void store_flagged_pair(float *to, float v0, float v1, uint32_t flag) {
+    store_flagged(to, __uint_as_float(pack_pair<WEIGHT_E>(v0, v1)), flag);
+}
+
 /* Elements `at` and at + 1 of a single row, an even place. */
 DEV void act_store_pair(const struct cuda_task *task, uint64_t at, float v0, float v1) {
-    store_flagged((float *)task->out + at, __uint_as_float(pack_pair<WEIGHT_E>(v0, v1)),
-                  SHARED->flag);
+    store_flagged_pair((float *)task->out + at, v0, v1, SHARED->flag);
 }
 
 /* 1 / rms of one row by one warp: the same additions as act_stage_row and inverse_rms. */

@@ -60,8 +60,8 @@ DEV void op_finish(const struct warp_context *c, const struct cuda_task *task,
                    const struct linear_item *m, uint32_t block, uint32_t r, uint32_t token,
                    float v0, float v1, float inv, const struct linear_addend *add);
 /* Two items of a single row that are stored as a pair: image rows r and r + 8, r + 1 and r + 9. */
-DEV void op_finish_pair(const struct cuda_task *task, uint32_t block, uint32_t r, float inv,
-                        float v0, float v1, float v2, float v3);
+DEV void op_finish_pair(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
+                        uint32_t r, float inv, float v0, float v1, float v2, float v3);
 /* All results of a unit are in scratch. */
 DEV void op_finish_unit(const struct warp_context *c, const struct linear_tile *t, uint32_t unit);
 

@@ -83,6 +83,7 @@ DEV struct linear_item mlp_item(const struct cuda_task *task, uint32_t block, ui
         m.out = (float *)packed_at(task->out, row, column, task->units);
     else
         item_out<FLAGS>(task, &m, (uint64_t)row * task->units + column);
+    if (task->flags & CUDA_OUT_PAIRED) m.out_flag = SHARED->flag;
     m.own0 = column >= task->unit0 && column < task->unit1;
 #if QN_MLP_BIAS
     m.bias =
@@ -109,15 +110,16 @@ DEV void mlp_finish(const struct cuda_task *task, const struct linear_item *m, f
         item_store(m, 0, h);
 }
 
-/* Two columns, of which the first is an even one. */
-DEV void op_finish_pair(const struct cuda_task *task, uint32_t block, uint32_t r, float inv,
-                        float v0, float v1, float v2, float v3) {
-    const struct linear_item a = mlp_item<false>(task, block, r, 0),
-                             b = mlp_item<false>(task, block, r + 1, 0);
-    if (!a.own0) return;
-    if (task->norm == 0) inv = 1;
-    act_store_pair(task, block * 8 + r, mlp_value(&a, v0 * inv, v1 * inv),
-                   mlp_value(&b, v2 * inv, v3 * inv));
+/* The item's column, an even one, and the one after it; v2, v3: that one's dot products. */
+DEV void op_finish_pair(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
+                        uint32_t r, float inv, float v0, float v1, float v2, float v3) {
+    if (!m->own0) return;
+    struct linear_item next = {};
+#if QN_MLP_BIAS
+    next = mlp_item<false>(task, block, r + 1, 0);
+#endif
+    const float h0 = mlp_value(m, v0 * inv, v1 * inv), h1 = mlp_value(&next, v2 * inv, v3 * inv);
+    store_flagged_pair(m->out, h0, h1, m->out_flag);
 }
 
 /* ---- the choice ---- */

@@ -71,7 +71,7 @@ DEV void staged_finish(const struct warp_context *c, struct staged *s, struct li
             op_finish(c, s->t.task, &s->item, s->first + m.in_group, m.r, m.token, v0, v1, inv,
                       &add);
         else if (m.r % 2 == 0)
-            op_finish_pair(s->t.task, s->first + m.in_group, m.r, inv, v0, v1,
+            op_finish_pair(s->t.task, &s->item, s->first + m.in_group, m.r, inv, v0, v1,
                            sum_partials(&s->t, m.in_group, m.token, m.r + 1),
                            sum_partials(&s->t, m.in_group, m.token, m.r + 9));
         i += COMPUTE_THREADS;
