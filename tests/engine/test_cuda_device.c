@@ -425,14 +425,16 @@ static void test_same_in_any_company(void **state) {
 #define ODD_SHAPE                                                                                  \
     "\"head_dim\": 72, \"intermediate_size\": 328, \"num_attention_heads\": 3, "                   \
     "\"num_key_value_heads\": 1, "
-/* What attention and the gated MLP give is as wide as packed rows are, so that they pack. */
+/* What attention and the gated MLP give is as wide as packed rows are, so that they pack. With a
+ * vocabulary of 1,271 four workers have 20 row blocks of the LM head each, which no tile divides.
+ */
 #define EVEN_SHAPE                                                                                 \
     "\"head_dim\": 64, \"intermediate_size\": 512, \"num_attention_heads\": 4, "                   \
     "\"num_key_value_heads\": 2, "
-#define MADE_UP                                                                                    \
+#define MADE_UP(vocab)                                                                             \
     "\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", "                       \
     "\"hidden_act\": \"silu\", \"hidden_size\": 264, \"num_hidden_layers\": 1, "                   \
-    "\"vocab_size\": 331, \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-06, "            \
+    "\"vocab_size\": " vocab ", \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-06, "      \
     "\"rope_theta\": 10000, \"attention_bias\": false, \"torch_dtype\": \"bfloat16\", "            \
     "\"tie_word_embeddings\": false"
 
@@ -493,8 +495,8 @@ static void test_same_packed(void **state) {
     const struct rig_options even[] = {
         {.coarse = true, .max_batched = 16, .n_slots = 16, .pack_bytes = 1},
         {.coarse = true, .max_batched = 256, .n_slots = 24, .pack_bytes = 1}};
-    compare_packed("{" ODD_SHAPE MADE_UP "}", odd, COUNT_OF(odd));
-    compare_packed("{" EVEN_SHAPE MADE_UP "}", even, COUNT_OF(even));
+    compare_packed("{" ODD_SHAPE MADE_UP("331") "}", odd, COUNT_OF(odd));
+    compare_packed("{" EVEN_SHAPE MADE_UP("1271") "}", even, COUNT_OF(even));
 }
 
 /* A context whose pieces are many: in pieces spread over the device and merged afterwards, as one

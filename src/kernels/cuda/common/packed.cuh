@@ -303,7 +303,7 @@ __device__ __noinline__ void tile_finish(const struct cuda_task *task, uint32_t 
     const float4 *sums = (const float4 *)shared_memory + c.thread;
     row += 2 * (c.lane % 4);
 #pragma unroll 1
-    for (uint32_t n = 0; n < wb; n++)
+    for (uint32_t n = 0; n < wb && block + n < task->block1; n++) /* the last tile may be short */
 #pragma unroll 1
         for (uint32_t i = 0; i < wo; i += 4)
             columns_finish(&c, task, block + n, row + 8 * i, end,
