@@ -300,7 +300,7 @@ __device__ __noinline__ void role_control(void) {
     if (threadIdx.x % 32 == 0) control_main(&SHARED->args, SHARED);
 }
 
-// check_kernels: qn_mega registers 168 stack 320 spills 420
+// check_kernels: qn_mega registers 168 stack 256 spills 32
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {
     const uint32_t resume = rt_load_relaxed(&args.rt.shared->resume);
