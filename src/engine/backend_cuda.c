@@ -83,7 +83,7 @@ void backend_cuda_defaults(struct backend_cuda_options *o) {
 }
 
 /* Pages per multiprocessor that keep the memory busy (Little's law), from its rate on paper: 7 on
- * an H200, where 6 is as good and 8 1 % slower on all models, 5 on an H100. */
+ * an H200, where 6 is as good and 8 1 % slower on Qwen3-8B and 1.7B; 5, unmeasured, on an H100. */
 static uint32_t flight_pages(const struct cuda_device *v) {
     const double bytes_per_ns = 2e-6 * v->memory_clock_khz * v->memory_bus_bits / 8;
     const double pages = bytes_per_ns * FLIGHT_NS / v->n_sms / CUDA_PAGE_BYTES;

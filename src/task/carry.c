@@ -47,9 +47,8 @@ struct pass {
     int32_t *writers;      /* tasks that trigger each event */
     struct region *access; /* [n_tasks][TASK_MAX_ACCESS], those of tasks that were looked at */
     int *n_access;         /* [n_tasks] + 1; 0: not looked at */
-    uint8_t
-        *can_carry;    /* [n_tensors] the shortest form that the kernels of all who touch it know */
-    uint64_t *closure; /* [n_events][words] events that one leads to through counters alone */
+    uint8_t *can_carry;    /* [n_tensors] the shortest form that all who touch it know */
+    uint64_t *closure;     /* [n_events][words] events that one leads to through counters alone */
     uint64_t words;
 };
 

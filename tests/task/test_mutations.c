@@ -13,6 +13,7 @@
  *   harmless     both pass it
  *   MISSED       the verifier passes it and the oracle shows harm: the test fails
  */
+#include "task/random.h"
 #include "base/checked.h"
 #include "task/fixture.h"
 
@@ -25,14 +26,6 @@
 #undef fail
 
 enum { MAX_TASKS = 600, MAX_EVENTS = 400, MAX_CELLS = 1 << 16, MUTATIONS = 1200 };
-
-static uint64_t random_state;
-static uint32_t random_below(uint32_t n) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (uint32_t)(random_state >> 32) % n;
-}
 
 /* ---- the oracle --------------------------------------------------------------------------- */
 

@@ -1,5 +1,6 @@
 /* The verifier's rectangles: that a pass over many at once never calls disjoint what a look at
  * every pair does not, and finds the cuts disjoint that decompose makes. */
+#include "task/random.h"
 #include "base/checked.h"
 #include "task/task_verify_proof.h"
 
@@ -12,14 +13,6 @@
 #undef fail
 
 enum { MAX_RECTS = 64, STRIDE = 24, ROWS = 12, BASE = 40 };
-
-static uint64_t random_state;
-static uint32_t random_below(uint32_t n) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (uint32_t)(random_state >> 32) % n;
-}
 
 static const struct rect whole = {.at = BASE, .run = STRIDE, .stride = STRIDE, .n_rows = ROWS};
 

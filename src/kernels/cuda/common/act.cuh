@@ -5,8 +5,8 @@
  *   plain     guarded by event counters: by the time a task runs they can be read through L2
  *   flagged   every element is {value, iteration}; whoever reads polls until it shows the number of
  *             the iteration that runs. Polling costs one trip to L2 once the value is there.
- *   paired    flagged, but every two elements are {16-bit floats, iteration}; of a single row that
- * all who read it round to that anyway
+ *   paired    flagged, but every two elements are {16-bit floats, iteration}; of a single row,
+ * which all who read it round to that anyway
  */
 #ifndef QN_CUDA_COMMON_ACT_CUH
 #define QN_CUDA_COMMON_ACT_CUH

@@ -71,32 +71,6 @@ DEV void shared_store_volatile(uint32_t *p, uint32_t v) {
     *(volatile uint32_t *)p = v;
 }
 
-/* ... and words that order what else is in shared memory, and all that the writer has seen. */
-DEV uint32_t shared_load_acquire_cta(const uint32_t *p) {
-    uint32_t v;
-    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"
-                 : "=r"(v)
-                 : "r"(ptx_shared_address(p))
-                 : "memory");
-    return v;
-}
-DEV uint64_t shared_load_acquire_cta(const uint64_t *p) {
-    uint64_t v;
-    asm volatile("ld.acquire.cta.shared.u64 %0, [%1];"
-                 : "=l"(v)
-                 : "r"(ptx_shared_address(p))
-                 : "memory");
-    return v;
-}
-DEV void shared_store_release_cta(uint64_t *p, uint64_t v) {
-    asm volatile("st.release.cta.shared.u64 [%0], %1;" ::"r"(ptx_shared_address(p)), "l"(v)
-                 : "memory");
-}
-DEV void shared_store_release_cta(uint32_t *p, uint32_t v) {
-    asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(ptx_shared_address(p)), "r"(v)
-                 : "memory");
-}
-
 DEV void pause_ns(uint32_t ns) {
     asm volatile("nanosleep.u32 %0;" ::"r"(ns) : "memory");
 }

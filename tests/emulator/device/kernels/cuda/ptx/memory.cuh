@@ -58,22 +58,6 @@ DEV void shared_store_volatile(uint32_t *p, uint32_t v) {
     __atomic_store_n(p, v, __ATOMIC_RELAXED);
     emu_news();
 }
-DEV uint32_t shared_load_acquire_cta(const uint32_t *p) {
-    emu_wait();
-    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
-}
-DEV uint64_t shared_load_acquire_cta(const uint64_t *p) {
-    emu_wait();
-    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
-}
-DEV void shared_store_release_cta(uint64_t *p, uint64_t v) {
-    __atomic_store_n(p, v, __ATOMIC_RELEASE);
-    emu_news();
-}
-DEV void shared_store_release_cta(uint32_t *p, uint32_t v) {
-    __atomic_store_n(p, v, __ATOMIC_RELEASE);
-    emu_news();
-}
 DEV void pause_ns(uint32_t ns) {
     (void)ns;
     emu_wait();
