@@ -15,7 +15,8 @@
  *                                                                   function that is called, say
  *
  * Failures: a kernel without a budget, more registers, stack or spills than it allows (none unless
- * it says so). Exit: 0 well, 1 failed, 77 no NVRTC here (ctest: skipped).
+ * it says so), products of wgmma of which each waits for the one before. Exit: 0 well, 1 failed, 77
+ * no NVRTC here (ctest: skipped).
  */
 #include "base/checked.h"
 #include "codegen/embed.h"
@@ -168,6 +169,9 @@ static int judge_log(char *log, const char *where, int *n_kernels) {
             failures += judge(&u, where);
             *n_kernels += 1;
             u = (struct usage){0};
+        } else if (strstr(line, "wgmma.mma_async instructions are serialized") != NULL) {
+            printf("FAIL  %-28s %s\n", where, line);
+            failures++;
         }
     }
     return failures;

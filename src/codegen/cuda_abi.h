@@ -21,10 +21,13 @@
  * beyond the matrix are zero: the host clears the weights allocation before it fills it.
  * Which matrix row is which image row is the place's `layout` (enum cuda_layout).
  *
- * Packed activations (OP_PACK): token rows in groups of PACK_ROWS, one after the other. A group has
- * its steps of 16 columns in order, 256 bytes each, then 1 / rms of its rows as floats. A step has,
+ * Packed activations (OP_PACK) are pieces of PACK_ROWS token rows x CUDA_PACK_COLUMNS columns, 1 KB
+ * each: those of all rows for the first columns, then for the next, so that what a tile of any
+ * number of rows wants of CUDA_PACK_COLUMNS columns is one stretch. Behind them stands 1 / rms of
+ * each row as a float. A piece has its steps of 16 columns in order, 256 bytes each. A step has,
  * row by row, the two B registers' words of lanes 4 g ... 4 g + 3 for row g: 128 bytes of the first
- * register, 128 of the second. So step 2 p + e holds, 16 bytes a row,
+ * register, 128 of the second, which are also the two matrices of 8 x 16 bytes that wgmma wants
+ * without a swizzle. So step 2 p + e holds, 16 bytes a row,
  *
  *   columns 32 p + 4 e + {0, 1,  8, 9,  16, 17,  24, 25}   of eight rows, then
  *   columns 32 p + 4 e + {2, 3,  10, 11,  18, 19,  26, 27}  of eight rows
@@ -43,9 +46,10 @@ enum {
     CUDA_PAGE_BYTES = 8192,
     CUDA_PAGE_ROWS = 16,
     CUDA_PAGE_K = 256,
+    CUDA_PACK_COLUMNS = 64, /* of a piece of packed activations */
 
     CUDA_COMPUTE_WARPS = 8,
-    CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 2), /* + loader + control */
+    CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 3), /* + loader, control, packed_ask.cuh */
 
     CUDA_SCRATCH_BYTES = 31744, /* of shared memory, for the task that runs */
     CUDA_CONTROL_BYTES = 4096,  /* ... and for what the warps tell each other */
@@ -161,7 +165,8 @@ struct cuda_task {
     uint64_t
         out; /* x      q         o          part   o        y         h          logits   token  */
     uint64_t out2; /* -      kv        -          -      -        -         -          part     - */
-    uint32_t n_pieces; /* P of SPLIT and COMBINE */
+    uint16_t n_pieces; /* P of SPLIT and COMBINE */
+    uint16_t eights;   /* of packed activations that it reads or writes: rows / PACK_ROWS */
     /* How a task with weights walks through them: cuda_tables.c decides, common/linear.cuh tells.
      */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */

@@ -354,6 +354,16 @@ static void fill_attention(const struct filler *f, const struct prog_op *op, uin
         t->columns = CUDA_LEASE;
 }
 
+/* Groups of PACK_ROWS rows of the packed activations that an operator reads or writes. If it does
+ * both, they have as many. */
+static uint16_t n_eights(const struct prog_header *p, const struct prog_op *op) {
+    const struct prog_tensor *t = NULL;
+    if (is_packed(p, op)) t = tensor_of(p, op->in[0]);
+    if (stores_packed(p, op) || op->kind == OP_PACK || op->kind == OP_PACK_LOGITS)
+        t = tensor_of(p, op->out[0]);
+    return t == NULL ? 0 : (uint16_t)(t->shape[0] / PACK_ROWS);
+}
+
 static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *part = NULL; /* [T, n_heads, P, D + 2] */
     if (op->kind == OP_ATTENTION_SPLIT || op->kind == OP_ATTENTION_STEP)
@@ -413,7 +423,8 @@ static void fill_task(const struct filler *f, const struct prog_variant *v, uint
     out->units = op->units;
     out->k = op->k;
     out->k_tiles = cuda_k_tiles(op->k);
-    out->n_pieces = n_pieces(f->program, op);
+    out->n_pieces = (uint16_t)n_pieces(f->program, op);
+    out->eights = n_eights(f->program, op);
     fill_operands(f, op, out);
     fill_walk(f, op, out);
     fill_attention(f, op, t->worker, out);

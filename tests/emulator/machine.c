@@ -47,6 +47,14 @@ struct async { /* of cp.async, in order */
     struct async *next;
 };
 
+struct product { /* of wgmma, not yet made: this thread's sums */
+    float *d;
+    uint32_t a[2][8]; /* rows g and g + 8 of A: pairs of k */
+    struct emu_wgmma of;
+    uint32_t group;
+};
+enum { MAX_PRODUCTS = 64 };
+
 struct thread {
     struct emu_self self; /* first: emu_self points here */
     void *sp;             /* where it goes on */
@@ -60,6 +68,8 @@ struct thread {
     void *tsan;
     struct async *async_first, **async_last;
     uint32_t n_commits;
+    struct product products[MAX_PRODUCTS];
+    uint32_t n_products, n_groups; /* of products: not made; committed so far */
 };
 
 struct queue {
@@ -492,6 +502,54 @@ void emu_mma(float c[4], const uint32_t a[4], const uint32_t b[2], int f16) {
     if (w->arrived == WARP - 1) multiply_warp(lanes, f16 != 0);
     uint32_t which = meet(t, false);
     memcpy(c, &w->words[which][t->lane][6], 16);
+}
+
+void emu_wgmma(float *d, const uint32_t a[4], const struct emu_wgmma *of) {
+    struct thread *t = me();
+    struct warp *w = t->warp;
+    if (t->n_products == MAX_PRODUCTS) emu_trap("more products under way than there is room for");
+    struct product *p = &t->products[t->n_products++];
+    memcpy(w->words[w->meeting & 1][t->lane], a, 16);
+    const uint32_t which = meet(t, false);
+    *p = (struct product){.d = d, .of = *of, .group = t->n_groups};
+    for (uint32_t r = 0; r < 4; r++) /* row g + 8 (r & 1), k 2 j + 8 (r >> 1) of lane 4 g + j */
+        for (uint32_t j = 0; j < 4; j++)
+            p->a[r & 1][j + 4 * (r >> 1)] = w->words[which][t->lane / 4 * 4 + j][r];
+}
+
+void emu_wgmma_commit(void) {
+    me()->n_groups++;
+}
+
+static void product_make(const struct product *p, uint32_t lane) {
+    for (uint32_t i = 0; i < p->of.n_eights * 4; i++) {
+        const uint32_t column = lane % 4 * 2 + i % 2, *row = p->a[i % 4 / 2];
+        const char *b = p->of.b + i / 4 * p->of.n_step + column * 16;
+        double sum = 0;
+        for (uint32_t k = 0; k < 16; k++) {
+            uint32_t pair;
+            memcpy(&pair, b + k / 8 * p->of.k_step + k % 8 / 2 * 4, 4);
+            sum += (double)element(row[k / 2], k % 2, p->of.f16) * element(pair, k % 2, p->of.f16);
+        }
+        p->d[i] = (float)(p->d[i] + sum);
+    }
+}
+
+void emu_wgmma_wait(uint32_t groups_left) {
+    struct thread *t = me();
+    uint32_t made = 0;
+    for (; made < t->n_products; made++) {
+        const struct product *p = &t->products[made];
+        if (p->group + groups_left >= t->n_groups) break;
+        if (__tsan_read_range)
+            for (uint32_t k = 0; k < 2; k++)
+                for (uint32_t n = 0; n < p->of.n_eights; n++)
+                    __tsan_read_range((void *)(p->of.b + k * p->of.k_step + n * p->of.n_step), 128);
+        product_make(p, t->lane);
+    }
+    t->n_products -= made;
+    memmove(t->products, t->products + made, t->n_products * sizeof *t->products);
+    emu_point();
 }
 
 uint64_t emu_now_ns(void) {

@@ -77,6 +77,18 @@ void emu_copy_arrive(uint64_t *b);
 /* mma.m16n8k16, row.col, fp32 accumulators; fragments as in the PTX manual. f16: else bf16. */
 void emu_mma(float c[4], const uint32_t a[4], const uint32_t b[2], int f16);
 
+/* wgmma.m64nNk16 with A in registers, those of the warp's 16 rows as in emu_mma; d: for each eight
+ * columns the four sums of emu_mma. It reads and adds when its group is waited for; d stays. */
+struct emu_wgmma {
+    const char *b;           /* matrices of 8 columns x 8 of k, k in one stretch, 128 bytes each */
+    uint32_t k_step, n_step; /* bytes to the next one in k, in columns */
+    uint32_t n_eights;
+    int f16;
+};
+void emu_wgmma(float *d, const uint32_t a[4], const struct emu_wgmma *of);
+void emu_wgmma_commit(void);
+void emu_wgmma_wait(uint32_t groups_left);
+
 float emu_half_to_float(uint16_t bits);
 uint16_t emu_float_to_half(float v); /* nearest even */
 uint64_t emu_now_ns(void);

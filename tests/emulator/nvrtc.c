@@ -43,6 +43,7 @@ int nvrtcVersion(int *major, int *minor) {
                                         "kernels/cuda/ptx/memory.cuh",
                                         "kernels/cuda/ptx/mma.cuh",
                                         "kernels/cuda/ptx/page_copy_bulk.cuh",
+                                        "kernels/cuda/ptx/wgmma.cuh",
                                         "../machine.h"};
     uint32_t hash = 2166136261u;
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {

@@ -24,25 +24,29 @@
 #include "kernels/cuda/common/embed.cuh"
 #include "kernels/cuda/common/loader_kv.cuh"
 #include "kernels/cuda/common/ops_linear.cuh"
+#include "kernels/cuda/common/packed_ask.cuh"
 #include "kernels/cuda/common/retile.cuh"
 #include "kernels/cuda/common/sample.cuh"
 
 /* ---- what runs a task: waits for its event (wait_ready), does the work; false: the launch ends
  * ---- */
 
-/* Tasks of many rows. A task that works in the ring's memory takes its lease before the event. */
+/* Many rows whose activations are not packed. */
 DEV bool run_many_rows(struct warp_context *c, const struct cuda_task *task) {
-    const bool leased = task->columns == CUDA_LEASE;
-    if (leased) lease_take(c);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-    if (!leased) {
-        linear_direct(c, task, linear_rows(task), linear_unit_rows(task));
-        return true;
-    }
-    if (task->kind != OP_ATTENTION) packed_task(c->args, task);
+    linear_direct(c, task, linear_rows(task), linear_unit_rows(task));
+    return true;
+}
+
+/* Attention of many rows. A task that works in the ring's memory takes its lease before the event.
+ */
+DEV bool run_attention_rows(struct warp_context *c, const struct cuda_task *task) {
+    lease_take(c);
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
 #if QN_HEAD_DIM <= 128
-    if (task->kind == OP_ATTENTION) rows_task(c, task);
+    rows_task(c, task);
 #endif
     lease_give(c);
     return true;
@@ -109,6 +113,8 @@ enum {
     RUN_SPLIT,
     RUN_ATTENTION,
     RUN_MANY,
+    RUN_ROWS,
+    RUN_PACKED,
     RUN_PACKED_8,
     RUN_PACKED_16,
     RUN_DROP
@@ -121,6 +127,7 @@ DEV bool is_one_row(const struct cuda_task *task) {
 DEV uint32_t runner_of(const struct cuda_task *task) {
     if (task->columns != 0) {
         const bool packed = (task->flags & CUDA_IN_PACKED) != 0;
+        if (task->columns == CUDA_LEASE) return task->kind == OP_ATTENTION ? RUN_ROWS : RUN_PACKED;
         if (packed && task->columns == 1) return RUN_PACKED_8;
         return packed && task->columns == 2 ? RUN_PACKED_16 : RUN_MANY;
     }
@@ -174,6 +181,50 @@ template <run_function RUN> __device__ __noinline__ void compute_task(void) {
     task_finish(&c, task);
     c.message++;
     compute_next(&c);
+}
+
+/* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself
+ * (packed_wgmma.cuh); all else is in functions, between which nothing is kept in registers. They
+ * give what to multiply next; 0: nothing. */
+
+DEV uint32_t packed_go_on(struct warp_context *c, const struct cuda_task *task, uint32_t next) {
+    if (next != 0) {
+        context_store(c);
+        return next;
+    }
+    sync_compute(); /* logits are stored */
+    if (task->kind == OP_LM_HEAD && task->row0 < linear_rows(task))
+        lm_parts(c->args, task, task->unit0, task->unit1, task->row0,
+                 min(task->row1, linear_rows(task)));
+    lease_give(c);
+    task_finish(c, task);
+    c->message++;
+    compute_next(c);
+    return 0;
+}
+
+__device__ __noinline__ uint32_t packed_begin(void) {
+    struct warp_context c = context_load();
+    const struct cuda_task *task = task_of(c.message);
+    lease_take(&c);
+    packed_early(&c, task);
+    if (!wait_ready(&c)) {
+        compute_stop(&c);
+        return 0;
+    }
+    if (c.thread == 0) trace(c.args, SHARED, RT_TRACE_READY, task->index);
+    return packed_go_on(&c, task, packed_first(&c, task));
+}
+
+__device__ __noinline__ uint32_t packed_next(void) {
+    struct warp_context c = context_load();
+    const struct cuda_task *task = task_of(c.message);
+    return packed_go_on(&c, task, packed_results(&c, task));
+}
+
+DEV void compute_packed(void) {
+    for (uint32_t next = packed_begin(); __shfl_sync(~0u, next, 0) != 0; next = packed_next())
+        packed_multiply(next);
 }
 
 /* Whether the event of the task at hand is not there yet, but the next task is announced and a
@@ -246,6 +297,8 @@ DEV void compute_main(void) {
         case RUN_SPLIT: compute_task<run_split<false>>(); continue;
         case RUN_ATTENTION: compute_task<run_attention>(); continue;
         case RUN_MANY: compute_task<run_many_rows>(); continue;
+        case RUN_ROWS: compute_task<run_attention_rows>(); continue;
+        case RUN_PACKED: compute_packed(); continue;
         case RUN_PACKED_8: compute_task<run_packed_few<1>>(); continue;
         case RUN_PACKED_16: compute_task<run_packed_few<2>>(); continue;
         case RUN_DROP: compute_drop(); continue;
@@ -274,10 +327,12 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
             barrier_init(&s->go_empty[i], QN_EACH_ARRIVES ? COMPUTE_THREADS + QN_JIT_WEIGHTS * 32
                                                           : 1 + QN_JIT_WEIGHTS);
         }
-        for (uint32_t i = 0; i < MAX_STAGES; i++) {
+        for (uint32_t i = 0; i < MAX_W_SLOTS + MAX_X_SLOTS; i++) {
             barrier_init(&s->packed_full[i], page_copy_arrivals());
             barrier_init(&s->packed_empty[i], WARPS);
         }
+        barrier_init(&s->lease_taken, 1);
+        barrier_init(&s->lease_ready, 1);
         barrier_init(&s->drop_ready, 1);
         barrier_init(&s->entered, 1);
         barrier_init(&s->stop, 1);
@@ -296,6 +351,10 @@ __device__ __noinline__ void role_loader(uint32_t resume) {
     loader_main(&c, resume);
 }
 
+__device__ __noinline__ void role_ask(void) {
+    ask_main(threadIdx.x % 32);
+}
+
 __device__ __noinline__ void role_control(void) {
     if (threadIdx.x % 32 == 0) control_main(&SHARED->args, SHARED);
 }
@@ -309,8 +368,10 @@ extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
         compute_main();
     else if (threadIdx.x / 32 == LOADER_WARP)
         role_loader(resume);
-    else
+    else if (threadIdx.x / 32 == CONTROL_WARP)
         role_control();
+    else
+        role_ask();
 }
 
 #endif

@@ -154,22 +154,28 @@ DEV void packed_fence(const struct cuda_task *task) {
     if (task->flags & CUDA_OUT_PACKED) page_copy_fence();
 }
 
-/* Where a column of a row of k packed ones is (cuda_abi.h); k is a multiple of PACK_K. */
-DEV uint16_t *packed_at(uint64_t base, uint32_t row, uint32_t column, uint32_t k) {
-    const uint32_t in32 = column % 32;
-    const uint32_t word =
-        (column / 32 * 2 + in32 % 8 / 4) * 64 + in32 % 4 / 2 * 32 + row % PACK_ROWS * 4 + in32 / 8;
-    return (uint16_t *)(base + (uint64_t)(row / PACK_ROWS) * (PACK_ROWS * 2) * (k + PACK_EXTRA)) +
-           2 * word + column % 2;
+/* The piece of packed activations that has a row and a column (cuda_abi.h). */
+#define PACKED_PIECE (PACK_ROWS * CUDA_PACK_COLUMNS * 2)
+DEV char *packed_piece(const struct cuda_task *task, uint64_t base, uint32_t row, uint32_t column) {
+    const uint32_t piece = column / CUDA_PACK_COLUMNS * task->eights + row / PACK_ROWS;
+    return (char *)base + (uint64_t)piece * PACKED_PIECE;
 }
 
-DEV void packed_store(uint64_t base, uint32_t row, uint32_t column, uint32_t k, float v) {
-    *packed_at(base, row, column, k) = pack_one<WEIGHT_E>(v);
+/* Where a column of a row of the task's packed result is. */
+DEV uint16_t *packed_at(const struct cuda_task *task, uint32_t row, uint32_t column) {
+    const uint32_t in32 = column % 32;
+    const uint32_t word = (column % CUDA_PACK_COLUMNS / 32 * 2 + in32 % 8 / 4) * 64 +
+                          in32 % 4 / 2 * 32 + row % PACK_ROWS * 4 + in32 / 8;
+    return (uint16_t *)packed_piece(task, task->out, row, column) + 2 * word + column % 2;
+}
+
+DEV void packed_store(const struct cuda_task *task, uint32_t row, uint32_t column, float v) {
+    *packed_at(task, row, column) = pack_one<WEIGHT_E>(v);
 }
 
 /* Columns [column, column + 4), a multiple of 4. */
-DEV void packed_store4(uint64_t base, uint32_t row, uint32_t column, uint32_t k, float4 v) {
-    uint32_t *at = (uint32_t *)packed_at(base, row, column, k);
+DEV void packed_store4(const struct cuda_task *task, uint32_t row, uint32_t column, float4 v) {
+    uint32_t *at = (uint32_t *)packed_at(task, row, column);
     at[0] = pack_pair<WEIGHT_E>(v.x, v.y);
     at[32] = pack_pair<WEIGHT_E>(v.z, v.w);
 }

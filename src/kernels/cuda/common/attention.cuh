@@ -374,19 +374,16 @@ DEV void step_heads(struct attention_step *s, uint32_t kv_head, uint32_t sub) {
 }
 
 /* Elements of a head's output from d on; head: counted over all rows of o[T, n_heads * D]. */
-#define OUTPUT_COLUMNS (QN_N_HEADS * QN_HEAD_DIM)
 DEV void output_store(const struct cuda_task *task, uint64_t head, uint32_t d, float v) {
     if (task->flags & CUDA_OUT_PACKED)
-        packed_store(task->out, head / QN_N_HEADS, head % QN_N_HEADS * QN_HEAD_DIM + d,
-                     OUTPUT_COLUMNS, v);
+        packed_store(task, head / QN_N_HEADS, head % QN_N_HEADS * QN_HEAD_DIM + d, v);
     else
         act_store(task, head * QN_HEAD_DIM + d, v);
 }
 
 DEV void output_store4(const struct cuda_task *task, uint64_t head, uint32_t d, float4 v) {
     if (task->flags & CUDA_OUT_PACKED)
-        packed_store4(task->out, head / QN_N_HEADS, head % QN_N_HEADS * QN_HEAD_DIM + d,
-                      OUTPUT_COLUMNS, v);
+        packed_store4(task, head / QN_N_HEADS, head % QN_N_HEADS * QN_HEAD_DIM + d, v);
     else
         act_store4(task, head * QN_HEAD_DIM + d, v);
 }

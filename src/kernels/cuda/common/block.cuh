@@ -3,6 +3,7 @@
  *   warps 0..7   compute: run task after task
  *   warp 8       loader: streams weight pages into the ring            (loader.cuh)
  *   warp 9       control: finds the next task, waits for its event     (control.cuh)
+ *   warp 10      Hopper: asks for what tasks of many rows multiply     (packed_ask.cuh)
  *
  * Dynamic shared memory, from its start:
  *
@@ -18,11 +19,12 @@
 #include "kernels/cuda/ptx/memory.cuh"
 #include "kernels/cuda/ptx/mma.cuh"
 #include "kernels/cuda/ptx/page_copy.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
 
 #define WARPS           CUDA_COMPUTE_WARPS
 #define COMPUTE_THREADS (32 * WARPS)
 #define LOADER_WARP     WARPS
-#define CONTROL_WARP    (WARPS + 1)
+#define CONTROL_WARP    (WARPS + 1) /* the last one: packed_ask.cuh */
 
 /* Partial sums per dot product: k-tile kt belongs to sum kt % PARTIALS whatever the batch, so that
  * the order of addition never changes. One compute warp works on one of them at a time. */
@@ -55,9 +57,13 @@ enum {
     N_AOT_SLOTS = 6,  /* descriptors of AOT tasks: GO_DEPTH announced, two fetched ahead */
     N_TASK_SLOTS = 8, /* + JIT tasks */
     MAX_TILE = 64,    /* token rows that a linear task works on at a time */
-    MAX_STAGES = 8,   /* of a task of packed activations */
-    MAX_PLACES = 32,  /* token rows whose place the block keeps */
+    MAX_STAGES = 8,   /* of a task of packed activations (packed_mma.cuh) */
+    MAX_W_SLOTS = 4,  /* on Hopper: of weights, of activations (packed_ring.cuh) */
+    MAX_X_SLOTS = 8,
+    PIECE_STEPS = CUDA_PACK_COLUMNS / 16, /* steps of 16 columns in packed activations' pieces */
+    MAX_PLACES = 32,                      /* token rows whose place the block keeps */
 
+    LEASE_IDLE = 0x100, /* instead of a descriptor's number: the lease has no work */
     GO_DROP = 0x100, /* a message instead of a descriptor's number: drop pages of a wrong guess */
 };
 
@@ -99,13 +105,16 @@ struct block_shared {
     uint64_t drop_ready;
     uint64_t entered, left; /* control -> loader: an iteration's rows are there; back: are read */
     uint64_t stop;          /* control -> compute: there are no more messages than there are */
-    uint64_t quit;          /* compute -> loader: leave */
-    uint64_t packed_full[MAX_STAGES], packed_empty[MAX_STAGES];
-    uint32_t packed_phase;            /* compute's own: of the stages' next uses, a bit each */
-    uint32_t go[GO_DEPTH];            /* descriptor slot or GO_* */
-    uint32_t watch[GO_DEPTH];         /* control's own: event to trigger when that task is done */
-    uint32_t slot_free[N_TASK_SLOTS]; /* control's own: messages done before a slot is free */
-    uint32_t tracing;                 /* control -> compute: records are wanted */
+    uint64_t quit;          /* compute -> loader, warp 10: leave */
+    /* Of stages, or of slots of weights and then of activations. */
+    uint64_t packed_full[MAX_W_SLOTS + MAX_X_SLOTS], packed_empty[MAX_W_SLOTS + MAX_X_SLOTS];
+    uint64_t lease_taken, lease_ready; /* compute -> warp 10: see packed_ask.cuh */
+    uint32_t leased;                   /* compute -> warp 10: a descriptor's number or LEASE_IDLE */
+    uint32_t packed_phase;             /* compute's own: of the stages' next uses, a bit each */
+    uint32_t go[GO_DEPTH];             /* descriptor slot or GO_* */
+    uint32_t watch[GO_DEPTH];          /* control's own: event to trigger when that task is done */
+    uint32_t slot_free[N_TASK_SLOTS];  /* control's own: messages done before a slot is free */
+    uint32_t tracing;                  /* control -> compute: records are wanted */
     uint32_t flag;      /* control -> compute: what flagged data of this iteration shows; not 0 */
     uint64_t n_traced;  /* compute's own: records so far */
     uint32_t published; /* control -> loader: the iteration that runs, as rt_shared.published */
@@ -115,6 +124,9 @@ struct block_shared {
     union alignas(16) {            /* of the running task's rows: */
         float inv_rms[MAX_TILE];   /* many: 1 / rms */
         float warp_sum[8 * WARPS]; /* few: sums of squares, eight parts each */
+        struct { /* packed ones on Hopper: a warp's tile, its place in the rings */
+            uint32_t block, row, ring, k_tiles;
+        } packed[WARPS];
     };
     struct row_place place[MAX_PLACES]; /* of the iteration's first token rows */
     uint16_t logit_row[MAX_PLACES];
@@ -176,7 +188,7 @@ DEV void context_store(const struct warp_context *c) {
     __syncwarp();
 }
 DEV uint32_t context_next(void) {
-    return SHARED->warp[threadIdx.x / 32].place >> 28;
+    return SHARED->warp[thread_here() / 32].place >> 28;
 }
 
 DEV void sync_compute(void) {

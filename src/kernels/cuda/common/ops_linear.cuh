@@ -80,7 +80,7 @@ DEV struct linear_item mlp_item(const struct cuda_task *task, uint32_t block, ui
     struct linear_item m = {};
     const uint32_t column = block * 8 + r;
     if (task->flags & CUDA_OUT_PACKED)
-        m.out = (float *)packed_at(task->out, row, column, task->units);
+        m.out = (float *)packed_at(task, row, column);
     else
         item_out<FLAGS>(task, &m, (uint64_t)row * task->units + column);
     if (task->flags & CUDA_OUT_PAIRED) m.out_flag = SHARED->flag;

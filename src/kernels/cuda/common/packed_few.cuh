@@ -13,11 +13,12 @@
 
 #include "kernels/cuda/common/packed.cuh"
 
-/* The lane's B registers of a k-tile, for the eight token rows whose first word `from` is. */
-DEV void fragments_load(const uint32_t *from, uint32_t lane, uint4 x[CUDA_PAGE_K / 32]) {
+/* The lane's B registers of a k-tile, for the eight token rows whose first piece `from` is; the
+ * next one is so many bytes further. */
+DEV void fragments_load(const char *from, uint32_t next, uint32_t lane, uint4 x[CUDA_PAGE_K / 32]) {
 #pragma unroll
     for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
-        const uint32_t *at = from + 128 * pair + lane;
+        const uint32_t *at = (const uint32_t *)(from + pair / 2 * next) + pair % 2 * 128 + lane;
         x[pair] = make_uint4(load_word_l2(at), load_word_l2(at + 32), load_word_l2(at + 64),
                              load_word_l2(at + 96));
     }
@@ -29,17 +30,15 @@ DEV void group_packed(struct warp_context *c, const struct linear_tile *t, uint3
     static_assert(GROUP * COLUMNS <= 8, "registers");
     const uint32_t partial = (c->warp - c->turn) % WARPS;
     float chains[GROUP][COLUMNS][2][4] = {};
-    const char *rows[COLUMNS];
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++)
-        rows[i] = packed_rows(t->task, t->task->in, t->row0 + PACK_ROWS * i);
+    const char *rows = packed_piece(t->task, t->task->in, t->row0, 0);
+    const uint32_t next = t->task->eights * PACKED_PIECE;
     for (uint32_t k0 = 0; k0 < t->k_tiles; k0 += PARTIALS) {
         const uint32_t k_tile = k0 + partial; /* none: its pages are void */
-        const uint32_t at = min(k_tile, t->k_tiles - 1) * (PACK_ROWS * PACK_K * 2);
+        const char *from = rows + (uint64_t)(min(k_tile, t->k_tiles - 1) * 4) * next;
         uint4 x[COLUMNS][CUDA_PAGE_K / 32];
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++)
-            fragments_load((const uint32_t *)(rows[i] + at), c->lane, x[i]);
+            fragments_load(from + i * PACKED_PIECE, next, c->lane, x[i]);
 #pragma unroll
         for (int b = 0; b < GROUP; b++) {
             if (b >= n) break;

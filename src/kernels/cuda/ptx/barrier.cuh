@@ -70,6 +70,20 @@ DEV void barrier_wait_acquire_cta(uint64_t *b, uint32_t parity) {
         if (++polls == BARRIER_PATIENCE) asm volatile("trap;");
 }
 
+/* The same without an end to its patience: nothing that could look like a path of its own between
+ * products that are under way (wgmma.cuh). */
+DEV void barrier_await_acquire_cta(uint64_t *b, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n.reg .pred p;\nagain:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+                 "@!p bra again;\n}" ::"r"(ptx_shared_address(b)),
+                 "r"(parity)
+                 : "memory");
+#else
+    barrier_wait_acquire_cta(b, parity);
+#endif
+}
+
 /* All compute warps. Barrier 0 is __syncthreads. */
 template <int THREADS> DEV void barrier_sync_compute(void) {
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");

@@ -11,6 +11,13 @@
 /* The block's dynamic shared memory. */
 extern __shared__ __align__(1024) char shared_memory[];
 
+/* threadIdx.x, found anew: where there is no register to keep it, or what is made of it. */
+DEV uint32_t thread_here(void) {
+    uint32_t thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
 DEV float load_l2(const float *p) {
     return __ldcg(p);
 }

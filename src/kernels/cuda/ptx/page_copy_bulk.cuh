@@ -62,6 +62,11 @@ DEV void page_copy_fence(void) {
     asm volatile("fence.proxy.async;" ::: "memory");
 }
 
+/* The same for what is in shared memory: copies that write there come after. */
+DEV void page_copy_fence_shared(void) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 /* A phase of several copies by a whole warp: begin with the sum of their bytes, copies, end. Copy i
  * is made by the lanes whose share_first, share_first + share_step ... it is. */
 DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
@@ -83,6 +88,17 @@ DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, 
 }
 DEV void share_end(uint64_t *full, uint32_t lane) {
     (void)full, (void)lane;
+}
+
+/* The same by one thread. */
+DEV void copies_begin(uint64_t *full, uint32_t bytes) {
+    page_copy_expect(full, bytes);
+}
+DEV void copies_one(void *dst, const void *src, uint32_t bytes, uint64_t *full) {
+    share_copy(dst, src, bytes, full, 0);
+}
+DEV void copies_end(uint64_t *full) {
+    (void)full;
 }
 
 #endif

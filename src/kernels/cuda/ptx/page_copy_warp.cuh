@@ -42,6 +42,7 @@ DEV void page_copy_two_evict_first(void *dst, uint32_t apart, const void *src0, 
 
 /* These copies go the way of all loads. */
 DEV void page_copy_fence(void) {}
+DEV void page_copy_fence_shared(void) {}
 
 DEV void share_begin(uint64_t *full, uint32_t bytes, uint32_t lane) {
     (void)full, (void)bytes, (void)lane;

@@ -23,6 +23,9 @@ DEV void barrier_wait_acquire_cta(uint64_t *b, uint32_t parity) {
     while (!barrier_try_acquire_cta(b, parity)) {
     }
 }
+DEV void barrier_await_acquire_cta(uint64_t *b, uint32_t parity) {
+    barrier_wait_acquire_cta(b, parity);
+}
 template <int THREADS> DEV void barrier_sync_compute(void) {
     emu_sync(1, THREADS);
 }

@@ -6,6 +6,9 @@
 
 #define shared_memory (emu_self->shared)
 
+DEV uint32_t thread_here(void) {
+    return threadIdx.x;
+}
 DEV float load_l2(const float *p) {
     return *p;
 }

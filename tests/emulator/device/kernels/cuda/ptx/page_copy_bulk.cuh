@@ -48,5 +48,15 @@ DEV void share_end(uint64_t *full, uint32_t lane) {
     __syncwarp(); /* here, bytes are expected as they are asked for */
     if (lane == 0) barrier_arrive_release_cta(full);
 }
+DEV void copies_begin(uint64_t *full, uint32_t bytes) {
+    (void)full, (void)bytes;
+}
+DEV void copies_one(void *dst, const void *src, uint32_t bytes, uint64_t *full) {
+    emu_copy_bulk(dst, src, bytes, full);
+}
+DEV void copies_end(uint64_t *full) {
+    barrier_arrive_release_cta(full);
+}
 DEV void page_copy_fence(void) {}
+DEV void page_copy_fence_shared(void) {}
 #endif

@@ -1,0 +1,196 @@
+/* packed_mma.cuh - tiles of packed activations by mma.sync. On Hopper only those of 64 tokens: they
+ * are bound by memory, and more small stages under way stream better than few large ones.
+ *
+ * A stage is some steps of 16 columns: weights [row block][step][512 bytes], then activations
+ * [stretch of up to 4 steps][group of eight][step][256 bytes]. The warps take turns in asking for
+ * stages (packed_full tells when one is there); each says when it has used one (packed_empty).
+ */
+#ifndef QN_CUDA_COMMON_PACKED_MMA_CUH
+#define QN_CUDA_COMMON_PACKED_MMA_CUH
+
+#include "kernels/cuda/common/packed.cuh"
+
+/* ---- stages ---- */
+
+/* A warp's tile of WB row blocks x WO columns of tokens; DOWN warps share a block's tile in the
+ * direction of weight rows, the others in that of tokens. Every stage costs a warp some hundred
+ * cycles of waiting and telling, so small tiles have long stages. */
+template <int WB, int WO, int DOWN, int STEPS> struct packed_shape {
+    /* Steps of 16 columns in a stage; few where shared memory is scarce. */
+    static constexpr uint32_t steps = SHARED_BYTES >= 160 * 1024 ? STEPS : 2;
+    static constexpr uint32_t per_k_tile = CUDA_PAGE_K / 16 / steps;
+    static constexpr uint32_t blocks = WB * DOWN, eights = WO * (WARPS / DOWN);
+    /* Steps that a piece of activations has of a stage; stretches of pieces in a stage. */
+    static constexpr uint32_t in_piece = steps < PIECE_STEPS ? steps : PIECE_STEPS;
+    static constexpr uint32_t stretches = steps / in_piece;
+    static constexpr uint32_t act_at = blocks * steps * 512;
+    static constexpr uint32_t stage_bytes = act_at + eights * steps * 256;
+    static constexpr uint32_t parked_bytes = WB * WO * 4 * 4 * COMPUTE_THREADS;
+    static constexpr uint32_t room = (LEASE_BYTES - parked_bytes) / stage_bytes;
+    static constexpr uint32_t stages = room < MAX_STAGES ? room : MAX_STAGES;
+    /* A stage's memory is asked for again that many stages after its use: the slowest warp should
+     * be done with it by then. */
+    static constexpr uint32_t lag = stages >= 4 ? 2 : 1;
+    static_assert(room >= 1, "a stage beside the parked sums");
+};
+
+/* Asks for the activations of a stage from step `step` on: for each PIECE_STEPS steps, a stretch of
+ * all eights, or a piece of each eight if the stage has fewer. A whole warp, a copy per lane. */
+template <class S>
+DEV void stage_ask_activations(const struct warp_context *c, const struct cuda_task *task,
+                               uint32_t row, uint32_t n_eights, uint32_t step, char *to,
+                               uint64_t *full) {
+    constexpr bool whole = S::in_piece == PIECE_STEPS;
+    const uint32_t each = whole ? 1 : n_eights, bytes = (whole ? n_eights : 1) * S::in_piece * 256;
+    for (uint32_t i = share_first(c->lane); i < S::stretches * each; i += share_step()) {
+        const uint32_t stretch = i / each, eight = i % each;
+        const char *from = packed_piece(task, task->in, row + 8 * eight, 16 * step);
+        share_copy(to + (stretch * S::eights + eight) * (S::in_piece * 256),
+                   from + (uint64_t)(stretch * task->eights) * PACKED_PIECE +
+                       step % PIECE_STEPS * 256,
+                   bytes, full, c->lane);
+    }
+}
+
+/* Asks for the task's stage number n, if there is one: tiles by weight rows, then by tokens. A
+ * whole warp, a copy per lane: first row blocks, then activations. What the task does not have is
+ * left as it is. */
+template <class S>
+DEV void stage_ask(const struct warp_context *c, const struct cuda_task *task, uint32_t end,
+                   uint32_t n, uint32_t phase, bool again) {
+    const uint32_t per_tile = task->k_tiles * S::per_k_tile, slot = n % S::stages;
+    const uint32_t across = ceil_div(end - task->row0, 8 * S::eights), tile = n / per_tile;
+    const uint32_t block = task->block0 + tile / across * S::blocks;
+    const uint32_t row = task->row0 + tile % across * (8 * S::eights);
+    if (block >= task->block1) return;
+    const uint32_t n_blocks = min(task->block1 - block, S::blocks);
+    const uint32_t n_eights = min(ceil_div(end - row, 8), S::eights);
+    n %= per_tile;
+    const uint32_t step = k_tile_of(task->k_tiles, n / S::per_k_tile) * (CUDA_PAGE_K / 16) +
+                          n % S::per_k_tile * S::steps;
+    char *stage = shared_memory + S::parked_bytes + slot * S::stage_bytes;
+    uint64_t *full = &SHARED->packed_full[slot];
+    if (again) barrier_wait_acquire_cta(&SHARED->packed_empty[slot], (phase >> slot & 1) ^ 1);
+    share_begin(full, n_blocks * (S::steps * 512) + n_eights * (S::steps * 256), c->lane);
+    for (uint32_t i = share_first(c->lane); i < n_blocks; i += share_step())
+        share_copy(stage + i * (S::steps * 512),
+                   (const char *)task->w + (uint64_t)step * 512 +
+                       (uint64_t)(block + i) * task->k_tiles * CUDA_PAGE_BYTES,
+                   S::steps * 512, full, c->lane);
+    stage_ask_activations<S>(c, task, row, n_eights, step, stage + S::act_at, full);
+    share_end(full, c->lane);
+}
+
+/* ---- a tile ---- */
+
+/* All steps of a stage. */
+template <class S, int WB, int WO, int DOWN>
+DEV void stage_mma(const struct warp_context *c, const char *stage, float even[WB][WO][4],
+                   float odd[WB][WO][4]) {
+    constexpr int UNROLL = S::steps < 4 ? S::steps : 4; /* even: the first step is an even one */
+    const uint4 *w = (const uint4 *)(stage + c->warp % DOWN * WB * (S::steps * 512)) + c->lane;
+    const char *x = stage + S::act_at + c->warp / DOWN * WO * (UNROLL * 256);
+    static_assert(UNROLL == S::in_piece, "the steps of a stretch");
+#pragma unroll 1
+    for (int first = 0; first < S::steps;
+         first += UNROLL, w += 32 * UNROLL, x += S::eights * UNROLL * 256)
+#pragma unroll
+        for (int s = 0; s < UNROLL; s++) {
+            uint4 b[(WO + 1) / 2]; /* of two columns of tokens each */
+#pragma unroll
+            for (int i = 0; i < WO; i += 2)
+                b[i / 2] = load_matrices(x + i * (UNROLL * 256) + s * 256,
+                                         WO > 1 ? UNROLL * 256 : 0, c->lane);
+#pragma unroll
+            for (int n = 0; n < WB; n++) {
+                const uint4 a = w[n * (S::steps * 32) + 32 * s];
+#pragma unroll
+                for (int i = 0; i < WO; i++)
+                    mma_16x8x16<WEIGHT_E>(s % 2 == 0 ? even[n][i] : odd[n][i], a,
+                                          i % 2 == 0 ? b[i / 2].x : b[i / 2].z,
+                                          i % 2 == 0 ? b[i / 2].y : b[i / 2].w);
+            }
+        }
+}
+
+/* One warp's view of the stages while a task runs. */
+struct packed_ring {
+    uint32_t end;         /* token rows [row0, end) */
+    uint32_t n;           /* of the next stage to work on */
+    uint32_t slot, phase; /* where it is; phases of all slots, a bit each */
+};
+
+/* One tile: all k-tiles of partial 0, of partial 1, ... */
+template <class S, int WB, int WO, int DOWN>
+DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
+                  uint32_t row, struct packed_ring *r) {
+    const uint32_t n_partials = min(task->k_tiles, (uint32_t)PARTIALS);
+#pragma unroll 1
+    for (uint32_t partial = 0; partial < n_partials; partial++) {
+        float even[WB][WO][4], odd[WB][WO][4];
+#pragma unroll
+        for (int n = 0; n < WB; n++)
+#pragma unroll
+            for (int i = 0; i < WO; i++)
+#pragma unroll
+                for (int v = 0; v < 4; v++) even[n][i][v] = odd[n][i][v] = 0;
+        uint32_t n_stages = ceil_div(task->k_tiles - partial, PARTIALS) * S::per_k_tile;
+#pragma unroll 1
+        for (; n_stages > 0; n_stages--) {
+            /* By turns: to ask takes a warp as long as some of the work on a stage. */
+            const uint32_t next = r->n + S::stages - S::lag;
+            if (next % WARPS == c->warp && r->n >= S::lag)
+                stage_ask<S>(c, task, r->end, next, r->phase, true);
+            barrier_wait_acquire_cta(&SHARED->packed_full[r->slot], r->phase >> r->slot & 1);
+            stage_mma<S, WB, WO, DOWN>(
+                c, shared_memory + S::parked_bytes + r->slot * S::stage_bytes, even, odd);
+            __syncwarp();
+            if (c->lane == 0) barrier_arrive_release_cta(&SHARED->packed_empty[r->slot]);
+            r->phase ^= 1u << r->slot;
+            r->slot = r->slot + 1 == S::stages ? 0 : r->slot + 1;
+            r->n++;
+        }
+        tile_fold<WB, WO>(c, partial == 0, even, odd);
+    }
+    tile_finish(task, block + c->warp % DOWN * WB, row + c->warp / DOWN * WO * 8, r->end, WB, WO);
+}
+
+/* A whole task. */
+template <int WB, int WO, int DOWN, int STEPS>
+__device__ __noinline__ void packed_linear(const struct cuda_args *args,
+                                           const struct cuda_task *task, uint32_t n_rows) {
+    typedef packed_shape<WB, WO, DOWN, STEPS> S;
+    const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
+    struct packed_ring r = {min(task->row1, n_rows), 0, 0, SHARED->packed_phase};
+#pragma unroll 1
+    for (uint32_t i = 0; i < S::stages; i++)
+        if (i % WARPS == c.warp) stage_ask<S>(&c, task, r.end, i, 0, false);
+#pragma unroll 1
+    for (uint32_t block = task->block0; block < task->block1; block += S::blocks)
+#pragma unroll 1
+        for (uint32_t row = task->row0; row < r.end; row += 8 * S::eights)
+            tile_run<S, WB, WO, DOWN>(&c, task, block, row, &r);
+    sync_compute(); /* all have read the phases */
+    if (c.thread == 0) SHARED->packed_phase = r.phase;
+}
+
+/* QKV_LINEAR, LINEAR, GATED_MLP, LM_HEAD: a whole task, which has rows. */
+DEV void packed_whole(void) {
+    const struct cuda_args *args = &SHARED->args;
+    const struct warp_state w = SHARED->warp[threadIdx.x / 32];
+    const struct cuda_task *task = &SHARED->task[SHARED->go[w.message % GO_DEPTH]];
+    const uint32_t n_rows = linear_rows(task);
+    page_copy_fence(); /* what other blocks stored will be read by bulk copies */
+    switch (task->group | task->tile << 8) {
+#if !HAS_WGMMA
+    case 8 | 128 << 8: packed_linear<4, 4, 2, 4>(args, task, n_rows); break;
+    case 4 | 128 << 8: packed_linear<2, 4, 2, 4>(args, task, n_rows); break;
+#endif
+    case 12 | 64 << 8: packed_linear<6, 2, 2, 4>(args, task, n_rows); break;
+    case 8 | 64 << 8: packed_linear<4, 2, 2, 8>(args, task, n_rows); break;
+    case 4 | 64 << 8: packed_linear<2, 2, 2, 8>(args, task, n_rows); break;
+    default: packed_linear<2, 1, 1, 16>(args, task, n_rows); break;
+    }
+}
+
+#endif

@@ -1,0 +1,71 @@
+/* wgmma.cuh - Hopper's matrix products by four warps together, which run while the warps go on.
+ *
+ * Registers that such a product reads or adds to belong to it from wgmma_fence until a wgmma_wait
+ * that covers it.
+ */
+#ifndef QN_CUDA_PTX_WGMMA_CUH
+#define QN_CUDA_PTX_WGMMA_CUH
+
+#include "kernels/cuda/ptx/mma.cuh"
+
+/* Blackwell has none. */
+#define HAS_WGMMA (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1000)
+
+#if HAS_WGMMA
+
+/* B in shared memory as matrices of 8 columns x 16 bytes (8 of k), each 128 bytes in one stretch:
+ * the second half of k `k_step` bytes further, the next 8 columns `n_step` bytes. No swizzle. */
+DEV uint64_t wgmma_matrix(const void *base, uint32_t offset, uint32_t k_step, uint32_t n_step) {
+    return (uint64_t)(n_step >> 4) << 32 |
+           ((k_step >> 4) << 16 | (ptx_shared_address(base) + offset) >> 4);
+}
+/* The same `bytes` further. The address is in the low word. */
+DEV uint64_t wgmma_further(uint64_t matrix, uint32_t bytes) {
+    return (matrix & 0xffffffff00000000) | ((uint32_t)matrix + (bytes >> 4));
+}
+
+/* Before the first of some products whose registers others have written. */
+DEV void wgmma_fence(void) {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+/* The products so far are a group. */
+DEV void wgmma_commit(void) {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/* Until at most N groups are unfinished. */
+template <int N> DEV void wgmma_wait(void) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+/* The compiler must not move what reads these sums to before this. */
+template <int WO> DEV void wgmma_settle(float (&d)[WO][4]) {
+#pragma unroll
+    for (int i = 0; i < WO; i++)
+        asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])::"memory");
+}
+
+#define D4(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define WGMMA_128(TYPES)                                                                           \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"                                        \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPES " "                          \
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,"             \
+                 "%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,"            \
+                 "%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,"            \
+                 "%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "                                  \
+                 "{%64,%65,%66,%67}, %68, p, 1, 1, 0;\n}"                                          \
+                 : D4(0), D4(1), D4(2), D4(3), D4(4), D4(5), D4(6), D4(7), D4(8), D4(9), D4(10),   \
+                   D4(11), D4(12), D4(13), D4(14), D4(15)                                          \
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b))
+
+/* d[64 x 128] += a[64 x 16] b[16 x 128]. Warp w of the four has rows 16 w ...; a and d[i] are its
+ * registers of mma_16x8x16 for columns 8 i ... */
+template <int E> DEV void wgmma_64x128x16(float (&d)[16][4], uint4 a, uint64_t b) {
+    if (E == E_BF16)
+        WGMMA_128("bf16.bf16");
+    else
+        WGMMA_128("f16.f16");
+}
+#undef D4
+
+#endif
+
+#endif

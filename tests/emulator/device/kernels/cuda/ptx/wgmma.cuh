@@ -1,0 +1,35 @@
+/* wgmma.cuh - kernels/cuda/ptx/wgmma.cuh on the emulated GPU: products happen when they are waited
+ * for. */
+#ifndef QN_CUDA_PTX_WGMMA_CUH
+#define QN_CUDA_PTX_WGMMA_CUH
+
+#include "kernels/cuda/ptx/mma.cuh"
+
+#define HAS_WGMMA (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1000)
+
+/* Steps of 16 bytes: of k, of columns, then an offset into the block's shared memory. */
+DEV uint64_t wgmma_matrix(const void *base, uint32_t offset, uint32_t k_step, uint32_t n_step) {
+    return (uint64_t)(n_step >> 4) << 32 | (uint64_t)(k_step >> 4) << 16 |
+           (uint64_t)((const char *)base - emu_self->shared + offset) >> 4;
+}
+DEV uint64_t wgmma_further(uint64_t matrix, uint32_t bytes) {
+    return matrix + (bytes >> 4);
+}
+DEV void wgmma_fence(void) {}
+DEV void wgmma_commit(void) {
+    emu_wgmma_commit();
+}
+template <int N> DEV void wgmma_wait(void) {
+    emu_wgmma_wait(N);
+}
+template <int WO> DEV void wgmma_settle(float (&)[WO][4]) {}
+
+template <int E, int WO> DEV void wgmma_64x128x16(float (&d)[WO][4], uint4 a, uint64_t b) {
+    const uint32_t rows[4] = {a.x, a.y, a.z, a.w};
+    const struct emu_wgmma of = {emu_self->shared + (b & 0x3fff) * 16,
+                                 (uint32_t)(b >> 16 & 0x3fff) * 16,
+                                 (uint32_t)(b >> 32 & 0x3fff) * 16, WO, E == E_F16};
+    emu_wgmma(&d[0][0], rows, &of);
+}
+
+#endif
