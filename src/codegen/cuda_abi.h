@@ -108,25 +108,16 @@ CUDA_ABI_FN uint32_t cuda_k_tiles(uint32_t k) {
     return (k + CUDA_PAGE_K - 1) / CUDA_PAGE_K;
 }
 
-/* Row blocks of one head of the fused QKV projection. */
-CUDA_ABI_FN uint32_t cuda_head_blocks(uint32_t head_dim) {
-    return (head_dim / 2 + 7) / 8;
-}
-
 /* Kinds of tasks whose weights come as pages. */
 CUDA_ABI_FN int cuda_has_pages(uint32_t kind) {
-    return kind == OP_QKV || kind == OP_QKV_LINEAR || kind == OP_LINEAR || kind == OP_GATED_MLP ||
-           kind == OP_LM_HEAD;
+    return kind == OP_QKV_LINEAR || kind == OP_LINEAR || kind == OP_GATED_MLP || kind == OP_LM_HEAD;
 }
 
 enum cuda_layout {
     CUDA_VECTOR = 0, /* F32, contiguous */
     CUDA_ROWS = 1,   /* in the matrix's own order */
-    /* QKV: heads one after the other, cuda_head_blocks each; row block b of a head holds rows 8 b +
-     * r (image row r < 8) and head_dim / 2 + 8 b + (r - 8): the two of a RoPE pair are 8 apart */
-    CUDA_HEADS = 2,
-    CUDA_GATE = 3, /* matrix row 8 b + r is image row r of row block b, r < 8 */
-    CUDA_UP = 4,   /* matrix row 8 b + r is image row 8 + r of row block b */
+    CUDA_GATE = 2,   /* matrix row 8 b + r is image row r of row block b, r < 8 */
+    CUDA_UP = 3,     /* matrix row 8 b + r is image row 8 + r of row block b */
 };
 
 /* Where a checkpoint weight lies on the device. */
@@ -134,8 +125,8 @@ struct cuda_place {
     uint64_t offset; /* bytes into the weights allocation: of the vector, or of the shared image */
     uint32_t layout; /* enum cuda_layout */
     uint32_t k_tiles;
-    uint32_t row0;     /* first image row: q, k and v share an image */
-    uint32_t head_dim; /* CUDA_HEADS */
+    uint32_t row0; /* first image row: q, k and v share an image */
+    uint32_t reserved;
 };
 
 /* One task with all that it needs, in one fetch; made by cuda_tables_fill, read by all warps. Table

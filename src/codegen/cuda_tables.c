@@ -18,6 +18,11 @@ static const struct prog_tensor *tensor_of(const struct prog_header *p, uint32_t
     return tensor == PROG_NONE ? NULL : &PROG(p, TENSOR)[tensor];
 }
 
+/* Whether a matrix product's activations are packed. */
+static bool is_packed(const struct prog_header *p, const struct prog_op *op) {
+    return cuda_has_pages(op->kind) && tensor_of(p, op->in[0])->dtype != DTYPE_F32;
+}
+
 /* The place of a weight operand; NULL when the operand is absent. */
 static struct cuda_place *place_of(struct planner *pl, uint32_t tensor) {
     const struct prog_tensor *t = tensor_of(pl->program, tensor);
@@ -59,7 +64,6 @@ static void place_matrix(struct planner *pl, uint32_t tensor, uint32_t layout, u
         .layout = layout,
         .k_tiles = cuda_k_tiles(tensor_of(pl->program, tensor)->shape[1]),
         .row0 = row0,
-        .head_dim = layout == CUDA_HEADS ? PROG(pl->program, MODEL)->head_dim : 0,
     };
 }
 
@@ -78,20 +82,6 @@ static void place_plain(struct planner *pl, uint32_t tensor) {
     uint64_t units = CEIL_DIV((uint64_t)t->shape[0], (uint64_t)LM_BLOCK);
     uint64_t at = take_image(pl, units * (LM_BLOCK / CUDA_PAGE_ROWS), t->shape[1]);
     place_matrix(pl, tensor, CUDA_ROWS, at, 0);
-}
-
-static void place_qkv(struct planner *pl, const struct prog_op *op) {
-    const struct model_spec *s = PROG(pl->program, MODEL);
-    place_vectors(pl, &op->in[QKV_NORM], 1);
-    place_vectors(pl, &op->in[QKV_BQ], 3);
-    place_vectors(pl, &op->in[QKV_Q_NORM], 2);
-    if (is_placed(pl, op->in[QKV_WQ])) return;
-    uint32_t blocks = cuda_head_blocks(s->head_dim);
-    uint64_t at = take_image(pl, (uint64_t)spec_qkv_units(s) * blocks, op->k);
-    place_matrix(pl, op->in[QKV_WQ], CUDA_HEADS, at, 0);
-    place_matrix(pl, op->in[QKV_WK], CUDA_HEADS, at, s->n_heads * blocks * CUDA_PAGE_ROWS);
-    place_matrix(pl, op->in[QKV_WV], CUDA_HEADS, at,
-                 (s->n_heads + s->n_kv_heads) * blocks * CUDA_PAGE_ROWS);
 }
 
 /* The three projections as one matrix. */
@@ -118,7 +108,6 @@ static void place_mlp(struct planner *pl, const struct prog_op *op) {
 static void place_op(struct planner *pl, const struct prog_op *op) {
     switch (op->kind) {
     case OP_EMBED: place_plain(pl, op->in[EMBED_TABLE]); break;
-    case OP_QKV: place_qkv(pl, op); break;
     case OP_QKV_LINEAR: place_qkv_linear(pl, op); break;
     case OP_ATTENTION_STEP:
     case OP_QKV_HEADS: place_vectors(pl, &op->in[HEADS_Q_NORM], 2); break;
@@ -152,9 +141,28 @@ static int check_model(struct diag *d, const struct prog_header *p) {
     return QN_OK;
 }
 
+/* Matrix products take packed activations, or those of one row that scratch has room for. */
+static int check_ops(struct diag *d, const struct prog_header *p) {
+    for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++) {
+        const struct prog_op *op = &PROG(p, OP)[i];
+        if (op->kind == OP_QKV)
+            return fail(d, QN_EUNSUPPORTED,
+                        "operator qkv: the GPU kernels want it in two, "
+                        "--compile-options qkv=split or joined");
+        if (!cuda_has_pages(op->kind) || is_packed(p, op)) continue;
+        if (op->n_rows > 1 || op->k > STAGED_COLUMNS)
+            return fail(d, QN_EUNSUPPORTED,
+                        "operator %s of %u rows and %u columns: the GPU kernels want its "
+                        "activations packed",
+                        op_name(op->kind), op->n_rows, op->k);
+    }
+    return QN_OK;
+}
+
 int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct cuda_place *places,
                      uint64_t *bytes) {
     TRY(check_model(d, program));
+    TRY(check_ops(d, program));
     struct planner pl = {.d = d, .program = program, .places = places};
     for (uint64_t i = 0; i < program->section[SECTION_WEIGHT].count; i++)
         places[i].layout = PLACE_FREE;
@@ -202,14 +210,6 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
         t->w = address(f, in[QKV_WQ]);
         t->bias = address(f, in[QKV_BQ]);
         break;
-    case OP_QKV:
-        t->in = address(f, in[QKV_X]);
-        t->norm = address(f, in[QKV_NORM]);
-        t->w = address(f, in[QKV_WQ]);
-        t->bias = address(f, in[QKV_BQ]);
-        t->more = address(f, in[QKV_Q_NORM]);
-        t->more2 = address(f, in[QKV_K_NORM]);
-        break;
     case OP_ATTENTION:
     case OP_ATTENTION_SPLIT:
         t->in = address(f, in[ATTENTION_Q]);
@@ -255,39 +255,16 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     }
 }
 
-/* Results of a unit that wait in scratch until all its row blocks are done: rows of the unit. Those
- * of the LM head only if its activations are staged. */
-static uint32_t unit_rows(const struct prog_header *p, const struct prog_op *op, bool staged) {
-    if (op->kind == OP_QKV) return PROG(p, MODEL)->head_dim;
-    return op->kind == OP_LM_HEAD && staged ? (uint32_t)LM_BLOCK : 0;
-}
-
-/* Bytes of the partial sums of one row block for n tokens. */
-static uint32_t partial_bytes(uint32_t n) {
-    return CUDA_PARTIALS * CUDA_PAGE_ROWS * 4 * n;
-}
-
-/* Few rows whose activations fit beside the partial sums are staged. */
-static bool walk_staged(struct cuda_task *t, uint32_t rows, uint32_t n_unit_rows) {
-    uint32_t fixed = rows * (t->k_tiles * CUDA_PAGE_K * 2 + 64 + 4 * n_unit_rows);
-    if (rows > 8 || fixed + partial_bytes(rows) > CUDA_SCRATCH_BYTES) return false;
-    t->tile = (uint8_t)rows;
+/* One row: its activations and some row blocks' partial sums are in scratch, those of the LM head
+ * also a unit's results. */
+static void walk_staged(struct cuda_task *t, uint32_t unit_blocks) {
+    const uint32_t partials = CUDA_PARTIALS * CUDA_PAGE_ROWS * 4;
+    const uint32_t fixed = t->k_tiles * CUDA_PAGE_K * 2 + unit_blocks * CUDA_PAGE_ROWS * 4;
+    t->tile = 1;
     t->columns = 0;
-    t->group = (uint8_t)MIN((CUDA_SCRATCH_BYTES - fixed) / partial_bytes(rows), 12u);
-    return true;
-}
-
-static void walk_direct(struct cuda_task *t, uint32_t rows, uint32_t n_unit_rows, uint32_t cc) {
-    /* Registers bound it; with 4 columns also the ring, which then holds a warp's pages of a group.
-     */
-    const bool small = cc != 0 && cuda_shared_bytes(cc) < 163 * 1024;
-    const uint8_t most_blocks[9] = {[1] = 4, [2] = 2, [4] = small ? 1 : 2, [8] = 1};
-    uint32_t n = rows <= 8 ? 1 : rows <= 16 ? 2 : rows <= 32 ? 4 : 8;
-    while (n > 1 && 8 * n * 4 * n_unit_rows + partial_bytes(8 * n) > CUDA_SCRATCH_BYTES) n /= 2;
-    uint32_t room = (CUDA_SCRATCH_BYTES - 8 * n * 4 * n_unit_rows) / partial_bytes(8 * n);
-    t->tile = (uint8_t)(8 * n);
-    t->columns = (uint8_t)n;
-    t->group = (uint8_t)MIN(room, (uint32_t)most_blocks[n]);
+    t->unit_blocks = (uint8_t)unit_blocks;
+    t->group = (uint8_t)MIN((CUDA_SCRATCH_BYTES - fixed) / partials, 12u);
+    if (unit_blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, unit_blocks);
 }
 
 /* Up to 16 rows as packed_few.cuh has them, in groups of like size; else the smallest of the tiles
@@ -308,11 +285,6 @@ static void walk_packed(struct cuda_task *t, uint32_t rows) {
     t->columns = CUDA_LEASE;
 }
 
-/* Whether a matrix product's activations are packed. */
-static bool is_packed(const struct prog_header *p, const struct prog_op *op) {
-    return cuda_has_pages(op->kind) && tensor_of(p, op->in[0])->dtype != DTYPE_F32;
-}
-
 /* Whether an operator stores its result packed. */
 static bool stores_packed(const struct prog_header *p, const struct prog_op *op) {
     const bool can =
@@ -323,21 +295,15 @@ static bool stores_packed(const struct prog_header *p, const struct prog_op *op)
 /* Decides how a task with weights walks through them. */
 static void fill_walk(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
     const struct prog_header *p = f->program;
-    uint32_t blocks = 0, per_block = op->kind == OP_GATED_MLP ? 8 : CUDA_PAGE_ROWS;
-    if (op->k == 0 || op->kind == OP_EMBED) return;
-    if (op->kind == OP_QKV) blocks = cuda_head_blocks(PROG(p, MODEL)->head_dim);
-    if (op->kind == OP_LM_HEAD) blocks = LM_BLOCK / CUDA_PAGE_ROWS;
+    const uint32_t per_block = op->kind == OP_GATED_MLP ? 8 : CUDA_PAGE_ROWS;
+    const uint32_t blocks = op->kind == OP_LM_HEAD ? LM_BLOCK / CUDA_PAGE_ROWS : 0;
+    if (!cuda_has_pages(op->kind)) return;
     t->block0 = blocks != 0 ? t->unit0 * blocks : t->unit0 / per_block;
     t->block1 = blocks != 0 ? t->unit1 * blocks : CEIL_DIV(t->unit1, per_block);
-    uint32_t rows = t->row1 - t->row0;
-    if (is_packed(p, op)) {
-        walk_packed(t, rows);
-        return;
-    }
-    t->unit_blocks = (uint8_t)blocks;
-    if (!walk_staged(t, rows, unit_rows(p, op, true)))
-        walk_direct(t, rows, unit_rows(p, op, false), f->bases->cc);
-    if (blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, blocks);
+    if (is_packed(p, op))
+        walk_packed(t, t->row1 - t->row0);
+    else
+        walk_staged(t, blocks);
 }
 
 /* ATTENTION of many rows: from when on half of the workers have one of the items that warps share.

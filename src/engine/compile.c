@@ -15,9 +15,6 @@ void compile_options_init(struct compile_options *o) {
                                   .max_batched_tokens = 128,
                                   .kv_block = 64,
                                   .kv_dtype = DTYPE_BF16,
-                                  /* H100, Qwen3-1.7B, 8 and 16 rows: 2.75 and 2.88 ms, with 128
-                                     KB 2.93 and 2.93, unpacked 3.03 and 3.92 */
-                                  .pack_bytes = 64 << 10,
                                   .task = {.tasks_per_worker = 1, .launch = LAUNCH_HYBRID}};
 }
 
@@ -47,6 +44,8 @@ static int check_options(struct diag *d, const struct compile_options *o) {
     if (o->task.carry_bytes > 0 && o->target != TARGET_CUDA)
         return fail(d, QN_EUNSUPPORTED,
                     "carry-bytes: want 0: only CUDA's kernels can poll flagged activations");
+    if (o->target == TARGET_CUDA && !o->cut_qkv)
+        return fail(d, QN_EUNSUPPORTED, "qkv: want split or joined: CUDA has no kernel of both");
     if (ATTENTION_PIECE % o->kv_block != 0)
         return fail(d, QN_EINVAL, "kv-block: want a divisor of %d, have %u", ATTENTION_PIECE,
                     o->kv_block);
@@ -107,21 +106,16 @@ static int after_kernel_graph(struct compile *c, uint32_t index) {
     return rc;
 }
 
-/* Whether n_rows rows of k activations are packed. What decides is what each worker of the operator
- * would read and round for itself. */
+/* Whether rows of k activations are packed: all but a single row that a worker's scratch holds. */
 static bool packs(const struct compile *c, uint32_t n_rows, uint64_t k) {
-    const struct compile_options *o = c->options;
-    return o->target == TARGET_CUDA && o->pack_bytes > 0 && n_rows % PACK_ROWS == 0 &&
-           4 * n_rows * k >= o->pack_bytes;
+    return c->options->target == TARGET_CUDA && (n_rows > 1 || k > STAGED_COLUMNS);
 }
 
 static uint32_t choose_packs(const struct compile *c, uint32_t n_rows) {
     const struct model_spec *s = &c->model->spec;
-    const uint32_t n_logit_rows = MIN(n_rows, c->options->n_slots);
-    return (packs(c, n_rows, s->hidden) ? KGRAPH_PACK_X : 0) |
+    return (packs(c, n_rows, s->hidden) ? KGRAPH_PACK_X | KGRAPH_PACK_LOGITS : 0) |
            (packs(c, n_rows, (uint64_t)s->n_heads * s->head_dim) ? KGRAPH_PACK_O : 0) |
-           (packs(c, n_rows, s->intermediate) ? KGRAPH_PACK_H : 0) |
-           (packs(c, n_logit_rows, s->hidden) ? KGRAPH_PACK_LOGITS : 0);
+           (packs(c, n_rows, s->intermediate) ? KGRAPH_PACK_H : 0);
 }
 
 /* With few rows there are fewer (row, KV head) items than workers: then the context is cut, too. */

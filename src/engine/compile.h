@@ -19,9 +19,7 @@ struct compile_options {
     uint32_t max_batched_tokens; /* rows of the largest variant: a prefill chunk, a power of two */
     uint32_t kv_block;           /* positions per KV block, divides ATTENTION_PIECE */
     enum dtype kv_dtype;
-    /* CUDA: an operator's activations are packed if they have at least so many bytes; 0: none. */
-    uint64_t pack_bytes;
-    bool cut_qkv;             /* QKV as projections and heads: for more workers than heads */
+    bool cut_qkv;             /* QKV as projections and heads: for more workers than heads; CUDA */
     bool join_heads;          /* ... the heads with attention, where there is one row */
     struct task_options task; /* decomposition, launch policy, ablations */
 };

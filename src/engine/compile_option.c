@@ -70,10 +70,6 @@ static bool set_carry_bytes(struct compile_options *o, const char *value) {
     return number(value, 0, 1u << 30, &o->task.carry_bytes);
 }
 
-static bool set_pack_bytes(struct compile_options *o, const char *value) {
-    return number(value, 0, 1u << 30, &o->pack_bytes);
-}
-
 static bool set_kv_block(struct compile_options *o, const char *value) {
     uint64_t n;
     if (!number(value, 1, ATTENTION_PIECE, &n) || ATTENTION_PIECE % n != 0) return false;
@@ -95,9 +91,6 @@ static const struct key keys[] = {
     {"carry-bytes", "bytes, 0: off",
      "CUDA: activations up to this size say themselves when they are there (docs/carry.md)",
      set_carry_bytes},
-    {"pack-bytes", "bytes, 0: never",
-     "CUDA: an operator's activations of so many bytes are packed for the tensor cores",
-     set_pack_bytes},
     {"kv-block", "a divisor of 128",
      "positions per block of the KV cache, and of softmax: other bits", set_kv_block},
 };

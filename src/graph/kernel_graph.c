@@ -32,6 +32,11 @@ bool tensor_is_packed(const struct tensor *t) {
     return t->role == TENSOR_ACTIVATION && (t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16);
 }
 
+/* Rows that a packed tensor of n rows has. */
+static uint64_t packed_rows(uint64_t n) {
+    return CEIL_DIV(n, (uint64_t)PACK_ROWS) * PACK_ROWS;
+}
+
 /* What a packed row of k columns has. */
 static uint64_t packed_columns(uint64_t k) {
     return CEIL_DIV(k, (uint64_t)PACK_K) * PACK_K + PACK_EXTRA;
@@ -41,16 +46,19 @@ static enum dtype packed_dtype(const struct kgraph *g) {
     return g->spec.weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
 }
 
+static void pack_shape(const struct kgraph *g, struct tensor *t) {
+    t->shape[0] = packed_rows(t->shape[0]);
+    t->shape[1] = packed_columns(t->shape[1]);
+    t->dtype = packed_dtype(g);
+}
+
 void kgraph_pack_output(struct kgraph *g, int32_t tensor, bool *packed) {
     struct tensor *t = &g->tensors.items[tensor];
     struct op_info info;
     const struct kop *op = &g->ops.items[t->producer];
     op_describe(op->kind, &info);
-    *packed = info.out[0].packable && op->out[0] == tensor && t->shape[0] % PACK_ROWS == 0 &&
-              t->shape[1] % PACK_K == 0;
-    if (!*packed) return;
-    t->shape[1] = packed_columns(t->shape[1]);
-    t->dtype = packed_dtype(g);
+    *packed = info.out[0].packable && op->out[0] == tensor && t->shape[1] % PACK_K == 0;
+    if (*packed) pack_shape(g, t);
 }
 
 static int add_tensor(struct diag *d, struct kgraph *g, struct tensor t, int32_t *index) {
@@ -129,26 +137,19 @@ static void want_rows(struct infer *f, int slot, uint64_t k) {
     uint64_t rows = f->g->n_rows;
     if (tensor_is_packed(t)) {
         k = packed_columns(k);
-        rows = kgraph_rows(f->g, f->op);
+        rows = packed_rows(kgraph_rows(f->g, f->op));
     }
     want(f, slot, 2, rows, k, 0, 0);
 }
 
-/* Rows of 16-bit floats and their factors; bytes for whole groups of rows are there because their
- * number is a multiple of PACK_ROWS. */
+/* Rows of 16-bit floats and their factors. */
 static int infer_pack(struct infer *f, struct tensor *out) {
     const struct tensor *x = operand(f->g, f->op, PACK_X);
-    const uint64_t rows = kgraph_rows(f->g, f->op), K = x->shape[1];
-    if (rows % PACK_ROWS != 0)
-        return fail(f->d, QN_ESHAPE, "layer %d %s: want a multiple of %d rows, have %llu",
-                    f->op->layer, f->info->name, PACK_ROWS, (unsigned long long)rows);
+    const uint64_t K = x->shape[1];
     want(f, PACK_X, 2, f->g->n_rows, K, 0, 0);
     want(f, PACK_NORM, 1, K, 0, 0, 0);
-    *out = (struct tensor){
-        .dtype = packed_dtype(f->g),
-        .n_dims = 2,
-        .shape = {rows, packed_columns(K)},
-    };
+    *out = (struct tensor){.n_dims = 2, .shape = {kgraph_rows(f->g, f->op), K}};
+    pack_shape(f->g, out);
     return f->rc;
 }
 
@@ -335,10 +336,8 @@ int kgraph_verify(struct diag *d, const struct kgraph *g) {
                 return fail(d, QN_EVERIFY, "operator %zu (layer %d %s) lacks output %s", i,
                             op->layer, info.name, info.out[k].name);
             const struct tensor *t = &g->tensors.items[op->out[k]];
-            if (info.out[k].packable && tensor_is_packed(t) && out[k].shape[1] % PACK_K == 0) {
-                out[k].shape[1] = packed_columns(out[k].shape[1]);
-                out[k].dtype = packed_dtype(g);
-            }
+            if (info.out[k].packable && tensor_is_packed(t) && out[k].shape[1] % PACK_K == 0)
+                pack_shape(g, &out[k]);
             bool ok = info.out[k].state ? t->role == TENSOR_STATE
                                         : t->producer == (int)i && t->dtype == out[k].dtype &&
                                               t->n_dims == out[k].n_dims &&

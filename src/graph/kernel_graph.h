@@ -39,7 +39,7 @@ enum kgraph_cut {
     KGRAPH_CUT_QKV = 2,       /* qkv_linear, qkv_heads instead of qkv */
     KGRAPH_JOIN_HEADS = 4,    /* with both and one row: attention_step instead of qkv_heads and
                                  attention_split */
-    /* Pack before matrix products; rows must be a multiple of PACK_ROWS: */
+    /* Pack before matrix products: */
     KGRAPH_PACK_X = 8,       /* the residual stream before QKV, if that is cut, and GATED_MLP */
     KGRAPH_PACK_O = 16,      /* what attention gives before its projection */
     KGRAPH_PACK_H = 32,      /* what GATED_MLP gives before its projection */
@@ -81,8 +81,8 @@ int kgraph_state(struct diag *d, struct kgraph *g, const char *name, int32_t *in
 int kgraph_op(struct diag *d, struct kgraph *g, enum op_kind kind, int layer, const int32_t *in,
               int32_t *out);
 
-/* Makes an activation [T, K] a packed one, where its operator can store it so (`^` in op.def), K is
- * a multiple of PACK_K and T of PACK_ROWS; else *packed is false. */
+/* Makes an activation [T, K] a packed one, where its operator can store it so (`^` in op.def) and K
+ * is a multiple of PACK_K; else *packed is false. */
 void kgraph_pack_output(struct kgraph *g, int32_t tensor, bool *packed);
 /* Whether an activation is packed. */
 bool tensor_is_packed(const struct tensor *t);

@@ -42,7 +42,10 @@ enum { LM_BLOCK = 64 };
  * of reduction does not depend on load: PIECE positions each. */
 enum { ATTENTION_PIECE = 128 };
 
-/* Packed activations: token rows in eights, columns up to a multiple of PACK_K, and per row room
+/* A GPU's task holds the activations of a single row, so many at most; others are packed. */
+enum { STAGED_COLUMNS = 12288 };
+
+/* Packed activations: token rows up to a multiple of PACK_ROWS, columns of PACK_K, and per row room
  * for 1 / rms, a float in place of PACK_EXTRA elements. */
 enum { PACK_ROWS = 8, PACK_K = 256, PACK_EXTRA = 2 };
 

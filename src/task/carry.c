@@ -65,8 +65,8 @@ static void note_slot(struct pass *p, int32_t tensor, const struct op_slot *slot
 /* What an activation's shape and type allow. */
 static uint8_t best_carry(const struct tensor *x) {
     if (x->role != TENSOR_ACTIVATION || x->dtype != DTYPE_F32) return CARRY_PLAIN;
-    const bool pairs = x->n_dims == 2 && x->shape[0] == 1 && x->shape[1] % 2 == 0 &&
-                       x->shape[1] <= CARRY_PAIR_COLUMNS;
+    const bool pairs =
+        x->n_dims == 2 && x->shape[0] == 1 && x->shape[1] % 2 == 0 && x->shape[1] <= STAGED_COLUMNS;
     return pairs ? CARRY_PAIR : CARRY_FLAG;
 }
 

@@ -118,7 +118,8 @@ static int add_tasks(struct diag *d, struct tgraph *g, int32_t op_idx) {
             struct task t = {.kind = op->kind,
                              .op = op_idx,
                              .row0 = (uint32_t)(n_rows * r / tiles.rows * row_size),
-                             .row1 = (uint32_t)(n_rows * (r + 1) / tiles.rows * row_size),
+                             .row1 = (uint32_t)MIN(n_rows * (r + 1) / tiles.rows * row_size,
+                                                   kgraph_rows(g->kernel, op)),
                              .unit0 = (uint32_t)(n_blocks * u / tiles.units * size),
                              .unit1 =
                                  (uint32_t)MIN(n_blocks * (u + 1) / tiles.units * size, n_units),

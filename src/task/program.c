@@ -66,7 +66,7 @@ static bool check_carry(const struct check *c, const struct prog_tensor *t) {
     if (!is_for_cuda(c) || t->role != PROG_ACTIVATION || t->dtype != DTYPE_F32) return false;
     if (t->carry == CARRY_FLAG) return true;
     return t->carry == CARRY_PAIR && t->n_dims == 2 && t->shape[0] == 1 && t->shape[1] % 2 == 0 &&
-           t->shape[1] <= CARRY_PAIR_COLUMNS;
+           t->shape[1] <= STAGED_COLUMNS;
 }
 
 static int check_header(const struct check *c, uint64_t bytes) {

@@ -93,12 +93,10 @@ enum prog_carry {
      * whoever sees this iteration's number has the value. No two tensors share such bytes. */
     CARRY_FLAG = 1,
     /* The same for every two elements, as 16-bit floats of the weights' type. Only where all who
-     * read the tensor round it to that anyway, and of a single row of at most CARRY_PAIR_COLUMNS.
+     * read the tensor round it to that anyway, and of a single row of at most STAGED_COLUMNS.
      */
     CARRY_PAIR = 2,
 };
-
-enum { CARRY_PAIR_COLUMNS = 12288 }; /* so many, rounded, fit a GPU task's scratch */
 
 enum prog_tensor_role { PROG_WEIGHT = 0, PROG_ACTIVATION = 1, PROG_STATE = 2 };
 

@@ -33,7 +33,6 @@
 
 /* The patience is a slow emulated card's, on a busy host. */
 enum { N_SLOTS = 8, MAX_LEN = 512, MAX_OUT = 64, MAX_CASES = 16, PATIENCE_S = 300 };
-#define NO_PACKING (~0u)
 enum { MAX_CONTEXT = 40000 }; /* of test_long_context */
 
 static bool is_brief(void) {
@@ -63,11 +62,10 @@ struct rig_options {
     uint32_t max_len;     /* 0: MAX_LEN */
     uint32_t n_workers;   /* 0: the device's */
     uint32_t n_slots;     /* 0: N_SLOTS */
-    uint32_t pack_bytes;  /* 0: the default; NO_PACKING: none are packed */
     bool dummy;           /* weights made up... */
     bool dummy_on_host;   /* ... by model/weights.c instead of on the device */
     bool break_event;     /* one event wants a trigger that never comes */
-    bool coarse;      /* as the engine compiles for CUDA: projections by columns, whole operators */
+    bool coarse;      /* as the engine compiles for CUDA: heads with attention, whole operators */
     bool hybrid, jit; /* attention, or all tasks, are handed out at run time; else none */
     uint64_t carry_bytes;
     uint32_t flight; /* not 0: traced, with that many pages in flight and no guesses */
@@ -134,9 +132,9 @@ static int rig_open(struct diag *d, const struct backend *backend, const struct 
     c.max_batched_tokens = o->max_batched ? o->max_batched : 64;
     if (c.target == TARGET_CUDA)
         c.task.launch = o->jit ? LAUNCH_ALL_JIT : o->hybrid ? LAUNCH_HYBRID : LAUNCH_ALL_AOT;
-    c.cut_qkv = c.join_heads = c.task.coarse_events = o->coarse;
+    c.cut_qkv = c.target == TARGET_CUDA || o->coarse;
+    c.join_heads = c.task.coarse_events = o->coarse;
     c.task.carry_bytes = o->carry_bytes;
-    if (o->pack_bytes != 0) c.pack_bytes = o->pack_bytes != NO_PACKING ? o->pack_bytes : 0;
     if (c.target == TARGET_CUDA) TRY(compile_option_apply(d, getenv("QN_TEST_OPTIONS"), &c));
     TRY(compile_model(d, r->model, &c, NULL, NULL, &r->program));
     if (o->break_event) break_event(r->program);
@@ -452,16 +450,16 @@ static void write_model(char *dir, const char *config) {
     assert_true(fputs(config, f) >= 0 && fclose(f) == 0);
 }
 
-/* A made-up model as `plain` says against as each of the others does: alone and in a batch. */
+/* A made-up model row by row, of which none is packed, against as each of the others says: alone
+ * and in a batch. */
 static void compare_packed(const char *config, const struct rig_options *others, size_t n_others) {
     char dir[] = "/tmp/quern-odd-XXXXXX", path[80];
     static struct request q[N_MIX];
     static struct result plain[N_MIX], have[N_MIX];
     struct rig r;
     write_model(dir, config);
-    const struct rig_options none = {
-        .dir = dir, .coarse = true, .pack_bytes = NO_PACKING, .dummy = true};
-    open_well(&backend_cuda, &none, &r);
+    const struct rig_options rows = {.dir = dir, .coarse = true, .max_batched = 1, .dummy = true};
+    open_well(&backend_cuda, &rows, &r);
     for (uint32_t i = 0; i < N_MIX; i++)
         q[i] = made_up(i + 1, (uint32_t[N_MIX]){1, 9, 64, 35, 150, 20}[i], 3, 331, 0);
     for (int i = 0; i < N_MIX; i++) generate(&r, &q[i], 1, &plain[i]);
@@ -471,9 +469,9 @@ static void compare_packed(const char *config, const struct rig_options *others,
         char what[60];
         o.dir = dir;
         o.dummy = true;
-        snprintf(what, sizeof what, "packed from %u bytes on, chunks of %u", o.pack_bytes,
-                 o.max_batched);
         open_well(&backend_cuda, &o, &r);
+        snprintf(what, sizeof what, "chunks of %u, %u workers", o.max_batched,
+                 r.program->n_workers);
         generate(&r, &q[4], 1, &have[4]);
         assert_same(&plain[4], &have[4], what);
         generate(&r, q, N_MIX, have);
@@ -490,16 +488,14 @@ static void compare_packed(const char *config, const struct rig_options *others,
 static void test_same_packed(void **state) {
     (void)state;
     need_gpu();
-    const struct rig_options odd[] = {
-        {.coarse = true, .max_batched = 8, .pack_bytes = 1},
-        {.coarse = true, .max_batched = 256, .pack_bytes = 1},
-        {.coarse = true, .max_batched = 64, .n_workers = 1, .pack_bytes = 32 << 10},
-        {.max_batched = 64, .pack_bytes = 16 << 10},
-        {.coarse = true, .hybrid = true, .pack_bytes = 1},
-        {.coarse = true, .jit = true, .pack_bytes = 1}};
-    const struct rig_options even[] = {
-        {.coarse = true, .max_batched = 16, .n_slots = 16, .pack_bytes = 1},
-        {.coarse = true, .max_batched = 256, .n_slots = 24, .pack_bytes = 1}};
+    const struct rig_options odd[] = {{.coarse = true, .max_batched = 8},
+                                      {.coarse = true, .max_batched = 256},
+                                      {.coarse = true, .max_batched = 64, .n_workers = 1},
+                                      {.max_batched = 52},
+                                      {.coarse = true, .hybrid = true},
+                                      {.coarse = true, .jit = true}};
+    const struct rig_options even[] = {{.coarse = true, .max_batched = 16, .n_slots = 16},
+                                       {.coarse = true, .max_batched = 256, .n_slots = 24}};
     compare_packed("{" ODD_SHAPE MADE_UP("331") "}", odd, is_brief() ? 2 : COUNT_OF(odd));
     compare_packed("{" EVEN_SHAPE MADE_UP("1271") "}", even, COUNT_OF(even));
 }

@@ -23,21 +23,14 @@
 #include "kernels/cuda/common/control.cuh"
 #include "kernels/cuda/common/embed.cuh"
 #include "kernels/cuda/common/loader_kv.cuh"
-#include "kernels/cuda/common/ops_linear.cuh"
 #include "kernels/cuda/common/packed_ask.cuh"
+#include "kernels/cuda/common/packed_few.cuh"
 #include "kernels/cuda/common/retile.cuh"
 #include "kernels/cuda/common/sample.cuh"
+#include "kernels/cuda/common/staged.cuh"
 
 /* ---- what runs a task: waits for its event (wait_ready), does the work; false: the launch ends
  * ---- */
-
-/* Many rows whose activations are not packed. */
-DEV bool run_many_rows(struct warp_context *c, const struct cuda_task *task) {
-    if (!wait_ready(c)) return false;
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-    linear_direct(c, task, linear_rows(task), linear_unit_rows(task));
-    return true;
-}
 
 /* Attention of many rows. A task that works in the ring's memory takes its lease before the event.
  */
@@ -72,7 +65,9 @@ DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     case OP_PACK_LOGITS: run_pack(c->args, task); break;
     case OP_EMBED: run_embed(c, task); break;
     case OP_SAMPLE: run_sample(c->args, task); break;
-    default: break;
+    default:
+        if (cuda_has_pages(task->kind)) tile_skip(c, task);
+        break;
     }
     packed_fence(task);
     return true;
@@ -106,13 +101,11 @@ DEV void task_finish(const struct warp_context *c, const struct cuda_task *task)
 enum {
     RUN_STOP,
     RUN_ONE_ROW,
-    RUN_FEW_ROWS,
     RUN_STEP,
     RUN_COMBINE,
     RUN_OTHER,
     RUN_SPLIT,
     RUN_ATTENTION,
-    RUN_MANY,
     RUN_ROWS,
     RUN_PACKED,
     RUN_PACKED_8,
@@ -120,23 +113,16 @@ enum {
     RUN_DROP
 };
 
-DEV bool is_one_row(const struct cuda_task *task) {
-    return task->row1 == 1 && task->tile == 1 && linear_rows(task) > 0;
-}
-
 DEV uint32_t runner_of(const struct cuda_task *task) {
     if (task->columns != 0) {
-        const bool packed = (task->flags & CUDA_IN_PACKED) != 0;
         if (task->columns == CUDA_LEASE) return task->kind == OP_ATTENTION ? RUN_ROWS : RUN_PACKED;
-        if (packed && task->columns == 1) return RUN_PACKED_8;
-        return packed && task->columns == 2 ? RUN_PACKED_16 : RUN_MANY;
+        return task->columns == 1 ? RUN_PACKED_8 : RUN_PACKED_16;
     }
     switch (task->kind) {
-    case OP_QKV:
     case OP_QKV_LINEAR:
     case OP_LINEAR:
     case OP_GATED_MLP:
-    case OP_LM_HEAD: return is_one_row(task) ? RUN_ONE_ROW : RUN_FEW_ROWS;
+    case OP_LM_HEAD: return linear_rows(task) > 0 ? RUN_ONE_ROW : RUN_OTHER;
     case OP_ATTENTION: return RUN_ATTENTION;
     case OP_ATTENTION_SPLIT: return RUN_SPLIT;
     case OP_ATTENTION_STEP: return RUN_STEP;
@@ -247,11 +233,11 @@ DEV bool one_row_follows(const struct warp_context *c) {
 __device__ __noinline__ void compute_one_row(void) {
     struct warp_context c = context_load();
     struct staged s;
-    one_row_begin(&c, task_of(c.message), &s);
+    staged_begin(&c, task_of(c.message), &s);
     for (bool more = true; more;) {
         struct staged next = s;
         more = one_row_follows(&c);
-        if (more) one_row_begin(&c, task_of(c.message + 1), &next);
+        if (more) staged_begin(&c, task_of(c.message + 1), &next);
         if (!staged_run(&c, &s)) {
             compute_stop(&c);
             return;
@@ -291,12 +277,10 @@ DEV void compute_main(void) {
         switch (context_next()) {
         case RUN_ONE_ROW: compute_one_row(); continue;
         case RUN_COMBINE: compute_task<run_combine>(); continue;
-        case RUN_FEW_ROWS: compute_task<run_linear>(); continue;
         case RUN_STEP: compute_task<run_split<true>>(); continue;
         case RUN_OTHER: compute_task<run_other>(); continue;
         case RUN_SPLIT: compute_task<run_split<false>>(); continue;
         case RUN_ATTENTION: compute_task<run_attention>(); continue;
-        case RUN_MANY: compute_task<run_many_rows>(); continue;
         case RUN_ROWS: compute_task<run_attention_rows>(); continue;
         case RUN_PACKED: compute_packed(); continue;
         case RUN_PACKED_8: compute_task<run_packed_few<1>>(); continue;

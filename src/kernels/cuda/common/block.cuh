@@ -56,7 +56,7 @@ enum {
     GO_DEPTH = 4,     /* tasks announced to the compute warps and not yet done */
     N_AOT_SLOTS = 6,  /* descriptors of AOT tasks: GO_DEPTH announced, two fetched ahead */
     N_TASK_SLOTS = 8, /* + JIT tasks */
-    MAX_TILE = 64,    /* token rows that a linear task works on at a time */
+    MAX_TILE = 16,    /* token rows of packed_few.cuh */
     MAX_STAGES = 8,   /* of a task of packed activations (packed_mma.cuh) */
     MAX_W_SLOTS = 4,  /* on Hopper: of weights, of activations (packed_ring.cuh) */
     MAX_X_SLOTS = 8,
@@ -122,8 +122,8 @@ struct block_shared {
     uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
     uint32_t drop_turn;
     union alignas(16) {            /* of the running task's rows: */
-        float inv_rms[MAX_TILE];   /* many: 1 / rms */
-        float warp_sum[8 * WARPS]; /* few: sums of squares, eight parts each */
+        float inv_rms[MAX_TILE];   /* few: 1 / rms */
+        float warp_sum[8 * WARPS]; /* sums of squares, eight parts each */
         struct { /* packed ones on Hopper: a warp's tile, its place in the rings */
             uint32_t block, row, ring, k_tiles;
         } packed[WARPS];

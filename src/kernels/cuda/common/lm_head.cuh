@@ -1,7 +1,7 @@
 /* lm_head.cuh - LM_HEAD: logits of the rows that want them and {max, sum of exp(logit - max)} per
  * LM_BLOCK columns. One unit is one block of columns: four row blocks.
  *
- * With few rows a unit's logits wait in scratch for the second part. With many they are results as
+ * With one row a unit's logits wait in scratch for the second part. With more they are results as
  * those of LINEAR, and the second part reads them again. */
 #ifndef QN_CUDA_COMMON_LM_HEAD_CUH
 #define QN_CUDA_COMMON_LM_HEAD_CUH
@@ -17,20 +17,9 @@ DEV float not_nan(float v) {
     return v == v ? v : -INFINITY;
 }
 
-/* The activations of a logit row. */
-DEV struct act lm_row(const struct cuda_task *task, uint32_t row) {
-    return act_from(act_of(task->in, task, CUDA_IN_FLAGGED),
-                    (uint64_t)row_of_logits(SHARED, row) * QN_HIDDEN);
-}
-
-/* scratch: [tile tokens][LM_BLOCK] */
-DEV float *lm_block(const struct warp_context *c, uint32_t token) {
-    return (float *)SCRATCH + token * LM_BLOCK;
-}
-
-DEV void lm_finish(const struct warp_context *c, uint32_t block, uint32_t r, uint32_t token,
-                   float v0, float v1) {
-    float *to = lm_block(c, token) + block % LM_UNIT_BLOCKS * CUDA_PAGE_ROWS + r;
+/* A unit's logits of one row wait in scratch: [LM_BLOCK]. */
+DEV void lm_finish(uint32_t block, uint32_t r, float v0, float v1) {
+    float *to = (float *)SCRATCH + block % LM_UNIT_BLOCKS * CUDA_PAGE_ROWS + r;
     to[0] = v0;
     to[8] = v1;
 }
@@ -57,20 +46,19 @@ DEV void lm_part(const struct warp_context *c, const struct cuda_task *task, uin
     if (c->lane == 0) *(float2 *)part = make_float2(most, sum);
 }
 
-/* Few rows: logits, too. */
-DEV void lm_finish_unit(const struct warp_context *c, const struct linear_tile *t, uint32_t unit) {
+/* One row: logits, too. All the unit's are in scratch. */
+DEV void lm_finish_unit(const struct warp_context *c, const struct cuda_task *task, uint32_t unit) {
+    if (c->warp != 0) return;
     const uint32_t column = lm_column(c, unit);
-    for (uint32_t token = c->warp; token < t->n; token += WARPS) {
-        const float *from = lm_block(c, token) + c->lane;
-        float *logits = lm_logits(t->task, t->row0 + token);
-        float v0 = from[0], v1 = from[32];
-        if (column < QN_VOCAB) logits[column] = v0;
-        if (column + 32 < QN_VOCAB) logits[column + 32] = v1;
-        lm_part(c, t->task, unit, t->row0 + token, v0, v1);
-    }
+    float *logits = lm_logits(task, 0);
+    const float *from = (const float *)SCRATCH + c->lane;
+    const float v0 = from[0], v1 = from[32];
+    if (column < QN_VOCAB) logits[column] = v0;
+    if (column + 32 < QN_VOCAB) logits[column + 32] = v1;
+    lm_part(c, task, unit, 0, v0, v1);
 }
 
-/* Many rows. */
+/* More rows. */
 DEV struct linear_item lm_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                uint32_t row) {
     struct linear_item m = {};

@@ -231,7 +231,7 @@ DEV bool loader_has_pages(const struct loader_task *t) {
     return cuda_has_pages(t->kind) || t->columns == CUDA_LEASE;
 }
 
-/* One group of row blocks whose activations the warps read directly. */
+/* One group of row blocks of a task of few packed rows. */
 DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t first, uint32_t end) {
     for (uint32_t k = 0; k < t->k_tiles; k += PARTIALS)
         for (uint32_t b = first; b < end; b++) {

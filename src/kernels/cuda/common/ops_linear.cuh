@@ -1,12 +1,9 @@
 /* ops_linear.cuh - LINEAR and GATED_MLP, and the choice between the four operators that are matrix
- * times activations (linear.cuh). */
+ * times activations (linear.cuh): these, QKV_LINEAR and LM_HEAD. */
 #ifndef QN_CUDA_COMMON_OPS_LINEAR_CUH
 #define QN_CUDA_COMMON_OPS_LINEAR_CUH
 
 #include "kernels/cuda/common/lm_head.cuh"
-#include "kernels/cuda/common/packed_few.cuh"
-#include "kernels/cuda/common/qkv.cuh"
-#include "kernels/cuda/common/staged.cuh"
 
 /* ---- LINEAR: y[T, N] = residual + (a w^T + bias) ----
  * ---- QKV_LINEAR: qkv[T, N] = rmsnorm(x) w^T + bias, N = (n_heads + 2 n_kv_heads) head_dim ---- */
@@ -124,71 +121,38 @@ DEV void op_finish_pair(const struct cuda_task *task, const struct linear_item *
 
 /* ---- the choice ---- */
 
-DEV struct act op_row(const struct cuda_task *task, uint32_t row) {
-    if (task->kind == OP_LM_HEAD) return lm_row(task, row);
-    const struct act a = act_of(task->in, task, CUDA_IN_FLAGGED | CUDA_IN_PAIRED);
-    return act_from(a, (uint64_t)row * task->k); /* of pairs there is row 0 alone */
+DEV struct act op_row(const struct cuda_task *task) {
+    return act_of(task->in, task, CUDA_IN_FLAGGED | CUDA_IN_PAIRED);
 }
 
 template <bool FLAGS>
 DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                uint32_t row) {
     if (task->kind == OP_GATED_MLP) return mlp_item<FLAGS>(task, block, r, row);
-    if (task->kind == OP_LM_HEAD && task->columns != 0) return lm_item(task, block, r, row);
-    if (task->kind == OP_LM_HEAD || task->kind == OP_QKV) return {}; /* their units finish */
+    if (task->kind == OP_LM_HEAD) {
+        if (task->columns != 0) return lm_item(task, block, r, row);
+        return {}; /* its units finish */
+    }
     return linear_item<FLAGS>(task, block, r, row);
 }
 
 DEV void op_finish(const struct warp_context *c, const struct cuda_task *task,
-                   const struct linear_item *m, uint32_t block, uint32_t r, uint32_t token,
-                   float v0, float v1, float inv, const struct linear_addend *add) {
+                   const struct linear_item *m, uint32_t block, uint32_t r, float v0, float v1,
+                   float inv, const struct linear_addend *add) {
     if (task->norm != 0) {
         v0 *= inv;
         v1 *= inv;
     }
     switch (task->kind) {
-    case OP_QKV: qkv_finish(c, task, block, r, token, v0, v1); break;
     case OP_GATED_MLP: mlp_finish(task, m, v0, v1); break;
     case OP_LM_HEAD:
         if (task->columns == 0) {
-            lm_finish(c, block, r, token, v0, v1);
+            lm_finish(block, r, v0, v1);
             break;
         }
         [[fallthrough]];
     default: linear_finish(task, m, v0, v1, add); break;
     }
-}
-
-DEV void op_finish_unit(const struct warp_context *c, const struct linear_tile *t, uint32_t unit) {
-    if (t->task->kind == OP_QKV)
-        qkv_finish_unit(c, t, unit);
-    else if (t->task->columns == 0)
-        lm_finish_unit(c, t, unit);
-    else
-        lm_parts(c->args, t->task, unit, unit + 1, t->row0, t->row0 + t->n);
-}
-
-/* Rows of a unit whose results wait in scratch. */
-DEV uint32_t linear_unit_rows(const struct cuda_task *task) {
-    if (task->kind == OP_LM_HEAD && task->columns == 0) return LM_BLOCK;
-    return task->kind == OP_QKV ? QN_HEAD_DIM : 0;
-}
-
-/* Few rows. */
-DEV bool run_linear(struct warp_context *c, const struct cuda_task *task) {
-    const uint32_t n_rows = linear_rows(task);
-    if (task->kind == OP_QKV) qkv_early(c, task);
-    if (task->row0 >= n_rows) return staged_skip(c, task);
-    struct staged s;
-    staged_begin<false>(c, task, n_rows, linear_unit_rows(task), &s);
-    return staged_run(c, &s);
-}
-
-/* One row, and the iteration has it. */
-DEV void one_row_begin(const struct warp_context *c, const struct cuda_task *task,
-                       struct staged *s) {
-    if (task->kind == OP_QKV) qkv_early(c, task);
-    staged_begin<true>(c, task, 1, linear_unit_rows(task), s);
 }
 
 #endif

@@ -24,7 +24,7 @@
 #ifndef QN_CUDA_COMMON_PACKED_CUH
 #define QN_CUDA_COMMON_PACKED_CUH
 
-#include "kernels/cuda/common/lm_head.cuh"
+#include "kernels/cuda/common/ops_linear.cuh"
 #include "kernels/cuda/common/packed_ring.cuh"
 
 static_assert(PACK_K == CUDA_PAGE_K, "packed columns are whole k-tiles");
@@ -42,6 +42,19 @@ DEV const float *pack_row(const struct cuda_task *task, uint32_t row) {
     return (const float *)task->in + (uint64_t)row * task->k;
 }
 
+/* 8 activations at k, times the norm's weights, as two steps' B registers; zeros beyond k_end. */
+DEV uint4 pack_eight(const float *row, const float *norm, uint32_t k, uint32_t k_end) {
+    if (k >= k_end) return make_uint4(0, 0, 0, 0);
+    float4 scale_lo = make_float4(1, 1, 1, 1), scale_hi = scale_lo;
+    if (norm != nullptr) {
+        scale_lo = __ldg((const float4 *)(norm + k));
+        scale_hi = __ldg((const float4 *)(norm + k + 4));
+    }
+    const uint2 even = pack_scaled(load4_l2(row + k), scale_lo);
+    const uint2 odd = pack_scaled(load4_l2(row + k + 4), scale_hi);
+    return make_uint4(even.x, even.y, odd.x, odd.y);
+}
+
 /* ROWS rows of a group from `row` on, columns of the task's units. Four lanes have 32 columns of a
  * row, lane j of them 8 j and on. */
 template <int ROWS>
@@ -53,7 +66,7 @@ DEV void pack_rows(const struct warp_context *c, const struct cuda_task *task, u
     uint32_t p = task->unit0 * pairs + c->thread / 4 / ROWS;
 #pragma unroll 4
     for (; p < task->unit1 * pairs; p += at_once) {
-        const uint4 v = load_direct(act{x, 0}, norm, 32 * p + 8 * j, task->k);
+        const uint4 v = pack_eight(x, norm, 32 * p + 8 * j, task->k);
         uint32_t *to = (uint32_t *)packed_piece(task, task->out, mine, 32 * p) + p % 2 * 128 +
                        mine % PACK_ROWS * 4 + j;
         to[0] = v.x;
@@ -154,12 +167,6 @@ DEV void tile_fold(const struct warp_context *c, bool first, const float even[WB
             *at = sum;
         }
 }
-
-/* ops_linear.cuh. */
-DEV void linear_finish(const struct cuda_task *task, const struct linear_item *m, float v0,
-                       float v1, const struct linear_addend *add);
-DEV void mlp_finish(const struct cuda_task *task, const struct linear_item *m, float gate,
-                    float up);
 
 /* A result from its dot products. */
 DEV void packed_finish(const struct cuda_task *task, uint32_t block, uint32_t r, uint32_t row,

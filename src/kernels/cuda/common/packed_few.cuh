@@ -61,11 +61,40 @@ DEV void group_packed(struct warp_context *c, const struct linear_tile *t, uint3
             if (b < n) store_partial(t, c, b, partial, i, chains[b][i]);
 }
 
+/* Turns a group's partial sums into results. */
+DEV void group_finish(const struct warp_context *c, const struct linear_tile *t, uint32_t first,
+                      uint32_t end) {
+    const uint32_t n_items = (end - first) * 8 * t->n;
+#pragma unroll 1
+    for (uint32_t i = c->thread; i < n_items; i += COMPUTE_THREADS) {
+        const uint32_t r = i % 8, token = i / 8 % t->n, block = i / 8 / t->n;
+        const struct linear_item of = op_item(t->task, first + block, r, t->row0 + token);
+        const struct linear_addend add = addend_ask(&of);
+        float v0 = sum_partials(t, block, token, r);
+        float v1 = sum_partials(t, block, token, r + 8);
+        op_finish(c, t->task, &of, first + block, r, v0, v1, SHARED->inv_rms[token], &add);
+    }
+}
+
+/* All groups of a token tile. The last group's results are followed by no barrier. */
+template <int COLUMNS> DEV void few_groups(struct warp_context *c, const struct linear_tile *t) {
+    const struct cuda_task *task = t->task;
+#pragma unroll 1
+    for (uint32_t b = task->block0; b < task->block1;) {
+        uint32_t end = walk_group_end(b, task->block1, task->group, task->unit_blocks);
+        group_packed<COLUMNS>(c, t, end - b);
+        sync_compute();
+        group_finish(c, t, b, end);
+        b = end;
+        if (b < task->block1) sync_compute();
+    }
+}
+
 /* The event is activated. */
 template <int COLUMNS>
 DEV void packed_few_task(struct warp_context *c, const struct cuda_task *task) {
     const uint32_t n_rows = linear_rows(task);
-    struct linear_tile t = linear_begin(c, task, 0, task->tile);
+    struct linear_tile t = linear_begin(task, task->tile);
     if (task->row0 >= n_rows) {
         tile_skip(c, task);
         return;
@@ -73,7 +102,7 @@ DEV void packed_few_task(struct warp_context *c, const struct cuda_task *task) {
     t.n = min(task->row1, n_rows) - task->row0;
     if (task->norm != 0 && c->thread < t.n)
         SHARED->inv_rms[c->thread] = load_l2(packed_factor(task, task->in, t.row0 + c->thread));
-    direct_groups<group_packed<COLUMNS>>(c, &t);
+    few_groups<COLUMNS>(c, &t);
     if (task->kind != OP_LM_HEAD) return;
     sync_compute(); /* logits are stored */
     lm_parts(c->args, task, task->unit0, task->unit1, t.row0, t.row0 + t.n);

@@ -1,33 +1,14 @@
-/* qkv.cuh - QKV: query heads and this iteration's rows of the KV cache. One unit is one head; its
- * row blocks hold RoPE pairs 8 rows apart (CUDA_HEADS). When a head's dot products are all in
- * scratch, one warp per token norms, rotates and stores it. */
+/* qkv.cuh - QKV_HEADS: query heads and this iteration's rows of the KV cache from the projections.
+ * One unit is one head: a warp per token norms, rotates and stores it. */
 #ifndef QN_CUDA_COMMON_QKV_CUH
 #define QN_CUDA_COMMON_QKV_CUH
 
 #include "kernels/cuda/common/kv.cuh"
-#include "kernels/cuda/common/linear.cuh"
+#include "kernels/cuda/common/act.cuh"
 
 #define HALF_DIM (QN_HEAD_DIM / 2)
 /* RoPE pairs per lane */
 #define LANE_PAIRS ((HALF_DIM + 31) / 32)
-
-/* scratch: [tile tokens][head_dim] */
-DEV float *qkv_head(const struct warp_context *c, uint32_t token) {
-    return (float *)SCRATCH + token * QN_HEAD_DIM;
-}
-
-DEV void qkv_finish(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
-                    uint32_t r, uint32_t token, float v0, float v1) {
-    uint32_t i = block % HEAD_BLOCKS * 8 + r;
-    if (i >= HALF_DIM) return;
-#if QN_QKV_BIAS
-    const float *bias = (const float *)task->bias + block / HEAD_BLOCKS * QN_HEAD_DIM + i;
-    v0 += __ldg(bias);
-    v1 += __ldg(bias + HALF_DIM);
-#endif
-    qkv_head(c, token)[i] = v0;
-    qkv_head(c, token)[i + HALF_DIM] = v1;
-}
 
 DEV void qkv_store_query(const struct cuda_task *task, uint32_t unit, uint32_t row, uint32_t i,
                          float a, float b) {
@@ -116,20 +97,6 @@ DEV void qkv_place(const struct warp_context *c, const struct cuda_task *task, u
     }
 }
 
-DEV void qkv_finish_token(const struct warp_context *c, const struct linear_tile *t, uint32_t unit,
-                          uint32_t token) {
-    const float *y = qkv_head(c, token);
-    float a[LANE_PAIRS], b[LANE_PAIRS];
-#pragma unroll
-    for (int u = 0; u < LANE_PAIRS; u++) {
-        uint32_t i = min(c->lane + 32 * u, HALF_DIM - 1u);
-        a[u] = y[i];
-        b[u] = y[i + HALF_DIM];
-    }
-    const uint32_t row = t->row0 + token;
-    qkv_place(c, t->task, unit, row, row_position(SHARED, row), unit_kv_row(unit, row), a, b);
-}
-
 DEV void heads_load(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                     uint32_t unit, float *a, float *b) {
     const float *y = (const float *)task->in + ((uint64_t)row * task->units + unit) * QN_HEAD_DIM;
@@ -179,29 +146,6 @@ DEV void run_qkv_heads(const struct warp_context *c, const struct cuda_task *tas
         heads_load(c, task, row, unit, a, b);
         qkv_place(c, task, unit, row, row_position(SHARED, row), unit_kv_row(unit, row), a, b);
     }
-}
-
-/* The constants that the first unit's first token will need, into L1. */
-DEV void qkv_early(const struct warp_context *c, const struct cuda_task *task) {
-    const uint64_t angle = (uint64_t)row_position(SHARED, task->row0) * HALF_DIM;
-    if (c->warp != 0) return;
-#pragma unroll
-    for (int u = 0; u < LANE_PAIRS; u++) {
-        uint32_t i = c->lane + 32 * u;
-        if (i >= HALF_DIM) break;
-        touch(SHARED->args.rope_cos + angle + i);
-        touch(SHARED->args.rope_sin + angle + i);
-#if QN_QK_NORM
-        const float *norm = (const float *)(task->unit0 < QN_N_HEADS ? task->more : task->more2);
-        touch(norm + i);
-        touch(norm + i + HALF_DIM);
-#endif
-    }
-}
-
-DEV void qkv_finish_unit(const struct warp_context *c, const struct linear_tile *t, uint32_t unit) {
-    for (uint32_t token = c->warp; token < t->n; token += WARPS)
-        qkv_finish_token(c, t, unit, token);
 }
 
 #endif

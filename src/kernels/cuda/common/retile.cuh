@@ -22,11 +22,7 @@ DEV void element_store(void *dst, uint32_t dtype, uint64_t i, float v) {
 DEV uint64_t image_row(const struct cuda_place *p, uint64_t row) {
     if (p->layout == CUDA_GATE) return row / 8 * 16 + row % 8;
     if (p->layout == CUDA_UP) return row / 8 * 16 + 8 + row % 8;
-    if (p->layout != CUDA_HEADS) return p->row0 + row;
-    uint32_t half = p->head_dim / 2, i = (uint32_t)(row % p->head_dim);
-    uint32_t pair = i < half ? i : i - half;
-    uint64_t block = row / p->head_dim * cuda_head_blocks(p->head_dim) + pair / 8;
-    return p->row0 + block * 16 + pair % 8 + (i < half ? 0 : 8);
+    return p->row0 + row;
 }
 
 /* Byte offset of an element in its image: the order of cuda_abi.h. */

@@ -4,11 +4,11 @@
  * A task covers row blocks [block0, block1) of its image and token rows [row0, row1), the latter in
  * tiles. For each tile, row blocks are worked on in groups whose partial sums fit the scratch:
  *
- *   staged   (few rows) the activations lie in shared memory as 16-bit floats; pages come row block
+ *   staged   (one row) the activations lie in shared memory as 16-bit floats; pages come row block
  *            by row block: one accumulator set at a time
- *   direct   every warp reads the activations of its k-tile from L2 and uses them for all row
- * blocks of the group: pages come eight k-tiles of each row block of the group, then the next
- *            eight. Where k-tiles end, void pages fill the eight.
+ *   few      (packed rows) every warp reads the activations of its k-tile from L2 and uses them for
+ *            all row blocks of the group: pages come eight k-tiles of each row block of the group,
+ *            then the next eight. Where k-tiles end, void pages fill the eight.
  *
  * Pages go to the compute warps in turn, so a slot of the ring always belongs to the same warp.
  * Both ways give each output the same sums: two chains per k-tile (even and odd steps), continued
@@ -19,7 +19,6 @@
 
 #include "kernels/cuda/common/block.cuh"
 
-#define HEAD_BLOCKS    ((QN_HEAD_DIM / 2 + 7) / 8)
 #define LM_UNIT_BLOCKS (LM_BLOCK / CUDA_PAGE_ROWS)
 
 DEV uint32_t ceil_div(uint32_t a, uint32_t b) {
