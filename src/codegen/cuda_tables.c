@@ -87,7 +87,6 @@ static void place_plain(struct planner *pl, uint32_t tensor) {
 /* The three projections as one matrix. */
 static void place_qkv_linear(struct planner *pl, const struct prog_op *op) {
     const struct model_spec *s = PROG(pl->program, MODEL);
-    place_vectors(pl, &op->in[QKV_NORM], 1);
     place_vectors(pl, &op->in[QKV_BQ], 3);
     if (is_placed(pl, op->in[QKV_WQ])) return;
     uint64_t at = take_image(pl, CEIL_DIV(op->units, (uint32_t)CUDA_PAGE_ROWS), op->k);
@@ -97,7 +96,6 @@ static void place_qkv_linear(struct planner *pl, const struct prog_op *op) {
 }
 
 static void place_mlp(struct planner *pl, const struct prog_op *op) {
-    place_vectors(pl, &op->in[MLP_NORM], 1);
     place_vectors(pl, &op->in[MLP_BG], 2);
     if (is_placed(pl, op->in[MLP_WG])) return;
     uint64_t at = take_image(pl, (op->units + 7) / 8, op->k);
@@ -107,21 +105,20 @@ static void place_mlp(struct planner *pl, const struct prog_op *op) {
 
 static void place_op(struct planner *pl, const struct prog_op *op) {
     switch (op->kind) {
-    case OP_EMBED: place_plain(pl, op->in[EMBED_TABLE]); break;
+    case OP_EMBED:
+        place_plain(pl, op->in[EMBED_TABLE]);
+        place_vectors(pl, &op->in[EMBED_NEXT], 1);
+        break;
     case OP_QKV_LINEAR: place_qkv_linear(pl, op); break;
     case OP_ATTENTION_STEP:
     case OP_QKV_HEADS: place_vectors(pl, &op->in[HEADS_Q_NORM], 2); break;
     case OP_LINEAR:
         place_plain(pl, op->in[LINEAR_W]);
         place_vectors(pl, &op->in[LINEAR_BIAS], 1);
+        place_vectors(pl, &op->in[LINEAR_NEXT], 1);
         break;
     case OP_GATED_MLP: place_mlp(pl, op); break;
-    case OP_PACK:
-    case OP_PACK_LOGITS: place_vectors(pl, &op->in[PACK_NORM], 1); break;
-    case OP_LM_HEAD:
-        place_vectors(pl, &op->in[LM_NORM], 1);
-        place_plain(pl, op->in[LM_W]);
-        break;
+    case OP_LM_HEAD: place_plain(pl, op->in[LM_W]); break;
     default: break;
     }
 }
@@ -141,15 +138,30 @@ static int check_model(struct diag *d, const struct prog_header *p) {
     return QN_OK;
 }
 
+/* The sums of squares that an operator reads or writes. */
+static uint32_t squares_of(const struct prog_op *op) {
+    switch (op->kind) {
+    case OP_EMBED:
+    case OP_LINEAR: return op->out[STREAM_SQUARES];
+    case OP_QKV_LINEAR: return op->in[QKV_LINEAR_SQUARES];
+    case OP_GATED_MLP: return op->in[MLP_SQUARES];
+    case OP_LM_HEAD: return op->in[LM_SQUARES];
+    case OP_SUM_SQUARES: return op->in[0];
+    default: return PROG_NONE;
+    }
+}
+
 /* Matrix products take packed activations, or those of one row that scratch has room for. */
 static int check_ops(struct diag *d, const struct prog_header *p) {
     for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++) {
         const struct prog_op *op = &PROG(p, OP)[i];
-        if (op->kind == OP_QKV)
+        const struct prog_tensor *squares = tensor_of(p, squares_of(op));
+        if (!cuda_has_pages(op->kind)) continue;
+        if (op->n_rows > SQUARES_ROWS && op->kind != OP_LINEAR && squares->shape[1] != 1)
             return fail(d, QN_EUNSUPPORTED,
-                        "operator qkv: the GPU kernels want it in two, "
-                        "--compile-options qkv=split or joined");
-        if (!cuda_has_pages(op->kind) || is_packed(p, op)) continue;
+                        "operator %s of %u rows: the GPU kernels want squares added up",
+                        op_name(op->kind), op->n_rows);
+        if (is_packed(p, op)) continue;
         if (op->n_rows > 1 || op->k > STAGED_COLUMNS)
             return fail(d, QN_EUNSUPPORTED,
                         "operator %s of %u rows and %u columns: the GPU kernels want its "
@@ -198,7 +210,11 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     t->out = address(f, op->out[0]);
     t->out2 = address(f, op->out[1]);
     switch (op->kind) {
-    case OP_EMBED: t->w = address(f, in[EMBED_TABLE]); break;
+    case OP_EMBED:
+        t->w = address(f, in[EMBED_TABLE]);
+        t->norm = address(f, in[EMBED_NEXT]);
+        t->more2 = address(f, squares_of(op));
+        break;
     case OP_QKV_HEADS:
         t->in = address(f, in[HEADS_QKV]);
         t->more = address(f, in[HEADS_Q_NORM]);
@@ -206,8 +222,8 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
         break;
     case OP_QKV_LINEAR:
         t->in = address(f, in[QKV_X]);
-        t->norm = address(f, in[QKV_NORM]);
         t->w = address(f, in[QKV_WQ]);
+        t->more2 = address(f, squares_of(op));
         t->bias = address(f, in[QKV_BQ]);
         break;
     case OP_ATTENTION:
@@ -227,10 +243,12 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
         t->w = address(f, in[LINEAR_W]);
         t->bias = address(f, in[LINEAR_BIAS]);
         t->more = address(f, in[LINEAR_RESIDUAL]);
+        t->norm = address(f, in[LINEAR_NEXT]);
+        t->more2 = address(f, squares_of(op));
         break;
     case OP_GATED_MLP:
         t->in = address(f, in[MLP_X]);
-        t->norm = address(f, in[MLP_NORM]);
+        t->more2 = address(f, squares_of(op));
         t->w = address(f, in[MLP_WG]);
         t->bias = address(f, in[MLP_BG]);
         t->more = address(f, in[MLP_BU]);
@@ -238,15 +256,15 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     case OP_PACK:
     case OP_PACK_LOGITS:
         t->in = address(f, in[PACK_X]);
-        t->norm = address(f, in[PACK_NORM]);
         t->k = tensor_of(f->program, in[PACK_X])->shape[1];
         t->k_tiles = cuda_k_tiles(t->k);
         break;
     case OP_LM_HEAD:
         t->in = address(f, in[LM_X]);
-        t->norm = address(f, in[LM_NORM]);
+        t->more2 = address(f, squares_of(op));
         t->w = address(f, in[LM_W]);
         break;
+    case OP_SUM_SQUARES: t->in = address(f, in[0]); break;
     case OP_SAMPLE:
         t->in = address(f, in[SAMPLE_LOGITS]);
         t->more = address(f, in[SAMPLE_PART]);
@@ -285,11 +303,24 @@ static void walk_packed(struct cuda_task *t, uint32_t rows) {
     t->columns = CUDA_LEASE;
 }
 
-/* Whether an operator stores its result packed. */
-static bool stores_packed(const struct prog_header *p, const struct prog_op *op) {
-    const bool can =
-        op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_COMBINE || op->kind == OP_GATED_MLP;
-    return can && tensor_of(p, op->out[0])->dtype != DTYPE_F32;
+static bool is_16_bit(const struct prog_tensor *t) {
+    return t != NULL && t->role == PROG_ACTIVATION && t->dtype != DTYPE_F32;
+}
+
+/* What an operator stores packed or in pairs, if anything: its result; of the residual stream the
+ * normed one. */
+static const struct prog_tensor *rounded_out(const struct prog_header *p,
+                                             const struct prog_op *op) {
+    switch (op->kind) {
+    case OP_EMBED:
+    case OP_LINEAR: return tensor_of(p, op->out[STREAM_NORMED]);
+    case OP_ATTENTION:
+    case OP_ATTENTION_COMBINE:
+    case OP_GATED_MLP:
+    case OP_PACK:
+    case OP_PACK_LOGITS: return tensor_of(p, op->out[0]);
+    default: return NULL;
+    }
 }
 
 /* Decides how a task with weights walks through them. */
@@ -320,22 +351,28 @@ static void fill_attention(const struct filler *f, const struct prog_op *op, uin
         t->columns = CUDA_LEASE;
 }
 
-/* Groups of PACK_ROWS rows of the packed activations that an operator reads or writes. If it does
- * both, they have as many. */
+/* Groups of PACK_ROWS rows of packed activations. */
+static uint16_t eights_of(const struct prog_tensor *t) {
+    return is_16_bit(t) ? (uint16_t)(t->shape[0] / PACK_ROWS) : 0;
+}
+
+/* Of what it reads or writes. If it does both they have as many, but for PACK_LOGITS. */
 static uint16_t n_eights(const struct prog_header *p, const struct prog_op *op) {
-    const struct prog_tensor *t = NULL;
-    if (is_packed(p, op)) t = tensor_of(p, op->in[0]);
-    if (stores_packed(p, op) || op->kind == OP_PACK || op->kind == OP_PACK_LOGITS)
-        t = tensor_of(p, op->out[0]);
-    return t == NULL ? 0 : (uint16_t)(t->shape[0] / PACK_ROWS);
+    const struct prog_tensor *out = rounded_out(p, op);
+    return eights_of(is_16_bit(out) ? out : tensor_of(p, op->in[0]));
 }
 
 static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
-    const struct prog_tensor *part = NULL; /* [T, n_heads, P, D + 2] */
-    if (op->kind == OP_ATTENTION_SPLIT || op->kind == OP_ATTENTION_STEP)
-        part = tensor_of(p, op->out[0]);
-    if (op->kind == OP_ATTENTION_COMBINE) part = tensor_of(p, op->in[COMBINE_PART]);
-    return part == NULL ? 0 : part->shape[2];
+    switch (op->kind) {
+    case OP_ATTENTION_SPLIT:
+    case OP_ATTENTION_STEP: return tensor_of(p, op->out[0])->shape[2]; /* [T, n_heads, P, D + 2] */
+    case OP_ATTENTION_COMBINE: return tensor_of(p, op->in[COMBINE_PART])->shape[2];
+    case OP_PACK_LOGITS: return eights_of(tensor_of(p, op->in[PACK_X]));
+    default: {
+        const struct prog_tensor *squares = tensor_of(p, squares_of(op)); /* [T, parts] */
+        return squares == NULL ? 0 : squares->shape[1];
+    }
+    }
 }
 
 /* Whether an event rides on data. It is counted all the same, as a hint of when to look. */
@@ -343,8 +380,8 @@ static bool is_hint(const struct prog_header *p, uint32_t event) {
     return event != PROG_NONE && PROG(p, EVENT)[event].carry == CARRY_FLAG;
 }
 
-static bool carries(const struct prog_header *p, uint32_t tensor, enum prog_carry carry) {
-    return tensor != PROG_NONE && tensor_of(p, tensor)->carry == carry;
+static bool carries(const struct prog_tensor *t, enum prog_carry carry) {
+    return t != NULL && t->carry == carry;
 }
 
 static uint16_t flags_of(const struct prog_header *p, const struct prog_variant *v,
@@ -356,14 +393,18 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     if (t->op == PROG_NONE) return flags;
     const struct prog_op *op = &PROG(p, OP)[t->op];
     /* the activations come first */
-    if (carries(p, op->in[0], CARRY_FLAG)) flags |= CUDA_IN_FLAGGED;
-    if (carries(p, op->in[0], CARRY_PAIR)) flags |= CUDA_IN_PAIRED;
-    if (op->kind == OP_LINEAR && carries(p, op->in[LINEAR_RESIDUAL], CARRY_FLAG))
+    const struct prog_tensor *in = tensor_of(p, op->in[0]), *out = tensor_of(p, op->out[0]);
+    const struct prog_tensor *rounded = rounded_out(p, op);
+    if (carries(in, CARRY_FLAG)) flags |= CUDA_IN_FLAGGED;
+    if (carries(in, CARRY_PAIR)) flags |= CUDA_IN_PAIRED;
+    if (op->kind == OP_LINEAR && carries(tensor_of(p, op->in[LINEAR_RESIDUAL]), CARRY_FLAG))
         flags |= CUDA_MORE_FLAGGED;
-    if (carries(p, op->out[0], CARRY_FLAG)) flags |= CUDA_OUT_FLAGGED;
-    if (carries(p, op->out[0], CARRY_PAIR)) flags |= CUDA_OUT_PAIRED;
-    if (is_packed(p, op)) flags |= CUDA_IN_PACKED;
-    if (stores_packed(p, op)) flags |= CUDA_OUT_PACKED;
+    if (carries(tensor_of(p, squares_of(op)), CARRY_FLAG)) flags |= CUDA_SQUARES_FLAGGED;
+    if (carries(out, CARRY_FLAG)) flags |= CUDA_OUT_FLAGGED;
+    if (carries(rounded, CARRY_FLAG)) flags |= CUDA_NORMED_FLAGGED;
+    if (carries(rounded, CARRY_PAIR)) flags |= CUDA_OUT_PAIRED;
+    if (is_16_bit(in)) flags |= CUDA_IN_PACKED;
+    if (is_16_bit(rounded)) flags |= CUDA_OUT_PACKED;
     return flags;
 }
 

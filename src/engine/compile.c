@@ -113,7 +113,7 @@ static bool packs(const struct compile *c, uint32_t n_rows, uint64_t k) {
 
 static uint32_t choose_packs(const struct compile *c, uint32_t n_rows) {
     const struct model_spec *s = &c->model->spec;
-    return (packs(c, n_rows, s->hidden) ? KGRAPH_PACK_X | KGRAPH_PACK_LOGITS : 0) |
+    return (packs(c, n_rows, s->hidden) ? KGRAPH_PACK_X : 0) |
            (packs(c, n_rows, (uint64_t)s->n_heads * s->head_dim) ? KGRAPH_PACK_O : 0) |
            (packs(c, n_rows, s->intermediate) ? KGRAPH_PACK_H : 0);
 }
@@ -124,9 +124,11 @@ static uint32_t choose_cuts(const struct compile *c, uint32_t n_rows) {
     if (c->options->max_model_len > ATTENTION_PIECE &&
         (uint64_t)n_rows * c->model->spec.n_kv_heads < c->options->n_workers)
         cuts |= KGRAPH_CUT_ATTENTION;
+    if (c->options->target == TARGET_CUDA)
+        cuts |= KGRAPH_NORM_AHEAD | (n_rows > SQUARES_ROWS ? KGRAPH_SUM_SQUARES : 0);
     const struct model_spec *s = &c->model->spec;
     if (c->options->join_heads && n_rows == 1 && s->n_heads / s->n_kv_heads <= 16 &&
-        cuts == (KGRAPH_CUT_QKV | KGRAPH_CUT_ATTENTION))
+        (cuts & KGRAPH_CUT_QKV) && (cuts & KGRAPH_CUT_ATTENTION))
         cuts |= KGRAPH_JOIN_HEADS;
     return cuts | choose_packs(c, n_rows);
 }

@@ -414,7 +414,8 @@ static void put_memory(const struct report *r, struct strbuf *out) {
         if (t->role != PROG_ACTIVATION) continue;
         for (uint32_t o = 0; o < v->n_ops; o++) {
             const struct prog_op *op = &PROG(p, OP)[v->first_op + o];
-            bool uses = op->out[0] == i || op->out[1] == i;
+            bool uses = false;
+            for (int k = 0; k < OP_MAX_OUT; k++) uses |= op->out[k] == i;
             for (int k = 0; k < OP_MAX_IN; k++) uses |= op->in[k] == i;
             if (!uses) continue;
             first = MIN(first, o);

@@ -39,7 +39,7 @@ static uint64_t packed_rows(uint64_t n) {
 
 /* What a packed row of k columns has. */
 static uint64_t packed_columns(uint64_t k) {
-    return CEIL_DIV(k, (uint64_t)PACK_K) * PACK_K + PACK_EXTRA;
+    return CEIL_DIV(k, (uint64_t)PACK_K) * PACK_K;
 }
 
 static enum dtype packed_dtype(const struct kgraph *g) {
@@ -57,7 +57,9 @@ void kgraph_pack_output(struct kgraph *g, int32_t tensor, bool *packed) {
     struct op_info info;
     const struct kop *op = &g->ops.items[t->producer];
     op_describe(op->kind, &info);
-    *packed = info.out[0].packable && op->out[0] == tensor && t->shape[1] % PACK_K == 0;
+    *packed = false;
+    for (int i = 0; i < info.n_out; i++)
+        if (op->out[i] == tensor) *packed = info.out[i].packable && t->shape[1] % PACK_K == 0;
     if (*packed) pack_shape(g, t);
 }
 
@@ -142,18 +144,45 @@ static void want_rows(struct infer *f, int slot, uint64_t k) {
     want(f, slot, 2, rows, k, 0, 0);
 }
 
-/* Rows of 16-bit floats and their factors. */
+/* Rows of 16-bit floats; those of PACK_LOGITS may be such already. */
 static int infer_pack(struct infer *f, struct tensor *out) {
     const struct tensor *x = operand(f->g, f->op, PACK_X);
     const uint64_t K = x->shape[1];
-    want(f, PACK_X, 2, f->g->n_rows, K, 0, 0);
-    want(f, PACK_NORM, 1, K, 0, 0, 0);
+    const bool packed = f->op->kind == OP_PACK_LOGITS && tensor_is_packed(x);
+    want(f, PACK_X, 2, packed ? packed_rows(f->g->n_rows) : f->g->n_rows, K, 0, 0);
     *out = (struct tensor){.n_dims = 2, .shape = {kgraph_rows(f->g, f->op), K}};
     pack_shape(f->g, out);
     return f->rc;
 }
 
-/* Checks the operands of `op` and gives the shapes of its outputs. */
+static uint64_t squares_of(uint64_t columns) {
+    return CEIL_DIV(columns, (uint64_t)SQUARES_COLUMNS);
+}
+
+/* Outputs of who writes the residual stream [T, columns]; `next`: its slot. */
+static void infer_stream(struct infer *f, int next, uint64_t columns,
+                         struct tensor out[OP_MAX_OUT]) {
+    const uint64_t T = f->g->n_rows;
+    want(f, next, 1, columns, 0, 0, 0);
+    out[STREAM_X] = (struct tensor){.n_dims = 2, .shape = {T, columns}};
+    if (f->op->in[next] == NO_TENSOR) return;
+    out[STREAM_NORMED] = out[STREAM_X];
+    out[STREAM_SQUARES] = (struct tensor){.n_dims = 2, .shape = {T, squares_of(columns)}};
+}
+
+/* The residual stream that an operator norms, or that comes normed, with its squares. */
+static void want_normed(struct infer *f, int x, int norm, int squares) {
+    const uint64_t H = f->g->spec.hidden;
+    const struct tensor *s = operand(f->g, f->op, squares);
+    want_rows(f, x, H);
+    want(f, norm, 1, H, 0, 0, 0);
+    want(f, squares, 2, f->g->n_rows, s != NULL && s->shape[1] == 1 ? 1 : squares_of(H), 0, 0);
+    if (f->rc == QN_OK && (s == NULL) == (operand(f->g, f->op, norm) == NULL))
+        f->rc = fail(f->d, QN_ESHAPE, "layer %d %s: want one of norm and squares", f->op->layer,
+                     f->info->name);
+}
+
+/* Checks the operands of `op` and gives the shapes of its outputs, no dimensions to absent ones. */
 static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
                  const struct op_info *info, struct tensor out[OP_MAX_OUT]) {
     const struct model_spec *s = &g->spec;
@@ -164,12 +193,16 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
     switch (op->kind) {
     case OP_EMBED:
         want(&f, EMBED_TABLE, 2, V, H, 0, 0);
-        out[0] = (struct tensor){.n_dims = 2, .shape = {T, H}};
+        infer_stream(&f, EMBED_NEXT, H, out);
         break;
     case OP_QKV:
     case OP_QKV_LINEAR:
-        want_rows(&f, QKV_X, H);
-        want(&f, QKV_NORM, 1, H, 0, 0, 0);
+        if (op->kind == OP_QKV_LINEAR) {
+            want_normed(&f, QKV_X, QKV_NORM, QKV_LINEAR_SQUARES);
+        } else {
+            want(&f, QKV_X, 2, T, H, 0, 0);
+            want(&f, QKV_NORM, 1, H, 0, 0, 0);
+        }
         want(&f, QKV_WQ, 2, Q, H, 0, 0);
         want(&f, QKV_WK, 2, KV, H, 0, 0);
         want(&f, QKV_WV, 2, KV, H, 0, 0);
@@ -215,12 +248,11 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
         want_rows(&f, LINEAR_A, w->shape[1]);
         want(&f, LINEAR_BIAS, 1, w->shape[0], 0, 0, 0);
         want(&f, LINEAR_RESIDUAL, 2, T, w->shape[0], 0, 0);
-        out[0] = (struct tensor){.n_dims = 2, .shape = {T, w->shape[0]}};
+        infer_stream(&f, LINEAR_NEXT, w->shape[0], out);
         break;
     }
     case OP_GATED_MLP:
-        want_rows(&f, MLP_X, H);
-        want(&f, MLP_NORM, 1, H, 0, 0, 0);
+        want_normed(&f, MLP_X, MLP_NORM, MLP_SQUARES);
         want(&f, MLP_WG, 2, I, H, 0, 0);
         want(&f, MLP_WU, 2, I, H, 0, 0);
         want(&f, MLP_BG, 1, I, 0, 0, 0);
@@ -229,9 +261,12 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
         break;
     case OP_PACK:
     case OP_PACK_LOGITS: return infer_pack(&f, &out[0]);
+    case OP_SUM_SQUARES:
+        want(&f, 0, 2, T, squares_of(H), 0, 0);
+        out[0] = (struct tensor){.n_dims = 2, .shape = {T, 1}};
+        break;
     case OP_LM_HEAD:
-        want_rows(&f, LM_X, H);
-        want(&f, LM_NORM, 1, H, 0, 0, 0);
+        want_normed(&f, LM_X, LM_NORM, LM_SQUARES);
         want(&f, LM_W, 2, V, H, 0, 0);
         out[LM_OUT_LOGITS] = (struct tensor){.n_dims = 2, .shape = {L, V}};
         out[LM_OUT_PART] =
@@ -287,6 +322,8 @@ int kgraph_op(struct diag *d, struct kgraph *g, enum op_kind kind, int layer, co
             op.out[i] = out[i];
             continue;
         }
+        out[i] = NO_TENSOR;
+        if (made[i].n_dims == 0) continue;
         char *name;
         TRY(arena_printf(d, g->arena, &name, "%d.%s.%s", layer, info.name, info.out[i].name));
         made[i].name = name;
@@ -332,6 +369,7 @@ int kgraph_verify(struct diag *d, const struct kgraph *g) {
                 return fail(d, QN_EVERIFY, "operator %zu (layer %d %s) reads %s before it is made",
                             i, op->layer, info.name, g->tensors.items[op->in[k]].name);
         for (int k = 0; k < info.n_out; k++) {
+            if (out[k].n_dims == 0 && !info.out[k].state && op->out[k] == NO_TENSOR) continue;
             if (op->out[k] < 0 || (size_t)op->out[k] >= g->tensors.n)
                 return fail(d, QN_EVERIFY, "operator %zu (layer %d %s) lacks output %s", i,
                             op->layer, info.name, info.out[k].name);

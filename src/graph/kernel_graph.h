@@ -33,17 +33,18 @@ struct tensor {
     int producer;                    /* index of the operator that writes it; -1: a weight */
 };
 
-/* Operators that a graph may have in two parts: results are the same, bit for bit. */
+/* Operators that a graph may have in parts: results are the same, bit for bit. */
 enum kgraph_cut {
     KGRAPH_CUT_ATTENTION = 1, /* attention_split, attention_combine instead of attention */
     KGRAPH_CUT_QKV = 2,       /* qkv_linear, qkv_heads instead of qkv */
     KGRAPH_JOIN_HEADS = 4,    /* with both and one row: attention_step instead of qkv_heads and
                                  attention_split */
+    KGRAPH_NORM_AHEAD = 8,    /* who writes the residual stream also writes it normed; with CUT_QKV */
+    KGRAPH_SUM_SQUARES = 16,  /* ... and the sums of its squares are added up by an operator */
     /* Pack before matrix products: */
-    KGRAPH_PACK_X = 8,       /* the residual stream before QKV, if that is cut, and GATED_MLP */
-    KGRAPH_PACK_O = 16,      /* what attention gives before its projection */
-    KGRAPH_PACK_H = 32,      /* what GATED_MLP gives before its projection */
-    KGRAPH_PACK_LOGITS = 64, /* the rows that want logits before LM_HEAD */
+    KGRAPH_PACK_X = 32, /* the normed residual stream */
+    KGRAPH_PACK_O = 64, /* what attention gives before its projection */
+    KGRAPH_PACK_H = 128, /* what GATED_MLP gives before its projection */
 };
 
 struct kop {
@@ -76,7 +77,8 @@ int kgraph_state(struct diag *d, struct kgraph *g, const char *name, int32_t *in
 
 /* Adds an operator, infers the shapes of its outputs and creates them (named
  * "<layer>.<op>.<slot>"); in[] has the operands in op.def's order, NO_TENSOR for absent optional
- * ones; a state output must be preset in out[], the others are set here. Errors: QN_ESHAPE naming
+ * ones; a state output must be preset in out[], the others are set here,
+ * absent optional ones to NO_TENSOR. Errors: QN_ESHAPE naming
  * operator and operand. */
 int kgraph_op(struct diag *d, struct kgraph *g, enum op_kind kind, int layer, const int32_t *in,
               int32_t *out);

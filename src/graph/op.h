@@ -13,26 +13,28 @@ enum op_kind {
     N_OP_KINDS
 };
 
-enum op_target { OP_ON_ANY = 0, OP_ON_CUDA = 1 }; /* backends that have it */
+enum op_target { OP_ON_ANY, OP_ON_CPU, OP_ON_CUDA }; /* backends that have it */
 enum op_launch { LAUNCH_AOT = 0, LAUNCH_JIT = 1 };
 enum op_split { SPLIT_ROWS = 0, SPLIT_TILES = 1, SPLIT_SLICES = 2 };
 
-enum { OP_MAX_IN = 10, OP_MAX_OUT = 2 };
+enum { OP_MAX_IN = 10, OP_MAX_OUT = 4 };
 
 /* Operand slots, in the order of op.def. */
-enum { EMBED_TABLE = 0 };
+enum { EMBED_TABLE, EMBED_NEXT };
+enum { STREAM_X, STREAM_NORMED, STREAM_SQUARES }; /* out of EMBED and LINEAR */
 enum { QKV_X, QKV_NORM, QKV_WQ, QKV_WK, QKV_WV, QKV_BQ, QKV_BK, QKV_BV, QKV_Q_NORM, QKV_K_NORM };
 enum { QKV_OUT_Q, QKV_OUT_KV };                 /* of QKV_HEADS, too */
-enum { HEADS_QKV, HEADS_Q_NORM, HEADS_K_NORM }; /* QKV_LINEAR's are QKV's first eight */
+enum { QKV_LINEAR_SQUARES = QKV_BV + 1 };       /* QKV_LINEAR's: QKV's first eight, and this */
+enum { HEADS_QKV, HEADS_Q_NORM, HEADS_K_NORM };
 enum { ATTENTION_Q, ATTENTION_KV };
 enum { STEP_OUT_PART, STEP_OUT_KV }; /* of ATTENTION_STEP; its inputs are QKV_HEADS' */
 enum { COMBINE_PART };
-enum { LINEAR_A, LINEAR_W, LINEAR_BIAS, LINEAR_RESIDUAL };
-enum { MLP_X, MLP_NORM, MLP_WG, MLP_WU, MLP_BG, MLP_BU };
-enum { LM_X, LM_NORM, LM_W };
+enum { LINEAR_A, LINEAR_W, LINEAR_BIAS, LINEAR_RESIDUAL, LINEAR_NEXT };
+enum { MLP_X, MLP_NORM, MLP_WG, MLP_WU, MLP_BG, MLP_BU, MLP_SQUARES };
+enum { LM_X, LM_NORM, LM_W, LM_SQUARES };
 enum { LM_OUT_LOGITS, LM_OUT_PART };
 enum { SAMPLE_LOGITS, SAMPLE_PART };
-enum { PACK_X, PACK_NORM }; /* of PACK_LOGITS, too */
+enum { PACK_X }; /* of PACK_LOGITS, too */
 
 /* Columns of logits that share one {max, sum} pair. Fixed, so that a log-probability does not
  * depend on how the LM head was cut into tasks. */
@@ -43,11 +45,14 @@ enum { LM_BLOCK = 64 };
 enum { ATTENTION_PIECE = 128 };
 
 /* A GPU's task holds the activations of a single row, so many at most; others are packed. */
-enum { STAGED_COLUMNS = 12288 };
+enum { STAGED_COLUMNS = 15360 };
 
-/* Packed activations: token rows up to a multiple of PACK_ROWS, columns of PACK_K, and per row room
- * for 1 / rms, a float in place of PACK_EXTRA elements. */
-enum { PACK_ROWS = 8, PACK_K = 256, PACK_EXTRA = 2 };
+/* Packed activations: token rows up to a multiple of PACK_ROWS, columns of PACK_K. */
+enum { PACK_ROWS = 8, PACK_K = 256 };
+
+/* Columns of the residual stream whose squares are added up by who writes them; token rows up to
+ * which who needs 1 / rms adds up these sums itself. */
+enum { SQUARES_COLUMNS = 16, SQUARES_ROWS = 16 };
 
 /* Tensor cores at work on packed activations take at most so many token rows and weight rows at a
  * time: what decompose cuts for. */

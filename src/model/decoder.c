@@ -23,7 +23,8 @@ struct builder {
     struct diag *d;
     struct kgraph *g;
     const struct weight_names *names;
-    int layer; /* -1 outside the layers */
+    uint32_t cuts; /* enum kgraph_cut */
+    int layer;     /* -1 outside the layers */
 };
 
 /* The operands of one operator, all absent to begin with. */
@@ -55,32 +56,69 @@ static int matrix(const struct builder *b, const char *name, uint64_t rows, uint
     return kgraph_weight(b->d, b->g, full, b->g->spec.weight_dtype, 2, rows, cols, out);
 }
 
-/* A norm ("weight") or a bias ("bias") of `rows` elements. */
-static int vector(const struct builder *b, const char *name, const char *what, uint64_t rows,
-                  int32_t *out) {
+/* A norm ("weight") or a bias ("bias") of `rows` elements, of any layer. */
+static int vector_of(const struct builder *b, int layer, const char *name, const char *what,
+                     uint64_t rows, int32_t *out) {
     char *full;
-    TRY(arena_printf(b->d, b->g->arena, &full, "%s.%d.%s.%s", b->names->layers, b->layer, name,
-                     what));
+    TRY(arena_printf(b->d, b->g->arena, &full, "%s.%d.%s.%s", b->names->layers, layer, name, what));
     return kgraph_weight(b->d, b->g, full, DTYPE_F32, 1, rows, 0, out);
 }
 
-/* The activations as tensor cores want them: by who makes them, where it can and there is no norm,
- * else by `kind`, PACK or PACK_LOGITS; as they are unless `packed`. */
-static int build_pack(const struct builder *b, enum op_kind kind, bool packed, int32_t x,
-                      int32_t norm, int32_t *out) {
+static int vector(const struct builder *b, const char *name, const char *what, uint64_t rows,
+                  int32_t *out) {
+    return vector_of(b, b->layer, name, what, rows, out);
+}
+
+/* The norm before a layer's attention; after the last layer the one before the LM head. */
+static int attention_norm(const struct builder *b, int layer, int32_t *out) {
+    const struct model_spec *s = &b->g->spec;
+    if (layer == (int)s->n_layers)
+        return kgraph_weight(b->d, b->g, b->names->norm, DTYPE_F32, 1, s->hidden, 0, out);
+    return vector_of(b, layer, b->names->attn_norm, "weight", s->hidden, out);
+}
+
+/* Activations as tensor cores want them: by who makes them, where it can, else by PACK; as they are
+ * unless `packed`. */
+static int build_pack(const struct builder *b, bool packed, int32_t *x) {
     struct operands o = no_operands();
-    *out = x;
-    if (packed && norm == NO_TENSOR) {
-        bool done;
-        kgraph_pack_output(b->g, x, &done);
-        packed = !done;
-    }
     if (!packed) return QN_OK;
-    o.in[PACK_X] = x;
-    o.in[PACK_NORM] = norm;
-    TRY(add(b, kind, &o));
-    *out = o.out[0];
+    kgraph_pack_output(b->g, *x, &packed);
+    if (packed) return QN_OK;
+    o.in[PACK_X] = *x;
+    TRY(add(b, OP_PACK, &o));
+    *x = o.out[0];
     return QN_OK;
+}
+
+/* The residual stream between two operators: x; NORM_AHEAD: also normed, and its squares. */
+struct stream {
+    int32_t x, normed, squares;
+};
+
+/* EMBED or LINEAR, whose operands are in *o but for the norm's weights that come next. */
+static int build_stream(const struct builder *b, enum op_kind kind, struct operands *o, int next,
+                        int32_t norm, struct stream *s) {
+    const bool ahead = (b->cuts & KGRAPH_NORM_AHEAD) != 0;
+    o->in[next] = ahead ? norm : NO_TENSOR;
+    TRY(add(b, kind, o));
+    *s = (struct stream){o->out[STREAM_X], o->out[STREAM_NORMED], o->out[STREAM_SQUARES]};
+    if (!ahead) return QN_OK;
+    TRY(build_pack(b, b->cuts & KGRAPH_PACK_X, &s->normed));
+    if ((b->cuts & KGRAPH_SUM_SQUARES) == 0) return QN_OK;
+    struct operands sum = no_operands();
+    sum.in[0] = s->squares;
+    TRY(add(b, OP_SUM_SQUARES, &sum));
+    s->squares = sum.out[0];
+    return QN_OK;
+}
+
+/* The operands of an operator that norms the stream, or takes it normed. */
+static void stream_operands(const struct stream *s, int32_t norm, int32_t *x, int32_t *norm_in,
+                            int32_t *squares) {
+    const bool ahead = s->normed != NO_TENSOR;
+    *x = ahead ? s->normed : s->x;
+    *norm_in = ahead ? NO_TENSOR : norm;
+    *squares = s->squares;
 }
 
 /* What operators on heads need besides projections: weights of norms, the layer's KV cache. */
@@ -96,30 +134,39 @@ static int head_operands(const struct builder *b, int q_norm, int k_norm, int kv
     return kgraph_state(b->d, b->g, state, &o->out[kv]);
 }
 
+/* The projections of heads: QKV_LINEAR, or the first operands of QKV. */
+static int build_projections(const struct builder *b, const struct stream *s, struct operands *o) {
+    const struct model_spec *spec = &b->g->spec;
+    const struct weight_names *w = b->names;
+    const bool cut = (b->cuts & KGRAPH_CUT_QKV) != 0;
+    uint64_t q_rows = (uint64_t)spec->n_heads * spec->head_dim;
+    uint64_t kv_rows = (uint64_t)spec->n_kv_heads * spec->head_dim;
+    int32_t norm, squares;
+    TRY(attention_norm(b, b->layer, &norm));
+    stream_operands(s, norm, &o->in[QKV_X], &o->in[QKV_NORM], &squares);
+    TRY(matrix(b, w->q, q_rows, spec->hidden, &o->in[QKV_WQ]));
+    TRY(matrix(b, w->k, kv_rows, spec->hidden, &o->in[QKV_WK]));
+    TRY(matrix(b, w->v, kv_rows, spec->hidden, &o->in[QKV_WV]));
+    if (spec->qkv_bias) {
+        TRY(vector(b, w->q, "bias", q_rows, &o->in[QKV_BQ]));
+        TRY(vector(b, w->k, "bias", kv_rows, &o->in[QKV_BK]));
+        TRY(vector(b, w->v, "bias", kv_rows, &o->in[QKV_BV]));
+    }
+    if (!cut) return QN_OK;
+    o->in[QKV_LINEAR_SQUARES] = squares;
+    return add(b, OP_QKV_LINEAR, o);
+}
+
 /* Writes this iteration's rows of the layer's KV cache; sets *q and *kv. In two operators if cut;
  * if joined, *q are the projections and the rest is the attention's. */
-static int build_qkv(const struct builder *b, int32_t x, uint32_t cuts, int32_t *q, int32_t *kv) {
-    const bool cut = (cuts & KGRAPH_CUT_QKV) != 0;
-    const struct model_spec *s = &b->g->spec;
-    const struct weight_names *w = b->names;
-    uint64_t q_rows = (uint64_t)s->n_heads * s->head_dim;
-    uint64_t kv_rows = (uint64_t)s->n_kv_heads * s->head_dim;
+static int build_qkv(const struct builder *b, const struct stream *s, int32_t *q, int32_t *kv) {
+    const bool cut = (b->cuts & KGRAPH_CUT_QKV) != 0;
     struct operands o = no_operands();
-    TRY(vector(b, w->attn_norm, "weight", s->hidden, &o.in[QKV_NORM]));
-    TRY(build_pack(b, OP_PACK, cut && (cuts & KGRAPH_PACK_X), x, o.in[QKV_NORM], &o.in[QKV_X]));
-    TRY(matrix(b, w->q, q_rows, s->hidden, &o.in[QKV_WQ]));
-    TRY(matrix(b, w->k, kv_rows, s->hidden, &o.in[QKV_WK]));
-    TRY(matrix(b, w->v, kv_rows, s->hidden, &o.in[QKV_WV]));
-    if (s->qkv_bias) {
-        TRY(vector(b, w->q, "bias", q_rows, &o.in[QKV_BQ]));
-        TRY(vector(b, w->k, "bias", kv_rows, &o.in[QKV_BK]));
-        TRY(vector(b, w->v, "bias", kv_rows, &o.in[QKV_BV]));
-    }
+    TRY(build_projections(b, s, &o));
     int q_norm = QKV_Q_NORM, k_norm = QKV_K_NORM;
     if (cut) {
-        TRY(add(b, OP_QKV_LINEAR, &o));
         *q = o.out[0];
-        if (cuts & KGRAPH_JOIN_HEADS) return QN_OK;
+        if (b->cuts & KGRAPH_JOIN_HEADS) return QN_OK;
         o = no_operands();
         o.in[HEADS_QKV] = *q;
         q_norm = HEADS_Q_NORM;
@@ -142,11 +189,10 @@ static int build_step(const struct builder *b, int32_t qkv, int32_t *part) {
     return QN_OK;
 }
 
-static int build_attention(const struct builder *b, int32_t q, int32_t kv, uint32_t cuts,
-                           int32_t *out) {
-    const bool split = (cuts & KGRAPH_CUT_ATTENTION) != 0;
+static int build_attention(const struct builder *b, int32_t q, int32_t kv, int32_t *out) {
+    const bool split = (b->cuts & KGRAPH_CUT_ATTENTION) != 0;
     struct operands o = no_operands();
-    if (cuts & KGRAPH_JOIN_HEADS) {
+    if (b->cuts & KGRAPH_JOIN_HEADS) {
         TRY(build_step(b, q, out));
     } else {
         o.in[ATTENTION_Q] = q;
@@ -162,72 +208,82 @@ static int build_attention(const struct builder *b, int32_t q, int32_t kv, uint3
     return QN_OK;
 }
 
-/* *x += a w^T (+ bias): the output projection of the attention or of the MLP. */
+/* x += a w^T (+ bias): the output projection of the attention or of the MLP. `norm`: of what comes
+ * next. */
 static int build_projection(const struct builder *b, const char *name, int32_t a, uint64_t cols,
-                            bool bias, bool packed, int32_t *x) {
+                            bool bias, bool packed, int32_t norm, struct stream *s) {
     uint64_t hidden = b->g->spec.hidden;
     struct operands o = no_operands();
-    TRY(build_pack(b, OP_PACK, packed, a, NO_TENSOR, &o.in[LINEAR_A]));
+    TRY(build_pack(b, packed, &a));
+    o.in[LINEAR_A] = a;
     TRY(matrix(b, name, hidden, cols, &o.in[LINEAR_W]));
     if (bias) TRY(vector(b, name, "bias", hidden, &o.in[LINEAR_BIAS]));
-    o.in[LINEAR_RESIDUAL] = *x;
-    TRY(add(b, OP_LINEAR, &o));
-    *x = o.out[0];
-    return QN_OK;
+    o.in[LINEAR_RESIDUAL] = s->x;
+    return build_stream(b, OP_LINEAR, &o, LINEAR_NEXT, norm, s);
 }
 
-static int build_gated_mlp(const struct builder *b, int32_t x, bool packed, int32_t *h) {
-    const struct model_spec *s = &b->g->spec;
+static int build_gated_mlp(const struct builder *b, const struct stream *s, int32_t norm,
+                           int32_t *h) {
+    const struct model_spec *spec = &b->g->spec;
     const struct weight_names *w = b->names;
     struct operands o = no_operands();
-    TRY(vector(b, w->mlp_norm, "weight", s->hidden, &o.in[MLP_NORM]));
-    TRY(build_pack(b, OP_PACK, packed, x, o.in[MLP_NORM], &o.in[MLP_X]));
-    TRY(matrix(b, w->gate, s->intermediate, s->hidden, &o.in[MLP_WG]));
-    TRY(matrix(b, w->up, s->intermediate, s->hidden, &o.in[MLP_WU]));
-    if (s->mlp_bias) {
-        TRY(vector(b, w->gate, "bias", s->intermediate, &o.in[MLP_BG]));
-        TRY(vector(b, w->up, "bias", s->intermediate, &o.in[MLP_BU]));
+    stream_operands(s, norm, &o.in[MLP_X], &o.in[MLP_NORM], &o.in[MLP_SQUARES]);
+    TRY(matrix(b, w->gate, spec->intermediate, spec->hidden, &o.in[MLP_WG]));
+    TRY(matrix(b, w->up, spec->intermediate, spec->hidden, &o.in[MLP_WU]));
+    if (spec->mlp_bias) {
+        TRY(vector(b, w->gate, "bias", spec->intermediate, &o.in[MLP_BG]));
+        TRY(vector(b, w->up, "bias", spec->intermediate, &o.in[MLP_BU]));
     }
     TRY(add(b, OP_GATED_MLP, &o));
     *h = o.out[0];
     return QN_OK;
 }
 
-static int build_layer(const struct builder *b, uint32_t cuts, int32_t *x) {
-    const struct model_spec *s = &b->g->spec;
-    const uint64_t q_cols = (uint64_t)s->n_heads * s->head_dim;
-    int32_t q, kv = NO_TENSOR, o, h;
-    TRY(build_qkv(b, *x, cuts, &q, &kv));
-    TRY(build_attention(b, q, kv, cuts, &o));
-    TRY(build_projection(b, b->names->o, o, q_cols, s->o_bias, cuts & KGRAPH_PACK_O, x));
-    TRY(build_gated_mlp(b, *x, cuts & KGRAPH_PACK_X, &h));
-    return build_projection(b, b->names->down, h, s->intermediate, s->mlp_bias,
-                            cuts & KGRAPH_PACK_H, x);
+static int build_layer(const struct builder *b, struct stream *s) {
+    const struct model_spec *spec = &b->g->spec;
+    const uint64_t q_cols = (uint64_t)spec->n_heads * spec->head_dim;
+    int32_t q, kv = NO_TENSOR, o, h, mlp_norm, next_norm;
+    TRY(build_qkv(b, s, &q, &kv));
+    TRY(build_attention(b, q, kv, &o));
+    TRY(vector(b, b->names->mlp_norm, "weight", spec->hidden, &mlp_norm));
+    TRY(build_projection(b, b->names->o, o, q_cols, spec->o_bias, b->cuts & KGRAPH_PACK_O, mlp_norm,
+                         s));
+    TRY(build_gated_mlp(b, s, mlp_norm, &h));
+    TRY(attention_norm(b, b->layer + 1, &next_norm));
+    return build_projection(b, b->names->down, h, spec->intermediate, spec->mlp_bias,
+                            b->cuts & KGRAPH_PACK_H, next_norm, s);
 }
 
-static int build_head(const struct builder *b, int32_t x, uint32_t cuts) {
-    const struct model_spec *s = &b->g->spec;
-    struct operands o = no_operands();
-    TRY(kgraph_weight(b->d, b->g, b->names->norm, DTYPE_F32, 1, s->hidden, 0, &o.in[LM_NORM]));
-    TRY(build_pack(b, OP_PACK_LOGITS, cuts & KGRAPH_PACK_LOGITS, x, o.in[LM_NORM], &o.in[LM_X]));
-    TRY(global_matrix(b, s->tied ? b->names->embed : b->names->head, &o.in[LM_W]));
+static int build_head(const struct builder *b, const struct stream *s) {
+    const struct model_spec *spec = &b->g->spec;
+    struct operands o = no_operands(), pack = no_operands(), sample = no_operands();
+    int32_t norm;
+    TRY(attention_norm(b, (int)spec->n_layers, &norm));
+    stream_operands(s, norm, &o.in[LM_X], &o.in[LM_NORM], &o.in[LM_SQUARES]);
+    if (b->cuts & KGRAPH_PACK_X) {
+        pack.in[PACK_X] = o.in[LM_X];
+        TRY(add(b, OP_PACK_LOGITS, &pack));
+        o.in[LM_X] = pack.out[0];
+    }
+    TRY(global_matrix(b, spec->tied ? b->names->embed : b->names->head, &o.in[LM_W]));
     TRY(add(b, OP_LM_HEAD, &o));
-    struct operands sample = no_operands();
     sample.in[SAMPLE_LOGITS] = o.out[LM_OUT_LOGITS];
     sample.in[SAMPLE_PART] = o.out[LM_OUT_PART];
     return add(b, OP_SAMPLE, &sample);
 }
 
 int decoder_build(struct diag *d, struct kgraph *g, const struct family *family, uint32_t cuts) {
-    struct builder b = {.d = d, .g = g, .names = family->weights, .layer = -1};
+    struct builder b = {.d = d, .g = g, .names = family->weights, .cuts = cuts, .layer = -1};
     struct operands embed = no_operands();
+    struct stream s;
+    int32_t norm;
     TRY(global_matrix(&b, family->weights->embed, &embed.in[EMBED_TABLE]));
-    TRY(add(&b, OP_EMBED, &embed));
-    int32_t x = embed.out[0];
+    TRY(attention_norm(&b, 0, &norm));
+    TRY(build_stream(&b, OP_EMBED, &embed, EMBED_NEXT, norm, &s));
     for (uint32_t layer = 0; layer < g->spec.n_layers; layer++) {
         b.layer = (int)layer;
-        TRY(build_layer(&b, cuts, &x));
+        TRY(build_layer(&b, &s));
     }
     b.layer = -1;
-    return build_head(&b, x, cuts);
+    return build_head(&b, &s);
 }

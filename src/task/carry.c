@@ -7,10 +7,12 @@
  * An event becomes data when
  *   - whoever triggers it writes activations, which the flag can be stored with (op.def marks the
  *     operands whose kernels can), and besides only state, which is the next iteration's;
- *   - every one of its dependents reads all that they write: then having read implies that all of
- *     them are done, with their own reads, too. Or all dependents together do, whoever comes later
- *     waits for all of these (they trigger one event), and they touch no plain data that those who
- *     trigger it touch, so that the order of two single tasks is nobody's concern;
+ *   - every one of its dependents reads all that they write of one tensor: every element is made of
+ *     all that the task reads, so having read implies that all of them are done with their reads.
+ *     (Whatever else they write carries its own flags.) Or all dependents together read all that they
+ *     write, whoever comes later waits for all of these (they trigger one event), and they touch no
+ *     plain data that those who trigger it touch, so that the order of two single tasks is nobody's
+ *     concern;
  *   - no dependent would poll more than options.carry_bytes;
  *   - the variant has no JIT tasks: a worker that polls inside a task claims none, so a task
  *     that it waits for must not be one that nobody else would take.
@@ -75,10 +77,9 @@ static uint64_t carried_bytes(const struct pass *p, int32_t tensor) {
     return p->can_carry[tensor] == CARRY_PAIR ? 4 : 8;
 }
 
-/* Matrix products of packed activations, which have many rows, know no flags at all. */
-static bool is_packed(const struct kgraph *k, const struct kop *op) {
-    const struct tensor *in = &k->tensors.items[op->in[0]];
-    return in->role == TENSOR_ACTIVATION && in->dtype != DTYPE_F32;
+/* Matrix products of packed activations of several rows know no flags at all. */
+static bool knows_flags(const struct kgraph *k, const struct kop *op) {
+    return k->n_rows == 1 || !tensor_is_packed(&k->tensors.items[op->in[0]]);
 }
 
 /* F32 activations that only marked operands of op.def touch. */
@@ -89,7 +90,7 @@ static void find_flaggable(struct pass *p) {
         const struct kop *op = &k->ops.items[i];
         struct op_info info;
         op_describe(op->kind, &info);
-        const bool any = !is_packed(k, op);
+        const bool any = knows_flags(k, op);
         for (int n = 0; n < info.n_in; n++) note_slot(p, op->in[n], &info.in[n], any);
         for (int n = 0; n < info.n_out; n++) note_slot(p, op->out[n], &info.out[n], any);
     }
@@ -161,7 +162,7 @@ static bool read_all_of(const struct pass *p, int32_t first, uint32_t n,
     return from >= write->col1;
 }
 
-/* ... every activation that the writer writes. */
+/* ... all activations that the writer writes. */
 static bool read_results_of(const struct pass *p, int32_t first, uint32_t n, int32_t writer) {
     int n_regions;
     const struct region *w = access_of(p, writer, &n_regions);
@@ -214,35 +215,68 @@ struct hand_over {
     const int32_t *writers;
 };
 
-/* The smallest region that has all that the writers write, if that is of one tensor. */
-static bool find_hull(const struct pass *p, const struct hand_over *h, struct region *hull) {
-    *hull = (struct region){.tensor = NO_TENSOR};
+/* The smallest region of a tensor that has all that the writers write of it. */
+struct hull {
+    struct region region;
+    uint32_t n_writers; /* so many of them write it */
+};
+
+static void grow(struct region *hull, const struct region *r) {
+    hull->row0 = MIN(hull->row0, r->row0);
+    hull->row1 = MAX(hull->row1, r->row1);
+    hull->col0 = MIN(hull->col0, r->col0);
+    hull->col1 = MAX(hull->col1, r->col1);
+}
+
+/* One per tensor that the writers write; returns how many, 0 if that is too many tensors. */
+static int find_hulls(const struct pass *p, const struct hand_over *h,
+                      struct hull hulls[OP_MAX_OUT]) {
+    int n_hulls = 0;
     for (uint32_t w = 0; w < h->n_writers; w++) {
         int n;
         const struct region *r = access_of(p, h->writers[w], &n);
         for (int i = 0; i < n; i++) {
             if (!r[i].write || is_state(p, r[i].tensor)) continue;
-            if (hull->tensor == NO_TENSOR) *hull = r[i];
-            if (hull->tensor != r[i].tensor) return false;
-            hull->row0 = MIN(hull->row0, r[i].row0);
-            hull->row1 = MAX(hull->row1, r[i].row1);
-            hull->col0 = MIN(hull->col0, r[i].col0);
-            hull->col1 = MAX(hull->col1, r[i].col1);
+            int k = 0;
+            while (k < n_hulls && hulls[k].region.tensor != r[i].tensor) k++;
+            if (k == OP_MAX_OUT) return 0;
+            if (k == n_hulls) hulls[n_hulls++] = (struct hull){.region = r[i]};
+            grow(&hulls[k].region, &r[i]);
+            hulls[k].n_writers++;
         }
     }
-    return hull->tensor != NO_TENSOR;
+    return n_hulls;
 }
 
-/* Whether each of those who wait reads all. */
+/* Whether a task reads all that each writer writes of one tensor. */
+static bool reads_a_hull(const struct pass *p, int32_t reader, const struct hand_over *h,
+                         const struct hull *hulls, int n_hulls) {
+    for (int i = 0; i < n_hulls; i++)
+        if (hulls[i].n_writers == h->n_writers && read_all_of(p, reader, 1, &hulls[i].region))
+            return true;
+    return false;
+}
+
+/* ... all that one writer writes of one tensor. */
+static bool reads_a_result(const struct pass *p, int32_t reader, int32_t writer) {
+    int n;
+    const struct region *r = access_of(p, writer, &n);
+    for (int i = 0; i < n; i++)
+        if (r[i].write && !is_state(p, r[i].tensor) && read_all_of(p, reader, 1, &r[i]))
+            return true;
+    return false;
+}
+
+/* Whether each of those who wait does so of each writer. */
 static bool each_reads_all(const struct pass *p, const struct hand_over *h) {
-    struct region hull;
-    const bool one = find_hull(p, h, &hull);
+    struct hull hulls[OP_MAX_OUT];
+    const int n_hulls = find_hulls(p, h, hulls);
     for (uint32_t i = 0; i < h->n; i++) {
         const int32_t reader = h->first + (int32_t)i;
         if (!reads_are_fixed(p, reader)) return false;
-        if (one && read_all_of(p, reader, 1, &hull)) continue;
+        if (reads_a_hull(p, reader, h, hulls, n_hulls)) continue;
         for (uint32_t w = 0; w < h->n_writers; w++)
-            if (!read_results_of(p, reader, 1, h->writers[w])) return false;
+            if (!reads_a_result(p, reader, h->writers[w])) return false;
     }
     return true;
 }

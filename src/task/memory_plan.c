@@ -68,7 +68,9 @@ static int32_t company_of(const struct kgraph *k, int32_t tensor) {
     struct op_info info;
     op_describe(op->kind, &info);
     if (info.in[0].flagged) return N_OP_KINDS * OP_MAX_OUT + tensor;
-    return (int32_t)op->kind * OP_MAX_OUT + (op->out[0] != tensor);
+    int32_t slot = 0;
+    while (op->out[slot] != tensor) slot++;
+    return (int32_t)op->kind * OP_MAX_OUT + slot;
 }
 
 /* Whether anything of this variant is small enough to ride: rows of the residual stream or of

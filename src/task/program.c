@@ -191,15 +191,27 @@ static bool operand_fits(const struct check *c, const struct prog_variant *v, ui
     return PROG(c->p, TENSOR)[t].role == role;
 }
 
+/* Whether norms are applied where the target's kernels do (op.def). */
+static bool norms_fit(const struct check *c, const struct prog_op *op, const struct op_info *info) {
+    for (int k = 0; k < info->n_in; k++) {
+        const bool there = op->in[k] != PROG_NONE;
+        if (strcmp(info->in[k].name, "norm") == 0 && there == is_for_cuda(c)) return false;
+        if (strcmp(info->in[k].name, "next") == 0 && there && !is_for_cuda(c)) return false;
+    }
+    return true;
+}
+
 static int check_ops(const struct check *c, const struct prog_variant *v) {
     for (uint64_t i = v->first_op; i < (uint64_t)v->first_op + v->n_ops; i++) {
         const struct prog_op *op = &PROG(c->p, OP)[i];
         struct op_info info;
         if (op->kind == OP_NONE || op->kind >= N_OP_KINDS) return bad(c, "op", i, "kind");
-        if (!is_for_cuda(c) && op_target_of(op->kind) == OP_ON_CUDA)
-            return fail(c->d, QN_EFORMAT, "%s: op %llu: %s is for backend cuda, the program is not",
-                        c->name, (unsigned long long)i, op_name(op->kind));
+        if (op_target_of(op->kind) == (is_for_cuda(c) ? OP_ON_CPU : OP_ON_CUDA))
+            return fail(c->d, QN_EFORMAT,
+                        "%s: op %llu: backend %s, which the program is for, has no %s", c->name,
+                        (unsigned long long)i, is_for_cuda(c) ? "cuda" : "cpu", op_name(op->kind));
         op_describe(op->kind, &info);
+        if (!norms_fit(c, op, &info)) return bad(c, "op", i, "in");
         for (int k = 0; k < OP_MAX_IN; k++)
             if (k < info.n_in ? !operand_fits(c, v, op->in[k], &info.in[k])
                               : op->in[k] != PROG_NONE)

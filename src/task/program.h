@@ -19,7 +19,7 @@
 #include "graph/model_spec.h"
 #include "graph/op.h"
 
-enum { PROGRAM_VERSION = 4 };
+enum { PROGRAM_VERSION = 5 };
 #define PROGRAM_MAGIC "quern-p" /* eight bytes with the NUL */
 
 enum program_section {
@@ -123,7 +123,7 @@ struct prog_op {
     uint32_t in[OP_MAX_IN]; /* tensors, PROG_NONE where absent */
     uint32_t out[OP_MAX_OUT];
 };
-ABI_SIZE(struct prog_op, 64);
+ABI_SIZE(struct prog_op, 72);
 
 struct prog_task {
     uint16_t kind;    /* enum op_kind; OP_NONE: an empty task that only forwards a trigger */

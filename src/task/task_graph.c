@@ -86,10 +86,19 @@ static void add_qkv_outputs(struct access_list *l, const struct kop *op, const s
              MAX(t->unit1, heads) - heads);
 }
 
-/* The last task of a row has the row's factor, too. */
-static uint32_t pack_end(const struct kgraph *k, const struct kop *op, const struct task *t) {
-    const uint64_t columns = k->tensors.items[op->out[0]].shape[1];
-    return t->unit1 == kgraph_units(k, op) ? (uint32_t)columns : t->unit1 * PACK_K;
+/* The residual stream's columns [unit0, unit1) in all its forms. */
+static void add_stream(struct access_list *l, const struct kop *op, const struct task *t) {
+    add_tile(l, op->out[STREAM_X], true, t, t->unit0, t->unit1);
+    if (op->out[STREAM_NORMED] == NO_TENSOR) return;
+    add_tile(l, op->out[STREAM_NORMED], true, t, t->unit0, t->unit1);
+    add_tile(l, op->out[STREAM_SQUARES], true, t, t->unit0 / SQUARES_COLUMNS,
+             CEIL_DIV(t->unit1, (uint32_t)SQUARES_COLUMNS));
+}
+
+/* The residual stream as an operator reads it before a matrix product. */
+static void add_normed(struct access_list *l, int32_t x, int32_t squares, const struct task *t) {
+    add_rows(l, x, false, t);
+    if (squares != NO_TENSOR) add_rows(l, squares, false, t);
 }
 
 int task_access(const struct kgraph *k, const struct task *t, struct region *out) {
@@ -97,13 +106,16 @@ int task_access(const struct kgraph *k, const struct task *t, struct region *out
     if (t->op < 0) return 0;
     const struct kop *op = &k->ops.items[t->op];
     switch (op->kind) {
-    case OP_EMBED: add_rows(&l, op->out[0], true, t); break;
+    case OP_EMBED:
+        for (int i = 0; i < OP_MAX_OUT; i++)
+            if (op->out[i] != NO_TENSOR) add_rows(&l, op->out[i], true, t);
+        break;
     case OP_QKV:
         add_rows(&l, op->in[QKV_X], false, t);
         add_qkv_outputs(&l, op, t);
         break;
     case OP_QKV_LINEAR:
-        add_rows(&l, op->in[QKV_X], false, t);
+        add_normed(&l, op->in[QKV_X], op->in[QKV_LINEAR_SQUARES], t);
         add_tile(&l, op->out[0], true, t, t->unit0, t->unit1);
         break;
     case OP_QKV_HEADS: {
@@ -133,10 +145,10 @@ int task_access(const struct kgraph *k, const struct task *t, struct region *out
         add_rows(&l, op->in[LINEAR_A], false, t);
         if (op->in[LINEAR_RESIDUAL] != NO_TENSOR)
             add_tile(&l, op->in[LINEAR_RESIDUAL], false, t, t->unit0, t->unit1);
-        add_tile(&l, op->out[0], true, t, t->unit0, t->unit1);
+        add_stream(&l, op, t);
         break;
     case OP_GATED_MLP:
-        add_rows(&l, op->in[MLP_X], false, t);
+        add_normed(&l, op->in[MLP_X], op->in[MLP_SQUARES], t);
         add_tile(&l, op->out[0], true, t, t->unit0, t->unit1);
         break;
     case OP_PACK:
@@ -145,16 +157,21 @@ int task_access(const struct kgraph *k, const struct task *t, struct region *out
             add_rows(&l, op->in[PACK_X], false, t);
         else
             add(&l, op->in[PACK_X], false);
-        add_tile(&l, op->out[0], true, t, t->unit0 * PACK_K, pack_end(k, op, t));
+        add_tile(&l, op->out[0], true, t, t->unit0 * PACK_K, t->unit1 * PACK_K);
         break;
     case OP_LM_HEAD: {
         const uint32_t vocab = k->spec.vocab;
         add(&l, op->in[LM_X], false);
+        if (op->in[LM_SQUARES] != NO_TENSOR) add(&l, op->in[LM_SQUARES], false);
         add_tile(&l, op->out[LM_OUT_LOGITS], true, t, MIN(t->unit0 * LM_BLOCK, vocab),
                  MIN(t->unit1 * LM_BLOCK, vocab));
         add_tile(&l, op->out[LM_OUT_PART], true, t, t->unit0, t->unit1);
         break;
     }
+    case OP_SUM_SQUARES:
+        add_rows(&l, op->in[0], false, t);
+        add_rows(&l, op->out[0], true, t);
+        break;
     case OP_SAMPLE:
         add_rows(&l, op->in[SAMPLE_LOGITS], false, t);
         add_rows(&l, op->in[SAMPLE_PART], false, t);

@@ -42,7 +42,7 @@ static int check_shapes(struct proof *f) {
         for (int n = 0; n < OP_MAX_OUT; n++) {
             copy.out[n] =
                 op->out[n] == PROG_NONE ? NO_TENSOR : (int32_t)(op->out[n] - f->v->first_tensor);
-            if (n < info.n_out && !info.out[n].state) {
+            if (n < info.n_out && !info.out[n].state && copy.out[n] != NO_TENSOR) {
                 int *producer = &k.tensors.items[copy.out[n]].producer;
                 if (*producer >= 0)
                     rc = fail(f->d, QN_EVERIFY,

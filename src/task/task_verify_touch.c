@@ -59,6 +59,14 @@ static int touch_slice(struct proof *f, uint32_t object, uint32_t task) {
     return touch(f, object, task, r, true);
 }
 
+/* Rows of the residual stream before a matrix product: as they are, or normed and their squares. */
+static int touch_normed(struct proof *f, uint32_t x, uint32_t squares, uint32_t index) {
+    const struct prog_task *t = &PROG(f->p, TASK)[index];
+    TRY(touch(f, x, index, full_rows(f, x, t), false));
+    return squares == PROG_NONE ? QN_OK
+                                : touch(f, squares, index, full_rows(f, squares, t), false);
+}
+
 /* The operators' reads and writes, from the definitions in op.def. */
 int task_verify_touch(struct proof *f, uint32_t index) {
     const struct prog_task *t = &PROG(f->p, TASK)[index];
@@ -67,7 +75,11 @@ int task_verify_touch(struct proof *f, uint32_t index) {
     const struct model_spec *s = PROG(f->p, MODEL);
     const uint64_t D = s->head_dim, u0 = t->unit0, u1 = t->unit1;
     switch ((enum op_kind)t->kind) {
-    case OP_EMBED: return touch(f, op->out[0], index, full_rows(f, op->out[0], t), true);
+    case OP_EMBED:
+        for (int i = 0; i < OP_MAX_OUT; i++)
+            if (op->out[i] != PROG_NONE)
+                TRY(touch(f, op->out[i], index, full_rows(f, op->out[i], t), true));
+        return QN_OK;
     case OP_QKV: {
         /* Units count query heads, key heads, value heads; the cache's columns count from the
          * first key head. */
@@ -80,7 +92,7 @@ int task_verify_touch(struct proof *f, uint32_t index) {
                      true);
     }
     case OP_QKV_LINEAR:
-        TRY(touch(f, op->in[QKV_X], index, full_rows(f, op->in[QKV_X], t), false));
+        TRY(touch_normed(f, op->in[QKV_X], op->in[QKV_LINEAR_SQUARES], index));
         return touch(f, op->out[0], index, columns(f, op->out[0], t, u0, u1, 4), true);
     case OP_QKV_HEADS: {
         const uint64_t q0 = MIN(u0, s->n_heads), q1 = MIN(u1, s->n_heads);
@@ -115,22 +127,33 @@ int task_verify_touch(struct proof *f, uint32_t index) {
         if (op->in[LINEAR_RESIDUAL] != PROG_NONE)
             TRY(touch(f, op->in[LINEAR_RESIDUAL], index,
                       columns(f, op->in[LINEAR_RESIDUAL], t, u0, u1, 4), false));
-        return touch(f, op->out[0], index, columns(f, op->out[0], t, u0, u1, 4), true);
+        TRY(touch(f, op->out[STREAM_X], index, columns(f, op->out[STREAM_X], t, u0, u1, 4), true));
+        if (op->out[STREAM_NORMED] == PROG_NONE) return QN_OK;
+        TRY(touch(f, op->out[STREAM_NORMED], index,
+                  own_columns(f, op->out[STREAM_NORMED], t, u0, u1), true));
+        return touch(f, op->out[STREAM_SQUARES], index,
+                     columns(f, op->out[STREAM_SQUARES], t, u0 / SQUARES_COLUMNS,
+                             CEIL_DIV(u1, (uint64_t)SQUARES_COLUMNS), 4),
+                     true);
     case OP_GATED_MLP:
-        TRY(touch(f, op->in[MLP_X], index, full_rows(f, op->in[MLP_X], t), false));
+        TRY(touch_normed(f, op->in[MLP_X], op->in[MLP_SQUARES], index));
         return touch(f, op->out[0], index, own_columns(f, op->out[0], t, u0, u1), true);
-    case OP_PACK: /* columns of the packed rows, the factor with the last ones */
+    case OP_PACK:
     case OP_PACK_LOGITS:
         TRY(touch(f, op->in[PACK_X], index,
                   t->kind == OP_PACK ? full_rows(f, op->in[PACK_X], t)
                                      : task_verify_touch_whole(f, op->in[PACK_X]),
                   false));
         return touch(f, op->out[0], index,
-                     columns(f, op->out[0], t, u0 * PACK_K,
-                             u1 * PACK_K + (u1 == op->units ? PACK_EXTRA : 0), 2),
-                     true);
+                     columns(f, op->out[0], t, u0 * PACK_K, u1 * PACK_K, 2), true);
+    case OP_SUM_SQUARES:
+        TRY(touch(f, op->in[0], index, full_rows(f, op->in[0], t), false));
+        return touch(f, op->out[0], index, full_rows(f, op->out[0], t), true);
     case OP_LM_HEAD:
         TRY(touch(f, op->in[LM_X], index, task_verify_touch_whole(f, op->in[LM_X]), false));
+        if (op->in[LM_SQUARES] != PROG_NONE)
+            TRY(touch(f, op->in[LM_SQUARES], index,
+                      task_verify_touch_whole(f, op->in[LM_SQUARES]), false));
         TRY(touch(f, op->out[LM_OUT_LOGITS], index,
                   columns(f, op->out[LM_OUT_LOGITS], t, u0 * LM_BLOCK, u1 * LM_BLOCK, 4), true));
         return touch(f, op->out[LM_OUT_PART], index, columns(f, op->out[LM_OUT_PART], t, u0, u1, 8),

@@ -112,7 +112,7 @@ static void all_shapes_carry(void **state) {
 /* The options of bench/ablations.py, and other numbers of SMs, on the shapes that nobody named. */
 static void all_options_compile(void **state) {
     (void)state;
-    static const char *const options[] = {"launch=jit", "launch=hybrid", "qkv=fused"};
+    static const char *const options[] = {"launch=jit", "launch=hybrid", "qkv=split"};
     static const uint32_t workers[] = {1, 108, 148};
     for (size_t i = 3; i < COUNT_OF(shapes); i++) {
         for (size_t k = 0; k < COUNT_OF(options); k++)

@@ -48,38 +48,77 @@ static inline int fixture_weight(struct diag *d, struct kgraph *g, const char *n
                      : kgraph_weight(d, g, name, DTYPE_BF16, 2, rows, cols, index);
 }
 
-#define FIXTURE_PACK (KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H | KGRAPH_PACK_LOGITS)
+/* As CUDA's graphs are: of one row, of several, of many. */
+#define FIXTURE_NORMED (KGRAPH_CUT_QKV | KGRAPH_NORM_AHEAD)
+#define FIXTURE_PACK   (FIXTURE_NORMED | KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H)
+#define FIXTURE_MANY   (FIXTURE_PACK | KGRAPH_SUM_SQUARES)
 
 /* Packs the operand in place if asked to. */
-static inline int fixture_pack(struct diag *d, struct kgraph *g, int layer, enum op_kind kind,
-                               uint32_t asked, int32_t norm, int32_t *x) {
-    bool done = false;
-    int32_t in[2] = {*x, norm}, out[1];
+static inline int fixture_pack(struct diag *d, struct kgraph *g, int layer, uint32_t asked,
+                               int32_t *x) {
+    bool done;
+    int32_t in[1] = {*x}, out[OP_MAX_OUT];
     if (asked == 0) return QN_OK;
-    if (norm == NO_TENSOR) kgraph_pack_output(g, *x, &done);
+    kgraph_pack_output(g, *x, &done);
     if (done) return QN_OK;
-    TRY(kgraph_op(d, g, kind, layer, in, out));
+    TRY(kgraph_op(d, g, OP_PACK, layer, in, out));
     *x = out[0];
     return QN_OK;
 }
 
+/* The residual stream between two operators, as model/decoder.c has it. */
+struct fixture_stream {
+    int32_t x, normed, squares;
+};
+
+/* EMBED or LINEAR, whose operands are in `in` but for the next norm's weights, `norm`. */
+static inline int fixture_stream(struct diag *d, struct kgraph *g, enum op_kind kind, int layer,
+                                 uint32_t cuts, const char *norm, int32_t *in,
+                                 struct fixture_stream *s) {
+    const int next = kind == OP_EMBED ? EMBED_NEXT : LINEAR_NEXT;
+    int32_t out[OP_MAX_OUT];
+    in[next] = NO_TENSOR;
+    if (cuts & KGRAPH_NORM_AHEAD) TRY(fixture_weight(d, g, norm, g->spec.hidden, 0, &in[next]));
+    TRY(kgraph_op(d, g, kind, layer, in, out));
+    *s = (struct fixture_stream){out[STREAM_X], out[STREAM_NORMED], out[STREAM_SQUARES]};
+    if ((cuts & KGRAPH_NORM_AHEAD) == 0) return QN_OK;
+    TRY(fixture_pack(d, g, layer, cuts & KGRAPH_PACK_X, &s->normed));
+    if ((cuts & KGRAPH_SUM_SQUARES) == 0) return QN_OK;
+    in[0] = s->squares;
+    TRY(kgraph_op(d, g, OP_SUM_SQUARES, layer, in, out));
+    s->squares = out[0];
+    return QN_OK;
+}
+
+/* What an operator reads of it: x and norm, or normed and squares. */
+static inline int fixture_norm(struct diag *d, struct kgraph *g, const struct fixture_stream *s,
+                               const char *name, int32_t *x, int32_t *norm, int32_t *squares) {
+    const bool ahead = s->normed != NO_TENSOR;
+    *x = ahead ? s->normed : s->x;
+    *squares = s->squares;
+    *norm = NO_TENSOR;
+    return ahead ? QN_OK : fixture_weight(d, g, name, g->spec.hidden, 0, norm);
+}
+
 /* A decoder like those of model/decoder.c, from a spec alone. */
 static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uint32_t cuts,
-                                int32_t *x) {
-    const struct model_spec *s = &g->spec;
-    const uint64_t H = s->hidden, Q = (uint64_t)s->n_heads * s->head_dim;
-    const uint64_t KV = (uint64_t)s->n_kv_heads * s->head_dim, I = s->intermediate;
-    struct fixture_names n;
+                                struct fixture_stream *s) {
+    const struct model_spec *spec = &g->spec;
+    const uint64_t H = spec->hidden, Q = (uint64_t)spec->n_heads * spec->head_dim;
+    const uint64_t KV = (uint64_t)spec->n_kv_heads * spec->head_dim, I = spec->intermediate;
+    const bool cut = (cuts & KGRAPH_CUT_QKV) != 0;
+    struct fixture_names n, next;
     fixture_layer_names(&n, (uint32_t)layer);
-    int32_t in[OP_MAX_IN], out[OP_MAX_OUT];
+    fixture_layer_names(&next, (uint32_t)layer + 1);
+    if (layer + 1 == (int)spec->n_layers) snprintf(next.norm, sizeof next.norm, "norm");
+    int32_t in[OP_MAX_IN], out[OP_MAX_OUT], squares;
     for (int i = 0; i < OP_MAX_IN; i++) in[i] = NO_TENSOR;
-    in[QKV_X] = *x;
-    TRY(fixture_weight(d, g, n.norm, H, 0, &in[QKV_NORM]));
+    TRY(fixture_norm(d, g, s, n.norm, &in[QKV_X], &in[QKV_NORM], &squares));
     TRY(fixture_weight(d, g, n.wq, Q, H, &in[QKV_WQ]));
     TRY(fixture_weight(d, g, n.wk, KV, H, &in[QKV_WK]));
     TRY(fixture_weight(d, g, n.wv, KV, H, &in[QKV_WV]));
-    if (cuts & KGRAPH_CUT_QKV) {
-        TRY(fixture_pack(d, g, layer, OP_PACK, cuts & KGRAPH_PACK_X, in[QKV_NORM], &in[QKV_X]));
+    if (cut) {
+        in[QKV_LINEAR_SQUARES] = squares;
         TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, in, out));
         in[HEADS_QKV] = out[0];
         in[HEADS_Q_NORM] = in[HEADS_K_NORM] = NO_TENSOR;
@@ -90,7 +129,7 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uin
         TRY(kgraph_op(d, g, OP_ATTENTION_STEP, layer, in, o));
     } else {
         TRY(kgraph_state(d, g, n.kv, &out[QKV_OUT_KV]));
-        TRY(kgraph_op(d, g, cuts & KGRAPH_CUT_QKV ? OP_QKV_HEADS : OP_QKV, layer, in, out));
+        TRY(kgraph_op(d, g, cut ? OP_QKV_HEADS : OP_QKV, layer, in, out));
         int32_t attend[2] = {out[QKV_OUT_Q], out[QKV_OUT_KV]};
         TRY(kgraph_op(d, g, cuts & KGRAPH_CUT_ATTENTION ? OP_ATTENTION_SPLIT : OP_ATTENTION, layer,
                       attend, o));
@@ -99,36 +138,34 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uin
         int32_t part[1] = {o[0]};
         TRY(kgraph_op(d, g, OP_ATTENTION_COMBINE, layer, part, o));
     }
-    int32_t linear[4] = {o[0], NO_TENSOR, NO_TENSOR, *x};
-    TRY(fixture_pack(d, g, layer, OP_PACK, cuts & KGRAPH_PACK_O, NO_TENSOR, &linear[LINEAR_A]));
+    int32_t linear[5] = {o[0], NO_TENSOR, NO_TENSOR, s->x};
+    TRY(fixture_pack(d, g, layer, cuts & KGRAPH_PACK_O, &linear[LINEAR_A]));
     TRY(fixture_weight(d, g, n.wo, H, Q, &linear[LINEAR_W]));
-    TRY(kgraph_op(d, g, OP_LINEAR, layer, linear, out));
-    const int32_t x1 = out[0];
-    int32_t mlp[6] = {x1, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR};
-    TRY(fixture_weight(d, g, n.norm2, H, 0, &mlp[MLP_NORM]));
-    TRY(fixture_pack(d, g, layer, OP_PACK, cuts & KGRAPH_PACK_X, mlp[MLP_NORM], &mlp[MLP_X]));
+    TRY(fixture_stream(d, g, OP_LINEAR, layer, cuts, n.norm2, linear, s));
+    int32_t mlp[7] = {NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR};
+    TRY(fixture_norm(d, g, s, n.norm2, &mlp[MLP_X], &mlp[MLP_NORM], &mlp[MLP_SQUARES]));
     TRY(fixture_weight(d, g, n.wg, I, H, &mlp[MLP_WG]));
     TRY(fixture_weight(d, g, n.wu, I, H, &mlp[MLP_WU]));
     TRY(kgraph_op(d, g, OP_GATED_MLP, layer, mlp, out));
-    int32_t down[4] = {out[0], NO_TENSOR, NO_TENSOR, x1};
-    TRY(fixture_pack(d, g, layer, OP_PACK, cuts & KGRAPH_PACK_H, NO_TENSOR, &down[LINEAR_A]));
+    int32_t down[5] = {out[0], NO_TENSOR, NO_TENSOR, s->x};
+    TRY(fixture_pack(d, g, layer, cuts & KGRAPH_PACK_H, &down[LINEAR_A]));
     TRY(fixture_weight(d, g, n.wd, H, I, &down[LINEAR_W]));
-    TRY(kgraph_op(d, g, OP_LINEAR, layer, down, out));
-    *x = out[0];
-    return QN_OK;
+    return fixture_stream(d, g, OP_LINEAR, layer, cuts, next.norm, down, s);
 }
 
 static inline int fixture_graph(struct diag *d, struct kgraph *g, uint32_t cuts) {
-    const struct model_spec *s = &g->spec;
-    int32_t in[OP_MAX_IN] = {0}, out[OP_MAX_OUT], x;
-    TRY(fixture_weight(d, g, "embed", s->vocab, s->hidden, &in[0]));
-    TRY(kgraph_op(d, g, OP_EMBED, -1, in, out));
-    x = out[0];
-    for (uint32_t l = 0; l < s->n_layers; l++) TRY(fixture_layer(d, g, (int)l, cuts, &x));
-    in[LM_X] = x;
-    TRY(fixture_weight(d, g, "norm", s->hidden, 0, &in[LM_NORM]));
-    TRY(fixture_weight(d, g, "embed", s->vocab, s->hidden, &in[LM_W]));
-    TRY(fixture_pack(d, g, -1, OP_PACK_LOGITS, cuts & KGRAPH_PACK_LOGITS, in[LM_NORM], &in[LM_X]));
+    const struct model_spec *spec = &g->spec;
+    int32_t in[OP_MAX_IN] = {0}, out[OP_MAX_OUT];
+    struct fixture_stream s;
+    TRY(fixture_weight(d, g, "embed", spec->vocab, spec->hidden, &in[EMBED_TABLE]));
+    TRY(fixture_stream(d, g, OP_EMBED, -1, cuts, "0.norm", in, &s));
+    for (uint32_t l = 0; l < spec->n_layers; l++) TRY(fixture_layer(d, g, (int)l, cuts, &s));
+    TRY(fixture_norm(d, g, &s, "norm", &in[LM_X], &in[LM_NORM], &in[LM_SQUARES]));
+    TRY(fixture_weight(d, g, "embed", spec->vocab, spec->hidden, &in[LM_W]));
+    if (cuts & KGRAPH_PACK_X) {
+        TRY(kgraph_op(d, g, OP_PACK_LOGITS, -1, in, out));
+        in[LM_X] = out[0];
+    }
     TRY(kgraph_op(d, g, OP_LM_HEAD, -1, in, out));
     int32_t sample[2] = {out[LM_OUT_LOGITS], out[LM_OUT_PART]};
     return kgraph_op(d, g, OP_SAMPLE, -1, sample, out);
@@ -160,7 +197,8 @@ static inline int fixture_compile(struct diag *d, struct fixture *f, const struc
 
 static inline int fixture_program(struct diag *d, const struct fixture *f, uint32_t max_len,
                                   struct prog_header **p) {
-    const struct program_config config = {.target = TARGET_CUDA, /* it has all operators */
+    const bool norms = f->kernel.ops.items[0].in[EMBED_NEXT] == NO_TENSOR;
+    const struct program_config config = {.target = norms ? TARGET_CPU : TARGET_CUDA,
                                           .n_workers = f->tasks.options.n_workers,
                                           .n_slots = 8,
                                           .max_model_len = max_len,

@@ -62,7 +62,8 @@ DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     switch (task->kind) {
     case OP_QKV_HEADS: run_qkv_heads(c, task); break;
     case OP_PACK:
-    case OP_PACK_LOGITS: run_pack(c->args, task); break;
+    case OP_PACK_LOGITS: run_pack(task); break;
+    case OP_SUM_SQUARES: run_sum_squares(c, task); break;
     case OP_EMBED: run_embed(c, task); break;
     case OP_SAMPLE: run_sample(c->args, task); break;
     default:

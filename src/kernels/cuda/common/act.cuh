@@ -127,6 +127,14 @@ DEV void act_store(const struct cuda_task *task, uint64_t at, float v) {
         out[at] = v;
 }
 
+/* Element 0 of a place in a result. */
+DEV void act_put(struct act to, float v) {
+    if (to.flag == 0)
+        store_plain((float *)to.at, v);
+    else
+        store_flagged((float *)to.at, v, to.flag);
+}
+
 /* Elements 0 and 1 of a place in a result. */
 DEV void act_put2(struct act to, float2 v) {
     float *out = (float *)to.at;
@@ -156,32 +164,30 @@ DEV void packed_fence(const struct cuda_task *task) {
 
 /* The piece of packed activations that has a row and a column (cuda_abi.h). */
 #define PACKED_PIECE (PACK_ROWS * CUDA_PACK_COLUMNS * 2)
-DEV char *packed_piece(const struct cuda_task *task, uint64_t base, uint32_t row, uint32_t column) {
-    const uint32_t piece = column / CUDA_PACK_COLUMNS * task->eights + row / PACK_ROWS;
+DEV char *packed_piece(uint64_t base, uint32_t eights, uint32_t row, uint32_t column) {
+    const uint32_t piece = column / CUDA_PACK_COLUMNS * eights + row / PACK_ROWS;
     return (char *)base + (uint64_t)piece * PACKED_PIECE;
 }
 
-/* Where a column of a row of the task's packed result is. */
-DEV uint16_t *packed_at(const struct cuda_task *task, uint32_t row, uint32_t column) {
+/* Where a column of a row of the packed result at `base` is. */
+DEV uint16_t *packed_at(const struct cuda_task *task, uint64_t base, uint32_t row,
+                        uint32_t column) {
     const uint32_t in32 = column % 32;
     const uint32_t word = (column % CUDA_PACK_COLUMNS / 32 * 2 + in32 % 8 / 4) * 64 +
                           in32 % 4 / 2 * 32 + row % PACK_ROWS * 4 + in32 / 8;
-    return (uint16_t *)packed_piece(task, task->out, row, column) + 2 * word + column % 2;
+    return (uint16_t *)packed_piece(base, task->eights, row, column) + 2 * word + column % 2;
 }
 
 DEV void packed_store(const struct cuda_task *task, uint32_t row, uint32_t column, float v) {
-    *packed_at(task, row, column) = pack_one<WEIGHT_E>(v);
+    *packed_at(task, task->out, row, column) = pack_one<WEIGHT_E>(v);
 }
 
 /* Columns [column, column + 4), a multiple of 4. */
-DEV void packed_store4(const struct cuda_task *task, uint32_t row, uint32_t column, float4 v) {
-    uint32_t *at = (uint32_t *)packed_at(task, row, column);
+DEV void packed_store4(const struct cuda_task *task, uint64_t base, uint32_t row, uint32_t column,
+                       float4 v) {
+    uint32_t *at = (uint32_t *)packed_at(task, base, row, column);
     at[0] = pack_pair<WEIGHT_E>(v.x, v.y);
     at[32] = pack_pair<WEIGHT_E>(v.z, v.w);
-}
-
-DEV float square_sum(float sum, float4 v) {
-    return fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, sum))));
 }
 
 /* The same sum in every lane, by one fixed tree. */
@@ -211,66 +217,26 @@ DEV float inverse_rms(const float *parts) {
     return inverse_rms_of(sum);
 }
 
-DEV uint2 pack_scaled(float4 v, float4 scale) {
-    return make_uint2(pack_pair<WEIGHT_E>(v.x * scale.x, v.y * scale.y),
-                      pack_pair<WEIGHT_E>(v.z * scale.z, v.w * scale.w));
-}
-
-/* What a compute thread fetches for a task before the task's event is activated: constants only. */
-struct early {
-    float4 norm[4]; /* of the norm's weights: float4 number first + 256 i */
-};
-
-/* Of a norm of k weights, or of none: ones. */
-DEV void early_norm(const float *norm, uint32_t first, uint32_t k, struct early *e) {
-#pragma unroll
-    for (int u = 0; u < 4; u++) {
-        uint32_t i = first + u * COMPUTE_THREADS;
-        e->norm[u] = make_float4(1, 1, 1, 1);
-        if (norm != nullptr && i < k / 4) e->norm[u] = __ldg((const float4 *)norm + i);
-    }
-}
-
-/* The thread's next N float4s of a row, from number `first` on, as 16-bit floats times `scale`. */
+/* The thread's next N float4s of a row, from number `first` on, as 16-bit floats. */
 template <int N>
-DEV float act_stage_share(struct act row, const float4 *scale, bool normed, uint32_t first,
-                          uint32_t k, uint32_t k_padded, char *dst, float sum) {
+DEV void act_stage_share(struct act row, uint32_t first, uint32_t k, uint32_t k_padded, char *dst) {
     float4 v[N];
     act_load_share<N>(row, first, k / 4, v);
 #pragma unroll
     for (int u = 0; u < N; u++) {
         const uint32_t at = first + u * COMPUTE_THREADS;
-        if (normed) sum = square_sum(sum, v[u]);
-        if (at < k_padded / 4) *(uint2 *)(dst + 8 * at) = pack_scaled(v[u], scale[u]);
+        if (at < k_padded / 4)
+            *(uint2 *)(dst + 8 * at) = make_uint2(pack_pair<WEIGHT_E>(v[u].x, v[u].y),
+                                                  pack_pair<WEIGHT_E>(v[u].z, v[u].w));
     }
-    return sum;
 }
 
-/* Stages one row of k floats, times the norm's weights, as 16-bit floats, zeros up to k_padded.
- * The row's sum of squares is left in eight parts: part w is warp w's share, float4 number
- * 32 w + lane + 256 i. (rms_of_row adds in the same order.) All compute threads. */
-DEV void act_stage_row(const struct warp_context *c, struct act row, const float *norm,
-                       const struct early *early, uint32_t k, uint32_t k_padded, char *dst,
-                       float *parts) {
-    const bool normed = norm != nullptr;
-    float sum = 0;
-    if (k_padded <= 4 * COMPUTE_THREADS) {
-        sum = act_stage_share<1>(row, early->norm, normed, c->thread, k, k_padded, dst, sum);
-    } else if (k_padded <= 2 * 4 * COMPUTE_THREADS) {
-        sum = act_stage_share<2>(row, early->norm, normed, c->thread, k, k_padded, dst, sum);
-    } else {
-        sum = act_stage_share<4>(row, early->norm, normed, c->thread, k, k_padded, dst, sum);
+/* Stages one row of k floats as 16-bit floats, zeros up to k_padded. All compute threads. */
+DEV void act_stage_row(const struct warp_context *c, struct act row, uint32_t k, uint32_t k_padded,
+                       char *dst) {
 #pragma unroll 1
-        for (uint32_t i = c->thread + 4 * COMPUTE_THREADS; i < k_padded / 4;
-             i += 4 * COMPUTE_THREADS) {
-            struct early more;
-            early_norm(norm, i, k, &more);
-            sum = act_stage_share<4>(row, more.norm, normed, i, k, k_padded, dst, sum);
-        }
-    }
-    if (!normed) return;
-    sum = warp_sum(sum);
-    if (c->lane == 0) parts[c->warp] = sum;
+    for (uint32_t i = c->thread; i < k_padded / 4; i += 4 * COMPUTE_THREADS)
+        act_stage_share<4>(row, i, k, k_padded, dst);
 }
 
 /* A row that comes in pairs: nothing is left to be rounded. */
@@ -304,26 +270,36 @@ DEV void act_store_pair(const struct cuda_task *task, uint64_t at, float v0, flo
     store_flagged_pair((float *)task->out + at, v0, v1, SHARED->flag);
 }
 
-/* 1 / rms of one row by one warp: the same additions as act_stage_row and inverse_rms. */
-DEV float rms_of_row(const struct warp_context *c, struct act row, uint32_t k) {
+/* ---- squares: op.def ---- */
+
+/* The parts of a row's sum of squares, task->n_pieces of them, to be written or read. */
+DEV struct act squares_at(const struct cuda_task *task, uint32_t row) {
+    return act_from(act_of(task->more2, task, CUDA_SQUARES_FLAGGED),
+                    (uint64_t)row * task->n_pieces);
+}
+
+/* The sum of plain parts by one warp: part 32 w + lane + 256 i is in the w-th of eight sums. What one
+ * row's eight warps do together (staged.cuh), with the same additions. */
+DEV float squares_sum(const struct warp_context *c, const float *parts, uint32_t n) {
     float part[WARPS] = {};
-    for (uint32_t i0 = c->lane; i0 < k / 4; i0 += COMPUTE_THREADS) {
-        float4 v[WARPS] = {};
-        bool there;
-        do {
-            there = true;
-#pragma unroll
-            for (int w = 0; w < WARPS; w++)
-                if (i0 + 32 * w < k / 4) v[w] = act_look4(row, i0 + 32 * w, &there);
-        } while (!there && !act_given_up());
+    for (uint32_t i0 = c->lane; i0 < n; i0 += COMPUTE_THREADS)
 #pragma unroll
         for (int w = 0; w < WARPS; w++)
-            if (i0 + 32 * w < k / 4) part[w] = square_sum(part[w], v[w]);
-    }
+            if (i0 + 32 * w < n) part[w] += load_l2(parts + i0 + 32 * w);
     float sum = warp_sum(part[0]);
 #pragma unroll
     for (int w = 1; w < WARPS; w++) sum += warp_sum(part[w]);
-    return inverse_rms_of(sum);
+    return sum;
+}
+
+/* SUM_SQUARES: a warp per row. */
+DEV void run_sum_squares(const struct warp_context *c, const struct cuda_task *task) {
+    const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
+    for (uint32_t row = task->row0 + c->warp; row < end; row += WARPS) {
+        const float *parts = (const float *)task->in + (uint64_t)row * task->n_pieces;
+        const float sum = squares_sum(c, parts, task->n_pieces);
+        if (c->lane == 0) store_plain((float *)task->out + row, sum);
+    }
 }
 
 #endif

@@ -383,7 +383,7 @@ DEV void output_store(const struct cuda_task *task, uint64_t head, uint32_t d, f
 
 DEV void output_store4(const struct cuda_task *task, uint64_t head, uint32_t d, float4 v) {
     if (task->flags & CUDA_OUT_PACKED)
-        packed_store4(task, head / QN_N_HEADS, head % QN_N_HEADS * QN_HEAD_DIM + d, v);
+        packed_store4(task, task->out, head / QN_N_HEADS, head % QN_N_HEADS * QN_HEAD_DIM + d, v);
     else
         act_store4(task, head * QN_HEAD_DIM + d, v);
 }

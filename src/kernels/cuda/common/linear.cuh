@@ -25,6 +25,7 @@
 struct linear_item {
     float *out;          /* where v0 goes; v1: 8 elements further. Packed h: its 16 bits */
     float2 bias;         /* of v0, v1; GATED_MLP: of gate, up */
+    float2 norm;         /* LINEAR: weights of the next norm for v0, v1 */
     const float *addend; /* residual of v0, plain or flagged; NULL: none */
     uint32_t flag;       /* the residual's */
     uint32_t out_flag;   /* the result's; 0: it is plain */
@@ -48,14 +49,16 @@ struct linear_tile {
 
 /* ops_linear.cuh. The activations of a task of one row: k floats. */
 DEV struct act op_row(const struct cuda_task *task);
-/* FLAGS: whether its data may carry them; that of packed activations does not (task/carry.c). */
+/* FLAGS: whether its data may carry them; that of several rows does not (task/carry.c). */
 template <bool FLAGS = false>
 DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                uint32_t row);
-/* v0, v1: the dot products of an item; inv: 1 / rms of its token. */
-DEV void op_finish(const struct warp_context *c, const struct cuda_task *task,
-                   const struct linear_item *m, uint32_t block, uint32_t r, float v0, float v1,
-                   float inv, const struct linear_addend *add);
+/* v0, v1: the dot products of an item; inv: 1 / rms of its token, of LINEAR anything. Whole warps;
+ * the item of row r + 1 of the same block and token is STRIDE lanes further. FLAGS as above. */
+template <bool FLAGS, int STRIDE>
+DEV void op_finish(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
+                   uint32_t r, uint32_t row, float v0, float v1, float inv,
+                   const struct linear_addend *add);
 /* Two items of a single row that are stored as a pair: image rows r and r + 8, r + 1 and r + 9. */
 DEV void op_finish_pair(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
                         uint32_t r, float inv, float v0, float v1, float v2, float v3);
@@ -126,15 +129,6 @@ DEV float sum_partials(const struct linear_tile *t, uint32_t in_group, uint32_t 
     for (int i = 1; i < PARTIALS; i++)
         if (i < t->k_tiles) sum += v[i];
     return sum;
-}
-
-/* Item i of a group: 8 rows r, then tokens, then row blocks. */
-struct item {
-    uint32_t in_group, r, token;
-};
-DEV struct item item_of(const struct linear_tile *t, uint32_t i) {
-    if (t->n == 1) return item{i / 8, i % 8, 0};
-    return item{i / 8 / t->n, i % 8, i / 8 % t->n};
 }
 
 /* A tile whose rows are all beyond the iteration's: its pages come all the same. */

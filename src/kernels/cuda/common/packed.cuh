@@ -31,98 +31,47 @@ static_assert(PACK_K == CUDA_PAGE_K, "packed columns are whole k-tiles");
 
 /* ---- PACK ---- */
 
-/* 1 / rms of a row. */
-DEV float *packed_factor(const struct cuda_task *task, uint64_t base, uint32_t row) {
-    return (float *)packed_piece(task, base, 0, task->k_tiles * PACK_K) + row;
-}
-
-/* The activations of a row of PACK; of a logit row of PACK_LOGITS. */
-DEV const float *pack_row(const struct cuda_task *task, uint32_t row) {
-    if (task->kind == OP_PACK_LOGITS) row = row_of_logits(SHARED, row);
-    return (const float *)task->in + (uint64_t)row * task->k;
-}
-
-/* 8 activations at k, times the norm's weights, as two steps' B registers; zeros beyond k_end. */
-DEV uint4 pack_eight(const float *row, const float *norm, uint32_t k, uint32_t k_end) {
+/* 8 activations at k as two steps' B registers; zeros beyond k_end. */
+DEV uint4 pack_eight(const float *row, uint32_t k, uint32_t k_end) {
     if (k >= k_end) return make_uint4(0, 0, 0, 0);
-    float4 scale_lo = make_float4(1, 1, 1, 1), scale_hi = scale_lo;
-    if (norm != nullptr) {
-        scale_lo = __ldg((const float4 *)(norm + k));
-        scale_hi = __ldg((const float4 *)(norm + k + 4));
-    }
-    const uint2 even = pack_scaled(load4_l2(row + k), scale_lo);
-    const uint2 odd = pack_scaled(load4_l2(row + k + 4), scale_hi);
-    return make_uint4(even.x, even.y, odd.x, odd.y);
+    const float4 even = load4_l2(row + k), odd = load4_l2(row + k + 4);
+    return make_uint4(pack_pair<WEIGHT_E>(even.x, even.y), pack_pair<WEIGHT_E>(even.z, even.w),
+                      pack_pair<WEIGHT_E>(odd.x, odd.y), pack_pair<WEIGHT_E>(odd.z, odd.w));
 }
 
-/* ROWS rows of a group from `row` on, columns of the task's units. Four lanes have 32 columns of a
- * row, lane j of them 8 j and on. */
-template <int ROWS>
-DEV void pack_rows(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
-    const uint32_t pairs = PACK_K / 32, j = c->lane % 4;
-    const uint32_t mine = row + c->thread / 4 % ROWS, at_once = COMPUTE_THREADS / 4 / ROWS;
-    const float *x = pack_row(task, mine);
-    const float *norm = (const float *)task->norm;
-    uint32_t p = task->unit0 * pairs + c->thread / 4 / ROWS;
-#pragma unroll 4
-    for (; p < task->unit1 * pairs; p += at_once) {
-        const uint4 v = pack_eight(x, norm, 32 * p + 8 * j, task->k);
-        uint32_t *to = (uint32_t *)packed_piece(task, task->out, mine, 32 * p) + p % 2 * 128 +
-                       mine % PACK_ROWS * 4 + j;
+/* The words of a packed row that hold columns 8 j and on of 32, the first of which is `column`: 32
+ * words apart. */
+DEV uint32_t *pack_words(uint64_t base, uint32_t eights, uint32_t row, uint32_t column,
+                         uint32_t j) {
+    return (uint32_t *)packed_piece(base, eights, row, column) + column / 32 % 2 * 128 +
+           row % PACK_ROWS * 4 + j;
+}
+
+/* PACK, PACK_LOGITS: four lanes have 32 columns of a row. */
+__device__ __noinline__ void run_pack(const struct cuda_task *task) {
+    const uint32_t first = task->row0, end = min(task->row1, linear_rows(task));
+    const uint32_t n_rows = end > first ? end - first : 0;
+    const uint32_t n = (task->unit1 - task->unit0) * (PACK_K / 32) * n_rows * 4;
+#pragma unroll 2
+    for (uint32_t i = threadIdx.x; i < n; i += COMPUTE_THREADS) {
+        const uint32_t j = i % 4, row = first + i / 4 % n_rows;
+        const uint32_t column = task->unit0 * PACK_K + i / 4 / n_rows * 32;
+        const uint32_t from = task->kind == OP_PACK_LOGITS ? row_of_logits(SHARED, row) : row;
+        uint32_t *to = pack_words(task->out, task->eights, row, column, j);
+        uint4 v;
+        if (task->flags & CUDA_IN_PACKED) {
+            const uint32_t *at = pack_words(task->in, task->n_pieces, from, column, j);
+            v = make_uint4(load_word_l2(at), load_word_l2(at + 32), load_word_l2(at + 64),
+                           load_word_l2(at + 96));
+        } else {
+            v = pack_eight((const float *)task->in + (uint64_t)from * task->k, column + 8 * j,
+                           task->k);
+        }
         to[0] = v.x;
         to[32] = v.y;
         to[64] = v.z;
         to[96] = v.w;
     }
-}
-
-/* 1 / rms of the same rows, by all warps together: rms_of_row's additions. */
-template <int ROWS>
-DEV void pack_factors(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
-    const float *x[ROWS];
-    float sum[ROWS] = {};
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) x[r] = pack_row(task, row + r);
-#pragma unroll 16 / ROWS
-    for (uint32_t i = c->thread; i < task->k / 4; i += COMPUTE_THREADS) {
-        float4 v[ROWS];
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) v[r] = load4_l2(x[r] + 4 * i);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) sum[r] = square_sum(sum[r], v[r]);
-    }
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        sum[r] = warp_sum(sum[r]);
-        if (c->lane == 0) SHARED->warp_sum[r * WARPS + c->warp] = sum[r];
-    }
-    sync_compute();
-    if (c->thread < ROWS)
-        *packed_factor(task, task->out, row + c->thread) =
-            inverse_rms(SHARED->warp_sum + c->thread * WARPS);
-    sync_compute(); /* the next rows' sums may come */
-}
-
-template <int ROWS>
-DEV void pack_group(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
-    if (task->norm != 0 && task->unit1 == task->units) pack_factors<ROWS>(c, task, row);
-    pack_rows<ROWS>(c, task, row);
-}
-
-/* Whole groups of rows, and single rows where a task has no whole group. */
-__device__ __noinline__ void run_pack(const struct cuda_args *args, const struct cuda_task *task) {
-    const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
-    const uint32_t end = min(task->row1, linear_rows(task));
-    for (uint32_t row = task->row0; row < end;) {
-        if (row % PACK_ROWS == 0 && row + PACK_ROWS <= end) {
-            pack_group<PACK_ROWS>(&c, task, row);
-            row += PACK_ROWS;
-        } else {
-            pack_group<1>(&c, task, row);
-            row++;
-        }
-    }
-    page_copy_fence(); /* bulk copies will read it */
 }
 
 /* ---- the lease ---- */
@@ -168,20 +117,6 @@ DEV void tile_fold(const struct warp_context *c, bool first, const float even[WB
         }
 }
 
-/* A result from its dot products. */
-DEV void packed_finish(const struct cuda_task *task, uint32_t block, uint32_t r, uint32_t row,
-                       float v0, float v1, float factor, const struct linear_addend *add) {
-    const struct linear_item m = op_item(task, block, r, row);
-    if (task->norm != 0) {
-        v0 *= factor;
-        v1 *= factor;
-    }
-    if (task->kind == OP_GATED_MLP)
-        mlp_finish(task, &m, v0, v1);
-    else
-        linear_finish(task, &m, v0, v1, add);
-}
-
 /* Up to four columns of tokens of a row block: all that they need is fetched first. `sums`: the
  * thread's parked sums of the first. */
 DEV void columns_finish(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
@@ -189,7 +124,7 @@ DEV void columns_finish(const struct warp_context *c, const struct cuda_task *ta
     const int AT_ONCE = 4;
     const uint32_t r = c->lane / 4;
     struct linear_addend add[AT_ONCE][2] = {};
-    float factor[AT_ONCE][2] = {};
+    float squares[AT_ONCE][2] = {};
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
         if (i >= n) break;
@@ -199,7 +134,8 @@ DEV void columns_finish(const struct warp_context *c, const struct cuda_task *ta
             const uint32_t at = min(row + 8 * i + e, end - 1);
             const struct linear_item m = op_item(task, block, r, at);
             add[i][e] = addend_ask(&m);
-            factor[i][e] = task->norm != 0 ? load_l2(packed_factor(task, task->in, at)) : 1;
+            if (task->kind != OP_LINEAR)
+                squares[i][e] = load_l2((const float *)task->more2 + op_token(task, at));
         }
     }
 #pragma unroll
@@ -207,10 +143,15 @@ DEV void columns_finish(const struct warp_context *c, const struct cuda_task *ta
         if (i >= n) break;
         const float4 sum = sums[i * COMPUTE_THREADS];
 #pragma unroll
-        for (int e = 0; e < 2; e++)
-            if (row + 8 * i + e < end)
-                packed_finish(task, block, r, row + 8 * i + e, e == 0 ? sum.x : sum.y,
-                              e == 0 ? sum.z : sum.w, factor[i][e], &add[i][e]);
+        for (int e = 0; e < 2; e++) {
+            const bool there = row + 8 * i + e < end;
+            const uint32_t at = min(row + 8 * i + e, end - 1);
+            struct linear_item m = op_item(task, block, r, at);
+            m.own0 = m.own0 && there;
+            m.own1 = m.own1 && there;
+            op_finish<false, 4>(task, &m, block, r, at, e == 0 ? sum.x : sum.y, e == 0 ? sum.z : sum.w,
+                         inverse_rms_of(squares[i][e]), &add[i][e]);
+        }
     }
 }
 

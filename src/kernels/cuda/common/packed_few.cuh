@@ -30,7 +30,7 @@ DEV void group_packed(struct warp_context *c, const struct linear_tile *t, uint3
     static_assert(GROUP * COLUMNS <= 8, "registers");
     const uint32_t partial = (c->warp - c->turn) % WARPS;
     float chains[GROUP][COLUMNS][2][4] = {};
-    const char *rows = packed_piece(t->task, t->task->in, t->row0, 0);
+    const char *rows = packed_piece(t->task->in, t->task->eights, t->row0, 0);
     const uint32_t next = t->task->eights * PACKED_PIECE;
     for (uint32_t k0 = 0; k0 < t->k_tiles; k0 += PARTIALS) {
         const uint32_t k_tile = k0 + partial; /* none: its pages are void */
@@ -61,18 +61,36 @@ DEV void group_packed(struct warp_context *c, const struct linear_tile *t, uint3
             if (b < n) store_partial(t, c, b, partial, i, chains[b][i]);
 }
 
-/* Turns a group's partial sums into results. */
+/* Turns a group's partial sums into results. Whole warps. Those of a single row, which is packed if
+ * it is too long to be staged, may carry flags. */
+template <int COLUMNS>
 DEV void group_finish(const struct warp_context *c, const struct linear_tile *t, uint32_t first,
                       uint32_t end) {
-    const uint32_t n_items = (end - first) * 8 * t->n;
+    const uint32_t n_items = (end - first) * 8 * t->n, r = c->lane % 8;
 #pragma unroll 1
-    for (uint32_t i = c->thread; i < n_items; i += COMPUTE_THREADS) {
-        const uint32_t r = i % 8, token = i / 8 % t->n, block = i / 8 / t->n;
-        const struct linear_item of = op_item(t->task, first + block, r, t->row0 + token);
+    for (uint32_t i = c->thread; i - c->lane < n_items; i += COMPUTE_THREADS) {
+        const bool there = i < n_items;
+        const uint32_t token = there ? i / 8 % t->n : 0, in_group = there ? i / 8 / t->n : 0;
+        struct linear_item of = {};
+        if (there) of = op_item<COLUMNS == 1>(t->task, first + in_group, r, t->row0 + token);
         const struct linear_addend add = addend_ask(&of);
-        float v0 = sum_partials(t, block, token, r);
-        float v1 = sum_partials(t, block, token, r + 8);
-        op_finish(c, t->task, &of, first + block, r, v0, v1, SHARED->inv_rms[token], &add);
+        float v0 = sum_partials(t, in_group, token, r);
+        float v1 = sum_partials(t, in_group, token, r + 8);
+        op_finish<COLUMNS == 1, 1>(t->task, &of, first + in_group, r, t->row0 + token, v0, v1,
+                     SHARED->inv_rms[token], &add);
+    }
+}
+
+/* 1 / rms of the tile's tokens, a warp each. */
+DEV void few_norms(const struct warp_context *c, const struct linear_tile *t) {
+    const struct cuda_task *task = t->task;
+    if (task->kind == OP_LINEAR) return;
+#pragma unroll 1
+    for (uint32_t i = c->warp; i < t->n; i += WARPS) {
+        const float *parts = (const float *)task->more2 +
+                             (uint64_t)op_token(task, t->row0 + i) * task->n_pieces;
+        const float inv = inverse_rms_of(squares_sum(c, parts, task->n_pieces));
+        if (c->lane == 0) SHARED->inv_rms[i] = inv;
     }
 }
 
@@ -84,7 +102,7 @@ template <int COLUMNS> DEV void few_groups(struct warp_context *c, const struct 
         uint32_t end = walk_group_end(b, task->block1, task->group, task->unit_blocks);
         group_packed<COLUMNS>(c, t, end - b);
         sync_compute();
-        group_finish(c, t, b, end);
+        group_finish<COLUMNS>(c, t, b, end);
         b = end;
         if (b < task->block1) sync_compute();
     }
@@ -100,8 +118,7 @@ DEV void packed_few_task(struct warp_context *c, const struct cuda_task *task) {
         return;
     }
     t.n = min(task->row1, n_rows) - task->row0;
-    if (task->norm != 0 && c->thread < t.n)
-        SHARED->inv_rms[c->thread] = load_l2(packed_factor(task, task->in, t.row0 + c->thread));
+    few_norms(c, &t);
     few_groups<COLUMNS>(c, &t);
     if (task->kind != OP_LM_HEAD) return;
     sync_compute(); /* logits are stored */

@@ -44,7 +44,7 @@ DEV void stage_ask_activations(const struct warp_context *c, const struct cuda_t
     const uint32_t each = whole ? 1 : n_eights, bytes = (whole ? n_eights : 1) * S::in_piece * 256;
     for (uint32_t i = share_first(c->lane); i < S::stretches * each; i += share_step()) {
         const uint32_t stretch = i / each, eight = i % each;
-        const char *from = packed_piece(task, task->in, row + 8 * eight, 16 * step);
+        const char *from = packed_piece(task->in, task->eights, row + 8 * eight, 16 * step);
         share_copy(to + (stretch * S::eights + eight) * (S::in_piece * 256),
                    from + (uint64_t)(stretch * task->eights) * PACKED_PIECE +
                        step % PIECE_STEPS * 256,

@@ -2,7 +2,7 @@
  * as 16-bit floats.
  *
  *   before the event   all that does not depend on other tasks: addresses, the thread's first item,
- *                      biases, weights of the norm, which warp takes which page
+ *                      biases, weights of the next norm, which warp takes which page
  *   after it           activations ─ barrier ─ pages, partial sums ─ barrier ─ results
  *
  * What comes after the event is the critical path of every layer, run by eight warps that do the
@@ -21,17 +21,21 @@ struct staged {
     uint32_t first, end;     /* row blocks of the group at work */
     const char *x;           /* the lane's activations */
     struct linear_item item; /* the thread's first of the group: row c->thread % 8 of a row block */
-    struct early early;
 };
+
+/* Item i of row blocks [first, end): row i % 8 of a block. Nothing beyond them. */
+DEV struct linear_item staged_item(const struct cuda_task *task, uint32_t first, uint32_t end,
+                                   uint32_t i) {
+    if (i >= (end - first) * 8) return {};
+    return op_item<true>(task, first + i / 8, i % 8, 0);
+}
 
 /* The group that begins at row block `first`. */
 DEV void staged_group(const struct warp_context *c, struct staged *s, uint32_t first) {
     const struct cuda_task *task = s->t.task;
     s->first = first;
     s->end = walk_group_end(first, task->block1, task->group, task->unit_blocks);
-    s->item = {};
-    if (c->thread < (s->end - first) * 8)
-        s->item = op_item<true>(task, first + c->thread / 8, c->thread % 8, 0);
+    s->item = staged_item(task, first, s->end, c->thread);
 }
 
 /* Row blocks [first, end). */
@@ -55,41 +59,55 @@ DEV void staged_pages(struct warp_context *c, const struct staged *s) {
     }
 }
 
-/* The group's partial sums are there: results, the thread's first item and what is 256 further. */
+/* The group's partial sums are there: results, the thread's first item and what is 256 further.
+ * Whole warps, for those who ask each other. */
 DEV void staged_finish(const struct warp_context *c, struct staged *s, struct linear_addend add) {
-    const uint32_t n_items = (s->end - s->first) * 8, r = c->thread % 8;
+    const struct cuda_task *task = s->t.task;
+    const uint32_t n_items = (s->end - s->first) * 8, r = c->lane % 8;
+    const bool pairs = task->kind == OP_GATED_MLP && (task->flags & CUDA_OUT_PAIRED);
 #pragma unroll 1
-    for (uint32_t i = c->thread; i < n_items;) {
-        const uint32_t block = i / 8;
-        float inv = 1;
-        if (s->t.task->norm != 0) inv = inverse_rms(SHARED->warp_sum);
-        float v0 = sum_partials(&s->t, block, 0, r);
-        float v1 = sum_partials(&s->t, block, 0, r + 8);
-        if ((s->t.task->flags & CUDA_OUT_PAIRED) == 0)
-            op_finish(c, s->t.task, &s->item, s->first + block, r, v0, v1, inv, &add);
+    for (uint32_t i = c->thread; i - c->lane < n_items;) {
+        const uint32_t in_group = i < n_items ? i / 8 : 0;
+        const float inv = task->kind == OP_LINEAR ? 1 : inverse_rms(SHARED->warp_sum);
+        float v0 = sum_partials(&s->t, in_group, 0, r);
+        float v1 = sum_partials(&s->t, in_group, 0, r + 8);
+        if (!pairs)
+            op_finish<true, 1>(task, &s->item, s->first + in_group, r, 0, v0, v1, inv, &add);
         else if (r % 2 == 0)
-            op_finish_pair(s->t.task, &s->item, s->first + block, r, inv, v0, v1,
-                           sum_partials(&s->t, block, 0, r + 1),
-                           sum_partials(&s->t, block, 0, r + 9));
+            op_finish_pair(task, &s->item, s->first + in_group, r, inv, v0, v1,
+                           sum_partials(&s->t, in_group, 0, r + 1),
+                           sum_partials(&s->t, in_group, 0, r + 9));
         i += COMPUTE_THREADS;
-        if (i >= n_items) break;
-        s->item = op_item<true>(s->t.task, s->first + i / 8, r, 0);
+        if (i - c->lane >= n_items) break;
+        s->item = staged_item(task, s->first, s->end, i);
         add = addend_ask(&s->item);
     }
 }
 
-/* Activations and their sums of squares. The widths are read anew: else what was compared before
- * the event would be kept for after it, in more predicates than there are. */
+/* Activations, and the parts of their sum of squares: part 32 w + lane + 256 i is warp w's. The
+ * widths are read anew: else what was compared before the event would be kept for after it, in more
+ * predicates than there are. */
 DEV void staged_rows(const struct warp_context *c, const struct staged *s) {
-    const struct linear_tile *t = &s->t;
-    const float *norm = (const float *)t->task->norm;
-    const uint32_t k = shared_load_volatile(&t->task->k);
-    const uint32_t k_tiles = shared_load_volatile(&t->task->k_tiles);
-    if (t->task->flags & CUDA_IN_PAIRED)
-        act_stage_pairs(c, s->row, k, k_tiles * CUDA_PAGE_K, t->act);
+    const struct cuda_task *task = s->t.task;
+    const uint32_t k = shared_load_volatile(&task->k);
+    const uint32_t k_tiles = shared_load_volatile(&task->k_tiles);
+    const bool normed = task->kind != OP_LINEAR;
+    const uint32_t n = normed ? task->n_pieces : 0;
+    const struct act squares = squares_at(task, 0);
+    uint2 first = {};
+    if (c->thread < n) first = act_ask(squares, c->thread);
+    if (task->flags & CUDA_IN_PAIRED)
+        act_stage_pairs(c, s->row, k, k_tiles * CUDA_PAGE_K, s->t.act);
     else
-        act_stage_row(c, s->row, norm, &s->early, k, k_tiles * CUDA_PAGE_K, t->act,
-                      SHARED->warp_sum);
+        act_stage_row(c, s->row, k, k_tiles * CUDA_PAGE_K, s->t.act);
+    if (normed) {
+        float sum = c->thread < n ? act_await(squares, c->thread, first) : 0;
+#pragma unroll 1
+        for (uint32_t i = c->thread + COMPUTE_THREADS; i < n; i += COMPUTE_THREADS)
+            sum += act_load(squares, i);
+        sum = warp_sum(sum);
+        if (c->lane == 0) SHARED->warp_sum[c->warp] = sum;
+    }
     sync_compute();
 }
 
@@ -100,7 +118,6 @@ DEV void staged_begin(const struct warp_context *c, const struct cuda_task *task
     s->t.n = 1;
     s->t.act = SCRATCH + 4 * (task->kind == OP_LM_HEAD ? LM_BLOCK : 0);
     s->t.partials = (float *)(s->t.act + s->t.k_tiles * CUDA_PAGE_K * 2);
-    early_norm((const float *)task->norm, c->thread, s->t.k, &s->early);
     s->row = op_row(task);
     /* All eight columns of a product are the same row; the first is stored. */
     s->x = s->t.act + c->lane % 4 * 16;
