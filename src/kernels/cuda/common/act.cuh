@@ -278,8 +278,8 @@ DEV struct act squares_at(const struct cuda_task *task, uint32_t row) {
                     (uint64_t)row * task->n_pieces);
 }
 
-/* The sum of plain parts by one warp: part 32 w + lane + 256 i is in the w-th of eight sums. What one
- * row's eight warps do together (staged.cuh), with the same additions. */
+/* The sum of plain parts by one warp: part 32 w + lane + 256 i is in the w-th of eight sums. What
+ * one row's eight warps do together (staged.cuh), with the same additions. */
 DEV float squares_sum(const struct warp_context *c, const float *parts, uint32_t n) {
     float part[WARPS] = {};
     for (uint32_t i0 = c->lane; i0 < n; i0 += COMPUTE_THREADS)

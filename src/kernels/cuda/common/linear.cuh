@@ -25,11 +25,16 @@
 struct linear_item {
     float *out;          /* where v0 goes; v1: 8 elements further. Packed h: its 16 bits */
     float2 bias;         /* of v0, v1; GATED_MLP: of gate, up */
-    float2 norm;         /* LINEAR: weights of the next norm for v0, v1 */
     const float *addend; /* residual of v0, plain or flagged; NULL: none */
     uint32_t flag;       /* the residual's */
     uint32_t out_flag;   /* the result's; 0: it is plain */
     bool own0, own1;     /* whether the task writes v0, v1 */
+    /* Of the residual stream, for the norm that comes next: its weights for v0 and v1; where v0
+     * goes or, if it is rounded, two neighbours of which the item has one; where the row block's
+     * squares go, if this item stores them; the flags of both. */
+    float2 norm;
+    float *normed, *squares;
+    uint32_t next_flag;
 };
 
 /* The residual's two elements on their way. */
@@ -53,12 +58,15 @@ DEV struct act op_row(const struct cuda_task *task);
 template <bool FLAGS = false>
 DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                uint32_t row);
-/* v0, v1: the dot products of an item; inv: 1 / rms of its token, of LINEAR anything. Whole warps;
- * the item of row r + 1 of the same block and token is STRIDE lanes further. FLAGS as above. */
+/* What an operator makes of an item's dot products, but for GATED_MLP's biases and activation. inv:
+ * 1 / rms of its token, of LINEAR anything. */
+DEV float2 op_value(const struct cuda_task *task, float v0, float v1, float inv, float2 bias,
+                    float2 residual);
+/* Stores them. Whole warps; the item of row r + 1 of the same block and token is STRIDE lanes
+ * further. FLAGS as above. */
 template <bool FLAGS, int STRIDE>
-DEV void op_finish(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
-                   uint32_t r, uint32_t row, float v0, float v1, float inv,
-                   const struct linear_addend *add);
+DEV void op_store(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
+                  uint32_t r, float2 v);
 /* Two items of a single row that are stored as a pair: image rows r and r + 8, r + 1 and r + 9. */
 DEV void op_finish_pair(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
                         uint32_t r, float inv, float v0, float v1, float v2, float v3);
@@ -79,6 +87,7 @@ DEV struct linear_addend addend_ask(const struct linear_item *m) {
 
 DEV float2 addend_await(const struct linear_item *m, const struct linear_addend *a) {
     uint2 v0 = a->v0, v1 = a->v1;
+    if (m->addend == nullptr) return {};
     while (m->own0 && v0.y != m->flag && !act_given_up()) v0 = load_flagged(m->addend);
     while (m->own1 && v1.y != m->flag && !act_given_up()) v1 = load_flagged(m->addend + 16);
     return make_float2(__uint_as_float(v0.x), __uint_as_float(v1.x));

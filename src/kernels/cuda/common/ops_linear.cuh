@@ -34,6 +34,28 @@ DEV void item_store(const struct linear_item *m, uint32_t i, float v) {
         store_plain(m->out + i, v);
 }
 
+/* What it takes to give an item of the residual stream to the norm that comes next. If what is
+ * normed carries flags, so do the squares (task/carry.c flags all of an operator's results). */
+template <bool FLAGS>
+DEV void item_next(const struct cuda_task *task, struct linear_item *m, uint32_t block, uint32_t r,
+                   uint32_t row) {
+    const uint32_t column = block * CUDA_PAGE_ROWS + r, pair = column + (r % 2 != 0 ? 7 : 0);
+    const uint64_t first = (uint64_t)row * task->units;
+    m->norm = make_float2(item_constant(task->norm, column, m->own0),
+                          item_constant(task->norm, column + 8, m->own1));
+    m->next_flag = FLAGS && (task->flags & CUDA_SQUARES_FLAGGED) ? SHARED->flag : 0;
+    if (task->flags & CUDA_OUT_PACKED)
+        m->normed = (float *)packed_at(task, task->out2, row, pair);
+    else if (FLAGS && (task->flags & CUDA_OUT_PAIRED))
+        m->normed = (float *)task->out2 + first + pair;
+    else
+        m->normed = (float *)act_from({(float *)task->out2, m->next_flag}, first + column).at;
+    if (r == 0)
+        m->squares = (float *)act_from({(float *)task->more2, m->next_flag},
+                                       (uint64_t)row * task->n_pieces + block)
+                         .at;
+}
+
 template <bool FLAGS>
 DEV struct linear_item linear_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                    uint32_t row) {
@@ -45,8 +67,7 @@ DEV struct linear_item linear_item(const struct cuda_task *task, uint32_t block,
     m.own1 = column + 8 >= task->unit0 && column + 8 < task->unit1;
     m.bias = make_float2(item_constant(task->bias, column, m.own0),
                          item_constant(task->bias, column + 8, m.own1));
-    m.norm = make_float2(item_constant(task->norm, column, m.own0),
-                         item_constant(task->norm, column + 8, m.own1));
+    if (task->kind == OP_LINEAR && task->norm != 0) item_next<FLAGS>(task, &m, block, r, row);
     if (task->more == 0) return m;
     const struct act residual = item_act<FLAGS>(task->more, task, CUDA_MORE_FLAGGED, at);
     m.addend = residual.at;
@@ -54,80 +75,53 @@ DEV struct linear_item linear_item(const struct cuda_task *task, uint32_t block,
     return m;
 }
 
-/* Elements v0 and v1 of an item for the norm that comes next, which may carry flags. */
-template <int STRIDE>
-DEV void linear_norm_flagged(const struct cuda_task *task, const struct linear_item *m,
-                             uint32_t row, uint32_t column, float v0, float v1) {
-    if (task->flags & CUDA_OUT_PAIRED) { /* one row; r and r + 1, or r + 7 and r + 8, of a block */
-        const bool odd = column % 2 != 0;
+/* Squares of the item's row block, by all lanes that have it, in each. Row r + 1 is STRIDE lanes
+ * further. */
+template <int STRIDE> DEV float block_squares(float v0, float v1) {
+    static_assert(SQUARES_COLUMNS == CUDA_PAGE_ROWS, "a sum per row block");
+    float sum = fmaf(v1, v1, v0 * v0);
+#pragma unroll
+    for (int d = 1; d < 8; d *= 2) sum += __shfl_xor_sync(~0u, sum, d * STRIDE);
+    return sum;
+}
+
+/* Elements v0 and v1 of the residual stream, times the weights of the norm that comes next.
+ * Rounded, two lanes with neighbouring rows exchange an element, so that each stores two
+ * neighbours. */
+template <bool FLAGS, int STRIDE>
+DEV void normed_store(const struct cuda_task *task, const struct linear_item *m, uint32_t r,
+                      float v0, float v1) {
+    v0 *= m->norm.x;
+    v1 *= m->norm.y;
+    if (task->flags & (CUDA_OUT_PAIRED | CUDA_OUT_PACKED)) {
+        const bool odd = r % 2 != 0;
         const float other = __shfl_xor_sync(~0u, odd ? v0 : v1, STRIDE);
-        float *out = (float *)task->out2 + column + (odd ? 7 : 0);
-        if (odd ? m->own1 : m->own0)
-            store_flagged_pair(out, odd ? other : v0, odd ? v1 : other, SHARED->flag);
+        const uint32_t pair = pack_pair<WEIGHT_E>(odd ? other : v0, odd ? v1 : other);
+        if (odd ? !m->own1 : !m->own0) return;
+        if (FLAGS && (task->flags & CUDA_OUT_PAIRED))
+            store_flagged(m->normed, __uint_as_float(pair), m->next_flag);
+        else
+            store_plain(m->normed, __uint_as_float(pair));
         return;
     }
-    const struct act to = act_from(act_of(task->out2, task, CUDA_NORMED_FLAGGED),
-                                   (uint64_t)row * task->units + column);
+    const struct act to = {m->normed, FLAGS ? m->next_flag : 0};
     if (m->own0) act_put(to, v0);
     if (m->own1) act_put(act_from(to, 8), v1);
 }
 
-/* ... which carry none. */
-DEV void linear_norm_plain(const struct cuda_task *task, const struct linear_item *m, uint32_t row,
-                          uint32_t column, float v0, float v1) {
-    if (task->flags & CUDA_OUT_PACKED) {
-        uint16_t *to = packed_at(task, task->out2, row, column);
-        if (m->own0) to[0] = pack_one<WEIGHT_E>(v0);
-        if (m->own1) to[2] = pack_one<WEIGHT_E>(v1); /* 8 columns further */
-        return;
-    }
-    float *to = (float *)task->out2 + (uint64_t)row * task->units + column;
-    if (m->own0) store_plain(to, v0);
-    if (m->own1) store_plain(to + 8, v1);
-}
-
-/* The residual stream's elements v0 and v1 of an item for the norm that comes next: times its
- * weights, and the sum of the squares of the row block's. Whole warps; the item of row r + 1 is
- * STRIDE lanes further. */
 template <bool FLAGS, int STRIDE>
-DEV void linear_norm(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
-                     uint32_t r, uint32_t row, float v0, float v1) {
-    static_assert(SQUARES_COLUMNS == CUDA_PAGE_ROWS, "a sum per row block");
-    v0 = m->own0 ? v0 : 0;
-    v1 = m->own1 ? v1 : 0;
-    float squares = fmaf(v1, v1, v0 * v0);
-#pragma unroll
-    for (int d = 1; d < 8; d *= 2) squares += __shfl_xor_sync(~0u, squares, d * STRIDE);
-    if (r == 0 && m->own0)
-        act_put(item_act<FLAGS>(task->more2, task, CUDA_SQUARES_FLAGGED,
-                                (uint64_t)row * task->n_pieces + block),
-                squares);
-    v0 *= m->norm.x;
-    v1 *= m->norm.y;
-    const uint32_t column = block * CUDA_PAGE_ROWS + r;
-    if (FLAGS && (task->flags & CUDA_OUT_PACKED) == 0)
-        linear_norm_flagged<STRIDE>(task, m, row, column, v0, v1);
-    else
-        linear_norm_plain(task, m, row, column, v0, v1);
-}
-
-template <bool FLAGS, int STRIDE>
-DEV void linear_finish(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
-                       uint32_t r, uint32_t row, float v0, float v1,
-                       const struct linear_addend *add) {
-    if (task->bias != 0) {
-        v0 += m->bias.x;
-        v1 += m->bias.y;
-    }
-    if (m->addend != nullptr) {
-        const float2 residual = addend_await(m, add);
-        v0 = residual.x + v0;
-        v1 = residual.y + v1;
+DEV void linear_store(const struct cuda_task *task, const struct linear_item *m, uint32_t r,
+                      float v0, float v1) {
+    if (task->kind == OP_LINEAR && task->norm != 0) {
+        v0 = m->own0 ? v0 : 0;
+        v1 = m->own1 ? v1 : 0;
+        const float squares = block_squares<STRIDE>(v0, v1);
+        normed_store<FLAGS, STRIDE>(task, m, r, v0, v1);
+        if (m->squares != nullptr && m->own0)
+            act_put({m->squares, FLAGS ? m->next_flag : 0}, squares);
     }
     if (m->own0) item_store(m, 0, v0);
     if (m->own1) item_store(m, 8, v1);
-    if (task->kind == OP_LINEAR && task->norm != 0)
-        linear_norm<FLAGS, STRIDE>(task, m, block, r, row, v0, v1);
 }
 
 /* ---- GATED_MLP: h[T, I] = silu(gate) * up ----
@@ -146,8 +140,8 @@ DEV struct linear_item mlp_item(const struct cuda_task *task, uint32_t block, ui
     if (task->flags & CUDA_OUT_PAIRED) m.out_flag = SHARED->flag;
     m.own0 = column >= task->unit0 && column < task->unit1;
 #if QN_MLP_BIAS
-    m.bias =
-        make_float2(item_constant(task->bias, column, m.own0), item_constant(task->more, column, m.own0));
+    m.bias = make_float2(item_constant(task->bias, column, m.own0),
+                         item_constant(task->more, column, m.own0));
 #endif
     return m;
 }
@@ -160,8 +154,8 @@ DEV float mlp_value(const struct linear_item *m, float gate, float up) {
     return gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up;
 }
 
-DEV void mlp_finish(const struct cuda_task *task, const struct linear_item *m, float gate,
-                    float up) {
+DEV void mlp_store(const struct cuda_task *task, const struct linear_item *m, float gate,
+                   float up) {
     if (!m->own0) return;
     const float h = mlp_value(m, gate, up);
     if (task->flags & CUDA_OUT_PACKED)
@@ -206,20 +200,33 @@ DEV uint32_t op_token(const struct cuda_task *task, uint32_t row) {
     return task->kind == OP_LM_HEAD ? row_of_logits(SHARED, row) : row;
 }
 
-template <bool FLAGS, int STRIDE>
-DEV void op_finish(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
-                   uint32_t r, uint32_t row, float v0, float v1, float inv,
-                   const struct linear_addend *add) {
+DEV float2 op_value(const struct cuda_task *task, float v0, float v1, float inv, float2 bias,
+                    float2 residual) {
     if (task->kind != OP_LINEAR) {
         v0 *= inv;
         v1 *= inv;
     }
+    if (task->kind == OP_GATED_MLP) return make_float2(v0, v1); /* mlp_value adds its biases */
+    if (task->bias != 0) {
+        v0 += bias.x;
+        v1 += bias.y;
+    }
+    if (task->kind == OP_LINEAR && task->more != 0) {
+        v0 = residual.x + v0;
+        v1 = residual.y + v1;
+    }
+    return make_float2(v0, v1);
+}
+
+template <bool FLAGS, int STRIDE>
+DEV void op_store(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
+                  uint32_t r, float2 v) {
     if (task->kind == OP_GATED_MLP) {
-        mlp_finish(task, m, v0, v1);
+        mlp_store(task, m, v.x, v.y);
     } else if (task->kind == OP_LM_HEAD && task->columns == 0) {
-        if (m->own0) lm_finish(block, r, v0, v1);
+        if (m->own0) lm_finish(block, r, v.x, v.y);
     } else {
-        linear_finish<FLAGS, STRIDE>(task, m, block, r, row, v0, v1, add);
+        linear_store<FLAGS, STRIDE>(task, m, r, v.x, v.y);
     }
 }
 

@@ -117,23 +117,29 @@ DEV void tile_fold(const struct warp_context *c, bool first, const float even[WB
         }
 }
 
-/* Up to four columns of tokens of a row block: all that they need is fetched first. `sums`: the
- * thread's parked sums of the first. */
-DEV void columns_finish(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
-                        uint32_t row, uint32_t end, const float4 *sums, uint32_t n) {
+/* A row of a row block: what does not depend on the token. */
+struct tile_row {
+    const float *residual; /* of token 0, or NULL; of the row 8 further: 8 elements further */
+    float2 bias;
+    bool own0, own1;
+};
+
+/* Parked sums of up to four columns of tokens become values: all that these need is fetched first.
+ * Rows that do not exist: anything will do. */
+DEV void columns_value(const struct cuda_task *task, const struct tile_row *t, uint32_t row,
+                       uint32_t end, float4 *sums, uint32_t n) {
     const int AT_ONCE = 4;
-    const uint32_t r = c->lane / 4;
-    struct linear_addend add[AT_ONCE][2] = {};
+    float2 residual[AT_ONCE][2] = {};
     float squares[AT_ONCE][2] = {};
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
         if (i >= n) break;
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            /* Rows that do not exist: anything will do. */
             const uint32_t at = min(row + 8 * i + e, end - 1);
-            const struct linear_item m = op_item(task, block, r, at);
-            add[i][e] = addend_ask(&m);
+            const float *from = t->residual + (uint64_t)at * task->units;
+            if (t->residual != nullptr && t->own0) residual[i][e].x = load_l2(from);
+            if (t->residual != nullptr && t->own1) residual[i][e].y = load_l2(from + 8);
             if (task->kind != OP_LINEAR)
                 squares[i][e] = load_l2((const float *)task->more2 + op_token(task, at));
         }
@@ -142,16 +148,32 @@ DEV void columns_finish(const struct warp_context *c, const struct cuda_task *ta
     for (int i = 0; i < AT_ONCE; i++) {
         if (i >= n) break;
         const float4 sum = sums[i * COMPUTE_THREADS];
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const bool there = row + 8 * i + e < end;
-            const uint32_t at = min(row + 8 * i + e, end - 1);
-            struct linear_item m = op_item(task, block, r, at);
-            m.own0 = m.own0 && there;
-            m.own1 = m.own1 && there;
-            op_finish<false, 4>(task, &m, block, r, at, e == 0 ? sum.x : sum.y, e == 0 ? sum.z : sum.w,
-                         inverse_rms_of(squares[i][e]), &add[i][e]);
-        }
+        const float2 v0 =
+            op_value(task, sum.x, sum.z, inverse_rms_of(squares[i][0]), t->bias, residual[i][0]);
+        const float2 v1 =
+            op_value(task, sum.y, sum.w, inverse_rms_of(squares[i][1]), t->bias, residual[i][1]);
+        sums[i * COMPUTE_THREADS] = make_float4(v0.x, v1.x, v0.y, v1.y);
+    }
+}
+
+/* Results of a row block: tokens row + 8 i + {0, 1} for i < wo. */
+DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
+                         uint32_t row, uint32_t end, float4 *sums, uint32_t wo) {
+    const uint32_t r = c->lane / 4;
+    const struct linear_item first = op_item(task, block, r, 0);
+    const struct tile_row t = {first.addend, first.bias, first.own0, first.own1};
+#pragma unroll 1
+    for (uint32_t i = 0; i < wo; i += 4)
+        columns_value(task, &t, row + 8 * i, end, sums + i * COMPUTE_THREADS, min(wo - i, 4u));
+#pragma unroll 1
+    for (uint32_t i = 0; i < 2 * wo; i++) {
+        const uint32_t at = row + i / 2 * 8 + i % 2;
+        const float4 v = sums[i / 2 * COMPUTE_THREADS];
+        struct linear_item m = op_item(task, block, r, min(at, end - 1));
+        m.own0 = m.own0 && at < end;
+        m.own1 = m.own1 && at < end;
+        op_store<false, 4>(task, &m, block, r,
+                           i % 2 == 0 ? make_float2(v.x, v.z) : make_float2(v.y, v.w));
     }
 }
 
@@ -160,14 +182,11 @@ DEV void columns_finish(const struct warp_context *c, const struct cuda_task *ta
 __device__ __noinline__ void tile_finish(const struct cuda_task *task, uint32_t block, uint32_t row,
                                          uint32_t end, uint32_t wb, uint32_t wo) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
-    const float4 *sums = (const float4 *)shared_memory + c.thread;
+    float4 *sums = (float4 *)shared_memory + c.thread;
     row += 2 * (c.lane % 4);
 #pragma unroll 1
     for (uint32_t n = 0; n < wb && block + n < task->block1; n++) /* the last tile may be short */
-#pragma unroll 1
-        for (uint32_t i = 0; i < wo; i += 4)
-            columns_finish(&c, task, block + n, row + 8 * i, end,
-                           sums + (n * wo + i) * COMPUTE_THREADS, min(wo - i, 4u));
+        tile_row_finish(&c, task, block + n, row, end, sums + n * wo * COMPUTE_THREADS, wo);
 }
 
 #include "kernels/cuda/common/packed_mma.cuh"

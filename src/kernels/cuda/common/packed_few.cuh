@@ -76,8 +76,9 @@ DEV void group_finish(const struct warp_context *c, const struct linear_tile *t,
         const struct linear_addend add = addend_ask(&of);
         float v0 = sum_partials(t, in_group, token, r);
         float v1 = sum_partials(t, in_group, token, r + 8);
-        op_finish<COLUMNS == 1, 1>(t->task, &of, first + in_group, r, t->row0 + token, v0, v1,
-                     SHARED->inv_rms[token], &add);
+        op_store<COLUMNS == 1, 1>(
+            t->task, &of, first + in_group, r,
+            op_value(t->task, v0, v1, SHARED->inv_rms[token], of.bias, addend_await(&of, &add)));
     }
 }
 
@@ -87,8 +88,8 @@ DEV void few_norms(const struct warp_context *c, const struct linear_tile *t) {
     if (task->kind == OP_LINEAR) return;
 #pragma unroll 1
     for (uint32_t i = c->warp; i < t->n; i += WARPS) {
-        const float *parts = (const float *)task->more2 +
-                             (uint64_t)op_token(task, t->row0 + i) * task->n_pieces;
+        const float *parts =
+            (const float *)task->more2 + (uint64_t)op_token(task, t->row0 + i) * task->n_pieces;
         const float inv = inverse_rms_of(squares_sum(c, parts, task->n_pieces));
         if (c->lane == 0) SHARED->inv_rms[i] = inv;
     }

@@ -72,7 +72,9 @@ DEV void staged_finish(const struct warp_context *c, struct staged *s, struct li
         float v0 = sum_partials(&s->t, in_group, 0, r);
         float v1 = sum_partials(&s->t, in_group, 0, r + 8);
         if (!pairs)
-            op_finish<true, 1>(task, &s->item, s->first + in_group, r, 0, v0, v1, inv, &add);
+            op_store<true, 1>(
+                task, &s->item, s->first + in_group, r,
+                op_value(task, v0, v1, inv, s->item.bias, addend_await(&s->item, &add)));
         else if (r % 2 == 0)
             op_finish_pair(task, &s->item, s->first + in_group, r, inv, v0, v1,
                            sum_partials(&s->t, in_group, 0, r + 1),
@@ -84,30 +86,40 @@ DEV void staged_finish(const struct warp_context *c, struct staged *s, struct li
     }
 }
 
-/* Activations, and the parts of their sum of squares: part 32 w + lane + 256 i is warp w's. The
- * widths are read anew: else what was compared before the event would be kept for after it, in more
- * predicates than there are. */
+/* The parts of the sum of squares that a thread adds up. */
+DEV uint32_t staged_parts(const struct cuda_task *task) {
+    return task->kind == OP_LINEAR ? 0 : task->n_pieces;
+}
+
+/* Asks for the thread's first part; squares_await has them all. */
+DEV uint2 squares_ask(const struct warp_context *c, const struct cuda_task *task) {
+    if (c->thread >= staged_parts(task)) return {};
+    return act_ask(squares_at(task, 0), c->thread);
+}
+
+/* Part 32 w + lane + 256 i is warp w's. */
+DEV void squares_await(const struct warp_context *c, const struct cuda_task *task, uint2 first) {
+    const uint32_t n = staged_parts(task);
+    if (n == 0) return;
+    const struct act squares = squares_at(task, 0);
+    float sum = c->thread < n ? act_await(squares, c->thread, first) : 0;
+#pragma unroll 1
+    for (uint32_t i = c->thread + COMPUTE_THREADS; i < n; i += COMPUTE_THREADS)
+        sum += act_load(squares, i);
+    sum = warp_sum(sum);
+    if (c->lane == 0) SHARED->warp_sum[c->warp] = sum;
+}
+
+/* Activations. The widths are read anew: else what was compared before the event would be kept for
+ * after it, in more predicates than there are. */
 DEV void staged_rows(const struct warp_context *c, const struct staged *s) {
     const struct cuda_task *task = s->t.task;
     const uint32_t k = shared_load_volatile(&task->k);
     const uint32_t k_tiles = shared_load_volatile(&task->k_tiles);
-    const bool normed = task->kind != OP_LINEAR;
-    const uint32_t n = normed ? task->n_pieces : 0;
-    const struct act squares = squares_at(task, 0);
-    uint2 first = {};
-    if (c->thread < n) first = act_ask(squares, c->thread);
     if (task->flags & CUDA_IN_PAIRED)
         act_stage_pairs(c, s->row, k, k_tiles * CUDA_PAGE_K, s->t.act);
     else
         act_stage_row(c, s->row, k, k_tiles * CUDA_PAGE_K, s->t.act);
-    if (normed) {
-        float sum = c->thread < n ? act_await(squares, c->thread, first) : 0;
-#pragma unroll 1
-        for (uint32_t i = c->thread + COMPUTE_THREADS; i < n; i += COMPUTE_THREADS)
-            sum += act_load(squares, i);
-        sum = warp_sum(sum);
-        if (c->lane == 0) SHARED->warp_sum[c->warp] = sum;
-    }
     sync_compute();
 }
 
@@ -130,11 +142,13 @@ DEV bool staged_run(struct warp_context *c, struct staged *s) {
     if (!wait_ready(c)) return false;
     struct linear_addend add = addend_ask(&s->item);
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    const uint2 squares = squares_ask(c, task);
     staged_rows(c, s);
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_BEGIN, task->index);
 #pragma unroll 1
-    for (;;) {
+    for (bool more = false;; more = true) {
         staged_pages(c, s);
+        if (!more) squares_await(c, task, squares);
         sync_compute();
         staged_finish(c, s, add);
         if (task->unit_blocks != 0 && s->end % task->unit_blocks == 0) {
