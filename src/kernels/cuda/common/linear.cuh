@@ -127,16 +127,18 @@ DEV void store_partial(const struct linear_tile *t, const struct warp_context *c
     }
 }
 
-/* The sum over partials of image row r of a row block of the group, in order. */
+/* The sum over partials of image row r of a row block of the group, in order. The number of k-tiles is
+ * read anew: what it is compared with would be kept in more predicates than there are. */
 DEV float sum_partials(const struct linear_tile *t, uint32_t in_group, uint32_t token, uint32_t r) {
     static_assert(PARTIALS == 8, "two vectors");
     const float4 *p = (const float4 *)partials_of(t, in_group, token, r);
     const float4 lo = p[0], hi = p[1];
     const float v[PARTIALS] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+    const uint32_t k_tiles = shared_load_volatile(&t->task->k_tiles);
     float sum = v[0];
 #pragma unroll
     for (int i = 1; i < PARTIALS; i++)
-        if (i < t->k_tiles) sum += v[i];
+        if (i < k_tiles) sum += v[i];
     return sum;
 }
 

@@ -141,10 +141,10 @@ DEV bool staged_run(struct warp_context *c, struct staged *s) {
     const struct cuda_task *task = s->t.task;
     if (!wait_ready(c)) return false;
     struct linear_addend add = addend_ask(&s->item);
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    if (thread_here() == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
     const uint2 squares = squares_ask(c, task);
     staged_rows(c, s);
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_BEGIN, task->index);
+    if (thread_here() == 0) trace(c->args, SHARED, RT_TRACE_BEGIN, task->index);
 #pragma unroll 1
     for (bool more = false;; more = true) {
         staged_pages(c, s);
