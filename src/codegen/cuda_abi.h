@@ -24,9 +24,10 @@
  * Packed activations (OP_PACK) are pieces of PACK_ROWS token rows x CUDA_PACK_COLUMNS columns, 1 KB
  * each: those of all rows for the first columns, then for the next, so that what a tile of any
  * number of rows wants of CUDA_PACK_COLUMNS columns is one stretch. A piece has its steps of 16
- * columns in order, 256 bytes each. A step has, row by row, the two B registers' words of lanes 4 g ... 4 g + 3 for row g: 128 bytes of the first
- * register, 128 of the second, which are also the two matrices of 8 x 16 bytes that wgmma wants
- * without a swizzle. So step 2 p + e holds, 16 bytes a row,
+ * columns in order, 256 bytes each. A step has, row by row, the two B registers' words of lanes 4 g
+ * ... 4 g + 3 for row g: 128 bytes of the first register, 128 of the second, which are also the two
+ * matrices of 8 x 16 bytes that wgmma wants without a swizzle. So step 2 p + e holds, 16 bytes a
+ * row,
  *
  *   columns 32 p + 4 e + {0, 1,  8, 9,  16, 17,  24, 25}   of eight rows, then
  *   columns 32 p + 4 e + {2, 3,  10, 11,  18, 19,  26, 27}  of eight rows
@@ -144,7 +145,7 @@ struct cuda_task {
      *
      * w      EMBED table; matrix products: the weights' image
      * in     what it works on: x, a, qkv, q, part, squares, logits
-     * norm   EMBED and LINEAR next; STEP q_norm
+     * norm   of one row norm; EMBED and LINEAR next; STEP q_norm
      * bias   QKV_LINEAR bq, bk, bv in one; LINEAR bias; GATED_MLP bg
      * more   QKV_HEADS q_norm; ATTENTION, SPLIT and STEP kv; LINEAR residual; GATED_MLP bu;
      *        SAMPLE part
@@ -152,17 +153,17 @@ struct cuda_task {
      * out    the first result
      * out2   EMBED and LINEAR normed; QKV_HEADS kv; LM_HEAD part */
     uint64_t w, in, norm, bias, more, more2, out, out2;
-    uint16_t n_pieces; /* P of SPLIT, STEP, COMBINE; parts of a row's squares; PACK_LOGITS: eights of
-                          what it reads */
+    uint16_t n_pieces; /* P of SPLIT, STEP, COMBINE; parts of a row's squares; PACK_LOGITS: eights
+                          of what it reads */
     uint16_t eights;   /* of packed activations that it reads or writes: rows / PACK_ROWS */
     /* How a task with weights walks through them: cuda_tables.c decides, common/linear.cuh tells.
      */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
     uint8_t tile;            /* token rows at a time: 1, 8, 16, of many 64 or 128 */
     uint8_t group;           /* row blocks at a time; of many packed rows 2, 4, 8 or 12 */
-    uint8_t columns;         /* columns of 8 tokens: 1 or 2; 0: one row, whose activations are staged;
-                                CUDA_LEASE: many packed rows. ATTENTION: 0, or CUDA_LEASE: many rows */
-    uint8_t unit_blocks;     /* row blocks that are finished together; 0: each alone */
+    uint8_t columns;     /* columns of 8 tokens: 1 or 2; 0: one row, whose activations are staged;
+                            CUDA_LEASE: many packed rows. ATTENTION: 0, or CUDA_LEASE: many rows */
+    uint8_t unit_blocks; /* row blocks that are finished together; 0: each alone */
 };
 ABI_SIZE(struct cuda_task, 128);
 
@@ -179,9 +180,7 @@ enum cuda_task_flag {
     CUDA_IN_PACKED = 64,   /* the activations are packed */
     CUDA_OUT_PACKED = 128, /* the result is; of EMBED and LINEAR the normed one */
     CUDA_IN_PAIRED = 256,  /* in, which carries flags: two 16-bit floats a flag */
-    CUDA_OUT_PAIRED = 512, /* the result; of EMBED and LINEAR the normed one */
-    CUDA_SQUARES_FLAGGED = 1024,
-    CUDA_NORMED_FLAGGED = 2048, /* of EMBED and LINEAR the normed result */
+    CUDA_OUT_PAIRED = 512,
 };
 
 /* The parameter of qn_mega. Every pointer is a device address; `rt` and what it points to must be

@@ -87,6 +87,7 @@ static void place_plain(struct planner *pl, uint32_t tensor) {
 /* The three projections as one matrix. */
 static void place_qkv_linear(struct planner *pl, const struct prog_op *op) {
     const struct model_spec *s = PROG(pl->program, MODEL);
+    place_vectors(pl, &op->in[QKV_NORM], 1);
     place_vectors(pl, &op->in[QKV_BQ], 3);
     if (is_placed(pl, op->in[QKV_WQ])) return;
     uint64_t at = take_image(pl, CEIL_DIV(op->units, (uint32_t)CUDA_PAGE_ROWS), op->k);
@@ -96,6 +97,7 @@ static void place_qkv_linear(struct planner *pl, const struct prog_op *op) {
 }
 
 static void place_mlp(struct planner *pl, const struct prog_op *op) {
+    place_vectors(pl, &op->in[MLP_NORM], 1);
     place_vectors(pl, &op->in[MLP_BG], 2);
     if (is_placed(pl, op->in[MLP_WG])) return;
     uint64_t at = take_image(pl, (op->units + 7) / 8, op->k);
@@ -118,7 +120,10 @@ static void place_op(struct planner *pl, const struct prog_op *op) {
         place_vectors(pl, &op->in[LINEAR_NEXT], 1);
         break;
     case OP_GATED_MLP: place_mlp(pl, op); break;
-    case OP_LM_HEAD: place_plain(pl, op->in[LM_W]); break;
+    case OP_LM_HEAD:
+        place_vectors(pl, &op->in[LM_NORM], 1);
+        place_plain(pl, op->in[LM_W]);
+        break;
     default: break;
     }
 }
@@ -151,22 +156,28 @@ static uint32_t squares_of(const struct prog_op *op) {
     }
 }
 
-/* Matrix products take packed activations, or those of one row that scratch has room for. */
+/* What an operator that the kernels cannot run lacks; NULL: they can. Matrix products take packed
+ * activations, normed by who made them, or one row that scratch has room for, which they norm. */
+static const char *check_op(const struct prog_header *p, const struct prog_op *op) {
+    const struct prog_tensor *squares = tensor_of(p, squares_of(op));
+    if (!cuda_has_pages(op->kind)) return NULL;
+    if (!is_packed(p, op)) {
+        if (op->n_rows > 1 || op->k > STAGED_COLUMNS) return "its activations packed";
+        return squares != NULL ? "no norm ahead of a single row" : NULL;
+    }
+    if (op->kind == OP_LINEAR) return NULL;
+    if (squares == NULL) return "its activations normed";
+    return op->n_rows > SQUARES_ROWS && squares->shape[1] != 1 ? "its squares added up" : NULL;
+}
+
 static int check_ops(struct diag *d, const struct prog_header *p) {
     for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++) {
         const struct prog_op *op = &PROG(p, OP)[i];
-        const struct prog_tensor *squares = tensor_of(p, squares_of(op));
-        if (!cuda_has_pages(op->kind)) continue;
-        if (op->n_rows > SQUARES_ROWS && op->kind != OP_LINEAR && squares->shape[1] != 1)
+        const char *want = check_op(p, op);
+        if (want != NULL)
             return fail(d, QN_EUNSUPPORTED,
-                        "operator %s of %u rows: the GPU kernels want squares added up",
-                        op_name(op->kind), op->n_rows);
-        if (is_packed(p, op)) continue;
-        if (op->n_rows > 1 || op->k > STAGED_COLUMNS)
-            return fail(d, QN_EUNSUPPORTED,
-                        "operator %s of %u rows and %u columns: the GPU kernels want its "
-                        "activations packed",
-                        op_name(op->kind), op->n_rows, op->k);
+                        "operator %s of %u rows and %u columns: the GPU kernels want %s",
+                        op_name(op->kind), op->n_rows, op->k, want);
     }
     return QN_OK;
 }
@@ -222,6 +233,7 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
         break;
     case OP_QKV_LINEAR:
         t->in = address(f, in[QKV_X]);
+        t->norm = address(f, in[QKV_NORM]);
         t->w = address(f, in[QKV_WQ]);
         t->more2 = address(f, squares_of(op));
         t->bias = address(f, in[QKV_BQ]);
@@ -248,6 +260,7 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
         break;
     case OP_GATED_MLP:
         t->in = address(f, in[MLP_X]);
+        t->norm = address(f, in[MLP_NORM]);
         t->more2 = address(f, squares_of(op));
         t->w = address(f, in[MLP_WG]);
         t->bias = address(f, in[MLP_BG]);
@@ -261,6 +274,7 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
         break;
     case OP_LM_HEAD:
         t->in = address(f, in[LM_X]);
+        t->norm = address(f, in[LM_NORM]);
         t->more2 = address(f, squares_of(op));
         t->w = address(f, in[LM_W]);
         break;
@@ -399,9 +413,7 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     if (carries(in, CARRY_PAIR)) flags |= CUDA_IN_PAIRED;
     if (op->kind == OP_LINEAR && carries(tensor_of(p, op->in[LINEAR_RESIDUAL]), CARRY_FLAG))
         flags |= CUDA_MORE_FLAGGED;
-    if (carries(tensor_of(p, squares_of(op)), CARRY_FLAG)) flags |= CUDA_SQUARES_FLAGGED;
     if (carries(out, CARRY_FLAG)) flags |= CUDA_OUT_FLAGGED;
-    if (carries(rounded, CARRY_FLAG)) flags |= CUDA_NORMED_FLAGGED;
     if (carries(rounded, CARRY_PAIR)) flags |= CUDA_OUT_PAIRED;
     if (is_16_bit(in)) flags |= CUDA_IN_PACKED;
     if (is_16_bit(rounded)) flags |= CUDA_OUT_PACKED;

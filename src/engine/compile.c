@@ -111,10 +111,12 @@ static bool packs(const struct compile *c, uint32_t n_rows, uint64_t k) {
     return c->options->target == TARGET_CUDA && (n_rows > 1 || k > STAGED_COLUMNS);
 }
 
+/* The packed residual stream is normed by who writes it. */
 static uint32_t choose_packs(const struct compile *c, uint32_t n_rows) {
     const struct model_spec *s = &c->model->spec;
-    return (packs(c, n_rows, s->hidden) ? KGRAPH_PACK_X : 0) |
-           (packs(c, n_rows, (uint64_t)s->n_heads * s->head_dim) ? KGRAPH_PACK_O : 0) |
+    const uint32_t sum = n_rows > SQUARES_ROWS ? KGRAPH_SUM_SQUARES : 0;
+    if (packs(c, n_rows, s->hidden)) return KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H | sum;
+    return (packs(c, n_rows, (uint64_t)s->n_heads * s->head_dim) ? KGRAPH_PACK_O : 0) |
            (packs(c, n_rows, s->intermediate) ? KGRAPH_PACK_H : 0);
 }
 
@@ -124,8 +126,6 @@ static uint32_t choose_cuts(const struct compile *c, uint32_t n_rows) {
     if (c->options->max_model_len > ATTENTION_PIECE &&
         (uint64_t)n_rows * c->model->spec.n_kv_heads < c->options->n_workers)
         cuts |= KGRAPH_CUT_ATTENTION;
-    if (c->options->target == TARGET_CUDA)
-        cuts |= KGRAPH_NORM_AHEAD | (n_rows > SQUARES_ROWS ? KGRAPH_SUM_SQUARES : 0);
     const struct model_spec *s = &c->model->spec;
     if (c->options->join_heads && n_rows == 1 && s->n_heads / s->n_kv_heads <= 16 &&
         (cuts & KGRAPH_CUT_QKV) && (cuts & KGRAPH_CUT_ATTENTION))

@@ -39,12 +39,11 @@ enum kgraph_cut {
     KGRAPH_CUT_QKV = 2,       /* qkv_linear, qkv_heads instead of qkv */
     KGRAPH_JOIN_HEADS = 4,    /* with both and one row: attention_step instead of qkv_heads and
                                  attention_split */
-    KGRAPH_NORM_AHEAD = 8,    /* who writes the residual stream also writes it normed; with CUT_QKV */
-    KGRAPH_SUM_SQUARES = 16,  /* ... and the sums of its squares are added up by an operator */
     /* Pack before matrix products: */
-    KGRAPH_PACK_X = 32, /* the normed residual stream */
-    KGRAPH_PACK_O = 64, /* what attention gives before its projection */
-    KGRAPH_PACK_H = 128, /* what GATED_MLP gives before its projection */
+    KGRAPH_PACK_X = 8,       /* the residual stream, which its writers norm; with CUT_QKV */
+    KGRAPH_SUM_SQUARES = 16, /* ... and whose sums of squares an operator adds up */
+    KGRAPH_PACK_O = 32,      /* what attention gives before its projection */
+    KGRAPH_PACK_H = 64,      /* what GATED_MLP gives before its projection */
 };
 
 struct kop {

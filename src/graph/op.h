@@ -23,8 +23,8 @@ enum { OP_MAX_IN = 10, OP_MAX_OUT = 4 };
 enum { EMBED_TABLE, EMBED_NEXT };
 enum { STREAM_X, STREAM_NORMED, STREAM_SQUARES }; /* out of EMBED and LINEAR */
 enum { QKV_X, QKV_NORM, QKV_WQ, QKV_WK, QKV_WV, QKV_BQ, QKV_BK, QKV_BV, QKV_Q_NORM, QKV_K_NORM };
-enum { QKV_OUT_Q, QKV_OUT_KV };                 /* of QKV_HEADS, too */
-enum { QKV_LINEAR_SQUARES = QKV_BV + 1 };       /* QKV_LINEAR's: QKV's first eight, and this */
+enum { QKV_OUT_Q, QKV_OUT_KV };           /* of QKV_HEADS, too */
+enum { QKV_LINEAR_SQUARES = QKV_BV + 1 }; /* QKV_LINEAR's: QKV's first eight, and this */
 enum { HEADS_QKV, HEADS_Q_NORM, HEADS_K_NORM };
 enum { ATTENTION_Q, ATTENTION_KV };
 enum { STEP_OUT_PART, STEP_OUT_KV }; /* of ATTENTION_STEP; its inputs are QKV_HEADS' */

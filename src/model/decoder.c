@@ -90,7 +90,7 @@ static int build_pack(const struct builder *b, bool packed, int32_t *x) {
     return QN_OK;
 }
 
-/* The residual stream between two operators: x; NORM_AHEAD: also normed, and its squares. */
+/* The residual stream between two operators: x; PACK_X: also normed, and its squares. */
 struct stream {
     int32_t x, normed, squares;
 };
@@ -98,12 +98,12 @@ struct stream {
 /* EMBED or LINEAR, whose operands are in *o but for the norm's weights that come next. */
 static int build_stream(const struct builder *b, enum op_kind kind, struct operands *o, int next,
                         int32_t norm, struct stream *s) {
-    const bool ahead = (b->cuts & KGRAPH_NORM_AHEAD) != 0;
+    const bool ahead = (b->cuts & KGRAPH_PACK_X) != 0;
     o->in[next] = ahead ? norm : NO_TENSOR;
     TRY(add(b, kind, o));
     *s = (struct stream){o->out[STREAM_X], o->out[STREAM_NORMED], o->out[STREAM_SQUARES]};
     if (!ahead) return QN_OK;
-    TRY(build_pack(b, b->cuts & KGRAPH_PACK_X, &s->normed));
+    TRY(build_pack(b, true, &s->normed));
     if ((b->cuts & KGRAPH_SUM_SQUARES) == 0) return QN_OK;
     struct operands sum = no_operands();
     sum.in[0] = s->squares;

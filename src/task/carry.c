@@ -7,12 +7,10 @@
  * An event becomes data when
  *   - whoever triggers it writes activations, which the flag can be stored with (op.def marks the
  *     operands whose kernels can), and besides only state, which is the next iteration's;
- *   - every one of its dependents reads all that they write of one tensor: every element is made of
- *     all that the task reads, so having read implies that all of them are done with their reads.
- *     (Whatever else they write carries its own flags.) Or all dependents together read all that they
- *     write, whoever comes later waits for all of these (they trigger one event), and they touch no
- *     plain data that those who trigger it touch, so that the order of two single tasks is nobody's
- *     concern;
+ *   - every one of its dependents reads all that they write: then having read implies that all of
+ *     them are done, with their own reads, too. Or all dependents together do, whoever comes later
+ *     waits for all of these (they trigger one event), and they touch no plain data that those who
+ *     trigger it touch, so that the order of two single tasks is nobody's concern;
  *   - no dependent would poll more than options.carry_bytes;
  *   - the variant has no JIT tasks: a worker that polls inside a task claims none, so a task
  *     that it waits for must not be one that nobody else would take.
@@ -162,7 +160,7 @@ static bool read_all_of(const struct pass *p, int32_t first, uint32_t n,
     return from >= write->col1;
 }
 
-/* ... all activations that the writer writes. */
+/* ... every activation that the writer writes. */
 static bool read_results_of(const struct pass *p, int32_t first, uint32_t n, int32_t writer) {
     int n_regions;
     const struct region *w = access_of(p, writer, &n_regions);
@@ -215,68 +213,35 @@ struct hand_over {
     const int32_t *writers;
 };
 
-/* The smallest region of a tensor that has all that the writers write of it. */
-struct hull {
-    struct region region;
-    uint32_t n_writers; /* so many of them write it */
-};
-
-static void grow(struct region *hull, const struct region *r) {
-    hull->row0 = MIN(hull->row0, r->row0);
-    hull->row1 = MAX(hull->row1, r->row1);
-    hull->col0 = MIN(hull->col0, r->col0);
-    hull->col1 = MAX(hull->col1, r->col1);
-}
-
-/* One per tensor that the writers write; returns how many, 0 if that is too many tensors. */
-static int find_hulls(const struct pass *p, const struct hand_over *h,
-                      struct hull hulls[OP_MAX_OUT]) {
-    int n_hulls = 0;
+/* The smallest region that has all that the writers write, if that is of one tensor. */
+static bool find_hull(const struct pass *p, const struct hand_over *h, struct region *hull) {
+    *hull = (struct region){.tensor = NO_TENSOR};
     for (uint32_t w = 0; w < h->n_writers; w++) {
         int n;
         const struct region *r = access_of(p, h->writers[w], &n);
         for (int i = 0; i < n; i++) {
             if (!r[i].write || is_state(p, r[i].tensor)) continue;
-            int k = 0;
-            while (k < n_hulls && hulls[k].region.tensor != r[i].tensor) k++;
-            if (k == OP_MAX_OUT) return 0;
-            if (k == n_hulls) hulls[n_hulls++] = (struct hull){.region = r[i]};
-            grow(&hulls[k].region, &r[i]);
-            hulls[k].n_writers++;
+            if (hull->tensor == NO_TENSOR) *hull = r[i];
+            if (hull->tensor != r[i].tensor) return false;
+            hull->row0 = MIN(hull->row0, r[i].row0);
+            hull->row1 = MAX(hull->row1, r[i].row1);
+            hull->col0 = MIN(hull->col0, r[i].col0);
+            hull->col1 = MAX(hull->col1, r[i].col1);
         }
     }
-    return n_hulls;
+    return hull->tensor != NO_TENSOR;
 }
 
-/* Whether a task reads all that each writer writes of one tensor. */
-static bool reads_a_hull(const struct pass *p, int32_t reader, const struct hand_over *h,
-                         const struct hull *hulls, int n_hulls) {
-    for (int i = 0; i < n_hulls; i++)
-        if (hulls[i].n_writers == h->n_writers && read_all_of(p, reader, 1, &hulls[i].region))
-            return true;
-    return false;
-}
-
-/* ... all that one writer writes of one tensor. */
-static bool reads_a_result(const struct pass *p, int32_t reader, int32_t writer) {
-    int n;
-    const struct region *r = access_of(p, writer, &n);
-    for (int i = 0; i < n; i++)
-        if (r[i].write && !is_state(p, r[i].tensor) && read_all_of(p, reader, 1, &r[i]))
-            return true;
-    return false;
-}
-
-/* Whether each of those who wait does so of each writer. */
+/* Whether each of those who wait reads all. */
 static bool each_reads_all(const struct pass *p, const struct hand_over *h) {
-    struct hull hulls[OP_MAX_OUT];
-    const int n_hulls = find_hulls(p, h, hulls);
+    struct region hull;
+    const bool one = find_hull(p, h, &hull);
     for (uint32_t i = 0; i < h->n; i++) {
         const int32_t reader = h->first + (int32_t)i;
         if (!reads_are_fixed(p, reader)) return false;
-        if (reads_a_hull(p, reader, h, hulls, n_hulls)) continue;
+        if (one && read_all_of(p, reader, 1, &hull)) continue;
         for (uint32_t w = 0; w < h->n_writers; w++)
-            if (!reads_a_result(p, reader, h->writers[w])) return false;
+            if (!read_results_of(p, reader, 1, h->writers[w])) return false;
     }
     return true;
 }

@@ -17,35 +17,29 @@ static bool is_plain(const struct proof *f, const struct access *a) {
     return !is_state(f, a) && proof_tensor(f, a->object)->carry == CARRY_PLAIN;
 }
 
-/* Whether `reader` by itself polls every flagged byte that `writer` stores of one tensor, whatever
- * the iteration has for it to do. */
+/* Whether `reader` by itself polls every flagged byte that `writer` stores, whatever the iteration
+ * has for it to do. */
 static bool polls(const struct proof *f, uint32_t reader, uint32_t writer) {
     if (op_split_of(PROG(f->p, TASK)[f->v->first_task + reader].kind) == SPLIT_SLICES) return false;
     for (uint32_t k = f->first_access[writer]; k < f->first_access[writer + 1]; k++) {
         const struct access *w = access_of(f, k);
-        if (!w->rect.write || is_state(f, w)) continue;
-        for (uint32_t i = f->first_access[reader]; i < f->first_access[reader + 1]; i++) {
+        bool polled = !w->rect.write || is_state(f, w);
+        for (uint32_t i = f->first_access[reader]; i < f->first_access[reader + 1] && !polled;
+             i++) {
             const struct access *r = access_of(f, i);
-            if (!r->rect.write && r->object == w->object &&
-                task_verify_rect_has(&r->rect, &w->rect))
-                return true;
+            polled = !r->rect.write && r->object == w->object &&
+                     task_verify_rect_has(&r->rect, &w->rect);
         }
+        if (!polled) return false;
     }
-    return false;
+    return true;
 }
 
-/* What those who trigger an event store flagged of one tensor: the smallest rectangle that has it. */
+/* What all those who trigger an event store flagged: the smallest rectangle that has it. */
 struct hull {
-    uint32_t object;    /* PROG_NONE: nothing */
-    uint32_t n_writers; /* so many of them store such */
-    bool useless;       /* no rectangle */
+    uint32_t object; /* PROG_NONE: nothing */
+    bool many;       /* it is of several tensors */
     struct rect rect;
-};
-
-/* An event's. */
-struct hulls {
-    struct hull of[OP_MAX_OUT];
-    uint32_t n_writers;
 };
 
 static void grow(const struct proof *f, struct hull *h, const struct access *a) {
@@ -53,13 +47,13 @@ static void grow(const struct proof *f, struct hull *h, const struct access *a) 
     struct tile t, all;
     struct rect r = a->rect;
     r.n_slices = 0; /* a slice may be anywhere */
-    h->n_writers++;
     if (h->object == PROG_NONE) {
         h->object = a->object;
         h->rect = r;
     }
-    if (!task_verify_rect_tile(&whole, &r, &t) || !task_verify_rect_tile(&whole, &h->rect, &all)) {
-        h->useless = true;
+    if (h->object != a->object || !task_verify_rect_tile(&whole, &r, &t) ||
+        !task_verify_rect_tile(&whole, &h->rect, &all)) {
+        h->many = true;
         return;
     }
     const uint64_t row = MIN(t.row0, all.row0), col = MIN(t.col0, all.col0);
@@ -68,54 +62,36 @@ static void grow(const struct proof *f, struct hull *h, const struct access *a) 
     h->rect.run = MAX(t.col1, all.col1) - col;
 }
 
-/* The hull of a tensor, or a free one; NULL: there is none. */
-static struct hull *hull_of(struct hulls *h, uint32_t object) {
-    for (int i = 0; i < OP_MAX_OUT; i++)
-        if (h->of[i].object == object || h->of[i].object == PROG_NONE) return &h->of[i];
-    return NULL;
-}
-
 /* Fills hulls[n_events] of the events that ride on data. */
-static int find_hulls(struct proof *f, struct hulls **hulls) {
+static int find_hulls(struct proof *f, struct hull **hulls) {
     const struct prog_variant *v = f->v;
     TRY(ARENA_NEW(f->d, &f->arena, hulls, v->n_events));
-    for (uint32_t e = 0; e < v->n_events; e++)
-        for (int i = 0; i < OP_MAX_OUT; i++) (*hulls)[e].of[i].object = PROG_NONE;
+    for (uint32_t e = 0; e < v->n_events; e++) (*hulls)[e].object = PROG_NONE;
     for (uint32_t i = 0; i < v->n_tasks; i++) {
         const uint32_t event = PROG(f->p, TASK)[v->first_task + i].trigger;
-        struct hulls *of = &(*hulls)[event - v->first_event];
         if (PROG(f->p, EVENT)[event].carry == CARRY_PLAIN) continue;
-        of->n_writers++;
-        for (uint32_t k = f->first_access[i]; k < f->first_access[i + 1]; k++) {
-            const struct access *a = access_of(f, k);
-            struct hull *h = hull_of(of, a->object);
-            if (a->rect.write && !is_state(f, a) && h != NULL) grow(f, h, a);
-        }
+        for (uint32_t k = f->first_access[i]; k < f->first_access[i + 1]; k++)
+            if (access_of(f, k)->rect.write && !is_state(f, access_of(f, k)))
+                grow(f, &(*hulls)[event - v->first_event], access_of(f, k));
     }
     return QN_OK;
 }
 
-/* Whether a task polls all of a hull that each writer stores a part of. An operator stores a tensor
- * at one place per task (task_verify_touch), so writers count. */
-static bool polls_hull(const struct proof *f, uint32_t reader, const struct hulls *hulls) {
-    for (int i = 0; i < OP_MAX_OUT; i++) {
-        const struct hull *h = &hulls->of[i];
-        if (h->object == PROG_NONE || h->useless || h->n_writers != hulls->n_writers) continue;
+/* Whether each dependent by itself polls all of the hull. If not, it may still poll all that is
+ * stored. */
+static bool each_polls(const struct proof *f, const struct prog_event *e, const struct hull *h) {
+    if (h->object == PROG_NONE || h->many) return false;
+    for (uint32_t i = e->first_task; i < e->first_task + e->n_tasks; i++) {
+        const uint32_t reader = i - f->v->first_task;
+        bool polled = false;
+        if (op_split_of(PROG(f->p, TASK)[i].kind) == SPLIT_SLICES) return false;
         for (uint32_t k = f->first_access[reader]; k < f->first_access[reader + 1]; k++) {
             const struct access *a = access_of(f, k);
-            if (!a->rect.write && a->object == h->object && task_verify_rect_has(&a->rect, &h->rect))
-                return true;
+            polled = polled || (!a->rect.write && a->object == h->object &&
+                                task_verify_rect_has(&a->rect, &h->rect));
         }
+        if (!polled) return false;
     }
-    return false;
-}
-
-/* Whether each dependent by itself polls all of a hull. If not, it may still poll enough. */
-static bool each_polls(const struct proof *f, const struct prog_event *e, const struct hulls *h) {
-    for (uint32_t i = e->first_task; i < e->first_task + e->n_tasks; i++)
-        if (op_split_of(PROG(f->p, TASK)[i].kind) == SPLIT_SLICES ||
-            !polls_hull(f, i - f->v->first_task, h))
-            return false;
     return true;
 }
 
@@ -284,14 +260,9 @@ static int check_together(struct proof *f, uint32_t writer, struct polled *polle
     return QN_OK;
 }
 
-static bool stores_something(const struct proof *f, uint32_t task) {
-    for (uint32_t k = f->first_access[task]; k < f->first_access[task + 1]; k++)
-        if (access_of(f, k)->rect.write && !is_state(f, access_of(f, k))) return true;
-    return false;
-}
-
-/* One task that triggers an event on data; `each`: every dependent polls enough of what any of these
- * store. */
+/* One task that triggers an event on data; `each`: every dependent polls all that any of these
+ * store.
+ */
 static int check_writer(struct proof *f, uint32_t writer, bool each, struct polled *polled) {
     const uint32_t index = f->v->first_task + writer;
     const uint32_t event = PROG(f->p, TASK)[index].trigger;
@@ -300,23 +271,20 @@ static int check_writer(struct proof *f, uint32_t writer, bool each, struct poll
     for (uint32_t k = f->first_access[writer]; k < f->first_access[writer + 1]; k++)
         if (access_of(f, k)->rect.write && is_plain(f, access_of(f, k)))
             return no_ride(f, event, index, "also writes plain data");
-    if (!stores_something(f, writer))
-        return no_ride(f, event, index, "stores nothing that could be polled");
     for (uint32_t k = 0; k < e->n_tasks && !each; k++)
         if (!polls(f, e->first_task + k - f->v->first_task, writer))
             return check_together(f, writer, polled);
     return QN_OK;
 }
 
-/* Nobody counts such an event: its dependents learn from flags alone that its triggers are done with
- * all their inputs. So each dependent must poll all that each trigger writes of one tensor, every
- * element of which is made of all that the trigger reads; or all of them together must poll all that
- * it writes. Plain data that a trigger writes besides would be there for
+/* Nobody counts such an event: its dependents learn from flags alone that its triggers are done,
+ * and that these have read all their inputs. So each dependent must poll all that each trigger
+ * writes, or all of them together must; plain data that a trigger writes besides would be there for
  * nobody, state is there for the next iteration (check_list_ends). */
 int task_verify_carry(struct proof *f) {
     const struct prog_variant *v = f->v;
     struct polled polled = {.event = PROG_NONE};
-    struct hulls *hulls;
+    struct hull *hulls;
     bool *each; /* [n_events] each_polls */
     bool any = false;
     for (uint32_t e = v->first_event; e < v->first_event + v->n_events; e++)

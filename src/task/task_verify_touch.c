@@ -63,8 +63,7 @@ static int touch_slice(struct proof *f, uint32_t object, uint32_t task) {
 static int touch_normed(struct proof *f, uint32_t x, uint32_t squares, uint32_t index) {
     const struct prog_task *t = &PROG(f->p, TASK)[index];
     TRY(touch(f, x, index, full_rows(f, x, t), false));
-    return squares == PROG_NONE ? QN_OK
-                                : touch(f, squares, index, full_rows(f, squares, t), false);
+    return squares == PROG_NONE ? QN_OK : touch(f, squares, index, full_rows(f, squares, t), false);
 }
 
 /* The operators' reads and writes, from the definitions in op.def. */
@@ -144,16 +143,16 @@ int task_verify_touch(struct proof *f, uint32_t index) {
                   t->kind == OP_PACK ? full_rows(f, op->in[PACK_X], t)
                                      : task_verify_touch_whole(f, op->in[PACK_X]),
                   false));
-        return touch(f, op->out[0], index,
-                     columns(f, op->out[0], t, u0 * PACK_K, u1 * PACK_K, 2), true);
+        return touch(f, op->out[0], index, columns(f, op->out[0], t, u0 * PACK_K, u1 * PACK_K, 2),
+                     true);
     case OP_SUM_SQUARES:
         TRY(touch(f, op->in[0], index, full_rows(f, op->in[0], t), false));
         return touch(f, op->out[0], index, full_rows(f, op->out[0], t), true);
     case OP_LM_HEAD:
         TRY(touch(f, op->in[LM_X], index, task_verify_touch_whole(f, op->in[LM_X]), false));
         if (op->in[LM_SQUARES] != PROG_NONE)
-            TRY(touch(f, op->in[LM_SQUARES], index,
-                      task_verify_touch_whole(f, op->in[LM_SQUARES]), false));
+            TRY(touch(f, op->in[LM_SQUARES], index, task_verify_touch_whole(f, op->in[LM_SQUARES]),
+                      false));
         TRY(touch(f, op->out[LM_OUT_LOGITS], index,
                   columns(f, op->out[LM_OUT_LOGITS], t, u0 * LM_BLOCK, u1 * LM_BLOCK, 4), true));
         return touch(f, op->out[LM_OUT_PART], index, columns(f, op->out[LM_OUT_PART], t, u0, u1, 8),

@@ -49,9 +49,9 @@ static inline int fixture_weight(struct diag *d, struct kgraph *g, const char *n
 }
 
 /* As CUDA's graphs are: of one row, of several, of many. */
-#define FIXTURE_NORMED (KGRAPH_CUT_QKV | KGRAPH_NORM_AHEAD)
-#define FIXTURE_PACK   (FIXTURE_NORMED | KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H)
-#define FIXTURE_MANY   (FIXTURE_PACK | KGRAPH_SUM_SQUARES)
+#define FIXTURE_STEP (KGRAPH_CUT_QKV | KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_HEADS)
+#define FIXTURE_PACK (KGRAPH_CUT_QKV | KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H)
+#define FIXTURE_MANY (FIXTURE_PACK | KGRAPH_SUM_SQUARES)
 
 /* Packs the operand in place if asked to. */
 static inline int fixture_pack(struct diag *d, struct kgraph *g, int layer, uint32_t asked,
@@ -78,11 +78,11 @@ static inline int fixture_stream(struct diag *d, struct kgraph *g, enum op_kind 
     const int next = kind == OP_EMBED ? EMBED_NEXT : LINEAR_NEXT;
     int32_t out[OP_MAX_OUT];
     in[next] = NO_TENSOR;
-    if (cuts & KGRAPH_NORM_AHEAD) TRY(fixture_weight(d, g, norm, g->spec.hidden, 0, &in[next]));
+    if (cuts & KGRAPH_PACK_X) TRY(fixture_weight(d, g, norm, g->spec.hidden, 0, &in[next]));
     TRY(kgraph_op(d, g, kind, layer, in, out));
     *s = (struct fixture_stream){out[STREAM_X], out[STREAM_NORMED], out[STREAM_SQUARES]};
-    if ((cuts & KGRAPH_NORM_AHEAD) == 0) return QN_OK;
-    TRY(fixture_pack(d, g, layer, cuts & KGRAPH_PACK_X, &s->normed));
+    if ((cuts & KGRAPH_PACK_X) == 0) return QN_OK;
+    TRY(fixture_pack(d, g, layer, KGRAPH_PACK_X, &s->normed));
     if ((cuts & KGRAPH_SUM_SQUARES) == 0) return QN_OK;
     in[0] = s->squares;
     TRY(kgraph_op(d, g, OP_SUM_SQUARES, layer, in, out));
@@ -197,8 +197,8 @@ static inline int fixture_compile(struct diag *d, struct fixture *f, const struc
 
 static inline int fixture_program(struct diag *d, const struct fixture *f, uint32_t max_len,
                                   struct prog_header **p) {
-    const bool norms = f->kernel.ops.items[0].in[EMBED_NEXT] == NO_TENSOR;
-    const struct program_config config = {.target = norms ? TARGET_CPU : TARGET_CUDA,
+    const bool fused = f->kernel.ops.items[1].kind == OP_QKV;
+    const struct program_config config = {.target = fused ? TARGET_CPU : TARGET_CUDA,
                                           .n_workers = f->tasks.options.n_workers,
                                           .n_slots = 8,
                                           .max_model_len = max_len,

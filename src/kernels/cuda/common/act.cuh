@@ -127,14 +127,6 @@ DEV void act_store(const struct cuda_task *task, uint64_t at, float v) {
         out[at] = v;
 }
 
-/* Element 0 of a place in a result. */
-DEV void act_put(struct act to, float v) {
-    if (to.flag == 0)
-        store_plain((float *)to.at, v);
-    else
-        store_flagged((float *)to.at, v, to.flag);
-}
-
 /* Elements 0 and 1 of a place in a result. */
 DEV void act_put2(struct act to, float2 v) {
     float *out = (float *)to.at;
@@ -217,26 +209,85 @@ DEV float inverse_rms(const float *parts) {
     return inverse_rms_of(sum);
 }
 
-/* The thread's next N float4s of a row, from number `first` on, as 16-bit floats. */
+DEV uint2 pack_scaled(float4 v, float4 scale) {
+    return make_uint2(pack_pair<WEIGHT_E>(v.x * scale.x, v.y * scale.y),
+                      pack_pair<WEIGHT_E>(v.z * scale.z, v.w * scale.w));
+}
+
+/* ---- sums of squares ----
+ *
+ * The mean of a row's squares has one order of additions, whoever adds: the squares of four
+ * columns, of the four fours of a block of SQUARES_COLUMNS, of the blocks 64 i + 8 w + q for all i,
+ * these for all eight q as a tree, these for all eight w in order. So a warp of eight that share
+ * out a row by float4s has one w, and four of its lanes one q. */
+
+DEV float squares_of_four(float4 v) {
+    return fmaf(v.y, v.y, v.x * v.x) + fmaf(v.w, v.w, v.z * v.z);
+}
+
+/* Of a block whose fours four neighbouring lanes have: in each. All lanes. */
+DEV float squares_of_block(float4 v) {
+    float sum = squares_of_four(v);
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    return sum + __shfl_xor_sync(~0u, sum, 2);
+}
+
+/* What a compute thread fetches for a task before the task's event is activated: constants only. */
+struct early {
+    float4 norm[4]; /* of the norm's weights: float4 number first + 256 i */
+};
+
+/* Of a norm of k weights, or of none: ones. */
+DEV void early_norm(const float *norm, uint32_t first, uint32_t k, struct early *e) {
+#pragma unroll
+    for (int u = 0; u < 4; u++) {
+        uint32_t i = first + u * COMPUTE_THREADS;
+        e->norm[u] = make_float4(1, 1, 1, 1);
+        if (norm != nullptr && i < k / 4) e->norm[u] = __ldg((const float4 *)norm + i);
+    }
+}
+
+/* The thread's next N float4s of a row, from number `first` on, as 16-bit floats times `scale`. */
 template <int N>
-DEV void act_stage_share(struct act row, uint32_t first, uint32_t k, uint32_t k_padded, char *dst) {
+DEV float act_stage_share(struct act row, const float4 *scale, bool normed, uint32_t first,
+                          uint32_t k, uint32_t k_padded, char *dst, float sum) {
     float4 v[N];
     act_load_share<N>(row, first, k / 4, v);
 #pragma unroll
     for (int u = 0; u < N; u++) {
         const uint32_t at = first + u * COMPUTE_THREADS;
-        if (at < k_padded / 4)
-            *(uint2 *)(dst + 8 * at) = make_uint2(pack_pair<WEIGHT_E>(v[u].x, v[u].y),
-                                                  pack_pair<WEIGHT_E>(v[u].z, v[u].w));
+        if (normed) sum += squares_of_block(v[u]);
+        if (at < k_padded / 4) *(uint2 *)(dst + 8 * at) = pack_scaled(v[u], scale[u]);
     }
+    return sum;
 }
 
-/* Stages one row of k floats as 16-bit floats, zeros up to k_padded. All compute threads. */
-DEV void act_stage_row(const struct warp_context *c, struct act row, uint32_t k, uint32_t k_padded,
-                       char *dst) {
+/* Stages one row of k floats, times the norm's weights, as 16-bit floats, zeros up to k_padded, a
+ * multiple of CUDA_PAGE_K. The row's sum of squares is left in eight parts, a warp's share each.
+ * All compute threads. */
+DEV void act_stage_row(const struct warp_context *c, struct act row, const float *norm,
+                       const struct early *early, uint32_t k, uint32_t k_padded, char *dst,
+                       float *parts) {
+    const bool normed = norm != nullptr;
+    float sum = 0;
+    if (k_padded <= 4 * COMPUTE_THREADS) {
+        sum = act_stage_share<1>(row, early->norm, normed, c->thread, k, k_padded, dst, sum);
+    } else if (k_padded <= 2 * 4 * COMPUTE_THREADS) {
+        sum = act_stage_share<2>(row, early->norm, normed, c->thread, k, k_padded, dst, sum);
+    } else {
+        sum = act_stage_share<4>(row, early->norm, normed, c->thread, k, k_padded, dst, sum);
 #pragma unroll 1
-    for (uint32_t i = c->thread; i < k_padded / 4; i += 4 * COMPUTE_THREADS)
-        act_stage_share<4>(row, i, k, k_padded, dst);
+        for (uint32_t i = c->thread + 4 * COMPUTE_THREADS; i < k_padded / 4;
+             i += 4 * COMPUTE_THREADS) {
+            struct early more;
+            early_norm(norm, i, k, &more);
+            sum = act_stage_share<4>(row, more.norm, normed, i, k, k_padded, dst, sum);
+        }
+    }
+    if (!normed) return;
+#pragma unroll
+    for (int d = 4; d < 32; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
+    if (c->lane == 0) parts[c->warp] = sum;
 }
 
 /* A row that comes in pairs: nothing is left to be rounded. */
@@ -270,25 +321,21 @@ DEV void act_store_pair(const struct cuda_task *task, uint64_t at, float v0, flo
     store_flagged_pair((float *)task->out + at, v0, v1, SHARED->flag);
 }
 
-/* ---- squares: op.def ---- */
-
-/* The parts of a row's sum of squares, task->n_pieces of them, to be written or read. */
-DEV struct act squares_at(const struct cuda_task *task, uint32_t row) {
-    return act_from(act_of(task->more2, task, CUDA_SQUARES_FLAGGED),
-                    (uint64_t)row * task->n_pieces);
-}
-
-/* The sum of plain parts by one warp: part 32 w + lane + 256 i is in the w-th of eight sums. What
- * one row's eight warps do together (staged.cuh), with the same additions. */
-DEV float squares_sum(const struct warp_context *c, const float *parts, uint32_t n) {
-    float part[WARPS] = {};
-    for (uint32_t i0 = c->lane; i0 < n; i0 += COMPUTE_THREADS)
+/* A row's sum of squares from those of its n blocks, by one warp. Of n = 1 it is that one. */
+DEV float squares_of_row(const struct warp_context *c, const float *blocks, uint32_t n) {
+    float part[2] = {}; /* of w = lane / 8 and lane / 8 + 4; q = lane % 8 */
+#pragma unroll 4
+    for (uint32_t i = c->lane; i < n; i += 64) {
+        part[0] += load_l2(blocks + i);
+        if (i + 32 < n) part[1] += load_l2(blocks + i + 32);
+    }
 #pragma unroll
-        for (int w = 0; w < WARPS; w++)
-            if (i0 + 32 * w < n) part[w] += load_l2(parts + i0 + 32 * w);
-    float sum = warp_sum(part[0]);
+    for (int d = 1; d < 8; d *= 2)
 #pragma unroll
-    for (int w = 1; w < WARPS; w++) sum += warp_sum(part[w]);
+        for (int h = 0; h < 2; h++) part[h] += __shfl_xor_sync(~0u, part[h], d);
+    float sum = __shfl_sync(~0u, part[0], 0);
+#pragma unroll
+    for (int w = 1; w < WARPS; w++) sum += __shfl_sync(~0u, part[w / 4], w % 4 * 8);
     return sum;
 }
 
@@ -296,8 +343,8 @@ DEV float squares_sum(const struct warp_context *c, const float *parts, uint32_t
 DEV void run_sum_squares(const struct warp_context *c, const struct cuda_task *task) {
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
     for (uint32_t row = task->row0 + c->warp; row < end; row += WARPS) {
-        const float *parts = (const float *)task->in + (uint64_t)row * task->n_pieces;
-        const float sum = squares_sum(c, parts, task->n_pieces);
+        const float sum = squares_of_row(
+            c, (const float *)task->in + (uint64_t)row * task->n_pieces, task->n_pieces);
         if (c->lane == 0) store_plain((float *)task->out + row, sum);
     }
 }

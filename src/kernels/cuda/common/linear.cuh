@@ -29,12 +29,11 @@ struct linear_item {
     uint32_t flag;       /* the residual's */
     uint32_t out_flag;   /* the result's; 0: it is plain */
     bool own0, own1;     /* whether the task writes v0, v1 */
-    /* Of the residual stream, for the norm that comes next: its weights for v0 and v1; where v0
-     * goes or, if it is rounded, two neighbours of which the item has one; where the row block's
-     * squares go, if this item stores them; the flags of both. */
+    /* Of several rows of the residual stream, for the norm that comes next: its weights for v0 and
+     * v1; where v0 goes or, packed, two neighbours of which the item has one; where the row block's
+     * squares go, if this item stores them. */
     float2 norm;
     float *normed, *squares;
-    uint32_t next_flag;
 };
 
 /* The residual's two elements on their way. */
@@ -62,9 +61,9 @@ DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uin
  * 1 / rms of its token, of LINEAR anything. */
 DEV float2 op_value(const struct cuda_task *task, float v0, float v1, float inv, float2 bias,
                     float2 residual);
-/* Stores them. Whole warps; the item of row r + 1 of the same block and token is STRIDE lanes
- * further. FLAGS as above. */
-template <bool FLAGS, int STRIDE>
+/* Stores them. STRIDE: the item of row r + 1 of the same block and token is so many lanes further,
+ * and whole warps come; 0: of a single row that is staged, which nobody norms ahead. */
+template <int STRIDE>
 DEV void op_store(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
                   uint32_t r, float2 v);
 /* Two items of a single row that are stored as a pair: image rows r and r + 8, r + 1 and r + 9. */
@@ -127,8 +126,8 @@ DEV void store_partial(const struct linear_tile *t, const struct warp_context *c
     }
 }
 
-/* The sum over partials of image row r of a row block of the group, in order. The number of k-tiles is
- * read anew: what it is compared with would be kept in more predicates than there are. */
+/* The sum over partials of image row r of a row block of the group, in order. The number of k-tiles
+ * is read anew: what it is compared with would be kept in more predicates than there are. */
 DEV float sum_partials(const struct linear_tile *t, uint32_t in_group, uint32_t token, uint32_t r) {
     static_assert(PARTIALS == 8, "two vectors");
     const float4 *p = (const float4 *)partials_of(t, in_group, token, r);

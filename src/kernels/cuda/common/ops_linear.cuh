@@ -34,28 +34,6 @@ DEV void item_store(const struct linear_item *m, uint32_t i, float v) {
         store_plain(m->out + i, v);
 }
 
-/* What it takes to give an item of the residual stream to the norm that comes next. If what is
- * normed carries flags, so do the squares (task/carry.c flags all of an operator's results). */
-template <bool FLAGS>
-DEV void item_next(const struct cuda_task *task, struct linear_item *m, uint32_t block, uint32_t r,
-                   uint32_t row) {
-    const uint32_t column = block * CUDA_PAGE_ROWS + r, pair = column + (r % 2 != 0 ? 7 : 0);
-    const uint64_t first = (uint64_t)row * task->units;
-    m->norm = make_float2(item_constant(task->norm, column, m->own0),
-                          item_constant(task->norm, column + 8, m->own1));
-    m->next_flag = FLAGS && (task->flags & CUDA_SQUARES_FLAGGED) ? SHARED->flag : 0;
-    if (task->flags & CUDA_OUT_PACKED)
-        m->normed = (float *)packed_at(task, task->out2, row, pair);
-    else if (FLAGS && (task->flags & CUDA_OUT_PAIRED))
-        m->normed = (float *)task->out2 + first + pair;
-    else
-        m->normed = (float *)act_from({(float *)task->out2, m->next_flag}, first + column).at;
-    if (r == 0)
-        m->squares = (float *)act_from({(float *)task->more2, m->next_flag},
-                                       (uint64_t)row * task->n_pieces + block)
-                         .at;
-}
-
 template <bool FLAGS>
 DEV struct linear_item linear_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                    uint32_t row) {
@@ -67,7 +45,6 @@ DEV struct linear_item linear_item(const struct cuda_task *task, uint32_t block,
     m.own1 = column + 8 >= task->unit0 && column + 8 < task->unit1;
     m.bias = make_float2(item_constant(task->bias, column, m.own0),
                          item_constant(task->bias, column + 8, m.own1));
-    if (task->kind == OP_LINEAR && task->norm != 0) item_next<FLAGS>(task, &m, block, r, row);
     if (task->more == 0) return m;
     const struct act residual = item_act<FLAGS>(task->more, task, CUDA_MORE_FLAGGED, at);
     m.addend = residual.at;
@@ -75,53 +52,63 @@ DEV struct linear_item linear_item(const struct cuda_task *task, uint32_t block,
     return m;
 }
 
-/* Squares of the item's row block, by all lanes that have it, in each. Row r + 1 is STRIDE lanes
- * further. */
-template <int STRIDE> DEV float block_squares(float v0, float v1) {
-    static_assert(SQUARES_COLUMNS == CUDA_PAGE_ROWS, "a sum per row block");
-    float sum = fmaf(v1, v1, v0 * v0);
-#pragma unroll
-    for (int d = 1; d < 8; d *= 2) sum += __shfl_xor_sync(~0u, sum, d * STRIDE);
-    return sum;
+/* What it takes to give an item of several rows to the norm that comes next, if one does. */
+DEV void item_next(const struct cuda_task *task, struct linear_item *m, uint32_t block, uint32_t r,
+                   uint32_t row) {
+    if (task->kind != OP_LINEAR || task->norm == 0) return;
+    const uint32_t column = block * CUDA_PAGE_ROWS + r, pair = column + (r % 2 != 0 ? 7 : 0);
+    m->norm = make_float2(item_constant(task->norm, column, m->own0),
+                          item_constant(task->norm, column + 8, m->own1));
+    if (task->flags & CUDA_OUT_PACKED)
+        m->normed = (float *)packed_at(task, task->out2, row, pair);
+    else
+        m->normed = (float *)task->out2 + (uint64_t)row * task->units + column;
+    if (r == 0) m->squares = (float *)task->more2 + (uint64_t)row * task->n_pieces + block;
 }
 
-/* Elements v0 and v1 of the residual stream, times the weights of the norm that comes next.
- * Rounded, two lanes with neighbouring rows exchange an element, so that each stores two
- * neighbours. */
-template <bool FLAGS, int STRIDE>
+/* The squares of a row block's 16 rows, of which lane r has rows r and r + 8, in each of its eight
+ * lanes, in the order of act.cuh. Row r + 1 is STRIDE lanes further. */
+template <int STRIDE> DEV float squares_of_rows(uint32_t r, float v0, float v1) {
+    static_assert(SQUARES_COLUMNS == CUDA_PAGE_ROWS, "a sum per row block");
+    float v[2] = {v0, v1};
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float other = __shfl_xor_sync(~0u, v[h], STRIDE);
+        const float even = r % 2 == 0 ? v[h] : other, odd = r % 2 == 0 ? other : v[h];
+        v[h] = fmaf(odd, odd, even * even);
+        v[h] += __shfl_xor_sync(~0u, v[h], 2 * STRIDE);
+        v[h] += __shfl_xor_sync(~0u, v[h], 4 * STRIDE);
+    }
+    return v[0] + v[1];
+}
+
+/* Elements v0 and v1 of the residual stream, times the weights of the norm that comes next. Packed,
+ * two lanes with neighbouring rows exchange an element, so that each stores two neighbours. */
+template <int STRIDE>
 DEV void normed_store(const struct cuda_task *task, const struct linear_item *m, uint32_t r,
                       float v0, float v1) {
     v0 *= m->norm.x;
     v1 *= m->norm.y;
-    if (task->flags & (CUDA_OUT_PAIRED | CUDA_OUT_PACKED)) {
+    if (task->flags & CUDA_OUT_PACKED) {
         const bool odd = r % 2 != 0;
         const float other = __shfl_xor_sync(~0u, odd ? v0 : v1, STRIDE);
         const uint32_t pair = pack_pair<WEIGHT_E>(odd ? other : v0, odd ? v1 : other);
-        if (odd ? !m->own1 : !m->own0) return;
-        if (FLAGS && (task->flags & CUDA_OUT_PAIRED))
-            store_flagged(m->normed, __uint_as_float(pair), m->next_flag);
-        else
-            store_plain(m->normed, __uint_as_float(pair));
+        if (odd ? m->own1 : m->own0) store_plain(m->normed, __uint_as_float(pair));
         return;
     }
-    const struct act to = {m->normed, FLAGS ? m->next_flag : 0};
-    if (m->own0) act_put(to, v0);
-    if (m->own1) act_put(act_from(to, 8), v1);
+    if (m->own0) store_plain(m->normed, v0);
+    if (m->own1) store_plain(m->normed + 8, v1);
 }
 
-template <bool FLAGS, int STRIDE>
-DEV void linear_store(const struct cuda_task *task, const struct linear_item *m, uint32_t r,
+/* The residual stream for the norm that comes next. */
+template <int STRIDE>
+DEV void stream_store(const struct cuda_task *task, const struct linear_item *m, uint32_t r,
                       float v0, float v1) {
-    if (task->kind == OP_LINEAR && task->norm != 0) {
-        v0 = m->own0 ? v0 : 0;
-        v1 = m->own1 ? v1 : 0;
-        const float squares = block_squares<STRIDE>(v0, v1);
-        normed_store<FLAGS, STRIDE>(task, m, r, v0, v1);
-        if (m->squares != nullptr && m->own0)
-            act_put({m->squares, FLAGS ? m->next_flag : 0}, squares);
-    }
-    if (m->own0) item_store(m, 0, v0);
-    if (m->own1) item_store(m, 8, v1);
+    v0 = m->own0 ? v0 : 0;
+    v1 = m->own1 ? v1 : 0;
+    const float squares = squares_of_rows<STRIDE>(r, v0, v1);
+    normed_store<STRIDE>(task, m, r, v0, v1);
+    if (m->squares != nullptr && m->own0) store_plain(m->squares, squares);
 }
 
 /* ---- GATED_MLP: h[T, I] = silu(gate) * up ----
@@ -218,16 +205,21 @@ DEV float2 op_value(const struct cuda_task *task, float v0, float v1, float inv,
     return make_float2(v0, v1);
 }
 
-template <bool FLAGS, int STRIDE>
+template <int STRIDE>
 DEV void op_store(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
                   uint32_t r, float2 v) {
     if (task->kind == OP_GATED_MLP) {
         mlp_store(task, m, v.x, v.y);
-    } else if (task->kind == OP_LM_HEAD && task->columns == 0) {
-        if (m->own0) lm_finish(block, r, v.x, v.y);
-    } else {
-        linear_store<FLAGS, STRIDE>(task, m, r, v.x, v.y);
+        return;
     }
+    if (task->kind == OP_LM_HEAD && task->columns == 0) {
+        if (m->own0) lm_finish(block, r, v.x, v.y);
+        return;
+    }
+    if (STRIDE != 0 && task->kind == OP_LINEAR && task->norm != 0)
+        stream_store<STRIDE>(task, m, r, v.x, v.y);
+    if (m->own0) item_store(m, 0, v.x);
+    if (m->own1) item_store(m, 8, v.y);
 }
 
 #endif

@@ -170,10 +170,10 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
         const uint32_t at = row + i / 2 * 8 + i % 2;
         const float4 v = sums[i / 2 * COMPUTE_THREADS];
         struct linear_item m = op_item(task, block, r, min(at, end - 1));
+        item_next(task, &m, block, r, min(at, end - 1));
         m.own0 = m.own0 && at < end;
         m.own1 = m.own1 && at < end;
-        op_store<false, 4>(task, &m, block, r,
-                           i % 2 == 0 ? make_float2(v.x, v.z) : make_float2(v.y, v.w));
+        op_store<4>(task, &m, block, r, i % 2 == 0 ? make_float2(v.x, v.z) : make_float2(v.y, v.w));
     }
 }
 

@@ -72,11 +72,14 @@ DEV void group_finish(const struct warp_context *c, const struct linear_tile *t,
         const bool there = i < n_items;
         const uint32_t token = there ? i / 8 % t->n : 0, in_group = there ? i / 8 / t->n : 0;
         struct linear_item of = {};
-        if (there) of = op_item<COLUMNS == 1>(t->task, first + in_group, r, t->row0 + token);
+        if (there) {
+            of = op_item<COLUMNS == 1>(t->task, first + in_group, r, t->row0 + token);
+            item_next(t->task, &of, first + in_group, r, t->row0 + token);
+        }
         const struct linear_addend add = addend_ask(&of);
         float v0 = sum_partials(t, in_group, token, r);
         float v1 = sum_partials(t, in_group, token, r + 8);
-        op_store<COLUMNS == 1, 1>(
+        op_store<1>(
             t->task, &of, first + in_group, r,
             op_value(t->task, v0, v1, SHARED->inv_rms[token], of.bias, addend_await(&of, &add)));
     }
@@ -90,7 +93,7 @@ DEV void few_norms(const struct warp_context *c, const struct linear_tile *t) {
     for (uint32_t i = c->warp; i < t->n; i += WARPS) {
         const float *parts =
             (const float *)task->more2 + (uint64_t)op_token(task, t->row0 + i) * task->n_pieces;
-        const float inv = inverse_rms_of(squares_sum(c, parts, task->n_pieces));
+        const float inv = inverse_rms_of(squares_of_row(c, parts, task->n_pieces));
         if (c->lane == 0) SHARED->inv_rms[i] = inv;
     }
 }

@@ -2,7 +2,7 @@
  * as 16-bit floats.
  *
  *   before the event   all that does not depend on other tasks: addresses, the thread's first item,
- *                      biases, weights of the next norm, which warp takes which page
+ *                      biases, weights of the norm, which warp takes which page
  *   after it           activations ─ barrier ─ pages, partial sums ─ barrier ─ results
  *
  * What comes after the event is the critical path of every layer, run by eight warps that do the
@@ -21,6 +21,7 @@ struct staged {
     uint32_t first, end;     /* row blocks of the group at work */
     const char *x;           /* the lane's activations */
     struct linear_item item; /* the thread's first of the group: row c->thread % 8 of a row block */
+    struct early early;
 };
 
 /* Item i of row blocks [first, end): row i % 8 of a block. Nothing beyond them. */
@@ -68,13 +69,12 @@ DEV void staged_finish(const struct warp_context *c, struct staged *s, struct li
 #pragma unroll 1
     for (uint32_t i = c->thread; i - c->lane < n_items;) {
         const uint32_t in_group = i < n_items ? i / 8 : 0;
-        const float inv = task->kind == OP_LINEAR ? 1 : inverse_rms(SHARED->warp_sum);
+        const float inv = task->norm == 0 ? 1 : inverse_rms(SHARED->warp_sum);
         float v0 = sum_partials(&s->t, in_group, 0, r);
         float v1 = sum_partials(&s->t, in_group, 0, r + 8);
         if (!pairs)
-            op_store<true, 1>(
-                task, &s->item, s->first + in_group, r,
-                op_value(task, v0, v1, inv, s->item.bias, addend_await(&s->item, &add)));
+            op_store<0>(task, &s->item, s->first + in_group, r,
+                        op_value(task, v0, v1, inv, s->item.bias, addend_await(&s->item, &add)));
         else if (r % 2 == 0)
             op_finish_pair(task, &s->item, s->first + in_group, r, inv, v0, v1,
                            sum_partials(&s->t, in_group, 0, r + 1),
@@ -86,32 +86,8 @@ DEV void staged_finish(const struct warp_context *c, struct staged *s, struct li
     }
 }
 
-/* The parts of the sum of squares that a thread adds up. */
-DEV uint32_t staged_parts(const struct cuda_task *task) {
-    return task->kind == OP_LINEAR ? 0 : task->n_pieces;
-}
-
-/* Asks for the thread's first part; squares_await has them all. */
-DEV uint2 squares_ask(const struct warp_context *c, const struct cuda_task *task) {
-    if (c->thread >= staged_parts(task)) return {};
-    return act_ask(squares_at(task, 0), c->thread);
-}
-
-/* Part 32 w + lane + 256 i is warp w's. */
-DEV void squares_await(const struct warp_context *c, const struct cuda_task *task, uint2 first) {
-    const uint32_t n = staged_parts(task);
-    if (n == 0) return;
-    const struct act squares = squares_at(task, 0);
-    float sum = c->thread < n ? act_await(squares, c->thread, first) : 0;
-#pragma unroll 1
-    for (uint32_t i = c->thread + COMPUTE_THREADS; i < n; i += COMPUTE_THREADS)
-        sum += act_load(squares, i);
-    sum = warp_sum(sum);
-    if (c->lane == 0) SHARED->warp_sum[c->warp] = sum;
-}
-
-/* Activations. The widths are read anew: else what was compared before the event would be kept for
- * after it, in more predicates than there are. */
+/* Activations and their sum of squares. The widths are read anew: else what was compared before the
+ * event would be kept for after it, in more predicates than there are. */
 DEV void staged_rows(const struct warp_context *c, const struct staged *s) {
     const struct cuda_task *task = s->t.task;
     const uint32_t k = shared_load_volatile(&task->k);
@@ -119,7 +95,8 @@ DEV void staged_rows(const struct warp_context *c, const struct staged *s) {
     if (task->flags & CUDA_IN_PAIRED)
         act_stage_pairs(c, s->row, k, k_tiles * CUDA_PAGE_K, s->t.act);
     else
-        act_stage_row(c, s->row, k, k_tiles * CUDA_PAGE_K, s->t.act);
+        act_stage_row(c, s->row, (const float *)task->norm, &s->early, k, k_tiles * CUDA_PAGE_K,
+                      s->t.act, SHARED->warp_sum);
     sync_compute();
 }
 
@@ -130,6 +107,7 @@ DEV void staged_begin(const struct warp_context *c, const struct cuda_task *task
     s->t.n = 1;
     s->t.act = SCRATCH + 4 * (task->kind == OP_LM_HEAD ? LM_BLOCK : 0);
     s->t.partials = (float *)(s->t.act + s->t.k_tiles * CUDA_PAGE_K * 2);
+    early_norm((const float *)task->norm, c->thread, s->t.k, &s->early);
     s->row = op_row(task);
     /* All eight columns of a product are the same row; the first is stored. */
     s->x = s->t.act + c->lane % 4 * 16;
@@ -142,13 +120,11 @@ DEV bool staged_run(struct warp_context *c, struct staged *s) {
     if (!wait_ready(c)) return false;
     struct linear_addend add = addend_ask(&s->item);
     if (thread_here() == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-    const uint2 squares = squares_ask(c, task);
     staged_rows(c, s);
     if (thread_here() == 0) trace(c->args, SHARED, RT_TRACE_BEGIN, task->index);
 #pragma unroll 1
-    for (bool more = false;; more = true) {
+    for (;;) {
         staged_pages(c, s);
-        if (!more) squares_await(c, task, squares);
         sync_compute();
         staged_finish(c, s, add);
         if (task->unit_blocks != 0 && s->end % task->unit_blocks == 0) {
