@@ -193,7 +193,6 @@ DEV float warp_max(float v) {
     return v;
 }
 
-/* Only the residual stream is normed: rows of QN_HIDDEN floats. */
 DEV float inverse_rms_of(float sum) {
     return inverse_sqrt_fast(__fadd_rn(__fmul_rn(sum, 1.0f / QN_HIDDEN), RMS_EPS));
 }
@@ -232,67 +231,82 @@ DEV float squares_of_block(float4 v) {
     return sum + __shfl_xor_sync(~0u, sum, 2);
 }
 
-/* What a compute thread fetches for a task before the task's event is activated: constants only. */
-struct early {
-    float4 norm[4]; /* of the norm's weights: float4 number first + 256 i */
+/* Only the residual stream is normed: rows of QN_HIDDEN floats, of which a thread has so many
+ * float4s at once. */
+enum {
+    STREAM_FOURS = QN_HIDDEN > 8 * COMPUTE_THREADS   ? 4
+                   : QN_HIDDEN > 4 * COMPUTE_THREADS ? 2
+                                                     : 1
 };
 
-/* Of a norm of k weights, or of none: ones. */
-DEV void early_norm(const float *norm, uint32_t first, uint32_t k, struct early *e) {
+/* What a compute thread fetches for a task before the task's event is activated: constants only. */
+struct early {
+    float4 norm[STREAM_FOURS]; /* of the norm's weights: float4 number first + 256 i */
+};
+
+/* Of a norm, or of none. */
+DEV void early_norm(const float *norm, uint32_t first, struct early *e) {
 #pragma unroll
-    for (int u = 0; u < 4; u++) {
-        uint32_t i = first + u * COMPUTE_THREADS;
-        e->norm[u] = make_float4(1, 1, 1, 1);
-        if (norm != nullptr && i < k / 4) e->norm[u] = __ldg((const float4 *)norm + i);
+    for (int u = 0; u < STREAM_FOURS; u++) {
+        const uint32_t i = first + u * COMPUTE_THREADS;
+        e->norm[u] = make_float4(0, 0, 0, 0);
+        if (norm != nullptr && i < QN_HIDDEN / 4) e->norm[u] = __ldg((const float4 *)norm + i);
     }
 }
 
-/* The thread's next N float4s of a row, from number `first` on, as 16-bit floats times `scale`. */
-template <int N>
-DEV float act_stage_share(struct act row, const float4 *scale, bool normed, uint32_t first,
-                          uint32_t k, uint32_t k_padded, char *dst, float sum) {
-    float4 v[N];
-    act_load_share<N>(row, first, k / 4, v);
+/* The thread's next float4s of a row of the stream, from number `first` on, as 16-bit floats times
+ * the norm's weights, zeros up to the end of a page. Its share of the squares is added to sum. */
+DEV float stage_stream_share(struct act row, const struct early *e, uint32_t first, char *dst,
+                             float sum) {
+    float4 v[STREAM_FOURS];
+    act_load_share<STREAM_FOURS>(row, first, QN_HIDDEN / 4, v);
 #pragma unroll
-    for (int u = 0; u < N; u++) {
+    for (int u = 0; u < STREAM_FOURS; u++) {
         const uint32_t at = first + u * COMPUTE_THREADS;
-        if (normed) sum += squares_of_block(v[u]);
-        if (at < k_padded / 4) *(uint2 *)(dst + 8 * at) = pack_scaled(v[u], scale[u]);
+        sum += squares_of_block(v[u]);
+        if (at < cuda_k_tiles(QN_HIDDEN) * (CUDA_PAGE_K / 4))
+            *(uint2 *)(dst + 8 * at) = pack_scaled(v[u], e->norm[u]);
     }
     return sum;
 }
 
-/* Stages one row of k floats, times the norm's weights, as 16-bit floats, zeros up to k_padded, a
- * multiple of CUDA_PAGE_K. The row's sum of squares is left in eight parts, a warp's share each.
- * All compute threads. */
-DEV void act_stage_row(const struct warp_context *c, struct act row, const float *norm,
-                       const struct early *early, uint32_t k, uint32_t k_padded, char *dst,
-                       float *parts) {
-    const bool normed = norm != nullptr;
-    float sum = 0;
-    if (k_padded <= 4 * COMPUTE_THREADS) {
-        sum = act_stage_share<1>(row, early->norm, normed, c->thread, k, k_padded, dst, sum);
-    } else if (k_padded <= 2 * 4 * COMPUTE_THREADS) {
-        sum = act_stage_share<2>(row, early->norm, normed, c->thread, k, k_padded, dst, sum);
-    } else {
-        sum = act_stage_share<4>(row, early->norm, normed, c->thread, k, k_padded, dst, sum);
+/* Stages a row of the stream. Its sum of squares is left in eight parts, a warp's share each. All
+ * compute threads. */
+DEV void stage_stream(const struct warp_context *c, struct act row, const float *norm,
+                      const struct early *early, char *dst, float *parts) {
+    constexpr uint32_t step = STREAM_FOURS * COMPUTE_THREADS;
+    float sum = stage_stream_share(row, early, c->thread, dst, 0);
 #pragma unroll 1
-        for (uint32_t i = c->thread + 4 * COMPUTE_THREADS; i < k_padded / 4;
-             i += 4 * COMPUTE_THREADS) {
-            struct early more;
-            early_norm(norm, i, k, &more);
-            sum = act_stage_share<4>(row, more.norm, normed, i, k, k_padded, dst, sum);
-        }
+    for (uint32_t first = step; first < QN_HIDDEN / 4; first += step) {
+        struct early more;
+        early_norm(norm, first + c->thread, &more);
+        sum = stage_stream_share(row, &more, first + c->thread, dst, sum);
     }
-    if (!normed) return;
 #pragma unroll
     for (int d = 4; d < 32; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
     if (c->lane == 0) parts[c->warp] = sum;
 }
 
-/* A row that comes in pairs: nothing is left to be rounded. */
-DEV void act_stage_pairs(const struct warp_context *c, struct act row, uint32_t k,
-                         uint32_t k_padded, char *dst) {
+/* Stages another row, of k floats, zeros up to k_padded. Such rows come in pairs unless nothing
+ * rides on data. */
+DEV void stage_floats(const struct warp_context *c, struct act row, uint32_t k, uint32_t k_padded,
+                      char *dst) {
+    constexpr int N = 2;
+#pragma unroll 1
+    for (uint32_t first = c->thread; first < k_padded / 4; first += N * COMPUTE_THREADS) {
+        float4 v[N];
+        act_load_share<N>(row, first, k / 4, v);
+#pragma unroll
+        for (int u = 0; u < N; u++)
+            if (first + u * COMPUTE_THREADS < k_padded / 4)
+                *(uint2 *)(dst + 8 * (first + u * COMPUTE_THREADS)) =
+                    pack_scaled(v[u], make_float4(1, 1, 1, 1));
+    }
+}
+
+/* Stages a row that comes in pairs: nothing is left to be rounded. */
+DEV void stage_pairs(const struct warp_context *c, struct act row, uint32_t k, uint32_t k_padded,
+                     char *dst) {
     const int at_once = 8;
 #pragma unroll 1
     for (uint32_t i = c->thread; i < k_padded / 4; i += at_once * COMPUTE_THREADS) {

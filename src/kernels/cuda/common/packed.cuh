@@ -156,6 +156,25 @@ DEV void columns_value(const struct cuda_task *task, const struct tile_row *t, u
     }
 }
 
+/* Bytes from an item's places to those of the next token, and of the eighth after it. */
+struct tile_steps {
+    uint32_t out, normed, squares, out8, normed8;
+};
+DEV struct tile_steps tile_steps_of(const struct cuda_task *task) {
+    const uint32_t plain = 4 * (task->kind == OP_LM_HEAD ? QN_VOCAB : task->units);
+    const uint32_t packed = 16, packed8 = PACKED_PIECE;
+    const bool is_packed = (task->flags & CUDA_OUT_PACKED) != 0;
+    const bool out_packed = is_packed && task->kind == OP_GATED_MLP;
+    return {out_packed ? packed : plain, is_packed ? packed : plain, 4u * task->n_pieces,
+            out_packed ? packed8 : 8 * plain, is_packed ? packed8 : 8 * plain};
+}
+
+DEV void item_advance(struct linear_item *m, uint32_t out, uint32_t normed, uint32_t squares) {
+    m->out = (float *)((char *)m->out + out);
+    m->normed = (float *)((char *)m->normed + normed);
+    if (m->squares != nullptr) m->squares = (float *)((char *)m->squares + squares);
+}
+
 /* Results of a row block: tokens row + 8 i + {0, 1} for i < wo. */
 DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
                          uint32_t row, uint32_t end, float4 *sums, uint32_t wo) {
@@ -165,15 +184,21 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
 #pragma unroll 1
     for (uint32_t i = 0; i < wo; i += 4)
         columns_value(task, &t, row + 8 * i, end, sums + i * COMPUTE_THREADS, min(wo - i, 4u));
+    const struct tile_steps step = tile_steps_of(task);
+    struct linear_item even = op_item(task, block, r, row);
+    item_next(task, &even, block, r, row);
 #pragma unroll 1
-    for (uint32_t i = 0; i < 2 * wo; i++) {
-        const uint32_t at = row + i / 2 * 8 + i % 2;
-        const float4 v = sums[i / 2 * COMPUTE_THREADS];
-        struct linear_item m = op_item(task, block, r, min(at, end - 1));
-        item_next(task, &m, block, r, min(at, end - 1));
-        m.own0 = m.own0 && at < end;
-        m.own1 = m.own1 && at < end;
-        op_store<4>(task, &m, block, r, i % 2 == 0 ? make_float2(v.x, v.z) : make_float2(v.y, v.w));
+    for (uint32_t i = 0; i < wo; i++, row += 8) { /* whole warps, whatever rows there are */
+        const float4 v = sums[i * COMPUTE_THREADS];
+        struct linear_item odd = even;
+        item_advance(&odd, step.out, step.normed, step.squares);
+        even.own0 = t.own0 && row < end;
+        even.own1 = t.own1 && row < end;
+        odd.own0 = t.own0 && row + 1 < end;
+        odd.own1 = t.own1 && row + 1 < end;
+        op_store<4>(task, &even, block, r, make_float2(v.x, v.z));
+        op_store<4>(task, &odd, block, r, make_float2(v.y, v.w));
+        item_advance(&even, step.out8, step.normed8, 8 * step.squares);
     }
 }
 

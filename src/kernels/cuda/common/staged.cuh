@@ -93,10 +93,11 @@ DEV void staged_rows(const struct warp_context *c, const struct staged *s) {
     const uint32_t k = shared_load_volatile(&task->k);
     const uint32_t k_tiles = shared_load_volatile(&task->k_tiles);
     if (task->flags & CUDA_IN_PAIRED)
-        act_stage_pairs(c, s->row, k, k_tiles * CUDA_PAGE_K, s->t.act);
+        stage_pairs(c, s->row, k, k_tiles * CUDA_PAGE_K, s->t.act);
+    else if (task->norm != 0)
+        stage_stream(c, s->row, (const float *)task->norm, &s->early, s->t.act, SHARED->warp_sum);
     else
-        act_stage_row(c, s->row, (const float *)task->norm, &s->early, k, k_tiles * CUDA_PAGE_K,
-                      s->t.act, SHARED->warp_sum);
+        stage_floats(c, s->row, k, k_tiles * CUDA_PAGE_K, s->t.act);
     sync_compute();
 }
 
@@ -107,7 +108,7 @@ DEV void staged_begin(const struct warp_context *c, const struct cuda_task *task
     s->t.n = 1;
     s->t.act = SCRATCH + 4 * (task->kind == OP_LM_HEAD ? LM_BLOCK : 0);
     s->t.partials = (float *)(s->t.act + s->t.k_tiles * CUDA_PAGE_K * 2);
-    early_norm((const float *)task->norm, c->thread, s->t.k, &s->early);
+    early_norm((const float *)task->norm, c->thread, &s->early);
     s->row = op_row(task);
     /* All eight columns of a product are the same row; the first is stored. */
     s->x = s->t.act + c->lane % 4 * 16;
