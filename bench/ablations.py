@@ -33,7 +33,6 @@ VARIANTS = [
     ("AOT only", "launch=aot", {}, "cpu"),
     ("the paper's JIT rule", "launch=paper", {}, "cpu cuda"),
     ("attention handed out at run time", "launch=hybrid", {}, "cuda"),
-    ("QKV in one operator", "qkv=fused", {}, "cuda"),
     ("QKV in two operators", "qkv=split", {}, "cpu cuda"),
     ("QKV's heads with the attention", "qkv=joined", {}, "cpu"),
     ("counters only (no carry)", "carry-bytes=0", {}, "cuda"),

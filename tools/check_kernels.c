@@ -13,9 +13,12 @@
  *     // check_kernels: qn_mega registers 168
  *     // check_kernels: qn_mega registers 168 stack 32 spills 8     bytes, where they are wanted: a
  *                                                                   function that is called, say
+ *     // check_kernels: function compute_one_row spills 0           of those that a kernel calls,
+ *                                                                   by a part of the name
  *
  * Failures: a kernel without a budget, more registers, stack or spills than it allows (none unless
- * it says so), products of wgmma of which each waits for the one before. Exit: 0 well, 1 failed, 77
+ * it says so), spills of a function beyond what is said of it, or beyond FUNCTION_SPILLS if nothing
+ * is; products of wgmma of which each waits for the one before. Exit: 0 well, 1 failed, 77
  * no NVRTC here (ctest: skipped).
  */
 #include "base/checked.h"
@@ -36,7 +39,7 @@ const char *__asan_default_options(void) {
 
 #define BUDGET_MARK "check_kernels: "
 
-enum { EXIT_SKIPPED = 77, MAX_CHOICES = 8 };
+enum { EXIT_SKIPPED = 77, MAX_CHOICES = 8, FUNCTION_SPILLS = 128 };
 
 /* Shapes that make different code: wide and narrow, with and without biases and QK-norm, odd. */
 static const struct {
@@ -145,23 +148,60 @@ static int judge(const struct usage *u, const char *where) {
     return bad;
 }
 
+/* Bytes that a called function may spill: the largest part of its name that a budget line has says.
+ */
+static int function_budget(const char *function) {
+    size_t best = 0;
+    int spills = FUNCTION_SPILLS;
+    for (size_t i = 0; i < embed_n_files; i++) {
+        const char *p = (const char *)embed_files[i].text;
+        while ((p = strstr(p, BUDGET_MARK "function ")) != NULL) {
+            char part[80];
+            int n;
+            p += strlen(BUDGET_MARK "function ");
+            if (sscanf(p, "%79s spills %d", part, &n) != 2 || strstr(function, part) == NULL)
+                continue;
+            if (strlen(part) <= best) continue;
+            best = strlen(part);
+            spills = n;
+        }
+    }
+    return spills;
+}
+
+/* A function that a kernel calls: 1 if it spills too much. */
+static int judge_function(const char *name, int spills, const char *where) {
+    const int budget = function_budget(name);
+    if (spills <= budget) return 0;
+    printf("FAIL  %-28s %s spills %d bytes (budget %d)\n", where, name, spills, budget);
+    return 1;
+}
+
 /* Reads the assembler's report: for each kernel a line "Compiling entry function 'NAME'", then its
- * stack frame and spills, then "Used N registers". Returns failures; *n_kernels counts. */
+ * stack frame and spills, then "Used N registers"; for each function "Function properties for
+ * NAME", then the same. Returns failures; *n_kernels counts. */
 static int judge_log(char *log, const char *where, int *n_kernels) {
     int failures = 0;
     struct usage u = {0};
+    char function[300] = "";
     for (char *line = strtok(log, "\n"); line != NULL; line = strtok(NULL, "\n")) {
         char *p;
         if ((p = strstr(line, "Compiling entry function '")) != NULL) {
             u = (struct usage){0};
             sscanf(p, "Compiling entry function '%79[^']'", u.name);
+        } else if ((p = strstr(line, "Function properties for ")) != NULL) {
+            sscanf(p, "Function properties for %299s", function);
         } else if (strstr(line, "bytes stack frame") != NULL) {
             int stack, stores, loads;
             p = line + strcspn(line, "0123456789");
             if (sscanf(p, "%d bytes stack frame, %d bytes spill stores, %d bytes spill loads",
                        &stack, &stores, &loads) != 3)
                 continue;
-            if (stack > u.stack) u.stack = stack; /* called functions are listed too */
+            if (u.name[0] == '\0') {
+                failures += judge_function(function, stores + loads, where);
+                continue;
+            }
+            if (stack > u.stack) u.stack = stack;
             u.spill_stores += stores;
             u.spill_loads += loads;
         } else if ((p = strstr(line, "Used ")) != NULL && u.name[0] != '\0') {

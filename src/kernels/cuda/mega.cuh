@@ -344,6 +344,15 @@ __device__ __noinline__ void role_control(void) {
     if (threadIdx.x % 32 == 0) control_main(&SHARED->args, SHARED);
 }
 
+// What every layer of a decode step runs has nothing in local memory.
+// check_kernels: function compute_one_row spills 0
+// check_kernels: function run_splitILb1E spills 0
+// check_kernels: function run_combine spills 0
+// check_kernels: function run_packed_few spills 0
+// check_kernels: function run_packed_fewILi2E spills 96
+// check_kernels: function role_loader spills 0
+// check_kernels: function role_control spills 0
+// check_kernels: function run_attention_rows spills 400
 // check_kernels: qn_mega registers 168 stack 256 spills 32
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {

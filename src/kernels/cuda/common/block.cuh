@@ -62,6 +62,7 @@ enum {
     MAX_X_SLOTS = 8,
     PIECE_STEPS = CUDA_PACK_COLUMNS / 16, /* steps of 16 columns in packed activations' pieces */
     MAX_PLACES = 32,                      /* token rows whose place the block keeps */
+    MAX_LOGIT_PLACES = 64,                /* logit rows */
 
     LEASE_IDLE = 0x100, /* instead of a descriptor's number: the lease has no work */
     GO_DROP = 0x100, /* a message instead of a descriptor's number: drop pages of a wrong guess */
@@ -121,15 +122,15 @@ struct block_shared {
     struct rt_batch batch; /* a copy; the numbers of rows are those of the iteration that runs */
     uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
     uint32_t drop_turn;
-    union alignas(16) {            /* of the running task's rows: */
-        float inv_rms[MAX_TILE];   /* few: 1 / rms */
-        float warp_sum[8 * WARPS]; /* sums of squares, eight parts each */
-        struct { /* packed ones on Hopper: a warp's tile, its place in the rings */
+    union alignas(16) {          /* of the running task's rows: */
+        float inv_rms[MAX_TILE]; /* several: 1 / rms */
+        float warp_sum[WARPS];   /* one: its sum of squares, in eight parts */
+        struct {                 /* packed ones on Hopper: a warp's tile, its place in the rings */
             uint32_t block, row, ring, k_tiles;
         } packed[WARPS];
     };
     struct row_place place[MAX_PLACES]; /* of the iteration's first token rows */
-    uint16_t logit_row[MAX_PLACES];
+    uint16_t logit_row[MAX_LOGIT_PLACES];
     uint64_t control[28]; /* struct control: here, because local memory goes through an L1 that
                              every acquire empties */
 };

@@ -27,7 +27,7 @@
 enum {
     FETCH_AHEAD = N_AOT_SLOTS - GO_DEPTH,
     LOOK_EVERY = 64,  /* polls between two looks at the stop word */
-    ROWS_AT_ONCE = 4, /* token rows whose places are fetched together */
+    ROWS_AT_ONCE = 8, /* token rows whose places are fetched together */
 };
 
 struct control {
@@ -375,12 +375,12 @@ DEV void control_rows(const struct control *c) {
         }
 #pragma unroll
         for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) {
-            if (first + i >= n) continue;
+            if (first + i >= min(n, (uint32_t)MAX_PLACES)) continue;
             s->place[first + i].position_slot = position[i] * PROG_MAX_SEQS + slot[i];
             s->place[first + i].kv_row = row[i];
         }
         first += ROWS_AT_ONCE;
-    } while (first < MAX_PLACES && first < max(n, n_logits));
+    } while ((first < MAX_PLACES && first < n) || (first < MAX_LOGIT_PLACES && first < n_logits));
     s->batch.rows.n_rows = n;
     s->batch.rows.n_logit_rows = n_logits;
 }

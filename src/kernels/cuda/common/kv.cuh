@@ -35,7 +35,7 @@ DEV uint32_t row_kv_row(const struct block_shared *s, uint32_t row) {
 
 /* The token row of a logit row. */
 DEV uint32_t row_of_logits(const struct block_shared *s, uint32_t row) {
-    if (row < MAX_PLACES) return s->logit_row[row];
+    if (row < MAX_LOGIT_PLACES) return s->logit_row[row];
     return (uint32_t)load_index_l2(s->batch.rows.logit_row + row);
 }
 

@@ -73,10 +73,11 @@ DEV void stage_ask(const struct warp_context *c, const struct cuda_task *task, u
     if (again) barrier_wait_acquire_cta(&SHARED->packed_empty[slot], (phase >> slot & 1) ^ 1);
     share_begin(full, n_blocks * (S::steps * 512) + n_eights * (S::steps * 256), c->lane);
     for (uint32_t i = share_first(c->lane); i < n_blocks; i += share_step())
-        share_copy(stage + i * (S::steps * 512),
-                   (const char *)task->w + (uint64_t)step * 512 +
-                       (uint64_t)(block + i) * task->k_tiles * CUDA_PAGE_BYTES,
-                   S::steps * 512, full, c->lane);
+        /* Hopper has one tile of tokens here, others may come back for the same weights soon. */
+        share_copy_evict_first(stage + i * (S::steps * 512),
+                               (const char *)task->w + (uint64_t)step * 512 +
+                                   (uint64_t)(block + i) * task->k_tiles * CUDA_PAGE_BYTES,
+                               S::steps * 512, full, c->lane);
     stage_ask_activations<S>(c, task, row, n_eights, step, stage + S::act_at, full);
     share_end(full, c->lane);
 }

@@ -86,6 +86,12 @@ DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, 
                  "l"(src), "r"(bytes), "r"(ptx_shared_address(full))
                  : "memory");
 }
+/* ... of what is read once. */
+DEV void share_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
+                                uint32_t lane) {
+    (void)lane;
+    page_copy_bulk(dst, src, bytes, full);
+}
 DEV void share_end(uint64_t *full, uint32_t lane) {
     (void)full, (void)lane;
 }

@@ -58,6 +58,10 @@ DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, 
     (void)full;
     page_copy_part(dst, src, bytes, lane);
 }
+DEV void share_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
+                                uint32_t lane) {
+    share_copy(dst, src, bytes, full, lane);
+}
 DEV void share_end(uint64_t *full, uint32_t lane) {
     (void)lane;
     copy_arrive(full);

@@ -44,6 +44,10 @@ DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, 
     (void)lane;
     emu_copy_bulk(dst, src, bytes, full);
 }
+DEV void share_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
+                                uint32_t lane) {
+    share_copy(dst, src, bytes, full, lane);
+}
 DEV void share_end(uint64_t *full, uint32_t lane) {
     __syncwarp(); /* here, bytes are expected as they are asked for */
     if (lane == 0) barrier_arrive_release_cta(full);
