@@ -36,6 +36,7 @@ static int make_program(void **state) {
     o.max_model_len = MAX_LEN;
     o.max_batched_tokens = MAX_BATCHED;
     o.kv_block = 16;
+    o.cut_qkv = true;
     struct model_options as_dummy = {.dummy = true, .dtype = "bfloat16"};
     if (model_open(&d, MODEL, &as_dummy, &model) == QN_OK &&
         compile_model(&d, model, &o, NULL, NULL, &program) == QN_OK)

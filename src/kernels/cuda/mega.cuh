@@ -304,7 +304,7 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < RING_PAGES; i++) {
             barrier_init(&s->page_full[i], page_copy_arrivals());
-            barrier_init(&s->page_empty[i], 1);
+            barrier_init(&s->page_empty[i], QN_EACH_ARRIVES ? 32 : 1);
         }
         for (uint32_t i = 0; i < GO_DEPTH; i++) {
             barrier_init(&s->go_full[i], 1);

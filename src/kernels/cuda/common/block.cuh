@@ -216,7 +216,8 @@ DEV const uint4 *page_acquire(const struct warp_context *c) {
 
 DEV void page_release(struct warp_context *c) {
     __syncwarp();
-    if (c->lane == 0) barrier_arrive_release_cta(&SHARED->page_empty[page_slot(c->warp, c->page)]);
+    if (c->lane == 0 || QN_EACH_ARRIVES)
+        barrier_arrive_release_cta(&SHARED->page_empty[page_slot(c->warp, c->page)]);
     c->page = page_next(c->page);
 }
 
