@@ -60,15 +60,14 @@ DEV void staged_pages(struct warp_context *c, const struct staged *s) {
     }
 }
 
-/* The group's partial sums are there: results, the thread's first item and what is 256 further.
- * Whole warps, for those who ask each other. */
+/* The group's partial sums are there: results, the thread's first item and what is 256 further. */
 DEV void staged_finish(const struct warp_context *c, struct staged *s, struct linear_addend add) {
     const struct cuda_task *task = s->t.task;
     const uint32_t n_items = (s->end - s->first) * 8, r = c->lane % 8;
     const bool pairs = task->kind == OP_GATED_MLP && (task->flags & CUDA_OUT_PAIRED);
 #pragma unroll 1
-    for (uint32_t i = c->thread; i - c->lane < n_items;) {
-        const uint32_t in_group = i < n_items ? i / 8 : 0;
+    for (uint32_t i = c->thread; i < n_items;) {
+        const uint32_t in_group = i / 8;
         const float inv = task->norm == 0 ? 1 : inverse_rms(SHARED->warp_sum);
         float v0 = sum_partials(&s->t, in_group, 0, r);
         float v1 = sum_partials(&s->t, in_group, 0, r + 8);
@@ -80,7 +79,7 @@ DEV void staged_finish(const struct warp_context *c, struct staged *s, struct li
                            sum_partials(&s->t, in_group, 0, r + 1),
                            sum_partials(&s->t, in_group, 0, r + 9));
         i += COMPUTE_THREADS;
-        if (i - c->lane >= n_items) break;
+        if (i >= n_items) break;
         s->item = staged_item(task, s->first, s->end, i);
         add = addend_ask(&s->item);
     }
