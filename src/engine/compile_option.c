@@ -83,8 +83,7 @@ static const struct key keys[] = {
      set_events},
     {"qkv", "fused|split|joined",
      "split: projections by columns, then norms, RoPE and cache by heads; joined: with one row "
-     "these "
-     "and attention are one operator",
+     "these and attention are one operator; fused, CPU only: all but attention is one",
      set_qkv},
     {"event-fusion", "on|off", "off: one event per consumer task", set_event_fusion},
     {"tasks-per-worker", "1 to 64", "tasks of an operator per worker, about", set_tasks_per_worker},

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 #undef fail /* base/status.h has one */
@@ -122,11 +123,30 @@ static void all_options_compile(void **state) {
     }
 }
 
+/* What a target has no kernels for is said before anything is compiled. */
+static void fused_qkv_is_the_cpus(void **state) {
+    (void)state;
+    struct diag d = {0};
+    struct model *model;
+    struct compile_options o;
+    struct prog_header *program;
+    compile_options_init(&o);
+    o.target = TARGET_CUDA;
+    assert_int_equal(model_open(&d, shapes[0], &(struct model_options){.dummy = true}, &model),
+                     QN_OK);
+    assert_int_equal(compile_option_apply(&d, "qkv=fused", &o), QN_OK);
+    assert_int_equal(compile_model(&d, model, &o, NULL, NULL, &program), QN_EUNSUPPORTED);
+    assert_non_null(strstr(d.message, "qkv: want split or joined"));
+    assert_null(program);
+    model_free(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_shapes_are_spread),
         cmocka_unit_test(all_shapes_carry),
         cmocka_unit_test(all_options_compile),
+        cmocka_unit_test(fused_qkv_is_the_cpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
