@@ -4,7 +4,8 @@
 #   asan      AddressSanitizer and UBSan: all tests but the emulated GPU's, and the mutations and the
 #             statistics of sampling, which are minutes of arithmetic and little memory.
 #             --quick leaves out what takes longest
-#   tsan      ThreadSanitizer: what runs threads, and the GPU's kernels on the emulated one
+#   tsan      ThreadSanitizer: what runs threads, and the GPU's kernels on the emulated one. --quick
+#             leaves the kernels before sm_90 out
 #   stress    random yields at every primitive: what runs threads
 #   coverage  the lines and branches of src/ that the tests reach, without those that take minutes when
 #             the counters are there, which all threads share; build-coverage/coverage.txt has the files
@@ -36,9 +37,11 @@ run() { # name, cmake arguments, targets, ctest arguments
 }
 
 slow="lint/|runtime/spin|tools/|task/test_mutations|kernels_cpu/test_sampling"
+few="short_jit_sm80" # JIT tasks before sm_90 differ in nothing new
 if [ "${1:-}" = --quick ]; then
     shift
     slow="$slow|hostile/test_tokenizers|emulator/"
+    few="short_(jit_)?sm80"
 fi
 
 for variant in "$@"; do
@@ -48,9 +51,9 @@ for variant in "$@"; do
         run asan "-DQN_SANITIZE=address,undefined" all "-E $slow|emulator/"
         ;;
     tsan)
-        # Compiling and proving is one thread's work; JIT tasks before sm_90 differ in nothing new.
+        # Compiling and proving is one thread's work.
         run tsan "-DQN_SANITIZE=thread" "$(programs runtime engine | tr '\n' ' ') emu_nvrtc" \
-            "-R ^(runtime|engine)/test_|^emulator/short -E engine/test_(shapes|plan|view)|short_jit_sm80"
+            "-R ^(runtime|engine)/test_|^emulator/short -E engine/test_(shapes|plan|view)|$few"
         ;;
     stress)
         run stress "-DQN_STRESS=ON" "$(programs runtime engine | tr '\n' ' ')" \

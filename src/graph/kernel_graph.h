@@ -29,8 +29,8 @@ struct tensor {
     enum tensor_role role;
     enum dtype dtype;
     int n_dims;
-    uint64_t shape[TENSOR_MAX_DIMS]; /* row-major; state: [rows of one iteration, 2*n_kv_heads] */
     int producer;                    /* index of the operator that writes it; -1: a weight */
+    uint64_t shape[TENSOR_MAX_DIMS]; /* row-major; state: [rows of one iteration, 2*n_kv_heads] */
 };
 
 /* Operators that a graph may have in parts: results are the same, bit for bit. */
