@@ -220,11 +220,11 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     const uint32_t *in = op->in;
     t->out = address(f, op->out[0]);
     t->out2 = address(f, op->out[1]);
+    t->more2 = address(f, squares_of(op));
     switch (op->kind) {
     case OP_EMBED:
         t->w = address(f, in[EMBED_TABLE]);
         t->norm = address(f, in[EMBED_NEXT]);
-        t->more2 = address(f, squares_of(op));
         break;
     case OP_QKV_HEADS:
         t->in = address(f, in[HEADS_QKV]);
@@ -235,7 +235,6 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
         t->in = address(f, in[QKV_X]);
         t->norm = address(f, in[QKV_NORM]);
         t->w = address(f, in[QKV_WQ]);
-        t->more2 = address(f, squares_of(op));
         t->bias = address(f, in[QKV_BQ]);
         break;
     case OP_ATTENTION:
@@ -256,12 +255,10 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
         t->bias = address(f, in[LINEAR_BIAS]);
         t->more = address(f, in[LINEAR_RESIDUAL]);
         t->norm = address(f, in[LINEAR_NEXT]);
-        t->more2 = address(f, squares_of(op));
         break;
     case OP_GATED_MLP:
         t->in = address(f, in[MLP_X]);
         t->norm = address(f, in[MLP_NORM]);
-        t->more2 = address(f, squares_of(op));
         t->w = address(f, in[MLP_WG]);
         t->bias = address(f, in[MLP_BG]);
         t->more = address(f, in[MLP_BU]);
@@ -275,7 +272,6 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     case OP_LM_HEAD:
         t->in = address(f, in[LM_X]);
         t->norm = address(f, in[LM_NORM]);
-        t->more2 = address(f, squares_of(op));
         t->w = address(f, in[LM_W]);
         break;
     case OP_SUM_SQUARES: t->in = address(f, in[0]); break;

@@ -434,9 +434,13 @@ static void test_same_in_any_company(void **state) {
 #define EVEN_SHAPE                                                                                 \
     "\"head_dim\": 64, \"intermediate_size\": 512, \"num_attention_heads\": 4, "                   \
     "\"num_key_value_heads\": 2, "
-#define MADE_UP(vocab)                                                                             \
+/* An MLP too wide for a block's scratch: its single rows are packed, too, and may carry flags. */
+#define WIDE_SHAPE                                                                                 \
+    "\"head_dim\": 64, \"intermediate_size\": 15616, \"num_attention_heads\": 4, "                 \
+    "\"num_key_value_heads\": 2, "
+#define MADE_UP(hidden, vocab)                                                                     \
     "\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", "                       \
-    "\"hidden_act\": \"silu\", \"hidden_size\": 264, \"num_hidden_layers\": 1, "                   \
+    "\"hidden_act\": \"silu\", \"hidden_size\": " hidden ", \"num_hidden_layers\": 1, "            \
     "\"vocab_size\": " vocab ", \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-06, "      \
     "\"rope_theta\": 10000, \"attention_bias\": false, \"torch_dtype\": \"bfloat16\", "            \
     "\"tie_word_embeddings\": false"
@@ -496,8 +500,12 @@ static void test_same_packed(void **state) {
                                       {.coarse = true, .jit = true}};
     const struct rig_options even[] = {{.coarse = true, .max_batched = 16, .n_slots = 16},
                                        {.coarse = true, .max_batched = 256, .n_slots = 24}};
-    compare_packed("{" ODD_SHAPE MADE_UP("331") "}", odd, is_brief() ? 2 : COUNT_OF(odd));
-    compare_packed("{" EVEN_SHAPE MADE_UP("1271") "}", even, COUNT_OF(even));
+    const struct rig_options wide[] = {
+        {.coarse = true, .max_batched = 1, .max_len = 512, .carry_bytes = 1 << 16},
+        {.coarse = true, .max_batched = 256}};
+    compare_packed("{" ODD_SHAPE MADE_UP("264", "331") "}", odd, is_brief() ? 2 : COUNT_OF(odd));
+    compare_packed("{" EVEN_SHAPE MADE_UP("264", "1271") "}", even, COUNT_OF(even));
+    if (!is_brief()) compare_packed("{" WIDE_SHAPE MADE_UP("72", "331") "}", wide, COUNT_OF(wide));
 }
 
 /* A context whose pieces are many: in pieces spread over the device and merged afterwards, as one

@@ -47,10 +47,6 @@ DEV float act_await(struct act a, uint64_t i, uint2 v) {
     return __uint_as_float(v.x);
 }
 
-DEV float act_load(struct act a, uint64_t i) {
-    return act_await(a, i, act_ask(a, i));
-}
-
 /* Elements 2 i and 2 i + 1, of which the first lies at an even place. */
 DEV uint4 act_ask2(struct act a, uint32_t i) {
     if (a.flag != 0) return load_flagged_pair(a.at + 4 * i);
@@ -82,16 +78,6 @@ DEV float4 act_await4(struct act a, uint32_t i, struct act_words w) {
         if (act_given_up()) break;
         w = act_ask4(a, i);
     }
-    return make_float4(__uint_as_float(w.lo.x), __uint_as_float(w.lo.z), __uint_as_float(w.hi.x),
-                       __uint_as_float(w.hi.z));
-}
-
-/* What is there now; *there becomes false if that is not all of it. Whoever needs many looks at all
- * of them again until they are there. */
-DEV float4 act_look4(struct act a, uint32_t i, bool *there) {
-    if (a.flag == 0) return load4_l2(a.at + 4 * i);
-    const struct act_words w = act_ask4(a, i);
-    *there = *there && w.lo.y == a.flag && w.lo.w == a.flag && w.hi.y == a.flag && w.hi.w == a.flag;
     return make_float4(__uint_as_float(w.lo.x), __uint_as_float(w.lo.z), __uint_as_float(w.hi.x),
                        __uint_as_float(w.hi.z));
 }

@@ -85,16 +85,6 @@ DEV uint64_t block_sum_u64(const struct warp_context *c, struct sample_shared *s
     return v;
 }
 
-DEV double block_sum_double(const struct warp_context *c, struct sample_shared *s, double v) {
-    for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(~0u, v, d);
-    if (c->lane == 0) s->warp_double[c->warp] = v;
-    sync_compute();
-    v = 0;
-    for (uint32_t w = 0; w < WARPS; w++) v += s->warp_double[w];
-    sync_compute();
-    return v;
-}
-
 /* Both at once; in thread 0 only, and the caller meets before it uses the shared words again. */
 DEV void block_best_and_sum(const struct warp_context *c, struct sample_shared *s, struct best *b,
                             double *sum) {
