@@ -28,7 +28,7 @@ programs() {
 run() { # name, cmake arguments, targets, ctest arguments
     echo "== $1"
     # shellcheck disable=SC2086
-    cmake -S . -B "build-$1" -G Ninja -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1 -g1" $2 >/dev/null
+    cmake -S . -B "build-$1" -G Ninja -DQN_WERROR=ON -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1 -g1" $2 >/dev/null
     # shellcheck disable=SC2086
     cmake --build "build-$1" -j "$(nproc)" --target $3 >"build-$1/log" 2>&1 ||
         { tail -40 "build-$1/log"; exit 1; }

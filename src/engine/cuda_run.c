@@ -93,14 +93,20 @@ static void launch(struct cuda_run *r) {
     if (launch_checked(&r->failure, r, again) != QN_OK) set_broken(r);
 }
 
-static int read_back(struct diag *d, struct cuda_run *r, void *to, cu_pointer from, size_t bytes) {
-    CU(d, r->o.api, cuMemcpyDtoHAsync_v2, to, from, bytes, r->stream);
-    CU(d, r->o.api, cuStreamSynchronize, r->stream);
+/* In r->stream: when the kernel has ended; in r->side: while it runs. */
+static int read_back(struct diag *d, struct cuda_run *r, cu_stream stream, void *to,
+                     cu_pointer from, size_t bytes) {
+    CU(d, r->o.api, cuMemcpyDtoHAsync_v2, to, from, bytes, stream);
+    CU(d, r->o.api, cuStreamSynchronize, stream);
     return QN_OK;
 }
 
+static int read_shared(struct diag *d, struct cuda_run *r, cu_stream stream) {
+    return read_back(d, r, stream, &r->shared, address(r->o.args->rt.shared), sizeof r->shared);
+}
+
 /* Reads the runtime's whole state back and lets rt_stall say what it finds there. */
-static void fail_stall(struct cuda_run *r) {
+static void fail_stall(struct diag *d, struct cuda_run *r, cu_stream stream) {
     const struct rt_memory *m = r->o.memory;
     char *state = malloc(m->state_bytes);
     struct rt rt;
@@ -108,10 +114,10 @@ static void fail_stall(struct cuda_run *r) {
     /* Everything in `state` has its offset from `shared`, the first part. */
     cu_pointer base = address(r->o.args->rt.shared) - m->offset[RT_PART_SHARED];
     if (state == NULL) {
-        fail_nomem(&r->failure, m->state_bytes, "the state of a stalled kernel");
-    } else if (read_back(&r->failure, r, state, base, m->state_bytes) == QN_OK) {
+        fail_nomem(d, m->state_bytes, "the state of a stalled kernel");
+    } else if (read_back(d, r, stream, state, base, m->state_bytes) == QN_OK) {
         rt_memory_bind(m, r->o.program, r->o.program, state, r->o.mail, &rt, &batch);
-        rt_stall_fail(&r->failure, r->o.program, &rt);
+        rt_stall_fail(d, r->o.program, &rt);
     }
     free(state);
 }
@@ -125,13 +131,13 @@ static bool commands_left(const struct cuda_run *r) {
 static void finish(struct cuda_run *r) {
     struct diag *d = &r->failure;
     if ((r->o.trace != NULL && cuda_trace_take(d, r->o.trace, r->stream) != QN_OK) ||
-        read_back(d, r, &r->shared, address(r->o.args->rt.shared), sizeof r->shared) != QN_OK) {
+        read_shared(d, r, r->stream) != QN_OK) {
         set_broken(r);
         return;
     }
     switch (r->shared.stop) {
     case RT_STOP_IDLE: set_phase(r, CUDA_RUN_IDLE); return;
-    case RT_STOP_STALL: fail_stall(r); break;
+    case RT_STOP_STALL: fail_stall(d, r, r->stream); break;
     case RT_STOP_HOST: fail(d, QN_ECANCELED, "the engine is closing"); break;
     default: break;
     }
@@ -157,6 +163,17 @@ static void stop_kernel(struct cuda_run *r) {
     }
 }
 
+/* A kernel that does not end may have said before who waited for what. */
+static void fail_silence(struct cuda_run *r, uint64_t ns) {
+    struct diag why = {0};
+    if (read_shared(NULL, r, r->side) == QN_OK && r->shared.stop == RT_STOP_STALL)
+        fail_stall(&why, r, r->side);
+    fail(&r->failure, QN_ESTALL,
+         "%s%sthe kernel gave no sign of life for %.1f s in iteration %u and did not stop itself",
+         why.message, why.code != QN_OK ? "; then " : "", 1e-9 * (double)ns,
+         rt_host_load_acquire(&r->o.mail->heartbeat));
+}
+
 /* A kernel whose own deadlines do not work gives no sign of life. */
 static void watchdog(struct cuda_run *r, uint32_t progress) {
     uint64_t now = rt_now_ns();
@@ -164,9 +181,7 @@ static void watchdog(struct cuda_run *r, uint32_t progress) {
         r->seen = progress;
         r->seen_ns = now;
     } else if (r->o.silence_ns > 0 && now - r->seen_ns > r->o.silence_ns) {
-        fail(&r->failure, QN_ESTALL,
-             "the kernel gave no sign of life for %.1f s in iteration %u and did not stop itself",
-             1e-9 * (double)(now - r->seen_ns), rt_host_load_acquire(&r->o.mail->heartbeat));
+        fail_silence(r, now - r->seen_ns);
         stop_kernel(r);
         set_broken(r);
     }

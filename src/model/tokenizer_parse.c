@@ -31,7 +31,7 @@ static const char GPT2_PATTERN[] =
 
 static struct at inside(const struct at *at, const char *key, size_t idx) {
     struct at member = {.t = at->t, .file = at->file, .depth = at->depth + 1};
-    snprintf(member.field, sizeof member.field, "%.120s.%.20s[%zu]", at->field, key, idx);
+    snprintf(member.field, sizeof member.field, "%.116s.%.20s[%zu]", at->field, key, idx);
     return member;
 }
 

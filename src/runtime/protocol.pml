@@ -41,6 +41,7 @@
 #if GRAPH == 2
 #define N_EVENTS 6
 #define END      5
+#define LISTENER 6 /* the task whose worker reads the doorbell for all */
 #define N_JIT    5
 byte wait[N_TASKS] = { 0, 0, 0, 1, 2, 3, 4 };
 byte trig[N_TASKS] = { 1, 2, 3, 4, 4, 4, 5 };
@@ -51,6 +52,7 @@ byte rank[2] = { 0, 5 }; /* JIT tasks before it */
 #else
 #define N_EVENTS 5
 #define END      4
+#define LISTENER 5
 byte wait[N_TASKS] = { 0, 0, 1, 1, 2, 3, 3 };
 byte trig[N_TASKS] = { 1, 1, 2, 3, 3, 4, 4 };
 byte n_trig[N_EVENTS] = { 1, 2, 1, 2, 2 };
@@ -70,6 +72,7 @@ byte rank[2] = { 0, 0 };
 /* shared state */
 byte counter[N_EVENTS];
 byte published, phase = START, stop, tail, idle_bell, posted;
+byte heard, heard_of = NONE; /* the doorbell, during that iteration */
 byte claim_of, claim_index = N_JIT; /* one word */
 
 /* the boundary's own */
@@ -131,6 +134,11 @@ inline run_boundary() {
     news = served;
     mine_news = served;
     owes = true;
+    if /* rt_boundary_bell */
+    :: heard_of == iteration -> heard_of = NONE; bell = heard
+    :: else -> bell = tail
+    fi;
+    assert(bell >= taken);
     left = bell - taken;
     taken = bell;
     if
@@ -197,14 +205,19 @@ inline run_task() {
         runs[task]++
     };
     if /* rt_boundary_ask, by one that may have to play the boundary */
-    :: trig[task] == END && !asked && !owes && posted == iteration -> bell = tail; asked = true
+    :: trig[task] == END && !asked && !owes && posted == iteration -> asked = true
+    :: true
+    fi;
+    if /* rt_boundary_listen, once or again */
+    :: task == LISTENER -> heard = tail; heard_of = iteration
+    :: task == LISTENER -> heard = tail; heard_of = iteration; heard = tail; heard_of = iteration
     :: true
     fi;
     running--;
     trigger(trig[task], goal);
     task = NONE;
     if /* somebody else played it */
-    :: asked && !boundary -> asked = false; bell = 0
+    :: asked && !boundary -> asked = false
     :: else
     fi
 }
@@ -224,7 +237,7 @@ proctype worker(byte id) {
         :: boundary && !asked ->
             post();
             if
-            :: posted == iteration -> bell = tail; asked = true
+            :: posted == iteration -> asked = true
             :: else
             fi
         :: else

@@ -8,10 +8,10 @@
  *   commands ──► collect ──► admit ──► rows ──► choose variant ──► publish ──► trigger start, post
  *                                        └ none: post, idle or stop
  *
- * Nothing of the host lies between two iterations. The doorbell is read before (rt_boundary_ask),
- * by whoever expects to play the boundary. What the host has to hear is laid out in rt.news, which
- * no task touches, and posted when the next iteration runs (rt_boundary_post); the boundary after
- * that one waits for it, since the news are its own to write then.
+ * Nothing of the host lies between two iterations. Where it is a bus away, the doorbell is read
+ * before, by one worker for all (rt_boundary_listen). What the host has to hear is laid out in
+ * rt.news, which no task touches, and posted when the next iteration runs (rt_boundary_post); the
+ * boundary after that one waits for it, since the news are its own to write then.
  *
  * Policy. First come, first served, no preemption: admission takes all the KV blocks that a request
  * can ever need, and the first in line waits for them. Every admitted request advances in every
@@ -353,17 +353,32 @@ RT_FN void rt_boundary_prefetch(const struct rt *rt) {
     rt_prefetch(b->rows.logit_row);
 }
 
-/* For a worker that holds a task of the iteration, or owes the boundary: reads the doorbell, which
- * may take a trip over a bus. 0: the boundary cannot be played yet, since the last one has not
- * posted everything. */
+/* For a worker that holds a task of the iteration, or owes the boundary. 0: the boundary cannot be
+ * played yet, since the last one has not posted everything. */
 RT_FN int rt_boundary_ask(const struct rt *rt, struct rt_worker *w) {
     if (w->asked) return 1;
     rt_boundary_post(rt, w);
     if (rt_load_acquire(&rt->shared->posted) != rt->control->iteration) return 0;
-    w->bell = rt_host_load_relaxed(&rt->mail->tail);
     w->asked = 1;
     rt_boundary_prefetch(rt);
     return 1;
+}
+
+/* Where the host's memory is a bus away: reads the doorbell for whoever plays the boundary. One
+ * worker does, which holds a task that triggers the end event, before it triggers. */
+RT_FN void rt_boundary_listen(const struct rt *rt) {
+    rt_store_relaxed(&rt->shared->bell, rt_host_load_acquire(&rt->mail->tail));
+    rt_store_relaxed(&rt->shared->bell_of, rt->control->iteration);
+}
+
+/* The doorbell's value, not older than the last boundary's. What was heard is used once: after an
+ * idle time it would be old. */
+RT_FN uint32_t rt_boundary_bell(const struct rt *rt) {
+    struct rt_shared *sh = rt->shared;
+    if (rt_load_relaxed(&sh->bell_of) != rt->control->iteration)
+        return rt_host_load_relaxed(&rt->mail->tail);
+    rt_store_relaxed(&sh->bell_of, RT_NONE);
+    return rt_load_relaxed(&sh->bell);
 }
 
 /* What came after the doorbell was read, when there is nothing else to do. */
@@ -381,6 +396,7 @@ RT_FN int rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     w->boundary = w->asked = w->n_news = 0;
     w->owes_post = 1;
+    w->bell = rt_boundary_bell(rt);
     if (c->taken != w->bell) rt_boundary_commands(rt, w->bell);
     uint32_t more, filled = rt_boundary_collect(rt, w, &more), first = c->n_running;
     if (c->n_waiting > 0) {

@@ -62,11 +62,14 @@ struct rt_shared {
     uint32_t pad5[15];
     uint32_t posted; /* the iteration whose boundary has told the host everything */
     uint32_t pad6[15];
+    uint32_t bell;    /* the doorbell's value as one worker read it for all ... */
+    uint32_t bell_of; /* ... during that iteration */
+    uint32_t pad8[14];
     uint64_t claim; /* published << 32 | index of its JIT task that is claimed next; of an earlier
                      * iteration while one without JIT tasks runs (rt_claim.h) */
     uint64_t pad7[7];
 };
-ABI_SIZE(struct rt_shared, 512);
+ABI_SIZE(struct rt_shared, 576);
 
 /* What one worker is at, for deadlines and reports. Only its owner writes it. */
 struct rt_beat {
@@ -176,7 +179,7 @@ struct rt_worker {
     uint32_t epoch_of;   /* without AOT tasks: `published` of the iteration that `epoch` is of */
     uint32_t boundary;   /* 1: it activated the end event and owes the boundary */
     uint32_t asked;      /* 1: rt_boundary_ask has been answered for this iteration */
-    uint32_t bell;       /* the answer: the doorbell's value */
+    uint32_t bell;       /* the doorbell's value that its boundary goes by */
     uint32_t owes_post;  /* 1: its boundary's news have not been posted */
     uint32_t n_news;     /* how many those are */
     uint32_t owes_start; /* 1: nor has the start event been triggered */

@@ -68,7 +68,7 @@ DEV void rows_ask(const struct warp_context *c, const struct attention_step *s, 
     if (first < s->hi) {
         const uint64_t offset = position_offset(c, s, first);
         char *keys = to + 16 * c->warp * ROW_BYTES, *values = keys + ATTENTION_PIECE * ROW_BYTES;
-#pragma unroll 4
+#pragma unroll 2
         for (uint32_t i = c->lane; i < (16 * chunks + 31) / 32 * 32; i += 32) {
             const uint32_t row = i / chunks % 16, chunk = i % chunks;
             const uint16_t *from = kv + __shfl_sync(~0u, offset, row) + 8 * chunk;
@@ -213,27 +213,41 @@ DEV void rows_outputs(const struct warp_context *c, const struct attention_step 
     }
 }
 
-/* The lane's outputs: see store_chunk. */
+/* The warp's outputs, by way of its memory, a row of it for each row of the step: so that storing
+ * them is a short loop (in registers it was a twentieth of the kernel's code). */
+#define ROW_OUT (QN_HEAD_DIM + 4) /* floats */
+static_assert(16 * ROW_OUT * 4 <= ROW_WORK, "the outputs of 16 rows");
+
 DEV void rows_store(const struct warp_context *c, const struct cuda_task *task,
                     const struct attention_step *s, const struct rows_state *state) {
+    float *work = (float *)(shared_memory + c->warp * ROW_WORK);
+    __syncwarp(); /* all have used what is there */
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const uint32_t m = c->lane / 4 + 8 * h, head = m % SUB_HEADS;
-        if (m / SUB_HEADS >= s->n_tokens || head >= s->n_heads) continue;
         const float inv = reciprocal_fast(state->sum[h]);
-        const uint64_t row = (uint64_t)(s->row0 + m / SUB_HEADS) * QN_N_HEADS + s->head0 + head;
+        float *row = work + (c->lane / 4 + 8 * h) * ROW_OUT;
 #pragma unroll
-        for (int i = 0; i < 8 * SPANS; i += 4)
+        for (int i = 0; i < 8 * SPANS; i += 4) /* columns: see store_chunk */
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const uint32_t d = i / 8 * 64 + c->lane % 4 * 16 + 8 * half + i % 8;
                 const int e = 2 * h + half;
                 if (d >= QN_HEAD_DIM) continue;
-                output_store4(task, row, d,
-                              make_float4(state->out[i][e] * inv, state->out[i + 1][e] * inv,
-                                          state->out[i + 2][e] * inv, state->out[i + 3][e] * inv));
+                *(float4 *)(row + d) =
+                    make_float4(state->out[i][e] * inv, state->out[i + 1][e] * inv,
+                                state->out[i + 2][e] * inv, state->out[i + 3][e] * inv);
             }
     }
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t i = c->lane; i < 16 * (QN_HEAD_DIM / 4); i += 32) {
+        const uint32_t m = i / (QN_HEAD_DIM / 4), d = i % (QN_HEAD_DIM / 4) * 4;
+        const uint32_t token = m / SUB_HEADS, head = m % SUB_HEADS;
+        if (token >= s->n_tokens || head >= s->n_heads) continue;
+        output_store4(task, (uint64_t)(s->row0 + token) * QN_N_HEADS + s->head0 + head, d,
+                      *(const float4 *)(work + m * ROW_OUT + d));
+    }
+    __syncwarp(); /* the next step's queries will be there */
 }
 
 /* All pieces of a warp's step. `all`: what all warps' steps together see; the slot and the head are

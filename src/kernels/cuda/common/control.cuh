@@ -10,8 +10,8 @@
  *             from there it is like the others
  *   trigger   ordinary triggers are sent by the compute warps themselves (task_finish); here
  *             those whose activation somebody must see: the end of the iteration
- *   boundary  whoever activates the end event plays it; it has asked what it needs of the host
- *             before, and tells the host when its next task runs
+ *   boundary  whoever activates the end event plays it; one of those who might has heard before
+ *             what the host wants; it tells the host when its next task runs
  *
  * One thread runs all this; what it remembers is in shared memory. Between two iterations every
  * load counts, since each waits for the one before: the next iteration most likely runs the same
@@ -28,6 +28,7 @@ enum {
     FETCH_AHEAD = N_AOT_SLOTS - GO_DEPTH,
     LOOK_EVERY = 64,  /* polls between two looks at the stop word */
     ROWS_AT_ONCE = 8, /* token rows whose places are fetched together */
+    BELL_NS = 50000,  /* between two readings of the host's doorbell while tasks run */
 };
 
 struct control {
@@ -44,10 +45,12 @@ struct control {
     uint32_t n_fetched; /* AOT descriptors */
     uint32_t ahead;     /* task index to fetch next */
     uint32_t n_jit;     /* JIT descriptors fetched */
+    uint64_t heard_ns;  /* when it read the doorbell */
     uint32_t beat;
     uint32_t left; /* phase of the barrier `left` */
     bool jit;      /* the variant has JIT tasks */
     bool entered;  /* an iteration of this launch */
+    bool listens;  /* reads the doorbell in this iteration */
     bool stop;
 };
 
@@ -80,13 +83,24 @@ DEV bool control_idle(struct control *c) {
     return c->n_done == c->n_go;
 }
 
+/* Hears what the host wants, for whoever plays the boundary: until its own trigger, every BELL_NS.
+ * A trip over the bus keeps all other accesses of the block's GPC waiting, and trips do not
+ * overlap: when every block with a task of SAMPLE made one at each look, half of the device crept
+ * through the LM head of 64 requests (docs/performance.md). */
+DEV void control_listen(struct control *c) {
+    const uint64_t now = rt_now_ns();
+    if (now - c->heard_ns < BELL_NS) return;
+    c->heard_ns = now;
+    rt_boundary_listen(c->rt);
+}
+
 /* Whether the launch ends, whether anything moves at all; who has played the boundary posts its
- * news if its next task does not come, who will play it asks again what the host wants. */
+ * news if its next task does not come. */
 DEV void control_look(struct control *c) {
     c->stop = rt_stopped(c->rt);
     if (c->w.owes_post) control_post(c);
     rt_stall_look(c->rt, &c->w);
-    if (c->w.asked) c->w.bell = rt_host_load_relaxed(&c->rt->mail->tail);
+    if (c->listens && c->n_watched != 0) control_listen(c);
 }
 
 /* Until at most `most` messages are not done; false: the launch ends. A task that polls data may
@@ -154,9 +168,14 @@ DEV bool control_fetch_first(struct control *c) {
 
 /* ---- running a task ---- */
 
-/* The block may have to play the boundary. */
-__device__ __noinline__ void control_ask(struct control *c) {
+/* The block may have to play the boundary. Of those that may, the one with the first row listens.
+ */
+__device__ __noinline__ void control_ask(struct control *c, const struct cuda_task *task) {
     rt_boundary_ask(c->rt, &c->w);
+    if (task->row0 != 0 || c->listens) return;
+    c->listens = true;
+    c->heard_ns = rt_now_ns();
+    rt_boundary_listen(c->rt);
 }
 
 /* The news of the boundary that this block has played. */
@@ -167,7 +186,7 @@ __device__ __noinline__ void control_post(struct control *c) {
 /* False: the launch ends. */
 DEV bool control_announce(struct control *c, uint32_t slot) {
     const struct cuda_task *task = &c->shared->task[slot];
-    if (task->trigger == c->end_event) control_ask(c);
+    if (task->trigger == c->end_event) control_ask(c, task);
     if (task->kind == OP_NONE) return true;
     if (!control_until(c, GO_DEPTH - 1)) return false;
     control_go(c, slot, task->flags & CUDA_TRIGGER_WATCHED ? task->trigger : PROG_NONE);
@@ -410,6 +429,7 @@ __device__ __noinline__ void control_enter(struct control *c) {
     struct block_shared *s = c->shared;
     const uint32_t before = s->published;
     if (c->w.published == before) return;
+    c->listens = false;
     control_wait_loader(c);
     trace_look(c->args, s);
     /* Its pointers stay. Not before: rows are being written. */
