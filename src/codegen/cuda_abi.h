@@ -98,6 +98,28 @@ CUDA_ABI_FN int cuda_rows_fit(uint32_t head_dim, uint32_t cc) {
     return head_dim <= 128 && work + cuda_rows_piece(head_dim) <= cuda_lease_bytes(cc);
 }
 
+/* ATTENTION_SPLIT and _STEP: positions of a share, of which a page holds the keys and values. */
+enum { CUDA_SHARE_POSITIONS = ATTENTION_PIECE / CUDA_COMPUTE_WARPS };
+CUDA_ABI_FN int cuda_share_fits(uint32_t head_dim, uint32_t kv_block) {
+    return 4 * CUDA_SHARE_POSITIONS * head_dim <= CUDA_PAGE_BYTES &&
+           kv_block % CUDA_SHARE_POSITIONS == 0;
+}
+
+/* Columns of outputs that an item of `heads` query heads merges at a time; bytes of scratch for
+ * them, and before them for its shares' maxima, sums and factors. */
+CUDA_ABI_FN uint32_t cuda_split_chunk(uint32_t heads) {
+    return heads > 8 ? 32 : heads > 4 ? 64 : 128;
+}
+CUDA_ABI_FN uint32_t cuda_split_bytes(uint32_t heads) {
+    return CUDA_COMPUTE_WARPS * heads * (cuda_split_chunk(heads) + 4) * 4 + 3072;
+}
+/* Token rows that a STEP can have: the queries of an item, and keys and values of as many rows, are
+ * in scratch, too. */
+CUDA_ABI_FN uint32_t cuda_step_rows(uint32_t heads, uint32_t head_dim) {
+    const uint32_t room = (CUDA_SCRATCH_BYTES - cuda_split_bytes(heads)) / (2 * head_dim);
+    return room < heads + 2 * STEP_ROWS ? (room - heads) / 2 : STEP_ROWS;
+}
+
 /* Row blocks that a warp works on at a time with one or two columns of eight packed rows
  * (packed_few.cuh): what the scratch holds of partial sums; registers hold 8 and 4. */
 CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t columns) {

@@ -1,5 +1,6 @@
 #include "codegen/cuda_tables.h"
 #include "base/checked.h"
+#include "codegen/emit.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -156,10 +157,20 @@ static uint32_t squares_of(const struct prog_op *op) {
     }
 }
 
+/* Of several rows ATTENTION_STEP makes keys and values in scratch, for cache pages that it adds to.
+ */
+static bool can_step(const struct prog_header *p, const struct prog_op *op) {
+    const struct model_spec *s = PROG(p, MODEL);
+    const uint32_t heads = s->n_heads / s->n_kv_heads;
+    return op->n_rows == 1 ||
+           (heads <= 16 && op->n_rows <= cuda_step_rows(heads, s->head_dim) && emit_kv_pages(p));
+}
+
 /* What an operator that the kernels cannot run lacks; NULL: they can. Matrix products take packed
  * activations, normed by who made them, or one row that scratch has room for, which they norm. */
 static const char *check_op(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *squares = tensor_of(p, squares_of(op));
+    if (op->kind == OP_ATTENTION_STEP && !can_step(p, op)) return "one row, or the cache in pages";
     if (!cuda_has_pages(op->kind)) return NULL;
     if (!is_packed(p, op)) {
         if (op->n_rows > 1 || op->k > STAGED_COLUMNS) return "its activations packed";

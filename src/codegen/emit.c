@@ -48,6 +48,11 @@ static bool is_ahead(const struct prog_header *program, enum op_kind kind) {
     return true;
 }
 
+bool emit_kv_pages(const struct prog_header *program) {
+    return cuda_share_fits(PROG(program, MODEL)->head_dim, program->kv_block) &&
+           is_ahead(program, OP_ATTENTION_SPLIT) && is_ahead(program, OP_ATTENTION_STEP);
+}
+
 void emit_constants(const struct prog_header *program, struct strbuf *out) {
     const struct model_spec *spec = PROG(program, MODEL);
 #define X(name, field) strbuf_printf(out, "#define QN_" #name " %u\n", (unsigned)spec->field);
@@ -61,8 +66,7 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     strbuf_printf(out, "#define QN_KV_DTYPE %u\n", (unsigned)program->kv_dtype);
     strbuf_printf(out, "#define QN_JIT %d\n", has_jit(program));
     strbuf_printf(out, "#define QN_JIT_WEIGHTS %d\n", has_jit_weights(program));
-    strbuf_printf(out, "#define QN_KV_AHEAD %d\n",
-                  is_ahead(program, OP_ATTENTION_SPLIT) && is_ahead(program, OP_ATTENTION_STEP));
+    strbuf_printf(out, "#define QN_KV_PAGES %d\n", emit_kv_pages(program));
 }
 
 void emit_unit(const char *entry, struct strbuf *out) {

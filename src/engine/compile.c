@@ -1,5 +1,6 @@
 #include "engine/compile.h"
 #include "base/checked.h"
+#include "codegen/cuda_abi.h"
 #include "task/program_make.h"
 #include "task/task_verify.h"
 
@@ -120,16 +121,26 @@ static uint32_t choose_packs(const struct compile *c, uint32_t n_rows) {
            (packs(c, n_rows, s->intermediate) ? KGRAPH_PACK_H : 0);
 }
 
+/* Whether attention makes the heads, too. CUDA's does for several rows if the cache comes to it as
+ * pages (emit_kv_pages) and scratch has room for their keys. */
+static bool joins(const struct compile *c, uint32_t n_rows) {
+    const struct model_spec *s = &c->model->spec;
+    const struct compile_options *o = c->options;
+    const uint32_t heads = s->n_heads / s->n_kv_heads;
+    if (!o->join_heads || !o->cut_qkv || heads > 16) return false;
+    return n_rows == 1 || (o->target == TARGET_CUDA && o->task.launch == LAUNCH_ALL_AOT &&
+                           n_rows <= cuda_step_rows(heads, s->head_dim) &&
+                           cuda_share_fits(s->head_dim, o->kv_block));
+}
+
 /* With few rows there are fewer (row, KV head) items than workers: then the context is cut, too. */
 static uint32_t choose_cuts(const struct compile *c, uint32_t n_rows) {
     uint32_t cuts = c->options->cut_qkv ? KGRAPH_CUT_QKV : 0;
     if (c->options->max_model_len > ATTENTION_PIECE &&
-        (uint64_t)n_rows * c->model->spec.n_kv_heads < c->options->n_workers)
+        (uint64_t)n_rows * c->model->spec.n_kv_heads < c->options->n_workers) {
         cuts |= KGRAPH_CUT_ATTENTION;
-    const struct model_spec *s = &c->model->spec;
-    if (c->options->join_heads && n_rows == 1 && s->n_heads / s->n_kv_heads <= 16 &&
-        (cuts & KGRAPH_CUT_QKV) && (cuts & KGRAPH_CUT_ATTENTION))
-        cuts |= KGRAPH_JOIN_HEADS;
+        if (joins(c, n_rows)) cuts |= KGRAPH_JOIN_HEADS;
+    }
     return cuts | choose_packs(c, n_rows);
 }
 

@@ -20,7 +20,7 @@ struct compile_options {
     uint32_t kv_block;           /* positions per KV block, divides ATTENTION_PIECE */
     enum dtype kv_dtype;
     bool cut_qkv;             /* QKV as projections and heads: for more workers than heads; CUDA */
-    bool join_heads;          /* ... the heads with attention, where there is one row */
+    bool join_heads;          /* ... the heads with attention, where there are few rows */
     struct task_options task; /* decomposition, launch policy, ablations */
 };
 

@@ -82,7 +82,7 @@ static const struct key keys[] = {
     {"events", "fine|coarse", "coarse: operators wait for whole operators, as between kernels",
      set_events},
     {"qkv", "fused|split|joined",
-     "split: projections by columns, then norms, RoPE and cache by heads; joined: with one row "
+     "split: projections by columns, then norms, RoPE and cache by heads; joined: with few rows "
      "these and attention are one operator; fused, CPU only: all but attention is one",
      set_qkv},
     {"event-fusion", "on|off", "off: one event per consumer task", set_event_fusion},

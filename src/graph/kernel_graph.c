@@ -230,8 +230,8 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
         out[0] = (struct tensor){.n_dims = 4, .shape = {T, s->n_heads, g->n_pieces, D + 2}};
         break;
     case OP_ATTENTION_STEP:
-        if (T != 1)
-            return fail(d, QN_EINVAL, "%s: want one row, have %llu", info->name,
+        if (T > STEP_ROWS)
+            return fail(d, QN_EINVAL, "%s: want %d rows at most, have %llu", info->name, STEP_ROWS,
                         (unsigned long long)T);
         want(&f, HEADS_QKV, 2, T, Q + 2 * KV, 0, 0);
         want(&f, HEADS_Q_NORM, 1, D, 0, 0, 0);

@@ -37,7 +37,7 @@ struct tensor {
 enum kgraph_cut {
     KGRAPH_CUT_ATTENTION = 1, /* attention_split, attention_combine instead of attention */
     KGRAPH_CUT_QKV = 2,       /* qkv_linear, qkv_heads instead of qkv */
-    KGRAPH_JOIN_HEADS = 4,    /* with both and one row: attention_step instead of qkv_heads and
+    KGRAPH_JOIN_HEADS = 4,    /* with both and few rows: attention_step instead of qkv_heads and
                                  attention_split */
     /* Pack before matrix products: */
     KGRAPH_PACK_X = 8,       /* the residual stream, which its writers norm; with CUT_QKV */

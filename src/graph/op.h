@@ -54,6 +54,9 @@ enum { PACK_ROWS = 8, PACK_K = 256 };
  * which who needs 1 / rms adds up these sums itself. */
 enum { SQUARES_COLUMNS = 16, SQUARES_ROWS = 16 };
 
+/* Rows that ATTENTION_STEP can have: each item makes the keys of all that are of its request. */
+enum { STEP_ROWS = 16 };
+
 /* Tensor cores at work on packed activations take at most so many token rows and weight rows at a
  * time: what decompose cuts for. */
 enum { PACK_TILE = 128 };

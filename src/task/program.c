@@ -200,6 +200,11 @@ static bool norms_fit(const struct check *c, const struct prog_op *op, const str
     return true;
 }
 
+/* The CPU's STEP would read keys that other tasks of the iteration write. */
+static bool step_fits(const struct check *c, const struct prog_op *op) {
+    return op->kind != OP_ATTENTION_STEP || op->n_rows <= (is_for_cuda(c) ? STEP_ROWS : 1u);
+}
+
 static int check_ops(const struct check *c, const struct prog_variant *v) {
     for (uint64_t i = v->first_op; i < (uint64_t)v->first_op + v->n_ops; i++) {
         const struct prog_op *op = &PROG(c->p, OP)[i];
@@ -211,6 +216,7 @@ static int check_ops(const struct check *c, const struct prog_variant *v) {
                         (unsigned long long)i, is_for_cuda(c) ? "cuda" : "cpu", op_name(op->kind));
         op_describe(op->kind, &info);
         if (!norms_fit(c, op, &info)) return bad(c, "op", i, "in");
+        if (!step_fits(c, op)) return bad(c, "op", i, "n_rows");
         for (int k = 0; k < OP_MAX_IN; k++)
             if (k < info.n_in ? !operand_fits(c, v, op->in[k], &info.in[k])
                               : op->in[k] != PROG_NONE)

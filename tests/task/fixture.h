@@ -48,9 +48,10 @@ static inline int fixture_weight(struct diag *d, struct kgraph *g, const char *n
                      : kgraph_weight(d, g, name, DTYPE_BF16, 2, rows, cols, index);
 }
 
-/* As CUDA's graphs are: of one row, of several, of many. */
+/* As CUDA's graphs are: of one row, of a few, of several, of many. */
 #define FIXTURE_STEP (KGRAPH_CUT_QKV | KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_HEADS)
 #define FIXTURE_PACK (KGRAPH_CUT_QKV | KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H)
+#define FIXTURE_FEW  (FIXTURE_PACK | FIXTURE_STEP)
 #define FIXTURE_MANY (FIXTURE_PACK | KGRAPH_SUM_SQUARES)
 
 /* Packs the operand in place if asked to. */

@@ -29,7 +29,7 @@ static void every_shape_compiles_and_verifies(void **state) {
     const struct model_spec specs[] = {
         fixture_spec(2, 64, 3, 1, 16, 100, 301), fixture_spec(3, 48, 6, 3, 32, 96, 1000),
         fixture_spec(1, 128, 1, 1, 128, 31, 63), fixture_spec(4, 96, 8, 8, 12, 256, 4096)};
-    const uint32_t workers[] = {1, 2, 3, 7, 132}, rows[] = {1, 2, 16, 128};
+    const uint32_t workers[] = {1, 2, 3, 7, 132}, rows[] = {1, 2, STEP_ROWS, 128};
     const enum launch_policy policies[] = {LAUNCH_HYBRID, LAUNCH_PAPER, LAUNCH_ALL_AOT,
                                            LAUNCH_ALL_JIT};
     for (size_t s = 0; s < 4; s++)
@@ -47,7 +47,7 @@ static void every_shape_compiles_and_verifies(void **state) {
                     o.carry_bytes = variation >= 2 ? 1 << 20 : 0;
                     struct prog_header *p;
                     uint32_t cuts = (uint32_t)variation & 3;
-                    if (variation == 7 && rows[r] == 1) cuts |= KGRAPH_JOIN_HEADS;
+                    if (variation == 7 && rows[r] <= STEP_ROWS) cuts |= KGRAPH_JOIN_HEADS;
                     if (o.carry_bytes > 0) cuts |= KGRAPH_CUT_QKV;
                     if (variation == 6 && rows[r] > 1)
                         cuts |= rows[r] > SQUARES_ROWS ? FIXTURE_MANY : FIXTURE_PACK;
@@ -219,6 +219,7 @@ static void a_program_keeps_to_its_backend(void **state) {
         {1, 0, 0, TARGET_CUDA, "no qkv"},
         {2, FIXTURE_PACK, 0, TARGET_CPU, "dtype"},
         {1, FIXTURE_STEP, 1 << 20, TARGET_CPU, "carry"},
+        {2, FIXTURE_STEP, 0, TARGET_CPU, "n_rows"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct diag d = {0};

@@ -1,6 +1,8 @@
 /* attention_split.cuh - ATTENTION_SPLIT: one piece of the context of one token row and KV head at a
- * time, its softmax state to the part tensor. With few rows: decoding. ATTENTION_STEP: the same of
- * a single row from its projections, QKV_HEADS' work included.
+ * time, its softmax state to the part tensor. With few rows: decoding. ATTENTION_STEP: the same
+ * from the projections, QKV_HEADS' work included: an item makes its own queries, and keys and
+ * values of all positions of its piece that this iteration adds, its row's own ones for the cache,
+ * too.
  *
  * Which items, in which order, and which of their bytes come as pages: kv_walk.cuh. Arithmetic and
  * its order are attention.cuh's; what is different is that the next items' keys and values are on
@@ -10,9 +12,10 @@
  *
  * Scratch:   0             max[2][8][16], sum[2][8][16], factor[2][8][16]: of the shares; items
  *                          alternate
- *            STEP_HEADS    STEP: queries [SUB_HEADS][head_dim], key, value, of 16 bits
  *            SPLIT_OUTS    outputs [8][rows][chunk + 4], a chunk of columns at a time
  *            SPLIT_QUERIES query rows [2][rows][head_dim] of this item and the next
+ *            STEP_HEADS    STEP, instead: queries [SUB_HEADS][head_dim], then a key and a value for
+ *                          each position that the iteration adds to the piece, of 16 bits
  */
 #ifndef QN_CUDA_COMMON_ATTENTION_SPLIT_CUH
 #define QN_CUDA_COMMON_ATTENTION_SPLIT_CUH
@@ -21,19 +24,19 @@
 #include "kernels/cuda/common/qkv.cuh"
 
 #define SPLIT_HALVES  (SUB_HEADS > 8 ? 2 : 1) /* of a lane's rows g and g + 8 that can exist */
-#define SPLIT_CHUNK   (SUB_HEADS > 8 ? 32 : SUB_HEADS > 4 ? 64 : 128) /* columns */
-#define STEP_HEADS    3072
-#define SPLIT_OUTS    (STEP_HEADS + (SUB_HEADS + 2) * QN_HEAD_DIM * 2)
-#define SPLIT_QUERIES (SPLIT_OUTS + WARPS * SUB_HEADS * (SPLIT_CHUNK + 4) * 4)
+#define SPLIT_CHUNK   cuda_split_chunk(SUB_HEADS)
+#define SPLIT_OUTS    3072
+#define SPLIT_QUERIES cuda_split_bytes(SUB_HEADS)
 #define SPLIT_Q_BYTES (SUB_HEADS * QN_HEAD_DIM * 4)
+#define STEP_HEADS    SPLIT_QUERIES
 /* Whether the next item's query rows are fetched meanwhile. */
 #define SPLIT_ASK_AHEAD (SPLIT_QUERIES + 2 * SPLIT_Q_BYTES <= SCRATCH_BYTES)
-static_assert(SPLIT_OUTS + WARPS * SUB_HEADS * (SPLIT_CHUNK + 4) * 4 <= SCRATCH_BYTES, "scratch");
+static_assert(STEP_HEADS + (SUB_HEADS + 2) * QN_HEAD_DIM * 2 <= SCRATCH_BYTES, "one row's heads");
 
 /* A warp's part of a task. */
 struct split_warp {
     uint32_t share; /* of every piece */
-    const float *q; /* [rows, n_heads, head_dim]; STEP: qkv[1, n_heads + 2 n_kv_heads, head_dim] */
+    const float *q; /* [rows, n_heads, head_dim] */
     const uint16_t *kv;
     struct act part; /* [rows, n_heads, n_pieces, head_dim + 2] */
     uint32_t n_pieces;
@@ -96,35 +99,54 @@ DEV void split_rows(const struct warp_context *c, const struct split_warp *t,
     }
 }
 
-/* ---- STEP: the heads of the iteration's row ---- */
+/* ---- STEP: the heads of the iteration's rows ---- */
+
+#define QKV_HEADS (QN_N_HEADS + 2 * QN_N_KV_HEADS)
 
 DEV uint16_t *step_head(uint32_t i) {
     return (uint16_t *)(SCRATCH + STEP_HEADS) + i * QN_HEAD_DIM;
 }
 
-/* Number i of an item's heads: its queries, then key and value. */
+/* Positions of an item's piece that the iteration adds, up to the row's own: the last ones that it
+ * sees. They are those of the row and of the rows before it. */
+struct step_fresh {
+    uint32_t first, n;
+};
+DEV struct step_fresh step_fresh_of(const struct kv_walk *w) {
+    const uint32_t begin = max(w->fresh, w->piece * ATTENTION_PIECE);
+    const uint32_t end = min(w->hi, (w->piece + 1) * ATTENTION_PIECE);
+    return {begin, end > begin ? end - begin : 0};
+}
+
+DEV uint32_t step_n_heads(const struct kv_walk *w) {
+    return split_step(w).n_heads + 2 * step_fresh_of(w).n;
+}
+
+/* Number i of an item's heads: its queries, then key and value of each fresh position. */
 struct step_role {
-    uint32_t unit; /* of qkv */
+    uint32_t unit, row; /* of qkv */
     bool is_value;
     const float *norm;
 };
 
-DEV struct step_role step_role(const struct cuda_task *task, const struct attention_step *s,
-                               uint32_t i) {
-    struct step_role r = {s->head0 + i, false, (const float *)task->norm};
+DEV struct step_role step_role(const struct cuda_task *task, const struct kv_walk *w,
+                               const struct attention_step *s, uint32_t i) {
+    struct step_role r = {s->head0 + i, w->row, false, (const float *)task->norm};
     if (i < s->n_heads) return r;
-    r.is_value = i > s->n_heads;
+    i -= s->n_heads;
+    r.row = w->row - (w->hi - 1 - step_fresh_of(w).first) + i / 2;
+    r.is_value = i % 2 != 0;
     r.unit = QN_N_HEADS + s->kv_head + (r.is_value ? QN_N_KV_HEADS : 0);
     r.norm = (const float *)task->more2;
     return r;
 }
 
-/* A head by the warp, into scratch; a key or value into the cache, too. */
+/* A head by the warp, into scratch; the row's own key or value into the cache, too. */
 DEV void step_make(const struct warp_context *c, const struct cuda_task *task,
                    const struct kv_walk *w, uint32_t i, const struct step_role *r,
                    const struct head_turn *turn) {
-    const struct act y =
-        act_from(act_of(task->in, task, CUDA_IN_FLAGGED), (uint64_t)r->unit * QN_HEAD_DIM);
+    const struct act y = act_from(act_of(task->in, task, CUDA_IN_FLAGGED),
+                                  ((uint64_t)r->row * QKV_HEADS + r->unit) * QN_HEAD_DIM);
     uint2 first[LANE_PAIRS], second[LANE_PAIRS];
     float a[LANE_PAIRS], b[LANE_PAIRS];
 #pragma unroll
@@ -147,7 +169,7 @@ DEV void step_make(const struct warp_context *c, const struct cuda_task *task,
         if (n >= HALF_DIM) continue;
         to[n] = pack_one<KV_E>(a[u]);
         to[n + HALF_DIM] = pack_one<KV_E>(b[u]);
-        if (r->unit >= QN_N_HEADS)
+        if (r->unit >= QN_N_HEADS && r->row == w->row)
             qkv_store_kv(task->more, r->unit - QN_N_HEADS, row_kv_row(SHARED, w->row), n, a[u],
                          b[u]);
     }
@@ -157,24 +179,33 @@ DEV void step_make(const struct warp_context *c, const struct cuda_task *task,
 DEV struct head_turn step_turn(const struct warp_context *c, const struct cuda_task *task,
                                const struct kv_walk *w, uint32_t i) {
     const struct attention_step s = split_step(w);
-    const struct step_role r = step_role(task, &s, i);
-    return head_turn_of(c, r.norm, r.is_value, row_position(SHARED, w->row));
+    const struct step_role r = step_role(task, w, &s, i);
+    return head_turn_of(c, r.norm, r.is_value, row_position(SHARED, r.row));
 }
 
-/* All heads of an item, key and value with the row's last piece. `turn`: of the warp's first. Ends
- * with a barrier. */
+/* An item's heads from number `i` on, the warp's first one; `turn`: of it. Ends with a barrier. */
 DEV void step_make_all(const struct warp_context *c, const struct cuda_task *task,
-                       const struct kv_walk *w, struct head_turn turn) {
+                       const struct kv_walk *w, uint32_t i, struct head_turn turn) {
     const struct attention_step s = split_step(w);
-    const uint32_t n = s.n_heads + (w->piece + 1 == w->piece_end ? 2 : 0);
+    const uint32_t n = step_n_heads(w);
 #pragma unroll 1
-    for (uint32_t i = c->warp; i < n;) {
-        const struct step_role r = step_role(task, &s, i);
+    while (i < n) {
+        const struct step_role r = step_role(task, w, &s, i);
         step_make(c, task, w, i, &r, &turn);
         i += WARPS;
         if (i < n) turn = step_turn(c, task, w, i);
     }
     sync_compute();
+}
+
+/* The heads of an item that is not the task's first: queries that are there are used again. */
+DEV void step_make_next(const struct warp_context *c, const struct cuda_task *task,
+                        const struct kv_walk *w, bool same_head) {
+    const uint32_t n = step_n_heads(w), first = same_head ? split_step(w).n_heads : 0;
+    if (first == n) return;
+    struct head_turn turn = {};
+    if (first + c->warp < n) turn = step_turn(c, task, w, first + c->warp);
+    step_make_all(c, task, w, first + c->warp, turn);
 }
 
 /* The query rows of an item, from scratch. */
@@ -199,15 +230,17 @@ DEV void step_rows(const struct warp_context *c, const struct kv_walk *w, uint32
     }
 }
 
-/* Puts the iteration's key and value into the page of the share that begins at `first`. What comes
- * after them is whatever the page held before: split_clear. */
+/* Puts the iteration's keys and values into the page of the share that begins at `first`. What
+ * comes after them is whatever the page held before: split_clear. */
 DEV void step_patch(const struct warp_context *c, const struct kv_walk *w,
                     const struct attention_step *s, uint32_t first, char *page) {
-    const uint32_t line = QN_HEAD_DIM / 8, last = w->hi - 1 - first; /* of 16 bytes */
-    for (uint32_t i = c->lane; i < 2 * line; i += 32) {
-        const uint32_t is_value = i >= line, d = i - is_value * line;
-        *(uint4 *)(page + is_value * SHARE_BYTES + 16 * (last * line + d)) =
-            ((const uint4 *)step_head(s->n_heads + is_value))[d];
+    const struct step_fresh fresh = step_fresh_of(w);
+    const uint32_t begin = max(fresh.first, first), line = QN_HEAD_DIM / 8; /* of 16 bytes */
+    const uint32_t end = min(fresh.first + fresh.n, first + SHARE_POSITIONS);
+    for (uint32_t i = c->lane; i < (end - begin) * 2 * line; i += 32) {
+        const uint32_t head = i / line, d = i % line, at = begin + head / 2;
+        *(uint4 *)(page + head % 2 * SHARE_BYTES + 16 * ((at - first) * line + d)) =
+            ((const uint4 *)step_head(s->n_heads + 2 * (at - fresh.first) + head % 2))[d];
     }
     __syncwarp();
 }
@@ -446,10 +479,10 @@ template <bool STEP> DEV bool run_split(struct warp_context *c, const struct cud
                                  act_of(task->out, task, CUDA_OUT_FLAGGED), task->n_pieces};
     uint32_t row = split_row(c, &t, &w);
     struct head_turn turn = {};
-    if (STEP && w.left > 0) turn = step_turn(c, task, &w, c->warp);
+    if (STEP && w.left > 0 && c->warp < step_n_heads(&w)) turn = step_turn(c, task, &w, c->warp);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-    if (STEP && w.left > 0) step_make_all(c, task, &w, turn);
+    if (STEP && w.left > 0) step_make_all(c, task, &w, c->warp, turn);
 #pragma unroll 1
     for (uint32_t n = 0; w.left > 0; n++) {
         const struct attention_step s = split_step(&w);
@@ -460,10 +493,11 @@ template <bool STEP> DEV bool run_split(struct warp_context *c, const struct cud
         kv_walk_next(SHARED, &next);
         if (!STEP && SPLIT_ASK_AHEAD && next.left > 0) split_ask(c, &t, &next, n + 1);
         split_share<STEP>(c, &t, &w, &s, n, row, &part);
+        const bool same_head = w.row == next.row && w.head == next.head;
         w = next;
         row = split_row(c, &t, &w);
         split_merge(c, &t, &s, &part, to, n % 2);
-        if (STEP && w.left > 0) step_make_all(c, task, &w, step_turn(c, task, &w, c->warp));
+        if (STEP && w.left > 0) step_make_next(c, task, &w, same_head);
     }
     return true;
 }

@@ -3,7 +3,7 @@
  * rows of the iteration.
  *
  * An item is a piece of the context of one token row, for one KV head and up to 16 of its query
- * heads. Items go by rows, pieces, heads; a task has a slice of all. The 128 positions of a piece
+ * heads. Items go by rows, heads, pieces; a task has a slice of all. The 128 positions of a piece
  * are eight shares of 16, one for each compute warp:
  *
  *   nothing   no position of it is visible to the row
@@ -11,7 +11,7 @@
  *             there is room, long before the task's event. A page is k[16][head_dim], then
  *             v[16][head_dim]
  *   fresh     the iteration itself writes some of it: read from global after the event. In
- *             ATTENTION_STEP the page holds what was there before, the task adds its own row
+ *             ATTENTION_STEP the page holds what was there before, the task adds the rest
  *
  * With KV_PAGES each item takes eight pages, void ones where nothing comes.
  */
@@ -27,9 +27,8 @@
 
 #define SHARE_POSITIONS 16
 #define SHARE_BYTES     (SHARE_POSITIONS * QN_HEAD_DIM * 2) /* of k, and as many of v */
-/* Whether shares come as pages: they fit, lie in one stretch, and the loader knows the tasks. */
-#define KV_PAGES                                                                                   \
-    (QN_KV_AHEAD && 2 * SHARE_BYTES <= CUDA_PAGE_BYTES && QN_KV_BLOCK % SHARE_POSITIONS == 0)
+/* Whether shares come as pages. */
+#define KV_PAGES QN_KV_PAGES
 static_assert(ATTENTION_PIECE == SHARE_POSITIONS * WARPS, "a warp takes a share of a piece");
 
 enum share { SHARE_NOTHING, SHARE_PAGE, SHARE_FRESH };
@@ -46,12 +45,17 @@ DEV uint32_t row_pieces(const struct block_shared *b, uint32_t row, uint32_t *fi
     return position / ATTENTION_PIECE + 1 - *first;
 }
 
+/* The first piece that the row sees. */
+DEV uint32_t kv_walk_first(const struct kv_walk *w) {
+    return w->lo / ATTENTION_PIECE;
+}
+
 DEV void kv_walk_row(const struct block_shared *b, struct kv_walk *w, uint32_t row) {
     w->row = row;
     w->slot = row_slot(b, row);
     w->hi = row_position(b, row) + 1;
     w->lo = window_start(w->hi - 1);
-    w->piece = w->lo / ATTENTION_PIECE;
+    w->piece = kv_walk_first(w);
     w->piece_end = (w->hi - 1) / ATTENTION_PIECE + 1;
     /* The rows of a slot follow each other in order of position. */
     while (row > 0 && row_slot(b, row - 1) == w->slot) row--;
@@ -74,15 +78,18 @@ DEV struct kv_walk kv_walk_begin(const struct block_shared *b, const struct cuda
         row++;
     }
     kv_walk_row(b, &w, row);
-    w.piece += item / HEAD_STEPS;
-    w.head = item % HEAD_STEPS;
+    const uint32_t pieces = w.piece_end - w.piece;
+    w.head = item / pieces;
+    w.piece += item % pieces;
     return w;
 }
 
 DEV void kv_walk_next(const struct block_shared *b, struct kv_walk *w) {
-    if (--w->left == 0 || ++w->head < HEAD_STEPS) return;
+    if (--w->left == 0 || ++w->piece < w->piece_end) return;
+    w->piece = kv_walk_first(w);
+    if (++w->head < HEAD_STEPS) return;
     w->head = 0;
-    if (++w->piece == w->piece_end) kv_walk_row(b, w, w->row + 1);
+    kv_walk_row(b, w, w->row + 1);
 }
 
 /* Of the share that begins at a position. */
@@ -95,7 +102,7 @@ DEV enum share kv_walk_share(const struct kv_walk *w, uint32_t first) {
 DEV uint32_t kv_walk_paged(const struct kv_walk *w, uint32_t first) {
     const enum share share = kv_walk_share(w, first);
     if (share == SHARE_PAGE) return SHARE_POSITIONS;
-    return share == SHARE_FRESH && w->step ? w->fresh - first : 0;
+    return share == SHARE_FRESH && w->step && first < w->fresh ? w->fresh - first : 0;
 }
 
 /* Whether a task takes KV pages. */

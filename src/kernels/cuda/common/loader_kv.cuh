@@ -93,14 +93,17 @@ DEV bool loader_kv(struct loader *l, const struct cuda_task *task) {
     loader_kv_enter(l);
     const uint16_t *kv = (const uint16_t *)task->more;
     struct kv_walk w = kv_walk_begin(SHARED, task, l->kv_pieces);
-    uint32_t blocks[PIECE_BLOCKS];
-    uint32_t row = PROG_NONE, piece = 0; /* that `blocks` are of */
+    uint32_t blocks[PIECE_BLOCKS], next_blocks[PIECE_BLOCKS] = {};
+    if (w.left > 0) loader_kv_blocks(&w, blocks);
 #pragma unroll 1
-    for (; w.left > 0; kv_walk_next(SHARED, &w)) {
-        if (w.row != row || w.piece != piece) loader_kv_blocks(&w, blocks);
-        row = w.row;
-        piece = w.piece;
+    while (w.left > 0) { /* an item's numbers are on their way while the one before is asked for */
+        struct kv_walk next = w;
+        kv_walk_next(SHARED, &next);
+        if (next.left > 0) loader_kv_blocks(&next, next_blocks);
         if (!loader_kv_item(l, &w, kv, blocks)) return false;
+        w = next;
+#pragma unroll
+        for (uint32_t i = 0; i < PIECE_BLOCKS; i++) blocks[i] = next_blocks[i];
     }
     return true;
 }
