@@ -183,9 +183,12 @@ static int compile_variant(struct compile *c, uint32_t n_rows) {
     return after(c, i, STAGE_CARRY);
 }
 
+/* Packed rows come in eights: two cost what eight do. */
 static int compile_variants(struct compile *c) {
     const uint32_t most = c->options->max_batched_tokens;
-    for (uint32_t rows = 1; rows < most; rows *= 2) TRY(compile_variant(c, rows));
+    for (uint32_t rows = 1; rows < most; rows *= 2)
+        if (rows == 1 || rows >= PACK_ROWS || !packs(c, rows, c->model->spec.hidden))
+            TRY(compile_variant(c, rows));
     return compile_variant(c, most);
 }
 

@@ -51,8 +51,9 @@ struct compile_hook {
     void *user;
 };
 
-/* Compiles all variants (1, 2, 4 ... max_batched_tokens rows) and verifies the program. report and
- * hook may be NULL. The program is the caller's (free()). Errors: any of the stages'. */
+/* Compiles all variants (1, 2, 4 ... max_batched_tokens rows; on CUDA 1, 8, 16 ...) and verifies
+ * the program. report and hook may be NULL. The program is the caller's (free()). Errors: any of
+ * the stages'. */
 int compile_model(struct diag *d, struct model *m, const struct compile_options *o,
                   const struct compile_hook *hook, struct compile_report *report,
                   struct prog_header **program);
