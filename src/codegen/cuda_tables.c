@@ -157,8 +157,7 @@ static uint32_t squares_of(const struct prog_op *op) {
     }
 }
 
-/* Of several rows ATTENTION_STEP makes keys and values in scratch, for cache pages that it adds to.
- */
+/* Of several rows ATTENTION_STEP makes keys and values in scratch, and adds them to cache pages. */
 static bool can_step(const struct prog_header *p, const struct prog_op *op) {
     const struct model_spec *s = PROG(p, MODEL);
     const uint32_t heads = s->n_heads / s->n_kv_heads;

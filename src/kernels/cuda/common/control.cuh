@@ -168,8 +168,7 @@ DEV bool control_fetch_first(struct control *c) {
 
 /* ---- running a task ---- */
 
-/* The block may have to play the boundary. Of those that may, the one with the first row listens.
- */
+/* The block may have to play the boundary. Of those that may, one listens: with the first row. */
 __device__ __noinline__ void control_ask(struct control *c, const struct cuda_task *task) {
     rt_boundary_ask(c->rt, &c->w);
     if (task->row0 != 0 || c->listens) return;

@@ -43,8 +43,8 @@ DEV void stage_ask_activations(const struct warp_context *c, const struct cuda_t
                                uint32_t row, uint32_t n_eights, uint32_t step, char *to,
                                uint64_t *full) {
     constexpr bool whole = S::in_piece == PIECE_STEPS;
-    if (whole && n_eights == S::eights &&
-        task->eights == S::eights) { /* one stretch after the other */
+    /* All rows that there are: one stretch lies after the other. */
+    if (whole && n_eights == S::eights && task->eights == S::eights) {
         if (share_first(c->lane) == 0)
             share_copy(to, packed_piece(task->in, task->eights, row, 16 * step),
                        S::eights * S::steps * 256, full, c->lane);
