@@ -455,8 +455,9 @@ static void write_model(char *dir, const char *config) {
 }
 
 /* A made-up model row by row, of which none is packed, against as each of the others says: alone
- * and in a batch. */
-static void compare_packed(const char *config, const struct rig_options *others, size_t n_others) {
+ * and in a batch of N_MIX prompts of these lengths. */
+static void compare_packed(const char *config, const uint32_t *lengths,
+                           const struct rig_options *others, size_t n_others) {
     char dir[] = "/tmp/quern-odd-XXXXXX", path[80];
     static struct request q[N_MIX];
     static struct result plain[N_MIX], have[N_MIX];
@@ -464,8 +465,7 @@ static void compare_packed(const char *config, const struct rig_options *others,
     write_model(dir, config);
     const struct rig_options rows = {.dir = dir, .coarse = true, .max_batched = 1, .dummy = true};
     open_well(&backend_cuda, &rows, &r);
-    for (uint32_t i = 0; i < N_MIX; i++)
-        q[i] = made_up(i + 1, (uint32_t[N_MIX]){1, 9, 64, 35, 150, 20}[i], 3, 331, 0);
+    for (uint32_t i = 0; i < N_MIX; i++) q[i] = made_up(i + 1, lengths[i], 3, 331, 0);
     for (int i = 0; i < N_MIX; i++) generate(&r, &q[i], 1, &plain[i]);
     rig_close(&r);
     for (size_t k = 0; k < n_others; k++) {
@@ -503,9 +503,13 @@ static void test_same_packed(void **state) {
     const struct rig_options wide[] = {
         {.coarse = true, .max_batched = 1, .max_len = 512, .carry_bytes = 1 << 16},
         {.coarse = true, .max_batched = 256}};
-    compare_packed("{" ODD_SHAPE MADE_UP("264", "331") "}", odd, is_brief() ? 2 : COUNT_OF(odd));
-    compare_packed("{" EVEN_SHAPE MADE_UP("264", "1271") "}", even, COUNT_OF(even));
-    if (!is_brief()) compare_packed("{" WIDE_SHAPE MADE_UP("72", "331") "}", wide, COUNT_OF(wide));
+    static const uint32_t lengths[N_MIX] = {1, 9, 64, 35, 150, 20},
+                          few[N_MIX] = {1, 9, 17, 3, 12, 2};
+    compare_packed("{" ODD_SHAPE MADE_UP("264", "331") "}", lengths, odd,
+                   is_brief() ? 2 : COUNT_OF(odd));
+    compare_packed("{" EVEN_SHAPE MADE_UP("264", "1271") "}", lengths, even, COUNT_OF(even));
+    if (!is_brief())
+        compare_packed("{" WIDE_SHAPE MADE_UP("72", "331") "}", few, wide, COUNT_OF(wide));
 }
 
 /* A context whose pieces are many: in pieces spread over the device and merged afterwards, as one
