@@ -5,7 +5,7 @@
 #             statistics of sampling, which are minutes of arithmetic and little memory.
 #             --quick leaves out what takes longest
 #   tsan      ThreadSanitizer: what runs threads, and the GPU's kernels on the emulated one. --quick
-#             leaves out the kernels before sm_90, JIT ones, flagged data and machines of more workers
+#             leaves out the kernels before sm_90, JIT ones and machines of more workers
 #   stress    random yields at every primitive: what runs threads
 #   coverage  the lines and branches of src/ that the tests reach, without those that take minutes when
 #             the counters are there, which all threads share; build-coverage/coverage.txt has the files
@@ -40,8 +40,8 @@ slow="lint/|runtime/spin|tools/|task/test_mutations|kernels_cpu/test_sampling"
 few="short_jit_sm80" # JIT tasks before sm_90 differ in nothing new
 if [ "${1:-}" = --quick ]; then
     shift
-    slow="$slow|hostile/test_(tokenizers|nomem|requests)|cli/profile|emulator/"
-    few="short_sm80|short_(jit|step|carry)"
+    slow="$slow|hostile/test_(tokenizers|nomem)|cli/profile|emulator/"
+    few="short_sm80|short_(jit|step)"
 fi
 
 for variant in "$@"; do

@@ -107,11 +107,12 @@ CUDA_ABI_FN int cuda_share_fits(uint32_t head_dim, uint32_t kv_block) {
 
 /* Columns of outputs that an item of `heads` query heads merges at a time; bytes of scratch for
  * them, and before them for its shares' maxima, sums and factors. */
+enum { CUDA_SPLIT_SCALARS = 2 * 3 * CUDA_COMPUTE_WARPS * 16 * 4 };
 CUDA_ABI_FN uint32_t cuda_split_chunk(uint32_t heads) {
     return heads > 8 ? 32 : heads > 4 ? 64 : 128;
 }
 CUDA_ABI_FN uint32_t cuda_split_bytes(uint32_t heads) {
-    return CUDA_COMPUTE_WARPS * heads * (cuda_split_chunk(heads) + 4) * 4 + 3072;
+    return CUDA_COMPUTE_WARPS * heads * (cuda_split_chunk(heads) + 4) * 4 + CUDA_SPLIT_SCALARS;
 }
 /* Token rows that a STEP can have: the queries of an item, and keys and values of as many rows, are
  * in scratch, too. */

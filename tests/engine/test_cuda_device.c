@@ -412,7 +412,6 @@ static void test_same_in_any_company(void **state) {
     for (int i = 0; i < N_MIX; i++) assert_same(&alone[i], &have[i], "in a batch");
     rig_close(&r);
     for (size_t k = 0; k < COUNT_OF(others); k++) {
-        if (is_brief() && k % 3 == 0) continue; /* five of the eight */
         char what[80];
         snprintf(what, sizeof what, "chunks of %u, %u workers, carry %u, JIT %d %d",
                  others[k].max_batched, others[k].n_workers, (uint32_t)others[k].carry_bytes,

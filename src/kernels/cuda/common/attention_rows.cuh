@@ -214,7 +214,7 @@ DEV void rows_outputs(const struct warp_context *c, const struct attention_step 
 }
 
 /* The warp's outputs, by way of its memory, a row of it for each row of the step: so that storing
- * them is a short loop (in registers it was a twentieth of the kernel's code). */
+ * them is a short loop (from registers it was 17 KB of the kernel's code). */
 #define ROW_OUT (QN_HEAD_DIM + 4) /* floats */
 static_assert(16 * ROW_OUT * 4 <= ROW_WORK, "the outputs of 16 rows");
 

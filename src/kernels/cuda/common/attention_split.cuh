@@ -25,7 +25,7 @@
 
 #define SPLIT_HALVES  (SUB_HEADS > 8 ? 2 : 1) /* of a lane's rows g and g + 8 that can exist */
 #define SPLIT_CHUNK   cuda_split_chunk(SUB_HEADS)
-#define SPLIT_OUTS    3072
+#define SPLIT_OUTS    CUDA_SPLIT_SCALARS
 #define SPLIT_QUERIES cuda_split_bytes(SUB_HEADS)
 #define SPLIT_Q_BYTES (SUB_HEADS * QN_HEAD_DIM * 4)
 #define STEP_HEADS    SPLIT_QUERIES

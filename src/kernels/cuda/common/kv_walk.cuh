@@ -25,7 +25,7 @@
 #define SUBS            ((GROUP_HEADS + SUB_HEADS - 1) / SUB_HEADS) /* steps per group */
 #define HEAD_STEPS      (QN_N_KV_HEADS * SUBS)
 
-#define SHARE_POSITIONS 16
+#define SHARE_POSITIONS CUDA_SHARE_POSITIONS
 #define SHARE_BYTES     (SHARE_POSITIONS * QN_HEAD_DIM * 2) /* of k, and as many of v */
 /* Whether shares come as pages. */
 #define KV_PAGES QN_KV_PAGES
