@@ -49,7 +49,7 @@ enum {
     CUDA_PACK_COLUMNS = 64, /* of a piece of packed activations */
 
     CUDA_COMPUTE_WARPS = 8,
-    CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 3), /* + loader, control, packed_ask.cuh */
+    CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 4), /* + loader, control, packed_ask.cuh */
 
     CUDA_SCRATCH_BYTES = 31744, /* of shared memory, for the task that runs */
     CUDA_CONTROL_BYTES = 4096,  /* ... and for what the warps tell each other */

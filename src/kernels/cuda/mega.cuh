@@ -337,7 +337,7 @@ __device__ __noinline__ void role_loader(uint32_t resume) {
 }
 
 __device__ __noinline__ void role_ask(void) {
-    ask_main(threadIdx.x % 32);
+    ask_main(threadIdx.x / 32 == ASK_WARP);
 }
 
 __device__ __noinline__ void role_control(void) {

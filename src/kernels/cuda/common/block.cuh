@@ -3,7 +3,7 @@
  *   warps 0..7   compute: run task after task
  *   warp 8       loader: streams weight pages into the ring            (loader.cuh)
  *   warp 9       control: finds the next task, waits for its event     (control.cuh)
- *   warp 10      Hopper: asks for what tasks of many rows multiply     (packed_ask.cuh)
+ *   warps 10, 11 Hopper: ask for what tasks of many rows multiply      (packed_ask.cuh)
  *
  * Dynamic shared memory, from its start:
  *
@@ -24,7 +24,8 @@
 #define WARPS           CUDA_COMPUTE_WARPS
 #define COMPUTE_THREADS (32 * WARPS)
 #define LOADER_WARP     WARPS
-#define CONTROL_WARP    (WARPS + 1) /* the last one: packed_ask.cuh */
+#define CONTROL_WARP    (WARPS + 1)
+#define ASK_WARP        (WARPS + 2) /* for weights; the last one for activations */
 
 /* Partial sums per dot product: k-tile kt belongs to sum kt % PARTIALS whatever the batch, so that
  * the order of addition never changes. One compute warp works on one of them at a time. */
@@ -106,16 +107,16 @@ struct block_shared {
     uint64_t drop_ready;
     uint64_t entered, left; /* control -> loader: an iteration's rows are there; back: are read */
     uint64_t stop;          /* control -> compute: there are no more messages than there are */
-    uint64_t quit;          /* compute -> loader, warp 10: leave */
+    uint64_t quit;          /* compute -> loader, warps 10, 11: leave */
     /* Of stages, or of slots of weights and then of activations. */
     uint64_t packed_full[MAX_W_SLOTS + MAX_X_SLOTS], packed_empty[MAX_W_SLOTS + MAX_X_SLOTS];
-    uint64_t lease_taken, lease_ready; /* compute -> warp 10: see packed_ask.cuh */
-    uint32_t leased;                   /* compute -> warp 10: a descriptor's number or LEASE_IDLE */
-    uint32_t packed_phase;             /* compute's own: of the stages' next uses, a bit each */
-    uint32_t go[GO_DEPTH];             /* descriptor slot or GO_* */
-    uint32_t watch[GO_DEPTH];          /* control's own: event to trigger when that task is done */
-    uint32_t slot_free[N_TASK_SLOTS];  /* control's own: messages done before a slot is free */
-    uint32_t tracing;                  /* control -> compute: records are wanted */
+    uint64_t lease_taken, lease_ready; /* compute -> warps 10, 11: packed_ask.cuh */
+    uint32_t leased;          /* compute -> warps 10, 11: a descriptor's number or LEASE_IDLE */
+    uint32_t packed_phase;    /* compute's own: of the stages' next uses, a bit each */
+    uint32_t go[GO_DEPTH];    /* descriptor slot or GO_* */
+    uint32_t watch[GO_DEPTH]; /* control's own: event to trigger when that task is done */
+    uint32_t slot_free[N_TASK_SLOTS]; /* control's own: messages done before a slot is free */
+    uint32_t tracing;                 /* control -> compute: records are wanted */
     uint32_t flag;      /* control -> compute: what flagged data of this iteration shows; not 0 */
     uint64_t n_traced;  /* compute's own: records so far */
     uint32_t published; /* control -> loader: the iteration that runs, as rt_shared.published */

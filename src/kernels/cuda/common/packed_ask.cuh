@@ -1,13 +1,14 @@
-/* packed_ask.cuh - Hopper: a warp of its own asks for what a leased task multiplies
- * (packed_ring.cuh).
+/* packed_ask.cuh - Hopper: two warps of their own ask for what a leased task multiplies
+ * (packed_ring.cuh), one for weights, one for activations.
  *
- * The compute warps tell it when the lease's memory is theirs, upon which it asks for the first
- * weights, and when the task's event is there, upon which it asks for all else in the order in
- * which they work. (Both may have happened before it looks: so these are two barriers.)
+ * The compute warps tell them when the lease's memory is theirs, upon which the first weights are
+ * asked for, and when the task's event is there, upon which all else is, in the order in which they
+ * work. (Both may have happened before anyone looks: so these are two barriers.)
  *
- * Its instructions bound how fast a block multiplies: when one thread of the loader asked, tiles
- * ran at 260 TFLOP/s instead of 340 (H200, gated MLP of Qwen3-8B). So a lane asks for each row
- * block and one for the activations, all with the same instructions.
+ * To ask is work that bounds how fast a block multiplies: a prompt of 2,048 tokens took 130 ms when
+ * one thread of the loader asked for all, 103 with a warp for it, 94 with two (H200, Qwen3-8B).
+ * Each is one thread, and the compiler knows: a copy's operands are in registers that a warp has
+ * once, and for lanes that each ask it makes a loop over them.
  */
 #ifndef QN_CUDA_COMMON_PACKED_ASK_CUH
 #define QN_CUDA_COMMON_PACKED_ASK_CUH
@@ -17,53 +18,64 @@
 
 #if HAS_WGMMA
 
-/* What a lane asks for: the weights of row block `lane` of each tile, or the activations. Its place
- * in the order of work: tiles by weight rows, then by tokens; of each the k-tiles of partial sum 0,
- * of 1, ...; of each k-tile its parts. */
+/* The task. */
+struct ask_task {
+    uint32_t block0, block1, row0, end; /* row blocks, token rows */
+    uint32_t k_tiles, n_partials;
+    uint32_t phase; /* of all slots' next uses, a bit each */
+};
+
+DEV struct ask_task ask_task_of(const struct cuda_task *task) {
+    struct ask_task t = {};
+    t.block0 = task->block0;
+    t.block1 = task->block1;
+    t.row0 = task->row0;
+    t.end = min(task->row1, linear_rows(task));
+    t.k_tiles = task->k_tiles;
+    t.n_partials = min(task->k_tiles, (uint32_t)PARTIALS);
+    t.phase = SHARED->packed_phase;
+    return t;
+}
+
+/* Slots that a task takes of an operand that has so many in a k-tile. */
+DEV uint32_t ask_slots(const struct ask_task *t, uint32_t parts) {
+    return ceil_div(t->block1 - t->block0, RING_BLOCKS) *
+           ceil_div(t->end - t->row0, (uint32_t)PACK_TILE) * t->k_tiles * parts;
+}
+
+/* Weights or activations, at a place in the order of work: tiles by weight rows, then by tokens; of
+ * each the k-tiles of partial sum 0, of 1, ...; of each k-tile its parts. */
 struct ask_stream {
     const char *from; /* what is there */
     uint64_t base;    /* address of the operand */
     uint32_t block, row, partial, k_tile, part;
-    uint32_t to, slot, slots, slot_bytes; /* where it goes in the lease */
-    uint32_t barrier;                     /* number of slot 0's */
-    uint32_t parts, next;                 /* of a k-tile; bytes from one to the next */
-    uint32_t row_next;                    /* bytes from one row block to the next; activations: 0 */
-    bool weights, tells;                  /* expects the bytes of its slots */
-};
-
-/* The task. */
-struct ask_task {
-    uint32_t block1, row0, end; /* row blocks [.., block1), token rows [row0, end) */
-    uint32_t k_tiles;
+    uint32_t slot;        /* where it goes */
+    uint32_t parts, next; /* of a k-tile; bytes from one to the next */
+    uint32_t block_next;  /* bytes from one row block to the next; activations: 0 */
+    uint32_t eight_next;  /* ... from one eight of tokens; weights: 0 */
 };
 
 DEV void stream_find(struct ask_stream *s) {
-    s->from = (const char *)s->base + (uint64_t)s->block * s->row_next +
-              (uint64_t)(s->k_tile * s->parts) * s->next +
-              (s->weights ? 0 : s->row / PACK_ROWS * PACKED_PIECE);
+    s->from = (const char *)s->base + (uint64_t)s->block * s->block_next +
+              (uint64_t)(s->k_tile * s->parts) * s->next + s->row / PACK_ROWS * s->eight_next;
 }
 
-DEV struct ask_stream stream_of(const struct cuda_task *task, const struct ring_shape *r,
-                                uint32_t lane) {
+DEV struct ask_stream stream_of(const struct ask_task *t, uint64_t base, uint32_t parts,
+                                uint32_t next, uint32_t block_next, uint32_t eight_next) {
     struct ask_stream s = {};
-    s.weights = lane < RING_BLOCKS;
-    s.tells = lane == 0 || lane == RING_BLOCKS;
-    s.base = s.weights ? task->w : task->in;
-    s.block = task->block0 + (s.weights ? lane : 0);
-    s.row = task->row0;
-    s.to = s.weights ? r->w_at + lane * (RING_W_STEPS * 512) : r->x_at;
-    s.slots = s.weights ? r->w_slots : r->x_slots;
-    s.slot_bytes = s.weights ? r->w_bytes : r->x_bytes;
-    s.barrier = s.weights ? 0 : MAX_W_SLOTS;
-    s.parts = s.weights ? W_PARTS : X_PARTS;
-    s.next = s.weights ? RING_W_STEPS * 512 : task->eights * PACKED_PIECE;
-    s.row_next = s.weights ? task->k_tiles * CUDA_PAGE_BYTES : 0;
+    s.base = base;
+    s.block = t->block0;
+    s.row = t->row0;
+    s.parts = parts;
+    s.next = next;
+    s.block_next = block_next;
+    s.eight_next = eight_next;
     stream_find(&s);
     return s;
 }
 
-DEV void stream_step(const struct ask_task *t, struct ask_stream *s) {
-    s->slot = s->slot + 1 == s->slots ? 0 : s->slot + 1;
+DEV void stream_step(const struct ask_task *t, struct ask_stream *s, uint32_t slots) {
+    s->slot = s->slot + 1 == slots ? 0 : s->slot + 1;
     if (++s->part < s->parts) {
         s->from += s->next;
         return;
@@ -75,7 +87,7 @@ DEV void stream_step(const struct ask_task *t, struct ask_stream *s) {
         return;
     }
     s->k_tile = ++s->partial;
-    if (s->partial == min(t->k_tiles, (uint32_t)PARTIALS)) {
+    if (s->partial == t->n_partials) {
         s->k_tile = s->partial = 0;
         s->row += (uint32_t)PACK_TILE;
         if (s->row >= t->end) {
@@ -86,38 +98,39 @@ DEV void stream_step(const struct ask_task *t, struct ask_stream *s) {
     stream_find(s);
 }
 
-/* Bytes of the lane's next copy, and of all that go to the same slot. */
-DEV uint2 stream_bytes(const struct ask_task *t, const struct ask_stream *s) {
+/* Waits until the slot of barrier number i is free, and expects so many bytes there. */
+DEV uint64_t *ask_begin(struct ask_task *t, uint32_t i, uint32_t bytes) {
+    uint64_t *full = &SHARED->packed_full[i];
+    barrier_await_acquire_cta(&SHARED->packed_empty[i], (t->phase >> i & 1) ^ 1);
+    t->phase ^= 1u << i;
+    copies_begin(full, bytes);
+    return full;
+}
+
+DEV void ask_weights(struct ask_task *t, struct ask_stream *s) {
+    constexpr struct ring_shape r = ring_shape_of();
     constexpr uint32_t each = RING_W_STEPS * 512;
-    if (s->weights)
-        return make_uint2(s->block < t->block1 ? each : 0,
-                          min(t->block1 - s->block, (uint32_t)RING_BLOCKS) * each);
-    const uint32_t n =
-        ceil_div(min(t->end - s->row, (uint32_t)PACK_TILE), (uint32_t)PACK_ROWS) * PACKED_PIECE;
-    return make_uint2(n, n);
+    const uint32_t n = min(t->block1 - s->block, (uint32_t)RING_BLOCKS);
+    char *to = shared_memory + r.w_at + s->slot * r.w_bytes;
+    uint64_t *full = ask_begin(t, s->slot, n * each);
+#pragma unroll
+    for (uint32_t i = 0; i < RING_BLOCKS; i++)
+        if (i < n) copies_one(to + i * each, s->from + (uint64_t)i * s->block_next, each, full);
+    copies_end(full);
+    stream_step(t, s, r.w_slots);
 }
 
-/* Lanes that are `asked` ask for their next slot, when it is free. phase: of the slots' next uses,
- * a bit each. All lanes. */
-DEV void ask(const struct ask_task *t, struct ask_stream *s, bool asked, uint32_t *phase) {
-    uint64_t *full = &SHARED->packed_full[s->barrier + s->slot];
-    if (asked) {
-        const uint2 bytes = stream_bytes(t, s);
-        barrier_await_acquire_cta(&SHARED->packed_empty[s->barrier + s->slot],
-                                  (*phase >> s->slot & 1) ^ 1);
-        *phase ^= 1u << s->slot;
-        if (s->tells) copies_begin(full, bytes.y);
-        if (bytes.x != 0)
-            copies_one(shared_memory + s->to + s->slot * s->slot_bytes, s->from, bytes.x, full);
-    }
-    __syncwarp();
-    if (!asked) return;
-    if (s->tells) copies_end(full);
-    stream_step(t, s);
+DEV void ask_activations(struct ask_task *t, struct ask_stream *s) {
+    constexpr struct ring_shape r = ring_shape_of();
+    const uint32_t rows = min(t->end - s->row, (uint32_t)PACK_TILE);
+    const uint32_t bytes = ceil_div(rows, (uint32_t)PACK_ROWS) * PACKED_PIECE;
+    uint64_t *full = ask_begin(t, MAX_W_SLOTS + s->slot, bytes);
+    copies_one(shared_memory + r.x_at + s->slot * r.x_bytes, s->from, bytes, full);
+    copies_end(full);
+    stream_step(t, s, r.x_slots);
 }
 
-/* Waits for the compute warps; false: they have left. Every lane finds the same, since they tell
- * before they leave. */
+/* Waits for the compute warps; false: they have left, which they tell after all else. */
 DEV bool ask_hear(uint64_t *told, uint32_t *parity) {
     while (!barrier_try_acquire_cta(told, *parity))
         if (barrier_test_acquire_cta(&SHARED->quit, 0) && !barrier_test_acquire_cta(told, *parity))
@@ -126,48 +139,51 @@ DEV bool ask_hear(uint64_t *told, uint32_t *parity) {
     return true;
 }
 
-/* All that a task wants. False: the launch ends. */
-DEV bool ask_all(const struct cuda_task *task, uint32_t lane, uint32_t *ready) {
+/* All weights of a task. False: the launch ends. */
+DEV bool ask_all_weights(const struct cuda_task *task, uint32_t *ready) {
     constexpr struct ring_shape r = ring_shape_of();
-    const struct ask_task t = {task->block1, task->row0, min(task->row1, linear_rows(task)),
-                               task->k_tiles};
-    const uint32_t tiles = ceil_div(t.block1 - task->block0, RING_BLOCKS) *
-                           ceil_div(t.end - t.row0, (uint32_t)PACK_TILE);
-    const uint32_t n_weights = tiles * t.k_tiles * W_PARTS;
-    struct ask_stream s = stream_of(task, &r, lane);
-    uint32_t phase = SHARED->packed_phase >> s.barrier;
-    uint32_t n_asked = 0; /* slots of weights */
-    for (; n_asked < min(r.w_slots, n_weights); n_asked++) ask(&t, &s, s.weights, &phase);
+    struct ask_task t = ask_task_of(task);
+    struct ask_stream s =
+        stream_of(&t, task->w, W_PARTS, RING_W_STEPS * 512, task->k_tiles * CUDA_PAGE_BYTES, 0);
+    const uint32_t slots = ask_slots(&t, W_PARTS), early = min(r.w_slots, slots);
+    for (uint32_t n = 0; n < early; n++) ask_weights(&t, &s);
     if (!ask_hear(&SHARED->lease_ready, ready)) {
-        for (uint32_t i = 0; i < n_asked; i++) /* no copy may land after the block is gone */
-            if (s.weights) barrier_wait_acquire_cta(&SHARED->packed_full[i], (phase >> i & 1) ^ 1);
+        for (uint32_t i = 0; i < early; i++) /* no copy may land after the block is gone */
+            barrier_wait_acquire_cta(&SHARED->packed_full[i], (t.phase >> i & 1) ^ 1);
         return false;
     }
-    page_copy_fence(); /* what other blocks stored will be read by bulk copies */
 #pragma unroll 1
-    for (uint32_t n = 0; n < n_weights * RING_PER_W; n++) {
-        const bool more =
-            n % RING_PER_W == 0 && n_asked < n_weights && n_asked < n / RING_PER_W + 1 + r.lead;
-        ask(&t, &s, s.weights ? more : lane == RING_BLOCKS, &phase);
-        n_asked += more;
-    }
+    for (uint32_t n = early; n < slots; n++) ask_weights(&t, &s);
     return true;
 }
 
-DEV void ask_main(uint32_t lane) {
+DEV void ask_all_activations(const struct cuda_task *task) {
+    struct ask_task t = ask_task_of(task);
+    struct ask_stream s =
+        stream_of(&t, task->in, X_PARTS, task->eights * PACKED_PIECE, 0, PACKED_PIECE);
+    page_copy_fence(); /* what other blocks stored will be read by bulk copies */
+#pragma unroll 1
+    for (uint32_t n = ask_slots(&t, X_PARTS); n > 0; n--) ask_activations(&t, &s);
+}
+
+/* One warp for weights, one for activations. */
+DEV void ask_main(bool weights) {
     uint32_t taken = 0, ready = 0;
+    if (!warp_elect()) return;
+    if (!weights) {
+        while (ask_hear(&SHARED->lease_ready, &ready))
+            ask_all_activations(&SHARED->task[SHARED->leased]);
+        return;
+    }
     while (ask_hear(&SHARED->lease_taken, &taken)) {
         const uint32_t leased = SHARED->leased;
-        __syncwarp();
-        if (leased != LEASE_IDLE && !ask_all(&SHARED->task[leased], lane, &ready)) return;
+        if (leased != LEASE_IDLE && !ask_all_weights(&SHARED->task[leased], &ready)) return;
     }
 }
 
 #else
 
-DEV void ask_main(uint32_t lane) { /* the compute warps ask */
-    (void)lane;
-}
+DEV void ask_main(bool) {} /* the compute warps ask */
 
 #endif
 

@@ -5,7 +5,7 @@
  *   + weights   slots of activations: pieces of a stretch of rows, [group of eight][1 KB], 4 steps
  *
  * Both are rings of their own: few large copies want long slots of weights, and activations have
- * more bytes to the step. A warp of its own asks for them (packed_ask.cuh; packed_full tells when a
+ * more bytes to the step. Warps of their own ask for them (packed_ask.cuh; packed_full tells when a
  * slot has come), the compute warps multiply and say when they have used one (packed_empty).
  *
  * To ask costs 42 ns a copy and 11 ns a KB (H100), one after the other: a tile of 128 x 128 and 128
@@ -21,7 +21,6 @@
 enum {
     RING_BLOCKS = 8,  /* row blocks of a tile */
     RING_W_STEPS = 8, /* steps of 16 columns in a slot of weights; of activations: PIECE_STEPS */
-    RING_PER_W = RING_W_STEPS / PIECE_STEPS,
     W_PARTS = CUDA_PAGE_K / 16 / RING_W_STEPS, /* slots of a k-tile */
     X_PARTS = CUDA_PAGE_K / CUDA_PACK_COLUMNS,
 };
@@ -30,9 +29,6 @@ struct ring_shape {
     uint32_t w_bytes, x_bytes; /* of a slot */
     uint32_t w_slots, x_slots;
     uint32_t w_at, x_at; /* where the first one is */
-    /* Slots of weights that may be asked for before the activations of the one before, so that
-     * neither ring waits for the other. */
-    uint32_t lead;
 };
 
 DEV constexpr uint32_t least(uint32_t a, uint32_t b) {
@@ -49,8 +45,6 @@ DEV constexpr struct ring_shape ring_shape_of(void) {
     s.x_slots = least((room - s.w_slots * s.w_bytes) / s.x_bytes, MAX_X_SLOTS);
     s.w_at = parked;
     s.x_at = parked + s.w_slots * s.w_bytes;
-    const uint32_t behind = (s.x_slots - 1 + RING_PER_W - 1) / RING_PER_W;
-    s.lead = s.w_slots - 1 > behind ? s.w_slots - 1 - behind : 0;
     return s;
 }
 

@@ -117,7 +117,7 @@ DEV void tile_multiply(void) {
 
 /* ---- a task ---- */
 
-/* The lease is taken: warp 10 may ask for weights. */
+/* The lease is taken: weights may be asked for. */
 DEV void packed_early(const struct warp_context *c, const struct cuda_task *task) {
     if (c->thread != 0 || task->tile != PACK_TILE) return;
     SHARED->leased = task->row0 < linear_rows(task) ? task - SHARED->task : LEASE_IDLE;

@@ -96,7 +96,15 @@ DEV void share_end(uint64_t *full, uint32_t lane) {
     (void)full, (void)lane;
 }
 
-/* The same by one thread. */
+/* True in one lane of a warp that comes together. The compiler knows that it is one. */
+DEV bool warp_elect(void) {
+    uint32_t elected;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(elected));
+    return elected != 0;
+}
+
+/* A phase of several copies by one thread. */
 DEV void copies_begin(uint64_t *full, uint32_t bytes) {
     page_copy_expect(full, bytes);
 }

@@ -52,6 +52,10 @@ DEV void share_end(uint64_t *full, uint32_t lane) {
     __syncwarp(); /* here, bytes are expected as they are asked for */
     if (lane == 0) barrier_arrive_release_cta(full);
 }
+/* The first lane. */
+DEV bool warp_elect(void) {
+    return threadIdx.x % 32 == 0;
+}
 DEV void copies_begin(uint64_t *full, uint32_t bytes) {
     (void)full, (void)bytes;
 }
