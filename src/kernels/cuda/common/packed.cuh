@@ -208,6 +208,97 @@ DEV void mlp_row_finish(const struct warp_context *c, const struct cuda_task *ta
 }
 #endif
 
+/* The squares of a row block's 16 rows in the order of act.cuh, of two tokens x and y, of each of
+ * which lane r has rows r and r + 8: in even lanes x's, in odd ones y's. They share the additions
+ * of squares_of_rows. Rows that are not there: zeros. */
+DEV float squares_of_two(uint32_t r, float2 x, float2 y) {
+    const bool odd = r % 2 != 0, high = r / 2 % 2 != 0;
+    const float own[2] = {odd ? y.x : x.x, odd ? y.y : x.y};
+    const float give[2] = {odd ? x.x : y.x, odd ? x.y : y.y};
+    float pair[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float other = __shfl_xor_sync(~0u, give[h], 4);
+        const float first = odd ? other : own[h], second = odd ? own[h] : other;
+        pair[h] = fmaf(second, second, first * first);
+    }
+    float half = (high ? pair[1] : pair[0]) + __shfl_xor_sync(~0u, high ? pair[0] : pair[1], 8);
+    half += __shfl_xor_sync(~0u, half, 16);
+    return half + __shfl_xor_sync(~0u, half, 8);
+}
+
+enum { STREAM_AT_ONCE = 2 }; /* columns of tokens */
+
+/* What the values of some columns of tokens from `row` on need: residuals; of QKV_LINEAR squares.
+ */
+struct stream_wants {
+    float2 of[STREAM_AT_ONCE][2];
+};
+DEV struct stream_wants stream_ask(const struct cuda_task *task, const struct linear_item *m,
+                                   uint32_t row, uint32_t end) {
+    struct stream_wants w = {};
+#pragma unroll
+    for (int n = 0; n < STREAM_AT_ONCE; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const uint32_t token = min(row + 8 * n + e, end - 1);
+            const uint64_t at = (uint64_t)token * task->units;
+            if (task->kind != OP_LINEAR)
+                w.of[n][e].x = load_l2((const float *)task->more2 + token);
+            else if (task->more != 0) {
+                if (m->own0) w.of[n][e].x = load_l2(m->addend + at);
+                if (m->own1) w.of[n][e].y = load_l2(m->addend + at + 8);
+            }
+        }
+    return w;
+}
+
+/* Results of a row block of the residual stream with the packed norm that comes next, or of
+ * QKV_LINEAR: the bits that op_store gives one by one, below, in fewer instructions. */
+DEV void stream_row_finish(const struct warp_context *c, const struct cuda_task *task,
+                           uint32_t block, uint32_t row, uint32_t end, const float4 *sums,
+                           uint32_t wo) {
+    const uint32_t r = c->lane / 4, units = task->units, parts = task->n_pieces;
+    const bool stream = task->kind == OP_LINEAR, odd = r % 2 != 0;
+    struct linear_item m = op_item(task, block, r, 0);
+    item_next(task, &m, block, r, row);
+    struct stream_wants next = stream_ask(task, &m, row, end);
+#pragma unroll 1
+    for (uint32_t i = 0; i < wo; i += STREAM_AT_ONCE, row += 8 * STREAM_AT_ONCE) {
+        const struct stream_wants now = next;
+        next = stream_ask(task, &m, row + 8 * STREAM_AT_ONCE, end);
+#pragma unroll
+        for (int n = 0; n < STREAM_AT_ONCE; n++) {
+            if (i + n >= wo) break;
+            const float4 v = sums[(i + n) * COMPUTE_THREADS];
+            float2 kept[2];
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const uint32_t token = row + 8 * n + e;
+                const float inv = stream ? 1 : inverse_rms_of(now.of[n][e].x);
+                const float2 x = op_value(task, e == 0 ? v.x : v.y, e == 0 ? v.z : v.w, inv, m.bias,
+                                          now.of[n][e]);
+                const bool own0 = m.own0 && token < end, own1 = m.own1 && token < end;
+                if (own0) store_plain(m.out + (uint64_t)token * units, x.x);
+                if (own1) store_plain(m.out + (uint64_t)token * units + 8, x.y);
+                kept[e] = make_float2(own0 ? x.x : 0, own1 ? x.y : 0);
+                if (!stream) continue;
+                const float n0 = kept[e].x * m.norm.x, n1 = kept[e].y * m.norm.y;
+                const float other = __shfl_xor_sync(~0u, odd ? n0 : n1, 4);
+                const uint32_t pair = pack_pair<WEIGHT_E>(odd ? other : n0, odd ? n1 : other);
+                if (odd ? own1 : own0)
+                    store_plain(m.normed + (i + n) * (PACKED_PIECE / 4) + 4 * e,
+                                __uint_as_float(pair));
+            }
+            if (!stream) continue;
+            const float sum = squares_of_two(r, kept[0], kept[1]);
+            const uint32_t token = row + 8 * n + r;
+            if (r < 2 && token < end)
+                store_plain((float *)task->more2 + (uint64_t)token * parts + block, sum);
+        }
+    }
+}
+
 /* Results of a row block: tokens row + 8 i + {0, 1} for i < wo. */
 DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
                          uint32_t row, uint32_t end, float4 *sums, uint32_t wo) {
@@ -218,6 +309,11 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
         return;
     }
 #endif
+    if (task->kind == OP_QKV_LINEAR ||
+        (task->kind == OP_LINEAR && task->norm != 0 && (task->flags & CUDA_OUT_PACKED) != 0)) {
+        stream_row_finish(c, task, block, row, end, sums, wo);
+        return;
+    }
     const struct linear_item first = op_item(task, block, r, 0);
     const struct tile_row t = {first.addend, first.bias, first.own0, first.own1};
 #pragma unroll 1
