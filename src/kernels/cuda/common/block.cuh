@@ -65,7 +65,6 @@ enum {
     MAX_PLACES = 32,                      /* token rows whose place the block keeps */
     MAX_LOGIT_PLACES = 64,                /* logit rows */
 
-    LEASE_IDLE = 0x100, /* instead of a descriptor's number: the lease has no work */
     GO_DROP = 0x100, /* a message instead of a descriptor's number: drop pages of a wrong guess */
 };
 
@@ -111,10 +110,10 @@ struct block_shared {
     /* Of stages, or of slots of weights and then of activations. */
     uint64_t packed_full[MAX_W_SLOTS + MAX_X_SLOTS], packed_empty[MAX_W_SLOTS + MAX_X_SLOTS];
     uint64_t lease_taken, lease_ready; /* compute -> warps 10, 11: packed_ask.cuh */
-    uint32_t leased;          /* compute -> warps 10, 11: a descriptor's number or LEASE_IDLE */
-    uint32_t packed_phase;    /* compute's own: of the stages' next uses, a bit each */
-    uint32_t go[GO_DEPTH];    /* descriptor slot or GO_* */
-    uint32_t watch[GO_DEPTH]; /* control's own: event to trigger when that task is done */
+    uint32_t leased;                  /* compute -> warps 10, 11: the task, a descriptor's number */
+    uint32_t packed_phase;            /* compute's own: of the stages' next uses, a bit each */
+    uint32_t go[GO_DEPTH];            /* descriptor slot or GO_* */
+    uint32_t watch[GO_DEPTH];         /* control's own: event to trigger when that task is done */
     uint32_t slot_free[N_TASK_SLOTS]; /* control's own: messages done before a slot is free */
     uint32_t tracing;                 /* control -> compute: records are wanted */
     uint32_t flag;      /* control -> compute: what flagged data of this iteration shows; not 0 */

@@ -2,8 +2,9 @@
  * (packed_ring.cuh), one for weights, one for activations.
  *
  * The compute warps tell them when the lease's memory is theirs, upon which the first weights are
- * asked for, and when the task's event is there, upon which all else is, in the order in which they
- * work. (Both may have happened before anyone looks: so these are two barriers.)
+ * asked for, and when the task's event is there, upon which the activations are, both in the order
+ * in which they work. A lease without work they keep to themselves: so neither can be told twice
+ * before it has looked, since what it asks for is needed in between.
  *
  * To ask is work that bounds how fast a block multiplies: a prompt of 2,048 tokens took 130 ms when
  * one thread of the loader asked for all, 103 with a warp for it, 94 with two (H200, Qwen3-8B).
@@ -98,36 +99,42 @@ DEV void stream_step(const struct ask_task *t, struct ask_stream *s, uint32_t sl
     stream_find(s);
 }
 
-/* Waits until the slot of barrier number i is free, and expects so many bytes there. */
+/* Waits until the slot of barrier number i is free, and expects so many bytes there. NULL: the
+ * compute warps have left. */
 DEV uint64_t *ask_begin(struct ask_task *t, uint32_t i, uint32_t bytes) {
     uint64_t *full = &SHARED->packed_full[i];
-    barrier_await_acquire_cta(&SHARED->packed_empty[i], (t->phase >> i & 1) ^ 1);
+    while (!barrier_try_acquire_cta(&SHARED->packed_empty[i], (t->phase >> i & 1) ^ 1))
+        if (barrier_test_acquire_cta(&SHARED->quit, 0)) return nullptr;
     t->phase ^= 1u << i;
     copies_begin(full, bytes);
     return full;
 }
 
-DEV void ask_weights(struct ask_task *t, struct ask_stream *s) {
+DEV bool ask_weights(struct ask_task *t, struct ask_stream *s) {
     constexpr struct ring_shape r = ring_shape_of();
     constexpr uint32_t each = RING_W_STEPS * 512;
     const uint32_t n = min(t->block1 - s->block, (uint32_t)RING_BLOCKS);
     char *to = shared_memory + r.w_at + s->slot * r.w_bytes;
     uint64_t *full = ask_begin(t, s->slot, n * each);
+    if (full == nullptr) return false;
 #pragma unroll
     for (uint32_t i = 0; i < RING_BLOCKS; i++)
         if (i < n) copies_one(to + i * each, s->from + (uint64_t)i * s->block_next, each, full);
     copies_end(full);
     stream_step(t, s, r.w_slots);
+    return true;
 }
 
-DEV void ask_activations(struct ask_task *t, struct ask_stream *s) {
+DEV bool ask_activations(struct ask_task *t, struct ask_stream *s) {
     constexpr struct ring_shape r = ring_shape_of();
     const uint32_t rows = min(t->end - s->row, (uint32_t)PACK_TILE);
     const uint32_t bytes = ceil_div(rows, (uint32_t)PACK_ROWS) * PACKED_PIECE;
     uint64_t *full = ask_begin(t, MAX_W_SLOTS + s->slot, bytes);
+    if (full == nullptr) return false;
     copies_one(shared_memory + r.x_at + s->slot * r.x_bytes, s->from, bytes, full);
     copies_end(full);
     stream_step(t, s, r.x_slots);
+    return true;
 }
 
 /* Waits for the compute warps; false: they have left, which they tell after all else. */
@@ -139,46 +146,48 @@ DEV bool ask_hear(uint64_t *told, uint32_t *parity) {
     return true;
 }
 
-/* All weights of a task. False: the launch ends. */
-DEV bool ask_all_weights(const struct cuda_task *task, uint32_t *ready) {
+/* Of each lease the weights, as soon as it is taken. */
+DEV void ask_for_weights(void) {
     constexpr struct ring_shape r = ring_shape_of();
-    struct ask_task t = ask_task_of(task);
-    struct ask_stream s =
-        stream_of(&t, task->w, W_PARTS, RING_W_STEPS * 512, task->k_tiles * CUDA_PAGE_BYTES, 0);
-    const uint32_t slots = ask_slots(&t, W_PARTS), early = min(r.w_slots, slots);
-    for (uint32_t n = 0; n < early; n++) ask_weights(&t, &s);
-    if (!ask_hear(&SHARED->lease_ready, ready)) {
-        for (uint32_t i = 0; i < early; i++) /* no copy may land after the block is gone */
-            barrier_wait_acquire_cta(&SHARED->packed_full[i], (t.phase >> i & 1) ^ 1);
-        return false;
-    }
-#pragma unroll 1
-    for (uint32_t n = early; n < slots; n++) ask_weights(&t, &s);
-    return true;
-}
-
-DEV void ask_all_activations(const struct cuda_task *task) {
-    struct ask_task t = ask_task_of(task);
-    struct ask_stream s =
-        stream_of(&t, task->in, X_PARTS, task->eights * PACKED_PIECE, 0, PACKED_PIECE);
-    page_copy_fence(); /* what other blocks stored will be read by bulk copies */
-#pragma unroll 1
-    for (uint32_t n = ask_slots(&t, X_PARTS); n > 0; n--) ask_activations(&t, &s);
-}
-
-/* One warp for weights, one for activations. */
-DEV void ask_main(bool weights) {
-    uint32_t taken = 0, ready = 0;
-    if (!warp_elect()) return;
-    if (!weights) {
-        while (ask_hear(&SHARED->lease_ready, &ready))
-            ask_all_activations(&SHARED->task[SHARED->leased]);
-        return;
-    }
+    uint32_t taken = 0, n = 0;
+    struct ask_task t = {};
     while (ask_hear(&SHARED->lease_taken, &taken)) {
-        const uint32_t leased = SHARED->leased;
-        if (leased != LEASE_IDLE && !ask_all_weights(&SHARED->task[leased], &ready)) return;
+        const struct cuda_task *task = &SHARED->task[SHARED->leased];
+        t = ask_task_of(task);
+        struct ask_stream s =
+            stream_of(&t, task->w, W_PARTS, RING_W_STEPS * 512, task->k_tiles * CUDA_PAGE_BYTES, 0);
+        const uint32_t slots = ask_slots(&t, W_PARTS);
+#pragma unroll 1
+        for (n = 0; n < slots && ask_weights(&t, &s);) n++;
     }
+    /* No copy may land after the block is gone: the last lease may have ended before its event.
+     * Every lease is taken, then ready, in phases of the same number. */
+    if (n == 0 || barrier_test_acquire_cta(&SHARED->lease_ready, taken ^ 1)) return;
+    for (uint32_t i = 0; i < min(n, r.w_slots); i++)
+        barrier_wait_acquire_cta(&SHARED->packed_full[i], (t.phase >> i & 1) ^ 1);
+}
+
+/* ... the activations, as soon as the task's event is there. All of them will be used. */
+DEV void ask_for_activations(void) {
+    uint32_t ready = 0;
+    while (ask_hear(&SHARED->lease_ready, &ready)) {
+        const struct cuda_task *task = &SHARED->task[SHARED->leased];
+        struct ask_task t = ask_task_of(task);
+        struct ask_stream s =
+            stream_of(&t, task->in, X_PARTS, task->eights * PACKED_PIECE, 0, PACKED_PIECE);
+        const uint32_t slots = ask_slots(&t, X_PARTS);
+        page_copy_fence(); /* what other blocks stored will be read by bulk copies */
+#pragma unroll 1
+        for (uint32_t n = 0; n < slots && ask_activations(&t, &s);) n++;
+    }
+}
+
+DEV void ask_main(bool weights) {
+    if (!warp_elect()) return;
+    if (weights)
+        ask_for_weights();
+    else
+        ask_for_activations();
 }
 
 #else

@@ -119,8 +119,8 @@ DEV void tile_multiply(void) {
 
 /* The lease is taken: weights may be asked for. */
 DEV void packed_early(const struct warp_context *c, const struct cuda_task *task) {
-    if (c->thread != 0 || task->tile != PACK_TILE) return;
-    SHARED->leased = task->row0 < linear_rows(task) ? task - SHARED->task : LEASE_IDLE;
+    if (c->thread != 0 || task->tile != PACK_TILE || task->row0 >= linear_rows(task)) return;
+    SHARED->leased = task - SHARED->task;
     barrier_arrive_release_cta(&SHARED->lease_taken);
 }
 
