@@ -178,7 +178,7 @@ DEV void item_advance(struct linear_item *m, uint32_t out, uint32_t normed, uint
 #if !QN_MLP_BIAS
 /* Results of a row block of GATED_MLP, packed: eight columns of h, a lane's is number lane / 4. It
  * exchanges one of its two tokens' elements with its neighbour in h, so that each stores a pair.
- * Made and stored one by one, as below, they took a seventh of a prompt's time (12 us a tile). */
+ * Made and stored one by one, as below, a tile's results took 12 us. */
 DEV void mlp_row_finish(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
                         uint32_t row, uint32_t end, const float4 *sums, uint32_t wo) {
     constexpr int AT_ONCE = 8;
