@@ -69,6 +69,7 @@ static int open_engine(struct diag *d, struct tool *t, const char *dir) {
     c.n_slots = t->batch;
     c.max_model_len = MAX(512, t->prompt + 8);
     c.max_batched_tokens = MAX(MAX(8, t->batch), t->prompt);
+    c.cut_linear = device.cuts_linear;
     c.cut_qkv = c.join_heads = true; /* as the engine has it (plan.c) */
     c.task.launch = LAUNCH_ALL_AOT;
     c.task.coarse_events = true;

@@ -53,7 +53,7 @@ enum {
 
     CUDA_SCRATCH_BYTES = 31744, /* of shared memory, for the task that runs */
     CUDA_CONTROL_BYTES = 4096,  /* ... and for what the warps tell each other */
-    CUDA_PARTIALS = 8,          /* partial sums of a dot product: k-tile kt belongs to kt % 8 */
+    CUDA_PARTIALS = PARTS,      /* partial sums of a dot product: k-tile kt belongs to kt % 8 */
 
     CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (packed.cuh) */
 
@@ -133,7 +133,8 @@ CUDA_ABI_FN uint32_t cuda_k_tiles(uint32_t k) {
 
 /* Kinds of tasks whose weights come as pages. */
 CUDA_ABI_FN int cuda_has_pages(uint32_t kind) {
-    return kind == OP_QKV_LINEAR || kind == OP_LINEAR || kind == OP_GATED_MLP || kind == OP_LM_HEAD;
+    return kind == OP_QKV_LINEAR || kind == OP_LINEAR || kind == OP_LINEAR_PARTS ||
+           kind == OP_GATED_MLP || kind == OP_LM_HEAD;
 }
 
 enum cuda_layout {
@@ -167,23 +168,23 @@ struct cuda_task {
     /* Device addresses of operands, as op.def's row calls them; those that a kind does not have: 0.
      *
      * w      EMBED table; matrix products: the weights' image
-     * in     what it works on: x, a, qkv, q, part, squares, logits
-     * norm   of one row norm; EMBED and LINEAR next; STEP q_norm
-     * bias   QKV_LINEAR bq, bk, bv in one; LINEAR bias; GATED_MLP bg
-     * more   QKV_HEADS q_norm; ATTENTION, SPLIT and STEP kv; LINEAR residual; GATED_MLP bu;
-     *        SAMPLE part
+     * in     what it works on: x, a, qkv, q, part, parts, squares, logits
+     * norm   of one row norm; EMBED, LINEAR and LINEAR_SUM next; STEP q_norm
+     * bias   QKV_LINEAR bq, bk, bv in one; LINEAR and LINEAR_SUM bias; GATED_MLP bg
+     * more   QKV_HEADS q_norm; ATTENTION, SPLIT and STEP kv; LINEAR and LINEAR_SUM residual;
+     *        GATED_MLP bu; SAMPLE part
      * more2  QKV_HEADS and STEP k_norm; others squares, to be written or read
      * out    the first result
-     * out2   EMBED and LINEAR normed; QKV_HEADS kv; LM_HEAD part */
+     * out2   EMBED, LINEAR and LINEAR_SUM normed; QKV_HEADS kv; LM_HEAD part */
     uint64_t w, in, norm, bias, more, more2, out, out2;
     uint16_t n_pieces; /* P of SPLIT, STEP, COMBINE; parts of a row's squares; PACK_LOGITS: eights
-                          of what it reads */
+                          of what it reads; LINEAR_PARTS: row blocks of a part; LINEAR_SUM: parts */
     uint16_t eights;   /* of packed activations that it reads or writes: rows / PACK_ROWS */
     /* How a task with weights walks through them: cuda_tables.c decides, common/linear.cuh tells.
      */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
     uint8_t tile;            /* token rows at a time: 1, 8, 16, of many 64 or 128 */
-    uint8_t group;           /* row blocks at a time; of many packed rows 2, 4, 8 or 12 */
+    uint8_t group;           /* row blocks at a time; of many packed rows 2, 4, 8, 12 or 16 */
     uint8_t columns;     /* columns of 8 tokens: 1 or 2; 0: one row, whose activations are staged;
                             CUDA_LEASE: many packed rows. ATTENTION: 0, or CUDA_LEASE: many rows */
     uint8_t unit_blocks; /* row blocks that are finished together; 0: each alone */

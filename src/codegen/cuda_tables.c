@@ -120,6 +120,11 @@ static void place_op(struct planner *pl, const struct prog_op *op) {
         place_vectors(pl, &op->in[LINEAR_BIAS], 1);
         place_vectors(pl, &op->in[LINEAR_NEXT], 1);
         break;
+    case OP_LINEAR_PARTS: place_plain(pl, op->in[PARTS_W]); break;
+    case OP_LINEAR_SUM:
+        place_vectors(pl, &op->in[SUM_BIAS], 1);
+        place_vectors(pl, &op->in[SUM_NEXT], 1);
+        break;
     case OP_GATED_MLP: place_mlp(pl, op); break;
     case OP_LM_HEAD:
         place_vectors(pl, &op->in[LM_NORM], 1);
@@ -148,7 +153,8 @@ static int check_model(struct diag *d, const struct prog_header *p) {
 static uint32_t squares_of(const struct prog_op *op) {
     switch (op->kind) {
     case OP_EMBED:
-    case OP_LINEAR: return op->out[STREAM_SQUARES];
+    case OP_LINEAR:
+    case OP_LINEAR_SUM: return op->out[STREAM_SQUARES];
     case OP_QKV_LINEAR: return op->in[QKV_LINEAR_SQUARES];
     case OP_GATED_MLP: return op->in[MLP_SQUARES];
     case OP_LM_HEAD: return op->in[LM_SQUARES];
@@ -165,12 +171,24 @@ static bool can_step(const struct prog_header *p, const struct prog_op *op) {
            (heads <= 16 && op->n_rows <= cuda_step_rows(heads, s->head_dim) && emit_kv_pages(p));
 }
 
+/* Parts are whole row blocks, a tile has all token rows. */
+static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
+    const uint64_t rows = tensor_of(p, op->in[PARTS_W])->shape[0];
+    const uint64_t parts = MIN(cuda_k_tiles(op->k), (uint32_t)PARTS);
+    return is_packed(p, op) && op->n_rows <= PACK_NARROW && rows % CUDA_PAGE_ROWS == 0 &&
+           op->units == parts * rows;
+}
+
 /* What an operator that the kernels cannot run lacks; NULL: they can. Matrix products take packed
  * activations, normed by who made them, or one row that scratch has room for, which they norm. */
 static const char *check_op(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *squares = tensor_of(p, squares_of(op));
     if (op->kind == OP_ATTENTION_STEP && !can_step(p, op)) return "one row, or the cache in pages";
+    if (op->kind == OP_LINEAR_SUM && PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0)
+        return "whole blocks of squares";
     if (!cuda_has_pages(op->kind)) return NULL;
+    if (op->kind == OP_LINEAR_PARTS)
+        return can_cut(p, op) ? NULL : "packed activations of few rows, whole row blocks";
     if (!is_packed(p, op)) {
         if (op->n_rows > 1 || op->k > STAGED_COLUMNS) return "its activations packed";
         return squares != NULL ? "no norm ahead of a single row" : NULL;
@@ -189,6 +207,16 @@ static int check_ops(struct diag *d, const struct prog_header *p) {
                         "operator %s of %u rows and %u columns: the GPU kernels want %s",
                         op_name(op->kind), op->n_rows, op->k, want);
     }
+    return QN_OK;
+}
+
+int cuda_tables_check(struct diag *d, const struct prog_header *p, uint32_t cc) {
+    for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++)
+        if (PROG(p, OP)[i].kind == OP_LINEAR_PARTS && cc / 10 != 9)
+            return fail(d, QN_EUNSUPPORTED,
+                        "the program has %s, for which sm_%u has no kernel: compile it with "
+                        "linear=whole",
+                        op_name(OP_LINEAR_PARTS), cc);
     return QN_OK;
 }
 
@@ -266,6 +294,16 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
         t->more = address(f, in[LINEAR_RESIDUAL]);
         t->norm = address(f, in[LINEAR_NEXT]);
         break;
+    case OP_LINEAR_PARTS:
+        t->in = address(f, in[PARTS_A]);
+        t->w = address(f, in[PARTS_W]);
+        break;
+    case OP_LINEAR_SUM:
+        t->in = address(f, in[SUM_PARTS]);
+        t->bias = address(f, in[SUM_BIAS]);
+        t->more = address(f, in[SUM_RESIDUAL]);
+        t->norm = address(f, in[SUM_NEXT]);
+        break;
     case OP_GATED_MLP:
         t->in = address(f, in[MLP_X]);
         t->norm = address(f, in[MLP_NORM]);
@@ -316,10 +354,11 @@ static void walk_packed(struct cuda_task *t, uint32_t rows) {
         t->group = (uint8_t)CEIL_DIV(blocks, CEIL_DIV(blocks, most));
         return;
     }
-    t->tile = rows > 64 ? 128 : 64;
-    t->group = blocks > 4 ? 8 : blocks > 2 || t->tile == 128 ? 4 : 2;
+    t->tile = rows > PACK_NARROW ? PACK_TILE : PACK_NARROW;
+    t->group = blocks > 4 ? 8 : blocks > 2 || t->tile == PACK_TILE ? 4 : 2;
     /* Every pass over row blocks reads all activations again. */
-    if (t->tile == 64 && CEIL_DIV(blocks, 12u) < CEIL_DIV(blocks, 8u)) t->group = 12;
+    if (t->tile == PACK_NARROW && CEIL_DIV(blocks, 12u) < CEIL_DIV(blocks, 8u)) t->group = 12;
+    if (t->kind == OP_LINEAR_PARTS && blocks > 12) t->group = 16;
     t->columns = CUDA_LEASE;
 }
 
@@ -333,7 +372,8 @@ static const struct prog_tensor *rounded_out(const struct prog_header *p,
                                              const struct prog_op *op) {
     switch (op->kind) {
     case OP_EMBED:
-    case OP_LINEAR: return tensor_of(p, op->out[STREAM_NORMED]);
+    case OP_LINEAR:
+    case OP_LINEAR_SUM: return tensor_of(p, op->out[STREAM_NORMED]);
     case OP_ATTENTION:
     case OP_ATTENTION_COMBINE:
     case OP_GATED_MLP:
@@ -388,6 +428,8 @@ static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) 
     case OP_ATTENTION_STEP: return tensor_of(p, op->out[0])->shape[2]; /* [T, n_heads, P, D + 2] */
     case OP_ATTENTION_COMBINE: return tensor_of(p, op->in[COMBINE_PART])->shape[2];
     case OP_PACK_LOGITS: return eights_of(tensor_of(p, op->in[PACK_X]));
+    case OP_LINEAR_PARTS: return tensor_of(p, op->in[PARTS_W])->shape[0] / CUDA_PAGE_ROWS;
+    case OP_LINEAR_SUM: return tensor_of(p, op->in[SUM_PARTS])->shape[1] / PROG(p, MODEL)->hidden;
     default: {
         const struct prog_tensor *squares = tensor_of(p, squares_of(op)); /* [T, parts] */
         return squares == NULL ? 0 : squares->shape[1];

@@ -15,6 +15,10 @@
 int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct cuda_place *places,
                      uint64_t *bytes);
 
+/* Whether a device of that compute capability, major * 10 + minor, has all of the program's
+ * operators: only Hopper has LINEAR_PARTS. Error: QN_EUNSUPPORTED. */
+int cuda_tables_check(struct diag *d, const struct prog_header *program, uint32_t cc);
+
 /* Device addresses that task descriptors are made from. */
 struct cuda_bases {
     uint64_t weights;

@@ -32,6 +32,7 @@ struct backend_config {
 /* What there is. */
 struct backend_device {
     uint32_t n_workers;
+    bool cuts_linear;      /* has LINEAR_PARTS (op.def) */
     uint64_t memory_bytes; /* that may be used at all; the engine takes a share of it */
     char name[96];         /* "2 threads, avx512bf16" */
 };

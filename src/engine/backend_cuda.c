@@ -256,6 +256,7 @@ static int fill_tasks(struct diag *d, struct backend_instance *i) {
                                .kv = i->blocks[BLOCK_KV],
                                .kv_layer_bytes = i->plan.kv_layer_bytes,
                                .cc = compute_capability(i)};
+    TRY(cuda_tables_check(d, i->program, bases.cc));
     struct cuda_task *tasks = calloc(1, i->plan.task_bytes);
     if (tasks == NULL) return fail_nomem(d, i->plan.task_bytes, "the task table");
     cuda_tables_fill(i->program, i->plan.places, &bases, tasks);
@@ -504,6 +505,7 @@ static int cuda_device(struct diag *d, const struct backend_config *config,
     int rc = open_device(d, &i);
     if (rc == QN_OK) {
         out->n_workers = (uint32_t)i.device.n_sms; /* one block on each */
+        out->cuts_linear = i.device.major == 9;
         out->memory_bytes = i.device.total_bytes;
         snprintf(out->name, sizeof out->name, "%.60s, %d SMs, sm_%d%d", i.device.name,
                  i.device.n_sms, i.device.major, i.device.minor);

@@ -21,6 +21,7 @@ struct compile_options {
     enum dtype kv_dtype;
     bool cut_qkv;             /* QKV as projections and heads: for more workers than heads; CUDA */
     bool join_heads;          /* ... the heads with attention, where there are few rows */
+    bool cut_linear;          /* LINEAR as parts and their sum, for 17 to PACK_NARROW rows; Hopper */
     struct task_options task; /* decomposition, launch policy, ablations */
 };
 

@@ -51,6 +51,14 @@ static bool set_qkv(struct compile_options *o, const char *value) {
     return true;
 }
 
+static bool set_linear(struct compile_options *o, const char *value) {
+    static const char *const names[] = {"whole", "parts"};
+    int i;
+    if (!one_of(value, names, 2, &i)) return false;
+    o->cut_linear = i == 1;
+    return true;
+}
+
 static bool set_event_fusion(struct compile_options *o, const char *value) {
     static const char *const names[] = {"on", "off"};
     int i;
@@ -85,6 +93,9 @@ static const struct key keys[] = {
      "split: projections by columns, then norms, RoPE and cache by heads; joined: with few rows "
      "these and attention are one operator; fused, CPU only: all but attention is one",
      set_qkv},
+    {"linear", "whole|parts",
+     "parts, Hopper only: tasks of some tens of rows share out the columns of o_proj and down_proj, too",
+     set_linear},
     {"event-fusion", "on|off", "off: one event per consumer task", set_event_fusion},
     {"tasks-per-worker", "1 to 64", "tasks of an operator per worker, about", set_tasks_per_worker},
     {"carry-bytes", "bytes, 0: off",

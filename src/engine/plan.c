@@ -141,6 +141,7 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
          * each. */
         c->cut_qkv = true;
         c->join_heads = true;
+        c->cut_linear = plan->device.cuts_linear;
         c->task.carry_bytes = CARRY_BYTES;
         c->task.coarse_events = true;
         /* Every chunk reads all weights. One H100, Qwen3-8B, a prompt of 2,048: 148 ms in chunks of
@@ -148,6 +149,8 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
         c->max_batched_tokens = 1024;
     }
     TRY(compile_option_apply(d, p->compile_options, c));
+    if (c->cut_linear && !plan->device.cuts_linear)
+        return fail(d, QN_EUNSUPPORTED, "linear: want whole: only Hopper GPUs have kernels of parts");
     c->n_workers = plan->device.n_workers;
     enum dtype kv = (enum dtype)model->spec.weight_dtype;
     if (c->target == TARGET_CUDA && kv == DTYPE_F32) kv = DTYPE_BF16; /* its kernels have no F32 */

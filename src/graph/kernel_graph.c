@@ -251,6 +251,26 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
         infer_stream(&f, LINEAR_NEXT, w->shape[0], out);
         break;
     }
+    case OP_LINEAR_PARTS: {
+        const struct tensor *w = operand(g, op, PARTS_W);
+        const uint64_t parts = MIN((uint64_t)PARTS, CEIL_DIV(w->shape[1], (uint64_t)PARTS_COLUMNS));
+        want_rows(&f, PARTS_A, w->shape[1]);
+        if (f.rc == QN_OK && (w->shape[0] % SQUARES_COLUMNS != 0 ||
+                              !tensor_is_packed(operand(g, op, PARTS_A))))
+            return fail(d, QN_ESHAPE, "layer %d %s: want packed activations and whole row blocks",
+                        op->layer, info->name);
+        out[0] = (struct tensor){.n_dims = 2, .shape = {T, parts * w->shape[0]}};
+        break;
+    }
+    case OP_LINEAR_SUM: {
+        const uint64_t columns = operand(g, op, SUM_PARTS)->shape[1];
+        want(&f, SUM_PARTS, 2, T, MAX(columns / H, 1u) * H, 0, 0);
+        want(&f, SUM_BIAS, 1, H, 0, 0, 0);
+        want(&f, SUM_RESIDUAL, 2, T, H, 0, 0);
+        infer_stream(&f, SUM_NEXT, H, out);
+        out[STREAM_SQUARES].shape[1] = 1;
+        break;
+    }
     case OP_GATED_MLP:
         want_normed(&f, MLP_X, MLP_NORM, MLP_SQUARES);
         want(&f, MLP_WG, 2, I, H, 0, 0);
@@ -342,6 +362,7 @@ uint32_t kgraph_units(const struct kgraph *g, const struct kop *op) {
     case OP_QKV_LINEAR: return spec_qkv_units(&g->spec) * g->spec.head_dim;
     case OP_ATTENTION_COMBINE: return g->spec.n_heads;
     case OP_LINEAR: return (uint32_t)g->tensors.items[op->in[LINEAR_W]].shape[0];
+    case OP_LINEAR_PARTS: return (uint32_t)g->tensors.items[op->out[0]].shape[1];
     case OP_GATED_MLP: return g->spec.intermediate;
     case OP_PACK:
     case OP_PACK_LOGITS: return (uint32_t)(g->tensors.items[op->out[0]].shape[1] / PACK_K);

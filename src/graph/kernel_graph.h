@@ -44,6 +44,8 @@ enum kgraph_cut {
     KGRAPH_SUM_SQUARES = 16, /* ... and whose sums of squares an operator adds up */
     KGRAPH_PACK_O = 32,      /* what attention gives before its projection */
     KGRAPH_PACK_H = 64,      /* what GATED_MLP gives before its projection */
+    /* With all of these, and hidden a multiple of SQUARES_COLUMNS: */
+    KGRAPH_CUT_LINEAR = 128, /* linear_parts, linear_sum instead of linear */
 };
 
 struct kop {

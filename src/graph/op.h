@@ -21,7 +21,7 @@ enum { OP_MAX_IN = 10, OP_MAX_OUT = 4 };
 
 /* Operand slots, in the order of op.def. */
 enum { EMBED_TABLE, EMBED_NEXT };
-enum { STREAM_X, STREAM_NORMED, STREAM_SQUARES }; /* out of EMBED and LINEAR */
+enum { STREAM_X, STREAM_NORMED, STREAM_SQUARES }; /* out of EMBED, LINEAR, LINEAR_SUM */
 enum { QKV_X, QKV_NORM, QKV_WQ, QKV_WK, QKV_WV, QKV_BQ, QKV_BK, QKV_BV, QKV_Q_NORM, QKV_K_NORM };
 enum { QKV_OUT_Q, QKV_OUT_KV };           /* of QKV_HEADS, too */
 enum { QKV_LINEAR_SQUARES = QKV_BV + 1 }; /* QKV_LINEAR's: QKV's first eight, and this */
@@ -30,6 +30,8 @@ enum { ATTENTION_Q, ATTENTION_KV };
 enum { STEP_OUT_PART, STEP_OUT_KV }; /* of ATTENTION_STEP; its inputs are QKV_HEADS' */
 enum { COMBINE_PART };
 enum { LINEAR_A, LINEAR_W, LINEAR_BIAS, LINEAR_RESIDUAL, LINEAR_NEXT };
+enum { PARTS_A, PARTS_W };
+enum { SUM_PARTS, SUM_BIAS, SUM_RESIDUAL, SUM_NEXT };
 enum { MLP_X, MLP_NORM, MLP_WG, MLP_WU, MLP_BG, MLP_BU, MLP_SQUARES };
 enum { LM_X, LM_NORM, LM_W, LM_SQUARES };
 enum { LM_OUT_LOGITS, LM_OUT_PART };
@@ -50,6 +52,9 @@ enum { STAGED_COLUMNS = 15360 };
 /* Packed activations: token rows up to a multiple of PACK_ROWS, columns of PACK_K. */
 enum { PACK_ROWS = 8, PACK_K = 256 };
 
+/* A GPU's dot products have so many partial sums, which take turns: so many columns each time. */
+enum { PARTS = 8, PARTS_COLUMNS = 256 };
+
 /* Columns of the residual stream whose squares are added up by who writes them; token rows up to
  * which who needs 1 / rms adds up these sums itself. */
 enum { SQUARES_COLUMNS = 16, SQUARES_ROWS = 16 };
@@ -58,8 +63,8 @@ enum { SQUARES_COLUMNS = 16, SQUARES_ROWS = 16 };
 enum { STEP_ROWS = 16 };
 
 /* Tensor cores at work on packed activations take at most so many token rows and weight rows at a
- * time: what decompose cuts for. */
-enum { PACK_TILE = 128 };
+ * time: what decompose cuts for. Up to PACK_NARROW rows tiles are of so many. */
+enum { PACK_TILE = 128, PACK_NARROW = 64 };
 
 #ifndef __CUDACC_RTC__
 /* ---- host only from here ---- */

@@ -95,7 +95,8 @@ struct stream {
     int32_t x, normed, squares;
 };
 
-/* EMBED or LINEAR, whose operands are in *o but for the norm's weights that come next. */
+/* EMBED, LINEAR or LINEAR_SUM, whose operands are in *o but for the norm's weights that come next.
+ */
 static int build_stream(const struct builder *b, enum op_kind kind, struct operands *o, int next,
                         int32_t norm, struct stream *s) {
     const bool ahead = (b->cuts & KGRAPH_PACK_X) != 0;
@@ -104,7 +105,7 @@ static int build_stream(const struct builder *b, enum op_kind kind, struct opera
     *s = (struct stream){o->out[STREAM_X], o->out[STREAM_NORMED], o->out[STREAM_SQUARES]};
     if (!ahead) return QN_OK;
     TRY(build_pack(b, true, &s->normed));
-    if ((b->cuts & KGRAPH_SUM_SQUARES) == 0) return QN_OK;
+    if ((b->cuts & KGRAPH_SUM_SQUARES) == 0 || kind == OP_LINEAR_SUM) return QN_OK;
     struct operands sum = no_operands();
     sum.in[0] = s->squares;
     TRY(add(b, OP_SUM_SQUARES, &sum));
@@ -212,14 +213,20 @@ static int build_attention(const struct builder *b, int32_t q, int32_t kv, int32
  * next. */
 static int build_projection(const struct builder *b, const char *name, int32_t a, uint64_t cols,
                             bool bias, bool packed, int32_t norm, struct stream *s) {
-    uint64_t hidden = b->g->spec.hidden;
+    const uint64_t hidden = b->g->spec.hidden;
+    const bool cut = (b->cuts & KGRAPH_CUT_LINEAR) != 0;
     struct operands o = no_operands();
     TRY(build_pack(b, packed, &a));
-    o.in[LINEAR_A] = a;
+    o.in[LINEAR_A] = a; /* LINEAR_PARTS' operands are LINEAR's first */
     TRY(matrix(b, name, hidden, cols, &o.in[LINEAR_W]));
-    if (bias) TRY(vector(b, name, "bias", hidden, &o.in[LINEAR_BIAS]));
-    o.in[LINEAR_RESIDUAL] = s->x;
-    return build_stream(b, OP_LINEAR, &o, LINEAR_NEXT, norm, s);
+    if (cut) TRY(add(b, OP_LINEAR_PARTS, &o));
+    const int32_t parts = o.out[0];
+    if (cut) o = no_operands();
+    if (bias) TRY(vector(b, name, "bias", hidden, &o.in[cut ? SUM_BIAS : LINEAR_BIAS]));
+    o.in[cut ? SUM_RESIDUAL : LINEAR_RESIDUAL] = s->x;
+    if (!cut) return build_stream(b, OP_LINEAR, &o, LINEAR_NEXT, norm, s);
+    o.in[SUM_PARTS] = parts;
+    return build_stream(b, OP_LINEAR_SUM, &o, SUM_NEXT, norm, s);
 }
 
 static int build_gated_mlp(const struct builder *b, const struct stream *s, int32_t norm,

@@ -16,7 +16,8 @@
 static uint32_t grain(const struct kop *op) {
     switch (op->kind) {
     case OP_QKV_LINEAR:
-    case OP_LINEAR: return 16;
+    case OP_LINEAR:
+    case OP_LINEAR_PARTS: return 16;
     case OP_GATED_MLP: return 8;
     default: return 1;
     }
@@ -24,8 +25,8 @@ static uint32_t grain(const struct kop *op) {
 
 /* Whether an operator multiplies packed activations. */
 static bool reads_packed(const struct tgraph *g, const struct kop *op) {
-    if (op->kind != OP_QKV_LINEAR && op->kind != OP_LINEAR && op->kind != OP_GATED_MLP &&
-        op->kind != OP_LM_HEAD)
+    if (op->kind != OP_QKV_LINEAR && op->kind != OP_LINEAR && op->kind != OP_LINEAR_PARTS &&
+        op->kind != OP_GATED_MLP && op->kind != OP_LM_HEAD)
         return false;
     return tensor_is_packed(&g->kernel->tensors.items[op->in[0]]);
 }

@@ -147,6 +147,15 @@ int task_access(const struct kgraph *k, const struct task *t, struct region *out
             add_tile(&l, op->in[LINEAR_RESIDUAL], false, t, t->unit0, t->unit1);
         add_stream(&l, op, t);
         break;
+    case OP_LINEAR_PARTS:
+        add_rows(&l, op->in[PARTS_A], false, t);
+        add_tile(&l, op->out[0], true, t, t->unit0, t->unit1);
+        break;
+    case OP_LINEAR_SUM:
+        add_rows(&l, op->in[SUM_PARTS], false, t);
+        add_rows(&l, op->in[SUM_RESIDUAL], false, t);
+        for (int i = STREAM_X; i <= STREAM_SQUARES; i++) add_rows(&l, op->out[i], true, t);
+        break;
     case OP_GATED_MLP:
         add_normed(&l, op->in[MLP_X], op->in[MLP_SQUARES], t);
         add_tile(&l, op->out[0], true, t, t->unit0, t->unit1);
@@ -191,6 +200,10 @@ static uint64_t unit_weight_bytes(const struct kgraph *k, const struct kop *op) 
     case OP_QKV: return element * s->head_dim * s->hidden;
     case OP_QKV_LINEAR: return element * s->hidden;
     case OP_LINEAR: return element * k->tensors.items[op->in[LINEAR_W]].shape[1];
+    case OP_LINEAR_PARTS: {
+        const struct tensor *w = &k->tensors.items[op->in[PARTS_W]];
+        return element * w->shape[0] * w->shape[1] / k->tensors.items[op->out[0]].shape[1];
+    }
     case OP_GATED_MLP: return 2 * element * s->hidden;
     case OP_LM_HEAD: return element * LM_BLOCK * s->hidden;
     default: return 0;

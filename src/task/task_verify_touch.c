@@ -134,6 +134,15 @@ int task_verify_touch(struct proof *f, uint32_t index) {
                      columns(f, op->out[STREAM_SQUARES], t, u0 / SQUARES_COLUMNS,
                              CEIL_DIV(u1, (uint64_t)SQUARES_COLUMNS), 4),
                      true);
+    case OP_LINEAR_PARTS:
+        TRY(touch(f, op->in[PARTS_A], index, full_rows(f, op->in[PARTS_A], t), false));
+        return touch(f, op->out[0], index, columns(f, op->out[0], t, u0, u1, 4), true);
+    case OP_LINEAR_SUM:
+        TRY(touch(f, op->in[SUM_PARTS], index, full_rows(f, op->in[SUM_PARTS], t), false));
+        TRY(touch(f, op->in[SUM_RESIDUAL], index, full_rows(f, op->in[SUM_RESIDUAL], t), false));
+        for (int i = STREAM_X; i <= STREAM_SQUARES; i++)
+            TRY(touch(f, op->out[i], index, full_rows(f, op->out[i], t), true));
+        return QN_OK;
     case OP_GATED_MLP:
         TRY(touch_normed(f, op->in[MLP_X], op->in[MLP_SQUARES], index));
         return touch(f, op->out[0], index, own_columns(f, op->out[0], t, u0, u1), true);

@@ -134,6 +134,7 @@ static int rig_open(struct diag *d, const struct backend *backend, const struct 
         c.task.launch = o->jit ? LAUNCH_ALL_JIT : o->hybrid ? LAUNCH_HYBRID : LAUNCH_ALL_AOT;
     c.cut_qkv = c.target == TARGET_CUDA || o->coarse;
     c.join_heads = c.task.coarse_events = o->coarse;
+    c.cut_linear = device.cuts_linear;
     c.task.carry_bytes = o->carry_bytes;
     if (c.target == TARGET_CUDA) TRY(compile_option_apply(d, getenv("QN_TEST_OPTIONS"), &c));
     TRY(compile_model(d, r->model, &c, NULL, NULL, &r->program));
@@ -438,6 +439,11 @@ static void test_same_in_any_company(void **state) {
 #define WIDE_SHAPE                                                                                 \
     "\"head_dim\": 64, \"intermediate_size\": 15616, \"num_attention_heads\": 4, "                 \
     "\"num_key_value_heads\": 2, "
+/* Nine k-tiles: partial sum 0 has two, the others one. Some workers' row blocks of LINEAR_PARTS are of
+ * two sums. */
+#define PARTS_SHAPE                                                                                \
+    "\"head_dim\": 64, \"intermediate_size\": 2304, \"num_attention_heads\": 8, "                  \
+    "\"num_key_value_heads\": 2, "
 #define MADE_UP(hidden, vocab)                                                                     \
     "\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", "                       \
     "\"hidden_act\": \"silu\", \"hidden_size\": " hidden ", \"num_hidden_layers\": 1, "            \
@@ -503,11 +509,15 @@ static void test_same_packed(void **state) {
     const struct rig_options wide[] = {
         {.coarse = true, .max_batched = 1, .max_len = 512, .carry_bytes = 1 << 16},
         {.coarse = true, .max_batched = 256}};
+    const struct rig_options parts[] = {
+        {.coarse = true, .max_batched = 64, .n_slots = 24},
+        {.coarse = true, .max_batched = 32, .n_slots = 24, .n_workers = 3}};
     static const uint32_t lengths[N_MIX] = {1, 9, 64, 35, 150, 20},
                           few[N_MIX] = {1, 9, 17, 3, 12, 2};
     compare_packed("{" ODD_SHAPE MADE_UP("264", "331") "}", lengths, odd,
                    is_brief() ? 2 : COUNT_OF(odd));
-    compare_packed("{" EVEN_SHAPE MADE_UP("264", "1271") "}", lengths, even, COUNT_OF(even));
+    compare_packed("{" EVEN_SHAPE MADE_UP("272", "1271") "}", lengths, even, COUNT_OF(even));
+    compare_packed("{" PARTS_SHAPE MADE_UP("512", "331") "}", few, parts, COUNT_OF(parts));
     if (!is_brief())
         compare_packed("{" WIDE_SHAPE MADE_UP("72", "331") "}", few, wide, COUNT_OF(wide));
 }

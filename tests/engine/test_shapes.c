@@ -39,7 +39,7 @@ static struct prog_header *compile(const char *dir, const char *with, uint32_t n
     o.n_workers = n_workers;
     o.n_slots = 1;
     o.max_model_len = 1024;
-    o.max_batched_tokens = 2;
+    o.max_batched_tokens = strcmp(with, "linear=parts") == 0 ? 64 : 2;
     o.cut_qkv = o.join_heads = o.task.coarse_events = true;
     o.task.launch = LAUNCH_ALL_AOT;
     int rc = model_open(&d, dir, &(struct model_options){.dummy = true}, &model);
@@ -113,7 +113,8 @@ static void all_shapes_carry(void **state) {
 /* The options of bench/ablations.py, and other numbers of SMs, on the shapes that nobody named. */
 static void all_options_compile(void **state) {
     (void)state;
-    static const char *const options[] = {"launch=jit", "launch=hybrid", "qkv=split"};
+    static const char *const options[] = {"launch=jit", "launch=hybrid", "qkv=split",
+                                          "linear=parts"};
     static const uint32_t workers[] = {1, 108, 148};
     for (size_t i = 3; i < COUNT_OF(shapes); i++) {
         for (size_t k = 0; k < COUNT_OF(options); k++)

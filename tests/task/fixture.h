@@ -53,6 +53,7 @@ static inline int fixture_weight(struct diag *d, struct kgraph *g, const char *n
 #define FIXTURE_PACK (KGRAPH_CUT_QKV | KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H)
 #define FIXTURE_FEW  (FIXTURE_PACK | FIXTURE_STEP)
 #define FIXTURE_MANY (FIXTURE_PACK | KGRAPH_SUM_SQUARES)
+#define FIXTURE_CUT  (FIXTURE_MANY | KGRAPH_CUT_LINEAR)
 
 /* Packs the operand in place if asked to. */
 static inline int fixture_pack(struct diag *d, struct kgraph *g, int layer, uint32_t asked,
@@ -72,19 +73,26 @@ struct fixture_stream {
     int32_t x, normed, squares;
 };
 
-/* EMBED or LINEAR, whose operands are in `in` but for the next norm's weights, `norm`. */
+/* EMBED or LINEAR, which may be cut, whose operands are in `in` but for the next norm's weights, `norm`. */
 static inline int fixture_stream(struct diag *d, struct kgraph *g, enum op_kind kind, int layer,
                                  uint32_t cuts, const char *norm, int32_t *in,
                                  struct fixture_stream *s) {
-    const int next = kind == OP_EMBED ? EMBED_NEXT : LINEAR_NEXT;
-    int32_t out[OP_MAX_OUT];
+    int next = kind == OP_EMBED ? EMBED_NEXT : LINEAR_NEXT;
+    int32_t out[OP_MAX_OUT], sum[4] = {NO_TENSOR, NO_TENSOR, s->x, NO_TENSOR};
     in[next] = NO_TENSOR;
+    if (kind == OP_LINEAR && (cuts & KGRAPH_CUT_LINEAR) != 0) {
+        TRY(kgraph_op(d, g, OP_LINEAR_PARTS, layer, in, out));
+        sum[SUM_PARTS] = out[0];
+        kind = OP_LINEAR_SUM;
+        next = SUM_NEXT;
+        in = sum;
+    }
     if (cuts & KGRAPH_PACK_X) TRY(fixture_weight(d, g, norm, g->spec.hidden, 0, &in[next]));
     TRY(kgraph_op(d, g, kind, layer, in, out));
     *s = (struct fixture_stream){out[STREAM_X], out[STREAM_NORMED], out[STREAM_SQUARES]};
     if ((cuts & KGRAPH_PACK_X) == 0) return QN_OK;
     TRY(fixture_pack(d, g, layer, KGRAPH_PACK_X, &s->normed));
-    if ((cuts & KGRAPH_SUM_SQUARES) == 0) return QN_OK;
+    if ((cuts & KGRAPH_SUM_SQUARES) == 0 || kind == OP_LINEAR_SUM) return QN_OK;
     in[0] = s->squares;
     TRY(kgraph_op(d, g, OP_SUM_SQUARES, layer, in, out));
     s->squares = out[0];
@@ -157,7 +165,7 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uin
 static inline int fixture_graph(struct diag *d, struct kgraph *g, uint32_t cuts) {
     const struct model_spec *spec = &g->spec;
     int32_t in[OP_MAX_IN] = {0}, out[OP_MAX_OUT];
-    struct fixture_stream s;
+    struct fixture_stream s = {NO_TENSOR, NO_TENSOR, NO_TENSOR};
     TRY(fixture_weight(d, g, "embed", spec->vocab, spec->hidden, &in[EMBED_TABLE]));
     TRY(fixture_stream(d, g, OP_EMBED, -1, cuts, "0.norm", in, &s));
     for (uint32_t l = 0; l < spec->n_layers; l++) TRY(fixture_layer(d, g, (int)l, cuts, &s));

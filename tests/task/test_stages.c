@@ -50,7 +50,9 @@ static void every_shape_compiles_and_verifies(void **state) {
                     if (variation == 7 && rows[r] <= STEP_ROWS) cuts |= KGRAPH_JOIN_HEADS;
                     if (o.carry_bytes > 0) cuts |= KGRAPH_CUT_QKV;
                     if (variation == 6 && rows[r] > 1)
-                        cuts |= rows[r] > SQUARES_ROWS ? FIXTURE_MANY : FIXTURE_PACK;
+                        cuts |= rows[r] <= SQUARES_ROWS ? FIXTURE_PACK
+                                : w % 2 == 0            ? FIXTURE_MANY
+                                                        : FIXTURE_CUT;
                     ok(&d, fixture_compile(&d, &f, &specs[s], rows[r], 2048, cuts, &o));
                     ok(&d, fixture_program(&d, &f, 2048, &p));
                     ok(&d, program_check(&d, "test", p, p->total_bytes));
@@ -115,6 +117,7 @@ static void small_activations_ride_on_data(void **state) {
         {1, 2048, FIXTURE_STEP, LAUNCH_HYBRID, 65536, 0},
         {1, 2048, FIXTURE_STEP, LAUNCH_ALL_AOT, 0, 0},
         {64, 2048, FIXTURE_MANY, LAUNCH_ALL_AOT, 65536, 0},
+        {64, 2048, FIXTURE_CUT, LAUNCH_ALL_AOT, 65536, 0},
         /* embed -> qkv; per layer o-proj -> mlp -> down -> (next qkv or lm head), and projections
          * -> step -> combine -> o-proj, unless the pieces are too many */
         {1, 2048, FIXTURE_STEP, LAUNCH_ALL_AOT, 65536, 6},
@@ -180,7 +183,8 @@ static void an_event_rides_only_if_all_is_polled(void **state) {
 static void activations_have_the_type_that_kernels_store(void **state) {
     (void)state;
     const struct model_spec spec = fixture_spec(1, 256, 4, 2, 64, 512, 1000);
-    const uint32_t cuts[] = {0, KGRAPH_CUT_QKV | KGRAPH_CUT_ATTENTION, FIXTURE_PACK, FIXTURE_MANY};
+    const uint32_t cuts[] = {0, KGRAPH_CUT_QKV | KGRAPH_CUT_ATTENTION, FIXTURE_PACK, FIXTURE_MANY,
+                             FIXTURE_CUT};
     for (size_t c = 0; c < sizeof cuts / sizeof cuts[0]; c++) {
         struct diag d = {0};
         struct fixture f;

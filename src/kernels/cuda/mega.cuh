@@ -22,6 +22,7 @@
 #include "kernels/cuda/common/attention_split.cuh"
 #include "kernels/cuda/common/control.cuh"
 #include "kernels/cuda/common/embed.cuh"
+#include "kernels/cuda/common/linear_sum.cuh"
 #include "kernels/cuda/common/loader_kv.cuh"
 #include "kernels/cuda/common/packed_ask.cuh"
 #include "kernels/cuda/common/packed_few.cuh"
@@ -64,6 +65,7 @@ DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     case OP_PACK:
     case OP_PACK_LOGITS: run_pack(task); break;
     case OP_SUM_SQUARES: run_sum_squares(c, task); break;
+    case OP_LINEAR_SUM: run_linear_sum(task); break;
     case OP_EMBED: run_embed(c, task); break;
     case OP_SAMPLE: run_sample(c->args, task); break;
     default:

@@ -126,7 +126,7 @@ struct block_shared {
         float inv_rms[MAX_TILE]; /* several: 1 / rms */
         float warp_sum[WARPS];   /* one: its sum of squares, in eight parts */
         struct {                 /* packed ones on Hopper: a warp's tile, its place in the rings */
-            uint32_t block, row, ring, k_tiles;
+            uint32_t block, row, ring, sums;
         } packed[WARPS];
     };
     struct row_place place[MAX_PLACES]; /* of the iteration's first token rows */

@@ -17,18 +17,22 @@ DEV float4 image_load4(const char *image, uint32_t row, uint32_t k, uint32_t k_t
                        unpack_low<WEIGHT_E>(hi), unpack_high<WEIGHT_E>(hi));
 }
 
-/* Columns [k, k + 4) of a row, times the weights of the norm that comes next; the squares of their
- * block. All lanes; `there`: whether the row has these. */
-DEV void embed_normed(const struct cuda_task *task, uint32_t row, uint32_t k, float4 v,
-                      bool there) {
-    const float squares = squares_of_block(v);
-    if (!there) return;
-    const float4 norm = __ldg((const float4 *)((const float *)task->norm + k));
+/* Columns [k, k + 4) of a row, times the weights of the norm that comes next. */
+DEV void normed_store4(const struct cuda_task *task, uint32_t row, uint32_t k, float4 v,
+                       float4 norm) {
     const float4 n = make_float4(v.x * norm.x, v.y * norm.y, v.z * norm.z, v.w * norm.w);
     if (task->flags & CUDA_OUT_PACKED)
         packed_store4(task, task->out2, row, k, n);
     else
         *(float4 *)((float *)task->out2 + (uint64_t)row * QN_HIDDEN + k) = n;
+}
+
+/* ... and the squares of their block. All lanes; `there`: whether the row has these. */
+DEV void embed_normed(const struct cuda_task *task, uint32_t row, uint32_t k, float4 v,
+                      bool there) {
+    const float squares = squares_of_block(v);
+    if (!there) return;
+    normed_store4(task, row, k, v, __ldg((const float4 *)((const float *)task->norm + k)));
     if (k % SQUARES_COLUMNS == 0)
         store_plain((float *)task->more2 + (uint64_t)row * task->n_pieces + k / SQUARES_COLUMNS,
                     squares);

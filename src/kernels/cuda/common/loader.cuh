@@ -25,11 +25,6 @@
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/walk.cuh"
 
-/* Pages that come into L2 for a leased task before it can ask. Decode of 64 requests, Qwen3-8B: on
- * an H200 8.51 ms, with 16 8.67, with 32 8.91, with none 8.48; on an H100, with an earlier
- * kernel, 12.4 with 16, 12.9 with 32, 15.9 with none. */
-enum { LEASE_AHEAD = 8 };
-
 struct loader {
     const struct cuda_args *args;
     uint32_t lane;
@@ -243,22 +238,9 @@ DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t fi
     return true;
 }
 
-/* The weights that a leased task will ask for first: into L2, while tasks before it run. */
-DEV void loader_prefetch(const struct loader *l, const struct loader_task *t) {
-    if (l->lane != 0) return;
-    const uint32_t blocks = min(t->block1 - t->block0, t->group);
-    for (uint32_t n = 0; n < t->k_tiles && (n + 1) * blocks <= LEASE_AHEAD; n++)
-        for (uint32_t b = t->block0; b < t->block0 + blocks; b++)
-            page_prefetch(t->image + ((uint64_t)b * t->k_tiles + k_tile_of(t->k_tiles, n)) *
-                                         CUDA_PAGE_BYTES,
-                          CUDA_PAGE_BYTES);
-}
-
 DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
-    if (t->columns == CUDA_LEASE) { /* the task wants the ring's memory, not pages */
-        if (cuda_has_pages(t->kind)) loader_prefetch(l, t);
+    if (t->columns == CUDA_LEASE) /* the task wants the ring's memory, not pages */
         return loader_issue_void(l, RING_PAGES);
-    }
     for (uint32_t row = 0; row < t->rows; row += t->tile) {
         if (t->columns == 0) { /* all of them in the image's own order */
             const char *src = t->image + (uint64_t)t->block0 * t->k_tiles * CUDA_PAGE_BYTES;

@@ -117,6 +117,23 @@ DEV void tile_fold(const struct warp_context *c, bool first, const float even[WB
         }
 }
 
+/* 1 / rms of the tile's tokens from `row` on, for tile_norm_of: after the event, and between
+ * barriers. One read each per block: when every result asked for its token's own, the blocks'
+ * reads of those few lines took 13 us a tile. */
+DEV void tile_norms(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                    uint32_t end) {
+    const uint32_t token = row + c->thread;
+    if (task->kind == OP_LINEAR || task->kind == OP_LINEAR_PARTS) return;
+    if (c->thread >= PACK_TILE || token >= end) return;
+    TILE_NORMS[token % PACK_TILE] =
+        inverse_rms_of(load_l2((const float *)task->more2 + op_token(task, token)));
+}
+
+/* Of LINEAR, its parts and rows that do not exist anything. */
+DEV float tile_norm_of(uint32_t token) {
+    return TILE_NORMS[token % PACK_TILE];
+}
+
 /* A row of a row block: what does not depend on the token. */
 struct tile_row {
     const float *residual; /* of token 0, or NULL; of the row 8 further: 8 elements further */
@@ -130,7 +147,6 @@ DEV void columns_value(const struct cuda_task *task, const struct tile_row *t, u
                        uint32_t end, float4 *sums, uint32_t n) {
     const int AT_ONCE = 4;
     float2 residual[AT_ONCE][2] = {};
-    float squares[AT_ONCE][2] = {};
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
         if (i >= n) break;
@@ -140,8 +156,6 @@ DEV void columns_value(const struct cuda_task *task, const struct tile_row *t, u
             const float *from = t->residual + (uint64_t)at * task->units;
             if (t->residual != nullptr && t->own0) residual[i][e].x = load_l2(from);
             if (t->residual != nullptr && t->own1) residual[i][e].y = load_l2(from + 8);
-            if (task->kind != OP_LINEAR)
-                squares[i][e] = load_l2((const float *)task->more2 + op_token(task, at));
         }
     }
 #pragma unroll
@@ -149,9 +163,9 @@ DEV void columns_value(const struct cuda_task *task, const struct tile_row *t, u
         if (i >= n) break;
         const float4 sum = sums[i * COMPUTE_THREADS];
         const float2 v0 =
-            op_value(task, sum.x, sum.z, inverse_rms_of(squares[i][0]), t->bias, residual[i][0]);
+            op_value(task, sum.x, sum.z, tile_norm_of(row + 8 * i), t->bias, residual[i][0]);
         const float2 v1 =
-            op_value(task, sum.y, sum.w, inverse_rms_of(squares[i][1]), t->bias, residual[i][1]);
+            op_value(task, sum.y, sum.w, tile_norm_of(row + 8 * i + 1), t->bias, residual[i][1]);
         sums[i * COMPUTE_THREADS] = make_float4(v0.x, v1.x, v0.y, v1.y);
     }
 }
@@ -161,7 +175,7 @@ struct tile_steps {
     uint32_t out, normed, squares, out8, normed8;
 };
 DEV struct tile_steps tile_steps_of(const struct cuda_task *task) {
-    const uint32_t plain = 4 * (task->kind == OP_LM_HEAD ? QN_VOCAB : task->units);
+    const uint32_t plain = 4 * task->units;
     const uint32_t packed = 16, packed8 = PACKED_PIECE;
     const bool is_packed = (task->flags & CUDA_OUT_PACKED) != 0;
     const bool out_packed = is_packed && task->kind == OP_GATED_MLP;
@@ -181,32 +195,42 @@ DEV void item_advance(struct linear_item *m, uint32_t out, uint32_t normed, uint
  * Made and stored one by one, as below, a tile's results took 12 us. */
 DEV void mlp_row_finish(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
                         uint32_t row, uint32_t end, const float4 *sums, uint32_t wo) {
-    constexpr int AT_ONCE = 8;
     const struct linear_item none = {};
     const uint32_t r = c->lane / 4, odd = r % 2;
     uint32_t *to = (uint32_t *)packed_at(task, task->out, row + odd, block * 8 + r - odd);
-#pragma unroll 1
-    for (uint32_t first = 0; first < wo; first += AT_ONCE) {
-        float squares[AT_ONCE][2];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                squares[i][e] = load_l2((const float *)task->more2 + min(row + 8 * i + e, end - 1));
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++, row += 8, to += PACKED_PIECE / 4) {
-            if (first + i >= wo) break;
-            const float4 v = sums[(first + i) * COMPUTE_THREADS];
-            const float inv0 = inverse_rms_of(squares[i][0]), inv1 = inverse_rms_of(squares[i][1]);
-            const float h0 = mlp_value(&none, v.x * inv0, v.z * inv0);
-            const float h1 = mlp_value(&none, v.y * inv1, v.w * inv1);
-            const float other = __shfl_xor_sync(~0u, odd ? h0 : h1, 4);
-            const uint32_t pair = pack_pair<WEIGHT_E>(odd ? other : h0, odd ? h1 : other);
-            if (row + odd < end) store_plain((float *)to, __uint_as_float(pair));
-        }
+#pragma unroll 4
+    for (uint32_t i = 0; i < wo; i++, row += 8, to += PACKED_PIECE / 4) {
+        const float4 v = sums[i * COMPUTE_THREADS];
+        const float inv0 = tile_norm_of(row), inv1 = tile_norm_of(row + 1);
+        const float h0 = mlp_value(&none, v.x * inv0, v.z * inv0);
+        const float h1 = mlp_value(&none, v.y * inv1, v.w * inv1);
+        const float other = __shfl_xor_sync(~0u, odd ? h0 : h1, 4);
+        const uint32_t pair = pack_pair<WEIGHT_E>(odd ? other : h0, odd ? h1 : other);
+        if (row + odd < end) store_plain((float *)to, __uint_as_float(pair));
     }
 }
 #endif
+
+/* Results of a row block of LM_HEAD, or of LINEAR_PARTS, which are sums and nothing else. */
+DEV void plain_row_finish(const struct warp_context *c, const struct cuda_task *task,
+                          uint32_t block, uint32_t row, uint32_t end, const float4 *sums,
+                          uint32_t wo) {
+    const bool normed = task->kind == OP_LM_HEAD;
+    const uint32_t column = block * CUDA_PAGE_ROWS + c->lane / 4;
+    const uint32_t columns = normed ? QN_VOCAB : task->units;
+    const bool own0 = column < columns, own1 = column + 8 < columns;
+    float *to = (float *)task->out + (uint64_t)row * columns + column;
+#pragma unroll 4
+    for (uint32_t i = 0; i < wo; i++, row += 8, to += 8 * columns) {
+        const float4 v = sums[i * COMPUTE_THREADS];
+        const float inv0 = normed ? tile_norm_of(row) : 1, inv1 = normed ? tile_norm_of(row + 1) : 1;
+        const bool there0 = row < end, there1 = row + 1 < end;
+        if (there0 && own0) store_plain(to, v.x * inv0);
+        if (there0 && own1) store_plain(to + 8, v.z * inv0);
+        if (there1 && own0) store_plain(to + columns, v.y * inv1);
+        if (there1 && own1) store_plain(to + columns + 8, v.w * inv1);
+    }
+}
 
 /* The squares of a row block's 16 rows in the order of act.cuh, of two tokens x and y, of each of
  * which lane r has rows r and r + 8: in even lanes x's, in odd ones y's. They share the additions
@@ -229,26 +253,21 @@ DEV float squares_of_two(uint32_t r, float2 x, float2 y) {
 
 enum { STREAM_AT_ONCE = 2 }; /* columns of tokens */
 
-/* What the values of some columns of tokens from `row` on need: residuals; of QKV_LINEAR squares.
- */
+/* Residuals of some columns of tokens from `row` on; of QKV_LINEAR nothing. */
 struct stream_wants {
     float2 of[STREAM_AT_ONCE][2];
 };
 DEV struct stream_wants stream_ask(const struct cuda_task *task, const struct linear_item *m,
                                    uint32_t row, uint32_t end) {
     struct stream_wants w = {};
+    if (task->kind != OP_LINEAR || task->more == 0) return w;
 #pragma unroll
     for (int n = 0; n < STREAM_AT_ONCE; n++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const uint32_t token = min(row + 8 * n + e, end - 1);
-            const uint64_t at = (uint64_t)token * task->units;
-            if (task->kind != OP_LINEAR)
-                w.of[n][e].x = load_l2((const float *)task->more2 + token);
-            else if (task->more != 0) {
-                if (m->own0) w.of[n][e].x = load_l2(m->addend + at);
-                if (m->own1) w.of[n][e].y = load_l2(m->addend + at + 8);
-            }
+            const uint64_t at = (uint64_t)min(row + 8 * n + e, end - 1) * task->units;
+            if (m->own0) w.of[n][e].x = load_l2(m->addend + at);
+            if (m->own1) w.of[n][e].y = load_l2(m->addend + at + 8);
         }
     return w;
 }
@@ -275,7 +294,7 @@ DEV void stream_row_finish(const struct warp_context *c, const struct cuda_task 
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const uint32_t token = row + 8 * n + e;
-                const float inv = stream ? 1 : inverse_rms_of(now.of[n][e].x);
+                const float inv = stream ? 1 : tile_norm_of(token);
                 const float2 x = op_value(task, e == 0 ? v.x : v.y, e == 0 ? v.z : v.w, inv, m.bias,
                                           now.of[n][e]);
                 const bool own0 = m.own0 && token < end, own1 = m.own1 && token < end;
@@ -309,6 +328,10 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
         return;
     }
 #endif
+    if (task->kind == OP_LM_HEAD || task->kind == OP_LINEAR_PARTS) {
+        plain_row_finish(c, task, block, row, end, sums, wo);
+        return;
+    }
     if (task->kind == OP_QKV_LINEAR ||
         (task->kind == OP_LINEAR && task->norm != 0 && (task->flags & CUDA_OUT_PACKED) != 0)) {
         stream_row_finish(c, task, block, row, end, sums, wo);
@@ -337,19 +360,20 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
     }
 }
 
-/* Results of a warp's tile of wb row blocks x wo columns of tokens. One function for all tiles:
- * inlined into each it took a fifth of the time that compiling the kernel takes. */
+/* Results of a warp's tile of at most wb row blocks x wo columns of tokens, between barriers (tile_norms).
+ * One function for all tiles: inlined into each it took a fifth of the time that compiling the
+ * kernel takes. */
 __device__ __noinline__ void tile_finish(const struct cuda_task *task, uint32_t block, uint32_t row,
                                          uint32_t end, uint32_t wb, uint32_t wo) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     float4 *sums = (float4 *)shared_memory + c.thread;
     row += 2 * (c.lane % 4);
 #pragma unroll 1
-    for (uint32_t n = 0; n < wb && block + n < task->block1; n++) /* the last tile may be short */
+    for (uint32_t n = 0; n < wb; n++)
         tile_row_finish(&c, task, block + n, row, end, sums + n * wo * COMPUTE_THREADS, wo);
 }
 
+#include "kernels/cuda/common/packed_hopper.cuh"
 #include "kernels/cuda/common/packed_mma.cuh"
-#include "kernels/cuda/common/packed_wgmma.cuh"
 
 #endif

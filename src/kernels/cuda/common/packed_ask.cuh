@@ -21,27 +21,23 @@
 
 /* The task. */
 struct ask_task {
-    uint32_t block0, block1, row0, end; /* row blocks, token rows */
-    uint32_t k_tiles, n_partials;
+    const struct cuda_task *task;
+    struct ring_shape shape;
+    uint32_t block1, row0, end; /* row blocks, token rows */
+    uint32_t k_tiles;
     uint32_t phase; /* of all slots' next uses, a bit each */
 };
 
 DEV struct ask_task ask_task_of(const struct cuda_task *task) {
     struct ask_task t = {};
-    t.block0 = task->block0;
+    t.task = task;
+    t.shape = ring_shape_for(task);
     t.block1 = task->block1;
     t.row0 = task->row0;
     t.end = min(task->row1, linear_rows(task));
     t.k_tiles = task->k_tiles;
-    t.n_partials = min(task->k_tiles, (uint32_t)PARTIALS);
     t.phase = SHARED->packed_phase;
     return t;
-}
-
-/* Slots that a task takes of an operand that has so many in a k-tile. */
-DEV uint32_t ask_slots(const struct ask_task *t, uint32_t parts) {
-    return ceil_div(t->block1 - t->block0, RING_BLOCKS) *
-           ceil_div(t->end - t->row0, (uint32_t)PACK_TILE) * t->k_tiles * parts;
 }
 
 /* Weights or activations, at a place in the order of work: tiles by weight rows, then by tokens; of
@@ -49,7 +45,8 @@ DEV uint32_t ask_slots(const struct ask_task *t, uint32_t parts) {
 struct ask_stream {
     const char *from; /* what is there */
     uint64_t base;    /* address of the operand */
-    uint32_t block, row, partial, k_tile, part;
+    struct row_tile tile;
+    uint32_t row, partial, k_tile, part;
     uint32_t slot;        /* where it goes */
     uint32_t parts, next; /* of a k-tile; bytes from one to the next */
     uint32_t block_next;  /* bytes from one row block to the next; activations: 0 */
@@ -57,21 +54,27 @@ struct ask_stream {
 };
 
 DEV void stream_find(struct ask_stream *s) {
-    s->from = (const char *)s->base + (uint64_t)s->block * s->block_next +
+    s->from = (const char *)s->base + (uint64_t)s->tile.image * s->block_next +
               (uint64_t)(s->k_tile * s->parts) * s->next + s->row / PACK_ROWS * s->eight_next;
+}
+
+/* To the tile of these row blocks, if the task has them. */
+DEV void stream_enter(const struct ask_task *t, struct ask_stream *s, uint32_t block) {
+    s->tile = row_tile_at(t->task, block, t->shape.blocks);
+    s->k_tile = s->partial = s->tile.partial;
+    s->row = t->row0;
+    stream_find(s);
 }
 
 DEV struct ask_stream stream_of(const struct ask_task *t, uint64_t base, uint32_t parts,
                                 uint32_t next, uint32_t block_next, uint32_t eight_next) {
     struct ask_stream s = {};
     s.base = base;
-    s.block = t->block0;
-    s.row = t->row0;
     s.parts = parts;
     s.next = next;
     s.block_next = block_next;
     s.eight_next = eight_next;
-    stream_find(&s);
+    stream_enter(t, &s, t->task->block0);
     return s;
 }
 
@@ -88,15 +91,19 @@ DEV void stream_step(const struct ask_task *t, struct ask_stream *s, uint32_t sl
         return;
     }
     s->k_tile = ++s->partial;
-    if (s->partial == t->n_partials) {
-        s->k_tile = s->partial = 0;
-        s->row += (uint32_t)PACK_TILE;
+    if (s->partial == s->tile.partial_end) {
+        s->k_tile = s->partial = s->tile.partial;
+        s->row += t->shape.tokens;
         if (s->row >= t->end) {
-            s->row = t->row0;
-            s->block += RING_BLOCKS;
+            stream_enter(t, s, s->tile.end);
+            return;
         }
     }
     stream_find(s);
+}
+
+DEV bool stream_ends(const struct ask_task *t, const struct ask_stream *s) {
+    return s->tile.block >= t->block1;
 }
 
 /* Waits until the slot of barrier number i is free, and expects so many bytes there. NULL: the
@@ -111,29 +118,26 @@ DEV uint64_t *ask_begin(struct ask_task *t, uint32_t i, uint32_t bytes) {
 }
 
 DEV bool ask_weights(struct ask_task *t, struct ask_stream *s) {
-    constexpr struct ring_shape r = ring_shape_of();
-    constexpr uint32_t each = RING_W_STEPS * 512;
-    const uint32_t n = min(t->block1 - s->block, (uint32_t)RING_BLOCKS);
-    char *to = shared_memory + r.w_at + s->slot * r.w_bytes;
+    const uint32_t n = s->tile.end - s->tile.block, each = s->next;
+    char *to = shared_memory + t->shape.w_at + s->slot * t->shape.w_bytes;
     uint64_t *full = ask_begin(t, s->slot, n * each);
     if (full == nullptr) return false;
 #pragma unroll
-    for (uint32_t i = 0; i < RING_BLOCKS; i++)
+    for (uint32_t i = 0; i < MOST_BLOCKS; i++)
         if (i < n) copies_one(to + i * each, s->from + (uint64_t)i * s->block_next, each, full);
     copies_end(full);
-    stream_step(t, s, r.w_slots);
+    stream_step(t, s, t->shape.w_slots);
     return true;
 }
 
 DEV bool ask_activations(struct ask_task *t, struct ask_stream *s) {
-    constexpr struct ring_shape r = ring_shape_of();
-    const uint32_t rows = min(t->end - s->row, (uint32_t)PACK_TILE);
+    const uint32_t rows = min(t->end - s->row, t->shape.tokens);
     const uint32_t bytes = ceil_div(rows, (uint32_t)PACK_ROWS) * PACKED_PIECE;
     uint64_t *full = ask_begin(t, MAX_W_SLOTS + s->slot, bytes);
     if (full == nullptr) return false;
-    copies_one(shared_memory + r.x_at + s->slot * r.x_bytes, s->from, bytes, full);
+    copies_one(shared_memory + t->shape.x_at + s->slot * t->shape.x_bytes, s->from, bytes, full);
     copies_end(full);
-    stream_step(t, s, r.x_slots);
+    stream_step(t, s, t->shape.x_slots);
     return true;
 }
 
@@ -148,22 +152,21 @@ DEV bool ask_hear(uint64_t *told, uint32_t *parity) {
 
 /* Of each lease the weights, as soon as it is taken. */
 DEV void ask_for_weights(void) {
-    constexpr struct ring_shape r = ring_shape_of();
     uint32_t taken = 0, n = 0;
     struct ask_task t = {};
     while (ask_hear(&SHARED->lease_taken, &taken)) {
         const struct cuda_task *task = &SHARED->task[SHARED->leased];
         t = ask_task_of(task);
-        struct ask_stream s =
-            stream_of(&t, task->w, W_PARTS, RING_W_STEPS * 512, task->k_tiles * CUDA_PAGE_BYTES, 0);
-        const uint32_t slots = ask_slots(&t, W_PARTS);
+        const uint32_t parts = CUDA_PAGE_K / 16 / t.shape.w_steps;
+        struct ask_stream s = stream_of(&t, task->w, parts, t.shape.w_steps * 512,
+                                        task->k_tiles * CUDA_PAGE_BYTES, 0);
 #pragma unroll 1
-        for (n = 0; n < slots && ask_weights(&t, &s);) n++;
+        for (n = 0; !stream_ends(&t, &s) && ask_weights(&t, &s);) n++;
     }
     /* No copy may land after the block is gone: the last lease may have ended before its event.
      * Every lease is taken, then ready, in phases of the same number. */
     if (n == 0 || barrier_test_acquire_cta(&SHARED->lease_ready, taken ^ 1)) return;
-    for (uint32_t i = 0; i < min(n, r.w_slots); i++)
+    for (uint32_t i = 0; i < min(n, t.shape.w_slots); i++)
         barrier_wait_acquire_cta(&SHARED->packed_full[i], (t.phase >> i & 1) ^ 1);
 }
 
@@ -175,10 +178,8 @@ DEV void ask_for_activations(void) {
         struct ask_task t = ask_task_of(task);
         struct ask_stream s =
             stream_of(&t, task->in, X_PARTS, task->eights * PACKED_PIECE, 0, PACKED_PIECE);
-        const uint32_t slots = ask_slots(&t, X_PARTS);
         page_copy_fence(); /* what other blocks stored will be read by bulk copies */
-#pragma unroll 1
-        for (uint32_t n = 0; n < slots && ask_activations(&t, &s);) n++;
+        while (!stream_ends(&t, &s) && ask_activations(&t, &s)) {}
     }
 }
 

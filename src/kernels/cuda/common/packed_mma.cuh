@@ -1,22 +1,59 @@
-/* packed_mma.cuh - tiles of packed activations by mma.sync. On Hopper only those of 64 tokens: they
- * are bound by memory, and more small stages under way stream better than few large ones.
+/* packed_mma.cuh - tiles of packed activations by mma.sync: the products; and, where there is no
+ * wgmma, how a task's weights and activations come and go (on Hopper: packed_hopper.cuh).
  *
- * A stage is some steps of 16 columns: weights [row block][step][512 bytes], then activations
- * [stretch of up to 4 steps][group of eight][step][256 bytes]. The warps take turns in asking for
- * stages (packed_full tells when one is there); each says when it has used one (packed_empty).
+ * They come in stages of some steps of 16 columns: weights [row block][step][512 bytes], then
+ * activations [stretch of up to 4 steps][group of eight][step][256 bytes]. The warps take turns in
+ * asking for stages (packed_full tells when one is there); each says when it has used one
+ * (packed_empty).
  */
 #ifndef QN_CUDA_COMMON_PACKED_MMA_CUH
 #define QN_CUDA_COMMON_PACKED_MMA_CUH
 
 #include "kernels/cuda/common/packed.cuh"
 
+/* ---- products ---- */
+
+/* Some steps, an even number, of a warp's tile of WB row blocks x WO columns of tokens. w: the
+ * lane's place in its weights, of which a row block has BLOCK_STEPS steps; x: activations. */
+template <int WB, int WO, int STEPS, int BLOCK_STEPS>
+DEV void steps_mma(uint32_t lane, const uint4 *w, const char *x, float even[WB][WO][4],
+                   float odd[WB][WO][4]) {
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+        uint4 b[(WO + 1) / 2]; /* of two columns of tokens each */
+#pragma unroll
+        for (int i = 0; i < WO; i += 2)
+            b[i / 2] = load_matrices(x + i * (STEPS * 256) + s * 256, WO > 1 ? STEPS * 256 : 0,
+                                     lane);
+#pragma unroll
+        for (int n = 0; n < WB; n++) {
+            const uint4 a = w[n * (BLOCK_STEPS * 32) + 32 * s];
+#pragma unroll
+            for (int i = 0; i < WO; i++)
+                mma_16x8x16<WEIGHT_E>(s % 2 == 0 ? even[n][i] : odd[n][i], a,
+                                      i % 2 == 0 ? b[i / 2].x : b[i / 2].z,
+                                      i % 2 == 0 ? b[i / 2].y : b[i / 2].w);
+        }
+    }
+}
+
+template <int WB, int WO> DEV void chains_clear(float even[WB][WO][4], float odd[WB][WO][4]) {
+#pragma unroll
+    for (int n = 0; n < WB; n++)
+#pragma unroll
+        for (int i = 0; i < WO; i++)
+#pragma unroll
+            for (int v = 0; v < 4; v++) even[n][i][v] = odd[n][i][v] = 0;
+}
+
+#if !HAS_WGMMA
+
 /* ---- stages ---- */
 
 /* A warp's tile of WB row blocks x WO columns of tokens; DOWN warps share a block's tile in the
  * direction of weight rows, the others in that of tokens. Of a step a warp reads WB * 512 + WO *
- * 256 bytes of shared memory, which bounds these products: 12 row blocks as 3 x 4 instead of 6 x 2,
- * two as 1 x 2 instead of 2 x 1 made decode of 64 requests 9 % faster (H200, Qwen3-8B). Every stage
- * costs a warp some hundred cycles of waiting and telling, so small tiles have long stages. */
+ * 256 bytes of shared memory. Every stage costs a warp some hundred cycles of waiting and telling,
+ * so small tiles have long stages. */
 template <int WB, int WO, int DOWN, int STEPS> struct packed_shape {
     /* Steps of 16 columns in a stage; few where shared memory is scarce. */
     static constexpr uint32_t steps = SHARED_BYTES >= 160 * 1024 ? STEPS : 2;
@@ -28,7 +65,7 @@ template <int WB, int WO, int DOWN, int STEPS> struct packed_shape {
     static constexpr uint32_t act_at = blocks * steps * 512;
     static constexpr uint32_t stage_bytes = act_at + eights * steps * 256;
     static constexpr uint32_t parked_bytes = WB * WO * 4 * 4 * COMPUTE_THREADS;
-    static constexpr uint32_t room = (LEASE_BYTES - parked_bytes) / stage_bytes;
+    static constexpr uint32_t room = (TILE_BYTES - parked_bytes) / stage_bytes;
     static constexpr uint32_t stages = room < MAX_STAGES ? room : MAX_STAGES;
     /* A stage's memory is asked for again that many stages after its use: the slowest warp should
      * be done with it by then. */
@@ -82,8 +119,7 @@ DEV void stage_ask(const struct warp_context *c, const struct cuda_task *task, u
     if (again) barrier_wait_acquire_cta(&SHARED->packed_empty[slot], (phase >> slot & 1) ^ 1);
     share_begin(full, n_blocks * (S::steps * 512) + n_eights * (S::steps * 256), c->lane);
     for (uint32_t i = share_first(c->lane); i < n_blocks; i += share_step())
-        /* Hopper has one tile of tokens here, others may come back for the same weights soon. */
-        share_copy_evict_first(stage + i * (S::steps * 512),
+        share_copy(stage + i * (S::steps * 512),
                                (const char *)task->w + (uint64_t)step * 512 +
                                    (uint64_t)(block + i) * task->k_tiles * CUDA_PAGE_BYTES,
                                S::steps * 512, full, c->lane);
@@ -97,30 +133,12 @@ DEV void stage_ask(const struct warp_context *c, const struct cuda_task *task, u
 template <class S, int WB, int WO, int DOWN>
 DEV void stage_mma(const struct warp_context *c, const char *stage, float even[WB][WO][4],
                    float odd[WB][WO][4]) {
-    constexpr int UNROLL = S::steps < 4 ? S::steps : 4; /* even: the first step is an even one */
     const uint4 *w = (const uint4 *)(stage + c->warp % DOWN * WB * (S::steps * 512)) + c->lane;
-    const char *x = stage + S::act_at + c->warp / DOWN * WO * (UNROLL * 256);
-    static_assert(UNROLL == S::in_piece, "the steps of a stretch");
+    const char *x = stage + S::act_at + c->warp / DOWN * WO * (S::in_piece * 256);
 #pragma unroll
     for (int first = 0; first < S::steps;
-         first += UNROLL, w += 32 * UNROLL, x += S::eights * UNROLL * 256)
-#pragma unroll
-        for (int s = 0; s < UNROLL; s++) {
-            uint4 b[(WO + 1) / 2]; /* of two columns of tokens each */
-#pragma unroll
-            for (int i = 0; i < WO; i += 2)
-                b[i / 2] = load_matrices(x + i * (UNROLL * 256) + s * 256,
-                                         WO > 1 ? UNROLL * 256 : 0, c->lane);
-#pragma unroll
-            for (int n = 0; n < WB; n++) {
-                const uint4 a = w[n * (S::steps * 32) + 32 * s];
-#pragma unroll
-                for (int i = 0; i < WO; i++)
-                    mma_16x8x16<WEIGHT_E>(s % 2 == 0 ? even[n][i] : odd[n][i], a,
-                                          i % 2 == 0 ? b[i / 2].x : b[i / 2].z,
-                                          i % 2 == 0 ? b[i / 2].y : b[i / 2].w);
-            }
-        }
+         first += S::in_piece, w += 32 * S::in_piece, x += S::eights * S::in_piece * 256)
+        steps_mma<WB, WO, S::in_piece, S::steps>(c->lane, w, x, even, odd);
 }
 
 /* One warp's view of the stages while a task runs. */
@@ -135,15 +153,11 @@ template <class S, int WB, int WO, int DOWN>
 DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
                   uint32_t row, struct packed_ring *r) {
     const uint32_t n_partials = min(task->k_tiles, (uint32_t)PARTIALS);
+    tile_norms(c, task, row, r->end);
 #pragma unroll 1
     for (uint32_t partial = 0; partial < n_partials; partial++) {
         float even[WB][WO][4], odd[WB][WO][4];
-#pragma unroll
-        for (int n = 0; n < WB; n++)
-#pragma unroll
-            for (int i = 0; i < WO; i++)
-#pragma unroll
-                for (int v = 0; v < 4; v++) even[n][i][v] = odd[n][i][v] = 0;
+        chains_clear<WB, WO>(even, odd);
         uint32_t n_stages = ceil_div(task->k_tiles - partial, PARTIALS) * S::per_k_tile;
 #pragma unroll 1
         for (; n_stages > 0; n_stages--) {
@@ -162,7 +176,11 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
         }
         tile_fold<WB, WO>(c, partial == 0, even, odd);
     }
-    tile_finish(task, block + c->warp % DOWN * WB, row + c->warp / DOWN * WO * 8, r->end, WB, WO);
+    sync_compute();
+    const uint32_t own = block + c->warp % DOWN * WB; /* the last tile may be short */
+    tile_finish(task, own, row + c->warp / DOWN * WO * 8, r->end,
+                min((uint32_t)WB, max(task->block1, own) - own), WO);
+    sync_compute();
 }
 
 /* A whole task. */
@@ -180,7 +198,6 @@ __device__ __noinline__ void packed_linear(const struct cuda_args *args,
 #pragma unroll 1
         for (uint32_t row = task->row0; row < r.end; row += 8 * S::eights)
             tile_run<S, WB, WO, DOWN>(&c, task, block, row, &r);
-    sync_compute(); /* all have read the phases */
     if (c.thread == 0) SHARED->packed_phase = r.phase;
 }
 
@@ -192,15 +209,38 @@ DEV void packed_whole(void) {
     const uint32_t n_rows = linear_rows(task);
     page_copy_fence(); /* what other blocks stored will be read by bulk copies */
     switch (task->group | task->tile << 8) {
-#if !HAS_WGMMA
     case 8 | 128 << 8: packed_linear<4, 4, 2, 4>(args, task, n_rows); break;
     case 4 | 128 << 8: packed_linear<2, 4, 2, 4>(args, task, n_rows); break;
-#endif
     case 12 | 64 << 8: packed_linear<3, 4, 4, 4>(args, task, n_rows); break;
     case 8 | 64 << 8: packed_linear<2, 4, 4, 8>(args, task, n_rows); break;
     case 4 | 64 << 8: packed_linear<1, 4, 4, 8>(args, task, n_rows); break;
     default: packed_linear<1, 2, 2, 16>(args, task, n_rows); break;
     }
 }
+
+/* ---- a task: what packed_hopper.cuh has, too ---- */
+
+/* Nothing can be asked for before the event. */
+DEV void packed_early(const struct warp_context *c, const struct cuda_task *task) {
+    (void)c, (void)task;
+}
+
+/* Whether there is something to multiply. */
+DEV uint32_t packed_first(const struct warp_context *c, const struct cuda_task *task) {
+    (void)c;
+    return task->row0 < linear_rows(task);
+}
+
+DEV void packed_multiply(uint32_t) {
+    packed_whole();
+}
+
+/* Nothing is left. */
+DEV uint32_t packed_results(const struct warp_context *c, const struct cuda_task *task) {
+    (void)c, (void)task;
+    return 0;
+}
+
+#endif
 
 #endif

@@ -1,32 +1,34 @@
 /* packed_ring.cuh - Hopper: how weights and activations pass through a lease (packed.cuh).
  *
  *   0           parked sums
- *   + parked    slots of weights: [row block][step][512 bytes], 8 steps of 16 columns
+ *   + parked    slots of weights: [row block][step][512 bytes], some steps of 16 columns
  *   + weights   slots of activations: pieces of a stretch of rows, [group of eight][1 KB], 4 steps
+ *   TILE_NORMS  1 / rms of the tile's tokens
  *
- * Both are rings of their own: few large copies want long slots of weights, and activations have
- * more bytes to the step. Warps of their own ask for them (packed_ask.cuh; packed_full tells when a
- * slot has come), the compute warps multiply and say when they have used one (packed_empty).
- *
- * When one warp asked for both, it took 42 ns a copy and 11 ns a KB (H100), one after the other: a
- * tile of 128 x 128 and 128 columns of k are 8 copies of 4 KB and 2 of 16 KB, 1.1 us, for 2.1
- * million products.
+ * Both are rings of their own: few large copies want long slots of weights, activations have more
+ * bytes to the step, and weights may be asked for before the task's event. Warps of their own ask
+ * for them (packed_ask.cuh; packed_full tells when a slot has come), the compute warps multiply and
+ * say when they have used one (packed_empty).
  */
 #ifndef QN_CUDA_COMMON_PACKED_RING_CUH
 #define QN_CUDA_COMMON_PACKED_RING_CUH
 
 #include "kernels/cuda/common/act.cuh"
 
+/* A lease's memory: what tiles pass through, then 1 / rms of a tile's tokens (packed.cuh). */
 #define LEASE_BYTES (RING_BYTES + SCRATCH_BYTES)
+#define TILE_BYTES  (LEASE_BYTES - 4 * PACK_TILE)
+#define TILE_NORMS  ((float *)(shared_memory + TILE_BYTES))
 
 enum {
-    RING_BLOCKS = 8,  /* row blocks of a tile */
-    RING_W_STEPS = 8, /* steps of 16 columns in a slot of weights; of activations: PIECE_STEPS */
-    W_PARTS = CUDA_PAGE_K / 16 / RING_W_STEPS, /* slots of a k-tile */
-    X_PARTS = CUDA_PAGE_K / CUDA_PACK_COLUMNS,
+    X_PARTS = CUDA_PAGE_K / CUDA_PACK_COLUMNS, /* slots of activations of a k-tile */
+    MOST_BLOCKS = 16,                          /* row blocks of a tile */
 };
 
+/* Of tiles of so many row blocks x tokens. */
 struct ring_shape {
+    uint32_t blocks, tokens;
+    uint32_t w_steps;          /* of a slot of weights; of activations: PIECE_STEPS */
     uint32_t w_bytes, x_bytes; /* of a slot */
     uint32_t w_slots, x_slots;
     uint32_t w_at, x_at; /* where the first one is */
@@ -36,17 +38,108 @@ DEV constexpr uint32_t least(uint32_t a, uint32_t b) {
     return a < b ? a : b;
 }
 
-DEV constexpr struct ring_shape ring_shape_of(void) {
+DEV constexpr struct ring_shape ring_shape_of(uint32_t blocks, uint32_t tokens) {
     struct ring_shape s = {};
-    const uint32_t parked = RING_BLOCKS * CUDA_PAGE_ROWS * PACK_TILE * 4;
-    const uint32_t room = LEASE_BYTES - parked;
-    s.w_bytes = RING_BLOCKS * RING_W_STEPS * 512;
-    s.x_bytes = PACK_TILE / PACK_ROWS * PACKED_PIECE;
+    const uint32_t parked = blocks * CUDA_PAGE_ROWS * tokens * 4, room = TILE_BYTES - parked;
+    s.blocks = blocks;
+    s.tokens = tokens;
+    s.w_steps = blocks > 8 ? 4 : blocks > 4 ? 8 : 16;
+    s.w_bytes = blocks * s.w_steps * 512;
+    s.x_bytes = tokens / PACK_ROWS * PACKED_PIECE;
     s.w_slots = least((room - 3 * s.x_bytes) / s.w_bytes, MAX_W_SLOTS);
     s.x_slots = least((room - s.w_slots * s.w_bytes) / s.x_bytes, MAX_X_SLOTS);
     s.w_at = parked;
     s.x_at = parked + s.w_slots * s.w_bytes;
     return s;
+}
+
+/* Those of tasks, by cuda_task.group and .tile. */
+DEV struct ring_shape ring_shape_for(const struct cuda_task *task) {
+    if (task->tile == PACK_TILE) return ring_shape_of(8, PACK_TILE);
+    switch (task->group) {
+    case 16: return ring_shape_of(16, PACK_NARROW);
+    case 12: return ring_shape_of(12, PACK_NARROW);
+    case 8: return ring_shape_of(8, PACK_NARROW);
+    case 4: return ring_shape_of(4, PACK_NARROW);
+    default: return ring_shape_of(2, PACK_NARROW);
+    }
+}
+
+/* ---- tiles in the direction of weight rows ---- */
+
+/* The row blocks of LINEAR_PARTS are those of partial sum 0, of sum 1, ...; a tile is of one sum.
+ */
+struct row_tile {
+    uint32_t block, end;           /* row blocks of the task */
+    uint32_t image;                /* the first one's number among those of the weights */
+    uint32_t partial, partial_end; /* sums */
+};
+
+/* The tile of at most `blocks` that begins with row block `block`. */
+DEV struct row_tile row_tile_at(const struct cuda_task *task, uint32_t block, uint32_t blocks) {
+    struct row_tile t = {block, min(block + blocks, task->block1), block, 0,
+                         min(task->k_tiles, (uint32_t)PARTIALS)};
+    if (task->kind != OP_LINEAR_PARTS) return t;
+    const uint32_t each = task->n_pieces;
+    t.partial = block / each;
+    t.partial_end = t.partial + 1;
+    t.image = block - t.partial * each;
+    t.end = min(t.end, t.partial_end * each);
+    return t;
+}
+
+/* A tile's k-tiles and sums in one word: block_shared.packed[].sums. */
+DEV uint32_t sums_k_tiles(uint32_t sums) {
+    return sums & 0xffff;
+}
+DEV uint32_t sums_first(uint32_t sums) {
+    return sums >> 16 & 255;
+}
+DEV uint32_t sums_end(uint32_t sums) {
+    return sums >> 24;
+}
+
+/* ---- a compute warp's view of the rings ---- */
+
+struct ring_use {
+    uint32_t w_slot, x_slot; /* to work on next */
+    uint32_t phase;          /* of all slots, a bit each: weights, then activations */
+    uint32_t used; /* barriers of slots to give back when their products are done, a bit each */
+};
+
+/* Between tiles it lies in shared memory: products leave no register for it. */
+DEV struct ring_use ring_load(const struct warp_context *c) {
+    const uint32_t word = __shfl_sync(~0u, SHARED->packed[c->warp].ring, 0);
+    return ring_use{word >> 24, word >> 16 & 255, word & 0xffff, 0};
+}
+DEV void ring_store(const struct warp_context *c, const struct ring_use *r) {
+    if (c->lane == 0) SHARED->packed[c->warp].ring = r->w_slot << 24 | r->x_slot << 16 | r->phase;
+    __syncwarp();
+}
+
+/* Waits for the slot of barrier number i. */
+DEV void ring_wait(struct ring_use *r, uint32_t i) {
+    barrier_await_acquire_cta(&SHARED->packed_full[i], r->phase >> i & 1);
+    r->phase ^= 1u << i;
+}
+
+/* Slots whose products are done. */
+DEV void ring_give(const struct warp_context *c, struct ring_use *r) {
+    if (r->used == 0) return;
+    __syncwarp();
+    if (c->lane < MAX_W_SLOTS + MAX_X_SLOTS && (r->used >> c->lane & 1) != 0)
+        barrier_arrive_release_cta(&SHARED->packed_empty[c->lane]);
+    r->used = 0;
+}
+
+/* The slot of weights, of activations, is used. */
+DEV void ring_use_w(struct ring_use *r, const struct ring_shape *s) {
+    r->used |= 1u << r->w_slot;
+    r->w_slot = r->w_slot + 1 == s->w_slots ? 0 : r->w_slot + 1;
+}
+DEV void ring_use_x(struct ring_use *r, const struct ring_shape *s) {
+    r->used |= 1u << (MAX_W_SLOTS + r->x_slot);
+    r->x_slot = r->x_slot + 1 == s->x_slots ? 0 : r->x_slot + 1;
 }
 
 #endif

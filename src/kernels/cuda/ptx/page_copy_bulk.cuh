@@ -10,11 +10,6 @@ DEV uint32_t loader_page_of(uint32_t lane) {
     return lane;
 }
 
-/* Brings a page into L2. */
-DEV void page_prefetch(const void *src, uint32_t bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
-}
-
 DEV uint32_t page_copy_arrivals(void) {
     return 1;
 }
@@ -85,12 +80,6 @@ DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, 
                  " [%0], [%1], %2, [%3];" ::"r"(ptx_shared_address(dst)),
                  "l"(src), "r"(bytes), "r"(ptx_shared_address(full))
                  : "memory");
-}
-/* ... of what is read once. */
-DEV void share_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
-                                uint32_t lane) {
-    (void)lane;
-    page_copy_bulk(dst, src, bytes, full);
 }
 DEV void share_end(uint64_t *full, uint32_t lane) {
     (void)full, (void)lane;

@@ -14,10 +14,6 @@ DEV void page_copy_nothing(uint64_t *full) {
     barrier_arrive_release_cta(full);
 }
 
-DEV void page_prefetch(const void *src, uint32_t bytes) {
-    (void)src, (void)bytes;
-}
-
 DEV uint32_t page_copy_arrivals(void) {
     return 32;
 }
@@ -57,10 +53,6 @@ DEV uint32_t share_step(void) {
 DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint32_t lane) {
     (void)full;
     page_copy_part(dst, src, bytes, lane);
-}
-DEV void share_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
-                                uint32_t lane) {
-    share_copy(dst, src, bytes, full, lane);
 }
 DEV void share_end(uint64_t *full, uint32_t lane) {
     (void)lane;

@@ -8,9 +8,6 @@
 DEV uint32_t loader_page_of(uint32_t lane) {
     return lane;
 }
-DEV void page_prefetch(const void *src, uint32_t bytes) {
-    (void)src, (void)bytes;
-}
 
 DEV uint32_t page_copy_arrivals(void) {
     return 1;
@@ -43,10 +40,6 @@ DEV uint32_t share_step(void) {
 DEV void share_copy(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint32_t lane) {
     (void)lane;
     emu_copy_bulk(dst, src, bytes, full);
-}
-DEV void share_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
-                                uint32_t lane) {
-    share_copy(dst, src, bytes, full, lane);
 }
 DEV void share_end(uint64_t *full, uint32_t lane) {
     __syncwarp(); /* here, bytes are expected as they are asked for */

@@ -1,0 +1,84 @@
+/* linear_sum.cuh - LINEAR_SUM: the parts of LINEAR_PARTS (packed_hopper.cuh) become the residual
+ * stream, and what the norm that comes next makes of it. A row at a time, four columns a thread: the
+ * bits are those of LINEAR. */
+#ifndef QN_CUDA_COMMON_LINEAR_SUM_CUH
+#define QN_CUDA_COMMON_LINEAR_SUM_CUH
+
+#include "kernels/cuda/common/embed.cuh"
+
+DEV float4 add4(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+/* What a thread reads for columns [k, k + 4): all under way before the first is looked at. */
+struct sum_terms {
+    float4 part[PARTS], residual, bias, norm;
+};
+DEV struct sum_terms terms_ask(const struct cuda_task *task, uint32_t row, uint32_t k) {
+    struct sum_terms t;
+    const uint32_t n = task->n_pieces;
+    const float *parts = (const float *)task->in + (uint64_t)row * n * QN_HIDDEN + k;
+#pragma unroll
+    for (int i = 0; i < PARTS; i++) /* in each case, or they would come one after the other */
+        t.part[i] = load4_l2(parts + min((uint32_t)i, n - 1) * QN_HIDDEN);
+    t.residual = load4_l2((const float *)task->more + (uint64_t)row * QN_HIDDEN + k);
+    t.bias = make_float4(0, 0, 0, 0);
+    if (task->bias != 0) t.bias = __ldg((const float4 *)((const float *)task->bias + k));
+    t.norm = __ldg((const float4 *)((const float *)task->norm + k));
+    return t;
+}
+
+/* Their sum, in the order that LINEAR has. */
+DEV float4 terms_sum(const struct cuda_task *task, const struct sum_terms *t) {
+    float4 sum = t->part[0];
+#pragma unroll
+    for (int i = 1; i < PARTS; i++)
+        if (i < task->n_pieces) sum = add4(sum, t->part[i]);
+    if (task->bias != 0) sum = add4(sum, t->bias);
+    return add4(t->residual, sum);
+}
+
+/* Columns [k, k + 4), if the row has them; the squares of their block. All lanes. */
+DEV float sum_store(const struct cuda_task *task, uint32_t row, uint32_t k,
+                    const struct sum_terms *t) {
+    const bool there = k < QN_HIDDEN;
+    const float4 v = there ? terms_sum(task, t) : make_float4(0, 0, 0, 0);
+    if (there) {
+        *(float4 *)((float *)task->out + (uint64_t)row * QN_HIDDEN + k) = v;
+        normed_store4(task, row, k, v, t->norm);
+    }
+    return squares_of_block(v);
+}
+
+/* The order of the squares' additions: act.cuh. Tasks have a row, or a few. */
+__device__ __noinline__ void run_linear_sum(const struct cuda_task *task) {
+    const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
+    constexpr int AT_ONCE = QN_HIDDEN > 4 * COMPUTE_THREADS ? 2 : 1;
+    constexpr uint32_t STEP = 4 * COMPUTE_THREADS;
+    const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
+#pragma unroll 1
+    for (uint32_t row = task->row0; row < end; row++) {
+        float sum = 0;
+#pragma unroll 1
+        for (uint32_t first = 4 * c.thread; first - 4 * c.lane < QN_HIDDEN; first += AT_ONCE * STEP) {
+            struct sum_terms terms[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                terms[i] = terms_ask(task, row, min(first + i * STEP, QN_HIDDEN - 4));
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                sum += sum_store(task, row, first + i * STEP, &terms[i]);
+        }
+#pragma unroll
+        for (int d = 4; d < 32; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
+        if (c.lane == 0) SHARED->warp_sum[c.warp] = sum;
+        sync_compute();
+        if (c.thread == 0) {
+            for (uint32_t w = 1; w < WARPS; w++) sum += SHARED->warp_sum[w];
+            store_plain((float *)task->more2 + row, sum);
+        }
+        if (row + 1 < end) sync_compute();
+    }
+}
+
+#endif
