@@ -14,7 +14,7 @@
  *
  * Scratch:   0            max[8][16], sum[8][16] of the warps
  *            FACTORS_AT   struct merge[16]: of a row's old state and this piece
- *            WORK_AT      struct attention_work
+ *            WORK_AT      struct attention_work: the step at hand, the next
  *            STATE_AT     state[16][head_dim + 2] of ATTENTION
  *            OUTPUTS_AT   outputs of the warps [8][rows][chunk + 4], a chunk of columns at a time
  */
@@ -30,7 +30,7 @@
 #define STATE_SIZE  (QN_HEAD_DIM + 2)         /* max, sum, unnormalised output */
 #define FACTORS_AT  1024
 #define WORK_AT     1216
-#define STATE_AT    1344
+#define STATE_AT    1472
 #define OUTPUTS_AT  ((STATE_AT + 16 * STATE_SIZE * 4 + 15) / 16 * 16)
 static_assert(OUTPUTS_AT + WARPS * 16 * 36 * 4 <= SCRATCH_BYTES, "attention scratch");
 
@@ -419,9 +419,9 @@ struct attention_work {
     uint32_t piece, piece_end;
     uint32_t more; /* whether there is a step */
 };
-static_assert(WORK_AT + sizeof(struct attention_work) <= STATE_AT, "attention scratch");
+static_assert(WORK_AT + 2 * sizeof(struct attention_work) <= STATE_AT, "attention scratch");
 
-/* All of a step's pieces, then its outputs. */
+/* All of a step's pieces. */
 DEV void step_run(const struct warp_context *c, const struct cuda_task *task,
                   const struct attention_work *w, uint64_t offset, float *state) {
     const struct attention_step *s = &w->step;
@@ -434,7 +434,6 @@ DEV void step_run(const struct warp_context *c, const struct cuda_task *task,
             offset = position_offset(c, s, (piece + 1) * ATTENTION_PIECE + 16 * c->warp);
         piece_merge(c, s, &part, state);
     }
-    store_outputs(c, task, s, state);
 }
 
 /* The list's next step. */
@@ -456,37 +455,44 @@ DEV void list_next(const struct block_shared *b, struct attention_work *w) {
     step_heads(s, head / SUBS, head % SUBS);
 }
 
-/* Finds the next step for all. Ends with a barrier. */
-DEV void work_next(const struct warp_context *c, const struct cuda_task *task,
-                   struct attention_work *w, bool first) {
-    if (c->thread == 0) {
-        if (first) w->list = list_begin(task);
-        w->more = w->list.item < w->list.last;
-        if (w->more) list_next(SHARED, w);
-    }
-    sync_compute();
+/* The step after those that *list tells of. One thread. */
+DEV void work_find(struct attention_work *w, const struct attention_list *list) {
+    w->list = *list;
+    w->more = w->list.item < w->list.last;
+    if (w->more) list_next(SHARED, w);
 }
 
-/* Which step is first, and where its first piece lies in the cache, is found before the event.
+/* Where the step's first piece lies in the cache. */
+DEV uint64_t work_offset(const struct warp_context *c, const struct attention_work *w) {
+    return w->more ? position_offset(c, &w->step, w->piece * ATTENTION_PIECE + 16 * c->warp) : 0;
+}
+
+/* Which step is first, and where its first piece lies in the cache, is found before the event, and
+ * of each other one while the one before runs: by the last warp, which of a short piece has least.
  * False: the launch ends. */
 DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
-    struct attention_work *w = (struct attention_work *)(SCRATCH + WORK_AT);
-    uint64_t offset = 0;
-    work_next(c, task, w, true);
-    if (w->more) offset = position_offset(c, &w->step, w->piece * ATTENTION_PIECE + 16 * c->warp);
+    struct attention_work *works = (struct attention_work *)(SCRATCH + WORK_AT), *w = works;
+    float *state = (float *)(SCRATCH + STATE_AT);
+    const bool finds = c->thread == COMPUTE_THREADS - 32;
+    if (finds) {
+        const struct attention_list all = list_begin(task);
+        work_find(w, &all);
+    }
+    sync_compute();
+    uint64_t offset = work_offset(c, w);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
 #pragma unroll 1
-    while (w->more) {
-        float *state = (float *)(SCRATCH + STATE_AT);
-        const uint32_t n = w->step.n_tokens * SUB_HEADS * STATE_SIZE;
-        for (uint32_t i = c->thread; i < n; i += COMPUTE_THREADS) state[i] = 0;
+    for (uint32_t n = 1; w->more; n++) {
+        struct attention_work *next = &works[n % 2];
+        const uint32_t size = w->step.n_tokens * SUB_HEADS * STATE_SIZE;
+        for (uint32_t i = c->thread; i < size; i += COMPUTE_THREADS) state[i] = 0;
+        if (finds) work_find(next, &w->list);
         step_run(c, task, w, offset, state);
-        const bool last = w->list.item >= w->list.last;
+        offset = work_offset(c, next);
+        store_outputs(c, task, &w->step, state);
+        w = next;
         sync_compute(); /* scratch is free again */
-        if (last) break;
-        work_next(c, task, w, false);
-        offset = position_offset(c, &w->step, w->piece * ATTENTION_PIECE + 16 * c->warp);
     }
     packed_fence(task);
     return true;

@@ -64,7 +64,7 @@ __device__ __noinline__ void run_linear_sum(const struct cuda_task *task) {
             struct sum_terms terms[AT_ONCE];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
-                terms[i] = terms_ask(task, row, min(first + i * STEP, QN_HIDDEN - 4));
+                terms[i] = terms_ask(task, row, min(first + i * STEP, QN_HIDDEN - 4u));
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
                 sum += sum_store(task, row, first + i * STEP, &terms[i]);
