@@ -183,7 +183,7 @@ struct cuda_task {
     /* How a task with weights walks through them: cuda_tables.c decides, common/linear.cuh tells.
      */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
-    uint8_t tile;            /* token rows at a time: 1, 8, 16, of many 64 or 128 */
+    uint8_t tile;            /* token rows at a time: 1, 8, 16, of many 32, 64 or 128 */
     uint8_t group;           /* row blocks at a time; of many packed rows 2, 4, 8, 12 or 16 */
     uint8_t columns;     /* columns of 8 tokens: 1 or 2; 0: one row, whose activations are staged;
                             CUDA_LEASE: many packed rows. ATTENTION: 0, or CUDA_LEASE: many rows */

@@ -402,12 +402,17 @@ DEV void store_outputs(const struct warp_context *c, const struct cuda_task *tas
 /* Where a task is in its list of items. */
 struct attention_list {
     uint64_t item, last;   /* of this task */
-    uint32_t row, row_end; /* rows left of the tile */
+    uint32_t row, row_end; /* rows left of the item */
+    uint32_t tokens;       /* of an item: a step has as many, if they are of one request */
 };
 
+/* Items are of fewer tokens where there would be one for half of the tasks at most. */
 DEV struct attention_list list_begin(const struct cuda_task *task) {
-    struct attention_list l = {0, 0, 0, 0};
-    const uint64_t n = ceil_div(SHARED->batch.rows.n_rows, STEP_TOKENS);
+    struct attention_list l = {0, 0, 0, 0, STEP_TOKENS};
+    const uint32_t n_rows = SHARED->batch.rows.n_rows;
+    while (l.tokens > 1 && 2 * ceil_div(n_rows, l.tokens) * HEAD_STEPS <= task->unit1)
+        l.tokens /= 2;
+    const uint64_t n = ceil_div(n_rows, l.tokens);
     prog_slice(n * HEAD_STEPS, task->unit0, task->unit1, &l.item, &l.last);
     return l;
 }
@@ -442,8 +447,8 @@ DEV void list_next(const struct block_shared *b, struct attention_work *w) {
     struct attention_step *s = &w->step;
     const uint32_t head = (uint32_t)l->item % HEAD_STEPS;
     if (l->row == l->row_end) {
-        l->row = (uint32_t)l->item / HEAD_STEPS * STEP_TOKENS;
-        l->row_end = min(l->row + STEP_TOKENS, b->batch.rows.n_rows);
+        l->row = (uint32_t)l->item / HEAD_STEPS * l->tokens;
+        l->row_end = min(l->row + l->tokens, b->batch.rows.n_rows);
     }
     s->row0 = l->row;
     s->n_tokens = same_slot(b, l->row, l->row_end);

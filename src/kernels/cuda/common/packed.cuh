@@ -211,13 +211,14 @@ DEV void mlp_row_finish(const struct warp_context *c, const struct cuda_task *ta
 }
 #endif
 
-/* Results of a row block of LM_HEAD, or of LINEAR_PARTS, which are sums and nothing else. */
+/* Results of a row block of LM_HEAD, of QKV_LINEAR without biases (tiles of 128 tokens are faster as
+ * below), and of LINEAR_PARTS, which are sums and nothing else. */
 DEV void plain_row_finish(const struct warp_context *c, const struct cuda_task *task,
                           uint32_t block, uint32_t row, uint32_t end, const float4 *sums,
                           uint32_t wo) {
-    const bool normed = task->kind == OP_LM_HEAD;
+    const bool normed = task->kind != OP_LINEAR_PARTS;
     const uint32_t column = block * CUDA_PAGE_ROWS + c->lane / 4;
-    const uint32_t columns = normed ? QN_VOCAB : task->units;
+    const uint32_t columns = task->kind == OP_LM_HEAD ? QN_VOCAB : task->units;
     const bool own0 = column < columns, own1 = column + 8 < columns;
     float *to = (float *)task->out + (uint64_t)row * columns + column;
 #pragma unroll 4
@@ -328,7 +329,8 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
         return;
     }
 #endif
-    if (task->kind == OP_LM_HEAD || task->kind == OP_LINEAR_PARTS) {
+    if (task->kind == OP_LM_HEAD || task->kind == OP_LINEAR_PARTS ||
+        (task->kind == OP_QKV_LINEAR && task->bias == 0 && task->tile != PACK_TILE)) {
         plain_row_finish(c, task, block, row, end, sums, wo);
         return;
     }

@@ -18,20 +18,16 @@ struct tile_share {
 };
 DEV struct tile_share tile_share_of(const struct cuda_task *task) {
     if (task->tile == PACK_TILE) return {1, PACK_TILE / 8, 8};
-    switch (task->group) {
-    case 16: return {4, 4, 4};
-    case 12: return {3, 4, 4};
-    case 8: return {2, 4, 4};
-    case 4: return {1, 4, 4};
-    default: return {1, 2, 2};
-    }
+    const uint32_t wo = task->tile / 16;
+    if (task->group == 2) return {1, wo / 2, 2};
+    return {task->group / 4u, wo, 4};
 }
 
 /* A slot of weights and the activations that belong to it. */
 template <int WB, int WO, int DOWN>
 DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float even[WB][WO][4],
                      float odd[WB][WO][4]) {
-    constexpr struct ring_shape s = ring_shape_of(WB * DOWN, PACK_NARROW);
+    constexpr struct ring_shape s = ring_shape_of(WB * DOWN, WO * 8 * (WARPS / DOWN));
     const uint4 *w = (const uint4 *)(shared_memory + s.w_at + r->w_slot * s.w_bytes +
                                      c->warp % DOWN * WB * (s.w_steps * 512)) +
                      c->lane;
@@ -52,7 +48,7 @@ DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float eve
  * parked. */
 template <int WB, int WO, int DOWN> __device__ __noinline__ void narrow_multiply(void) {
     constexpr uint32_t per_k_tile =
-        CUDA_PAGE_K / 16 / ring_shape_of(WB * DOWN, PACK_NARROW).w_steps;
+        CUDA_PAGE_K / 16 / ring_shape_of(WB * DOWN, WO * 8 * (WARPS / DOWN)).w_steps;
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     const uint32_t sums = SHARED->packed[c.warp].sums, k_tiles = sums_k_tiles(sums);
     struct ring_use r = ring_load(&c);
@@ -123,12 +119,17 @@ DEV void packed_multiply(uint32_t tile) {
         tile_multiply();
         return;
     }
-    switch (tile & 255) {
-    case 16: narrow_multiply<4, 4, 4>(); break;
-    case 12: narrow_multiply<3, 4, 4>(); break;
-    case 8: narrow_multiply<2, 4, 4>(); break;
-    case 4: narrow_multiply<1, 4, 4>(); break;
-    default: narrow_multiply<1, 2, 2>(); break;
+    switch (tile) {
+    case 16 | 64 << 8: narrow_multiply<4, 4, 4>(); break;
+    case 12 | 64 << 8: narrow_multiply<3, 4, 4>(); break;
+    case 8 | 64 << 8: narrow_multiply<2, 4, 4>(); break;
+    case 4 | 64 << 8: narrow_multiply<1, 4, 4>(); break;
+    case 2 | 64 << 8: narrow_multiply<1, 2, 2>(); break;
+    case 16 | 32 << 8: narrow_multiply<4, 2, 4>(); break;
+    case 12 | 32 << 8: narrow_multiply<3, 2, 4>(); break;
+    case 8 | 32 << 8: narrow_multiply<2, 2, 4>(); break;
+    case 4 | 32 << 8: narrow_multiply<1, 2, 4>(); break;
+    default: narrow_multiply<1, 1, 2>(); break;
     }
 }
 

@@ -208,7 +208,7 @@ DEV void packed_whole(void) {
     const struct cuda_task *task = &SHARED->task[SHARED->go[w.message % GO_DEPTH]];
     const uint32_t n_rows = linear_rows(task);
     page_copy_fence(); /* what other blocks stored will be read by bulk copies */
-    switch (task->group | task->tile << 8) {
+    switch (task->group | max(task->tile, (uint8_t)PACK_NARROW) << 8) {
     case 8 | 128 << 8: packed_linear<4, 4, 2, 4>(args, task, n_rows); break;
     case 4 | 128 << 8: packed_linear<2, 4, 2, 4>(args, task, n_rows); break;
     case 12 | 64 << 8: packed_linear<3, 4, 4, 4>(args, task, n_rows); break;

@@ -53,16 +53,20 @@ DEV constexpr struct ring_shape ring_shape_of(uint32_t blocks, uint32_t tokens) 
     return s;
 }
 
-/* Those of tasks, by cuda_task.group and .tile. */
+/* Those of tasks, by cuda_task.group and .tile: constants. */
+template <int TOKENS> DEV struct ring_shape ring_shape_by(uint32_t group) {
+    switch (group) {
+    case 16: return ring_shape_of(16, TOKENS);
+    case 12: return ring_shape_of(12, TOKENS);
+    case 8: return ring_shape_of(8, TOKENS);
+    case 4: return ring_shape_of(4, TOKENS);
+    default: return ring_shape_of(2, TOKENS);
+    }
+}
 DEV struct ring_shape ring_shape_for(const struct cuda_task *task) {
     if (task->tile == PACK_TILE) return ring_shape_of(8, PACK_TILE);
-    switch (task->group) {
-    case 16: return ring_shape_of(16, PACK_NARROW);
-    case 12: return ring_shape_of(12, PACK_NARROW);
-    case 8: return ring_shape_of(8, PACK_NARROW);
-    case 4: return ring_shape_of(4, PACK_NARROW);
-    default: return ring_shape_of(2, PACK_NARROW);
-    }
+    return task->tile == PACK_NARROW ? ring_shape_by<PACK_NARROW>(task->group)
+                                     : ring_shape_by<PACK_NARROW / 2>(task->group);
 }
 
 /* ---- tiles in the direction of weight rows ---- */
