@@ -238,20 +238,9 @@ DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t fi
     return true;
 }
 
-/* The task wants the ring's memory, not pages: void ones, all at a time where lanes have a page
- * each, so that the task before has hardly ended when this one may ask for its weights. */
-DEV bool loader_lease(struct loader *l) {
-    static_assert(RING_PAGES <= 32, "a lane for each page");
-    if (LOADER_PAGES == 1) return loader_issue_void(l, RING_PAGES);
-    if (!loader_wait_empty(l, RING_PAGES)) return false;
-    if (l->lane < RING_PAGES)
-        page_copy_nothing(&SHARED->page_full[loader_after(l, l->lane).slot]);
-    loader_advance(l, RING_PAGES);
-    return true;
-}
-
 DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
-    if (t->columns == CUDA_LEASE) return loader_lease(l);
+    if (t->columns == CUDA_LEASE) /* the task wants the ring's memory, not pages */
+        return loader_issue_void(l, RING_PAGES);
     for (uint32_t row = 0; row < t->rows; row += t->tile) {
         if (t->columns == 0) { /* all of them in the image's own order */
             const char *src = t->image + (uint64_t)t->block0 * t->k_tiles * CUDA_PAGE_BYTES;
