@@ -354,7 +354,9 @@ static void walk_packed(struct cuda_task *t, uint32_t rows) {
         t->group = (uint8_t)CEIL_DIV(blocks, CEIL_DIV(blocks, most));
         return;
     }
-    t->tile = rows > PACK_NARROW ? PACK_TILE : rows > PACK_NARROW / 2 ? PACK_NARROW : PACK_NARROW / 2;
+    t->tile = rows > PACK_NARROW       ? PACK_TILE
+              : rows > PACK_NARROW / 2 ? PACK_NARROW
+                                       : PACK_NARROW / 2;
     t->group = blocks > 4 ? 8 : blocks > 2 || t->tile == PACK_TILE ? 4 : 2;
     /* Every pass over row blocks reads all activations again. */
     if (t->tile != PACK_TILE && CEIL_DIV(blocks, 12u) < CEIL_DIV(blocks, 8u)) t->group = 12;

@@ -115,8 +115,8 @@ static bool packs(const struct compile *c, uint32_t n_rows, uint64_t k) {
 /* The packed residual stream is normed by who writes it. */
 static uint32_t choose_packs(const struct compile *c, uint32_t n_rows) {
     const struct model_spec *s = &c->model->spec;
-    const bool cut = c->options->cut_linear && n_rows <= PACK_NARROW &&
-                     s->hidden % SQUARES_COLUMNS == 0;
+    const bool cut =
+        c->options->cut_linear && n_rows <= PACK_NARROW && s->hidden % SQUARES_COLUMNS == 0;
     const uint32_t sum = n_rows <= SQUARES_ROWS ? 0
                          : cut                  ? KGRAPH_SUM_SQUARES | KGRAPH_CUT_LINEAR
                                                 : KGRAPH_SUM_SQUARES;

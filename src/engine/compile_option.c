@@ -94,7 +94,8 @@ static const struct key keys[] = {
      "these and attention are one operator; fused, CPU only: all but attention is one",
      set_qkv},
     {"linear", "whole|parts",
-     "parts, Hopper only: tasks of some tens of rows share out the columns of o_proj and down_proj, too",
+     "parts, Hopper only: tasks of some tens of rows share out the columns of o_proj and "
+     "down_proj, too",
      set_linear},
     {"event-fusion", "on|off", "off: one event per consumer task", set_event_fusion},
     {"tasks-per-worker", "1 to 64", "tasks of an operator per worker, about", set_tasks_per_worker},

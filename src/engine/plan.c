@@ -150,7 +150,8 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
     }
     TRY(compile_option_apply(d, p->compile_options, c));
     if (c->cut_linear && !plan->device.cuts_linear)
-        return fail(d, QN_EUNSUPPORTED, "linear: want whole: only Hopper GPUs have kernels of parts");
+        return fail(d, QN_EUNSUPPORTED,
+                    "linear: want whole: only Hopper GPUs have kernels of parts");
     c->n_workers = plan->device.n_workers;
     enum dtype kv = (enum dtype)model->spec.weight_dtype;
     if (c->target == TARGET_CUDA && kv == DTYPE_F32) kv = DTYPE_BF16; /* its kernels have no F32 */

@@ -255,8 +255,8 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
         const struct tensor *w = operand(g, op, PARTS_W);
         const uint64_t parts = MIN((uint64_t)PARTS, CEIL_DIV(w->shape[1], (uint64_t)PARTS_COLUMNS));
         want_rows(&f, PARTS_A, w->shape[1]);
-        if (f.rc == QN_OK && (w->shape[0] % SQUARES_COLUMNS != 0 ||
-                              !tensor_is_packed(operand(g, op, PARTS_A))))
+        if (f.rc == QN_OK &&
+            (w->shape[0] % SQUARES_COLUMNS != 0 || !tensor_is_packed(operand(g, op, PARTS_A))))
             return fail(d, QN_ESHAPE, "layer %d %s: want packed activations and whole row blocks",
                         op->layer, info->name);
         out[0] = (struct tensor){.n_dims = 2, .shape = {T, parts * w->shape[0]}};

@@ -439,8 +439,8 @@ static void test_same_in_any_company(void **state) {
 #define WIDE_SHAPE                                                                                 \
     "\"head_dim\": 64, \"intermediate_size\": 15616, \"num_attention_heads\": 4, "                 \
     "\"num_key_value_heads\": 2, "
-/* Nine k-tiles: partial sum 0 has two, the others one. Some workers' row blocks of LINEAR_PARTS are of
- * two sums. */
+/* Nine k-tiles: partial sum 0 has two, the others one. Some workers' row blocks of LINEAR_PARTS are
+ * of two sums. */
 #define PARTS_SHAPE                                                                                \
     "\"head_dim\": 64, \"intermediate_size\": 2304, \"num_attention_heads\": 8, "                  \
     "\"num_key_value_heads\": 2, "

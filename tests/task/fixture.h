@@ -73,7 +73,8 @@ struct fixture_stream {
     int32_t x, normed, squares;
 };
 
-/* EMBED or LINEAR, which may be cut, whose operands are in `in` but for the next norm's weights, `norm`. */
+/* EMBED or LINEAR, which may be cut, whose operands are in `in` but for the next norm's weights,
+ * `norm`. */
 static inline int fixture_stream(struct diag *d, struct kgraph *g, enum op_kind kind, int layer,
                                  uint32_t cuts, const char *norm, int32_t *in,
                                  struct fixture_stream *s) {

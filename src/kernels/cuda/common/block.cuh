@@ -59,7 +59,7 @@ enum {
     N_TASK_SLOTS = 8, /* + JIT tasks */
     MAX_TILE = 16,    /* token rows of packed_few.cuh */
     MAX_STAGES = 8,   /* of a task of packed activations (packed_mma.cuh) */
-    MAX_W_SLOTS = 4,  /* on Hopper: of weights, of activations (packed_ring.cuh) */
+    MAX_W_SLOTS = 5,  /* on Hopper: of weights, of activations (packed_ring.cuh) */
     MAX_X_SLOTS = 8,
     PIECE_STEPS = CUDA_PACK_COLUMNS / 16, /* steps of 16 columns in packed activations' pieces */
     MAX_PLACES = 64,                      /* token rows whose place the block keeps */

@@ -1,6 +1,6 @@
 /* linear_sum.cuh - LINEAR_SUM: the parts of LINEAR_PARTS (packed_hopper.cuh) become the residual
- * stream, and what the norm that comes next makes of it. A row at a time, four columns a thread: the
- * bits are those of LINEAR. */
+ * stream, and what the norm that comes next makes of it. A row at a time, four columns a thread:
+ * the bits are those of LINEAR. */
 #ifndef QN_CUDA_COMMON_LINEAR_SUM_CUH
 #define QN_CUDA_COMMON_LINEAR_SUM_CUH
 
@@ -60,7 +60,8 @@ __device__ __noinline__ void run_linear_sum(const struct cuda_task *task) {
     for (uint32_t row = task->row0; row < end; row++) {
         float sum = 0;
 #pragma unroll 1
-        for (uint32_t first = 4 * c.thread; first - 4 * c.lane < QN_HIDDEN; first += AT_ONCE * STEP) {
+        for (uint32_t first = 4 * c.thread; first - 4 * c.lane < QN_HIDDEN;
+             first += AT_ONCE * STEP) {
             struct sum_terms terms[AT_ONCE];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)

@@ -211,8 +211,8 @@ DEV void mlp_row_finish(const struct warp_context *c, const struct cuda_task *ta
 }
 #endif
 
-/* Results of a row block of LM_HEAD, of QKV_LINEAR without biases (tiles of 128 tokens are faster as
- * below), and of LINEAR_PARTS, which are sums and nothing else. */
+/* Results of a row block of LM_HEAD, of QKV_LINEAR without biases (tiles of 128 tokens are faster
+ * as below), and of LINEAR_PARTS, which are sums and nothing else. */
 DEV void plain_row_finish(const struct warp_context *c, const struct cuda_task *task,
                           uint32_t block, uint32_t row, uint32_t end, const float4 *sums,
                           uint32_t wo) {
@@ -224,7 +224,8 @@ DEV void plain_row_finish(const struct warp_context *c, const struct cuda_task *
 #pragma unroll 4
     for (uint32_t i = 0; i < wo; i++, row += 8, to += 8 * columns) {
         const float4 v = sums[i * COMPUTE_THREADS];
-        const float inv0 = normed ? tile_norm_of(row) : 1, inv1 = normed ? tile_norm_of(row + 1) : 1;
+        const float inv0 = normed ? tile_norm_of(row) : 1,
+                    inv1 = normed ? tile_norm_of(row + 1) : 1;
         const bool there0 = row < end, there1 = row + 1 < end;
         if (there0 && own0) store_plain(to, v.x * inv0);
         if (there0 && own1) store_plain(to + 8, v.z * inv0);
@@ -362,9 +363,9 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
     }
 }
 
-/* Results of a warp's tile of at most wb row blocks x wo columns of tokens, between barriers (tile_norms).
- * One function for all tiles: inlined into each it took a fifth of the time that compiling the
- * kernel takes. */
+/* Results of a warp's tile of at most wb row blocks x wo columns of tokens, between barriers
+ * (tile_norms). One function for all tiles: inlined into each it took a fifth of the time that
+ * compiling the kernel takes. */
 __device__ __noinline__ void tile_finish(const struct cuda_task *task, uint32_t block, uint32_t row,
                                          uint32_t end, uint32_t wb, uint32_t wo) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);

@@ -179,7 +179,8 @@ DEV void ask_for_activations(void) {
         struct ask_stream s =
             stream_of(&t, task->in, X_PARTS, task->eights * PACKED_PIECE, 0, PACKED_PIECE);
         page_copy_fence(); /* what other blocks stored will be read by bulk copies */
-        while (!stream_ends(&t, &s) && ask_activations(&t, &s)) {}
+        while (!stream_ends(&t, &s) && ask_activations(&t, &s)) {
+        }
     }
 }
 

@@ -34,8 +34,8 @@ DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float eve
     ring_wait(r, r->w_slot);
 #pragma unroll
     for (int at = 0; at < s.w_steps; at += PIECE_STEPS) {
-        const char *x = shared_memory + s.x_at + r->x_slot * s.x_bytes +
-                        c->warp / DOWN * WO * PACKED_PIECE;
+        const char *x =
+            shared_memory + s.x_at + r->x_slot * s.x_bytes + c->warp / DOWN * WO * PACKED_PIECE;
         ring_wait(r, MAX_W_SLOTS + r->x_slot);
         steps_mma<WB, WO, PIECE_STEPS, s.w_steps>(c->lane, w + at * 32, x, even, odd);
         ring_use_x(r, &s);

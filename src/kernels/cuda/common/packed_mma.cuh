@@ -23,8 +23,8 @@ DEV void steps_mma(uint32_t lane, const uint4 *w, const char *x, float even[WB][
         uint4 b[(WO + 1) / 2]; /* of two columns of tokens each */
 #pragma unroll
         for (int i = 0; i < WO; i += 2)
-            b[i / 2] = load_matrices(x + i * (STEPS * 256) + s * 256, WO > 1 ? STEPS * 256 : 0,
-                                     lane);
+            b[i / 2] =
+                load_matrices(x + i * (STEPS * 256) + s * 256, WO > 1 ? STEPS * 256 : 0, lane);
 #pragma unroll
         for (int n = 0; n < WB; n++) {
             const uint4 a = w[n * (BLOCK_STEPS * 32) + 32 * s];
@@ -120,9 +120,9 @@ DEV void stage_ask(const struct warp_context *c, const struct cuda_task *task, u
     share_begin(full, n_blocks * (S::steps * 512) + n_eights * (S::steps * 256), c->lane);
     for (uint32_t i = share_first(c->lane); i < n_blocks; i += share_step())
         share_copy(stage + i * (S::steps * 512),
-                               (const char *)task->w + (uint64_t)step * 512 +
-                                   (uint64_t)(block + i) * task->k_tiles * CUDA_PAGE_BYTES,
-                               S::steps * 512, full, c->lane);
+                   (const char *)task->w + (uint64_t)step * 512 +
+                       (uint64_t)(block + i) * task->k_tiles * CUDA_PAGE_BYTES,
+                   S::steps * 512, full, c->lane);
     stage_ask_activations<S>(c, task, row, n_eights, step, stage + S::act_at, full);
     share_end(full, c->lane);
 }

@@ -46,7 +46,8 @@ DEV constexpr struct ring_shape ring_shape_of(uint32_t blocks, uint32_t tokens) 
     s.w_steps = blocks > 8 ? 4 : blocks > 4 ? 8 : 16;
     s.w_bytes = blocks * s.w_steps * 512;
     s.x_bytes = tokens / PACK_ROWS * PACKED_PIECE;
-    s.w_slots = least((room - 3 * s.x_bytes) / s.w_bytes, MAX_W_SLOTS);
+    const uint32_t x_least = tokens > PACK_NARROW ? 3 : 6; /* a slot of fewer tokens is smaller */
+    s.w_slots = least((room - x_least * s.x_bytes) / s.w_bytes, MAX_W_SLOTS);
     s.x_slots = least((room - s.w_slots * s.w_bytes) / s.x_bytes, MAX_X_SLOTS);
     s.w_at = parked;
     s.x_at = parked + s.w_slots * s.w_bytes;
