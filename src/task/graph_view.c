@@ -41,7 +41,8 @@ uint64_t view_region_bytes(const struct kgraph *k, const struct region *r) {
 /* A layer has several linear operators: " (o_proj)", from the weight's name. */
 static void linear_name(const struct kgraph *k, const struct kop *op, struct strbuf *out) {
     static const char suffix[] = ".weight";
-    const char *name = k->tensors.items[op->in[LINEAR_W]].name;
+    if (op->kind != OP_LINEAR && op->kind != OP_LINEAR_PARTS) return;
+    const char *name = k->tensors.items[op->in[LINEAR_W]].name; /* PARTS_W, too */
     size_t n = strlen(name), last = sizeof suffix - 1;
     if (n > last && strcmp(name + n - last, suffix) == 0) n -= last;
     size_t first = n;
@@ -59,7 +60,7 @@ void view_task_label(const struct kgraph *k, const struct task *t, struct strbuf
     const struct kop *op = &k->ops.items[t->op];
     strbuf_str(out, op_name(op->kind));
     if (op->layer >= 0) strbuf_printf(out, " L%d", op->layer);
-    if (op->kind == OP_LINEAR) linear_name(k, op, out);
+    linear_name(k, op, out);
     if (op_split_of(op->kind) == SPLIT_SLICES)
         strbuf_printf(out, " slice %u of %u", t->unit0, t->unit1);
     else
@@ -179,7 +180,7 @@ static uint32_t op_node(struct builder *b, int32_t o) {
     const char *id = take(b);
     strbuf_str(&b->text, op_name(op->kind));
     if (op->layer >= 0) strbuf_printf(&b->text, " L%d", op->layer);
-    if (op->kind == OP_LINEAR) linear_name(b->k, op, &b->text);
+    linear_name(b->k, op, &b->text);
     const char *label = take(b);
     b->tasks[o] = add_node(b, (struct view_node){.id = id,
                                                  .key = id,

@@ -19,7 +19,7 @@
 #include "graph/model_spec.h"
 #include "graph/op.h"
 
-enum { PROGRAM_VERSION = 6 };
+enum { PROGRAM_VERSION = 7 };
 #define PROGRAM_MAGIC "quern-p" /* eight bytes with the NUL */
 
 enum program_section {
