@@ -343,11 +343,11 @@ static void walk_staged(struct cuda_task *t, uint32_t unit_blocks) {
     if (unit_blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, unit_blocks);
 }
 
-/* Up to 16 rows as packed_few.cuh has them, in groups of like size; else the smallest of the tiles
- * of packed.cuh. */
+/* Up to 16 rows as packed_few.cuh has them, in groups of like size; else, and parts, which are
+ * always so, the smallest of the tiles of packed.cuh. */
 static void walk_packed(struct cuda_task *t, uint32_t rows) {
     const uint32_t blocks = t->block1 - t->block0;
-    if (rows <= 16) {
+    if (rows <= 16 && t->kind != OP_LINEAR_PARTS) {
         t->columns = rows <= 8 ? 1 : 2;
         t->tile = (uint8_t)(8 * t->columns);
         const uint32_t most = cuda_packed_group(t->columns);
@@ -361,6 +361,8 @@ static void walk_packed(struct cuda_task *t, uint32_t rows) {
     /* Every pass over row blocks reads all activations again. */
     if (t->tile != PACK_TILE && CEIL_DIV(blocks, 12u) < CEIL_DIV(blocks, 8u)) t->group = 12;
     if (t->kind == OP_LINEAR_PARTS && blocks > 12) t->group = 16;
+    /* The smallest tiles come in three sizes: each takes the compiler half a second. */
+    if (t->tile < PACK_NARROW && t->group < 12) t->group = t->group == 8 ? 12 : 4;
     t->columns = CUDA_LEASE;
 }
 

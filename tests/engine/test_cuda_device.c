@@ -68,7 +68,8 @@ struct rig_options {
     bool coarse;      /* as the engine compiles for CUDA: heads with attention, whole operators */
     bool hybrid, jit; /* attention, or all tasks, are handed out at run time; else none */
     uint64_t carry_bytes;
-    uint32_t flight; /* not 0: traced, with that many pages in flight and no guesses */
+    uint32_t flight;     /* not 0: traced, with that many pages in flight and no guesses */
+    const char *options; /* compile options, or NULL */
 };
 
 static void rig_close(struct rig *r) {
@@ -137,6 +138,7 @@ static int rig_open(struct diag *d, const struct backend *backend, const struct 
     c.cut_linear = device.cuts_linear;
     c.task.carry_bytes = o->carry_bytes;
     if (c.target == TARGET_CUDA) TRY(compile_option_apply(d, getenv("QN_TEST_OPTIONS"), &c));
+    TRY(compile_option_apply(d, o->options, &c));
     TRY(compile_model(d, r->model, &c, NULL, NULL, &r->program));
     if (o->break_event) break_event(r->program);
     if (!o->dummy || o->dummy_on_host || backend->target == TARGET_CPU) TRY(load_weights(d, r));
@@ -511,6 +513,7 @@ static void test_same_packed(void **state) {
         {.coarse = true, .max_batched = 256}};
     const struct rig_options parts[] = {
         {.coarse = true, .max_batched = 64, .n_slots = 24},
+        {.coarse = true, .max_batched = 64, .n_slots = 24, .options = "tile.linear_parts=4x3"},
         {.coarse = true, .max_batched = 32, .n_slots = 24, .n_workers = 3}};
     static const uint32_t lengths[N_MIX] = {1, 9, 64, 35, 150, 20},
                           few[N_MIX] = {1, 9, 17, 3, 12, 2};
