@@ -3,7 +3,7 @@
  *
  * An operator of many rows is bound by what passes from L2 into the multiprocessors, so activations
  * become 16-bit floats once, in the order of the tensor cores' registers (cuda_abi.h), and a block
- * works on tiles of up to 128 weight rows x 128 tokens.
+ * works on tiles of up to 128 weight rows x 128 tokens, or 256 x 64.
  *
  * Per tile and 16 columns of k: (rows + tokens) * 32 bytes, 2 * 16 * rows * tokens operations.
  *
@@ -18,8 +18,8 @@
  * goes through the partial sums one after the other, two chains each; what is added up so far is
  * parked meanwhile.
  *
- * Here: PACK, the lease, sums and results. How tiles are multiplied: packed_mma.cuh, on Hopper
- * those of 128 tokens packed_wgmma.cuh.
+ * Here: PACK, the lease, sums and results. How tiles are multiplied: packed_hopper.cuh, elsewhere
+ * packed_mma.cuh.
  */
 #ifndef QN_CUDA_COMMON_PACKED_CUH
 #define QN_CUDA_COMMON_PACKED_CUH

@@ -58,8 +58,11 @@ DEV void stream_find(struct ask_stream *s) {
               (uint64_t)(s->k_tile * s->parts) * s->next + s->row / PACK_ROWS * s->eight_next;
 }
 
-/* To the tile of these row blocks, if the task has them. */
+/* To the tile of these row blocks, if the task has them: else nothing is looked at, since what is
+ * asked for may be used by now and the descriptor's place another task's. */
 DEV void stream_enter(const struct ask_task *t, struct ask_stream *s, uint32_t block) {
+    s->tile.block = block;
+    if (block >= t->block1) return;
     s->tile = row_tile_at(t->task, block, t->shape.blocks);
     s->k_tile = s->partial = s->tile.partial;
     s->row = t->row0;
@@ -179,8 +182,7 @@ DEV void ask_for_activations(void) {
         struct ask_stream s =
             stream_of(&t, task->in, X_PARTS, task->eights * PACKED_PIECE, 0, PACKED_PIECE);
         page_copy_fence(); /* what other blocks stored will be read by bulk copies */
-        while (!stream_ends(&t, &s) && ask_activations(&t, &s)) {
-        }
+        while (!stream_ends(&t, &s) && ask_activations(&t, &s)) continue;
     }
 }
 
