@@ -361,7 +361,7 @@ static void walk_packed(struct cuda_task *t, uint32_t rows) {
     /* Every pass over row blocks reads all activations again. */
     if (t->tile != PACK_TILE && CEIL_DIV(blocks, 12u) < CEIL_DIV(blocks, 8u)) t->group = 12;
     if (t->kind == OP_LINEAR_PARTS && blocks > 12) t->group = 16;
-    /* The smallest tiles come in three sizes: each takes the compiler half a second. */
+    /* The smallest tiles come in three sizes, since each is more to compile. */
     if (t->tile < PACK_NARROW && t->group < 12) t->group = t->group == 8 ? 12 : 4;
     t->columns = CUDA_LEASE;
 }

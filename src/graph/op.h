@@ -52,8 +52,8 @@ enum { STAGED_COLUMNS = 15360 };
 /* Packed activations: token rows up to a multiple of PACK_ROWS, columns of PACK_K. */
 enum { PACK_ROWS = 8, PACK_K = 256 };
 
-/* A GPU's dot products have so many partial sums, which take turns: so many columns each time. */
-enum { PARTS = 8, PARTS_COLUMNS = 256 };
+/* A GPU's dot products have so many partial sums, which take turns: PACK_K columns each time. */
+enum { PARTS = 8 };
 
 /* Columns of the residual stream whose squares are added up by who writes them; token rows up to
  * which who needs 1 / rms adds up these sums itself. */

@@ -214,19 +214,23 @@ static int build_attention(const struct builder *b, int32_t q, int32_t kv, int32
 static int build_projection(const struct builder *b, const char *name, int32_t a, uint64_t cols,
                             bool bias, bool packed, int32_t norm, struct stream *s) {
     const uint64_t hidden = b->g->spec.hidden;
-    const bool cut = (b->cuts & KGRAPH_CUT_LINEAR) != 0;
+    enum op_kind kind = OP_LINEAR;
+    int at = LINEAR_BIAS; /* bias, residual and next follow each other in both forms */
     struct operands o = no_operands();
     TRY(build_pack(b, packed, &a));
     o.in[LINEAR_A] = a; /* LINEAR_PARTS' operands are LINEAR's first */
     TRY(matrix(b, name, hidden, cols, &o.in[LINEAR_W]));
-    if (cut) TRY(add(b, OP_LINEAR_PARTS, &o));
-    const int32_t parts = o.out[0];
-    if (cut) o = no_operands();
-    if (bias) TRY(vector(b, name, "bias", hidden, &o.in[cut ? SUM_BIAS : LINEAR_BIAS]));
-    o.in[cut ? SUM_RESIDUAL : LINEAR_RESIDUAL] = s->x;
-    if (!cut) return build_stream(b, OP_LINEAR, &o, LINEAR_NEXT, norm, s);
-    o.in[SUM_PARTS] = parts;
-    return build_stream(b, OP_LINEAR_SUM, &o, SUM_NEXT, norm, s);
+    if (b->cuts & KGRAPH_CUT_LINEAR) {
+        TRY(add(b, OP_LINEAR_PARTS, &o));
+        const int32_t parts = o.out[0];
+        kind = OP_LINEAR_SUM;
+        at = SUM_BIAS;
+        o = no_operands();
+        o.in[SUM_PARTS] = parts;
+    }
+    if (bias) TRY(vector(b, name, "bias", hidden, &o.in[at]));
+    o.in[at + 1] = s->x;
+    return build_stream(b, kind, &o, at + 2, norm, s);
 }
 
 static int build_gated_mlp(const struct builder *b, const struct stream *s, int32_t norm,

@@ -28,8 +28,9 @@ static const char *const shapes[] = {
     "tests/gpu/shapes/llama-2-7b",     /* as many KV heads as heads */
 };
 
-static struct prog_header *compile(const char *dir, const char *with, uint32_t n_workers,
-                                   struct compile_report *report) {
+/* For iterations of up to n_rows rows. */
+static struct prog_header *compile_rows(const char *dir, const char *with, uint32_t n_workers,
+                                        uint32_t n_rows, struct compile_report *report) {
     struct diag d = {0};
     struct model *model;
     struct compile_options o;
@@ -39,7 +40,7 @@ static struct prog_header *compile(const char *dir, const char *with, uint32_t n
     o.n_workers = n_workers;
     o.n_slots = 1;
     o.max_model_len = 1024;
-    o.max_batched_tokens = strcmp(with, "linear=parts") == 0 ? 64 : 2;
+    o.max_batched_tokens = n_rows;
     o.cut_qkv = o.join_heads = o.task.coarse_events = true;
     o.task.launch = LAUNCH_ALL_AOT;
     int rc = model_open(&d, dir, &(struct model_options){.dummy = true}, &model);
@@ -49,6 +50,11 @@ static struct prog_header *compile(const char *dir, const char *with, uint32_t n
     assert_int_equal(rc, QN_OK);
     model_free(model);
     return program;
+}
+
+static struct prog_header *compile(const char *dir, const char *with, uint32_t n_workers,
+                                   struct compile_report *report) {
+    return compile_rows(dir, with, n_workers, 2, report);
 }
 
 /* By worker: the bytes of weights that it streams in one step of one row. */
@@ -110,15 +116,24 @@ static void all_shapes_carry(void **state) {
     }
 }
 
+static uint32_t count_ops(const struct prog_header *p, enum op_kind kind) {
+    uint32_t n = 0;
+    for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++) n += PROG(p, OP)[i].kind == kind;
+    return n;
+}
+
 /* The options of bench/ablations.py, and other numbers of SMs, on the shapes that nobody named. */
 static void all_options_compile(void **state) {
     (void)state;
-    static const char *const options[] = {"launch=jit", "launch=hybrid", "qkv=split",
-                                          "linear=parts"};
+    static const char *const options[] = {"launch=jit", "launch=hybrid", "qkv=split"};
     static const uint32_t workers[] = {1, 108, 148};
     for (size_t i = 3; i < COUNT_OF(shapes); i++) {
         for (size_t k = 0; k < COUNT_OF(options); k++)
             free(compile(shapes[i], options[k], SMS, NULL));
+        struct prog_header *p = compile_rows(shapes[i], "linear=parts", SMS, PACK_NARROW, NULL);
+        assert_int_equal(count_ops(p, OP_LINEAR_PARTS), count_ops(p, OP_LINEAR_SUM));
+        assert_true(count_ops(p, OP_LINEAR_PARTS) > 0);
+        free(p);
         for (size_t k = 0; k < COUNT_OF(workers); k++)
             free(compile(shapes[i], "", workers[k], NULL));
     }

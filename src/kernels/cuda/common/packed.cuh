@@ -119,7 +119,7 @@ DEV void tile_fold(const struct warp_context *c, bool first, const float even[WB
 
 /* 1 / rms of the tile's tokens from `row` on, for tile_norm_of: after the event, and between
  * barriers. One read each per block: when every result asked for its token's own, the blocks'
- * reads of those few lines took 13 us a tile. */
+ * reads of those few lines took 11 us of a tile's 73 (64 tokens, H200). */
 DEV void tile_norms(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                     uint32_t end) {
     const uint32_t token = row + c->thread;

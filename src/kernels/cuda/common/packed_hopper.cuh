@@ -1,6 +1,6 @@
 /* packed_hopper.cuh - Hopper: tasks of many packed rows, tile by tile. Tiles of 128 tokens are
- * multiplied by wgmma (packed_wgmma.cuh), narrower ones here by mma.sync, which is enough for them:
- * they are bound by memory. Both read what two warps of their own ask for (packed_ask.cuh).
+ * multiplied by wgmma (packed_wgmma.cuh), narrower ones here by mma.sync, which takes nearly as
+ * long as their weights. Both read what two warps of their own ask for (packed_ask.cuh).
  */
 #ifndef QN_CUDA_COMMON_PACKED_HOPPER_CUH
 #define QN_CUDA_COMMON_PACKED_HOPPER_CUH
