@@ -211,8 +211,8 @@ DEV void mlp_row_finish(const struct warp_context *c, const struct cuda_task *ta
 }
 #endif
 
-/* Results of a row block of LM_HEAD, of QKV_LINEAR without biases (tiles of 128 tokens are faster
- * as below), and of LINEAR_PARTS, which are sums and nothing else. */
+/* Results of a row block of LM_HEAD, of QKV_LINEAR without biases in narrow tiles, and of
+ * LINEAR_PARTS, which are sums and nothing else. */
 DEV void plain_row_finish(const struct warp_context *c, const struct cuda_task *task,
                           uint32_t block, uint32_t row, uint32_t end, const float4 *sums,
                           uint32_t wo) {
