@@ -1,12 +1,12 @@
 /* cuda_trace - where the time of a decode step goes on the GPU, operator by operator.
  *
- *     cuda_trace MODEL_DIR [BATCH] [TOKENS] [COMPILE_OPTIONS [PROMPT]]
+ *     cuda_trace MODEL_DIR [BATCH] [TOKENS] [COMPILE_OPTIONS [PROMPT [CONTEXT]]]
  *
- * Made-up weights; default 1 and 40. With PROMPT, a number of tokens, it is prefill that is looked
- * at: TOKENS requests of so many, one after the other, each in one iteration. Else it
- * runs BATCH requests of one prompt token with the kernel's trace on, takes the iterations of the
- * second half, and prints for each kind of operator after each other kind, averaged over layers and
- * iterations:
+ * Made-up weights; default 1 and 40. With a PROMPT of more than 1 token it is prefill that is
+ * looked at: TOKENS requests of so many, one after the other, each in one iteration. Else it runs
+ * BATCH requests that begin with CONTEXT tokens (1) with the kernel's trace on, takes the
+ * iterations of the second half, and prints for each kind of operator after each other kind,
+ * averaged over layers and iterations:
  *
  *   tasks    of one operator
  *   stage    from the last task done of the operator before to the last task done of this one
@@ -29,7 +29,7 @@
 #include <string.h>
 
 #define TRACE_BYTES ((uint64_t)256 << 20)
-enum { MAX_TOKENS = 200, MAX_PROMPT = 8192, MAX_BATCH = 64 };
+enum { MAX_TOKENS = 200, MAX_PROMPT = 8192, MAX_CONTEXT = 131072, MAX_BATCH = 64, CHUNK = 1024 };
 #define READ_TB_S 3.08
 
 /* One operator of one iteration. */
@@ -51,6 +51,7 @@ struct tool {
     struct rt_trace *rings;
     struct trace trace;
     uint32_t batch, tokens, prompt; /* prompt: 1 for decode */
+    uint32_t context;               /* decode: tokens that each request begins with */
     const char *compile_options;
     uint32_t n_iterations; /* in stages */
     struct stage *stages;  /* [n_iterations][ops of the program] */
@@ -67,8 +68,8 @@ static int open_engine(struct diag *d, struct tool *t, const char *dir) {
     c.target = TARGET_CUDA;
     c.n_workers = device.n_workers;
     c.n_slots = t->batch;
-    c.max_model_len = MAX(512, t->prompt + 8);
-    c.max_batched_tokens = MAX(MAX(8, t->batch), t->prompt);
+    c.max_model_len = MAX(512, MAX(t->prompt, t->context) + t->tokens + 8);
+    c.max_batched_tokens = MAX(MAX(8, t->batch), MAX(t->prompt, MIN(t->context, CHUNK)));
     c.cut_linear = device.cuts_linear;
     c.cut_qkv = c.join_heads = true; /* as the engine has it (plan.c) */
     c.task.launch = LAUNCH_ALL_AOT;
@@ -84,12 +85,12 @@ static int open_engine(struct diag *d, struct tool *t, const char *dir) {
 }
 
 static int submit(struct diag *d, struct tool *t, uint32_t i) {
-    static int32_t ids[MAX_PROMPT];
+    static int32_t ids[MAX_CONTEXT];
     uint32_t slot = 0;
-    struct rt_request q = {.n_prompt = t->prompt,
+    struct rt_request q = {.n_prompt = MAX(t->prompt, t->context),
                            .max_tokens = t->prompt > 1 ? 1 : t->tokens,
                            .sampling = {.top_p = 1, .repetition_penalty = 1, .ignore_eos = 1}};
-    for (uint32_t n = 0; n < t->prompt; n++) ids[n] = (int32_t)(i + 1 + n % 200);
+    for (uint32_t n = 0; n < q.n_prompt; n++) ids[n] = (int32_t)(i + 1 + n % 200);
     return backend_cuda.submit(d, t->instance, &q, ids, &slot);
 }
 
@@ -222,13 +223,15 @@ int main(int argc, char **argv) {
     struct tool t = {.batch = argc > 2 ? (uint32_t)atoi(argv[2]) : 1,
                      .tokens = argc > 3 ? (uint32_t)atoi(argv[3]) : 40,
                      .compile_options = argc > 4 ? argv[4] : NULL,
-                     .prompt = argc > 5 ? (uint32_t)atoi(argv[5]) : 1};
+                     .prompt = argc > 5 ? (uint32_t)atoi(argv[5]) : 1,
+                     .context = argc > 6 ? (uint32_t)atoi(argv[6]) : 1};
     if (argc < 2 || t.batch < 1 || t.batch > MAX_BATCH || t.tokens < 8 || t.tokens > MAX_TOKENS ||
-        t.prompt < 1 || t.prompt > MAX_PROMPT || (t.prompt > 1 && t.batch != 1)) {
-        fprintf(
-            stderr,
-            "usage: cuda_trace MODEL_DIR [BATCH 1-%d] [TOKENS 8-%d] [COMPILE_OPTIONS [PROMPT]]\n",
-            MAX_BATCH, MAX_TOKENS);
+        t.prompt < 1 || t.prompt > MAX_PROMPT || t.context < 1 || t.context > MAX_CONTEXT ||
+        (t.prompt > 1 && (t.batch != 1 || t.context != 1))) {
+        fprintf(stderr,
+                "usage: cuda_trace MODEL_DIR [BATCH 1-%d] [TOKENS 8-%d] [COMPILE_OPTIONS [PROMPT "
+                "1-%d [CONTEXT 1-%d]]]\n",
+                MAX_BATCH, MAX_TOKENS, MAX_PROMPT, MAX_CONTEXT);
         return 2;
     }
     int rc = run(&d, &t, argv[1]);

@@ -531,7 +531,7 @@ static void test_long_context(void **state) {
     (void)state;
     need_gpu();
     const char *length = getenv("QN_TEST_CONTEXT");
-    const uint32_t n = length ? (uint32_t)atoi(length) : 700;
+    const uint32_t n = length ? (uint32_t)atoi(length) : 1100;
     static struct request q[2];
     static struct result split[2], have[2];
     struct rig r;
@@ -545,11 +545,21 @@ static void test_long_context(void **state) {
     generate(&r, q, 2, have);
     for (int i = 0; i < 2; i++) assert_same(&split[i], &have[i], "beside another");
     rig_close(&r);
-    o.n_workers = 1; /* as many (row, KV head) items as workers: the context is not cut */
-    open_well(&backend_cuda, &o, &r);
-    generate(&r, &q[0], 1, &have[0]);
-    assert_same(&split[0], &have[0], "one worker");
-    rig_close(&r);
+    /* As many (row, KV head) items as workers: the context is not cut. And ATTENTION_STEP, whose
+     * few workers have runs of pieces. */
+    const struct rig_options other[] = {{.n_workers = 1},
+                                        {.coarse = true},
+                                        {.coarse = true, .n_workers = 3},
+                                        {.coarse = true, .n_workers = 3, .options = "kv-block=16"}};
+    for (size_t i = 0; i < COUNT_OF(other); i++) {
+        o = other[i];
+        o.dir = ANY;
+        o.max_len = n + 8;
+        open_well(&backend_cuda, &o, &r);
+        generate(&r, &q[0], 1, &have[0]);
+        assert_same(&split[0], &have[0], "other workers");
+        rig_close(&r);
+    }
 }
 
 /* What the loaders record can be: no more on its way than allowed, no more pages free than there

@@ -19,6 +19,7 @@
 
 #include "kernels/cuda/common/attention_combine.cuh"
 #include "kernels/cuda/common/attention_rows.cuh"
+#include "kernels/cuda/common/attention_run.cuh"
 #include "kernels/cuda/common/attention_split.cuh"
 #include "kernels/cuda/common/control.cuh"
 #include "kernels/cuda/common/embed.cuh"
@@ -216,6 +217,47 @@ DEV void compute_packed(void) {
         packed_multiply(next);
 }
 
+/* ATTENTION_STEP: items that are all warps', then a run, in functions of their own. The former goes
+ * on after a run, if the warp's state has one; true: another comes. */
+__device__ __noinline__ bool step_items(void) {
+    struct warp_context c = context_load();
+    const struct cuda_task *task = task_of(c.message);
+    const struct split_warp t = split_warp_of(&c, task);
+    struct kv_walk *run = &SHARED->warp[c.warp].run, w = *run;
+    enum split_heads heads = HEADS_ALL;
+    uint32_t row = 0;
+    if (w.left > 0) {
+        heads = run_done(&w);
+        row = split_row<true>(&c, &t, &w);
+    } else if (!split_begin<true>(&c, task, &t, &w, &row)) {
+        compute_stop(&c);
+        return false;
+    }
+    split_items<true>(&c, task, &t, &w, row, heads);
+    __syncwarp(); /* all lanes have seen the run before */
+    if (c.lane == 0) *run = w;
+    if (w.left > 0) {
+        context_store(&c);
+        return true;
+    }
+    task_finish(&c, task);
+    c.message++;
+    compute_next(&c);
+    return false;
+}
+
+__device__ __noinline__ void step_run(void) {
+    struct warp_context c = context_load();
+    const struct split_warp t = split_warp_of(&c, task_of(c.message));
+    const struct kv_walk w = SHARED->warp[c.warp].run;
+    run_pieces(&c, &t, &w);
+    context_store(&c);
+}
+
+DEV void compute_step(void) {
+    while (step_items()) step_run();
+}
+
 /* Whether the event of the task at hand is not there yet, but the next task is announced and a
  * linear one of one row. The warp decides as one; then each lane acquires the announcement for
  * itself. */
@@ -280,9 +322,9 @@ DEV void compute_main(void) {
         switch (context_next()) {
         case RUN_ONE_ROW: compute_one_row(); continue;
         case RUN_COMBINE: compute_task<run_combine>(); continue;
-        case RUN_STEP: compute_task<run_split<true>>(); continue;
+        case RUN_STEP: compute_step(); continue;
         case RUN_OTHER: compute_task<run_other>(); continue;
-        case RUN_SPLIT: compute_task<run_split<false>>(); continue;
+        case RUN_SPLIT: compute_task<run_split>(); continue;
         case RUN_ATTENTION: compute_task<run_attention>(); continue;
         case RUN_ROWS: compute_task<run_attention_rows>(); continue;
         case RUN_PACKED: compute_packed(); continue;
@@ -348,7 +390,8 @@ __device__ __noinline__ void role_control(void) {
 
 // What every layer of a decode step runs has nothing in local memory.
 // check_kernels: function compute_one_row spills 0
-// check_kernels: function run_splitILb1E spills 0
+// check_kernels: function step_items spills 0
+// check_kernels: function step_run spills 0
 // check_kernels: function run_combine spills 0
 // check_kernels: function run_packed_few spills 0
 // check_kernels: function run_packed_fewILi2E spills 96

@@ -178,32 +178,39 @@ DEV void piece_softmax(const struct warp_context *c, const struct attention_rows
     }
 }
 
-/* out = probabilities times v. A lane loads 16 bytes of its four positions; which half of which
- * word belongs to which mma column is sorted out with byte permutes. */
-DEV void piece_output(const struct warp_context *c, const uint4 v[SPANS][4], float p[2][4],
-                      struct attention_part *part) {
-    (void)c;
-    const uint4 a =
-        make_uint4(pack_pair<KV_E>(p[0][0], p[0][1]), pack_pair<KV_E>(p[0][2], p[0][3]),
-                   pack_pair<KV_E>(p[1][0], p[1][1]), pack_pair<KV_E>(p[1][2], p[1][3]));
+/* Probabilities as registers of A. HALVES: as in piece_softmax. */
+template <int HALVES> DEV uint4 piece_weights(const float p[2][4]) {
+    uint4 a = {};
+    a.x = pack_pair<KV_E>(p[0][0], p[0][1]);
+    a.z = pack_pair<KV_E>(p[1][0], p[1][1]);
+    if (HALVES == 2) {
+        a.y = pack_pair<KV_E>(p[0][2], p[0][3]);
+        a.w = pack_pair<KV_E>(p[1][2], p[1][3]);
+    }
+    return a;
+}
+
+/* out = probabilities times column i of a span of v. A lane loads 16 bytes of its four positions;
+ * which half of which word belongs to which mma column is sorted out with byte permutes. */
+DEV void piece_column(uint4 weights, const uint4 v[4], int i, float out[4]) {
+    uint32_t w[4];
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+        w[n] = i / 2 == 0 ? v[n].x : i / 2 == 1 ? v[n].y : i / 2 == 2 ? v[n].z : v[n].w;
+    out[0] = out[1] = out[2] = out[3] = 0;
+    if (i % 2 == 0)
+        mma_16x8x16<KV_E>(out, weights, pair_low(w[0], w[1]), pair_low(w[2], w[3]));
+    else
+        mma_16x8x16<KV_E>(out, weights, pair_high(w[0], w[1]), pair_high(w[2], w[3]));
+}
+
+template <int HALVES>
+DEV void piece_output(const uint4 v[SPANS][4], const float p[2][4], struct attention_part *part) {
+    const uint4 weights = piece_weights<HALVES>(p);
 #pragma unroll
     for (int s = 0; s < SPANS; s++)
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            uint32_t w[4];
-#pragma unroll
-            for (int n = 0; n < 4; n++)
-                w[n] = i / 2 == 0   ? v[s][n].x
-                       : i / 2 == 1 ? v[s][n].y
-                       : i / 2 == 2 ? v[s][n].z
-                                    : v[s][n].w;
-            float *out = part->out[8 * s + i];
-            out[0] = out[1] = out[2] = out[3] = 0;
-            if (i % 2 == 0)
-                mma_16x8x16<KV_E>(out, a, pair_low(w[0], w[1]), pair_low(w[2], w[3]));
-            else
-                mma_16x8x16<KV_E>(out, a, pair_high(w[0], w[1]), pair_high(w[2], w[3]));
-        }
+        for (int i = 0; i < 8; i++) piece_column(weights, v[s], i, part->out[8 * s + i]);
 }
 
 /* This warp's share of a piece. */
@@ -223,7 +230,7 @@ DEV void piece_warp(const struct warp_context *c, const struct attention_step *s
     float p[2][4];
     piece_scores(&rows, k, p);
     piece_softmax<2>(c, &rows, first, p, part);
-    piece_output(c, v, p, part);
+    piece_output<2>(v, p, part);
 }
 
 /* ---- merging ---- */

@@ -2,7 +2,7 @@
  * time, its softmax state to the part tensor. With few rows: decoding. ATTENTION_STEP: the same
  * from the projections, QKV_HEADS' work included: an item makes its own queries, and keys and
  * values of all positions of its piece that this iteration adds, its row's own ones for the cache,
- * too.
+ * too. Its runs of whole pieces are attention_run.cuh's.
  *
  * Which items, in which order, and which of their bytes come as pages: kv_walk.cuh. Arithmetic and
  * its order are attention.cuh's; what is different is that the next items' keys and values are on
@@ -250,8 +250,8 @@ struct split_kv {
     uint4 k[2][PAIRS], v[SPANS][4];
 };
 
-/* From a page: k[16][head_dim], v[16][head_dim]. */
-DEV void split_load_page(const struct warp_context *c, const char *page, struct split_kv *x) {
+/* From shared memory: [16][head_dim]. */
+DEV void split_keys(const struct warp_context *c, const char *from, uint4 k[2][PAIRS]) {
     const uint32_t g = c->lane / 4, j = c->lane % 4;
 #pragma unroll
     for (int u = 0; u < 2; u++)
@@ -259,17 +259,21 @@ DEV void split_load_page(const struct warp_context *c, const char *page, struct 
         for (int i = 0; i < PAIRS; i++) {
             uint32_t d = 32 * i + 8 * j, row = g / 2 * 4 + 2 * u + g % 2;
             bool in = QN_HEAD_DIM % 32 == 0 || d < QN_HEAD_DIM;
-            x->k[u][i] =
-                in ? *(const uint4 *)(page + (row * QN_HEAD_DIM + d) * 2) : make_uint4(0, 0, 0, 0);
+            k[u][i] =
+                in ? *(const uint4 *)(from + (row * QN_HEAD_DIM + d) * 2) : make_uint4(0, 0, 0, 0);
         }
+}
+
+DEV void split_values(const struct warp_context *c, const char *from, uint4 v[SPANS][4]) {
+    const uint32_t g = c->lane / 4, j = c->lane % 4;
 #pragma unroll
     for (int i = 0; i < SPANS; i++)
 #pragma unroll
         for (int n = 0; n < 4; n++) {
             uint32_t d = 64 * i + 8 * g, row = 4 * j + n;
             bool in = QN_HEAD_DIM % 64 == 0 || d < QN_HEAD_DIM;
-            x->v[i][n] = in ? *(const uint4 *)(page + SHARE_BYTES + (row * QN_HEAD_DIM + d) * 2)
-                            : make_uint4(0, 0, 0, 0);
+            v[i][n] =
+                in ? *(const uint4 *)(from + (row * QN_HEAD_DIM + d) * 2) : make_uint4(0, 0, 0, 0);
         }
 }
 
@@ -318,7 +322,8 @@ DEV void split_load_share(struct warp_context *c, const struct split_warp *t,
             __syncwarp();
         }
     }
-    split_load_page(c, page, x);
+    split_keys(c, page, x->k);
+    split_values(c, page + SHARE_BYTES, x->v);
     if (STEP && fresh) split_clear(c, w->hi - 1 - first, x);
     if (fresh) page_copy_fence(); /* what was written here by hand comes before the next copy */
     page_release(c);
@@ -354,7 +359,7 @@ DEV void split_share(struct warp_context *c, const struct split_warp *t, const s
     }
     piece_scores(&rows, x.k, p);
     piece_softmax<SPLIT_HALVES>(c, &rows, first, p, part);
-    piece_output(c, x.v, p, part);
+    piece_output<SPLIT_HALVES>(x.v, p, part);
 }
 
 /* Maxima, sums and factors of an item's shares: [share][16]. */
@@ -433,9 +438,11 @@ DEV void split_merge(const struct warp_context *c, const struct split_warp *t,
 
 /* Where the warp's share of the item lies in the cache, if it is to be read there: row (of
  * head_dim) of its first position; without pages, of the lane's. */
+template <bool STEP>
 DEV uint32_t split_row(const struct warp_context *c, const struct split_warp *t,
                        const struct kv_walk *w) {
     const uint32_t first = w->piece * ATTENTION_PIECE + SHARE_POSITIONS * t->share;
+    if (STEP && KV_PAGES) return 0;
     if (w->left == 0 || kv_walk_share(w, first) != SHARE_FRESH) return 0;
     const uint32_t position = KV_PAGES ? first : min(first + c->lane % 16, w->hi - 1);
     return kv_row(&SHARED->batch, w->slot, position);
@@ -470,35 +477,68 @@ DEV struct kv_walk split_walk(const struct warp_context *c, const struct cuda_ta
     return w;
 }
 
-/* Waits for the event; false: the launch ends. Before it, finds which item is first, where its
- * fresh positions lie, and what turns the warp's first head. */
-template <bool STEP> DEV bool run_split(struct warp_context *c, const struct cuda_task *task) {
-    struct kv_walk w = split_walk(c, task);
-    const struct split_warp t = {KV_PAGES ? (c->warp - c->turn) % WARPS : c->warp,
-                                 (const float *)task->in, (const uint16_t *)task->more,
-                                 act_of(task->out, task, CUDA_OUT_FLAGGED), task->n_pieces};
-    uint32_t row = split_row(c, &t, &w);
+/* What a warp is in a task. Before it takes the task's first page. */
+DEV struct split_warp split_warp_of(const struct warp_context *c, const struct cuda_task *task) {
+    return {KV_PAGES ? (c->warp - c->turn) % WARPS : c->warp, (const float *)task->in,
+            (const uint16_t *)task->more, act_of(task->out, task, CUDA_OUT_FLAGGED),
+            task->n_pieces};
+}
+
+/* An item's part of its first head. */
+DEV struct act split_part(const struct split_warp *t, const struct kv_walk *w) {
+    const uint64_t head = (uint64_t)w->row * QN_N_HEADS + split_step(w).head0;
+    return act_from(t->part, (head * t->n_pieces + w->piece) * STATE_SIZE);
+}
+
+/* Finds the task's first item, where its fresh positions lie and what turns the warp's first head,
+ * then waits for the event; false: the launch ends. */
+template <bool STEP>
+DEV bool split_begin(struct warp_context *c, const struct cuda_task *task,
+                     const struct split_warp *t, struct kv_walk *w, uint32_t *row) {
+    *w = split_walk(c, task);
+    *row = split_row<STEP>(c, t, w);
     struct head_turn turn = {};
-    if (STEP && w.left > 0 && c->warp < step_n_heads(&w)) turn = step_turn(c, task, &w, c->warp);
+    if (STEP && w->left > 0 && c->warp < step_n_heads(w)) turn = step_turn(c, task, w, c->warp);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-    if (STEP && w.left > 0) step_make_all(c, task, &w, c->warp, turn);
+    if (STEP && w->left > 0) step_make_all(c, task, w, c->warp, turn);
+    return true;
+}
+
+/* Which heads of the item at hand are made. */
+enum split_heads { HEADS_NONE, HEADS_QUERIES, HEADS_ALL };
+
+/* Items from *w on, up to a run, whose heads are made then. row: of the first one, see split_row.
+ */
+template <bool STEP>
+DEV void split_items(struct warp_context *c, const struct cuda_task *task,
+                     const struct split_warp *t, struct kv_walk *w, uint32_t row,
+                     enum split_heads heads) {
 #pragma unroll 1
-    for (uint32_t n = 0; w.left > 0; n++) {
-        const struct attention_step s = split_step(&w);
-        const struct act to = act_from(
-            t.part, (((uint64_t)w.row * QN_N_HEADS + s.head0) * t.n_pieces + w.piece) * STATE_SIZE);
-        struct kv_walk next = w;
+    for (uint32_t n = 0; w->left > 0; n++) {
+        if (STEP && heads != HEADS_ALL) step_make_next(c, task, w, heads == HEADS_QUERIES);
+        if (STEP && kv_walk_run(w) > 1) return;
+        const struct attention_step s = split_step(w);
+        const struct act to = split_part(t, w);
+        struct kv_walk next = *w;
         struct attention_part part;
-        kv_walk_next(SHARED, &next);
-        if (!STEP && SPLIT_ASK_AHEAD && next.left > 0) split_ask(c, &t, &next, n + 1);
-        split_share<STEP>(c, &t, &w, &s, n, row, &part);
-        const bool same_head = w.row == next.row && w.head == next.head;
-        w = next;
-        row = split_row(c, &t, &w);
-        split_merge(c, &t, &s, &part, to, n % 2);
-        if (STEP && w.left > 0) step_make_next(c, task, &w, same_head);
+        kv_walk_skip(SHARED, &next, 1);
+        if (!STEP && SPLIT_ASK_AHEAD && next.left > 0) split_ask(c, t, &next, n + 1);
+        split_share<STEP>(c, t, w, &s, n, row, &part);
+        heads = w->row == next.row && w->head == next.head ? HEADS_QUERIES : HEADS_NONE;
+        *w = next;
+        row = split_row<STEP>(c, t, w);
+        split_merge(c, t, &s, &part, to, n % 2);
     }
+}
+
+/* ATTENTION_SPLIT. */
+DEV bool run_split(struct warp_context *c, const struct cuda_task *task) {
+    const struct split_warp t = split_warp_of(c, task);
+    struct kv_walk w;
+    uint32_t row;
+    if (!split_begin<false>(c, task, &t, &w, &row)) return false;
+    split_items<false>(c, task, &t, &w, row, HEADS_ALL);
     return true;
 }
 

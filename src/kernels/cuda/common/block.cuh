@@ -90,8 +90,8 @@ struct kv_walk {
  * next of 4. */
 struct warp_state {
     uint32_t place, message;
-    uint64_t walk_key; /* see split_walk */
-    struct kv_walk walk;
+    uint64_t walk_key;        /* see split_walk */
+    struct kv_walk walk, run; /* a task's first item; the run that comes next (attention_run.cuh) */
 };
 
 struct block_shared {

@@ -14,6 +14,11 @@
  *             ATTENTION_STEP the page holds what was there before, the task adds the rest
  *
  * With KV_PAGES each item takes eight pages, void ones where nothing comes.
+ *
+ * Long contexts: RUN_LEAST to eight whole pieces of one row and head, before anything fresh, are a
+ * run. There each warp takes a piece for itself, and nothing is exchanged (attention_run.cuh). A
+ * page is 32 positions of k or of v; the first page of each piece comes first, a warp's each, then
+ * the second ones, k before v: 64 pages, void ones for warps without a piece.
  */
 #ifndef QN_CUDA_COMMON_KV_WALK_CUH
 #define QN_CUDA_COMMON_KV_WALK_CUH
@@ -30,6 +35,11 @@
 /* Whether shares come as pages. */
 #define KV_PAGES QN_KV_PAGES
 static_assert(ATTENTION_PIECE == SHARE_POSITIONS * WARPS, "a warp takes a share of a piece");
+
+/* Of a run's pages: positions in one; pages of a piece's k, and as many of its v. */
+#define RUN_POSITIONS (2 * SHARE_POSITIONS)
+#define RUN_PAGES     (ATTENTION_PIECE / RUN_POSITIONS)
+enum { RUN_LEAST = 4 }; /* void pages cost the loader as much as others */
 
 enum share { SHARE_NOTHING, SHARE_PAGE, SHARE_FRESH };
 
@@ -84,8 +94,19 @@ DEV struct kv_walk kv_walk_begin(const struct block_shared *b, const struct cuda
     return w;
 }
 
-DEV void kv_walk_next(const struct block_shared *b, struct kv_walk *w) {
-    if (--w->left == 0 || ++w->piece < w->piece_end) return;
+/* Items of the run that begins with this one; 1: it is none. What would be two runs is halved. */
+DEV uint32_t kv_walk_run(const struct kv_walk *w) {
+    const uint32_t end = min(w->piece_end, w->fresh / ATTENTION_PIECE);
+    if (!KV_PAGES || !w->step || w->lo > w->piece * ATTENTION_PIECE || w->piece >= end) return 1;
+    const uint32_t n = min(end - w->piece, w->left), runs = (n + WARPS - 1) / WARPS;
+    return n < RUN_LEAST ? 1 : (n + runs - 1) / runs;
+}
+
+/* Goes on to the n-th item after this one, all of them of one row and head. */
+DEV void kv_walk_skip(const struct block_shared *b, struct kv_walk *w, uint32_t n) {
+    w->left -= n;
+    w->piece += n;
+    if (w->left == 0 || w->piece < w->piece_end) return;
     w->piece = kv_walk_first(w);
     if (++w->head < HEAD_STEPS) return;
     w->head = 0;
