@@ -545,12 +545,13 @@ static void test_long_context(void **state) {
     generate(&r, q, 2, have);
     for (int i = 0; i < 2; i++) assert_same(&split[i], &have[i], "beside another");
     rig_close(&r);
-    /* As many (row, KV head) items as workers: the context is not cut. And ATTENTION_STEP, whose
-     * few workers have runs of pieces. */
+    /* As many (row, KV head) items as workers: the context is not cut. Then ATTENTION_STEP: few
+     * workers have runs of pieces. Last, parts that carry flags. */
     const struct rig_options other[] = {{.n_workers = 1},
                                         {.coarse = true},
                                         {.coarse = true, .n_workers = 3},
-                                        {.coarse = true, .n_workers = 3, .options = "kv-block=16"}};
+                                        {.coarse = true, .n_workers = 3, .options = "kv-block=16"},
+                                        {.coarse = true, .carry_bytes = 1 << 16}};
     for (size_t i = 0; i < COUNT_OF(other); i++) {
         o = other[i];
         o.dir = ANY;

@@ -106,6 +106,7 @@ enum {
     RUN_STOP,
     RUN_ONE_ROW,
     RUN_STEP,
+    RUN_STEP_LONG,
     RUN_COMBINE,
     RUN_OTHER,
     RUN_SPLIT,
@@ -129,7 +130,7 @@ DEV uint32_t runner_of(const struct cuda_task *task) {
     case OP_LM_HEAD: return linear_rows(task) > 0 ? RUN_ONE_ROW : RUN_OTHER;
     case OP_ATTENTION: return RUN_ATTENTION;
     case OP_ATTENTION_SPLIT: return RUN_SPLIT;
-    case OP_ATTENTION_STEP: return RUN_STEP;
+    case OP_ATTENTION_STEP: return kv_walk_long(SHARED) ? RUN_STEP_LONG : RUN_STEP;
     case OP_ATTENTION_COMBINE: return RUN_COMBINE;
     default: return RUN_OTHER;
     }
@@ -217,24 +218,20 @@ DEV void compute_packed(void) {
         packed_multiply(next);
 }
 
-/* ATTENTION_STEP: items that are all warps', then a run, in functions of their own. The former goes
- * on after a run, if the warp's state has one; true: another comes. */
+/* ATTENTION_STEP of long contexts: items that are all warps', then a run, and so on, in functions
+ * of their own. The first goes on after a run, if the warp's state has one; true: another comes. */
 __device__ __noinline__ bool step_items(void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     const struct split_warp t = split_warp_of(&c, task);
     struct kv_walk *run = &SHARED->warp[c.warp].run, w = *run;
-    enum split_heads heads = HEADS_ALL;
     uint32_t row = 0;
-    if (w.left > 0) {
-        heads = run_done(&w);
-        row = split_row<true>(&c, &t, &w);
-    } else if (!split_begin<true>(&c, task, &t, &w, &row)) {
+    if (w.left == 0 && !split_begin<true>(&c, task, &t, &w, &row)) {
         compute_stop(&c);
         return false;
     }
-    split_items<true>(&c, task, &t, &w, row, heads);
-    __syncwarp(); /* all lanes have seen the run before */
+    split_items<true, true>(&c, task, &t, &w, row);
+    __syncwarp(); /* all lanes have read the run */
     if (c.lane == 0) *run = w;
     if (w.left > 0) {
         context_store(&c);
@@ -246,6 +243,14 @@ __device__ __noinline__ bool step_items(void) {
     return false;
 }
 
+/* The task is over: like step_items, which would begin it again. */
+__device__ __noinline__ void step_finish(void) {
+    struct warp_context c = context_load();
+    task_finish(&c, task_of(c.message));
+    c.message++;
+    compute_next(&c);
+}
+
 __device__ __noinline__ void step_run(void) {
     struct warp_context c = context_load();
     const struct split_warp t = split_warp_of(&c, task_of(c.message));
@@ -254,8 +259,25 @@ __device__ __noinline__ void step_run(void) {
     context_store(&c);
 }
 
-DEV void compute_step(void) {
-    while (step_items()) step_run();
+/* What comes after the run, if anything: its heads. */
+__device__ __noinline__ bool step_after(void) {
+    const struct warp_context c = context_load();
+    struct kv_walk w = SHARED->warp[c.warp].run;
+    run_done(&c, task_of(c.message), &w);
+    __syncwarp(); /* all lanes have read it */
+    if (c.lane == 0) SHARED->warp[c.warp].run = w;
+    __syncwarp();
+    return w.left > 0;
+}
+
+DEV void compute_step_long(void) {
+    while (step_items()) {
+        step_run();
+        if (!step_after()) {
+            step_finish();
+            return;
+        }
+    }
 }
 
 /* Whether the event of the task at hand is not there yet, but the next task is announced and a
@@ -322,9 +344,10 @@ DEV void compute_main(void) {
         switch (context_next()) {
         case RUN_ONE_ROW: compute_one_row(); continue;
         case RUN_COMBINE: compute_task<run_combine>(); continue;
-        case RUN_STEP: compute_step(); continue;
+        case RUN_STEP: compute_task<run_split<true>>(); continue;
+        case RUN_STEP_LONG: compute_step_long(); continue;
         case RUN_OTHER: compute_task<run_other>(); continue;
-        case RUN_SPLIT: compute_task<run_split>(); continue;
+        case RUN_SPLIT: compute_task<run_split<false>>(); continue;
         case RUN_ATTENTION: compute_task<run_attention>(); continue;
         case RUN_ROWS: compute_task<run_attention_rows>(); continue;
         case RUN_PACKED: compute_packed(); continue;
@@ -390,8 +413,9 @@ __device__ __noinline__ void role_control(void) {
 
 // What every layer of a decode step runs has nothing in local memory.
 // check_kernels: function compute_one_row spills 0
-// check_kernels: function step_items spills 0
-// check_kernels: function step_run spills 0
+// check_kernels: function run_splitILb1E spills 0
+// check_kernels: function step_items spills 16
+// check_kernels: function step_run spills 320
 // check_kernels: function run_combine spills 0
 // check_kernels: function run_packed_few spills 0
 // check_kernels: function run_packed_fewILi2E spills 96

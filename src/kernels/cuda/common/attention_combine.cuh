@@ -2,20 +2,15 @@
  * position into the output of a head.
  *
  * Short contexts: one warp per row, head and 32 columns. Long ones: all warps together, head after
- * head. What a
- * piece's state is multiplied with follows from the maxima alone, so it is found for up to 256
- * pieces at once; then each thread has one column and adds the pieces in order, while the next ones
- * are on their way into shared memory. Both ways do the same operations on the same numbers.
+ * head. What a piece's state is multiplied with follows from the maxima alone, so it is found for
+ * up to 256 pieces at once; then a warp has 16 columns and adds the pieces in order, many of them
+ * on their way. Both ways do the same operations on the same numbers.
  *
  * Bytes: (head_dim + 2) * 4 per piece, from L2 where it fits.
  *
- * Flagged pieces (task/carry.c) are polled into scratch before anything else, as many as there is
- * room for.
- *
- * Scratch (long):   0               factors[256]
- *                   COMBINE_SUMS    sums[256]
- *                   COMBINE_MAX     the warps' maxima
- *                   COMBINE_STAGES  stages of STAGE_PIECES pieces
+ * Scratch (long):   0             factors[256]
+ *                   COMBINE_SUMS  sums[256]
+ *                   COMBINE_MAX   the warps' maxima
  */
 #ifndef QN_CUDA_COMMON_ATTENTION_COMBINE_CUH
 #define QN_CUDA_COMMON_ATTENTION_COMBINE_CUH
@@ -26,20 +21,27 @@ enum {
     COMBINE_LONG = 9, /* pieces; from here on a warp alone is slower */
     COMBINE_SUMS = 2048,
     COMBINE_MAX = 3072,
-    COMBINE_STAGES = 3104,
-    N_STAGES = 4,
-    STAGE_BYTES = (SCRATCH_BYTES - COMBINE_STAGES) / N_STAGES / 16 * 16,
-    PIECE_BYTES = STATE_SIZE * 4,
-    STAGE_PIECES = (STAGE_BYTES - 16) / PIECE_BYTES, /* they may begin 8 bytes into it */
-    STAGED_PIECES = N_STAGES * STAGE_PIECES,
+    COMBINE_COLUMNS = 16, /* of a warp in long contexts: half of it has even pieces */
 };
-static_assert(QN_HEAD_DIM <= COMPUTE_THREADS, "a thread for every column");
 
-/* The states of a head's pieces from number `first` on. */
+/* The states of a head's pieces from number `first` on. head: counted over all rows. */
 DEV struct act combine_parts(const struct cuda_task *task, uint64_t head, uint32_t first) {
     return act_from(act_of(task->in, task, CUDA_IN_FLAGGED),
                     (head * task->n_pieces + first) * STATE_SIZE);
 }
+
+/* A column of a head, by each lane of a warp; the lanes' columns follow each other. */
+DEV void combine_store(const struct cuda_task *task, uint64_t head, uint32_t column, float v) {
+    if (task->flags & CUDA_OUT_PAIRED) {
+        const float next = __shfl_down_sync(~0u, v, 1);
+        if (column < QN_HEAD_DIM && column % 2 == 0)
+            act_store_pair(task, head * QN_HEAD_DIM + column, v, next);
+    } else if (column < QN_HEAD_DIM) {
+        output_store(task, head, column, v);
+    }
+}
+
+/* ---- short contexts ---- */
 
 /* What a warp merges: a column per lane of a head's n pieces at `part`. */
 struct combine_item {
@@ -61,17 +63,6 @@ DEV struct combine_item combine_item_of(const struct warp_context *c, const stru
     m.part = combine_parts(task, m.head, first);
     m.column = i % COLUMN_GROUPS * 32 + c->lane;
     return m;
-}
-
-/* A column of a head, by each lane of a warp; the lanes' columns follow each other. */
-DEV void combine_store(const struct cuda_task *task, uint64_t head, uint32_t column, float v) {
-    if (task->flags & CUDA_OUT_PAIRED) {
-        const float next = __shfl_down_sync(~0u, v, 1);
-        if (column < QN_HEAD_DIM && column % 2 == 0)
-            act_store_pair(task, head * QN_HEAD_DIM + column, v, next);
-    } else if (column < QN_HEAD_DIM) {
-        output_store(task, head, column, v);
-    }
 }
 
 /* Eight pieces are asked for at a time. */
@@ -104,6 +95,8 @@ DEV void combine_short(const struct cuda_task *task, struct combine_item m) {
     }
     combine_store(task, m.head, m.column, out * reciprocal_fast(sum));
 }
+
+/* ---- long contexts ---- */
 
 /* The largest value of this thread and those before it. */
 DEV float combine_scan(const struct warp_context *c, float v) {
@@ -138,117 +131,84 @@ DEV float combine_factors(const struct warp_context *c, float2 mine, uint32_t n,
     return max;
 }
 
-/* Where a stage's pieces are in scratch; plain ones lie as in global memory modulo 16 bytes. */
-DEV float *combine_stage(struct act part, uint32_t stage) {
-    const uint64_t first = (uint64_t)(part.at + stage * STAGE_PIECES * STATE_SIZE);
-    return (float *)(SCRATCH + COMBINE_STAGES + stage % N_STAGES * STAGE_BYTES +
-                     (part.flag == 0 ? first & 15 : 0));
-}
-
-/* Requests the stage's pieces of the n at `part`, which is plain; nothing beyond. */
-DEV void combine_ask(const struct warp_context *c, struct act part, uint32_t stage, uint32_t n) {
-    const uint32_t p = stage * STAGE_PIECES;
-    if (p < n) {
-        const uint64_t first = (uint64_t)(part.at + p * STATE_SIZE), from = first & ~15ull;
-        const uint32_t bytes =
-            (uint32_t)(first - from) + min((uint32_t)STAGE_PIECES, n - p) * PIECE_BYTES;
-        char *to = (char *)((uint64_t)combine_stage(part, stage) & ~15ull);
-        for (uint32_t i = 16 * c->thread; i < bytes; i += 16 * COMPUTE_THREADS)
-            copy16_async(to + i, (const char *)from + i);
-    }
-    copy_commit();
-}
-
-/* Where element 2 i of pieces in scratch is. */
-DEV float2 *combine_pair(struct act part, uint32_t i) {
-    const uint32_t in_stage = STAGE_PIECES * STATE_SIZE / 2;
-    return (float2 *)combine_stage(part, i / in_stage) + i % in_stage;
-}
-
-/* Brings the n <= STAGED_PIECES flagged pieces at `part` into scratch. Ends with a barrier. */
-DEV void combine_take(const struct warp_context *c, struct act part, uint32_t n) {
-    const uint32_t end = n * STATE_SIZE / 2;
-    const int at_once = 4;
-#pragma unroll 1
-    for (uint32_t i = c->thread; i < end; i += at_once * COMPUTE_THREADS) {
-        uint4 v[at_once] = {};
-#pragma unroll
-        for (int u = 0; u < at_once; u++)
-            if (i + u * COMPUTE_THREADS < end) v[u] = act_ask2(part, i + u * COMPUTE_THREADS);
-#pragma unroll
-        for (int u = 0; u < at_once; u++) {
-            const uint32_t at = i + u * COMPUTE_THREADS;
-            if (at < end) *combine_pair(part, at) = act_await2(part, at, v[u]);
-        }
-    }
-    sync_compute();
-}
-
-/* A column and the sum of the stage's pieces. */
-DEV void combine_add(struct act part, uint32_t stage, uint32_t n, uint32_t column, float *out,
-                     float *sum) {
-    const uint32_t p = stage * STAGE_PIECES, n_here = min((uint32_t)STAGE_PIECES, n - p);
-    const float2 *factors = (const float2 *)SCRATCH + p;
-    const float *sums = (const float *)(SCRATCH + COMBINE_SUMS) + p;
-    const float *values = combine_stage(part, stage) + 2 + column;
-#pragma unroll 4
-    for (uint32_t i = 0; i < n_here; i++) {
-        const struct merge m = {0, factors[i].x, factors[i].y};
-        *out = merge_value(&m, *out, values[i * STATE_SIZE]);
-        *sum = merge_value(&m, *sum, sums[i]);
-    }
-}
-
-/* What all warps have of a head so far. */
+/* A head so far, one column of it. */
 struct combined {
     float max, sum, out;
 };
 
-/* n <= 256 plain pieces. */
-DEV void combine_plain(const struct warp_context *c, struct act part, uint32_t n,
-                       struct combined *y) {
-    for (uint32_t stage = 0; stage < N_STAGES - 1; stage++) combine_ask(c, part, stage, n);
-    float2 mine = {};
-    if (c->thread < n) mine = act_load2(act_from(part, c->thread * STATE_SIZE), 0);
-    y->max = combine_factors(c, mine, n, y->max);
-#pragma unroll 1
-    for (uint32_t stage = 0; stage * STAGE_PIECES < n; stage++) {
-        copy_wait<N_STAGES - 2>();
-        sync_compute(); /* this stage is here; the one before is done with */
-        combine_ask(c, part, stage + N_STAGES - 1, n);
-        if (c->thread < QN_HEAD_DIM) combine_add(part, stage, n, c->thread, &y->out, &y->sum);
-    }
+/* Adds pieces number i, an even one, and i + 1 of those at hand. */
+DEV void combine_add(uint32_t i, float even, float odd, struct combined *y) {
+    const float4 f = *(const float4 *)(SCRATCH + 8 * i);
+    const float2 sums = *(const float2 *)(SCRATCH + COMBINE_SUMS + 4 * i);
+    const struct merge m[2] = {{0, f.x, f.y}, {0, f.z, f.w}};
+    y->out = merge_value(&m[1], merge_value(&m[0], y->out, even), odd);
+    y->sum = merge_value(&m[1], merge_value(&m[0], y->sum, sums.x), sums.y);
 }
 
-/* n <= STAGED_PIECES flagged ones. */
-DEV void combine_flagged(const struct warp_context *c, struct act part, uint32_t n,
-                         struct combined *y) {
-    combine_take(c, part, n);
+/* n <= 256 pieces at `part`, all warps; the lane's column. FLAGGED: what `part` is. No branches
+ * where a piece is added: what it takes is there before. So the last piece is read again for those
+ * beyond, whose factor is 0. */
+template <bool FLAGGED>
+DEV void combine_pieces(const struct warp_context *c, struct act part, uint32_t n, uint32_t column,
+                        struct combined *y) {
+    const int at_once = 8, ahead = FLAGGED ? 8 : 32; /* of each half of the warp */
+    const uint32_t odd = c->lane / COMBINE_COLUMNS, at = 2 + min(column, QN_HEAD_DIM - 1u);
+    const struct act from = {part.at, FLAGGED ? part.flag : 0};
+    uint2 v[ahead];
+#pragma unroll
+    for (int u = 0; u < ahead; u++) v[u] = act_ask(from, min(2 * u + odd, n - 1) * STATE_SIZE + at);
     float2 mine = {};
-    if (c->thread < n) mine = *combine_pair(part, c->thread * STATE_SIZE / 2);
+    if (c->thread < n) mine = act_load2(act_from(from, c->thread * STATE_SIZE), 0);
+    sync_compute(); /* nobody reads what was in scratch any more */
     y->max = combine_factors(c, mine, n, y->max);
-    if (c->thread >= QN_HEAD_DIM) return;
 #pragma unroll 1
-    for (uint32_t stage = 0; stage * STAGE_PIECES < n; stage++)
-        combine_add(part, stage, n, c->thread, &y->out, &y->sum);
+    for (uint32_t first = 0; first < n; first += 2 * ahead)
+#pragma unroll
+        for (int g = 0; g < ahead; g += at_once) {
+            float value[at_once], other[at_once];
+#pragma unroll
+            for (int u = 0; u < at_once; u++) {
+                const uint32_t i = min(first + 2 * (g + u) + odd, n - 1);
+                value[u] = act_await(from, i * STATE_SIZE + at, v[g + u]);
+            }
+            if (first + 2 * ahead < n)
+#pragma unroll
+                for (int u = 0; u < at_once; u++) {
+                    const uint32_t i = min(first + 2 * (ahead + g + u) + odd, n - 1);
+                    v[g + u] = act_ask(from, i * STATE_SIZE + at);
+                }
+#pragma unroll
+            for (int u = 0; u < at_once; u++)
+                other[u] = __shfl_xor_sync(~0u, value[u], COMBINE_COLUMNS);
+#pragma unroll
+            for (int u = 0; u < at_once; u++)
+                combine_add(first + 2 * (g + u), odd ? other[u] : value[u],
+                            odd ? value[u] : other[u], y);
+        }
 }
 
-/* All warps. */
+/* A head, counted over all rows, whose n_all pieces begin with `first`. */
 DEV void combine_long(const struct warp_context *c, const struct cuda_task *task, uint64_t head,
                       uint32_t first, uint32_t n_all) {
-    struct act part = combine_parts(task, head, first);
-    const uint32_t at_once = part.flag != 0 ? (uint32_t)STAGED_PIECES : COMPUTE_THREADS;
-    struct combined y = {-INFINITY, 0, 0};
+    const uint32_t column = c->warp * COMBINE_COLUMNS + c->lane % COMBINE_COLUMNS;
+    const bool stores = c->lane < COMBINE_COLUMNS;
 #pragma unroll 1
-    for (uint32_t at = 0; at < n_all; at += at_once, part = act_from(part, at_once * STATE_SIZE)) {
-        const uint32_t n = min(n_all - at, at_once);
-        sync_compute(); /* nobody reads what was in scratch any more */
-        if (part.flag != 0)
-            combine_flagged(c, part, n, &y);
-        else
-            combine_plain(c, part, n, &y);
+    for (uint32_t d = 0; d < QN_HEAD_DIM; d += WARPS * COMBINE_COLUMNS) {
+        struct act part = combine_parts(task, head, first);
+        struct combined y = {-INFINITY, 0, 0};
+#pragma unroll 1
+        for (uint32_t left = n_all; left > 0;) {
+            const uint32_t n = min(left, (uint32_t)COMPUTE_THREADS);
+            if (part.flag != 0)
+                combine_pieces<true>(c, part, n, d + column, &y);
+            else
+                combine_pieces<false>(c, part, n, d + column, &y);
+            part = act_from(part, n * STATE_SIZE);
+            left -= n;
+        }
+        combine_store(task, head, stores ? d + column : (uint32_t)QN_HEAD_DIM,
+                      y.out * reciprocal_fast(y.sum));
     }
-    combine_store(task, head, c->thread, y.out * reciprocal_fast(y.sum));
 }
 
 /* A function of its own: its registers stay away from short contexts. */

@@ -160,12 +160,12 @@ DEV void run_pieces(struct warp_context *c, const struct split_warp *t, const st
     run_store(c, t, &s, &part, act_from(split_part(t, w), t->share * STATE_SIZE));
 }
 
-/* Goes on to what comes after the run; says which of its heads are made. */
-DEV enum split_heads run_done(struct kv_walk *w) {
+/* Goes on to what comes after the run, makes its heads. */
+DEV void run_done(const struct warp_context *c, const struct cuda_task *task, struct kv_walk *w) {
     const uint32_t row = w->row, head = w->head;
     kv_walk_skip(SHARED, w, kv_walk_run(w));
     sync_compute(); /* nobody reads the queries any more */
-    return w->row == row && w->head == head ? HEADS_QUERIES : HEADS_NONE;
+    if (w->left > 0) step_make_next(c, task, w, w->row == row && w->head == head);
 }
 
 #endif

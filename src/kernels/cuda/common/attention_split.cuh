@@ -448,14 +448,14 @@ DEV uint32_t split_row(const struct warp_context *c, const struct split_warp *t,
     return kv_row(&SHARED->batch, w->slot, position);
 }
 
-/* Pieces of all rows. */
-DEV uint32_t split_pieces(const struct warp_context *c) {
+/* What all rows' items count. */
+DEV uint32_t split_load(const struct warp_context *c, bool step) {
     const struct block_shared *b = SHARED;
     uint32_t n = 0;
     for (uint32_t row = 0; row < b->batch.rows.n_rows; row += 32) {
-        uint32_t mine = row + c->lane, pieces = 0, first;
-        if (mine < b->batch.rows.n_rows) pieces = row_pieces(b, mine, &first);
-        n += __reduce_add_sync(~0u, pieces);
+        uint32_t mine = row + c->lane, load = 0;
+        if (mine < b->batch.rows.n_rows) load = kv_load_of(b, mine, step).all;
+        n += __reduce_add_sync(~0u, load);
     }
     return n;
 }
@@ -467,7 +467,7 @@ DEV struct kv_walk split_walk(const struct warp_context *c, const struct cuda_ta
     const uint64_t key = (uint64_t)(task->kind << 24 | task->unit0) << 32 | b->flag;
     struct warp_state *mine = &b->warp[c->warp];
     if (mine->walk_key == key) return mine->walk;
-    const struct kv_walk w = kv_walk_begin(b, task, split_pieces(c));
+    const struct kv_walk w = kv_walk_begin(b, task, split_load(c, task->kind == OP_ATTENTION_STEP));
     __syncwarp(); /* all lanes have seen the old key */
     if (c->lane == 0) {
         mine->walk = w;
@@ -505,19 +505,12 @@ DEV bool split_begin(struct warp_context *c, const struct cuda_task *task,
     return true;
 }
 
-/* Which heads of the item at hand are made. */
-enum split_heads { HEADS_NONE, HEADS_QUERIES, HEADS_ALL };
-
-/* Items from *w on, up to a run, whose heads are made then. row: of the first one, see split_row.
- */
-template <bool STEP>
+/* Items from *w on, whose heads are made; RUNS: up to a run. row: of the first, see split_row. */
+template <bool STEP, bool RUNS>
 DEV void split_items(struct warp_context *c, const struct cuda_task *task,
-                     const struct split_warp *t, struct kv_walk *w, uint32_t row,
-                     enum split_heads heads) {
+                     const struct split_warp *t, struct kv_walk *w, uint32_t row) {
 #pragma unroll 1
-    for (uint32_t n = 0; w->left > 0; n++) {
-        if (STEP && heads != HEADS_ALL) step_make_next(c, task, w, heads == HEADS_QUERIES);
-        if (STEP && kv_walk_run(w) > 1) return;
+    for (uint32_t n = 0; w->left > 0 && !(RUNS && kv_walk_runs(w)); n++) {
         const struct attention_step s = split_step(w);
         const struct act to = split_part(t, w);
         struct kv_walk next = *w;
@@ -525,20 +518,21 @@ DEV void split_items(struct warp_context *c, const struct cuda_task *task,
         kv_walk_skip(SHARED, &next, 1);
         if (!STEP && SPLIT_ASK_AHEAD && next.left > 0) split_ask(c, t, &next, n + 1);
         split_share<STEP>(c, t, w, &s, n, row, &part);
-        heads = w->row == next.row && w->head == next.head ? HEADS_QUERIES : HEADS_NONE;
+        const bool same_head = w->row == next.row && w->head == next.head;
         *w = next;
         row = split_row<STEP>(c, t, w);
         split_merge(c, t, &s, &part, to, n % 2);
+        if (STEP && w->left > 0) step_make_next(c, task, w, same_head);
     }
 }
 
-/* ATTENTION_SPLIT. */
-DEV bool run_split(struct warp_context *c, const struct cuda_task *task) {
+/* ATTENTION_SPLIT; ATTENTION_STEP of short contexts, which have no runs. */
+template <bool STEP> DEV bool run_split(struct warp_context *c, const struct cuda_task *task) {
     const struct split_warp t = split_warp_of(c, task);
     struct kv_walk w;
     uint32_t row;
-    if (!split_begin<false>(c, task, &t, &w, &row)) return false;
-    split_items<false>(c, task, &t, &w, row, HEADS_ALL);
+    if (!split_begin<STEP>(c, task, &t, &w, &row)) return false;
+    split_items<STEP, false>(c, task, &t, &w, row);
     return true;
 }
 

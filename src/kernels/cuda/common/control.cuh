@@ -375,7 +375,7 @@ DEV void control_rows(const struct control *c) {
     struct block_shared *s = c->shared;
     const struct rt_batch *b = &s->batch;
     const struct rt_rows *rows = &c->rt->batch->rows;
-    uint32_t n = 0, n_logits = 0, first = 0;
+    uint32_t n = 0, n_logits = 0, first = 0, last = 0;
     do { /* each array of rows is a multiple of 64 bytes: there is something to load beyond n */
         uint32_t slot[ROWS_AT_ONCE], position[ROWS_AT_ONCE], row[ROWS_AT_ONCE];
         n = __ldcg(&rows->n_rows);
@@ -394,11 +394,13 @@ DEV void control_rows(const struct control *c) {
 #pragma unroll
         for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) {
             if (first + i >= min(n, (uint32_t)MAX_PLACES)) continue;
+            last = max(last, position[i]);
             s->place[first + i].position_slot = position[i] * PROG_MAX_SEQS + slot[i];
             s->place[first + i].kv_row = row[i];
         }
         first += ROWS_AT_ONCE;
     } while ((first < MAX_PLACES && first < n) || (first < MAX_LOGIT_PLACES && first < n_logits));
+    s->last_position = last;
     s->batch.rows.n_rows = n;
     s->batch.rows.n_logit_rows = n_logits;
 }

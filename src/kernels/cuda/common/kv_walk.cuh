@@ -72,34 +72,75 @@ DEV void kv_walk_row(const struct block_shared *b, struct kv_walk *w, uint32_t r
     w->fresh = row_position(b, row);
 }
 
-/* `n_pieces`: of all rows. left 0: the task has no items. */
+/* What a row's items of one head count when tasks share them out: one each. In long contexts the
+ * last one is three more: where a head ends it is all warps', heads are made, and what is left and
+ * what comes next are no whole runs. */
+struct kv_load {
+    uint32_t pieces, all;
+};
+DEV struct kv_load kv_load_of(const struct block_shared *b, uint32_t row, bool step) {
+    uint32_t first;
+    const uint32_t n = row_pieces(b, row, &first);
+    return {n, n + (KV_PAGES && step && n > 2 * WARPS ? 3 : 0)};
+}
+
+/* Where a share of the load begins: row, head, piece of the head; items before. */
+struct kv_share {
+    uint32_t row, head, piece, items;
+};
+DEV struct kv_share kv_share_at(const struct block_shared *b, bool step, uint32_t at) {
+    struct kv_share s = {};
+    struct kv_load load = kv_load_of(b, 0, step);
+    while (at >= load.all * HEAD_STEPS) {
+        at -= load.all * HEAD_STEPS;
+        s.items += load.pieces * HEAD_STEPS;
+        if (++s.row == b->batch.rows.n_rows) return s;
+        load = kv_load_of(b, s.row, step);
+    }
+    s.head = at / load.all;
+    s.piece = min(at % load.all, load.pieces);
+    s.items += s.head * load.pieces + s.piece;
+    if (s.piece < load.pieces) return s;
+    s.piece = 0;
+    if (++s.head < HEAD_STEPS) return s;
+    s.head = 0;
+    s.row++;
+    return s;
+}
+
+/* `load`: of all rows. left 0: the task has no items. */
 DEV struct kv_walk kv_walk_begin(const struct block_shared *b, const struct cuda_task *task,
-                                 uint32_t n_pieces) {
+                                 uint32_t load) {
     struct kv_walk w = {};
     uint64_t first, end;
-    uint32_t row = 0, n, from;
-    prog_slice((uint64_t)n_pieces * HEAD_STEPS, task->unit0, task->unit1, &first, &end);
-    w.left = (uint32_t)(end - first);
     w.step = task->kind == OP_ATTENTION_STEP;
+    prog_slice((uint64_t)load * HEAD_STEPS, task->unit0, task->unit1, &first, &end);
+    const struct kv_share begin = kv_share_at(b, w.step, (uint32_t)first);
+    w.left = kv_share_at(b, w.step, (uint32_t)end).items - begin.items;
     if (w.left == 0) return w;
-    uint32_t item = (uint32_t)first;
-    while (item >= (n = row_pieces(b, row, &from) * HEAD_STEPS)) {
-        item -= n;
-        row++;
-    }
-    kv_walk_row(b, &w, row);
-    const uint32_t pieces = w.piece_end - w.piece;
-    w.head = item / pieces;
-    w.piece += item % pieces;
+    kv_walk_row(b, &w, begin.row);
+    w.head = begin.head;
+    w.piece += begin.piece;
     return w;
 }
 
-/* Items of the run that begins with this one; 1: it is none. What would be two runs is halved. */
+/* Whether any row of an iteration that ATTENTION_STEP can have may have a run. */
+DEV bool kv_walk_long(const struct block_shared *b) {
+    return KV_PAGES && b->last_position >= RUN_LEAST * ATTENTION_PIECE;
+}
+
+/* Whether a run begins with this item. */
+DEV bool kv_walk_runs(const struct kv_walk *w) {
+    return KV_PAGES && w->step && w->left >= RUN_LEAST && w->lo <= w->piece * ATTENTION_PIECE &&
+           min(w->piece_end, w->fresh / ATTENTION_PIECE) >= w->piece + RUN_LEAST;
+}
+
+/* Items of the run that begins with this one; 1: it is none. */
 DEV uint32_t kv_walk_run(const struct kv_walk *w) {
-    const uint32_t end = min(w->piece_end, w->fresh / ATTENTION_PIECE);
-    if (!KV_PAGES || !w->step || w->lo > w->piece * ATTENTION_PIECE || w->piece >= end) return 1;
-    const uint32_t n = min(end - w->piece, w->left), runs = (n + WARPS - 1) / WARPS;
-    return n < RUN_LEAST ? 1 : (n + runs - 1) / runs;
+    if (!kv_walk_runs(w)) return 1;
+    const uint32_t n = min(min(w->piece_end, w->fresh / ATTENTION_PIECE) - w->piece, w->left);
+    /* What would leave too few for another is halved. */
+    return n <= WARPS ? n : n < WARPS + RUN_LEAST ? n / 2 : WARPS;
 }
 
 /* Goes on to the n-th item after this one, all of them of one row and head. */

@@ -36,8 +36,10 @@ struct loader {
     uint32_t published;             /* iteration whose list it works on */
     uint32_t entered;               /* phase of the barrier `entered` */
     bool guessing, quit, wrong;
-    uint64_t n_traced;                /* records in its ring; nothing without a trace */
-    uint32_t kv_iteration, kv_pieces; /* loader_kv.cuh: iteration entered, pieces of all its rows */
+    uint64_t n_traced;     /* records in its ring; nothing without a trace */
+    uint32_t kv_iteration; /* loader_kv.cuh: iteration entered */
+    uint32_t kv_key;       /* the task whose first item is kv_walk */
+    struct kv_walk kv_walk;
 };
 
 /* loader_kv.cuh. All pages of a task of ATTENTION_SPLIT or _STEP; false: something happened
@@ -138,6 +140,17 @@ DEV bool loader_wait(struct loader *l, uint32_t n) {
     }
     __syncwarp();
     return true;
+}
+
+/* From now on so many pages may be under way at most. */
+DEV void loader_set_flight(struct loader *l, uint32_t flight) {
+    if (flight + 1 + l->lane <= l->n_flying) {
+        const struct loader_page before = loader_before(l, flight + 1 + l->lane);
+        barrier_wait_acquire_cta(&SHARED->page_full[before.slot], before.parity);
+    }
+    __syncwarp();
+    l->n_flying = min(l->n_flying, flight);
+    l->flight = flight;
 }
 
 /* Requests n pages that lie one after the other. */

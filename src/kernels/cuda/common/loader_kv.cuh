@@ -15,6 +15,7 @@
 
 #define BLOCK_POSITIONS (QN_KV_BLOCK < SHARE_POSITIONS ? SHARE_POSITIONS : QN_KV_BLOCK)
 #define PIECE_BLOCKS    (ATTENTION_PIECE / BLOCK_POSITIONS)
+#define BLOCK_SHARES    (BLOCK_POSITIONS / SHARE_POSITIONS)
 #define LANE_BLOCKS     ((WARPS * PIECE_BLOCKS + 31) / 32)
 
 /* Until it is known which iteration comes; false: something else happened. */
@@ -35,9 +36,21 @@ DEV void loader_kv_enter(struct loader *l) {
     if (l->kv_iteration == l->published) return;
     page_copy_fence();
     l->kv_iteration = l->published;
-    l->kv_pieces = 0;
-    for (uint32_t row = 0, first; row < s->batch.rows.n_rows; row++)
-        l->kv_pieces += row_pieces(s, row, &first);
+    l->kv_key = 0; /* no operator is 0 */
+}
+
+/* The task's first item. Slices are the same in every layer: see split_walk. */
+DEV struct kv_walk loader_kv_walk(struct loader *l, const struct cuda_task *task) {
+    const struct block_shared *s = SHARED;
+    const uint32_t key = task->kind << 24 | task->unit0;
+    if (QN_JIT || l->kv_key != key) {
+        uint32_t load = 0;
+        for (uint32_t row = 0; row < s->batch.rows.n_rows; row++)
+            load += kv_load_of(s, row, task->kind == OP_ATTENTION_STEP).all;
+        l->kv_walk = kv_walk_begin(s, task, load);
+        l->kv_key = key;
+    }
+    return l->kv_walk;
 }
 
 /* The numbers of the blocks that hold the pieces of a step, an item or a run, one after the other:
@@ -74,22 +87,22 @@ DEV const uint16_t *loader_kv_at(const struct loader_blocks *blocks, const uint1
     return kv + (uint64_t)block * (2 * KV_VALUE_STRIDE) + at % BLOCK_POSITIONS * QN_HEAD_DIM;
 }
 
-/* The eight shares of an item. */
-DEV bool loader_kv_item(struct loader *l, const struct kv_walk *w, const uint16_t *kv,
-                        const struct loader_blocks *blocks) {
+/* The shares that lie in block i of the item's piece; k: of the item's head in that block. */
+DEV bool loader_kv_shares(struct loader *l, const struct kv_walk *w, uint32_t i,
+                          const uint16_t *k) {
+    const uint32_t first = w->piece * ATTENTION_PIECE + i * BLOCK_POSITIONS;
 #pragma unroll 1
-    for (uint32_t share = 0; share < WARPS;) {
-        const uint32_t now = min(WARPS - share, l->burst);
+    for (uint32_t share = 0; share < BLOCK_SHARES;) {
+        const uint32_t now = min(BLOCK_SHARES - share, l->burst);
         if (!loader_wait(l, now)) return false;
-        const uint32_t at = (share + loader_page_of(l->lane)) % WARPS * SHARE_POSITIONS;
-        const uint16_t *k = loader_kv_at(blocks, kv, at);
+        const uint32_t at = (share + loader_page_of(l->lane)) * SHARE_POSITIONS;
         const uint32_t slot = loader_after(l, loader_page_of(l->lane)).slot;
-        const uint32_t n = kv_walk_paged(w, w->piece * ATTENTION_PIECE + at);
+        const uint32_t n = kv_walk_paged(w, first + at);
         const bool mine = loader_page_of(l->lane) < now;
         if (mine && n > 0)
-            page_copy_two_evict_first(RING + slot * CUDA_PAGE_BYTES, SHARE_BYTES, k,
-                                      k + KV_VALUE_STRIDE, n * QN_HEAD_DIM * 2,
-                                      &SHARED->page_full[slot], l->lane);
+            page_copy_two_evict_first(RING + slot * CUDA_PAGE_BYTES, SHARE_BYTES,
+                                      k + at * QN_HEAD_DIM, k + at * QN_HEAD_DIM + KV_VALUE_STRIDE,
+                                      n * QN_HEAD_DIM * 2, &SHARED->page_full[slot], l->lane);
         if (mine && n == 0) page_copy_nothing(&SHARED->page_full[slot]);
         loader_advance(l, now);
         share += now;
@@ -97,33 +110,59 @@ DEV bool loader_kv_item(struct loader *l, const struct kv_walk *w, const uint16_
     return true;
 }
 
-/* The pages of a run of n items. */
+DEV bool loader_kv_item(struct loader *l, const struct kv_walk *w, const uint16_t *kv,
+                        const struct loader_blocks *blocks) {
+#pragma unroll 1
+    for (uint32_t i = 0; i < PIECE_BLOCKS; i++)
+        if (!loader_kv_shares(l, w, i, loader_kv_at(blocks, kv, i * BLOCK_POSITIONS))) return false;
+    return true;
+}
+
+/* A page of a run: RUN_POSITIONS of k, or of v. */
+struct run_page {
+    const uint16_t *half[2]; /* the other one follows the one, but where blocks are smaller */
+    bool is_void;
+};
+
+DEV struct run_page loader_kv_run_page(const struct loader_blocks *blocks, const uint16_t *kv,
+                                       uint32_t page, uint32_t n) {
+    const uint32_t item = page % WARPS, of_item = page / WARPS;
+    const uint32_t at = item * ATTENTION_PIECE + of_item % RUN_PAGES * RUN_POSITIONS;
+    kv += of_item < RUN_PAGES ? 0 : KV_VALUE_STRIDE;
+    struct run_page p = {{loader_kv_at(blocks, kv, at), nullptr}, item >= n};
+    if (BLOCK_POSITIONS % RUN_POSITIONS != 0)
+        p.half[1] = loader_kv_at(blocks, kv, at + SHARE_POSITIONS);
+    return p;
+}
+
+/* The pages of a run of n items. Void ones do not count as under way. Where the next ones lie is
+ * found while there is no room. */
 DEV bool loader_kv_run(struct loader *l, uint32_t n, const uint16_t *kv,
                        const struct loader_blocks *blocks) {
+    const uint32_t flight = l->flight;
+    loader_set_flight(l, min(flight * WARPS / n, RING_PAGES - 1));
 #pragma unroll 1
     for (uint32_t page = 0; page < 2 * RUN_PAGES * WARPS;) {
         const uint32_t now = min(2 * RUN_PAGES * WARPS - page, l->burst);
+        const struct run_page mine =
+            loader_kv_run_page(blocks, kv, page + loader_page_of(l->lane), n);
         if (!loader_wait(l, now)) return false;
-        const uint32_t mine = page + loader_page_of(l->lane), item = mine % WARPS;
-        const uint32_t at = item * ATTENTION_PIECE + mine / WARPS % RUN_PAGES * RUN_POSITIONS;
-        const uint32_t value = mine / WARPS < RUN_PAGES ? 0 : KV_VALUE_STRIDE;
-        const uint16_t *first = loader_kv_at(blocks, kv, at) + value;
-        const uint16_t *second = loader_kv_at(blocks, kv, at + SHARE_POSITIONS) + value;
         const uint32_t slot = loader_after(l, loader_page_of(l->lane)).slot;
+        uint64_t *full = &SHARED->page_full[slot];
         char *to = RING + slot * CUDA_PAGE_BYTES;
         if (loader_page_of(l->lane) < now) {
-            if (item >= n)
-                page_copy_nothing(&SHARED->page_full[slot]);
+            if (mine.is_void)
+                page_copy_nothing(full);
             else if (BLOCK_POSITIONS % RUN_POSITIONS == 0)
-                page_copy_evict_first(to, first, 2 * SHARE_BYTES, &SHARED->page_full[slot],
-                                      l->lane);
+                page_copy_evict_first(to, mine.half[0], 2 * SHARE_BYTES, full, l->lane);
             else
-                page_copy_two_evict_first(to, SHARE_BYTES, first, second, SHARE_BYTES,
-                                          &SHARED->page_full[slot], l->lane);
+                page_copy_two_evict_first(to, SHARE_BYTES, mine.half[0], mine.half[1], SHARE_BYTES,
+                                          full, l->lane);
         }
         loader_advance(l, now);
         page += now;
     }
+    loader_set_flight(l, flight);
     return true;
 }
 
@@ -131,7 +170,7 @@ DEV bool loader_kv_run(struct loader *l, uint32_t n, const uint16_t *kv,
 DEV bool loader_kv(struct loader *l, const struct cuda_task *task) {
     if (!loader_kv_decided(l)) return false;
     loader_kv_enter(l);
-    struct kv_walk w = kv_walk_begin(SHARED, task, l->kv_pieces);
+    struct kv_walk w = loader_kv_walk(l, task);
     if (w.left == 0) return true;
     uint32_t n = kv_walk_run(&w);
     struct loader_blocks blocks = loader_kv_blocks(l, &w, n);
