@@ -525,18 +525,14 @@ static void test_same_packed(void **state) {
         compare_packed("{" WIDE_SHAPE MADE_UP("72", "331") "}", few, wide, COUNT_OF(wide));
 }
 
-/* A context whose pieces are many: in pieces spread over the device and merged afterwards, as one
- * worker goes through it, and beside another request. */
-static void test_long_context(void **state) {
-    (void)state;
-    need_gpu();
-    const char *length = getenv("QN_TEST_CONTEXT");
-    const uint32_t n = length ? (uint32_t)atoi(length) : 1100;
+/* A prompt of n as `dir`'s model continues it: alone, beside another request, and as each of the
+ * others says. */
+static void compare_long(const char *dir, bool dummy, uint32_t n, const struct rig_options *others,
+                         size_t n_others) {
     static struct request q[2];
     static struct result split[2], have[2];
     struct rig r;
-    assert_in_range(n, 1, MAX_CONTEXT - 8);
-    struct rig_options o = {.dir = ANY, .max_len = n + 8};
+    struct rig_options o = {.dir = dir, .dummy = dummy, .max_len = n + 8};
     open_well(&backend_cuda, &o, &r);
     q[0] = made_up(1, n, 4, r.model->spec.vocab, 0);
     q[1] = made_up(2, 9, 8, r.model->spec.vocab, 0);
@@ -545,22 +541,46 @@ static void test_long_context(void **state) {
     generate(&r, q, 2, have);
     for (int i = 0; i < 2; i++) assert_same(&split[i], &have[i], "beside another");
     rig_close(&r);
-    /* As many (row, KV head) items as workers: the context is not cut. Then ATTENTION_STEP: few
-     * workers have runs of pieces. Last, parts that carry flags. */
-    const struct rig_options other[] = {{.n_workers = 1},
-                                        {.coarse = true},
-                                        {.coarse = true, .n_workers = 3},
-                                        {.coarse = true, .n_workers = 3, .options = "kv-block=16"},
-                                        {.coarse = true, .carry_bytes = 1 << 16}};
-    for (size_t i = 0; i < COUNT_OF(other); i++) {
-        o = other[i];
-        o.dir = ANY;
+    for (size_t i = 0; i < n_others; i++) {
+        o = others[i];
+        o.dir = dir;
+        o.dummy = dummy;
         o.max_len = n + 8;
         open_well(&backend_cuda, &o, &r);
         generate(&r, &q[0], 1, &have[0]);
         assert_same(&split[0], &have[0], "other workers");
         rig_close(&r);
     }
+}
+
+/* A context whose pieces are many: in pieces spread over the device and merged afterwards, as one
+ * worker goes through it (as many (row, KV head) items as workers: it is not cut), and with
+ * ATTENTION_STEP, of which few workers have runs of pieces; parts that carry flags. Then a window
+ * that begins within a piece, and more heads than half a tensor core's rows. */
+static void test_long_context(void **state) {
+    (void)state;
+    need_gpu();
+    const char *length = getenv("QN_TEST_CONTEXT");
+    const uint32_t n = length ? (uint32_t)atoi(length) : 1100;
+    assert_in_range(n, 1, MAX_CONTEXT - 8);
+    const struct rig_options others[] = {{.n_workers = 1},
+                                         {.coarse = true},
+                                         {.coarse = true, .n_workers = 3},
+                                         {.coarse = true, .n_workers = 3, .options = "kv-block=16"},
+                                         {.coarse = true, .carry_bytes = 1 << 16}};
+    compare_long(ANY, false, n, others, COUNT_OF(others));
+    const struct rig_options two[] = {{.coarse = true, .n_workers = 2}};
+    char dir[] = "/tmp/quern-window-XXXXXX", path[80];
+    write_model(dir, "{\"architectures\": [\"MistralForCausalLM\"], \"model_type\": \"mistral\", "
+                     "\"hidden_act\": \"silu\", \"hidden_size\": 96, \"intermediate_size\": 128, "
+                     "\"num_hidden_layers\": 1, \"num_attention_heads\": 12, "
+                     "\"num_key_value_heads\": 1, \"head_dim\": 32, \"vocab_size\": 301, "
+                     "\"max_position_embeddings\": 4096, \"sliding_window\": 1000, "
+                     "\"rms_norm_eps\": 1e-06, \"rope_theta\": 10000, "
+                     "\"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": false}");
+    compare_long(dir, true, 1100, two, COUNT_OF(two));
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_int_equal(unlink(path) | rmdir(dir), 0);
 }
 
 /* What the loaders record can be: no more on its way than allowed, no more pages free than there
