@@ -154,6 +154,13 @@ DEV void compute_next(struct warp_context *c) {
     context_store(c);
 }
 
+/* The task of the message is done; waits for the next. */
+DEV void compute_done(struct warp_context *c, const struct cuda_task *task) {
+    task_finish(c, task);
+    c->message++;
+    compute_next(c);
+}
+
 DEV void compute_stop(struct warp_context *c) {
     c->next = RUN_STOP;
     context_store(c);
@@ -169,9 +176,7 @@ template <run_function RUN> __device__ __noinline__ void compute_task(void) {
         compute_stop(&c);
         return;
     }
-    task_finish(&c, task);
-    c.message++;
-    compute_next(&c);
+    compute_done(&c, task);
 }
 
 /* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself
@@ -188,9 +193,7 @@ DEV uint32_t packed_go_on(struct warp_context *c, const struct cuda_task *task, 
         lm_parts(c->args, task, task->unit0, task->unit1, task->row0,
                  min(task->row1, linear_rows(task)));
     lease_give(c);
-    task_finish(c, task);
-    c->message++;
-    compute_next(c);
+    compute_done(c, task);
     return 0;
 }
 
@@ -237,18 +240,8 @@ __device__ __noinline__ bool step_items(void) {
         context_store(&c);
         return true;
     }
-    task_finish(&c, task);
-    c.message++;
-    compute_next(&c);
+    compute_done(&c, task);
     return false;
-}
-
-/* The task is over: like step_items, which would begin it again. */
-__device__ __noinline__ void step_finish(void) {
-    struct warp_context c = context_load();
-    task_finish(&c, task_of(c.message));
-    c.message++;
-    compute_next(&c);
 }
 
 __device__ __noinline__ void step_run(void) {
@@ -259,24 +252,23 @@ __device__ __noinline__ void step_run(void) {
     context_store(&c);
 }
 
-/* What comes after the run, if anything: its heads. */
+/* What comes after the run: its heads. False: nothing, the task is over. */
 __device__ __noinline__ bool step_after(void) {
-    const struct warp_context c = context_load();
+    struct warp_context c = context_load();
+    const struct cuda_task *task = task_of(c.message);
     struct kv_walk w = SHARED->warp[c.warp].run;
-    run_done(&c, task_of(c.message), &w);
+    run_done(&c, task, &w);
     __syncwarp(); /* all lanes have read it */
     if (c.lane == 0) SHARED->warp[c.warp].run = w;
     __syncwarp();
+    if (w.left == 0) compute_done(&c, task);
     return w.left > 0;
 }
 
 DEV void compute_step_long(void) {
     while (step_items()) {
         step_run();
-        if (!step_after()) {
-            step_finish();
-            return;
-        }
+        if (!step_after()) break;
     }
 }
 

@@ -448,18 +448,6 @@ DEV uint32_t split_row(const struct warp_context *c, const struct split_warp *t,
     return kv_row(&SHARED->batch, w->slot, position);
 }
 
-/* What all rows' items count. */
-DEV uint32_t split_load(const struct warp_context *c, bool step) {
-    const struct block_shared *b = SHARED;
-    uint32_t n = 0;
-    for (uint32_t row = 0; row < b->batch.rows.n_rows; row += 32) {
-        uint32_t mine = row + c->lane, load = 0;
-        if (mine < b->batch.rows.n_rows) load = kv_load_of(b, mine, step).all;
-        n += __reduce_add_sync(~0u, load);
-    }
-    return n;
-}
-
 /* The task's first item. Slices are the same in every layer, so the first layer's is kept for the
  * iteration: finding it takes divisions of 64 bits. */
 DEV struct kv_walk split_walk(const struct warp_context *c, const struct cuda_task *task) {
@@ -467,7 +455,8 @@ DEV struct kv_walk split_walk(const struct warp_context *c, const struct cuda_ta
     const uint64_t key = (uint64_t)(task->kind << 24 | task->unit0) << 32 | b->flag;
     struct warp_state *mine = &b->warp[c->warp];
     if (mine->walk_key == key) return mine->walk;
-    const struct kv_walk w = kv_walk_begin(b, task, split_load(c, task->kind == OP_ATTENTION_STEP));
+    const struct kv_walk w =
+        kv_walk_begin(b, task, kv_load_all(b, c->lane, task->kind == OP_ATTENTION_STEP));
     __syncwarp(); /* all lanes have seen the old key */
     if (c->lane == 0) {
         mine->walk = w;

@@ -84,12 +84,22 @@ DEV struct kv_load kv_load_of(const struct block_shared *b, uint32_t row, bool s
     return {n, n + (KV_PAGES && step && n > 2 * WARPS ? 3 : 0)};
 }
 
-/* Where a share of the load begins: row, head, piece of the head; items before. */
-struct kv_share {
+/* The same of all rows, for a warp. */
+DEV uint32_t kv_load_all(const struct block_shared *b, uint32_t lane, bool step) {
+    uint32_t n = 0;
+    for (uint32_t row = 0; row < b->batch.rows.n_rows; row += 32) {
+        const bool mine = row + lane < b->batch.rows.n_rows;
+        n += __reduce_add_sync(~0u, mine ? kv_load_of(b, row + lane, step).all : 0);
+    }
+    return n;
+}
+
+/* Where a task's part of the load begins: row, head, piece of the head; items before. */
+struct kv_cut {
     uint32_t row, head, piece, items;
 };
-DEV struct kv_share kv_share_at(const struct block_shared *b, bool step, uint32_t at) {
-    struct kv_share s = {};
+DEV struct kv_cut kv_cut_at(const struct block_shared *b, bool step, uint32_t at) {
+    struct kv_cut s = {};
     struct kv_load load = kv_load_of(b, 0, step);
     while (at >= load.all * HEAD_STEPS) {
         at -= load.all * HEAD_STEPS;
@@ -115,8 +125,8 @@ DEV struct kv_walk kv_walk_begin(const struct block_shared *b, const struct cuda
     uint64_t first, end;
     w.step = task->kind == OP_ATTENTION_STEP;
     prog_slice((uint64_t)load * HEAD_STEPS, task->unit0, task->unit1, &first, &end);
-    const struct kv_share begin = kv_share_at(b, w.step, (uint32_t)first);
-    w.left = kv_share_at(b, w.step, (uint32_t)end).items - begin.items;
+    const struct kv_cut begin = kv_cut_at(b, w.step, (uint32_t)first);
+    w.left = kv_cut_at(b, w.step, (uint32_t)end).items - begin.items;
     if (w.left == 0) return w;
     kv_walk_row(b, &w, begin.row);
     w.head = begin.head;

@@ -43,11 +43,9 @@ DEV void loader_kv_enter(struct loader *l) {
 DEV struct kv_walk loader_kv_walk(struct loader *l, const struct cuda_task *task) {
     const struct block_shared *s = SHARED;
     const uint32_t key = task->kind << 24 | task->unit0;
-    if (QN_JIT || l->kv_key != key) {
-        uint32_t load = 0;
-        for (uint32_t row = 0; row < s->batch.rows.n_rows; row++)
-            load += kv_load_of(s, row, task->kind == OP_ATTENTION_STEP).all;
-        l->kv_walk = kv_walk_begin(s, task, load);
+    if (l->kv_key != key) {
+        const bool step = task->kind == OP_ATTENTION_STEP;
+        l->kv_walk = kv_walk_begin(s, task, kv_load_all(s, l->lane, step));
         l->kv_key = key;
     }
     return l->kv_walk;
