@@ -65,15 +65,11 @@ static int open_engine(struct diag *d, struct tool *t, const char *dir) {
     TRY(backend_cuda.device(d, &config, &device));
     TRY(model_open(d, dir, &m, &t->model));
     compile_options_init(&c);
-    c.target = TARGET_CUDA;
+    compile_options_cuda(&c, device.cuts_linear);
     c.n_workers = device.n_workers;
     c.n_slots = t->batch;
     c.max_model_len = MAX(512, MAX(t->prompt, t->context) + t->tokens + 8);
     c.max_batched_tokens = MAX(MAX(8, t->batch), MAX(t->prompt, MIN(t->context, CHUNK)));
-    c.cut_linear = device.cuts_linear;
-    c.cut_qkv = c.join_heads = true; /* as the engine has it (plan.c) */
-    c.task.launch = LAUNCH_ALL_AOT;
-    c.task.coarse_events = true;
     TRY(compile_option_apply(d, t->compile_options, &c));
     TRY(compile_model(d, t->model, &c, NULL, NULL, &t->program));
     config.n_kv_blocks = t->batch * CEIL_DIV(c.max_model_len, c.kv_block);

@@ -19,6 +19,26 @@ void compile_options_init(struct compile_options *o) {
                                   .task = {.tasks_per_worker = 1, .launch = LAUNCH_HYBRID}};
 }
 
+/* H100: 5.55 to 5.51 ms on Qwen3-8B, 0.99 to 0.92 on Qwen3-0.6B; with twice as much neither is
+ * faster (docs/performance.md). */
+static const uint64_t CUDA_CARRY_BYTES = 64 << 10;
+
+void compile_options_cuda(struct compile_options *o, bool cuts_linear) {
+    o->target = TARGET_CUDA;
+    /* Hand-outs cost more than balance brings: docs/performance.md. */
+    o->task.launch = LAUNCH_ALL_AOT;
+    /* Measured on one H100, Qwen3-8B at batch 1: 6.08 ms fused, 5.62 ms so. A head's projections
+     * come from several workers; finer events would need a chain of empty tasks for each. */
+    o->cut_qkv = true;
+    o->join_heads = true;
+    o->cut_linear = cuts_linear;
+    o->task.carry_bytes = CUDA_CARRY_BYTES;
+    o->task.coarse_events = true;
+    /* Every chunk reads all weights. One H100, Qwen3-8B, a prompt of 2,048: 148 ms in chunks of
+     * 512, 137 of 1,024, 135 of 2,048, whose compilation takes longer. */
+    o->max_batched_tokens = 1024;
+}
+
 static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

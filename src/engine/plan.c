@@ -16,9 +16,6 @@
 #include <stdlib.h>
 
 static const uint64_t KV_DEFAULT = (uint64_t)4 << 30; /* enough for a few users */
-/* H100: 5.55 to 5.51 ms on Qwen3-8B, 0.99 to 0.92 on Qwen3-0.6B; with twice as much neither is
- * faster (docs/performance.md). */
-static const uint64_t CARRY_BYTES = 64 << 10;
 enum { DEFAULT_MAX_LEN = 32768 }; /* longer contexts are asked for: they cost start-up memory */
 static const double DEFAULT_SHARE = 0.9;
 
@@ -132,22 +129,10 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
     struct compile_options *c = &plan->compile;
     TRY(choose_device(d, p, backend, plan));
     compile_options_init(c);
-    c->target = backend->target;
-    if (c->target == TARGET_CUDA) {
-        c->task.launch =
-            LAUNCH_ALL_AOT; /* hand-outs cost more than balance brings: docs/performance.md */
-        /* Measured on one H100, Qwen3-8B at batch 1: 6.08 ms fused, 5.62 ms so. A head's
-         * projections come from several workers; finer events would need a chain of empty tasks for
-         * each. */
-        c->cut_qkv = true;
-        c->join_heads = true;
-        c->cut_linear = plan->device.cuts_linear;
-        c->task.carry_bytes = CARRY_BYTES;
-        c->task.coarse_events = true;
-        /* Every chunk reads all weights. One H100, Qwen3-8B, a prompt of 2,048: 148 ms in chunks of
-         * 512, 137 of 1,024, 135 of 2,048, whose compilation takes longer. */
-        c->max_batched_tokens = 1024;
-    }
+    if (backend->target == TARGET_CUDA)
+        compile_options_cuda(c, plan->device.cuts_linear);
+    else
+        c->target = backend->target;
     TRY(compile_option_apply(d, p->compile_options, c));
     if (c->cut_linear && !plan->device.cuts_linear)
         return fail(d, QN_EUNSUPPORTED,

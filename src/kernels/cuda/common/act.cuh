@@ -63,6 +63,22 @@ DEV float2 act_load2(struct act a, uint32_t i) {
     return act_await2(a, i, act_ask2(a, i));
 }
 
+/* Elements at[0], at[1] and so on, all asked for until all are there: one trip once they are. */
+template <int N> DEV void act_load_all(struct act a, const uint32_t (&at)[N], float (&to)[N]) {
+    bool there;
+    do {
+        uint2 v[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] = act_ask(a, at[i]);
+        there = true;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            there = there && v[i].y == a.flag;
+            to[i] = __uint_as_float(v[i].x);
+        }
+    } while (!there && !act_given_up());
+}
+
 /* Floats [4 i, 4 i + 4). */
 struct act_words {
     uint4 lo, hi;

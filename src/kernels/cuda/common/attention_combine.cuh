@@ -65,30 +65,37 @@ DEV struct combine_item combine_item_of(const struct warp_context *c, const stru
     return m;
 }
 
-/* Eight pieces are asked for at a time. */
+/* Eight pieces are asked for at a time, until all are there. */
 DEV void combine_short(const struct cuda_task *task, struct combine_item m) {
     const int at_once = 8;
-    const uint32_t at = 2 + min(m.column, QN_HEAD_DIM - 1u);
+    const uint32_t at = 2 + min(m.column, QN_HEAD_DIM - 1u), flag = m.part.flag;
     float max = 0, sum = 0, out = 0;
 #pragma unroll 1
     for (uint32_t p = 0; p < m.n; p += at_once) {
         uint4 state[at_once] = {};
         uint2 value[at_once] = {};
+        bool there;
+        do {
+            there = true;
+#pragma unroll
+            for (int j = 0; j < at_once; j++) {
+                if (p + j >= m.n) break;
+                const struct act from = act_from(m.part, j * STATE_SIZE);
+                state[j] = act_ask2(from, 0);
+                value[j] = act_ask(from, at);
+            }
+#pragma unroll
+            for (int j = 0; j < at_once; j++) {
+                if (p + j >= m.n) break;
+                there = there && state[j].y == flag && state[j].w == flag && value[j].y == flag;
+            }
+        } while (!there && !act_given_up());
 #pragma unroll
         for (int j = 0; j < at_once; j++) {
             if (p + j >= m.n) break;
-            const struct act from = act_from(m.part, j * STATE_SIZE);
-            state[j] = act_ask2(from, 0);
-            value[j] = act_ask(from, at);
-        }
-#pragma unroll
-        for (int j = 0; j < at_once; j++) {
-            if (p + j >= m.n) break;
-            const struct act from = act_from(m.part, j * STATE_SIZE);
-            const float2 max_sum = act_await2(from, 0, state[j]);
-            const struct merge f = merge_factors(max, sum, max_sum.x);
-            out = merge_value(&f, out, act_await(from, at, value[j]));
-            sum = merge_value(&f, sum, max_sum.y);
+            const struct merge f = merge_factors(max, sum, __uint_as_float(state[j].x));
+            out = merge_value(&f, out, __uint_as_float(value[j].x));
+            sum = merge_value(&f, sum, __uint_as_float(state[j].z));
             max = f.max;
         }
         m.part = act_from(m.part, at_once * STATE_SIZE);
@@ -226,7 +233,8 @@ __device__ __noinline__ void attention_combine_long(const struct cuda_args *args
     }
 }
 
-/* Waits for the event; false: the launch ends. All but the pieces is found before. */
+/* Waits for the event, unless few pieces say themselves when they are there; false: the launch
+ * ends. All but the pieces is found before. */
 DEV bool run_combine(struct warp_context *c, const struct cuda_task *task) {
     const uint32_t heads = task->unit1 - task->unit0;
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
@@ -236,7 +244,10 @@ DEV bool run_combine(struct warp_context *c, const struct cuda_task *task) {
     for (uint32_t row = task->row0; row < end; row++)
         most = max(most, row_pieces(SHARED, row, &first));
     if (c->warp < n_items) mine = combine_item_of(c, task, heads, c->warp);
-    if (!wait_ready(c)) return false;
+    if (most < COMBINE_LONG && task->flags & CUDA_IN_FLAGGED)
+        wait_data(c);
+    else if (!wait_ready(c))
+        return false;
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
     if (most >= COMBINE_LONG) attention_combine_long(c->args, task);
 #pragma unroll 1

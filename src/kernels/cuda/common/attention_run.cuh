@@ -51,7 +51,7 @@ DEV void run_scores(struct warp_context *c, const struct attention_rows *rows, u
             struct attention_part part;
             uint4 k[2][PAIRS];
             float p[2][4];
-            split_keys(c, from + half * SHARE_BYTES, k);
+            split_keys(c, split_at_of(c, from + half * SHARE_BYTES, from).k, k);
             piece_scores(rows, k, p);
             piece_softmax<SPLIT_HALVES>(c, rows, first + half * SHARE_POSITIONS, p, &part);
 #pragma unroll
@@ -95,7 +95,7 @@ DEV void run_outputs(struct warp_context *c, struct run_shares *x, struct attent
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             uint4 v[SPANS][4];
-            split_values(c, from + half * SHARE_BYTES, v);
+            split_values(c, split_at_of(c, from, from + half * SHARE_BYTES).v, v);
 #pragma unroll
             for (int i = 0; i < 8 * SPANS; i++) {
                 float out[4];

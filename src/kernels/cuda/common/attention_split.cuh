@@ -147,19 +147,18 @@ DEV void step_make(const struct warp_context *c, const struct cuda_task *task,
                    const struct head_turn *turn) {
     const struct act y = act_from(act_of(task->in, task, CUDA_IN_FLAGGED),
                                   ((uint64_t)r->row * QKV_HEADS + r->unit) * QN_HEAD_DIM);
-    uint2 first[LANE_PAIRS], second[LANE_PAIRS];
-    float a[LANE_PAIRS], b[LANE_PAIRS];
+    uint32_t at[2 * LANE_PAIRS];
+    float v[2 * LANE_PAIRS], a[LANE_PAIRS], b[LANE_PAIRS];
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++) {
-        const uint32_t n = min(c->lane + 32 * u, HALF_DIM - 1u);
-        first[u] = act_ask(y, n);
-        second[u] = act_ask(y, n + HALF_DIM);
+        at[u] = min(c->lane + 32 * u, HALF_DIM - 1u);
+        at[LANE_PAIRS + u] = at[u] + HALF_DIM;
     }
+    act_load_all(y, at, v);
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++) {
-        const uint32_t n = min(c->lane + 32 * u, HALF_DIM - 1u);
-        a[u] = act_await(y, n, first[u]);
-        b[u] = act_await(y, n + HALF_DIM, second[u]);
+        a[u] = v[u];
+        b[u] = v[LANE_PAIRS + u];
     }
     head_turn_apply(c, turn, r->is_value, a, b);
     uint16_t *to = step_head(i);
@@ -230,50 +229,69 @@ DEV void step_rows(const struct warp_context *c, const struct kv_walk *w, uint32
     }
 }
 
-/* Puts the iteration's keys and values into the page of the share that begins at `first`. What
- * comes after them is whatever the page held before: split_clear. */
-DEV void step_patch(const struct warp_context *c, const struct kv_walk *w,
-                    const struct attention_step *s, uint32_t first, char *page) {
-    const struct step_fresh fresh = step_fresh_of(w);
-    const uint32_t begin = max(fresh.first, first), line = QN_HEAD_DIM / 8; /* of 16 bytes */
-    const uint32_t end = min(fresh.first + fresh.n, first + SHARE_POSITIONS);
-    for (uint32_t i = c->lane; i < (end - begin) * 2 * line; i += 32) {
-        const uint32_t head = i / line, d = i % line, at = begin + head / 2;
-        *(uint4 *)(page + head % 2 * SHARE_BYTES + 16 * ((at - first) * line + d)) =
-            ((const uint4 *)step_head(s->n_heads + 2 * (at - fresh.first) + head % 2))[d];
-    }
-    __syncwarp();
-}
-
 /* A share's keys and values as lanes want them; see load_keys and load_values. */
 struct split_kv {
     uint4 k[2][PAIRS], v[SPANS][4];
 };
 
-/* From shared memory: [16][head_dim]. */
-DEV void split_keys(const struct warp_context *c, const char *from, uint4 k[2][PAIRS]) {
-    const uint32_t g = c->lane / 4, j = c->lane % 4;
+/* Where the rows of keys and of values are that a lane wants of, in shared memory. */
+struct split_at {
+    const char *k[2], *v[4];
+};
+
+DEV uint32_t split_key_row(const struct warp_context *c, int u) {
+    return c->lane / 8 * 4 + 2 * u + c->lane / 4 % 2;
+}
+DEV uint32_t split_value_row(const struct warp_context *c, int n) {
+    return c->lane % 4 * 4 + n;
+}
+
+/* Of k[16][head_dim] and of v[16][head_dim]. */
+DEV struct split_at split_at_of(const struct warp_context *c, const char *k, const char *v) {
+    struct split_at at;
+#pragma unroll
+    for (int u = 0; u < 2; u++) at.k[u] = k + split_key_row(c, u) * (QN_HEAD_DIM * 2);
+#pragma unroll
+    for (int n = 0; n < 4; n++) at.v[n] = v + split_value_row(c, n) * (QN_HEAD_DIM * 2);
+    return at;
+}
+
+/* Of the share that begins at `first`, what the iteration adds is in scratch. What comes after it
+ * is whatever the page held before: split_clear. */
+DEV void step_at(const struct warp_context *c, const struct kv_walk *w,
+                 const struct attention_step *s, uint32_t first, struct split_at *at) {
+    const struct step_fresh fresh = step_fresh_of(w);
+#pragma unroll
+    for (int u = 0; u < 2; u++) {
+        const uint32_t i = first + split_key_row(c, u) - fresh.first;
+        if (i < fresh.n) at->k[u] = (const char *)step_head(s->n_heads + 2 * i);
+    }
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const uint32_t i = first + split_value_row(c, n) - fresh.first;
+        if (i < fresh.n) at->v[n] = (const char *)step_head(s->n_heads + 2 * i + 1);
+    }
+}
+
+DEV void split_keys(const struct warp_context *c, const char *const row[2], uint4 k[2][PAIRS]) {
 #pragma unroll
     for (int u = 0; u < 2; u++)
 #pragma unroll
         for (int i = 0; i < PAIRS; i++) {
-            uint32_t d = 32 * i + 8 * j, row = g / 2 * 4 + 2 * u + g % 2;
-            bool in = QN_HEAD_DIM % 32 == 0 || d < QN_HEAD_DIM;
-            k[u][i] =
-                in ? *(const uint4 *)(from + (row * QN_HEAD_DIM + d) * 2) : make_uint4(0, 0, 0, 0);
+            const uint32_t d = 32 * i + c->lane % 4 * 8;
+            const bool in = QN_HEAD_DIM % 32 == 0 || d < QN_HEAD_DIM;
+            k[u][i] = in ? *(const uint4 *)(row[u] + d * 2) : make_uint4(0, 0, 0, 0);
         }
 }
 
-DEV void split_values(const struct warp_context *c, const char *from, uint4 v[SPANS][4]) {
-    const uint32_t g = c->lane / 4, j = c->lane % 4;
+DEV void split_values(const struct warp_context *c, const char *const row[4], uint4 v[SPANS][4]) {
 #pragma unroll
     for (int i = 0; i < SPANS; i++)
 #pragma unroll
         for (int n = 0; n < 4; n++) {
-            uint32_t d = 64 * i + 8 * g, row = 4 * j + n;
-            bool in = QN_HEAD_DIM % 64 == 0 || d < QN_HEAD_DIM;
-            v[i][n] =
-                in ? *(const uint4 *)(from + (row * QN_HEAD_DIM + d) * 2) : make_uint4(0, 0, 0, 0);
+            const uint32_t d = 64 * i + c->lane / 4 * 8;
+            const bool in = QN_HEAD_DIM % 64 == 0 || d < QN_HEAD_DIM;
+            v[i][n] = in ? *(const uint4 *)(row[n] + d * 2) : make_uint4(0, 0, 0, 0);
         }
 }
 
@@ -303,7 +321,7 @@ DEV void split_fetch_page(const struct warp_context *c, const struct split_warp 
     copy_commit();
 }
 
-/* Waits for the page that the warp takes for this item; its share is in it then. */
+/* Waits for the page that the warp takes for this item, loads its share and gives the page back. */
 template <bool STEP>
 DEV void split_load_share(struct warp_context *c, const struct split_warp *t,
                           const struct kv_walk *w, const struct attention_step *s, uint32_t first,
@@ -311,8 +329,9 @@ DEV void split_load_share(struct warp_context *c, const struct split_warp *t,
                           struct split_kv *x) {
     const bool fresh = kv_walk_share(w, first) == SHARE_FRESH;
     char *page = (char *)page_acquire(c);
+    struct split_at at = split_at_of(c, page, page + SHARE_BYTES);
     if (STEP) {
-        if (fresh) step_patch(c, w, s, first, page);
+        if (fresh) step_at(c, w, s, first, &at);
         step_rows(c, w, s->n_heads, rows);
     } else {
         if (fresh) split_fetch_page(c, t, w, s, first, row, page);
@@ -322,10 +341,10 @@ DEV void split_load_share(struct warp_context *c, const struct split_warp *t,
             __syncwarp();
         }
     }
-    split_keys(c, page, x->k);
-    split_values(c, page + SHARE_BYTES, x->v);
+    split_keys(c, at.k, x->k);
+    split_values(c, at.v, x->v);
     if (STEP && fresh) split_clear(c, w->hi - 1 - first, x);
-    if (fresh) page_copy_fence(); /* what was written here by hand comes before the next copy */
+    if (!STEP && fresh) page_copy_fence(); /* what was copied there comes before the next copy */
     page_release(c);
 }
 
@@ -480,7 +499,8 @@ DEV struct act split_part(const struct split_warp *t, const struct kv_walk *w) {
 }
 
 /* Finds the task's first item, where its fresh positions lie and what turns the warp's first head,
- * then waits for the event; false: the launch ends. */
+ * then waits for the event, or makes heads of what says itself when it is there. False: the launch
+ * ends. */
 template <bool STEP>
 DEV bool split_begin(struct warp_context *c, const struct cuda_task *task,
                      const struct split_warp *t, struct kv_walk *w, uint32_t *row) {
@@ -488,7 +508,10 @@ DEV bool split_begin(struct warp_context *c, const struct cuda_task *task,
     *row = split_row<STEP>(c, t, w);
     struct head_turn turn = {};
     if (STEP && w->left > 0 && c->warp < step_n_heads(w)) turn = step_turn(c, task, w, c->warp);
-    if (!wait_ready(c)) return false;
+    if (STEP && task->flags & CUDA_IN_FLAGGED)
+        wait_data(c);
+    else if (!wait_ready(c))
+        return false;
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
     if (STEP && w->left > 0) step_make_all(c, task, w, c->warp, turn);
     return true;
@@ -504,13 +527,19 @@ DEV void split_items(struct warp_context *c, const struct cuda_task *task,
         const struct act to = split_part(t, w);
         struct kv_walk next = *w;
         struct attention_part part;
-        kv_walk_skip(SHARED, &next, 1);
-        if (!STEP && SPLIT_ASK_AHEAD && next.left > 0) split_ask(c, t, &next, n + 1);
+        if (!STEP) { /* STEP has nothing to ask for, and somebody who waits for what it makes */
+            kv_walk_skip(SHARED, &next, 1);
+            if (SPLIT_ASK_AHEAD && next.left > 0) split_ask(c, t, &next, n + 1);
+        }
         split_share<STEP>(c, t, w, &s, n, row, &part);
+        if (!STEP) row = split_row<STEP>(c, t, &next);
+        split_merge(c, t, &s, &part, to, n % 2);
+        if (STEP) {
+            kv_walk_skip(SHARED, &next, 1);
+            row = split_row<STEP>(c, t, &next);
+        }
         const bool same_head = w->row == next.row && w->head == next.head;
         *w = next;
-        row = split_row<STEP>(c, t, w);
-        split_merge(c, t, &s, &part, to, n % 2);
         if (STEP && w->left > 0) step_make_next(c, task, w, same_head);
     }
 }

@@ -244,6 +244,13 @@ DEV bool wait_ready(struct warp_context *c) {
     return ready;
 }
 
+/* The same for a task whose data says itself when it is there (act.cuh), and that looks for it at
+ * once: few do, so that nobody is in the way, and what is seen is there already, where after the
+ * event it takes a trip to L2. */
+DEV void wait_data(struct warp_context *c) {
+    c->ready_parity ^= 1u << c->message % GO_DEPTH;
+}
+
 /* Types of this program. F32 matrices are stored as bfloat16. */
 #define WEIGHT_E (QN_WEIGHT_DTYPE == DTYPE_F16 ? E_F16 : E_BF16)
 #define KV_E     (QN_KV_DTYPE == DTYPE_F16 ? E_F16 : E_BF16)

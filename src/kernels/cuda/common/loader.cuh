@@ -25,6 +25,30 @@
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/walk.cuh"
 
+#define BLOCK_POSITIONS (QN_KV_BLOCK < SHARE_POSITIONS ? SHARE_POSITIONS : QN_KV_BLOCK)
+#define PIECE_BLOCKS    (ATTENTION_PIECE / BLOCK_POSITIONS)
+#define LANE_BLOCKS     ((WARPS * PIECE_BLOCKS + 31) / 32)
+
+/* The numbers of the blocks that hold a run's pieces, one after the other: lane l has number
+ * l + 32 i of them, as far as the row reaches. */
+struct loader_blocks {
+    uint32_t number[LANE_BLOCKS];
+};
+
+/* Of an item's share number lane % 8: where its keys begin in a layer's cache, in elements, and how
+ * many of its positions come as a page. */
+struct loader_share {
+    uint64_t at;
+    uint32_t n;
+};
+
+/* What comes next of a task's items: one, or a run of several. */
+struct loader_step {
+    uint32_t n_items;
+    struct loader_share share;   /* one */
+    struct loader_blocks blocks; /* several */
+};
+
 struct loader {
     const struct cuda_args *args;
     uint32_t lane;
@@ -38,13 +62,21 @@ struct loader {
     bool guessing, quit, wrong;
     uint64_t n_traced;     /* records in its ring; nothing without a trace */
     uint32_t kv_iteration; /* loader_kv.cuh: iteration entered */
-    uint32_t kv_key;       /* the task whose first item is kv_walk */
+    uint32_t kv_key;       /* the task whose first item is kv_walk, kv_step what comes first */
     struct kv_walk kv_walk;
+    struct loader_step kv_step;
 };
 
-/* loader_kv.cuh. All pages of a task of ATTENTION_SPLIT or _STEP; false: something happened
- * instead. */
-DEV bool loader_kv(struct loader *l, const struct cuda_task *task);
+/* What the loader needs to know of a task. */
+struct loader_task {
+    const char *image; /* of weights; of attention: the layer's cache */
+    uint32_t kind, unit0, block0, block1, rows, k_tiles;
+    uint32_t tile, group, columns, unit_blocks;
+};
+
+/* loader_kv.cuh. All pages of a task of ATTENTION_SPLIT or _STEP, whose descriptor is `from`;
+ * false: something happened instead. */
+DEV bool loader_kv(struct loader *l, const struct loader_task *t, const struct cuda_task *from);
 
 /* A word of shared memory, the same for all lanes. */
 DEV uint32_t loader_read(const uint32_t *p) {
@@ -212,17 +244,11 @@ DEV void loader_trace(struct loader *l, uint32_t task) {
               RT_TRACE_PAGES | RT_TRACE_PAGES_AUX(flying, free, CUDA_PAGE_BYTES >> 10) << 8, task);
 }
 
-/* What the loader needs to know of a task. */
-struct loader_task {
-    const char *image;
-    uint32_t kind, block0, block1, rows, k_tiles;
-    uint32_t tile, group, columns, unit_blocks;
-};
-
 DEV struct loader_task loader_fetch(const struct cuda_task *from) {
     struct loader_task t;
-    t.image = (const char *)from->w;
     t.kind = from->kind;
+    t.unit0 = from->unit0;
+    t.image = (const char *)(kv_walk_has_pages(t.kind) ? from->more : from->w);
     t.block0 = from->block0;
     t.block1 = from->block1;
     t.rows = from->row1 - from->row0;
@@ -284,7 +310,7 @@ DEV bool loader_list(struct loader *l) {
         struct loader_task t = next;
         next = loader_fetch(&tasks[next_index]);
         next_index = aot[min(i + 2, list.n - 1)];
-        if (kv_walk_has_pages(t.kind) && !loader_kv(l, &tasks[aot[i]])) return false;
+        if (kv_walk_has_pages(t.kind) && !loader_kv(l, &t, &tasks[aot[i]])) return false;
         if (!loader_has_pages(&t)) continue;
         if (!loader_task_pages(l, &t)) return false;
         loader_trace(l, aot[i]);
@@ -308,7 +334,7 @@ DEV void loader_follow(struct loader *l) {
         const uint32_t i = n % GO_DEPTH;
         const struct cuda_task *task = &SHARED->task[loader_read(&SHARED->go[i])];
         const struct loader_task t = loader_fetch(task);
-        if (kv_walk_has_pages(t.kind) && !loader_kv(l, task)) return;
+        if (kv_walk_has_pages(t.kind) && !loader_kv(l, &t, task)) return;
         if (loader_has_pages(&t)) {
             if (!loader_task_pages(l, &t)) return;
             loader_trace(l, task->index);

@@ -13,11 +13,6 @@
 #include "kernels/cuda/common/kv_walk.cuh"
 #include "kernels/cuda/common/loader.cuh"
 
-#define BLOCK_POSITIONS (QN_KV_BLOCK < SHARE_POSITIONS ? SHARE_POSITIONS : QN_KV_BLOCK)
-#define PIECE_BLOCKS    (ATTENTION_PIECE / BLOCK_POSITIONS)
-#define BLOCK_SHARES    (BLOCK_POSITIONS / SHARE_POSITIONS)
-#define LANE_BLOCKS     ((WARPS * PIECE_BLOCKS + 31) / 32)
-
 /* Until it is known which iteration comes; false: something else happened. */
 DEV bool loader_kv_decided(struct loader *l) {
     while (l->guessing && !l->quit && !l->wrong) {
@@ -39,40 +34,60 @@ DEV void loader_kv_enter(struct loader *l) {
     l->kv_key = 0; /* no operator is 0 */
 }
 
-/* The task's first item. Slices are the same in every layer: see split_walk. */
-DEV struct kv_walk loader_kv_walk(struct loader *l, const struct cuda_task *task) {
-    const struct block_shared *s = SHARED;
-    const uint32_t key = task->kind << 24 | task->unit0;
-    if (l->kv_key != key) {
-        const bool step = task->kind == OP_ATTENTION_STEP;
-        l->kv_walk = kv_walk_begin(s, task, kv_load_all(s, l->lane, step));
-        l->kv_key = key;
-    }
-    return l->kv_walk;
+/* The block that holds a position of a row. */
+DEV uint32_t loader_kv_block(const struct kv_walk *w, uint32_t position) {
+    const struct rt_batch *b = &SHARED->batch;
+    const int32_t *table = b->block_table + (uint64_t)w->slot * b->max_blocks;
+    return (uint32_t)load_index_l2(table + position / QN_KV_BLOCK);
 }
-
-/* The numbers of the blocks that hold the pieces of a step, an item or a run, one after the other:
- * lane l has number l + 32 i of them, as far as the row reaches. */
-struct loader_blocks {
-    uint32_t number[LANE_BLOCKS];
-};
 
 DEV struct loader_blocks loader_kv_blocks(const struct loader *l, const struct kv_walk *w,
                                           uint32_t n_items) {
-    const struct rt_batch *b = &SHARED->batch;
-    const int32_t *table = b->block_table + (uint64_t)w->slot * b->max_blocks;
     struct loader_blocks blocks;
 #pragma unroll
     for (uint32_t i = 0; i < LANE_BLOCKS; i++) {
         const uint32_t n = l->lane + 32 * i,
                        first = w->piece * ATTENTION_PIECE + n * BLOCK_POSITIONS;
         const bool in = n < n_items * PIECE_BLOCKS && first < w->hi;
-        blocks.number[i] = in ? (uint32_t)load_index_l2(table + first / QN_KV_BLOCK) : 0;
+        blocks.number[i] = in ? loader_kv_block(w, first) : 0;
     }
     return blocks;
 }
 
-/* k of the item's head at position number `at` of the step. Every lane calls it. */
+DEV struct loader_share loader_kv_share(const struct loader *l, const struct kv_walk *w) {
+    const uint32_t first = w->piece * ATTENTION_PIECE + l->lane % WARPS * SHARE_POSITIONS;
+    struct loader_share share = {0, kv_walk_paged(w, first)};
+    if (share.n == 0) return share;
+    share.at = (uint64_t)loader_kv_block(w, first) * (2 * KV_VALUE_STRIDE) +
+               (uint64_t)(w->head / SUBS) * KV_HEAD_STRIDE + first % QN_KV_BLOCK * QN_HEAD_DIM;
+    return share;
+}
+
+DEV struct loader_step loader_kv_step(const struct loader *l, const struct kv_walk *w) {
+    struct loader_step step = {};
+    if (w->left == 0) return step;
+    step.n_items = kv_walk_run(w);
+    if (step.n_items == 1)
+        step.share = loader_kv_share(l, w);
+    else
+        step.blocks = loader_kv_blocks(l, w, step.n_items);
+    return step;
+}
+
+/* The task's first item, and where it lies. Slices are the same in every layer (see split_walk),
+ * and so are the blocks of all layers: it is found once an iteration. */
+DEV void loader_kv_first(struct loader *l, const struct loader_task *t,
+                         const struct cuda_task *from) {
+    const struct block_shared *s = SHARED;
+    const uint32_t key = t->kind << 24 | t->unit0;
+    if (l->kv_key == key) return;
+    const bool step = t->kind == OP_ATTENTION_STEP;
+    l->kv_walk = kv_walk_begin(s, from, kv_load_all(s, l->lane, step));
+    l->kv_step = loader_kv_step(l, &l->kv_walk);
+    l->kv_key = key;
+}
+
+/* k of the item's head at position number `at` of a run. Every lane calls it. */
 DEV const uint16_t *loader_kv_at(const struct loader_blocks *blocks, const uint16_t *kv,
                                  uint32_t at) {
     const uint32_t n = at / BLOCK_POSITIONS;
@@ -85,34 +100,25 @@ DEV const uint16_t *loader_kv_at(const struct loader_blocks *blocks, const uint1
     return kv + (uint64_t)block * (2 * KV_VALUE_STRIDE) + at % BLOCK_POSITIONS * QN_HEAD_DIM;
 }
 
-/* The shares that lie in block i of the item's piece; k: of the item's head in that block. */
-DEV bool loader_kv_shares(struct loader *l, const struct kv_walk *w, uint32_t i,
-                          const uint16_t *k) {
-    const uint32_t first = w->piece * ATTENTION_PIECE + i * BLOCK_POSITIONS;
+/* An item's eight pages. */
+DEV bool loader_kv_item(struct loader *l, const uint16_t *kv, const struct loader_share *of_lane) {
 #pragma unroll 1
-    for (uint32_t share = 0; share < BLOCK_SHARES;) {
-        const uint32_t now = min(BLOCK_SHARES - share, l->burst);
+    for (uint32_t share = 0; share < WARPS;) {
+        const uint32_t now = min(WARPS - share, l->burst);
         if (!loader_wait(l, now)) return false;
-        const uint32_t at = (share + loader_page_of(l->lane)) * SHARE_POSITIONS;
-        const uint32_t slot = loader_after(l, loader_page_of(l->lane)).slot;
-        const uint32_t n = kv_walk_paged(w, first + at);
-        const bool mine = loader_page_of(l->lane) < now;
-        if (mine && n > 0)
-            page_copy_two_evict_first(RING + slot * CUDA_PAGE_BYTES, SHARE_BYTES,
-                                      k + at * QN_HEAD_DIM, k + at * QN_HEAD_DIM + KV_VALUE_STRIDE,
-                                      n * QN_HEAD_DIM * 2, &SHARED->page_full[slot], l->lane);
-        if (mine && n == 0) page_copy_nothing(&SHARED->page_full[slot]);
+        const uint32_t mine = loader_page_of(l->lane);
+        const uint32_t from = min(share + mine, WARPS - 1u);
+        const uint16_t *k = kv + __shfl_sync(~0u, of_lane->at, from);
+        const uint32_t n = __shfl_sync(~0u, of_lane->n, from);
+        const uint32_t slot = loader_after(l, mine).slot;
+        if (mine < now && n > 0)
+            page_copy_two_evict_first(RING + slot * CUDA_PAGE_BYTES, SHARE_BYTES, k,
+                                      k + KV_VALUE_STRIDE, n * QN_HEAD_DIM * 2,
+                                      &SHARED->page_full[slot], l->lane);
+        if (mine < now && n == 0) page_copy_nothing(&SHARED->page_full[slot]);
         loader_advance(l, now);
         share += now;
     }
-    return true;
-}
-
-DEV bool loader_kv_item(struct loader *l, const struct kv_walk *w, const uint16_t *kv,
-                        const struct loader_blocks *blocks) {
-#pragma unroll 1
-    for (uint32_t i = 0; i < PIECE_BLOCKS; i++)
-        if (!loader_kv_shares(l, w, i, loader_kv_at(blocks, kv, i * BLOCK_POSITIONS))) return false;
     return true;
 }
 
@@ -164,28 +170,29 @@ DEV bool loader_kv_run(struct loader *l, uint32_t n, const uint16_t *kv,
     return true;
 }
 
-/* All pages of a task of ATTENTION_SPLIT or _STEP. */
-DEV bool loader_kv(struct loader *l, const struct cuda_task *task) {
+/* All pages of a task of ATTENTION_SPLIT or _STEP. Of one item: in as few instructions as can be,
+ * since weights wait behind them, and compute warps for the pages. */
+DEV bool loader_kv(struct loader *l, const struct loader_task *t, const struct cuda_task *from) {
+    const uint16_t *kv = (const uint16_t *)t->image;
     if (!loader_kv_decided(l)) return false;
     loader_kv_enter(l);
-    struct kv_walk w = loader_kv_walk(l, task);
-    if (w.left == 0) return true;
-    uint32_t n = kv_walk_run(&w);
-    struct loader_blocks blocks = loader_kv_blocks(l, &w, n);
+    loader_kv_first(l, t, from);
+    if (l->kv_walk.left == 1) return loader_kv_item(l, kv, &l->kv_step.share);
+    struct kv_walk w = l->kv_walk;
+    struct loader_step step = l->kv_step;
 #pragma unroll 1
-    while (w.left > 0) { /* a step's numbers are on their way while the one before is asked for */
+    while (w.left > 0) { /* where the next step lies is on its way while this one is asked for */
         struct kv_walk next = w;
-        kv_walk_skip(SHARED, &next, n);
-        const uint32_t next_n = kv_walk_run(&next);
-        const struct loader_blocks next_blocks =
-            loader_kv_blocks(l, &next, next.left > 0 ? next_n : 0);
-        const uint16_t *kv =
-            (const uint16_t *)task->more + (uint64_t)(w.head / SUBS) * KV_HEAD_STRIDE;
-        if (!(n > 1 ? loader_kv_run(l, n, kv, &blocks) : loader_kv_item(l, &w, kv, &blocks)))
-            return false;
+        kv_walk_skip(SHARED, &next, step.n_items);
+        const struct loader_step next_step = loader_kv_step(l, &next);
+        if (step.n_items == 1) {
+            if (!loader_kv_item(l, kv, &step.share)) return false;
+        } else {
+            const uint16_t *k = kv + (uint64_t)(w.head / SUBS) * KV_HEAD_STRIDE;
+            if (!loader_kv_run(l, step.n_items, k, &step.blocks)) return false;
+        }
         w = next;
-        n = next_n;
-        blocks = next_blocks;
+        step = next_step;
     }
     return true;
 }
