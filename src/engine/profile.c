@@ -39,6 +39,12 @@ static size_t last_run(const struct trace *t, const struct trace_iter *iter) {
     return last;
 }
 
+/* When a run had what it needs: a task that polls its data is ready before that. by: the run that
+ * activated its event; SIZE_MAX: none. */
+static uint64_t start_of(const struct trace *t, const struct trace_run *r, size_t by) {
+    return by == SIZE_MAX ? r->ready : MIN(MAX(r->ready, t->runs.items[by].end), r->end);
+}
+
 static void add_iteration(struct profile *p, const struct trace_iter *iter,
                           const struct trace_links *links, uint64_t *free_since) {
     const struct trace *t = p->trace;
@@ -53,11 +59,12 @@ static void add_iteration(struct profile *p, const struct trace_iter *iter,
         /* Whoever published the iteration wakes the host before it looks for work. */
         bool woke = r->worker == iter->by && free_since[r->worker] == iter->start;
         p->n_hand_overs += !woke;
-        add_gap(p, r->worker, free_since[r->worker], r->ready, by, task->kind,
+        const uint64_t start = start_of(t, r, by);
+        add_gap(p, r->worker, free_since[r->worker], start, by, task->kind,
                 woke ? &p->wake_ns : &p->hand_over_ns);
         op->n_tasks++;
-        op->ns += r->end - r->ready;
-        op->longest_ns = MAX(op->longest_ns, r->end - r->ready);
+        op->ns += r->end - start;
+        op->longest_ns = MAX(op->longest_ns, r->end - start);
         op->weight_bytes += trace_weight_bytes(t->program, r->task);
         op->kv_bytes += trace_kv_bytes(t->program, r->task, iter->context);
         /* A GPU's task without a body may lie inside of another one. */
@@ -94,9 +101,10 @@ static int make_path(struct diag *d, struct profile *p, const struct trace_links
         uint64_t by_end = by == SIZE_MAX || by == at ? 0 : t->runs.items[by].end;
         size_t next = by_end > own_end ? by : own;
         uint64_t since = next == SIZE_MAX ? iter->start : t->runs.items[next].end;
-        uint64_t gap = r->ready > since ? r->ready - since : 0;
-        TRY(ARRAY_PUSH(d, &p->path, (struct profile_step){at, gap, next == own}));
-        p->path_task_ns[task->kind] += r->end - r->ready;
+        const uint64_t start = start_of(t, r, by);
+        uint64_t gap = start > since ? start - since : 0;
+        TRY(ARRAY_PUSH(d, &p->path, (struct profile_step){at, r->end - start, gap, next == own}));
+        p->path_task_ns[task->kind] += r->end - start;
         p->path_gap_ns += gap;
         at = next;
     }

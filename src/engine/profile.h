@@ -22,7 +22,7 @@ struct profile_op {
 /* One task on the critical path: it began gap_ns after what it waited for had ended. */
 struct profile_step {
     size_t run;
-    uint64_t gap_ns;
+    uint64_t task_ns, gap_ns;
     bool same_worker; /* what it waited for was its own worker */
 };
 

@@ -202,12 +202,11 @@ static json_t *path_json(const struct report *r) {
         const struct trace_run *run = &r->t->runs.items[s->run];
         strbuf_clear(&name);
         program_task_name(r->t->program, run->task, &name);
-        json_array_append_new(steps,
-                              json_pack("{s:i, s:s, s:i, s:f, s:f, s:s}", "task", (int)run->task,
-                                        "name", strbuf_text(&name), "worker", (int)run->worker,
-                                        "us", (double)(run->end - run->ready) * 1e-3, "gap_us",
-                                        (double)s->gap_ns * 1e-3, "after",
-                                        s->same_worker ? "the worker's own task" : "its event"));
+        json_array_append_new(
+            steps, json_pack("{s:i, s:s, s:i, s:f, s:f, s:s}", "task", (int)run->task, "name",
+                             strbuf_text(&name), "worker", (int)run->worker, "us",
+                             (double)s->task_ns * 1e-3, "gap_us", (double)s->gap_ns * 1e-3, "after",
+                             s->same_worker ? "the worker's own task" : "its event"));
     }
     strbuf_fini(&name);
     return json_pack("{s:f, s:f, s:i, s:o, s:o}", "us", (double)total * 1e-3, "hand_over_us",

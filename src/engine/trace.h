@@ -26,7 +26,7 @@ void trace_switch(struct rt_trace *t, bool on);
 struct trace_run {
     uint32_t task, worker;
     uint32_t iter;              /* index in trace.iters */
-    uint64_t ready, begin, end; /* ns */
+    uint64_t ready, begin, end; /* ns; ready: saw its event, or began to poll its data */
 };
 
 /* One iteration: [start, end), its tasks are runs[first_run, first_run + n_runs) in order of begin.
