@@ -555,8 +555,9 @@ static void compare_long(const char *dir, bool dummy, uint32_t n, const struct r
 
 /* A context whose pieces are many: in pieces spread over the device and merged afterwards, as one
  * worker goes through it (as many (row, KV head) items as workers: it is not cut), and with
- * ATTENTION_STEP, of which few workers have runs of pieces; parts that carry flags. Then a window
- * that begins within a piece, and more heads than half a tensor core's rows. */
+ * ATTENTION_STEP, of which few workers have runs of pieces; parts that carry flags, many of them
+ * and so few that ATTENTION_COMBINE polls them. Then a window that begins within a piece, and more
+ * heads than half a tensor core's rows. */
 static void test_long_context(void **state) {
     (void)state;
     need_gpu();
@@ -569,6 +570,7 @@ static void test_long_context(void **state) {
                                          {.coarse = true, .n_workers = 3, .options = "kv-block=16"},
                                          {.coarse = true, .carry_bytes = 1 << 16}};
     compare_long(ANY, false, n, others, COUNT_OF(others));
+    compare_long(ANY, false, 300, &others[COUNT_OF(others) - 1], 1);
     const struct rig_options two[] = {{.coarse = true, .n_workers = 2}};
     char dir[] = "/tmp/quern-window-XXXXXX", path[80];
     write_model(dir, "{\"architectures\": [\"MistralForCausalLM\"], \"model_type\": \"mistral\", "

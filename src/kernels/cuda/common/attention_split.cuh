@@ -508,10 +508,7 @@ DEV bool split_begin(struct warp_context *c, const struct cuda_task *task,
     *row = split_row<STEP>(c, t, w);
     struct head_turn turn = {};
     if (STEP && w->left > 0 && c->warp < step_n_heads(w)) turn = step_turn(c, task, w, c->warp);
-    if (STEP && task->flags & CUDA_IN_FLAGGED)
-        wait_data(c);
-    else if (!wait_ready(c))
-        return false;
+    if (!(STEP ? wait_data(c, task) : wait_ready(c))) return false;
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
     if (STEP && w->left > 0) step_make_all(c, task, w, c->warp, turn);
     return true;

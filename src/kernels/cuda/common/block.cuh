@@ -244,11 +244,13 @@ DEV bool wait_ready(struct warp_context *c) {
     return ready;
 }
 
-/* The same for a task whose data says itself when it is there (act.cuh), and that looks for it at
- * once: few do, so that nobody is in the way, and what is seen is there already, where after the
- * event it takes a trip to L2. */
-DEV void wait_data(struct warp_context *c) {
+/* The same for a task that polls its data at once where that says itself when it is there: where
+ * its event is a hint, which orders nothing (task/carry.c). Few do, so that nobody is in the way,
+ * and what is seen is there already, where after the event it takes a trip to L2. */
+DEV bool wait_data(struct warp_context *c, const struct cuda_task *task) {
+    if ((task->flags & CUDA_WAIT_HINT) == 0) return wait_ready(c);
     c->ready_parity ^= 1u << c->message % GO_DEPTH;
+    return true;
 }
 
 /* Types of this program. F32 matrices are stored as bfloat16. */

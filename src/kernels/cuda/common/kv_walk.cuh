@@ -11,7 +11,7 @@
  *             there is room, long before the task's event. A page is k[16][head_dim], then
  *             v[16][head_dim]
  *   fresh     the iteration itself writes some of it: read from global after the event. In
- *             ATTENTION_STEP the page holds what was there before, the task adds the rest
+ *             ATTENTION_STEP the page holds what was there before, scratch the rest
  *
  * With KV_PAGES each item takes eight pages, void ones where nothing comes.
  *
