@@ -243,6 +243,7 @@ struct filler {
     const struct prog_header *program;
     const struct cuda_place *places;
     const struct cuda_bases *bases;
+    bool attention_leases;
 };
 
 static uint64_t address(const struct filler *f, uint32_t tensor) {
@@ -401,18 +402,18 @@ static void fill_walk(const struct filler *f, const struct prog_op *op, struct c
         walk_staged(t, blocks);
 }
 
-/* ATTENTION of many rows: from when on half of the workers have one of the items that warps share.
- * The loader must know: not if it is handed out at run time and weights are not. */
-static void fill_attention(const struct filler *f, const struct prog_op *op, uint32_t worker,
-                           struct cuda_task *t) {
+/* How ATTENTION goes through its rows: tile 0 by steps, else by so many at a time, which takes a
+ * lease, from when on half of the workers have one of the items that warps share. */
+static void fill_attention(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
     const struct model_spec *s = PROG(f->program, MODEL);
     const uint32_t cc = f->bases->cc != 0 ? f->bases->cc : 90;
     const uint32_t heads = s->n_heads / s->n_kv_heads, step_heads = MIN(heads, 16u);
     const uint32_t rows = CUDA_COMPUTE_WARPS * (16 / step_heads);
     const uint32_t items = CEIL_DIV(op->n_rows, rows) * s->n_kv_heads * CEIL_DIV(heads, step_heads);
-    if (op->kind == OP_ATTENTION && worker != PROG_JIT && op->n_rows >= rows &&
-        2 * items >= t->unit1 && cuda_rows_fit(s->head_dim, cc))
-        t->columns = CUDA_LEASE;
+    if (op->kind != OP_ATTENTION || !f->attention_leases) return;
+    t->columns = CUDA_LEASE;
+    if (op->n_rows >= rows && 2 * items >= t->unit1 && cuda_rows_fit(s->head_dim, cc))
+        t->tile = (uint8_t)rows;
 }
 
 /* Groups of PACK_ROWS rows of packed activations. */
@@ -498,12 +499,12 @@ static void fill_task(const struct filler *f, const struct prog_variant *v, uint
     out->eights = n_eights(f->program, op);
     fill_operands(f, op, out);
     fill_walk(f, op, out);
-    fill_attention(f, op, t->worker, out);
+    fill_attention(f, op, out);
 }
 
 void cuda_tables_fill(const struct prog_header *program, const struct cuda_place *places,
                       const struct cuda_bases *bases, struct cuda_task *tasks) {
-    const struct filler f = {program, places, bases};
+    const struct filler f = {program, places, bases, emit_attention_leases(program)};
     for (uint64_t i = 0; i < program->section[SECTION_VARIANT].count; i++) {
         const struct prog_variant *v = &PROG(program, VARIANT)[i];
         for (uint32_t t = v->first_task; t < v->first_task + v->n_tasks; t++)

@@ -53,6 +53,10 @@ bool emit_kv_pages(const struct prog_header *program) {
            is_ahead(program, OP_ATTENTION_SPLIT) && is_ahead(program, OP_ATTENTION_STEP);
 }
 
+bool emit_attention_leases(const struct prog_header *program) {
+    return is_ahead(program, OP_ATTENTION);
+}
+
 void emit_constants(const struct prog_header *program, struct strbuf *out) {
     const struct model_spec *spec = PROG(program, MODEL);
 #define X(name, field) strbuf_printf(out, "#define QN_" #name " %u\n", (unsigned)spec->field);
@@ -67,6 +71,7 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     strbuf_printf(out, "#define QN_JIT %d\n", has_jit(program));
     strbuf_printf(out, "#define QN_JIT_WEIGHTS %d\n", has_jit_weights(program));
     strbuf_printf(out, "#define QN_KV_PAGES %d\n", emit_kv_pages(program));
+    strbuf_printf(out, "#define QN_ATTENTION_LEASES %d\n", emit_attention_leases(program));
 }
 
 void emit_unit(const char *entry, struct strbuf *out) {

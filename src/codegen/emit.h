@@ -30,6 +30,9 @@ void emit_constants(const struct prog_header *program, struct strbuf *out);
  * learns of the tasks before they run. */
 bool emit_kv_pages(const struct prog_header *program);
 
+/* Whether ATTENTION's tasks lease the ring: where the loader learns of all of them in time. */
+bool emit_attention_leases(const struct prog_header *program);
+
 /* The translation unit: includes the constants and then `entry` ("kernels/cuda/mega.cuh"). */
 void emit_unit(const char *entry, struct strbuf *out);
 

@@ -21,6 +21,7 @@
 #include "kernels/cuda/common/attention_rows.cuh"
 #include "kernels/cuda/common/attention_run.cuh"
 #include "kernels/cuda/common/attention_split.cuh"
+#include "kernels/cuda/common/attention_steps.cuh"
 #include "kernels/cuda/common/control.cuh"
 #include "kernels/cuda/common/embed.cuh"
 #include "kernels/cuda/common/linear_sum.cuh"
@@ -73,7 +74,6 @@ DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
         if (cuda_has_pages(task->kind)) tile_skip(c, task);
         break;
     }
-    packed_fence(task);
     return true;
 }
 
@@ -110,7 +110,7 @@ enum {
     RUN_COMBINE,
     RUN_OTHER,
     RUN_SPLIT,
-    RUN_ATTENTION,
+    RUN_STEPS,
     RUN_ROWS,
     RUN_PACKED,
     RUN_PACKED_8,
@@ -119,8 +119,9 @@ enum {
 };
 
 DEV uint32_t runner_of(const struct cuda_task *task) {
+    if (task->kind == OP_ATTENTION) return task->tile != 0 ? RUN_ROWS : RUN_STEPS;
     if (task->columns != 0) {
-        if (task->columns == CUDA_LEASE) return task->kind == OP_ATTENTION ? RUN_ROWS : RUN_PACKED;
+        if (task->columns == CUDA_LEASE) return RUN_PACKED;
         return task->columns == 1 ? RUN_PACKED_8 : RUN_PACKED_16;
     }
     switch (task->kind) {
@@ -128,7 +129,6 @@ DEV uint32_t runner_of(const struct cuda_task *task) {
     case OP_LINEAR:
     case OP_GATED_MLP:
     case OP_LM_HEAD: return linear_rows(task) > 0 ? RUN_ONE_ROW : RUN_OTHER;
-    case OP_ATTENTION: return RUN_ATTENTION;
     case OP_ATTENTION_SPLIT: return RUN_SPLIT;
     case OP_ATTENTION_STEP: return kv_walk_long(SHARED) ? RUN_STEP_LONG : RUN_STEP;
     case OP_ATTENTION_COMBINE: return RUN_COMBINE;
@@ -340,7 +340,7 @@ DEV void compute_main(void) {
         case RUN_STEP_LONG: compute_step_long(); continue;
         case RUN_OTHER: compute_task<run_other>(); continue;
         case RUN_SPLIT: compute_task<run_split<false>>(); continue;
-        case RUN_ATTENTION: compute_task<run_attention>(); continue;
+        case RUN_STEPS: compute_task<run_attention>(); continue;
         case RUN_ROWS: compute_task<run_attention_rows>(); continue;
         case RUN_PACKED: compute_packed(); continue;
         case RUN_PACKED_8: compute_task<run_packed_few<1>>(); continue;
@@ -413,6 +413,7 @@ __device__ __noinline__ void role_control(void) {
 // check_kernels: function run_packed_fewILi2E spills 96
 // check_kernels: function role_loader spills 0
 // check_kernels: function role_control spills 0
+// check_kernels: function run_attentionP spills 0
 // check_kernels: function run_attention_rows spills 440
 // check_kernels: qn_mega registers 168 stack 256 spills 56
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)

@@ -151,11 +151,6 @@ DEV void act_store4(const struct cuda_task *task, uint64_t at, float4 v) {
     act_store(task, at + 3, v.w);
 }
 
-/* Bulk copies may read what this thread has packed. */
-DEV void packed_fence(const struct cuda_task *task) {
-    if (task->flags & CUDA_OUT_PACKED) page_copy_fence();
-}
-
 /* The piece of packed activations that has a row and a column (cuda_abi.h). */
 #define PACKED_PIECE (PACK_ROWS * CUDA_PACK_COLUMNS * 2)
 DEV char *packed_piece(uint64_t base, uint32_t eights, uint32_t row, uint32_t column) {
@@ -182,6 +177,16 @@ DEV void packed_store4(const struct cuda_task *task, uint64_t base, uint32_t row
     uint32_t *at = (uint32_t *)packed_at(task, base, row, column);
     at[0] = pack_pair<WEIGHT_E>(v.x, v.y);
     at[32] = pack_pair<WEIGHT_E>(v.z, v.w);
+}
+
+/* Columns [column, column + 16), a multiple of 16. */
+DEV void packed_store16(const struct cuda_task *task, uint32_t row, uint32_t column,
+                        const float v[16]) {
+    uint2 *at = (uint2 *)packed_at(task, task->out, row, column);
+#pragma unroll
+    for (int i = 0; i < 8; i += 2)
+        at[8 * i] = make_uint2(pack_pair<WEIGHT_E>(v[i], v[i + 1]),
+                               pack_pair<WEIGHT_E>(v[i + 8], v[i + 9]));
 }
 
 /* The same sum in every lane, by one fixed tree. */

@@ -253,7 +253,6 @@ DEV bool run_combine(struct warp_context *c, const struct cuda_task *task) {
         i += WARPS;
         if (i < n_items) mine = combine_item_of(c, task, heads, i);
     }
-    packed_fence(task);
     return true;
 }
 

@@ -133,8 +133,8 @@ struct rows_state {
     float out[8 * SPANS][4]; /* as attention_part */
 };
 
-/* The parts' factors in place of their maxima; the piece's own into the state. As merge_row,
- * merged_sum. */
+/* The parts' factors in place of their maxima; the piece's own into the state: the
+ * operations of step_merge (attention_steps.cuh). */
 DEV void rows_merge(const struct warp_context *c, const struct rows_work *w, struct rows_state *s,
                     struct merge factors[2]) {
     float factor[2][ROW_PARTS];
@@ -261,7 +261,7 @@ DEV void rows_step(const struct warp_context *c, const struct cuda_task *task,
     struct attention_rows rows;
     struct rows_state state = {};
     rows_ask(c, all, kv, piece, rows_piece(0));
-    load_rows(c, s, (const float *)task->in, &rows);
+    load_rows<2>(c, s, (const float *)task->in, &rows);
 #pragma unroll
     for (int i = 0; i < 2 * PAIRS; i++) w.q[32 * i] = rows.q[i];
 #pragma unroll 1

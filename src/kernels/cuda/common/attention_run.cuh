@@ -20,7 +20,7 @@
  * probabilities. In loops that are not unrolled they go round by a page at a time: registers have
  * no index. */
 struct run_shares {
-    float max[WARPS][SPLIT_HALVES], sum[WARPS][SPLIT_HALVES];
+    float max[WARPS][HEAD_HALVES], sum[WARPS][HEAD_HALVES];
     uint4 weights[WARPS];
 };
 
@@ -32,7 +32,7 @@ DEV void run_turn(struct run_shares *x) {
         const int from = (i + 2) % WARPS;
         x->weights[i] = was.weights[from];
 #pragma unroll
-        for (int h = 0; h < SPLIT_HALVES; h++) {
+        for (int h = 0; h < HEAD_HALVES; h++) {
             x->max[i][h] = was.max[from][h];
             x->sum[i][h] = was.sum[from][h];
         }
@@ -53,23 +53,23 @@ DEV void run_scores(struct warp_context *c, const struct attention_rows *rows, u
             float p[2][4];
             split_keys(c, split_at_of(c, from + half * SHARE_BYTES, from).k, k);
             piece_scores(rows, k, p);
-            piece_softmax<SPLIT_HALVES>(c, rows, first + half * SHARE_POSITIONS, p, &part);
+            piece_softmax<HEAD_HALVES>(c, rows, first + half * SHARE_POSITIONS, p, &part);
 #pragma unroll
-            for (int h = 0; h < SPLIT_HALVES; h++) {
+            for (int h = 0; h < HEAD_HALVES; h++) {
                 x->max[share][h] = part.max[h];
                 x->sum[share][h] = part.sum[h];
             }
-            x->weights[share] = piece_weights<SPLIT_HALVES>(p);
+            x->weights[share] = piece_weights<HEAD_HALVES>(p);
         }
         page_release(c);
     }
 }
 
 /* The shares' factors in place of their maxima; maximum and sum of the piece into `part`. The same
- * operations as in merged_sum. */
+ * operations as in rows_merge. */
 DEV void run_factors(struct run_shares *x, struct attention_part *part) {
 #pragma unroll
-    for (int h = 0; h < SPLIT_HALVES; h++) {
+    for (int h = 0; h < HEAD_HALVES; h++) {
         float most = x->max[0][h], sum = 0;
 #pragma unroll
         for (int i = 1; i < WARPS; i++) most = fmaxf(most, x->max[i][h]);
@@ -101,7 +101,7 @@ DEV void run_outputs(struct warp_context *c, struct run_shares *x, struct attent
                 float out[4];
                 piece_column(x->weights[half], v[i / 8], i % 8, out);
 #pragma unroll
-                for (int e = 0; e < 2 * SPLIT_HALVES; e++)
+                for (int e = 0; e < 2 * HEAD_HALVES; e++)
                     part->out[i][e] =
                         __fadd_rn(part->out[i][e], __fmul_rn(out[e], x->max[half][e / 2]));
             }
@@ -120,7 +120,7 @@ DEV void run_store(const struct warp_context *c, const struct split_warp *t,
     float *outputs = (float *)(SCRATCH + SPLIT_OUTS);
     const float as_it_is[2] = {1, 1};
 #pragma unroll
-    for (int h = 0; h < SPLIT_HALVES; h++) {
+    for (int h = 0; h < HEAD_HALVES; h++) {
         const uint32_t m = c->lane / 4 + 8 * h;
         if (c->lane % 4 == 0 && m < s->n_heads)
             act_put2(act_from(to, m * of_head), make_float2(part->max[h], part->sum[h]));

@@ -23,7 +23,6 @@
 #include "kernels/cuda/common/attention.cuh"
 #include "kernels/cuda/common/qkv.cuh"
 
-#define SPLIT_HALVES  (SUB_HEADS > 8 ? 2 : 1) /* of a lane's rows g and g + 8 that can exist */
 #define SPLIT_CHUNK   cuda_split_chunk(SUB_HEADS)
 #define SPLIT_OUTS    CUDA_SPLIT_SCALARS
 #define SPLIT_QUERIES cuda_split_bytes(SUB_HEADS)
@@ -73,7 +72,7 @@ DEV void split_rows(const struct warp_context *c, const struct split_warp *t,
     const bool asked = SPLIT_ASK_AHEAD && n > 0;
     uint32_t from[2];
 #pragma unroll
-    for (int h = 0; h < SPLIT_HALVES; h++) {
+    for (int h = 0; h < HEAD_HALVES; h++) {
         from[h] = min(c->lane / 4 + 8 * h, s->n_heads - 1) * QN_HEAD_DIM;
         r->lo[h] = w->lo;
         r->hi[h] = w->hi;
@@ -85,7 +84,7 @@ DEV void split_rows(const struct warp_context *c, const struct split_warp *t,
         const uint32_t d = 32 * i + c->lane % 4 * 8;
         float4 v[2][2] = {};
 #pragma unroll
-        for (int h = 0; h < SPLIT_HALVES; h++) {
+        for (int h = 0; h < HEAD_HALVES; h++) {
             if (QN_HEAD_DIM % 32 != 0 && d >= QN_HEAD_DIM) continue;
             const uint32_t at = from[h] + d;
             v[h][0] = asked ? *(const float4 *)(scratch + at) : load4_l2(global + at);
@@ -212,7 +211,7 @@ DEV void step_rows(const struct warp_context *c, const struct kv_walk *w, uint32
                    struct attention_rows *r) {
     const uint16_t *from[2];
 #pragma unroll
-    for (int h = 0; h < SPLIT_HALVES; h++) {
+    for (int h = 0; h < HEAD_HALVES; h++) {
         from[h] = step_head(min(c->lane / 4 + 8 * h, n_heads - 1));
         r->lo[h] = w->lo;
         r->hi[h] = w->hi;
@@ -222,7 +221,7 @@ DEV void step_rows(const struct warp_context *c, const struct kv_walk *w, uint32
         const uint32_t d = 32 * i + c->lane % 4 * 8;
         uint4 v[2] = {};
 #pragma unroll
-        for (int h = 0; h < SPLIT_HALVES; h++)
+        for (int h = 0; h < HEAD_HALVES; h++)
             if (QN_HEAD_DIM % 32 == 0 || d < QN_HEAD_DIM) v[h] = *(const uint4 *)(from[h] + d);
         r->q[2 * i] = make_uint4(v[0].x, v[1].x, v[0].y, v[1].y);
         r->q[2 * i + 1] = make_uint4(v[0].z, v[1].z, v[0].w, v[1].w);
@@ -377,8 +376,8 @@ DEV void split_share(struct warp_context *c, const struct split_warp *t, const s
             split_rows(c, t, w, s, n, &rows);
     }
     piece_scores(&rows, x.k, p);
-    piece_softmax<SPLIT_HALVES>(c, &rows, first, p, part);
-    piece_output<SPLIT_HALVES>(x.v, p, part);
+    piece_softmax<HEAD_HALVES>(c, &rows, first, p, part);
+    piece_output<HEAD_HALVES>(x.v, p, part);
 }
 
 /* Maxima, sums and factors of an item's shares: [share][16]. */
@@ -391,7 +390,7 @@ DEV struct split_scalars split_scalars_of(uint32_t odd) {
     return split_scalars{at, at + 2 * WARPS * 16, at + 4 * WARPS * 16};
 }
 
-/* Maximum and sum of row m over the shares, to its part: merged_sum with the factors at hand. */
+/* Maximum and sum of row m over the shares, to its part. */
 DEV void split_merge_row(const struct split_scalars *x, uint32_t m, struct act to) {
     float sum = 0;
 #pragma unroll
@@ -430,14 +429,14 @@ DEV void split_merge(const struct warp_context *c, const struct split_warp *t,
     const uint32_t mine = t->share * 16 + c->lane / 4;
     if (c->lane % 4 == 0)
 #pragma unroll
-        for (int h = 0; h < SPLIT_HALVES; h++) {
+        for (int h = 0; h < HEAD_HALVES; h++) {
             x.max[mine + 8 * h] = part->max[h];
             x.sum[mine + 8 * h] = part->sum[h];
         }
     sync_compute();
     float factor[2] = {};
 #pragma unroll
-    for (int h = 0; h < SPLIT_HALVES; h++) {
+    for (int h = 0; h < HEAD_HALVES; h++) {
         factor[h] = warp_factor(part->max[h], most_of(x.max, c->lane / 4 + 8 * h));
         if (c->lane % 4 == 0) x.factor[mine + 8 * h] = factor[h];
     }

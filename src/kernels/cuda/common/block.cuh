@@ -86,12 +86,34 @@ struct kv_walk {
     bool step;                 /* ATTENTION_STEP */
 };
 
+/* What is left of a list of attention's items, of two warps (attention_steps.cuh). */
+struct steps_list {
+    uint32_t item, last;
+    uint32_t row, row_end; /* rows left of the item */
+    uint32_t tokens;       /* of an item: a step has as many, if they are of one request */
+};
+
+/* A step of it. */
+struct steps_found {
+    uint16_t head, n_tokens; /* step of heads, below HEAD_STEPS; 0: there is no such step */
+    uint32_t row0;
+    uint32_t lo, hi; /* positions that any of the rows sees */
+    uint32_t fresh;  /* the only position that the iteration adds; ~0: there may be more */
+};
+
 /* Of a warp's context what lasts from task to task: page, turn, ready_parity of 8 bits, n_drops and
  * next of 4. */
 struct warp_state {
     uint32_t place, message;
-    uint64_t walk_key;        /* see split_walk */
-    struct kv_walk walk, run; /* a task's first item; the run that comes next (attention_run.cuh) */
+    uint64_t walk_key; /* whose, of which iteration: see split_walk, steps_begin */
+    union {            /* a task's first item; its first step, and what is left then */
+        struct kv_walk walk;
+        struct {
+            struct steps_found found;
+            struct steps_list list;
+        } steps;
+    };
+    struct kv_walk run; /* the run that comes next (attention_run.cuh) */
 };
 
 struct block_shared {

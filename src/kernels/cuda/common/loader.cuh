@@ -214,6 +214,28 @@ DEV bool loader_issue_void(struct loader *l, uint32_t n) {
     return true;
 }
 
+/* A lease: all pages of the ring, void, and all at once, since whoever waits for it waits for the
+ * last one. Few lanes look until the first pages are free, which those of the lease before give
+ * back together: many that look slow those who work. */
+DEV bool loader_lease(struct loader *l) {
+    const struct loader_page mine = loader_after(l, min(l->lane, RING_PAGES - 1));
+    if (!loader_wait_empty(l, l->burst)) return false;
+    if (l->guessing) l->n_guessed += RING_PAGES - l->burst;
+    bool empty = l->lane >= RING_PAGES;
+    for (;;) {
+        empty = empty || barrier_try_acquire_cta(&SHARED->page_empty[mine.slot], mine.parity ^ 1);
+        if (__all_sync(~0u, empty)) break;
+        loader_look(l);
+        if (l->wrong) l->n_guessed -= RING_PAGES;
+        if (l->quit || l->wrong) return false;
+    }
+    const uint32_t lanes = LOADER_PAGES > 1 ? 32 : 1; /* that share them out */
+    for (uint32_t i = l->lane % lanes; i < RING_PAGES; i += lanes)
+        page_copy_nothing(&SHARED->page_full[loader_after(l, i).slot]);
+    loader_advance(l, RING_PAGES);
+    return true;
+}
+
 /* ---- trace ---- */
 
 /* Pages requested and not yet here. */
@@ -279,7 +301,7 @@ DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t fi
 
 DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
     if (t->columns == CUDA_LEASE) /* the task wants the ring's memory, not pages */
-        return loader_issue_void(l, RING_PAGES);
+        return loader_lease(l);
     for (uint32_t row = 0; row < t->rows; row += t->tile) {
         if (t->columns == 0) { /* all of them in the image's own order */
             const char *src = t->image + (uint64_t)t->block0 * t->k_tiles * CUDA_PAGE_BYTES;

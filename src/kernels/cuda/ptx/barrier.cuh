@@ -89,4 +89,9 @@ template <int THREADS> DEV void barrier_sync_compute(void) {
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
 }
 
+/* Two warps; `pair`: below 14. */
+DEV void barrier_sync_pair(uint32_t pair) {
+    asm volatile("bar.sync %0, 64;" ::"r"(pair + 2) : "memory");
+}
+
 #endif

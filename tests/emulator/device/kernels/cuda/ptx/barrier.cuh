@@ -29,5 +29,8 @@ DEV void barrier_await_acquire_cta(uint64_t *b, uint32_t parity) {
 template <int THREADS> DEV void barrier_sync_compute(void) {
     emu_sync(1, THREADS);
 }
+DEV void barrier_sync_pair(uint32_t pair) {
+    emu_sync(pair + 2, 64);
+}
 
 #endif
