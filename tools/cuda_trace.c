@@ -17,7 +17,7 @@
  *   floor    the weights of the operator at READ_TB_S
  *
  * A task is ready when its worker was free and saw its event; it may still wait for its weights
- * then.
+ * then. Last, how long those iterations took: median, 99th percentile, longest.
  */
 #include "base/checked.h"
 #include "engine/backend_cuda.h"
@@ -185,6 +185,34 @@ static void add_up(struct tool *t, struct total totals[][N_OP_KINDS], double *it
     *iteration_us = 1e-3 * (double)(before - start) / t->n_iterations;
 }
 
+static int compare_u64(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* From the last task of an iteration to that of the next, by the device's clock: what is between
+ * two tokens without the host. */
+static int print_jitter(struct diag *d, const struct tool *t) {
+    const uint64_t n_ops = t->program->section[SECTION_OP].count;
+    uint64_t *took = calloc(t->n_iterations, sizeof *took), before = 0;
+    uint32_t n = 0;
+    if (took == NULL) return fail_nomem(d, t->n_iterations * sizeof *took, "the times");
+    for (uint32_t i = 0; i < t->n_iterations; i++) {
+        uint64_t end = 0;
+        for (uint64_t o = 0; o < n_ops; o++) end = MAX(end, t->stages[i * n_ops + o].last_done);
+        if (before > 0 && end > before) took[n++] = end - before;
+        before = end;
+    }
+    qsort(took, n, sizeof *took, compare_u64);
+    if (n > 0) {
+        const double median = 1e-3 * (double)took[n / 2], p99 = 1e-3 * (double)took[n * 99 / 100];
+        printf("%u iterations: median %.1f us, p99 %.1f us (+%.2f %%), longest %.1f us\n", n,
+               median, p99, 100 * (p99 / median - 1), 1e-3 * (double)took[n - 1]);
+    }
+    free(took);
+    return QN_OK;
+}
+
 static void print_total(const struct tool *t, const struct total *s, uint32_t kind,
                         uint32_t kind_before) {
     double n = s->n * 1e3;
@@ -211,7 +239,7 @@ static int run(struct diag *d, struct tool *t, const char *dir) {
     TRY(generate(d, t));
     TRY(read_iterations(d, t));
     print(t);
-    return QN_OK;
+    return print_jitter(d, t);
 }
 
 int main(int argc, char **argv) {
