@@ -105,7 +105,7 @@ struct steps_found {
  * next of 4. */
 struct warp_state {
     uint32_t place, message;
-    uint64_t walk_key; /* whose, of which iteration: see split_walk, steps_begin */
+    uint64_t walk_key; /* whose, of which iteration: see split_walk, units_begin */
     union {            /* a task's first item; its first step, and what is left then */
         struct kv_walk walk;
         struct {

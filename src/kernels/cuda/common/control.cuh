@@ -26,11 +26,11 @@
 
 enum {
     FETCH_AHEAD = N_AOT_SLOTS - GO_DEPTH,
-    LOOK_EVERY = 64,  /* polls between two looks at the stop word */
-    ROWS_AT_ONCE = 8, /* token rows whose places are fetched together */
-    BELL_NS = 50000,  /* between two readings of the host's doorbell while tasks run */
-    QUICK_NEWS = 16,
-    PATIENT_LOOKS = 8, /* until many news are posted in any case */
+    LOOK_EVERY = 64,   /* polls between two looks at the stop word */
+    ROWS_AT_ONCE = 8,  /* token rows whose places are fetched together */
+    BELL_NS = 50000,   /* between two readings of the host's doorbell while tasks run */
+    QUICK_NEWS = 16,   /* of a boundary: posted while any task runs */
+    PATIENT_LOOKS = 8, /* until more of them are posted in any case */
 };
 
 struct control {
