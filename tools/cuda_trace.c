@@ -17,7 +17,7 @@
  *   floor    the weights of the operator at READ_TB_S
  *
  * A task is ready when its worker was free and saw its event; it may still wait for its weights
- * then. Last, how long those iterations took: median, 99th percentile, longest.
+ * then. Last, for decode, how long those iterations took: median, 99th percentile, longest.
  */
 #include "base/checked.h"
 #include "engine/backend_cuda.h"
@@ -54,6 +54,7 @@ struct tool {
     uint32_t context;               /* decode: tokens that each request begins with */
     const char *compile_options;
     uint32_t n_iterations; /* in stages */
+    size_t first_iter;     /* of the trace's, from which on they are */
     struct stage *stages;  /* [n_iterations][ops of the program] */
 };
 
@@ -140,8 +141,8 @@ static int read_iterations(struct diag *d, struct tool *t) {
     uint32_t wanted = t->tokens - t->tokens / 2 - 2;
     t->stages = calloc(wanted * n_ops, sizeof *t->stages);
     if (t->stages == NULL) return fail_nomem(d, wanted * n_ops * sizeof *t->stages, "the sums");
-    size_t first = t->trace.iters.n > wanted ? t->trace.iters.n - wanted : 0;
-    for (size_t i = first; i < t->trace.iters.n; i++)
+    t->first_iter = t->trace.iters.n > wanted ? t->trace.iters.n - wanted : 0;
+    for (size_t i = t->first_iter; i < t->trace.iters.n; i++)
         if (t->trace.iters.items[i].complete)
             read_iteration(t, &t->trace.iters.items[i], &t->stages[t->n_iterations++ * n_ops]);
     if (t->n_iterations > 1) return QN_OK;
@@ -190,19 +191,16 @@ static int compare_u64(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* From the last task of an iteration to that of the next, by the device's clock: what is between
- * two tokens without the host. */
+/* From the end of an iteration to that of the next, by the device's clock: what is between two
+ * tokens without the host. */
 static int print_jitter(struct diag *d, const struct tool *t) {
-    const uint64_t n_ops = t->program->section[SECTION_OP].count;
-    uint64_t *took = calloc(t->n_iterations, sizeof *took), before = 0;
+    const struct trace_iter *iter = t->trace.iters.items;
+    uint64_t *took = calloc(t->trace.iters.n, sizeof *took);
     uint32_t n = 0;
-    if (took == NULL) return fail_nomem(d, t->n_iterations * sizeof *took, "the times");
-    for (uint32_t i = 0; i < t->n_iterations; i++) {
-        uint64_t end = 0;
-        for (uint64_t o = 0; o < n_ops; o++) end = MAX(end, t->stages[i * n_ops + o].last_done);
-        if (before > 0 && end > before) took[n++] = end - before;
-        before = end;
-    }
+    if (took == NULL) return fail_nomem(d, t->trace.iters.n * sizeof *took, "the times");
+    for (size_t i = t->first_iter + 1; i < t->trace.iters.n; i++)
+        if (iter[i - 1].complete && iter[i].complete && iter[i].number == iter[i - 1].number + 1)
+            took[n++] = iter[i].end - iter[i - 1].end;
     qsort(took, n, sizeof *took, compare_u64);
     if (n > 0) {
         const double median = 1e-3 * (double)took[n / 2], p99 = 1e-3 * (double)took[n * 99 / 100];
@@ -239,7 +237,7 @@ static int run(struct diag *d, struct tool *t, const char *dir) {
     TRY(generate(d, t));
     TRY(read_iterations(d, t));
     print(t);
-    return print_jitter(d, t);
+    return t->prompt > 1 ? QN_OK : print_jitter(d, t); /* prompts come one by one from the host */
 }
 
 int main(int argc, char **argv) {
