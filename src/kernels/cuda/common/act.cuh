@@ -311,10 +311,18 @@ DEV void stage_floats(const struct warp_context *c, struct act row, uint32_t k, 
     }
 }
 
+/* Pairs of pairs that a thread asks for at once: what it has of a row of QN_INTERMEDIATE, in equal
+ * parts of at most six: it holds a page, too. */
+enum {
+    PAIRS_OF_THREAD = (QN_INTERMEDIATE + 4 * COMPUTE_THREADS - 1) / (4 * COMPUTE_THREADS),
+    PAIRS_TRIPS = (PAIRS_OF_THREAD + 5) / 6,
+    PAIRS_AT_ONCE = (PAIRS_OF_THREAD + PAIRS_TRIPS - 1) / PAIRS_TRIPS
+};
+
 /* Stages a row that comes in pairs: nothing is left to be rounded. */
 DEV void stage_pairs(const struct warp_context *c, struct act row, uint32_t k, uint32_t k_padded,
                      char *dst) {
-    const int at_once = 8;
+    constexpr int at_once = PAIRS_AT_ONCE;
 #pragma unroll 1
     for (uint32_t i = c->thread; i < k_padded / 4; i += at_once * COMPUTE_THREADS) {
         uint4 v[at_once] = {};
