@@ -310,6 +310,7 @@ __device__ __noinline__ void compute_one_row(void) {
     after.turn = c.turn;
     after.message = c.message;
     after.ready_parity = c.ready_parity;
+    __syncwarp(); /* all lanes have read what is stored now */
     compute_next(&after);
 }
 
