@@ -8,6 +8,7 @@
 #include "engine/cuda_plan.h"
 #include "engine/cuda_run.h"
 #include "engine/cuda_trace.h"
+#include "engine/expect.h"
 #include "kernels/cpu/cpu_kernel.h"
 
 #include <stdio.h>
@@ -57,6 +58,7 @@ struct backend_instance {
     struct rt host_rt; /* only its mailbox part is the host's */
     struct rt_batch limits;
     struct mailbox mailbox;
+    struct expect expect;
     struct cuda_trace trace;
     struct cuda_run run;
     struct backend_cuda_stats stats;
@@ -563,7 +565,7 @@ static int cuda_release(struct diag *d, struct backend_instance *i, uint32_t slo
 static int cuda_wait(struct diag *d, struct backend_instance *i, uint32_t *seen, double timeout_s) {
     TRY(cuda_run_status(d, &i->run));
     if (mailbox_progress(&i->mailbox) == *seen && timeout_s > 0)
-        mailbox_wait(&i->mailbox, *seen, (uint64_t)(timeout_s * 1e9));
+        expect_wait(&i->expect, &i->mailbox, *seen, (uint64_t)(timeout_s * 1e9));
     *seen = mailbox_progress(&i->mailbox);
     return cuda_run_status(d, &i->run);
 }
