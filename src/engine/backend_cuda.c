@@ -25,6 +25,7 @@ enum {
     READ_ROUNDS_MS = 5,
 };
 #define END_WAIT_NS ((uint64_t)1000000000)
+#define STATUS_NS   ((uint64_t)20000000) /* between two looks of a waiter at whether all is well */
 
 /* Device memory, one allocation each; in the order in which it is taken. */
 enum block {
@@ -563,9 +564,14 @@ static int cuda_release(struct diag *d, struct backend_instance *i, uint32_t slo
 }
 
 static int cuda_wait(struct diag *d, struct backend_instance *i, uint32_t *seen, double timeout_s) {
+    const uint64_t start = rt_now_ns(),
+                   timeout_ns = timeout_s > 0 ? (uint64_t)(timeout_s * 1e9) : 0;
     TRY(cuda_run_status(d, &i->run));
-    if (mailbox_progress(&i->mailbox) == *seen && timeout_s > 0)
-        expect_wait(&i->expect, &i->mailbox, *seen, (uint64_t)(timeout_s * 1e9));
+    for (uint64_t past;
+         mailbox_progress(&i->mailbox) == *seen && (past = rt_now_ns() - start) < timeout_ns;) {
+        expect_wait(&i->expect, &i->mailbox, *seen, MIN(timeout_ns - past, STATUS_NS));
+        TRY(cuda_run_status(d, &i->run)); /* a kernel that broke makes no progress */
+    }
     *seen = mailbox_progress(&i->mailbox);
     return cuda_run_status(d, &i->run);
 }
