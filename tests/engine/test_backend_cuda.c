@@ -334,6 +334,33 @@ static void test_launch_fails(void **state) {
     expect_broken(MODE_NO_LAUNCH, QN_EDEVICE, "cuLaunchCooperativeKernel");
 }
 
+/* Who waits long learns of it soon, be they several. */
+static void *wait_long(void *arg) {
+    struct diag d = {0};
+    uint32_t seen = 0;
+    int rc;
+    do rc = backend_cuda.wait(&d, arg, &seen, 60);
+    while (rc == QN_OK && seen != 0);
+    diag_clear(&d);
+    return rc == QN_OK ? NULL : arg;
+}
+
+static void test_waiters_learn(void **state) {
+    (void)state;
+    struct backend_instance *i = open_well(MODE_SILENT);
+    pthread_t waiter[3];
+    submit(i, 1, 2, 3);
+    const uint64_t start = rt_now_ns();
+    for (int k = 0; k < 3; k++) assert_int_equal(pthread_create(&waiter[k], NULL, wait_long, i), 0);
+    for (int k = 0; k < 3; k++) {
+        void *learned;
+        pthread_join(waiter[k], &learned);
+        assert_ptr_equal(learned, i);
+    }
+    assert_true(rt_now_ns() - start < 30000000000);
+    close_well(i);
+}
+
 /* Too little memory at any point of opening: one clear line, nothing left behind. */
 static void test_out_of_memory(void **state) {
     (void)state;
@@ -413,21 +440,14 @@ static void test_no_driver(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_launch_each),
-        cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_many_launches),
-        cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_trace_overrun),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_close_busy),
-        cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_silence),
-        cmocka_unit_test(test_device_error),
-        cmocka_unit_test(test_launch_fails),
-        cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_wrong_image),
-        cmocka_unit_test(test_no_driver),
+        cmocka_unit_test(test_one_launch_each), cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_many_launches),   cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_trace_overrun),   cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_close_busy),      cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_silence),         cmocka_unit_test(test_device_error),
+        cmocka_unit_test(test_launch_fails),    cmocka_unit_test(test_waiters_learn),
+        cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_wrong_image),     cmocka_unit_test(test_no_driver),
     };
     return cmocka_run_group_tests(tests, make_program, drop_program);
 }

@@ -10,8 +10,8 @@
  * cycles, a word of shared memory thirty. Hence the first part.
  *
  * A page in registers is one that the ring has room for again: eight of them are a third of it,
- * what memory brings in 1.9 us on an H200. And a page that need not be read from shared memory
- * after the event is 500 cycles less, since eight warps read theirs at the same time.
+ * what memory brings in 1.9 us on an H200. And eight pages that need not be read from shared memory
+ * after the event are 64 KB at 128 bytes a cycle. What it was worth: docs/performance.md.
  */
 #ifndef QN_CUDA_COMMON_STAGED_CUH
 #define QN_CUDA_COMMON_STAGED_CUH
