@@ -25,6 +25,8 @@
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/walk.cuh"
 
+enum { LIST_AHEAD = 4 }; /* tasks of a list whose descriptors are on their way */
+
 #define BLOCK_POSITIONS (QN_KV_BLOCK < SHARE_POSITIONS ? SHARE_POSITIONS : QN_KV_BLOCK)
 #define PIECE_BLOCKS    (ATTENTION_PIECE / BLOCK_POSITIONS)
 #define LANE_BLOCKS     ((WARPS * PIECE_BLOCKS + 31) / 32)
@@ -70,7 +72,7 @@ struct loader {
 /* What the loader needs to know of a task. */
 struct loader_task {
     const char *image; /* of weights; of attention: the layer's cache */
-    uint32_t kind, unit0, block0, block1, rows, k_tiles;
+    uint32_t kind, index, unit0, block0, block1, rows, k_tiles;
     uint32_t tile, group, columns, unit_blocks;
 };
 
@@ -146,32 +148,23 @@ DEV void loader_advance(struct loader *l, uint32_t n) {
     l->n_flying = min(l->n_flying + n, l->flight);
 }
 
-/* Until the slots of the next n pages are empty; false: something happened instead. Lane i waits
- * for the i-th. The first lap waits for the phase before the first, which counts as complete. */
-DEV bool loader_wait_empty(struct loader *l, uint32_t n) {
-    const struct loader_page mine = loader_after(l, loader_page_of(l->lane));
+/* Until the next n pages, at most l->burst, may be asked for: their slots are empty, and few enough
+ * are under way; false: something happened instead. Lane i waits for what the i-th needs. The first
+ * lap waits for the phase before the first, which counts as complete. */
+DEV bool loader_wait(struct loader *l, uint32_t n) {
+    const uint32_t i = loader_page_of(l->lane);
+    const struct loader_page mine = loader_after(l, i), before = loader_before(l, l->flight - i);
     if (l->guessing) loader_look(l);
     if (l->guessing) l->n_guessed += n;
-    bool empty = loader_page_of(l->lane) >= n;
+    bool empty = i >= n, few = i >= n || l->n_flying + i < l->flight;
     for (;;) {
         if (l->quit || l->wrong) return false;
         empty = empty || barrier_try_acquire_cta(&SHARED->page_empty[mine.slot], mine.parity ^ 1);
-        if (__all_sync(~0u, empty)) return true;
+        few = few || barrier_try_acquire_cta(&SHARED->page_full[before.slot], before.parity);
+        if (__all_sync(~0u, empty && few)) return true;
         loader_look(l);
         if (l->wrong) l->n_guessed -= n;
     }
-}
-
-/* Until the next n pages, at most l->burst, may be asked for; false: something happened instead. */
-DEV bool loader_wait(struct loader *l, uint32_t n) {
-    if (!loader_wait_empty(l, n)) return false;
-    const uint32_t i = loader_page_of(l->lane);
-    if (i < n && l->n_flying + i >= l->flight) {
-        const struct loader_page before = loader_before(l, l->flight - i);
-        barrier_wait_acquire_cta(&SHARED->page_full[before.slot], before.parity);
-    }
-    __syncwarp();
-    return true;
 }
 
 /* From now on so many pages may be under way at most. */
@@ -219,7 +212,7 @@ DEV bool loader_issue_void(struct loader *l, uint32_t n) {
  * back together: many that look slow those who work. */
 DEV bool loader_lease(struct loader *l) {
     const struct loader_page mine = loader_after(l, min(l->lane, RING_PAGES - 1));
-    if (!loader_wait_empty(l, l->burst)) return false;
+    if (!loader_wait(l, l->burst)) return false;
     if (l->guessing) l->n_guessed += RING_PAGES - l->burst;
     bool empty = l->lane >= RING_PAGES;
     for (;;) {
@@ -266,16 +259,36 @@ DEV void loader_trace(struct loader *l, uint32_t task) {
               RT_TRACE_PAGES | RT_TRACE_PAGES_AUX(flying, free, CUDA_PAGE_BYTES >> 10) << 8, task);
 }
 
-DEV struct loader_task loader_fetch(const struct cuda_task *from) {
+/* A descriptor on its way: lane l has its word l. It is looked at when the task comes. */
+DEV uint32_t loader_fetch(const struct loader *l, const struct cuda_task *from) {
+    static_assert(sizeof *from == 32 * sizeof(uint32_t), "a word for every lane");
+    return ((const uint32_t *)from)[l->lane];
+}
+
+/* The number of a field's word; NVRTC has no offsetof. */
+#define TASK_SIZE sizeof(struct cuda_task)
+#define TASK_WORD(field)                                                                           \
+    ((int)(((uint64_t) & ((const struct cuda_task *)TASK_SIZE)->field - TASK_SIZE) / 4))
+
+DEV uint32_t loader_word(uint32_t word, int at) {
+    return __shfl_sync(~0u, word, at);
+}
+DEV uint64_t loader_words(uint32_t word, int at) {
+    return (uint64_t)loader_word(word, at + 1) << 32 | loader_word(word, at);
+}
+
+DEV struct loader_task loader_task_of(uint32_t word) {
     struct loader_task t;
-    t.kind = from->kind;
-    t.unit0 = from->unit0;
-    t.image = (const char *)(kv_walk_has_pages(t.kind) ? from->more : from->w);
-    t.block0 = from->block0;
-    t.block1 = from->block1;
-    t.rows = from->row1 - from->row0;
-    t.k_tiles = from->k_tiles;
-    uint32_t walk = *(const uint32_t *)&from->tile;
+    const uint64_t w = loader_words(word, TASK_WORD(w)), more = loader_words(word, TASK_WORD(more));
+    const uint32_t walk = loader_word(word, TASK_WORD(tile));
+    t.kind = loader_word(word, TASK_WORD(kind)) & 0xFFFF;
+    t.image = (const char *)(kv_walk_has_pages(t.kind) ? more : w);
+    t.index = loader_word(word, TASK_WORD(index));
+    t.unit0 = loader_word(word, TASK_WORD(unit0));
+    t.block0 = loader_word(word, TASK_WORD(block0));
+    t.block1 = loader_word(word, TASK_WORD(block1));
+    t.rows = loader_word(word, TASK_WORD(row1)) - loader_word(word, TASK_WORD(row0));
+    t.k_tiles = loader_word(word, TASK_WORD(k_tiles));
     t.tile = walk & 255;
     t.group = walk >> 8 & 255;
     t.columns = walk >> 16 & 255;
@@ -317,25 +330,36 @@ DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
     return true;
 }
 
-/* The whole list of the published iteration's variant. Descriptors are read a task ahead, their
- * indices two. */
+/* The whole list of the published iteration's variant. Descriptors are asked for LIST_AHEAD tasks
+ * ahead, their numbers as many more: tasks without pages follow each other at once, and to wait for
+ * memory here is to ask for no weights. */
 DEV bool loader_list(struct loader *l) {
     const struct rt *rt = &l->args->rt;
     const struct prog_list list =
         rt->lists[(l->published & VARIANT_MASK) * rt->n_workers + blockIdx.x];
     if (list.n == 0) return true;
-    const uint32_t *aot = rt->aot + list.first;
+    const uint32_t *aot = rt->aot + list.first, last = list.n - 1;
     const struct cuda_task *tasks = l->args->tasks;
-    struct loader_task next = loader_fetch(&tasks[aot[0]]);
-    uint32_t next_index = aot[min(1u, list.n - 1)];
+    uint32_t number[LIST_AHEAD], word[LIST_AHEAD];
+#pragma unroll
+    for (uint32_t i = 0; i < LIST_AHEAD; i++) number[i] = aot[min(i, last)];
+#pragma unroll
+    for (uint32_t i = 0; i < LIST_AHEAD; i++) {
+        word[i] = loader_fetch(l, &tasks[number[i]]);
+        number[i] = aot[min(i + LIST_AHEAD, last)];
+    }
     for (uint32_t i = 0; i < list.n; i++) {
-        struct loader_task t = next;
-        next = loader_fetch(&tasks[next_index]);
-        next_index = aot[min(i + 2, list.n - 1)];
-        if (kv_walk_has_pages(t.kind) && !loader_kv(l, &t, &tasks[aot[i]])) return false;
+        const struct loader_task t = loader_task_of(word[0]);
+#pragma unroll
+        for (uint32_t j = 0; j + 1 < LIST_AHEAD; j++) word[j] = word[j + 1];
+        word[LIST_AHEAD - 1] = loader_fetch(l, &tasks[number[0]]);
+#pragma unroll
+        for (uint32_t j = 0; j + 1 < LIST_AHEAD; j++) number[j] = number[j + 1];
+        number[LIST_AHEAD - 1] = aot[min(i + 2 * LIST_AHEAD, last)];
+        if (kv_walk_has_pages(t.kind) && !loader_kv(l, &t, &tasks[t.index])) return false;
         if (!loader_has_pages(&t)) continue;
         if (!loader_task_pages(l, &t)) return false;
-        loader_trace(l, aot[i]);
+        loader_trace(l, t.index);
     }
     return true;
 }
@@ -355,11 +379,11 @@ DEV void loader_follow(struct loader *l) {
     for (uint32_t n = 0; loader_wait_message(l, n); n++) {
         const uint32_t i = n % GO_DEPTH;
         const struct cuda_task *task = &SHARED->task[loader_read(&SHARED->go[i])];
-        const struct loader_task t = loader_fetch(task);
+        const struct loader_task t = loader_task_of(loader_fetch(l, task));
         if (kv_walk_has_pages(t.kind) && !loader_kv(l, &t, task)) return;
         if (loader_has_pages(&t)) {
             if (!loader_task_pages(l, &t)) return;
-            loader_trace(l, task->index);
+            loader_trace(l, t.index);
         }
         __syncwarp(); /* all lanes have read it */
         if (l->lane == 0 || QN_EACH_ARRIVES) barrier_arrive_release_cta(&SHARED->go_empty[i]);
