@@ -41,7 +41,8 @@ VARIANTS = [
     ("flight 16 KB", "", {"QN_CUDA_FLIGHT": "2"}, "cuda"),
     ("flight 64 KB", "", {"QN_CUDA_FLIGHT": "8"}, "cuda"),
     ("no flight cap (128 KB, the most)", "", {"QN_CUDA_FLIGHT": "16"}, "cuda"),
-    ("no streaming across iterations", "", {"QN_CUDA_SPECULATE": "0"}, "cuda"),
+    ("no streaming across iterations", "", {"QN_CUDA_STREAM": "1"}, "cuda"),
+    ("no streaming across tasks", "", {"QN_CUDA_STREAM": "0"}, "cuda"),
 ]
 
 

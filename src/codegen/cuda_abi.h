@@ -207,6 +207,13 @@ enum cuda_task_flag {
     CUDA_OUT_PAIRED = 512,
 };
 
+/* How far ahead of the running task weights are streamed; less than the last is for experiments. */
+enum cuda_stream {
+    CUDA_STREAM_TASK,       /* not: a task's when those of the task before are used up */
+    CUDA_STREAM_LIST,       /* to the end of the iteration */
+    CUDA_STREAM_ITERATIONS, /* into the next one before it is known, assuming the same variant */
+};
+
 /* The parameter of qn_mega. Every pointer is a device address; `rt` and what it points to must be
  * initialised as for a CPU run (rt_memory.c), with n_workers = grid. */
 struct cuda_args {
@@ -217,8 +224,7 @@ struct cuda_args {
     float *sample_scratch; /* cuda_sample_bytes: work of SAMPLE, [L][2][ceil64(vocab)] */
     uint32_t flight;       /* pages requested and not yet arrived per worker, 1..CUDA_MAX_FLIGHT;
                               a few times 8 KB reach full bandwidth, more delays others */
-    uint32_t speculate;    /* 1: stream the next iteration's first pages before it is known,
-                              assuming the same variant */
+    uint32_t stream;       /* enum cuda_stream */
     uint32_t reserved;
 };
 

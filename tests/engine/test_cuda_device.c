@@ -109,7 +109,7 @@ static int open_traced(struct diag *d, const struct backend_config *config, uint
     struct backend_cuda_options cuda;
     backend_cuda_defaults(&cuda);
     cuda.flight = flight;
-    cuda.speculate = 0;
+    cuda.stream = CUDA_STREAM_LIST;
     TRY(trace_new(d, r->program->n_workers, 0, &r->trace));
     trace_switch(r->trace, true);
     traced.trace = r->trace;

@@ -431,7 +431,8 @@ DEV void control_tell_loader(struct control *c, uint32_t before) {
     struct block_shared *s = c->shared;
     s->published = c->w.published;
     barrier_arrive_release_cta(&s->entered);
-    if (c->entered && c->args->speculate && ((c->w.published ^ before) & VARIANT_MASK) != 0) {
+    if (c->entered && c->args->stream == CUDA_STREAM_ITERATIONS &&
+        ((c->w.published ^ before) & VARIANT_MASK) != 0) {
         control_go(c, GO_DROP, PROG_NONE); /* there is room: every task is done */
         while (c->n_done != c->n_go) control_reap(c);
     }

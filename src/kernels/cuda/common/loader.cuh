@@ -56,6 +56,7 @@ struct loader {
     uint32_t lane;
     uint32_t flight;                /* pages under way at most */
     uint32_t burst;                 /* pages to ask for at a time */
+    uint32_t stream;                /* enum cuda_stream */
     uint32_t slot, parity;          /* of the next page */
     uint32_t n_flying;              /* the last so many pages may be under way; others are here */
     uint32_t guess_turn, n_guessed; /* warp of the first page that was guessed; how many */
@@ -207,20 +208,27 @@ DEV bool loader_issue_void(struct loader *l, uint32_t n) {
     return true;
 }
 
+/* Until no page is in use; false: something happened instead. */
+DEV bool loader_wait_all(struct loader *l) {
+    const struct loader_page mine = loader_after(l, min(l->lane, RING_PAGES - 1));
+    bool empty = l->lane >= RING_PAGES;
+    for (;;) {
+        empty = empty || barrier_try_acquire_cta(&SHARED->page_empty[mine.slot], mine.parity ^ 1);
+        if (__all_sync(~0u, empty)) return true;
+        loader_look(l);
+        if (l->quit || l->wrong) return false;
+    }
+}
+
 /* A lease: all pages of the ring, void, and all at once, since whoever waits for it waits for the
  * last one. Few lanes look until the first pages are free, which those of the lease before give
  * back together: many that look slow those who work. */
 DEV bool loader_lease(struct loader *l) {
-    const struct loader_page mine = loader_after(l, min(l->lane, RING_PAGES - 1));
     if (!loader_wait(l, l->burst)) return false;
     if (l->guessing) l->n_guessed += RING_PAGES - l->burst;
-    bool empty = l->lane >= RING_PAGES;
-    for (;;) {
-        empty = empty || barrier_try_acquire_cta(&SHARED->page_empty[mine.slot], mine.parity ^ 1);
-        if (__all_sync(~0u, empty)) break;
-        loader_look(l);
+    if (!loader_wait_all(l)) {
         if (l->wrong) l->n_guessed -= RING_PAGES;
-        if (l->quit || l->wrong) return false;
+        return false;
     }
     const uint32_t lanes = LOADER_PAGES > 1 ? 32 : 1; /* that share them out */
     for (uint32_t i = l->lane % lanes; i < RING_PAGES; i += lanes)
@@ -358,6 +366,7 @@ DEV bool loader_list(struct loader *l) {
         number[LIST_AHEAD - 1] = aot[min(i + 2 * LIST_AHEAD, last)];
         if (kv_walk_has_pages(t.kind) && !loader_kv(l, &t, &tasks[t.index])) return false;
         if (!loader_has_pages(&t)) continue;
+        if (l->stream == CUDA_STREAM_TASK && !loader_wait_all(l)) return false;
         if (!loader_task_pages(l, &t)) return false;
         loader_trace(l, t.index);
     }
@@ -431,7 +440,7 @@ DEV void loader_lists(struct loader *l) {
         }
         /* What was streamed belongs to the published iteration. */
         loader_leave(l);
-        if (l->args->speculate) {
+        if (l->stream == CUDA_STREAM_ITERATIONS) {
             l->guessing = true;
             l->guess_turn = l->slot % WARPS;
             l->n_guessed = 0;
@@ -447,6 +456,7 @@ DEV void loader_main(const struct warp_context *c, uint32_t resume) {
     l.lane = c->lane;
     l.flight = min(c->args->flight, (uint32_t)RING_PAGES - 1);
     l.burst = min(l.flight, (uint32_t)LOADER_PAGES);
+    l.stream = c->args->stream;
     l.published = resume;
     if (l.args->rt.trace != nullptr) l.n_traced = trace_loader_ring(l.args)->n;
     if (QN_JIT_WEIGHTS)
