@@ -4,31 +4,40 @@
  *   one run:  submit B prompts ── first token of the last ═══ window ═══ first finish ── all done
  *
  * Only steps inside the window count: there all B requests decode together. If the KV cache is too
- * small for all of them, there is no such step and nothing to say of their time.
+ * small for all of them, there is no such step and nothing to say of their time. The steps of
+ * several runs of a batch size are taken together.
  */
 #include "cli/cli.h"
 #include "cli/tally.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_BATCH = 1024 };
+enum { MAX_BATCH = 1024, MAX_ITERS = 10000 };
 static const double FLOOR_SECONDS = 0.3; /* long enough to even out a scheduler's time slices */
 
+/* Of all runs of a batch size. */
 struct run {
     uint32_t batch;
-    uint32_t n_steps; /* in the window; 0: the requests were never all in flight */
-    double ttft_ms, bytes_per_step;
+    uint64_t n_steps; /* in the windows; 0: the requests were never all in flight */
+    double ttft_ms;   /* the middle one of the runs */
+    double bytes_per_step;
     double median_ms, p99_ms, max_ms, tokens_per_s, percent_of_floor; /* if they were */
+};
+
+struct times {
+    double *items;
+    size_t n, capacity;
 };
 
 struct bench {
     const struct options *o;
     qn_engine *engine;
     qn_engine_info info;
-    uint32_t input_len, output_len;
+    uint32_t input_len, output_len, n_iters;
     double floor_rate; /* bytes per second */
 };
 
@@ -76,63 +85,81 @@ static int compare_double(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Steps of the request that started last, between its first token and the first finish. */
-static int measure(const struct bench *b, const struct lane *lanes, struct run *r) {
+/* Adds the steps, in ms, of the request that started last, between its first token and the first
+ * finish; and how long the slowest waited for its first token. */
+static int measure(const struct lane *lanes, uint32_t batch, struct times *steps,
+                   struct times *ttft) {
     uint64_t window_end = UINT64_MAX, slowest = 0;
     uint32_t last = 0;
-    for (uint32_t i = 0; i < r->batch; i++) {
+    for (uint32_t i = 0; i < batch; i++) {
         if (lanes[i].tally.n == 0) return cli_error("a request gave no token");
         window_end = MIN(window_end, lanes[i].tally.end_ns);
         slowest = MAX(slowest, lanes[i].tally.items[0].time_ns - lanes[i].tally.start_ns);
         if (lanes[i].tally.items[0].time_ns > lanes[last].tally.items[0].time_ns) last = i;
     }
     const struct tally *t = &lanes[last].tally;
-    double *steps = malloc((t->n ? t->n : 1) * sizeof *steps), total = 0;
-    if (!steps) return cli_error("out of memory");
-    for (size_t i = 1; i < t->n && t->items[i].time_ns <= window_end; i++) {
-        steps[r->n_steps] = (double)(t->items[i].time_ns - t->items[i - 1].time_ns) * 1e-6;
-        total += steps[r->n_steps++];
+    int rc = ARRAY_PUSH(NULL, ttft, (double)slowest * 1e-6);
+    for (size_t i = 1; rc == QN_OK && i < t->n && t->items[i].time_ns <= window_end; i++)
+        rc =
+            ARRAY_PUSH(NULL, steps, (double)(t->items[i].time_ns - t->items[i - 1].time_ns) * 1e-6);
+    return rc == QN_OK ? EXIT_OK : cli_error("out of memory");
+}
+
+static void sum_up(const struct bench *b, struct times *steps, struct times *ttft, struct run *r) {
+    double total = 0;
+    qsort(ttft->items, ttft->n, sizeof *ttft->items, compare_double);
+    r->ttft_ms = ttft->items[ttft->n / 2];
+    r->n_steps = steps->n;
+    if (steps->n > 0) {
+        for (size_t i = 0; i < steps->n; i++) total += steps->items[i];
+        qsort(steps->items, steps->n, sizeof *steps->items, compare_double);
+        r->median_ms = steps->items[steps->n / 2];
+        r->p99_ms = steps->items[steps->n * 99 / 100];
+        r->max_ms = steps->items[steps->n - 1];
+        r->tokens_per_s = total > 0 ? r->batch * (double)steps->n / (total * 1e-3) : 0;
     }
-    r->ttft_ms = (double)slowest * 1e-6;
-    if (r->n_steps > 0) {
-        qsort(steps, r->n_steps, sizeof *steps, compare_double);
-        r->median_ms = steps[r->n_steps / 2];
-        r->p99_ms = steps[MIN((uint64_t)r->n_steps * 99 / 100, r->n_steps - 1)];
-        r->max_ms = steps[r->n_steps - 1];
-        r->tokens_per_s = total > 0 ? r->batch * r->n_steps / (total * 1e-3) : 0;
-    }
-    free(steps);
     double context = b->input_len + b->output_len / 2.0;
     r->bytes_per_step =
         (double)b->info.bytes_per_token + r->batch * context * (double)b->info.kv_bytes_per_token;
     double floor_ms = r->bytes_per_step / b->floor_rate * 1e3;
     r->percent_of_floor = r->median_ms > 0 ? 100 * floor_ms / r->median_ms : 0;
-    return EXIT_OK;
 }
 
-static int run_lanes(struct bench *b, struct run *r, struct lane *lanes, int32_t *ids) {
-    for (uint32_t i = 0; i < r->batch; i++) {
+static int run_lanes(struct bench *b, uint32_t batch, struct lane *lanes, int32_t *ids) {
+    for (uint32_t i = 0; i < batch; i++) {
         tally_start(&lanes[i].tally);
         int rc = submit(b, i, ids, &lanes[i].request);
         if (rc != EXIT_OK) return rc;
     }
-    for (uint32_t i = 0; i < r->batch; i++) {
+    for (uint32_t i = 0; i < batch; i++) {
         int rc = collect(lanes[i].request, &lanes[i].tally);
         if (rc != EXIT_OK) return rc;
     }
-    return measure(b, lanes, r);
+    return EXIT_OK;
 }
 
-static int run_batch(struct bench *b, struct run *r) {
-    struct lane *lanes = calloc(MAX(r->batch, 1u), sizeof *lanes);
+static int run_once(struct bench *b, uint32_t batch, struct times *steps, struct times *ttft) {
+    struct lane *lanes = calloc(MAX(batch, 1u), sizeof *lanes);
     int32_t *ids = calloc(MAX(b->input_len, 1u), sizeof *ids);
-    int rc = lanes && ids ? run_lanes(b, r, lanes, ids) : cli_error("out of memory");
-    for (uint32_t i = 0; lanes && i < r->batch; i++) {
+    int rc = lanes && ids ? run_lanes(b, batch, lanes, ids) : cli_error("out of memory");
+    if (rc == EXIT_OK) rc = measure(lanes, batch, steps, ttft);
+    for (uint32_t i = 0; lanes && i < batch; i++) {
         qn_request_free(lanes[i].request);
         tally_fini(&lanes[i].tally);
     }
     free(lanes);
     free(ids);
+    return rc;
+}
+
+static int run_batch(struct bench *b, struct run *r) {
+    struct times steps = {0}, ttft = {0};
+    int rc = EXIT_OK;
+    for (uint32_t i = 0; i < b->n_iters && rc == EXIT_OK; i++)
+        rc = run_once(b, r->batch, &steps, &ttft);
+    if (rc == EXIT_OK) sum_up(b, &steps, &ttft, r);
+    ARRAY_FINI(&steps);
+    ARRAY_FINI(&ttft);
     return rc;
 }
 
@@ -151,11 +178,11 @@ static json_t *run_json(const struct run *r) {
                                  r->max_ms)
                      : json_null();
     return json_pack(
-        "{s:i, s:o, s:o, s:I, s:I, s:o, s:f, s:i}", "batch_size", (int)r->batch, "ms_per_token", ms,
+        "{s:i, s:o, s:o, s:I, s:I, s:o, s:f, s:I}", "batch_size", (int)r->batch, "ms_per_token", ms,
         "tokens_per_s", any ? json_real(r->tokens_per_s) : json_null(), "bytes_per_token",
         (json_int_t)(r->bytes_per_step / r->batch), "bytes_per_step", (json_int_t)r->bytes_per_step,
         "percent_of_floor", any ? json_real(r->percent_of_floor) : json_null(), "ttft_ms",
-        r->ttft_ms, "steps", (int)r->n_steps);
+        r->ttft_ms, "steps", (json_int_t)r->n_steps);
 }
 
 static int print_json(const struct bench *b, const struct run *runs, size_t n) {
@@ -167,12 +194,13 @@ static int print_json(const struct bench *b, const struct run *runs, size_t n) {
         json_object_set_new(run, "startup_s", startup_json(i));
         json_array_append_new(results, run);
     }
-    return cli_print_json(json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:f, s:o, s:o}", "model", i->served_model_name,
-        "backend", i->backend, "device", i->device, "dtype", i->dtype, "kv_cache_dtype",
-        i->kv_cache_dtype, "input_len", (int)b->input_len, "output_len", (int)b->output_len,
-        "weight_bytes", (json_int_t)i->weight_bytes, "read_floor_tb_s", b->floor_rate * 1e-12,
-        "startup_s", startup_json(i), "results", results));
+    return cli_print_json(
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:I, s:f, s:o, s:o}", "model",
+                  i->served_model_name, "backend", i->backend, "device", i->device, "dtype",
+                  i->dtype, "kv_cache_dtype", i->kv_cache_dtype, "input_len", (int)b->input_len,
+                  "output_len", (int)b->output_len, "num_iters", (int)b->n_iters, "weight_bytes",
+                  (json_int_t)i->weight_bytes, "read_floor_tb_s", b->floor_rate * 1e-12,
+                  "startup_s", startup_json(i), "results", results));
 }
 
 static void print_run(const struct run *r) {
@@ -207,10 +235,13 @@ static int plan(struct bench *b, qn_engine_params *params, struct run *runs, siz
     const struct option_value *batches = &b->o->values[OPT_BATCH_SIZE];
     int64_t in = options_integer(b->o, OPT_INPUT_LEN, 64);
     int64_t out = options_integer(b->o, OPT_OUTPUT_LEN, 128);
+    int64_t iters = options_integer(b->o, OPT_NUM_ITERS, 1);
     uint32_t largest = 1;
     if (in < 1 || in > 1 << 20) return cli_usage("--input-len: want 1 to %d", 1 << 20);
     if (out < 2 || out > 1 << 20) return cli_usage("--output-len: want 2 to %d", 1 << 20);
+    if (iters < 1 || iters > MAX_ITERS) return cli_usage("--num-iters: want 1 to %d", MAX_ITERS);
     b->input_len = (uint32_t)in;
+    b->n_iters = (uint32_t)iters;
     b->output_len = (uint32_t)out;
     *n = batches->n ? batches->n : 1;
     if (*n > 64) return cli_usage("--batch-size: at most 64 sizes");
@@ -240,7 +271,8 @@ int cmd_bench_latency(const struct options *o) {
     if (rc == EXIT_OK) rc = cli_open_engine(o, &params, &b.engine);
     if (rc != EXIT_OK) return rc;
     qn_engine_get_info(b.engine, &b.info);
-    cli_note(o, "%zu batch sizes, %u tokens in and %u out each", n, b.input_len, b.output_len);
+    cli_note(o, "%zu batch sizes, %u tokens in and %u out each, %u runs", n, b.input_len,
+             b.output_len, b.n_iters);
     rc = qn_engine_measure_read(b.engine, FLOOR_SECONDS, &b.floor_rate, &error);
     if (rc != QN_OK) rc = cli_failed(&error);
     for (size_t i = 0; i < n && rc == EXIT_OK; i++) rc = run_batch(&b, &runs[i]);

@@ -13,6 +13,11 @@ check 'o[0]["results"][0]["bytes_per_token"] > 2 * o[0]["results"][1]["bytes_per
 check 'o[0]["startup_s"]["total"] > 0 and o[0]["input_len"] == 16 and o[0]["output_len"] == 24'
 run 0 bench latency $TINY --input-len 8 --output-len 8
 out_says "percent"
+# Steps of several runs are counted together; of one run there are as many as fit in its window.
+run 0 bench latency $TINY --input-len 4 --output-len 9 --num-iters 3 --batch-size 1 --format json
+check 'o[0]["num_iters"] == 3 and o[0]["results"][0]["steps"] == 24'
+refused 2 "num-iters" bench latency $TINY --num-iters 0
+refused 2 "num-iters" bench latency $TINY --num-iters 10001
 # A cache of eight blocks, which two requests need: of four there is no step that all of them share.
 # Where the host slept through a run it cannot tell one token's time from another's: again, then.
 crowded() {
