@@ -446,6 +446,9 @@ static void test_same_in_any_company(void **state) {
 #define PARTS_SHAPE                                                                                \
     "\"head_dim\": 64, \"intermediate_size\": 2304, \"num_attention_heads\": 8, "                  \
     "\"num_key_value_heads\": 2, "
+#define WIDE_HEADS                                                                                 \
+    "\"head_dim\": 128, \"intermediate_size\": 128, \"num_attention_heads\": 4, "                  \
+    "\"num_key_value_heads\": 1, "
 #define MADE_UP(hidden, vocab)                                                                     \
     "\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", "                       \
     "\"hidden_act\": \"silu\", \"hidden_size\": " hidden ", \"num_hidden_layers\": 1, "            \
@@ -659,14 +662,12 @@ static void test_same_dummy_weights(void **state) {
 /* ---- against the CPU backend ---- */
 
 /* The first token's log-probability for many prompts: rounding cannot pile up over tokens there. */
-static void test_like_the_cpu(void **state) {
-    (void)state;
-    need_gpu();
+static void compare_cpu(const struct rig_options *o) {
     static struct result cpu, gpu;
     struct rig a, b;
     uint32_t same = 0, n = 0;
-    open_well(&backend_cpu, &(struct rig_options){.dir = ANY}, &a);
-    open_well(&backend_cuda, &(struct rig_options){.dir = ANY}, &b);
+    open_well(&backend_cpu, o, &a);
+    open_well(&backend_cuda, o, &b);
     for (uint32_t length = 1; length < MAX_LEN - 2; length = length * 5 / 4 + 1, n++) {
         struct request q = made_up(length, length, 1, a.model->spec.vocab, 0);
         generate(&a, &q, 1, &cpu);
@@ -681,6 +682,32 @@ static void test_like_the_cpu(void **state) {
     assert_true(10 * same >= 8 * n);
     rig_close(&a);
     rig_close(&b);
+}
+
+static void test_like_the_cpu(void **state) {
+    (void)state;
+    need_gpu();
+    compare_cpu(&(struct rig_options){.dir = ANY});
+}
+
+/* Heads of whole lines of 128 bytes, as most models have them: the cache has their chunks swapped.
+ * Against the CPU; then in all forms of attention, of which some write what others read. */
+static void test_wide_heads(void **state) {
+    (void)state;
+    need_gpu();
+    const struct rig_options others[] = {
+        {.n_workers = 1},
+        {.coarse = true},
+        {.coarse = true, .n_workers = 3},
+        {.coarse = true, .n_workers = 3, .options = "kv-block=8"},
+        {.coarse = true, .max_batched = 16, .carry_bytes = 1 << 16}};
+    char dir[] = "/tmp/quern-wide-XXXXXX", path[80];
+    write_model(dir, "{" WIDE_HEADS MADE_UP("64", "331") "}");
+    compare_cpu(&(struct rig_options){.dir = dir, .dummy = true});
+    compare_long(dir, true, 700, others, COUNT_OF(others));
+    compare_long(dir, true, 90, &others[1], 1);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_int_equal(unlink(path) | rmdir(dir), 0);
 }
 
 /* ---- launches and trouble ---- */
@@ -758,9 +785,9 @@ int main(void) {
         cmocka_unit_test(test_golden),         cmocka_unit_test(test_one_launch),
         cmocka_unit_test(test_same_every_run), cmocka_unit_test(test_same_in_any_company),
         cmocka_unit_test(test_pages),          cmocka_unit_test(test_same_dummy_weights),
-        cmocka_unit_test(test_like_the_cpu),   cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_close_busy),     cmocka_unit_test(test_long_context),
-        cmocka_unit_test(test_same_packed),
+        cmocka_unit_test(test_wide_heads),     cmocka_unit_test(test_like_the_cpu),
+        cmocka_unit_test(test_stall),          cmocka_unit_test(test_close_busy),
+        cmocka_unit_test(test_long_context),   cmocka_unit_test(test_same_packed),
     };
     const char *only = getenv("QN_TEST");
     if (only != NULL) cmocka_set_test_filter(only);

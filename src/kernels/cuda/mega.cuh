@@ -421,7 +421,7 @@ __device__ __noinline__ void role_control(void) {
 // check_kernels: function role_loader spills 0
 // check_kernels: function role_control spills 0
 // check_kernels: function run_attentionP spills 0
-// check_kernels: function run_attention_rows spills 440
+// check_kernels: function run_attention_rows spills 480
 // check_kernels: qn_mega registers 168 stack 256 spills 56
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {

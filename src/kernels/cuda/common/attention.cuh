@@ -99,11 +99,12 @@ DEV void load_keys(const struct warp_context *c, const uint16_t *kv, uint64_t of
     const uint32_t g = c->lane / 4, j = c->lane % 4;
 #pragma unroll
     for (int u = 0; u < 2; u++) {
-        const uint16_t *row = kv + __shfl_sync(~0u, offset, g / 2 * 4 + 2 * u + g % 2);
+        const uint32_t r = g / 2 * 4 + 2 * u + g % 2;
+        const uint16_t *row = kv + __shfl_sync(~0u, offset, r);
 #pragma unroll
         for (int i = 0; i < PAIRS; i++) {
             uint32_t d = 32 * i + 8 * j;
-            k[u][i] = d < QN_HEAD_DIM ? load_vector_l2(row + d) : make_uint4(0, 0, 0, 0);
+            k[u][i] = d < QN_HEAD_DIM ? load_vector_l2(row + key_at(r, d)) : make_uint4(0, 0, 0, 0);
         }
     }
 }
@@ -112,11 +113,13 @@ DEV void load_values(const struct warp_context *c, const uint16_t *kv, uint64_t 
                      uint4 v[SPANS][4]) {
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        const uint16_t *row = kv + __shfl_sync(~0u, offset, c->lane % 4 * 4 + n) + KV_VALUE_STRIDE;
+        const uint32_t r = c->lane % 4 * 4 + n;
+        const uint16_t *row = kv + __shfl_sync(~0u, offset, r) + KV_VALUE_STRIDE;
 #pragma unroll
         for (int i = 0; i < SPANS; i++) {
             uint32_t d = 64 * i + c->lane / 4 * 8;
-            v[i][n] = d < QN_HEAD_DIM ? load_vector_l2(row + d) : make_uint4(0, 0, 0, 0);
+            v[i][n] =
+                d < QN_HEAD_DIM ? load_vector_l2(row + value_at(r, d)) : make_uint4(0, 0, 0, 0);
         }
     }
 }

@@ -243,7 +243,7 @@ DEV void ask_keys(const struct warp_context *c, const uint16_t *kv, uint32_t pla
         const uint32_t row = i / chunks, chunk = i % chunks;
         const uint32_t from = __shfl_sync(~0u, place, half_of(c) * 16 + row % 16);
         if (row < 16 && from != NOWHERE)
-            copy16_async(to + row * KEY_ROW + (chunk ^ row % 2 * 4) * 16,
+            copy16_async(to + row * KEY_ROW + key_chunk_to(row, chunk) * 16,
                          kv + (uint64_t)from * QN_HEAD_DIM + 8 * chunk);
     }
 }
@@ -255,7 +255,8 @@ DEV void ask_values(const struct warp_context *c, const uint16_t *kv, uint32_t p
         const uint32_t from = __shfl_sync(~0u, place, row);
         if (from != NOWHERE && skip + 8 * chunk < QN_HEAD_DIM)
             copy16_async(to + row * VALUE_ROW + (chunk ^ row / 4 % 4 * 2) * 16,
-                         kv + (uint64_t)from * QN_HEAD_DIM + KV_VALUE_STRIDE + skip + 8 * chunk);
+                         kv + (uint64_t)from * QN_HEAD_DIM + KV_VALUE_STRIDE +
+                             value_at(row, skip + 8 * chunk));
     }
 }
 
@@ -274,20 +275,21 @@ DEV void ask_key_block(const struct warp_context *c, const uint16_t *kv, uint32_
 #pragma unroll
     for (uint32_t i = row; i - row < 16; i += 32 / KEY_CHUNKS)
         if (half_of(c) * 16 + i < n)
-            copy16_async(to + i * KEY_ROW + (chunk ^ i % 2 * 4) * 16, from + i * QN_HEAD_DIM);
+            copy16_async(to + i * KEY_ROW + key_chunk_to(i, chunk) * 16, from + i * QN_HEAD_DIM);
 }
 DEV void ask_value_blocks(const struct warp_context *c, const uint16_t *kv, uint32_t place,
                           uint32_t n, char *to) {
     const uint32_t row = c->lane / VALUE_CHUNKS, chunk = c->lane % VALUE_CHUNKS;
-    kv += KV_VALUE_STRIDE + half_of(c) * HALF_COLUMNS + 8 * chunk;
+    const uint32_t column = half_of(c) * HALF_COLUMNS + 8 * chunk;
 #pragma unroll
     for (uint32_t block = 0; block < 2; block++, to += 16 * VALUE_ROW) {
         const uint32_t first = __shfl_sync(~0u, place, block * 16) / 16 * 16;
-        const uint16_t *from = kv + (uint64_t)first * QN_HEAD_DIM;
+        const uint16_t *from = kv + KV_VALUE_STRIDE + (uint64_t)first * QN_HEAD_DIM;
 #pragma unroll
         for (uint32_t i = row; i - row < 16; i += 32 / VALUE_CHUNKS)
             if (block * 16 + i < n)
-                copy16_async(to + i * VALUE_ROW + (chunk ^ i / 4 * 2) * 16, from + i * QN_HEAD_DIM);
+                copy16_async(to + i * VALUE_ROW + (chunk ^ i / 4 * 2) * 16,
+                             from + i * QN_HEAD_DIM + value_at(i, column));
     }
 }
 

@@ -73,8 +73,8 @@ DEV void rows_ask(const struct warp_context *c, const struct attention_step *s, 
             const uint32_t row = i / chunks % 16, chunk = i % chunks;
             const uint16_t *from = kv + __shfl_sync(~0u, offset, row) + 8 * chunk;
             if (i >= 16 * chunks) continue;
-            copy16_async(keys + row * ROW_BYTES + (chunk ^ row % 2 * 4) * 16, from);
-            copy16_async(values + row * ROW_BYTES + (chunk ^ row / 4 * 2) * 16,
+            copy16_async(keys + row * ROW_BYTES + key_chunk_to(row, chunk) * 16, from);
+            copy16_async(values + row * ROW_BYTES + value_chunk_to(row, chunk) * 16,
                          from + KV_VALUE_STRIDE);
         }
     }

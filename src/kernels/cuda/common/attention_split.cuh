@@ -124,16 +124,18 @@ DEV uint32_t step_n_heads(const struct kv_walk *w) {
 /* Number i of an item's heads: its queries, then key and value of each fresh position. */
 struct step_role {
     uint32_t unit, row; /* of qkv */
+    uint32_t position;  /* of a key or a value */
     bool is_value;
     const float *norm;
 };
 
 DEV struct step_role step_role(const struct cuda_task *task, const struct kv_walk *w,
                                const struct attention_step *s, uint32_t i) {
-    struct step_role r = {s->head0 + i, w->row, false, (const float *)task->norm};
+    struct step_role r = {s->head0 + i, w->row, 0, false, (const float *)task->norm};
     if (i < s->n_heads) return r;
     i -= s->n_heads;
-    r.row = w->row - (w->hi - 1 - step_fresh_of(w).first) + i / 2;
+    r.position = step_fresh_of(w).first + i / 2;
+    r.row = w->row - (w->hi - 1 - r.position);
     r.is_value = i % 2 != 0;
     r.unit = QN_N_HEADS + s->kv_head + (r.is_value ? QN_N_KV_HEADS : 0);
     r.norm = (const float *)task->more2;
@@ -165,11 +167,12 @@ DEV void step_make(const struct warp_context *c, const struct cuda_task *task,
     for (int u = 0; u < LANE_PAIRS; u++) {
         const uint32_t n = c->lane + 32 * u;
         if (n >= HALF_DIM) continue;
-        to[n] = pack_one<KV_E>(a[u]);
-        to[n + HALF_DIM] = pack_one<KV_E>(b[u]);
+        /* Queries lie as keys do: head i is read beside the next one. */
+        const uint32_t place = r->unit < QN_N_HEADS ? i : r->position;
+        kv_store(to, r->is_value, place, n, a[u], b[u]);
         if (r->unit >= QN_N_HEADS && r->row == w->row)
-            qkv_store_kv(task->more, r->unit - QN_N_HEADS, row_kv_row(SHARED, w->row), n, a[u],
-                         b[u]);
+            qkv_store_kv(task->more, r->unit - QN_N_HEADS, row_kv_row(SHARED, w->row), r->position,
+                         n, a[u], b[u]);
     }
 }
 
@@ -209,10 +212,10 @@ DEV void step_make_next(const struct warp_context *c, const struct cuda_task *ta
 /* The query rows of an item, from scratch. */
 DEV void step_rows(const struct warp_context *c, const struct kv_walk *w, uint32_t n_heads,
                    struct attention_rows *r) {
-    const uint16_t *from[2];
+    uint32_t head[2];
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
-        from[h] = step_head(min(c->lane / 4 + 8 * h, n_heads - 1));
+        head[h] = min(c->lane / 4 + 8 * h, n_heads - 1);
         r->lo[h] = w->lo;
         r->hi[h] = w->hi;
     }
@@ -222,7 +225,8 @@ DEV void step_rows(const struct warp_context *c, const struct kv_walk *w, uint32
         uint4 v[2] = {};
 #pragma unroll
         for (int h = 0; h < HEAD_HALVES; h++)
-            if (QN_HEAD_DIM % 32 == 0 || d < QN_HEAD_DIM) v[h] = *(const uint4 *)(from[h] + d);
+            if (QN_HEAD_DIM % 32 == 0 || d < QN_HEAD_DIM)
+                v[h] = *(const uint4 *)(step_head(head[h]) + key_at(head[h], d));
         r->q[2 * i] = make_uint4(v[0].x, v[1].x, v[0].y, v[1].y);
         r->q[2 * i + 1] = make_uint4(v[0].z, v[1].z, v[0].w, v[1].w);
     }
@@ -279,7 +283,8 @@ DEV void split_keys(const struct warp_context *c, const char *const row[2], uint
         for (int i = 0; i < PAIRS; i++) {
             const uint32_t d = 32 * i + c->lane % 4 * 8;
             const bool in = QN_HEAD_DIM % 32 == 0 || d < QN_HEAD_DIM;
-            k[u][i] = in ? *(const uint4 *)(row[u] + d * 2) : make_uint4(0, 0, 0, 0);
+            const uint32_t at = key_at(split_key_row(c, u), d);
+            k[u][i] = in ? *(const uint4 *)(row[u] + at * 2) : make_uint4(0, 0, 0, 0);
         }
 }
 
@@ -290,7 +295,8 @@ DEV void split_values(const struct warp_context *c, const char *const row[4], ui
         for (int n = 0; n < 4; n++) {
             const uint32_t d = 64 * i + c->lane / 4 * 8;
             const bool in = QN_HEAD_DIM % 64 == 0 || d < QN_HEAD_DIM;
-            v[i][n] = in ? *(const uint4 *)(row[n] + d * 2) : make_uint4(0, 0, 0, 0);
+            const uint32_t at = value_at(split_value_row(c, n), d);
+            v[i][n] = in ? *(const uint4 *)(row[n] + at * 2) : make_uint4(0, 0, 0, 0);
         }
 }
 

@@ -89,8 +89,9 @@ DEV struct steps_fresh fresh_ask(const struct warp_context *c, const struct cuda
     for (int n = 0; n < FRESH_CHUNKS; n++) {
         const uint32_t i = c->lane + 32 * n;
         const uint32_t column = i < key ? 8 * i : half_of(c) * HALF_COLUMNS + 8 * (i - key);
-        if (i < FRESH_BYTES / 16 && column < QN_HEAD_DIM)
-            fresh.chunk[n] = load_vector_l2(kv + (i < key ? 0 : KV_VALUE_STRIDE) + column);
+        const uint32_t at =
+            i < key ? key_at(unit->fresh, column) : KV_VALUE_STRIDE + value_at(unit->fresh, column);
+        if (i < FRESH_BYTES / 16 && column < QN_HEAD_DIM) fresh.chunk[n] = load_vector_l2(kv + at);
     }
     return fresh;
 }
@@ -142,7 +143,7 @@ DEV void part_values(const struct warp_context *c, const struct cuda_task *task,
         const uint16_t *far = nullptr;
         if (!LEASED)
             far = (const uint16_t *)task->more + __shfl_sync(~0u, offset, 4 * j + n) +
-                  KV_VALUE_STRIDE + half_of(c) * HALF_COLUMNS;
+                  KV_VALUE_STRIDE;
 #pragma unroll
         for (int s = 0; s < HALF_SPANS; s++) {
             const uint32_t d = 64 * s + 8 * g;
@@ -151,7 +152,7 @@ DEV void part_values(const struct warp_context *c, const struct cuda_task *task,
             if (LEASED)
                 v[s][n] = *(const uint4 *)(from + ((8 * s + g) ^ swap) * 16);
             else if (half_of(c) * HALF_COLUMNS + d < QN_HEAD_DIM)
-                v[s][n] = load_vector_l2(far + d);
+                v[s][n] = load_vector_l2(far + value_at(4 * j + n, half_of(c) * HALF_COLUMNS + d));
         }
     }
 }

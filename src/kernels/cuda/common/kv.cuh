@@ -8,6 +8,26 @@
 #define KV_HEAD_STRIDE  (QN_KV_BLOCK * QN_HEAD_DIM)
 #define KV_VALUE_STRIDE (QN_N_KV_HEADS * KV_HEAD_STRIDE)
 
+/* Where a column of a key or of a value lies in its row. Chunks of 16 bytes are swapped, by the
+ * row's position, so that no two lanes that load a share of 16 positions for the tensor cores meet
+ * in a bank of shared memory; rows that are not whole lines of 128 bytes are as they are. */
+enum { KV_SWAPS = QN_HEAD_DIM % 64 == 0 };
+DEV uint32_t key_at(uint32_t position, uint32_t column) {
+    return KV_SWAPS ? column / 64 * 64 + (column % 64 ^ position % 2 * 32) : column;
+}
+DEV uint32_t value_at(uint32_t position, uint32_t column) {
+    return KV_SWAPS ? column / 64 * 64 + (column % 64 ^ position / 4 % 4 * 16) : column;
+}
+
+/* Where in shared memory, where rows begin with a line, a chunk goes that the cache has at `chunk`
+ * of its row, so that all lie swapped there. */
+DEV uint32_t key_chunk_to(uint32_t row, uint32_t chunk) {
+    return KV_SWAPS ? chunk : chunk ^ row % 2 * 4;
+}
+DEV uint32_t value_chunk_to(uint32_t row, uint32_t chunk) {
+    return KV_SWAPS ? chunk : chunk ^ row / 4 % 4 * 2;
+}
+
 /* Number of the cache row that holds k of KV head 0 at a position of a slot, in rows of head_dim.
  */
 DEV uint32_t kv_row(const struct rt_batch *b, uint32_t slot, uint32_t position) {

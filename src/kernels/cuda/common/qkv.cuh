@@ -18,13 +18,20 @@ DEV void qkv_store_query(const struct cuda_task *task, uint32_t unit, uint32_t r
     q[i + HALF_DIM] = b;
 }
 
-/* unit: key heads, then value heads */
-DEV void qkv_store_kv(uint64_t cache, uint32_t unit, uint32_t row, uint32_t i, float a, float b) {
+/* Columns i and i + HALF_DIM of a key or a value, in its row of the cache or of another place. */
+DEV void kv_store(uint16_t *row, bool is_value, uint32_t position, uint32_t i, float a, float b) {
+    const uint32_t j = i + HALF_DIM;
+    row[is_value ? value_at(position, i) : key_at(position, i)] = pack_one<KV_E>(a);
+    row[is_value ? value_at(position, j) : key_at(position, j)] = pack_one<KV_E>(b);
+}
+
+/* unit: key heads, then value heads; row: the position's in the cache */
+DEV void qkv_store_kv(uint64_t cache, uint32_t unit, uint32_t row, uint32_t position, uint32_t i,
+                      float a, float b) {
     uint16_t *kv = (uint16_t *)cache + (uint64_t)row * QN_HEAD_DIM;
     uint32_t head_idx = unit % QN_N_KV_HEADS, value = unit / QN_N_KV_HEADS;
     kv += (uint64_t)value * KV_VALUE_STRIDE + (uint64_t)head_idx * KV_HEAD_STRIDE;
-    kv[i] = pack_one<KV_E>(a);
-    kv[i + HALF_DIM] = pack_one<KV_E>(b);
+    kv_store(kv, value != 0, position, i, a, b);
 }
 
 /* What turns a head: the lane's weights of the norm and rotations. Constants. */
@@ -93,7 +100,7 @@ DEV void qkv_place(const struct warp_context *c, const struct cuda_task *task, u
         if (is_query)
             qkv_store_query(task, unit, row, i, a[u], b[u]);
         else
-            qkv_store_kv(task->out2, unit - QN_N_HEADS, kv, i, a[u], b[u]);
+            qkv_store_kv(task->out2, unit - QN_N_HEADS, kv, position, i, a[u], b[u]);
     }
 }
 
