@@ -20,12 +20,12 @@ void compile_options_init(struct compile_options *o) {
 }
 
 /* H100: 5.55 to 5.51 ms on Qwen3-8B, 0.99 to 0.92 on Qwen3-0.6B; with twice as much neither is
- * faster (docs/performance.md). */
+ * faster (docs/performance-log.md). */
 static const uint64_t CUDA_CARRY_BYTES = 64 << 10;
 
 void compile_options_cuda(struct compile_options *o, bool cuts_linear) {
     o->target = TARGET_CUDA;
-    /* Hand-outs cost more than balance brings: docs/performance.md. */
+    /* Hand-outs cost more than balance brings: docs/performance-log.md. */
     o->task.launch = LAUNCH_ALL_AOT;
     /* Measured on one H100, Qwen3-8B at batch 1: 6.08 ms fused, 5.62 ms so. A head's projections
      * come from several workers; finer events would need a chain of empty tasks for each. */

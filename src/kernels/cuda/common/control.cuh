@@ -89,7 +89,7 @@ DEV bool control_idle(struct control *c) {
 /* Hears what the host wants, for whoever plays the boundary: until its own trigger, every BELL_NS.
  * Trips over the bus seem to hold up other accesses of the block's GPC, and not to overlap: when
  * every block with a task of SAMPLE made one at each look, half of the device crept
- * through the LM head of 64 requests (docs/performance.md). */
+ * through the LM head of 64 requests (docs/performance-log.md). */
 DEV void control_listen(struct control *c) {
     const uint64_t now = rt_now_ns();
     if (now - c->heard_ns < BELL_NS) return;

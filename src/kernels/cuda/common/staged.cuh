@@ -11,7 +11,7 @@
  *
  * A page in registers is one that the ring has room for again: eight of them are a third of it,
  * what memory brings in 1.9 us on an H200. And eight pages that need not be read from shared memory
- * after the event are 64 KB at 128 bytes a cycle. What it was worth: docs/performance.md.
+ * after the event are 64 KB at 128 bytes a cycle. What it was worth: docs/performance-log.md.
  */
 #ifndef QN_CUDA_COMMON_STAGED_CUH
 #define QN_CUDA_COMMON_STAGED_CUH
