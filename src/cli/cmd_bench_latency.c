@@ -85,6 +85,10 @@ static int compare_double(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+static void sort(struct times *t) {
+    if (t->n > 0) qsort(t->items, t->n, sizeof *t->items, compare_double);
+}
+
 /* Adds the steps, in ms, of the request that started last, between its first token and the first
  * finish; and how long the slowest waited for its first token. */
 static int measure(const struct lane *lanes, uint32_t batch, struct times *steps,
@@ -107,12 +111,12 @@ static int measure(const struct lane *lanes, uint32_t batch, struct times *steps
 
 static void sum_up(const struct bench *b, struct times *steps, struct times *ttft, struct run *r) {
     double total = 0;
-    qsort(ttft->items, ttft->n, sizeof *ttft->items, compare_double);
-    r->ttft_ms = ttft->items[ttft->n / 2];
+    sort(ttft);
+    sort(steps);
+    if (ttft->n > 0) r->ttft_ms = ttft->items[ttft->n / 2];
     r->n_steps = steps->n;
     if (steps->n > 0) {
         for (size_t i = 0; i < steps->n; i++) total += steps->items[i];
-        qsort(steps->items, steps->n, sizeof *steps->items, compare_double);
         r->median_ms = steps->items[steps->n / 2];
         r->p99_ms = steps->items[steps->n * 99 / 100];
         r->max_ms = steps->items[steps->n - 1];
