@@ -129,7 +129,8 @@ static void sum_up(const struct bench *b, struct times *steps, struct times *ttf
     r->percent_of_floor = r->median_ms > 0 ? 100 * floor_ms / r->median_ms : 0;
 }
 
-static int run_lanes(struct bench *b, uint32_t batch, struct lane *lanes, int32_t *ids) {
+static int run_lanes(struct bench *b, uint32_t batch, struct lane *lanes, int32_t *ids,
+                     struct times *steps, struct times *ttft) {
     for (uint32_t i = 0; i < batch; i++) {
         tally_start(&lanes[i].tally);
         int rc = submit(b, i, ids, &lanes[i].request);
@@ -139,14 +140,14 @@ static int run_lanes(struct bench *b, uint32_t batch, struct lane *lanes, int32_
         int rc = collect(lanes[i].request, &lanes[i].tally);
         if (rc != EXIT_OK) return rc;
     }
-    return EXIT_OK;
+    return measure(lanes, batch, steps, ttft);
 }
 
 static int run_once(struct bench *b, uint32_t batch, struct times *steps, struct times *ttft) {
     struct lane *lanes = calloc(MAX(batch, 1u), sizeof *lanes);
     int32_t *ids = calloc(MAX(b->input_len, 1u), sizeof *ids);
-    int rc = lanes && ids ? run_lanes(b, batch, lanes, ids) : cli_error("out of memory");
-    if (rc == EXIT_OK) rc = measure(lanes, batch, steps, ttft);
+    int rc =
+        lanes && ids ? run_lanes(b, batch, lanes, ids, steps, ttft) : cli_error("out of memory");
     for (uint32_t i = 0; lanes && i < batch; i++) {
         qn_request_free(lanes[i].request);
         tally_fini(&lanes[i].tally);
