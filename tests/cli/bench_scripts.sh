@@ -56,6 +56,26 @@ check '"no JSON" in o[0]["models"]["small"]["systems"]["llama.cpp"]["reason"]'
 compare 0 --models small --budget 0
 check '{s["status"] for s in o[0]["models"]["small"]["systems"].values()} == {"skipped"}'
 
+# ab: builds in turns, all rounds on record; one that fails is said and does not end the others.
+printf '#!/bin/sh\necho "quern: not today" >&2\nexit 1\n' >"$T/bin/broken"
+chmod +x "$T/bin/broken"
+ab() {
+    local want=$1 code=0
+    shift
+    python3 bench/ab.py --configs "$T/configs" --backend cpu --models small --input-len 4 --output-len 8 "$@" \
+        >"$T/said" 2>"$T/err" || code=$?
+    [ $code -eq "$want" ] || die "bench/ab.py $*: exit code $code, want $want"
+}
+ab 0 "one=$Q" "two=$Q,QN_DEADLINE_MS=9" --batch-size 1,2 --rounds 3 --record ab
+[ "$(grep -c '^small ' "$T/said")" -eq 4 ] || die "ab: want two builds and two batch sizes"
+tr -d '\n' <"$OUT/ab.json" >"$T/out"
+check 'len(o[0]["rounds"]) == 3 and all([x["batch_size"] for x in r["small"][b]] == [1, 2] for r in o[0]["rounds"] for b in ("one", "two"))'
+check 'o[0]["builds"]["two"]["settings"] == {"QN_DEADLINE_MS": "9"}'
+ab 1 "one=$T/bin/broken" "two=$Q" --rounds 1
+grep -q "one .*not today" "$T/said" && grep -q "two .*100.00%" "$T/said" || die "ab: a build that fails"
+ab 2 "one=$T/none"
+ab 2 "one=$Q" "one=$Q"
+
 for wrong in "--models none" "--skip python" "--gguf small" "--output-len 1"; do
     python3 bench/compare.py --configs "$T/configs" $wrong >"$T/out" 2>"$T/err" && die "taken: $wrong"
     [ $? -eq 2 ] || die "$wrong: want exit code 2"
