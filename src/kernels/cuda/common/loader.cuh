@@ -25,7 +25,7 @@
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/walk.cuh"
 
-enum { LIST_AHEAD = 4 }; /* tasks of a list whose descriptors are on their way */
+enum { LIST_BATCH = 16 }; /* tasks of a list whose descriptors are asked for together */
 
 #define BLOCK_POSITIONS (QN_KV_BLOCK < SHARE_POSITIONS ? SHARE_POSITIONS : QN_KV_BLOCK)
 #define PIECE_BLOCKS    (ATTENTION_PIECE / BLOCK_POSITIONS)
@@ -267,7 +267,7 @@ DEV void loader_trace(struct loader *l, uint32_t task) {
               RT_TRACE_PAGES | RT_TRACE_PAGES_AUX(flying, free, CUDA_PAGE_BYTES >> 10) << 8, task);
 }
 
-/* A descriptor on its way: lane l has its word l. It is looked at when the task comes. */
+/* A descriptor: lane l has its word l. */
 DEV uint32_t loader_fetch(const struct loader *l, const struct cuda_task *from) {
     static_assert(sizeof *from == 32 * sizeof(uint32_t), "a word for every lane");
     return ((const uint32_t *)from)[l->lane];
@@ -338,37 +338,64 @@ DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
     return true;
 }
 
-/* The whole list of the published iteration's variant. Descriptors are asked for LIST_AHEAD tasks
- * ahead, their numbers as many more: tasks without pages follow each other at once, and to wait for
- * memory here is to ask for no weights. */
+/* Descriptors of tasks that follow each other in a list. Beyond its end: of its last task. */
+struct loader_batch {
+    uint32_t word[LIST_BATCH];
+};
+
+/* Their numbers in the program, a lane's each. */
+DEV uint32_t batch_numbers(const struct loader *l, const uint32_t *aot, uint32_t first,
+                           uint32_t last) {
+    return aot[min(first + l->lane % LIST_BATCH, last)];
+}
+
+DEV struct loader_batch batch_fetch(const struct loader *l, uint32_t numbers) {
+    struct loader_batch b;
+#pragma unroll
+    for (int i = 0; i < LIST_BATCH; i++)
+        b.word[i] = loader_fetch(l, &l->args->tasks[__shfl_sync(~0u, numbers, i)]);
+    return b;
+}
+
+DEV uint32_t batch_word(const struct loader_batch *b, uint32_t n) {
+    uint32_t word = b->word[0];
+#pragma unroll
+    for (uint32_t i = 1; i < LIST_BATCH; i++) word = n == i ? b->word[i] : word;
+    return word;
+}
+
+/* Pages of a task of the list. */
+DEV bool loader_list_task(struct loader *l, uint32_t word) {
+    const struct loader_task t = loader_task_of(word);
+    if (kv_walk_has_pages(t.kind) && !loader_kv(l, &t, &l->args->tasks[t.index])) return false;
+    if (!loader_has_pages(&t)) return true;
+    if (l->stream == CUDA_STREAM_TASK && !loader_wait_all(l)) return false;
+    if (!loader_task_pages(l, &t)) return false;
+    loader_trace(l, t.index);
+    return true;
+}
+
+/* The whole list of the published iteration's variant. Whatever a warp has asked memory for, it
+ * waits for at its next branch or so, and asks for no weights meanwhile: a descriptor at a time,
+ * asked for a task ahead, was a trip to memory for each task. So they come in batches, one ahead,
+ * and their numbers two. */
 DEV bool loader_list(struct loader *l) {
     const struct rt *rt = &l->args->rt;
     const struct prog_list list =
         rt->lists[(l->published & VARIANT_MASK) * rt->n_workers + blockIdx.x];
     if (list.n == 0) return true;
     const uint32_t *aot = rt->aot + list.first, last = list.n - 1;
-    const struct cuda_task *tasks = l->args->tasks;
-    uint32_t number[LIST_AHEAD], word[LIST_AHEAD];
-#pragma unroll
-    for (uint32_t i = 0; i < LIST_AHEAD; i++) number[i] = aot[min(i, last)];
-#pragma unroll
-    for (uint32_t i = 0; i < LIST_AHEAD; i++) {
-        word[i] = loader_fetch(l, &tasks[number[i]]);
-        number[i] = aot[min(i + LIST_AHEAD, last)];
-    }
-    for (uint32_t i = 0; i < list.n; i++) {
-        const struct loader_task t = loader_task_of(word[0]);
-#pragma unroll
-        for (uint32_t j = 0; j + 1 < LIST_AHEAD; j++) word[j] = word[j + 1];
-        word[LIST_AHEAD - 1] = loader_fetch(l, &tasks[number[0]]);
-#pragma unroll
-        for (uint32_t j = 0; j + 1 < LIST_AHEAD; j++) number[j] = number[j + 1];
-        number[LIST_AHEAD - 1] = aot[min(i + 2 * LIST_AHEAD, last)];
-        if (kv_walk_has_pages(t.kind) && !loader_kv(l, &t, &tasks[t.index])) return false;
-        if (!loader_has_pages(&t)) continue;
-        if (l->stream == CUDA_STREAM_TASK && !loader_wait_all(l)) return false;
-        if (!loader_task_pages(l, &t)) return false;
-        loader_trace(l, t.index);
+    const uint32_t begin = batch_numbers(l, aot, 0, last);
+    uint32_t numbers = batch_numbers(l, aot, LIST_BATCH, last);
+    struct loader_batch next = batch_fetch(l, begin);
+#pragma unroll 1
+    for (uint32_t first = 0; first < list.n; first += LIST_BATCH) {
+        const struct loader_batch now = next;
+        next = batch_fetch(l, numbers);
+        numbers = batch_numbers(l, aot, first + 2 * LIST_BATCH, last);
+#pragma unroll 1
+        for (uint32_t i = 0; i < min((uint32_t)LIST_BATCH, list.n - first); i++)
+            if (!loader_list_task(l, batch_word(&now, i))) return false;
     }
     return true;
 }
