@@ -449,6 +449,9 @@ static void test_same_in_any_company(void **state) {
 #define WIDE_HEADS                                                                                 \
     "\"head_dim\": 128, \"intermediate_size\": 128, \"num_attention_heads\": 4, "                  \
     "\"num_key_value_heads\": 1, "
+#define THIN_HEADS                                                                                 \
+    "\"head_dim\": 32, \"intermediate_size\": 64, \"num_attention_heads\": 2, "                    \
+    "\"num_key_value_heads\": 1, "
 #define MADE_UP(hidden, vocab)                                                                     \
     "\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", "                       \
     "\"hidden_act\": \"silu\", \"hidden_size\": " hidden ", \"num_hidden_layers\": 1, "            \
@@ -710,6 +713,16 @@ static void test_wide_heads(void **state) {
     assert_int_equal(unlink(path) | rmdir(dir), 0);
 }
 
+/* A residual stream of which a thread polls several words at once, and then more. */
+static void test_wide_stream(void **state) {
+    (void)state;
+    need_gpu();
+    static const uint32_t lengths[N_MIX] = {1, 2, 1, 3, 2, 1};
+    const struct rig_options polls[] = {
+        {.coarse = true, .max_batched = 1, .max_len = 64, .carry_bytes = 1 << 17}};
+    compare_packed("{" THIN_HEADS MADE_UP("4352", "331") "}", lengths, polls, COUNT_OF(polls));
+}
+
 /* ---- launches and trouble ---- */
 
 static void test_one_launch(void **state) {
@@ -785,9 +798,10 @@ int main(void) {
         cmocka_unit_test(test_golden),         cmocka_unit_test(test_one_launch),
         cmocka_unit_test(test_same_every_run), cmocka_unit_test(test_same_in_any_company),
         cmocka_unit_test(test_pages),          cmocka_unit_test(test_same_dummy_weights),
-        cmocka_unit_test(test_wide_heads),     cmocka_unit_test(test_like_the_cpu),
-        cmocka_unit_test(test_stall),          cmocka_unit_test(test_close_busy),
-        cmocka_unit_test(test_long_context),   cmocka_unit_test(test_same_packed),
+        cmocka_unit_test(test_wide_heads),     cmocka_unit_test(test_wide_stream),
+        cmocka_unit_test(test_like_the_cpu),   cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_close_busy),     cmocka_unit_test(test_long_context),
+        cmocka_unit_test(test_same_packed),
     };
     const char *only = getenv("QN_TEST");
     if (only != NULL) cmocka_set_test_filter(only);

@@ -409,9 +409,9 @@ __device__ __noinline__ void role_control(void) {
     if (threadIdx.x % 32 == 0) control_main(&SHARED->args, SHARED);
 }
 
-// What every layer of a decode step runs has nothing in local memory. With Llama-3.2-1B two words
-// of compute_one_row's next task are there, read when the task at hand is done.
-// check_kernels: function compute_one_row spills 20
+// What every layer of a decode step runs has nothing in local memory. With Qwen3-8B three words of
+// compute_one_row's next task are there, stored before the event, read when the task is done.
+// check_kernels: function compute_one_row spills 24
 // check_kernels: function run_splitILb1E spills 0
 // check_kernels: function step_items spills 16
 // check_kernels: function step_run spills 320

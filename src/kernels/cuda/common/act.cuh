@@ -88,18 +88,13 @@ DEV struct act_words act_ask4(struct act a, uint32_t i) {
     return act_words{load_flagged_pair(a.at + 8 * i), load_flagged_pair(a.at + 8 * i + 4)};
 }
 
-/* Polls on with what a first look brought. */
-DEV float4 act_await4(struct act a, uint32_t i, struct act_words w) {
-    while (w.lo.y != a.flag || w.lo.w != a.flag || w.hi.y != a.flag || w.hi.w != a.flag) {
-        if (act_given_up()) break;
-        w = act_ask4(a, i);
-    }
-    return make_float4(__uint_as_float(w.lo.x), __uint_as_float(w.lo.z), __uint_as_float(w.hi.x),
-                       __uint_as_float(w.hi.z));
+DEV bool act_there4(struct act a, const struct act_words *w) {
+    return w->lo.y == a.flag && w->lo.w == a.flag && w->hi.y == a.flag && w->hi.w == a.flag;
 }
 
-/* The thread's next N of a row's `end` float4s: number first + 256 u; zeros beyond. All are asked
- * for before the first is awaited; while it is not there, only it is polled. */
+/* The thread's next N of a row's `end` float4s: number first + 256 u; zeros beyond. What is not
+ * there is asked for again, all of it at once: one trip after the last one came, whichever it was.
+ */
 template <int N> DEV void act_load_share(struct act a, uint32_t first, uint32_t end, float4 v[N]) {
     if (a.flag == 0) {
 #pragma unroll
@@ -110,14 +105,22 @@ template <int N> DEV void act_load_share(struct act a, uint32_t first, uint32_t 
         return;
     }
     struct act_words w[N] = {};
+    uint32_t missing = 0;
+#pragma unroll
+    for (int u = 0; u < N; u++) missing |= (first + u * COMPUTE_THREADS < end) << u;
+#pragma unroll 1
+    do {
+#pragma unroll
+        for (int u = 0; u < N; u++)
+            if (missing >> u & 1) w[u] = act_ask4(a, first + u * COMPUTE_THREADS);
+#pragma unroll
+        for (int u = 0; u < N; u++)
+            if (act_there4(a, &w[u])) missing &= ~(1u << u);
+    } while (missing != 0 && !act_given_up());
 #pragma unroll
     for (int u = 0; u < N; u++)
-        if (first + u * COMPUTE_THREADS < end) w[u] = act_ask4(a, first + u * COMPUTE_THREADS);
-#pragma unroll
-    for (int u = 0; u < N; u++) {
-        uint32_t at = first + u * COMPUTE_THREADS;
-        v[u] = at < end ? act_await4(a, at, w[u]) : make_float4(0, 0, 0, 0);
-    }
+        v[u] = make_float4(__uint_as_float(w[u].lo.x), __uint_as_float(w[u].lo.z),
+                           __uint_as_float(w[u].hi.x), __uint_as_float(w[u].hi.z));
 }
 
 /* Where a task's own result goes; `at` counts elements. */
