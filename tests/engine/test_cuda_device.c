@@ -713,14 +713,16 @@ static void test_wide_heads(void **state) {
     assert_int_equal(unlink(path) | rmdir(dir), 0);
 }
 
-/* A residual stream of which a thread polls several words at once, and then more. */
+/* A residual stream of which a thread polls several words at once, and then more; of several rows,
+ * whose squares are several for each lane. */
 static void test_wide_stream(void **state) {
     (void)state;
     need_gpu();
     static const uint32_t lengths[N_MIX] = {1, 2, 1, 3, 2, 1};
-    const struct rig_options polls[] = {
-        {.coarse = true, .max_batched = 1, .max_len = 64, .carry_bytes = 1 << 17}};
-    compare_packed("{" THIN_HEADS MADE_UP("4352", "331") "}", lengths, polls, COUNT_OF(polls));
+    const struct rig_options others[] = {
+        {.coarse = true, .max_batched = 1, .max_len = 64, .carry_bytes = 1 << 17},
+        {.coarse = true, .max_batched = 8, .max_len = 64}};
+    compare_packed("{" THIN_HEADS MADE_UP("4352", "331") "}", lengths, others, COUNT_OF(others));
 }
 
 /* ---- launches and trouble ---- */

@@ -47,16 +47,25 @@ DEV float act_await(struct act a, uint64_t i, uint2 v) {
     return __uint_as_float(v.x);
 }
 
-/* Elements 2 i and 2 i + 1, of which the first lies at an even place. */
+/* Elements 2 i and 2 i + 1, of which the first lies at an even place: with flags, or in the first
+ * two words as they came. To move one to the place that flags would give it is to wait for it. */
 DEV uint4 act_ask2(struct act a, uint32_t i) {
     if (a.flag != 0) return load_flagged_pair(a.at + 4 * i);
-    const float2 v = __ldcg((const float2 *)a.at + i);
-    return make_uint4(__float_as_uint(v.x), 0, __float_as_uint(v.y), 0);
+    const uint2 v = __ldcg((const uint2 *)a.at + i);
+    return make_uint4(v.x, v.y, 0, 0);
+}
+
+DEV bool act_there2(struct act a, uint4 v) {
+    return a.flag == 0 || (v.y == a.flag && v.w == a.flag);
+}
+
+DEV float2 act_pair(struct act a, uint4 v) {
+    return make_float2(__uint_as_float(v.x), __uint_as_float(a.flag == 0 ? v.y : v.z));
 }
 
 DEV float2 act_await2(struct act a, uint32_t i, uint4 v) {
-    while ((v.y != a.flag || v.w != a.flag) && !act_given_up()) v = load_flagged_pair(a.at + 4 * i);
-    return make_float2(__uint_as_float(v.x), __uint_as_float(v.z));
+    while (!act_there2(a, v) && !act_given_up()) v = load_flagged_pair(a.at + 4 * i);
+    return act_pair(a, v);
 }
 
 DEV float2 act_load2(struct act a, uint32_t i) {
@@ -355,11 +364,17 @@ DEV void act_store_pair(const struct cuda_task *task, uint64_t at, float v0, flo
 
 /* A row's sum of squares from those of its n blocks, by one warp. Of n = 1 it is that one. */
 DEV float squares_of_row(const struct warp_context *c, const float *blocks, uint32_t n) {
+    constexpr uint32_t all = (QN_HIDDEN + 64 * SQUARES_COLUMNS - 1) / (64 * SQUARES_COLUMNS);
+    constexpr uint32_t at_once = all < 8 ? all : 8;
     float part[2] = {}; /* of w = lane / 8 and lane / 8 + 4; q = lane % 8 */
-#pragma unroll 4
-    for (uint32_t i = c->lane; i < n; i += 64) {
-        part[0] += load_l2(blocks + i);
-        if (i + 32 < n) part[1] += load_l2(blocks + i + 32);
+#pragma unroll 1
+    for (uint32_t first = c->lane; first - c->lane < n; first += 64 * at_once) {
+        float v[2 * at_once]; /* zeros beyond */
+#pragma unroll
+        for (uint32_t i = 0; i < 2 * at_once; i++)
+            v[i] = first + 32 * i < n ? load_l2(blocks + first + 32 * i) : 0;
+#pragma unroll
+        for (uint32_t i = 0; i < 2 * at_once; i++) part[i % 2] += v[i];
     }
 #pragma unroll
     for (int d = 1; d < 8; d *= 2)

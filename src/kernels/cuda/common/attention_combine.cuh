@@ -68,7 +68,7 @@ DEV struct combine_item combine_item_of(const struct warp_context *c, const stru
 /* Eight pieces are asked for at a time, until all are there. */
 DEV void combine_short(const struct cuda_task *task, struct combine_item m) {
     const int at_once = 8;
-    const uint32_t at = 2 + min(m.column, QN_HEAD_DIM - 1u), flag = m.part.flag;
+    const uint32_t at = 2 + min(m.column, QN_HEAD_DIM - 1u);
     float max = 0, sum = 0, out = 0;
 #pragma unroll 1
     for (uint32_t p = 0; p < m.n; p += at_once) {
@@ -87,15 +87,16 @@ DEV void combine_short(const struct cuda_task *task, struct combine_item m) {
 #pragma unroll
             for (int j = 0; j < at_once; j++) {
                 if (p + j >= m.n) break;
-                there = there && state[j].y == flag && state[j].w == flag && value[j].y == flag;
+                there = there && act_there2(m.part, state[j]) && value[j].y == m.part.flag;
             }
         } while (!there && !act_given_up());
 #pragma unroll
         for (int j = 0; j < at_once; j++) {
             if (p + j >= m.n) break;
-            const struct merge f = merge_factors(max, sum, __uint_as_float(state[j].x));
+            const float2 of = act_pair(m.part, state[j]); /* maximum and sum */
+            const struct merge f = merge_factors(max, sum, of.x);
             out = merge_value(&f, out, __uint_as_float(value[j].x));
-            sum = merge_value(&f, sum, __uint_as_float(state[j].z));
+            sum = merge_value(&f, sum, of.y);
             max = f.max;
         }
         m.part = act_from(m.part, at_once * STATE_SIZE);
