@@ -25,7 +25,7 @@
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/walk.cuh"
 
-enum { LIST_BATCH = 16 }; /* tasks of a list whose descriptors are asked for together */
+enum { LIST_BATCH = 8 }; /* tasks of a list whose descriptors are asked for together */
 
 #define BLOCK_POSITIONS (QN_KV_BLOCK < SHARE_POSITIONS ? SHARE_POSITIONS : QN_KV_BLOCK)
 #define PIECE_BLOCKS    (ATTENTION_PIECE / BLOCK_POSITIONS)
