@@ -700,14 +700,12 @@ static void test_wide_heads(void **state) {
     need_gpu();
     const struct rig_options others[] = {
         {.n_workers = 1},
-        {.coarse = true},
-        {.coarse = true, .n_workers = 3},
-        {.coarse = true, .n_workers = 3, .options = "kv-block=8"},
-        {.coarse = true, .max_batched = 16, .carry_bytes = 1 << 16}};
+        {.coarse = true, .n_workers = 3, .carry_bytes = 1 << 16},
+        {.coarse = true, .max_batched = 16, .options = "kv-block=8"}};
     char dir[] = "/tmp/quern-wide-XXXXXX", path[80];
     write_model(dir, "{" WIDE_HEADS MADE_UP("64", "331") "}");
     compare_cpu(&(struct rig_options){.dir = dir, .dummy = true});
-    compare_long(dir, true, 700, others, COUNT_OF(others));
+    compare_long(dir, true, 600, others, COUNT_OF(others));
     compare_long(dir, true, 90, &others[1], 1);
     snprintf(path, sizeof path, "%s/config.json", dir);
     assert_int_equal(unlink(path) | rmdir(dir), 0);
