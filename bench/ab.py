@@ -11,14 +11,11 @@ the floor, and the first token's ms. --record NAME writes all rounds to bench/re
 set, replaces the folder).
 """
 import argparse
-import json
 import os
 import pathlib
-import subprocess
 import sys
 
 import records
-from records import ROOT
 
 
 def build_of(word):
@@ -33,17 +30,8 @@ def build_of(word):
 
 def measure(options, program, settings, model):
     """The result of each batch size; words instead of them if it failed."""
-    command = [program, "bench", "latency", "--model", options.configs / model, "--load-format", "dummy", "--backend",
-               options.backend, "--batch-size", options.batch_size, "--input-len", options.input_len, "--output-len",
-               options.output_len, "--format", "json"]
-    try:
-        p = subprocess.run([str(c) for c in command], cwd=ROOT, capture_output=True, text=True,
-                           timeout=options.timeout, env={**os.environ, **settings})
-    except subprocess.TimeoutExpired:
-        return f"no end after {options.timeout} s"
-    if p.returncode != 0:
-        return p.stderr.strip().splitlines()[-1] if p.stderr.strip() else f"exit status {p.returncode}"
-    return json.loads(p.stdout)["results"]
+    run = records.bench_latency(options, program, model, options.batch_size, settings)
+    return run if isinstance(run, str) else run["results"]
 
 
 def middle(values):

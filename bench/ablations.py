@@ -12,10 +12,7 @@ name) after each row, and prints a table: ms per token at batch 1, in percent of
 floor.
 """
 import argparse
-import json
-import os
 import pathlib
-import subprocess
 import sys
 
 import records
@@ -47,22 +44,14 @@ VARIANTS = [
 
 
 def measure(options, model, compile_options, environment):
-    command = [str(options.quern), "bench", "latency", "--model", str(options.configs / model),
-               "--load-format", "dummy", "--backend", options.backend, "--batch-size", "1",
-               "--input-len", "64", "--output-len", str(options.output_len), "--format", "json"]
-    if compile_options:
-        command += ["--compile-options", compile_options]
+    """The best of the runs."""
+    more = ["--compile-options", compile_options] if compile_options else []
     best = None
     for _ in range(options.repeat):
-        try:
-            p = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=options.timeout,
-                               env={**os.environ, **environment})
-        except subprocess.TimeoutExpired:
-            return {"error": f"no end after {options.timeout} s"}
-        if p.returncode != 0:
-            return {"error": p.stderr.strip().splitlines()[-1] if p.stderr.strip() else f"exit status {p.returncode}"}
-        r = json.loads(p.stdout)
-        one = {**r["results"][0], "device": r["device"]}
+        run = records.bench_latency(options, options.quern, model, 1, environment, more)
+        if isinstance(run, str):
+            return {"error": run}
+        one = {**run["results"][0], "device": run["device"]}
         if best is None or one["ms_per_token"]["median"] < best["ms_per_token"]["median"]:
             best = one
     return best
@@ -90,7 +79,7 @@ def parse():
     options = a.parse_args()
     if len(list(chosen(options))) == 1 and options.only:
         a.error(f"--only {options.only}: no row has that in its name; --list prints them")
-    options.quern = options.quern.resolve()
+    options.quern, options.input_len = options.quern.resolve(), 64
     return options
 
 
@@ -100,7 +89,7 @@ def main():
         for name, compile_options, environment in chosen(options):
             print(f"{name:40} {compile_options} {' '.join('='.join(e) for e in environment.items())}".rstrip())
         return 0
-    record = {**records.head(options.quern), "command": " ".join(sys.argv), "input_len": 64,
+    record = {**records.head(options.quern), "command": " ".join(sys.argv), "input_len": options.input_len,
               "output_len": options.output_len, "models": {}}
     file = f"ablations-{options.backend}" + (f"-{options.only.replace(',', '-').replace(' ', '-')}" if options.only else "")
     for model in options.models.split(","):

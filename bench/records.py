@@ -39,6 +39,21 @@ def write(record, name):
     return path
 
 
+def bench_latency(options, program, model, batch_size, environment, more=()):
+    """What `quern bench latency` prints of a model with made-up weights; words instead if it failed."""
+    command = [program, "bench", "latency", "--model", options.configs / model, "--load-format", "dummy", "--backend",
+               options.backend, "--batch-size", batch_size, "--input-len", options.input_len, "--output-len",
+               options.output_len, "--format", "json", *more]
+    try:
+        p = subprocess.run([str(c) for c in command], cwd=ROOT, capture_output=True, text=True,
+                           timeout=options.timeout, env={**os.environ, **environment})
+    except subprocess.TimeoutExpired:
+        return f"no end after {options.timeout} s"
+    if p.returncode != 0:
+        return p.stderr.strip().splitlines()[-1] if p.stderr.strip() else f"exit status {p.returncode}"
+    return json.loads(p.stdout)
+
+
 def read_all(folder=None):
     """(file name, record) of everything on record, oldest first."""
     found = []

@@ -334,7 +334,7 @@ static void test_launch_fails(void **state) {
     expect_broken(MODE_NO_LAUNCH, QN_EDEVICE, "cuLaunchCooperativeKernel");
 }
 
-/* Who waits long learns of it soon, be they several. */
+/* Who waits long learns of it soon, be they several. NULL: a wait ended without news. */
 static void *wait_long(void *arg) {
     struct diag d = {0};
     uint32_t seen = 0;

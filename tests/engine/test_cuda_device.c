@@ -468,11 +468,17 @@ static void write_model(char *dir, const char *config) {
     assert_true(fputs(config, f) >= 0 && fclose(f) == 0);
 }
 
+static void drop_model(const char *dir) {
+    char path[80];
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_int_equal(unlink(path) | rmdir(dir), 0);
+}
+
 /* A made-up model row by row, of which none is packed, against as each of the others says: alone
  * and in a batch of N_MIX prompts of these lengths. */
 static void compare_packed(const char *config, const uint32_t *lengths,
                            const struct rig_options *others, size_t n_others) {
-    char dir[] = "/tmp/quern-odd-XXXXXX", path[80];
+    char dir[] = "/tmp/quern-odd-XXXXXX";
     static struct request q[N_MIX];
     static struct result plain[N_MIX], have[N_MIX];
     struct rig r;
@@ -497,8 +503,7 @@ static void compare_packed(const char *config, const uint32_t *lengths,
         print_message("%s: the same\n", what);
         rig_close(&r);
     }
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    assert_int_equal(unlink(path) | rmdir(dir), 0);
+    drop_model(dir);
 }
 
 /* Packed activations, and attention of many rows, against neither: in chunks of all sizes, in a
@@ -578,7 +583,7 @@ static void test_long_context(void **state) {
     compare_long(ANY, false, n, others, COUNT_OF(others));
     compare_long(ANY, false, 300, &others[COUNT_OF(others) - 1], 1);
     const struct rig_options two[] = {{.coarse = true, .n_workers = 2}};
-    char dir[] = "/tmp/quern-window-XXXXXX", path[80];
+    char dir[] = "/tmp/quern-window-XXXXXX";
     write_model(dir, "{\"architectures\": [\"MistralForCausalLM\"], \"model_type\": \"mistral\", "
                      "\"hidden_act\": \"silu\", \"hidden_size\": 96, \"intermediate_size\": 128, "
                      "\"num_hidden_layers\": 1, \"num_attention_heads\": 12, "
@@ -587,8 +592,7 @@ static void test_long_context(void **state) {
                      "\"rms_norm_eps\": 1e-06, \"rope_theta\": 10000, "
                      "\"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": false}");
     compare_long(dir, true, 1100, two, COUNT_OF(two));
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    assert_int_equal(unlink(path) | rmdir(dir), 0);
+    drop_model(dir);
 }
 
 /* What the loaders record can be: no more on its way than allowed, no more pages free than there
@@ -702,13 +706,12 @@ static void test_wide_heads(void **state) {
         {.n_workers = 1},
         {.coarse = true, .n_workers = 3, .carry_bytes = 1 << 16},
         {.coarse = true, .max_batched = 16, .options = "kv-block=8"}};
-    char dir[] = "/tmp/quern-wide-XXXXXX", path[80];
+    char dir[] = "/tmp/quern-wide-XXXXXX";
     write_model(dir, "{" WIDE_HEADS MADE_UP("64", "331") "}");
     compare_cpu(&(struct rig_options){.dir = dir, .dummy = true});
     compare_long(dir, true, 600, others, COUNT_OF(others));
     compare_long(dir, true, 90, &others[1], 1);
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    assert_int_equal(unlink(path) | rmdir(dir), 0);
+    drop_model(dir);
 }
 
 /* A residual stream of which a thread polls several words at once, and then more; of several rows,
