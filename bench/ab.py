@@ -3,8 +3,9 @@
 
     bench/ab.py before=/elsewhere/quern after=build/quern --models qwen3-8b,qwen3-0.6b --batch-size 1,8
     bench/ab.py 7=build/quern 9=build/quern,QN_CUDA_FLIGHT=9 --rounds 3
+    bench/ab.py whole=build/quern pieces=build/quern,attention=pieces --batch-size 8,16
 
-Each word is NAME=PROGRAM, then settings in its environment, with commas between. In a round every
+Each word is NAME=PROGRAM, then settings, with commas between: QN_... of its environment, others are compile options. In a round every
 program measures every model once, with made-up weights; what drifts meets all of them. Prints the
 middle round of each in ms per token, in percent of the first program's, between which rounds it lay, of
 the floor, and the first token's ms. --record NAME writes all rounds to bench/results/NAME.json (OUT, if
@@ -30,7 +31,10 @@ def build_of(word):
 
 def measure(options, program, settings, model):
     """The result of each batch size; words instead of them if it failed."""
-    run = records.bench_latency(options, program, model, options.batch_size, settings)
+    environment = {k: v for k, v in settings.items() if k.startswith("QN_")}
+    compile_options = ",".join(f"{k}={v}" for k, v in settings.items() if k not in environment)
+    more = ["--compile-options", compile_options] if compile_options else []
+    run = records.bench_latency(options, program, model, options.batch_size, environment, more)
     return run if isinstance(run, str) else run["results"]
 
 

@@ -18,7 +18,7 @@ import sys
 import records
 from records import ROOT
 
-# name, compile options, environment, backends that have it. On CUDA the default is: everything AOT,
+# name, compile options, environment, backends that have it (batch: with several requests only). On CUDA the default is: everything AOT,
 # coarse events, QKV's heads with the attention, data as flag up to 64 KB, at most 40 KB per SM under
 # way. Without event fusion 132 workers get some ten million tasks, most of them empty: no row there.
 VARIANTS = [
@@ -40,6 +40,8 @@ VARIANTS = [
     ("no flight cap (128 KB, the most)", "", {"QN_CUDA_FLIGHT": "16"}, "cuda"),
     ("no streaming across iterations", "", {"QN_CUDA_STREAM": "1"}, "cuda"),
     ("no streaming across tasks", "", {"QN_CUDA_STREAM": "0"}, "cuda"),
+    ("short contexts in pieces, too", "attention=pieces", {}, "cuda batch"),
+    ("O and down not in parts", "linear=whole", {}, "cuda batch"),
 ]
 
 
@@ -48,7 +50,7 @@ def measure(options, model, compile_options, environment):
     more = ["--compile-options", compile_options] if compile_options else []
     best = None
     for _ in range(options.repeat):
-        run = records.bench_latency(options, options.quern, model, 1, environment, more)
+        run = records.bench_latency(options, options.quern, model, options.batch_size, environment, more)
         if isinstance(run, str):
             return {"error": run}
         one = {**run["results"][0], "device": run["device"]}
@@ -60,6 +62,8 @@ def measure(options, model, compile_options, environment):
 def chosen(options):
     words = [w for w in (options.only or "").split(",") if w]
     for name, compile_options, environment, backends in VARIANTS:
+        if "batch" in backends.split() and options.batch_size == 1:
+            continue
         if options.backend in backends.split() and (not words or name == "default" or any(w in name for w in words)):
             yield name, compile_options, environment
 
@@ -73,6 +77,7 @@ def parse():
     a.add_argument("--backend", default="cuda", choices=["cpu", "cuda"])
     a.add_argument("--only", metavar="WORD,...", help="rows whose name has one of these words")
     a.add_argument("--list", action="store_true", help="print the rows and exit")
+    a.add_argument("--batch-size", type=int, default=1, help="requests (1)")
     a.add_argument("--output-len", type=int, default=128, help="tokens to generate (128)")
     a.add_argument("--repeat", type=int, default=1, help="runs of each row; the best counts (1)")
     a.add_argument("--timeout", type=int, default=60, help="seconds of one run (60)")
@@ -89,9 +94,9 @@ def main():
         for name, compile_options, environment in chosen(options):
             print(f"{name:40} {compile_options} {' '.join('='.join(e) for e in environment.items())}".rstrip())
         return 0
-    record = {**records.head(options.quern), "command": " ".join(sys.argv), "input_len": options.input_len,
+    record = {**records.head(options.quern), "command": " ".join(sys.argv), "batch_size": options.batch_size, "input_len": options.input_len,
               "output_len": options.output_len, "models": {}}
-    file = f"ablations-{options.backend}" + (f"-{options.only.replace(',', '-').replace(' ', '-')}" if options.only else "")
+    file = f"ablations-{options.backend}" + (f"-batch{options.batch_size}" if options.batch_size > 1 else "") + (f"-{options.only.replace(',', '-').replace(' ', '-')}" if options.only else "")
     for model in options.models.split(","):
         rows = record["models"][model] = {}
         base = None

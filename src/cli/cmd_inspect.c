@@ -23,10 +23,11 @@ static void print_stages(const json_t *variant) {
 static void print_variant(const json_t *variant) {
     const json_t *normal = json_object_get(variant, "normalization");
     char weights[32], activations[32];
-    printf("\n%lld token rows: %lld operators, weights %s, activations %s\n",
-           whole(variant, "rows"), whole(variant, "operators"),
-           cli_bytes((uint64_t)whole(variant, "weight_bytes"), weights),
-           cli_bytes((uint64_t)whole(variant, "activation_bytes"), activations));
+    printf(
+        "\n%lld token rows of up to %lld positions: %lld operators, weights %s, activations %s\n",
+        whole(variant, "rows"), whole(variant, "context"), whole(variant, "operators"),
+        cli_bytes((uint64_t)whole(variant, "weight_bytes"), weights),
+        cli_bytes((uint64_t)whole(variant, "activation_bytes"), activations));
     printf("  %-12s %9s %9s %9s %9s\n", "stage", "tasks", "dummies", "events", "JIT");
     print_stages(variant);
     printf("  normalization adds %.2f %% tasks; %lld dependent pairs became %lld events\n",

@@ -98,7 +98,8 @@ CUDA_ABI_FN int cuda_rows_fit(uint32_t head_dim, uint32_t cc) {
     return head_dim <= 128 && work + cuda_rows_piece(head_dim) <= cuda_lease_bytes(cc);
 }
 
-/* ATTENTION_SPLIT and _STEP: positions of a share, of which a page holds the keys and values. */
+/* ATTENTION_SPLIT, _STEP and _WHOLE: positions of a share, of which a page holds the keys and
+ * values. */
 enum { CUDA_SHARE_POSITIONS = ATTENTION_PIECE / CUDA_COMPUTE_WARPS };
 CUDA_ABI_FN int cuda_share_fits(uint32_t head_dim, uint32_t kv_block) {
     return 4 * CUDA_SHARE_POSITIONS * head_dim <= CUDA_PAGE_BYTES &&
@@ -114,8 +115,8 @@ CUDA_ABI_FN uint32_t cuda_split_chunk(uint32_t heads) {
 CUDA_ABI_FN uint32_t cuda_split_bytes(uint32_t heads) {
     return CUDA_COMPUTE_WARPS * heads * (cuda_split_chunk(heads) + 4) * 4 + CUDA_SPLIT_SCALARS;
 }
-/* Token rows that a STEP can have: the queries of an item, and keys and values of as many rows, are
- * in scratch, too. */
+/* Token rows that a STEP or WHOLE can have: the queries of an item, and keys and values of as many
+ * rows, are in scratch, too. */
 CUDA_ABI_FN uint32_t cuda_step_rows(uint32_t heads, uint32_t head_dim) {
     const uint32_t room = (CUDA_SCRATCH_BYTES - cuda_split_bytes(heads)) / (2 * head_dim);
     return room < heads + 2 * STEP_ROWS ? (room - heads) / 2 : STEP_ROWS;
@@ -169,11 +170,12 @@ struct cuda_task {
      *
      * w      EMBED table; matrix products: the weights' image
      * in     what it works on: x, a, qkv, q, part, parts, squares, logits
-     * norm   of one row norm; EMBED, LINEAR and LINEAR_SUM next; STEP q_norm
+     * norm   of one row norm; EMBED, LINEAR and LINEAR_SUM next; STEP and
+     *        WHOLE q_norm
      * bias   QKV_LINEAR bq, bk, bv in one; LINEAR and LINEAR_SUM bias; GATED_MLP bg
-     * more   QKV_HEADS q_norm; ATTENTION, SPLIT and STEP kv; LINEAR and LINEAR_SUM residual;
+     * more   QKV_HEADS q_norm; ATTENTION, SPLIT, STEP, WHOLE kv; LINEAR and LINEAR_SUM residual;
      *        GATED_MLP bu; SAMPLE part
-     * more2  QKV_HEADS and STEP k_norm; others squares, to be written or read
+     * more2  QKV_HEADS, STEP and WHOLE k_norm; others squares, to be written or read
      * out    the first result
      * out2   EMBED, LINEAR and LINEAR_SUM normed; QKV_HEADS kv; LM_HEAD part */
     uint64_t w, in, norm, bias, more, more2, out, out2;

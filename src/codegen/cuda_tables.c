@@ -114,6 +114,7 @@ static void place_op(struct planner *pl, const struct prog_op *op) {
         break;
     case OP_QKV_LINEAR: place_qkv_linear(pl, op); break;
     case OP_ATTENTION_STEP:
+    case OP_ATTENTION_WHOLE:
     case OP_QKV_HEADS: place_vectors(pl, &op->in[HEADS_Q_NORM], 2); break;
     case OP_LINEAR:
         place_plain(pl, op->in[LINEAR_W]);
@@ -163,7 +164,8 @@ static uint32_t squares_of(const struct prog_op *op) {
     }
 }
 
-/* Of several rows ATTENTION_STEP makes keys and values in scratch, and adds them to cache pages. */
+/* Of several rows ATTENTION_STEP and _WHOLE make keys and values in scratch, and add them to cache
+ * pages. */
 static bool can_step(const struct prog_header *p, const struct prog_op *op) {
     const struct model_spec *s = PROG(p, MODEL);
     const uint32_t heads = s->n_heads / s->n_kv_heads;
@@ -183,7 +185,8 @@ static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
  * activations, normed by who made them, or one row that scratch has room for, which they norm. */
 static const char *check_op(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *squares = tensor_of(p, squares_of(op));
-    if (op->kind == OP_ATTENTION_STEP && !can_step(p, op)) return "one row, or the cache in pages";
+    if ((op->kind == OP_ATTENTION_STEP || op->kind == OP_ATTENTION_WHOLE) && !can_step(p, op))
+        return "one row, or the cache in pages";
     if (op->kind == OP_LINEAR_SUM && PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0)
         return "whole blocks of squares";
     if (!cuda_has_pages(op->kind)) return NULL;
@@ -282,10 +285,11 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
         t->more = address(f, in[ATTENTION_KV]);
         break;
     case OP_ATTENTION_STEP:
+    case OP_ATTENTION_WHOLE:
         t->in = address(f, in[HEADS_QKV]);
         t->norm = address(f, in[HEADS_Q_NORM]);
         t->more2 = address(f, in[HEADS_K_NORM]);
-        t->more = address(f, op->out[STEP_OUT_KV]);
+        t->more = address(f, op->out[JOINED_OUT_KV]);
         break;
     case OP_ATTENTION_COMBINE: t->in = address(f, in[COMBINE_PART]); break;
     case OP_LINEAR:
@@ -380,6 +384,7 @@ static const struct prog_tensor *rounded_out(const struct prog_header *p,
     case OP_LINEAR:
     case OP_LINEAR_SUM: return tensor_of(p, op->out[STREAM_NORMED]);
     case OP_ATTENTION:
+    case OP_ATTENTION_WHOLE:
     case OP_ATTENTION_COMBINE:
     case OP_GATED_MLP:
     case OP_PACK:

@@ -50,7 +50,8 @@ static bool is_ahead(const struct prog_header *program, enum op_kind kind) {
 
 bool emit_kv_pages(const struct prog_header *program) {
     return cuda_share_fits(PROG(program, MODEL)->head_dim, program->kv_block) &&
-           is_ahead(program, OP_ATTENTION_SPLIT) && is_ahead(program, OP_ATTENTION_STEP);
+           is_ahead(program, OP_ATTENTION_SPLIT) && is_ahead(program, OP_ATTENTION_STEP) &&
+           is_ahead(program, OP_ATTENTION_WHOLE);
 }
 
 bool emit_attention_leases(const struct prog_header *program) {

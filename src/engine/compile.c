@@ -23,6 +23,9 @@ void compile_options_init(struct compile_options *o) {
  * faster (docs/performance-log.md). */
 static const uint64_t CUDA_CARRY_BYTES = 64 << 10;
 
+/* Contexts of more pieces are cut in any case: those of an iteration may differ. */
+enum { WHOLE_PIECES = 8 };
+
 void compile_options_cuda(struct compile_options *o, bool cuts_linear) {
     o->target = TARGET_CUDA;
     /* Hand-outs cost more than balance brings: docs/performance-log.md. */
@@ -31,6 +34,7 @@ void compile_options_cuda(struct compile_options *o, bool cuts_linear) {
      * come from several workers; finer events would need a chain of empty tasks for each. */
     o->cut_qkv = true;
     o->join_heads = true;
+    o->attend_whole = true;
     o->cut_linear = cuts_linear;
     o->task.carry_bytes = CUDA_CARRY_BYTES;
     o->task.coarse_events = true;
@@ -90,9 +94,13 @@ struct compile {
     uint32_t n_variants;
 };
 
-static int show(struct compile *c, uint32_t n_rows, const char *stage, const struct strbuf *text) {
+/* k: whose stage; NULL: the program. */
+static int show(struct compile *c, const struct kgraph *k, const char *stage,
+                const struct strbuf *text) {
+    const uint32_t n_rows = k == NULL ? 0 : k->n_rows;
+    const bool takes_all = k == NULL || k->context == c->options->max_model_len;
     TRY(strbuf_status(c->d, text));
-    c->hook->stage(c->hook->user, n_rows, stage, strbuf_text(text));
+    c->hook->stage(c->hook->user, n_rows, takes_all ? 0 : k->context, stage, strbuf_text(text));
     return QN_OK;
 }
 
@@ -106,7 +114,7 @@ static int after(struct compile *c, uint32_t index, enum task_stage stage) {
     if (c->hook == NULL || c->hook->stage == NULL) return QN_OK;
     struct strbuf text = {0};
     tgraph_dump(g, stage, &text);
-    int rc = show(c, g->kernel->n_rows, task_stage_name(stage), &text);
+    int rc = show(c, g->kernel, task_stage_name(stage), &text);
     strbuf_fini(&text);
     return rc;
 }
@@ -116,13 +124,14 @@ static int after_kernel_graph(struct compile *c, uint32_t index) {
     TRY(kgraph_verify(c->d, k));
     if (c->report != NULL) {
         c->report->variants[index].n_rows = k->n_rows;
+        c->report->variants[index].context = k->context;
         kgraph_stats(k, &c->report->variants[index].kernel);
     }
     if (c->hook != NULL && c->hook->kernel != NULL) TRY(c->hook->kernel(c->hook->user, c->d, k));
     if (c->hook == NULL || c->hook->stage == NULL) return QN_OK;
     struct strbuf text = {0};
     kgraph_dump(k, &text);
-    int rc = show(c, k->n_rows, "kernel", &text);
+    int rc = show(c, k, "kernel", &text);
     strbuf_fini(&text);
     return rc;
 }
@@ -158,17 +167,33 @@ static bool joins(const struct compile *c, uint32_t n_rows) {
 }
 
 /* With few rows there are fewer (row, KV head) items than workers: then the context is cut, too. */
-static uint32_t choose_cuts(const struct compile *c, uint32_t n_rows) {
-    uint32_t cuts = c->options->cut_qkv ? KGRAPH_CUT_QKV : 0;
-    if (c->options->max_model_len > ATTENTION_PIECE &&
-        (uint64_t)n_rows * c->model->spec.n_kv_heads < c->options->n_workers) {
-        cuts |= KGRAPH_CUT_ATTENTION;
-        if (joins(c, n_rows)) cuts |= KGRAPH_JOIN_HEADS;
-    }
-    return cuts | choose_packs(c, n_rows);
+static bool cuts_context(const struct compile *c, uint32_t n_rows) {
+    return c->options->max_model_len > ATTENTION_PIECE &&
+           (uint64_t)n_rows * c->model->spec.n_kv_heads < c->options->n_workers;
 }
 
-static int compile_variant(struct compile *c, uint32_t n_rows) {
+/* Positions up to which it is not, 0: it always is. Cut, each worker has items / workers of a
+ * context's pieces and somebody merges them, which takes as long as 1.7 pieces
+ * (docs/gpu-kernels.md); whole, some workers have all pieces. */
+static uint32_t whole_context(const struct compile *c, uint32_t n_rows) {
+    const struct compile_options *o = c->options;
+    const uint32_t items = n_rows * c->model->spec.n_kv_heads;
+    if (!o->attend_whole || o->target != TARGET_CUDA || n_rows == 1) return 0;
+    if (!cuts_context(c, n_rows) || !joins(c, n_rows)) return 0;
+    const uint32_t pieces = 17 * o->n_workers / (10 * (o->n_workers - items));
+    return MIN(o->max_model_len, MIN(pieces, (uint32_t)WHOLE_PIECES) * ATTENTION_PIECE);
+}
+
+static uint32_t choose_cuts(const struct compile *c, uint32_t n_rows, uint32_t context) {
+    const uint32_t qkv = c->options->cut_qkv ? KGRAPH_CUT_QKV : 0;
+    const uint32_t join = joins(c, n_rows) ? KGRAPH_JOIN_HEADS : 0;
+    if (!cuts_context(c, n_rows)) return qkv | choose_packs(c, n_rows);
+    const bool whole = context <= whole_context(c, n_rows);
+    return qkv | join | (whole ? 0 : KGRAPH_CUT_ATTENTION) | choose_packs(c, n_rows);
+}
+
+/* For contexts of so many positions. */
+static int compile_variant(struct compile *c, uint32_t n_rows, uint32_t context) {
     const uint32_t i = c->n_variants++;
     struct variant *v = &c->variants[i];
     struct task_options options = c->options->task;
@@ -176,7 +201,7 @@ static int compile_variant(struct compile *c, uint32_t n_rows) {
 
     /* The model as operators over tensors. */
     TRY(model_build_graph(c->d, c->model, &c->arena, n_rows, MIN(n_rows, c->options->n_slots),
-                          c->options->max_model_len, choose_cuts(c, n_rows), &v->kernel));
+                          context, choose_cuts(c, n_rows, context), &v->kernel));
     TRY(after_kernel_graph(c, i));
     struct tgraph *g = &v->tasks;
     tgraph_init(g, &c->arena, &v->kernel, &options);
@@ -207,13 +232,19 @@ static int compile_variant(struct compile *c, uint32_t n_rows) {
     return after(c, i, STAGE_CARRY);
 }
 
+static int compile_rows(struct compile *c, uint32_t n_rows) {
+    const uint32_t whole = whole_context(c, n_rows), all = c->options->max_model_len;
+    if (whole > 0) TRY(compile_variant(c, n_rows, whole));
+    return whole == all ? QN_OK : compile_variant(c, n_rows, all);
+}
+
 /* Packed rows come in eights: two cost what eight do. */
 static int compile_variants(struct compile *c) {
     const uint32_t most = c->options->max_batched_tokens;
     for (uint32_t rows = 1; rows < most; rows *= 2)
         if (rows == 1 || rows >= PACK_ROWS || !packs(c, rows, c->model->spec.hidden))
-            TRY(compile_variant(c, rows));
-    return compile_variant(c, most);
+            TRY(compile_rows(c, rows));
+    return compile_rows(c, most);
 }
 
 static int make_program(struct compile *c, struct prog_header **program) {
@@ -240,7 +271,7 @@ static int prove(struct compile *c, const struct prog_header *program) {
     if (c->hook == NULL || c->hook->stage == NULL) return QN_OK;
     struct strbuf text = {0};
     program_dump(program, &text);
-    int rc = show(c, 0, "program", &text);
+    int rc = show(c, NULL, "program", &text);
     strbuf_fini(&text);
     return rc;
 }

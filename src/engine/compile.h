@@ -19,9 +19,10 @@ struct compile_options {
     uint32_t max_batched_tokens; /* rows of the largest variant: a prefill chunk, a power of two */
     uint32_t kv_block;           /* positions per KV block, divides ATTENTION_PIECE */
     enum dtype kv_dtype;
-    bool cut_qkv;    /* QKV as projections and heads: for more workers than heads; CUDA */
-    bool join_heads; /* ... the heads with attention, where there are few rows */
-    bool cut_linear; /* LINEAR as parts and their sum, for 17 to PACK_NARROW rows; Hopper */
+    bool cut_qkv;      /* QKV as projections and heads: for more workers than heads; CUDA */
+    bool join_heads;   /* ... the heads with attention, where there are few rows */
+    bool attend_whole; /* ... all of a short context by one task, where rows are enough for that */
+    bool cut_linear;   /* LINEAR as parts and their sum, for 17 to PACK_NARROW rows; Hopper */
     struct task_options task; /* decomposition, launch policy, ablations */
 };
 
@@ -32,7 +33,7 @@ void compile_options_cuda(struct compile_options *o, bool cuts_linear);
 
 /* What each stage left behind, for one variant. */
 struct compile_variant_report {
-    uint32_t n_rows;
+    uint32_t n_rows, context;
     struct kgraph_stats kernel;
     struct task_stats after[N_TASK_STAGES]; /* by enum task_stage */
 };
@@ -47,17 +48,19 @@ struct compile_report {
 
 /* Called after each stage of each variant, and at the end with the program, when somebody wants to
  * look; each may be NULL. What they get is valid for the call; an error of theirs ends the compile.
- */
+ * context: of a variant for short contexts only; 0: it takes all, or the program is shown, of which
+ * n_rows is 0, too. */
 struct compile_hook {
-    void (*stage)(void *user, uint32_t n_rows, const char *stage, const char *text);
+    void (*stage)(void *user, uint32_t n_rows, uint32_t context, const char *stage,
+                  const char *text);
     int (*kernel)(void *user, struct diag *d, const struct kgraph *k);
     int (*tasks)(void *user, struct diag *d, const struct tgraph *g, enum task_stage stage);
     void *user;
 };
 
-/* Compiles all variants (1, 2, 4 ... max_batched_tokens rows; on CUDA 1, 8, 16 ...) and verifies
- * the program. report and hook may be NULL. The program is the caller's (free()). Errors: any of
- * the stages'. */
+/* Compiles all variants (1, 2, 4 ... max_batched_tokens rows; on CUDA 1, 8, 16 ..., of which some
+ * have one more for short contexts) and verifies the program. report and hook may be NULL. The
+ * program is the caller's (free()). Errors: any of the stages'. */
 int compile_model(struct diag *d, struct model *m, const struct compile_options *o,
                   const struct compile_hook *hook, struct compile_report *report,
                   struct prog_header **program);

@@ -51,6 +51,14 @@ static bool set_qkv(struct compile_options *o, const char *value) {
     return true;
 }
 
+static bool set_attention(struct compile_options *o, const char *value) {
+    static const char *const names[] = {"pieces", "whole"};
+    int i;
+    if (!one_of(value, names, 2, &i)) return false;
+    o->attend_whole = i == 1;
+    return true;
+}
+
 static bool set_linear(struct compile_options *o, const char *value) {
     static const char *const names[] = {"whole", "parts"};
     int i;
@@ -93,6 +101,9 @@ static const struct key keys[] = {
      "split: projections by columns, then norms, RoPE and cache by heads; joined: with few rows "
      "these and attention are one operator; fused, CPU only: all but attention is one",
      set_qkv},
+    {"attention", "pieces|whole",
+     "whole, CUDA only: with some rows and short contexts a task has all of a row and KV head",
+     set_attention},
     {"linear", "whole|parts",
      "parts, Hopper only: tasks of some tens of rows share out the columns of o_proj and "
      "down_proj, too",

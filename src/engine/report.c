@@ -57,7 +57,9 @@ struct wanted {
     bool found, stage_known;
 };
 
-static void on_stage(void *user, uint32_t n_rows, const char *stage, const char *text) {
+static void on_stage(void *user, uint32_t n_rows, uint32_t context, const char *stage,
+                     const char *text) {
+    (void)context; /* the first that has the rows */
     struct wanted *w = user;
     bool program = strcmp(stage, "program") == 0;
     if (strcmp(stage, w->stage) != 0) return;
@@ -178,6 +180,7 @@ static json_t *variant_json(const struct compile_variant_report *v) {
                           number(v->kernel.n_ops), "tensors", number(v->kernel.n_tensors),
                           "weight_bytes", number(v->kernel.weight_bytes), "activation_bytes",
                           number(v->kernel.activation_bytes));
+    json_object_set_new(o, "context", number(v->context));
     json_object_set_new(o, "tasks", number(last->n_tasks));
     json_object_set_new(o, "events", number(last->n_events));
     json_object_set_new(o, "pairs", number(v->after[STAGE_EVENT_FUSE].n_pairs));
@@ -195,9 +198,10 @@ static json_t *variant_json(const struct compile_variant_report *v) {
 
 /* A program from a file has its final tables only. */
 static json_t *program_variant_json(const struct prog_variant *v) {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "rows", number(v->n_rows), "operators",
-                     number(v->n_ops), "tensors", number(v->n_tensors), "tasks", number(v->n_tasks),
-                     "events", number(v->n_events));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "rows", number(v->n_rows), "context",
+                     number(v->context), "operators", number(v->n_ops), "tensors",
+                     number(v->n_tensors), "tasks", number(v->n_tasks), "events",
+                     number(v->n_events));
 }
 
 static json_t *variants_json(const struct job *job) {

@@ -55,11 +55,12 @@ static int write_file(struct diag *d, const char *path, const char *text) {
     return QN_OK;
 }
 
-static int write_stage(const struct dump *dump, uint32_t n_rows, const char *stage,
-                       const char *text) {
+static int write_stage(const struct dump *dump, uint32_t n_rows, uint32_t context,
+                       const char *stage, const char *text) {
     struct strbuf path = {0};
     if (dump->dir) strbuf_printf(&path, "%s/", dump->dir);
     if (n_rows) strbuf_printf(&path, "%u-", n_rows); /* the program has all variants */
+    if (context) strbuf_printf(&path, "to-%u-", context);
     strbuf_printf(&path, "%s.txt", stage);
     int rc = strbuf_status(dump->d, &path);
     if (rc == QN_OK) rc = write_file(dump->d, path.text, text);
@@ -67,11 +68,13 @@ static int write_stage(const struct dump *dump, uint32_t n_rows, const char *sta
     return rc;
 }
 
-static void on_stage(void *user, uint32_t n_rows, const char *stage, const char *text) {
+static void on_stage(void *user, uint32_t n_rows, uint32_t context, const char *stage,
+                     const char *text) {
     struct dump *dump = user;
     if (dump->rc == QN_OK && listed(dump->stages, stage))
-        dump->rc = write_stage(dump, n_rows, stage, text);
-    if (dump->next && dump->next->stage) dump->next->stage(dump->next->user, n_rows, stage, text);
+        dump->rc = write_stage(dump, n_rows, context, stage, text);
+    if (dump->next && dump->next->stage)
+        dump->next->stage(dump->next->user, n_rows, context, stage, text);
 }
 
 static int on_kernel(void *user, struct diag *d, const struct kgraph *k) {

@@ -109,7 +109,7 @@ static int show_variant(struct diag *d, const struct prog_header *p, const struc
     struct arena arena = {0};
     struct kgraph k;
     struct tgraph g;
-    kgraph_init(&k, &arena, PROG(p, MODEL), v->n_rows, v->n_logit_rows, p->max_model_len);
+    kgraph_init(&k, &arena, PROG(p, MODEL), v->n_rows, v->n_logit_rows, v->context);
     tgraph_init(&g, &arena, &k, &options);
     const struct rebuild r = {d, p, v, &k, &g};
     int rc = tensors(&r);

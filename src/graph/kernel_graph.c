@@ -5,12 +5,13 @@
 #include <string.h>
 
 void kgraph_init(struct kgraph *g, struct arena *arena, const struct model_spec *spec,
-                 uint32_t n_rows, uint32_t n_logit_rows, uint32_t max_model_len) {
+                 uint32_t n_rows, uint32_t n_logit_rows, uint32_t context) {
     *g = (struct kgraph){.arena = arena,
                          .spec = *spec,
                          .n_rows = n_rows,
                          .n_logit_rows = n_logit_rows,
-                         .n_pieces = CEIL_DIV(max_model_len, (uint32_t)ATTENTION_PIECE)};
+                         .context = context,
+                         .n_pieces = CEIL_DIV(context, (uint32_t)ATTENTION_PIECE)};
 }
 
 void kgraph_fini(struct kgraph *g) {
@@ -230,14 +231,16 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
         out[0] = (struct tensor){.n_dims = 4, .shape = {T, s->n_heads, g->n_pieces, D + 2}};
         break;
     case OP_ATTENTION_STEP:
+    case OP_ATTENTION_WHOLE:
         if (T > STEP_ROWS)
             return fail(d, QN_EINVAL, "%s: want %d rows at most, have %llu", info->name, STEP_ROWS,
                         (unsigned long long)T);
         want(&f, HEADS_QKV, 2, T, Q + 2 * KV, 0, 0);
         want(&f, HEADS_Q_NORM, 1, D, 0, 0, 0);
         want(&f, HEADS_K_NORM, 1, D, 0, 0, 0);
-        out[STEP_OUT_PART] =
-            (struct tensor){.n_dims = 4, .shape = {T, s->n_heads, g->n_pieces, D + 2}};
+        out[0] = op->kind == OP_ATTENTION_WHOLE
+                     ? (struct tensor){.n_dims = 2, .shape = {T, Q}}
+                     : (struct tensor){.n_dims = 4, .shape = {T, s->n_heads, g->n_pieces, D + 2}};
         break;
     case OP_ATTENTION_COMBINE:
         want(&f, COMBINE_PART, 4, T, s->n_heads, g->n_pieces, D + 2);
@@ -419,8 +422,8 @@ static void dump_tensor(const struct kgraph *g, int32_t index, struct strbuf *ou
 }
 
 void kgraph_dump(const struct kgraph *g, struct strbuf *out) {
-    strbuf_printf(out, "kernel graph: %zu operators, %u rows, %u logit rows\n", g->ops.n, g->n_rows,
-                  g->n_logit_rows);
+    strbuf_printf(out, "kernel graph: %zu operators, %u rows, %u logit rows, %u positions\n",
+                  g->ops.n, g->n_rows, g->n_logit_rows, g->context);
     for (size_t i = 0; i < g->ops.n; i++) {
         const struct kop *op = &g->ops.items[i];
         strbuf_printf(out, "%4zu L%d %s:", i, op->layer, op_name(op->kind));

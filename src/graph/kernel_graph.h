@@ -37,8 +37,8 @@ struct tensor {
 enum kgraph_cut {
     KGRAPH_CUT_ATTENTION = 1, /* attention_split, attention_combine instead of attention */
     KGRAPH_CUT_QKV = 2,       /* qkv_linear, qkv_heads instead of qkv */
-    KGRAPH_JOIN_HEADS = 4,    /* with both and few rows: attention_step instead of qkv_heads and
-                                 attention_split */
+    KGRAPH_JOIN_HEADS = 4,    /* with CUT_QKV and few rows: attention_step instead of qkv_heads and
+                                 attention_split, attention_whole instead of attention */
     /* Pack before matrix products: */
     KGRAPH_PACK_X = 8,       /* the residual stream, which its writers norm; with CUT_QKV */
     KGRAPH_SUM_SQUARES = 16, /* ... and whose sums of squares an operator adds up */
@@ -59,14 +59,15 @@ struct kgraph {
     struct model_spec spec;
     uint32_t n_rows;       /* T */
     uint32_t n_logit_rows; /* L */
-    uint32_t n_pieces;     /* most attention pieces that a context can have */
+    uint32_t context;      /* positions that its rows may have */
+    uint32_t n_pieces;     /* most attention pieces of such a context */
     ARRAY(struct tensor) tensors;
     ARRAY(struct kop) ops;
 };
 
 /* Starts an empty graph; strings go into `arena`, the arrays are released by kgraph_fini. */
 void kgraph_init(struct kgraph *g, struct arena *arena, const struct model_spec *spec,
-                 uint32_t n_rows, uint32_t n_logit_rows, uint32_t max_model_len);
+                 uint32_t n_rows, uint32_t n_logit_rows, uint32_t context);
 void kgraph_fini(struct kgraph *g);
 
 /* Adds a weight with the checkpoint's name and shape (n_dims 1 or 2); sets *index. A name that is

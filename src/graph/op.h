@@ -27,7 +27,7 @@ enum { QKV_OUT_Q, QKV_OUT_KV };           /* of QKV_HEADS, too */
 enum { QKV_LINEAR_SQUARES = QKV_BV + 1 }; /* QKV_LINEAR's: QKV's first eight, and this */
 enum { HEADS_QKV, HEADS_Q_NORM, HEADS_K_NORM };
 enum { ATTENTION_Q, ATTENTION_KV };
-enum { STEP_OUT_PART, STEP_OUT_KV }; /* of ATTENTION_STEP; its inputs are QKV_HEADS' */
+enum { JOINED_OUT, JOINED_OUT_KV }; /* of ATTENTION_STEP and _WHOLE; their inputs are QKV_HEADS' */
 enum { COMBINE_PART };
 enum { LINEAR_A, LINEAR_W, LINEAR_BIAS, LINEAR_RESIDUAL, LINEAR_NEXT };
 enum { PARTS_A, PARTS_W };
@@ -59,7 +59,8 @@ enum { PARTS = 8 };
  * which who needs 1 / rms adds up these sums itself. */
 enum { SQUARES_COLUMNS = 16, SQUARES_ROWS = 16 };
 
-/* Rows that ATTENTION_STEP can have: each item makes the keys of all that are of its request. */
+/* Rows that ATTENTION_STEP and _WHOLE can have: each item makes the keys of all that are of its
+ * request. */
 enum { STEP_ROWS = 16 };
 
 /* Tensor cores at work on packed activations take at most so many token rows and weight rows at a

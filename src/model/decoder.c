@@ -180,13 +180,13 @@ static int build_qkv(const struct builder *b, const struct stream *s, int32_t *q
     return QN_OK;
 }
 
-/* One row's, from the projections on. */
-static int build_step(const struct builder *b, int32_t qkv, int32_t *part) {
+/* A few rows', from the projections on: pieces of the context, or all of it. */
+static int build_joined(const struct builder *b, enum op_kind kind, int32_t qkv, int32_t *out) {
     struct operands o = no_operands();
     o.in[HEADS_QKV] = qkv;
-    TRY(head_operands(b, HEADS_Q_NORM, HEADS_K_NORM, STEP_OUT_KV, &o));
-    TRY(add(b, OP_ATTENTION_STEP, &o));
-    *part = o.out[STEP_OUT_PART];
+    TRY(head_operands(b, HEADS_Q_NORM, HEADS_K_NORM, JOINED_OUT_KV, &o));
+    TRY(add(b, kind, &o));
+    *out = o.out[0];
     return QN_OK;
 }
 
@@ -194,7 +194,7 @@ static int build_attention(const struct builder *b, int32_t q, int32_t kv, int32
     const bool split = (b->cuts & KGRAPH_CUT_ATTENTION) != 0;
     struct operands o = no_operands();
     if (b->cuts & KGRAPH_JOIN_HEADS) {
-        TRY(build_step(b, q, out));
+        TRY(build_joined(b, split ? OP_ATTENTION_STEP : OP_ATTENTION_WHOLE, q, out));
     } else {
         o.in[ATTENTION_Q] = q;
         o.in[ATTENTION_KV] = kv;

@@ -145,9 +145,14 @@ RT_COLD void rt_boundary_admit(const struct rt *rt) {
 /* Rows as they are laid out are counted like shapes: n_rows | n_logit_rows << 16. */
 enum { RT_LOGIT_ROW = 1 << 16 };
 
+/* A row at `position` is laid out. */
+RT_FN void rt_boundary_reach(struct rt_worker *w, uint32_t position) {
+    if (w->context <= position) w->context = position + 1;
+}
+
 /* Rows for the next n tokens of a request; returns the counts with them. */
-RT_COLD uint32_t rt_boundary_add_rows(const struct rt *rt, uint32_t slot, uint32_t n,
-                                      uint32_t filled) {
+RT_COLD uint32_t rt_boundary_add_rows(const struct rt *rt, struct rt_worker *w, uint32_t slot,
+                                      uint32_t n, uint32_t filled) {
     struct rt_batch *b = rt->batch;
     struct rt_slot *s = &b->slots[slot];
     const uint64_t at = (uint64_t)slot * b->max_model_len;
@@ -161,6 +166,7 @@ RT_COLD uint32_t rt_boundary_add_rows(const struct rt *rt, uint32_t slot, uint32
     }
     s->in_flight = n;
     filled += n;
+    if (n > 0) rt_boundary_reach(w, s->n_computed + n - 1);
     if (n == 0 || s->n_computed + n != s->n_known) return filled;
     b->rows.logit_row[filled >> 16] = (int32_t)(first + n - 1);
     return filled + RT_LOGIT_ROW;
@@ -168,12 +174,13 @@ RT_COLD uint32_t rt_boundary_add_rows(const struct rt *rt, uint32_t slot, uint32
 
 /* Rows of the requests that were just admitted, [from, n_running), with one token to compute, then
  * chunks of prompts. */
-RT_COLD uint32_t rt_boundary_rows(const struct rt *rt, uint32_t from, uint32_t filled) {
+RT_COLD uint32_t rt_boundary_rows(const struct rt *rt, struct rt_worker *w, uint32_t from,
+                                  uint32_t filled) {
     struct rt_control *c = rt->control;
     struct rt_slot *slots = rt->batch->slots;
     for (uint32_t i = from; i < c->n_running; i++) {
         uint32_t slot = rt->running[i];
-        if (slots[slot].n_known == 1) filled = rt_boundary_add_rows(rt, slot, 1, filled);
+        if (slots[slot].n_known == 1) filled = rt_boundary_add_rows(rt, w, slot, 1, filled);
     }
     /* One row more than there are decoding requests always fits: see `most` above. */
     uint32_t budget = rt_min(rt->max_batched, rt->shapes[rt->largest] & 0xffff);
@@ -181,20 +188,25 @@ RT_COLD uint32_t rt_boundary_rows(const struct rt *rt, uint32_t from, uint32_t f
     for (uint32_t i = 0; i < c->n_running && (filled & 0xffff) < budget; i++) {
         uint32_t slot = rt->running[i], n = budget - (filled & 0xffff);
         uint32_t todo = slots[slot].n_known - slots[slot].n_computed;
-        if (todo > 1) filled = rt_boundary_add_rows(rt, slot, rt_min(todo, n), filled);
+        if (todo > 1) filled = rt_boundary_add_rows(rt, w, slot, rt_min(todo, n), filled);
     }
     return filled;
 }
 
-/* The smallest variant with room for the rows: fewest token rows, then fewest logit rows. The
- * largest has room for any that rt_boundary_rows makes. */
-RT_FN uint32_t rt_boundary_variant(const struct rt *rt, uint32_t filled) {
+/* The smallest variant with room for the rows and their contexts: fewest token rows, then fewest
+ * logit rows, then the shortest contexts. The largest has room for any that rt_boundary_rows makes.
+ */
+RT_FN uint32_t rt_boundary_variant(const struct rt *rt, uint32_t filled, uint32_t context) {
     uint32_t best = rt->largest;
     for (uint32_t i = 0; i < rt->n_variants; i++) {
         uint32_t shape = rt->shapes[i], least = rt->shapes[best];
-        if ((shape & 0xffff) < (filled & 0xffff) || shape >> 16 < filled >> 16) continue;
+        if ((shape & 0xffff) < (filled & 0xffff) || shape >> 16 < filled >> 16 ||
+            rt->contexts[i] < context)
+            continue;
         if ((shape & 0xffff) < (least & 0xffff) ||
-            ((shape & 0xffff) == (least & 0xffff) && shape >> 16 < least >> 16))
+            ((shape & 0xffff) == (least & 0xffff) &&
+             (shape >> 16 < least >> 16 ||
+              (shape == least && rt->contexts[i] < rt->contexts[best]))))
             best = i;
     }
     return best;
@@ -245,10 +257,11 @@ RT_FN int rt_boundary_collect_one(const struct rt *rt, struct rt_worker *w,
         b->rows.token[row] = b->tokens[(uint64_t)slot * b->max_model_len + s.n_computed];
         b->rows.slot[row] = (int32_t)slot;
         b->rows.position[row] = (int32_t)s.n_computed;
+        rt_boundary_reach(w, s.n_computed);
         b->rows.logit_row[*filled >> 16] = (int32_t)row;
         *filled += 1 + RT_LOGIT_ROW;
     } else if (s.finish == RT_RUNNING && todo == 1) { /* the last of a prompt */
-        *filled = rt_boundary_add_rows(rt, slot, 1, *filled);
+        *filled = rt_boundary_add_rows(rt, w, slot, 1, *filled);
     } else if (s.finish == RT_RUNNING) {
         ++*more;
     }
@@ -394,7 +407,7 @@ RT_COLD void rt_boundary_ask_again(const struct rt *rt, struct rt_worker *w) {
  * doorbell's value w->bell. */
 RT_FN int rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
-    w->boundary = w->asked = w->n_news = 0;
+    w->boundary = w->asked = w->n_news = w->context = 0;
     w->owes_post = 1;
     w->bell = rt_boundary_bell(rt);
     if (c->taken != w->bell) rt_boundary_commands(rt, w->bell);
@@ -405,10 +418,10 @@ RT_FN int rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
     }
     if (c->n_running == 0) rt_boundary_ask_again(rt, w);
     if (c->n_running == 0) return 0;
-    if (more > 0 || c->n_running > first) filled = rt_boundary_rows(rt, first, filled);
+    if (more > 0 || c->n_running > first) filled = rt_boundary_rows(rt, w, first, filled);
     rt->batch->rows.n_rows = filled & 0xffff;
     rt->batch->rows.n_logit_rows = filled >> 16;
-    uint32_t variant = rt_boundary_variant(rt, filled);
+    uint32_t variant = rt_boundary_variant(rt, filled, w->context);
     uint32_t epoch = (variant == c->variant ? c->epoch : rt->epochs[variant]) + 1;
     c->epoch = rt->epochs[variant] = epoch;
     c->variant = variant;

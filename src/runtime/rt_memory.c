@@ -103,13 +103,15 @@ int rt_memory_plan(struct diag *d, const struct prog_header *p, const struct rt_
     return QN_OK;
 }
 
-/* The variant with the most token rows; of several the one with the most logit rows. */
+/* The variant with the most token rows; of several the one with the most logit rows, then of all
+ * contexts. */
 static uint32_t largest_variant(const struct prog_header *p) {
     const struct prog_variant *v = PROG(p, VARIANT);
     uint32_t best = 0;
     for (uint32_t i = 1; i < p->section[SECTION_VARIANT].count; i++)
-        if (v[i].n_rows > v[best].n_rows ||
-            (v[i].n_rows == v[best].n_rows && v[i].n_logit_rows > v[best].n_logit_rows))
+        if (v[i].n_rows != v[best].n_rows               ? v[i].n_rows > v[best].n_rows
+            : v[i].n_logit_rows != v[best].n_logit_rows ? v[i].n_logit_rows > v[best].n_logit_rows
+                                                        : v[i].context > v[best].context)
             best = i;
     return best;
 }
@@ -127,6 +129,7 @@ static void bind_program(const struct prog_header *layout, const void *program, 
     const struct prog_variant *v = PROG(layout, VARIANT);
     for (uint32_t i = 0; i < rt->n_variants; i++) {
         rt->shapes[i] = v[i].n_rows | v[i].n_logit_rows << 16;
+        rt->contexts[i] = v[i].context;
         rt->jit_first[i + 1] = rt->jit_first[i] + count_jit(layout, &v[i]);
     }
 }

@@ -164,6 +164,7 @@ struct rt {
 
     /* Of each variant n_rows | n_logit_rows << 16: for the boundary, at hand. */
     uint32_t shapes[PROG_MAX_VARIANTS];
+    uint32_t contexts[PROG_MAX_VARIANTS];      /* positions that its rows may have */
     uint32_t jit_first[PROG_MAX_VARIANTS + 1]; /* each variant's range of jit */
 };
 
@@ -182,6 +183,7 @@ struct rt_worker {
     uint32_t bell;       /* the doorbell's value that its boundary goes by */
     uint32_t owes_post;  /* 1: its boundary's news have not been posted */
     uint32_t n_news;     /* how many those are */
+    uint32_t context;    /* positions that the rows it has laid out have at most */
     uint32_t owes_start; /* 1: nor has the start event been triggered */
     uint32_t task, task_epoch, task_end; /* what it runs; that iteration's epoch and end event */
     uint32_t spins;                      /* polls since it last did something */

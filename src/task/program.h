@@ -8,7 +8,8 @@
  *   | header | model | variants | tensors | ops | tasks | events | aot | weights | strings |
  *   +--------+-------+----------+---------+-----+-------+--------+-----+---------+---------+
  *
- * A *variant* is the task graph for one number of token rows; each iteration runs one of them.
+ * A *variant* is the task graph for one number of token rows, and of a few rows one for short
+ * contexts and one for all; each iteration runs one of them.
  * Task, event, op and tensor indices are program-wide. Within a variant tasks stand in the order of
  * linearization (MPK Algorithm 1): the tasks that wait for one event are contiguous.
  */
@@ -19,7 +20,7 @@
 #include "graph/model_spec.h"
 #include "graph/op.h"
 
-enum { PROGRAM_VERSION = 7 };
+enum { PROGRAM_VERSION = 8 };
 #define PROGRAM_MAGIC "quern-p" /* eight bytes with the NUL */
 
 enum program_section {
@@ -42,7 +43,7 @@ enum { PROG_JIT = 0xffff };   /* as a worker: handed out at run time */
 /* Bounds on every program; program_check holds a file to them before anything else looks at it. */
 enum {
     PROG_MAX_WORKERS = 1024,
-    PROG_MAX_VARIANTS = 64,
+    PROG_MAX_VARIANTS = 32,
     PROG_MAX_ROWS = 8192, /* token rows of one iteration */
     PROG_MAX_SEQS = 1024,
 };
@@ -82,7 +83,8 @@ struct prog_variant {
     uint32_t first_tensor, n_tensors;
     uint32_t n_jit_events; /* events with JIT tasks among their dependents */
     uint32_t n_jit_tasks;
-    uint32_t reserved[2];
+    uint32_t context; /* positions that its rows may have, up to max_model_len */
+    uint32_t reserved;
 };
 ABI_SIZE(struct prog_variant, 64);
 

@@ -131,11 +131,12 @@ int task_access(const struct kgraph *k, const struct task *t, struct region *out
         add_slice(&l, op->out[0], t);
         break;
     case OP_ATTENTION_STEP:
+    case OP_ATTENTION_WHOLE:
         /* Of the cache it reads what no task of the iteration writes, but for what the slice
          * itself does. */
         add(&l, op->in[HEADS_QKV], false);
-        add_slice(&l, op->out[STEP_OUT_PART], t);
-        add_slice(&l, op->out[STEP_OUT_KV], t);
+        add_slice(&l, op->out[0], t);
+        add_slice(&l, op->out[1], t);
         break;
     case OP_ATTENTION_COMBINE:
         add_tile(&l, op->in[COMBINE_PART], false, t, t->unit0, t->unit1);

@@ -110,11 +110,12 @@ int task_verify_touch(struct proof *f, uint32_t index) {
                   false));
         return touch_slice(f, op->out[0], index);
     case OP_ATTENTION_STEP:
+    case OP_ATTENTION_WHOLE:
         /* The rest of the cache was there before the iteration. */
         TRY(touch(f, op->in[HEADS_QKV], index, task_verify_touch_whole(f, op->in[HEADS_QKV]),
                   false));
-        TRY(touch_slice(f, op->out[STEP_OUT_PART], index));
-        return touch_slice(f, op->out[STEP_OUT_KV], index);
+        TRY(touch_slice(f, op->out[0], index));
+        return touch_slice(f, op->out[1], index);
     case OP_ATTENTION_COMBINE:
         TRY(touch(f, op->in[COMBINE_PART], index,
                   columns(f, op->in[COMBINE_PART], t, u0, u1,

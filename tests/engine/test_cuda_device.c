@@ -449,6 +449,9 @@ static void test_same_in_any_company(void **state) {
 #define WIDE_HEADS                                                                                 \
     "\"head_dim\": 128, \"intermediate_size\": 128, \"num_attention_heads\": 4, "                  \
     "\"num_key_value_heads\": 1, "
+#define MANY_HEADS                                                                                 \
+    "\"head_dim\": 64, \"intermediate_size\": 128, \"num_attention_heads\": 16, "                  \
+    "\"num_key_value_heads\": 1, "
 #define THIN_HEADS                                                                                 \
     "\"head_dim\": 32, \"intermediate_size\": 64, \"num_attention_heads\": 2, "                    \
     "\"num_key_value_heads\": 1, "
@@ -483,7 +486,8 @@ static void compare_packed(const char *config, const uint32_t *lengths,
     static struct result plain[N_MIX], have[N_MIX];
     struct rig r;
     write_model(dir, config);
-    const struct rig_options rows = {.dir = dir, .coarse = true, .max_batched = 1, .dummy = true};
+    const struct rig_options rows = {
+        .dir = dir, .coarse = true, .max_batched = 1, .n_workers = 4, .dummy = true};
     open_well(&backend_cuda, &rows, &r);
     for (uint32_t i = 0; i < N_MIX; i++) q[i] = made_up(i + 1, lengths[i], 3, 331, 0);
     for (int i = 0; i < N_MIX; i++) generate(&r, &q[i], 1, &plain[i]);
@@ -726,6 +730,24 @@ static void test_wide_stream(void **state) {
     compare_packed("{" THIN_HEADS MADE_UP("4352", "331") "}", lengths, others, COUNT_OF(others));
 }
 
+/* Whole contexts by one task: shorter than a piece and longer, rows of one request and of several,
+ * until one is too long and they come in pieces; several by a task. Heads of many columns, many
+ * heads, and a row that does not pack. */
+static void test_whole_context(void **state) {
+    (void)state;
+    need_gpu();
+    static const uint32_t lengths[N_MIX] = {1, 9, 40, 20, 254, 12};
+    const struct rig_options others[] = {
+        {.coarse = true, .max_batched = 16, .n_workers = 20, .options = "attention=whole"},
+        {.coarse = true,
+         .max_batched = 8,
+         .n_workers = 9,
+         .options = "attention=whole,tile.attention_whole=0x3"}};
+    compare_packed("{" WIDE_HEADS MADE_UP("64", "331") "}", lengths, others, 2);
+    compare_packed("{" MANY_HEADS MADE_UP("64", "331") "}", lengths, others, 1);
+    compare_packed("{" ODD_SHAPE MADE_UP("264", "331") "}", lengths, others, 1);
+}
+
 /* ---- launches and trouble ---- */
 
 static void test_one_launch(void **state) {
@@ -804,7 +826,7 @@ int main(void) {
         cmocka_unit_test(test_wide_heads),     cmocka_unit_test(test_wide_stream),
         cmocka_unit_test(test_like_the_cpu),   cmocka_unit_test(test_stall),
         cmocka_unit_test(test_close_busy),     cmocka_unit_test(test_long_context),
-        cmocka_unit_test(test_same_packed),
+        cmocka_unit_test(test_same_packed),    cmocka_unit_test(test_whole_context),
     };
     const char *only = getenv("QN_TEST");
     if (only != NULL) cmocka_set_test_filter(only);

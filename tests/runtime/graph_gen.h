@@ -25,6 +25,7 @@ struct gen_task {
 struct gen_graph {
     uint32_t n_events, n_tasks, capacity;
     uint32_t n_rows, n_logit_rows; /* T, L of the variant */
+    uint32_t context;              /* 0: max_model_len */
     struct gen_task *tasks;
 };
 
@@ -200,7 +201,8 @@ static inline void gen_variant(struct prog_header *p, const struct gen_graph *g,
                                .first_event = first_event,
                                .n_events = g->n_events,
                                .start_event = first_event,
-                               .end_event = first_event + g->n_events - 1};
+                               .end_event = first_event + g->n_events - 1,
+                               .context = g->context ? g->context : p->max_model_len};
     events[v->start_event].n_triggers = 1;
     for (uint32_t e = 0; e < g->n_events; e++) events[first_event + e].first_task = first_task;
     for (uint32_t i = 0; i < g->n_tasks; i++) {

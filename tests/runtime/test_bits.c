@@ -88,7 +88,7 @@ static int32_t layer(struct build *b, int32_t x, enum form form) {
         attend[HEADS_QKV] = op(b, OP_QKV_LINEAR, in, out);
         attend[HEADS_Q_NORM] = q_norm;
         attend[HEADS_K_NORM] = k_norm;
-        o[STEP_OUT_KV] = cache;
+        o[JOINED_OUT_KV] = cache;
         a = op(b, OP_ATTENTION_STEP, attend, o);
     } else {
         in[QKV_Q_NORM] = q_norm;

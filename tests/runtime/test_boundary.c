@@ -1,5 +1,6 @@
 /* Between iterations: admission, chunks of prompts, choice of variant, KV blocks, ends and cancels.
  * Run on the interpreter, where every step can be looked at. */
+#include "base/checked.h"
 #include "runtime/rt_test.h"
 
 enum { MAX_SEEN = 256 };
@@ -57,16 +58,21 @@ static void look(void *user, const struct rt_batch *b) {
 }
 
 /* Variants of 1, 4 and 16 rows with 1, 4 and 4 logit rows; 6 slots; blocks of 8 positions. */
-static void begin(struct trial *t, uint32_t n_kv_blocks, uint32_t max_batched) {
+/* Variants of 1, 4 and 16 rows; of 4 another one first, for contexts of up to `context`, unless 0.
+ */
+static void begin_with(struct trial *t, uint32_t n_kv_blocks, uint32_t max_batched,
+                       uint32_t context) {
     struct diag d = {0};
-    struct gen_graph graphs[3];
-    for (uint32_t v = 0; v < 3; v++) {
+    struct gen_graph graphs[4];
+    const uint32_t rows[] = {1, 4, 4, 16}, n = context > 0 ? 4 : 3;
+    for (uint32_t v = 0; v < n; v++) {
         graphs[v] = gen_layers(2, 2);
-        graphs[v].n_rows = v == 0 ? 1 : v == 1 ? 4 : 16;
+        graphs[v].n_rows = rows[v == 0 ? 0 : v + 4 - n];
         graphs[v].n_logit_rows = v == 0 ? 1 : 4;
+        graphs[v].context = v == 1 ? context : 0;
     }
     struct gen_limits limits = {1, 6, 64, 8};
-    *t = (struct trial){.program = gen_program(graphs, 3, &limits)};
+    *t = (struct trial){.program = gen_program(graphs, n, &limits)};
     watch_init(&t->watch, t->program);
     t->watch.rows = look;
     t->watch.user = t;
@@ -76,6 +82,10 @@ static void begin(struct trial *t, uint32_t n_kv_blocks, uint32_t max_batched) {
                                 .n_kv_blocks = n_kv_blocks,
                                 .max_batched_tokens = max_batched};
     EXPECT_OK(&d, task_sim_open(&d, &config, &t->sim));
+}
+
+static void begin(struct trial *t, uint32_t n_kv_blocks, uint32_t max_batched) {
+    begin_with(t, n_kv_blocks, max_batched, 0);
 }
 
 static void end(struct trial *t) {
@@ -159,6 +169,31 @@ static void test_mixed(void **state) {
     assert_true(tokens_follow(&va, 1, 1) && va.n_out == 6);
     assert_true(tokens_follow(&vb, 13, 2) && vb.n_out == 2);
     assert_true(tokens_follow(&vc, 7, 3) && vc.n_out == 2);
+    end(&t);
+}
+
+/* Rows whose contexts fit run the variant for short ones; one that does not takes all to the other.
+ */
+static void test_contexts(void **state) {
+    (void)state;
+    struct trial t;
+    begin_with(&t, 40, 0, 20);
+    const uint32_t a = put(&t, 1, 3, 12), b = put(&t, 2, 16, 8);
+    run(&t);
+    assert_int_equal(t.n_seen, 12);
+    for (uint32_t i = 0; i < t.n_seen; i++) {
+        uint32_t context = 0;
+        for (uint32_t k = 0; k < t.seen[i].n_rows; k++)
+            context = MAX(context, (uint32_t)t.seen[i].position[k] + 1);
+        const uint32_t rows = t.seen[i].n_rows;
+        const uint32_t want = rows > 4 ? 3 : rows == 1 ? 0 : context <= 20 ? 1 : 2;
+        assert_int_equal(t.seen[i].variant, want);
+    }
+    assert_int_equal(t.seen[4].variant, 1);
+    assert_int_equal(t.seen[7].variant, 2);
+    struct mailbox_view va = get(&t, a), vb = get(&t, b);
+    assert_true(tokens_follow(&va, 3, 1) && va.n_out == 12);
+    assert_true(tokens_follow(&vb, 16, 2) && vb.n_out == 8);
     end(&t);
 }
 
@@ -411,6 +446,7 @@ int main(void) {
         cmocka_unit_test(test_cancel_running), cmocka_unit_test(test_cancel_waiting),
         cmocka_unit_test(test_cancel_late),    cmocka_unit_test(test_bad_requests),
         cmocka_unit_test(test_slots_run_out),  cmocka_unit_test(test_separate_mail),
+        cmocka_unit_test(test_contexts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,11 +49,12 @@ static inline int fixture_weight(struct diag *d, struct kgraph *g, const char *n
 }
 
 /* As CUDA's graphs are: of one row, of a few, of several, of many. */
-#define FIXTURE_STEP (KGRAPH_CUT_QKV | KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_HEADS)
-#define FIXTURE_PACK (KGRAPH_CUT_QKV | KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H)
-#define FIXTURE_FEW  (FIXTURE_PACK | FIXTURE_STEP)
-#define FIXTURE_MANY (FIXTURE_PACK | KGRAPH_SUM_SQUARES)
-#define FIXTURE_CUT  (FIXTURE_MANY | KGRAPH_CUT_LINEAR)
+#define FIXTURE_STEP  (KGRAPH_CUT_QKV | KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_HEADS)
+#define FIXTURE_PACK  (KGRAPH_CUT_QKV | KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H)
+#define FIXTURE_FEW   (FIXTURE_PACK | FIXTURE_STEP)
+#define FIXTURE_WHOLE (FIXTURE_PACK | KGRAPH_JOIN_HEADS)
+#define FIXTURE_MANY  (FIXTURE_PACK | KGRAPH_SUM_SQUARES)
+#define FIXTURE_CUT   (FIXTURE_MANY | KGRAPH_CUT_LINEAR)
 
 /* Packs the operand in place if asked to. */
 static inline int fixture_pack(struct diag *d, struct kgraph *g, int layer, uint32_t asked,
@@ -135,8 +136,9 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uin
     }
     int32_t o[OP_MAX_OUT];
     if (cuts & KGRAPH_JOIN_HEADS) {
-        TRY(kgraph_state(d, g, n.kv, &o[STEP_OUT_KV]));
-        TRY(kgraph_op(d, g, OP_ATTENTION_STEP, layer, in, o));
+        TRY(kgraph_state(d, g, n.kv, &o[JOINED_OUT_KV]));
+        const bool split = (cuts & KGRAPH_CUT_ATTENTION) != 0;
+        TRY(kgraph_op(d, g, split ? OP_ATTENTION_STEP : OP_ATTENTION_WHOLE, layer, in, o));
     } else {
         TRY(kgraph_state(d, g, n.kv, &out[QKV_OUT_KV]));
         TRY(kgraph_op(d, g, cut ? OP_QKV_HEADS : OP_QKV, layer, in, out));

@@ -392,7 +392,7 @@ static struct prog_header *compile(struct fixture *f, const struct model_spec *s
     if (n_rows == 1) cuts = KGRAPH_CUT_ATTENTION | KGRAPH_CUT_QKV;
     if (n_rows == 1 && o->carry_bytes > 0) cuts |= KGRAPH_JOIN_HEADS;
     if (n_rows == PACK_ROWS)
-        cuts = o->carry_bytes > 0      ? FIXTURE_FEW
+        cuts = o->carry_bytes > 0      ? (o->n_workers % 2 == 0 ? FIXTURE_FEW : FIXTURE_WHOLE)
                : o->n_workers % 2 == 0 ? FIXTURE_MANY
                                        : FIXTURE_CUT;
     assert_int_equal(fixture_graph(&d, &f->kernel, cuts), QN_OK);

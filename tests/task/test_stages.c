@@ -35,7 +35,7 @@ static void every_shape_compiles_and_verifies(void **state) {
     for (size_t s = 0; s < 4; s++)
         for (size_t w = 0; w < 5; w++)
             for (size_t r = 0; r < 4; r++)
-                for (int variation = 0; variation < 8; variation++) {
+                for (int variation = 0; variation < 9; variation++) {
                     struct diag d = {0};
                     struct fixture f;
                     struct task_options o = defaults;
@@ -47,9 +47,9 @@ static void every_shape_compiles_and_verifies(void **state) {
                     o.carry_bytes = variation >= 2 ? 1 << 20 : 0;
                     struct prog_header *p;
                     uint32_t cuts = (uint32_t)variation & 3;
-                    if (variation == 7 && rows[r] <= STEP_ROWS) cuts |= KGRAPH_JOIN_HEADS;
+                    if (variation >= 7 && rows[r] <= STEP_ROWS) cuts |= KGRAPH_JOIN_HEADS;
                     if (o.carry_bytes > 0) cuts |= KGRAPH_CUT_QKV;
-                    if (variation == 6 && rows[r] > 1)
+                    if ((variation == 6 || variation == 8) && rows[r] > 1)
                         cuts |= rows[r] <= SQUARES_ROWS ? FIXTURE_PACK
                                 : w % 2 == 0            ? FIXTURE_MANY
                                                         : FIXTURE_CUT;

@@ -87,9 +87,9 @@ static void make_heads(const struct cpu_task *t, uint32_t kv_head, bool last, fl
     if (!last) return;
     float *y = dst + (size_t)group * D;
     memcpy(y, key, D * sizeof(float));
-    qkv_store_kv(t, tile_out(t, STEP_OUT_KV), 0, kv_head, tile_in(t, HEADS_K_NORM), 0, y);
+    qkv_store_kv(t, tile_out(t, JOINED_OUT_KV), 0, kv_head, tile_in(t, HEADS_K_NORM), 0, y);
     memcpy(y, key + (size_t)t->spec->n_kv_heads * D, D * sizeof(float));
-    qkv_store_kv(t, tile_out(t, STEP_OUT_KV), 1, kv_head, NULL, 0, y);
+    qkv_store_kv(t, tile_out(t, JOINED_OUT_KV), 1, kv_head, NULL, 0, y);
 }
 
 /* state[group] = one piece of the row's context for the heads of a KV head. */
@@ -194,7 +194,7 @@ void cpu_attention_split(const struct cpu_task *t) {
 }
 
 void cpu_attention_step(const struct cpu_task *t) {
-    attend_pieces(t, tile_out(t, STEP_OUT_KV), true);
+    attend_pieces(t, tile_out(t, JOINED_OUT_KV), true);
 }
 
 void cpu_attention_combine(const struct cpu_task *t) {

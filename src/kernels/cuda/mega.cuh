@@ -22,6 +22,7 @@
 #include "kernels/cuda/common/attention_run.cuh"
 #include "kernels/cuda/common/attention_split.cuh"
 #include "kernels/cuda/common/attention_steps.cuh"
+#include "kernels/cuda/common/attention_whole.cuh"
 #include "kernels/cuda/common/control.cuh"
 #include "kernels/cuda/common/embed.cuh"
 #include "kernels/cuda/common/linear_sum.cuh"
@@ -107,6 +108,7 @@ enum {
     RUN_ONE_ROW,
     RUN_STEP,
     RUN_STEP_LONG,
+    RUN_WHOLE,
     RUN_COMBINE,
     RUN_OTHER,
     RUN_SPLIT,
@@ -131,6 +133,7 @@ DEV uint32_t runner_of(const struct cuda_task *task) {
     case OP_LM_HEAD: return linear_rows(task) > 0 ? RUN_ONE_ROW : RUN_OTHER;
     case OP_ATTENTION_SPLIT: return RUN_SPLIT;
     case OP_ATTENTION_STEP: return kv_walk_long(SHARED) ? RUN_STEP_LONG : RUN_STEP;
+    case OP_ATTENTION_WHOLE: return RUN_WHOLE;
     case OP_ATTENTION_COMBINE: return RUN_COMBINE;
     default: return RUN_OTHER;
     }
@@ -229,11 +232,11 @@ __device__ __noinline__ bool step_items(void) {
     const struct split_warp t = split_warp_of(&c, task);
     struct kv_walk *run = &SHARED->warp[c.warp].run, w = *run;
     uint32_t row = 0;
-    if (w.left == 0 && !split_begin<true>(&c, task, &t, &w, &row)) {
+    if (w.left == 0 && !split_begin<OP_ATTENTION_STEP>(&c, task, &t, &w, &row)) {
         compute_stop(&c);
         return false;
     }
-    split_items<true, true>(&c, task, &t, &w, row);
+    split_items<OP_ATTENTION_STEP, true>(&c, task, &t, &w, row);
     __syncwarp(); /* all lanes have read the run */
     if (c.lane == 0) *run = w;
     if (w.left > 0) {
@@ -341,11 +344,12 @@ DEV void compute_main(void) {
     for (;;) {
         switch (context_next()) {
         case RUN_ONE_ROW: compute_one_row(); continue;
+        case RUN_WHOLE: compute_task<run_whole>(); continue;
         case RUN_COMBINE: compute_task<run_combine>(); continue;
-        case RUN_STEP: compute_task<run_split<true>>(); continue;
+        case RUN_STEP: compute_task<run_split<OP_ATTENTION_STEP>>(); continue;
         case RUN_STEP_LONG: compute_step_long(); continue;
         case RUN_OTHER: compute_task<run_other>(); continue;
-        case RUN_SPLIT: compute_task<run_split<false>>(); continue;
+        case RUN_SPLIT: compute_task<run_split<OP_ATTENTION_SPLIT>>(); continue;
         case RUN_STEPS: compute_task<run_attention>(); continue;
         case RUN_ROWS: compute_task<run_attention_rows>(); continue;
         case RUN_PACKED: compute_packed(); continue;
@@ -412,9 +416,10 @@ __device__ __noinline__ void role_control(void) {
 // What every layer of a decode step runs has nothing in local memory. With Qwen3-8B three words of
 // compute_one_row's next task are there, stored before the event, read when the task is done.
 // check_kernels: function compute_one_row spills 24
-// check_kernels: function run_splitILb1E spills 0
+// check_kernels: function run_splitILj7E spills 0
 // check_kernels: function step_items spills 16
 // check_kernels: function step_run spills 320
+// check_kernels: function run_whole spills 0
 // check_kernels: function run_combine spills 0
 // check_kernels: function run_packed_few spills 0
 // check_kernels: function run_packed_fewILi2E spills 96

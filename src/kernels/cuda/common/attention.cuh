@@ -5,7 +5,7 @@
  * eight shares of 16. Each share's softmax is against its own maximum; shares are merged in order,
  * pieces in order of position. So the bits of a row depend on its position only, not on what else
  * is in the batch, and all forms agree: attention_steps.cuh, attention_rows.cuh (ATTENTION),
- * attention_split.cuh, attention_run.cuh, attention_combine.cuh.
+ * attention_split.cuh, attention_run.cuh, attention_whole.cuh, attention_combine.cuh.
  *
  * One step handles up to 16 query rows that share a KV head: the heads of its group, for one token
  * (decode) or for as many tokens of the same request as fit (prefill). Row m of the step is token
@@ -288,6 +288,17 @@ DEV void output_store(const struct cuda_task *task, uint64_t head, uint32_t d, f
         packed_store(task, head / QN_N_HEADS, head % QN_N_HEADS * QN_HEAD_DIM + d, v);
     else
         act_store(task, head * QN_HEAD_DIM + d, v);
+}
+
+/* An even d, and the one after it. */
+DEV void output_store2(const struct cuda_task *task, uint64_t head, uint32_t d, float2 v) {
+    const uint32_t row = head / QN_N_HEADS, column = head % QN_N_HEADS * QN_HEAD_DIM + d;
+    if (task->flags & CUDA_OUT_PACKED) {
+        *(uint32_t *)packed_at(task, task->out, row, column) = pack_pair<WEIGHT_E>(v.x, v.y);
+    } else {
+        act_store(task, head * QN_HEAD_DIM + d, v.x);
+        act_store(task, head * QN_HEAD_DIM + d + 1, v.y);
+    }
 }
 
 DEV void output_store4(const struct cuda_task *task, uint64_t head, uint32_t d, float4 v) {

@@ -165,7 +165,8 @@ DEV void run_done(const struct warp_context *c, const struct cuda_task *task, st
     const uint32_t row = w->row, head = w->head;
     kv_walk_skip(SHARED, w, kv_walk_run(w));
     sync_compute(); /* nobody reads the queries any more */
-    if (w->left > 0) step_make_next(c, task, w, w->row == row && w->head == head);
+    if (w->left > 0)
+        step_make_next<OP_ATTENTION_STEP>(c, task, w, w->row == row && w->head == head);
 }
 
 #endif

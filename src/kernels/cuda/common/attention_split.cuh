@@ -2,7 +2,7 @@
  * time, its softmax state to the part tensor. With few rows: decoding. ATTENTION_STEP: the same
  * from the projections, QKV_HEADS' work included: an item makes its own queries, and keys and
  * values of all positions of its piece that this iteration adds, its row's own ones for the cache,
- * too. Its runs of whole pieces are attention_run.cuh's.
+ * too. Its runs of whole pieces are attention_run.cuh's. ATTENTION_WHOLE: attention_whole.cuh.
  *
  * Which items, in which order, and which of their bytes come as pages: kv_walk.cuh. Arithmetic and
  * its order are attention.cuh's; what is different is that the next items' keys and values are on
@@ -14,8 +14,9 @@
  *                          alternate
  *            SPLIT_OUTS    outputs [8][rows][chunk + 4], a chunk of columns at a time
  *            SPLIT_QUERIES query rows [2][rows][head_dim] of this item and the next
- *            STEP_HEADS    STEP, instead: queries [SUB_HEADS][head_dim], then a key and a value for
- *                          each position that the iteration adds to the piece, of 16 bits
+ *            STEP_HEADS    STEP and WHOLE, instead: queries [SUB_HEADS][head_dim], then a key and a
+ *                          value for each position that the iteration adds to the piece, or to the
+ *                          context, of 16 bits
  */
 #ifndef QN_CUDA_COMMON_ATTENTION_SPLIT_CUH
 #define QN_CUDA_COMMON_ATTENTION_SPLIT_CUH
@@ -31,6 +32,9 @@
 /* Whether the next item's query rows are fetched meanwhile. */
 #define SPLIT_ASK_AHEAD (SPLIT_QUERIES + 2 * SPLIT_Q_BYTES <= SCRATCH_BYTES)
 static_assert(STEP_HEADS + (SUB_HEADS + 2) * QN_HEAD_DIM * 2 <= SCRATCH_BYTES, "one row's heads");
+
+/* Operators whose tasks make heads themselves. */
+#define JOINED(KIND) ((KIND) != OP_ATTENTION_SPLIT)
 
 /* A warp's part of a task. */
 struct split_warp {
@@ -98,7 +102,7 @@ DEV void split_rows(const struct warp_context *c, const struct split_warp *t,
     }
 }
 
-/* ---- STEP: the heads of the iteration's rows ---- */
+/* ---- STEP and WHOLE: the heads of the iteration's rows. KIND: which of them ---- */
 
 #define QKV_HEADS (QN_N_HEADS + 2 * QN_N_KV_HEADS)
 
@@ -107,18 +111,20 @@ DEV uint16_t *step_head(uint32_t i) {
 }
 
 /* Positions of an item's piece that the iteration adds, up to the row's own: the last ones that it
- * sees. They are those of the row and of the rows before it. */
+ * sees. They are those of the row and of the rows before it. WHOLE makes those of all pieces at
+ * once. */
 struct step_fresh {
     uint32_t first, n;
 };
-DEV struct step_fresh step_fresh_of(const struct kv_walk *w) {
+template <uint32_t KIND> DEV struct step_fresh step_fresh_of(const struct kv_walk *w) {
+    if (KIND == OP_ATTENTION_WHOLE) return {w->fresh, w->hi - w->fresh};
     const uint32_t begin = max(w->fresh, w->piece * ATTENTION_PIECE);
     const uint32_t end = min(w->hi, (w->piece + 1) * ATTENTION_PIECE);
     return {begin, end > begin ? end - begin : 0};
 }
 
-DEV uint32_t step_n_heads(const struct kv_walk *w) {
-    return split_step(w).n_heads + 2 * step_fresh_of(w).n;
+template <uint32_t KIND> DEV uint32_t step_n_heads(const struct kv_walk *w) {
+    return split_step(w).n_heads + 2 * step_fresh_of<KIND>(w).n;
 }
 
 /* Number i of an item's heads: its queries, then key and value of each fresh position. */
@@ -129,12 +135,13 @@ struct step_role {
     const float *norm;
 };
 
+template <uint32_t KIND>
 DEV struct step_role step_role(const struct cuda_task *task, const struct kv_walk *w,
                                const struct attention_step *s, uint32_t i) {
     struct step_role r = {s->head0 + i, w->row, 0, false, (const float *)task->norm};
     if (i < s->n_heads) return r;
     i -= s->n_heads;
-    r.position = step_fresh_of(w).first + i / 2;
+    r.position = step_fresh_of<KIND>(w).first + i / 2;
     r.row = w->row - (w->hi - 1 - r.position);
     r.is_value = i % 2 != 0;
     r.unit = QN_N_HEADS + s->kv_head + (r.is_value ? QN_N_KV_HEADS : 0);
@@ -177,36 +184,39 @@ DEV void step_make(const struct warp_context *c, const struct cuda_task *task,
 }
 
 /* What turns the item's head number i. */
+template <uint32_t KIND>
 DEV struct head_turn step_turn(const struct warp_context *c, const struct cuda_task *task,
                                const struct kv_walk *w, uint32_t i) {
     const struct attention_step s = split_step(w);
-    const struct step_role r = step_role(task, w, &s, i);
+    const struct step_role r = step_role<KIND>(task, w, &s, i);
     return head_turn_of(c, r.norm, r.is_value, row_position(SHARED, r.row));
 }
 
 /* An item's heads from number `i` on, the warp's first one; `turn`: of it. Ends with a barrier. */
+template <uint32_t KIND>
 DEV void step_make_all(const struct warp_context *c, const struct cuda_task *task,
                        const struct kv_walk *w, uint32_t i, struct head_turn turn) {
     const struct attention_step s = split_step(w);
-    const uint32_t n = step_n_heads(w);
+    const uint32_t n = step_n_heads<KIND>(w);
 #pragma unroll 1
     while (i < n) {
-        const struct step_role r = step_role(task, w, &s, i);
+        const struct step_role r = step_role<KIND>(task, w, &s, i);
         step_make(c, task, w, i, &r, &turn);
         i += WARPS;
-        if (i < n) turn = step_turn(c, task, w, i);
+        if (i < n) turn = step_turn<KIND>(c, task, w, i);
     }
     sync_compute();
 }
 
 /* The heads of an item that is not the task's first: queries that are there are used again. */
+template <uint32_t KIND>
 DEV void step_make_next(const struct warp_context *c, const struct cuda_task *task,
                         const struct kv_walk *w, bool same_head) {
-    const uint32_t n = step_n_heads(w), first = same_head ? split_step(w).n_heads : 0;
+    const uint32_t n = step_n_heads<KIND>(w), first = same_head ? split_step(w).n_heads : 0;
     if (first == n) return;
     struct head_turn turn = {};
-    if (first + c->warp < n) turn = step_turn(c, task, w, first + c->warp);
-    step_make_all(c, task, w, first + c->warp, turn);
+    if (first + c->warp < n) turn = step_turn<KIND>(c, task, w, first + c->warp);
+    step_make_all<KIND>(c, task, w, first + c->warp, turn);
 }
 
 /* The query rows of an item, from scratch. */
@@ -261,9 +271,10 @@ DEV struct split_at split_at_of(const struct warp_context *c, const char *k, con
 
 /* Of the share that begins at `first`, what the iteration adds is in scratch. What comes after it
  * is whatever the page held before: split_clear. */
+template <uint32_t KIND>
 DEV void step_at(const struct warp_context *c, const struct kv_walk *w,
                  const struct attention_step *s, uint32_t first, struct split_at *at) {
-    const struct step_fresh fresh = step_fresh_of(w);
+    const struct step_fresh fresh = step_fresh_of<KIND>(w);
 #pragma unroll
     for (int u = 0; u < 2; u++) {
         const uint32_t i = first + split_key_row(c, u) - fresh.first;
@@ -327,7 +338,7 @@ DEV void split_fetch_page(const struct warp_context *c, const struct split_warp 
 }
 
 /* Waits for the page that the warp takes for this item, loads its share and gives the page back. */
-template <bool STEP>
+template <uint32_t KIND>
 DEV void split_load_share(struct warp_context *c, const struct split_warp *t,
                           const struct kv_walk *w, const struct attention_step *s, uint32_t first,
                           uint32_t n, uint32_t row, struct attention_rows *rows,
@@ -335,8 +346,8 @@ DEV void split_load_share(struct warp_context *c, const struct split_warp *t,
     const bool fresh = kv_walk_share(w, first) == SHARE_FRESH;
     char *page = (char *)page_acquire(c);
     struct split_at at = split_at_of(c, page, page + SHARE_BYTES);
-    if (STEP) {
-        if (fresh) step_at(c, w, s, first, &at);
+    if (JOINED(KIND)) {
+        if (fresh) step_at<KIND>(c, w, s, first, &at);
         step_rows(c, w, s->n_heads, rows);
     } else {
         if (fresh) split_fetch_page(c, t, w, s, first, row, page);
@@ -348,13 +359,14 @@ DEV void split_load_share(struct warp_context *c, const struct split_warp *t,
     }
     split_keys(c, at.k, x->k);
     split_values(c, at.v, x->v);
-    if (STEP && fresh) split_clear(c, w->hi - 1 - first, x);
-    if (!STEP && fresh) page_copy_fence(); /* what was copied there comes before the next copy */
+    if (JOINED(KIND) && fresh) split_clear(c, w->hi - 1 - first, x);
+    if (!JOINED(KIND) && fresh)
+        page_copy_fence(); /* what was copied there comes before the next copy */
     page_release(c);
 }
 
 /* The warp's share of the task's item number n. row: where it lies in the cache, see split_row. */
-template <bool STEP>
+template <uint32_t KIND>
 DEV void split_share(struct warp_context *c, const struct split_warp *t, const struct kv_walk *w,
                      const struct attention_step *s, uint32_t n, uint32_t row,
                      struct attention_part *part) {
@@ -371,12 +383,12 @@ DEV void split_share(struct warp_context *c, const struct split_warp *t, const s
     struct attention_rows rows;
     float p[2][4];
     if (KV_PAGES) {
-        split_load_share<STEP>(c, t, w, s, first, n, row, &rows, &x);
+        split_load_share<KIND>(c, t, w, s, first, n, row, &rows, &x);
     } else {
         const uint64_t offset = (uint64_t)row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
         load_values(c, t->kv, offset, x.v);
         load_keys(c, t->kv, offset, x.k);
-        if (STEP)
+        if (JOINED(KIND))
             step_rows(c, w, s->n_heads, &rows);
         else
             split_rows(c, t, w, s, n, &rows);
@@ -396,77 +408,100 @@ DEV struct split_scalars split_scalars_of(uint32_t odd) {
     return split_scalars{at, at + 2 * WARPS * 16, at + 4 * WARPS * 16};
 }
 
-/* Maximum and sum of row m over the shares, to its part. */
-DEV void split_merge_row(const struct split_scalars *x, uint32_t m, struct act to) {
+/* Maximum and sum of row m over the shares. */
+DEV float2 split_row_state(const struct split_scalars *x, uint32_t m) {
     float sum = 0;
 #pragma unroll
     for (int w = 0; w < WARPS; w++) sum = fmaf(x->sum[w * 16 + m], x->factor[w * 16 + m], sum);
-    act_put2(to, make_float2(most_of(x->max, m), sum));
+    return make_float2(most_of(x->max, m), sum);
 }
 
-/* Columns [at, at + SPLIT_CHUNK) of all heads, summed over the shares in order. */
-DEV void split_merge_outputs(const struct warp_context *c, const struct split_warp *t,
-                             const struct attention_step *s, struct act to, uint32_t at) {
+/* Columns d and d + 1 of row m, of the chunk that is in scratch, summed over the shares in order.
+ */
+DEV float2 split_columns(uint32_t m, uint32_t d) {
     const uint32_t stride = SPLIT_CHUNK + 4;
     const float *outputs = (const float *)(SCRATCH + SPLIT_OUTS);
+    float2 v[WARPS];
+#pragma unroll
+    for (int n = 0; n < WARPS; n++)
+        v[n] = *(const float2 *)(outputs + (n * SUB_HEADS + m) * stride + d);
+#pragma unroll
+    for (int n = 1; n < WARPS; n++) {
+        v[0].x += v[n].x;
+        v[0].y += v[n].y;
+    }
+    return v[0];
+}
+
+/* Columns [at, at + SPLIT_CHUNK) of all heads, to their parts. */
+DEV void split_merge_outputs(const struct warp_context *c, const struct split_warp *t,
+                             const struct attention_step *s, struct act to, uint32_t at) {
     for (uint32_t i = c->thread; i < SUB_HEADS * SPLIT_CHUNK / 2; i += COMPUTE_THREADS) {
         const uint32_t m = i / (SPLIT_CHUNK / 2), d = i % (SPLIT_CHUNK / 2) * 2;
         if (at + d >= QN_HEAD_DIM || m >= s->n_heads) continue;
-        float2 v[WARPS];
-#pragma unroll
-        for (int n = 0; n < WARPS; n++)
-            v[n] = *(const float2 *)(outputs + (n * SUB_HEADS + m) * stride + d);
-#pragma unroll
-        for (int n = 1; n < WARPS; n++) {
-            v[0].x += v[n].x;
-            v[0].y += v[n].y;
-        }
-        act_put2(act_from(to, (uint64_t)m * t->n_pieces * STATE_SIZE + 2 + at + d), v[0]);
+        act_put2(act_from(to, (uint64_t)m * t->n_pieces * STATE_SIZE + 2 + at + d),
+                 split_columns(m, d));
     }
 }
 
-/* Merges the shares' states of an item into its parts, the first head's at `to`. A warp that goes
- * on to the next item finds the maxima's other half free: whoever still reads this one has not come
- * to the next barrier but one. `odd`: of the item's number. */
-DEV void split_merge(const struct warp_context *c, const struct split_warp *t,
-                     const struct attention_step *s, const struct attention_part *part,
-                     struct act to, uint32_t odd) {
-    const struct split_scalars x = split_scalars_of(odd);
+/* The shares' maxima and sums to scratch, and the factors that make them the piece's: those of the
+ * warp's own are returned. A warp that goes on to the next item finds the maxima's other half free:
+ * whoever still reads this one has not come to the next barrier but one. */
+DEV float2 split_factors(const struct warp_context *c, const struct split_warp *t,
+                         const struct split_scalars *x, const struct attention_part *part) {
     const uint32_t mine = t->share * 16 + c->lane / 4;
     if (c->lane % 4 == 0)
 #pragma unroll
         for (int h = 0; h < HEAD_HALVES; h++) {
-            x.max[mine + 8 * h] = part->max[h];
-            x.sum[mine + 8 * h] = part->sum[h];
+            x->max[mine + 8 * h] = part->max[h];
+            x->sum[mine + 8 * h] = part->sum[h];
         }
     sync_compute();
     float factor[2] = {};
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
-        factor[h] = warp_factor(part->max[h], most_of(x.max, c->lane / 4 + 8 * h));
-        if (c->lane % 4 == 0) x.factor[mine + 8 * h] = factor[h];
+        factor[h] = warp_factor(part->max[h], most_of(x->max, c->lane / 4 + 8 * h));
+        if (c->lane % 4 == 0) x->factor[mine + 8 * h] = factor[h];
     }
+    return make_float2(factor[0], factor[1]);
+}
+
+/* Columns [at, at + SPLIT_CHUNK) of the warp's share to scratch, once nobody reads what was there;
+ * after it all warps' are there, and the factors. */
+DEV void split_put_chunk(const struct warp_context *c, const struct split_warp *t,
+                         const struct attention_part *part, float2 factors, uint32_t at) {
+    const float factor[2] = {factors.x, factors.y};
+    if (at > 0) sync_compute();
+    store_chunk(c, t->share, part, factor, (float *)(SCRATCH + SPLIT_OUTS), SUB_HEADS, at,
+                SPLIT_CHUNK);
+    copy_wait<0>(); /* of split_ask */
+    sync_compute();
+}
+
+/* Merges the shares' states of an item into its parts, the first head's at `to`. `odd`: of the
+ * item's number. */
+DEV void split_merge(const struct warp_context *c, const struct split_warp *t,
+                     const struct attention_step *s, const struct attention_part *part,
+                     struct act to, uint32_t odd) {
+    const struct split_scalars x = split_scalars_of(odd);
+    const float2 factors = split_factors(c, t, &x, part);
 #pragma unroll 1
     for (uint32_t at = 0; at < QN_HEAD_DIM; at += SPLIT_CHUNK) {
-        if (at > 0) sync_compute();
-        store_chunk(c, t->share, part, factor, (float *)(SCRATCH + SPLIT_OUTS), SUB_HEADS, at,
-                    SPLIT_CHUNK);
-        copy_wait<0>(); /* of split_ask */
-        sync_compute();
+        split_put_chunk(c, t, part, factors, at);
         if (at == 0 && c->warp == WARPS - 1 && c->lane < s->n_heads)
-            split_merge_row(&x, c->lane,
-                            act_from(to, (uint64_t)c->lane * t->n_pieces * STATE_SIZE));
+            act_put2(act_from(to, (uint64_t)c->lane * t->n_pieces * STATE_SIZE),
+                     split_row_state(&x, c->lane));
         split_merge_outputs(c, t, s, to, at);
     }
 }
 
 /* Where the warp's share of the item lies in the cache, if it is to be read there: row (of
  * head_dim) of its first position; without pages, of the lane's. */
-template <bool STEP>
+template <uint32_t KIND>
 DEV uint32_t split_row(const struct warp_context *c, const struct split_warp *t,
                        const struct kv_walk *w) {
     const uint32_t first = w->piece * ATTENTION_PIECE + SHARE_POSITIONS * t->share;
-    if (STEP && KV_PAGES) return 0;
+    if (JOINED(KIND) && KV_PAGES) return 0;
     if (w->left == 0 || kv_walk_share(w, first) != SHARE_FRESH) return 0;
     const uint32_t position = KV_PAGES ? first : min(first + c->lane % 16, w->hi - 1);
     return kv_row(&SHARED->batch, w->slot, position);
@@ -479,8 +514,7 @@ DEV struct kv_walk split_walk(const struct warp_context *c, const struct cuda_ta
     const uint64_t key = (uint64_t)(task->kind << 24 | task->unit0) << 32 | b->flag;
     struct warp_state *mine = &b->warp[c->warp];
     if (mine->walk_key == key) return mine->walk;
-    const struct kv_walk w =
-        kv_walk_begin(b, task, kv_load_all(b, c->lane, task->kind == OP_ATTENTION_STEP));
+    const struct kv_walk w = kv_walk_begin(b, task, kv_load_all(b, c->lane, task->kind));
     __syncwarp(); /* all lanes have seen the old key */
     if (c->lane == 0) {
         mine->walk = w;
@@ -506,21 +540,22 @@ DEV struct act split_part(const struct split_warp *t, const struct kv_walk *w) {
 /* Finds the task's first item, where its fresh positions lie and what turns the warp's first head,
  * then waits for the event, or makes heads of what says itself when it is there. False: the launch
  * ends. */
-template <bool STEP>
+template <uint32_t KIND>
 DEV bool split_begin(struct warp_context *c, const struct cuda_task *task,
                      const struct split_warp *t, struct kv_walk *w, uint32_t *row) {
     *w = split_walk(c, task);
-    *row = split_row<STEP>(c, t, w);
+    *row = split_row<KIND>(c, t, w);
     struct head_turn turn = {};
-    if (STEP && w->left > 0 && c->warp < step_n_heads(w)) turn = step_turn(c, task, w, c->warp);
-    if (!(STEP ? wait_data(c, task) : wait_ready(c))) return false;
+    if (JOINED(KIND) && w->left > 0 && c->warp < step_n_heads<KIND>(w))
+        turn = step_turn<KIND>(c, task, w, c->warp);
+    if (!(KIND == OP_ATTENTION_STEP ? wait_data(c, task) : wait_ready(c))) return false;
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-    if (STEP && w->left > 0) step_make_all(c, task, w, c->warp, turn);
+    if (JOINED(KIND) && w->left > 0) step_make_all<KIND>(c, task, w, c->warp, turn);
     return true;
 }
 
 /* Items from *w on, whose heads are made; RUNS: up to a run. row: of the first, see split_row. */
-template <bool STEP, bool RUNS>
+template <uint32_t KIND, bool RUNS>
 DEV void split_items(struct warp_context *c, const struct cuda_task *task,
                      const struct split_warp *t, struct kv_walk *w, uint32_t row) {
 #pragma unroll 1
@@ -529,30 +564,31 @@ DEV void split_items(struct warp_context *c, const struct cuda_task *task,
         const struct act to = split_part(t, w);
         struct kv_walk next = *w;
         struct attention_part part;
-        if (!STEP) { /* STEP has nothing to ask for, and somebody who waits for what it makes */
+        if (KIND == OP_ATTENTION_SPLIT) { /* STEP has nothing to ask for, and somebody who waits for
+                                             what it makes */
             kv_walk_skip(SHARED, &next, 1);
             if (SPLIT_ASK_AHEAD && next.left > 0) split_ask(c, t, &next, n + 1);
         }
-        split_share<STEP>(c, t, w, &s, n, row, &part);
-        if (!STEP) row = split_row<STEP>(c, t, &next);
+        split_share<KIND>(c, t, w, &s, n, row, &part);
+        if (KIND == OP_ATTENTION_SPLIT) row = split_row<KIND>(c, t, &next);
         split_merge(c, t, &s, &part, to, n % 2);
-        if (STEP) {
+        if (KIND == OP_ATTENTION_STEP) {
             kv_walk_skip(SHARED, &next, 1);
-            row = split_row<STEP>(c, t, &next);
+            row = split_row<KIND>(c, t, &next);
         }
         const bool same_head = w->row == next.row && w->head == next.head;
         *w = next;
-        if (STEP && w->left > 0) step_make_next(c, task, w, same_head);
+        if (KIND == OP_ATTENTION_STEP && w->left > 0) step_make_next<KIND>(c, task, w, same_head);
     }
 }
 
 /* ATTENTION_SPLIT; ATTENTION_STEP of short contexts, which have no runs. */
-template <bool STEP> DEV bool run_split(struct warp_context *c, const struct cuda_task *task) {
+template <uint32_t KIND> DEV bool run_split(struct warp_context *c, const struct cuda_task *task) {
     const struct split_warp t = split_warp_of(c, task);
     struct kv_walk w;
     uint32_t row;
-    if (!split_begin<STEP>(c, task, &t, &w, &row)) return false;
-    split_items<STEP, false>(c, task, &t, &w, row);
+    if (!split_begin<KIND>(c, task, &t, &w, &row)) return false;
+    split_items<KIND, false>(c, task, &t, &w, row);
     return true;
 }
 

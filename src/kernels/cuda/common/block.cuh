@@ -83,7 +83,7 @@ struct kv_walk {
     uint32_t fresh;            /* the first position of the slot that this iteration writes */
     uint32_t piece, piece_end; /* this one; the row's last one + 1 */
     uint32_t head;             /* step of heads, below HEAD_STEPS */
-    bool step;                 /* ATTENTION_STEP */
+    uint32_t kind;             /* of operator */
 };
 
 /* What is left of a list of attention's items, of two warps (attention_steps.cuh). */

@@ -1,24 +1,26 @@
-/* kv_walk.cuh - the order in which a task of ATTENTION_SPLIT or _STEP takes its items, which of
- * their bytes come as pages. Loader and compute warps both follow it, from the descriptor and the
- * rows of the iteration.
+/* kv_walk.cuh - the order in which a task of ATTENTION_SPLIT, _STEP or _WHOLE takes its items,
+ * which of their bytes come as pages. Loader and compute warps both follow it, from the descriptor
+ * and the rows of the iteration.
  *
  * An item is a piece of the context of one token row, for one KV head and up to 16 of its query
- * heads. Items go by rows, heads, pieces; a task has a slice of all. The 128 positions of a piece
- * are eight shares of 16, one for each compute warp:
+ * heads. Items go by rows, heads, pieces; a task has a slice of all, in ATTENTION_WHOLE with all
+ * pieces of a row and head. The 128 positions of a piece are eight shares of 16, one for each
+ * compute warp:
  *
  *   nothing   no position of it is visible to the row
  *   page      all of it was in the cache before the iteration: the loader fetches it as soon as
  *             there is room, long before the task's event. A page is k[16][head_dim], then
  *             v[16][head_dim]
  *   fresh     the iteration itself writes some of it: read from global after the event. In
- *             ATTENTION_STEP the page holds what was there before, scratch the rest
+ *             ATTENTION_STEP and _WHOLE the page holds what was there before, scratch the rest
  *
  * With KV_PAGES each item takes eight pages, void ones where nothing comes.
  *
- * Long contexts: RUN_LEAST to eight whole pieces of one row and head, before anything fresh, are a
- * run. There each warp takes a piece for itself, and nothing is exchanged (attention_run.cuh). A
- * page is 32 positions of k or of v; the first page of each piece comes first, a warp's each, then
- * the second ones, k before v: 64 pages, void ones for warps without a piece.
+ * Long contexts of ATTENTION_STEP: RUN_LEAST to eight whole pieces of one row and head, before
+ * anything fresh, are a run. There each warp takes a piece for itself, and nothing is exchanged
+ * (attention_run.cuh). A page is 32 positions of k or of v; the first page of each piece comes
+ * first, a warp's each, then the second ones, k before v: 64 pages, void ones for warps without a
+ * piece.
  */
 #ifndef QN_CUDA_COMMON_KV_WALK_CUH
 #define QN_CUDA_COMMON_KV_WALK_CUH
@@ -72,24 +74,25 @@ DEV void kv_walk_row(const struct block_shared *b, struct kv_walk *w, uint32_t r
     w->fresh = row_position(b, row);
 }
 
-/* What a row's items of one head count when tasks share them out: one each. In long contexts the
- * last one is three more: where a head ends it is all warps', heads are made, and what is left and
- * what comes next are no whole runs. */
+/* What a row's items of one head count when tasks share them out: one each. In STEP's long contexts
+ * the last one is three more: where a head ends it is all warps', heads are made, and what is left
+ * and what comes next are no whole runs. WHOLE: all of them one. */
 struct kv_load {
     uint32_t pieces, all;
 };
-DEV struct kv_load kv_load_of(const struct block_shared *b, uint32_t row, bool step) {
+DEV struct kv_load kv_load_of(const struct block_shared *b, uint32_t row, uint32_t kind) {
     uint32_t first;
     const uint32_t n = row_pieces(b, row, &first);
-    return {n, n + (KV_PAGES && step && n > 2 * WARPS ? 3 : 0)};
+    if (kind == OP_ATTENTION_WHOLE) return {n, 1};
+    return {n, n + (KV_PAGES && kind == OP_ATTENTION_STEP && n > 2 * WARPS ? 3 : 0)};
 }
 
 /* The same of all rows, for a warp. */
-DEV uint32_t kv_load_all(const struct block_shared *b, uint32_t lane, bool step) {
+DEV uint32_t kv_load_all(const struct block_shared *b, uint32_t lane, uint32_t kind) {
     uint32_t n = 0;
     for (uint32_t row = 0; row < b->batch.rows.n_rows; row += 32) {
         const bool mine = row + lane < b->batch.rows.n_rows;
-        n += __reduce_add_sync(~0u, mine ? kv_load_of(b, row + lane, step).all : 0);
+        n += __reduce_add_sync(~0u, mine ? kv_load_of(b, row + lane, kind).all : 0);
     }
     return n;
 }
@@ -98,14 +101,14 @@ DEV uint32_t kv_load_all(const struct block_shared *b, uint32_t lane, bool step)
 struct kv_cut {
     uint32_t row, head, piece, items;
 };
-DEV struct kv_cut kv_cut_at(const struct block_shared *b, bool step, uint32_t at) {
+DEV struct kv_cut kv_cut_at(const struct block_shared *b, uint32_t kind, uint32_t at) {
     struct kv_cut s = {};
-    struct kv_load load = kv_load_of(b, 0, step);
+    struct kv_load load = kv_load_of(b, 0, kind);
     while (at >= load.all * HEAD_STEPS) {
         at -= load.all * HEAD_STEPS;
         s.items += load.pieces * HEAD_STEPS;
         if (++s.row == b->batch.rows.n_rows) return s;
-        load = kv_load_of(b, s.row, step);
+        load = kv_load_of(b, s.row, kind);
     }
     s.head = at / load.all;
     s.piece = min(at % load.all, load.pieces);
@@ -123,10 +126,10 @@ DEV struct kv_walk kv_walk_begin(const struct block_shared *b, const struct cuda
                                  uint32_t load) {
     struct kv_walk w = {};
     uint64_t first, end;
-    w.step = task->kind == OP_ATTENTION_STEP;
+    w.kind = task->kind;
     prog_slice((uint64_t)load * HEAD_STEPS, task->unit0, task->unit1, &first, &end);
-    const struct kv_cut begin = kv_cut_at(b, w.step, (uint32_t)first);
-    w.left = kv_cut_at(b, w.step, (uint32_t)end).items - begin.items;
+    const struct kv_cut begin = kv_cut_at(b, w.kind, (uint32_t)first);
+    w.left = kv_cut_at(b, w.kind, (uint32_t)end).items - begin.items;
     if (w.left == 0) return w;
     kv_walk_row(b, &w, begin.row);
     w.head = begin.head;
@@ -141,7 +144,8 @@ DEV bool kv_walk_long(const struct block_shared *b) {
 
 /* Whether a run begins with this item. */
 DEV bool kv_walk_runs(const struct kv_walk *w) {
-    return KV_PAGES && w->step && w->left >= RUN_LEAST && w->lo <= w->piece * ATTENTION_PIECE &&
+    return KV_PAGES && w->kind == OP_ATTENTION_STEP && w->left >= RUN_LEAST &&
+           w->lo <= w->piece * ATTENTION_PIECE &&
            min(w->piece_end, w->fresh / ATTENTION_PIECE) >= w->piece + RUN_LEAST;
 }
 
@@ -174,12 +178,14 @@ DEV enum share kv_walk_share(const struct kv_walk *w, uint32_t first) {
 DEV uint32_t kv_walk_paged(const struct kv_walk *w, uint32_t first) {
     const enum share share = kv_walk_share(w, first);
     if (share == SHARE_PAGE) return SHARE_POSITIONS;
-    return share == SHARE_FRESH && w->step && first < w->fresh ? w->fresh - first : 0;
+    const bool joined = w->kind != OP_ATTENTION_SPLIT;
+    return share == SHARE_FRESH && joined && first < w->fresh ? w->fresh - first : 0;
 }
 
 /* Whether a task takes KV pages. */
 DEV bool kv_walk_has_pages(uint32_t kind) {
-    return KV_PAGES && (kind == OP_ATTENTION_SPLIT || kind == OP_ATTENTION_STEP);
+    return KV_PAGES &&
+           (kind == OP_ATTENTION_SPLIT || kind == OP_ATTENTION_STEP || kind == OP_ATTENTION_WHOLE);
 }
 
 #endif

@@ -1,5 +1,5 @@
-/* loader_kv.cuh - the loader's part of ATTENTION_SPLIT and _STEP: what earlier iterations left in
- * the KV cache comes as pages, like weights (kv_walk.cuh says which pages).
+/* loader_kv.cuh - the loader's part of ATTENTION_SPLIT, _STEP and _WHOLE: what earlier iterations
+ * left in the KV cache comes as pages, like weights (kv_walk.cuh says which pages).
  *
  * Positions before the iteration's own are final when it is published, so their pages need no event
  * either. But which ones they are is not known before: a guess ends at the first such task.
@@ -81,8 +81,7 @@ DEV void loader_kv_first(struct loader *l, const struct loader_task *t,
     const struct block_shared *s = SHARED;
     const uint32_t key = t->kind << 24 | t->unit0;
     if (l->kv_key == key) return;
-    const bool step = t->kind == OP_ATTENTION_STEP;
-    l->kv_walk = kv_walk_begin(s, from, kv_load_all(s, l->lane, step));
+    l->kv_walk = kv_walk_begin(s, from, kv_load_all(s, l->lane, t->kind));
     l->kv_step = loader_kv_step(l, &l->kv_walk);
     l->kv_key = key;
 }
@@ -170,8 +169,8 @@ DEV bool loader_kv_run(struct loader *l, uint32_t n, const uint16_t *kv,
     return true;
 }
 
-/* All pages of a task of ATTENTION_SPLIT or _STEP. Of one item: in as few instructions as can be,
- * since weights wait behind them, and compute warps for the pages. */
+/* All pages of a task of ATTENTION_SPLIT, _STEP or _WHOLE. Of one item: in as few instructions as
+ * can be, since weights wait behind them, and compute warps for the pages. */
 DEV bool loader_kv(struct loader *l, const struct loader_task *t, const struct cuda_task *from) {
     const uint16_t *kv = (const uint16_t *)t->image;
     if (!loader_kv_decided(l)) return false;
