@@ -52,9 +52,10 @@ DEV bool run_attention_rows(struct warp_context *c, const struct cuda_task *task
 /* Matrices times packed activations of few rows. */
 template <int COLUMNS>
 DEV bool run_packed_few(struct warp_context *c, const struct cuda_task *task) {
+    const struct few f = few_begin(task);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-    packed_few_task<COLUMNS>(c, task);
+    few_run<COLUMNS>(c, &f);
     return true;
 }
 

@@ -52,13 +52,20 @@ DEV struct linear_item linear_item(const struct cuda_task *task, uint32_t block,
     return m;
 }
 
-/* What it takes to give an item of several rows to the norm that comes next, if one does. */
+/* The weights of the norm that comes next, if one does. */
+DEV void item_norm(const struct cuda_task *task, struct linear_item *m, uint32_t block,
+                   uint32_t r) {
+    if (task->kind != OP_LINEAR || task->norm == 0) return;
+    const uint32_t column = block * CUDA_PAGE_ROWS + r;
+    m->norm = make_float2(item_constant(task->norm, column, m->own0),
+                          item_constant(task->norm, column + 8, m->own1));
+}
+
+/* Where an item of several rows goes for that norm. */
 DEV void item_next(const struct cuda_task *task, struct linear_item *m, uint32_t block, uint32_t r,
                    uint32_t row) {
     if (task->kind != OP_LINEAR || task->norm == 0) return;
     const uint32_t column = block * CUDA_PAGE_ROWS + r, pair = column + (r % 2 != 0 ? 7 : 0);
-    m->norm = make_float2(item_constant(task->norm, column, m->own0),
-                          item_constant(task->norm, column + 8, m->own1));
     if (task->flags & CUDA_OUT_PACKED)
         m->normed = (float *)packed_at(task, task->out2, row, pair);
     else

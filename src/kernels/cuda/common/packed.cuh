@@ -282,6 +282,7 @@ DEV void stream_row_finish(const struct warp_context *c, const struct cuda_task 
     const uint32_t r = c->lane / 4, units = task->units, parts = task->n_pieces;
     const bool stream = task->kind == OP_LINEAR, odd = r % 2 != 0;
     struct linear_item m = op_item(task, block, r, 0);
+    item_norm(task, &m, block, r);
     item_next(task, &m, block, r, row);
     struct stream_wants next = stream_ask(task, &m, row, end);
 #pragma unroll 1
@@ -347,6 +348,7 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
         columns_value(task, &t, row + 8 * i, end, sums + i * COMPUTE_THREADS, min(wo - i, 4u));
     const struct tile_steps step = tile_steps_of(task);
     struct linear_item even = op_item(task, block, r, row);
+    item_norm(task, &even, block, r);
     item_next(task, &even, block, r, row);
 #pragma unroll 1
     for (uint32_t i = 0; i < wo; i++, row += 8) { /* whole warps, whatever rows there are */

@@ -6,6 +6,9 @@
  *   per group   for its k-tiles: activations from L2, COLUMNS * 4 KB ─ a page per row block
  *               partial sums ─ barrier ─ results
  *
+ * The residual stream that LINEAR adds to, and the weights of the norm that comes next, are copied
+ * to scratch meanwhile: asked for with the results they cost a trip to L2 there.
+ *
  * Bytes per page of 8 KB: COLUMNS * 4 KB / row blocks of the group, from L2.
  */
 #ifndef QN_CUDA_COMMON_PACKED_FEW_CUH
@@ -24,21 +27,34 @@ DEV void fragments_load(const char *from, uint32_t next, uint32_t lane, uint4 x[
     }
 }
 
+/* What a group's results need besides sums, in scratch after the partial sums: the residual stream
+ * [in group][token][16], the norm's weights [in group][16]. NULL: not of this task. */
+struct few_wants {
+    float *residual, *norm;
+};
+
+/* A task, as far as it is known before its event. */
+struct few {
+    struct linear_tile t;
+    struct few_wants wants;
+    const char *rows; /* packed, their first piece */
+    uint32_t next;    /* bytes to the next columns' */
+};
+
 template <int COLUMNS>
-DEV void group_packed(struct warp_context *c, const struct linear_tile *t, uint32_t n) {
+DEV void group_packed(struct warp_context *c, const struct few *f, uint32_t n) {
+    const struct linear_tile *t = &f->t;
     constexpr int GROUP = cuda_packed_group(COLUMNS);
     static_assert(GROUP * COLUMNS <= 8, "registers");
     const uint32_t partial = (c->warp - c->turn) % WARPS;
     float chains[GROUP][COLUMNS][2][4] = {};
-    const char *rows = packed_piece(t->task->in, t->task->eights, t->row0, 0);
-    const uint32_t next = t->task->eights * PACKED_PIECE;
     for (uint32_t k0 = 0; k0 < t->k_tiles; k0 += PARTIALS) {
         const uint32_t k_tile = k0 + partial; /* none: its pages are void */
-        const char *from = rows + (uint64_t)(min(k_tile, t->k_tiles - 1) * 4) * next;
+        const char *from = f->rows + (uint64_t)(min(k_tile, t->k_tiles - 1) * 4) * f->next;
         uint4 x[COLUMNS][CUDA_PAGE_K / 32];
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++)
-            fragments_load(from + i * PACKED_PIECE, next, c->lane, x[i]);
+            fragments_load(from + i * PACKED_PIECE, f->next, c->lane, x[i]);
 #pragma unroll
         for (int b = 0; b < GROUP; b++) {
             if (b >= n) break;
@@ -61,11 +77,44 @@ DEV void group_packed(struct warp_context *c, const struct linear_tile *t, uint3
             if (b < n) store_partial(t, c, b, partial, i, chains[b][i]);
 }
 
+/* Whole row blocks have them, if there is room. */
+DEV struct few_wants few_wants_of(const struct linear_tile *t) {
+    const struct cuda_task *task = t->task;
+    const uint32_t sums = task->group * t->tile * (CUDA_PAGE_ROWS * PARTIALS * 4);
+    const uint32_t residual = task->group * t->tile * (CUDA_PAGE_ROWS * 4);
+    const bool can = task->kind == OP_LINEAR && task->more != 0 && task->norm != 0 &&
+                     (task->flags & CUDA_MORE_FLAGGED) == 0 && task->units % CUDA_PAGE_ROWS == 0 &&
+                     sums + residual + task->group * (CUDA_PAGE_ROWS * 4) <= SCRATCH_BYTES;
+    if (!can) return {nullptr, nullptr};
+    return {(float *)(SCRATCH + sums), (float *)(SCRATCH + sums + residual)};
+}
+
+/* Asks for those of row blocks [first, end). */
+DEV void few_ask(const struct warp_context *c, const struct few *f, uint32_t first, uint32_t end) {
+    constexpr uint32_t FOURS = CUDA_PAGE_ROWS / 4; /* of a row block */
+    const struct linear_tile *t = &f->t;
+    const struct few_wants *x = &f->wants;
+    const struct cuda_task *task = t->task;
+    if (x->residual == nullptr) return;
+    for (uint32_t i = c->thread; i < (end - first) * t->n * FOURS; i += COMPUTE_THREADS) {
+        const uint32_t four = i % FOURS, token = i / FOURS % t->n, in_group = i / FOURS / t->n;
+        const uint64_t at = (uint64_t)(t->row0 + token) * task->units +
+                            (first + in_group) * CUDA_PAGE_ROWS + 4 * four;
+        copy16_async(x->residual + (in_group * t->tile + token) * CUDA_PAGE_ROWS + 4 * four,
+                     (const float *)task->more + at);
+    }
+    for (uint32_t i = c->thread; i < (end - first) * FOURS; i += COMPUTE_THREADS)
+        copy16_async(x->norm + 4 * i, (const float *)task->norm + first * CUDA_PAGE_ROWS + 4 * i);
+    copy_commit();
+}
+
 /* Turns a group's partial sums into results. Whole warps. Those of a single row, which is packed if
  * it is too long to be staged, may carry flags. */
 template <int COLUMNS>
-DEV void group_finish(const struct warp_context *c, const struct linear_tile *t, uint32_t first,
+DEV void group_finish(const struct warp_context *c, const struct few *f, uint32_t first,
                       uint32_t end) {
+    const struct linear_tile *t = &f->t;
+    const struct few_wants *x = &f->wants;
     const uint32_t n_items = (end - first) * 8 * t->n, r = c->lane % 8;
 #pragma unroll 1
     for (uint32_t i = c->thread; i - c->lane < n_items; i += COMPUTE_THREADS) {
@@ -76,12 +125,22 @@ DEV void group_finish(const struct warp_context *c, const struct linear_tile *t,
             of = op_item<COLUMNS == 1>(t->task, first + in_group, r, t->row0 + token);
             item_next(t->task, &of, first + in_group, r, t->row0 + token);
         }
-        const struct linear_addend add = addend_ask(&of);
+        struct linear_addend add = {};
+        float2 residual = {};
+        if (x->residual != nullptr) {
+            const float *at = x->residual + (in_group * t->tile + token) * CUDA_PAGE_ROWS + r;
+            const float *norm = x->norm + in_group * CUDA_PAGE_ROWS + r;
+            residual = make_float2(at[0], at[8]);
+            of.norm = make_float2(norm[0], norm[8]);
+        } else {
+            if (there) item_norm(t->task, &of, first + in_group, r);
+            add = addend_ask(&of);
+        }
         float v0 = sum_partials(t, in_group, token, r);
         float v1 = sum_partials(t, in_group, token, r + 8);
-        op_store<1>(
-            t->task, &of, first + in_group, r,
-            op_value(t->task, v0, v1, SHARED->inv_rms[token], of.bias, addend_await(&of, &add)));
+        if (x->residual == nullptr) residual = addend_await(&of, &add);
+        op_store<1>(t->task, &of, first + in_group, r,
+                    op_value(t->task, v0, v1, SHARED->inv_rms[token], of.bias, residual));
     }
 }
 
@@ -99,34 +158,43 @@ DEV void few_norms(const struct warp_context *c, const struct linear_tile *t) {
 }
 
 /* All groups of a token tile. The last group's results are followed by no barrier. */
-template <int COLUMNS> DEV void few_groups(struct warp_context *c, const struct linear_tile *t) {
-    const struct cuda_task *task = t->task;
+template <int COLUMNS> DEV void few_groups(struct warp_context *c, const struct few *f) {
+    const struct cuda_task *task = f->t.task;
 #pragma unroll 1
     for (uint32_t b = task->block0; b < task->block1;) {
         uint32_t end = walk_group_end(b, task->block1, task->group, task->unit_blocks);
-        group_packed<COLUMNS>(c, t, end - b);
+        few_ask(c, f, b, end);
+        group_packed<COLUMNS>(c, f, end - b);
+        copy_wait<0>(); /* of few_ask */
         sync_compute();
-        group_finish<COLUMNS>(c, t, b, end);
+        group_finish<COLUMNS>(c, f, b, end);
         b = end;
         if (b < task->block1) sync_compute();
     }
 }
 
+DEV struct few few_begin(const struct cuda_task *task) {
+    struct few f;
+    f.t = linear_begin(task, task->tile);
+    f.t.n = min(task->row1, max(linear_rows(task), task->row0)) - task->row0;
+    f.wants = few_wants_of(&f.t);
+    f.rows = packed_piece(task->in, task->eights, task->row0, 0);
+    f.next = task->eights * PACKED_PIECE;
+    return f;
+}
+
 /* The event is activated. */
-template <int COLUMNS>
-DEV void packed_few_task(struct warp_context *c, const struct cuda_task *task) {
-    const uint32_t n_rows = linear_rows(task);
-    struct linear_tile t = linear_begin(task, task->tile);
-    if (task->row0 >= n_rows) {
+template <int COLUMNS> DEV void few_run(struct warp_context *c, const struct few *f) {
+    const struct cuda_task *task = f->t.task;
+    if (f->t.n == 0) {
         tile_skip(c, task);
         return;
     }
-    t.n = min(task->row1, n_rows) - task->row0;
-    few_norms(c, &t);
-    few_groups<COLUMNS>(c, &t);
+    few_norms(c, &f->t);
+    few_groups<COLUMNS>(c, f);
     if (task->kind != OP_LM_HEAD) return;
     sync_compute(); /* logits are stored */
-    lm_parts(c->args, task, task->unit0, task->unit1, t.row0, t.row0 + t.n);
+    lm_parts(c->args, task, task->unit0, task->unit1, f->t.row0, f->t.row0 + f->t.n);
 }
 
 #endif
