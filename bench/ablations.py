@@ -37,6 +37,7 @@ VARIANTS = [
     ("data as flag (carry) up to 128 KB", "carry-bytes=131072", {}, "cuda"),
     ("flight 16 KB", "", {"QN_CUDA_FLIGHT": "2"}, "cuda"),
     ("flight 64 KB", "", {"QN_CUDA_FLIGHT": "8"}, "cuda"),
+    ("flight deeper in the midst of tasks", "", {"QN_CUDA_FLIGHT_MORE": "2"}, "cuda"),
     ("no flight cap (128 KB, the most)", "", {"QN_CUDA_FLIGHT": "16"}, "cuda"),
     ("no streaming across iterations", "", {"QN_CUDA_STREAM": "1"}, "cuda"),
     ("no streaming across tasks", "", {"QN_CUDA_STREAM": "0"}, "cuda"),

@@ -79,6 +79,7 @@ void backend_cuda_defaults(struct backend_cuda_options *o) {
         .deadline_ns = ns,
         .silence_ns = ns * 2 * RT_TASK_PATIENCE,
         .flight = (uint32_t)number_from("QN_CUDA_FLIGHT", 0, CUDA_MAX_FLIGHT, 0),
+        .flight_more = (uint32_t)number_from("QN_CUDA_FLIGHT_MORE", 0, CUDA_MAX_FLIGHT, 0),
         .stream = (uint32_t)number_from("QN_CUDA_STREAM", CUDA_STREAM_TASK, CUDA_STREAM_ITERATIONS,
                                         CUDA_STREAM_ITERATIONS),
         .lineinfo = number_from("QN_CUDA_LINEINFO", 0, 1, 0) == 1,
@@ -308,6 +309,7 @@ static void fill_args(struct backend_instance *i) {
     i->args.sample_scratch = on_device(i, BLOCK_SAMPLE, 0);
     i->args.rt.trace = on_device(i, BLOCK_TRACE, 0); /* NULL: none */
     i->args.flight = i->options.flight != 0 ? i->options.flight : flight_pages(&i->device);
+    i->args.flight_more = MIN(i->options.flight_more, CUDA_MAX_FLIGHT - i->args.flight);
     i->args.stream = i->options.stream;
 }
 

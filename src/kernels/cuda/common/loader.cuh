@@ -168,6 +168,11 @@ DEV bool loader_wait(struct loader *l, uint32_t n) {
     }
 }
 
+/* Pages that may be under way: what the host says, and so many more. */
+DEV uint32_t loader_flight(const struct loader *l, uint32_t more) {
+    return min(l->args->flight + more, (uint32_t)RING_PAGES - 1);
+}
+
 /* From now on so many pages may be under way at most. */
 DEV void loader_set_flight(struct loader *l, uint32_t flight) {
     if (flight + 1 + l->lane <= l->n_flying) {
@@ -320,13 +325,29 @@ DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t fi
     return true;
 }
 
+/* All pages of a task of one row, in the image's own order. When there is room for the one after
+ * the first RING_PAGES the task has its activations: until the next task's nobody waits for others
+ * that many pages under way would delay. */
+DEV bool loader_one_row(struct loader *l, const struct loader_task *t) {
+    const uint32_t all = (t->block1 - t->block0) * t->k_tiles;
+    const uint32_t more = LOADER_PAGES > 1 ? l->args->flight_more : 0;
+    uint32_t n = more == 0 ? all : min(all, (uint32_t)RING_PAGES);
+#pragma unroll 1
+    for (uint32_t at = 0; at < all; at += n, n = all - at) {
+        const uint64_t first = (uint64_t)t->block0 * t->k_tiles + at;
+        if (at > 0) loader_set_flight(l, loader_flight(l, more));
+        if (!loader_issue(l, t->image + first * CUDA_PAGE_BYTES, n)) return false;
+    }
+    if (more != 0) loader_set_flight(l, loader_flight(l, 0));
+    return true;
+}
+
 DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
     if (t->columns == CUDA_LEASE) /* the task wants the ring's memory, not pages */
         return loader_lease(l);
     for (uint32_t row = 0; row < t->rows; row += t->tile) {
-        if (t->columns == 0) { /* all of them in the image's own order */
-            const char *src = t->image + (uint64_t)t->block0 * t->k_tiles * CUDA_PAGE_BYTES;
-            if (!loader_issue(l, src, (t->block1 - t->block0) * t->k_tiles)) return false;
+        if (t->columns == 0) {
+            if (!loader_one_row(l, t)) return false;
             continue;
         }
         for (uint32_t b = t->block0; b < t->block1;) {
@@ -481,7 +502,7 @@ DEV void loader_main(const struct warp_context *c, uint32_t resume) {
     struct loader l = {};
     l.args = c->args;
     l.lane = c->lane;
-    l.flight = min(c->args->flight, (uint32_t)RING_PAGES - 1);
+    l.flight = loader_flight(&l, 0);
     l.burst = min(l.flight, (uint32_t)LOADER_PAGES);
     l.stream = c->args->stream;
     l.published = resume;
