@@ -42,6 +42,7 @@ VARIANTS = [
     ("no streaming across iterations", "", {"QN_CUDA_STREAM": "1"}, "cuda"),
     ("no streaming across tasks", "", {"QN_CUDA_STREAM": "0"}, "cuda"),
     ("short contexts in pieces, too", "attention=pieces", {}, "cuda batch"),
+    ("short contexts not in pieces", "attention=whole", {}, "cuda"),
     ("O and down not in parts", "linear=whole", {}, "cuda batch"),
 ]
 

@@ -169,7 +169,7 @@ static uint32_t squares_of(const struct prog_op *op) {
 static bool can_step(const struct prog_header *p, const struct prog_op *op) {
     const struct model_spec *s = PROG(p, MODEL);
     const uint32_t heads = s->n_heads / s->n_kv_heads;
-    return op->n_rows == 1 ||
+    return (op->kind == OP_ATTENTION_STEP && op->n_rows == 1) ||
            (heads <= 16 && op->n_rows <= cuda_step_rows(heads, s->head_dim) && emit_kv_pages(p));
 }
 

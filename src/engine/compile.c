@@ -34,7 +34,7 @@ void compile_options_cuda(struct compile_options *o, bool cuts_linear) {
      * come from several workers; finer events would need a chain of empty tasks for each. */
     o->cut_qkv = true;
     o->join_heads = true;
-    o->attend_whole = true;
+    o->whole_from = 2;
     o->cut_linear = cuts_linear;
     o->task.carry_bytes = CUDA_CARRY_BYTES;
     o->task.coarse_events = true;
@@ -173,14 +173,18 @@ static bool cuts_context(const struct compile *c, uint32_t n_rows) {
 }
 
 /* Positions up to which it is not, 0: it always is. Cut, each worker has items / workers of a
- * context's pieces and somebody merges them, which takes as long as 1.7 pieces
- * (docs/gpu-kernels.md); whole, some workers have all pieces. */
+ * context's pieces, and handing them to who merges them takes as long as three pieces more of a
+ * task that has all (docs/gpu-kernels.md). */
 static uint32_t whole_context(const struct compile *c, uint32_t n_rows) {
     const struct compile_options *o = c->options;
-    const uint32_t items = n_rows * c->model->spec.n_kv_heads;
-    if (!o->attend_whole || o->target != TARGET_CUDA || n_rows == 1) return 0;
+    const struct model_spec *s = &c->model->spec;
+    const uint32_t items = n_rows * s->n_kv_heads;
+    const bool pages =
+        o->task.launch == LAUNCH_ALL_AOT && cuda_share_fits(s->head_dim, o->kv_block);
+    if (o->target != TARGET_CUDA || !pages || o->whole_from == 0 || n_rows < o->whole_from)
+        return 0;
     if (!cuts_context(c, n_rows) || !joins(c, n_rows)) return 0;
-    const uint32_t pieces = 17 * o->n_workers / (10 * (o->n_workers - items));
+    const uint32_t pieces = 3 * o->n_workers / (o->n_workers - items);
     return MIN(o->max_model_len, MIN(pieces, (uint32_t)WHOLE_PIECES) * ATTENTION_PIECE);
 }
 

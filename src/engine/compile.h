@@ -19,10 +19,11 @@ struct compile_options {
     uint32_t max_batched_tokens; /* rows of the largest variant: a prefill chunk, a power of two */
     uint32_t kv_block;           /* positions per KV block, divides ATTENTION_PIECE */
     enum dtype kv_dtype;
-    bool cut_qkv;      /* QKV as projections and heads: for more workers than heads; CUDA */
-    bool join_heads;   /* ... the heads with attention, where there are few rows */
-    bool attend_whole; /* ... all of a short context by one task, where rows are enough for that */
-    bool cut_linear;   /* LINEAR as parts and their sum, for 17 to PACK_NARROW rows; Hopper */
+    bool cut_qkv;        /* QKV as projections and heads: for more workers than heads; CUDA */
+    bool join_heads;     /* ... the heads with attention, where there are few rows */
+    uint32_t whole_from; /* ... rows from which on a short context is not cut, but one task's:
+                            0: none; 1, 2: with or without single rows */
+    bool cut_linear;     /* LINEAR as parts and their sum, for 17 to PACK_NARROW rows; Hopper */
     struct task_options task; /* decomposition, launch policy, ablations */
 };
 

@@ -52,10 +52,10 @@ static bool set_qkv(struct compile_options *o, const char *value) {
 }
 
 static bool set_attention(struct compile_options *o, const char *value) {
-    static const char *const names[] = {"pieces", "whole"};
+    static const char *const names[] = {"pieces", "whole", "batch"};
     int i;
-    if (!one_of(value, names, 2, &i)) return false;
-    o->attend_whole = i == 1;
+    if (!one_of(value, names, 3, &i)) return false;
+    o->whole_from = (uint32_t)i;
     return true;
 }
 
@@ -101,8 +101,9 @@ static const struct key keys[] = {
      "split: projections by columns, then norms, RoPE and cache by heads; joined: with few rows "
      "these and attention are one operator; fused, CPU only: all but attention is one",
      set_qkv},
-    {"attention", "pieces|whole",
-     "whole, CUDA only: with some rows and short contexts a task has all of a row and KV head",
+    {"attention", "pieces|batch|whole",
+     "CUDA only, with qkv=joined. batch: with several requests of short contexts a task has all of "
+     "a row and KV head; whole: with one, too",
      set_attention},
     {"linear", "whole|parts",
      "parts, Hopper only: tasks of some tens of rows share out the columns of o_proj and "

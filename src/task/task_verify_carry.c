@@ -129,12 +129,15 @@ static int check_flag_slots(struct proof *f) {
     return QN_OK;
 }
 
-/* Whether a pair, which has one flag, is one task's. */
+/* Whether a pair, which has one flag, is one task's. Slices may begin anywhere, but those of
+ * ATTENTION_WHOLE are of whole heads, which have an even number of columns. */
 static int check_pairs(struct proof *f) {
     for (uint32_t k = 0; k < f->accesses.n; k++) {
         const struct access *a = access_of(f, k);
         if (is_state(f, a) || proof_tensor(f, a->object)->carry != CARRY_PAIR) continue;
-        if (a->rect.at % 8 != 0 || a->rect.run % 8 != 0 || a->rect.n_slices != 0)
+        const bool anywhere =
+            a->rect.n_slices != 0 && PROG(f->p, TASK)[a->task].kind != OP_ATTENTION_WHOLE;
+        if (a->rect.at % 8 != 0 || a->rect.run % 8 != 0 || anywhere)
             return fail(f->d, QN_EVERIFY,
                         "tensor %s carries flags for pairs, of which a task has half",
                         program_string(f->p, proof_tensor(f, a->object)->name));

@@ -345,7 +345,9 @@ DEV void compute_main(void) {
     for (;;) {
         switch (context_next()) {
         case RUN_ONE_ROW: compute_one_row(); continue;
+#if KV_PAGES
         case RUN_WHOLE: compute_task<run_whole>(); continue;
+#endif
         case RUN_COMBINE: compute_task<run_combine>(); continue;
         case RUN_STEP: compute_task<run_split<OP_ATTENTION_STEP>>(); continue;
         case RUN_STEP_LONG: compute_step_long(); continue;
@@ -419,7 +421,7 @@ __device__ __noinline__ void role_control(void) {
 // check_kernels: function compute_one_row spills 24
 // check_kernels: function run_splitILj7E spills 0
 // check_kernels: function step_items spills 16
-// check_kernels: function step_run spills 320
+// check_kernels: function step_run spills 400
 // check_kernels: function run_whole spills 0
 // check_kernels: function run_combine spills 0
 // check_kernels: function run_packed_few spills 0

@@ -295,6 +295,8 @@ DEV void output_store2(const struct cuda_task *task, uint64_t head, uint32_t d, 
     const uint32_t row = head / QN_N_HEADS, column = head % QN_N_HEADS * QN_HEAD_DIM + d;
     if (task->flags & CUDA_OUT_PACKED) {
         *(uint32_t *)packed_at(task, task->out, row, column) = pack_pair<WEIGHT_E>(v.x, v.y);
+    } else if (task->flags & CUDA_OUT_PAIRED) {
+        act_store_pair(task, head * QN_HEAD_DIM + d, v.x, v.y);
     } else {
         act_store(task, head * QN_HEAD_DIM + d, v.x);
         act_store(task, head * QN_HEAD_DIM + d + 1, v.y);

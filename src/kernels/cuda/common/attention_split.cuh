@@ -337,14 +337,13 @@ DEV void split_fetch_page(const struct warp_context *c, const struct split_warp 
     copy_commit();
 }
 
-/* Waits for the page that the warp takes for this item, loads its share and gives the page back. */
+/* Loads the warp's share of an item from its page, which has come. */
 template <uint32_t KIND>
-DEV void split_load_share(struct warp_context *c, const struct split_warp *t,
+DEV void split_load_share(const struct warp_context *c, const struct split_warp *t,
                           const struct kv_walk *w, const struct attention_step *s, uint32_t first,
-                          uint32_t n, uint32_t row, struct attention_rows *rows,
+                          uint32_t n, uint32_t row, char *page, struct attention_rows *rows,
                           struct split_kv *x) {
     const bool fresh = kv_walk_share(w, first) == SHARE_FRESH;
-    char *page = (char *)page_acquire(c);
     struct split_at at = split_at_of(c, page, page + SHARE_BYTES);
     if (JOINED(KIND)) {
         if (fresh) step_at<KIND>(c, w, s, first, &at);
@@ -362,7 +361,15 @@ DEV void split_load_share(struct warp_context *c, const struct split_warp *t,
     if (JOINED(KIND) && fresh) split_clear(c, w->hi - 1 - first, x);
     if (!JOINED(KIND) && fresh)
         page_copy_fence(); /* what was copied there comes before the next copy */
-    page_release(c);
+}
+
+/* The state of a share. */
+DEV void split_attend(const struct warp_context *c, const struct attention_rows *rows,
+                      const struct split_kv *x, uint32_t first, struct attention_part *part) {
+    float p[2][4];
+    piece_scores(rows, x->k, p);
+    piece_softmax<HEAD_HALVES>(c, rows, first, p, part);
+    piece_output<HEAD_HALVES>(x->v, p, part);
 }
 
 /* The warp's share of the task's item number n. row: where it lies in the cache, see split_row. */
@@ -381,9 +388,10 @@ DEV void split_share(struct warp_context *c, const struct split_warp *t, const s
     }
     struct split_kv x;
     struct attention_rows rows;
-    float p[2][4];
     if (KV_PAGES) {
-        split_load_share<KIND>(c, t, w, s, first, n, row, &rows, &x);
+        char *page = (char *)page_acquire(c);
+        split_load_share<KIND>(c, t, w, s, first, n, row, page, &rows, &x);
+        page_release(c);
     } else {
         const uint64_t offset = (uint64_t)row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
         load_values(c, t->kv, offset, x.v);
@@ -393,9 +401,7 @@ DEV void split_share(struct warp_context *c, const struct split_warp *t, const s
         else
             split_rows(c, t, w, s, n, &rows);
     }
-    piece_scores(&rows, x.k, p);
-    piece_softmax<HEAD_HALVES>(c, &rows, first, p, part);
-    piece_output<HEAD_HALVES>(x.v, p, part);
+    split_attend(c, &rows, &x, first, part);
 }
 
 /* Maxima, sums and factors of an item's shares: [share][16]. */
@@ -416,78 +422,55 @@ DEV float2 split_row_state(const struct split_scalars *x, uint32_t m) {
     return make_float2(most_of(x->max, m), sum);
 }
 
-/* Columns d and d + 1 of row m, of the chunk that is in scratch, summed over the shares in order.
- */
-DEV float2 split_columns(uint32_t m, uint32_t d) {
-    const uint32_t stride = SPLIT_CHUNK + 4;
-    const float *outputs = (const float *)(SCRATCH + SPLIT_OUTS);
-    float2 v[WARPS];
-#pragma unroll
-    for (int n = 0; n < WARPS; n++)
-        v[n] = *(const float2 *)(outputs + (n * SUB_HEADS + m) * stride + d);
-#pragma unroll
-    for (int n = 1; n < WARPS; n++) {
-        v[0].x += v[n].x;
-        v[0].y += v[n].y;
-    }
-    return v[0];
-}
-
-/* Columns [at, at + SPLIT_CHUNK) of all heads, to their parts. */
+/* Columns [at, at + SPLIT_CHUNK) of all heads, summed over the shares in order, to their parts. */
 DEV void split_merge_outputs(const struct warp_context *c, const struct split_warp *t,
                              const struct attention_step *s, struct act to, uint32_t at) {
+    const uint32_t stride = SPLIT_CHUNK + 4;
+    const float *outputs = (const float *)(SCRATCH + SPLIT_OUTS);
     for (uint32_t i = c->thread; i < SUB_HEADS * SPLIT_CHUNK / 2; i += COMPUTE_THREADS) {
         const uint32_t m = i / (SPLIT_CHUNK / 2), d = i % (SPLIT_CHUNK / 2) * 2;
         if (at + d >= QN_HEAD_DIM || m >= s->n_heads) continue;
-        act_put2(act_from(to, (uint64_t)m * t->n_pieces * STATE_SIZE + 2 + at + d),
-                 split_columns(m, d));
+        float2 v[WARPS];
+#pragma unroll
+        for (int n = 0; n < WARPS; n++)
+            v[n] = *(const float2 *)(outputs + (n * SUB_HEADS + m) * stride + d);
+#pragma unroll
+        for (int n = 1; n < WARPS; n++) {
+            v[0].x += v[n].x;
+            v[0].y += v[n].y;
+        }
+        act_put2(act_from(to, (uint64_t)m * t->n_pieces * STATE_SIZE + 2 + at + d), v[0]);
     }
 }
 
-/* The shares' maxima and sums to scratch, and the factors that make them the piece's: those of the
- * warp's own are returned. A warp that goes on to the next item finds the maxima's other half free:
- * whoever still reads this one has not come to the next barrier but one. */
-DEV float2 split_factors(const struct warp_context *c, const struct split_warp *t,
-                         const struct split_scalars *x, const struct attention_part *part) {
+/* Merges the shares' states of an item into its parts, the first head's at `to`. A warp that goes
+ * on to the next item finds the maxima's other half free: whoever still reads this one has not come
+ * to the next barrier but one. `odd`: of the item's number. */
+DEV void split_merge(const struct warp_context *c, const struct split_warp *t,
+                     const struct attention_step *s, const struct attention_part *part,
+                     struct act to, uint32_t odd) {
+    const struct split_scalars x = split_scalars_of(odd);
     const uint32_t mine = t->share * 16 + c->lane / 4;
     if (c->lane % 4 == 0)
 #pragma unroll
         for (int h = 0; h < HEAD_HALVES; h++) {
-            x->max[mine + 8 * h] = part->max[h];
-            x->sum[mine + 8 * h] = part->sum[h];
+            x.max[mine + 8 * h] = part->max[h];
+            x.sum[mine + 8 * h] = part->sum[h];
         }
     sync_compute();
     float factor[2] = {};
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
-        factor[h] = warp_factor(part->max[h], most_of(x->max, c->lane / 4 + 8 * h));
-        if (c->lane % 4 == 0) x->factor[mine + 8 * h] = factor[h];
+        factor[h] = warp_factor(part->max[h], most_of(x.max, c->lane / 4 + 8 * h));
+        if (c->lane % 4 == 0) x.factor[mine + 8 * h] = factor[h];
     }
-    return make_float2(factor[0], factor[1]);
-}
-
-/* Columns [at, at + SPLIT_CHUNK) of the warp's share to scratch, once nobody reads what was there;
- * after it all warps' are there, and the factors. */
-DEV void split_put_chunk(const struct warp_context *c, const struct split_warp *t,
-                         const struct attention_part *part, float2 factors, uint32_t at) {
-    const float factor[2] = {factors.x, factors.y};
-    if (at > 0) sync_compute();
-    store_chunk(c, t->share, part, factor, (float *)(SCRATCH + SPLIT_OUTS), SUB_HEADS, at,
-                SPLIT_CHUNK);
-    copy_wait<0>(); /* of split_ask */
-    sync_compute();
-}
-
-/* Merges the shares' states of an item into its parts, the first head's at `to`. `odd`: of the
- * item's number. */
-DEV void split_merge(const struct warp_context *c, const struct split_warp *t,
-                     const struct attention_step *s, const struct attention_part *part,
-                     struct act to, uint32_t odd) {
-    const struct split_scalars x = split_scalars_of(odd);
-    const float2 factors = split_factors(c, t, &x, part);
 #pragma unroll 1
     for (uint32_t at = 0; at < QN_HEAD_DIM; at += SPLIT_CHUNK) {
-        split_put_chunk(c, t, part, factors, at);
+        if (at > 0) sync_compute();
+        store_chunk(c, t->share, part, factor, (float *)(SCRATCH + SPLIT_OUTS), SUB_HEADS, at,
+                    SPLIT_CHUNK);
+        copy_wait<0>(); /* of split_ask */
+        sync_compute();
         if (at == 0 && c->warp == WARPS - 1 && c->lane < s->n_heads)
             act_put2(act_from(to, (uint64_t)c->lane * t->n_pieces * STATE_SIZE),
                      split_row_state(&x, c->lane));
@@ -548,7 +531,7 @@ DEV bool split_begin(struct warp_context *c, const struct cuda_task *task,
     struct head_turn turn = {};
     if (JOINED(KIND) && w->left > 0 && c->warp < step_n_heads<KIND>(w))
         turn = step_turn<KIND>(c, task, w, c->warp);
-    if (!(KIND == OP_ATTENTION_STEP ? wait_data(c, task) : wait_ready(c))) return false;
+    if (!(JOINED(KIND) ? wait_data(c, task) : wait_ready(c))) return false;
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
     if (JOINED(KIND) && w->left > 0) step_make_all<KIND>(c, task, w, c->warp, turn);
     return true;

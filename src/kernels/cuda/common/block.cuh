@@ -240,6 +240,14 @@ DEV const uint4 *page_acquire(const struct warp_context *c) {
     return (const uint4 *)(RING + slot * CUDA_PAGE_BYTES);
 }
 
+/* The same for the page n < RING_DEPTH after the next one; its slot. */
+DEV uint32_t page_acquire_after(const struct warp_context *c, uint32_t n) {
+    const uint32_t past = c->page + n, count = past < 2 * RING_DEPTH ? past : past - 2 * RING_DEPTH;
+    const uint32_t slot = page_slot(c->warp, count);
+    barrier_wait_acquire_cta(&SHARED->page_full[slot], page_parity(count));
+    return slot;
+}
+
 DEV void page_release(struct warp_context *c) {
     __syncwarp();
     if (c->lane == 0 || QN_EACH_ARRIVES)
