@@ -78,13 +78,19 @@ static struct tiles choose_packed(uint32_t n_rows, uint32_t n_blocks, uint32_t w
     return best;
 }
 
+/* Slices of an operator that can have anything to do; of most it depends on the context. */
+static uint32_t most_slices(const struct tgraph *g, const struct kop *op, uint32_t want) {
+    const uint64_t items = (uint64_t)g->kernel->n_rows * g->kernel->spec.n_kv_heads;
+    return op->kind == OP_ATTENTION_WHOLE && items < want ? (uint32_t)items : want;
+}
+
 static struct tiles choose_tiles(const struct tgraph *g, const struct kop *op, uint32_t want) {
     assert(want > 0); /* a worker, and a task for it */
     const uint32_t n_rows = CEIL_DIV(kgraph_rows(g->kernel, op), row_grain(g, op));
     const uint32_t n_blocks = CEIL_DIV(kgraph_units(g->kernel, op), grain(op));
     const struct tile_override *o = &g->options.tiles[op->kind];
     if (op_split_of(op->kind) == SPLIT_SLICES)
-        return (struct tiles){1, o->unit_tiles != 0 ? o->unit_tiles : want};
+        return (struct tiles){1, o->unit_tiles != 0 ? o->unit_tiles : most_slices(g, op, want)};
     if (op_split_of(op->kind) == SPLIT_ROWS)
         return (struct tiles){MIN(n_rows, o->row_tiles != 0 ? o->row_tiles : want), 1};
     struct tiles best = {1, MIN(want, n_blocks)};
