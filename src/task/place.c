@@ -1,8 +1,9 @@
 /* place.c - every task becomes JIT or gets a worker (MPK section 5.2; DESIGN decision 11).
  *
  * AOT tasks are placed operator by operator: at most ceil(n_tasks / n_workers) of an operator's
- * tasks per worker, and the task with the most weight bytes goes to the worker that has the fewest
- * so far. So within an operator the loads differ by at most one tile, and over the operators the
+ * tasks per worker, and the task that reads the most bytes goes to the worker that has the fewest
+ * so far; those that have a task of the operator before, if not all do, come last: they are ready
+ * later. So within an operator the loads differ by at most one tile, and over the operators the
  * remainders even out. A worker's list keeps the order of linearization, which is a topological
  * one: FIFO execution cannot deadlock (task_verify proves it again).
  */
@@ -56,9 +57,10 @@ static bool is_sliced(const struct task *t) {
 }
 
 struct load {
-    uint64_t bytes;        /* weights placed so far */
+    uint64_t bytes;        /* that its tasks so far read */
     uint64_t tasks;        /* tasks placed so far: decides among equal bytes */
     uint32_t here, before; /* tasks of the operator at hand, of the one before */
+    bool late;             /* it has some of that, others have none */
 };
 
 /* Workers that may take a task of the operator at hand, as a binary heap: worker[0] is the
@@ -70,6 +72,7 @@ struct heap {
 };
 
 static bool is_lighter(const struct load *loads, uint32_t a, uint32_t b) {
+    if (loads[a].late != loads[b].late) return loads[b].late;
     if (loads[a].bytes != loads[b].bytes) return loads[a].bytes < loads[b].bytes;
     if (loads[a].tasks != loads[b].tasks) return loads[a].tasks < loads[b].tasks;
     return a < b;
@@ -94,11 +97,24 @@ static void fill_heap(struct heap *h, uint32_t n_workers, bool skip_busy) {
     for (uint32_t i = h->n / 2; i-- > 0;) sink(h, i);
 }
 
-/* Whether as many workers have no task of the operator before: they are ready before the others. */
-static bool enough_are_idle(const struct load *loads, uint32_t n_workers, uint32_t n) {
+/* Notes who has tasks of the operator before; how many workers have none: they are ready before the
+ * others. */
+static uint32_t look_back(struct load *loads, uint32_t n_workers) {
     uint32_t idle = 0;
-    for (uint32_t w = 0; w < n_workers; w++) idle += loads[w].before == 0;
-    return idle >= n;
+    for (uint32_t w = 0; w < n_workers; w++) {
+        loads[w].before = loads[w].here;
+        loads[w].here = 0;
+        idle += loads[w].before == 0;
+    }
+    for (uint32_t w = 0; w < n_workers; w++) loads[w].late = idle > 0 && loads[w].before > 0;
+    return idle;
+}
+
+/* What a task reads of the memory: weights; of whole contexts a quarter of what they may have. */
+static uint64_t read_bytes(const struct kgraph *k, const struct task *t) {
+    if (t->op < 0 || t->kind != OP_ATTENTION_WHOLE) return task_weight_bytes(k, t);
+    const uint64_t items = (uint64_t)k->n_rows * k->spec.n_kv_heads;
+    return items * k->context / 4 * 2 * k->spec.head_dim * dtype_bytes(DTYPE_BF16) / t->unit1;
 }
 
 /* Places the candidates, all of one operator (or all dummies). */
@@ -107,16 +123,13 @@ static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, struc
     const uint32_t n_workers = g->options.n_workers;
     const uint32_t most_here = CEIL_DIV(n, n_workers);
     qsort(c, n, sizeof *c, heavier_first);
-    for (uint32_t w = 0; w < n_workers; w++) {
-        loads[w].before = loads[w].here;
-        loads[w].here = 0;
-    }
-    fill_heap(lightest, n_workers, enough_are_idle(loads, n_workers, n));
+    fill_heap(lightest, n_workers, look_back(loads, n_workers) >= n);
     for (uint32_t i = 0; i < n; i++) {
         const struct task *t = &g->tasks.items[c[i].task];
         /* Every worker has the same slice in every layer: what it found of it once holds on. */
-        const bool slice = is_sliced(t) && t->unit1 == n_workers;
-        const uint32_t w = slice ? t->unit0 : lightest->worker[0];
+        const bool slice = is_sliced(t) && t->unit1 <= n_workers;
+        const uint32_t w =
+            slice ? (uint32_t)((uint64_t)t->unit0 * n_workers / t->unit1) : lightest->worker[0];
         g->tasks.items[c[i].task].worker = (int32_t)w;
         loads[w].bytes += c[i].bytes;
         loads[w].tasks++;
@@ -159,8 +172,7 @@ static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch)
     for (size_t i = 0; i < g->tasks.n; i++) {
         const struct task *t = &g->tasks.items[i];
         const size_t k = group_of(g, t);
-        if (!jit[k])
-            list[fill[k]++] = (struct candidate){(int32_t)i, task_weight_bytes(g->kernel, t)};
+        if (!jit[k]) list[fill[k]++] = (struct candidate){(int32_t)i, read_bytes(g->kernel, t)};
     }
     for (size_t k = 0; k < n_groups; k++)
         place_group(g, list + first[k], first[k + 1] - first[k], loads, &lightest);
