@@ -41,34 +41,50 @@ struct few {
     uint32_t next;    /* bytes to the next columns' */
 };
 
+/* Activations of a k-tile, a lane's share. */
+template <int COLUMNS> struct fragments { uint4 of[COLUMNS][CUDA_PAGE_K / 32]; };
+
+/* Of the warp's k-tile in the round that begins with k0. */
 template <int COLUMNS>
-DEV void group_packed(struct warp_context *c, const struct few *f, uint32_t n) {
+DEV struct fragments<COLUMNS> fragments_ask(const struct warp_context *c, const struct few *f,
+                                            uint32_t k0) {
+    struct fragments<COLUMNS> x;
+    const uint32_t partial = (c->warp - c->turn) % WARPS;
+    const char *from = f->rows + (uint64_t)(min(k0 + partial, f->t.k_tiles - 1) * 4) * f->next;
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++)
+        fragments_load(from + i * PACKED_PIECE, f->next, c->lane, x.of[i]);
+    return x;
+}
+
+/* n row blocks; x: of the first round. */
+template <int COLUMNS>
+DEV void group_packed(struct warp_context *c, const struct few *f, uint32_t n,
+                      struct fragments<COLUMNS> x) {
     const struct linear_tile *t = &f->t;
     constexpr int GROUP = cuda_packed_group(COLUMNS);
     static_assert(GROUP * COLUMNS <= 8, "registers");
     const uint32_t partial = (c->warp - c->turn) % WARPS;
     float chains[GROUP][COLUMNS][2][4] = {};
-    for (uint32_t k0 = 0; k0 < t->k_tiles; k0 += PARTIALS) {
-        const uint32_t k_tile = k0 + partial; /* none: its pages are void */
-        const char *from = f->rows + (uint64_t)(min(k_tile, t->k_tiles - 1) * 4) * f->next;
-        uint4 x[COLUMNS][CUDA_PAGE_K / 32];
-#pragma unroll
-        for (int i = 0; i < COLUMNS; i++)
-            fragments_load(from + i * PACKED_PIECE, f->next, c->lane, x[i]);
+    for (uint32_t k0 = 0;;) {
+        const bool there = k0 + partial < t->k_tiles; /* none: its pages are void */
 #pragma unroll
         for (int b = 0; b < GROUP; b++) {
             if (b >= n) break;
             const uint4 *page = page_acquire(c);
-            if (k_tile < t->k_tiles) {
+            if (there) {
 #pragma unroll
                 for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
 #pragma unroll
                     for (int i = 0; i < COLUMNS; i++)
-                        mma_pair(chains[b][i], page, pair, c->lane, x[i][pair]);
+                        mma_pair(chains[b][i], page, pair, c->lane, x.of[i][pair]);
                 }
             }
             page_release(c);
         }
+        k0 += PARTIALS;
+        if (k0 >= t->k_tiles) break;
+        x = fragments_ask<COLUMNS>(c, f, k0);
     }
 #pragma unroll
     for (int b = 0; b < GROUP; b++)
@@ -157,19 +173,28 @@ DEV void few_norms(const struct warp_context *c, const struct linear_tile *t) {
     }
 }
 
-/* All groups of a token tile. The last group's results are followed by no barrier. */
-template <int COLUMNS> DEV void few_groups(struct warp_context *c, const struct few *f) {
+/* The end of the task's group of row blocks that begins with b. */
+DEV uint32_t few_end(const struct cuda_task *task, uint32_t b) {
+    return walk_group_end(b, task->block1, task->group, task->unit_blocks);
+}
+
+/* All groups of a token tile; what the first one wants is asked for, and x, which it begins with.
+ * The last group's results are followed by no barrier. */
+template <int COLUMNS>
+DEV void few_groups(struct warp_context *c, const struct few *f, struct fragments<COLUMNS> x) {
     const struct cuda_task *task = f->t.task;
 #pragma unroll 1
-    for (uint32_t b = task->block0; b < task->block1;) {
-        uint32_t end = walk_group_end(b, task->block1, task->group, task->unit_blocks);
-        few_ask(c, f, b, end);
-        group_packed<COLUMNS>(c, f, end - b);
+    for (uint32_t b = task->block0;;) {
+        const uint32_t end = few_end(task, b);
+        group_packed<COLUMNS>(c, f, end - b, x);
         copy_wait<0>(); /* of few_ask */
         sync_compute();
         group_finish<COLUMNS>(c, f, b, end);
         b = end;
-        if (b < task->block1) sync_compute();
+        if (b >= task->block1) break;
+        sync_compute();
+        few_ask(c, f, b, few_end(task, b));
+        x = fragments_ask<COLUMNS>(c, f, 0);
     }
 }
 
@@ -190,8 +215,13 @@ template <int COLUMNS> DEV void few_run(struct warp_context *c, const struct few
         tile_skip(c, task);
         return;
     }
+    const uint32_t end = few_end(task, task->block0);
+    struct fragments<COLUMNS> x;
+    if (COLUMNS == 1) x = fragments_ask<COLUMNS>(c, f, 0); /* one trip for all */
     few_norms(c, &f->t);
-    few_groups<COLUMNS>(c, f);
+    few_ask(c, f, task->block0, end);
+    if (COLUMNS > 1) x = fragments_ask<COLUMNS>(c, f, 0); /* no registers for more */
+    few_groups<COLUMNS>(c, f, x);
     if (task->kind != OP_LM_HEAD) return;
     sync_compute(); /* logits are stored */
     lm_parts(c->args, task, task->unit0, task->unit1, f->t.row0, f->t.row0 + f->t.n);
