@@ -102,6 +102,39 @@ static void normalization_inserts_dummies_where_tasks_fan_out(void **state) {
     fixture_fini(&f);
 }
 
+/* Whole contexts: a task for each row and KV head, on the same workers in every layer, spread over
+ * all; what comes next is on others. */
+static void whole_contexts_stay_with_their_workers(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(3, 64, 8, 1, 32, 96, 301);
+    struct diag d = {0};
+    struct fixture f;
+    struct task_options o = defaults;
+    o.n_workers = 40;
+    o.launch = LAUNCH_ALL_AOT;
+    ok(&d, fixture_compile(&d, &f, &spec, PACK_ROWS, 256, FIXTURE_WHOLE, &o));
+    bool busy[40] = {false};
+    uint32_t n = 0;
+    for (size_t i = 0; i < f.tasks.tasks.n; i++) {
+        const struct task *t = &f.tasks.tasks.items[i];
+        if (t->kind != OP_ATTENTION_WHOLE) continue;
+        assert_int_equal(t->unit1, PACK_ROWS);
+        assert_int_equal(t->worker, t->unit0 * 40 / PACK_ROWS);
+        busy[t->worker] = true;
+        n++;
+    }
+    assert_int_equal(n, 3 * PACK_ROWS);
+    for (size_t i = 0; i < f.tasks.tasks.n; i++) {
+        const struct task *t = &f.tasks.tasks.items[i];
+        const bool after =
+            t->kind == OP_LINEAR && f.kernel.ops.items[t->op - 1].kind == OP_ATTENTION_WHOLE;
+        if (after) assert_false(busy[t->worker]);
+        n += after;
+    }
+    assert_true(n > 3 * PACK_ROWS);
+    fixture_fini(&f);
+}
+
 /* A decode step's small vectors carry their own flags; what a JIT task or the KV cache is behind,
  * and what is large, is counted. */
 static void small_activations_ride_on_data(void **state) {
@@ -122,6 +155,7 @@ static void small_activations_ride_on_data(void **state) {
          * -> step -> combine -> o-proj, unless the pieces are too many */
         {1, 2048, FIXTURE_STEP, LAUNCH_ALL_AOT, 65536, 6},
         {1, 32768, FIXTURE_STEP, LAUNCH_ALL_AOT, 65536, 5},
+        {1, 256, KGRAPH_CUT_QKV | KGRAPH_JOIN_HEADS, LAUNCH_ALL_AOT, 65536, 5},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct diag d = {0};
@@ -208,6 +242,28 @@ static void activations_have_the_type_that_kernels_store(void **state) {
         free(p);
         fixture_fini(&f);
     }
+}
+
+/* Some variant takes contexts of max_model_len, and none longer ones. */
+static void a_program_takes_all_contexts(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(1, 64, 4, 2, 16, 128, 512);
+    const uint32_t wrong[] = {0, 255, 257, UINT32_MAX};
+    struct diag d = {0};
+    struct fixture f;
+    struct prog_header *p;
+    ok(&d, fixture_compile(&d, &f, &spec, 1, 256, 0, &defaults));
+    ok(&d, fixture_program(&d, &f, 256, &p));
+    ok(&d, program_check(&d, "test", p, p->total_bytes));
+    struct prog_variant *v =
+        (struct prog_variant *)((char *)p + p->section[SECTION_VARIANT].offset);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        v->context = wrong[i];
+        assert_int_equal(program_check(&d, "test", p, p->total_bytes), QN_EFORMAT);
+        assert_non_null(strstr(d.message, "context"));
+    }
+    free(p);
+    fixture_fini(&f);
 }
 
 /* What only one backend's kernels know is refused in a program that says it is for another. */
@@ -340,8 +396,10 @@ int main(void) {
         cmocka_unit_test(events_are_fused_and_dummies_are_rare),
         cmocka_unit_test(normalization_inserts_dummies_where_tasks_fan_out),
         cmocka_unit_test(small_activations_ride_on_data),
+        cmocka_unit_test(whole_contexts_stay_with_their_workers),
         cmocka_unit_test(an_event_rides_only_if_all_is_polled),
         cmocka_unit_test(activations_have_the_type_that_kernels_store),
+        cmocka_unit_test(a_program_takes_all_contexts),
         cmocka_unit_test(a_program_keeps_to_its_backend),
         cmocka_unit_test(a_cpu_program_has_no_pack),
         cmocka_unit_test(compiling_twice_gives_the_same_bytes),
