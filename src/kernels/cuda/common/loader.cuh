@@ -37,18 +37,22 @@ struct loader_blocks {
     uint32_t number[LANE_BLOCKS];
 };
 
-/* Of an item's share number lane % 8: where its keys begin in a layer's cache, in elements, and how
- * many of its positions come as a page. */
+/* Of share number lane % 8 of item number lane / 8 from here on, of the same row and head: where
+ * its keys begin in a layer's cache, in elements, and how many of its positions come as a page. */
 struct loader_share {
     uint64_t at;
     uint32_t n;
 };
 
-/* What comes next of a task's items: one, or a run of several. */
+enum { LANE_ITEMS = 32 / WARPS };
+
+/* What comes next of a task's items: a run of several, or up to LANE_ITEMS of one row and head, one
+ * by one; of ATTENTION_STEP, where a run may follow, one. */
 struct loader_step {
     uint32_t n_items;
-    struct loader_share share;   /* one */
-    struct loader_blocks blocks; /* several */
+    bool is_run;
+    struct loader_share share;
+    struct loader_blocks blocks; /* of a run */
 };
 
 struct loader {

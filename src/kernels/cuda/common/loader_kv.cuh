@@ -55,7 +55,7 @@ DEV struct loader_blocks loader_kv_blocks(const struct loader *l, const struct k
 }
 
 DEV struct loader_share loader_kv_share(const struct loader *l, const struct kv_walk *w) {
-    const uint32_t first = w->piece * ATTENTION_PIECE + l->lane % WARPS * SHARE_POSITIONS;
+    const uint32_t first = w->piece * ATTENTION_PIECE + l->lane * SHARE_POSITIONS;
     struct loader_share share = {0, kv_walk_paged(w, first)};
     if (share.n == 0) return share;
     share.at = (uint64_t)loader_kv_block(w, first) * (2 * KV_VALUE_STRIDE) +
@@ -67,10 +67,14 @@ DEV struct loader_step loader_kv_step(const struct loader *l, const struct kv_wa
     struct loader_step step = {};
     if (w->left == 0) return step;
     step.n_items = kv_walk_run(w);
-    if (step.n_items == 1)
-        step.share = loader_kv_share(l, w);
-    else
+    step.is_run = step.n_items > 1;
+    if (step.is_run) {
         step.blocks = loader_kv_blocks(l, w, step.n_items);
+        return step;
+    }
+    step.share = loader_kv_share(l, w);
+    if (w->kind != OP_ATTENTION_STEP)
+        step.n_items = min(min(w->left, w->piece_end - w->piece), (uint32_t)LANE_ITEMS);
     return step;
 }
 
@@ -99,14 +103,15 @@ DEV const uint16_t *loader_kv_at(const struct loader_blocks *blocks, const uint1
     return kv + (uint64_t)block * (2 * KV_VALUE_STRIDE) + at % BLOCK_POSITIONS * QN_HEAD_DIM;
 }
 
-/* An item's eight pages. */
-DEV bool loader_kv_item(struct loader *l, const uint16_t *kv, const struct loader_share *of_lane) {
+/* The eight pages of item number i of a step. */
+DEV bool loader_kv_item(struct loader *l, const uint16_t *kv, const struct loader_share *of_lane,
+                        uint32_t i) {
 #pragma unroll 1
     for (uint32_t share = 0; share < WARPS;) {
         const uint32_t now = min(WARPS - share, l->burst);
         if (!loader_wait(l, now)) return false;
         const uint32_t mine = loader_page_of(l->lane);
-        const uint32_t from = min(share + mine, WARPS - 1u);
+        const uint32_t from = i * WARPS + min(share + mine, WARPS - 1u);
         const uint16_t *k = kv + __shfl_sync(~0u, of_lane->at, from);
         const uint32_t n = __shfl_sync(~0u, of_lane->n, from);
         const uint32_t slot = loader_after(l, mine).slot;
@@ -176,7 +181,7 @@ DEV bool loader_kv(struct loader *l, const struct loader_task *t, const struct c
     if (!loader_kv_decided(l)) return false;
     loader_kv_enter(l);
     loader_kv_first(l, t, from);
-    if (l->kv_walk.left == 1) return loader_kv_item(l, kv, &l->kv_step.share);
+    if (l->kv_walk.left == 1) return loader_kv_item(l, kv, &l->kv_step.share, 0);
     struct kv_walk w = l->kv_walk;
     struct loader_step step = l->kv_step;
 #pragma unroll 1
@@ -184,12 +189,13 @@ DEV bool loader_kv(struct loader *l, const struct loader_task *t, const struct c
         struct kv_walk next = w;
         kv_walk_skip(SHARED, &next, step.n_items);
         const struct loader_step next_step = loader_kv_step(l, &next);
-        if (step.n_items == 1) {
-            if (!loader_kv_item(l, kv, &step.share)) return false;
-        } else {
+        if (step.is_run) {
             const uint16_t *k = kv + (uint64_t)(w.head / SUBS) * KV_HEAD_STRIDE;
             if (!loader_kv_run(l, step.n_items, k, &step.blocks)) return false;
         }
+#pragma unroll 1
+        for (uint32_t i = 0; i < step.n_items && !step.is_run; i++)
+            if (!loader_kv_item(l, kv, &step.share, i)) return false;
         w = next;
         step = next_step;
     }
