@@ -37,11 +37,11 @@ run() { # name, cmake arguments, targets, ctest arguments
 }
 
 slow="lint/|runtime/spin|tools/|task/test_mutations|kernels_cpu/test_sampling"
-few="short_jit_sm80" # JIT tasks before sm_90 differ in nothing new
+few="short_jit_sm80|short_(step|whole)_sm80" # nothing new before sm_90; 26 multiprocessors are too many
 if [ "${1:-}" = --quick ]; then
     shift
     slow="$slow|hostile/test_(tokenizers|nomem)|cli/profile|emulator/"
-    few="short_sm80|short_(jit|step)"
+    few="short_sm80|short_(jit|step|whole_sm)"
 fi
 
 for variant in "$@"; do

@@ -362,37 +362,47 @@ DEV void act_store_pair(const struct cuda_task *task, uint64_t at, float v0, flo
     store_flagged_pair((float *)task->out + at, v0, v1, SHARED->flag);
 }
 
-/* A row's sum of squares from those of its n blocks, by one warp. Of n = 1 it is that one. */
-DEV float squares_of_row(const struct warp_context *c, const float *blocks, uint32_t n) {
+/* Rows' sums of squares from those of their n blocks each, by one warp, all asked for together. Of
+ * n = 1 it is that one. */
+template <int ROWS>
+DEV void squares_of_blocks(const struct warp_context *c, const float *const blocks[ROWS],
+                           uint32_t n, float sum[ROWS]) {
     constexpr uint32_t all = (QN_HIDDEN + 64 * SQUARES_COLUMNS - 1) / (64 * SQUARES_COLUMNS);
     constexpr uint32_t at_once = all < 8 ? all : 8;
-    float part[2] = {}; /* of w = lane / 8 and lane / 8 + 4; q = lane % 8 */
+    float part[ROWS][2] = {}; /* of w = lane / 8 and lane / 8 + 4; q = lane % 8 */
 #pragma unroll 1
     for (uint32_t first = c->lane; first - c->lane < n; first += 64 * at_once) {
-        float v[2 * at_once]; /* zeros beyond */
+        float v[ROWS][2 * at_once]; /* zeros beyond */
 #pragma unroll
-        for (uint32_t i = 0; i < 2 * at_once; i++)
-            v[i] = first + 32 * i < n ? load_l2(blocks + first + 32 * i) : 0;
+        for (int r = 0; r < ROWS; r++)
 #pragma unroll
-        for (uint32_t i = 0; i < 2 * at_once; i++) part[i % 2] += v[i];
+            for (uint32_t i = 0; i < 2 * at_once; i++)
+                v[r][i] = first + 32 * i < n ? load_l2(blocks[r] + first + 32 * i) : 0;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (uint32_t i = 0; i < 2 * at_once; i++) part[r][i % 2] += v[r][i];
     }
 #pragma unroll
-    for (int d = 1; d < 8; d *= 2)
+    for (int r = 0; r < ROWS; r++) {
 #pragma unroll
-        for (int h = 0; h < 2; h++) part[h] += __shfl_xor_sync(~0u, part[h], d);
-    float sum = __shfl_sync(~0u, part[0], 0);
+        for (int d = 1; d < 8; d *= 2)
 #pragma unroll
-    for (int w = 1; w < WARPS; w++) sum += __shfl_sync(~0u, part[w / 4], w % 4 * 8);
-    return sum;
+            for (int h = 0; h < 2; h++) part[r][h] += __shfl_xor_sync(~0u, part[r][h], d);
+        sum[r] = __shfl_sync(~0u, part[r][0], 0);
+#pragma unroll
+        for (int w = 1; w < WARPS; w++) sum[r] += __shfl_sync(~0u, part[r][w / 4], w % 4 * 8);
+    }
 }
 
 /* SUM_SQUARES: a warp per row. */
 DEV void run_sum_squares(const struct warp_context *c, const struct cuda_task *task) {
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
     for (uint32_t row = task->row0 + c->warp; row < end; row += WARPS) {
-        const float sum = squares_of_row(
-            c, (const float *)task->in + (uint64_t)row * task->n_pieces, task->n_pieces);
-        if (c->lane == 0) store_plain((float *)task->out + row, sum);
+        const float *const blocks[1] = {(const float *)task->in + (uint64_t)row * task->n_pieces};
+        float sum[1];
+        squares_of_blocks<1>(c, blocks, task->n_pieces, sum);
+        if (c->lane == 0) store_plain((float *)task->out + row, sum[0]);
     }
 }
 

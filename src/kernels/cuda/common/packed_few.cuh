@@ -160,16 +160,23 @@ DEV void group_finish(const struct warp_context *c, const struct few *f, uint32_
     }
 }
 
-/* 1 / rms of the tile's tokens, a warp each. */
+/* 1 / rms of the tile's tokens: a warp has one of each eight. */
+template <int COLUMNS>
 DEV void few_norms(const struct warp_context *c, const struct linear_tile *t) {
     const struct cuda_task *task = t->task;
-    if (task->kind == OP_LINEAR) return;
-#pragma unroll 1
-    for (uint32_t i = c->warp; i < t->n; i += WARPS) {
-        const float *parts =
-            (const float *)task->more2 + (uint64_t)op_token(task, t->row0 + i) * task->n_pieces;
-        const float inv = inverse_rms_of(squares_of_row(c, parts, task->n_pieces));
-        if (c->lane == 0) SHARED->inv_rms[i] = inv;
+    const float *blocks[COLUMNS];
+    float sum[COLUMNS];
+    if (task->kind == OP_LINEAR || c->warp >= t->n) return;
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        const uint32_t row = op_token(task, t->row0 + min(c->warp + WARPS * i, t->n - 1));
+        blocks[i] = (const float *)task->more2 + (uint64_t)row * task->n_pieces;
+    }
+    squares_of_blocks<COLUMNS>(c, blocks, task->n_pieces, sum);
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        const float inv = inverse_rms_of(sum[i]);
+        if (c->lane == 0 && c->warp + WARPS * i < t->n) SHARED->inv_rms[c->warp + WARPS * i] = inv;
     }
 }
 
@@ -218,7 +225,7 @@ template <int COLUMNS> DEV void few_run(struct warp_context *c, const struct few
     const uint32_t end = few_end(task, task->block0);
     struct fragments<COLUMNS> x;
     if (COLUMNS == 1) x = fragments_ask<COLUMNS>(c, f, 0); /* one trip for all */
-    few_norms(c, &f->t);
+    few_norms<COLUMNS>(c, &f->t);
     few_ask(c, f, task->block0, end);
     if (COLUMNS > 1) x = fragments_ask<COLUMNS>(c, f, 0); /* no registers for more */
     few_groups<COLUMNS>(c, f, x);
