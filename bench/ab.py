@@ -5,7 +5,8 @@
     bench/ab.py 7=build/quern 9=build/quern,QN_CUDA_FLIGHT=9 --rounds 3
     bench/ab.py whole=build/quern pieces=build/quern,attention=pieces --batch-size 8,16
 
-Each word is NAME=PROGRAM, then settings, with commas between: QN_... of its environment, others are compile options. In a round every
+Each word is NAME=PROGRAM, then settings, with commas between: QN_... of its environment, others are
+compile options. In a round every
 program measures every model once, with made-up weights; what drifts meets all of them. Prints the
 middle round of each in ms per token, in percent of the first program's, between which rounds it lay, of
 the floor, and the first token's ms. --record NAME writes all rounds to bench/results/NAME.json (OUT, if

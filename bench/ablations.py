@@ -18,9 +18,10 @@ import sys
 import records
 from records import ROOT
 
-# name, compile options, environment, backends that have it (batch: with several requests only). On CUDA the default is: everything AOT,
-# coarse events, QKV's heads with the attention, data as flag up to 64 KB, at most 40 KB per SM under
-# way. Without event fusion 132 workers get some ten million tasks, most of them empty: no row there.
+# name, compile options, environment, backends that have it (batch: with several requests only).
+# On CUDA the default is: everything AOT, coarse events, QKV's heads with the attention, data as flag
+# up to 64 KB, at most 40 KB per SM under way. Without event fusion 132 workers get some ten million
+# tasks, most of them empty: no row there.
 VARIANTS = [
     ("default", "", {}, "cpu cuda"),
     ("operator barriers (coarse events)", "events=coarse", {}, "cpu"),
@@ -96,9 +97,13 @@ def main():
         for name, compile_options, environment in chosen(options):
             print(f"{name:40} {compile_options} {' '.join('='.join(e) for e in environment.items())}".rstrip())
         return 0
-    record = {**records.head(options.quern), "command": " ".join(sys.argv), "batch_size": options.batch_size, "input_len": options.input_len,
-              "output_len": options.output_len, "models": {}}
-    file = f"ablations-{options.backend}" + (f"-batch{options.batch_size}" if options.batch_size > 1 else "") + (f"-{options.only.replace(',', '-').replace(' ', '-')}" if options.only else "")
+    record = {**records.head(options.quern), "command": " ".join(sys.argv), "batch_size": options.batch_size,
+              "input_len": options.input_len, "output_len": options.output_len, "models": {}}
+    file = f"ablations-{options.backend}"
+    if options.batch_size > 1:
+        file += f"-batch{options.batch_size}"
+    if options.only:
+        file += "-" + options.only.replace(",", "-").replace(" ", "-")
     for model in options.models.split(","):
         rows = record["models"][model] = {}
         base = None

@@ -164,8 +164,8 @@ static uint32_t squares_of(const struct prog_op *op) {
     }
 }
 
-/* Of several rows ATTENTION_STEP and _WHOLE make keys and values in scratch, and add them to cache
- * pages. */
+/* ATTENTION_STEP of several rows, and _WHOLE, make keys and values in scratch, and add them to
+ * cache pages. */
 static bool can_step(const struct prog_header *p, const struct prog_op *op) {
     const struct model_spec *s = PROG(p, MODEL);
     const uint32_t heads = s->n_heads / s->n_kv_heads;
@@ -186,7 +186,7 @@ static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
 static const char *check_op(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *squares = tensor_of(p, squares_of(op));
     if ((op->kind == OP_ATTENTION_STEP || op->kind == OP_ATTENTION_WHOLE) && !can_step(p, op))
-        return "one row, or the cache in pages";
+        return "the cache in pages, or the pieces of one row";
     if (op->kind == OP_LINEAR_SUM && PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0)
         return "whole blocks of squares";
     if (!cuda_has_pages(op->kind)) return NULL;

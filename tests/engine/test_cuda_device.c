@@ -5,35 +5,17 @@
  * QN_TEST_SHORT (any value) leaves out long prompts, most tokens and some options, QN_TEST_CONTEXT
  * is the length of a long context (700, at most 40000). With tests/emulator's libraries for the
  * driver and NVRTC the same tests run on no GPU at all. */
+#include "engine/cuda_rig.h"
+
+#include "base/jsonio.h"
+
 #include <dirent.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-#undef fail /* base/status.h has a function of that name; so fail_msg cannot be used */
-#define DIE(...) (print_error(__VA_ARGS__), print_error("\n"), assert_true(!"as said above"))
-
-#include "base/checked.h"
-#include "base/jsonio.h"
-#include "codegen/cuda_abi.h"
-#include "engine/backend_cuda.h"
-#include "engine/compile.h"
-#include "engine/compile_option.h"
-#include "engine/trace.h"
 
 #define GOLDEN "tests/golden/models"
 #define ANY    GOLDEN "/qwen3-tied" /* supported by every backend */
 
-/* The patience is a slow emulated card's, on a busy host. */
-enum { N_SLOTS = 8, MAX_LEN = 512, MAX_OUT = 64, MAX_CASES = 16, PATIENCE_S = 300 };
-enum { MAX_CONTEXT = 40000 }; /* of test_long_context */
+enum { MAX_CASES = 16 };
 
 static bool is_brief(void) {
     return getenv("QN_TEST_SHORT") != NULL;
@@ -44,188 +26,6 @@ static bool is_brief(void) {
  * models. Where the two best logits are nearer than MARGIN either may win, and nothing after that
  * can be compared. */
 static const double MARGIN = 0.15, LOGPROB_ERROR = 0.15; /* as tests/engine/test_engine.c has */
-
-/* ---- an engine without the engine: model, program, weights, backend ---- */
-
-struct rig {
-    const struct backend *backend;
-    struct model *model;
-    struct prog_header *program;
-    struct weights *weights; /* NULL: made up by the backend */
-    struct rt_trace *trace;  /* NULL: none */
-    struct backend_instance *instance;
-};
-
-struct rig_options {
-    const char *dir;
-    uint32_t max_batched; /* 0: 64 */
-    uint32_t max_len;     /* 0: MAX_LEN */
-    uint32_t n_workers;   /* 0: the device's */
-    uint32_t n_slots;     /* 0: N_SLOTS */
-    bool dummy;           /* weights made up... */
-    bool dummy_on_host;   /* ... by model/weights.c instead of on the device */
-    bool break_event;     /* one event wants a trigger that never comes */
-    bool coarse;      /* as the engine compiles for CUDA: heads with attention, whole operators */
-    bool hybrid, jit; /* attention, or all tasks, are handed out at run time; else none */
-    uint64_t carry_bytes;
-    uint32_t flight;     /* not 0: traced, with that many pages in flight and no guesses */
-    const char *options; /* compile options, or NULL */
-};
-
-static void rig_close(struct rig *r) {
-    r->backend->close(r->instance);
-    weights_free(r->weights);
-    free(r->trace);
-    free(r->program);
-    model_free(r->model);
-    memset(r, 0, sizeof *r);
-}
-
-static int load_weights(struct diag *d, struct rig *r) {
-    struct weight_want want[512];
-    size_t n = r->program->section[SECTION_WEIGHT].count;
-    const struct prog_weight *w = PROG(r->program, WEIGHT);
-    if (n > COUNT_OF(want)) return fail(d, QN_ELIMIT, "the test is for small models");
-    for (size_t i = 0; i < n; i++)
-        want[i] = (struct weight_want){.name = program_string(r->program, w[i].name),
-                                       .dtype = (enum dtype)w[i].dtype,
-                                       .n_dims = (int)w[i].n_dims,
-                                       .rows = w[i].rows,
-                                       .cols = w[i].cols > 0 ? w[i].cols : 1};
-    return weights_load(d, r->model->files, want, n, NULL, &r->weights);
-}
-
-/* An event in the middle of the smallest variant, one that is counted, gets a trigger too few. */
-static void break_event(struct prog_header *p) {
-    const struct prog_variant *v = PROG(p, VARIANT);
-    struct prog_event *event = (struct prog_event *)PROG(p, EVENT) + v->first_event;
-    for (event += v->n_events / 2; event->carry != CARRY_PLAIN;) event++;
-    event->n_triggers++;
-}
-
-static int open_traced(struct diag *d, const struct backend_config *config, uint32_t flight,
-                       struct rig *r) {
-    struct backend_config traced = *config;
-    struct backend_cuda_options cuda;
-    backend_cuda_defaults(&cuda);
-    cuda.flight = flight;
-    cuda.stream = CUDA_STREAM_LIST;
-    TRY(trace_new(d, r->program->n_workers, 0, &r->trace));
-    trace_switch(r->trace, true);
-    traced.trace = r->trace;
-    return backend_cuda_open(d, r->program, r->weights, &traced, &cuda, &r->instance);
-}
-
-static int rig_open(struct diag *d, const struct backend *backend, const struct rig_options *o,
-                    struct rig *r) {
-    struct model_options m = {.dummy = o->dummy};
-    struct backend_device device;
-    struct compile_options c;
-    struct backend_config config = {.n_workers = backend->target == TARGET_CPU ? 4 : 0};
-    *r = (struct rig){.backend = backend};
-    TRY(backend->device(d, &config, &device));
-    TRY(model_open(d, o->dir, &m, &r->model));
-    compile_options_init(&c);
-    c.target = backend->target;
-    c.n_workers = o->n_workers ? o->n_workers : device.n_workers;
-    c.n_slots = o->n_slots ? o->n_slots : N_SLOTS;
-    c.max_model_len = o->max_len ? o->max_len : MAX_LEN;
-    c.max_batched_tokens = o->max_batched ? o->max_batched : 64;
-    if (c.target == TARGET_CUDA)
-        c.task.launch = o->jit ? LAUNCH_ALL_JIT : o->hybrid ? LAUNCH_HYBRID : LAUNCH_ALL_AOT;
-    c.cut_qkv = c.target == TARGET_CUDA || o->coarse;
-    c.join_heads = c.task.coarse_events = o->coarse;
-    c.cut_linear = device.cuts_linear;
-    c.task.carry_bytes = o->carry_bytes;
-    if (c.target == TARGET_CUDA) TRY(compile_option_apply(d, getenv("QN_TEST_OPTIONS"), &c));
-    TRY(compile_option_apply(d, o->options, &c));
-    TRY(compile_model(d, r->model, &c, NULL, NULL, &r->program));
-    if (o->break_event) break_event(r->program);
-    if (!o->dummy || o->dummy_on_host || backend->target == TARGET_CPU) TRY(load_weights(d, r));
-    config.n_kv_blocks = c.n_slots * CEIL_DIV(c.max_model_len, c.kv_block);
-    config.max_batched = c.max_batched_tokens;
-    if (o->flight > 0) return open_traced(d, &config, o->flight, r);
-    return backend->open(d, r->program, r->weights, &config, &r->instance);
-}
-
-static void open_well(const struct backend *backend, const struct rig_options *o, struct rig *r) {
-    struct diag d = {0};
-    if (rig_open(&d, backend, o, r) != QN_OK) DIE("%s: %s", o->dir, d.message);
-}
-
-/* ---- requests ---- */
-
-struct request {
-    int32_t prompt[MAX_CONTEXT];
-    uint32_t n_prompt, max_tokens;
-    float temperature;
-    uint64_t seed;
-};
-
-struct result {
-    uint32_t n;
-    int32_t ids[MAX_OUT];
-    float logprobs[MAX_OUT];
-};
-
-static int submit(struct diag *d, struct rig *r, const struct request *q, uint32_t *slot) {
-    struct rt_request runtime = {.n_prompt = q->n_prompt,
-                                 .max_tokens = q->max_tokens,
-                                 .sampling = {.temperature = q->temperature,
-                                              .top_p = q->temperature > 0 ? 0.9f : 1,
-                                              .top_k = q->temperature > 0 ? 50 : 0,
-                                              .repetition_penalty = q->temperature > 0 ? 1.1f : 1,
-                                              .ignore_eos = 1,
-                                              .seed = q->seed}};
-    return r->backend->submit(d, r->instance, &runtime, q->prompt, slot);
-}
-
-static int collect(struct diag *d, struct rig *r, uint32_t slot, struct result *out) {
-    struct mailbox_view view;
-    uint32_t seen = 0;
-    for (double waited = 0; waited < PATIENCE_S; waited += 0.05) {
-        TRY(r->backend->poll(d, r->instance, slot, &view));
-        if (view.finish != RT_RUNNING) {
-            memset(out, 0, sizeof *out);
-            out->n = view.n_out < MAX_OUT ? view.n_out : MAX_OUT;
-            memcpy(out->ids, view.tokens, out->n * sizeof *out->ids);
-            memcpy(out->logprobs, view.logprobs, out->n * sizeof *out->logprobs);
-            return r->backend->release(d, r->instance, slot);
-        }
-        TRY(r->backend->wait(d, r->instance, &seen, 0.05));
-    }
-    return fail(d, QN_ESTALL, "the request did not end in %d s", PATIENCE_S);
-}
-
-/* All at once, at most N_SLOTS. */
-static void generate(struct rig *r, const struct request *q, size_t n, struct result *out) {
-    struct diag d = {0};
-    uint32_t slots[N_SLOTS];
-    int rc = QN_OK;
-    for (size_t i = 0; i < n && rc == QN_OK; i++) rc = submit(&d, r, &q[i], &slots[i]);
-    for (size_t i = 0; i < n && rc == QN_OK; i++) rc = collect(&d, r, slots[i], &out[i]);
-    if (rc != QN_OK) DIE("%s", d.message);
-}
-
-static struct request made_up(uint32_t seed, uint32_t n_prompt, uint32_t max_tokens, uint32_t vocab,
-                              float temperature) {
-    struct request q = {
-        .n_prompt = n_prompt, .max_tokens = max_tokens, .temperature = temperature, .seed = seed};
-    uint64_t x = seed * 0x9e3779b97f4a7c15u + 1;
-    for (uint32_t i = 0; i < n_prompt; i++) {
-        x = x * 6364136223846793005u + 1442695040888963407u;
-        q.prompt[i] = (int32_t)((x >> 33) % vocab);
-    }
-    return q;
-}
-
-static void assert_same(const struct result *a, const struct result *b, const char *what) {
-    for (uint32_t i = 0; i < MAX_OUT; i++)
-        if (a->n != b->n || a->ids[i] != b->ids[i] ||
-            memcmp(&a->logprobs[i], &b->logprobs[i], sizeof a->logprobs[i]) != 0)
-            DIE("%s: token %u: %d (%.9g), before %d (%.9g); %u and %u tokens", what, i, b->ids[i],
-                (double)b->logprobs[i], a->ids[i], (double)a->logprobs[i], b->n, a->n);
-}
 
 /* ---- golden models ---- */
 

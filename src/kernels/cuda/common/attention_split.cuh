@@ -33,9 +33,6 @@
 #define SPLIT_ASK_AHEAD (SPLIT_QUERIES + 2 * SPLIT_Q_BYTES <= SCRATCH_BYTES)
 static_assert(STEP_HEADS + (SUB_HEADS + 2) * QN_HEAD_DIM * 2 <= SCRATCH_BYTES, "one row's heads");
 
-/* Operators whose tasks make heads themselves. */
-#define JOINED(KIND) ((KIND) != OP_ATTENTION_SPLIT)
-
 /* A warp's part of a task. */
 struct split_warp {
     uint32_t share; /* of every piece */

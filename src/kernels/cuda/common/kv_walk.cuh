@@ -43,6 +43,9 @@ static_assert(ATTENTION_PIECE == SHARE_POSITIONS * WARPS, "a warp takes a share 
 #define RUN_PAGES     (ATTENTION_PIECE / RUN_POSITIONS)
 enum { RUN_LEAST = 4 }; /* void pages cost the loader as much as others */
 
+/* Whether an operator's tasks make heads themselves. */
+#define JOINED(KIND) ((KIND) != OP_ATTENTION_SPLIT)
+
 enum share { SHARE_NOTHING, SHARE_PAGE, SHARE_FRESH };
 
 /* The first position that a row at `position` sees. */
@@ -178,8 +181,7 @@ DEV enum share kv_walk_share(const struct kv_walk *w, uint32_t first) {
 DEV uint32_t kv_walk_paged(const struct kv_walk *w, uint32_t first) {
     const enum share share = kv_walk_share(w, first);
     if (share == SHARE_PAGE) return SHARE_POSITIONS;
-    const bool joined = w->kind != OP_ATTENTION_SPLIT;
-    return share == SHARE_FRESH && joined && first < w->fresh ? w->fresh - first : 0;
+    return share == SHARE_FRESH && JOINED(w->kind) && first < w->fresh ? w->fresh - first : 0;
 }
 
 /* Whether a task takes KV pages. */
