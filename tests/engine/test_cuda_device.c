@@ -3,7 +3,7 @@
  * runs it. QN_TEST_MODELS (folder names, separated by commas) picks golden models, QN_TEST a test,
  * QN_TEST_RUNS how often the same is asked for (20), QN_TEST_OPTIONS adds compile options,
  * QN_TEST_SHORT (any value) leaves out long prompts, most tokens and some options, QN_TEST_CONTEXT
- * is the length of a long context (700, at most 40000). With tests/emulator's libraries for the
+ * is the length of a long context (1100, at most 40000). With tests/emulator's libraries for the
  * driver and NVRTC the same tests run on no GPU at all. */
 #include "engine/cuda_rig.h"
 
