@@ -227,8 +227,8 @@ struct cuda_args {
     uint32_t flight;       /* pages requested and not yet arrived per worker, 1..CUDA_MAX_FLIGHT;
                               a few times 8 KB reach full bandwidth, more delays others */
     uint32_t stream;       /* enum cuda_stream */
-    uint32_t flight_more;  /* so many more in the midst of a task of one row, while nobody waits for
-                              activations; with flight at most CUDA_MAX_FLIGHT. Bulk copies only */
+    uint32_t flight_deep;  /* the same in the midst of a long task of up to eight rows, while nobody
+                              waits for activations: flight..CUDA_MAX_FLIGHT. Bulk copies only */
 };
 
 /* The rings of runtime/rt_trace.h on the device: those of workers (written by the control warps)

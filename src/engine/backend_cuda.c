@@ -11,14 +11,17 @@
 #include "engine/expect.h"
 #include "kernels/cpu/cpu_kernel.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
     DEADLINE_MS = 2000,
-    SPIN_LIMIT = 64,  /* polls in a row before a waiting block backs off */
-    FLIGHT_NS = 1600, /* what is under way is what memory brings in that time: flight_pages */
+    SPIN_LIMIT = 64, /* polls in a row before a waiting block backs off */
+    /* What is under way is what memory brings in that time (flight_pages): */
+    FLIGHT_NS = 1300, /* at least, while others may wait for activations */
+    DEEP_NS = 3500,   /* otherwise */
     FLIGHT_PAGES = 5, /* where the driver does not say how fast the memory is */
     READ_BLOCKS_PER_SM = 8,
     READ_BLOCK_THREADS = 256,
@@ -79,7 +82,7 @@ void backend_cuda_defaults(struct backend_cuda_options *o) {
         .deadline_ns = ns,
         .silence_ns = ns * 2 * RT_TASK_PATIENCE,
         .flight = (uint32_t)number_from("QN_CUDA_FLIGHT", 0, CUDA_MAX_FLIGHT, 0),
-        .flight_more = (uint32_t)number_from("QN_CUDA_FLIGHT_MORE", 0, CUDA_MAX_FLIGHT, 0),
+        .flight_deep = (uint32_t)number_from("QN_CUDA_FLIGHT_DEEP", 0, CUDA_MAX_FLIGHT, 0),
         .stream = (uint32_t)number_from("QN_CUDA_STREAM", CUDA_STREAM_TASK, CUDA_STREAM_ITERATIONS,
                                         CUDA_STREAM_ITERATIONS),
         .lineinfo = number_from("QN_CUDA_LINEINFO", 0, 1, 0) == 1,
@@ -87,13 +90,23 @@ void backend_cuda_defaults(struct backend_cuda_options *o) {
     };
 }
 
-/* Pages per multiprocessor that keep the memory busy (Little's law), from its rate on paper: 7 on
- * an H200, where 6 is as good and 8 1 % slower on Qwen3-8B and 1.7B; 5, unmeasured, on an H100. */
-static uint32_t flight_pages(const struct cuda_device *v) {
+/* Pages per multiprocessor that keep the memory busy for ns (Little's law), from its rate on paper,
+ * rounded up: 6 and 16 on an H200; 5 and 11, unmeasured, on an H100. */
+static uint32_t flight_pages(const struct cuda_device *v, double ns) {
     const double bytes_per_ns = 2e-6 * v->memory_clock_khz * v->memory_bus_bits / 8;
-    const double pages = bytes_per_ns * FLIGHT_NS / v->n_sms / CUDA_PAGE_BYTES;
+    const double pages = ceil(bytes_per_ns * ns / v->n_sms / CUDA_PAGE_BYTES);
     if (pages <= 0) return FLIGHT_PAGES;
-    return (uint32_t)MIN(MAX(pages + 0.5, 1.0), CUDA_MAX_FLIGHT);
+    return (uint32_t)MIN(pages, CUDA_MAX_FLIGHT);
+}
+
+static void fill_flight(struct backend_instance *i) {
+    const struct backend_cuda_options *o = &i->options;
+    const uint32_t near = o->flight != 0 ? o->flight : flight_pages(&i->device, FLIGHT_NS);
+    const uint32_t deep = o->flight_deep != 0 ? o->flight_deep
+                          : o->flight != 0    ? near
+                                              : flight_pages(&i->device, DEEP_NS);
+    i->args.flight = near;
+    i->args.flight_deep = MAX(near, deep);
 }
 
 static double lap(uint64_t *since) {
@@ -308,8 +321,7 @@ static void fill_args(struct backend_instance *i) {
     i->args.rope_sin = on_device(i, BLOCK_ROPE, i->plan.rope_bytes / 2);
     i->args.sample_scratch = on_device(i, BLOCK_SAMPLE, 0);
     i->args.rt.trace = on_device(i, BLOCK_TRACE, 0); /* NULL: none */
-    i->args.flight = i->options.flight != 0 ? i->options.flight : flight_pages(&i->device);
-    i->args.flight_more = MIN(i->options.flight_more, CUDA_MAX_FLIGHT - i->args.flight);
+    fill_flight(i);
     i->args.stream = i->options.stream;
 }
 

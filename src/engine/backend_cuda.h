@@ -17,7 +17,7 @@ struct backend_cuda_options {
     uint64_t deadline_ns;       /* a wait on the device longer than this is a stall; 0: none */
     uint64_t silence_ns;        /* no progress for this long: the host stops the kernel; 0: never */
     uint32_t flight;            /* cuda_args.flight; 0: by the rate of the device's memory */
-    uint32_t flight_more;       /* cuda_args.flight_more */
+    uint32_t flight_deep;       /* cuda_args.flight_deep; 0: flight, or if that is 0 by the rate */
     uint32_t stream;            /* cuda_args.stream */
     bool cache_off;             /* compile anew, store nothing */
     bool lineinfo;              /* source lines in the image, for profilers */

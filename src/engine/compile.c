@@ -34,7 +34,7 @@ void compile_options_cuda(struct compile_options *o, bool cuts_linear) {
      * come from several workers; finer events would need a chain of empty tasks for each. */
     o->cut_qkv = true;
     o->join_heads = true;
-    o->whole_from = 2;
+    o->whole_from = 1;
     o->cut_linear = cuts_linear;
     o->task.carry_bytes = CUDA_CARRY_BYTES;
     o->task.coarse_events = true;
@@ -166,15 +166,18 @@ static bool joins(const struct compile *c, uint32_t n_rows) {
                            cuda_share_fits(s->head_dim, o->kv_block));
 }
 
-/* With few rows there are fewer (row, KV head) items than workers: then the context is cut, too. */
+/* With few rows there are fewer (row, KV head) items than workers: then the context is cut, too. On
+ * a CPU not if one piece is all of it. */
 static bool cuts_context(const struct compile *c, uint32_t n_rows) {
-    return c->options->max_model_len > ATTENTION_PIECE &&
-           (uint64_t)n_rows * c->model->spec.n_kv_heads < c->options->n_workers;
+    const struct compile_options *o = c->options;
+    return (o->target == TARGET_CUDA || o->max_model_len > ATTENTION_PIECE) &&
+           (uint64_t)n_rows * c->model->spec.n_kv_heads < o->n_workers;
 }
 
 /* Positions up to which it is not, 0: it always is. Cut, each worker has items / workers of a
  * context's pieces, and handing them to who merges them takes as long as three pieces more of a
- * task that has all (docs/gpu-kernels.md). */
+ * task that has all; of a single row two, since the loader has room for nothing else meanwhile
+ * (docs/gpu-kernels.md). */
 static uint32_t whole_context(const struct compile *c, uint32_t n_rows) {
     const struct compile_options *o = c->options;
     const struct model_spec *s = &c->model->spec;
@@ -184,7 +187,7 @@ static uint32_t whole_context(const struct compile *c, uint32_t n_rows) {
     if (o->target != TARGET_CUDA || !pages || o->whole_from == 0 || n_rows < o->whole_from)
         return 0;
     if (!cuts_context(c, n_rows) || !joins(c, n_rows)) return 0;
-    const uint32_t pieces = 3 * o->n_workers / (o->n_workers - items);
+    const uint32_t pieces = n_rows == 1 ? 2 : 3 * o->n_workers / (o->n_workers - items);
     return MIN(o->max_model_len, MIN(pieces, (uint32_t)WHOLE_PIECES) * ATTENTION_PIECE);
 }
 

@@ -2,7 +2,7 @@
  *
  * AOT tasks are placed operator by operator: at most ceil(n_tasks / n_workers) of an operator's
  * tasks per worker, and the task that reads the most bytes goes to the worker that has the fewest
- * so far; those that have a task of the operator before, if not all do, come last: they are ready
+ * so far; after ATTENTION_WHOLE those that had one, if not all did, come last: they are ready
  * later. So within an operator the loads differ by at most one tile, and over the operators the
  * remainders even out. A worker's list keeps the order of linearization, which is a topological
  * one: FIFO execution cannot deadlock (task_verify proves it again).
@@ -60,7 +60,7 @@ struct load {
     uint64_t bytes;        /* that its tasks so far read */
     uint64_t tasks;        /* tasks placed so far: decides among equal bytes */
     uint32_t here, before; /* tasks of the operator at hand, of the one before */
-    bool late;             /* it has some of that, others have none */
+    bool late;             /* it has some of that, whole contexts, and others have none */
 };
 
 /* Workers that may take a task of the operator at hand, as a binary heap: worker[0] is the
@@ -97,16 +97,17 @@ static void fill_heap(struct heap *h, uint32_t n_workers, bool skip_busy) {
     for (uint32_t i = h->n / 2; i-- > 0;) sink(h, i);
 }
 
-/* Notes who has tasks of the operator before; how many workers have none: they are ready before the
- * others. */
-static uint32_t look_back(struct load *loads, uint32_t n_workers) {
+/* Notes who has tasks of the operator before, `whole`: of ATTENTION_WHOLE; how many workers have
+ * none: they are ready before the others. */
+static uint32_t look_back(struct load *loads, uint32_t n_workers, bool whole) {
     uint32_t idle = 0;
     for (uint32_t w = 0; w < n_workers; w++) {
         loads[w].before = loads[w].here;
         loads[w].here = 0;
         idle += loads[w].before == 0;
     }
-    for (uint32_t w = 0; w < n_workers; w++) loads[w].late = idle > 0 && loads[w].before > 0;
+    for (uint32_t w = 0; w < n_workers; w++)
+        loads[w].late = whole && idle > 0 && loads[w].before > 0;
     return idle;
 }
 
@@ -117,13 +118,14 @@ static uint64_t read_bytes(const struct kgraph *k, const struct task *t) {
     return items * k->context / 4 * 2 * k->spec.head_dim * dtype_bytes(DTYPE_BF16) / t->unit1;
 }
 
-/* Places the candidates, all of one operator (or all dummies). */
-static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, struct load *loads,
-                        struct heap *lightest) {
+/* Places the candidates, all of one operator (or all dummies). whole: it follows ATTENTION_WHOLE.
+ */
+static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, bool whole,
+                        struct load *loads, struct heap *lightest) {
     const uint32_t n_workers = g->options.n_workers;
     const uint32_t most_here = CEIL_DIV(n, n_workers);
     qsort(c, n, sizeof *c, heavier_first);
-    fill_heap(lightest, n_workers, look_back(loads, n_workers) >= n);
+    fill_heap(lightest, n_workers, look_back(loads, n_workers, whole) >= n);
     for (uint32_t i = 0; i < n; i++) {
         const struct task *t = &g->tasks.items[c[i].task];
         /* Every worker has the same slice in every layer: what it found of it once holds on. */
@@ -174,8 +176,10 @@ static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch)
         const size_t k = group_of(g, t);
         if (!jit[k]) list[fill[k]++] = (struct candidate){(int32_t)i, read_bytes(g->kernel, t)};
     }
-    for (size_t k = 0; k < n_groups; k++)
-        place_group(g, list + first[k], first[k + 1] - first[k], loads, &lightest);
+    for (size_t k = 0; k < n_groups; k++) {
+        const bool whole = k > 0 && g->kernel->ops.items[k - 1].kind == OP_ATTENTION_WHOLE;
+        place_group(g, list + first[k], first[k + 1] - first[k], whole, loads, &lightest);
+    }
     return QN_OK;
 }
 

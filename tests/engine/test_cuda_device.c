@@ -519,14 +519,16 @@ static void test_wide_heads(void **state) {
 }
 
 /* A residual stream of which a thread polls several words at once, and then more; of several rows,
- * whose squares are several for each lane. */
+ * whose squares are several for each lane. With two workers, tasks of so many pages that more are
+ * under way in their midst. */
 static void test_wide_stream(void **state) {
     (void)state;
     need_gpu();
     static const uint32_t lengths[N_MIX] = {1, 2, 1, 3, 2, 1};
     const struct rig_options others[] = {
         {.coarse = true, .max_batched = 1, .max_len = 64, .carry_bytes = 1 << 17},
-        {.coarse = true, .max_batched = 8, .max_len = 64}};
+        {.coarse = true, .max_batched = 8, .max_len = 64},
+        {.coarse = true, .max_batched = 8, .max_len = 64, .n_workers = 2}};
     compare_packed("{" THIN_HEADS MADE_UP("4352", "331") "}", lengths, others, COUNT_OF(others));
 }
 

@@ -3,7 +3,8 @@
  * reads of the KV cache comes between them (loader_kv.cuh).
  *
  * Weights need no event. At most args->flight pages are requested and not yet here: more would
- * delay other blocks' critical pages without making memory any faster.
+ * delay other blocks' critical pages without making memory any faster. In the midst of a long task
+ * nobody has such pages, and args->flight_deep do make it a little faster.
  *
  * When its list is done it may go on with the same list, on the guess that the next iteration runs
  * the same variant (`guessing`). If another variant is published, it tells the compute warps how
@@ -58,7 +59,8 @@ struct loader_step {
 struct loader {
     const struct cuda_args *args;
     uint32_t lane;
-    uint32_t flight;                /* pages under way at most */
+    uint32_t flight;                /* pages under way at most; */
+    uint32_t near, deep;            /* near others' hand-overs, far from them */
     uint32_t burst;                 /* pages to ask for at a time */
     uint32_t stream;                /* enum cuda_stream */
     uint32_t slot, parity;          /* of the next page */
@@ -170,11 +172,6 @@ DEV bool loader_wait(struct loader *l, uint32_t n) {
         loader_look(l);
         if (l->wrong) l->n_guessed -= n;
     }
-}
-
-/* Pages that may be under way: what the host says, and so many more. */
-DEV uint32_t loader_flight(const struct loader *l, uint32_t more) {
-    return min(l->args->flight + more, (uint32_t)RING_PAGES - 1);
 }
 
 /* From now on so many pages may be under way at most. */
@@ -318,48 +315,59 @@ DEV bool loader_has_pages(const struct loader_task *t) {
     return cuda_has_pages(t->kind) || t->columns == CUDA_LEASE;
 }
 
-/* One group of row blocks of a task of few packed rows. */
-DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t first, uint32_t end) {
-    for (uint32_t k = 0; k < t->k_tiles; k += PARTIALS)
-        for (uint32_t b = first; b < end; b++) {
-            const char *src = t->image + ((uint64_t)b * t->k_tiles + k) * CUDA_PAGE_BYTES;
-            uint32_t n = min(t->k_tiles - k, (uint32_t)PARTIALS);
-            if (!loader_issue(l, src, n) || !loader_issue_void(l, PARTIALS - n)) return false;
-        }
-    return true;
+/* Whether a task of so many pages is long enough for more to be under way in its midst: where it
+ * gives way to the next one so soon, those delay what that waits for. */
+DEV bool loader_is_long(uint32_t n_pages) {
+    return LOADER_PAGES > 1 && n_pages >= 3 * RING_PAGES;
 }
 
 /* All pages of a task of one row, in the image's own order. When there is room for the one after
  * the first RING_PAGES the task has its activations: until the next task's nobody waits for others
  * that many pages under way would delay. */
-DEV bool loader_one_row(struct loader *l, const struct loader_task *t) {
+DEV bool loader_one_row(struct loader *l, const struct loader_task *t, bool is_long) {
     const uint32_t all = (t->block1 - t->block0) * t->k_tiles;
-    const uint32_t more = LOADER_PAGES > 1 ? l->args->flight_more : 0;
-    uint32_t n = more == 0 ? all : min(all, (uint32_t)RING_PAGES);
+    uint32_t n = is_long ? RING_PAGES : all;
 #pragma unroll 1
     for (uint32_t at = 0; at < all; at += n, n = all - at) {
         const uint64_t first = (uint64_t)t->block0 * t->k_tiles + at;
-        if (at > 0) loader_set_flight(l, loader_flight(l, more));
+        if (at > 0) loader_set_flight(l, l->deep);
         if (!loader_issue(l, t->image + first * CUDA_PAGE_BYTES, n)) return false;
     }
-    if (more != 0) loader_set_flight(l, loader_flight(l, 0));
+    return true;
+}
+
+/* One group of row blocks of a task of few packed rows, whose page number *at it begins with.
+ * is_long: with eight rows it is treated as with one, but half as many pages more, since a block
+ * reads more of what others give. */
+DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t first, uint32_t end,
+                      bool is_long, uint32_t *at) {
+    for (uint32_t k = 0; k < t->k_tiles; k += PARTIALS)
+        for (uint32_t b = first; b < end; b++) {
+            const char *src = t->image + ((uint64_t)b * t->k_tiles + k) * CUDA_PAGE_BYTES;
+            uint32_t n = min(t->k_tiles - k, (uint32_t)PARTIALS);
+            if (is_long && *at == RING_PAGES) loader_set_flight(l, (l->near + l->deep) / 2);
+            *at += PARTIALS;
+            if (!loader_issue(l, src, n) || !loader_issue_void(l, PARTIALS - n)) return false;
+        }
     return true;
 }
 
 DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
     if (t->columns == CUDA_LEASE) /* the task wants the ring's memory, not pages */
         return loader_lease(l);
+    const bool is_long = loader_is_long((t->block1 - t->block0) * t->k_tiles);
     for (uint32_t row = 0; row < t->rows; row += t->tile) {
         if (t->columns == 0) {
-            if (!loader_one_row(l, t)) return false;
+            if (!loader_one_row(l, t, is_long)) return false;
             continue;
         }
-        for (uint32_t b = t->block0; b < t->block1;) {
+        for (uint32_t b = t->block0, at = 0; b < t->block1;) {
             uint32_t end = walk_group_end(b, t->block1, t->group, t->unit_blocks);
-            if (!loader_group(l, t, b, end)) return false;
+            if (!loader_group(l, t, b, end, is_long && t->tile == PACK_ROWS, &at)) return false;
             b = end;
         }
     }
+    if (LOADER_PAGES > 1 && l->flight != l->near) loader_set_flight(l, l->near);
     return true;
 }
 
@@ -506,7 +514,8 @@ DEV void loader_main(const struct warp_context *c, uint32_t resume) {
     struct loader l = {};
     l.args = c->args;
     l.lane = c->lane;
-    l.flight = loader_flight(&l, 0);
+    l.near = l.flight = min(l.args->flight, (uint32_t)RING_PAGES - 1);
+    if (LOADER_PAGES > 1) l.deep = min(l.args->flight_deep, (uint32_t)RING_PAGES - 1);
     l.burst = min(l.flight, (uint32_t)LOADER_PAGES);
     l.stream = c->args->stream;
     l.published = resume;

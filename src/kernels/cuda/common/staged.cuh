@@ -76,20 +76,29 @@ struct staged_begun {
     bool ends; /* the launch does */
 };
 
-/* The held page's products. */
-DEV void held_multiply(const struct staged *s, const struct held_page *h, struct staged_begun *to) {
-    const uint4 *x = (const uint4 *)(s->x + h->k * CUDA_PAGE_K * 2);
-    to->block = h->block;
-    if (h->block == ~0u) return;
+/* The lane's activations of a k-tile. */
+DEV const uint4 *staged_x(const struct staged *s, uint32_t k) {
+    return (const uint4 *)(s->x + k * CUDA_PAGE_K * 2);
+}
+
+/* A page in registers times those. */
+DEV void page_multiply(float chains[2][4], const uint4 a[CUDA_PAGE_K / 16], const uint4 *x) {
 #pragma unroll
     for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
         const uint4 b = x[4 * pair];
-        mma_16x8x16<WEIGHT_E>(to->chains[0], h->a[2 * pair], b.x, b.y);
-        mma_16x8x16<WEIGHT_E>(to->chains[1], h->a[2 * pair + 1], b.z, b.w);
+        mma_16x8x16<WEIGHT_E>(chains[0], a[2 * pair], b.x, b.y);
+        mma_16x8x16<WEIGHT_E>(chains[1], a[2 * pair + 1], b.z, b.w);
     }
 }
 
-/* Row blocks [first, end). */
+/* The held page's products. */
+DEV void held_multiply(const struct staged *s, const struct held_page *h, struct staged_begun *to) {
+    to->block = h->block;
+    if (h->block != ~0u) page_multiply(to->chains, h->a, staged_x(s, h->k));
+}
+
+/* Row blocks [first, end). A page is in registers before it is multiplied: its slot is free for
+ * the loader that much earlier. */
 DEV void staged_pages(struct warp_context *c, const struct staged *s,
                       const struct staged_begun *at) {
     const uint32_t k_tiles = s->t.k_tiles;
@@ -102,11 +111,11 @@ DEV void staged_pages(struct warp_context *c, const struct staged *s,
             for (int i = 0; i < 8; i++) chains[i / 4][i % 4] = begun ? at->chains[i / 4][i % 4] : 0;
             for (uint32_t k = partial + (begun ? PARTIALS : 0); k < k_tiles; k += PARTIALS) {
                 const uint4 *page = page_acquire(c);
-                const uint4 *x = (const uint4 *)(s->x + k * CUDA_PAGE_K * 2);
+                uint4 a[CUDA_PAGE_K / 16];
 #pragma unroll
-                for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
-                    mma_pair(chains, page, pair, c->lane, x[4 * pair]);
+                for (int i = 0; i < CUDA_PAGE_K / 16; i++) a[i] = page[i * 32 + c->lane];
                 page_release(c);
+                page_multiply(chains, a, staged_x(s, k));
             }
             store_partial(&s->t, c, b - s->first, partial, 0, chains);
         }
