@@ -19,9 +19,9 @@ import records
 from records import ROOT
 
 # name, compile options, environment, backends that have it (batch: with several requests only).
-# On CUDA the default is: everything AOT, coarse events, QKV's heads with the attention, data as flag
-# up to 64 KB, short contexts not in pieces, flight by the memory's rate. Without event fusion 132 workers get some ten million
-# tasks, most of them empty: no row there.
+# On CUDA the default is: everything AOT, coarse events, QKV's heads with the attention, short
+# contexts not in pieces, data as flag up to 64 KB, flight by the memory's rate. Without event fusion
+# 132 workers get some ten million tasks, most of them empty: no row there.
 VARIANTS = [
     ("default", "", {}, "cpu cuda"),
     ("operator barriers (coarse events)", "events=coarse", {}, "cpu"),
