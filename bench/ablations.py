@@ -18,7 +18,8 @@ import sys
 import records
 from records import ROOT
 
-# name, compile options, environment, backends that have it (batch: with several requests only).
+# name, compile options, environment, backends that have it (batch: with several requests only;
+# single: with one).
 # On CUDA the default is: everything AOT, coarse events, QKV's heads with the attention, short
 # contexts not in pieces, data as flag up to 64 KB, flight by the memory's rate. Without event fusion
 # 132 workers get some ten million tasks, most of them empty: no row there.
@@ -43,7 +44,7 @@ VARIANTS = [
     ("no streaming across iterations", "", {"QN_CUDA_STREAM": "1"}, "cuda"),
     ("no streaming across tasks", "", {"QN_CUDA_STREAM": "0"}, "cuda"),
     ("short contexts in pieces, too", "attention=pieces", {}, "cuda batch"),
-    ("short contexts of one request in pieces", "attention=batch", {}, "cuda"),
+    ("short contexts of one request in pieces", "attention=batch", {}, "cuda single"),
     ("O and down not in parts", "linear=whole", {}, "cuda batch"),
 ]
 
@@ -65,7 +66,7 @@ def measure(options, model, compile_options, environment):
 def chosen(options):
     words = [w for w in (options.only or "").split(",") if w]
     for name, compile_options, environment, backends in VARIANTS:
-        if "batch" in backends.split() and options.batch_size == 1:
+        if ("single" if options.batch_size > 1 else "batch") in backends.split():
             continue
         if options.backend in backends.split() and (not words or name == "default" or any(w in name for w in words)):
             yield name, compile_options, environment

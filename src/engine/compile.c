@@ -176,8 +176,7 @@ static bool cuts_context(const struct compile *c, uint32_t n_rows) {
 
 /* Positions up to which it is not, 0: it always is. Cut, each worker has items / workers of a
  * context's pieces, and handing them to who merges them takes as long as three pieces more of a
- * task that has all; of a single row two, since the loader has room for nothing else meanwhile
- * (docs/gpu-kernels.md). */
+ * task that has all; with a single row two pieces pay on most models (docs/performance-log.md). */
 static uint32_t whole_context(const struct compile *c, uint32_t n_rows) {
     const struct compile_options *o = c->options;
     const struct model_spec *s = &c->model->spec;

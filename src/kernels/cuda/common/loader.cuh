@@ -59,8 +59,8 @@ struct loader_step {
 struct loader {
     const struct cuda_args *args;
     uint32_t lane;
-    uint32_t flight;                /* pages under way at most; */
-    uint32_t near, deep;            /* near others' hand-overs, far from them */
+    uint32_t flight; /* pages under way at most: near, or deep in the midst of tasks */
+    uint32_t near, deep;
     uint32_t burst;                 /* pages to ask for at a time */
     uint32_t stream;                /* enum cuda_stream */
     uint32_t slot, parity;          /* of the next page */
@@ -315,8 +315,8 @@ DEV bool loader_has_pages(const struct loader_task *t) {
     return cuda_has_pages(t->kind) || t->columns == CUDA_LEASE;
 }
 
-/* Whether a task of so many pages is long enough for more to be under way in its midst: where it
- * gives way to the next one so soon, those delay what that waits for. */
+/* Whether a task of so many pages is long enough for more to be under way in its midst. Of a
+ * shorter one they still are when it ends, and delay what the next one waits for. */
 DEV bool loader_is_long(uint32_t n_pages) {
     return LOADER_PAGES > 1 && n_pages >= 3 * RING_PAGES;
 }
