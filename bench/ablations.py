@@ -40,6 +40,7 @@ VARIANTS = [
     ("flight 16 KB", "", {"QN_CUDA_FLIGHT": "2"}, "cuda"),
     ("flight 64 KB", "", {"QN_CUDA_FLIGHT": "8"}, "cuda"),
     ("flight not deeper in the midst of tasks", "", {"QN_CUDA_FLIGHT_DEEP": "1"}, "cuda"),
+    ("no L2 set aside for activations", "", {"QN_CUDA_KEEP": "0"}, "cuda"),
     ("no flight cap (128 KB, the most)", "", {"QN_CUDA_FLIGHT": "16"}, "cuda"),
     ("no streaming across iterations", "", {"QN_CUDA_STREAM": "1"}, "cuda"),
     ("no streaming across tasks", "", {"QN_CUDA_STREAM": "0"}, "cuda"),

@@ -163,7 +163,7 @@ struct cuda_task {
     uint32_t trigger;
     uint32_t row0, row1, unit0, unit1;
     uint32_t units; /* of the whole operator: N, I, heads, blocks */
-    uint32_t k;     /* length of the dot products */
+    uint32_t k;     /* length of the dot products; CLEAR: bytes of a unit */
     uint32_t k_tiles;
     uint32_t index; /* of this task in the program */
     /* Device addresses of operands, as op.def's row calls them; those that a kind does not have: 0.
@@ -176,7 +176,7 @@ struct cuda_task {
      * more   QKV_HEADS q_norm; ATTENTION, SPLIT, STEP, WHOLE kv; LINEAR and LINEAR_SUM residual;
      *        GATED_MLP bu; SAMPLE part
      * more2  QKV_HEADS, STEP and WHOLE k_norm; others squares, to be written or read
-     * out    the first result
+     * out    the first result; CLEAR: of all units
      * out2   EMBED, LINEAR and LINEAR_SUM normed; QKV_HEADS kv; LM_HEAD part */
     uint64_t w, in, norm, bias, more, more2, out, out2;
     uint16_t n_pieces; /* P of SPLIT, STEP, COMBINE; parts of a row's squares; PACK_LOGITS: eights
@@ -207,7 +207,14 @@ enum cuda_task_flag {
     CUDA_OUT_PACKED = 128, /* the result is; of EMBED and LINEAR the normed one */
     CUDA_IN_PAIRED = 256,  /* in, which carries flags: two 16-bit floats a flag */
     CUDA_OUT_PAIRED = 512,
+    /* Operands whose 32-bit words are empty, CUDA_EMPTY, until they are stored: */
+    CUDA_IN_FILLED = 1024, /* in, and the squares that are read with it */
+    CUDA_MORE_FILLED = 2048,
+    CUDA_OUT_FILLED = 4096,
 };
+
+/* No result has all bits set: conversions and arithmetic give NaNs of other bits. */
+#define CUDA_EMPTY 0xffffffffu
 
 /* How far ahead of the running task weights are streamed; less than the last is for experiments. */
 enum cuda_stream {

@@ -79,6 +79,8 @@ static int read_attributes(struct diag *d, const struct cuda_api *api, struct cu
         {CU_ATTR_MULTIPROCESSOR_COUNT, &v->n_sms},
         {CU_ATTR_MAX_SHARED_PER_BLOCK_OPTIN, &v->shared_bytes},
         {CU_ATTR_L2_CACHE_SIZE, &v->l2_bytes},
+        {CU_ATTR_MAX_PERSISTING_L2_CACHE_SIZE, &v->l2_kept_bytes},
+        {CU_ATTR_MAX_ACCESS_POLICY_WINDOW_SIZE, &v->l2_window_bytes},
         {CU_ATTR_MEMORY_BUS_WIDTH, &v->memory_bus_bits},
         {CU_ATTR_CLOCK_RATE, &v->clock_khz},
         {CU_ATTR_MEMORY_CLOCK_RATE, &v->memory_clock_khz},

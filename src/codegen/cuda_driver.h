@@ -48,6 +48,25 @@ enum {
     CU_ATTR_COMPUTE_CAPABILITY_MINOR = 76,
     CU_ATTR_COOPERATIVE_LAUNCH = 95,
     CU_ATTR_MAX_SHARED_PER_BLOCK_OPTIN = 97,
+    CU_ATTR_MAX_PERSISTING_L2_CACHE_SIZE = 108,
+    CU_ATTR_MAX_ACCESS_POLICY_WINDOW_SIZE = 109,
+};
+
+/* CUlimit */
+enum { CU_LIMIT_PERSISTING_L2_CACHE_SIZE = 6 };
+
+/* CUstreamAttrID and its value: what kernels of the stream find in a window of addresses is kept in
+ * L2, a share hit_ratio of the lines. */
+enum { CU_STREAM_ACCESS_POLICY_WINDOW = 1 };
+enum { CU_ACCESS_NORMAL = 0, CU_ACCESS_PERSISTING = 2 };
+union cu_stream_value {
+    struct {
+        void *base;
+        size_t bytes;
+        float hit_ratio;
+        int hit, miss; /* CU_ACCESS_... */
+    } window;
+    char all[64];
 };
 
 /* CUfunction_attribute */
@@ -109,6 +128,8 @@ enum {
        unsigned block_y, unsigned block_z, unsigned shared_bytes, cu_stream stream,                \
        void **arguments))                                                                          \
     X(cuStreamCreate, (cu_stream * stream, unsigned flags))                                        \
+    X(cuCtxSetLimit, (int limit, size_t value))                                                    \
+    X(cuStreamSetAttribute, (cu_stream stream, int attribute, const union cu_stream_value *value)) \
     X(cuStreamDestroy_v2, (cu_stream stream))                                                      \
     X(cuStreamSynchronize, (cu_stream stream))                                                     \
     X(cuStreamQuery, (cu_stream stream))                                                           \
@@ -138,6 +159,8 @@ struct cuda_device {
     int n_sms;
     int shared_bytes; /* shared memory that one block can have */
     int l2_bytes;
+    int l2_kept_bytes;    /* of them that can be set aside for what is to stay; 0: it cannot */
+    int l2_window_bytes;  /* addresses that can be named for that */
     int clock_khz;        /* 0: not told */
     int memory_clock_khz; /* 0: not told */
     int memory_bus_bits;

@@ -328,6 +328,7 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
         t->w = address(f, in[LM_W]);
         break;
     case OP_SUM_SQUARES: t->in = address(f, in[0]); break;
+    case OP_CLEAR: t->k = 4 * tensor_of(f->program, op->out[0])->shape[1]; break;
     case OP_SAMPLE:
         t->in = address(f, in[SAMPLE_LOGITS]);
         t->more = address(f, in[SAMPLE_PART]);
@@ -473,6 +474,10 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
         flags |= CUDA_MORE_FLAGGED;
     if (carries(out, CARRY_FLAG)) flags |= CUDA_OUT_FLAGGED;
     if (carries(rounded, CARRY_PAIR)) flags |= CUDA_OUT_PAIRED;
+    if (carries(in, CARRY_FILL)) flags |= CUDA_IN_FILLED;
+    if (carries(out, CARRY_FILL)) flags |= CUDA_OUT_FILLED;
+    if (op->kind == OP_LINEAR && carries(tensor_of(p, op->in[LINEAR_RESIDUAL]), CARRY_FILL))
+        flags |= CUDA_MORE_FILLED;
     if (is_16_bit(in)) flags |= CUDA_IN_PACKED;
     if (is_16_bit(rounded)) flags |= CUDA_OUT_PACKED;
     return flags;

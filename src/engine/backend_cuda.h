@@ -11,6 +11,7 @@
 #include "engine/backend.h"
 
 /* What a user does not choose. backend_cuda_defaults fills it; a NULL pointer means the same. */
+enum { KEEP_DEFAULT = 1 << 20 };
 struct backend_cuda_options {
     const struct cuda_api *api; /* NULL: the driver of this machine; tests bring their own */
     const void *image;          /* NULL: compiled by NVRTC or from the cache */
@@ -19,6 +20,7 @@ struct backend_cuda_options {
     uint32_t flight;            /* cuda_args.flight; 0: by the rate of the device's memory */
     uint32_t flight_deep;       /* cuda_args.flight_deep; 0: flight, or if that is 0 by the rate */
     uint32_t stream;            /* cuda_args.stream */
+    uint32_t kept_mib;          /* of L2, for activations; KEEP_DEFAULT: by its size */
     bool cache_off;             /* compile anew, store nothing */
     bool lineinfo;              /* source lines in the image, for profilers */
     bool racecheck;             /* kernel_image_options.each_arrives */

@@ -23,6 +23,10 @@ void compile_options_init(struct compile_options *o) {
  * faster (docs/performance-log.md). */
 static const uint64_t CUDA_CARRY_BYTES = 64 << 10;
 
+/* Of a graph's activations that are empty words before: 31 MB gain nothing on Qwen3-8B, 27 MB 6 % on
+ * Qwen3-1.7B, 61 MB cost 1 % (docs/performance-log.md). */
+static const uint64_t FILLED_BYTES = 32 << 20;
+
 /* Contexts of more pieces are cut in any case: those of an iteration may differ. */
 enum { WHOLE_PIECES = 8 };
 
@@ -190,12 +194,32 @@ static uint32_t whole_context(const struct compile *c, uint32_t n_rows) {
     return MIN(o->max_model_len, MIN(pieces, (uint32_t)WHOLE_PIECES) * ATTENTION_PIECE);
 }
 
+/* Bytes that a layer writes for a row, each at a place of its own: the residual stream twice, F32
+ * and packed, the heads, attention's output, what GATED_MLP gives. */
+static uint64_t filled_row_bytes(const struct model_spec *s) {
+    const uint64_t heads = (s->n_heads + 2ull * s->n_kv_heads) * s->head_dim;
+    return 2ull * s->hidden * (4 + 2) + heads * 4 + (uint64_t)s->n_heads * s->head_dim * 2 +
+           (uint64_t)s->intermediate * 2;
+}
+
+/* Whether activations may ride on words that are empty before (task/carry.c). No two of them share
+ * bytes then, and what L2 cannot keep until the next iteration costs more than it saves: it pays up
+ * to FILLED_BYTES, and while the pieces of a cut context are not among them
+ * (docs/performance-log.md). */
+static bool fills(const struct compile *c, uint32_t n_rows, bool whole) {
+    const struct task_options *o = &c->options->task;
+    const struct model_spec *s = &c->model->spec;
+    return c->options->target == TARGET_CUDA && o->carry_bytes > 0 && o->launch == LAUNCH_ALL_AOT &&
+           whole && n_rows > 1 && n_rows <= FILLED_ROWS &&
+           filled_row_bytes(s) <= FILLED_BYTES / n_rows / s->n_layers;
+}
+
 static uint32_t choose_cuts(const struct compile *c, uint32_t n_rows, uint32_t context) {
-    const uint32_t qkv = c->options->cut_qkv ? KGRAPH_CUT_QKV : 0;
-    const uint32_t join = joins(c, n_rows) ? KGRAPH_JOIN_HEADS : 0;
-    if (!cuts_context(c, n_rows)) return qkv | choose_packs(c, n_rows);
+    const uint32_t cuts = (c->options->cut_qkv ? KGRAPH_CUT_QKV : 0) | choose_packs(c, n_rows);
+    if (!cuts_context(c, n_rows)) return cuts;
     const bool whole = context <= whole_context(c, n_rows);
-    return qkv | join | (whole ? 0 : KGRAPH_CUT_ATTENTION) | choose_packs(c, n_rows);
+    return cuts | (joins(c, n_rows) ? KGRAPH_JOIN_HEADS : 0) | (whole ? 0 : KGRAPH_CUT_ATTENTION) |
+           (fills(c, n_rows, whole) ? KGRAPH_CLEAR : 0);
 }
 
 /* For contexts of so many positions. */

@@ -183,6 +183,14 @@ static void want_normed(struct infer *f, int x, int norm, int squares) {
                      f->info->name);
 }
 
+/* What CLEAR has is as large as it was made to be (task/carry.c), whole units. */
+static struct tensor cleared_of(const struct kgraph *g, const struct kop *op) {
+    struct tensor t = {.dtype = DTYPE_I32, .n_dims = 2, .shape = {CLEAR_UNITS, CLEAR_WORDS}};
+    if (op->out[0] >= 0 && (size_t)op->out[0] < g->tensors.n)
+        t.shape[1] = align_up(MAX(g->tensors.items[op->out[0]].shape[1], 1u), CLEAR_WORDS);
+    return t;
+}
+
 /* Checks the operands of `op` and gives the shapes of its outputs, no dimensions to absent ones. */
 static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
                  const struct op_info *info, struct tensor out[OP_MAX_OUT]) {
@@ -295,6 +303,10 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
         out[LM_OUT_PART] =
             (struct tensor){.n_dims = 3, .shape = {L, CEIL_DIV(V, (uint64_t)LM_BLOCK), 2}};
         break;
+    case OP_CLEAR:
+        want(&f, CLEAR_AFTER, 3, L, CEIL_DIV(V, (uint64_t)LM_BLOCK), 2, 0);
+        out[0] = cleared_of(g, op);
+        break;
     case OP_SAMPLE:
         want(&f, SAMPLE_LOGITS, 2, L, V, 0, 0);
         want(&f, SAMPLE_PART, 3, L, CEIL_DIV(V, (uint64_t)LM_BLOCK), 2, 0);
@@ -370,11 +382,13 @@ uint32_t kgraph_units(const struct kgraph *g, const struct kop *op) {
     case OP_PACK:
     case OP_PACK_LOGITS: return (uint32_t)(g->tensors.items[op->out[0]].shape[1] / PACK_K);
     case OP_LM_HEAD: return CEIL_DIV(g->spec.vocab, (uint32_t)LM_BLOCK);
+    case OP_CLEAR: return CLEAR_UNITS;
     default: return 1;
     }
 }
 
 uint32_t kgraph_rows(const struct kgraph *g, const struct kop *op) {
+    if (op->kind == OP_CLEAR) return 1;
     const bool logits =
         op->kind == OP_PACK_LOGITS || op->kind == OP_LM_HEAD || op->kind == OP_SAMPLE;
     return logits ? g->n_logit_rows : g->n_rows;

@@ -46,6 +46,7 @@ enum kgraph_cut {
     KGRAPH_PACK_H = 64,      /* what GATED_MLP gives before its projection */
     /* With all of these, and hidden a multiple of SQUARES_COLUMNS: */
     KGRAPH_CUT_LINEAR = 128, /* linear_parts, linear_sum instead of linear */
+    KGRAPH_CLEAR = 256,      /* not a part: `clear`, so that activations can be empty words */
 };
 
 struct kop {

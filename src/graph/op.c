@@ -28,6 +28,7 @@ static const char *read_slot(const char *text, struct op_slot *s) {
         case '+': s->state = true; break;
         case '!': s->flagged = true; break;
         case '~': s->paired = true; break;
+        case '&': s->filled = true; break;
         case '^': s->packable = true; break;
         default:
             if (n < sizeof s->name - 1) s->name[n++] = *text;

@@ -37,6 +37,7 @@ enum { LM_X, LM_NORM, LM_W, LM_SQUARES };
 enum { LM_OUT_LOGITS, LM_OUT_PART };
 enum { SAMPLE_LOGITS, SAMPLE_PART };
 enum { PACK_X }; /* of PACK_LOGITS, too */
+enum { CLEAR_AFTER };
 
 /* Columns of logits that share one {max, sum} pair. Fixed, so that a log-probability does not
  * depend on how the LM head was cut into tasks. */
@@ -63,6 +64,10 @@ enum { SQUARES_COLUMNS = 16, SQUARES_ROWS = 16 };
  * request. */
 enum { STEP_ROWS = 16 };
 
+/* Token rows up to which a graph's activations may be empty words until they are stored; what CLEAR
+ * cuts their space into, and the words of such a unit are a multiple of. */
+enum { FILLED_ROWS = 16, CLEAR_UNITS = 1024, CLEAR_WORDS = 4 };
+
 /* Tensor cores at work on packed activations take at most so many token rows and weight rows at a
  * time: what decompose cuts for. Up to PACK_NARROW rows tiles are of so many. */
 enum { PACK_TILE = 128, PACK_NARROW = 64 };
@@ -76,6 +81,7 @@ struct op_slot {
     bool optional, weight, state;
     bool flagged;  /* may carry flags */
     bool paired;   /* ... two elements of 16 bits a flag */
+    bool filled;   /* may be empty words until it is stored */
     bool packable; /* may be packed */
 };
 

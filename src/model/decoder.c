@@ -267,7 +267,8 @@ static int build_layer(const struct builder *b, struct stream *s) {
 
 static int build_head(const struct builder *b, const struct stream *s) {
     const struct model_spec *spec = &b->g->spec;
-    struct operands o = no_operands(), pack = no_operands(), sample = no_operands();
+    struct operands o = no_operands(), pack = no_operands(), clear = no_operands(),
+                    sample = no_operands();
     int32_t norm;
     TRY(attention_norm(b, (int)spec->n_layers, &norm));
     stream_operands(s, norm, &o.in[LM_X], &o.in[LM_NORM], &o.in[LM_SQUARES]);
@@ -278,6 +279,10 @@ static int build_head(const struct builder *b, const struct stream *s) {
     }
     TRY(global_matrix(b, spec->tied ? b->names->embed : b->names->head, &o.in[LM_W]));
     TRY(add(b, OP_LM_HEAD, &o));
+    if (b->cuts & KGRAPH_CLEAR) {
+        clear.in[CLEAR_AFTER] = o.out[LM_OUT_PART];
+        TRY(add(b, OP_CLEAR, &clear));
+    }
     sample.in[SAMPLE_LOGITS] = o.out[LM_OUT_LOGITS];
     sample.in[SAMPLE_PART] = o.out[LM_OUT_PART];
     return add(b, OP_SAMPLE, &sample);

@@ -7,11 +7,13 @@
  * An event becomes data when
  *   - whoever triggers it writes activations, which the flag can be stored with (op.def marks the
  *     operands whose kernels can), and besides only state, which is the next iteration's;
- *   - every one of its dependents reads all that they write: then having read implies that all of
- *     them are done, with their own reads, too. Or all dependents together do, whoever comes later
- *     waits for all of these (they trigger one event), and they touch no plain data that those who
- *     trigger it touch, so that the order of two single tasks is nobody's concern;
- *   - no dependent would poll more than options.carry_bytes;
+ *   - every one of its dependents reads all of some activation that each of them writes: then
+ * having read implies that all of them are done, with their own reads, too, which every element of
+ * a result follows from. (What else they write says itself when it is there.) Or all dependents
+ *     together read all, whoever comes later waits for all of these (they trigger one event), and
+ *     they touch no plain data that those who trigger it touch, so that the order of two single
+ *     tasks is nobody's concern;
+ *   - no dependent would poll more than options.carry_bytes with flags;
  *   - the variant has no JIT tasks: a worker that polls inside a task claims none, so a task
  *     that it waits for must not be one that nobody else would take.
  * And since only counters release and acquire,
@@ -25,6 +27,10 @@
  *     nothing of it is still under way. Otherwise nothing rides.
  *
  * A tensor that all its readers round to 16 bits travels so: two elements and a flag in 8 bytes.
+ *
+ * A graph of 2 to FILLED_ROWS rows has no flags: its words are *empty*, all bits set, until they
+ * are stored, and as many bytes are polled as would be read. For that CLEAR empties the space that
+ * these tensors lie in once all who touch them are done, which counters and clocks must show, too.
  *
  * The tensors that such an event guards are stored flagged, for all their readers, in a space that
  * nothing else ever uses: a stale word must not look like a flag. A flagged element is written
@@ -47,6 +53,7 @@ struct pass {
     int32_t *writers;      /* tasks that trigger each event */
     struct region *access; /* [n_tasks][TASK_MAX_ACCESS], those of tasks that were looked at */
     int *n_access;         /* [n_tasks] + 1; 0: not looked at */
+    int32_t cleared;       /* the tensor that CLEAR writes; NO_TENSOR: the graph has none */
     uint8_t *can_carry;    /* [n_tensors] the shortest form that all who touch it know */
     uint64_t *closure;     /* [n_events][words] events that one leads to through counters alone */
     uint64_t words;
@@ -58,21 +65,31 @@ static bool is_state(const struct pass *p, int32_t tensor) {
 
 static void note_slot(struct pass *p, int32_t tensor, const struct op_slot *slot, bool any) {
     if (tensor == NO_TENSOR) return;
+    if (p->can_carry[tensor] == CARRY_FILL) {
+        if (!slot->filled) p->can_carry[tensor] = CARRY_PLAIN;
+        return;
+    }
     if (!slot->paired && p->can_carry[tensor] == CARRY_PAIR) p->can_carry[tensor] = CARRY_FLAG;
     if (!slot->flagged || !any) p->can_carry[tensor] = CARRY_PLAIN;
 }
 
 /* What an activation's shape and type allow. */
-static uint8_t best_carry(const struct tensor *x) {
-    if (x->role != TENSOR_ACTIVATION || x->dtype != DTYPE_F32) return CARRY_PLAIN;
+static uint8_t best_carry(const struct pass *p, const struct tensor *x) {
+    if (x->role != TENSOR_ACTIVATION || x->dtype == DTYPE_I32) return CARRY_PLAIN;
+    if (p->cleared != NO_TENSOR) return CARRY_FILL;
+    if (x->dtype != DTYPE_F32) return CARRY_PLAIN;
     const bool pairs =
         x->n_dims == 2 && x->shape[0] == 1 && x->shape[1] % 2 == 0 && x->shape[1] <= STAGED_COLUMNS;
     return pairs ? CARRY_PAIR : CARRY_FLAG;
 }
 
-/* Bytes per element of a tensor that carries flags. */
+/* Bytes per element of a tensor that says itself when it is there. */
 static uint64_t carried_bytes(const struct pass *p, int32_t tensor) {
-    return p->can_carry[tensor] == CARRY_PAIR ? 4 : 8;
+    switch (p->can_carry[tensor]) {
+    case CARRY_FILL: return dtype_bytes(p->g->kernel->tensors.items[tensor].dtype);
+    case CARRY_PAIR: return 4;
+    default: return 8;
+    }
 }
 
 /* Matrix products of packed activations of several rows know no flags at all. */
@@ -80,10 +97,13 @@ static bool knows_flags(const struct kgraph *k, const struct kop *op) {
     return k->n_rows == 1 || !tensor_is_packed(&k->tensors.items[op->in[0]]);
 }
 
-/* F32 activations that only marked operands of op.def touch. */
+/* Activations that only marked operands of op.def touch. */
 static void find_flaggable(struct pass *p) {
     const struct kgraph *k = p->g->kernel;
-    for (size_t i = 0; i < k->tensors.n; i++) p->can_carry[i] = best_carry(&k->tensors.items[i]);
+    p->cleared = NO_TENSOR;
+    for (size_t i = 0; i < k->ops.n; i++)
+        if (k->ops.items[i].kind == OP_CLEAR) p->cleared = k->ops.items[i].out[0];
+    for (size_t i = 0; i < k->tensors.n; i++) p->can_carry[i] = best_carry(p, &k->tensors.items[i]);
     for (size_t i = 0; i < k->ops.n; i++) {
         const struct kop *op = &k->ops.items[i];
         struct op_info info;
@@ -160,7 +180,17 @@ static bool read_all_of(const struct pass *p, int32_t first, uint32_t n,
     return from >= write->col1;
 }
 
-/* ... every activation that the writer writes. */
+/* Whether a reader reads all of some activation that the writer writes. */
+static bool reads_a_result_of(const struct pass *p, int32_t reader, int32_t writer) {
+    int n;
+    const struct region *w = access_of(p, writer, &n);
+    for (int j = 0; j < n; j++)
+        if (w[j].write && !is_state(p, w[j].tensor) && read_all_of(p, reader, 1, &w[j]))
+            return true;
+    return false;
+}
+
+/* Whether readers [first, first + n) together read every activation that the writer writes. */
 static bool read_results_of(const struct pass *p, int32_t first, uint32_t n, int32_t writer) {
     int n_regions;
     const struct region *w = access_of(p, writer, &n_regions);
@@ -193,7 +223,8 @@ static bool touches_state(const struct pass *p, int32_t task) {
     return false;
 }
 
-/* Bytes that a task polls when all the activations that it reads are flagged. */
+/* Bytes that a task polls when all the activations that it reads are flagged. Empty words are no
+ * more than plain ones. */
 static uint64_t polled_bytes(const struct pass *p, int32_t task) {
     int n;
     const struct region *r = access_of(p, task, &n);
@@ -201,6 +232,7 @@ static uint64_t polled_bytes(const struct pass *p, int32_t task) {
     for (int i = 0; i < n; i++) {
         const struct tensor *x = &p->g->kernel->tensors.items[r[i].tensor];
         if (r[i].write || x->role != TENSOR_ACTIVATION) continue;
+        if (p->can_carry[r[i].tensor] == CARRY_FILL) continue;
         bytes += region_elements(p->g->kernel, &r[i]) * carried_bytes(p, r[i].tensor);
     }
     return bytes;
@@ -213,35 +245,49 @@ struct hand_over {
     const int32_t *writers;
 };
 
-/* The smallest region that has all that the writers write, if that is of one tensor. */
-static bool find_hull(const struct pass *p, const struct hand_over *h, struct region *hull) {
-    *hull = (struct region){.tensor = NO_TENSOR};
+/* The smallest regions that have all that the writers write, of tensors that each of them writes;
+ * returns how many. */
+static int find_hulls(const struct pass *p, const struct hand_over *h,
+                      struct region hulls[OP_MAX_OUT]) {
+    uint32_t writes[OP_MAX_OUT] = {0};
+    int n_hulls = 0, n_whole = 0;
     for (uint32_t w = 0; w < h->n_writers; w++) {
         int n;
         const struct region *r = access_of(p, h->writers[w], &n);
         for (int i = 0; i < n; i++) {
+            int k = 0;
             if (!r[i].write || is_state(p, r[i].tensor)) continue;
-            if (hull->tensor == NO_TENSOR) *hull = r[i];
-            if (hull->tensor != r[i].tensor) return false;
-            hull->row0 = MIN(hull->row0, r[i].row0);
-            hull->row1 = MAX(hull->row1, r[i].row1);
-            hull->col0 = MIN(hull->col0, r[i].col0);
-            hull->col1 = MAX(hull->col1, r[i].col1);
+            while (k < n_hulls && hulls[k].tensor != r[i].tensor) k++;
+            if (k == OP_MAX_OUT) continue; /* of too many operators */
+            if (k == n_hulls) hulls[n_hulls++] = r[i];
+            hulls[k].row0 = MIN(hulls[k].row0, r[i].row0);
+            hulls[k].row1 = MAX(hulls[k].row1, r[i].row1);
+            hulls[k].col0 = MIN(hulls[k].col0, r[i].col0);
+            hulls[k].col1 = MAX(hulls[k].col1, r[i].col1);
+            writes[k]++;
         }
     }
-    return hull->tensor != NO_TENSOR;
+    for (int k = 0; k < n_hulls; k++)
+        if (writes[k] == h->n_writers) hulls[n_whole++] = hulls[k];
+    return n_whole;
 }
 
-/* Whether each of those who wait reads all. */
+static bool reads_a_hull(const struct pass *p, int32_t reader, const struct region *hulls, int n) {
+    for (int k = 0; k < n; k++)
+        if (read_all_of(p, reader, 1, &hulls[k])) return true;
+    return false;
+}
+
+/* Whether each of those who wait reads all of something that each writer writes. */
 static bool each_reads_all(const struct pass *p, const struct hand_over *h) {
-    struct region hull;
-    const bool one = find_hull(p, h, &hull);
+    struct region hulls[OP_MAX_OUT];
+    const int n_hulls = find_hulls(p, h, hulls);
     for (uint32_t i = 0; i < h->n; i++) {
         const int32_t reader = h->first + (int32_t)i;
         if (!reads_are_fixed(p, reader)) return false;
-        if (one && read_all_of(p, reader, 1, &hull)) continue;
+        if (reads_a_hull(p, reader, hulls, n_hulls)) continue;
         for (uint32_t w = 0; w < h->n_writers; w++)
-            if (!read_results_of(p, reader, 1, h->writers[w])) return false;
+            if (!reads_a_result_of(p, reader, h->writers[w])) return false;
     }
     return true;
 }
@@ -363,13 +409,16 @@ static bool tensor_before(const struct pass *p, const struct clocks *c, int32_t 
     return true;
 }
 
-/* Whether plain tensors that share bytes are apart: each from the one that had its bytes before. */
+/* Whether plain tensors that share bytes are apart: each from the one that had its bytes before;
+ * and whether all who touch what CLEAR empties are known before it. */
 static int shared_bytes_are_apart(struct pass *p, bool *ok) {
     const struct tgraph *g = p->g;
     const struct kgraph *k = g->kernel;
     struct clocks c;
     TRY(run_clocks(p, &c));
     *ok = true;
+    for (size_t a = 0; a < k->tensors.n && *ok; a++)
+        if (g->tensor_carry[a] == CARRY_FILL) *ok = tensor_before(p, &c, (int32_t)a, p->cleared);
     for (size_t b = 0; b < k->tensors.n && *ok; b++) {
         const struct tensor *y = &k->tensors.items[b];
         int32_t before = NO_TENSOR;
@@ -432,6 +481,26 @@ static int plain_data_is_visible(struct pass *p, bool *ok) {
     return QN_OK;
 }
 
+/* The plain tensors' bytes end where the last of them does. */
+static void shrink_workspace(struct tgraph *g) {
+    g->workspace_bytes = 0;
+    for (size_t i = 0; i < g->kernel->tensors.n; i++) {
+        const struct tensor *x = &g->kernel->tensors.items[i];
+        if (x->role != TENSOR_ACTIVATION || g->tensor_carry[i] != CARRY_PLAIN) continue;
+        const uint64_t end = g->tensor_offset[i] + align_up(MAX(tensor_bytes(x), 1u), ALIGN_BYTES);
+        g->workspace_bytes = MAX(g->workspace_bytes, end);
+    }
+}
+
+/* What CLEAR empties begins the space of the flagged, and has all of them. */
+static void place_cleared(const struct pass *p) {
+    struct tgraph *g = p->g;
+    g->flagged_bytes = align_up(g->flagged_bytes, CLEAR_UNITS * CLEAR_WORDS * 4);
+    g->clear_words = g->flagged_bytes / CLEAR_UNITS / 4;
+    g->tensor_offset[p->cleared] = 0;
+    g->tensor_carry[p->cleared] = CARRY_SPACE;
+}
+
 static void place_flagged(const struct pass *p) {
     struct tgraph *g = p->g;
     for (int32_t i = 0; i < (int32_t)g->kernel->tensors.n; i++) {
@@ -440,6 +509,8 @@ static void place_flagged(const struct pass *p) {
         g->flagged_bytes += align_up(
             tensor_elements(&g->kernel->tensors.items[i]) * carried_bytes(p, i), ALIGN_BYTES);
     }
+    if (p->cleared != NO_TENSOR) place_cleared(p);
+    shrink_workspace(g);
 }
 
 static int choose(struct pass *p) {
@@ -464,7 +535,7 @@ static int choose(struct pass *p) {
     ok = ok && ends && apart;
     for (size_t e = 0; e < g->events.n && !ok; e++) g->events.items[e].data = false;
     for (size_t i = 0; i < g->kernel->tensors.n && !ok; i++) g->tensor_carry[i] = CARRY_PLAIN;
-    place_flagged(p);
+    if (ok) place_flagged(p);
     return QN_OK;
 }
 

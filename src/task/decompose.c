@@ -93,6 +93,9 @@ static struct tiles choose_tiles(const struct tgraph *g, const struct kop *op, u
         return (struct tiles){1, o->unit_tiles != 0 ? o->unit_tiles : most_slices(g, op, want)};
     if (op_split_of(op->kind) == SPLIT_ROWS)
         return (struct tiles){MIN(n_rows, o->row_tiles != 0 ? o->row_tiles : want), 1};
+    /* The workers that it leaves have SAMPLE. */
+    if (op->kind == OP_CLEAR && want > g->kernel->n_logit_rows)
+        return (struct tiles){1, MIN(want - g->kernel->n_logit_rows, n_blocks)};
     struct tiles best = {1, MIN(want, n_blocks)};
     uint64_t best_bytes = UINT64_MAX;
     for (uint32_t rows = 1; rows <= MIN(n_rows, want); rows *= 2) {

@@ -8,7 +8,8 @@
  * Where events may ride on data (options.carry_bytes; few rows), bytes must not be used again
  * behind an event that orders nothing but its own data (carry.c). So what is written right behind
  * such an event has bytes of its own, and the rest shares them only with what the same operator
- * writes in other layers, which waits for the same kinds of counters.
+ * writes in other layers, which waits for the same kinds of counters. Bytes of one's own come last:
+ * carry.c moves most of them away, and the workspace ends before.
  */
 #include "base/checked.h"
 #include "task/task_graph.h"
@@ -20,11 +21,13 @@ enum { ALIGN_BYTES = 256 }; /* a cache line on the CPU, two sectors' lines on a 
 struct life {
     int32_t tensor, first, last; /* operators */
     int32_t company;             /* tensors of another company share no bytes with it */
+    bool alone;                  /* ... nor does any */
     uint64_t bytes, offset;
 };
 
 static int larger_first(const void *a, const void *b) {
     const struct life *x = a, *y = b;
+    if (x->alone != y->alone) return x->alone ? 1 : -1;
     if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
     return x->tensor < y->tensor ? -1 : 1;
 }
@@ -61,22 +64,28 @@ static uint64_t lowest_gap(const struct life *l, const struct life *placed, size
     return at;
 }
 
-/* The kind of operator that writes a tensor, and the slot; or a number of the tensor's own if that
- * operator may wait for data. */
+/* Whether the operator that writes a tensor may wait for data. */
+static bool is_alone(const struct kgraph *k, int32_t tensor) {
+    struct op_info info;
+    op_describe(k->ops.items[k->tensors.items[tensor].producer].kind, &info);
+    return info.in[0].flagged;
+}
+
+/* The kind of operator that writes a tensor, and the slot; or a number of the tensor's own. */
 static int32_t company_of(const struct kgraph *k, int32_t tensor) {
     const struct kop *op = &k->ops.items[k->tensors.items[tensor].producer];
-    struct op_info info;
-    op_describe(op->kind, &info);
-    if (info.in[0].flagged) return N_OP_KINDS * OP_MAX_OUT + tensor;
+    if (is_alone(k, tensor)) return N_OP_KINDS * OP_MAX_OUT + tensor;
     int32_t slot = 0;
     while (op->out[slot] != tensor) slot++;
     return (int32_t)op->kind * OP_MAX_OUT + slot;
 }
 
-/* Whether anything of this variant is small enough to ride: rows of the residual stream or of
- * attention's output, 8 bytes an element. */
+/* Whether anything of this variant may ride: several rows on words that CLEAR empties, one if the
+ * residual stream or attention's output is small enough, 8 bytes an element. */
 static bool may_ride(const struct tgraph *g) {
     const struct model_spec *spec = &g->kernel->spec;
+    for (size_t i = 0; i < g->kernel->ops.n; i++)
+        if (g->kernel->ops.items[i].kind == OP_CLEAR) return g->options.carry_bytes > 0;
     const uint64_t row = MIN((uint64_t)spec->hidden, (uint64_t)spec->n_heads * spec->head_dim);
     return g->options.carry_bytes > 0 && g->kernel->n_rows * row * 8 <= g->options.carry_bytes;
 }
@@ -90,6 +99,7 @@ static size_t collect_lives(const struct kgraph *k, bool rides, struct life *liv
                                    .first = t->producer,
                                    .last = t->producer,
                                    .company = rides ? company_of(k, (int32_t)i) : 0,
+                                   .alone = rides && is_alone(k, (int32_t)i),
                                    .bytes = align_up(MAX(tensor_bytes(t), 1u), ALIGN_BYTES)};
         for (size_t o = 0; o < k->ops.n; o++)
             for (int s = 0; s < OP_MAX_IN; s++)

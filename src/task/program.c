@@ -63,7 +63,10 @@ static bool is_for_cuda(const struct check *c) {
 /* Whether an activation can travel as it says. */
 static bool check_carry(const struct check *c, const struct prog_tensor *t) {
     if (t->carry == CARRY_PLAIN) return true;
-    if (!is_for_cuda(c) || t->role != PROG_ACTIVATION || t->dtype != DTYPE_F32) return false;
+    if (!is_for_cuda(c) || t->role != PROG_ACTIVATION) return false;
+    if (t->carry == CARRY_SPACE) return t->dtype == DTYPE_I32 && t->n_dims == 2;
+    if (t->carry == CARRY_FILL) return t->dtype != DTYPE_I32;
+    if (t->dtype != DTYPE_F32) return false;
     if (t->carry == CARRY_FLAG) return true;
     return t->carry == CARRY_PAIR && t->n_dims == 2 && t->shape[0] == 1 && t->shape[1] % 2 == 0 &&
            t->shape[1] <= STAGED_COLUMNS;
@@ -419,7 +422,8 @@ static void dump_variant(const struct prog_header *p, const struct prog_variant 
                   v->n_jit_tasks);
     for (uint32_t i = v->first_tensor; i < v->first_tensor + v->n_tensors; i++) {
         static const char *const roles[] = {"weight", "activation", "state"};
-        static const char *const carries[] = {"", " flagged", " flagged pairs"};
+        static const char *const carries[] = {"", " flagged", " flagged pairs", " filled",
+                                              " space of the filled"};
         const struct prog_tensor *t = &PROG(p, TENSOR)[i];
         strbuf_printf(out, "tensor %u %s %s at %llu bytes %llu%s\n", i, roles[t->role],
                       program_string(p, t->name), (unsigned long long)t->where,

@@ -20,7 +20,7 @@
 #include "graph/model_spec.h"
 #include "graph/op.h"
 
-enum { PROGRAM_VERSION = 8 };
+enum { PROGRAM_VERSION = 9 };
 #define PROGRAM_MAGIC "quern-p" /* eight bytes with the NUL */
 
 enum program_section {
@@ -98,6 +98,12 @@ enum prog_carry {
      * read the tensor round it to that anyway, and of a single row of at most STAGED_COLUMNS.
      */
     CARRY_PAIR = 2,
+    /* Elements as they are; but a 32-bit word of them, two 16-bit floats or one element, has all
+     * bits set until it is stored: it is empty. No result is such a number. Of 2 to FILLED_ROWS
+     * rows. CLEAR empties them again when their readers are done. */
+    CARRY_FILL = 3,
+    /* What CLEAR writes: the space that all tensors of its variant that are CARRY_FILL lie in. */
+    CARRY_SPACE = 4,
 };
 
 enum prog_tensor_role { PROG_WEIGHT = 0, PROG_ACTIVATION = 1, PROG_STATE = 2 };

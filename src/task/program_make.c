@@ -63,6 +63,10 @@ static int add_tensors(struct maker *m, const struct tgraph *g) {
                 p.carry = g->tensor_carry[i];
                 p.bytes *= p.carry == CARRY_FLAG ? 2 : 1;
                 p.where += m->flagged_at;
+                if (p.carry == CARRY_SPACE) {
+                    p.shape[1] = (uint32_t)g->clear_words;
+                    p.bytes = g->clear_words * CLEAR_UNITS * 4;
+                }
             }
             break;
         case TENSOR_STATE: p.role = PROG_STATE; break; /* where: add_ops */

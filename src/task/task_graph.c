@@ -182,6 +182,13 @@ int task_access(const struct kgraph *k, const struct task *t, struct region *out
         add_rows(&l, op->in[0], false, t);
         add_rows(&l, op->out[0], true, t);
         break;
+    case OP_CLEAR: {
+        add(&l, op->in[CLEAR_AFTER], false);
+        struct region *units = add(&l, op->out[0], true);
+        units->row0 = t->unit0;
+        units->row1 = t->unit1;
+        break;
+    }
     case OP_SAMPLE:
         add_rows(&l, op->in[SAMPLE_LOGITS], false, t);
         add_rows(&l, op->in[SAMPLE_PART], false, t);

@@ -115,6 +115,7 @@ struct tgraph {
     uint64_t workspace_bytes;
     uint8_t *tensor_carry;      /* [kernel->tensors.n] enum prog_carry, from carry on */
     uint64_t flagged_bytes;     /* of the flagged tensors, which then lie in a space of their own */
+    uint64_t clear_words;       /* of a unit of CLEAR's, if anything is CARRY_FILL */
     uint64_t n_pairs;           /* task pairs that depend on each other: events before any fusion */
     uint64_t n_after_successor; /* events after successor-set fusion */
 };

@@ -17,43 +17,51 @@ static bool is_plain(const struct proof *f, const struct access *a) {
     return !is_state(f, a) && proof_tensor(f, a->object)->carry == CARRY_PLAIN;
 }
 
-/* Whether `reader` by itself polls every flagged byte that `writer` stores, whatever the iteration
- * has for it to do. */
-static bool polls(const struct proof *f, uint32_t reader, uint32_t writer) {
-    if (op_split_of(PROG(f->p, TASK)[f->v->first_task + reader].kind) == SPLIT_SLICES) return false;
-    for (uint32_t k = f->first_access[writer]; k < f->first_access[writer + 1]; k++) {
-        const struct access *w = access_of(f, k);
-        bool polled = !w->rect.write || is_state(f, w);
-        for (uint32_t i = f->first_access[reader]; i < f->first_access[reader + 1] && !polled;
-             i++) {
-            const struct access *r = access_of(f, i);
-            polled = !r->rect.write && r->object == w->object &&
-                     task_verify_rect_has(&r->rect, &w->rect);
-        }
-        if (!polled) return false;
+/* Whether the writer's access is one that `reader` polls all of. */
+static bool polls_access(const struct proof *f, uint32_t reader, const struct access *w) {
+    if (!w->rect.write || is_state(f, w)) return false;
+    for (uint32_t i = f->first_access[reader]; i < f->first_access[reader + 1]; i++) {
+        const struct access *r = access_of(f, i);
+        if (!r->rect.write && r->object == w->object && task_verify_rect_has(&r->rect, &w->rect))
+            return true;
     }
-    return true;
+    return false;
 }
 
-/* What all those who trigger an event store flagged: the smallest rectangle that has it. */
+/* Whether `reader` by itself polls every byte that `writer` stores of some tensor, whatever the
+ * iteration has. Every element of a result follows from all that the task reads. */
+static bool polls(const struct proof *f, uint32_t reader, uint32_t writer) {
+    if (op_split_of(PROG(f->p, TASK)[f->v->first_task + reader].kind) == SPLIT_SLICES) return false;
+    for (uint32_t k = f->first_access[writer]; k < f->first_access[writer + 1]; k++)
+        if (polls_access(f, reader, access_of(f, k))) return true;
+    return false;
+}
+
+/* What those who trigger an event store of a tensor: the smallest rectangle that has it. */
 struct hull {
     uint32_t object; /* PROG_NONE: nothing */
-    bool many;       /* it is of several tensors */
+    uint32_t n;      /* stores so far */
+    bool lost;       /* it is no rectangle of the tensor */
     struct rect rect;
 };
 
-static void grow(const struct proof *f, struct hull *h, const struct access *a) {
+/* Of an event; a task stores at most so many tensors, those of another operator are left out. */
+struct hulls {
+    struct hull of[OP_MAX_OUT];
+};
+
+static void grow(const struct proof *f, struct hulls *all_hulls, const struct access *a) {
     const struct rect whole = task_verify_touch_whole(f, a->object);
+    struct hull *h = all_hulls->of;
     struct tile t, all;
     struct rect r = a->rect;
     r.n_slices = 0; /* a slice may be anywhere */
-    if (h->object == PROG_NONE) {
-        h->object = a->object;
-        h->rect = r;
-    }
-    if (h->object != a->object || !task_verify_rect_tile(&whole, &r, &t) ||
-        !task_verify_rect_tile(&whole, &h->rect, &all)) {
-        h->many = true;
+    while (h < all_hulls->of + OP_MAX_OUT && h->object != PROG_NONE && h->object != a->object) h++;
+    if (h == all_hulls->of + OP_MAX_OUT) return;
+    if (h->object == PROG_NONE) *h = (struct hull){.object = a->object, .rect = r};
+    h->n++;
+    if (!task_verify_rect_tile(&whole, &r, &t) || !task_verify_rect_tile(&whole, &h->rect, &all)) {
+        h->lost = true;
         return;
     }
     const uint64_t row = MIN(t.row0, all.row0), col = MIN(t.col0, all.col0);
@@ -63,10 +71,11 @@ static void grow(const struct proof *f, struct hull *h, const struct access *a) 
 }
 
 /* Fills hulls[n_events] of the events that ride on data. */
-static int find_hulls(struct proof *f, struct hull **hulls) {
+static int find_hulls(struct proof *f, struct hulls **hulls) {
     const struct prog_variant *v = f->v;
     TRY(ARENA_NEW(f->d, &f->arena, hulls, v->n_events));
-    for (uint32_t e = 0; e < v->n_events; e++) (*hulls)[e].object = PROG_NONE;
+    for (uint32_t e = 0; e < v->n_events; e++)
+        for (int k = 0; k < OP_MAX_OUT; k++) (*hulls)[e].of[k].object = PROG_NONE;
     for (uint32_t i = 0; i < v->n_tasks; i++) {
         const uint32_t event = PROG(f->p, TASK)[v->first_task + i].trigger;
         if (PROG(f->p, EVENT)[event].carry == CARRY_PLAIN) continue;
@@ -77,21 +86,28 @@ static int find_hulls(struct proof *f, struct hull **hulls) {
     return QN_OK;
 }
 
-/* Whether each dependent by itself polls all of the hull. If not, it may still poll all that is
- * stored. */
-static bool each_polls(const struct proof *f, const struct prog_event *e, const struct hull *h) {
-    if (h->object == PROG_NONE || h->many) return false;
-    for (uint32_t i = e->first_task; i < e->first_task + e->n_tasks; i++) {
-        const uint32_t reader = i - f->v->first_task;
-        bool polled = false;
-        if (op_split_of(PROG(f->p, TASK)[i].kind) == SPLIT_SLICES) return false;
+/* Whether a task by itself polls all of a hull that each trigger of the event has a part in. */
+static bool polls_a_hull(const struct proof *f, uint32_t reader, const struct prog_event *e,
+                         const struct hulls *hulls) {
+    for (int n = 0; n < OP_MAX_OUT; n++) {
+        const struct hull *h = &hulls->of[n];
+        if (h->object == PROG_NONE || h->lost || h->n != e->n_triggers) continue;
         for (uint32_t k = f->first_access[reader]; k < f->first_access[reader + 1]; k++) {
             const struct access *a = access_of(f, k);
-            polled = polled || (!a->rect.write && a->object == h->object &&
-                                task_verify_rect_has(&a->rect, &h->rect));
+            if (!a->rect.write && a->object == h->object &&
+                task_verify_rect_has(&a->rect, &h->rect))
+                return true;
         }
-        if (!polled) return false;
     }
+    return false;
+}
+
+/* Whether each dependent does. If not, it may still poll all that is stored. */
+static bool each_polls(const struct proof *f, const struct prog_event *e, const struct hulls *h) {
+    for (uint32_t i = e->first_task; i < e->first_task + e->n_tasks; i++)
+        if (op_split_of(PROG(f->p, TASK)[i].kind) == SPLIT_SLICES ||
+            !polls_a_hull(f, i - f->v->first_task, e, h))
+            return false;
     return true;
 }
 
@@ -104,23 +120,35 @@ static int no_ride(struct proof *f, uint32_t event, uint32_t task, const char *w
     return rc;
 }
 
+/* Whether an operator's kernel knows how an operand in that slot travels. */
+static bool knows_carry(const struct proof *f, const struct prog_op *op, const struct op_slot *slot,
+                        bool in, uint32_t carry) {
+    const struct prog_tensor *first = proof_tensor(f, op->in[0]);
+    const bool many =
+        f->v->n_rows > 1 && first->role == PROG_ACTIVATION && first->dtype != DTYPE_F32;
+    switch (carry) {
+    case CARRY_PLAIN: return true;
+    case CARRY_FLAG: return slot->flagged && !many;
+    case CARRY_PAIR: return slot->paired && !many;
+    case CARRY_FILL: return slot->filled && f->v->n_rows > 1 && f->v->n_rows <= FILLED_ROWS;
+    case CARRY_SPACE: return op->kind == OP_CLEAR && !in;
+    default: return false;
+    }
+}
+
 /* Whether the kernels of everybody who touches a flagged tensor know flags. */
 static int check_flag_slots(struct proof *f) {
     for (uint32_t i = f->v->first_op; i < f->v->first_op + f->v->n_ops; i++) {
         const struct prog_op *op = &PROG(f->p, OP)[i];
         struct op_info info;
         op_describe(op->kind, &info);
-        const struct prog_tensor *first = proof_tensor(f, op->in[0]);
-        const bool packed =
-            f->v->n_rows > 1 && first->role == PROG_ACTIVATION && first->dtype != DTYPE_F32;
         for (int n = 0; n < info.n_in + info.n_out; n++) {
             const bool in = n < info.n_in;
             const uint32_t index = in ? op->in[n] : op->out[n - info.n_in];
             const struct op_slot *slot = in ? &info.in[n] : &info.out[n - info.n_in];
             if (index == PROG_NONE) continue;
             const uint32_t carry = proof_tensor(f, index)->carry;
-            const bool knows = carry == CARRY_PAIR ? slot->paired : slot->flagged;
-            if (carry == CARRY_PLAIN || (knows && !packed)) continue;
+            if (knows_carry(f, op, slot, in, carry)) continue;
             return fail(f->d, QN_EVERIFY, "tensor %s carries flags, which %s cannot %s as its %s",
                         program_string(f->p, proof_tensor(f, index)->name), info.name,
                         in ? "poll" : "store", slot->name);
@@ -129,15 +157,23 @@ static int check_flag_slots(struct proof *f) {
     return QN_OK;
 }
 
-/* Whether a pair, which has one flag, is one task's. Slices may begin anywhere, but those of
- * ATTENTION_WHOLE are of whole heads, which have an even number of columns. */
+/* The bytes that are there all at once; 1: each element is. */
+static uint64_t unit_bytes(const struct prog_tensor *t) {
+    if (t->carry == CARRY_PAIR) return 8;
+    return t->carry == CARRY_FILL && t->dtype != DTYPE_F32 ? 4 : 1;
+}
+
+/* Whether a pair, which has one flag, is one task's, and a word of two elements that is empty until
+ * it is stored. Slices may begin anywhere, but those of ATTENTION_WHOLE are of whole heads, which
+ * have an even number of columns. */
 static int check_pairs(struct proof *f) {
     for (uint32_t k = 0; k < f->accesses.n; k++) {
         const struct access *a = access_of(f, k);
-        if (is_state(f, a) || proof_tensor(f, a->object)->carry != CARRY_PAIR) continue;
+        const uint64_t unit = is_state(f, a) ? 1 : unit_bytes(proof_tensor(f, a->object));
+        if (unit == 1) continue;
         const bool anywhere =
             a->rect.n_slices != 0 && PROG(f->p, TASK)[a->task].kind != OP_ATTENTION_WHOLE;
-        if (a->rect.at % 8 != 0 || a->rect.run % 8 != 0 || anywhere)
+        if (a->rect.at % unit != 0 || a->rect.run % unit != 0 || anywhere)
             return fail(f->d, QN_EVERIFY,
                         "tensor %s carries flags for pairs, of which a task has half",
                         program_string(f->p, proof_tensor(f, a->object)->name));
@@ -287,7 +323,7 @@ static int check_writer(struct proof *f, uint32_t writer, bool each, struct poll
 int task_verify_carry(struct proof *f) {
     const struct prog_variant *v = f->v;
     struct polled polled = {.event = PROG_NONE};
-    struct hull *hulls;
+    struct hulls *hulls;
     bool *each; /* [n_events] each_polls */
     bool any = false;
     for (uint32_t e = v->first_event; e < v->first_event + v->n_events; e++)
@@ -315,8 +351,45 @@ int task_verify_carry(struct proof *f) {
     return QN_OK;
 }
 
+/* Whether extents in the order of their starts, but those of one kind, are apart where one of them
+ * carries flags: each is compared with the one that has reached furthest so far. */
+static int check_apart(struct proof *f, const struct extent *extents, uint64_t n,
+                       uint32_t without) {
+    uint64_t furthest = 0, furthest_flagged = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        const struct prog_tensor *t = proof_tensor(f, extents[i].object);
+        const bool flagged = t->carry != CARRY_PLAIN;
+        if (t->carry == without) continue;
+        if (extents[i].start < (flagged ? furthest : furthest_flagged))
+            return fail(f->d, QN_EVERIFY,
+                        "tensor %s (at byte %llu) shares bytes with one that carries flags",
+                        program_string(f->p, t->name), (unsigned long long)extents[i].start);
+        furthest = MAX(furthest, extents[i].end);
+        if (flagged) furthest_flagged = MAX(furthest_flagged, extents[i].end);
+    }
+    return QN_OK;
+}
+
+/* Whether what a variant has of words that are empty before they are stored is emptied: it lies in
+ * the space that the variant's CLEAR writes. task_verify_race shows that all who touch it are done
+ * by then. */
+static int check_cleared(struct proof *f, const struct prog_variant *v) {
+    const struct prog_tensor *space = NULL;
+    for (uint32_t i = v->first_tensor; i < v->first_tensor + v->n_tensors; i++)
+        if (proof_tensor(f, i)->carry == CARRY_SPACE) space = proof_tensor(f, i);
+    for (uint32_t i = v->first_tensor; i < v->first_tensor + v->n_tensors; i++) {
+        const struct prog_tensor *t = proof_tensor(f, i);
+        if (t->carry != CARRY_FILL) continue;
+        if (space == NULL || t->where < space->where ||
+            t->where + t->bytes > space->where + space->bytes)
+            return fail(f->d, QN_EVERIFY, "tensor %s (at byte %llu) is not emptied by any task",
+                        program_string(f->p, t->name), (unsigned long long)t->where);
+    }
+    return QN_OK;
+}
+
 /* A flagged tensor shares bytes with no tensor of any variant: a stale word would look like a flag.
- * Once per program. */
+ * The space of the filled ones shares them with these alone. Once per program. */
 int task_verify_carry_space(struct proof *f) {
     const uint64_t n = f->p->section[SECTION_TENSOR].count;
     struct extent *extents;
@@ -329,18 +402,9 @@ int task_verify_carry_space(struct proof *f) {
                 (struct extent){.object = i, .start = t->where, .end = t->where + t->bytes};
     }
     qsort(extents, n_extents, sizeof *extents, task_verify_race_by_start);
-    /* in order of their starts: compare each with the one that has reached furthest so far */
-    uint64_t furthest = 0;
-    uint64_t furthest_flagged = 0;
-    for (uint64_t i = 0; i < n_extents; i++) {
-        const bool flagged = proof_tensor(f, extents[i].object)->carry != CARRY_PLAIN;
-        if (extents[i].start < (flagged ? furthest : furthest_flagged))
-            return fail(f->d, QN_EVERIFY,
-                        "tensor %s (at byte %llu) shares bytes with one that carries flags",
-                        program_string(f->p, proof_tensor(f, extents[i].object)->name),
-                        (unsigned long long)extents[i].start);
-        furthest = MAX(furthest, extents[i].end);
-        if (flagged) furthest_flagged = MAX(furthest_flagged, extents[i].end);
-    }
+    TRY(check_apart(f, extents, n_extents, CARRY_SPACE));
+    TRY(check_apart(f, extents, n_extents, CARRY_FILL));
+    for (uint64_t i = 0; i < f->p->section[SECTION_VARIANT].count; i++)
+        TRY(check_cleared(f, &PROG(f->p, VARIANT)[i]));
     return QN_OK;
 }

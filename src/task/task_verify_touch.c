@@ -167,6 +167,12 @@ int task_verify_touch(struct proof *f, uint32_t index) {
                   columns(f, op->out[LM_OUT_LOGITS], t, u0 * LM_BLOCK, u1 * LM_BLOCK, 4), true));
         return touch(f, op->out[LM_OUT_PART], index, columns(f, op->out[LM_OUT_PART], t, u0, u1, 8),
                      true);
+    case OP_CLEAR: {
+        const uint64_t pitch = pitch_of(proof_tensor(f, op->out[0]));
+        TRY(touch(f, op->in[CLEAR_AFTER], index, task_verify_touch_whole(f, op->in[CLEAR_AFTER]),
+                  false));
+        return touch(f, op->out[0], index, rows_of(f, op->out[0], u0, u1, 0, pitch, pitch), true);
+    }
     case OP_SAMPLE:
         TRY(touch(f, op->in[SAMPLE_LOGITS], index, full_rows(f, op->in[SAMPLE_LOGITS], t), false));
         TRY(touch(f, op->in[SAMPLE_PART], index, full_rows(f, op->in[SAMPLE_PART], t), false));

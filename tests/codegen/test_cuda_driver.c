@@ -57,6 +57,8 @@ static void test_found(void **state) {
     assert_int_equal(device.n_sms, 132);
     assert_int_equal(device.total_bytes, (uint64_t)80 << 30);
     assert_int_equal(device.l2_bytes, 1000 + CU_ATTR_L2_CACHE_SIZE);
+    assert_int_equal(device.l2_kept_bytes, 1000 + CU_ATTR_MAX_PERSISTING_L2_CACHE_SIZE);
+    assert_int_equal(device.l2_window_bytes, 1000 + CU_ATTR_MAX_ACCESS_POLICY_WINDOW_SIZE);
     cuda_device_arch(&device, arch);
     assert_string_equal(arch, "sm_90a");
     device.major = 8;

@@ -216,6 +216,17 @@ cu_result cuStreamCreate(cu_stream *stream, unsigned flags) {
     return *stream ? CU_SUCCESS : CU_ERROR_OUT_OF_MEMORY;
 }
 
+cu_result cuStreamSetAttribute(cu_stream stream, int attribute,
+                               const union cu_stream_value *value) {
+    (void)stream, (void)attribute, (void)value;
+    return CU_SUCCESS;
+}
+
+cu_result cuCtxSetLimit(int limit, size_t value) {
+    (void)limit, (void)value;
+    return CU_SUCCESS;
+}
+
 cu_result cuStreamDestroy_v2(cu_stream stream) {
     stream_join(stream);
     free(stream);

@@ -32,6 +32,8 @@ static struct {
     int n_blocks;   /* allocations, streams, events, contexts that are open */
     int n_retile, n_dummy, n_mega;
     uint32_t shared_bytes;
+    uint64_t kept, window; /* of L2, and the addresses that it is for */
+    float hit_ratio;
     struct cuda_args args;
     const struct prog_header *program;
     pthread_t kernel;
@@ -276,6 +278,19 @@ static cu_result fake_stream(cu_stream *stream, unsigned flags) {
     *stream = (cu_stream)&any_handle;
     return CU_SUCCESS;
 }
+static cu_result fake_stream_set(cu_stream stream, int attribute,
+                                 const union cu_stream_value *value) {
+    (void)stream;
+    assert_int_equal(attribute, CU_STREAM_ACCESS_POLICY_WINDOW);
+    fake.window = value->window.bytes;
+    fake.hit_ratio = value->window.hit_ratio;
+    return CU_SUCCESS;
+}
+static cu_result fake_limit(int limit, size_t value) {
+    assert_int_equal(limit, CU_LIMIT_PERSISTING_L2_CACHE_SIZE);
+    fake.kept = value;
+    return CU_SUCCESS;
+}
 static cu_result fake_stream_end(cu_stream stream) {
     (void)stream;
     fake.n_blocks--;
@@ -341,6 +356,8 @@ static const struct cuda_api fake_api = {
     .cuLaunchKernel = fake_launch,
     .cuLaunchCooperativeKernel = fake_cooperative,
     .cuStreamCreate = fake_stream,
+    .cuStreamSetAttribute = fake_stream_set,
+    .cuCtxSetLimit = fake_limit,
     .cuStreamDestroy_v2 = fake_stream_end,
     .cuStreamSynchronize = fake_stream_wait,
     .cuEventCreate = fake_event,

@@ -438,16 +438,56 @@ static void test_no_driver(void **state) {
     assert_string_equal(b->name, "cpu");
 }
 
+/* Two thirds of what can be set aside of L2, for as many addresses as can be named; of a program
+ * whose activations ride on data. */
+static void test_keeps_activations(void **state) {
+    (void)state;
+    struct diag d = {0};
+    struct backend_instance *i;
+    struct prog_header *rides;
+    struct compile_options o;
+    compile_options_init(&o);
+    compile_options_cuda(&o, false);
+    o.n_workers = N_WORKERS;
+    o.max_model_len = MAX_LEN;
+    o.kv_block = 16;
+    assert_int_equal(compile_model(&d, model, &o, NULL, NULL, &rides), QN_OK);
+    for (int on = 0; on < 2; on++) {
+        if (!on) setenv("QN_CUDA_KEEP", "0", 1);
+        reset(MODE_WELL);
+        assert_int_equal(open_with(&d, rides, &i), QN_OK);
+        close_well(i);
+        unsetenv("QN_CUDA_KEEP");
+        const uint64_t can = on ? 1000 + CU_ATTR_MAX_PERSISTING_L2_CACHE_SIZE : 0;
+        const uint64_t named = on ? 1000 + CU_ATTR_MAX_ACCESS_POLICY_WINDOW_SIZE : 0;
+        assert_int_equal(fake.kept, can * 2 / 3);
+        assert_int_equal(fake.window, named);
+        assert_true(fake.hit_ratio < 1 && on == (fake.hit_ratio > 0));
+    }
+    free(rides);
+    close_well(open_well(MODE_WELL));
+    assert_int_equal(fake.window, 0); /* nothing rides */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_launch_each), cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_many_launches),   cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_trace_overrun),   cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_close_busy),      cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_silence),         cmocka_unit_test(test_device_error),
-        cmocka_unit_test(test_launch_fails),    cmocka_unit_test(test_waiters_learn),
-        cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_wrong_image),     cmocka_unit_test(test_no_driver),
+        cmocka_unit_test(test_keeps_activations),
+        cmocka_unit_test(test_one_launch_each),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_many_launches),
+        cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_trace_overrun),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_close_busy),
+        cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_silence),
+        cmocka_unit_test(test_device_error),
+        cmocka_unit_test(test_launch_fails),
+        cmocka_unit_test(test_waiters_learn),
+        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_wrong_image),
+        cmocka_unit_test(test_no_driver),
     };
     return cmocka_run_group_tests(tests, make_program, drop_program);
 }

@@ -246,6 +246,10 @@ static void test_same_in_any_company(void **state) {
 #define PARTS_SHAPE                                                                                \
     "\"head_dim\": 64, \"intermediate_size\": 2304, \"num_attention_heads\": 8, "                  \
     "\"num_key_value_heads\": 2, "
+/* What CLEAR can be there for: all is packed by who writes it. */
+#define FILLED_SHAPE                                                                               \
+    "\"head_dim\": 128, \"intermediate_size\": 512, \"num_attention_heads\": 2, "                  \
+    "\"num_key_value_heads\": 1, "
 #define WIDE_HEADS                                                                                 \
     "\"head_dim\": 128, \"intermediate_size\": 128, \"num_attention_heads\": 4, "                  \
     "\"num_key_value_heads\": 1, "
@@ -338,6 +342,34 @@ static void test_same_packed(void **state) {
     compare_packed("{" PARTS_SHAPE MADE_UP("512", "331") "}", few, parts, COUNT_OF(parts));
     if (!is_brief())
         compare_packed("{" WIDE_SHAPE MADE_UP("72", "331") "}", few, wide, COUNT_OF(wide));
+}
+
+/* Activations of a few rows that are empty words until they are stored, in graphs of 8 and of 16
+ * rows, whose rows come and go; against flags and counters, which those of the model row by row
+ * are. */
+static void test_filled(void **state) {
+    (void)state;
+    need_gpu();
+    static const uint32_t lengths[N_MIX] = {1, 2, 12, 1, 15, 3}, few[N_MIX] = {1, 2, 3, 1, 9, 1};
+    struct rig_options filled[] = {{.coarse = true,
+                                    .max_batched = 16,
+                                    .n_workers = 17,
+                                    .carry_bytes = 1 << 16,
+                                    .options = "attention=whole"}};
+    const char *config = "{" FILLED_SHAPE MADE_UP("256", "1271") "}";
+    char dir[] = "/tmp/quern-filled-XXXXXX";
+    struct rig r;
+    uint32_t n = 0;
+    write_model(dir, config);
+    filled[0].dir = dir;
+    filled[0].dummy = true;
+    open_well(&backend_cuda, &filled[0], &r);
+    for (uint64_t i = 0; i < r.program->section[SECTION_TENSOR].count; i++)
+        n += PROG(r.program, TENSOR)[i].carry == CARRY_SPACE;
+    assert_int_equal(n, 2); /* of 8 and of 16 rows */
+    rig_close(&r);
+    drop_model(dir);
+    compare_packed(config, is_brief() ? few : lengths, filled, 1);
 }
 
 /* A prompt of n as `dir`'s model continues it: alone, beside another request, and as each of the
@@ -642,6 +674,7 @@ int main(void) {
         cmocka_unit_test(test_like_the_cpu),   cmocka_unit_test(test_stall),
         cmocka_unit_test(test_close_busy),     cmocka_unit_test(test_long_context),
         cmocka_unit_test(test_same_packed),    cmocka_unit_test(test_whole_context),
+        cmocka_unit_test(test_filled),
     };
     const char *only = getenv("QN_TEST");
     if (only != NULL) cmocka_set_test_filter(only);

@@ -48,13 +48,15 @@ static inline int fixture_weight(struct diag *d, struct kgraph *g, const char *n
                      : kgraph_weight(d, g, name, DTYPE_BF16, 2, rows, cols, index);
 }
 
-/* As CUDA's graphs are: of one row, of a few, of several, of many. */
-#define FIXTURE_STEP  (KGRAPH_CUT_QKV | KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_HEADS)
-#define FIXTURE_PACK  (KGRAPH_CUT_QKV | KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H)
-#define FIXTURE_FEW   (FIXTURE_PACK | FIXTURE_STEP)
-#define FIXTURE_WHOLE (FIXTURE_PACK | KGRAPH_JOIN_HEADS)
-#define FIXTURE_MANY  (FIXTURE_PACK | KGRAPH_SUM_SQUARES)
-#define FIXTURE_CUT   (FIXTURE_MANY | KGRAPH_CUT_LINEAR)
+/* As CUDA's graphs are: of one row, of a few (whole contexts, and with activations that are empty
+ * words until they are stored), of several, of many. */
+#define FIXTURE_STEP   (KGRAPH_CUT_QKV | KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_HEADS)
+#define FIXTURE_PACK   (KGRAPH_CUT_QKV | KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H)
+#define FIXTURE_FEW    (FIXTURE_PACK | FIXTURE_STEP)
+#define FIXTURE_WHOLE  (FIXTURE_PACK | KGRAPH_JOIN_HEADS)
+#define FIXTURE_FILLED (FIXTURE_WHOLE | KGRAPH_CLEAR)
+#define FIXTURE_MANY   (FIXTURE_PACK | KGRAPH_SUM_SQUARES)
+#define FIXTURE_CUT    (FIXTURE_MANY | KGRAPH_CUT_LINEAR)
 
 /* Packs the operand in place if asked to. */
 static inline int fixture_pack(struct diag *d, struct kgraph *g, int layer, uint32_t asked,
@@ -180,6 +182,7 @@ static inline int fixture_graph(struct diag *d, struct kgraph *g, uint32_t cuts)
     }
     TRY(kgraph_op(d, g, OP_LM_HEAD, -1, in, out));
     int32_t sample[2] = {out[LM_OUT_LOGITS], out[LM_OUT_PART]};
+    if (cuts & KGRAPH_CLEAR) TRY(kgraph_op(d, g, OP_CLEAR, -1, &sample[SAMPLE_PART], out));
     return kgraph_op(d, g, OP_SAMPLE, -1, sample, out);
 }
 

@@ -175,6 +175,52 @@ static void small_activations_ride_on_data(void **state) {
     }
 }
 
+/* Of several rows they are empty words until they are stored: whatever is between two layers'
+ * linear operators rides, in one space that CLEAR empties; nothing does where CLEAR could come too
+ * early or leaves something out. */
+static void several_rows_ride_on_words(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(3, 256, 4, 2, 64, 512, 32000);
+    struct diag d = {0};
+    struct fixture f;
+    struct prog_header *p;
+    struct task_options o = defaults;
+    struct task_stats s;
+    o.n_workers = 24;
+    o.launch = LAUNCH_ALL_AOT;
+    o.carry_bytes = 65536;
+    ok(&d, fixture_compile(&d, &f, &spec, PACK_ROWS, 256, FIXTURE_FILLED, &o));
+    tgraph_stats(&f.tasks, STAGE_CARRY, &s);
+    assert_int_equal(s.n_data_events, 5 * 3);
+    ok(&d, fixture_program(&d, &f, 256, &p));
+    ok(&d, task_verify(&d, p, NULL));
+    struct prog_tensor *tensors = (struct prog_tensor *)PROG(p, TENSOR), *space = NULL;
+    struct prog_task *tasks = (struct prog_task *)PROG(p, TASK);
+    uint64_t filled = 0;
+    for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++) {
+        filled += tensors[i].carry == CARRY_FILL;
+        if (tensors[i].carry == CARRY_SPACE) space = &tensors[i];
+    }
+    assert_true(filled >= 5 * 3);
+    assert_non_null(space);
+    space->carry = CARRY_PLAIN;
+    assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
+    space->carry = CARRY_SPACE;
+    diag_clear(&d);
+    for (uint64_t i = 0; i < p->section[SECTION_TASK].count; i++) {
+        if (tasks[i].kind != OP_CLEAR) continue;
+        const struct prog_task task = tasks[i];
+        tasks[i].unit1--; /* a unit is left as it is */
+        assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
+        tasks[i] = task;
+        diag_clear(&d);
+        break;
+    }
+    ok(&d, task_verify(&d, p, NULL));
+    free(p);
+    fixture_fini(&f);
+}
+
 /* The kernels whose tasks read all columns of their own rows. */
 static bool reads_its_rows(uint16_t kind) {
     return kind == OP_QKV || kind == OP_LINEAR || kind == OP_GATED_MLP;
@@ -396,6 +442,7 @@ int main(void) {
         cmocka_unit_test(events_are_fused_and_dummies_are_rare),
         cmocka_unit_test(normalization_inserts_dummies_where_tasks_fan_out),
         cmocka_unit_test(small_activations_ride_on_data),
+        cmocka_unit_test(several_rows_ride_on_words),
         cmocka_unit_test(whole_contexts_stay_with_their_workers),
         cmocka_unit_test(an_event_rides_only_if_all_is_polled),
         cmocka_unit_test(activations_have_the_type_that_kernels_store),

@@ -23,6 +23,7 @@
 #include "kernels/cuda/common/attention_split.cuh"
 #include "kernels/cuda/common/attention_steps.cuh"
 #include "kernels/cuda/common/attention_whole.cuh"
+#include "kernels/cuda/common/clear.cuh"
 #include "kernels/cuda/common/control.cuh"
 #include "kernels/cuda/common/embed.cuh"
 #include "kernels/cuda/common/linear_sum.cuh"
@@ -50,12 +51,12 @@ DEV bool run_attention_rows(struct warp_context *c, const struct cuda_task *task
 }
 
 /* Matrices times packed activations of few rows. */
-template <int COLUMNS>
+template <int COLUMNS, bool FILLED>
 DEV bool run_packed_few(struct warp_context *c, const struct cuda_task *task) {
     const struct few f = few_begin(task);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-    few_run<COLUMNS>(c, &f);
+    few_run<COLUMNS, FILLED>(c, &f);
     return true;
 }
 
@@ -72,6 +73,7 @@ DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     case OP_LINEAR_SUM: run_linear_sum(task); break;
     case OP_EMBED: run_embed(c, task); break;
     case OP_SAMPLE: run_sample(c->args, task); break;
+    case OP_CLEAR: run_clear(c, task); break;
     default:
         if (cuda_has_pages(task->kind)) tile_skip(c, task);
         break;
@@ -118,6 +120,8 @@ enum {
     RUN_PACKED,
     RUN_PACKED_8,
     RUN_PACKED_16,
+    RUN_FILLED_8,
+    RUN_FILLED_16,
     RUN_DROP
 };
 
@@ -125,6 +129,8 @@ DEV uint32_t runner_of(const struct cuda_task *task) {
     if (task->kind == OP_ATTENTION) return task->tile != 0 ? RUN_ROWS : RUN_STEPS;
     if (task->columns != 0) {
         if (task->columns == CUDA_LEASE) return RUN_PACKED;
+        if (task->flags & (CUDA_IN_FILLED | CUDA_MORE_FILLED | CUDA_OUT_FILLED))
+            return task->columns == 1 ? RUN_FILLED_8 : RUN_FILLED_16;
         return task->columns == 1 ? RUN_PACKED_8 : RUN_PACKED_16;
     }
     switch (task->kind) {
@@ -173,7 +179,7 @@ DEV void compute_stop(struct warp_context *c) {
 /* Runs the task of the message and waits for the next. Each kind has such a function of its own:
  * what one keeps in registers is nobody else's to spill. They are called with nothing to keep. */
 typedef bool run_function(struct warp_context *c, const struct cuda_task *task);
-template <run_function RUN> __device__ __noinline__ void compute_task(void) {
+template <run_function RUN> DEV void compute_with(void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     if (!RUN(&c, task)) {
@@ -181,6 +187,14 @@ template <run_function RUN> __device__ __noinline__ void compute_task(void) {
         return;
     }
     compute_done(&c, task);
+}
+template <run_function RUN> __device__ __noinline__ void compute_task(void) {
+    compute_with<RUN>();
+}
+/* The image has functions in the order of their names: what a batch alone runs is not between what
+ * a single row does. */
+template <int COLUMNS> __device__ __noinline__ void run_filled(void) {
+    compute_with<run_packed_few<COLUMNS, true>>();
 }
 
 /* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself
@@ -356,8 +370,10 @@ DEV void compute_main(void) {
         case RUN_STEPS: compute_task<run_attention>(); continue;
         case RUN_ROWS: compute_task<run_attention_rows>(); continue;
         case RUN_PACKED: compute_packed(); continue;
-        case RUN_PACKED_8: compute_task<run_packed_few<1>>(); continue;
-        case RUN_PACKED_16: compute_task<run_packed_few<2>>(); continue;
+        case RUN_PACKED_8: compute_task<run_packed_few<1, false>>(); continue;
+        case RUN_PACKED_16: compute_task<run_packed_few<2, false>>(); continue;
+        case RUN_FILLED_8: run_filled<1>(); continue;
+        case RUN_FILLED_16: run_filled<2>(); continue;
         case RUN_DROP: compute_drop(); continue;
         default: break;
         }
@@ -426,11 +442,13 @@ __device__ __noinline__ void role_control(void) {
 // check_kernels: function run_combine spills 0
 // check_kernels: function run_packed_few spills 0
 // check_kernels: function run_packed_fewILi2E spills 96
+// check_kernels: function run_filledILi1E spills 0
+// check_kernels: function run_filledILi2E spills 168
 // check_kernels: function role_loader spills 0
 // check_kernels: function role_control spills 0
 // check_kernels: function run_attentionP spills 0
-// check_kernels: function run_attention_rows spills 480
-// check_kernels: qn_mega registers 168 stack 256 spills 56
+// check_kernels: function run_attention_rows spills 488
+// check_kernels: qn_mega registers 168 stack 256 spills 64
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {
     const uint32_t resume = rt_load_relaxed(&args.rt.shared->resume);

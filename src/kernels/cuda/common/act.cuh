@@ -6,7 +6,8 @@
  *   flagged   every element is {value, iteration}; whoever reads polls until it shows the number of
  *             the iteration that runs. Polling costs one trip to L2 once the value is there.
  *   paired    flagged, but every two elements are {16-bit floats, iteration}; of a single row,
- * which all who read it round to that anyway
+ *             which all who read it round to that anyway
+ *   filled    of several rows, packed or not: as plain ones, but a word is empty until it is stored
  */
 #ifndef QN_CUDA_COMMON_ACT_CUH
 #define QN_CUDA_COMMON_ACT_CUH
@@ -36,10 +37,22 @@ DEV bool act_given_up(void) {
     return block_stops();
 }
 
+/* A word that is not stored yet. */
+DEV bool word_is_empty(uint32_t v) {
+    return v == CUDA_EMPTY;
+}
+
 /* Element i on its way; plain ones come with the flag 0, which is theirs. */
 DEV uint2 act_ask(struct act a, uint64_t i) {
     if (a.flag == 0) return make_uint2(__float_as_uint(load_l2(a.at + i)), 0);
     return load_flagged(a.at + 2 * i);
+}
+
+/* The same; an empty word comes with another flag. What is plain is never empty. */
+DEV uint2 act_ask_word(struct act a, uint64_t i) {
+    if (a.flag != 0) return load_flagged(a.at + 2 * i);
+    const uint32_t v = load_word_polled(a.at + i);
+    return make_uint2(v, word_is_empty(v));
 }
 
 DEV float act_await(struct act a, uint64_t i, uint2 v) {
@@ -72,13 +85,14 @@ DEV float2 act_load2(struct act a, uint32_t i) {
     return act_await2(a, i, act_ask2(a, i));
 }
 
-/* Elements at[0], at[1] and so on, all asked for until all are there: one trip once they are. */
+/* Elements at[0], at[1] and so on, flagged or filled, all asked for until all are there: one trip
+ * once they are. */
 template <int N> DEV void act_load_all(struct act a, const uint32_t (&at)[N], float (&to)[N]) {
     bool there;
     do {
         uint2 v[N];
 #pragma unroll
-        for (int i = 0; i < N; i++) v[i] = act_ask(a, at[i]);
+        for (int i = 0; i < N; i++) v[i] = act_ask_word(a, at[i]);
         there = true;
 #pragma unroll
         for (int i = 0; i < N; i++) {
@@ -154,7 +168,9 @@ DEV void act_put2(struct act to, float2 v) {
 
 DEV void act_store4(const struct cuda_task *task, uint64_t at, float4 v) {
     if ((task->flags & CUDA_OUT_FLAGGED) == 0) {
-        *(float4 *)((float *)task->out + at) = v;
+        store_words4((float *)task->out + at,
+                     make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z),
+                                __float_as_uint(v.w)));
         return;
     }
     act_store(task, at, v.x);
@@ -183,12 +199,18 @@ DEV void packed_store(const struct cuda_task *task, uint32_t row, uint32_t colum
     *packed_at(task, task->out, row, column) = pack_one<WEIGHT_E>(v);
 }
 
+/* An even column, and the one after it. */
+DEV void packed_store2(const struct cuda_task *task, uint32_t row, uint32_t column, float v0,
+                       float v1) {
+    store_word(packed_at(task, task->out, row, column), pack_pair<WEIGHT_E>(v0, v1));
+}
+
 /* Columns [column, column + 4), a multiple of 4. */
 DEV void packed_store4(const struct cuda_task *task, uint64_t base, uint32_t row, uint32_t column,
                        float4 v) {
     uint32_t *at = (uint32_t *)packed_at(task, base, row, column);
-    at[0] = pack_pair<WEIGHT_E>(v.x, v.y);
-    at[32] = pack_pair<WEIGHT_E>(v.z, v.w);
+    store_word(at, pack_pair<WEIGHT_E>(v.x, v.y));
+    store_word(at + 32, pack_pair<WEIGHT_E>(v.z, v.w));
 }
 
 /* Columns [column, column + 16), a multiple of 16. */
@@ -363,8 +385,8 @@ DEV void act_store_pair(const struct cuda_task *task, uint64_t at, float v0, flo
 }
 
 /* Rows' sums of squares from those of their n blocks each, by one warp, all asked for together. Of
- * n = 1 it is that one. */
-template <int ROWS>
+ * n = 1 it is that one. FILLED: they may be empty words. */
+template <int ROWS, bool FILLED>
 DEV void squares_of_blocks(const struct warp_context *c, const float *const blocks[ROWS],
                            uint32_t n, float sum[ROWS]) {
     constexpr uint32_t all = (QN_HIDDEN + 64 * SQUARES_COLUMNS - 1) / (64 * SQUARES_COLUMNS);
@@ -373,11 +395,25 @@ DEV void squares_of_blocks(const struct warp_context *c, const float *const bloc
 #pragma unroll 1
     for (uint32_t first = c->lane; first - c->lane < n; first += 64 * at_once) {
         float v[ROWS][2 * at_once]; /* zeros beyond */
+        bool there;
+#pragma unroll 1
+        do {
+            uint32_t most = 0;
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
+            for (int r = 0; r < ROWS; r++)
 #pragma unroll
-            for (uint32_t i = 0; i < 2 * at_once; i++)
-                v[r][i] = first + 32 * i < n ? load_l2(blocks[r] + first + 32 * i) : 0;
+                for (uint32_t i = 0; i < 2 * at_once; i++)
+                    v[r][i] = first + 32 * i >= n ? 0
+                              : FILLED
+                                  ? __uint_as_float(load_word_polled(blocks[r] + first + 32 * i))
+                                  : load_l2(blocks[r] + first + 32 * i);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                for (uint32_t i = 0; i < 2 * at_once; i++)
+                    most = max(most, __float_as_uint(v[r][i]));
+            there = !FILLED || !word_is_empty(most);
+        } while (!there && !act_given_up());
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
 #pragma unroll
@@ -401,7 +437,7 @@ DEV void run_sum_squares(const struct warp_context *c, const struct cuda_task *t
     for (uint32_t row = task->row0 + c->warp; row < end; row += WARPS) {
         const float *const blocks[1] = {(const float *)task->in + (uint64_t)row * task->n_pieces};
         float sum[1];
-        squares_of_blocks<1>(c, blocks, task->n_pieces, sum);
+        squares_of_blocks<1, false>(c, blocks, task->n_pieces, sum);
         if (c->lane == 0) store_plain((float *)task->out + row, sum[0]);
     }
 }

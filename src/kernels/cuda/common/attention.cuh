@@ -294,7 +294,7 @@ DEV void output_store(const struct cuda_task *task, uint64_t head, uint32_t d, f
 DEV void output_store2(const struct cuda_task *task, uint64_t head, uint32_t d, float2 v) {
     const uint32_t row = head / QN_N_HEADS, column = head % QN_N_HEADS * QN_HEAD_DIM + d;
     if (task->flags & CUDA_OUT_PACKED) {
-        *(uint32_t *)packed_at(task, task->out, row, column) = pack_pair<WEIGHT_E>(v.x, v.y);
+        packed_store2(task, row, column, v.x, v.y);
     } else if (task->flags & CUDA_OUT_PAIRED) {
         act_store_pair(task, head * QN_HEAD_DIM + d, v.x, v.y);
     } else {

@@ -176,10 +176,11 @@ DEV bool control_fetch_first(struct control *c) {
 
 /* ---- running a task ---- */
 
-/* The block may have to play the boundary. Of those that may, one listens: with the first row. */
+/* The block may have to play the boundary. Of those that may, one listens: with SAMPLE's first row.
+ */
 __device__ __noinline__ void control_ask(struct control *c, const struct cuda_task *task) {
     rt_boundary_ask(c->rt, &c->w);
-    if (task->row0 != 0 || c->listens) return;
+    if (task->kind != OP_SAMPLE || task->row0 != 0 || c->listens) return;
     c->listens = true;
     c->heard_ns = rt_now_ns();
     rt_boundary_listen(c->rt);

@@ -62,8 +62,9 @@ DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uin
 DEV float2 op_value(const struct cuda_task *task, float v0, float v1, float inv, float2 bias,
                     float2 residual);
 /* Stores them. STRIDE: the item of row r + 1 of the same block and token is so many lanes further,
- * and whole warps come; 0: of a single row that is staged, which nobody norms ahead. */
-template <int STRIDE>
+ * and whole warps come; 0: of a single row that is staged, which nobody norms ahead. WORDS: what is
+ * packed is stored by whole words. */
+template <int STRIDE, bool WORDS = false>
 DEV void op_store(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
                   uint32_t r, float2 v);
 /* Two items of a single row that are stored as a pair: image rows r and r + 8, r + 1 and r + 9. */

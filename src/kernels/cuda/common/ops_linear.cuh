@@ -148,8 +148,17 @@ DEV float mlp_value(const struct linear_item *m, float gate, float up) {
     return gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up;
 }
 
-DEV void mlp_store(const struct cuda_task *task, const struct linear_item *m, float gate,
-                   float up) {
+/* WORDS: the lane of an even column stores that of the next one, too, so that a word is there at
+ * once. */
+template <int STRIDE, bool WORDS>
+DEV void mlp_store(const struct cuda_task *task, const struct linear_item *m, uint32_t r,
+                   float gate, float up) {
+    if (WORDS) {
+        const float h = m->own0 ? mlp_value(m, gate, up) : 0;
+        const float next = __shfl_down_sync(~0u, h, STRIDE);
+        if (m->own0 && r % 2 == 0) store_word(m->out, pack_pair<WEIGHT_E>(h, next));
+        return;
+    }
     if (!m->own0) return;
     const float h = mlp_value(m, gate, up);
     if (task->flags & CUDA_OUT_PACKED)
@@ -212,11 +221,11 @@ DEV float2 op_value(const struct cuda_task *task, float v0, float v1, float inv,
     return make_float2(v0, v1);
 }
 
-template <int STRIDE>
+template <int STRIDE, bool WORDS>
 DEV void op_store(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
                   uint32_t r, float2 v) {
     if (task->kind == OP_GATED_MLP) {
-        mlp_store(task, m, v.x, v.y);
+        mlp_store<STRIDE, WORDS>(task, m, r, v.x, v.y);
         return;
     }
     if (task->kind == OP_LM_HEAD && task->columns == 0) {

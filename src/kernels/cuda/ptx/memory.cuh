@@ -53,8 +53,23 @@ DEV void store_flagged(float *p, float value, uint32_t flag) {
     asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
+/* Words that may be empty (CUDA_EMPTY), each an access of its own; nothing else is ordered. What is
+ * stored so may as well be read behind a counter. */
+DEV uint32_t load_word_polled(const void *p) {
+    uint32_t v;
+    asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(p));
+    return v;
+}
+DEV void store_word(void *p, uint32_t v) {
+    asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+DEV void store_words4(void *p, uint4 v) {
+    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x),
+                 "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
 DEV void store_plain(float *p, float v) {
-    __stcg(p, v);
+    store_word(p, __float_as_uint(v));
 }
 
 /* Brings a constant into L1; the value is not wanted. */
@@ -99,6 +114,10 @@ DEV void copy16_async(void *dst, const void *src) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(ptx_shared_address(dst)),
                  "l"(src)
                  : "memory");
+}
+/* The same of words that may be empty. */
+DEV void copy16_polled_async(void *dst, const void *src) {
+    copy16_async(dst, src);
 }
 DEV void copy_commit(void) {
     asm volatile("cp.async.commit_group;" ::: "memory");

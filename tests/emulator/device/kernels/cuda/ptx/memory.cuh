@@ -37,8 +37,21 @@ DEV void store_flagged(float *p, float value, uint32_t flag) {
     __atomic_store_n((uint64_t *)p, v, __ATOMIC_RELAXED);
     emu_point();
 }
+DEV uint32_t load_word_polled(const void *p) {
+    return __atomic_load_n((const uint32_t *)p, __ATOMIC_RELAXED);
+}
+DEV void store_word(void *p, uint32_t v) {
+    __atomic_store_n((uint32_t *)p, v, __ATOMIC_RELAXED);
+    emu_point();
+}
+DEV void store_words4(void *p, uint4 v) {
+    store_word(p, v.x);
+    store_word((uint32_t *)p + 1, v.y);
+    store_word((uint32_t *)p + 2, v.z);
+    store_word((uint32_t *)p + 3, v.w);
+}
 DEV void store_plain(float *p, float v) {
-    *p = v;
+    store_word(p, __float_as_uint(v));
 }
 DEV void touch(const float *p) {
     volatile float v = *p;
@@ -71,6 +84,9 @@ DEV uint4 load_matrices(const char *p, uint32_t next, uint32_t lane) {
 }
 DEV void copy16_async(void *dst, const void *src) {
     emu_copy16(dst, src);
+}
+DEV void copy16_polled_async(void *dst, const void *src) {
+    for (int i = 0; i < 4; i++) ((uint32_t *)dst)[i] = load_word_polled((const uint32_t *)src + i);
 }
 DEV void copy_commit(void) {
     emu_copy_commit();
