@@ -9,10 +9,10 @@
  *     operands whose kernels can), and besides only state, which is the next iteration's;
  *   - every one of its dependents reads all of some activation that each of them writes: then
  *     having read implies that all of them are done, with their own reads, too, which every element
- *     of a result follows from. (What else they write says itself when it is there.) Or all
+ *     of a result follows from. (What else they write says itself when it is there.) Or all of the
  *     dependents together read all, whoever comes later waits for all of these (they trigger one
- *     event), and they touch no plain data that those who trigger it touch, so that the order of
- * two single tasks is nobody's concern;
+ *     event), and they touch no plain data that those who trigger it touch, so that nobody cares
+ *     about the order of two single tasks;
  *   - no dependent would poll more than options.carry_bytes with flags;
  *   - the variant has no JIT tasks: a worker that polls inside a task claims none, so a task
  *     that it waits for must not be one that nobody else would take.
