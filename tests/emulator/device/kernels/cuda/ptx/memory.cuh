@@ -45,13 +45,12 @@ DEV void store_word(void *p, uint32_t v) {
     emu_point();
 }
 DEV void store_words4(void *p, uint4 v) {
-    store_word(p, v.x);
-    store_word((uint32_t *)p + 1, v.y);
-    store_word((uint32_t *)p + 2, v.z);
-    store_word((uint32_t *)p + 3, v.w);
+    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+    for (int i = 0; i < 4; i++) __atomic_store_n((uint32_t *)p + i, words[i], __ATOMIC_RELAXED);
+    emu_point();
 }
-DEV void store_plain(float *p, float v) {
-    store_word(p, __float_as_uint(v));
+DEV void store_plain(float *p, float v) { /* so many of them that nobody else gets to run */
+    __atomic_store_n((uint32_t *)p, __float_as_uint(v), __ATOMIC_RELAXED);
 }
 DEV void touch(const float *p) {
     volatile float v = *p;
