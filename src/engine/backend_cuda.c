@@ -390,7 +390,7 @@ static int load_weights(struct diag *d, struct backend_instance *i, const struct
 /* ---- open and close ---- */
 
 /* The part of what can be set aside of L2 that is: 20 of an H100's 31 MB. With all of it weights
- * come 4 % more slowly, with half the gain is half (docs/performance-log.md). */
+ * come 4 % more slowly, with half the gain is less (docs/performance-log.md). */
 static const double KEPT_SHARE = 2.0 / 3;
 
 /* The bytes of the workspace that activations which ride on data lie in, of all variants, and the

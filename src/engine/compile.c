@@ -205,12 +205,13 @@ static uint64_t filled_row_bytes(const struct model_spec *s) {
 /* Whether activations may ride on words that are empty before (task/carry.c). No two of them share
  * bytes then, and what L2 cannot keep until the next iteration costs more than it saves: it pays up
  * to FILLED_BYTES, and while the pieces of a cut context are not among them
- * (docs/performance-log.md). */
+ * (docs/performance-log.md). What PACK packs does not ride: nothing would behind it. */
 static bool fills(const struct compile *c, uint32_t n_rows, bool whole) {
     const struct task_options *o = &c->options->task;
     const struct model_spec *s = &c->model->spec;
     return c->options->target == TARGET_CUDA && o->carry_bytes > 0 && o->launch == LAUNCH_ALL_AOT &&
-           whole && n_rows > 1 && n_rows <= FILLED_ROWS &&
+           whole && n_rows > 1 && n_rows <= FILLED_ROWS && s->hidden % PACK_K == 0 &&
+           s->n_heads * s->head_dim % PACK_K == 0 && s->intermediate % PACK_K == 0 &&
            filled_row_bytes(s) <= FILLED_BYTES / n_rows / s->n_layers;
 }
 

@@ -28,9 +28,10 @@
  *
  * A tensor that all its readers round to 16 bits travels so: two elements and a flag in 8 bytes.
  *
- * A graph of 2 to FILLED_ROWS rows has no flags: its words are *empty*, all bits set, until they
- * are stored, and as many bytes are polled as would be read. For that CLEAR empties the space that
- * these tensors lie in once all who touch them are done, which counters and clocks must show, too.
+ * A graph that has CLEAR, of 2 to FILLED_ROWS rows, has no flags: its words are *empty*, all bits
+ * set, until they are stored, and as many bytes are polled as would be read. For that CLEAR empties
+ * the space that these tensors lie in once all who touch them are done, which counters and clocks
+ * must show, too.
  *
  * The tensors that such an event guards are stored flagged, for all their readers, in a space that
  * nothing else ever uses: a stale word must not look like a flag. A flagged element is written

@@ -176,8 +176,8 @@ static void small_activations_ride_on_data(void **state) {
 }
 
 /* Of several rows they are empty words until they are stored: whatever is between two layers'
- * linear operators rides, in one space that CLEAR empties; nothing does where CLEAR could come too
- * early or leaves something out. */
+ * linear operators rides, in one space that CLEAR empties. A program whose space is no space, or of
+ * which CLEAR leaves a part out, is rejected. */
 static void several_rows_ride_on_words(void **state) {
     (void)state;
     const struct model_spec spec = fixture_spec(3, 256, 4, 2, 64, 512, 32000);
@@ -205,6 +205,7 @@ static void several_rows_ride_on_words(void **state) {
     assert_non_null(space);
     space->carry = CARRY_PLAIN;
     assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
+    assert_non_null(strstr(d.message, "shares bytes"));
     space->carry = CARRY_SPACE;
     diag_clear(&d);
     for (uint64_t i = 0; i < p->section[SECTION_TASK].count; i++) {
