@@ -35,7 +35,15 @@ static void tsan_release(void *p) {
     if (__tsan_release) __tsan_release(p);
 }
 
-enum { STACK_BYTES = 256 << 10, WARP = 32, N_NAMED = 16, N_PARKS = 16, EXCHANGE_WORDS = 12 };
+enum {
+    STACK_BYTES = 256 << 10,
+    COLORS = 512,
+    LINE_BYTES = 64,
+    WARP = 32,
+    N_NAMED = 16,
+    N_PARKS = 16,
+    EXCHANGE_WORDS = 12
+};
 
 /* ---- fibers ------------------------------------------------------------------------------- */
 
@@ -472,23 +480,23 @@ static float element(uint32_t pair, uint32_t high, bool f16) {
 
 /* The lane whose fragments hold row r (0..15; or column for b) and k, the register, the half. */
 static void multiply_warp(uint32_t (*lane)[EXCHANGE_WORDS], bool f16) {
-    float a[16][16], b[8][16];
+    double a[16][16], b[16][8], sum[16][8] = {0}; /* [k][m], [k][n], [m][n] */
     for (uint32_t l = 0; l < WARP; l++)
         for (uint32_t h = 0; h < 2; h++) {
             uint32_t g = l / 4, k = l % 4 * 2 + h;
             for (uint32_t r = 0; r < 4; r++)
-                a[g + 8 * (r & 1)][k + 8 * (r >> 1)] = element(lane[l][r], h, f16);
-            for (uint32_t r = 0; r < 2; r++) b[g][k + 8 * r] = element(lane[l][4 + r], h, f16);
+                a[k + 8 * (r >> 1)][g + 8 * (r & 1)] = element(lane[l][r], h, f16);
+            for (uint32_t r = 0; r < 2; r++) b[k + 8 * r][g] = element(lane[l][4 + r], h, f16);
         }
+    for (int k = 0; k < 16; k++) /* the order of every sum */
+        for (int m = 0; m < 16; m++)
+            for (int n = 0; n < 8; n++) sum[m][n] += a[k][m] * b[k][n];
     for (uint32_t l = 0; l < WARP; l++)
         for (uint32_t i = 0; i < 4; i++) {
-            const float *row = a[l / 4 + 8 * (i >> 1)], *column = b[l % 4 * 2 + (i & 1)];
-            float was;
-            double sum = 0;
-            memcpy(&was, &lane[l][6 + i], 4);
-            for (int k = 0; k < 16; k++) sum += (double)row[k] * column[k];
-            was = (float)(was + sum);
-            memcpy(&lane[l][6 + i], &was, 4);
+            float c;
+            memcpy(&c, &lane[l][6 + i], 4);
+            c = (float)(c + sum[l / 4 + 8 * (i >> 1)][l % 4 * 2 + (i & 1)]);
+            memcpy(&lane[l][6 + i], &c, 4);
         }
 }
 
@@ -572,6 +580,10 @@ static void thread_main(void) {
     abort();
 }
 
+static size_t thread_number(const struct machine *m, const struct thread *t) {
+    return (size_t)(t - m->threads);
+}
+
 static void thread_start(struct machine *m, struct thread *t, uint32_t block, uint32_t thread) {
     const struct launch *l = m->launch;
     t->self.thread_index = (struct emu_dim){thread, 0, 0};
@@ -584,13 +596,15 @@ static void thread_start(struct machine *m, struct thread *t, uint32_t block, ui
     t->lane = thread % WARP;
     t->machine = m;
     t->done = false;
+    /* Tops that are a power of two apart would all want the same few lines of the cache. */
+    char *end = t->stack + STACK_BYTES - thread_number(m, t) % COLORS * LINE_BYTES;
 #if defined(__x86_64__)
-    void **top = (void **)(t->stack + STACK_BYTES) - 2;
+    void **top = (void **)end - 2;
     *top = (void *)thread_main; /* the return address; above it: none, and the ABI's alignment */
     top[1] = NULL;
     t->sp = top - SAVED_WORDS;
 #else
-    void **top = (void **)(t->stack + STACK_BYTES - 160);
+    void **top = (void **)(end - 160);
     top[11] = (void *)thread_main;
     t->sp = top;
 #endif
@@ -613,6 +627,13 @@ static void turn(struct machine *m, uint64_t *before) {
 }
 
 /* Runs what is ready until all are done. A turn: as many steps as there are threads. */
+/* The thread that comes next will have its stack in the cache, the one after it what says where. */
+static void fetch_next(const struct thread *t) {
+    if (t == NULL) return;
+    __builtin_prefetch(t->sp);
+    __builtin_prefetch(t->next);
+}
+
 static void run_threads(struct machine *m) {
     uint64_t before = 0;
     for (uint32_t step = 0; m->n_alive > 0; step++) {
@@ -623,6 +644,7 @@ static void run_threads(struct machine *m) {
         }
         struct thread *t = m->ready.first;
         m->ready.first = t->next;
+        fetch_next(t->next);
         enter(m, t);
         m->n_alive -= t->done;
     }
