@@ -580,10 +580,6 @@ static void thread_main(void) {
     abort();
 }
 
-static size_t thread_number(const struct machine *m, const struct thread *t) {
-    return (size_t)(t - m->threads);
-}
-
 static void thread_start(struct machine *m, struct thread *t, uint32_t block, uint32_t thread) {
     const struct launch *l = m->launch;
     t->self.thread_index = (struct emu_dim){thread, 0, 0};
@@ -597,7 +593,7 @@ static void thread_start(struct machine *m, struct thread *t, uint32_t block, ui
     t->machine = m;
     t->done = false;
     /* Tops that are a power of two apart would all want the same few lines of the cache. */
-    char *end = t->stack + STACK_BYTES - thread_number(m, t) % COLORS * LINE_BYTES;
+    char *end = t->stack + STACK_BYTES - (size_t)(t - m->threads) % COLORS * LINE_BYTES;
 #if defined(__x86_64__)
     void **top = (void **)end - 2;
     *top = (void *)thread_main; /* the return address; above it: none, and the ABI's alignment */
@@ -626,7 +622,6 @@ static void turn(struct machine *m, uint64_t *before) {
         emu_trap("threads wait at a barrier or a warp's meeting for others that never come");
 }
 
-/* Runs what is ready until all are done. A turn: as many steps as there are threads. */
 /* The thread that comes next will have its stack in the cache, the one after it what says where. */
 static void fetch_next(const struct thread *t) {
     if (t == NULL) return;
@@ -634,6 +629,7 @@ static void fetch_next(const struct thread *t) {
     __builtin_prefetch(t->next);
 }
 
+/* Runs what is ready until all are done. A turn: as many steps as there are threads. */
 static void run_threads(struct machine *m) {
     uint64_t before = 0;
     for (uint32_t step = 0; m->n_alive > 0; step++) {
