@@ -28,11 +28,11 @@
 #include "kernels/cuda/common/embed.cuh"
 #include "kernels/cuda/common/linear_sum.cuh"
 #include "kernels/cuda/common/loader_kv.cuh"
+#include "kernels/cuda/common/one_row.cuh"
 #include "kernels/cuda/common/packed_ask.cuh"
 #include "kernels/cuda/common/packed_few.cuh"
 #include "kernels/cuda/common/retile.cuh"
 #include "kernels/cuda/common/sample.cuh"
-#include "kernels/cuda/common/staged.cuh"
 
 /* ---- what runs a task: waits for its event (wait_ready), does the work; false: the launch ends
  * ---- */
@@ -88,11 +88,12 @@ DEV void message_done(const struct warp_context *c) {
 }
 
 /* All warps' stores are ordered before the trigger: they meet at the barrier, the release covers
- * what this thread has seen. A hint orders nothing and goes at once. */
+ * what this thread has seen. A hint orders nothing and goes at once, if the task has not sent it. */
+template <bool HINTED>
 DEV void task_finish(const struct warp_context *c, const struct cuda_task *task) {
     uint32_t *counter = rt_counter(&SHARED->args.rt, task->trigger);
     const bool hint = (task->flags & CUDA_TRIGGER_HINT) != 0;
-    if (c->thread == 0 && hint) add_relaxed_gpu(counter, 1);
+    if (!HINTED && c->thread == 0 && hint) add_relaxed_gpu(counter, 1);
     sync_compute();
     if (c->thread == 0) {
         const uint64_t now = trace_now(SHARED); /* what the trigger sets off comes later */
@@ -166,7 +167,7 @@ DEV void compute_next(struct warp_context *c) {
 
 /* The task of the message is done; waits for the next. */
 DEV void compute_done(struct warp_context *c, const struct cuda_task *task) {
-    task_finish(c, task);
+    task_finish<false>(c, task);
     c->message++;
     compute_next(c);
 }
@@ -290,46 +291,29 @@ DEV void compute_step_long(void) {
     }
 }
 
-/* Whether the event of the task at hand is not there yet, but the next task is announced and a
- * linear one of one row. The warp decides as one; then each lane acquires the announcement for
- * itself. */
+/* Whether the next task is announced and a linear one of one row. The warp decides as one; then each
+ * lane acquires the announcement for itself. */
 DEV bool one_row_follows(const struct warp_context *c) {
-    const uint32_t i = c->message % GO_DEPTH, ahead = c->message + 1;
-    uint64_t *announced = &SHARED->go_full[ahead % GO_DEPTH];
-    const uint32_t parity = ahead / GO_DEPTH & 1;
-    const uint32_t waits =
-        !barrier_test_acquire_cta(&SHARED->go_ready[i], c->ready_parity >> i & 1) &&
-        barrier_test_acquire_cta(announced, parity);
-    if (!__shfl_sync(~0u, waits, 0)) return false;
-    barrier_wait_acquire_cta(announced, parity);
-    return runner_for(ahead) == RUN_ONE_ROW;
+    uint64_t *announced = &SHARED->go_full[c->message % GO_DEPTH];
+    const uint32_t parity = c->message / GO_DEPTH & 1;
+    if (!__all_sync(~0u, barrier_test_acquire_cta(announced, parity))) return false;
+    return runner_for(c->message) == RUN_ONE_ROW;
 }
 
-/* Linear tasks of one row, as many as follow each other: what a task needs before its event is
- * found while the one before waits for its own. */
+/* Linear tasks of one row, as many as follow each other. */
 __device__ __noinline__ void compute_one_row(void) {
     struct warp_context c = context_load();
-    struct staged s;
-    staged_begin(&c, task_of(c.message), &s);
-    for (bool more = true; more;) {
-        struct staged next = s;
-        more = one_row_follows(&c);
-        if (more) staged_begin(&c, task_of(c.message + 1), &next);
-        if (!staged_run(&c, &s)) {
+#pragma unroll 1
+    do {
+        const struct cuda_task *task = task_of(c.message);
+        if (!row_task(&c, task)) {
             compute_stop(&c);
             return;
         }
-        task_finish(&c, s.t.task);
+        task_finish<true>(&c, task);
         c.message++;
-        s = next;
-    }
-    struct warp_context after = context_load_of(thread_here()); /* the rest need not be kept */
-    after.page = c.page;
-    after.turn = c.turn;
-    after.message = c.message;
-    after.ready_parity = c.ready_parity;
-    __syncwarp(); /* all lanes have read what is stored now */
-    compute_next(&after);
+    } while (one_row_follows(&c));
+    compute_next(&c);
 }
 
 /* Pages that were streamed for an iteration that did not come. */
@@ -389,6 +373,7 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < sizeof *args / 4; i += CUDA_BLOCK_THREADS)
         ((uint32_t *)&s->args)[i] = ((const uint32_t *)args)[i];
+    memory_check();
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < RING_PAGES; i++) {
             barrier_init(&s->page_full[i], page_copy_arrivals());

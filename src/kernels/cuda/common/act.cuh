@@ -240,9 +240,9 @@ DEV float inverse_rms_of(float sum) {
 
 /* 1 / rms from the eight parts of the sum of squares, added in order. */
 DEV float inverse_rms(const float *parts) {
-    float v[WARPS];
-#pragma unroll
-    for (int i = 0; i < WARPS; i++) v[i] = parts[i];
+    static_assert(WARPS == 8, "two vectors");
+    const float4 lo = *(const float4 *)parts, hi = *(const float4 *)(parts + 4);
+    const float v[WARPS] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
     float sum = v[0];
 #pragma unroll
     for (int i = 1; i < WARPS; i++) sum += v[i];
@@ -328,49 +328,53 @@ DEV void stage_stream(const struct warp_context *c, struct act row, const float 
     if (c->lane == 0) parts[c->warp] = sum;
 }
 
-/* Stages another row, of k floats, zeros up to k_padded. Such rows come in pairs unless nothing
- * rides on data. */
-DEV void stage_floats(const struct warp_context *c, struct act row, uint32_t k, uint32_t k_padded,
-                      char *dst) {
+/* Stages another row, of K floats, zeros up to the end of a page. Such rows come in pairs unless
+ * nothing rides on data. */
+template <uint32_t K>
+DEV void stage_floats(const struct warp_context *c, struct act row, char *dst) {
     constexpr int N = 2;
+    constexpr uint32_t end = cuda_k_tiles(K) * CUDA_PAGE_K / 4;
 #pragma unroll 1
-    for (uint32_t first = c->thread; first < k_padded / 4; first += N * COMPUTE_THREADS) {
+    for (uint32_t first = c->thread; first < end; first += N * COMPUTE_THREADS) {
         float4 v[N];
-        act_load_share<N>(row, first, k / 4, v);
+        act_load_share<N>(row, first, K / 4, v);
 #pragma unroll
         for (int u = 0; u < N; u++)
-            if (first + u * COMPUTE_THREADS < k_padded / 4)
+            if (first + u * COMPUTE_THREADS < end)
                 *(uint2 *)(dst + 8 * (first + u * COMPUTE_THREADS)) =
                     pack_scaled(v[u], make_float4(1, 1, 1, 1));
     }
 }
 
-/* Pairs of pairs that a thread asks for at once: what it has of a row of QN_INTERMEDIATE, in equal
- * parts of at most six: it holds a page, too. */
-enum {
-    PAIRS_OF_THREAD = (QN_INTERMEDIATE + 4 * COMPUTE_THREADS - 1) / (4 * COMPUTE_THREADS),
-    PAIRS_TRIPS = (PAIRS_OF_THREAD + 5) / 6,
-    PAIRS_AT_ONCE = (PAIRS_OF_THREAD + PAIRS_TRIPS - 1) / PAIRS_TRIPS
-};
-
-/* Stages a row that comes in pairs: nothing is left to be rounded. */
-DEV void stage_pairs(const struct warp_context *c, struct act row, uint32_t k, uint32_t k_padded,
-                     char *dst) {
-    constexpr int at_once = PAIRS_AT_ONCE;
+/* Stages a row of K elements that comes in pairs: nothing is left to be rounded. A thread asks for
+ * its share in equal parts of at most six pairs of pairs, since it holds a page, too; for what has
+ * not come once more, all of it at once. */
+template <uint32_t K>
+DEV void stage_pairs(const struct warp_context *c, struct act row, char *dst) {
+    constexpr uint32_t end = cuda_k_tiles(K) * CUDA_PAGE_K / 4;
+    constexpr uint32_t share = (end + COMPUTE_THREADS - 1) / COMPUTE_THREADS;
+    constexpr uint32_t trips = (share + 5) / 6, N = (share + trips - 1) / trips;
+#pragma unroll
+    for (uint32_t first = 0; first < end; first += N * COMPUTE_THREADS) {
+        uint4 v[N];
+        bool there;
 #pragma unroll 1
-    for (uint32_t i = c->thread; i < k_padded / 4; i += at_once * COMPUTE_THREADS) {
-        uint4 v[at_once] = {};
+        do {
+            there = true;
 #pragma unroll
-        for (int u = 0; u < at_once; u++) {
-            const uint32_t at = i + u * COMPUTE_THREADS;
-            if (at < k / 4) v[u] = load_flagged_pair(row.at + 4 * at);
-        }
+            for (uint32_t u = 0; u < N; u++) {
+                const uint32_t at = first + u * COMPUTE_THREADS + c->thread;
+                v[u] = make_uint4(0, row.flag, 0, row.flag);
+                if (at < K / 4) v[u] = load_flagged_pair(row.at + 4 * at);
+            }
 #pragma unroll
-        for (int u = 0; u < at_once; u++) {
-            const uint32_t at = i + u * COMPUTE_THREADS;
-            while (at < k / 4 && (v[u].y != row.flag || v[u].w != row.flag) && !act_given_up())
-                v[u] = load_flagged_pair(row.at + 4 * at);
-            if (at < k_padded / 4) *(uint2 *)(dst + 8 * at) = make_uint2(v[u].x, v[u].z);
+            for (uint32_t u = 0; u < N; u++)
+                there = there && v[u].y == row.flag && v[u].w == row.flag;
+        } while (!there && !act_given_up());
+#pragma unroll
+        for (uint32_t u = 0; u < N; u++) {
+            const uint32_t at = first + u * COMPUTE_THREADS + c->thread;
+            if (at < end) *(uint2 *)(dst + 8 * at) = make_uint2(v[u].x, v[u].z);
         }
     }
 }

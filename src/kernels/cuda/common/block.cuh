@@ -192,8 +192,9 @@ DEV struct warp_context context_of(const struct cuda_args *args, uint32_t thread
 
 /* Between two tasks a compute warp's context lies in shared memory: every kind of task is run by a
  * function that is not inlined (mega.cuh), and what its caller kept would be in local memory. */
-DEV struct warp_context context_load_of(uint32_t thread) {
-    struct warp_context c = context_of(&SHARED->args, thread, 0, 0);
+DEV struct warp_context context_load(void) {
+    ASSUME(threadIdx.x < COMPUTE_THREADS);
+    struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     const uint32_t place = SHARED->warp[c.warp].place;
     c.page = place & 255;
     c.turn = place >> 8 & 255;
@@ -201,9 +202,6 @@ DEV struct warp_context context_load_of(uint32_t thread) {
     c.n_drops = place >> 24 & 1;
     c.message = SHARED->warp[c.warp].message;
     return c;
-}
-DEV struct warp_context context_load(void) {
-    return context_load_of(threadIdx.x);
 }
 DEV void context_store(const struct warp_context *c) {
     struct warp_state *s = &SHARED->warp[c->warp];

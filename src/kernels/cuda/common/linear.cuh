@@ -10,7 +10,7 @@
  *   + results         of one row: activations
  *   + activations     partial sums [group][tile tokens][16 rows][PARTIALS] F32
  *
- * Here: what all share. A task of one row: staged.cuh; of more, whose activations are packed:
+ * Here: what all share. A task of one row: one_row.cuh; of more, whose activations are packed:
  * packed_few.cuh, packed.cuh. What is particular to an operator is in lm_head.cuh and
  * ops_linear.cuh, which picks by kind, so that this code exists once.
  */
@@ -51,9 +51,7 @@ struct linear_tile {
     float *partials;
 };
 
-/* ops_linear.cuh. The activations of a task of one row: k floats. */
-DEV struct act op_row(const struct cuda_task *task);
-/* FLAGS: whether its data may carry them; that of several rows does not (task/carry.c). */
+/* ops_linear.cuh. FLAGS: whether its data may carry them; that of several rows does not (task/carry.c). */
 template <bool FLAGS = false>
 DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                uint32_t row);
@@ -62,8 +60,7 @@ DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uin
 DEV float2 op_value(const struct cuda_task *task, float v0, float v1, float inv, float2 bias,
                     float2 residual);
 /* Stores them. STRIDE: the item of row r + 1 of the same block and token is so many lanes further,
- * and whole warps come; 0: of a single row that is staged, which nobody norms ahead. WORDS: what is
- * packed is stored by whole words. */
+ * and whole warps come. WORDS: what is packed is stored by whole words. */
 template <int STRIDE, bool WORDS = false>
 DEV void op_store(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
                   uint32_t r, float2 v);

@@ -8,6 +8,9 @@
 /* ---- LINEAR: y[T, N] = residual + (a w^T + bias) ----
  * ---- QKV_LINEAR: qkv[T, N] = rmsnorm(x) w^T + bias, N = (n_heads + 2 n_kv_heads) head_dim ---- */
 
+/* Whether any of these products has a bias. */
+#define LINEAR_BIASES (QN_QKV_BIAS || QN_O_BIAS || QN_MLP_BIAS)
+
 DEV float item_constant(uint64_t vector, uint32_t column, bool own) {
     return vector != 0 && own ? __ldg((const float *)vector + column) : 0;
 }
@@ -43,8 +46,10 @@ DEV struct linear_item linear_item(const struct cuda_task *task, uint32_t block,
     item_out<FLAGS>(task, &m, at);
     m.own0 = column >= task->unit0 && column < task->unit1;
     m.own1 = column + 8 >= task->unit0 && column + 8 < task->unit1;
+#if LINEAR_BIASES
     m.bias = make_float2(item_constant(task->bias, column, m.own0),
                          item_constant(task->bias, column + 8, m.own1));
+#endif
     if (task->more == 0) return m;
     const struct act residual = item_act<FLAGS>(task->more, task, CUDA_MORE_FLAGGED, at);
     m.addend = residual.at;
@@ -120,14 +125,14 @@ DEV void stream_store(const struct cuda_task *task, const struct linear_item *m,
 
 /* ---- GATED_MLP: h[T, I] = silu(gate) * up ----
  * Both from rmsnorm(x): the row's factor 1 / rms comes after the dot products. A row block holds 8
- * gate rows and their 8 up rows. */
+ * gate rows and their 8 up rows. PACKED: whether h may be. */
 
-template <bool FLAGS>
+template <bool FLAGS, bool PACKED = true>
 DEV struct linear_item mlp_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                 uint32_t row) {
     struct linear_item m = {};
     const uint32_t column = block * 8 + r;
-    if (task->flags & CUDA_OUT_PACKED)
+    if (PACKED && (task->flags & CUDA_OUT_PACKED) != 0)
         m.out = (float *)packed_at(task, task->out, row, column);
     else
         item_out<FLAGS>(task, &m, (uint64_t)row * task->units + column);
@@ -181,20 +186,11 @@ DEV void op_finish_pair(const struct cuda_task *task, const struct linear_item *
 
 /* ---- the choice ---- */
 
-DEV struct act op_row(const struct cuda_task *task) {
-    return act_of(task->in, task, CUDA_IN_FLAGGED | CUDA_IN_PAIRED);
-}
-
 template <bool FLAGS>
 DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                uint32_t row) {
     if (task->kind == OP_GATED_MLP) return mlp_item<FLAGS>(task, block, r, row);
-    if (task->kind == OP_LM_HEAD) {
-        if (task->columns != 0) return lm_item(task, block, r, row);
-        struct linear_item m = {}; /* its units finish */
-        m.own0 = true;
-        return m;
-    }
+    if (task->kind == OP_LM_HEAD) return lm_item(task, block, r, row);
     return linear_item<FLAGS>(task, block, r, row);
 }
 
@@ -210,7 +206,7 @@ DEV float2 op_value(const struct cuda_task *task, float v0, float v1, float inv,
         v1 *= inv;
     }
     if (task->kind == OP_GATED_MLP) return make_float2(v0, v1); /* mlp_value adds its biases */
-    if (task->bias != 0) {
+    if (LINEAR_BIASES && task->bias != 0) {
         v0 += bias.x;
         v1 += bias.y;
     }
@@ -228,11 +224,7 @@ DEV void op_store(const struct cuda_task *task, const struct linear_item *m, uin
         mlp_store<STRIDE, WORDS>(task, m, r, v.x, v.y);
         return;
     }
-    if (task->kind == OP_LM_HEAD && task->columns == 0) {
-        if (m->own0) lm_finish(block, r, v.x, v.y);
-        return;
-    }
-    if (STRIDE != 0 && task->kind == OP_LINEAR && task->norm != 0)
+    if (task->kind == OP_LINEAR && task->norm != 0)
         stream_store<STRIDE>(task, m, r, v.x, v.y);
     if (m->own0) item_store(m, 0, v.x);
     if (m->own1) item_store(m, 8, v.y);

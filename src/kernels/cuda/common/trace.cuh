@@ -40,9 +40,13 @@ DEV void trace_look(const struct cuda_args *args, struct block_shared *shared) {
     shared_store_volatile(&shared->tracing, rt_load_relaxed(&args->rt.trace->on));
 }
 
+DEV bool trace_wanted(struct block_shared *shared) {
+    return shared_load_volatile(&shared->tracing) != 0;
+}
+
 /* The time, 0 when nothing is recorded. */
 DEV uint64_t trace_now(struct block_shared *shared) {
-    return shared_load_volatile(&shared->tracing) != 0 ? rt_now_ns() : 0;
+    return trace_wanted(shared) ? rt_now_ns() : 0;
 }
 
 DEV void trace_at(const struct cuda_args *args, struct block_shared *shared, uint64_t now,

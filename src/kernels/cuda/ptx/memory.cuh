@@ -8,8 +8,21 @@
 
 #include "kernels/cuda/ptx/barrier.cuh"
 
-/* The block's dynamic shared memory. */
-extern __shared__ __align__(1024) char shared_memory[];
+/* The block's dynamic shared memory. It begins at one place of the shared window in every kernel
+ * without other shared memory that is not launched in clusters; known as a constant it spares each
+ * function, mbarriers' addresses too, a look at the block's rank in its cluster, some thirty cycles.
+ * memory_check says whether it is so. */
+extern __shared__ __align__(1024) char shared_symbol[];
+#define SHARED_BEGIN  1024
+#define shared_memory ((char *)__cvta_shared_to_generic(SHARED_BEGIN))
+
+DEV void memory_check(void) {
+    if (ptx_shared_address(shared_symbol) != SHARED_BEGIN) asm volatile("trap;");
+}
+
+/* What the compiler may count on; what hardly ever happens, so that it lies out of the way. */
+#define ASSUME(x)   __builtin_assume(x)
+#define UNLIKELY(x) __builtin_expect(x, false)
 
 /* threadIdx.x, found anew: where there is no register to keep it, or what is made of it. */
 DEV uint32_t thread_here(void) {

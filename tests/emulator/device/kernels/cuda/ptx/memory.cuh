@@ -6,6 +6,11 @@
 
 #define shared_memory (emu_self->shared)
 
+#define ASSUME(x)   ((void)0)
+#define UNLIKELY(x) __builtin_expect(x, false)
+
+DEV void memory_check(void) {}
+
 DEV uint32_t thread_here(void) {
     return threadIdx.x;
 }

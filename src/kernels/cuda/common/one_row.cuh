@@ -1,0 +1,289 @@
+/* one_row.cuh - tasks with weights and one token row: decode. Their activations lie in shared memory
+ * as 16-bit floats.
+ *
+ *   before the event   all that does not depend on other tasks: addresses, biases, weights of the
+ *                      norm, the warp's first page into registers
+ *   after it           activations ─ barrier ─ pages, partial sums ─ barrier ─ results
+ *
+ * What comes after the event is the critical path of every layer, run by eight warps that do the
+ * same at the same time: nothing hides anything, so an instruction costs its latency, and a jump to
+ * a line of instructions that was not run just before costs some hundred cycles, in times of much
+ * traffic several hundred (docs/performance-log.md, "Straight code"). So each operator has code of its
+ * own, in which its kind and the length of its dot products are constants: no loops over what is
+ * there once, no questions that the compiler can answer, in the order in which it is run.
+ *
+ * A page in registers is one that the ring has room for again: eight of them are a third of it,
+ * what memory brings in 1.9 us on an H200. And eight pages that need not be read from shared memory
+ * after the event are 64 KB at 128 bytes a cycle. What it was worth: docs/performance-log.md.
+ *
+ * Scratch:   0   LM_HEAD: a unit's results [LM_BLOCK] F32
+ *            +   activations, 16 bits, whole k-tiles
+ *            +   partial sums [row block of the group][16 rows][PARTIALS] F32
+ */
+#ifndef QN_CUDA_COMMON_ONE_ROW_CUH
+#define QN_CUDA_COMMON_ONE_ROW_CUH
+
+#include "kernels/cuda/common/ops_linear.cuh"
+
+enum { ROW_GROUP = 12 }; /* row blocks of a group at most (walk_staged): a thread has one item */
+static_assert(ROW_GROUP * 8 <= COMPUTE_THREADS, "items");
+
+/* Row blocks [first, end) of a task, whose partial sums are in scratch together. */
+struct row_group {
+    uint32_t first, end;
+};
+
+/* What of a task is found before its event. */
+struct row_work {
+    uint32_t block1, group;  /* the task's last row block + 1; row blocks of a group */
+    struct act x;            /* its activations */
+    bool x_paired, y_paired; /* they are pairs, the results are */
+    uint32_t *hint;          /* what thread 0 adds to when the results are about to come */
+    bool traced;             /* this thread writes records */
+};
+
+template <uint32_t KIND>
+DEV struct row_work row_begin(const struct warp_context *c, const struct cuda_task *task) {
+    struct row_work w;
+    w.block1 = task->block1;
+    w.group = task->group;
+    w.x = act_of(task->in, task, CUDA_IN_FLAGGED | CUDA_IN_PAIRED);
+    w.x_paired = KIND == OP_LINEAR && (task->flags & CUDA_IN_PAIRED) != 0;
+    w.y_paired = KIND == OP_GATED_MLP && (task->flags & CUDA_OUT_PAIRED) != 0;
+    w.hint = nullptr;
+    if (c->thread == 0 && (task->flags & CUDA_TRIGGER_HINT) != 0)
+        w.hint = rt_counter(&SHARED->args.rt, task->trigger);
+    w.traced = c->thread == 0 && trace_wanted(SHARED);
+    return w;
+}
+
+template <uint32_t KIND>
+DEV struct row_group row_group_at(const struct row_work *w, uint32_t first) {
+    const uint32_t unit_blocks = KIND == OP_LM_HEAD ? LM_UNIT_BLOCKS : 0;
+    return {first, walk_group_end(first, w->block1, w->group, unit_blocks)};
+}
+
+template <uint32_t KIND> DEV char *row_activations(void) {
+    return SCRATCH + (KIND == OP_LM_HEAD ? 4 * LM_BLOCK : 0);
+}
+
+/* The partial sums of image row r of a row block of the group. */
+template <uint32_t KIND, uint32_t K> DEV float *row_partials(uint32_t in_group, uint32_t r) {
+    float *partials = (float *)(row_activations<KIND>() + cuda_k_tiles(K) * CUDA_PAGE_K * 2);
+    return partials + (in_group * CUDA_PAGE_ROWS + r) * PARTIALS;
+}
+
+/* Their sum in order. */
+template <uint32_t KIND, uint32_t K> DEV float row_sum(uint32_t in_group, uint32_t r) {
+    const float4 *p = (const float4 *)row_partials<KIND, K>(in_group, r);
+    const float4 lo = p[0], hi = cuda_k_tiles(K) > 4 ? p[1] : make_float4(0, 0, 0, 0);
+    const float v[PARTIALS] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+    float sum = v[0];
+#pragma unroll
+    for (uint32_t i = 1; i < PARTIALS; i++)
+        if (i < cuda_k_tiles(K)) sum += v[i];
+    return sum;
+}
+
+/* The thread's item of a group: rows r and r + 8 of a row block, r = thread % 8. Nothing beyond the
+ * group's. */
+template <uint32_t KIND>
+DEV struct linear_item row_item(const struct warp_context *c, const struct cuda_task *task,
+                                struct row_group g) {
+    const uint32_t block = g.first + c->thread / 8, r = c->thread % 8;
+    if (KIND == OP_LM_HEAD || block >= g.end) return {};
+    return KIND == OP_GATED_MLP ? mlp_item<true, false>(task, block, r, 0)
+                                : linear_item<true>(task, block, r, 0);
+}
+
+/* ---- pages ---- */
+
+/* A page in registers: what the lane multiplies of each of its steps. */
+struct held_page {
+    uint4 a[CUDA_PAGE_K / 16];
+    bool there;
+};
+
+/* Number of the group's pages that is the warp's first one. */
+DEV uint32_t row_rank(const struct warp_context *c) {
+    return (c->warp - c->turn) % WARPS;
+}
+
+/* Takes the warp's first page of the group, if it has one and that has come. What is loaded
+ * otherwise is not looked at: the compiler spills arrays that are loaded or not. */
+template <uint32_t K>
+DEV void row_hold(struct warp_context *c, struct row_group g, struct held_page *h) {
+    const uint32_t slot = page_slot(c->warp, c->page);
+    const bool come = barrier_test_acquire_cta(&SHARED->page_full[slot], page_parity(c->page));
+    h->there = row_rank(c) < (g.end - g.first) * cuda_k_tiles(K) && __all_sync(~0u, come);
+    const uint4 *from = (const uint4 *)(RING + slot * CUDA_PAGE_BYTES) + c->lane;
+    if (!h->there) from = (const uint4 *)&SHARED->args;
+    const uint32_t step = h->there ? 32 : 0;
+#pragma unroll
+    for (int i = 0; i < CUDA_PAGE_K / 16; i++) h->a[i] = from[i * step];
+    if (h->there) page_release(c);
+}
+
+/* A page in registers times the activations of its k-tile. */
+template <uint32_t KIND>
+DEV void row_multiply(const struct warp_context *c, const uint4 a[CUDA_PAGE_K / 16], uint32_t k,
+                      float chains[2][4]) {
+    /* All eight columns of a product are the same row; the first is stored. */
+    const uint4 *x = (const uint4 *)(row_activations<KIND>() + k * CUDA_PAGE_K * 2) + c->lane % 4;
+#pragma unroll
+    for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
+        const uint4 b = x[4 * pair];
+        mma_16x8x16<WEIGHT_E>(chains[0], a[2 * pair], b.x, b.y);
+        mma_16x8x16<WEIGHT_E>(chains[1], a[2 * pair + 1], b.z, b.w);
+    }
+}
+
+DEV void row_clear(float chains[2][4]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) chains[i / 4][i % 4] = 0;
+}
+
+/* The warp's pages of a group, every eighth. Those of one row block follow each other, and their
+ * k-tiles have the same partial sum. `begun`: chains have the first one's products. A page is in
+ * registers before it is multiplied: its slot is free for the loader that much earlier. */
+template <uint32_t KIND, uint32_t K>
+DEV void row_pages(struct warp_context *c, struct row_group g, bool begun, float chains[2][4]) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(K);
+    const uint32_t n = (g.end - g.first) * k_tiles;
+#pragma unroll 1
+    for (uint32_t i = row_rank(c); i < n; i += WARPS) {
+        const uint32_t in_group = i / k_tiles, k = i % k_tiles;
+        if (!begun) {
+            const uint4 *page = page_acquire(c);
+            uint4 a[CUDA_PAGE_K / 16];
+#pragma unroll
+            for (int j = 0; j < CUDA_PAGE_K / 16; j++) a[j] = page[j * 32 + c->lane];
+            page_release(c);
+            row_multiply<KIND>(c, a, k, chains);
+        }
+        begun = false;
+        if (k + PARTIALS < k_tiles) continue;
+        if (c->lane % 4 == 0) {
+            float *to = row_partials<KIND, K>(in_group, c->lane / 4) + k % PARTIALS;
+            to[0] = chains[0][0] + chains[1][0];
+            to[8 * PARTIALS] = chains[0][2] + chains[1][2];
+        }
+        row_clear(chains);
+    }
+    c->turn = turn_after(c->turn, n);
+}
+
+/* ---- activations ---- */
+
+/* Activations into scratch, and their sum of squares if they are to be normed. */
+template <uint32_t KIND, uint32_t K>
+DEV void row_stage(const struct warp_context *c, const struct cuda_task *task,
+                   const struct row_work *w, const struct early *early) {
+    char *to = row_activations<KIND>();
+    if (KIND != OP_LINEAR)
+        stage_stream(c, w->x, (const float *)task->norm, early, to, SHARED->warp_sum);
+    else if (w->x_paired)
+        stage_pairs<K>(c, w->x, to);
+    else
+        stage_floats<K>(c, w->x, to);
+    sync_compute();
+}
+
+/* Whether a page is held before activations that are normed, or others. A thread's share of a wide
+ * norm and a page are more registers than there are. */
+template <uint32_t KIND> DEV constexpr bool row_holds(void) {
+    return PAGES_ARE_HELD && (KIND == OP_LINEAR || STREAM_FOURS <= 2);
+}
+
+/* ---- results ---- */
+
+/* An item's two dot products become results. inv: 1 / rms. */
+template <uint32_t KIND, uint32_t K>
+DEV void row_results(const struct warp_context *c, const struct cuda_task *task,
+                     const struct row_work *w, struct row_group g, const struct linear_item *m,
+                     struct linear_addend add, float inv) {
+    const uint32_t in_group = c->thread / 8, r = c->thread % 8;
+    const float v0 = row_sum<KIND, K>(in_group, r), v1 = row_sum<KIND, K>(in_group, r + 8);
+    if (KIND == OP_LM_HEAD) {
+        lm_finish(g.first + in_group, r, v0 * inv, v1 * inv);
+    } else if (KIND == OP_LINEAR || KIND == OP_QKV_LINEAR) {
+        float2 v = KIND == OP_LINEAR ? make_float2(v0, v1) : make_float2(v0 * inv, v1 * inv);
+        if (LINEAR_BIASES && task->bias != 0) v = make_float2(v.x + m->bias.x, v.y + m->bias.y);
+        if (KIND == OP_LINEAR && m->addend != nullptr) {
+            const float2 residual = addend_await(m, &add);
+            v = make_float2(residual.x + v.x, residual.y + v.y);
+        }
+        if (m->own0) item_store(m, 0, v.x);
+        if (m->own1) item_store(m, 8, v.y);
+    } else if (w->y_paired) {
+        if (r % 2 == 0)
+            op_finish_pair(task, m, g.first + in_group, r, inv, v0, v1,
+                           row_sum<KIND, K>(in_group, r + 1), row_sum<KIND, K>(in_group, r + 9));
+    } else if (m->own0) {
+        item_store(m, 0, mlp_value(m, v0 * inv, v1 * inv));
+    }
+}
+
+/* A task whose dot products are K long. False: the launch ends. */
+template <uint32_t KIND, uint32_t K>
+DEV bool row_run(struct warp_context *c, const struct cuda_task *task) {
+    constexpr bool normed = KIND != OP_LINEAR;
+    struct early early;
+    struct held_page held;
+    if (normed) early_norm((const float *)task->norm, c->thread, &early);
+    const struct row_work w = row_begin<KIND>(c, task);
+    struct row_group g = row_group_at<KIND>(&w, task->block0);
+    struct linear_item item = row_item<KIND>(c, task, g);
+    const uint32_t rank = row_rank(c);
+    if (row_holds<KIND>()) row_hold<K>(c, g, &held);
+    if (!wait_ready(c)) return false;
+    struct linear_addend add = {};
+    if (KIND == OP_LINEAR) add = addend_ask(&item);
+    if (UNLIKELY(w.traced)) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    row_stage<KIND, K>(c, task, &w, &early);
+    if (UNLIKELY(w.traced)) trace(c->args, SHARED, RT_TRACE_BEGIN, task->index);
+    bool begun = row_holds<KIND>() && held.there;
+    float chains[2][4];
+    row_clear(chains);
+    /* What is not held is multiplied all the same, for the sake of one path. */
+    if (row_holds<KIND>()) row_multiply<KIND>(c, held.a, rank % cuda_k_tiles(K), chains);
+    const float inv = normed ? inverse_rms(SHARED->warp_sum) : 1;
+    if (!begun) row_clear(chains);
+#pragma unroll 1
+    for (;;) {
+        row_pages<KIND, K>(c, g, begun, chains);
+        const bool last = g.end >= w.block1;
+        /* Who waits for the results may look for them now: they come as soon as the hint does. */
+        if (last && w.hint != nullptr) add_relaxed_gpu(w.hint, 1);
+        sync_compute();
+        if (g.first + c->thread / 8 < g.end)
+            row_results<KIND, K>(c, task, &w, g, &item, add, inv);
+        if (KIND == OP_LM_HEAD && g.end % LM_UNIT_BLOCKS == 0) {
+            sync_compute();
+            lm_finish_unit(c, task, g.end / LM_UNIT_BLOCKS - 1);
+        }
+        if (last) return true;
+        g = row_group_at<KIND>(&w, g.end);
+        item = row_item<KIND>(c, task, g);
+        if (KIND == OP_LINEAR) add = addend_ask(&item);
+        sync_compute(); /* the last group's sums are read */
+        begun = false;
+    }
+}
+
+/* What LINEAR may be: the attention's output, the MLP's. */
+#define ROW_ATTENTION_K (QN_N_HEADS * QN_HEAD_DIM)
+
+DEV bool row_task(struct warp_context *c, const struct cuda_task *task) {
+    switch (task->kind) {
+    case OP_QKV_LINEAR: return row_run<OP_QKV_LINEAR, QN_HIDDEN>(c, task);
+    case OP_GATED_MLP: return row_run<OP_GATED_MLP, QN_HIDDEN>(c, task);
+    case OP_LM_HEAD: return row_run<OP_LM_HEAD, QN_HIDDEN>(c, task);
+    default:
+        if (ROW_ATTENTION_K != QN_INTERMEDIATE && task->k == ROW_ATTENTION_K)
+            return row_run<OP_LINEAR, ROW_ATTENTION_K>(c, task);
+        return row_run<OP_LINEAR, QN_INTERMEDIATE>(c, task);
+    }
+}
+
+#endif
