@@ -253,9 +253,10 @@ DEV bool row_run(struct warp_context *c, const struct cuda_task *task) {
     for (;;) {
         row_pages<KIND, K>(c, g, begun, chains);
         const bool last = g.end >= w.block1;
-        /* Who waits for the results may look for them now: they come as soon as the hint does. */
-        if (last && w.hint != nullptr) add_relaxed_gpu(w.hint, 1);
         sync_compute();
+        /* Who waits for the results may look for them now: they come as soon as the hint does. Not
+         * before, since other warps may still wait for pages, and who looks is in their way. */
+        if (last && w.hint != nullptr) add_relaxed_gpu(w.hint, 1);
         if (g.first + c->thread / 8 < g.end)
             row_results<KIND, K>(c, task, &w, g, &item, add, inv);
         if (KIND == OP_LM_HEAD && g.end % LM_UNIT_BLOCKS == 0) {
