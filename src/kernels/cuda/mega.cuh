@@ -18,6 +18,7 @@
 #endif
 
 #include "kernels/cuda/common/attention_combine.cuh"
+#include "kernels/cuda/common/attention_row.cuh"
 #include "kernels/cuda/common/attention_rows.cuh"
 #include "kernels/cuda/common/attention_run.cuh"
 #include "kernels/cuda/common/attention_split.cuh"
@@ -113,6 +114,7 @@ enum {
     RUN_STEP,
     RUN_STEP_LONG,
     RUN_WHOLE,
+    RUN_WHOLE_ROW,
     RUN_COMBINE,
     RUN_OTHER,
     RUN_SPLIT,
@@ -141,7 +143,7 @@ DEV uint32_t runner_of(const struct cuda_task *task) {
     case OP_LM_HEAD: return linear_rows(task) > 0 ? RUN_ONE_ROW : RUN_OTHER;
     case OP_ATTENTION_SPLIT: return RUN_SPLIT;
     case OP_ATTENTION_STEP: return kv_walk_long(SHARED) ? RUN_STEP_LONG : RUN_STEP;
-    case OP_ATTENTION_WHOLE: return RUN_WHOLE;
+    case OP_ATTENTION_WHOLE: return linear_rows(task) == 1 ? RUN_WHOLE_ROW : RUN_WHOLE;
     case OP_ATTENTION_COMBINE: return RUN_COMBINE;
     default: return RUN_OTHER;
     }
@@ -166,8 +168,9 @@ DEV void compute_next(struct warp_context *c) {
 }
 
 /* The task of the message is done; waits for the next. */
+template <bool HINTED = false>
 DEV void compute_done(struct warp_context *c, const struct cuda_task *task) {
-    task_finish<false>(c, task);
+    task_finish<HINTED>(c, task);
     c->message++;
     compute_next(c);
 }
@@ -178,24 +181,25 @@ DEV void compute_stop(struct warp_context *c) {
 }
 
 /* Runs the task of the message and waits for the next. Each kind has such a function of its own:
- * what one keeps in registers is nobody else's to spill. They are called with nothing to keep. */
+ * what one keeps in registers is nobody else's to spill. They are called with nothing to keep.
+ * HINTED: it sends its hint itself. */
 typedef bool run_function(struct warp_context *c, const struct cuda_task *task);
-template <run_function RUN> DEV void compute_with(void) {
+template <run_function RUN, bool HINTED> DEV void compute_with(void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     if (!RUN(&c, task)) {
         compute_stop(&c);
         return;
     }
-    compute_done(&c, task);
+    compute_done<HINTED>(&c, task);
 }
-template <run_function RUN> __device__ __noinline__ void compute_task(void) {
-    compute_with<RUN>();
+template <run_function RUN, bool HINTED = false> __device__ __noinline__ void compute_task(void) {
+    compute_with<RUN, HINTED>();
 }
 /* The image has functions in the order of their names: what a batch alone runs is not between what
  * a single row does. */
 template <int COLUMNS> __device__ __noinline__ void run_filled(void) {
-    compute_with<run_packed_few<COLUMNS, true>>();
+    compute_with<run_packed_few<COLUMNS, true>, false>();
 }
 
 /* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself
@@ -344,6 +348,7 @@ DEV void compute_main(void) {
         switch (context_next()) {
         case RUN_ONE_ROW: compute_one_row(); continue;
 #if KV_PAGES
+        case RUN_WHOLE_ROW: compute_task<run_whole_row, true>(); continue;
         case RUN_WHOLE: compute_task<run_whole>(); continue;
 #endif
         case RUN_COMBINE: compute_task<run_combine>(); continue;

@@ -348,7 +348,7 @@ DEV void stage_floats(const struct warp_context *c, struct act row, char *dst) {
 
 /* Stages a row of K elements that comes in pairs: nothing is left to be rounded. A thread asks for
  * its share in equal parts of at most six pairs of pairs, since it holds a page, too; for what has
- * not come once more, all of it at once. */
+ * not come again, all of that at once. */
 template <uint32_t K>
 DEV void stage_pairs(const struct warp_context *c, struct act row, char *dst) {
     constexpr uint32_t end = cuda_k_tiles(K) * CUDA_PAGE_K / 4;
@@ -356,21 +356,21 @@ DEV void stage_pairs(const struct warp_context *c, struct act row, char *dst) {
     constexpr uint32_t trips = (share + 5) / 6, N = (share + trips - 1) / trips;
 #pragma unroll
     for (uint32_t first = 0; first < end; first += N * COMPUTE_THREADS) {
-        uint4 v[N];
-        bool there;
+        uint4 v[N] = {};
+        uint32_t missing = 0;
+#pragma unroll
+        for (uint32_t u = 0; u < N; u++)
+            missing |= (first + u * COMPUTE_THREADS + c->thread < K / 4) << u;
 #pragma unroll 1
         do {
-            there = true;
-#pragma unroll
-            for (uint32_t u = 0; u < N; u++) {
-                const uint32_t at = first + u * COMPUTE_THREADS + c->thread;
-                v[u] = make_uint4(0, row.flag, 0, row.flag);
-                if (at < K / 4) v[u] = load_flagged_pair(row.at + 4 * at);
-            }
 #pragma unroll
             for (uint32_t u = 0; u < N; u++)
-                there = there && v[u].y == row.flag && v[u].w == row.flag;
-        } while (!there && !act_given_up());
+                if (missing >> u & 1)
+                    v[u] = load_flagged_pair(row.at + 4 * (first + u * COMPUTE_THREADS + c->thread));
+#pragma unroll
+            for (uint32_t u = 0; u < N; u++)
+                if (v[u].y == row.flag && v[u].w == row.flag) missing &= ~(1u << u);
+        } while (missing != 0 && !act_given_up());
 #pragma unroll
         for (uint32_t u = 0; u < N; u++) {
             const uint32_t at = first + u * COMPUTE_THREADS + c->thread;

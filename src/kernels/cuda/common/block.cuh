@@ -101,8 +101,8 @@ struct steps_found {
     uint32_t fresh;  /* the only position that the iteration adds; ~0: there may be more */
 };
 
-/* Of a warp's context what lasts from task to task: page, turn, ready_parity of 8 bits, n_drops and
- * next of 4. */
+/* Of a warp's context what lasts from task to task: page, turn, ready_parity of 8 bits each, n_drops
+ * of one, next of seven. */
 struct warp_state {
     uint32_t place, message;
     uint64_t walk_key; /* whose, of which iteration: see split_walk, units_begin */
@@ -207,13 +207,13 @@ DEV void context_store(const struct warp_context *c) {
     struct warp_state *s = &SHARED->warp[c->warp];
     if (c->lane == 0) {
         s->place =
-            c->page | c->turn << 8 | c->ready_parity << 16 | c->n_drops << 24 | c->next << 28;
+            c->page | c->turn << 8 | c->ready_parity << 16 | c->n_drops << 24 | c->next << 25;
         s->message = c->message;
     }
     __syncwarp();
 }
 DEV uint32_t context_next(void) {
-    return SHARED->warp[thread_here() / 32].place >> 28;
+    return SHARED->warp[thread_here() / 32].place >> 25;
 }
 
 DEV void sync_compute(void) {

@@ -1,0 +1,250 @@
+/* attention_row.cuh - ATTENTION_WHOLE of an iteration of one token row: decode of one request.
+ *
+ * The same items and numbers as attention_whole.cuh, in code that takes as given what one row is: the
+ * iteration adds one position, a task's heads have the same pieces, what there is to do is known before
+ * the event. It is the longest stretch between two operators of a layer, eight blocks work and all
+ * others wait, so it is written as one_row.cuh is: straight on, constants, addresses found before.
+ *
+ *   before the event   the row's item, the warp's head: what turns it, where its elements come from
+ *   after it           a head a warp ─ barrier ─ shares of up to RING_DEPTH pieces, outputs left in
+ *                      their pages ─ barrier ─ each thread has two columns of a head, adds up shares,
+ *                      then pieces, in order
+ *
+ * Bytes: k and v of the context, 2 * positions * head_dim * 2, read once per item.
+ *
+ * Scratch:   0           max, sum [piece of a batch][16 rows][share]
+ *            ROW_SLOTS   slots of the shares' pages [piece of a batch][share]
+ *            STEP_HEADS  queries [SUB_HEADS][head_dim], key, value, of 16 bits
+ */
+#ifndef QN_CUDA_COMMON_ATTENTION_ROW_CUH
+#define QN_CUDA_COMMON_ATTENTION_ROW_CUH
+
+#include "kernels/cuda/common/attention_whole.cuh"
+
+#if KV_PAGES
+
+enum {
+    ROW_STATES = WHOLE_BATCH * WARPS * 16, /* maxima, or sums, of a batch */
+    ROW_SLOTS = 2 * ROW_STATES * 4,
+};
+static_assert(ROW_SLOTS + WHOLE_BATCH * WARPS * 4 <= STEP_HEADS, "scratch");
+
+/* Of row m of piece number i of the batch: eight shares' maxima; sums are ROW_STATES further. */
+DEV float *row_states(uint32_t i, uint32_t m) {
+    return (float *)SCRATCH + (i * 16 + m) * WARPS;
+}
+
+DEV uint32_t *row_slots(uint32_t i) {
+    return (uint32_t *)(SCRATCH + ROW_SLOTS) + i * WARPS;
+}
+
+/* The head that a warp makes: number i of the item's queries, key, value; beyond them none. */
+struct row_head {
+    uint32_t i, unit; /* unit: of qkv */
+    bool there, is_value;
+    const float *at; /* its elements */
+    uint32_t step;   /* words from one to the next */
+    struct head_turn turn;
+};
+
+DEV struct row_head row_head_of(const struct warp_context *c, const struct cuda_task *task,
+                                const struct kv_walk *w, uint32_t i) {
+    const struct attention_step s = split_step(w);
+    struct row_head h = {};
+    h.i = i;
+    h.there = i < s.n_heads + 2;
+    h.is_value = i == s.n_heads + 1;
+    h.unit = i < s.n_heads ? s.head0 + i
+                           : QN_N_HEADS + s.kv_head + (h.is_value ? QN_N_KV_HEADS : 0);
+    if (!h.there) return h;
+    h.step = task->flags & CUDA_IN_FLAGGED ? 2 : 1;
+    h.at = (const float *)task->in + h.step * h.unit * QN_HEAD_DIM;
+    h.turn = head_turn_of(c, (const float *)(i < s.n_heads ? task->norm : task->more2), h.is_value,
+                          w->hi - 1);
+    return h;
+}
+
+/* Its elements, as they come: those of the lane's RoPE pairs. */
+DEV void row_head_load(const struct warp_context *c, const struct row_head *h,
+                       float a[LANE_PAIRS], float b[LANE_PAIRS]) {
+    const struct act x = {h->at, h->step == 2 ? SHARED->flag : 0};
+    uint32_t at[2 * LANE_PAIRS];
+    float v[2 * LANE_PAIRS];
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        at[u] = min(c->lane + 32 * u, HALF_DIM - 1u);
+        at[LANE_PAIRS + u] = at[u] + HALF_DIM;
+    }
+    act_load_all(x, at, v);
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        a[u] = v[u];
+        b[u] = v[LANE_PAIRS + u];
+    }
+}
+
+/* A head, normed and turned, into scratch. Queries lie as keys do: head i is read beside the next. */
+DEV void row_head_make(const struct warp_context *c, const struct kv_walk *w,
+                       const struct row_head *h) {
+    float a[LANE_PAIRS], b[LANE_PAIRS];
+    row_head_load(c, h, a, b);
+    head_turn_apply(c, &h->turn, h->is_value, a, b);
+    const uint32_t place = h->unit < QN_N_HEADS ? h->i : w->hi - 1;
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++)
+        if (c->lane + 32 * u < HALF_DIM)
+            kv_store(step_head(h->i), h->is_value, place, c->lane + 32 * u, a[u], b[u]);
+}
+
+/* The item's key and value from scratch into the cache, where they lie as they do here; by one warp.
+ */
+DEV void row_keep(const struct warp_context *c, const struct cuda_task *task,
+                  const struct kv_walk *w) {
+    const struct attention_step s = split_step(w);
+    uint16_t *to = (uint16_t *)task->more + (uint64_t)row_kv_row(SHARED, 0) * QN_HEAD_DIM +
+                   (uint64_t)s.kv_head * KV_HEAD_STRIDE;
+#pragma unroll 1
+    for (uint32_t i = c->lane; i < 2 * (QN_HEAD_DIM / 8); i += 32) {
+        const uint32_t value = i / (QN_HEAD_DIM / 8), chunk = i % (QN_HEAD_DIM / 8);
+        *(uint4 *)(to + value * KV_VALUE_STRIDE + 8 * chunk) =
+            *(const uint4 *)(step_head(s.n_heads + value) + 8 * chunk);
+    }
+}
+
+/* The warp's share of piece number i of the batch, which is the walk's. */
+DEV void row_share(const struct warp_context *c, const struct kv_walk *w, uint32_t n_heads,
+                   const struct attention_rows *rows, uint32_t piece, uint32_t share,
+                   uint32_t i) {
+    const uint32_t first = piece * ATTENTION_PIECE + SHARE_POSITIONS * share;
+    const uint32_t slot = page_acquire_after(c, i);
+    char *page = RING + slot * CUDA_PAGE_BYTES;
+    const uint32_t fresh = w->hi - 1 - first; /* the position that the iteration adds */
+    struct attention_part part;
+    if (first >= w->hi || first + SHARE_POSITIONS <= w->lo) {
+        part_clear(&part);
+    } else {
+        struct split_kv x;
+        struct split_at at = split_at_of(c, page, page + SHARE_BYTES);
+#pragma unroll
+        for (int u = 0; u < 2; u++)
+            if (split_key_row(c, u) == fresh) at.k[u] = (const char *)step_head(n_heads);
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            if (split_value_row(c, n) == fresh) at.v[n] = (const char *)step_head(n_heads + 1);
+        split_keys(c, at.k, x.k);
+        split_values(c, at.v, x.v);
+        if (fresh < SHARE_POSITIONS) split_clear(c, fresh, &x);
+        split_attend(c, rows, &x, first, &part);
+        __syncwarp(); /* all lanes have read the page */
+    }
+    whole_put(c, &part, (float *)page);
+    if (c->lane == 0) row_slots(i)[share] = slot;
+    if (c->lane % 4 == 0)
+#pragma unroll
+        for (int h = 0; h < HEAD_HALVES; h++) {
+            float *to = row_states(i, c->lane / 4 + 8 * h) + share;
+            to[0] = part.max[h];
+            to[ROW_STATES] = part.sum[h];
+        }
+}
+
+DEV void row_eight(const float *from, float v[WARPS]) {
+    static_assert(WARPS == 8, "two vectors");
+    const float4 lo = *(const float4 *)from, hi = *(const float4 *)(from + 4);
+    v[0] = lo.x, v[1] = lo.y, v[2] = lo.z, v[3] = lo.w;
+    v[4] = hi.x, v[5] = hi.y, v[6] = hi.z, v[7] = hi.w;
+}
+
+/* Piece number i of the batch, columns d and d + 1 of row m: added up over the shares in order, then
+ * to what came before. */
+DEV void row_merge(uint32_t i, uint32_t m, uint32_t d, struct whole_state *y) {
+    float max[WARPS], sum[WARPS], slot[WARPS];
+    float2 v[WARPS];
+    row_eight((const float *)row_slots(i), slot);
+#pragma unroll
+    for (int s = 0; s < WARPS; s++)
+        v[s] = *(const float2 *)((const float *)(RING + __float_as_uint(slot[s]) *
+                                                            CUDA_PAGE_BYTES) +
+                                 whole_at(m, d));
+    row_eight(row_states(i, m), max);
+    row_eight(row_states(i, m) + ROW_STATES, sum);
+    float most = max[0], all = 0;
+#pragma unroll
+    for (int s = 1; s < WARPS; s++) most = fmaxf(most, max[s]);
+    float2 out;
+#pragma unroll
+    for (int s = 0; s < WARPS; s++) {
+        const float factor = warp_factor(max[s], most);
+        const float2 of = make_float2(__fmul_rn(v[s].x, factor), __fmul_rn(v[s].y, factor));
+        all = fmaf(sum[s], factor, all);
+        out = s == 0 ? of : make_float2(__fadd_rn(out.x, of.x), __fadd_rn(out.y, of.y));
+    }
+    const struct merge f = merge_factors(y->max, y->sum, most);
+    y->out.x = merge_value(&f, y->out.x, out.x);
+    y->out.y = merge_value(&f, y->out.y, out.y);
+    y->sum = merge_value(&f, y->sum, all);
+    y->max = f.max;
+}
+
+/* A KV head of the row: pieces, then the output. */
+DEV void row_item(struct warp_context *c, const struct cuda_task *task, const struct kv_walk *w,
+                  uint32_t share, uint32_t *hint) {
+    const struct attention_step s = split_step(w);
+    struct attention_rows rows;
+    struct whole_state y[WHOLE_PAIRS] = {};
+    step_rows(c, w, s.n_heads, &rows);
+#pragma unroll 1
+    for (uint32_t piece = w->piece, n; piece < w->piece_end; piece += n) {
+        n = min(w->piece_end - piece, (uint32_t)WHOLE_BATCH);
+#pragma unroll 1
+        for (uint32_t i = 0; i < n; i++) row_share(c, w, s.n_heads, &rows, piece + i, share, i);
+        sync_compute();
+        const bool last = piece + n == w->piece_end;
+        if (last && hint != nullptr) add_relaxed_gpu(hint, 1);
+#pragma unroll
+        for (int u = 0; u < WHOLE_PAIRS; u++) {
+            const struct whole_place p = whole_place_of(c, u);
+            if (p.m >= s.n_heads) continue;
+#pragma unroll 1
+            for (uint32_t i = 0; i < n; i++) row_merge(i, p.m, p.d, &y[u]);
+            const float by = reciprocal_fast(y[u].sum);
+            if (last)
+                output_store2(task, s.head0 + p.m, p.d,
+                              make_float2(y[u].out.x * by, y[u].out.y * by));
+        }
+        whole_release(c, n);
+    }
+}
+
+DEV bool run_whole_row(struct warp_context *c, const struct cuda_task *task) {
+    const uint32_t share = (c->warp - c->turn) % WARPS;
+    struct kv_walk w = split_walk(c, task);
+    struct row_head h = row_head_of(c, task, &w, c->warp);
+    uint32_t *hint = nullptr;
+    if (c->thread == 0 && (task->flags & CUDA_TRIGGER_HINT) != 0)
+        hint = rt_counter(&SHARED->args.rt, task->trigger);
+    const bool traced = c->thread == 0 && trace_wanted(SHARED), idle = w.left == 0;
+    if (!wait_data(c, task)) return false;
+    if (UNLIKELY(traced)) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    if (idle && hint != nullptr) add_relaxed_gpu(hint, 1);
+#pragma unroll 1
+    while (w.left > 0) {
+#pragma unroll 1
+        while (h.there) {
+            row_head_make(c, &w, &h);
+            if (SUB_HEADS + 2 <= WARPS) break; /* one each */
+            h = row_head_of(c, task, &w, h.i + WARPS);
+        }
+        sync_compute();
+        row_item(c, task, &w, share, w.left == w.piece_end - w.piece ? hint : nullptr);
+        if (c->warp == WARPS - 1) row_keep(c, task, &w);
+        kv_walk_skip(SHARED, &w, w.piece_end - w.piece);
+        if (w.left == 0) break;
+        h = row_head_of(c, task, &w, c->warp);
+        sync_compute(); /* the heads are read */
+    }
+    return true;
+}
+
+#endif
+#endif
