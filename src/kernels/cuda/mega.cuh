@@ -115,6 +115,7 @@ enum {
     RUN_STEP_LONG,
     RUN_WHOLE,
     RUN_WHOLE_ROW,
+    RUN_STEP_ROW,
     RUN_COMBINE,
     RUN_OTHER,
     RUN_SPLIT,
@@ -142,8 +143,13 @@ DEV uint32_t runner_of(const struct cuda_task *task) {
     case OP_GATED_MLP:
     case OP_LM_HEAD: return linear_rows(task) > 0 ? RUN_ONE_ROW : RUN_OTHER;
     case OP_ATTENTION_SPLIT: return RUN_SPLIT;
-    case OP_ATTENTION_STEP: return kv_walk_long(SHARED) ? RUN_STEP_LONG : RUN_STEP;
-    case OP_ATTENTION_WHOLE: return linear_rows(task) == 1 ? RUN_WHOLE_ROW : RUN_WHOLE;
+    case OP_ATTENTION_STEP:
+#if KV_PAGES
+        if (attention_row_each(task)) return RUN_STEP_ROW;
+#endif
+        return kv_walk_long(SHARED) ? RUN_STEP_LONG : RUN_STEP;
+    case OP_ATTENTION_WHOLE:
+        return SHARED->batch.rows.n_rows == 1 ? RUN_WHOLE_ROW : RUN_WHOLE;
     case OP_ATTENTION_COMBINE: return RUN_COMBINE;
     default: return RUN_OTHER;
     }
@@ -348,7 +354,10 @@ DEV void compute_main(void) {
         switch (context_next()) {
         case RUN_ONE_ROW: compute_one_row(); continue;
 #if KV_PAGES
-        case RUN_WHOLE_ROW: compute_task<run_whole_row, true>(); continue;
+        case RUN_WHOLE_ROW:
+            compute_task<run_attention_row<OP_ATTENTION_WHOLE>, true>();
+            continue;
+        case RUN_STEP_ROW: compute_task<run_attention_row<OP_ATTENTION_STEP>, true>(); continue;
         case RUN_WHOLE: compute_task<run_whole>(); continue;
 #endif
         case RUN_COMBINE: compute_task<run_combine>(); continue;

@@ -1,14 +1,15 @@
-/* attention_row.cuh - ATTENTION_WHOLE of an iteration of one token row: decode of one request.
+/* attention_row.cuh - ATTENTION_WHOLE and ATTENTION_STEP of an iteration of one token row: decode of
+ * one request, of STEP as long as no task has more than one piece.
  *
- * The same items and numbers as attention_whole.cuh, in code that takes as given what one row is: the
- * iteration adds one position, a task's heads have the same pieces, what there is to do is known before
- * the event. It is the longest stretch between two operators of a layer, eight blocks work and all
- * others wait, so it is written as one_row.cuh is: straight on, constants, addresses found before.
+ * The same items and numbers as attention_whole.cuh and attention_split.cuh, in code that takes as given
+ * what one row is: the iteration adds one position, what there is to do is known before the event. It
+ * is the longest stretch between two operators of a layer, few blocks work and all others wait, so it
+ * is written as one_row.cuh is: straight on, constants, addresses found before.
  *
  *   before the event   the row's item, the warp's head: what turns it, where its elements come from
  *   after it           a head a warp ─ barrier ─ shares of up to RING_DEPTH pieces, outputs left in
- *                      their pages ─ barrier ─ each thread has two columns of a head, adds up shares,
- *                      then pieces, in order
+ *                      their pages ─ barrier ─ each thread has two columns of a head, adds up shares
+ *                      in order; of WHOLE pieces in order, too
  *
  * Bytes: k and v of the context, 2 * positions * head_dim * 2, read once per item.
  *
@@ -38,7 +39,8 @@ DEV uint32_t *row_slots(uint32_t i) {
     return (uint32_t *)(SCRATCH + ROW_SLOTS) + i * WARPS;
 }
 
-/* The head that a warp makes: number i of the item's queries, key, value; beyond them none. */
+/* The head that a warp makes: number i of the item's queries, then, if the item has the position that
+ * the iteration adds, key and value; beyond them none. */
 struct row_head {
     uint32_t i, unit; /* unit: of qkv */
     bool there, is_value;
@@ -48,11 +50,11 @@ struct row_head {
 };
 
 DEV struct row_head row_head_of(const struct warp_context *c, const struct cuda_task *task,
-                                const struct kv_walk *w, uint32_t i) {
+                                const struct kv_walk *w, bool fresh, uint32_t i) {
     const struct attention_step s = split_step(w);
     struct row_head h = {};
     h.i = i;
-    h.there = i < s.n_heads + 2;
+    h.there = w->left > 0 && i < s.n_heads + (fresh ? 2 : 0);
     h.is_value = i == s.n_heads + 1;
     h.unit = i < s.n_heads ? s.head0 + i
                            : QN_N_HEADS + s.kv_head + (h.is_value ? QN_N_KV_HEADS : 0);
@@ -155,34 +157,42 @@ DEV void row_eight(const float *from, float v[WARPS]) {
     v[4] = hi.x, v[5] = hi.y, v[6] = hi.z, v[7] = hi.w;
 }
 
-/* Piece number i of the batch, columns d and d + 1 of row m: added up over the shares in order, then
- * to what came before. */
-DEV void row_merge(uint32_t i, uint32_t m, uint32_t d, struct whole_state *y) {
+/* Columns d and d + 1 of row m of piece number i of the batch, maximum and sum of the row: added up over
+ * the shares in order. */
+struct row_piece {
+    float max, sum;
+    float2 out;
+};
+DEV struct row_piece row_piece_of(uint32_t i, uint32_t m, uint32_t d) {
     float max[WARPS], sum[WARPS], slot[WARPS];
     float2 v[WARPS];
     row_eight((const float *)row_slots(i), slot);
 #pragma unroll
-    for (int s = 0; s < WARPS; s++)
-        v[s] = *(const float2 *)((const float *)(RING + __float_as_uint(slot[s]) *
-                                                            CUDA_PAGE_BYTES) +
-                                 whole_at(m, d));
+    for (int s = 0; s < WARPS; s++) {
+        const char *page = RING + __float_as_uint(slot[s]) * CUDA_PAGE_BYTES;
+        v[s] = *(const float2 *)((const float *)page + whole_at(m, d));
+    }
     row_eight(row_states(i, m), max);
     row_eight(row_states(i, m) + ROW_STATES, sum);
-    float most = max[0], all = 0;
+    struct row_piece p = {max[0], 0, make_float2(0, 0)};
 #pragma unroll
-    for (int s = 1; s < WARPS; s++) most = fmaxf(most, max[s]);
-    float2 out;
+    for (int s = 1; s < WARPS; s++) p.max = fmaxf(p.max, max[s]);
 #pragma unroll
     for (int s = 0; s < WARPS; s++) {
-        const float factor = warp_factor(max[s], most);
+        const float factor = warp_factor(max[s], p.max);
         const float2 of = make_float2(__fmul_rn(v[s].x, factor), __fmul_rn(v[s].y, factor));
-        all = fmaf(sum[s], factor, all);
-        out = s == 0 ? of : make_float2(__fadd_rn(out.x, of.x), __fadd_rn(out.y, of.y));
+        p.sum = fmaf(sum[s], factor, p.sum);
+        p.out = s == 0 ? of : make_float2(__fadd_rn(p.out.x, of.x), __fadd_rn(p.out.y, of.y));
     }
-    const struct merge f = merge_factors(y->max, y->sum, most);
-    y->out.x = merge_value(&f, y->out.x, out.x);
-    y->out.y = merge_value(&f, y->out.y, out.y);
-    y->sum = merge_value(&f, y->sum, all);
+    return p;
+}
+
+/* Adds a piece to what came before. */
+DEV void row_merge(const struct row_piece *p, struct whole_state *y) {
+    const struct merge f = merge_factors(y->max, y->sum, p->max);
+    y->out.x = merge_value(&f, y->out.x, p->out.x);
+    y->out.y = merge_value(&f, y->out.y, p->out.y);
+    y->sum = merge_value(&f, y->sum, p->sum);
     y->max = f.max;
 }
 
@@ -194,19 +204,22 @@ DEV void row_item(struct warp_context *c, const struct cuda_task *task, const st
     struct whole_state y[WHOLE_PAIRS] = {};
     step_rows(c, w, s.n_heads, &rows);
 #pragma unroll 1
-    for (uint32_t piece = w->piece, n; piece < w->piece_end; piece += n) {
-        n = min(w->piece_end - piece, (uint32_t)WHOLE_BATCH);
+    for (uint32_t at = w->piece, n; at < w->piece_end; at += n) {
+        n = min(w->piece_end - at, (uint32_t)WHOLE_BATCH);
 #pragma unroll 1
-        for (uint32_t i = 0; i < n; i++) row_share(c, w, s.n_heads, &rows, piece + i, share, i);
+        for (uint32_t i = 0; i < n; i++) row_share(c, w, s.n_heads, &rows, at + i, share, i);
         sync_compute();
-        const bool last = piece + n == w->piece_end;
+        const bool last = at + n == w->piece_end;
         if (last && hint != nullptr) add_relaxed_gpu(hint, 1);
 #pragma unroll
         for (int u = 0; u < WHOLE_PAIRS; u++) {
             const struct whole_place p = whole_place_of(c, u);
             if (p.m >= s.n_heads) continue;
 #pragma unroll 1
-            for (uint32_t i = 0; i < n; i++) row_merge(i, p.m, p.d, &y[u]);
+            for (uint32_t i = 0; i < n; i++) {
+                const struct row_piece piece = row_piece_of(i, p.m, p.d);
+                row_merge(&piece, &y[u]);
+            }
             const float by = reciprocal_fast(y[u].sum);
             if (last)
                 output_store2(task, s.head0 + p.m, p.d,
@@ -216,10 +229,37 @@ DEV void row_item(struct warp_context *c, const struct cuda_task *task, const st
     }
 }
 
-DEV bool run_whole_row(struct warp_context *c, const struct cuda_task *task) {
+/* A piece, to where COMBINE finds it. */
+DEV void row_part(struct warp_context *c, const struct cuda_task *task, const struct kv_walk *w,
+                  uint32_t share, uint32_t *hint) {
+    const struct attention_step s = split_step(w);
+    const struct act parts = act_of(task->out, task, CUDA_OUT_FLAGGED);
+    const uint32_t n_pieces = task->n_pieces;
+    struct attention_rows rows;
+    step_rows(c, w, s.n_heads, &rows);
+    row_share(c, w, s.n_heads, &rows, w->piece, share, 0);
+    sync_compute();
+    if (hint != nullptr) add_relaxed_gpu(hint, 1);
+#pragma unroll
+    for (int u = 0; u < WHOLE_PAIRS; u++) {
+        const struct whole_place p = whole_place_of(c, u);
+        if (p.m >= s.n_heads) continue;
+        const struct row_piece piece = row_piece_of(0, p.m, p.d);
+        const uint64_t head = s.head0 + p.m;
+        const struct act to = act_from(parts, (head * n_pieces + w->piece) * STATE_SIZE);
+        if (p.d == 0) act_put2(to, make_float2(piece.max, piece.sum));
+        act_put2(act_from(to, 2 + p.d), piece.out);
+    }
+    whole_release(c, 1);
+}
+
+/* KIND: ATTENTION_WHOLE, or ATTENTION_STEP whose tasks have one item at most. */
+template <uint32_t KIND>
+DEV bool run_attention_row(struct warp_context *c, const struct cuda_task *task) {
     const uint32_t share = (c->warp - c->turn) % WARPS;
     struct kv_walk w = split_walk(c, task);
-    struct row_head h = row_head_of(c, task, &w, c->warp);
+    const bool fresh = KIND == OP_ATTENTION_WHOLE || w.piece + 1 == w.piece_end;
+    struct row_head h = row_head_of(c, task, &w, fresh, c->warp);
     uint32_t *hint = nullptr;
     if (c->thread == 0 && (task->flags & CUDA_TRIGGER_HINT) != 0)
         hint = rt_counter(&SHARED->args.rt, task->trigger);
@@ -233,17 +273,29 @@ DEV bool run_whole_row(struct warp_context *c, const struct cuda_task *task) {
         while (h.there) {
             row_head_make(c, &w, &h);
             if (SUB_HEADS + 2 <= WARPS) break; /* one each */
-            h = row_head_of(c, task, &w, h.i + WARPS);
+            h = row_head_of(c, task, &w, fresh, h.i + WARPS);
         }
         sync_compute();
-        row_item(c, task, &w, share, w.left == w.piece_end - w.piece ? hint : nullptr);
-        if (c->warp == WARPS - 1) row_keep(c, task, &w);
+        if (KIND == OP_ATTENTION_STEP)
+            row_part(c, task, &w, share, hint);
+        else
+            row_item(c, task, &w, share, w.left == w.piece_end - w.piece ? hint : nullptr);
+        if (fresh && c->warp == WARPS - 1) row_keep(c, task, &w);
+        if (KIND == OP_ATTENTION_STEP) break;
         kv_walk_skip(SHARED, &w, w.piece_end - w.piece);
         if (w.left == 0) break;
-        h = row_head_of(c, task, &w, c->warp);
+        h = row_head_of(c, task, &w, fresh, c->warp);
         sync_compute(); /* the heads are read */
     }
     return true;
+}
+
+/* Whether the iteration has one row and each task of ATTENTION_STEP one item at most. */
+DEV bool attention_row_each(const struct cuda_task *task) {
+    uint32_t first;
+    if (SHARED->batch.rows.n_rows != 1) return false;
+    const uint32_t n = row_pieces(SHARED, 0, &first);
+    return kv_load_of(SHARED, 0, OP_ATTENTION_STEP).all == n && n * HEAD_STEPS <= task->unit1;
 }
 
 #endif
