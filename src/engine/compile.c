@@ -178,9 +178,20 @@ static bool cuts_context(const struct compile *c, uint32_t n_rows) {
            (uint64_t)n_rows * c->model->spec.n_kv_heads < o->n_workers;
 }
 
+/* What a layer of weights takes of a worker, where that holds one ahead: bytes of a ring and of the
+ * pages in registers on Hopper. Such models wait for hand-overs alone, not for the memory. */
+enum { HELD_BYTES = 256 << 10 };
+
+static bool holds_layer(const struct model_spec *s, uint32_t n_workers) {
+    const uint64_t heads = 2ull * (s->n_heads + s->n_kv_heads) * s->head_dim;
+    return (heads + 3ull * s->intermediate) * s->hidden * dtype_bytes(DTYPE_BF16) / n_workers <=
+           HELD_BYTES;
+}
+
 /* Positions up to which it is not, 0: it always is. Cut, each worker has items / workers of a
  * context's pieces, and handing them to who merges them takes as long as three pieces more of a
- * task that has all; with a single row two pieces pay on most models (docs/performance-log.md). */
+ * task that has all; with a single row one piece pays, and another where nothing but hand-overs
+ * counts (docs/performance-log.md). */
 static uint32_t whole_context(const struct compile *c, uint32_t n_rows) {
     const struct compile_options *o = c->options;
     const struct model_spec *s = &c->model->spec;
@@ -190,7 +201,9 @@ static uint32_t whole_context(const struct compile *c, uint32_t n_rows) {
     if (o->target != TARGET_CUDA || !pages || o->whole_from == 0 || n_rows < o->whole_from)
         return 0;
     if (!cuts_context(c, n_rows) || !joins(c, n_rows)) return 0;
-    const uint32_t pieces = n_rows == 1 ? 2 : 3 * o->n_workers / (o->n_workers - items);
+    const uint32_t pieces = n_rows > 1 ? 3 * o->n_workers / (o->n_workers - items)
+                            : holds_layer(s, o->n_workers) ? 2
+                                                           : 1;
     return MIN(o->max_model_len, MIN(pieces, (uint32_t)WHOLE_PIECES) * ATTENTION_PIECE);
 }
 

@@ -54,7 +54,7 @@ DEV bool run_attention_rows(struct warp_context *c, const struct cuda_task *task
 /* Matrices times packed activations of few rows. */
 template <int COLUMNS, bool FILLED>
 DEV bool run_packed_few(struct warp_context *c, const struct cuda_task *task) {
-    const struct few f = few_begin(task);
+    const struct few f = few_begin(c, task);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
     few_run<COLUMNS, FILLED>(c, &f);
@@ -145,7 +145,7 @@ DEV uint32_t runner_of(const struct cuda_task *task) {
     case OP_ATTENTION_SPLIT: return RUN_SPLIT;
     case OP_ATTENTION_STEP:
 #if KV_PAGES
-        if (attention_row_each(task)) return RUN_STEP_ROW;
+        if (SHARED->one_row_pieces * HEAD_STEPS <= task->unit1) return RUN_STEP_ROW;
 #endif
         return kv_walk_long(SHARED) ? RUN_STEP_LONG : RUN_STEP;
     case OP_ATTENTION_WHOLE:
@@ -171,6 +171,15 @@ DEV void compute_next(struct warp_context *c) {
     if (wait_control(c, &SHARED->go_full[c->message % GO_DEPTH], c->message / GO_DEPTH & 1))
         c->next = runner_for(c->message);
     context_store(c);
+}
+
+/* What the next message wants, if that is there already, else RUN_STOP. The warp decides as one; each
+ * lane has acquired it then. */
+DEV uint32_t compute_peek(const struct warp_context *c) {
+    uint64_t *announced = &SHARED->go_full[c->message % GO_DEPTH];
+    if (!__all_sync(~0u, barrier_test_acquire_cta(announced, c->message / GO_DEPTH & 1)))
+        return RUN_STOP;
+    return runner_for(c->message);
 }
 
 /* The task of the message is done; waits for the next. */
@@ -205,7 +214,7 @@ template <run_function RUN, bool HINTED = false> __device__ __noinline__ void co
 /* The image has functions in the order of their names: what a batch alone runs is not between what
  * a single row does. */
 template <int COLUMNS> __device__ __noinline__ void run_filled(void) {
-    compute_with<run_packed_few<COLUMNS, true>, false>();
+    compute_with<run_packed_few<COLUMNS, true>, true>();
 }
 
 /* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself
@@ -301,15 +310,6 @@ DEV void compute_step_long(void) {
     }
 }
 
-/* Whether the next task is announced and a linear one of one row. The warp decides as one; then each
- * lane acquires the announcement for itself. */
-DEV bool one_row_follows(const struct warp_context *c) {
-    uint64_t *announced = &SHARED->go_full[c->message % GO_DEPTH];
-    const uint32_t parity = c->message / GO_DEPTH & 1;
-    if (!__all_sync(~0u, barrier_test_acquire_cta(announced, parity))) return false;
-    return runner_for(c->message) == RUN_ONE_ROW;
-}
-
 /* Linear tasks of one row, as many as follow each other. */
 __device__ __noinline__ void compute_one_row(void) {
     struct warp_context c = context_load();
@@ -322,8 +322,12 @@ __device__ __noinline__ void compute_one_row(void) {
         }
         task_finish<true>(&c, task);
         c.message++;
-    } while (one_row_follows(&c));
-    compute_next(&c);
+        c.next = compute_peek(&c);
+    } while (c.next == RUN_ONE_ROW);
+    if (c.next == RUN_STOP)
+        compute_next(&c);
+    else
+        context_store(&c);
 }
 
 /* Pages that were streamed for an iteration that did not come. */
@@ -368,8 +372,8 @@ DEV void compute_main(void) {
         case RUN_STEPS: compute_task<run_attention>(); continue;
         case RUN_ROWS: compute_task<run_attention_rows>(); continue;
         case RUN_PACKED: compute_packed(); continue;
-        case RUN_PACKED_8: compute_task<run_packed_few<1, false>>(); continue;
-        case RUN_PACKED_16: compute_task<run_packed_few<2, false>>(); continue;
+        case RUN_PACKED_8: compute_task<run_packed_few<1, false>, true>(); continue;
+        case RUN_PACKED_16: compute_task<run_packed_few<2, false>, true>(); continue;
         case RUN_FILLED_8: run_filled<1>(); continue;
         case RUN_FILLED_16: run_filled<2>(); continue;
         case RUN_DROP: compute_drop(); continue;

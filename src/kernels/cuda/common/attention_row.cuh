@@ -260,9 +260,7 @@ DEV bool run_attention_row(struct warp_context *c, const struct cuda_task *task)
     struct kv_walk w = split_walk(c, task);
     const bool fresh = KIND == OP_ATTENTION_WHOLE || w.piece + 1 == w.piece_end;
     struct row_head h = row_head_of(c, task, &w, fresh, c->warp);
-    uint32_t *hint = nullptr;
-    if (c->thread == 0 && (task->flags & CUDA_TRIGGER_HINT) != 0)
-        hint = rt_counter(&SHARED->args.rt, task->trigger);
+    uint32_t *hint = task_hint(c, task);
     const bool traced = c->thread == 0 && trace_wanted(SHARED), idle = w.left == 0;
     if (!wait_data(c, task)) return false;
     if (UNLIKELY(traced)) trace(c->args, SHARED, RT_TRACE_READY, task->index);
@@ -288,14 +286,6 @@ DEV bool run_attention_row(struct warp_context *c, const struct cuda_task *task)
         sync_compute(); /* the heads are read */
     }
     return true;
-}
-
-/* Whether the iteration has one row and each task of ATTENTION_STEP one item at most. */
-DEV bool attention_row_each(const struct cuda_task *task) {
-    uint32_t first;
-    if (SHARED->batch.rows.n_rows != 1) return false;
-    const uint32_t n = row_pieces(SHARED, 0, &first);
-    return kv_load_of(SHARED, 0, OP_ATTENTION_STEP).all == n && n * HEAD_STEPS <= task->unit1;
 }
 
 #endif

@@ -145,6 +145,8 @@ struct block_shared {
     uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
     uint32_t drop_turn;
     uint32_t last_position;      /* control -> compute: the largest of `place` */
+    uint32_t one_row_pieces;     /* control -> compute: of an iteration of one row the pieces that each
+                                    head has, if they count one each (kv_walk.cuh); else very many */
     union alignas(16) {          /* of the running task's rows: */
         float inv_rms[MAX_TILE]; /* several: 1 / rms */
         float warp_sum[WARPS];   /* one: its sum of squares, in eight parts */
@@ -282,6 +284,15 @@ DEV bool wait_data(struct warp_context *c, const struct cuda_task *task) {
     if ((task->flags & CUDA_WAIT_HINT) == 0) return wait_ready(c);
     c->ready_parity ^= 1u << c->message % GO_DEPTH;
     return true;
+}
+
+/* Where a task sends its hint: of thread 0, if it has one; else NULL. Who waits for its results may look
+ * for them from then on, so it goes when they are about to come: they are there as soon as it is. Not
+ * while warps still wait for pages: who looks is in their way. Before the event, since it takes some
+ * trips to shared memory. */
+DEV uint32_t *task_hint(const struct warp_context *c, const struct cuda_task *task) {
+    if (c->thread != 0 || (task->flags & CUDA_TRIGGER_HINT) == 0) return nullptr;
+    return rt_counter(&SHARED->args.rt, task->trigger);
 }
 
 /* Types of this program. F32 matrices are stored as bfloat16. */

@@ -20,7 +20,7 @@
 #ifndef QN_CUDA_COMMON_CONTROL_CUH
 #define QN_CUDA_COMMON_CONTROL_CUH
 
-#include "kernels/cuda/common/kv.cuh"
+#include "kernels/cuda/common/kv_walk.cuh"
 #include "kernels/cuda/common/trace.cuh"
 #include "runtime/rt_worker.h"
 
@@ -416,6 +416,7 @@ DEV void control_rows(const struct control *c) {
     s->last_position = last;
     s->batch.rows.n_rows = n;
     s->batch.rows.n_logit_rows = n_logits;
+    s->one_row_pieces = kv_walk_one_row(s);
 }
 
 /* Until nobody reads the rows of the iteration before any more. Its tasks are done, so nothing

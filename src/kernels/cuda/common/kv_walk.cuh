@@ -140,6 +140,13 @@ DEV struct kv_walk kv_walk_begin(const struct block_shared *b, const struct cuda
     return w;
 }
 
+/* block_shared.one_row_pieces. */
+DEV uint32_t kv_walk_one_row(const struct block_shared *b) {
+    if (b->batch.rows.n_rows != 1) return 0xffff;
+    const struct kv_load load = kv_load_of(b, 0, OP_ATTENTION_STEP);
+    return load.all == load.pieces ? load.pieces : 0xffff;
+}
+
 /* Whether any row of an iteration that ATTENTION_STEP can have may have a run. */
 DEV bool kv_walk_long(const struct block_shared *b) {
     return KV_PAGES && b->last_position >= RUN_LEAST * ATTENTION_PIECE;

@@ -38,7 +38,7 @@ struct row_work {
     uint32_t block1, group;  /* the task's last row block + 1; row blocks of a group */
     struct act x;            /* its activations */
     bool x_paired, y_paired; /* they are pairs, the results are */
-    uint32_t *hint;          /* what thread 0 adds to when the results are about to come */
+    uint32_t *hint;          /* task_hint */
     bool traced;             /* this thread writes records */
 };
 
@@ -50,9 +50,7 @@ DEV struct row_work row_begin(const struct warp_context *c, const struct cuda_ta
     w.x = act_of(task->in, task, CUDA_IN_FLAGGED | CUDA_IN_PAIRED);
     w.x_paired = KIND == OP_LINEAR && (task->flags & CUDA_IN_PAIRED) != 0;
     w.y_paired = KIND == OP_GATED_MLP && (task->flags & CUDA_OUT_PAIRED) != 0;
-    w.hint = nullptr;
-    if (c->thread == 0 && (task->flags & CUDA_TRIGGER_HINT) != 0)
-        w.hint = rt_counter(&SHARED->args.rt, task->trigger);
+    w.hint = task_hint(c, task);
     w.traced = c->thread == 0 && trace_wanted(SHARED);
     return w;
 }
@@ -254,8 +252,6 @@ DEV bool row_run(struct warp_context *c, const struct cuda_task *task) {
         row_pages<KIND, K>(c, g, begun, chains);
         const bool last = g.end >= w.block1;
         sync_compute();
-        /* Who waits for the results may look for them now: they come as soon as the hint does. Not
-         * before, since other warps may still wait for pages, and who looks is in their way. */
         if (last && w.hint != nullptr) add_relaxed_gpu(w.hint, 1);
         if (g.first + c->thread / 8 < g.end)
             row_results<KIND, K>(c, task, &w, g, &item, add, inv);
