@@ -54,7 +54,7 @@ DEV bool run_attention_rows(struct warp_context *c, const struct cuda_task *task
 /* Matrices times packed activations of few rows. */
 template <int COLUMNS, bool FILLED>
 DEV bool run_packed_few(struct warp_context *c, const struct cuda_task *task) {
-    const struct few f = few_begin(c, task);
+    const struct few f = few_begin(task);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
     few_run<COLUMNS, FILLED>(c, &f);
@@ -149,7 +149,7 @@ DEV uint32_t runner_of(const struct cuda_task *task) {
 #endif
         return kv_walk_long(SHARED) ? RUN_STEP_LONG : RUN_STEP;
     case OP_ATTENTION_WHOLE:
-        return SHARED->batch.rows.n_rows == 1 ? RUN_WHOLE_ROW : RUN_WHOLE;
+        return SHARED->rows_alone ? RUN_WHOLE_ROW : RUN_WHOLE;
     case OP_ATTENTION_COMBINE: return RUN_COMBINE;
     default: return RUN_OTHER;
     }
@@ -214,7 +214,7 @@ template <run_function RUN, bool HINTED = false> __device__ __noinline__ void co
 /* The image has functions in the order of their names: what a batch alone runs is not between what
  * a single row does. */
 template <int COLUMNS> __device__ __noinline__ void run_filled(void) {
-    compute_with<run_packed_few<COLUMNS, true>, true>();
+    compute_with<run_packed_few<COLUMNS, true>, false>();
 }
 
 /* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself
@@ -372,8 +372,8 @@ DEV void compute_main(void) {
         case RUN_STEPS: compute_task<run_attention>(); continue;
         case RUN_ROWS: compute_task<run_attention_rows>(); continue;
         case RUN_PACKED: compute_packed(); continue;
-        case RUN_PACKED_8: compute_task<run_packed_few<1, false>, true>(); continue;
-        case RUN_PACKED_16: compute_task<run_packed_few<2, false>, true>(); continue;
+        case RUN_PACKED_8: compute_task<run_packed_few<1, false>>(); continue;
+        case RUN_PACKED_16: compute_task<run_packed_few<2, false>>(); continue;
         case RUN_FILLED_8: run_filled<1>(); continue;
         case RUN_FILLED_16: run_filled<2>(); continue;
         case RUN_DROP: compute_drop(); continue;

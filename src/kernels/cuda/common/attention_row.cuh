@@ -1,12 +1,12 @@
-/* attention_row.cuh - ATTENTION_WHOLE and ATTENTION_STEP of an iteration of one token row: decode of
- * one request, of STEP as long as no task has more than one piece.
+/* attention_row.cuh - ATTENTION_WHOLE of an iteration each of whose token rows is another request's:
+ * decode. And ATTENTION_STEP of a single row, as long as no task has more than one piece.
  *
  * The same items and numbers as attention_whole.cuh and attention_split.cuh, in code that takes as given
- * what one row is: the iteration adds one position, what there is to do is known before the event. It
- * is the longest stretch between two operators of a layer, few blocks work and all others wait, so it
- * is written as one_row.cuh is: straight on, constants, addresses found before.
+ * what such rows are: the iteration adds one position to each, what there is to do is known before the
+ * event. It is the longest stretch between two operators of a layer, few blocks work and all others
+ * wait, so it is written as one_row.cuh is: straight on, constants, addresses found before.
  *
- *   before the event   the row's item, the warp's head: what turns it, where its elements come from
+ *   before the event   the task's first item, the warp's head: what turns it, where its elements come from
  *   after it           a head a warp ─ barrier ─ shares of up to RING_DEPTH pieces, outputs left in
  *                      their pages ─ barrier ─ each thread has two columns of a head, adds up shares
  *                      in order; of WHOLE pieces in order, too
@@ -60,7 +60,8 @@ DEV struct row_head row_head_of(const struct warp_context *c, const struct cuda_
                            : QN_N_HEADS + s.kv_head + (h.is_value ? QN_N_KV_HEADS : 0);
     if (!h.there) return h;
     h.step = task->flags & CUDA_IN_FLAGGED ? 2 : 1;
-    h.at = (const float *)task->in + h.step * h.unit * QN_HEAD_DIM;
+    h.at = (const float *)task->in +
+           (uint64_t)h.step * (w->row * QKV_HEADS + h.unit) * QN_HEAD_DIM;
     h.turn = head_turn_of(c, (const float *)(i < s.n_heads ? task->norm : task->more2), h.is_value,
                           w->hi - 1);
     return h;
@@ -103,7 +104,7 @@ DEV void row_head_make(const struct warp_context *c, const struct kv_walk *w,
 DEV void row_keep(const struct warp_context *c, const struct cuda_task *task,
                   const struct kv_walk *w) {
     const struct attention_step s = split_step(w);
-    uint16_t *to = (uint16_t *)task->more + (uint64_t)row_kv_row(SHARED, 0) * QN_HEAD_DIM +
+    uint16_t *to = (uint16_t *)task->more + (uint64_t)row_kv_row(SHARED, w->row) * QN_HEAD_DIM +
                    (uint64_t)s.kv_head * KV_HEAD_STRIDE;
 #pragma unroll 1
     for (uint32_t i = c->lane; i < 2 * (QN_HEAD_DIM / 8); i += 32) {
@@ -196,7 +197,7 @@ DEV void row_merge(const struct row_piece *p, struct whole_state *y) {
     y->max = f.max;
 }
 
-/* A KV head of the row: pieces, then the output. */
+/* A row and KV head: pieces, then the output. */
 DEV void row_item(struct warp_context *c, const struct cuda_task *task, const struct kv_walk *w,
                   uint32_t share, uint32_t *hint) {
     const struct attention_step s = split_step(w);
@@ -222,7 +223,7 @@ DEV void row_item(struct warp_context *c, const struct cuda_task *task, const st
             }
             const float by = reciprocal_fast(y[u].sum);
             if (last)
-                output_store2(task, s.head0 + p.m, p.d,
+                output_store2(task, (uint64_t)w->row * QN_N_HEADS + s.head0 + p.m, p.d,
                               make_float2(y[u].out.x * by, y[u].out.y * by));
         }
         whole_release(c, n);
@@ -245,7 +246,7 @@ DEV void row_part(struct warp_context *c, const struct cuda_task *task, const st
         const struct whole_place p = whole_place_of(c, u);
         if (p.m >= s.n_heads) continue;
         const struct row_piece piece = row_piece_of(0, p.m, p.d);
-        const uint64_t head = s.head0 + p.m;
+        const uint64_t head = (uint64_t)w->row * QN_N_HEADS + s.head0 + p.m;
         const struct act to = act_from(parts, (head * n_pieces + w->piece) * STATE_SIZE);
         if (p.d == 0) act_put2(to, make_float2(piece.max, piece.sum));
         act_put2(act_from(to, 2 + p.d), piece.out);

@@ -145,6 +145,7 @@ struct block_shared {
     uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
     uint32_t drop_turn;
     uint32_t last_position;      /* control -> compute: the largest of `place` */
+    uint32_t rows_alone;         /* control -> compute: each token row is another request's */
     uint32_t one_row_pieces;     /* control -> compute: of an iteration of one row the pieces that each
                                     head has, if they count one each (kv_walk.cuh); else very many */
     union alignas(16) {          /* of the running task's rows: */

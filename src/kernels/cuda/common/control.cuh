@@ -388,7 +388,8 @@ DEV void control_rows(const struct control *c) {
     struct block_shared *s = c->shared;
     const struct rt_batch *b = &s->batch;
     const struct rt_rows *rows = &c->rt->batch->rows;
-    uint32_t n = 0, n_logits = 0, first = 0, last = 0;
+    uint32_t n = 0, n_logits = 0, first = 0, last = 0, slot_before = ~0u;
+    bool alone = true;
     do { /* each array of rows is a multiple of 64 bytes: there is something to load beyond n */
         uint32_t slot[ROWS_AT_ONCE], position[ROWS_AT_ONCE], row[ROWS_AT_ONCE];
         n = __ldcg(&rows->n_rows);
@@ -408,12 +409,15 @@ DEV void control_rows(const struct control *c) {
         for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) {
             if (first + i >= min(n, (uint32_t)MAX_PLACES)) continue;
             last = max(last, position[i]);
+            alone = alone && slot[i] != slot_before; /* rows of a slot follow each other */
+            slot_before = slot[i];
             s->place[first + i].position_slot = position[i] * PROG_MAX_SEQS + slot[i];
             s->place[first + i].kv_row = row[i];
         }
         first += ROWS_AT_ONCE;
     } while ((first < MAX_PLACES && first < n) || (first < MAX_LOGIT_PLACES && first < n_logits));
     s->last_position = last;
+    s->rows_alone = alone && n <= MAX_PLACES;
     s->batch.rows.n_rows = n;
     s->batch.rows.n_logit_rows = n_logits;
     s->one_row_pieces = kv_walk_one_row(s);

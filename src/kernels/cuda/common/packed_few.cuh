@@ -48,7 +48,6 @@ struct few {
     struct few_wants wants;
     const char *rows; /* packed, their first piece */
     uint32_t next;    /* bytes to the next columns' */
-    uint32_t *hint;   /* what thread 0 adds to when the results are about to come; else NULL */
 };
 
 /* Activations of a k-tile, a lane's share. */
@@ -259,7 +258,6 @@ DEV void few_groups(struct warp_context *c, const struct few *f, struct fragment
         group_packed<COLUMNS, FILLED>(c, f, end - b, x, b != task->block0);
         copy_wait<0>(); /* of few_ask */
         sync_compute();
-        if (end >= task->block1 && f->hint != nullptr) add_relaxed_gpu(f->hint, 1);
         group_finish<COLUMNS, FILLED>(c, f, b, end);
         b = end;
         if (b >= task->block1) break;
@@ -269,9 +267,8 @@ DEV void few_groups(struct warp_context *c, const struct few *f, struct fragment
     }
 }
 
-DEV struct few few_begin(const struct warp_context *c, const struct cuda_task *task) {
+DEV struct few few_begin(const struct cuda_task *task) {
     struct few f;
-    f.hint = task_hint(c, task);
     f.t = linear_begin(task, task->tile);
     f.t.n = min(task->row1, max(linear_rows(task), task->row0)) - task->row0;
     f.wants = few_wants_of(&f.t);
@@ -285,7 +282,6 @@ DEV struct few few_begin(const struct warp_context *c, const struct cuda_task *t
 template <int COLUMNS, bool FILLED> DEV void few_run(struct warp_context *c, const struct few *f) {
     const struct cuda_task *task = f->t.task;
     if (f->t.n == 0) {
-        if (f->hint != nullptr) add_relaxed_gpu(f->hint, 1);
         tile_skip(c, task);
         return;
     }
