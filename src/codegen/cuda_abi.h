@@ -55,6 +55,8 @@ enum {
     CUDA_CONTROL_BYTES = 4608,  /* ... and for what the warps tell each other */
     CUDA_PARTIALS = PARTS,      /* partial sums of a dot product: k-tile kt belongs to kt % 8 */
 
+    CUDA_ROW_GROUP = 12, /* row blocks of one row's task at a time, at most: cuda_task.group */
+
     CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (packed.cuh) */
 
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */

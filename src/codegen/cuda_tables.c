@@ -345,7 +345,7 @@ static void walk_staged(struct cuda_task *t, uint32_t unit_blocks) {
     t->tile = 1;
     t->columns = 0;
     t->unit_blocks = (uint8_t)unit_blocks;
-    t->group = (uint8_t)MIN((CUDA_SCRATCH_BYTES - fixed) / partials, 12u);
+    t->group = (uint8_t)MIN((CUDA_SCRATCH_BYTES - fixed) / partials, (uint32_t)CUDA_ROW_GROUP);
     if (unit_blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, unit_blocks);
 }
 

@@ -366,7 +366,8 @@ DEV void stage_pairs(const struct warp_context *c, struct act row, char *dst) {
 #pragma unroll
             for (uint32_t u = 0; u < N; u++)
                 if (missing >> u & 1)
-                    v[u] = load_flagged_pair(row.at + 4 * (first + u * COMPUTE_THREADS + c->thread));
+                    v[u] =
+                        load_flagged_pair(row.at + 4 * (first + u * COMPUTE_THREADS + c->thread));
 #pragma unroll
             for (uint32_t u = 0; u < N; u++)
                 if (v[u].y == row.flag && v[u].w == row.flag) missing &= ~(1u << u);

@@ -1,15 +1,17 @@
-/* attention_row.cuh - ATTENTION_WHOLE of an iteration each of whose token rows is another request's:
- * decode. And ATTENTION_STEP of a single row, as long as no task has more than one piece.
+/* attention_row.cuh - ATTENTION_WHOLE of an iteration each of whose token rows is another
+ * request's: decode. And ATTENTION_STEP of a single row, as long as no task has more than one
+ * piece.
  *
- * The same items and numbers as attention_whole.cuh and attention_split.cuh, in code that takes as given
- * what such rows are: the iteration adds one position to each, what there is to do is known before the
- * event. It is the longest stretch between two operators of a layer, few blocks work and all others
- * wait, so it is written as one_row.cuh is: straight on, constants, addresses found before.
+ * The same items and numbers as attention_whole.cuh and attention_split.cuh, in code that takes as
+ * given what such rows are: the iteration adds one position to each, what there is to do is known
+ * before the event. It is the longest stretch between two operators of a layer, few blocks work and
+ * all others wait, so it is written as one_row.cuh is: straight on, constants, addresses found
+ * before.
  *
- *   before the event   the task's first item, the warp's head: what turns it, where its elements come from
- *   after it           a head a warp ─ barrier ─ shares of up to RING_DEPTH pieces, outputs left in
- *                      their pages ─ barrier ─ each thread has two columns of a head, adds up shares
- *                      in order; of WHOLE pieces in order, too
+ *   before the event   the task's first item, the warp's head: what turns it, where its elements
+ * come from after it           a head a warp ─ barrier ─ shares of up to RING_DEPTH pieces, outputs
+ * left in their pages ─ barrier ─ each thread has two columns of a head, adds up shares in order;
+ * of WHOLE pieces in order, too
  *
  * Bytes: k and v of the context, 2 * positions * head_dim * 2, read once per item.
  *
@@ -39,8 +41,8 @@ DEV uint32_t *row_slots(uint32_t i) {
     return (uint32_t *)(SCRATCH + ROW_SLOTS) + i * WARPS;
 }
 
-/* The head that a warp makes: number i of the item's queries, then, if the item has the position that
- * the iteration adds, key and value; beyond them none. */
+/* The head that a warp makes: number i of the item's queries, then, if the item has the position
+ * that the iteration adds, key and value; beyond them none. */
 struct row_head {
     uint32_t i, unit; /* unit: of qkv */
     bool there, is_value;
@@ -56,20 +58,19 @@ DEV struct row_head row_head_of(const struct warp_context *c, const struct cuda_
     h.i = i;
     h.there = w->left > 0 && i < s.n_heads + (fresh ? 2 : 0);
     h.is_value = i == s.n_heads + 1;
-    h.unit = i < s.n_heads ? s.head0 + i
-                           : QN_N_HEADS + s.kv_head + (h.is_value ? QN_N_KV_HEADS : 0);
+    h.unit =
+        i < s.n_heads ? s.head0 + i : QN_N_HEADS + s.kv_head + (h.is_value ? QN_N_KV_HEADS : 0);
     if (!h.there) return h;
     h.step = task->flags & CUDA_IN_FLAGGED ? 2 : 1;
-    h.at = (const float *)task->in +
-           (uint64_t)h.step * (w->row * QKV_HEADS + h.unit) * QN_HEAD_DIM;
+    h.at = (const float *)task->in + (uint64_t)h.step * (w->row * QKV_HEADS + h.unit) * QN_HEAD_DIM;
     h.turn = head_turn_of(c, (const float *)(i < s.n_heads ? task->norm : task->more2), h.is_value,
                           w->hi - 1);
     return h;
 }
 
 /* Its elements, as they come: those of the lane's RoPE pairs. */
-DEV void row_head_load(const struct warp_context *c, const struct row_head *h,
-                       float a[LANE_PAIRS], float b[LANE_PAIRS]) {
+DEV void row_head_load(const struct warp_context *c, const struct row_head *h, float a[LANE_PAIRS],
+                       float b[LANE_PAIRS]) {
     const struct act x = {h->at, h->step == 2 ? SHARED->flag : 0};
     uint32_t at[2 * LANE_PAIRS];
     float v[2 * LANE_PAIRS];
@@ -86,7 +87,8 @@ DEV void row_head_load(const struct warp_context *c, const struct row_head *h,
     }
 }
 
-/* A head, normed and turned, into scratch. Queries lie as keys do: head i is read beside the next. */
+/* A head, normed and turned, into scratch. Queries lie as keys do: head i is read beside the next.
+ */
 DEV void row_head_make(const struct warp_context *c, const struct kv_walk *w,
                        const struct row_head *h) {
     float a[LANE_PAIRS], b[LANE_PAIRS];
@@ -99,7 +101,8 @@ DEV void row_head_make(const struct warp_context *c, const struct kv_walk *w,
             kv_store(step_head(h->i), h->is_value, place, c->lane + 32 * u, a[u], b[u]);
 }
 
-/* The item's key and value from scratch into the cache, where they lie as they do here; by one warp.
+/* The item's key and value from scratch into the cache, where they lie as they do here; by one
+ * warp.
  */
 DEV void row_keep(const struct warp_context *c, const struct cuda_task *task,
                   const struct kv_walk *w) {
@@ -116,8 +119,7 @@ DEV void row_keep(const struct warp_context *c, const struct cuda_task *task,
 
 /* The warp's share of piece number i of the batch, which is the walk's. */
 DEV void row_share(const struct warp_context *c, const struct kv_walk *w, uint32_t n_heads,
-                   const struct attention_rows *rows, uint32_t piece, uint32_t share,
-                   uint32_t i) {
+                   const struct attention_rows *rows, uint32_t piece, uint32_t share, uint32_t i) {
     const uint32_t first = piece * ATTENTION_PIECE + SHARE_POSITIONS * share;
     const uint32_t slot = page_acquire_after(c, i);
     char *page = RING + slot * CUDA_PAGE_BYTES;
@@ -158,8 +160,8 @@ DEV void row_eight(const float *from, float v[WARPS]) {
     v[4] = hi.x, v[5] = hi.y, v[6] = hi.z, v[7] = hi.w;
 }
 
-/* Columns d and d + 1 of row m of piece number i of the batch, maximum and sum of the row: added up over
- * the shares in order. */
+/* Columns d and d + 1 of row m of piece number i of the batch, maximum and sum of the row: added up
+ * over the shares in order. */
 struct row_piece {
     float max, sum;
     float2 out;

@@ -101,8 +101,8 @@ struct steps_found {
     uint32_t fresh;  /* the only position that the iteration adds; ~0: there may be more */
 };
 
-/* Of a warp's context what lasts from task to task: page, turn, ready_parity of 8 bits each, n_drops
- * of one, next of seven. */
+/* Of a warp's context what lasts from task to task: page, turn, ready_parity of 8 bits each,
+ * n_drops of one, next of seven. */
 struct warp_state {
     uint32_t place, message;
     uint64_t walk_key; /* whose, of which iteration: see split_walk, units_begin */
@@ -144,11 +144,11 @@ struct block_shared {
     struct rt_batch batch; /* a copy; the numbers of rows are those of the iteration that runs */
     uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
     uint32_t drop_turn;
-    uint32_t last_position;      /* control -> compute: the largest of `place` */
-    uint32_t rows_alone;         /* control -> compute: each token row is another request's */
-    uint32_t one_row_pieces;     /* control -> compute: of an iteration of one row the pieces that each
-                                    head has, if they count one each (kv_walk.cuh); else very many */
-    union alignas(16) {          /* of the running task's rows: */
+    uint32_t last_position;  /* control -> compute: the largest of `place` */
+    uint32_t rows_alone;     /* control -> compute: each token row is another request's */
+    uint32_t one_row_pieces; /* control -> compute: of an iteration of one row the pieces that each
+                                head has, if they count one each (kv_walk.cuh); else very many */
+    union alignas(16) {      /* of the running task's rows: */
         float inv_rms[MAX_TILE]; /* several: 1 / rms */
         float warp_sum[WARPS];   /* one: its sum of squares, in eight parts */
         struct {                 /* packed ones on Hopper: a warp's tile, its place in the rings */
@@ -287,10 +287,10 @@ DEV bool wait_data(struct warp_context *c, const struct cuda_task *task) {
     return true;
 }
 
-/* Where a task sends its hint: of thread 0, if it has one; else NULL. Who waits for its results may look
- * for them from then on, so it goes when they are about to come: they are there as soon as it is. Not
- * while warps still wait for pages: who looks is in their way. Before the event, since it takes some
- * trips to shared memory. */
+/* Where a task sends its hint: of thread 0, if it has one; else NULL. Who waits for its results may
+ * look for them from then on, so it goes when they are about to come: they are there as soon as it
+ * is. Not while warps still wait for pages: who looks is in their way. Before the event, since it
+ * takes some trips to shared memory. */
 DEV uint32_t *task_hint(const struct warp_context *c, const struct cuda_task *task) {
     if (c->thread != 0 || (task->flags & CUDA_TRIGGER_HINT) == 0) return nullptr;
     return rt_counter(&SHARED->args.rt, task->trigger);

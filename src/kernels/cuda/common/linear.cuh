@@ -51,7 +51,8 @@ struct linear_tile {
     float *partials;
 };
 
-/* ops_linear.cuh. FLAGS: whether its data may carry them; that of several rows does not (task/carry.c). */
+/* ops_linear.cuh. FLAGS: whether its data may carry them; that of several rows does not
+ * (task/carry.c). */
 template <bool FLAGS = false>
 DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                uint32_t row);
@@ -62,8 +63,7 @@ DEV float2 op_value(const struct cuda_task *task, float v0, float v1, float inv,
 /* Stores them. STRIDE: the item of row r + 1 of the same block and token is so many lanes further,
  * and whole warps come. WORDS: what is packed is stored by whole words. */
 template <int STRIDE, bool WORDS = false>
-DEV void op_store(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
-                  uint32_t r, float2 v);
+DEV void op_store(const struct cuda_task *task, const struct linear_item *m, uint32_t r, float2 v);
 /* Two items of a single row that are stored as a pair: image rows r and r + 8, r + 1 and r + 9. */
 DEV void op_finish_pair(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
                         uint32_t r, float inv, float v0, float v1, float v2, float v3);

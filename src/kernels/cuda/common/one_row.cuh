@@ -1,5 +1,5 @@
-/* one_row.cuh - tasks with weights and one token row: decode. Their activations lie in shared memory
- * as 16-bit floats.
+/* one_row.cuh - tasks with weights and one token row: decode. Their activations lie in shared
+ * memory as 16-bit floats.
  *
  *   before the event   all that does not depend on other tasks: addresses, biases, weights of the
  *                      norm, the warp's first page into registers
@@ -8,9 +8,9 @@
  * What comes after the event is the critical path of every layer, run by eight warps that do the
  * same at the same time: nothing hides anything, so an instruction costs its latency, and a jump to
  * a line of instructions that was not run just before costs some hundred cycles, in times of much
- * traffic several hundred (docs/performance-log.md, "Straight code"). So each operator has code of its
- * own, in which its kind and the length of its dot products are constants: no loops over what is
- * there once, no questions that the compiler can answer, in the order in which it is run.
+ * traffic several hundred (docs/performance-log.md, "Straight code"). So each operator has code of
+ * its own, in which its kind and the length of its dot products are constants: no loops over what
+ * is there once, no questions that the compiler can answer, in the order in which it is run.
  *
  * A page in registers is one that the ring has room for again: eight of them are a third of it,
  * what memory brings in 1.9 us on an H200. And eight pages that need not be read from shared memory
@@ -25,8 +25,7 @@
 
 #include "kernels/cuda/common/ops_linear.cuh"
 
-enum { ROW_GROUP = 12 }; /* row blocks of a group at most (walk_staged): a thread has one item */
-static_assert(ROW_GROUP * 8 <= COMPUTE_THREADS, "items");
+static_assert(CUDA_ROW_GROUP * 8 <= COMPUTE_THREADS, "a thread has one item of a group at most");
 
 /* Row blocks [first, end) of a task, whose partial sums are in scratch together. */
 struct row_group {
@@ -253,8 +252,7 @@ DEV bool row_run(struct warp_context *c, const struct cuda_task *task) {
         const bool last = g.end >= w.block1;
         sync_compute();
         if (last && w.hint != nullptr) add_relaxed_gpu(w.hint, 1);
-        if (g.first + c->thread / 8 < g.end)
-            row_results<KIND, K>(c, task, &w, g, &item, add, inv);
+        if (g.first + c->thread / 8 < g.end) row_results<KIND, K>(c, task, &w, g, &item, add, inv);
         if (KIND == OP_LM_HEAD && g.end % LM_UNIT_BLOCKS == 0) {
             sync_compute();
             lm_finish_unit(c, task, g.end / LM_UNIT_BLOCKS - 1);

@@ -218,14 +218,12 @@ DEV float2 op_value(const struct cuda_task *task, float v0, float v1, float inv,
 }
 
 template <int STRIDE, bool WORDS>
-DEV void op_store(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
-                  uint32_t r, float2 v) {
+DEV void op_store(const struct cuda_task *task, const struct linear_item *m, uint32_t r, float2 v) {
     if (task->kind == OP_GATED_MLP) {
         mlp_store<STRIDE, WORDS>(task, m, r, v.x, v.y);
         return;
     }
-    if (task->kind == OP_LINEAR && task->norm != 0)
-        stream_store<STRIDE>(task, m, r, v.x, v.y);
+    if (task->kind == OP_LINEAR && task->norm != 0) stream_store<STRIDE>(task, m, r, v.x, v.y);
     if (m->own0) item_store(m, 0, v.x);
     if (m->own1) item_store(m, 8, v.y);
 }

@@ -359,8 +359,8 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
         even.own1 = t.own1 && row < end;
         odd.own0 = t.own0 && row + 1 < end;
         odd.own1 = t.own1 && row + 1 < end;
-        op_store<4>(task, &even, block, r, make_float2(v.x, v.z));
-        op_store<4>(task, &odd, block, r, make_float2(v.y, v.w));
+        op_store<4>(task, &even, r, make_float2(v.x, v.z));
+        op_store<4>(task, &odd, r, make_float2(v.y, v.w));
         item_advance(&even, step.out8, step.normed8, 8 * step.squares);
     }
 }

@@ -217,7 +217,7 @@ DEV void group_finish(const struct warp_context *c, const struct few *f, uint32_
         if (x->residual == nullptr) residual = addend_await(&of, &add);
         if (FILLED && t->task->flags & CUDA_MORE_FILLED)
             residual = few_await(t->task, first + in_group, r, t->row0 + token, residual);
-        op_store<1, FILLED>(t->task, &of, first + in_group, r,
+        op_store<1, FILLED>(t->task, &of, r,
                             op_value(t->task, v0, v1, SHARED->inv_rms[token], of.bias, residual));
     }
 }

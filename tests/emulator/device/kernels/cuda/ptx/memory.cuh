@@ -6,8 +6,8 @@
 
 #define shared_memory (emu_self->shared)
 
-#define ASSUME(x)   ((void)0)
-#define UNLIKELY(x) __builtin_expect(x, false)
+#define ASSUME(x)     ((void)0)
+#define UNLIKELY(x)   __builtin_expect(x, false)
 
 DEV void memory_check(void) {}
 
