@@ -180,12 +180,39 @@ static void clear_is_not_there_for_nothing(void **state) {
     assert_true(n_clear > 0);
 }
 
+/* A single row's context is one task's up to one piece, up to two where a layer's weights fit the
+ * workers' rings; beyond, or if it is not wanted, it is cut. */
+static void contexts_of_one_row(void **state) {
+    (void)state;
+    static const struct {
+        const char *shape, *with;
+        uint32_t whole; /* 0: no variant of one row has all of it */
+    } cases[] = {
+        {"tests/gpu/configs/qwen3-0.6b", "attention=whole", 2 * ATTENTION_PIECE},
+        {"tests/gpu/configs/qwen3-8b", "attention=whole", ATTENTION_PIECE},
+        {"tests/gpu/configs/llama-3.2-1b", "attention=whole", ATTENTION_PIECE},
+        {"tests/gpu/configs/qwen3-0.6b", "attention=batch", 0},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct prog_header *p = compile_rows(cases[i].shape, cases[i].with, SMS, 2, NULL);
+        uint32_t whole = 0;
+        for (uint64_t k = 0; k < p->section[SECTION_VARIANT].count; k++) {
+            const struct prog_variant *v = &PROG(p, VARIANT)[k];
+            for (uint32_t o = v->first_op; v->n_rows == 1 && o < v->first_op + v->n_ops; o++)
+                if (PROG(p, OP)[o].kind == OP_ATTENTION_WHOLE) whole = v->context;
+        }
+        assert_int_equal(whole, cases[i].whole);
+        free(p);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clear_is_not_there_for_nothing),
         cmocka_unit_test(all_shapes_are_spread),
         cmocka_unit_test(all_shapes_carry),
         cmocka_unit_test(all_options_compile),
+        cmocka_unit_test(contexts_of_one_row),
         cmocka_unit_test(fused_qkv_is_the_cpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,8 +46,7 @@ DEV uint32_t *row_slots(uint32_t i) {
 struct row_head {
     uint32_t i, unit; /* unit: of qkv */
     bool there, is_value;
-    const float *at; /* its elements */
-    uint32_t step;   /* words from one to the next */
+    struct act elements;
     struct head_turn turn;
 };
 
@@ -61,30 +60,11 @@ DEV struct row_head row_head_of(const struct warp_context *c, const struct cuda_
     h.unit =
         i < s.n_heads ? s.head0 + i : QN_N_HEADS + s.kv_head + (h.is_value ? QN_N_KV_HEADS : 0);
     if (!h.there) return h;
-    h.step = task->flags & CUDA_IN_FLAGGED ? 2 : 1;
-    h.at = (const float *)task->in + (uint64_t)h.step * (w->row * QKV_HEADS + h.unit) * QN_HEAD_DIM;
+    h.elements = act_from(act_of(task->in, task, CUDA_IN_FLAGGED),
+                          ((uint64_t)w->row * QKV_HEADS + h.unit) * QN_HEAD_DIM);
     h.turn = head_turn_of(c, (const float *)(i < s.n_heads ? task->norm : task->more2), h.is_value,
                           w->hi - 1);
     return h;
-}
-
-/* Its elements, as they come: those of the lane's RoPE pairs. */
-DEV void row_head_load(const struct warp_context *c, const struct row_head *h, float a[LANE_PAIRS],
-                       float b[LANE_PAIRS]) {
-    const struct act x = {h->at, h->step == 2 ? SHARED->flag : 0};
-    uint32_t at[2 * LANE_PAIRS];
-    float v[2 * LANE_PAIRS];
-#pragma unroll
-    for (int u = 0; u < LANE_PAIRS; u++) {
-        at[u] = min(c->lane + 32 * u, HALF_DIM - 1u);
-        at[LANE_PAIRS + u] = at[u] + HALF_DIM;
-    }
-    act_load_all(x, at, v);
-#pragma unroll
-    for (int u = 0; u < LANE_PAIRS; u++) {
-        a[u] = v[u];
-        b[u] = v[LANE_PAIRS + u];
-    }
 }
 
 /* A head, normed and turned, into scratch. Queries lie as keys do: head i is read beside the next.
@@ -92,7 +72,7 @@ DEV void row_head_load(const struct warp_context *c, const struct row_head *h, f
 DEV void row_head_make(const struct warp_context *c, const struct kv_walk *w,
                        const struct row_head *h) {
     float a[LANE_PAIRS], b[LANE_PAIRS];
-    row_head_load(c, h, a, b);
+    step_load(c, h->elements, a, b);
     head_turn_apply(c, &h->turn, h->is_value, a, b);
     const uint32_t place = h->unit < QN_N_HEADS ? h->i : w->hi - 1;
 #pragma unroll

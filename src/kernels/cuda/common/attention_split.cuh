@@ -146,14 +146,11 @@ DEV struct step_role step_role(const struct cuda_task *task, const struct kv_wal
     return r;
 }
 
-/* A head by the warp, into scratch; the row's own key or value into the cache, too. */
-DEV void step_make(const struct warp_context *c, const struct cuda_task *task,
-                   const struct kv_walk *w, uint32_t i, const struct step_role *r,
-                   const struct head_turn *turn) {
-    const struct act y = act_from(act_of(task->in, task, CUDA_IN_FLAGGED),
-                                  ((uint64_t)r->row * QKV_HEADS + r->unit) * QN_HEAD_DIM);
+/* The elements of a head that begins at y: those of the lane's RoPE pairs. */
+DEV void step_load(const struct warp_context *c, struct act y, float a[LANE_PAIRS],
+                   float b[LANE_PAIRS]) {
     uint32_t at[2 * LANE_PAIRS];
-    float v[2 * LANE_PAIRS], a[LANE_PAIRS], b[LANE_PAIRS];
+    float v[2 * LANE_PAIRS];
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++) {
         at[u] = min(c->lane + 32 * u, HALF_DIM - 1u);
@@ -165,6 +162,16 @@ DEV void step_make(const struct warp_context *c, const struct cuda_task *task,
         a[u] = v[u];
         b[u] = v[LANE_PAIRS + u];
     }
+}
+
+/* A head by the warp, into scratch; the row's own key or value into the cache, too. */
+DEV void step_make(const struct warp_context *c, const struct cuda_task *task,
+                   const struct kv_walk *w, uint32_t i, const struct step_role *r,
+                   const struct head_turn *turn) {
+    const struct act y = act_from(act_of(task->in, task, CUDA_IN_FLAGGED),
+                                  ((uint64_t)r->row * QKV_HEADS + r->unit) * QN_HEAD_DIM);
+    float a[LANE_PAIRS], b[LANE_PAIRS];
+    step_load(c, y, a, b);
     head_turn_apply(c, turn, r->is_value, a, b);
     uint16_t *to = step_head(i);
 #pragma unroll

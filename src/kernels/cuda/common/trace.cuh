@@ -40,6 +40,7 @@ DEV void trace_look(const struct cuda_args *args, struct block_shared *shared) {
     shared_store_volatile(&shared->tracing, rt_load_relaxed(&args->rt.trace->on));
 }
 
+/* Whether records are wanted: once per task, where it matters. */
 DEV bool trace_wanted(struct block_shared *shared) {
     return shared_load_volatile(&shared->tracing) != 0;
 }
