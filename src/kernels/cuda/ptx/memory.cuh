@@ -10,8 +10,8 @@
 
 /* The block's dynamic shared memory. It begins at one place of the shared window in every kernel
  * without other shared memory that is not launched in clusters; known as a constant it spares each
- * function, mbarriers' addresses too, a look at the block's rank in its cluster, some thirty
- * cycles. memory_check says whether it is so. */
+ * function, mbarriers' addresses too, a look at the block's rank in its cluster. memory_check says
+ * whether it is so. */
 extern __shared__ __align__(1024) char shared_symbol[];
 #define SHARED_BEGIN  1024
 #define shared_memory ((char *)__cvta_shared_to_generic(SHARED_BEGIN))
