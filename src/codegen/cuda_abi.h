@@ -125,9 +125,13 @@ CUDA_ABI_FN uint32_t cuda_step_rows(uint32_t heads, uint32_t head_dim) {
 }
 
 /* Row blocks that a warp works on at a time with one or two columns of eight packed rows
- * (packed_few.cuh): what the scratch holds of partial sums; registers hold 8 and 4. */
-CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t columns) {
-    return CUDA_SCRATCH_BYTES / (8 * columns * CUDA_PAGE_ROWS * CUDA_PARTIALS * 4);
+ * (packed_few.cuh): what the scratch holds of partial sums. Operators of few row blocks a worker
+ * leave room, LINEAR's for what else its results need. */
+enum { CUDA_FEW_TOKEN_BYTES = (CUDA_PAGE_ROWS * CUDA_PARTIALS + 4) * 4 };
+CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t kind, uint32_t columns) {
+    const uint32_t most = CUDA_SCRATCH_BYTES / (8 * columns * CUDA_FEW_TOKEN_BYTES);
+    const uint32_t few = kind == OP_LINEAR || kind == OP_QKV_LINEAR ? 4 : 6;
+    return few < most ? few : most;
 }
 
 CUDA_ABI_FN uint32_t cuda_k_tiles(uint32_t k) {
@@ -213,6 +217,8 @@ enum cuda_task_flag {
     CUDA_IN_FILLED = 1024, /* in, and the squares that are read with it */
     CUDA_MORE_FILLED = 2048,
     CUDA_OUT_FILLED = 4096,
+    /* The residual was written by this worker, earlier in its list: it needs no event. */
+    CUDA_MORE_OWN = 8192,
 };
 
 /* No result has all bits set: conversions and arithmetic give NaNs of other bits. */

@@ -356,7 +356,7 @@ static void walk_packed(struct cuda_task *t, uint32_t rows) {
     if (rows <= 16 && t->kind != OP_LINEAR_PARTS) {
         t->columns = rows <= 8 ? 1 : 2;
         t->tile = (uint8_t)(8 * t->columns);
-        const uint32_t most = cuda_packed_group(t->columns);
+        const uint32_t most = cuda_packed_group(t->kind, t->columns);
         t->group = (uint8_t)CEIL_DIV(blocks, CEIL_DIV(blocks, most));
         return;
     }
@@ -474,6 +474,8 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
         flags |= CUDA_MORE_FLAGGED;
     if (carries(out, CARRY_FLAG)) flags |= CUDA_OUT_FLAGGED;
     if (carries(rounded, CARRY_PAIR)) flags |= CUDA_OUT_PAIRED;
+    if (op->kind == OP_LINEAR && carries(tensor_of(p, op->in[LINEAR_RESIDUAL]), CARRY_OWN))
+        flags |= CUDA_MORE_OWN;
     if (carries(in, CARRY_FILL)) flags |= CUDA_IN_FILLED;
     if (carries(out, CARRY_FILL)) flags |= CUDA_OUT_FILLED;
     if (op->kind == OP_LINEAR && carries(tensor_of(p, op->in[LINEAR_RESIDUAL]), CARRY_FILL))

@@ -403,7 +403,8 @@ static uint64_t riding_bytes(const struct prog_header *p, uint64_t *start, uint6
         uint64_t bytes = 0;
         for (uint32_t n = v->first_tensor; n < v->first_tensor + v->n_tensors; n++) {
             const struct prog_tensor *t = &PROG(p, TENSOR)[n];
-            if (t->role != PROG_ACTIVATION || t->carry == CARRY_PLAIN || t->carry == CARRY_SPACE)
+            if (t->role != PROG_ACTIVATION || t->carry == CARRY_PLAIN || t->carry == CARRY_SPACE ||
+                t->carry == CARRY_OWN)
                 continue;
             *start = MIN(*start, t->where);
             *end = MAX(*end, t->where + t->bytes);

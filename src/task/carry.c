@@ -33,6 +33,11 @@
  * the space that these tensors lie in once all who touch them are done, which counters and clocks
  * must show, too.
  *
+ * The residual stream of several rows is read by LINEAR alone, whose tasks have the columns that
+ * they had before and where they can the same workers (place.c): such a tensor is its workers'
+ * *own*. A worker does one task after the other, so it needs no event, is no result that an event
+ * stands for, and two places are enough for all layers.
+ *
  * The tensors that such an event guards are stored flagged, for all their readers, in a space that
  * nothing else ever uses: a stale word must not look like a flag. A flagged element is written
  * once per iteration, and the end event lies between two iterations: every reader of the last value
@@ -62,6 +67,15 @@ struct pass {
 
 static bool is_state(const struct pass *p, int32_t tensor) {
     return p->g->kernel->tensors.items[tensor].role == TENSOR_STATE;
+}
+
+static bool is_own(const struct pass *p, int32_t tensor) {
+    return p->g->tensor_carry[tensor] == CARRY_OWN;
+}
+
+/* Whether a write is a result that whoever waits for the task may want. */
+static bool is_result(const struct pass *p, const struct region *r) {
+    return r->write && !is_state(p, r->tensor) && !is_own(p, r->tensor);
 }
 
 static void note_slot(struct pass *p, int32_t tensor, const struct op_slot *slot, bool any) {
@@ -152,7 +166,7 @@ static bool writes_can_be_flagged(const struct pass *p, int32_t task) {
     const struct region *r = access_of(p, task, &n);
     bool any = false;
     for (int i = 0; i < n; i++) {
-        if (!r[i].write || is_state(p, r[i].tensor)) continue;
+        if (!is_result(p, &r[i])) continue;
         if (p->can_carry[r[i].tensor] == CARRY_PLAIN) return false;
         any = true;
     }
@@ -186,8 +200,7 @@ static bool reads_a_result_of(const struct pass *p, int32_t reader, int32_t writ
     int n;
     const struct region *w = access_of(p, writer, &n);
     for (int j = 0; j < n; j++)
-        if (w[j].write && !is_state(p, w[j].tensor) && read_all_of(p, reader, 1, &w[j]))
-            return true;
+        if (is_result(p, &w[j]) && read_all_of(p, reader, 1, &w[j])) return true;
     return false;
 }
 
@@ -196,8 +209,7 @@ static bool read_results_of(const struct pass *p, int32_t first, uint32_t n, int
     int n_regions;
     const struct region *w = access_of(p, writer, &n_regions);
     for (int j = 0; j < n_regions; j++)
-        if (w[j].write && !is_state(p, w[j].tensor) && !read_all_of(p, first, n, &w[j]))
-            return false;
+        if (is_result(p, &w[j]) && !read_all_of(p, first, n, &w[j])) return false;
     return true;
 }
 
@@ -233,7 +245,7 @@ static uint64_t polled_bytes(const struct pass *p, int32_t task) {
     for (int i = 0; i < n; i++) {
         const struct tensor *x = &p->g->kernel->tensors.items[r[i].tensor];
         if (r[i].write || x->role != TENSOR_ACTIVATION) continue;
-        if (p->can_carry[r[i].tensor] == CARRY_FILL) continue;
+        if (p->can_carry[r[i].tensor] == CARRY_FILL || is_own(p, r[i].tensor)) continue;
         bytes += region_elements(p->g->kernel, &r[i]) * carried_bytes(p, r[i].tensor);
     }
     return bytes;
@@ -257,7 +269,7 @@ static int find_hulls(const struct pass *p, const struct hand_over *h,
         const struct region *r = access_of(p, h->writers[w], &n);
         for (int i = 0; i < n; i++) {
             int k = 0;
-            if (!r[i].write || is_state(p, r[i].tensor)) continue;
+            if (!is_result(p, &r[i])) continue;
             while (k < n_hulls && hulls[k].tensor != r[i].tensor) k++;
             if (k == OP_MAX_OUT) continue; /* of too many operators */
             if (k == n_hulls) hulls[n_hulls++] = r[i];
@@ -325,7 +337,7 @@ static bool can_ride(const struct pass *p, int32_t event, int32_t first_dependen
 static void flag_outputs(const struct pass *p, const struct task *t) {
     const struct kop *op = &p->g->kernel->ops.items[t->op];
     for (int i = 0; i < OP_MAX_OUT; i++)
-        if (op->out[i] != NO_TENSOR && !is_state(p, op->out[i]))
+        if (op->out[i] != NO_TENSOR && !is_state(p, op->out[i]) && !is_own(p, op->out[i]))
             p->g->tensor_carry[op->out[i]] = p->can_carry[op->out[i]];
 }
 
@@ -502,10 +514,38 @@ static void place_cleared(const struct pass *p) {
     g->tensor_carry[p->cleared] = CARRY_SPACE;
 }
 
+/* The tensor that an operator adds to; NO_TENSOR: none. */
+static int32_t residual_of(const struct kop *op) {
+    return op->kind == OP_LINEAR ? op->in[LINEAR_RESIDUAL] : NO_TENSOR;
+}
+
+/* Tensors that are their workers' own: each in the one of two places that what it was added to is
+ * not in; they have the same workers. */
+static int place_own(struct pass *p) {
+    struct tgraph *g = p->g;
+    const struct kgraph *k = g->kernel;
+    uint64_t *other; /* [n_tensors] the place that the next one has */
+    TRY(ARENA_NEW(p->d, &p->scratch, &other, k->tensors.n));
+    for (size_t o = 0; o < k->ops.n; o++) { /* whoever adds comes later */
+        const int32_t from = residual_of(&k->ops.items[o]), to = k->ops.items[o].out[STREAM_X];
+        if (to == NO_TENSOR || !is_own(p, to)) continue;
+        const uint64_t bytes = align_up(tensor_bytes(&k->tensors.items[to]), ALIGN_BYTES);
+        if (is_own(p, from)) {
+            g->tensor_offset[to] = other[from];
+            other[to] = g->tensor_offset[from];
+        } else {
+            g->tensor_offset[to] = g->workspace_bytes;
+            other[to] = g->workspace_bytes + bytes;
+            g->workspace_bytes += 2 * bytes;
+        }
+    }
+    return QN_OK;
+}
+
 static void place_flagged(const struct pass *p) {
     struct tgraph *g = p->g;
     for (int32_t i = 0; i < (int32_t)g->kernel->tensors.n; i++) {
-        if (g->tensor_carry[i] == CARRY_PLAIN) continue;
+        if (g->tensor_carry[i] == CARRY_PLAIN || is_own(p, i)) continue;
         g->tensor_offset[i] = g->flagged_bytes;
         g->flagged_bytes += align_up(
             tensor_elements(&g->kernel->tensors.items[i]) * carried_bytes(p, i), ALIGN_BYTES);
@@ -514,11 +554,59 @@ static void place_flagged(const struct pass *p) {
     shrink_workspace(g);
 }
 
+/* ---- what is its workers' own ---- */
+
+/* Whether a task adds to what the residual's task of the same number wrote, on the same worker. */
+static bool adds_to(const struct pass *p, int32_t writer, int32_t reader, int32_t tensor) {
+    const struct task *w = &p->g->tasks.items[writer], *r = &p->g->tasks.items[reader];
+    return w->worker == r->worker && writer < reader && w->row0 == r->row0 && w->row1 == r->row1 &&
+           w->unit0 == r->unit0 && w->unit1 == r->unit1 &&
+           p->g->kernel->tensors.items[tensor].producer == w->op;
+}
+
+/* The residual stream of several rows, where LINEAR makes it and LINEAR alone reads it: tasks of
+ * both have the same columns if they have the same units. */
+static int find_own(struct pass *p) {
+    const struct tgraph *g = p->g;
+    const struct kgraph *k = g->kernel;
+    int32_t **tasks; /* by operator, in order: its tasks */
+    uint32_t *n;
+    if (k->n_rows == 1 || k->n_rows > FILLED_ROWS) return QN_OK;
+    TRY(ARENA_NEW(p->d, &p->scratch, &tasks, k->ops.n));
+    TRY(ARENA_NEW(p->d, &p->scratch, &n, k->ops.n));
+    for (size_t i = 0; i < g->tasks.n; i++)
+        if (g->tasks.items[i].op >= 0) n[g->tasks.items[i].op]++;
+    for (size_t o = 0; o < k->ops.n; o++) {
+        const int32_t out = k->ops.items[o].out[STREAM_X];
+        if (k->ops.items[o].kind != OP_LINEAR) continue;
+        TRY(ARENA_NEW(p->d, &p->scratch, &tasks[o], n[o]));
+        n[o] = 0;
+        g->tensor_carry[out] = CARRY_OWN;
+    }
+    for (size_t i = 0; i < g->tasks.n; i++) {
+        const int32_t o = g->tasks.items[i].op;
+        if (o >= 0 && k->ops.items[o].kind == OP_LINEAR) tasks[o][n[o]++] = (int32_t)i;
+    }
+    for (size_t o = 0; o < k->ops.n; o++)
+        for (int s = 0; s < OP_MAX_IN; s++) {
+            const int32_t x = k->ops.items[o].in[s];
+            if (x == NO_TENSOR || !is_own(p, x)) continue;
+            const int32_t writer = k->tensors.items[x].producer;
+            bool own =
+                residual_of(&k->ops.items[o]) == x && s == LINEAR_RESIDUAL && n[writer] == n[o];
+            for (uint32_t i = 0; i < n[o] && own; i++)
+                own = adds_to(p, tasks[writer][i], tasks[o][i], x);
+            if (!own) g->tensor_carry[x] = CARRY_PLAIN;
+        }
+    return QN_OK;
+}
+
 static int choose(struct pass *p) {
     struct tgraph *g = p->g;
     int32_t dependents = 0; /* linear order: those of event 0, of event 1 ... */
     bool any = false;
     TRY(prepare(p));
+    TRY(find_own(p));
     for (int32_t e = 0; e < (int32_t)g->events.n; e++) {
         struct event *event = &g->events.items[e];
         event->data = can_ride(p, e, dependents);
@@ -527,7 +615,7 @@ static int choose(struct pass *p) {
         for (uint32_t i = p->first[e]; event->data && i < p->first[e + 1]; i++)
             flag_outputs(p, &g->tasks.items[p->writers[i]]);
     }
-    if (!any) return QN_OK;
+    if (!any) return place_own(p);
     bool ok, ends, apart;
     TRY(close_over_counters(p));
     TRY(plain_data_is_visible(p, &ok));
@@ -535,9 +623,10 @@ static int choose(struct pass *p) {
     TRY(shared_bytes_are_apart(p, &apart));
     ok = ok && ends && apart;
     for (size_t e = 0; e < g->events.n && !ok; e++) g->events.items[e].data = false;
-    for (size_t i = 0; i < g->kernel->tensors.n && !ok; i++) g->tensor_carry[i] = CARRY_PLAIN;
+    for (int32_t i = 0; i < (int32_t)g->kernel->tensors.n && !ok; i++)
+        if (!is_own(p, i)) g->tensor_carry[i] = CARRY_PLAIN;
     if (ok) place_flagged(p);
-    return QN_OK;
+    return place_own(p);
 }
 
 int carry(struct diag *d, struct tgraph *g) {

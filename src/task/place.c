@@ -3,9 +3,11 @@
  * AOT tasks are placed operator by operator: at most ceil(n_tasks / n_workers) of an operator's
  * tasks per worker, and the task that reads the most bytes goes to the worker that has the fewest
  * so far; after ATTENTION_WHOLE those that had one, if not all did, come last: they are ready
- * later. So within an operator the loads differ by at most one tile, and over the operators the
- * remainders even out. A worker's list keeps the order of linearization, which is a topological
- * one: FIFO execution cannot deadlock (task_verify proves it again).
+ * later. Tasks of several rows that add to the residual stream go where those columns were written,
+ * so that nobody else has to see them (carry.c). So within an operator the loads differ by at most
+ * one tile, and over the operators the remainders even out. A worker's list keeps the order of
+ * linearization, which is a topological one: FIFO execution cannot deadlock (task_verify proves it
+ * again).
  */
 #include "base/checked.h"
 #include "task/task_graph.h"
@@ -118,6 +120,39 @@ static uint64_t read_bytes(const struct kgraph *k, const struct task *t) {
     return items * k->context / 4 * 2 * k->spec.head_dim * dtype_bytes(DTYPE_BF16) / t->unit1;
 }
 
+/* The operator that wrote what one of several rows adds to, if both are LINEAR; else -1. */
+static int32_t adds_to(const struct kgraph *k, int32_t op) {
+    const struct kop *o = &k->ops.items[op];
+    if (o->kind != OP_LINEAR || k->n_rows == 1 || o->in[LINEAR_RESIDUAL] == NO_TENSOR) return -1;
+    const int32_t from = k->tensors.items[o->in[LINEAR_RESIDUAL]].producer;
+    return from >= 0 && k->ops.items[from].kind == OP_LINEAR ? from : -1;
+}
+
+static void note_load(struct load *l, uint64_t bytes) {
+    l->bytes += bytes;
+    l->tasks++;
+    l->here++;
+}
+
+/* Places an operator's n tasks c where those of another are, if both are cut alike and these have
+ * workers. */
+static bool place_like(struct tgraph *g, struct candidate *c, const struct candidate *like,
+                       uint32_t n, struct load *loads) {
+    struct task *t = g->tasks.items;
+    qsort(c, n, sizeof *c, heavier_first); /* as those are */
+    for (uint32_t i = 0; i < n; i++)
+        if (t[like[i].task].worker == NO_WORKER || t[like[i].task].unit0 != t[c[i].task].unit0 ||
+            t[like[i].task].unit1 != t[c[i].task].unit1 ||
+            t[like[i].task].row0 != t[c[i].task].row0 || t[like[i].task].row1 != t[c[i].task].row1)
+            return false;
+    look_back(loads, g->options.n_workers, false);
+    for (uint32_t i = 0; i < n; i++) {
+        t[c[i].task].worker = t[like[i].task].worker;
+        note_load(&loads[t[c[i].task].worker], c[i].bytes);
+    }
+    return true;
+}
+
 /* Places the candidates, all of one operator (or all dummies). whole: it follows ATTENTION_WHOLE.
  */
 static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, bool whole,
@@ -133,9 +168,7 @@ static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, bool 
         const uint32_t w =
             slice ? (uint32_t)((uint64_t)t->unit0 * n_workers / t->unit1) : lightest->worker[0];
         g->tasks.items[c[i].task].worker = (int32_t)w;
-        loads[w].bytes += c[i].bytes;
-        loads[w].tasks++;
-        loads[w].here++;
+        note_load(&loads[w], c[i].bytes);
         if (slice) continue;
         if (loads[w].here == most_here) lightest->worker[0] = lightest->worker[--lightest->n];
         sink(lightest, 0);
@@ -177,6 +210,11 @@ static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch)
         if (!jit[k]) list[fill[k]++] = (struct candidate){(int32_t)i, read_bytes(g->kernel, t)};
     }
     for (size_t k = 0; k < n_groups; k++) {
+        const uint32_t n = first[k + 1] - first[k];
+        const int32_t like = k < g->kernel->ops.n ? adds_to(g->kernel, (int32_t)k) : -1;
+        if (like >= 0 && first[like + 1] - first[like] == n &&
+            place_like(g, list + first[k], list + first[like], n, loads))
+            continue;
         const bool whole = k > 0 && g->kernel->ops.items[k - 1].kind == OP_ATTENTION_WHOLE;
         place_group(g, list + first[k], first[k + 1] - first[k], whole, loads, &lightest);
     }

@@ -67,7 +67,7 @@ static bool check_carry(const struct check *c, const struct prog_tensor *t) {
     if (t->carry == CARRY_SPACE) return t->dtype == DTYPE_I32 && t->n_dims == 2;
     if (t->carry == CARRY_FILL) return t->dtype != DTYPE_I32;
     if (t->dtype != DTYPE_F32) return false;
-    if (t->carry == CARRY_FLAG) return true;
+    if (t->carry == CARRY_FLAG || t->carry == CARRY_OWN) return true;
     return t->carry == CARRY_PAIR && t->n_dims == 2 && t->shape[0] == 1 && t->shape[1] % 2 == 0 &&
            t->shape[1] <= STAGED_COLUMNS;
 }
@@ -423,7 +423,7 @@ static void dump_variant(const struct prog_header *p, const struct prog_variant 
     for (uint32_t i = v->first_tensor; i < v->first_tensor + v->n_tensors; i++) {
         static const char *const roles[] = {"weight", "activation", "state"};
         static const char *const carries[] = {"", " flagged", " flagged pairs", " filled",
-                                              " space of the filled"};
+                                              " space of the filled", " own"};
         const struct prog_tensor *t = &PROG(p, TENSOR)[i];
         strbuf_printf(out, "tensor %u %s %s at %llu bytes %llu%s\n", i, roles[t->role],
                       program_string(p, t->name), (unsigned long long)t->where,

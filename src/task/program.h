@@ -104,6 +104,9 @@ enum prog_carry {
     CARRY_FILL = 3,
     /* What CLEAR writes: the space that all tensors of its variant that are CARRY_FILL lie in. */
     CARRY_SPACE = 4,
+    /* Elements as they are, and each is read by nobody but the worker that wrote it, later in its
+     * list: no event is needed. */
+    CARRY_OWN = 5,
 };
 
 enum prog_tensor_role { PROG_WEIGHT = 0, PROG_ACTIVATION = 1, PROG_STATE = 2 };

@@ -59,8 +59,8 @@ static int add_tensors(struct maker *m, const struct tgraph *g) {
         case TENSOR_ACTIVATION:
             p.role = PROG_ACTIVATION;
             p.where = g->tensor_offset[i];
-            if (g->tensor_carry != NULL && g->tensor_carry[i] != CARRY_PLAIN) {
-                p.carry = g->tensor_carry[i];
+            if (g->tensor_carry != NULL) p.carry = g->tensor_carry[i];
+            if (p.carry != CARRY_PLAIN && p.carry != CARRY_OWN) {
                 p.bytes *= p.carry == CARRY_FLAG ? 2 : 1;
                 p.where += m->flagged_at;
                 if (p.carry == CARRY_SPACE) {

@@ -13,13 +13,23 @@ static bool is_state(const struct proof *f, const struct access *a) {
     return proof_tensor(f, a->object)->role == PROG_STATE;
 }
 
+/* Whether a write is a result that whoever waits for the task may want. */
+static bool is_result(const struct proof *f, const struct access *a) {
+    return a->rect.write && !is_state(f, a) && proof_tensor(f, a->object)->carry != CARRY_OWN;
+}
+
+/* Whether an activation says itself when it is there. */
+static bool is_polled(const struct prog_tensor *t) {
+    return t->carry != CARRY_PLAIN && t->carry != CARRY_OWN;
+}
+
 static bool is_plain(const struct proof *f, const struct access *a) {
     return !is_state(f, a) && proof_tensor(f, a->object)->carry == CARRY_PLAIN;
 }
 
 /* Whether the writer's access is one that `reader` polls all of. */
 static bool polls_access(const struct proof *f, uint32_t reader, const struct access *w) {
-    if (!w->rect.write || is_state(f, w)) return false;
+    if (!is_result(f, w)) return false;
     for (uint32_t i = f->first_access[reader]; i < f->first_access[reader + 1]; i++) {
         const struct access *r = access_of(f, i);
         if (!r->rect.write && r->object == w->object && task_verify_rect_has(&r->rect, &w->rect))
@@ -80,7 +90,7 @@ static int find_hulls(struct proof *f, struct hulls **hulls) {
         const uint32_t event = PROG(f->p, TASK)[v->first_task + i].trigger;
         if (PROG(f->p, EVENT)[event].carry == CARRY_PLAIN) continue;
         for (uint32_t k = f->first_access[i]; k < f->first_access[i + 1]; k++)
-            if (access_of(f, k)->rect.write && !is_state(f, access_of(f, k)))
+            if (is_result(f, access_of(f, k)))
                 grow(f, &(*hulls)[event - v->first_event], access_of(f, k));
     }
     return QN_OK;
@@ -127,7 +137,8 @@ static bool knows_carry(const struct proof *f, const struct prog_op *op, const s
     const bool many =
         f->v->n_rows > 1 && first->role == PROG_ACTIVATION && first->dtype != DTYPE_F32;
     switch (carry) {
-    case CARRY_PLAIN: return true;
+    case CARRY_PLAIN:
+    case CARRY_OWN: return true;
     case CARRY_FLAG: return slot->flagged && !many;
     case CARRY_PAIR: return slot->paired && !many;
     case CARRY_FILL: return slot->filled && f->v->n_rows > 1 && f->v->n_rows <= FILLED_ROWS;
@@ -288,7 +299,7 @@ static int check_together(struct proof *f, uint32_t writer, struct polled *polle
             return no_ride(f, event, f->v->first_task + writer,
                            "touches what is not flagged, and no single task polls all of its "
                            "results");
-        if (!a->rect.write || is_state(f, a)) continue;
+        if (!is_result(f, a)) continue;
         if (polled->event != event || polled->object != a->object ||
             polled->row != first_row(f, a) || polled->n_rows != a->rect.n_rows)
             TRY(find_polled(f, event, a, polled));
@@ -358,7 +369,7 @@ static int check_apart(struct proof *f, const struct extent *extents, uint64_t n
     uint64_t furthest = 0, furthest_flagged = 0;
     for (uint64_t i = 0; i < n; i++) {
         const struct prog_tensor *t = proof_tensor(f, extents[i].object);
-        const bool flagged = t->carry != CARRY_PLAIN;
+        const bool flagged = is_polled(t);
         if (t->carry == without) continue;
         if (extents[i].start < (flagged ? furthest : furthest_flagged))
             return fail(f->d, QN_EVERIFY,

@@ -24,6 +24,7 @@ struct race {
     struct access_class *classes;
     struct extent *extents; /* of the tensors that are touched, by their start */
     struct tile *tiles;     /* [accesses] scratch */
+    uint32_t *place;        /* [n_tasks] in the list of its worker, + 1; 0: JIT */
     uint32_t n_classes, n_extents;
 };
 
@@ -143,17 +144,63 @@ static int group(struct race *r) {
     return QN_OK;
 }
 
+/* ---- one worker's own ----------------------------------------------------------------------- */
+
+static int find_places(struct race *r) {
+    const struct proof *f = r->f;
+    const struct prog_list *lists =
+        PROG(f->p, LIST) + (f->v - PROG(f->p, VARIANT)) * (uint64_t)f->p->n_workers;
+    TRY(ARENA_NEW(f->d, &r->f->arena, &r->place, f->v->n_tasks));
+    for (uint32_t w = 0; w < f->p->n_workers; w++)
+        for (uint32_t i = 0; i < lists[w].n; i++)
+            r->place[PROG(f->p, AOT)[lists[w].first + i] - f->v->first_task] = i + 1;
+    return QN_OK;
+}
+
+static bool is_own(const struct race *r, const struct access *a) {
+    return proof_tensor(r->f, a->object)->carry == CARRY_OWN;
+}
+
+/* Whether a is done before b begins because one worker has both, in its list. */
+static bool one_worker_has(const struct race *r, const struct access *a, const struct access *b) {
+    const struct prog_task *tasks = PROG(r->f->p, TASK);
+    const uint32_t x = r->place[a->task - r->f->v->first_task],
+                   y = r->place[b->task - r->f->v->first_task];
+    return is_own(r, a) && is_own(r, b) && x != 0 && x < y &&
+           tasks[a->task].worker == tasks[b->task].worker;
+}
+
+/* The same for all accesses of two classes, one by one, if those of a are disjoint: then no others
+ * meet. */
+static bool one_by_one(const struct race *r, const struct access_class *a,
+                       const struct access_class *b) {
+    const struct rect whole = task_verify_touch_whole(r->f, access_at(r, a->first)->object);
+    if (a->n != b->n || !is_own(r, access_at(r, a->first)) || !is_own(r, access_at(r, b->first)))
+        return false;
+    for (uint32_t i = 0; i < a->n; i++) {
+        const struct access *x = access_at(r, a->first + i), *y = access_at(r, b->first + i);
+        if (x->rect.space != y->rect.space || x->rect.at != y->rect.at ||
+            x->rect.run != y->rect.run || x->rect.stride != y->rect.stride ||
+            x->rect.n_rows != y->rect.n_rows || x->rect.n_slices != 0 || y->rect.n_slices != 0 ||
+            !one_worker_has(r, x, y) || !task_verify_rect_tile(&whole, &x->rect, &r->tiles[i]))
+            return false;
+    }
+    return task_verify_rect_disjoint(r->tiles, a->n);
+}
+
 /* ---- within a tensor ----------------------------------------------------------------------- */
 
-/* Two classes that the events do not order as they should be: their tasks must not touch the same
- * bytes. */
+/* Two classes that the events do not order as they should be, a before b: their tasks must not
+ * touch the same bytes, unless these are one worker's. */
 static int compare_tasks(const struct race *r, const struct access_class *a,
                          const struct access_class *b) {
+    if (one_by_one(r, a, b)) return QN_OK;
     for (uint32_t i = a->first; i < a->first + a->n; i++)
         for (uint32_t k = a == b ? i + 1 : b->first; k < b->first + b->n; k++) {
             const struct access *x = access_at(r, i), *y = access_at(r, k);
             r->f->report.n_task_pairs++;
-            if (x->task != y->task && task_verify_rect_overlap(&x->rect, &y->rect))
+            if (x->task != y->task && task_verify_rect_overlap(&x->rect, &y->rect) &&
+                !one_worker_has(r, x, y))
                 return race(r->f, x, y);
         }
     return QN_OK;
@@ -183,7 +230,8 @@ static bool writes_are_disjoint(const struct race *r, const struct extent *e) {
 static int compare_within(const struct race *r, const struct extent *e) {
     struct proof *f = r->f;
     const struct access_class *c = r->classes + e->first_class;
-    const bool flagged = proof_tensor(f, e->object)->carry != CARRY_PLAIN;
+    const uint32_t carry = proof_tensor(f, e->object)->carry;
+    const bool flagged = carry != CARRY_PLAIN && carry != CARRY_OWN;
     const bool disjoint = writes_are_disjoint(r, e);
     for (uint32_t i = 0; i < e->n_classes; i++)
         for (uint32_t k = i; k < e->n_classes; k++) {
@@ -291,6 +339,7 @@ int task_verify_race(struct proof *f) {
     TRY(sort(&r));
     TRY(group(&r));
     TRY(read_clocks(&r));
+    TRY(find_places(&r));
     TRY(ARENA_NEW(f->d, &f->arena, &r.tiles, f->accesses.n));
     for (uint32_t i = 0; i < r.n_extents; i++) {
         TRY(compare_within(&r, &r.extents[i]));

@@ -361,7 +361,7 @@ static void turn_an_event_into_data(struct prog_header *p) {
 static void flag_a_tensor_in_place(struct prog_header *p) {
     struct prog_tensor *t = &TENSORS(p)[random_below((uint32_t)p->section[SECTION_TENSOR].count)];
     if (t->role != PROG_ACTIVATION) return;
-    const uint32_t carry = (t->carry + 1 + random_below(CARRY_SPACE)) % (CARRY_SPACE + 1);
+    const uint32_t carry = (t->carry + 1 + random_below(CARRY_OWN)) % (CARRY_OWN + 1);
     if (t->carry == CARRY_FLAG) t->bytes /= 2;
     if (carry == CARRY_FLAG) t->bytes *= 2;
     t->carry = carry;
@@ -504,7 +504,7 @@ static void unmutated_programs_are_harmless(void **state) {
     static struct world w;
     const struct model_spec small = fixture_spec(2, 32, 2, 1, 16, 48, 192), packs = packing();
     const uint32_t rows[] = {1, 2, 6, PACK_ROWS, PACK_ROWS};
-    uint32_t n_carried[CARRY_SPACE + 1] = {0};
+    uint32_t n_carried[CARRY_OWN + 1] = {0};
     for (size_t r = 0; r < COUNT_OF(rows); r++) {
         const struct model_spec spec = r + 1 < COUNT_OF(rows) ? small : packs;
         struct task_options o = {.n_workers = 3, .tasks_per_worker = 1};
@@ -523,7 +523,7 @@ static void unmutated_programs_are_harmless(void **state) {
         free(p);
         fixture_fini(&f);
     }
-    for (int c = 0; c <= CARRY_SPACE; c++) assert_true(n_carried[c] > 0);
+    for (int c = 0; c <= CARRY_OWN; c++) assert_true(n_carried[c] > 0);
 }
 
 int main(void) {

@@ -51,16 +51,6 @@ DEV bool run_attention_rows(struct warp_context *c, const struct cuda_task *task
     return true;
 }
 
-/* Matrices times packed activations of few rows. */
-template <int COLUMNS, bool FILLED>
-DEV bool run_packed_few(struct warp_context *c, const struct cuda_task *task) {
-    const struct few f = few_begin(task);
-    if (!wait_ready(c)) return false;
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-    few_run<COLUMNS, FILLED>(c, &f);
-    return true;
-}
-
 /* Those that need nothing but their event. */
 DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     if (task->kind == OP_SAMPLE) run_sample_early(c->args, task);
@@ -123,10 +113,9 @@ enum {
     RUN_STEPS,
     RUN_ROWS,
     RUN_PACKED,
-    RUN_PACKED_8,
-    RUN_PACKED_16,
-    RUN_FILLED_8,
-    RUN_FILLED_16,
+    RUN_FEW_8,
+    RUN_FEW_16 = RUN_FEW_8 + N_FEW,
+    RUN_FEW_END = RUN_FEW_16 + N_FEW - 1,
     RUN_DROP
 };
 static_assert(RUN_DROP < 1 << 7, "struct warp_state");
@@ -135,9 +124,7 @@ DEV uint32_t runner_of(const struct cuda_task *task) {
     if (task->kind == OP_ATTENTION) return task->tile != 0 ? RUN_ROWS : RUN_STEPS;
     if (task->columns != 0) {
         if (task->columns == CUDA_LEASE) return RUN_PACKED;
-        if (task->flags & (CUDA_IN_FILLED | CUDA_MORE_FILLED | CUDA_OUT_FILLED))
-            return task->columns == 1 ? RUN_FILLED_8 : RUN_FILLED_16;
-        return task->columns == 1 ? RUN_PACKED_8 : RUN_PACKED_16;
+        return (task->columns == 1 ? RUN_FEW_8 : RUN_FEW_16) + few_kind(task);
     }
     switch (task->kind) {
     case OP_QKV_LINEAR:
@@ -212,10 +199,11 @@ template <run_function RUN, bool HINTED> DEV void compute_with(void) {
 template <run_function RUN, bool HINTED = false> __device__ __noinline__ void compute_task(void) {
     compute_with<RUN, HINTED>();
 }
-/* The image has functions in the order of their names: what a batch alone runs is not between what
- * a single row does. */
-template <int COLUMNS> __device__ __noinline__ void run_filled(void) {
-    compute_with<run_packed_few<COLUMNS, true>, false>();
+
+/* Those of few rows. The image has functions in the order of their names: what a batch alone runs
+ * is not between what a single row does. */
+template <uint32_t KIND, uint32_t K, int COLUMNS> __device__ __noinline__ void run_few(void) {
+    compute_with<few_run<KIND, K, COLUMNS>, false>();
 }
 
 /* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself
@@ -371,10 +359,16 @@ DEV void compute_main(void) {
         case RUN_STEPS: compute_task<run_attention>(); continue;
         case RUN_ROWS: compute_task<run_attention_rows>(); continue;
         case RUN_PACKED: compute_packed(); continue;
-        case RUN_PACKED_8: compute_task<run_packed_few<1, false>>(); continue;
-        case RUN_PACKED_16: compute_task<run_packed_few<2, false>>(); continue;
-        case RUN_FILLED_8: run_filled<1>(); continue;
-        case RUN_FILLED_16: run_filled<2>(); continue;
+        case RUN_FEW_8 + FEW_QKV: run_few<OP_QKV_LINEAR, QN_HIDDEN, 1>(); continue;
+        case RUN_FEW_8 + FEW_O: run_few<OP_LINEAR, ATTENTION_K, 1>(); continue;
+        case RUN_FEW_8 + FEW_GATED: run_few<OP_GATED_MLP, QN_HIDDEN, 1>(); continue;
+        case RUN_FEW_8 + FEW_DOWN: run_few<OP_LINEAR, QN_INTERMEDIATE, 1>(); continue;
+        case RUN_FEW_8 + FEW_LM_HEAD: run_few<OP_LM_HEAD, QN_HIDDEN, 1>(); continue;
+        case RUN_FEW_16 + FEW_QKV: run_few<OP_QKV_LINEAR, QN_HIDDEN, 2>(); continue;
+        case RUN_FEW_16 + FEW_O: run_few<OP_LINEAR, ATTENTION_K, 2>(); continue;
+        case RUN_FEW_16 + FEW_GATED: run_few<OP_GATED_MLP, QN_HIDDEN, 2>(); continue;
+        case RUN_FEW_16 + FEW_DOWN: run_few<OP_LINEAR, QN_INTERMEDIATE, 2>(); continue;
+        case RUN_FEW_16 + FEW_LM_HEAD: run_few<OP_LM_HEAD, QN_HIDDEN, 2>(); continue;
         case RUN_DROP: compute_drop(); continue;
         default: break;
         }
@@ -442,10 +436,7 @@ __device__ __noinline__ void role_control(void) {
 // check_kernels: function step_run spills 400
 // check_kernels: function run_whole spills 0
 // check_kernels: function run_combine spills 0
-// check_kernels: function run_packed_few spills 0
-// check_kernels: function run_packed_fewILi2E spills 96
-// check_kernels: function run_filledILi1E spills 0
-// check_kernels: function run_filledILi2E spills 168
+// check_kernels: function run_few spills 192
 // check_kernels: function role_loader spills 0
 // check_kernels: function role_control spills 0
 // check_kernels: function run_attentionP spills 0

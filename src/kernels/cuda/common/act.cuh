@@ -389,40 +389,55 @@ DEV void act_store_pair(const struct cuda_task *task, uint64_t at, float v0, flo
     store_flagged_pair((float *)task->out + at, v0, v1, SHARED->flag);
 }
 
-/* Rows' sums of squares from those of their n blocks each, by one warp, all asked for together. Of
- * n = 1 it is that one. FILLED: they may be empty words. */
-template <int ROWS, bool FILLED>
+/* Some of rows' n blocks' squares, asked for: of each row those from number `first` on, 32 apart;
+ * zeros beyond. They may be empty words. */
+enum {
+    SQUARES_ALL = (QN_HIDDEN + 64 * SQUARES_COLUMNS - 1) / (64 * SQUARES_COLUMNS),
+    SQUARES_AT_ONCE = SQUARES_ALL < 8 ? SQUARES_ALL : 8
+};
+template <int ROWS> struct squares { float v[ROWS][2 * SQUARES_AT_ONCE]; };
+
+template <int ROWS>
+DEV struct squares<ROWS> squares_ask(const float *const blocks[ROWS], uint32_t n, uint32_t first) {
+    struct squares<ROWS> s;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (uint32_t i = 0; i < 2 * SQUARES_AT_ONCE; i++) {
+            const uint32_t at = first + 32 * i;
+            s.v[r][i] = at < n ? __uint_as_float(load_word_polled(blocks[r] + at)) : 0;
+        }
+    return s;
+}
+
+template <int ROWS>
+DEV bool squares_there(const struct squares<ROWS> *s) {
+    uint32_t most = 0;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (uint32_t i = 0; i < 2 * SQUARES_AT_ONCE; i++)
+            most = max(most, __float_as_uint(s->v[r][i]));
+    return !word_is_empty(most);
+}
+
+/* Rows' sums of squares from those of their n blocks each, by one warp; s: the lane's first, on
+ * their way. Of n = 1 it is that one. */
+template <int ROWS>
 DEV void squares_of_blocks(const struct warp_context *c, const float *const blocks[ROWS],
-                           uint32_t n, float sum[ROWS]) {
-    constexpr uint32_t all = (QN_HIDDEN + 64 * SQUARES_COLUMNS - 1) / (64 * SQUARES_COLUMNS);
-    constexpr uint32_t at_once = all < 8 ? all : 8;
+                           uint32_t n, struct squares<ROWS> s, float sum[ROWS]) {
     float part[ROWS][2] = {}; /* of w = lane / 8 and lane / 8 + 4; q = lane % 8 */
 #pragma unroll 1
-    for (uint32_t first = c->lane; first - c->lane < n; first += 64 * at_once) {
-        float v[ROWS][2 * at_once]; /* zeros beyond */
-        bool there;
+    for (uint32_t first = c->lane;;) {
 #pragma unroll 1
-        do {
-            uint32_t most = 0;
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-#pragma unroll
-                for (uint32_t i = 0; i < 2 * at_once; i++)
-                    v[r][i] = first + 32 * i >= n ? 0
-                              : FILLED
-                                  ? __uint_as_float(load_word_polled(blocks[r] + first + 32 * i))
-                                  : load_l2(blocks[r] + first + 32 * i);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-#pragma unroll
-                for (uint32_t i = 0; i < 2 * at_once; i++)
-                    most = max(most, __float_as_uint(v[r][i]));
-            there = !FILLED || !word_is_empty(most);
-        } while (!there && !act_given_up());
+        while (!squares_there(&s) && !act_given_up()) s = squares_ask<ROWS>(blocks, n, first);
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
 #pragma unroll
-            for (uint32_t i = 0; i < 2 * at_once; i++) part[r][i % 2] += v[r][i];
+            for (uint32_t i = 0; i < 2 * SQUARES_AT_ONCE; i++) part[r][i % 2] += s.v[r][i];
+        first += 64 * SQUARES_AT_ONCE;
+        if (SQUARES_ALL == SQUARES_AT_ONCE || first - c->lane >= n) break;
+        s = squares_ask<ROWS>(blocks, n, first);
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
@@ -442,7 +457,8 @@ DEV void run_sum_squares(const struct warp_context *c, const struct cuda_task *t
     for (uint32_t row = task->row0 + c->warp; row < end; row += WARPS) {
         const float *const blocks[1] = {(const float *)task->in + (uint64_t)row * task->n_pieces};
         float sum[1];
-        squares_of_blocks<1, false>(c, blocks, task->n_pieces, sum);
+        squares_of_blocks<1>(c, blocks, task->n_pieces,
+                             squares_ask<1>(blocks, task->n_pieces, c->lane), sum);
         if (c->lane == 0) store_plain((float *)task->out + row, sum[0]);
     }
 }

@@ -41,16 +41,6 @@ struct linear_addend {
     uint2 v0, v1;
 };
 
-/* A token tile of a task at work. */
-struct linear_tile {
-    const struct cuda_task *task;
-    uint32_t k, k_tiles;
-    uint32_t row0, n; /* token rows [row0, row0 + n) */
-    uint32_t tile;    /* tokens that partial sums have room for */
-    char *act;        /* activations of one row */
-    float *partials;
-};
-
 /* ops_linear.cuh. FLAGS: whether its data may carry them; that of several rows does not
  * (task/carry.c). */
 template <bool FLAGS = false>
@@ -61,8 +51,8 @@ DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uin
 DEV float2 op_value(const struct cuda_task *task, float v0, float v1, float inv, float2 bias,
                     float2 residual);
 /* Stores them. STRIDE: the item of row r + 1 of the same block and token is so many lanes further,
- * and whole warps come. WORDS: what is packed is stored by whole words. */
-template <int STRIDE, bool WORDS = false>
+ * and whole warps come. */
+template <int STRIDE>
 DEV void op_store(const struct cuda_task *task, const struct linear_item *m, uint32_t r, float2 v);
 /* Two items of a single row that are stored as a pair: image rows r and r + 8, r + 1 and r + 9. */
 DEV void op_finish_pair(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
@@ -104,41 +94,6 @@ DEV uint32_t linear_rows(const struct cuda_task *task) {
     return logits ? rows->n_logit_rows : rows->n_rows;
 }
 
-/* The partial sums of image row r of a row block of the group: PARTIALS of them. */
-DEV float *partials_of(const struct linear_tile *t, uint32_t in_group, uint32_t token, uint32_t r) {
-    return t->partials + ((in_group * t->tile + token) * CUDA_PAGE_ROWS + r) * PARTIALS;
-}
-
-/* Partial sums of one row block for one column of 8 tokens, chains added. */
-DEV void store_partial(const struct linear_tile *t, const struct warp_context *c, uint32_t in_group,
-                       uint32_t partial, uint32_t column, float chains[2][4]) {
-    const uint32_t g = c->lane / 4, token = 8 * column + 2 * (c->lane % 4);
-    float *dst = partials_of(t, in_group, token, g) + partial;
-    if (token < t->tile) {
-        dst[0] = chains[0][0] + chains[1][0];
-        dst[8 * PARTIALS] = chains[0][2] + chains[1][2];
-    }
-    if (token + 1 < t->tile) {
-        dst[CUDA_PAGE_ROWS * PARTIALS] = chains[0][1] + chains[1][1];
-        dst[(CUDA_PAGE_ROWS + 8) * PARTIALS] = chains[0][3] + chains[1][3];
-    }
-}
-
-/* The sum over partials of image row r of a row block of the group, in order. The number of k-tiles
- * is read anew: what it is compared with would be kept in more predicates than there are. */
-DEV float sum_partials(const struct linear_tile *t, uint32_t in_group, uint32_t token, uint32_t r) {
-    static_assert(PARTIALS == 8, "two vectors");
-    const float4 *p = (const float4 *)partials_of(t, in_group, token, r);
-    const float4 lo = p[0], hi = p[1];
-    const float v[PARTIALS] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
-    const uint32_t k_tiles = shared_load_volatile(&t->task->k_tiles);
-    float sum = v[0];
-#pragma unroll
-    for (int i = 1; i < PARTIALS; i++)
-        if (i < k_tiles) sum += v[i];
-    return sum;
-}
-
 /* A tile whose rows are all beyond the iteration's: its pages come all the same. */
 DEV void tile_skip(struct warp_context *c, const struct cuda_task *task) {
     uint32_t n_blocks = task->block1 - task->block0;
@@ -149,17 +104,6 @@ DEV void tile_skip(struct warp_context *c, const struct cuda_task *task) {
         page_release(c);
     }
     c->turn = turn_after(c->turn, n);
-}
-
-DEV struct linear_tile linear_begin(const struct cuda_task *task, uint32_t tile) {
-    struct linear_tile t = {};
-    t.task = task;
-    t.k = task->k;
-    t.k_tiles = task->k_tiles;
-    t.tile = tile;
-    t.row0 = task->row0;
-    t.partials = (float *)SCRATCH;
-    return t;
 }
 
 #endif

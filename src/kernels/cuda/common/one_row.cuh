@@ -266,17 +266,14 @@ DEV bool row_run(struct warp_context *c, const struct cuda_task *task) {
     }
 }
 
-/* What LINEAR may be: the attention's output, the MLP's. */
-#define ROW_ATTENTION_K (QN_N_HEADS * QN_HEAD_DIM)
-
 DEV bool row_task(struct warp_context *c, const struct cuda_task *task) {
     switch (task->kind) {
     case OP_QKV_LINEAR: return row_run<OP_QKV_LINEAR, QN_HIDDEN>(c, task);
     case OP_GATED_MLP: return row_run<OP_GATED_MLP, QN_HIDDEN>(c, task);
     case OP_LM_HEAD: return row_run<OP_LM_HEAD, QN_HIDDEN>(c, task);
     default:
-        if (ROW_ATTENTION_K != QN_INTERMEDIATE && task->k == ROW_ATTENTION_K)
-            return row_run<OP_LINEAR, ROW_ATTENTION_K>(c, task);
+        if (ATTENTION_K != QN_INTERMEDIATE && task->k == ATTENTION_K)
+            return row_run<OP_LINEAR, ATTENTION_K>(c, task);
         return row_run<OP_LINEAR, QN_INTERMEDIATE>(c, task);
     }
 }

@@ -8,6 +8,12 @@
 /* ---- LINEAR: y[T, N] = residual + (a w^T + bias) ----
  * ---- QKV_LINEAR: qkv[T, N] = rmsnorm(x) w^T + bias, N = (n_heads + 2 n_kv_heads) head_dim ---- */
 
+/* What LINEAR has the products of: the attention's output, or the MLP's. */
+#define ATTENTION_K (QN_N_HEADS * QN_HEAD_DIM)
+
+/* Whether the residual stream of several rows, normed, is packed by who makes it. */
+#define STREAM_IS_PACKED (QN_HIDDEN % PACK_K == 0)
+
 /* Whether any of these products has a bias. */
 #define LINEAR_BIASES (QN_QKV_BIAS || QN_O_BIAS || QN_MLP_BIAS)
 
@@ -71,10 +77,8 @@ DEV void item_next(const struct cuda_task *task, struct linear_item *m, uint32_t
                    uint32_t row) {
     if (task->kind != OP_LINEAR || task->norm == 0) return;
     const uint32_t column = block * CUDA_PAGE_ROWS + r, pair = column + (r % 2 != 0 ? 7 : 0);
-    if (task->flags & CUDA_OUT_PACKED)
-        m->normed = (float *)packed_at(task, task->out2, row, pair);
-    else
-        m->normed = (float *)task->out2 + (uint64_t)row * task->units + column;
+    m->normed = STREAM_IS_PACKED ? (float *)packed_at(task, task->out2, row, pair)
+                                 : (float *)task->out2 + (uint64_t)row * task->units + column;
     if (r == 0) m->squares = (float *)task->more2 + (uint64_t)row * task->n_pieces + block;
 }
 
@@ -97,11 +101,10 @@ template <int STRIDE> DEV float squares_of_rows(uint32_t r, float v0, float v1) 
 /* Elements v0 and v1 of the residual stream, times the weights of the norm that comes next. Packed,
  * two lanes with neighbouring rows exchange an element, so that each stores two neighbours. */
 template <int STRIDE>
-DEV void normed_store(const struct cuda_task *task, const struct linear_item *m, uint32_t r,
-                      float v0, float v1) {
+DEV void normed_store(const struct linear_item *m, uint32_t r, float v0, float v1) {
     v0 *= m->norm.x;
     v1 *= m->norm.y;
-    if (task->flags & CUDA_OUT_PACKED) {
+    if (STREAM_IS_PACKED) {
         const bool odd = r % 2 != 0;
         const float other = __shfl_xor_sync(~0u, odd ? v0 : v1, STRIDE);
         const uint32_t pair = pack_pair<WEIGHT_E>(odd ? other : v0, odd ? v1 : other);
@@ -119,7 +122,7 @@ DEV void stream_store(const struct cuda_task *task, const struct linear_item *m,
     v0 = m->own0 ? v0 : 0;
     v1 = m->own1 ? v1 : 0;
     const float squares = squares_of_rows<STRIDE>(r, v0, v1);
-    normed_store<STRIDE>(task, m, r, v0, v1);
+    normed_store<STRIDE>(m, r, v0, v1);
     if (m->squares != nullptr && m->own0) store_plain(m->squares, squares);
 }
 
@@ -153,17 +156,8 @@ DEV float mlp_value(const struct linear_item *m, float gate, float up) {
     return gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up;
 }
 
-/* WORDS: the lane of an even column stores that of the next one, too, so that a word is there at
- * once. */
-template <int STRIDE, bool WORDS>
-DEV void mlp_store(const struct cuda_task *task, const struct linear_item *m, uint32_t r,
-                   float gate, float up) {
-    if (WORDS) {
-        const float h = m->own0 ? mlp_value(m, gate, up) : 0;
-        const float next = __shfl_down_sync(~0u, h, STRIDE);
-        if (m->own0 && r % 2 == 0) store_word(m->out, pack_pair<WEIGHT_E>(h, next));
-        return;
-    }
+DEV void mlp_store(const struct cuda_task *task, const struct linear_item *m, float gate,
+                   float up) {
     if (!m->own0) return;
     const float h = mlp_value(m, gate, up);
     if (task->flags & CUDA_OUT_PACKED)
@@ -217,10 +211,10 @@ DEV float2 op_value(const struct cuda_task *task, float v0, float v1, float inv,
     return make_float2(v0, v1);
 }
 
-template <int STRIDE, bool WORDS>
+template <int STRIDE>
 DEV void op_store(const struct cuda_task *task, const struct linear_item *m, uint32_t r, float2 v) {
     if (task->kind == OP_GATED_MLP) {
-        mlp_store<STRIDE, WORDS>(task, m, r, v.x, v.y);
+        mlp_store(task, m, v.x, v.y);
         return;
     }
     if (task->kind == OP_LINEAR && task->norm != 0) stream_store<STRIDE>(task, m, r, v.x, v.y);

@@ -1,64 +1,139 @@
-/* packed_few.cuh - packed activations of 8 or 16 token rows: decode of a batch.
+/* packed_few.cuh - matrices times packed activations of up to 16 token rows: decode of a batch.
  *
- * Pages stream as for one row; nothing is leased. Warp w has the k-tiles of its partial sum and
- * holds their activations in registers while the pages of a group of row blocks pass:
+ * Pages stream as for one row; nothing is leased. Warp w has the k-tiles of its partial sum, one of
+ * each eight, and holds their activations in registers while the pages of a group of row blocks
+ * pass:
  *
- *   per group   for its k-tiles: activations from L2, COLUMNS * 4 KB ─ a page per row block
- *               partial sums ─ barrier ─ results
+ *   before the event   the weights of the norm that comes next, and the residual stream where this
+ *                      worker wrote it itself, into scratch
+ *   per eight k-tiles  the warp's activations from L2, COLUMNS * 4 KB ─ a page per row block
+ *   per group          partial sums ─ barrier ─ results
  *
- * The residual stream that LINEAR adds to, and the weights of the norm that comes next, are copied
- * to scratch meanwhile: asked for with the results they cost a trip to L2 there.
+ * As for one row (one_row.cuh) each operator has code of its own, in which its kind, the length of
+ * its dot products and of its results' rows are constants.
  *
- * Where activations are empty words until they are stored (task/carry.c) they are asked for again
- * until all of the iteration's rows are there; a residual that is not there yet is an exception.
+ * Activations, their squares and the residual stream may be empty words until they are stored
+ * (task/carry.c), so all of these are asked for until they are there. What is plain is never empty;
+ * its event is behind a counter, so it is there the first time.
  *
  * Bytes per page of 8 KB: COLUMNS * 4 KB / row blocks of the group, from L2.
+ *
+ * Scratch:   0   partial sums [row block of the group][token] x FEW_TOKEN_FLOATS F32
+ *            +   of LINEAR: residual stream [row block][token][16], the norm's weights [row
+ *                block][16]
  */
 #ifndef QN_CUDA_COMMON_PACKED_FEW_CUH
 #define QN_CUDA_COMMON_PACKED_FEW_CUH
 
 #include "kernels/cuda/common/packed.cuh"
 
-/* A word of activations; FILLED: it may be empty. */
-template <bool FILLED> DEV uint32_t fragment_word(const uint32_t *at) {
-    return FILLED ? load_word_polled(at) : load_word_l2(at);
+/* A token's partial sums of a row block are [partial][16 rows] and four words that nobody has: so
+ * the 32 that a warp stores at a time, of four tokens and eight rows, lie in different banks. */
+#define FEW_TOKEN_FLOATS (CUDA_FEW_TOKEN_BYTES / 4)
+
+/* ---- what an operator has ---- */
+
+/* Columns of its result. */
+template <uint32_t KIND> DEV constexpr uint32_t few_units(void) {
+    return KIND == OP_QKV_LINEAR  ? (QN_N_HEADS + 2 * QN_N_KV_HEADS) * QN_HEAD_DIM
+           : KIND == OP_GATED_MLP ? QN_INTERMEDIATE
+           : KIND == OP_LM_HEAD   ? QN_VOCAB
+                                  : QN_HIDDEN;
 }
 
-/* The lane's B registers of a k-tile, for the eight token rows whose first piece `from` is; the
- * next one is so many bytes further. */
-template <bool FILLED>
-DEV void fragments_load(const char *from, uint32_t next, uint32_t lane, uint4 x[CUDA_PAGE_K / 32]) {
-#pragma unroll
-    for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
-        const uint32_t *at = (const uint32_t *)(from + pair / 2 * next) + pair % 2 * 128 + lane;
-        x[pair] = make_uint4(fragment_word<FILLED>(at), fragment_word<FILLED>(at + 32),
-                             fragment_word<FILLED>(at + 64), fragment_word<FILLED>(at + 96));
-    }
+/* Row blocks at a time, at most. */
+template <uint32_t KIND, int COLUMNS> DEV constexpr uint32_t few_group(void) {
+    return cuda_packed_group(KIND, COLUMNS);
 }
 
-/* What a group's results need besides sums, in scratch after the partial sums: the residual stream
- * [in group][token][16], the norm's weights [in group][16]. NULL: not of this task. */
-struct few_wants {
-    float *residual, *norm;
-};
+/* Whether a group's first activations are asked for before all else, and if its warps have two
+ * k-tiles each, the second ones with them: where there are registers. Two columns are asked for in
+ * one place: another one spills. */
+template <int COLUMNS> DEV constexpr bool few_asks_first(void) {
+    return COLUMNS == 1;
+}
+template <uint32_t KIND, uint32_t K, int COLUMNS> DEV constexpr bool few_has_both(void) {
+    return COLUMNS == 1 && few_group<KIND, COLUMNS>() <= 4 && cuda_k_tiles(K) > PARTIALS &&
+           cuda_k_tiles(K) <= 2 * PARTIALS;
+}
 
-/* A task, as far as it is known before its event. */
+/* Token rows that scratch has room for. */
+template <int COLUMNS> DEV constexpr uint32_t few_tile(void) {
+    return COLUMNS * PACK_ROWS;
+}
+
+template <int COLUMNS> DEV float *few_sums(uint32_t in_group, uint32_t token) {
+    return (float *)SCRATCH + (in_group * few_tile<COLUMNS>() + token) * FEW_TOKEN_FLOATS;
+}
+template <int COLUMNS> DEV float *few_residual(uint32_t in_group, uint32_t token) {
+    return few_sums<COLUMNS>(few_group<OP_LINEAR, COLUMNS>(), 0) +
+           (in_group * few_tile<COLUMNS>() + token) * CUDA_PAGE_ROWS;
+}
+template <int COLUMNS> DEV float *few_norm(uint32_t in_group) {
+    return few_residual<COLUMNS>(few_group<OP_LINEAR, COLUMNS>(), 0) + in_group * CUDA_PAGE_ROWS;
+}
+static_assert((4ull * FEW_TOKEN_FLOATS + 4 * CUDA_PAGE_ROWS) * PACK_ROWS *
+                          cuda_packed_group(OP_LINEAR, 1) +
+                      4 * CUDA_PAGE_ROWS * cuda_packed_group(OP_LINEAR, 1) <=
+                  SCRATCH_BYTES,
+              "scratch");
+static_assert((4ull * FEW_TOKEN_FLOATS + 4 * CUDA_PAGE_ROWS) * 2 * PACK_ROWS *
+                          cuda_packed_group(OP_LINEAR, 2) +
+                      4 * CUDA_PAGE_ROWS * cuda_packed_group(OP_LINEAR, 2) <=
+                  SCRATCH_BYTES,
+              "scratch");
+
+/* A task at work. */
 struct few {
-    struct linear_tile t;
-    struct few_wants wants;
-    const char *rows; /* packed, their first piece */
-    uint32_t next;    /* bytes to the next columns' */
+    const struct cuda_task *task;
+    const char *rows; /* its activations, packed: the first piece of the warp's first k-tile */
+    uint32_t next;    /* bytes from there to the next columns' */
+    uint32_t partial; /* the warp's partial sum */
+    uint32_t row0, n; /* token rows [row0, row0 + n) */
 };
 
-/* Activations of a k-tile, a lane's share. */
+DEV struct few few_begin(const struct warp_context *c, const struct cuda_task *task) {
+    struct few f;
+    f.task = task;
+    f.row0 = task->row0;
+    f.n = min(task->row1, max(linear_rows(task), f.row0)) - f.row0;
+    f.partial = (c->warp - c->turn) % WARPS;
+    f.next = task->eights * PACKED_PIECE;
+    f.rows = packed_piece(task->in, task->eights, f.row0, 0);
+    return f;
+}
+
+/* ---- activations ---- */
+
+/* Those of a k-tile, a lane's share: of each eight token rows the B registers of each two steps. */
 template <int COLUMNS> struct fragments { uint4 of[COLUMNS][CUDA_PAGE_K / 32]; };
+
+/* Of the warp's k-tile among those from k0 on; beyond the last one that one's: the compiler spills
+ * arrays that are loaded or not. */
+template <uint32_t K, int COLUMNS>
+DEV struct fragments<COLUMNS> fragments_ask(const struct warp_context *c, const struct few *f,
+                                            uint32_t k0) {
+    struct fragments<COLUMNS> x;
+    const uint32_t k_tile = min(k0 + f->partial, cuda_k_tiles(K) - 1);
+    const char *from = f->rows + (uint64_t)(k_tile * (CUDA_PAGE_K / CUDA_PACK_COLUMNS)) * f->next;
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++)
+#pragma unroll
+        for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
+            const uint32_t *at = (const uint32_t *)(from + i * PACKED_PIECE + pair / 2 * f->next) +
+                                 pair % 2 * 128 + c->lane;
+            x.of[i][pair] = make_uint4(load_word_polled(at), load_word_polled(at + 32),
+                                       load_word_polled(at + 64), load_word_polled(at + 96));
+        }
+    return x;
+}
 
 /* Whether they are there: none of the iteration's is empty. The lane has those of row lane / 4 of
  * each eight. What is compared is read anew: there is no register to keep it. */
 template <int COLUMNS>
-DEV bool fragments_there(const struct cuda_task *task, const struct fragments<COLUMNS> *x) {
+DEV bool fragments_there(const struct few *f, const struct fragments<COLUMNS> *x) {
     const uint32_t rows = shared_load_volatile(&SHARED->batch.rows.n_rows);
-    const uint32_t row = shared_load_volatile(&task->row0) + thread_here() % 32 / 4;
+    const uint32_t row = shared_load_volatile(&f->task->row0) + thread_here() % 32 / 4;
     uint32_t most = 0;
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
@@ -73,230 +148,355 @@ DEV bool fragments_there(const struct cuda_task *task, const struct fragments<CO
     return !word_is_empty(most);
 }
 
-/* Of the warp's k-tile in the round that begins with k0. */
-template <int COLUMNS, bool FILLED>
-DEV struct fragments<COLUMNS> fragments_ask(const struct warp_context *c, const struct few *f,
-                                            uint32_t k0) {
-    struct fragments<COLUMNS> x;
-    const uint32_t partial = (c->warp - c->turn) % WARPS;
-    const char *from = f->rows + (uint64_t)(min(k0 + partial, f->t.k_tiles - 1) * 4) * f->next;
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++)
-        fragments_load<FILLED>(from + i * PACKED_PIECE, f->next, c->lane, x.of[i]);
-    return x;
+/* Until they are there, unless they have been seen: by another group of the task, or since nothing
+ * rides on them. */
+template <uint32_t K, int COLUMNS>
+DEV void fragments_await(const struct warp_context *c, const struct few *f, uint32_t k0, bool seen,
+                         struct fragments<COLUMNS> *x) {
+#pragma unroll 1
+    while (!seen && !fragments_there<COLUMNS>(f, x) && !act_given_up())
+        *x = fragments_ask<K, COLUMNS>(c, f, k0);
 }
 
-/* ... until they are there, if the task has not seen them yet. */
-template <int COLUMNS, bool FILLED>
-DEV struct fragments<COLUMNS> fragments_await(const struct warp_context *c, const struct few *f,
-                                              uint32_t k0, bool seen) {
+/* Asked for, until they are there. */
+template <uint32_t K, int COLUMNS>
+DEV struct fragments<COLUMNS> fragments_get(const struct warp_context *c, const struct few *f,
+                                            uint32_t k0, bool seen) {
     struct fragments<COLUMNS> x;
 #pragma unroll 1
-    do x = fragments_ask<COLUMNS, FILLED>(c, f, k0);
-    while (FILLED && !seen && !fragments_there<COLUMNS>(f->t.task, &x) && !act_given_up());
+    do x = fragments_ask<K, COLUMNS>(c, f, k0);
+    while (!seen && !fragments_there<COLUMNS>(f, &x) && !act_given_up());
     return x;
 }
 
-/* Two columns of words that may be empty are asked for in one place: another one spills. */
-template <int COLUMNS, bool FILLED>
-DEV constexpr bool asks_in_group(void) {
-    return FILLED && COLUMNS > 1;
-}
+/* ---- pages ---- */
 
-/* n row blocks; x: of the first round, unless the group asks for them. seen: another group of the
- * task has had the same activations. */
-template <int COLUMNS, bool FILLED>
-DEV void group_packed(struct warp_context *c, const struct few *f, uint32_t n,
-                      struct fragments<COLUMNS> x, bool seen) {
-    const struct linear_tile *t = &f->t;
-    constexpr int GROUP = cuda_packed_group(COLUMNS);
-    constexpr bool asks = asks_in_group<COLUMNS, FILLED>();
+template <int GROUP, int COLUMNS>
+struct few_chains {
+    float of[GROUP][COLUMNS][2][4];
+};
+
+/* The pages of n row blocks of the warp's k-tile among those from k0 on. */
+template <uint32_t K, int GROUP, int COLUMNS>
+DEV void few_pages(struct warp_context *c, const struct few *f, uint32_t k0, uint32_t n,
+                   const struct fragments<COLUMNS> *x, struct few_chains<GROUP, COLUMNS> *chains) {
     static_assert(GROUP * COLUMNS <= 8, "registers");
-    const uint32_t partial = (c->warp - c->turn) % WARPS;
-    float chains[GROUP][COLUMNS][2][4] = {};
-    for (uint32_t k0 = 0;;) {
-        const bool there = k0 + partial < t->k_tiles; /* none: its pages are void */
-        if (asks) x = fragments_await<COLUMNS, FILLED>(c, f, k0, seen);
+    /* None: its pages are void. */
+    const bool there = cuda_k_tiles(K) % PARTIALS == 0 || k0 + f->partial < cuda_k_tiles(K);
 #pragma unroll
-        for (int b = 0; b < GROUP; b++) {
-            if (b >= n) break;
-            const uint4 *page = page_acquire(c);
-            if (there) {
+    for (int b = 0; b < GROUP; b++) {
+        if (b >= n) break;
+        const uint4 *page = page_acquire(c);
+        if (there) {
 #pragma unroll
-                for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
+            for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
 #pragma unroll
-                    for (int i = 0; i < COLUMNS; i++)
-                        mma_pair(chains[b][i], page, pair, c->lane, x.of[i][pair]);
-                }
+                for (int i = 0; i < COLUMNS; i++)
+                    mma_pair(chains->of[b][i], page, pair, c->lane, x->of[i][pair]);
             }
-            page_release(c);
         }
-        k0 += PARTIALS;
-        if (k0 >= t->k_tiles) break;
-        if (!asks) x = fragments_await<COLUMNS, FILLED>(c, f, k0, seen);
+        page_release(c);
     }
-#pragma unroll
-    for (int b = 0; b < GROUP; b++)
-#pragma unroll
-        for (int i = 0; i < COLUMNS; i++)
-            if (b < n) store_partial(t, c, b, partial, i, chains[b][i]);
 }
 
-/* Whole row blocks have them, if there is room. */
-DEV struct few_wants few_wants_of(const struct linear_tile *t) {
-    const struct cuda_task *task = t->task;
-    const uint32_t sums = task->group * t->tile * (CUDA_PAGE_ROWS * PARTIALS * 4);
-    const uint32_t residual = task->group * t->tile * (CUDA_PAGE_ROWS * 4);
-    const bool can = task->kind == OP_LINEAR && task->more != 0 && task->norm != 0 &&
-                     (task->flags & CUDA_MORE_FLAGGED) == 0 && task->units % CUDA_PAGE_ROWS == 0 &&
-                     sums + residual + task->group * (CUDA_PAGE_ROWS * 4) <= SCRATCH_BYTES;
-    if (!can) return {nullptr, nullptr};
-    return {(float *)(SCRATCH + sums), (float *)(SCRATCH + sums + residual)};
+/* All pages of a group of n row blocks, then its partial sums go to scratch. x: activations of the
+ * first k-tile, if those are asked for before. */
+template <uint32_t KIND, uint32_t K, int COLUMNS>
+DEV void few_multiply(struct warp_context *c, const struct few *f, uint32_t n, bool seen,
+                      struct fragments<COLUMNS> x) {
+    constexpr int GROUP = few_group<KIND, COLUMNS>();
+    constexpr uint32_t k_tiles = cuda_k_tiles(K);
+    struct few_chains<GROUP, COLUMNS> chains = {};
+    if (few_has_both<KIND, K, COLUMNS>()) {
+        struct fragments<COLUMNS> next = fragments_ask<K, COLUMNS>(c, f, PARTIALS);
+        fragments_await<K, COLUMNS>(c, f, 0, seen, &x);
+        few_pages<K, GROUP, COLUMNS>(c, f, 0, n, &x, &chains);
+        fragments_await<K, COLUMNS>(c, f, PARTIALS, seen, &next);
+        few_pages<K, GROUP, COLUMNS>(c, f, PARTIALS, n, &next, &chains);
+    } else {
+        if (few_asks_first<COLUMNS>()) fragments_await<K, COLUMNS>(c, f, 0, seen, &x);
+#pragma unroll 1
+        for (uint32_t k0 = 0;;) {
+            if (!few_asks_first<COLUMNS>()) x = fragments_get<K, COLUMNS>(c, f, k0, seen);
+            few_pages<K, GROUP, COLUMNS>(c, f, k0, n, &x, &chains);
+            k0 += PARTIALS;
+            if (k0 >= k_tiles) break;
+            if (few_asks_first<COLUMNS>()) x = fragments_get<K, COLUMNS>(c, f, k0, seen);
+        }
+    }
+    const uint32_t g = c->lane / 4, token = 2 * (c->lane % 4);
+#pragma unroll
+    for (int b = 0; b < GROUP; b++) {
+        if (b >= n) break;
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++) {
+            const float(*v)[4] = chains.of[b][i];
+            float *to = few_sums<COLUMNS>(b, 8 * i + token) + f->partial * CUDA_PAGE_ROWS + g;
+            to[0] = v[0][0] + v[1][0];
+            to[8] = v[0][2] + v[1][2];
+            to[FEW_TOKEN_FLOATS] = v[0][1] + v[1][1];
+            to[FEW_TOKEN_FLOATS + 8] = v[0][3] + v[1][3];
+        }
+    }
 }
 
-/* Asks for those of row blocks [first, end). */
-DEV void few_ask(const struct warp_context *c, const struct few *f, uint32_t first, uint32_t end) {
+/* ---- what results need besides ---- */
+
+/* 1 / rms of the task's tokens: a warp has one of each eight. Their squares are on their way, with
+ * x. */
+template <uint32_t KIND, int COLUMNS> struct few_squares {
+    const float *blocks[COLUMNS];
+    struct squares<COLUMNS> first;
+};
+
+template <uint32_t KIND, int COLUMNS>
+DEV void squares_begin(const struct warp_context *c, const struct few *f,
+                       struct few_squares<KIND, COLUMNS> *s) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        const uint32_t row = f->row0 + min(c->warp + WARPS * i, f->n - 1);
+        const uint32_t token = KIND == OP_LM_HEAD ? row_of_logits(SHARED, row) : row;
+        s->blocks[i] = (const float *)f->task->more2 + (uint64_t)token * f->task->n_pieces;
+    }
+    s->first = squares_ask<COLUMNS>(s->blocks, f->task->n_pieces, c->lane);
+}
+
+template <uint32_t KIND, int COLUMNS>
+DEV void squares_end(const struct warp_context *c, const struct few *f,
+                     const struct few_squares<KIND, COLUMNS> *s) {
+    float sum[COLUMNS];
+    squares_of_blocks<COLUMNS>(c, s->blocks, f->task->n_pieces, s->first, sum);
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++)
+        if (c->lane == 0) SHARED->inv_rms[c->warp + WARPS * i] = inverse_rms_of(sum[i]);
+}
+
+/* Whether LINEAR makes the residual stream, and what the norm that comes next makes of it. Else,
+ * with a single row that is too long to be staged, it is as one_row.cuh has it. */
+DEV bool few_streams(const struct cuda_task *task) {
+    return task->norm != 0;
+}
+
+/* Asks for the norm's weights of row blocks [first, end). */
+template <int COLUMNS>
+DEV void norm_ask(const struct warp_context *c, const struct few *f, uint32_t first, uint32_t end) {
     constexpr uint32_t FOURS = CUDA_PAGE_ROWS / 4; /* of a row block */
-    const struct linear_tile *t = &f->t;
-    const struct few_wants *x = &f->wants;
-    const struct cuda_task *task = t->task;
-    if (x->residual == nullptr) return;
-    for (uint32_t i = c->thread; i < (end - first) * t->n * FOURS; i += COMPUTE_THREADS) {
-        const uint32_t four = i % FOURS, token = i / FOURS % t->n, in_group = i / FOURS / t->n;
-        const uint64_t at = (uint64_t)(t->row0 + token) * task->units +
-                            (first + in_group) * CUDA_PAGE_ROWS + 4 * four;
-        copy16_polled_async(x->residual + (in_group * t->tile + token) * CUDA_PAGE_ROWS + 4 * four,
-                            (const float *)task->more + at);
-    }
-    for (uint32_t i = c->thread; i < (end - first) * FOURS; i += COMPUTE_THREADS)
-        copy16_async(x->norm + 4 * i, (const float *)task->norm + first * CUDA_PAGE_ROWS + 4 * i);
-    copy_commit();
+    const uint32_t at = first * CUDA_PAGE_ROWS + 4 * c->thread;
+    if (c->thread < (end - first) * FOURS && at < QN_HIDDEN)
+        copy16_async(few_norm<COLUMNS>(0) + 4 * c->thread, (const float *)f->task->norm + at);
 }
 
-/* The residual that was asked for; where it was not there yet, asked for until it is. */
-DEV float2 few_await(const struct cuda_task *task, uint32_t block, uint32_t r, uint32_t row,
-                     float2 v) {
-    while (word_is_empty(max(__float_as_uint(v.x), __float_as_uint(v.y))) && !act_given_up()) {
-        const struct linear_item m = op_item(task, block, r, row);
-        if (m.own0) v.x = __uint_as_float(load_word_polled(m.addend));
-        if (m.own1) v.y = __uint_as_float(load_word_polled(m.addend + 8));
+/* ... and for the residual stream. */
+template <int COLUMNS>
+DEV void residual_ask(const struct warp_context *c, const struct few *f, uint32_t first,
+                      uint32_t end) {
+    constexpr uint32_t FOURS = CUDA_PAGE_ROWS / 4, EACH = FOURS * few_tile<COLUMNS>();
+    const uint32_t four = c->thread % FOURS, token = c->thread / FOURS % few_tile<COLUMNS>();
+    const uint32_t row = f->row0 + token;
+#pragma unroll
+    for (uint32_t i = 0; i < few_group<OP_LINEAR, COLUMNS>(); i += COMPUTE_THREADS / EACH) {
+        const uint32_t in_group = i + c->thread / EACH;
+        const uint32_t at = (first + in_group) * CUDA_PAGE_ROWS + 4 * four;
+        if (first + in_group < end && token < f->n && at < QN_HIDDEN)
+            copy16_polled_async(few_residual<COLUMNS>(in_group, token) + 4 * four,
+                                (const float *)f->task->more + (uint64_t)row * QN_HIDDEN + at);
     }
+}
+
+/* ---- results ---- */
+
+/* A thread's item: rows r and r + 8 of a row block, and a token. A warp has four tokens, so that
+ * what it reads of partial sums lies in different banks, too. */
+struct few_item {
+    uint32_t block, r, token; /* token: from row0 on */
+    bool there;               /* the iteration has that token */
+};
+
+/* The sum in order of image row r. */
+template <uint32_t K> DEV float few_sum(const float *sums, uint32_t r) {
+    float sum = sums[r];
+#pragma unroll
+    for (uint32_t i = 1; i < PARTIALS; i++)
+        if (i < cuda_k_tiles(K)) sum += sums[i * CUDA_PAGE_ROWS + r];
+    return sum;
+}
+
+/* The residual's element, which was asked for; where it was not there yet, until it is. */
+DEV float residual_await(float v, const float *at, bool own) {
+    while (own && word_is_empty(__float_as_uint(v)) && !act_given_up())
+        v = __uint_as_float(load_word_polled(at));
     return v;
 }
 
-/* Turns a group's partial sums into results. Whole warps. Those of a single row, which is packed if
- * it is too long to be staged, may carry flags. */
-template <int COLUMNS, bool FILLED>
-DEV void group_finish(const struct warp_context *c, const struct few *f, uint32_t first,
-                      uint32_t end) {
-    const struct linear_tile *t = &f->t;
-    const struct few_wants *x = &f->wants;
-    const uint32_t n_items = (end - first) * 8 * t->n, r = c->lane % 8;
-#pragma unroll 1
-    for (uint32_t i = c->thread; i - c->lane < n_items; i += COMPUTE_THREADS) {
-        const bool there = i < n_items;
-        const uint32_t token = there ? i / 8 % t->n : 0, in_group = there ? i / 8 / t->n : 0;
-        struct linear_item of = {};
-        if (there) {
-            of = op_item<COLUMNS == 1>(t->task, first + in_group, r, t->row0 + token);
-            item_next(t->task, &of, first + in_group, r, t->row0 + token);
-        }
-        struct linear_addend add = {};
-        float2 residual = {};
-        if (x->residual != nullptr) {
-            const float *at = x->residual + (in_group * t->tile + token) * CUDA_PAGE_ROWS + r;
-            const float *norm = x->norm + in_group * CUDA_PAGE_ROWS + r;
-            residual = make_float2(at[0], at[8]);
-            of.norm = make_float2(norm[0], norm[8]);
-        } else {
-            if (there) item_norm(t->task, &of, first + in_group, r);
-            add = addend_ask(&of);
-        }
-        float v0 = sum_partials(t, in_group, token, r);
-        float v1 = sum_partials(t, in_group, token, r + 8);
-        if (x->residual == nullptr) residual = addend_await(&of, &add);
-        if (FILLED && t->task->flags & CUDA_MORE_FILLED)
-            residual = few_await(t->task, first + in_group, r, t->row0 + token, residual);
-        op_store<1, FILLED>(t->task, &of, r,
-                            op_value(t->task, v0, v1, SHARED->inv_rms[token], of.bias, residual));
+/* An item of a single row without a norm. */
+DEV void few_plain(const struct few *f, const struct few_item *m, float v0, float v1) {
+    const struct linear_item item = linear_item<true>(f->task, m->block, m->r, f->row0);
+    if (!m->there) return;
+    const struct linear_addend add = addend_ask(&item);
+    const float2 v = op_value(f->task, v0, v1, 1, item.bias, addend_await(&item, &add));
+    if (item.own0) item_store(&item, 0, v.x);
+    if (item.own1) item_store(&item, 8, v.y);
+}
+
+/* Of the residual stream: it, the norm of it that comes next, and its squares. All lanes. */
+template <int COLUMNS>
+DEV void few_stream(const struct few *f, const struct few_item *m, uint32_t in_group, float v0,
+                    float v1) {
+    const struct cuda_task *task = f->task;
+    const uint32_t r = m->r, column = m->block * CUDA_PAGE_ROWS + r, row = f->row0 + m->token;
+    const uint64_t at = (uint64_t)row * QN_HIDDEN + column;
+    const bool own0 = m->there && (QN_HIDDEN % 16 == 0 || column < QN_HIDDEN);
+    const bool own1 = m->there && (QN_HIDDEN % 16 == 0 || column + 8 < QN_HIDDEN);
+    const float *residual = few_residual<COLUMNS>(in_group, m->token) + r;
+    const float *norm = few_norm<COLUMNS>(in_group) + r;
+    if (LINEAR_BIASES && task->bias != 0) {
+        v0 += item_constant(task->bias, column, own0);
+        v1 += item_constant(task->bias, column + 8, own1);
+    }
+    v0 = residual_await(residual[0], (const float *)task->more + at, own0) + v0;
+    v1 = residual_await(residual[8], (const float *)task->more + at + 8, own1) + v1;
+    v0 = own0 ? v0 : 0;
+    v1 = own1 ? v1 : 0;
+    struct linear_item next = {};
+    next.own0 = own0;
+    next.own1 = own1;
+    next.norm = make_float2(norm[0], norm[8]);
+    const uint32_t pair = column + (r % 2 != 0 ? 7 : 0);
+    next.normed = STREAM_IS_PACKED ? (float *)packed_at(task, task->out2, row, pair)
+                                   : (float *)task->out2 + at;
+    normed_store<1>(&next, r, v0, v1);
+    float *out = (float *)task->out + at;
+    if (own0) store_plain(out, v0);
+    if (own1) store_plain(out + 8, v1);
+    const float squares = squares_of_rows<1>(r, v0, v1);
+    if (r == 0 && own0)
+        store_plain((float *)task->more2 + (uint64_t)row * task->n_pieces + m->block, squares);
+}
+
+/* Of GATED_MLP: h. Packed, the lane of an even column stores that of the next one, too, so that a
+ * word is there at once. All lanes. */
+DEV void few_gated(const struct few *f, const struct few_item *m, float gate, float up) {
+    const struct cuda_task *task = f->task;
+    const uint32_t column = m->block * 8 + m->r, row = f->row0 + m->token;
+    struct linear_item biases = {};
+#if QN_MLP_BIAS
+    biases.bias = make_float2(item_constant(task->bias, column, true),
+                              item_constant(task->more, column, true));
+#endif
+    const float h = mlp_value(&biases, gate, up);
+    if (QN_INTERMEDIATE % PACK_K == 0) {
+        const float next = __shfl_down_sync(~0u, h, 1);
+        if (m->there && m->r % 2 == 0) packed_store2(task, row, column, h, next);
+    } else if (m->there) {
+        store_plain((float *)task->out + (uint64_t)row * QN_INTERMEDIATE + column, h);
     }
 }
 
-/* 1 / rms of the tile's tokens: a warp has one of each eight. */
-template <int COLUMNS, bool FILLED>
-DEV void few_norms(const struct warp_context *c, const struct linear_tile *t) {
-    const struct cuda_task *task = t->task;
-    const float *blocks[COLUMNS];
-    float sum[COLUMNS];
-    if (task->kind == OP_LINEAR || c->warp >= t->n) return;
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++) {
-        const uint32_t row = op_token(task, t->row0 + min(c->warp + WARPS * i, t->n - 1));
-        blocks[i] = (const float *)task->more2 + (uint64_t)row * task->n_pieces;
+/* Of QKV_LINEAR and LM_HEAD. */
+template <uint32_t KIND>
+DEV void few_others(const struct few *f, const struct few_item *m, float v0, float v1) {
+    constexpr uint32_t UNITS = few_units<KIND>();
+    const uint32_t column = m->block * CUDA_PAGE_ROWS + m->r;
+    const bool own0 = m->there && (UNITS % 16 == 0 || column < UNITS);
+    const bool own1 = m->there && (UNITS % 16 == 0 || column + 8 < UNITS);
+    float *out = (float *)f->task->out + (uint64_t)(f->row0 + m->token) * UNITS + column;
+    if (KIND == OP_QKV_LINEAR && QN_QKV_BIAS) {
+        v0 += item_constant(f->task->bias, column, own0);
+        v1 += item_constant(f->task->bias, column + 8, own1);
     }
-    squares_of_blocks<COLUMNS, FILLED>(c, blocks, task->n_pieces, sum);
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++) {
-        const float inv = inverse_rms_of(sum[i]);
-        if (c->lane == 0 && c->warp + WARPS * i < t->n) SHARED->inv_rms[c->warp + WARPS * i] = inv;
+    if (own0) store_plain(out, v0);
+    if (own1) store_plain(out + 8, v1);
+}
+
+/* Turns the partial sums of row blocks [first, end) into results. */
+template <uint32_t KIND, uint32_t K, int COLUMNS>
+DEV void few_results(const struct warp_context *c, const struct few *f, uint32_t first,
+                     uint32_t end) {
+    constexpr uint32_t EACH = 2 * COLUMNS; /* warps of a row block */
+    struct few_item m;
+    m.r = c->lane % 8;
+    m.token = c->warp % EACH / 2 * PACK_ROWS + c->lane / 8 * 2 + c->warp % 2;
+    m.there = m.token < f->n;
+    const float inv = KIND == OP_LINEAR ? 1 : SHARED->inv_rms[m.token];
+#pragma unroll 1
+    for (m.block = first + c->warp / EACH; m.block < end; m.block += WARPS / EACH) {
+        const uint32_t in_group = m.block - first;
+        const float *sums = few_sums<COLUMNS>(in_group, m.token);
+        const float v0 = few_sum<K>(sums, m.r), v1 = few_sum<K>(sums, m.r + 8);
+        if (KIND == OP_GATED_MLP)
+            few_gated(f, &m, v0 * inv, v1 * inv);
+        else if (KIND != OP_LINEAR)
+            few_others<KIND>(f, &m, v0 * inv, v1 * inv);
+        else if (few_streams(f->task))
+            few_stream<COLUMNS>(f, &m, in_group, v0, v1);
+        else
+            few_plain(f, &m, v0, v1);
     }
 }
+
+/* ---- a task ---- */
 
 /* The end of the task's group of row blocks that begins with b. */
 DEV uint32_t few_end(const struct cuda_task *task, uint32_t b) {
     return walk_group_end(b, task->block1, task->group, task->unit_blocks);
 }
 
-/* All groups of a token tile; what the first one wants is asked for, and x, which it begins with.
- * The last group's results are followed by no barrier. */
-template <int COLUMNS, bool FILLED>
-DEV void few_groups(struct warp_context *c, const struct few *f, struct fragments<COLUMNS> x) {
-    const struct cuda_task *task = f->t.task;
-#pragma unroll 1
-    for (uint32_t b = task->block0;;) {
-        const uint32_t end = few_end(task, b);
-        group_packed<COLUMNS, FILLED>(c, f, end - b, x, b != task->block0);
-        copy_wait<0>(); /* of few_ask */
-        sync_compute();
-        group_finish<COLUMNS, FILLED>(c, f, b, end);
-        b = end;
-        if (b >= task->block1) break;
-        sync_compute();
-        few_ask(c, f, b, few_end(task, b));
-        if (!asks_in_group<COLUMNS, FILLED>()) x = fragments_ask<COLUMNS, FILLED>(c, f, 0);
-    }
-}
-
-DEV struct few few_begin(const struct cuda_task *task) {
-    struct few f;
-    f.t = linear_begin(task, task->tile);
-    f.t.n = min(task->row1, max(linear_rows(task), task->row0)) - task->row0;
-    f.wants = few_wants_of(&f.t);
-    f.rows = packed_piece(task->in, task->eights, task->row0, 0);
-    f.next = task->eights * PACKED_PIECE;
-    return f;
-}
-
-/* The event is activated. FILLED: activations, their squares and the residual stream may be empty
- * words all the same. */
-template <int COLUMNS, bool FILLED> DEV void few_run(struct warp_context *c, const struct few *f) {
-    const struct cuda_task *task = f->t.task;
-    if (f->t.n == 0) {
+/* False: the launch ends. */
+template <uint32_t KIND, uint32_t K, int COLUMNS>
+DEV bool few_run(struct warp_context *c, const struct cuda_task *task) {
+    const struct few f = few_begin(c, task);
+    const bool streams = KIND == OP_LINEAR && few_streams(task);
+    const bool own = streams && (task->flags & CUDA_MORE_OWN) != 0;
+    uint32_t b = task->block0, end = few_end(task, b);
+    if (streams) norm_ask<COLUMNS>(c, &f, b, end);
+    if (own) residual_ask<COLUMNS>(c, &f, b, end);
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    if (f.n == 0) {
+        copy_wait<0>();
         tile_skip(c, task);
-        return;
+        return true;
     }
-    struct fragments<COLUMNS> x;
-    if (COLUMNS == 1) x = fragments_ask<COLUMNS, FILLED>(c, f, 0); /* one trip for all */
-    few_norms<COLUMNS, FILLED>(c, &f->t);
-    few_ask(c, f, task->block0, few_end(task, task->block0));
-    if (COLUMNS > 1 && !FILLED)
-        x = fragments_ask<COLUMNS, FILLED>(c, f, 0); /* no registers for more */
-    if (COLUMNS == 1 && FILLED && !fragments_there<COLUMNS>(task, &x))
-        x = fragments_await<COLUMNS, FILLED>(c, f, 0, false);
-    few_groups<COLUMNS, FILLED>(c, f, x);
-    if (task->kind != OP_LM_HEAD) return;
+    struct few_squares<KIND, COLUMNS> squares;
+    if (KIND != OP_LINEAR) squares_begin<KIND, COLUMNS>(c, &f, &squares);
+    if (KIND != OP_LINEAR && !few_asks_first<COLUMNS>())
+        squares_end<KIND, COLUMNS>(c, &f, &squares);
+#pragma unroll 1
+    for (bool first = true;; first = false) {
+        struct fragments<COLUMNS> x;
+        if (few_asks_first<COLUMNS>()) x = fragments_ask<K, COLUMNS>(c, &f, 0);
+        if (streams && !(first && own)) residual_ask<COLUMNS>(c, &f, b, end);
+        if (KIND != OP_LINEAR && few_asks_first<COLUMNS>() && first)
+            squares_end<KIND, COLUMNS>(c, &f, &squares);
+        few_multiply<KIND, K, COLUMNS>(c, &f, end - b, !first || KIND == OP_LM_HEAD, x);
+        if (KIND == OP_LINEAR) {
+            copy_commit();
+            copy_wait<0>();
+        }
+        sync_compute();
+        few_results<KIND, K, COLUMNS>(c, &f, b, end);
+        if (end >= task->block1) break;
+        b = end;
+        end = few_end(task, b);
+        sync_compute(); /* the last group's sums are read */
+        if (streams) norm_ask<COLUMNS>(c, &f, b, end);
+    }
+    if (KIND != OP_LM_HEAD) return true;
     sync_compute(); /* logits are stored */
-    lm_parts(c->args, task, task->unit0, task->unit1, f->t.row0, f->t.row0 + f->t.n);
+    lm_parts(c->args, task, task->unit0, task->unit1, f.row0, f.row0 + f.n);
+    return true;
+}
+
+/* The operators. If O- and down-projection have products of the same length, O's code is both's. */
+enum { FEW_QKV, FEW_O, FEW_GATED, FEW_DOWN, FEW_LM_HEAD, N_FEW };
+
+DEV uint32_t few_kind(const struct cuda_task *task) {
+    switch (task->kind) {
+    case OP_QKV_LINEAR: return FEW_QKV;
+    case OP_GATED_MLP: return FEW_GATED;
+    case OP_LM_HEAD: return FEW_LM_HEAD;
+    default: return task->k == ATTENTION_K ? FEW_O : FEW_DOWN;
+    }
 }
 
 #endif
