@@ -393,43 +393,44 @@ static int load_weights(struct diag *d, struct backend_instance *i, const struct
  * come 4 % more slowly, with half the gain is less (docs/performance-log.md). */
 static const double KEPT_SHARE = 2.0 / 3;
 
-/* The bytes of the workspace that activations which ride on data lie in, of all variants, and the
- * most of one: each is written once per iteration, and read right after. */
-static uint64_t riding_bytes(const struct prog_header *p, uint64_t *start, uint64_t *end) {
-    uint64_t most = 0;
-    *start = UINT64_MAX, *end = 0;
-    for (uint64_t k = 0; k < p->section[SECTION_VARIANT].count; k++) {
-        const struct prog_variant *v = &PROG(p, VARIANT)[k];
-        uint64_t bytes = 0;
-        for (uint32_t n = v->first_tensor; n < v->first_tensor + v->n_tensors; n++) {
-            const struct prog_tensor *t = &PROG(p, TENSOR)[n];
-            if (t->role != PROG_ACTIVATION || t->carry == CARRY_PLAIN || t->carry == CARRY_SPACE ||
-                t->carry == CARRY_OWN)
-                continue;
-            *start = MIN(*start, t->where);
-            *end = MAX(*end, t->where + t->bytes);
-            bytes += t->bytes;
-        }
-        most = MAX(most, bytes);
+/* The bytes of the workspace that activations which ride on data lie in, of all variants: each is
+ * written once per iteration, and read right after. Those with flags first; from `filled` on those
+ * on empty words, at the same place in each variant that has such. */
+struct riding {
+    uint64_t start, filled, end;
+};
+
+static struct riding riding_bytes(const struct prog_header *p) {
+    struct riding r = {UINT64_MAX, UINT64_MAX, 0};
+    for (uint64_t n = 0; n < p->section[SECTION_TENSOR].count; n++) {
+        const struct prog_tensor *t = &PROG(p, TENSOR)[n];
+        const bool filled = t->carry == CARRY_FILL;
+        if (t->role != PROG_ACTIVATION ||
+            (t->carry != CARRY_FLAG && t->carry != CARRY_PAIR && !filled))
+            continue;
+        r.start = MIN(r.start, t->where);
+        r.end = MAX(r.end, t->where + t->bytes);
+        if (filled) r.filled = MIN(r.filled, t->where);
     }
-    return most;
+    r.filled = MIN(r.filled, r.end);
+    return r;
 }
 
-/* Keeps those in L2 while weights stream through it. A driver that cannot, as on a part of a card,
- * says so, and everything works without. */
+/* Keeps those in L2 while weights stream through it, as many as there is room for of the filled
+ * ones. A driver that cannot, as on a part of a card, says so, and everything works without. */
 static void keep_activations(struct backend_instance *i) {
     const struct cuda_device *v = &i->device;
-    uint64_t start, end;
-    const uint64_t most = riding_bytes(i->program, &start, &end);
+    const struct riding r = riding_bytes(i->program);
     const uint64_t can = (uint64_t)MAX(v->l2_kept_bytes, 0);
     const uint64_t kept = i->options.kept_mib == KEEP_DEFAULT
                               ? (uint64_t)(KEPT_SHARE * (double)can)
                               : MIN((uint64_t)i->options.kept_mib << 20, can);
-    if (most == 0 || kept == 0) return;
+    if (r.end == 0 || kept == 0) return;
+    const uint64_t bytes = MIN(r.end, r.filled + kept) - r.start, flagged = r.filled - r.start;
     union cu_stream_value window = {
-        .window = {.base = on_device(i, BLOCK_WORKSPACE, start),
-                   .bytes = MIN(end - start, (uint64_t)MAX(v->l2_window_bytes, 0)),
-                   .hit_ratio = most > kept ? (float)kept / (float)most : 1,
+        .window = {.base = on_device(i, BLOCK_WORKSPACE, r.start),
+                   .bytes = MIN(bytes, (uint64_t)MAX(v->l2_window_bytes, 0)),
+                   .hit_ratio = flagged > kept ? (float)kept / (float)flagged : 1,
                    .hit = CU_ACCESS_PERSISTING,
                    .miss = CU_ACCESS_NORMAL}};
     if (i->api->cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, kept) == CU_SUCCESS)

@@ -21,6 +21,8 @@ struct maker {
     ARRAY(struct prog_list) lists;
     ARRAY(struct prog_weight) weights;
     uint64_t flagged_at; /* where the next variant's flagged tensors begin in the workspace */
+    uint64_t filled_at;  /* where the filled ones of each variant that has such begin */
+    uint64_t end;        /* of the workspace */
 };
 
 static int add_string(struct maker *m, const char *text, uint32_t *offset) {
@@ -44,6 +46,11 @@ static int add_weight(struct maker *m, const struct tensor *t, uint64_t *index) 
     return ARRAY_PUSH(m->d, &m->weights, w);
 }
 
+/* Where a variant's tensors that say themselves when they are there begin. */
+static uint64_t flagged_at(const struct maker *m, const struct tgraph *g) {
+    return g->clear_words != 0 ? m->filled_at : m->flagged_at;
+}
+
 static int add_tensors(struct maker *m, const struct tgraph *g) {
     for (size_t i = 0; i < g->kernel->tensors.n; i++) {
         const struct tensor *t = &g->kernel->tensors.items[i];
@@ -62,7 +69,7 @@ static int add_tensors(struct maker *m, const struct tgraph *g) {
             if (g->tensor_carry != NULL) p.carry = g->tensor_carry[i];
             if (p.carry != CARRY_PLAIN && p.carry != CARRY_OWN) {
                 p.bytes *= p.carry == CARRY_FLAG ? 2 : 1;
-                p.where += m->flagged_at;
+                p.where += flagged_at(m, g);
                 if (p.carry == CARRY_SPACE) {
                     p.shape[1] = (uint32_t)g->clear_words;
                     p.bytes = g->clear_words * CLEAR_UNITS * 4;
@@ -188,7 +195,8 @@ static int add_variant(struct maker *m, const struct tgraph *g) {
     TRY(add_tasks(m, g, &v));
     TRY(add_events(m, g, &v));
     TRY(add_lists(m, &v));
-    m->flagged_at += g->flagged_bytes;
+    m->end = MAX(m->end, flagged_at(m, g) + g->flagged_bytes);
+    if (g->clear_words == 0) m->flagged_at += g->flagged_bytes;
     return ARRAY_PUSH(m->d, &m->variants, v);
 }
 
@@ -225,7 +233,7 @@ static int lay_out(struct maker *m, const struct model_spec *spec, uint32_t mode
                               .max_model_len = m->config->max_model_len,
                               .kv_block = m->config->kv_block,
                               .kv_dtype = m->config->kv_dtype,
-                              .workspace_bytes = m->flagged_at,
+                              .workspace_bytes = m->end,
                               .model_path = model_path,
                               .target = m->config->target};
     uint64_t at = align_up(sizeof *p, 64);
@@ -242,8 +250,12 @@ int program_make(struct diag *d, const struct program_config *config, const stru
                  uint32_t n, struct prog_header **program) {
     struct maker m = {.d = d, .config = config};
     uint32_t model_path;
-    /* plain activations of all variants share the first bytes; flagged ones share nothing */
+    /* plain activations of all variants share the first bytes; flagged ones share nothing; filled
+     * ones, which are empty between two iterations, the last bytes */
     for (uint32_t i = 0; i < n; i++) m.flagged_at = MAX(m.flagged_at, variants[i].workspace_bytes);
+    m.end = m.filled_at = m.flagged_at;
+    for (uint32_t i = 0; i < n; i++)
+        if (variants[i].clear_words == 0) m.filled_at += variants[i].flagged_bytes;
     int rc = add_string(&m, "", &model_path);
     if (rc == QN_OK) rc = add_string(&m, config->model_path, &model_path);
     for (uint32_t i = 0; i < n && rc == QN_OK; i++) rc = add_variant(&m, &variants[i]);

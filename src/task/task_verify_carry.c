@@ -362,30 +362,39 @@ int task_verify_carry(struct proof *f) {
     return QN_OK;
 }
 
-/* Whether extents in the order of their starts, but those of one kind, are apart where one of them
- * carries flags: each is compared with the one that has reached furthest so far. */
-static int check_apart(struct proof *f, const struct extent *extents, uint64_t n,
-                       uint32_t without) {
-    uint64_t furthest = 0, furthest_flagged = 0;
+/* What may lie in the same bytes at other times: plain tensors; nothing; what is empty between two
+ * iterations. */
+enum company { COMPANY_PLAIN, COMPANY_FLAGGED, COMPANY_FILLED, N_COMPANIES };
+
+static enum company company_of(const struct prog_tensor *t) {
+    if (!is_polled(t)) return COMPANY_PLAIN;
+    return t->carry == CARRY_FILL || t->carry == CARRY_SPACE ? COMPANY_FILLED : COMPANY_FLAGGED;
+}
+
+/* Whether extents in the order of their starts are apart, unless they are of one company that may
+ * share bytes: each is compared with those that have reached furthest so far. */
+static int check_apart(struct proof *f, const struct extent *extents, uint64_t n, bool shared) {
+    uint64_t furthest[N_COMPANIES] = {0};
     for (uint64_t i = 0; i < n; i++) {
         const struct prog_tensor *t = proof_tensor(f, extents[i].object);
-        const bool flagged = is_polled(t);
-        if (t->carry == without) continue;
-        if (extents[i].start < (flagged ? furthest : furthest_flagged))
-            return fail(f->d, QN_EVERIFY,
-                        "tensor %s (at byte %llu) shares bytes with one that carries flags",
-                        program_string(f->p, t->name), (unsigned long long)extents[i].start);
-        furthest = MAX(furthest, extents[i].end);
-        if (flagged) furthest_flagged = MAX(furthest_flagged, extents[i].end);
+        const enum company own = company_of(t);
+        for (int c = 0; c < N_COMPANIES; c++)
+            if (extents[i].start < furthest[c] &&
+                (c != (int)own || own == COMPANY_FLAGGED || !shared))
+                return fail(f->d, QN_EVERIFY,
+                            "tensor %s (at byte %llu) shares bytes with one that carries flags",
+                            program_string(f->p, t->name), (unsigned long long)extents[i].start);
+        furthest[own] = MAX(furthest[own], extents[i].end);
     }
     return QN_OK;
 }
 
-/* Whether what a variant has of words that are empty before they are stored is emptied: it lies in
- * the space that the variant's CLEAR writes. task_verify_race shows that all who touch it are done
- * by then. */
-static int check_cleared(struct proof *f, const struct prog_variant *v) {
+/* Whether what a variant has of words that are empty before they are stored shares none, and is
+ * emptied: it lies in the space that the variant's CLEAR writes. task_verify_race shows that all
+ * who touch it are done by then. `extents`: room for those. */
+static int check_cleared(struct proof *f, const struct prog_variant *v, struct extent *extents) {
     const struct prog_tensor *space = NULL;
+    uint64_t n = 0;
     for (uint32_t i = v->first_tensor; i < v->first_tensor + v->n_tensors; i++)
         if (proof_tensor(f, i)->carry == CARRY_SPACE) space = proof_tensor(f, i);
     for (uint32_t i = v->first_tensor; i < v->first_tensor + v->n_tensors; i++) {
@@ -395,12 +404,15 @@ static int check_cleared(struct proof *f, const struct prog_variant *v) {
             t->where + t->bytes > space->where + space->bytes)
             return fail(f->d, QN_EVERIFY, "tensor %s (at byte %llu) is not emptied by any task",
                         program_string(f->p, t->name), (unsigned long long)t->where);
+        extents[n++] = (struct extent){.object = i, .start = t->where, .end = t->where + t->bytes};
     }
-    return QN_OK;
+    qsort(extents, n, sizeof *extents, task_verify_race_by_start);
+    return check_apart(f, extents, n, false);
 }
 
 /* A flagged tensor shares bytes with no tensor of any variant: a stale word would look like a flag.
- * The space of the filled ones shares them with these alone. Once per program. */
+ * Filled ones, and their spaces, share them with those of other variants alone: between two
+ * iterations all of them are empty. Once per program. */
 int task_verify_carry_space(struct proof *f) {
     const uint64_t n = f->p->section[SECTION_TENSOR].count;
     struct extent *extents;
@@ -413,9 +425,8 @@ int task_verify_carry_space(struct proof *f) {
                 (struct extent){.object = i, .start = t->where, .end = t->where + t->bytes};
     }
     qsort(extents, n_extents, sizeof *extents, task_verify_race_by_start);
-    TRY(check_apart(f, extents, n_extents, CARRY_SPACE));
-    TRY(check_apart(f, extents, n_extents, CARRY_FILL));
+    TRY(check_apart(f, extents, n_extents, true));
     for (uint64_t i = 0; i < f->p->section[SECTION_VARIANT].count; i++)
-        TRY(check_cleared(f, &PROG(f->p, VARIANT)[i]));
+        TRY(check_cleared(f, &PROG(f->p, VARIANT)[i], extents));
     return QN_OK;
 }
