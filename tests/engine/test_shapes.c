@@ -158,7 +158,7 @@ static void fused_qkv_is_the_cpus(void **state) {
 }
 
 /* CLEAR is only where something rides on the words that it empties: no two of them share bytes
- * then, which would cost for nothing. */
+ * then, which would cost for nothing. The spaces of all graphs begin at the same place. */
 static void clear_is_not_there_for_nothing(void **state) {
     (void)state;
     uint32_t n_clear = 0;
@@ -174,6 +174,12 @@ static void clear_is_not_there_for_nothing(void **state) {
                 events += PROG(p, EVENT)[e].carry != CARRY_PLAIN;
             if (v->n_rows > 1) assert_int_equal(clear, events > 0);
             n_clear += clear;
+        }
+        uint64_t where = 0;
+        for (uint64_t k = 0; k < p->section[SECTION_TENSOR].count; k++) {
+            if (PROG(p, TENSOR)[k].carry != CARRY_SPACE) continue;
+            if (where != 0) assert_int_equal(PROG(p, TENSOR)[k].where, where);
+            where = PROG(p, TENSOR)[k].where;
         }
         free(p);
     }

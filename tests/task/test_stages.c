@@ -1,5 +1,6 @@
 /* The compiler's stages on graphs of many shapes: what each promises, and the proof of the whole.
  */
+#include "base/checked.h"
 #include "task/fixture.h"
 
 #include <setjmp.h>
@@ -175,6 +176,56 @@ static void small_activations_ride_on_data(void **state) {
     }
 }
 
+/* What LINEAR of several rows adds to is its own worker's, in one of two places: no event stands
+ * for it. A program in which another worker, or one that does it too early, reads it is rejected.
+ */
+static void the_stream_is_its_workers_own(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(3, 256, 4, 2, 64, 512, 32000);
+    struct diag d = {0};
+    struct fixture f;
+    struct prog_header *p;
+    struct task_options o = defaults;
+    o.n_workers = 24;
+    o.launch = LAUNCH_ALL_AOT;
+    o.carry_bytes = 65536;
+    ok(&d, fixture_compile(&d, &f, &spec, PACK_ROWS, 256, FIXTURE_FILLED, &o));
+    ok(&d, fixture_program(&d, &f, 256, &p));
+    const struct prog_tensor *tensors = PROG(p, TENSOR);
+    struct prog_task *tasks = (struct prog_task *)PROG(p, TASK);
+    uint32_t *aot = (uint32_t *)PROG(p, AOT);
+    uint64_t first = UINT64_MAX, end = 0, bytes = 0;
+    uint32_t adds = PROG_NONE; /* a task that adds to what is its own worker's */
+    for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++) {
+        if (tensors[i].carry != CARRY_OWN) continue;
+        first = MIN(first, tensors[i].where);
+        end = MAX(end, tensors[i].where + tensors[i].bytes);
+        bytes = tensors[i].bytes;
+    }
+    assert_int_equal(end - first, 2 * bytes);
+    for (uint32_t i = 0; i < p->section[SECTION_TASK].count; i++)
+        if (tasks[i].kind == OP_LINEAR &&
+            tensors[PROG(p, OP)[tasks[i].op].in[LINEAR_RESIDUAL]].carry == CARRY_OWN)
+            adds = i;
+    assert_true(adds != PROG_NONE);
+    /* Its worker and another one of the operator change places. */
+    uint32_t other = adds - 1, at[2] = {0};
+    assert_true(tasks[other].op == tasks[adds].op && tasks[other].worker != tasks[adds].worker);
+    for (uint32_t i = 0; i < p->section[SECTION_AOT].count; i++) {
+        if (aot[i] == adds) at[0] = i;
+        if (aot[i] == other) at[1] = i;
+    }
+    aot[at[0]] = other;
+    aot[at[1]] = adds;
+    const uint16_t worker = tasks[adds].worker;
+    tasks[adds].worker = tasks[other].worker;
+    tasks[other].worker = worker;
+    assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
+    assert_non_null(strstr(d.message, "race"));
+    free(p);
+    fixture_fini(&f);
+}
+
 /* Of several rows they are empty words until they are stored: whatever is between two layers'
  * linear operators rides, in one space that CLEAR empties. A program whose space is no space, or of
  * which CLEAR leaves a part out, is rejected. */
@@ -196,12 +247,14 @@ static void several_rows_ride_on_words(void **state) {
     ok(&d, task_verify(&d, p, NULL));
     struct prog_tensor *tensors = (struct prog_tensor *)PROG(p, TENSOR), *space = NULL;
     struct prog_task *tasks = (struct prog_task *)PROG(p, TASK);
-    uint64_t filled = 0;
+    uint64_t filled = 0, own = 0;
     for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++) {
         filled += tensors[i].carry == CARRY_FILL;
+        own += tensors[i].carry == CARRY_OWN;
         if (tensors[i].carry == CARRY_SPACE) space = &tensors[i];
     }
     assert_true(filled >= 5 * 3);
+    assert_int_equal(own, 2 * 3);
     assert_non_null(space);
     space->carry = CARRY_PLAIN;
     assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
@@ -443,6 +496,7 @@ int main(void) {
         cmocka_unit_test(events_are_fused_and_dummies_are_rare),
         cmocka_unit_test(normalization_inserts_dummies_where_tasks_fan_out),
         cmocka_unit_test(small_activations_ride_on_data),
+        cmocka_unit_test(the_stream_is_its_workers_own),
         cmocka_unit_test(several_rows_ride_on_words),
         cmocka_unit_test(whole_contexts_stay_with_their_workers),
         cmocka_unit_test(an_event_rides_only_if_all_is_polled),

@@ -337,8 +337,8 @@ DEV bool loader_one_row(struct loader *l, const struct loader_task *t, bool is_l
 }
 
 /* One group of row blocks of a task of few packed rows, whose page number *at it begins with.
- * is_long: with eight rows it is treated as with one, but half as many pages more, since a block
- * reads more of what others give. */
+ * is_long: it is treated as with one row, but half as many pages more, since a block reads more of
+ * what others give. */
 DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t first, uint32_t end,
                       bool is_long, uint32_t *at) {
     for (uint32_t k = 0; k < t->k_tiles; k += PARTIALS)
@@ -363,7 +363,7 @@ DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
         }
         for (uint32_t b = t->block0, at = 0; b < t->block1;) {
             uint32_t end = walk_group_end(b, t->block1, t->group, t->unit_blocks);
-            if (!loader_group(l, t, b, end, is_long && t->tile == PACK_ROWS, &at)) return false;
+            if (!loader_group(l, t, b, end, is_long, &at)) return false;
             b = end;
         }
     }
