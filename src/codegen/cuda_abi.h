@@ -213,15 +213,12 @@ enum cuda_task_flag {
     CUDA_OUT_PACKED = 128, /* the result is; of EMBED and LINEAR the normed one */
     CUDA_IN_PAIRED = 256,  /* in, which carries flags: two 16-bit floats a flag */
     CUDA_OUT_PAIRED = 512,
-    /* Operands whose 32-bit words are empty, CUDA_EMPTY, until they are stored: */
-    CUDA_IN_FILLED = 1024, /* in, and the squares that are read with it */
-    CUDA_MORE_FILLED = 2048,
-    CUDA_OUT_FILLED = 4096,
     /* The residual was written by this worker, earlier in its list: it needs no event. */
-    CUDA_MORE_OWN = 8192,
+    CUDA_MORE_OWN = 1024,
 };
 
-/* No result has all bits set: conversions and arithmetic give NaNs of other bits. */
+/* A 32-bit word of an activation that rides on empty words, until it is stored. No result has all
+ * bits set: conversions and arithmetic give NaNs of other bits. */
 #define CUDA_EMPTY 0xffffffffu
 
 /* How far ahead of the running task weights are streamed; less than the last is for experiments. */

@@ -196,7 +196,10 @@ static const char *check_op(const struct prog_header *p, const struct prog_op *o
         if (op->n_rows > 1 || op->k > STAGED_COLUMNS) return "its activations packed";
         return squares != NULL ? "no norm ahead of a single row" : NULL;
     }
-    if (op->kind == OP_LINEAR) return NULL;
+    if (op->kind == OP_LINEAR)
+        return op->in[LINEAR_NEXT] != PROG_NONE && op->in[LINEAR_RESIDUAL] == PROG_NONE
+                   ? "a residual stream where a norm comes next"
+                   : NULL;
     if (squares == NULL) return "its activations normed";
     return op->n_rows > SQUARES_ROWS && squares->shape[1] != 1 ? "its squares added up" : NULL;
 }
@@ -476,10 +479,6 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     if (carries(rounded, CARRY_PAIR)) flags |= CUDA_OUT_PAIRED;
     if (op->kind == OP_LINEAR && carries(tensor_of(p, op->in[LINEAR_RESIDUAL]), CARRY_OWN))
         flags |= CUDA_MORE_OWN;
-    if (carries(in, CARRY_FILL)) flags |= CUDA_IN_FILLED;
-    if (carries(out, CARRY_FILL)) flags |= CUDA_OUT_FILLED;
-    if (op->kind == OP_LINEAR && carries(tensor_of(p, op->in[LINEAR_RESIDUAL]), CARRY_FILL))
-        flags |= CUDA_MORE_FILLED;
     if (is_16_bit(in)) flags |= CUDA_IN_PACKED;
     if (is_16_bit(rounded)) flags |= CUDA_OUT_PACKED;
     return flags;

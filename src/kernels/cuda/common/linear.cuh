@@ -4,12 +4,6 @@
  * operations per page and token; at batch 1 bound by memory: one page per 615 cycles and SM on an
  * H100, while eight warps need about 100.
  *
- * Scratch (SCRATCH_BYTES):
- *
- *   0                 results of one unit (LM_HEAD of one row)
- *   + results         of one row: activations
- *   + activations     partial sums [group][tile tokens][16 rows][PARTIALS] F32
- *
  * Here: what all share. A task of one row: one_row.cuh; of more, whose activations are packed:
  * packed_few.cuh, packed.cuh. What is particular to an operator is in lm_head.cuh and
  * ops_linear.cuh, which picks by kind, so that this code exists once.

@@ -53,22 +53,22 @@ DEV float sum_store(const struct cuda_task *task, uint32_t row, uint32_t k,
 /* The order of the squares' additions: act.cuh. Tasks have a row, or a few. */
 __device__ __noinline__ void run_linear_sum(const struct cuda_task *task) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
-    constexpr uint32_t STEP = 4 * COMPUTE_THREADS, STEPS = (QN_HIDDEN + STEP - 1) / STEP;
-    constexpr uint32_t AHEAD = STEPS > 1 ? 2 : 1;
+    constexpr int AT_ONCE = QN_HIDDEN > 4 * COMPUTE_THREADS ? 2 : 1;
+    constexpr uint32_t STEP = 4 * COMPUTE_THREADS;
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
 #pragma unroll 1
     for (uint32_t row = task->row0; row < end; row++) {
         float sum = 0;
-        struct sum_terms terms[AHEAD];
+#pragma unroll 1
+        for (uint32_t first = 4 * c.thread; first - 4 * c.lane < QN_HIDDEN;
+             first += AT_ONCE * STEP) {
+            struct sum_terms terms[AT_ONCE];
 #pragma unroll
-        for (uint32_t i = 0; i < AHEAD; i++)
-            terms[i] = terms_ask(task, row, min(4 * c.thread + i * STEP, QN_HIDDEN - 4u));
+            for (int i = 0; i < AT_ONCE; i++)
+                terms[i] = terms_ask(task, row, min(first + i * STEP, QN_HIDDEN - 4u));
 #pragma unroll
-        for (uint32_t i = 0; i < STEPS; i++) {
-            sum += sum_store(task, row, 4 * c.thread + i * STEP, &terms[i % AHEAD]);
-            if (i + AHEAD < STEPS)
-                terms[i % AHEAD] =
-                    terms_ask(task, row, min(4 * c.thread + (i + AHEAD) * STEP, QN_HIDDEN - 4u));
+            for (int i = 0; i < AT_ONCE; i++)
+                sum += sum_store(task, row, first + i * STEP, &terms[i]);
         }
 #pragma unroll
         for (int d = 4; d < 32; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
