@@ -422,8 +422,8 @@ static void dump_variant(const struct prog_header *p, const struct prog_variant 
                   v->n_jit_tasks);
     for (uint32_t i = v->first_tensor; i < v->first_tensor + v->n_tensors; i++) {
         static const char *const roles[] = {"weight", "activation", "state"};
-        static const char *const carries[] = {"", " flagged", " flagged pairs", " filled",
-                                              " space of the filled", " own"};
+        static const char *const carries[] = {
+            "", " flagged", " flagged pairs", " filled", " space of the filled", " own"};
         const struct prog_tensor *t = &PROG(p, TENSOR)[i];
         strbuf_printf(out, "tensor %u %s %s at %llu bytes %llu%s\n", i, roles[t->role],
                       program_string(p, t->name), (unsigned long long)t->where,
