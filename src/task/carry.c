@@ -530,7 +530,7 @@ static int place_own(struct pass *p) {
         const int32_t from = residual_of(&k->ops.items[o]), to = k->ops.items[o].out[STREAM_X];
         if (to == NO_TENSOR || !is_own(p, to)) continue;
         const uint64_t bytes = align_up(tensor_bytes(&k->tensors.items[to]), ALIGN_BYTES);
-        if (is_own(p, from)) {
+        if (from != NO_TENSOR && is_own(p, from)) {
             g->tensor_offset[to] = other[from];
             other[to] = g->tensor_offset[from];
         } else {

@@ -226,7 +226,8 @@ static bool writes_are_disjoint(const struct race *r, const struct extent *e) {
 }
 
 /* Classes of one tensor: whoever writes comes before whoever reads, visibly unless the reader polls
- * flags; and no two write the same bytes, in whatever order. */
+ * flags, and as tasks of one worker where it does not wait for its event; and no two write the same
+ * bytes, in whatever order. */
 static int compare_within(const struct race *r, const struct extent *e) {
     struct proof *f = r->f;
     const struct access_class *c = r->classes + e->first_class;
@@ -242,7 +243,8 @@ static int compare_within(const struct race *r, const struct extent *e) {
             const struct access_class *other = writer == &c[i] ? &c[k] : &c[i];
             if (both ? disjoint
                      : (flagged ? task_verify_order_leads(f, writer->trigger, other->wait)
-                                : task_verify_order_visible(f, writer->trigger, other->wait)))
+                                : carry != CARRY_OWN &&
+                                      task_verify_order_visible(f, writer->trigger, other->wait)))
                 continue;
             TRY(compare_tasks(r, writer, other));
         }

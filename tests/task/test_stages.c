@@ -176,54 +176,63 @@ static void small_activations_ride_on_data(void **state) {
     }
 }
 
-/* What LINEAR of several rows adds to is its own worker's, in one of two places: no event stands
- * for it. A program in which another worker, or one that does it too early, reads it is rejected.
- */
+/* A task that adds to what is its own worker's. */
+static uint32_t adds_to_own(const struct prog_header *p) {
+    for (uint32_t i = (uint32_t)p->section[SECTION_TASK].count; i-- > 0;) {
+        const struct prog_task *t = &PROG(p, TASK)[i];
+        if (t->kind == OP_LINEAR &&
+            PROG(p, TENSOR)[PROG(p, OP)[t->op].in[LINEAR_RESIDUAL]].carry == CARRY_OWN)
+            return i;
+    }
+    return PROG_NONE;
+}
+
+/* Two tasks of one operator change workers. */
+static void swap_workers(struct prog_header *p, uint32_t a, uint32_t b) {
+    struct prog_task *tasks = (struct prog_task *)PROG(p, TASK);
+    uint32_t *aot = (uint32_t *)PROG(p, AOT);
+    const uint16_t worker = tasks[a].worker;
+    assert_true(tasks[a].op == tasks[b].op && tasks[a].worker != tasks[b].worker);
+    for (uint32_t i = 0; i < p->section[SECTION_AOT].count; i++)
+        if (aot[i] == a || aot[i] == b) aot[i] = aot[i] == a ? b : a;
+    tasks[a].worker = tasks[b].worker;
+    tasks[b].worker = worker;
+}
+
+/* What LINEAR of several rows adds to is its own worker's, in one of two places. It is read before
+ * any event: a program in which another worker does so is rejected, though events order them. */
 static void the_stream_is_its_workers_own(void **state) {
     (void)state;
     const struct model_spec spec = fixture_spec(3, 256, 4, 2, 64, 512, 32000);
-    struct diag d = {0};
-    struct fixture f;
-    struct prog_header *p;
-    struct task_options o = defaults;
-    o.n_workers = 24;
-    o.launch = LAUNCH_ALL_AOT;
-    o.carry_bytes = 65536;
-    ok(&d, fixture_compile(&d, &f, &spec, PACK_ROWS, 256, FIXTURE_FILLED, &o));
-    ok(&d, fixture_program(&d, &f, 256, &p));
-    const struct prog_tensor *tensors = PROG(p, TENSOR);
-    struct prog_task *tasks = (struct prog_task *)PROG(p, TASK);
-    uint32_t *aot = (uint32_t *)PROG(p, AOT);
-    uint64_t first = UINT64_MAX, end = 0, bytes = 0;
-    uint32_t adds = PROG_NONE; /* a task that adds to what is its own worker's */
-    for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++) {
-        if (tensors[i].carry != CARRY_OWN) continue;
-        first = MIN(first, tensors[i].where);
-        end = MAX(end, tensors[i].where + tensors[i].bytes);
-        bytes = tensors[i].bytes;
+    const uint32_t cuts[] = {FIXTURE_FILLED, FIXTURE_WHOLE}; /* events ride; they are counters */
+    for (size_t c = 0; c < COUNT_OF(cuts); c++) {
+        struct diag d = {0};
+        struct fixture f;
+        struct prog_header *p;
+        struct task_options o = defaults;
+        o.n_workers = 24;
+        o.launch = LAUNCH_ALL_AOT;
+        o.carry_bytes = 65536;
+        ok(&d, fixture_compile(&d, &f, &spec, PACK_ROWS, 256, cuts[c], &o));
+        ok(&d, fixture_program(&d, &f, 256, &p));
+        ok(&d, task_verify(&d, p, NULL));
+        uint64_t first = UINT64_MAX, end = 0, bytes = 0;
+        for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++) {
+            const struct prog_tensor *t = &PROG(p, TENSOR)[i];
+            if (t->carry != CARRY_OWN) continue;
+            first = MIN(first, t->where);
+            end = MAX(end, t->where + t->bytes);
+            bytes = t->bytes;
+        }
+        assert_int_equal(end - first, 2 * bytes);
+        const uint32_t adds = adds_to_own(p);
+        assert_true(adds != PROG_NONE);
+        swap_workers(p, adds, adds - 1);
+        assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
+        assert_non_null(strstr(d.message, "race"));
+        free(p);
+        fixture_fini(&f);
     }
-    assert_int_equal(end - first, 2 * bytes);
-    for (uint32_t i = 0; i < p->section[SECTION_TASK].count; i++)
-        if (tasks[i].kind == OP_LINEAR &&
-            tensors[PROG(p, OP)[tasks[i].op].in[LINEAR_RESIDUAL]].carry == CARRY_OWN)
-            adds = i;
-    assert_true(adds != PROG_NONE);
-    /* Its worker and another one of the operator change places. */
-    uint32_t other = adds - 1, at[2] = {0};
-    assert_true(tasks[other].op == tasks[adds].op && tasks[other].worker != tasks[adds].worker);
-    for (uint32_t i = 0; i < p->section[SECTION_AOT].count; i++) {
-        if (aot[i] == adds) at[0] = i;
-        if (aot[i] == other) at[1] = i;
-    }
-    aot[at[0]] = other;
-    aot[at[1]] = adds;
-    const uint16_t worker = tasks[adds].worker;
-    tasks[adds].worker = tasks[other].worker;
-    tasks[other].worker = worker;
-    assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
-    assert_non_null(strstr(d.message, "race"));
-    free(p);
-    fixture_fini(&f);
 }
 
 /* Of several rows they are empty words until they are stored: whatever is between two layers'
