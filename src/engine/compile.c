@@ -23,8 +23,8 @@ void compile_options_init(struct compile_options *o) {
  * faster (docs/performance-log.md). */
 static const uint64_t CUDA_CARRY_BYTES = 64 << 10;
 
-/* Of a graph's activations that are empty words before: 31 MB gain 1 % on Qwen3-8B, 26 MB 7 % on
- * Qwen3-1.7B, 61 MB cost 1 % (docs/performance-log.md). */
+/* Of a graph's activations that are empty words before: 42 MB gain 2 % on Qwen3-8B, where 61 MB
+ * cost 1 % (docs/performance-log.md). */
 static const uint64_t FILLED_BYTES = 48 << 20;
 
 /* Contexts of more pieces are cut in any case: those of an iteration may differ. */
