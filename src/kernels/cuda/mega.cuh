@@ -202,7 +202,7 @@ template <run_function RUN, bool HINTED = false> __device__ __noinline__ void co
 
 /* Those of few rows. The image has functions in the order of their names: what a batch alone runs
  * is not between what a single row does. */
-template <uint32_t KIND, uint32_t K, int COLUMNS> __device__ __noinline__ void run_few(void) {
+template <int COLUMNS, uint32_t KIND, uint32_t K> __device__ __noinline__ void run_few(void) {
     compute_with<few_run<KIND, K, COLUMNS>, false>();
 }
 
@@ -359,16 +359,16 @@ DEV void compute_main(void) {
         case RUN_STEPS: compute_task<run_attention>(); continue;
         case RUN_ROWS: compute_task<run_attention_rows>(); continue;
         case RUN_PACKED: compute_packed(); continue;
-        case RUN_FEW_8 + FEW_QKV: run_few<OP_QKV_LINEAR, QN_HIDDEN, 1>(); continue;
-        case RUN_FEW_8 + FEW_O: run_few<OP_LINEAR, ATTENTION_K, 1>(); continue;
-        case RUN_FEW_8 + FEW_GATED: run_few<OP_GATED_MLP, QN_HIDDEN, 1>(); continue;
-        case RUN_FEW_8 + FEW_DOWN: run_few<OP_LINEAR, QN_INTERMEDIATE, 1>(); continue;
-        case RUN_FEW_8 + FEW_LM_HEAD: run_few<OP_LM_HEAD, QN_HIDDEN, 1>(); continue;
-        case RUN_FEW_16 + FEW_QKV: run_few<OP_QKV_LINEAR, QN_HIDDEN, 2>(); continue;
-        case RUN_FEW_16 + FEW_O: run_few<OP_LINEAR, ATTENTION_K, 2>(); continue;
-        case RUN_FEW_16 + FEW_GATED: run_few<OP_GATED_MLP, QN_HIDDEN, 2>(); continue;
-        case RUN_FEW_16 + FEW_DOWN: run_few<OP_LINEAR, QN_INTERMEDIATE, 2>(); continue;
-        case RUN_FEW_16 + FEW_LM_HEAD: run_few<OP_LM_HEAD, QN_HIDDEN, 2>(); continue;
+        case RUN_FEW_8 + FEW_QKV: run_few<1, OP_QKV_LINEAR, QN_HIDDEN>(); continue;
+        case RUN_FEW_8 + FEW_O: run_few<1, OP_LINEAR, ATTENTION_K>(); continue;
+        case RUN_FEW_8 + FEW_GATED: run_few<1, OP_GATED_MLP, QN_HIDDEN>(); continue;
+        case RUN_FEW_8 + FEW_DOWN: run_few<1, OP_LINEAR, QN_INTERMEDIATE>(); continue;
+        case RUN_FEW_8 + FEW_LM_HEAD: run_few<1, OP_LM_HEAD, QN_HIDDEN>(); continue;
+        case RUN_FEW_16 + FEW_QKV: run_few<2, OP_QKV_LINEAR, QN_HIDDEN>(); continue;
+        case RUN_FEW_16 + FEW_O: run_few<2, OP_LINEAR, ATTENTION_K>(); continue;
+        case RUN_FEW_16 + FEW_GATED: run_few<2, OP_GATED_MLP, QN_HIDDEN>(); continue;
+        case RUN_FEW_16 + FEW_DOWN: run_few<2, OP_LINEAR, QN_INTERMEDIATE>(); continue;
+        case RUN_FEW_16 + FEW_LM_HEAD: run_few<2, OP_LM_HEAD, QN_HIDDEN>(); continue;
         case RUN_DROP: compute_drop(); continue;
         default: break;
         }
@@ -428,7 +428,7 @@ __device__ __noinline__ void role_control(void) {
     if (threadIdx.x % 32 == 0) control_main(&SHARED->args, SHARED);
 }
 
-// What every layer of a decode step runs has nothing in local memory.
+// What every layer of a decode step runs has nothing in local memory, up to 8 rows (13: LM_HEAD).
 // check_kernels: function compute_one_row spills 0
 // check_kernels: function run_attention_rowI spills 0
 // check_kernels: function run_splitILj7E spills 0
@@ -436,7 +436,9 @@ __device__ __noinline__ void role_control(void) {
 // check_kernels: function step_run spills 400
 // check_kernels: function run_whole spills 0
 // check_kernels: function run_combine spills 0
-// check_kernels: function run_few spills 192
+// check_kernels: function run_fewILi1E spills 0
+// check_kernels: function run_fewILi2E spills 104
+// check_kernels: function run_fewILi2ELj13E spills 192
 // check_kernels: function role_loader spills 0
 // check_kernels: function role_control spills 0
 // check_kernels: function run_attentionP spills 0
