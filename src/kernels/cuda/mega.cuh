@@ -115,8 +115,7 @@ enum {
     RUN_PACKED,
     RUN_FEW_8,
     RUN_FEW_16 = RUN_FEW_8 + N_FEW,
-    RUN_FEW_END = RUN_FEW_16 + N_FEW - 1,
-    RUN_DROP
+    RUN_DROP = RUN_FEW_16 + N_FEW
 };
 static_assert(RUN_DROP < 1 << 7, "struct warp_state");
 

@@ -35,9 +35,7 @@ struct linear_addend {
     uint2 v0, v1;
 };
 
-/* ops_linear.cuh. FLAGS: whether its data may carry them; that of several rows does not
- * (task/carry.c). */
-template <bool FLAGS = false>
+/* ops_linear.cuh. Of several rows, whose data carries no flags (task/carry.c). */
 DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                uint32_t row);
 /* What an operator makes of an item's dot products, but for GATED_MLP's biases and activation. inv:

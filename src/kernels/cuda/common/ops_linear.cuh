@@ -180,12 +180,11 @@ DEV void op_finish_pair(const struct cuda_task *task, const struct linear_item *
 
 /* ---- the choice ---- */
 
-template <bool FLAGS>
 DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                uint32_t row) {
-    if (task->kind == OP_GATED_MLP) return mlp_item<FLAGS>(task, block, r, row);
+    if (task->kind == OP_GATED_MLP) return mlp_item<false>(task, block, r, row);
     if (task->kind == OP_LM_HEAD) return lm_item(task, block, r, row);
-    return linear_item<FLAGS>(task, block, r, row);
+    return linear_item<false>(task, block, r, row);
 }
 
 /* The token row whose activations a row of the task has: of the LM head it is a logit row. */

@@ -33,14 +33,6 @@
 
 /* ---- what an operator has ---- */
 
-/* Columns of its result. */
-template <uint32_t KIND> DEV constexpr uint32_t few_units(void) {
-    return KIND == OP_QKV_LINEAR  ? (QN_N_HEADS + 2 * QN_N_KV_HEADS) * QN_HEAD_DIM
-           : KIND == OP_GATED_MLP ? QN_INTERMEDIATE
-           : KIND == OP_LM_HEAD   ? QN_VOCAB
-                                  : QN_HIDDEN;
-}
-
 /* Row blocks at a time, at most. */
 template <uint32_t KIND, int COLUMNS> DEV constexpr uint32_t few_group(void) {
     return cuda_packed_group(KIND, COLUMNS);
@@ -395,7 +387,8 @@ DEV void few_gated(const struct few *f, const struct few_item *m, float gate, fl
 /* Of QKV_LINEAR and LM_HEAD. */
 template <uint32_t KIND>
 DEV void few_others(const struct few *f, const struct few_item *m, float v0, float v1) {
-    constexpr uint32_t UNITS = few_units<KIND>();
+    constexpr uint32_t UNITS =
+        KIND == OP_LM_HEAD ? QN_VOCAB : (QN_N_HEADS + 2 * QN_N_KV_HEADS) * QN_HEAD_DIM;
     const uint32_t column = m->block * CUDA_PAGE_ROWS + m->r;
     const bool own0 = m->there && (UNITS % 16 == 0 || column < UNITS);
     const bool own1 = m->there && (UNITS % 16 == 0 || column + 8 < UNITS);
