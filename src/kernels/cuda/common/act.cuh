@@ -223,6 +223,10 @@ DEV void packed_store16(const struct cuda_task *task, uint32_t row, uint32_t col
                                pack_pair<WEIGHT_E>(v[i + 8], v[i + 9]));
 }
 
+DEV float4 add4(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
 /* The same sum in every lane, by one fixed tree. */
 DEV float warp_sum(float v) {
     for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(~0u, v, d);

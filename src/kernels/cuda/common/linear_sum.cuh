@@ -6,10 +6,6 @@
 
 #include "kernels/cuda/common/embed.cuh"
 
-DEV float4 add4(float4 a, float4 b) {
-    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-}
-
 /* What a thread reads for columns [k, k + 4): all under way before the first is looked at. */
 struct sum_terms {
     float4 part[PARTS], residual, bias, norm;

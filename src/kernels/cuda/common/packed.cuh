@@ -24,6 +24,7 @@
 #ifndef QN_CUDA_COMMON_PACKED_CUH
 #define QN_CUDA_COMMON_PACKED_CUH
 
+#include "kernels/cuda/common/embed.cuh"
 #include "kernels/cuda/common/ops_linear.cuh"
 #include "kernels/cuda/common/packed_ring.cuh"
 
@@ -211,115 +212,143 @@ DEV void mlp_row_finish(const struct warp_context *c, const struct cuda_task *ta
 }
 #endif
 
-/* Results of a row block of LM_HEAD, of QKV_LINEAR without biases in narrow tiles, and of
- * LINEAR_PARTS, which are sums and nothing else. */
-DEV void plain_row_finish(const struct warp_context *c, const struct cuda_task *task,
-                          uint32_t block, uint32_t row, uint32_t end, const float4 *sums,
-                          uint32_t wo) {
-    const bool normed = task->kind != OP_LINEAR_PARTS;
-    const uint32_t column = block * CUDA_PAGE_ROWS + c->lane / 4;
-    const uint32_t columns = task->kind == OP_LM_HEAD ? QN_VOCAB : task->units;
-    const bool own0 = column < columns, own1 = column + 8 < columns;
-    float *to = (float *)task->out + (uint64_t)row * columns + column;
-#pragma unroll 4
-    for (uint32_t i = 0; i < wo; i++, row += 8, to += 8 * columns) {
-        const float4 v = sums[i * COMPUTE_THREADS];
-        const float inv0 = normed ? tile_norm_of(row) : 1,
-                    inv1 = normed ? tile_norm_of(row + 1) : 1;
-        const bool there0 = row < end, there1 = row + 1 < end;
-        if (there0 && own0) store_plain(to, v.x * inv0);
-        if (there0 && own1) store_plain(to + 8, v.z * inv0);
-        if (there1 && own0) store_plain(to + columns, v.y * inv1);
-        if (there1 && own1) store_plain(to + columns + 8, v.w * inv1);
-    }
-}
+/* ---- results that are rows of floats ----
+ *
+ * By the lanes that have the sums a token's row would be read and written 32 bytes at a time: a
+ * tile of 128 x 128 of O took 12 us (H200). So lanes change places: a warp takes two row blocks of
+ * eight tokens at a time, 128 bytes of each row, from where all of the block's warps have parked
+ * them. */
 
-/* The squares of a row block's 16 rows in the order of act.cuh, of two tokens x and y, of each of
- * which lane r has rows r and r + 8: in even lanes x's, in odd ones y's. They share the additions
- * of squares_of_rows. Rows that are not there: zeros. */
-DEV float squares_of_two(uint32_t r, float2 x, float2 y) {
-    const bool odd = r % 2 != 0, high = r / 2 % 2 != 0;
-    const float own[2] = {odd ? y.x : x.x, odd ? y.y : x.y};
-    const float give[2] = {odd ? x.x : y.x, odd ? x.y : y.y};
-    float pair[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const float other = __shfl_xor_sync(~0u, give[h], 4);
-        const float first = odd ? other : own[h], second = odd ? own[h] : other;
-        pair[h] = fmaf(second, second, first * first);
-    }
-    float half = (high ? pair[1] : pair[0]) + __shfl_xor_sync(~0u, high ? pair[0] : pair[1], 8);
-    half += __shfl_xor_sync(~0u, half, 16);
-    return half + __shfl_xor_sync(~0u, half, 8);
-}
-
-enum { STREAM_AT_ONCE = 2 }; /* columns of tokens */
-
-/* Residuals of some columns of tokens from `row` on; of QKV_LINEAR nothing. */
-struct stream_wants {
-    float2 of[STREAM_AT_ONCE][2];
+/* A tile: its row blocks [block, end) of the task's, its tokens from row on below row_end, and how
+ * warps share it (struct tile_share). */
+struct tile_at {
+    uint32_t block, end, row, row_end;
+    uint32_t wb, wo, down;
 };
-DEV struct stream_wants stream_ask(const struct cuda_task *task, const struct linear_item *m,
-                                   uint32_t row, uint32_t end) {
-    struct stream_wants w = {};
-    if (task->kind != OP_LINEAR || task->more == 0) return w;
+
+/* Number i of the tile's items: the lane's four columns of two tokens. */
+struct fours {
+    uint32_t column, row; /* of the first; of the first token */
+    bool own[2];          /* whether there are such columns of the tokens */
+    const float2 *parked; /* of the first column; the next: 8 further */
+};
+DEV struct fours fours_at(const struct warp_context *c, const struct tile_at *t, uint32_t columns,
+                          uint32_t i) {
+    const uint32_t pairs = (t->end - t->block + 1) / 2, eight = i / pairs, four = c->lane % 8;
+    const uint32_t block = i % pairs * 2 + four / 4, two = c->lane / 8;
+    const uint32_t warp = block / t->wb + eight / t->wo * t->down;
+    const uint32_t place =
+        (block % t->wb * t->wo + eight % t->wo) * COMPUTE_THREADS + warp * 32 + four % 2 * 16 + two;
+    struct fours f;
+    f.column = (t->block + block) * CUDA_PAGE_ROWS + four % 4 * 4;
+    f.row = t->row + eight * 8 + two * 2;
+    for (int e = 0; e < 2; e++)
+        f.own[e] = t->block + block < t->end && f.column < columns && f.row + e < t->row_end;
+    f.parked = (const float2 *)shared_memory + place * 2 + four % 4 / 2;
+    return f;
+}
+
+/* Their sums, by token. */
+DEV void fours_load(const struct fours *f, float4 sum[2]) {
+    const float2 a = f->parked[0], b = f->parked[8], c = f->parked[16], d = f->parked[24];
+    sum[0] = make_float4(a.x, b.x, c.x, d.x);
+    sum[1] = make_float4(a.y, b.y, c.y, d.y);
+}
+
+DEV uint32_t fours_count(const struct tile_at *t, uint32_t tokens) {
+    const uint32_t rows = min(t->row_end - t->row, tokens);
+    return (t->end - t->block + 1) / 2 * ((rows + 7) / 8);
+}
+
+/* To row `to`'s columns from `column` on, of so many. Logits of odd vocabularies one by one. */
+DEV void fours_store(float *to, uint32_t column, uint32_t columns, float4 v) {
+    if (QN_VOCAB % 4 == 0 || columns != QN_VOCAB) {
+        *(float4 *)(to + column) = v;
+        return;
+    }
+    const float x[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-    for (int n = 0; n < STREAM_AT_ONCE; n++)
+    for (int i = 0; i < 4; i++)
+        if (column + i < columns) to[column + i] = x[i];
+}
+
+/* Of LM_HEAD, QKV_LINEAR and LINEAR_PARTS, which are sums and nothing else. */
+DEV void fours_plain(const struct warp_context *c, const struct cuda_task *task,
+                     const struct tile_at *t, uint32_t tokens) {
+    const uint32_t columns = task->kind == OP_LM_HEAD ? QN_VOCAB : task->units;
+    const uint32_t n = fours_count(t, tokens);
+#pragma unroll 4
+    for (uint32_t i = c->warp; i < n; i += WARPS) {
+        const struct fours f = fours_at(c, t, columns, i);
+        float4 sum[2], bias = make_float4(0, 0, 0, 0);
+        fours_load(&f, sum);
+        if (QN_QKV_BIAS && task->bias != 0 && f.own[0])
+            bias = __ldg((const float4 *)((const float *)task->bias + f.column));
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const uint64_t at = (uint64_t)min(row + 8 * n + e, end - 1) * task->units;
-            if (m->own0) w.of[n][e].x = load_l2(m->addend + at);
-            if (m->own1) w.of[n][e].y = load_l2(m->addend + at + 8);
-        }
-    return w;
-}
-
-/* Results of a row block of the residual stream with the packed norm that comes next, or of
- * QKV_LINEAR: the bits that op_store gives one by one, below, in fewer instructions. */
-DEV void stream_row_finish(const struct warp_context *c, const struct cuda_task *task,
-                           uint32_t block, uint32_t row, uint32_t end, const float4 *sums,
-                           uint32_t wo) {
-    const uint32_t r = c->lane / 4, units = task->units, parts = task->n_pieces;
-    const bool stream = task->kind == OP_LINEAR, odd = r % 2 != 0;
-    struct linear_item m = op_item(task, block, r, 0);
-    item_norm(task, &m, block, r);
-    item_next(task, &m, block, r, row);
-    struct stream_wants next = stream_ask(task, &m, row, end);
-#pragma unroll 1
-    for (uint32_t i = 0; i < wo; i += STREAM_AT_ONCE, row += 8 * STREAM_AT_ONCE) {
-        const struct stream_wants now = next;
-        next = stream_ask(task, &m, row + 8 * STREAM_AT_ONCE, end);
-#pragma unroll
-        for (int n = 0; n < STREAM_AT_ONCE; n++) {
-            if (i + n >= wo) break;
-            const float4 v = sums[(i + n) * COMPUTE_THREADS];
-            float2 kept[2];
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const uint32_t token = row + 8 * n + e;
-                const float inv = stream ? 1 : tile_norm_of(token);
-                const float2 x = op_value(task, e == 0 ? v.x : v.y, e == 0 ? v.z : v.w, inv, m.bias,
-                                          now.of[n][e]);
-                const bool own0 = m.own0 && token < end, own1 = m.own1 && token < end;
-                if (own0) store_plain(m.out + (uint64_t)token * units, x.x);
-                if (own1) store_plain(m.out + (uint64_t)token * units + 8, x.y);
-                kept[e] = make_float2(own0 ? x.x : 0, own1 ? x.y : 0);
-                if (!stream) continue;
-                const float n0 = kept[e].x * m.norm.x, n1 = kept[e].y * m.norm.y;
-                const float other = __shfl_xor_sync(~0u, odd ? n0 : n1, 4);
-                const uint32_t pair = pack_pair<WEIGHT_E>(odd ? other : n0, odd ? n1 : other);
-                if (odd ? own1 : own0)
-                    store_plain(m.normed + (i + n) * (PACKED_PIECE / 4) + 4 * e,
-                                __uint_as_float(pair));
+            float4 v = sum[e];
+            if (task->kind != OP_LINEAR_PARTS) {
+                const float inv = tile_norm_of(f.row + e);
+                v = make_float4(v.x * inv, v.y * inv, v.z * inv, v.w * inv);
             }
-            if (!stream) continue;
-            const float sum = squares_of_two(r, kept[0], kept[1]);
-            const uint32_t token = row + 8 * n + r;
-            if (r < 2 && token < end)
-                store_plain((float *)task->more2 + (uint64_t)token * parts + block, sum);
+            if (QN_QKV_BIAS && task->bias != 0) v = add4(v, bias);
+            if (f.own[e])
+                fours_store((float *)task->out + (uint64_t)(f.row + e) * columns, f.column, columns,
+                            v);
         }
     }
 }
+
+/* Of the residual stream with the packed norm that comes next: the bits that op_store gives one by
+ * one, below. */
+DEV void fours_stream(const struct warp_context *c, const struct cuda_task *task,
+                      const struct tile_at *t, uint32_t tokens) {
+    const int AT_ONCE = 4;
+    const uint32_t units = task->units, n = fours_count(t, tokens);
+#pragma unroll 1
+    for (uint32_t first = c->warp; first < n; first += AT_ONCE * WARPS) {
+        float4 residual[AT_ONCE][2], norm[AT_ONCE], bias[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const struct fours f = fours_at(c, t, units, min(first + i * WARPS, n - 1));
+            const uint32_t column = min(f.column, units - 4);
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const uint64_t at = (uint64_t)min(f.row + e, t->row_end - 1) * units + column;
+                residual[i][e] = make_float4(0, 0, 0, 0);
+                if (task->more != 0) residual[i][e] = load4_l2((const float *)task->more + at);
+            }
+            norm[i] = __ldg((const float4 *)((const float *)task->norm + column));
+            bias[i] = make_float4(0, 0, 0, 0);
+            if (LINEAR_BIASES && task->bias != 0)
+                bias[i] = __ldg((const float4 *)((const float *)task->bias + column));
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (first + i * WARPS >= n) break;
+            const struct fours f = fours_at(c, t, units, first + i * WARPS);
+            float4 v[2];
+            fours_load(&f, v);
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const uint32_t row = f.row + e;
+                if (LINEAR_BIASES && task->bias != 0) v[e] = add4(v[e], bias[i]);
+                if (task->more != 0) v[e] = add4(residual[i][e], v[e]);
+                if (!f.own[e]) v[e] = make_float4(0, 0, 0, 0);
+                const float squares = squares_of_block(v[e]);
+                if (!f.own[e]) continue;
+                *(float4 *)((float *)task->out + (uint64_t)row * units + f.column) = v[e];
+                normed_store4(task, row, f.column, v[e], norm[i]);
+                if (f.column % SQUARES_COLUMNS == 0)
+                    store_plain((float *)task->more2 + (uint64_t)row * task->n_pieces +
+                                    f.column / SQUARES_COLUMNS,
+                                squares);
+            }
+        }
+    }
+}
+
+/* ---- other results ---- */
 
 /* Results of a row block: tokens row + 8 i + {0, 1} for i < wo. */
 DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
@@ -331,16 +360,6 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
         return;
     }
 #endif
-    if (task->kind == OP_LM_HEAD || task->kind == OP_LINEAR_PARTS ||
-        (task->kind == OP_QKV_LINEAR && task->bias == 0 && task->tile != PACK_TILE)) {
-        plain_row_finish(c, task, block, row, end, sums, wo);
-        return;
-    }
-    if (task->kind == OP_QKV_LINEAR ||
-        (task->kind == OP_LINEAR && task->norm != 0 && (task->flags & CUDA_OUT_PACKED) != 0)) {
-        stream_row_finish(c, task, block, row, end, sums, wo);
-        return;
-    }
     const struct linear_item first = op_item(task, block, r, 0);
     const struct tile_row t = {first.addend, first.bias, first.own0, first.own1};
 #pragma unroll 1
@@ -365,17 +384,26 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
     }
 }
 
-/* Results of a warp's tile of at most wb row blocks x wo columns of tokens, between barriers
- * (tile_norms). One function for all tiles: inlined into each it took a fifth of the time that
- * compiling the kernel takes. */
-__device__ __noinline__ void tile_finish(const struct cuda_task *task, uint32_t block, uint32_t row,
-                                         uint32_t end, uint32_t wb, uint32_t wo) {
+/* The tile's results, between barriers (tile_norms). One function for all tiles: inlined into each
+ * it took a fifth of the time that compiling the kernel takes. */
+__device__ __noinline__ void tile_finish(const struct cuda_task *task, struct tile_at t) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
+    const uint32_t tokens = WARPS / t.down * t.wo * 8;
+    if (task->kind == OP_LM_HEAD || task->kind == OP_LINEAR_PARTS || task->kind == OP_QKV_LINEAR) {
+        fours_plain(&c, task, &t, tokens);
+        return;
+    }
+    if (task->kind == OP_LINEAR && task->norm != 0 && (task->flags & CUDA_OUT_PACKED) != 0) {
+        fours_stream(&c, task, &t, tokens);
+        return;
+    }
     float4 *sums = (float4 *)shared_memory + c.thread;
-    row += 2 * (c.lane % 4);
+    const uint32_t first = t.block + c.warp % t.down * t.wb;
+    const uint32_t row = t.row + c.warp / t.down * t.wo * 8 + 2 * (c.lane % 4);
 #pragma unroll 1
-    for (uint32_t n = 0; n < wb; n++)
-        tile_row_finish(&c, task, block + n, row, end, sums + n * wo * COMPUTE_THREADS, wo);
+    for (uint32_t n = 0; n < t.wb && first + n < t.end; n++)
+        tile_row_finish(&c, task, first + n, row, t.row_end, sums + n * t.wo * COMPUTE_THREADS,
+                        t.wo);
 }
 
 #include "kernels/cuda/common/packed_hopper.cuh"

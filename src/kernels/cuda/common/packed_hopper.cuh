@@ -100,10 +100,8 @@ DEV uint32_t packed_results(const struct warp_context *c, const struct cuda_task
     const struct tile_share s = tile_share_of(task);
     const struct row_tile t = row_tile_at(task, SHARED->packed[c->warp].block, s.wb * s.down);
     const uint32_t end = min(task->row1, linear_rows(task)), row = SHARED->packed[c->warp].row;
-    const uint32_t own = t.block + c->warp % s.down * s.wb;
     sync_compute();
-    tile_finish(task, own, row + c->warp / s.down * s.wo * 8, end, min(s.wb, max(t.end, own) - own),
-                s.wo);
+    tile_finish(task, {t.block, t.end, row, end, s.wb, s.wo, s.down});
     sync_compute();
     if (row + task->tile < end) return packed_enter(c, task, t.block, row + task->tile);
     if (t.end < task->block1) return packed_enter(c, task, t.end, task->row0);

@@ -177,9 +177,7 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
         tile_fold<WB, WO>(c, partial == 0, even, odd);
     }
     sync_compute();
-    const uint32_t own = block + c->warp % DOWN * WB; /* the last tile may be short */
-    tile_finish(task, own, row + c->warp / DOWN * WO * 8, r->end,
-                min((uint32_t)WB, max(task->block1, own) - own), WO);
+    tile_finish(task, {block, min(block + S::blocks, task->block1), row, r->end, WB, WO, DOWN});
     sync_compute();
 }
 
