@@ -260,23 +260,10 @@ DEV uint32_t fours_count(const struct tile_at *t, uint32_t tokens) {
     return (t->end - t->block + 1) / 2 * ((rows + 7) / 8);
 }
 
-/* To row `to`'s columns from `column` on, of so many. Logits of odd vocabularies one by one. */
-DEV void fours_store(float *to, uint32_t column, uint32_t columns, float4 v) {
-    if (QN_VOCAB % 4 == 0 || columns != QN_VOCAB) {
-        *(float4 *)(to + column) = v;
-        return;
-    }
-    const float x[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        if (column + i < columns) to[column + i] = x[i];
-}
-
-/* Of LM_HEAD, QKV_LINEAR and LINEAR_PARTS, which are sums and nothing else. */
-DEV void fours_plain(const struct warp_context *c, const struct cuda_task *task,
-                     const struct tile_at *t, uint32_t tokens) {
-    const uint32_t columns = task->kind == OP_LM_HEAD ? QN_VOCAB : task->units;
-    const uint32_t n = fours_count(t, tokens);
+/* Of QKV_LINEAR. */
+DEV void fours_qkv(const struct warp_context *c, const struct cuda_task *task,
+                   const struct tile_at *t, uint32_t tokens) {
+    const uint32_t columns = task->units, n = fours_count(t, tokens);
 #pragma unroll 4
     for (uint32_t i = c->warp; i < n; i += WARPS) {
         const struct fours f = fours_at(c, t, columns, i);
@@ -286,15 +273,11 @@ DEV void fours_plain(const struct warp_context *c, const struct cuda_task *task,
             bias = __ldg((const float4 *)((const float *)task->bias + f.column));
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            float4 v = sum[e];
-            if (task->kind != OP_LINEAR_PARTS) {
-                const float inv = tile_norm_of(f.row + e);
-                v = make_float4(v.x * inv, v.y * inv, v.z * inv, v.w * inv);
-            }
+            const float inv = tile_norm_of(f.row + e);
+            float4 v = make_float4(sum[e].x * inv, sum[e].y * inv, sum[e].z * inv, sum[e].w * inv);
             if (QN_QKV_BIAS && task->bias != 0) v = add4(v, bias);
-            if (f.own[e])
-                fours_store((float *)task->out + (uint64_t)(f.row + e) * columns, f.column, columns,
-                            v);
+            const uint64_t at = (uint64_t)(f.row + e) * columns + f.column;
+            if (f.own[e]) *(float4 *)((float *)task->out + at) = v;
         }
     }
 }
@@ -350,6 +333,29 @@ DEV void fours_stream(const struct warp_context *c, const struct cuda_task *task
 
 /* ---- other results ---- */
 
+/* Results of a row block of LM_HEAD, of QKV_LINEAR without biases, and of LINEAR_PARTS, which are
+ * sums and nothing else. For narrow tiles this is faster than by fours. */
+DEV void plain_row_finish(const struct warp_context *c, const struct cuda_task *task,
+                          uint32_t block, uint32_t row, uint32_t end, const float4 *sums,
+                          uint32_t wo) {
+    const bool normed = task->kind != OP_LINEAR_PARTS;
+    const uint32_t column = block * CUDA_PAGE_ROWS + c->lane / 4;
+    const uint32_t columns = task->kind == OP_LM_HEAD ? QN_VOCAB : task->units;
+    const bool own0 = column < columns, own1 = column + 8 < columns;
+    float *to = (float *)task->out + (uint64_t)row * columns + column;
+#pragma unroll 4
+    for (uint32_t i = 0; i < wo; i++, row += 8, to += 8 * columns) {
+        const float4 v = sums[i * COMPUTE_THREADS];
+        const float inv0 = normed ? tile_norm_of(row) : 1,
+                    inv1 = normed ? tile_norm_of(row + 1) : 1;
+        const bool there0 = row < end, there1 = row + 1 < end;
+        if (there0 && own0) store_plain(to, v.x * inv0);
+        if (there0 && own1) store_plain(to + 8, v.z * inv0);
+        if (there1 && own0) store_plain(to + columns, v.y * inv1);
+        if (there1 && own1) store_plain(to + columns + 8, v.w * inv1);
+    }
+}
+
 /* Results of a row block: tokens row + 8 i + {0, 1} for i < wo. */
 DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
                          uint32_t row, uint32_t end, float4 *sums, uint32_t wo) {
@@ -360,6 +366,10 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
         return;
     }
 #endif
+    if (task->kind == OP_LM_HEAD || task->kind == OP_LINEAR_PARTS || task->kind == OP_QKV_LINEAR) {
+        plain_row_finish(c, task, block, row, end, sums, wo);
+        return;
+    }
     const struct linear_item first = op_item(task, block, r, 0);
     const struct tile_row t = {first.addend, first.bias, first.own0, first.own1};
 #pragma unroll 1
@@ -389,8 +399,8 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
 __device__ __noinline__ void tile_finish(const struct cuda_task *task, struct tile_at t) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     const uint32_t tokens = WARPS / t.down * t.wo * 8;
-    if (task->kind == OP_LM_HEAD || task->kind == OP_LINEAR_PARTS || task->kind == OP_QKV_LINEAR) {
-        fours_plain(&c, task, &t, tokens);
+    if (task->kind == OP_QKV_LINEAR && (task->tile == PACK_TILE || task->bias != 0)) {
+        fours_qkv(&c, task, &t, tokens);
         return;
     }
     if (task->kind == OP_LINEAR && task->norm != 0 && (task->flags & CUDA_OUT_PACKED) != 0) {

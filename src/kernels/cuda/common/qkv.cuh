@@ -81,19 +81,47 @@ DEV void head_turn_apply(const struct warp_context *c, const struct head_turn *h
     }
 }
 
-/* What a token's heads have in common. Constants, but for the norms the same for all layers. */
-struct heads_row {
-    uint32_t row, position, kv; /* kv: its row of the cache */
-    struct head_turn query, key;
-};
-DEV struct heads_row heads_row_of(const struct warp_context *c, const struct cuda_task *task,
-                                  uint32_t row) {
-    const uint32_t position = row_position(SHARED, row);
-    return {row, position, row_kv_row(SHARED, row),
-            head_turn_of(c, (const float *)task->more, false, position),
-            head_turn_of(c, (const float *)task->more2, false, position)};
+/* A head of one token to its place; kv: its row of the cache, of a query head anything. */
+DEV void heads_store(const struct warp_context *c, const struct cuda_task *task, uint32_t unit,
+                     uint32_t row, uint32_t position, uint32_t kv, const float *a, const float *b) {
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        const uint32_t i = c->lane + 32 * u;
+        if (i >= HALF_DIM) continue;
+        if (unit < QN_N_HEADS)
+            qkv_store_query(task, unit, row, i, a[u], b[u]);
+        else
+            qkv_store_kv(task->out2, unit - QN_N_HEADS, kv, position, i, a[u], b[u]);
+    }
 }
 
+/* The lane's pairs of a head. */
+DEV void heads_load(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                    uint32_t unit, float *a, float *b) {
+    const float *y = (const float *)task->in + ((uint64_t)row * task->units + unit) * QN_HEAD_DIM;
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        const uint32_t i = min(c->lane + 32 * u, HALF_DIM - 1u);
+        a[u] = load_l2(y + i);
+        b[u] = load_l2(y + i + HALF_DIM);
+    }
+}
+
+/* A head of one token, from dot products to its place. */
+DEV void heads_one(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                   uint32_t unit) {
+    const bool is_query = unit < QN_N_HEADS, is_value = unit >= QN_N_HEADS + QN_N_KV_HEADS;
+    const uint32_t position = row_position(SHARED, row);
+    const uint32_t kv = is_query ? 0 : row_kv_row(SHARED, row);
+    float a[LANE_PAIRS], b[LANE_PAIRS];
+    heads_load(c, task, row, unit, a, b);
+    const struct head_turn h =
+        head_turn_of(c, (const float *)(is_query ? task->more : task->more2), is_value, position);
+    head_turn_apply(c, &h, is_value, a, b);
+    heads_store(c, task, unit, row, position, kv, a, b);
+}
+
+/* What a head is turned by that is a query's, or a key's or a value's: a choice, not a branch. */
 DEV struct head_turn turn_chosen(bool first, const struct head_turn *x, const struct head_turn *y) {
     struct head_turn h;
 #pragma unroll
@@ -106,78 +134,63 @@ DEV struct head_turn turn_chosen(bool first, const struct head_turn *x, const st
     return h;
 }
 
-/* A head of the token by one warp, from dot products to its place. Without branches, at which the
- * compiler would wait for the heads that are on their way. */
-DEV void heads_place(const struct warp_context *c, const struct cuda_task *task,
-                     const struct heads_row *r, uint32_t unit, const float *a, const float *b) {
-    const bool is_query = unit < QN_N_HEADS, is_value = unit >= QN_N_HEADS + QN_N_KV_HEADS;
-    const struct head_turn turn = turn_chosen(is_query, &r->query, &r->key);
-    float x[LANE_PAIRS], y[LANE_PAIRS];
-#pragma unroll
-    for (int u = 0; u < LANE_PAIRS; u++) {
-        x[u] = a[u];
-        y[u] = b[u];
-    }
-    head_turn_apply(c, &turn, false, x, y);
-#pragma unroll
-    for (int u = 0; u < LANE_PAIRS; u++) {
-        const uint32_t i = c->lane + 32 * u;
-        const float to_a = is_value ? a[u] : x[u], to_b = is_value ? b[u] : y[u];
-        if (i < HALF_DIM && is_query) qkv_store_query(task, unit, r->row, i, to_a, to_b);
-        if (i < HALF_DIM && !is_query)
-            qkv_store_kv(task->out2, unit - QN_N_HEADS, r->kv, r->position, i, to_a, to_b);
-    }
-}
-
 #define HEADS_AHEAD (LANE_PAIRS <= 2 ? 4 : 2)
 
-/* The lane's pairs of some heads, `step` apart; beyond the last one that one again. */
+/* Some heads from number `unit` on; beyond the last one that one again. */
 struct heads_some {
     float a[HEADS_AHEAD][LANE_PAIRS], b[HEADS_AHEAD][LANE_PAIRS];
 };
-DEV struct heads_some heads_load(const struct warp_context *c, const struct cuda_task *task,
-                                 uint32_t row, uint32_t unit, uint32_t step, uint32_t last) {
+DEV struct heads_some heads_ask(const struct warp_context *c, const struct cuda_task *task,
+                                uint32_t row, uint32_t unit) {
     struct heads_some x;
 #pragma unroll
-    for (int n = 0; n < HEADS_AHEAD; n++) {
-        const uint64_t head = (uint64_t)row * task->units + min(unit + n * step, last);
-        const float *y = (const float *)task->in + head * QN_HEAD_DIM;
-#pragma unroll
-        for (int u = 0; u < LANE_PAIRS; u++) {
-            const uint32_t i = min(c->lane + 32 * u, HALF_DIM - 1u);
-            x.a[n][u] = load_l2(y + i);
-            x.b[n][u] = load_l2(y + i + HALF_DIM);
-        }
-    }
+    for (int n = 0; n < HEADS_AHEAD; n++)
+        heads_load(c, task, row, min(unit + n, task->unit1 - 1), x.a[n], x.b[n]);
     return x;
 }
 
-/* A token's heads from `unit` on, each `step` one; the next ones are on their way while some are
- * placed, the last one perhaps again. */
-DEV void heads_of_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
-                      uint32_t unit, uint32_t step) {
-    if (unit >= task->unit1) return;
-    const uint32_t last = unit + (task->unit1 - 1 - unit) / step * step;
-    struct heads_some next = heads_load(c, task, row, unit, step, last);
-    const struct heads_row r = heads_row_of(c, task, row);
+/* A token's heads by one warp. What they have in common is found once, and the next ones are on
+ * their way while some are placed: there are no branches, at which the compiler would wait for
+ * them. So the last one may be placed again. */
+DEV void heads_of_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
+    struct heads_some next = heads_ask(c, task, row, task->unit0);
+    const uint32_t position = row_position(SHARED, row), kv = row_kv_row(SHARED, row);
+    const struct head_turn query = head_turn_of(c, (const float *)task->more, false, position);
+    const struct head_turn key = head_turn_of(c, (const float *)task->more2, false, position);
 #pragma unroll 1
-    for (; unit <= last; unit += HEADS_AHEAD * step) {
+    for (uint32_t unit = task->unit0; unit < task->unit1; unit += HEADS_AHEAD) {
         const struct heads_some now = next;
-        next = heads_load(c, task, row, unit + HEADS_AHEAD * step, step, last);
+        next = heads_ask(c, task, row, unit + HEADS_AHEAD);
 #pragma unroll
-        for (int n = 0; n < HEADS_AHEAD; n++)
-            heads_place(c, task, &r, min(unit + n * step, last), now.a[n], now.b[n]);
+        for (int n = 0; n < HEADS_AHEAD; n++) {
+            const uint32_t head = min(unit + n, task->unit1 - 1);
+            const bool is_value = head >= QN_N_HEADS + QN_N_KV_HEADS;
+            const struct head_turn h = turn_chosen(head < QN_N_HEADS, &query, &key);
+            struct heads_some x = now;
+            head_turn_apply(c, &h, false, x.a[n], x.b[n]);
+#pragma unroll
+            for (int u = 0; u < LANE_PAIRS; u++) {
+                x.a[n][u] = is_value ? now.a[n][u] : x.a[n][u];
+                x.b[n][u] = is_value ? now.b[n][u] : x.b[n][u];
+            }
+            heads_store(c, task, head, row, position, kv, x.a[n], x.b[n]);
+        }
     }
 }
 
-/* QKV_HEADS. Warps share out tokens, or, where there are few, the heads of each. */
+/* QKV_HEADS. Warps share out tokens, or, where there are few, heads of tokens one by one. */
 DEV void run_qkv_heads(const struct warp_context *c, const struct cuda_task *task) {
+    const uint32_t heads = task->unit1 - task->unit0;
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
-    const bool by_rows = task->row0 + WARPS <= end;
-    const uint32_t row0 = task->row0 + (by_rows ? c->warp : 0), unit0 = by_rows ? 0 : c->warp;
+    if (task->row0 + WARPS <= end) {
 #pragma unroll 1
-    for (uint32_t row = row0; row < end; row += by_rows ? WARPS : 1)
-        heads_of_row(c, task, row, task->unit0 + unit0, by_rows ? 1 : WARPS);
+        for (uint32_t row = task->row0 + c->warp; row < end; row += WARPS)
+            heads_of_row(c, task, row);
+        return;
+    }
+    for (uint32_t item = c->warp; task->row0 < end && item < (end - task->row0) * heads;
+         item += WARPS)
+        heads_one(c, task, task->row0 + item / heads, task->unit0 + item % heads);
 }
 
 #endif

@@ -46,6 +46,10 @@ DEV uint4 load_vector_l2(const void *p) {
 DEV int32_t load_index_l2(const int32_t *p) {
     return __ldcg(p);
 }
+/* Its line into the L2, if it is not there. */
+DEV void prefetch_l2(const void *p) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
 
 /* Flagged data: {value, iteration} in 8 bytes, which are one access. Nothing else is ordered. */
 DEV uint4 load_flagged_pair(const float *p) { /* two elements: value, flag, value, flag */

@@ -23,6 +23,9 @@ DEV float4 load4_l2(const float *p) {
 DEV uint32_t load_word_l2(const uint32_t *p) {
     return *p;
 }
+DEV void prefetch_l2(const void *p) {
+    (void)p;
+}
 DEV uint4 load_vector_l2(const void *p) {
     return *(const uint4 *)p;
 }
