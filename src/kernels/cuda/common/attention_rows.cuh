@@ -81,10 +81,23 @@ DEV void rows_ask(const struct warp_context *c, const struct attention_step *s, 
     copy_commit();
 }
 
-/* A part's scores, as piece_scores; keys: of its 16 positions. */
-DEV void rows_scores(const struct warp_context *c, const struct rows_work *w, const char *keys,
-                     float p[2][4]) {
+/* Where in a part's keys and values a lane begins; all else that it reads is a constant further,
+ * for all that chunks are swapped: what is flipped of a key's chunk number says only whether it
+ * begins with the first or the second four of eight chunks. (As a number for each of its reads they
+ * were in local memory.) */
+struct rows_lane {
+    uint32_t key[2], value; /* key: of even fours of chunks, of odd ones */
+};
+DEV struct rows_lane rows_lane_of(const struct warp_context *c) {
     const uint32_t g = c->lane / 4, j = c->lane % 4;
+    const uint32_t row = (g / 2 * 4 + g % 2) * ROW_BYTES + j * 16, swap = g % 2 * 64;
+    return {{row + swap, row + 64 - swap}, 4 * j * ROW_BYTES + (g ^ 2 * j) * 16};
+}
+
+/* A part's scores, as piece_scores; keys: of its 16 positions. */
+DEV void rows_scores(const struct warp_context *c, const struct rows_work *w,
+                     const struct rows_lane *at, const char *keys, float p[2][4]) {
+    const uint32_t j = c->lane % 4;
 #pragma unroll
     for (int u = 0; u < 2; u++) p[u][0] = p[u][1] = p[u][2] = p[u][3] = 0;
 #pragma unroll
@@ -92,10 +105,9 @@ DEV void rows_scores(const struct warp_context *c, const struct rows_work *w, co
         const uint4 even = w->q[64 * i], odd = w->q[64 * i + 32];
 #pragma unroll
         for (int u = 0; u < 2; u++) {
-            const uint32_t row = g / 2 * 4 + 2 * u + g % 2, chunk = 4 * i + j;
             uint4 k = make_uint4(0, 0, 0, 0);
-            if (8 * chunk < QN_HEAD_DIM)
-                k = *(const uint4 *)(keys + row * ROW_BYTES + (chunk ^ row % 2 * 4) * 16);
+            if (QN_HEAD_DIM % 32 == 0 || 32 * i + 8 * j < QN_HEAD_DIM)
+                k = *(const uint4 *)(keys + at->key[i % 2] + i / 2 * 128 + u * (2 * ROW_BYTES));
             mma_16x8x16<KV_E>(p[u], even, k.x, k.y);
             mma_16x8x16<KV_E>(p[u], odd, k.z, k.w);
         }
@@ -104,14 +116,14 @@ DEV void rows_scores(const struct warp_context *c, const struct rows_work *w, co
 
 /* All parts' probabilities, maxima and sums. `first`: the piece's first position. */
 DEV void rows_softmax(const struct warp_context *c, const struct attention_step *s,
-                      const struct rows_work *w, const struct attention_rows *rows, uint32_t first,
-                      const char *keys) {
+                      const struct rows_work *w, const struct rows_lane *at,
+                      const struct attention_rows *rows, uint32_t first, const char *keys) {
 #pragma unroll 1
     for (uint32_t n = 0; n < ROW_PARTS; n++, first += 16, keys += 16 * ROW_BYTES) {
         struct attention_part part = {{-INFINITY, -INFINITY}, {0, 0}};
         if (first < s->hi && first + 16 > s->lo) {
             float p[2][4];
-            rows_scores(c, w, keys, p);
+            rows_scores(c, w, at, keys, p);
             piece_softmax<2>(c, rows, first, p, &part);
             w->p[32 * n] =
                 make_uint4(pack_pair<KV_E>(p[0][0], p[0][1]), pack_pair<KV_E>(p[0][2], p[0][3]),
@@ -162,15 +174,15 @@ DEV void rows_merge(const struct warp_context *c, const struct rows_work *w, str
 }
 
 /* One part's outputs of 64 columns, times the part's factors, onto `sum`. */
-DEV void rows_output(const struct warp_context *c, const char *values, uint32_t span, uint4 p,
-                     const float factor[2], float sum[8][4]) {
-    const uint32_t g = c->lane / 4, j = c->lane % 4, chunk = 8 * span + g;
+DEV void rows_output(const struct warp_context *c, const struct rows_lane *at, const char *values,
+                     uint32_t span, uint4 p, const float factor[2], float sum[8][4]) {
+    const uint32_t g = c->lane / 4;
     uint4 v[4];
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         v[n] = make_uint4(0, 0, 0, 0);
-        if (8 * chunk < QN_HEAD_DIM)
-            v[n] = *(const uint4 *)(values + (4 * j + n) * ROW_BYTES + (chunk ^ 2 * j) * 16);
+        if (QN_HEAD_DIM % 64 == 0 || 64 * span + 8 * g < QN_HEAD_DIM)
+            v[n] = *(const uint4 *)(values + at->value + n * ROW_BYTES + span * 128);
     }
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -191,8 +203,8 @@ DEV void rows_output(const struct warp_context *c, const char *values, uint32_t 
 
 /* A piece's outputs onto the state. */
 DEV void rows_outputs(const struct warp_context *c, const struct attention_step *s,
-                      const struct rows_work *w, uint32_t first, const char *values,
-                      const struct merge factors[2], struct rows_state *state) {
+                      const struct rows_work *w, const struct rows_lane *at, uint32_t first,
+                      const char *values, const struct merge factors[2], struct rows_state *state) {
 #pragma unroll
     for (int span = 0; span < SPANS; span++) {
         float sum[8][4] = {};
@@ -201,7 +213,7 @@ DEV void rows_outputs(const struct warp_context *c, const struct attention_step 
             if (first + 16 * n >= s->hi || first + 16 * n + 16 <= s->lo) continue;
             const float factor[2] = {w->max[n * 16 + c->lane / 4],
                                      w->max[n * 16 + c->lane / 4 + 8]};
-            rows_output(c, values + n * 16 * ROW_BYTES, span, w->p[32 * n], factor, sum);
+            rows_output(c, at, values + n * 16 * ROW_BYTES, span, w->p[32 * n], factor, sum);
         }
 #pragma unroll
         for (int i = 0; i < 8; i++)
@@ -255,6 +267,7 @@ DEV void rows_store(const struct warp_context *c, const struct cuda_task *task,
 DEV void rows_step(const struct warp_context *c, const struct cuda_task *task,
                    const struct attention_step *all, const struct attention_step *s) {
     const struct rows_work w = rows_work_of(c);
+    const struct rows_lane at = rows_lane_of(c);
     const uint16_t *kv = (const uint16_t *)task->more;
     const uint32_t end = (all->hi - 1) / ATTENTION_PIECE + 1;
     uint32_t piece = all->lo / ATTENTION_PIECE, buffer = 0;
@@ -281,9 +294,9 @@ DEV void rows_step(const struct warp_context *c, const struct cuda_task *task,
         sync_compute();
         if (first < s->hi && first + ATTENTION_PIECE > s->lo) {
             struct merge factors[2];
-            rows_softmax(c, s, &w, &rows, first, keys);
+            rows_softmax(c, s, &w, &at, &rows, first, keys);
             rows_merge(c, &w, &state, factors);
-            rows_outputs(c, s, &w, first, values, factors, &state);
+            rows_outputs(c, s, &w, &at, first, values, factors, &state);
         }
         sync_compute();
         if (ROW_BUFFERS == 1 && piece + 1 < end) rows_ask(c, all, kv, piece + 1, rows_piece(0));
