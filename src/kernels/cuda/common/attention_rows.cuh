@@ -94,46 +94,58 @@ DEV struct rows_lane rows_lane_of(const struct warp_context *c) {
     return {{row + swap, row + 64 - swap}, 4 * j * ROW_BYTES + (g ^ 2 * j) * 16};
 }
 
-/* A part's scores, as piece_scores; keys: of its 16 positions. */
+/* Two parts' scores, as piece_scores; keys: of their 32 positions. */
 DEV void rows_scores(const struct warp_context *c, const struct rows_work *w,
-                     const struct rows_lane *at, const char *keys, float p[2][4]) {
+                     const struct rows_lane *at, const char *keys, float p[2][2][4]) {
     const uint32_t j = c->lane % 4;
 #pragma unroll
-    for (int u = 0; u < 2; u++) p[u][0] = p[u][1] = p[u][2] = p[u][3] = 0;
+    for (int u = 0; u < 4; u++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) p[u / 2][u % 2][e] = 0;
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
         const uint4 even = w->q[64 * i], odd = w->q[64 * i + 32];
+        uint4 k[4] = {};
 #pragma unroll
-        for (int u = 0; u < 2; u++) {
-            uint4 k = make_uint4(0, 0, 0, 0);
+        for (int u = 0; u < 4; u++)
             if (QN_HEAD_DIM % 32 == 0 || 32 * i + 8 * j < QN_HEAD_DIM)
-                k = *(const uint4 *)(keys + at->key[i % 2] + i / 2 * 128 + u * (2 * ROW_BYTES));
-            mma_16x8x16<KV_E>(p[u], even, k.x, k.y);
-            mma_16x8x16<KV_E>(p[u], odd, k.z, k.w);
-        }
+                k[u] = *(const uint4 *)(keys + at->key[i % 2] + i / 2 * 128 +
+                                        (u / 2 * 16 + u % 2 * 2) * ROW_BYTES);
+#pragma unroll
+        for (int u = 0; u < 4; u++) mma_16x8x16<KV_E>(p[u / 2][u % 2], even, k[u].x, k[u].y);
+#pragma unroll
+        for (int u = 0; u < 4; u++) mma_16x8x16<KV_E>(p[u / 2][u % 2], odd, k[u].z, k[u].w);
     }
 }
 
-/* All parts' probabilities, maxima and sums. `first`: the piece's first position. */
+/* All parts' probabilities, maxima and sums, two parts at a time, so that one's chain of operations
+ * fills the other's gaps. Of a part that is not seen: none. `first`: the piece's first position. */
 DEV void rows_softmax(const struct warp_context *c, const struct attention_step *s,
                       const struct rows_work *w, const struct rows_lane *at,
                       const struct attention_rows *rows, uint32_t first, const char *keys) {
 #pragma unroll 1
-    for (uint32_t n = 0; n < ROW_PARTS; n++, first += 16, keys += 16 * ROW_BYTES) {
-        struct attention_part part = {{-INFINITY, -INFINITY}, {0, 0}};
-        if (first < s->hi && first + 16 > s->lo) {
-            float p[2][4];
+    for (uint32_t n = 0; n < ROW_PARTS; n += 2, first += 32, keys += 32 * ROW_BYTES) {
+        struct attention_part part[2];
+#pragma unroll
+        for (int x = 0; x < 2; x++) {
+            part[x].max[0] = part[x].max[1] = -INFINITY;
+            part[x].sum[0] = part[x].sum[1] = 0;
+        }
+        if (first < s->hi && first + 32 > s->lo) {
+            float p[2][2][4];
             rows_scores(c, w, at, keys, p);
-            piece_softmax<2>(c, rows, first, p, &part);
-            w->p[32 * n] =
-                make_uint4(pack_pair<KV_E>(p[0][0], p[0][1]), pack_pair<KV_E>(p[0][2], p[0][3]),
-                           pack_pair<KV_E>(p[1][0], p[1][1]), pack_pair<KV_E>(p[1][2], p[1][3]));
+#pragma unroll
+            for (int x = 0; x < 2; x++) {
+                piece_softmax<2>(c, rows, first + 16 * x, p[x], &part[x]);
+                w->p[32 * (n + x)] = piece_weights<2>(p[x]);
+            }
         }
         if (c->lane % 4 == 0)
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                w->max[n * 16 + c->lane / 4 + 8 * h] = part.max[h];
-                w->sum[n * 16 + c->lane / 4 + 8 * h] = part.sum[h];
+            for (int i = 0; i < 4; i++) {
+                const int x = i / 2, h = i % 2;
+                w->max[(n + x) * 16 + c->lane / 4 + 8 * h] = part[x].max[h];
+                w->sum[(n + x) * 16 + c->lane / 4 + 8 * h] = part[x].sum[h];
             }
     }
     __syncwarp();
@@ -263,9 +275,11 @@ DEV void rows_store(const struct warp_context *c, const struct cuda_task *task,
 }
 
 /* All pieces of a warp's step. `all`: what all warps' steps together see; the slot and the head are
- * the same. */
-DEV void rows_step(const struct warp_context *c, const struct cuda_task *task,
-                   const struct attention_step *all, const struct attention_step *s) {
+ * the same. A function of its own: what its callers keep leaves it no registers. */
+__device__ __noinline__ void rows_step(const struct cuda_task *task, struct attention_step all_here,
+                                       struct attention_step mine) {
+    const struct warp_context here = context_of(&SHARED->args, threadIdx.x, 0, 0), *c = &here;
+    const struct attention_step *all = &all_here, *s = &mine;
     const struct rows_work w = rows_work_of(c);
     const struct rows_lane at = rows_lane_of(c);
     const uint16_t *kv = (const uint16_t *)task->more;
@@ -327,7 +341,7 @@ DEV void rows_item(const struct warp_context *c, const struct cuda_task *task, u
             s.row0 = row; /* any: nothing of it is used */
             s.lo = s.hi = 0;
         }
-        rows_step(c, task, &all, &s);
+        rows_step(task, all, s);
         row += n;
     }
 }
