@@ -185,32 +185,43 @@ DEV void rows_merge(const struct warp_context *c, const struct rows_work *w, str
     __syncwarp();
 }
 
-/* One part's outputs of 64 columns, times the part's factors, onto `sum`. */
-DEV void rows_output(const struct warp_context *c, const struct rows_lane *at, const char *values,
-                     uint32_t span, uint4 p, const float factor[2], float sum[8][4]) {
+/* Outputs of 64 columns of N parts from number n on, times the parts' factors, onto `sum`. */
+template <int N>
+DEV void rows_output(const struct warp_context *c, const struct rows_work *w,
+                     const struct rows_lane *at, const char *values, uint32_t span, uint32_t n,
+                     float sum[8][4]) {
     const uint32_t g = c->lane / 4;
-    uint4 v[4];
+    uint4 p[N], v[N][4];
+    float factor[N][2];
 #pragma unroll
-    for (int n = 0; n < 4; n++) {
-        v[n] = make_uint4(0, 0, 0, 0);
-        if (QN_HEAD_DIM % 64 == 0 || 64 * span + 8 * g < QN_HEAD_DIM)
-            v[n] = *(const uint4 *)(values + at->value + n * ROW_BYTES + span * 128);
+    for (int x = 0; x < N; x++) {
+        const char *from = values + (n + x) * 16 * ROW_BYTES + at->value + span * 128;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v[x][i] = make_uint4(0, 0, 0, 0);
+            if (QN_HEAD_DIM % 64 == 0 || 64 * span + 8 * g < QN_HEAD_DIM)
+                v[x][i] = *(const uint4 *)(from + i * ROW_BYTES);
+        }
+        p[x] = w->p[32 * (n + x)];
+#pragma unroll
+        for (int h = 0; h < 2; h++) factor[x][h] = w->max[(n + x) * 16 + g + 8 * h];
     }
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        uint32_t x[4];
+        float out[N][4];
 #pragma unroll
-        for (int n = 0; n < 4; n++)
-            x[n] = i / 2 == 0 ? v[n].x : i / 2 == 1 ? v[n].y : i / 2 == 2 ? v[n].z : v[n].w;
-        float out[4] = {};
-        if (i % 2 == 0)
-            mma_16x8x16<KV_E>(out, p, pair_low(x[0], x[1]), pair_low(x[2], x[3]));
-        else
-            mma_16x8x16<KV_E>(out, p, pair_high(x[0], x[1]), pair_high(x[2], x[3]));
+        for (int x = 0; x < N; x++) piece_column(p[x], v[x], i, out[x]);
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            sum[i][e] = __fadd_rn(sum[i][e], __fmul_rn(out[e], factor[e / 2]));
+        for (int x = 0; x < N; x++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                sum[i][e] = __fadd_rn(sum[i][e], __fmul_rn(out[x][e], factor[x][e / 2]));
     }
+}
+
+/* Whether the step sees any of the 16 positions from `first` on. */
+DEV bool rows_sees(const struct attention_step *s, uint32_t first) {
+    return first < s->hi && first + 16 > s->lo;
 }
 
 /* A piece's outputs onto the state. */
@@ -221,11 +232,12 @@ DEV void rows_outputs(const struct warp_context *c, const struct attention_step 
     for (int span = 0; span < SPANS; span++) {
         float sum[8][4] = {};
 #pragma unroll 1
-        for (uint32_t n = 0; n < ROW_PARTS; n++) {
-            if (first + 16 * n >= s->hi || first + 16 * n + 16 <= s->lo) continue;
-            const float factor[2] = {w->max[n * 16 + c->lane / 4],
-                                     w->max[n * 16 + c->lane / 4 + 8]};
-            rows_output(c, at, values + n * 16 * ROW_BYTES, span, w->p[32 * n], factor, sum);
+        for (uint32_t n = 0; n < ROW_PARTS; n += 2) {
+            const bool seen[2] = {rows_sees(s, first + 16 * n), rows_sees(s, first + 16 * n + 16)};
+            if (seen[0] && seen[1])
+                rows_output<2>(c, w, at, values, span, n, sum);
+            else if (seen[0] || seen[1])
+                rows_output<1>(c, w, at, values, span, seen[0] ? n : n + 1, sum);
         }
 #pragma unroll
         for (int i = 0; i < 8; i++)
