@@ -246,6 +246,10 @@ static void test_same_in_any_company(void **state) {
 #define PARTS_SHAPE                                                                                \
     "\"head_dim\": 64, \"intermediate_size\": 2304, \"num_attention_heads\": 8, "                  \
     "\"num_key_value_heads\": 2, "
+/* A residual stream that is packed by who writes it, for the norm that comes next. */
+#define STREAM_SHAPE                                                                               \
+    "\"head_dim\": 64, \"intermediate_size\": 512, \"num_attention_heads\": 4, "                   \
+    "\"num_key_value_heads\": 2, "
 /* What CLEAR can be there for: all is packed by who writes it. */
 #define FILLED_SHAPE                                                                               \
     "\"head_dim\": 128, \"intermediate_size\": 512, \"num_attention_heads\": 2, "                  \
@@ -334,12 +338,18 @@ static void test_same_packed(void **state) {
         {.coarse = true, .max_batched = 64, .n_slots = 24},
         {.coarse = true, .max_batched = 64, .n_slots = 24, .options = "tile.linear_parts=4x3"},
         {.coarse = true, .max_batched = 32, .n_slots = 24, .n_workers = 3}};
+    /* Tiles of 128 tokens with an odd number of row blocks, too. */
+    const struct rig_options stream[] = {
+        {.coarse = true, .max_batched = 256},
+        {.coarse = true, .max_batched = 256, .options = "tile.linear=1x3,tile.qkv_linear=1x5"},
+        {.coarse = true, .max_batched = 64, .n_slots = 24, .options = "linear=whole"}};
     static const uint32_t lengths[N_MIX] = {1, 9, 64, 35, 150, 20},
                           few[N_MIX] = {1, 9, 17, 3, 12, 2};
     compare_packed("{" ODD_SHAPE MADE_UP("264", "331") "}", lengths, odd,
                    is_brief() ? 2 : COUNT_OF(odd));
     compare_packed("{" EVEN_SHAPE MADE_UP("272", "1271") "}", lengths, even, COUNT_OF(even));
     compare_packed("{" PARTS_SHAPE MADE_UP("512", "331") "}", few, parts, COUNT_OF(parts));
+    compare_packed("{" STREAM_SHAPE MADE_UP("256", "331") "}", lengths, stream, COUNT_OF(stream));
     if (!is_brief())
         compare_packed("{" WIDE_SHAPE MADE_UP("72", "331") "}", few, wide, COUNT_OF(wide));
 }
