@@ -15,6 +15,7 @@
  *                                                                   function that is called, say
  *     // check_kernels: function compute_one_row spills 0           of those that a kernel calls,
  *                                                                   by a part of the name
+ *     // check_kernels: function compute_one_row spills 32 on sm_100a     there instead
  *
  * Failures: a kernel without a budget, more registers, stack or spills than it allows (none unless
  * it says so), spills of a function beyond what is said of it, or beyond FUNCTION_SPILLS if nothing
@@ -148,21 +149,23 @@ static int judge(const struct usage *u, const char *where) {
     return bad;
 }
 
-/* Bytes that a called function may spill: the largest part of its name that a budget line has says.
- */
-static int function_budget(const char *function) {
+/* Bytes that a called function may spill: the largest part of its name that a budget line has says,
+ * of two with the same part the one for this architecture. */
+static int function_budget(const char *function, const char *where) {
     size_t best = 0;
     int spills = FUNCTION_SPILLS;
     for (size_t i = 0; i < embed_n_files; i++) {
         const char *p = (const char *)embed_files[i].text;
         while ((p = strstr(p, BUDGET_MARK "function ")) != NULL) {
-            char part[80];
+            char part[80], arch[16];
             int n;
             p += strlen(BUDGET_MARK "function ");
-            if (sscanf(p, "%79s spills %d", part, &n) != 2 || strstr(function, part) == NULL)
-                continue;
-            if (strlen(part) <= best) continue;
-            best = strlen(part);
+            const int found = sscanf(p, "%79s spills %d on %15s", part, &n, arch);
+            if (found < 2 || strstr(function, part) == NULL) continue;
+            if (found == 3 && strstr(where, arch) == NULL) continue;
+            const size_t rank = 2 * strlen(part) + (found == 3);
+            if (rank <= best) continue;
+            best = rank;
             spills = n;
         }
     }
@@ -171,7 +174,7 @@ static int function_budget(const char *function) {
 
 /* A function that a kernel calls: 1 if it spills too much. */
 static int judge_function(const char *name, int spills, const char *where) {
-    const int budget = function_budget(name);
+    const int budget = function_budget(name, where);
     if (spills <= budget) return 0;
     printf("FAIL  %-28s %s spills %d bytes (budget %d)\n", where, name, spills, budget);
     return 1;
