@@ -352,12 +352,13 @@ static void walk_staged(struct cuda_task *t, uint32_t unit_blocks) {
     if (unit_blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, unit_blocks);
 }
 
-/* Up to 16 rows as packed_few.cuh has them, in groups of like size; else, and parts, which are
- * always so, the smallest of the tiles of packed.cuh. */
+/* A graph's rows, if they are up to 16, as packed_few.cuh has them, in groups of like size; else, and
+ * parts, which are always so, the smallest of the tiles of packed.cuh. */
 static void walk_packed(struct cuda_task *t, uint32_t rows) {
     const uint32_t blocks = t->block1 - t->block0;
-    if (rows <= 16 && t->kind != OP_LINEAR_PARTS) {
-        t->columns = rows <= 8 ? 1 : 2;
+    if (t->eights <= 2 && t->eights == CEIL_DIV(rows, (uint32_t)PACK_ROWS) &&
+        t->kind != OP_LINEAR_PARTS) {
+        t->columns = (uint8_t)t->eights;
         t->tile = (uint8_t)(8 * t->columns);
         const uint32_t most = cuda_packed_group(t->kind, t->columns);
         t->group = (uint8_t)CEIL_DIV(blocks, CEIL_DIV(blocks, most));

@@ -72,11 +72,10 @@ DEV float2 addend_await(const struct linear_item *m, const struct linear_addend 
     return make_float2(__uint_as_float(v0.x), __uint_as_float(v1.x));
 }
 
-/* One step pair of one page against one column of 8 tokens: chain 0 the even step, chain 1 the odd
- * one. b: the B registers of both. */
-DEV void mma_pair(float chains[2][4], const uint4 *page, uint32_t pair, uint32_t lane, uint4 b) {
-    mma_16x8x16<WEIGHT_E>(chains[0], page[(2 * pair) * 32 + lane], b.x, b.y);
-    mma_16x8x16<WEIGHT_E>(chains[1], page[(2 * pair + 1) * 32 + lane], b.z, b.w);
+/* Two steps of one page against one column of 8 tokens. b: the B registers of both. */
+DEV void mma_pair(float sum[4], const uint4 *page, uint32_t pair, uint32_t lane, uint4 b) {
+    mma_16x8x16<WEIGHT_E>(sum, page[(2 * pair) * 32 + lane], b.x, b.y);
+    mma_16x8x16<WEIGHT_E>(sum, page[(2 * pair + 1) * 32 + lane], b.z, b.w);
 }
 
 /* Rows that the iteration has for the task's operator. */

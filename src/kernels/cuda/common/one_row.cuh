@@ -124,27 +124,27 @@ DEV void row_hold(struct warp_context *c, struct row_group g, struct held_page *
 /* A page in registers times the activations of its k-tile. */
 template <uint32_t KIND>
 DEV void row_multiply(const struct warp_context *c, const uint4 a[CUDA_PAGE_K / 16], uint32_t k,
-                      float chains[2][4]) {
+                      float sum[4]) {
     /* All eight columns of a product are the same row; the first is stored. */
     const uint4 *x = (const uint4 *)(row_activations<KIND>() + k * CUDA_PAGE_K * 2) + c->lane % 4;
 #pragma unroll
     for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
         const uint4 b = x[4 * pair];
-        mma_16x8x16<WEIGHT_E>(chains[0], a[2 * pair], b.x, b.y);
-        mma_16x8x16<WEIGHT_E>(chains[1], a[2 * pair + 1], b.z, b.w);
+        mma_16x8x16<WEIGHT_E>(sum, a[2 * pair], b.x, b.y);
+        mma_16x8x16<WEIGHT_E>(sum, a[2 * pair + 1], b.z, b.w);
     }
 }
 
-DEV void row_clear(float chains[2][4]) {
+DEV void row_clear(float sum[4]) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) chains[i / 4][i % 4] = 0;
+    for (int i = 0; i < 4; i++) sum[i] = 0;
 }
 
 /* The warp's pages of a group, every eighth. Those of one row block follow each other, and their
- * k-tiles have the same partial sum. `begun`: chains have the first one's products. A page is in
+ * k-tiles have the same partial sum. `begun`: the sum has the first one's products. A page is in
  * registers before it is multiplied: its slot is free for the loader that much earlier. */
 template <uint32_t KIND, uint32_t K>
-DEV void row_pages(struct warp_context *c, struct row_group g, bool begun, float chains[2][4]) {
+DEV void row_pages(struct warp_context *c, struct row_group g, bool begun, float sum[4]) {
     constexpr uint32_t k_tiles = cuda_k_tiles(K);
     const uint32_t n = (g.end - g.first) * k_tiles;
 #pragma unroll 1
@@ -156,16 +156,16 @@ DEV void row_pages(struct warp_context *c, struct row_group g, bool begun, float
 #pragma unroll
             for (int j = 0; j < CUDA_PAGE_K / 16; j++) a[j] = page[j * 32 + c->lane];
             page_release(c);
-            row_multiply<KIND>(c, a, k, chains);
+            row_multiply<KIND>(c, a, k, sum);
         }
         begun = false;
         if (k + PARTIALS < k_tiles) continue;
         if (c->lane % 4 == 0) {
             float *to = row_partials<KIND, K>(in_group, c->lane / 4) + k % PARTIALS;
-            to[0] = chains[0][0] + chains[1][0];
-            to[8 * PARTIALS] = chains[0][2] + chains[1][2];
+            to[0] = sum[0];
+            to[8 * PARTIALS] = sum[2];
         }
-        row_clear(chains);
+        row_clear(sum);
     }
     c->turn = turn_after(c->turn, n);
 }
@@ -240,15 +240,15 @@ DEV bool row_run(struct warp_context *c, const struct cuda_task *task) {
     row_stage<KIND, K>(c, task, &w, &early);
     if (UNLIKELY(w.traced)) trace(c->args, SHARED, RT_TRACE_BEGIN, task->index);
     bool begun = row_holds<KIND>() && held.there;
-    float chains[2][4];
-    row_clear(chains);
+    float sum[4];
+    row_clear(sum);
     /* What is not held is multiplied all the same, for the sake of one path. */
-    if (row_holds<KIND>()) row_multiply<KIND>(c, held.a, rank % cuda_k_tiles(K), chains);
+    if (row_holds<KIND>()) row_multiply<KIND>(c, held.a, rank % cuda_k_tiles(K), sum);
     const float inv = normed ? inverse_rms(SHARED->warp_sum) : 1;
-    if (!begun) row_clear(chains);
+    if (!begun) row_clear(sum);
 #pragma unroll 1
     for (;;) {
-        row_pages<KIND, K>(c, g, begun, chains);
+        row_pages<KIND, K>(c, g, begun, sum);
         const bool last = g.end >= w.block1;
         sync_compute();
         if (last && w.hint != nullptr) add_relaxed_gpu(w.hint, 1);

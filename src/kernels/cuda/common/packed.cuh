@@ -98,23 +98,36 @@ template <int WO> DEV float4 *tile_parked(const struct warp_context *c, int n, i
     return (float4 *)shared_memory + (n * WO + i) * COMPUTE_THREADS + c->thread;
 }
 
-/* A partial sum is complete: adds it to those before, which are parked. */
+/* All of a warp's tile. -0 is what changes no sum. */
+template <int WB, int WO> DEV void tile_fill(float tile[WB][WO][4], float v) {
+#pragma unroll
+    for (int n = 0; n < WB; n++)
+#pragma unroll
+        for (int i = 0; i < WO; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) tile[n][i][e] = v;
+}
+
+/* A partial sum is complete. */
 template <int WB, int WO>
-DEV void tile_fold(const struct warp_context *c, bool first, const float even[WB][WO][4],
-                   const float odd[WB][WO][4]) {
+DEV void tile_add(float total[WB][WO][4], const float partial[WB][WO][4]) {
+#pragma unroll
+    for (int n = 0; n < WB; n++)
+#pragma unroll
+        for (int i = 0; i < WO; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) total[n][i][e] += partial[n][i][e];
+}
+
+/* All of them are. */
+template <int WB, int WO>
+DEV void tile_park(const struct warp_context *c, const float total[WB][WO][4]) {
 #pragma unroll
     for (int n = 0; n < WB; n++)
 #pragma unroll
         for (int i = 0; i < WO; i++) {
-            float4 *at = tile_parked<WO>(c, n, i);
-            const float *e = even[n][i], *o = odd[n][i];
-            float4 sum = make_float4(e[0] + o[0], e[1] + o[1], e[2] + o[2], e[3] + o[3]);
-            if (!first) {
-                const float4 before = *at;
-                sum = make_float4(before.x + sum.x, before.y + sum.y, before.z + sum.z,
-                                  before.w + sum.w);
-            }
-            *at = sum;
+            const float *v = total[n][i];
+            *tile_parked<WO>(c, n, i) = make_float4(v[0], v[1], v[2], v[3]);
         }
 }
 

@@ -78,8 +78,7 @@ static_assert((4ull * FEW_TOKEN_FLOATS + 4 * CUDA_PAGE_ROWS) * 2 * PACK_ROWS *
 /* A task at work. */
 struct few {
     const struct cuda_task *task;
-    const char *rows; /* its activations, packed: the first piece of the warp's first k-tile */
-    uint32_t next;    /* bytes from there to the next columns' */
+    const char *rows; /* its activations, packed */
     uint32_t partial; /* the warp's partial sum */
     uint32_t row0, n; /* token rows [row0, row0 + n) */
 };
@@ -90,8 +89,7 @@ DEV struct few few_begin(const struct warp_context *c, const struct cuda_task *t
     f.row0 = task->row0;
     f.n = min(task->row1, max(linear_rows(task), f.row0)) - f.row0;
     f.partial = (c->warp - c->turn) % WARPS;
-    f.next = task->eights * PACKED_PIECE;
-    f.rows = packed_piece(task->in, task->eights, f.row0, 0);
+    f.rows = (const char *)task->in;
     return f;
 }
 
@@ -107,13 +105,14 @@ DEV struct fragments<COLUMNS> fragments_ask(const struct warp_context *c, const 
                                             uint32_t k0) {
     struct fragments<COLUMNS> x;
     const uint32_t k_tile = min(k0 + f->partial, cuda_k_tiles(K) - 1);
-    const char *from = f->rows + (uint64_t)(k_tile * (CUDA_PAGE_K / CUDA_PACK_COLUMNS)) * f->next;
+    constexpr uint32_t NEXT = COLUMNS * PACKED_PIECE; /* bytes to the next columns' pieces */
+    const char *from = f->rows + k_tile * (CUDA_PAGE_K / CUDA_PACK_COLUMNS) * NEXT + c->lane * 4;
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++)
 #pragma unroll
         for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
-            const uint32_t *at = (const uint32_t *)(from + i * PACKED_PIECE + pair / 2 * f->next) +
-                                 pair % 2 * 128 + c->lane;
+            const uint32_t *at = (const uint32_t *)(from + i * PACKED_PIECE + pair / 2 * NEXT) +
+                                 pair % 2 * 128;
             x.of[i][pair] = make_uint4(load_word_polled(at), load_word_polled(at + 32),
                                        load_word_polled(at + 64), load_word_polled(at + 96));
         }
@@ -164,14 +163,14 @@ DEV struct fragments<COLUMNS> fragments_get(const struct warp_context *c, const 
 /* ---- pages ---- */
 
 template <int GROUP, int COLUMNS>
-struct few_chains {
-    float of[GROUP][COLUMNS][2][4];
+struct few_partials {
+    float of[GROUP][COLUMNS][4];
 };
 
 /* The pages of n row blocks of the warp's k-tile among those from k0 on. */
 template <uint32_t K, int GROUP, int COLUMNS>
 DEV void few_pages(struct warp_context *c, const struct few *f, uint32_t k0, uint32_t n,
-                   const struct fragments<COLUMNS> *x, struct few_chains<GROUP, COLUMNS> *chains) {
+                   const struct fragments<COLUMNS> *x, struct few_partials<GROUP, COLUMNS> *sums) {
     static_assert(GROUP * COLUMNS <= 8, "registers");
     /* None: its pages are void. */
     const bool there = cuda_k_tiles(K) % PARTIALS == 0 || k0 + f->partial < cuda_k_tiles(K);
@@ -184,7 +183,7 @@ DEV void few_pages(struct warp_context *c, const struct few *f, uint32_t k0, uin
             for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
 #pragma unroll
                 for (int i = 0; i < COLUMNS; i++)
-                    mma_pair(chains->of[b][i], page, pair, c->lane, x->of[i][pair]);
+                    mma_pair(sums->of[b][i], page, pair, c->lane, x->of[i][pair]);
             }
         }
         page_release(c);
@@ -198,19 +197,19 @@ DEV void few_multiply(struct warp_context *c, const struct few *f, uint32_t n, b
                       struct fragments<COLUMNS> x) {
     constexpr int GROUP = few_group<KIND, COLUMNS>();
     constexpr uint32_t k_tiles = cuda_k_tiles(K);
-    struct few_chains<GROUP, COLUMNS> chains = {};
+    struct few_partials<GROUP, COLUMNS> sums = {};
     if (few_has_both<KIND, K, COLUMNS>()) {
         struct fragments<COLUMNS> next = fragments_ask<K, COLUMNS>(c, f, PARTIALS);
         fragments_await<K, COLUMNS>(c, f, 0, seen, &x);
-        few_pages<K, GROUP, COLUMNS>(c, f, 0, n, &x, &chains);
+        few_pages<K, GROUP, COLUMNS>(c, f, 0, n, &x, &sums);
         fragments_await<K, COLUMNS>(c, f, PARTIALS, seen, &next);
-        few_pages<K, GROUP, COLUMNS>(c, f, PARTIALS, n, &next, &chains);
+        few_pages<K, GROUP, COLUMNS>(c, f, PARTIALS, n, &next, &sums);
     } else {
         if (few_asks_first<COLUMNS>()) fragments_await<K, COLUMNS>(c, f, 0, seen, &x);
 #pragma unroll 1
         for (uint32_t k0 = 0;;) {
             if (!few_asks_first<COLUMNS>()) x = fragments_get<K, COLUMNS>(c, f, k0, seen);
-            few_pages<K, GROUP, COLUMNS>(c, f, k0, n, &x, &chains);
+            few_pages<K, GROUP, COLUMNS>(c, f, k0, n, &x, &sums);
             k0 += PARTIALS;
             if (k0 >= k_tiles) break;
             if (few_asks_first<COLUMNS>()) x = fragments_get<K, COLUMNS>(c, f, k0, seen);
@@ -222,12 +221,12 @@ DEV void few_multiply(struct warp_context *c, const struct few *f, uint32_t n, b
         if (b >= n) break;
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++) {
-            const float(*v)[4] = chains.of[b][i];
+            const float *v = sums.of[b][i];
             float *to = few_sums<COLUMNS>(b, 8 * i + token) + f->partial * CUDA_PAGE_ROWS + g;
-            to[0] = v[0][0] + v[1][0];
-            to[8] = v[0][2] + v[1][2];
-            to[FEW_TOKEN_FLOATS] = v[0][1] + v[1][1];
-            to[FEW_TOKEN_FLOATS + 8] = v[0][3] + v[1][3];
+            to[0] = v[0];
+            to[8] = v[2];
+            to[FEW_TOKEN_FLOATS] = v[1];
+            to[FEW_TOKEN_FLOATS + 8] = v[3];
         }
     }
 }

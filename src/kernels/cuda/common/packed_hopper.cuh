@@ -25,8 +25,7 @@ DEV struct tile_share tile_share_of(const struct cuda_task *task) {
 
 /* A slot of weights and the activations that belong to it. */
 template <int WB, int WO, int DOWN>
-DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float even[WB][WO][4],
-                     float odd[WB][WO][4]) {
+DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float sum[WB][WO][4]) {
     constexpr struct ring_shape s = ring_shape_of(WB * DOWN, WO * 8 * (WARPS / DOWN));
     const uint4 *w = (const uint4 *)(shared_memory + s.w_at + r->w_slot * s.w_bytes +
                                      c->warp % DOWN * WB * (s.w_steps * 512)) +
@@ -37,7 +36,7 @@ DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float eve
         const char *x =
             shared_memory + s.x_at + r->x_slot * s.x_bytes + c->warp / DOWN * WO * PACKED_PIECE;
         ring_wait(r, MAX_W_SLOTS + r->x_slot);
-        steps_mma<WB, WO, PIECE_STEPS, s.w_steps>(c->lane, w + at * 32, x, even, odd);
+        steps_mma<WB, WO, PIECE_STEPS, s.w_steps>(c->lane, w + at * 32, x, sum);
         ring_use_x(r, &s);
         if (at + PIECE_STEPS == s.w_steps) ring_use_w(r, &s);
         ring_give(c, r);
@@ -52,15 +51,18 @@ template <int WB, int WO, int DOWN> __device__ __noinline__ void narrow_multiply
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     const uint32_t sums = SHARED->packed[c.warp].sums, k_tiles = sums_k_tiles(sums);
     struct ring_use r = ring_load(&c);
+    float total[WB][WO][4];
+    tile_fill<WB, WO>(total, -0.0f);
 #pragma unroll 1
     for (uint32_t partial = sums_first(sums); partial < sums_end(sums); partial++) {
-        float even[WB][WO][4], odd[WB][WO][4];
-        chains_clear<WB, WO>(even, odd);
+        float sum[WB][WO][4];
+        tile_fill<WB, WO>(sum, 0);
         uint32_t n_slots = ceil_div(k_tiles - partial, PARTIALS) * per_k_tile;
 #pragma unroll 1
-        for (; n_slots > 0; n_slots--) narrow_slot<WB, WO, DOWN>(&c, &r, even, odd);
-        tile_fold<WB, WO>(&c, partial == sums_first(sums), even, odd);
+        for (; n_slots > 0; n_slots--) narrow_slot<WB, WO, DOWN>(&c, &r, sum);
+        tile_add<WB, WO>(total, sum);
     }
+    tile_park<WB, WO>(&c, total);
     ring_store(&c, &r);
 }
 

@@ -16,8 +16,7 @@
 /* Some steps, an even number, of a warp's tile of WB row blocks x WO columns of tokens. w: the
  * lane's place in its weights, of which a row block has BLOCK_STEPS steps; x: activations. */
 template <int WB, int WO, int STEPS, int BLOCK_STEPS>
-DEV void steps_mma(uint32_t lane, const uint4 *w, const char *x, float even[WB][WO][4],
-                   float odd[WB][WO][4]) {
+DEV void steps_mma(uint32_t lane, const uint4 *w, const char *x, float sum[WB][WO][4]) {
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         uint4 b[(WO + 1) / 2]; /* of two columns of tokens each */
@@ -30,20 +29,10 @@ DEV void steps_mma(uint32_t lane, const uint4 *w, const char *x, float even[WB][
             const uint4 a = w[n * (BLOCK_STEPS * 32) + 32 * s];
 #pragma unroll
             for (int i = 0; i < WO; i++)
-                mma_16x8x16<WEIGHT_E>(s % 2 == 0 ? even[n][i] : odd[n][i], a,
-                                      i % 2 == 0 ? b[i / 2].x : b[i / 2].z,
+                mma_16x8x16<WEIGHT_E>(sum[n][i], a, i % 2 == 0 ? b[i / 2].x : b[i / 2].z,
                                       i % 2 == 0 ? b[i / 2].y : b[i / 2].w);
         }
     }
-}
-
-template <int WB, int WO> DEV void chains_clear(float even[WB][WO][4], float odd[WB][WO][4]) {
-#pragma unroll
-    for (int n = 0; n < WB; n++)
-#pragma unroll
-        for (int i = 0; i < WO; i++)
-#pragma unroll
-            for (int v = 0; v < 4; v++) even[n][i][v] = odd[n][i][v] = 0;
 }
 
 #if !HAS_WGMMA
@@ -131,14 +120,13 @@ DEV void stage_ask(const struct warp_context *c, const struct cuda_task *task, u
 
 /* All steps of a stage. */
 template <class S, int WB, int WO, int DOWN>
-DEV void stage_mma(const struct warp_context *c, const char *stage, float even[WB][WO][4],
-                   float odd[WB][WO][4]) {
+DEV void stage_mma(const struct warp_context *c, const char *stage, float sum[WB][WO][4]) {
     const uint4 *w = (const uint4 *)(stage + c->warp % DOWN * WB * (S::steps * 512)) + c->lane;
     const char *x = stage + S::act_at + c->warp / DOWN * WO * (S::in_piece * 256);
 #pragma unroll
     for (int first = 0; first < S::steps;
          first += S::in_piece, w += 32 * S::in_piece, x += S::eights * S::in_piece * 256)
-        steps_mma<WB, WO, S::in_piece, S::steps>(c->lane, w, x, even, odd);
+        steps_mma<WB, WO, S::in_piece, S::steps>(c->lane, w, x, sum);
 }
 
 /* One warp's view of the stages while a task runs. */
@@ -153,11 +141,13 @@ template <class S, int WB, int WO, int DOWN>
 DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
                   uint32_t row, struct packed_ring *r) {
     const uint32_t n_partials = min(task->k_tiles, (uint32_t)PARTIALS);
+    float total[WB][WO][4];
+    tile_fill<WB, WO>(total, -0.0f);
     tile_norms(c, task, row, r->end);
 #pragma unroll 1
     for (uint32_t partial = 0; partial < n_partials; partial++) {
-        float even[WB][WO][4], odd[WB][WO][4];
-        chains_clear<WB, WO>(even, odd);
+        float sum[WB][WO][4];
+        tile_fill<WB, WO>(sum, 0);
         uint32_t n_stages = ceil_div(task->k_tiles - partial, PARTIALS) * S::per_k_tile;
 #pragma unroll 1
         for (; n_stages > 0; n_stages--) {
@@ -167,15 +157,16 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
                 stage_ask<S>(c, task, r->end, next, r->phase, true);
             barrier_wait_acquire_cta(&SHARED->packed_full[r->slot], r->phase >> r->slot & 1);
             stage_mma<S, WB, WO, DOWN>(
-                c, shared_memory + S::parked_bytes + r->slot * S::stage_bytes, even, odd);
+                c, shared_memory + S::parked_bytes + r->slot * S::stage_bytes, sum);
             __syncwarp();
             if (c->lane == 0) barrier_arrive_release_cta(&SHARED->packed_empty[r->slot]);
             r->phase ^= 1u << r->slot;
             r->slot = r->slot + 1 == S::stages ? 0 : r->slot + 1;
             r->n++;
         }
-        tile_fold<WB, WO>(c, partial == 0, even, odd);
+        tile_add<WB, WO>(total, sum);
     }
+    tile_park<WB, WO>(c, total);
     sync_compute();
     tile_finish(task, {block, min(block + S::blocks, task->block1), row, r->end, WB, WO, DOWN});
     sync_compute();

@@ -32,8 +32,7 @@ DEV void step_mma(const uint4 *w, uint64_t x, float sum[WO][4]) {
 }
 
 /* A slot of weights and the activations that belong to it. */
-DEV void slot_mma(const struct warp_context *c, struct ring_use *r, float even[WO][4],
-                  float odd[WO][4]) {
+DEV void slot_mma(const struct warp_context *c, struct ring_use *r, float sum[WO][4]) {
     constexpr struct ring_shape s = ring_shape_of(8, PACK_TILE);
     const uint4 *w = (const uint4 *)(shared_memory + s.w_at + r->w_slot * s.w_bytes +
                                      c->warp * (s.w_steps * 512)) +
@@ -44,11 +43,11 @@ DEV void slot_mma(const struct warp_context *c, struct ring_use *r, float even[W
         const uint64_t x =
             wgmma_matrix(shared_memory, s.x_at + r->x_slot * s.x_bytes, 128, PACKED_PIECE);
         ring_wait(r, MAX_W_SLOTS + r->x_slot);
-        step_mma(w + at * 32, x, even);
+        step_mma(w + at * 32, x, sum);
         ring_give(c, r); /* the products before this one are done */
-        step_mma(w + at * 32 + 32, wgmma_further(x, 256), odd);
-        step_mma(w + at * 32 + 64, wgmma_further(x, 512), even);
-        step_mma(w + at * 32 + 96, wgmma_further(x, 768), odd);
+        step_mma(w + at * 32 + 32, wgmma_further(x, 256), sum);
+        step_mma(w + at * 32 + 64, wgmma_further(x, 512), sum);
+        step_mma(w + at * 32 + 96, wgmma_further(x, 768), sum);
         ring_use_x(r, &s);
     }
     ring_use_w(r, &s);
@@ -75,24 +74,22 @@ DEV void tile_multiply(void) {
     const uint32_t k_tiles = sums_k_tiles(__shfl_sync(~0u, SHARED->packed[c.warp].sums, 0));
     const uint32_t n_partials = min(k_tiles, (uint32_t)PARTIALS);
     struct ring_use r = ring_load(&c);
+    float total[1][WO][4], sum[1][WO][4];
+    tile_fill<1, WO>(total, -0.0f);
 #pragma unroll 1
     for (uint32_t partial = 0; partial < n_partials; partial++) {
-        float even[1][WO][4], odd[1][WO][4];
-#pragma unroll
-        for (int i = 0; i < WO; i++)
-#pragma unroll
-            for (int v = 0; v < 4; v++) even[0][i][v] = odd[0][i][v] = 0;
+        tile_fill<1, WO>(sum, 0);
         uint32_t n_slots = ceil_div(k_tiles - partial, PARTIALS) *
                            (CUDA_PAGE_K / 16 / ring_shape_of(8, PACK_TILE).w_steps);
 #pragma unroll 1
-        for (; n_slots > 0; n_slots--) slot_mma(&c, &r, even[0], odd[0]);
+        for (; n_slots > 0; n_slots--) slot_mma(&c, &r, sum[0]);
         wgmma_wait<0>();
-        wgmma_settle(even[0]);
-        wgmma_settle(odd[0]);
+        wgmma_settle(sum[0]);
         ring_give(&c, &r);
-        tile_fold<1, WO>(&c, partial == 0, even, odd);
+        tile_add<1, WO>(total, sum);
         if (partial + 2 == n_partials) residual_ahead(&c);
     }
+    tile_park<1, WO>(&c, total);
     ring_store(&c, &r);
 }
 
