@@ -352,8 +352,8 @@ static void walk_staged(struct cuda_task *t, uint32_t unit_blocks) {
     if (unit_blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, unit_blocks);
 }
 
-/* A graph's rows, if they are up to 16, as packed_few.cuh has them, in groups of like size; else, and
- * parts, which are always so, the smallest of the tiles of packed.cuh. */
+/* A graph's rows, if they are up to 16, as packed_few.cuh has them, in groups of like size; else,
+ * and parts, which are always so, the smallest of the tiles of packed.cuh. */
 static void walk_packed(struct cuda_task *t, uint32_t rows) {
     const uint32_t blocks = t->block1 - t->block0;
     if (t->eights <= 2 && t->eights == CEIL_DIV(rows, (uint32_t)PACK_ROWS) &&

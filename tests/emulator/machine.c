@@ -539,7 +539,7 @@ static void product_make(const struct product *p, uint32_t lane) {
             memcpy(&pair, b + k / 8 * p->of.k_step + k % 8 / 2 * 4, 4);
             sum += (double)element(row[k / 2], k % 2, p->of.f16) * element(pair, k % 2, p->of.f16);
         }
-        p->d[i] = (float)(p->d[i] + sum);
+        p->d[i] = (float)((p->of.add ? p->d[i] : 0) + sum);
     }
 }
 

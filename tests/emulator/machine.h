@@ -83,7 +83,7 @@ struct emu_wgmma {
     const char *b;           /* matrices of 8 columns x 8 of k, k in one stretch, 128 bytes each */
     uint32_t k_step, n_step; /* bytes to the next one in k, in columns */
     uint32_t n_eights;
-    int f16;
+    int f16, add; /* add: to d, else to 0 */
 };
 void emu_wgmma(float *d, const uint32_t a[4], const struct emu_wgmma *of);
 void emu_wgmma_commit(void);

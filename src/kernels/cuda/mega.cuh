@@ -399,6 +399,7 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
             barrier_init(&s->packed_full[i], page_copy_arrivals());
             barrier_init(&s->packed_empty[i], WARPS);
         }
+        for (uint32_t i = 0; i < 2; i++) barrier_init(&s->piece_full[i], WARPS);
         barrier_init(&s->lease_taken, 1);
         barrier_init(&s->lease_ready, 1);
         barrier_init(&s->drop_ready, 1);
@@ -428,24 +429,25 @@ __device__ __noinline__ void role_control(void) {
 }
 
 // What every layer of a decode step runs has nothing in local memory, up to 8 rows (13: LM_HEAD).
-// What a function spills depends on what it is compiled beside: results by fours gave sm_100a's one
-// row seven words, for no reason that was found.
 // check_kernels: function compute_one_row spills 0
-// check_kernels: function compute_one_row spills 28 on sm_100a
 // check_kernels: function run_attention_rowI spills 0
+// check_kernels: function run_attention_rowI spills 32 on odd
 // check_kernels: function run_splitILj7E spills 0
 // check_kernels: function step_items spills 16
 // check_kernels: function step_run spills 400
 // check_kernels: function run_whole spills 0
+// check_kernels: function run_whole spills 12 on odd
 // check_kernels: function run_combine spills 0
 // check_kernels: function run_fewILi1E spills 0
 // check_kernels: function run_fewILi2E spills 104
 // check_kernels: function run_fewILi2ELj13E spills 192
 // check_kernels: function role_loader spills 0
+// check_kernels: function role_loader spills 36 on odd.sm_80
+// check_kernels: function role_loader spills 8 on sm_80
 // check_kernels: function role_control spills 0
 // check_kernels: function run_attentionP spills 0
-// check_kernels: function rows_step spills 32
-// check_kernels: function run_attention_rows spills 200
+// check_kernels: function rows_step spills 80
+// check_kernels: function run_attention_rows spills 228
 // check_kernels: qn_mega registers 168 stack 256 spills 64
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {

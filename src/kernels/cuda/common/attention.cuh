@@ -221,14 +221,19 @@ DEV struct merge merge_factors(float old_max, float old_sum, float max) {
     return merge{most, exp_fast(old_max - most), exp_fast(max - most)};
 }
 DEV float merge_value(const struct merge *m, float old_value, float value) {
-    return __fadd_rn(__fmul_rn(old_value, m->old_factor), __fmul_rn(value, m->factor));
+    return fmaf(value, m->factor, __fmul_rn(old_value, m->old_factor));
+}
+
+/* A share's value times its factor onto those of the shares before. */
+DEV float share_add(float sum, float value, float factor) {
+    return fmaf(value, factor, sum);
 }
 
 /* The lane's outputs of columns [at, at + size) to scratch: lane 4 g + j has, per span, columns
  * 16 j ... 16 j + 15 of rows g and g + 8. */
 DEV void store_chunk(const struct warp_context *c, uint32_t share,
-                     const struct attention_part *part, const float *factor, float *to,
-                     uint32_t n_rows, uint32_t at, uint32_t size) {
+                     const struct attention_part *part, float *to, uint32_t n_rows, uint32_t at,
+                     uint32_t size) {
     const uint32_t stride = size + 4;
 #pragma unroll
     for (int s = 0; s < SPANS; s++)
@@ -241,11 +246,10 @@ DEV void store_chunk(const struct warp_context *c, uint32_t share,
             for (int half = 0; half < 2; half++)
 #pragma unroll
                 for (int i = 0; i < 8; i += 4)
-                    *(float4 *)(row + 8 * half + i) =
-                        make_float4(part->out[8 * s + i][2 * h + half] * factor[h],
-                                    part->out[8 * s + i + 1][2 * h + half] * factor[h],
-                                    part->out[8 * s + i + 2][2 * h + half] * factor[h],
-                                    part->out[8 * s + i + 3][2 * h + half] * factor[h]);
+                    *(float4 *)(row + 8 * half + i) = make_float4(
+                        part->out[8 * s + i][2 * h + half], part->out[8 * s + i + 1][2 * h + half],
+                        part->out[8 * s + i + 2][2 * h + half],
+                        part->out[8 * s + i + 3][2 * h + half]);
         }
 }
 

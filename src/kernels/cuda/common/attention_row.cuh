@@ -157,15 +157,15 @@ DEV struct row_piece row_piece_of(uint32_t i, uint32_t m, uint32_t d) {
     }
     row_eight(row_states(i, m), max);
     row_eight(row_states(i, m) + ROW_STATES, sum);
-    struct row_piece p = {max[0], 0, make_float2(0, 0)};
+    struct row_piece p = {max[0], 0, make_float2(-0.0f, -0.0f)};
 #pragma unroll
     for (int s = 1; s < WARPS; s++) p.max = fmaxf(p.max, max[s]);
 #pragma unroll
     for (int s = 0; s < WARPS; s++) {
         const float factor = warp_factor(max[s], p.max);
-        const float2 of = make_float2(__fmul_rn(v[s].x, factor), __fmul_rn(v[s].y, factor));
         p.sum = fmaf(sum[s], factor, p.sum);
-        p.out = s == 0 ? of : make_float2(__fadd_rn(p.out.x, of.x), __fadd_rn(p.out.y, of.y));
+        p.out.x = share_add(p.out.x, v[s].x, factor);
+        p.out.y = share_add(p.out.y, v[s].y, factor);
     }
     return p;
 }

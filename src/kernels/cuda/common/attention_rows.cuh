@@ -60,18 +60,100 @@ DEV uint32_t rows_same_slot(const struct warp_context *c, uint32_t row, uint32_t
     return end - row;
 }
 
-/* Asks for keys and values of a piece, up to position hi; beyond it the last row is repeated. Warp
- * w brings positions [16 w, 16 w + 16). */
-DEV void rows_ask(const struct warp_context *c, const struct attention_step *s, const uint16_t *kv,
-                  uint32_t piece, char *to) {
-    const uint32_t first = piece * ATTENTION_PIECE + 16 * c->warp, chunks = QN_HEAD_DIM / 8;
-    if (first < s->hi) {
-        const uint64_t offset = position_offset(c, s, first);
-        char *keys = to + 16 * c->warp * ROW_BYTES, *values = keys + ATTENTION_PIECE * ROW_BYTES;
+/* Where the cache has rows as they are to lie in shared memory, a share of 16 positions, which are
+ * in one block, comes as two bulk copies. */
+#define ROWS_ARE_BULK (HAS_BULK_COPIES && QN_HEAD_DIM % 64 == 0)
+
+/* Pieces on their way; the rest is in block_shared.pieces, since nothing may be spilled while they
+ * are worked on. Warp w brings positions [16 w, 16 w + 16) of each. */
+struct rows_ring {
+    uint32_t phase; /* of each buffer's next use, a bit each */
+    uint32_t block; /* bulk: the cache block of what the warp asks for next */
+};
+
+DEV void rows_begin(const struct warp_context *c, const struct cuda_task *task,
+                    const struct attention_step *s, uint32_t hi) {
+    if (c->thread == 0) {
+        SHARED->pieces.kv = task->more;
+        SHARED->pieces.slot = s->slot;
+        SHARED->pieces.kv_head = s->kv_head;
+        SHARED->pieces.hi = hi;
+    }
+    sync_compute();
+}
+
+/* The first of the warp's positions of a piece. */
+DEV uint32_t rows_share(const struct warp_context *c, uint32_t piece) {
+    return piece * ATTENTION_PIECE + 16 * c->warp;
+}
+
+#if ROWS_ARE_BULK
+
+static_assert(KV_SWAPS && ROW_BYTES == 2 * QN_HEAD_DIM, "rows are as they lie in the cache");
+static_assert(QN_KV_BLOCK % 16 == 0, "a share is in one block");
+
+/* Finds the block of what the warp has of a piece: a piece before it is asked for, since it takes a
+ * trip. */
+DEV void rows_find(const struct warp_context *c, struct rows_ring *r, uint32_t piece) {
+    const uint32_t first = rows_share(c, piece);
+    if (first < SHARED->pieces.hi) r->block = kv_block(&SHARED->batch, SHARED->pieces.slot, first);
+}
+
+DEV void rows_ask(const struct warp_context *c, const struct rows_ring *r, uint32_t piece,
+                  uint32_t buffer) {
+    const uint32_t bytes = 16 * ROW_BYTES;
+    char *keys = rows_piece(buffer) + c->warp * bytes, *values = keys + ATTENTION_PIECE * ROW_BYTES;
+    uint64_t *full = &SHARED->piece_full[buffer];
+    if (!warp_elect()) return;
+    if (rows_share(c, piece) >= SHARED->pieces.hi) {
+        page_copy_nothing(full);
+        return;
+    }
+    const uint64_t row = kv_block_row(r->block, rows_share(c, piece));
+    const uint16_t *from = (const uint16_t *)SHARED->pieces.kv + row * QN_HEAD_DIM +
+                           (uint64_t)SHARED->pieces.kv_head * KV_HEAD_STRIDE;
+    copies_begin(full, 2 * bytes);
+    copies_one(keys, from, bytes, full);
+    copies_one(values, from + KV_VALUE_STRIDE, bytes, full);
+    copies_end(full);
+}
+
+/* The piece is there. Values of positions from hi on are what others left: zeros, since their
+ * weights are, which only numbers survive. */
+DEV void rows_await(const struct warp_context *c, struct rows_ring *r, uint32_t piece,
+                    uint32_t buffer) {
+    barrier_wait_acquire_cta(&SHARED->piece_full[buffer], r->phase >> buffer & 1);
+    r->phase ^= 1u << buffer;
+    const uint32_t n = SHARED->pieces.hi - piece * ATTENTION_PIECE;
+    if (n >= ATTENTION_PIECE || n % 16 == 0) return;
+    char *values = rows_piece(buffer) + (ATTENTION_PIECE + n) * ROW_BYTES;
+    for (uint32_t i = c->thread; i < (16 - n % 16) * (ROW_BYTES / 16); i += COMPUTE_THREADS)
+        *(uint4 *)(values + 16 * i) = make_uint4(0, 0, 0, 0);
+    page_copy_fence_shared(); /* bulk copies will write where this thread did */
+    sync_compute();
+}
+
+#else
+
+DEV void rows_find(const struct warp_context *, struct rows_ring *, uint32_t) {}
+
+/* Up to position hi; beyond it the last row is repeated. */
+DEV void rows_ask(const struct warp_context *c, const struct rows_ring *, uint32_t piece,
+                  uint32_t buffer) {
+    struct attention_step s = {};
+    s.kv_head = SHARED->pieces.kv_head;
+    s.slot = SHARED->pieces.slot;
+    s.hi = SHARED->pieces.hi;
+    const uint32_t first = rows_share(c, piece), chunks = QN_HEAD_DIM / 8;
+    if (first < s.hi) {
+        const uint64_t offset = position_offset(c, &s, first);
+        char *keys = rows_piece(buffer) + 16 * c->warp * ROW_BYTES;
+        char *values = keys + ATTENTION_PIECE * ROW_BYTES;
 #pragma unroll 2
         for (uint32_t i = c->lane; i < (16 * chunks + 31) / 32 * 32; i += 32) {
             const uint32_t row = i / chunks % 16, chunk = i % chunks;
-            const uint16_t *from = kv + __shfl_sync(~0u, offset, row) + 8 * chunk;
+            const uint16_t *from =
+                (const uint16_t *)SHARED->pieces.kv + __shfl_sync(~0u, offset, row) + 8 * chunk;
             if (i >= 16 * chunks) continue;
             copy16_async(keys + row * ROW_BYTES + key_chunk_to(row, chunk) * 16, from);
             copy16_async(values + row * ROW_BYTES + value_chunk_to(row, chunk) * 16,
@@ -80,6 +162,18 @@ DEV void rows_ask(const struct warp_context *c, const struct attention_step *s, 
     }
     copy_commit();
 }
+
+/* The piece is there, and at most the next one on its way. */
+DEV void rows_await(const struct warp_context *c, struct rows_ring *, uint32_t piece, uint32_t) {
+    const uint32_t hi = SHARED->pieces.hi;
+    if (ROW_BUFFERS == 2 && (piece + 1) * ATTENTION_PIECE < hi)
+        copy_wait<1>();
+    else
+        copy_wait<0>();
+    sync_compute();
+}
+
+#endif
 
 /* Where in a part's keys and values a lane begins; all else that it reads is a constant further,
  * for all that chunks are swapped: what is flipped of a key's chunk number says only whether it
@@ -94,58 +188,70 @@ DEV struct rows_lane rows_lane_of(const struct warp_context *c) {
     return {{row + swap, row + 64 - swap}, 4 * j * ROW_BYTES + (g ^ 2 * j) * 16};
 }
 
-/* Two parts' scores, as piece_scores; keys: of their 32 positions. */
+enum { ROW_PARTS_AT_ONCE = 4 }; /* whose scores are made together */
+
+/* Their scores, as piece_scores; keys: of their positions. */
 DEV void rows_scores(const struct warp_context *c, const struct rows_work *w,
-                     const struct rows_lane *at, const char *keys, float p[2][2][4]) {
+                     const struct rows_lane *at, const char *keys,
+                     float p[ROW_PARTS_AT_ONCE][2][4]) {
     const uint32_t j = c->lane % 4;
 #pragma unroll
-    for (int u = 0; u < 4; u++)
+    for (int u = 0; u < 2 * ROW_PARTS_AT_ONCE; u++)
 #pragma unroll
         for (int e = 0; e < 4; e++) p[u / 2][u % 2][e] = 0;
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
         const uint4 even = w->q[64 * i], odd = w->q[64 * i + 32];
-        uint4 k[4] = {};
+        uint4 k[2 * ROW_PARTS_AT_ONCE] = {};
 #pragma unroll
-        for (int u = 0; u < 4; u++)
+        for (int u = 0; u < 2 * ROW_PARTS_AT_ONCE; u++)
             if (QN_HEAD_DIM % 32 == 0 || 32 * i + 8 * j < QN_HEAD_DIM)
                 k[u] = *(const uint4 *)(keys + at->key[i % 2] + i / 2 * 128 +
                                         (u / 2 * 16 + u % 2 * 2) * ROW_BYTES);
 #pragma unroll
-        for (int u = 0; u < 4; u++) mma_16x8x16<KV_E>(p[u / 2][u % 2], even, k[u].x, k[u].y);
+        for (int u = 0; u < 2 * ROW_PARTS_AT_ONCE; u++)
+            mma_16x8x16<KV_E>(p[u / 2][u % 2], even, k[u].x, k[u].y);
 #pragma unroll
-        for (int u = 0; u < 4; u++) mma_16x8x16<KV_E>(p[u / 2][u % 2], odd, k[u].z, k[u].w);
+        for (int u = 0; u < 2 * ROW_PARTS_AT_ONCE; u++)
+            mma_16x8x16<KV_E>(p[u / 2][u % 2], odd, k[u].z, k[u].w);
     }
 }
 
-/* All parts' probabilities, maxima and sums, two parts at a time, so that one's chain of operations
- * fills the other's gaps. Of a part that is not seen: none. `first`: the piece's first position. */
+/* All parts' probabilities, maxima and sums, some parts at a time, so that one's chain of
+ * operations fills the other's gaps. Of a part that is not seen: none. `first`: the piece's first
+ * position. */
 DEV void rows_softmax(const struct warp_context *c, const struct attention_step *s,
                       const struct rows_work *w, const struct rows_lane *at,
                       const struct attention_rows *rows, uint32_t first, const char *keys) {
 #pragma unroll 1
-    for (uint32_t n = 0; n < ROW_PARTS; n += 2, first += 32, keys += 32 * ROW_BYTES) {
-        struct attention_part part[2];
+    for (uint32_t n = 0; n < ROW_PARTS; n += ROW_PARTS_AT_ONCE, first += 16 * ROW_PARTS_AT_ONCE,
+                  keys += 16 * ROW_PARTS_AT_ONCE * ROW_BYTES) {
+        float max[ROW_PARTS_AT_ONCE][2], sum[ROW_PARTS_AT_ONCE][2];
 #pragma unroll
-        for (int x = 0; x < 2; x++) {
-            part[x].max[0] = part[x].max[1] = -INFINITY;
-            part[x].sum[0] = part[x].sum[1] = 0;
+        for (int x = 0; x < ROW_PARTS_AT_ONCE; x++) {
+            max[x][0] = max[x][1] = -INFINITY;
+            sum[x][0] = sum[x][1] = 0;
         }
-        if (first < s->hi && first + 32 > s->lo) {
-            float p[2][2][4];
+        if (first < s->hi && first + 16 * ROW_PARTS_AT_ONCE > s->lo) {
+            float p[ROW_PARTS_AT_ONCE][2][4];
             rows_scores(c, w, at, keys, p);
 #pragma unroll
-            for (int x = 0; x < 2; x++) {
-                piece_softmax<2>(c, rows, first + 16 * x, p[x], &part[x]);
+            for (int x = 0; x < ROW_PARTS_AT_ONCE; x++) {
+                struct attention_part part;
+                piece_softmax<2>(c, rows, first + 16 * x, p[x], &part);
                 w->p[32 * (n + x)] = piece_weights<2>(p[x]);
+                max[x][0] = part.max[0];
+                max[x][1] = part.max[1];
+                sum[x][0] = part.sum[0];
+                sum[x][1] = part.sum[1];
             }
         }
         if (c->lane % 4 == 0)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
+            for (int i = 0; i < 2 * ROW_PARTS_AT_ONCE; i++) {
                 const int x = i / 2, h = i % 2;
-                w->max[(n + x) * 16 + c->lane / 4 + 8 * h] = part[x].max[h];
-                w->sum[(n + x) * 16 + c->lane / 4 + 8 * h] = part[x].sum[h];
+                w->max[(n + x) * 16 + c->lane / 4 + 8 * h] = max[x][h];
+                w->sum[(n + x) * 16 + c->lane / 4 + 8 * h] = sum[x][h];
             }
     }
     __syncwarp();
@@ -215,7 +321,7 @@ DEV void rows_output(const struct warp_context *c, const struct rows_work *w,
         for (int x = 0; x < N; x++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                sum[i][e] = __fadd_rn(sum[i][e], __fmul_rn(out[x][e], factor[x][e / 2]));
+                sum[i][e] = share_add(sum[i][e], out[x][e], factor[x][e / 2]);
     }
 }
 
@@ -286,46 +392,49 @@ DEV void rows_store(const struct warp_context *c, const struct cuda_task *task,
     __syncwarp(); /* the next step's queries will be there */
 }
 
-/* All pieces of a warp's step. `all`: what all warps' steps together see; the slot and the head are
- * the same. A function of its own: what its callers keep leaves it no registers. */
-__device__ __noinline__ void rows_step(const struct cuda_task *task, struct attention_step all_here,
+/* All pieces of a warp's step, which are those of positions [lo, hi): what all warps' steps see
+ * together, of the same slot and head. A function of its own: what its callers keep leaves it no
+ * registers. */
+__device__ __noinline__ void rows_step(const struct cuda_task *task, uint32_t lo, uint32_t hi,
                                        struct attention_step mine) {
     const struct warp_context here = context_of(&SHARED->args, threadIdx.x, 0, 0), *c = &here;
-    const struct attention_step *all = &all_here, *s = &mine;
+    const struct attention_step *s = &mine;
     const struct rows_work w = rows_work_of(c);
     const struct rows_lane at = rows_lane_of(c);
-    const uint16_t *kv = (const uint16_t *)task->more;
-    const uint32_t end = (all->hi - 1) / ATTENTION_PIECE + 1;
-    uint32_t piece = all->lo / ATTENTION_PIECE, buffer = 0;
+    const uint32_t end = (hi - 1) / ATTENTION_PIECE + 1;
+    uint32_t piece = lo / ATTENTION_PIECE, buffer = 0;
+    struct rows_ring ring = {SHARED->piece_phase, 0};
     struct attention_rows rows;
     struct rows_state state = {};
-    rows_ask(c, all, kv, piece, rows_piece(0));
+    rows_begin(c, task, s, hi);
+    rows_find(c, &ring, piece);
+    rows_ask(c, &ring, piece, 0);
+    rows_find(c, &ring, piece + 1);
     load_rows<2>(c, s, (const float *)task->in, &rows);
 #pragma unroll
     for (int i = 0; i < 2 * PAIRS; i++) w.q[32 * i] = rows.q[i];
 #pragma unroll 1
     for (; piece < end; piece++) {
         const char *keys = rows_piece(buffer), *values = keys + ATTENTION_PIECE * ROW_BYTES;
-        const uint32_t first = piece * ATTENTION_PIECE;
-        if (ROW_BUFFERS == 2) {
-            buffer ^= 1;
-            if (piece + 1 < end)
-                rows_ask(c, all, kv, piece + 1, rows_piece(buffer));
-            else
-                copy_commit();
-            copy_wait<1>();
-        } else {
-            copy_wait<0>();
+        const uint32_t first = piece * ATTENTION_PIECE, next = (buffer + 1) % ROW_BUFFERS;
+        if (ROW_BUFFERS == 2 && piece + 1 < end) {
+            rows_ask(c, &ring, piece + 1, next);
+            rows_find(c, &ring, piece + 2);
         }
-        sync_compute();
+        rows_await(c, &ring, piece, buffer);
         if (first < s->hi && first + ATTENTION_PIECE > s->lo) {
             struct merge factors[2];
             rows_softmax(c, s, &w, &at, &rows, first, keys);
             rows_merge(c, &w, &state, factors);
             rows_outputs(c, s, &w, &at, first, values, factors, &state);
         }
-        sync_compute();
-        if (ROW_BUFFERS == 1 && piece + 1 < end) rows_ask(c, all, kv, piece + 1, rows_piece(0));
+        if (c->thread == 0) SHARED->piece_phase = ring.phase;
+        sync_compute(); /* all are done with the piece */
+        if (ROW_BUFFERS == 1 && piece + 1 < end) {
+            rows_ask(c, &ring, piece + 1, next);
+            rows_find(c, &ring, piece + 2);
+        }
+        buffer = next;
     }
     rows_store(c, task, s, &state);
 }
@@ -338,12 +447,11 @@ DEV void rows_item(const struct warp_context *c, const struct cuda_task *task, u
     const uint32_t mine = row0 + c->warp * STEP_TOKENS;
     for (uint32_t row = row0; row < end;) {
         const uint32_t n = rows_same_slot(c, row, end);
-        struct attention_step all = {}, s;
-        step_heads(&all, head / SUBS, head % SUBS);
-        all.slot = row_slot(SHARED, row);
-        all.lo = window_start(row_position(SHARED, row)); /* a slot's rows ascend */
-        all.hi = row_position(SHARED, row + n - 1) + 1;
-        s = all;
+        struct attention_step s = {};
+        const uint32_t lo = window_start(row_position(SHARED, row)); /* a slot's rows ascend */
+        const uint32_t hi = row_position(SHARED, row + n - 1) + 1;
+        step_heads(&s, head / SUBS, head % SUBS);
+        s.slot = row_slot(SHARED, row);
         s.row0 = max(mine, row);
         const uint32_t last = min(mine + STEP_TOKENS, row + n);
         s.n_tokens = last > s.row0 ? last - s.row0 : 0;
@@ -353,7 +461,7 @@ DEV void rows_item(const struct warp_context *c, const struct cuda_task *task, u
             s.row0 = row; /* any: nothing of it is used */
             s.lo = s.hi = 0;
         }
-        rows_step(task, all, s);
+        rows_step(task, lo, hi, s);
         row += n;
     }
 }
@@ -361,6 +469,7 @@ DEV void rows_item(const struct warp_context *c, const struct cuda_task *task, u
 /* The task's share of the items: every n-th, back and forth, since later rows see more. */
 DEV void rows_task(const struct warp_context *c, const struct cuda_task *task) {
     const uint32_t n = ceil_div(SHARED->batch.rows.n_rows, GROUP_ROWS) * HEAD_STEPS;
+    page_copy_fence(); /* keys and values that other blocks stored will be read by bulk copies */
     for (uint32_t turn = 0; turn * task->unit1 < n; turn++) {
         const uint32_t mine = turn % 2 == 0 ? task->unit0 : task->unit1 - 1 - task->unit0;
         const uint32_t item = turn * task->unit1 + mine;

@@ -102,8 +102,7 @@ DEV void run_outputs(struct warp_context *c, struct run_shares *x, struct attent
                 piece_column(x->weights[half], v[i / 8], i % 8, out);
 #pragma unroll
                 for (int e = 0; e < 2 * HEAD_HALVES; e++)
-                    part->out[i][e] =
-                        __fadd_rn(part->out[i][e], __fmul_rn(out[e], x->max[half][e / 2]));
+                    part->out[i][e] = share_add(part->out[i][e], out[e], x->max[half][e / 2]);
             }
         }
         run_turn(x);
@@ -118,7 +117,6 @@ DEV void run_store(const struct warp_context *c, const struct split_warp *t,
     const uint64_t of_head = (uint64_t)t->n_pieces * STATE_SIZE;
     const uint32_t stride = SPLIT_CHUNK + 4, pairs = SPLIT_CHUNK / 2;
     float *outputs = (float *)(SCRATCH + SPLIT_OUTS);
-    const float as_it_is[2] = {1, 1};
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
         const uint32_t m = c->lane / 4 + 8 * h;
@@ -127,7 +125,7 @@ DEV void run_store(const struct warp_context *c, const struct split_warp *t,
     }
 #pragma unroll 1
     for (uint32_t at = 0; at < QN_HEAD_DIM; at += SPLIT_CHUNK) {
-        store_chunk(c, t->share, part, as_it_is, outputs, SUB_HEADS, at, SPLIT_CHUNK);
+        store_chunk(c, t->share, part, outputs, SUB_HEADS, at, SPLIT_CHUNK);
         __syncwarp();
         for (uint32_t i = c->lane; i < s->n_heads * pairs; i += 32) {
             const uint32_t m = i / pairs, d = i % pairs * 2;

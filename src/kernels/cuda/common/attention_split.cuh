@@ -428,7 +428,8 @@ DEV float2 split_row_state(const struct split_scalars *x, uint32_t m) {
 
 /* Columns [at, at + SPLIT_CHUNK) of all heads, summed over the shares in order, to their parts. */
 DEV void split_merge_outputs(const struct warp_context *c, const struct split_warp *t,
-                             const struct attention_step *s, struct act to, uint32_t at) {
+                             const struct attention_step *s, const struct split_scalars *x,
+                             struct act to, uint32_t at) {
     const uint32_t stride = SPLIT_CHUNK + 4;
     const float *outputs = (const float *)(SCRATCH + SPLIT_OUTS);
     for (uint32_t i = c->thread; i < SUB_HEADS * SPLIT_CHUNK / 2; i += COMPUTE_THREADS) {
@@ -438,12 +439,13 @@ DEV void split_merge_outputs(const struct warp_context *c, const struct split_wa
 #pragma unroll
         for (int n = 0; n < WARPS; n++)
             v[n] = *(const float2 *)(outputs + (n * SUB_HEADS + m) * stride + d);
+        float2 sum = make_float2(-0.0f, -0.0f);
 #pragma unroll
-        for (int n = 1; n < WARPS; n++) {
-            v[0].x += v[n].x;
-            v[0].y += v[n].y;
+        for (int n = 0; n < WARPS; n++) {
+            const float factor = x->factor[n * 16 + m];
+            sum = make_float2(share_add(sum.x, v[n].x, factor), share_add(sum.y, v[n].y, factor));
         }
-        act_put2(act_from(to, (uint64_t)m * t->n_pieces * STATE_SIZE + 2 + at + d), v[0]);
+        act_put2(act_from(to, (uint64_t)m * t->n_pieces * STATE_SIZE + 2 + at + d), sum);
     }
 }
 
@@ -462,23 +464,21 @@ DEV void split_merge(const struct warp_context *c, const struct split_warp *t,
             x.sum[mine + 8 * h] = part->sum[h];
         }
     sync_compute();
-    float factor[2] = {};
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
-        factor[h] = warp_factor(part->max[h], most_of(x.max, c->lane / 4 + 8 * h));
-        if (c->lane % 4 == 0) x.factor[mine + 8 * h] = factor[h];
+        const float factor = warp_factor(part->max[h], most_of(x.max, c->lane / 4 + 8 * h));
+        if (c->lane % 4 == 0) x.factor[mine + 8 * h] = factor;
     }
 #pragma unroll 1
     for (uint32_t at = 0; at < QN_HEAD_DIM; at += SPLIT_CHUNK) {
         if (at > 0) sync_compute();
-        store_chunk(c, t->share, part, factor, (float *)(SCRATCH + SPLIT_OUTS), SUB_HEADS, at,
-                    SPLIT_CHUNK);
+        store_chunk(c, t->share, part, (float *)(SCRATCH + SPLIT_OUTS), SUB_HEADS, at, SPLIT_CHUNK);
         copy_wait<0>(); /* of split_ask */
         sync_compute();
         if (at == 0 && c->warp == WARPS - 1 && c->lane < s->n_heads)
             act_put2(act_from(to, (uint64_t)c->lane * t->n_pieces * STATE_SIZE),
                      split_row_state(&x, c->lane));
-        split_merge_outputs(c, t, s, to, at);
+        split_merge_outputs(c, t, s, &x, to, at);
     }
 }
 

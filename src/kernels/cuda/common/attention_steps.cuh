@@ -211,7 +211,7 @@ DEV void part_outputs(const struct warp_context *c, const struct cuda_task *task
             piece_column(probs, v[i / 8], i % 8, of);
 #pragma unroll
             for (int e = 0; e < 2 * HEAD_HALVES; e++)
-                y->out[i][e] = __fadd_rn(y->out[i][e], __fmul_rn(of[e], factor[e / 2]));
+                y->out[i][e] = share_add(y->out[i][e], of[e], factor[e / 2]);
         }
     }
 }

@@ -128,13 +128,13 @@ DEV float2 whole_columns(const struct split_scalars *x, uint32_t piece, uint32_t
         const float *page = (const float *)(RING + *whole_slot(piece, i) * CUDA_PAGE_BYTES);
         v[i] = *(const float2 *)(page + whole_at(m, d));
     }
+    float2 sum = make_float2(-0.0f, -0.0f);
 #pragma unroll
     for (int i = 0; i < WARPS; i++) {
         const float factor = x->factor[i * 16 + m];
-        const float2 of = make_float2(__fmul_rn(v[i].x, factor), __fmul_rn(v[i].y, factor));
-        v[0] = i == 0 ? of : make_float2(__fadd_rn(v[0].x, of.x), __fadd_rn(v[0].y, of.y));
+        sum = make_float2(share_add(sum.x, v[i].x, factor), share_add(sum.y, v[i].y, factor));
     }
-    return v[0];
+    return sum;
 }
 
 /* Adds the batch's n pieces in order. */

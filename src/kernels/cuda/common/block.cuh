@@ -28,7 +28,8 @@
 #define ASK_WARP        (WARPS + 2) /* for weights; the last one for activations */
 
 /* Partial sums per dot product: k-tile kt belongs to sum kt % PARTIALS whatever the batch, so that
- * the order of addition never changes. One compute warp works on one of them at a time. */
+ * the order of addition never changes. Each is one chain of tensor core steps, so that many rows
+ * need no more registers than twice their tile. One compute warp works on one at a time. */
 #define PARTIALS CUDA_PARTIALS
 static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
 
@@ -131,9 +132,15 @@ struct block_shared {
     uint64_t quit;          /* compute -> loader, warps 10, 11: leave */
     /* Of stages, or of slots of weights and then of activations. */
     uint64_t packed_full[MAX_W_SLOTS + MAX_X_SLOTS], packed_empty[MAX_W_SLOTS + MAX_X_SLOTS];
+    uint64_t piece_full[2];            /* a piece of attention has come: attention_rows.cuh */
     uint64_t lease_taken, lease_ready; /* compute -> warps 10, 11: packed_ask.cuh */
-    uint32_t leased;                  /* compute -> warps 10, 11: the task, a descriptor's number */
-    uint32_t packed_phase;            /* compute's own: of the stages' next uses, a bit each */
+    uint32_t leased;       /* compute -> warps 10, 11: the task, a descriptor's number */
+    uint32_t packed_phase; /* compute's own: of the stages' next uses, a bit each */
+    uint32_t piece_phase;  /* ... of the pieces' */
+    struct {
+        uint64_t kv; /* the layer's cache */
+        uint32_t slot, kv_head, hi;
+    } pieces;                         /* compute's own: whose pieces come */
     uint32_t go[GO_DEPTH];            /* descriptor slot or GO_* */
     uint32_t watch[GO_DEPTH];         /* control's own: event to trigger when that task is done */
     uint32_t slot_free[N_TASK_SLOTS]; /* control's own: messages done before a slot is free */

@@ -28,12 +28,18 @@ DEV uint32_t value_chunk_to(uint32_t row, uint32_t chunk) {
     return KV_SWAPS ? chunk : chunk ^ row / 4 % 4 * 2;
 }
 
-/* Number of the cache row that holds k of KV head 0 at a position of a slot, in rows of head_dim.
- */
-DEV uint32_t kv_row(const struct rt_batch *b, uint32_t slot, uint32_t position) {
+/* The cache block of a position of a slot. */
+DEV uint32_t kv_block(const struct rt_batch *b, uint32_t slot, uint32_t position) {
     const int32_t *table = b->block_table + (uint64_t)slot * b->max_blocks;
-    uint32_t block = (uint32_t)load_index_l2(table + position / QN_KV_BLOCK);
+    return (uint32_t)load_index_l2(table + position / QN_KV_BLOCK);
+}
+
+/* Number of the cache row that holds k of KV head 0 at a position, in rows of head_dim. */
+DEV uint32_t kv_block_row(uint32_t block, uint32_t position) {
     return block * (2 * QN_N_KV_HEADS * QN_KV_BLOCK) + position % QN_KV_BLOCK;
+}
+DEV uint32_t kv_row(const struct rt_batch *b, uint32_t slot, uint32_t position) {
+    return kv_block_row(kv_block(b, slot, position), position);
 }
 
 /* Slot and position of a token row: the first rows' are in shared memory. */

@@ -11,12 +11,12 @@
  * sends RING_PAGES void pages, so when the compute warps have them all, no copy is under way and
  * none can begin; they give the pages back when the task is done. What stands in that memory:
  *
- *   0          parked sums of the tile, F32 [value of a thread][256 threads]
+ *   0          sums of the tile, parked for its results: F32 [value of a thread][256 threads]
  *   + parked   weights and activations of some steps of 16 columns, as they pass
  *
  * Sums are those of linear.cuh: a warp has a tile of WB row blocks x WO columns of eight tokens and
- * goes through the partial sums one after the other, two chains each; what is added up so far is
- * parked meanwhile.
+ * goes through the partial sums one after the other. It has the tile twice in registers: the
+ * partial sum at hand, and those before added up.
  *
  * Here: PACK, the lease, sums and results. How tiles are multiplied: packed_hopper.cuh, elsewhere
  * packed_mma.cuh.

@@ -111,8 +111,8 @@ DEV struct fragments<COLUMNS> fragments_ask(const struct warp_context *c, const 
     for (int i = 0; i < COLUMNS; i++)
 #pragma unroll
         for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
-            const uint32_t *at = (const uint32_t *)(from + i * PACKED_PIECE + pair / 2 * NEXT) +
-                                 pair % 2 * 128;
+            const uint32_t *at =
+                (const uint32_t *)(from + i * PACKED_PIECE + pair / 2 * NEXT) + pair % 2 * 128;
             x.of[i][pair] = make_uint4(load_word_polled(at), load_word_polled(at + 32),
                                        load_word_polled(at + 64), load_word_polled(at + 96));
         }

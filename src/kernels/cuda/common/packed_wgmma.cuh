@@ -22,17 +22,17 @@
 
 enum { WO = PACK_TILE / 8 }; /* columns of eight tokens of a tile */
 
-/* A step. w: the lane's place in its weights. */
-DEV void step_mma(const uint4 *w, uint64_t x, float sum[WO][4]) {
+/* A step. w: the lane's place in its weights; add: it is not the sum's first. */
+DEV void step_mma(const uint4 *w, uint64_t x, float sum[WO][4], bool add) {
     const uint4 a = *w;
     wgmma_fence();
-    wgmma_64x128x16<WEIGHT_E>(*(float(*)[WO][4])sum, a, x);
+    wgmma_64x128x16<WEIGHT_E>(*(float(*)[WO][4])sum, a, x, add);
     wgmma_commit();
     wgmma_wait<1>();
 }
 
 /* A slot of weights and the activations that belong to it. */
-DEV void slot_mma(const struct warp_context *c, struct ring_use *r, float sum[WO][4]) {
+DEV void slot_mma(const struct warp_context *c, struct ring_use *r, float sum[WO][4], bool add) {
     constexpr struct ring_shape s = ring_shape_of(8, PACK_TILE);
     const uint4 *w = (const uint4 *)(shared_memory + s.w_at + r->w_slot * s.w_bytes +
                                      c->warp * (s.w_steps * 512)) +
@@ -43,11 +43,11 @@ DEV void slot_mma(const struct warp_context *c, struct ring_use *r, float sum[WO
         const uint64_t x =
             wgmma_matrix(shared_memory, s.x_at + r->x_slot * s.x_bytes, 128, PACKED_PIECE);
         ring_wait(r, MAX_W_SLOTS + r->x_slot);
-        step_mma(w + at * 32, x, sum);
+        step_mma(w + at * 32, x, sum, add || at > 0);
         ring_give(c, r); /* the products before this one are done */
-        step_mma(w + at * 32 + 32, wgmma_further(x, 256), sum);
-        step_mma(w + at * 32 + 64, wgmma_further(x, 512), sum);
-        step_mma(w + at * 32 + 96, wgmma_further(x, 768), sum);
+        step_mma(w + at * 32 + 32, wgmma_further(x, 256), sum, true);
+        step_mma(w + at * 32 + 64, wgmma_further(x, 512), sum, true);
+        step_mma(w + at * 32 + 96, wgmma_further(x, 768), sum, true);
         ring_use_x(r, &s);
     }
     ring_use_w(r, &s);
@@ -76,13 +76,14 @@ DEV void tile_multiply(void) {
     struct ring_use r = ring_load(&c);
     float total[1][WO][4], sum[1][WO][4];
     tile_fill<1, WO>(total, -0.0f);
+    tile_fill<1, WO>(sum, 0); /* the compiler asks for values */
 #pragma unroll 1
     for (uint32_t partial = 0; partial < n_partials; partial++) {
-        tile_fill<1, WO>(sum, 0);
+        bool add = false;
         uint32_t n_slots = ceil_div(k_tiles - partial, PARTIALS) *
                            (CUDA_PAGE_K / 16 / ring_shape_of(8, PACK_TILE).w_steps);
 #pragma unroll 1
-        for (; n_slots > 0; n_slots--) slot_mma(&c, &r, sum[0]);
+        for (; n_slots > 0; n_slots--, add = true) slot_mma(&c, &r, sum[0], add);
         wgmma_wait<0>();
         wgmma_settle(sum[0]);
         ring_give(&c, &r);

@@ -11,8 +11,8 @@
  *            then the next eight. Where k-tiles end, void pages fill the eight.
  *
  * Pages go to the compute warps in turn, so a slot of the ring always belongs to the same warp.
- * Both ways give each output the same sums: two chains per k-tile (even and odd steps), continued
- * over the k-tiles of one partial, partials added in order.
+ * Both ways give each output the same sums: one chain of steps over the k-tiles of a partial sum,
+ * partial sums added in order.
  */
 #ifndef QN_CUDA_COMMON_WALK_CUH
 #define QN_CUDA_COMMON_WALK_CUH

@@ -7,7 +7,9 @@
 #ifndef QN_CUDA_PTX_PAGE_COPY_CUH
 #define QN_CUDA_PTX_PAGE_COPY_CUH
 
-#if __CUDA_ARCH__ >= 900
+#define HAS_BULK_COPIES (__CUDA_ARCH__ >= 900)
+
+#if HAS_BULK_COPIES
 #include "kernels/cuda/ptx/page_copy_bulk.cuh"
 #else
 #include "kernels/cuda/ptx/page_copy_warp.cuh"

@@ -45,7 +45,7 @@ template <int WO> DEV void wgmma_settle(float (&d)[WO][4]) {
 
 #define D4(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
 #define WGMMA_128(TYPES)                                                                           \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"                                        \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"                                      \
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPES " "                          \
                  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,"             \
                  "%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,"            \
@@ -54,11 +54,11 @@ template <int WO> DEV void wgmma_settle(float (&d)[WO][4]) {
                  "{%64,%65,%66,%67}, %68, p, 1, 1, 0;\n}"                                          \
                  : D4(0), D4(1), D4(2), D4(3), D4(4), D4(5), D4(6), D4(7), D4(8), D4(9), D4(10),   \
                    D4(11), D4(12), D4(13), D4(14), D4(15)                                          \
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b))
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"((int)add))
 
-/* d[64 x 128] += a[64 x 16] b[16 x 128]. Warp w of the four has rows 16 w ...; a and d[i] are its
- * registers of mma_16x8x16 for columns 8 i ... */
-template <int E> DEV void wgmma_64x128x16(float (&d)[16][4], uint4 a, uint64_t b) {
+/* d[64 x 128] = a[64 x 16] b[16 x 128], to which d is added or not. Warp w of the four has rows 16
+ * w ...; a and d[i] are its registers of mma_16x8x16 for columns 8 i ... */
+template <int E> DEV void wgmma_64x128x16(float (&d)[16][4], uint4 a, uint64_t b, bool add) {
     if (E == E_BF16)
         WGMMA_128("bf16.bf16");
     else

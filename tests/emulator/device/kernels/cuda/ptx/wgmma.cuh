@@ -24,11 +24,15 @@ template <int N> DEV void wgmma_wait(void) {
 }
 template <int WO> DEV void wgmma_settle(float (&)[WO][4]) {}
 
-template <int E, int WO> DEV void wgmma_64x128x16(float (&d)[WO][4], uint4 a, uint64_t b) {
+template <int E, int WO>
+DEV void wgmma_64x128x16(float (&d)[WO][4], uint4 a, uint64_t b, bool add) {
     const uint32_t rows[4] = {a.x, a.y, a.z, a.w};
     const struct emu_wgmma of = {emu_self->shared + (b & 0x3fff) * 16,
                                  (uint32_t)(b >> 16 & 0x3fff) * 16,
-                                 (uint32_t)(b >> 32 & 0x3fff) * 16, WO, E == E_F16};
+                                 (uint32_t)(b >> 32 & 0x3fff) * 16,
+                                 WO,
+                                 E == E_F16,
+                                 add};
     emu_wgmma(&d[0][0], rows, &of);
 }
 
