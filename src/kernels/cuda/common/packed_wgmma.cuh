@@ -6,8 +6,8 @@
  * multiplied all the same, whatever stands there, and not stored.
  *
  * Per step of 16 columns and four warps: 2 KB of weights and 4 KB of activations from shared
- * memory, 64 cycles of the tensor cores. While a product runs, the weights of the next one are
- * fetched; a slot is given back one product after its last.
+ * memory, 64 cycles of the tensor cores. Weights are fetched a product ahead; a slot is given back
+ * one product after its last.
  *
  * The compiler is easily made to wait for every product (it says so, and check_kernels fails): by
  * products in a function that is called, by trip counts that might differ between lanes, by a path
@@ -22,9 +22,8 @@
 
 enum { WO = PACK_TILE / 8 }; /* columns of eight tokens of a tile */
 
-/* A step. w: the lane's place in its weights; add: it is not the sum's first. */
-DEV void step_mma(const uint4 *w, uint64_t x, float sum[WO][4], bool add) {
-    const uint4 a = *w;
+/* A step. a: the lane's share of its weights; add: it is not the sum's first. */
+DEV void step_mma(uint4 a, uint64_t x, float sum[WO][4], bool add) {
     wgmma_fence();
     wgmma_64x128x16<WEIGHT_E>(*(float(*)[WO][4])sum, a, x, add);
     wgmma_commit();
@@ -38,16 +37,20 @@ DEV void slot_mma(const struct warp_context *c, struct ring_use *r, float sum[WO
                                      c->warp * (s.w_steps * 512)) +
                      c->lane;
     ring_wait(r, r->w_slot);
+    uint4 a = w[0];
 #pragma unroll
     for (int at = 0; at < s.w_steps; at += PIECE_STEPS) {
         const uint64_t x =
             wgmma_matrix(shared_memory, s.x_at + r->x_slot * s.x_bytes, 128, PACKED_PIECE);
         ring_wait(r, MAX_W_SLOTS + r->x_slot);
-        step_mma(w + at * 32, x, sum, add || at > 0);
-        ring_give(c, r); /* the products before this one are done */
-        step_mma(w + at * 32 + 32, wgmma_further(x, 256), sum, true);
-        step_mma(w + at * 32 + 64, wgmma_further(x, 512), sum, true);
-        step_mma(w + at * 32 + 96, wgmma_further(x, 768), sum, true);
+#pragma unroll
+        for (int i = 0; i < PIECE_STEPS; i++) {
+            const int step = at + i;
+            const uint4 next = w[least(step + 1, s.w_steps - 1) * 32];
+            step_mma(a, wgmma_further(x, 256 * i), sum, add || step > 0);
+            if (i == 0) ring_give(c, r); /* the products before this one are done */
+            a = next;
+        }
         ring_use_x(r, &s);
     }
     ring_use_w(r, &s);
