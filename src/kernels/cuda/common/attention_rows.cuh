@@ -60,9 +60,9 @@ DEV uint32_t rows_same_slot(const struct warp_context *c, uint32_t row, uint32_t
     return end - row;
 }
 
-/* Where the cache has rows as they are to lie in shared memory, a share of 16 positions, which are
- * in one block, comes as two bulk copies. */
-#define ROWS_ARE_BULK (HAS_BULK_COPIES && QN_HEAD_DIM % 64 == 0)
+/* Where the cache has rows as they are to lie in shared memory, and a share's 16 positions in one
+ * block, it comes as two bulk copies. */
+#define ROWS_ARE_BULK (HAS_BULK_COPIES && QN_HEAD_DIM % 64 == 0 && QN_KV_BLOCK % 16 == 0)
 
 /* Pieces on their way; the rest is in block_shared.pieces, since nothing may be spilled while they
  * are worked on. Warp w brings positions [16 w, 16 w + 16) of each. */
@@ -90,7 +90,6 @@ DEV uint32_t rows_share(const struct warp_context *c, uint32_t piece) {
 #if ROWS_ARE_BULK
 
 static_assert(KV_SWAPS && ROW_BYTES == 2 * QN_HEAD_DIM, "rows are as they lie in the cache");
-static_assert(QN_KV_BLOCK % 16 == 0, "a share is in one block");
 
 /* Finds the block of what the warp has of a piece: a piece before it is asked for, since it takes a
  * trip. */
