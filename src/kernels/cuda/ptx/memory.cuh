@@ -9,9 +9,9 @@
 #include "kernels/cuda/ptx/barrier.cuh"
 
 /* The block's dynamic shared memory. It begins at one place of the shared window in every kernel
- * without other shared memory that is not launched in clusters: behind the system's 1 KB, which
- * before sm_90 lies elsewhere. Known as a constant it spares each function, mbarriers' addresses
- * too, a look at the block's rank in its cluster. memory_check says whether it is so. */
+ * without other shared memory that is not launched in clusters: before sm_90 at 0. Known as a
+ * constant it spares each function, mbarriers' addresses too, a look at the block's rank in its
+ * cluster. memory_check says whether it is so. */
 extern __shared__ __align__(1024) char shared_symbol[];
 #define SHARED_BEGIN  (__CUDA_ARCH__ >= 900 ? 1024 : 0)
 #define shared_memory ((char *)__cvta_shared_to_generic(SHARED_BEGIN))
