@@ -346,12 +346,21 @@ DEV void fours_stream(const struct warp_context *c, const struct cuda_task *task
 
 /* ---- other results ---- */
 
+template <bool KEPT> DEV void store_result(float *p, float v) {
+    if (KEPT)
+        store_kept(p, v);
+    else
+        store_plain(p, v);
+}
+
 /* Results of a row block of LM_HEAD, of QKV_LINEAR without biases, and of LINEAR_PARTS, which are
- * sums and nothing else. For narrow tiles this is faster than by fours. */
+ * sums and nothing else. For narrow tiles this is faster than by fours. KEPT: they are to stay in
+ * L2, as parts are: 8 MB twice a layer of Qwen3-8B, which LINEAR_SUM reads at once and nobody after
+ * it, and which weights drove out to memory all the same. */
+template <bool KEPT>
 DEV void plain_row_finish(const struct warp_context *c, const struct cuda_task *task,
                           uint32_t block, uint32_t row, uint32_t end, const float4 *sums,
                           uint32_t wo) {
-    const bool normed = task->kind != OP_LINEAR_PARTS;
     const uint32_t column = block * CUDA_PAGE_ROWS + c->lane / 4;
     const uint32_t columns = task->kind == OP_LM_HEAD ? QN_VOCAB : task->units;
     const bool own0 = column < columns, own1 = column + 8 < columns;
@@ -359,13 +368,12 @@ DEV void plain_row_finish(const struct warp_context *c, const struct cuda_task *
 #pragma unroll 4
     for (uint32_t i = 0; i < wo; i++, row += 8, to += 8 * columns) {
         const float4 v = sums[i * COMPUTE_THREADS];
-        const float inv0 = normed ? tile_norm_of(row) : 1,
-                    inv1 = normed ? tile_norm_of(row + 1) : 1;
+        const float inv0 = KEPT ? 1 : tile_norm_of(row), inv1 = KEPT ? 1 : tile_norm_of(row + 1);
         const bool there0 = row < end, there1 = row + 1 < end;
-        if (there0 && own0) store_plain(to, v.x * inv0);
-        if (there0 && own1) store_plain(to + 8, v.z * inv0);
-        if (there1 && own0) store_plain(to + columns, v.y * inv1);
-        if (there1 && own1) store_plain(to + columns + 8, v.w * inv1);
+        if (there0 && own0) store_result<KEPT>(to, v.x * inv0);
+        if (there0 && own1) store_result<KEPT>(to + 8, v.z * inv0);
+        if (there1 && own0) store_result<KEPT>(to + columns, v.y * inv1);
+        if (there1 && own1) store_result<KEPT>(to + columns + 8, v.w * inv1);
     }
 }
 
@@ -379,8 +387,12 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
         return;
     }
 #endif
-    if (task->kind == OP_LM_HEAD || task->kind == OP_LINEAR_PARTS || task->kind == OP_QKV_LINEAR) {
-        plain_row_finish(c, task, block, row, end, sums, wo);
+    if (task->kind == OP_LINEAR_PARTS) {
+        plain_row_finish<true>(c, task, block, row, end, sums, wo);
+        return;
+    }
+    if (task->kind == OP_LM_HEAD || task->kind == OP_QKV_LINEAR) {
+        plain_row_finish<false>(c, task, block, row, end, sums, wo);
         return;
     }
     const struct linear_item first = op_item(task, block, r, 0);

@@ -88,6 +88,12 @@ DEV void store_words4(void *p, uint4 v) {
 DEV void store_plain(float *p, float v) {
     store_word(p, __float_as_uint(v));
 }
+/* The same; its line is the last to leave the L2. */
+DEV void store_kept(float *p, float v) {
+    asm volatile("st.relaxed.gpu.global.L2::cache_hint.b32 [%0], %1, %2;" ::"l"(p),
+                 "r"(__float_as_uint(v)), "l"(0x14F0000000000000ull)
+                 : "memory");
+}
 
 /* Brings a constant into L1; the value is not wanted. */
 DEV void touch(const float *p) {
