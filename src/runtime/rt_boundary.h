@@ -214,45 +214,18 @@ RT_FN uint32_t rt_boundary_variant(const struct rt *rt, uint32_t filled, uint32_
 
 /* ---- collect: the last iteration's results, and the rows of requests that decode ---- */
 
-/* Requests [i, i + n) of the running ones, if all of them go on decoding: as
- * rt_boundary_collect_one, but together, since on a GPU each load is a trip to L2, and each of a
- * request's needs the one before. 0: they are not, and nothing is done. */
-RT_FN int rt_boundary_collect_some(const struct rt *rt, struct rt_worker *w,
-                                   const struct rt_batch *b, uint32_t i, uint32_t n,
-                                   uint32_t *filled) {
-    uint32_t slot[RT_AT_ONCE], n_known[RT_AT_ONCE], n_out[RT_AT_ONCE];
-    int32_t token[RT_AT_ONCE];
-    int others = 0;
+/* Asks for what rt_boundary_collect_one reads of eight requests: on a GPU each load is a trip to
+ * L2, and each of a request's needs the one before. */
+RT_FN void rt_boundary_touch(const struct rt *rt, const struct rt_batch *b, uint32_t i,
+                             uint32_t n) {
+    uint32_t slot[RT_AT_ONCE], n_known[RT_AT_ONCE];
     RT_UNROLL
-    for (uint32_t j = 0; j < RT_AT_ONCE; j++) slot[j] = rt->running[i + rt_min(j, n - 1)];
+    for (uint32_t j = 0; j < RT_AT_ONCE; j++) slot[j] = rt->running[rt_min(i + j, n - 1)];
     RT_UNROLL
-    for (uint32_t j = 0; j < RT_AT_ONCE; j++) {
-        const struct rt_slot *s = &b->slots[slot[j]];
-        n_known[j] = s->n_known;
-        n_out[j] = s->n_known - s->n_prompt;
-        others |= s->finish != RT_RUNNING || s->n_known >= s->n_limit || n_out[j] == 0 ||
-                  s->n_known != s->n_computed + s->in_flight + 1;
-    }
+    for (uint32_t j = 0; j < RT_AT_ONCE; j++) n_known[j] = b->slots[slot[j]].n_known;
     RT_UNROLL
     for (uint32_t j = 0; j < RT_AT_ONCE; j++)
-        token[j] = b->tokens[(uint64_t)slot[j] * b->max_model_len + n_known[j] - 1];
-    if (others) return 0;
-    const uint32_t row = *filled & 0xffff, logit = *filled >> 16;
-    RT_UNROLL
-    for (uint32_t j = 0; j < RT_AT_ONCE; j++) {
-        if (j >= n) break;
-        struct rt_slot *to = &b->slots[slot[j]];
-        to->n_computed = n_known[j] - 1;
-        to->in_flight = 1;
-        rt_boundary_tell(rt, w, slot[j], n_known[j], n_out[j], RT_RUNNING);
-        b->rows.token[row + j] = token[j];
-        b->rows.slot[row + j] = (int32_t)slot[j];
-        b->rows.position[row + j] = (int32_t)(n_known[j] - 1);
-        b->rows.logit_row[logit + j] = (int32_t)(row + j);
-        rt_boundary_reach(w, n_known[j] - 1);
-    }
-    *filled += n * (1 + RT_LOGIT_ROW);
-    return 1;
+        rt_touch(&b->tokens[(uint64_t)slot[j] * b->max_model_len + n_known[j] - 1]);
 }
 
 /* One running request. Adds its row if it decodes, which `filled` then counts. Whether it has
@@ -302,20 +275,13 @@ RT_FN uint32_t rt_boundary_collect(const struct rt *rt, struct rt_worker *w, uin
     const uint32_t n = rt->control->n_running;
     uint32_t kept = 0, filled = 0;
     *more = 0;
-    for (uint32_t i = 0; i < n; i += RT_AT_ONCE) {
-        const uint32_t end = rt_min(i + RT_AT_ONCE, n);
-        const int some = rt_boundary_collect_some(rt, w, &b, i, end - i, &filled);
-        if (some && kept == i) {
-            kept = end;
-            continue;
-        }
-        for (uint32_t j = i; j < end; j++) {
-            const uint32_t slot = rt->running[j];
-            if (!some && rt_boundary_collect_one(rt, w, &b, slot, &filled, more))
-                rt_boundary_free(rt, slot);
-            else
-                rt->running[kept++] = slot;
-        }
+    for (uint32_t i = 0; i < n; i++) {
+        if (i % RT_AT_ONCE == 0) rt_boundary_touch(rt, &b, i, n);
+        uint32_t slot = rt->running[i];
+        if (rt_boundary_collect_one(rt, w, &b, slot, &filled, more))
+            rt_boundary_free(rt, slot);
+        else
+            rt->running[kept++] = slot;
     }
     rt->control->n_running = kept;
     return filled;

@@ -11,6 +11,7 @@
  *   int      rt_cas_acquire(p, old, new)   the same, acquiring when it succeeds
  *   void     rt_fence_acquire(p)           what follows is ordered after the relaxed load of *p
  *   void     rt_prefetch(p)                *p is wanted soon
+ *   void     rt_touch(p)                   *p is wanted next, by this worker
  *   void     rt_pause(spins, limit)        between two polls; after `limit` of them lets others run
  *   uint64_t rt_now_ns()                   a clock that only goes forward
  *

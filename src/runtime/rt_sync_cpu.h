@@ -115,6 +115,10 @@ static inline void rt_prefetch(const void *p) {
     (void)p;
 }
 
+static inline void rt_touch(const void *p) {
+    (void)p;
+}
+
 static inline void rt_cpu_relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();

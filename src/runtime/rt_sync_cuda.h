@@ -85,6 +85,11 @@ RT_FN void rt_prefetch(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
+/* Into L1, which the next acquire empties. */
+RT_FN void rt_touch(const void *p) {
+    asm volatile("{\n.reg .b32 v;\nld.global.ca.b32 v, [%0];\n}" ::"l"(p));
+}
+
 /* The first polls follow each other at once; later ones leave the memory system alone for a while.
  */
 RT_FN void rt_pause(uint32_t spins, uint32_t limit) {

@@ -55,6 +55,9 @@ RT_FN void rt_fence_acquire(const uint32_t *p) {
 RT_FN void rt_prefetch(const void *p) {
     (void)p;
 }
+RT_FN void rt_touch(const void *p) {
+    (void)p;
+}
 RT_FN void rt_pause(uint32_t spins, uint32_t limit) {
     (void)spins, (void)limit;
     emu_wait();
