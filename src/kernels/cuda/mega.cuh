@@ -214,10 +214,6 @@ DEV uint32_t packed_go_on(struct warp_context *c, const struct cuda_task *task, 
         context_store(c);
         return next;
     }
-    sync_compute(); /* logits are stored */
-    if (task->kind == OP_LM_HEAD && task->row0 < linear_rows(task))
-        lm_parts(c->args, task, task->unit0, task->unit1, task->row0,
-                 min(task->row1, linear_rows(task)));
     lease_give(c);
     compute_done(c, task);
     return 0;

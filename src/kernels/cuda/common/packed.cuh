@@ -11,7 +11,7 @@
  * sends RING_PAGES void pages, so when the compute warps have them all, no copy is under way and
  * none can begin; they give the pages back when the task is done. What stands in that memory:
  *
- *   0          sums of the tile, parked for its results: F32 [value of a thread][256 threads]
+ *   0          sums of the tile, parked for its results: F32 [token][its rows of weights + 4]
  *   + parked   weights and activations of some steps of 16 columns, as they pass
  *
  * Sums are those of linear.cuh: a warp has a tile of WB row blocks x WO columns of eight tokens and
@@ -93,9 +93,9 @@ DEV void lease_give(struct warp_context *c) {
 
 /* ---- sums and results ---- */
 
-/* The place of a thread's four sums of row block n, column of tokens i; 256 apart. */
-template <int WO> DEV float4 *tile_parked(const struct warp_context *c, int n, int i) {
-    return (float4 *)shared_memory + (n * WO + i) * COMPUTE_THREADS + c->thread;
+/* The sum of a token and a row of weights of the tile. */
+DEV float *tile_parked(uint32_t pitch, uint32_t token, uint32_t column) {
+    return (float *)shared_memory + token * pitch + column;
 }
 
 /* All of a warp's tile. -0 is what changes no sum. */
@@ -119,16 +119,19 @@ DEV void tile_add(float total[WB][WO][4], const float partial[WB][WO][4]) {
             for (int e = 0; e < 4; e++) total[n][i][e] += partial[n][i][e];
 }
 
-/* All of them are. */
-template <int WB, int WO>
+/* All of them are. DOWN: as in struct tile_at. */
+template <int WB, int WO, int DOWN>
 DEV void tile_park(const struct warp_context *c, const float total[WB][WO][4]) {
+    constexpr uint32_t pitch = tile_pitch(WB * DOWN);
+    float *to = tile_parked(pitch, c->warp / DOWN * (8 * WO) + c->lane % 4 * 2,
+                            c->warp % DOWN * (WB * CUDA_PAGE_ROWS) + c->lane / 4);
 #pragma unroll
     for (int n = 0; n < WB; n++)
 #pragma unroll
-        for (int i = 0; i < WO; i++) {
-            const float *v = total[n][i];
-            *tile_parked<WO>(c, n, i) = make_float4(v[0], v[1], v[2], v[3]);
-        }
+        for (int i = 0; i < WO; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                to[(8 * i + e % 2) * pitch + n * CUDA_PAGE_ROWS + e / 2 * 8] = total[n][i][e];
 }
 
 /* 1 / rms of the tile's tokens from `row` on, for tile_norm_of: after the event, and between
@@ -155,10 +158,16 @@ struct tile_row {
     bool own0, own1;
 };
 
-/* Parked sums of up to four columns of tokens become values: all that these need is fetched first.
- * Rows that do not exist: anything will do. */
+/* A lane's four sums of a row block and eight tokens, as products leave them: of its row and two
+ * tokens, then of the row eight further. */
+DEV float4 four_sums(const float *parked, uint32_t pitch) {
+    return make_float4(parked[0], parked[pitch], parked[8], parked[pitch + 8]);
+}
+
+/* Those of up to four columns of tokens become values: all that these need is fetched first. Rows
+ * that do not exist: anything will do. */
 DEV void columns_value(const struct cuda_task *task, const struct tile_row *t, uint32_t row,
-                       uint32_t end, float4 *sums, uint32_t n) {
+                       uint32_t end, float *parked, uint32_t pitch, uint32_t n) {
     const int AT_ONCE = 4;
     float2 residual[AT_ONCE][2] = {};
 #pragma unroll
@@ -173,14 +182,16 @@ DEV void columns_value(const struct cuda_task *task, const struct tile_row *t, u
         }
     }
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; i++) {
+    for (int i = 0; i < AT_ONCE; i++, parked += 8 * pitch) {
         if (i >= n) break;
-        const float4 sum = sums[i * COMPUTE_THREADS];
-        const float2 v0 =
-            op_value(task, sum.x, sum.z, tile_norm_of(row + 8 * i), t->bias, residual[i][0]);
-        const float2 v1 =
-            op_value(task, sum.y, sum.w, tile_norm_of(row + 8 * i + 1), t->bias, residual[i][1]);
-        sums[i * COMPUTE_THREADS] = make_float4(v0.x, v1.x, v0.y, v1.y);
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            float *sum = parked + e * pitch;
+            const float2 v = op_value(task, sum[0], sum[8], tile_norm_of(row + 8 * i + e), t->bias,
+                                      residual[i][e]);
+            sum[0] = v.x;
+            sum[8] = v.y;
+        }
     }
 }
 
@@ -203,34 +214,10 @@ DEV void item_advance(struct linear_item *m, uint32_t out, uint32_t normed, uint
     if (m->squares != nullptr) m->squares = (float *)((char *)m->squares + squares);
 }
 
-#if !QN_MLP_BIAS
-/* Results of a row block of GATED_MLP, packed: eight columns of h, a lane's is number lane / 4. It
- * exchanges one of its two tokens' elements with its neighbour in h, so that each stores a pair.
- * Made and stored one by one, as below, a tile's results took 12 us. */
-DEV void mlp_row_finish(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
-                        uint32_t row, uint32_t end, const float4 *sums, uint32_t wo) {
-    const struct linear_item none = {};
-    const uint32_t r = c->lane / 4, odd = r % 2;
-    uint32_t *to = (uint32_t *)packed_at(task, task->out, row + odd, block * 8 + r - odd);
-#pragma unroll 4
-    for (uint32_t i = 0; i < wo; i++, row += 8, to += PACKED_PIECE / 4) {
-        const float4 v = sums[i * COMPUTE_THREADS];
-        const float inv0 = tile_norm_of(row), inv1 = tile_norm_of(row + 1);
-        const float h0 = mlp_value(&none, v.x * inv0, v.z * inv0);
-        const float h1 = mlp_value(&none, v.y * inv1, v.w * inv1);
-        const float other = __shfl_xor_sync(~0u, odd ? h0 : h1, 4);
-        const uint32_t pair = pack_pair<WEIGHT_E>(odd ? other : h0, odd ? h1 : other);
-        if (row + odd < end) store_plain((float *)to, __uint_as_float(pair));
-    }
-}
-#endif
-
-/* ---- results that are rows of floats ----
+/* ---- results of many at a time ----
  *
  * By the lanes that have the sums a token's row would be read and written 32 bytes at a time: a
- * tile of 128 x 128 of O took 12 us (H200). So lanes change places: a warp takes two row blocks of
- * eight tokens at a time, 128 bytes of each row, from where all of the block's warps have parked
- * them. */
+ * tile of 128 x 128 of O took 12 us (H200). So lanes change places by what is parked. */
 
 /* A tile: its row blocks [block, end) of the task's, its tokens from row on below row_end, and how
  * warps share it (struct tile_share). */
@@ -238,175 +225,224 @@ struct tile_at {
     uint32_t block, end, row, row_end;
     uint32_t wb, wo, down;
 };
+DEV uint32_t tile_pitch_of(const struct tile_at *t) {
+    return tile_pitch(t->wb * t->down);
+}
+/* Tokens that it has. */
+DEV uint32_t tile_tokens(const struct tile_at *t) {
+    return min(t->row_end - t->row, WARPS / t->down * t->wo * 8);
+}
 
-/* Number i of the tile's items: the lane's four columns of two tokens. */
-struct fours {
-    uint32_t column, row; /* of the first; of the first token */
-    bool own[2];          /* whether there are such columns of the tokens */
-    const float2 *parked; /* of the first column; the next: 8 further */
+/* How warps go through a tile by token: some lanes have a token's stretch of columns, four each;
+ * a wide tile is as many stretches. */
+struct tile_walk {
+    uint32_t lanes, stretches;
+    uint32_t first, step; /* tokens of the tile: the warp's first one, to its next */
+    uint32_t token;       /* the lane's, after that */
+    uint32_t n;           /* tokens that there are */
 };
-DEV struct fours fours_at(const struct warp_context *c, const struct tile_at *t, uint32_t columns,
-                          uint32_t i) {
-    const uint32_t pairs = (t->end - t->block + 1) / 2, eight = i / pairs, four = c->lane % 8;
-    const uint32_t block = i % pairs * 2 + four / 4, two = c->lane / 8;
-    const uint32_t warp = block / t->wb + eight / t->wo * t->down;
-    const uint32_t place =
-        (block % t->wb * t->wo + eight % t->wo) * COMPUTE_THREADS + warp * 32 + four % 2 * 16 + two;
-    struct fours f;
-    f.column = (t->block + block) * CUDA_PAGE_ROWS + four % 4 * 4;
-    f.row = t->row + eight * 8 + two * 2;
-    for (int e = 0; e < 2; e++)
-        f.own[e] = t->block + block < t->end && f.column < columns && f.row + e < t->row_end;
-    f.parked = (const float2 *)shared_memory + place * 2 + four % 4 / 2;
+DEV struct tile_walk walk_of(const struct warp_context *c, const struct tile_at *t) {
+    struct tile_walk w;
+    const uint32_t fours = t->wb * t->down * 4;
+    w.lanes = fours >= 32 ? 32 : fours;
+    w.stretches = ceil_div(fours, 32);
+    w.first = c->warp * (32 / w.lanes);
+    w.step = WARPS * (32 / w.lanes);
+    w.token = c->lane / w.lanes;
+    w.n = tile_tokens(t);
+    return w;
+}
+
+/* The lane's four columns of a stretch: of the tile, of the operator; whether it has them. */
+struct walk_four {
+    uint32_t in_tile, column;
+    bool own;
+};
+DEV struct walk_four walk_four_at(const struct warp_context *c, const struct tile_at *t,
+                                  const struct tile_walk *w, uint32_t stretch, uint32_t columns) {
+    struct walk_four f;
+    f.in_tile = (stretch * w->lanes + c->lane % w->lanes) * 4;
+    f.column = t->block * CUDA_PAGE_ROWS + f.in_tile;
+    f.own = f.in_tile < (t->end - t->block) * CUDA_PAGE_ROWS && f.column < columns;
     return f;
 }
 
-/* Their sums, by token. */
-DEV void fours_load(const struct fours *f, float4 sum[2]) {
-    const float2 a = f->parked[0], b = f->parked[8], c = f->parked[16], d = f->parked[24];
-    sum[0] = make_float4(a.x, b.x, c.x, d.x);
-    sum[1] = make_float4(a.y, b.y, c.y, d.y);
+DEV float4 times4(float4 v, float by) {
+    return make_float4(v.x * by, v.y * by, v.z * by, v.w * by);
 }
 
-DEV uint32_t fours_count(const struct tile_at *t, uint32_t tokens) {
-    const uint32_t rows = min(t->row_end - t->row, tokens);
-    return (t->end - t->block + 1) / 2 * ((rows + 7) / 8);
-}
-
-/* Of QKV_LINEAR. */
-DEV void fours_qkv(const struct warp_context *c, const struct cuda_task *task,
-                   const struct tile_at *t, uint32_t tokens) {
-    const uint32_t columns = task->units, n = fours_count(t, tokens);
-#pragma unroll 4
-    for (uint32_t i = c->warp; i < n; i += WARPS) {
-        const struct fours f = fours_at(c, t, columns, i);
-        float4 sum[2], bias = make_float4(0, 0, 0, 0);
-        fours_load(&f, sum);
-        if (QN_QKV_BIAS && task->bias != 0 && f.own[0])
-            bias = __ldg((const float4 *)((const float *)task->bias + f.column));
+template <bool KEPT> DEV void plain_store4(float *to, float4 v, uint32_t column, uint32_t columns) {
+    if (KEPT) {
+        store4_kept(to, v);
+    } else if (QN_VOCAB % 4 == 0 || columns % 4 == 0) {
+        *(float4 *)to = v;
+    } else {
+        const float e[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const float inv = tile_norm_of(f.row + e);
-            float4 v = make_float4(sum[e].x * inv, sum[e].y * inv, sum[e].z * inv, sum[e].w * inv);
-            if (QN_QKV_BIAS && task->bias != 0) v = add4(v, bias);
-            const uint64_t at = (uint64_t)(f.row + e) * columns + f.column;
-            if (f.own[e]) *(float4 *)((float *)task->out + at) = v;
+        for (int i = 0; i < 4; i++)
+            if (column + i < columns) store_plain(to + i, e[i]);
+    }
+}
+
+/* Sums of LINEAR_PARTS, QKV_LINEAR, LM_HEAD, of all but the first times 1 / rms. KEPT: they are to
+ * stay in L2, as parts are: 8 MB twice a layer of Qwen3-8B, which LINEAR_SUM reads at once and
+ * nobody after it, and which weights drove out to memory all the same. */
+template <bool KEPT>
+DEV void plain_finish(const struct warp_context *c, const struct cuda_task *task,
+                      const struct tile_at *t) {
+    const uint32_t columns = task->kind == OP_LM_HEAD ? QN_VOCAB : task->units;
+    const uint32_t pitch = tile_pitch_of(t);
+    const struct tile_walk w = walk_of(c, t);
+#pragma unroll 1
+    for (uint32_t stretch = 0; stretch < w.stretches; stretch++) {
+        const struct walk_four f = walk_four_at(c, t, &w, stretch, columns);
+        float4 bias = make_float4(0, 0, 0, 0);
+        const bool biased = QN_QKV_BIAS && task->kind == OP_QKV_LINEAR && task->bias != 0;
+        if (biased && f.own) bias = __ldg((const float4 *)((const float *)task->bias + f.column));
+#pragma unroll 4
+        for (uint32_t at = w.first + w.token; at < w.n; at += w.step) {
+            float4 v = *(const float4 *)tile_parked(pitch, at, f.in_tile);
+            float *to = (float *)task->out + (uint64_t)(t->row + at) * columns + f.column;
+            if (!KEPT) v = times4(v, tile_norm_of(t->row + at));
+            if (biased) v = add4(v, bias);
+            if (f.own) plain_store4<KEPT>(to, v, f.column, columns);
         }
     }
 }
 
-/* Of the residual stream with the packed norm that comes next: the bits that op_store gives one by
- * one, below. */
-DEV void fours_stream(const struct warp_context *c, const struct cuda_task *task,
-                      const struct tile_at *t, uint32_t tokens) {
-    const int AT_ONCE = 4;
-    const uint32_t units = task->units, n = fours_count(t, tokens);
+/* ... and of LM_HEAD the maxima and sums of its units: four lanes have a token's. Sums are those of
+ * lm_part: its lane l has columns l and l + 32, and is added to l ^ 16, l ^ 8 ... */
+DEV void lm_tile_parts(const struct warp_context *c, const struct cuda_task *task,
+                       const struct tile_at *t) {
+    const uint32_t pitch = tile_pitch_of(t), unit = t->block / LM_UNIT_BLOCKS, n = tile_tokens(t);
+    const uint32_t units = (t->end - t->block) / LM_UNIT_BLOCKS, eights = ceil_div(n, 8);
+    constexpr int EACH = LM_BLOCK / 4;
 #pragma unroll 1
-    for (uint32_t first = c->warp; first < n; first += AT_ONCE * WARPS) {
-        float4 residual[AT_ONCE][2], norm[AT_ONCE], bias[AT_ONCE];
+    for (uint32_t i = c->warp; i < units * eights; i += WARPS) {
+        const uint32_t u = i / eights, at = i % eights * 8 + c->lane / 4, token = min(at, n - 1);
+        const uint32_t column = (unit + u) * LM_BLOCK + c->lane % 4;
+        const float *from = tile_parked(pitch, token, u * LM_BLOCK + c->lane % 4);
+        const float inv = tile_norm_of(t->row + token);
+        float v[EACH], most = -INFINITY;
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            const struct fours f = fours_at(c, t, units, min(first + i * WARPS, n - 1));
-            const uint32_t column = min(f.column, units - 4);
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const uint64_t at = (uint64_t)min(f.row + e, t->row_end - 1) * units + column;
-                residual[i][e] = make_float4(0, 0, 0, 0);
-                if (task->more != 0) residual[i][e] = load4_l2((const float *)task->more + at);
-            }
-            norm[i] = __ldg((const float4 *)((const float *)task->norm + column));
-            bias[i] = make_float4(0, 0, 0, 0);
-            if (LINEAR_BIASES && task->bias != 0)
-                bias[i] = __ldg((const float4 *)((const float *)task->bias + column));
+        for (int e = 0; e < EACH; e++) {
+            v[e] = column + 4 * e < QN_VOCAB ? not_nan(from[4 * e] * inv) : -INFINITY;
+            most = fmaxf(most, v[e]);
         }
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+        const float from_most = most > -INFINITY ? most : 0;
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            if (first + i * WARPS >= n) break;
-            const struct fours f = fours_at(c, t, units, first + i * WARPS);
-            float4 v[2];
-            fours_load(&f, v);
+        for (int e = 0; e < EACH; e++) v[e] = expf(v[e] - from_most);
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const uint32_t row = f.row + e;
-                if (LINEAR_BIASES && task->bias != 0) v[e] = add4(v[e], bias[i]);
-                if (task->more != 0) v[e] = add4(residual[i][e], v[e]);
-                if (!f.own[e]) v[e] = make_float4(0, 0, 0, 0);
-                const float squares = squares_of_block(v[e]);
-                if (!f.own[e]) continue;
-                *(float4 *)((float *)task->out + (uint64_t)row * units + f.column) = v[e];
-                normed_store4(task, row, f.column, v[e], norm[i]);
-                if (f.column % SQUARES_COLUMNS == 0)
+        for (int d = EACH / 2; d > 0; d /= 2)
+#pragma unroll
+            for (int e = 0; e < d; e++) v[e] += v[e + d];
+        v[0] += __shfl_xor_sync(~0u, v[0], 2);
+        v[0] += __shfl_xor_sync(~0u, v[0], 1);
+        float *part = (float *)task->out2 + ((uint64_t)(t->row + at) * LM_PARTS + unit + u) * 2;
+        if (at < n && c->lane % 4 == 0) *(float2 *)part = make_float2(most, v[0]);
+    }
+}
+
+/* The residual stream with the packed norm that comes next: the bits that op_store gives one by
+ * one, below. */
+DEV void stream_finish(const struct warp_context *c, const struct cuda_task *task,
+                       const struct tile_at *t) {
+    const int AT_ONCE = 8;
+    const uint32_t units = task->units, pitch = tile_pitch_of(t);
+    const struct tile_walk w = walk_of(c, t);
+#pragma unroll 1
+    for (uint32_t stretch = 0; stretch < w.stretches; stretch++) {
+        const struct walk_four f = walk_four_at(c, t, &w, stretch, units);
+        const uint32_t column = min(f.column, units - 4);
+        const float4 norm = __ldg((const float4 *)((const float *)task->norm + column));
+        float4 bias = make_float4(0, 0, 0, 0);
+        if (LINEAR_BIASES && task->bias != 0)
+            bias = __ldg((const float4 *)((const float *)task->bias + column));
+#pragma unroll 1
+        for (uint32_t first = w.first; first < w.n; first += AT_ONCE * w.step) {
+            float4 residual[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const uint32_t at = min(first + i * w.step + w.token, w.n - 1);
+                residual[i] = make_float4(0, 0, 0, 0);
+                if (task->more != 0)
+                    residual[i] = load4_l2((const float *)task->more +
+                                           (uint64_t)(t->row + at) * units + column);
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                if (first + i * w.step >= w.n) break;
+                const uint32_t at = first + i * w.step + w.token, row = t->row + at;
+                const bool own = f.own && at < w.n;
+                float4 v = *(const float4 *)tile_parked(pitch, min(at, w.n - 1), f.in_tile);
+                if (LINEAR_BIASES && task->bias != 0) v = add4(v, bias);
+                if (task->more != 0) v = add4(residual[i], v);
+                if (!own) v = make_float4(0, 0, 0, 0);
+                const float squares = squares_of_block(v);
+                if (!own) continue;
+                *(float4 *)((float *)task->out + (uint64_t)row * units + column) = v;
+                normed_store4(task, row, column, v, norm);
+                if (column % SQUARES_COLUMNS == 0)
                     store_plain((float *)task->more2 + (uint64_t)row * task->n_pieces +
-                                    f.column / SQUARES_COLUMNS,
+                                    column / SQUARES_COLUMNS,
                                 squares);
             }
         }
     }
 }
 
+#if !QN_MLP_BIAS
+/* Packed results of GATED_MLP: a lane has a row block's eight columns of h of a token, eight lanes
+ * the tokens of a piece. */
+DEV void mlp_finish(const struct warp_context *c, const struct cuda_task *task,
+                    const struct tile_at *t) {
+    const struct linear_item none = {};
+    const uint32_t n_blocks = t->end - t->block, pitch = tile_pitch_of(t);
+    const uint32_t n = tile_tokens(t);
+    const uint32_t eights = ceil_div(n, 8);
+#pragma unroll 1
+    for (uint32_t four = 0; four < n_blocks; four += 4)
+#pragma unroll 1
+        for (uint32_t eight = c->warp; eight < eights; eight += WARPS) {
+            const uint32_t block = four + c->lane / 8, at = eight * 8 + c->lane % 8;
+            if (block >= n_blocks || at >= n) continue;
+            const float4 *from = (const float4 *)tile_parked(pitch, at, block * CUDA_PAGE_ROWS);
+            const float4 gate[2] = {from[0], from[1]}, up[2] = {from[2], from[3]};
+            const float inv = tile_norm_of(t->row + at);
+            uint32_t *to =
+                (uint32_t *)packed_at(task, task->out, t->row + at, (t->block + block) * 8);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const float4 g = times4(gate[i], inv), u = times4(up[i], inv);
+                store_word(to + 64 * i, pack_pair<WEIGHT_E>(mlp_value(&none, g.x, u.x),
+                                                            mlp_value(&none, g.y, u.y)));
+                store_word(to + 64 * i + 32, pack_pair<WEIGHT_E>(mlp_value(&none, g.z, u.z),
+                                                                 mlp_value(&none, g.w, u.w)));
+            }
+        }
+}
+#endif
+
 /* ---- other results ---- */
-
-template <bool KEPT> DEV void store_result(float *p, float v) {
-    if (KEPT)
-        store_kept(p, v);
-    else
-        store_plain(p, v);
-}
-
-/* Results of a row block of LM_HEAD, of QKV_LINEAR without biases, and of LINEAR_PARTS, which are
- * sums and nothing else. For narrow tiles this is faster than by fours. KEPT: they are to stay in
- * L2, as parts are: 8 MB twice a layer of Qwen3-8B, which LINEAR_SUM reads at once and nobody after
- * it, and which weights drove out to memory all the same. */
-template <bool KEPT>
-DEV void plain_row_finish(const struct warp_context *c, const struct cuda_task *task,
-                          uint32_t block, uint32_t row, uint32_t end, const float4 *sums,
-                          uint32_t wo) {
-    const uint32_t column = block * CUDA_PAGE_ROWS + c->lane / 4;
-    const uint32_t columns = task->kind == OP_LM_HEAD ? QN_VOCAB : task->units;
-    const bool own0 = column < columns, own1 = column + 8 < columns;
-    float *to = (float *)task->out + (uint64_t)row * columns + column;
-#pragma unroll 4
-    for (uint32_t i = 0; i < wo; i++, row += 8, to += 8 * columns) {
-        const float4 v = sums[i * COMPUTE_THREADS];
-        const float inv0 = KEPT ? 1 : tile_norm_of(row), inv1 = KEPT ? 1 : tile_norm_of(row + 1);
-        const bool there0 = row < end, there1 = row + 1 < end;
-        if (there0 && own0) store_result<KEPT>(to, v.x * inv0);
-        if (there0 && own1) store_result<KEPT>(to + 8, v.z * inv0);
-        if (there1 && own0) store_result<KEPT>(to + columns, v.y * inv1);
-        if (there1 && own1) store_result<KEPT>(to + columns + 8, v.w * inv1);
-    }
-}
 
 /* Results of a row block: tokens row + 8 i + {0, 1} for i < wo. */
 DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
-                         uint32_t row, uint32_t end, float4 *sums, uint32_t wo) {
+                         uint32_t row, uint32_t end, float *parked, uint32_t pitch, uint32_t wo) {
     const uint32_t r = c->lane / 4;
-#if !QN_MLP_BIAS
-    if (task->kind == OP_GATED_MLP && (task->flags & CUDA_OUT_PACKED) != 0) {
-        mlp_row_finish(c, task, block, row, end, sums, wo);
-        return;
-    }
-#endif
-    if (task->kind == OP_LINEAR_PARTS) {
-        plain_row_finish<true>(c, task, block, row, end, sums, wo);
-        return;
-    }
-    if (task->kind == OP_LM_HEAD || task->kind == OP_QKV_LINEAR) {
-        plain_row_finish<false>(c, task, block, row, end, sums, wo);
-        return;
-    }
     const struct linear_item first = op_item(task, block, r, 0);
     const struct tile_row t = {first.addend, first.bias, first.own0, first.own1};
 #pragma unroll 1
     for (uint32_t i = 0; i < wo; i += 4)
-        columns_value(task, &t, row + 8 * i, end, sums + i * COMPUTE_THREADS, min(wo - i, 4u));
+        columns_value(task, &t, row + 8 * i, end, parked + 8 * i * pitch, pitch, min(wo - i, 4u));
     const struct tile_steps step = tile_steps_of(task);
     struct linear_item even = op_item(task, block, r, row);
     item_norm(task, &even, block, r);
     item_next(task, &even, block, r, row);
 #pragma unroll 1
     for (uint32_t i = 0; i < wo; i++, row += 8) { /* whole warps, whatever rows there are */
-        const float4 v = sums[i * COMPUTE_THREADS];
+        const float4 v = four_sums(parked + 8 * i * pitch, pitch);
         struct linear_item odd = even;
         item_advance(&odd, step.out, step.normed, step.squares);
         even.own0 = t.own0 && row < end;
@@ -423,22 +459,32 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
  * it took a fifth of the time that compiling the kernel takes. */
 __device__ __noinline__ void tile_finish(const struct cuda_task *task, struct tile_at t) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
-    const uint32_t tokens = WARPS / t.down * t.wo * 8;
-    if (task->kind == OP_QKV_LINEAR && (task->tile == PACK_TILE || task->bias != 0)) {
-        fours_qkv(&c, task, &t, tokens);
+    const bool packed = (task->flags & CUDA_OUT_PACKED) != 0;
+    if (task->kind == OP_LINEAR_PARTS) {
+        plain_finish<true>(&c, task, &t);
         return;
     }
-    if (task->kind == OP_LINEAR && task->norm != 0 && (task->flags & CUDA_OUT_PACKED) != 0) {
-        fours_stream(&c, task, &t, tokens);
+    if (task->kind == OP_QKV_LINEAR || task->kind == OP_LM_HEAD) {
+        plain_finish<false>(&c, task, &t);
+        if (task->kind == OP_LM_HEAD) lm_tile_parts(&c, task, &t);
         return;
     }
-    float4 *sums = (float4 *)shared_memory + c.thread;
-    const uint32_t first = t.block + c.warp % t.down * t.wb;
-    const uint32_t row = t.row + c.warp / t.down * t.wo * 8 + 2 * (c.lane % 4);
+    if (task->kind == OP_LINEAR && task->norm != 0 && packed) {
+        stream_finish(&c, task, &t);
+        return;
+    }
+#if !QN_MLP_BIAS
+    if (task->kind == OP_GATED_MLP && packed) {
+        mlp_finish(&c, task, &t);
+        return;
+    }
+#endif
+    const uint32_t block = c.warp % t.down * t.wb, token = c.warp / t.down * t.wo * 8;
+    const uint32_t at = token + 2 * (c.lane % 4), pitch = tile_pitch_of(&t);
 #pragma unroll 1
-    for (uint32_t n = 0; n < t.wb && first + n < t.end; n++)
-        tile_row_finish(&c, task, first + n, row, t.row_end, sums + n * t.wo * COMPUTE_THREADS,
-                        t.wo);
+    for (uint32_t n = block; n < block + t.wb && t.block + n < t.end; n++)
+        tile_row_finish(&c, task, t.block + n, t.row + at, t.row_end,
+                        tile_parked(pitch, at, n * CUDA_PAGE_ROWS + c.lane / 4), pitch, t.wo);
 }
 
 #include "kernels/cuda/common/packed_hopper.cuh"

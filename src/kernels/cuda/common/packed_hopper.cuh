@@ -62,7 +62,7 @@ template <int WB, int WO, int DOWN> __device__ __noinline__ void narrow_multiply
         for (; n_slots > 0; n_slots--) narrow_slot<WB, WO, DOWN>(&c, &r, sum);
         tile_add<WB, WO>(total, sum);
     }
-    tile_park<WB, WO>(&c, total);
+    tile_park<WB, WO, DOWN>(&c, total);
     ring_store(&c, &r);
 }
 

@@ -53,7 +53,7 @@ template <int WB, int WO, int DOWN, int STEPS> struct packed_shape {
     static constexpr uint32_t stretches = steps / in_piece;
     static constexpr uint32_t act_at = blocks * steps * 512;
     static constexpr uint32_t stage_bytes = act_at + eights * steps * 256;
-    static constexpr uint32_t parked_bytes = WB * WO * 4 * 4 * COMPUTE_THREADS;
+    static constexpr uint32_t parked_bytes = tile_pitch(blocks) * 8 * eights * 4;
     static constexpr uint32_t room = (TILE_BYTES - parked_bytes) / stage_bytes;
     static constexpr uint32_t stages = room < MAX_STAGES ? room : MAX_STAGES;
     /* A stage's memory is asked for again that many stages after its use: the slowest warp should
@@ -166,7 +166,7 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
         }
         tile_add<WB, WO>(total, sum);
     }
-    tile_park<WB, WO>(c, total);
+    tile_park<WB, WO, DOWN>(c, total);
     sync_compute();
     tile_finish(task, {block, min(block + S::blocks, task->block1), row, r->end, WB, WO, DOWN});
     sync_compute();

@@ -38,9 +38,16 @@ DEV constexpr uint32_t least(uint32_t a, uint32_t b) {
     return a < b ? a : b;
 }
 
+/* Sums of a tile of so many row blocks, an even number, are parked by token: floats from one to the
+ * next. Banks do not conflict: lanes of eight rows and four pairs of tokens, as products leave
+ * them, nor eight tokens' four floats. */
+DEV constexpr uint32_t tile_pitch(uint32_t blocks) {
+    return blocks * CUDA_PAGE_ROWS + 4;
+}
+
 DEV constexpr struct ring_shape ring_shape_of(uint32_t blocks, uint32_t tokens) {
     struct ring_shape s = {};
-    const uint32_t parked = blocks * CUDA_PAGE_ROWS * tokens * 4, room = TILE_BYTES - parked;
+    const uint32_t parked = tile_pitch(blocks) * tokens * 4, room = TILE_BYTES - parked;
     s.blocks = blocks;
     s.tokens = tokens;
     s.w_steps = blocks > 8 ? 4 : blocks > 4 ? 8 : 16;

@@ -93,7 +93,7 @@ DEV void tile_multiply(void) {
         tile_add<1, WO>(total, sum);
         if (partial + 2 == n_partials) residual_ahead(&c);
     }
-    tile_park<1, WO>(&c, total);
+    tile_park<1, WO, 8>(&c, total);
     ring_store(&c, &r);
 }
 

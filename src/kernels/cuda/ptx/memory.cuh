@@ -88,10 +88,10 @@ DEV void store_words4(void *p, uint4 v) {
 DEV void store_plain(float *p, float v) {
     store_word(p, __float_as_uint(v));
 }
-/* The same; its line is the last to leave the L2. */
-DEV void store_kept(float *p, float v) {
-    asm volatile("st.relaxed.gpu.global.L2::cache_hint.b32 [%0], %1, %2;" ::"l"(p),
-                 "r"(__float_as_uint(v)), "l"(0x14F0000000000000ull)
+/* Four floats whose lines are the last to leave the L2. */
+DEV void store4_kept(float *p, float4 v) {
+    asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(p), "f"(v.x),
+                 "f"(v.y), "f"(v.z), "f"(v.w), "l"(0x14F0000000000000ull)
                  : "memory");
 }
 
