@@ -5,6 +5,14 @@
 #define QN_CUDA_COMMON_LINEAR_SUM_CUH
 
 #include "kernels/cuda/common/embed.cuh"
+#include "kernels/cuda/common/ops_linear.cuh"
+
+/* Parts of a row: of all the program's operators as many as there can be, or as the task says. It
+ * is known, so that code is short: a layer goes through it once, and waits for it. */
+#define SUM_ALL_PARTS (cuda_k_tiles(ATTENTION_K) >= PARTS && cuda_k_tiles(QN_INTERMEDIATE) >= PARTS)
+DEV uint32_t sum_parts(const struct cuda_task *task) {
+    return SUM_ALL_PARTS ? PARTS : task->n_pieces;
+}
 
 /* What a thread reads for columns [k, k + 4): all under way before the first is looked at. */
 struct sum_terms {
@@ -12,14 +20,15 @@ struct sum_terms {
 };
 DEV struct sum_terms terms_ask(const struct cuda_task *task, uint32_t row, uint32_t k) {
     struct sum_terms t;
-    const uint32_t n = task->n_pieces;
+    const uint32_t n = sum_parts(task);
     const float *parts = (const float *)task->in + (uint64_t)row * n * QN_HIDDEN + k;
 #pragma unroll
     for (int i = 0; i < PARTS; i++) /* in each case, or they would come one after the other */
         t.part[i] = load4_l2(parts + min((uint32_t)i, n - 1) * QN_HIDDEN);
     t.residual = load4_l2((const float *)task->more + (uint64_t)row * QN_HIDDEN + k);
     t.bias = make_float4(0, 0, 0, 0);
-    if (task->bias != 0) t.bias = __ldg((const float4 *)((const float *)task->bias + k));
+    if (LINEAR_BIASES && task->bias != 0)
+        t.bias = __ldg((const float4 *)((const float *)task->bias + k));
     t.norm = __ldg((const float4 *)((const float *)task->norm + k));
     return t;
 }
@@ -29,8 +38,8 @@ DEV float4 terms_sum(const struct cuda_task *task, const struct sum_terms *t) {
     float4 sum = t->part[0];
 #pragma unroll
     for (int i = 1; i < PARTS; i++)
-        if (i < task->n_pieces) sum = add4(sum, t->part[i]);
-    if (task->bias != 0) sum = add4(sum, t->bias);
+        if (i < sum_parts(task)) sum = add4(sum, t->part[i]);
+    if (LINEAR_BIASES && task->bias != 0) sum = add4(sum, t->bias);
     return add4(t->residual, sum);
 }
 

@@ -310,39 +310,20 @@ DEV void plain_finish(const struct warp_context *c, const struct cuda_task *task
     }
 }
 
-/* ... and of LM_HEAD the maxima and sums of its units: four lanes have a token's. Sums are those of
- * lm_part: its lane l has columns l and l + 32, and is added to l ^ 16, l ^ 8 ... */
+/* ... and of LM_HEAD the maxima and sums of its units. */
 DEV void lm_tile_parts(const struct warp_context *c, const struct cuda_task *task,
                        const struct tile_at *t) {
-    const uint32_t pitch = tile_pitch_of(t), unit = t->block / LM_UNIT_BLOCKS, n = tile_tokens(t);
-    const uint32_t units = (t->end - t->block) / LM_UNIT_BLOCKS, eights = ceil_div(n, 8);
-    constexpr int EACH = LM_BLOCK / 4;
+    const uint32_t pitch = tile_pitch_of(t), unit = t->block / LM_UNIT_BLOCKS;
+    const uint32_t units = (t->end - t->block) / LM_UNIT_BLOCKS;
+    const uint32_t n = tile_tokens(t);
 #pragma unroll 1
-    for (uint32_t i = c->warp; i < units * eights; i += WARPS) {
-        const uint32_t u = i / eights, at = i % eights * 8 + c->lane / 4, token = min(at, n - 1);
-        const uint32_t column = (unit + u) * LM_BLOCK + c->lane % 4;
-        const float *from = tile_parked(pitch, token, u * LM_BLOCK + c->lane % 4);
-        const float inv = tile_norm_of(t->row + token);
-        float v[EACH], most = -INFINITY;
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
-            v[e] = column + 4 * e < QN_VOCAB ? not_nan(from[4 * e] * inv) : -INFINITY;
-            most = fmaxf(most, v[e]);
+    for (uint32_t u = 0; u < units; u++)
+#pragma unroll 4
+        for (uint32_t at = c->warp; at < n; at += WARPS) {
+            const float *v = tile_parked(pitch, at, u * LM_BLOCK + c->lane);
+            const float inv = tile_norm_of(t->row + at);
+            lm_part(c, task, unit + u, t->row + at, v[0] * inv, v[32] * inv);
         }
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-        const float from_most = most > -INFINITY ? most : 0;
-#pragma unroll
-        for (int e = 0; e < EACH; e++) v[e] = expf(v[e] - from_most);
-#pragma unroll
-        for (int d = EACH / 2; d > 0; d /= 2)
-#pragma unroll
-            for (int e = 0; e < d; e++) v[e] += v[e + d];
-        v[0] += __shfl_xor_sync(~0u, v[0], 2);
-        v[0] += __shfl_xor_sync(~0u, v[0], 1);
-        float *part = (float *)task->out2 + ((uint64_t)(t->row + at) * LM_PARTS + unit + u) * 2;
-        if (at < n && c->lane % 4 == 0) *(float2 *)part = make_float2(most, v[0]);
-    }
 }
 
 /* The residual stream with the packed norm that comes next: the bits that op_store gives one by
