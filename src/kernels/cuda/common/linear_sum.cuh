@@ -43,37 +43,46 @@ DEV float4 terms_sum(const struct cuda_task *task, const struct sum_terms *t) {
     return add4(t->residual, sum);
 }
 
-/* Columns [k, k + 4), if the row has them; the squares of their block. All lanes. */
-DEV float sum_store(const struct cuda_task *task, uint32_t row, uint32_t k,
-                    const struct sum_terms *t) {
-    const bool there = k < QN_HIDDEN;
-    const float4 v = there ? terms_sum(task, t) : make_float4(0, 0, 0, 0);
-    if (there) {
-        *(float4 *)((float *)task->out + (uint64_t)row * QN_HIDDEN + k) = v;
-        normed_store4(task, row, k, v, t->norm);
-    }
-    return squares_of_block(v);
+enum {
+    SUM_AT_ONCE = QN_HIDDEN > 4 * COMPUTE_THREADS ? 2 : 1,
+    SUM_STEP = 4 * COMPUTE_THREADS,
+    SUM_WHOLE = QN_HIDDEN % (SUM_AT_ONCE * SUM_STEP) == 0, /* all threads have columns */
+};
+
+/* Stores columns [k, k + 4). */
+DEV void sum_store(const struct cuda_task *task, uint32_t row, uint32_t k, float4 v, float4 norm) {
+    store4_plain((float *)task->out + (uint64_t)row * QN_HIDDEN + k, v);
+    const float4 n = make_float4(v.x * norm.x, v.y * norm.y, v.z * norm.z, v.w * norm.w);
+    if (STREAM_IS_PACKED)
+        packed_store4(task, task->out2, row, k, n);
+    else
+        store4_plain((float *)task->out2 + (uint64_t)row * QN_HIDDEN + k, n);
 }
 
 /* The order of the squares' additions: act.cuh. Tasks have a row, or a few. */
 __device__ __noinline__ void run_linear_sum(const struct cuda_task *task) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
-    constexpr int AT_ONCE = QN_HIDDEN > 4 * COMPUTE_THREADS ? 2 : 1;
-    constexpr uint32_t STEP = 4 * COMPUTE_THREADS;
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
 #pragma unroll 1
     for (uint32_t row = task->row0; row < end; row++) {
         float sum = 0;
 #pragma unroll 1
         for (uint32_t first = 4 * c.thread; first - 4 * c.lane < QN_HIDDEN;
-             first += AT_ONCE * STEP) {
-            struct sum_terms terms[AT_ONCE];
+             first += SUM_AT_ONCE * SUM_STEP) {
+            struct sum_terms terms[SUM_AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++)
-                terms[i] = terms_ask(task, row, min(first + i * STEP, QN_HIDDEN - 4u));
+            for (int i = 0; i < SUM_AT_ONCE; i++)
+                terms[i] = terms_ask(task, row,
+                                     SUM_WHOLE ? first + i * SUM_STEP
+                                               : min(first + i * SUM_STEP, QN_HIDDEN - 4u));
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++)
-                sum += sum_store(task, row, first + i * STEP, &terms[i]);
+            for (int i = 0; i < SUM_AT_ONCE; i++) {
+                const uint32_t k = first + i * SUM_STEP;
+                const bool there = SUM_WHOLE || k < QN_HIDDEN;
+                const float4 v = there ? terms_sum(task, &terms[i]) : make_float4(0, 0, 0, 0);
+                if (there) sum_store(task, row, k, v, terms[i].norm);
+                sum += squares_of_block(v);
+            }
         }
 #pragma unroll
         for (int d = 4; d < 32; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);

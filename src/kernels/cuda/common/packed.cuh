@@ -275,7 +275,7 @@ template <bool KEPT> DEV void plain_store4(float *to, float4 v, uint32_t column,
     if (KEPT) {
         store4_kept(to, v);
     } else if (QN_VOCAB % 4 == 0 || columns % 4 == 0) {
-        *(float4 *)to = v;
+        store4_plain(to, v);
     } else {
         const float e[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
@@ -363,7 +363,7 @@ DEV void stream_finish(const struct warp_context *c, const struct cuda_task *tas
                 if (!own) v = make_float4(0, 0, 0, 0);
                 const float squares = squares_of_block(v);
                 if (!own) continue;
-                *(float4 *)((float *)task->out + (uint64_t)row * units + column) = v;
+                store4_plain((float *)task->out + (uint64_t)row * units + column, v);
                 normed_store4(task, row, column, v, norm);
                 if (column % SQUARES_COLUMNS == 0)
                     store_plain((float *)task->more2 + (uint64_t)row * task->n_pieces +

@@ -88,7 +88,13 @@ DEV void store_words4(void *p, uint4 v) {
 DEV void store_plain(float *p, float v) {
     store_word(p, __float_as_uint(v));
 }
-/* Four floats whose lines are the last to leave the L2. */
+/* Four floats by one store, which the compiler may make four of. */
+DEV void store4_plain(float *p, float4 v) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z),
+                 "f"(v.w)
+                 : "memory");
+}
+/* The same; their line is the last to leave the L2. */
 DEV void store4_kept(float *p, float4 v) {
     asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(p), "f"(v.x),
                  "f"(v.y), "f"(v.z), "f"(v.w), "l"(0x14F0000000000000ull)
