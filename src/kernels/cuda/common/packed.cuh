@@ -11,7 +11,7 @@
  * sends RING_PAGES void pages, so when the compute warps have them all, no copy is under way and
  * none can begin; they give the pages back when the task is done. What stands in that memory:
  *
- *   0          sums of the tile, parked for its results: F32 [token][its rows of weights + 4]
+ *   0          sums of the tile, parked for its results: F32 (tile_parked)
  *   + parked   weights and activations of some steps of 16 columns, as they pass
  *
  * Sums are those of linear.cuh: a warp has a tile of WB row blocks x WO columns of eight tokens and
@@ -93,9 +93,58 @@ DEV void lease_give(struct warp_context *c) {
 
 /* ---- sums and results ---- */
 
-/* The sum of a token and a row of weights of the tile. */
-DEV float *tile_parked(uint32_t pitch, uint32_t token, uint32_t column) {
-    return (float *)shared_memory + token * pitch + column;
+/* A tile: its row blocks [block, end) of the task's, its tokens from row on below row_end, and how
+ * warps share it (struct tile_share). */
+struct tile_at {
+    uint32_t block, end, row, row_end;
+    uint32_t wb, wo, down;
+};
+DEV uint32_t tile_pitch_of(const struct tile_at *t) {
+    return tile_pitch(t->wb * t->down);
+}
+/* Tokens that it has. */
+DEV uint32_t tile_tokens(const struct tile_at *t) {
+    return min(t->row_end - t->row, WARPS / t->down * t->wo * 8);
+}
+
+/* Where the sum of a token and a row of weights of the tile, a column of its results, is parked.
+ * From there floats to the next column of four, to the eighth one, to the next token of an even
+ * one, to the eighth token of as many as a warp has. */
+#if HAS_WGMMA
+DEV float *tile_parked(const struct tile_at *t, uint32_t token, uint32_t column) {
+    return (float *)shared_memory + token * tile_pitch_of(t) + column;
+}
+enum { TO_COLUMN = 1, TO_EIGHTH_COLUMN = 8 };
+DEV uint32_t to_token(const struct tile_at *t) {
+    return tile_pitch_of(t);
+}
+DEV uint32_t to_eighth_token(const struct tile_at *t) {
+    return 8 * tile_pitch_of(t);
+}
+#else
+/* As a thread has them, four floats of each of its values: beside what stores them by token the
+ * compiler spills all over a kernel for sm_80. */
+DEV float *tile_parked(const struct tile_at *t, uint32_t token, uint32_t column) {
+    const uint32_t block = column / CUDA_PAGE_ROWS, r = column % CUDA_PAGE_ROWS, eight = token / 8;
+    const uint32_t warp = block / t->wb + eight / t->wo * t->down, lane = r % 8 * 4 + token % 8 / 2;
+    const uint32_t value = block % t->wb * t->wo + eight % t->wo;
+    return (float *)shared_memory + (value * COMPUTE_THREADS + warp * 32 + lane) * 4 + r / 8 * 2 +
+           token % 2;
+}
+enum { TO_COLUMN = 16, TO_EIGHTH_COLUMN = 2 };
+DEV uint32_t to_token(const struct tile_at *) {
+    return 1;
+}
+DEV uint32_t to_eighth_token(const struct tile_at *) {
+    return 4 * COMPUTE_THREADS;
+}
+#endif
+
+/* Columns [column, column + 4), a multiple of 4. */
+DEV float4 tile_four(const struct tile_at *t, uint32_t token, uint32_t column) {
+    const float *p = tile_parked(t, token, column);
+    if (TO_COLUMN == 1) return *(const float4 *)p;
+    return make_float4(p[0], p[TO_COLUMN], p[2 * TO_COLUMN], p[3 * TO_COLUMN]);
 }
 
 /* All of a warp's tile. -0 is what changes no sum. */
@@ -123,15 +172,23 @@ DEV void tile_add(float total[WB][WO][4], const float partial[WB][WO][4]) {
 template <int WB, int WO, int DOWN>
 DEV void tile_park(const struct warp_context *c, const float total[WB][WO][4]) {
     constexpr uint32_t pitch = tile_pitch(WB * DOWN);
-    float *to = tile_parked(pitch, c->warp / DOWN * (8 * WO) + c->lane % 4 * 2,
-                            c->warp % DOWN * (WB * CUDA_PAGE_ROWS) + c->lane / 4);
+    const uint32_t token = c->warp / DOWN * (8 * WO) + c->lane % 4 * 2;
+    const uint32_t column = c->warp % DOWN * (WB * CUDA_PAGE_ROWS) + c->lane / 4;
+    float *to = (float *)shared_memory + token * pitch + column;
 #pragma unroll
     for (int n = 0; n < WB; n++)
 #pragma unroll
-        for (int i = 0; i < WO; i++)
+        for (int i = 0; i < WO; i++) {
+            const float *v = total[n][i];
+            if (!HAS_WGMMA) {
+                ((float4 *)shared_memory)[(n * WO + i) * COMPUTE_THREADS + c->thread] =
+                    make_float4(v[0], v[1], v[2], v[3]);
+                continue;
+            }
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                to[(8 * i + e % 2) * pitch + n * CUDA_PAGE_ROWS + e / 2 * 8] = total[n][i][e];
+                to[(8 * i + e % 2) * pitch + n * CUDA_PAGE_ROWS + e / 2 * 8] = v[e];
+        }
 }
 
 /* 1 / rms of the tile's tokens from `row` on, for tile_norm_of: after the event, and between
@@ -158,16 +215,11 @@ struct tile_row {
     bool own0, own1;
 };
 
-/* A lane's four sums of a row block and eight tokens, as products leave them: of its row and two
- * tokens, then of the row eight further. */
-DEV float4 four_sums(const float *parked, uint32_t pitch) {
-    return make_float4(parked[0], parked[pitch], parked[8], parked[pitch + 8]);
-}
-
-/* Those of up to four columns of tokens become values: all that these need is fetched first. Rows
- * that do not exist: anything will do. */
-DEV void columns_value(const struct cuda_task *task, const struct tile_row *t, uint32_t row,
-                       uint32_t end, float *parked, uint32_t pitch, uint32_t n) {
+/* A lane's sums of a row block and up to four times eight tokens, as products leave them, become
+ * values: of its row and the eighth after it, of two tokens. All that these need is fetched first.
+ * Rows that do not exist: anything will do. */
+DEV void columns_value(const struct cuda_task *task, const struct tile_at *tile,
+                       const struct tile_row *t, uint32_t row, float *parked, uint32_t n) {
     const int AT_ONCE = 4;
     float2 residual[AT_ONCE][2] = {};
 #pragma unroll
@@ -175,22 +227,22 @@ DEV void columns_value(const struct cuda_task *task, const struct tile_row *t, u
         if (i >= n) break;
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const uint32_t at = min(row + 8 * i + e, end - 1);
+            const uint32_t at = min(row + 8 * i + e, tile->row_end - 1);
             const float *from = t->residual + (uint64_t)at * task->units;
             if (t->residual != nullptr && t->own0) residual[i][e].x = load_l2(from);
             if (t->residual != nullptr && t->own1) residual[i][e].y = load_l2(from + 8);
         }
     }
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; i++, parked += 8 * pitch) {
+    for (int i = 0; i < AT_ONCE; i++, parked += to_eighth_token(tile)) {
         if (i >= n) break;
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            float *sum = parked + e * pitch;
-            const float2 v = op_value(task, sum[0], sum[8], tile_norm_of(row + 8 * i + e), t->bias,
-                                      residual[i][e]);
+            float *sum = parked + e * to_token(tile);
+            const float2 v = op_value(task, sum[0], sum[TO_EIGHTH_COLUMN],
+                                      tile_norm_of(row + 8 * i + e), t->bias, residual[i][e]);
             sum[0] = v.x;
-            sum[8] = v.y;
+            sum[TO_EIGHTH_COLUMN] = v.y;
         }
     }
 }
@@ -218,20 +270,6 @@ DEV void item_advance(struct linear_item *m, uint32_t out, uint32_t normed, uint
  *
  * By the lanes that have the sums a token's row would be read and written 32 bytes at a time: a
  * tile of 128 x 128 of O took 12 us (H200). So lanes change places by what is parked. */
-
-/* A tile: its row blocks [block, end) of the task's, its tokens from row on below row_end, and how
- * warps share it (struct tile_share). */
-struct tile_at {
-    uint32_t block, end, row, row_end;
-    uint32_t wb, wo, down;
-};
-DEV uint32_t tile_pitch_of(const struct tile_at *t) {
-    return tile_pitch(t->wb * t->down);
-}
-/* Tokens that it has. */
-DEV uint32_t tile_tokens(const struct tile_at *t) {
-    return min(t->row_end - t->row, WARPS / t->down * t->wo * 8);
-}
 
 /* How warps go through a tile by token: some lanes have a token's stretch of columns, four each;
  * a wide tile is as many stretches. */
@@ -291,7 +329,6 @@ template <bool KEPT>
 DEV void plain_finish(const struct warp_context *c, const struct cuda_task *task,
                       const struct tile_at *t) {
     const uint32_t columns = task->kind == OP_LM_HEAD ? QN_VOCAB : task->units;
-    const uint32_t pitch = tile_pitch_of(t);
     const struct tile_walk w = walk_of(c, t);
 #pragma unroll 1
     for (uint32_t stretch = 0; stretch < w.stretches; stretch++) {
@@ -301,7 +338,7 @@ DEV void plain_finish(const struct warp_context *c, const struct cuda_task *task
         if (biased && f.own) bias = __ldg((const float4 *)((const float *)task->bias + f.column));
 #pragma unroll 4
         for (uint32_t at = w.first + w.token; at < w.n; at += w.step) {
-            float4 v = *(const float4 *)tile_parked(pitch, at, f.in_tile);
+            float4 v = tile_four(t, at, f.in_tile);
             float *to = (float *)task->out + (uint64_t)(t->row + at) * columns + f.column;
             if (!KEPT) v = times4(v, tile_norm_of(t->row + at));
             if (biased) v = add4(v, bias);
@@ -313,16 +350,16 @@ DEV void plain_finish(const struct warp_context *c, const struct cuda_task *task
 /* ... and of LM_HEAD the maxima and sums of its units. */
 DEV void lm_tile_parts(const struct warp_context *c, const struct cuda_task *task,
                        const struct tile_at *t) {
-    const uint32_t pitch = tile_pitch_of(t), unit = t->block / LM_UNIT_BLOCKS;
-    const uint32_t units = (t->end - t->block) / LM_UNIT_BLOCKS;
+    const uint32_t unit = t->block / LM_UNIT_BLOCKS, units = (t->end - t->block) / LM_UNIT_BLOCKS;
     const uint32_t n = tile_tokens(t);
 #pragma unroll 1
     for (uint32_t u = 0; u < units; u++)
 #pragma unroll 4
         for (uint32_t at = c->warp; at < n; at += WARPS) {
-            const float *v = tile_parked(pitch, at, u * LM_BLOCK + c->lane);
+            const uint32_t column = u * LM_BLOCK + c->lane;
+            const float v0 = *tile_parked(t, at, column), v1 = *tile_parked(t, at, column + 32);
             const float inv = tile_norm_of(t->row + at);
-            lm_part(c, task, unit + u, t->row + at, v[0] * inv, v[32] * inv);
+            lm_part(c, task, unit + u, t->row + at, v0 * inv, v1 * inv);
         }
 }
 
@@ -331,7 +368,7 @@ DEV void lm_tile_parts(const struct warp_context *c, const struct cuda_task *tas
 DEV void stream_finish(const struct warp_context *c, const struct cuda_task *task,
                        const struct tile_at *t) {
     const int AT_ONCE = 8;
-    const uint32_t units = task->units, pitch = tile_pitch_of(t);
+    const uint32_t units = task->units;
     const struct tile_walk w = walk_of(c, t);
 #pragma unroll 1
     for (uint32_t stretch = 0; stretch < w.stretches; stretch++) {
@@ -357,7 +394,7 @@ DEV void stream_finish(const struct warp_context *c, const struct cuda_task *tas
                 if (first + i * w.step >= w.n) break;
                 const uint32_t at = first + i * w.step + w.token, row = t->row + at;
                 const bool own = f.own && at < w.n;
-                float4 v = *(const float4 *)tile_parked(pitch, min(at, w.n - 1), f.in_tile);
+                float4 v = tile_four(t, min(at, w.n - 1), f.in_tile);
                 if (LINEAR_BIASES && task->bias != 0) v = add4(v, bias);
                 if (task->more != 0) v = add4(residual[i], v);
                 if (!own) v = make_float4(0, 0, 0, 0);
@@ -380,23 +417,21 @@ DEV void stream_finish(const struct warp_context *c, const struct cuda_task *tas
 DEV void mlp_finish(const struct warp_context *c, const struct cuda_task *task,
                     const struct tile_at *t) {
     const struct linear_item none = {};
-    const uint32_t n_blocks = t->end - t->block, pitch = tile_pitch_of(t);
-    const uint32_t n = tile_tokens(t);
-    const uint32_t eights = ceil_div(n, 8);
+    const uint32_t n_blocks = t->end - t->block, n = tile_tokens(t), eights = ceil_div(n, 8);
 #pragma unroll 1
     for (uint32_t four = 0; four < n_blocks; four += 4)
 #pragma unroll 1
         for (uint32_t eight = c->warp; eight < eights; eight += WARPS) {
             const uint32_t block = four + c->lane / 8, at = eight * 8 + c->lane % 8;
             if (block >= n_blocks || at >= n) continue;
-            const float4 *from = (const float4 *)tile_parked(pitch, at, block * CUDA_PAGE_ROWS);
-            const float4 gate[2] = {from[0], from[1]}, up[2] = {from[2], from[3]};
             const float inv = tile_norm_of(t->row + at);
             uint32_t *to =
                 (uint32_t *)packed_at(task, task->out, t->row + at, (t->block + block) * 8);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const float4 g = times4(gate[i], inv), u = times4(up[i], inv);
+                const uint32_t column = block * CUDA_PAGE_ROWS + 4 * i;
+                const float4 g = times4(tile_four(t, at, column), inv);
+                const float4 u = times4(tile_four(t, at, column + 8), inv);
                 store_word(to + 64 * i, pack_pair<WEIGHT_E>(mlp_value(&none, g.x, u.x),
                                                             mlp_value(&none, g.y, u.y)));
                 store_word(to + 64 * i + 32, pack_pair<WEIGHT_E>(mlp_value(&none, g.z, u.z),
@@ -408,30 +443,31 @@ DEV void mlp_finish(const struct warp_context *c, const struct cuda_task *task,
 
 /* ---- other results ---- */
 
-/* Results of a row block: tokens row + 8 i + {0, 1} for i < wo. */
-DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
-                         uint32_t row, uint32_t end, float *parked, uint32_t pitch, uint32_t wo) {
-    const uint32_t r = c->lane / 4;
+/* Results of a row block: tokens row + 8 i + {0, 1} for i < t->wo, whose sums are parked there. */
+DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *task,
+                         const struct tile_at *t, uint32_t block, uint32_t row, float *parked) {
+    const uint32_t r = c->lane / 4, end = t->row_end;
     const struct linear_item first = op_item(task, block, r, 0);
-    const struct tile_row t = {first.addend, first.bias, first.own0, first.own1};
+    const struct tile_row own = {first.addend, first.bias, first.own0, first.own1};
 #pragma unroll 1
-    for (uint32_t i = 0; i < wo; i += 4)
-        columns_value(task, &t, row + 8 * i, end, parked + 8 * i * pitch, pitch, min(wo - i, 4u));
+    for (uint32_t i = 0; i < t->wo; i += 4)
+        columns_value(task, t, &own, row + 8 * i, parked + i * to_eighth_token(t),
+                      min(t->wo - i, 4u));
     const struct tile_steps step = tile_steps_of(task);
     struct linear_item even = op_item(task, block, r, row);
     item_norm(task, &even, block, r);
     item_next(task, &even, block, r, row);
 #pragma unroll 1
-    for (uint32_t i = 0; i < wo; i++, row += 8) { /* whole warps, whatever rows there are */
-        const float4 v = four_sums(parked + 8 * i * pitch, pitch);
+    for (uint32_t i = 0; i < t->wo; i++, row += 8) { /* whole warps, whatever rows there are */
+        const float *v = parked + i * to_eighth_token(t), *w = v + to_token(t);
         struct linear_item odd = even;
         item_advance(&odd, step.out, step.normed, step.squares);
-        even.own0 = t.own0 && row < end;
-        even.own1 = t.own1 && row < end;
-        odd.own0 = t.own0 && row + 1 < end;
-        odd.own1 = t.own1 && row + 1 < end;
-        op_store<4>(task, &even, r, make_float2(v.x, v.z));
-        op_store<4>(task, &odd, r, make_float2(v.y, v.w));
+        even.own0 = own.own0 && row < end;
+        even.own1 = own.own1 && row < end;
+        odd.own0 = own.own0 && row + 1 < end;
+        odd.own1 = own.own1 && row + 1 < end;
+        op_store<4>(task, &even, r, make_float2(v[0], v[TO_EIGHTH_COLUMN]));
+        op_store<4>(task, &odd, r, make_float2(w[0], w[TO_EIGHTH_COLUMN]));
         item_advance(&even, step.out8, step.normed8, 8 * step.squares);
     }
 }
@@ -460,12 +496,12 @@ __device__ __noinline__ void tile_finish(const struct cuda_task *task, struct ti
         return;
     }
 #endif
-    const uint32_t block = c.warp % t.down * t.wb, token = c.warp / t.down * t.wo * 8;
-    const uint32_t at = token + 2 * (c.lane % 4), pitch = tile_pitch_of(&t);
+    const uint32_t block = c.warp % t.down * t.wb;
+    const uint32_t token = c.warp / t.down * t.wo * 8 + 2 * (c.lane % 4);
 #pragma unroll 1
     for (uint32_t n = block; n < block + t.wb && t.block + n < t.end; n++)
-        tile_row_finish(&c, task, t.block + n, t.row + at, t.row_end,
-                        tile_parked(pitch, at, n * CUDA_PAGE_ROWS + c.lane / 4), pitch, t.wo);
+        tile_row_finish(&c, task, &t, t.block + n, t.row + token,
+                        tile_parked(&t, token, n * CUDA_PAGE_ROWS + c.lane / 4));
 }
 
 #include "kernels/cuda/common/packed_hopper.cuh"

@@ -38,11 +38,12 @@ DEV constexpr uint32_t least(uint32_t a, uint32_t b) {
     return a < b ? a : b;
 }
 
-/* Sums of a tile of so many row blocks, an even number, are parked by token: floats from one to the
- * next. Banks do not conflict: lanes of eight rows and four pairs of tokens, as products leave
- * them, nor eight tokens' four floats. */
+/* How the sums of a tile are parked (packed.cuh): floats of a token, of so many row blocks, an even
+ * number. On Hopper by token, so far from each other that banks do not conflict: neither those of
+ * lanes of eight rows and four pairs of tokens, as products leave them, nor those of eight tokens'
+ * four floats. */
 DEV constexpr uint32_t tile_pitch(uint32_t blocks) {
-    return blocks * CUDA_PAGE_ROWS + 4;
+    return blocks * CUDA_PAGE_ROWS + (HAS_WGMMA ? 4 : 0);
 }
 
 DEV constexpr struct ring_shape ring_shape_of(uint32_t blocks, uint32_t tokens) {
