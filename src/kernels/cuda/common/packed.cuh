@@ -192,15 +192,27 @@ DEV void tile_park(const struct warp_context *c, const float total[WB][WO][4]) {
 }
 
 /* 1 / rms of the tile's tokens from `row` on, for tile_norm_of: after the event, and between
- * barriers. One read each per block: when every result asked for its token's own, the blocks'
- * reads of those few lines took 11 us of a tile's 73 (64 tokens, H200). */
+ * barriers. In a graph of up to 16 rows, whose task has some of them only, the squares are not
+ * added up. One read each per block: when every result asked for its token's own, the blocks' reads
+ * of those few lines took 11 us of a tile's 73 (64 tokens, H200). */
 DEV void tile_norms(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                     uint32_t end) {
-    const uint32_t token = row + c->thread;
     if (task->kind == OP_LINEAR || task->kind == OP_LINEAR_PARTS) return;
+    const float *squares = (const float *)task->more2;
+    if (task->n_pieces != 1) {
+        for (uint32_t token = row + c->warp; token < end; token += WARPS) {
+            const float *const blocks[1] = {squares +
+                                            (uint64_t)op_token(task, token) * task->n_pieces};
+            float sum[1];
+            squares_of_blocks<1>(c, blocks, task->n_pieces,
+                                 squares_ask<1>(blocks, task->n_pieces, c->lane), sum);
+            if (c->lane == 0) TILE_NORMS[token % PACK_TILE] = inverse_rms_of(sum[0]);
+        }
+        return;
+    }
+    const uint32_t token = row + c->thread;
     if (c->thread >= PACK_TILE || token >= end) return;
-    TILE_NORMS[token % PACK_TILE] =
-        inverse_rms_of(load_l2((const float *)task->more2 + op_token(task, token)));
+    TILE_NORMS[token % PACK_TILE] = inverse_rms_of(load_l2(squares + op_token(task, token)));
 }
 
 /* Of LINEAR, its parts and rows that do not exist anything. */
