@@ -63,11 +63,13 @@ static uint64_t packed_cost(uint32_t token_rows, uint32_t weight_rows) {
     return (uint64_t)down * token_rows + (uint64_t)across * weight_rows;
 }
 
-/* The cut whose largest task costs least. */
+/* The cut whose largest task costs least. Up to SQUARES_ROWS rows stay together: a task has tensor
+ * core columns for all of them at once (packed_few.cuh), which half of them would leave empty. */
 static struct tiles choose_packed(uint32_t n_rows, uint32_t n_blocks, uint32_t want) {
     struct tiles best = {1, 1};
     uint64_t best_cost = UINT64_MAX;
-    for (uint32_t rows = 1; rows <= MIN(n_rows / PACK_ROWS, want); rows *= 2) {
+    const uint32_t most = n_rows <= SQUARES_ROWS ? 1 : MIN(n_rows / PACK_ROWS, want);
+    for (uint32_t rows = 1; rows <= most; rows *= 2) {
         const uint32_t each = CEIL_DIV(n_blocks, MIN(want / rows, n_blocks));
         /* No more tasks than it takes. */
         const uint64_t cost = packed_cost(CEIL_DIV(n_rows, rows), each * 16);

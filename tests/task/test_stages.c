@@ -103,6 +103,33 @@ static void normalization_inserts_dummies_where_tasks_fan_out(void **state) {
     fixture_fini(&f);
 }
 
+/* Tasks of packed matrix products that have some of the graph's rows only, on 132 workers. */
+static uint32_t tasks_of_some_rows(uint32_t n_rows, uint32_t cuts) {
+    const struct model_spec spec = fixture_spec(1, 256, 4, 2, 64, 512, 1000);
+    struct diag d = {0};
+    struct fixture f;
+    struct task_options o = defaults;
+    o.n_workers = 132;
+    ok(&d, fixture_compile(&d, &f, &spec, n_rows, 2048, cuts, &o));
+    uint32_t n = 0;
+    for (size_t i = 0; i < f.tasks.tasks.n; i++) {
+        const struct task *t = &f.tasks.tasks.items[i];
+        const bool product =
+            t->kind == OP_QKV_LINEAR || t->kind == OP_LINEAR || t->kind == OP_GATED_MLP;
+        n += product && t->row1 - t->row0 < n_rows;
+    }
+    fixture_fini(&f);
+    return n;
+}
+
+/* ... up to 16, which one task takes at once, however many workers are idle. */
+static void few_packed_rows_stay_together(void **state) {
+    (void)state;
+    assert_int_equal(tasks_of_some_rows(9, FIXTURE_PACK), 0);
+    assert_int_equal(tasks_of_some_rows(16, FIXTURE_PACK), 0);
+    assert_true(tasks_of_some_rows(64, FIXTURE_MANY) > 0);
+}
+
 /* Whole contexts: a task for each row and KV head, on the same workers in every layer, spread over
  * all; what comes next is on others. */
 static void whole_contexts_stay_with_their_workers(void **state) {
@@ -507,6 +534,7 @@ int main(void) {
         cmocka_unit_test(small_activations_ride_on_data),
         cmocka_unit_test(the_stream_is_its_workers_own),
         cmocka_unit_test(several_rows_ride_on_words),
+        cmocka_unit_test(few_packed_rows_stay_together),
         cmocka_unit_test(whole_contexts_stay_with_their_workers),
         cmocka_unit_test(an_event_rides_only_if_all_is_polled),
         cmocka_unit_test(activations_have_the_type_that_kernels_store),
