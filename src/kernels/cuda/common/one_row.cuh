@@ -82,6 +82,9 @@ template <uint32_t KIND, uint32_t K> DEV float row_sum(uint32_t in_group, uint32
     return sum;
 }
 
+/* Whether what comes next reads the row packed, since it is too long to be staged. */
+#define ROW_H_IS_PACKED (QN_INTERMEDIATE > STAGED_COLUMNS)
+
 /* The thread's item of a group: rows r and r + 8 of a row block, r = thread % 8. Nothing beyond the
  * group's. */
 template <uint32_t KIND>
@@ -89,7 +92,7 @@ DEV struct linear_item row_item(const struct warp_context *c, const struct cuda_
                                 struct row_group g) {
     const uint32_t block = g.first + c->thread / 8, r = c->thread % 8;
     if (KIND == OP_LM_HEAD || block >= g.end) return {};
-    return KIND == OP_GATED_MLP ? mlp_item<true, false>(task, block, r, 0)
+    return KIND == OP_GATED_MLP ? mlp_item<true, ROW_H_IS_PACKED>(task, block, r, 0)
                                 : linear_item<true>(task, block, r, 0);
 }
 
@@ -212,6 +215,8 @@ DEV void row_results(const struct warp_context *c, const struct cuda_task *task,
         }
         if (m->own0) item_store(m, 0, v.x);
         if (m->own1) item_store(m, 8, v.y);
+    } else if (ROW_H_IS_PACKED) {
+        mlp_store(task, m, v0 * inv, v1 * inv);
     } else if (w->y_paired) {
         if (r % 2 == 0)
             op_finish_pair(task, m, g.first + in_group, r, inv, v0, v1,
