@@ -237,10 +237,14 @@ static void test_same_in_any_company(void **state) {
 #define EVEN_SHAPE                                                                                 \
     "\"head_dim\": 64, \"intermediate_size\": 512, \"num_attention_heads\": 4, "                   \
     "\"num_key_value_heads\": 2, "
-/* An MLP too wide for a block's scratch: its single rows are packed, too, and may carry flags. */
-#define WIDE_SHAPE                                                                                 \
+/* An MLP, and an attention, too wide for a block's scratch: single rows are packed, too, and may
+ * carry flags. */
+#define WIDE_MLP                                                                                   \
     "\"head_dim\": 64, \"intermediate_size\": 15616, \"num_attention_heads\": 4, "                 \
     "\"num_key_value_heads\": 2, "
+#define WIDE_ATTENTION                                                                             \
+    "\"head_dim\": 64, \"intermediate_size\": 512, \"num_attention_heads\": 256, "                 \
+    "\"num_key_value_heads\": 16, "
 /* Nine k-tiles: partial sum 0 has two, the others one. Some workers' row blocks of LINEAR_PARTS are
  * of two sums. */
 #define PARTS_SHAPE                                                                                \
@@ -349,8 +353,9 @@ static void test_same_packed(void **state) {
     compare_packed("{" STREAM_SHAPE MADE_UP("256", "331") "}", lengths, stream, COUNT_OF(stream));
 }
 
-/* An MLP too wide for a single row to be staged: what it makes is packed then, too. */
-static void test_wide_mlp(void **state) {
+/* Rows too long for a task to stage: what an MLP, or attention, makes of a single one is packed,
+ * too. */
+static void test_wide_rows(void **state) {
     (void)state;
     need_gpu();
     static const uint32_t lengths[N_MIX] = {1, 9, 17, 3, 12, 2};
@@ -358,7 +363,8 @@ static void test_wide_mlp(void **state) {
         {.coarse = true, .max_batched = 1, .max_len = 512, .carry_bytes = 1 << 16},
         {.coarse = true, .max_batched = 16},
         {.coarse = true, .max_batched = 256}};
-    compare_packed("{" WIDE_SHAPE MADE_UP("72", "331") "}", lengths, wide, COUNT_OF(wide));
+    compare_packed("{" WIDE_MLP MADE_UP("72", "331") "}", lengths, wide, COUNT_OF(wide));
+    compare_packed("{" WIDE_ATTENTION MADE_UP("72", "331") "}", lengths, wide, COUNT_OF(wide));
 }
 
 /* Activations of a few rows that are empty words until they are stored, in graphs of 8 and of 16
@@ -690,7 +696,7 @@ int main(void) {
         cmocka_unit_test(test_wide_heads),     cmocka_unit_test(test_wide_stream),
         cmocka_unit_test(test_like_the_cpu),   cmocka_unit_test(test_stall),
         cmocka_unit_test(test_close_busy),     cmocka_unit_test(test_long_context),
-        cmocka_unit_test(test_same_packed),    cmocka_unit_test(test_wide_mlp),
+        cmocka_unit_test(test_same_packed),    cmocka_unit_test(test_wide_rows),
         cmocka_unit_test(test_whole_context),  cmocka_unit_test(test_filled),
     };
     const char *only = getenv("QN_TEST");
