@@ -57,6 +57,7 @@ enum {
 
     CUDA_ROW_GROUP = 12, /* row blocks of one row's task at a time, at most: cuda_task.group */
 
+    CUDA_WIDE = 4,    /* cuda_task.columns: of 32 packed rows (packed_wide.cuh) */
     CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (packed.cuh) */
 
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */
@@ -134,6 +135,15 @@ CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t kind, uint32_t columns) {
     return few < most ? few : most;
 }
 
+/* The same with four columns (packed_wide.cuh): what registers hold of partial sums, or a worker
+ * has of row blocks. A page has steps of all of a group's row blocks: each in so many parts. */
+CUDA_ABI_FN uint32_t cuda_wide_group(uint32_t kind) {
+    return kind == OP_LINEAR ? 2 : kind == OP_QKV_LINEAR ? 3 : 4;
+}
+CUDA_ABI_FN uint32_t cuda_wide_parts(uint32_t group) {
+    return group > 2 ? 4 : group;
+}
+
 CUDA_ABI_FN uint32_t cuda_k_tiles(uint32_t k) {
     return (k + CUDA_PAGE_K - 1) / CUDA_PAGE_K;
 }
@@ -191,9 +201,9 @@ struct cuda_task {
     /* How a task with weights walks through them: cuda_tables.c decides, common/linear.cuh tells.
      */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
-    uint8_t tile;            /* token rows at a time: 1, 8, 16, of many 32, 64 or 128 */
+    uint8_t tile;            /* token rows at a time: 1, 8, 16, 32, 64 or 128 */
     uint8_t group;           /* row blocks at a time; of many packed rows 2, 4, 8, 12 or 16 */
-    uint8_t columns;     /* columns of 8 tokens: 1 or 2; 0: one row, whose activations are staged;
+    uint8_t columns;     /* columns of 8 tokens: 1, 2, 4; 0: one row, whose activations are staged;
                             CUDA_LEASE: many packed rows. ATTENTION: 0, or CUDA_LEASE: many rows */
     uint8_t unit_blocks; /* row blocks that are finished together; 0: each alone */
 };

@@ -352,15 +352,22 @@ static void walk_staged(struct cuda_task *t, uint32_t unit_blocks) {
     if (unit_blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, unit_blocks);
 }
 
-/* A graph's rows, if they are up to 16, as packed_few.cuh has them, in groups of like size; else,
- * and parts, which are always so, the smallest of the tiles of packed.cuh. */
-static void walk_packed(struct cuda_task *t, uint32_t rows) {
+/* Whether a task's weights stream (packed_few.cuh, packed_wide.cuh): it has all rows of its graph.
+ */
+static bool is_streamed(const struct cuda_task *t, uint32_t rows, uint32_t hidden) {
+    if (t->eights != CEIL_DIV(rows, (uint32_t)PACK_ROWS) || t->kind == OP_LINEAR_PARTS)
+        return false;
+    return rows_stream(rows, hidden) && (t->eights <= 2 || t->kind != OP_LINEAR || t->norm != 0);
+}
+
+/* Such a task in groups of like size; else the smallest of the tiles of packed.cuh. */
+static void walk_packed(struct cuda_task *t, uint32_t rows, uint32_t hidden) {
     const uint32_t blocks = t->block1 - t->block0;
-    if (t->eights <= 2 && t->eights == CEIL_DIV(rows, (uint32_t)PACK_ROWS) &&
-        t->kind != OP_LINEAR_PARTS) {
+    if (is_streamed(t, rows, hidden)) {
         t->columns = (uint8_t)t->eights;
         t->tile = (uint8_t)(8 * t->columns);
-        const uint32_t most = cuda_packed_group(t->kind, t->columns);
+        const uint32_t most = t->columns == CUDA_WIDE ? cuda_wide_group(t->kind)
+                                                      : cuda_packed_group(t->kind, t->columns);
         t->group = (uint8_t)CEIL_DIV(blocks, CEIL_DIV(blocks, most));
         return;
     }
@@ -407,7 +414,7 @@ static void fill_walk(const struct filler *f, const struct prog_op *op, struct c
     t->block0 = blocks != 0 ? t->unit0 * blocks : t->unit0 / per_block;
     t->block1 = blocks != 0 ? t->unit1 * blocks : CEIL_DIV(t->unit1, per_block);
     if (is_packed(p, op))
-        walk_packed(t, t->row1 - t->row0);
+        walk_packed(t, t->row1 - t->row0, PROG(p, MODEL)->hidden);
     else
         walk_staged(t, blocks);
 }

@@ -58,7 +58,7 @@ enum { PARTS = 8 };
 
 /* Columns of the residual stream whose squares are added up by who writes them; token rows up to
  * which who needs 1 / rms adds up these sums itself. */
-enum { SQUARES_COLUMNS = 16, SQUARES_ROWS = 16 };
+enum { SQUARES_COLUMNS = 16, SQUARES_ROWS = 32 };
 
 /* Rows that ATTENTION_STEP and _WHOLE can have: each item makes the keys of all that are of its
  * request. */
@@ -75,6 +75,14 @@ enum { PACK_TILE = 128, PACK_NARROW = 64 };
 #ifndef __CUDACC_RTC__
 /* ---- host only from here ---- */
 #include <stdbool.h>
+
+/* Whether a GPU's products of so many packed rows stream their weights from one task to the next
+ * (packed_few.cuh, packed_wide.cuh): up to 16 rows, and 32 where the model's hidden size has a
+ * k-tile for each warp of a block. */
+static inline bool rows_stream(uint64_t n_rows, uint64_t hidden) {
+    const uint64_t eights = (n_rows + PACK_ROWS - 1) / PACK_ROWS;
+    return eights <= 2 || (eights == 4 && hidden >= (uint64_t)PARTS * PACK_K);
+}
 
 struct op_slot {
     char name[12];

@@ -63,12 +63,15 @@ static uint64_t packed_cost(uint32_t token_rows, uint32_t weight_rows) {
     return (uint64_t)down * token_rows + (uint64_t)across * weight_rows;
 }
 
-/* The cut whose largest task costs least. Up to SQUARES_ROWS rows stay together: a task has tensor
- * core columns for all of them at once (packed_few.cuh), which half of them would leave empty. */
-static struct tiles choose_packed(uint32_t n_rows, uint32_t n_blocks, uint32_t want) {
+/* The cut whose largest task costs least. Where weights stream rows stay together: a task has
+ * tensor core columns for all of them at once (packed_few.cuh, packed_wide.cuh), which half of them
+ * would leave empty. */
+static struct tiles choose_packed(const struct tgraph *g, uint32_t n_rows, uint32_t n_blocks,
+                                  uint32_t want) {
     struct tiles best = {1, 1};
     uint64_t best_cost = UINT64_MAX;
-    const uint32_t most = n_rows <= SQUARES_ROWS ? 1 : MIN(n_rows / PACK_ROWS, want);
+    const bool streams = rows_stream(n_rows, g->kernel->spec.hidden);
+    const uint32_t most = streams ? 1 : MIN(n_rows / PACK_ROWS, want);
     for (uint32_t rows = 1; rows <= most; rows *= 2) {
         const uint32_t each = CEIL_DIV(n_blocks, MIN(want / rows, n_blocks));
         /* No more tasks than it takes. */
@@ -111,7 +114,7 @@ static struct tiles choose_tiles(const struct tgraph *g, const struct kop *op, u
         }
     }
     if (reads_packed(g, op) && op->kind != OP_LM_HEAD)
-        best = choose_packed(n_rows * PACK_ROWS, n_blocks, want);
+        best = choose_packed(g, n_rows * PACK_ROWS, n_blocks, want);
     if (o->row_tiles != 0) best.rows = MIN(o->row_tiles, n_rows);
     if (o->unit_tiles != 0) best.units = MIN(o->unit_tiles, n_blocks);
     return best;

@@ -258,6 +258,10 @@ static void test_same_in_any_company(void **state) {
 #define FILLED_SHAPE                                                                               \
     "\"head_dim\": 128, \"intermediate_size\": 512, \"num_attention_heads\": 2, "                  \
     "\"num_key_value_heads\": 1, "
+/* A hidden size of more k-tiles than a block has warps. */
+#define WIDE_STREAM                                                                                \
+    "\"head_dim\": 64, \"intermediate_size\": 256, \"num_attention_heads\": 8, "                   \
+    "\"num_key_value_heads\": 2, "
 #define WIDE_HEADS                                                                                 \
     "\"head_dim\": 128, \"intermediate_size\": 128, \"num_attention_heads\": 4, "                  \
     "\"num_key_value_heads\": 1, "
@@ -351,6 +355,17 @@ static void test_same_packed(void **state) {
     compare_packed("{" EVEN_SHAPE MADE_UP("272", "1271") "}", lengths, even, COUNT_OF(even));
     compare_packed("{" PARTS_SHAPE MADE_UP("512", "331") "}", few, parts, COUNT_OF(parts));
     compare_packed("{" STREAM_SHAPE MADE_UP("256", "331") "}", lengths, stream, COUNT_OF(stream));
+}
+
+/* Graphs of 32 rows whose weights stream: with 9 k-tiles, two and one; workers with one row block
+ * and with several groups of them. */
+static void test_wide_batches(void **state) {
+    (void)state;
+    need_gpu();
+    static const uint32_t lengths[N_MIX] = {1, 9, 17, 3, 12, 2};
+    const struct rig_options wide[] = {{.coarse = true, .max_batched = 32, .n_slots = 32},
+                                       {.max_batched = 32, .n_slots = 24, .n_workers = 2}};
+    compare_packed("{" WIDE_STREAM MADE_UP("2304", "331") "}", lengths, wide, COUNT_OF(wide));
 }
 
 /* Rows too long for a task to stage: what an MLP, or attention, makes of a single one is packed,
@@ -697,7 +712,8 @@ int main(void) {
         cmocka_unit_test(test_like_the_cpu),   cmocka_unit_test(test_stall),
         cmocka_unit_test(test_close_busy),     cmocka_unit_test(test_long_context),
         cmocka_unit_test(test_same_packed),    cmocka_unit_test(test_wide_rows),
-        cmocka_unit_test(test_whole_context),  cmocka_unit_test(test_filled),
+        cmocka_unit_test(test_wide_batches),   cmocka_unit_test(test_whole_context),
+        cmocka_unit_test(test_filled),
     };
     const char *only = getenv("QN_TEST");
     if (only != NULL) cmocka_set_test_filter(only);

@@ -32,6 +32,7 @@
 #include "kernels/cuda/common/one_row.cuh"
 #include "kernels/cuda/common/packed_ask.cuh"
 #include "kernels/cuda/common/packed_few.cuh"
+#include "kernels/cuda/common/packed_wide.cuh"
 #include "kernels/cuda/common/retile.cuh"
 #include "kernels/cuda/common/sample.cuh"
 
@@ -115,7 +116,8 @@ enum {
     RUN_PACKED,
     RUN_FEW_8,
     RUN_FEW_16 = RUN_FEW_8 + N_FEW,
-    RUN_DROP = RUN_FEW_16 + N_FEW
+    RUN_WIDE = RUN_FEW_16 + N_FEW,
+    RUN_DROP = RUN_WIDE + N_FEW
 };
 static_assert(RUN_DROP < 1 << 7, "struct warp_state");
 
@@ -123,6 +125,7 @@ DEV uint32_t runner_of(const struct cuda_task *task) {
     if (task->kind == OP_ATTENTION) return task->tile != 0 ? RUN_ROWS : RUN_STEPS;
     if (task->columns != 0) {
         if (task->columns == CUDA_LEASE) return RUN_PACKED;
+        if (task->columns == CUDA_WIDE) return RUN_WIDE + few_kind(task);
         return (task->columns == 1 ? RUN_FEW_8 : RUN_FEW_16) + few_kind(task);
     }
     switch (task->kind) {
@@ -203,6 +206,10 @@ template <run_function RUN, bool HINTED = false> __device__ __noinline__ void co
  * is not between what a single row does. */
 template <int COLUMNS, uint32_t KIND, uint32_t K> __device__ __noinline__ void run_few(void) {
     compute_with<few_run<KIND, K, COLUMNS>, false>();
+}
+
+template <uint32_t KIND, uint32_t K> __device__ __noinline__ void run_wide(void) {
+    compute_with<wide_run<KIND, K>, false>();
 }
 
 /* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself
@@ -364,6 +371,11 @@ DEV void compute_main(void) {
         case RUN_FEW_16 + FEW_GATED: run_few<2, OP_GATED_MLP, QN_HIDDEN>(); continue;
         case RUN_FEW_16 + FEW_DOWN: run_few<2, OP_LINEAR, QN_INTERMEDIATE>(); continue;
         case RUN_FEW_16 + FEW_LM_HEAD: run_few<2, OP_LM_HEAD, QN_HIDDEN>(); continue;
+        case RUN_WIDE + FEW_QKV: run_wide<OP_QKV_LINEAR, QN_HIDDEN>(); continue;
+        case RUN_WIDE + FEW_O: run_wide<OP_LINEAR, ATTENTION_K>(); continue;
+        case RUN_WIDE + FEW_GATED: run_wide<OP_GATED_MLP, QN_HIDDEN>(); continue;
+        case RUN_WIDE + FEW_DOWN: run_wide<OP_LINEAR, QN_INTERMEDIATE>(); continue;
+        case RUN_WIDE + FEW_LM_HEAD: run_wide<OP_LM_HEAD, QN_HIDDEN>(); continue;
         case RUN_DROP: compute_drop(); continue;
         default: break;
         }
@@ -397,7 +409,6 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
         }
         for (uint32_t i = 0; i < 2; i++) barrier_init(&s->piece_full[i], WARPS);
         barrier_init(&s->lease_taken, 1);
-        barrier_init(&s->lease_ready, 1);
         barrier_init(&s->drop_ready, 1);
         barrier_init(&s->entered, 1);
         barrier_init(&s->stop, 1);
@@ -438,6 +449,7 @@ __device__ __noinline__ void role_control(void) {
 // check_kernels: function run_fewILi1E spills 0
 // check_kernels: function run_fewILi2E spills 104
 // check_kernels: function run_fewILi2ELj13E spills 192
+// check_kernels: function run_wide spills 112
 // check_kernels: function role_loader spills 0
 // check_kernels: function role_loader spills 36 on odd.sm_80
 // check_kernels: function role_loader spills 8 on sm_80

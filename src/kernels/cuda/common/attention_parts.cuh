@@ -40,7 +40,8 @@ enum {
     KEYS_BYTES = 16 * KEY_ROW,
     VALUES_BYTES = PART_POSITIONS * VALUE_ROW,
     PART_BYTES = KEYS_BYTES > VALUES_BYTES ? KEYS_BYTES : VALUES_BYTES,
-    PARTS_ROOM = RING_BYTES / WARPS / PART_BYTES,
+    PAGE_PARTS = CUDA_PAGE_BYTES / PART_BYTES,
+    PARTS_ROOM = STEPS_DEPTH * PAGE_PARTS,
     PART_SLOTS = PARTS_ROOM < 6 ? PARTS_ROOM : 6,
     UNITS_AHEAD = PART_SLOTS / 2 + 1, /* that may be asked for: a unit has two parts at least */
 };
@@ -191,7 +192,9 @@ struct parts_cursor {
 };
 
 DEV char *part_slot(const struct warp_context *c, uint32_t slot) {
-    return shared_memory + (c->warp * PART_SLOTS + slot) * PART_BYTES;
+    uint32_t count = c->page;
+    if (slot >= PAGE_PARTS) count = page_next(count);
+    return RING + page_slot(c->warp, count) * CUDA_PAGE_BYTES + slot % PAGE_PARTS * PART_BYTES;
 }
 DEV uint32_t slot_next(uint32_t slot) {
     return slot + 1 == PART_SLOTS ? 0 : slot + 1;

@@ -325,7 +325,7 @@ DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
     for (uint32_t u = 1; u < UNITS_AHEAD; u++) unit_known(c, u);
     if (LEASED) {
         cursor_enter(c, &ask, 0);
-        lease_take(c);
+        for (uint32_t i = 0; i < STEPS_DEPTH; i++) page_acquire_after(c, i);
         parts_ask<true>(c, task, &ask);
     }
     if (!wait_ready(c)) {
@@ -335,7 +335,9 @@ DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
     if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
     if (LEASED) parts_ask<false>(c, task, &ask);
     steps_run(c, task, &ask);
-    if (LEASED) lease_give(c);
+    if (!LEASED) return true;
+    page_copy_fence_shared(); /* bulk copies will write where these threads did */
+    for (uint32_t i = 0; i < STEPS_DEPTH; i++) page_release(c);
     return true;
 }
 

@@ -43,6 +43,10 @@ static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
 #define RING_BYTES     (RING_PAGES * CUDA_PAGE_BYTES)
 #define MAX_RING_PAGES 24
 
+/* Of these the steps of ATTENTION take some for what they read (attention_parts.cuh): weights of
+ * what comes next may have the rest. */
+#define STEPS_DEPTH (RING_DEPTH < 2 ? RING_DEPTH : 2)
+
 /* A warp or the block is done with something when one thread says so, after a barrier that all have
  * reached; and with all of an iteration when another block has published the next.
  * compute-sanitizer's racecheck follows an order through one barrier of the block, not through two
@@ -132,11 +136,12 @@ struct block_shared {
     uint64_t quit;          /* compute -> loader, warps 10, 11: leave */
     /* Of stages, or of slots of weights and then of activations. */
     uint64_t packed_full[MAX_W_SLOTS + MAX_X_SLOTS], packed_empty[MAX_W_SLOTS + MAX_X_SLOTS];
-    uint64_t piece_full[2];            /* a piece of attention has come: attention_rows.cuh */
-    uint64_t lease_taken, lease_ready; /* compute -> warps 10, 11: packed_ask.cuh */
-    uint32_t leased;       /* compute -> warps 10, 11: the task, a descriptor's number */
-    uint32_t packed_phase; /* compute's own: of the stages' next uses, a bit each */
-    uint32_t piece_phase;  /* ... of the pieces' */
+    uint64_t piece_full[2]; /* a piece of attention has come: attention_rows.cuh */
+    uint64_t lease_taken;   /* compute -> warps 10, 11: packed_ask.cuh */
+    uint32_t leased;        /* ... the task, a descriptor's number */
+    uint32_t leased_ready;  /* ... its message's go_ready, times two, and the phase to wait for */
+    uint32_t packed_phase;  /* compute's own: of the stages' next uses, a bit each */
+    uint32_t piece_phase;   /* ... of the pieces' */
     struct {
         uint64_t kv; /* the layer's cache */
         uint32_t slot, kv_head, hi;

@@ -85,11 +85,21 @@ DEV uint32_t linear_rows(const struct cuda_task *task) {
     return logits ? rows->n_logit_rows : rows->n_rows;
 }
 
+/* Pages that a task's row blocks take: walk.cuh. */
+DEV uint32_t task_pages(const struct cuda_task *task) {
+    const uint32_t n_blocks = task->block1 - task->block0;
+    const uint32_t eights = ceil_div(task->k_tiles, PARTIALS) * PARTIALS;
+    if (task->columns == 0) return n_blocks * task->k_tiles;
+    if (task->columns != CUDA_WIDE) return n_blocks * eights;
+    uint32_t n = 0;
+    for (uint32_t b = task->block0; b < task->block1; n++)
+        b = walk_group_end(b, task->block1, task->group, task->unit_blocks);
+    return n * cuda_wide_parts(task->group) * eights;
+}
+
 /* A tile whose rows are all beyond the iteration's: its pages come all the same. */
 DEV void tile_skip(struct warp_context *c, const struct cuda_task *task) {
-    uint32_t n_blocks = task->block1 - task->block0;
-    uint32_t n = n_blocks * task->k_tiles;
-    if (task->columns != 0) n = n_blocks * ceil_div(task->k_tiles, PARTIALS) * PARTIALS;
+    const uint32_t n = task_pages(task);
     for (uint32_t i = (c->warp - c->turn) % WARPS; i < n; i += WARPS) {
         page_acquire(c);
         page_release(c);

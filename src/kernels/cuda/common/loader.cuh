@@ -202,6 +202,30 @@ DEV bool loader_issue(struct loader *l, const char *src, uint32_t n) {
     return true;
 }
 
+/* Requests n pages of packed_wide.cuh: `each` bytes of every one of so many row blocks, whose
+ * images are block_next bytes apart. src: of the first row block and page. */
+DEV bool loader_issue_wide(struct loader *l, const char *src, uint32_t n, uint32_t blocks,
+                           uint64_t block_next, uint32_t each) {
+    while (n > 0) {
+        const uint32_t now = min(n, l->burst);
+        if (!loader_wait(l, now)) return false;
+        if (page_copies_by())
+#pragma unroll
+            for (uint32_t i = 0; i < LOADER_PAGES; i++) {
+                if (i >= now) break;
+                const uint32_t slot = loader_after(l, i).slot;
+                page_copies_evict_first(RING + slot * CUDA_PAGE_BYTES, src + i * CUDA_PAGE_BYTES,
+                                        block_next, blocks, each, &SHARED->page_full[slot],
+                                        l->lane);
+            }
+        __syncwarp();
+        loader_advance(l, now);
+        n -= now;
+        src += now * CUDA_PAGE_BYTES;
+    }
+    return true;
+}
+
 DEV bool loader_issue_void(struct loader *l, uint32_t n) {
     while (n > 0) {
         const uint32_t now = min(n, l->burst);
@@ -226,20 +250,20 @@ DEV bool loader_wait_all(struct loader *l) {
     }
 }
 
-/* A lease: all pages of the ring, void, and all at once, since whoever waits for it waits for the
- * last one. Few lanes look until the first pages are free, which those of the lease before give
- * back together: many that look slow those who work. */
-DEV bool loader_lease(struct loader *l) {
+/* A lease: n pages, all of the ring or what the steps of ATTENTION take of it, void, and all at
+ * once, since whoever waits for it waits for the last one. Few lanes look until the first pages are
+ * free, which those of the lease before give back together: many that look slow those who work. */
+DEV bool loader_lease(struct loader *l, uint32_t n) {
     if (!loader_wait(l, l->burst)) return false;
-    if (l->guessing) l->n_guessed += RING_PAGES - l->burst;
+    if (l->guessing) l->n_guessed += n - l->burst;
     if (!loader_wait_all(l)) {
-        if (l->wrong) l->n_guessed -= RING_PAGES;
+        if (l->wrong) l->n_guessed -= n;
         return false;
     }
     const uint32_t lanes = LOADER_PAGES > 1 ? 32 : 1; /* that share them out */
-    for (uint32_t i = l->lane % lanes; i < RING_PAGES; i += lanes)
+    for (uint32_t i = l->lane % lanes; i < n; i += lanes)
         page_copy_nothing(&SHARED->page_full[loader_after(l, i).slot]);
-    loader_advance(l, RING_PAGES);
+    loader_advance(l, n);
     return true;
 }
 
@@ -352,9 +376,30 @@ DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t fi
     return true;
 }
 
+/* The same of packed_wide.cuh. */
+DEV bool loader_wide_group(struct loader *l, const struct loader_task *t, uint32_t first,
+                           uint32_t end, bool is_long, uint32_t *at) {
+    const uint32_t parts = cuda_wide_parts(t->group), each = CUDA_PAGE_BYTES / parts;
+    const uint64_t block_next = (uint64_t)t->k_tiles * CUDA_PAGE_BYTES;
+    const char *src = t->image + first * block_next;
+#pragma unroll 1
+    for (uint32_t k = 0; k < t->k_tiles; k += PARTIALS, src += PARTIALS * CUDA_PAGE_BYTES)
+#pragma unroll 1
+        for (uint32_t part = 0; part < parts; part++) {
+            const uint32_t n = min(t->k_tiles - k, (uint32_t)PARTIALS);
+            if (is_long && *at == RING_PAGES) loader_set_flight(l, (l->near + l->deep) / 2);
+            *at += PARTIALS;
+            if (!loader_issue_wide(l, src + part * each, n, end - first, block_next, each) ||
+                !loader_issue_void(l, PARTIALS - n))
+                return false;
+        }
+    return true;
+}
+
 DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
     if (t->columns == CUDA_LEASE) /* the task wants the ring's memory, not pages */
-        return loader_lease(l);
+        return loader_lease(l, t->kind == OP_ATTENTION && t->tile == 0 ? WARPS * STEPS_DEPTH
+                                                                       : RING_PAGES);
     const bool is_long = loader_is_long((t->block1 - t->block0) * t->k_tiles);
     for (uint32_t row = 0; row < t->rows; row += t->tile) {
         if (t->columns == 0) {
@@ -363,7 +408,11 @@ DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
         }
         for (uint32_t b = t->block0, at = 0; b < t->block1;) {
             uint32_t end = walk_group_end(b, t->block1, t->group, t->unit_blocks);
-            if (!loader_group(l, t, b, end, is_long, &at)) return false;
+            if (t->columns == CUDA_WIDE) {
+                if (!loader_wide_group(l, t, b, end, is_long, &at)) return false;
+            } else if (!loader_group(l, t, b, end, is_long, &at)) {
+                return false;
+            }
             b = end;
         }
     }

@@ -2,9 +2,9 @@
  * (packed_ring.cuh), one for weights, one for activations.
  *
  * The compute warps tell them when the lease's memory is theirs, upon which the first weights are
- * asked for, and when the task's event is there, upon which the activations are, both in the order
- * in which they work. A lease without work they keep to themselves: so neither can be told twice
- * before it has looked, since what it asks for is needed in between.
+ * asked for; the activations are when control says that the task's event is there; both in the
+ * order in which the compute warps work. A lease without work these keep to themselves: so neither
+ * can be told twice before it has looked, since what it asks for is needed in between.
  *
  * To ask is work that bounds how fast a block multiplies: a prompt of 2,048 tokens took 130 ms when
  * one thread of the loader asked for all, 103 with a warp for it, 94 with two (H200, Qwen3-8B).
@@ -153,6 +153,12 @@ DEV bool ask_hear(uint64_t *told, uint32_t *parity) {
     return true;
 }
 
+/* Whether the event of the lease's task is there. May sleep a while. */
+DEV bool ask_is_ready(void) {
+    const uint32_t ready = SHARED->leased_ready;
+    return barrier_try_acquire_cta(&SHARED->go_ready[ready / 2], ready % 2);
+}
+
 /* Of each lease the weights, as soon as it is taken. */
 DEV void ask_for_weights(void) {
     uint32_t taken = 0, n = 0;
@@ -166,21 +172,23 @@ DEV void ask_for_weights(void) {
 #pragma unroll 1
         for (n = 0; !stream_ends(&t, &s) && ask_weights(&t, &s);) n++;
     }
-    /* No copy may land after the block is gone: the last lease may have ended before its event.
-     * Every lease is taken, then ready, in phases of the same number. */
-    if (n == 0 || barrier_test_acquire_cta(&SHARED->lease_ready, taken ^ 1)) return;
+    /* No copy may land after the block is gone: the last lease may have ended before its event. */
+    if (n == 0 || ask_is_ready()) return;
     for (uint32_t i = 0; i < min(n, t.shape.w_slots); i++)
         barrier_wait_acquire_cta(&SHARED->packed_full[i], (t.phase >> i & 1) ^ 1);
 }
 
-/* ... the activations, as soon as the task's event is there. All of them will be used. */
+/* ... the activations, as soon as the task's event is there, which control tells these warps as it
+ * does the compute warps. All of them will be used. */
 DEV void ask_for_activations(void) {
-    uint32_t ready = 0;
-    while (ask_hear(&SHARED->lease_ready, &ready)) {
+    uint32_t taken = 0;
+    while (ask_hear(&SHARED->lease_taken, &taken)) {
         const struct cuda_task *task = &SHARED->task[SHARED->leased];
         struct ask_task t = ask_task_of(task);
         struct ask_stream s =
             stream_of(&t, task->in, X_PARTS, task->eights * PACKED_PIECE, 0, PACKED_PIECE);
+        while (!ask_is_ready())
+            if (barrier_test_acquire_cta(&SHARED->quit, 0)) return;
         page_copy_fence(); /* what other blocks stored will be read by bulk copies */
         while (!stream_ends(&t, &s) && ask_activations(&t, &s)) continue;
     }

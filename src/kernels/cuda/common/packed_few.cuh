@@ -329,17 +329,15 @@ DEV void few_plain(const struct few *f, const struct few_item *m, float v0, floa
     if (item.own1) item_store(&item, 8, v.y);
 }
 
-/* Of the residual stream: it, the norm of it that comes next, and its squares. All lanes. */
-template <int COLUMNS>
-DEV void few_stream(const struct few *f, const struct few_item *m, uint32_t in_group, float v0,
-                    float v1) {
+/* Of the residual stream: it, the norm of it that comes next, and its squares. residual, norm: of
+ * row r. All lanes. */
+DEV void few_stream(const struct few *f, const struct few_item *m, const float *residual,
+                    const float *norm, float v0, float v1) {
     const struct cuda_task *task = f->task;
     const uint32_t r = m->r, column = m->block * CUDA_PAGE_ROWS + r, row = f->row0 + m->token;
     const uint64_t at = (uint64_t)row * QN_HIDDEN + column;
     const bool own0 = m->there && (QN_HIDDEN % 16 == 0 || column < QN_HIDDEN);
     const bool own1 = m->there && (QN_HIDDEN % 16 == 0 || column + 8 < QN_HIDDEN);
-    const float *residual = few_residual<COLUMNS>(in_group, m->token) + r;
-    const float *norm = few_norm<COLUMNS>(in_group) + r;
     if (LINEAR_BIASES && task->bias != 0) {
         v0 += item_constant(task->bias, column, own0);
         v1 += item_constant(task->bias, column + 8, own1);
@@ -420,7 +418,8 @@ DEV void few_results(const struct warp_context *c, const struct few *f, uint32_t
         else if (KIND != OP_LINEAR)
             few_others<KIND>(f, &m, v0 * inv, v1 * inv);
         else if (few_streams(f->task))
-            few_stream<COLUMNS>(f, &m, in_group, v0, v1);
+            few_stream(f, &m, few_residual<COLUMNS>(in_group, m.token) + m.r,
+                       few_norm<COLUMNS>(in_group) + m.r, v0, v1);
         else
             few_plain(f, &m, v0, v1);
     }

@@ -69,7 +69,9 @@ template <int WB, int WO, int DOWN> __device__ __noinline__ void narrow_multiply
 /* The lease is taken: weights may be asked for. */
 DEV void packed_early(const struct warp_context *c, const struct cuda_task *task) {
     if (c->thread != 0 || task->row0 >= linear_rows(task)) return;
+    const uint32_t i = c->message % GO_DEPTH;
     SHARED->leased = task - SHARED->task;
+    SHARED->leased_ready = 2 * i + (c->ready_parity >> i & 1);
     barrier_arrive_release_cta(&SHARED->lease_taken);
 }
 
@@ -87,11 +89,10 @@ DEV uint32_t packed_enter(const struct warp_context *c, const struct cuda_task *
     return task->group | task->tile << 8;
 }
 
-/* The event is there: for activations, too. The tile that packed_multiply is to multiply next, as
+/* The event is there. The tile that packed_multiply is to multiply next, as
  * cuda_task.group | .tile << 8; 0: the task has none. */
 DEV uint32_t packed_first(const struct warp_context *c, const struct cuda_task *task) {
     if (task->row0 >= linear_rows(task)) return 0;
-    if (c->thread == 0) barrier_arrive_release_cta(&SHARED->lease_ready);
     const struct ring_use r = {0, 0, SHARED->packed_phase, 0};
     ring_store(c, &r);
     return packed_enter(c, task, task->block0, task->row0);

@@ -9,6 +9,9 @@
  *   few      (packed rows) every warp reads the activations of its k-tile from L2 and uses them for
  *            all row blocks of the group: pages come eight k-tiles of each row block of the group,
  *            then the next eight. Where k-tiles end, void pages fill the eight.
+ *   wide     (32 or 64 packed rows) the same, but a page has a half or a quarter of the columns of
+ * a k-tile, of two or of up to four row blocks one after the other: a warp works on all row blocks
+ * of the group at once
  *
  * Pages go to the compute warps in turn, so a slot of the ring always belongs to the same warp.
  * Both ways give each output the same sums: one chain of steps over the k-tiles of a partial sum,
