@@ -40,9 +40,9 @@ enum {
     KEYS_BYTES = 16 * KEY_ROW,
     VALUES_BYTES = PART_POSITIONS * VALUE_ROW,
     PART_BYTES = KEYS_BYTES > VALUES_BYTES ? KEYS_BYTES : VALUES_BYTES,
-    PAGE_PARTS = CUDA_PAGE_BYTES / PART_BYTES,
-    PARTS_ROOM = STEPS_DEPTH * PAGE_PARTS,
-    PART_SLOTS = PARTS_ROOM < 6 ? PARTS_ROOM : 6,
+    PAGE_ROOM = CUDA_PAGE_BYTES / PART_BYTES,
+    PAGE_PARTS = PAGE_ROOM < 3 ? PAGE_ROOM : 3, /* of a page */
+    PART_SLOTS = STEPS_DEPTH * PAGE_PARTS,
     UNITS_AHEAD = PART_SLOTS / 2 + 1, /* that may be asked for: a unit has two parts at least */
 };
 static_assert(PART_SLOTS > 0 && UNITS_AHEAD < STEPS_UNITS, "attention's ring");
@@ -184,20 +184,24 @@ DEV struct parts_range parts_of(const struct steps_unit *unit) {
 /* A place in the order of parts. */
 struct parts_cursor {
     uint32_t unit, part; /* of all of the unit */
-    uint32_t slot;       /* where it goes */
+    uint32_t slot;       /* where it goes: bytes from the ring's begin */
+    uint32_t pages;      /* the sum of where the warp's two pages begin */
     uint32_t asked;      /* parts so far, of the first PART_SLOTS */
     bool more;           /* whether there is such a part */
     uint32_t
         place[PARTS_OF_A_PIECE]; /* cache rows of the unit's positions, the lane's of each 32 */
 };
 
-DEV char *part_slot(const struct warp_context *c, uint32_t slot) {
-    uint32_t count = c->page;
-    if (slot >= PAGE_PARTS) count = page_next(count);
-    return RING + page_slot(c->warp, count) * CUDA_PAGE_BYTES + slot % PAGE_PARTS * PART_BYTES;
+DEV uint32_t slot_first(const struct warp_context *c) {
+    return page_slot(c->warp, c->page) * CUDA_PAGE_BYTES;
 }
-DEV uint32_t slot_next(uint32_t slot) {
-    return slot + 1 == PART_SLOTS ? 0 : slot + 1;
+DEV uint32_t slot_pages(const struct warp_context *c) {
+    const uint32_t last = STEPS_DEPTH > 1 ? page_next(c->page) : c->page;
+    return slot_first(c) + page_slot(c->warp, last) * CUDA_PAGE_BYTES;
+}
+DEV uint32_t slot_next(uint32_t pages, uint32_t slot) {
+    const uint32_t in_page = slot % CUDA_PAGE_BYTES;
+    return in_page == (PAGE_PARTS - 1) * PART_BYTES ? pages - (slot - in_page) : slot + PART_BYTES;
 }
 
 /* The first position of a part. */
@@ -309,7 +313,7 @@ DEV void part_ask(const struct warp_context *c, const struct cuda_task *task,
     uint32_t place = at->place[0];
 #pragma unroll
     for (uint32_t i = 1; i < PARTS_OF_A_PIECE; i++) place = i == n ? at->place[i] : place;
-    char *to = part_slot(c, slot);
+    char *to = RING + slot;
     if (ASK_BLOCKS && unit->fresh != ~0u) {
         const uint32_t old = unit->fresh - part_first(unit, n); /* positions before the fresh one */
         if (values)
@@ -323,7 +327,7 @@ DEV void part_ask(const struct warp_context *c, const struct cuda_task *task,
         else
             ask_keys(c, kv, place, to);
     }
-    at->slot = slot_next(slot);
+    at->slot = slot_next(at->pages, slot);
     at->part++;
     if (at->part == 2 * n_keys) cursor_enter(c, at, at->unit + 1);
 }

@@ -116,7 +116,7 @@ DEV void part_keys(const struct warp_context *c, const struct cuda_task *task,
     for (int u = 0; u < 2; u++) {
         const uint32_t row = g / 2 * 4 + 2 * u + g % 2;
         const bool fresh = first + row >= unit->fresh; /* repeated beyond */
-        const char *from = fresh ? fresh_of(c) : part_slot(c, slot) + row * KEY_ROW;
+        const char *from = fresh ? fresh_of(c) : RING + slot + row * KEY_ROW;
         const uint32_t swap = fresh ? 0 : row % 2 * 4;
 #pragma unroll
         for (int i = 0; i < PAIRS; i++) {
@@ -138,7 +138,7 @@ DEV void part_values(const struct warp_context *c, const struct cuda_task *task,
     for (int n = 0; n < 4; n++) {
         const bool fresh = first + 4 * j + n >= unit->fresh;
         const char *from = fresh ? fresh_of(c) + QN_HEAD_DIM * 2
-                                 : part_slot(c, slot) + (16 * (share % 2) + 4 * j + n) * VALUE_ROW;
+                                 : RING + slot + (16 * (share % 2) + 4 * j + n) * VALUE_ROW;
         const uint32_t swap = fresh ? 0 : 2 * j;
         const uint16_t *far = nullptr;
         if (!LEASED)
@@ -275,7 +275,7 @@ DEV void steps_store(const struct warp_context *c, const struct cuda_task *task,
 DEV void steps_run(const struct warp_context *c, const struct cuda_task *task,
                    struct parts_cursor *ask) {
     struct steps_state step = {};
-    uint32_t slot = 0;
+    uint32_t slot = LEASED ? slot_first(c) : 0;
 #pragma unroll 1
     for (uint32_t u = 0; unit_of(c, u)->more; u++) {
         const struct steps_unit *unit = unit_of(c, u);
@@ -305,7 +305,7 @@ DEV void steps_run(const struct warp_context *c, const struct cuda_task *task,
                 part_outputs(c, task, unit, slot, parts.first + i - n, &y);
             if (!LEASED) continue;
             __syncwarp(); /* nobody reads the slot any more */
-            slot = slot_next(slot);
+            slot = slot_next(ask->pages, slot);
             part_next(c, task, ask);
         }
         barrier_sync_pair(c->warp / 2); /* the other one has read the probabilities, too */
@@ -324,6 +324,8 @@ DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
 #pragma unroll 1
     for (uint32_t u = 1; u < UNITS_AHEAD; u++) unit_known(c, u);
     if (LEASED) {
+        ask.slot = slot_first(c);
+        ask.pages = slot_pages(c);
         cursor_enter(c, &ask, 0);
         for (uint32_t i = 0; i < STEPS_DEPTH; i++) page_acquire_after(c, i);
         parts_ask<true>(c, task, &ask);
