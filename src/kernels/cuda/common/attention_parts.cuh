@@ -282,7 +282,8 @@ DEV void ask_key_block(const struct warp_context *c, const uint16_t *kv, uint32_
 #pragma unroll
     for (uint32_t i = row; i - row < 16; i += 32 / KEY_CHUNKS)
         if (half_of(c) * 16 + i < n)
-            copy16_async(to + i * KEY_ROW + key_chunk_to(i, chunk) * 16, from + i * QN_HEAD_DIM);
+            copy16_once_async(to + i * KEY_ROW + key_chunk_to(i, chunk) * 16,
+                              from + i * QN_HEAD_DIM);
 }
 DEV void ask_value_blocks(const struct warp_context *c, const uint16_t *kv, uint32_t place,
                           uint32_t n, char *to) {
@@ -295,8 +296,8 @@ DEV void ask_value_blocks(const struct warp_context *c, const uint16_t *kv, uint
 #pragma unroll
         for (uint32_t i = row; i - row < 16; i += 32 / VALUE_CHUNKS)
             if (block * 16 + i < n)
-                copy16_async(to + i * VALUE_ROW + (chunk ^ i / 4 * 2) * 16,
-                             from + i * QN_HEAD_DIM + value_at(i, column));
+                copy16_once_async(to + i * VALUE_ROW + (chunk ^ i / 4 * 2) * 16,
+                                  from + i * QN_HEAD_DIM + value_at(i, column));
     }
 }
 

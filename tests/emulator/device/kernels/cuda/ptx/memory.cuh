@@ -99,6 +99,9 @@ DEV uint4 load_matrices(const char *p, uint32_t next, uint32_t lane) {
 DEV void copy16_async(void *dst, const void *src) {
     emu_copy16(dst, src);
 }
+DEV void copy16_once_async(void *dst, const void *src) {
+    copy16_async(dst, src);
+}
 DEV void copy16_polled_async(void *dst, const void *src) {
     for (int i = 0; i < 4; i++) ((uint32_t *)dst)[i] = load_word_polled((const uint32_t *)src + i);
 }
