@@ -26,6 +26,7 @@ struct ask_task {
     uint32_t block1, row0, end; /* row blocks, token rows */
     uint32_t k_tiles;
     uint32_t phase; /* of all slots' next uses, a bit each */
+    uint64_t place; /* of weights in L2 */
 };
 
 DEV struct ask_task ask_task_of(const struct cuda_task *task) {
@@ -37,6 +38,8 @@ DEV struct ask_task ask_task_of(const struct cuda_task *task) {
     t.end = min(task->row1, linear_rows(task));
     t.k_tiles = task->k_tiles;
     t.phase = SHARED->packed_phase;
+    /* Of more rows a layer's weights are read by several tasks. */
+    t.place = task->eights * PACK_ROWS <= PACK_NARROW ? L2_FIRST : L2_NORMAL;
     return t;
 }
 
@@ -127,7 +130,9 @@ DEV bool ask_weights(struct ask_task *t, struct ask_stream *s) {
     if (full == nullptr) return false;
 #pragma unroll
     for (uint32_t i = 0; i < MOST_BLOCKS; i++)
-        if (i < n) copies_one(to + i * each, s->from + (uint64_t)i * s->block_next, each, full);
+        if (i < n)
+            page_copy_bulk(to + i * each, s->from + (uint64_t)i * s->block_next, each, full,
+                           t->place);
     copies_end(full);
     stream_step(t, s, t->shape.w_slots);
     return true;

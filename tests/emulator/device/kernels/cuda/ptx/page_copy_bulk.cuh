@@ -14,6 +14,11 @@ enum { PAGES_ARE_HELD = 1 };
 DEV uint32_t page_copy_arrivals(void) {
     return 1;
 }
+#define L2_FIRST  0
+#define L2_NORMAL 1
+DEV void page_copy_bulk(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint64_t) {
+    emu_copy_bulk(dst, src, bytes, full);
+}
 DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
                                uint32_t lane) {
     (void)lane;
