@@ -252,6 +252,10 @@ struct filler {
     bool attention_leases;
 };
 
+static uint32_t cc_of(const struct filler *f) {
+    return f->bases->cc != 0 ? f->bases->cc : 90;
+}
+
 static uint64_t address(const struct filler *f, uint32_t tensor) {
     const struct prog_tensor *t = tensor_of(f->program, tensor);
     if (t == NULL) return 0;
@@ -354,16 +358,18 @@ static void walk_staged(struct cuda_task *t, uint32_t unit_blocks) {
 
 /* Whether a task's weights stream (packed_few.cuh, packed_wide.cuh): it has all rows of its graph.
  */
-static bool is_streamed(const struct cuda_task *t, uint32_t rows, uint32_t hidden) {
+static bool is_streamed(const struct filler *f, const struct cuda_task *t, uint32_t rows) {
+    const uint32_t hidden = PROG(f->program, MODEL)->hidden;
     if (t->eights != CEIL_DIV(rows, (uint32_t)PACK_ROWS) || t->kind == OP_LINEAR_PARTS)
         return false;
-    return rows_stream(rows, hidden) && (t->eights <= 2 || t->kind != OP_LINEAR || t->norm != 0);
+    return rows_stream(rows, hidden, cc_of(f) / 10 == 9) &&
+           (t->eights <= 2 || t->kind != OP_LINEAR || t->norm != 0);
 }
 
 /* Such a task in groups of like size; else the smallest of the tiles of packed.cuh. */
-static void walk_packed(struct cuda_task *t, uint32_t rows, uint32_t hidden) {
+static void walk_packed(const struct filler *f, struct cuda_task *t, uint32_t rows) {
     const uint32_t blocks = t->block1 - t->block0;
-    if (is_streamed(t, rows, hidden)) {
+    if (is_streamed(f, t, rows)) {
         t->columns = (uint8_t)t->eights;
         t->tile = (uint8_t)(8 * t->columns);
         const uint32_t most = t->columns == CUDA_WIDE ? cuda_wide_group(t->kind)
@@ -414,7 +420,7 @@ static void fill_walk(const struct filler *f, const struct prog_op *op, struct c
     t->block0 = blocks != 0 ? t->unit0 * blocks : t->unit0 / per_block;
     t->block1 = blocks != 0 ? t->unit1 * blocks : CEIL_DIV(t->unit1, per_block);
     if (is_packed(p, op))
-        walk_packed(t, t->row1 - t->row0, PROG(p, MODEL)->hidden);
+        walk_packed(f, t, t->row1 - t->row0);
     else
         walk_staged(t, blocks);
 }
@@ -423,13 +429,12 @@ static void fill_walk(const struct filler *f, const struct prog_op *op, struct c
  * lease, from when on half of the workers have one of the items that warps share. */
 static void fill_attention(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
     const struct model_spec *s = PROG(f->program, MODEL);
-    const uint32_t cc = f->bases->cc != 0 ? f->bases->cc : 90;
     const uint32_t heads = s->n_heads / s->n_kv_heads, step_heads = MIN(heads, 16u);
     const uint32_t rows = CUDA_COMPUTE_WARPS * (16 / step_heads);
     const uint32_t items = CEIL_DIV(op->n_rows, rows) * s->n_kv_heads * CEIL_DIV(heads, step_heads);
     if (op->kind != OP_ATTENTION || !f->attention_leases) return;
     t->columns = CUDA_LEASE;
-    if (op->n_rows >= rows && 2 * items >= t->unit1 && cuda_rows_fit(s->head_dim, cc))
+    if (op->n_rows >= rows && 2 * items >= t->unit1 && cuda_rows_fit(s->head_dim, cc_of(f)))
         t->tile = (uint8_t)rows;
 }
 

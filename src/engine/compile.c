@@ -150,9 +150,9 @@ static uint32_t choose_packs(const struct compile *c, uint32_t n_rows) {
     const struct model_spec *s = &c->model->spec;
     const bool cut =
         c->options->cut_linear && n_rows <= PACK_NARROW && s->hidden % SQUARES_COLUMNS == 0;
-    const uint32_t sum = rows_stream(n_rows, s->hidden) ? 0
-                         : cut                          ? KGRAPH_SUM_SQUARES | KGRAPH_CUT_LINEAR
-                                                        : KGRAPH_SUM_SQUARES;
+    const uint32_t sum = rows_stream(n_rows, s->hidden, c->options->cut_linear) ? 0
+                         : cut ? KGRAPH_SUM_SQUARES | KGRAPH_CUT_LINEAR
+                               : KGRAPH_SUM_SQUARES;
     if (packs(c, n_rows, s->hidden)) return KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H | sum;
     return (packs(c, n_rows, (uint64_t)s->n_heads * s->head_dim) ? KGRAPH_PACK_O : 0) |
            (packs(c, n_rows, s->intermediate) ? KGRAPH_PACK_H : 0);
@@ -242,6 +242,7 @@ static int compile_variant(struct compile *c, uint32_t n_rows, uint32_t context)
     struct variant *v = &c->variants[i];
     struct task_options options = c->options->task;
     options.n_workers = c->options->n_workers;
+    options.hopper = c->options->cut_linear;
 
     /* The model as operators over tensors. */
     TRY(model_build_graph(c->d, c->model, &c->arena, n_rows, MIN(n_rows, c->options->n_slots),

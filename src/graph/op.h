@@ -76,12 +76,12 @@ enum { PACK_TILE = 128, PACK_NARROW = 64 };
 /* ---- host only from here ---- */
 #include <stdbool.h>
 
-/* Whether a GPU's products of so many packed rows stream their weights from one task to the next
- * (packed_few.cuh, packed_wide.cuh): up to 16 rows, and 32 where the model's hidden size has a
- * k-tile for each warp of a block. */
-static inline bool rows_stream(uint64_t n_rows, uint64_t hidden) {
+/* Whether a GPU's products of so many packed rows stream their weights from one task to the next:
+ * up to 16 rows (packed_few.cuh), and if it is a Hopper 32, where the model's hidden size has a
+ * k-tile for each warp of a block (packed_wide.cuh). */
+static inline bool rows_stream(uint64_t n_rows, uint64_t hidden, bool hopper) {
     const uint64_t eights = (n_rows + PACK_ROWS - 1) / PACK_ROWS;
-    return eights <= 2 || (eights == 4 && hidden >= (uint64_t)PARTS * PACK_K);
+    return eights <= 2 || (hopper && eights == 4 && hidden >= (uint64_t)PARTS * PACK_K);
 }
 
 struct op_slot {

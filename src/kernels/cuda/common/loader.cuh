@@ -205,7 +205,7 @@ DEV bool loader_issue(struct loader *l, const char *src, uint32_t n) {
 /* Requests n pages of packed_wide.cuh: `each` bytes of every one of so many row blocks, whose
  * images are block_next bytes apart. src: of the first row block and page. */
 DEV bool loader_issue_wide(struct loader *l, const char *src, uint32_t n, uint32_t blocks,
-                           uint64_t block_next, uint32_t each) {
+                           uint32_t block_next, uint32_t each) {
     while (n > 0) {
         const uint32_t now = min(n, l->burst);
         if (!loader_wait(l, now)) return false;
@@ -376,23 +376,22 @@ DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t fi
     return true;
 }
 
-/* The same of packed_wide.cuh. */
+/* The same of packed_wide.cuh: parts of eight k-tiles, then of the next. */
 DEV bool loader_wide_group(struct loader *l, const struct loader_task *t, uint32_t first,
                            uint32_t end, bool is_long, uint32_t *at) {
     const uint32_t parts = cuda_wide_parts(t->group), each = CUDA_PAGE_BYTES / parts;
-    const uint64_t block_next = (uint64_t)t->k_tiles * CUDA_PAGE_BYTES;
-    const char *src = t->image + first * block_next;
+    const uint32_t all = ceil_div(t->k_tiles, PARTIALS) * parts;
 #pragma unroll 1
-    for (uint32_t k = 0; k < t->k_tiles; k += PARTIALS, src += PARTIALS * CUDA_PAGE_BYTES)
-#pragma unroll 1
-        for (uint32_t part = 0; part < parts; part++) {
-            const uint32_t n = min(t->k_tiles - k, (uint32_t)PARTIALS);
-            if (is_long && *at == RING_PAGES) loader_set_flight(l, (l->near + l->deep) / 2);
-            *at += PARTIALS;
-            if (!loader_issue_wide(l, src + part * each, n, end - first, block_next, each) ||
-                !loader_issue_void(l, PARTIALS - n))
-                return false;
-        }
+    for (uint32_t i = 0; i < all; i++) {
+        const uint32_t k = i / parts * PARTIALS, n = min(t->k_tiles - k, (uint32_t)PARTIALS);
+        const char *src = t->image + ((uint64_t)first * t->k_tiles + k) * CUDA_PAGE_BYTES;
+        if (is_long && *at == RING_PAGES) loader_set_flight(l, (l->near + l->deep) / 2);
+        *at += PARTIALS;
+        if (!loader_issue_wide(l, src + i % parts * each, n, end - first,
+                               t->k_tiles * CUDA_PAGE_BYTES, each) ||
+            !loader_issue_void(l, PARTIALS - n))
+            return false;
+    }
     return true;
 }
 
@@ -408,7 +407,7 @@ DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
         }
         for (uint32_t b = t->block0, at = 0; b < t->block1;) {
             uint32_t end = walk_group_end(b, t->block1, t->group, t->unit_blocks);
-            if (t->columns == CUDA_WIDE) {
+            if (HAS_WGMMA && t->columns == CUDA_WIDE) {
                 if (!loader_wide_group(l, t, b, end, is_long, &at)) return false;
             } else if (!loader_group(l, t, b, end, is_long, &at)) {
                 return false;

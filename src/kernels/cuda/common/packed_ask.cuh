@@ -26,7 +26,7 @@ struct ask_task {
     uint32_t block1, row0, end; /* row blocks, token rows */
     uint32_t k_tiles;
     uint32_t phase; /* of all slots' next uses, a bit each */
-    uint64_t place; /* of weights in L2 */
+    bool once;      /* an iteration reads the weights once, since all its rows are one tile's */
 };
 
 DEV struct ask_task ask_task_of(const struct cuda_task *task) {
@@ -38,8 +38,7 @@ DEV struct ask_task ask_task_of(const struct cuda_task *task) {
     t.end = min(task->row1, linear_rows(task));
     t.k_tiles = task->k_tiles;
     t.phase = SHARED->packed_phase;
-    /* Of more rows a layer's weights are read by several tasks. */
-    t.place = task->eights * PACK_ROWS <= PACK_NARROW ? L2_FIRST : L2_NORMAL;
+    t.once = task->eights * PACK_ROWS <= PACK_NARROW;
     return t;
 }
 
@@ -130,9 +129,13 @@ DEV bool ask_weights(struct ask_task *t, struct ask_stream *s) {
     if (full == nullptr) return false;
 #pragma unroll
     for (uint32_t i = 0; i < MOST_BLOCKS; i++)
-        if (i < n)
-            page_copy_bulk(to + i * each, s->from + (uint64_t)i * s->block_next, each, full,
-                           t->place);
+        if (i < n) {
+            const char *from = s->from + (uint64_t)i * s->block_next;
+            if (t->once)
+                copies_one_evict_first(to + i * each, from, each, full);
+            else
+                copies_one(to + i * each, from, each, full);
+        }
     copies_end(full);
     stream_step(t, s, t->shape.w_slots);
     return true;

@@ -30,15 +30,11 @@ DEV void page_copy_expect(uint64_t *full, uint32_t bytes) {
         : "memory");
 }
 
-/* Where what is copied stands among the lines of the L2: those that are read once per iteration are
- * the first to leave. */
-#define L2_FIRST  0x12F0000000000000ull
-#define L2_NORMAL 0x1000000000000000ull
-DEV void page_copy_bulk(void *dst, const void *src, uint32_t bytes, uint64_t *full,
-                        uint64_t place = L2_FIRST) {
+/* The bytes are read once per iteration: first to leave the L2. */
+DEV void page_copy_bulk(void *dst, const void *src, uint32_t bytes, uint64_t *full) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(ptx_shared_address(dst)),
-                 "l"(src), "r"(bytes), "r"(ptx_shared_address(full)), "l"(place)
+                 "l"(src), "r"(bytes), "r"(ptx_shared_address(full)), "l"(0x12F0000000000000ull)
                  : "memory");
 }
 
@@ -121,6 +117,10 @@ DEV void copies_begin(uint64_t *full, uint32_t bytes) {
 }
 DEV void copies_one(void *dst, const void *src, uint32_t bytes, uint64_t *full) {
     share_copy(dst, src, bytes, full, 0);
+}
+/* The bytes are read once per iteration: first to leave the L2. */
+DEV void copies_one_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full) {
+    page_copy_bulk(dst, src, bytes, full);
 }
 DEV void copies_end(uint64_t *full) {
     (void)full;

@@ -14,11 +14,6 @@ enum { PAGES_ARE_HELD = 1 };
 DEV uint32_t page_copy_arrivals(void) {
     return 1;
 }
-#define L2_FIRST  0
-#define L2_NORMAL 1
-DEV void page_copy_bulk(void *dst, const void *src, uint32_t bytes, uint64_t *full, uint64_t) {
-    emu_copy_bulk(dst, src, bytes, full);
-}
 DEV void page_copy_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full,
                                uint32_t lane) {
     (void)lane;
@@ -70,6 +65,9 @@ DEV void copies_begin(uint64_t *full, uint32_t bytes) {
     (void)full, (void)bytes;
 }
 DEV void copies_one(void *dst, const void *src, uint32_t bytes, uint64_t *full) {
+    emu_copy_bulk(dst, src, bytes, full);
+}
+DEV void copies_one_evict_first(void *dst, const void *src, uint32_t bytes, uint64_t *full) {
     emu_copy_bulk(dst, src, bytes, full);
 }
 DEV void copies_end(uint64_t *full) {
