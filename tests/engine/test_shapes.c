@@ -122,6 +122,30 @@ static uint32_t count_ops(const struct prog_header *p, enum op_kind kind) {
     return n;
 }
 
+/* Rows of products in one task: all 32 of a graph whose weights stream, which has nothing cut or
+ * added up for tiles either. */
+static void thirty_two_rows_stream_where_they_can(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        struct prog_header *hopper = compile_rows(shapes[i], "linear=parts", SMS, 32, NULL);
+        struct prog_header *other = compile_rows(shapes[i], "linear=whole", SMS, 32, NULL);
+        const bool streams = PROG(hopper, MODEL)->hidden >= PARTS * PACK_K;
+        assert_int_equal(count_ops(hopper, OP_LINEAR_PARTS) == 0, streams);
+        assert_int_equal(count_ops(hopper, OP_SUM_SQUARES) == 0, streams);
+        assert_true(count_ops(other, OP_SUM_SQUARES) > 0);
+        const struct prog_variant *v =
+            &PROG(hopper, VARIANT)[hopper->section[SECTION_VARIANT].count - 1];
+        for (uint32_t t = v->first_task; streams && t < v->first_task + v->n_tasks; t++) {
+            const struct prog_task *task = &PROG(hopper, TASK)[t];
+            if (task->kind == OP_QKV_LINEAR || task->kind == OP_LINEAR ||
+                task->kind == OP_GATED_MLP)
+                assert_int_equal(task->row1 - task->row0, 32);
+        }
+        free(hopper);
+        free(other);
+    }
+}
+
 /* The options of bench/ablations.py, and other numbers of SMs, on the shapes that nobody named. */
 static void all_options_compile(void **state) {
     (void)state;
@@ -217,6 +241,7 @@ int main(void) {
         cmocka_unit_test(clear_is_not_there_for_nothing),
         cmocka_unit_test(all_shapes_are_spread),
         cmocka_unit_test(all_shapes_carry),
+        cmocka_unit_test(thirty_two_rows_stream_where_they_can),
         cmocka_unit_test(all_options_compile),
         cmocka_unit_test(contexts_of_one_row),
         cmocka_unit_test(fused_qkv_is_the_cpus),
