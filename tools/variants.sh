@@ -5,7 +5,8 @@
 #             statistics of sampling, which are minutes of arithmetic and little memory.
 #             --quick leaves out what takes longest
 #   tsan      ThreadSanitizer: what runs threads, and the GPU's kernels on the emulated one. --quick
-#             leaves out the kernels before sm_90, JIT ones and machines of more workers
+#             leaves out the kernels before sm_90, JIT ones, machines of more workers, and what rides on
+#             data of which short_polls has more
 #   stress    random yields at every primitive: what runs threads
 #   coverage  the lines and branches of src/ that the tests reach, without those that take minutes when
 #             the counters are there, which all threads share; build-coverage/coverage.txt has the files
@@ -41,7 +42,7 @@ few="short_jit_sm80|short_(step|whole)_sm80" # nothing new before sm_90; 26 mult
 if [ "${1:-}" = --quick ]; then
     shift
     slow="$slow|hostile/test_(tokenizers|nomem)|cli/profile|emulator/"
-    few="short_(sm80|jit|step|whole_sm|pairs_sm80)"
+    few="short_(sm80|jit|step|whole_sm|pairs_sm80|carry)"
 fi
 
 for variant in "$@"; do

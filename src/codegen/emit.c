@@ -72,6 +72,8 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     strbuf_printf(out, "#define QN_JIT %d\n", has_jit(program));
     strbuf_printf(out, "#define QN_JIT_WEIGHTS %d\n", has_jit_weights(program));
     strbuf_printf(out, "#define QN_KV_PAGES %d\n", emit_kv_pages(program));
+    strbuf_printf(out, "#define QN_WIDE %d\n",
+                  rows_stream(CUDA_WIDE * PACK_ROWS, spec->hidden, true));
     strbuf_printf(out, "#define QN_ATTENTION_LEASES %d\n", emit_attention_leases(program));
 }
 

@@ -371,7 +371,7 @@ DEV void compute_main(void) {
         case RUN_FEW_16 + FEW_GATED: run_few<2, OP_GATED_MLP, QN_HIDDEN>(); continue;
         case RUN_FEW_16 + FEW_DOWN: run_few<2, OP_LINEAR, QN_INTERMEDIATE>(); continue;
         case RUN_FEW_16 + FEW_LM_HEAD: run_few<2, OP_LM_HEAD, QN_HIDDEN>(); continue;
-#if HAS_WGMMA
+#if HAS_WIDE
         case RUN_WIDE + FEW_QKV: run_wide<OP_QKV_LINEAR, QN_HIDDEN>(); continue;
         case RUN_WIDE + FEW_O: run_wide<OP_LINEAR, ATTENTION_K>(); continue;
         case RUN_WIDE + FEW_GATED: run_wide<OP_GATED_MLP, QN_HIDDEN>(); continue;

@@ -47,6 +47,9 @@ static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
  * what comes next may have the rest. */
 #define STEPS_DEPTH (RING_DEPTH < 2 ? RING_DEPTH : 2)
 
+/* Whether graphs of 32 rows stream their weights (packed_wide.cuh). */
+#define HAS_WIDE (HAS_WGMMA && QN_WIDE)
+
 /* A warp or the block is done with something when one thread says so, after a barrier that all have
  * reached; and with all of an iteration when another block has published the next.
  * compute-sanitizer's racecheck follows an order through one barrier of the block, not through two

@@ -407,7 +407,7 @@ DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
         }
         for (uint32_t b = t->block0, at = 0; b < t->block1;) {
             uint32_t end = walk_group_end(b, t->block1, t->group, t->unit_blocks);
-            if (HAS_WGMMA && t->columns == CUDA_WIDE) {
+            if (HAS_WIDE && t->columns == CUDA_WIDE) {
                 if (!loader_wide_group(l, t, b, end, is_long, &at)) return false;
             } else if (!loader_group(l, t, b, end, is_long, &at)) {
                 return false;
