@@ -26,7 +26,8 @@ struct ask_task {
     uint32_t block1, row0, end; /* row blocks, token rows */
     uint32_t k_tiles;
     uint32_t phase; /* of all slots' next uses, a bit each */
-    bool once;      /* an iteration reads the weights once, since all its rows are one tile's */
+    bool once;      /* an iteration reads the weights once: the tile has all rows of the graph (not
+                     * of 128, where it was not measured) */
 };
 
 DEV struct ask_task ask_task_of(const struct cuda_task *task) {
@@ -38,7 +39,8 @@ DEV struct ask_task ask_task_of(const struct cuda_task *task) {
     t.end = min(task->row1, linear_rows(task));
     t.k_tiles = task->k_tiles;
     t.phase = SHARED->packed_phase;
-    t.once = task->eights * PACK_ROWS <= PACK_NARROW;
+    t.once = task->eights * PACK_ROWS <= PACK_NARROW &&
+             ceil_div(task->row1 - task->row0, PACK_ROWS) == task->eights;
     return t;
 }
 
