@@ -242,7 +242,7 @@ static int compile_variant(struct compile *c, uint32_t n_rows, uint32_t context)
     struct variant *v = &c->variants[i];
     struct task_options options = c->options->task;
     options.n_workers = c->options->n_workers;
-    options.hopper = c->options->cut_linear;
+    options.wide = c->options->cut_linear;
 
     /* The model as operators over tensors. */
     TRY(model_build_graph(c->d, c->model, &c->arena, n_rows, MIN(n_rows, c->options->n_slots),

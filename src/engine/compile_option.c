@@ -107,7 +107,7 @@ static const struct key keys[] = {
      set_attention},
     {"linear", "whole|parts",
      "parts, Hopper only: tasks of some tens of rows share out the columns of o_proj and "
-     "down_proj, too",
+     "down_proj, too, and with 17 to 32 rows of wide models weights stream instead",
      set_linear},
     {"event-fusion", "on|off", "off: one event per consumer task", set_event_fusion},
     {"tasks-per-worker", "1 to 64", "tasks of an operator per worker, about", set_tasks_per_worker},

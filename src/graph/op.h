@@ -57,7 +57,7 @@ enum { PACK_ROWS = 8, PACK_K = 256 };
 enum { PARTS = 8 };
 
 /* Columns of the residual stream whose squares are added up by who writes them; token rows up to
- * which who needs 1 / rms adds up these sums itself. */
+ * which who needs 1 / rms may add up these sums itself. */
 enum { SQUARES_COLUMNS = 16, SQUARES_ROWS = 32 };
 
 /* Rows that ATTENTION_STEP and _WHOLE can have: each item makes the keys of all that are of its
@@ -77,11 +77,11 @@ enum { PACK_TILE = 128, PACK_NARROW = 64 };
 #include <stdbool.h>
 
 /* Whether a GPU's products of so many packed rows stream their weights from one task to the next:
- * up to 16 rows (packed_few.cuh), and if it is a Hopper 32, where the model's hidden size has a
- * k-tile for each warp of a block (packed_wide.cuh). */
-static inline bool rows_stream(uint64_t n_rows, uint64_t hidden, bool hopper) {
+ * up to 16 rows (packed_few.cuh); if `wide`, as on a Hopper, 32, where the model's hidden size has
+ * a k-tile for each warp of a block (packed_wide.cuh). */
+static inline bool rows_stream(uint64_t n_rows, uint64_t hidden, bool wide) {
     const uint64_t eights = (n_rows + PACK_ROWS - 1) / PACK_ROWS;
-    return eights <= 2 || (hopper && eights == 4 && hidden >= (uint64_t)PARTS * PACK_K);
+    return eights <= 2 || (wide && eights == 4 && hidden >= (uint64_t)PARTS * PACK_K);
 }
 
 struct op_slot {

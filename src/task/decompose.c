@@ -70,7 +70,7 @@ static struct tiles choose_packed(const struct tgraph *g, uint32_t n_rows, uint3
                                   uint32_t want) {
     struct tiles best = {1, 1};
     uint64_t best_cost = UINT64_MAX;
-    const bool streams = rows_stream(n_rows, g->kernel->spec.hidden, g->options.hopper);
+    const bool streams = rows_stream(n_rows, g->kernel->spec.hidden, g->options.wide);
     const uint32_t most = streams ? 1 : MIN(n_rows / PACK_ROWS, want);
     for (uint32_t rows = 1; rows <= most; rows *= 2) {
         const uint32_t each = CEIL_DIV(n_blocks, MIN(want / rows, n_blocks));

@@ -98,7 +98,7 @@ struct task_options {
     enum launch_policy launch;
     bool no_event_fusion; /* ablation: one event per consumer task */
     bool coarse_events;   /* ablation: operators wait for whole operators */
-    bool hopper;          /* rows_stream(): the GPU's kernels are those of sm_90a */
+    bool wide;            /* graphs of 32 rows stream, too: rows_stream() */
     struct tile_override tiles[N_OP_KINDS];
     uint64_t carry_bytes; /* an event rides on data if no reader polls more than this; 0: none do */
 };

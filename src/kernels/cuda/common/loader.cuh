@@ -202,21 +202,29 @@ DEV bool loader_issue(struct loader *l, const char *src, uint32_t n) {
     return true;
 }
 
-/* Requests n pages of packed_wide.cuh: `each` bytes of every one of so many row blocks, whose
- * images are block_next bytes apart. src: of the first row block and page. */
+#if HAS_WIDE
+/* Requests n pages of packed_wide.cuh: `each` bytes of every one of so many row blocks, four at
+ * most, whose images are block_next bytes apart. src: of the first row block and page. */
 DEV bool loader_issue_wide(struct loader *l, const char *src, uint32_t n, uint32_t blocks,
                            uint32_t block_next, uint32_t each) {
     while (n > 0) {
         const uint32_t now = min(n, l->burst);
         if (!loader_wait(l, now)) return false;
-        if (page_copies_by())
+        if (warp_elect())
 #pragma unroll
             for (uint32_t i = 0; i < LOADER_PAGES; i++) {
                 if (i >= now) break;
                 const uint32_t slot = loader_after(l, i).slot;
-                page_copies_evict_first(RING + slot * CUDA_PAGE_BYTES, src + i * CUDA_PAGE_BYTES,
-                                        block_next, blocks, each, &SHARED->page_full[slot],
-                                        l->lane);
+                const char *from = src + i * CUDA_PAGE_BYTES;
+                char *to = RING + slot * CUDA_PAGE_BYTES;
+                uint64_t *full = &SHARED->page_full[slot];
+                copies_begin(full, blocks * each);
+#pragma unroll
+                for (uint32_t b = 0; b < 4; b++)
+                    if (b < blocks)
+                        copies_one_evict_first(to + b * each, from + (uint64_t)b * block_next, each,
+                                               full);
+                copies_end(full);
             }
         __syncwarp();
         loader_advance(l, now);
@@ -225,6 +233,7 @@ DEV bool loader_issue_wide(struct loader *l, const char *src, uint32_t n, uint32
     }
     return true;
 }
+#endif
 
 DEV bool loader_issue_void(struct loader *l, uint32_t n) {
     while (n > 0) {
@@ -376,6 +385,7 @@ DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t fi
     return true;
 }
 
+#if HAS_WIDE
 /* The same of packed_wide.cuh: parts of eight k-tiles, then of the next. */
 DEV bool loader_wide_group(struct loader *l, const struct loader_task *t, uint32_t first,
                            uint32_t end, bool is_long, uint32_t *at) {
@@ -394,6 +404,7 @@ DEV bool loader_wide_group(struct loader *l, const struct loader_task *t, uint32
     }
     return true;
 }
+#endif
 
 DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
     if (t->columns == CUDA_LEASE) /* the task wants the ring's memory, not pages */
@@ -407,11 +418,14 @@ DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
         }
         for (uint32_t b = t->block0, at = 0; b < t->block1;) {
             uint32_t end = walk_group_end(b, t->block1, t->group, t->unit_blocks);
-            if (HAS_WIDE && t->columns == CUDA_WIDE) {
-                if (!loader_wide_group(l, t, b, end, is_long, &at)) return false;
-            } else if (!loader_group(l, t, b, end, is_long, &at)) {
-                return false;
-            }
+#if HAS_WIDE
+            const bool well = t->columns == CUDA_WIDE
+                                  ? loader_wide_group(l, t, b, end, is_long, &at)
+                                  : loader_group(l, t, b, end, is_long, &at);
+#else
+            const bool well = loader_group(l, t, b, end, is_long, &at);
+#endif
+            if (!well) return false;
             b = end;
         }
     }

@@ -1,5 +1,5 @@
 /* packed.cuh - many rows: PACK, and matrix products of what it leaves (QKV_LINEAR, LINEAR,
- * GATED_MLP, LM_HEAD). Up to 16 rows: packed_few.cuh.
+ * GATED_MLP, LM_HEAD). Up to 16 rows: packed_few.cuh; 32: packed_wide.cuh.
  *
  * An operator of many rows is bound by what passes from L2 into the multiprocessors, so activations
  * become 16-bit floats once, in the order of the tensor cores' registers (cuda_abi.h), and a block

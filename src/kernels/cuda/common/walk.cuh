@@ -9,7 +9,7 @@
  *   few      (packed rows) every warp reads the activations of its k-tile from L2 and uses them for
  *            all row blocks of the group: pages come eight k-tiles of each row block of the group,
  *            then the next eight. Where k-tiles end, void pages fill the eight.
- *   wide     (32 or 64 packed rows) the same, but a page has a half or a quarter of the columns of
+ *   wide     (32 packed rows) the same, but a page has a half or a quarter of the columns of
  * a k-tile, of two or of up to four row blocks one after the other: a warp works on all row blocks
  * of the group at once
  *

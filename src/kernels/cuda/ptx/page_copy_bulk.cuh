@@ -96,21 +96,6 @@ DEV bool warp_elect(void) {
     return elected != 0;
 }
 
-/* n <= 4 stretches of as many bytes, one after the other in the page, from places src_apart from
- * each other; by the lanes of a warp that page_copies_by says. */
-DEV bool page_copies_by(void) {
-    return warp_elect();
-}
-DEV void page_copies_evict_first(void *dst, const void *src, uint64_t src_apart, uint32_t n,
-                                 uint32_t bytes, uint64_t *full, uint32_t lane) {
-    (void)lane;
-    page_copy_expect(full, n * bytes);
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++)
-        if (i < n)
-            page_copy_bulk((char *)dst + i * bytes, (const char *)src + i * src_apart, bytes, full);
-}
-
 /* A phase of several copies by one thread. */
 DEV void copies_begin(uint64_t *full, uint32_t bytes) {
     page_copy_expect(full, bytes);

@@ -39,16 +39,6 @@ DEV void page_copy_two_evict_first(void *dst, uint32_t apart, const void *src0, 
     copy_arrive(full);
 }
 
-DEV bool page_copies_by(void) {
-    return true;
-}
-DEV void page_copies_evict_first(void *dst, const void *src, uint64_t src_apart, uint32_t n,
-                                 uint32_t bytes, uint64_t *full, uint32_t lane) {
-    for (uint32_t i = 0; i < n; i++)
-        page_copy_part((char *)dst + i * bytes, (const char *)src + i * src_apart, bytes, lane);
-    copy_arrive(full);
-}
-
 /* These copies go the way of all loads. */
 DEV void page_copy_fence(void) {}
 DEV void page_copy_fence_shared(void) {}

@@ -51,16 +51,6 @@ DEV void share_end(uint64_t *full, uint32_t lane) {
 DEV bool warp_elect(void) {
     return threadIdx.x % 32 == 0;
 }
-DEV bool page_copies_by(void) {
-    return warp_elect();
-}
-DEV void page_copies_evict_first(void *dst, const void *src, uint64_t src_apart, uint32_t n,
-                                 uint32_t bytes, uint64_t *full, uint32_t lane) {
-    (void)lane;
-    for (uint32_t i = 0; i < n; i++)
-        emu_copy_bulk((char *)dst + i * bytes, (const char *)src + i * src_apart, bytes, full);
-    barrier_arrive_release_cta(full);
-}
 DEV void copies_begin(uint64_t *full, uint32_t bytes) {
     (void)full, (void)bytes;
 }
