@@ -24,8 +24,10 @@ static void print_variant(const json_t *variant) {
     const json_t *normal = json_object_get(variant, "normalization");
     char weights[32], activations[32];
     printf(
-        "\n%lld token rows of up to %lld positions: %lld operators, weights %s, activations %s\n",
-        whole(variant, "rows"), whole(variant, "context"), whole(variant, "operators"),
+        "\n%lld token rows%s of up to %lld positions: %lld operators, weights %s, activations %s\n",
+        whole(variant, "rows"),
+        json_is_true(json_object_get(variant, "alone")) ? ", each of another request," : "",
+        whole(variant, "context"), whole(variant, "operators"),
         cli_bytes((uint64_t)whole(variant, "weight_bytes"), weights),
         cli_bytes((uint64_t)whole(variant, "activation_bytes"), activations));
     printf("  %-12s %9s %9s %9s %9s\n", "stage", "tasks", "dummies", "events", "JIT");

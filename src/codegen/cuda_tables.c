@@ -164,13 +164,24 @@ static uint32_t squares_of(const struct prog_op *op) {
     }
 }
 
+/* Whether each row of the operator is another request's. */
+static bool is_alone(const struct prog_header *p, const struct prog_op *op) {
+    const uint32_t at = (uint32_t)(op - PROG(p, OP));
+    for (uint64_t i = 0; i < p->section[SECTION_VARIANT].count; i++) {
+        const struct prog_variant *v = &PROG(p, VARIANT)[i];
+        if (at - v->first_op < v->n_ops) return v->alone != 0;
+    }
+    return false;
+}
+
 /* ATTENTION_STEP of several rows, and _WHOLE, make keys and values in scratch, and add them to
  * cache pages. */
 static bool can_step(const struct prog_header *p, const struct prog_op *op) {
     const struct model_spec *s = PROG(p, MODEL);
     const uint32_t heads = s->n_heads / s->n_kv_heads;
     return (op->kind == OP_ATTENTION_STEP && op->n_rows == 1) ||
-           (heads <= 16 && op->n_rows <= cuda_step_rows(heads, s->head_dim) && emit_kv_pages(p));
+           (heads <= 16 && emit_kv_pages(p) &&
+            (op->n_rows <= cuda_step_rows(heads, s->head_dim) || is_alone(p, op)));
 }
 
 /* Parts are whole row blocks, a tile has all token rows. */

@@ -36,6 +36,7 @@ void compile_options_cuda(struct compile_options *o, bool cuts_linear);
 /* What each stage left behind, for one variant. */
 struct compile_variant_report {
     uint32_t n_rows, context;
+    bool alone; /* only for rows of different requests */
     struct kgraph_stats kernel;
     struct task_stats after[N_TASK_STAGES]; /* by enum task_stage */
 };
@@ -48,21 +49,26 @@ struct compile_report {
     uint64_t peak_bytes; /* of compiler memory */
 };
 
+/* What a stage is shown of: a variant; all zeros: the program. */
+struct compile_shown {
+    uint32_t n_rows;
+    uint32_t context; /* of a variant for short contexts only; 0: it takes all */
+    bool alone;       /* it is for rows of different requests only */
+};
+
 /* Called after each stage of each variant, and at the end with the program, when somebody wants to
  * look; each may be NULL. What they get is valid for the call; an error of theirs ends the compile.
- * context: of a variant for short contexts only; 0: it takes all, or the program is shown, of which
- * n_rows is 0, too. */
+ */
 struct compile_hook {
-    void (*stage)(void *user, uint32_t n_rows, uint32_t context, const char *stage,
-                  const char *text);
+    void (*stage)(void *user, struct compile_shown of, const char *stage, const char *text);
     int (*kernel)(void *user, struct diag *d, const struct kgraph *k);
     int (*tasks)(void *user, struct diag *d, const struct tgraph *g, enum task_stage stage);
     void *user;
 };
 
 /* Compiles all variants (1, 2, 4 ... max_batched_tokens rows; on CUDA 1, 8, 16 ..., of which some
- * have one more for short contexts) and verifies the program. report and hook may be NULL. The
- * program is the caller's (free()). Errors: any of the stages'. */
+ * have one more for short contexts, or for rows of different requests) and verifies the program.
+ * report and hook may be NULL. The program is the caller's (free()). Errors: any of the stages'. */
 int compile_model(struct diag *d, struct model *m, const struct compile_options *o,
                   const struct compile_hook *hook, struct compile_report *report,
                   struct prog_header **program);

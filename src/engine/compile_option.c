@@ -102,8 +102,8 @@ static const struct key keys[] = {
      "these and attention are one operator; fused, CPU only: all but attention is one",
      set_qkv},
     {"attention", "pieces|batch|whole",
-     "CUDA only, with qkv=joined. batch: with several requests of short contexts a task has all of "
-     "a row and KV head; whole: with one, too",
+     "CUDA only, with qkv=joined. batch: with several requests of short contexts, and with more "
+     "than 16 of any, a task has all of a row and KV head; whole: with one, too",
      set_attention},
     {"linear", "whole|parts",
      "parts, Hopper only: tasks of some tens of rows share out the columns of o_proj and "

@@ -57,14 +57,13 @@ struct wanted {
     bool found, stage_known;
 };
 
-static void on_stage(void *user, uint32_t n_rows, uint32_t context, const char *stage,
-                     const char *text) {
-    (void)context; /* the first that has the rows */
+static void on_stage(void *user, struct compile_shown of, const char *stage, const char *text) {
     struct wanted *w = user;
     bool program = strcmp(stage, "program") == 0;
     if (strcmp(stage, w->stage) != 0) return;
     w->stage_known = true;
-    if (w->found || (!program && w->n_rows != 0 && w->n_rows != n_rows)) return;
+    /* The first that has the rows. */
+    if (w->found || (!program && w->n_rows != 0 && w->n_rows != of.n_rows)) return;
     strbuf_str(&w->text, text);
     w->found = true;
 }
@@ -181,6 +180,7 @@ static json_t *variant_json(const struct compile_variant_report *v) {
                           "weight_bytes", number(v->kernel.weight_bytes), "activation_bytes",
                           number(v->kernel.activation_bytes));
     json_object_set_new(o, "context", number(v->context));
+    json_object_set_new(o, "alone", json_boolean(v->alone));
     json_object_set_new(o, "tasks", number(last->n_tasks));
     json_object_set_new(o, "events", number(last->n_events));
     json_object_set_new(o, "pairs", number(v->after[STAGE_EVENT_FUSE].n_pairs));
@@ -198,9 +198,9 @@ static json_t *variant_json(const struct compile_variant_report *v) {
 
 /* A program from a file has its final tables only. */
 static json_t *program_variant_json(const struct prog_variant *v) {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "rows", number(v->n_rows), "context",
-                     number(v->context), "operators", number(v->n_ops), "tensors",
-                     number(v->n_tensors), "tasks", number(v->n_tasks), "events",
+    return json_pack("{s:o, s:o, s:b, s:o, s:o, s:o, s:o}", "rows", number(v->n_rows), "context",
+                     number(v->context), "alone", (int)v->alone, "operators", number(v->n_ops),
+                     "tensors", number(v->n_tensors), "tasks", number(v->n_tasks), "events",
                      number(v->n_events));
 }
 

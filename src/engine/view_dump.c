@@ -55,12 +55,13 @@ static int write_file(struct diag *d, const char *path, const char *text) {
     return QN_OK;
 }
 
-static int write_stage(const struct dump *dump, uint32_t n_rows, uint32_t context,
-                       const char *stage, const char *text) {
+static int write_stage(const struct dump *dump, struct compile_shown of, const char *stage,
+                       const char *text) {
     struct strbuf path = {0};
     if (dump->dir) strbuf_printf(&path, "%s/", dump->dir);
-    if (n_rows) strbuf_printf(&path, "%u-", n_rows); /* the program has all variants */
-    if (context) strbuf_printf(&path, "to-%u-", context);
+    if (of.n_rows) strbuf_printf(&path, "%u-", of.n_rows); /* the program has all variants */
+    if (of.context) strbuf_printf(&path, "to-%u-", of.context);
+    if (of.alone) strbuf_str(&path, "alone-");
     strbuf_printf(&path, "%s.txt", stage);
     int rc = strbuf_status(dump->d, &path);
     if (rc == QN_OK) rc = write_file(dump->d, path.text, text);
@@ -68,13 +69,11 @@ static int write_stage(const struct dump *dump, uint32_t n_rows, uint32_t contex
     return rc;
 }
 
-static void on_stage(void *user, uint32_t n_rows, uint32_t context, const char *stage,
-                     const char *text) {
+static void on_stage(void *user, struct compile_shown of, const char *stage, const char *text) {
     struct dump *dump = user;
     if (dump->rc == QN_OK && listed(dump->stages, stage))
-        dump->rc = write_stage(dump, n_rows, context, stage, text);
-    if (dump->next && dump->next->stage)
-        dump->next->stage(dump->next->user, n_rows, context, stage, text);
+        dump->rc = write_stage(dump, of, stage, text);
+    if (dump->next && dump->next->stage) dump->next->stage(dump->next->user, of, stage, text);
 }
 
 static int on_kernel(void *user, struct diag *d, const struct kgraph *k) {

@@ -110,6 +110,7 @@ static int show_variant(struct diag *d, const struct prog_header *p, const struc
     struct kgraph k;
     struct tgraph g;
     kgraph_init(&k, &arena, PROG(p, MODEL), v->n_rows, v->n_logit_rows, v->context);
+    k.alone = v->alone != 0;
     tgraph_init(&g, &arena, &k, &options);
     const struct rebuild r = {d, p, v, &k, &g};
     int rc = tensors(&r);

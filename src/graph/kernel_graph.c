@@ -240,7 +240,7 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
         break;
     case OP_ATTENTION_STEP:
     case OP_ATTENTION_WHOLE:
-        if (T > STEP_ROWS)
+        if (T > STEP_ROWS && !(g->alone && op->kind == OP_ATTENTION_WHOLE))
             return fail(d, QN_EINVAL, "%s: want %d rows at most, have %llu", info->name, STEP_ROWS,
                         (unsigned long long)T);
         want(&f, HEADS_QKV, 2, T, Q + 2 * KV, 0, 0);

@@ -47,6 +47,7 @@ enum kgraph_cut {
     /* With all of these, and hidden a multiple of SQUARES_COLUMNS: */
     KGRAPH_CUT_LINEAR = 128, /* linear_parts, linear_sum instead of linear */
     KGRAPH_CLEAR = 256,      /* not a part: `clear`, so that activations can be empty words */
+    KGRAPH_ALONE = 512,      /* nor this: kgraph.alone */
 };
 
 struct kop {
@@ -62,6 +63,7 @@ struct kgraph {
     uint32_t n_logit_rows; /* L */
     uint32_t context;      /* positions that its rows may have */
     uint32_t n_pieces;     /* most attention pieces of such a context */
+    bool alone;            /* each of its rows is another request's: decoding */
     ARRAY(struct tensor) tensors;
     ARRAY(struct kop) ops;
 };

@@ -61,7 +61,7 @@ enum { PARTS = 8 };
 enum { SQUARES_COLUMNS = 16, SQUARES_ROWS = 32 };
 
 /* Rows that ATTENTION_STEP and _WHOLE can have: each item makes the keys of all that are of its
- * request. */
+ * request. _WHOLE: more, where each row is another request's (kgraph.alone). */
 enum { STEP_ROWS = 16 };
 
 /* Token rows up to which a graph's activations may be empty words until they are stored; what CLEAR

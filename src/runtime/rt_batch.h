@@ -7,7 +7,8 @@
  *   slots     one per request in flight; written by the iteration boundary (rt_boundary.h) and by
  *             the SAMPLE task of that request's row, which the boundary orders.
  *   rows      the token rows of the current iteration; written at the boundary, read by tasks.
- *   KV cache  blocks of kv_block positions, found through a block table per slot:
+ * While it is steady SAMPLE writes those of the next one (rt_append.h). KV cache  blocks of
+ * kv_block positions, found through a block table per slot:
  *
  *       state tensor of a layer: [n_blocks][2 (k, v)][n_kv_heads][kv_block][head_dim]
  *       row of position p of slot s: block_table[s * max_blocks + p / kv_block], p % kv_block
@@ -56,8 +57,9 @@ enum rt_slot_state { SLOT_FREE = 0, SLOT_WAITING = 1, SLOT_RUNNING = 2, SLOT_DON
 
 /* One request as the runtime keeps it. What SAMPLE does for a logit row of slot s, with p =
  * n_known before it: tokens[s][p] = the token, logprobs[s][p] = its log-probability, n_known = p +
- * 1, and finish = RT_FINISH_STOP for a stop id (kept in tokens) or RT_FINISH_LENGTH when n_known
- * reaches n_limit. It must advance n_known: the boundary ends a request that does not. */
+ * 1, n_computed = p, in_flight = 0, and finish = RT_FINISH_STOP for a stop id (kept in tokens) or
+ * RT_FINISH_LENGTH when n_known reaches n_limit (rt_append.h). It must advance n_known: the
+ * boundary ends a request that does not. */
 struct rt_slot {
     uint32_t state;      /* enum rt_slot_state */
     uint32_t n_known;    /* prompt tokens plus sampled tokens */
@@ -66,7 +68,7 @@ struct rt_slot {
     uint32_t n_limit;   /* n_known at which it ends for its length */
     uint32_t finish;    /* enum rt_finish, set by SAMPLE */
     uint32_t n_blocks;  /* KV blocks it holds */
-    uint32_t in_flight; /* token rows of it in the iteration that runs */
+    uint32_t in_flight; /* token rows of it that the boundary laid out and nobody has sampled */
 };
 ABI_SIZE(struct rt_slot, 32);
 
@@ -74,7 +76,9 @@ ABI_SIZE(struct rt_slot, 32);
 struct rt_rows {
     uint32_t n_rows;       /* rows in use, <= the variant's T */
     uint32_t n_logit_rows; /* <= the variant's L */
-    uint32_t reserved[2];
+    uint32_t steady; /* 1: row i, and logit row i, is of the i-th running request, which decodes */
+    uint32_t reserved;
+    uint32_t *ended;    /* SAMPLE: 1, if a request of a steady iteration has ended */
     int32_t *token;     /* [T] */
     int32_t *slot;      /* [T] */
     int32_t *position;  /* [T] 0-based position of the token in its request */

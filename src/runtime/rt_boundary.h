@@ -6,7 +6,12 @@
  * done, everybody else only polls.
  *
  *   commands ──► collect ──► admit ──► rows ──► choose variant ──► publish ──► trigger start, post
- *                                        └ none: post, idle or stop
+ *      │                                 └ none: post, idle or stop ▲
+ *      └ none, and nothing but decoding goes on: steady ────────────┘
+ *
+ * A steady iteration has a row for each running request, and those of the next one are laid out by
+ * SAMPLE (rt_append.h). Until a request ends, comes or is cancelled a boundary takes as long for 64
+ * of them as for one.
  *
  * Nothing of the host lies between two iterations. Where it is a bus away, the doorbell is read
  * before, by one worker for all (rt_boundary_listen). What the host has to hear is laid out in
@@ -194,19 +199,24 @@ RT_COLD uint32_t rt_boundary_rows(const struct rt *rt, struct rt_worker *w, uint
 }
 
 /* The smallest variant with room for the rows and their contexts: fewest token rows, then fewest
- * logit rows, then the shortest contexts. The largest has room for any that rt_boundary_rows makes.
- */
+ * logit rows, then one for rows of different requests, then the shortest contexts. The largest has
+ * room for any that rt_boundary_rows makes. A request has one logit row at most, so where all rows
+ * are such no two are of the same. */
 RT_FN uint32_t rt_boundary_variant(const struct rt *rt, uint32_t filled, uint32_t context) {
+    const uint32_t alone = (filled & 0xffff) == filled >> 16 ? rt->alone : 0;
     uint32_t best = rt->largest;
     for (uint32_t i = 0; i < rt->n_variants; i++) {
         uint32_t shape = rt->shapes[i], least = rt->shapes[best];
         if ((shape & 0xffff) < (filled & 0xffff) || shape >> 16 < filled >> 16 ||
-            rt->contexts[i] < context)
+            rt->contexts[i] < context || (rt->alone & ~alone) >> i & 1)
             continue;
+        const uint32_t is_alone = alone >> i & 1, was_alone = alone >> best & 1;
         if ((shape & 0xffff) < (least & 0xffff) ||
             ((shape & 0xffff) == (least & 0xffff) &&
              (shape >> 16 < least >> 16 ||
-              (shape == least && rt->contexts[i] < rt->contexts[best]))))
+              (shape == least &&
+               (is_alone > was_alone ||
+                (is_alone == was_alone && rt->contexts[i] < rt->contexts[best]))))))
             best = i;
     }
     return best;
@@ -292,6 +302,7 @@ RT_FN uint32_t rt_boundary_collect(const struct rt *rt, struct rt_worker *w, uin
 /* The newest token of every request that has one. */
 RT_FN void rt_boundary_post_tokens(const struct rt *rt, uint32_t n) {
     const uint64_t stride = rt->batch->max_model_len;
+    const uint32_t n_steady = rt->control->n_steady;
     for (uint32_t i = 0; i < n; i += RT_AT_ONCE) {
         uint64_t at[RT_AT_ONCE];
         int32_t token[RT_AT_ONCE];
@@ -299,7 +310,7 @@ RT_FN void rt_boundary_post_tokens(const struct rt *rt, uint32_t n) {
         RT_UNROLL
         for (uint32_t j = 0; j < RT_AT_ONCE; j++) {
             const struct rt_news *m = &rt->news[rt_min(i + j, n - 1)];
-            at[j] = stride * m->slot + (m->n_known > 0 ? m->n_known - 1 : 0);
+            at[j] = stride * m->slot + (m->n_known > 0 ? m->n_known + n_steady - 1 : 0);
         }
         RT_UNROLL
         for (uint32_t j = 0; j < RT_AT_ONCE; j++) {
@@ -338,7 +349,8 @@ RT_COLD void rt_boundary_post(const struct rt *rt, struct rt_worker *w) {
     }
     for (uint32_t i = 0; i < n; i++) {
         const struct rt_news *m = &rt->news[i];
-        if (m->n_known > 0) rt_host_store_relaxed(&rt->posts[m->slot].n_out, m->n_out);
+        if (m->n_known > 0)
+            rt_host_store_relaxed(&rt->posts[m->slot].n_out, m->n_out + rt->control->n_steady);
     }
     for (uint32_t i = 0; i < n; i++) {
         const struct rt_news *m = &rt->news[i];
@@ -402,16 +414,18 @@ RT_COLD void rt_boundary_ask_again(const struct rt *rt, struct rt_worker *w) {
     rt_boundary_admit(rt);
 }
 
-/* Everything up to publishing, once rt_boundary_ask said that the boundary can be played: leaves
- * variant and epoch in rt->control, and the news to be posted. 0: there is no work, up to the
- * doorbell's value w->bell. */
-RT_FN int rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
+/* The next rows, from the state of every request. 0: there are none. The iteration is steady if
+ * these are all there is: one row, and one token to be told, of each request that runs, in their
+ * order. */
+RT_FN int rt_boundary_lay_out(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
-    w->boundary = w->asked = w->n_news = w->context = 0;
-    w->owes_post = 1;
-    w->bell = rt_boundary_bell(rt);
-    if (c->taken != w->bell) rt_boundary_commands(rt, w->bell);
+    struct rt_rows *rows = &rt->batch->rows;
+    const uint32_t before = c->n_running;
+    w->n_news = w->context = c->n_steady = 0;
+    rows->steady = 0;
+    rt_store_relaxed(&c->ended, 0);
     uint32_t more, filled = rt_boundary_collect(rt, w, &more), first = c->n_running;
+    const int alike = first == before && w->n_news == first && more == 0;
     if (c->n_waiting > 0) {
         rt_boundary_sweep(rt, w);
         rt_boundary_admit(rt);
@@ -419,15 +433,41 @@ RT_FN int rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
     if (c->n_running == 0) rt_boundary_ask_again(rt, w);
     if (c->n_running == 0) return 0;
     if (more > 0 || c->n_running > first) filled = rt_boundary_rows(rt, w, first, filled);
-    rt->batch->rows.n_rows = filled & 0xffff;
-    rt->batch->rows.n_logit_rows = filled >> 16;
-    uint32_t variant = rt_boundary_variant(rt, filled, w->context);
+    c->context = w->context;
+    rows->n_rows = filled & 0xffff;
+    rows->n_logit_rows = filled >> 16;
+    rows->steady = alike && c->n_running == first && w->n_news == first &&
+                   filled == first * (1 + RT_LOGIT_ROW);
+    return 1;
+}
+
+/* Everything up to publishing, once rt_boundary_ask said that the boundary can be played: leaves
+ * variant and epoch in rt->control, and the news to be posted. 0: there is no work, up to the
+ * doorbell's value w->bell. */
+RT_FN int rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
+    struct rt_control *c = rt->control;
+    const struct rt_rows *rows = &rt->batch->rows;
+    const int steady = rows->steady && rt_load_relaxed(&c->ended) == 0;
+    w->boundary = w->asked = 0;
+    w->owes_post = 1;
+    w->bell = rt_boundary_bell(rt);
+    const int called = c->taken != w->bell;
+    if (called) rt_boundary_commands(rt, w->bell);
+    if (steady && !called) { /* SAMPLE has laid out the rows, and who waits still has no room */
+        w->n_news = c->n_running;
+        c->n_steady++;
+        c->context++;
+    } else if (!rt_boundary_lay_out(rt, w)) {
+        return 0;
+    }
+    const uint32_t filled = rows->n_rows | rows->n_logit_rows << 16;
+    uint32_t variant = rt_boundary_variant(rt, filled, c->context);
     uint32_t epoch = (variant == c->variant ? c->epoch : rt->epochs[variant]) + 1;
     c->epoch = rt->epochs[variant] = epoch;
     c->variant = variant;
     c->iteration++;
     c->n_iterations++;
-    c->n_rows_run += filled & 0xffff;
+    c->n_rows_run += rows->n_rows;
     return 1;
 }
 

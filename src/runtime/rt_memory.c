@@ -104,14 +104,14 @@ int rt_memory_plan(struct diag *d, const struct prog_header *p, const struct rt_
 }
 
 /* The variant with the most token rows; of several the one with the most logit rows, then of all
- * contexts. */
+ * contexts, then the last one, which takes any rows. */
 static uint32_t largest_variant(const struct prog_header *p) {
     const struct prog_variant *v = PROG(p, VARIANT);
     uint32_t best = 0;
     for (uint32_t i = 1; i < p->section[SECTION_VARIANT].count; i++)
         if (v[i].n_rows != v[best].n_rows               ? v[i].n_rows > v[best].n_rows
             : v[i].n_logit_rows != v[best].n_logit_rows ? v[i].n_logit_rows > v[best].n_logit_rows
-                                                        : v[i].context > v[best].context)
+                                                        : v[i].context >= v[best].context)
             best = i;
     return best;
 }
@@ -130,6 +130,7 @@ static void bind_program(const struct prog_header *layout, const void *program, 
     for (uint32_t i = 0; i < rt->n_variants; i++) {
         rt->shapes[i] = v[i].n_rows | v[i].n_logit_rows << 16;
         rt->contexts[i] = v[i].context;
+        rt->alone |= v[i].alone << i;
         rt->jit_first[i + 1] = rt->jit_first[i] + count_jit(layout, &v[i]);
     }
 }
@@ -147,7 +148,9 @@ static void bind_choices(const struct rt_memory *m, struct rt *rt) {
 static void bind_batch(const struct rt_memory *m, const struct prog_header *p, char *state,
                        struct rt_batch *b) {
     *b = (struct rt_batch){
-        .rows = {.token = (void *)(state + m->offset[RT_PART_ROW_TOKEN]),
+        .rows = {.ended = (void *)(state + m->offset[RT_PART_CONTROL] +
+                                   offsetof(struct rt_control, ended)),
+                 .token = (void *)(state + m->offset[RT_PART_ROW_TOKEN]),
                  .slot = (void *)(state + m->offset[RT_PART_ROW_SLOT]),
                  .position = (void *)(state + m->offset[RT_PART_ROW_POSITION]),
                  .logit_row = (void *)(state + m->offset[RT_PART_LOGIT_ROW])},

@@ -28,8 +28,10 @@ enum {
 };
 #ifdef __cplusplus
 static_assert(PROG_MAX_VARIANTS <= 1 << RT_VARIANT_BITS, "a variant fits into `published`");
+static_assert(PROG_MAX_VARIANTS <= 32, "a bit of a word each");
 #else
 _Static_assert(PROG_MAX_VARIANTS <= 1 << RT_VARIANT_BITS, "a variant fits into `published`");
+_Static_assert(PROG_MAX_VARIANTS <= 32, "a bit of a word each");
 #endif
 
 enum rt_stop {
@@ -90,7 +92,11 @@ struct rt_control {
     uint32_t progress;     /* what mail.progress has: never read back from the host's memory */
     uint64_t n_rows_run;   /* token rows computed, for statistics */
     uint64_t n_iterations; /* the same number as `iteration`, not wrapping */
-    uint32_t pad0[4];
+    uint32_t context;      /* positions that the rows of the iteration that runs have at most */
+    uint32_t ended;        /* rt_rows.ended */
+    uint32_t n_steady;     /* boundaries since the news were laid out: each request has had as many
+                            * tokens more */
+    uint32_t pad0;
 };
 ABI_SIZE(struct rt_control, 64);
 
@@ -99,7 +105,7 @@ ABI_SIZE(struct rt_control, 64);
 struct rt_news {
     uint32_t slot;
     uint32_t n_known; /* its newest token is the last of them; 0: there is no new one */
-    uint32_t n_out;   /* output tokens with it */
+    uint32_t n_out;   /* output tokens with it; of both rt_control.n_steady less */
     uint32_t finish;  /* enum rt_finish */
 };
 ABI_SIZE(struct rt_news, 16);
@@ -164,7 +170,8 @@ struct rt {
 
     /* Of each variant n_rows | n_logit_rows << 16: for the boundary, at hand. */
     uint32_t shapes[PROG_MAX_VARIANTS];
-    uint32_t contexts[PROG_MAX_VARIANTS];      /* positions that its rows may have */
+    uint32_t contexts[PROG_MAX_VARIANTS]; /* positions that its rows may have */
+    uint32_t alone; /* a bit each: whether it is for rows of different requests only */
     uint32_t jit_first[PROG_MAX_VARIANTS + 1]; /* each variant's range of jit */
 };
 

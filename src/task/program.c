@@ -125,16 +125,19 @@ static int check_header(const struct check *c, uint64_t bytes) {
 }
 
 static int check_variants(const struct check *c) {
-    uint32_t rows = 0, context = c->p->max_model_len;
+    uint32_t rows = 0, context = c->p->max_model_len; /* of the last one that is for any rows */
     for (uint64_t i = 0; i < count(c, SECTION_VARIANT); i++) {
         const struct prog_variant *v = &PROG(c->p, VARIANT)[i];
         if (v->n_rows < MAX(rows, 1u) || v->n_rows > PROG_MAX_ROWS)
             return bad(c, "variant", i, "n_rows");
-        /* The last one of each number of rows takes all contexts. */
-        const uint32_t least = v->n_rows == rows ? context + 1 : 1;
-        if (v->context < least || v->context > c->p->max_model_len ||
-            (v->n_rows != rows && context != c->p->max_model_len))
+        /* The last one of each number of rows takes any rows and all contexts. */
+        if (v->n_rows != rows && context != c->p->max_model_len)
             return bad(c, "variant", i, "context");
+        if (v->n_rows != rows) context = 0;
+        if (v->context < (v->alone ? 1 : context + 1) || v->context > c->p->max_model_len)
+            return bad(c, "variant", i, "context");
+        if (v->alone > 1 || (v->alone == 1 && context == c->p->max_model_len))
+            return bad(c, "variant", i, "alone");
         if (v->n_logit_rows < 1 || v->n_logit_rows > v->n_rows)
             return bad(c, "variant", i, "n_logit_rows");
         if (!inside(v->first_op, v->n_ops, count(c, SECTION_OP)))
@@ -151,7 +154,7 @@ static int check_variants(const struct check *c) {
             v->end_event == v->start_event)
             return bad(c, "variant", i, "end_event");
         rows = v->n_rows;
-        context = v->context;
+        if (!v->alone) context = v->context;
     }
     if (context != c->p->max_model_len)
         return bad(c, "variant", count(c, SECTION_VARIANT) - 1, "context");
@@ -213,8 +216,9 @@ static bool norms_fit(const struct check *c, const struct prog_op *op, const str
 }
 
 /* The CPU's STEP would read keys that other tasks of the iteration write. */
-static bool step_fits(const struct check *c, const struct prog_op *op) {
-    if (op->kind == OP_ATTENTION_WHOLE) return op->n_rows <= STEP_ROWS;
+static bool step_fits(const struct check *c, const struct prog_variant *v,
+                      const struct prog_op *op) {
+    if (op->kind == OP_ATTENTION_WHOLE) return op->n_rows <= STEP_ROWS || v->alone;
     return op->kind != OP_ATTENTION_STEP || op->n_rows <= (is_for_cuda(c) ? STEP_ROWS : 1u);
 }
 
@@ -229,7 +233,7 @@ static int check_ops(const struct check *c, const struct prog_variant *v) {
                         (unsigned long long)i, is_for_cuda(c) ? "cuda" : "cpu", op_name(op->kind));
         op_describe(op->kind, &info);
         if (!norms_fit(c, op, &info)) return bad(c, "op", i, "in");
-        if (!step_fits(c, op)) return bad(c, "op", i, "n_rows");
+        if (!step_fits(c, v, op)) return bad(c, "op", i, "n_rows");
         for (int k = 0; k < OP_MAX_IN; k++)
             if (k < info.n_in ? !operand_fits(c, v, op->in[k], &info.in[k])
                               : op->in[k] != PROG_NONE)
@@ -417,9 +421,9 @@ void program_task_name(const struct prog_header *p, uint32_t task, struct strbuf
 
 static void dump_variant(const struct prog_header *p, const struct prog_variant *v,
                          struct strbuf *out) {
-    strbuf_printf(out, "variant rows %u logit rows %u context %u start %u end %u jit %u\n",
-                  v->n_rows, v->n_logit_rows, v->context, v->start_event, v->end_event,
-                  v->n_jit_tasks);
+    strbuf_printf(out, "variant rows %u logit rows %u context %u%s start %u end %u jit %u\n",
+                  v->n_rows, v->n_logit_rows, v->context, v->alone ? " alone" : "", v->start_event,
+                  v->end_event, v->n_jit_tasks);
     for (uint32_t i = v->first_tensor; i < v->first_tensor + v->n_tensors; i++) {
         static const char *const roles[] = {"weight", "activation", "state"};
         static const char *const carries[] = {

@@ -84,7 +84,7 @@ struct prog_variant {
     uint32_t n_jit_events; /* events with JIT tasks among their dependents */
     uint32_t n_jit_tasks;
     uint32_t context; /* positions that its rows may have, up to max_model_len */
-    uint32_t reserved;
+    uint32_t alone;   /* 1: only for iterations each of whose rows is another request's */
 };
 ABI_SIZE(struct prog_variant, 64);
 

@@ -185,7 +185,8 @@ static int add_variant(struct maker *m, const struct tgraph *g) {
                              .n_events = (uint32_t)g->events.n,
                              .first_tensor = (uint32_t)m->tensors.n,
                              .n_tensors = (uint32_t)g->kernel->tensors.n,
-                             .context = g->kernel->context};
+                             .context = g->kernel->context,
+                             .alone = g->kernel->alone};
     v.start_event = v.first_event + (uint32_t)g->start_event;
     v.end_event = v.first_event + (uint32_t)g->end_event;
     if (m->tasks.n + g->tasks.n > UINT32_MAX / 2)

@@ -19,6 +19,7 @@ static uint32_t dot_length(const struct proof *f, const struct prog_op *op) {
 static int check_shapes(struct proof *f) {
     struct kgraph k;
     kgraph_init(&k, &f->arena, PROG(f->p, MODEL), f->v->n_rows, f->v->n_logit_rows, f->v->context);
+    k.alone = f->v->alone != 0;
     int rc = QN_OK;
     for (uint32_t i = 0; i < f->v->n_tensors && rc == QN_OK; i++) {
         const struct prog_tensor *t = proof_tensor(f, f->v->first_tensor + i);

@@ -26,7 +26,7 @@
 #include "engine/trace.h"
 
 /* The patience is a slow emulated card's, on a busy host. */
-enum { N_SLOTS = 8, MAX_LEN = 512, MAX_OUT = 64, PATIENCE_S = 300 };
+enum { N_SLOTS = 8, MAX_SLOTS = 64, MAX_LEN = 512, MAX_OUT = 64, PATIENCE_S = 300 };
 enum { MAX_CONTEXT = 40000 }; /* of test_long_context */
 
 struct rig {
@@ -180,11 +180,11 @@ static inline int collect(struct diag *d, struct rig *r, uint32_t slot, struct r
     return fail(d, QN_ESTALL, "the request did not end in %d s", PATIENCE_S);
 }
 
-/* All at once, at most N_SLOTS. */
+/* All at once, as many as the rig has slots. */
 static inline void generate(struct rig *r, const struct request *q, size_t n, struct result *out) {
     struct diag d = {0};
-    uint32_t slots[N_SLOTS];
-    int rc = QN_OK;
+    uint32_t slots[MAX_SLOTS];
+    int rc = n <= MAX_SLOTS ? QN_OK : fail(&d, QN_EINVAL, "%zu requests are too many", n);
     for (size_t i = 0; i < n && rc == QN_OK; i++) rc = submit(&d, r, &q[i], &slots[i]);
     for (size_t i = 0; i < n && rc == QN_OK; i++) rc = collect(&d, r, slots[i], &out[i]);
     if (rc != QN_OK) DIE("%s", d.message);

@@ -10,6 +10,7 @@
 #include "codegen/fake_device.h"
 #include "engine/backend_cuda.h"
 #include "engine/cuda_plan.h"
+#include "runtime/rt_append.h"
 #include "runtime/rt_worker.h"
 
 #include <pthread.h>
@@ -52,14 +53,10 @@ static int32_t next_token(int32_t token, uint32_t position) {
 static void fake_sample(const struct rt_batch *b, const struct prog_task *task) {
     for (uint32_t r = task->row0; r < MIN(task->row1, b->rows.n_logit_rows); r++) {
         uint32_t s = (uint32_t)b->rows.slot[b->rows.logit_row[r]];
-        struct rt_slot *slot = &b->slots[s];
-        int32_t *tokens = b->tokens + (uint64_t)s * b->max_model_len;
-        float *logprobs = b->logprobs + (uint64_t)s * b->max_model_len;
-        uint32_t p = slot->n_known;
-        tokens[p] = next_token(tokens[p - 1], p);
-        logprobs[p] = -0.5f * (float)p;
-        slot->n_known = p + 1;
-        if (slot->n_known >= slot->n_limit) slot->finish = RT_FINISH_LENGTH;
+        const struct rt_slot slot = b->slots[s];
+        const uint32_t p = slot.n_known;
+        const int32_t before = b->tokens[(uint64_t)s * b->max_model_len + p - 1];
+        rt_append(b, r, s, &slot, next_token(before, p), -0.5f * (float)p, 0);
     }
 }
 

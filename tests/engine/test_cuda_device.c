@@ -368,6 +368,47 @@ static void test_wide_batches(void **state) {
     compare_packed("{" WIDE_STREAM MADE_UP("2304", "331") "}", lengths, wide, COUNT_OF(wide));
 }
 
+/* More requests than ATTENTION_STEP takes decode together: each row is another request's, so that
+ * ATTENTION_WHOLE does, in graphs of 32 rows and of 64. Against the model row by row. */
+static void test_many(void **state) {
+    (void)state;
+    need_gpu();
+    enum { N_MANY = 36 };
+    char dir[] = "/tmp/quern-many-XXXXXX";
+    static struct request q[N_MANY];
+    static struct result plain[N_MANY], have[N_MANY];
+    const struct rig_options rows = {
+        .dir = dir, .coarse = true, .max_batched = 1, .n_workers = 4, .dummy = true};
+    const struct rig_options many[] = {{.max_batched = 32}, {.max_batched = 64, .n_workers = 3}};
+    struct rig r;
+    write_model(dir, "{" STREAM_SHAPE MADE_UP("256", "331") "}");
+    open_well(&backend_cuda, &rows, &r);
+    for (uint32_t i = 0; i < N_MANY; i++) {
+        const uint32_t n_prompt = i == 7 ? 150 : i == 20 ? 41 : 1 + i % 4;
+        q[i] = made_up(i + 1, n_prompt, 3 + i % 7, 331, 0);
+        generate(&r, &q[i], 1, &plain[i]);
+    }
+    rig_close(&r);
+    for (size_t k = 0; k < COUNT_OF(many); k++) {
+        struct rig_options o = many[k];
+        char what[20];
+        uint32_t alone = 0;
+        o.dir = dir;
+        o.coarse = o.dummy = true;
+        o.n_slots = N_MANY;
+        o.options = "attention=batch";
+        open_well(&backend_cuda, &o, &r);
+        for (uint64_t i = 0; i < r.program->section[SECTION_VARIANT].count; i++)
+            alone += PROG(r.program, VARIANT)[i].alone;
+        assert_int_equal(alone, k + 1);
+        snprintf(what, sizeof what, "%u rows", o.max_batched);
+        generate(&r, q, N_MANY, have);
+        for (int i = 0; i < N_MANY; i++) assert_same(&plain[i], &have[i], what);
+        rig_close(&r);
+    }
+    drop_model(dir);
+}
+
 /* Rows too long for a task to stage: what an MLP, or attention, makes of a single one is packed,
  * too. */
 static void test_wide_rows(void **state) {
@@ -713,7 +754,7 @@ int main(void) {
         cmocka_unit_test(test_close_busy),     cmocka_unit_test(test_long_context),
         cmocka_unit_test(test_same_packed),    cmocka_unit_test(test_wide_rows),
         cmocka_unit_test(test_wide_batches),   cmocka_unit_test(test_whole_context),
-        cmocka_unit_test(test_filled),
+        cmocka_unit_test(test_filled),         cmocka_unit_test(test_many),
     };
     const char *only = getenv("QN_TEST");
     if (only != NULL) cmocka_set_test_filter(only);

@@ -7,7 +7,7 @@ enum { MAX_SEEN = 256 };
 
 /* One iteration as the tasks saw it. */
 struct seen {
-    uint32_t n_rows, n_logit_rows, variant;
+    uint32_t n_rows, n_logit_rows, variant, steady;
     int32_t slot[32], position[32], logit_row[8];
 };
 
@@ -43,6 +43,7 @@ static void look(void *user, const struct rt_batch *b) {
     s->n_rows = b->rows.n_rows;
     s->n_logit_rows = b->rows.n_logit_rows;
     s->variant = t->sim.core.rt.control->variant;
+    s->steady = b->rows.steady;
     memcpy(s->slot, b->rows.slot, s->n_rows * 4);
     memcpy(s->position, b->rows.position, s->n_rows * 4);
     memcpy(s->logit_row, b->rows.logit_row, s->n_logit_rows * 4);
@@ -58,10 +59,10 @@ static void look(void *user, const struct rt_batch *b) {
 }
 
 /* Variants of 1, 4 and 16 rows with 1, 4 and 4 logit rows; 6 slots; blocks of 8 positions. */
-/* Variants of 1, 4 and 16 rows; of 4 another one first, for contexts of up to `context`, unless 0.
- */
+/* Variants of 1, 4 and 16 rows; of 4 another one first, for contexts of up to `context`, unless 0;
+ * alone: and of rows of different requests. */
 static void begin_with(struct trial *t, uint32_t n_kv_blocks, uint32_t max_batched,
-                       uint32_t context) {
+                       uint32_t context, bool alone) {
     struct diag d = {0};
     struct gen_graph graphs[4];
     const uint32_t rows[] = {1, 4, 4, 16}, n = context > 0 ? 4 : 3;
@@ -70,6 +71,7 @@ static void begin_with(struct trial *t, uint32_t n_kv_blocks, uint32_t max_batch
         graphs[v].n_rows = rows[v == 0 ? 0 : v + 4 - n];
         graphs[v].n_logit_rows = v == 0 ? 1 : 4;
         graphs[v].context = v == 1 ? context : 0;
+        graphs[v].alone = v == 1 && alone;
     }
     struct gen_limits limits = {1, 6, 64, 8};
     *t = (struct trial){.program = gen_program(graphs, n, &limits)};
@@ -85,7 +87,7 @@ static void begin_with(struct trial *t, uint32_t n_kv_blocks, uint32_t max_batch
 }
 
 static void begin(struct trial *t, uint32_t n_kv_blocks, uint32_t max_batched) {
-    begin_with(t, n_kv_blocks, max_batched, 0);
+    begin_with(t, n_kv_blocks, max_batched, 0, false);
 }
 
 static void end(struct trial *t) {
@@ -174,10 +176,9 @@ static void test_mixed(void **state) {
 
 /* Rows whose contexts fit run the variant for short ones; one that does not takes all to the other.
  */
-static void test_contexts(void **state) {
-    (void)state;
+static void look_at_contexts(bool alone, uint32_t limit) {
     struct trial t;
-    begin_with(&t, 40, 0, 20);
+    begin_with(&t, 40, 0, limit, alone);
     const uint32_t a = put(&t, 1, 3, 12), b = put(&t, 2, 16, 8);
     run(&t);
     assert_int_equal(t.n_seen, 12);
@@ -186,15 +187,29 @@ static void test_contexts(void **state) {
         for (uint32_t k = 0; k < t.seen[i].n_rows; k++)
             context = MAX(context, (uint32_t)t.seen[i].position[k] + 1);
         const uint32_t rows = t.seen[i].n_rows;
-        const uint32_t want = rows > 4 ? 3 : rows == 1 ? 0 : context <= 20 ? 1 : 2;
-        assert_int_equal(t.seen[i].variant, want);
+        const bool fits = context <= limit && (!alone || rows == t.seen[i].n_logit_rows);
+        assert_int_equal(t.seen[i].variant, rows > 4 ? 3 : rows == 1 ? 0 : fits ? 1 : 2);
     }
+    assert_int_equal(t.seen[1].n_rows, 4); /* three of them of a prompt */
+    assert_int_equal(t.seen[1].variant, alone ? 2 : 1);
     assert_int_equal(t.seen[4].variant, 1);
-    assert_int_equal(t.seen[7].variant, 2);
+    assert_int_equal(t.seen[7].variant, limit > 20 ? 1 : 2);
     struct mailbox_view va = get(&t, a), vb = get(&t, b);
     assert_true(tokens_follow(&va, 3, 1) && va.n_out == 12);
     assert_true(tokens_follow(&vb, 16, 2) && vb.n_out == 8);
     end(&t);
+}
+
+static void test_contexts(void **state) {
+    (void)state;
+    look_at_contexts(false, 20);
+}
+
+/* The same of rows of different requests only; also where it is for all contexts, as the other. */
+static void test_alone(void **state) {
+    (void)state;
+    look_at_contexts(true, 20);
+    look_at_contexts(true, 64);
 }
 
 /* Six requests, four logit rows: four run at a time, in order of arrival. */
@@ -291,6 +306,36 @@ static void test_cancel_running(void **state) {
     assert_int_equal(va.n_out, 4); /* the iteration in which it was cancelled still counts */
     assert_true(tokens_follow(&va, 3, 1));
     assert_true(vb.finish == RT_FINISH_LENGTH && vb.n_out == 8);
+    end(&t);
+}
+
+/* Nothing but decoding: from the second such iteration on SAMPLE lays out the next rows, until a
+ * request ends, comes or is cancelled. That rows carry their requests' tokens `look` checks. */
+static void test_steady(void **state) {
+    (void)state;
+    struct trial t;
+    begin(&t, 40, 0);
+    const uint32_t a = put(&t, 1, 1, 9), b = put(&t, 2, 3, 4), c = put(&t, 3, 2, 30);
+    t.cancel_at = 14;
+    t.cancel_slot = c;
+    run(&t);
+    /* 0 prompts; b has its last token of 3, a of 8; c is cancelled in 13 */
+    const uint32_t n_rows[] = {6, 3, 3, 3, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1};
+    const uint32_t steady[] = {0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1};
+    assert_int_equal(t.n_seen, 14);
+    for (uint32_t i = 0; i < 14; i++) {
+        assert_int_equal(t.seen[i].n_rows, n_rows[i]);
+        assert_int_equal(t.seen[i].steady, steady[i]);
+        if (t.seen[i].steady)
+            for (uint32_t k = 0; k < n_rows[i]; k++) assert_int_equal(t.seen[i].logit_row[k], k);
+    }
+    assert_true(t.seen[3].slot[0] == (int32_t)a && t.seen[3].position[0] == 3);
+    assert_true(t.seen[3].slot[1] == (int32_t)b && t.seen[3].position[1] == 5);
+    assert_true(t.seen[8].slot[1] == (int32_t)c && t.seen[8].position[1] == 9);
+    struct mailbox_view va = get(&t, a), vb = get(&t, b), vc = get(&t, c);
+    assert_true(va.finish == RT_FINISH_LENGTH && va.n_out == 9 && tokens_follow(&va, 1, 1));
+    assert_true(vb.finish == RT_FINISH_LENGTH && vb.n_out == 4 && tokens_follow(&vb, 3, 2));
+    assert_true(vc.finish == RT_FINISH_ABORT && vc.n_out == 14 && tokens_follow(&vc, 2, 3));
     end(&t);
 }
 
@@ -446,7 +491,8 @@ int main(void) {
         cmocka_unit_test(test_cancel_running), cmocka_unit_test(test_cancel_waiting),
         cmocka_unit_test(test_cancel_late),    cmocka_unit_test(test_bad_requests),
         cmocka_unit_test(test_slots_run_out),  cmocka_unit_test(test_separate_mail),
-        cmocka_unit_test(test_contexts),
+        cmocka_unit_test(test_contexts),       cmocka_unit_test(test_steady),
+        cmocka_unit_test(test_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

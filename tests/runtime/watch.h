@@ -9,7 +9,7 @@
 #ifndef TESTS_RUNTIME_WATCH_H
 #define TESTS_RUNTIME_WATCH_H
 
-#include "runtime/rt_batch.h"
+#include "runtime/rt_append.h"
 #include "task/program.h"
 
 #include <assert.h>
@@ -79,15 +79,13 @@ static inline int32_t watch_next_token(int32_t token, uint32_t position) {
 static inline void watch_sample(const struct rt_batch *b) {
     for (uint32_t i = 0; i < b->rows.n_logit_rows; i++) {
         uint32_t slot = (uint32_t)b->rows.slot[b->rows.logit_row[i]];
-        struct rt_slot *s = &b->slots[slot];
+        const struct rt_slot s = b->slots[slot];
         const struct rt_request *q = &b->requests[slot];
-        int32_t *tokens = b->tokens + (uint64_t)slot * b->max_model_len;
-        uint32_t p = s->n_known++;
-        tokens[p] = watch_next_token(tokens[p - 1], p);
-        b->logprobs[(uint64_t)slot * b->max_model_len + p] = -(float)tokens[p];
-        if (s->n_known == s->n_limit) s->finish = RT_FINISH_LENGTH;
-        for (uint32_t k = 0; k < q->n_stop; k++)
-            if (q->stop[k] == tokens[p]) s->finish = RT_FINISH_STOP;
+        const int32_t *tokens = b->tokens + (uint64_t)slot * b->max_model_len;
+        const int32_t token = watch_next_token(tokens[s.n_known - 1], s.n_known);
+        int stops = 0;
+        for (uint32_t k = 0; k < q->n_stop; k++) stops |= q->stop[k] == token;
+        rt_append(b, i, slot, &s, token, -(float)token, stops);
     }
 }
 

@@ -4,6 +4,7 @@
  * of the raw logits, before penalties and temperature. */
 #include "kernels/cpu/sampling.h"
 #include "kernels/cpu/tile.h"
+#include "runtime/rt_append.h"
 
 #include <assert.h>
 #include <math.h>
@@ -43,18 +44,12 @@ static bool is_stop(const struct rt_request *q, int32_t id) {
     return false;
 }
 
-/* Appends a token to the request and decides whether it ends. */
-static void append(const struct rt_batch *b, uint32_t slot_idx, int32_t id, float logprob) {
-    struct rt_slot *slot = &b->slots[slot_idx];
-    assert(slot->n_known < b->max_model_len && slot->n_known >= slot->n_prompt);
-    size_t base = (size_t)slot_idx * b->max_model_len;
-    b->tokens[base + slot->n_known] = id;
-    b->logprobs[base + slot->n_known] = logprob;
-    slot->n_known++;
-    if (is_stop(&b->requests[slot_idx], id))
-        slot->finish = RT_FINISH_STOP;
-    else if (slot->n_known >= slot->n_limit)
-        slot->finish = RT_FINISH_LENGTH;
+/* Appends a token to the request of a logit row and decides whether it ends. */
+static void append(const struct rt_batch *b, uint32_t row, uint32_t slot_idx, int32_t id,
+                   float logprob) {
+    const struct rt_slot slot = b->slots[slot_idx];
+    assert(slot.n_known < b->max_model_len && slot.n_known >= slot.n_prompt);
+    rt_append(b, row, slot_idx, &slot, id, logprob, is_stop(&b->requests[slot_idx], id));
 }
 
 static int32_t choose(const struct cpu_task *t, uint32_t slot_idx, const float *logits,
@@ -87,6 +82,6 @@ void cpu_sample(const struct cpu_task *t) {
         assert(slot < t->batch->n_slots);
         int32_t id = choose(t, slot, logits, part, &s);
         if (token != NULL) token[r] = id;
-        append(t->batch, slot, id, log_probability(logits[id], part, n_blocks));
+        append(t->batch, r, slot, id, log_probability(logits[id], part, n_blocks));
     }
 }

@@ -27,7 +27,7 @@
 enum {
     FETCH_AHEAD = N_AOT_SLOTS - GO_DEPTH,
     LOOK_EVERY = 64,   /* polls between two looks at the stop word */
-    ROWS_AT_ONCE = 8,  /* token rows whose places are fetched together */
+    ROWS_AT_ONCE = 16, /* token rows whose places are fetched together */
     BELL_NS = 50000,   /* between two readings of the host's doorbell while tasks run */
     QUICK_NEWS = 16,   /* of a boundary: posted while any task runs */
     PATIENT_LOOKS = 8, /* until more of them are posted in any case */
@@ -388,12 +388,13 @@ DEV void control_rows(const struct control *c) {
     struct block_shared *s = c->shared;
     const struct rt_batch *b = &s->batch;
     const struct rt_rows *rows = &c->rt->batch->rows;
-    uint32_t n = 0, n_logits = 0, first = 0, last = 0, slot_before = ~0u;
+    uint32_t n = 0, n_logits = 0, steady = 0, first = 0, last = 0, slot_before = ~0u;
     bool alone = true;
     do { /* each array of rows is a multiple of 64 bytes: there is something to load beyond n */
         uint32_t slot[ROWS_AT_ONCE], position[ROWS_AT_ONCE], row[ROWS_AT_ONCE];
         n = __ldcg(&rows->n_rows);
         n_logits = __ldcg(&rows->n_logit_rows);
+        steady = __ldcg(&rows->steady);
 #pragma unroll
         for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) {
             slot[i] = (uint32_t)load_index_l2(b->rows.slot + first + i);
@@ -420,6 +421,7 @@ DEV void control_rows(const struct control *c) {
     s->rows_alone = alone && n <= MAX_PLACES;
     s->batch.rows.n_rows = n;
     s->batch.rows.n_logit_rows = n_logits;
+    s->batch.rows.steady = steady;
     s->one_row_pieces = kv_walk_one_row(s);
 }
 

@@ -16,6 +16,7 @@
 #include "kernels/cuda/common/kv.cuh"
 #include "kernels/cuda/common/lm_head.cuh"
 #include "kernels/sampling_rng.h"
+#include "runtime/rt_append.h"
 
 enum { DIGIT_BITS = 11, N_DIGITS = 1 << DIGIT_BITS };
 #define SEEN        0x80000000u
@@ -420,20 +421,6 @@ DEV bool is_stop(const struct rt_request *q, int32_t token) {
     return false;
 }
 
-/* Appends a token to the request and decides whether it ends. One thread. */
-DEV void append_token(const struct rt_batch *b, const struct sample_shared *s, int32_t token,
-                      float logprob) {
-    struct rt_slot *to = &b->slots[s->slot_idx];
-    const uint64_t at = (uint64_t)s->slot_idx * b->max_model_len + s->slot.n_known;
-    b->tokens[at] = token;
-    b->logprobs[at] = logprob;
-    to->n_known = s->slot.n_known + 1;
-    if (is_stop(&s->request, token))
-        to->finish = RT_FINISH_STOP;
-    else if (s->slot.n_known + 1 >= s->slot.n_limit)
-        to->finish = RT_FINISH_LENGTH;
-}
-
 /* What a row's request and slot say, into scratch; there after the next barrier. It stands still
  * until the row is sampled. Slots were written by other blocks: not through L1. */
 DEV void sample_fetch(const struct warp_context *c, uint32_t row) {
@@ -475,7 +462,8 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
     const uint32_t token = b1.index;
     const float logit = b1.value > -INFINITY ? b1.value : load_l2(logits + token);
     if (task->out != 0) ((int32_t *)task->out)[row] = (int32_t)token;
-    append_token(b, s, (int32_t)token, log_probability(logit, most.value, sum));
+    rt_append(b, row, s->slot_idx, &s->slot, (int32_t)token,
+              log_probability(logit, most.value, sum), is_stop(&s->request, (int32_t)token));
 }
 
 /* Before the event: the first row's request. */

@@ -1,0 +1,37 @@
+/* rt_append.h - a request gets its next token: what SAMPLE does, on every backend.
+ *
+ * While nothing but decoding goes on (rt_rows.steady) each request's row stays where it is and is
+ * of its newest token. So whoever has that token lays the row out, all at the same time, and the
+ * boundary has nothing left to do for any of them.
+ */
+#ifndef QN_RUNTIME_RT_APPEND_H
+#define QN_RUNTIME_RT_APPEND_H
+
+#include "runtime/rt_batch.h"
+#include "runtime/rt_sync.h"
+
+/* Appends a token to the request of logit row `row`, which has `slot`; s: what that was before;
+ * stops: the token is one that ends it. By one thread; the iteration's other tasks that read its
+ * rows are done. */
+RT_FN void rt_append(const struct rt_batch *b, uint32_t row, uint32_t slot, const struct rt_slot *s,
+                     int32_t token, float logprob, int stops) {
+    struct rt_slot *to = &b->slots[slot];
+    const uint64_t at = (uint64_t)slot * b->max_model_len + s->n_known;
+    const uint32_t position = s->n_known, n_known = position + 1;
+    const int ends = stops || n_known >= s->n_limit;
+    b->tokens[at] = token;
+    b->logprobs[at] = logprob;
+    to->n_known = n_known;
+    to->n_computed = position;
+    to->in_flight = 0;
+    if (ends) to->finish = stops ? RT_FINISH_STOP : RT_FINISH_LENGTH;
+    if (!b->rows.steady) return;
+    if (ends) {
+        rt_store_relaxed(b->rows.ended, 1);
+        return;
+    }
+    b->rows.token[row] = token;
+    b->rows.position[row] = (int32_t)position;
+}
+
+#endif
