@@ -373,7 +373,7 @@ static void test_wide_batches(void **state) {
 static void test_many(void **state) {
     (void)state;
     need_gpu();
-    enum { N_MANY = 36 };
+    enum { N_MANY = 34 };
     char dir[] = "/tmp/quern-many-XXXXXX";
     static struct request q[N_MANY];
     static struct result plain[N_MANY], have[N_MANY];
@@ -384,8 +384,8 @@ static void test_many(void **state) {
     write_model(dir, "{" STREAM_SHAPE MADE_UP("256", "331") "}");
     open_well(&backend_cuda, &rows, &r);
     for (uint32_t i = 0; i < N_MANY; i++) {
-        const uint32_t n_prompt = i == 7 ? 150 : i == 20 ? 41 : 1 + i % 4;
-        q[i] = made_up(i + 1, n_prompt, 3 + i % 7, 331, 0);
+        const uint32_t n_prompt = i == 7 ? 130 : i == 20 ? 33 : 1 + i % 3;
+        q[i] = made_up(i + 1, n_prompt, 2 + i % 5, 331, 0);
         generate(&r, &q[i], 1, &plain[i]);
     }
     rig_close(&r);
