@@ -42,7 +42,7 @@ few="short_jit_sm80|short_(step|whole)_sm80" # nothing new before sm_90; 26 mult
 if [ "${1:-}" = --quick ]; then
     shift
     slow="$slow|hostile/test_(tokenizers|nomem)|engine/test_shapes|cli/profile|emulator/"
-    few="short_(sm80|jit|step|whole_sm|pairs_sm80|carry)"
+    few="short_(sm80|jit|step|whole_sm|pairs|carry)"
 fi
 
 for variant in "$@"; do

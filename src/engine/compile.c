@@ -244,6 +244,7 @@ static bool has_alone(const struct compile *c, uint32_t n_rows) {
     const struct model_spec *s = &c->model->spec;
     return o->target == TARGET_CUDA && o->task.launch == LAUNCH_ALL_AOT && o->whole_from > 0 &&
            o->join_heads && o->cut_qkv && n_rows > STEP_ROWS && n_rows <= ALONE_ROWS &&
+           o->n_slots > n_rows / 2 && /* fewer have a smaller one */
            s->n_heads / s->n_kv_heads <= 16 && cuda_share_fits(s->head_dim, o->kv_block);
 }
 

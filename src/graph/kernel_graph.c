@@ -436,8 +436,9 @@ static void dump_tensor(const struct kgraph *g, int32_t index, struct strbuf *ou
 }
 
 void kgraph_dump(const struct kgraph *g, struct strbuf *out) {
-    strbuf_printf(out, "kernel graph: %zu operators, %u rows, %u logit rows, %u positions\n",
-                  g->ops.n, g->n_rows, g->n_logit_rows, g->context);
+    strbuf_printf(out, "kernel graph: %zu operators, %u rows%s, %u logit rows, %u positions\n",
+                  g->ops.n, g->n_rows, g->alone ? ", each of another request" : "", g->n_logit_rows,
+                  g->context);
     for (size_t i = 0; i < g->ops.n; i++) {
         const struct kop *op = &g->ops.items[i];
         strbuf_printf(out, "%4zu L%d %s:", i, op->layer, op_name(op->kind));
