@@ -41,8 +41,8 @@ slow="lint/|runtime/spin|tools/|task/test_mutations|kernels_cpu/test_sampling"
 few="short_jit_sm80|short_(step|whole)_sm80" # nothing new before sm_90; 26 multiprocessors are too many
 if [ "${1:-}" = --quick ]; then
     shift
-    slow="$slow|hostile/test_(tokenizers|nomem)|engine/test_shapes|cli/profile|emulator/"
-    few="short_(sm80|jit|step|whole_sm|pairs|carry)"
+    slow="$slow|hostile/test_(tokenizers|nomem)|engine/test_shapes|cli/(profile|bench_scripts|compile_options)|emulator/"
+    few="short_(sm80|jit|step|whole_sm|pairs|carry|polls)"
 fi
 
 for variant in "$@"; do
