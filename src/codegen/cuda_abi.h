@@ -124,6 +124,9 @@ CUDA_ABI_FN uint32_t cuda_step_rows(uint32_t heads, uint32_t head_dim) {
     const uint32_t room = (CUDA_SCRATCH_BYTES - cuda_split_bytes(heads)) / (2 * head_dim);
     return room < heads + 2 * STEP_ROWS ? (room - heads) / 2 : STEP_ROWS;
 }
+/* Token rows whose places a block keeps; of so many it knows if each is another request's, so that
+ * a WHOLE can have them. */
+enum { CUDA_PLACES = 64 };
 
 /* Row blocks that a warp works on at a time with one or two columns of eight packed rows
  * (packed_few.cuh): what the scratch holds of partial sums. Operators of few row blocks a worker

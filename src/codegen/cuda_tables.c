@@ -181,7 +181,8 @@ static bool can_step(const struct prog_header *p, const struct prog_op *op) {
     const uint32_t heads = s->n_heads / s->n_kv_heads;
     return (op->kind == OP_ATTENTION_STEP && op->n_rows == 1) ||
            (heads <= 16 && emit_kv_pages(p) &&
-            (op->n_rows <= cuda_step_rows(heads, s->head_dim) || is_alone(p, op)));
+            (op->n_rows <= cuda_step_rows(heads, s->head_dim) ||
+             (op->n_rows <= CUDA_PLACES && is_alone(p, op))));
 }
 
 /* Parts are whole row blocks, a tile has all token rows. */

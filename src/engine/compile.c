@@ -30,9 +30,6 @@ static const uint64_t FILLED_BYTES = 48 << 20;
 /* Contexts of more pieces are cut in any case: those of an iteration may differ. */
 enum { WHOLE_PIECES = 8 };
 
-/* Of so many rows a block knows the place of each (block.cuh). */
-enum { ALONE_ROWS = 64 };
-
 void compile_options_cuda(struct compile_options *o, bool cuts_linear) {
     o->target = TARGET_CUDA;
     /* Hand-outs cost more than balance brings: docs/performance-log.md. */
@@ -243,7 +240,7 @@ static bool has_alone(const struct compile *c, uint32_t n_rows) {
     const struct compile_options *o = c->options;
     const struct model_spec *s = &c->model->spec;
     return o->target == TARGET_CUDA && o->task.launch == LAUNCH_ALL_AOT && o->whole_from > 0 &&
-           o->join_heads && o->cut_qkv && n_rows > STEP_ROWS && n_rows <= ALONE_ROWS &&
+           o->join_heads && o->cut_qkv && n_rows > STEP_ROWS && n_rows <= CUDA_PLACES &&
            o->n_slots > n_rows / 2 && /* fewer have a smaller one */
            s->n_heads / s->n_kv_heads <= 16 && cuda_share_fits(s->head_dim, o->kv_block);
 }

@@ -70,7 +70,7 @@ enum {
     MAX_W_SLOTS = 5,  /* on Hopper: of weights, of activations (packed_ring.cuh) */
     MAX_X_SLOTS = 8,
     PIECE_STEPS = CUDA_PACK_COLUMNS / 16, /* steps of 16 columns in packed activations' pieces */
-    MAX_PLACES = 64,                      /* token rows whose place the block keeps */
+    MAX_PLACES = CUDA_PLACES,             /* token rows whose place the block keeps */
     MAX_LOGIT_PLACES = 64,                /* logit rows */
 
     GO_DROP = 0x100, /* a message instead of a descriptor's number: drop pages of a wrong guess */
