@@ -10,8 +10,16 @@
 #include "runtime/rt_batch.h"
 #include "runtime/rt_sync.h"
 
+/* Whether the token is one that ends the request. */
+RT_FN int rt_is_stop(const struct rt_request *q, int32_t token) {
+    if (q->sampling.ignore_eos != 0) return 0;
+    for (uint32_t i = 0; i < q->n_stop && i < RT_MAX_STOP_IDS; i++)
+        if (q->stop[i] == token) return 1;
+    return 0;
+}
+
 /* Appends a token to the request of logit row `row`, which has `slot`; s: what that was before;
- * stops: the token is one that ends it. By one thread; the iteration's other tasks that read its
+ * stops: rt_is_stop. By one thread; the iteration's other tasks that read its
  * rows are done. */
 RT_FN void rt_append(const struct rt_batch *b, uint32_t row, uint32_t slot, const struct rt_slot *s,
                      int32_t token, float logprob, int stops) {

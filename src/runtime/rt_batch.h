@@ -7,8 +7,8 @@
  *   slots     one per request in flight; written by the iteration boundary (rt_boundary.h) and by
  *             the SAMPLE task of that request's row, which the boundary orders.
  *   rows      the token rows of the current iteration; written at the boundary, read by tasks.
- * While it is steady SAMPLE writes those of the next one (rt_append.h). KV cache  blocks of
- * kv_block positions, found through a block table per slot:
+ *             While it is steady SAMPLE writes those of the next one (rt_append.h).
+ *   KV cache  blocks of kv_block positions, found through a block table per slot:
  *
  *       state tensor of a layer: [n_blocks][2 (k, v)][n_kv_heads][kv_block][head_dim]
  *       row of position p of slot s: block_table[s * max_blocks + p / kv_block], p % kv_block

@@ -414,9 +414,9 @@ RT_COLD void rt_boundary_ask_again(const struct rt *rt, struct rt_worker *w) {
     rt_boundary_admit(rt);
 }
 
-/* The next rows, from the state of every request. 0: there are none. The iteration is steady if
- * these are all there is: one row, and one token to be told, of each request that runs, in their
- * order. */
+/* The next rows, from the state of every request. 0: there are none. Who runs on and has a token to
+ * be told decodes, and has one row. So the iteration is steady if those who ran do, and nobody
+ * else: then rows and news are theirs, in their order. */
 RT_FN int rt_boundary_lay_out(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     struct rt_rows *rows = &rt->batch->rows;
@@ -425,7 +425,7 @@ RT_FN int rt_boundary_lay_out(const struct rt *rt, struct rt_worker *w) {
     rows->steady = 0;
     rt_store_relaxed(&c->ended, 0);
     uint32_t more, filled = rt_boundary_collect(rt, w, &more), first = c->n_running;
-    const int alike = first == before && w->n_news == first && more == 0;
+    const int all_decode = first == before && w->n_news == first;
     if (c->n_waiting > 0) {
         rt_boundary_sweep(rt, w);
         rt_boundary_admit(rt);
@@ -436,8 +436,7 @@ RT_FN int rt_boundary_lay_out(const struct rt *rt, struct rt_worker *w) {
     c->context = w->context;
     rows->n_rows = filled & 0xffff;
     rows->n_logit_rows = filled >> 16;
-    rows->steady = alike && c->n_running == first && w->n_news == first &&
-                   filled == first * (1 + RT_LOGIT_ROW);
+    rows->steady = all_decode && c->n_running == first && w->n_news == first;
     return 1;
 }
 

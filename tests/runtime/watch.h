@@ -83,9 +83,7 @@ static inline void watch_sample(const struct rt_batch *b) {
         const struct rt_request *q = &b->requests[slot];
         const int32_t *tokens = b->tokens + (uint64_t)slot * b->max_model_len;
         const int32_t token = watch_next_token(tokens[s.n_known - 1], s.n_known);
-        int stops = 0;
-        for (uint32_t k = 0; k < q->n_stop; k++) stops |= q->stop[k] == token;
-        rt_append(b, i, slot, &s, token, -(float)token, stops);
+        rt_append(b, i, slot, &s, token, -(float)token, rt_is_stop(q, token));
     }
 }
 

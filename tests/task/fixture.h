@@ -200,6 +200,7 @@ static inline int fixture_compile(struct diag *d, struct fixture *f, const struc
         decompose, memory_plan, depend, event_fuse, normalize, linearize, place, carry};
     *f = (struct fixture){0};
     kgraph_init(&f->kernel, &f->arena, spec, n_rows, n_rows < 8 ? n_rows : 8, max_len);
+    f->kernel.alone = (cuts & KGRAPH_ALONE) != 0;
     tgraph_init(&f->tasks, &f->arena, &f->kernel, options);
     TRY(fixture_graph(d, &f->kernel, cuts));
     TRY(kgraph_verify(d, &f->kernel));

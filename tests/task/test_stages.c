@@ -402,6 +402,37 @@ static void a_program_takes_all_contexts(void **state) {
     fixture_fini(&f);
 }
 
+/* ATTENTION_WHOLE has more than STEP_ROWS rows only where they are of different requests; a program
+ * has a variant for any rows, too. */
+static void many_rows_are_of_different_requests(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(1, 256, 4, 2, 64, 512, 1000);
+    const struct {
+        uint32_t alone;
+        const char *want; /* in the message */
+    } cases[] = {{1, "context"}, {0, "n_rows"}, {2, "alone"}};
+    struct task_options o = defaults;
+    struct diag d = {0};
+    struct fixture f;
+    struct prog_header *p;
+    o.launch = LAUNCH_ALL_AOT;
+    assert_int_equal(fixture_compile(&d, &f, &spec, 32, 2048, FIXTURE_WHOLE, &o), QN_EINVAL);
+    assert_non_null(strstr(d.message, "want 16 rows at most"));
+    fixture_fini(&f);
+    diag_clear(&d);
+    ok(&d, fixture_compile(&d, &f, &spec, 32, 2048, FIXTURE_WHOLE | KGRAPH_ALONE, &o));
+    ok(&d, fixture_program(&d, &f, 2048, &p));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        ((struct prog_variant *)PROG(p, VARIANT))->alone = cases[i].alone;
+        assert_int_equal(program_check(&d, "test", p, p->total_bytes), QN_EFORMAT);
+        if (strstr(d.message, cases[i].want) == NULL) print_error("%s\n", d.message);
+        assert_non_null(strstr(d.message, cases[i].want));
+        diag_clear(&d);
+    }
+    free(p);
+    fixture_fini(&f);
+}
+
 /* What only one backend's kernels know is refused in a program that says it is for another. */
 static void a_program_keeps_to_its_backend(void **state) {
     (void)state;
@@ -539,6 +570,7 @@ int main(void) {
         cmocka_unit_test(an_event_rides_only_if_all_is_polled),
         cmocka_unit_test(activations_have_the_type_that_kernels_store),
         cmocka_unit_test(a_program_takes_all_contexts),
+        cmocka_unit_test(many_rows_are_of_different_requests),
         cmocka_unit_test(a_program_keeps_to_its_backend),
         cmocka_unit_test(a_cpu_program_has_no_pack),
         cmocka_unit_test(compiling_twice_gives_the_same_bytes),

@@ -37,19 +37,12 @@ static uint32_t argmax_by_part(const float *logits, const float *part, uint32_t 
     return first + sampling_argmax(logits + first, n);
 }
 
-static bool is_stop(const struct rt_request *q, int32_t id) {
-    if (q->sampling.ignore_eos != 0) return false;
-    for (uint32_t i = 0; i < q->n_stop && i < RT_MAX_STOP_IDS; i++)
-        if (q->stop[i] == id) return true;
-    return false;
-}
-
 /* Appends a token to the request of a logit row and decides whether it ends. */
 static void append(const struct rt_batch *b, uint32_t row, uint32_t slot_idx, int32_t id,
                    float logprob) {
     const struct rt_slot slot = b->slots[slot_idx];
     assert(slot.n_known < b->max_model_len && slot.n_known >= slot.n_prompt);
-    rt_append(b, row, slot_idx, &slot, id, logprob, is_stop(&b->requests[slot_idx], id));
+    rt_append(b, row, slot_idx, &slot, id, logprob, rt_is_stop(&b->requests[slot_idx], id));
 }
 
 static int32_t choose(const struct cpu_task *t, uint32_t slot_idx, const float *logits,

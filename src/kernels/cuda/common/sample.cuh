@@ -414,13 +414,6 @@ __device__ __noinline__ uint32_t choose_slowly(const struct cuda_args *args, con
     return draw(&p, q->seed, s->slot.n_known - s->slot.n_prompt);
 }
 
-DEV bool is_stop(const struct rt_request *q, int32_t token) {
-    if (q->sampling.ignore_eos != 0) return false;
-    for (uint32_t i = 0; i < q->n_stop && i < RT_MAX_STOP_IDS; i++)
-        if (q->stop[i] == token) return true;
-    return false;
-}
-
 /* What a row's request and slot say, into scratch; there after the next barrier. It stands still
  * until the row is sampled. Slots were written by other blocks: not through L1. */
 DEV void sample_fetch(const struct warp_context *c, uint32_t row) {
@@ -463,7 +456,7 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
     const float logit = b1.value > -INFINITY ? b1.value : load_l2(logits + token);
     if (task->out != 0) ((int32_t *)task->out)[row] = (int32_t)token;
     rt_append(b, row, s->slot_idx, &s->slot, (int32_t)token,
-              log_probability(logit, most.value, sum), is_stop(&s->request, (int32_t)token));
+              log_probability(logit, most.value, sum), rt_is_stop(&s->request, (int32_t)token));
 }
 
 /* Before the event: the first row's request. */
