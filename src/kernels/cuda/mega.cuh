@@ -18,6 +18,7 @@
 #endif
 
 #include "kernels/cuda/common/attention_combine.cuh"
+#include "kernels/cuda/common/attention_teams.cuh"
 #include "kernels/cuda/common/attention_row.cuh"
 #include "kernels/cuda/common/attention_rows.cuh"
 #include "kernels/cuda/common/attention_run.cuh"
@@ -107,6 +108,7 @@ enum {
     RUN_STEP_LONG,
     RUN_WHOLE,
     RUN_WHOLE_ROW,
+    RUN_WHOLE_TEAMS,
     RUN_STEP_ROW,
     RUN_COMBINE,
     RUN_OTHER,
@@ -139,7 +141,11 @@ DEV uint32_t runner_of(const struct cuda_task *task) {
         if (SHARED->one_row_pieces * HEAD_STEPS <= task->unit1) return RUN_STEP_ROW;
 #endif
         return kv_walk_long(SHARED) ? RUN_STEP_LONG : RUN_STEP;
-    case OP_ATTENTION_WHOLE: return SHARED->rows_alone ? RUN_WHOLE_ROW : RUN_WHOLE;
+    case OP_ATTENTION_WHOLE:
+#if KV_PAGES
+        if (team_takes(task)) return RUN_WHOLE_TEAMS;
+#endif
+        return SHARED->rows_alone ? RUN_WHOLE_ROW : RUN_WHOLE;
     case OP_ATTENTION_COMBINE: return RUN_COMBINE;
     default: return RUN_OTHER;
     }
@@ -350,6 +356,7 @@ DEV void compute_main(void) {
         case RUN_ONE_ROW: compute_one_row(); continue;
 #if KV_PAGES
         case RUN_WHOLE_ROW: compute_task<run_attention_row<OP_ATTENTION_WHOLE>, true>(); continue;
+        case RUN_WHOLE_TEAMS: compute_task<run_attention_teams>(); continue;
         case RUN_STEP_ROW: compute_task<run_attention_row<OP_ATTENTION_STEP>, true>(); continue;
         case RUN_WHOLE: compute_task<run_whole>(); continue;
 #endif

@@ -67,25 +67,31 @@ DEV struct row_head row_head_of(const struct warp_context *c, const struct cuda_
     return h;
 }
 
-/* A head, normed and turned, into scratch. Queries lie as keys do: head i is read beside the next.
- */
-DEV void row_head_make(const struct warp_context *c, const struct kv_walk *w,
-                       const struct row_head *h) {
-    float a[LANE_PAIRS], b[LANE_PAIRS];
-    step_load(c, h->elements, a, b);
+/* A head's elements, normed and turned, into scratch, the item's heads from number `first` on: a
+ * has the first ones of the lane's pairs, b the second. Queries lie as keys do: head i is read
+ * beside the next. */
+DEV void row_head_put(const struct warp_context *c, const struct kv_walk *w,
+                      const struct row_head *h, uint32_t first, float *a, float *b) {
     head_turn_apply(c, &h->turn, h->is_value, a, b);
     const uint32_t place = h->unit < QN_N_HEADS ? h->i : w->hi - 1;
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++)
         if (c->lane + 32 * u < HALF_DIM)
-            kv_store(step_head(h->i), h->is_value, place, c->lane + 32 * u, a[u], b[u]);
+            kv_store(step_head(first + h->i), h->is_value, place, c->lane + 32 * u, a[u], b[u]);
 }
 
-/* The item's key and value from scratch into the cache, where they lie as they do here; by one
- * warp.
+DEV void row_head_make(const struct warp_context *c, const struct kv_walk *w,
+                       const struct row_head *h) {
+    float a[LANE_PAIRS], b[LANE_PAIRS];
+    step_load(c, h->elements, a, b);
+    row_head_put(c, w, h, 0, a, b);
+}
+
+/* The item's key and value from scratch, where its heads begin with number `first`, into the cache,
+ * where they lie as they do here; by one warp.
  */
 DEV void row_keep(const struct warp_context *c, const struct cuda_task *task,
-                  const struct kv_walk *w) {
+                  const struct kv_walk *w, uint32_t first) {
     const struct attention_step s = split_step(w);
     uint16_t *to = (uint16_t *)task->more + (uint64_t)row_kv_row(SHARED, w->row) * QN_HEAD_DIM +
                    (uint64_t)s.kv_head * KV_HEAD_STRIDE;
@@ -93,8 +99,34 @@ DEV void row_keep(const struct warp_context *c, const struct cuda_task *task,
     for (uint32_t i = c->lane; i < 2 * (QN_HEAD_DIM / 8); i += 32) {
         const uint32_t value = i / (QN_HEAD_DIM / 8), chunk = i % (QN_HEAD_DIM / 8);
         *(uint4 *)(to + value * KV_VALUE_STRIDE + 8 * chunk) =
-            *(const uint4 *)(step_head(s.n_heads + value) + 8 * chunk);
+            *(const uint4 *)(step_head(first + s.n_heads + value) + 8 * chunk);
     }
+}
+
+/* The share's position number `fresh`, if it has that, is the one that the iteration adds: it lies
+ * in scratch, the key as head number `key`, then the value. */
+DEV void row_at_fresh(const struct warp_context *c, uint32_t fresh, uint32_t key,
+                      struct split_at *at) {
+#pragma unroll
+    for (int u = 0; u < 2; u++)
+        if (split_key_row(c, u) == fresh) at->k[u] = (const char *)step_head(key);
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+        if (split_value_row(c, n) == fresh) at->v[n] = (const char *)step_head(key + 1);
+}
+
+/* A share's outputs into its page, which all lanes have read, maxima and sums into scratch. */
+DEV void row_put(const struct warp_context *c, const struct attention_part *part, uint32_t i,
+                 uint32_t share, uint32_t slot) {
+    whole_put(c, part, (float *)(RING + slot * CUDA_PAGE_BYTES));
+    if (c->lane == 0) row_slots(i)[share] = slot;
+    if (c->lane % 4 == 0)
+#pragma unroll
+        for (int h = 0; h < HEAD_HALVES; h++) {
+            float *to = row_states(i, c->lane / 4 + 8 * h) + share;
+            to[0] = part->max[h];
+            to[ROW_STATES] = part->sum[h];
+        }
 }
 
 /* The warp's share of piece number i of the batch, which is the walk's. */
@@ -110,27 +142,14 @@ DEV void row_share(const struct warp_context *c, const struct kv_walk *w, uint32
     } else {
         struct split_kv x;
         struct split_at at = split_at_of(c, page, page + SHARE_BYTES);
-#pragma unroll
-        for (int u = 0; u < 2; u++)
-            if (split_key_row(c, u) == fresh) at.k[u] = (const char *)step_head(n_heads);
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-            if (split_value_row(c, n) == fresh) at.v[n] = (const char *)step_head(n_heads + 1);
+        row_at_fresh(c, fresh, n_heads, &at);
         split_keys(c, at.k, x.k);
         split_values(c, at.v, x.v);
         if (fresh < SHARE_POSITIONS) split_clear(c, fresh, &x);
         split_attend(c, rows, &x, first, &part);
         __syncwarp(); /* all lanes have read the page */
     }
-    whole_put(c, &part, (float *)page);
-    if (c->lane == 0) row_slots(i)[share] = slot;
-    if (c->lane % 4 == 0)
-#pragma unroll
-        for (int h = 0; h < HEAD_HALVES; h++) {
-            float *to = row_states(i, c->lane / 4 + 8 * h) + share;
-            to[0] = part.max[h];
-            to[ROW_STATES] = part.sum[h];
-        }
+    row_put(c, &part, i, share, slot);
 }
 
 DEV void row_eight(const float *from, float v[WARPS]) {
@@ -185,7 +204,7 @@ DEV void row_item(struct warp_context *c, const struct cuda_task *task, const st
     const struct attention_step s = split_step(w);
     struct attention_rows rows;
     struct whole_state y[WHOLE_PAIRS] = {};
-    step_rows(c, w, s.n_heads, &rows);
+    step_rows(c, w, 0, s.n_heads, &rows);
 #pragma unroll 1
     for (uint32_t at = w->piece, n; at < w->piece_end; at += n) {
         n = min(w->piece_end - at, (uint32_t)WHOLE_BATCH);
@@ -219,7 +238,7 @@ DEV void row_part(struct warp_context *c, const struct cuda_task *task, const st
     const struct act parts = act_of(task->out, task, CUDA_OUT_FLAGGED);
     const uint32_t n_pieces = task->n_pieces;
     struct attention_rows rows;
-    step_rows(c, w, s.n_heads, &rows);
+    step_rows(c, w, 0, s.n_heads, &rows);
     row_share(c, w, s.n_heads, &rows, w->piece, share, 0);
     sync_compute();
     if (hint != nullptr) add_relaxed_gpu(hint, 1);
@@ -261,7 +280,7 @@ DEV bool run_attention_row(struct warp_context *c, const struct cuda_task *task)
             row_part(c, task, &w, share, hint);
         else
             row_item(c, task, &w, share, w.left == w.piece_end - w.piece ? hint : nullptr);
-        if (fresh && c->warp == WARPS - 1) row_keep(c, task, &w);
+        if (fresh && c->warp == WARPS - 1) row_keep(c, task, &w, 0);
         if (KIND == OP_ATTENTION_STEP) break;
         kv_walk_skip(SHARED, &w, w.piece_end - w.piece);
         if (w.left == 0) break;

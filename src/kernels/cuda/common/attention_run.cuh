@@ -151,7 +151,7 @@ DEV void run_pieces(struct warp_context *c, const struct split_warp *t, const st
     struct attention_rows rows;
     struct run_shares x = {};
     struct attention_part part;
-    step_rows(c, w, s.n_heads, &rows);
+    step_rows(c, w, 0, s.n_heads, &rows);
     run_scores(c, &rows, (w->piece + t->share) * ATTENTION_PIECE, &x);
     run_factors(&x, &part);
     run_outputs(c, &x, &part);

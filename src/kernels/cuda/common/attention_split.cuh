@@ -223,9 +223,9 @@ DEV void step_make_next(const struct warp_context *c, const struct cuda_task *ta
     step_make_all<KIND>(c, task, w, first + c->warp, turn);
 }
 
-/* The query rows of an item, from scratch. */
-DEV void step_rows(const struct warp_context *c, const struct kv_walk *w, uint32_t n_heads,
-                   struct attention_rows *r) {
+/* The query rows of an item, from scratch, the first of them head number `first`. */
+DEV void step_rows(const struct warp_context *c, const struct kv_walk *w, uint32_t first,
+                   uint32_t n_heads, struct attention_rows *r) {
     uint32_t head[2];
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
@@ -240,7 +240,7 @@ DEV void step_rows(const struct warp_context *c, const struct kv_walk *w, uint32
 #pragma unroll
         for (int h = 0; h < HEAD_HALVES; h++)
             if (QN_HEAD_DIM % 32 == 0 || d < QN_HEAD_DIM)
-                v[h] = *(const uint4 *)(step_head(head[h]) + key_at(head[h], d));
+                v[h] = *(const uint4 *)(step_head(first + head[h]) + key_at(head[h], d));
         r->q[2 * i] = make_uint4(v[0].x, v[1].x, v[0].y, v[1].y);
         r->q[2 * i + 1] = make_uint4(v[0].z, v[1].z, v[0].w, v[1].w);
     }
@@ -351,7 +351,7 @@ DEV void split_load_share(const struct warp_context *c, const struct split_warp 
     struct split_at at = split_at_of(c, page, page + SHARE_BYTES);
     if (JOINED(KIND)) {
         if (fresh) step_at<KIND>(c, w, s, first, &at);
-        step_rows(c, w, s->n_heads, rows);
+        step_rows(c, w, 0, s->n_heads, rows);
     } else {
         if (fresh) split_fetch_page(c, t, w, s, first, row, page);
         split_rows(c, t, w, s, n, rows);
@@ -401,7 +401,7 @@ DEV void split_share(struct warp_context *c, const struct split_warp *t, const s
         load_values(c, t->kv, offset, x.v);
         load_keys(c, t->kv, offset, x.k);
         if (JOINED(KIND))
-            step_rows(c, w, s->n_heads, &rows);
+            step_rows(c, w, 0, s->n_heads, &rows);
         else
             split_rows(c, t, w, s, n, &rows);
     }

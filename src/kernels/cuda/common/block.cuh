@@ -249,6 +249,11 @@ DEV uint32_t page_next(uint32_t count) {
     return count == 2 * RING_DEPTH - 1 ? 0 : count + 1;
 }
 
+/* The n-th after it, n < 2 * RING_DEPTH. */
+DEV uint32_t page_after(uint32_t count, uint32_t n) {
+    return count + n < 2 * RING_DEPTH ? count + n : count + n - 2 * RING_DEPTH;
+}
+
 /* Waits for this warp's next page. Every lane may read it until page_release. */
 DEV const uint4 *page_acquire(const struct warp_context *c) {
     uint32_t slot = page_slot(c->warp, c->page);
@@ -258,7 +263,7 @@ DEV const uint4 *page_acquire(const struct warp_context *c) {
 
 /* The same for the page n < RING_DEPTH after the next one; its slot. */
 DEV uint32_t page_acquire_after(const struct warp_context *c, uint32_t n) {
-    const uint32_t past = c->page + n, count = past < 2 * RING_DEPTH ? past : past - 2 * RING_DEPTH;
+    const uint32_t count = page_after(c->page, n);
     const uint32_t slot = page_slot(c->warp, count);
     barrier_wait_acquire_cta(&SHARED->page_full[slot], page_parity(count));
     return slot;

@@ -89,6 +89,11 @@ template <int THREADS> DEV void barrier_sync_compute(void) {
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
 }
 
+/* Some of them, team by team; `team`: below 14. */
+template <int THREADS> DEV void barrier_sync_team(uint32_t team) {
+    asm volatile("bar.sync %0, %1;" ::"r"(team + 2), "n"(THREADS) : "memory");
+}
+
 /* Two warps; `pair`: below 14. */
 DEV void barrier_sync_pair(uint32_t pair) {
     asm volatile("bar.sync %0, 64;" ::"r"(pair + 2) : "memory");

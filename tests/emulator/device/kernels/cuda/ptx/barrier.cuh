@@ -29,6 +29,9 @@ DEV void barrier_await_acquire_cta(uint64_t *b, uint32_t parity) {
 template <int THREADS> DEV void barrier_sync_compute(void) {
     emu_sync(1, THREADS);
 }
+template <int THREADS> DEV void barrier_sync_team(uint32_t team) {
+    emu_sync(team + 2, THREADS);
+}
 DEV void barrier_sync_pair(uint32_t pair) {
     emu_sync(pair + 2, 64);
 }
