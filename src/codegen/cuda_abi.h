@@ -51,8 +51,8 @@ enum {
     CUDA_COMPUTE_WARPS = 8,
     CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 4), /* + loader, control, packed_ask.cuh */
 
-    CUDA_SCRATCH_BYTES = 31232, /* of shared memory, for the task that runs */
-    CUDA_CONTROL_BYTES = 4608,  /* ... and for what the warps tell each other */
+    CUDA_SCRATCH_BYTES = 31168, /* of shared memory, for the task that runs */
+    CUDA_CONTROL_BYTES = 4672,  /* ... and for what the warps tell each other */
     CUDA_PARTIALS = PARTS,      /* partial sums of a dot product: k-tile kt belongs to kt % 8 */
 
     CUDA_ROW_GROUP = 12, /* row blocks of one row's task at a time, at most: cuda_task.group */

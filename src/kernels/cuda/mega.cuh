@@ -218,16 +218,18 @@ template <uint32_t KIND, uint32_t K> __device__ __noinline__ void run_wide(void)
     compute_with<wide_run<KIND, K>, false>();
 }
 
+#if KV_PAGES
+__device__ __noinline__ void run_teams(void) {
+    compute_with<run_attention_teams, false>();
+}
+#endif
+
 /* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself
  * (packed_wgmma.cuh); all else is in functions, between which nothing is kept in registers. They
  * give what to multiply next; 0: nothing. */
 
-DEV uint32_t packed_go_on(struct warp_context *c, const struct cuda_task *task, uint32_t next) {
-    if (next != 0) {
-        context_store(c);
-        return next;
-    }
-    lease_give(c);
+DEV uint32_t packed_done(struct warp_context *c, const struct cuda_task *task) {
+    lease_release(c);
     compute_done(c, task);
     return 0;
 }
@@ -235,20 +237,31 @@ DEV uint32_t packed_go_on(struct warp_context *c, const struct cuda_task *task, 
 __device__ __noinline__ uint32_t packed_begin(void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
-    lease_take(&c);
-    packed_early(&c, task);
-    if (!wait_ready(&c)) {
+    packed_take(&c, task);
+    bool stop = false;
+    const uint32_t next = packed_first(&c, task, &stop);
+    if (stop) {
         compute_stop(&c);
         return 0;
     }
-    if (c.thread == 0) trace(c.args, SHARED, RT_TRACE_READY, task->index);
-    return packed_go_on(&c, task, packed_first(&c, task));
+    context_store(&c);
+    if (next != 0) return next;
+    lease_end();
+    return packed_done(&c, task);
 }
 
 __device__ __noinline__ uint32_t packed_next(void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
-    return packed_go_on(&c, task, packed_results(&c, task));
+    if (packed_stopped(&c)) {
+        compute_stop(&c);
+        return 0;
+    }
+    const uint32_t next = packed_results(&c, task);
+    if (next != 0) return next;
+    lease_end();
+    packed_leave(&c);
+    return packed_done(&c, task);
 }
 
 DEV void compute_packed(void) {
@@ -356,7 +369,7 @@ DEV void compute_main(void) {
         case RUN_ONE_ROW: compute_one_row(); continue;
 #if KV_PAGES
         case RUN_WHOLE_ROW: compute_task<run_attention_row<OP_ATTENTION_WHOLE>, true>(); continue;
-        case RUN_WHOLE_TEAMS: compute_task<run_attention_teams>(); continue;
+        case RUN_WHOLE_TEAMS: run_teams(); continue;
         case RUN_STEP_ROW: compute_task<run_attention_row<OP_ATTENTION_STEP>, true>(); continue;
         case RUN_WHOLE: compute_task<run_whole>(); continue;
 #endif
@@ -417,6 +430,7 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
             barrier_init(&s->packed_empty[i], WARPS);
         }
         for (uint32_t i = 0; i < 2; i++) barrier_init(&s->piece_full[i], WARPS);
+        barrier_init(&s->lease_open, 1);
         barrier_init(&s->lease_taken, 1);
         barrier_init(&s->drop_ready, 1);
         barrier_init(&s->entered, 1);
@@ -449,6 +463,7 @@ __device__ __noinline__ void role_control(void) {
 // check_kernels: function compute_one_row spills 28 on sm_100a
 // check_kernels: function run_attention_rowI spills 0
 // check_kernels: function run_attention_rowI spills 32 on odd
+// check_kernels: function run_teams spills 0
 // check_kernels: function run_splitILj7E spills 0
 // check_kernels: function step_items spills 16
 // check_kernels: function step_run spills 400
@@ -459,6 +474,10 @@ __device__ __noinline__ void role_control(void) {
 // check_kernels: function run_fewILi2E spills 104
 // check_kernels: function run_fewILi2ELj13E spills 192
 // check_kernels: function run_wide spills 112
+// check_kernels: function packed_begin spills 4
+// check_kernels: function narrow_multiply spills 0
+// check_kernels: function packed_next spills 0
+// check_kernels: function tile_finish spills 0
 // check_kernels: function role_loader spills 0
 // check_kernels: function role_loader spills 36 on odd.sm_80
 // check_kernels: function role_loader spills 8 on sm_80

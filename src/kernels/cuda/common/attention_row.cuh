@@ -117,8 +117,8 @@ DEV void row_at_fresh(const struct warp_context *c, uint32_t fresh, uint32_t key
 
 /* A share's outputs into its page, which all lanes have read, maxima and sums into scratch. */
 DEV void row_put(const struct warp_context *c, const struct attention_part *part, uint32_t i,
-                 uint32_t share, uint32_t slot) {
-    whole_put(c, part, (float *)(RING + slot * CUDA_PAGE_BYTES));
+                 uint32_t share, uint32_t slot, char *page) {
+    whole_put(c, part, (float *)page);
     if (c->lane == 0) row_slots(i)[share] = slot;
     if (c->lane % 4 == 0)
 #pragma unroll
@@ -149,7 +149,7 @@ DEV void row_share(const struct warp_context *c, const struct kv_walk *w, uint32
         split_attend(c, rows, &x, first, &part);
         __syncwarp(); /* all lanes have read the page */
     }
-    row_put(c, &part, i, share, slot);
+    row_put(c, &part, i, share, slot, page);
 }
 
 DEV void row_eight(const float *from, float v[WARPS]) {

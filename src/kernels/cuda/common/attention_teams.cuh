@@ -2,20 +2,20 @@
  * request's, whose contexts are a piece each, and more of them than tasks: decode of many short
  * requests.
  *
- * Such an item is a chain of short steps, of which nothing counts but how long each takes. So each
- * half of the compute warps has an item of its own, and they meet when both are done:
+ * Such an item is a chain of short steps, of which nothing counts but how long each takes. So the
+ * compute warps are two teams, with an item each, and meet when both are done:
  *
- *   before the event   the half's first item, what turns the warp's heads
- *   then, per two      heads, their elements asked for at once ─ barrier of the half ─ two shares a
- * warp, side by side, outputs left in their pages ─ barrier of the half ─ each thread has some
+ *   before the event   the team's first item, what turns the warp's heads
+ *   then, per two      heads, their elements asked for at once ─ barrier of the team ─ two shares a
+ * warp, side by side, outputs left in their pages ─ barrier of the team ─ each thread has some
  * columns of a head, adds up shares in order ─ barrier ─ the pages are given back
  *
  * The same numbers as attention_row.cuh.
  *
  * Bytes: k and v of the context, 2 * positions * head_dim * 2, read once per item.
  *
- * Scratch:   0           as attention_row.cuh, a half's instead of a piece's
- *            STEP_HEADS  of each half: queries [SUB_HEADS][head_dim], key, value, of 16 bits
+ * Scratch:   0           as attention_row.cuh, a team's instead of a piece's
+ *            STEP_HEADS  of each team: queries [SUB_HEADS][head_dim], key, value, of 16 bits
  */
 #ifndef QN_CUDA_COMMON_ATTENTION_TEAMS_CUH
 #define QN_CUDA_COMMON_ATTENTION_TEAMS_CUH
@@ -34,12 +34,12 @@ enum {
     TEAM_PAIRS = (SUB_HEADS * QN_HEAD_DIM / 2 + TEAM_THREADS - 1) / TEAM_THREADS,
 };
 
-/* Whether it can run: each half needs an item's pages, and a place for its heads. */
-#define HAS_TEAMS                                                                                 \
-    (RING_DEPTH >= TEAMS && TEAM_HEADS <= 3 &&                                                    \
+/* Whether it can run: each team needs an item's pages, and a place for its heads. */
+#define HAS_TEAMS                                                                                  \
+    (RING_DEPTH >= TEAMS && TEAM_HEADS <= 3 &&                                                     \
      STEP_HEADS + TEAMS * TEAM_PLACES * QN_HEAD_DIM * 2 <= SCRATCH_BYTES)
 
-/* Whether such a task is one for the halves. */
+/* Whether such a task is one for teams. */
 DEV bool team_takes(const struct cuda_task *task) {
     return HAS_TEAMS && SHARED->rows_alone && SHARED->last_position < ATTENTION_PIECE &&
            SHARED->batch.rows.n_rows * HEAD_STEPS > task->unit1;
@@ -47,7 +47,7 @@ DEV bool team_takes(const struct cuda_task *task) {
 
 /* A warp's place. */
 struct team {
-    uint32_t number, warp, thread; /* half; warp and thread of it */
+    uint32_t number, warp, thread; /* team; warp and thread of it */
     uint32_t heads;                /* the first head in scratch */
 };
 DEV struct team team_of(const struct warp_context *c) {
@@ -99,7 +99,8 @@ DEV void team_heads_make(const struct warp_context *c, const struct team *f,
     act_load_all(act_of(task->in, task, CUDA_IN_FLAGGED), from, v);
 #pragma unroll
     for (int n = 0; n < TEAM_HEADS; n++)
-        if (h->head[n].there) row_head_put(c, w, &h->head[n], f->heads, v + n * EACH, v + n * EACH + LANE_PAIRS);
+        if (h->head[n].there)
+            row_head_put(c, w, &h->head[n], f->heads, v + n * EACH, v + n * EACH + LANE_PAIRS);
 }
 
 /* Zeros for the values of positions from the share's number n on: see split_clear. */
@@ -111,7 +112,7 @@ DEV void team_clear(const struct warp_context *c, uint32_t n, struct split_kv *x
             if (split_value_row(c, v) >= n) x->v[i][v] = make_uint4(0, 0, 0, 0);
 }
 
-/* The warp's shares of the half's item. */
+/* The warp's shares of the team's item. */
 DEV void team_attend(const struct warp_context *c, const struct team *f, const struct kv_walk *w) {
     const struct attention_step s = split_step(w);
     const uint32_t count = page_after(c->page, f->number);
@@ -144,7 +145,7 @@ DEV void team_attend(const struct warp_context *c, const struct team *f, const s
         team_clear(c, there ? w->hi - first : 0, &x);
         piece_output<HEAD_HALVES>(x.v, p[i], &part);
         __syncwarp(); /* all lanes have read the page */
-        row_put(c, &part, f->number, share, slot);
+        row_put(c, &part, f->number, share, slot, RING + slot * CUDA_PAGE_BYTES);
     }
 }
 

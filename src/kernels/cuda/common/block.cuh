@@ -124,8 +124,12 @@ struct warp_state {
     struct kv_walk run; /* the run that comes next (attention_run.cuh) */
 };
 
+/* What the loader says of a lease that comes next. LEASE_READY: it has not told warp 10 yet. */
+enum { LEASE_READY = 1, LEASE_OPEN };
+
 struct block_shared {
     struct cuda_task task[N_TASK_SLOTS];
+    struct cuda_task open;
     struct warp_state warp[WARPS]; /* compute's own */
     struct cuda_args
         args; /* a copy: a function that is not inlined reads the kernel's by way of L2 */
@@ -140,11 +144,14 @@ struct block_shared {
     /* Of stages, or of slots of weights and then of activations. */
     uint64_t packed_full[MAX_W_SLOTS + MAX_X_SLOTS], packed_empty[MAX_W_SLOTS + MAX_X_SLOTS];
     uint64_t piece_full[2]; /* a piece of attention has come: attention_rows.cuh */
-    uint64_t lease_taken;   /* compute -> warps 10, 11: packed_ask.cuh */
-    uint32_t leased;        /* ... the task, a descriptor's number */
-    uint32_t leased_ready;  /* ... its message's go_ready, times two, and the phase to wait for */
-    uint32_t packed_phase;  /* compute's own: of the stages' next uses, a bit each */
-    uint32_t piece_phase;   /* ... of the pieces' */
+    /* packed_ask.cuh. Loader or compute -> warp 10: weights of the lease of `open` may come.
+     * Compute -> warp 11: it is taken, by the task with a descriptor's number, with the number of
+     * its message's go_ready, times two, and the phase to wait for. */
+    uint64_t lease_open, lease_taken;
+    uint32_t lease; /* LEASE_* */
+    uint32_t leased, leased_ready;
+    uint32_t packed_phase; /* compute's own: of the stages' next uses, a bit each */
+    uint32_t piece_phase;  /* ... of the pieces' */
     struct {
         uint64_t kv; /* the layer's cache */
         uint32_t slot, kv_head, hi;

@@ -84,6 +84,7 @@ __device__ __noinline__ void run_linear_sum(const struct cuda_task *task) {
                 sum += squares_of_block(v);
             }
         }
+        if (row + 1 == end && c.thread == 32) lease_opens(); /* the last reads have come */
 #pragma unroll
         for (int d = 4; d < 32; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
         if (c.lane == 0) SHARED->warp_sum[c.warp] = sum;

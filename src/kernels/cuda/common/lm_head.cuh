@@ -33,17 +33,40 @@ DEV float *lm_logits(const struct cuda_task *task, uint32_t row) { /* [L, V] */
     return (float *)task->out + (uint64_t)row * QN_VOCAB;
 }
 
-/* The unit's maximum and sum from the lane's two logits. */
-DEV void lm_part(const struct warp_context *c, const struct cuda_task *task, uint32_t unit,
-                 uint32_t row, float v0, float v1) {
-    const uint32_t column = lm_column(c, unit);
-    v0 = column < QN_VOCAB ? not_nan(v0) : -INFINITY;
-    v1 = column + 32 < QN_VOCAB ? not_nan(v1) : -INFINITY;
-    float most = warp_max(fmaxf(v0, v1));
-    float sum = most > -INFINITY ? expf(v0 - most) + expf(v1 - most) : 0;
-    sum = warp_sum(sum);
-    float *part = (float *)task->out2 + ((uint64_t)row * LM_PARTS + unit) * 2;
-    if (c->lane == 0) *(float2 *)part = make_float2(most, sum);
+/* A row's logits of a unit that a lane has. */
+struct lm_pair {
+    uint32_t unit, row;
+    float v0, v1;
+};
+
+/* Maxima and sums of N rows' units from the lanes' logits, side by side; of the first n stored. */
+template <int N>
+DEV void lm_parts_of(const struct warp_context *c, const struct cuda_task *task,
+                     const struct lm_pair *x, uint32_t n) {
+    float v0[N], v1[N], most[N], sum[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const uint32_t column = lm_column(c, x[i].unit);
+        v0[i] = column < QN_VOCAB ? not_nan(x[i].v0) : -INFINITY;
+        v1[i] = column + 32 < QN_VOCAB ? not_nan(x[i].v1) : -INFINITY;
+        most[i] = fmaxf(v0[i], v1[i]);
+    }
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2)
+#pragma unroll
+        for (int i = 0; i < N; i++) most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], d));
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        sum[i] = most[i] > -INFINITY ? expf(v0[i] - most[i]) + expf(v1[i] - most[i]) : 0;
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2)
+#pragma unroll
+        for (int i = 0; i < N; i++) sum[i] += __shfl_xor_sync(~0u, sum[i], d);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float *part = (float *)task->out2 + ((uint64_t)x[i].row * LM_PARTS + x[i].unit) * 2;
+        if (c->lane == 0 && i < n) *(float2 *)part = make_float2(most[i], sum[i]);
+    }
 }
 
 /* One row: logits, too. All the unit's are in scratch. */
@@ -55,7 +78,8 @@ DEV void lm_finish_unit(const struct warp_context *c, const struct cuda_task *ta
     const float v0 = from[0], v1 = from[32];
     if (column < QN_VOCAB) logits[column] = v0;
     if (column + 32 < QN_VOCAB) logits[column + 32] = v1;
-    lm_part(c, task, unit, 0, v0, v1);
+    const struct lm_pair x[1] = {{unit, 0, v0, v1}};
+    lm_parts_of<1>(c, task, x, 1);
 }
 
 /* More rows. */
@@ -78,20 +102,18 @@ __device__ __noinline__ void lm_parts(const struct cuda_args *args, const struct
     const uint32_t n_rows = row1 - row0, n = (end - unit) * n_rows;
 #pragma unroll 1
     for (uint32_t i = c.warp; i < n; i += AHEAD * WARPS) {
-        float v[AHEAD][2];
+        struct lm_pair x[AHEAD];
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
-            const uint32_t at = min(i + a * WARPS, n - 1),
-                           column = lm_column(&c, unit + at / n_rows);
-            const float *from = lm_logits(task, row0 + at % n_rows);
-            v[a][0] = column < QN_VOCAB ? load_l2(from + column) : 0;
-            v[a][1] = column + 32 < QN_VOCAB ? load_l2(from + column + 32) : 0;
+            const uint32_t at = min(i + a * WARPS, n - 1);
+            x[a].unit = unit + at / n_rows;
+            x[a].row = row0 + at % n_rows;
+            const uint32_t column = lm_column(&c, x[a].unit);
+            const float *from = lm_logits(task, x[a].row);
+            x[a].v0 = column < QN_VOCAB ? load_l2(from + column) : 0;
+            x[a].v1 = column + 32 < QN_VOCAB ? load_l2(from + column + 32) : 0;
         }
-#pragma unroll
-        for (int a = 0; a < AHEAD; a++) {
-            const uint32_t at = i + a * WARPS;
-            if (at < n) lm_part(&c, task, unit + at / n_rows, row0 + at % n_rows, v[a][0], v[a][1]);
-        }
+        lm_parts_of<AHEAD>(&c, task, x, ceil_div(n - i, WARPS));
     }
 }
 

@@ -69,6 +69,7 @@ struct loader {
     uint32_t published;             /* iteration whose list it works on */
     uint32_t entered;               /* phase of the barrier `entered` */
     bool guessing, quit, wrong;
+    bool between;          /* since the last task with pages came one without */
     uint64_t n_traced;     /* records in its ring; nothing without a trace */
     uint32_t kv_iteration; /* loader_kv.cuh: iteration entered */
     uint32_t kv_key;       /* the task whose first item is kv_walk, kv_step what comes first */
@@ -79,7 +80,7 @@ struct loader {
 /* What the loader needs to know of a task. */
 struct loader_task {
     const char *image; /* of weights; of attention: the layer's cache */
-    uint32_t kind, index, unit0, block0, block1, rows, k_tiles;
+    uint32_t kind, index, unit0, block0, block1, row0, rows, k_tiles;
     uint32_t tile, group, columns, unit_blocks;
 };
 
@@ -127,6 +128,15 @@ DEV void loader_leave(struct loader *l) {
 DEV void loader_look(struct loader *l) {
     l->quit = loader_quits();
     if (l->guessing) loader_enter(l);
+}
+
+/* Until it is known which iteration comes; false: something else happened. */
+DEV bool loader_decided(struct loader *l) {
+    while (l->guessing && !l->quit && !l->wrong) {
+        pause_ns(20);
+        loader_look(l);
+    }
+    return !l->quit && !l->wrong;
 }
 
 /* A page of the ring in one of its two phases. */
@@ -259,23 +269,6 @@ DEV bool loader_wait_all(struct loader *l) {
     }
 }
 
-/* A lease: n pages, all of the ring or what the steps of ATTENTION take of it, void, and all at
- * once, since whoever waits for it waits for the last one. Few lanes look until the first pages are
- * free, which those of the lease before give back together: many that look slow those who work. */
-DEV bool loader_lease(struct loader *l, uint32_t n) {
-    if (!loader_wait(l, l->burst)) return false;
-    if (l->guessing) l->n_guessed += n - l->burst;
-    if (!loader_wait_all(l)) {
-        if (l->wrong) l->n_guessed -= n;
-        return false;
-    }
-    const uint32_t lanes = LOADER_PAGES > 1 ? 32 : 1; /* that share them out */
-    for (uint32_t i = l->lane % lanes; i < n; i += lanes)
-        page_copy_nothing(&SHARED->page_full[loader_after(l, i).slot]);
-    loader_advance(l, n);
-    return true;
-}
-
 /* ---- trace ---- */
 
 /* Pages requested and not yet here. */
@@ -334,7 +327,8 @@ DEV struct loader_task loader_task_of(uint32_t word) {
     t.unit0 = loader_word(word, TASK_WORD(unit0));
     t.block0 = loader_word(word, TASK_WORD(block0));
     t.block1 = loader_word(word, TASK_WORD(block1));
-    t.rows = loader_word(word, TASK_WORD(row1)) - loader_word(word, TASK_WORD(row0));
+    t.row0 = loader_word(word, TASK_WORD(row0));
+    t.rows = loader_word(word, TASK_WORD(row1)) - t.row0;
     t.k_tiles = loader_word(word, TASK_WORD(k_tiles));
     t.tile = walk & 255;
     t.group = walk >> 8 & 255;
@@ -352,6 +346,38 @@ DEV bool loader_has_pages(const struct loader_task *t) {
  * shorter one they still are when it ends, and delay what the next one waits for. */
 DEV bool loader_is_long(uint32_t n_pages) {
     return LOADER_PAGES > 1 && n_pages >= 3 * RING_PAGES;
+}
+
+/* Weights of a leased task may come as soon as no page is in use: they lie in the ring's memory.
+ * But not if the block has something else to do before, whose reads would stand behind them: then
+ * compute warps say so when these have come (lease_opens). */
+DEV void loader_open(struct loader *l, const struct loader_task *t, uint32_t word) {
+    const struct rt_rows *rows = &SHARED->batch.rows;
+    const uint32_t n = t->kind == OP_LM_HEAD ? rows->n_logit_rows : rows->n_rows;
+    if (!HAS_WGMMA || t->kind == OP_ATTENTION || t->row0 >= n) return;
+    ((uint32_t *)&SHARED->open)[l->lane] = word;
+    __syncwarp();
+    if (l->lane == 0) {
+        shared_store_release_cta(&SHARED->lease, l->between ? LEASE_READY : LEASE_OPEN);
+        if (!l->between) barrier_arrive_release_cta(&SHARED->lease_open);
+    }
+    __syncwarp(); /* who takes the lease knows */
+}
+
+/* A lease: n pages, all of the ring or what the steps of ATTENTION take of it, void, and all at
+ * once, since whoever waits for it waits for the last one. No guess goes beyond it: nothing comes
+ * with it, or what then comes is not taken back. Few lanes look until the first pages are free,
+ * which those of the lease before give back together: many that look slow those who work. */
+DEV bool loader_lease(struct loader *l, const struct loader_task *t, uint32_t word) {
+    const bool steps = t->kind == OP_ATTENTION && t->tile == 0;
+    const uint32_t n = steps ? WARPS * STEPS_DEPTH : RING_PAGES;
+    if (!loader_decided(l) || !loader_wait(l, l->burst) || !loader_wait_all(l)) return false;
+    loader_open(l, t, word);
+    const uint32_t lanes = LOADER_PAGES > 1 ? 32 : 1; /* that share them out */
+    for (uint32_t i = l->lane % lanes; i < n; i += lanes)
+        page_copy_nothing(&SHARED->page_full[loader_after(l, i).slot]);
+    loader_advance(l, n);
+    return true;
 }
 
 /* All pages of a task of one row, in the image's own order. When there is room for the one after
@@ -406,10 +432,10 @@ DEV bool loader_wide_group(struct loader *l, const struct loader_task *t, uint32
 }
 #endif
 
-DEV bool loader_task_pages(struct loader *l, const struct loader_task *t) {
+/* word: the lane's of the descriptor. */
+DEV bool loader_task_pages(struct loader *l, const struct loader_task *t, uint32_t word) {
     if (t->columns == CUDA_LEASE) /* the task wants the ring's memory, not pages */
-        return loader_lease(l, t->kind == OP_ATTENTION && t->tile == 0 ? WARPS * STEPS_DEPTH
-                                                                       : RING_PAGES);
+        return loader_lease(l, t, word);
     const bool is_long = loader_is_long((t->block1 - t->block0) * t->k_tiles);
     for (uint32_t row = 0; row < t->rows; row += t->tile) {
         if (t->columns == 0) {
@@ -463,9 +489,11 @@ DEV uint32_t batch_word(const struct loader_batch *b, uint32_t n) {
 DEV bool loader_list_task(struct loader *l, uint32_t word) {
     const struct loader_task t = loader_task_of(word);
     if (kv_walk_has_pages(t.kind) && !loader_kv(l, &t, &l->args->tasks[t.index])) return false;
-    if (!loader_has_pages(&t)) return true;
-    if (l->stream == CUDA_STREAM_TASK && !loader_wait_all(l)) return false;
-    if (!loader_task_pages(l, &t)) return false;
+    const bool has_pages = loader_has_pages(&t);
+    if (has_pages && l->stream == CUDA_STREAM_TASK && !loader_wait_all(l)) return false;
+    if (has_pages && !loader_task_pages(l, &t, word)) return false;
+    l->between = !has_pages && !kv_walk_has_pages(t.kind);
+    if (!has_pages) return true;
     loader_trace(l, t.index);
     return true;
 }
@@ -510,12 +538,14 @@ DEV void loader_follow(struct loader *l) {
     for (uint32_t n = 0; loader_wait_message(l, n); n++) {
         const uint32_t i = n % GO_DEPTH;
         const struct cuda_task *task = &SHARED->task[loader_read(&SHARED->go[i])];
-        const struct loader_task t = loader_task_of(loader_fetch(l, task));
+        const uint32_t word = loader_fetch(l, task);
+        const struct loader_task t = loader_task_of(word);
         if (kv_walk_has_pages(t.kind) && !loader_kv(l, &t, task)) return;
         if (loader_has_pages(&t)) {
-            if (!loader_task_pages(l, &t)) return;
+            if (!loader_task_pages(l, &t, word)) return;
             loader_trace(l, t.index);
         }
+        l->between = !loader_has_pages(&t) && !kv_walk_has_pages(t.kind);
         __syncwarp(); /* all lanes have read it */
         if (l->lane == 0 || QN_EACH_ARRIVES) barrier_arrive_release_cta(&SHARED->go_empty[i]);
     }

@@ -13,15 +13,6 @@
 #include "kernels/cuda/common/kv_walk.cuh"
 #include "kernels/cuda/common/loader.cuh"
 
-/* Until it is known which iteration comes; false: something else happened. */
-DEV bool loader_kv_decided(struct loader *l) {
-    while (l->guessing && !l->quit && !l->wrong) {
-        pause_ns(20);
-        loader_look(l);
-    }
-    return !l->quit && !l->wrong;
-}
-
 /* Once per iteration. Control acquired what was published, which comes after all stores of the
  * iterations before; what it saw was acquired from it with the barrier `entered`, or with its
  * message. Copies read through a proxy of their own: they are asked for after the fence. */
@@ -178,7 +169,7 @@ DEV bool loader_kv_run(struct loader *l, uint32_t n, const uint16_t *kv,
  * can be, since weights wait behind them, and compute warps for the pages. */
 DEV bool loader_kv(struct loader *l, const struct loader_task *t, const struct cuda_task *from) {
     const uint16_t *kv = (const uint16_t *)t->image;
-    if (!loader_kv_decided(l)) return false;
+    if (!loader_decided(l)) return false;
     loader_kv_enter(l);
     loader_kv_first(l, t, from);
     if (l->kv_walk.left == 1) return loader_kv_item(l, kv, &l->kv_step.share, 0);

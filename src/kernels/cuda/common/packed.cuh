@@ -77,18 +77,29 @@ __device__ __noinline__ void run_pack(const struct cuda_task *task) {
 
 /* ---- the lease ---- */
 
-DEV void lease_take(struct warp_context *c) {
+DEV void lease_wait(const struct warp_context *c) {
     uint32_t count = c->page;
     for (uint32_t i = 0; i < RING_DEPTH; i++, count = page_next(count))
         barrier_wait_acquire_cta(&SHARED->page_full[page_slot(c->warp, count)], page_parity(count));
+}
+
+DEV void lease_take(struct warp_context *c) {
+    lease_wait(c);
     page_copy_fence_shared(); /* bulk copies will write where these threads did */
     sync_compute();
 }
 
-DEV void lease_give(struct warp_context *c) {
+/* All warps are done with its memory; then the pages are given back. */
+DEV void lease_end(void) {
     page_copy_fence_shared(); /* bulk copies will write where these threads did */
     sync_compute();
+}
+DEV void lease_release(struct warp_context *c) {
     for (uint32_t i = 0; i < RING_DEPTH; i++) page_release(c);
+}
+DEV void lease_give(struct warp_context *c) {
+    lease_end();
+    lease_release(c);
 }
 
 /* ---- sums and results ---- */
@@ -191,31 +202,51 @@ DEV void tile_park(const struct warp_context *c, const float total[WB][WO][4]) {
         }
 }
 
-/* 1 / rms of the tile's tokens from `row` on, for tile_norm_of: after the event, and between
- * barriers. In a graph of up to 16 rows, whose task has some of them only, the squares are not
- * added up. One read each per block: when every result asked for its token's own, the blocks' reads
- * of those few lines took 11 us of a tile's 73 (64 tokens, H200). */
-DEV void tile_norms(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
-                    uint32_t end) {
-    if (task->kind == OP_LINEAR || task->kind == OP_LINEAR_PARTS) return;
-    const float *squares = (const float *)task->more2;
-    if (task->n_pieces != 1) {
-        for (uint32_t token = row + c->warp; token < end; token += WARPS) {
-            const float *const blocks[1] = {squares +
-                                            (uint64_t)op_token(task, token) * task->n_pieces};
-            float sum[1];
-            squares_of_blocks<1>(c, blocks, task->n_pieces,
-                                 squares_ask<1>(blocks, task->n_pieces, c->lane), sum);
-            if (c->lane == 0) TILE_NORMS[token % PACK_TILE] = inverse_rms_of(sum[0]);
-        }
-        return;
-    }
-    const uint32_t token = row + c->thread;
-    if (c->thread >= PACK_TILE || token >= end) return;
-    TILE_NORMS[token % PACK_TILE] = inverse_rms_of(load_l2(squares + op_token(task, token)));
+/* Whether results want 1 / rms of their tokens. */
+DEV bool tile_is_normed(const struct cuda_task *task) {
+    return task->kind != OP_LINEAR && task->kind != OP_LINEAR_PARTS;
 }
 
-/* Of LINEAR, its parts and rows that do not exist anything. */
+/* 1 / rms of the tile's tokens from `row` on, for tile_norm_of: between barriers. A token's squares
+ * are asked for after the event, and looked at some work later. One read each per block: when every
+ * result asked for its token's own, the blocks' reads of those few lines took 11 us of a tile's 73
+ * (64 tokens, H200). */
+DEV float tile_norms_ask(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                         uint32_t end) {
+    const uint32_t token = row + c->thread;
+    const bool wanted = tile_is_normed(task) && task->n_pieces == 1;
+    return load_l2_if(wanted && c->thread < PACK_TILE && token < end,
+                      (const float *)task->more2 + op_token(task, min(token, end - 1)));
+}
+
+DEV void tile_norms_put(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                        uint32_t end, float squares) {
+    const uint32_t token = row + c->thread;
+    if (tile_is_normed(task) && task->n_pieces == 1 && c->thread < PACK_TILE && token < end)
+        TILE_NORMS[token % PACK_TILE] = inverse_rms_of(squares);
+}
+
+/* In a graph of up to 16 rows, whose task has some of them only, squares are not added up. */
+DEV void tile_norms_pieces(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                           uint32_t end) {
+    const float *squares = (const float *)task->more2;
+    if (!tile_is_normed(task) || task->n_pieces == 1) return;
+    for (uint32_t at = row + c->warp; at < end; at += WARPS) {
+        const float *const blocks[1] = {squares + (uint64_t)op_token(task, at) * task->n_pieces};
+        float sum[1];
+        squares_of_blocks<1>(c, blocks, task->n_pieces,
+                             squares_ask<1>(blocks, task->n_pieces, c->lane), sum);
+        if (c->lane == 0) TILE_NORMS[at % PACK_TILE] = inverse_rms_of(sum[0]);
+    }
+}
+
+DEV void tile_norms(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                    uint32_t end) {
+    tile_norms_put(c, task, row, end, tile_norms_ask(c, task, row, end));
+    tile_norms_pieces(c, task, row, end);
+}
+
+/* Of LINEAR and rows that do not exist anything. */
 DEV float tile_norm_of(uint32_t token) {
     return TILE_NORMS[token % PACK_TILE];
 }
@@ -321,10 +352,8 @@ DEV float4 times4(float4 v, float by) {
     return make_float4(v.x * by, v.y * by, v.z * by, v.w * by);
 }
 
-template <bool KEPT> DEV void plain_store4(float *to, float4 v, uint32_t column, uint32_t columns) {
-    if (KEPT) {
-        store4_kept(to, v);
-    } else if (QN_VOCAB % 4 == 0 || columns % 4 == 0) {
+DEV void plain_store4(float *to, float4 v, uint32_t column, uint32_t columns) {
+    if (QN_VOCAB % 4 == 0 || columns % 4 == 0) {
         store4_plain(to, v);
     } else {
         const float e[4] = {v.x, v.y, v.z, v.w};
@@ -334,10 +363,7 @@ template <bool KEPT> DEV void plain_store4(float *to, float4 v, uint32_t column,
     }
 }
 
-/* Sums of LINEAR_PARTS, QKV_LINEAR, LM_HEAD, of all but the first times 1 / rms. KEPT: they are to
- * stay in L2, as parts are: 8 MB twice a layer of Qwen3-8B, which LINEAR_SUM reads at once and
- * nobody after it, and which weights drove out to memory all the same. */
-template <bool KEPT>
+/* Sums of QKV_LINEAR, LM_HEAD, times 1 / rms. */
 DEV void plain_finish(const struct warp_context *c, const struct cuda_task *task,
                       const struct tile_at *t) {
     const uint32_t columns = task->kind == OP_LM_HEAD ? QN_VOCAB : task->units;
@@ -352,9 +378,9 @@ DEV void plain_finish(const struct warp_context *c, const struct cuda_task *task
         for (uint32_t at = w.first + w.token; at < w.n; at += w.step) {
             float4 v = tile_four(t, at, f.in_tile);
             float *to = (float *)task->out + (uint64_t)(t->row + at) * columns + f.column;
-            if (!KEPT) v = times4(v, tile_norm_of(t->row + at));
+            v = times4(v, tile_norm_of(t->row + at));
             if (biased) v = add4(v, bias);
-            if (f.own) plain_store4<KEPT>(to, v, f.column, columns);
+            if (f.own) plain_store4(to, v, f.column, columns);
         }
     }
 }
@@ -363,15 +389,21 @@ DEV void plain_finish(const struct warp_context *c, const struct cuda_task *task
 DEV void lm_tile_parts(const struct warp_context *c, const struct cuda_task *task,
                        const struct tile_at *t) {
     const uint32_t unit = t->block / LM_UNIT_BLOCKS, units = (t->end - t->block) / LM_UNIT_BLOCKS;
+    const int AT_ONCE = 8; /* tokens */
     const uint32_t n = tile_tokens(t);
 #pragma unroll 1
     for (uint32_t u = 0; u < units; u++)
-#pragma unroll 4
-        for (uint32_t at = c->warp; at < n; at += WARPS) {
-            const uint32_t column = u * LM_BLOCK + c->lane;
-            const float v0 = *tile_parked(t, at, column), v1 = *tile_parked(t, at, column + 32);
-            const float inv = tile_norm_of(t->row + at);
-            lm_part(c, task, unit + u, t->row + at, v0 * inv, v1 * inv);
+#pragma unroll 1
+        for (uint32_t at = c->warp; at < n; at += AT_ONCE * WARPS) {
+            struct lm_pair x[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const uint32_t token = min(at + i * WARPS, n - 1), column = u * LM_BLOCK + c->lane;
+                const float inv = tile_norm_of(t->row + token);
+                x[i] = {unit + u, t->row + token, *tile_parked(t, token, column) * inv,
+                        *tile_parked(t, token, column + 32) * inv};
+            }
+            lm_parts_of<AT_ONCE>(c, task, x, ceil_div(n - at, WARPS));
         }
 }
 
@@ -489,12 +521,8 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
 __device__ __noinline__ void tile_finish(const struct cuda_task *task, struct tile_at t) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     const bool packed = (task->flags & CUDA_OUT_PACKED) != 0;
-    if (task->kind == OP_LINEAR_PARTS) {
-        plain_finish<true>(&c, task, &t);
-        return;
-    }
     if (task->kind == OP_QKV_LINEAR || task->kind == OP_LM_HEAD) {
-        plain_finish<false>(&c, task, &t);
+        plain_finish(&c, task, &t);
         if (task->kind == OP_LM_HEAD) lm_tile_parts(&c, task, &t);
         return;
     }

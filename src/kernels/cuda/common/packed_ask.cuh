@@ -169,13 +169,14 @@ DEV bool ask_is_ready(void) {
     return barrier_try_acquire_cta(&SHARED->go_ready[ready / 2], ready % 2);
 }
 
-/* Of each lease the weights, as soon as it is taken. */
+/* Of each lease the weights, as soon as they may come. */
 DEV void ask_for_weights(void) {
-    uint32_t taken = 0, n = 0;
+    uint32_t opened = 0, n = 0;
     struct ask_task t = {};
-    while (ask_hear(&SHARED->lease_taken, &taken)) {
-        const struct cuda_task *task = &SHARED->task[SHARED->leased];
+    while (ask_hear(&SHARED->lease_open, &opened)) {
+        const struct cuda_task *task = &SHARED->open;
         t = ask_task_of(task);
+        page_copy_fence_shared(); /* copies will write where other threads did */
         const uint32_t parts = CUDA_PAGE_K / 16 / t.shape.w_steps;
         struct ask_stream s = stream_of(&t, task->w, parts, t.shape.w_steps * 512,
                                         task->k_tiles * CUDA_PAGE_BYTES, 0);
@@ -183,7 +184,6 @@ DEV void ask_for_weights(void) {
         for (n = 0; !stream_ends(&t, &s) && ask_weights(&t, &s);) n++;
     }
     /* No copy may land after the block is gone: the last lease may have ended before its event. */
-    if (n == 0 || ask_is_ready()) return;
     for (uint32_t i = 0; i < min(n, t.shape.w_slots); i++)
         barrier_wait_acquire_cta(&SHARED->packed_full[i], (t.phase >> i & 1) ^ 1);
 }

@@ -23,6 +23,18 @@ DEV struct tile_share tile_share_of(const struct cuda_task *task) {
     return {task->group / 4u, wo, 4};
 }
 
+/* packed[].row */
+enum : uint32_t { NO_ROW = ~0u };
+
+/* Waits for the task's event, once. False: the launch ends. */
+DEV bool packed_wait(struct warp_context *c, const struct cuda_task *task) {
+    if (!wait_ready(c)) return false;
+    __syncwarp(); /* all lanes have read the context */
+    context_store(c);
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    return true;
+}
+
 /* A slot of weights and the activations that belong to it. */
 template <int WB, int WO, int DOWN>
 DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float sum[WB][WO][4]) {
@@ -43,16 +55,51 @@ DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float sum
     }
 }
 
+/* The sums of a tile of LINEAR_PARTS, which are its results, from where products leave them: eight
+ * lanes have 32 bytes of a token's columns. They are to stay in L2: 8 MB twice a layer of Qwen3-8B,
+ * which LINEAR_SUM reads at once and nobody after it, and which weights drove out to memory all the
+ * same. */
+template <int WB, int WO, int DOWN>
+DEV void parts_store(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                     uint32_t end, const float total[WB][WO][4]) {
+    const struct row_tile t = row_tile_at(task, SHARED->packed[c->warp].block, WB * DOWN);
+    const uint32_t block = t.block + c->warp % DOWN * WB;
+    const uint32_t token = row + c->warp / DOWN * (8 * WO) + c->lane % 4 * 2;
+    float *to =
+        (float *)task->out + (uint64_t)token * task->units + block * CUDA_PAGE_ROWS + c->lane / 4;
+#pragma unroll
+    for (int i = 0; i < WO; i++)
+#pragma unroll
+        for (int odd = 0; odd < 2; odd++) {
+            float *at = to + (uint64_t)(8 * i + odd) * task->units;
+            if (token + 8 * i + odd >= end) continue;
+#pragma unroll
+            for (int n = 0; n < WB; n++) {
+                if (block + n >= t.end) break;
+                store_kept(at + n * CUDA_PAGE_ROWS, total[n][i][odd]);
+                store_kept(at + n * CUDA_PAGE_ROWS + 8, total[n][i][2 + odd]);
+            }
+        }
+}
+
 /* The sums of a tile: all k-tiles of partial 0, of partial 1, ... They are left where they are
- * parked. */
-template <int WB, int WO, int DOWN> __device__ __noinline__ void narrow_multiply(void) {
+ * parked, or are results. first: of the task, whose event is waited for here, when all that does
+ * not need it is done; if the launch ends, the tile is at no row. */
+template <int WB, int WO, int DOWN> __device__ __noinline__ void narrow_multiply(bool first) {
     constexpr uint32_t per_k_tile =
         CUDA_PAGE_K / 16 / ring_shape_of(WB * DOWN, WO * 8 * (WARPS / DOWN)).w_steps;
-    const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
+    struct warp_context c = context_load();
+    const struct cuda_task *task = &SHARED->task[SHARED->go[c.message % GO_DEPTH]];
     const uint32_t sums = SHARED->packed[c.warp].sums, k_tiles = sums_k_tiles(sums);
+    const uint32_t row = SHARED->packed[c.warp].row, end = min(task->row1, linear_rows(task));
     struct ring_use r = ring_load(&c);
     float total[WB][WO][4];
     tile_fill<WB, WO>(total, -0.0f);
+    if (first && !packed_wait(&c, task)) {
+        SHARED->packed[c.warp].row = NO_ROW;
+        return;
+    }
+    const float squares = tile_norms_ask(&c, task, row, end);
 #pragma unroll 1
     for (uint32_t partial = sums_first(sums); partial < sums_end(sums); partial++) {
         float sum[WB][WO][4];
@@ -62,40 +109,64 @@ template <int WB, int WO, int DOWN> __device__ __noinline__ void narrow_multiply
         for (; n_slots > 0; n_slots--) narrow_slot<WB, WO, DOWN>(&c, &r, sum);
         tile_add<WB, WO>(total, sum);
     }
-    tile_park<WB, WO, DOWN>(&c, total);
     ring_store(&c, &r);
+    if (task->kind == OP_LINEAR_PARTS) {
+        parts_store<WB, WO, DOWN>(&c, task, row, end, total);
+        return;
+    }
+    tile_park<WB, WO, DOWN>(&c, total);
+    tile_norms_put(&c, task, row, end, squares);
 }
 
-/* The lease is taken: weights may be asked for. */
-DEV void packed_early(const struct warp_context *c, const struct cuda_task *task) {
-    if (c->thread != 0 || task->row0 >= linear_rows(task)) return;
+/* Takes the lease, whose activations may be asked for from then on, and weights, if they were not
+ * before. All warps are done with the task before, or one of them could not be here; a warp that
+ * has no trigger to send, which takes a while, says so. */
+DEV void packed_take(const struct warp_context *c, const struct cuda_task *task) {
+    lease_wait(c);
+    if (c->thread != 32 || task->row0 >= linear_rows(task)) return;
     const uint32_t i = c->message % GO_DEPTH;
     SHARED->leased = task - SHARED->task;
     SHARED->leased_ready = 2 * i + (c->ready_parity >> i & 1);
+    lease_opens();
     barrier_arrive_release_cta(&SHARED->lease_taken);
 }
+
+/* A tile that is next: cuda_task.group | .tile << 8, and whether it is the task's first. */
+enum { TILE_FIRST = 1 << 16 };
 
 /* The tile of row blocks from `block` and tokens from `row` on is next. */
 DEV uint32_t packed_enter(const struct warp_context *c, const struct cuda_task *task,
                           uint32_t block, uint32_t row) {
     const struct row_tile t = row_tile_at(task, block, MOST_BLOCKS);
+    __syncwarp(); /* all lanes are done with the tile before */
     if (c->lane == 0) {
         SHARED->packed[c->warp].block = block;
         SHARED->packed[c->warp].row = row;
         SHARED->packed[c->warp].sums = task->k_tiles | t.partial << 16 | t.partial_end << 24;
     }
-    tile_norms(c, task, row, min(task->row1, linear_rows(task)));
+    const uint32_t end = min(task->row1, linear_rows(task));
+    if (task->tile == PACK_TILE) { /* narrower ones ask for them later */
+        const float squares = tile_norms_ask(c, task, row, end);
+        tile_norms_put(c, task, row, end, squares);
+    }
     __syncwarp();
     return task->group | task->tile << 8;
 }
 
-/* The event is there. The tile that packed_multiply is to multiply next, as
- * cuda_task.group | .tile << 8; 0: the task has none. */
-DEV uint32_t packed_first(const struct warp_context *c, const struct cuda_task *task) {
-    if (task->row0 >= linear_rows(task)) return 0;
+/* The lease is taken. The tile that packed_multiply is to multiply first; 0: the task has none. The
+ * event is waited for here, or there, as late as may be; stop: the launch ends. */
+DEV uint32_t packed_first(struct warp_context *c, const struct cuda_task *task, bool *stop) {
+    const bool none = task->row0 >= linear_rows(task);
+    if (none || task->tile == PACK_TILE) *stop = !packed_wait(c, task);
+    if (none || *stop) return 0;
     const struct ring_use r = {0, 0, SHARED->packed_phase, 0};
     ring_store(c, &r);
-    return packed_enter(c, task, task->block0, task->row0);
+    return packed_enter(c, task, task->block0, task->row0) | TILE_FIRST;
+}
+
+/* Whether the launch ended before the tile at hand was multiplied. */
+DEV bool packed_stopped(const struct warp_context *c) {
+    return SHARED->packed[c->warp].row == NO_ROW;
 }
 
 /* Makes the results of the tile at hand. The next one; 0: there is none. */
@@ -103,32 +174,41 @@ DEV uint32_t packed_results(const struct warp_context *c, const struct cuda_task
     const struct tile_share s = tile_share_of(task);
     const struct row_tile t = row_tile_at(task, SHARED->packed[c->warp].block, s.wb * s.down);
     const uint32_t end = min(task->row1, linear_rows(task)), row = SHARED->packed[c->warp].row;
-    sync_compute();
-    tile_finish(task, {t.block, t.end, row, end, s.wb, s.wo, s.down});
-    sync_compute();
+    if (task->kind != OP_LINEAR_PARTS) {
+        tile_norms_pieces(c, task, row, end);
+        sync_compute();
+        tile_finish(task, {t.block, t.end, row, end, s.wb, s.wo, s.down});
+        sync_compute();
+    }
     if (row + task->tile < end) return packed_enter(c, task, t.block, row + task->tile);
     if (t.end < task->block1) return packed_enter(c, task, t.end, task->row0);
+    return 0;
+}
+
+/* All warps are done with the lease's last tile, and none has begun with the next lease. */
+DEV void packed_leave(const struct warp_context *c) {
     const struct ring_use r = ring_load(c);
     if (c->thread == 0) SHARED->packed_phase = r.phase;
-    return 0;
 }
 
 /* A tile. Inlined into the kernel. */
 DEV void packed_multiply(uint32_t tile) {
     tile = __shfl_sync(~0u, tile, 0);
+    const bool first = (tile & TILE_FIRST) != 0;
+    tile &= TILE_FIRST - 1;
     if (tile >> 8 == PACK_TILE) {
         tile_multiply();
         return;
     }
     switch (tile) {
-    case 16 | 64 << 8: narrow_multiply<4, 4, 4>(); break;
-    case 12 | 64 << 8: narrow_multiply<3, 4, 4>(); break;
-    case 8 | 64 << 8: narrow_multiply<2, 4, 4>(); break;
-    case 4 | 64 << 8: narrow_multiply<1, 4, 4>(); break;
-    case 2 | 64 << 8: narrow_multiply<1, 2, 2>(); break;
-    case 16 | 32 << 8: narrow_multiply<4, 2, 4>(); break;
-    case 12 | 32 << 8: narrow_multiply<3, 2, 4>(); break;
-    default: narrow_multiply<1, 2, 4>(); break; /* 4 and 32: cuda_tables.c has no others */
+    case 16 | 64 << 8: narrow_multiply<4, 4, 4>(first); break;
+    case 12 | 64 << 8: narrow_multiply<3, 4, 4>(first); break;
+    case 8 | 64 << 8: narrow_multiply<2, 4, 4>(first); break;
+    case 4 | 64 << 8: narrow_multiply<1, 4, 4>(first); break;
+    case 2 | 64 << 8: narrow_multiply<1, 2, 2>(first); break;
+    case 16 | 32 << 8: narrow_multiply<4, 2, 4>(first); break;
+    case 12 | 32 << 8: narrow_multiply<3, 2, 4>(first); break;
+    default: narrow_multiply<1, 2, 4>(first); break; /* 4 and 32: cuda_tables.c has no others */
     }
 }
 

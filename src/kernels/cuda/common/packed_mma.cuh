@@ -209,19 +209,27 @@ DEV void packed_whole(void) {
 
 /* ---- a task: what packed_hopper.cuh has, too ---- */
 
-/* Nothing can be asked for before the event. */
-DEV void packed_early(const struct warp_context *c, const struct cuda_task *task) {
-    (void)c, (void)task;
+/* Takes the lease. Nothing can be asked for before the event. */
+DEV void packed_take(struct warp_context *c, const struct cuda_task *) {
+    lease_take(c);
 }
 
-/* Whether there is something to multiply. */
-DEV uint32_t packed_first(const struct warp_context *c, const struct cuda_task *task) {
-    (void)c;
+/* Waits for the event. Whether there is something to multiply; stop: the launch ends. */
+DEV uint32_t packed_first(struct warp_context *c, const struct cuda_task *task, bool *stop) {
+    *stop = !wait_ready(c);
+    if (*stop) return 0;
+    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
     return task->row0 < linear_rows(task);
 }
 
 DEV void packed_multiply(uint32_t) {
     packed_whole();
+}
+
+DEV void packed_leave(const struct warp_context *) {}
+
+DEV bool packed_stopped(const struct warp_context *) {
+    return false;
 }
 
 /* Nothing is left. */

@@ -56,6 +56,7 @@ DEV constexpr struct ring_shape ring_shape_of(uint32_t blocks, uint32_t tokens) 
     s.x_bytes = tokens / PACK_ROWS * PACKED_PIECE;
     const uint32_t x_least = tokens > PACK_NARROW ? 3 : 6; /* a slot of fewer tokens is smaller */
     s.w_slots = least((room - x_least * s.x_bytes) / s.w_bytes, MAX_W_SLOTS);
+    s.w_slots = least((RING_BYTES - parked) / s.w_bytes, s.w_slots); /* see loader_open */
     s.x_slots = least((room - s.w_slots * s.w_bytes) / s.x_bytes, MAX_X_SLOTS);
     s.w_at = parked;
     s.x_at = parked + s.w_slots * s.w_bytes;
@@ -76,6 +77,13 @@ DEV struct ring_shape ring_shape_for(const struct cuda_task *task) {
     if (task->tile == PACK_TILE) return ring_shape_of(8, PACK_TILE);
     return task->tile == PACK_NARROW ? ring_shape_by<PACK_NARROW>(task->group)
                                      : ring_shape_by<PACK_NARROW / 2>(task->group);
+}
+
+/* By one thread: weights of the lease that comes next may be asked for, if they were not before. */
+DEV void lease_opens(void) {
+    if (!HAS_WGMMA || shared_load_acquire_cta(&SHARED->lease) != LEASE_READY) return;
+    SHARED->lease = LEASE_OPEN;
+    barrier_arrive_release_cta(&SHARED->lease_open);
 }
 
 /* ---- tiles in the direction of weight rows ---- */

@@ -34,6 +34,16 @@ DEV uint32_t thread_here(void) {
 DEV float load_l2(const float *p) {
     return __ldcg(p);
 }
+/* The same, or 0 and no access: without a branch, at whose end the value would be waited for. */
+DEV float load_l2_if(bool wanted, const float *p) {
+    float v;
+    asm volatile("{\n.reg .pred q;\nsetp.ne.u32 q, %1, 0;\nmov.f32 %0, 0f00000000;\n"
+                 "@q ld.global.cg.f32 %0, [%2];\n}"
+                 : "=f"(v)
+                 : "r"((uint32_t)wanted), "l"(p)
+                 : "memory");
+    return v;
+}
 DEV float4 load4_l2(const float *p) {
     return __ldcg((const float4 *)p);
 }
@@ -94,10 +104,10 @@ DEV void store4_plain(float *p, float4 v) {
                  "f"(v.w)
                  : "memory");
 }
-/* The same; their line is the last to leave the L2. */
-DEV void store4_kept(float *p, float4 v) {
-    asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(p), "f"(v.x),
-                 "f"(v.y), "f"(v.z), "f"(v.w), "l"(0x14F0000000000000ull)
+/* A float whose line is the last to leave the L2. */
+DEV void store_kept(float *p, float v) {
+    asm volatile("st.global.L2::cache_hint.f32 [%0], %1, %2;" ::"l"(p), "f"(v),
+                 "l"(0x14F0000000000000ull)
                  : "memory");
 }
 
@@ -120,6 +130,18 @@ DEV uint32_t shared_load_volatile(const uint32_t *p) {
 }
 DEV void shared_store_volatile(uint32_t *p, uint32_t v) {
     *(volatile uint32_t *)p = v;
+}
+DEV uint32_t shared_load_acquire_cta(const uint32_t *p) {
+    uint32_t v;
+    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"
+                 : "=r"(v)
+                 : "r"(ptx_shared_address(p))
+                 : "memory");
+    return v;
+}
+DEV void shared_store_release_cta(uint32_t *p, uint32_t v) {
+    asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(ptx_shared_address(p)), "r"(v)
+                 : "memory");
 }
 
 DEV void pause_ns(uint32_t ns) {

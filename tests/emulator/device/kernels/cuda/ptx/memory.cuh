@@ -17,6 +17,9 @@ DEV uint32_t thread_here(void) {
 DEV float load_l2(const float *p) {
     return *p;
 }
+DEV float load_l2_if(bool wanted, const float *p) {
+    return wanted ? *p : 0;
+}
 DEV float4 load4_l2(const float *p) {
     return *(const float4 *)p;
 }
@@ -64,8 +67,8 @@ DEV void store4_plain(float *p, float4 v) {
     const float e[4] = {v.x, v.y, v.z, v.w};
     for (int i = 0; i < 4; i++) store_plain(p + i, e[i]);
 }
-DEV void store4_kept(float *p, float4 v) {
-    store4_plain(p, v);
+DEV void store_kept(float *p, float v) {
+    store_plain(p, v);
 }
 DEV void touch(const float *p) {
     volatile float v = *p;
@@ -83,6 +86,13 @@ DEV void add_relaxed_gpu(uint32_t *p, uint32_t v) {
 DEV uint32_t shared_load_volatile(const uint32_t *p) {
     emu_wait();
     return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
+DEV uint32_t shared_load_acquire_cta(const uint32_t *p) {
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+DEV void shared_store_release_cta(uint32_t *p, uint32_t v) {
+    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+    emu_point();
 }
 DEV void shared_store_volatile(uint32_t *p, uint32_t v) {
     __atomic_store_n(p, v, __ATOMIC_RELAXED);
