@@ -1,10 +1,11 @@
 /* packed_ask.cuh - Hopper: two warps of their own ask for what a leased task multiplies
  * (packed_ring.cuh), one for weights, one for activations.
  *
- * The compute warps tell them when the lease's memory is theirs, upon which the first weights are
- * asked for; the activations are when control says that the task's event is there; both in the
- * order in which the compute warps work. A lease without work these keep to themselves: so neither
- * can be told twice before it has looked, since what it asks for is needed in between.
+ * Weights are asked for as soon as they may come: the loader says so when no page is in use, or a
+ * compute warp, if the block has something else to do before (loader_open). Activations are when
+ * the lease is taken and control says that the task's event is there. Both in the order in which
+ * the compute warps work. Nobody tells of a lease without work: so neither can be told twice before
+ * it has looked, since what it asks for is needed in between.
  *
  * To ask is work that bounds how fast a block multiplies: a prompt of 2,048 tokens took 130 ms when
  * one thread of the loader asked for all, 103 with a warp for it, 94 with two (H200, Qwen3-8B).
