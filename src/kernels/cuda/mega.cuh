@@ -464,6 +464,7 @@ __device__ __noinline__ void role_control(void) {
 // check_kernels: function run_attention_rowI spills 0
 // check_kernels: function run_attention_rowI spills 32 on odd
 // check_kernels: function run_teams spills 0
+// check_kernels: function run_teams spills 12 on sm_80
 // check_kernels: function run_splitILj7E spills 0
 // check_kernels: function step_items spills 16
 // check_kernels: function step_run spills 400

@@ -355,6 +355,7 @@ DEV void loader_open(struct loader *l, const struct loader_task *t, uint32_t wor
     const struct rt_rows *rows = &SHARED->batch.rows;
     const uint32_t n = t->kind == OP_LM_HEAD ? rows->n_logit_rows : rows->n_rows;
     if (!HAS_WGMMA || t->kind == OP_ATTENTION || t->row0 >= n) return;
+    __syncwarp(); /* no lane's page is in use */
     ((uint32_t *)&SHARED->open)[l->lane] = word;
     __syncwarp();
     if (l->lane == 0) {
