@@ -8,8 +8,8 @@
  * Per tile and 16 columns of k: (rows + tokens) * 32 bytes, 2 * 16 * rows * tokens operations.
  *
  * Such a task uses all of the ring and the scratch at once. It takes them as a *lease*: the loader
- * sends RING_PAGES void pages, so when the compute warps have them all, no copy is under way and
- * none can begin; they give the pages back when the task is done. What stands in that memory:
+ * sends RING_PAGES void pages, so when the compute warps have them all, no page is under way and
+ * none can come; they give the pages back when the task is done. What stands in that memory:
  *
  *   0          sums of the tile, parked for its results: F32 (tile_parked)
  *   + parked   weights and activations of some steps of 16 columns, as they pass
