@@ -63,21 +63,22 @@ struct product { /* of wgmma, not yet made: this thread's sums */
 };
 enum { MAX_PRODUCTS = 64 };
 
+/* What a switch from one to the next reads is in two lines, and all threads' in the cache. */
 struct thread {
-    struct emu_self self; /* first: emu_self points here */
-    void *sp;             /* where it goes on */
-    struct thread *next;  /* in the queue of those that can run, or of a barrier */
+    struct emu_self self;          /* first: emu_self points here */
+    _Alignas(LINE_BYTES) void *sp; /* where it goes on */
+    struct thread *next;           /* in the queue of those that can run, or of a barrier */
     struct block *block;
     struct warp *warp;
     struct machine *machine;
     uint32_t lane;
     bool done;
-    char *stack;
-    void *tsan;
     struct async *async_first, **async_last;
     uint32_t n_commits;
-    struct product products[MAX_PRODUCTS];
     uint32_t n_products, n_groups; /* of products: not made; committed so far */
+    struct product *products;      /* MAX_PRODUCTS of them, from the first one on */
+    char *stack;
+    void *tsan;
 };
 
 struct queue {
@@ -190,6 +191,19 @@ static void make_all_ready(struct machine *m, struct queue *q) {
         q->first = t->next;
         make_ready(m, t);
     }
+}
+
+/* The lanes of a warp have met: they go on together, before all others, while what they use is in
+ * the cache; with a seed now and then as threads that have nothing in common. */
+static void make_warp_ready(struct machine *m, struct queue *q) {
+    if (q->first == NULL || (m->seed != 0 && draw(m) % 4 == 0)) {
+        make_all_ready(m, q);
+        return;
+    }
+    q->last->next = m->ready.first;
+    if (m->ready.first == NULL) m->ready.last = q->last;
+    m->ready.first = q->first;
+    q->first = NULL;
 }
 
 static void leave(void) {
@@ -332,7 +346,7 @@ static uint32_t meet(struct thread *t, bool orders) {
     } else {
         w->arrived = 0;
         w->meeting++;
-        make_all_ready(t->machine, &w->waiting);
+        make_warp_ready(t->machine, &w->waiting);
     }
     if (orders) tsan_acquire(&w->order[which]);
     return which;
@@ -478,8 +492,14 @@ static float element(uint32_t pair, uint32_t high, bool f16) {
     return v;
 }
 
+#if defined(__x86_64__) && !defined(__clang__)
+#define FAST __attribute__((target_clones("avx2", "default")))
+#else
+#define FAST
+#endif
+
 /* The lane whose fragments hold row r (0..15; or column for b) and k, the register, the half. */
-static void multiply_warp(uint32_t (*lane)[EXCHANGE_WORDS], bool f16) {
+FAST static void multiply_warp(uint32_t (*lane)[EXCHANGE_WORDS], bool f16) {
     double a[16][16], b[16][8], sum[16][8] = {0}; /* [k][m], [k][n], [m][n] */
     for (uint32_t l = 0; l < WARP; l++)
         for (uint32_t h = 0; h < 2; h++) {
@@ -516,6 +536,8 @@ void emu_wgmma(float *d, const uint32_t a[4], const struct emu_wgmma *of) {
     struct thread *t = me();
     struct warp *w = t->warp;
     if (t->n_products == MAX_PRODUCTS) emu_trap("more products under way than there is room for");
+    if (!t->products) t->products = calloc(MAX_PRODUCTS, sizeof *t->products);
+    if (!t->products) emu_trap("out of memory");
     struct product *p = &t->products[t->n_products++];
     memcpy(w->words[w->meeting & 1][t->lane], a, 16);
     const uint32_t which = meet(t, false);
@@ -532,12 +554,13 @@ void emu_wgmma_commit(void) {
 static void product_make(const struct product *p, uint32_t lane) {
     for (uint32_t i = 0; i < p->of.n_eights * 4; i++) {
         const uint32_t column = lane % 4 * 2 + i % 2, *row = p->a[i % 4 / 2];
-        const char *b = p->of.b + i / 4 * p->of.n_step + column * 16;
+        const uint32_t k_bytes = p->of.turned ? 16 : 2, column_bytes = p->of.turned ? 2 : 16;
+        const char *b = p->of.b + i / 4 * p->of.n_step + column * column_bytes;
         double sum = 0;
         for (uint32_t k = 0; k < 16; k++) {
-            uint32_t pair;
-            memcpy(&pair, b + k / 8 * p->of.k_step + k % 8 / 2 * 4, 4);
-            sum += (double)element(row[k / 2], k % 2, p->of.f16) * element(pair, k % 2, p->of.f16);
+            uint16_t v;
+            memcpy(&v, b + k / 8 * p->of.k_step + k % 8 * k_bytes, sizeof v);
+            sum += (double)element(row[k / 2], k % 2, p->of.f16) * element(v, 0, p->of.f16);
         }
         p->d[i] = (float)((p->of.add ? p->d[i] : 0) + sum);
     }
@@ -653,9 +676,10 @@ static bool machine_init(struct machine *m, const struct launch *l) {
                           .n_blocks = n_blocks,
                           .n_threads = n_blocks * l->block_threads,
                           .seed = l->seed};
-    m->threads = calloc(m->n_threads, sizeof *m->threads);
+    m->threads = aligned_alloc(LINE_BYTES, m->n_threads * sizeof *m->threads);
     m->blocks = calloc(n_blocks, sizeof *m->blocks);
     if (!m->threads || !m->blocks) return false;
+    memset(m->threads, 0, m->n_threads * sizeof *m->threads);
     for (uint32_t b = 0; b < n_blocks; b++) {
         m->blocks[b].warps = calloc(n_warps, sizeof *m->blocks[b].warps);
         m->blocks[b].shared = aligned_alloc(1024, (l->shared_bytes + 1023) / 1024 * 1024 + 1024);
@@ -677,6 +701,7 @@ static void machine_fini(struct machine *m) {
     for (struct async *a; (a = m->free_async) != NULL; free(a)) m->free_async = a->next;
     for (uint32_t i = 0; i < m->n_threads; i++) {
         munmap(m->threads[i].stack, STACK_BYTES);
+        free(m->threads[i].products);
         if (__tsan_destroy_fiber) __tsan_destroy_fiber(m->threads[i].tsan);
     }
     for (uint32_t b = 0; b < m->n_blocks; b++) {

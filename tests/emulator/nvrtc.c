@@ -165,7 +165,7 @@ int nvrtcCompileProgram(nvrtc_program p, int n_options, const char *const *optio
     char command[4096];
     if (write_entries(p) != 0) return NVRTC_ERROR;
     snprintf(command, sizeof command,
-             "cd '%s' && exec %s -std=c++17 -O1 -g1 %s -fPIC -shared -ffp-contract=off "
+             "cd '%s' && exec %s -std=c++17 -Og -g1 %s -fPIC -shared -ffp-contract=off "
              "-fno-strict-aliasing -fno-exceptions -fno-rtti -w -D__CUDA_ARCH__=%d "
              "-D__CUDACC__ -D__CUDACC_RTC__ -include '%s/device/cuda.h' -I '%s/device' -I . "
              "-I '%s' entries.cc -o image.so '%s' -lm >log 2>&1 </dev/null",

@@ -40,19 +40,6 @@
 /* ---- what runs a task: waits for its event (wait_ready), does the work; false: the launch ends
  * ---- */
 
-/* Attention of many rows. A task that works in the ring's memory takes its lease before the event.
- */
-DEV bool run_attention_rows(struct warp_context *c, const struct cuda_task *task) {
-    lease_take(c);
-    if (!wait_ready(c)) return false;
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
-#if QN_HEAD_DIM <= 128
-    rows_task(c, task);
-#endif
-    lease_give(c);
-    return true;
-}
-
 /* Those that need nothing but their event. */
 DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     if (task->kind == OP_SAMPLE) run_sample_early(c->args, task);
@@ -269,6 +256,55 @@ DEV void compute_packed(void) {
         packed_multiply(next);
 }
 
+#if ROWS_BY_WGMMA
+
+/* Attention of many rows: what multiplies is in the kernel, too. True: there is more of the task.
+ */
+
+__device__ __noinline__ uint32_t attention_begin(void) {
+    struct warp_context c = context_load();
+    const struct cuda_task *task = task_of(c.message);
+    lease_take(&c);
+    if (!wait_ready(&c)) {
+        compute_stop(&c);
+        return 0;
+    }
+    if (c.thread == 0) trace(c.args, SHARED, RT_TRACE_READY, task->index);
+    if (rows_begin(&c, task)) {
+        context_store(&c);
+        return 1;
+    }
+    lease_give(&c);
+    compute_done(&c, task);
+    return 0;
+}
+
+__device__ __noinline__ uint32_t rows_next(void) {
+    struct warp_context c = context_load();
+    const struct cuda_task *task = task_of(c.message);
+    if (rows_go_on(&c, task)) return 1;
+    lease_give(&c);
+    compute_done(&c, task);
+    return 0;
+}
+
+DEV void compute_rows(void) {
+    for (uint32_t more = attention_begin(); __shfl_sync(~0u, more, 0) != 0; more = rows_next())
+        rows_multiply();
+}
+
+#elif QN_HEAD_DIM <= 128
+
+DEV void compute_rows(void) {
+    compute_task<run_attention_rows>();
+}
+
+#else
+
+DEV void compute_rows(void) {} /* cuda_rows_fit */
+
+#endif
+
 /* ATTENTION_STEP of long contexts: items that are all warps', then a run, and so on, in functions
  * of their own. The first goes on after a run, if the warp's state has one; true: another comes. */
 __device__ __noinline__ bool step_items(void) {
@@ -379,7 +415,7 @@ DEV void compute_main(void) {
         case RUN_OTHER: compute_task<run_other>(); continue;
         case RUN_SPLIT: compute_task<run_split<OP_ATTENTION_SPLIT>>(); continue;
         case RUN_STEPS: compute_task<run_attention>(); continue;
-        case RUN_ROWS: compute_task<run_attention_rows>(); continue;
+        case RUN_ROWS: compute_rows(); continue;
         case RUN_PACKED: compute_packed(); continue;
         case RUN_FEW_8 + FEW_QKV: run_few<1, OP_QKV_LINEAR, QN_HIDDEN>(); continue;
         case RUN_FEW_8 + FEW_O: run_few<1, OP_LINEAR, ATTENTION_K>(); continue;

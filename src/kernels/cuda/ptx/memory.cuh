@@ -44,6 +44,9 @@ DEV float load_l2_if(bool wanted, const float *p) {
                  : "memory");
     return v;
 }
+DEV float2 load2_l2(const float *p) {
+    return __ldcg((const float2 *)p);
+}
 DEV float4 load4_l2(const float *p) {
     return __ldcg((const float4 *)p);
 }
@@ -166,14 +169,14 @@ DEV void copy16_async(void *dst, const void *src) {
                  "l"(src)
                  : "memory");
 }
-/* The same; what is read once is the first to leave the L2. */
+/* 16 bytes; what is read once is the first to leave the L2. */
 DEV void copy16_once_async(void *dst, const void *src) {
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
                      ptx_shared_address(dst)),
                  "l"(src), "l"(0x12F0000000000000ull)
                  : "memory");
 }
-/* The same of words that may be empty. */
+/* 16 bytes of words that may be empty. */
 DEV void copy16_polled_async(void *dst, const void *src) {
     copy16_async(dst, src);
 }

@@ -13,8 +13,9 @@
 
 #if HAS_WGMMA
 
-/* B in shared memory as matrices of 8 columns x 16 bytes (8 of k), each 128 bytes in one stretch:
- * the second half of k `k_step` bytes further, the next 8 columns `n_step` bytes. No swizzle. */
+/* B in shared memory as matrices of 8 columns x 8 of k, each 128 bytes in one stretch, a column
+ * after the other (turned: a k after the other): the second half of k `k_step` bytes further, the
+ * next 8 columns `n_step` bytes. No swizzle. */
 DEV uint64_t wgmma_matrix(const void *base, uint32_t offset, uint32_t k_step, uint32_t n_step) {
     return (uint64_t)(n_step >> 4) << 32 |
            ((k_step >> 4) << 16 | (ptx_shared_address(base) + offset) >> 4);
@@ -63,6 +64,39 @@ template <int E> DEV void wgmma_64x128x16(float (&d)[16][4], uint4 a, uint64_t b
         WGMMA_128("bf16.bf16");
     else
         WGMMA_128("f16.f16");
+}
+
+#define WGMMA_64(TYPES)                                                                            \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                      \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPES " "                           \
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,"             \
+                 "%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "                          \
+                 "{%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"                                          \
+                 : D4(0), D4(1), D4(2), D4(3), D4(4), D4(5), D4(6), D4(7)                          \
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"((int)add))
+
+/* The same for 64 columns. */
+template <int E> DEV void wgmma_64x64x16(float (&d)[8][4], uint4 a, uint64_t b, bool add) {
+    if (E == E_BF16)
+        WGMMA_64("bf16.bf16");
+    else
+        WGMMA_64("f16.f16");
+}
+
+#define WGMMA_32_TURNED(TYPES)                                                                     \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"                                      \
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPES " "                           \
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "                       \
+                 "{%16,%17,%18,%19}, %20, p, 1, 1, 1;\n}"                                          \
+                 : D4(0), D4(1), D4(2), D4(3)                                                      \
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"((int)add))
+
+/* The same for 32 columns, whose matrices are turned. */
+template <int E> DEV void wgmma_64x32x16_turned(float (&d)[4][4], uint4 a, uint64_t b, bool add) {
+    if (E == E_BF16)
+        WGMMA_32_TURNED("bf16.bf16");
+    else
+        WGMMA_32_TURNED("f16.f16");
 }
 #undef D4
 

@@ -20,6 +20,9 @@ DEV float load_l2(const float *p) {
 DEV float load_l2_if(bool wanted, const float *p) {
     return wanted ? *p : 0;
 }
+DEV float2 load2_l2(const float *p) {
+    return *(const float2 *)p;
+}
 DEV float4 load4_l2(const float *p) {
     return *(const float4 *)p;
 }

@@ -24,16 +24,26 @@ template <int N> DEV void wgmma_wait(void) {
 }
 template <int WO> DEV void wgmma_settle(float (&)[WO][4]) {}
 
-template <int E, int WO>
-DEV void wgmma_64x128x16(float (&d)[WO][4], uint4 a, uint64_t b, bool add) {
+DEV void wgmma_emulated(float *d, uint4 a, uint64_t b, uint32_t n_eights, bool f16, bool add,
+                        bool turned) {
     const uint32_t rows[4] = {a.x, a.y, a.z, a.w};
     const struct emu_wgmma of = {emu_self->shared + (b & 0x3fff) * 16,
                                  (uint32_t)(b >> 16 & 0x3fff) * 16,
                                  (uint32_t)(b >> 32 & 0x3fff) * 16,
-                                 WO,
-                                 E == E_F16,
-                                 add};
-    emu_wgmma(&d[0][0], rows, &of);
+                                 n_eights,
+                                 f16,
+                                 add,
+                                 turned};
+    emu_wgmma(d, rows, &of);
+}
+template <int E> DEV void wgmma_64x128x16(float (&d)[16][4], uint4 a, uint64_t b, bool add) {
+    wgmma_emulated(&d[0][0], a, b, 16, E == E_F16, add, false);
+}
+template <int E> DEV void wgmma_64x64x16(float (&d)[8][4], uint4 a, uint64_t b, bool add) {
+    wgmma_emulated(&d[0][0], a, b, 8, E == E_F16, add, false);
+}
+template <int E> DEV void wgmma_64x32x16_turned(float (&d)[4][4], uint4 a, uint64_t b, bool add) {
+    wgmma_emulated(&d[0][0], a, b, 4, E == E_F16, add, true);
 }
 
 #endif
