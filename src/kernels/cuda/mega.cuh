@@ -258,8 +258,8 @@ DEV void compute_packed(void) {
 
 #if ROWS_BY_WGMMA
 
-/* Attention of many rows: what multiplies is in the kernel, too. True: there is more of the task.
- */
+/* Attention of many rows: what multiplies is in the kernel, too. Not 0: there is more of the task.
+ * The first has a name that puts it where other attention is, before what a single row runs. */
 
 __device__ __noinline__ uint32_t attention_begin(void) {
     struct warp_context c = context_load();

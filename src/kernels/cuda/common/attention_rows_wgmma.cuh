@@ -237,6 +237,7 @@ DEV bool rows_enter(const struct warp_context *c, const struct cuda_task *task, 
     return true;
 }
 DEV bool rows_begin(const struct warp_context *c, const struct cuda_task *task) {
+    page_copy_fence(); /* keys and values that other blocks stored will be read by bulk copies */
     return rows_enter(c, task, 0, 0);
 }
 
