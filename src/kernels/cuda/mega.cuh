@@ -259,9 +259,9 @@ DEV void compute_packed(void) {
 #if ROWS_BY_WGMMA
 
 /* Attention of many rows: what multiplies is in the kernel, too. Not 0: there is more of the task.
- * The first has a name that puts it where other attention is, before what a single row runs. */
+ * Functions lie in the order of their names: both after what a single row runs. */
 
-__device__ __noinline__ uint32_t attention_begin(void) {
+__device__ __noinline__ uint32_t rows_open(void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     lease_take(&c);
@@ -289,7 +289,7 @@ __device__ __noinline__ uint32_t rows_next(void) {
 }
 
 DEV void compute_rows(void) {
-    for (uint32_t more = attention_begin(); __shfl_sync(~0u, more, 0) != 0; more = rows_next())
+    for (uint32_t more = rows_open(); __shfl_sync(~0u, more, 0) != 0; more = rows_next())
         rows_multiply();
 }
 
