@@ -492,6 +492,7 @@ static float element(uint32_t pair, uint32_t high, bool f16) {
     return v;
 }
 
+/* Compiled twice, where the compiler can: for what the machine has at run time. */
 #if defined(__x86_64__) && !defined(__clang__)
 #define FAST __attribute__((target_clones("avx2", "default")))
 #else

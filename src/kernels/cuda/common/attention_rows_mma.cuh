@@ -288,13 +288,7 @@ DEV void rows_outputs(const struct warp_context *c, const struct attention_step 
             else if (seen[0] || seen[1])
                 rows_output<1>(c, w, at, values, span, seen[0] ? n : n + 1, sum);
         }
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float *out = &state->out[8 * span + i][e];
-                *out = merge_value(&factors[e / 2], *out, sum[i][e]);
-            }
+        rows_add<8>(state, 8 * span, sum, factors);
     }
 }
 

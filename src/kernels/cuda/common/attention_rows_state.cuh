@@ -65,8 +65,19 @@ DEV uint32_t rows_share(const struct warp_context *c, uint32_t piece) {
 /* A row's state over pieces. */
 struct rows_state {
     float max[2], sum[2];
-    float out[8 * SPANS][4]; /* as attention_part */
+    float out[8 * SPANS][4]; /* columns: as products leave them, see rows_put */
 };
+
+/* A piece's outputs of 8 N columns onto the row's, from eight number `at` on. */
+template <int N>
+DEV void rows_add(struct rows_state *s, int at, const float piece[N][4],
+                  const struct merge factors[2]) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s->out[at + i][e] = merge_value(&factors[e / 2], s->out[at + i][e], piece[i][e]);
+}
 
 /* A piece's parts of one row, whose maxima become their factors; the piece's own into the row's
  * state: the operations of step_merge (attention_steps.cuh). */

@@ -292,7 +292,7 @@ DEV void rows_product(uint4 p, uint32_t span, uint32_t part, float (&out)[4][4])
     const uint64_t v = wgmma_matrix(
         shared_memory, ROW_TILE + ROW_VALUES + span * 4 * ROW_CHUNK + part * 256, 128, ROW_CHUNK);
     wgmma_fence();
-    wgmma_64x32x16_turned<KV_E>(out, p, v, false);
+    wgmma_64x32x16_turned<KV_E>(out, p, v);
     wgmma_commit();
 }
 
@@ -323,14 +323,7 @@ DEV void rows_outputs(const struct rows_work *w, const struct rows_parts *parts,
             for (int e = 0; e < 4; e++)
                 sum[i][e] = share_add(part == 0 ? 0 : sum[i][e], out[at % 2][i][e],
                                       parts->max[e / 2][part]);
-        if (part + 1 < ROW_PARTS) continue;
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float *to = &state->out[4 * span + i][e];
-                *to = merge_value(&factors[e / 2], *to, sum[i][e]);
-            }
+        if (part + 1 == ROW_PARTS) rows_add<4>(state, 4 * span, sum, factors);
     }
 }
 

@@ -84,15 +84,14 @@ template <int E> DEV void wgmma_64x64x16(float (&d)[8][4], uint4 a, uint64_t b, 
 }
 
 #define WGMMA_32_TURNED(TYPES)                                                                     \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"                                      \
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPES " "                           \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPES " "                           \
                  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "                       \
-                 "{%16,%17,%18,%19}, %20, p, 1, 1, 1;\n}"                                          \
+                 "{%16,%17,%18,%19}, %20, 0, 1, 1, 1;"                                             \
                  : D4(0), D4(1), D4(2), D4(3)                                                      \
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"((int)add))
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b))
 
-/* The same for 32 columns, whose matrices are turned. */
-template <int E> DEV void wgmma_64x32x16_turned(float (&d)[4][4], uint4 a, uint64_t b, bool add) {
+/* d[64 x 32] = a[64 x 16] b[16 x 32], whose matrices are turned. */
+template <int E> DEV void wgmma_64x32x16_turned(float (&d)[4][4], uint4 a, uint64_t b) {
     if (E == E_BF16)
         WGMMA_32_TURNED("bf16.bf16");
     else

@@ -42,8 +42,8 @@ template <int E> DEV void wgmma_64x128x16(float (&d)[16][4], uint4 a, uint64_t b
 template <int E> DEV void wgmma_64x64x16(float (&d)[8][4], uint4 a, uint64_t b, bool add) {
     wgmma_emulated(&d[0][0], a, b, 8, E == E_F16, add, false);
 }
-template <int E> DEV void wgmma_64x32x16_turned(float (&d)[4][4], uint4 a, uint64_t b, bool add) {
-    wgmma_emulated(&d[0][0], a, b, 4, E == E_F16, add, true);
+template <int E> DEV void wgmma_64x32x16_turned(float (&d)[4][4], uint4 a, uint64_t b) {
+    wgmma_emulated(&d[0][0], a, b, 4, E == E_F16, false, true);
 }
 
 #endif
