@@ -211,6 +211,15 @@ static uint32_t whole_context(const struct compile *c, uint32_t n_rows) {
     return MIN(o->max_model_len, MIN(pieces, (uint32_t)WHOLE_PIECES) * ATTENTION_PIECE);
 }
 
+/* Positions up to which a cut one has pieces for one in `part` workers; 0: none are cut so. The
+ * others go on from the projections to what they multiply next, and get more of that
+ * (task/place.c). */
+static uint32_t few_context(const struct compile *c, uint32_t n_rows, uint32_t part) {
+    const uint32_t items = n_rows * c->model->spec.n_kv_heads;
+    if (whole_context(c, n_rows) == 0) return 0;
+    return MIN(c->options->max_model_len, c->options->n_workers / part / items * ATTENTION_PIECE);
+}
+
 /* Bytes that a layer writes for a row, each at a place of its own: the residual stream twice,
  * packed, the heads, attention's output, what GATED_MLP gives. */
 static uint64_t filled_row_bytes(const struct model_spec *s) {
@@ -296,11 +305,18 @@ static int compile_variant(struct compile *c, uint32_t n_rows, uint32_t context,
     return after(c, i, STAGE_CARRY);
 }
 
+/* By context: whole ones, those that a quarter or half of the workers go through, all. */
 static int compile_rows(struct compile *c, uint32_t n_rows) {
-    const uint32_t whole = whole_context(c, n_rows), all = c->options->max_model_len;
+    const uint32_t all = c->options->max_model_len;
+    const uint32_t contexts[] = {whole_context(c, n_rows), few_context(c, n_rows, 4),
+                                 few_context(c, n_rows, 2), all};
     if (has_alone(c, n_rows)) TRY(compile_variant(c, n_rows, all, true));
-    if (whole > 0) TRY(compile_variant(c, n_rows, whole, false));
-    return whole == all ? QN_OK : compile_variant(c, n_rows, all, false);
+    for (size_t i = 0, before = 0; i < COUNT_OF(contexts); i++) {
+        if (contexts[i] <= before) continue;
+        TRY(compile_variant(c, n_rows, contexts[i], false));
+        before = contexts[i];
+    }
+    return QN_OK;
 }
 
 /* Packed rows come in eights: two cost what eight do. */

@@ -83,10 +83,17 @@ static struct tiles choose_packed(const struct tgraph *g, uint32_t n_rows, uint3
     return best;
 }
 
-/* Slices of an operator that can have anything to do; of most it depends on the context. */
+/* Slices of an operator that can have anything to do. Of those that go through a context there is
+ * one for each of its pieces and heads at most: a worker without any goes straight on to what it
+ * multiplies next. */
 static uint32_t most_slices(const struct tgraph *g, const struct kop *op, uint32_t want) {
-    const uint64_t items = (uint64_t)g->kernel->n_rows * g->kernel->spec.n_kv_heads;
-    return op->kind == OP_ATTENTION_WHOLE && items < want ? (uint32_t)items : want;
+    const struct kgraph *k = g->kernel;
+    uint64_t items = (uint64_t)k->n_rows * k->spec.n_kv_heads;
+    if (op->kind == OP_ATTENTION_STEP)
+        items *= (uint64_t)k->n_pieces * CEIL_DIV(k->spec.n_heads / k->spec.n_kv_heads, 16u);
+    else if (op->kind != OP_ATTENTION_WHOLE)
+        return want;
+    return items < want ? (uint32_t)items : want;
 }
 
 static struct tiles choose_tiles(const struct tgraph *g, const struct kop *op, uint32_t want) {

@@ -2,10 +2,11 @@
  *
  * AOT tasks are placed operator by operator: at most ceil(n_tasks / n_workers) of an operator's
  * tasks per worker, and the task that reads the most bytes goes to the worker that has the fewest
- * so far; after ATTENTION_WHOLE those that had one, if not all did, come last: they are ready
- * later. Tasks of several rows that add to the residual stream go where those columns were written,
- * so that nobody else has to see them (carry.c). So within an operator the loads differ by at most
- * one tile, and over the operators the remainders even out. A worker's list keeps the order of
+ * so far. Who has attention that few workers have, for which all others wait, comes last in the
+ * operator before it, so as to be ready first, and after ATTENTION_WHOLE, being ready later. Tasks
+ * of several rows that add to the residual stream go where those columns were written, so that
+ * nobody else has to see them (carry.c). So within an operator the loads differ by at most one
+ * tile, and over the operators the remainders even out. A worker's list keeps the order of
  * linearization, which is a topological one: FIFO execution cannot deadlock (task_verify proves it
  * again).
  */
@@ -43,6 +44,10 @@ static void classify(const struct tgraph *g, bool *jit) {
     }
 }
 
+/* What weights another worker reads while attention of few goes on: of an H100's memory in 3 us.
+ * With 32 to 144 KB an H100 is as fast. */
+static const uint64_t FEW_BYTES = 64 << 10;
+
 struct candidate {
     int32_t task;
     uint64_t bytes;
@@ -62,7 +67,7 @@ struct load {
     uint64_t bytes;        /* that its tasks so far read */
     uint64_t tasks;        /* tasks placed so far: decides among equal bytes */
     uint32_t here, before; /* tasks of the operator at hand, of the one before */
-    bool late;             /* it has some of that, whole contexts, and others have none */
+    bool late;             /* others come before it: it has attention of few before or after this */
 };
 
 /* Workers that may take a task of the operator at hand, as a binary heap: worker[0] is the
@@ -113,11 +118,29 @@ static uint32_t look_back(struct load *loads, uint32_t n_workers, bool whole) {
     return idle;
 }
 
-/* What a task reads of the memory: weights; of whole contexts a quarter of what they may have. */
-static uint64_t read_bytes(const struct kgraph *k, const struct task *t) {
-    if (t->op < 0 || t->kind != OP_ATTENTION_WHOLE) return task_weight_bytes(k, t);
-    const uint64_t items = (uint64_t)k->n_rows * k->spec.n_kv_heads;
-    return items * k->context / 4 * 2 * k->spec.head_dim * dtype_bytes(DTYPE_BF16) / t->unit1;
+static bool goes_through_context(const struct task *t) {
+    return t->op >= 0 && (t->kind == OP_ATTENTION_WHOLE || t->kind == OP_ATTENTION_STEP);
+}
+
+/* Whether a task is of attention that at most half of the workers have: all others wait for them.
+ */
+static bool is_of_few(const struct tgraph *g, const struct task *t) {
+    return goes_through_context(t) && t->unit1 <= g->options.n_workers / 2;
+}
+
+/* The worker of a slice: the same in every layer, so what it found of it once holds on. */
+static uint32_t slice_worker(const struct task *t, uint32_t slice, uint32_t n_workers) {
+    return (uint32_t)((uint64_t)slice * n_workers / t->unit1);
+}
+
+/* What a task takes of its worker: the weights that it reads, of a context a quarter of what that
+ * may have; of attention of few what others read of weights meanwhile. */
+static uint64_t load_bytes(const struct tgraph *g, const struct task *t) {
+    const struct kgraph *k = g->kernel;
+    if (!goes_through_context(t)) return task_weight_bytes(k, t);
+    const uint64_t positions = (uint64_t)k->n_rows * k->spec.n_kv_heads * k->context;
+    const uint64_t quarter = positions / 4 * 2 * k->spec.head_dim * dtype_bytes(DTYPE_BF16);
+    return quarter / t->unit1 + (is_of_few(g, t) ? FEW_BYTES : 0);
 }
 
 /* The operator that wrote what one of several rows adds to, if both are LINEAR; else -1. */
@@ -153,20 +176,26 @@ static bool place_like(struct tgraph *g, struct candidate *c, const struct candi
     return true;
 }
 
-/* Places the candidates, all of one operator (or all dummies). whole: it follows ATTENTION_WHOLE.
- */
+/* Notes who will have the slices that `next` is one of. */
+static void look_ahead(const struct tgraph *g, const struct task *next, struct load *loads) {
+    for (uint32_t i = 0; i < next->unit1; i++)
+        loads[slice_worker(next, i, g->options.n_workers)].late = true;
+}
+
+/* Places the candidates, all of one operator (or all dummies). whole: it follows ATTENTION_WHOLE;
+ * next: a task of the operator after it, or NULL. */
 static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, bool whole,
-                        struct load *loads, struct heap *lightest) {
+                        const struct task *next, struct load *loads, struct heap *lightest) {
     const uint32_t n_workers = g->options.n_workers;
     const uint32_t most_here = CEIL_DIV(n, n_workers);
     qsort(c, n, sizeof *c, heavier_first);
-    fill_heap(lightest, n_workers, look_back(loads, n_workers, whole) >= n);
+    const bool skip_busy = look_back(loads, n_workers, whole) >= n;
+    if (next != NULL && is_of_few(g, next)) look_ahead(g, next, loads);
+    fill_heap(lightest, n_workers, skip_busy);
     for (uint32_t i = 0; i < n; i++) {
         const struct task *t = &g->tasks.items[c[i].task];
-        /* Every worker has the same slice in every layer: what it found of it once holds on. */
         const bool slice = is_sliced(t) && t->unit1 <= n_workers;
-        const uint32_t w =
-            slice ? (uint32_t)((uint64_t)t->unit0 * n_workers / t->unit1) : lightest->worker[0];
+        const uint32_t w = slice ? slice_worker(t, t->unit0, n_workers) : lightest->worker[0];
         g->tasks.items[c[i].task].worker = (int32_t)w;
         note_load(&loads[w], c[i].bytes);
         if (slice) continue;
@@ -207,7 +236,7 @@ static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch)
     for (size_t i = 0; i < g->tasks.n; i++) {
         const struct task *t = &g->tasks.items[i];
         const size_t k = group_of(g, t);
-        if (!jit[k]) list[fill[k]++] = (struct candidate){(int32_t)i, read_bytes(g->kernel, t)};
+        if (!jit[k]) list[fill[k]++] = (struct candidate){(int32_t)i, load_bytes(g, t)};
     }
     for (size_t k = 0; k < n_groups; k++) {
         const uint32_t n = first[k + 1] - first[k];
@@ -216,7 +245,10 @@ static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch)
             place_like(g, list + first[k], list + first[like], n, loads))
             continue;
         const bool whole = k > 0 && g->kernel->ops.items[k - 1].kind == OP_ATTENTION_WHOLE;
-        place_group(g, list + first[k], first[k + 1] - first[k], whole, loads, &lightest);
+        const struct task *next = k + 1 < n_groups && first[k + 1] < first[k + 2]
+                                      ? &g->tasks.items[list[first[k + 1]].task]
+                                      : NULL;
+        place_group(g, list + first[k], n, whole, next, loads, &lightest);
     }
     return QN_OK;
 }

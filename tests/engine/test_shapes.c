@@ -39,7 +39,7 @@ static struct prog_header *compile_rows(const char *dir, const char *with, uint3
     o.target = TARGET_CUDA;
     o.n_workers = n_workers;
     o.n_slots = 1;
-    o.max_model_len = 1024;
+    o.max_model_len = 4096;
     o.max_batched_tokens = n_rows;
     o.cut_qkv = o.join_heads = o.task.coarse_events = true;
     o.task.launch = LAUNCH_ALL_AOT;
@@ -57,28 +57,28 @@ static struct prog_header *compile(const char *dir, const char *with, uint32_t n
     return compile_rows(dir, with, n_workers, 2, report);
 }
 
-/* By worker: the bytes of weights that it streams in one step of one row. */
-static void load_of(const struct prog_header *p, uint64_t *bytes) {
-    const struct prog_variant *v = PROG(p, VARIANT);
+/* By worker: the weights that it streams in one step of a variant. */
+static void load_of(const struct prog_header *p, const struct prog_variant *v, uint64_t *weights) {
     for (uint32_t i = v->first_task; i < v->first_task + v->n_tasks; i++) {
         const struct prog_task *t = &PROG(p, TASK)[i];
         if (t->kind == OP_NONE || t->worker >= p->n_workers) continue;
         const struct prog_op *op = &PROG(p, OP)[t->op];
-        bytes[t->worker] += (uint64_t)op->k * (t->unit1 - t->unit0) *
-                            (t->kind == OP_LM_HEAD     ? LM_BLOCK
-                             : t->kind == OP_GATED_MLP ? 2
-                                                       : 1);
+        weights[t->worker] += (uint64_t)op->k * (t->unit1 - t->unit0) *
+                              (t->kind == OP_LM_HEAD     ? LM_BLOCK
+                               : t->kind == OP_GATED_MLP ? 2
+                                                         : 1);
     }
 }
 
-/* A step takes as long as its busiest SM: none may have much more than its share. */
+/* A step takes as long as its busiest SM: none may have much more than its share, where all have
+ * attention. */
 static void all_shapes_are_spread(void **state) {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(shapes); i++) {
         struct compile_report report;
         struct prog_header *p = compile(shapes[i], "", SMS, &report);
         uint64_t bytes[SMS] = {0}, sum = 0, most = 0;
-        load_of(p, bytes);
+        load_of(p, PROG(p, VARIANT), bytes);
         for (int w = 0; w < SMS; w++) {
             sum += bytes[w];
             most = MAX(most, bytes[w]);
@@ -210,28 +210,84 @@ static void clear_is_not_there_for_nothing(void **state) {
     assert_true(n_clear > 0);
 }
 
+/* Slices of a variant's operators of a kind; 0: it has none. */
+static uint32_t slices_of(const struct prog_header *p, const struct prog_variant *v,
+                          enum op_kind kind) {
+    for (uint32_t t = v->first_task; t < v->first_task + v->n_tasks; t++)
+        if (PROG(p, TASK)[t].kind == kind) return PROG(p, TASK)[t].unit1;
+    return 0;
+}
+
 /* A single row's context is one task's up to one piece, up to two where a layer's weights fit the
- * workers' rings; beyond, or if it is not wanted, it is cut. */
+ * workers' rings; beyond, or if it is not wanted, it is cut: up to where a quarter and half of the
+ * workers have a piece of a head each there are as many tasks. */
 static void contexts_of_one_row(void **state) {
     (void)state;
     static const struct {
         const char *shape, *with;
-        uint32_t whole; /* 0: no variant of one row has all of it */
+        uint32_t kv_heads, pieces[4]; /* of its variants; */
+        bool whole;                   /* the first of which does not cut it */
     } cases[] = {
-        {"tests/gpu/configs/qwen3-0.6b", "attention=whole", 2 * ATTENTION_PIECE},
-        {"tests/gpu/configs/qwen3-8b", "attention=whole", ATTENTION_PIECE},
-        {"tests/gpu/configs/llama-3.2-1b", "attention=whole", ATTENTION_PIECE},
-        {"tests/gpu/configs/qwen3-0.6b", "attention=batch", 0},
+        {"tests/gpu/configs/qwen3-0.6b", "attention=whole", 8, {2, 4, 8, 32}, true},
+        {"tests/gpu/configs/qwen3-8b", "attention=whole", 8, {1, 4, 8, 32}, true},
+        {"tests/gpu/configs/llama-3.2-1b", "attention=whole", 8, {1, 4, 8, 32}, true},
+        {"tests/gpu/shapes/tinyllama-1.1b", "attention=whole", 4, {1, 8, 16, 32}, true},
+        {"tests/gpu/shapes/llama-2-7b", "attention=whole", 32, {1, 2, 32}, true},
+        {"tests/gpu/configs/qwen3-0.6b", "attention=batch", 8, {32}, false},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct prog_header *p = compile_rows(cases[i].shape, cases[i].with, SMS, 2, NULL);
-        uint32_t whole = 0;
-        for (uint64_t k = 0; k < p->section[SECTION_VARIANT].count; k++) {
-            const struct prog_variant *v = &PROG(p, VARIANT)[k];
-            for (uint32_t o = v->first_op; v->n_rows == 1 && o < v->first_op + v->n_ops; o++)
-                if (PROG(p, OP)[o].kind == OP_ATTENTION_WHOLE) whole = v->context;
+        const struct prog_variant *v = PROG(p, VARIANT);
+        uint32_t n = 0;
+        for (; v[n].n_rows == 1; n++) {
+            const uint32_t pieces = cases[i].pieces[n];
+            const bool whole = n == 0 && cases[i].whole;
+            assert_int_equal(v[n].context, pieces * ATTENTION_PIECE);
+            assert_int_equal(slices_of(p, &v[n], OP_ATTENTION_WHOLE),
+                             whole ? cases[i].kv_heads : 0);
+            assert_int_equal(slices_of(p, &v[n], OP_ATTENTION_STEP),
+                             whole ? 0 : MIN(cases[i].kv_heads * pieces, (uint32_t)SMS));
         }
-        assert_int_equal(whole, cases[i].whole);
+        assert_true(n == COUNT_OF(cases[i].pieces) || cases[i].pieces[n] == 0);
+        free(p);
+    }
+}
+
+/* Who has attention that few have is ready for it first: of the projections it has a task that is
+ * no larger than anybody else's, and of all weights no more than others. */
+static void attention_of_few_is_ready_first(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        struct prog_header *p = compile_rows(shapes[i], "attention=whole", SMS, 1, NULL);
+        uint32_t n_few = 0;
+        for (const struct prog_variant *v = PROG(p, VARIANT);
+             v < PROG(p, VARIANT) + p->section[SECTION_VARIANT].count; v++) {
+            const enum op_kind kind =
+                slices_of(p, v, OP_ATTENTION_WHOLE) > 0 ? OP_ATTENTION_WHOLE : OP_ATTENTION_STEP;
+            if (slices_of(p, v, kind) > SMS / 2) continue;
+            const struct prog_task *tasks = PROG(p, TASK);
+            bool few[SMS] = {false};
+            uint64_t most_few = 0, least = UINT64_MAX, load[SMS] = {0}, sum[2] = {0}, n[2] = {0};
+            for (uint32_t t = v->first_task; t < v->first_task + v->n_tasks; t++)
+                if (tasks[t].kind == kind) few[tasks[t].worker] = true;
+            for (uint32_t t = v->first_task; t < v->first_task + v->n_tasks; t++) {
+                if (tasks[t].kind != OP_QKV_LINEAR) continue;
+                const uint64_t units = tasks[t].unit1 - tasks[t].unit0;
+                if (few[tasks[t].worker])
+                    most_few = MAX(most_few, units);
+                else
+                    least = MIN(least, units);
+            }
+            load_of(p, v, load);
+            for (int w = 0; w < SMS; w++) {
+                sum[few[w]] += load[w];
+                n[few[w]]++;
+            }
+            assert_true(most_few <= least);
+            assert_true(sum[1] * n[0] < sum[0] * n[1]);
+            n_few++;
+        }
+        assert_true(n_few >= 2);
         free(p);
     }
 }
@@ -244,6 +300,7 @@ int main(void) {
         cmocka_unit_test(thirty_two_rows_stream_where_they_can),
         cmocka_unit_test(all_options_compile),
         cmocka_unit_test(contexts_of_one_row),
+        cmocka_unit_test(attention_of_few_is_ready_first),
         cmocka_unit_test(fused_qkv_is_the_cpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
