@@ -3,7 +3,11 @@ add_executable(check_kernels tools/check_kernels.c)
 target_link_libraries(check_kernels PRIVATE qn_codegen qn_model ${CMAKE_DL_LIBS})
 # One model, an architecture a test: a compilation takes the better part of a minute. Without
 # arguments it checks all.
-foreach(arch sm_80 sm_90a sm_100a)
+set(archs sm_90a)
+if(QN_DEEP)
+  list(APPEND archs sm_80 sm_100a)
+endif()
+foreach(arch ${archs})
   add_test(NAME tools/check_kernels_${arch} COMMAND check_kernels --model qwen3-8b --arch ${arch}
     WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(tools/check_kernels_${arch} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600 COST 70)

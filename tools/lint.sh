@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
-# tools/lint.sh BUILD [format|tidy|cppcheck|layers|symbols ...]: the checks that read code instead
-# of running it. Without names: all of them.
+# tools/lint.sh [--quick] BUILD [format|tidy|cppcheck|layers|symbols ...]: the checks that read code
+# instead of running it. Without names: all of them. --quick: the analyzer follows a tenth of a
+# function's paths, which is an eighth of the time.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-build=${1:?usage: tools/lint.sh BUILD [check ...]}
+nodes=225000 # the analyzer's own limit, a function
+if [ "${1:-}" = --quick ]; then
+    nodes=20000
+    shift
+fi
+build=${1:?usage: tools/lint.sh [--quick] BUILD [check ...]}
 shift
 checks=("$@")
 [ ${#checks[@]} -gt 0 ] || checks=(format tidy cppcheck layers symbols)
@@ -19,7 +25,8 @@ tidy() {
     local found
     found=$(printf '%s\n' "${sources[@]}" | grep -v -e '_amx\.c$' |
         xargs -P "$(nproc)" -n 6 "$(tool clang-tidy)" -p "$build" --quiet \
-            --extra-arg=-Wno-unknown-warning-option 2>/dev/null | grep -E ': (error|warning):')
+            --extra-arg=-Wno-unknown-warning-option \
+            --extra-arg={-Xclang,-analyzer-config} --extra-arg={-Xclang,max-nodes=$nodes} 2>/dev/null | grep -E ': (error|warning):')
     [ -z "$found" ] || { echo "$found"; return 1; }
 }
 

@@ -5,8 +5,7 @@
 #             statistics of sampling, which are minutes of arithmetic and little memory.
 #             --quick leaves out what takes longest
 #   tsan      ThreadSanitizer: what runs threads, and the GPU's kernels on the emulated one. --quick
-#             leaves out the kernels before sm_90, JIT ones, machines of more workers, and what rides on
-#             data of which short_polls has more
+#             has one test of these, with what the engine does with a single row
 #   stress    random yields at every primitive: what runs threads
 #   coverage  the lines and branches of src/ that the tests reach, without those that take minutes when
 #             the counters are there, which all threads share; build-coverage/coverage.txt has the files
@@ -41,8 +40,8 @@ slow="lint/|runtime/spin|tools/|task/test_mutations|kernels_cpu/test_sampling"
 few="short_jit_sm80|short_(step|whole)_sm80" # nothing new before sm_90; 26 multiprocessors are too many
 if [ "${1:-}" = --quick ]; then
     shift
-    slow="$slow|hostile/test_(tokenizers|nomem)|engine/test_shapes|cli/(profile|bench_scripts|compile_options)|emulator/"
-    few="short_(sm80|jit|step|whole_sm|pairs|carry|polls)"
+    slow="$slow|hostile/test_(tokenizers|nomem)|engine/test_shapes|engine/test_trace|cli/(bench|profile|compile_options)|emulator/"
+    few="short_(sm|jit|step|whole_sm|pairs|carry|polls)"
 fi
 
 for variant in "$@"; do
