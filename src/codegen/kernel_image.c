@@ -48,6 +48,7 @@ static int set_options(struct diag *d, struct unit *u, const struct kernel_image
     }
     if (o->lineinfo) u->options[u->n_options++] = "--generate-line-info";
     if (o->each_arrives) u->options[u->n_options++] = "-DQN_EACH_ARRIVES=1";
+    if (o->traces) u->options[u->n_options++] = "-DQN_TRACES=1";
     if (o->verbose) u->options[u->n_options++] = "--ptxas-options=-v";
     return QN_OK;
 }

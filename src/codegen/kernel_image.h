@@ -15,6 +15,7 @@ struct kernel_image_options {
     const char *arch;  /* "sm_90a" */
     bool lineinfo;     /* source lines for profilers and sanitizers */
     bool each_arrives; /* every thread signs off by itself: for racecheck (common/block.cuh) */
+    bool traces;       /* it can record what happens when (runtime/rt_trace.h) */
     bool verbose;      /* the assembler's resource report goes into the log; implies no cache */
 };
 

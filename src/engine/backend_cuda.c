@@ -155,8 +155,10 @@ static int make_image(struct diag *d, struct backend_instance *i, struct kernel_
     cuda_device_arch(&i->device, arch);
     TRY(nvrtc_open(d, getenv("QN_NVRTC"), &nvrtc));
     kernel_cache_init(&cache, i->options.cache_off);
-    struct kernel_image_options o = {
-        .arch = arch, .lineinfo = i->options.lineinfo, .each_arrives = i->options.racecheck};
+    struct kernel_image_options o = {.arch = arch,
+                                     .lineinfo = i->options.lineinfo,
+                                     .each_arrives = i->options.racecheck,
+                                     .traces = i->plan.trace_bytes > 0};
     int rc = kernel_image_make(d, &nvrtc, &cache, i->program, &o, image);
     i->stats.image_cached = image->cached;
     nvrtc_close(&nvrtc);

@@ -400,10 +400,10 @@ RT_FN void rt_boundary_listen(const struct rt *rt) {
  * idle time it would be old. */
 RT_FN uint32_t rt_boundary_bell(const struct rt *rt) {
     struct rt_shared *sh = rt->shared;
-    if (rt_load_relaxed(&sh->bell_of) != rt->control->iteration)
-        return rt_host_load_relaxed(&rt->mail->tail);
+    const uint32_t of = rt_load_relaxed(&sh->bell_of), bell = rt_load_relaxed(&sh->bell);
+    if (of != rt->control->iteration) return rt_host_load_relaxed(&rt->mail->tail);
     rt_store_relaxed(&sh->bell_of, RT_NONE);
-    return rt_load_relaxed(&sh->bell);
+    return bell;
 }
 
 /* What came after the doorbell was read, when there is nothing else to do. */
@@ -442,25 +442,30 @@ RT_FN int rt_boundary_lay_out(const struct rt *rt, struct rt_worker *w) {
 
 /* Everything up to publishing, once rt_boundary_ask said that the boundary can be played: leaves
  * variant and epoch in rt->control, and the news to be posted. 0: there is no work, up to the
- * doorbell's value w->bell. */
+ * doorbell's value w->bell. Nothing else runs meanwhile, so what is loaded is asked for before it
+ * is looked at; and in a steady iteration the smallest variant stays what it was as long as the
+ * contexts fit. */
 RT_FN int rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     const struct rt_rows *rows = &rt->batch->rows;
-    const int steady = rows->steady && rt_load_relaxed(&c->ended) == 0;
+    const uint32_t laid_out = rows->steady, ended = rt_load_relaxed(&c->ended);
+    uint32_t variant = c->variant;
     w->boundary = w->asked = 0;
     w->owes_post = 1;
     w->bell = rt_boundary_bell(rt);
     const int called = c->taken != w->bell;
     if (called) rt_boundary_commands(rt, w->bell);
-    if (steady && !called) { /* SAMPLE has laid out the rows, and who waits still has no room */
+    /* Steady: SAMPLE has laid out the rows, and who waits still has no room. */
+    const int steady = laid_out && ended == 0 && !called;
+    if (steady) {
         w->n_news = c->n_running;
         c->n_steady++;
         c->context++;
     } else if (!rt_boundary_lay_out(rt, w)) {
         return 0;
     }
-    const uint32_t filled = rows->n_rows | rows->n_logit_rows << 16;
-    uint32_t variant = rt_boundary_variant(rt, filled, c->context);
+    if (!steady || c->context > rt->contexts[variant])
+        variant = rt_boundary_variant(rt, rows->n_rows | rows->n_logit_rows << 16, c->context);
     uint32_t epoch = (variant == c->variant ? c->epoch : rt->epochs[variant]) + 1;
     c->epoch = rt->epochs[variant] = epoch;
     c->variant = variant;

@@ -161,16 +161,26 @@ static int arch_of(int n_options, const char *const *options) {
     return 900;
 }
 
+/* Of the options the compiler takes the definitions; each is a word of -D and letters. */
+static void defines_of(int n_options, const char *const *options, char *text, size_t bytes) {
+    size_t n = 0;
+    text[0] = '\0';
+    for (int i = 0; i < n_options && n < bytes; i++)
+        if (strncmp(options[i], "-D", 2) == 0)
+            n += (size_t)snprintf(text + n, bytes - n, " '%s'", options[i]);
+}
+
 int nvrtcCompileProgram(nvrtc_program p, int n_options, const char *const *options) {
-    char command[4096];
+    char command[4096], defines[256];
     if (write_entries(p) != 0) return NVRTC_ERROR;
+    defines_of(n_options, options, defines, sizeof defines);
     snprintf(command, sizeof command,
              "cd '%s' && exec %s -std=c++17 -Og -g1 %s -fPIC -shared -ffp-contract=off "
              "-fno-strict-aliasing -fno-exceptions -fno-rtti -w -D__CUDA_ARCH__=%d "
-             "-D__CUDACC__ -D__CUDACC_RTC__ -include '%s/device/cuda.h' -I '%s/device' -I . "
+             "-D__CUDACC__ -D__CUDACC_RTC__%s -include '%s/device/cuda.h' -I '%s/device' -I . "
              "-I '%s' entries.cc -o image.so '%s' -lm >log 2>&1 </dev/null",
-             p->folder, EMU_CXX, EMU_FLAGS, arch_of(n_options, options), EMU_SOURCE, EMU_SOURCE,
-             EMU_INCLUDE, EMU_LIBRARY);
+             p->folder, EMU_CXX, EMU_FLAGS, arch_of(n_options, options), defines, EMU_SOURCE,
+             EMU_SOURCE, EMU_INCLUDE, EMU_LIBRARY);
     int status = system(command);
     p->log = read_whole(p, "log", &p->log_bytes);
     p->image = read_whole(p, "image.so", &p->image_bytes);

@@ -44,7 +44,7 @@
 DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     if (task->kind == OP_SAMPLE) run_sample_early(c->args, task);
     if (!wait_ready(c)) return false;
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     switch (task->kind) {
     case OP_QKV_HEADS: run_qkv_heads(c, task); break;
     case OP_PACK:
@@ -80,7 +80,7 @@ DEV void task_finish(const struct warp_context *c, const struct cuda_task *task)
         const uint64_t now = trace_now(SHARED); /* what the trigger sets off comes later */
         if (!hint && task->trigger != PROG_NONE && (task->flags & CUDA_TRIGGER_WATCHED) == 0)
             add_release_gpu(counter, 1);
-        trace_at(c->args, SHARED, now, RT_TRACE_END, task->index);
+        trace_at(SHARED, now, RT_TRACE_END, task->index);
     }
     message_done(c);
 }
@@ -269,7 +269,7 @@ __device__ __noinline__ uint32_t rows_open(void) {
         compute_stop(&c);
         return 0;
     }
-    if (c.thread == 0) trace(c.args, SHARED, RT_TRACE_READY, task->index);
+    if (c.thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     if (rows_begin(&c, task)) {
         context_store(&c);
         return 1;

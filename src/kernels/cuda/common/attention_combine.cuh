@@ -246,7 +246,7 @@ DEV bool run_combine(struct warp_context *c, const struct cuda_task *task) {
         most = max(most, row_pieces(SHARED, row, &first));
     if (c->warp < n_items) mine = combine_item_of(c, task, heads, c->warp);
     if (!(most < COMBINE_LONG ? wait_data(c, task) : wait_ready(c))) return false;
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     if (most >= COMBINE_LONG) attention_combine_long(c->args, task);
 #pragma unroll 1
     for (uint32_t i = c->warp; most < COMBINE_LONG && i < n_items;) {

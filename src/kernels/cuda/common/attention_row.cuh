@@ -265,7 +265,7 @@ DEV bool run_attention_row(struct warp_context *c, const struct cuda_task *task)
     uint32_t *hint = task_hint(c, task);
     const bool traced = c->thread == 0 && trace_wanted(SHARED), idle = w.left == 0;
     if (!wait_data(c, task)) return false;
-    if (UNLIKELY(traced)) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    if (UNLIKELY(traced)) trace(SHARED, RT_TRACE_READY, task->index);
     if (idle && hint != nullptr) add_relaxed_gpu(hint, 1);
 #pragma unroll 1
     while (w.left > 0) {

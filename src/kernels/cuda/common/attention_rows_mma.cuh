@@ -325,7 +325,7 @@ __device__ __noinline__ void rows_step(const struct cuda_task *task, uint32_t lo
     const struct rows_lane at = rows_lane_of(c);
     const uint32_t end = (hi - 1) / ATTENTION_PIECE + 1;
     uint32_t piece = lo / ATTENTION_PIECE, buffer = 0;
-    struct rows_ring ring = {SHARED->piece_phase, 0};
+    struct rows_ring ring = {SHARED->pieces.phase, 0};
     struct attention_rows rows;
     struct rows_state state = {};
     rows_begin(c, task, s, hi);
@@ -350,7 +350,7 @@ __device__ __noinline__ void rows_step(const struct cuda_task *task, uint32_t lo
             rows_factors(c, &w, &state, factors);
             rows_outputs(c, s, &w, &at, first, values, factors, &state);
         }
-        if (c->thread == 0) SHARED->piece_phase = ring.phase;
+        if (c->thread == 0) SHARED->pieces.phase = ring.phase;
         sync_compute(); /* all are done with the piece */
         if (ROW_BUFFERS == 1 && piece + 1 < end) {
             rows_ask(c, &ring, piece + 1, next);
@@ -410,7 +410,7 @@ DEV void rows_run_item(const struct warp_context *c, const struct cuda_task *tas
 DEV bool run_attention_rows(struct warp_context *c, const struct cuda_task *task) {
     lease_take(c);
     if (!wait_ready(c)) return false;
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     page_copy_fence(); /* keys and values that other blocks stored will be read by bulk copies */
     struct rows_item item;
     for (uint32_t turn = 0; rows_item_of(task, turn, &item); turn++) rows_run_item(c, task, &item);

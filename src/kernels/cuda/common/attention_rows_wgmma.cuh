@@ -132,7 +132,7 @@ DEV void rows_put_values(const struct warp_context *c, uint32_t n) {
 DEV void rows_take(const struct warp_context *c, uint32_t piece, bool last) {
     struct rows_warp *mine = rows_warp_of(c);
     const uint32_t first = rows_share(c, piece), hi = SHARED->pieces.hi;
-    barrier_wait_acquire_cta(&SHARED->piece_full[0], SHARED->piece_phase);
+    barrier_wait_acquire_cta(&SHARED->piece_full[0], SHARED->pieces.phase);
     rows_put_keys(c);
     rows_put_values(c, hi > first ? hi - first : 0);
     if (!last) {
@@ -144,7 +144,7 @@ DEV void rows_take(const struct warp_context *c, uint32_t piece, bool last) {
     }
     page_copy_fence_shared(); /* products will read where this thread wrote */
     sync_compute();
-    if (c->thread == 0) SHARED->piece_phase ^= 1;
+    if (c->thread == 0) SHARED->pieces.phase ^= 1;
 }
 
 /* The queries of the warp's step, whose first row is number `at` of the item: the lane's share of A

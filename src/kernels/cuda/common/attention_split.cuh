@@ -536,7 +536,7 @@ DEV bool split_begin(struct warp_context *c, const struct cuda_task *task,
     if (JOINED(KIND) && w->left > 0 && c->warp < step_n_heads<KIND>(w))
         turn = step_turn<KIND>(c, task, w, c->warp);
     if (!(JOINED(KIND) ? wait_data(c, task) : wait_ready(c))) return false;
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     if (JOINED(KIND) && w->left > 0) step_make_all<KIND>(c, task, w, c->warp, turn);
     return true;
 }

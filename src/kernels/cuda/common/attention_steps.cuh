@@ -334,7 +334,7 @@ DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
         copy_wait<0>();
         return false;
     }
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     if (LEASED) parts_ask<false>(c, task, &ask);
     steps_run(c, task, &ask);
     if (!LEASED) return true;

@@ -181,7 +181,7 @@ DEV bool run_attention_teams(struct warp_context *c, const struct cuda_task *tas
         }
         if (i == 0) {
             if (!wait_data(c, task)) return false;
-            if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+            if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
         }
         if (mine) {
             team_heads_make(c, &f, task, &w, &h);

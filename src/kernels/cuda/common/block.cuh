@@ -151,18 +151,18 @@ struct block_shared {
     uint32_t lease; /* LEASE_* */
     uint32_t leased, leased_ready;
     uint32_t packed_phase; /* compute's own: of the stages' next uses, a bit each */
-    uint32_t piece_phase;  /* ... of the pieces' */
     struct {
         uint64_t kv; /* the layer's cache */
         uint32_t slot, kv_head, hi;
+        uint32_t phase;               /* of piece_full's next uses, a bit each */
     } pieces;                         /* compute's own: whose pieces come */
     uint32_t go[GO_DEPTH];            /* descriptor slot or GO_* */
     uint32_t watch[GO_DEPTH];         /* control's own: event to trigger when that task is done */
     uint32_t slot_free[N_TASK_SLOTS]; /* control's own: messages done before a slot is free */
-    uint32_t tracing;                 /* control -> compute: records are wanted */
-    uint32_t flag;      /* control -> compute: what flagged data of this iteration shows; not 0 */
-    uint64_t n_traced;  /* compute's own: records so far */
-    uint32_t published; /* control -> loader: the iteration that runs, as rt_shared.published */
+    uint32_t tracing; /* control -> compute: records of a ring; 0: none are wanted */
+    uint32_t flag;    /* control -> compute: what flagged data of this iteration shows; not 0 */
+    uint64_t trace_ring, n_traced; /* compute's own, and records so far */
+    uint32_t published;    /* control -> loader: the iteration that runs, as rt_shared.published */
     struct rt_batch batch; /* a copy; the numbers of rows are those of the iteration that runs */
     uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
     uint32_t drop_turn;

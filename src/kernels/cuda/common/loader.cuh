@@ -292,10 +292,12 @@ DEV uint32_t loader_count_free(const struct loader *l) {
 
 /* After the last page of a task. */
 DEV void loader_trace(struct loader *l, uint32_t task) {
-    if (l->args->rt.trace == nullptr || loader_read(&SHARED->tracing) == 0) return;
+    if (rt_trace_of(&l->args->rt) == nullptr) return;
+    const uint32_t size = loader_read(&SHARED->tracing);
+    if (size == 0) return;
     const uint32_t flying = loader_count_flying(l), free = loader_count_free(l);
     if (l->lane != 0) return;
-    trace_put(l->args, trace_loader_ring(l->args), l->n_traced++, rt_now_ns(),
+    trace_put(trace_ring(l->args, 2), size, l->n_traced++, rt_now_ns(),
               RT_TRACE_PAGES | RT_TRACE_PAGES_AUX(flying, free, CUDA_PAGE_BYTES >> 10) << 8, task);
 }
 
@@ -612,7 +614,7 @@ DEV void loader_main(const struct warp_context *c, uint32_t resume) {
     l.burst = min(l.flight, (uint32_t)LOADER_PAGES);
     l.stream = c->args->stream;
     l.published = resume;
-    if (l.args->rt.trace != nullptr) l.n_traced = trace_loader_ring(l.args)->n;
+    if (rt_trace_of(&l.args->rt) != nullptr) l.n_traced = trace_ring(l.args, 2)->n;
     if (QN_JIT_WEIGHTS)
         loader_follow(&l);
     else

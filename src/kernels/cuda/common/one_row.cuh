@@ -241,9 +241,9 @@ DEV bool row_run(struct warp_context *c, const struct cuda_task *task) {
     if (!wait_ready(c)) return false;
     struct linear_addend add = {};
     if (KIND == OP_LINEAR) add = addend_ask(&item);
-    if (UNLIKELY(w.traced)) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    if (UNLIKELY(w.traced)) trace(SHARED, RT_TRACE_READY, task->index);
     row_stage<KIND, K>(c, task, &w, &early);
-    if (UNLIKELY(w.traced)) trace(c->args, SHARED, RT_TRACE_BEGIN, task->index);
+    if (UNLIKELY(w.traced)) trace(SHARED, RT_TRACE_BEGIN, task->index);
     bool begun = row_holds<KIND>() && held.there;
     float sum[4];
     row_clear(sum);

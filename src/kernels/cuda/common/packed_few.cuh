@@ -442,7 +442,7 @@ DEV bool few_run(struct warp_context *c, const struct cuda_task *task) {
     if (streams) norm_ask<COLUMNS>(c, &f, b, end);
     if (own) residual_ask<COLUMNS>(c, &f, b, end);
     if (!wait_ready(c)) return false;
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     if (f.n == 0) {
         copy_wait<0>();
         tile_skip(c, task);

@@ -31,7 +31,7 @@ DEV bool packed_wait(struct warp_context *c, const struct cuda_task *task) {
     if (!wait_ready(c)) return false;
     __syncwarp(); /* all lanes have read the context */
     context_store(c);
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     return true;
 }
 

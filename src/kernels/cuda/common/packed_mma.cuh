@@ -218,7 +218,7 @@ DEV void packed_take(struct warp_context *c, const struct cuda_task *) {
 DEV uint32_t packed_first(struct warp_context *c, const struct cuda_task *task, bool *stop) {
     *stop = !wait_ready(c);
     if (*stop) return 0;
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     return task->row0 < linear_rows(task);
 }
 

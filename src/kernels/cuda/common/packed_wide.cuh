@@ -229,7 +229,7 @@ DEV bool wide_run(struct warp_context *c, const struct cuda_task *task) {
     uint32_t b = task->block0, end = few_end(task, b);
     if (KIND == OP_LINEAR) wide_norm_ask(c, &f, b, end);
     if (!wait_ready(c)) return false;
-    if (c->thread == 0) trace(c->args, SHARED, RT_TRACE_READY, task->index);
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     if (f.n == 0) {
         copy_wait<0>();
         tile_skip(c, task);
