@@ -46,6 +46,8 @@ VARIANTS = [
     ("no streaming across tasks", "", {"QN_CUDA_STREAM": "0"}, "cuda"),
     ("short contexts in pieces, too", "attention=pieces", {}, "cuda batch"),
     ("short contexts of one request in pieces", "attention=batch", {}, "cuda single"),
+    # Of cards with 132 multiprocessors: nobody is left to be ready first.
+    ("attention in as many tasks as workers", "tile.attention_step=0x132,tile.attention_whole=0x132", {}, "cuda single"),
     ("O and down not in parts", "linear=whole", {}, "cuda batch"),
 ]
 
