@@ -62,11 +62,11 @@ static void test_constants(void **state) {
 
 /* Compiles a file without kernels, which is quick, and gives the key. */
 static struct cache_key make(const struct nvrtc *n, const struct kernel_cache *cache,
-                             const struct bare *p, const char *arch, bool lineinfo,
+                             const struct bare *p, struct kernel_image_options o,
                              bool want_cached) {
     struct diag d = {0};
     struct kernel_image image;
-    struct kernel_image_options o = {.entry = "base/abi.h", .arch = arch, .lineinfo = lineinfo};
+    o.entry = "base/abi.h";
     int rc = kernel_image_make(&d, n, cache, &p->header, &o, &image);
     if (rc != QN_OK) print_error("%s\n", d.message);
     assert_int_equal(rc, QN_OK);
@@ -94,17 +94,24 @@ static void test_key_and_cache(void **state) {
     assert_non_null(mkdtemp(root));
     snprintf(cache.dir, sizeof cache.dir, "%s", root);
     struct bare p = bare_program();
-    struct cache_key first = make(&n, &cache, &p, "sm_90a", false, false);
-    struct cache_key again = make(&n, &cache, &p, "sm_90a", false, true);
+    const struct kernel_image_options hopper = {.arch = "sm_90a"};
+    struct cache_key first = make(&n, &cache, &p, hopper, false);
+    struct cache_key again = make(&n, &cache, &p, hopper, true);
     assert_true(first.high == again.high && first.low == again.low);
-    assert_differ(first, make(&n, &cache, &p, "sm_80", false, false));
-    assert_differ(first, make(&n, &cache, &p, "sm_90a", true, false));
+    assert_differ(first,
+                  make(&n, &cache, &p, (struct kernel_image_options){.arch = "sm_80"}, false));
+    assert_differ(first,
+                  make(&n, &cache, &p,
+                       (struct kernel_image_options){.arch = "sm_90a", .traces = true}, false));
+    assert_differ(first,
+                  make(&n, &cache, &p,
+                       (struct kernel_image_options){.arch = "sm_90a", .lineinfo = true}, false));
     p.spec.hidden = 128;
-    assert_differ(first, make(&n, &cache, &p, "sm_90a", false, false));
+    assert_differ(first, make(&n, &cache, &p, hopper, false));
     p.spec.hidden = 64;
-    make(&n, &cache, &p, "sm_90a", false, true);
+    make(&n, &cache, &p, hopper, true);
     n.minor++; /* another compiler */
-    assert_differ(first, make(&n, &cache, &p, "sm_90a", false, false));
+    assert_differ(first, make(&n, &cache, &p, hopper, false));
     nvrtc_close(&n);
     snprintf(command, sizeof command, "rm -rf '%s'", root);
     assert_int_equal(system(command), 0);
