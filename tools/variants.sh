@@ -5,7 +5,8 @@
 #             statistics of sampling, which are minutes of arithmetic and little memory.
 #             --quick leaves out what takes longest
 #   tsan      ThreadSanitizer: what runs threads, and the GPU's kernels on the emulated one. --quick
-#             has one test of these, with what the engine does with a single row
+#             has one test of these, with what the engine does with a single row, and the yields of
+#             stress
 #   stress    random yields at every primitive: what runs threads
 #   coverage  the lines and branches of src/ that the tests reach, without those that take minutes when
 #             the counters are there, which all threads share; build-coverage/coverage.txt has the files
@@ -37,11 +38,13 @@ run() { # name, cmake arguments, targets, ctest arguments
 }
 
 slow="lint/|runtime/spin|tools/|task/test_mutations|kernels_cpu/test_sampling"
+yields=""
 few="short_jit_sm80|short_(step|whole)_sm80" # nothing new before sm_90; 26 multiprocessors are too many
 if [ "${1:-}" = --quick ]; then
     shift
-    slow="$slow|hostile/test_(tokenizers|nomem)|engine/test_shapes|engine/test_trace|cli/(bench|profile|compile_options)|emulator/"
-    few="short_(sm|jit|step|whole_sm|pairs|carry|polls)"
+    slow="$slow|hostile/test_(tokenizers|nomem)|engine/test_(shapes|view)|engine/test_trace|cli/(bench|profile|compile_options|graph)|emulator/"
+    few="short_(sm|jit|step|whole_sm|pairs|carry|polls)|engine/test_trace"
+    yields="-DQN_STRESS=ON"
 fi
 
 for variant in "$@"; do
@@ -52,7 +55,7 @@ for variant in "$@"; do
         ;;
     tsan)
         # Compiling and proving is one thread's work.
-        run tsan "-DQN_SANITIZE=thread" "$(programs runtime engine | tr '\n' ' ') emu_nvrtc" \
+        run tsan "-DQN_SANITIZE=thread $yields" "$(programs runtime engine | tr '\n' ' ') emu_nvrtc" \
             "-R ^(runtime|engine)/test_|^emulator/short -E engine/test_(shapes|plan|view)|$few"
         ;;
     stress)
