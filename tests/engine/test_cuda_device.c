@@ -497,7 +497,7 @@ static void test_long_context(void **state) {
     (void)state;
     need_gpu();
     const char *length = getenv("QN_TEST_CONTEXT");
-    const uint32_t n = length ? (uint32_t)atoi(length) : 1100;
+    const uint32_t n = length ? (uint32_t)atoi(length) : is_brief() ? 1040 : 1100;
     assert_in_range(n, 1, MAX_CONTEXT - 8);
     const struct rig_options others[] = {{.coarse = true, .carry_bytes = 1 << 16},
                                          {.coarse = true, .n_workers = 3, .options = "kv-block=16"},
@@ -515,7 +515,7 @@ static void test_long_context(void **state) {
                      "\"max_position_embeddings\": 4096, \"sliding_window\": 1000, "
                      "\"rms_norm_eps\": 1e-06, \"rope_theta\": 10000, "
                      "\"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": false}");
-    compare_long(dir, true, 1100, two, COUNT_OF(two));
+    compare_long(dir, true, is_brief() ? 1040 : 1100, two, COUNT_OF(two));
     drop_model(dir);
 }
 
@@ -691,8 +691,8 @@ static void test_one_launch(void **state) {
     struct backend_cuda_stats s;
     struct rig r;
     open_well(&backend_cuda, &(struct rig_options){.dir = ANY}, &r);
-    for (uint32_t k = 1; k <= 5; k++) {
-        struct request q = made_up(k, 100, 60, r.model->spec.vocab, 0);
+    for (uint32_t k = 1; k <= (is_brief() ? 3 : 5); k++) {
+        struct request q = made_up(k, 100, is_brief() ? 20 : 60, r.model->spec.vocab, 0);
         generate(&r, &q, 1, &out);
         usleep(50000); /* the kernel ends, the watcher sees it */
         backend_cuda_stats(r.instance, &s);
