@@ -1,9 +1,10 @@
 /* check_kernels - compiles the kernels as a start of the engine would, for every architecture, and
  * holds the assembler's report to what is written beside each kernel. Needs NVRTC, but no GPU.
  *
- *     check_kernels [--arch sm_90a]... [--model NAME]... [--log] [--cubin FOLDER]
- *     check_kernels --fill-cache [--form aot|hybrid|jit] --arch sm_90a DIR...
+ *     check_kernels [--arch sm_90a]... [--model NAME]... [--traces] [--log] [--cubin FOLDER]
+ *     check_kernels --fill-cache [--form aot|hybrid|jit] [--traces] --arch sm_90a DIR...
  *
+ * --traces: kernels of an engine that was opened with a trace, which have the same budgets.
  * The second form compiles the kernels of model directories into the kernel cache, so that a
  * machine that gets a copy of the cache compiles nothing. Kernels differ by what the program hands
  * out at run time: nothing (as the engine has it on a GPU), attention, everything.
@@ -104,7 +105,7 @@ static const char *const all_archs[] = {"sm_80", "sm_90a", "sm_100a"};
 struct choices {
     const char *arch[MAX_CHOICES], *model[MAX_CHOICES];
     int n_arch, n_model;
-    bool log, fill_cache;
+    bool log, fill_cache, traces;
     const char *cubin_folder, *form;
     char **dirs;
     int n_dirs;
@@ -258,7 +259,7 @@ static int check(const struct nvrtc *nvrtc, const struct choices *c, const char 
     struct diag d = {0};
     struct kernel_cache off = {{0}};
     struct kernel_image image = {0};
-    struct kernel_image_options o = {.arch = arch, .verbose = true};
+    struct kernel_image_options o = {.arch = arch, .verbose = true, .traces = c->traces};
     char where[64];
     int failures = 0, n_kernels = 0;
     snprintf(where, sizeof where, "%s.%s", model, arch);
@@ -295,6 +296,8 @@ static int parse(int argc, char **argv, struct choices *c) {
             c->log = true;
         else if (strcmp(argv[i], "--fill-cache") == 0)
             c->fill_cache = true;
+        else if (strcmp(argv[i], "--traces") == 0)
+            c->traces = true;
         else if (c->fill_cache && argv[i][0] != '-' && c->n_arch > 0) {
             c->dirs = argv + i;
             c->n_dirs = argc - i;
@@ -309,28 +312,29 @@ static int parse(int argc, char **argv, struct choices *c) {
             c->model[c->n_model++] = argv[++i];
         else
             return fprintf(stderr,
-                           "usage: check_kernels [--arch ARCH]... [--model NAME]... [--log] "
-                           "[--cubin FOLDER]\n"),
+                           "usage: check_kernels [--arch ARCH]... [--model NAME]... [--traces] "
+                           "[--log] [--cubin FOLDER]\n"),
                    2;
     }
     return 0;
 }
 
 /* One directory's kernels into the cache; 1 if that failed. */
-static int fill(const struct nvrtc *nvrtc, const struct kernel_cache *cache, const char *dir,
-                const char *arch, const char *form) {
+static int fill(const struct nvrtc *nvrtc, const struct kernel_cache *cache,
+                const struct choices *c, const char *dir, const char *arch) {
     struct diag d = {0};
     struct model_options options = {.dummy = true};
     struct model *model;
     struct kernel_image image = {0};
     struct prog_header *program = NULL;
     int rc = model_open(&d, dir, &options, &model);
-    if (rc == QN_OK) program = bare_program(&model->spec, form);
+    if (rc == QN_OK) program = bare_program(&model->spec, c->form);
     if (program != NULL)
         rc = kernel_image_make(&d, nvrtc, cache, program,
-                               &(struct kernel_image_options){.arch = arch}, &image);
+                               &(struct kernel_image_options){.arch = arch, .traces = c->traces},
+                               &image);
     printf("%s  %-40s %s %s %zu bytes, %.1f s%s %s\n", rc == QN_OK ? "ok  " : "FAIL", dir, arch,
-           form, image.n, image.seconds, image.cached ? ", was there" : "", d.message);
+           c->form, image.n, image.seconds, image.cached ? ", was there" : "", d.message);
     kernel_image_fini(&image);
     free(program);
     model_free(model);
@@ -344,7 +348,7 @@ static int fill_cache(const struct nvrtc *nvrtc, const struct choices *c) {
     printf("cache: %s\n", cache.dir[0] != '\0' ? cache.dir : "off");
     for (int a = 0; a < c->n_arch; a++)
         for (int i = 0; i < c->n_dirs; i++)
-            failures += fill(nvrtc, &cache, c->dirs[i], c->arch[a], c->form);
+            failures += fill(nvrtc, &cache, c, c->dirs[i], c->arch[a]);
     return failures > 0;
 }
 

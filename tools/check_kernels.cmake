@@ -6,6 +6,9 @@ target_link_libraries(check_kernels PRIVATE qn_codegen qn_model ${CMAKE_DL_LIBS}
 set(archs sm_90a)
 if(QN_DEEP)
   list(APPEND archs sm_80 sm_100a)
+  add_test(NAME tools/check_kernels_traces COMMAND check_kernels --model qwen3-8b --arch sm_90a --traces
+    WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(tools/check_kernels_traces PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600 COST 70)
 endif()
 foreach(arch ${archs})
   add_test(NAME tools/check_kernels_${arch} COMMAND check_kernels --model qwen3-8b --arch ${arch}

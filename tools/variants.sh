@@ -42,7 +42,7 @@ yields=""
 few="short_jit_sm80|short_(step|whole)_sm80" # nothing new before sm_90; 26 multiprocessors are too many
 if [ "${1:-}" = --quick ]; then
     shift
-    slow="$slow|hostile/test_(tokenizers|nomem)|engine/test_(shapes|view)|engine/test_trace|cli/(bench|profile|compile_options|graph)|emulator/"
+    slow="$slow|hostile/test_(tokenizers|nomem)|engine/test_(shapes|trace|view)|cli/(bench|profile|compile_options|graph)|emulator/"
     few="short_(sm|jit|step|whole_sm|pairs|carry|polls)|engine/test_trace"
     yields="-DQN_STRESS=ON"
 fi
