@@ -11,7 +11,8 @@
  * sends RING_PAGES void pages, so when the compute warps have them all, no page is under way and
  * none can come; they give the pages back when the task is done. What stands in that memory:
  *
- *   0          sums of the tile, parked for its results: F32 (tile_parked)
+ *   0          sums of the tile, parked for its results: F32 (tile_parked); of tiles of 128 tokens
+ *              they are elsewhere (packed_ring.cuh)
  *   + parked   weights and activations of some steps of 16 columns, as they pass
  *
  * Sums are those of linear.cuh: a warp has a tile of WB row blocks x WO columns of eight tokens and
@@ -109,6 +110,7 @@ DEV void lease_give(struct warp_context *c) {
 struct tile_at {
     uint32_t block, end, row, row_end;
     uint32_t wb, wo, down;
+    uint32_t parked; /* where its sums are, bytes; 0 but on Hopper */
 };
 DEV uint32_t tile_pitch_of(const struct tile_at *t) {
     return tile_pitch(t->wb * t->down);
@@ -123,7 +125,7 @@ DEV uint32_t tile_tokens(const struct tile_at *t) {
  * one, to the eighth token of as many as a warp has. */
 #if HAS_WGMMA
 DEV float *tile_parked(const struct tile_at *t, uint32_t token, uint32_t column) {
-    return (float *)shared_memory + token * tile_pitch_of(t) + column;
+    return (float *)(shared_memory + t->parked) + token * tile_pitch_of(t) + column;
 }
 enum { TO_COLUMN = 1, TO_EIGHTH_COLUMN = 8 };
 DEV uint32_t to_token(const struct tile_at *t) {
@@ -179,13 +181,14 @@ DEV void tile_add(float total[WB][WO][4], const float partial[WB][WO][4]) {
             for (int e = 0; e < 4; e++) total[n][i][e] += partial[n][i][e];
 }
 
-/* All of them are. DOWN: as in struct tile_at. */
+/* All of them are. DOWN, parked: as in struct tile_at. */
 template <int WB, int WO, int DOWN>
-DEV void tile_park(const struct warp_context *c, const float total[WB][WO][4]) {
+DEV void tile_park(const struct warp_context *c, const float total[WB][WO][4],
+                   uint32_t parked = 0) {
     constexpr uint32_t pitch = tile_pitch(WB * DOWN);
     const uint32_t token = c->warp / DOWN * (8 * WO) + c->lane % 4 * 2;
     const uint32_t column = c->warp % DOWN * (WB * CUDA_PAGE_ROWS) + c->lane / 4;
-    float *to = (float *)shared_memory + token * pitch + column;
+    float *to = (float *)(shared_memory + parked) + token * pitch + column;
 #pragma unroll
     for (int n = 0; n < WB; n++)
 #pragma unroll

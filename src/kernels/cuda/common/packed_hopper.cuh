@@ -175,10 +175,16 @@ DEV uint32_t packed_results(const struct warp_context *c, const struct cuda_task
     const struct row_tile t = row_tile_at(task, SHARED->packed[c->warp].block, s.wb * s.down);
     const uint32_t end = min(task->row1, linear_rows(task)), row = SHARED->packed[c->warp].row;
     if (task->kind != OP_LINEAR_PARTS) {
+        constexpr struct ring_shape ring = WGMMA_RING;
+        const bool in_slots = ring_parks(task->tile);
+        const uint32_t slot = ring_parked(&ring, SHARED->packed[c->warp].ring >> 24);
         tile_norms_pieces(c, task, row, end);
         sync_compute();
-        tile_finish(task, {t.block, t.end, row, end, s.wb, s.wo, s.down});
+        tile_finish(task, {t.block, t.end, row, end, s.wb, s.wo, s.down,
+                           in_slots ? ring_w_at(&ring, slot) : 0});
+        if (in_slots) page_copy_fence_shared(); /* copies will write where these threads did */
         sync_compute();
+        if (in_slots) ring_give_parked(c, slot);
     }
     if (row + task->tile < end) return packed_enter(c, task, t.block, row + task->tile);
     if (t.end < task->block1) return packed_enter(c, task, t.end, task->row0);

@@ -1,9 +1,14 @@
 /* packed_ring.cuh - Hopper: how weights and activations pass through a lease (packed.cuh).
  *
- *   0           parked sums
+ *   0           parked sums, of tiles of up to 64 tokens
  *   + parked    slots of weights: [row block][step][512 bytes], some steps of 16 columns
  *   + weights   slots of activations: pieces of a stretch of rows, [group of eight][1 KB], 4 steps
  *   TILE_NORMS  1 / rms of the tile's tokens
+ *
+ * Tiles of 128 tokens wait for what is on its way if there are few slots: with a place of their own
+ * for parked sums there were three of weights, and products took 51,000 cycles of which 15,000 went
+ * by at the slots' barriers. So they park in two slots of weights that they have used up, a pair of
+ * four, and give these back with their results.
  *
  * Both are rings of their own: few large copies want long slots of weights, activations have more
  * bytes to the step, and weights may be asked for before the task's event. Warps of their own ask
@@ -32,6 +37,7 @@ struct ring_shape {
     uint32_t w_bytes, x_bytes; /* of a slot */
     uint32_t w_slots, x_slots;
     uint32_t w_at, x_at; /* where the first one is */
+    uint32_t w_gap;      /* bytes after each pair of slots of weights: parked sums are longer */
 };
 
 DEV constexpr uint32_t least(uint32_t a, uint32_t b) {
@@ -46,21 +52,43 @@ DEV constexpr uint32_t tile_pitch(uint32_t blocks) {
     return blocks * CUDA_PAGE_ROWS + (HAS_WGMMA ? 4 : 0);
 }
 
+/* Whether tiles of so many tokens park in slots. */
+DEV constexpr bool ring_parks(uint32_t tokens) {
+    return tokens > PACK_NARROW;
+}
+
 DEV constexpr struct ring_shape ring_shape_of(uint32_t blocks, uint32_t tokens) {
     struct ring_shape s = {};
-    const uint32_t parked = tile_pitch(blocks) * tokens * 4, room = TILE_BYTES - parked;
+    const uint32_t parked = tile_pitch(blocks) * tokens * 4;
     s.blocks = blocks;
     s.tokens = tokens;
     s.w_steps = blocks > 8 ? 4 : blocks > 4 ? 8 : 16;
     s.w_bytes = blocks * s.w_steps * 512;
     s.x_bytes = tokens / PACK_ROWS * PACKED_PIECE;
-    const uint32_t x_least = tokens > PACK_NARROW ? 3 : 6; /* a slot of fewer tokens is smaller */
-    s.w_slots = least((room - x_least * s.x_bytes) / s.w_bytes, MAX_W_SLOTS);
-    s.w_slots = least((RING_BYTES - parked) / s.w_bytes, s.w_slots); /* see loader_open */
-    s.x_slots = least((room - s.w_slots * s.w_bytes) / s.x_bytes, MAX_X_SLOTS);
-    s.w_at = parked;
-    s.x_at = parked + s.w_slots * s.w_bytes;
+    if (ring_parks(tokens)) {
+        s.w_slots = 4;
+        s.w_gap = parked - 2 * s.w_bytes;
+    } else {
+        const uint32_t x_least = 6, room = TILE_BYTES - parked;
+        s.w_at = parked;
+        s.w_slots = least((room - x_least * s.x_bytes) / s.w_bytes, MAX_W_SLOTS);
+        s.w_slots = least((RING_BYTES - parked) / s.w_bytes, s.w_slots); /* see loader_open */
+    }
+    s.x_at = s.w_at + s.w_slots * s.w_bytes + s.w_slots / 2 * s.w_gap;
+    s.x_slots = least((TILE_BYTES - s.x_at) / s.x_bytes, MAX_X_SLOTS);
     return s;
+}
+
+#if HAS_WGMMA
+constexpr struct ring_shape WGMMA_RING = ring_shape_of(8, PACK_TILE);
+static_assert(CUDA_PAGE_K / 16 == 2 * WGMMA_RING.w_steps, "a k-tile is a pair of slots");
+static_assert(tile_pitch(8) * PACK_TILE * 4 >= 2 * WGMMA_RING.w_bytes, "a tile parks in a pair");
+static_assert(WGMMA_RING.x_at <= RING_BYTES, "loader_open");
+#endif
+
+/* Where a slot of weights is. */
+DEV uint32_t ring_w_at(const struct ring_shape *s, uint32_t slot) {
+    return s->w_at + slot * s->w_bytes + slot / 2 * s->w_gap;
 }
 
 /* Those of tasks, by cuda_task.group and .tile: constants. */
@@ -153,14 +181,25 @@ DEV void ring_give(const struct warp_context *c, struct ring_use *r) {
     r->used = 0;
 }
 
-/* The slot of weights, of activations, is used. */
-DEV void ring_use_w(struct ring_use *r, const struct ring_shape *s) {
-    r->used |= 1u << r->w_slot;
+/* The slot of weights, of activations, is used. keep: and is not to be given back yet. */
+DEV void ring_use_w(struct ring_use *r, const struct ring_shape *s, bool keep = false) {
+    r->used |= keep ? 0 : 1u << r->w_slot;
     r->w_slot = r->w_slot + 1 == s->w_slots ? 0 : r->w_slot + 1;
 }
 DEV void ring_use_x(struct ring_use *r, const struct ring_shape *s) {
     r->used |= 1u << (MAX_W_SLOTS + r->x_slot);
     r->x_slot = r->x_slot + 1 == s->x_slots ? 0 : r->x_slot + 1;
+}
+
+/* Of a tile that parks in slots: the first of the two that it has used last, where `next` comes
+ * after them. A tile has an even number of them, so they are a pair. */
+DEV uint32_t ring_parked(const struct ring_shape *s, uint32_t next) {
+    return (next == 0 ? s->w_slots : next) - 2;
+}
+
+/* They are given back: all warps are done with what is parked there. */
+DEV void ring_give_parked(const struct warp_context *c, uint32_t first) {
+    if (c->lane < 2) barrier_arrive_release_cta(&SHARED->packed_empty[first + c->lane]);
 }
 
 #endif

@@ -31,12 +31,13 @@ DEV void step_mma(uint4 a, uint64_t x, float sum[WO][4], bool add) {
     wgmma_wait<1>();
 }
 
-/* A slot of weights and the activations that belong to it. */
-DEV void slot_mma(const struct warp_context *c, struct ring_use *r, float sum[WO][4], bool add) {
-    constexpr struct ring_shape s = ring_shape_of(8, PACK_TILE);
-    const uint4 *w = (const uint4 *)(shared_memory + s.w_at + r->w_slot * s.w_bytes +
-                                     c->warp * (s.w_steps * 512)) +
-                     c->lane;
+/* A slot of weights and the activations that belong to it. keep: sums will be parked there. */
+DEV void slot_mma(const struct warp_context *c, struct ring_use *r, float sum[WO][4], bool add,
+                  bool keep) {
+    constexpr struct ring_shape s = WGMMA_RING;
+    const uint4 *w =
+        (const uint4 *)(shared_memory + ring_w_at(&s, r->w_slot) + c->warp * (s.w_steps * 512)) +
+        c->lane;
     ring_wait(r, r->w_slot);
     uint4 a = w[0];
 #pragma unroll
@@ -54,7 +55,7 @@ DEV void slot_mma(const struct warp_context *c, struct ring_use *r, float sum[WO
         }
         ring_use_x(r, &s);
     }
-    ring_use_w(r, &s);
+    ring_use_w(r, &s, keep);
 }
 
 /* The residual stream that the tile's results add to into the L2, an eighth of the tile's time
@@ -84,17 +85,19 @@ DEV void tile_multiply(void) {
 #pragma unroll 1
     for (uint32_t partial = 0; partial < n_partials; partial++) {
         bool add = false;
-        uint32_t n_slots = ceil_div(k_tiles - partial, PARTIALS) *
-                           (CUDA_PAGE_K / 16 / ring_shape_of(8, PACK_TILE).w_steps);
+        uint32_t n_slots = 2 * ceil_div(k_tiles - partial, PARTIALS);
+        const uint32_t kept = partial + 1 == n_partials ? 2 : 0;
 #pragma unroll 1
-        for (; n_slots > 0; n_slots--, add = true) slot_mma(&c, &r, sum[0], add);
+        for (; n_slots > 0; n_slots--, add = true) slot_mma(&c, &r, sum[0], add, n_slots <= kept);
         wgmma_wait<0>();
         wgmma_settle(sum[0]);
         ring_give(&c, &r);
         tile_add<1, WO>(total, sum);
         if (partial + 2 == n_partials) residual_ahead(&c);
     }
-    tile_park<1, WO, 8>(&c, total);
+    constexpr struct ring_shape s = WGMMA_RING;
+    sync_compute(); /* all have read their weights */
+    tile_park<1, WO, 8>(&c, total, ring_w_at(&s, ring_parked(&s, r.w_slot)));
     ring_store(&c, &r);
 }
 
