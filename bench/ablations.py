@@ -48,6 +48,7 @@ VARIANTS = [
     ("short contexts of one request in pieces", "attention=batch", {}, "cuda single"),
     # Of cards with 132 multiprocessors: nobody is left to be ready first.
     ("attention in as many tasks as workers", "tile.attention_step=0x132,tile.attention_whole=0x132", {}, "cuda single"),
+    ("all operators on all workers", "workers=all", {}, "cuda single"),
     ("O and down not in parts", "linear=whole", {}, "cuda batch"),
 ]
 

@@ -17,7 +17,8 @@
  *   floor    the weights of the operator at READ_TB_S
  *
  * A task is ready when its worker was free and saw its event; it may still wait for its weights
- * then. Last, for decode, how long those iterations took: median, 99th percentile, longest.
+ * then. Last, for decode, how long those iterations took: median, 99th percentile, longest; and what
+ * lies between two of them, from the last task done to the first one ready.
  */
 #include "base/checked.h"
 #include "engine/backend_cuda.h"
@@ -211,6 +212,31 @@ static int print_jitter(struct diag *d, const struct tool *t) {
     return QN_OK;
 }
 
+/* From the last task of an iteration done to the boundary's begin, from there until the next one is
+ * published, and until the first task of that is ready: means. */
+static void print_boundary(const struct tool *t) {
+    const struct trace_iter *iter = t->trace.iters.items;
+    double begin = 0, played = 0, entered = 0;
+    uint32_t n = 0;
+    for (size_t i = t->first_iter + 1; i < t->trace.iters.n; i++) {
+        if (!iter[i - 1].complete || !iter[i].complete || iter[i].number != iter[i - 1].number + 1)
+            continue;
+        uint64_t last = 0, first = UINT64_MAX;
+        for (size_t r = iter[i - 1].first_run; r < iter[i - 1].first_run + iter[i - 1].n_runs; r++)
+            last = MAX(last, t->trace.runs.items[r].end);
+        for (size_t r = iter[i].first_run; r < iter[i].first_run + iter[i].n_runs; r++)
+            first = MIN(first, t->trace.runs.items[r].ready);
+        begin += (double)iter[i - 1].end - (double)last;
+        played += (double)iter[i].start - (double)iter[i - 1].end;
+        entered += (double)first - (double)iter[i].start;
+        n++;
+    }
+    if (n > 0)
+        printf("boundary: begins %.2f us after the last task, takes %.2f us, and the first task is "
+               "ready %.2f us after it\n",
+               1e-3 * begin / n, 1e-3 * played / n, 1e-3 * entered / n);
+}
+
 static void print_total(const struct tool *t, const struct total *s, uint32_t kind,
                         uint32_t kind_before) {
     double n = s->n * 1e3;
@@ -237,7 +263,9 @@ static int run(struct diag *d, struct tool *t, const char *dir) {
     TRY(generate(d, t));
     TRY(read_iterations(d, t));
     print(t);
-    return t->prompt > 1 ? QN_OK : print_jitter(d, t); /* prompts come one by one from the host */
+    if (t->prompt > 1) return QN_OK; /* prompts come one by one from the host */
+    print_boundary(t);
+    return print_jitter(d, t);
 }
 
 int main(int argc, char **argv) {

@@ -42,6 +42,7 @@ void compile_options_cuda(struct compile_options *o, bool cuts_linear) {
     o->cut_linear = cuts_linear;
     o->task.carry_bytes = CUDA_CARRY_BYTES;
     o->task.coarse_events = true;
+    o->task.alternate = true;
     /* Every chunk reads all weights, and its operators wait for each other. One H100, Qwen3-8B: a
      * prompt of 2,048 68.4 ms in chunks of 1,024, 66.5 of 2,048; of 8,000 345, 338, 330 of 4,096,
      * during which those who decode wait twice as long each time. */
@@ -71,6 +72,8 @@ static int check_options(struct diag *d, const struct compile_options *o) {
             return fail(d, QN_EINVAL, "%s: want a number from %llu to %llu, have %llu",
                         bounds[i].field, (unsigned long long)bounds[i].low,
                         (unsigned long long)bounds[i].high, (unsigned long long)bounds[i].value);
+    if (o->task.alternate && o->target != TARGET_CUDA)
+        return fail(d, QN_EUNSUPPORTED, "workers: want all: only on CUDA do they alternate");
     if (o->task.carry_bytes > 0 && o->target != TARGET_CUDA)
         return fail(d, QN_EUNSUPPORTED,
                     "carry-bytes: want 0: only CUDA's kernels can poll flagged activations");
@@ -272,6 +275,7 @@ static int compile_variant(struct compile *c, uint32_t n_rows, uint32_t context,
     struct task_options options = c->options->task;
     options.n_workers = c->options->n_workers;
     options.wide = c->options->cut_linear;
+    options.alternate &= holds_layer(&c->model->spec, options.n_workers);
 
     /* The model as operators over tensors. */
     TRY(model_build_graph(c->d, c->model, &c->arena, n_rows, MIN(n_rows, c->options->n_slots),

@@ -67,6 +67,14 @@ static bool set_linear(struct compile_options *o, const char *value) {
     return true;
 }
 
+static bool set_workers(struct compile_options *o, const char *value) {
+    static const char *const names[] = {"all", "alternate"};
+    int i;
+    if (!one_of(value, names, 2, &i)) return false;
+    o->task.alternate = i == 1;
+    return true;
+}
+
 static bool set_event_fusion(struct compile_options *o, const char *value) {
     static const char *const names[] = {"on", "off"};
     int i;
@@ -109,6 +117,10 @@ static const struct key keys[] = {
      "parts, Hopper only: tasks of some tens of rows share out the columns of o_proj and "
      "down_proj, too, and with 17 to 32 rows of wide models weights stream instead",
      set_linear},
+    {"workers", "all|alternate",
+     "CUDA only, one request. alternate: where a layer's weights fit the blocks' rings and an "
+     "operator has tasks for half of the workers, the next one is for the others",
+     set_workers},
     {"event-fusion", "on|off", "off: one event per consumer task", set_event_fusion},
     {"tasks-per-worker", "1 to 64", "tasks of an operator per worker, about", set_tasks_per_worker},
     {"carry-bytes", "bytes, 0: off",

@@ -127,9 +127,21 @@ static struct tiles choose_tiles(const struct tgraph *g, const struct kop *op, u
     return best;
 }
 
+/* Workers that an operator is for. Where at most half of them have a LINEAR, what comes before and
+ * after is for the others, if it may (place.c): they wait with all prepared when those are done,
+ * who in turn are ready when these are. Each task has more to multiply then. */
+static uint32_t workers_for(const struct tgraph *g, const struct kop *op) {
+    const struct kgraph *k = g->kernel;
+    const uint32_t all = g->options.n_workers;
+    if (!g->options.alternate || k->n_rows > 1) return all;
+    if (op->kind != OP_QKV_LINEAR && op->kind != OP_GATED_MLP) return all;
+    const uint64_t busy = CEIL_DIV(k->spec.hidden, grain(&(struct kop){.kind = OP_LINEAR}));
+    return busy <= all / 2 ? all - (uint32_t)busy : all;
+}
+
 static int add_tasks(struct diag *d, struct tgraph *g, int32_t op_idx) {
     const struct kop *op = &g->kernel->ops.items[op_idx];
-    const uint32_t want = g->options.n_workers * g->options.tasks_per_worker;
+    const uint32_t want = workers_for(g, op) * g->options.tasks_per_worker;
     const struct tiles tiles = choose_tiles(g, op, want);
     const uint64_t row_size = row_grain(g, op);
     const uint64_t n_rows = CEIL_DIV(kgraph_rows(g->kernel, op), row_size),

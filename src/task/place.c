@@ -67,8 +67,12 @@ struct load {
     uint64_t bytes;        /* that its tasks so far read */
     uint64_t tasks;        /* tasks placed so far: decides among equal bytes */
     uint32_t here, before; /* tasks of the operator at hand, of the one before */
-    bool late;             /* others come before it: it has attention of few before or after this */
+    uint32_t rank;         /* those with a lower one come before it */
 };
+
+/* Who comes before whom: those that have nothing of the operator before, if that is worth it; last
+ * those that have attention of few before or after this one. */
+enum { RANK_READY, RANK_BUSY, RANK_LATE };
 
 /* Workers that may take a task of the operator at hand, as a binary heap: worker[0] is the
  * lightest, and none is lighter than the one at half its index. */
@@ -79,7 +83,7 @@ struct heap {
 };
 
 static bool is_lighter(const struct load *loads, uint32_t a, uint32_t b) {
-    if (loads[a].late != loads[b].late) return loads[b].late;
+    if (loads[a].rank != loads[b].rank) return loads[a].rank < loads[b].rank;
     if (loads[a].bytes != loads[b].bytes) return loads[a].bytes < loads[b].bytes;
     if (loads[a].tasks != loads[b].tasks) return loads[a].tasks < loads[b].tasks;
     return a < b;
@@ -97,25 +101,24 @@ static void sink(struct heap *h, uint32_t i) {
     h->worker[i] = w;
 }
 
-static void fill_heap(struct heap *h, uint32_t n_workers, bool skip_busy) {
-    h->n = 0;
-    for (uint32_t w = 0; w < n_workers; w++)
-        if (!skip_busy || h->loads[w].before == 0) h->worker[h->n++] = w;
+static void fill_heap(struct heap *h, uint32_t n_workers) {
+    h->n = n_workers;
+    for (uint32_t w = 0; w < n_workers; w++) h->worker[w] = w;
     for (uint32_t i = h->n / 2; i-- > 0;) sink(h, i);
 }
 
-/* Notes who has tasks of the operator before, `whole`: of ATTENTION_WHOLE; how many workers have
- * none: they are ready before the others. */
-static uint32_t look_back(struct load *loads, uint32_t n_workers, bool whole) {
+/* Ranks the workers for an operator of n tasks by what they have of the one before, `whole`: of
+ * ATTENTION_WHOLE. If others are enough, who has any comes after them. */
+static void look_back(struct load *loads, uint32_t n_workers, uint32_t n, bool whole) {
     uint32_t idle = 0;
     for (uint32_t w = 0; w < n_workers; w++) {
         loads[w].before = loads[w].here;
         loads[w].here = 0;
         idle += loads[w].before == 0;
     }
+    const uint32_t rank = whole && idle > 0 ? RANK_LATE : idle >= n ? RANK_BUSY : RANK_READY;
     for (uint32_t w = 0; w < n_workers; w++)
-        loads[w].late = whole && idle > 0 && loads[w].before > 0;
-    return idle;
+        loads[w].rank = loads[w].before > 0 ? rank : RANK_READY;
 }
 
 static bool goes_through_context(const struct task *t) {
@@ -168,7 +171,7 @@ static bool place_like(struct tgraph *g, struct candidate *c, const struct candi
             t[like[i].task].unit1 != t[c[i].task].unit1 ||
             t[like[i].task].row0 != t[c[i].task].row0 || t[like[i].task].row1 != t[c[i].task].row1)
             return false;
-    look_back(loads, g->options.n_workers, false);
+    look_back(loads, g->options.n_workers, n, false);
     for (uint32_t i = 0; i < n; i++) {
         t[c[i].task].worker = t[like[i].task].worker;
         note_load(&loads[t[c[i].task].worker], c[i].bytes);
@@ -179,7 +182,7 @@ static bool place_like(struct tgraph *g, struct candidate *c, const struct candi
 /* Notes who will have the slices that `next` is one of. */
 static void look_ahead(const struct tgraph *g, const struct task *next, struct load *loads) {
     for (uint32_t i = 0; i < next->unit1; i++)
-        loads[slice_worker(next, i, g->options.n_workers)].late = true;
+        loads[slice_worker(next, i, g->options.n_workers)].rank = RANK_LATE;
 }
 
 /* Places the candidates, all of one operator (or all dummies). whole: it follows ATTENTION_WHOLE;
@@ -189,9 +192,9 @@ static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, bool 
     const uint32_t n_workers = g->options.n_workers;
     const uint32_t most_here = CEIL_DIV(n, n_workers);
     qsort(c, n, sizeof *c, heavier_first);
-    const bool skip_busy = look_back(loads, n_workers, whole) >= n;
+    look_back(loads, n_workers, n, whole);
     if (next != NULL && is_of_few(g, next)) look_ahead(g, next, loads);
-    fill_heap(lightest, n_workers, skip_busy);
+    fill_heap(lightest, n_workers);
     for (uint32_t i = 0; i < n; i++) {
         const struct task *t = &g->tasks.items[c[i].task];
         const bool slice = is_sliced(t) && t->unit1 <= n_workers;

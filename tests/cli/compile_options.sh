@@ -17,6 +17,6 @@ for model in $TINY $GOLDEN/qwen2 $GOLDEN/llama2-mha; do
         [ "$(bits $model $o)" = "$want" ] || die "$model: $o gives other bits"
     done
 done
-for o in bogus=1 launch=never tile.nothing=1x1 tile.qkv=1 carry-bytes=100 linear=parts; do
+for o in bogus=1 launch=never tile.nothing=1x1 tile.qkv=1 carry-bytes=100 linear=parts workers=alternate workers=2; do
     refused 1 "${o%%=*}" generate --model $TINY --prompt-ids 1 --compile-options $o
 done

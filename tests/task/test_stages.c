@@ -433,6 +433,58 @@ static void many_rows_are_of_different_requests(void **state) {
     fixture_fini(&f);
 }
 
+/* Workers that have tasks of an operator. */
+static uint64_t workers_of(const struct fixture *f, size_t op) {
+    uint64_t workers = 0;
+    for (size_t i = 0; i < f->tasks.tasks.n; i++)
+        if (f->tasks.tasks.items[i].op == (int32_t)op)
+            workers |= 1ull << f->tasks.tasks.items[i].worker;
+    return workers;
+}
+
+/* Operators of one row alternate between workers: where half of them or fewer have a LINEAR, what
+ * comes next is for the others; and no worker has both QKV and the attention of few after it. */
+static void what_follows_a_short_operator_is_for_others(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(3, 256, 4, 2, 64, 512, 32000);
+    const struct {
+        uint32_t rows, workers;
+        bool alternate;
+        int qkv, mlp; /* tasks; a LINEAR has 16 */
+    } cases[] = {{1, 40, true, 24, 24},
+                 {1, 40, false, 32, 40},
+                 {1, 32, true, 16, 16},
+                 {1, 31, true, 31, 31},
+                 {2, 40, true, 32, 40}};
+    const uint32_t cuts[] = {FIXTURE_STEP, KGRAPH_CUT_QKV | KGRAPH_JOIN_HEADS};
+    for (size_t c = 0; c < COUNT_OF(cases) * COUNT_OF(cuts); c++) {
+        const bool alternate = cases[c / 2].alternate && cases[c / 2].rows == 1;
+        struct diag d = {0};
+        struct fixture f;
+        struct task_options o = defaults;
+        o.n_workers = cases[c / 2].workers;
+        o.launch = LAUNCH_ALL_AOT;
+        o.alternate = cases[c / 2].alternate;
+        ok(&d, fixture_compile(&d, &f, &spec, cases[c / 2].rows, 256, cuts[c % 2], &o));
+        int n_layers = 0;
+        for (size_t op = 1; op < f.kernel.ops.n; op++) {
+            const uint64_t here = workers_of(&f, op), before = workers_of(&f, op - 1);
+            const enum op_kind kind = f.kernel.ops.items[op].kind;
+            if (kind == OP_GATED_MLP) {
+                assert_int_equal(__builtin_popcountll(here), cases[c / 2].mlp);
+                if (alternate && o.n_workers >= 32) assert_int_equal(here & before, 0);
+                n_layers++;
+            } else if (kind == OP_QKV_LINEAR) {
+                assert_int_equal(__builtin_popcountll(here), cases[c / 2].qkv);
+                if (alternate && o.n_workers >= 32)
+                    assert_int_equal(here & workers_of(&f, op + 1), 0);
+            }
+        }
+        assert_int_equal(n_layers, 3);
+        fixture_fini(&f);
+    }
+}
+
 /* What only one backend's kernels know is refused in a program that says it is for another. */
 static void a_program_keeps_to_its_backend(void **state) {
     (void)state;
@@ -571,6 +623,7 @@ int main(void) {
         cmocka_unit_test(activations_have_the_type_that_kernels_store),
         cmocka_unit_test(a_program_takes_all_contexts),
         cmocka_unit_test(many_rows_are_of_different_requests),
+        cmocka_unit_test(what_follows_a_short_operator_is_for_others),
         cmocka_unit_test(a_program_keeps_to_its_backend),
         cmocka_unit_test(a_cpu_program_has_no_pack),
         cmocka_unit_test(compiling_twice_gives_the_same_bytes),

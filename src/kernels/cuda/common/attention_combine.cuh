@@ -65,43 +65,48 @@ DEV struct combine_item combine_item_of(const struct warp_context *c, const stru
     return m;
 }
 
-/* Eight pieces are asked for at a time, until all are there. */
-DEV void combine_short(const struct cuda_task *task, struct combine_item m) {
-    const int at_once = 8;
-    const uint32_t at = 2 + min(m.column, QN_HEAD_DIM - 1u);
-    float max = 0, sum = 0, out = 0;
-#pragma unroll 1
-    for (uint32_t p = 0; p < m.n; p += at_once) {
-        uint4 state[at_once] = {};
-        uint2 value[at_once] = {};
-        bool there;
-        do {
-            there = true;
+/* All pieces are asked for at once, until all are there. No branch on the way: the last piece
+ * stands for those beyond, which change nothing. FLAGGED: what the pieces are. */
+template <bool FLAGGED>
+DEV void combine_pieces_short(const struct cuda_task *task, const struct combine_item *m) {
+    const int most = COMBINE_LONG - 1;
+    const uint32_t at = 2 + min(m->column, QN_HEAD_DIM - 1u);
+    const struct act part = {m->part.at, FLAGGED ? m->part.flag : 0};
+    uint4 state[most];
+    uint2 value[most];
+    bool there;
+    do {
 #pragma unroll
-            for (int j = 0; j < at_once; j++) {
-                if (p + j >= m.n) break;
-                const struct act from = act_from(m.part, j * STATE_SIZE);
-                state[j] = act_ask2(from, 0);
-                value[j] = act_ask(from, at);
-            }
-#pragma unroll
-            for (int j = 0; j < at_once; j++) {
-                if (p + j >= m.n) break;
-                there = there && act_there2(m.part, state[j]) && value[j].y == m.part.flag;
-            }
-        } while (!there && !act_given_up());
-#pragma unroll
-        for (int j = 0; j < at_once; j++) {
-            if (p + j >= m.n) break;
-            const float2 of = act_pair(m.part, state[j]); /* maximum and sum */
-            const struct merge f = merge_factors(max, sum, of.x);
-            out = merge_value(&f, out, __uint_as_float(value[j].x));
-            sum = merge_value(&f, sum, of.y);
-            max = f.max;
+        for (uint32_t j = 0; j < most; j++) {
+            const struct act from = act_from(part, min(j, m->n - 1) * STATE_SIZE);
+            state[j] = act_ask2(from, 0);
+            value[j] = act_ask(from, at);
         }
-        m.part = act_from(m.part, at_once * STATE_SIZE);
+        there = true;
+#pragma unroll
+        for (int j = 0; j < most; j++)
+            there = there & act_there2(part, state[j]) & (value[j].y == part.flag);
+    } while (!there && !act_given_up());
+    float max = -INFINITY, sum = 0, out = 0;
+#pragma unroll
+    for (int j = 0; j < most; j++) {
+        const float2 of = act_pair(part, state[j]); /* maximum and sum */
+        const struct merge f = merge_factors(max, max == -INFINITY ? 0 : 1, of.x);
+        const bool counts = j < m->n;
+        const float next = merge_value(&f, out, __uint_as_float(value[j].x)),
+                    total = merge_value(&f, sum, of.y);
+        out = counts ? next : out;
+        sum = counts ? total : sum;
+        max = f.max;
     }
-    combine_store(task, m.head, m.column, out * reciprocal_fast(sum));
+    combine_store(task, m->head, m->column, out * reciprocal_fast(sum));
+}
+
+DEV void combine_short(const struct cuda_task *task, struct combine_item m) {
+    if (m.part.flag != 0)
+        combine_pieces_short<true>(task, &m);
+    else
+        combine_pieces_short<false>(task, &m);
 }
 
 /* ---- long contexts ---- */

@@ -124,15 +124,30 @@ DEV void row_hold(struct warp_context *c, struct row_group g, struct held_page *
     if (h->there) page_release(c);
 }
 
-/* A page in registers times the activations of its k-tile. */
+/* The activations of a k-tile in registers: what the lane multiplies. All eight columns of a
+ * product are the same row; the first is stored. */
+struct row_columns {
+    uint4 b[CUDA_PAGE_K / 32];
+};
+
 template <uint32_t KIND>
-DEV void row_multiply(const struct warp_context *c, const uint4 a[CUDA_PAGE_K / 16], uint32_t k,
-                      float sum[4]) {
-    /* All eight columns of a product are the same row; the first is stored. */
-    const uint4 *x = (const uint4 *)(row_activations<KIND>() + k * CUDA_PAGE_K * 2) + c->lane % 4;
+DEV void row_columns_load(const struct warp_context *c, uint32_t k, struct row_columns *x) {
+    const uint4 *from =
+        (const uint4 *)(row_activations<KIND>() + k * CUDA_PAGE_K * 2) + c->lane % 4;
+#pragma unroll
+    for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) x->b[pair] = from[4 * pair];
+}
+
+/* Whether all pages of a warp have the same k-tile. */
+template <uint32_t K> DEV constexpr bool row_k_is_fixed(void) {
+    return WARPS % cuda_k_tiles(K) == 0;
+}
+
+/* A page in registers times the activations of its k-tile. */
+DEV void row_multiply(const uint4 a[CUDA_PAGE_K / 16], const struct row_columns *x, float sum[4]) {
 #pragma unroll
     for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
-        const uint4 b = x[4 * pair];
+        const uint4 b = x->b[pair];
         mma_16x8x16<WEIGHT_E>(sum, a[2 * pair], b.x, b.y);
         mma_16x8x16<WEIGHT_E>(sum, a[2 * pair + 1], b.z, b.w);
     }
@@ -143,34 +158,39 @@ DEV void row_clear(float sum[4]) {
     for (int i = 0; i < 4; i++) sum[i] = 0;
 }
 
-/* The warp's pages of a group, every eighth. Those of one row block follow each other, and their
- * k-tiles have the same partial sum. `begun`: the sum has the first one's products. A page is in
- * registers before it is multiplied: its slot is free for the loader that much earlier. */
+/* The warp has gone through page number i of the group: the sum of its row block's k-tiles, if that
+ * was the last of them, to where it is added up. */
 template <uint32_t KIND, uint32_t K>
-DEV void row_pages(struct warp_context *c, struct row_group g, bool begun, float sum[4]) {
+DEV void row_put(const struct warp_context *c, uint32_t i, float sum[4]) {
     constexpr uint32_t k_tiles = cuda_k_tiles(K);
-    const uint32_t n = (g.end - g.first) * k_tiles;
-#pragma unroll 1
-    for (uint32_t i = row_rank(c); i < n; i += WARPS) {
-        const uint32_t in_group = i / k_tiles, k = i % k_tiles;
-        if (!begun) {
-            const uint4 *page = page_acquire(c);
-            uint4 a[CUDA_PAGE_K / 16];
-#pragma unroll
-            for (int j = 0; j < CUDA_PAGE_K / 16; j++) a[j] = page[j * 32 + c->lane];
-            page_release(c);
-            row_multiply<KIND>(c, a, k, sum);
-        }
-        begun = false;
-        if (k + PARTIALS < k_tiles) continue;
-        if (c->lane % 4 == 0) {
-            float *to = row_partials<KIND, K>(in_group, c->lane / 4) + k % PARTIALS;
-            to[0] = sum[0];
-            to[8 * PARTIALS] = sum[2];
-        }
-        row_clear(sum);
+    const uint32_t in_group = i / k_tiles, k = i % k_tiles;
+    if (k + PARTIALS < k_tiles) return;
+    if (c->lane % 4 == 0) {
+        float *to = row_partials<KIND, K>(in_group, c->lane / 4) + k % PARTIALS;
+        to[0] = sum[0];
+        to[8 * PARTIALS] = sum[2];
     }
-    c->turn = turn_after(c->turn, n);
+    row_clear(sum);
+}
+
+/* The warp's pages of a group of n, from number `first` on every eighth. Those of one row block
+ * follow each other, and their k-tiles have the same partial sum. x: the k-tile of the first one. A
+ * page is in registers before it is multiplied: its slot is free for the loader that much earlier.
+ */
+template <uint32_t KIND, uint32_t K>
+DEV void row_pages(struct warp_context *c, uint32_t n, uint32_t first, struct row_columns *x,
+                   float sum[4]) {
+#pragma unroll 1
+    for (uint32_t i = first; i < n; i += WARPS) {
+        const uint4 *page = page_acquire(c);
+        uint4 a[CUDA_PAGE_K / 16];
+#pragma unroll
+        for (int j = 0; j < CUDA_PAGE_K / 16; j++) a[j] = page[j * 32 + c->lane];
+        page_release(c);
+        if (!row_k_is_fixed<K>()) row_columns_load<KIND>(c, i % cuda_k_tiles(K), x);
+        row_multiply(a, x, sum);
+        row_put<KIND, K>(c, i, sum);
+    }
 }
 
 /* ---- activations ---- */
@@ -197,11 +217,12 @@ template <uint32_t KIND> DEV constexpr bool row_holds(void) {
 
 /* ---- results ---- */
 
-/* An item's two dot products become results. inv: 1 / rms. */
+/* An item's two dot products become results. */
 template <uint32_t KIND, uint32_t K>
 DEV void row_results(const struct warp_context *c, const struct cuda_task *task,
                      const struct row_work *w, struct row_group g, const struct linear_item *m,
-                     struct linear_addend add, float inv) {
+                     struct linear_addend add) {
+    const float inv = KIND == OP_LINEAR ? 1 : inverse_rms(SHARED->warp_sum);
     const uint32_t in_group = c->thread / 8, r = c->thread % 8;
     const float v0 = row_sum<KIND, K>(in_group, r), v1 = row_sum<KIND, K>(in_group, r + 8);
     if (KIND == OP_LM_HEAD) {
@@ -226,17 +247,18 @@ DEV void row_results(const struct warp_context *c, const struct cuda_task *task,
     }
 }
 
-/* A task whose dot products are K long. False: the launch ends. */
-template <uint32_t KIND, uint32_t K>
+/* A task whose dot products are K long. MORE: a warp may have more than one of a group's pages;
+ * where none has there is nothing to jump over. False: the launch ends. */
+template <uint32_t KIND, uint32_t K, bool MORE>
 DEV bool row_run(struct warp_context *c, const struct cuda_task *task) {
-    constexpr bool normed = KIND != OP_LINEAR;
+    constexpr uint32_t k_tiles = cuda_k_tiles(K);
     struct early early;
     struct held_page held;
-    if (normed) early_norm((const float *)task->norm, c->thread, &early);
+    if (KIND != OP_LINEAR) early_norm((const float *)task->norm, c->thread, &early);
     const struct row_work w = row_begin<KIND>(c, task);
     struct row_group g = row_group_at<KIND>(&w, task->block0);
     struct linear_item item = row_item<KIND>(c, task, g);
-    const uint32_t rank = row_rank(c);
+    uint32_t next = row_rank(c); /* of the warp's pages */
     if (row_holds<KIND>()) row_hold<K>(c, g, &held);
     if (!wait_ready(c)) return false;
     struct linear_addend add = {};
@@ -244,20 +266,29 @@ DEV bool row_run(struct warp_context *c, const struct cuda_task *task) {
     if (UNLIKELY(w.traced)) trace(SHARED, RT_TRACE_READY, task->index);
     row_stage<KIND, K>(c, task, &w, &early);
     if (UNLIKELY(w.traced)) trace(SHARED, RT_TRACE_BEGIN, task->index);
-    bool begun = row_holds<KIND>() && held.there;
     float sum[4];
     row_clear(sum);
-    /* What is not held is multiplied all the same, for the sake of one path. */
-    if (row_holds<KIND>()) row_multiply<KIND>(c, held.a, rank % cuda_k_tiles(K), sum);
-    const float inv = normed ? inverse_rms(SHARED->warp_sum) : 1;
-    if (!begun) row_clear(sum);
+    struct row_columns x;
+    row_columns_load<KIND>(c, next % k_tiles, &x);
+    if (row_holds<KIND>()) {
+        /* What is not held is multiplied all the same, for the sake of one path. */
+        row_multiply(held.a, &x, sum);
+        if (held.there) {
+            row_put<KIND, K>(c, next, sum);
+            next += WARPS;
+        } else {
+            row_clear(sum);
+        }
+    }
 #pragma unroll 1
     for (;;) {
-        row_pages<KIND, K>(c, g, begun, sum);
+        const uint32_t n = (g.end - g.first) * k_tiles;
+        if (MORE || UNLIKELY(next < n)) row_pages<KIND, K>(c, n, next, &x, sum);
+        c->turn = turn_after(c->turn, n);
         const bool last = g.end >= w.block1;
         sync_compute();
         if (last && w.hint != nullptr) add_relaxed_gpu(w.hint, 1);
-        if (g.first + c->thread / 8 < g.end) row_results<KIND, K>(c, task, &w, g, &item, add, inv);
+        if (g.first + c->thread / 8 < g.end) row_results<KIND, K>(c, task, &w, g, &item, add);
         if (KIND == OP_LM_HEAD && g.end % LM_UNIT_BLOCKS == 0) {
             sync_compute();
             lm_finish_unit(c, task, g.end / LM_UNIT_BLOCKS - 1);
@@ -267,19 +298,27 @@ DEV bool row_run(struct warp_context *c, const struct cuda_task *task) {
         item = row_item<KIND>(c, task, g);
         if (KIND == OP_LINEAR) add = addend_ask(&item);
         sync_compute(); /* the last group's sums are read */
-        begun = false;
+        next = row_rank(c);
     }
+}
+
+template <uint32_t KIND, uint32_t K>
+DEV bool row_run_all(struct warp_context *c, const struct cuda_task *task) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(K);
+    if (k_tiles <= WARPS && (task->block1 - task->block0) * k_tiles <= WARPS)
+        return row_run<KIND, K, false>(c, task);
+    return row_run<KIND, K, true>(c, task);
 }
 
 DEV bool row_task(struct warp_context *c, const struct cuda_task *task) {
     switch (task->kind) {
-    case OP_QKV_LINEAR: return row_run<OP_QKV_LINEAR, QN_HIDDEN>(c, task);
-    case OP_GATED_MLP: return row_run<OP_GATED_MLP, QN_HIDDEN>(c, task);
-    case OP_LM_HEAD: return row_run<OP_LM_HEAD, QN_HIDDEN>(c, task);
+    case OP_QKV_LINEAR: return row_run_all<OP_QKV_LINEAR, QN_HIDDEN>(c, task);
+    case OP_GATED_MLP: return row_run<OP_GATED_MLP, QN_HIDDEN, true>(c, task);
+    case OP_LM_HEAD: return row_run<OP_LM_HEAD, QN_HIDDEN, true>(c, task);
     default:
         if (ATTENTION_K != QN_INTERMEDIATE && task->k == ATTENTION_K)
-            return row_run<OP_LINEAR, ATTENTION_K>(c, task);
-        return row_run<OP_LINEAR, QN_INTERMEDIATE>(c, task);
+            return row_run_all<OP_LINEAR, ATTENTION_K>(c, task);
+        return row_run<OP_LINEAR, QN_INTERMEDIATE, true>(c, task);
     }
 }
 
