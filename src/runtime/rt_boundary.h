@@ -502,7 +502,7 @@ RT_FN void rt_boundary(const struct rt *rt, struct rt_worker *w) {
         return;
     }
     rt_trace_iteration(rt, w->id);
-    uint32_t published = c->iteration << RT_VARIANT_BITS | c->variant;
+    const uint32_t published = rt_published(c->iteration, c->n_steady > 0, c->variant);
     rt_store_release(&rt->shared->published, published);
     rt_claim_begin(rt, published);
     w->owes_start = 1;

@@ -25,12 +25,6 @@
 #include "runtime/rt_event.h"
 #include "runtime/rt_trace.h"
 
-#define RT_VARIANT_MASK ((1u << RT_VARIANT_BITS) - 1)
-
-RT_FN uint32_t rt_variant_of(uint32_t published) {
-    return published & RT_VARIANT_MASK;
-}
-
 /* JIT tasks of a variant. */
 RT_FN uint32_t rt_n_jit(const struct rt *rt, uint32_t variant) {
     return rt->jit_first[variant + 1] - rt->jit_first[variant];

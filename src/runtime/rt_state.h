@@ -19,7 +19,10 @@
 #define RT_CLAIM_NONE 0x80000000u /* the claim word before the first iteration: all is claimed */
 
 enum {
-    RT_VARIANT_BITS = 6,  /* of `published`; the rest counts iterations */
+    RT_VARIANT_BITS = 5, /* of `published`, the lowest; RT_STEADY follows, the rest counts */
+    RT_STEADY = 1 << RT_VARIANT_BITS, /* each token row is that of the iteration before, a position
+                                       * further (rt_append.h) */
+    RT_ITERATION_SHIFT = RT_VARIANT_BITS + 1,
     RT_STALL_LOOK = 256,  /* idle polls between two looks at the clock */
     RT_STALL_PARTS = 16,  /* looks at the heartbeats in a deadline */
     RT_AT_ONCE = 8,       /* requests whose state the boundary fetches together: on a GPU every
@@ -50,7 +53,7 @@ enum rt_phase {
 
 /* Words that many threads poll, each alone on its line. */
 struct rt_shared {
-    uint32_t published; /* iteration << RT_VARIANT_BITS | variant of the iteration that runs */
+    uint32_t published; /* of the iteration that runs: rt_published */
     uint32_t pad0[15];
     uint32_t phase; /* enum rt_phase */
     uint32_t pad1[15];
@@ -198,6 +201,21 @@ struct rt_worker {
     uint64_t idle_since; /* rt_now_ns of the first look without progress; 0: none yet */
     uint64_t looked;     /* of the last look at the heartbeats */
 };
+
+/* rt_shared.published. */
+#define RT_VARIANT_MASK ((1u << RT_VARIANT_BITS) - 1)
+
+RT_FN uint32_t rt_published(uint32_t iteration, int steady, uint32_t variant) {
+    return iteration << RT_ITERATION_SHIFT | (steady ? RT_STEADY : 0) | variant;
+}
+
+RT_FN uint32_t rt_variant_of(uint32_t published) {
+    return published & RT_VARIANT_MASK;
+}
+
+RT_FN uint32_t rt_iteration_of(uint32_t published) {
+    return published >> RT_ITERATION_SHIFT;
+}
 
 RT_FN uint32_t *rt_counter(const struct rt *rt, uint32_t event) {
     return &rt->counters[(uint64_t)event << rt->counter_shift];

@@ -75,7 +75,7 @@ RT_COLD void rt_stall_report(const struct rt *rt, struct rt_worker *w, uint64_t 
     rt_stall_choose(rt, w, s);
     s->want = rt->events[s->event].n_triggers;
     s->have = rt_load_relaxed(rt_counter(rt, s->event)) - rt_event_goal(rt, s->event, epoch - 1);
-    s->iteration = w->published >> RT_VARIANT_BITS;
+    s->iteration = rt_iteration_of(w->published);
     s->busy_worker = busy;
     s->busy_task = busy != RT_NONE ? rt_load_relaxed(&rt->beats[busy].task) : RT_NONE;
     s->n_jit = rt_n_jit(rt, s->variant);

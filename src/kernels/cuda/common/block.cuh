@@ -59,7 +59,6 @@ static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
 #define QN_EACH_ARRIVES 0
 #endif
 
-#define VARIANT_MASK ((1u << RT_VARIANT_BITS) - 1)
 
 enum {
     GO_DEPTH = 4,     /* tasks announced to the compute warps and not yet done */
@@ -177,7 +176,7 @@ struct block_shared {
             uint32_t block, row, ring, sums;
         } packed[WARPS];
     };
-    struct row_place place[MAX_PLACES]; /* of the iteration's first token rows */
+    alignas(16) struct row_place place[MAX_PLACES]; /* of the iteration's first token rows */
     uint16_t logit_row[MAX_LOGIT_PLACES];
     uint64_t control[28]; /* struct control: here, because local memory goes through an L1 that
                              every acquire empties */

@@ -230,7 +230,7 @@ DEV void control_beat(struct control *c, uint32_t task) {
 
 /* The worker has entered an iteration. */
 DEV void control_entered(struct control *c) {
-    const uint32_t variant = c->w.published & VARIANT_MASK;
+    const uint32_t variant = rt_variant_of(c->w.published);
     if (variant == c->variant) return;
     const struct prog_variant *v = &c->rt->variants[variant];
     c->variant = variant;
@@ -304,7 +304,7 @@ DEV bool control_aot(struct control *c) {
 /* The claimed task. False: the launch ends. */
 DEV bool control_claimed(struct control *c) {
     const uint32_t task =
-        c->rt->jit[c->rt->jit_first[c->w.published & VARIANT_MASK] + c->w.claimed];
+        c->rt->jit[c->rt->jit_first[rt_variant_of(c->w.published)] + c->w.claimed];
     const uint32_t slot = N_AOT_SLOTS + c->n_jit++ % (N_TASK_SLOTS - N_AOT_SLOTS);
     if (!control_fetch(c, slot, task)) return false;
     copy_commit();
@@ -383,7 +383,36 @@ DEV bool control_wait_iteration(struct control *c) {
     return true;
 }
 
-/* Where the iteration's first token rows stand, for QKV and attention of all layers. */
+/* Where the iteration's first token rows stand, for QKV and attention of all layers: a position
+ * further than those of the iteration before, which the block was in. Eight at a time, without a
+ * branch as long as none of them comes to another block of the cache. */
+DEV void control_rows_steady(struct block_shared *s) {
+    static_assert(MAX_PLACES % 8 == 0 && sizeof(struct row_place) == 8, "two places a vector");
+    const uint32_t n = s->batch.rows.n_rows;
+#pragma unroll 1
+    for (uint32_t first = 0; first < n; first += 8) {
+        uint4 *two = (uint4 *)&s->place[first], v[4];
+        uint32_t crosses = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] = two[i];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v[i].x += PROG_MAX_SEQS;
+            v[i].z += PROG_MAX_SEQS;
+            two[i] = make_uint4(v[i].x, v[i].y + 1, v[i].z, v[i].w + 1);
+            crosses |= (v[i].x / PROG_MAX_SEQS % QN_KV_BLOCK == 0) << 2 * i;
+            crosses |= (v[i].z / PROG_MAX_SEQS % QN_KV_BLOCK == 0) << (2 * i + 1);
+        }
+#pragma unroll 1
+        for (uint32_t i = first; crosses != 0; i++, crosses >>= 1)
+            if (crosses % 2 != 0 && i < n)
+                s->place[i].kv_row = kv_row(&s->batch, row_slot(s, i), row_position(s, i));
+    }
+    s->last_position++;
+    s->one_row_pieces = kv_walk_one_row(s);
+}
+
+/* The same of any iteration. */
 DEV void control_rows(const struct control *c) {
     struct block_shared *s = c->shared;
     const struct rt_batch *b = &s->batch;
@@ -440,7 +469,7 @@ DEV void control_tell_loader(struct control *c, uint32_t before) {
     s->published = c->w.published;
     barrier_arrive_release_cta(&s->entered);
     if (c->entered && c->args->stream == CUDA_STREAM_ITERATIONS &&
-        ((c->w.published ^ before) & VARIANT_MASK) != 0) {
+        rt_variant_of(c->w.published) != rt_variant_of(before)) {
         control_go(c, GO_DROP, PROG_NONE); /* there is room: every task is done */
         while (c->n_done != c->n_go) control_reap(c);
     }
@@ -456,7 +485,12 @@ __device__ __noinline__ void control_enter(struct control *c) {
     trace_look(c->args, s);
     /* Its pointers stay. Not before: rows are being written. */
     if (!c->entered) s->batch = *c->rt->batch;
-    control_rows(c);
+    const bool follows =
+        c->entered && rt_iteration_of(c->w.published) == rt_iteration_of(before) + 1;
+    if (follows && (c->w.published & RT_STEADY) != 0 && s->batch.rows.n_rows <= MAX_PLACES)
+        control_rows_steady(s);
+    else
+        control_rows(c);
     s->flag = c->w.published;
     if (QN_JIT_WEIGHTS)
         s->published = c->w.published;

@@ -111,7 +111,7 @@ DEV bool loader_quits(void) {
 DEV bool loader_enter(struct loader *l) {
     if (!loader_peek(&SHARED->entered, l->entered)) return false;
     const uint32_t published = loader_read(&SHARED->published);
-    l->wrong = l->guessing && (published & VARIANT_MASK) != (l->published & VARIANT_MASK);
+    l->wrong = l->guessing && rt_variant_of(published) != rt_variant_of(l->published);
     l->guessing = false;
     l->published = published;
     l->entered ^= 1;
@@ -508,7 +508,7 @@ DEV bool loader_list_task(struct loader *l, uint32_t word) {
 DEV bool loader_list(struct loader *l) {
     const struct rt *rt = &l->args->rt;
     const struct prog_list list =
-        rt->lists[(l->published & VARIANT_MASK) * rt->n_workers + blockIdx.x];
+        rt->lists[rt_variant_of(l->published) * rt->n_workers + blockIdx.x];
     if (list.n == 0) return true;
     const uint32_t *aot = rt->aot + list.first, last = list.n - 1;
     const uint32_t begin = batch_numbers(l, aot, 0, last);
