@@ -101,8 +101,6 @@ DEV void split_rows(const struct warp_context *c, const struct split_warp *t,
 
 /* ---- STEP and WHOLE: the heads of the iteration's rows. KIND: which of them ---- */
 
-#define QKV_HEADS (QN_N_HEADS + 2 * QN_N_KV_HEADS)
-
 DEV uint16_t *step_head(uint32_t i) {
     return (uint16_t *)(SCRATCH + STEP_HEADS) + i * QN_HEAD_DIM;
 }

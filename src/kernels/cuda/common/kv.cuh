@@ -4,6 +4,9 @@
 
 #include "kernels/cuda/common/act.cuh"
 
+/* Heads of a row of qkv. */
+#define QKV_HEADS (QN_N_HEADS + 2 * QN_N_KV_HEADS)
+
 /* Elements from k of a head to v of that head, and from a head to the next, inside a block. */
 #define KV_HEAD_STRIDE  (QN_KV_BLOCK * QN_HEAD_DIM)
 #define KV_VALUE_STRIDE (QN_N_KV_HEADS * KV_HEAD_STRIDE)

@@ -33,6 +33,11 @@ DEV float *lm_logits(const struct cuda_task *task, uint32_t row) { /* [L, V] */
     return (float *)task->out + (uint64_t)row * QN_VOCAB;
 }
 
+/* Maximum and sum of a row's unit. */
+DEV float2 *lm_part(const struct cuda_task *task, uint32_t row, uint32_t unit) {
+    return (float2 *)task->out2 + (uint64_t)row * LM_PARTS + unit;
+}
+
 /* A row's logits of a unit that a lane has. */
 struct lm_pair {
     uint32_t unit, row;
@@ -64,8 +69,8 @@ DEV void lm_parts_of(const struct warp_context *c, const struct cuda_task *task,
         for (int i = 0; i < N; i++) sum[i] += __shfl_xor_sync(~0u, sum[i], d);
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        float *part = (float *)task->out2 + ((uint64_t)x[i].row * LM_PARTS + x[i].unit) * 2;
-        if (c->lane == 0 && i < n) *(float2 *)part = make_float2(most[i], sum[i]);
+        if (c->lane == 0 && i < n)
+            *lm_part(task, x[i].row, x[i].unit) = make_float2(most[i], sum[i]);
     }
 }
 

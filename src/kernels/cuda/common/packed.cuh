@@ -356,7 +356,7 @@ DEV float4 times4(float4 v, float by) {
 }
 
 DEV void plain_store4(float *to, float4 v, uint32_t column, uint32_t columns) {
-    if (QN_VOCAB % 4 == 0 || columns % 4 == 0) {
+    if (columns % 4 == 0) {
         store4_plain(to, v);
     } else {
         const float e[4] = {v.x, v.y, v.z, v.w};
@@ -366,16 +366,16 @@ DEV void plain_store4(float *to, float4 v, uint32_t column, uint32_t columns) {
     }
 }
 
-/* Sums of QKV_LINEAR, LM_HEAD, times 1 / rms. */
+/* Sums of QKV_LINEAR, times 1 / rms. */
 DEV void plain_finish(const struct warp_context *c, const struct cuda_task *task,
                       const struct tile_at *t) {
-    const uint32_t columns = task->kind == OP_LM_HEAD ? QN_VOCAB : task->units;
+    constexpr uint32_t columns = QKV_HEADS * QN_HEAD_DIM;
     const struct tile_walk w = walk_of(c, t);
 #pragma unroll 1
     for (uint32_t stretch = 0; stretch < w.stretches; stretch++) {
         const struct walk_four f = walk_four_at(c, t, &w, stretch, columns);
         float4 bias = make_float4(0, 0, 0, 0);
-        const bool biased = QN_QKV_BIAS && task->kind == OP_QKV_LINEAR && task->bias != 0;
+        const bool biased = QN_QKV_BIAS && task->bias != 0;
         if (biased && f.own) bias = __ldg((const float4 *)((const float *)task->bias + f.column));
 #pragma unroll 4
         for (uint32_t at = w.first + w.token; at < w.n; at += w.step) {
@@ -388,25 +388,63 @@ DEV void plain_finish(const struct warp_context *c, const struct cuda_task *task
     }
 }
 
-/* ... and of LM_HEAD the maxima and sums of its units. */
-DEV void lm_tile_parts(const struct warp_context *c, const struct cuda_task *task,
-                       const struct tile_at *t) {
-    const uint32_t unit = t->block / LM_UNIT_BLOCKS, units = (t->end - t->block) / LM_UNIT_BLOCKS;
-    const int AT_ONCE = 8; /* tokens */
-    const uint32_t n = tile_tokens(t);
+/* Of LM_HEAD, whose tiles are whole units: logits, and the maxima and sums of each token's units,
+ * in one pass. Eight lanes have a unit, lane m its columns 4 m to 4 m + 3 and those 32 further;
+ * they are added up as by lm_parts_of. */
+DEV void lm_tile_finish(const struct warp_context *c, const struct cuda_task *task,
+                        const struct tile_at *t) {
+    const int AT_ONCE = 2; /* tokens of a lane */
+    const uint32_t unit0 = t->block / LM_UNIT_BLOCKS, units = (t->end - t->block) / LM_UNIT_BLOCKS;
+    const uint32_t n = tile_tokens(t), m = c->lane % 8;
 #pragma unroll 1
     for (uint32_t u = 0; u < units; u++)
 #pragma unroll 1
-        for (uint32_t at = c->warp; at < n; at += AT_ONCE * WARPS) {
-            struct lm_pair x[AT_ONCE];
+        for (uint32_t first = 4 * c->warp; first < n; first += 4 * WARPS * AT_ONCE) {
+            const uint32_t column = (unit0 + u) * LM_BLOCK + 4 * m;
+            float v[AT_ONCE][8], most[AT_ONCE];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++) {
-                const uint32_t token = min(at + i * WARPS, n - 1), column = u * LM_BLOCK + c->lane;
+                const uint32_t at = first + 4 * WARPS * i + c->lane / 8, token = min(at, n - 1);
                 const float inv = tile_norm_of(t->row + token);
-                x[i] = {unit + u, t->row + token, *tile_parked(t, token, column) * inv,
-                        *tile_parked(t, token, column + 32) * inv};
+                float *to = lm_logits(task, t->row + token) + column;
+                most[i] = -INFINITY;
+#pragma unroll
+                for (uint32_t h = 0; h < 2; h++) {
+                    const float4 x =
+                        times4(tile_four(t, token, u * LM_BLOCK + 32 * h + 4 * m), inv);
+                    const float e[4] = {x.x, x.y, x.z, x.w};
+                    if (at < n && column + 32 * h < QN_VOCAB)
+                        plain_store4(to + 32 * h, x, column + 32 * h, QN_VOCAB);
+#pragma unroll
+                    for (uint32_t q = 0; q < 4; q++) {
+                        const bool there = column + 32 * h + q < QN_VOCAB;
+                        v[i][4 * h + q] = there ? not_nan(e[q]) : -INFINITY;
+                        most[i] = fmaxf(most[i], v[i][4 * h + q]);
+                    }
+                }
             }
-            lm_parts_of<AT_ONCE>(c, task, x, ceil_div(n - at, WARPS));
+#pragma unroll
+            for (int d = 4; d > 0; d /= 2)
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++)
+                    most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], d));
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const uint32_t at = first + 4 * WARPS * i + c->lane / 8;
+                float sum[4];
+#pragma unroll
+                for (int q = 0; q < 4; q++)
+                    sum[q] = most[i] > -INFINITY
+                                 ? expf(v[i][q] - most[i]) + expf(v[i][4 + q] - most[i])
+                                 : 0;
+#pragma unroll
+                for (int d = 4; d > 0; d /= 2)
+#pragma unroll
+                    for (int q = 0; q < 4; q++) sum[q] += __shfl_xor_sync(~0u, sum[q], d);
+                if (m == 0 && at < n)
+                    *lm_part(task, t->row + at, unit0 + u) =
+                        make_float2(most[i], (sum[0] + sum[2]) + (sum[1] + sum[3]));
+            }
         }
 }
 
@@ -524,9 +562,12 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
 __device__ __noinline__ void tile_finish(const struct cuda_task *task, struct tile_at t) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     const bool packed = (task->flags & CUDA_OUT_PACKED) != 0;
-    if (task->kind == OP_QKV_LINEAR || task->kind == OP_LM_HEAD) {
+    if (task->kind == OP_QKV_LINEAR) {
         plain_finish(&c, task, &t);
-        if (task->kind == OP_LM_HEAD) lm_tile_parts(&c, task, &t);
+        return;
+    }
+    if (task->kind == OP_LM_HEAD) {
+        lm_tile_finish(&c, task, &t);
         return;
     }
     if (task->kind == OP_LINEAR && task->norm != 0 && packed) {
