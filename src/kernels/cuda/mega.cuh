@@ -409,7 +409,7 @@ DEV void compute_main(void) {
         case RUN_STEP_ROW: compute_task<run_attention_row<OP_ATTENTION_STEP>, true>(); continue;
         case RUN_WHOLE: compute_task<run_whole>(); continue;
 #endif
-        case RUN_COMBINE: compute_task<run_combine>(); continue;
+        case RUN_COMBINE: compute_task<run_combine, true>(); continue;
         case RUN_STEP: compute_task<run_split<OP_ATTENTION_STEP>>(); continue;
         case RUN_STEP_LONG: compute_step_long(); continue;
         case RUN_OTHER: compute_task<run_other>(); continue;

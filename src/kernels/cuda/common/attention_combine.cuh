@@ -65,10 +65,12 @@ DEV struct combine_item combine_item_of(const struct warp_context *c, const stru
     return m;
 }
 
-/* All pieces are asked for at once, until all are there. No branch on the way: the last piece
- * stands for those beyond, which change nothing. FLAGGED: what the pieces are. */
+/* All pieces are asked for at once, until all are there; then the hint goes, if not NULL. No branch
+ * on the way: the last piece stands for those beyond, which change nothing. FLAGGED: what the
+ * pieces are. */
 template <bool FLAGGED>
-DEV void combine_pieces_short(const struct cuda_task *task, const struct combine_item *m) {
+DEV void combine_pieces_short(const struct cuda_task *task, const struct combine_item *m,
+                              uint32_t *hint) {
     const int most = COMBINE_LONG - 1;
     const uint32_t at = 2 + min(m->column, QN_HEAD_DIM - 1u);
     const struct act part = {m->part.at, FLAGGED ? m->part.flag : 0};
@@ -87,6 +89,7 @@ DEV void combine_pieces_short(const struct cuda_task *task, const struct combine
         for (int j = 0; j < most; j++)
             there = there & act_there2(part, state[j]) & (value[j].y == part.flag);
     } while (!there && !act_given_up());
+    if (hint != nullptr) add_relaxed_gpu(hint, 1);
     float max = -INFINITY, sum = 0, out = 0;
 #pragma unroll
     for (int j = 0; j < most; j++) {
@@ -102,11 +105,11 @@ DEV void combine_pieces_short(const struct cuda_task *task, const struct combine
     combine_store(task, m->head, m->column, out * reciprocal_fast(sum));
 }
 
-DEV void combine_short(const struct cuda_task *task, struct combine_item m) {
+DEV void combine_short(const struct cuda_task *task, struct combine_item m, uint32_t *hint) {
     if (m.part.flag != 0)
-        combine_pieces_short<true>(task, &m);
+        combine_pieces_short<true>(task, &m, hint);
     else
-        combine_pieces_short<false>(task, &m);
+        combine_pieces_short<false>(task, &m, hint);
 }
 
 /* ---- long contexts ---- */
@@ -250,13 +253,18 @@ DEV bool run_combine(struct warp_context *c, const struct cuda_task *task) {
     for (uint32_t row = task->row0; row < end; row++)
         most = max(most, row_pieces(SHARED, row, &first));
     if (c->warp < n_items) mine = combine_item_of(c, task, heads, c->warp);
+    uint32_t *hint = task_hint(c, task);
     if (!(most < COMBINE_LONG ? wait_data(c, task) : wait_ready(c))) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
-    if (most >= COMBINE_LONG) attention_combine_long(c->args, task);
+    if (most >= COMBINE_LONG) {
+        attention_combine_long(c->args, task);
+        n_items = 0;
+    }
+    if (n_items == 0 && hint != nullptr) add_relaxed_gpu(hint, 1);
 #pragma unroll 1
-    for (uint32_t i = c->warp; most < COMBINE_LONG && i < n_items;) {
-        combine_short(task, mine);
+    for (uint32_t i = c->warp; i < n_items;) {
         i += WARPS;
+        combine_short(task, mine, i < n_items ? nullptr : hint);
         if (i < n_items) mine = combine_item_of(c, task, heads, i);
     }
     return true;
