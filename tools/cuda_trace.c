@@ -17,8 +17,8 @@
  *   floor    the weights of the operator at READ_TB_S
  *
  * A task is ready when its worker was free and saw its event; it may still wait for its weights
- * then. Last, for decode, how long those iterations took: median, 99th percentile, longest; and what
- * lies between two of them, from the last task done to the first one ready.
+ * then. Last, for decode, how long those iterations took: median, 99th percentile, longest; and
+ * what lies between two of them, from the last task done to the first one ready.
  */
 #include "base/checked.h"
 #include "engine/backend_cuda.h"

@@ -59,7 +59,6 @@ static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
 #define QN_EACH_ARRIVES 0
 #endif
 
-
 enum {
     GO_DEPTH = 4,     /* tasks announced to the compute warps and not yet done */
     N_AOT_SLOTS = 6,  /* descriptors of AOT tasks: GO_DEPTH announced, two fetched ahead */
