@@ -58,6 +58,25 @@ bool emit_attention_leases(const struct prog_header *program) {
     return is_ahead(program, OP_ATTENTION);
 }
 
+static enum prog_carry carry_of(const struct prog_header *program, uint32_t tensor) {
+    return tensor == PROG_NONE ? CARRY_PLAIN : (enum prog_carry)PROG(program, TENSOR)[tensor].carry;
+}
+
+/* Whether all that projections, MLP and LINEAR of a single row read and write of each other carries
+ * flags, in pairs where it is rounded anyway: the usual case. Their code then has no choices
+ * (kernels/cuda/common/one_row.cuh). */
+static bool has_row_flags(const struct prog_header *program) {
+    const struct prog_op *o = PROG(program, OP);
+    for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++, o++) {
+        const bool linear = o->kind == OP_LINEAR, mlp = o->kind == OP_GATED_MLP;
+        if (o->n_rows != 1 || !(linear || mlp || o->kind == OP_QKV_LINEAR)) continue;
+        if (carry_of(program, o->in[0]) != (linear ? CARRY_PAIR : CARRY_FLAG)) return false;
+        if (carry_of(program, o->out[0]) != (mlp ? CARRY_PAIR : CARRY_FLAG)) return false;
+        if (linear && carry_of(program, o->in[LINEAR_RESIDUAL]) != CARRY_FLAG) return false;
+    }
+    return true;
+}
+
 void emit_constants(const struct prog_header *program, struct strbuf *out) {
     const struct model_spec *spec = PROG(program, MODEL);
 #define X(name, field) strbuf_printf(out, "#define QN_" #name " %u\n", (unsigned)spec->field);
@@ -71,6 +90,7 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     strbuf_printf(out, "#define QN_KV_DTYPE %u\n", (unsigned)program->kv_dtype);
     strbuf_printf(out, "#define QN_JIT %d\n", has_jit(program));
     strbuf_printf(out, "#define QN_JIT_WEIGHTS %d\n", has_jit_weights(program));
+    strbuf_printf(out, "#define QN_ROW_FLAGS %d\n", has_row_flags(program));
     strbuf_printf(out, "#define QN_KV_PAGES %d\n", emit_kv_pages(program));
     strbuf_printf(out, "#define QN_WIDE %d\n",
                   rows_stream(CUDA_WIDE * PACK_ROWS, spec->hidden, true));

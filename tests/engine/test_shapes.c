@@ -3,6 +3,7 @@
  * compiler promises of any shape holds. No kernel runs and no weight is made.
  */
 #include "base/checked.h"
+#include "codegen/emit.h"
 #include "engine/compile.h"
 #include "engine/compile_option.h"
 
@@ -100,8 +101,18 @@ static uint32_t riding(const struct prog_header *p) {
     return n;
 }
 
+/* Whether the kernels of a program have a constant. */
+static bool emits(const struct prog_header *p, const char *constant) {
+    struct strbuf text = {0};
+    emit_constants(p, &text);
+    assert_int_equal(strbuf_status(NULL, &text), QN_OK);
+    const bool has = strstr(strbuf_text(&text), constant) != NULL;
+    strbuf_fini(&text);
+    return has;
+}
+
 /* With data as flag: vectors of the residual stream ride on every shape, none without being asked.
- */
+ * If all that a single row's linear operators hand on rides, their code has no choices. */
 static void all_shapes_carry(void **state) {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(shapes); i++) {
@@ -111,6 +122,10 @@ static void all_shapes_carry(void **state) {
                       (unsigned long long)q->section[SECTION_EVENT].count);
         assert_int_equal(riding(p), 0);
         assert_true(riding(q) >= PROG(q, MODEL)->n_layers);
+        /* What the MLP gives is too wide to be staged, and is packed instead. */
+        const bool wide = PROG(q, MODEL)->intermediate > 16384;
+        assert_false(emits(p, "QN_ROW_FLAGS 1\n"));
+        assert_int_equal(emits(q, "QN_ROW_FLAGS 1\n"), !wide);
         free(p);
         free(q);
     }

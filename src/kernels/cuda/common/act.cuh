@@ -27,6 +27,13 @@ DEV struct act act_of(uint64_t address, const struct cuda_task *task, uint32_t f
     return a;
 }
 
+/* Operand at an address, which carries flags. They are numbers of iterations: not 0. */
+DEV struct act act_flagged(uint64_t address) {
+    const struct act a = {(const float *)address, SHARED->flag};
+    ASSUME(a.flag != 0);
+    return a;
+}
+
 DEV struct act act_from(struct act a, uint64_t element) {
     a.at += a.flag != 0 ? 2 * element : element;
     return a;

@@ -46,9 +46,11 @@ DEV struct row_work row_begin(const struct warp_context *c, const struct cuda_ta
     struct row_work w;
     w.block1 = task->block1;
     w.group = task->group;
-    w.x = act_of(task->in, task, CUDA_IN_FLAGGED | CUDA_IN_PAIRED);
-    w.x_paired = KIND == OP_LINEAR && (task->flags & CUDA_IN_PAIRED) != 0;
-    w.y_paired = KIND == OP_GATED_MLP && (task->flags & CUDA_OUT_PAIRED) != 0;
+    w.x = QN_ROW_FLAGS && KIND != OP_LM_HEAD
+              ? act_flagged(task->in)
+              : act_of(task->in, task, CUDA_IN_FLAGGED | CUDA_IN_PAIRED);
+    w.x_paired = KIND == OP_LINEAR && (QN_ROW_FLAGS || (task->flags & CUDA_IN_PAIRED) != 0);
+    w.y_paired = KIND == OP_GATED_MLP && (QN_ROW_FLAGS || (task->flags & CUDA_OUT_PAIRED) != 0);
     w.hint = task_hint(c, task);
     w.traced = c->thread == 0 && trace_wanted(SHARED);
     return w;

@@ -21,10 +21,11 @@ DEV float item_constant(uint64_t vector, uint32_t column, bool own) {
     return vector != 0 && own ? __ldg((const float *)vector + column) : 0;
 }
 
-/* Element `at` of an operand that may carry flags. */
+/* Element `at` of an operand that may carry flags; QN_ROW_FLAGS: of a single row it does. */
 template <bool FLAGS>
 DEV struct act item_act(uint64_t address, const struct cuda_task *task, uint32_t flagged,
                         uint64_t at) {
+    if (FLAGS && QN_ROW_FLAGS) return act_from(act_flagged(address), at);
     return act_from(FLAGS ? act_of(address, task, flagged) : act{(const float *)address, 0}, at);
 }
 
@@ -135,11 +136,17 @@ DEV struct linear_item mlp_item(const struct cuda_task *task, uint32_t block, ui
                                 uint32_t row) {
     struct linear_item m = {};
     const uint32_t column = block * 8 + r;
-    if (PACKED && (task->flags & CUDA_OUT_PACKED) != 0)
-        m.out = (float *)packed_at(task, task->out, row, column);
-    else
-        item_out<FLAGS>(task, &m, (uint64_t)row * task->units + column);
-    if (task->flags & CUDA_OUT_PAIRED) m.out_flag = SHARED->flag;
+    if (FLAGS && QN_ROW_FLAGS) {
+        const struct act pairs = act_flagged(task->out);
+        m.out = (float *)pairs.at + column;
+        m.out_flag = pairs.flag;
+    } else {
+        if (PACKED && (task->flags & CUDA_OUT_PACKED) != 0)
+            m.out = (float *)packed_at(task, task->out, row, column);
+        else
+            item_out<FLAGS>(task, &m, (uint64_t)row * task->units + column);
+        if (task->flags & CUDA_OUT_PAIRED) m.out_flag = SHARED->flag;
+    }
     m.own0 = column >= task->unit0 && column < task->unit1;
 #if QN_MLP_BIAS
     m.bias = make_float2(item_constant(task->bias, column, m.own0),
