@@ -123,7 +123,7 @@ static void all_shapes_carry(void **state) {
         assert_int_equal(riding(p), 0);
         assert_true(riding(q) >= PROG(q, MODEL)->n_layers);
         /* What the MLP gives is too wide to be staged, and is packed instead. */
-        const bool wide = PROG(q, MODEL)->intermediate > 16384;
+        const bool wide = PROG(q, MODEL)->intermediate > STAGED_COLUMNS;
         assert_false(emits(p, "QN_ROW_FLAGS 1\n"));
         assert_int_equal(emits(q, "QN_ROW_FLAGS 1\n"), !wide);
         free(p);
