@@ -470,9 +470,15 @@ RT_FN int rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
     c->epoch = rt->epochs[variant] = epoch;
     c->variant = variant;
     c->iteration++;
+    if (c->iteration << RT_ITERATION_SHIFT == 0) c->iteration++; /* published is a flag, never 0 */
     c->n_iterations++;
     c->n_rows_run += rows->n_rows;
     return 1;
+}
+
+/* The iteration that is prepared, as it is to be published. */
+RT_FN uint32_t rt_boundary_published(const struct rt_control *c) {
+    return rt_published(c->iteration, c->n_steady > 0, c->variant);
 }
 
 /* No work. The state is complete, and the host has heard all, before anybody may claim the
@@ -502,7 +508,7 @@ RT_FN void rt_boundary(const struct rt *rt, struct rt_worker *w) {
         return;
     }
     rt_trace_iteration(rt, w->id);
-    const uint32_t published = rt_published(c->iteration, c->n_steady > 0, c->variant);
+    const uint32_t published = rt_boundary_published(c);
     rt_store_release(&rt->shared->published, published);
     rt_claim_begin(rt, published);
     w->owes_start = 1;

@@ -94,7 +94,7 @@ struct rt_control {
     uint32_t n_running, n_waiting, n_free;
     uint32_t progress;     /* what mail.progress has: never read back from the host's memory */
     uint64_t n_rows_run;   /* token rows computed, for statistics */
-    uint64_t n_iterations; /* the same number as `iteration`, not wrapping */
+    uint64_t n_iterations; /* so many, where the number that `iteration` is wraps and skips */
     uint32_t context;      /* positions that the rows of the iteration that runs have at most */
     uint32_t ended;        /* rt_rows.ended */
     uint32_t n_steady;     /* boundaries since the news were laid out: each request has had as many

@@ -1,13 +1,14 @@
 /* Between iterations: admission, chunks of prompts, choice of variant, KV blocks, ends and cancels.
  * Run on the interpreter, where every step can be looked at. */
 #include "base/checked.h"
+#include "runtime/rt_boundary.h"
 #include "runtime/rt_test.h"
 
 enum { MAX_SEEN = 256 };
 
 /* One iteration as the tasks saw it. */
 struct seen {
-    uint32_t n_rows, n_logit_rows, variant, steady;
+    uint32_t n_rows, n_logit_rows, variant, steady, published;
     int32_t slot[32], position[32], logit_row[8];
 };
 
@@ -44,6 +45,7 @@ static void look(void *user, const struct rt_batch *b) {
     s->n_logit_rows = b->rows.n_logit_rows;
     s->variant = t->sim.core.rt.control->variant;
     s->steady = b->rows.steady;
+    s->published = rt_boundary_published(t->sim.core.rt.control);
     memcpy(s->slot, b->rows.slot, s->n_rows * 4);
     memcpy(s->position, b->rows.position, s->n_rows * 4);
     memcpy(s->logit_row, b->rows.logit_row, s->n_logit_rows * 4);
@@ -311,10 +313,10 @@ static void test_cancel_running(void **state) {
 
 /* Nothing but decoding: from the second such iteration on SAMPLE lays out the next rows, until a
  * request ends, comes or is cancelled. That rows carry their requests' tokens `look` checks. */
-static void test_steady(void **state) {
-    (void)state;
+static void run_steady(uint32_t first_iteration) {
     struct trial t;
     begin(&t, 40, 0);
+    t.sim.core.rt.control->iteration = t.sim.core.rt.shared->posted = first_iteration;
     const uint32_t a = put(&t, 1, 1, 9), b = put(&t, 2, 3, 4), c = put(&t, 3, 2, 30);
     t.cancel_at = 14;
     t.cancel_slot = c;
@@ -328,6 +330,13 @@ static void test_steady(void **state) {
         assert_int_equal(t.seen[i].steady, steady[i]);
         if (t.seen[i].steady)
             for (uint32_t k = 0; k < n_rows[i]; k++) assert_int_equal(t.seen[i].logit_row[k], k);
+        assert_int_not_equal(t.seen[i].published >> RT_ITERATION_SHIFT, 0);
+        const bool follows = i > 0 && steady[i - 1] && steady[i];
+        assert_int_equal((t.seen[i].published & RT_STEADY) != 0, follows);
+        for (uint32_t k = 0; follows && k < n_rows[i]; k++) {
+            assert_int_equal(t.seen[i].slot[k], t.seen[i - 1].slot[k]);
+            assert_int_equal(t.seen[i].position[k], t.seen[i - 1].position[k] + 1);
+        }
     }
     assert_true(t.seen[3].slot[0] == (int32_t)a && t.seen[3].position[0] == 3);
     assert_true(t.seen[3].slot[1] == (int32_t)b && t.seen[3].position[1] == 5);
@@ -337,6 +346,14 @@ static void test_steady(void **state) {
     assert_true(vb.finish == RT_FINISH_LENGTH && vb.n_out == 4 && tokens_follow(&vb, 3, 2));
     assert_true(vc.finish == RT_FINISH_ABORT && vc.n_out == 14 && tokens_follow(&vc, 2, 3));
     end(&t);
+}
+
+/* From the first iteration on, and where their numbers wrap. */
+static void test_steady(void **state) {
+    (void)state;
+    run_steady(0);
+    run_steady((1u << (32 - RT_ITERATION_SHIFT)) - 5);
+    run_steady(UINT32_MAX - 3);
 }
 
 /* Cancelled while it waits for blocks: never runs, and does not hold up the next in line. */
