@@ -2,7 +2,8 @@
  *
  * AOT tasks are placed operator by operator: at most ceil(n_tasks / n_workers) of an operator's
  * tasks per worker, and the task that reads the most bytes goes to the worker that has the fewest
- * so far. Who has attention that few workers have, for which all others wait, comes last in the
+ * so far; who has a task of the operator before comes after those that have none, if these are
+ * enough. Who has attention that few workers have, for which all others wait, comes last in the
  * operator before it, so as to be ready first, and after ATTENTION_WHOLE, being ready later. Tasks
  * of several rows that add to the residual stream go where those columns were written, so that
  * nobody else has to see them (carry.c). So within an operator the loads differ by at most one
@@ -64,10 +65,10 @@ static bool is_sliced(const struct task *t) {
 }
 
 struct load {
-    uint64_t bytes;        /* that its tasks so far read */
-    uint64_t tasks;        /* tasks placed so far: decides among equal bytes */
-    uint32_t here, before; /* tasks of the operator at hand, of the one before */
-    uint32_t rank;         /* those with a lower one come before it */
+    uint64_t bytes; /* that its tasks so far read */
+    uint64_t tasks; /* tasks placed so far: decides among equal bytes */
+    uint32_t here;  /* tasks of the operator at hand */
+    uint32_t rank;  /* those with a lower one come before it */
 };
 
 /* Who comes before whom: those that have nothing of the operator before, if that is worth it; last
@@ -111,14 +112,12 @@ static void fill_heap(struct heap *h, uint32_t n_workers) {
  * ATTENTION_WHOLE. If others are enough, who has any comes after them. */
 static void look_back(struct load *loads, uint32_t n_workers, uint32_t n, bool whole) {
     uint32_t idle = 0;
-    for (uint32_t w = 0; w < n_workers; w++) {
-        loads[w].before = loads[w].here;
-        loads[w].here = 0;
-        idle += loads[w].before == 0;
-    }
+    for (uint32_t w = 0; w < n_workers; w++) idle += loads[w].here == 0;
     const uint32_t rank = whole && idle > 0 ? RANK_LATE : idle >= n ? RANK_BUSY : RANK_READY;
-    for (uint32_t w = 0; w < n_workers; w++)
-        loads[w].rank = loads[w].before > 0 ? rank : RANK_READY;
+    for (uint32_t w = 0; w < n_workers; w++) {
+        loads[w].rank = loads[w].here > 0 ? rank : RANK_READY;
+        loads[w].here = 0;
+    }
 }
 
 static bool goes_through_context(const struct task *t) {
