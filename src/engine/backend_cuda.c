@@ -18,6 +18,7 @@
 
 enum {
     DEADLINE_MS = 2000,
+    LOOK_US = 25,
     SPIN_LIMIT = 64, /* polls in a row before a waiting block backs off */
     /* What is under way is what memory brings in that time (flight_pages): */
     FLIGHT_NS = 1300, /* at least, while others may wait for activations */
@@ -81,6 +82,7 @@ void backend_cuda_defaults(struct backend_cuda_options *o) {
     *o = (struct backend_cuda_options){
         .deadline_ns = ns,
         .silence_ns = ns * 2 * RT_TASK_PATIENCE,
+        .look_ns = number_from("QN_CUDA_LOOK_US", 1, 1000000, LOOK_US) * 1000,
         .flight = (uint32_t)number_from("QN_CUDA_FLIGHT", 0, CUDA_MAX_FLIGHT, 0),
         .flight_deep = (uint32_t)number_from("QN_CUDA_FLIGHT_DEEP", 0, CUDA_MAX_FLIGHT, 0),
         .stream = (uint32_t)number_from("QN_CUDA_STREAM", CUDA_STREAM_TASK, CUDA_STREAM_ITERATIONS,
@@ -450,7 +452,8 @@ static int start_run(struct diag *d, struct backend_instance *i) {
                                  .memory = &i->plan.rt,
                                  .mail = i->host_rt.mail,
                                  .trace = i->trace.host != NULL ? &i->trace : NULL,
-                                 .silence_ns = i->options.silence_ns};
+                                 .silence_ns = i->options.silence_ns,
+                                 .look_ns = i->options.look_ns};
     TRY(cuda_run_open(d, &o, &i->run));
     keep_activations(i);
     return QN_OK;

@@ -17,6 +17,7 @@ struct backend_cuda_options {
     const void *image;          /* NULL: compiled by NVRTC or from the cache */
     uint64_t deadline_ns;       /* a wait on the device longer than this is a stall; 0: none */
     uint64_t silence_ns;        /* no progress for this long: the host stops the kernel; 0: never */
+    uint64_t look_ns;           /* cuda_run_options.look_ns */
     uint32_t flight;            /* cuda_args.flight; 0: by the rate of the device's memory */
     uint32_t flight_deep;       /* cuda_args.flight_deep; 0: flight, or if that is 0 by the rate */
     uint32_t stream;            /* cuda_args.stream */

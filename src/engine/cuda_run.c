@@ -9,9 +9,6 @@
 #include <sys/prctl.h>
 
 enum {
-    /* Between two looks at a running kernel. A token reaches its reader half of this late; a look
-     * costs about 1 us. */
-    LOOK_NS = 25 * 1000,
     LOOKS_PER_QUERY = 8,   /* the driver is asked less often: its lock is everybody's */
     TIMER_SLACK_NS = 1000, /* Linux adds 50 us to every nap otherwise */
     IDLE_NS = 100 * 1000 * 1000,
@@ -159,7 +156,7 @@ static void stop_kernel(struct cuda_run *r) {
     uint64_t start = rt_now_ns();
     while (!r->hung && r->o.api->cuEventQuery(r->ended) == CU_ERROR_NOT_READY) {
         r->hung = rt_now_ns() - start > GRACE_NS;
-        nap(LOOK_NS);
+        nap(r->o.look_ns);
     }
 }
 
@@ -210,7 +207,7 @@ static void look(struct cuda_run *r, uint32_t n) {
 
 static void step(struct cuda_run *r, uint32_t n) {
     if (phase_of(r) == CUDA_RUN_LAUNCHED) {
-        nap(LOOK_NS);
+        nap(r->o.look_ns);
         look(r, n);
         return;
     }

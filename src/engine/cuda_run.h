@@ -38,6 +38,8 @@ struct cuda_run_options {
     struct rt_mail *mail;     /* the mailbox's head, as the host sees it */
     struct cuda_trace *trace; /* NULL, or open: taken after every launch */
     uint64_t silence_ns;      /* without progress until the host gives up on the kernel; 0: never */
+    uint64_t look_ns;         /* between two looks at a running kernel, each of which costs 1 us; a
+                                 token reaches its reader half of this late */
 };
 
 struct cuda_run {

@@ -42,7 +42,7 @@ enum {
     WARP = 32,
     N_NAMED = 16,
     N_PARKS = 16,
-    EXCHANGE_WORDS = 12
+    PART_WORDS = 10
 };
 
 /* ---- fibers ------------------------------------------------------------------------------- */
@@ -72,7 +72,6 @@ struct thread {
     struct warp *warp;
     struct machine *machine;
     uint32_t lane;
-    bool done;
     struct async *async_first, **async_last;
     uint32_t n_commits;
     uint32_t n_products, n_groups; /* of products: not made; committed so far */
@@ -89,7 +88,8 @@ struct queue {
  * before all have read this one. */
 struct warp {
     uint32_t arrived, meeting;
-    uint32_t words[2][WARP][EXCHANGE_WORDS];
+    uint32_t words[2][WARP];             /* of shuffles, votes */
+    uint32_t parts[2][PART_WORDS][WARP]; /* of products */
     struct queue waiting;
     char order[2];
 };
@@ -124,6 +124,7 @@ struct machine {
     struct queue ready;
     struct bulk *bulk;
     uint32_t n_blocks, n_threads, n_alive;
+    uint32_t steps;         /* of this turn */
     struct bulk *free_bulk; /* nodes for another use: only the machine's threads may touch them */
     struct async *free_async;
     uint64_t progress; /* anything that a waiting thread could wait for */
@@ -206,16 +207,39 @@ static void make_warp_ready(struct machine *m, struct queue *q) {
     q->first = NULL;
 }
 
-static void leave(void) {
-    struct thread *t = me();
-    if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(t->machine->tsan, TSAN_NO_ORDER);
-    emu_switch(&t->sp, t->machine->sp);
+/* The thread that comes next will have its stack in the cache, the one after it what says where. */
+static void fetch_next(const struct thread *t) {
+    if (t == NULL) return;
+    __builtin_prefetch(t->sp);
+    __builtin_prefetch(t->next);
 }
 
-static void enter(struct machine *m, struct thread *t) {
+/* Whoever ran goes on later, from *save on; the first that is ready goes on now. */
+static void enter_next(struct machine *m, void **save) {
+    struct thread *t = m->ready.first;
+    m->ready.first = t->next;
+    m->steps++;
+    fetch_next(t->next);
     emu_self = &t->self;
+    if (&t->sp == save) return;
     if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(t->tsan, TSAN_NO_ORDER);
-    emu_switch(&m->sp, t->sp);
+    emu_switch(save, t->sp);
+}
+
+/* A turn is over: as many steps as there are threads, or none can run. */
+static bool turn_is_over(const struct machine *m) {
+    return m->steps >= m->n_alive || m->ready.first == NULL;
+}
+
+static void leave(void) {
+    struct thread *t = me();
+    struct machine *m = t->machine;
+    if (!turn_is_over(m)) {
+        enter_next(m, &t->sp);
+        return;
+    }
+    if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(m->tsan, TSAN_NO_ORDER);
+    emu_switch(&t->sp, m->sp);
 }
 
 static void yield_now(void) {
@@ -357,13 +381,10 @@ void emu_sync_warp(void) {
 }
 
 const uint32_t *emu_exchange(uint32_t value) {
-    static __thread uint32_t all[WARP];
     struct thread *t = me();
     struct warp *w = t->warp;
-    w->words[w->meeting & 1][t->lane][0] = value;
-    uint32_t which = meet(t, false);
-    for (int i = 0; i < WARP; i++) all[i] = w->words[which][i][0];
-    return all;
+    w->words[w->meeting & 1][t->lane] = value;
+    return w->words[meet(t, false)];
 }
 
 /* ---- copies ------------------------------------------------------------------------------- */
@@ -499,38 +520,70 @@ static float element(uint32_t pair, uint32_t high, bool f16) {
 #define FAST
 #endif
 
-/* The lane whose fragments hold row r (0..15; or column for b) and k, the register, the half. */
-FAST static void multiply_warp(uint32_t (*lane)[EXCHANGE_WORDS], bool f16) {
-    double a[16][16], b[16][8], sum[16][8] = {0}; /* [k][m], [k][n], [m][n] */
-    for (uint32_t l = 0; l < WARP; l++)
-        for (uint32_t h = 0; h < 2; h++) {
-            uint32_t g = l / 4, k = l % 4 * 2 + h;
-            for (uint32_t r = 0; r < 4; r++)
-                a[k + 8 * (r >> 1)][g + 8 * (r & 1)] = element(lane[l][r], h, f16);
-            for (uint32_t r = 0; r < 2; r++) b[k + 8 * r][g] = element(lane[l][4 + r], h, f16);
+/* Sixteen rows of A or eight of B in words as lanes bring them: number r of lane 4 g + j has
+ * columns 2 j and 2 j + 1 of row g, of A or of B's transpose, and 8 more of each for r's bits. */
+static inline __attribute__((always_inline)) void widen(double to[2 * WARP],
+                                                        const uint32_t words[WARP], bool f16) {
+    if (f16) {
+        for (uint32_t i = 0; i < 2 * WARP; i++) to[i] = element(words[i / 2], i % 2, true);
+        return;
+    }
+    uint32_t bits[2 * WARP];
+    float v[2 * WARP];
+    for (uint32_t i = 0; i < WARP; i++) {
+        bits[2 * i] = words[i] << 16;
+        bits[2 * i + 1] = words[i] & 0xffff0000;
+    }
+    memcpy(v, bits, sizeof v);
+    for (uint32_t i = 0; i < 2 * WARP; i++) to[i] = v[i];
+}
+
+/* c[m][n] += the sum over k, in order, of a[m][k] b[k][n]. */
+FAST static void multiply_warp(uint32_t (*words)[WARP], bool f16) {
+    typedef double four __attribute__((vector_size(32)));
+    double a[4][8][8], b[2][8][8]; /* [r][g][k], [r][n][k] */
+    union {
+        four v[2];
+        double n[8];
+    } turned[16], sum;
+    for (uint32_t r = 0; r < 4; r++) widen(a[r][0], words[r], f16);
+    for (uint32_t r = 0; r < 2; r++) widen(b[r][0], words[4 + r], f16);
+    for (uint32_t k = 0; k < 16; k++)
+        for (uint32_t n = 0; n < 8; n++) turned[k].n[n] = b[k / 8][n][k % 8];
+    for (uint32_t m = 0; m < 16; m++) {
+        four lo = {0}, hi = {0};
+        for (uint32_t k = 0; k < 16; k++) {
+            const double x = a[m / 8 + k / 8 * 2][m % 8][k % 8];
+            lo += x * turned[k].v[0];
+            hi += x * turned[k].v[1];
         }
-    for (int k = 0; k < 16; k++) /* the order of every sum */
-        for (int m = 0; m < 16; m++)
-            for (int n = 0; n < 8; n++) sum[m][n] += a[k][m] * b[k][n];
-    for (uint32_t l = 0; l < WARP; l++)
-        for (uint32_t i = 0; i < 4; i++) {
+        sum.v[0] = lo;
+        sum.v[1] = hi;
+        for (uint32_t n = 0; n < 8; n++) {
+            uint32_t *word = &words[6 + m / 8 * 2 + n % 2][m % 8 * 4 + n / 2];
             float c;
-            memcpy(&c, &lane[l][6 + i], 4);
-            c = (float)(c + sum[l / 4 + 8 * (i >> 1)][l % 4 * 2 + (i & 1)]);
-            memcpy(&lane[l][6 + i], &c, 4);
+            memcpy(&c, word, 4);
+            c = (float)(c + sum.n[n]);
+            memcpy(word, &c, 4);
         }
+    }
+}
+
+/* Words of what a lane brings to a product or takes from it. */
+static void put_words(uint32_t (*words)[WARP], uint32_t lane, const void *from, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) memcpy(&words[i][lane], (const char *)from + 4 * i, 4);
 }
 
 void emu_mma(float c[4], const uint32_t a[4], const uint32_t b[2], int f16) {
     struct thread *t = me();
     struct warp *w = t->warp;
-    uint32_t(*lanes)[EXCHANGE_WORDS] = w->words[w->meeting & 1];
-    memcpy(&lanes[t->lane][0], a, 16);
-    memcpy(&lanes[t->lane][4], b, 8);
-    memcpy(&lanes[t->lane][6], c, 16);
-    if (w->arrived == WARP - 1) multiply_warp(lanes, f16 != 0);
-    uint32_t which = meet(t, false);
-    memcpy(c, &w->words[which][t->lane][6], 16);
+    uint32_t(*words)[WARP] = w->parts[w->meeting & 1];
+    put_words(words, t->lane, a, 4);
+    put_words(words + 4, t->lane, b, 2);
+    put_words(words + 6, t->lane, c, 4);
+    if (w->arrived == WARP - 1) multiply_warp(words, f16 != 0);
+    words = w->parts[meet(t, false)];
+    for (uint32_t i = 0; i < 4; i++) memcpy(&c[i], &words[6 + i][t->lane], 4);
 }
 
 void emu_wgmma(float *d, const uint32_t a[4], const struct emu_wgmma *of) {
@@ -540,12 +593,12 @@ void emu_wgmma(float *d, const uint32_t a[4], const struct emu_wgmma *of) {
     if (!t->products) t->products = calloc(MAX_PRODUCTS, sizeof *t->products);
     if (!t->products) emu_trap("out of memory");
     struct product *p = &t->products[t->n_products++];
-    memcpy(w->words[w->meeting & 1][t->lane], a, 16);
+    put_words(w->parts[w->meeting & 1], t->lane, a, 4);
     const uint32_t which = meet(t, false);
     *p = (struct product){.d = d, .of = *of, .group = t->n_groups};
     for (uint32_t r = 0; r < 4; r++) /* row g + 8 (r & 1), k 2 j + 8 (r >> 1) of lane 4 g + j */
         for (uint32_t j = 0; j < 4; j++)
-            p->a[r & 1][j + 4 * (r >> 1)] = w->words[which][t->lane / 4 * 4 + j][r];
+            p->a[r & 1][j + 4 * (r >> 1)] = w->parts[which][r][t->lane / 4 * 4 + j];
 }
 
 void emu_wgmma_commit(void) {
@@ -598,7 +651,7 @@ static void thread_main(void) {
     t->machine->launch->entry(t->machine->launch->arguments);
     while (t->async_first) async_pop(t);
     tsan_release(t->machine);
-    t->done = true;
+    t->machine->n_alive--;
     t->machine->progress++;
     leave();
     abort();
@@ -615,7 +668,6 @@ static void thread_start(struct machine *m, struct thread *t, uint32_t block, ui
     t->warp = &t->block->warps[thread / WARP];
     t->lane = thread % WARP;
     t->machine = m;
-    t->done = false;
     /* Tops that are a power of two apart would all want the same few lines of the cache. */
     char *end = t->stack + STACK_BYTES - (size_t)(t - m->threads) % COLORS * LINE_BYTES;
 #if defined(__x86_64__)
@@ -646,27 +698,12 @@ static void turn(struct machine *m, uint64_t *before) {
         emu_trap("threads wait at a barrier or a warp's meeting for others that never come");
 }
 
-/* The thread that comes next will have its stack in the cache, the one after it what says where. */
-static void fetch_next(const struct thread *t) {
-    if (t == NULL) return;
-    __builtin_prefetch(t->sp);
-    __builtin_prefetch(t->next);
-}
-
-/* Runs what is ready until all are done. A turn: as many steps as there are threads. */
+/* Runs what is ready until all are done. */
 static void run_threads(struct machine *m) {
     uint64_t before = 0;
-    for (uint32_t step = 0; m->n_alive > 0; step++) {
-        if (step >= m->n_alive || m->ready.first == NULL) {
-            step = 0;
-            turn(m, &before);
-            if (m->ready.first == NULL) continue;
-        }
-        struct thread *t = m->ready.first;
-        m->ready.first = t->next;
-        fetch_next(t->next);
-        enter(m, t);
-        m->n_alive -= t->done;
+    for (; m->n_alive > 0; m->steps = 0) {
+        turn(m, &before);
+        if (!turn_is_over(m)) enter_next(m, &m->sp);
     }
     while (m->bulk) bulk_step(m);
 }
