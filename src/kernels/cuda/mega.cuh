@@ -95,6 +95,7 @@ enum {
     RUN_STEP_LONG,
     RUN_WHOLE,
     RUN_WHOLE_ROW,
+    RUN_WHOLE_ONE,
     RUN_WHOLE_TEAMS,
     RUN_STEP_ROW,
     RUN_COMBINE,
@@ -131,6 +132,7 @@ DEV uint32_t runner_of(const struct cuda_task *task) {
     case OP_ATTENTION_WHOLE:
 #if KV_PAGES
         if (team_takes(task)) return RUN_WHOLE_TEAMS;
+        if (SHARED->one_row_pieces == 1 && HEAD_STEPS <= task->unit1) return RUN_WHOLE_ONE;
 #endif
         return SHARED->rows_alone ? RUN_WHOLE_ROW : RUN_WHOLE;
     case OP_ATTENTION_COMBINE: return RUN_COMBINE;
@@ -404,9 +406,16 @@ DEV void compute_main(void) {
         switch (context_next()) {
         case RUN_ONE_ROW: compute_one_row(); continue;
 #if KV_PAGES
-        case RUN_WHOLE_ROW: compute_task<run_attention_row<OP_ATTENTION_WHOLE>, true>(); continue;
+        case RUN_WHOLE_ONE:
+            compute_task<run_attention_row<OP_ATTENTION_WHOLE, true>, true>();
+            continue;
+        case RUN_WHOLE_ROW:
+            compute_task<run_attention_row<OP_ATTENTION_WHOLE, false>, true>();
+            continue;
         case RUN_WHOLE_TEAMS: run_teams(); continue;
-        case RUN_STEP_ROW: compute_task<run_attention_row<OP_ATTENTION_STEP>, true>(); continue;
+        case RUN_STEP_ROW:
+            compute_task<run_attention_row<OP_ATTENTION_STEP, true>, true>();
+            continue;
         case RUN_WHOLE: compute_task<run_whole>(); continue;
 #endif
         case RUN_COMBINE: compute_task<run_combine, true>(); continue;
@@ -494,10 +503,11 @@ __device__ __noinline__ void role_control(void) {
     if (threadIdx.x % 32 == 0) control_main(&SHARED->args, SHARED);
 }
 
-// What every layer of a decode step runs has nothing in local memory, up to 8 rows (13: LM_HEAD).
+// What every layer of a decode step runs has nothing in local memory, up to 8 rows (13: LM_HEAD),
+// but for some words of attention that holds keys and values.
 // check_kernels: function compute_one_row spills 0
 // check_kernels: function compute_one_row spills 28 on sm_100a
-// check_kernels: function run_attention_rowI spills 0
+// check_kernels: function run_attention_rowI spills 24
 // check_kernels: function run_attention_rowI spills 32 on odd
 // check_kernels: function run_teams spills 0
 // check_kernels: function run_teams spills 12 on sm_80

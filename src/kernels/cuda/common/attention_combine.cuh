@@ -1,7 +1,7 @@
 /* attention_combine.cuh - ATTENTION_COMBINE: the states of a row's pieces, merged in order of
  * position into the output of a head.
  *
- * Short contexts: one warp per row, head and 32 columns. Long ones: all warps together, head after
+ * Short contexts: one warp per row, head and 64 columns. Long ones: all warps together, head after
  * head. What a piece's state is multiplied with follows from the maxima alone, so it is found for
  * up to 256 pieces at once; then a warp has 16 columns and adds the pieces in order, many of them
  * on their way. Both ways do the same operations on the same numbers.
@@ -43,14 +43,14 @@ DEV void combine_store(const struct cuda_task *task, uint64_t head, uint32_t col
 
 /* ---- short contexts ---- */
 
-/* What a warp merges: a column per lane of a head's n pieces at `part`. */
+/* What a warp merges: two columns per lane of a head's n pieces at `part`. */
 struct combine_item {
     struct act part;
-    uint32_t n, column;
-    uint64_t head; /* of all rows' */
+    uint32_t n, column; /* column: the lane's first one */
+    uint64_t head;      /* of all rows' */
 };
 
-enum { COLUMN_GROUPS = (QN_HEAD_DIM + 31) / 32 };
+enum { COLUMN_GROUPS = (QN_HEAD_DIM + 63) / 64 };
 
 /* Number i of the task's items: column groups, then heads, then rows. */
 DEV struct combine_item combine_item_of(const struct warp_context *c, const struct cuda_task *task,
@@ -61,7 +61,7 @@ DEV struct combine_item combine_item_of(const struct warp_context *c, const stru
     m.n = row_pieces(SHARED, row, &first);
     m.head = (uint64_t)row * QN_N_HEADS + task->unit0 + of_head % heads;
     m.part = combine_parts(task, m.head, first);
-    m.column = i % COLUMN_GROUPS * 32 + c->lane;
+    m.column = i % COLUMN_GROUPS * 64 + 2 * c->lane;
     return m;
 }
 
@@ -72,37 +72,41 @@ template <bool FLAGGED>
 DEV void combine_pieces_short(const struct cuda_task *task, const struct combine_item *m,
                               uint32_t *hint) {
     const int most = COMBINE_LONG - 1;
-    const uint32_t at = 2 + min(m->column, QN_HEAD_DIM - 1u);
+    const uint32_t at = (2 + min(m->column, QN_HEAD_DIM - 2u)) / 2;
     const struct act part = {m->part.at, FLAGGED ? m->part.flag : 0};
-    uint4 state[most];
-    uint2 value[most];
+    uint4 state[most], value[most];
     bool there;
     do {
 #pragma unroll
         for (uint32_t j = 0; j < most; j++) {
             const struct act from = act_from(part, min(j, m->n - 1) * STATE_SIZE);
             state[j] = act_ask2(from, 0);
-            value[j] = act_ask(from, at);
+            value[j] = act_ask2(from, at);
         }
         there = true;
 #pragma unroll
         for (int j = 0; j < most; j++)
-            there = there & act_there2(part, state[j]) & (value[j].y == part.flag);
+            there = there & act_there2(part, state[j]) & act_there2(part, value[j]);
     } while (!there && !act_given_up());
     if (hint != nullptr) add_relaxed_gpu(hint, 1);
-    float max = -INFINITY, sum = 0, out = 0;
+    float max = -INFINITY, sum = 0;
+    float2 out = {};
 #pragma unroll
     for (int j = 0; j < most; j++) {
         const float2 of = act_pair(part, state[j]); /* maximum and sum */
+        const float2 v = act_pair(part, value[j]);
         const struct merge f = merge_factors(max, max == -INFINITY ? 0 : 1, of.x);
         const bool counts = j < m->n;
-        const float next = merge_value(&f, out, __uint_as_float(value[j].x)),
+        const float x = merge_value(&f, out.x, v.x), y = merge_value(&f, out.y, v.y),
                     total = merge_value(&f, sum, of.y);
-        out = counts ? next : out;
+        out.x = counts ? x : out.x;
+        out.y = counts ? y : out.y;
         sum = counts ? total : sum;
         max = f.max;
     }
-    combine_store(task, m->head, m->column, out * reciprocal_fast(sum));
+    const float by = reciprocal_fast(sum);
+    if (m->column < QN_HEAD_DIM)
+        output_store2(task, m->head, m->column, make_float2(out.x * by, out.y * by));
 }
 
 DEV void combine_short(const struct cuda_task *task, struct combine_item m, uint32_t *hint) {

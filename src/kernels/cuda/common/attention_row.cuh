@@ -1,6 +1,6 @@
 /* attention_row.cuh - ATTENTION_WHOLE of an iteration each of whose token rows is another
  * request's: decode. And ATTENTION_STEP of a single row, as long as no task has more than one
- * piece.
+ * piece; WHOLE of one piece likewise.
  *
  * The same items and numbers as attention_whole.cuh and attention_split.cuh, in code that takes as
  * given what such rows are: the iteration adds one position to each, what there is to do is known
@@ -9,9 +9,10 @@
  * before.
  *
  *   before the event   the task's first item, the warp's head: what turns it, where its elements
- * come from after it           a head a warp ─ barrier ─ shares of up to RING_DEPTH pieces, outputs
- * left in their pages ─ barrier ─ each thread has two columns of a head, adds up shares in order;
- * of WHOLE pieces in order, too
+ *                      come from; of a task of one piece the share's keys and values into registers
+ *   after it           a head a warp ─ barrier ─ shares of up to RING_DEPTH pieces, outputs left
+ *                      in their pages ─ barrier ─ each thread has two columns of a head, adds up
+ *                      shares in order; of WHOLE pieces in order, too
  *
  * Bytes: k and v of the context, 2 * positions * head_dim * 2, read once per item.
  *
@@ -115,6 +116,51 @@ DEV void row_at_fresh(const struct warp_context *c, uint32_t fresh, uint32_t key
         if (split_value_row(c, n) == fresh) at->v[n] = (const char *)step_head(key + 1);
 }
 
+/* A share's keys and values. */
+struct row_kv {
+    struct split_kv of;
+    bool there;
+};
+
+/* Those of the warp's next page, if it is wanted and has come. What is loaded otherwise is not
+ * looked at: the compiler spills arrays that are loaded or not. */
+DEV void row_hold(const struct warp_context *c, bool wanted, struct row_kv *x) {
+    static_assert(sizeof(struct cuda_args) >= QN_HEAD_DIM * 2, "something to load");
+    const uint32_t slot = page_slot(c->warp, c->page);
+    const bool come = barrier_test_acquire_cta(&SHARED->page_full[slot], page_parity(c->page));
+    const char *page = RING + slot * CUDA_PAGE_BYTES, *other = (const char *)&SHARED->args;
+    struct split_at at = split_at_of(c, page, page + SHARE_BYTES);
+    x->there = wanted && __all_sync(~0u, come);
+#pragma unroll
+    for (int u = 0; u < 2; u++) at.k[u] = x->there ? at.k[u] : other;
+#pragma unroll
+    for (int n = 0; n < 4; n++) at.v[n] = x->there ? at.v[n] : other;
+    split_keys(c, at.k, x->of.k);
+    split_values(c, at.v, x->of.v);
+}
+
+/* The position that the iteration adds, number `fresh`, to a share that is held: it lies in
+ * scratch, the key as head number `key`, then the value. */
+DEV void row_hold_fresh(const struct warp_context *c, uint32_t fresh, uint32_t key,
+                        struct row_kv *x) {
+#pragma unroll
+    for (int u = 0; u < 2; u++)
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) {
+            const uint32_t row = split_key_row(c, u), d = 32 * i + c->lane % 4 * 8;
+            shared_load16_if(row == fresh && d < QN_HEAD_DIM, step_head(key) + key_at(row, d),
+                             &x->of.k[u][i]);
+        }
+#pragma unroll
+    for (int i = 0; i < SPANS; i++)
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            const uint32_t row = split_value_row(c, n), d = 64 * i + c->lane / 4 * 8;
+            shared_load16_if(row == fresh && d < QN_HEAD_DIM, step_head(key + 1) + value_at(row, d),
+                             &x->of.v[i][n]);
+        }
+}
+
 /* A share's outputs into its page, which all lanes have read, maxima and sums into scratch. */
 DEV void row_put(const struct warp_context *c, const struct attention_part *part, uint32_t i,
                  uint32_t share, uint32_t slot, char *page) {
@@ -129,24 +175,29 @@ DEV void row_put(const struct warp_context *c, const struct attention_part *part
         }
 }
 
-/* The warp's share of piece number i of the batch, which is the walk's. */
-DEV void row_share(const struct warp_context *c, const struct kv_walk *w, uint32_t n_heads,
-                   const struct attention_rows *rows, uint32_t piece, uint32_t share, uint32_t i) {
+/* The warp's share of piece number i of the batch, which is the walk's. x: its keys and values, if
+ * they are there. */
+DEV void row_share(const struct warp_context *c, const struct kv_walk *w,
+                   const struct attention_rows *rows, uint32_t piece, uint32_t share, uint32_t i,
+                   struct row_kv *x) {
     const uint32_t first = piece * ATTENTION_PIECE + SHARE_POSITIONS * share;
-    const uint32_t slot = page_acquire_after(c, i);
+    const uint32_t slot = page_acquire_after(c, i), key = split_step(w).n_heads;
     char *page = RING + slot * CUDA_PAGE_BYTES;
     const uint32_t fresh = w->hi - 1 - first; /* the position that the iteration adds */
     struct attention_part part;
     if (first >= w->hi || first + SHARE_POSITIONS <= w->lo) {
         part_clear(&part);
     } else {
-        struct split_kv x;
-        struct split_at at = split_at_of(c, page, page + SHARE_BYTES);
-        row_at_fresh(c, fresh, n_heads, &at);
-        split_keys(c, at.k, x.k);
-        split_values(c, at.v, x.v);
-        if (fresh < SHARE_POSITIONS) split_clear(c, fresh, &x);
-        split_attend(c, rows, &x, first, &part);
+        if (x->there) {
+            if (fresh < SHARE_POSITIONS) row_hold_fresh(c, fresh, key, x);
+        } else {
+            struct split_at at = split_at_of(c, page, page + SHARE_BYTES);
+            row_at_fresh(c, fresh, key, &at);
+            split_keys(c, at.k, x->of.k);
+            split_values(c, at.v, x->of.v);
+        }
+        if (fresh < SHARE_POSITIONS) split_clear(c, fresh, &x->of);
+        split_attend(c, rows, &x->of, first, &part);
         __syncwarp(); /* all lanes have read the page */
     }
     row_put(c, &part, i, share, slot, page);
@@ -209,7 +260,11 @@ DEV void row_item(struct warp_context *c, const struct cuda_task *task, const st
     for (uint32_t at = w->piece, n; at < w->piece_end; at += n) {
         n = min(w->piece_end - at, (uint32_t)WHOLE_BATCH);
 #pragma unroll 1
-        for (uint32_t i = 0; i < n; i++) row_share(c, w, s.n_heads, &rows, at + i, share, i);
+        for (uint32_t i = 0; i < n; i++) {
+            struct row_kv x;
+            x.there = false;
+            row_share(c, w, &rows, at + i, share, i, &x);
+        }
         sync_compute();
         const bool last = at + n == w->piece_end;
         if (last && hint != nullptr) add_relaxed_gpu(hint, 1);
@@ -231,23 +286,33 @@ DEV void row_item(struct warp_context *c, const struct cuda_task *task, const st
     }
 }
 
-/* A piece, to where COMBINE finds it. */
+/* An item of one piece: STEP's to where COMBINE finds it, WHOLE's is the output. x: the share's
+ * keys and values, if they are there. */
+template <uint32_t KIND>
 DEV void row_part(struct warp_context *c, const struct cuda_task *task, const struct kv_walk *w,
-                  uint32_t share, uint32_t *hint) {
+                  uint32_t share, struct row_kv *x, uint32_t *hint) {
     const struct attention_step s = split_step(w);
-    const struct act parts = act_of(task->out, task, CUDA_OUT_FLAGGED);
-    const uint32_t n_pieces = task->n_pieces;
     struct attention_rows rows;
     step_rows(c, w, 0, s.n_heads, &rows);
-    row_share(c, w, s.n_heads, &rows, w->piece, share, 0);
+    row_share(c, w, &rows, w->piece, share, 0, x);
     sync_compute();
     if (hint != nullptr) add_relaxed_gpu(hint, 1);
+    /* Not before: registers are short. */
+    const struct act parts = act_of(task->out, task, CUDA_OUT_FLAGGED);
+    const uint32_t n_pieces = task->n_pieces;
 #pragma unroll
     for (int u = 0; u < WHOLE_PAIRS; u++) {
         const struct whole_place p = whole_place_of(c, u);
         if (p.m >= s.n_heads) continue;
         const struct row_piece piece = row_piece_of(0, p.m, p.d);
         const uint64_t head = (uint64_t)w->row * QN_N_HEADS + s.head0 + p.m;
+        if (KIND == OP_ATTENTION_WHOLE) {
+            struct whole_state y = {};
+            row_merge(&piece, &y);
+            const float by = reciprocal_fast(y.sum);
+            output_store2(task, head, p.d, make_float2(y.out.x * by, y.out.y * by));
+            continue;
+        }
         const struct act to = act_from(parts, (head * n_pieces + w->piece) * STATE_SIZE);
         if (p.d == 0) act_put2(to, make_float2(piece.max, piece.sum));
         act_put2(act_from(to, 2 + p.d), piece.out);
@@ -255,8 +320,9 @@ DEV void row_part(struct warp_context *c, const struct cuda_task *task, const st
     whole_release(c, 1);
 }
 
-/* KIND: ATTENTION_WHOLE, or ATTENTION_STEP whose tasks have one item at most. */
-template <uint32_t KIND>
+/* KIND: ATTENTION_WHOLE or _STEP. ONE, which STEP always is: a task has one item of one piece at
+ * most. */
+template <uint32_t KIND, bool ONE>
 DEV bool run_attention_row(struct warp_context *c, const struct cuda_task *task) {
     const uint32_t share = (c->warp - c->turn) % WARPS;
     struct kv_walk w = split_walk(c, task);
@@ -264,6 +330,8 @@ DEV bool run_attention_row(struct warp_context *c, const struct cuda_task *task)
     struct row_head h = row_head_of(c, task, &w, fresh, c->warp);
     uint32_t *hint = task_hint(c, task);
     const bool traced = c->thread == 0 && trace_wanted(SHARED), idle = w.left == 0;
+    struct row_kv held;
+    if (ONE) row_hold(c, !idle, &held);
     if (!wait_data(c, task)) return false;
     if (UNLIKELY(traced)) trace(SHARED, RT_TRACE_READY, task->index);
     if (idle && hint != nullptr) add_relaxed_gpu(hint, 1);
@@ -276,12 +344,12 @@ DEV bool run_attention_row(struct warp_context *c, const struct cuda_task *task)
             h = row_head_of(c, task, &w, fresh, h.i + WARPS);
         }
         sync_compute();
-        if (KIND == OP_ATTENTION_STEP)
-            row_part(c, task, &w, share, hint);
+        if (ONE)
+            row_part<KIND>(c, task, &w, share, &held, hint);
         else
             row_item(c, task, &w, share, w.left == w.piece_end - w.piece ? hint : nullptr);
         if (fresh && c->warp == WARPS - 1) row_keep(c, task, &w, 0);
-        if (KIND == OP_ATTENTION_STEP) break;
+        if (ONE) break;
         kv_walk_skip(SHARED, &w, w.piece_end - w.piece);
         if (w.left == 0) break;
         h = row_head_of(c, task, &w, fresh, c->warp);

@@ -105,6 +105,9 @@ DEV void pause_ns(uint32_t ns) {
     (void)ns;
     emu_wait();
 }
+DEV void shared_load16_if(bool wanted, const void *p, uint4 *v) {
+    if (wanted) *v = *(const uint4 *)p;
+}
 DEV uint4 load_matrices(const char *p, uint32_t next, uint32_t lane) {
     const uint32_t *w = (const uint32_t *)p + lane, *v = (const uint32_t *)(p + next) + lane;
     return make_uint4(w[0], w[32], v[0], v[32]);
