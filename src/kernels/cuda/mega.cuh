@@ -511,6 +511,7 @@ __device__ __noinline__ void role_control(void) {
 // check_kernels: function run_attention_rowI spills 32 on odd
 // check_kernels: function run_teams spills 0
 // check_kernels: function run_teams spills 12 on sm_80
+// check_kernels: function run_teams spills 8 on odd.sm_90a
 // check_kernels: function run_splitILj7E spills 0
 // check_kernels: function step_items spills 16
 // check_kernels: function step_run spills 400
@@ -524,7 +525,9 @@ __device__ __noinline__ void role_control(void) {
 // check_kernels: function packed_begin spills 4
 // check_kernels: function narrow_multiply spills 0
 // check_kernels: function packed_next spills 0
+// check_kernels: function packed_next spills 12 on odd.sm_90a
 // check_kernels: function tile_finish spills 0
+// check_kernels: function tile_finish spills 12 on odd.sm_90a
 // check_kernels: function role_loader spills 0
 // check_kernels: function role_loader spills 36 on odd.sm_80
 // check_kernels: function role_loader spills 8 on sm_80
