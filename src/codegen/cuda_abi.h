@@ -187,7 +187,7 @@ struct cuda_task {
     uint32_t index; /* of this task in the program */
     /* Device addresses of operands, as op.def's row calls them; those that a kind does not have: 0.
      *
-     * w      EMBED table; matrix products: the weights' image
+     * w      EMBED and SAMPLE table; matrix products: the weights' image
      * in     what it works on: x, a, qkv, q, part, parts, squares, logits
      * norm   of one row norm; EMBED, LINEAR and LINEAR_SUM next; STEP and
      *        WHOLE q_norm

@@ -262,6 +262,7 @@ struct filler {
     const struct cuda_place *places;
     const struct cuda_bases *bases;
     bool attention_leases;
+    uint64_t table; /* EMBED's */
 };
 
 static uint32_t cc_of(const struct filler *f) {
@@ -274,6 +275,14 @@ static uint64_t address(const struct filler *f, uint32_t tensor) {
     if (t->role == PROG_WEIGHT) return f->bases->weights + f->places[t->where].offset;
     if (t->role == PROG_ACTIVATION) return f->bases->workspace + t->where;
     return f->bases->kv + t->where * f->bases->kv_layer_bytes;
+}
+
+/* The table of embeddings; 0: the program has none. */
+static uint64_t embed_table(const struct filler *f) {
+    const struct prog_op *ops = PROG(f->program, OP);
+    for (uint64_t i = 0; i < f->program->section[SECTION_OP].count; i++)
+        if (ops[i].kind == OP_EMBED) return address(f, ops[i].in[EMBED_TABLE]);
+    return 0;
 }
 
 /* Operands of each kind: the table in cuda_abi.h. */
@@ -351,6 +360,7 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     case OP_SAMPLE:
         t->in = address(f, in[SAMPLE_LOGITS]);
         t->more = address(f, in[SAMPLE_PART]);
+        t->w = f->table;
         break;
     default: break;
     }
@@ -540,7 +550,8 @@ static void fill_task(const struct filler *f, const struct prog_variant *v, uint
 
 void cuda_tables_fill(const struct prog_header *program, const struct cuda_place *places,
                       const struct cuda_bases *bases, struct cuda_task *tasks) {
-    const struct filler f = {program, places, bases, emit_attention_leases(program)};
+    struct filler f = {program, places, bases, emit_attention_leases(program), 0};
+    f.table = embed_table(&f);
     for (uint64_t i = 0; i < program->section[SECTION_VARIANT].count; i++) {
         const struct prog_variant *v = &PROG(program, VARIANT)[i];
         for (uint32_t t = v->first_task; t < v->first_task + v->n_tasks; t++)

@@ -18,17 +18,21 @@ RT_FN int rt_is_stop(const struct rt_request *q, int32_t token) {
     return 0;
 }
 
+/* Where the next token of a request, which has `slot`, and its log-probability lie; s: what the
+ * slot is before it is appended. */
+RT_FN uint64_t rt_append_at(const struct rt_batch *b, uint32_t slot, const struct rt_slot *s) {
+    return (uint64_t)slot * b->max_model_len + s->n_known;
+}
+
 /* Appends a token to the request of logit row `row`, which has `slot`; s: what that was before;
- * stops: rt_is_stop. By one thread; the iteration's other tasks that read its
- * rows are done. */
+ * stops: rt_is_stop. By one thread; the iteration's other tasks that read its rows are done. The
+ * token's log-probability is stored beside it (rt_append_at), by whoever has it. */
 RT_FN void rt_append(const struct rt_batch *b, uint32_t row, uint32_t slot, const struct rt_slot *s,
-                     int32_t token, float logprob, int stops) {
+                     int32_t token, int stops) {
     struct rt_slot *to = &b->slots[slot];
-    const uint64_t at = (uint64_t)slot * b->max_model_len + s->n_known;
     const uint32_t position = s->n_known, n_known = position + 1;
     const int ends = stops || n_known >= s->n_limit;
-    b->tokens[at] = token;
-    b->logprobs[at] = logprob;
+    b->tokens[rt_append_at(b, slot, s)] = token;
     to->n_known = n_known;
     to->n_computed = position;
     to->in_flight = 0;

@@ -202,7 +202,7 @@ RT_COLD uint32_t rt_boundary_rows(const struct rt *rt, struct rt_worker *w, uint
  * logit rows, then one for rows of different requests, then the shortest contexts. The largest has
  * room for any that rt_boundary_rows makes. A request has one logit row at most, so where all rows
  * are such no two are of the same. */
-RT_FN uint32_t rt_boundary_variant(const struct rt *rt, uint32_t filled, uint32_t context) {
+RT_COLD uint32_t rt_boundary_variant(const struct rt *rt, uint32_t filled, uint32_t context) {
     const uint32_t alone = (filled & 0xffff) == filled >> 16 ? rt->alone : 0;
     uint32_t best = rt->largest;
     for (uint32_t i = 0; i < rt->n_variants; i++) {
@@ -378,6 +378,13 @@ RT_FN void rt_boundary_prefetch(const struct rt *rt) {
     rt_prefetch(b->rows.logit_row);
 }
 
+/* What every boundary reads, wanted at once: while the task runs that ends the iteration. */
+RT_FN void rt_boundary_near(const struct rt *rt, uint32_t end_event) {
+    rt_touch(rt->control);
+    rt_touch(&rt->batch->rows);
+    rt_touch(&rt->events[end_event]);
+}
+
 /* For a worker that holds a task of the iteration, or owes the boundary. 0: the boundary cannot be
  * played yet, since the last one has not posted everything. */
 RT_FN int rt_boundary_ask(const struct rt *rt, struct rt_worker *w) {
@@ -396,12 +403,12 @@ RT_FN void rt_boundary_listen(const struct rt *rt) {
     rt_store_relaxed(&rt->shared->bell_of, rt->control->iteration);
 }
 
-/* The doorbell's value, not older than the last boundary's. What was heard is used once: after an
- * idle time it would be old. */
-RT_FN uint32_t rt_boundary_bell(const struct rt *rt) {
+/* The doorbell's value, not older than the last boundary's, at the end of an iteration. What was
+ * heard is used once: after an idle time it would be old. */
+RT_FN uint32_t rt_boundary_bell(const struct rt *rt, uint32_t iteration) {
     struct rt_shared *sh = rt->shared;
     const uint32_t of = rt_load_relaxed(&sh->bell_of), bell = rt_load_relaxed(&sh->bell);
-    if (of != rt->control->iteration) return rt_host_load_relaxed(&rt->mail->tail);
+    if (of != iteration) return rt_host_load_relaxed(&rt->mail->tail);
     rt_store_relaxed(&sh->bell_of, RT_NONE);
     return bell;
 }
@@ -417,7 +424,7 @@ RT_COLD void rt_boundary_ask_again(const struct rt *rt, struct rt_worker *w) {
 /* The next rows, from the state of every request. 0: there are none. Who runs on and has a token to
  * be told decodes, and has one row. So the iteration is steady if those who ran do, and nobody
  * else: then rows and news are theirs, in their order. */
-RT_FN int rt_boundary_lay_out(const struct rt *rt, struct rt_worker *w) {
+RT_COLD int rt_boundary_lay_out(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     struct rt_rows *rows = &rt->batch->rows;
     const uint32_t before = c->n_running;
@@ -440,23 +447,27 @@ RT_FN int rt_boundary_lay_out(const struct rt *rt, struct rt_worker *w) {
     return 1;
 }
 
-/* Everything up to publishing, once rt_boundary_ask said that the boundary can be played: leaves
- * variant and epoch in rt->control, and the news to be posted. 0: there is no work, up to the
- * doorbell's value w->bell. Nothing else runs meanwhile, so what is loaded is asked for before it
- * is looked at; and in a steady iteration the smallest variant stays what it was as long as the
+/* An iteration's number from that of the one before; published is a flag, never 0. */
+RT_FN uint32_t rt_boundary_iteration(uint32_t before) {
+    const uint32_t next = before + 1;
+    return next << RT_ITERATION_SHIFT == 0 ? next + 1 : next;
+}
+
+/* The iteration that is prepared, as it is to be published. */
+RT_FN uint32_t rt_boundary_published(const struct rt_control *c) {
+    return rt_published(c->iteration, c->n_steady > 0, c->variant);
+}
+
+/* Any boundary. In a steady iteration the smallest variant stays what it was as long as the
  * contexts fit. */
-RT_FN int rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
+RT_COLD uint32_t rt_boundary_any(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     const struct rt_rows *rows = &rt->batch->rows;
-    const uint32_t laid_out = rows->steady, ended = rt_load_relaxed(&c->ended);
     uint32_t variant = c->variant;
-    w->boundary = w->asked = 0;
-    w->owes_post = 1;
-    w->bell = rt_boundary_bell(rt);
     const int called = c->taken != w->bell;
     if (called) rt_boundary_commands(rt, w->bell);
     /* Steady: SAMPLE has laid out the rows, and who waits still has no room. */
-    const int steady = laid_out && ended == 0 && !called;
+    const int steady = rows->steady && rt_load_relaxed(&c->ended) == 0 && !called;
     if (steady) {
         w->n_news = c->n_running;
         c->n_steady++;
@@ -469,16 +480,39 @@ RT_FN int rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
     uint32_t epoch = (variant == c->variant ? c->epoch : rt->epochs[variant]) + 1;
     c->epoch = rt->epochs[variant] = epoch;
     c->variant = variant;
-    c->iteration++;
-    if (c->iteration << RT_ITERATION_SHIFT == 0) c->iteration++; /* published is a flag, never 0 */
+    c->iteration = rt_boundary_iteration(c->iteration);
     c->n_iterations++;
     c->n_rows_run += rows->n_rows;
-    return 1;
+    return rt_boundary_published(c);
 }
 
-/* The iteration that is prepared, as it is to be published. */
-RT_FN uint32_t rt_boundary_published(const struct rt_control *c) {
-    return rt_published(c->iteration, c->n_steady > 0, c->variant);
+/* Everything up to publishing, once rt_boundary_ask said that the boundary can be played: leaves
+ * variant and epoch in rt->control, and the news to be posted. Returns the iteration as it is to be
+ * published; 0: there is no work, up to the doorbell's value w->bell.
+ *
+ * What everybody waits for while nothing but decoding goes on is here, as rt_boundary_any would do
+ * it of a steady iteration whose contexts fit: all that it reads is asked for before the first is
+ * looked at, and on a GPU there is little code to fetch. */
+RT_FN uint32_t rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
+    struct rt_control *c = rt->control;
+    const struct rt_rows *rows = &rt->batch->rows;
+    const struct rt_control was = *c;
+    const uint32_t laid_out = rows->steady, n_rows = rows->n_rows;
+    const uint32_t ended = rt_load_relaxed(&c->ended);
+    w->boundary = w->asked = 0;
+    w->owes_post = 1;
+    w->bell = rt_boundary_bell(rt, was.iteration);
+    if (!laid_out || ended != 0 || w->bell != was.taken || was.context >= rt->contexts[was.variant])
+        return rt_boundary_any(rt, w);
+    const uint32_t iteration = rt_boundary_iteration(was.iteration);
+    w->n_news = was.n_running;
+    c->iteration = iteration;
+    c->epoch = rt->epochs[was.variant] = was.epoch + 1;
+    c->n_rows_run = was.n_rows_run + n_rows;
+    c->n_iterations = was.n_iterations + 1;
+    c->context = was.context + 1;
+    c->n_steady = was.n_steady + 1;
+    return rt_published(iteration, 1, was.variant);
 }
 
 /* No work. The state is complete, and the host has heard all, before anybody may claim the
@@ -498,20 +532,21 @@ RT_COLD void rt_boundary_idle(const struct rt *rt, struct rt_worker *w) {
 
 /* The boundary, once rt_boundary_ask said that it can be played. The iteration is published before
  * its JIT tasks can be claimed: the other way round they might run to its end, and this `published`
- * would come after the next one. rt_boundary_post follows: until then the next boundary waits. */
-RT_FN void rt_boundary(const struct rt *rt, struct rt_worker *w) {
-    struct rt_control *c = rt->control;
-    rt_trace(rt, w->id, RT_TRACE_DONE, 0, c->iteration);
-    if (!rt_boundary_prepare(rt, w)) {
-        rt_trace(rt, w->id, RT_TRACE_IDLE, 0, c->iteration);
+ * would come after the next one. rt_boundary_post follows: until then the next boundary waits.
+ * Returns the iteration as published; 0: there is none. */
+RT_FN uint32_t rt_boundary(const struct rt *rt, struct rt_worker *w) {
+    rt_trace(rt, w->id, RT_TRACE_DONE, 0, rt->control->iteration);
+    const uint32_t published = rt_boundary_prepare(rt, w);
+    if (published == 0) {
+        rt_trace(rt, w->id, RT_TRACE_IDLE, 0, rt->control->iteration);
         rt_boundary_idle(rt, w);
-        return;
+        return 0;
     }
     rt_trace_iteration(rt, w->id);
-    const uint32_t published = rt_boundary_published(c);
     rt_store_release(&rt->shared->published, published);
     rt_claim_begin(rt, published);
     w->owes_start = 1;
+    return published;
 }
 
 #endif

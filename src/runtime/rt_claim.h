@@ -61,9 +61,12 @@ RT_FN void rt_claim_begin(const struct rt *rt, uint32_t published) {
  * moment: nothing of it is read after. */
 RT_FN void rt_trigger(const struct rt *rt, struct rt_worker *w, uint32_t event, uint32_t epoch,
                       uint32_t end) {
-    if (event == PROG_NONE || !rt_event_trigger(rt, event, epoch)) return;
+    if (event == PROG_NONE) return;
+    const int ends = event == end;
+    if (!(ends ? rt_event_trigger_end(rt, event, epoch) : rt_event_trigger(rt, event, epoch)))
+        return;
     rt_trace_follow(rt, w->id, RT_TRACE_PUBLISH, event);
-    if (event == end) w->boundary = 1;
+    if (ends) w->boundary = 1;
 }
 
 #endif

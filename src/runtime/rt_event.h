@@ -24,9 +24,19 @@ RT_FN int rt_event_ready(const struct rt *rt, uint32_t event, uint32_t epoch) {
     return 1;
 }
 
-/* One trigger. Whether it was the one that activated the event: true for exactly one caller. */
+/* One trigger. Whether it was the one that activated the event: true for exactly one caller. The
+ * goal is asked for before: on a GPU it would be a trip of its own after it. */
 RT_FN int rt_event_trigger(const struct rt *rt, uint32_t event, uint32_t epoch) {
-    return rt_add_acq_rel(rt_counter(rt, event), 1) + 1 == rt_event_goal(rt, event, epoch);
+    const uint32_t goal = rt_event_goal(rt, event, epoch);
+    return rt_add_acq_rel(rt_counter(rt, event), 1) + 1 == goal;
+}
+
+/* The same of the end event, for which nobody waits but who activates it. Who is the only one to
+ * trigger it hears of nobody else, and nobody of him before he has published what comes next. */
+RT_FN int rt_event_trigger_end(const struct rt *rt, uint32_t event, uint32_t epoch) {
+    if (rt->events[event].n_triggers != 1) return rt_event_trigger(rt, event, epoch);
+    rt_add_relaxed(rt_counter(rt, event), 1);
+    return 1;
 }
 
 #endif

@@ -7,6 +7,7 @@
  *   void     rt_store_relaxed(p, v)
  *   void     rt_store_release(p, v)
  *   uint32_t rt_add_acq_rel(p, v)          fetch-and-add; returns the value before
+ *   void     rt_add_relaxed(p, v)
  *   int      rt_cas_relaxed(p, old, new)   whether *p was `old` and now is `new`
  *   int      rt_cas_acquire(p, old, new)   the same, acquiring when it succeeds
  *   void     rt_fence_acquire(p)           what follows is ordered after the relaxed load of *p
@@ -20,11 +21,13 @@
  *   uint32_t rt_host_load_acquire(p)
  *   uint32_t rt_host_load_relaxed(p)       followed by rt_host_fence_acquire(p) if it brings news
  *   void     rt_host_fence_acquire(p)
- *   void     rt_host_fence_release()       what precedes is ordered before relaxed stores that
- * follow void     rt_host_store_relaxed(p, v) void     rt_host_store_release(p, v) void
- * rt_host_publish(p, v)         a release store that rt_host_wake(p, ...) may follow void
- * rt_host_add_release(p, v) void     rt_host_wake(p, sleepers)     wakes whoever sleeps on *p, if
- * *sleepers says that someone may (nothing on a GPU: there the host polls)
+ *   void     rt_host_fence_release()       what precedes is before relaxed stores that follow
+ *   void     rt_host_store_relaxed(p, v)
+ *   void     rt_host_store_release(p, v)
+ *   void     rt_host_publish(p, v)         a release store that rt_host_wake(p, ...) may follow
+ *   void     rt_host_add_release(p, v)
+ *   void     rt_host_wake(p, sleepers)     wakes whoever sleeps on *p, if *sleepers says that
+ *                                          someone may (nothing on a GPU: there the host polls)
  *
  *   void     rt_host_wait(p, expected, n)  idle, n-th look: sleeps while *p == expected, or pauses
  *   int      rt_host_poller(worker)        whether this worker looks at the host's words when idle

@@ -83,6 +83,11 @@ static inline uint32_t rt_add_acq_rel(uint32_t *p, uint32_t v) {
     return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
 }
 
+static inline void rt_add_relaxed(uint32_t *p, uint32_t v) {
+    rt_stress();
+    __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+}
+
 static inline int rt_cas_relaxed(uint32_t *p, uint32_t old, uint32_t desired) {
     rt_stress();
     return __atomic_compare_exchange_n(p, &old, desired, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);

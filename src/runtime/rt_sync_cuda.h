@@ -58,6 +58,10 @@ RT_FN uint32_t rt_add_acq_rel(uint32_t *p, uint32_t v) {
     return old;
 }
 
+RT_FN void rt_add_relaxed(uint32_t *p, uint32_t v) {
+    asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
 RT_FN int rt_cas_relaxed(uint32_t *p, uint32_t old, uint32_t desired) {
     uint32_t was;
     asm volatile("atom.relaxed.gpu.global.cas.b32 %0, [%1], %2, %3;"
@@ -85,9 +89,10 @@ RT_FN void rt_prefetch(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/* Into L1, which the next acquire empties. */
+/* Into L1, which the next acquire empties. (A load whose result nobody wants is left out by
+ * ptxas.) */
 RT_FN void rt_touch(const void *p) {
-    asm volatile("{\n.reg .b32 v;\nld.global.ca.b32 v, [%0];\n}" ::"l"(p));
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
 }
 
 /* The first polls follow each other at once; later ones leave the memory system alone for a while.

@@ -179,6 +179,14 @@ RT_FN int rt_worker_advance(const struct rt *rt, struct rt_worker *w) {
     return 1;
 }
 
+/* Plays the boundary, once rt_boundary_ask said that it can be, and enters what it publishes.
+ * Whether there is something. */
+RT_FN int rt_worker_boundary(const struct rt *rt, struct rt_worker *w) {
+    const uint32_t published = rt_boundary(rt, w);
+    if (published != 0) rt_worker_enter(rt, w, published);
+    return published != 0;
+}
+
 /* Claims a JIT task; 0: there was none. If the worker has not entered its iteration yet, whose list
  * is done, it does now: with the task in hand that one cannot end. */
 RT_FN int rt_worker_claim(const struct rt *rt, struct rt_worker *w) {
@@ -248,7 +256,7 @@ RT_FN void rt_worker_done(const struct rt *rt, struct rt_worker *w) {
 /* One step of the role. Whether w->task is to be run now. */
 RT_FN int rt_worker_next(const struct rt *rt, struct rt_worker *w) {
     if (w->boundary && rt_boundary_ask(rt, w)) {
-        rt_boundary(rt, w);
+        if (rt_worker_boundary(rt, w)) rt_worker_show(rt, w);
         rt_boundary_post(rt, w);
     }
     uint32_t task = rt_worker_find(rt, w);

@@ -153,6 +153,21 @@ static int32_t adds_to(const struct kgraph *k, int32_t op) {
     return from >= 0 && k->ops.items[from].kind == OP_LINEAR ? from : -1;
 }
 
+/* Of a single row SAMPLE goes where EMBED is: who ends an iteration plays the boundary and is the
+ * first to know of the next one, which begins with that. -1: it does not. */
+static int32_t goes_on_with(const struct kgraph *k, int32_t op) {
+    if (k->ops.items[op].kind != OP_SAMPLE || k->n_rows > 1) return -1;
+    for (int32_t i = 0; i < op; i++)
+        if (k->ops.items[i].kind == OP_EMBED) return i;
+    return -1;
+}
+
+/* The operator whose workers an operator's tasks have, if both are cut alike; -1: none. */
+static int32_t is_placed_like(const struct kgraph *k, int32_t op) {
+    const int32_t from = adds_to(k, op);
+    return from >= 0 ? from : goes_on_with(k, op);
+}
+
 static void note_load(struct load *l, uint64_t bytes) {
     l->bytes += bytes;
     l->tasks++;
@@ -178,10 +193,15 @@ static bool place_like(struct tgraph *g, struct candidate *c, const struct candi
     return true;
 }
 
-/* Notes who will have the slices that `next` is one of. */
+/* Notes who will have the tasks of few that `next` is one of. */
 static void look_ahead(const struct tgraph *g, const struct task *next, struct load *loads) {
-    for (uint32_t i = 0; i < next->unit1; i++)
-        loads[slice_worker(next, i, g->options.n_workers)].rank = RANK_LATE;
+    if (is_of_few(g, next))
+        for (uint32_t i = 0; i < next->unit1; i++)
+            loads[slice_worker(next, i, g->options.n_workers)].rank = RANK_LATE;
+    const int32_t like = next->op >= 0 ? goes_on_with(g->kernel, next->op) : -1;
+    for (size_t i = 0; like >= 0 && i < g->tasks.n && g->tasks.items[i].op <= like; i++)
+        if (g->tasks.items[i].op == like && g->tasks.items[i].worker != NO_WORKER)
+            loads[g->tasks.items[i].worker].rank = RANK_LATE;
 }
 
 /* Places the candidates, all of one operator (or all dummies). whole: it follows ATTENTION_WHOLE;
@@ -192,7 +212,7 @@ static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, bool 
     const uint32_t most_here = CEIL_DIV(n, n_workers);
     qsort(c, n, sizeof *c, heavier_first);
     look_back(loads, n_workers, n, whole);
-    if (next != NULL && is_of_few(g, next)) look_ahead(g, next, loads);
+    if (next != NULL) look_ahead(g, next, loads);
     fill_heap(lightest, n_workers);
     for (uint32_t i = 0; i < n; i++) {
         const struct task *t = &g->tasks.items[c[i].task];
@@ -242,7 +262,7 @@ static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch)
     }
     for (size_t k = 0; k < n_groups; k++) {
         const uint32_t n = first[k + 1] - first[k];
-        const int32_t like = k < g->kernel->ops.n ? adds_to(g->kernel, (int32_t)k) : -1;
+        const int32_t like = k < g->kernel->ops.n ? is_placed_like(g->kernel, (int32_t)k) : -1;
         if (like >= 0 && first[like + 1] - first[like] == n &&
             place_like(g, list + first[k], list + first[like], n, loads))
             continue;

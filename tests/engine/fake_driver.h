@@ -56,7 +56,8 @@ static void fake_sample(const struct rt_batch *b, const struct prog_task *task) 
         const struct rt_slot slot = b->slots[s];
         const uint32_t p = slot.n_known;
         const int32_t before = b->tokens[(uint64_t)s * b->max_model_len + p - 1];
-        rt_append(b, r, s, &slot, next_token(before, p), -0.5f * (float)p, 0);
+        b->logprobs[rt_append_at(b, s, &slot)] = -0.5f * (float)p;
+        rt_append(b, r, s, &slot, next_token(before, p), 0);
     }
 }
 

@@ -83,7 +83,8 @@ static inline void watch_sample(const struct rt_batch *b) {
         const struct rt_request *q = &b->requests[slot];
         const int32_t *tokens = b->tokens + (uint64_t)slot * b->max_model_len;
         const int32_t token = watch_next_token(tokens[s.n_known - 1], s.n_known);
-        rt_append(b, i, slot, &s, token, -(float)token, rt_is_stop(q, token));
+        b->logprobs[rt_append_at(b, slot, &s)] = -(float)token;
+        rt_append(b, i, slot, &s, token, rt_is_stop(q, token));
     }
 }
 

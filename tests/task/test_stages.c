@@ -485,6 +485,36 @@ static void what_follows_a_short_operator_is_for_others(void **state) {
     }
 }
 
+/* The iteration of a single row begins where the one before ended, on a worker that has none of the
+ * LM head's larger tasks. */
+static void who_samples_a_row_embeds_it(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(2, 256, 4, 2, 64, 512, 32000);
+    const uint32_t workers[] = {1, 2, 7, 33, 60};
+    for (size_t i = 0; i < COUNT_OF(workers); i++) {
+        struct diag d = {0};
+        struct fixture f;
+        struct task_options o = defaults;
+        o.n_workers = workers[i];
+        o.launch = LAUNCH_ALL_AOT;
+        ok(&d, fixture_compile(&d, &f, &spec, 1, 256, FIXTURE_STEP, &o));
+        const size_t sample = f.kernel.ops.n - 1;
+        assert_int_equal(f.kernel.ops.items[0].kind, OP_EMBED);
+        assert_int_equal(f.kernel.ops.items[sample].kind, OP_SAMPLE);
+        assert_true(workers_of(&f, 0) == workers_of(&f, sample));
+        uint32_t least = UINT32_MAX, its = 0;
+        for (size_t t = 0; t < f.tasks.tasks.n; t++) {
+            const struct task *task = &f.tasks.tasks.items[t];
+            if (task->kind != OP_LM_HEAD) continue;
+            const uint32_t units = task->unit1 - task->unit0;
+            least = MIN(least, units);
+            if (workers_of(&f, 0) >> task->worker & 1) its = MAX(its, units);
+        }
+        assert_int_equal(its, least);
+        fixture_fini(&f);
+    }
+}
+
 /* What only one backend's kernels know is refused in a program that says it is for another. */
 static void a_program_keeps_to_its_backend(void **state) {
     (void)state;
@@ -624,6 +654,7 @@ int main(void) {
         cmocka_unit_test(a_program_takes_all_contexts),
         cmocka_unit_test(many_rows_are_of_different_requests),
         cmocka_unit_test(what_follows_a_short_operator_is_for_others),
+        cmocka_unit_test(who_samples_a_row_embeds_it),
         cmocka_unit_test(a_program_keeps_to_its_backend),
         cmocka_unit_test(a_cpu_program_has_no_pack),
         cmocka_unit_test(compiling_twice_gives_the_same_bytes),

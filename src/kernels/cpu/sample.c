@@ -42,7 +42,8 @@ static void append(const struct rt_batch *b, uint32_t row, uint32_t slot_idx, in
                    float logprob) {
     const struct rt_slot slot = b->slots[slot_idx];
     assert(slot.n_known < b->max_model_len && slot.n_known >= slot.n_prompt);
-    rt_append(b, row, slot_idx, &slot, id, logprob, rt_is_stop(&b->requests[slot_idx], id));
+    b->logprobs[rt_append_at(b, slot_idx, &slot)] = logprob;
+    rt_append(b, row, slot_idx, &slot, id, rt_is_stop(&b->requests[slot_idx], id));
 }
 
 static int32_t choose(const struct cpu_task *t, uint32_t slot_idx, const float *logits,

@@ -42,7 +42,6 @@
 
 /* Those that need nothing but their event. */
 DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
-    if (task->kind == OP_SAMPLE) run_sample_early(c->args, task);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     switch (task->kind) {
@@ -51,13 +50,32 @@ DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     case OP_PACK_LOGITS: run_pack(task); break;
     case OP_SUM_SQUARES: run_sum_squares(c, task); break;
     case OP_LINEAR_SUM: run_linear_sum(task); break;
-    case OP_EMBED: run_embed(c, task); break;
-    case OP_SAMPLE: run_sample(c->args, task); break;
     case OP_CLEAR: run_clear(c, task); break;
     default:
         if (cuda_has_pages(task->kind)) tile_skip(c, task);
         break;
     }
+    return true;
+}
+
+/* The first and the last one of an iteration: all others wait for them, and none of their code is
+ * at hand, so each has a function in which there is nothing else. */
+DEV bool run_first(struct warp_context *c, const struct cuda_task *task) {
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
+    run_embed(c, task);
+    return true;
+}
+DEV bool run_last(struct warp_context *c, const struct cuda_task *task) {
+    run_sample_early(c, task);
+    if (sample_is_rehearsed()) {
+        sync_compute();
+        run_sample(c->args, task, false);
+    }
+    sync_compute();
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
+    run_sample(c->args, task, true);
     return true;
 }
 
@@ -358,6 +376,15 @@ DEV void compute_step_long(void) {
     }
 }
 
+/* Those that are not multiplications or attention. */
+__device__ __noinline__ void compute_other(void) {
+    switch (task_of(SHARED->warp[thread_here() / 32].message)->kind) {
+    case OP_EMBED: compute_task<run_first>(); break;
+    case OP_SAMPLE: compute_task<run_last>(); break;
+    default: compute_task<run_other>(); break;
+    }
+}
+
 /* Linear tasks of one row, as many as follow each other. */
 __device__ __noinline__ void compute_one_row(void) {
     struct warp_context c = context_load();
@@ -421,7 +448,7 @@ DEV void compute_main(void) {
         case RUN_COMBINE: compute_task<run_combine, true>(); continue;
         case RUN_STEP: compute_task<run_split<OP_ATTENTION_STEP>>(); continue;
         case RUN_STEP_LONG: compute_step_long(); continue;
-        case RUN_OTHER: compute_task<run_other>(); continue;
+        case RUN_OTHER: compute_other(); continue;
         case RUN_SPLIT: compute_task<run_split<OP_ATTENTION_SPLIT>>(); continue;
         case RUN_STEPS: compute_task<run_attention>(); continue;
         case RUN_ROWS: compute_rows(); continue;

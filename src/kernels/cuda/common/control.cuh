@@ -12,6 +12,7 @@
  *             those whose activation somebody must see: the end of the iteration
  *   boundary  whoever activates the end event plays it; one of those who might has heard before
  *             what the host wants; it tells the host when its next task runs
+ *   ahead     what the next iteration needs if it is like this one, while the last tasks run
  *
  * One thread runs all this; what it remembers is in shared memory. Between two iterations every
  * load counts, since each waits for the one before: the next iteration most likely runs the same
@@ -35,7 +36,6 @@ enum {
 
 struct control {
     const struct cuda_args *args;
-    const struct rt *rt;
     struct block_shared *shared;
     struct rt_worker w;
     uint32_t variant;   /* that runs; RT_NONE: none has */
@@ -54,8 +54,19 @@ struct control {
     bool jit;         /* the variant has JIT tasks */
     bool entered;     /* an iteration of this launch */
     bool listens;     /* reads the doorbell in this iteration */
+    bool prepared;    /* rows are laid out as the next iteration has them, if that is steady */
+    bool announced;   /* its first task is announced, if it is of the same variant */
     bool stop;
 };
+
+/* Whether a block guesses what the next iteration is: not if it might claim another task of this
+ * one, nor if all messages are to be done in between. */
+#define AHEAD (!QN_JIT && !QN_EACH_ARRIVES)
+
+/* The runtime, at an address that the compiler knows. */
+DEV const struct rt *rt_here(void) {
+    return &SHARED->args.rt;
+}
 
 __device__ __noinline__ void control_enter(struct control *c);
 __device__ __noinline__ void control_post(struct control *c);
@@ -64,7 +75,7 @@ __device__ __noinline__ void control_post(struct control *c);
 
 /* Sends a trigger; acts on it if it activates its event. */
 __device__ __noinline__ void control_trigger(struct control *c, uint32_t event) {
-    rt_trigger(c->rt, &c->w, event, c->w.epoch, c->end_event);
+    rt_trigger(rt_here(), &c->w, event, c->w.epoch, c->end_event);
 }
 
 /* Takes note of finished tasks and sends the triggers that are watched. */
@@ -94,7 +105,7 @@ DEV void control_listen(struct control *c) {
     const uint64_t now = rt_now_ns();
     if (now - c->heard_ns < BELL_NS) return;
     c->heard_ns = now;
-    rt_boundary_listen(c->rt);
+    rt_boundary_listen(rt_here());
 }
 
 /* Whether the news of the boundary that this block has played take no longer than a short task. */
@@ -105,9 +116,9 @@ DEV bool control_is_quick(const struct control *c) {
 /* Whether the launch ends, whether anything moves at all; who has played the boundary posts its
  * news if its next task does not come. */
 DEV void control_look(struct control *c) {
-    c->stop = rt_stopped(c->rt);
+    c->stop = rt_stopped(rt_here());
     if (c->w.owes_post && (control_is_quick(c) || ++c->n_looks == PATIENT_LOOKS)) control_post(c);
-    rt_stall_look(c->rt, &c->w);
+    rt_stall_look(rt_here(), &c->w);
     if (c->listens && c->n_watched != 0) control_listen(c);
 }
 
@@ -158,7 +169,7 @@ DEV uint32_t control_place(const struct control *c, uint32_t position) {
  * a wait for all but the last FETCH_AHEAD - 1 groups is a wait for the current task's. */
 DEV bool control_fetch_ahead(struct control *c, uint32_t position) {
     if (!control_fetch(c, c->n_fetched % N_AOT_SLOTS, c->ahead)) return false;
-    c->ahead = c->rt->aot[control_place(c, position + 1)];
+    c->ahead = rt_here()->aot[control_place(c, position + 1)];
     c->n_fetched++;
     copy_commit();
     return true;
@@ -168,7 +179,7 @@ DEV bool control_fetch_ahead(struct control *c, uint32_t position) {
 DEV bool control_fetch_first(struct control *c) {
     if (c->fetched == c->w.list_variant) return true;
     c->fetched = c->w.list_variant;
-    c->ahead = c->rt->aot[c->w.next];
+    c->ahead = rt_here()->aot[c->w.next];
     bool ok = true;
     for (uint32_t i = 0; i < FETCH_AHEAD; i++) ok = ok && control_fetch_ahead(c, c->w.next + i);
     return ok;
@@ -179,17 +190,23 @@ DEV bool control_fetch_first(struct control *c) {
 /* The block may have to play the boundary. Of those that may, one listens: with SAMPLE's first row.
  */
 __device__ __noinline__ void control_ask(struct control *c, const struct cuda_task *task) {
-    rt_boundary_ask(c->rt, &c->w);
+    rt_boundary_ask(rt_here(), &c->w);
     if (task->kind != OP_SAMPLE || task->row0 != 0 || c->listens) return;
     c->listens = true;
     c->heard_ns = rt_now_ns();
-    rt_boundary_listen(c->rt);
+    rt_boundary_listen(rt_here());
 }
 
 /* The news of the boundary that this block has played. */
 __device__ __noinline__ void control_post(struct control *c) {
     c->n_looks = 0;
-    rt_boundary_post(c->rt, &c->w);
+    rt_boundary_post(rt_here(), &c->w);
+}
+
+/* Whether news are posted while such a task runs, since the block's next event is not looked at
+ * meanwhile: many take 35 us (64 requests, H200), and EMBED is what everybody waits for. */
+DEV bool control_may_post(const struct control *c, uint32_t kind) {
+    return control_is_quick(c) ? kind != OP_EMBED : kind == OP_GATED_MLP;
 }
 
 /* False: the launch ends. */
@@ -205,8 +222,8 @@ DEV bool control_announce(struct control *c, uint32_t slot) {
 
 /* A task without a body. */
 __device__ __noinline__ void control_none(struct control *c, const struct cuda_task *task) {
-    rt_trace(c->rt, c->w.id, RT_TRACE_READY, 0, task->index);
-    rt_trace(c->rt, c->w.id, RT_TRACE_END, 0, task->index);
+    rt_trace(rt_here(), c->w.id, RT_TRACE_READY, 0, task->index);
+    rt_trace(rt_here(), c->w.id, RT_TRACE_END, 0, task->index);
     control_trigger(c, task->trigger);
 }
 
@@ -222,7 +239,7 @@ DEV void control_ready(struct control *c, uint32_t slot) {
 
 /* The heartbeat: a task is next. */
 DEV void control_beat(struct control *c, uint32_t task) {
-    struct rt_beat *beat = &c->rt->beats[c->w.id];
+    struct rt_beat *beat = &rt_here()->beats[c->w.id];
     rt_store_relaxed(&beat->task, task);
     rt_store_relaxed(&beat->head, task);
     rt_store_relaxed(&beat->beat, c->beat += 2);
@@ -232,7 +249,7 @@ DEV void control_beat(struct control *c, uint32_t task) {
 DEV void control_entered(struct control *c) {
     const uint32_t variant = rt_variant_of(c->w.published);
     if (variant == c->variant) return;
-    const struct prog_variant *v = &c->rt->variants[variant];
+    const struct prog_variant *v = &rt_here()->variants[variant];
     c->variant = variant;
     c->end_event = v->end_event;
     c->jit = v->n_jit_tasks != 0;
@@ -240,7 +257,7 @@ DEV void control_entered(struct control *c) {
 
 /* Enters the iteration that was published last. False: none was since. */
 DEV bool control_advance(struct control *c) {
-    if (!rt_worker_advance(c->rt, &c->w)) return false;
+    if (!rt_worker_advance(rt_here(), &c->w)) return false;
     control_entered(c);
     return true;
 }
@@ -248,7 +265,7 @@ DEV bool control_advance(struct control *c) {
 /* Claims a JIT task, maybe of an iteration that this block, whose list is done, has not entered. */
 __device__ __noinline__ bool control_claim(struct control *c) {
     const uint32_t before = c->w.published;
-    if (!rt_worker_claim(c->rt, &c->w)) return false;
+    if (!rt_worker_claim(rt_here(), &c->w)) return false;
     if (c->w.published != before) control_entered(c);
     return true;
 }
@@ -263,7 +280,7 @@ __device__ __noinline__ void control_between_polls(struct control *c, uint32_t p
 DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
     control_beat(c, task->index);
     if (task->wait == PROG_NONE) return true;
-    const uint32_t *counter = rt_counter(c->rt, task->wait);
+    const uint32_t *counter = rt_counter(rt_here(), task->wait);
     const uint32_t goal = task->wait_triggers * c->w.epoch;
     c->w.spins = 0;
     c->w.idle_since = 0;
@@ -281,11 +298,9 @@ DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
 DEV bool control_run(struct control *c, uint32_t slot) {
     if (!control_wait_event(c, &c->shared->task[slot])) return false;
     control_ready(c, slot);
+    if (c->shared->task[slot].trigger == c->end_event) rt_boundary_near(rt_here(), c->end_event);
     if (!control_fetch_ahead(c, c->w.next + FETCH_AHEAD)) return false;
-    /* While the task runs: many news take 35 us (64 requests, H200), and the block's next event is
-     * not looked at meanwhile. */
-    if (c->w.owes_post && (control_is_quick(c) || c->shared->task[slot].kind == OP_GATED_MLP))
-        control_post(c);
+    if (c->w.owes_post && control_may_post(c, c->shared->task[slot].kind)) control_post(c);
     c->w.next++;
     return true;
 }
@@ -304,7 +319,7 @@ DEV bool control_aot(struct control *c) {
 /* The claimed task. False: the launch ends. */
 DEV bool control_claimed(struct control *c) {
     const uint32_t task =
-        c->rt->jit[c->rt->jit_first[rt_variant_of(c->w.published)] + c->w.claimed];
+        rt_here()->jit[rt_here()->jit_first[rt_variant_of(c->w.published)] + c->w.claimed];
     const uint32_t slot = N_AOT_SLOTS + c->n_jit++ % (N_TASK_SLOTS - N_AOT_SLOTS);
     if (!control_fetch(c, slot, task)) return false;
     copy_commit();
@@ -318,16 +333,20 @@ DEV bool control_claimed(struct control *c) {
 }
 
 /* The AOT tasks of one iteration. A task is announced before the one before it is ready: while the
- * compute warps wait for an event they prepare what comes after. */
+ * compute warps wait for an event they prepare what comes after. Where there is no event, after it.
+ */
 DEV void control_list(struct control *c) {
     static_assert(FETCH_AHEAD == 2 && GO_DEPTH > 2, "the second descriptor is fetched, too");
     if (c->w.next == c->w.end || !control_fetch_first(c)) return;
     copy_wait<FETCH_AHEAD - 1>();
-    if (!control_announce(c, control_slot(c, 0))) return;
+    if (!c->announced && !control_announce(c, control_slot(c, 0))) return;
+    c->announced = false;
     while (c->w.next < c->w.end) {
         copy_wait<0>();
-        if (c->w.next + 1 < c->w.end && !control_announce(c, control_slot(c, 1))) return;
+        const bool waits = c->shared->task[control_slot(c, 0)].wait != PROG_NONE;
+        if (waits && c->w.next + 1 < c->w.end && !control_announce(c, control_slot(c, 1))) return;
         if (!control_run(c, control_slot(c, 0))) return;
+        if (!waits && c->w.next < c->w.end && !control_announce(c, control_slot(c, 0))) return;
     }
 }
 
@@ -336,19 +355,19 @@ DEV void control_list(struct control *c) {
  * block has none. Claims after the list are control_wait_iteration's. */
 __device__ __noinline__ void control_list_jit(struct control *c) {
     if (c->w.list.n > 0 && !control_fetch_first(c)) return;
-    uint32_t bound = rt_claim_bound(c->rt, &c->w);
+    uint32_t bound = rt_claim_bound(rt_here(), &c->w);
     for (uint32_t polls = 1;; polls++) {
         if (c->w.claimed != RT_NONE && c->w.claimed < bound) {
             if (!control_claimed(c)) return;
         } else if (c->w.next == c->w.end) {
             return;
-        } else if (c->w.claimed == RT_NONE && rt_claim_open(c->rt, &c->w, bound)) {
+        } else if (c->w.claimed == RT_NONE && rt_claim_open(rt_here(), &c->w, bound)) {
             control_between_polls(c, polls);
             if (c->stop) return;
             if (control_idle(c)) control_claim(c);
         } else {
             if (!control_aot(c)) return;
-            bound = rt_claim_bound(c->rt, &c->w);
+            bound = rt_claim_bound(rt_here(), &c->w);
         }
     }
 }
@@ -357,15 +376,56 @@ __device__ __noinline__ void control_list_jit(struct control *c) {
 
 /* The boundary, if the last one has posted its news. */
 __device__ __noinline__ void control_boundary(struct control *c) {
-    if (rt_boundary_ask(c->rt, &c->w)) rt_boundary(c->rt, &c->w);
+    if (rt_boundary_ask(rt_here(), &c->w) && rt_worker_boundary(rt_here(), &c->w))
+        control_entered(c);
+}
+
+__device__ __noinline__ void control_rows_steady(struct block_shared *s);
+
+/* Whether nobody looks any more at where the iteration's rows are: of the block's tasks SAMPLE
+ * alone may be left, which has its request, and the loader is done. Takes note of it, once. */
+DEV bool control_rows_free(struct control *c) {
+    control_reap(c);
+    const uint32_t last = c->shared->go[(c->n_go - 1) % GO_DEPTH];
+    if (c->n_go != c->n_done &&
+        (c->n_go - 1 != c->n_done || c->shared->task[last].kind != OP_SAMPLE))
+        return false;
+    if (!barrier_test_acquire_cta(&c->shared->left, c->left)) return false;
+    c->left ^= 1;
+    return true;
+}
+
+/* What the next iteration needs if it is like this one, which the block has entered, while the last
+ * tasks run: the rows of a steady one; and if its first task here is EMBED, for which everybody
+ * waits, the compute warps have it before them. control_enter knows whether it came so. */
+__device__ __noinline__ void control_ahead(struct control *c) {
+    if (!control_rows_free(c)) return;
+    c->prepared = true;
+    if (c->shared->batch.rows.n_rows <= MAX_PLACES) control_rows_steady(c->shared);
+    copy_wait<0>();
+    const uint32_t slot = control_slot(c, 0);
+    const struct cuda_task *task = &c->shared->task[slot];
+    if (c->w.list.n > 0 && task->kind == OP_EMBED && task->trigger != c->end_event)
+        c->announced = control_announce(c, slot);
+}
+
+/* The task that was announced is not one of this iteration: it does nothing. */
+__device__ __noinline__ void control_void(struct control *c) {
+    struct cuda_task *task = &c->shared->task[control_slot(c, 0)];
+    task->row1 = task->row0;
+    task->trigger = PROG_NONE;
+    task->flags = 0;
+    control_ready(c, control_slot(c, 0));
+    c->announced = false;
 }
 
 /* Until there is another list to run; false: stopped. */
 DEV bool control_wait_iteration(struct control *c) {
-    const struct rt *rt = c->rt;
+    const struct rt *rt = rt_here();
     c->w.spins = 0;
     c->w.idle_since = 0;
     for (uint32_t polls = 1; c->w.next == c->w.end && c->w.claimed == RT_NONE; polls++) {
+        if (AHEAD && !c->prepared && c->entered) control_ahead(c);
         /* An iteration with a task of ours that is not done does not end. */
         if (c->n_watched == 0 && control_advance(c)) continue;
         if (QN_JIT && rt_claim_open(rt, &c->w, RT_NONE) && control_idle(c) && control_claim(c))
@@ -373,7 +433,7 @@ DEV bool control_wait_iteration(struct control *c) {
         control_between_polls(c, polls);
         if (c->w.boundary) { /* owed only when all tasks are done: never while waiting for one */
             control_boundary(c);
-        } else if (polls % 16 == 0) {
+        } else if (c->n_watched == 0 && polls % 16 == 0) { /* not RUN only without tasks */
             uint32_t phase = rt_load_relaxed(&rt->shared->phase);
             if (phase != RT_PHASE_RUN) rt_worker_between(rt, &c->w, phase);
             if (c->w.owes_post) control_post(c);
@@ -386,7 +446,7 @@ DEV bool control_wait_iteration(struct control *c) {
 /* Where the iteration's first token rows stand, for QKV and attention of all layers: a position
  * further than those of the iteration before, which the block was in. Eight at a time, without a
  * branch as long as none of them comes to another block of the cache. */
-DEV void control_rows_steady(struct block_shared *s) {
+__device__ __noinline__ void control_rows_steady(struct block_shared *s) {
     static_assert(MAX_PLACES % 8 == 0 && sizeof(struct row_place) == 8, "two places a vector");
     const uint32_t n = s->batch.rows.n_rows;
 #pragma unroll 1
@@ -413,10 +473,10 @@ DEV void control_rows_steady(struct block_shared *s) {
 }
 
 /* The same of any iteration. */
-DEV void control_rows(const struct control *c) {
+__device__ __noinline__ void control_rows(const struct control *c) {
     struct block_shared *s = c->shared;
     const struct rt_batch *b = &s->batch;
-    const struct rt_rows *rows = &c->rt->batch->rows;
+    const struct rt_rows *rows = &rt_here()->batch->rows;
     uint32_t n = 0, n_logits = 0, steady = 0, first = 0, last = 0, slot_before = ~0u;
     bool alone = true;
     do { /* each array of rows is a multiple of 64 bytes: there is something to load beyond n */
@@ -463,16 +523,25 @@ DEV void control_wait_loader(struct control *c) {
     c->left ^= 1;
 }
 
+/* What was streamed is of another variant: tells the compute warps to drop it. */
+__device__ __noinline__ void control_drop(struct control *c) {
+    control_go(c, GO_DROP, PROG_NONE); /* there is room: every task is done */
+    while (c->n_done != c->n_go) control_reap(c);
+}
+
 /* Tells the loader. It is done with the iteration before, so both see every change of variant. */
 DEV void control_tell_loader(struct control *c, uint32_t before) {
     struct block_shared *s = c->shared;
     s->published = c->w.published;
     barrier_arrive_release_cta(&s->entered);
-    if (c->entered && c->args->stream == CUDA_STREAM_ITERATIONS &&
-        rt_variant_of(c->w.published) != rt_variant_of(before)) {
-        control_go(c, GO_DROP, PROG_NONE); /* there is room: every task is done */
-        while (c->n_done != c->n_go) control_reap(c);
-    }
+    if (rt_variant_of(c->w.published) != rt_variant_of(before) && c->entered &&
+        c->args->stream == CUDA_STREAM_ITERATIONS)
+        control_drop(c);
+}
+
+/* Where rows lie, of the first iteration on: it stays. Not before: they are being written. */
+__device__ __noinline__ void control_batch(struct block_shared *s) {
+    s->batch = *rt_here()->batch;
 }
 
 /* Tells the block about the iteration, once; one of its tasks is in hand: without, it might end. */
@@ -481,16 +550,17 @@ __device__ __noinline__ void control_enter(struct control *c) {
     const uint32_t before = s->published;
     if (c->w.published == before) return;
     c->listens = false;
-    control_wait_loader(c);
+    if (!c->prepared) control_wait_loader(c);
+    if (c->announced && c->fetched != c->w.list_variant) control_void(c);
     trace_look(c->args, s);
-    /* Its pointers stay. Not before: rows are being written. */
-    if (!c->entered) s->batch = *c->rt->batch;
+    if (!c->entered) control_batch(s);
     const bool follows =
         c->entered && rt_iteration_of(c->w.published) == rt_iteration_of(before) + 1;
-    if (follows && (c->w.published & RT_STEADY) != 0 && s->batch.rows.n_rows <= MAX_PLACES)
-        control_rows_steady(s);
-    else
+    if (!follows || (c->w.published & RT_STEADY) == 0 || s->batch.rows.n_rows > MAX_PLACES)
         control_rows(c);
+    else if (!c->prepared)
+        control_rows_steady(s);
+    c->prepared = false;
     s->flag = c->w.published;
     if (QN_JIT_WEIGHTS)
         s->published = c->w.published;
@@ -503,12 +573,11 @@ DEV void control_main(const struct cuda_args *args, struct block_shared *shared)
     static_assert(sizeof(struct control) <= sizeof shared->control, "room for it");
     struct control *c = (struct control *)shared->control; /* zeroed */
     c->args = args;
-    c->rt = &args->rt;
     c->shared = shared;
     c->fetched = c->variant = RT_NONE;
     c->left = 1; /* before the first iteration nobody is to be waited for */
-    rt_worker_init(c->rt, &c->w, blockIdx.x);
-    c->beat = rt_load_relaxed(&c->rt->beats[c->w.id].beat) & ~1u;
+    rt_worker_init(rt_here(), &c->w, blockIdx.x);
+    c->beat = rt_load_relaxed(&rt_here()->beats[c->w.id].beat) & ~1u;
     while (control_wait_iteration(c)) {
         control_enter(c);
         if (QN_JIT && c->jit)

@@ -6,12 +6,17 @@
 #include "kernels/cuda/common/act.cuh"
 #include "kernels/cuda/common/kv.cuh"
 
-/* Columns [k, k + 4) of a matrix row, k a multiple of 4: cuda_abi.h has the order. */
-DEV float4 image_load4(const char *image, uint32_t row, uint32_t k, uint32_t k_tiles) {
+/* Where columns [k, k + 4) of a matrix row are, k a multiple of 4: in this word and the second one
+ * after it. cuda_abi.h has the order. */
+DEV const uint32_t *image_at(const char *image, uint32_t row, uint32_t k, uint32_t k_tiles) {
     uint32_t step = k % CUDA_PAGE_K / 32 * 2 + k % 8 / 4;
     uint32_t lane = row % 8 * 4 + k % 32 / 8;
     const char *page = image + ((uint64_t)(row / 16) * k_tiles + k / CUDA_PAGE_K) * CUDA_PAGE_BYTES;
-    const uint32_t *word = (const uint32_t *)(page + (step * 32 + lane) * 16) + row % 16 / 8;
+    return (const uint32_t *)(page + (step * 32 + lane) * 16) + row % 16 / 8;
+}
+
+DEV float4 image_load4(const char *image, uint32_t row, uint32_t k, uint32_t k_tiles) {
+    const uint32_t *word = image_at(image, row, k, k_tiles);
     uint32_t lo = __ldg(word), hi = __ldg(word + 2);
     return make_float4(unpack_low<WEIGHT_E>(lo), unpack_high<WEIGHT_E>(lo),
                        unpack_low<WEIGHT_E>(hi), unpack_high<WEIGHT_E>(hi));
@@ -38,20 +43,79 @@ DEV void embed_normed(const struct cuda_task *task, uint32_t row, uint32_t k, fl
                     squares);
 }
 
-DEV void run_embed(struct warp_context *c, const struct cuda_task *task) {
-    const struct rt_batch *batch = &SHARED->batch;
+/* A token's row by pairs of columns, a thread's in every step of the block: what a warp stores with
+ * flags lies in whole lines then. */
+enum {
+    EMBED_COLUMNS = 2 * COMPUTE_THREADS, /* of a step */
+    EMBED_STEPS = (QN_HIDDEN + EMBED_COLUMNS - 1) / EMBED_COLUMNS,
+    EMBED_WORDS = EMBED_COLUMNS / CUDA_PAGE_K * (CUDA_PAGE_BYTES / 4) /* from step to step */
+};
+static_assert(EMBED_COLUMNS % CUDA_PAGE_K == 0, "a thread's columns lie alike in their pages");
+
+/* Where the thread's columns of the first step are. */
+DEV const uint32_t *embed_at(const struct warp_context *c, const struct cuda_task *task,
+                             uint32_t token) {
+    const uint32_t k = 2 * c->thread;
+    return image_at((const char *)task->w, token, k & ~3u, cuda_k_tiles(QN_HIDDEN)) + k % 4;
+}
+
+DEV bool embed_has(const struct warp_context *c, uint32_t step) {
+    return 2 * c->thread + step * EMBED_COLUMNS < QN_HIDDEN;
+}
+
+/* As floats with flags, for those who look for them: nothing of this is at hand when its time
+ * comes, neither the table's row nor the code. So all of the row is asked for at once, and the code
+ * is short and straight. */
+DEV void embed_flagged(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                       uint32_t token) {
+    const uint32_t *at = embed_at(c, task, token);
+    float *out = (float *)task->out + 2 * ((uint64_t)row * QN_HIDDEN + 2 * c->thread);
+    const uint32_t flag = SHARED->flag;
+    uint32_t v[EMBED_STEPS];
+#pragma unroll
+    for (uint32_t i = 0; i < EMBED_STEPS; i++) /* beyond the row: something */
+        v[i] = __ldg(embed_has(c, i) ? at + i * EMBED_WORDS : (const uint32_t *)task->w);
+#pragma unroll
+    for (uint32_t i = 0; i < EMBED_STEPS; i++)
+        if (embed_has(c, i))
+            store_flagged2(out + 2 * i * EMBED_COLUMNS, unpack_low<WEIGHT_E>(v[i]),
+                           unpack_high<WEIGHT_E>(v[i]), flag);
+}
+
+/* Asks for a token's row, by its address alone a trip through page tables. task: SAMPLE, too. */
+DEV void embed_prefetch(const struct warp_context *c, const struct cuda_task *task,
+                        uint32_t token) {
+    const uint32_t *at = embed_at(c, task, token);
+#pragma unroll
+    for (uint32_t i = 0; i < EMBED_STEPS; i++)
+        if (embed_has(c, i)) rt_prefetch(at + i * EMBED_WORDS);
+}
+
+/* In any form, with what the first norm makes of it. */
+DEV void embed_any(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                   uint32_t token) {
     const char *table = (const char *)task->w; /* [vocab, H] */
     const uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
-    uint32_t end = min(task->row1, batch->rows.n_rows);
+#pragma unroll 1
+    for (uint32_t k = 4 * c->thread; k - 4 * c->lane < QN_HIDDEN; k += 4 * COMPUTE_THREADS) {
+        const bool there = k < QN_HIDDEN;
+        float4 v = make_float4(0, 0, 0, 0);
+        if (there) v = image_load4(table, token, k, k_tiles);
+        if (there) act_store4(task, (uint64_t)row * QN_HIDDEN + k, v); /* x[T, H] */
+        if (task->norm != 0) embed_normed(task, row, k, v, there);
+    }
+}
+
+DEV void run_embed(struct warp_context *c, const struct cuda_task *task) {
+    const struct rt_batch *batch = &SHARED->batch;
+    const uint32_t end = min(task->row1, batch->rows.n_rows);
+    const bool flagged = (task->flags & CUDA_OUT_FLAGGED) != 0 && task->norm == 0;
     for (uint32_t row = task->row0; row < end; row++) {
-        uint32_t token = (uint32_t)load_index_l2(batch->rows.token + row);
-        for (uint32_t k = 4 * c->thread; k - 4 * c->lane < QN_HIDDEN; k += 4 * COMPUTE_THREADS) {
-            const bool there = k < QN_HIDDEN;
-            float4 v = make_float4(0, 0, 0, 0);
-            if (there) v = image_load4(table, token, k, k_tiles);
-            if (there) act_store4(task, (uint64_t)row * QN_HIDDEN + k, v); /* x[T, H] */
-            if (task->norm != 0) embed_normed(task, row, k, v, there);
-        }
+        const uint32_t token = (uint32_t)load_index_l2(batch->rows.token + row);
+        if (flagged)
+            embed_flagged(c, task, row, token);
+        else
+            embed_any(c, task, row, token);
     }
 }
 

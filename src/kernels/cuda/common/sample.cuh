@@ -13,7 +13,7 @@
 #ifndef QN_CUDA_COMMON_SAMPLE_CUH
 #define QN_CUDA_COMMON_SAMPLE_CUH
 
-#include "kernels/cuda/common/kv.cuh"
+#include "kernels/cuda/common/embed.cuh"
 #include "kernels/cuda/common/lm_head.cuh"
 #include "kernels/sampling_rng.h"
 #include "runtime/rt_append.h"
@@ -86,7 +86,8 @@ DEV uint64_t block_sum_u64(const struct warp_context *c, struct sample_shared *s
     return v;
 }
 
-/* Both at once; in thread 0 only, and the caller meets before it uses the shared words again. */
+/* Both at once; in the first threads of all warps, and the caller meets before it uses the shared
+ * words again. */
 DEV void block_best_and_sum(const struct warp_context *c, struct sample_shared *s, struct best *b,
                             double *sum) {
     for (int d = 16; d > 0; d /= 2) {
@@ -99,7 +100,6 @@ DEV void block_best_and_sum(const struct warp_context *c, struct sample_shared *
         s->warp_double[c->warp] = *sum;
     }
     sync_compute();
-    if (c->thread != 0) return;
     *sum = 0;
     for (uint32_t w = 0; w < WARPS; w++) {
         *b = better(*b, best{s->warp_value[w], s->warp_index[w]});
@@ -110,7 +110,10 @@ DEV void block_best_and_sum(const struct warp_context *c, struct sample_shared *
 /* ---- from the LM head's parts ---- */
 
 /* A thread's parts, every COMPUTE_THREADS-th: the first ones in registers. */
-enum { KEPT_PARTS = 12 };
+enum {
+    ALL_PARTS = (LM_PARTS + COMPUTE_THREADS - 1) / COMPUTE_THREADS,
+    KEPT_PARTS = ALL_PARTS < 12 ? ALL_PARTS : 12
+};
 struct parts {
     const float2 *from;
     float2 kept[KEPT_PARTS]; /* {max, sum}; beyond the row: -inf, 0 */
@@ -143,8 +146,10 @@ DEV struct best best_part(const struct warp_context *c, struct sample_shared *s,
 DEV double sum_parts(const struct warp_context *c, const struct parts *p, float most) {
     double sum = 0;
 #pragma unroll
-    for (uint32_t i = 0; i < KEPT_PARTS; i++)
-        if (p->kept[i].y > 0) sum += (double)(p->kept[i].y * expf(p->kept[i].x - most));
+    for (uint32_t i = 0; i < KEPT_PARTS; i++) {
+        const float mass = p->kept[i].y * expf(p->kept[i].x - most);
+        sum += (double)(p->kept[i].y > 0 ? mass : 0.0f);
+    }
 #pragma unroll 1
     for (uint32_t i = c->thread + KEPT_PARTS * COMPUTE_THREADS; i < LM_PARTS;
          i += COMPUTE_THREADS) {
@@ -159,12 +164,12 @@ DEV float log_probability(float logit, float most, double sum) {
     return (float)((double)logit - (double)most - log(sum));
 }
 
-/* This thread's candidate for the largest logit of a part. */
-DEV struct best best_in_part(const struct warp_context *c, const float *logits, uint32_t part) {
-    struct best b = {-INFINITY, part * LM_BLOCK};
-    const uint32_t i = part * LM_BLOCK + c->thread;
-    if (c->thread < LM_BLOCK && i < QN_VOCAB) b = better(b, best{not_nan(load_l2(logits + i)), i});
-    return b;
+/* This thread's token of a part, for the largest logit there; and from that logit its candidate. */
+DEV uint32_t token_of_part(const struct warp_context *c, uint32_t part) {
+    return min(part * LM_BLOCK + c->thread % LM_BLOCK, QN_VOCAB - 1u);
+}
+DEV struct best best_in_part(uint32_t part, uint32_t token, float logit) {
+    return better(best{-INFINITY, part * LM_BLOCK}, best{not_nan(logit), token});
 }
 
 /* ---- candidates and cuts ---- */
@@ -415,11 +420,12 @@ __device__ __noinline__ uint32_t choose_slowly(const struct cuda_args *args, con
 }
 
 /* What a row's request and slot say, into scratch; there after the next barrier. It stands still
- * until the row is sampled. Slots were written by other blocks: not through L1. */
+ * until the row is sampled. Slots were written by other blocks: not through L1. Control may be
+ * about to lay out the next iteration's rows in shared memory. */
 DEV void sample_fetch(const struct warp_context *c, uint32_t row) {
     const struct rt_batch *b = &SHARED->batch;
     struct sample_shared *s = sample_shared_of();
-    const uint32_t slot_idx = row_slot(SHARED, row_of_logits(SHARED, row));
+    const uint32_t slot_idx = (uint32_t)load_index_l2(b->rows.slot + row_of_logits(SHARED, row));
     const uint32_t *request = (const uint32_t *)&b->requests[slot_idx];
     const uint32_t *slot = (const uint32_t *)&b->slots[slot_idx];
     const uint32_t i = c->thread;
@@ -431,44 +437,58 @@ DEV void sample_fetch(const struct warp_context *c, uint32_t row) {
         s->slot_idx = slot_idx;
 }
 
-DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
+/* `real`: else a rehearsal, whatever there is in the working copy, of a greedy row; nothing comes
+ * of it. */
+DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                    bool real) {
     const struct rt_batch *b = &SHARED->batch;
     const float *logits = (const float *)task->in + (uint64_t)row * QN_VOCAB;     /* [L, V] */
     const float *part = (const float *)task->more + (uint64_t)row * LM_PARTS * 2; /* [L, n, 2] */
+    if (!real) {
+        logits = c->args->sample_scratch;
+        part = logits + VOCAB_ROUND;
+    }
     struct sample_shared *s = sample_shared_of();
-    struct parts parts = load_parts(c, part);
+    const struct parts parts = load_parts(c, part);
     const struct best most = best_part(c, s, &parts); /* meets: the request is there */
     const struct rt_sampling *q = &s->request.sampling;
-    struct best b1 = {0, 0};
-    double sum = 0;
-    if (!(q->temperature > 0) && !has_penalties(q)) {
-        b1 = best_in_part(c, logits, most.index);
-    } else {
+    const uint32_t mine = token_of_part(c, most.index);
+    const float logit_of_mine = load_l2(logits + mine); /* under way with the sum */
+    double sum = sum_parts(c, &parts, most.value);
+    struct best b1 = best_in_part(most.index, mine, logit_of_mine);
+    if (real && (q->temperature > 0 || has_penalties(q))) {
         const uint32_t token = choose_slowly(c->args, logits, row);
         b1 = best{load_l2(logits + token), token};
-        parts = load_parts(c, part); /* again: not kept in registers meanwhile */
-        sync_compute();              /* the words of block_best_and_sum */
+        sync_compute(); /* the words of block_best_and_sum */
     }
-    sum = sum_parts(c, &parts, most.value);
     block_best_and_sum(c, s, &b1, &sum);
-    if (c->thread != 0) return;
     const uint32_t token = b1.index;
-    const float logit = b1.value > -INFINITY ? b1.value : load_l2(logits + token);
-    if (task->out != 0) ((int32_t *)task->out)[row] = (int32_t)token;
-    rt_append(b, row, s->slot_idx, &s->slot, (int32_t)token,
-              log_probability(logit, most.value, sum), rt_is_stop(&s->request, (int32_t)token));
+    if (c->thread == 0 && real) { /* a warp has the token, another its log-probability */
+        if (task->out != 0) ((int32_t *)task->out)[row] = (int32_t)token;
+        rt_append(b, row, s->slot_idx, &s->slot, (int32_t)token,
+                  rt_is_stop(&s->request, (int32_t)token));
+    } else if (c->thread == 32) {
+        const float logit = b1.value > -INFINITY ? b1.value : load_l2(logits + token);
+        const float logprob = log_probability(logit, most.value, sum);
+        if (real) b->logprobs[rt_append_at(b, s->slot_idx, &s->slot)] = logprob;
+    }
+    if (real) embed_prefetch(c, task, token);
 }
 
 /* Before the event: the first row's request. */
-__device__ __noinline__ void run_sample_early(const struct cuda_args *args,
-                                              const struct cuda_task *task) {
-    const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
-    if (task->row0 < SHARED->batch.rows.n_logit_rows) sample_fetch(&c, task->row0);
+DEV void run_sample_early(const struct warp_context *c, const struct cuda_task *task) {
+    if (task->row0 < SHARED->batch.rows.n_logit_rows) sample_fetch(c, task->row0);
 }
 
-/* Runs once an iteration and is long: not among the code that every layer runs. */
-__device__ __noinline__ void run_sample(const struct cuda_args *args,
-                                        const struct cuda_task *task) {
+/* Whether there is a rehearsal before the event: nothing of this code is at hand, and fetching it
+ * takes as long as running it. A block that alone samples ends the LM head before others do
+ * (task/place.c). */
+DEV bool sample_is_rehearsed(void) {
+    return SHARED->batch.rows.n_logit_rows == 1;
+}
+
+__device__ __noinline__ void run_sample(const struct cuda_args *args, const struct cuda_task *task,
+                                        bool real) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     uint32_t end = min(task->row1, SHARED->batch.rows.n_logit_rows);
     for (uint32_t row = task->row0; row < end; row++) {
@@ -476,7 +496,7 @@ __device__ __noinline__ void run_sample(const struct cuda_args *args,
             sync_compute();
             sample_fetch(&c, row);
         }
-        sample_row(&c, task, row);
+        sample_row(&c, task, row, real);
     }
 }
 

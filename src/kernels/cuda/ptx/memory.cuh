@@ -83,6 +83,14 @@ DEV void store_flagged(float *p, float value, uint32_t flag) {
     asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
+/* Two that follow each other, at a multiple of 16 bytes; each is there or not by itself. */
+DEV void store_flagged2(float *p, float a, float b, uint32_t flag) {
+    const uint64_t high = (uint64_t)flag << 32;
+    asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(p),
+                 "l"(high | __float_as_uint(a)), "l"(high | __float_as_uint(b))
+                 : "memory");
+}
+
 /* Words that may be empty (CUDA_EMPTY), each an access of its own; nothing else is ordered. What is
  * stored so may as well be read behind a counter. */
 DEV uint32_t load_word_polled(const void *p) {

@@ -40,6 +40,10 @@ RT_FN uint32_t rt_add_acq_rel(uint32_t *p, uint32_t v) {
     emu_point();
     return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
 }
+RT_FN void rt_add_relaxed(uint32_t *p, uint32_t v) {
+    emu_point();
+    __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+}
 RT_FN int rt_cas_relaxed(uint32_t *p, uint32_t old, uint32_t desired) {
     emu_point();
     return __atomic_compare_exchange_n(p, &old, desired, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);

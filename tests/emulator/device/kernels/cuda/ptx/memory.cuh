@@ -51,6 +51,10 @@ DEV void store_flagged(float *p, float value, uint32_t flag) {
     __atomic_store_n((uint64_t *)p, v, __ATOMIC_RELAXED);
     emu_point();
 }
+DEV void store_flagged2(float *p, float a, float b, uint32_t flag) {
+    store_flagged(p, a, flag);
+    store_flagged(p + 2, b, flag);
+}
 DEV uint32_t load_word_polled(const void *p) {
     return __atomic_load_n((const uint32_t *)p, __ATOMIC_RELAXED);
 }
