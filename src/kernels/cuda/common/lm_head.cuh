@@ -18,8 +18,9 @@ DEV float not_nan(float v) {
 }
 
 /* A unit's logits of one row wait in scratch: [LM_BLOCK]. */
+#define LM_UNIT ((float *)(SCRATCH + SCRATCH_BYTES) - LM_BLOCK)
 DEV void lm_finish(uint32_t block, uint32_t r, float v0, float v1) {
-    float *to = (float *)SCRATCH + block % LM_UNIT_BLOCKS * CUDA_PAGE_ROWS + r;
+    float *to = LM_UNIT + block % LM_UNIT_BLOCKS * CUDA_PAGE_ROWS + r;
     to[0] = v0;
     to[8] = v1;
 }
@@ -79,7 +80,7 @@ DEV void lm_finish_unit(const struct warp_context *c, const struct cuda_task *ta
     if (c->warp != 0) return;
     const uint32_t column = lm_column(c, unit);
     float *logits = lm_logits(task, 0);
-    const float *from = (const float *)SCRATCH + c->lane;
+    const float *from = LM_UNIT + c->lane;
     const float v0 = from[0], v1 = from[32];
     if (column < QN_VOCAB) logits[column] = v0;
     if (column + 32 < QN_VOCAB) logits[column + 32] = v1;
