@@ -67,7 +67,7 @@ static int open_engine(struct diag *d, struct tool *t, const char *dir) {
     TRY(backend_cuda.device(d, &config, &device));
     TRY(model_open(d, dir, &m, &t->model));
     compile_options_init(&c);
-    compile_options_cuda(&c, device.cuts_linear);
+    compile_options_cuda(&c, device.cuts_linear, device.short_ring);
     c.n_workers = device.n_workers;
     c.n_slots = t->batch;
     c.max_model_len = MAX(512, MAX(t->prompt, t->context) + t->tokens + 8);

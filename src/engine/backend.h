@@ -33,6 +33,7 @@ struct backend_config {
 struct backend_device {
     uint32_t n_workers;
     bool cuts_linear;      /* has LINEAR_PARTS (op.def) */
+    bool short_ring;       /* memory brings a ring of pages before attention's outputs are merged */
     uint64_t memory_bytes; /* that may be used at all; the engine takes a share of it */
     char name[96];         /* "2 threads, avx512bf16" */
 };

@@ -30,7 +30,7 @@ static const uint64_t FILLED_BYTES = 48 << 20;
 /* Contexts of more pieces are cut in any case: those of an iteration may differ. */
 enum { WHOLE_PIECES = 8 };
 
-void compile_options_cuda(struct compile_options *o, bool cuts_linear) {
+void compile_options_cuda(struct compile_options *o, bool cuts_linear, bool short_ring) {
     o->target = TARGET_CUDA;
     /* Hand-outs cost more than balance brings: docs/performance-log.md. */
     o->task.launch = LAUNCH_ALL_AOT;
@@ -40,6 +40,7 @@ void compile_options_cuda(struct compile_options *o, bool cuts_linear) {
     o->join_heads = true;
     o->whole_from = 1;
     o->cut_linear = cuts_linear;
+    o->task.apart = short_ring;
     o->task.carry_bytes = CUDA_CARRY_BYTES;
     o->task.coarse_events = true;
     o->task.alternate = true;

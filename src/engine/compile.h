@@ -30,8 +30,8 @@ struct compile_options {
 
 void compile_options_init(struct compile_options *o);
 
-/* ... for a GPU, the fastest known. cuts_linear: whether it has kernels of parts. */
-void compile_options_cuda(struct compile_options *o, bool cuts_linear);
+/* ... for a GPU, the fastest known. cuts_linear, short_ring: struct backend_device. */
+void compile_options_cuda(struct compile_options *o, bool cuts_linear, bool short_ring);
 
 /* What each stage left behind, for one variant. */
 struct compile_variant_report {

@@ -130,7 +130,7 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
     TRY(choose_device(d, p, backend, plan));
     compile_options_init(c);
     if (backend->target == TARGET_CUDA)
-        compile_options_cuda(c, plan->device.cuts_linear);
+        compile_options_cuda(c, plan->device.cuts_linear, plan->device.short_ring);
     else
         c->target = backend->target;
     TRY(compile_option_apply(d, p->compile_options, c));

@@ -127,16 +127,37 @@ static struct tiles choose_tiles(const struct tgraph *g, const struct kop *op, u
     return best;
 }
 
+/* What a CUDA block merges at a time of a context of up to so many pieces, a warp 64 columns. */
+enum { MERGED_COLUMNS = 512, MERGED_PIECES = 8 };
+
+/* Row blocks of a LINEAR that adds to the residual stream, each of which may be a worker's. */
+static uint32_t linear_blocks(const struct tgraph *g) {
+    return CEIL_DIV(g->kernel->spec.hidden, grain(&(struct kop){.kind = OP_LINEAR}));
+}
+
+/* Workers that COMBINE is for: those that have nothing of the LINEAR after it, so that all others
+ * wait for it with all prepared, if they merge a row at once (docs/performance-log.md). */
+static uint32_t workers_to_merge(const struct tgraph *g) {
+    const struct kgraph *k = g->kernel;
+    const uint32_t all = g->options.n_workers;
+    const uint32_t idle = all - MIN(all, linear_blocks(g));
+    const uint32_t once = CEIL_DIV(k->spec.n_heads * k->spec.head_dim, (uint32_t)MERGED_COLUMNS);
+    if (idle < once || k->context > MERGED_PIECES * ATTENTION_PIECE) return all;
+    return MIN(idle, 2 * once);
+}
+
 /* Workers that an operator is for. Where at most half of them have a LINEAR, what comes before and
  * after is for the others, if it may (place.c): they wait with all prepared when those are done,
  * who in turn are ready when these are. Each task has more to multiply then. */
 static uint32_t workers_for(const struct tgraph *g, const struct kop *op) {
     const struct kgraph *k = g->kernel;
     const uint32_t all = g->options.n_workers;
-    if (!g->options.alternate || k->n_rows > 1) return all;
+    if (k->n_rows > 1) return all;
+    if (op->kind == OP_ATTENTION_COMBINE) return g->options.apart ? workers_to_merge(g) : all;
+    if (!g->options.alternate) return all;
     if (op->kind != OP_QKV_LINEAR && op->kind != OP_GATED_MLP) return all;
-    const uint64_t busy = CEIL_DIV(k->spec.hidden, grain(&(struct kop){.kind = OP_LINEAR}));
-    return busy <= all / 2 ? all - (uint32_t)busy : all;
+    const uint32_t busy = linear_blocks(g);
+    return busy <= all / 2 ? all - busy : all;
 }
 
 static int add_tasks(struct diag *d, struct tgraph *g, int32_t op_idx) {

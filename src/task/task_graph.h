@@ -100,6 +100,7 @@ struct task_options {
     bool coarse_events;   /* ablation: operators wait for whole operators */
     bool wide;            /* graphs of 32 rows stream, too: rows_stream() */
     bool alternate;       /* of one row: what follows a short operator is for the other workers */
+    bool apart; /* of one row: who merges a short context's pieces has nothing of what comes next */
     struct tile_override tiles[N_OP_KINDS];
     uint64_t carry_bytes; /* an event rides on data if no reader polls more than this; 0: none do */
 };

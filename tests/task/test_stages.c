@@ -485,6 +485,42 @@ static void what_follows_a_short_operator_is_for_others(void **state) {
     }
 }
 
+/* Who merges pieces has nothing of the LINEAR after it, if as many as it takes have not: 40 - 16
+ * workers here, of which 1 can merge 256 columns at once. Not in long contexts. */
+static void who_merges_is_apart(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(2, 256, 4, 2, 64, 512, 32000);
+    const struct {
+        uint32_t workers, context;
+        bool apart;
+        int merge; /* tasks */
+    } cases[] = {{40, 1024, true, 2},
+                 {40, 1024, false, 4},
+                 {40, 1152, true, 4},
+                 {17, 1024, true, 1},
+                 {16, 1024, true, 4}};
+    for (size_t c = 0; c < COUNT_OF(cases); c++) {
+        struct diag d = {0};
+        struct fixture f;
+        struct task_options o = defaults;
+        o.n_workers = cases[c].workers;
+        o.launch = LAUNCH_ALL_AOT;
+        o.apart = cases[c].apart;
+        ok(&d, fixture_compile(&d, &f, &spec, 1, cases[c].context,
+                               FIXTURE_STEP | KGRAPH_CUT_ATTENTION, &o));
+        int n = 0;
+        for (size_t op = 1; op + 1 < f.kernel.ops.n; op++) {
+            if (f.kernel.ops.items[op].kind != OP_ATTENTION_COMBINE) continue;
+            assert_int_equal(__builtin_popcountll(workers_of(&f, op)), cases[c].merge);
+            if (cases[c].merge < 4)
+                assert_int_equal(workers_of(&f, op) & workers_of(&f, op + 1), 0);
+            n++;
+        }
+        assert_int_equal(n, 2);
+        fixture_fini(&f);
+    }
+}
+
 /* The iteration of a single row begins where the one before ended, on a worker that has none of the
  * LM head's larger tasks. */
 static void who_samples_a_row_embeds_it(void **state) {
@@ -654,6 +690,7 @@ int main(void) {
         cmocka_unit_test(a_program_takes_all_contexts),
         cmocka_unit_test(many_rows_are_of_different_requests),
         cmocka_unit_test(what_follows_a_short_operator_is_for_others),
+        cmocka_unit_test(who_merges_is_apart),
         cmocka_unit_test(who_samples_a_row_embeds_it),
         cmocka_unit_test(a_program_keeps_to_its_backend),
         cmocka_unit_test(a_cpu_program_has_no_pack),
