@@ -447,7 +447,7 @@ static void test_keeps_activations(void **state) {
     struct prog_header *rides;
     struct compile_options o;
     compile_options_init(&o);
-    compile_options_cuda(&o, false);
+    compile_options_cuda(&o, false, false);
     o.n_workers = N_WORKERS;
     o.max_model_len = MAX_LEN;
     o.kv_block = 16;
