@@ -101,7 +101,7 @@ static double bytes_per_ns(const struct cuda_device *v) {
 }
 
 /* Whether it brings what a ring and the pages in registers hold on Hopper before what lies between
- * QKV and O is over when a context has pieces: in 7.2 us on an H200, which is so, in 10.3 on an
+ * QKV and O is over when a context has pieces: in 7.0 us on an H200, which is so, in 10.3 on an
  * H100, where that is hidden. */
 static bool has_short_ring(const struct cuda_device *v) {
     return bytes_per_ns(v) * SHORT_RING_NS > RING_BYTES;
