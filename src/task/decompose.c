@@ -130,9 +130,13 @@ static struct tiles choose_tiles(const struct tgraph *g, const struct kop *op, u
 /* What a CUDA block merges at a time of a context of up to so many pieces, a warp 64 columns. */
 enum { MERGED_COLUMNS = 512, MERGED_PIECES = 8 };
 
-/* Row blocks of a LINEAR that adds to the residual stream, each of which may be a worker's. */
-static uint32_t linear_blocks(const struct tgraph *g) {
-    return CEIL_DIV(g->kernel->spec.hidden, grain(&(struct kop){.kind = OP_LINEAR}));
+/* Tasks that a LINEAR which adds to the residual stream can have: its row blocks, or what is asked
+ * for. */
+static uint32_t linear_tasks(const struct tgraph *g) {
+    const uint32_t blocks =
+        CEIL_DIV(g->kernel->spec.hidden, grain(&(struct kop){.kind = OP_LINEAR}));
+    const uint32_t asked = g->options.tiles[OP_LINEAR].unit_tiles;
+    return asked != 0 ? MIN(asked, blocks) : blocks;
 }
 
 /* Workers that COMBINE is for: those that have nothing of the LINEAR after it, so that all others
@@ -140,7 +144,7 @@ static uint32_t linear_blocks(const struct tgraph *g) {
 static uint32_t workers_to_merge(const struct tgraph *g) {
     const struct kgraph *k = g->kernel;
     const uint32_t all = g->options.n_workers;
-    const uint32_t idle = all - MIN(all, linear_blocks(g));
+    const uint32_t idle = all - MIN(all, linear_tasks(g));
     const uint32_t once = CEIL_DIV(k->spec.n_heads * k->spec.head_dim, (uint32_t)MERGED_COLUMNS);
     if (idle < once || k->context > MERGED_PIECES * ATTENTION_PIECE) return all;
     return MIN(idle, 2 * once);
@@ -156,7 +160,7 @@ static uint32_t workers_for(const struct tgraph *g, const struct kop *op) {
     if (op->kind == OP_ATTENTION_COMBINE) return g->options.apart ? workers_to_merge(g) : all;
     if (!g->options.alternate) return all;
     if (op->kind != OP_QKV_LINEAR && op->kind != OP_GATED_MLP) return all;
-    const uint32_t busy = linear_blocks(g);
+    const uint32_t busy = linear_tasks(g);
     return busy <= all / 2 ? all - busy : all;
 }
 

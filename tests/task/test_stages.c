@@ -493,12 +493,11 @@ static void who_merges_is_apart(void **state) {
     const struct {
         uint32_t workers, context;
         bool apart;
-        int merge; /* tasks */
-    } cases[] = {{40, 1024, true, 2},
-                 {40, 1024, false, 4},
-                 {40, 1152, true, 4},
-                 {17, 1024, true, 1},
-                 {16, 1024, true, 4}};
+        uint32_t linear; /* tasks asked for; 0: none */
+        int merge;       /* tasks */
+    } cases[] = {{40, 1024, true, 0, 2},  {40, 1024, false, 0, 4}, {40, 1152, true, 0, 4},
+                 {17, 1024, true, 0, 1},  {16, 1024, true, 0, 4},  {16, 1024, true, 8, 2},
+                 {16, 1024, true, 15, 1}, {40, 1024, true, 90, 2}};
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         struct diag d = {0};
         struct fixture f;
@@ -506,6 +505,7 @@ static void who_merges_is_apart(void **state) {
         o.n_workers = cases[c].workers;
         o.launch = LAUNCH_ALL_AOT;
         o.apart = cases[c].apart;
+        o.tiles[OP_LINEAR].unit_tiles = cases[c].linear;
         ok(&d, fixture_compile(&d, &f, &spec, 1, cases[c].context,
                                FIXTURE_STEP | KGRAPH_CUT_ATTENTION, &o));
         int n = 0;
