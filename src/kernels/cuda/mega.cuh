@@ -194,6 +194,7 @@ DEV void compute_done(struct warp_context *c, const struct cuda_task *task) {
 }
 
 DEV void compute_stop(struct warp_context *c) {
+    __syncwarp(); /* all lanes have read what was next */
     c->next = RUN_STOP;
     context_store(c);
 }
