@@ -409,7 +409,8 @@ __device__ __noinline__ void control_ahead(struct control *c) {
         c->announced = control_announce(c, slot);
 }
 
-/* The task that was announced is not one of this iteration: it does nothing. */
+/* The task that was announced is not one of this iteration: it does nothing. Not before rows are
+ * laid out, at whose number it looks, nor after control_drop, which waits for it. */
 __device__ __noinline__ void control_void(struct control *c) {
     struct cuda_task *task = &c->shared->task[control_slot(c, 0)];
     task->row1 = task->row0;
@@ -551,7 +552,6 @@ __device__ __noinline__ void control_enter(struct control *c) {
     if (c->w.published == before) return;
     c->listens = false;
     if (!c->prepared) control_wait_loader(c);
-    if (c->announced && c->fetched != c->w.list_variant) control_void(c);
     trace_look(c->args, s);
     if (!c->entered) control_batch(s);
     const bool follows =
@@ -562,6 +562,7 @@ __device__ __noinline__ void control_enter(struct control *c) {
         control_rows_steady(s);
     c->prepared = false;
     s->flag = c->w.published;
+    if (c->announced && c->fetched != c->w.list_variant) control_void(c);
     if (QN_JIT_WEIGHTS)
         s->published = c->w.published;
     else
