@@ -277,7 +277,7 @@ static uint64_t address(const struct filler *f, uint32_t tensor) {
     return f->bases->kv + t->where * f->bases->kv_layer_bytes;
 }
 
-/* The table of embeddings; 0: the program has none. */
+/* The table of embeddings, of which SAMPLE asks for the token's row; 0: the program has none. */
 static uint64_t embed_table(const struct filler *f) {
     const struct prog_op *ops = PROG(f->program, OP);
     for (uint64_t i = 0; i < f->program->section[SECTION_OP].count; i++)

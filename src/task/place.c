@@ -6,7 +6,8 @@
  * enough. Who has attention that few workers have, for which all others wait, comes last in the
  * operator before it, so as to be ready first, and after ATTENTION_WHOLE, being ready later. Tasks
  * of several rows that add to the residual stream go where those columns were written, so that
- * nobody else has to see them (carry.c). So within an operator the loads differ by at most one
+ * nobody else has to see them (carry.c); of a single row SAMPLE goes where EMBED is, on a worker
+ * with the smallest task of the LM head. So within an operator the loads differ by at most one
  * tile, and over the operators the remainders even out. A worker's list keeps the order of
  * linearization, which is a topological one: FIFO execution cannot deadlock (task_verify proves it
  * again).

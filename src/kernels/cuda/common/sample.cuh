@@ -86,8 +86,7 @@ DEV uint64_t block_sum_u64(const struct warp_context *c, struct sample_shared *s
     return v;
 }
 
-/* Both at once; in the first threads of all warps, and the caller meets before it uses the shared
- * words again. */
+/* Both at once, in every thread; the caller meets before it uses the shared words again. */
 DEV void block_best_and_sum(const struct warp_context *c, struct sample_shared *s, struct best *b,
                             double *sum) {
     for (int d = 16; d > 0; d /= 2) {
@@ -487,6 +486,7 @@ DEV bool sample_is_rehearsed(void) {
     return SHARED->batch.rows.n_logit_rows == 1;
 }
 
+/* All of the task's rows. Not inlined: a rehearsal is to run the same code. */
 __device__ __noinline__ void run_sample(const struct cuda_args *args, const struct cuda_task *task,
                                         bool real) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
