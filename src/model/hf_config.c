@@ -41,11 +41,6 @@ const char *hf_config_dtype_name(enum dtype dtype) {
     return "int32";
 }
 
-static const json_t *present(const json_t *o, const char *key) {
-    const json_t *v = json_object_get(o, key);
-    return json_is_null(v) ? NULL : v;
-}
-
 static int unsupported(const struct reader *r, const char *field, const char *want,
                        const char *have) {
     return fail(r->d, QN_EUNSUPPORTED, "%s: %s: want %s, have '%s'", r->file, field, want, have);
@@ -169,7 +164,7 @@ static int refuse_unknown(const struct reader *r) {
     if (strcmp(act, "silu") != 0) return unsupported(r, "hidden_act", "silu", act);
     TRY(jsonio_object(r->d, r->file, r->root, "quantization_config", &o));
     if (o != NULL) {
-        quantization = present(o, "quant_method");
+        quantization = jsonio_field(o, "quant_method");
         return unsupported(r, "quantization_config.quant_method",
                            "a checkpoint in bfloat16, "
                            "float16 or float32",
@@ -217,7 +212,7 @@ static int read_window_switch(const struct reader *r) {
     TRY(optional(r, "max_window_layers", 0, INT32_MAX, 28, &first));
     TRY(count_sliding(r, &n_sliding, &known));
     if (!known) n_sliding = use ? s->n_layers - MIN(first, s->n_layers) : 0;
-    if (present(r->root, "sliding_window") == NULL &&
+    if (jsonio_field(r->root, "sliding_window") == NULL &&
         json_object_get(r->root, "sliding_window") != NULL)
         use = 0; /* null */
     if (!use) n_sliding = 0;
@@ -266,7 +261,7 @@ static int read_rope_llama3(const struct reader *r, const char *file, const json
 
 static int read_rope_type(const struct reader *r, const char *field, const json_t *o) {
     char file[600];
-    const char *key = present(o, "rope_type") != NULL ? "rope_type" : "type", *type;
+    const char *key = jsonio_field(o, "rope_type") != NULL ? "rope_type" : "type", *type;
     double rotary;
     snprintf(file, sizeof file, "%s: %s", r->file, field);
     TRY(jsonio_string(r->d, file, o, key, "default", &type));
@@ -312,7 +307,7 @@ static int read_rope(const struct reader *r) {
     if (o != NULL) {
         TRY(refuse_nested_rope(r, field, o));
         TRY(read_rope_type(r, field, o));
-        if (present(o, "rope_theta") != NULL) theta_at = o;
+        if (jsonio_field(o, "rope_theta") != NULL) theta_at = o;
     }
     return ranged(r, r->file, theta_at, "rope_theta", 1, 1e15, r->family->rope_theta,
                   &r->s->rope_theta);
@@ -338,7 +333,7 @@ static int add_id(struct diag *d, const char *file, const char *key, const json_
 
 int hf_config_token_ids(struct diag *d, const char *file, const struct json_t *root,
                         const char *key, uint32_t vocab, int32_t eos[SPEC_MAX_EOS], uint32_t *n) {
-    const json_t *v = present(root, key);
+    const json_t *v = jsonio_field(root, key);
     if (v == NULL) return QN_OK;
     if (!json_is_array(v)) return add_id(d, file, key, v, vocab, eos, n);
     for (size_t i = 0; i < json_array_size(v); i++)
@@ -360,7 +355,7 @@ static int read_token_ids(const struct reader *r) {
 }
 
 static int read_dtype(const struct reader *r, bool *given) {
-    const char *key = present(r->root, "torch_dtype") != NULL ? "torch_dtype" : "dtype", *name;
+    const char *key = jsonio_field(r->root, "torch_dtype") != NULL ? "torch_dtype" : "dtype", *name;
     enum dtype dtype = DTYPE_BF16;
     TRY(jsonio_string(r->d, r->file, r->root, key, NULL, &name));
     *given = name != NULL;
@@ -376,7 +371,7 @@ static int parse(struct diag *d, const char *file, const json_t *root, struct hf
     TRY(find_family(&r));
     assert(r.family != NULL);
     c->family = r.family;
-    c->tied_given = present(root, "tie_word_embeddings") != NULL;
+    c->tied_given = jsonio_field(root, "tie_word_embeddings") != NULL;
     TRY(refuse_unknown(&r));
     TRY(read_sizes(&r));
     TRY(read_features(&r));

@@ -139,7 +139,7 @@ static int read_header(struct reader *r, const unsigned char *file, uint64_t byt
                     r->path, (unsigned long long)n, (unsigned long long)bytes);
     r->data = file + 8 + n;
     r->data_bytes = bytes - 8 - n;
-    TRY(jsonio_parse(r->d, r->path, (const char *)file + 8, n, &root));
+    TRY(jsonio_parse_unique(r->d, r->path, (const char *)file + 8, n, &root));
     if (!json_is_object(root)) rc = fail(r->d, QN_EFORMAT, "%s: header: want an object", r->path);
     json_object_foreach(root, name, o) {
         if (strcmp(name, "__metadata__") == 0) continue;

@@ -109,9 +109,11 @@ def broken_text():
     config("duplicate", text[:-1] + ', "hidden_size": 1}', "hidden_size")
     config("long number", text.replace('"hidden_size": ', '"hidden_size": ' + "9" * 5000))
     config("big exponent", text.replace('"rms_norm_eps": ', '"rms_norm_eps": 1e9999, "x": '))
-    for literal in ["NaN", "Infinity", "-Infinity", "nan", "0x10", "+1", ".5", "1."]:
+    for literal, word in {"NaN": "hidden_size", "Infinity": "hidden_size", "-Infinity": "hidden_size",
+                          "nan": "line", "0x10": "line", "+1": "line", ".5": "line",
+                          "1.": "line"}.items():
         config("literal " + literal, text.replace('"hidden_size": ', '"hidden_size": %s, "x": '
-                                                  % literal), "line")
+                                                  % literal), word)
     config("array", "[]")
     config("string", '"Qwen3ForCausalLM"')
     config("long", '{"x": "' + "x" * (40 << 20) + '"}')
