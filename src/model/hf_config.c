@@ -155,6 +155,8 @@ static int read_features(const struct reader *r) {
 
 /* ---- what we cannot compute is refused ---- */
 
+static const char NOT_QUANTIZED[] = "a checkpoint in bfloat16, float16 or float32";
+
 static int refuse_unknown(const struct reader *r) {
     const char *act;
     const json_t *quantization;
@@ -165,11 +167,12 @@ static int refuse_unknown(const struct reader *r) {
     TRY(jsonio_object(r->d, r->file, r->root, "quantization_config", &o));
     if (o != NULL) {
         quantization = jsonio_field(o, "quant_method");
-        return unsupported(r, "quantization_config.quant_method",
-                           "a checkpoint in bfloat16, "
-                           "float16 or float32",
+        return unsupported(r, "quantization_config.quant_method", NOT_QUANTIZED,
                            json_is_string(quantization) ? json_string_value(quantization) : "?");
     }
+    if (jsonio_field(r->root, "quantization") != NULL)
+        return fail(r->d, QN_EUNSUPPORTED, "%s: quantization: want %s, have one quantized by MLX",
+                    r->file, NOT_QUANTIZED);
     TRY(jsonio_double(r->d, r->file, r->root, "partial_rotary_factor", 1, &rotary));
     if (rotary != 1)
         return fail(r->d, QN_EUNSUPPORTED, "%s: partial_rotary_factor: want 1, have %g", r->file,
@@ -320,9 +323,7 @@ static int add_id(struct diag *d, const char *file, const char *key, const json_
     if (!json_is_integer(v))
         return fail(d, QN_EFORMAT, "%s: %s: want a token id or a list of token ids", file, key);
     json_int_t id = json_integer_value(v);
-    if (id < 0 || id >= (json_int_t)vocab)
-        return fail(d, QN_EFORMAT, "%s: %s: want an id from 0 to %u, have %lld", file, key,
-                    vocab - 1, (long long)id);
+    if (id < 0 || id >= (json_int_t)vocab) return QN_OK; /* never sampled: it ends nothing */
     for (uint32_t i = 0; i < *n; i++)
         if (eos[i] == (int32_t)id) return QN_OK;
     if (*n == SPEC_MAX_EOS)
@@ -349,8 +350,9 @@ static int read_token_ids(const struct reader *r) {
         r->family->eos < (int)s->vocab)
         s->eos[s->n_eos++] = r->family->eos;
     bool absent = json_object_get(r->root, "bos_token_id") == NULL;
-    TRY(jsonio_int(r->d, r->file, r->root, "bos_token_id", 0, (int64_t)s->vocab - 1, -1, &bos));
-    s->bos = absent && r->family->bos < (int)s->vocab ? r->family->bos : (int32_t)bos;
+    TRY(jsonio_int(r->d, r->file, r->root, "bos_token_id", INT64_MIN, INT64_MAX, -1, &bos));
+    if (absent) bos = r->family->bos;
+    s->bos = bos >= 0 && bos < (int64_t)s->vocab ? (int32_t)bos : -1;
     return QN_OK;
 }
 
