@@ -201,7 +201,7 @@ static inline const float *reference_run(const struct reference *r) {
     const float *logits = NULL;
     for (size_t i = 0; i < g->ops.n; i++) {
         const struct kop *op = &g->ops.items[i];
-        uint32_t rows = kgraph_rows(g, op), H = g->spec.hidden;
+        uint32_t rows = kop_rows(op), H = g->spec.hidden;
         for (uint32_t t = 0; t < rows; t++) {
             switch (op->kind) {
             case OP_EMBED:
