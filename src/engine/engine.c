@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "base/checked.h"
+#include "engine/recipe.h"
 #include "engine/trace.h"
 #include "engine/view.h"
 #include "task/task_verify.h"
@@ -96,28 +97,11 @@ static void weights_moved(void *user, uint64_t done, uint64_t total) {
 }
 
 static int load_weights(struct diag *d, struct qn_engine *e, const qn_engine_params *p) {
-    const struct prog_weight *blocks = PROG(e->program, WEIGHT);
-    const struct prog_part *parts = PROG(e->program, PART);
-    size_t n = e->program->section[SECTION_PART].count;
     if (!e->model->files && e->backend->makes_dummy) return QN_OK;
-    /* CUDA's images are made of parts, a CPU's kernels read a block as one matrix. */
-    const bool one = e->program->target == TARGET_CPU;
-    struct weight_want *want = calloc(n + 1, sizeof *want);
-    if (!want) return fail_nomem(d, n * sizeof *want, "the list of weights");
-    for (size_t b = 0; b < e->program->section[SECTION_WEIGHT].count; b++)
-        for (size_t i = blocks[b].first_part; i < blocks[b].first_part + blocks[b].n_parts; i++)
-            want[i] = (struct weight_want){.name = program_string(e->program, parts[i].name),
-                                           .dtype = (enum dtype)blocks[b].dtype,
-                                           .n_dims = (int)blocks[b].n_dims,
-                                           .rows = parts[i].rows,
-                                           .follows = one && i > blocks[b].first_part,
-                                           .cols = MAX(blocks[b].cols, 1u)};
-    struct weights_options o = {.n_threads = (int)e->info.n_workers,
-                                .progress = p->progress ? weights_moved : NULL,
-                                .user = (void *)(uintptr_t)p};
-    int rc = weights_load(d, e->model->files, want, n, &o, &e->weights);
-    free(want);
-    return rc;
+    const struct weights_options o = {.n_threads = (int)e->info.n_workers,
+                                      .progress = p->progress ? weights_moved : NULL,
+                                      .user = (void *)(uintptr_t)p};
+    return recipe_load(d, e->program, e->model->files, &o, &e->weights);
 }
 
 static int describe(struct diag *d, struct qn_engine *e, const qn_engine_params *p,

@@ -17,7 +17,8 @@ enum dtype {
 static inline uint32_t dtype_bytes(uint32_t dtype) {
     switch (dtype) {
 #define DTYPE(ID, name, hf, file, bits, kind)                                                      \
-    case DTYPE_##ID: return (bits) / 8;
+    case DTYPE_##ID:                                                                               \
+        return (bits) / 8;
 #include "graph/dtype.def"
 #undef DTYPE
     default: return 4;
@@ -27,8 +28,8 @@ static inline uint32_t dtype_bytes(uint32_t dtype) {
 /* How the elements of a tensor lie. Its shape is the same in each of them. */
 enum layout {
     LAYOUT_ROWS = 0,   /* row-major */
-    LAYOUT_PACKED = 1, /* 16-bit rows in the order of tensor cores: PACK_ROWS rows and PACK_K columns
-                          at a time, padded with zeros (codegen/cuda_abi.h draws it) */
+    LAYOUT_PACKED = 1, /* 16-bit rows in the order of tensor cores: PACK_ROWS rows and PACK_K
+                          columns at a time, padded with zeros (codegen/cuda_abi.h draws it) */
     LAYOUT_BLOCKS = 2, /* the KV cache: rows of positions in blocks (runtime/rt_batch.h) */
     N_LAYOUTS
 };

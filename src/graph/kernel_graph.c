@@ -117,34 +117,40 @@ static int add_view(struct diag *d, struct kgraph *g, const char *name, uint32_t
     return map_put(d, &g->weight_at, key, strlen(key), (uint64_t)*index, NULL);
 }
 
+/* "a+b": the name of a block. */
+static int join_names(struct diag *d, struct kgraph *g, const struct kgraph_part *parts, int n,
+                      char **out) {
+    struct strbuf name = {0};
+    for (int i = 0; i < n; i++) strbuf_printf(&name, "%s%s", i > 0 ? "+" : "", parts[i].name);
+    int rc = strbuf_status(d, &name);
+    if (rc == QN_OK) rc = arena_strdup(d, g->arena, strbuf_text(&name), out);
+    strbuf_fini(&name);
+    return rc;
+}
+
 /* Adds a block of n parts, `run` rows of each in turn; run 0: one after the other. */
 static int add_block(struct diag *d, struct kgraph *g, const struct kgraph_part *parts, int n,
                      uint32_t run, enum dtype dtype, int n_dims, uint64_t cols) {
+    char *name, *copy;
     struct weight_block b = {.dtype = dtype,
                              .n_dims = n_dims,
                              .cols = n_dims == 2 ? (uint32_t)cols : 0,
                              .first_part = (uint32_t)g->parts.n,
                              .n_parts = (uint32_t)n};
-    struct strbuf name = {0};
+    TRY(join_names(d, g, parts, n, &name));
+    b.name = name;
     for (int i = 0; i < n; i++) {
         const uint32_t rows = (uint32_t)parts[i].rows;
         struct weight_part p = {.rows = rows,
                                 .at = run != 0 ? run * (uint32_t)i : b.rows,
                                 .run = run != 0 ? run : rows,
                                 .stride = run != 0 ? run * (uint32_t)n : rows};
-        char *copy;
         TRY(arena_strdup(d, g->arena, parts[i].name, &copy));
         p.name = copy;
         b.rows += run != 0 ? CEIL_DIV(rows, run) * run : rows; /* whole turns */
-        strbuf_printf(&name, "%s%s", i > 0 ? "+" : "", parts[i].name);
         TRY(ARRAY_PUSH(d, &g->parts, p));
     }
-    char *joined = NULL;
-    int rc = strbuf_status(d, &name);
-    if (rc == QN_OK) rc = arena_strdup(d, g->arena, strbuf_text(&name), &joined);
-    strbuf_fini(&name);
-    b.name = joined;
-    return rc != QN_OK ? rc : ARRAY_PUSH(d, &g->blocks, b);
+    return ARRAY_PUSH(d, &g->blocks, b);
 }
 
 int kgraph_weight(struct diag *d, struct kgraph *g, const char *name, enum dtype dtype, int n_dims,
@@ -231,15 +237,17 @@ static enum tensor_role role_of(const struct op_slot *slot) {
     return slot->weight ? TENSOR_WEIGHT : slot->state ? TENSOR_STATE : TENSOR_ACTIVATION;
 }
 
-/* What an operand lacks to be the slot's; NULL: nothing. Weights are floats, vectors of them F32. */
+/* What an operand lacks to be the slot's; NULL: nothing. Weights are floats, vectors of them F32.
+ */
 static const char *misfit(const struct kgraph *g, const struct tensor *t,
                           const struct op_slot *slot) {
     if (t->role != role_of(slot)) return "the wrong role";
     if (slot->weight) return t->n_dims == 1 && t->dtype != DTYPE_F32 ? "no 32-bit floats" : NULL;
     if (slot->state) return NULL;
     if (t->layout == LAYOUT_PACKED)
-        return !slot->packable ? "packed elements" : t->dtype != packed_dtype(g) ? "the wrong format"
-                                                                                 : NULL;
+        return !slot->packable               ? "packed elements"
+               : t->dtype != packed_dtype(g) ? "the wrong format"
+                                             : NULL;
     if (slot->packed) return "unpacked elements";
     return t->dtype != (slot->integer ? DTYPE_I32 : DTYPE_F32) ? "the wrong format" : NULL;
 }
@@ -342,8 +350,8 @@ int kgraph_verify(struct diag *d, const struct kgraph *g) {
         TRY(check_operands(d, g, op, &info));
         TRY(bind(d, g, op, &map));
         if (memcmp(&map, op->map, sizeof map) != 0)
-            return fail(d, QN_EVERIFY, "operator %zu (layer %d %s): its map is of other operands", i,
-                        op->layer, info.name);
+            return fail(d, QN_EVERIFY, "operator %zu (layer %d %s): its map is of other operands",
+                        i, op->layer, info.name);
         for (int k = 0; k < info.n_in; k++)
             if (op->in[k] != NO_TENSOR && g->tensors.items[op->in[k]].producer >= (int)i)
                 return fail(d, QN_EVERIFY, "operator %zu (layer %d %s) reads %s before it is made",

@@ -38,9 +38,9 @@ struct tensor {
     uint32_t block, first_part, n_parts;
 };
 
-/* How a weight is made: a *block* of memory is filled with *parts*, each a tensor of the checkpoint.
- * Row i of a part is row  at + i / run * stride + i % run  of the block. So one part may be the
- * whole block, several may follow each other, or lie in turns of `run` rows. */
+/* How a weight is made: a *block* of memory is filled with *parts*, each a tensor of the
+ * checkpoint. Row i of a part is row  at + i / run * stride + i % run  of the block. So one part
+ * may be the whole block, several may follow each other, or lie in turns of `run` rows. */
 struct weight_part {
     const char *name; /* in the checkpoint */
     uint32_t rows;

@@ -13,8 +13,8 @@ struct row {
 static const struct row rows[N_OP_KINDS] = {
     [OP_NONE] = {"nop", OP_ON_ANY, LAUNCH_AOT, SPLIT_ROWS, "", "1", "1", "", ""},
 #define OP(ID, name, target, launch, split, attributes, rows, units, inputs, outputs)              \
-    [OP_##ID] = {#name,         OP_ON_##target, LAUNCH_##launch, SPLIT_##split, attributes, rows,  \
-                 units,         inputs,         outputs},
+    [OP_##ID] = {#name, OP_ON_##target, LAUNCH_##launch, SPLIT_##split, attributes,                \
+                 rows,  units,          inputs,          outputs},
 #include "graph/op.def"
 #undef OP
 };

@@ -23,14 +23,8 @@ enum { OP_MAX_IN = 10, OP_MAX_OUT = 4 };
 enum { EMBED_TABLE, EMBED_NEXT };
 enum { STREAM_X, STREAM_NORMED, STREAM_SQUARES }; /* out of EMBED, LINEAR, LINEAR_SUM */
 enum { QKV_X, QKV_NORM, QKV_WQ, QKV_WK, QKV_WV, QKV_BQ, QKV_BK, QKV_BV, QKV_Q_NORM, QKV_K_NORM };
-enum { QKV_OUT_Q, QKV_OUT_KV };           /* of QKV_HEADS, too */
-enum {
-    QKV_LINEAR_X,
-    QKV_LINEAR_NORM,
-    QKV_LINEAR_W,
-    QKV_LINEAR_BIAS,
-    QKV_LINEAR_SQUARES
-};
+enum { QKV_OUT_Q, QKV_OUT_KV }; /* of QKV_HEADS, too */
+enum { QKV_LINEAR_X, QKV_LINEAR_NORM, QKV_LINEAR_W, QKV_LINEAR_BIAS, QKV_LINEAR_SQUARES };
 enum { HEADS_QKV, HEADS_Q_NORM, HEADS_K_NORM };
 enum { ATTENTION_Q, ATTENTION_KV };
 enum { JOINED_OUT, JOINED_OUT_KV }; /* of ATTENTION_STEP and _WHOLE; their inputs are QKV_HEADS' */
@@ -78,6 +72,17 @@ enum { FILLED_ROWS = 16, CLEAR_UNITS = 1024, CLEAR_WORDS = 4 };
  * time: what decompose cuts for. Up to PACK_NARROW rows tiles are of so many. */
 enum { PACK_TILE = 128, PACK_NARROW = 64 };
 
+/* Numbers that an operator carries itself; op.def says which it has, the others are 0. Copied into
+ * the program. */
+struct op_attrs {
+    uint32_t heads;  /* query heads */
+    uint32_t kv;     /* KV heads, a divisor of heads */
+    uint32_t D;      /* elements of a head */
+    uint32_t window; /* positions that a row sees, itself included; 0: all before it */
+    float scale;     /* of dot products of queries and keys */
+    float eps;       /* of RMSNorm */
+};
+
 #ifndef __CUDACC_RTC__
 /* ---- host only from here ---- */
 #include <stdbool.h>
@@ -112,17 +117,6 @@ struct op_info {
     const char *attributes, *rows, *units; /* columns of op.def */
     int n_in, n_out;
     struct op_slot in[OP_MAX_IN], out[OP_MAX_OUT];
-};
-
-/* Numbers that an operator carries itself; op.def says which it has, the others are 0. Copied into
- * the program. */
-struct op_attrs {
-    uint32_t heads;  /* query heads */
-    uint32_t kv;     /* KV heads, a divisor of heads */
-    uint32_t D;      /* elements of a head */
-    uint32_t window; /* positions that a row sees, itself included; 0: all before it */
-    float scale;     /* of dot products of queries and keys */
-    float eps;       /* of RMSNorm */
 };
 
 /* Fills *info from op.def's row; kind must be a valid op_kind. Reads the row's text: ask for it

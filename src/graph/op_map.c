@@ -55,11 +55,11 @@ static bool find_known(const struct binder *b, const char *word, uint64_t *value
         const char *name;
         uint64_t value;
     } known[] = {
-        {"T", g->n_rows},    {"L", g->n_logit_rows},
-        {"P", g->n_pieces},  {"heads", a->heads},
-        {"kv", a->kv},       {"D", a->D},
-        {"PARTS", PARTS},    {"SQUARES_COLUMNS", SQUARES_COLUMNS},
-        {"PACK_K", PACK_K},  {"CLEAR_UNITS", CLEAR_UNITS},
+        {"T", g->n_rows},       {"L", g->n_logit_rows},
+        {"P", g->n_pieces},     {"heads", a->heads},
+        {"kv", a->kv},          {"D", a->D},
+        {"PARTS", PARTS},       {"SQUARES_COLUMNS", SQUARES_COLUMNS},
+        {"PACK_K", PACK_K},     {"CLEAR_UNITS", CLEAR_UNITS},
         {"LM_BLOCK", LM_BLOCK},
     };
     for (size_t i = 0; i < COUNT_OF(known); i++)
@@ -177,8 +177,8 @@ static const char *read_access(const struct binder *b, const char *text, struct 
     }
     if (is_word(text, 'u')) {
         text = read_units(b, text, m, &number->known);
-        m->extent = m->modulo != 0 ? m->modulo
-                                   : CEIL_DIV((m->hi - m->lo) * m->times, (uint64_t)m->over);
+        m->extent =
+            m->modulo != 0 ? m->modulo : CEIL_DIV((m->hi - m->lo) * m->times, (uint64_t)m->over);
         return text;
     }
     text = read_sum(b, text, number);
@@ -283,8 +283,8 @@ static int check_presence(const struct binder *b, const struct op_slot *slot, bo
     const bool either = slot->optional && slot->with[0] == '\0' && slot->without[0] == '\0';
     if (either || there == is_wanted(b, slot)) return QN_OK;
     if (slot->without[0] != '\0')
-        return fail(b->d, QN_ESHAPE, "layer %d %s: want one of %s and %s", b->s->layer, b->info.name,
-                    slot->name, slot->without);
+        return fail(b->d, QN_ESHAPE, "layer %d %s: want one of %s and %s", b->s->layer,
+                    b->info.name, slot->name, slot->without);
     return fail(b->d, QN_ESHAPE, "layer %d %s: operand %s is %s", b->s->layer, b->info.name,
                 slot->name, there ? "not wanted" : "missing");
 }
@@ -370,8 +370,8 @@ int op_map_bind(struct diag *d, const struct map_source *source, struct op_map *
     return QN_OK;
 }
 
-int op_maps_keep(struct diag *d, struct op_maps *maps, struct arena *arena, const struct op_map *map,
-                 const struct op_map **kept) {
+int op_maps_keep(struct diag *d, struct op_maps *maps, struct arena *arena,
+                 const struct op_map *map, const struct op_map **kept) {
     for (size_t i = maps->list.n; i-- > 0;)
         if (memcmp(maps->list.items[i], map, sizeof *map) == 0) {
             *kept = maps->list.items[i];

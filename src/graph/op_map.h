@@ -1,8 +1,8 @@
 /* op_map.h - an operator's row of op.def with numbers for its names: shapes and accesses.
  *
- * The one evaluator of op.def's access maps on the compiler's side. From a bound map come the shapes
- * of outputs, what a task reads and writes, rows and bytes of weights. The proof has another one of
- * its own (task/task_verify_map.c), which shares nothing with this but op.def's text.
+ * The one evaluator of op.def's access maps on the compiler's side. From a bound map come the
+ * shapes of outputs, what a task reads and writes, rows and bytes of weights. The proof has another
+ * one of its own (task/task_verify_map.c), which shares nothing with this but op.def's text.
  *
  * A map is bound once for an operator, then evaluated for any of its tasks without reading text.
  */
@@ -62,9 +62,9 @@ struct map_source {
 };
 
 /* Binds the names of the operator's row to the shapes of its inputs, which are held to the row, and
- * gives the shapes of its outputs: absent outputs get no dimensions. Errors: QN_ESHAPE with operator,
- * operand, the shape that is wanted and the one there is; QN_EINTERNAL for a row that is not
- * understood. */
+ * gives the shapes of its outputs: absent outputs get no dimensions. Errors: QN_ESHAPE with
+ * operator, operand, the shape that is wanted and the one there is; QN_EINTERNAL for a row that is
+ * not understood. */
 int op_map_bind(struct diag *d, const struct map_source *source, struct op_map *map);
 
 /* Maps that differ from each other: operators that are alike share one. The maps lie in an arena,
@@ -73,8 +73,8 @@ struct op_maps {
     ARRAY(struct op_map *) list;
 };
 /* Sets *kept to the list's map that equals *map, after adding it if there is none. */
-int op_maps_keep(struct diag *d, struct op_maps *maps, struct arena *arena, const struct op_map *map,
-                 const struct op_map **kept);
+int op_maps_keep(struct diag *d, struct op_maps *maps, struct arena *arena,
+                 const struct op_map *map, const struct op_map **kept);
 
 /* A part of a dimension, [first, last). */
 struct map_range {
@@ -85,7 +85,8 @@ struct map_range {
 struct map_range op_map_range(const struct map_dim *d, uint64_t row0, uint64_t row1, uint64_t unit0,
                               uint64_t unit1);
 
-/* Elements of weight matrices that a task of units [unit0,unit1) reads: of those that units index. */
+/* Elements of weight matrices that a task of units [unit0,unit1) reads: of those that units index.
+ */
 uint64_t op_map_weight_elements(const struct op_map *map, uint64_t unit0, uint64_t unit1);
 
 #endif

@@ -50,8 +50,8 @@ struct cpu_core {
     struct rt rt;
     struct rt_batch *batch; /* = rt.batch */
     struct mailbox mailbox;
-    char *map;      /* plan.total bytes */
-    void **tensors; /* [program tensors] base addresses */
+    char *map;                /* plan.total bytes */
+    void **tensors;           /* [program tensors] base addresses */
     struct program_maps maps; /* empty where config.run_task is set */
     struct cpu_rope rope;
     const struct cpu_isa *isa;

@@ -210,11 +210,11 @@ static int check_tensors(const struct check *c) {
         if (!check_carry(c, t)) return bad(c, "tensor", i, "carry or space");
         if (!count_bytes(t, &bytes)) return bad(c, "tensor", i, "shape");
         if (bytes != t->bytes) return bad(c, "tensor", i, "bytes");
-        const bool lies = t->role == PROG_WEIGHT ? t->space == SPACE_WEIGHTS && check_view(c, t)
-                          : t->role == PROG_STATE
-                              ? t->space == SPACE_KV && t->where < spec->n_layers
-                              : t->where % 64 == 0 &&
-                                    range_inside(t->where, t->bytes, c->p->workspace_bytes);
+        const bool lies =
+            t->role == PROG_WEIGHT ? t->space == SPACE_WEIGHTS && check_view(c, t)
+            : t->role == PROG_STATE
+                ? t->space == SPACE_KV && t->where < spec->n_layers
+                : t->where % 64 == 0 && range_inside(t->where, t->bytes, c->p->workspace_bytes);
         if (!lies) return bad(c, "tensor", i, "where");
     }
     return QN_OK;

@@ -131,9 +131,9 @@ struct prog_tensor {
     uint8_t space;  /* enum prog_space */
     uint8_t carry;  /* enum prog_carry: how the elements say that they are there */
     uint8_t n_dims;
-    uint16_t n_parts;    /* weight: rows are those of its weight's parts [part, part + n_parts) */
-    uint32_t part;       /* index in SECTION_PART */
-    uint32_t shape[4];   /* whatever the layout */
+    uint16_t n_parts;  /* weight: rows are those of its weight's parts [part, part + n_parts) */
+    uint32_t part;     /* index in SECTION_PART */
+    uint32_t shape[4]; /* whatever the layout */
     /* weight: index in SECTION_WEIGHT; activation: byte offset in the workspace, a multiple of 64;
      * state: layer whose KV cache it is */
     uint64_t where;

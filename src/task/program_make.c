@@ -55,8 +55,7 @@ static int add_weight(struct maker *m, const struct kgraph *k, const struct weig
                             .first_part = (uint32_t)m->parts.n,
                             .n_parts = b->n_parts};
     TRY(add_string(m, b->name, &w.name));
-    for (uint32_t i = 0; i < b->n_parts; i++)
-        TRY(add_part(m, &k->parts.items[b->first_part + i]));
+    for (uint32_t i = 0; i < b->n_parts; i++) TRY(add_part(m, &k->parts.items[b->first_part + i]));
     return ARRAY_PUSH(m->d, &m->weights, w);
 }
 

@@ -51,13 +51,11 @@ int program_weight_rows(const struct prog_op *op, const struct op_map *map, uint
     int n = 0;
     for (int i = 0; i < OP_MAX_IN; i++) {
         const struct map_operand *m = &map->in[i];
-        if (op->in[i] == PROG_NONE || !m->weight || m->n_dims != 2 ||
-            m->dim[0].index != MAP_UNITS)
+        if (op->in[i] == PROG_NONE || !m->weight || m->n_dims != 2 || m->dim[0].index != MAP_UNITS)
             continue;
         const struct map_range r = op_map_range(&m->dim[0], 0, 0, unit0, unit1);
         if (r.first < r.last)
-            rows[n++] =
-                (struct prog_weight_rows){op->in[i], (uint32_t)r.first, (uint32_t)r.last};
+            rows[n++] = (struct prog_weight_rows){op->in[i], (uint32_t)r.first, (uint32_t)r.last};
     }
     return n;
 }

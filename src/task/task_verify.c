@@ -32,7 +32,8 @@ static int check_producers(struct proof *f) {
                 !made[op->in[k] - f->v->first_tensor])
                 return bad_op(f, i, "reads a tensor before it is made");
         for (int k = 0; k < OP_MAX_OUT; k++) {
-            if (op->out[k] == PROG_NONE || proof_tensor(f, op->out[k])->role == PROG_STATE) continue;
+            if (op->out[k] == PROG_NONE || proof_tensor(f, op->out[k])->role == PROG_STATE)
+                continue;
             if (made[op->out[k] - f->v->first_tensor])
                 return bad_op(f, i, "writes a tensor that another operator of its variant writes");
             made[op->out[k] - f->v->first_tensor] = true;
@@ -60,13 +61,15 @@ static int check_shapes(struct proof *f) {
         TRY(task_verify_map(f, index, f->maps[i]));
         if (op->units != f->maps[i]->units || op->n_rows != f->maps[i]->rows)
             return bad_op(f, index, "units or rows do not fit its operands");
-        if (op->k != dot_length(f, op)) return bad_op(f, index, "k is not its dot products' length");
+        if (op->k != dot_length(f, op))
+            return bad_op(f, index, "k is not its dot products' length");
         if (!attributes_fit(f, op)) return bad_op(f, index, "its attributes do not fit the model");
     }
     return QN_OK;
 }
 
-/* Whether two parts of a block have a row in common: not if they lie in turns, or one after the other.
+/* Whether two parts of a block have a row in common: not if they lie in turns, or one after the
+ * other.
  */
 static bool parts_overlap(const struct prog_part *a, const struct prog_part *b) {
     const uint64_t a_last = prog_part_row(a->at, a->run, a->stride, a->rows - 1);

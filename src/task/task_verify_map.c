@@ -240,7 +240,8 @@ static bool read_dim(struct names *n, const struct verify_map *m, const char *te
     return !n->open && d->n <= VERIFY_MAX_STEPS && (*text == ',' || *text == ']');
 }
 
-struct verify_interval task_verify_map_range(const struct verify_dim *d, const struct prog_task *t) {
+struct verify_interval task_verify_map_range(const struct verify_dim *d,
+                                             const struct prog_task *t) {
     struct verify_interval v = {0, 0};
     for (uint32_t i = 0; i < d->n; i++) {
         const struct verify_step *s = &d->step[i];

@@ -1,9 +1,9 @@
 /* task_verify_map.h - op.def's access maps for the proof: an evaluator that shares nothing with the
  * compiler's (graph/op_map.c) but the text of op.def. Only parts of task_verify include it.
  *
- * There a map is a normal form, one rule a dimension. Here it is a short program for each dimension,
- * run on intervals of rows and units; and where a name of the row is bound by a shape, the number is
- * found by bisection, since every number of op.def grows with each of its names.
+ * There a map is a normal form, one rule a dimension. Here it is a short program for each
+ * dimension, run on intervals of rows and units; and where a name of the row is bound by a shape,
+ * the number is found by bisection, since every number of op.def grows with each of its names.
  */
 #ifndef QN_TASK_TASK_VERIFY_MAP_H
 #define QN_TASK_TASK_VERIFY_MAP_H

@@ -1,5 +1,5 @@
-/* task_verify_touch.c - what the operators touch, as rectangles of bytes: op.def's access maps, by the
- * proof's own evaluator (task_verify_map.c).
+/* task_verify_touch.c - what the operators touch, as rectangles of bytes: op.def's access maps, by
+ * the proof's own evaluator (task_verify_map.c).
  */
 #include "base/checked.h"
 #include "task/task_verify_map.h"

@@ -20,10 +20,10 @@ size_t cpu_qkv_linear_scratch(const struct prog_header *program, const struct pr
 }
 
 void cpu_qkv_linear(const struct cpu_task *t) {
-    const float *input = tile_in(t, QKV_LINEAR_X);     /* [T, H] */
-    const void *w = tile_in(t, QKV_LINEAR_W);          /* [units, H] */
-    const float *bias = tile_in(t, QKV_LINEAR_BIAS);   /* [units] */
-    float *qkv = tile_out(t, 0);                       /* [T, units] */
+    const float *input = tile_in(t, QKV_LINEAR_X);   /* [T, H] */
+    const void *w = tile_in(t, QKV_LINEAR_W);        /* [units, H] */
+    const float *bias = tile_in(t, QKV_LINEAR_BIAS); /* [units] */
+    float *qkv = tile_out(t, 0);                     /* [T, units] */
     enum dtype dtype = tile_in_dtype(t, QKV_LINEAR_W);
     uint32_t k = t->op->k, units = t->op->units, first = t->task->unit0;
     uint32_t columns = t->task->unit1 - first;

@@ -65,7 +65,8 @@ static int32_t choose(const struct cpu_task *t, uint32_t slot_idx, const float *
 
 void cpu_sample(const struct cpu_task *t) {
     const struct rt_rows *rows = &t->batch->rows;
-    uint32_t vocab = tile_in_shape(t, SAMPLE_LOGITS)[1], n_blocks = (vocab + LM_BLOCK - 1) / LM_BLOCK;
+    uint32_t vocab = tile_in_shape(t, SAMPLE_LOGITS)[1],
+             n_blocks = (vocab + LM_BLOCK - 1) / LM_BLOCK;
     uint32_t end = tile_row_end(t, rows->n_logit_rows);
     int32_t *token = tile_out(t, 0); /* [L] */
     struct sampling s = sampling_layout(t->scratch, vocab);

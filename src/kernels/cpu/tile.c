@@ -28,8 +28,7 @@ void *tile_kv(const struct cpu_task *t, void *cache, uint32_t slot, uint32_t pos
     uint32_t D = t->op->attrs.D;
     int32_t block = b->block_table[(size_t)slot * b->max_blocks + position / b->kv_block];
     assert(block >= 0 && (uint32_t)block < b->n_kv_blocks);
-    size_t row =
-        (((size_t)block * 2 + (size_t)which) * t->op->attrs.kv + kv_head) * b->kv_block +
-        position % b->kv_block;
+    size_t row = (((size_t)block * 2 + (size_t)which) * t->op->attrs.kv + kv_head) * b->kv_block +
+                 position % b->kv_block;
     return (char *)cache + row * D * dtype_bytes(b->kv_dtype);
 }
