@@ -526,7 +526,7 @@ static int place_own(struct pass *p) {
     const struct kgraph *k = g->kernel;
     uint64_t *other; /* [n_tensors] the place that the next one has */
     TRY(ARENA_NEW(p->d, &p->scratch, &other, k->tensors.n));
-    for (size_t o = 0; o < k->ops.n; o++) { /* a reader of the stream comes later */
+    for (size_t o = 0; o < k->ops.n; o++) { /* the operator that adds comes later */
         const int32_t from = residual_of(&k->ops.items[o]), to = k->ops.items[o].out[STREAM_X];
         if (to == NO_TENSOR || !is_own(p, to)) continue;
         const uint64_t bytes = align_up(tensor_bytes(&k->tensors.items[to]), ALIGN_BYTES);
