@@ -160,7 +160,8 @@ static uint64_t squares_of(uint64_t columns) {
     return CEIL_DIV(columns, (uint64_t)SQUARES_COLUMNS);
 }
 
-/* Outputs of who writes the residual stream [T, columns]; `next`: its slot. */
+/* Outputs of an operator that writes the residual stream [T, columns]; `next`: the input slot of
+ * the following norm's weights. */
 static void infer_stream(struct infer *f, int next, uint64_t columns,
                          struct tensor out[OP_MAX_OUT]) {
     const uint64_t T = f->g->n_rows;

@@ -18,7 +18,7 @@ static const struct row rows[N_OP_KINDS] = {
 #undef OP
 };
 
-/* Reads one of "x norm* bq?*"; returns what comes after it. */
+/* Reads one of "x norm* bq?*"; returns the text after it. */
 static const char *read_slot(const char *text, struct op_slot *s) {
     size_t n = 0; /* of the name */
     *s = (struct op_slot){0};
