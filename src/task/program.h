@@ -4,10 +4,9 @@
  * task_sim and by task_verify. It can be written to a file, compared byte by byte, mapped, and
  * copied to a device in one call. All references are indices; the sections are 64-byte aligned.
  *
- *   +--------+-------+----------+---------+-----+-------+--------+-------+-----+---------+---------+
- *   | header | model | variants | tensors | ops | tasks | events | lists | aot | weights | strings
- * |
- *   +--------+-------+----------+---------+-----+-------+--------+-------+-----+---------+---------+
+ * +--------+-------+----------+---------+-----+-------+--------+-----+-------+---------+---------+
+ * | header | model | variants | tensors | ops | tasks | events | aot | lists | weights | strings |
+ * +--------+-------+----------+---------+-----+-------+--------+-----+-------+---------+---------+
  *
  * A *variant* is the task graph for one number of token rows. Few rows have variants by context
  * length as well, more rows one in which each row is another request's; an iteration runs one.
