@@ -290,7 +290,7 @@ static int check_together(struct proof *f, uint32_t writer, struct polled *polle
         if (tasks[e->first_task + i].trigger != tasks[e->first_task].trigger)
             return no_ride(f, event, e->first_task + i,
                            "does not poll all that it waits for and triggers another event than "
-                           "those who poll the rest");
+                           "the dependents that poll the rest");
     for (uint32_t k = f->first_access[first]; k < f->first_access[first + e->n_tasks]; k++)
         state = state || is_state(f, access_of(f, k));
     for (uint32_t k = f->first_access[writer]; k < f->first_access[writer + 1]; k++) {
