@@ -138,7 +138,7 @@ static int read_sizes(const struct reader *r) {
                         r->file, s->n_heads, s->hidden);
         s->head_dim = s->hidden / s->n_heads;
     }
-    /* Longer contexts than SPEC_MAX_MODEL_LEN are cut, not refused: nobody is forced to use them.
+    /* Longer contexts than SPEC_MAX_MODEL_LEN are cut, not refused: a caller need not use them.
      */
     TRY(optional(r, "max_position_embeddings", 1, INT32_MAX, r->family->max_position,
                  &s->max_position));
