@@ -35,12 +35,6 @@ bool hf_config_dtype(const char *name, enum dtype *out) {
     return false;
 }
 
-const char *hf_config_dtype_name(enum dtype dtype) {
-    for (size_t i = 0; i < COUNT_OF(dtypes); i++)
-        if (dtypes[i].dtype == dtype) return dtypes[i].name;
-    return "int32";
-}
-
 static const json_t *present(const json_t *o, const char *key) {
     const json_t *v = json_object_get(o, key);
     return json_is_null(v) ? NULL : v;

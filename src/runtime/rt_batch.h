@@ -53,7 +53,7 @@ struct rt_request {
 };
 ABI_SIZE(struct rt_request, 120);
 
-enum rt_slot_state { SLOT_FREE = 0, SLOT_WAITING = 1, SLOT_RUNNING = 2, SLOT_DONE = 3 };
+enum rt_slot_state { SLOT_FREE = 0, SLOT_WAITING = 1, SLOT_RUNNING = 2 };
 
 /* One request as the runtime keeps it. What SAMPLE does for a logit row of slot s, with p =
  * n_known before it: tokens[s][p] = the token, logprobs[s][p] = its log-probability, n_known = p +

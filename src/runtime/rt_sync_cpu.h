@@ -108,13 +108,6 @@ static inline void rt_fence_acquire(const uint32_t *p) {
 #endif
 }
 
-/* The stores that follow are not seen before the relaxed stores that precede. */
-static inline void rt_fence_release(void) {
-#ifndef RT_TSAN
-    __atomic_thread_fence(__ATOMIC_RELEASE);
-#endif
-}
-
 /* Here what was written last is near. */
 static inline void rt_prefetch(const void *p) {
     (void)p;
