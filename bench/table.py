@@ -59,7 +59,7 @@ def table():
     recorded = [f"{name} {link(*file)}" for name, file in used.items()]
     if peers_file:
         recorded.append(f"side by side, in one call on the {peers['device']}, {link(peers_file, peers['date'])}")
-    return "\n".join([*lines, "", f"Recorded: {'; '.join(recorded)}."])
+    return "\n".join([*lines, "", "Recorded: " + ";\n".join(recorded) + "."])
 
 
 def main():

@@ -1,4 +1,4 @@
-/* carry.c - which events are counters and which ride on the data itself (DESIGN decision 7).
+/* carry.c - which events are counters and which ride on the data itself.
  *
  * A counter costs a consumer three trips one after the other: the producers' fence and add, the
  * poll, the load of the data. If the data is small it can say itself when it is there: the producer

@@ -1,4 +1,4 @@
-/* place.c - every task becomes JIT or gets a worker (MPK section 5.2; DESIGN decision 11).
+/* place.c - every task becomes JIT or gets a worker (MPK section 5.2).
  *
  * AOT tasks are placed operator by operator: at most ceil(n_tasks / n_workers) of an operator's
  * tasks per worker, and the task that reads the most bytes goes to the worker that has the fewest
