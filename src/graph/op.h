@@ -56,8 +56,8 @@ enum { PACK_ROWS = 8, PACK_K = 256 };
 /* A GPU's dot products have so many partial sums, which take turns: PACK_K columns each time. */
 enum { PARTS = 8 };
 
-/* Columns of the residual stream whose squares are added up by who writes them; token rows up to
- * which who needs 1 / rms may add up these sums itself. */
+/* Columns of the residual stream whose squares their writer adds up; token rows up to which a
+ * reader that needs 1 / rms may add up these sums itself. */
 enum { SQUARES_COLUMNS = 16, SQUARES_ROWS = 32 };
 
 /* Rows that ATTENTION_STEP and _WHOLE can have: each item makes the keys of all that are of its

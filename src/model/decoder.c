@@ -93,8 +93,8 @@ static int attention_norm(const struct builder *b, int layer, int32_t *out) {
     return vector_of(b, layer, b->names->attn_norm, "weight", s->hidden, out);
 }
 
-/* Activations as tensor cores want them: by who makes them, where it can, else by PACK; as they are
- * unless `packed`. */
+/* Activations as tensor cores want them: packed by their writer, where it can, else by PACK; as
+ * they are unless `packed`. */
 static int build_pack(const struct builder *b, bool packed, int32_t *x) {
     struct operands o = no_operands();
     if (!packed) return QN_OK;
@@ -111,7 +111,7 @@ struct stream {
     int32_t x, normed, squares;
 };
 
-/* EMBED, LINEAR or LINEAR_SUM, whose operands are in *o but for the norm's weights that come next.
+/* EMBED, LINEAR or LINEAR_SUM, whose operands are in *o but for the next norm's weights.
  */
 static int build_stream(const struct builder *b, enum op_kind kind, struct operands *o, int next,
                         int32_t norm, struct stream *s) {
@@ -234,8 +234,8 @@ static int build_attention(const struct builder *b, int32_t q, int32_t kv, int32
     return QN_OK;
 }
 
-/* x += a w^T (+ bias): the output projection of the attention or of the MLP. `norm`: of what comes
- * next. */
+/* x += a w^T (+ bias): the output projection of the attention or of the MLP. `norm`: the next
+ * norm's weights. */
 static int build_projection(const struct builder *b, const char *name, int32_t a, uint64_t cols,
                             bool bias, bool packed, int32_t norm, struct stream *s) {
     const uint64_t hidden = b->g->spec.hidden;

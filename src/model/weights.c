@@ -38,7 +38,7 @@ struct weights {
     struct weight *items;
     size_t n;
     void *memory; /* one block for all owned weights */
-    uint64_t memory_bytes, mapped_bytes;
+    uint64_t memory_bytes;
 };
 
 /* ---- planning: nothing is allocated before every size is known to be right ---- */
@@ -99,7 +99,6 @@ static int plan(struct diag *d, struct weights *w) {
         if (item->source != NULL && item->source_dtype == want->dtype &&
             (uintptr_t)item->source->data % size == 0 && !is_joined(w, i)) {
             item->data = item->source->data;
-            w->mapped_bytes += bytes;
             continue;
         }
         if (!want->follows) offset = align_up(offset, ALIGN);
@@ -336,14 +335,6 @@ void weights_free(struct weights *w) {
 
 const void *weights_at(const struct weights *w, size_t i) {
     return w->items[i].data;
-}
-
-uint64_t weights_owned_bytes(const struct weights *w) {
-    return w->memory_bytes;
-}
-
-uint64_t weights_mapped_bytes(const struct weights *w) {
-    return w->mapped_bytes;
 }
 
 bool weights_torn(const struct weights *w) {

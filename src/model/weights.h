@@ -52,8 +52,6 @@ void weights_free(struct weights *w); /* NULL is fine */
 /* Weight i of the list: rows * cols elements of the wanted dtype, aligned to the dtype, and to 64
  * bytes where the memory is owned. */
 const void *weights_at(const struct weights *w, size_t i);
-uint64_t weights_owned_bytes(const struct weights *w);  /* converted or dummy */
-uint64_t weights_mapped_bytes(const struct weights *w); /* in place */
 /* Whether a file has shrunk since: some weights then read as zeros, and results are void. */
 bool weights_torn(const struct weights *w);
 

@@ -62,9 +62,9 @@ static uint64_t packed_cost(uint32_t token_rows, uint32_t weight_rows) {
     return (uint64_t)down * token_rows + (uint64_t)across * weight_rows;
 }
 
-/* The cut whose largest task costs least. Where weights stream rows stay together: a task has
- * tensor core columns for all of them at once (packed_few.cuh, packed_wide.cuh), which half of them
- * would leave empty. */
+/* The cut whose largest task costs least. Where weights stream, rows are not cut: a task has tensor
+ * core columns for all rows at once (packed_few.cuh, packed_wide.cuh), and half of the rows would
+ * leave half of the columns empty. */
 static struct tiles choose_packed(const struct tgraph *g, uint32_t n_rows, uint32_t n_blocks,
                                   uint32_t want) {
     struct tiles best = {1, 1};
@@ -82,9 +82,8 @@ static struct tiles choose_packed(const struct tgraph *g, uint32_t n_rows, uint3
     return best;
 }
 
-/* Slices of an operator that can have anything to do. Of those that go through a context there is
- * one for each of its pieces and heads at most: a worker without any goes straight on to what it
- * multiplies next. */
+/* Slices of an operator that can have work. Attention has at most one slice for each piece of the
+ * context and head; a worker without a slice goes straight on to its next multiplication. */
 static uint32_t most_slices(const struct tgraph *g, const struct kop *op, uint32_t want) {
     const struct kgraph *k = g->kernel;
     uint64_t items = (uint64_t)k->n_rows * k->spec.n_kv_heads;
@@ -138,8 +137,9 @@ static uint32_t linear_tasks(const struct tgraph *g) {
     return asked != 0 ? MIN(asked, blocks) : blocks;
 }
 
-/* Workers that COMBINE is for: those that have nothing of the LINEAR after it, so that all others
- * wait for it with all prepared, if they merge a row at once (docs/performance-log.md). */
+/* Number of workers for COMBINE. If the workers without a task of the next LINEAR can merge a row
+ * at once, COMBINE is theirs alone: all other workers then wait with their LINEAR task prepared
+ * (docs/measurements.md, "Placement"). */
 static uint32_t workers_to_merge(const struct tgraph *g) {
     const struct kgraph *k = g->kernel;
     const uint32_t all = g->options.n_workers;
@@ -149,9 +149,9 @@ static uint32_t workers_to_merge(const struct tgraph *g) {
     return MIN(idle, 2 * once);
 }
 
-/* Workers that an operator is for. Where at most half of them have a LINEAR, what comes before and
- * after is for the others, if it may (place.c): they wait with all prepared when those are done,
- * who in turn are ready when these are. Each task has more to multiply then. */
+/* Number of workers for an operator. Where a LINEAR has tasks for at most half of the workers, the
+ * operators before and after it are for the other half (place.c): each half prepares its tasks
+ * while the other one works. The price: each task has more to multiply. */
 static uint32_t workers_for(const struct tgraph *g, const struct kop *op) {
     const struct kgraph *k = g->kernel;
     const uint32_t all = g->options.n_workers;

@@ -229,7 +229,7 @@ static bool operand_fits(const struct check *c, const struct prog_variant *v, ui
     return PROG(c->p, TENSOR)[t].role == role;
 }
 
-/* Only CUDA's kernels know a residual stream that is normed by who writes it. */
+/* Only CUDA's kernels know a residual stream that its writer norms. */
 static bool norms_fit(const struct check *c, const struct prog_op *op, const struct op_info *info) {
     for (int k = 0; k < info->n_in && !is_for_cuda(c); k++)
         if (op->in[k] != PROG_NONE &&

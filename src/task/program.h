@@ -10,8 +10,8 @@
  *   | aot | lists | weights | parts | strings |
  *   +-----+-------+---------+-------+---------+
  *
- * A *variant* is the task graph for one number of token rows, and of a few rows one for short
- * contexts and one for all; each iteration runs one of them.
+ * A *variant* is the task graph for one number of token rows. Few rows have variants by context
+ * length as well, more rows one in which each row is another request's; an iteration runs one.
  * Task, event, op and tensor indices are program-wide. Within a variant tasks stand in the order of
  * linearization (MPK Algorithm 1): the tasks that wait for one event are contiguous.
  */
@@ -91,14 +91,14 @@ struct prog_variant {
 };
 ABI_SIZE(struct prog_variant, 64);
 
-/* How an activation travels from the tasks that write it to those that read it (task/carry.c). */
+/* How an activation travels from the tasks that write it to its readers (task/carry.c). */
 enum prog_carry {
     CARRY_PLAIN = 0, /* elements as they are; an event's counter says when they are there */
     /* every element is 8 bytes {float value, uint32_t iteration}, stored and loaded in one access:
-     * whoever sees this iteration's number has the value. No two tensors share such bytes. */
+     * a reader that sees this iteration's number has the value. No two tensors share such bytes. */
     CARRY_FLAG = 1,
-    /* The same for every two elements, as 16-bit floats of the weights' type. Only where all who
-     * read the tensor round it to that anyway, and of a single row of at most STAGED_COLUMNS.
+    /* The same for every two elements, as 16-bit floats of the weights' type. Only where all
+     * readers round the tensor to 16 bits anyway, and for a single row of at most STAGED_COLUMNS.
      */
     CARRY_PAIR = 2,
     /* Elements as they are; but a 32-bit word of them, two 16-bit floats or one element, has all

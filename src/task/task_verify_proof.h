@@ -4,7 +4,7 @@
  *   task_verify.c        the driver; tables: shapes, weights, counts, lists, cover
  *   task_verify_map.c    reads op.def's rows for the program's operators: shapes, access maps
  *   task_verify_touch.c  fills `accesses`: what each task reads and writes
- *   task_verify_order.c  no deadlock; fills `reach` and `acquire`: what comes before what
+ *   task_verify_order.c  no deadlock; fills `reach` and `acquire`: the order of events
  *   task_verify_rect.c   rectangles: whether they overlap
  *   task_verify_race.c   holds `accesses` to that order
  *   task_verify_clock.c  what each worker knows of the others where events ride on data

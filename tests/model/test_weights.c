@@ -67,8 +67,6 @@ static void same_dtype_stays_in_place(void **state) {
     assert_int_equal(weights_load(&d, f.st, want, 2, NULL, &w), QN_OK);
     assert_ptr_equal(weights_at(w, 0), safetensors_find(f.st, "b")->data);
     assert_ptr_equal(weights_at(w, 1), safetensors_find(f.st, "f")->data);
-    assert_int_equal(weights_owned_bytes(w), 0);
-    assert_int_equal(weights_mapped_bytes(w), 24);
     assert_false(weights_torn(w));
     weights_free(w);
     safetensors_close(f.st);
@@ -251,7 +249,6 @@ static void large_files_are_mapped(void **state) {
         float v = convert_from_bf16((uint16_t)(i * 7919 % 0x7f00));
         if (memcmp(&v, &wide[i], 4) != 0) UTIL_FAIL("element %zu", i);
     }
-    assert_int_equal(weights_mapped_bytes(w), n * 2);
     /* A file that loses its end under the map is noticed, not fatal. */
     assert_false(weights_torn(w));
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
