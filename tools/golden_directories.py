@@ -124,9 +124,8 @@ def main():
             text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
             (folder / name).write_text(text + "\n", encoding="utf-8")
         tok = PreTrainedTokenizerFast.from_pretrained(str(folder))
-        names = [{"name": n, "id": getattr(tok, f"{n}_token_id")} for n in ("bos", "eos", "pad")]
         base.dump(folder / "cases.jsonl", [case(tok, t) for t in TEXTS])
-        base.dump(folder / "names.jsonl", names)
+        base.dump(folder / "eos.jsonl", [{"eos": tok.eos_token_id}])
         print(make.__name__, len(TEXTS), "cases")
 
 

@@ -1,4 +1,4 @@
-/* jsonio.h - reading JSON from files that nobody vouches for, into jansson's values.
+/* jsonio.h - reading JSON from untrusted files, into jansson's values.
  *
  * Python's json module wrote most of them, so its rules hold: NaN, Infinity and -Infinity are
  * numbers, an integer may have any size, a key that is there twice counts as it comes last. jansson

@@ -58,8 +58,8 @@ struct tokenizer_side_files {
     struct side_file config, special_tokens_map, added_tokens;
 };
 
-/* Adds the tokens that the files beside tokenizer.json name, with their flags, and finds bos, eos
- * and pad. */
+/* Adds the tokens that the files beside tokenizer.json name, with their flags, and finds the eos.
+ */
 int tokenizer_config_merge(struct diag *d, struct tokenizer *t,
                            const struct tokenizer_side_files *side);
 

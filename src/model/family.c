@@ -12,14 +12,6 @@ static const struct family *const families[] = {
     &family_qwen3,
 };
 
-size_t family_count(void) {
-    return COUNT_OF(families);
-}
-
-const struct family *family_at(size_t i) {
-    return families[i];
-}
-
 const struct family *family_find(const char *name) {
     for (size_t i = 0; i < COUNT_OF(families); i++)
         if (strcasecmp(families[i]->architecture, name) == 0 ||

@@ -310,12 +310,6 @@ static int add_extra(struct merge *m, const struct extra *extra) {
     return QN_OK;
 }
 
-static int32_t named_id(const struct merge *m, const char *key) {
-    const struct side_file *file;
-    const char *text = text_of(merged(m, key, &file));
-    return text != NULL ? tokenizer_id(m->t, text) : -1;
-}
-
 int tokenizer_config_merge(struct diag *d, struct tokenizer *t,
                            const struct tokenizer_side_files *side) {
     struct merge m = {.d = d, .t = t, .config = side->config};
@@ -332,8 +326,8 @@ int tokenizer_config_merge(struct diag *d, struct tokenizer *t,
     find_extra(&m, extra);
     TRY(add_extra(&m, &extra[0]));
     TRY(add_extra(&m, &extra[1]));
-    t->bos = named_id(&m, "bos_token");
-    t->eos = named_id(&m, "eos_token");
-    t->pad = named_id(&m, "pad_token");
+    const struct side_file *file;
+    const char *eos = text_of(merged(&m, "eos_token", &file));
+    if (eos != NULL) t->eos = tokenizer_id(t, eos);
     return QN_OK;
 }

@@ -50,7 +50,8 @@ struct tokenizer {
     ARRAY(struct pre_step) pres;
     struct post post;
     ARRAY(struct decode_step) decodes;
-    int32_t n_vocab, bos, eos, pad;
+    int32_t n_vocab;
+    int32_t eos; /* -1: none is named */
 };
 
 /* Memory of one tokenizer_encode. */

@@ -489,7 +489,7 @@ static int make(struct diag *d, const char *file, const json_t *root,
     struct tokenizer *t = calloc(1, sizeof *t);
     if (t == NULL) return fail_nomem(d, sizeof *t, "the tokenizer");
     struct component at = {.t = t, .file = file};
-    t->bos = t->eos = t->pad = -1;
+    t->eos = -1;
     int rc = parse_root(d, &at, root);
     if (rc == QN_OK && t->bpe.n_ids == 0)
         rc = fail(d, QN_EFORMAT, "%s: model: no vocabulary", file);

@@ -152,16 +152,12 @@ static void compare_golden(void **state) {
     close_run(&r, 350);
 }
 
-static void check_name(struct run *r, size_t line, const json_t *c) {
-    const char *name = json_string_value(json_object_get(c, "name"));
-    const json_t *id = json_object_get(c, "id");
-    const int32_t have = name[0] == 'b'   ? tokenizer_bos(r->t)
-                         : name[0] == 'e' ? tokenizer_eos(r->t)
-                                          : tokenizer_pad(r->t);
-    const int32_t want = json_is_null(id) ? -1 : (int32_t)json_integer_value(id);
-    if (have == want) return;
-    print_error("%s: names.jsonl: line %zu: %s: want %d, have %d\n", r->name, line, name, want,
-                have);
+static void check_eos(struct run *r, size_t line, const json_t *c) {
+    const json_t *eos = json_object_get(c, "eos");
+    const int32_t want = json_is_null(eos) ? -1 : (int32_t)json_integer_value(eos);
+    if (tokenizer_eos(r->t) == want) return;
+    print_error("%s: eos.jsonl: line %zu: want %d, have %d\n", r->name, line, want,
+                tokenizer_eos(r->t));
     r->n_wrong++;
 }
 
@@ -169,7 +165,7 @@ static void check_name(struct run *r, size_t line, const json_t *c) {
 static void compare_directory(void **state) {
     struct run r = {.name = *state};
     open_run(&r);
-    each_line(&r, "names.jsonl", check_name);
+    each_line(&r, "eos.jsonl", check_eos);
     close_run(&r, 80);
 }
 

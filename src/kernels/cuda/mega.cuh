@@ -40,7 +40,7 @@
 /* ---- what runs a task: waits for its event (wait_ready), does the work; false: the launch ends
  * ---- */
 
-/* Those that need nothing but their event. */
+/* Tasks that need nothing but their event. */
 DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
@@ -200,7 +200,7 @@ DEV void compute_stop(struct warp_context *c) {
 }
 
 /* Runs the task of the message and waits for the next. Each kind has such a function of its own:
- * what one keeps in registers is nobody else's to spill. They are called with nothing to keep.
+ * the registers of one cannot make another spill. They are called with nothing to keep.
  * HINTED: it sends its hint itself. */
 typedef bool run_function(struct warp_context *c, const struct cuda_task *task);
 template <run_function RUN, bool HINTED> DEV void compute_with(void) {
@@ -357,7 +357,7 @@ __device__ __noinline__ void step_run(void) {
     context_store(&c);
 }
 
-/* What comes after the run: its heads. False: nothing, the task is over. */
+/* Makes the heads of the item after the run. False: there is none, the task is over. */
 __device__ __noinline__ bool step_after(void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
@@ -377,7 +377,7 @@ DEV void compute_step_long(void) {
     }
 }
 
-/* Those that are not multiplications or attention. */
+/* Tasks that are not multiplications or attention. */
 __device__ __noinline__ void compute_other(void) {
     switch (task_of(SHARED->warp[thread_here() / 32].message)->kind) {
     case OP_EMBED: compute_task<run_first>(); break;

@@ -3,7 +3,7 @@
  *
  * A *unit* is a piece of a step. A *part* is what a warp reads of 32 of its positions: the keys of
  * 16, or half of the values' columns of all 32. Each warp asks for its parts into a ring of its
- * own, void pages that the loader gives it: STEPS_DEPTH of them, so that weights of what comes next
+ * own, void pages that the loader gives it: STEPS_DEPTH of them, so that weights of the next task
  * may have the others.
  *
  * Where a step is one token and its request has no other in the iteration (decode), all but the

@@ -9,9 +9,9 @@
  *   claim     a JIT task, when the compute warps are idle and it comes before the next AOT task;
  *             from there it is like the others
  *   trigger   ordinary triggers are sent by the compute warps themselves (task_finish); here
- *             those whose activation somebody must see: the end of the iteration
- *   boundary  whoever activates the end event plays it; one of those who might has heard before
- *             what the host wants; it tells the host when its next task runs
+ *             those whose activation a block must notice: the end of the iteration
+ *   boundary  played by the block that activates the end event; one of the blocks that may has
+ *             read the doorbell before; it tells the host when its next task runs
  *   ahead     what the next iteration needs if it is like this one, while the last tasks run
  *
  * One thread runs all this; what it remembers is in shared memory. Between two iterations every
@@ -97,10 +97,10 @@ DEV bool control_idle(struct control *c) {
     return c->n_done == c->n_go;
 }
 
-/* Hears what the host wants, for whoever plays the boundary: until its own trigger, every BELL_NS.
- * Trips over the bus seem to hold up other accesses of the block's GPC, and not to overlap: when
- * every block with a task of SAMPLE made one at each look, half of the device crept
- * through the LM head of 64 requests (docs/performance-log.md). */
+/* Reads the doorbell, for the block that will play the boundary: until its own trigger, every
+ * BELL_NS. Trips over the bus seem to hold up other accesses of the block's GPC, and not to
+ * overlap: when every block with a task of SAMPLE made one at each look, half of the device crept
+ * through the LM head of 64 requests (docs/measurements.md, "Boundary and host"). */
 DEV void control_listen(struct control *c) {
     const uint64_t now = rt_now_ns();
     if (now - c->heard_ns < BELL_NS) return;
@@ -113,8 +113,8 @@ DEV bool control_is_quick(const struct control *c) {
     return c->w.n_news <= QUICK_NEWS;
 }
 
-/* Whether the launch ends, whether anything moves at all; who has played the boundary posts its
- * news if its next task does not come. */
+/* Whether the launch ends, whether anything moves at all; a block that has played the boundary
+ * posts its news if its next task does not come. */
 DEV void control_look(struct control *c) {
     c->stop = rt_stopped(rt_here());
     if (c->w.owes_post && (control_is_quick(c) || ++c->n_looks == PATIENT_LOOKS)) control_post(c);
@@ -187,8 +187,8 @@ DEV bool control_fetch_first(struct control *c) {
 
 /* ---- running a task ---- */
 
-/* The block may have to play the boundary. Of those that may, one listens: with SAMPLE's first row.
- */
+/* The block may have to play the boundary. One of these blocks reads the doorbell: the one with
+ * SAMPLE's first row. */
 __device__ __noinline__ void control_ask(struct control *c, const struct cuda_task *task) {
     rt_boundary_ask(rt_here(), &c->w);
     if (task->kind != OP_SAMPLE || task->row0 != 0 || c->listens) return;
@@ -204,7 +204,7 @@ __device__ __noinline__ void control_post(struct control *c) {
 }
 
 /* Whether news are posted while such a task runs, since the block's next event is not looked at
- * meanwhile: many take 35 us (64 requests, H200), and EMBED is what everybody waits for. */
+ * meanwhile: many take 35 us (64 requests, H200), and all blocks wait for EMBED. */
 DEV bool control_may_post(const struct control *c, uint32_t kind) {
     return control_is_quick(c) ? kind != OP_EMBED : kind == OP_GATED_MLP;
 }
@@ -333,8 +333,7 @@ DEV bool control_claimed(struct control *c) {
 }
 
 /* The AOT tasks of one iteration. A task is announced before the one before it is ready: while the
- * compute warps wait for an event they prepare what comes after. Where there is no event, after it.
- */
+ * compute warps wait for an event they prepare the work behind it. Without an event, after it. */
 DEV void control_list(struct control *c) {
     static_assert(FETCH_AHEAD == 2 && GO_DEPTH > 2, "the second descriptor is fetched, too");
     if (c->w.next == c->w.end || !control_fetch_first(c)) return;
@@ -350,8 +349,8 @@ DEV void control_list(struct control *c) {
     }
 }
 
-/* The same with JIT tasks in between: those that were claimed, and those that come before the next
- * AOT task. A block claims one only when it has nothing to do: else it might hold two while another
+/* The same with JIT tasks in between: claimed ones, and JIT tasks that come before the next AOT
+ * task. A block claims one only when it has nothing to do: else it might hold two while another
  * block has none. Claims after the list are control_wait_iteration's. */
 __device__ __noinline__ void control_list_jit(struct control *c) {
     if (c->w.list.n > 0 && !control_fetch_first(c)) return;
@@ -382,8 +381,8 @@ __device__ __noinline__ void control_boundary(struct control *c) {
 
 __device__ __noinline__ void control_rows_steady(struct block_shared *s);
 
-/* Whether nobody looks any more at where the iteration's rows are: of the block's tasks SAMPLE
- * alone may be left, which has its request, and the loader is done. Takes note of it, once. */
+/* Whether the places of the iteration's rows are no longer read: only SAMPLE may be left of the
+ * block's tasks, which has its request, and the loader is done. Takes note of it, once. */
 DEV bool control_rows_free(struct control *c) {
     control_reap(c);
     const uint32_t last = c->shared->go[(c->n_go - 1) % GO_DEPTH];
@@ -395,9 +394,9 @@ DEV bool control_rows_free(struct control *c) {
     return true;
 }
 
-/* What the next iteration needs if it is like this one, which the block has entered, while the last
- * tasks run: the rows of a steady one; and if its first task here is EMBED, for which everybody
- * waits, the compute warps have it before them. control_enter knows whether it came so. */
+/* Prepares the next iteration while the last tasks of this one run, on the guess that both are
+ * alike: the rows of a steady one; and if its first task here is EMBED, for which all blocks wait,
+ * announces that task to the compute warps. control_enter finds out whether the guess was right. */
 __device__ __noinline__ void control_ahead(struct control *c) {
     if (!control_rows_free(c)) return;
     c->prepared = true;
@@ -515,8 +514,8 @@ __device__ __noinline__ void control_rows(const struct control *c) {
     s->one_row_pieces = kv_walk_one_row(s);
 }
 
-/* Until nobody reads the rows of the iteration before any more. Its tasks are done, so nothing
- * keeps the loader from the end of its list, or of its messages. */
+/* Until the rows of the iteration before are no longer read. Its tasks are done, so nothing keeps
+ * the loader from the end of its list, or of its messages. */
 DEV void control_wait_loader(struct control *c) {
     while ((QN_JIT_WEIGHTS || QN_EACH_ARRIVES) && c->n_done != c->n_go) control_reap(c);
     if (QN_JIT_WEIGHTS) return;
@@ -576,7 +575,7 @@ DEV void control_main(const struct cuda_args *args, struct block_shared *shared)
     c->args = args;
     c->shared = shared;
     c->fetched = c->variant = RT_NONE;
-    c->left = 1; /* before the first iteration nobody is to be waited for */
+    c->left = 1; /* before the first iteration there is no warp to wait for */
     rt_worker_init(rt_here(), &c->w, blockIdx.x);
     c->beat = rt_load_relaxed(&rt_here()->beats[c->w.id].beat) & ~1u;
     while (control_wait_iteration(c)) {

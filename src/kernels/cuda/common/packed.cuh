@@ -249,7 +249,8 @@ DEV void tile_norms(const struct warp_context *c, const struct cuda_task *task, 
     tile_norms_pieces(c, task, row, end);
 }
 
-/* Of LINEAR and rows that do not exist anything. */
+/* 1 / rms of a token. Garbage for LINEAR, which has no norm, and for rows past the end, whose
+ * results are never stored. */
 DEV float tile_norm_of(uint32_t token) {
     return TILE_NORMS[token % PACK_TILE];
 }
