@@ -64,7 +64,7 @@ DEV struct row_head row_head_of(const struct warp_context *c, const struct cuda_
     h.elements = act_from(act_of(task->in, task, CUDA_IN_FLAGGED),
                           ((uint64_t)w->row * QKV_HEADS + h.unit) * QN_HEAD_DIM);
     h.turn = head_turn_of(c, (const float *)(i < s.n_heads ? task->norm : task->more2), h.is_value,
-                          w->hi - 1);
+                          turn_at(w->row, w->hi - 1));
     return h;
 }
 

@@ -191,7 +191,7 @@ DEV struct head_turn step_turn(const struct warp_context *c, const struct cuda_t
                                const struct kv_walk *w, uint32_t i) {
     const struct attention_step s = split_step(w);
     const struct step_role r = step_role<KIND>(task, w, &s, i);
-    return head_turn_of(c, r.norm, r.is_value, row_position(SHARED, r.row));
+    return head_turn_of(c, r.norm, r.is_value, turn_at(r.row, row_position(SHARED, r.row)));
 }
 
 /* An item's heads from number `i` on, the warp's first one; `turn`: of it. Ends with a barrier. */
