@@ -36,6 +36,7 @@ struct cpu_backend {
     struct thread *threads; /* [n_workers] */
     uint32_t n_started;
     uint32_t n_cpus;
+    int first_cpu; /* where it was opened */
 };
 
 uint32_t cpu_backend_cpus(void) {
@@ -74,9 +75,29 @@ static int wait_launch(struct gate *g, uint32_t next) {
     }
 }
 
+/* Puts the calling thread on a CPU of its own, without binding it: the system moves it when others
+ * want that CPU. Threads that start together would else share one for a while. The first one takes
+ * the CPU where it starts, so that engines that are opened one after the other differ. */
+static void spread(const struct thread *t) {
+    cpu_set_t all, one;
+    const int first = t->backend->first_cpu;
+    if (sched_getaffinity(0, sizeof all, &all) != 0) return;
+    if (t->backend->core.rt.n_workers > (uint32_t)CPU_COUNT(&all)) return;
+    uint32_t left = t->index;
+    for (int i = 0; i < 2 * CPU_SETSIZE; i++) {
+        const int cpu = (first + i) % CPU_SETSIZE;
+        if (!CPU_ISSET(cpu, &all) || left-- > 0) continue;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        if (sched_setaffinity(0, sizeof one, &one) == 0) sched_setaffinity(0, sizeof all, &all);
+        return;
+    }
+}
+
 static void *thread_main(void *arg) {
     struct thread *t = arg;
     struct gate *g = t->backend->gate;
+    spread(t);
     prctl(PR_SET_TIMERSLACK, 1000ul); /* naps of rt_pause end when they should */
     for (uint32_t launch = 1; wait_launch(g, launch); launch++) {
         run_worker(t);
@@ -145,6 +166,7 @@ int cpu_backend_open(struct diag *d, const struct cpu_config *config, struct cpu
     *out = NULL;
     if (b == NULL) return fail_nomem(d, sizeof *b, "CPU backend");
     b->n_cpus = cpu_backend_cpus();
+    b->first_cpu = MAX(sched_getcpu(), 0);
     int rc = cpu_core_open(d, config, !config->serve, b->n_cpus, &b->core);
     if (rc == QN_OK) rc = open_threads(d, b);
     if (rc != QN_OK) {
