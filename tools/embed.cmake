@@ -6,6 +6,8 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
   file(GLOB embed_shared CONFIGURE_DEPENDS
     ${CMAKE_SOURCE_DIR}/src/base/abi.h
     ${CMAKE_SOURCE_DIR}/src/graph/model_spec.h
+    ${CMAKE_SOURCE_DIR}/src/graph/dtype.def
+    ${CMAKE_SOURCE_DIR}/src/graph/dtype.h
     ${CMAKE_SOURCE_DIR}/src/graph/op.h
     ${CMAKE_SOURCE_DIR}/src/graph/op.def
     ${CMAKE_SOURCE_DIR}/src/task/program.h

@@ -295,8 +295,8 @@ static int fill_tasks(struct diag *d, struct backend_instance *i) {
     TRY(cuda_tables_check(d, i->program, bases.cc));
     struct cuda_task *tasks = calloc(1, i->plan.task_bytes);
     if (tasks == NULL) return fail_nomem(d, i->plan.task_bytes, "the task table");
-    cuda_tables_fill(i->program, i->plan.places, &bases, tasks);
-    int rc = copy_in(d, i, BLOCK_TASKS, tasks, i->plan.task_bytes);
+    int rc = cuda_tables_fill(d, i->program, i->plan.places, &bases, tasks);
+    if (rc == QN_OK) rc = copy_in(d, i, BLOCK_TASKS, tasks, i->plan.task_bytes);
     free(tasks);
     return rc;
 }
@@ -372,16 +372,23 @@ static void progress(const struct backend_config *config, const char *stage, uin
     if (config->progress != NULL) config->progress(config->progress_user, stage, done, total);
 }
 
-static int upload_weight(struct diag *d, struct backend_instance *i, struct cuda_upload *u,
-                         const struct weights *weights, uint64_t k) {
+static int upload_block(struct diag *d, struct backend_instance *i, struct cuda_upload *u,
+                        const struct weights *weights, uint64_t k) {
     const struct prog_weight *w = &PROG(i->program, WEIGHT)[k];
-    struct cuda_upload_weight to = {.place = &i->plan.places[k],
-                                    .rows = w->rows,
-                                    .cols = w->n_dims == 2 ? w->cols : 1,
-                                    .src_dtype = w->dtype,
-                                    .dst_dtype = w->dtype};
-    if (weights != NULL) return cuda_upload_rows(d, u, &to, weights_at(weights, k));
-    return cuda_upload_dummy(d, u, &to, program_string(i->program, w->name));
+    for (uint32_t n = w->first_part; n < w->first_part + w->n_parts; n++) {
+        const struct prog_part *part = &PROG(i->program, PART)[n];
+        const struct cuda_upload_weight to = {.place = &i->plan.places[k],
+                                              .part = part,
+                                              .rows = part->rows,
+                                              .cols = w->n_dims == 2 ? w->cols : 1,
+                                              .src_dtype = w->dtype,
+                                              .dst_dtype = w->dtype};
+        if (weights != NULL)
+            TRY(cuda_upload_rows(d, u, &to, weights_at(weights, n)));
+        else
+            TRY(cuda_upload_dummy(d, u, &to, program_string(i->program, part->name)));
+    }
+    return QN_OK;
 }
 
 static int upload_all(struct diag *d, struct backend_instance *i, struct cuda_upload *u,
@@ -391,7 +398,7 @@ static int upload_all(struct diag *d, struct backend_instance *i, struct cuda_up
                          u));
     for (uint64_t k = 0; k < n; k++) {
         progress(config, "weights", k, n);
-        TRY(upload_weight(d, i, u, weights, k));
+        TRY(upload_block(d, i, u, weights, k));
     }
     return cuda_upload_finish(d, u);
 }

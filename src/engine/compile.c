@@ -260,7 +260,9 @@ static bool has_alone(const struct compile *c, uint32_t n_rows) {
 
 static uint32_t choose_cuts(const struct compile *c, uint32_t n_rows, uint32_t context,
                             bool alone) {
-    const uint32_t cuts = (c->options->cut_qkv ? KGRAPH_CUT_QKV : 0) | choose_packs(c, n_rows);
+    const uint32_t images = c->options->target == TARGET_CUDA ? KGRAPH_IMAGES : 0;
+    const uint32_t cuts =
+        images | (c->options->cut_qkv ? KGRAPH_CUT_QKV : 0) | choose_packs(c, n_rows);
     if (alone) return cuts | KGRAPH_JOIN_HEADS | KGRAPH_ALONE;
     if (!cuts_context(c, n_rows)) return cuts;
     const bool whole = context <= whole_context(c, n_rows);

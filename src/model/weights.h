@@ -23,6 +23,7 @@ struct weight_want {
     enum dtype dtype; /* F32, BF16 or F16 */
     int n_dims;       /* 1: [rows], 2: [rows, cols] row-major */
     uint64_t rows, cols;
+    bool follows; /* in memory it begins where the weight before it ends; same dtype and columns */
 };
 
 struct weights_options {

@@ -11,6 +11,7 @@
 #include "kernels/cpu/cpu_kernel.h"
 #include "runtime/mailbox.h"
 #include "runtime/rt_memory.h"
+#include "task/program_map.h"
 
 /* Runs the body of program task `task` as worker `worker`; `user` from the config. For tests: it
  * stands for the kernels, SAMPLE included. */
@@ -49,8 +50,9 @@ struct cpu_core {
     struct rt rt;
     struct rt_batch *batch; /* = rt.batch */
     struct mailbox mailbox;
-    char *map;      /* plan.total bytes */
-    void **tensors; /* [program tensors] base addresses */
+    char *map;                /* plan.total bytes */
+    void **tensors;           /* [program tensors] base addresses */
+    struct program_maps maps; /* empty where config.run_task is set */
     struct cpu_rope rope;
     const struct cpu_isa *isa;
     char *scratch;

@@ -92,7 +92,7 @@ static void note_slot(struct pass *p, int32_t tensor, const struct op_slot *slot
 static uint8_t best_carry(const struct pass *p, const struct tensor *x) {
     if (x->role != TENSOR_ACTIVATION || x->dtype == DTYPE_I32) return CARRY_PLAIN;
     if (p->cleared != NO_TENSOR) return CARRY_FILL;
-    if (x->dtype != DTYPE_F32) return CARRY_PLAIN;
+    if (x->layout == LAYOUT_PACKED) return CARRY_PLAIN;
     const bool pairs =
         x->n_dims == 2 && x->shape[0] == 1 && x->shape[1] % 2 == 0 && x->shape[1] <= STAGED_COLUMNS;
     return pairs ? CARRY_PAIR : CARRY_FLAG;
@@ -109,7 +109,7 @@ static uint64_t carried_bytes(const struct pass *p, int32_t tensor) {
 
 /* Matrix products of packed activations of several rows know no flags at all. */
 static bool knows_flags(const struct kgraph *k, const struct kop *op) {
-    return k->n_rows == 1 || !tensor_is_packed(&k->tensors.items[op->in[0]]);
+    return k->n_rows == 1 || k->tensors.items[op->in[0]].layout != LAYOUT_PACKED;
 }
 
 /* Activations that only marked operands of op.def touch. */

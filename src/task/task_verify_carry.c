@@ -134,8 +134,7 @@ static int no_ride(struct proof *f, uint32_t event, uint32_t task, const char *w
 static bool knows_carry(const struct proof *f, const struct prog_op *op, const struct op_slot *slot,
                         bool in, uint32_t carry) {
     const struct prog_tensor *first = proof_tensor(f, op->in[0]);
-    const bool many =
-        f->v->n_rows > 1 && first->role == PROG_ACTIVATION && first->dtype != DTYPE_F32;
+    const bool many = f->v->n_rows > 1 && first->layout == LAYOUT_PACKED;
     switch (carry) {
     case CARRY_PLAIN:
     case CARRY_OWN: return true;
@@ -171,7 +170,7 @@ static int check_flag_slots(struct proof *f) {
 /* The bytes that are there all at once; 1: each element is. */
 static uint64_t unit_bytes(const struct prog_tensor *t) {
     if (t->carry == CARRY_PAIR) return 8;
-    return t->carry == CARRY_FILL && t->dtype != DTYPE_F32 ? 4 : 1;
+    return t->carry == CARRY_FILL && t->layout == LAYOUT_PACKED ? 4 : 1;
 }
 
 /* Whether a pair, which has one flag, is one task's, and a word of two elements that is empty until

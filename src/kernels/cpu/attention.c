@@ -18,7 +18,7 @@ struct context {
 
 static struct context context_of_row(const struct cpu_task *t, uint32_t row) {
     const struct rt_rows *rows = &t->batch->rows;
-    uint32_t window = t->spec->sliding_window;
+    uint32_t window = t->op->attrs.window;
     struct context c = {.slot = (uint32_t)rows->slot[row], .hi = (uint32_t)rows->position[row] + 1};
     assert(c.slot < t->batch->n_slots && c.hi <= t->batch->max_model_len);
     c.lo = window != 0 && c.hi > window ? c.hi - window : 0;
@@ -35,10 +35,10 @@ struct attention_scratch {
     size_t bytes;
 };
 
-static struct attention_scratch layout(void *base, const struct model_spec *spec) {
+static struct attention_scratch layout(void *base, const struct op_attrs *a) {
     struct tile_scratch s = {.base = base};
     struct attention_scratch l = {0};
-    size_t group = spec->n_heads / spec->n_kv_heads, D = spec->head_dim;
+    size_t group = a->heads / a->kv, D = a->D;
     l.q = tile_take(&s, (group + 1) * D * sizeof(float));
     l.piece = tile_take(&s, group * (D + 2) * sizeof(float));
     l.sum = tile_take(&s, group * (D + 2) * sizeof(float));
@@ -47,8 +47,8 @@ static struct attention_scratch layout(void *base, const struct model_spec *spec
 }
 
 size_t cpu_attention_scratch(const struct prog_header *program, const struct prog_op *op) {
-    (void)op;
-    return layout(NULL, PROG(program, MODEL)).bytes;
+    (void)program;
+    return layout(NULL, &op->attrs).bytes;
 }
 
 size_t cpu_attention_split_scratch(const struct prog_header *program, const struct prog_op *op) {
@@ -64,22 +64,21 @@ size_t cpu_attention_combine_scratch(const struct prog_header *program, const st
 }
 
 static void scale_queries(const struct cpu_task *t, const float *q, float *dst) {
-    uint32_t D = t->spec->head_dim, group = t->spec->n_heads / t->spec->n_kv_heads;
-    float scale = 1.0f / sqrtf((float)D);
-    for (uint32_t i = 0; i < group * D; i++) dst[i] = q[i] * scale;
+    uint32_t D = t->op->attrs.D, group = t->op->attrs.heads / t->op->attrs.kv;
+    for (uint32_t i = 0; i < group * D; i++) dst[i] = q[i] * t->op->attrs.scale;
 }
 
 static void load_queries(const struct cpu_task *t, uint32_t row, uint32_t kv_head, float *dst) {
-    uint32_t D = t->spec->head_dim, group = t->spec->n_heads / t->spec->n_kv_heads;
+    uint32_t D = t->op->attrs.D, group = t->op->attrs.heads / t->op->attrs.kv;
     const float *q = tile_in(t, ATTENTION_Q); /* [T, n_heads * D] */
-    scale_queries(t, q + ((size_t)row * t->spec->n_heads + (size_t)kv_head * group) * D, dst);
+    scale_queries(t, q + ((size_t)row * t->op->attrs.heads + (size_t)kv_head * group) * D, dst);
 }
 
 /* STEP: the group's queries from projections; with the last piece, its key and value as well. */
 static void make_heads(const struct cpu_task *t, uint32_t kv_head, bool last, float *dst) {
-    uint32_t D = t->spec->head_dim, group = t->spec->n_heads / t->spec->n_kv_heads;
+    uint32_t D = t->op->attrs.D, group = t->op->attrs.heads / t->op->attrs.kv;
     const float *qkv = tile_in(t, HEADS_QKV); /* [1, units * D] */
-    const float *key = qkv + ((size_t)t->spec->n_heads + kv_head) * D;
+    const float *key = qkv + ((size_t)t->op->attrs.heads + kv_head) * D;
     memcpy(dst, qkv + (size_t)kv_head * group * D, group * D * sizeof(float));
     for (uint32_t h = 0; h < group; h++)
         qkv_turn_head(t, true, tile_in(t, HEADS_Q_NORM), 0, dst + (size_t)h * D);
@@ -88,14 +87,14 @@ static void make_heads(const struct cpu_task *t, uint32_t kv_head, bool last, fl
     float *y = dst + (size_t)group * D;
     memcpy(y, key, D * sizeof(float));
     qkv_store_kv(t, tile_out(t, JOINED_OUT_KV), 0, kv_head, tile_in(t, HEADS_K_NORM), 0, y);
-    memcpy(y, key + (size_t)t->spec->n_kv_heads * D, D * sizeof(float));
+    memcpy(y, key + (size_t)t->op->attrs.kv * D, D * sizeof(float));
     qkv_store_kv(t, tile_out(t, JOINED_OUT_KV), 1, kv_head, NULL, 0, y);
 }
 
 /* state[group] = one piece of the row's context for the heads of a KV head. */
 static void piece_run(const struct cpu_task *t, void *cache, const struct context *c,
                       uint32_t kv_head, uint32_t piece, const float *q, float *state) {
-    uint32_t D = t->spec->head_dim, group = t->spec->n_heads / t->spec->n_kv_heads;
+    uint32_t D = t->op->attrs.D, group = t->op->attrs.heads / t->op->attrs.kv;
     uint32_t kv_block = t->batch->kv_block;
     uint32_t p = piece * ATTENTION_PIECE, end = p + ATTENTION_PIECE;
     if (p < c->lo) p = c->lo;
@@ -125,16 +124,16 @@ static void merge(float *sum, const float *piece, uint32_t D) {
 }
 
 static void store_output(const struct cpu_task *t, uint32_t row, uint32_t head, const float *sum) {
-    uint32_t D = t->spec->head_dim;
+    uint32_t D = t->op->attrs.D;
     float *o = (float *)tile_out(t, 0) +
-               ((size_t)row * t->spec->n_heads + head) * D; /* [T, n_heads * D] */
+               ((size_t)row * t->op->attrs.heads + head) * D; /* [T, n_heads * D] */
     float inv = 1.0f / sum[1];
     for (uint32_t i = 0; i < D; i++) o[i] = sum[2 + i] * inv;
 }
 
 void cpu_attention(const struct cpu_task *t) {
-    uint32_t n_kv = t->spec->n_kv_heads, group = t->spec->n_heads / n_kv, D = t->spec->head_dim;
-    struct attention_scratch l = layout(t->scratch, t->spec);
+    uint32_t n_kv = t->op->attrs.kv, group = t->op->attrs.heads / n_kv, D = t->op->attrs.D;
+    struct attention_scratch l = layout(t->scratch, &t->op->attrs);
     void *cache = (void *)(uintptr_t)tile_in(t, ATTENTION_KV);
     uint64_t i, last;
     prog_slice((uint64_t)t->batch->rows.n_rows * n_kv, t->task->unit0, t->task->unit1, &i, &last);
@@ -157,16 +156,16 @@ void cpu_attention(const struct cpu_task *t) {
 static size_t part_index(const struct cpu_task *t, uint32_t P, uint32_t row, uint32_t head,
                          uint32_t piece) {
     assert(piece < P);
-    return (((size_t)row * t->spec->n_heads + head) * P + piece) * (t->spec->head_dim + 2);
+    return (((size_t)row * t->op->attrs.heads + head) * P + piece) * (t->op->attrs.D + 2);
 }
 
 /* SPLIT, or with `step` STEP. */
 static void attend_pieces(const struct cpu_task *t, void *cache, bool step) {
-    uint32_t n_kv = t->spec->n_kv_heads, group = t->spec->n_heads / n_kv, D = t->spec->head_dim;
+    uint32_t n_kv = t->op->attrs.kv, group = t->op->attrs.heads / n_kv, D = t->op->attrs.D;
     uint32_t P = PROG(t->program, TENSOR)[t->op->out[0]].shape[2];
     uint32_t n_rows = t->batch->rows.n_rows;
     float *part = tile_out(t, 0);
-    struct attention_scratch l = layout(t->scratch, t->spec);
+    struct attention_scratch l = layout(t->scratch, &t->op->attrs);
     uint64_t n_items = 0, item, last, row_item = 0;
     for (uint32_t r = 0; r < n_rows; r++) n_items += (uint64_t)context_of_row(t, r).n_pieces * n_kv;
     prog_slice(n_items, t->task->unit0, t->task->unit1, &item, &last);
@@ -200,8 +199,8 @@ void cpu_attention_step(const struct cpu_task *t) {
 void cpu_attention_combine(const struct cpu_task *t) {
     const float *part = tile_in(t, COMBINE_PART);
     uint32_t P = PROG(t->program, TENSOR)[t->op->in[COMBINE_PART]].shape[2];
-    uint32_t D = t->spec->head_dim, end = tile_row_end(t, t->batch->rows.n_rows);
-    struct attention_scratch l = layout(t->scratch, t->spec);
+    uint32_t D = t->op->attrs.D, end = tile_row_end(t, t->batch->rows.n_rows);
+    struct attention_scratch l = layout(t->scratch, &t->op->attrs);
     for (uint32_t r = t->task->row0; r < end; r++) {
         struct context c = context_of_row(t, r);
         for (uint32_t h = t->task->unit0; h < t->task->unit1; h++) {

@@ -19,17 +19,16 @@ void tile_pack_norm(const struct cpu_task *t, enum dtype weight, const float *co
     assert(t->isa->pack_bytes(weight, n, k) <= cpu_pack_bound(n, k));
     t->isa->pack(weight, x, norm, n, k, dst);
     for (uint32_t i = 0; i < n; i++)
-        inv[i] = 1.0f / sqrtf(t->isa->sum_squares(x[i], k) / (float)k + t->spec->rms_eps);
+        inv[i] = 1.0f / sqrtf(t->isa->sum_squares(x[i], k) / (float)k + t->op->attrs.eps);
 }
 
 void *tile_kv(const struct cpu_task *t, void *cache, uint32_t slot, uint32_t position, int which,
               uint32_t kv_head) {
     const struct rt_batch *b = t->batch;
-    uint32_t D = t->spec->head_dim;
+    uint32_t D = t->op->attrs.D;
     int32_t block = b->block_table[(size_t)slot * b->max_blocks + position / b->kv_block];
     assert(block >= 0 && (uint32_t)block < b->n_kv_blocks);
-    size_t row =
-        (((size_t)block * 2 + (size_t)which) * t->spec->n_kv_heads + kv_head) * b->kv_block +
-        position % b->kv_block;
+    size_t row = (((size_t)block * 2 + (size_t)which) * t->op->attrs.kv + kv_head) * b->kv_block +
+                 position % b->kv_block;
     return (char *)cache + row * D * dtype_bytes(b->kv_dtype);
 }
