@@ -274,6 +274,7 @@ static int compile_variant(struct compile *c, uint32_t n_rows, uint32_t context,
     const uint32_t i = c->n_variants++;
     struct variant *v = &c->variants[i];
     struct task_options options = c->options->task;
+    options.kv_dtype = c->options->kv_dtype;
     options.n_workers = c->options->n_workers;
     options.wide = c->options->cut_linear;
     options.alternate &= holds_layer(&c->model->spec, options.n_workers);

@@ -10,7 +10,7 @@
  *             While it is steady SAMPLE writes those of the next one (rt_append.h).
  *   KV cache  blocks of kv_block positions, found through a block table per slot:
  *
- *       state tensor of a layer: [n_blocks][2 (k, v)][n_kv_heads][kv_block][head_dim]
+ *       state tensor of a layer: [n_blocks] blocks, each as graph/kv_row.h draws it
  *       row of position p of slot s: block_table[s * max_blocks + p / kv_block], p % kv_block
  *
  * The same structs are used by every backend (rt_sync_*.h gives the memory orders).
@@ -98,7 +98,6 @@ struct rt_batch {
     uint32_t max_model_len;
     uint32_t max_blocks; /* KV blocks per request, at most */
     uint32_t kv_block;
-    uint32_t kv_dtype; /* enum dtype */
     uint32_t n_kv_blocks;
 };
 

@@ -166,6 +166,7 @@ static struct prog_header *compile(const struct model_spec *spec, uint32_t n_wor
                                     .model_path = ""};
     struct prog_header *p;
     EXPECT_OK(&d, program_make(&d, &config, graphs, N_VARIANTS, &p));
+    ((struct kv_row *)PROG(p, KV))[1].dtype = DTYPE_F32; /* layers may have different formats */
     EXPECT_OK(&d, program_check(&d, "small", p, p->total_bytes));
     for (int i = 0; i < N_VARIANTS; i++) {
         tgraph_fini(&graphs[i]);
