@@ -228,8 +228,7 @@ DEV void cursor_places(const struct warp_context *c, struct parts_cursor *at) {
         block[n] = (uint32_t)load_index_l2(table + part_position(c, unit, n) / QN_KV_BLOCK);
 #pragma unroll
     for (int n = 0; n < PARTS_OF_A_PIECE; n++)
-        at->place[n] =
-            block[n] * (2 * QN_N_KV_HEADS * QN_KV_BLOCK) + part_position(c, unit, n) % QN_KV_BLOCK;
+        at->place[n] = kv_block_row(block[n], part_position(c, unit, n));
 }
 
 /* To a unit's first part. */
