@@ -86,7 +86,7 @@ struct tile_override {
 };
 
 enum launch_policy {
-    LAUNCH_HYBRID, /* JIT for what depends on data, brings no static weights */
+    LAUNCH_HYBRID, /* JIT for operators that depend on data and bring no static weights */
     LAUNCH_PAPER,  /* MPK 5.2: JIT from data-dependent operators down to the next global barrier */
     LAUNCH_ALL_AOT,
     LAUNCH_ALL_JIT,
