@@ -148,7 +148,7 @@ DEV void units_begin(const struct warp_context *c, const struct cuda_task *task)
 }
 
 /* Finds unit number u, which follows another. */
-__device__ __noinline__ void unit_find(uint32_t u) {
+CODE(void, unit_find, uint32_t u) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     if (c.lane != 0) return;
     struct steps_unit unit = *unit_of(&c, u - 1);
