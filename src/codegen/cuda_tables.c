@@ -98,6 +98,20 @@ static bool in_turns(const struct prog_header *p, const struct prog_op *op) {
            u->run == KGRAPH_TURN && g->stride == CUDA_PAGE_ROWS && u->stride == CUDA_PAGE_ROWS;
 }
 
+/* One row for all layers (its strides are constants of the image), of elements of 16 bits. */
+static int check_kv(struct diag *d, const struct prog_header *p) {
+    const struct kv_row *r = PROG(p, KV);
+    for (uint64_t i = 0; i < p->section[SECTION_KV].count; i++) {
+        if (r[i].dtype != DTYPE_BF16 && r[i].dtype != DTYPE_F16)
+            return fail(d, QN_EUNSUPPORTED, "the GPU's KV cache is bfloat16 or float16");
+        if (memcmp(&r[i], r, sizeof *r) != 0)
+            return fail(d, QN_EUNSUPPORTED,
+                        "KV rows 0 and %llu differ: the GPU kernels want one for all layers",
+                        (unsigned long long)i);
+    }
+    return QN_OK;
+}
+
 /* What the kernels cannot run. */
 static int check_model(struct diag *d, const struct prog_header *p) {
     const struct model_spec *s = PROG(p, MODEL);
@@ -108,9 +122,7 @@ static int check_model(struct diag *d, const struct prog_header *p) {
         return fail(d, QN_EUNSUPPORTED,
                     "hidden %u, intermediate %u: the GPU kernels want multiples of 8", s->hidden,
                     s->intermediate);
-    if (p->kv_dtype != DTYPE_BF16 && p->kv_dtype != DTYPE_F16)
-        return fail(d, QN_EUNSUPPORTED, "the GPU's KV cache is bfloat16 or float16");
-    return QN_OK;
+    return check_kv(d, p);
 }
 
 /* Whether each row of the operator is another request's. */
@@ -222,7 +234,7 @@ static uint64_t address(const struct filler *f, uint32_t tensor) {
     if (t == NULL) return 0;
     if (t->role == PROG_WEIGHT) return f->bases->weights + f->places[t->where].offset;
     if (t->role == PROG_ACTIVATION) return f->bases->workspace + t->where;
-    return f->bases->kv + t->where * f->bases->kv_layer_bytes;
+    return f->bases->kv + program_kv_at(f->program, t->where, f->bases->n_kv_blocks);
 }
 
 /* The table of embeddings, of which SAMPLE asks for the token's row; 0: the program has none. */

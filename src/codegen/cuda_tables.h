@@ -22,10 +22,10 @@ int cuda_tables_check(struct diag *d, const struct prog_header *program, uint32_
 /* Device addresses that task descriptors are made from. */
 struct cuda_bases {
     uint64_t weights;
-    uint64_t workspace;      /* program->workspace_bytes */
-    uint64_t kv;             /* caches of layer 0, 1 ... one after the other */
-    uint64_t kv_layer_bytes; /* n_kv_blocks * 2 * n_kv_heads * kv_block * head_dim * 2 */
-    uint32_t cc;             /* compute capability, major * 10 + minor; 0: 90 */
+    uint64_t workspace;   /* program->workspace_bytes */
+    uint64_t kv;          /* program_kv_bytes: the layers' caches one after the other */
+    uint32_t n_kv_blocks; /* of each */
+    uint32_t cc;          /* compute capability, major * 10 + minor; 0: 90 */
 };
 
 /* tasks[SECTION_TASK's count]. Errors: QN_ENOMEM; program_map's, which a proved program has not. */

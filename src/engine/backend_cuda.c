@@ -290,7 +290,7 @@ static int fill_tasks(struct diag *d, struct backend_instance *i) {
     struct cuda_bases bases = {.weights = i->blocks[BLOCK_WEIGHTS],
                                .workspace = i->blocks[BLOCK_WORKSPACE],
                                .kv = i->blocks[BLOCK_KV],
-                               .kv_layer_bytes = i->plan.kv_layer_bytes,
+                               .n_kv_blocks = i->plan.rt.options.n_kv_blocks,
                                .cc = compute_capability(i)};
     TRY(cuda_tables_check(d, i->program, bases.cc));
     struct cuda_task *tasks = calloc(1, i->plan.task_bytes);

@@ -16,6 +16,7 @@ void compile_options_init(struct compile_options *o) {
                                   .max_batched_tokens = 128,
                                   .kv_block = 64,
                                   .kv_dtype = DTYPE_BF16,
+                                  .logit_rows = 1,
                                   .task = {.tasks_per_worker = 1, .launch = LAUNCH_HYBRID}};
 }
 
@@ -65,6 +66,7 @@ static int check_options(struct diag *d, const struct compile_options *o) {
         {"max-num-seqs", o->n_slots, 1, PROG_MAX_SEQS},
         {"max-model-len", o->max_model_len, 1, SPEC_MAX_MODEL_LEN},
         {"max-num-batched-tokens", o->max_batched_tokens, 1, PROG_MAX_ROWS},
+        {"logit-rows", o->logit_rows, 1, PROG_MAX_ROWS},
         {"kv-block", o->kv_block, 1, ATTENTION_PIECE},
         {"tasks-per-worker", o->task.tasks_per_worker, 1, 64},
     };
@@ -275,13 +277,15 @@ static int compile_variant(struct compile *c, uint32_t n_rows, uint32_t context,
     const uint32_t i = c->n_variants++;
     struct variant *v = &c->variants[i];
     struct task_options options = c->options->task;
+    options.kv_dtype = c->options->kv_dtype;
     options.n_workers = c->options->n_workers;
     options.wide = c->options->cut_linear;
     options.alternate &= holds_layer(&c->model->spec, options.n_workers);
 
     /* The model as operators over tensors. */
-    TRY(model_build_graph(c->d, c->model, &c->arena, n_rows, MIN(n_rows, c->options->n_slots),
-                          context, choose_cuts(c, n_rows, context, alone), &v->kernel));
+    const uint32_t logit_rows = MIN(n_rows, c->options->n_slots * c->options->logit_rows);
+    TRY(model_build_graph(c->d, c->model, &c->arena, n_rows, logit_rows, context,
+                          choose_cuts(c, n_rows, context, alone), &v->kernel));
     TRY(after_kernel_graph(c, i));
     struct tgraph *g = &v->tasks;
     tgraph_init(g, &c->arena, &v->kernel, &options);

@@ -14,6 +14,7 @@
  * again).
  */
 #include "base/checked.h"
+#include "graph/kv_row.h"
 #include "task/task_graph.h"
 
 #include <stdlib.h>
@@ -143,8 +144,8 @@ static uint32_t slice_worker(const struct task *t, uint32_t slice, uint32_t n_wo
 static uint64_t load_bytes(const struct tgraph *g, const struct task *t) {
     const struct kgraph *k = g->kernel;
     if (!goes_through_context(t)) return task_weight_bytes(k, t);
-    const uint64_t positions = (uint64_t)k->n_rows * k->spec.n_kv_heads * k->context;
-    const uint64_t quarter = positions / 4 * 2 * k->spec.head_dim * dtype_bytes(DTYPE_BF16);
+    const struct kv_row row = spec_kv_row(&k->spec, g->options.kv_dtype);
+    const uint64_t quarter = (uint64_t)k->n_rows * k->context * kv_position_bytes(&row) / 4;
     return quarter / t->unit1 + (is_of_few(g, t) ? FEW_BYTES : 0);
 }
 
@@ -282,6 +283,7 @@ static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch)
 
 int place(struct diag *d, struct tgraph *g) {
     struct arena scratch = {0};
+    if (g->tasks.n == 0) return QN_OK;
     const int rc = place_groups(d, g, &scratch);
     arena_fini(&scratch);
     return rc;

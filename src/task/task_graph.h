@@ -94,6 +94,7 @@ enum launch_policy {
 
 struct task_options {
     uint32_t n_workers;
+    enum dtype kv_dtype;       /* of the KV cache */
     uint32_t tasks_per_worker; /* tasks of an operator = about this times n_workers */
     enum launch_policy launch;
     bool no_event_fusion; /* ablation: one event per consumer task */

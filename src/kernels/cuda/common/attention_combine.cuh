@@ -232,8 +232,7 @@ DEV void combine_long(const struct warp_context *c, const struct cuda_task *task
 }
 
 /* A function of its own: its registers stay away from short contexts. */
-__device__ __noinline__ void attention_combine_long(const struct cuda_args *args,
-                                                    const struct cuda_task *task) {
+CODE(void, attention_combine_long, const struct cuda_args *args, const struct cuda_task *task) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     const uint32_t heads = task->unit1 - task->unit0;
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);

@@ -148,7 +148,7 @@ DEV void units_begin(const struct warp_context *c, const struct cuda_task *task)
 }
 
 /* Finds unit number u, which follows another. */
-__device__ __noinline__ void unit_find(uint32_t u) {
+CODE(void, unit_find, uint32_t u) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     if (c.lane != 0) return;
     struct steps_unit unit = *unit_of(&c, u - 1);
@@ -228,8 +228,7 @@ DEV void cursor_places(const struct warp_context *c, struct parts_cursor *at) {
         block[n] = (uint32_t)load_index_l2(table + part_position(c, unit, n) / QN_KV_BLOCK);
 #pragma unroll
     for (int n = 0; n < PARTS_OF_A_PIECE; n++)
-        at->place[n] =
-            block[n] * (2 * QN_N_KV_HEADS * QN_KV_BLOCK) + part_position(c, unit, n) % QN_KV_BLOCK;
+        at->place[n] = kv_block_row(block[n], part_position(c, unit, n));
 }
 
 /* To a unit's first part. */

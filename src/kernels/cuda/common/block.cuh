@@ -15,6 +15,7 @@
 #define QN_CUDA_COMMON_BLOCK_CUH
 
 #include "codegen/cuda_abi.h"
+#include "kernels/cuda/order.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/memory.cuh"
 #include "kernels/cuda/ptx/mma.cuh"

@@ -85,7 +85,7 @@ DEV void parts_store(const struct warp_context *c, const struct cuda_task *task,
 /* The sums of a tile: all k-tiles of partial 0, of partial 1, ... They are left where they are
  * parked, or are results. first: of the task, whose event is waited for here, when all that does
  * not need it is done; if the launch ends, the tile is at no row. */
-template <int WB, int WO, int DOWN> __device__ __noinline__ void narrow_multiply(bool first) {
+CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
     constexpr uint32_t per_k_tile =
         CUDA_PAGE_K / 16 / ring_shape_of(WB * DOWN, WO * 8 * (WARPS / DOWN)).w_steps;
     struct warp_context c = context_load();
