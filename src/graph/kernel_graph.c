@@ -264,7 +264,7 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
     }
     case OP_LINEAR_PARTS: {
         const struct tensor *w = operand(g, op, PARTS_W);
-        const uint64_t parts = MIN((uint64_t)PARTS, CEIL_DIV(w->shape[1], (uint64_t)PACK_K));
+        const uint64_t parts = partial_count(partial_tiles(w->shape[1]));
         want_rows(&f, PARTS_A, w->shape[1]);
         if (f.rc == QN_OK &&
             (w->shape[0] % SQUARES_COLUMNS != 0 || !tensor_is_packed(operand(g, op, PARTS_A))))
@@ -275,7 +275,7 @@ static int infer(struct diag *d, const struct kgraph *g, const struct kop *op,
     }
     case OP_LINEAR_SUM: {
         const uint64_t parts = operand(g, op, SUM_PARTS)->shape[1] / H;
-        want(&f, SUM_PARTS, 2, T, MIN(MAX(parts, 1u), (uint64_t)PARTS) * H, 0, 0);
+        want(&f, SUM_PARTS, 2, T, MIN(MAX(parts, 1u), (uint64_t)PARTIALS) * H, 0, 0);
         want(&f, SUM_BIAS, 1, H, 0, 0, 0);
         want(&f, SUM_RESIDUAL, 2, T, H, 0, 0);
         infer_stream(&f, SUM_NEXT, H, out);
