@@ -48,29 +48,24 @@ ABI_FN uint32_t partial_nth(uint32_t n_tiles, uint32_t n) {
     return n_tiles < PARTIALS ? PARTIALS * n / n_tiles : n;
 }
 
-/* The tree as a program for a stack of sums: after the n-th of the partials that have tiles is
- * pushed, the two topmost sums become one so many times. At most four are on the stack. */
-ABI_FN uint32_t partial_merges(uint32_t n_tiles, uint32_t n) {
-    const uint32_t p = partial_nth(n_tiles, n), next = partial_nth(n_tiles, n + 1);
-    uint32_t merges = 0;
-    for (uint32_t level = 1; level <= 3; level++) {
-        const uint32_t half = 1u << (level - 1), first = p >> level << level;
-        const int complete = next >= first + 2 * half;
-        const int is_right = p >= first + half;
-        const int has_left =
-            partial_first(n_tiles, first) < partial_first(n_tiles, first + half);
-        merges += (uint32_t)(complete && is_right && has_left);
-    }
-    return merges;
-}
-
-/* All of them, two bits each, from the lowest on. in_order: of a sum in order instead. */
+/* The sum as a program for a stack of sums: after the n-th of the partials that have tiles is
+ * pushed, the two topmost sums become one partial_merges(plan, n) times. in_order: not as a tree.
+ * A tree has up to four sums on the stack, an order two. */
 ABI_FN uint32_t partial_plan(uint32_t n_tiles, int in_order) {
-    uint32_t plan = 0;
     if (in_order) return 0x5554;
-    if (n_tiles >= PARTIALS) return 0xc484; /* 0, 1, 0, 2, 0, 1, 0, 3 */
-    for (uint32_t n = 0; n < n_tiles; n++) plan |= partial_merges(n_tiles, n) << 2 * n;
-    return plan;
+    switch (partial_count(n_tiles)) {
+    case 1: return 0;
+    case 2: return 0x4;
+    case 3: return 0x14;
+    case 4: return 0x84;
+    case 5: return 0x214;
+    case 6: return 0x914;
+    case 7: return 0x2484;
+    default: return 0xc484;
+    }
+}
+ABI_FN uint32_t partial_merges(uint32_t plan, uint32_t n) {
+    return plan >> 2 * n & 3;
 }
 
 #endif

@@ -223,21 +223,28 @@ template <int WB, int WO> DEV void tile_pop(uint32_t level, float v[WB][WO][4]) 
         }
 }
 
-/* The n-th partial sum of those that have k-tiles is complete; what it was in is free for others.
- * plan: partial_plan. n_waiting: sums that wait in L2, below the one in `total`. */
+/* Sums that wait in L2 when the n-th partial sum is complete, n > 0: those before it, but for the
+ * last one, that have not been merged. */
+DEV uint32_t tile_n_waiting(uint32_t plan, uint32_t n) {
+    const uint32_t before = plan & ((1u << 2 * n) - 1);
+    return n - 1 - __popc(before & 0x5555) - 2 * __popc(before & 0xaaaa);
+}
+
+/* The n-th partial sum of those that have k-tiles is complete (partial_plan); what it was in is
+ * free for others. */
 template <int WB, int WO>
-DEV void tile_merge(uint32_t plan, uint32_t n, uint32_t *n_waiting, float total[WB][WO][4],
-                    float partial[WB][WO][4]) {
-    uint32_t merges = plan >> 2 * n & 3;
+DEV void tile_merge(uint32_t plan, uint32_t n, float total[WB][WO][4], float partial[WB][WO][4]) {
+    const uint32_t merges = partial_merges(plan, n);
+    uint32_t n_waiting = tile_n_waiting(plan, n);
     if (merges == 0) {
-        if (n > 0) tile_push<WB, WO>((*n_waiting)++, total);
+        if (n > 0) tile_push<WB, WO>(n_waiting, total);
         tile_copy<WB, WO>(total, partial);
         return;
     }
     tile_add<WB, WO>(total, total, partial);
 #pragma unroll 1
-    for (; merges > 1; merges--) {
-        tile_pop<WB, WO>(--*n_waiting, partial);
+    for (uint32_t left = n_waiting + 1 - merges; n_waiting > left;) {
+        tile_pop<WB, WO>(--n_waiting, partial);
         tile_add<WB, WO>(total, partial, total);
     }
 }

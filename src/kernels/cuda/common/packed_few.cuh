@@ -97,11 +97,13 @@ DEV struct few few_begin(const struct warp_context *c, const struct cuda_task *t
 /* Those of a k-tile, a lane's share: of each eight token rows the B registers of each two steps. */
 template <int COLUMNS> struct fragments { uint4 of[COLUMNS][CUDA_PAGE_K / 32]; };
 
-/* The k-tile of the warp's page among a row block's from number `page` on; beyond the last one that
- * one's: the compiler spills arrays that are loaded or not. */
+/* The k-tile of the warp's page of the step that begins with a row block's page number `page`;
+ * where there is none another one: the compiler spills arrays that are loaded or not. */
 template <uint32_t K> DEV uint32_t few_k_tile(const struct few *f, uint32_t page) {
-    constexpr uint32_t k_tiles = cuda_k_tiles(K);
-    return cuda_page_tile(k_tiles, min(page + f->turn, k_tiles - 1));
+    constexpr uint32_t k_tiles = cuda_k_tiles(K), turns = partial_count(k_tiles);
+    const uint32_t turn = turns < PARTIALS ? min(f->turn, turns - 1) : f->turn;
+    const uint32_t first = partial_first(k_tiles, cuda_turn_partial(k_tiles, turn));
+    return min(first + page / PARTIALS, k_tiles - 1);
 }
 
 /* Of the warp's k-tile of the step of pages that begins with number k0. */

@@ -91,7 +91,6 @@ template <int WB, int WO, int DOWN> __device__ __noinline__ void narrow_multiply
     struct warp_context c = context_load();
     const struct cuda_task *task = &SHARED->task[SHARED->go[c.message % GO_DEPTH]];
     const uint32_t sums = SHARED->packed[c.warp].sums, first_sum = sums_first(sums);
-    uint32_t n_waiting = 0;
     const uint32_t row = SHARED->packed[c.warp].row, end = min(task->row1, linear_rows(task));
     struct ring_use r = ring_load(&c);
     float total[WB][WO][4];
@@ -108,7 +107,10 @@ template <int WB, int WO, int DOWN> __device__ __noinline__ void narrow_multiply
         uint32_t n_slots = sums_length(sums_k_tiles(sums), partial) * per_k_tile;
 #pragma unroll 1
         for (; n_slots > 0; n_slots--) narrow_slot<WB, WO, DOWN>(&c, &r, sum);
-        tile_merge<WB, WO>(sums >> 16, partial - first_sum, &n_waiting, total, sum);
+        if (WB * DOWN == MOST_BLOCKS) /* of LINEAR_PARTS, whose tiles are of one sum */
+            tile_copy<WB, WO>(total, sum);
+        else
+            tile_merge<WB, WO>(sums >> 16, partial - first_sum, total, sum);
     }
     ring_store(&c, &r);
     if (task->kind == OP_LINEAR_PARTS) {

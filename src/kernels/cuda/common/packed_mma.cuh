@@ -143,7 +143,6 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
                   uint32_t row, struct packed_ring *r) {
     const uint32_t n_partials = partial_count(task->k_tiles);
     const uint32_t plan = partial_plan(task->k_tiles, task->kind != OP_LINEAR);
-    uint32_t n_waiting = 0;
     float total[WB][WO][4];
     tile_fill<WB, WO>(total, 0);
     tile_norms(c, task, row, r->end);
@@ -167,7 +166,7 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
             r->slot = r->slot + 1 == S::stages ? 0 : r->slot + 1;
             r->n++;
         }
-        tile_merge<WB, WO>(plan, partial, &n_waiting, total, sum);
+        tile_merge<WB, WO>(plan, partial, total, sum);
     }
     tile_park<WB, WO, DOWN>(c, total);
     sync_compute();

@@ -113,10 +113,10 @@ DEV void wide_multiply(struct warp_context *c, const struct few *f, uint32_t n, 
                        struct wide_partials<GROUP> *sums) {
     constexpr uint32_t k_tiles = cuda_k_tiles(K);
     struct wide_pages w = {nullptr, CUDA_PAGE_BYTES / cuda_wide_parts(f->task->group), n, true};
+    uint32_t k_tile = few_k_tile<K>(f, 0);
 #pragma unroll 1
     for (uint32_t k0 = 0; k0 < k_tiles; k0 += PARTIALS) {
-        const uint32_t k_tile = few_k_tile<K>(f, k0);
-        const uint32_t after = few_k_tile<K>(f, k0 + PARTIALS); /* beyond: anything */
+        const uint32_t after = min(k_tile + 1, k_tiles - 1); /* beyond the sum's: anything */
         if (k_tiles % PARTIALS != 0) w.there = k0 + f->turn < k_tiles;
 #pragma unroll 1
         for (uint32_t i = 0; i < CHUNKS; i += 2) {
@@ -125,6 +125,7 @@ DEV void wide_multiply(struct warp_context *c, const struct few *f, uint32_t n, 
             x = chunk_ask(c, f, i + 2 < CHUNKS ? k_tile : after, (i + 2) % CHUNKS);
             chunk_multiply<GROUP>(c, &w, i + 1, &y, sums);
         }
+        k_tile = after;
     }
 }
 
