@@ -43,6 +43,7 @@ enum block {
     BLOCK_TASKS,
     BLOCK_ROPE,
     BLOCK_SAMPLE,
+    BLOCK_SUMS,
     BLOCK_TRACE,
     N_BLOCKS
 };
@@ -268,7 +269,7 @@ static int take_memory(struct diag *d, struct backend_instance *i) {
         [BLOCK_WORKSPACE] = p->workspace_bytes, [BLOCK_STATE] = p->state_bytes,
         [BLOCK_PROGRAM] = p->program_bytes,     [BLOCK_TASKS] = p->task_bytes,
         [BLOCK_ROPE] = p->rope_bytes,           [BLOCK_SAMPLE] = p->sample_bytes,
-        [BLOCK_TRACE] = p->trace_bytes,
+        [BLOCK_SUMS] = p->sums_bytes,           [BLOCK_TRACE] = p->trace_bytes,
     };
     for (int b = 0; b < N_BLOCKS; b++) TRY(take_block(d, i, (enum block)b, bytes[b]));
     CU(d, i->api, cuMemHostAlloc, &i->mail, p->mail_bytes, CU_HOST_DEVICEMAP | CU_HOST_PORTABLE);
@@ -350,6 +351,7 @@ static void fill_args(struct backend_instance *i) {
     i->args.rope_cos = on_device(i, BLOCK_ROPE, 0);
     i->args.rope_sin = on_device(i, BLOCK_ROPE, i->plan.rope_bytes / 2);
     i->args.sample_scratch = on_device(i, BLOCK_SAMPLE, 0);
+    i->args.waiting_sums = on_device(i, BLOCK_SUMS, 0); /* NULL: none */
     i->args.rt.trace = on_device(i, BLOCK_TRACE, 0); /* NULL: none */
     fill_flight(i);
     i->args.stream = i->options.stream;
