@@ -51,11 +51,21 @@ static void progress(const struct backend_config *config, const char *stage, uin
     if (config->progress != NULL) config->progress(config->progress_user, stage, done, total);
 }
 
+static int check_count(struct diag *d, const struct cuda_group *g, int first) {
+    int n;
+    TRY(cuda_device_count(d, g->shared.api, &n));
+    if (first + (int)n_ranks(g) <= n) return QN_OK;
+    return fail(d, QN_EDEVICE,
+                "the program is for %u GPUs, from GPU %d on ($QN_CUDA_DEVICE); the driver shows %d",
+                n_ranks(g), first, n);
+}
+
 /* All ranks run one image, so they are of one architecture. */
 static int open_contexts(struct diag *d, struct cuda_group *g) {
     const int first = cuda_group_ordinal();
     for (uint32_t k = 0; k < n_ranks(g); k++) {
         struct cuda_rank *r = &g->ranks[k];
+        if (k == 1) TRY(check_count(d, g, first));
         TRY(cuda_rank_open(d, &g->shared, k, first + (int)k, r));
         if (cuda_rank_cc(r) != cuda_rank_cc(&g->ranks[0]))
             return fail(d, QN_EDEVICE,

@@ -19,7 +19,7 @@ int mailbox_open_ranks(struct diag *d, struct mailbox *m, const struct rt *const
     uint32_t n = limits->n_slots;
     assert(n_ranks >= 1 && n_ranks <= PROG_MAX_RANKS);
     *m = (struct mailbox){.n_ranks = n_ranks, .limits = *limits, .vocab = vocab, .n_free = n};
-    memcpy(m->ranks, ranks, n_ranks * sizeof *ranks);
+    for (uint32_t k = 0; k < n_ranks; k++) m->ranks[k] = ranks[k];
     pthread_mutex_init(&m->mutex, NULL);
     m->free_slots = malloc(n * sizeof *m->free_slots);
     m->state = calloc(n, sizeof *m->state);
