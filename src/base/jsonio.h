@@ -1,4 +1,4 @@
-/* jsonio.h - reading JSON from files that nobody vouches for; jansson does the parsing.
+/* jsonio.h - reading JSON from untrusted files; jansson does the parsing.
  *
  * Every getter takes the file's name and a field path for its message and checks type and range:
  *     "models/x/config.json: num_hidden_layers: want an integer from 1 to 1000, have 'many'"

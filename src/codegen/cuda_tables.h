@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "codegen/cuda_abi.h"
 
-/* places[SECTION_WEIGHT's count]: where each weight lies; *bytes: size of the weights allocation.
+/* places[SECTION_WEIGHT's count]: where each block of weights lies; *bytes: size of the weights allocation.
  * Errors: QN_EUNSUPPORTED for what the kernels cannot run (F32 matrices are stored as BF16;
  * head_dim not a multiple of 8 or above 256; KV cache other than BF16 and F16). */
 int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct cuda_place *places,
@@ -29,8 +29,9 @@ struct cuda_bases {
 int cuda_tables_check(struct diag *d, const struct prog_header *program,
                       const struct cuda_bases *bases);
 
-/* tasks[SECTION_TASK's count] */
-void cuda_tables_fill(const struct prog_header *program, const struct cuda_place *places,
-                      const struct cuda_bases *bases, struct cuda_task *tasks);
+/* tasks[SECTION_TASK's count]. Errors: QN_ENOMEM; program_map's, which a proved program has not. */
+int cuda_tables_fill(struct diag *d, const struct prog_header *program,
+                     const struct cuda_place *places, const struct cuda_bases *bases,
+                     struct cuda_task *tasks);
 
 #endif

@@ -58,9 +58,8 @@ struct compile_shown {
     bool alone;       /* it is for rows of different requests only */
 };
 
-/* Called after each stage of each variant, and at the end with the program, when somebody wants to
- * look; each may be NULL. What they get is valid for the call; an error of theirs ends the compile.
- */
+/* Called after each stage of each variant, and at the end with the program; each may be NULL. Their
+ * arguments are valid for the call; an error that they return ends the compile. */
 struct compile_hook {
     void (*stage)(void *user, struct compile_shown of, const char *stage, const char *text);
     int (*kernel)(void *user, struct diag *d, const struct kgraph *k);

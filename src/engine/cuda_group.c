@@ -206,7 +206,7 @@ int cuda_group_release(struct diag *d, struct cuda_group *g, uint32_t slot) {
     return mailbox_release(d, &g->mailbox, slot);
 }
 
-/* A kernel that broke makes no progress: a waiter asks for its state now and then. */
+/* A kernel that broke makes no progress: a waiting thread asks for its state now and then. */
 int cuda_group_wait(struct diag *d, struct cuda_group *g, uint32_t *seen, double timeout_s) {
     const uint64_t start_ns = rt_now_ns(),
                    timeout_ns = timeout_s > 0 ? (uint64_t)(timeout_s * 1e9) : 0;

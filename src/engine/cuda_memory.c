@@ -17,7 +17,7 @@ static int check_free(struct diag *d, const struct cuda_rank *r) {
     return cuda_plan_check(d, r->shared->plan, free_bytes, total_bytes);
 }
 
-/* Every block begins zeroed: padding of the weights, positions that nobody wrote, flags. */
+/* Every block begins zeroed: padding of the weights, unwritten positions, flags. */
 static int take_block(struct diag *d, struct cuda_rank *r, enum cuda_block which, uint64_t bytes) {
     const struct cuda_api *api = r->shared->api;
     if (bytes == 0) return QN_OK;
@@ -42,6 +42,7 @@ int cuda_memory_take(struct diag *d, struct cuda_rank *r) {
         [CUDA_BLOCK_TASKS] = p->task_bytes,
         [CUDA_BLOCK_ROPE] = p->rope_bytes,
         [CUDA_BLOCK_SAMPLE] = p->sample_bytes,
+
         [CUDA_BLOCK_TRACE] = r->rank == 0 ? p->trace_bytes : 0,
     };
     TRY(check_free(d, r));
@@ -80,8 +81,8 @@ static int fill_tasks(struct diag *d, struct cuda_rank *r) {
     TRY(cuda_tables_check(d, program, &bases));
     struct cuda_task *tasks = calloc(1, plan->task_bytes);
     if (tasks == NULL) return fail_nomem(d, plan->task_bytes, "the task table");
-    cuda_tables_fill(program, plan->places, &bases, tasks);
-    int rc = copy_in(d, r, CUDA_BLOCK_TASKS, tasks, plan->task_bytes);
+    int rc = cuda_tables_fill(d, program, plan->places, &bases, tasks);
+    if (rc == QN_OK) rc = copy_in(d, r, CUDA_BLOCK_TASKS, tasks, plan->task_bytes);
     free(tasks);
     return rc;
 }
@@ -147,17 +148,24 @@ int cuda_memory_fill(struct diag *d, struct cuda_rank *r) {
 
 /* ---- weights ---- */
 
-static int upload_weight(struct diag *d, const struct cuda_rank *r, struct cuda_upload *u,
-                         const struct weights *weights, uint64_t k) {
+static int upload_block(struct diag *d, const struct cuda_rank *r, struct cuda_upload *u,
+                        const struct weights *weights, uint64_t k) {
     const struct prog_header *program = r->shared->program;
     const struct prog_weight *w = &PROG(program, WEIGHT)[k];
-    struct cuda_upload_weight to = {.place = &r->shared->plan->places[k],
-                                    .rows = w->rows,
-                                    .cols = w->n_dims == 2 ? w->cols : 1,
-                                    .src_dtype = w->dtype,
-                                    .dst_dtype = w->dtype};
-    if (weights != NULL) return cuda_upload_rows(d, u, &to, weights_at(weights, k));
-    return cuda_upload_dummy(d, u, &to, program_string(program, w->name));
+    for (uint32_t n = w->first_part; n < w->first_part + w->n_parts; n++) {
+        const struct prog_part *part = &PROG(program, PART)[n];
+        const struct cuda_upload_weight to = {.place = &r->shared->plan->places[k],
+                                              .part = part,
+                                              .rows = part->rows,
+                                              .cols = w->n_dims == 2 ? w->cols : 1,
+                                              .src_dtype = w->dtype,
+                                              .dst_dtype = w->dtype};
+        if (weights != NULL)
+            TRY(cuda_upload_rows(d, u, &to, weights_at(weights, n)));
+        else
+            TRY(cuda_upload_dummy(d, u, &to, program_string(program, part->name)));
+    }
+    return QN_OK;
 }
 
 static int upload_all(struct diag *d, const struct cuda_rank *r, struct cuda_upload *u,
@@ -165,7 +173,7 @@ static int upload_all(struct diag *d, const struct cuda_rank *r, struct cuda_upl
     TRY(cuda_upload_open(d, r->shared->api, r->module, r->stream, r->blocks[CUDA_BLOCK_WEIGHTS],
                          weights != NULL, u));
     for (uint64_t k = 0; k < r->shared->program->section[SECTION_WEIGHT].count; k++) {
-        TRY(upload_weight(d, r, u, weights, k));
+        TRY(upload_block(d, r, u, weights, k));
         each(user);
     }
     return cuda_upload_finish(d, u);
@@ -181,8 +189,9 @@ int cuda_memory_weights(struct diag *d, struct cuda_rank *r, const struct weight
 
 /* ---- what stays in L2 ---- */
 
-/* The part of what can be set aside of L2 that is: 20 of an H100's 31 MB. With all of it weights
- * come 4 % more slowly, with half the gain is less (docs/performance-log.md). */
+/* The share of the L2 that can be set aside which is set aside: 20 of an H100's 31 MB. With all of
+ * it weights come 4 % more slowly, with half the gain is less (docs/measurements.md, "Data as
+ * flag"). */
 static const double KEPT_SHARE = 2.0 / 3;
 
 /* The bytes of the workspace that activations which ride on data lie in, of all variants: each is

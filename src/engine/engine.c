@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "base/checked.h"
+#include "engine/recipe.h"
 #include "engine/trace.h"
 #include "engine/view.h"
 #include "task/task_verify.h"
@@ -96,23 +97,11 @@ static void weights_moved(void *user, uint64_t done, uint64_t total) {
 }
 
 static int load_weights(struct diag *d, struct qn_engine *e, const qn_engine_params *p) {
-    const struct prog_weight *table = PROG(e->program, WEIGHT);
-    size_t n = e->program->section[SECTION_WEIGHT].count;
     if (!e->model->files && e->backend->makes_dummy) return QN_OK;
-    struct weight_want *want = calloc(n + 1, sizeof *want);
-    if (!want) return fail_nomem(d, n * sizeof *want, "the list of weights");
-    for (size_t i = 0; i < n; i++)
-        want[i] = (struct weight_want){.name = program_string(e->program, table[i].name),
-                                       .dtype = (enum dtype)table[i].dtype,
-                                       .n_dims = (int)table[i].n_dims,
-                                       .rows = table[i].rows,
-                                       .cols = MAX(table[i].cols, 1u)};
-    struct weights_options o = {.n_threads = (int)e->info.n_workers,
-                                .progress = p->progress ? weights_moved : NULL,
-                                .user = (void *)(uintptr_t)p};
-    int rc = weights_load(d, e->model->files, want, n, &o, &e->weights);
-    free(want);
-    return rc;
+    const struct weights_options o = {.n_threads = (int)e->info.n_workers,
+                                      .progress = p->progress ? weights_moved : NULL,
+                                      .user = (void *)(uintptr_t)p};
+    return recipe_load(d, e->program, e->model->files, &o, &e->weights);
 }
 
 static int describe(struct diag *d, struct qn_engine *e, const qn_engine_params *p,

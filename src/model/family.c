@@ -11,14 +11,6 @@ static const struct family *const families[] = {
     &family_qwen3,
 };
 
-size_t family_count(void) {
-    return COUNT_OF(families);
-}
-
-const struct family *family_at(size_t i) {
-    return families[i];
-}
-
 const struct family *family_find(const char *name) {
     for (size_t i = 0; i < COUNT_OF(families); i++)
         if (strcmp(families[i]->architecture, name) == 0 || strcmp(families[i]->name, name) == 0)

@@ -62,8 +62,6 @@ extern const struct family family_llama, family_mistral, family_qwen2, family_qw
 
 /* The row for an architecture ("Qwen3ForCausalLM") or a model_type ("qwen3"); NULL: not known. */
 const struct family *family_find(const char *name);
-size_t family_count(void);
-const struct family *family_at(size_t i); /* i < family_count() */
 /* Appends "LlamaForCausalLM, MistralForCausalLM, ..." */
 void family_list(struct strbuf *out);
 

@@ -35,12 +35,6 @@ bool hf_config_dtype(const char *name, enum dtype *out) {
     return false;
 }
 
-const char *hf_config_dtype_name(enum dtype dtype) {
-    for (size_t i = 0; i < COUNT_OF(dtypes); i++)
-        if (dtypes[i].dtype == dtype) return dtypes[i].name;
-    return "int32";
-}
-
 static const json_t *present(const json_t *o, const char *key) {
     const json_t *v = json_object_get(o, key);
     return json_is_null(v) ? NULL : v;
@@ -138,7 +132,7 @@ static int read_sizes(const struct reader *r) {
                         r->file, s->n_heads, s->hidden);
         s->head_dim = s->hidden / s->n_heads;
     }
-    /* Longer contexts than SPEC_MAX_MODEL_LEN are cut, not refused: nobody is forced to use them.
+    /* Longer contexts than SPEC_MAX_MODEL_LEN are cut, not refused: a caller need not use them.
      */
     TRY(optional(r, "max_position_embeddings", 1, INT32_MAX, r->family->max_position,
                  &s->max_position));

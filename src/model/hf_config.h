@@ -41,6 +41,5 @@ int hf_config_token_ids(struct diag *d, const char *file, const struct json_t *r
 
 /* "bfloat16" -> DTYPE_BF16 and so on; also float, half, torch.float16. False: not one of them. */
 bool hf_config_dtype(const char *name, enum dtype *out);
-const char *hf_config_dtype_name(enum dtype dtype); /* "bfloat16" */
 
 #endif

@@ -43,12 +43,19 @@ static int check_weights(struct diag *d, const struct model *m) {
     struct arena arena = {0};
     struct kgraph g;
     int rc = model_build_graph(d, m, &arena, 1, 1, 1, false, &g);
-    for (size_t i = 0; i < g.tensors.n && rc == QN_OK; i++) {
-        const struct tensor *t = &g.tensors.items[i];
-        const struct weight_want want = {t->name, t->dtype, t->n_dims, t->shape[0], t->shape[1]};
-        const struct safetensors_tensor *found;
-        enum dtype dtype;
-        if (t->role == TENSOR_WEIGHT) rc = weights_find(d, m->files, &want, &found, &dtype);
+    for (size_t i = 0; i < g.blocks.n && rc == QN_OK; i++) {
+        const struct weight_block *b = &g.blocks.items[i];
+        for (uint32_t k = b->first_part; k < b->first_part + b->n_parts && rc == QN_OK; k++) {
+            const struct weight_part *part = &g.parts.items[k];
+            const struct weight_want want = {.name = part->name,
+                                             .dtype = b->dtype,
+                                             .n_dims = b->n_dims,
+                                             .rows = part->rows,
+                                             .cols = b->cols};
+            const struct safetensors_tensor *found;
+            enum dtype dtype;
+            rc = weights_find(d, m->files, &want, &found, &dtype);
+        }
     }
     kgraph_fini(&g);
     arena_fini(&arena);

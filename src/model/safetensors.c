@@ -270,16 +270,6 @@ int safetensors_open(struct diag *d, const char *dir, struct safetensors **out) 
     return finish(open_dir(d, st, dir), out);
 }
 
-int safetensors_open_file(struct diag *d, const char *path, struct safetensors **out) {
-    struct safetensors *st = *out = make(d);
-    if (st == NULL) return QN_ENOMEM;
-    char *copy = NULL;
-    int rc = arena_strdup(d, &st->arena, path, &copy);
-    st->path = copy;
-    if (rc == QN_OK) rc = add_path(d, st, path);
-    return finish(rc, out);
-}
-
 int safetensors_parse(struct diag *d, const char *name, const unsigned char *data, uint64_t bytes,
                       struct safetensors **out) {
     struct safetensors *st = *out = make(d);

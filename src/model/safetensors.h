@@ -56,8 +56,6 @@ struct safetensors {
 /* Opens all files of a model directory. Errors: mapfile_open's, QN_EFORMAT, QN_ELIMIT; the message
  * names file and tensor. On success the caller owns *out. */
 int safetensors_open(struct diag *d, const char *dir, struct safetensors **out);
-/* Opens one file. */
-int safetensors_open_file(struct diag *d, const char *path, struct safetensors **out);
 /* One file's bytes in memory, which must outlive *out; `name` stands for the path in messages. */
 int safetensors_parse(struct diag *d, const char *name, const unsigned char *data, uint64_t bytes,
                       struct safetensors **out);

@@ -240,27 +240,6 @@ const char *tokenizer_shown(const struct tokenizer *t, int32_t id, size_t *n, bo
     return a->shown;
 }
 
-bool tokenizer_is_special(const struct tokenizer *t, int32_t id) {
-    const struct added_token *a = added_of(t, id);
-    return a != NULL && a->special;
-}
-
-bool tokenizer_is_added(const struct tokenizer *t, int32_t id) {
-    return added_of(t, id) != NULL;
-}
-
-int32_t tokenizer_bos(const struct tokenizer *t) {
-    return t->bos;
-}
-
-int32_t tokenizer_eos(const struct tokenizer *t) {
-    return t->eos;
-}
-
-int32_t tokenizer_pad(const struct tokenizer *t) {
-    return t->pad;
-}
-
 void tokenizer_free(struct tokenizer *t) {
     if (t == NULL) return;
     for (size_t i = 0; i < t->norms.n; i++) tokenizer_split_release(&t->norms.items[i].pattern);

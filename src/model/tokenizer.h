@@ -38,7 +38,7 @@ enum { TOKENIZER_MAX_TEXT = 256 << 20 };
 
 /* Opens path/tokenizer.json (with path/tokenizer_config.json beside it, if there), or `path`
  * itself when that is a file. tokenizer_config.json adds the tokens of `added_tokens_decoder` that
- * tokenizer.json lacks and names bos, eos, pad and unk.
+ * tokenizer.json lacks.
  * Errors: QN_ENOENT, QN_EIO, QN_EFORMAT, QN_EUNSUPPORTED, QN_ELIMIT, QN_ENOMEM. */
 int tokenizer_open(struct diag *d, const char *path, struct tokenizer **out);
 
@@ -69,12 +69,6 @@ const char *tokenizer_token(const struct tokenizer *t, int32_t id, size_t *n);
 /* Appends the bytes that the token stands for in the middle of a text; they may be a part of a
  * character. Errors: QN_EINVAL as tokenizer_decode. */
 int tokenizer_bytes(struct diag *d, const struct tokenizer *t, int32_t id, struct strbuf *out);
-bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
-bool tokenizer_is_added(const struct tokenizer *t, int32_t id);
-/* The tokens that tokenizer_config.json names; -1: it names none. */
-int32_t tokenizer_bos(const struct tokenizer *t);
-int32_t tokenizer_eos(const struct tokenizer *t);
-int32_t tokenizer_pad(const struct tokenizer *t);
 
 /* Decoding while tokens arrive. The pieces joined are what tokenizer_decode gives for all ids at
  * once; every piece is whole UTF-8 characters. Text that later tokens may still change is held

@@ -47,7 +47,7 @@ struct tokenizer {
     ARRAY(struct pre_step) pres;
     ARRAY(struct post_template) posts;
     ARRAY(struct decode_step) decodes;
-    int32_t n_vocab, bos, eos, pad;
+    int32_t n_vocab;
 };
 
 /* Memory of one tokenizer_encode. */

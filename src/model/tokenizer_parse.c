@@ -588,13 +588,6 @@ static int parse_config(struct diag *d, const struct at *at, const json_t *confi
     return QN_OK;
 }
 
-/* A token that the config names, as text or as {"content": text}. */
-static int32_t named_token(const struct tokenizer *t, const json_t *config, const char *key) {
-    const json_t *v = json_object_get(config, key);
-    if (json_is_object(v)) v = json_object_get(v, "content");
-    return json_is_string(v) ? tokenizer_id(t, json_string_value(v)) : -1;
-}
-
 /* The file as a whole. */
 
 static int parse_component(struct diag *d, const struct at *at, const json_t *root,
@@ -626,7 +619,6 @@ static int make(struct diag *d, const char *file, const json_t *root, const char
     struct tokenizer *t = calloc(1, sizeof *t);
     if (t == NULL) return fail_nomem(d, sizeof *t, "the tokenizer");
     struct at at = {.t = t, .file = file}, config_at = {.t = t, .file = config_file};
-    t->bos = t->eos = t->pad = -1;
     int rc = parse_root(d, &at, root);
     if (rc == QN_OK && t->bpe.n_ids == 0)
         rc = fail(d, QN_EFORMAT, "%s: model: no vocabulary", file);
@@ -635,11 +627,6 @@ static int make(struct diag *d, const char *file, const json_t *root, const char
     if (rc != QN_OK) {
         tokenizer_free(t);
         return rc;
-    }
-    if (config != NULL) {
-        t->bos = named_token(t, config, "bos_token");
-        t->eos = named_token(t, config, "eos_token");
-        t->pad = named_token(t, config, "pad_token");
     }
     *out = t;
     return QN_OK;

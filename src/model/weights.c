@@ -38,7 +38,7 @@ struct weights {
     struct weight *items;
     size_t n;
     void *memory; /* one block for all owned weights */
-    uint64_t memory_bytes, mapped_bytes;
+    uint64_t memory_bytes;
 };
 
 /* ---- planning: nothing is allocated before every size is known to be right ---- */
@@ -79,6 +79,11 @@ int weights_find(struct diag *d, const struct safetensors *files, const struct w
     return QN_OK;
 }
 
+/* Whether a weight lies beside another one. */
+static bool is_joined(const struct weights *w, size_t i) {
+    return w->want[i].follows || (i + 1 < w->n && w->want[i + 1].follows);
+}
+
 static int plan(struct diag *d, struct weights *w) {
     uint64_t offset = 0, n_pieces = 0;
     for (size_t i = 0; i < w->n; i++) {
@@ -92,12 +97,12 @@ static int plan(struct diag *d, struct weights *w) {
         item->n_pieces = bytes / PIECE_BYTES + 1;
         n_pieces += item->n_pieces;
         if (item->source != NULL && item->source_dtype == want->dtype &&
-            (uintptr_t)item->source->data % size == 0) {
+            (uintptr_t)item->source->data % size == 0 && !is_joined(w, i)) {
             item->data = item->source->data;
-            w->mapped_bytes += bytes;
             continue;
         }
-        if (!checked_add(offset, align_up(bytes, ALIGN), &offset) || offset > INT64_MAX)
+        if (!want->follows) offset = align_up(offset, ALIGN);
+        if (!checked_add(offset, bytes, &offset) || offset > INT64_MAX)
             return fail(d, QN_ENOMEM, "the weights need more memory than there is");
     }
     w->memory_bytes = offset;
@@ -116,8 +121,9 @@ static int take_memory(struct diag *d, struct weights *w) {
     for (size_t i = 0; i < w->n; i++) {
         struct weight *item = &w->items[i];
         if (item->data != NULL) continue;
+        if (!w->want[i].follows) offset = align_up(offset, ALIGN);
         item->data = item->owned = (char *)p + offset;
-        offset += align_up(item->n * dtype_bytes(w->want[i].dtype), ALIGN);
+        offset += item->n * dtype_bytes(w->want[i].dtype);
     }
     return QN_OK;
 }
@@ -329,14 +335,6 @@ void weights_free(struct weights *w) {
 
 const void *weights_at(const struct weights *w, size_t i) {
     return w->items[i].data;
-}
-
-uint64_t weights_owned_bytes(const struct weights *w) {
-    return w->memory_bytes;
-}
-
-uint64_t weights_mapped_bytes(const struct weights *w) {
-    return w->mapped_bytes;
 }
 
 bool weights_torn(const struct weights *w) {

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 
 /* Where the parts of the mapping begin. */
-struct layout {
+struct places {
     uint64_t mail, workspace, kv, rope, scratch, scratch_stride, total;
 };
 
@@ -34,7 +34,7 @@ static struct rt_options options_of(const struct cpu_config *c, uint32_t n_block
 }
 
 static int plan_memory(struct diag *d, const struct cpu_config *c, bool until_idle, uint32_t n_cpus,
-                       struct rt_memory *m, struct cpu_plan *plan, struct layout *at) {
+                       struct rt_memory *m, struct cpu_plan *plan, struct places *at) {
     const struct prog_header *p = c->program;
     *plan = (struct cpu_plan){0};
     plan->n_kv_blocks = c->n_kv_blocks ? c->n_kv_blocks : (uint32_t)default_blocks(p);
@@ -64,7 +64,7 @@ static int plan_memory(struct diag *d, const struct cpu_config *c, bool until_id
 
 int cpu_core_plan(struct diag *d, const struct cpu_config *config, struct cpu_plan *plan) {
     struct rt_memory m;
-    struct layout at = {0};
+    struct places at = {0};
     return plan_memory(d, config, false, 1, &m, plan, &at);
 }
 
@@ -79,7 +79,7 @@ static int take_map(struct diag *d, uint64_t bytes, char **map) {
     return QN_OK;
 }
 
-static int bind_tensors(struct diag *d, struct cpu_core *core, const struct layout *at) {
+static int bind_tensors(struct diag *d, struct cpu_core *core, const struct places *at) {
     const struct prog_header *p = core->config.program;
     uint64_t n = p->section[SECTION_TENSOR].count;
     core->tensors = calloc(n ? n : 1, sizeof *core->tensors);
@@ -99,9 +99,10 @@ static int bind_tensors(struct diag *d, struct cpu_core *core, const struct layo
     return QN_OK;
 }
 
-static int bind_kernels(struct diag *d, struct cpu_core *core, const struct layout *at) {
+static int bind_kernels(struct diag *d, struct cpu_core *core, const struct places *at) {
     const struct prog_header *p = core->config.program;
     if (core->config.run_task != NULL) return QN_OK;
+    TRY(program_maps_make(d, p, &core->maps));
     core->isa = cpu_isa_select(core->config.isa);
     if (core->isa == NULL)
         return fail(d, QN_EUNSUPPORTED, "instruction set '%s' is unknown or not on this processor",
@@ -115,7 +116,7 @@ static int bind_kernels(struct diag *d, struct cpu_core *core, const struct layo
     return QN_OK;
 }
 
-static int open_parts(struct diag *d, struct cpu_core *core, const struct layout *at) {
+static int open_parts(struct diag *d, struct cpu_core *core, const struct places *at) {
     const struct prog_header *p = core->config.program;
     struct rt_batch batch;
     char *state = core->map, *mail = core->map + at->mail;
@@ -130,7 +131,7 @@ static int open_parts(struct diag *d, struct cpu_core *core, const struct layout
 
 int cpu_core_open(struct diag *d, const struct cpu_config *config, bool until_idle, uint32_t n_cpus,
                   struct cpu_core *core) {
-    struct layout at = {0};
+    struct places at = {0};
     *core = (struct cpu_core){.config = *config};
     TRY(plan_memory(d, config, until_idle, n_cpus, &core->memory, &core->plan, &at));
     TRY(take_map(d, at.total, &core->map));
@@ -142,6 +143,7 @@ int cpu_core_open(struct diag *d, const struct cpu_config *config, bool until_id
 void cpu_core_close(struct cpu_core *core) {
     mailbox_close(&core->mailbox);
     free(core->tensors);
+    program_maps_fini(&core->maps);
     if (core->map != NULL) munmap(core->map, core->plan.total);
     *core = (struct cpu_core){0};
 }
@@ -157,7 +159,6 @@ void cpu_core_run(const struct cpu_core *core, uint32_t worker, uint32_t task) {
     const struct prog_task *t = &PROG(p, TASK)[task];
     const struct cpu_task call = {
         .program = p,
-        .spec = spec_of(p),
         .op = &PROG(p, OP)[t->op],
         .task = t,
         .tensors = core->tensors,

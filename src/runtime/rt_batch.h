@@ -1,6 +1,6 @@
 /* rt_batch.h - requests in flight, as the kernels and the iteration boundary see them.
  *
- * Memory that outlives an iteration, and who writes it:
+ * Memory that outlives an iteration, and its writers:
  *
  *   mailbox   host <-> runtime (rt_mail.h). The host fills a request and rings the doorbell; the
  *             runtime publishes tokens. One writer per field, release stores, acquire loads.
@@ -54,7 +54,7 @@ struct rt_request {
 };
 ABI_SIZE(struct rt_request, 120);
 
-enum rt_slot_state { SLOT_FREE = 0, SLOT_WAITING = 1, SLOT_RUNNING = 2, SLOT_DONE = 3 };
+enum rt_slot_state { SLOT_FREE = 0, SLOT_WAITING = 1, SLOT_RUNNING = 2 };
 
 /* One request as the runtime keeps it. What SAMPLE does for a logit row of slot s, with p =
  * n_known before it: tokens[s][p] = the token, logprobs[s][p] = its log-probability, n_known = p +
@@ -69,7 +69,7 @@ struct rt_slot {
     uint32_t n_limit;   /* n_known at which it ends for its length */
     uint32_t finish;    /* enum rt_finish, set by SAMPLE */
     uint32_t n_blocks;  /* KV blocks it holds */
-    uint32_t in_flight; /* token rows of it that the boundary laid out and nobody has sampled */
+    uint32_t in_flight; /* token rows of it that are laid out and not yet sampled */
 };
 ABI_SIZE(struct rt_slot, 32);
 

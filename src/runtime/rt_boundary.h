@@ -1,9 +1,9 @@
 /* rt_boundary.h - between two iterations: what the last one gave is published, requests come and
  * go, the next token rows are laid out.
  *
- * Played by the worker whose trigger activated the end event (no hand-over at all), or by whoever
- * wakes an idle runtime. Until it publishes the next iteration that worker is alone: all tasks are
- * done, everybody else only polls.
+ * Played by the worker whose trigger activated the end event (no hand-over at all), or by the
+ * worker that wakes an idle runtime. Until it publishes the next iteration that worker is alone:
+ * all tasks are done, all other workers only poll.
  *
  *   commands ──► collect ──► admit ──► rows ──► choose variant ──► publish ──► trigger start, post
  *      │                                 └ none: post, idle or stop ▲
@@ -103,7 +103,7 @@ RT_COLD void rt_boundary_free(const struct rt *rt, uint32_t slot) {
     s->state = SLOT_FREE;
 }
 
-/* Removes those that were cancelled, or never fit, from the waiting. */
+/* Removes waiting requests that were cancelled or can never fit. */
 RT_COLD void rt_boundary_sweep(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     uint32_t kept = 0;
@@ -131,7 +131,7 @@ RT_FN int rt_boundary_take_blocks(const struct rt *rt, uint32_t slot) {
     return 1;
 }
 
-/* Of those who wait, as many as the largest variant can advance in every iteration. */
+/* Admits waiting requests, as many as the largest variant can advance in every iteration. */
 RT_COLD void rt_boundary_admit(const struct rt *rt) {
     struct rt_control *c = rt->control;
     uint32_t shape = rt->shapes[rt->largest];
@@ -364,11 +364,11 @@ RT_FN void rt_boundary_start(const struct rt *rt, struct rt_worker *w) {
     rt_trigger(rt, w, v->start_event, c->epoch, v->end_event);
 }
 
-/* Starts the iteration for those who wait for its event. Then tells the host of all the news:
- * tokens, one fence, their numbers, then who has finished, whose slot is the host's from there.
- * Beside a GPU a fence is a trip over the bus, so there is not one for each request. Nobody writes
- * what is read here: the news are ours until `posted` says so, and a token stays as it is until its
- * slot is given back. */
+/* Starts the iteration for the tasks that wait for its start event. Then tells the host all news:
+ * tokens, one fence, their numbers, then the finished requests, whose slots are the host's from
+ * there. Beside a GPU a fence is a trip over the bus, so there is not one for each request. The
+ * data read here does not change: the news are the boundary's until `posted` says so, and a token
+ * stays as it is until its slot is given back. */
 RT_COLD void rt_boundary_post(const struct rt *rt, struct rt_worker *w) {
     if (!w->owes_post) return;
     const uint32_t n = w->n_news;
@@ -427,8 +427,8 @@ RT_FN int rt_boundary_ask(const struct rt *rt, struct rt_worker *w) {
     return 1;
 }
 
-/* Where the host's memory is a bus away: reads the doorbell for whoever plays the boundary. One
- * worker does, which holds a task that triggers the end event, before it triggers. */
+/* Where the host's memory is a bus away: reads the doorbell for the worker that will play the
+ * boundary. One worker with a task that triggers the end event does so, before its trigger. */
 RT_FN void rt_boundary_listen(const struct rt *rt) {
     rt_store_relaxed(&rt->shared->bell, rt_host_load_acquire(&rt->mail->tail));
     rt_store_relaxed(&rt->shared->bell_of, rt->control->iteration);
@@ -452,9 +452,9 @@ RT_COLD void rt_boundary_ask_again(const struct rt *rt, struct rt_worker *w) {
     rt_boundary_admit(rt);
 }
 
-/* The next rows, from the state of every request. 0: there are none. Who runs on and has a token to
- * be told decodes, and has one row. So the iteration is steady if those who ran do, and nobody
- * else: then rows and news are theirs, in their order. */
+/* The next rows, from the state of every request. 0: there are none. A request that runs on and has
+ * a new token decodes, and has one row. So the iteration is steady if all requests that ran do so
+ * and no other request runs: then rows and news are theirs, in their order. */
 RT_COLD int rt_boundary_lay_out(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     struct rt_rows *rows = &rt->batch->rows;
@@ -497,7 +497,7 @@ RT_COLD uint32_t rt_boundary_any(const struct rt *rt, struct rt_worker *w) {
     uint32_t variant = c->variant;
     const int called = c->taken != w->bell;
     if (called) rt_boundary_commands(rt, w->bell);
-    /* Steady: SAMPLE has laid out the rows, and who waits still has no room. */
+    /* Steady: SAMPLE has laid out the rows, and there is still no room for waiting requests. */
     const int steady = rows->steady && rt_load_relaxed(&c->ended) == 0 && !called;
     if (steady) {
         w->n_news = c->n_running;
@@ -521,9 +521,9 @@ RT_COLD uint32_t rt_boundary_any(const struct rt *rt, struct rt_worker *w) {
  * variant and epoch in rt->control, and the news to be posted. Returns the iteration as it is to be
  * published; 0: there is no work, up to the doorbell's value w->bell.
  *
- * What everybody waits for while nothing but decoding goes on is here, as rt_boundary_any would do
- * it of a steady iteration whose contexts fit: all that it reads is asked for before the first is
- * looked at, and on a GPU there is little code to fetch. */
+ * In steady decoding all workers wait for this function. It does what rt_boundary_any would do for
+ * a steady iteration whose contexts fit, but asks for all that it reads before it looks at the
+ * first, and on a GPU it is little code to fetch. */
 RT_FN uint32_t rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     const struct rt_rows *rows = &rt->batch->rows;
@@ -546,9 +546,9 @@ RT_FN uint32_t rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
     return rt_published(iteration, 1, was.variant);
 }
 
-/* No work. The state is complete, and the host has heard all, before anybody may claim the
- * boundary, or leaves. When told to return, the phase stays RUN: nobody may claim a boundary of a
- * launch that is over. */
+/* No work. The state is complete, and the host has heard all, before any worker may claim the
+ * boundary, or leaves. When told to return, the phase stays RUN: no worker may claim a boundary of
+ * a launch that is over. */
 RT_COLD void rt_boundary_idle(const struct rt *rt, struct rt_worker *w) {
     struct rt_shared *sh = rt->shared;
     rt_store_relaxed(&sh->idle_bell, w->bell);

@@ -6,6 +6,7 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu_kernel.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,7 +73,14 @@ static inline uint32_t fake_tensor(struct fake *f, enum dtype dtype, float size,
 static inline struct prog_op *fake_op(struct fake *f, enum op_kind kind, uint32_t units, uint32_t k,
                                       uint32_t n_rows) {
     struct prog_op *op = &f->program->ops[kind];
+    const struct model_spec *s = &f->config.spec;
     *op = (struct prog_op){.kind = (uint16_t)kind, .units = units, .k = k, .n_rows = n_rows};
+    op->attrs = (struct op_attrs){.heads = s->n_heads,
+                                  .kv = s->n_kv_heads,
+                                  .D = s->head_dim,
+                                  .window = s->sliding_window,
+                                  .scale = 1.0f / sqrtf((float)f->config.kv.k_width),
+                                  .eps = s->rms_eps};
     for (int i = 0; i < OP_MAX_IN; i++) op->in[i] = PROG_NONE;
     for (int i = 0; i < OP_MAX_OUT; i++) op->out[i] = PROG_NONE;
     return op;
@@ -222,7 +230,7 @@ static inline void fake_task(const struct fake *f, const struct cpu_isa *isa, en
                              uint32_t row0, uint32_t row1, uint32_t unit0, uint32_t unit1) {
     struct prog_task task = {.kind = (uint16_t)kind, .op = kind};
     task.row0 = row0, task.row1 = row1, task.unit0 = unit0, task.unit1 = unit1;
-    struct cpu_task t = {.program = &f->program->header, .spec = &f->program->spec};
+    struct cpu_task t = {.program = &f->program->header};
     t.op = &f->program->ops[kind];
     t.task = &task;
     t.tensors = f->tensors;

@@ -18,7 +18,7 @@ struct context {
 
 static struct context context_of_row(const struct cpu_task *t, uint32_t row) {
     const struct rt_rows *rows = &t->batch->rows;
-    uint32_t window = t->spec->sliding_window;
+    uint32_t window = t->op->attrs.window;
     struct context c = {.slot = (uint32_t)rows->slot[row], .hi = (uint32_t)rows->position[row] + 1};
     assert(c.slot < t->batch->n_slots && c.hi <= t->batch->max_model_len);
     c.lo = window != 0 && c.hi > window ? c.hi - window : 0;
@@ -31,11 +31,12 @@ static struct context context_of_row(const struct cpu_task *t, uint32_t row) {
 struct heads {
     uint32_t n, n_kv, group; /* query heads, KV heads, query heads of each KV head */
     uint32_t K, V;           /* elements of a query or key; of a value or output */
+    float scale;             /* of dot products */
 };
 
-static struct heads heads_of(const struct model_spec *spec, const struct kv_row *row) {
-    uint32_t n = spec->n_heads;
-    return (struct heads){n, row->heads, n / row->heads, row->k_width, row->v_width};
+static struct heads heads_of(const struct op_attrs *a, const struct kv_row *row) {
+    const uint32_t n = a->heads;
+    return (struct heads){n, row->heads, n / row->heads, row->k_width, row->v_width, a->scale};
 }
 
 /* A state of a head is {max, sum of weights, out[V]}. */
@@ -59,14 +60,15 @@ static struct attention_scratch layout(void *base, const struct heads *h) {
     return l;
 }
 
-static size_t scratch_for(const struct prog_header *program, uint32_t cache) {
+static size_t scratch_for(const struct prog_header *program, const struct prog_op *op,
+                          uint32_t cache) {
     const uint64_t layer = PROG(program, TENSOR)[cache].where;
-    const struct heads h = heads_of(PROG(program, MODEL), &PROG(program, KV)[layer]);
+    const struct heads h = heads_of(&op->attrs, &PROG(program, KV)[layer]);
     return layout(NULL, &h).bytes;
 }
 
 size_t cpu_attention_scratch(const struct prog_header *program, const struct prog_op *op) {
-    return scratch_for(program, op->in[ATTENTION_KV]);
+    return scratch_for(program, op, op->in[ATTENTION_KV]);
 }
 
 size_t cpu_attention_split_scratch(const struct prog_header *program, const struct prog_op *op) {
@@ -74,24 +76,23 @@ size_t cpu_attention_split_scratch(const struct prog_header *program, const stru
 }
 
 size_t cpu_attention_step_scratch(const struct prog_header *program, const struct prog_op *op) {
-    return scratch_for(program, op->out[JOINED_OUT_KV]);
+    return scratch_for(program, op, op->out[JOINED_OUT_KV]);
 }
 
 /* Of one head at a time, as wide as its parts are. */
 static struct heads combined_heads(const struct cpu_task *t) {
     const struct prog_tensor *part = &PROG(t->program, TENSOR)[t->op->in[COMBINE_PART]];
-    return (struct heads){.n = t->spec->n_heads, .group = 1, .V = part->shape[3] - 2};
+    return (struct heads){.n = t->op->attrs.heads, .group = 1, .V = part->shape[3] - 2};
 }
 
 size_t cpu_attention_combine_scratch(const struct prog_header *program, const struct prog_op *op) {
-    const struct cpu_task t = {.program = program, .spec = PROG(program, MODEL), .op = op};
+    const struct cpu_task t = {.program = program, .op = op};
     const struct heads h = combined_heads(&t);
     return layout(NULL, &h).bytes;
 }
 
 static void scale_queries(const struct heads *h, const float *q, float *dst) {
-    float scale = 1.0f / sqrtf((float)h->K);
-    for (uint32_t i = 0; i < h->group * h->K; i++) dst[i] = q[i] * scale;
+    for (uint32_t i = 0; i < h->group * h->K; i++) dst[i] = q[i] * h->scale;
 }
 
 static void load_queries(const struct cpu_task *t, const struct heads *h, uint32_t row,
@@ -103,8 +104,8 @@ static void load_queries(const struct cpu_task *t, const struct heads *h, uint32
 /* STEP: the group's queries from projections; with the last piece, its key and value as well. */
 static void make_heads(const struct cpu_task *t, const struct tile_cache *cache, uint32_t kv_head,
                        bool last, float *dst) {
-    uint32_t D = t->spec->head_dim;
-    const struct heads h = heads_of(t->spec, cache->row);
+    uint32_t D = t->op->attrs.D;
+    const struct heads h = heads_of(&t->op->attrs, cache->row);
     const float *qkv = tile_in(t, HEADS_QKV); /* [1, units * D] */
     const float *key = qkv + ((size_t)h.n + kv_head) * D;
     memcpy(dst, qkv + (size_t)kv_head * h.group * D, (size_t)h.group * D * sizeof(float));
@@ -123,7 +124,7 @@ static void make_heads(const struct cpu_task *t, const struct tile_cache *cache,
 static void piece_run(const struct cpu_task *t, const struct tile_cache *cache,
                       const struct context *c, uint32_t kv_head, uint32_t piece, const float *q,
                       float *state) {
-    const struct heads heads = heads_of(t->spec, cache->row);
+    const struct heads heads = heads_of(&t->op->attrs, cache->row);
     uint32_t kv_block = t->batch->kv_block;
     uint32_t p = piece * ATTENTION_PIECE, end = p + ATTENTION_PIECE;
     if (p < c->lo) p = c->lo;
@@ -161,7 +162,7 @@ static void store_output(const struct cpu_task *t, const struct heads *h, uint32
 /* One row's whole context for the heads of one KV head. */
 static void attend_context(const struct cpu_task *t, const struct tile_cache *cache,
                            const struct attention_scratch *l, uint32_t row, uint32_t kv_head) {
-    const struct heads heads = heads_of(t->spec, cache->row);
+    const struct heads heads = heads_of(&t->op->attrs, cache->row);
     const struct context c = context_of_row(t, row);
     const size_t size = state_size(&heads);
     load_queries(t, &heads, row, kv_head, l->q);
@@ -177,7 +178,7 @@ static void attend_context(const struct cpu_task *t, const struct tile_cache *ca
 
 void cpu_attention(const struct cpu_task *t) {
     const struct tile_cache cache = tile_cache_of(t, t->op->in[ATTENTION_KV]);
-    const struct heads heads = heads_of(t->spec, cache.row);
+    const struct heads heads = heads_of(&t->op->attrs, cache.row);
     const struct attention_scratch l = layout(t->scratch, &heads);
     uint64_t i, last;
     prog_slice((uint64_t)t->batch->rows.n_rows * heads.n_kv, t->task->unit0, t->task->unit1, &i,
@@ -206,7 +207,7 @@ static void store_parts(const struct cpu_task *t, const struct heads *heads, uin
 
 /* SPLIT, or with `step` STEP. */
 static void attend_pieces(const struct cpu_task *t, const struct tile_cache *cache, bool step) {
-    const struct heads heads = heads_of(t->spec, cache->row);
+    const struct heads heads = heads_of(&t->op->attrs, cache->row);
     const uint32_t n_kv = heads.n_kv, n_rows = t->batch->rows.n_rows;
     const struct attention_scratch l = layout(t->scratch, &heads);
     uint64_t n_items = 0, item, last, row_item = 0;

@@ -22,7 +22,6 @@
 /* All that a kernel needs to run one task. */
 struct cpu_task {
     const struct prog_header *program;
-    const struct model_spec *spec;
     const struct prog_op *op;
     const struct prog_task *task;
     void *const *tensors; /* base address by program tensor index; state: the layer's cache */
@@ -103,7 +102,7 @@ extern const struct cpu_isa cpu_isa_ref, cpu_isa_avx2, cpu_isa_avx512, cpu_isa_a
     size_t cpu_##name##_scratch(const struct prog_header *program, const struct prog_op *op);
 #define OP_CPU OP_ANY
 #define OP_CUDA(name)
-#define OP(ID, name, target, launch, split, inputs, outputs) OP_##target(name)
+#define OP(ID, name, target, ...) OP_##target(name)
 #include "graph/op.def"
 #undef OP
 #undef OP_ANY

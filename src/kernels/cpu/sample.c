@@ -52,7 +52,7 @@ static int32_t choose(const struct cpu_task *t, uint32_t slot_idx, const float *
     const struct rt_batch *b = t->batch;
     const struct rt_slot *slot = &b->slots[slot_idx];
     const struct rt_sampling *p = &b->requests[slot_idx].sampling;
-    uint32_t vocab = t->spec->vocab;
+    uint32_t vocab = tile_in_shape(t, SAMPLE_LOGITS)[1];
     if (!(p->temperature > 0) && !sampling_has_penalties(p))
         return (int32_t)argmax_by_part(logits, part, vocab, (vocab + LM_BLOCK - 1) / LM_BLOCK);
     struct sampling_context c = {
@@ -75,7 +75,8 @@ static int32_t score(const struct rt_batch *b, uint32_t slot_idx, uint32_t posit
 
 void cpu_sample(const struct cpu_task *t) {
     const struct rt_rows *rows = &t->batch->rows;
-    uint32_t vocab = t->spec->vocab, n_blocks = (vocab + LM_BLOCK - 1) / LM_BLOCK;
+    uint32_t vocab = tile_in_shape(t, SAMPLE_LOGITS)[1],
+             n_blocks = (vocab + LM_BLOCK - 1) / LM_BLOCK;
     uint32_t end = tile_row_end(t, rows->n_logit_rows);
     int32_t *token = tile_out(t, 0); /* [L] */
     struct sampling s = sampling_layout(t->scratch, vocab);

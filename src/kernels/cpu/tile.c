@@ -19,7 +19,7 @@ void tile_pack_norm(const struct cpu_task *t, enum dtype weight, const float *co
     assert(t->isa->pack_bytes(weight, n, k) <= cpu_pack_bound(n, k));
     t->isa->pack(weight, x, norm, n, k, dst);
     for (uint32_t i = 0; i < n; i++)
-        inv[i] = 1.0f / sqrtf(t->isa->sum_squares(x[i], k) / (float)k + t->spec->rms_eps);
+        inv[i] = 1.0f / sqrtf(t->isa->sum_squares(x[i], k) / (float)k + t->op->attrs.eps);
 }
 
 struct tile_cache tile_cache_of(const struct cpu_task *t, uint32_t tensor) {

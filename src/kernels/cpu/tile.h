@@ -37,6 +37,10 @@ static inline enum dtype tile_in_dtype(const struct cpu_task *t, int slot) {
     return (enum dtype)PROG(t->program, TENSOR)[t->op->in[slot]].dtype;
 }
 
+static inline const uint32_t *tile_in_shape(const struct cpu_task *t, int slot) {
+    return PROG(t->program, TENSOR)[t->op->in[slot]].shape;
+}
+
 /* Row n of a weight matrix. */
 static inline const void *tile_weight_row(const void *w, enum dtype dtype, uint64_t n, uint32_t k) {
     return (const char *)w + n * k * dtype_bytes(dtype);

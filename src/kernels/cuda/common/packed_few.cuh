@@ -27,7 +27,7 @@
 
 #include "kernels/cuda/common/packed.cuh"
 
-/* A token's partial sums of a row block are [partial][16 rows] and four words that nobody has: so
+/* A token's partial sums of a row block are [partial][16 rows] and four unused words: so
  * the 32 that a warp stores at a time, of four tokens and eight rows, lie in different banks. */
 #define FEW_TOKEN_FLOATS (CUDA_FEW_TOKEN_BYTES / 4)
 
