@@ -11,6 +11,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
     ${CMAKE_SOURCE_DIR}/src/graph/dtype.h
     ${CMAKE_SOURCE_DIR}/src/graph/op.h
     ${CMAKE_SOURCE_DIR}/src/graph/op.def
+    ${CMAKE_SOURCE_DIR}/src/graph/partials.h
     ${CMAKE_SOURCE_DIR}/src/task/program.h
     ${CMAKE_SOURCE_DIR}/src/runtime/rt_*.h
     ${CMAKE_SOURCE_DIR}/src/kernels/*.h

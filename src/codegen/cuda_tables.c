@@ -149,7 +149,7 @@ static bool can_step(const struct prog_header *p, const struct prog_op *op) {
 /* Parts are whole row blocks, a tile has all token rows. */
 static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
     const uint64_t rows = tensor_of(p, op->in[PARTS_W])->shape[0];
-    const uint64_t parts = MIN(cuda_k_tiles(op->k), (uint32_t)PARTS);
+    const uint64_t parts = partial_count(cuda_k_tiles(op->k));
     return is_packed(p, op) && op->n_rows <= PACK_NARROW && rows % CUDA_PAGE_ROWS == 0 &&
            op->units == parts * rows;
 }
@@ -268,7 +268,7 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
 /* One row: its activations and some row blocks' partial sums are in scratch, those of the LM head
  * also a unit's results. */
 static void walk_staged(struct cuda_task *t, uint32_t unit_blocks) {
-    const uint32_t partials = CUDA_PARTIALS * CUDA_PAGE_ROWS * 4;
+    const uint32_t partials = PARTIALS * CUDA_PAGE_ROWS * 4;
     const uint32_t fixed = t->k_tiles * CUDA_PAGE_K * 2 + unit_blocks * CUDA_PAGE_ROWS * 4;
     t->tile = 1;
     t->columns = 0;

@@ -42,7 +42,7 @@ int cuda_memory_take(struct diag *d, struct cuda_rank *r) {
         [CUDA_BLOCK_TASKS] = p->task_bytes,
         [CUDA_BLOCK_ROPE] = p->rope_bytes,
         [CUDA_BLOCK_SAMPLE] = p->sample_bytes,
-
+        [CUDA_BLOCK_SUMS] = p->sums_bytes,
         [CUDA_BLOCK_TRACE] = r->rank == 0 ? p->trace_bytes : 0,
     };
     TRY(check_free(d, r));
@@ -142,7 +142,8 @@ int cuda_memory_fill(struct diag *d, struct cuda_rank *r) {
     r->args.rope_cos = cuda_rank_at(r, CUDA_BLOCK_ROPE, 0);
     r->args.rope_sin = cuda_rank_at(r, CUDA_BLOCK_ROPE, r->shared->plan->rope_bytes / 2);
     r->args.sample_scratch = cuda_rank_at(r, CUDA_BLOCK_SAMPLE, 0);
-    r->args.rt.trace = cuda_rank_at(r, CUDA_BLOCK_TRACE, 0); /* NULL: none */
+    r->args.waiting_sums = cuda_rank_at(r, CUDA_BLOCK_SUMS, 0); /* NULL: none */
+    r->args.rt.trace = cuda_rank_at(r, CUDA_BLOCK_TRACE, 0);    /* NULL: none */
     return QN_OK;
 }
 

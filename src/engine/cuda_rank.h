@@ -23,6 +23,7 @@ enum cuda_block {
     CUDA_BLOCK_TASKS,
     CUDA_BLOCK_ROPE,
     CUDA_BLOCK_SAMPLE,
+    CUDA_BLOCK_SUMS,
     CUDA_BLOCK_TRACE,
     N_CUDA_BLOCKS
 };

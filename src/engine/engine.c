@@ -158,6 +158,16 @@ static int open_trace(struct diag *d, struct qn_engine *e, const qn_engine_param
     return QN_OK;
 }
 
+/* The tokenizer's eos ends a generation, too: the other files may name the end of a document only,
+ * where the chat template ends turns otherwise. A program does not know it. */
+static void add_tokenizer_eos(struct qn_engine *e) {
+    struct model_spec *s = &e->model->spec;
+    const int32_t id = e->tokenizer != NULL ? tokenizer_eos(e->tokenizer->tokens) : -1;
+    bool known = id < 0 || (uint32_t)id >= s->vocab || s->n_eos == SPEC_MAX_EOS;
+    for (uint32_t i = 0; i < s->n_eos; i++) known |= s->eos[i] == id;
+    if (!known) s->eos[s->n_eos++] = id;
+}
+
 static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_params *p) {
     struct engine_plan plan;
     double start = now_s(), t = start;
@@ -173,6 +183,7 @@ static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_para
     /* The program, proven right. From here on every size is known. */
     progress(p, "compile");
     TRY(open_program(d, e, p, &plan));
+    add_tokenizer_eos(e);
     e->info.seconds_compile = lap(&t) - e->info.seconds_verify;
 
     /* Does it fit, and does the caller want it? Nothing large is taken before. */

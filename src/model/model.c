@@ -1,22 +1,11 @@
 #include "model/model.h"
 
 #include "model/hf_config.h"
+#include "model/model_dir.h"
 #include "model/weights.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-
-static int check_dir(struct diag *d, const char *dir) {
-    struct stat s;
-    if (stat(dir, &s) != 0)
-        return fail(d, errno == ENOENT ? QN_ENOENT : QN_EIO, "%s: %s", dir, strerror(errno));
-    if (!S_ISDIR(s.st_mode))
-        return fail(d, QN_EINVAL, "%s: want a model directory (with config.json and safetensors)",
-                    dir);
-    return QN_OK;
-}
 
 /* The file's embedding has the last word on the dtype, unless the user has. */
 static int choose_dtype(struct diag *d, struct model *m, const char *wanted) {
@@ -26,12 +15,8 @@ static int choose_dtype(struct diag *d, struct model *m, const char *wanted) {
             return fail(d, QN_EINVAL, "dtype: want auto, bfloat16, float16 or float32, have '%s'",
                         wanted);
     } else if (m->files != NULL) {
-        const char *name = m->family->weights->embed;
-        const struct safetensors_tensor *t = safetensors_find(m->files, name);
-        if (t == NULL) return fail(d, QN_EFORMAT, "%s: tensor %s is missing", m->files->path, name);
-        if (!safetensors_dtype(t, &dtype))
-            return fail(d, QN_EUNSUPPORTED, "%s: tensor %s: want BF16, F16 or F32, have %s",
-                        safetensors_path(m->files, t), name, t->dtype);
+        const struct safetensors_tensor *t;
+        TRY(safetensors_need(d, m->files, m->family->weights->embed, &t, &dtype));
     }
     m->spec.weight_dtype = dtype;
     return QN_OK;
@@ -75,7 +60,7 @@ static int open_into(struct diag *d, struct model *m, const char *dir,
                      const struct model_options *options) {
     struct hf_config config;
     char *copy, *path;
-    TRY(check_dir(d, dir));
+    TRY(model_dir_check(d, dir));
     TRY(arena_strdup(d, &m->arena, dir, &copy));
     TRY(arena_printf(d, &m->arena, &path, "%s/config.json", dir));
     m->dir = copy;

@@ -64,18 +64,15 @@ static int check_want(struct diag *d, const struct weight_want *want, uint64_t *
 
 int weights_find(struct diag *d, const struct safetensors *files, const struct weight_want *want,
                  const struct safetensors_tensor **out, enum dtype *dtype) {
-    const struct safetensors_tensor *t = *out = safetensors_find(files, want->name);
     char have[200], wanted[64];
-    if (t == NULL) return fail(d, QN_EFORMAT, "%s: tensor %s is missing", files->path, want->name);
+    TRY(safetensors_need(d, files, want->name, out, dtype));
+    const struct safetensors_tensor *t = *out;
     bool same = t->n_dims == want->n_dims && t->shape[0] == want->rows &&
                 (want->n_dims == 1 || t->shape[1] == want->cols);
     if (!same)
         return fail(d, QN_ESHAPE, "%s: tensor %s: want shape %s, have %s",
                     safetensors_path(files, t), want->name, shape_text(want, wanted),
                     safetensors_shape_text(t, have, sizeof have));
-    if (!safetensors_dtype(t, dtype))
-        return fail(d, QN_EUNSUPPORTED, "%s: tensor %s: want BF16, F16 or F32, have %s",
-                    safetensors_path(files, t), want->name, t->dtype);
     return QN_OK;
 }
 

@@ -144,7 +144,7 @@ static void thirty_two_rows_stream_where_they_can(void **state) {
     for (size_t i = 0; i < COUNT_OF(shapes); i++) {
         struct prog_header *hopper = compile_rows(shapes[i], "linear=parts", SMS, 32, NULL);
         struct prog_header *other = compile_rows(shapes[i], "linear=whole", SMS, 32, NULL);
-        const bool streams = PROG(hopper, MODEL)->hidden >= PARTS * PACK_K;
+        const bool streams = PROG(hopper, MODEL)->hidden >= PARTIALS * PACK_K;
         assert_int_equal(count_ops(hopper, OP_LINEAR_PARTS) == 0, streams);
         assert_int_equal(count_ops(hopper, OP_SUM_SQUARES) == 0, streams);
         assert_true(count_ops(other, OP_SUM_SQUARES) > 0);

@@ -28,11 +28,9 @@
 #define CONTROL_WARP    (WARPS + 1)
 #define ASK_WARP        (WARPS + 2) /* for weights; the last one for activations */
 
-/* Partial sums per dot product: k-tile kt belongs to sum kt % PARTIALS whatever the batch, so that
- * the order of addition never changes. Each is one chain of tensor core steps, so that many rows
- * need no more registers than twice their tile. One compute warp works on one at a time. */
-#define PARTIALS CUDA_PARTIALS
-static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
+/* A partial sum of a dot product (graph/partials.h) is one chain of tensor core steps. One compute
+ * warp works on one at a time. */
+static_assert(PARTIALS == WARPS, "the page of a step picks the warp");
 
 #define SCRATCH_BYTES CUDA_SCRATCH_BYTES
 #define CONTROL_BYTES CUDA_CONTROL_BYTES
