@@ -192,7 +192,11 @@ static int check_ops(struct diag *d, const struct prog_header *p) {
     return QN_OK;
 }
 
-int cuda_tables_check(struct diag *d, const struct prog_header *p, uint32_t cc) {
+int cuda_tables_check(struct diag *d, const struct prog_header *p, const struct cuda_bases *bases) {
+    const uint32_t cc = bases->cc;
+    if (bases->rank >= p->n_ranks)
+        return fail(d, QN_EUNSUPPORTED, "rank %u: the program is for %u GPUs", bases->rank,
+                    p->n_ranks);
     for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++)
         if (PROG(p, OP)[i].kind == OP_LINEAR_PARTS && cc / 10 != 9)
             return fail(d, QN_EUNSUPPORTED,

@@ -10,6 +10,7 @@
 
 void compile_options_init(struct compile_options *o) {
     *o = (struct compile_options){.target = TARGET_CPU,
+                                  .n_ranks = 1,
                                   .n_workers = 1,
                                   .n_slots = 8,
                                   .max_model_len = 4096,
@@ -62,6 +63,7 @@ static int check_options(struct diag *d, const struct compile_options *o) {
         const char *field;
         uint64_t value, low, high;
     } bounds[] = {
+        {"ranks", o->n_ranks, 1, o->target == TARGET_CUDA ? PROG_MAX_RANKS : 1},
         {"workers", o->n_workers, 1, PROG_MAX_WORKERS},
         {"max-num-seqs", o->n_slots, 1, PROG_MAX_SEQS},
         {"max-model-len", o->max_model_len, 1, SPEC_MAX_MODEL_LEN},
@@ -343,6 +345,7 @@ static int compile_variants(struct compile *c) {
 static int make_program(struct compile *c, struct prog_header **program) {
     const struct compile_options *o = c->options;
     const struct program_config config = {.target = o->target,
+                                          .n_ranks = o->n_ranks,
                                           .n_workers = o->n_workers,
                                           .n_slots = o->n_slots,
                                           .max_model_len = o->max_model_len,

@@ -134,6 +134,7 @@ static int check_header(const struct check *c, uint64_t bytes) {
         uint64_t value, low, high;
     } bounds[] = {
         {"n_workers", p->n_workers, 1, PROG_MAX_WORKERS},
+        {"n_ranks", p->n_ranks, 1, is_for_cuda(c) ? PROG_MAX_RANKS : 1},
         {"n_slots", p->n_slots, 1, PROG_MAX_SEQS},
         {"max_model_len", p->max_model_len, 1, SPEC_MAX_MODEL_LEN},
         {"kv_block", p->kv_block, 1, ATTENTION_PIECE},

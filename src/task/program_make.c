@@ -274,6 +274,7 @@ static int lay_out(struct maker *m, const struct model_spec *spec, uint32_t mode
     if (p == NULL) return fail_nomem(m->d, bytes, "the program");
     *p = (struct prog_header){.magic = PROGRAM_MAGIC,
                               .version = PROGRAM_VERSION,
+                              .n_ranks = m->config->n_ranks,
                               .n_workers = m->config->n_workers,
                               .total_bytes = bytes,
                               .spec_hash = hash_bytes(spec, sizeof *spec, 0),

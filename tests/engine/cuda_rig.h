@@ -45,6 +45,7 @@ struct rig_options {
     uint32_t max_len;     /* 0: MAX_LEN */
     uint32_t n_workers;   /* 0: the device's */
     uint32_t n_slots;     /* 0: N_SLOTS */
+    uint32_t n_ranks;     /* 0: 1 */
     bool dummy;           /* weights made up... */
     bool dummy_on_host;   /* ... by model/weights.c instead of on the device */
     bool break_event;     /* one event wants a trigger that never comes */
@@ -98,6 +99,7 @@ static inline int rig_open(struct diag *d, const struct backend *backend,
     c.target = backend->target;
     c.n_workers = o->n_workers ? o->n_workers : device.n_workers;
     c.n_slots = o->n_slots ? o->n_slots : N_SLOTS;
+    c.n_ranks = o->n_ranks ? o->n_ranks : 1;
     c.max_model_len = o->max_len ? o->max_len : MAX_LEN;
     c.max_batched_tokens = o->max_batched ? o->max_batched : 64;
     if (c.target == TARGET_CUDA)

@@ -234,6 +234,7 @@ static inline struct prog_header *gen_program(struct gen_graph *graphs, uint32_t
                                               const struct gen_limits *limits) {
     struct prog_header h = {.magic = PROGRAM_MAGIC,
                             .version = PROGRAM_VERSION,
+                            .n_ranks = 1,
                             .n_workers = limits->n_workers,
                             .n_slots = limits->n_slots,
                             .max_model_len = limits->max_model_len,
