@@ -174,15 +174,9 @@ static bool is_alone(const struct prog_header *p, const struct prog_op *op) {
     return false;
 }
 
-/* ATTENTION_STEP of several rows, and _WHOLE, make keys and values in scratch, and add them to
- * cache pages. */
+/* ATTENTION_STEP and _WHOLE make the keys and values of all rows of a request in scratch. */
 static bool can_step(const struct prog_header *p, const struct prog_op *op) {
-    const struct model_spec *s = PROG(p, MODEL);
-    const uint32_t heads = s->n_heads / s->n_kv_heads;
-    return (op->kind == OP_ATTENTION_STEP && op->n_rows == 1) ||
-           (heads <= 16 && emit_kv_pages(p) &&
-            (op->n_rows <= cuda_step_rows(heads, s->head_dim) ||
-             (op->n_rows <= CUDA_PLACES && is_alone(p, op))));
+    return op->n_rows <= STEP_ROWS || (op->n_rows <= CUDA_PLACES && is_alone(p, op));
 }
 
 /* Parts are whole row blocks, a tile has all token rows. */
@@ -198,7 +192,8 @@ static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
 static const char *check_op(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *squares = tensor_of(p, squares_of(op));
     if ((op->kind == OP_ATTENTION_STEP || op->kind == OP_ATTENTION_WHOLE) && !can_step(p, op))
-        return "the cache in pages, or the pieces of one row";
+        return "few rows, or rows of different requests";
+    if (op->kind == OP_ATTENTION_SPLIT) return "heads and attention in one operator (qkv=joined)";
     if (op->kind == OP_LINEAR_SUM && PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0)
         return "whole blocks of squares";
     if (!cuda_has_pages(op->kind)) return NULL;
@@ -261,7 +256,6 @@ struct filler {
     const struct prog_header *program;
     const struct cuda_place *places;
     const struct cuda_bases *bases;
-    bool attention_leases;
     uint64_t table; /* EMBED's */
 };
 
@@ -308,7 +302,6 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
         t->bias = address(f, in[QKV_BQ]);
         break;
     case OP_ATTENTION:
-    case OP_ATTENTION_SPLIT:
         t->in = address(f, in[ATTENTION_Q]);
         t->more = address(f, in[ATTENTION_KV]);
         break;
@@ -447,14 +440,15 @@ static void fill_walk(const struct filler *f, const struct prog_op *op, struct c
         walk_staged(t, blocks);
 }
 
-/* How ATTENTION goes through its rows: tile 0 by steps, else by so many at a time, which takes a
- * lease, from when on half of the workers have one of the items that warps share. */
+/* Which form ATTENTION has: tile 0 MIXED (attention_mixed.cuh), else PREFILL of so many rows at a
+ * time, from when on half of the workers have one of its items. Both take a lease. */
 static void fill_attention(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
     const struct model_spec *s = PROG(f->program, MODEL);
-    const uint32_t heads = s->n_heads / s->n_kv_heads, step_heads = MIN(heads, 16u);
+    const uint32_t heads = s->n_heads / s->n_kv_heads;
+    const uint32_t step_heads = cuda_sub_heads(heads, s->head_dim);
     const uint32_t rows = CUDA_COMPUTE_WARPS * (16 / step_heads);
     const uint32_t items = CEIL_DIV(op->n_rows, rows) * s->n_kv_heads * CEIL_DIV(heads, step_heads);
-    if (op->kind != OP_ATTENTION || !f->attention_leases) return;
+    if (op->kind != OP_ATTENTION) return;
     t->columns = CUDA_LEASE;
     if (op->n_rows >= rows && 2 * items >= t->unit1 && cuda_rows_fit(s->head_dim, cc_of(f)))
         t->tile = (uint8_t)rows;
@@ -473,7 +467,6 @@ static uint16_t n_eights(const struct prog_header *p, const struct prog_op *op) 
 
 static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
     switch (op->kind) {
-    case OP_ATTENTION_SPLIT:
     case OP_ATTENTION_STEP: return tensor_of(p, op->out[0])->shape[2]; /* [T, n_heads, P, D + 2] */
     case OP_ATTENTION_COMBINE: return tensor_of(p, op->in[COMBINE_PART])->shape[2];
     case OP_PACK_LOGITS: return eights_of(tensor_of(p, op->in[PACK_X]));
@@ -550,7 +543,7 @@ static void fill_task(const struct filler *f, const struct prog_variant *v, uint
 
 void cuda_tables_fill(const struct prog_header *program, const struct cuda_place *places,
                       const struct cuda_bases *bases, struct cuda_task *tasks) {
-    struct filler f = {program, places, bases, emit_attention_leases(program), 0};
+    struct filler f = {program, places, bases, 0};
     f.table = embed_table(&f);
     for (uint64_t i = 0; i < program->section[SECTION_VARIANT].count; i++) {
         const struct prog_variant *v = &PROG(program, VARIANT)[i];

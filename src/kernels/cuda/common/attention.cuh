@@ -4,8 +4,13 @@
  * A context is attended to in pieces of ATTENTION_PIECE positions with absolute bounds, a piece in
  * eight shares of 16. Each share's softmax is against its own maximum; shares are merged in order,
  * pieces in order of position. So the bits of a row depend on its position only, not on what else
- * is in the batch, and all forms agree: attention_steps.cuh, attention_rows.cuh (ATTENTION),
- * attention_split.cuh, attention_run.cuh, attention_whole.cuh, attention_combine.cuh.
+ * is in the batch, and all forms agree:
+ *
+ *   DECODE        STEP, WHOLE     attention_decode.cuh; two short items at a time: _decode_teams.cuh
+ *   DECODE_LONG   STEP            attention_decode_long.cuh: a warp a piece
+ *   MIXED         ATTENTION       attention_mixed.cuh: rows of several requests
+ *   PREFILL       ATTENTION       attention_prefill.cuh: many rows
+ *   MERGE         COMBINE         attention_merge.cuh: of the parts that STEP gives
  *
  * One step handles up to 16 query rows that share a KV head: the heads of its group, for one token
  * (decode) or for as many tokens of the same request as fit (prefill). Row m of the step is token
@@ -14,7 +19,7 @@
 #ifndef QN_CUDA_COMMON_ATTENTION_CUH
 #define QN_CUDA_COMMON_ATTENTION_CUH
 
-#include "kernels/cuda/common/kv_walk.cuh"
+#include "kernels/cuda/common/attention_items.cuh"
 #include "kernels/cuda/common/trace.cuh"
 
 #define STEP_TOKENS (16 / SUB_HEADS)
@@ -75,7 +80,7 @@ DEV void load_rows(const struct warp_context *c, const struct attention_step *s,
 /* A warp's softmax state over its 16 positions, for the lane's two rows. */
 struct attention_part {
     float max[2], sum[2];
-    float out[8 * SPANS][4]; /* column i + 8 * span: see store_chunk */
+    float out[8 * SPANS][4]; /* column i + 8 * span: see share_put */
 };
 
 DEV void part_clear(struct attention_part *part) {
@@ -92,36 +97,6 @@ DEV uint64_t position_offset(const struct warp_context *c, const struct attentio
     uint32_t position = min(first + c->lane % 16, s->hi - 1); /* beyond: repeats, masked later */
     uint64_t row = kv_row(&SHARED->batch, s->slot, position);
     return row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
-}
-
-DEV void load_keys(const struct warp_context *c, const uint16_t *kv, uint64_t offset,
-                   uint4 k[2][PAIRS]) {
-    const uint32_t g = c->lane / 4, j = c->lane % 4;
-#pragma unroll
-    for (int u = 0; u < 2; u++) {
-        const uint32_t r = g / 2 * 4 + 2 * u + g % 2;
-        const uint16_t *row = kv + __shfl_sync(~0u, offset, r);
-#pragma unroll
-        for (int i = 0; i < PAIRS; i++) {
-            uint32_t d = 32 * i + 8 * j;
-            k[u][i] = d < QN_HEAD_DIM ? load_vector_l2(row + key_at(r, d)) : make_uint4(0, 0, 0, 0);
-        }
-    }
-}
-
-DEV void load_values(const struct warp_context *c, const uint16_t *kv, uint64_t offset,
-                     uint4 v[SPANS][4]) {
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        const uint32_t r = c->lane % 4 * 4 + n;
-        const uint16_t *row = kv + __shfl_sync(~0u, offset, r) + KV_VALUE_STRIDE;
-#pragma unroll
-        for (int i = 0; i < SPANS; i++) {
-            uint32_t d = 64 * i + c->lane / 4 * 8;
-            v[i][n] =
-                d < QN_HEAD_DIM ? load_vector_l2(row + value_at(r, d)) : make_uint4(0, 0, 0, 0);
-        }
-    }
 }
 
 /* Scores, in place of probabilities: p[u][e + 2 h] is row g + 8 h at position first + 4 j + 2 u +
@@ -227,30 +202,6 @@ DEV float merge_value(const struct merge *m, float old_value, float value) {
 /* A share's value times its factor onto those of the shares before. */
 DEV float share_add(float sum, float value, float factor) {
     return fmaf(value, factor, sum);
-}
-
-/* The lane's outputs of columns [at, at + size) to scratch: lane 4 g + j has, per span, columns
- * 16 j ... 16 j + 15 of rows g and g + 8. */
-DEV void store_chunk(const struct warp_context *c, uint32_t share,
-                     const struct attention_part *part, float *to, uint32_t n_rows, uint32_t at,
-                     uint32_t size) {
-    const uint32_t stride = size + 4;
-#pragma unroll
-    for (int s = 0; s < SPANS; s++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            uint32_t m = c->lane / 4 + 8 * h, d = 64 * s + c->lane % 4 * 16 - at;
-            if (m >= n_rows || d >= size) continue;
-            float *row = to + (share * n_rows + m) * stride + d;
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-#pragma unroll
-                for (int i = 0; i < 8; i += 4)
-                    *(float4 *)(row + 8 * half + i) = make_float4(
-                        part->out[8 * s + i][2 * h + half], part->out[8 * s + i + 1][2 * h + half],
-                        part->out[8 * s + i + 2][2 * h + half],
-                        part->out[8 * s + i + 3][2 * h + half]);
-        }
 }
 
 /* The largest of the eight warps' values of a row. */

@@ -1,4 +1,4 @@
-/* attention_rows.cuh - ATTENTION of many rows: a warp per step, all warps on one KV head.
+/* attention_prefill.cuh - ATTENTION of many rows: a warp per step, all warps on one KV head.
  *
  * The sums are those of attention.cuh: 16 positions at a time against their own maximum, eight such
  * parts of a piece merged in order, pieces merged in order. There a piece's parts belong to eight
@@ -16,10 +16,10 @@
  *   + WARPS *    keys and values of one or two pieces, as mma.sync or wgmma wants them
  *   ROW_WORK
  */
-#ifndef QN_CUDA_COMMON_ATTENTION_ROWS_CUH
-#define QN_CUDA_COMMON_ATTENTION_ROWS_CUH
+#ifndef QN_CUDA_COMMON_ATTENTION_PREFILL_CUH
+#define QN_CUDA_COMMON_ATTENTION_PREFILL_CUH
 
-#include "kernels/cuda/common/attention_rows_mma.cuh"
-#include "kernels/cuda/common/attention_rows_wgmma.cuh"
+#include "kernels/cuda/common/attention_prefill_mma.cuh"
+#include "kernels/cuda/common/attention_prefill_wgmma.cuh"
 
 #endif

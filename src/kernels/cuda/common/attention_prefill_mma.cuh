@@ -1,12 +1,12 @@
-/* attention_rows_mma.cuh - ATTENTION of many rows by mma.sync: a warp per step, by itself.
+/* attention_prefill_mma.cuh - ATTENTION of many rows by mma.sync: a warp per step, by itself.
  *
- * Shared memory: see attention_rows.cuh. A piece is keys, then values: ATTENTION_PIECE rows of
+ * Shared memory: see attention_prefill.cuh. A piece is keys, then values: ATTENTION_PIECE rows of
  * ROW_BYTES, chunks of 16 bytes that are swapped so that no two lanes of a load meet in a bank.
  */
-#ifndef QN_CUDA_COMMON_ATTENTION_ROWS_MMA_CUH
-#define QN_CUDA_COMMON_ATTENTION_ROWS_MMA_CUH
+#ifndef QN_CUDA_COMMON_ATTENTION_PREFILL_MMA_CUH
+#define QN_CUDA_COMMON_ATTENTION_PREFILL_MMA_CUH
 
-#include "kernels/cuda/common/attention_rows_state.cuh"
+#include "kernels/cuda/common/attention_prefill_state.cuh"
 
 #if !ROWS_BY_WGMMA
 
