@@ -303,7 +303,7 @@ DEV void compute_rows(void) {
         rows_multiply();
 }
 
-#elif QN_HEAD_DIM <= 128
+#elif HAS_PREFILL
 
 DEV void compute_rows(void) {
     compute_task<run_attention_rows>();
@@ -311,7 +311,7 @@ DEV void compute_rows(void) {
 
 #else
 
-DEV void compute_rows(void) {} /* cuda_rows_fit */
+DEV void compute_rows(void) {}
 
 #endif
 
@@ -336,7 +336,7 @@ __device__ __noinline__ bool step_items(void) {
         }
         if (c.thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     }
-    decode_items<OP_ATTENTION_STEP>(&c, task, &w, heads, h, decode_share_of(&c), nullptr);
+    decode_items<OP_ATTENTION_STEP>(&c, task, &w, heads, h, nullptr);
     __syncwarp(); /* all lanes have read the run */
     if (w.left == 0) w.kind = 0;
     if (c.lane == 0) *run = w;

@@ -77,20 +77,6 @@ DEV void load_rows(const struct warp_context *c, const struct attention_step *s,
     }
 }
 
-/* A warp's softmax state over its 16 positions, for the lane's two rows. */
-struct attention_part {
-    float max[2], sum[2];
-    float out[8 * SPANS][4]; /* column i + 8 * span: see share_put */
-};
-
-DEV void part_clear(struct attention_part *part) {
-    part->max[0] = part->max[1] = -INFINITY;
-    part->sum[0] = part->sum[1] = 0;
-#pragma unroll
-    for (int i = 0; i < 8 * SPANS; i++)
-        part->out[i][0] = part->out[i][1] = part->out[i][2] = part->out[i][3] = 0;
-}
-
 /* Element offsets in the layer's cache of k of the warp's positions: lane l < 16 has position l. */
 DEV uint64_t position_offset(const struct warp_context *c, const struct attention_step *s,
                              uint32_t first) {
@@ -117,7 +103,7 @@ DEV void piece_scores(const struct attention_rows *r, const uint4 k[2][PAIRS], f
  * is rounded by itself, so that all callers get the same bits. */
 template <int HALVES>
 DEV void piece_softmax(const struct warp_context *c, const struct attention_rows *r, uint32_t first,
-                       float p[2][4], struct attention_part *part) {
+                       float p[2][4], float max[2], float all[2]) {
     const float scale = 1.0f / sqrtf((float)QN_HEAD_DIM);
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
@@ -143,8 +129,8 @@ DEV void piece_softmax(const struct warp_context *c, const struct attention_rows
             }
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
-        part->max[h] = most;
-        part->sum[h] = sum;
+        max[h] = most;
+        all[h] = sum;
     }
 }
 
@@ -172,15 +158,6 @@ DEV void piece_column(uint4 weights, const uint4 v[4], int i, float out[4]) {
         mma_16x8x16<KV_E>(out, weights, pair_low(w[0], w[1]), pair_low(w[2], w[3]));
     else
         mma_16x8x16<KV_E>(out, weights, pair_high(w[0], w[1]), pair_high(w[2], w[3]));
-}
-
-template <int HALVES>
-DEV void piece_output(const uint4 v[SPANS][4], const float p[2][4], struct attention_part *part) {
-    const uint4 weights = piece_weights<HALVES>(p);
-#pragma unroll
-    for (int s = 0; s < SPANS; s++)
-#pragma unroll
-        for (int i = 0; i < 8; i++) piece_column(weights, v[s], i, part->out[8 * s + i]);
 }
 
 /* ---- merging ---- */

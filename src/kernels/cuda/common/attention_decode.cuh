@@ -41,7 +41,7 @@ DEV uint32_t *decode_slots(uint32_t i) {
     return (uint32_t *)(SCRATCH + DECODE_SLOTS) + i * WARPS;
 }
 
-/* The warp's share of every piece. Before it takes the task's first page. */
+/* The warp's share of every piece. */
 DEV uint32_t decode_share_of(const struct warp_context *c) {
     return (c->warp - c->turn) % WARPS;
 }
@@ -65,20 +65,19 @@ DEV struct attention_item decode_first(const struct warp_context *c, const struc
 
 /* ---- a share ---- */
 
-/* Of the share that begins at `first`, positions that the iteration adds, from `fresh` on, lie in
- * scratch: the first one's key as head number `key`, then its value, and so on. */
-DEV void decode_at_fresh(const struct warp_context *c, const struct attention_item *w,
-                         uint32_t fresh, uint32_t first, uint32_t key, struct share_at *at) {
-    const uint32_t n = w->hi - fresh;
+/* Of the share that begins at `first`, positions that the iteration adds lie in scratch: of the
+ * last one before `end` the key as head number `key`, then its value, and so on. */
+DEV void decode_at_fresh(const struct warp_context *c, uint32_t fresh, uint32_t end, uint32_t first,
+                         uint32_t key, struct share_at *at) {
 #pragma unroll
     for (int u = 0; u < 2; u++) {
-        const uint32_t i = first + share_key_row(c, u) - fresh;
-        if (i < n) at->k[u] = (const char *)head_at(key + 2 * i);
+        const uint32_t i = end - 1 - first - share_key_row(c, u);
+        if (i < end - fresh) at->k[u] = (const char *)head_at(key + 2 * i);
     }
 #pragma unroll
-    for (int v = 0; v < 4; v++) {
-        const uint32_t i = first + share_value_row(c, v) - fresh;
-        if (i < n) at->v[v] = (const char *)head_at(key + 2 * i + 1);
+    for (int n = 0; n < 4; n++) {
+        const uint32_t i = end - 1 - first - share_value_row(c, n);
+        if (i < end - fresh) at->v[n] = (const char *)head_at(key + 2 * i + 1);
     }
 }
 
@@ -127,87 +126,88 @@ DEV void decode_hold_fresh(const struct warp_context *c, uint32_t fresh, uint32_
         }
 }
 
-/* A share's outputs into its page, which all lanes have read, maxima and sums into scratch. */
-DEV void decode_put(const struct warp_context *c, const struct attention_part *part, uint32_t i,
-                    uint32_t share, uint32_t slot) {
-    share_put(c, part, (float *)(RING + slot * CUDA_PAGE_BYTES));
+/* A share's maxima and sums, and the slot of its outputs, into scratch. */
+DEV void decode_put(const struct warp_context *c, const float max[2], const float sum[2],
+                    uint32_t i, uint32_t share, uint32_t slot) {
     if (c->lane == 0) decode_slots(i)[share] = slot;
     if (c->lane % 4 == 0)
 #pragma unroll
         for (int h = 0; h < HEAD_HALVES; h++) {
             float *to = decode_states(i, c->lane / 4 + 8 * h) + share;
-            to[0] = part->max[h];
-            to[DECODE_STATES] = part->sum[h];
+            to[0] = max[h];
+            to[DECODE_STATES] = sum[h];
         }
 }
 
-/* The warp's share of piece number i of the batch, where a page holds it. x: its keys and values,
- * if they are there. */
+/* The warp's share of piece number i of the batch, which begins at `first`, where a page holds it.
+ * Positions [fresh, end) are in scratch. x: its keys and values, if they are there. */
 DEV void decode_share_narrow(const struct warp_context *c, const struct attention_item *w,
-                             uint32_t fresh, const struct attention_rows *rows, uint32_t first,
-                             uint32_t share, uint32_t i, struct held_kv *x) {
+                             uint32_t fresh, uint32_t end, const struct attention_rows *rows,
+                             uint32_t first, uint32_t i, struct held_kv *x) {
     const uint32_t slot = page_acquire_after(c, i), key = item_step(w).n_heads;
     const uint32_t last = w->hi - 1 - first; /* of the positions that the row sees */
-    const char *page = RING + slot * CUDA_PAGE_BYTES;
-    struct attention_part part;
+    char *page = RING + slot * CUDA_PAGE_BYTES;
+    float max[2] = {-INFINITY, -INFINITY}, sum[2] = {};
     if (!item_sees(w, first)) {
-        part_clear(&part);
+        share_nothing(c, (float *)page);
     } else {
+        float p[2][4];
         if (x->there) {
             if (last < SHARE_POSITIONS) decode_hold_fresh(c, last, key, x);
         } else {
             struct share_at at = share_at_of(c, page, page + SHARE_BYTES);
-            decode_at_fresh(c, w, fresh, first, key, &at);
+            decode_at_fresh(c, fresh, end, first, key, &at);
             share_keys(c, at.k, x->of.k);
             share_values(c, at.v, x->of.v);
         }
         if (last < SHARE_POSITIONS) share_clear(c, last, &x->of);
-        share_attend(c, rows, &x->of, first, &part);
+        piece_scores(rows, x->of.k, p);
+        piece_softmax<HEAD_HALVES>(c, rows, first, p, max, sum);
         __syncwarp(); /* all lanes have read the page */
+        share_outputs(c, x->of.v, p, (float *)page);
     }
-    decode_put(c, &part, i, share, slot);
+    decode_put(c, max, sum, i, decode_share_of(c), slot);
 }
 
 /* The same where keys and values have a page each. That of the keys is given back at once. */
-DEV void decode_share_wide(struct warp_context *c, const struct attention_item *w,
-                           uint32_t fresh, const struct attention_rows *rows, uint32_t first,
-                           uint32_t share, struct share_kv *x) {
+DEV void decode_share_wide(struct warp_context *c, const struct attention_item *w, uint32_t fresh,
+                           uint32_t end, const struct attention_rows *rows, uint32_t first,
+                           struct share_kv *x) {
     const uint32_t key = item_step(w).n_heads, last = w->hi - 1 - first;
     const bool sees = item_sees(w, first);
     const char *keys = (const char *)page_acquire(c);
-    struct attention_part part;
-    float p[2][4];
+    float p[2][4], max[2] = {-INFINITY, -INFINITY}, sum[2] = {};
     if (sees) {
         struct share_at at = share_at_of(c, keys, keys);
-        decode_at_fresh(c, w, fresh, first, key, &at);
+        decode_at_fresh(c, fresh, end, first, key, &at);
         share_keys(c, at.k, x->k);
         piece_scores(rows, x->k, p);
-        piece_softmax<HEAD_HALVES>(c, rows, first, p, &part);
+        piece_softmax<HEAD_HALVES>(c, rows, first, p, max, sum);
     }
     page_release(c);
     const uint32_t slot = page_acquire_after(c, 0);
-    const char *values = RING + slot * CUDA_PAGE_BYTES;
+    char *page = RING + slot * CUDA_PAGE_BYTES;
     if (sees) {
-        struct share_at at = share_at_of(c, values, values);
-        decode_at_fresh(c, w, fresh, first, key, &at);
+        struct share_at at = share_at_of(c, page, page);
+        decode_at_fresh(c, fresh, end, first, key, &at);
         share_values(c, at.v, x->v);
         if (last < SHARE_POSITIONS) share_clear(c, last, x);
-        piece_output<HEAD_HALVES>(x->v, p, &part);
         __syncwarp(); /* all lanes have read the page */
+        share_outputs(c, x->v, p, (float *)page);
     } else {
-        part_clear(&part);
+        share_nothing(c, (float *)page);
     }
-    decode_put(c, &part, 0, share, slot);
+    decode_put(c, max, sum, 0, decode_share_of(c), slot);
 }
 
 DEV void decode_share(struct warp_context *c, const struct attention_item *w, uint32_t fresh,
-                      const struct attention_rows *rows, uint32_t piece, uint32_t share, uint32_t i,
+                      uint32_t end, const struct attention_rows *rows, uint32_t piece, uint32_t i,
                       struct held_kv *x) {
-    const uint32_t first = piece * ATTENTION_PIECE + SHARE_POSITIONS * share;
+    const uint32_t first = piece * ATTENTION_PIECE + SHARE_POSITIONS * decode_share_of(c);
     if (SHARE_PAGES == 1)
-        decode_share_narrow(c, w, fresh, rows, first, share, i, x);
+        decode_share_narrow(c, w, fresh, end, rows, first, i, x);
     else
-        decode_share_wide(c, w, fresh, rows, first, share, &x->of);
+        decode_share_wide(c, w, fresh, end, rows, first, &x->of);
 }
 
 /* ---- merging ---- */
@@ -306,12 +306,11 @@ DEV void decode_release(struct warp_context *c, uint32_t n) {
 /* x: the share's keys and values, if they are there. */
 template <uint32_t KIND>
 DEV void decode_one(struct warp_context *c, const struct cuda_task *task,
-                    const struct attention_item *w, uint32_t share,
-                    struct held_kv *x, uint32_t *hint) {
+                    const struct attention_item *w, struct held_kv *x, uint32_t *hint) {
     const struct attention_step s = item_step(w);
     struct attention_rows rows;
     item_queries(c, w, 0, s.n_heads, &rows);
-    decode_share(c, w, w->hi - 1, &rows, w->piece, share, 0, x);
+    decode_share(c, w, w->hi - 1, w->hi, &rows, w->piece, 0, x);
     sync_compute();
     if (hint != nullptr) add_relaxed_gpu(hint, 1);
     /* Not before: registers are short. */
@@ -368,12 +367,12 @@ DEV void decode_batch(const struct warp_context *c, const struct cuda_task *task
 /* An item, whose heads are made. hint: NULL, or it is the task's last one. */
 template <uint32_t KIND>
 DEV void decode_item(struct warp_context *c, const struct cuda_task *task,
-                     const struct attention_item *w, uint32_t n_pieces, uint32_t share,
-                     uint32_t *hint) {
-    const uint32_t fresh = item_fresh(w, n_pieces).first, n_heads = item_step(w).n_heads;
+                     const struct attention_item *w, uint32_t n_pieces, uint32_t *hint) {
+    const uint32_t end = KIND == OP_ATTENTION_WHOLE ? w->hi : item_end(w, n_pieces);
+    const uint32_t fresh = KIND == OP_ATTENTION_WHOLE ? w->fresh : min(w->fresh, end);
     struct attention_rows rows;
     struct decode_state y[DECODE_PAIRS] = {};
-    item_queries(c, w, 0, n_heads, &rows);
+    item_queries(c, w, 0, item_step(w).n_heads, &rows);
 #pragma unroll 1
     for (uint32_t at = 0, n; at < n_pieces; at += n) {
         n = min(n_pieces - at, (uint32_t)DECODE_BATCH);
@@ -381,14 +380,14 @@ DEV void decode_item(struct warp_context *c, const struct cuda_task *task,
         for (uint32_t i = 0; i < n; i++) {
             struct held_kv x;
             x.there = false;
-            decode_share(c, w, fresh, &rows, w->piece + at + i, share, i, &x);
+            decode_share(c, w, fresh, end, &rows, w->piece + at + i, i, &x);
         }
         sync_compute();
         const bool last = at + n == n_pieces;
         if (last && hint != nullptr) add_relaxed_gpu(hint, 1);
         decode_batch<KIND>(c, task, w, at, n, last, y);
         if (last && w->piece + n_pieces == w->piece_end && c->warp == WARPS - 1)
-            heads_keep(c, task, w, n_heads + 2 * (w->hi - 1 - fresh));
+            heads_keep(c, task, w, 0);
         decode_release(c, n);
     }
 }
@@ -397,14 +396,15 @@ DEV void decode_item(struct warp_context *c, const struct cuda_task *task,
 template <uint32_t KIND>
 DEV struct heads_range decode_heads_of(const struct attention_item *w, bool same_head) {
     const uint32_t n_heads = item_step(w).n_heads;
-    return {same_head ? n_heads : 0, n_heads + 2 * item_fresh(w, decode_pieces<KIND>(w)).n};
+    return {same_head ? n_heads : 0, n_heads + 2 * item_fresh(w, decode_pieces<KIND>(w))};
 }
 
 /* The warp's head in a pass over them. */
 template <uint32_t KIND>
 DEV struct item_head decode_head_of(const struct warp_context *c, const struct cuda_task *task,
                                     const struct attention_item *w, uint32_t from) {
-    return item_head_of<false>(c, task, w, item_fresh(w, decode_pieces<KIND>(w)), from + c->warp);
+    const uint32_t n = decode_pieces<KIND>(w);
+    return item_head_of(c, task, w, item_end(w, n), item_fresh(w, n), from + c->warp);
 }
 
 /* Items from *w on, whose heads are to be made, with h as the warp's first; up to a run of STEP's,
@@ -413,7 +413,7 @@ DEV struct item_head decode_head_of(const struct warp_context *c, const struct c
 template <uint32_t KIND>
 DEV void decode_items(struct warp_context *c, const struct cuda_task *task,
                       struct attention_item *w, struct heads_range heads, struct item_head h,
-                      uint32_t share, uint32_t *hint) {
+                      uint32_t *hint) {
 #pragma unroll 1
     while (w->left > 0) {
         if (h.there) head_make(c, &h);
@@ -424,7 +424,7 @@ DEV void decode_items(struct warp_context *c, const struct cuda_task *task,
             do {
                 if (KIND == OP_ATTENTION_STEP && item_begins_run(w)) return;
                 const uint32_t n = decode_pieces<KIND>(w), row = w->row, head = w->head;
-                decode_item<KIND>(c, task, w, n, share, w->left == n ? hint : nullptr);
+                decode_item<KIND>(c, task, w, n, w->left == n ? hint : nullptr);
                 items_skip(SHARED, w, n);
                 const bool same_head = w->row == row && w->head == head;
                 heads = decode_heads_of<KIND>(w, KIND == OP_ATTENTION_STEP && same_head);
@@ -437,7 +437,6 @@ DEV void decode_items(struct warp_context *c, const struct cuda_task *task,
 /* What there is to do is found before the event; heads are made of what says itself when it is
  * there. */
 DEV bool run_decode_items(struct warp_context *c, const struct cuda_task *task) {
-    const uint32_t share = decode_share_of(c);
     uint32_t *hint = task_hint(c, task);
     struct attention_item w = decode_first(c, task);
     const struct heads_range heads = decode_heads_of<OP_ATTENTION_WHOLE>(&w, false);
@@ -446,17 +445,15 @@ DEV bool run_decode_items(struct warp_context *c, const struct cuda_task *task) 
     if (!wait_data(c, task)) return false;
     if (UNLIKELY(traced)) trace(SHARED, RT_TRACE_READY, task->index);
     if (w.left == 0 && hint != nullptr) add_relaxed_gpu(hint, 1);
-    decode_items<OP_ATTENTION_WHOLE>(c, task, &w, heads, h, share, hint);
+    decode_items<OP_ATTENTION_WHOLE>(c, task, &w, heads, h, hint);
     return true;
 }
 
 template <uint32_t KIND>
 DEV bool run_decode_one(struct warp_context *c, const struct cuda_task *task) {
-    const uint32_t share = decode_share_of(c);
     const struct attention_item w = decode_first(c, task);
-    const bool last = KIND == OP_ATTENTION_WHOLE || w.piece + 1 == w.piece_end;
-    const struct fresh_range fresh = {w.hi - 1, last};
-    struct item_head h = item_head_of<true>(c, task, &w, fresh, c->warp);
+    const bool fresh = KIND == OP_ATTENTION_WHOLE || w.piece + 1 == w.piece_end;
+    struct item_head h = item_head_alone(c, task, &w, fresh, c->warp);
     uint32_t *hint = task_hint(c, task);
     const bool traced = c->thread == 0 && trace_wanted(SHARED), idle = w.left == 0;
     struct held_kv held;
@@ -470,11 +467,11 @@ DEV bool run_decode_one(struct warp_context *c, const struct cuda_task *task) {
     while (h.there) {
         head_make(c, &h);
         if (SUB_HEADS + 2 <= WARPS) break; /* one each */
-        h = item_head_of<true>(c, task, &w, fresh, h.i + WARPS);
+        h = item_head_alone(c, task, &w, fresh, h.i + WARPS);
     }
     sync_compute();
-    decode_one<KIND>(c, task, &w, share, &held, hint);
-    if (last && c->warp == WARPS - 1) heads_keep(c, task, &w, item_step(&w).n_heads);
+    decode_one<KIND>(c, task, &w, &held, hint);
+    if (fresh && c->warp == WARPS - 1) heads_keep(c, task, &w, 0);
     return true;
 }
 

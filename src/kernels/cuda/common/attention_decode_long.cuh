@@ -50,16 +50,16 @@ DEV void run_scores(struct warp_context *c, const struct attention_rows *rows, u
 #pragma unroll
         for (int half = 0; half < RUN_SHARES; half++) {
             const int share = WARPS - RUN_SHARES + half;
-            struct attention_part part;
             uint4 k[2][PAIRS];
-            float p[2][4];
+            float p[2][4], max[2], sum[2];
             share_keys(c, share_at_of(c, from + half * SHARE_BYTES, from).k, k);
             piece_scores(rows, k, p);
-            piece_softmax<HEAD_HALVES>(c, rows, first + half * SHARE_POSITIONS, p, &part);
+            piece_softmax<HEAD_HALVES>(c, rows, first + half * SHARE_POSITIONS, p, max,
+                                       sum);
 #pragma unroll
             for (int h = 0; h < HEAD_HALVES; h++) {
-                x->max[share][h] = part.max[h];
-                x->sum[share][h] = part.sum[h];
+                x->max[share][h] = max[h];
+                x->sum[share][h] = sum[h];
             }
             x->weights[share] = piece_weights<HEAD_HALVES>(p);
         }
@@ -67,9 +67,15 @@ DEV void run_scores(struct warp_context *c, const struct attention_rows *rows, u
     }
 }
 
+/* The state of a warp's piece, for the lane's two rows. */
+struct run_part {
+    float max[2], sum[2];
+    float out[8 * SPANS][4]; /* column i of a span: see share_put */
+};
+
 /* The shares' factors in place of their maxima; maximum and sum of the piece into `part`. The same
  * operations as in rows_merge. */
-DEV void run_factors(struct run_shares *x, struct attention_part *part) {
+DEV void run_factors(struct run_shares *x, struct run_part *part) {
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
         float most = x->max[0][h], sum = 0;
@@ -87,7 +93,7 @@ DEV void run_factors(struct run_shares *x, struct attention_part *part) {
 
 /* The outputs of the next page's shares, added in order as decode_piece_of does. */
 DEV void run_page_outputs(const struct warp_context *c, const char *page,
-                          const struct run_shares *x, struct attention_part *part) {
+                          const struct run_shares *x, struct run_part *part) {
 #pragma unroll
     for (int half = 0; half < RUN_SHARES; half++) {
         uint4 v[SPANS][4];
@@ -105,7 +111,7 @@ DEV void run_page_outputs(const struct warp_context *c, const char *page,
 
 /* From -0 on, which changes nothing. The last page is not given back: its slot. */
 DEV uint32_t run_outputs(struct warp_context *c, struct run_shares *x,
-                         struct attention_part *part) {
+                         struct run_part *part) {
 #pragma unroll
     for (int i = 0; i < 8 * SPANS; i++)
         part->out[i][0] = part->out[i][1] = part->out[i][2] = part->out[i][3] = -0.0f;
@@ -122,7 +128,7 @@ DEV uint32_t run_outputs(struct warp_context *c, struct run_shares *x,
 /* The warp's piece to its parts, the first head's at `to`, by way of the page, which is given back.
  */
 DEV void run_store(struct warp_context *c, const struct attention_item *w, uint32_t n_pieces,
-                   const struct attention_part *part, struct act to, float *page) {
+                   const struct run_part *part, struct act to, float *page) {
     const uint64_t of_head = (uint64_t)n_pieces * STATE_SIZE;
     const uint32_t n_heads = item_step(w).n_heads, pairs = QN_HEAD_DIM / 2;
 #pragma unroll
@@ -132,7 +138,8 @@ DEV void run_store(struct warp_context *c, const struct attention_item *w, uint3
             act_put2(act_from(to, m * of_head), make_float2(part->max[h], part->sum[h]));
     }
     __syncwarp(); /* all lanes have read the page */
-    share_put(c, part, page);
+#pragma unroll
+    for (int span = 0; span < SPANS; span++) share_put(c, span, part->out + 8 * span, page);
     __syncwarp();
 #pragma unroll 4
     for (uint32_t i = c->lane; i < n_heads * pairs; i += 32) {
@@ -163,7 +170,7 @@ DEV void run_pieces(struct warp_context *c, const struct cuda_task *task,
     const struct act parts = act_of(task->out, task, CUDA_OUT_FLAGGED);
     struct attention_rows rows;
     struct run_shares x = {};
-    struct attention_part part;
+    struct run_part part;
     item_queries(c, w, 0, item_step(w).n_heads, &rows);
     run_scores(c, &rows, (w->piece + piece) * ATTENTION_PIECE, &x);
     run_factors(&x, &part);

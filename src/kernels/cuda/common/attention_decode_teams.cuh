@@ -73,7 +73,7 @@ DEV struct team_heads team_heads_of(const struct warp_context *c, const struct t
     struct team_heads h;
 #pragma unroll
     for (int n = 0; n < TEAM_HEADS; n++)
-        h.head[n] = item_head_of<true>(c, task, w, {w->hi - 1, 1}, f->warp + n * TEAM_WARPS);
+        h.head[n] = item_head_alone(c, task, w, true, f->warp + n * TEAM_WARPS);
     return h;
 }
 
@@ -125,7 +125,7 @@ DEV void team_attend(const struct warp_context *c, const struct team *f, const s
         const char *page = RING + slot * CUDA_PAGE_BYTES;
         barrier_wait_acquire_cta(&SHARED->page_full[slot], page_parity(count));
         at[i] = share_at_of(c, page, page + SHARE_BYTES);
-        decode_at_fresh(c, w, w->hi - 1, first, f->heads + s.n_heads, &at[i]);
+        decode_at_fresh(c, w->hi - 1, w->hi, first, f->heads + s.n_heads, &at[i]);
         uint4 k[2][PAIRS];
         share_keys(c, at[i].k, k);
         piece_scores(&rows, k, p[i]);
@@ -134,15 +134,15 @@ DEV void team_attend(const struct warp_context *c, const struct team *f, const s
     for (int i = 0; i < TEAM_SHARES; i++) {
         const uint32_t share = f->warp + i * TEAM_WARPS, first = SHARE_POSITIONS * share;
         const uint32_t slot = page_slot((share + c->turn) % WARPS, count);
-        const bool there = first < w->hi && first + SHARE_POSITIONS > w->lo;
-        struct attention_part part;
+        const bool there = item_sees(w, first);
+        float max[2], sum[2];
         struct share_kv x;
-        piece_softmax<HEAD_HALVES>(c, &rows, first, p[i], &part);
+        piece_softmax<HEAD_HALVES>(c, &rows, first, p[i], max, sum);
         share_values(c, at[i].v, x.v);
         team_clear(c, there ? w->hi - first : 0, &x);
-        piece_output<HEAD_HALVES>(x.v, p[i], &part);
         __syncwarp(); /* all lanes have read the page */
-        decode_put(c, &part, f->number, share, slot);
+        share_outputs(c, x.v, p[i], (float *)(RING + slot * CUDA_PAGE_BYTES));
+        decode_put(c, max, sum, f->number, share, slot);
     }
 }
 
@@ -184,7 +184,7 @@ DEV bool run_attention_teams(struct warp_context *c, const struct cuda_task *tas
             team_attend(c, &f, &w);
             barrier_sync_team<TEAM_THREADS>(f.number);
             team_store(&f, task, &w);
-            if (f.warp == TEAM_WARPS - 1) heads_keep(c, task, &w, f.heads + item_step(&w).n_heads);
+            if (f.warp == TEAM_WARPS - 1) heads_keep(c, task, &w, f.heads);
         }
         if (n_items > 0) decode_release(c, min(n_items - i, (uint32_t)TEAMS));
     }

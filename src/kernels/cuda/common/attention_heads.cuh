@@ -38,21 +38,20 @@ DEV struct attention_step item_step(const struct attention_item *w) {
     return s;
 }
 
-/* Positions of some pieces that the iteration adds, up to the row's own: the last ones that the row
- * sees. They are those of the row and of the rows before it. */
-struct fresh_range {
-    uint32_t first, n;
-};
-
-/* Of n pieces from the item on. */
-DEV struct fresh_range item_fresh(const struct attention_item *w, uint32_t n) {
-    const uint32_t begin = max(w->fresh, w->piece * ATTENTION_PIECE);
-    const uint32_t end = min(w->hi, (w->piece + n) * ATTENTION_PIECE);
-    return {begin, end > begin ? end - begin : 0};
+/* The last position + 1 that the row sees of n pieces from the item on. */
+DEV uint32_t item_end(const struct attention_item *w, uint32_t n) {
+    return min(w->hi, (w->piece + n) * ATTENTION_PIECE);
 }
 
-/* Head number i of the item: its queries first, then key and value of each fresh position. Beyond
- * them none. */
+/* How many of these positions the iteration adds: the last ones, the row's own and those of the
+ * rows before it. */
+DEV uint32_t item_fresh(const struct attention_item *w, uint32_t n) {
+    const uint32_t begin = max(w->fresh, w->piece * ATTENTION_PIECE), end = item_end(w, n);
+    return end > begin ? end - begin : 0;
+}
+
+/* Head number i of an item: its queries first, then key and value of each fresh position, the last
+ * position first. Beyond them none. */
 struct item_head {
     uint32_t i, unit;  /* unit: of qkv */
     uint32_t position; /* of a key or a value */
@@ -61,25 +60,43 @@ struct item_head {
     struct head_turn turn;
 };
 
-/* ONE: a fresh position at most, which is the row's own. */
-template <bool ONE>
+/* The item's fresh positions are n, up to end. */
 DEV struct item_head item_head_of(const struct warp_context *c, const struct cuda_task *task,
-                                  const struct attention_item *w, struct fresh_range fresh,
+                                  const struct attention_item *w, uint32_t end, uint32_t n,
                                   uint32_t i) {
     const struct attention_step s = item_step(w);
     const bool is_query = i < s.n_heads;
     const uint32_t at = i - s.n_heads;
     struct item_head h = {};
     h.i = i;
-    h.there = w->left > 0 && i < s.n_heads + 2 * fresh.n;
-    h.is_value = ONE ? at == 1 : !is_query && at % 2 != 0;
+    h.there = w->left > 0 && i < s.n_heads + 2 * n;
+    h.is_value = !is_query && at % 2 != 0;
     h.unit = is_query ? s.head0 + i : QN_N_HEADS + s.kv_head + (h.is_value ? QN_N_KV_HEADS : 0);
     if (!h.there) return h;
-    h.position = ONE || is_query ? w->hi - 1 : fresh.first + at / 2;
+    h.position = is_query ? w->hi - 1 : end - 1 - at / 2;
     const uint32_t row = w->row - (w->hi - 1 - h.position);
     h.elements = act_from(act_of(task->in, task, CUDA_IN_FLAGGED),
                           ((uint64_t)row * QKV_HEADS + h.unit) * QN_HEAD_DIM);
     h.turn = head_turn_of(c, (const float *)(is_query ? task->norm : task->more2), h.is_value,
+                          h.position);
+    return h;
+}
+
+/* The same of an item of a row without others before it: its own position is fresh, if any. */
+DEV struct item_head item_head_alone(const struct warp_context *c, const struct cuda_task *task,
+                                     const struct attention_item *w, bool fresh, uint32_t i) {
+    const struct attention_step s = item_step(w);
+    struct item_head h = {};
+    h.i = i;
+    h.there = w->left > 0 && i < s.n_heads + (fresh ? 2 : 0);
+    h.is_value = i == s.n_heads + 1;
+    h.unit =
+        i < s.n_heads ? s.head0 + i : QN_N_HEADS + s.kv_head + (h.is_value ? QN_N_KV_HEADS : 0);
+    if (!h.there) return h;
+    h.position = w->hi - 1;
+    h.elements = act_from(act_of(task->in, task, CUDA_IN_FLAGGED),
+                          ((uint64_t)w->row * QKV_HEADS + h.unit) * QN_HEAD_DIM);
+    h.turn = head_turn_of(c, (const float *)(i < s.n_heads ? task->norm : task->more2), h.is_value,
                           h.position);
     return h;
 }
@@ -114,8 +131,8 @@ struct heads_range {
     uint32_t from, end;
 };
 
-/* The row's own key and value from scratch, as heads number `first` and the next, into the cache;
- * by one warp. Of the steps of a KV head the first one does it. */
+/* The row's own key and value, the first of those that scratch has, into the cache; by one warp. Of
+ * the steps of a KV head the first one does it. first: number in scratch of the item's heads. */
 DEV void heads_keep(const struct warp_context *c, const struct cuda_task *task,
                     const struct attention_item *w, uint32_t first) {
     if (SUBS > 1 && w->head % SUBS != 0) return;
@@ -125,7 +142,7 @@ DEV void heads_keep(const struct warp_context *c, const struct cuda_task *task,
     for (uint32_t i = c->lane; i < 2 * (QN_HEAD_DIM / 8); i += 32) {
         const uint32_t value = i / (QN_HEAD_DIM / 8), chunk = i % (QN_HEAD_DIM / 8);
         *(uint4 *)(to + value * KV_VALUE_STRIDE + 8 * chunk) =
-            *(const uint4 *)(head_at(first + value) + 8 * chunk);
+            *(const uint4 *)(head_at(first + item_step(w).n_heads + value) + 8 * chunk);
     }
 }
 

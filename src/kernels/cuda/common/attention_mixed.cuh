@@ -139,7 +139,7 @@ DEV void part_values(const struct warp_context *c, const struct steps_unit *unit
     }
 }
 
-/* What a warp adds up, of the lane's rows and of its half of the columns, as attention_part does:
+/* What a warp adds up, of the lane's rows and of its half of the columns, as attention_rows has them:
  * of a step, or of one of its units. */
 struct steps_state {
     float max[HEAD_HALVES], sum[HEAD_HALVES];
@@ -152,18 +152,17 @@ DEV void part_scores(const struct warp_context *c, const struct steps_unit *unit
     const struct steps_shares x = shares_of(c);
     const uint32_t share = 2 * n + half_of(c), first = unit_first(unit, share);
     if (!unit_sees(unit, first)) return;
-    struct attention_part part;
     uint4 k[2][PAIRS];
-    float p[2][4];
+    float p[2][4], max[2], sum[2];
     part_keys(c, unit, slot, first, k);
     piece_scores(rows, k, p);
-    piece_softmax<HEAD_HALVES>(c, rows, first, p, &part);
+    piece_softmax<HEAD_HALVES>(c, rows, first, p, max, sum);
     x.probs[32 * share] = probs_of(piece_weights<HEAD_HALVES>(p));
     if (c->lane % 4 != 0) return;
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
-        x.max[share * 16 + c->lane / 4 + 8 * h] = part.max[h];
-        x.sum[share * 16 + c->lane / 4 + 8 * h] = part.sum[h];
+        x.max[share * 16 + c->lane / 4 + 8 * h] = max[h];
+        x.sum[share * 16 + c->lane / 4 + 8 * h] = sum[h];
     }
 }
 

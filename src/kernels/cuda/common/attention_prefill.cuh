@@ -1,4 +1,5 @@
-/* attention_prefill.cuh - ATTENTION of many rows: a warp per step, all warps on one KV head.
+/* attention_prefill.cuh - PREFILL: ATTENTION of many rows, a warp per step, all warps on one KV
+ * head. Heads of more than 128 columns have MIXED instead (cuda_rows_fit).
  *
  * The sums are those of attention.cuh: 16 positions at a time against their own maximum, eight such
  * parts of a piece merged in order, pieces merged in order. There a piece's parts belong to eight
@@ -19,7 +20,10 @@
 #ifndef QN_CUDA_COMMON_ATTENTION_PREFILL_CUH
 #define QN_CUDA_COMMON_ATTENTION_PREFILL_CUH
 
+#define HAS_PREFILL (QN_HEAD_DIM <= 128)
+#if HAS_PREFILL
 #include "kernels/cuda/common/attention_prefill_mma.cuh"
 #include "kernels/cuda/common/attention_prefill_wgmma.cuh"
+#endif
 
 #endif

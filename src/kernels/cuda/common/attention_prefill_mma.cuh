@@ -190,13 +190,8 @@ DEV void rows_softmax(const struct warp_context *c, const struct attention_step 
             rows_scores(c, w, at, keys, p);
 #pragma unroll
             for (int x = 0; x < ROW_PARTS_AT_ONCE; x++) {
-                struct attention_part part;
-                piece_softmax<2>(c, rows, first + 16 * x, p[x], &part);
+                piece_softmax<2>(c, rows, first + 16 * x, p[x], max[x], sum[x]);
                 w->p[32 * (n + x)] = piece_weights<2>(p[x]);
-                max[x][0] = part.max[0];
-                max[x][1] = part.max[1];
-                sum[x][0] = part.sum[0];
-                sum[x][1] = part.sum[1];
             }
         }
         if (c->lane % 4 == 0)

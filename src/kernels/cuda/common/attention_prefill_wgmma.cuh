@@ -276,13 +276,13 @@ DEV void rows_softmax(const struct warp_context *c, const struct rows_work *w, u
     }
 #pragma unroll
     for (int x = 0; x < ROW_PARTS_AT_ONCE; x++) {
-        struct attention_part part;
-        piece_softmax<2>(c, &rows, first + 16 * x, &p[2 * x], &part);
+        float max[2], sum[2];
+        piece_softmax<2>(c, &rows, first + 16 * x, &p[2 * x], max, sum);
         w->p[32 * (n + x)] = piece_weights<2>(&p[2 * x]);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            parts->max[h][n + x] = part.max[h];
-            parts->sum[h][n + x] = part.sum[h];
+            parts->max[h][n + x] = max[h];
+            parts->sum[h][n + x] = sum[h];
         }
     }
 }

@@ -67,15 +67,6 @@ DEV void share_clear(const struct warp_context *c, uint32_t last, struct share_k
             if (c->lane % 4 * 4 + n > last) x->v[i][n] = make_uint4(0, 0, 0, 0);
 }
 
-/* The state of a share. */
-DEV void share_attend(const struct warp_context *c, const struct attention_rows *rows,
-                      const struct share_kv *x, uint32_t first, struct attention_part *part) {
-    float p[2][4];
-    piece_scores(rows, x->k, p);
-    piece_softmax<HEAD_HALVES>(c, rows, first, p, part);
-    piece_output<HEAD_HALVES>(x->v, p, part);
-}
-
 /* ---- a share's outputs in a page ---- */
 
 static_assert(SUB_HEADS * QN_HEAD_DIM * 4 <= CUDA_PAGE_BYTES, "outputs of a share");
@@ -86,21 +77,39 @@ DEV uint32_t share_out_at(uint32_t m, uint32_t d) {
     return m * QN_HEAD_DIM + (QN_HEAD_DIM % 32 == 0 ? d ^ m % 8 * 4 : d);
 }
 
-/* Lane 4 g + j has, per span, columns 16 j ... 16 j + 15 of rows g and g + 8. */
-DEV void share_put(const struct warp_context *c, const struct attention_part *part, float *page) {
+/* A span of 64 columns: lane 4 g + j has columns 16 j ... 16 j + 15 of it, of rows g and g + 8. */
+DEV void share_put(const struct warp_context *c, int span, const float out[8][4], float *page) {
 #pragma unroll
-    for (int s = 0; s < SPANS; s++)
+    for (int h = 0; h < HEAD_HALVES; h++)
 #pragma unroll
-        for (int h = 0; h < HEAD_HALVES; h++)
+        for (int i = 0; i < 4; i++) {
+            const uint32_t m = c->lane / 4 + 8 * h, d = 64 * span + c->lane % 4 * 16 + 4 * i;
+            const int at = i % 2 * 4, e = 2 * h + i / 2;
+            if (m < SUB_HEADS && d < QN_HEAD_DIM)
+                *(float4 *)(page + share_out_at(m, d)) =
+                    make_float4(out[at][e], out[at + 1][e], out[at + 2][e], out[at + 3][e]);
+        }
+}
+
+/* Probabilities times values, span by span, so that few registers have outputs. All lanes have read
+ * the page. */
+DEV void share_outputs(const struct warp_context *c, const uint4 v[SPANS][4], const float p[2][4],
+                       float *page) {
+    const uint4 weights = piece_weights<HEAD_HALVES>(p);
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const uint32_t m = c->lane / 4 + 8 * h, d = 64 * s + c->lane % 4 * 16 + 4 * i;
-                const int at = 8 * s + i % 2 * 4, e = 2 * h + i / 2;
-                if (m < SUB_HEADS && d < QN_HEAD_DIM)
-                    *(float4 *)(page + share_out_at(m, d)) =
-                        make_float4(part->out[at][e], part->out[at + 1][e], part->out[at + 2][e],
-                                    part->out[at + 3][e]);
-            }
+    for (int s = 0; s < SPANS; s++) {
+        float out[8][4];
+#pragma unroll
+        for (int i = 0; i < 8; i++) piece_column(weights, v[s], i, out[i]);
+        share_put(c, s, out, page);
+    }
+}
+
+/* Of a share that the row does not see. */
+DEV void share_nothing(const struct warp_context *c, float *page) {
+    const float zeros[8][4] = {};
+#pragma unroll
+    for (int s = 0; s < SPANS; s++) share_put(c, s, zeros, page);
 }
 
 #endif
