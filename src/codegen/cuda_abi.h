@@ -84,8 +84,8 @@ CUDA_ABI_FN uint32_t cuda_lease_bytes(uint32_t cc) {
     return room / depth * depth + CUDA_SCRATCH_BYTES;
 }
 
-/* ATTENTION of many rows (attention_prefill.cuh): bytes of a row of keys or values in shared memory,
- * of a piece of both, and of a warp's own memory. */
+/* ATTENTION of many rows (attention_prefill.cuh): bytes of a row of keys or values in shared
+ * memory, of a piece of both, and of a warp's own memory. */
 CUDA_ABI_FN uint32_t cuda_rows_pitch(uint32_t head_dim) {
     return (head_dim + 63) / 64 * 128;
 }

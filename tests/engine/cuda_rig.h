@@ -47,8 +47,8 @@ struct rig_options {
     bool dummy;           /* weights made up... */
     bool dummy_on_host;   /* ... by model/weights.c instead of on the device */
     bool break_event;     /* one event wants a trigger that never comes */
-    bool coarse;      /* as the engine compiles for CUDA: operators wait for whole operators */
-    bool hybrid, jit; /* attention, or all tasks, are handed out at run time; else none */
+    bool coarse;          /* as the engine compiles for CUDA: operators wait for whole operators */
+    bool hybrid, jit;     /* attention, or all tasks, are handed out at run time; else none */
     uint64_t carry_bytes;
     uint32_t flight;     /* not 0: traced, with that many pages in flight and no guesses */
     const char *options; /* compile options, or NULL */

@@ -6,11 +6,11 @@
  * pieces in order of position. So the bits of a row depend on its position only, not on what else
  * is in the batch, and all forms agree:
  *
- *   DECODE        STEP, WHOLE     attention_decode.cuh; two short items at a time: _decode_teams.cuh
- *   DECODE_LONG   STEP            attention_decode_long.cuh: a warp a piece
- *   MIXED         ATTENTION       attention_mixed.cuh: rows of several requests
- *   PREFILL       ATTENTION       attention_prefill.cuh: many rows
- *   MERGE         COMBINE         attention_merge.cuh: of the parts that STEP gives
+ *   DECODE        STEP, WHOLE     attention_decode.cuh; two short items at a time:
+ * _decode_teams.cuh DECODE_LONG   STEP            attention_decode_long.cuh: a warp a piece MIXED
+ * ATTENTION       attention_mixed.cuh: rows of several requests PREFILL       ATTENTION
+ * attention_prefill.cuh: many rows MERGE         COMBINE         attention_merge.cuh: of the parts
+ * that STEP gives
  *
  * One step handles up to 16 query rows that share a KV head: the heads of its group, for one token
  * (decode) or for as many tokens of the same request as fit (prefill). Row m of the step is token

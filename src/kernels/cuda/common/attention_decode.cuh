@@ -1,10 +1,11 @@
 /* attention_decode.cuh - DECODE: the attention of few token rows, ATTENTION_STEP and
  * ATTENTION_WHOLE, from the projections on.
  *
- * An item is a token row, a KV head and some of its pieces: in WHOLE all of them, in STEP as many as
- * are at hand. WHOLE gives the output of the head, STEP a part for each piece, which
+ * An item is a token row, a KV head and some of its pieces: in WHOLE all of them, in STEP as many
+ * as are at hand. WHOLE gives the output of the head, STEP a part for each piece, which
  * ATTENTION_COMBINE merges (attention_merge.cuh). It is the longest stretch between two operators
- * of a layer, few blocks work and all others wait, so what there is to do is found before the event.
+ * of a layer, few blocks work and all others wait, so what there is to do is found before the
+ * event.
  *
  *   before the event   the task's first item, the warp's head: what turns it, where its elements
  *                      come from. ONE: the share's keys and values into registers
@@ -360,7 +361,8 @@ DEV void decode_batch(const struct warp_context *c, const struct cuda_task *task
                 decode_part(parts, task->n_pieces, decode_head(w, p.m), w->piece + at + i, p.d,
                             &piece);
         }
-        if (KIND == OP_ATTENTION_WHOLE && last) decode_output(task, decode_head(w, p.m), p.d, &y[u]);
+        if (KIND == OP_ATTENTION_WHOLE && last)
+            decode_output(task, decode_head(w, p.m), p.d, &y[u]);
     }
 }
 

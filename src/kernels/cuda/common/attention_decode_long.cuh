@@ -54,8 +54,7 @@ DEV void run_scores(struct warp_context *c, const struct attention_rows *rows, u
             float p[2][4], max[2], sum[2];
             share_keys(c, share_at_of(c, from + half * SHARE_BYTES, from).k, k);
             piece_scores(rows, k, p);
-            piece_softmax<HEAD_HALVES>(c, rows, first + half * SHARE_POSITIONS, p, max,
-                                       sum);
+            piece_softmax<HEAD_HALVES>(c, rows, first + half * SHARE_POSITIONS, p, max, sum);
 #pragma unroll
             for (int h = 0; h < HEAD_HALVES; h++) {
                 x->max[share][h] = max[h];
@@ -110,8 +109,7 @@ DEV void run_page_outputs(const struct warp_context *c, const char *page,
 }
 
 /* From -0 on, which changes nothing. The last page is not given back: its slot. */
-DEV uint32_t run_outputs(struct warp_context *c, struct run_shares *x,
-                         struct run_part *part) {
+DEV uint32_t run_outputs(struct warp_context *c, struct run_shares *x, struct run_part *part) {
 #pragma unroll
     for (int i = 0; i < 8 * SPANS; i++)
         part->out[i][0] = part->out[i][1] = part->out[i][2] = part->out[i][3] = -0.0f;

@@ -34,7 +34,7 @@ enum {
 
 /* Whether it can run: each team needs an item's pages, and a place for its heads. */
 #define HAS_TEAMS                                                                                  \
-    (SHARE_PAGES == 1 && RING_DEPTH >= TEAMS && TEAM_HEADS <= 3 &&                                                     \
+    (SHARE_PAGES == 1 && RING_DEPTH >= TEAMS && TEAM_HEADS <= 3 &&                                 \
      DECODE_HEADS + TEAMS * TEAM_PLACES * QN_HEAD_DIM * 2 <= SCRATCH_BYTES)
 
 /* Whether such a task is one for teams. */
@@ -111,7 +111,8 @@ DEV void team_clear(const struct warp_context *c, uint32_t n, struct share_kv *x
 }
 
 /* The warp's shares of the team's item. */
-DEV void team_attend(const struct warp_context *c, const struct team *f, const struct attention_item *w) {
+DEV void team_attend(const struct warp_context *c, const struct team *f,
+                     const struct attention_item *w) {
     const struct attention_step s = item_step(w);
     const uint32_t count = page_after(c->page, f->number);
     struct attention_rows rows;
@@ -147,7 +148,8 @@ DEV void team_attend(const struct warp_context *c, const struct team *f, const s
 }
 
 /* The output of an item, from its shares. */
-DEV void team_store(const struct team *f, const struct cuda_task *task, const struct attention_item *w) {
+DEV void team_store(const struct team *f, const struct cuda_task *task,
+                    const struct attention_item *w) {
     const struct attention_step s = item_step(w);
 #pragma unroll
     for (int u = 0; u < TEAM_PAIRS; u++) {

@@ -31,7 +31,7 @@
 #define GROUP_HEADS     (QN_N_HEADS / QN_N_KV_HEADS)
 #define SUB_MOST        (QN_HEAD_DIM <= 128 ? 16 : 8)
 #define SUB_HEADS       (GROUP_HEADS < SUB_MOST ? GROUP_HEADS : SUB_MOST) /* heads of one step */
-#define SUBS            ((GROUP_HEADS + SUB_HEADS - 1) / SUB_HEADS) /* steps per group */
+#define SUBS            ((GROUP_HEADS + SUB_HEADS - 1) / SUB_HEADS)       /* steps per group */
 #define HEAD_STEPS      (QN_N_KV_HEADS * SUBS)
 
 #define SHARE_POSITIONS (ATTENTION_PIECE / WARPS)
@@ -44,7 +44,7 @@ static_assert(SHARE_BYTES <= CUDA_PAGE_BYTES, "a page holds a share's keys");
 #define RUN_POSITIONS (2 * SHARE_POSITIONS / SHARE_PAGES)
 #define RUN_PAGES     (ATTENTION_PIECE / RUN_POSITIONS)
 enum {
-    RUN_LEAST = 4,                              /* void pages cost the loader as much as others */
+    RUN_LEAST = 4,                             /* void pages cost the loader as much as others */
     HAS_RUNS = QN_KV_BLOCK >= SHARE_POSITIONS, /* else copies are too small to be worth it */
 };
 
@@ -126,7 +126,7 @@ DEV struct items_cut items_cut_at(const struct block_shared *b, uint32_t kind, u
 
 /* `load`: of all rows. left 0: the task has no items. */
 DEV struct attention_item items_begin(const struct block_shared *b, const struct cuda_task *task,
-                                 uint32_t load) {
+                                      uint32_t load) {
     struct attention_item w = {};
     uint64_t first, end;
     w.kind = task->kind;

@@ -139,8 +139,8 @@ DEV void part_values(const struct warp_context *c, const struct steps_unit *unit
     }
 }
 
-/* What a warp adds up, of the lane's rows and of its half of the columns, as attention_rows has them:
- * of a step, or of one of its units. */
+/* What a warp adds up, of the lane's rows and of its half of the columns, as attention_rows has
+ * them: of a step, or of one of its units. */
 struct steps_state {
     float max[HEAD_HALVES], sum[HEAD_HALVES];
     float out[8 * HALF_SPANS][2 * HEAD_HALVES];

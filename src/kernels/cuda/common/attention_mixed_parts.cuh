@@ -1,5 +1,5 @@
-/* attention_mixed_parts.cuh - what two warps that share ATTENTION's steps work on (attention_mixed.cuh),
- * and how its bytes come.
+/* attention_mixed_parts.cuh - what two warps that share ATTENTION's steps work on
+ * (attention_mixed.cuh), and how its bytes come.
  *
  * A *unit* is a piece of a step. A *part* is what a warp reads of 32 of its positions: the keys of
  * 16, or half of the values' columns of all 32. Each warp asks for its parts into a ring of its

@@ -1,5 +1,5 @@
-/* attention_pages.cuh - the loader's part of attention's work lists: what earlier iterations left in
- * the KV cache comes as pages, like weights (attention_items.cuh says which pages).
+/* attention_pages.cuh - the loader's part of attention's work lists: what earlier iterations left
+ * in the KV cache comes as pages, like weights (attention_items.cuh says which pages).
  *
  * Positions before the iteration's own are final when it is published, so their pages need no event
  * either. But which ones they are is not known before: a guess ends at the first such task.
@@ -21,7 +21,7 @@ DEV uint32_t pages_block(const struct attention_item *w, uint32_t position) {
 }
 
 DEV struct run_blocks pages_blocks(const struct loader *l, const struct attention_item *w,
-                                          uint32_t n_items) {
+                                   uint32_t n_items) {
     struct run_blocks blocks;
 #pragma unroll
     for (uint32_t i = 0; i < LANE_BLOCKS; i++) {
@@ -59,8 +59,7 @@ DEV struct pages_step pages_step(const struct loader *l, const struct attention_
 
 /* The task's first item, and where it lies. Slices are the same in every layer (see decode_first),
  * and so are the blocks of all layers: it is found once an iteration. */
-DEV void pages_first(struct loader *l, const struct loader_task *t,
-                         const struct cuda_task *from) {
+DEV void pages_first(struct loader *l, const struct loader_task *t, const struct cuda_task *from) {
     const struct block_shared *s = SHARED;
     const uint32_t key = t->kind << 24 | t->unit0;
     if (l->list_key == key) return;
@@ -70,8 +69,7 @@ DEV void pages_first(struct loader *l, const struct loader_task *t,
 }
 
 /* k of the item's head at position number `at` of a run. Every lane calls it. */
-DEV const uint16_t *pages_at(const struct run_blocks *blocks, const uint16_t *kv,
-                                 uint32_t at) {
+DEV const uint16_t *pages_at(const struct run_blocks *blocks, const uint16_t *kv, uint32_t at) {
     const uint32_t n = at / BLOCK_POSITIONS;
     uint32_t block = __shfl_sync(~0u, blocks->number[0], n % 32);
 #pragma unroll
@@ -124,8 +122,7 @@ DEV void pages_scattered(const struct loader *l, const uint16_t *kv, const struc
     share_begin(full, n * row * (SHARE_PAGES == 1 ? 2 : 1), l->lane);
     for (uint32_t i = share_first(l->lane); i * QN_KV_BLOCK < n; i += share_step()) {
         const uint32_t at = i * QN_KV_BLOCK, bytes = min(n - at, (uint32_t)QN_KV_BLOCK) * row;
-        const uint16_t *from =
-            kv + (uint64_t)pages_block(w, first + at) * (2 * KV_VALUE_STRIDE);
+        const uint16_t *from = kv + (uint64_t)pages_block(w, first + at) * (2 * KV_VALUE_STRIDE);
         char *to = RING + slot * CUDA_PAGE_BYTES + at * row;
         share_copy(to, from, bytes, full, l->lane);
         if (SHARE_PAGES == 1)
@@ -159,7 +156,7 @@ struct run_page {
 };
 
 DEV struct run_page pages_run_page(const struct run_blocks *blocks, const uint16_t *kv,
-                                       uint32_t page, uint32_t n) {
+                                   uint32_t page, uint32_t n) {
     const uint32_t item = page % WARPS, of_item = page / WARPS;
     const uint32_t at = item * ATTENTION_PIECE + of_item % RUN_PAGES * RUN_POSITIONS;
     kv += of_item < RUN_PAGES ? 0 : KV_VALUE_STRIDE;
@@ -172,14 +169,13 @@ DEV struct run_page pages_run_page(const struct run_blocks *blocks, const uint16
 /* The pages of a run of n items. Void ones do not count as under way. Where the next ones lie is
  * found while there is no room. */
 DEV bool pages_run(struct loader *l, uint32_t n, const uint16_t *kv,
-                       const struct run_blocks *blocks) {
+                   const struct run_blocks *blocks) {
     const uint32_t flight = l->flight;
     loader_set_flight(l, min(flight * WARPS / n, RING_PAGES - 1));
 #pragma unroll 1
     for (uint32_t page = 0; page < 2 * RUN_PAGES * WARPS;) {
         const uint32_t now = min(2 * RUN_PAGES * WARPS - page, l->burst);
-        const struct run_page mine =
-            pages_run_page(blocks, kv, page + loader_page_of(l->lane), n);
+        const struct run_page mine = pages_run_page(blocks, kv, page + loader_page_of(l->lane), n);
         if (!loader_wait(l, now)) return false;
         const uint32_t slot = loader_after(l, loader_page_of(l->lane)).slot;
         uint64_t *full = &SHARED->page_full[slot];
@@ -210,8 +206,7 @@ DEV bool pages_of_step(struct loader *l, const uint16_t *kv, const struct attent
     }
 #pragma unroll 1
     for (uint32_t i = 0; i < step->n_items; i++)
-        if (!(HAS_RUNS ? pages_item(l, kv, &step->share, i)
-                       : pages_item_scattered(l, kv, w, i)))
+        if (!(HAS_RUNS ? pages_item(l, kv, &step->share, i) : pages_item_scattered(l, kv, w, i)))
             return false;
     return true;
 }

@@ -1,5 +1,5 @@
-/* attention_prefill_state.cuh - ATTENTION of many rows: what a warp keeps of its step, whichever way
- * its products are made (attention_prefill_mma.cuh, attention_prefill_wgmma.cuh).
+/* attention_prefill_state.cuh - ATTENTION of many rows: what a warp keeps of its step, whichever
+ * way its products are made (attention_prefill_mma.cuh, attention_prefill_wgmma.cuh).
  */
 #ifndef QN_CUDA_COMMON_ATTENTION_PREFILL_STATE_CUH
 #define QN_CUDA_COMMON_ATTENTION_PREFILL_STATE_CUH

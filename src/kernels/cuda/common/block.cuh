@@ -43,8 +43,8 @@ static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
 #define RING_BYTES     (RING_PAGES * CUDA_PAGE_BYTES)
 #define MAX_RING_PAGES 24
 
-/* Of these the steps of ATTENTION take some for what they read (attention_mixed_parts.cuh): weights of
- * what comes next may have the rest. */
+/* Of these the steps of ATTENTION take some for what they read (attention_mixed_parts.cuh): weights
+ * of what comes next may have the rest. */
 #define STEPS_DEPTH (RING_DEPTH < 2 ? RING_DEPTH : 2)
 
 /* Whether graphs of 32 rows stream their weights (packed_wide.cuh). */
@@ -165,11 +165,12 @@ struct block_shared {
     struct rt_batch batch; /* a copy; the numbers of rows are those of the iteration that runs */
     uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
     uint32_t drop_turn;
-    uint32_t last_position;  /* control -> compute: the largest of `place` */
-    uint32_t rows_alone;     /* control -> compute: each token row is another request's */
-    uint32_t one_row_pieces; /* control -> compute: of an iteration of one row the pieces that each
-                                head has, if they count one each (attention_items.cuh); else very many */
-    union alignas(16) {      /* of the running task's rows: */
+    uint32_t last_position; /* control -> compute: the largest of `place` */
+    uint32_t rows_alone;    /* control -> compute: each token row is another request's */
+    uint32_t
+        one_row_pieces; /* control -> compute: of an iteration of one row the pieces that each
+                           head has, if they count one each (attention_items.cuh); else very many */
+    union alignas(16) { /* of the running task's rows: */
         float inv_rms[MAX_TILE]; /* several: 1 / rms */
         float warp_sum[WARPS];   /* one: its sum of squares, in eight parts */
         struct {                 /* packed ones on Hopper: a warp's tile, its place in the rings */

@@ -64,10 +64,10 @@ struct loader {
     uint32_t published;             /* iteration whose list it works on */
     uint32_t entered;               /* phase of the barrier `entered` */
     bool guessing, quit, wrong;
-    bool between;                /* since the last task with pages came one without */
-    uint64_t n_traced;           /* records in its ring; nothing without a trace */
-    uint32_t rows_of;            /* the iteration whose rows it knows: loader_knows */
-    uint32_t list_key;           /* attention_pages.cuh: the task whose first item is `item` */
+    bool between;      /* since the last task with pages came one without */
+    uint64_t n_traced; /* records in its ring; nothing without a trace */
+    uint32_t rows_of;  /* the iteration whose rows it knows: loader_knows */
+    uint32_t list_key; /* attention_pages.cuh: the task whose first item is `item` */
     struct attention_item item;
     struct pages_step step; /* what comes first */
 };

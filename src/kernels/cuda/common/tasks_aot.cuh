@@ -1,5 +1,5 @@
-/* tasks_aot.cuh - the next task (tasks.cuh) where every task has a worker: it is the next one of the
- * block's list.
+/* tasks_aot.cuh - the next task (tasks.cuh) where every task has a worker: it is the next one of
+ * the block's list.
  *
  * Control announces a task before the one before it is ready. The loader runs through the list far
  * ahead of both, as far as the ring has room, and at its end goes on with the same list, on the
