@@ -250,6 +250,10 @@ static void test_same_in_any_company(void **state) {
 #define PARTS_SHAPE                                                                                \
     "\"head_dim\": 64, \"intermediate_size\": 2304, \"num_attention_heads\": 8, "                  \
     "\"num_key_value_heads\": 2, "
+/* LINEAR of three and of eleven k-tiles: trees with and without partial sums that have none. */
+#define TREE_SHAPE                                                                                 \
+    "\"head_dim\": 64, \"intermediate_size\": 2816, \"num_attention_heads\": 12, "                 \
+    "\"num_key_value_heads\": 2, "
 /* A residual stream that is packed by who writes it, for the norm that comes next. */
 #define STREAM_SHAPE                                                                               \
     "\"head_dim\": 64, \"intermediate_size\": 512, \"num_attention_heads\": 4, "                   \
@@ -272,7 +276,7 @@ static void test_same_in_any_company(void **state) {
 #define DEEP_HEADS                                                                                 \
     "\"head_dim\": 256, \"intermediate_size\": 64, \"num_attention_heads\": 16, "                  \
     "\"num_key_value_heads\": 1, "
-/* What attention leaves of a model of 32 query and 8 KV heads on each of two GPUs. */
+/* What is left of 8 KV heads on each of two GPUs. */
 #define FOUR_HEADS                                                                                 \
     "\"head_dim\": 32, \"intermediate_size\": 512, \"num_attention_heads\": 8, "                   \
     "\"num_key_value_heads\": 4, "
@@ -367,6 +371,22 @@ static void test_same_packed(void **state) {
                    is_brief() ? 1 : COUNT_OF(parts));
     compare_packed("{" STREAM_SHAPE MADE_UP("256", "331") "}", lengths, stream,
                    is_brief() ? 2 : COUNT_OF(stream));
+}
+
+/* Sums of LINEAR in all its forms: of one row, of a few, in tiles of 32, 64 and 128 rows, in parts.
+ */
+static void test_same_tree(void **state) {
+    (void)state;
+    need_gpu();
+    static const uint32_t lengths[N_MIX] = {1, 2, 66, 1, 2, 1};
+    const struct rig_options tree[] = {
+        {.coarse = true, .max_batched = 128},
+        {.coarse = true, .max_batched = 64, .options = "linear=whole"},
+        {.coarse = true, .max_batched = 32, .options = "linear=whole"},
+        {.coarse = true, .max_batched = 64, .n_slots = 24},
+        {.coarse = true, .max_batched = 16, .n_slots = 16}};
+    compare_packed("{" TREE_SHAPE MADE_UP("256", "331") "}", lengths, tree,
+                   is_brief() ? 1 : COUNT_OF(tree));
 }
 
 /* Graphs of 32 rows whose weights stream: with 9 k-tiles, two and one; workers with one row block
@@ -787,9 +807,9 @@ int main(void) {
         cmocka_unit_test(test_wide_stream),    cmocka_unit_test(test_like_the_cpu),
         cmocka_unit_test(test_stall),          cmocka_unit_test(test_close_busy),
         cmocka_unit_test(test_long_context),   cmocka_unit_test(test_same_packed),
-        cmocka_unit_test(test_wide_rows),      cmocka_unit_test(test_wide_batches),
-        cmocka_unit_test(test_whole_context),  cmocka_unit_test(test_filled),
-        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_wide_rows),      cmocka_unit_test(test_same_tree),
+        cmocka_unit_test(test_wide_batches),   cmocka_unit_test(test_whole_context),
+        cmocka_unit_test(test_filled),         cmocka_unit_test(test_many),
     };
     const char *only = getenv("QN_TEST");
     if (only != NULL) cmocka_set_test_filter(only);

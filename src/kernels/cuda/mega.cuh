@@ -41,7 +41,7 @@
 /* ---- what runs a task: waits for its event (wait_ready), does the work; false: the launch ends
  * ---- */
 
-/* Those that need nothing but their event. */
+/* Tasks that need nothing but their event. */
 DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
@@ -110,12 +110,12 @@ DEV void task_finish(const struct warp_context *c, const struct cuda_task *task)
 enum {
     RUN_STOP,
     RUN_ONE_ROW,
-    RUN_STEP_ONE,
-    RUN_WHOLE_ONE,
-    RUN_COMBINE,
-    RUN_WHOLE,
-    RUN_WHOLE_TEAMS,
     RUN_STEP,
+    RUN_STEP_ONE,
+    RUN_WHOLE,
+    RUN_WHOLE_ONE,
+    RUN_WHOLE_TEAMS,
+    RUN_COMBINE,
     RUN_OTHER,
     RUN_MIXED,
     RUN_PREFILL,
@@ -191,10 +191,10 @@ DEV void compute_stop(struct warp_context *c) {
 }
 
 /* Runs the task of the message and waits for the next. Each kind has such a function of its own:
- * what one keeps in registers is nobody else's to spill. They are called with nothing to keep.
+ * the registers of one cannot make another spill. They are called with nothing to keep.
  * HINTED: it sends its hint itself. */
 typedef bool run_function(struct warp_context *c, const struct cuda_task *task);
-template <run_function RUN, bool HINTED> DEV void compute_with(void) {
+template <run_function RUN, bool HINTED = false> DEV void compute_with(void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     if (!RUN(&c, task)) {
@@ -203,22 +203,42 @@ template <run_function RUN, bool HINTED> DEV void compute_with(void) {
     }
     compute_done<HINTED>(&c, task);
 }
-template <run_function RUN, bool HINTED = false> __device__ __noinline__ void compute_task(void) {
-    compute_with<RUN, HINTED>();
+
+CODE(void, code_first, void) {
+    compute_with<run_first>();
+}
+CODE(void, code_last, void) {
+    compute_with<run_last>();
+}
+CODE(void, code_other, void) {
+    compute_with<run_other>();
 }
 
-/* Those of few rows. The image has functions in the order of their names: what a batch alone runs
- * is not between what a single row does. */
-template <int COLUMNS, uint32_t KIND, uint32_t K> __device__ __noinline__ void run_few(void) {
-    compute_with<few_run<KIND, K, COLUMNS>, false>();
+CODE(void, code_combine, void) {
+    compute_with<run_combine, true>();
+}
+CODE(void, code_mixed, void) {
+    compute_with<run_attention>();
+}
+CODE(void, code_whole_one, void) {
+    compute_with<run_decode_one<OP_ATTENTION_WHOLE>, true>();
+}
+CODE(void, code_whole, void) {
+    compute_with<run_decode_whole, true>();
+}
+CODE(void, code_step_one, void) {
+    compute_with<run_decode_one<OP_ATTENTION_STEP>, true>();
+}
+CODE(void, run_teams, void) {
+    compute_with<run_attention_teams>();
 }
 
-template <uint32_t KIND, uint32_t K> __device__ __noinline__ void run_wide(void) {
-    compute_with<wide_run<KIND, K>, false>();
+/* Those of few rows. */
+CODE_OF((int COLUMNS, uint32_t KIND, uint32_t K), void, run_few, void) {
+    compute_with<few_run<KIND, K, COLUMNS>>();
 }
-
-__device__ __noinline__ void run_teams(void) {
-    compute_with<run_attention_teams, false>();
+CODE_OF((uint32_t KIND, uint32_t K), void, run_wide, void) {
+    compute_with<wide_run<KIND, K>>();
 }
 
 /* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself
@@ -231,7 +251,7 @@ DEV uint32_t packed_done(struct warp_context *c, const struct cuda_task *task) {
     return 0;
 }
 
-__device__ __noinline__ uint32_t packed_begin(void) {
+CODE(uint32_t, packed_begin, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     packed_take(&c, task);
@@ -247,7 +267,7 @@ __device__ __noinline__ uint32_t packed_begin(void) {
     return packed_done(&c, task);
 }
 
-__device__ __noinline__ uint32_t packed_next(void) {
+CODE(uint32_t, packed_next, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     if (packed_stopped(&c)) {
@@ -269,9 +289,9 @@ DEV void compute_packed(void) {
 #if ROWS_BY_WGMMA
 
 /* Attention of many rows: what multiplies is in the kernel, too. Not 0: there is more of the task.
- * Functions lie in the order of their names: both after what a single row runs. */
+ */
 
-__device__ __noinline__ uint32_t rows_open(void) {
+CODE(uint32_t, rows_open, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     lease_take(&c);
@@ -289,7 +309,7 @@ __device__ __noinline__ uint32_t rows_open(void) {
     return 0;
 }
 
-__device__ __noinline__ uint32_t rows_next(void) {
+CODE(uint32_t, rows_next, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     if (rows_go_on(&c, task)) return 1;
@@ -305,19 +325,23 @@ DEV void compute_rows(void) {
 
 #elif HAS_PREFILL
 
+CODE(void, code_rows, void) {
+    compute_with<run_attention_rows>();
+}
+
 DEV void compute_rows(void) {
-    compute_task<run_attention_rows>();
+    code_rows();
 }
 
 #else
 
-DEV void compute_rows(void) {}
+DEV void compute_rows(void) {} /* cuda_rows_fit */
 
 #endif
 
 /* ATTENTION_STEP: items that are all warps', then a run, and so on, in functions of their own. The
  * warp's state has the run, kind 0: none. The first goes on after one; true: another comes. */
-__device__ __noinline__ bool step_items(void) {
+CODE(bool, step_items, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     struct attention_item *run = &SHARED->warp[c.warp].run, w = *run;
@@ -348,7 +372,7 @@ __device__ __noinline__ bool step_items(void) {
     return false;
 }
 
-__device__ __noinline__ void step_run(void) {
+CODE(void, step_run, void) {
     struct warp_context c = context_load();
     const struct attention_item w = SHARED->warp[c.warp].run;
     run_pieces(&c, task_of(c.message), &w);
@@ -359,17 +383,17 @@ DEV void compute_step(void) {
     while (step_items()) step_run();
 }
 
-/* Those that are not multiplications or attention. */
-__device__ __noinline__ void compute_other(void) {
+/* Tasks that are not multiplications or attention. */
+CODE(void, compute_other, void) {
     switch (task_of(SHARED->warp[thread_here() / 32].message)->kind) {
-    case OP_EMBED: compute_task<run_first>(); break;
-    case OP_SAMPLE: compute_task<run_last>(); break;
-    default: compute_task<run_other>(); break;
+    case OP_EMBED: code_first(); break;
+    case OP_SAMPLE: code_last(); break;
+    default: code_other(); break;
     }
 }
 
 /* Linear tasks of one row, as many as follow each other. */
-__device__ __noinline__ void compute_one_row(void) {
+CODE(void, compute_one_row, void) {
     struct warp_context c = context_load();
 #pragma unroll 1
     do {
@@ -389,7 +413,7 @@ __device__ __noinline__ void compute_one_row(void) {
 }
 
 /* Pages that were streamed for an iteration that did not come. */
-__device__ __noinline__ void compute_drop(void) {
+CODE(void, compute_drop, void) {
     struct warp_context c = context_load();
     barrier_wait_acquire_cta(&SHARED->drop_ready, c.n_drops);
     c.n_drops ^= 1;
@@ -404,7 +428,7 @@ __device__ __noinline__ void compute_drop(void) {
     compute_next(&c);
 }
 
-__device__ __noinline__ void compute_first(void) {
+CODE(void, compute_first, void) {
     struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     if (c.thread == 0) trace_start(c.args, SHARED);
     compute_next(&c);
@@ -415,22 +439,16 @@ DEV void compute_main(void) {
     for (;;) {
         switch (context_next()) {
         case RUN_ONE_ROW: compute_one_row(); continue;
-        case RUN_WHOLE_ONE:
-            compute_task<run_attention_row<OP_ATTENTION_WHOLE, true>, true>();
-            continue;
-        case RUN_WHOLE:
-            compute_task<run_attention_row<OP_ATTENTION_WHOLE, false>, true>();
-            continue;
+        case RUN_WHOLE_ONE: code_whole_one(); continue;
+        case RUN_WHOLE: code_whole(); continue;
         case RUN_WHOLE_TEAMS:
             if (HAS_TEAMS) run_teams();
             continue;
-        case RUN_STEP_ONE:
-            compute_task<run_attention_row<OP_ATTENTION_STEP, true>, true>();
-            continue;
-        case RUN_COMBINE: compute_task<run_combine, true>(); continue;
+        case RUN_STEP_ONE: code_step_one(); continue;
+        case RUN_COMBINE: code_combine(); continue;
         case RUN_STEP: compute_step(); continue;
         case RUN_OTHER: compute_other(); continue;
-        case RUN_MIXED: compute_task<run_attention>(); continue;
+        case RUN_MIXED: code_mixed(); continue;
         case RUN_PREFILL: compute_rows(); continue;
         case RUN_PACKED: compute_packed(); continue;
         case RUN_FEW_8 + FEW_QKV: run_few<1, OP_QKV_LINEAR, QN_HIDDEN>(); continue;
@@ -497,16 +515,16 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
 
 /* The roles of warps: functions of their own, so that one's registers are not spilled for
  * another's. */
-__device__ __noinline__ void role_loader(uint32_t resume) {
+CODE(void, role_loader, uint32_t resume) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     loader_main(&c, resume);
 }
 
-__device__ __noinline__ void role_ask(void) {
+CODE(void, role_ask, void) {
     ask_main(threadIdx.x / 32 == ASK_WARP);
 }
 
-__device__ __noinline__ void role_control(void) {
+CODE(void, role_control, void) {
     if (threadIdx.x % 32 == 0) control_main(&SHARED->args, SHARED);
 }
 
@@ -514,14 +532,17 @@ __device__ __noinline__ void role_control(void) {
 // but for some words of attention that holds keys and values.
 // check_kernels: function compute_one_row spills 0
 // check_kernels: function compute_one_row spills 28 on sm_100a
-// check_kernels: function run_attention_rowI spills 24
-// check_kernels: function run_attention_rowI spills 32 on odd
+// check_kernels: function code_whole_one spills 24
+// check_kernels: function code_whole_one spills 32 on odd
+// check_kernels: function code_wholeE spills 0
+// check_kernels: function code_step_one spills 24
+// check_kernels: function code_step_one spills 32 on odd
 // check_kernels: function run_teams spills 0
 // check_kernels: function run_teams spills 12 on sm_80
 // check_kernels: function run_teams spills 8 on odd.sm_90a
 // check_kernels: function step_items spills 16
 // check_kernels: function step_run spills 400
-// check_kernels: function run_combine spills 0
+// check_kernels: function code_combine spills 0
 // check_kernels: function run_fewILi1E spills 0
 // check_kernels: function run_fewILi2E spills 104
 // check_kernels: function run_fewILi2ELj13E spills 192
@@ -536,10 +557,10 @@ __device__ __noinline__ void role_control(void) {
 // check_kernels: function role_loader spills 36 on odd.sm_80
 // check_kernels: function role_loader spills 8 on sm_80
 // check_kernels: function role_control spills 0
-// check_kernels: function run_attentionP spills 0
+// check_kernels: function code_mixed spills 0
 // check_kernels: function rows_step spills 80
-// check_kernels: function run_attention_rows spills 228
-// check_kernels: qn_mega registers 168 stack 256 spills 72
+// check_kernels: function code_rows spills 228
+// check_kernels: qn_mega registers 168 stack 256 spills 92
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {
     const uint32_t resume = rt_load_relaxed(&args.rt.shared->resume);

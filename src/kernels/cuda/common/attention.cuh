@@ -23,7 +23,7 @@
 #include "kernels/cuda/common/trace.cuh"
 
 #define STEP_TOKENS (16 / SUB_HEADS)
-/* Of a lane's rows g and g + 8 those that the heads of one token can have. */
+/* How many of a lane's rows g and g + 8 the heads of one token can have. */
 #define HEAD_HALVES (SUB_HEADS > 8 ? 2 : 1)
 #define PAIRS       ((QN_HEAD_DIM + 31) / 32) /* 32 columns of q and k: two mma steps */
 #define SPANS       ((QN_HEAD_DIM + 63) / 64) /* 64 columns of v: eight mma columns */

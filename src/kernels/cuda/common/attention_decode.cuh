@@ -438,7 +438,7 @@ DEV void decode_items(struct warp_context *c, const struct cuda_task *task,
 
 /* What there is to do is found before the event; heads are made of what says itself when it is
  * there. */
-DEV bool run_decode_items(struct warp_context *c, const struct cuda_task *task) {
+DEV bool run_decode_whole(struct warp_context *c, const struct cuda_task *task) {
     uint32_t *hint = task_hint(c, task);
     struct attention_item w = decode_first(c, task);
     const struct heads_range heads = decode_heads_of<OP_ATTENTION_WHOLE>(&w, false);
@@ -451,6 +451,7 @@ DEV bool run_decode_items(struct warp_context *c, const struct cuda_task *task) 
     return true;
 }
 
+/* A task of a single row that has one item of one piece at most. KIND: ATTENTION_WHOLE or _STEP. */
 template <uint32_t KIND>
 DEV bool run_decode_one(struct warp_context *c, const struct cuda_task *task) {
     const struct attention_item w = decode_first(c, task);
@@ -475,13 +476,6 @@ DEV bool run_decode_one(struct warp_context *c, const struct cuda_task *task) {
     decode_one<KIND>(c, task, &w, &held, hint);
     if (fresh && c->warp == WARPS - 1) heads_keep(c, task, &w, 0);
     return true;
-}
-
-/* KIND: ATTENTION_WHOLE or _STEP. ONE, which STEP always is here: a task has one item of one piece
- * at most. */
-template <uint32_t KIND, bool ONE>
-DEV bool run_attention_row(struct warp_context *c, const struct cuda_task *task) {
-    return ONE ? run_decode_one<KIND>(c, task) : run_decode_items(c, task);
 }
 
 #endif

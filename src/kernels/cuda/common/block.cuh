@@ -15,6 +15,7 @@
 #define QN_CUDA_COMMON_BLOCK_CUH
 
 #include "codegen/cuda_abi.h"
+#include "kernels/cuda/order.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/memory.cuh"
 #include "kernels/cuda/ptx/mma.cuh"
@@ -27,11 +28,9 @@
 #define CONTROL_WARP    (WARPS + 1)
 #define ASK_WARP        (WARPS + 2) /* for weights; the last one for activations */
 
-/* Partial sums per dot product: k-tile kt belongs to sum kt % PARTIALS whatever the batch, so that
- * the order of addition never changes. Each is one chain of tensor core steps, so that many rows
- * need no more registers than twice their tile. One compute warp works on one at a time. */
-#define PARTIALS CUDA_PARTIALS
-static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
+/* A partial sum of a dot product (graph/partials.h) is one chain of tensor core steps. One compute
+ * warp works on one at a time. */
+static_assert(PARTIALS == WARPS, "the page of a step picks the warp");
 
 #define SCRATCH_BYTES CUDA_SCRATCH_BYTES
 #define CONTROL_BYTES CUDA_CONTROL_BYTES
@@ -305,19 +304,19 @@ DEV bool wait_ready(struct warp_context *c) {
     return ready;
 }
 
-/* The same for a task that polls its data at once where that says itself when it is there: where
- * its event is a hint, which orders nothing (task/carry.c). Few do, so that nobody is in the way,
- * and what is seen is there already, where after the event it takes a trip to L2. */
+/* The same for a task that polls its data at once where its event is only a hint, which orders
+ * nothing (task/carry.c). That saves the trip to L2 after the event. Few blocks do so, so their
+ * polls do not delay others. */
 DEV bool wait_data(struct warp_context *c, const struct cuda_task *task) {
     if ((task->flags & CUDA_WAIT_HINT) == 0) return wait_ready(c);
     c->ready_parity ^= 1u << c->message % GO_DEPTH;
     return true;
 }
 
-/* Where a task sends its hint: of thread 0, if it has one; else NULL. Who waits for its results may
- * look for them from then on, so it goes when they are about to come: they are there as soon as it
- * is. Not while warps still wait for pages: who looks is in their way. Before the event, since it
- * takes some trips to shared memory. */
+/* The counter for a task's hint: for thread 0, if the task has a hint; else NULL. From the hint on
+ * dependents poll the results, so it is sent when these are about to be stored: both arrive at the
+ * same time. Not while warps still wait for pages: the polls would delay these. Called before the
+ * event, because it takes some trips to shared memory. */
 DEV uint32_t *task_hint(const struct warp_context *c, const struct cuda_task *task) {
     if (c->thread != 0 || (task->flags & CUDA_TRIGGER_HINT) == 0) return nullptr;
     return rt_counter(&SHARED->args.rt, task->trigger);

@@ -38,7 +38,7 @@ DEV bool control_claims(struct control *) {
 }
 
 /* What was streamed is of another variant: tells the compute warps to drop it. */
-__device__ __noinline__ void control_drop(struct control *c) {
+CODE(void, control_drop, struct control *c) {
     control_go(c, GO_DROP, PROG_NONE); /* there is room: every task is done */
     while (c->n_done != c->n_go) control_reap(c);
 }

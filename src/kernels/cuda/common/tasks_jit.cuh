@@ -14,7 +14,7 @@
 /* ---- control ---- */
 
 /* Claims a JIT task, maybe of an iteration that this block, whose list is done, has not entered. */
-__device__ __noinline__ bool control_claim(struct control *c) {
+CODE(bool, control_claim, struct control *c) {
     const uint32_t before = c->w.published;
     if (!rt_worker_claim(rt_here(), &c->w)) return false;
     if (c->w.published != before) control_entered(c);
@@ -49,7 +49,7 @@ DEV bool control_claimed(struct control *c) {
 
 /* A block claims a task only when it has nothing to do: else it might hold two while another block
  * has none. */
-__device__ __noinline__ void control_list_jit(struct control *c) {
+CODE(void, control_list_jit, struct control *c) {
     if (c->w.list.n > 0 && !control_fetch_first(c)) return;
     uint32_t bound = rt_claim_bound(rt_here(), &c->w);
     for (uint32_t polls = 1;; polls++) {
