@@ -29,25 +29,24 @@ struct words {
     const char *w, *in, *norm, *bias, *more, *more2, *out, *out2;
 };
 static const struct words words[N_OP_KINDS] = {
-    /*                       w       in         norm      bias    more        more2      out       out2 */
-    [OP_EMBED] =            {"table", "",       "next",   "",     "",         "squares", "x",      "normed"},
-    [OP_QKV_LINEAR] =       {"w",    "x",       "norm",   "bias", "",         "squares", "qkv",    ""},
-    [OP_QKV_HEADS] =        {"",     "qkv",     "",       "",     "q_norm",   "k_norm",  "q",      "kv"},
-    [OP_ATTENTION] =        {"",     "q",       "",       "",     "kv",       "",        "o",      ""},
-    [OP_ATTENTION_SPLIT] =  {"",     "q",       "",       "",     "kv",       "",        "part",   ""},
-    [OP_ATTENTION_STEP] =   {"",     "qkv",     "q_norm", "",     "kv",       "k_norm",  "part",   "kv"},
-    [OP_ATTENTION_WHOLE] =  {"",     "qkv",     "q_norm", "",     "kv",       "k_norm",  "o",      "kv"},
-    [OP_ATTENTION_COMBINE] = {"",    "part",    "",       "",     "",         "",        "o",      ""},
-    [OP_LINEAR] =           {"w",    "a",       "next",   "bias", "residual", "squares", "y",      "normed"},
-    [OP_LINEAR_PARTS] =     {"w",    "a",       "",       "",     "",         "",        "parts",  ""},
-    [OP_LINEAR_SUM] =       {"",     "parts",   "next",   "bias", "residual", "squares", "y",      "normed"},
-    [OP_GATED_MLP] =        {"wg",   "x",       "norm",   "bg",   "bu",       "squares", "h",      ""},
-    [OP_PACK] =             {"",     "x",       "",       "",     "",         "",        "packed", ""},
-    [OP_PACK_LOGITS] =      {"",     "x",       "",       "",     "",         "",        "packed", ""},
-    [OP_SUM_SQUARES] =      {"",     "squares", "",       "",     "",         "squares", "sum",    ""},
-    [OP_LM_HEAD] =          {"w",    "x",       "norm",   "",     "",         "squares", "logits", "part"},
-    [OP_CLEAR] =            {"",     "",        "",       "",     "",         "",        "cleared", ""},
-    [OP_SAMPLE] =           {"",     "logits",  "",       "",     "part",     "",        "token",  ""},
+    /*                       w       in         norm      bias    more        more2      out out2 */
+    [OP_EMBED] = {"table", "", "next", "", "", "squares", "x", "normed"},
+    [OP_QKV_LINEAR] = {"w", "x", "norm", "bias", "", "squares", "qkv", ""},
+    [OP_QKV_HEADS] = {"", "qkv", "", "", "q_norm", "k_norm", "q", "kv"},
+    [OP_ATTENTION] = {"", "q", "", "", "kv", "", "o", ""},
+    [OP_ATTENTION_STEP] = {"", "qkv", "q_norm", "", "kv", "k_norm", "part", "kv"},
+    [OP_ATTENTION_WHOLE] = {"", "qkv", "q_norm", "", "kv", "k_norm", "o", "kv"},
+    [OP_ATTENTION_COMBINE] = {"", "part", "", "", "", "", "o", ""},
+    [OP_LINEAR] = {"w", "a", "next", "bias", "residual", "squares", "y", "normed"},
+    [OP_LINEAR_PARTS] = {"w", "a", "", "", "", "", "parts", ""},
+    [OP_LINEAR_SUM] = {"", "parts", "next", "bias", "residual", "squares", "y", "normed"},
+    [OP_GATED_MLP] = {"wg", "x", "norm", "bg", "bu", "squares", "h", ""},
+    [OP_PACK] = {"", "x", "", "", "", "", "packed", ""},
+    [OP_PACK_LOGITS] = {"", "x", "", "", "", "", "packed", ""},
+    [OP_SUM_SQUARES] = {"", "squares", "", "", "", "squares", "sum", ""},
+    [OP_LM_HEAD] = {"w", "x", "norm", "", "", "squares", "logits", "part"},
+    [OP_CLEAR] = {"", "", "", "", "", "", "cleared", ""},
+    [OP_SAMPLE] = {"", "logits", "", "", "part", "", "token", ""},
 };
 
 /* The operator's tensor of that name; PROG_NONE: it has none, or the name is "". */
@@ -92,10 +91,12 @@ static uint64_t block_bytes(const struct prog_weight *w) {
 
 /* Whether GATED_MLP's matrices lie in turns of half a row block. */
 static bool in_turns(const struct prog_header *p, const struct prog_op *op) {
-    const struct prog_tensor *gate = tensor_of(p, op->in[MLP_WG]), *up = tensor_of(p, op->in[MLP_WU]);
+    const struct prog_tensor *gate = tensor_of(p, op->in[MLP_WG]),
+                             *up = tensor_of(p, op->in[MLP_WU]);
     const struct prog_part *g = &PROG(p, PART)[gate->part], *u = &PROG(p, PART)[up->part];
-    return gate->where == up->where && g->at == 0 && u->at == KGRAPH_TURN && g->run == KGRAPH_TURN &&
-           u->run == KGRAPH_TURN && g->stride == CUDA_PAGE_ROWS && u->stride == CUDA_PAGE_ROWS;
+    return gate->where == up->where && g->at == 0 && u->at == KGRAPH_TURN &&
+           g->run == KGRAPH_TURN && u->run == KGRAPH_TURN && g->stride == CUDA_PAGE_ROWS &&
+           u->stride == CUDA_PAGE_ROWS;
 }
 
 /* One row for all layers (its strides are constants of the image), of elements of 16 bits. */
@@ -135,15 +136,9 @@ static bool is_alone(const struct prog_header *p, const struct prog_op *op) {
     return false;
 }
 
-/* ATTENTION_STEP of several rows, and _WHOLE, make keys and values in scratch, and add them to
- * cache pages. */
+/* ATTENTION_STEP and _WHOLE make the keys and values of all rows of a request in scratch. */
 static bool can_step(const struct prog_header *p, const struct prog_op *op) {
-    const struct model_spec *s = PROG(p, MODEL);
-    const uint32_t heads = s->n_heads / s->n_kv_heads;
-    return (op->kind == OP_ATTENTION_STEP && op->n_rows == 1) ||
-           (heads <= 16 && emit_kv_pages(p) &&
-            (op->n_rows <= cuda_step_rows(heads, s->head_dim) ||
-             (op->n_rows <= CUDA_PLACES && is_alone(p, op))));
+    return op->n_rows <= STEP_ROWS || (op->n_rows <= CUDA_PLACES && is_alone(p, op));
 }
 
 /* Parts are whole row blocks, a tile has all token rows. */
@@ -159,7 +154,8 @@ static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
 static const char *check_op(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *squares = tensor_of(p, squares_of(op));
     if ((op->kind == OP_ATTENTION_STEP || op->kind == OP_ATTENTION_WHOLE) && !can_step(p, op))
-        return "the cache in pages, or the pieces of one row";
+        return "few rows, or rows of different requests";
+    if (op->kind == OP_ATTENTION_SPLIT) return "heads and attention in one operator (qkv=joined)";
     if (op->kind == OP_LINEAR_SUM && PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0)
         return "whole blocks of squares";
     if (!cuda_has_pages(op->kind)) return NULL;
@@ -213,8 +209,8 @@ int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct c
     *bytes = 0;
     for (uint64_t i = 0; i < program->section[SECTION_WEIGHT].count; i++) {
         const struct prog_weight *w = &PROG(program, WEIGHT)[i];
-        places[i] = (struct cuda_place){
-            .offset = *bytes, .k_tiles = w->n_dims == 2 ? cuda_k_tiles(w->cols) : 0};
+        places[i] = (struct cuda_place){.offset = *bytes,
+                                        .k_tiles = w->n_dims == 2 ? cuda_k_tiles(w->cols) : 0};
         *bytes += align_up(block_bytes(w), PLACE_ALIGN);
     }
     return QN_OK;
@@ -226,7 +222,6 @@ struct filler {
     const struct prog_header *program;
     const struct cuda_place *places;
     const struct cuda_bases *bases;
-    bool attention_leases;
     uint64_t table; /* EMBED's */
     const struct program_maps *maps;
 };
@@ -257,8 +252,8 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     const struct {
         uint64_t *word;
         const char *name;
-    } all[] = {{&t->w, names->w},       {&t->in, names->in},       {&t->norm, names->norm},
-               {&t->bias, names->bias}, {&t->more, names->more},   {&t->more2, names->more2},
+    } all[] = {{&t->w, names->w},       {&t->in, names->in},     {&t->norm, names->norm},
+               {&t->bias, names->bias}, {&t->more, names->more}, {&t->more2, names->more2},
                {&t->out, names->out},   {&t->out2, names->out2}};
     struct op_info info;
     op_describe(op->kind, &info);
@@ -346,14 +341,14 @@ static void fill_walk(const struct filler *f, const struct prog_op *op, const st
         walk_staged(t, op->kind == OP_LM_HEAD ? LM_BLOCK / CUDA_PAGE_ROWS : 0);
 }
 
-/* How ATTENTION goes through its rows: tile 0 by steps, else by so many at a time, which takes a
- * lease, from when on half of the workers have one of the items that warps share. */
+/* Which form ATTENTION has: tile 0 MIXED (attention_mixed.cuh), else PREFILL of so many rows at a
+ * time, from when on half of the workers have one of its items. Both take a lease. */
 static void fill_attention(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
     const struct op_attrs *s = &op->attrs;
-    const uint32_t heads = s->heads / s->kv, step_heads = MIN(heads, 16u);
+    const uint32_t heads = s->heads / s->kv, step_heads = cuda_sub_heads(heads, s->D);
     const uint32_t rows = CUDA_COMPUTE_WARPS * (16 / step_heads);
     const uint32_t items = CEIL_DIV(op->n_rows, rows) * s->kv * CEIL_DIV(heads, step_heads);
-    if (op->kind != OP_ATTENTION || !f->attention_leases) return;
+    if (op->kind != OP_ATTENTION) return;
     t->columns = CUDA_LEASE;
     if (op->n_rows >= rows && 2 * items >= t->unit1 && cuda_rows_fit(s->D, cc_of(f)))
         t->tile = (uint8_t)rows;
@@ -372,7 +367,6 @@ static uint16_t n_eights(const struct prog_header *p, const struct prog_op *op) 
 
 static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
     switch (op->kind) {
-    case OP_ATTENTION_SPLIT:
     case OP_ATTENTION_STEP: return tensor_of(p, op->out[0])->shape[2]; /* [T, n_heads, P, D + 2] */
     case OP_ATTENTION_COMBINE: return tensor_of(p, op->in[COMBINE_PART])->shape[2];
     case OP_PACK_LOGITS: return eights_of(tensor_of(p, op->in[PACK_X]));
@@ -459,7 +453,7 @@ int cuda_tables_fill(struct diag *d, const struct prog_header *program,
                      const struct cuda_place *places, const struct cuda_bases *bases,
                      struct cuda_task *tasks) {
     struct program_maps maps;
-    struct filler f = {program, places, bases, emit_attention_leases(program), 0, &maps};
+    struct filler f = {program, places, bases, 0, &maps};
     f.table = embed_table(&f);
     int rc = program_maps_make(d, program, &maps);
     for (uint64_t i = 0; i < program->section[SECTION_VARIANT].count && rc == QN_OK; i++) {

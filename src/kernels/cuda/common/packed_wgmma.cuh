@@ -12,7 +12,7 @@
  * The compiler is easily made to wait for every product (it says so, and check_kernels fails): by
  * products in a function that is called, by trip counts that might differ between lanes, by a path
  * that leads out from between them (a wait that gives up). A second size of products beside these
- * did so, too; those of attention_rows_wgmma.cuh, all waited for before others begin, do not.
+ * did so, too; those of attention_prefill_wgmma.cuh, all waited for before others begin, do not.
  */
 #ifndef QN_CUDA_COMMON_PACKED_WGMMA_CUH
 #define QN_CUDA_COMMON_PACKED_WGMMA_CUH
