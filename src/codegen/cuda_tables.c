@@ -158,6 +158,7 @@ static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
  * activations that their writer has normed, or one row that fits scratch, which they norm. */
 static const char *check_op(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *squares = tensor_of(p, squares_of(op));
+    if (op->gang != 1) return "each task by itself, no gangs";
     if ((op->kind == OP_ATTENTION_STEP || op->kind == OP_ATTENTION_WHOLE) && !can_step(p, op))
         return "the cache in pages, or the pieces of one row";
     if (op->kind == OP_LINEAR_SUM && PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0)
