@@ -153,6 +153,7 @@ static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
  * activations that their writer has normed, or one row that fits scratch, which they norm. */
 static const char *check_op(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *squares = tensor_of(p, squares_of(op));
+    if (op->gang != 1) return "each task by itself, no gangs";
     if ((op->kind == OP_ATTENTION_STEP || op->kind == OP_ATTENTION_WHOLE) && !can_step(p, op))
         return "few rows, or rows of different requests";
     if (op->kind == OP_ATTENTION_SPLIT) return "heads and attention in one operator (qkv=joined)";
