@@ -30,7 +30,7 @@ static void project(const struct cpu_task *t, int kind, uint32_t first, uint32_t
     const float *bias = tile_in(t, QKV_BQ + kind);
     const void *w = tile_weight_row(tile_in(t, QKV_WQ + kind), dtype, c0, t->op->k);
     float *y = (float *)tile_out(t, 0) + (size_t)row * t->op->units + first + c0; /* [T, units] */
-    t->isa->gemm[dtype](w, c1 - c0, t->op->k, pack, n, y, t->op->units);
+    t->isa->gemm[dtype](CPU_SUM_WHOLE, w, c1 - c0, t->op->k, pack, n, y, t->op->units);
     for (uint32_t i = 0; i < n; i++)
         qkv_scale(y + (size_t)i * t->op->units, c1 - c0, inv[i], bias != NULL ? bias + c0 : NULL);
 }
