@@ -77,6 +77,28 @@ static bool has_row_flags(const struct prog_header *program) {
     return true;
 }
 
+static bool is_linear(const struct prog_op *op) {
+    return op->kind == OP_LINEAR || op->kind == OP_LINEAR_PARTS;
+}
+
+/* Whether an operator before number `at` has dot products of its length, too. */
+static bool is_width_known(const struct prog_op *ops, uint64_t at) {
+    for (uint64_t i = 0; i < at; i++)
+        if (is_linear(&ops[i]) && ops[i].k == ops[at].k) return true;
+    return false;
+}
+
+/* Lengths of LINEAR's dot products, each once, with a number: what its kernels are compiled for. */
+static void emit_linear_widths(const struct prog_header *program, struct strbuf *out) {
+    const struct prog_op *ops = PROG(program, OP);
+    uint32_t n = 0;
+    strbuf_printf(out, "#define QN_LINEAR_WIDTHS(X)");
+    for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++)
+        if (is_linear(&ops[i]) && !is_width_known(ops, i))
+            strbuf_printf(out, " X(%u, %u)", (unsigned)n++, (unsigned)ops[i].k);
+    strbuf_printf(out, "\n#define QN_N_LINEAR_WIDTHS %u\n", (unsigned)n);
+}
+
 void emit_constants(const struct prog_header *program, struct strbuf *out) {
     const struct model_spec *spec = PROG(program, MODEL);
 #define X(name, field) strbuf_printf(out, "#define QN_" #name " %u\n", (unsigned)spec->field);
@@ -94,6 +116,7 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     strbuf_printf(out, "#define QN_KV_PAGES %d\n", emit_kv_pages(program));
     strbuf_printf(out, "#define QN_WIDE %d\n",
                   rows_stream(CUDA_WIDE * PACK_ROWS, spec->hidden, true));
+    emit_linear_widths(program, out);
     strbuf_printf(out, "#define QN_ATTENTION_LEASES %d\n", emit_attention_leases(program));
 }
 
