@@ -227,11 +227,15 @@ static int judge_log(char *log, const char *where, int *n_kernels) {
 /* A program of which only what emit_constants reads is filled in; of a form that hands tasks out
  * one of those. */
 static struct prog_header *bare_program(const struct model_spec *spec, const char *form) {
-    const size_t at = align_up(sizeof(struct prog_header) + sizeof *spec, 64);
+    const size_t kv_at = sizeof(struct prog_header) + sizeof *spec;
+    const size_t at = align_up(kv_at + sizeof(struct kv_row), 64);
+    const enum dtype kv = spec->weight_dtype == DTYPE_F32 ? DTYPE_BF16 : spec->weight_dtype;
     struct prog_header *p = calloc(1, at + sizeof(struct prog_task));
     if (p == NULL) return NULL;
     p->section[SECTION_MODEL] = (struct prog_section){.offset = sizeof *p, .count = 1};
     memcpy(p + 1, spec, sizeof *spec);
+    p->section[SECTION_KV] = (struct prog_section){.offset = kv_at, .count = 1};
+    *(struct kv_row *)((char *)p + kv_at) = spec_kv_row(spec, kv);
     const bool all = strcmp(form, "jit") == 0;
     if (all || strcmp(form, "hybrid") == 0) {
         struct prog_task *t = (struct prog_task *)((char *)p + at);
@@ -240,7 +244,6 @@ static struct prog_header *bare_program(const struct model_spec *spec, const cha
         t->kind = all ? OP_LINEAR : OP_ATTENTION_SPLIT;
     }
     p->kv_block = 64; /* compile_options_init's */
-    p->kv_dtype = spec->weight_dtype == DTYPE_F32 ? DTYPE_BF16 : spec->weight_dtype;
     return p;
 }
 

@@ -27,7 +27,8 @@
  * which are the four A registers of mma.m16n8k16 with the 16 columns of a step permuted, so that a
  * lane's B operand of two steps is 16 contiguous bytes of a row-major activation. Rows and columns
  * beyond the matrix are zero: the host clears the weights allocation before it fills it.
- * Which matrix row is which image row is the place's `layout` (enum cuda_layout).
+ * Image rows are the rows of the program's block (struct prog_weight), whose parts say which tensor of
+ * the checkpoint has which.
  *
  * Packed activations (OP_PACK) are pieces of PACK_ROWS token rows x CUDA_PACK_COLUMNS columns, 1 KB
  * each: those of all rows for the first columns, then for the next, so that what a tile of any
@@ -186,19 +187,10 @@ CUDA_ABI_FN int cuda_has_pages(uint32_t kind) {
            kind == OP_GATED_MLP || kind == OP_LM_HEAD;
 }
 
-enum cuda_layout {
-    CUDA_VECTOR = 0, /* F32, contiguous */
-    CUDA_ROWS = 1,   /* in the matrix's own order */
-    CUDA_GATE = 2,   /* matrix row 8 b + r is image row r of row block b, r < 8 */
-    CUDA_UP = 3,     /* matrix row 8 b + r is image row 8 + r of row block b */
-};
-
-/* Where a checkpoint weight lies on the device. */
+/* Where a block of weights (struct prog_weight) lies on the device. */
 struct cuda_place {
-    uint64_t offset; /* bytes into the weights allocation: of the vector, or of the shared image */
-    uint32_t layout; /* enum cuda_layout */
-    uint32_t k_tiles;
-    uint32_t row0; /* first image row: q, k and v share an image */
+    uint64_t offset;  /* bytes into the weights allocation */
+    uint32_t k_tiles; /* of an image; 0: a vector, F32, contiguous */
     uint32_t reserved;
 };
 
@@ -214,7 +206,7 @@ struct cuda_task {
     uint32_t k;     /* length of the dot products; CLEAR: bytes of a unit */
     uint32_t k_tiles;
     uint32_t index; /* of this task in the program */
-    /* Device addresses of operands, as op.def's row calls them; those that a kind does not have: 0.
+    /* Device addresses of operands; an operand that the kind does not have is 0.
      *
      * w      EMBED and SAMPLE table; matrix products: the weights' image
      * in     what it works on: x, a, qkv, q, part, parts, squares, logits
@@ -243,7 +235,7 @@ ABI_SIZE(struct cuda_task, 128);
 
 enum cuda_task_flag {
     CUDA_TRIGGER_WATCHED =
-        1, /* the trigger may activate the end event: somebody must see who does */
+        1, /* the trigger may activate the end event: the block must notice if it does */
     /* Operands that carry flags: */
     CUDA_IN_FLAGGED = 2,
     CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR */
@@ -283,8 +275,8 @@ struct cuda_args {
     uint32_t flight;       /* pages requested and not yet arrived per worker, 1..CUDA_MAX_FLIGHT;
                               a few times 8 KB reach full bandwidth, more delays others */
     uint32_t stream;       /* enum cuda_stream */
-    uint32_t flight_deep;  /* the same in the midst of a long task of up to eight rows, while nobody
-                              waits for activations: flight..CUDA_MAX_FLIGHT. Bulk copies only */
+    uint32_t flight_deep; /* the same in the midst of a long task of up to eight rows, while no task
+                             waits for activations: flight..CUDA_MAX_FLIGHT. Bulk copies only */
 };
 
 /* The rings of runtime/rt_trace.h on the device: those of workers (written by the control warps)
@@ -300,7 +292,7 @@ CUDA_ABI_FN uint64_t cuda_waiting_bytes(uint32_t n_workers) {
     return (uint64_t)n_workers * CUDA_WAITING_SUMS * CUDA_WAITING_BYTES;
 }
 
-/* Rows [first_row, first_row + n_rows) of a checkpoint matrix into its image (any range; calls for
+/* Rows [first_row, first_row + n_rows) of a part into its block's image (any range; calls for
  * different ranges may run in any order), or a vector's elements (n_rows of 1 column) to F32. */
 struct cuda_retile {
     uint64_t src;     /* n_rows * cols elements, row-major */
@@ -308,7 +300,7 @@ struct cuda_retile {
     uint64_t first_row, n_rows;
     uint32_t cols;
     uint32_t src_dtype, dst_dtype; /* enum dtype; dst of a matrix: BF16 or F16 (F32 goes to BF16) */
-    uint32_t reserved;
+    uint32_t at, run, stride; /* of the part: struct prog_part */
     struct cuda_place place;
 };
 

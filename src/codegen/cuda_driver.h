@@ -26,7 +26,7 @@ typedef struct CUfunc_st *cu_function;
 typedef struct CUstream_st *cu_stream;
 typedef struct CUevent_st *cu_event;
 
-/* CUresult: those that are told apart here. */
+/* CUresult: the values that are told apart here. */
 enum {
     CU_SUCCESS = 0,
     CU_ERROR_OUT_OF_MEMORY = 2,

@@ -99,6 +99,18 @@ static void emit_linear_widths(const struct prog_header *program, struct strbuf 
     strbuf_printf(out, "\n#define QN_N_LINEAR_WIDTHS %u\n", (unsigned)n);
 }
 
+/* Elements of a block of the KV cache: from it to the next, from the keys of a head to the next
+ * head's, from a key to the value of the same head and position. */
+static void emit_kv(const struct prog_header *program, struct strbuf *out) {
+    const struct kv_row *r = PROG(program, KV);
+    const uint32_t block = program->kv_block;
+    strbuf_printf(out, "#define QN_KV_BLOCK %u\n", (unsigned)block);
+    strbuf_printf(out, "#define QN_KV_DTYPE %u\n", (unsigned)r->dtype);
+    strbuf_printf(out, "#define QN_KV_BLOCK_STRIDE %u\n", (unsigned)kv_block_elements(r, block));
+    strbuf_printf(out, "#define QN_KV_HEAD_STRIDE %u\n", (unsigned)kv_key_at(r, block, 1, 0));
+    strbuf_printf(out, "#define QN_KV_VALUE_STRIDE %u\n", (unsigned)kv_values_at(r, block));
+}
+
 void emit_constants(const struct prog_header *program, struct strbuf *out) {
     const struct model_spec *spec = PROG(program, MODEL);
 #define X(name, field) strbuf_printf(out, "#define QN_" #name " %u\n", (unsigned)spec->field);
@@ -108,8 +120,7 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     uint32_t bits;
     __builtin_memcpy(&bits, &spec->rms_eps, sizeof bits);
     strbuf_printf(out, "#define QN_RMS_EPS_BITS 0x%08xu\n", (unsigned)bits);
-    strbuf_printf(out, "#define QN_KV_BLOCK %u\n", (unsigned)program->kv_block);
-    strbuf_printf(out, "#define QN_KV_DTYPE %u\n", (unsigned)program->kv_dtype);
+    emit_kv(program, out);
     strbuf_printf(out, "#define QN_JIT %d\n", has_jit(program));
     strbuf_printf(out, "#define QN_JIT_WEIGHTS %d\n", has_jit_weights(program));
     strbuf_printf(out, "#define QN_ROW_FLAGS %d\n", has_row_flags(program));

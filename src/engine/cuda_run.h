@@ -13,7 +13,7 @@
  * there is no copy, and no driver call but the launch and a look at whether the kernel has ended.
  *
  * The watcher thread owns all of it. Others use the mailbox: its doorbell wakes the watcher, and
- * the watcher wakes whoever sleeps on the mailbox's progress, since a kernel cannot.
+ * the watcher wakes the threads that sleep on the mailbox's progress, since a kernel cannot.
  */
 #ifndef QN_ENGINE_CUDA_RUN_H
 #define QN_ENGINE_CUDA_RUN_H

@@ -217,7 +217,7 @@ static json_t *explain_task(struct scene *s, int32_t i) {
     json_object_set_new(o, "variant_rows", number(s->k->n_rows));
     origin_json(s, i, o);
     if (t->worker == NO_WORKER)
-        json_object_set_new(o, "worker", json_string("JIT: whoever claims it"));
+        json_object_set_new(o, "worker", json_string("JIT: the worker that claims it"));
     else
         json_object_set_new(o, "worker", number((uint64_t)t->worker));
     json_object_set_new(o, "weight_bytes", number(task_weight_bytes(s->k, t)));

@@ -40,10 +40,6 @@ static int dtype_of(struct diag *d, const char *name, enum dtype automatic, enum
                 name);
 }
 
-static uint64_t kv_token_bytes(const struct model_spec *s, uint32_t dtype) {
-    return (uint64_t)2 * s->n_layers * s->n_kv_heads * s->head_dim * dtype_bytes(dtype);
-}
-
 /* Bytes of the matrices; vectors are too small to matter before the program is there. */
 static uint64_t weight_estimate(const struct model_spec *s) {
     uint64_t q = (uint64_t)s->n_heads * s->head_dim, kv = (uint64_t)s->n_kv_heads * s->head_dim;
@@ -108,8 +104,6 @@ static int choose_memory(struct diag *d, const qn_engine_params *p, const struct
         return fail(d, QN_EINVAL, "gpu_memory_utilization: want a share above 0 and up to 1");
     plan->memory_limit = (uint64_t)(share * (double)plan->device.memory_bytes);
     plan->weight_bytes = weight_estimate(&model->spec);
-    plan->kv_token_bytes = kv_token_bytes(&model->spec, plan->compile.kv_dtype);
-    plan->kv_block_bytes = plan->kv_token_bytes * plan->compile.kv_block;
     return QN_OK;
 }
 
@@ -151,6 +145,9 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
     if (p->max_num_batched_tokens)
         c->max_batched_tokens = round_up_power(p->max_num_batched_tokens);
     TRY(choose_memory(d, p, model, plan));
+    const struct kv_row row = spec_kv_row(&model->spec, c->kv_dtype);
+    plan->kv_token_bytes = model->spec.n_layers * kv_position_bytes(&row);
+    plan->kv_block_bytes = plan->kv_token_bytes * c->kv_block;
     TRY(choose_length(d, p, &model->spec, plan));
     choose_blocks(p, plan);
     return QN_OK;
@@ -180,8 +177,10 @@ int plan_from_program(struct diag *d, const qn_engine_params *p, const struct mo
     c->max_model_len = program->max_model_len;
     c->max_batched_tokens = last->n_rows;
     c->kv_block = program->kv_block;
-    c->kv_dtype = (enum dtype)program->kv_dtype;
+    c->kv_dtype = (enum dtype)PROG(program, KV)->dtype;
     TRY(choose_memory(d, p, model, plan));
+    TRY(program_kv_bytes(d, program, 1, &plan->kv_block_bytes));
+    plan->kv_token_bytes = plan->kv_block_bytes / c->kv_block;
     choose_blocks(p, plan);
     return QN_OK;
 }

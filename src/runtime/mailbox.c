@@ -65,6 +65,12 @@ static int check_request(struct diag *d, const struct mailbox *m, const struct r
     if (q->n_stop > RT_MAX_STOP_IDS)
         return fail(d, QN_ELIMIT, "stop_token_ids: want at most %d, have %u", RT_MAX_STOP_IDS,
                     q->n_stop);
+    if (q->n_scored >= q->n_prompt)
+        return fail(d, QN_EINVAL, "n_scored: want fewer than the prompt's %u tokens, have %u",
+                    q->n_prompt, q->n_scored);
+    if (q->n_scored > 0 && m->rt->out_logprobs != NULL)
+        return fail(d, QN_EUNSUPPORTED,
+                    "n_scored: log-probabilities of prompts are the CPU backend's only");
     for (uint32_t i = 0; i < q->n_prompt; i++)
         if (prompt[i] < 0 || (uint32_t)prompt[i] >= m->vocab)
             return fail(d, QN_EINVAL, "prompt: token %d at %u is not in a vocabulary of %u",
@@ -149,6 +155,8 @@ int mailbox_poll(struct diag *d, struct mailbox *m, uint32_t slot, struct mailbo
     view->n_out = rt_host_load_acquire(&rt->posts[slot].n_out);
     view->tokens = (rt->out_tokens ? rt->out_tokens : m->limits.tokens) + first;
     view->logprobs = (rt->out_logprobs ? rt->out_logprobs : m->limits.logprobs) + first;
+    view->n_scored = rt->mail_requests[slot].n_scored;
+    view->scored = view->logprobs - view->n_scored;
     return QN_OK;
 }
 

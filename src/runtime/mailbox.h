@@ -29,6 +29,8 @@ struct mailbox_view {
     uint32_t finish; /* enum rt_finish */
     const int32_t *tokens;
     const float *logprobs; /* natural log */
+    uint32_t n_scored;
+    const float *scored; /* [n_scored] the same of the prompt's last tokens, once n_out > 0 */
 };
 
 /* `rt` and the memory behind it must outlive the mailbox. Errors: QN_ENOMEM. */

@@ -3,8 +3,8 @@
  *
  * A task that would trigger k > 1 events gets one new event with k empty tasks behind it, each of
  * which triggers one of the k (figure 6a). Fan-in above one (figure 6b) cannot arise here: fusion
- * by successor sets has left every task with one event. Tasks that wait for nothing wait for the
- * start event, tasks that nobody waits for trigger the end event: the iteration's boundary.
+ * by successor sets has left every task with one event. A task without a predecessor waits
+ * for the start event, a task without a dependent triggers the end event: the iteration's boundary.
  */
 #include "task/task_graph.h"
 

@@ -16,7 +16,7 @@
  *             all of a later one in the same bytes. Bytes are those of the workspace; KV rows of
  *             different slots and positions are disjoint (rt_boundary.h)
  *   carry     an event without a counter is one whose dependents poll flagged data of each of its
- *             triggers; plain data is read behind counters only; flagged bytes are nobody else's,
+ *             producers; plain data is read behind counters only; flagged bytes are nobody else's,
  *             and only kernels that know flags touch them; what each worker did reaches the end of
  *             the iteration through counters; plain bytes are used again only where counters and
  *             the order of each worker's list make it visible that nobody uses them still

@@ -21,6 +21,7 @@
 #include "base/checked.h"
 #include "codegen/cuda_abi.h"
 #include "engine/backend_cuda.h"
+#include "engine/recipe.h"
 #include "engine/compile.h"
 #include "engine/compile_option.h"
 #include "engine/trace.h"
@@ -61,20 +62,6 @@ static inline void rig_close(struct rig *r) {
     free(r->program);
     model_free(r->model);
     memset(r, 0, sizeof *r);
-}
-
-static inline int load_weights(struct diag *d, struct rig *r) {
-    struct weight_want want[512];
-    size_t n = r->program->section[SECTION_WEIGHT].count;
-    const struct prog_weight *w = PROG(r->program, WEIGHT);
-    if (n > COUNT_OF(want)) return fail(d, QN_ELIMIT, "the test is for small models");
-    for (size_t i = 0; i < n; i++)
-        want[i] = (struct weight_want){.name = program_string(r->program, w[i].name),
-                                       .dtype = (enum dtype)w[i].dtype,
-                                       .n_dims = (int)w[i].n_dims,
-                                       .rows = w[i].rows,
-                                       .cols = w[i].cols > 0 ? w[i].cols : 1};
-    return weights_load(d, r->model->files, want, n, NULL, &r->weights);
 }
 
 /* An event in the middle of the smallest variant, one that is counted, gets a trigger too few. */
@@ -123,7 +110,8 @@ static inline int rig_open(struct diag *d, const struct backend *backend,
     TRY(compile_option_apply(d, o->options, &c));
     TRY(compile_model(d, r->model, &c, NULL, NULL, &r->program));
     if (o->break_event) break_event(r->program);
-    if (!o->dummy || o->dummy_on_host || backend->target == TARGET_CPU) TRY(load_weights(d, r));
+    if (!o->dummy || o->dummy_on_host || backend->target == TARGET_CPU)
+        TRY(recipe_load(d, r->program, r->model->files, NULL, &r->weights));
     config.n_kv_blocks = c.n_slots * CEIL_DIV(c.max_model_len, c.kv_block);
     config.max_batched = c.max_batched_tokens;
     if (o->flight > 0) return open_traced(d, &config, o->flight, r);

@@ -406,6 +406,22 @@ static void test_plan(void **state) {
     close_well(i);
 }
 
+/* The image has one format and one set of strides for the KV cache of all layers. */
+static void test_kv_rows_differ(void **state) {
+    (void)state;
+    struct diag d = {0};
+    struct backend_instance *i;
+    struct kv_row *last =
+        (struct kv_row *)PROG(program, KV) + program->section[SECTION_KV].count - 1;
+    const struct kv_row was = *last;
+    last->dtype = DTYPE_F16;
+    reset(MODE_WELL);
+    assert_int_equal(open_with(&d, program, &i), QN_EUNSUPPORTED);
+    assert_non_null(strstr(d.message, "want one for all layers"));
+    assert_null(i);
+    *last = was;
+}
+
 static void test_wrong_image(void **state) {
     (void)state;
     struct diag d = {0};
@@ -471,23 +487,15 @@ static void test_keeps_activations(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keeps_activations),
-        cmocka_unit_test(test_one_launch_each),
-        cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_many_launches),
-        cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_trace_overrun),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_close_busy),
-        cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_silence),
-        cmocka_unit_test(test_device_error),
-        cmocka_unit_test(test_launch_fails),
-        cmocka_unit_test(test_waiters_learn),
-        cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_wrong_image),
-        cmocka_unit_test(test_no_driver),
+        cmocka_unit_test(test_keeps_activations), cmocka_unit_test(test_kv_rows_differ),
+        cmocka_unit_test(test_one_launch_each),   cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_many_launches),     cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_trace_overrun),     cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_close_busy),        cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_silence),           cmocka_unit_test(test_device_error),
+        cmocka_unit_test(test_launch_fails),      cmocka_unit_test(test_waiters_learn),
+        cmocka_unit_test(test_out_of_memory),     cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_wrong_image),       cmocka_unit_test(test_no_driver),
     };
     return cmocka_run_group_tests(tests, make_program, drop_program);
 }

@@ -18,7 +18,7 @@ static const struct {
 #define OP_ANY(ID, name) [OP_##ID] = {cpu_##name, cpu_##name##_scratch},
 #define OP_CPU           OP_ANY
 #define OP_CUDA(ID, name)
-#define OP(ID, name, target, launch, split, inputs, outputs) OP_##target(ID, name)
+#define OP(ID, name, target, ...) OP_##target(ID, name)
 #include "graph/op.def"
 #undef OP
 #undef OP_ANY

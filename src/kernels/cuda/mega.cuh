@@ -40,7 +40,7 @@
 /* ---- what runs a task: waits for its event (wait_ready), does the work; false: the launch ends
  * ---- */
 
-/* Those that need nothing but their event. */
+/* Tasks that need nothing but their event. */
 DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
@@ -200,10 +200,10 @@ DEV void compute_stop(struct warp_context *c) {
 }
 
 /* Runs the task of the message and waits for the next. Each kind has such a function of its own:
- * what one keeps in registers is nobody else's to spill. They are called with nothing to keep.
+ * the registers of one cannot make another spill. They are called with nothing to keep.
  * HINTED: it sends its hint itself. */
 typedef bool run_function(struct warp_context *c, const struct cuda_task *task);
-template <run_function RUN, bool HINTED> DEV void compute_with(void) {
+template <run_function RUN, bool HINTED = false> DEV void compute_with(void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     if (!RUN(&c, task)) {
@@ -212,25 +212,54 @@ template <run_function RUN, bool HINTED> DEV void compute_with(void) {
     }
     compute_done<HINTED>(&c, task);
 }
-template <run_function RUN, bool HINTED = false> __device__ __noinline__ void compute_task(void) {
-    compute_with<RUN, HINTED>();
+
+CODE(void, code_first, void) {
+    compute_with<run_first>();
+}
+CODE(void, code_last, void) {
+    compute_with<run_last>();
+}
+CODE(void, code_other, void) {
+    compute_with<run_other>();
 }
 
-/* Those of few rows. The image has functions in the order of their names: what a batch alone runs
- * is not between what a single row does. */
-template <int COLUMNS, uint32_t KIND, uint32_t K> __device__ __noinline__ void run_few(void) {
-    compute_with<few_run<KIND, K, COLUMNS>, false>();
+CODE(void, code_split, void) {
+    compute_with<run_split<OP_ATTENTION_SPLIT>>();
 }
-
-template <uint32_t KIND, uint32_t K> __device__ __noinline__ void run_wide(void) {
-    compute_with<wide_run<KIND, K>, false>();
+CODE(void, code_step, void) {
+    compute_with<run_split<OP_ATTENTION_STEP>>();
 }
-
+CODE(void, code_combine, void) {
+    compute_with<run_combine, true>();
+}
+CODE(void, code_steps, void) {
+    compute_with<run_attention>();
+}
 #if KV_PAGES
-__device__ __noinline__ void run_teams(void) {
-    compute_with<run_attention_teams, false>();
+CODE(void, code_whole_one, void) {
+    compute_with<run_attention_row<OP_ATTENTION_WHOLE, true>, true>();
+}
+CODE(void, code_whole_row, void) {
+    compute_with<run_attention_row<OP_ATTENTION_WHOLE, false>, true>();
+}
+CODE(void, code_step_row, void) {
+    compute_with<run_attention_row<OP_ATTENTION_STEP, true>, true>();
+}
+CODE(void, code_whole, void) {
+    compute_with<run_whole>();
+}
+CODE(void, run_teams, void) {
+    compute_with<run_attention_teams>();
 }
 #endif
+
+/* Those of few rows. */
+CODE_OF((int COLUMNS, uint32_t KIND, uint32_t K), void, run_few, void) {
+    compute_with<few_run<KIND, K, COLUMNS>>();
+}
+CODE_OF((uint32_t KIND, uint32_t K), void, run_wide, void) {
+    compute_with<wide_run<KIND, K>>();
+}
 
 /* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself
  * (packed_wgmma.cuh); all else is in functions, between which nothing is kept in registers. They
@@ -242,7 +271,7 @@ DEV uint32_t packed_done(struct warp_context *c, const struct cuda_task *task) {
     return 0;
 }
 
-__device__ __noinline__ uint32_t packed_begin(void) {
+CODE(uint32_t, packed_begin, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     packed_take(&c, task);
@@ -258,7 +287,7 @@ __device__ __noinline__ uint32_t packed_begin(void) {
     return packed_done(&c, task);
 }
 
-__device__ __noinline__ uint32_t packed_next(void) {
+CODE(uint32_t, packed_next, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     if (packed_stopped(&c)) {
@@ -280,9 +309,9 @@ DEV void compute_packed(void) {
 #if ROWS_BY_WGMMA
 
 /* Attention of many rows: what multiplies is in the kernel, too. Not 0: there is more of the task.
- * Functions lie in the order of their names: both after what a single row runs. */
+ */
 
-__device__ __noinline__ uint32_t rows_open(void) {
+CODE(uint32_t, rows_open, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     lease_take(&c);
@@ -300,7 +329,7 @@ __device__ __noinline__ uint32_t rows_open(void) {
     return 0;
 }
 
-__device__ __noinline__ uint32_t rows_next(void) {
+CODE(uint32_t, rows_next, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     if (rows_go_on(&c, task)) return 1;
@@ -316,8 +345,12 @@ DEV void compute_rows(void) {
 
 #elif QN_HEAD_DIM <= 128
 
+CODE(void, code_rows, void) {
+    compute_with<run_attention_rows>();
+}
+
 DEV void compute_rows(void) {
-    compute_task<run_attention_rows>();
+    code_rows();
 }
 
 #else
@@ -328,7 +361,7 @@ DEV void compute_rows(void) {} /* cuda_rows_fit */
 
 /* ATTENTION_STEP of long contexts: items that are all warps', then a run, and so on, in functions
  * of their own. The first goes on after a run, if the warp's state has one; true: another comes. */
-__device__ __noinline__ bool step_items(void) {
+CODE(bool, step_items, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     const struct split_warp t = split_warp_of(&c, task);
@@ -349,7 +382,7 @@ __device__ __noinline__ bool step_items(void) {
     return false;
 }
 
-__device__ __noinline__ void step_run(void) {
+CODE(void, step_run, void) {
     struct warp_context c = context_load();
     const struct split_warp t = split_warp_of(&c, task_of(c.message));
     const struct kv_walk w = SHARED->warp[c.warp].run;
@@ -357,8 +390,8 @@ __device__ __noinline__ void step_run(void) {
     context_store(&c);
 }
 
-/* What comes after the run: its heads. False: nothing, the task is over. */
-__device__ __noinline__ bool step_after(void) {
+/* Makes the heads of the item after the run. False: there is none, the task is over. */
+CODE(bool, step_after, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     struct kv_walk w = SHARED->warp[c.warp].run;
@@ -377,17 +410,17 @@ DEV void compute_step_long(void) {
     }
 }
 
-/* Those that are not multiplications or attention. */
-__device__ __noinline__ void compute_other(void) {
+/* Tasks that are not multiplications or attention. */
+CODE(void, compute_other, void) {
     switch (task_of(SHARED->warp[thread_here() / 32].message)->kind) {
-    case OP_EMBED: compute_task<run_first>(); break;
-    case OP_SAMPLE: compute_task<run_last>(); break;
-    default: compute_task<run_other>(); break;
+    case OP_EMBED: code_first(); break;
+    case OP_SAMPLE: code_last(); break;
+    default: code_other(); break;
     }
 }
 
 /* Linear tasks of one row, as many as follow each other. */
-__device__ __noinline__ void compute_one_row(void) {
+CODE(void, compute_one_row, void) {
     struct warp_context c = context_load();
 #pragma unroll 1
     do {
@@ -407,7 +440,7 @@ __device__ __noinline__ void compute_one_row(void) {
 }
 
 /* Pages that were streamed for an iteration that did not come. */
-__device__ __noinline__ void compute_drop(void) {
+CODE(void, compute_drop, void) {
     struct warp_context c = context_load();
     barrier_wait_acquire_cta(&SHARED->drop_ready, c.n_drops);
     c.n_drops ^= 1;
@@ -422,7 +455,7 @@ __device__ __noinline__ void compute_drop(void) {
     compute_next(&c);
 }
 
-__device__ __noinline__ void compute_first(void) {
+CODE(void, compute_first, void) {
     struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     if (c.thread == 0) trace_start(c.args, SHARED);
     compute_next(&c);
@@ -446,24 +479,18 @@ DEV void compute_main(void) {
         switch (context_next()) {
         case RUN_ONE_ROW: compute_one_row(); continue;
 #if KV_PAGES
-        case RUN_WHOLE_ONE:
-            compute_task<run_attention_row<OP_ATTENTION_WHOLE, true>, true>();
-            continue;
-        case RUN_WHOLE_ROW:
-            compute_task<run_attention_row<OP_ATTENTION_WHOLE, false>, true>();
-            continue;
+        case RUN_WHOLE_ONE: code_whole_one(); continue;
+        case RUN_WHOLE_ROW: code_whole_row(); continue;
         case RUN_WHOLE_TEAMS: run_teams(); continue;
-        case RUN_STEP_ROW:
-            compute_task<run_attention_row<OP_ATTENTION_STEP, true>, true>();
-            continue;
-        case RUN_WHOLE: compute_task<run_whole>(); continue;
+        case RUN_STEP_ROW: code_step_row(); continue;
+        case RUN_WHOLE: code_whole(); continue;
 #endif
-        case RUN_COMBINE: compute_task<run_combine, true>(); continue;
-        case RUN_STEP: compute_task<run_split<OP_ATTENTION_STEP>>(); continue;
+        case RUN_COMBINE: code_combine(); continue;
+        case RUN_STEP: code_step(); continue;
         case RUN_STEP_LONG: compute_step_long(); continue;
         case RUN_OTHER: compute_other(); continue;
-        case RUN_SPLIT: compute_task<run_split<OP_ATTENTION_SPLIT>>(); continue;
-        case RUN_STEPS: compute_task<run_attention>(); continue;
+        case RUN_SPLIT: code_split(); continue;
+        case RUN_STEPS: code_steps(); continue;
         case RUN_ROWS: compute_rows(); continue;
         case RUN_PACKED: compute_packed(); continue;
         case RUN_FEW_8 + FEW_QKV: run_few<1, OP_QKV_LINEAR, QN_HIDDEN>(); continue;
@@ -533,16 +560,16 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
 
 /* The roles of warps: functions of their own, so that one's registers are not spilled for
  * another's. */
-__device__ __noinline__ void role_loader(uint32_t resume) {
+CODE(void, role_loader, uint32_t resume) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     loader_main(&c, resume);
 }
 
-__device__ __noinline__ void role_ask(void) {
+CODE(void, role_ask, void) {
     ask_main(threadIdx.x / 32 == ASK_WARP);
 }
 
-__device__ __noinline__ void role_control(void) {
+CODE(void, role_control, void) {
     if (threadIdx.x % 32 == 0) control_main(&SHARED->args, SHARED);
 }
 
@@ -550,17 +577,21 @@ __device__ __noinline__ void role_control(void) {
 // but for some words of attention that holds keys and values.
 // check_kernels: function compute_one_row spills 0
 // check_kernels: function compute_one_row spills 28 on sm_100a
-// check_kernels: function run_attention_rowI spills 24
-// check_kernels: function run_attention_rowI spills 32 on odd
+// check_kernels: function code_whole_one spills 24
+// check_kernels: function code_whole_one spills 32 on odd
+// check_kernels: function code_whole_row spills 24
+// check_kernels: function code_whole_row spills 32 on odd
+// check_kernels: function code_step_row spills 24
+// check_kernels: function code_step_row spills 32 on odd
 // check_kernels: function run_teams spills 0
 // check_kernels: function run_teams spills 12 on sm_80
 // check_kernels: function run_teams spills 8 on odd.sm_90a
-// check_kernels: function run_splitILj7E spills 0
+// check_kernels: function code_stepE spills 0
 // check_kernels: function step_items spills 16
 // check_kernels: function step_run spills 400
-// check_kernels: function run_whole spills 0
-// check_kernels: function run_whole spills 12 on odd
-// check_kernels: function run_combine spills 0
+// check_kernels: function code_wholeE spills 0
+// check_kernels: function code_wholeE spills 12 on odd
+// check_kernels: function code_combine spills 0
 // check_kernels: function run_fewILi1E spills 0
 // check_kernels: function run_fewILi2E spills 104
 // check_kernels: function run_fewILi2ELj13E spills 192
@@ -575,9 +606,9 @@ __device__ __noinline__ void role_control(void) {
 // check_kernels: function role_loader spills 36 on odd.sm_80
 // check_kernels: function role_loader spills 8 on sm_80
 // check_kernels: function role_control spills 0
-// check_kernels: function run_attentionP spills 0
+// check_kernels: function code_stepsE spills 0
 // check_kernels: function rows_step spills 80
-// check_kernels: function run_attention_rows spills 228
+// check_kernels: function code_rows spills 228
 // check_kernels: qn_mega registers 168 stack 256 spills 92
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {

@@ -4,8 +4,9 @@
  * A context is attended to in pieces of ATTENTION_PIECE positions with absolute bounds, a piece in
  * eight shares of 16. Each share's softmax is against its own maximum; shares are merged in order,
  * pieces in order of position. So the bits of a row depend on its position only, not on what else
- * is in the batch, and all forms agree: attention_steps.cuh, attention_rows.cuh (ATTENTION),
- * attention_split.cuh, attention_run.cuh, attention_whole.cuh, attention_combine.cuh.
+ * is in the batch, and all forms agree: attention_steps.cuh, attention_rows.cuh (ATTENTION);
+ * attention_split.cuh, attention_run.cuh (SPLIT, STEP); attention_whole.cuh, attention_row.cuh,
+ * attention_teams.cuh (WHOLE; one row of STEP); attention_combine.cuh (COMBINE).
  *
  * One step handles up to 16 query rows that share a KV head: the heads of its group, for one token
  * (decode) or for as many tokens of the same request as fit (prefill). Row m of the step is token
@@ -18,7 +19,7 @@
 #include "kernels/cuda/common/trace.cuh"
 
 #define STEP_TOKENS (16 / SUB_HEADS)
-/* Of a lane's rows g and g + 8 those that the heads of one token can have. */
+/* How many of a lane's rows g and g + 8 the heads of one token can have. */
 #define HEAD_HALVES (SUB_HEADS > 8 ? 2 : 1)
 #define PAIRS       ((QN_HEAD_DIM + 31) / 32) /* 32 columns of q and k: two mma steps */
 #define SPANS       ((QN_HEAD_DIM + 63) / 64) /* 64 columns of v: eight mma columns */

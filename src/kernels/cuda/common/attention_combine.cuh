@@ -21,7 +21,7 @@ enum {
     COMBINE_LONG = 9, /* pieces; from here on a warp alone is slower */
     COMBINE_SUMS = 2048,
     COMBINE_MAX = 3072,
-    COMBINE_COLUMNS = 16, /* of a warp in long contexts: half of it has even pieces */
+    COMBINE_COLUMNS = 16, /* of a warp in long contexts: 16 lanes add even pieces, 16 odd ones */
 };
 
 /* The states of a head's pieces from number `first` on. head: counted over all rows. */
@@ -179,7 +179,7 @@ DEV void combine_pieces(const struct warp_context *c, struct act part, uint32_t 
     for (int u = 0; u < ahead; u++) v[u] = act_ask(from, min(2 * u + odd, n - 1) * STATE_SIZE + at);
     float2 mine = {};
     if (c->thread < n) mine = act_load2(act_from(from, c->thread * STATE_SIZE), 0);
-    sync_compute(); /* nobody reads what was in scratch any more */
+    sync_compute(); /* no warp reads the old scratch any more */
     y->max = combine_factors(c, mine, n, y->max);
 #pragma unroll 1
     for (uint32_t first = 0; first < n; first += 2 * ahead)
@@ -232,8 +232,7 @@ DEV void combine_long(const struct warp_context *c, const struct cuda_task *task
 }
 
 /* A function of its own: its registers stay away from short contexts. */
-__device__ __noinline__ void attention_combine_long(const struct cuda_args *args,
-                                                    const struct cuda_task *task) {
+CODE(void, attention_combine_long, const struct cuda_args *args, const struct cuda_task *task) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     const uint32_t heads = task->unit1 - task->unit0;
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);

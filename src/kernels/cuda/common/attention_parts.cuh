@@ -3,7 +3,7 @@
  *
  * A *unit* is a piece of a step. A *part* is what a warp reads of 32 of its positions: the keys of
  * 16, or half of the values' columns of all 32. Each warp asks for its parts into a ring of its
- * own, void pages that the loader gives it: STEPS_DEPTH of them, so that weights of what comes next
+ * own, void pages that the loader gives it: STEPS_DEPTH of them, so that weights of the next task
  * may have the others.
  *
  * Where a step is one token and its request has no other in the iteration (decode), all but the
@@ -148,7 +148,7 @@ DEV void units_begin(const struct warp_context *c, const struct cuda_task *task)
 }
 
 /* Finds unit number u, which follows another. */
-__device__ __noinline__ void unit_find(uint32_t u) {
+CODE(void, unit_find, uint32_t u) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     if (c.lane != 0) return;
     struct steps_unit unit = *unit_of(&c, u - 1);
@@ -228,8 +228,7 @@ DEV void cursor_places(const struct warp_context *c, struct parts_cursor *at) {
         block[n] = (uint32_t)load_index_l2(table + part_position(c, unit, n) / QN_KV_BLOCK);
 #pragma unroll
     for (int n = 0; n < PARTS_OF_A_PIECE; n++)
-        at->place[n] =
-            block[n] * (2 * QN_N_KV_HEADS * QN_KV_BLOCK) + part_position(c, unit, n) % QN_KV_BLOCK;
+        at->place[n] = kv_block_row(block[n], part_position(c, unit, n));
 }
 
 /* To a unit's first part. */

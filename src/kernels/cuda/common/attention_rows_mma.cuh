@@ -317,8 +317,8 @@ DEV void rows_put(const struct warp_context *c, const struct rows_state *state) 
 /* All pieces of a warp's step, which are those of positions [lo, hi): what all warps' steps see
  * together, of the same slot and head. A function of its own: what its callers keep leaves it no
  * registers. */
-__device__ __noinline__ void rows_step(const struct cuda_task *task, uint32_t lo, uint32_t hi,
-                                       struct attention_step mine) {
+CODE(void, rows_step, const struct cuda_task *task, uint32_t lo, uint32_t hi,
+     struct attention_step mine) {
     const struct warp_context here = context_of(&SHARED->args, threadIdx.x, 0, 0), *c = &here;
     const struct attention_step *s = &mine;
     const struct rows_work w = rows_work_of(c);

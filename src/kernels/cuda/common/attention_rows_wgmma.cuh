@@ -30,7 +30,7 @@ struct alignas(16) rows_warp {
     uint32_t lo[16], hi[16]; /* of each row: visible positions */
     uint32_t piece;          /* the first that any warp's step sees */
     uint32_t block;          /* of the cache: what the warp asks for next */
-    uint32_t turn, at;       /* of what comes after it: rows_enter */
+    uint32_t turn, at;       /* of the next step: rows_enter */
 };
 /* Of the item's token rows. */
 struct rows_place {
@@ -73,7 +73,7 @@ DEV char *rows_raw(const struct warp_context *c) {
     return shared_memory + ROW_RAW + c->warp * (2 * ROW_SHARE);
 }
 
-/* Nobody reads what came before. */
+/* Asks for the warp's share of a piece. Called when no warp reads the old one any more. */
 DEV void rows_ask(const struct warp_context *c, uint32_t block, uint32_t piece) {
     uint64_t *full = &SHARED->piece_full[0];
     const uint32_t first = rows_share(c, piece);
@@ -372,7 +372,7 @@ DEV void rows_multiply(void) {
     rows_put(c, &state);
 }
 
-/* The results of the steps at hand; then those that are next, as rows_enter. */
+/* The results of the steps at hand; then goes on to the next steps, as rows_enter. */
 DEV bool rows_go_on(const struct warp_context *c, const struct cuda_task *task) {
     const struct rows_warp *mine = rows_warp_of(c);
     const uint32_t turn = mine->turn, at = mine->at;

@@ -158,11 +158,11 @@ DEV void run_pieces(struct warp_context *c, const struct split_warp *t, const st
     run_store(c, t, &s, &part, act_from(split_part(t, w), t->share * STATE_SIZE));
 }
 
-/* Goes on to what comes after the run, makes its heads. */
+/* Goes on to the item after the run and makes its heads. */
 DEV void run_done(const struct warp_context *c, const struct cuda_task *task, struct kv_walk *w) {
     const uint32_t row = w->row, head = w->head;
     kv_walk_skip(SHARED, w, kv_walk_run(w));
-    sync_compute(); /* nobody reads the queries any more */
+    sync_compute(); /* no warp reads the queries any more */
     if (w->left > 0)
         step_make_next<OP_ATTENTION_STEP>(c, task, w, w->row == row && w->head == head);
 }

@@ -271,8 +271,8 @@ DEV struct split_at split_at_of(const struct warp_context *c, const char *k, con
     return at;
 }
 
-/* Of the share that begins at `first`, what the iteration adds is in scratch. What comes after it
- * is whatever the page held before: split_clear. */
+/* The positions that the iteration adds to the share at `first` are in scratch. Behind them the
+ * page holds old bytes: split_clear. */
 template <uint32_t KIND>
 DEV void step_at(const struct warp_context *c, const struct kv_walk *w,
                  const struct attention_step *s, uint32_t first, struct split_at *at) {
@@ -448,8 +448,8 @@ DEV void split_merge_outputs(const struct warp_context *c, const struct split_wa
 }
 
 /* Merges the shares' states of an item into its parts, the first head's at `to`. A warp that goes
- * on to the next item finds the maxima's other half free: whoever still reads this one has not come
- * to the next barrier but one. `odd`: of the item's number. */
+ * on to the next item finds the maxima's other half free: a warp that still reads this half has not
+ * come to the next barrier but one. `odd`: of the item's number. */
 DEV void split_merge(const struct warp_context *c, const struct split_warp *t,
                      const struct attention_step *s, const struct attention_part *part,
                      struct act to, uint32_t odd) {
@@ -549,8 +549,8 @@ DEV void split_items(struct warp_context *c, const struct cuda_task *task,
         const struct act to = split_part(t, w);
         struct kv_walk next = *w;
         struct attention_part part;
-        if (KIND == OP_ATTENTION_SPLIT) { /* STEP has nothing to ask for, and somebody who waits for
-                                             what it makes */
+        if (KIND == OP_ATTENTION_SPLIT) { /* STEP has no pages to ask for, and a task that waits
+                                             for its parts */
             kv_walk_skip(SHARED, &next, 1);
             if (SPLIT_ASK_AHEAD && next.left > 0) split_ask(c, t, &next, n + 1);
         }

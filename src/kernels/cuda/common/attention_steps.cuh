@@ -304,7 +304,7 @@ DEV void steps_run(const struct warp_context *c, const struct cuda_task *task,
             else
                 part_outputs(c, task, unit, slot, parts.first + i - n, &y);
             if (!LEASED) continue;
-            __syncwarp(); /* nobody reads the slot any more */
+            __syncwarp(); /* no lane reads the slot any more */
             slot = slot_next(ask->pages, slot);
             part_next(c, task, ask);
         }

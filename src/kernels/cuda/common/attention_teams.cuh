@@ -2,7 +2,7 @@
  * request's, whose contexts are a piece each, and more of them than tasks: decode of many short
  * requests.
  *
- * Such an item is a chain of short steps, of which nothing counts but how long each takes. So the
+ * Such an item is a chain of short steps, and only the latency of each step counts. So the
  * compute warps are two teams, with an item each, and meet when both are done:
  *
  *   before the event   the team's first item, what turns the warp's heads

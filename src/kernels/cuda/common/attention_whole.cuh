@@ -1,7 +1,7 @@
 /* attention_whole.cuh - ATTENTION_WHOLE: all of the context of one token row and KV head by one
  * task, from the projections to the output.
  *
- * Items, pages and heads are attention_split.cuh's. But a piece's state is handed to nobody. So
+ * Items, pages and heads are attention_split.cuh's. But a piece's state stays in the block. As
  * many pieces as the ring holds are one batch:
  *
  *   each warp goes through its shares of them and leaves each one's outputs in the page that its

@@ -15,6 +15,7 @@
 #define QN_CUDA_COMMON_BLOCK_CUH
 
 #include "codegen/cuda_abi.h"
+#include "kernels/cuda/order.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/memory.cuh"
 #include "kernels/cuda/ptx/mma.cuh"
@@ -42,7 +43,7 @@ static_assert(PARTIALS == WARPS, "the page of a step picks the warp");
 #define MAX_RING_PAGES 24
 
 /* Of these the steps of ATTENTION take some for what they read (attention_parts.cuh): weights of
- * what comes next may have the rest. */
+ * the next task may have the rest. */
 #define STEPS_DEPTH (RING_DEPTH < 2 ? RING_DEPTH : 2)
 
 /* Whether graphs of 32 rows stream their weights (packed_wide.cuh). */
@@ -301,19 +302,19 @@ DEV bool wait_ready(struct warp_context *c) {
     return ready;
 }
 
-/* The same for a task that polls its data at once where that says itself when it is there: where
- * its event is a hint, which orders nothing (task/carry.c). Few do, so that nobody is in the way,
- * and what is seen is there already, where after the event it takes a trip to L2. */
+/* The same for a task that polls its data at once where its event is only a hint, which orders
+ * nothing (task/carry.c). That saves the trip to L2 after the event. Few blocks do so, so their
+ * polls do not delay others. */
 DEV bool wait_data(struct warp_context *c, const struct cuda_task *task) {
     if ((task->flags & CUDA_WAIT_HINT) == 0) return wait_ready(c);
     c->ready_parity ^= 1u << c->message % GO_DEPTH;
     return true;
 }
 
-/* Where a task sends its hint: of thread 0, if it has one; else NULL. Who waits for its results may
- * look for them from then on, so it goes when they are about to come: they are there as soon as it
- * is. Not while warps still wait for pages: who looks is in their way. Before the event, since it
- * takes some trips to shared memory. */
+/* The counter for a task's hint: for thread 0, if the task has a hint; else NULL. From the hint on
+ * dependents poll the results, so it is sent when these are about to be stored: both arrive at the
+ * same time. Not while warps still wait for pages: the polls would delay these. Called before the
+ * event, because it takes some trips to shared memory. */
 DEV uint32_t *task_hint(const struct warp_context *c, const struct cuda_task *task) {
     if (c->thread != 0 || (task->flags & CUDA_TRIGGER_HINT) == 0) return nullptr;
     return rt_counter(&SHARED->args.rt, task->trigger);

@@ -71,9 +71,8 @@ DEV bool embed_has(const struct warp_context *c, uint32_t step) {
     return 2 * c->thread + step * EMBED_COLUMNS < QN_HIDDEN;
 }
 
-/* As floats with flags, for those who look for them: nothing of this is at hand when its time
- * comes, neither the table's row nor the code. So all of the row is asked for at once, and the code
- * is short and straight. */
+/* As floats with flags. When its time comes neither the table's row nor the code is in a cache. So
+ * all of the row is asked for at once, and the code is short and straight. */
 DEV void embed_flagged(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                        uint32_t token) {
     const uint32_t *at = embed_at(c, task, token);

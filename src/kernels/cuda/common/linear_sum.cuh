@@ -86,7 +86,7 @@ DEV void sum_store(const struct cuda_task *task, uint32_t row, uint32_t k, float
 }
 
 /* The order of the squares' additions: act.cuh. Tasks have a row, or a few. */
-__device__ __noinline__ void run_linear_sum(const struct cuda_task *task) {
+CODE(void, run_linear_sum, const struct cuda_task *task) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
 #pragma unroll 1

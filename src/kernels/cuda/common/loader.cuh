@@ -4,13 +4,13 @@
  *
  * Weights need no event. At most args->flight pages are requested and not yet here: more would
  * delay other blocks' critical pages without making memory any faster. In the midst of a long task
- * nobody has such pages, and args->flight_deep do make it a little faster.
+ * no block has critical pages, and args->flight_deep pages do make it a little faster.
  *
  * When its list is done it may go on with the same list, on the guess that the next iteration runs
  * the same variant (`guessing`). If another variant is published, it tells the compute warps how
  * many pages each must drop.
  *
- * Where weights come with JIT tasks (QN_JIT_WEIGHTS) no list says what comes next. Then the loader
+ * Where weights come with JIT tasks (QN_JIT_WEIGHTS) no list names the next task. Then the loader
  * reads control's messages beside the compute warps and streams the pages of each announced task:
  * at most GO_DEPTH tasks ahead, whether AOT or JIT, and without guesses.
  *
@@ -47,8 +47,8 @@ struct loader_share {
 
 enum { LANE_ITEMS = 32 / WARPS };
 
-/* What comes next of a task's items: a run of several, or up to LANE_ITEMS of one row and head, one
- * by one; of ATTENTION_STEP, where a run may follow, one. */
+/* The loader's next step through a task's items: a run of several, or up to LANE_ITEMS of one row
+ * and head, one by one; of ATTENTION_STEP, where a run may follow, one. */
 struct loader_step {
     uint32_t n_items;
     bool is_run;
@@ -72,7 +72,7 @@ struct loader {
     bool between;          /* since the last task with pages came one without */
     uint64_t n_traced;     /* records in its ring; nothing without a trace */
     uint32_t kv_iteration; /* loader_kv.cuh: iteration entered */
-    uint32_t kv_key;       /* the task whose first item is kv_walk, kv_step what comes first */
+    uint32_t kv_key;       /* the task whose first item is kv_walk, its first step kv_step */
     struct kv_walk kv_walk;
     struct loader_step kv_step;
 };
@@ -84,8 +84,8 @@ struct loader_task {
     uint32_t tile, group, columns, unit_blocks;
 };
 
-/* loader_kv.cuh. All pages of a task of ATTENTION_SPLIT or _STEP, whose descriptor is `from`;
- * false: something happened instead. */
+/* loader_kv.cuh. All pages of a task of ATTENTION_SPLIT, _STEP or _WHOLE, whose descriptor is
+ * `from`; false: something happened instead. */
 DEV bool loader_kv(struct loader *l, const struct loader_task *t, const struct cuda_task *from);
 
 /* A word of shared memory, the same for all lanes. */
@@ -93,12 +93,12 @@ DEV uint32_t loader_read(const uint32_t *p) {
     return __shfl_sync(~0u, shared_load_volatile(p), 0);
 }
 
-/* Whether the phase is complete, for those who wait for it: may sleep a while. */
+/* Whether the phase is complete, for a warp that waits for it: may sleep a while. */
 DEV bool loader_test(uint64_t *barrier, uint32_t parity) {
     return __all_sync(~0u, barrier_try_acquire_cta(barrier, parity));
 }
 
-/* The same for those who have something else to do: answers at once. */
+/* The same for a warp that has other work: answers at once. */
 DEV bool loader_peek(uint64_t *barrier, uint32_t parity) {
     return __all_sync(~0u, barrier_test_acquire_cta(barrier, parity));
 }
@@ -364,13 +364,13 @@ DEV void loader_open(struct loader *l, const struct loader_task *t, uint32_t wor
         shared_store_release_cta(&SHARED->lease, l->between ? LEASE_READY : LEASE_OPEN);
         if (!l->between) barrier_arrive_release_cta(&SHARED->lease_open);
     }
-    __syncwarp(); /* who takes the lease knows */
+    __syncwarp(); /* the warps that take the lease know */
 }
 
 /* A lease: n pages, all of the ring or what the steps of ATTENTION take of it, void, and all at
- * once, since whoever waits for it waits for the last one. No guess goes beyond it: nothing comes
- * with it, or what then comes is not taken back. Few lanes look until the first pages are free,
- * which those of the lease before give back together: many that look slow those who work. */
+ * once, since its task waits for the last one. No guess goes beyond it: no bytes come with it, and
+ * pages that come behind it cannot be taken back. Until the first pages are free, which the lease
+ * before gives back together, few lanes poll: many would slow the compute warps. */
 DEV bool loader_lease(struct loader *l, const struct loader_task *t, uint32_t word) {
     const bool steps = t->kind == OP_ATTENTION && t->tile == 0;
     const uint32_t n = steps ? WARPS * STEPS_DEPTH : RING_PAGES;
@@ -384,8 +384,8 @@ DEV bool loader_lease(struct loader *l, const struct loader_task *t, uint32_t wo
 }
 
 /* All pages of a task of one row, in the image's own order. When there is room for the one after
- * the first RING_PAGES the task has its activations: until the next task's nobody waits for others
- * that many pages under way would delay. */
+ * the first RING_PAGES the task has its activations: until the next task no block waits for
+ * activations that many pages under way would delay. */
 DEV bool loader_one_row(struct loader *l, const struct loader_task *t, bool is_long) {
     const uint32_t all = (t->block1 - t->block0) * t->k_tiles;
     uint32_t n = is_long ? RING_PAGES : all;
@@ -562,7 +562,7 @@ DEV void loader_wait_iteration(struct loader *l) {
     }
 }
 
-/* A wrong guess: the pages that are under way belong to nobody. */
+/* A wrong guess: the pages that are under way belong to no task. */
 DEV void loader_drop(struct loader *l) {
     struct block_shared *s = SHARED;
     if (l->lane == 0) {

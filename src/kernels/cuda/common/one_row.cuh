@@ -5,18 +5,18 @@
  *                      norm, the warp's first page into registers
  *   after it           activations ─ barrier ─ pages, partial sums ─ barrier ─ results
  *
- * What comes after the event is the critical path of every layer, run by eight warps that do the
+ * The code after the event is the critical path of every layer, run by eight warps that do the
  * same at the same time: nothing hides anything, so an instruction costs its latency, and a jump to
  * a line of instructions that was not run just before costs some hundred cycles, in times of much
- * traffic several hundred (docs/performance-log.md, "Straight code"). So the length of the dot
+ * traffic several hundred (docs/measurements.md, "Hand-overs"). So the length of the dot
  * products is a constant, and whether activations are normed: no loops over what is there once, no
  * questions that the compiler can answer, in the order in which it is run. But no code is there
- * twice without need either, since 32 KB of it are at hand at most ("Code that is at hand"): QKV
+ * twice without need either, since 32 KB of it are at hand at most: QKV
  * and the MLP share theirs, and ask what they are where they end.
  *
  * A page in registers is one that the ring has room for again: eight of them are a third of it,
  * what memory brings in 1.9 us on an H200. And eight pages that need not be read from shared memory
- * after the event are 64 KB at 128 bytes a cycle. What it was worth: docs/performance-log.md.
+ * after the event are 64 KB at 128 bytes a cycle. What it was worth: docs/measurements.md.
  *
  * Scratch:   0   activations, 16 bits, whole k-tiles
  *            +   partial sums [row block of the group][16 rows][PARTIALS] F32
@@ -89,7 +89,7 @@ template <enum row_form FORM, uint32_t K> DEV float row_sum(uint32_t in_group, u
     return partials_sum<FORM == ROW_ADDED, cuda_k_tiles(K)>(v);
 }
 
-/* Whether what comes next reads the row packed, since it is too long to be staged. */
+/* Whether the next operator reads the row packed, since it is too long to be staged. */
 #define ROW_H_IS_PACKED (QN_INTERMEDIATE > STAGED_COLUMNS)
 
 /* The thread's item of a group: rows r and r + 8 of a row block, r = thread % 8. Nothing beyond the

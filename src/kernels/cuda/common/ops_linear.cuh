@@ -18,7 +18,7 @@ DEV uint32_t linear_width(uint32_t k) {
     return 0;
 }
 
-/* Whether the residual stream of several rows, normed, is packed by who makes it. */
+/* Whether the writer of the residual stream of several rows packs it, normed. */
 #define STREAM_IS_PACKED (QN_HIDDEN % PACK_K == 0)
 
 /* Whether any of these products has a bias. */

@@ -51,7 +51,7 @@ DEV uint32_t *pack_words(uint64_t base, uint32_t eights, uint32_t row, uint32_t 
 }
 
 /* PACK, PACK_LOGITS: four lanes have 32 columns of a row. */
-__device__ __noinline__ void run_pack(const struct cuda_task *task) {
+CODE(void, run_pack, const struct cuda_task *task) {
     const uint32_t first = task->row0, end = min(task->row1, linear_rows(task));
     const uint32_t n_rows = end > first ? end - first : 0;
     const uint32_t n = (task->unit1 - task->unit0) * (PACK_K / 32) * n_rows * 4;
@@ -317,7 +317,8 @@ DEV void tile_norms(const struct warp_context *c, const struct cuda_task *task, 
     tile_norms_pieces(c, task, row, end);
 }
 
-/* Of LINEAR and rows that do not exist anything. */
+/* 1 / rms of a token. Garbage for LINEAR, which has no norm, and for rows past the end, whose
+ * results are never stored. */
 DEV float tile_norm_of(uint32_t token) {
     return TILE_NORMS[token % PACK_TILE];
 }
@@ -627,7 +628,7 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
 
 /* The tile's results, between barriers (tile_norms). One function for all tiles: inlined into each
  * it took a fifth of the time that compiling the kernel takes. */
-__device__ __noinline__ void tile_finish(const struct cuda_task *task, struct tile_at t) {
+CODE(void, tile_finish, const struct cuda_task *task, struct tile_at t) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     const bool packed = (task->flags & CUDA_OUT_PACKED) != 0;
     if (task->kind == OP_QKV_LINEAR) {

@@ -4,8 +4,8 @@
  * Weights are asked for as soon as they may come: the loader says so when no page is in use, or a
  * compute warp, if the block has something else to do before (loader_open). Activations are when
  * the lease is taken and control says that the task's event is there. Both in the order in which
- * the compute warps work. Nobody tells of a lease without work: so neither can be told twice before
- * it has looked, since what it asks for is needed in between.
+ * the compute warps work. A lease without work is not announced. So neither warp can get two
+ * announcements before it has looked: its copies are needed in between.
  *
  * To ask is work that bounds how fast a block multiplies: a prompt of 2,048 tokens took 130 ms when
  * one thread of the loader asked for all, 103 with a warp for it, 94 with two (H200, Qwen3-8B).

@@ -57,8 +57,8 @@ DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float sum
 
 /* The sums of a tile of LINEAR_PARTS, which are its results, from where products leave them: eight
  * lanes have 32 bytes of a token's columns. They are to stay in L2: 8 MB twice a layer of Qwen3-8B,
- * which LINEAR_SUM reads at once and nobody after it, and which weights drove out to memory all the
- * same. */
+ * which LINEAR_SUM reads at once and no task after it, and which weights drove out to memory all
+ * the same. */
 template <int WB, int WO, int DOWN>
 DEV void parts_store(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                      uint32_t end, const float total[WB][WO][4]) {
@@ -85,7 +85,7 @@ DEV void parts_store(const struct warp_context *c, const struct cuda_task *task,
 /* The sums of a tile, by its partial sums one after the other. They are left where they are
  * parked, or are results. first: of the task, whose event is waited for here, when all that does
  * not need it is done; if the launch ends, the tile is at no row. */
-template <int WB, int WO, int DOWN> __device__ __noinline__ void narrow_multiply(bool first) {
+CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
     constexpr uint32_t per_k_tile =
         CUDA_PAGE_K / 16 / ring_shape_of(WB * DOWN, WO * 8 * (WARPS / DOWN)).w_steps;
     struct warp_context c = context_load();
@@ -121,9 +121,9 @@ template <int WB, int WO, int DOWN> __device__ __noinline__ void narrow_multiply
     tile_norms_put(&c, task, row, end, squares);
 }
 
-/* Takes the lease, whose activations may be asked for from then on, and weights, if they were not
- * before. All warps are done with the task before, or one of them could not be here; a warp that
- * has no trigger to send, which takes a while, says so. */
+/* Takes the lease: from here on its activations may be asked for, and weights, if they were not
+ * before. All warps have finished the task before, otherwise this one could not have come here.
+ * Warp 1 says so, since warp 0 sends the trigger of the task before, which takes a while. */
 DEV void packed_take(const struct warp_context *c, const struct cuda_task *task) {
     lease_wait(c);
     if (c->thread != 32 || task->row0 >= linear_rows(task)) return;

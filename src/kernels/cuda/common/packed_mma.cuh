@@ -175,9 +175,8 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
 }
 
 /* A whole task. */
-template <int WB, int WO, int DOWN, int STEPS>
-__device__ __noinline__ void packed_linear(const struct cuda_args *args,
-                                           const struct cuda_task *task, uint32_t n_rows) {
+CODE_OF((int WB, int WO, int DOWN, int STEPS), void, packed_linear, const struct cuda_args *args,
+        const struct cuda_task *task, uint32_t n_rows) {
     typedef packed_shape<WB, WO, DOWN, STEPS> S;
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     struct packed_ring r = {min(task->row1, n_rows), 0, 0, SHARED->packed_phase};

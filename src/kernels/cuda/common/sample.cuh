@@ -323,7 +323,7 @@ DEV void cut_all(struct sampler *p, const struct rt_sampling *q) {
 /* ---- draw ---- */
 
 /* Few tokens come so far: not inlined. */
-__device__ __noinline__ float gumbel(float v) {
+CODE(float, gumbel, float v) {
     return rng_gumbel(v);
 }
 
@@ -393,9 +393,8 @@ DEV struct best copy_logits(const struct sampler *p, const struct rt_sampling *q
     return block_best(p->c, p->s, b);
 }
 
-/* A row that is not greedy or has penalties. Not inlined: nobody waits for it but its request. */
-__device__ __noinline__ uint32_t choose_slowly(const struct cuda_args *args, const float *logits,
-                                               uint32_t row) {
+/* A row that is not greedy or has penalties. Not inlined: only its request waits for it. */
+CODE(uint32_t, choose_slowly, const struct cuda_args *args, const float *logits, uint32_t row) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     const struct rt_batch *b = &SHARED->batch;
     struct sample_shared *s = sample_shared_of();
@@ -487,8 +486,7 @@ DEV bool sample_is_rehearsed(void) {
 }
 
 /* All of the task's rows. Not inlined: a rehearsal is to run the same code. */
-__device__ __noinline__ void run_sample(const struct cuda_args *args, const struct cuda_task *task,
-                                        bool real) {
+CODE(void, run_sample, const struct cuda_args *args, const struct cuda_task *task, bool real) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     uint32_t end = min(task->row1, SHARED->batch.rows.n_logit_rows);
     for (uint32_t row = task->row0; row < end; row++) {
