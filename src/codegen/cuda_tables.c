@@ -29,25 +29,25 @@ struct words {
     const char *w, *in, *norm, *bias, *more, *more2, *out, *out2;
 };
 static const struct words words[N_OP_KINDS] = {
-    /*                       w       in         norm      bias    more        more2      out       out2 */
-    [OP_EMBED] =            {"table", "",       "next",   "",     "",         "squares", "x",      "normed"},
-    [OP_QKV_LINEAR] =       {"w",    "x",       "norm",   "bias", "",         "squares", "qkv",    ""},
-    [OP_QKV_HEADS] =        {"",     "qkv",     "",       "",     "q_norm",   "k_norm",  "q",      "kv"},
-    [OP_ATTENTION] =        {"",     "q",       "",       "",     "kv",       "",        "o",      ""},
-    [OP_ATTENTION_SPLIT] =  {"",     "q",       "",       "",     "kv",       "",        "part",   ""},
-    [OP_ATTENTION_STEP] =   {"",     "qkv",     "q_norm", "",     "kv",       "k_norm",  "part",   "kv"},
-    [OP_ATTENTION_WHOLE] =  {"",     "qkv",     "q_norm", "",     "kv",       "k_norm",  "o",      "kv"},
-    [OP_ATTENTION_COMBINE] = {"",    "part",    "",       "",     "",         "",        "o",      ""},
-    [OP_LINEAR] =           {"w",    "a",       "next",   "bias", "residual", "squares", "y",      "normed"},
-    [OP_LINEAR_PARTS] =     {"w",    "a",       "",       "",     "",         "",        "parts",  ""},
-    [OP_LINEAR_SUM] =       {"",     "parts",   "next",   "bias", "residual", "squares", "y",      "normed"},
-    [OP_GATED_MLP] =        {"wg",   "x",       "norm",   "bg",   "bu",       "squares", "h",      ""},
-    [OP_PACK] =             {"",     "x",       "",       "",     "",         "",        "packed", ""},
-    [OP_PACK_LOGITS] =      {"",     "x",       "",       "",     "",         "",        "packed", ""},
-    [OP_SUM_SQUARES] =      {"",     "squares", "",       "",     "",         "squares", "sum",    ""},
-    [OP_LM_HEAD] =          {"w",    "x",       "norm",   "",     "",         "squares", "logits", "part"},
-    [OP_CLEAR] =            {"",     "",        "",       "",     "",         "",        "cleared", ""},
-    [OP_SAMPLE] =           {"",     "logits",  "",       "",     "part",     "",        "token",  ""},
+    /*                       w       in         norm      bias    more        more2      out out2 */
+    [OP_EMBED] = {"table", "", "next", "", "", "squares", "x", "normed"},
+    [OP_QKV_LINEAR] = {"w", "x", "norm", "bias", "", "squares", "qkv", ""},
+    [OP_QKV_HEADS] = {"", "qkv", "", "", "q_norm", "k_norm", "q", "kv"},
+    [OP_ATTENTION] = {"", "q", "", "", "kv", "", "o", ""},
+    [OP_ATTENTION_SPLIT] = {"", "q", "", "", "kv", "", "part", ""},
+    [OP_ATTENTION_STEP] = {"", "qkv", "q_norm", "", "kv", "k_norm", "part", "kv"},
+    [OP_ATTENTION_WHOLE] = {"", "qkv", "q_norm", "", "kv", "k_norm", "o", "kv"},
+    [OP_ATTENTION_COMBINE] = {"", "part", "", "", "", "", "o", ""},
+    [OP_LINEAR] = {"w", "a", "next", "bias", "residual", "squares", "y", "normed"},
+    [OP_LINEAR_PARTS] = {"w", "a", "", "", "", "", "parts", ""},
+    [OP_LINEAR_SUM] = {"", "parts", "next", "bias", "residual", "squares", "y", "normed"},
+    [OP_GATED_MLP] = {"wg", "x", "norm", "bg", "bu", "squares", "h", ""},
+    [OP_PACK] = {"", "x", "", "", "", "", "packed", ""},
+    [OP_PACK_LOGITS] = {"", "x", "", "", "", "", "packed", ""},
+    [OP_SUM_SQUARES] = {"", "squares", "", "", "", "squares", "sum", ""},
+    [OP_LM_HEAD] = {"w", "x", "norm", "", "", "squares", "logits", "part"},
+    [OP_CLEAR] = {"", "", "", "", "", "", "cleared", ""},
+    [OP_SAMPLE] = {"", "logits", "", "", "part", "", "token", ""},
 };
 
 /* The operator's tensor of that name; PROG_NONE: it has none, or the name is "". */
@@ -92,10 +92,12 @@ static uint64_t block_bytes(const struct prog_weight *w) {
 
 /* Whether GATED_MLP's matrices lie in turns of half a row block. */
 static bool in_turns(const struct prog_header *p, const struct prog_op *op) {
-    const struct prog_tensor *gate = tensor_of(p, op->in[MLP_WG]), *up = tensor_of(p, op->in[MLP_WU]);
+    const struct prog_tensor *gate = tensor_of(p, op->in[MLP_WG]),
+                             *up = tensor_of(p, op->in[MLP_WU]);
     const struct prog_part *g = &PROG(p, PART)[gate->part], *u = &PROG(p, PART)[up->part];
-    return gate->where == up->where && g->at == 0 && u->at == KGRAPH_TURN && g->run == KGRAPH_TURN &&
-           u->run == KGRAPH_TURN && g->stride == CUDA_PAGE_ROWS && u->stride == CUDA_PAGE_ROWS;
+    return gate->where == up->where && g->at == 0 && u->at == KGRAPH_TURN &&
+           g->run == KGRAPH_TURN && u->run == KGRAPH_TURN && g->stride == CUDA_PAGE_ROWS &&
+           u->stride == CUDA_PAGE_ROWS;
 }
 
 /* One row for all layers (its strides are constants of the image), of elements of 16 bits. */
@@ -181,6 +183,12 @@ static const char *check_op(const struct prog_header *p, const struct prog_op *o
 }
 
 static int check_ops(struct diag *d, const struct prog_header *p) {
+    const uint32_t width = emit_linear_width(p, EMIT_LINEAR_WIDTHS);
+    if (width != 0)
+        return fail(d, QN_EUNSUPPORTED,
+                    "operator %s of %u columns: the GPU kernels of a program are compiled for %d "
+                    "lengths of its dot products at most",
+                    op_name(OP_LINEAR), width, EMIT_LINEAR_WIDTHS);
     for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++) {
         const struct prog_op *op = &PROG(p, OP)[i];
         const char *want = check_op(p, op);
@@ -209,8 +217,8 @@ int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct c
     *bytes = 0;
     for (uint64_t i = 0; i < program->section[SECTION_WEIGHT].count; i++) {
         const struct prog_weight *w = &PROG(program, WEIGHT)[i];
-        places[i] = (struct cuda_place){
-            .offset = *bytes, .k_tiles = w->n_dims == 2 ? cuda_k_tiles(w->cols) : 0};
+        places[i] = (struct cuda_place){.offset = *bytes,
+                                        .k_tiles = w->n_dims == 2 ? cuda_k_tiles(w->cols) : 0};
         *bytes += align_up(block_bytes(w), PLACE_ALIGN);
     }
     return QN_OK;
@@ -253,8 +261,8 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     const struct {
         uint64_t *word;
         const char *name;
-    } all[] = {{&t->w, names->w},       {&t->in, names->in},       {&t->norm, names->norm},
-               {&t->bias, names->bias}, {&t->more, names->more},   {&t->more2, names->more2},
+    } all[] = {{&t->w, names->w},       {&t->in, names->in},     {&t->norm, names->norm},
+               {&t->bias, names->bias}, {&t->more, names->more}, {&t->more2, names->more2},
                {&t->out, names->out},   {&t->out2, names->out2}};
     struct op_info info;
     op_describe(op->kind, &info);

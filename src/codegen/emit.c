@@ -88,14 +88,24 @@ static bool is_width_known(const struct prog_op *ops, uint64_t at) {
     return false;
 }
 
-/* Lengths of LINEAR's dot products, each once, with a number: what its kernels are compiled for. */
-static void emit_linear_widths(const struct prog_header *program, struct strbuf *out) {
+uint32_t emit_linear_width(const struct prog_header *program, uint32_t n) {
     const struct prog_op *ops = PROG(program, OP);
+    for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++)
+        if (is_linear(&ops[i]) && !is_width_known(ops, i) && n-- == 0) return ops[i].k;
+    return 0;
+}
+
+/* As constants, and those that there are as a list. */
+static void emit_linear_widths(const struct prog_header *program, struct strbuf *out) {
+    uint32_t widths[EMIT_LINEAR_WIDTHS];
+    for (uint32_t i = 0; i < EMIT_LINEAR_WIDTHS; i++) {
+        widths[i] = emit_linear_width(program, i);
+        strbuf_printf(out, "#define QN_LINEAR_WIDTH_%u %u\n", (unsigned)i, (unsigned)widths[i]);
+    }
     uint32_t n = 0;
     strbuf_printf(out, "#define QN_LINEAR_WIDTHS(X)");
-    for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++)
-        if (is_linear(&ops[i]) && !is_width_known(ops, i))
-            strbuf_printf(out, " X(%u, %u)", (unsigned)n++, (unsigned)ops[i].k);
+    for (; n < EMIT_LINEAR_WIDTHS && widths[n] != 0; n++)
+        strbuf_printf(out, " X(%u, %u)", (unsigned)n, (unsigned)widths[n]);
     strbuf_printf(out, "\n#define QN_N_LINEAR_WIDTHS %u\n", (unsigned)n);
 }
 

@@ -33,6 +33,12 @@ bool emit_kv_pages(const struct prog_header *program);
 /* Whether ATTENTION's tasks lease the ring: where the loader learns of all of them in time. */
 bool emit_attention_leases(const struct prog_header *program);
 
+/* LINEAR's code is compiled for each length of its dot products: those of the attention's output
+ * and of the MLP's, say. The n-th, in the order in which the program's operators have them; 0:
+ * there are not so many. */
+enum { EMIT_LINEAR_WIDTHS = 4 };
+uint32_t emit_linear_width(const struct prog_header *program, uint32_t n);
+
 /* The translation unit: includes the constants and then `entry` ("kernels/cuda/mega.cuh"). */
 void emit_unit(const char *entry, struct strbuf *out);
 
