@@ -23,6 +23,12 @@
  * emit.c's table. */
 void emit_constants(const struct prog_header *program, struct strbuf *out);
 
+/* LINEAR's code is compiled for each length of its dot products: those of the attention's output
+ * and of the MLP's, say. The n-th, in the order in which the program's operators have them; 0:
+ * there are not so many. */
+enum { EMIT_LINEAR_WIDTHS = 4 };
+uint32_t emit_linear_width(const struct prog_header *program, uint32_t n);
+
 /* The translation unit: includes the constants and then `entry` ("kernels/cuda/mega.cuh"). */
 void emit_unit(const char *entry, struct strbuf *out);
 

@@ -434,6 +434,18 @@ CODE(void, compute_first, void) {
     compute_next(&c);
 }
 
+/* LINEAR of each width. */
+#define CASE_FEW_8(i, k)                                                                           \
+    case RUN_FEW_8 + FEW_LINEAR + i:                                                               \
+        run_few<1, OP_LINEAR, k>();                                                                \
+        continue;
+#define CASE_FEW_16(i, k)                                                                          \
+    case RUN_FEW_16 + FEW_LINEAR + i:                                                              \
+        run_few<2, OP_LINEAR, k>();                                                                \
+        continue;
+#define CASE_WIDE(i, k)                                                                            \
+    case RUN_WIDE + FEW_LINEAR + i: run_wide<OP_LINEAR, k>(); continue;
+
 DEV void compute_main(void) {
     compute_first();
     for (;;) {
@@ -452,21 +464,24 @@ DEV void compute_main(void) {
         case RUN_PREFILL: compute_rows(); continue;
         case RUN_PACKED: compute_packed(); continue;
         case RUN_FEW_8 + FEW_QKV: run_few<1, OP_QKV_LINEAR, QN_HIDDEN>(); continue;
-        case RUN_FEW_8 + FEW_O: run_few<1, OP_LINEAR, ATTENTION_K>(); continue;
         case RUN_FEW_8 + FEW_GATED: run_few<1, OP_GATED_MLP, QN_HIDDEN>(); continue;
-        case RUN_FEW_8 + FEW_DOWN: run_few<1, OP_LINEAR, QN_INTERMEDIATE>(); continue;
-        case RUN_FEW_8 + FEW_LM_HEAD: run_few<1, OP_LM_HEAD, QN_HIDDEN>(); continue;
+        case RUN_FEW_8 + FEW_LM_HEAD:
+            run_few<1, OP_LM_HEAD, QN_HIDDEN>();
+            continue;
+            QN_LINEAR_WIDTHS(CASE_FEW_8)
         case RUN_FEW_16 + FEW_QKV: run_few<2, OP_QKV_LINEAR, QN_HIDDEN>(); continue;
-        case RUN_FEW_16 + FEW_O: run_few<2, OP_LINEAR, ATTENTION_K>(); continue;
         case RUN_FEW_16 + FEW_GATED: run_few<2, OP_GATED_MLP, QN_HIDDEN>(); continue;
-        case RUN_FEW_16 + FEW_DOWN: run_few<2, OP_LINEAR, QN_INTERMEDIATE>(); continue;
-        case RUN_FEW_16 + FEW_LM_HEAD: run_few<2, OP_LM_HEAD, QN_HIDDEN>(); continue;
+        case RUN_FEW_16 + FEW_LM_HEAD:
+            run_few<2, OP_LM_HEAD, QN_HIDDEN>();
+            continue;
+            QN_LINEAR_WIDTHS(CASE_FEW_16)
 #if HAS_WIDE
         case RUN_WIDE + FEW_QKV: run_wide<OP_QKV_LINEAR, QN_HIDDEN>(); continue;
-        case RUN_WIDE + FEW_O: run_wide<OP_LINEAR, ATTENTION_K>(); continue;
         case RUN_WIDE + FEW_GATED: run_wide<OP_GATED_MLP, QN_HIDDEN>(); continue;
-        case RUN_WIDE + FEW_DOWN: run_wide<OP_LINEAR, QN_INTERMEDIATE>(); continue;
-        case RUN_WIDE + FEW_LM_HEAD: run_wide<OP_LM_HEAD, QN_HIDDEN>(); continue;
+        case RUN_WIDE + FEW_LM_HEAD:
+            run_wide<OP_LM_HEAD, QN_HIDDEN>();
+            continue;
+            QN_LINEAR_WIDTHS(CASE_WIDE)
 #endif
         case RUN_DROP: compute_drop(); continue;
         default: break;

@@ -9,8 +9,8 @@
 
 /* Parts of a row: of all the program's operators as many as there can be, or as the task says. It
  * is known, so that code is short: a layer goes through it once, and waits for it. */
-#define SUM_ALL_PARTS                                                                              \
-    (cuda_k_tiles(ATTENTION_K) >= PARTIALS && cuda_k_tiles(QN_INTERMEDIATE) >= PARTIALS)
+#define HAS_ALL_PARTS(i, k) &&cuda_k_tiles(k) >= PARTIALS
+#define SUM_ALL_PARTS       (true QN_LINEAR_WIDTHS(HAS_ALL_PARTS))
 DEV uint32_t sum_parts(const struct cuda_task *task) {
     return SUM_ALL_PARTS ? PARTIALS : task->n_pieces;
 }

@@ -262,8 +262,8 @@ DEV void row_normed(const struct warp_context *c, const struct cuda_task *task,
         mlp_store(task, m, v0 * inv, v1 * inv);
     } else if (w->y_paired) {
         if (r % 2 == 0)
-            op_finish_pair(task, m, g.first + in_group, r, inv, v0, v1, row_sum<FORM, K>(in_group, r + 1),
-                           row_sum<FORM, K>(in_group, r + 9));
+            op_finish_pair(task, m, g.first + in_group, r, inv, v0, v1,
+                           row_sum<FORM, K>(in_group, r + 1), row_sum<FORM, K>(in_group, r + 9));
     } else if (m->own0) {
         item_store(m, 0, mlp_value(m, v0 * inv, v1 * inv));
     }
@@ -329,15 +329,21 @@ DEV bool row_run(struct warp_context *c, const struct cuda_task *task) {
     }
 }
 
+template <uint32_t K> DEV bool row_linear(struct warp_context *c, const struct cuda_task *task) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(K);
+    if (k_tiles <= WARPS && (task->block1 - task->block0) * k_tiles <= WARPS)
+        return row_run<ROW_ADDED, K, false>(c, task);
+    return row_run<ROW_ADDED, K, true>(c, task);
+}
+
 DEV bool row_task(struct warp_context *c, const struct cuda_task *task) {
-    constexpr uint32_t k_tiles = cuda_k_tiles(ATTENTION_K);
     if (task->kind == OP_LM_HEAD) return row_run<ROW_LOGITS, QN_HIDDEN, true>(c, task);
     if (task->kind != OP_LINEAR) return row_run<ROW_STREAM, QN_HIDDEN, true>(c, task);
-    if (ATTENTION_K == QN_INTERMEDIATE || task->k != ATTENTION_K)
-        return row_run<ROW_ADDED, QN_INTERMEDIATE, true>(c, task);
-    if (k_tiles <= WARPS && (task->block1 - task->block0) * k_tiles <= WARPS)
-        return row_run<ROW_ADDED, ATTENTION_K, false>(c, task);
-    return row_run<ROW_ADDED, ATTENTION_K, true>(c, task);
+#define ROW_LINEAR(i, k)                                                                           \
+    if (i + 1 == QN_N_LINEAR_WIDTHS || task->k == k) return row_linear<k>(c, task);
+    QN_LINEAR_WIDTHS(ROW_LINEAR)
+#undef ROW_LINEAR
+    return false;
 }
 
 #endif

@@ -8,8 +8,15 @@
 /* ---- LINEAR: y[T, N] = residual + (a w^T + bias) ----
  * ---- QKV_LINEAR: qkv[T, N] = rmsnorm(x) w^T + bias, N = (n_heads + 2 n_kv_heads) head_dim ---- */
 
-/* What LINEAR has the products of: the attention's output, or the MLP's. */
-#define ATTENTION_K (QN_N_HEADS * QN_HEAD_DIM)
+/* LINEAR's code is compiled for each length of its dot products that the program has: those of the
+ * attention's output and of the MLP's, say. The number of one in QN_LINEAR_WIDTHS. */
+DEV uint32_t linear_width(uint32_t k) {
+#define WIDTH_NUMBER(i, width)                                                                     \
+    if (k == width) return i;
+    QN_LINEAR_WIDTHS(WIDTH_NUMBER)
+#undef WIDTH_NUMBER
+    return 0;
+}
 
 /* Whether the writer of the residual stream of several rows packs it, normed. */
 #define STREAM_IS_PACKED (QN_HIDDEN % PACK_K == 0)

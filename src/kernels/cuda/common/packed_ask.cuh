@@ -54,10 +54,10 @@ struct ask_stream {
     uint32_t row, partial, part;
     uint32_t page, page_end; /* of weights' row blocks; activations have k-tiles in order of K */
     uint32_t page_step;      /* from one of a partial sum's to the next */
-    uint32_t slot;        /* where it goes */
-    uint32_t parts, next; /* of a k-tile; bytes from one to the next */
-    uint32_t block_next;  /* bytes from one row block to the next; activations: 0 */
-    uint32_t eight_next;  /* ... from one eight of tokens; weights: 0 */
+    uint32_t slot;           /* where it goes */
+    uint32_t parts, next;    /* of a k-tile; bytes from one to the next */
+    uint32_t block_next;     /* bytes from one row block to the next; activations: 0 */
+    uint32_t eight_next;     /* ... from one eight of tokens; weights: 0 */
 };
 
 DEV void stream_find(struct ask_stream *s) {

@@ -1,7 +1,8 @@
 /* packed_few.cuh - matrices times packed activations of up to 16 token rows: decode of a batch.
  *
  * Pages stream as for one row; nothing is leased. A warp has the k-tiles of its partial sum, one of
- * each step, and holds their activations in registers while the pages of a group of row blocks pass:
+ * each step, and holds their activations in registers while the pages of a group of row blocks
+ * pass:
  *
  *   before the event   the weights of the norm that comes next, and the residual stream where this
  *                      worker wrote it itself, into scratch
@@ -487,15 +488,15 @@ DEV bool few_run(struct warp_context *c, const struct cuda_task *task) {
     return true;
 }
 
-/* The operators. If O- and down-projection have products of the same length, O's code is both's. */
-enum { FEW_QKV, FEW_O, FEW_GATED, FEW_DOWN, FEW_LM_HEAD, N_FEW };
+/* The operators; LINEAR of each width. */
+enum { FEW_QKV, FEW_GATED, FEW_LM_HEAD, FEW_LINEAR, N_FEW = FEW_LINEAR + QN_N_LINEAR_WIDTHS };
 
 DEV uint32_t few_kind(const struct cuda_task *task) {
     switch (task->kind) {
     case OP_QKV_LINEAR: return FEW_QKV;
     case OP_GATED_MLP: return FEW_GATED;
     case OP_LM_HEAD: return FEW_LM_HEAD;
-    default: return task->k == ATTENTION_K ? FEW_O : FEW_DOWN;
+    default: return FEW_LINEAR + linear_width(task->k);
     }
 }
 
