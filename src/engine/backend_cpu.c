@@ -3,6 +3,7 @@
 #include "engine/backend.h"
 
 #include "base/checked.h"
+#include "base/container.h"
 #include "runtime/cpu_backend.h"
 
 #include <pthread.h>
@@ -27,12 +28,9 @@ static int cpu_available(struct diag *d) {
 
 /* Physical memory, or what the container that we are in may use. */
 static uint64_t memory_of_process(void) {
-    uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    FILE *f = fopen("/sys/fs/cgroup/memory.max", "r");
-    unsigned long long limit;
-    if (f && fscanf(f, "%llu", &limit) == 1 && limit > 0) bytes = MIN(bytes, (uint64_t)limit);
-    if (f) fclose(f);
-    return bytes;
+    const uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    const uint64_t limit = container_memory("");
+    return limit != 0 ? MIN(bytes, limit) : bytes;
 }
 
 static int cpu_device(struct diag *d, const struct backend_config *config,
