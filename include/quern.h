@@ -33,6 +33,8 @@
  *   threads   Engines and tokenizers are independent of each other: there is no global state, two
  *             engines may live in one process. An engine may be used from several threads; one
  *             request from one thread at a time. A tokenizer is read-only and may be shared.
+ *   fork      An engine and its requests belong to the process that opened it. In a child of fork
+ *             what waits or submits fails with QN_EINVAL, and what frees or closes does nothing.
  *   text      UTF-8. Lengths are bytes and exclude the NUL that ends every string we hand out.
  */
 #ifndef QUERN_H
@@ -197,8 +199,8 @@ QN_API void qn_engine_close(qn_engine *engine);
 /* The engine's tokenizer, owned by the engine; NULL when the directory has none. */
 QN_API const qn_tokenizer *qn_engine_tokenizer(const qn_engine *engine);
 
-/* Fills *info up to its struct_size, which the caller has set. */
-QN_API void qn_engine_get_info(const qn_engine *engine, qn_engine_info *info);
+/* Fills *info up to its struct_size, which the caller has set. Errors: QN_EINVAL (it is not). */
+QN_API int qn_engine_get_info(const qn_engine *engine, qn_engine_info *info);
 
 /* How fast this machine reads the engine's weights with nothing else to do, in bytes per second:
  * the floor under the time of one token. All workers read all weights, for at least `seconds`.
@@ -222,6 +224,7 @@ enum {
     QN_FINISH_STOP = 1,   /* end-of-sequence token, stop token id or stop string */
     QN_FINISH_LENGTH = 2, /* max_tokens or max_model_len reached */
     QN_FINISH_ABORT = 3,  /* canceled */
+    QN_FINISH_ERROR = 4,  /* qn_request_next has said what is wrong */
 };
 
 enum { QN_MAX_STOP = 16, QN_MAX_STOP_TOKEN_IDS = 8, QN_MAX_STOP_BYTES = 1024 };
@@ -284,15 +287,18 @@ typedef struct qn_output {
 
 /* Waits for the next token: timeout_ms < 0 for as long as it takes, 0 not at all. The caller sets
  * out->struct_size. After the last token every call gives id -1 and the same finish_reason.
- * Errors: QN_EBUSY (nothing yet), QN_ESTALL and QN_EDEVICE (the engine is broken). */
+ * Errors: QN_EBUSY (nothing yet), QN_EINVAL (struct_size is not set; a child of fork), QN_ESTALL
+ * and QN_EDEVICE (the engine is broken), QN_EFORMAT (the model's logits are not numbers) and what
+ * ends a queued request: these end the request, and every later call says the same. */
 QN_API int qn_request_next(qn_request *request, int timeout_ms, qn_output *out, qn_error *error);
 
-/* Ends a request early; its next output has finish_reason QN_FINISH_ABORT. */
+/* Ends a request early; its next output has finish_reason QN_FINISH_ABORT and no token, whatever
+ * was pending. */
 QN_API void qn_request_cancel(qn_request *request);
 
 /* QN_RUNNING until qn_request_next has given the last token. */
 QN_API int qn_request_finish_reason(const qn_request *request);
-/* "stop", "length", "abort"; NULL while running. Static. */
+/* "stop", "length", "abort", "error"; NULL while running. Static. */
 QN_API const char *qn_finish_reason_text(int finish_reason);
 
 /* The prompt as ids; owned by the request. */
@@ -301,8 +307,14 @@ QN_API const int32_t *qn_request_prompt_ids(const qn_request *request, size_t *n
 /* Frees a request in any state (cancels it first); NULL is allowed. */
 QN_API void qn_request_free(qn_request *request);
 
-/* Waits until some request of the engine may have an output. For programs that serve many requests
- * from one thread: wait, then qn_request_next(.., 0, ..) for each. Errors as qn_request_next. */
+/* For programs that serve many requests from one thread: waits until some request of the engine has
+ * an output, an end or an error, and lists those in ready[0, *n_ready), at most `capacity`, longest
+ * not asked first; then qn_request_next(.., 0, ..) for each. Never waits while there is one. A
+ * request that another thread frees meanwhile may be among them. Errors: as qn_request_next;
+ * *n_ready is 0 then. */
+QN_API int qn_engine_wait_any(qn_engine *engine, int timeout_ms, qn_request **ready,
+                              size_t capacity, size_t *n_ready, qn_error *error);
+/* The same without the list. */
 QN_API int qn_engine_wait(qn_engine *engine, int timeout_ms, qn_error *error);
 
 /* ---- compiler ----------------------------------------------------------------------------- */

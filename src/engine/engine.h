@@ -19,6 +19,7 @@
 #include "model/weights.h"
 
 #include <pthread.h>
+#include <sys/types.h>
 
 /* One request. It belongs to the user; while it is queued or in a slot the engine points to it.
  *
@@ -28,9 +29,25 @@
  * never change below it; the rest belongs to the thread that calls qn_request_next. */
 enum request_state { REQUEST_QUEUED, REQUEST_ACTIVE, REQUEST_DONE };
 
+/* Lists of the engine that a request may be in. */
+enum request_list {
+    LIST_QUEUE, /* QUEUED, in order of submission */
+    LIST_READY, /* qn_request_next would return at once; longest not asked first */
+    N_REQUEST_LISTS
+};
+struct request_link {
+    struct qn_request *before, *after;
+    bool listed;
+};
+struct request_ends {
+    struct qn_request *first, *last;
+    size_t n;
+};
+
 struct qn_request {
     struct qn_engine *engine;
     enum request_state state;
+    struct request_link links[N_REQUEST_LISTS];
     uint32_t slot;      /* while ACTIVE */
     uint32_t wait_seen; /* backend's wait: what this request has seen */
     bool canceled;
@@ -40,7 +57,7 @@ struct qn_request {
     float *logprobs;           /* [runtime.max_tokens] */
     uint64_t *times;           /* [runtime.max_tokens] */
     uint32_t n_seen;           /* tokens that the runtime has given */
-    struct diag refusal;       /* why the runtime did not take it, if so */
+    struct diag refusal;       /* why the runtime did not take it or its logits are no numbers */
     uint64_t seen_ns;          /* when the last token was seen; at first: of submission */
 
     uint32_t n_given;  /* tokens that the user has got */
@@ -51,8 +68,8 @@ struct qn_request {
     struct strbuf piece;   /* what qn_output.text points to */
 };
 
-/* A request in the queue (the slot means nothing) or in a slot. There it is NULL when the user has
- * freed it before the runtime was done: then the slot only waits to be released. */
+/* A slot in use. The request is NULL when the runtime was not done as the user freed it, or as its
+ * logits were no numbers: then the slot only waits to be released. */
 struct place {
     uint32_t slot;
     struct qn_request *request;
@@ -69,12 +86,12 @@ struct qn_engine {
     struct rt_trace *trace;         /* NULL: none; outlives the instance, which writes it */
     struct qn_engine_info info;
     uint64_t seed;
+    pid_t process; /* that opened it; no other one may use it */
 
     pthread_mutex_t mutex;      /* over everything below, and the shared part of requests */
-    ARRAY(struct place) active; /* slots in use */
-    ARRAY(struct place) queue;  /* waiting for one, oldest first */
-    uint32_t wait_seen;         /* of qn_engine_wait */
-    uint64_t n_submitted;       /* seeds the requests that bring no seed */
+    ARRAY(struct place) active; /* slots in use, at most max_num_seqs */
+    struct request_ends lists[N_REQUEST_LISTS];
+    uint64_t n_submitted; /* seeds the requests that bring no seed */
 };
 
 /* ---- plan.c ---- */

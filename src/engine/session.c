@@ -11,11 +11,62 @@
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
+
+/* What a caller's qn_output has at least: the fields of the first version. */
+static const size_t OUTPUT_LEAST = offsetof(qn_output, time_ns) + sizeof(uint64_t);
 
 static uint64_t now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Errors: QN_EINVAL in a child of fork. The workers are the parent's, and a mutex may be locked for
+ * ever: nothing else of the engine may be touched there. */
+static int check_process(struct diag *d, const struct qn_engine *e) {
+    if (e->process == getpid()) return QN_OK;
+    return fail(d, QN_EINVAL,
+                "the engine belongs to process %ld, and this is a child of fork: open an engine "
+                "here, or fork before qn_engine_open",
+                (long)e->process);
+}
+
+/* ---- lists of requests; the mutex is held ------------------------------------------------- */
+
+static void list_append(struct qn_engine *e, enum request_list which, struct qn_request *r) {
+    struct request_ends *list = &e->lists[which];
+    r->links[which] = (struct request_link){.before = list->last, .listed = true};
+    if (list->last)
+        list->last->links[which].after = r;
+    else
+        list->first = r;
+    list->last = r;
+    list->n++;
+}
+
+static void list_remove(struct qn_engine *e, enum request_list which, struct qn_request *r) {
+    struct request_ends *list = &e->lists[which];
+    const struct request_link link = r->links[which];
+    if (!link.listed) return;
+    *(link.before ? &link.before->links[which].after : &list->first) = link.after;
+    *(link.after ? &link.after->links[which].before : &list->last) = link.before;
+    r->links[which] = (struct request_link){0};
+    list->n--;
+}
+
+/* Whether qn_request_next would return at once. */
+static bool is_ready(const struct qn_request *r) {
+    return r->finish_reason == QN_RUNNING &&
+           (r->n_given < r->n_seen || r->state == REQUEST_DONE || r->canceled);
+}
+
+/* Keeps the list of ready requests right after r has changed. */
+static void list_if_ready(struct qn_request *r) {
+    if (!is_ready(r))
+        list_remove(r->engine, LIST_READY, r);
+    else if (!r->links[LIST_READY].listed)
+        list_append(r->engine, LIST_READY, r);
 }
 
 /* ---- parameters --------------------------------------------------------------------------- */
@@ -172,9 +223,9 @@ static int request_fill(struct diag *d, struct qn_engine *e, const qn_prompt *pr
 static int enqueue(struct diag *d, struct qn_engine *e, struct qn_request *r, bool has_seed) {
     pthread_mutex_lock(&e->mutex);
     if (!has_seed) r->runtime.sampling.seed = mix(e->seed + 0x9e3779b97f4a7c15u * e->n_submitted);
-    /* Room in both lists now, so that moving a request later cannot fail. */
-    int rc = ARRAY_RESERVE(d, &e->active, e->active.n + e->queue.n + 1);
-    if (rc == QN_OK) rc = ARRAY_PUSH(d, &e->queue, (struct place){0, r});
+    /* Room for all places now, so that admitting a request later cannot fail. */
+    int rc = ARRAY_RESERVE(d, &e->active, e->info.max_num_seqs);
+    if (rc == QN_OK) list_append(e, LIST_QUEUE, r);
     if (rc == QN_OK) e->n_submitted++;
     pthread_mutex_unlock(&e->mutex);
     return rc;
@@ -190,7 +241,8 @@ int qn_request_submit(qn_engine *engine, const qn_prompt *prompt,
     qn_sampling_params s;
     qn_sampling_params_init(&s, engine);
     *request = NULL;
-    int rc = QN_OK;
+    int rc = check_process(&d, engine);
+    if (rc != QN_OK) return api_return(rc, &d, error);
     if (!api_struct_in(&p, sizeof p, prompt) ||
         (sampling && !api_struct_in(&s, sizeof s, sampling)))
         return api_return(fail(&d, QN_EINVAL, "struct_size is not set"), &d, error);
@@ -215,11 +267,27 @@ int qn_request_submit(qn_engine *engine, const qn_prompt *prompt,
 
 /* ---- moving tokens ------------------------------------------------------------------------ */
 
+/* How many of the tokens [first, n) come of logits that are numbers; what is wrong with the next
+ * one ends the request. */
+static uint32_t count_sound(struct qn_request *r, const struct mailbox_view *view, uint32_t first,
+                            uint32_t n) {
+    for (uint32_t i = first; i < n; i++) {
+        if (!isnan(view->logprobs[i])) continue;
+        fail(&r->refusal, QN_EFORMAT,
+             "%s: the logits of output token %u are not numbers: weights that are not finite, or "
+             "activations that overflow %s",
+             r->engine->info.model, i, r->engine->info.dtype);
+        return i - first;
+    }
+    return n > first ? n - first : 0;
+}
+
 /* Tokens that are seen at once came one after the other: their times are spread over the time since
  * the token before them (since submission), so that a host that was asleep does not make steps of
  * length zero. */
 static void copy_tokens(struct qn_request *r, const struct mailbox_view *view) {
     uint32_t n = MIN(view->n_out, r->runtime.max_tokens), first = r->n_seen;
+    n = first + count_sound(r, view, first, n);
     uint64_t before = r->seen_ns;
     if (n > first) r->seen_ns = now_ns();
     for (uint32_t i = first; i < n; i++) {
@@ -228,24 +296,28 @@ static void copy_tokens(struct qn_request *r, const struct mailbox_view *view) {
         r->times[i] = before + (r->seen_ns - before) * (i + 1 - first) / (n - first);
     }
     r->n_seen = n;
-    if (view->finish != RT_RUNNING) r->state = REQUEST_DONE;
+    if (view->finish != RT_RUNNING || r->refusal.code != QN_OK) r->state = REQUEST_DONE;
+    list_if_ready(r);
 }
 
 /* Copies what the runtime has for one slot; gives the slot back when its request has ended. */
-static int drain(struct diag *d, struct qn_engine *e, const struct place *p, bool *ended) {
+static int drain(struct diag *d, struct qn_engine *e, struct place *p, bool *ended) {
     struct mailbox_view view;
     TRY(e->backend->poll(d, e->instance, p->slot, &view));
     /* Asked after the tokens were taken: one made from a page that was gone is never given out. */
     if (e->weights && weights_torn(e->weights))
         return fail(d, QN_EIO, "%s: a file of the model shrank while it was in use", e->info.model);
     if (p->request) copy_tokens(p->request, &view);
+    if (p->request && p->request->refusal.code != QN_OK) p->request = NULL;
+    /* Once is not enough: the ring of commands may have been full. */
+    if (!p->request || p->request->canceled) (void)e->backend->cancel(NULL, e->instance, p->slot);
     *ended = view.finish != RT_RUNNING;
     return *ended ? e->backend->release(d, e->instance, p->slot) : QN_OK;
 }
 
 static int admit(struct diag *d, struct qn_engine *e) {
-    while (e->queue.n > 0) {
-        struct qn_request *r = e->queue.items[0].request;
+    while (e->lists[LIST_QUEUE].n > 0 && e->active.n < e->info.max_num_seqs) {
+        struct qn_request *r = e->lists[LIST_QUEUE].first;
         diag_clear(&r->refusal);
         int rc = e->backend->submit(&r->refusal, e->instance, &r->runtime, r->prompt, &r->slot);
         if (rc == QN_ESTALL || rc == QN_EDEVICE) return fail(d, rc, "%s", r->refusal.message);
@@ -253,10 +325,10 @@ static int admit(struct diag *d, struct qn_engine *e) {
             diag_clear(&r->refusal); /* later */
             return QN_OK;
         }
-        e->queue.n--;
-        memmove(e->queue.items, e->queue.items + 1, e->queue.n * sizeof *e->queue.items);
+        list_remove(e, LIST_QUEUE, r);
         r->state =
             rc == QN_OK ? REQUEST_ACTIVE : REQUEST_DONE; /* refused: its own next() says so */
+        list_if_ready(r);
         if (rc != QN_OK) continue;
         /* enqueue has made room */
         e->active.items[e->active.n++] = (struct place){r->slot, r};
@@ -285,7 +357,7 @@ static int pump_locked(struct diag *d, struct qn_engine *e, const struct qn_requ
                        bool *ready) {
     pthread_mutex_lock(&e->mutex);
     int rc = pump(d, e);
-    if (r) *ready = r->n_given < r->n_seen || r->state == REQUEST_DONE;
+    if (r) *ready = is_ready(r);
     pthread_mutex_unlock(&e->mutex);
     return rc;
 }
@@ -315,20 +387,46 @@ static int wait_for(struct diag *d, struct qn_request *r, int timeout_ms) {
     }
 }
 
+/* The first of the ready requests, oldest first; how many there are, and a pump before. */
+static int ready_locked(struct diag *d, struct qn_engine *e, qn_request **ready, size_t capacity,
+                        size_t *n) {
+    pthread_mutex_lock(&e->mutex);
+    int rc = pump(d, e);
+    struct qn_request *r = e->lists[LIST_READY].first;
+    *n = e->lists[LIST_READY].n;
+    for (size_t i = 0; i < capacity && r; i++, r = r->links[LIST_READY].after) ready[i] = r;
+    pthread_mutex_unlock(&e->mutex);
+    return rc;
+}
+
+static int wait_any(struct diag *d, struct qn_engine *e, int timeout_ms, qn_request **ready,
+                    size_t capacity, size_t *n) {
+    const uint64_t deadline = deadline_of(timeout_ms);
+    uint32_t seen = 0;
+    TRY(check_process(d, e));
+    for (;;) {
+        TRY(ready_locked(d, e, ready, capacity, n));
+        if (*n > 0) return QN_OK;
+        const uint64_t now = now_ns();
+        if (now >= deadline) return fail(d, QN_EBUSY, "nothing within %d ms", timeout_ms);
+        const double left = (double)(deadline - now) * 1e-9;
+        TRY(e->backend->wait(d, e->instance, &seen, MIN(left, NAP_SECONDS)));
+    }
+}
+
+int qn_engine_wait_any(qn_engine *engine, int timeout_ms, qn_request **ready, size_t capacity,
+                       size_t *n_ready, qn_error *error) {
+    struct diag d = {0};
+    size_t n = 0;
+    int rc = wait_any(&d, engine, timeout_ms, ready, capacity, &n);
+    *n_ready = rc == QN_OK ? MIN(n, capacity) : 0;
+    return api_return(rc, &d, error);
+}
+
 int qn_engine_wait(qn_engine *engine, int timeout_ms, qn_error *error) {
     struct diag d = {0};
-    double left = timeout_ms < 0 ? 3600 : timeout_ms * 1e-3;
-    pthread_mutex_lock(&engine->mutex);
-    uint32_t seen = engine->wait_seen;
-    pthread_mutex_unlock(&engine->mutex);
-    uint32_t before = seen;
-    int rc = engine->backend->wait(&d, engine->instance, &seen, left);
-    pthread_mutex_lock(&engine->mutex);
-    engine->wait_seen = seen;
-    if (rc == QN_OK) rc = pump(&d, engine);
-    pthread_mutex_unlock(&engine->mutex);
-    if (rc == QN_OK && seen == before) rc = fail(&d, QN_EBUSY, "nothing within %d ms", timeout_ms);
-    return api_return(rc, &d, error);
+    size_t n;
+    return api_return(wait_any(&d, engine, timeout_ms, NULL, 0, &n), &d, error);
 }
 
 static bool is_stop_id(const struct qn_request *r, int32_t id) {
@@ -360,40 +458,53 @@ static int finish_of_token(const struct qn_request *r, uint32_t index) {
     return index + 1 == r->runtime.max_tokens ? QN_FINISH_LENGTH : QN_RUNNING;
 }
 
-/* The next token of a request that is ready. */
-static int give_token(struct diag *d, struct qn_request *r, qn_output *out) {
+/* The next token of a request that is ready, or its end without one; *finish: how it ends. */
+static int give_token(struct diag *d, struct qn_request *r, qn_output *out, int *finish) {
     pthread_mutex_lock(&r->engine->mutex);
-    bool has_token = r->n_given < r->n_seen && !r->canceled;
-    bool over = r->state == REQUEST_DONE && (r->n_given + 1 >= r->n_seen || r->canceled);
+    const bool canceled = r->canceled, has_token = r->n_given < r->n_seen && !canceled;
+    const bool over = r->state == REQUEST_DONE && r->n_given + has_token >= r->n_seen;
+    const uint32_t i = r->n_given;
+    r->n_given += has_token;
     pthread_mutex_unlock(&r->engine->mutex);
-    int finish = QN_RUNNING;
-    if (r->refusal.code != QN_OK && over) return fail(d, r->refusal.code, "%s", r->refusal.message);
     if (has_token) {
-        uint32_t i = r->n_given++;
         out->id = r->ids[i];
         out->logprob = r->logprobs[i];
         out->time_ns = r->times[i];
-        finish = finish_of_token(r, i);
+        *finish = finish_of_token(r, i);
+    } else if (!canceled && r->refusal.code != QN_OK) {
+        *finish = QN_FINISH_ERROR;
+        return fail(d, r->refusal.code, "%s", r->refusal.message);
     }
-    if (over && finish == QN_RUNNING) finish = QN_FINISH_ABORT;
-    TRY(add_text(d, r, out->id, finish != QN_RUNNING, &out->stop));
-    r->finish_reason = out->stop ? QN_FINISH_STOP : finish;
+    if (canceled || (over && *finish == QN_RUNNING && r->refusal.code == QN_OK))
+        *finish = QN_FINISH_ABORT;
+    TRY(add_text(d, r, out->id, *finish != QN_RUNNING, &out->stop));
+    if (out->stop) *finish = QN_FINISH_STOP;
     return QN_OK;
 }
 
 static int give(struct diag *d, struct qn_request *r, qn_output *out) {
+    int finish = r->finish_reason, rc = QN_OK;
     strbuf_clear(&r->piece);
-    if (r->finish_reason == QN_RUNNING) TRY(give_token(d, r, out));
+    if (finish == QN_FINISH_ERROR) return fail(d, r->refusal.code, "%s", r->refusal.message);
+    if (finish == QN_RUNNING) rc = give_token(d, r, out, &finish);
+    pthread_mutex_lock(&r->engine->mutex);
+    r->finish_reason = finish;
+    list_remove(r->engine, LIST_READY, r); /* to the end: others come before it */
+    list_if_ready(r);
+    pthread_mutex_unlock(&r->engine->mutex);
     out->text = strbuf_text(&r->piece);
     out->n_text = r->piece.n;
-    out->finish_reason = r->finish_reason;
-    return QN_OK;
+    out->finish_reason = finish;
+    return rc;
 }
 
 int qn_request_next(qn_request *request, int timeout_ms, qn_output *out, qn_error *error) {
     struct diag d = {0};
     qn_output full = {.id = -1, .logprob = 0, .text = "", .finish_reason = request->finish_reason};
-    int rc = QN_OK;
+    int rc = check_process(&d, request->engine);
+    if (rc == QN_OK && !api_struct_fits(out, OUTPUT_LEAST))
+        rc = fail(&d, QN_EINVAL, "qn_output: struct_size is not set; want sizeof(qn_output)");
+    if (rc != QN_OK) return api_return(rc, &d, error);
     if (request->finish_reason == QN_RUNNING) rc = wait_for(&d, request, timeout_ms);
     if (rc == QN_OK) rc = give(&d, request, &full);
     if (full.stop) qn_request_cancel(request); /* the runtime need not go on */
@@ -403,26 +514,18 @@ int qn_request_next(qn_request *request, int timeout_ms, qn_output *out, qn_erro
 
 /* ---- ends --------------------------------------------------------------------------------- */
 
-static void unlist(struct qn_engine *e, const struct qn_request *r) {
-    for (size_t i = 0; i < e->queue.n; i++) {
-        if (e->queue.items[i].request != r) continue;
-        e->queue.n--;
-        memmove(e->queue.items + i, e->queue.items + i + 1,
-                (e->queue.n - i) * sizeof *e->queue.items);
-        return;
-    }
-}
-
 void qn_request_cancel(qn_request *request) {
     struct qn_engine *e = request->engine;
+    if (check_process(NULL, e) != QN_OK) return;
     pthread_mutex_lock(&e->mutex);
     if (request->state == REQUEST_ACTIVE)
         (void)e->backend->cancel(NULL, e->instance, request->slot);
     if (request->state == REQUEST_QUEUED) {
-        unlist(e, request);
+        list_remove(e, LIST_QUEUE, request);
         request->state = REQUEST_DONE;
     }
     request->canceled = true;
+    list_if_ready(request);
     pthread_mutex_unlock(&e->mutex);
 }
 
@@ -438,8 +541,10 @@ const int32_t *qn_request_prompt_ids(const qn_request *request, size_t *n) {
 void qn_request_free(qn_request *request) {
     if (!request) return;
     struct qn_engine *e = request->engine;
+    if (check_process(NULL, e) != QN_OK) return; /* the parent's */
     qn_request_cancel(request);
     pthread_mutex_lock(&e->mutex);
+    list_remove(e, LIST_READY, request);
     for (size_t i = 0; i < e->active.n; i++) /* the slot stays the runtime's until it is done */
         if (e->active.items[i].request == request) e->active.items[i].request = NULL;
     pthread_mutex_unlock(&e->mutex);
@@ -448,7 +553,7 @@ void qn_request_free(qn_request *request) {
 
 /* Requests whose user still waits for tokens; the others only have to leave their slots. */
 static size_t count_busy(struct qn_engine *e, size_t *leaving) {
-    size_t n = e->queue.n;
+    size_t n = e->lists[LIST_QUEUE].n;
     *leaving = 0;
     for (size_t i = 0; i < e->active.n; i++) {
         const struct qn_request *r = e->active.items[i].request;
@@ -464,6 +569,7 @@ static size_t count_busy(struct qn_engine *e, size_t *leaving) {
 
 int session_busy(struct diag *d, struct qn_engine *e, size_t *n) {
     uint32_t seen = 0;
+    TRY(check_process(d, e));
     for (;;) {
         size_t leaving;
         pthread_mutex_lock(&e->mutex);
@@ -477,5 +583,4 @@ int session_busy(struct diag *d, struct qn_engine *e, size_t *n) {
 
 void session_end(struct qn_engine *e) {
     ARRAY_FINI(&e->active);
-    ARRAY_FINI(&e->queue);
 }

@@ -23,11 +23,12 @@ static uint32_t best_block(const float *part, uint32_t n_blocks) {
     return best;
 }
 
-/* Log-softmax at one logit; blocks are summed in order. */
+/* Log-softmax at one logit; blocks are summed in order. NaN if any logit of the row is. */
 static float log_probability(float logit, const float *part, uint32_t n_blocks) {
     double max = (double)part[2 * best_block(part, n_blocks)], sum = 0;
     for (uint32_t b = 0; b < n_blocks; b++)
-        if (part[2 * b + 1] > 0) sum += (double)part[2 * b + 1] * exp((double)part[2 * b] - max);
+        if (!(part[2 * b + 1] <= 0))
+            sum += (double)part[2 * b + 1] * exp((double)part[2 * b] - max);
     return (float)((double)logit - max - log(sum));
 }
 
