@@ -225,6 +225,7 @@ int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error 
     pthread_mutex_init(&e->mutex, NULL);
     e->info.struct_size = sizeof e->info;
     e->seed = p.seed;
+    e->max_logprobs = p.max_logprobs;
     e->process = getpid();
     rc = open_stages(&d, e, &p);
     if (rc == QN_OK)

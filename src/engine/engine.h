@@ -2,6 +2,7 @@
  *
  *   engine.c   open: model ─ plan ─ compile ─ weights ─ backend; close
  *   plan.c     numbers that the user left open, and whether it all fits
+ *   sampling_params.c  what a request may ask for, as the runtime is told
  *   session.c  requests: queue ─ slot ─ tokens ─ text, stop strings, finish
  */
 #ifndef QN_ENGINE_ENGINE_H
@@ -51,14 +52,21 @@ struct qn_request {
     uint32_t slot;      /* while ACTIVE */
     uint32_t wait_seen; /* backend's wait: what this request has seen */
     bool canceled;
-    struct rt_request runtime; /* as it is handed over */
-    int32_t *prompt;           /* [runtime.n_prompt] */
-    int32_t *ids;              /* [runtime.max_tokens] */
-    float *logprobs;           /* [runtime.max_tokens] */
-    uint64_t *times;           /* [runtime.max_tokens] */
-    uint32_t n_seen;           /* tokens that the runtime has given */
-    struct diag refusal;       /* why the runtime did not take it or its logits are no numbers */
-    uint64_t seen_ns;          /* when the last token was seen; at first: of submission */
+    struct rt_request runtime;     /* as it is handed over */
+    int32_t *prompt;               /* [runtime.n_prompt] */
+    int32_t *ids;                  /* [runtime.max_tokens] */
+    float *logprobs;               /* [runtime.max_tokens] */
+    uint64_t *times;               /* [runtime.max_tokens] */
+    uint32_t n_eos;                /* of runtime.stop the model's own, which come first */
+    uint32_t n_top, n_prompt_top;  /* most likely tokens that the user wants of each */
+    bool scores;                   /* log-probabilities of the prompt are wanted */
+    qn_token_logprob *tops;        /* [runtime.max_tokens][n_top] */
+    float *prompt_logprobs;        /* [runtime.n_prompt]; NULL unless `scores`, as the next */
+    qn_token_logprob *prompt_tops; /* [runtime.n_prompt][n_prompt_top] */
+    struct rt_token_value *biases; /* [runtime.n_biases] */
+    uint32_t n_seen;               /* tokens that the runtime has given */
+    struct diag refusal; /* why the runtime did not take it or its logits are no numbers */
+    uint64_t seen_ns;    /* when the last token was seen; at first: of submission */
 
     uint32_t n_given;  /* tokens that the user has got */
     int finish_reason; /* as the user knows it */
@@ -86,7 +94,8 @@ struct qn_engine {
     struct rt_trace *trace;         /* NULL: none; outlives the instance, which writes it */
     struct qn_engine_info info;
     uint64_t seed;
-    pid_t process; /* that opened it; no other one may use it */
+    uint32_t max_logprobs; /* most likely tokens that a request may list */
+    pid_t process;         /* that opened it; no other one may use it */
 
     pthread_mutex_t mutex;      /* over everything below, and the shared part of requests */
     ARRAY(struct place) active; /* slots in use, at most max_num_seqs */

@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 
 #include "base/checked.h"
+#include "engine/sampling_params.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -69,41 +70,7 @@ static void list_if_ready(struct qn_request *r) {
         list_append(r->engine, LIST_READY, r);
 }
 
-/* ---- parameters --------------------------------------------------------------------------- */
-
-void qn_sampling_params_init(qn_sampling_params *params, const qn_engine *engine) {
-    *params = (qn_sampling_params){.struct_size = sizeof *params,
-                                   .temperature = 1,
-                                   .top_p = 1,
-                                   .repetition_penalty = 1,
-                                   .skip_special_tokens = 1};
-    if (!engine || !engine->model) return;
-    const struct generation_config *g = &engine->model->generation;
-    params->temperature = g->temperature;
-    params->top_p = g->top_p;
-    params->min_p = g->min_p;
-    params->top_k = g->top_k;
-    params->repetition_penalty = g->repetition_penalty;
-}
-
-static int check_range(struct diag *d, const char *name, double x, double low, double high) {
-    if (x >= low && x <= high) return QN_OK;
-    return fail(d, QN_EINVAL, "%s: want a number from %g to %g, have %g", name, low, high, x);
-}
-
-static int check_sampling(struct diag *d, const qn_sampling_params *s) {
-    TRY(check_range(d, "temperature", s->temperature, 0, 100));
-    TRY(check_range(d, "top_p", s->top_p, 1e-6, 1));
-    TRY(check_range(d, "min_p", s->min_p, 0, 1));
-    TRY(check_range(d, "top_k", s->top_k, -1, INT32_MAX));
-    TRY(check_range(d, "repetition_penalty", s->repetition_penalty, 0.01, 100));
-    TRY(check_range(d, "presence_penalty", s->presence_penalty, -2, 2));
-    TRY(check_range(d, "frequency_penalty", s->frequency_penalty, -2, 2));
-    if (s->n_stop_token_ids > QN_MAX_STOP_TOKEN_IDS)
-        return fail(d, QN_ELIMIT, "stop_token_ids: at most %d, have %zu", QN_MAX_STOP_TOKEN_IDS,
-                    s->n_stop_token_ids);
-    return QN_OK;
-}
+/* ---- submit ------------------------------------------------------------------------------- */
 
 static int check_prompt(struct diag *d, const struct qn_engine *e, const int32_t *ids, size_t n) {
     if (n == 0) return fail(d, QN_EINVAL, "prompt: empty, want at least one token");
@@ -118,49 +85,6 @@ static int check_prompt(struct diag *d, const struct qn_engine *e, const int32_t
     return QN_OK;
 }
 
-/* Stop ids: the model's own unless ignore_eos, then the user's. */
-static int fill_stop_ids(struct diag *d, const struct qn_engine *e, const qn_sampling_params *s,
-                         struct rt_request *r) {
-    const struct model_spec *spec = &e->model->spec;
-    _Static_assert(SPEC_MAX_EOS + QN_MAX_STOP_TOKEN_IDS <= RT_MAX_STOP_IDS, "all stop ids fit");
-    for (uint32_t i = 0; i < spec->n_eos && !s->ignore_eos; i++)
-        r->stop[r->n_stop++] = spec->eos[i];
-    for (size_t i = 0; i < s->n_stop_token_ids; i++) {
-        int32_t id = s->stop_token_ids[i];
-        if (id < 0 || (uint32_t)id >= spec->vocab)
-            return fail(d, QN_EINVAL, "stop_token_ids: %d, want 0 to %u", id, spec->vocab - 1);
-        r->stop[r->n_stop++] = id;
-    }
-    return QN_OK;
-}
-
-static uint64_t mix(uint64_t x) {
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static int fill_runtime(struct diag *d, struct qn_engine *e, const qn_sampling_params *s,
-                        size_t n_prompt, struct rt_request *r) {
-    uint32_t room = e->info.max_model_len - (uint32_t)n_prompt;
-    *r = (struct rt_request){
-        .n_prompt = (uint32_t)n_prompt,
-        .max_tokens = s->max_tokens == 0 ? room : MIN(s->max_tokens, room),
-        .sampling = {.temperature = s->temperature,
-                     .top_p = s->top_p,
-                     .min_p = s->min_p,
-                     .top_k = s->top_k,
-                     .repetition_penalty = s->repetition_penalty,
-                     .presence_penalty = s->presence_penalty,
-                     .frequency_penalty = s->frequency_penalty,
-                     .ignore_eos = 0, /* fill_stop_ids leaves the eos out; the user's ids count */
-                     .seed = s->seed},
-    };
-    return fill_stop_ids(d, e, s, r);
-}
-
-/* ---- submit ------------------------------------------------------------------------------- */
-
 static void request_release(struct qn_request *r) {
     token_stream_fini(&r->stream);
     stop_fini(&r->stop);
@@ -170,6 +94,10 @@ static void request_release(struct qn_request *r) {
     free(r->ids);
     free(r->logprobs);
     free(r->times);
+    free(r->tops);
+    free(r->biases);
+    free(r->prompt_logprobs);
+    free(r->prompt_tops);
     free(r);
 }
 
@@ -200,24 +128,45 @@ static int take_prompt(struct diag *d, const struct qn_engine *e, const qn_promp
     return QN_OK;
 }
 
+/* A value per token of n tokens, with n_top most likely ones each. */
+static int take_lists(struct diag *d, size_t n, size_t n_top, float **logprobs,
+                      qn_token_logprob **tops) {
+    *logprobs = calloc(n, sizeof **logprobs);
+    *tops = calloc(n * n_top + 1, sizeof **tops);
+    if (*logprobs && *tops) return QN_OK;
+    return fail_nomem(d, n * (n_top + 1) * sizeof **tops, "a request");
+}
+
 static int request_fill(struct diag *d, struct qn_engine *e, const qn_prompt *prompt,
                         const qn_sampling_params *s, struct qn_request *r) {
     size_t n_prompt = 0;
-    TRY(check_sampling(d, s));
-    TRY(stop_init(d, &r->stop, s->stop, s->n_stop));
+    TRY(sampling_params_check(d, s));
+    TRY(stop_init(d, &r->stop, s->stop, s->n_stop, s->include_stop_str_in_output != 0));
     if (s->n_stop && !e->tokenizer)
         return fail(d, QN_EINVAL, "stop: %s has no tokenizer.json, so there is no text to search",
                     e->info.model);
     TRY(take_prompt(d, e, prompt, r, &n_prompt));
-    TRY(fill_runtime(d, e, s, n_prompt, &r->runtime));
-    size_t n = r->runtime.max_tokens;
+    TRY(sampling_params_to_runtime(d, e, s, n_prompt, &r->runtime, &r->biases));
+    r->n_eos = r->runtime.n_stop - (uint32_t)s->n_stop_token_ids;
+    const size_t n = r->runtime.max_tokens;
+    r->n_top = s->logprobs;
+    r->scores = s->has_prompt_logprobs != 0;
+    r->n_prompt_top = r->scores ? s->prompt_logprobs : 0;
     r->ids = malloc(n * sizeof *r->ids);
-    r->logprobs = malloc(n * sizeof *r->logprobs);
     r->times = malloc(n * sizeof *r->times);
-    if (!r->ids || !r->logprobs || !r->times) return fail_nomem(d, n * 16, "a request");
+    if (!r->ids || !r->times) return fail_nomem(d, n * 16, "a request");
+    TRY(take_lists(d, n, r->n_top, &r->logprobs, &r->tops));
+    if (r->scores)
+        TRY(take_lists(d, n_prompt, r->n_prompt_top, &r->prompt_logprobs, &r->prompt_tops));
     if (e->tokenizer)
         token_stream_init(&r->stream, e->tokenizer->tokens, s->skip_special_tokens != 0);
     return QN_OK;
+}
+
+static uint64_t mix(uint64_t x) {
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
 }
 
 static int enqueue(struct diag *d, struct qn_engine *e, struct qn_request *r, bool has_seed) {
@@ -267,27 +216,52 @@ int qn_request_submit(qn_engine *engine, const qn_prompt *prompt,
 
 /* ---- moving tokens ------------------------------------------------------------------------ */
 
-/* How many of the tokens [first, n) come of logits that are numbers; what is wrong with the next
- * one ends the request. */
-static uint32_t count_sound(struct qn_request *r, const struct mailbox_view *view, uint32_t first,
-                            uint32_t n) {
-    for (uint32_t i = first; i < n; i++) {
-        if (!isnan(view->logprobs[i])) continue;
-        fail(&r->refusal, QN_EFORMAT,
-             "%s: the logits of output token %u are not numbers: weights that are not finite, or "
-             "activations that overflow %s",
-             r->engine->info.model, i, r->engine->info.dtype);
-        return i - first;
-    }
-    return n > first ? n - first : 0;
+/* The first of n log-probabilities that is not a number; n: all are. */
+static uint32_t count_sound(const float *logprobs, uint32_t n) {
+    uint32_t i = 0;
+    while (i < n && !isnan(logprobs[i])) i++;
+    return i;
+}
+
+static void refuse_logits(struct qn_request *r, const char *what, uint32_t index) {
+    fail(&r->refusal, QN_EFORMAT,
+         "%s: the logits of %s token %u are not numbers: weights that are not finite, or "
+         "activations that overflow %s",
+         r->engine->info.model, what, index, r->engine->info.dtype);
+}
+
+/* The first n_top of each of n lists, which have `stride`. */
+static void copy_tops(qn_token_logprob *to, uint32_t n_top, const struct rt_token_value *from,
+                      uint32_t stride, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < n_top; k++) {
+            const struct rt_token_value *v = &from[(size_t)i * stride + k];
+            to[(size_t)i * n_top + k] = (qn_token_logprob){.id = v->id, .logprob = v->value};
+        }
+}
+
+/* The prompt's scores, which are there when the first token is. Its first token has none. */
+static void copy_scores(struct qn_request *r, const struct mailbox_view *view) {
+    const uint32_t n = view->n_scored, n_top = r->n_prompt_top;
+    const uint32_t sound = count_sound(view->scored, n);
+    if (sound < n) refuse_logits(r, "prompt", sound + 1);
+    r->prompt_logprobs[0] = NAN;
+    for (uint32_t k = 0; k < n_top; k++)
+        r->prompt_tops[k] = (qn_token_logprob){.id = -1, .logprob = NAN};
+    memcpy(r->prompt_logprobs + 1, view->scored, n * sizeof *view->scored);
+    copy_tops(r->prompt_tops + n_top, n_top, view->scored_tops, view->n_top, n);
 }
 
 /* Tokens that are seen at once came one after the other: their times are spread over the time since
  * the token before them (since submission), so that a host that was asleep does not make steps of
  * length zero. */
 static void copy_tokens(struct qn_request *r, const struct mailbox_view *view) {
-    uint32_t n = MIN(view->n_out, r->runtime.max_tokens), first = r->n_seen;
-    n = first + count_sound(r, view, first, n);
+    const uint32_t first = r->n_seen, end = MIN(view->n_out, r->runtime.max_tokens);
+    uint32_t n = first;
+    if (r->scores && first == 0 && end > 0) copy_scores(r, view);
+    if (end > first && r->refusal.code == QN_OK)
+        n += count_sound(view->logprobs + first, end - first);
+    if (n < end && r->refusal.code == QN_OK) refuse_logits(r, "output", n);
     uint64_t before = r->seen_ns;
     if (n > first) r->seen_ns = now_ns();
     for (uint32_t i = first; i < n; i++) {
@@ -295,6 +269,9 @@ static void copy_tokens(struct qn_request *r, const struct mailbox_view *view) {
         r->logprobs[i] = view->logprobs[i];
         r->times[i] = before + (r->seen_ns - before) * (i + 1 - first) / (n - first);
     }
+    if (n > first)
+        copy_tops(r->tops + (size_t)first * r->n_top, r->n_top,
+                  view->tops + (size_t)first * view->n_top, view->n_top, n - first);
     r->n_seen = n;
     if (view->finish != RT_RUNNING || r->refusal.code != QN_OK) r->state = REQUEST_DONE;
     list_if_ready(r);
@@ -319,7 +296,8 @@ static int admit(struct diag *d, struct qn_engine *e) {
     while (e->lists[LIST_QUEUE].n > 0 && e->active.n < e->info.max_num_seqs) {
         struct qn_request *r = e->lists[LIST_QUEUE].first;
         diag_clear(&r->refusal);
-        int rc = e->backend->submit(&r->refusal, e->instance, &r->runtime, r->prompt, &r->slot);
+        int rc = e->backend->submit(&r->refusal, e->instance, &r->runtime, r->biases, r->prompt,
+                                    &r->slot);
         if (rc == QN_ESTALL || rc == QN_EDEVICE) return fail(d, rc, "%s", r->refusal.message);
         if (rc == QN_EBUSY) {
             diag_clear(&r->refusal); /* later */
@@ -436,19 +414,30 @@ static bool is_stop_id(const struct qn_request *r, int32_t id) {
 }
 
 /* The text that a token (-1: none) makes certain, into r->piece. A stop token's own text is not
- * part of the output. */
+ * part of the output unless stop strings are. Stop strings are looked for after min_tokens. */
 static int add_text(struct diag *d, struct qn_request *r, int32_t id, bool last,
                     const char **stop) {
     if (!r->engine->tokenizer) return QN_OK;
     strbuf_clear(&r->decoded);
-    if (id >= 0 && !is_stop_id(r, id) && id < tokenizer_n_vocab(r->engine->tokenizer->tokens))
+    const bool shown = !is_stop_id(r, id) || r->stop.included;
+    if (id >= 0 && shown && id < tokenizer_n_vocab(r->engine->tokenizer->tokens))
         TRY(token_stream_push(d, &r->stream, id, &r->decoded));
     if (last) TRY(token_stream_flush(d, &r->stream, &r->decoded));
-    *stop = stop_push(&r->stop, strbuf_text(&r->decoded), r->decoded.n, &r->piece);
+    if (r->n_given <= r->runtime.min_tokens)
+        strbuf_add(&r->piece, strbuf_text(&r->decoded), r->decoded.n);
+    else
+        *stop = stop_push(&r->stop, strbuf_text(&r->decoded), r->decoded.n, &r->piece);
     if (last && !*stop) stop_flush(&r->stop, &r->piece);
     TRY(strbuf_status(d, &r->decoded));
     TRY(strbuf_status(d, &r->stop.held));
     return strbuf_status(d, &r->piece);
+}
+
+/* Whether the user asked for the id; the model's own come first. */
+static bool is_own_stop_id(const struct qn_request *r, int32_t id) {
+    for (uint32_t i = r->n_eos; i < r->runtime.n_stop; i++)
+        if (r->runtime.stop[i] == id) return true;
+    return false;
 }
 
 /* How a token ends its request, QN_RUNNING if it does not. The runtime decides alike, but may say
@@ -470,6 +459,8 @@ static int give_token(struct diag *d, struct qn_request *r, qn_output *out, int 
         out->id = r->ids[i];
         out->logprob = r->logprobs[i];
         out->time_ns = r->times[i];
+        out->top = r->n_top ? r->tops + (size_t)i * r->n_top : NULL;
+        out->n_top = r->n_top;
         *finish = finish_of_token(r, i);
     } else if (!canceled && r->refusal.code != QN_OK) {
         *finish = QN_FINISH_ERROR;
@@ -479,6 +470,8 @@ static int give_token(struct diag *d, struct qn_request *r, qn_output *out, int 
         *finish = QN_FINISH_ABORT;
     TRY(add_text(d, r, out->id, *finish != QN_RUNNING, &out->stop));
     if (out->stop) *finish = QN_FINISH_STOP;
+    if (*finish == QN_FINISH_STOP && !out->stop && is_own_stop_id(r, out->id))
+        out->stop_token_id = out->id;
     return QN_OK;
 }
 
@@ -500,7 +493,11 @@ static int give(struct diag *d, struct qn_request *r, qn_output *out) {
 
 int qn_request_next(qn_request *request, int timeout_ms, qn_output *out, qn_error *error) {
     struct diag d = {0};
-    qn_output full = {.id = -1, .logprob = 0, .text = "", .finish_reason = request->finish_reason};
+    qn_output full = {.id = -1,
+                      .logprob = 0,
+                      .text = "",
+                      .finish_reason = request->finish_reason,
+                      .stop_token_id = -1};
     int rc = check_process(&d, request->engine);
     if (rc == QN_OK && !api_struct_fits(out, OUTPUT_LEAST))
         rc = fail(&d, QN_EINVAL, "qn_output: struct_size is not set; want sizeof(qn_output)");
@@ -536,6 +533,20 @@ int qn_request_finish_reason(const qn_request *request) {
 const int32_t *qn_request_prompt_ids(const qn_request *request, size_t *n) {
     *n = request->runtime.n_prompt;
     return request->prompt;
+}
+
+int qn_request_prompt_logprobs(qn_request *request, const float **logprobs,
+                               const qn_token_logprob **top, size_t *n_top, qn_error *error) {
+    struct diag d = {0};
+    int rc = QN_OK;
+    if (!request->scores)
+        rc = fail(&d, QN_EINVAL, "prompt_logprobs: not asked for in qn_sampling_params");
+    else if (request->n_given == 0)
+        rc = fail(&d, QN_EBUSY, "prompt_logprobs: there with the first token");
+    *logprobs = request->prompt_logprobs;
+    *top = request->prompt_tops;
+    *n_top = request->n_prompt_top;
+    return api_return(rc, &d, error);
 }
 
 void qn_request_free(qn_request *request) {
