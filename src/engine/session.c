@@ -249,7 +249,7 @@ static void copy_scores(struct qn_request *r, const struct mailbox_view *view) {
     for (uint32_t k = 0; k < n_top; k++)
         r->prompt_tops[k] = (qn_token_logprob){.id = -1, .logprob = NAN};
     memcpy(r->prompt_logprobs + 1, view->scored, n * sizeof *view->scored);
-    copy_tops(r->prompt_tops + n_top, n_top, view->scored_tops, view->n_top, n);
+    if (n_top > 0) copy_tops(r->prompt_tops + n_top, n_top, view->scored_tops, view->n_top, n);
 }
 
 /* Tokens that are seen at once came one after the other: their times are spread over the time since
@@ -269,7 +269,7 @@ static void copy_tokens(struct qn_request *r, const struct mailbox_view *view) {
         r->logprobs[i] = view->logprobs[i];
         r->times[i] = before + (r->seen_ns - before) * (i + 1 - first) / (n - first);
     }
-    if (n > first)
+    if (n > first && r->n_top > 0)
         copy_tops(r->tops + (size_t)first * r->n_top, r->n_top,
                   view->tops + (size_t)first * view->n_top, view->n_top, n - first);
     r->n_seen = n;

@@ -61,7 +61,7 @@ static int check_sampling(struct diag *d, const struct rt_sampling *s) {
 static int check_biases(struct diag *d, const struct mailbox *m,
                         const struct rt_token_value *biases, uint32_t n) {
     if (n == 0) return QN_OK;
-    if (m->limits.biases == NULL) return fail(d, QN_EUNSUPPORTED, "biases: the CPU backend's only");
+    if (m->limits.lists == NULL) return fail(d, QN_EUNSUPPORTED, "biases: the CPU backend's only");
     if (biases == NULL || n > RT_MAX_BIASES)
         return fail(d, QN_ELIMIT, "biases: want at most %d, have %u", RT_MAX_BIASES, n);
     for (uint32_t i = 0; i < n; i++)
@@ -92,8 +92,9 @@ static int check_request(struct diag *d, const struct mailbox *m, const struct r
     if (q->n_scored > 0 && m->ranks[0]->out_logprobs != NULL)
         return fail(d, QN_EUNSUPPORTED,
                     "n_scored: log-probabilities of prompts are the CPU backend's only");
-    if (q->n_top > b->n_top)
-        return fail(d, QN_ELIMIT, "n_top: want at most %u, have %u", b->n_top, q->n_top);
+    const uint32_t most = b->lists ? b->lists->n_top : 0;
+    if (q->n_top > most)
+        return fail(d, QN_ELIMIT, "n_top: want at most %u, have %u", most, q->n_top);
     TRY(check_biases(d, m, biases, q->n_biases));
     for (uint32_t i = 0; i < q->n_prompt; i++)
         if (prompt[i] < 0 || (uint32_t)prompt[i] >= m->vocab)
@@ -139,7 +140,7 @@ static int submit_locked(struct diag *d, struct mailbox *m, const struct rt_requ
     uint32_t s = m->free_slots[--m->n_free];
     /* The slot is the host's until the command is posted. */
     if (request->n_biases > 0)
-        memcpy(m->limits.biases + (uint64_t)s * RT_MAX_BIASES, biases,
+        memcpy(m->limits.lists->biases + (uint64_t)s * RT_MAX_BIASES, biases,
                request->n_biases * sizeof *biases);
     for (uint32_t k = 0; k < m->n_ranks; k++) {
         const struct rt *rt = m->ranks[k];
@@ -208,9 +209,11 @@ int mailbox_poll(struct diag *d, struct mailbox *m, uint32_t slot, struct mailbo
     view->logprobs = (rt->out_logprobs ? rt->out_logprobs : m->limits.logprobs) + first;
     view->n_scored = rt->mail_requests[slot].n_scored;
     view->scored = view->logprobs - view->n_scored;
-    view->n_top = m->limits.n_top;
-    view->tops = m->limits.tops + first * view->n_top;
-    view->scored_tops = view->tops - (uint64_t)view->n_scored * view->n_top;
+    const struct rt_lists *lists = m->limits.lists;
+    view->n_top = lists ? lists->n_top : 0;
+    view->tops = view->n_top > 0 ? lists->tops + first * view->n_top : NULL;
+    view->scored_tops =
+        view->n_top > 0 ? view->tops - (uint64_t)view->n_scored * view->n_top : NULL;
     return QN_OK;
 }
 

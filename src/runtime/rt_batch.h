@@ -62,8 +62,8 @@ struct rt_request {
                         * than n_prompt */
     struct rt_sampling sampling;
     uint32_t min_tokens; /* output tokens before the first at which a stop id may be chosen */
-    uint16_t n_top;      /* most likely tokens to list beside each, at most rt_batch.n_top */
-    uint16_t n_biases;   /* of the slot's rt_batch.biases, at most RT_MAX_BIASES */
+    uint16_t n_top;      /* most likely tokens to list beside each, at most rt_lists.n_top */
+    uint16_t n_biases;   /* of the slot's rt_lists.biases, at most RT_MAX_BIASES */
 };
 ABI_SIZE(struct rt_request, 128);
 
@@ -104,25 +104,29 @@ struct rt_rows {
     int32_t *logit_row; /* [L] row whose logits are wanted */
 };
 
+/* Tokens with numbers, where a backend has them. */
+struct rt_lists {
+    struct rt_token_value *tops;   /* [n_slots][max_model_len][n_top] at the token's index: the most
+                                    * likely tokens in its place, and their log-probabilities */
+    struct rt_token_value *biases; /* [n_slots][RT_MAX_BIASES] by the host, as requests */
+    uint32_t n_top;                /* tokens that can be listed beside each */
+};
+
 /* Everything that a task may read besides its operands. Pointers are the backend's. */
 struct rt_batch {
     struct rt_rows rows;
-    struct rt_slot *slots;         /* [n_slots] */
-    struct rt_request *requests;   /* [n_slots] in the mailbox */
-    int32_t *tokens;               /* [n_slots][max_model_len] prompt, then output */
-    float *logprobs;               /* [n_slots][max_model_len] natural log, at the same index as the
-                                    * token in `tokens`; of output tokens and of scored ones */
-    int32_t *block_table;          /* [n_slots][max_blocks] */
-    struct rt_token_value *tops;   /* [n_slots][max_model_len][n_top] at the token's index: the most
-                                    * likely tokens in its place, and their log-probabilities */
-    struct rt_token_value *biases; /* [n_slots][RT_MAX_BIASES] by the host, as requests; NULL: the
-                                    * backend has none */
+    struct rt_slot *slots;       /* [n_slots] */
+    struct rt_request *requests; /* [n_slots] in the mailbox */
+    int32_t *tokens;             /* [n_slots][max_model_len] prompt, then output */
+    float *logprobs;             /* [n_slots][max_model_len] natural log, at the same index as the
+                                  * token in `tokens`; of output tokens and of scored ones */
+    int32_t *block_table;        /* [n_slots][max_blocks] */
+    struct rt_lists *lists;      /* NULL: the backend has none */
     uint32_t n_slots;
     uint32_t max_model_len;
     uint32_t max_blocks; /* KV blocks per request, at most */
     uint32_t kv_block;
     uint32_t n_kv_blocks;
-    uint32_t n_top; /* tokens that can be listed beside each */
 };
 
 #endif

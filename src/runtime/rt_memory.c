@@ -72,6 +72,7 @@ static void parts_of_batch(const struct prog_header *p, struct rt_memory *m) {
     part(m, RT_PART_TOKENS, positions, 4);
     part(m, RT_PART_LOGPROBS, positions, 4);
     uint64_t separate = m->options.separate ? 1 : 0;
+    part(m, RT_PART_LISTS, 1 - separate, sizeof(struct rt_lists));
     part(m, RT_PART_TOPS, positions * m->options.n_top, sizeof(struct rt_token_value));
     part(m, RT_PART_BIASES, p->n_slots * RT_MAX_BIASES * (1 - separate),
          sizeof(struct rt_token_value));
@@ -165,14 +166,12 @@ static void bind_batch(const struct rt_memory *m, const struct prog_header *p, c
         .tokens = (void *)(state + m->offset[RT_PART_TOKENS]),
         .logprobs = (void *)(state + m->offset[RT_PART_LOGPROBS]),
         .block_table = (void *)(state + m->offset[RT_PART_BLOCK_TABLE]),
-        .tops = (void *)(state + m->offset[RT_PART_TOPS]),
-        .biases = m->options.separate ? NULL : (void *)(state + m->offset[RT_PART_BIASES]),
+        .lists = m->options.separate ? NULL : (void *)(state + m->offset[RT_PART_LISTS]),
         .n_slots = p->n_slots,
         .max_model_len = p->max_model_len,
         .max_blocks = m->max_blocks,
         .kv_block = p->kv_block,
         .n_kv_blocks = m->options.n_kv_blocks,
-        .n_top = m->options.n_top,
     };
 }
 
@@ -243,6 +242,12 @@ void rt_memory_init(const struct rt_memory *m, const struct prog_header *program
     rt.control->n_free = n;
     rt.shared->claim = RT_CLAIM_NONE;
     *rt.batch = *batch;
+    if (m->options.separate) return;
+    *batch->lists = (struct rt_lists){
+        .tops = (void *)((char *)state + m->offset[RT_PART_TOPS]),
+        .biases = (void *)((char *)state + m->offset[RT_PART_BIASES]),
+        .n_top = m->options.n_top,
+    };
 }
 
 void rt_memory_relaunch(struct rt_shared *shared) {

@@ -180,7 +180,7 @@ static void test_biases(void **state) {
     struct rt_token_value biases[3 * RT_MAX_BIASES] = {0};
     memset(logits, 0, V * sizeof *logits);
     logits[8] = 5, logits[66] = 3;
-    f->batch.biases = biases;
+    f->batch.lists = &(struct rt_lists){.biases = biases};
     biases[2 * RT_MAX_BIASES] = (struct rt_token_value){66, 2.5f};
     biases[2 * RT_MAX_BIASES + 1] = (struct rt_token_value){20, 4};
     float raw = 0;
@@ -230,8 +230,7 @@ static void test_most_likely(void **state) {
     struct fake *f = new_fake(V);
     float *logits = fake_in(f, OP_SAMPLE, SAMPLE_LOGITS);
     struct rt_token_value *tops = calloc((size_t)3 * 64 * N_TOP, sizeof *tops);
-    f->batch.tops = tops;
-    f->batch.n_top = N_TOP;
+    f->batch.lists = &(struct rt_lists){.tops = tops, .n_top = N_TOP};
     for (int round = 0; round < 50; round++) {
         for (uint32_t i = 0; i < V; i++) logits[i] = roundf(fake_random(f) * 4) / 4; /* ties */
         logits[round] = -INFINITY;

@@ -67,7 +67,7 @@ static void store_logprobs(const struct row *r, uint32_t index, int32_t id) {
     const uint32_t n_top = b->requests[r->slot].n_top;
     b->logprobs[at] = log_probability(r->logits[id], &r->norm);
     if (n_top == 0) return;
-    struct rt_token_value *top = b->tops + at * b->n_top;
+    struct rt_token_value *top = b->lists->tops + at * b->lists->n_top;
     sampling_largest(r->logits, r->vocab, n_top, top);
     for (uint32_t i = 0; i < n_top; i++) top[i].value = log_probability(top[i].value, &r->norm);
 }
@@ -90,7 +90,7 @@ static int32_t choose(const struct cpu_isa *isa, const struct row *r, struct sam
         .tokens = b->tokens + (size_t)r->slot * b->max_model_len,
         .n_prompt = slot->n_prompt,
         .n_known = slot->n_known,
-        .biases = q->n_biases > 0 ? b->biases + (size_t)r->slot * RT_MAX_BIASES : NULL,
+        .biases = q->n_biases > 0 ? b->lists->biases + (size_t)r->slot * RT_MAX_BIASES : NULL,
         .n_biases = q->n_biases,
         .barred = q->stop,
         .n_barred = slot->n_known - slot->n_prompt < q->min_tokens ? q->n_stop : 0,
