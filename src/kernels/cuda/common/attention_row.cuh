@@ -5,7 +5,7 @@
  * The same items and numbers as attention_whole.cuh and attention_split.cuh, in code that takes as
  * given what such rows are: the iteration adds one position to each, what there is to do is known
  * before the event. It is the longest stretch between two operators of a layer, few blocks work and
- * all others wait, so it is written as one_row.cuh is: straight on, constants, addresses found
+ * all others wait, so it is written as matvec.cuh is: straight on, constants, addresses found
  * before.
  *
  *   before the event   the task's first item, the warp's head: what turns it, where its elements

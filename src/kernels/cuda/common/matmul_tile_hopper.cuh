@@ -1,11 +1,11 @@
-/* packed_hopper.cuh - Hopper: tasks of many packed rows, tile by tile. Tiles of 128 tokens are
- * multiplied by wgmma (packed_wgmma.cuh), narrower ones here by mma.sync, which takes nearly as
- * long as their weights. Both read what two warps of their own ask for (packed_ask.cuh).
+/* matmul_tile_hopper.cuh - Hopper: tasks of many packed rows, tile by tile. Tiles of 128 tokens are
+ * multiplied by wgmma (matmul_tile_wgmma.cuh), narrower ones here by mma.sync, which takes nearly as
+ * long as their weights. Both read what two warps of their own ask for (tile_producer.cuh).
  */
-#ifndef QN_CUDA_COMMON_PACKED_HOPPER_CUH
-#define QN_CUDA_COMMON_PACKED_HOPPER_CUH
+#ifndef QN_CUDA_COMMON_MATMUL_TILE_HOPPER_CUH
+#define QN_CUDA_COMMON_MATMUL_TILE_HOPPER_CUH
 
-#include "kernels/cuda/common/packed_wgmma.cuh"
+#include "kernels/cuda/common/matmul_tile_wgmma.cuh"
 
 #if HAS_WGMMA
 
