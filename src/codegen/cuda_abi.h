@@ -93,8 +93,8 @@ CUDA_ABI_FN uint32_t cuda_lease_bytes(uint32_t cc) {
     return room / depth * depth + CUDA_SCRATCH_BYTES;
 }
 
-/* ATTENTION of many rows (attention_rows.cuh): bytes of a row of keys or values in shared memory,
- * of a piece of both, and of a warp's own memory. */
+/* ATTENTION of many rows (attention_prefill.cuh): bytes of a row of keys or values in shared
+ * memory, of a piece of both, and of a warp's own memory. */
 CUDA_ABI_FN uint32_t cuda_rows_pitch(uint32_t head_dim) {
     return (head_dim + 63) / 64 * 128;
 }
@@ -110,28 +110,11 @@ CUDA_ABI_FN int cuda_rows_fit(uint32_t head_dim, uint32_t cc) {
     return head_dim <= 128 && work + cuda_rows_piece(head_dim) <= cuda_lease_bytes(cc);
 }
 
-/* ATTENTION_SPLIT, _STEP and _WHOLE: positions of a share, of which a page holds the keys and
- * values. */
-enum { CUDA_SHARE_POSITIONS = ATTENTION_PIECE / CUDA_COMPUTE_WARPS };
-CUDA_ABI_FN int cuda_share_fits(uint32_t head_dim, uint32_t kv_block) {
-    return 4 * CUDA_SHARE_POSITIONS * head_dim <= CUDA_PAGE_BYTES &&
-           kv_block % CUDA_SHARE_POSITIONS == 0;
-}
-
-/* Columns of outputs that an item of `heads` query heads merges at a time; bytes of scratch for
- * them, and before them for its shares' maxima, sums and factors. */
-enum { CUDA_SPLIT_SCALARS = 2 * 3 * CUDA_COMPUTE_WARPS * 16 * 4 };
-CUDA_ABI_FN uint32_t cuda_split_chunk(uint32_t heads) {
-    return heads > 8 ? 32 : heads > 4 ? 64 : 128;
-}
-CUDA_ABI_FN uint32_t cuda_split_bytes(uint32_t heads) {
-    return CUDA_COMPUTE_WARPS * heads * (cuda_split_chunk(heads) + 4) * 4 + CUDA_SPLIT_SCALARS;
-}
-/* Token rows that a STEP or WHOLE can have: the queries of an item, and keys and values of as many
- * rows, are in scratch, too. */
-CUDA_ABI_FN uint32_t cuda_step_rows(uint32_t heads, uint32_t head_dim) {
-    const uint32_t room = (CUDA_SCRATCH_BYTES - cuda_split_bytes(heads)) / (2 * head_dim);
-    return room < heads + 2 * STEP_ROWS ? (room - heads) / 2 : STEP_ROWS;
+/* Query heads of a KV head's group that attention takes together: what a product has rows for, and
+ * a page of the outputs of STEP and WHOLE. */
+CUDA_ABI_FN uint32_t cuda_sub_heads(uint32_t group, uint32_t head_dim) {
+    const uint32_t most = head_dim <= 128 ? 16 : 8;
+    return group < most ? group : most;
 }
 /* Token rows whose places a block keeps; of so many it knows if each is another request's, so that
  * a WHOLE can have them. */
@@ -213,13 +196,13 @@ struct cuda_task {
      * norm   of one row norm; EMBED, LINEAR and LINEAR_SUM next; STEP and
      *        WHOLE q_norm
      * bias   QKV_LINEAR bq, bk, bv in one; LINEAR and LINEAR_SUM bias; GATED_MLP bg
-     * more   QKV_HEADS q_norm; ATTENTION, SPLIT, STEP, WHOLE kv; LINEAR and LINEAR_SUM residual;
+     * more   QKV_HEADS q_norm; ATTENTION, STEP, WHOLE kv; LINEAR and LINEAR_SUM residual;
      *        GATED_MLP bu; SAMPLE part
      * more2  QKV_HEADS, STEP and WHOLE k_norm; others squares, to be written or read
      * out    the first result; CLEAR: of all units
      * out2   EMBED, LINEAR and LINEAR_SUM normed; QKV_HEADS kv; LM_HEAD part */
     uint64_t w, in, norm, bias, more, more2, out, out2;
-    uint16_t n_pieces; /* P of SPLIT, STEP, COMBINE; parts of a row's squares; PACK_LOGITS: eights
+    uint16_t n_pieces; /* P of STEP, COMBINE; parts of a row's squares; PACK_LOGITS: eights
                           of what it reads; LINEAR_PARTS: row blocks of a part; LINEAR_SUM: parts */
     uint16_t eights;   /* of packed activations that it reads or writes: rows / PACK_ROWS */
     /* How a task with weights walks through them: cuda_tables.c decides, common/linear.cuh tells.
@@ -228,7 +211,7 @@ struct cuda_task {
     uint8_t tile;            /* token rows at a time: 1, 8, 16, 32, 64 or 128 */
     uint8_t group;           /* row blocks at a time; of many packed rows 2, 4, 8, 12 or 16 */
     uint8_t columns;     /* columns of 8 tokens: 1, 2, 4; 0: one row, whose activations are staged;
-                            CUDA_LEASE: many packed rows. ATTENTION: 0, or CUDA_LEASE: many rows */
+                            CUDA_LEASE: many packed rows, ATTENTION */
     uint8_t unit_blocks; /* row blocks that are finished together; 0: each alone */
 };
 ABI_SIZE(struct cuda_task, 128);

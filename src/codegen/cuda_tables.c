@@ -34,7 +34,6 @@ static const struct words words[N_OP_KINDS] = {
     [OP_QKV_LINEAR] = {"w", "x", "norm", "bias", "", "squares", "qkv", ""},
     [OP_QKV_HEADS] = {"", "qkv", "", "", "q_norm", "k_norm", "q", "kv"},
     [OP_ATTENTION] = {"", "q", "", "", "kv", "", "o", ""},
-    [OP_ATTENTION_SPLIT] = {"", "q", "", "", "kv", "", "part", ""},
     [OP_ATTENTION_STEP] = {"", "qkv", "q_norm", "", "kv", "k_norm", "part", "kv"},
     [OP_ATTENTION_WHOLE] = {"", "qkv", "q_norm", "", "kv", "k_norm", "o", "kv"},
     [OP_ATTENTION_COMBINE] = {"", "part", "", "", "", "", "o", ""},
@@ -137,15 +136,9 @@ static bool is_alone(const struct prog_header *p, const struct prog_op *op) {
     return false;
 }
 
-/* ATTENTION_STEP of several rows, and _WHOLE, make keys and values in scratch, and add them to
- * cache pages. */
+/* ATTENTION_STEP and _WHOLE make the keys and values of all rows of a request in scratch. */
 static bool can_step(const struct prog_header *p, const struct prog_op *op) {
-    const struct model_spec *s = PROG(p, MODEL);
-    const uint32_t heads = s->n_heads / s->n_kv_heads;
-    return (op->kind == OP_ATTENTION_STEP && op->n_rows == 1) ||
-           (heads <= 16 && emit_kv_pages(p) &&
-            (op->n_rows <= cuda_step_rows(heads, s->head_dim) ||
-             (op->n_rows <= CUDA_PLACES && is_alone(p, op))));
+    return op->n_rows <= STEP_ROWS || (op->n_rows <= CUDA_PLACES && is_alone(p, op));
 }
 
 /* Parts are whole row blocks, a tile has all token rows. */
@@ -160,8 +153,10 @@ static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
  * activations that their writer has normed, or one row that fits scratch, which they norm. */
 static const char *check_op(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *squares = tensor_of(p, squares_of(op));
+    if (op->gang != 1) return "each task by itself, no gangs";
     if ((op->kind == OP_ATTENTION_STEP || op->kind == OP_ATTENTION_WHOLE) && !can_step(p, op))
-        return "the cache in pages, or the pieces of one row";
+        return "few rows, or rows of different requests";
+    if (op->kind == OP_ATTENTION_SPLIT) return "heads and attention in one operator (qkv=joined)";
     if (op->kind == OP_LINEAR_SUM && PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0)
         return "whole blocks of squares";
     if (!cuda_has_pages(op->kind)) return NULL;
@@ -200,7 +195,11 @@ static int check_ops(struct diag *d, const struct prog_header *p) {
     return QN_OK;
 }
 
-int cuda_tables_check(struct diag *d, const struct prog_header *p, uint32_t cc) {
+int cuda_tables_check(struct diag *d, const struct prog_header *p, const struct cuda_bases *bases) {
+    const uint32_t cc = bases->cc;
+    if (bases->rank >= p->n_ranks)
+        return fail(d, QN_EUNSUPPORTED, "rank %u: the program is for %u GPUs", bases->rank,
+                    p->n_ranks);
     for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++)
         if (PROG(p, OP)[i].kind == OP_LINEAR_PARTS && cc / 10 != 9)
             return fail(d, QN_EUNSUPPORTED,
@@ -230,7 +229,6 @@ struct filler {
     const struct prog_header *program;
     const struct cuda_place *places;
     const struct cuda_bases *bases;
-    bool attention_leases;
     uint64_t table; /* EMBED's */
     const struct program_maps *maps;
 };
@@ -350,14 +348,14 @@ static void fill_walk(const struct filler *f, const struct prog_op *op, const st
         walk_staged(t, op->kind == OP_LM_HEAD ? LM_BLOCK / CUDA_PAGE_ROWS : 0);
 }
 
-/* How ATTENTION goes through its rows: tile 0 by steps, else by so many at a time, which takes a
- * lease, from when on half of the workers have one of the items that warps share. */
+/* Which form ATTENTION has: tile 0 MIXED (attention_mixed.cuh), else PREFILL of so many rows at a
+ * time, from when on half of the workers have one of its items. Both take a lease. */
 static void fill_attention(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
     const struct op_attrs *s = &op->attrs;
-    const uint32_t heads = s->heads / s->kv, step_heads = MIN(heads, 16u);
+    const uint32_t heads = s->heads / s->kv, step_heads = cuda_sub_heads(heads, s->D);
     const uint32_t rows = CUDA_COMPUTE_WARPS * (16 / step_heads);
     const uint32_t items = CEIL_DIV(op->n_rows, rows) * s->kv * CEIL_DIV(heads, step_heads);
-    if (op->kind != OP_ATTENTION || !f->attention_leases) return;
+    if (op->kind != OP_ATTENTION) return;
     t->columns = CUDA_LEASE;
     if (op->n_rows >= rows && 2 * items >= t->unit1 && cuda_rows_fit(s->D, cc_of(f)))
         t->tile = (uint8_t)rows;
@@ -376,7 +374,6 @@ static uint16_t n_eights(const struct prog_header *p, const struct prog_op *op) 
 
 static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
     switch (op->kind) {
-    case OP_ATTENTION_SPLIT:
     case OP_ATTENTION_STEP: return tensor_of(p, op->out[0])->shape[2]; /* [T, n_heads, P, D + 2] */
     case OP_ATTENTION_COMBINE: return tensor_of(p, op->in[COMBINE_PART])->shape[2];
     case OP_PACK_LOGITS: return eights_of(tensor_of(p, op->in[PACK_X]));
@@ -463,7 +460,7 @@ int cuda_tables_fill(struct diag *d, const struct prog_header *program,
                      const struct cuda_place *places, const struct cuda_bases *bases,
                      struct cuda_task *tasks) {
     struct program_maps maps;
-    struct filler f = {program, places, bases, emit_attention_leases(program), 0, &maps};
+    struct filler f = {program, places, bases, 0, &maps};
     f.table = embed_table(&f);
     int rc = program_maps_make(d, program, &maps);
     for (uint64_t i = 0; i < program->section[SECTION_VARIANT].count && rc == QN_OK; i++) {

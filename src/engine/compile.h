@@ -13,7 +13,8 @@
 /* What the compiled program is for. compile_options_init sets the defaults. */
 struct compile_options {
     enum prog_target target;
-    uint32_t n_workers;          /* threads or SMs */
+    uint32_t n_ranks;            /* GPUs, each with all of the model; 1 on the CPU */
+    uint32_t n_workers;          /* of each: threads or SMs */
     uint32_t n_slots;            /* --max-num-seqs: requests in flight, 1..PROG_MAX_SEQS */
     uint32_t max_model_len;      /* positions per request */
     uint32_t max_batched_tokens; /* rows of the largest variant: a prefill chunk, a power of two */

@@ -4,7 +4,7 @@
  *                                                                 (given back after loading)
  *   host, pinned and mapped:  | mailbox |
  *
- * Made by backend_cuda.c from the program alone: no device is touched.
+ * Made by cuda_group.c from the program alone: no device is touched.
  */
 #ifndef QN_ENGINE_CUDA_PLAN_H
 #define QN_ENGINE_CUDA_PLAN_H

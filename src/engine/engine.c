@@ -116,8 +116,8 @@ static int describe(struct diag *d, struct qn_engine *e, const qn_engine_params 
     i->served_model_name = served;
     i->device = device;
     i->backend = e->backend->name;
-    i->dtype = plan_dtype_name(s->weight_dtype);
-    i->kv_cache_dtype = plan_dtype_name(plan->compile.kv_dtype);
+    i->dtype = dtype_row(s->weight_dtype)->hf;
+    i->kv_cache_dtype = dtype_row(plan->compile.kv_dtype)->hf;
     i->n_layers = s->n_layers;
     i->hidden = s->hidden;
     i->intermediate = s->intermediate;

@@ -19,23 +19,10 @@ static const uint64_t KV_DEFAULT = (uint64_t)4 << 30; /* enough for a few users 
 enum { DEFAULT_MAX_LEN = 32768 }; /* longer contexts are asked for: they cost start-up memory */
 static const double DEFAULT_SHARE = 0.9;
 
-const char *plan_dtype_name(uint32_t dtype) {
-    switch (dtype) {
-    case DTYPE_F32: return "float32";
-    case DTYPE_BF16: return "bfloat16";
-    case DTYPE_F16: return "float16";
-    default: return "int32";
-    }
-}
-
 static int dtype_of(struct diag *d, const char *name, enum dtype automatic, enum dtype *out) {
     *out = automatic;
     if (strcmp(name, "auto") == 0) return QN_OK;
-    for (enum dtype t = DTYPE_F32; t <= DTYPE_F16; t++)
-        if (strcmp(name, plan_dtype_name(t)) == 0) {
-            *out = t;
-            return QN_OK;
-        }
+    if (dtype_from_hf(name, out)) return QN_OK;
     return fail(d, QN_EINVAL, "kv_cache_dtype: want auto, float32, bfloat16 or float16, have '%s'",
                 name);
 }

@@ -39,6 +39,7 @@ static bool paper_jit(const struct tgraph *g, const bool *jit, int32_t op) {
 static void classify(const struct tgraph *g, bool *jit) {
     for (int32_t op = 0; op < (int32_t)g->kernel->ops.n; op++) {
         const enum op_kind kind = g->kernel->ops.items[op].kind;
+        if (g->kernel->ops.items[op].gang > 1) continue; /* its workers wait for each other */
         switch (g->options.launch) {
         case LAUNCH_HYBRID: jit[op] = op_launch_of(kind) == LAUNCH_JIT; break;
         case LAUNCH_PAPER: jit[op] = paper_jit(g, jit, op); break;
@@ -232,6 +233,40 @@ static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, bool 
     }
 }
 
+/* What the workers [first, first + n) have so far. */
+static struct load load_of(const struct load *loads, uint32_t first, uint32_t n) {
+    struct load sum = {0};
+    for (uint32_t w = first; w < first + n; w++) {
+        sum.bytes += loads[w].bytes;
+        sum.tasks += loads[w].tasks;
+        sum.here += loads[w].here;
+    }
+    return sum;
+}
+
+static bool is_less(const struct load *a, const struct load *b) {
+    if (a->here != b->here) return a->here < b->here;
+    return a->bytes != b->bytes ? a->bytes < b->bytes : a->tasks < b->tasks;
+}
+
+/* Places the candidates, gangs of an operator one after the other, in the order of their tasks:
+ * each goes to the consecutive workers that have the least. */
+static void place_gangs(struct tgraph *g, const struct candidate *c, uint32_t n, uint32_t gang,
+                        struct load *loads) {
+    look_back(loads, g->options.n_workers, n, false);
+    for (uint32_t i = 0; i < n; i += gang) {
+        uint32_t best = 0;
+        for (uint32_t w = gang; w + gang <= g->options.n_workers; w += gang) {
+            const struct load a = load_of(loads, w, gang), b = load_of(loads, best, gang);
+            if (is_less(&a, &b)) best = w;
+        }
+        for (uint32_t m = 0; m < gang; m++) {
+            g->tasks.items[c[i + m].task].worker = (int32_t)(best + m);
+            note_load(&loads[best + m], c[i + m].bytes);
+        }
+    }
+}
+
 /* The group of a task: its operator; all dummies together in the last one. */
 static size_t group_of(const struct tgraph *g, const struct task *t) {
     return t->op < 0 ? g->kernel->ops.n : (size_t)t->op;
@@ -268,6 +303,11 @@ static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch)
     }
     for (size_t k = 0; k < n_groups; k++) {
         const uint32_t n = first[k + 1] - first[k];
+        const uint32_t gang = k < g->kernel->ops.n ? g->kernel->ops.items[k].gang : 1;
+        if (gang > 1) {
+            place_gangs(g, list + first[k], n, gang, loads);
+            continue;
+        }
         const int32_t like = k < g->kernel->ops.n ? is_placed_like(g->kernel, (int32_t)k) : -1;
         if (like >= 0 && first[like + 1] - first[like] == n &&
             place_like(g, list + first[k], list + first[like], n, loads))

@@ -47,7 +47,9 @@ enum { PROG_JIT = 0xffff };   /* as a worker: handed out at run time */
 
 /* Bounds on every program; program_check holds a file to them before anything else looks at it. */
 enum {
-    PROG_MAX_WORKERS = 1024,
+    PROG_MAX_RANKS = 8,
+    PROG_MAX_GANG = 16,
+    PROG_MAX_WORKERS = 1024, /* of a rank */
     PROG_MAX_VARIANTS = 32,
     PROG_MAX_ROWS = 8192, /* token rows of one iteration */
     PROG_MAX_SEQS = 1024,
@@ -61,7 +63,7 @@ struct prog_section {
 struct prog_header {
     char magic[8];
     uint32_t version;
-    uint32_t n_workers;       /* workers that the placement is for */
+    uint32_t n_workers;       /* workers of a rank, which the placement is for */
     uint64_t total_bytes;     /* of the whole program */
     uint64_t spec_hash;       /* of the model_spec: a program fits one architecture */
     uint32_t n_slots;         /* requests in flight (--max-num-seqs) */
@@ -70,8 +72,8 @@ struct prog_header {
     uint32_t target;          /* enum prog_target */
     uint64_t workspace_bytes; /* activations of all variants; they share one workspace */
     uint32_t model_path;      /* string: where the checkpoint was, "" if unknown */
-    uint32_t reserved;
-    uint64_t checksum; /* in a file: hash_bytes of all of it with 0 here; in memory: 0 */
+    uint32_t n_ranks;         /* GPUs that run it together, each as a rank; 1 on the CPU */
+    uint64_t checksum;        /* in a file: hash_bytes of all of it with 0 here; in memory: 0 */
     struct prog_section section[N_SECTIONS];
 };
 
@@ -152,8 +154,9 @@ struct prog_op {
     uint32_t in[OP_MAX_IN]; /* tensors, PROG_NONE where absent */
     uint32_t out[OP_MAX_OUT];
     struct op_attrs attrs;
+    uint32_t gang; /* tasks that run together (task_graph.h), 1 to PROG_MAX_GANG */
 };
-ABI_SIZE(struct prog_op, 96);
+ABI_SIZE(struct prog_op, 100);
 
 struct prog_task {
     uint16_t kind;    /* enum op_kind; OP_NONE: an empty task that only forwards a trigger */

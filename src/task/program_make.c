@@ -127,7 +127,8 @@ static int add_ops(struct maker *m, const struct tgraph *g, const struct prog_va
                             .layer = (int16_t)op->layer,
                             .units = kop_units(op),
                             .n_rows = kop_rows(op),
-                            .attrs = op->attrs};
+                            .attrs = op->attrs,
+                            .gang = op->gang};
         struct op_info info;
         op_describe(op->kind, &info);
         for (int k = OP_MAX_IN - 1; k >= 0; k--) {
@@ -274,6 +275,7 @@ static int lay_out(struct maker *m, const struct model_spec *spec, uint32_t mode
     if (p == NULL) return fail_nomem(m->d, bytes, "the program");
     *p = (struct prog_header){.magic = PROGRAM_MAGIC,
                               .version = PROGRAM_VERSION,
+                              .n_ranks = m->config->n_ranks,
                               .n_workers = m->config->n_workers,
                               .total_bytes = bytes,
                               .spec_hash = hash_bytes(spec, sizeof *spec, 0),

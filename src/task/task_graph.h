@@ -106,6 +106,10 @@ struct task_options {
     uint64_t carry_bytes; /* an event rides on data if no reader polls more than this; 0: none do */
 };
 
+/* A gang (kop.gang of n > 1): n consecutive tasks of an operator, in the order of their tiles, that
+ * run on n consecutive workers at the same time and may exchange data while they do. They wait for
+ * one event and trigger one, so that a task that needs a member needs all of them. The first worker
+ * of a gang is a multiple of n, and a gang runs when it is next on all its workers. */
 struct tgraph {
     struct arena *arena;
     const struct kgraph *kernel;
@@ -131,6 +135,13 @@ void tgraph_fini(struct tgraph *g);
 /* The regions that a task reads and writes; returns their number (<= TASK_MAX_ACCESS). Weights are
  * immutable and left out. */
 int task_access(const struct kgraph *k, const struct task *t, struct region *out);
+
+/* Tasks of a task's gang, 1: it is alone; the first one and the range of them, until linearize. */
+uint32_t gang_size(const struct tgraph *g, const struct task *t);
+int32_t gang_first(const struct tgraph *g, int32_t task);
+struct task_range gang_range(const struct tgraph *g, int32_t task);
+/* Gangs are whole, from linearize on; placed: and stand on their workers. */
+int gang_verify(struct diag *d, const struct tgraph *g, bool placed);
 
 /* The stages. Each expects the graph as the one before left it. */
 int decompose(struct diag *d, struct tgraph *g);

@@ -32,4 +32,4 @@ emulator=$(dirname "$Q")/tests/emulator
 [ -e "$emulator/libcuda.so.1" ] || exit 0
 unset CUDA_VISIBLE_DEVICES
 export LD_LIBRARY_PATH=$emulator QN_NVRTC=$emulator/libnvrtc.so QN_CUDA_LOOK_US=1000 QN_EMU_SMS=8 QN_CACHE_DIR=off
-replay tour-gpu.md 7
+replay tour-gpu.md 8

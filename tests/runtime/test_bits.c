@@ -175,6 +175,7 @@ static struct prog_header *compile(const struct model_spec *spec, uint32_t n_wor
             EXPECT_OK(&d, stages[s](&d, &graphs[i]));
     }
     struct program_config config = {.target = TARGET_CPU,
+                                    .n_ranks = 1,
                                     .n_workers = n_workers,
                                     .n_slots = n_slots,
                                     .max_model_len = max_model_len,

@@ -20,8 +20,8 @@
  * the partial sum at hand, and those before added up. A tree (LINEAR) has up to two sums more that
  * wait for their sisters: in L2, since there is no room in shared memory (tile_push).
  *
- * Here: PACK, the lease, sums and results. How tiles are multiplied: matmul_tile_hopper.cuh, elsewhere
- * matmul_tile_mma.cuh.
+ * Here: PACK, the lease, sums and results. How tiles are multiplied: matmul_tile_hopper.cuh,
+ * elsewhere matmul_tile_mma.cuh.
  */
 #ifndef QN_CUDA_COMMON_MATMUL_TILE_CUH
 #define QN_CUDA_COMMON_MATMUL_TILE_CUH
@@ -206,8 +206,8 @@ template <int WB, int WO> DEV void tile_push(uint32_t level, const float v[WB][W
     for (int n = 0; n < WB; n++)
 #pragma unroll
         for (int i = 0; i < WO; i++)
-            store4_plain((float *)(to + (n * WO + i) * COMPUTE_THREADS),
-                         make_float4(v[n][i][0], v[n][i][1], v[n][i][2], v[n][i][3]));
+            store4_own((float *)(to + (n * WO + i) * COMPUTE_THREADS),
+                       make_float4(v[n][i][0], v[n][i][1], v[n][i][2], v[n][i][3]));
 }
 template <int WB, int WO> DEV void tile_pop(uint32_t level, float v[WB][WO][4]) {
     const float4 *from = tile_waiting(level);
@@ -231,13 +231,15 @@ DEV uint32_t tile_n_waiting(uint32_t plan, uint32_t n) {
 }
 
 /* The n-th partial sum of those that have k-tiles is complete (partial_plan); what it was in is
- * free for others. */
+ * free for others. soon: a sum that is to wait goes to L2 when it is complete, instead of when
+ * registers are needed: so two groups of warps that share operands are not in L2 at one time. */
 template <int WB, int WO>
-DEV void tile_merge(uint32_t plan, uint32_t n, float total[WB][WO][4], float partial[WB][WO][4]) {
+DEV void tile_merge(uint32_t plan, uint32_t n, bool soon, float total[WB][WO][4],
+                    float partial[WB][WO][4]) {
     const uint32_t merges = partial_merges(plan, n);
     uint32_t n_waiting = tile_n_waiting(plan, n);
     if (merges == 0) {
-        if (n > 0) tile_push<WB, WO>(n_waiting, total);
+        if (n > 0 && !soon) tile_push<WB, WO>(n_waiting, total);
         tile_copy<WB, WO>(total, partial);
         return;
     }
@@ -247,6 +249,8 @@ DEV void tile_merge(uint32_t plan, uint32_t n, float total[WB][WO][4], float par
         tile_pop<WB, WO>(--n_waiting, partial);
         tile_add<WB, WO>(total, partial, total);
     }
+    const bool more = plan >> 2 * (n + 1) != 0;
+    if (soon && more && partial_merges(plan, n + 1) == 0) tile_push<WB, WO>(n_waiting, total);
 }
 
 /* All of them are. DOWN, parked: as in struct tile_at. */

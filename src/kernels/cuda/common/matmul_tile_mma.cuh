@@ -1,5 +1,5 @@
-/* matmul_tile_mma.cuh - tiles of packed activations by mma.sync: the products; and, where there is no
- * wgmma, how a task's weights and activations come and go (on Hopper: matmul_tile_hopper.cuh).
+/* matmul_tile_mma.cuh - tiles of packed activations by mma.sync: the products; and, where there is
+ * no wgmma, how a task's weights and activations come and go (on Hopper: matmul_tile_hopper.cuh).
  *
  * They come in stages of some steps of 16 columns: weights [row block][step][512 bytes], then
  * activations [stretch of up to 4 steps][group of eight][step][256 bytes]. The warps take turns in
@@ -166,7 +166,7 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
             r->slot = r->slot + 1 == S::stages ? 0 : r->slot + 1;
             r->n++;
         }
-        tile_merge<WB, WO>(plan, partial, total, sum);
+        tile_merge<WB, WO>(plan, partial, false, total, sum);
     }
     tile_park<WB, WO, DOWN>(c, total);
     sync_compute();

@@ -12,7 +12,7 @@
  * The compiler is easily made to wait for every product (it says so, and check_kernels fails): by
  * products in a function that is called, by trip counts that might differ between lanes, by a path
  * that leads out from between them (a wait that gives up). A second size of products beside these
- * did so, too; those of attention_rows_wgmma.cuh, all waited for before others begin, do not.
+ * did so, too; those of attention_prefill_wgmma.cuh, all waited for before others begin, do not.
  */
 #ifndef QN_CUDA_COMMON_MATMUL_TILE_WGMMA_CUH
 #define QN_CUDA_COMMON_MATMUL_TILE_WGMMA_CUH
@@ -92,7 +92,7 @@ DEV void tile_multiply(void) {
         wgmma_wait<0>();
         wgmma_settle(sum[0]);
         ring_give(&c, &r);
-        tile_merge<1, WO>(sums >> 16, partial, total, sum);
+        tile_merge<1, WO>(sums >> 16, partial, c.warp >= WARPS / 2, total, sum);
         if (partial + 2 == sums_end(sums)) residual_ahead(&c);
     }
     constexpr struct ring_shape s = WGMMA_RING;

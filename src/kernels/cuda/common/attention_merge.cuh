@@ -1,4 +1,4 @@
-/* attention_combine.cuh - ATTENTION_COMBINE: the states of a row's pieces, merged in order of
+/* attention_merge.cuh - MERGE: ATTENTION_COMBINE: the states of a row's pieces, merged in order of
  * position into the output of a head.
  *
  * Short contexts: one warp per row, head and 64 columns. Long ones: all warps together, head after
@@ -12,8 +12,8 @@
  *                   COMBINE_SUMS  sums[256]
  *                   COMBINE_MAX   the warps' maxima
  */
-#ifndef QN_CUDA_COMMON_ATTENTION_COMBINE_CUH
-#define QN_CUDA_COMMON_ATTENTION_COMBINE_CUH
+#ifndef QN_CUDA_COMMON_ATTENTION_MERGE_CUH
+#define QN_CUDA_COMMON_ATTENTION_MERGE_CUH
 
 #include "kernels/cuda/common/attention.cuh"
 

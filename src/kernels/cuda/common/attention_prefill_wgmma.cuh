@@ -1,4 +1,4 @@
-/* attention_rows_wgmma.cuh - ATTENTION of many rows by wgmma: four warps, a step each, have one
+/* attention_prefill_wgmma.cuh - ATTENTION of many rows by wgmma: four warps, a step each, have one
  * product together, and read keys and values from shared memory as it wants them there.
  *
  * The sums stay those of mma.sync in the other forms. There a lane has 16 bytes of a key, whose
@@ -7,7 +7,7 @@
  * product's columns: so position 4 j + 2 u + e is column, and row of the values, 8 u + 2 j + e of
  * its share.
  *
- * Shared memory: see attention_rows.cuh. A warp brings a share of 16 positions of each piece, by
+ * Shared memory: see attention_prefill.cuh. A warp brings a share of 16 positions of each piece, by
  * bulk copies, as it lies in the cache, and puts it into the piece that is multiplied while the
  * next one comes. That is keys, then values, each [head_dim / 8 chunks][ATTENTION_PIECE rows][16
  * bytes], with 16 bytes after each chunk's rows for the banks' sake:
@@ -15,10 +15,10 @@
  *   keys     chunk 2 n, 2 n + 1: what step n multiplies of them
  *   values   chunk n: columns [8 n, 8 n + 8)
  */
-#ifndef QN_CUDA_COMMON_ATTENTION_ROWS_WGMMA_CUH
-#define QN_CUDA_COMMON_ATTENTION_ROWS_WGMMA_CUH
+#ifndef QN_CUDA_COMMON_ATTENTION_PREFILL_WGMMA_CUH
+#define QN_CUDA_COMMON_ATTENTION_PREFILL_WGMMA_CUH
 
-#include "kernels/cuda/common/attention_rows_state.cuh"
+#include "kernels/cuda/common/attention_prefill_state.cuh"
 
 #if ROWS_BY_WGMMA
 
@@ -276,13 +276,13 @@ DEV void rows_softmax(const struct warp_context *c, const struct rows_work *w, u
     }
 #pragma unroll
     for (int x = 0; x < ROW_PARTS_AT_ONCE; x++) {
-        struct attention_part part;
-        piece_softmax<2>(c, &rows, first + 16 * x, &p[2 * x], &part);
+        float max[2], sum[2];
+        piece_softmax<2>(c, &rows, first + 16 * x, &p[2 * x], max, sum);
         w->p[32 * (n + x)] = piece_weights<2>(&p[2 * x]);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            parts->max[h][n + x] = part.max[h];
-            parts->sum[h][n + x] = part.sum[h];
+            parts->max[h][n + x] = max[h];
+            parts->sum[h][n + x] = sum[h];
         }
     }
 }

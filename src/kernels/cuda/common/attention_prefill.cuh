@@ -1,4 +1,5 @@
-/* attention_rows.cuh - ATTENTION of many rows: a warp per step, all warps on one KV head.
+/* attention_prefill.cuh - PREFILL: ATTENTION of many rows, a warp per step, all warps on one KV
+ * head. Heads of more than 128 columns have MIXED instead (cuda_rows_fit).
  *
  * The sums are those of attention.cuh: 16 positions at a time against their own maximum, eight such
  * parts of a piece merged in order, pieces merged in order. There a piece's parts belong to eight
@@ -16,10 +17,13 @@
  *   + WARPS *    keys and values of one or two pieces, as mma.sync or wgmma wants them
  *   ROW_WORK
  */
-#ifndef QN_CUDA_COMMON_ATTENTION_ROWS_CUH
-#define QN_CUDA_COMMON_ATTENTION_ROWS_CUH
+#ifndef QN_CUDA_COMMON_ATTENTION_PREFILL_CUH
+#define QN_CUDA_COMMON_ATTENTION_PREFILL_CUH
 
-#include "kernels/cuda/common/attention_rows_mma.cuh"
-#include "kernels/cuda/common/attention_rows_wgmma.cuh"
+#define HAS_PREFILL (QN_HEAD_DIM <= 128)
+#if HAS_PREFILL
+#include "kernels/cuda/common/attention_prefill_mma.cuh"
+#include "kernels/cuda/common/attention_prefill_wgmma.cuh"
+#endif
 
 #endif

@@ -1,4 +1,4 @@
-/* attention_teams.cuh - ATTENTION_WHOLE of an iteration each of whose token rows is another
+/* attention_decode_teams.cuh - ATTENTION_WHOLE of an iteration each of whose token rows is another
  * request's, whose contexts are a piece each, and more of them than tasks: decode of many short
  * requests.
  *
@@ -10,19 +10,17 @@
  * warp, side by side, outputs left in their pages ─ barrier of the team ─ each thread has some
  * columns of a head, adds up shares in order ─ barrier ─ the pages are given back
  *
- * The same numbers as attention_row.cuh.
+ * The same numbers as attention_decode.cuh.
  *
  * Bytes: k and v of the context, 2 * positions * head_dim * 2, read once per item.
  *
- * Scratch:   0           as attention_row.cuh, a team's instead of a piece's
- *            STEP_HEADS  of each team: queries [SUB_HEADS][head_dim], key, value, of 16 bits
+ * Scratch:   0           as attention_decode.cuh, a team's instead of a piece's
+ *            DECODE_HEADS  of each team: queries [SUB_HEADS][head_dim], key, value, of 16 bits
  */
-#ifndef QN_CUDA_COMMON_ATTENTION_TEAMS_CUH
-#define QN_CUDA_COMMON_ATTENTION_TEAMS_CUH
+#ifndef QN_CUDA_COMMON_ATTENTION_DECODE_TEAMS_CUH
+#define QN_CUDA_COMMON_ATTENTION_DECODE_TEAMS_CUH
 
-#include "kernels/cuda/common/attention_row.cuh"
-
-#if KV_PAGES
+#include "kernels/cuda/common/attention_decode.cuh"
 
 enum {
     TEAMS = 2,
@@ -36,8 +34,8 @@ enum {
 
 /* Whether it can run: each team needs an item's pages, and a place for its heads. */
 #define HAS_TEAMS                                                                                  \
-    (RING_DEPTH >= TEAMS && TEAM_HEADS <= 3 &&                                                     \
-     STEP_HEADS + TEAMS * TEAM_PLACES * QN_HEAD_DIM * 2 <= SCRATCH_BYTES)
+    (SHARE_PAGES == 1 && RING_DEPTH >= TEAMS && TEAM_HEADS <= 3 &&                                 \
+     DECODE_HEADS + TEAMS * TEAM_PLACES * QN_HEAD_DIM * 2 <= SCRATCH_BYTES)
 
 /* Whether such a task is one for teams. */
 DEV bool team_takes(const struct cuda_task *task) {
@@ -56,8 +54,8 @@ DEV struct team team_of(const struct warp_context *c) {
 }
 
 /* An item of the task. */
-DEV struct kv_walk team_item(uint32_t number) {
-    struct kv_walk w = {};
+DEV struct attention_item team_item(uint32_t number) {
+    struct attention_item w = {};
     w.left = w.piece_end = 1;
     w.kind = OP_ATTENTION_WHOLE;
     w.row = number / HEAD_STEPS;
@@ -68,20 +66,20 @@ DEV struct kv_walk team_item(uint32_t number) {
 }
 
 struct team_heads {
-    struct row_head head[TEAM_HEADS];
+    struct item_head head[TEAM_HEADS];
 };
 DEV struct team_heads team_heads_of(const struct warp_context *c, const struct team *f,
-                                    const struct cuda_task *task, const struct kv_walk *w) {
+                                    const struct cuda_task *task, const struct attention_item *w) {
     struct team_heads h;
 #pragma unroll
     for (int n = 0; n < TEAM_HEADS; n++)
-        h.head[n] = row_head_of(c, task, w, true, f->warp + n * TEAM_WARPS);
+        h.head[n] = item_head_alone(c, task, w, true, f->warp + n * TEAM_WARPS);
     return h;
 }
 
 /* The warp's heads, normed and turned, into scratch. */
 DEV void team_heads_make(const struct warp_context *c, const struct team *f,
-                         const struct cuda_task *task, const struct kv_walk *w,
+                         const struct cuda_task *task, const struct attention_item *w,
                          const struct team_heads *h) {
     enum { EACH = 2 * LANE_PAIRS };
     uint32_t from[TEAM_HEADS * EACH];
@@ -100,80 +98,79 @@ DEV void team_heads_make(const struct warp_context *c, const struct team *f,
 #pragma unroll
     for (int n = 0; n < TEAM_HEADS; n++)
         if (h->head[n].there)
-            row_head_put(c, w, &h->head[n], f->heads, v + n * EACH, v + n * EACH + LANE_PAIRS);
+            head_put(c, &h->head[n], f->heads, v + n * EACH, v + n * EACH + LANE_PAIRS);
 }
 
-/* Zeros for the values of positions from the share's number n on: see split_clear. */
-DEV void team_clear(const struct warp_context *c, uint32_t n, struct split_kv *x) {
+/* Zeros for the values of positions from the share's number n on: see share_clear. */
+DEV void team_clear(const struct warp_context *c, uint32_t n, struct share_kv *x) {
 #pragma unroll
     for (int i = 0; i < SPANS; i++)
 #pragma unroll
         for (int v = 0; v < 4; v++)
-            if (split_value_row(c, v) >= n) x->v[i][v] = make_uint4(0, 0, 0, 0);
+            if (share_value_row(c, v) >= n) x->v[i][v] = make_uint4(0, 0, 0, 0);
 }
 
 /* The warp's shares of the team's item. */
-DEV void team_attend(const struct warp_context *c, const struct team *f, const struct kv_walk *w) {
-    const struct attention_step s = split_step(w);
+DEV void team_attend(const struct warp_context *c, const struct team *f,
+                     const struct attention_item *w) {
+    const struct attention_step s = item_step(w);
     const uint32_t count = page_after(c->page, f->number);
     struct attention_rows rows;
-    struct split_at at[TEAM_SHARES];
+    struct share_at at[TEAM_SHARES];
     float p[TEAM_SHARES][2][4];
-    step_rows(c, w, f->heads, s.n_heads, &rows);
+    item_queries(c, w, f->heads, s.n_heads, &rows);
 #pragma unroll
     for (int i = 0; i < TEAM_SHARES; i++) {
         const uint32_t share = f->warp + i * TEAM_WARPS, first = SHARE_POSITIONS * share;
         const uint32_t slot = page_slot((share + c->turn) % WARPS, count);
-        const uint32_t fresh = w->hi - 1 - first;
         const char *page = RING + slot * CUDA_PAGE_BYTES;
         barrier_wait_acquire_cta(&SHARED->page_full[slot], page_parity(count));
-        at[i] = split_at_of(c, page, page + SHARE_BYTES);
-        row_at_fresh(c, fresh, f->heads + s.n_heads, &at[i]);
+        at[i] = share_at_of(c, page, page + SHARE_BYTES);
+        decode_at_fresh(c, w->hi - 1, w->hi, first, f->heads + s.n_heads, &at[i]);
         uint4 k[2][PAIRS];
-        split_keys(c, at[i].k, k);
+        share_keys(c, at[i].k, k);
         piece_scores(&rows, k, p[i]);
     }
 #pragma unroll
     for (int i = 0; i < TEAM_SHARES; i++) {
         const uint32_t share = f->warp + i * TEAM_WARPS, first = SHARE_POSITIONS * share;
         const uint32_t slot = page_slot((share + c->turn) % WARPS, count);
-        const bool there = first < w->hi && first + SHARE_POSITIONS > w->lo;
-        struct attention_part part;
-        struct split_kv x;
-        piece_softmax<HEAD_HALVES>(c, &rows, first, p[i], &part);
-        split_values(c, at[i].v, x.v);
+        const bool there = item_sees(w, first);
+        float max[2], sum[2];
+        struct share_kv x;
+        piece_softmax<HEAD_HALVES>(c, &rows, first, p[i], max, sum);
+        share_values(c, at[i].v, x.v);
         team_clear(c, there ? w->hi - first : 0, &x);
-        piece_output<HEAD_HALVES>(x.v, p[i], &part);
         __syncwarp(); /* all lanes have read the page */
-        row_put(c, &part, f->number, share, slot, RING + slot * CUDA_PAGE_BYTES);
+        share_outputs(c, x.v, p[i], (float *)(RING + slot * CUDA_PAGE_BYTES));
+        decode_put(c, max, sum, f->number, share, slot);
     }
 }
 
 /* The output of an item, from its shares. */
-DEV void team_store(const struct team *f, const struct cuda_task *task, const struct kv_walk *w) {
-    const struct attention_step s = split_step(w);
+DEV void team_store(const struct team *f, const struct cuda_task *task,
+                    const struct attention_item *w) {
+    const struct attention_step s = item_step(w);
 #pragma unroll
     for (int u = 0; u < TEAM_PAIRS; u++) {
         const uint32_t i = f->thread + u * TEAM_THREADS;
         const uint32_t m = i / (QN_HEAD_DIM / 2), d = i % (QN_HEAD_DIM / 2) * 2;
         if (m >= s.n_heads) continue;
-        const struct row_piece piece = row_piece_of(f->number, m, d);
-        struct whole_state y = {};
-        row_merge(&piece, &y);
-        const float by = reciprocal_fast(y.sum);
-        output_store2(task, (uint64_t)w->row * QN_N_HEADS + s.head0 + m, d,
-                      make_float2(y.out.x * by, y.out.y * by));
+        const struct decode_piece piece = decode_piece_of(f->number, m, d);
+        struct decode_state y = {};
+        decode_merge(&piece, &y);
+        decode_output(task, decode_head(w, m), d, &y);
     }
 }
 
 DEV bool run_attention_teams(struct warp_context *c, const struct cuda_task *task) {
     const struct team f = team_of(c);
-    const struct kv_walk first = split_walk(c, task);
+    const struct attention_item first = decode_first(c, task);
     const uint32_t item = first.row * HEAD_STEPS + first.head, n_items = first.left;
 #pragma unroll 1
     for (uint32_t i = 0; i < n_items || i == 0; i += TEAMS) {
         const bool mine = i + f.number < n_items;
-        struct kv_walk w = {};
+        struct attention_item w = {};
         struct team_heads h = {};
         if (mine) {
             w = team_item(item + i + f.number);
@@ -189,12 +186,11 @@ DEV bool run_attention_teams(struct warp_context *c, const struct cuda_task *tas
             team_attend(c, &f, &w);
             barrier_sync_team<TEAM_THREADS>(f.number);
             team_store(&f, task, &w);
-            if (f.warp == TEAM_WARPS - 1) row_keep(c, task, &w, f.heads);
+            if (f.warp == TEAM_WARPS - 1) heads_keep(c, task, &w, f.heads);
         }
-        if (n_items > 0) whole_release(c, min(n_items - i, (uint32_t)TEAMS));
+        if (n_items > 0) decode_release(c, min(n_items - i, (uint32_t)TEAMS));
     }
     return true;
 }
 
-#endif
 #endif

@@ -1,5 +1,5 @@
-/* attention_parts.cuh - what two warps that share ATTENTION's steps work on (attention_steps.cuh),
- * and how its bytes come.
+/* attention_mixed_parts.cuh - what two warps that share ATTENTION's steps work on
+ * (attention_mixed.cuh), and how its bytes come.
  *
  * A *unit* is a piece of a step. A *part* is what a warp reads of 32 of its positions: the keys of
  * 16, or half of the values' columns of all 32. Each warp asks for its parts into a ring of its
@@ -11,10 +11,10 @@
  * ring holds are asked for before the task's event. Of other steps everything is asked for after
  * it. Each further part is asked for when one before has been used.
  *
- * Scratch: attention_steps.cuh.
+ * Scratch: attention_mixed.cuh.
  */
-#ifndef QN_CUDA_COMMON_ATTENTION_PARTS_CUH
-#define QN_CUDA_COMMON_ATTENTION_PARTS_CUH
+#ifndef QN_CUDA_COMMON_ATTENTION_MIXED_PARTS_CUH
+#define QN_CUDA_COMMON_ATTENTION_MIXED_PARTS_CUH
 
 #include "kernels/cuda/common/attention.cuh"
 
@@ -131,15 +131,15 @@ DEV struct steps_list *list_of(const struct warp_context *c) {
     return (struct steps_list *)(SCRATCH + LISTS_AT) + c->warp;
 }
 
-/* The task's first unit and list, found once an iteration as in split_walk, to scratch. */
+/* The task's first unit and list, found once an iteration as in decode_first, to scratch. */
 DEV void units_begin(const struct warp_context *c, const struct cuda_task *task) {
     struct warp_state *mine = &SHARED->warp[c->warp];
     const uint64_t key = (uint64_t)(task->kind << 24 | task->unit0) << 32 | SHARED->flag;
     if (c->lane == 0) {
-        if (mine->walk_key != key) {
+        if (mine->list_key != key) {
             mine->steps.list = list_begin(c, task);
             mine->steps.found = list_next(&mine->steps.list);
-            mine->walk_key = key;
+            mine->list_key = key;
         }
         *unit_of(c, 0) = unit_from(&mine->steps.found);
         *list_of(c) = mine->steps.list;

@@ -1,12 +1,12 @@
-/* attention_rows_mma.cuh - ATTENTION of many rows by mma.sync: a warp per step, by itself.
+/* attention_prefill_mma.cuh - ATTENTION of many rows by mma.sync: a warp per step, by itself.
  *
- * Shared memory: see attention_rows.cuh. A piece is keys, then values: ATTENTION_PIECE rows of
+ * Shared memory: see attention_prefill.cuh. A piece is keys, then values: ATTENTION_PIECE rows of
  * ROW_BYTES, chunks of 16 bytes that are swapped so that no two lanes of a load meet in a bank.
  */
-#ifndef QN_CUDA_COMMON_ATTENTION_ROWS_MMA_CUH
-#define QN_CUDA_COMMON_ATTENTION_ROWS_MMA_CUH
+#ifndef QN_CUDA_COMMON_ATTENTION_PREFILL_MMA_CUH
+#define QN_CUDA_COMMON_ATTENTION_PREFILL_MMA_CUH
 
-#include "kernels/cuda/common/attention_rows_state.cuh"
+#include "kernels/cuda/common/attention_prefill_state.cuh"
 
 #if !ROWS_BY_WGMMA
 
@@ -190,13 +190,8 @@ DEV void rows_softmax(const struct warp_context *c, const struct attention_step 
             rows_scores(c, w, at, keys, p);
 #pragma unroll
             for (int x = 0; x < ROW_PARTS_AT_ONCE; x++) {
-                struct attention_part part;
-                piece_softmax<2>(c, rows, first + 16 * x, p[x], &part);
+                piece_softmax<2>(c, rows, first + 16 * x, p[x], max[x], sum[x]);
                 w->p[32 * (n + x)] = piece_weights<2>(p[x]);
-                max[x][0] = part.max[0];
-                max[x][1] = part.max[1];
-                sum[x][0] = part.sum[0];
-                sum[x][1] = part.sum[1];
             }
         }
         if (c->lane % 4 == 0)

@@ -1,8 +1,8 @@
-/* attention_rows_state.cuh - ATTENTION of many rows: what a warp keeps of its step, whichever way
- * its products are made (attention_rows_mma.cuh, attention_rows_wgmma.cuh).
+/* attention_prefill_state.cuh - ATTENTION of many rows: what a warp keeps of its step, whichever
+ * way its products are made (attention_prefill_mma.cuh, attention_prefill_wgmma.cuh).
  */
-#ifndef QN_CUDA_COMMON_ATTENTION_ROWS_STATE_CUH
-#define QN_CUDA_COMMON_ATTENTION_ROWS_STATE_CUH
+#ifndef QN_CUDA_COMMON_ATTENTION_PREFILL_STATE_CUH
+#define QN_CUDA_COMMON_ATTENTION_PREFILL_STATE_CUH
 
 #include "kernels/cuda/common/attention.cuh"
 #include "kernels/cuda/common/matmul_tile.cuh"
@@ -15,7 +15,7 @@
 #define ROW_WORK  cuda_rows_work(QN_HEAD_DIM)
 #define ROW_PARTS (ATTENTION_PIECE / 16)
 #define ROW_OUT   (QN_HEAD_DIM + 4) /* floats of a row of outputs in a warp's memory */
-static_assert(QN_HEAD_DIM > 128 || 16 * ROW_OUT * 4 <= ROW_WORK, "the outputs of 16 rows");
+static_assert(16 * ROW_OUT * 4 <= ROW_WORK, "the outputs of 16 rows");
 static_assert(LEASE_BYTES == cuda_lease_bytes(__CUDA_ARCH__ / 10), "the host knows what fits");
 
 /* A warp's own memory. */
@@ -80,7 +80,7 @@ DEV void rows_add(struct rows_state *s, int at, const float piece[N][4],
 }
 
 /* A piece's parts of one row, whose maxima become their factors; the piece's own into the row's
- * state: the operations of step_merge (attention_steps.cuh). */
+ * state: the operations of step_merge (attention_mixed.cuh). */
 DEV struct merge rows_merge(float part[ROW_PARTS], const float sums[ROW_PARTS], float *max,
                             float *sum) {
     float most = part[0], piece = 0;

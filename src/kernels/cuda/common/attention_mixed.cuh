@@ -1,12 +1,10 @@
-/* attention_steps.cuh - ATTENTION: whole contexts, a step at a time, two warps on each (of many
- * rows: attention_rows.cuh).
+/* attention_mixed.cuh - MIXED: ATTENTION of rows that are too few for PREFILL, or of many requests:
+ * whole contexts, a step at a time, two warps on each.
  *
- * Of a unit's keys (attention_parts.cuh) the two warps take every other share: scores,
+ * Of a unit's keys (attention_mixed_parts.cuh) the two warps take every other share: scores,
  * probabilities. Those go to scratch, and after a barrier of the two each has half of the columns
  * of the values, of all positions, and what has been added up so far in registers. So warps
  * exchange probabilities, not outputs, and a block works on four steps at a time.
- *
- * Without leases (tasks that are handed out at run time) keys and values are read from global.
  *
  * Bytes: 2 * ATTENTION_PIECE * head_dim * 2 a unit.
  *
@@ -16,10 +14,10 @@
  *            PROBS_AT     ... probabilities [8][32 lanes]
  *            FRESH_AT     of each warp a key, and half of a value
  */
-#ifndef QN_CUDA_COMMON_ATTENTION_STEPS_CUH
-#define QN_CUDA_COMMON_ATTENTION_STEPS_CUH
+#ifndef QN_CUDA_COMMON_ATTENTION_MIXED_CUH
+#define QN_CUDA_COMMON_ATTENTION_MIXED_CUH
 
-#include "kernels/cuda/common/attention_parts.cuh"
+#include "kernels/cuda/common/attention_mixed_parts.cuh"
 #include "kernels/cuda/common/matmul_tile.cuh"
 
 /* A lane's probabilities of a share. */
@@ -30,7 +28,6 @@ typedef uint2 probs_t;
 #endif
 
 enum {
-    LEASED = QN_ATTENTION_LEASES,
     SHARES_AT = LISTS_AT + WARPS * sizeof(struct steps_list),
     PROBS_AT = SHARES_AT + STEPS_PAIRS * 2 * 8 * 16 * 4,
     FRESH_AT = PROBS_AT + STEPS_PAIRS * 8 * 32 * sizeof(probs_t),
@@ -104,14 +101,9 @@ DEV void fresh_store(const struct warp_context *c, const struct steps_fresh *fre
 }
 
 /* What the lane wants of a part of keys; first: position of its own share. */
-DEV void part_keys(const struct warp_context *c, const struct cuda_task *task,
-                   const struct steps_unit *unit, uint32_t slot, uint32_t first,
-                   uint4 k[2][PAIRS]) {
+DEV void part_keys(const struct warp_context *c, const struct steps_unit *unit, uint32_t slot,
+                   uint32_t first, uint4 k[2][PAIRS]) {
     const uint32_t g = c->lane / 4, j = c->lane % 4;
-    if (!LEASED) {
-        load_keys(c, (const uint16_t *)task->more, position_offset(c, &unit->step, first), k);
-        return;
-    }
 #pragma unroll
     for (int u = 0; u < 2; u++) {
         const uint32_t row = g / 2 * 4 + 2 * u + g % 2;
@@ -128,68 +120,55 @@ DEV void part_keys(const struct warp_context *c, const struct cuda_task *task,
 }
 
 /* ... of the values of a share, which is the part's first or second. */
-DEV void part_values(const struct warp_context *c, const struct cuda_task *task,
-                     const struct steps_unit *unit, uint32_t slot, uint32_t share, uint32_t first,
-                     uint4 v[HALF_SPANS][4]) {
+DEV void part_values(const struct warp_context *c, const struct steps_unit *unit, uint32_t slot,
+                     uint32_t share, uint32_t first, uint4 v[HALF_SPANS][4]) {
     const uint32_t g = c->lane / 4, j = c->lane % 4;
-    uint64_t offset = 0;
-    if (!LEASED) offset = position_offset(c, &unit->step, first);
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         const bool fresh = first + 4 * j + n >= unit->fresh;
         const char *from = fresh ? fresh_of(c) + QN_HEAD_DIM * 2
                                  : RING + slot + (16 * (share % 2) + 4 * j + n) * VALUE_ROW;
         const uint32_t swap = fresh ? 0 : 2 * j;
-        const uint16_t *far = nullptr;
-        if (!LEASED)
-            far = (const uint16_t *)task->more + __shfl_sync(~0u, offset, 4 * j + n) +
-                  KV_VALUE_STRIDE;
 #pragma unroll
         for (int s = 0; s < HALF_SPANS; s++) {
             const uint32_t d = 64 * s + 8 * g;
             v[s][n] = make_uint4(0, 0, 0, 0);
             if (HALF_COLUMNS % 64 != 0 && d >= HALF_COLUMNS) continue;
-            if (LEASED)
-                v[s][n] = *(const uint4 *)(from + ((8 * s + g) ^ swap) * 16);
-            else if (half_of(c) * HALF_COLUMNS + d < QN_HEAD_DIM)
-                v[s][n] = load_vector_l2(far + value_at(4 * j + n, half_of(c) * HALF_COLUMNS + d));
+            v[s][n] = *(const uint4 *)(from + ((8 * s + g) ^ swap) * 16);
         }
     }
 }
 
-/* What a warp adds up, of the lane's rows and of its half of the columns, as attention_part does:
- * of a step, or of one of its units. */
+/* What a warp adds up, of the lane's rows and of its half of the columns, as attention_rows has
+ * them: of a step, or of one of its units. */
 struct steps_state {
     float max[HEAD_HALVES], sum[HEAD_HALVES];
     float out[8 * HALF_SPANS][2 * HEAD_HALVES];
 };
 
 /* The warp's share of a part of keys: its probabilities, maxima and sums. */
-DEV void part_scores(const struct warp_context *c, const struct cuda_task *task,
-                     const struct steps_unit *unit, const struct attention_rows *rows,
-                     uint32_t slot, uint32_t n) {
+DEV void part_scores(const struct warp_context *c, const struct steps_unit *unit,
+                     const struct attention_rows *rows, uint32_t slot, uint32_t n) {
     const struct steps_shares x = shares_of(c);
     const uint32_t share = 2 * n + half_of(c), first = unit_first(unit, share);
     if (!unit_sees(unit, first)) return;
-    struct attention_part part;
     uint4 k[2][PAIRS];
-    float p[2][4];
-    part_keys(c, task, unit, slot, first, k);
+    float p[2][4], max[2], sum[2];
+    part_keys(c, unit, slot, first, k);
     piece_scores(rows, k, p);
-    piece_softmax<HEAD_HALVES>(c, rows, first, p, &part);
+    piece_softmax<HEAD_HALVES>(c, rows, first, p, max, sum);
     x.probs[32 * share] = probs_of(piece_weights<HEAD_HALVES>(p));
     if (c->lane % 4 != 0) return;
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
-        x.max[share * 16 + c->lane / 4 + 8 * h] = part.max[h];
-        x.sum[share * 16 + c->lane / 4 + 8 * h] = part.sum[h];
+        x.max[share * 16 + c->lane / 4 + 8 * h] = max[h];
+        x.sum[share * 16 + c->lane / 4 + 8 * h] = sum[h];
     }
 }
 
 /* The outputs of the two shares of a part onto the unit's. */
-DEV void part_outputs(const struct warp_context *c, const struct cuda_task *task,
-                      const struct steps_unit *unit, uint32_t slot, uint32_t n,
-                      struct steps_state *y) {
+DEV void part_outputs(const struct warp_context *c, const struct steps_unit *unit, uint32_t slot,
+                      uint32_t n, struct steps_state *y) {
     const struct steps_shares x = shares_of(c);
 #pragma unroll 1
     for (uint32_t share = 2 * n; share < 2 * n + 2; share++) {
@@ -197,7 +176,7 @@ DEV void part_outputs(const struct warp_context *c, const struct cuda_task *task
         if (!unit_sees(unit, first)) continue;
         uint4 v[HALF_SPANS][4];
         float factor[HEAD_HALVES];
-        part_values(c, task, unit, slot, share, first, v);
+        part_values(c, unit, slot, share, first, v);
         const uint4 probs = weights_of(x.probs[32 * share]);
 #pragma unroll
         for (int h = 0; h < HEAD_HALVES; h++) {
@@ -275,7 +254,7 @@ DEV void steps_store(const struct warp_context *c, const struct cuda_task *task,
 DEV void steps_run(const struct warp_context *c, const struct cuda_task *task,
                    struct parts_cursor *ask) {
     struct steps_state step = {};
-    uint32_t slot = LEASED ? slot_first(c) : 0;
+    uint32_t slot = slot_first(c);
 #pragma unroll 1
     for (uint32_t u = 0; unit_of(c, u)->more; u++) {
         const struct steps_unit *unit = unit_of(c, u);
@@ -283,10 +262,9 @@ DEV void steps_run(const struct warp_context *c, const struct cuda_task *task,
         const uint32_t n = parts.end - parts.first;
         struct steps_state y = {};
         struct attention_rows rows;
-        struct steps_fresh fresh = {};
-        if (LEASED) fresh = fresh_ask(c, task, unit);
+        const struct steps_fresh fresh = fresh_ask(c, task, unit);
         load_rows<HEAD_HALVES>(c, &unit->step, (const float *)task->in, &rows);
-        if (LEASED) fresh_store(c, &fresh);
+        fresh_store(c, &fresh);
         unit_known(c, u + UNITS_AHEAD);
         shares_clear(c);
 #pragma unroll 1
@@ -297,14 +275,13 @@ DEV void steps_run(const struct warp_context *c, const struct cuda_task *task,
                 for (int h = 0; h < HEAD_HALVES; h++)
                     y.max[h] = most_of(shares_of(c).max, c->lane / 4 + 8 * h);
             }
-            if (LEASED) copy_wait<PART_SLOTS - 1>();
+            copy_wait<PART_SLOTS - 1>();
             __syncwarp();
             if (i < n)
-                part_scores(c, task, unit, &rows, slot, parts.first + i);
+                part_scores(c, unit, &rows, slot, parts.first + i);
             else
-                part_outputs(c, task, unit, slot, parts.first + i - n, &y);
-            if (!LEASED) continue;
-            __syncwarp(); /* no lane reads the slot any more */
+                part_outputs(c, unit, slot, parts.first + i - n, &y);
+            __syncwarp(); /* nobody reads the slot any more */
             slot = slot_next(ask->pages, slot);
             part_next(c, task, ask);
         }
@@ -323,21 +300,18 @@ DEV bool run_attention(struct warp_context *c, const struct cuda_task *task) {
     units_begin(c, task);
 #pragma unroll 1
     for (uint32_t u = 1; u < UNITS_AHEAD; u++) unit_known(c, u);
-    if (LEASED) {
-        ask.slot = slot_first(c);
-        ask.pages = slot_pages(c);
-        cursor_enter(c, &ask, 0);
-        for (uint32_t i = 0; i < STEPS_DEPTH; i++) page_acquire_after(c, i);
-        parts_ask<true>(c, task, &ask);
-    }
+    ask.slot = slot_first(c);
+    ask.pages = slot_pages(c);
+    cursor_enter(c, &ask, 0);
+    for (uint32_t i = 0; i < STEPS_DEPTH; i++) page_acquire_after(c, i);
+    parts_ask<true>(c, task, &ask);
     if (!wait_ready(c)) {
         copy_wait<0>();
         return false;
     }
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
-    if (LEASED) parts_ask<false>(c, task, &ask);
+    parts_ask<false>(c, task, &ask);
     steps_run(c, task, &ask);
-    if (!LEASED) return true;
     page_copy_fence_shared(); /* bulk copies will write where these threads did */
     for (uint32_t i = 0; i < STEPS_DEPTH; i++) page_release(c);
     return true;
