@@ -58,19 +58,19 @@ enum {
     CUDA_PACK_COLUMNS = 64, /* of a piece of packed activations */
 
     CUDA_COMPUTE_WARPS = 8,
-    CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 4), /* + loader, control, packed_ask.cuh */
+    CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 4), /* + loader, control, tile_producer.cuh */
 
     CUDA_SCRATCH_BYTES = 31152, /* of shared memory, for the task that runs */
     CUDA_CONTROL_BYTES = 4688,  /* ... and for what the warps tell each other */
 
     CUDA_ROW_GROUP = 12, /* row blocks of one row's task at a time, at most: cuda_task.group */
 
-    CUDA_WIDE = 4,    /* cuda_task.columns: of 32 packed rows (packed_wide.cuh) */
-    CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (packed.cuh) */
+    CUDA_WIDE = 4,    /* cuda_task.columns: of 32 packed rows (matmul_stream_32.cuh) */
+    CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (matmul_tile.cuh) */
 
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */
 
-    /* Sums of a tile of many packed rows that wait in device memory (packed.cuh), F32; how many of
+    /* Sums of a tile of many packed rows that wait in device memory (matmul_tile.cuh), F32; how many of
      * the at most four that partial_merges has on its stack: two are in registers. */
     CUDA_WAITING_BYTES = PACK_TILE * PACK_TILE * 4,
     CUDA_WAITING_SUMS = 2,
@@ -86,7 +86,7 @@ CUDA_ABI_FN uint32_t cuda_shared_bytes(uint32_t cc) {
     return 99 * 1024;
 }
 
-/* What a task that leases the ring has (packed.cuh): the ring, scratch. */
+/* What a task that leases the ring has (matmul_tile.cuh): the ring, scratch. */
 CUDA_ABI_FN uint32_t cuda_lease_bytes(uint32_t cc) {
     const uint32_t control = CUDA_CONTROL_BYTES, depth = CUDA_PAGE_BYTES * CUDA_COMPUTE_WARPS;
     const uint32_t room = cuda_shared_bytes(cc) - CUDA_SCRATCH_BYTES - control;
@@ -121,7 +121,7 @@ CUDA_ABI_FN uint32_t cuda_sub_heads(uint32_t group, uint32_t head_dim) {
 enum { CUDA_PLACES = 64 };
 
 /* Row blocks that a warp works on at a time with one or two columns of eight packed rows
- * (packed_few.cuh): what the scratch holds of partial sums. Operators of few row blocks a worker
+ * (matmul_stream.cuh): what the scratch holds of partial sums. Operators of few row blocks a worker
  * leave room, LINEAR's for what else its results need. */
 enum { CUDA_FEW_TOKEN_BYTES = (CUDA_PAGE_ROWS * PARTIALS + 4) * 4 };
 CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t kind, uint32_t columns) {
@@ -130,7 +130,7 @@ CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t kind, uint32_t columns) {
     return few < most ? few : most;
 }
 
-/* The same with four columns (packed_wide.cuh): what registers hold of partial sums, or a worker
+/* The same with four columns (matmul_stream_32.cuh): what registers hold of partial sums, or a worker
  * has of row blocks. A page has steps of all of a group's row blocks: each in so many parts. */
 CUDA_ABI_FN uint32_t cuda_wide_group(uint32_t kind) {
     return kind == OP_LINEAR ? 2 : kind == OP_QKV_LINEAR ? 3 : 4;

@@ -281,7 +281,7 @@ static void walk_staged(struct cuda_task *t, uint32_t unit_blocks) {
     if (unit_blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, unit_blocks);
 }
 
-/* Whether a task's weights stream (packed_few.cuh, packed_wide.cuh): it has all rows of its graph.
+/* Whether a task's weights stream (matmul_stream.cuh, matmul_stream_32.cuh): it has all rows of its graph.
  */
 static bool is_streamed(const struct filler *f, const struct cuda_task *t, uint32_t rows) {
     const uint32_t hidden = PROG(f->program, MODEL)->hidden;
@@ -291,7 +291,7 @@ static bool is_streamed(const struct filler *f, const struct cuda_task *t, uint3
            (t->eights <= 2 || t->kind != OP_LINEAR || t->norm != 0);
 }
 
-/* Such a task in groups of like size; else the smallest of the tiles of packed.cuh. */
+/* Such a task in groups of like size; else the smallest of the tiles of matmul_tile.cuh. */
 static void walk_packed(const struct filler *f, struct cuda_task *t, uint32_t rows) {
     const uint32_t blocks = t->block1 - t->block0;
     if (is_streamed(f, t, rows)) {

@@ -1,5 +1,5 @@
-/* packed_wide.cuh - matrices times packed activations of 32 token rows: decode of a batch that is
- * too large for packed_few.cuh. Pages stream all the same, and nothing is leased.
+/* matmul_stream_32.cuh - matrices times packed activations of 32 token rows: decode of a batch that is
+ * too large for matmul_stream.cuh. Pages stream all the same, and nothing is leased.
  *
  * A warp cannot hold a k-tile's activations of so many rows. So they pass through its registers in
  * *chunks* of four steps of 16 columns, and all row blocks of a group want a chunk at once: a page
@@ -18,10 +18,10 @@
  *            +   of LINEAR: residual stream [row block][token][16], the norm's weights [row
  *                block][16]; of others: 1 / rms [token]
  */
-#ifndef QN_CUDA_COMMON_PACKED_WIDE_CUH
-#define QN_CUDA_COMMON_PACKED_WIDE_CUH
+#ifndef QN_CUDA_COMMON_MATMUL_STREAM_32_CUH
+#define QN_CUDA_COMMON_MATMUL_STREAM_32_CUH
 
-#include "kernels/cuda/common/packed_few.cuh"
+#include "kernels/cuda/common/matmul_stream.cuh"
 
 enum {
     WIDE_COLUMNS = CUDA_WIDE, /* of eight tokens */

@@ -1,5 +1,5 @@
-/* packed.cuh - many rows: PACK, and matrix products of what it leaves (QKV_LINEAR, LINEAR,
- * GATED_MLP, LM_HEAD). Up to 16 rows: packed_few.cuh; 32: packed_wide.cuh.
+/* matmul_tile.cuh - many rows: PACK, and matrix products of what it leaves (QKV_LINEAR, LINEAR,
+ * GATED_MLP, LM_HEAD). Up to 16 rows: matmul_stream.cuh; 32: matmul_stream_32.cuh.
  *
  * An operator of many rows is bound by what passes from L2 into the multiprocessors, so activations
  * become 16-bit floats once, in the order of the tensor cores' registers (cuda_abi.h), and a block
@@ -12,7 +12,7 @@
  * none can come; they give the pages back when the task is done. What stands in that memory:
  *
  *   0          sums of the tile, parked for its results: F32 (tile_parked); of tiles of 128 tokens
- *              they are elsewhere (packed_ring.cuh)
+ *              they are elsewhere (tile_ring.cuh)
  *   + parked   weights and activations of some steps of 16 columns, as they pass
  *
  * Sums are those of graph/partials.h: a warp has a tile of WB row blocks x WO columns of eight
@@ -20,15 +20,15 @@
  * the partial sum at hand, and those before added up. A tree (LINEAR) has up to two sums more that
  * wait for their sisters: in L2, since there is no room in shared memory (tile_push).
  *
- * Here: PACK, the lease, sums and results. How tiles are multiplied: packed_hopper.cuh, elsewhere
- * packed_mma.cuh.
+ * Here: PACK, the lease, sums and results. How tiles are multiplied: matmul_tile_hopper.cuh,
+ * elsewhere matmul_tile_mma.cuh.
  */
-#ifndef QN_CUDA_COMMON_PACKED_CUH
-#define QN_CUDA_COMMON_PACKED_CUH
+#ifndef QN_CUDA_COMMON_MATMUL_TILE_CUH
+#define QN_CUDA_COMMON_MATMUL_TILE_CUH
 
 #include "kernels/cuda/common/embed.cuh"
-#include "kernels/cuda/common/ops_linear.cuh"
-#include "kernels/cuda/common/packed_ring.cuh"
+#include "kernels/cuda/common/matmul_epilogue.cuh"
+#include "kernels/cuda/common/tile_ring.cuh"
 
 static_assert(PACK_K == CUDA_PAGE_K, "packed columns are whole k-tiles");
 
@@ -206,8 +206,8 @@ template <int WB, int WO> DEV void tile_push(uint32_t level, const float v[WB][W
     for (int n = 0; n < WB; n++)
 #pragma unroll
         for (int i = 0; i < WO; i++)
-            store4_plain((float *)(to + (n * WO + i) * COMPUTE_THREADS),
-                         make_float4(v[n][i][0], v[n][i][1], v[n][i][2], v[n][i][3]));
+            store4_own((float *)(to + (n * WO + i) * COMPUTE_THREADS),
+                       make_float4(v[n][i][0], v[n][i][1], v[n][i][2], v[n][i][3]));
 }
 template <int WB, int WO> DEV void tile_pop(uint32_t level, float v[WB][WO][4]) {
     const float4 *from = tile_waiting(level);
@@ -231,13 +231,15 @@ DEV uint32_t tile_n_waiting(uint32_t plan, uint32_t n) {
 }
 
 /* The n-th partial sum of those that have k-tiles is complete (partial_plan); what it was in is
- * free for others. */
+ * free for others. soon: a sum that is to wait goes to L2 when it is complete, instead of when
+ * registers are needed: so two groups of warps that share operands are not in L2 at one time. */
 template <int WB, int WO>
-DEV void tile_merge(uint32_t plan, uint32_t n, float total[WB][WO][4], float partial[WB][WO][4]) {
+DEV void tile_merge(uint32_t plan, uint32_t n, bool soon, float total[WB][WO][4],
+                    float partial[WB][WO][4]) {
     const uint32_t merges = partial_merges(plan, n);
     uint32_t n_waiting = tile_n_waiting(plan, n);
     if (merges == 0) {
-        if (n > 0) tile_push<WB, WO>(n_waiting, total);
+        if (n > 0 && !soon) tile_push<WB, WO>(n_waiting, total);
         tile_copy<WB, WO>(total, partial);
         return;
     }
@@ -247,6 +249,8 @@ DEV void tile_merge(uint32_t plan, uint32_t n, float total[WB][WO][4], float par
         tile_pop<WB, WO>(--n_waiting, partial);
         tile_add<WB, WO>(total, partial, total);
     }
+    const bool more = plan >> 2 * (n + 1) != 0;
+    if (soon && more && partial_merges(plan, n + 1) == 0) tile_push<WB, WO>(n_waiting, total);
 }
 
 /* All of them are. DOWN, parked: as in struct tile_at. */
@@ -657,7 +661,7 @@ CODE(void, tile_finish, const struct cuda_task *task, struct tile_at t) {
                         tile_parked(&t, token, n * CUDA_PAGE_ROWS + c.lane / 4));
 }
 
-#include "kernels/cuda/common/packed_hopper.cuh"
-#include "kernels/cuda/common/packed_mma.cuh"
+#include "kernels/cuda/common/matmul_tile_hopper.cuh"
+#include "kernels/cuda/common/matmul_tile_mma.cuh"
 
 #endif

@@ -1,7 +1,7 @@
-/* ops_linear.cuh - LINEAR and GATED_MLP, and the choice between the four operators that are matrix
+/* matmul_epilogue.cuh - LINEAR and GATED_MLP, and the choice between the four operators that are matrix
  * times activations (linear.cuh): these, QKV_LINEAR and LM_HEAD. */
-#ifndef QN_CUDA_COMMON_OPS_LINEAR_CUH
-#define QN_CUDA_COMMON_OPS_LINEAR_CUH
+#ifndef QN_CUDA_COMMON_MATMUL_EPILOGUE_CUH
+#define QN_CUDA_COMMON_MATMUL_EPILOGUE_CUH
 
 #include "kernels/cuda/common/lm_head.cuh"
 
@@ -91,7 +91,7 @@ DEV void item_next(const struct cuda_task *task, struct linear_item *m, uint32_t
 }
 
 /* The squares of a row block's 16 rows, of which lane r has rows r and r + 8, in each of its eight
- * lanes, in the order of act.cuh. Row r + 1 is STRIDE lanes further. */
+ * lanes, in the order of operand.cuh. Row r + 1 is STRIDE lanes further. */
 template <int STRIDE> DEV float squares_of_rows(uint32_t r, float v0, float v1) {
     static_assert(SQUARES_COLUMNS == CUDA_PAGE_ROWS, "a sum per row block");
     float v[2] = {v0, v1};

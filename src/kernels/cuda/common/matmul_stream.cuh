@@ -1,4 +1,4 @@
-/* packed_few.cuh - matrices times packed activations of up to 16 token rows: decode of a batch.
+/* matmul_stream.cuh - matrices times packed activations of up to 16 token rows: decode of a batch.
  *
  * Pages stream as for one row; nothing is leased. A warp has the k-tiles of its partial sum, one of
  * each step, and holds their activations in registers while the pages of a group of row blocks
@@ -9,7 +9,7 @@
  *   per step           the warp's activations from L2, COLUMNS * 4 KB ─ a page per row block
  *   per group          partial sums ─ barrier ─ results
  *
- * As for one row (one_row.cuh) each operator has code of its own, in which its kind, the length of
+ * As for one row (matvec.cuh) each operator has code of its own, in which its kind, the length of
  * its dot products and of its results' rows are constants.
  *
  * Activations, their squares and the residual stream may be empty words until they are stored
@@ -22,10 +22,10 @@
  *            +   of LINEAR: residual stream [row block][token][16], the norm's weights [row
  *                block][16]
  */
-#ifndef QN_CUDA_COMMON_PACKED_FEW_CUH
-#define QN_CUDA_COMMON_PACKED_FEW_CUH
+#ifndef QN_CUDA_COMMON_MATMUL_STREAM_CUH
+#define QN_CUDA_COMMON_MATMUL_STREAM_CUH
 
-#include "kernels/cuda/common/packed.cuh"
+#include "kernels/cuda/common/matmul_tile.cuh"
 
 /* A token's partial sums of a row block are [turn][16 rows] and four unused words: so
  * the 32 that a warp stores at a time, of four tokens and eight rows, lie in different banks. */
@@ -271,7 +271,7 @@ DEV void squares_end(const struct warp_context *c, const struct few *f,
 }
 
 /* Whether LINEAR makes the residual stream, and what the norm that comes next makes of it. Else,
- * with a single row that is too long to be staged, it is as one_row.cuh has it. */
+ * with a single row that is too long to be staged, it is as matvec.cuh has it. */
 DEV bool few_streams(const struct cuda_task *task) {
     return task->norm != 0;
 }

@@ -1,4 +1,4 @@
-/* packed_wgmma.cuh - Hopper: tiles of 128 tokens of packed activations by wgmma.
+/* matmul_tile_wgmma.cuh - Hopper: tiles of 128 tokens of packed activations by wgmma.
  *
  * Four warps multiply 64 weight rows, a row block each, and 128 tokens: what a lane holds of a page
  * is its share of A, in registers; B are pieces of packed activations in shared memory as they
@@ -14,10 +14,10 @@
  * that leads out from between them (a wait that gives up). A second size of products beside these
  * did so, too; those of attention_prefill_wgmma.cuh, all waited for before others begin, do not.
  */
-#ifndef QN_CUDA_COMMON_PACKED_WGMMA_CUH
-#define QN_CUDA_COMMON_PACKED_WGMMA_CUH
+#ifndef QN_CUDA_COMMON_MATMUL_TILE_WGMMA_CUH
+#define QN_CUDA_COMMON_MATMUL_TILE_WGMMA_CUH
 
-#include "kernels/cuda/common/packed_mma.cuh"
+#include "kernels/cuda/common/matmul_tile_mma.cuh"
 
 #if HAS_WGMMA
 
@@ -92,7 +92,7 @@ DEV void tile_multiply(void) {
         wgmma_wait<0>();
         wgmma_settle(sum[0]);
         ring_give(&c, &r);
-        tile_merge<1, WO>(sums >> 16, partial, total, sum);
+        tile_merge<1, WO>(sums >> 16, partial, c.warp >= WARPS / 2, total, sum);
         if (partial + 2 == sums_end(sums)) residual_ahead(&c);
     }
     constexpr struct ring_shape s = WGMMA_RING;

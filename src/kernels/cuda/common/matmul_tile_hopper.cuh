@@ -1,11 +1,11 @@
-/* packed_hopper.cuh - Hopper: tasks of many packed rows, tile by tile. Tiles of 128 tokens are
- * multiplied by wgmma (packed_wgmma.cuh), narrower ones here by mma.sync, which takes nearly as
- * long as their weights. Both read what two warps of their own ask for (packed_ask.cuh).
+/* matmul_tile_hopper.cuh - Hopper: tasks of many packed rows, tile by tile. Tiles of 128 tokens are
+ * multiplied by wgmma (matmul_tile_wgmma.cuh), narrower ones here by mma.sync, which takes nearly
+ * as long as their weights. Both read what two warps of their own ask for (tile_producer.cuh).
  */
-#ifndef QN_CUDA_COMMON_PACKED_HOPPER_CUH
-#define QN_CUDA_COMMON_PACKED_HOPPER_CUH
+#ifndef QN_CUDA_COMMON_MATMUL_TILE_HOPPER_CUH
+#define QN_CUDA_COMMON_MATMUL_TILE_HOPPER_CUH
 
-#include "kernels/cuda/common/packed_wgmma.cuh"
+#include "kernels/cuda/common/matmul_tile_wgmma.cuh"
 
 #if HAS_WGMMA
 
@@ -110,7 +110,7 @@ CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
         if (WB * DOWN == MOST_BLOCKS) /* of LINEAR_PARTS, whose tiles are of one sum */
             tile_copy<WB, WO>(total, sum);
         else
-            tile_merge<WB, WO>(sums >> 16, partial - first_sum, total, sum);
+            tile_merge<WB, WO>(sums >> 16, partial - first_sum, false, total, sum);
     }
     ring_store(&c, &r);
     if (task->kind == OP_LINEAR_PARTS) {

@@ -1,4 +1,4 @@
-/* one_row.cuh - tasks with weights and one token row: decode. Their activations lie in shared
+/* matvec.cuh - tasks with weights and one token row: decode. Their activations lie in shared
  * memory as 16-bit floats.
  *
  *   before the event   all that does not depend on other tasks: addresses, biases, weights of the
@@ -22,10 +22,11 @@
  *            +   partial sums [row block of the group][16 rows][PARTIALS] F32
  *          end   LM_HEAD: a unit's results [LM_BLOCK] F32
  */
-#ifndef QN_CUDA_COMMON_ONE_ROW_CUH
-#define QN_CUDA_COMMON_ONE_ROW_CUH
+#ifndef QN_CUDA_COMMON_MATVEC_CUH
+#define QN_CUDA_COMMON_MATVEC_CUH
 
-#include "kernels/cuda/common/ops_linear.cuh"
+#include "kernels/cuda/common/matmul_epilogue.cuh"
+#include "kernels/cuda/common/row_stage.cuh"
 
 static_assert(CUDA_ROW_GROUP * 8 <= COMPUTE_THREADS, "a thread has one item of a group at most");
 
@@ -339,8 +340,8 @@ template <uint32_t K> DEV bool row_linear(struct warp_context *c, const struct c
 DEV bool row_task(struct warp_context *c, const struct cuda_task *task) {
     if (task->kind == OP_LM_HEAD) return row_run<ROW_LOGITS, QN_HIDDEN, true>(c, task);
     if (task->kind != OP_LINEAR) return row_run<ROW_STREAM, QN_HIDDEN, true>(c, task);
-#define ROW_LINEAR(i, k)                                                                           \
-    if (i + 1 == QN_N_LINEAR_WIDTHS || task->k == k) return row_linear<k>(c, task);
+#define ROW_LINEAR(i, width)                                                                       \
+    if (i + 1 == QN_N_LINEAR_WIDTHS || task->k == width) return row_linear<width>(c, task);
     QN_LINEAR_WIDTHS(ROW_LINEAR)
 #undef ROW_LINEAR
     return false;

@@ -1,15 +1,15 @@
-/* packed_mma.cuh - tiles of packed activations by mma.sync: the products; and, where there is no
- * wgmma, how a task's weights and activations come and go (on Hopper: packed_hopper.cuh).
+/* matmul_tile_mma.cuh - tiles of packed activations by mma.sync: the products; and, where there is
+ * no wgmma, how a task's weights and activations come and go (on Hopper: matmul_tile_hopper.cuh).
  *
  * They come in stages of some steps of 16 columns: weights [row block][step][512 bytes], then
  * activations [stretch of up to 4 steps][group of eight][step][256 bytes]. The warps take turns in
  * asking for stages (packed_full tells when one is there); each says when it has used one
  * (packed_empty).
  */
-#ifndef QN_CUDA_COMMON_PACKED_MMA_CUH
-#define QN_CUDA_COMMON_PACKED_MMA_CUH
+#ifndef QN_CUDA_COMMON_MATMUL_TILE_MMA_CUH
+#define QN_CUDA_COMMON_MATMUL_TILE_MMA_CUH
 
-#include "kernels/cuda/common/packed.cuh"
+#include "kernels/cuda/common/matmul_tile.cuh"
 
 /* ---- products ---- */
 
@@ -166,7 +166,7 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
             r->slot = r->slot + 1 == S::stages ? 0 : r->slot + 1;
             r->n++;
         }
-        tile_merge<WB, WO>(plan, partial, total, sum);
+        tile_merge<WB, WO>(plan, partial, false, total, sum);
     }
     tile_park<WB, WO, DOWN>(c, total);
     sync_compute();
@@ -208,7 +208,7 @@ DEV void packed_whole(void) {
     }
 }
 
-/* ---- a task: what packed_hopper.cuh has, too ---- */
+/* ---- a task: what matmul_tile_hopper.cuh has, too ---- */
 
 /* Takes the lease. Nothing can be asked for before the event. */
 DEV void packed_take(struct warp_context *c, const struct cuda_task *) {

@@ -1,5 +1,5 @@
-/* packed_ask.cuh - Hopper: two warps of their own ask for what a leased task multiplies
- * (packed_ring.cuh), one for weights, one for activations.
+/* tile_producer.cuh - Hopper: two warps of their own ask for what a leased task multiplies
+ * (tile_ring.cuh), one for weights, one for activations.
  *
  * Weights are asked for as soon as they may come: the loader says so when no page is in use, or a
  * compute warp, if the block has something else to do before (loader_open). Activations are when
@@ -12,11 +12,11 @@
  * Each is one thread, and the compiler knows: a copy's operands are in registers that a warp has
  * once, and for lanes that each ask it makes a loop over them.
  */
-#ifndef QN_CUDA_COMMON_PACKED_ASK_CUH
-#define QN_CUDA_COMMON_PACKED_ASK_CUH
+#ifndef QN_CUDA_COMMON_TILE_PRODUCER_CUH
+#define QN_CUDA_COMMON_TILE_PRODUCER_CUH
 
 #include "kernels/cuda/common/linear.cuh"
-#include "kernels/cuda/common/packed_ring.cuh"
+#include "kernels/cuda/common/tile_ring.cuh"
 
 #if HAS_WGMMA
 

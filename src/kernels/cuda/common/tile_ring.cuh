@@ -1,4 +1,4 @@
-/* packed_ring.cuh - Hopper: how weights and activations pass through a lease (packed.cuh).
+/* tile_ring.cuh - Hopper: how weights and activations pass through a lease (matmul_tile.cuh).
  *
  *   0           parked sums, of tiles of up to 64 tokens
  *   + parked    slots of weights: [row block][step][512 bytes], some steps of 16 columns
@@ -12,15 +12,15 @@
  *
  * Both are rings of their own: few large copies want long slots of weights, activations have more
  * bytes to the step, and weights may be asked for before the task's event. Warps of their own ask
- * for them (packed_ask.cuh; packed_full tells when a slot has come), the compute warps multiply and
- * say when they have used one (packed_empty).
+ * for them (tile_producer.cuh; packed_full tells when a slot has come), the compute warps multiply
+ * and say when they have used one (packed_empty).
  */
-#ifndef QN_CUDA_COMMON_PACKED_RING_CUH
-#define QN_CUDA_COMMON_PACKED_RING_CUH
+#ifndef QN_CUDA_COMMON_TILE_RING_CUH
+#define QN_CUDA_COMMON_TILE_RING_CUH
 
-#include "kernels/cuda/common/act.cuh"
+#include "kernels/cuda/common/packed_layout.cuh"
 
-/* A lease's memory: what tiles pass through, then 1 / rms of a tile's tokens (packed.cuh). */
+/* A lease's memory: what tiles pass through, then 1 / rms of a tile's tokens (matmul_tile.cuh). */
 #define LEASE_BYTES (RING_BYTES + SCRATCH_BYTES)
 #define TILE_BYTES  (LEASE_BYTES - 4 * PACK_TILE)
 #define TILE_NORMS  ((float *)(shared_memory + TILE_BYTES))
@@ -44,10 +44,10 @@ DEV constexpr uint32_t least(uint32_t a, uint32_t b) {
     return a < b ? a : b;
 }
 
-/* How the sums of a tile are parked (packed.cuh): floats of a token, of so many row blocks, an even
- * number. On Hopper by token, so far from each other that banks do not conflict: neither those of
- * lanes of eight rows and four pairs of tokens, as products leave them, nor those of eight tokens'
- * four floats. */
+/* How the sums of a tile are parked (matmul_tile.cuh): floats of a token, of so many row blocks, an
+ * even number. On Hopper by token, so far from each other that banks do not conflict: neither those
+ * of lanes of eight rows and four pairs of tokens, as products leave them, nor those of eight
+ * tokens' four floats. */
 DEV constexpr uint32_t tile_pitch(uint32_t blocks) {
     return blocks * CUDA_PAGE_ROWS + (HAS_WGMMA ? 4 : 0);
 }
