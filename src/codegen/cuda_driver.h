@@ -180,6 +180,9 @@ int cuda_device_find(struct diag *d, const struct cuda_api *api, int ordinal,
 /* How many devices the driver shows; QN_EDEVICE when there are none. */
 int cuda_device_count(struct diag *d, const struct cuda_api *api, int *n);
 
+/* What the memory brings each multiprocessor, on paper; 0: not told. */
+double cuda_device_bytes_per_ns(const struct cuda_device *device);
+
 /* The NVRTC name of the device's real architecture: "sm_80", "sm_90a", "sm_100a". */
 void cuda_device_arch(const struct cuda_device *device, char arch[16]);
 

@@ -29,25 +29,24 @@ struct words {
     const char *w, *in, *norm, *bias, *more, *more2, *out, *out2;
 };
 static const struct words words[N_OP_KINDS] = {
-    /*                       w       in         norm      bias    more        more2      out       out2 */
-    [OP_EMBED] =            {"table", "",       "next",   "",     "",         "squares", "x",      "normed"},
-    [OP_QKV_LINEAR] =       {"w",    "x",       "norm",   "bias", "",         "squares", "qkv",    ""},
-    [OP_QKV_HEADS] =        {"",     "qkv",     "",       "",     "q_norm",   "k_norm",  "q",      "kv"},
-    [OP_ATTENTION] =        {"",     "q",       "",       "",     "kv",       "",        "o",      ""},
-    [OP_ATTENTION_SPLIT] =  {"",     "q",       "",       "",     "kv",       "",        "part",   ""},
-    [OP_ATTENTION_STEP] =   {"",     "qkv",     "q_norm", "",     "kv",       "k_norm",  "part",   "kv"},
-    [OP_ATTENTION_WHOLE] =  {"",     "qkv",     "q_norm", "",     "kv",       "k_norm",  "o",      "kv"},
-    [OP_ATTENTION_COMBINE] = {"",    "part",    "",       "",     "",         "",        "o",      ""},
-    [OP_LINEAR] =           {"w",    "a",       "next",   "bias", "residual", "squares", "y",      "normed"},
-    [OP_LINEAR_PARTS] =     {"w",    "a",       "",       "",     "",         "",        "parts",  ""},
-    [OP_LINEAR_SUM] =       {"",     "parts",   "next",   "bias", "residual", "squares", "y",      "normed"},
-    [OP_GATED_MLP] =        {"wg",   "x",       "norm",   "bg",   "bu",       "squares", "h",      ""},
-    [OP_PACK] =             {"",     "x",       "",       "",     "",         "",        "packed", ""},
-    [OP_PACK_LOGITS] =      {"",     "x",       "",       "",     "",         "",        "packed", ""},
-    [OP_SUM_SQUARES] =      {"",     "squares", "",       "",     "",         "squares", "sum",    ""},
-    [OP_LM_HEAD] =          {"w",    "x",       "norm",   "",     "",         "squares", "logits", "part"},
-    [OP_CLEAR] =            {"",     "",        "",       "",     "",         "",        "cleared", ""},
-    [OP_SAMPLE] =           {"",     "logits",  "",       "",     "part",     "",        "token",  ""},
+    /*                       w       in         norm      bias    more        more2      out out2 */
+    [OP_EMBED] = {"table", "", "next", "", "", "squares", "x", "normed"},
+    [OP_QKV_LINEAR] = {"w", "x", "norm", "bias", "", "squares", "qkv", ""},
+    [OP_QKV_HEADS] = {"", "qkv", "", "", "q_norm", "k_norm", "q", "kv"},
+    [OP_ATTENTION] = {"", "q", "", "", "kv", "", "o", ""},
+    [OP_ATTENTION_STEP] = {"", "qkv", "q_norm", "", "kv", "k_norm", "part", "kv"},
+    [OP_ATTENTION_WHOLE] = {"", "qkv", "q_norm", "", "kv", "k_norm", "o", "kv"},
+    [OP_ATTENTION_COMBINE] = {"", "part", "", "", "", "", "o", ""},
+    [OP_LINEAR] = {"w", "a", "next", "bias", "residual", "squares", "y", "normed"},
+    [OP_LINEAR_PARTS] = {"w", "a", "", "", "", "", "parts", ""},
+    [OP_LINEAR_SUM] = {"", "parts", "next", "bias", "residual", "squares", "y", "normed"},
+    [OP_GATED_MLP] = {"wg", "x", "norm", "bg", "bu", "squares", "h", ""},
+    [OP_PACK] = {"", "x", "", "", "", "", "packed", ""},
+    [OP_PACK_LOGITS] = {"", "x", "", "", "", "", "packed", ""},
+    [OP_SUM_SQUARES] = {"", "squares", "", "", "", "squares", "sum", ""},
+    [OP_LM_HEAD] = {"w", "x", "norm", "", "", "squares", "logits", "part"},
+    [OP_CLEAR] = {"", "", "", "", "", "", "cleared", ""},
+    [OP_SAMPLE] = {"", "logits", "", "", "part", "", "token", ""},
 };
 
 /* The operator's tensor of that name; PROG_NONE: it has none, or the name is "". */
@@ -92,10 +91,26 @@ static uint64_t block_bytes(const struct prog_weight *w) {
 
 /* Whether GATED_MLP's matrices lie in turns of half a row block. */
 static bool in_turns(const struct prog_header *p, const struct prog_op *op) {
-    const struct prog_tensor *gate = tensor_of(p, op->in[MLP_WG]), *up = tensor_of(p, op->in[MLP_WU]);
+    const struct prog_tensor *gate = tensor_of(p, op->in[MLP_WG]),
+                             *up = tensor_of(p, op->in[MLP_WU]);
     const struct prog_part *g = &PROG(p, PART)[gate->part], *u = &PROG(p, PART)[up->part];
-    return gate->where == up->where && g->at == 0 && u->at == KGRAPH_TURN && g->run == KGRAPH_TURN &&
-           u->run == KGRAPH_TURN && g->stride == CUDA_PAGE_ROWS && u->stride == CUDA_PAGE_ROWS;
+    return gate->where == up->where && g->at == 0 && u->at == KGRAPH_TURN &&
+           g->run == KGRAPH_TURN && u->run == KGRAPH_TURN && g->stride == CUDA_PAGE_ROWS &&
+           u->stride == CUDA_PAGE_ROWS;
+}
+
+/* One row for all layers (its strides are constants of the image), of elements of 16 bits. */
+static int check_kv(struct diag *d, const struct prog_header *p) {
+    const struct kv_row *r = PROG(p, KV);
+    for (uint64_t i = 0; i < p->section[SECTION_KV].count; i++) {
+        if (r[i].dtype != DTYPE_BF16 && r[i].dtype != DTYPE_F16)
+            return fail(d, QN_EUNSUPPORTED, "the GPU's KV cache is bfloat16 or float16");
+        if (memcmp(&r[i], r, sizeof *r) != 0)
+            return fail(d, QN_EUNSUPPORTED,
+                        "KV rows 0 and %llu differ: the GPU kernels want one for all layers",
+                        (unsigned long long)i);
+    }
+    return QN_OK;
 }
 
 /* What the kernels cannot run. */
@@ -108,9 +123,7 @@ static int check_model(struct diag *d, const struct prog_header *p) {
         return fail(d, QN_EUNSUPPORTED,
                     "hidden %u, intermediate %u: the GPU kernels want multiples of 8", s->hidden,
                     s->intermediate);
-    if (p->kv_dtype != DTYPE_BF16 && p->kv_dtype != DTYPE_F16)
-        return fail(d, QN_EUNSUPPORTED, "the GPU's KV cache is bfloat16 or float16");
-    return QN_OK;
+    return check_kv(d, p);
 }
 
 /* Whether each row of the operator is another request's. */
@@ -123,21 +136,15 @@ static bool is_alone(const struct prog_header *p, const struct prog_op *op) {
     return false;
 }
 
-/* ATTENTION_STEP of several rows, and _WHOLE, make keys and values in scratch, and add them to
- * cache pages. */
+/* ATTENTION_STEP and _WHOLE make the keys and values of all rows of a request in scratch. */
 static bool can_step(const struct prog_header *p, const struct prog_op *op) {
-    const struct model_spec *s = PROG(p, MODEL);
-    const uint32_t heads = s->n_heads / s->n_kv_heads;
-    return (op->kind == OP_ATTENTION_STEP && op->n_rows == 1) ||
-           (heads <= 16 && emit_kv_pages(p) &&
-            (op->n_rows <= cuda_step_rows(heads, s->head_dim) ||
-             (op->n_rows <= CUDA_PLACES && is_alone(p, op))));
+    return op->n_rows <= STEP_ROWS || (op->n_rows <= CUDA_PLACES && is_alone(p, op));
 }
 
 /* Parts are whole row blocks, a tile has all token rows. */
 static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
     const uint64_t rows = tensor_of(p, op->in[PARTS_W])->shape[0];
-    const uint64_t parts = MIN(cuda_k_tiles(op->k), (uint32_t)PARTS);
+    const uint64_t parts = partial_count(cuda_k_tiles(op->k));
     return is_packed(p, op) && op->n_rows <= PACK_NARROW && rows % CUDA_PAGE_ROWS == 0 &&
            op->units == parts * rows;
 }
@@ -146,8 +153,10 @@ static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
  * activations that their writer has normed, or one row that fits scratch, which they norm. */
 static const char *check_op(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *squares = tensor_of(p, squares_of(op));
+    if (op->gang != 1) return "each task by itself, no gangs";
     if ((op->kind == OP_ATTENTION_STEP || op->kind == OP_ATTENTION_WHOLE) && !can_step(p, op))
-        return "the cache in pages, or the pieces of one row";
+        return "few rows, or rows of different requests";
+    if (op->kind == OP_ATTENTION_SPLIT) return "heads and attention in one operator (qkv=joined)";
     if (op->kind == OP_LINEAR_SUM && PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0)
         return "whole blocks of squares";
     if (!cuda_has_pages(op->kind)) return NULL;
@@ -158,15 +167,23 @@ static const char *check_op(const struct prog_header *p, const struct prog_op *o
         if (op->n_rows > 1 || op->k > STAGED_COLUMNS) return "its activations packed";
         return squares != NULL ? "no norm ahead of a single row" : NULL;
     }
-    if (op->kind == OP_LINEAR)
-        return op->in[LINEAR_NEXT] != PROG_NONE && op->in[LINEAR_RESIDUAL] == PROG_NONE
-                   ? "a residual stream where a norm comes next"
-                   : NULL;
+    if (op->kind == OP_LINEAR) {
+        const bool stream = op->in[LINEAR_RESIDUAL] != PROG_NONE;
+        if (op->in[LINEAR_NEXT] == PROG_NONE)
+            return op->n_rows > 1 ? "of several rows a norm that comes next" : NULL;
+        return stream ? NULL : "a residual stream where a norm comes next";
+    }
     if (squares == NULL) return "its activations normed";
     return op->n_rows > SQUARES_ROWS && squares->shape[1] != 1 ? "its squares added up" : NULL;
 }
 
 static int check_ops(struct diag *d, const struct prog_header *p) {
+    const uint32_t width = emit_linear_width(p, EMIT_LINEAR_WIDTHS);
+    if (width != 0)
+        return fail(d, QN_EUNSUPPORTED,
+                    "operator %s of %u columns: the GPU kernels of a program are compiled for %d "
+                    "lengths of its dot products at most",
+                    op_name(OP_LINEAR), width, EMIT_LINEAR_WIDTHS);
     for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++) {
         const struct prog_op *op = &PROG(p, OP)[i];
         const char *want = check_op(p, op);
@@ -178,7 +195,11 @@ static int check_ops(struct diag *d, const struct prog_header *p) {
     return QN_OK;
 }
 
-int cuda_tables_check(struct diag *d, const struct prog_header *p, uint32_t cc) {
+int cuda_tables_check(struct diag *d, const struct prog_header *p, const struct cuda_bases *bases) {
+    const uint32_t cc = bases->cc;
+    if (bases->rank >= p->n_ranks)
+        return fail(d, QN_EUNSUPPORTED, "rank %u: the program is for %u GPUs", bases->rank,
+                    p->n_ranks);
     for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++)
         if (PROG(p, OP)[i].kind == OP_LINEAR_PARTS && cc / 10 != 9)
             return fail(d, QN_EUNSUPPORTED,
@@ -195,8 +216,8 @@ int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct c
     *bytes = 0;
     for (uint64_t i = 0; i < program->section[SECTION_WEIGHT].count; i++) {
         const struct prog_weight *w = &PROG(program, WEIGHT)[i];
-        places[i] = (struct cuda_place){
-            .offset = *bytes, .k_tiles = w->n_dims == 2 ? cuda_k_tiles(w->cols) : 0};
+        places[i] = (struct cuda_place){.offset = *bytes,
+                                        .k_tiles = w->n_dims == 2 ? cuda_k_tiles(w->cols) : 0};
         *bytes += align_up(block_bytes(w), PLACE_ALIGN);
     }
     return QN_OK;
@@ -208,7 +229,6 @@ struct filler {
     const struct prog_header *program;
     const struct cuda_place *places;
     const struct cuda_bases *bases;
-    bool attention_leases;
     uint64_t table; /* EMBED's */
     const struct program_maps *maps;
 };
@@ -222,7 +242,7 @@ static uint64_t address(const struct filler *f, uint32_t tensor) {
     if (t == NULL) return 0;
     if (t->role == PROG_WEIGHT) return f->bases->weights + f->places[t->where].offset;
     if (t->role == PROG_ACTIVATION) return f->bases->workspace + t->where;
-    return f->bases->kv + t->where * f->bases->kv_layer_bytes;
+    return f->bases->kv + program_kv_at(f->program, t->where, f->bases->n_kv_blocks);
 }
 
 /* The table of embeddings, of which SAMPLE asks for the token's row; 0: the program has none. */
@@ -239,8 +259,8 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     const struct {
         uint64_t *word;
         const char *name;
-    } all[] = {{&t->w, names->w},       {&t->in, names->in},       {&t->norm, names->norm},
-               {&t->bias, names->bias}, {&t->more, names->more},   {&t->more2, names->more2},
+    } all[] = {{&t->w, names->w},       {&t->in, names->in},     {&t->norm, names->norm},
+               {&t->bias, names->bias}, {&t->more, names->more}, {&t->more2, names->more2},
                {&t->out, names->out},   {&t->out2, names->out2}};
     struct op_info info;
     op_describe(op->kind, &info);
@@ -252,7 +272,7 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
 /* One row: its activations and some row blocks' partial sums are in scratch, those of the LM head
  * also a unit's results. */
 static void walk_staged(struct cuda_task *t, uint32_t unit_blocks) {
-    const uint32_t partials = CUDA_PARTIALS * CUDA_PAGE_ROWS * 4;
+    const uint32_t partials = PARTIALS * CUDA_PAGE_ROWS * 4;
     const uint32_t fixed = t->k_tiles * CUDA_PAGE_K * 2 + unit_blocks * CUDA_PAGE_ROWS * 4;
     t->tile = 1;
     t->columns = 0;
@@ -261,7 +281,7 @@ static void walk_staged(struct cuda_task *t, uint32_t unit_blocks) {
     if (unit_blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, unit_blocks);
 }
 
-/* Whether a task's weights stream (packed_few.cuh, packed_wide.cuh): it has all rows of its graph.
+/* Whether a task's weights stream (matmul_stream.cuh, matmul_stream_32.cuh): it has all rows of its graph.
  */
 static bool is_streamed(const struct filler *f, const struct cuda_task *t, uint32_t rows) {
     const uint32_t hidden = PROG(f->program, MODEL)->hidden;
@@ -271,7 +291,7 @@ static bool is_streamed(const struct filler *f, const struct cuda_task *t, uint3
            (t->eights <= 2 || t->kind != OP_LINEAR || t->norm != 0);
 }
 
-/* Such a task in groups of like size; else the smallest of the tiles of packed.cuh. */
+/* Such a task in groups of like size; else the smallest of the tiles of matmul_tile.cuh. */
 static void walk_packed(const struct filler *f, struct cuda_task *t, uint32_t rows) {
     const uint32_t blocks = t->block1 - t->block0;
     if (is_streamed(f, t, rows)) {
@@ -328,14 +348,14 @@ static void fill_walk(const struct filler *f, const struct prog_op *op, const st
         walk_staged(t, op->kind == OP_LM_HEAD ? LM_BLOCK / CUDA_PAGE_ROWS : 0);
 }
 
-/* How ATTENTION goes through its rows: tile 0 by steps, else by so many at a time, which takes a
- * lease, from when on half of the workers have one of the items that warps share. */
+/* Which form ATTENTION has: tile 0 MIXED (attention_mixed.cuh), else PREFILL of so many rows at a
+ * time, from when on half of the workers have one of its items. Both take a lease. */
 static void fill_attention(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
     const struct op_attrs *s = &op->attrs;
-    const uint32_t heads = s->heads / s->kv, step_heads = MIN(heads, 16u);
+    const uint32_t heads = s->heads / s->kv, step_heads = cuda_sub_heads(heads, s->D);
     const uint32_t rows = CUDA_COMPUTE_WARPS * (16 / step_heads);
     const uint32_t items = CEIL_DIV(op->n_rows, rows) * s->kv * CEIL_DIV(heads, step_heads);
-    if (op->kind != OP_ATTENTION || !f->attention_leases) return;
+    if (op->kind != OP_ATTENTION) return;
     t->columns = CUDA_LEASE;
     if (op->n_rows >= rows && 2 * items >= t->unit1 && cuda_rows_fit(s->D, cc_of(f)))
         t->tile = (uint8_t)rows;
@@ -354,7 +374,6 @@ static uint16_t n_eights(const struct prog_header *p, const struct prog_op *op) 
 
 static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
     switch (op->kind) {
-    case OP_ATTENTION_SPLIT:
     case OP_ATTENTION_STEP: return tensor_of(p, op->out[0])->shape[2]; /* [T, n_heads, P, D + 2] */
     case OP_ATTENTION_COMBINE: return tensor_of(p, op->in[COMBINE_PART])->shape[2];
     case OP_PACK_LOGITS: return eights_of(tensor_of(p, op->in[PACK_X]));
@@ -441,7 +460,7 @@ int cuda_tables_fill(struct diag *d, const struct prog_header *program,
                      const struct cuda_place *places, const struct cuda_bases *bases,
                      struct cuda_task *tasks) {
     struct program_maps maps;
-    struct filler f = {program, places, bases, emit_attention_leases(program), 0, &maps};
+    struct filler f = {program, places, bases, 0, &maps};
     f.table = embed_table(&f);
     int rc = program_maps_make(d, program, &maps);
     for (uint64_t i = 0; i < program->section[SECTION_VARIANT].count && rc == QN_OK; i++) {

@@ -53,6 +53,7 @@ static struct cpu_config config_of(const struct prog_header *program,
                                .n_kv_blocks = config->n_kv_blocks,
                                .isa = config->isa,
                                .max_batched_tokens = config->max_batched,
+                               .n_top = config->n_top,
                                .trace = config->trace,
                                .serve = true};
 }
@@ -111,8 +112,8 @@ static int cpu_open(struct diag *d, const struct prog_header *program,
 }
 
 static int cpu_submit(struct diag *d, struct backend_instance *i, const struct rt_request *request,
-                      const int32_t *prompt, uint32_t *slot) {
-    return cpu_backend_submit(d, i->cpu, request, prompt, slot);
+                      const struct rt_token_value *biases, const int32_t *prompt, uint32_t *slot) {
+    return cpu_backend_submit_biased(d, i->cpu, request, biases, prompt, slot);
 }
 
 static int cpu_cancel(struct diag *d, struct backend_instance *i, uint32_t slot) {
@@ -246,6 +247,7 @@ const struct backend backend_cpu = {
     .name = "cpu",
     .target = TARGET_CPU,
     .traces = true,
+    .lists_top = true,
     .available = cpu_available,
     .device = cpu_device,
     .plan = cpu_plan_bytes,

@@ -10,12 +10,14 @@
 
 void compile_options_init(struct compile_options *o) {
     *o = (struct compile_options){.target = TARGET_CPU,
+                                  .n_ranks = 1,
                                   .n_workers = 1,
                                   .n_slots = 8,
                                   .max_model_len = 4096,
                                   .max_batched_tokens = 128,
                                   .kv_block = 64,
                                   .kv_dtype = DTYPE_BF16,
+                                  .logit_rows = 1,
                                   .task = {.tasks_per_worker = 1, .launch = LAUNCH_HYBRID}};
 }
 
@@ -61,10 +63,12 @@ static int check_options(struct diag *d, const struct compile_options *o) {
         const char *field;
         uint64_t value, low, high;
     } bounds[] = {
+        {"ranks", o->n_ranks, 1, o->target == TARGET_CUDA ? PROG_MAX_RANKS : 1},
         {"workers", o->n_workers, 1, PROG_MAX_WORKERS},
         {"max-num-seqs", o->n_slots, 1, PROG_MAX_SEQS},
         {"max-model-len", o->max_model_len, 1, SPEC_MAX_MODEL_LEN},
         {"max-num-batched-tokens", o->max_batched_tokens, 1, PROG_MAX_ROWS},
+        {"logit-rows", o->logit_rows, 1, PROG_MAX_ROWS},
         {"kv-block", o->kv_block, 1, ATTENTION_PIECE},
         {"tasks-per-worker", o->task.tasks_per_worker, 1, 64},
     };
@@ -167,23 +171,18 @@ static uint32_t choose_packs(const struct compile *c, uint32_t n_rows) {
            (packs(c, n_rows, s->intermediate) ? KGRAPH_PACK_H : 0);
 }
 
-/* Whether attention makes the heads, too. CUDA's does for several rows if the cache comes to it as
- * pages (emit_kv_pages) and scratch has room for their keys. */
+/* Whether attention makes the heads, too. CUDA's does for several rows. */
 static bool joins(const struct compile *c, uint32_t n_rows) {
-    const struct model_spec *s = &c->model->spec;
     const struct compile_options *o = c->options;
-    const uint32_t heads = s->n_heads / s->n_kv_heads;
-    if (!o->join_heads || !o->cut_qkv || heads > 16) return false;
-    return n_rows == 1 || (o->target == TARGET_CUDA && o->task.launch == LAUNCH_ALL_AOT &&
-                           n_rows <= cuda_step_rows(heads, s->head_dim) &&
-                           cuda_share_fits(s->head_dim, o->kv_block));
+    const uint32_t most = o->target == TARGET_CUDA ? STEP_ROWS : 1;
+    return o->join_heads && o->cut_qkv && n_rows <= most;
 }
 
 /* With few rows there are fewer (row, KV head) items than workers: then the context is cut, too. On
- * a CPU not if one piece is all of it. */
+ * a CPU not if one piece is all of it, on CUDA by attention that makes the heads. */
 static bool cuts_context(const struct compile *c, uint32_t n_rows) {
     const struct compile_options *o = c->options;
-    return (o->target == TARGET_CUDA || o->max_model_len > ATTENTION_PIECE) &&
+    return (o->target == TARGET_CUDA ? joins(c, n_rows) : o->max_model_len > ATTENTION_PIECE) &&
            (uint64_t)n_rows * c->model->spec.n_kv_heads < o->n_workers;
 }
 
@@ -204,11 +203,8 @@ static uint32_t whole_context(const struct compile *c, uint32_t n_rows) {
     const struct compile_options *o = c->options;
     const struct model_spec *s = &c->model->spec;
     const uint32_t items = n_rows * s->n_kv_heads;
-    const bool pages =
-        o->task.launch == LAUNCH_ALL_AOT && cuda_share_fits(s->head_dim, o->kv_block);
-    if (o->target != TARGET_CUDA || !pages || o->whole_from == 0 || n_rows < o->whole_from)
-        return 0;
-    if (!cuts_context(c, n_rows) || !joins(c, n_rows)) return 0;
+    if (o->target != TARGET_CUDA || o->whole_from == 0 || n_rows < o->whole_from) return 0;
+    if (!cuts_context(c, n_rows)) return 0;
     const uint32_t pieces = n_rows > 1 ? 3 * o->n_workers / (o->n_workers - items)
                             : holds_layer(s, o->n_workers) ? 2
                                                            : 1;
@@ -251,11 +247,9 @@ static bool fills(const struct compile *c, uint32_t n_rows, bool whole) {
  * 6.23 (H100; docs/measurements.md, "17 to 64 rows"). */
 static bool has_alone(const struct compile *c, uint32_t n_rows) {
     const struct compile_options *o = c->options;
-    const struct model_spec *s = &c->model->spec;
-    return o->target == TARGET_CUDA && o->task.launch == LAUNCH_ALL_AOT && o->whole_from > 0 &&
-           o->join_heads && o->cut_qkv && n_rows > STEP_ROWS && n_rows <= CUDA_PLACES &&
-           o->n_slots > n_rows / 2 && /* fewer have a smaller one */
-           s->n_heads / s->n_kv_heads <= 16 && cuda_share_fits(s->head_dim, o->kv_block);
+    return o->target == TARGET_CUDA && o->whole_from > 0 && o->join_heads && o->cut_qkv &&
+           n_rows > STEP_ROWS && n_rows <= CUDA_PLACES &&
+           o->n_slots > n_rows / 2; /* fewer have a smaller one */
 }
 
 static uint32_t choose_cuts(const struct compile *c, uint32_t n_rows, uint32_t context,
@@ -275,13 +269,15 @@ static int compile_variant(struct compile *c, uint32_t n_rows, uint32_t context,
     const uint32_t i = c->n_variants++;
     struct variant *v = &c->variants[i];
     struct task_options options = c->options->task;
+    options.kv_dtype = c->options->kv_dtype;
     options.n_workers = c->options->n_workers;
     options.wide = c->options->cut_linear;
     options.alternate &= holds_layer(&c->model->spec, options.n_workers);
 
     /* The model as operators over tensors. */
-    TRY(model_build_graph(c->d, c->model, &c->arena, n_rows, MIN(n_rows, c->options->n_slots),
-                          context, choose_cuts(c, n_rows, context, alone), &v->kernel));
+    const uint32_t logit_rows = MIN(n_rows, c->options->n_slots * c->options->logit_rows);
+    TRY(model_build_graph(c->d, c->model, &c->arena, n_rows, logit_rows, context,
+                          choose_cuts(c, n_rows, context, alone), &v->kernel));
     TRY(after_kernel_graph(c, i));
     struct tgraph *g = &v->tasks;
     tgraph_init(g, &c->arena, &v->kernel, &options);
@@ -339,6 +335,7 @@ static int compile_variants(struct compile *c) {
 static int make_program(struct compile *c, struct prog_header **program) {
     const struct compile_options *o = c->options;
     const struct program_config config = {.target = o->target,
+                                          .n_ranks = o->n_ranks,
                                           .n_workers = o->n_workers,
                                           .n_slots = o->n_slots,
                                           .max_model_len = o->max_model_len,

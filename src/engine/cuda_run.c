@@ -49,7 +49,7 @@ bool cuda_run_busy(const struct cuda_run *r) {
 
 static void wake(struct cuda_run *r, uint32_t progress) {
     r->woken = progress;
-    rt_host_wake_all(&r->o.mail->progress);
+    rt_host_wake_all(&r->o.readers->progress);
 }
 
 static void set_broken(struct cuda_run *r) {

@@ -394,9 +394,9 @@ uint64_t trace_weight_bytes(const struct prog_header *p, uint32_t task) {
 
 uint64_t trace_kv_bytes(const struct prog_header *p, uint32_t task, uint64_t context) {
     const struct prog_task *t = &PROG(p, TASK)[task];
-    const struct model_spec *s = PROG(p, MODEL);
     if (t->kind != OP_ATTENTION && t->kind != OP_ATTENTION_SPLIT && t->kind != OP_ATTENTION_STEP &&
         t->kind != OP_ATTENTION_WHOLE)
         return 0;
-    return context * 2 * s->n_kv_heads * s->head_dim * dtype_bytes(p->kv_dtype) / MAX(t->unit1, 1u);
+    const struct kv_row *row = program_kv_row(p, &PROG(p, OP)[t->op]);
+    return context * kv_position_bytes(row) / MAX(t->unit1, 1u);
 }

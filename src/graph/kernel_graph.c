@@ -195,6 +195,14 @@ int kgraph_state(struct diag *d, struct kgraph *g, const char *name, int32_t *in
     return add_tensor(d, g, t, index);
 }
 
+int kgraph_input(struct diag *d, struct kgraph *g, const char *name, int n_dims,
+                 const uint64_t shape[TENSOR_MAX_DIMS], bool packed, int32_t *index) {
+    struct tensor t = {.name = name, .role = TENSOR_ACTIVATION, .n_dims = n_dims, .producer = -1};
+    memcpy(t.shape, shape, (size_t)n_dims * sizeof *shape);
+    if (packed) pack(g, &t);
+    return add_tensor(d, g, t, index);
+}
+
 /* ---- operators ---------------------------------------------------------------------------- */
 
 static const struct tensor *tensor_at(const struct kgraph *g, int32_t index) {
@@ -290,7 +298,7 @@ int kgraph_op(struct diag *d, struct kgraph *g, enum op_kind kind, int layer, co
     struct op_info info;
     struct op_map map;
     op_describe(kind, &info);
-    struct kop op = {.kind = kind, .layer = layer, .attrs = g->attrs};
+    struct kop op = {.kind = kind, .layer = layer, .gang = 1, .attrs = g->attrs};
     for (int i = 0; i < OP_MAX_IN; i++) op.in[i] = i < info.n_in ? in[i] : NO_TENSOR;
     for (int i = 0; i < OP_MAX_OUT; i++) op.out[i] = NO_TENSOR;
     TRY(check_operands(d, g, &op, &info));

@@ -75,6 +75,7 @@ enum kgraph_cut {
 struct kop {
     enum op_kind kind;
     int layer;                              /* -1 outside the layers */
+    uint32_t gang; /* tasks that run together, on as many consecutive workers; 1: each by itself */
     int32_t in[OP_MAX_IN], out[OP_MAX_OUT]; /* tensor indices, NO_TENSOR where absent */
     struct op_attrs attrs;
     const struct op_map *map; /* shapes and accesses; operators that are alike share one */
@@ -125,6 +126,11 @@ int kgraph_weights_in_turns(struct diag *d, struct kgraph *g, const char *const 
                             int32_t *index);
 /* Adds one layer's KV cache. */
 int kgraph_state(struct diag *d, struct kgraph *g, const char *name, int32_t *index);
+
+/* Adds an activation that no operator of the graph writes: it is there before the iteration begins.
+ * `packed` (of two dimensions): in the form that PACK gives it. */
+int kgraph_input(struct diag *d, struct kgraph *g, const char *name, int n_dims,
+                 const uint64_t shape[TENSOR_MAX_DIMS], bool packed, int32_t *index);
 
 /* Adds an operator, infers the shapes of its outputs and creates them (named
  * "<layer>.<op>.<slot>"); in[] has the operands in op.def's order, NO_TENSOR for absent optional

@@ -23,7 +23,7 @@ static int is_name(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-/* Copies the name at the start of `text`; returns what comes after it. */
+/* Copies the name at the start of `text`; returns the text after it. */
 static const char *read_name(const char *text, char name[OP_NAME_CHARS]) {
     size_t n = 0;
     for (; is_name(*text); text++)

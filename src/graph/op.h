@@ -4,6 +4,7 @@
 #define QN_GRAPH_OP_H
 
 #include "base/abi.h"
+#include "graph/partials.h"
 
 enum op_kind {
     OP_NONE = 0, /* as a task kind: an empty task that normalization inserted */
@@ -51,10 +52,7 @@ enum { ATTENTION_PIECE = 128 };
 enum { STAGED_COLUMNS = 15360 };
 
 /* Packed activations: token rows up to a multiple of PACK_ROWS, columns of PACK_K. */
-enum { PACK_ROWS = 8, PACK_K = 256 };
-
-/* A GPU's dot products have so many partial sums, which take turns: PACK_K columns each time. */
-enum { PARTS = 8 };
+enum { PACK_ROWS = 8, PACK_K = PARTIAL_TILE };
 
 /* Columns of the residual stream whose squares their writer adds up; token rows up to which a
  * reader that needs 1 / rms may add up these sums itself. */
@@ -88,11 +86,11 @@ struct op_attrs {
 #include <stdbool.h>
 
 /* Whether a GPU's products of so many packed rows stream their weights from one task to the next:
- * up to 16 rows (packed_few.cuh); if `wide`, as on a Hopper, 32, where the model's hidden size has
- * a k-tile for each warp of a block (packed_wide.cuh). */
+ * up to 16 rows (matmul_stream.cuh); if `wide`, as on a Hopper, 32, where the model's hidden size has
+ * a k-tile for each warp of a block (matmul_stream_32.cuh). */
 static inline bool rows_stream(uint64_t n_rows, uint64_t hidden, bool wide) {
     const uint64_t eights = (n_rows + PACK_ROWS - 1) / PACK_ROWS;
-    return eights <= 2 || (wide && eights == 4 && hidden >= (uint64_t)PARTS * PACK_K);
+    return eights <= 2 || (wide && eights == 4 && hidden >= (uint64_t)PARTIALS * PACK_K);
 }
 
 enum { OP_MAX_DIMS = 4, OP_NAME_CHARS = 12 };

@@ -16,24 +16,6 @@ struct reader {
     struct model_spec *s;
 };
 
-static const struct {
-    const char *name;
-    enum dtype dtype;
-} dtypes[] = {
-    {"bfloat16", DTYPE_BF16}, {"float16", DTYPE_F16}, {"float32", DTYPE_F32}, {"half", DTYPE_F16},
-    {"float", DTYPE_F32},     {"bf16", DTYPE_BF16},   {"fp16", DTYPE_F16},    {"fp32", DTYPE_F32},
-};
-
-bool hf_config_dtype(const char *name, enum dtype *out) {
-    if (strncmp(name, "torch.", 6) == 0) name += 6;
-    for (size_t i = 0; i < COUNT_OF(dtypes); i++) {
-        if (strcmp(dtypes[i].name, name) != 0) continue;
-        *out = dtypes[i].dtype;
-        return true;
-    }
-    return false;
-}
-
 static int unsupported(const struct reader *r, const char *field, const char *want,
                        const char *have) {
     return fail(r->d, QN_EUNSUPPORTED, "%s: %s: want %s, have '%s'", r->file, field, want, have);
@@ -271,7 +253,7 @@ static int read_dtype(const struct reader *r, bool *given) {
     enum dtype dtype = DTYPE_BF16;
     TRY(jsonio_string(r->d, r->file, r->root, key, NULL, &name));
     *given = name != NULL;
-    if (name != NULL && !hf_config_dtype(name, &dtype))
+    if (name != NULL && !dtype_from_hf(name, &dtype))
         return unsupported(r, key, "bfloat16, float16 or float32", name);
     r->s->weight_dtype = dtype;
     return QN_OK;

@@ -16,22 +16,6 @@ static const struct model_spec *spec_of(const struct prog_header *p) {
     return PROG(p, MODEL);
 }
 
-/* Layers that have a KV cache in this program: one more than the highest. */
-static uint64_t count_layers(const struct prog_header *p) {
-    uint64_t n = 0;
-    for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++) {
-        const struct prog_tensor *t = &PROG(p, TENSOR)[i];
-        if (t->role == PROG_STATE) n = MAX(n, t->where + 1);
-    }
-    return n;
-}
-
-/* One KV block of one layer; the layout is rt_batch.h's. */
-static uint64_t layer_block_bytes(const struct prog_header *p) {
-    const struct model_spec *s = spec_of(p);
-    return 2ull * s->n_kv_heads * p->kv_block * s->head_dim * dtype_bytes(p->kv_dtype);
-}
-
 static uint64_t default_blocks(const struct prog_header *p) {
     return MIN((uint64_t)p->n_slots * CEIL_DIV(p->max_model_len, p->kv_block), INT32_MAX);
 }
@@ -42,6 +26,7 @@ static struct rt_options options_of(const struct cpu_config *c, uint32_t n_block
     return (struct rt_options){
         .n_kv_blocks = n_blocks,
         .max_batched = c->max_batched_tokens,
+        .n_top = c->n_top,
         /* A worker that waits leaves its CPU at once when there are not enough of them. */
         .spin_limit = c->program->n_workers <= n_cpus ? 4000 : 0,
         .until_idle = until_idle,
@@ -57,11 +42,11 @@ static int plan_memory(struct diag *d, const struct cpu_config *c, bool until_id
     struct rt_options options = options_of(c, plan->n_kv_blocks, until_idle, n_cpus);
     TRY(rt_memory_plan(d, p, &options, m));
     plan->workspace = p->workspace_bytes;
-    plan->kv_block = layer_block_bytes(p) * count_layers(p);
-    if (!checked_mul(plan->kv_block, plan->n_kv_blocks, &plan->kv) || plan->kv > 1ull << 46 ||
-        plan->workspace > 1ull << 46)
-        return fail(d, QN_ELIMIT, "KV cache of %u blocks and workspace: too large",
-                    plan->n_kv_blocks);
+    TRY(program_kv_bytes(d, p, plan->n_kv_blocks, &plan->kv));
+    plan->kv_block = plan->kv / plan->n_kv_blocks;
+    if (plan->workspace > 1ull << 46)
+        return fail(d, QN_ELIMIT, "workspace of %llu bytes: too large",
+                    (unsigned long long)plan->workspace);
     plan->runtime = m->offset[RT_PART_RUNNING];
     plan->requests = m->state_bytes - plan->runtime + m->mail_bytes;
     if (c->run_task == NULL) {
@@ -99,7 +84,6 @@ static int take_map(struct diag *d, uint64_t bytes, char **map) {
 static int bind_tensors(struct diag *d, struct cpu_core *core, const struct places *at) {
     const struct prog_header *p = core->config.program;
     uint64_t n = p->section[SECTION_TENSOR].count;
-    uint64_t layer_bytes = layer_block_bytes(p) * core->plan.n_kv_blocks;
     core->tensors = calloc(n ? n : 1, sizeof *core->tensors);
     if (core->tensors == NULL) return fail_nomem(d, n * sizeof *core->tensors, "tensor table");
     for (uint64_t i = 0; i < n; i++) {
@@ -109,7 +93,8 @@ static int bind_tensors(struct diag *d, struct cpu_core *core, const struct plac
         else if (t->role == PROG_ACTIVATION)
             core->tensors[i] = core->map + at->workspace + t->where;
         else
-            core->tensors[i] = core->map + at->kv + t->where * layer_bytes;
+            core->tensors[i] =
+                core->map + at->kv + program_kv_at(p, t->where, core->plan.n_kv_blocks);
         if (core->tensors[i] == NULL && core->config.run_task == NULL)
             return fail(d, QN_EINVAL, "weight %s is missing", program_string(p, t->name));
     }

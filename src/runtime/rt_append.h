@@ -18,6 +18,12 @@ RT_FN int rt_is_stop(const struct rt_request *q, int32_t token) {
     return 0;
 }
 
+/* Whether the token after `position` is of the request's prompt. Its logit row then scores that
+ * token, and leaves the request as it is. */
+RT_FN int rt_is_scored(const struct rt_slot *s, uint32_t position) {
+    return position + 1 < s->n_prompt;
+}
+
 /* Where the next token of a request, which has `slot`, and its log-probability lie; s: what the
  * slot is before it is appended. */
 RT_FN uint64_t rt_append_at(const struct rt_batch *b, uint32_t slot, const struct rt_slot *s) {

@@ -63,7 +63,7 @@ static uint64_t packed_cost(uint32_t token_rows, uint32_t weight_rows) {
 }
 
 /* The cut whose largest task costs least. Where weights stream, rows are not cut: a task has tensor
- * core columns for all rows at once (packed_few.cuh, packed_wide.cuh), and half of the rows would
+ * core columns for all rows at once (matmul_stream.cuh, matmul_stream_32.cuh), and half of the rows would
  * leave half of the columns empty. */
 static struct tiles choose_packed(const struct tgraph *g, uint32_t n_rows, uint32_t n_blocks,
                                   uint32_t want) {
@@ -163,13 +163,29 @@ static uint32_t workers_for(const struct tgraph *g, const struct kop *op) {
     return busy <= all / 2 ? all - busy : all;
 }
 
+/* As many tasks as make whole gangs: of tiles those of one row of them, side by side. `most`: parts
+ * that there are to make tasks of. */
+static int make_gangs(struct diag *d, const struct tgraph *g, const struct kop *op, uint64_t most,
+                      struct tiles *tiles) {
+    uint32_t *n = op_split_of(op->kind) == SPLIT_ROWS ? &tiles->rows : &tiles->units;
+    if (op->gang == 1) return QN_OK;
+    *n = MAX(*n / op->gang, 1u) * op->gang;
+    if (*n <= most && op->gang <= g->options.n_workers) return QN_OK;
+    return fail(d, QN_EINVAL,
+                "layer %d %s: want gangs of %u tasks; there are %u workers, %llu parts", op->layer,
+                op_name(op->kind), op->gang, g->options.n_workers, (unsigned long long)most);
+}
+
 static int add_tasks(struct diag *d, struct tgraph *g, int32_t op_idx) {
     const struct kop *op = &g->kernel->ops.items[op_idx];
     const uint32_t want = workers_for(g, op) * g->options.tasks_per_worker;
-    const struct tiles tiles = choose_tiles(g, op, want);
+    struct tiles tiles = choose_tiles(g, op, want);
     const uint64_t row_size = row_grain(g, op);
     const uint64_t n_rows = CEIL_DIV(kop_rows(op), row_size), n_units = kop_units(op);
     const uint64_t size = grain(op), n_blocks = CEIL_DIV(n_units, size);
+    const enum op_split split = op_split_of(op->kind);
+    const uint64_t parts = split == SPLIT_SLICES ? want : split == SPLIT_ROWS ? n_rows : n_blocks;
+    TRY(make_gangs(d, g, op, parts, &tiles));
     for (uint32_t r = 0; r < tiles.rows; r++)
         for (uint32_t u = 0; u < tiles.units; u++) {
             struct task t = {

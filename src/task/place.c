@@ -14,6 +14,7 @@
  * again).
  */
 #include "base/checked.h"
+#include "graph/kv_row.h"
 #include "task/task_graph.h"
 
 #include <stdlib.h>
@@ -38,6 +39,7 @@ static bool paper_jit(const struct tgraph *g, const bool *jit, int32_t op) {
 static void classify(const struct tgraph *g, bool *jit) {
     for (int32_t op = 0; op < (int32_t)g->kernel->ops.n; op++) {
         const enum op_kind kind = g->kernel->ops.items[op].kind;
+        if (g->kernel->ops.items[op].gang > 1) continue; /* its workers wait for each other */
         switch (g->options.launch) {
         case LAUNCH_HYBRID: jit[op] = op_launch_of(kind) == LAUNCH_JIT; break;
         case LAUNCH_PAPER: jit[op] = paper_jit(g, jit, op); break;
@@ -143,8 +145,8 @@ static uint32_t slice_worker(const struct task *t, uint32_t slice, uint32_t n_wo
 static uint64_t load_bytes(const struct tgraph *g, const struct task *t) {
     const struct kgraph *k = g->kernel;
     if (!goes_through_context(t)) return task_weight_bytes(k, t);
-    const uint64_t positions = (uint64_t)k->n_rows * k->spec.n_kv_heads * k->context;
-    const uint64_t quarter = positions / 4 * 2 * k->spec.head_dim * dtype_bytes(DTYPE_BF16);
+    const struct kv_row row = spec_kv_row(&k->spec, g->options.kv_dtype);
+    const uint64_t quarter = (uint64_t)k->n_rows * k->context * kv_position_bytes(&row) / 4;
     return quarter / t->unit1 + (is_of_few(g, t) ? FEW_BYTES : 0);
 }
 
@@ -231,6 +233,40 @@ static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, bool 
     }
 }
 
+/* What the workers [first, first + n) have so far. */
+static struct load load_of(const struct load *loads, uint32_t first, uint32_t n) {
+    struct load sum = {0};
+    for (uint32_t w = first; w < first + n; w++) {
+        sum.bytes += loads[w].bytes;
+        sum.tasks += loads[w].tasks;
+        sum.here += loads[w].here;
+    }
+    return sum;
+}
+
+static bool is_less(const struct load *a, const struct load *b) {
+    if (a->here != b->here) return a->here < b->here;
+    return a->bytes != b->bytes ? a->bytes < b->bytes : a->tasks < b->tasks;
+}
+
+/* Places the candidates, gangs of an operator one after the other, in the order of their tasks:
+ * each goes to the consecutive workers that have the least. */
+static void place_gangs(struct tgraph *g, const struct candidate *c, uint32_t n, uint32_t gang,
+                        struct load *loads) {
+    look_back(loads, g->options.n_workers, n, false);
+    for (uint32_t i = 0; i < n; i += gang) {
+        uint32_t best = 0;
+        for (uint32_t w = gang; w + gang <= g->options.n_workers; w += gang) {
+            const struct load a = load_of(loads, w, gang), b = load_of(loads, best, gang);
+            if (is_less(&a, &b)) best = w;
+        }
+        for (uint32_t m = 0; m < gang; m++) {
+            g->tasks.items[c[i + m].task].worker = (int32_t)(best + m);
+            note_load(&loads[best + m], c[i + m].bytes);
+        }
+    }
+}
+
 /* The group of a task: its operator; all dummies together in the last one. */
 static size_t group_of(const struct tgraph *g, const struct task *t) {
     return t->op < 0 ? g->kernel->ops.n : (size_t)t->op;
@@ -267,6 +303,11 @@ static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch)
     }
     for (size_t k = 0; k < n_groups; k++) {
         const uint32_t n = first[k + 1] - first[k];
+        const uint32_t gang = k < g->kernel->ops.n ? g->kernel->ops.items[k].gang : 1;
+        if (gang > 1) {
+            place_gangs(g, list + first[k], n, gang, loads);
+            continue;
+        }
         const int32_t like = k < g->kernel->ops.n ? is_placed_like(g->kernel, (int32_t)k) : -1;
         if (like >= 0 && first[like + 1] - first[like] == n &&
             place_like(g, list + first[k], list + first[like], n, loads))
@@ -282,6 +323,7 @@ static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch)
 
 int place(struct diag *d, struct tgraph *g) {
     struct arena scratch = {0};
+    if (g->tasks.n == 0) return QN_OK;
     const int rc = place_groups(d, g, &scratch);
     arena_fini(&scratch);
     return rc;

@@ -24,6 +24,7 @@ static const struct {
     uint64_t size;
 } sections[N_SECTIONS] = {
     [SECTION_MODEL] = {"model", sizeof(struct model_spec)},
+    [SECTION_KV] = {"kv", sizeof(struct kv_row)},
     [SECTION_VARIANT] = {"variant", sizeof(struct prog_variant)},
     [SECTION_TENSOR] = {"tensor", sizeof(struct prog_tensor)},
     [SECTION_OP] = {"op", sizeof(struct prog_op)},
@@ -133,10 +134,10 @@ static int check_header(const struct check *c, uint64_t bytes) {
         uint64_t value, low, high;
     } bounds[] = {
         {"n_workers", p->n_workers, 1, PROG_MAX_WORKERS},
+        {"n_ranks", p->n_ranks, 1, is_for_cuda(c) ? PROG_MAX_RANKS : 1},
         {"n_slots", p->n_slots, 1, PROG_MAX_SEQS},
         {"max_model_len", p->max_model_len, 1, SPEC_MAX_MODEL_LEN},
         {"kv_block", p->kv_block, 1, ATTENTION_PIECE},
-        {"kv_dtype", p->kv_dtype, DTYPE_F32, DTYPE_F16},
         {"target", p->target, TARGET_CPU, TARGET_CUDA},
         {"workspace_bytes", p->workspace_bytes, 0, 1ull << 40},
         {"model_path", p->model_path, 0, count(c, SECTION_STRING) - 1},
@@ -198,8 +199,23 @@ static int check_variants(const struct check *c) {
     return QN_OK;
 }
 
+static int check_kv(const struct check *c) {
+    if (count(c, SECTION_KV) != PROG(c->p, MODEL)->n_layers)
+        return fail(c->d, QN_EFORMAT, "%s: kv count: want %u, one per layer, have %llu", c->name,
+                    PROG(c->p, MODEL)->n_layers, (unsigned long long)count(c, SECTION_KV));
+    for (uint64_t i = 0; i < count(c, SECTION_KV); i++) {
+        const struct kv_row *r = &PROG(c->p, KV)[i];
+        if (r->heads < 1 || r->heads > SPEC_MAX_HEADS) return bad(c, "kv", i, "heads");
+        if (r->k_width < 1 || r->k_width > KV_MAX_WIDTH) return bad(c, "kv", i, "k_width");
+        if (r->v_in_k > 1) return bad(c, "kv", i, "v_in_k");
+        if (r->v_width < 1 || r->v_width > (r->v_in_k ? r->k_width : KV_MAX_WIDTH))
+            return bad(c, "kv", i, "v_width");
+        if (r->dtype > DTYPE_F16) return bad(c, "kv", i, "dtype");
+    }
+    return QN_OK;
+}
+
 static int check_tensors(const struct check *c) {
-    const struct model_spec *spec = PROG(c->p, MODEL);
     for (uint64_t i = 0; i < count(c, SECTION_TENSOR); i++) {
         const struct prog_tensor *t = &PROG(c->p, TENSOR)[i];
         uint64_t bytes;
@@ -213,7 +229,7 @@ static int check_tensors(const struct check *c) {
         const bool lies =
             t->role == PROG_WEIGHT ? t->space == SPACE_WEIGHTS && check_view(c, t)
             : t->role == PROG_STATE
-                ? t->space == SPACE_KV && t->where < spec->n_layers
+                ? t->space == SPACE_KV && t->where < count(c, SECTION_KV)
                 : t->where % 64 == 0 && range_inside(t->where, t->bytes, c->p->workspace_bytes);
         if (!lies) return bad(c, "tensor", i, "where");
     }
@@ -245,6 +261,20 @@ static bool step_fits(const struct check *c, const struct prog_variant *v,
     return op->kind != OP_ATTENTION_STEP || op->n_rows <= (is_for_cuda(c) ? STEP_ROWS : 1u);
 }
 
+/* The operators that there are make and read keys and values of head_dim elements. */
+static int check_op_kv(const struct check *c, uint64_t i) {
+    const struct model_spec *s = PROG(c->p, MODEL);
+    const struct kv_row *r = program_kv_row(c->p, &PROG(c->p, OP)[i]);
+    if (r == NULL || (r->heads == s->n_kv_heads && r->k_width == s->head_dim &&
+                      r->v_width == s->head_dim && !r->v_in_k))
+        return QN_OK;
+    return fail(c->d, QN_EUNSUPPORTED,
+                "%s: op %llu: %s wants a KV row of %u heads, keys and values of %u elements each; "
+                "its layer has %u heads, keys of %u, values of %u%s",
+                c->name, (unsigned long long)i, op_name(PROG(c->p, OP)[i].kind), s->n_kv_heads,
+                s->head_dim, r->heads, r->k_width, r->v_width, r->v_in_k ? " inside the keys" : "");
+}
+
 static int check_ops(const struct check *c, const struct prog_variant *v) {
     for (uint64_t i = v->first_op; i < (uint64_t)v->first_op + v->n_ops; i++) {
         const struct prog_op *op = &PROG(c->p, OP)[i];
@@ -255,6 +285,8 @@ static int check_ops(const struct check *c, const struct prog_variant *v) {
                         "%s: op %llu: backend %s, which the program is for, has no %s", c->name,
                         (unsigned long long)i, is_for_cuda(c) ? "cuda" : "cpu", op_name(op->kind));
         op_describe(op->kind, &info);
+        if (op->gang < 1 || op->gang > PROG_MAX_GANG || op->gang > c->p->n_workers)
+            return bad(c, "op", i, "gang");
         if (!norms_fit(c, op, &info)) return bad(c, "op", i, "in");
         if (!step_fits(c, v, op)) return bad(c, "op", i, "n_rows");
         for (int k = 0; k < OP_MAX_IN; k++)
@@ -265,6 +297,7 @@ static int check_ops(const struct check *c, const struct prog_variant *v) {
             if (k < info.n_out ? !operand_fits(c, v, op->out[k], &info.out[k])
                                : op->out[k] != PROG_NONE)
                 return bad(c, "op", i, "out");
+        TRY(check_op_kv(c, i));
     }
     return QN_OK;
 }
@@ -338,6 +371,7 @@ static int check_rest(const struct check *c) {
 int program_check(struct diag *d, const char *name, const void *p, uint64_t bytes) {
     const struct check c = {d, name, p};
     TRY(check_header(&c, bytes));
+    TRY(check_kv(&c));
     TRY(check_variants(&c));
     TRY(check_tensors(&c));
     for (uint64_t i = 0; i < count(&c, SECTION_VARIANT); i++) {
@@ -409,6 +443,39 @@ int program_read(struct diag *d, const char *path, struct prog_header **p) {
     else
         *p = copy;
     return rc;
+}
+
+/* ---- KV cache ----------------------------------------------------------------------------- */
+
+static const uint64_t MAX_KV_BYTES = 1ull << 46;
+
+/* Bytes of a block of each of the first n rows. */
+static uint64_t block_of_rows(const struct prog_header *p, uint64_t n) {
+    uint64_t bytes = 0;
+    for (uint64_t i = 0; i < n; i++) bytes += kv_block_bytes(&PROG(p, KV)[i], p->kv_block);
+    return bytes;
+}
+
+int program_kv_bytes(struct diag *d, const struct prog_header *p, uint32_t n_blocks,
+                     uint64_t *bytes) {
+    const uint64_t block = block_of_rows(p, p->section[SECTION_KV].count);
+    if (checked_mul(block, n_blocks, bytes) && *bytes <= MAX_KV_BYTES) return QN_OK;
+    return fail(d, QN_ELIMIT, "KV cache: %u blocks of %llu bytes are too many", n_blocks,
+                (unsigned long long)block);
+}
+
+uint64_t program_kv_at(const struct prog_header *p, uint64_t kv, uint32_t n_blocks) {
+    return block_of_rows(p, kv) * n_blocks;
+}
+
+const struct kv_row *program_kv_row(const struct prog_header *p, const struct prog_op *op) {
+    struct op_info info;
+    op_describe(op->kind, &info);
+    for (int i = 0; i < info.n_in; i++)
+        if (info.in[i].state) return &PROG(p, KV)[PROG(p, TENSOR)[op->in[i]].where];
+    for (int i = 0; i < info.n_out; i++)
+        if (info.out[i].state) return &PROG(p, KV)[PROG(p, TENSOR)[op->out[i]].where];
+    return NULL;
 }
 
 /* ---- text --------------------------------------------------------------------------------- */

@@ -4,9 +4,9 @@
  * task_sim and by task_verify. It can be written to a file, compared byte by byte, mapped, and
  * copied to a device in one call. All references are indices; the sections are 64-byte aligned.
  *
- *   +--------+-------+----------+---------+-----+-------+--------+
- *   | header | model | variants | tensors | ops | tasks | events |
- *   +--------+-------+----------+---------+-----+-------+--------+
+ *   +--------+-------+----+----------+---------+-----+-------+--------+
+ *   | header | model | kv | variants | tensors | ops | tasks | events |
+ *   +--------+-------+----+----------+---------+-----+-------+--------+
  *   | aot | lists | weights | parts | strings |
  *   +-----+-------+---------+-------+---------+
  *
@@ -19,6 +19,7 @@
 #define QN_TASK_PROGRAM_H
 
 #include "base/abi.h"
+#include "graph/kv_row.h"
 #include "graph/model_spec.h"
 #include "graph/op.h"
 
@@ -27,6 +28,7 @@ enum { PROGRAM_VERSION = 10 };
 
 enum program_section {
     SECTION_MODEL,   /* struct model_spec, 1 */
+    SECTION_KV,      /* struct kv_row, one per layer */
     SECTION_VARIANT, /* struct prog_variant */
     SECTION_TENSOR,  /* struct prog_tensor */
     SECTION_OP,      /* struct prog_op */
@@ -45,7 +47,9 @@ enum { PROG_JIT = 0xffff };   /* as a worker: handed out at run time */
 
 /* Bounds on every program; program_check holds a file to them before anything else looks at it. */
 enum {
-    PROG_MAX_WORKERS = 1024,
+    PROG_MAX_RANKS = 8,
+    PROG_MAX_GANG = 16,
+    PROG_MAX_WORKERS = 1024, /* of a rank */
     PROG_MAX_VARIANTS = 32,
     PROG_MAX_ROWS = 8192, /* token rows of one iteration */
     PROG_MAX_SEQS = 1024,
@@ -59,16 +63,16 @@ struct prog_section {
 struct prog_header {
     char magic[8];
     uint32_t version;
-    uint32_t n_workers;       /* workers that the placement is for */
+    uint32_t n_workers;       /* workers of a rank, which the placement is for */
     uint64_t total_bytes;     /* of the whole program */
     uint64_t spec_hash;       /* of the model_spec: a program fits one architecture */
     uint32_t n_slots;         /* requests in flight (--max-num-seqs) */
     uint32_t max_model_len;   /* positions that a request may have */
     uint32_t kv_block;        /* positions per KV block, a divisor of ATTENTION_PIECE */
-    uint32_t kv_dtype;        /* enum dtype of the KV cache */
+    uint32_t target;          /* enum prog_target */
     uint64_t workspace_bytes; /* activations of all variants; they share one workspace */
     uint32_t model_path;      /* string: where the checkpoint was, "" if unknown */
-    uint32_t target;          /* enum prog_target */
+    uint32_t n_ranks;         /* GPUs that run it together, each as a rank; 1 on the CPU */
     uint64_t checksum;        /* in a file: hash_bytes of all of it with 0 here; in memory: 0 */
     struct prog_section section[N_SECTIONS];
 };
@@ -150,8 +154,9 @@ struct prog_op {
     uint32_t in[OP_MAX_IN]; /* tensors, PROG_NONE where absent */
     uint32_t out[OP_MAX_OUT];
     struct op_attrs attrs;
+    uint32_t gang; /* tasks that run together (task_graph.h), 1 to PROG_MAX_GANG */
 };
-ABI_SIZE(struct prog_op, 96);
+ABI_SIZE(struct prog_op, 100);
 
 struct prog_task {
     uint16_t kind;    /* enum op_kind; OP_NONE: an empty task that only forwards a trigger */
@@ -209,6 +214,7 @@ __device__
 /* Typed access to the sections: PROG(p, TASK)[i]. `p` points at the header. */
 #define PROG(p, SECTION)  ((const PROG_TYPE_##SECTION *)prog_section_at((p), SECTION_##SECTION))
 #define PROG_TYPE_MODEL   struct model_spec
+#define PROG_TYPE_KV      struct kv_row
 #define PROG_TYPE_VARIANT struct prog_variant
 #define PROG_TYPE_TENSOR  struct prog_tensor
 #define PROG_TYPE_OP      struct prog_op
@@ -243,6 +249,16 @@ __device__
 /* ---- host only from here ---- */
 #include "base/status.h"
 #include "base/strbuf.h"
+
+/* The KV cache is one run of bytes: the layers of SECTION_KV one after the other, each n_blocks
+ * blocks (kv_row.h). Its bytes. Errors: QN_ELIMIT. */
+int program_kv_bytes(struct diag *d, const struct prog_header *p, uint32_t n_blocks,
+                     uint64_t *bytes);
+/* Where row `kv` of SECTION_KV begins in a cache whose bytes are within that limit. */
+uint64_t program_kv_at(const struct prog_header *p, uint64_t kv, uint32_t n_blocks);
+
+/* The row of the KV cache that an operator reads or writes; NULL: none. */
+const struct kv_row *program_kv_row(const struct prog_header *p, const struct prog_op *op);
 
 /* Checks that `bytes` bytes at p are a well-formed program: every offset, count, index, string and
  * number in bounds. Not whether it is right: that is task_verify's. `name` stands for the file in

@@ -12,6 +12,7 @@ struct maker {
     struct map string_at; /* text -> offset; keys are the graphs' own strings */
     struct map weight_at; /* name of a block -> index */
     struct strbuf strings;
+    ARRAY(struct kv_row) kv;
     ARRAY(struct prog_variant) variants;
     ARRAY(struct prog_tensor) tensors;
     ARRAY(struct prog_op) ops;
@@ -126,7 +127,8 @@ static int add_ops(struct maker *m, const struct tgraph *g, const struct prog_va
                             .layer = (int16_t)op->layer,
                             .units = kop_units(op),
                             .n_rows = kop_rows(op),
-                            .attrs = op->attrs};
+                            .attrs = op->attrs,
+                            .gang = op->gang};
         struct op_info info;
         op_describe(op->kind, &info);
         for (int k = OP_MAX_IN - 1; k >= 0; k--) {
@@ -211,6 +213,13 @@ static int add_lists(struct maker *m, const struct prog_variant *v) {
     return QN_OK;
 }
 
+/* The layers' rows of the KV cache are alike. */
+static int add_kv(struct maker *m, const struct model_spec *spec) {
+    const struct kv_row row = spec_kv_row(spec, m->config->kv_dtype);
+    for (uint32_t i = 0; i < spec->n_layers; i++) TRY(ARRAY_PUSH(m->d, &m->kv, row));
+    return QN_OK;
+}
+
 static int add_variant(struct maker *m, const struct tgraph *g) {
     struct prog_variant v = {.n_rows = g->kernel->n_rows,
                              .n_logit_rows = g->kernel->n_logit_rows,
@@ -248,6 +257,7 @@ static int lay_out(struct maker *m, const struct model_spec *spec, uint32_t mode
                    struct prog_header **program) {
     const struct piece pieces[N_SECTIONS] = {
         [SECTION_MODEL] = {spec, 1, sizeof *spec},
+        [SECTION_KV] = {m->kv.items, m->kv.n, sizeof *m->kv.items},
         [SECTION_VARIANT] = {m->variants.items, m->variants.n, sizeof *m->variants.items},
         [SECTION_TENSOR] = {m->tensors.items, m->tensors.n, sizeof *m->tensors.items},
         [SECTION_OP] = {m->ops.items, m->ops.n, sizeof *m->ops.items},
@@ -265,16 +275,16 @@ static int lay_out(struct maker *m, const struct model_spec *spec, uint32_t mode
     if (p == NULL) return fail_nomem(m->d, bytes, "the program");
     *p = (struct prog_header){.magic = PROGRAM_MAGIC,
                               .version = PROGRAM_VERSION,
+                              .n_ranks = m->config->n_ranks,
                               .n_workers = m->config->n_workers,
                               .total_bytes = bytes,
                               .spec_hash = hash_bytes(spec, sizeof *spec, 0),
                               .n_slots = m->config->n_slots,
                               .max_model_len = m->config->max_model_len,
                               .kv_block = m->config->kv_block,
-                              .kv_dtype = m->config->kv_dtype,
+                              .target = m->config->target,
                               .workspace_bytes = m->end,
-                              .model_path = model_path,
-                              .target = m->config->target};
+                              .model_path = model_path};
     uint64_t at = align_up(sizeof *p, 64);
     for (int i = 0; i < N_SECTIONS; i++) {
         p->section[i] = (struct prog_section){at, pieces[i].n};
@@ -297,11 +307,13 @@ int program_make(struct diag *d, const struct program_config *config, const stru
         if (variants[i].clear_words == 0) m.filled_at += variants[i].flagged_bytes;
     int rc = add_string(&m, "", &model_path);
     if (rc == QN_OK) rc = add_string(&m, config->model_path, &model_path);
+    if (rc == QN_OK) rc = add_kv(&m, &variants[0].kernel->spec);
     for (uint32_t i = 0; i < n && rc == QN_OK; i++) rc = add_variant(&m, &variants[i]);
     if (rc == QN_OK) rc = lay_out(&m, &variants[0].kernel->spec, model_path, program);
     map_fini(&m.string_at);
     map_fini(&m.weight_at);
     strbuf_fini(&m.strings);
+    ARRAY_FINI(&m.kv);
     ARRAY_FINI(&m.variants);
     ARRAY_FINI(&m.tensors);
     ARRAY_FINI(&m.ops);

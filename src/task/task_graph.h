@@ -86,7 +86,7 @@ struct tile_override {
 };
 
 enum launch_policy {
-    LAUNCH_HYBRID, /* JIT for what depends on data, brings no static weights */
+    LAUNCH_HYBRID, /* JIT for operators that depend on data and bring no static weights */
     LAUNCH_PAPER,  /* MPK 5.2: JIT from data-dependent operators down to the next global barrier */
     LAUNCH_ALL_AOT,
     LAUNCH_ALL_JIT,
@@ -94,6 +94,7 @@ enum launch_policy {
 
 struct task_options {
     uint32_t n_workers;
+    enum dtype kv_dtype;       /* of the KV cache */
     uint32_t tasks_per_worker; /* tasks of an operator = about this times n_workers */
     enum launch_policy launch;
     bool no_event_fusion; /* ablation: one event per consumer task */
@@ -105,6 +106,10 @@ struct task_options {
     uint64_t carry_bytes; /* an event rides on data if no reader polls more than this; 0: none do */
 };
 
+/* A gang (kop.gang of n > 1): n consecutive tasks of an operator, in the order of their tiles, that
+ * run on n consecutive workers at the same time and may exchange data while they do. They wait for
+ * one event and trigger one, so that a task that needs a member needs all of them. The first worker
+ * of a gang is a multiple of n, and a gang runs when it is next on all its workers. */
 struct tgraph {
     struct arena *arena;
     const struct kgraph *kernel;
@@ -130,6 +135,13 @@ void tgraph_fini(struct tgraph *g);
 /* The regions that a task reads and writes; returns their number (<= TASK_MAX_ACCESS). Weights are
  * immutable and left out. */
 int task_access(const struct kgraph *k, const struct task *t, struct region *out);
+
+/* Tasks of a task's gang, 1: it is alone; the first one and the range of them, until linearize. */
+uint32_t gang_size(const struct tgraph *g, const struct task *t);
+int32_t gang_first(const struct tgraph *g, int32_t task);
+struct task_range gang_range(const struct tgraph *g, int32_t task);
+/* Gangs are whole, from linearize on; placed: and stand on their workers. */
+int gang_verify(struct diag *d, const struct tgraph *g, bool placed);
 
 /* The stages. Each expects the graph as the one before left it. */
 int decompose(struct diag *d, struct tgraph *g);

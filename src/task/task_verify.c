@@ -21,24 +21,26 @@ static int bad_op(const struct proof *f, uint32_t i, const char *what) {
                 what);
 }
 
-/* Every activation is written by one operator, before others read it. */
+/* Every activation is written by one operator at most, before others read it; one that none writes is
+ * there before the iteration begins. */
 static int check_producers(struct proof *f) {
-    bool *made;
-    TRY(ARENA_NEW(f->d, &f->arena, &made, f->v->n_tensors));
-    for (uint32_t i = f->v->first_op; i < f->v->first_op + f->v->n_ops; i++) {
-        const struct prog_op *op = &PROG(f->p, OP)[i];
-        for (int k = 0; k < OP_MAX_IN; k++)
-            if (op->in[k] != PROG_NONE && proof_tensor(f, op->in[k])->role == PROG_ACTIVATION &&
-                !made[op->in[k] - f->v->first_tensor])
-                return bad_op(f, i, "reads a tensor before it is made");
+    const uint32_t first = f->v->first_op, end = first + f->v->n_ops;
+    uint32_t *writer; /* [n_tensors] 1 + the operator that writes it */
+    TRY(ARENA_NEW(f->d, &f->arena, &writer, f->v->n_tensors));
+    for (uint32_t i = first; i < end; i++)
         for (int k = 0; k < OP_MAX_OUT; k++) {
-            if (op->out[k] == PROG_NONE || proof_tensor(f, op->out[k])->role == PROG_STATE)
-                continue;
-            if (made[op->out[k] - f->v->first_tensor])
+            const uint32_t t = PROG(f->p, OP)[i].out[k];
+            if (t == PROG_NONE || proof_tensor(f, t)->role == PROG_STATE) continue;
+            if (writer[t - f->v->first_tensor] != 0)
                 return bad_op(f, i, "writes a tensor that another operator of its variant writes");
-            made[op->out[k] - f->v->first_tensor] = true;
+            writer[t - f->v->first_tensor] = 1 + i;
         }
-    }
+    for (uint32_t i = first; i < end; i++)
+        for (int k = 0; k < OP_MAX_IN; k++) {
+            const uint32_t t = PROG(f->p, OP)[i].in[k];
+            if (t != PROG_NONE && writer[t - f->v->first_tensor] > i)
+                return bad_op(f, i, "reads a tensor before it is made");
+        }
     return QN_OK;
 }
 
@@ -225,6 +227,7 @@ static int verify_variant(struct proof *f) {
     TRY(check_weights(f));
     TRY(check_counts(f));
     TRY(check_lists(f));
+    TRY(task_verify_gang(f));
     TRY(task_verify_order_deadlock(f));
     TRY(task_verify_order_close(f));
     TRY(task_verify_order_ending(f));

@@ -1,7 +1,8 @@
 /* task_verify.h - proof that a program cannot race and cannot hang.
  *
- * Works on the final tables only, with none of the code that made them: what it believes about an
- * operator is written again in task_verify_touch.c, as rectangles of bytes. It proves, per variant:
+ * Works on the final tables only, with none of the code that made them: op.def's access maps are
+ * read by an evaluator of its own (task_verify_map.c) and become rectangles of bytes
+ * (task_verify_touch.c). It proves, per variant:
  *
  *   counts    every event's n_triggers is the number of tasks that trigger it; its dependents are
  *             exactly the tasks in its range; every AOT task is in its worker's list, once

@@ -38,7 +38,7 @@ static void set_given(struct names *n) {
     set(n, "heads", a->heads, true);
     set(n, "kv", a->kv, true);
     set(n, "D", a->D, true);
-    set(n, "PARTS", PARTS, true);
+    set(n, "PARTIALS", PARTIALS, true);
     set(n, "SQUARES_COLUMNS", SQUARES_COLUMNS, true);
     set(n, "PACK_K", PACK_K, true);
     set(n, "LM_BLOCK", LM_BLOCK, true);

@@ -175,6 +175,7 @@ static struct prog_header *compile(const struct model_spec *spec, uint32_t n_wor
             EXPECT_OK(&d, stages[s](&d, &graphs[i]));
     }
     struct program_config config = {.target = TARGET_CPU,
+                                    .n_ranks = 1,
                                     .n_workers = n_workers,
                                     .n_slots = n_slots,
                                     .max_model_len = max_model_len,
@@ -183,6 +184,7 @@ static struct prog_header *compile(const struct model_spec *spec, uint32_t n_wor
                                     .model_path = ""};
     struct prog_header *p;
     EXPECT_OK(&d, program_make(&d, &config, graphs, N_VARIANTS, &p));
+    ((struct kv_row *)PROG(p, KV))[1].dtype = DTYPE_F32; /* layers may have different formats */
     EXPECT_OK(&d, program_check(&d, "small", p, p->total_bytes));
     for (int i = 0; i < N_VARIANTS; i++) {
         tgraph_fini(&graphs[i]);
@@ -237,18 +239,26 @@ struct output {
     float logprobs[MAX_OUT];
 };
 
-/* Request i: prompts of 3 to 290 tokens (more than one attention piece), greedy and sampled. */
-static int put(struct diag *d, struct mailbox *m, uint32_t i, uint32_t *slot) {
+/* Request i: prompts of 3 to 290 tokens (more than one attention piece), greedy and sampled. From
+ * the first n_known tokens of its output on, whose log-probabilities are asked for. */
+static int put_from(struct diag *d, struct mailbox *m, uint32_t i, const struct output *known,
+                    uint32_t n_known, uint32_t *slot) {
     static const uint32_t lengths[N_REQUESTS] = {3, 290, 17, 60, 1};
     int32_t prompt[320];
-    struct rt_request q = make_request(lengths[i], MAX_OUT - i);
-    for (uint32_t k = 0; k < q.n_prompt; k++) prompt[k] = (int32_t)((k * 37 + i * 91 + 5) % 700);
+    struct rt_request q = make_request(lengths[i] + n_known, MAX_OUT - i - n_known);
+    for (uint32_t k = 0; k < lengths[i]; k++) prompt[k] = (int32_t)((k * 37 + i * 91 + 5) % 700);
+    for (uint32_t k = 0; k < n_known; k++) prompt[lengths[i] + k] = known->tokens[k];
+    q.n_scored = n_known;
     if (i % 2) {
         q.sampling.temperature = 0.8f;
         q.sampling.top_p = 0.95f;
         q.sampling.seed = 1000 + i;
     }
     return mailbox_submit(d, m, &q, prompt, slot);
+}
+
+static int put(struct diag *d, struct mailbox *m, uint32_t i, uint32_t *slot) {
+    return put_from(d, m, i, NULL, 0, slot);
 }
 
 static void take(struct mailbox *m, uint32_t slot, struct output *out) {
@@ -291,6 +301,30 @@ static void run_alone(const struct model_spec *spec, struct output *out) {
     free(p);
 }
 
+/* All requests as one batch, each from 1 to 4 tokens of its output on: the log-probabilities of
+ * these, rows of one chunk, are those that they had one after the other, and what a greedy request
+ * goes on with is the same. */
+static void run_scored(struct cpu_backend *b, const struct output *want) {
+    struct diag d = {0};
+    uint32_t slots[N_REQUESTS];
+    for (uint32_t i = 0; i < N_REQUESTS; i++)
+        EXPECT_OK(&d, put_from(&d, cpu_backend_mailbox(b), i, &want[i], 1 + i % 4, &slots[i]));
+    EXPECT_OK(&d, cpu_backend_run(&d, b));
+    EXPECT_OK(&d, cpu_backend_check(&d, b));
+    for (uint32_t i = 0; i < N_REQUESTS; i++) {
+        const uint32_t n = 1 + i % 4;
+        struct mailbox_view v;
+        struct output rest = {.n = want[i].n - n}, got;
+        EXPECT_OK(&d, mailbox_poll(&d, cpu_backend_mailbox(b), slots[i], &v));
+        assert_int_equal(v.n_scored, n);
+        assert_memory_equal(v.scored, want[i].logprobs, n * 4);
+        take(cpu_backend_mailbox(b), slots[i], &got);
+        memcpy(rest.tokens, want[i].tokens + n, rest.n * 4);
+        memcpy(rest.logprobs, want[i].logprobs + n, rest.n * 4);
+        if (i % 2 == 0) assert_same(&got, &rest);
+    }
+}
+
 /* All requests as one batch on the backend. */
 static void run_together(const struct model_spec *spec, uint32_t n_workers,
                          enum launch_policy launch, enum form form, uint32_t max_batched,
@@ -313,6 +347,7 @@ static void run_together(const struct model_spec *spec, uint32_t n_workers,
             take(cpu_backend_mailbox(b), slots[i], &got);
             assert_same(&got, &want[i]);
         }
+        run_scored(b, want);
     }
     cpu_backend_close(b);
     free_weights(p, weights);

@@ -48,20 +48,21 @@ void qkv_turn_head(const struct cpu_task *t, bool turn, const float *norm, uint3
     if (turn) rotate(t->rope, y, D, turn_of(t, row));
 }
 
-void qkv_store_kv(const struct cpu_task *t, void *cache, int which, uint32_t idx, const float *norm,
-                  uint32_t row, float *y) {
+void qkv_store_kv(const struct cpu_task *t, const struct tile_cache *cache, int which, uint32_t idx,
+                  const float *norm, uint32_t row, float *y) {
     uint32_t slot = (uint32_t)t->batch->rows.slot[row];
     void *dst = tile_kv(t, cache, slot, position_of(t, row), which, idx);
     qkv_turn_head(t, which == 0, norm, row, y);
-    for (uint32_t i = 0; i < t->op->attrs.D; i++)
-        convert_store((enum dtype)t->batch->kv_dtype, dst, i, y[i]);
+    const uint32_t width = which == 0 ? cache->row->k_width : cache->row->v_width;
+    for (uint32_t i = 0; i < width; i++) convert_store((enum dtype)cache->row->dtype, dst, i, y[i]);
 }
 
 void qkv_place_head(const struct cpu_task *t, int which, uint32_t idx, const float *norm,
                     uint32_t row, float *y) {
     uint32_t D = t->op->attrs.D;
     if (which >= 0) {
-        qkv_store_kv(t, tile_out(t, QKV_OUT_KV), which, idx, norm, row, y);
+        const struct tile_cache cache = tile_cache_of(t, t->op->out[QKV_OUT_KV]);
+        qkv_store_kv(t, &cache, which, idx, norm, row, y);
         return;
     }
     qkv_turn_head(t, true, norm, row, y);

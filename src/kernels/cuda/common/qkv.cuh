@@ -4,7 +4,6 @@
 #define QN_CUDA_COMMON_QKV_CUH
 
 #include "kernels/cuda/common/kv.cuh"
-#include "kernels/cuda/common/act.cuh"
 
 #define HALF_DIM (QN_HEAD_DIM / 2)
 /* RoPE pairs per lane */
