@@ -39,5 +39,4 @@ struct json_t;
 int hf_config_token_ids(struct diag *d, const char *file, const struct json_t *root,
                         const char *key, uint32_t vocab, int32_t eos[SPEC_MAX_EOS], uint32_t *n);
 
-
 #endif

@@ -157,14 +157,14 @@ def generation():
         h.run("generation " + name, generate(d), ("generation_config.json",))
 
 
-def weights(name, change, *words, codes=(1,)):
-    """A case whose model.safetensors `change(path, header, data)` has written."""
+def weights(name, change, *words, codes=(1,), culprit="model.safetensors"):
+    """A case whose model.safetensors `change(path, header, data)` has written; the error names the culprit."""
     d = h.folder(QWEN3, link=())
     header, data = read_safetensors(QWEN3 / "model.safetensors")
     path = d / "model.safetensors"
     path.unlink()
     change(path, header, data)
-    h.run("weights " + name, generate(d), ("model.safetensors", *words), codes)
+    h.run("weights " + name, generate(d), (culprit, *words), codes)
 
 
 def safetensors():
@@ -232,9 +232,9 @@ def safetensors():
     weights("odd alignment", lambda p, hd, da: write_safetensors(
         p, json.dumps(hd).encode() + b" " * (1 + len(json.dumps(hd)) % 2), da), codes=(0,))
     nan = b"\xff" * size
-    weights("NaN everywhere", lambda p, hd, _: write_safetensors(p, hd, nan), codes=(0, 1))
+    weights("NaN everywhere", lambda p, hd, _: write_safetensors(p, hd, nan), culprit="the logits")
     infinite = b"\x80\x7f" * (size // 2)
-    weights("infinity everywhere", lambda p, hd, _: write_safetensors(p, hd, infinite), codes=(0, 1))
+    weights("infinity everywhere", lambda p, hd, _: write_safetensors(p, hd, infinite), culprit="the logits")
 
 
 def index(name, value, *words, codes=(1,), change=None):
