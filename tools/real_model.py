@@ -23,6 +23,7 @@ LAYER = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
          "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
          "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
 SPECIAL = 3  # token type "control"
+SAMPLING = {"do_sample": True, "temperature": 0.2, "top_p": 0.9, "eos_token_id": 2}  # as its makers advise
 
 
 def fetch(folder):
@@ -182,7 +183,7 @@ def convert(np, source, folder):
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     write_weights(np, gguf, part / "model.safetensors")
-    for name, content in {"config.json": config(gguf.fields), "tokenizer.json": tokenizer(gguf.fields),
+    for name, content in {"config.json": config(gguf.fields), "generation_config.json": SAMPLING, "tokenizer.json": tokenizer(gguf.fields),
                           "tokenizer_config.json": tokenizer_config(gguf.fields)}.items():
         (part / name).write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     part.rename(folder)
