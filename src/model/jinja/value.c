@@ -10,7 +10,7 @@
 
 /* The run. */
 
-int run_fail(struct run *r, int code, const char *fmt, ...) {
+int(run_fail)(struct run *r, int code, const char *fmt, ...) {
     char message[700];
     va_list args;
     va_start(args, fmt);
@@ -55,6 +55,12 @@ int run_take(struct run *r, uint64_t n, size_t size, void **out) {
 }
 
 /* Texts. */
+
+int out_new(struct run *r, struct out **o) {
+    TRY(RUN_NEW(r, o, 1));
+    (*o)->r = r;
+    return QN_OK;
+}
 
 void out_add(struct out *o, const char *p, size_t n) {
     if (o->rc != QN_OK) return;
