@@ -115,7 +115,7 @@ struct run {
     uint32_t line;
     uint32_t depth;            /* of evaluation and of values that hold values */
     uint64_t steps;            /* so far */
-    uint64_t deadline;         /* monotonic ns */
+    uint64_t deadline;         /* of the thread's processor time, ns; 0: not set yet */
     time_t now;                /* what strftime_now says */
     const struct dict *vars;   /* the variables of the conversation */
     const struct name *caller; /* the name "caller" */
