@@ -142,6 +142,10 @@ CONSTRUCTS = r"""
 {{ strftime_now('%Y-%m-%d %H:%M:%S %a %B %j %-d %%') }}
 {{ range(3) }} {{ range(1, 9, 2) | list }} {{ range(5, 0, -2) | list }} {{ dict(a=1, b=2) }} {{ dict([('x', 1)], y=2) }} {{ d.get('b') }} {{ d.get('q', 'z') }} {{ d | items | list }} {{ d.values() }}
 {{ messages[0] }} {{ messages[-1]['role'] }} {{ messages | length }} {{ tools is none }} {{ documents is none }} {{ add_generation_prompt }}
+{{ {'a': '\u007f\x1f/é'} | tojson(ensure_ascii=true) }} {% macro p(a, b) %}{{ a }}{{ b }}{% endmacro %}{% set b = 1 %}{{ p(b, b=2) }}
+{{ d is filter }}
+{{ namespace(nope) }}
+{{ d.items.x is undefined }} {{ d.items.x.y is undefined }}
 {{ nope.x }}
 {{ 'a' + 1 }}
 {{ raise_exception('no') }}

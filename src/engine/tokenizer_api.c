@@ -173,6 +173,7 @@ void qn_chat_template_close(qn_chat_template *chat_template) {
 int qn_chat_template_render(const qn_chat_template *chat_template, const char *messages_json,
                             const qn_chat_params *params, char **text, size_t *n_text,
                             qn_error *error) {
-    return render_out(chat_template->dir, chat_template->chat, NULL, messages_json, params, text,
+    static const struct diag none = {0};
+    return render_out(chat_template->dir, chat_template->chat, &none, messages_json, params, text,
                       n_text, error);
 }

@@ -195,8 +195,8 @@ int attribute_slice(struct run *r, struct value object, const struct value bound
     if (step == 0) return run_fail(r, QN_EINVAL, "a slice with a step of 0");
     TRY(slice_bound(r, bounds[0], n, step, step < 0 ? n - 1 : 0, &start));
     TRY(slice_bound(r, bounds[1], n, step, step < 0 ? -1 : n, &stop));
-    int64_t count = step > 0 ? (stop - start + step - 1) / step : (start - stop - step - 1) / -step;
-    count = count < 0 ? 0 : count;
+    int64_t span = step > 0 ? stop - start : start - stop, size = step > 0 ? step : -step;
+    int64_t count = span <= 0 ? 0 : (span - 1) / size + 1;
     TRY(run_step(r, (uint64_t)count / 16));
     if (object.type == VALUE_RANGE)
         return slice_range(r, object.range, start, stop, step, count, out);

@@ -136,6 +136,7 @@ static int add_pairs(struct run *r, struct value from, struct dict *to) {
             TRY(value_put(r, to, from.dict->keys[i], from.dict->values[i]));
         return QN_OK;
     }
+    if (from.type == VALUE_UNDEFINED) return run_fail(r, QN_EINVAL, "%s", from.why);
     TRY(value_iter(r, from, &it));
     for (;;) {
         TRY(value_next(r, it, &item, &more));

@@ -136,11 +136,12 @@ static int write_text(struct run *r, struct value v) {
 
 /* The text that a body writes. */
 static int capture(struct run *r, const struct node_list *body, struct value *text) {
-    struct out o = {.r = r}, *out = r->out;
-    r->out = &o;
+    struct out *outside = r->out, *inside;
+    TRY(out_new(r, &inside));
+    r->out = inside;
     TRY(exec_body(r, body));
-    r->out = out;
-    return out_value(&o, text);
+    r->out = outside;
+    return out_value(inside, text);
 }
 
 static int exec_set_block(struct run *r, const struct node *n) {

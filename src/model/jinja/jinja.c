@@ -41,13 +41,13 @@ void jinja_begin(struct run *r, struct diag *d, const struct jinja *j, time_t no
 }
 
 int jinja_render(struct run *r, const struct jinja *j, struct value vars, struct strbuf *out) {
-    struct out o = {.r = r};
+    struct value text;
     r->vars = vars.dict;
-    r->out = &o;
     r->depth = 0;
+    TRY(out_new(r, &r->out));
     TRY(exec_root(r, j));
-    if (o.rc != QN_OK) return o.rc;
-    strbuf_add(out, o.p, o.n);
+    TRY(out_value(r->out, &text));
+    strbuf_add(out, text.text->p, text.text->n);
     return strbuf_status(r->d, out);
 }
 

@@ -22,7 +22,7 @@ enum {
     JINJA_MAX_TREE = 120,   /* levels of nodes */
     JINJA_MAX_NAMES = 1000, /* in one scope */
     JINJA_MAX_STEPS = 20000000,
-    JINJA_MAX_MS = 2000,
+    JINJA_MAX_MS = 2000,         /* of processor time */
     JINJA_MAX_DEPTH = 600,       /* of evaluation, macros in macros, lists in lists */
     JINJA_MAX_OUTPUT = 16 << 20, /* bytes of one text */
     JINJA_MAX_MEMORY = 256 << 20,

@@ -121,7 +121,7 @@ static int read_number(struct reader *j, struct value *v) {
 static int read_value(struct reader *j, struct value *v);
 
 static int read_list(struct reader *j, struct value *v) {
-    struct value item;
+    struct value item = value_none();
     TRY(value_list(j->r, 4, v));
     skip_space(j);
     if (accept(j, "]")) return QN_OK;
@@ -135,7 +135,7 @@ static int read_list(struct reader *j, struct value *v) {
 }
 
 static int read_dict(struct reader *j, struct value *v) {
-    struct value key, item;
+    struct value key = value_none(), item = key;
     TRY(value_dict(j->r, 4, v));
     skip_space(j);
     if (accept(j, "}")) return QN_OK;

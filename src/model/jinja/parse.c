@@ -15,10 +15,10 @@ struct parser {
     struct jinja *j;
     const struct token *t; /* the next token; TOKEN_END is the last and stays */
     uint32_t nested;
-    ARRAY(struct name *) names;
+    ARRAY(void *) names; /* struct name */
 };
 
-typedef ARRAY(struct node *) nodes;
+typedef ARRAY(void *) nodes; /* struct node */
 
 static int parse_expression(struct parser *p, struct node **out);
 static int parse_or(struct parser *p, struct node **out);
@@ -125,10 +125,10 @@ static int enter(struct parser *p) {
 
 /* Hands the nodes over to the arena; the array is released in any case. */
 static int keep(struct parser *p, int rc, nodes *from, struct node_list *to) {
-    if (rc == QN_OK) rc = take(p, from->n, sizeof *to->items, (void **)&to->items);
+    if (rc == QN_OK) rc = take(p, from->n, sizeof(void *), (void **)&to->items);
     if (rc == QN_OK) {
         to->n = from->n;
-        if (from->n > 0) memcpy(to->items, from->items, from->n * sizeof *to->items);
+        if (from->n > 0) memcpy(to->items, from->items, from->n * sizeof(void *));
     }
     ARRAY_FINI(from);
     return rc;
@@ -352,6 +352,14 @@ static bool in_order(const struct node *n, int *before) {
     return ok;
 }
 
+static bool has_keyword(const nodes *items, const struct name *name) {
+    for (size_t i = 0; i < items->n; i++) {
+        const struct node *n = items->items[i];
+        if (n->kind == NODE_KEYWORD && n->name == name) return true;
+    }
+    return false;
+}
+
 static int parse_arguments(struct parser *p, struct node_list *list) {
     nodes items = {0};
     int before = 0;
@@ -362,9 +370,8 @@ static int parse_arguments(struct parser *p, struct node_list *list) {
         if (rc != QN_OK || is_op(p->t, ")")) break;
         rc = parse_argument(p, &n);
         if (rc == QN_OK && !in_order(n, &before)) rc = bad(p, QN_EFORMAT, "arguments out of order");
-        for (size_t i = 0; rc == QN_OK && i < items.n; i++)
-            if (n->kind == NODE_KEYWORD && items.items[i]->name == n->name)
-                rc = bad(p, QN_EFORMAT, "an argument is there twice");
+        if (rc == QN_OK && n->kind == NODE_KEYWORD && has_keyword(&items, n->name))
+            rc = bad(p, QN_EFORMAT, "an argument is there twice");
         if (rc == QN_OK) rc = ARRAY_PUSH(p->d, &items, n);
     }
     if (rc == QN_OK) rc = expect_op(p, ")");
@@ -400,7 +407,7 @@ static int parse_index(struct parser *p, struct node *n) {
     n->c = parts[1];
     if (parts[2] == NULL) return QN_OK;
     n->list.n = 1;
-    TRY(take(p, 1, sizeof *n->list.items, (void **)&n->list.items));
+    TRY(take(p, 1, sizeof(void *), (void **)&n->list.items));
     n->list.items[0] = parts[2];
     return QN_OK;
 }
@@ -478,7 +485,7 @@ static int parse_test(struct parser *p, struct node **node) {
         TRY(parse_arguments(p, &n->list));
     } else if (starts_argument(p->t)) {
         if (is_word(p->t, "is")) return bad(p, QN_EFORMAT, "'is' behind a test");
-        TRY(take(p, 1, sizeof *n->list.items, (void **)&n->list.items));
+        TRY(take(p, 1, sizeof(void *), (void **)&n->list.items));
         TRY(parse_primary(p, &n->list.items[0]));
         TRY(parse_postfix(p, &n->list.items[0]));
         n->list.n = 1;
@@ -779,7 +786,7 @@ static int parse_if(struct parser *p, struct node *n) {
     for (size_t i = chain.n; rc == QN_OK && i-- > 1;) {
         struct node *before = chain.items[i - 1];
         rc = made(p, chain.items[i]);
-        if (rc == QN_OK) rc = take(p, 1, sizeof *before->more.items, (void **)&before->more.items);
+        if (rc == QN_OK) rc = take(p, 1, sizeof(void *), (void **)&before->more.items);
         if (rc != QN_OK) break;
         before->more.n = 1;
         before->more.items[0] = chain.items[i];
@@ -940,7 +947,7 @@ static int parse_part(struct parser *p, const char *const *ends, nodes *body, bo
         TRY(new_node(p, NODE_OUTPUT, p->t->line, &n));
         advance(p);
         TRY(parse_tuple(p, parse_expression, NULL, false, &item));
-        TRY(take(p, 1, sizeof *n->list.items, (void **)&n->list.items));
+        TRY(take(p, 1, sizeof(void *), (void **)&n->list.items));
         n->list.items[0] = item;
         n->list.n = 1;
         TRY(expect(p, TOKEN_VARIABLE_END, "}}"));

@@ -177,7 +177,7 @@ static void json_escape(struct out *o, int32_t c, bool ascii) {
             out_char(o, p[1]);
             return;
         }
-    if (c >= 0x20 && !(ascii && c >= 0x7F && c != 0x7F)) {
+    if (c >= 0x20 && !(ascii && c >= 0x7F)) {
         out_char(o, c);
         return;
     }
@@ -194,7 +194,7 @@ static void json_text(struct out *o, const struct tojson *how, const struct text
     out_char(o, '"');
     for (size_t i = 0, from = 0; i < t->n;) {
         int32_t c = text_next(t->p, &i);
-        bool plain = c >= 0x20 && c != '"' && c != '\\' && (c < 0x80 || !how->ascii);
+        bool plain = c >= 0x20 && c != '"' && c != '\\' && (c < 0x7F || !how->ascii);
         if (plain && i < t->n) continue;
         size_t at = i - (size_t)(c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4);
         out_add(o, t->p + from, (plain ? i : at) - from);
@@ -228,7 +228,7 @@ static int json_list(struct out *o, const struct tojson *how, const struct list 
 static int json_key(struct out *o, const struct tojson *how, struct value key) {
     struct out text = {.r = o->r};
     struct value shown = key;
-    if (key.type == VALUE_TUPLE || key.type > VALUE_TEXT || key.type == VALUE_UNDEFINED)
+    if (key.type > VALUE_TEXT || key.type == VALUE_UNDEFINED)
         return run_fail(o->r, QN_EINVAL, "tojson: a %s as a key", value_type_name(key));
     if (key.type != VALUE_TEXT) {
         TRY(json_value(&text, how, key, 0));

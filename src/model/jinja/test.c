@@ -121,17 +121,20 @@ TEST(is_greater_equal) {
     struct call swapped = {.v = {c->v[1], c->v[0]}};
     return is_less_equal(r, &swapped, out);
 }
-TEST(is_filter) {
-    if (c->v[0].type != VALUE_TEXT) return *out = value_bool(false), QN_OK;
-    (void)r;
-    *out = value_bool(filter_exists(c->v[0].text));
+/* Whether a table has a row of this name; what cannot be a key fails, as in Python. */
+static int is_known(struct run *r, struct value name, bool (*exists)(const struct text *),
+                    struct value *out) {
+    struct value none, found;
+    TRY(value_dict(r, 0, &none));
+    TRY(value_find(r, none.dict, name, &found));
+    *out = value_bool(name.type == VALUE_TEXT && exists(name.text));
     return QN_OK;
 }
+TEST(is_filter) {
+    return is_known(r, c->v[0], filter_exists, out);
+}
 TEST(is_test) {
-    if (c->v[0].type != VALUE_TEXT) return *out = value_bool(false), QN_OK;
-    (void)r;
-    *out = value_bool(test_exists(c->v[0].text));
-    return QN_OK;
+    return is_known(r, c->v[0], test_exists, out);
 }
 
 const struct call_row *test_find(const struct text *name) {

@@ -194,7 +194,7 @@ double text_decimal(const char *digits, size_t n, int64_t exponent) {
 }
 
 void text_float(double number, char out[TEXT_FLOAT_BYTES]) {
-    char e[TEXT_FLOAT_BYTES], digits[20];
+    char e[TEXT_FLOAT_BYTES], digits[20] = "0";
     int n_digits = 0, exponent, k = 0;
     if (!isfinite(number)) {
         snprintf(out, TEXT_FLOAT_BYTES, "%s", isnan(number) ? "nan" : number > 0 ? "inf" : "-inf");

@@ -115,7 +115,7 @@ struct run {
     uint32_t line;
     uint32_t depth;            /* of evaluation and of values that hold values */
     uint64_t steps;            /* so far */
-    uint64_t deadline;         /* monotonic ns */
+    uint64_t deadline;         /* of the thread's processor time, ns; 0: not set yet */
     time_t now;                /* what strftime_now says */
     const struct dict *vars;   /* the variables of the conversation */
     const struct name *caller; /* the name "caller" */
@@ -126,6 +126,9 @@ struct run {
 
 /* Fails with the template's name and the line in front. */
 int run_fail(struct run *r, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+#ifdef __clang_analyzer__ /* it sees one file at a time: that what comes back is no QN_OK */
+#define run_fail(r, code, ...) (run_fail(r, code, __VA_ARGS__), (code))
+#endif
 /* Counts work; fails when there was too much of it or when it took too long. */
 int run_step(struct run *r, uint64_t n);
 int run_enter(struct run *r); /* one level deeper */
@@ -142,6 +145,7 @@ struct out {
     size_t n, capacity;
     int rc;
 };
+int out_new(struct run *r, struct out **o); /* one that lives as long as the run */
 void out_add(struct out *o, const char *p, size_t n);
 void out_str(struct out *o, const char *text);
 void out_char(struct out *o, int32_t c); /* a code point */
