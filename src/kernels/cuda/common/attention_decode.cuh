@@ -374,7 +374,7 @@ DEV void decode_item(struct warp_context *c, const struct cuda_task *task,
     const uint32_t fresh = KIND == OP_ATTENTION_WHOLE ? w->fresh : min(w->fresh, end);
     struct attention_rows rows;
     struct decode_state y[DECODE_PAIRS] = {};
-    item_queries(c, w, 0, item_step(w).n_heads, &rows);
+    if (SHARE_PAGES == 1) item_queries(c, w, 0, item_step(w).n_heads, &rows);
 #pragma unroll 1
     for (uint32_t at = 0, n; at < n_pieces; at += n) {
         n = min(n_pieces - at, (uint32_t)DECODE_BATCH);
@@ -382,6 +382,8 @@ DEV void decode_item(struct warp_context *c, const struct cuda_task *task,
         for (uint32_t i = 0; i < n; i++) {
             struct held_kv x;
             x.there = false;
+            /* Too many for registers to hold from share to share. */
+            if (SHARE_PAGES > 1) item_queries(c, w, 0, item_step(w).n_heads, &rows);
             decode_share(c, w, fresh, end, &rows, w->piece + at + i, i, &x);
         }
         sync_compute();
@@ -410,8 +412,8 @@ DEV struct item_head decode_head_of(const struct warp_context *c, const struct c
 }
 
 /* Items from *w on, whose heads are to be made, with h as the warp's first; up to a run of STEP's,
- * of which the queries are there. Warps come together before the first heads, and after each item:
- * nobody reads those before any more. */
+ * of which the queries are there. All warps meet after each item, so no warp reads the heads before
+ * any more. */
 template <uint32_t KIND>
 DEV void decode_items(struct warp_context *c, const struct cuda_task *task,
                       struct attention_item *w, struct heads_range heads, struct item_head h,

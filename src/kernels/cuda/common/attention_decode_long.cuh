@@ -178,7 +178,7 @@ DEV void run_pieces(struct warp_context *c, const struct cuda_task *task,
               (float *)(RING + slot * CUDA_PAGE_BYTES));
 }
 
-/* Goes on to what comes after the run, after a barrier: nobody reads its queries any more. Whether
+/* Goes on to the item after the run, after a barrier: no warp reads its queries any more. Whether
  * that is of the same row and head. */
 DEV bool run_done(struct attention_item *w) {
     const uint32_t row = w->row, head = w->head;

@@ -77,9 +77,9 @@ DEV void items_row(const struct block_shared *b, struct attention_item *w, uint3
     w->fresh = row_position(b, row);
 }
 
-/* What a row's items of one head count when tasks share them out: one each. In STEP's long contexts
- * the last one is three more: where a head ends it is all warps', heads are made, and what is left
- * and what comes next are no whole runs. WHOLE: all of them one. */
+/* The weight of a row's items of one head when tasks share them out: one each. In STEP's long
+ * contexts the last one counts three more: at the end of a head all warps work together, make the
+ * next heads, and the runs before and after are not whole. WHOLE: all items of a head count one. */
 struct row_load {
     uint32_t pieces, all;
 };

@@ -237,8 +237,8 @@ DEV bool loader_issue(struct loader *l, const char *src, uint32_t n) {
 }
 
 #if HAS_WIDE
-/* Requests n pages of matmul_stream_32.cuh: `each` bytes of every one of so many row blocks, four at
- * most, whose images are block_next bytes apart. src: of the first row block and page. */
+/* Requests n pages of matmul_stream_32.cuh: `each` bytes of every one of so many row blocks, four
+ * at most, whose images are block_next bytes apart. src: of the first row block and page. */
 DEV bool loader_issue_wide(struct loader *l, const char *src, uint32_t n, uint32_t blocks,
                            uint32_t block_next, uint32_t each) {
     while (n > 0) {

@@ -17,7 +17,7 @@ enum { LIST_BATCH = 8 }; /* tasks whose descriptors the loader asks for together
 /* ---- control ---- */
 
 /* A task is announced before the one before it is ready: while the compute warps wait for an event
- * they prepare what comes after. Where there is no event, after it. */
+ * they prepare the work behind it. Without an event, after it. */
 DEV void control_tasks(struct control *c) {
     static_assert(FETCH_AHEAD == 2 && GO_DEPTH > 2, "the second descriptor is fetched, too");
     if (c->w.next == c->w.end || !control_fetch_first(c)) return;
@@ -123,7 +123,7 @@ DEV void loader_wait_iteration(struct loader *l) {
     }
 }
 
-/* A wrong guess: the pages that are under way belong to nobody. */
+/* A wrong guess: the pages that are under way belong to no task. */
 DEV void loader_drop(struct loader *l) {
     struct block_shared *s = SHARED;
     if (l->lane == 0) {

@@ -2,7 +2,7 @@
  * earlier of the next one of the block's list and a JIT task that it has claimed. From there a
  * claimed task is like the others, and runs the same code.
  *
- * No list says what comes next, so the loader reads control's messages beside the compute warps and
+ * No list names the next task, so the loader reads control's messages beside the compute warps and
  * streams the pages of each announced task: at most GO_DEPTH tasks ahead, and without guesses.
  */
 #ifndef QN_CUDA_COMMON_TASKS_JIT_CUH

@@ -1,6 +1,6 @@
 /* work_list.cuh - a task's work list: the items that it goes through, one after the other. The
  * loader brings the pages of each, the compute warps take them; both follow the list by the same
- * functions, so neither tells the other what comes.
+ * functions, so neither tells the other which item is next.
  *
  * What the items are follows from the list's source:
  *
