@@ -102,6 +102,14 @@ int kgraph_state(struct diag *d, struct kgraph *g, const char *name, int32_t *in
     return add_tensor(d, g, t, index);
 }
 
+int kgraph_input(struct diag *d, struct kgraph *g, const char *name, int n_dims,
+                 const uint64_t shape[TENSOR_MAX_DIMS], bool packed, int32_t *index) {
+    struct tensor t = {.name = name, .role = TENSOR_ACTIVATION, .n_dims = n_dims, .producer = -1};
+    memcpy(t.shape, shape, (size_t)n_dims * sizeof *shape);
+    if (packed) pack_shape(g, &t);
+    return add_tensor(d, g, t, index);
+}
+
 static const struct tensor *operand(const struct kgraph *g, const struct kop *op, int slot) {
     return op->in[slot] == NO_TENSOR ? NULL : &g->tensors.items[op->in[slot]];
 }

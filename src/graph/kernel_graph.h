@@ -80,6 +80,11 @@ int kgraph_weight(struct diag *d, struct kgraph *g, const char *name, enum dtype
 /* Adds one layer's KV cache. */
 int kgraph_state(struct diag *d, struct kgraph *g, const char *name, int32_t *index);
 
+/* Adds an activation that no operator of the graph writes: it is there before the iteration begins.
+ * `packed` (of two dimensions): in the form that PACK gives it. */
+int kgraph_input(struct diag *d, struct kgraph *g, const char *name, int n_dims,
+                 const uint64_t shape[TENSOR_MAX_DIMS], bool packed, int32_t *index);
+
 /* Adds an operator, infers the shapes of its outputs and creates them (named
  * "<layer>.<op>.<slot>"); in[] has the operands in op.def's order, NO_TENSOR for absent optional
  * ones; a state output must be preset in out[], the others are set here,
