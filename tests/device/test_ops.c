@@ -37,32 +37,202 @@ static const struct shape shapes[] = {
 
 /* ---- forms ---- */
 
-static const uint32_t one_row[] = {1, 0}, few_rows[] = {2, 8, 9, 16, 0},
-                      stream_rows[] = {17, 32, 0}, many_rows[] = {64, 128, 0},
-                      any_rows[] = {1, 2, 9, 17, 64, 0};
+static const uint32_t one_row[] = {1, 0}, few_rows[] = {2, 8, 9, 16, 0}, rows_of_32[] = {17, 32, 0},
+                      many_rows[] = {64, 128, 0}, any_rows[] = {1, 2, 8, 9, 16, 17, 32, 64, 128, 0},
+                      packed_rows[] = {2, 8, 9, 16, 17, 32, 64, 128, 0},
+                      up_to_16[] = {1, 2, 8, 9, 16, 0}, up_to_64[] = {2, 9, 17, 32, 64, 0},
+                      alone_rows[] = {17, 32, 64, 0};
 
-enum backends { CPU = 1, GPU = 2 };
+enum backends { CPU = 1, GPU = 2, HOPPER = 4 };
+
+/* How a form's iterations are filled. */
+enum fill {
+    FILL_MIXED, /* requests of one row, and a chunk */
+    FILL_ALONE, /* requests of one row */
+    FILL_LONG,  /* the same with contexts of several pieces; few rows */
+    FILL_CHUNK, /* one request */
+};
 
 struct form_row {
     struct op_form form;
     const uint32_t *rows;
     int backends;
+    uint32_t fills;     /* bits of enum fill */
+    uint32_t n_workers; /* 0: all */
 };
+#define MIXED (1u << FILL_MIXED)
+#define ALONE (1u << FILL_ALONE)
+#define LONG  (1u << FILL_LONG)
+#define CHUNK (1u << FILL_CHUNK)
+#define ALL   (MIXED | ALONE | LONG | CHUNK)
+
 static const struct form_row forms[] = {
-    {{.name = "embed", .kind = OP_EMBED, .bare = true}, any_rows, CPU},
-    {{.name = "embed.one_row", .kind = OP_EMBED}, one_row, GPU},
-    {{.name = "embed.polls", .kind = OP_EMBED, .rides = true}, one_row, GPU},
-    {{.name = "embed.normed", .kind = OP_EMBED, .packed = true}, few_rows, GPU},
-    {{.name = "qkv_linear", .kind = OP_QKV_LINEAR}, any_rows, CPU},
-    {{.name = "qkv_linear.one_row", .kind = OP_QKV_LINEAR}, one_row, GPU},
-    {{.name = "qkv_linear.polls", .kind = OP_QKV_LINEAR, .rides = true}, one_row, GPU},
-    {{.name = "qkv_linear.few", .kind = OP_QKV_LINEAR, .packed = true}, few_rows, GPU},
-    {{.name = "linear", .kind = OP_LINEAR}, any_rows, CPU},
-    {{.name = "linear.one_row", .kind = OP_LINEAR}, one_row, GPU},
-    {{.name = "linear.polls", .kind = OP_LINEAR, .rides = true}, one_row, GPU},
-    {{.name = "linear.few", .kind = OP_LINEAR, .packed = true}, few_rows, GPU},
-    {{.name = "linear.tile", .kind = OP_LINEAR, .packed = true}, stream_rows, GPU},
-    {{.name = "linear.tile_many", .kind = OP_LINEAR, .packed = true}, many_rows, GPU},
+    /* what the CPU has */
+    {{.name = "embed", .kind = OP_EMBED}, any_rows, CPU, MIXED, 0},
+    {{.name = "qkv", .kind = OP_QKV}, any_rows, CPU, MIXED, 0},
+    {{.name = "qkv_linear", .kind = OP_QKV_LINEAR}, any_rows, CPU, MIXED, 0},
+    {{.name = "qkv_heads", .kind = OP_QKV_HEADS}, any_rows, CPU | GPU, MIXED, 0},
+    {{.name = "attention", .kind = OP_ATTENTION}, any_rows, CPU, ALL, 0},
+    {{.name = "attention_split", .kind = OP_ATTENTION_SPLIT}, up_to_64, CPU | GPU, ALL, 0},
+    {{.name = "attention_step", .kind = OP_ATTENTION_STEP}, one_row, CPU, ALONE | LONG, 0},
+    {{.name = "attention_combine", .kind = OP_ATTENTION_COMBINE},
+     any_rows,
+     CPU | GPU,
+     MIXED | LONG,
+     0},
+    {{.name = "linear", .kind = OP_LINEAR}, any_rows, CPU, MIXED, 0},
+    {{.name = "linear.down", .kind = OP_LINEAR, .wide_k = true}, any_rows, CPU, MIXED, 0},
+    {{.name = "linear.bare", .kind = OP_LINEAR, .bare = true}, any_rows, CPU, MIXED, 0},
+    {{.name = "gated_mlp", .kind = OP_GATED_MLP}, any_rows, CPU, MIXED, 0},
+    {{.name = "lm_head", .kind = OP_LM_HEAD}, any_rows, CPU, MIXED, 0},
+    {{.name = "sample", .kind = OP_SAMPLE}, any_rows, CPU | GPU, ALONE, 0},
+    /* one row, whose operands ride on data or do not */
+    {{.name = "embed.one_row", .kind = OP_EMBED}, one_row, GPU, MIXED, 0},
+    {{.name = "embed.polls", .kind = OP_EMBED, .rides = true}, one_row, GPU, MIXED, 0},
+    {{.name = "qkv_linear.one_row", .kind = OP_QKV_LINEAR}, one_row, GPU, MIXED, 0},
+    {{.name = "qkv_linear.polls", .kind = OP_QKV_LINEAR, .rides = true}, one_row, GPU, MIXED, 0},
+    {{.name = "linear.one_row", .kind = OP_LINEAR}, one_row, GPU, MIXED, 0},
+    {{.name = "linear.polls", .kind = OP_LINEAR, .rides = true}, one_row, GPU, MIXED, 0},
+    {{.name = "linear.down_one_row", .kind = OP_LINEAR, .wide_k = true}, one_row, GPU, MIXED, 0},
+    {{.name = "linear.down_polls", .kind = OP_LINEAR, .wide_k = true, .rides = true},
+     one_row,
+     GPU,
+     MIXED,
+     0},
+    {{.name = "gated_mlp.one_row", .kind = OP_GATED_MLP}, one_row, GPU, MIXED, 0},
+    {{.name = "gated_mlp.polls", .kind = OP_GATED_MLP, .rides = true}, one_row, GPU, MIXED, 0},
+    {{.name = "lm_head.one_row", .kind = OP_LM_HEAD}, one_row, GPU, MIXED, 0},
+    {{.name = "lm_head.polls", .kind = OP_LM_HEAD, .rides = true}, one_row, GPU, MIXED, 0},
+    {{.name = "attention_step.polls", .kind = OP_ATTENTION_STEP, .rides = true},
+     one_row,
+     GPU,
+     ALONE | LONG,
+     0},
+    {{.name = "attention_whole.polls", .kind = OP_ATTENTION_WHOLE, .rides = true},
+     one_row,
+     GPU,
+     ALONE | LONG,
+     0},
+    {{.name = "attention_combine.polls", .kind = OP_ATTENTION_COMBINE, .rides = true},
+     one_row,
+     GPU,
+     ALONE | LONG,
+     0},
+    /* packed rows: streamed weights up to 16, on a Hopper 32, tiles beyond */
+    {{.name = "embed.normed", .kind = OP_EMBED, .packed = true}, packed_rows, GPU, MIXED, 0},
+    {{.name = "qkv_linear.stream", .kind = OP_QKV_LINEAR, .packed = true}, few_rows, GPU, MIXED, 0},
+    {{.name = "qkv_linear.of_32", .kind = OP_QKV_LINEAR, .packed = true},
+     rows_of_32,
+     GPU,
+     MIXED,
+     0},
+    {{.name = "qkv_linear.tile", .kind = OP_QKV_LINEAR, .packed = true, .summed = true},
+     many_rows,
+     GPU,
+     MIXED,
+     0},
+    {{.name = "linear.stream", .kind = OP_LINEAR, .packed = true}, few_rows, GPU, MIXED, 0},
+    {{.name = "linear.stream_bare", .kind = OP_LINEAR, .packed = true, .bare = true},
+     few_rows,
+     GPU,
+     MIXED,
+     0},
+    {{.name = "linear.of_32", .kind = OP_LINEAR, .packed = true}, rows_of_32, GPU, MIXED, 0},
+    {{.name = "linear.tile", .kind = OP_LINEAR, .packed = true}, many_rows, GPU, MIXED, 0},
+    {{.name = "linear.down_stream", .kind = OP_LINEAR, .packed = true, .wide_k = true},
+     few_rows,
+     GPU,
+     MIXED,
+     0},
+    {{.name = "linear.down_of_32", .kind = OP_LINEAR, .packed = true, .wide_k = true},
+     rows_of_32,
+     GPU,
+     MIXED,
+     0},
+    {{.name = "linear.down_tile", .kind = OP_LINEAR, .packed = true, .wide_k = true},
+     many_rows,
+     GPU,
+     MIXED,
+     0},
+    {{.name = "linear.row_tiles", .kind = OP_LINEAR, .packed = true, .tiles = {2, 0}},
+     packed_rows,
+     GPU,
+     MIXED,
+     0},
+    {{.name = "gated_mlp.stream", .kind = OP_GATED_MLP, .packed = true}, few_rows, GPU, MIXED, 0},
+    {{.name = "gated_mlp.of_32", .kind = OP_GATED_MLP, .packed = true}, rows_of_32, GPU, MIXED, 0},
+    {{.name = "gated_mlp.tile", .kind = OP_GATED_MLP, .packed = true, .summed = true},
+     many_rows,
+     GPU,
+     MIXED,
+     0},
+    {{.name = "lm_head.stream", .kind = OP_LM_HEAD, .packed = true},
+     few_rows,
+     GPU,
+     MIXED | ALONE,
+     0},
+    {{.name = "lm_head.of_32", .kind = OP_LM_HEAD, .packed = true},
+     rows_of_32,
+     GPU,
+     MIXED | ALONE,
+     0},
+    {{.name = "lm_head.tile", .kind = OP_LM_HEAD, .packed = true, .summed = true},
+     many_rows,
+     GPU,
+     MIXED | ALONE,
+     0},
+    {{.name = "linear_parts", .kind = OP_LINEAR_PARTS, .packed = true}, up_to_64, HOPPER, MIXED, 0},
+    {{.name = "linear_parts.down", .kind = OP_LINEAR_PARTS, .packed = true, .wide_k = true},
+     up_to_64,
+     HOPPER,
+     MIXED,
+     0},
+    {{.name = "linear_sum", .kind = OP_LINEAR_SUM, .packed = true}, up_to_64, HOPPER, MIXED, 0},
+    {{.name = "linear_sum.down", .kind = OP_LINEAR_SUM, .packed = true, .wide_k = true},
+     up_to_64,
+     HOPPER,
+     MIXED,
+     0},
+    {{.name = "sum_squares", .kind = OP_SUM_SQUARES, .packed = true}, packed_rows, GPU, MIXED, 0},
+    {{.name = "pack", .kind = OP_PACK}, packed_rows, GPU, MIXED, 0},
+    {{.name = "pack.down", .kind = OP_PACK, .wide_k = true}, packed_rows, GPU, MIXED, 0},
+    {{.name = "pack_logits", .kind = OP_PACK_LOGITS}, packed_rows, GPU, MIXED | ALONE, 0},
+    {{.name = "pack_logits.packed", .kind = OP_PACK_LOGITS, .packed = true},
+     packed_rows,
+     GPU,
+     MIXED | ALONE,
+     0},
+    {{.name = "clear", .kind = OP_CLEAR}, few_rows, GPU, ALONE, 0},
+    /* attention of several rows */
+    {{.name = "attention.steps", .kind = OP_ATTENTION, .packed = true}, up_to_64, GPU, ALL, 0},
+    {{.name = "attention.plain", .kind = OP_ATTENTION}, up_to_64, GPU, ALL, 0},
+    {{.name = "attention.rows", .kind = OP_ATTENTION, .packed = true},
+     many_rows,
+     GPU,
+     MIXED | CHUNK,
+     1},
+    {{.name = "attention_step", .kind = OP_ATTENTION_STEP}, up_to_16, GPU, ALL, 0},
+    {{.name = "attention_step.one_worker", .kind = OP_ATTENTION_STEP}, up_to_16, GPU, ALL, 1},
+    {{.name = "attention_whole", .kind = OP_ATTENTION_WHOLE, .packed = true},
+     up_to_16,
+     GPU,
+     ALL,
+     0},
+    {{.name = "attention_whole.one_worker", .kind = OP_ATTENTION_WHOLE, .packed = true},
+     up_to_16,
+     GPU,
+     ALL,
+     1},
+    {{.name = "attention_whole.alone", .kind = OP_ATTENTION_WHOLE, .packed = true, .alone = true},
+     alone_rows,
+     GPU,
+     ALONE | LONG,
+     0},
+    {{.name = "attention_combine.packed", .kind = OP_ATTENTION_COMBINE, .packed = true},
+     up_to_16,
+     GPU,
+     MIXED | LONG,
+     0},
 };
 
 /* ---- tests ---- */
@@ -76,32 +246,43 @@ struct test {
 
 #define DIE(...) (print_error(__VA_ARGS__), print_error("\n"), assert_true(!"as said above"))
 
-/* Rows of as many requests, one each, and a chunk of what is left. */
-static void set_requests(struct iteration *it, uint32_t n_rows, uint32_t n_single, uint32_t from,
-                         uint32_t step) {
-    it->n_requests = 0;
-    for (uint32_t row = 0; row < n_rows;) {
-        const uint32_t i = it->n_requests++, n = i < n_single ? 1 : n_rows - row;
-        it->requests[i] =
-            (struct iteration_request){.slot = (i * 7 + 3) % ITERATION_SLOTS,
-                                       .first = from + i * step,
-                                       .n = n,
-                                       .sampling = {.repetition_penalty = 1, .top_p = 1}};
-        row += n;
-    }
+static struct iteration_request request(uint32_t i, uint32_t first, uint32_t n) {
+    return (struct iteration_request){.slot = (i * 7 + 3) % ITERATION_SLOTS,
+                                      .first = first,
+                                      .n = n,
+                                      .sampling = {.repetition_penalty = 1, .top_p = 1}};
 }
 
-static void run_variant(struct op_rig *rig, uint32_t variant) {
+/* Contexts around the bounds of pieces and shares. */
+static const uint32_t long_contexts[] = {127, 128, 129, 300, 1, 517, 640, 1300, 16, 255};
+
+/* The rows of an iteration; false: they do not fit the fill. */
+static bool set_requests(struct iteration *it, enum fill fill, uint32_t n_rows) {
+    const uint32_t n_single = fill == FILL_CHUNK   ? 0
+                              : fill == FILL_MIXED ? MIN(n_rows / 2, 20u)
+                                                   : n_rows;
+    if (n_single > ITERATION_SLOTS || (fill == FILL_LONG && n_rows > 9)) return false;
+    it->n_requests = n_single + (n_single < n_rows);
+    for (uint32_t i = 0; i < n_single; i++)
+        it->requests[i] = request(i, fill == FILL_LONG ? long_contexts[i] : (i * 29 + 3) % 61, 1);
+    if (n_single < n_rows)
+        it->requests[n_single] = request(n_single, fill == FILL_CHUNK ? 250 : 9, n_rows - n_single);
+    return true;
+}
+
+static void run_variant(struct op_rig *rig, const struct form_row *row, uint32_t variant) {
     const struct op_variant *v = &rig->program.variants[variant];
     const uint32_t uses[] = {v->rows, v->rows > 2 ? v->rows - 1 : 0};
-    for (size_t i = 0; i < COUNT_OF(uses); i++) {
-        struct iteration it = {.variant = variant};
-        struct diag d = {0};
-        if (uses[i] == 0) continue;
-        set_requests(&it, uses[i], MIN(uses[i] / 2, 20u), 3, 5);
-        if (op_case_run(&d, rig, &it, true) != QN_OK)
-            DIE("%u rows of %u: %s", uses[i], v->rows, d.message);
-    }
+    for (int fill = FILL_MIXED; fill <= FILL_CHUNK; fill++)
+        for (size_t i = 0; i < COUNT_OF(uses); i++) {
+            struct iteration it = {.variant = variant};
+            struct diag d = {0};
+            if (uses[i] == 0 || (row->fills >> fill & 1) == 0 ||
+                !set_requests(&it, (enum fill)fill, uses[i]))
+                continue;
+            if (op_case_run(&d, rig, &it, i == 0) != QN_OK)
+                DIE("%u rows of %u, fill %d: %s", uses[i], v->rows, fill, d.message);
+        }
 }
 
 static void test_form(void **state) {
@@ -111,7 +292,9 @@ static void test_form(void **state) {
     struct diag d = {0};
     const bool device = t->device != NULL;
     const struct op_machine machine = {.target = device ? TARGET_CUDA : TARGET_CPU,
-                                       .n_workers = device ? (uint32_t)t->device->info.n_sms : 4,
+                                       .n_workers = t->row->n_workers != 0 ? t->row->n_workers
+                                                    : device ? (uint32_t)t->device->info.n_sms
+                                                             : 4,
                                        .n_slots = ITERATION_SLOTS,
                                        .max_model_len = MAX_LEN,
                                        .kv_block = KV_BLOCK,
@@ -122,25 +305,29 @@ static void test_form(void **state) {
             (struct op_variant){&t->row->form, *rows, MIN(*rows, (uint32_t)ITERATION_SLOTS), 0};
     int rc = op_rig_open(&d, t->device, &t->shape->spec, &machine, variants, n, N_KV_BLOCKS, &rig);
     if (rc != QN_OK) print_error("%s\n", d.message);
-    for (uint32_t i = 0; i < n && rc == QN_OK; i++) run_variant(&rig, i);
+    for (uint32_t i = 0; i < n && rc == QN_OK; i++) run_variant(&rig, t->row, i);
     op_rig_close(&rig);
     assert_int_equal(rc, QN_OK);
 }
 
+static bool runs_on(const struct form_row *row, const struct device *device) {
+    return device == NULL ? (row->backends & CPU) != 0
+                          : (row->backends & GPU) != 0 ||
+                                ((row->backends & HOPPER) != 0 && device->info.major == 9);
+}
+
 /* All forms of all models where they can run. */
 static size_t list_tests(const struct device *device, struct test tests[MAX_TESTS]) {
+    const struct device *const places[] = {NULL, device};
     size_t n = 0;
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
         for (size_t f = 0; f < COUNT_OF(forms); f++)
-            for (int backend = CPU; backend <= GPU; backend++) {
-                if ((forms[f].backends & backend) == 0 || (backend == GPU && device == NULL))
-                    continue;
+            for (size_t i = 0; i < (device != NULL ? 2u : 1u); i++) {
+                if (!runs_on(&forms[f], places[i])) continue;
                 struct test *t = &tests[n++];
-                *t = (struct test){.shape = &shapes[s],
-                                   .row = &forms[f],
-                                   .device = backend == GPU ? device : NULL};
+                *t = (struct test){.shape = &shapes[s], .row = &forms[f], .device = places[i]};
                 snprintf(t->name, sizeof t->name, "%s/%s%s", shapes[s].name, forms[f].form.name,
-                         backend == CPU ? ".cpu" : "");
+                         i == 0 ? ".cpu" : "");
             }
     return n;
 }
