@@ -208,10 +208,12 @@ static const char *check_op(const struct prog_header *p, const struct prog_op *o
         if (op->n_rows > 1 || op->k > STAGED_COLUMNS) return "its activations packed";
         return squares != NULL ? "no norm ahead of a single row" : NULL;
     }
-    if (op->kind == OP_LINEAR)
-        return op->in[LINEAR_NEXT] != PROG_NONE && op->in[LINEAR_RESIDUAL] == PROG_NONE
-                   ? "a residual stream where a norm comes next"
-                   : NULL;
+    if (op->kind == OP_LINEAR) {
+        const bool stream = op->in[LINEAR_RESIDUAL] != PROG_NONE;
+        if (op->in[LINEAR_NEXT] == PROG_NONE)
+            return op->n_rows > 1 ? "of several rows a norm that comes next" : NULL;
+        return stream ? NULL : "a residual stream where a norm comes next";
+    }
     if (squares == NULL) return "its activations normed";
     return op->n_rows > SQUARES_ROWS && squares->shape[1] != 1 ? "its squares added up" : NULL;
 }

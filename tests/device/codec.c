@@ -6,7 +6,10 @@
 
 void codec_poison(void *bytes, uint64_t n) {
     const uint32_t word = CODEC_POISON;
-    for (uint64_t i = 0; i < n; i++) ((char *)bytes)[i] = ((const char *)&word)[i % 4];
+    uint64_t done = MIN(n, sizeof word);
+    memcpy(bytes, &word, done);
+    for (; done < n; done += MIN(done, n - done))
+        memcpy((char *)bytes + done, bytes, MIN(done, n - done));
 }
 
 static bool is_packed(const struct prog_tensor *t) {

@@ -52,10 +52,10 @@ int cpu_rig_run(struct diag *d, const struct prog_header *program, void *const *
     char *workspace = base_of(&core, PROG_ACTIVATION), *kv = base_of(&core, PROG_STATE);
     set_rows(&core, it);
     memcpy(workspace, memory->workspace, program->workspace_bytes);
-    if (kv != NULL) memcpy(kv, memory->kv, kv_bytes);
+    if (memory->kv != NULL) memcpy(kv, memory->kv, kv_bytes);
     run_tasks(&core, it, only);
     memcpy(memory->workspace, workspace, program->workspace_bytes);
-    if (kv != NULL) memcpy(memory->kv, kv, kv_bytes);
+    if (memory->kv != NULL) memcpy(memory->kv, kv, kv_bytes);
     memcpy(memory->state, core.map, core.memory.state_bytes);
     cpu_core_close(&core);
     return QN_OK;

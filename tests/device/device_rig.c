@@ -173,6 +173,10 @@ void device_unload(struct device_program *p) {
     *p = (struct device_program){0};
 }
 
+int device_weights(struct diag *d, const struct device_program *p, char *weights) {
+    return copy_out(d, p, DEVICE_WEIGHTS, weights, p->plan.weight_bytes);
+}
+
 /* ---- run ---- */
 
 static void *on_device(const struct device_program *p, enum device_block block, uint64_t offset) {
@@ -254,12 +258,12 @@ int device_run(struct diag *d, const struct device_program *p, const struct iter
     TRY(fill_state(d, p, it, memory->state, &rt));
     TRY(fill_only(d, p, it, only));
     TRY(copy_in(d, p, DEVICE_WORKSPACE, memory->workspace, p->bytes[DEVICE_WORKSPACE]));
-    TRY(copy_in(d, p, DEVICE_KV, memory->kv, p->bytes[DEVICE_KV]));
+    if (memory->kv != NULL) TRY(copy_in(d, p, DEVICE_KV, memory->kv, p->bytes[DEVICE_KV]));
     TRY(launch(d, p, &rt));
     TRY(copy_out(d, p, DEVICE_STATE, memory->state, p->plan.state_bytes));
     TRY(check_end(d, p, it, memory->state));
     TRY(copy_out(d, p, DEVICE_WORKSPACE, memory->workspace, p->bytes[DEVICE_WORKSPACE]));
-    if (memory->weights != NULL)
-        TRY(copy_out(d, p, DEVICE_WEIGHTS, memory->weights, p->plan.weight_bytes));
+    if (memory->weights != NULL) TRY(device_weights(d, p, memory->weights));
+    if (memory->kv == NULL) return QN_OK;
     return copy_out(d, p, DEVICE_KV, memory->kv, p->bytes[DEVICE_KV]);
 }

@@ -52,7 +52,7 @@ struct device_program {
 /* Memory before and after an iteration. */
 struct device_memory {
     char *workspace; /* [program's workspace + guard] */
-    char *kv;        /* [plan.kv_bytes + guard] */
+    char *kv;        /* [plan.kv_bytes + guard]; NULL: not looked at */
     char *weights;   /* [plan.weight_bytes] after the iteration; NULL: not wanted */
     char *state;     /* [plan.rt.state_bytes] after it: bind with rt_memory_bind */
 };
@@ -68,6 +68,9 @@ uint32_t device_cc(const struct device *device);
 int device_load(struct diag *d, const struct device *device, const struct prog_header *program,
                 const void *const *weights, uint32_t n_kv_blocks, struct device_program *out);
 void device_unload(struct device_program *p);
+
+/* Reads the weights allocation. */
+int device_weights(struct diag *d, const struct device_program *p, char *weights);
 
 /* Runs the iteration. only: a task of the program that does its work, all others of its variant do
  * nothing; PROG_NONE: all do. Errors: QN_ESTALL with who waited for what. */

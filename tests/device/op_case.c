@@ -10,19 +10,60 @@
 
 /* ---- the rig ---- */
 
+static void *take(uint64_t bytes) {
+    void *p = calloc(bytes > 0 ? bytes : 1, 1);
+    if (p == NULL) abort();
+    return p;
+}
+
+static int take_memory(struct diag *d, struct op_rig *r) {
+    const struct prog_header *p = r->program.program;
+    const bool device = r->device != NULL;
+    const struct rt_options options = {.n_kv_blocks = r->n_kv_blocks, .separate = device};
+    struct rt_memory m;
+    TRY(rt_memory_plan(d, p, &options, &m));
+    r->state_bytes = m.state_bytes;
+    r->workspace_bytes = p->workspace_bytes + DEVICE_GUARD_BYTES;
+    r->kv_bytes = (device ? r->loaded.plan.kv_bytes : cpu_rig_kv_bytes(p, r->n_kv_blocks)) +
+                  DEVICE_GUARD_BYTES;
+    r->weight_bytes = device ? r->loaded.plan.weight_bytes : 0;
+    r->before = (struct device_memory){.workspace = take(r->workspace_bytes),
+                                       .kv = take(r->kv_bytes),
+                                       .weights = take(r->weight_bytes)};
+    r->after = (struct device_memory){.workspace = take(r->workspace_bytes),
+                                      .kv = take(r->kv_bytes),
+                                      .weights = take(r->weight_bytes),
+                                      .state = take(r->state_bytes)};
+    r->written = take(r->workspace_bytes);
+    r->ours = take(r->kv_bytes);
+    return device ? device_weights(d, &r->loaded, r->before.weights) : QN_OK;
+}
+
 int op_rig_open(struct diag *d, const struct device *device, const struct model_spec *spec,
                 const struct op_machine *machine, const struct op_variant *variants, uint32_t n,
                 uint32_t n_kv_blocks, struct op_rig *out) {
     *out = (struct op_rig){.device = device, .n_kv_blocks = n_kv_blocks};
     TRY(op_program_make(d, spec, machine, variants, n, &out->program));
-    if (device == NULL) return QN_OK;
-    return device_load(d, device, out->program.program, (const void *const *)out->program.weights,
-                       n_kv_blocks, &out->loaded);
+    if (device != NULL)
+        TRY(device_load(d, device, out->program.program, (const void *const *)out->program.weights,
+                        n_kv_blocks, &out->loaded));
+    return take_memory(d, out);
+}
+
+static void release(struct device_memory *m) {
+    free(m->workspace);
+    free(m->kv);
+    free(m->weights);
+    free(m->state);
 }
 
 void op_rig_close(struct op_rig *r) {
     if (r->device != NULL && r->loaded.device != NULL) device_unload(&r->loaded);
     op_program_fini(&r->program);
+    release(&r->before);
+    release(&r->after);
+    free(r->written);
+    free(r->ours);
 }
 
 /* ---- one comparison ---- */
@@ -37,12 +78,8 @@ struct op_case {
     const struct prog_variant *v;
     const struct iteration *it;
     struct reference ref;
-    struct arena arena;
-    uint64_t workspace_bytes, kv_bytes, weight_bytes, state_bytes; /* guards included */
-    struct device_memory before, after;
-    char *weights;    /* before */
-    uint8_t *written; /* [workspace_bytes] 1: the operator may write the byte */
-    uint32_t flag;    /* what flagged data shows */
+    bool has_state; /* the operator reads or writes the KV cache */
+    uint32_t flag;  /* what flagged data shows */
 };
 
 static const struct prog_tensor *tensor_of(const struct op_case *c, int32_t tensor) {
@@ -91,12 +128,13 @@ static void fill_activation(struct op_case *c, int32_t tensor) {
     const struct tensor *of = &c->g->tensors.items[tensor];
     const uint64_t cols = logical_columns(c, tensor), rows = rows_of(c, tensor);
     struct reference_tensor *t = reference_make(&c->ref, tensor, MAX(of->shape[0], rows), cols);
+    const struct op_values values = op_values_of(of->name);
     if (strcmp(of->name, "part") == 0 && c->op->kind != OP_ATTENTION_COMBINE) {
         fill_sample_parts(c, tensor);
         return;
     }
     for (uint64_t i = 0; i < rows * cols; i++) {
-        const double v = op_value(of->name, i);
+        const double v = op_value(&values, i);
         t->at[i] = c->op->kind == OP_ATTENTION_COMBINE ? state_value(i, c->g->spec.head_dim + 2, v)
                    : strcmp(of->name, "logits") == 0   ? 4 * v + (double)(i % 1021) / 512
                                                        : v;
@@ -137,11 +175,13 @@ static void fill_weight(struct op_case *c, int32_t tensor) {
 /* Keys and values of the positions before the iteration; `own`: and of its own. */
 static void fill_state(struct op_case *c, int32_t tensor, bool own) {
     struct reference_tensor *t = reference_make(&c->ref, tensor, 0, 0);
+    const struct op_values values = op_values_of("kv");
     for (uint32_t i = 0; i < c->it->n_requests; i++) {
         const struct iteration_request *q = &c->it->requests[i];
         const uint32_t end = own ? iteration_n_known(q) : q->first;
         double *at = t->at + reference_kv_row(&c->ref, q->slot, 0) * t->cols;
-        for (uint64_t k = 0; k < end * t->cols; k++) at[k] = op_value("kv", k + q->slot * 7919ull);
+        for (uint64_t k = 0; k < end * t->cols; k++)
+            at[k] = op_value(&values, k + q->slot * 7919ull);
     }
 }
 
@@ -193,7 +233,7 @@ static void put_activation(struct op_case *c, int32_t tensor, const struct regio
     for (uint64_t row = 0; row < rows_of(c, tensor); row++)
         for (uint64_t col = 0; col < t->cols; col++)
             if (is_touched(c, regions, n, tensor, false, row, col))
-                codec_put(c->p, tensor_of(c, tensor), c->before.workspace, row, col,
+                codec_put(c->p, tensor_of(c, tensor), c->rig->before.workspace, row, col,
                           t->at[row * t->cols + col], c->flag);
 }
 
@@ -204,7 +244,7 @@ static void put_padding(struct op_case *c, int32_t tensor) {
     if (!tensor_is_packed(of)) return;
     for (uint64_t row = 0; row < of->shape[0]; row++)
         for (uint64_t col = logical_columns(c, tensor); col < of->shape[1]; col++)
-            codec_put(c->p, p, c->before.workspace, row, col, 0, 0);
+            codec_put(c->p, p, c->rig->before.workspace, row, col, 0, 0);
 }
 
 static void put_state(struct op_case *c, int32_t tensor) {
@@ -220,7 +260,7 @@ static void put_state(struct op_case *c, int32_t tensor) {
                 const uint64_t at =
                     codec_kv_at(c->p, c->it, q->slot, position, (uint32_t)(head / s->n_kv_heads),
                                 (uint32_t)(head % s->n_kv_heads), (uint32_t)(k % s->head_dim));
-                convert_store((enum dtype)c->p->kv_dtype, c->before.kv + at, 0, (float)row[k]);
+                convert_store((enum dtype)c->p->kv_dtype, c->rig->before.kv + at, 0, (float)row[k]);
             }
         }
     }
@@ -228,8 +268,8 @@ static void put_state(struct op_case *c, int32_t tensor) {
 
 /* Poison, and the numbers that the regions say are read. */
 static void fill_bytes(struct op_case *c, const struct region *regions, int n) {
-    codec_poison(c->before.workspace, c->workspace_bytes);
-    codec_poison(c->before.kv, c->kv_bytes);
+    codec_poison(c->rig->before.workspace, c->rig->workspace_bytes);
+    if (c->has_state) codec_poison(c->rig->before.kv, c->rig->kv_bytes);
     for (int i = 0; i < OP_MAX_IN; i++) {
         const int32_t t = c->op->in[i];
         if (is_activation(c, t)) {
@@ -242,20 +282,20 @@ static void fill_bytes(struct op_case *c, const struct region *regions, int n) {
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (c->op->out[i] != NO_TENSOR && !is_activation(c, c->op->out[i]))
             put_state(c, c->op->out[i]);
-    memcpy(c->after.workspace, c->before.workspace, c->workspace_bytes);
-    memcpy(c->after.kv, c->before.kv, c->kv_bytes);
+    memcpy(c->rig->after.workspace, c->rig->before.workspace, c->rig->workspace_bytes);
+    if (c->has_state) memcpy(c->rig->after.kv, c->rig->before.kv, c->rig->kv_bytes);
 }
 
 /* ---- what may be written ---- */
 
 static void mark(struct op_case *c, int32_t tensor, uint64_t row, uint64_t col) {
     const struct codec_place at = codec_place_of(c->p, tensor_of(c, tensor), row, col);
-    memset(c->written + at.at, 1, at.size);
-    if (at.flag_at != 0) memset(c->written + at.flag_at, 1, 4);
+    memset(c->rig->written + at.at, 1, at.size);
+    if (at.flag_at != 0) memset(c->rig->written + at.flag_at, 1, 4);
 }
 
 static void mark_written(struct op_case *c, const struct region *regions, int n) {
-    memset(c->written, 0, c->workspace_bytes);
+    memset(c->rig->written, 0, c->rig->workspace_bytes);
     for (int i = 0; i < OP_MAX_OUT; i++) {
         const int32_t t = c->op->out[i];
         if (!is_activation(c, t)) continue;
@@ -267,13 +307,28 @@ static void mark_written(struct op_case *c, const struct region *regions, int n)
     }
 }
 
+/* The first byte of n that changed and is not marked; n: none. */
+static uint64_t first_change(const char *before, const char *after, const uint8_t *may,
+                             uint64_t n) {
+    enum { LINE = 256 };
+    for (uint64_t at = 0; at < n; at += LINE) {
+        const uint64_t end = MIN(at + LINE, n);
+        if (memcmp(before + at, after + at, end - at) == 0) continue;
+        for (uint64_t i = at; i < end; i++)
+            if (!may[i] && before[i] != after[i]) return i;
+    }
+    return n;
+}
+
 static int check_unwritten(struct op_case *c) {
-    for (uint64_t i = 0; i < c->workspace_bytes; i++)
-        if (!c->written[i] && c->before.workspace[i] != c->after.workspace[i])
-            return fail(c->d, QN_EVERIFY,
-                        "byte %llu of the workspace of %llu was written, which is no result",
-                        (unsigned long long)i, (unsigned long long)c->p->workspace_bytes);
-    if (c->weights != NULL && memcmp(c->weights, c->after.weights, c->weight_bytes) != 0)
+    const struct op_rig *r = c->rig;
+    const uint64_t at =
+        first_change(r->before.workspace, r->after.workspace, r->written, r->workspace_bytes);
+    if (at < r->workspace_bytes)
+        return fail(c->d, QN_EVERIFY,
+                    "byte %llu of the workspace of %llu was written, which is no result",
+                    (unsigned long long)at, (unsigned long long)c->p->workspace_bytes);
+    if (memcmp(r->before.weights, r->after.weights, r->weight_bytes) != 0)
         return fail(c->d, QN_EVERIFY, "weights were written");
     return QN_OK;
 }
@@ -348,7 +403,7 @@ static struct reference_tensor read_output(const struct op_case *c, int32_t tens
         if (isnan(want->at[i]) || row >= c->g->tensors.items[tensor].shape[0]) continue;
         if (is_touched(c, regions, n, tensor, true, row, col))
             have.at[i] =
-                codec_get(c->p, tensor_of(c, tensor), c->after.workspace, row, col, c->flag);
+                codec_get(c->p, tensor_of(c, tensor), c->rig->after.workspace, row, col, c->flag);
         else
             want->at[i] = NAN;
     }
@@ -391,7 +446,7 @@ static int check_new_rows(struct op_case *c, int32_t tensor, uint8_t *ours) {
                             (uint32_t)(head % s->n_kv_heads), (uint32_t)(k % s->head_dim));
             const double want = t->at[reference_kv_row(&c->ref, slot, position) * t->cols + k];
             const double have =
-                (double)convert_load((enum dtype)c->p->kv_dtype, c->after.kv + at, 0);
+                (double)convert_load((enum dtype)c->p->kv_dtype, c->rig->after.kv + at, 0);
             memset(ours + at, 1, 2);
             if (!(fabs(have - want) <= relative * fabs(want) + 1e-5 * most))
                 return fail(c->d, QN_EVERIFY,
@@ -404,20 +459,18 @@ static int check_new_rows(struct op_case *c, int32_t tensor, uint8_t *ours) {
     return QN_OK;
 }
 
-static int check_cache(struct op_case *c, bool results) {
-    uint8_t *ours = calloc(c->kv_bytes, 1);
-    int rc = QN_OK;
-    if (ours == NULL) abort();
-    for (int i = 0; i < OP_MAX_OUT && results; i++) {
+static int check_cache(struct op_case *c) {
+    struct op_rig *r = c->rig;
+    if (!c->has_state) return QN_OK;
+    memset(r->ours, 0, r->kv_bytes);
+    for (int i = 0; i < OP_MAX_OUT; i++) {
         const int32_t t = c->op->out[i];
-        if (rc == QN_OK && t != NO_TENSOR && !is_activation(c, t)) rc = check_new_rows(c, t, ours);
+        if (t != NO_TENSOR && !is_activation(c, t)) TRY(check_new_rows(c, t, r->ours));
     }
-    for (uint64_t i = 0; i < c->kv_bytes && rc == QN_OK && results; i++)
-        if (!ours[i] && c->before.kv[i] != c->after.kv[i])
-            rc = fail(c->d, QN_EVERIFY, "byte %llu of the KV cache was written, which is no result",
-                      (unsigned long long)i);
-    free(ours);
-    return rc;
+    const uint64_t at = first_change(r->before.kv, r->after.kv, r->ours, r->kv_bytes);
+    if (at == r->kv_bytes) return QN_OK;
+    return fail(c->d, QN_EVERIFY, "byte %llu of the KV cache was written, which is no result",
+                (unsigned long long)at);
 }
 
 /* What SAMPLE makes of the requests. */
@@ -429,7 +482,7 @@ static int check_requests(struct op_case *c) {
                                        .separate = c->rig->device != NULL};
     if (c->op->kind != OP_SAMPLE) return QN_OK;
     TRY(rt_memory_plan(c->d, c->p, &options, &m));
-    rt_memory_bind(&m, c->p, c->p, c->after.state, c->after.state, &rt, &b);
+    rt_memory_bind(&m, c->p, c->p, c->rig->after.state, c->rig->after.state, &rt, &b);
     for (uint32_t i = 0; i < c->it->n_requests; i++) {
         const struct iteration_request *q = &c->it->requests[i];
         const struct reference_request *want = &c->ref.requests[q->slot];
@@ -446,27 +499,10 @@ static int check_requests(struct op_case *c) {
 /* ---- running ---- */
 
 static int run(struct op_case *c, uint32_t only) {
-    if (c->rig->device != NULL) return device_run(c->d, &c->rig->loaded, c->it, only, &c->after);
-    return cpu_rig_run(c->d, c->p, c->rig->program.weights, c->it, only, &c->after);
-}
-
-static int take_memory(struct op_case *c) {
-    const bool device = c->rig->device != NULL;
-    struct rt_memory m;
-    const struct rt_options options = {.n_kv_blocks = c->rig->n_kv_blocks, .separate = device};
-    TRY(rt_memory_plan(c->d, c->p, &options, &m));
-    c->workspace_bytes = c->p->workspace_bytes + DEVICE_GUARD_BYTES;
-    c->kv_bytes =
-        (device ? c->rig->loaded.plan.kv_bytes : cpu_rig_kv_bytes(c->p, c->rig->n_kv_blocks)) +
-        DEVICE_GUARD_BYTES;
-    c->weight_bytes = device ? c->rig->loaded.plan.weight_bytes : 0;
-    TRY(ARENA_NEW(c->d, &c->arena, &c->before.workspace, c->workspace_bytes));
-    TRY(ARENA_NEW(c->d, &c->arena, &c->after.workspace, c->workspace_bytes));
-    TRY(ARENA_NEW(c->d, &c->arena, &c->before.kv, c->kv_bytes));
-    TRY(ARENA_NEW(c->d, &c->arena, &c->after.kv, c->kv_bytes));
-    TRY(ARENA_NEW(c->d, &c->arena, &c->after.state, m.state_bytes));
-    TRY(ARENA_NEW(c->d, &c->arena, &c->after.weights, c->weight_bytes));
-    return ARENA_NEW(c->d, &c->arena, &c->written, c->workspace_bytes);
+    struct device_memory memory = c->rig->after;
+    if (!c->has_state) memory.kv = NULL;
+    if (c->rig->device != NULL) return device_run(c->d, &c->rig->loaded, c->it, only, &memory);
+    return cpu_rig_run(c->d, c->p, c->rig->program.weights, c->it, only, &memory);
 }
 
 static int compare(struct op_case *c, const struct region *regions, int n) {
@@ -474,7 +510,7 @@ static int compare(struct op_case *c, const struct region *regions, int n) {
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (is_activation(c, c->op->out[i])) TRY(check_output(c, c->op->out[i], regions, n));
     if (regions != NULL) return QN_OK;
-    TRY(check_cache(c, true));
+    TRY(check_cache(c));
     return check_requests(c);
 }
 
@@ -505,6 +541,16 @@ static int run_one(struct op_case *c) {
     return compare(c, regions, n);
 }
 
+static bool touches_state(const struct op_case *c) {
+    struct op_info info;
+    op_describe(c->op->kind, &info);
+    for (int i = 0; i < info.n_in; i++)
+        if (info.in[i].state) return true;
+    for (int i = 0; i < info.n_out; i++)
+        if (info.out[i].state) return true;
+    return false;
+}
+
 static uint32_t flag_of(const struct iteration *it) {
     return rt_published(1, 0, it->variant);
 }
@@ -522,11 +568,10 @@ int op_case_run(struct diag *d, struct op_rig *r, struct iteration *it, bool alo
     iteration_lay_out(it, c.p, r->n_kv_blocks);
     int rc = reference_init(d, &c.ref, c.g, ITERATION_SLOTS);
     iteration_refer(it, &c.ref);
-    if (rc == QN_OK) rc = take_memory(&c);
+    c.has_state = touches_state(&c);
     if (rc == QN_OK) rc = run_all(&c);
     if (rc == QN_OK && alone) rc = run_one(&c);
     reference_fini(&c.ref);
-    arena_fini(&c.arena);
     iteration_fini(it);
     return rc;
 }

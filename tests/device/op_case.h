@@ -21,6 +21,11 @@ struct op_rig {
     const struct device *device; /* NULL: on the CPU backend's kernels */
     struct device_program loaded;
     uint32_t n_kv_blocks;
+    /* Memory for op_case_run; sizes with guards. */
+    uint64_t workspace_bytes, kv_bytes, weight_bytes, state_bytes;
+    struct device_memory before, after; /* of `before` workspace and kv */
+    uint8_t *written;                   /* [workspace_bytes] 1: the operator may write the byte */
+    uint8_t *ours;                      /* [kv_bytes] the same of the cache */
 };
 
 /* device NULL: the CPU. To be closed also after an error. */

@@ -269,12 +269,18 @@ static bool contains(const char *text, const char *part) {
     return strstr(text, part) != NULL;
 }
 
-double op_value(const char *name, uint64_t i) {
-    const size_t n = strcspn(name, ".");
-    uint64_t h = hash_bytes(&i, sizeof i, hash_bytes(name, n, 0));
-    h ^= h >> 29;
-    if (contains(name, "norm") || contains(name, "next")) return (double)(2 + h % 5) / 4;
-    if (contains(name, "squares")) return (double)(1 + h % 16) / 2;
+struct op_values op_values_of(const char *name) {
+    return (struct op_values){.seed = hash_bytes(name, strcspn(name, "."), 0),
+                              .factor = contains(name, "norm") || contains(name, "next"),
+                              .positive = contains(name, "squares")};
+}
+
+double op_value(const struct op_values *v, uint64_t i) {
+    uint64_t h = (v->seed ^ i) * 0x9e3779b97f4a7c15u;
+    h = (h ^ h >> 29) * 0xbf58476d1ce4e5b9u;
+    h ^= h >> 32;
+    if (v->factor) return (double)(2 + h % 5) / 4;
+    if (v->positive) return (double)(1 + h % 16) / 2;
     return ((double)(h % 17) - 8) / 8;
 }
 
@@ -287,8 +293,9 @@ static int make_weights(struct diag *d, struct op_program *p) {
         const uint64_t elements = (uint64_t)w->rows * (w->n_dims == 2 ? w->cols : 1);
         p->weights[k] = malloc(elements * dtype_bytes(w->dtype));
         if (p->weights[k] == NULL) return fail_nomem(d, elements, name);
+        const struct op_values values = op_values_of(name);
         for (uint64_t i = 0; i < elements; i++)
-            convert_store((enum dtype)w->dtype, p->weights[k], i, (float)op_value(name, i));
+            convert_store((enum dtype)w->dtype, p->weights[k], i, (float)op_value(&values, i));
     }
     return QN_OK;
 }

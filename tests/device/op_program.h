@@ -52,8 +52,13 @@ int op_program_make(struct diag *d, const struct model_spec *spec, const struct 
                     const struct op_variant *variants, uint32_t n, struct op_program *out);
 void op_program_fini(struct op_program *p);
 
-/* Element i of the operand of that name: a short number, so that products and their sums are exact
- * in 32 bits and products of two fit 16. The same in every run. */
-double op_value(const char *name, uint64_t i);
+/* The numbers of the operand of a name, the same in every run: short ones, so that products and
+ * their sums are exact in 32 bits and products of two fit 16. */
+struct op_values {
+    uint64_t seed;
+    bool factor, positive; /* weights of a norm; sums of squares */
+};
+struct op_values op_values_of(const char *name);
+double op_value(const struct op_values *v, uint64_t i);
 
 #endif
