@@ -386,9 +386,11 @@ template <uint32_t KIND>
 DEV void few_others(const struct few *f, const struct few_item *m, float v0, float v1) {
     constexpr uint32_t UNITS =
         KIND == OP_LM_HEAD ? QN_VOCAB : (QN_N_HEADS + 2 * QN_N_KV_HEADS) * QN_HEAD_DIM;
+    /* The row blocks of a task have rows of the matrix only; the LM head's are whole units. */
+    constexpr bool WHOLE = UNITS % (KIND == OP_LM_HEAD ? LM_BLOCK : CUDA_PAGE_ROWS) == 0;
     const uint32_t column = m->block * CUDA_PAGE_ROWS + m->r;
-    const bool own0 = m->there && (UNITS % 16 == 0 || column < UNITS);
-    const bool own1 = m->there && (UNITS % 16 == 0 || column + 8 < UNITS);
+    const bool own0 = m->there && (WHOLE || column < UNITS);
+    const bool own1 = m->there && (WHOLE || column + 8 < UNITS);
     float *out = (float *)f->task->out + (uint64_t)(f->row0 + m->token) * UNITS + column;
     if (KIND == OP_QKV_LINEAR && QN_QKV_BIAS) {
         v0 += item_constant(f->task->bias, column, own0);
