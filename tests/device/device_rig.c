@@ -208,10 +208,12 @@ static int fill_only(struct diag *d, const struct device_program *p, const struc
     if (tasks == NULL) return fail_nomem(d, p->plan.task_bytes, "the task table");
     memcpy(tasks, p->tasks, p->plan.task_bytes);
     for (uint32_t t = v->first_task; only != PROG_NONE && t < v->first_task + v->n_tasks; t++)
-        if (t != only) {
-            tasks[t].row1 = tasks[t].row0;
-            tasks[t].kind = OP_NONE;
-        }
+        if (t != only)
+            tasks[t] = (struct cuda_task){.flags = tasks[t].flags,
+                                          .wait = tasks[t].wait,
+                                          .wait_triggers = tasks[t].wait_triggers,
+                                          .trigger = tasks[t].trigger,
+                                          .index = tasks[t].index};
     const int rc = copy_in(d, p, DEVICE_TASKS, tasks, p->plan.task_bytes);
     free(tasks);
     return rc;

@@ -316,6 +316,19 @@ static void run_variant(struct op_rig *rig, const struct form_row *row, uint32_t
         }
 }
 
+/* Whether no backend can have the form in that model: parts are of whole row blocks; STEP of
+ * several rows and WHOLE have the cache in pages, which wide heads do not fit. */
+static bool is_refused(const struct test *t) {
+    const struct model_spec *s = &t->shape->spec;
+    switch (t->row->form.kind) {
+    case OP_LINEAR_PARTS:
+    case OP_LINEAR_SUM: return s->hidden % CUDA_PAGE_ROWS != 0;
+    case OP_ATTENTION_WHOLE: return s->head_dim > 128;
+    case OP_ATTENTION_STEP: return s->head_dim > 128 && t->row->rows[1] != 0;
+    default: return false;
+    }
+}
+
 static void test_form(void **state) {
     const struct test *t = *state;
     struct op_variant variants[OP_MAX_VARIANTS] = {0};
@@ -339,11 +352,16 @@ static void test_form(void **state) {
         variants[n++] =
             (struct op_variant){&forms[0].form, variants[i].rows, variants[i].logit_rows, 0};
     int rc = op_rig_open(&d, t->device, &t->shape->spec, &machine, variants, n, N_KV_BLOCKS, &rig);
-    if (rc != QN_OK) print_error("%s\n", d.message);
+    if (is_refused(t)) {
+        assert_true(rc == QN_EUNSUPPORTED || rc == QN_ESHAPE);
+        n = 0;
+    } else if (rc != QN_OK) {
+        print_error("%s\n", d.message);
+    }
     for (uint32_t i = 0; i < n && rc == QN_OK; i++)
         if (rig.program.variants[i].form == &t->row->form) run_variant(&rig, t->row, i);
     op_rig_close(&rig);
-    assert_int_equal(rc, QN_OK);
+    assert_true(is_refused(t) || rc == QN_OK);
 }
 
 static enum set set_of(const struct op_form *f) {
