@@ -26,6 +26,7 @@ enum set {
     ATTENTION = 2,
     OTHERS = 4, /* the rest, which few numbers of a model matter to */
     WIDE_K = 8, /* LINEAR of `intermediate` */
+    OF_32 = 16, /* projections, MLP and head of up to 32 rows */
 };
 
 struct shape {
@@ -48,9 +49,12 @@ static const struct shape shapes[] = {
     {"d80_kv1_f16", PRODUCTS | ATTENTION | OTHERS | WIDE_K,
      SPEC(.hidden = 328, .intermediate = 264, .vocab = 203, .n_heads = 4, .n_kv_heads = 1,
           .head_dim = 80, .qkv_bias = 1, .o_bias = 1, .mlp_bias = 1, .weight_dtype = DTYPE_F16)},
-    {"d128_kv2_h2048", PRODUCTS | ATTENTION,
-     SPEC(.hidden = 2048, .intermediate = 136, .vocab = 96, .n_heads = 16, .n_kv_heads = 2,
+    {"d128_kv2", ATTENTION,
+     SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 16, .n_kv_heads = 2,
           .head_dim = 128, .qk_norm = 1, .weight_dtype = DTYPE_BF16)},
+    {"h2048", OF_32,
+     SPEC(.hidden = 2048, .intermediate = 136, .vocab = 96, .n_heads = 2, .n_kv_heads = 1,
+          .head_dim = 64, .weight_dtype = DTYPE_BF16)},
     {"d256_kv1", ATTENTION,
      SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 16, .n_kv_heads = 1,
           .head_dim = 256, .qk_norm = 1, .weight_dtype = DTYPE_BF16)},
@@ -67,8 +71,8 @@ static const struct shape shapes[] = {
 static const uint32_t one_row[] = {1, 0}, few_rows[] = {2, 8, 9, 16, 0}, rows_of_32[] = {17, 32, 0},
                       many_rows[] = {64, 128, 0}, any_rows[] = {1, 2, 8, 9, 16, 17, 32, 64, 128, 0},
                       packed_rows[] = {2, 8, 9, 16, 17, 32, 64, 128, 0},
-                      up_to_16[] = {1, 2, 8, 9, 16, 0}, up_to_64[] = {2, 9, 17, 32, 64, 0},
-                      alone_rows[] = {17, 32, 64, 0};
+                      up_to_16[] = {1, 2, 8, 9, 16, 0}, up_to_32[] = {2, 9, 17, 32, 0},
+                      nine_rows[] = {9, 0}, alone_rows[] = {17, 32, 64, 0};
 
 enum backends { CPU = 1, GPU = 2, HOPPER = 4 };
 
@@ -100,7 +104,7 @@ static const struct form_row forms[] = {
     {{.name = "qkv_linear", .kind = OP_QKV_LINEAR}, any_rows, CPU, MIXED, 0},
     {{.name = "qkv_heads", .kind = OP_QKV_HEADS}, any_rows, CPU | GPU, MIXED, 0},
     {{.name = "attention", .kind = OP_ATTENTION}, any_rows, CPU, ALL, 0},
-    {{.name = "attention_split", .kind = OP_ATTENTION_SPLIT}, up_to_64, CPU | GPU, ALL, 0},
+    {{.name = "attention_split", .kind = OP_ATTENTION_SPLIT}, up_to_32, CPU | GPU, ALL, 0},
     {{.name = "attention_step", .kind = OP_ATTENTION_STEP}, one_row, CPU, ALONE | LONG, 0},
     {{.name = "attention_combine", .kind = OP_ATTENTION_COMBINE},
      any_rows,
@@ -212,15 +216,15 @@ static const struct form_row forms[] = {
      GPU,
      MIXED | ALONE,
      0},
-    {{.name = "linear_parts", .kind = OP_LINEAR_PARTS, .packed = true}, up_to_64, HOPPER, MIXED, 0},
+    {{.name = "linear_parts", .kind = OP_LINEAR_PARTS, .packed = true}, up_to_32, HOPPER, MIXED, 0},
     {{.name = "linear_parts.down", .kind = OP_LINEAR_PARTS, .packed = true, .wide_k = true},
-     up_to_64,
+     up_to_32,
      HOPPER,
      MIXED,
      0},
-    {{.name = "linear_sum", .kind = OP_LINEAR_SUM, .packed = true}, up_to_64, HOPPER, MIXED, 0},
+    {{.name = "linear_sum", .kind = OP_LINEAR_SUM, .packed = true}, up_to_32, HOPPER, MIXED, 0},
     {{.name = "linear_sum.down", .kind = OP_LINEAR_SUM, .packed = true, .wide_k = true},
-     up_to_64,
+     up_to_32,
      HOPPER,
      MIXED,
      0},
@@ -235,8 +239,8 @@ static const struct form_row forms[] = {
      0},
     {{.name = "clear", .kind = OP_CLEAR}, few_rows, GPU, ALONE, 0},
     /* attention of several rows */
-    {{.name = "attention.steps", .kind = OP_ATTENTION, .packed = true}, up_to_64, GPU, ALL, 0},
-    {{.name = "attention.plain", .kind = OP_ATTENTION}, up_to_64, GPU, ALL, 0},
+    {{.name = "attention.steps", .kind = OP_ATTENTION, .packed = true}, up_to_32, GPU, ALL, 0},
+    {{.name = "attention.plain", .kind = OP_ATTENTION}, nine_rows, GPU, ALL, 0},
     {{.name = "attention.rows", .kind = OP_ATTENTION, .packed = true},
      many_rows,
      GPU,
@@ -308,7 +312,7 @@ static void run_variant(struct op_rig *rig, const struct form_row *row, uint32_t
         for (size_t i = 0; i < COUNT_OF(uses); i++) {
             struct iteration it = {.variant = variant};
             struct diag d = {0};
-            if (uses[i] == 0 || (row->fills >> fill & 1) == 0 ||
+            if (uses[i] == 0 || (i > 0 && fill != FILL_MIXED) || (row->fills >> fill & 1) == 0 ||
                 !set_requests(&it, (enum fill)fill, uses[i]))
                 continue;
             if (op_case_run(&d, rig, &it, i == 0) != QN_OK)
@@ -366,6 +370,8 @@ static void test_form(void **state) {
 
 static enum set set_of(const struct op_form *f) {
     if (f->wide_k) return WIDE_K;
+    if (strstr(f->name, "of_32") != NULL || strcmp(f->name, "lm_head.stream") == 0)
+        return PRODUCTS | OF_32;
     switch (f->kind) {
     case OP_QKV:
     case OP_QKV_LINEAR:
