@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "codegen/cuda_tables.h"
 #include "codegen/cuda_upload.h"
+#include "codegen/cuda_verify.h"
 #include "codegen/kernel_image.h"
 #include "engine/cuda_plan.h"
 #include "engine/cuda_run.h"
@@ -296,7 +297,9 @@ static int fill_tasks(struct diag *d, struct backend_instance *i) {
     struct cuda_task *tasks = calloc(1, i->plan.task_bytes);
     if (tasks == NULL) return fail_nomem(d, i->plan.task_bytes, "the task table");
     cuda_tables_fill(i->program, i->plan.places, &bases, tasks);
-    int rc = copy_in(d, i, BLOCK_TASKS, tasks, i->plan.task_bytes);
+    const struct cuda_tables made = {i->plan.places, i->plan.weight_bytes, bases, tasks};
+    int rc = cuda_verify(d, i->program, &made);
+    if (rc == QN_OK) rc = copy_in(d, i, BLOCK_TASKS, tasks, i->plan.task_bytes);
     free(tasks);
     return rc;
 }

@@ -1,6 +1,7 @@
 #include "device/device_rig.h"
 #include "base/checked.h"
 #include "codegen/cuda_upload.h"
+#include "codegen/cuda_verify.h"
 #include "codegen/kernel_image.h"
 #include "kernels/cpu/cpu_kernel.h"
 #include "runtime/rt_stall.h"
@@ -107,17 +108,25 @@ static int fill_rope(struct diag *d, const struct device_program *p) {
     return rc;
 }
 
+struct cuda_bases device_bases(const struct device_program *p) {
+    return (struct cuda_bases){.weights = p->blocks[DEVICE_WEIGHTS],
+                               .workspace = p->blocks[DEVICE_WORKSPACE],
+                               .kv = p->blocks[DEVICE_KV],
+                               .kv_layer_bytes = p->plan.kv_layer_bytes,
+                               .cc = device_cc(p->device)};
+}
+
 static int fill_tasks(struct diag *d, struct device_program *p) {
-    const struct cuda_bases bases = {.weights = p->blocks[DEVICE_WEIGHTS],
-                                     .workspace = p->blocks[DEVICE_WORKSPACE],
-                                     .kv = p->blocks[DEVICE_KV],
-                                     .kv_layer_bytes = p->plan.kv_layer_bytes,
-                                     .cc = device_cc(p->device)};
+    const struct cuda_bases bases = device_bases(p);
     TRY(cuda_tables_check(d, p->program, bases.cc));
     p->tasks = calloc(1, p->plan.task_bytes);
     if (p->tasks == NULL) return fail_nomem(d, p->plan.task_bytes, "the task table");
     cuda_tables_fill(p->program, p->plan.places, &bases, p->tasks);
-    return QN_OK;
+    const struct cuda_tables t = {.places = p->plan.places,
+                                  .weight_bytes = p->plan.weight_bytes,
+                                  .bases = bases,
+                                  .tasks = p->tasks};
+    return cuda_verify(d, p->program, &t);
 }
 
 static int upload_all(struct diag *d, const struct device_program *p, const void *const *weights,

@@ -46,7 +46,7 @@ struct device_program {
     cu_pointer blocks[N_DEVICE_BLOCKS];
     void *mail;
     cu_pointer d_mail;
-    struct cuda_task *tasks;
+    struct cuda_task *tasks; /* host copy: what device_run gives the kernel */
 };
 
 /* Memory before and after an iteration. */
@@ -69,6 +69,8 @@ int device_load(struct diag *d, const struct device *device, const struct prog_h
                 const void *const *weights, uint32_t n_kv_blocks, struct device_program *out);
 void device_unload(struct device_program *p);
 
+/* Where its tables' addresses begin. */
+struct cuda_bases device_bases(const struct device_program *p);
 /* Reads the weights allocation. */
 int device_weights(struct diag *d, const struct device_program *p, char *weights);
 

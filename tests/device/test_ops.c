@@ -2,6 +2,7 @@
  * backend's kernels, against the plain interpreter of tests/reference. op_case.h says what is
  * compared. A test is <model>/<operator>.<form>; QN_TEST picks some by a pattern. Where there is no
  * GPU the CPU's tests run alone. */
+#include <fnmatch.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +15,7 @@
 #undef fail /* base/status.h has a function of that name */
 
 #include "base/checked.h"
+#include "codegen/cuda_verify.h"
 #include "device/op_case.h"
 
 enum { MAX_LEN = 1408, KV_BLOCK = 32, N_KV_BLOCKS = 130, MAX_TESTS = 512 };
@@ -277,6 +279,7 @@ struct test {
     const struct shape *shape;
     const struct form_row *row;
     const struct device *device; /* NULL: the CPU */
+    CMUnitTestFunction run;
 };
 
 #define DIE(...) (print_error(__VA_ARGS__), print_error("\n"), assert_true(!"as said above"))
@@ -327,6 +330,9 @@ static bool is_refused(const struct test *t) {
     switch (t->row->form.kind) {
     case OP_LINEAR_PARTS:
     case OP_LINEAR_SUM: return s->hidden % CUDA_PAGE_ROWS != 0;
+    case OP_LINEAR:
+        return t->device != NULL && !t->row->form.packed && t->row->form.wide_k &&
+               s->intermediate > STAGED_COLUMNS;
     case OP_ATTENTION_WHOLE: return s->head_dim > 128;
     case OP_ATTENTION_STEP: return s->head_dim > 128 && t->row->rows[1] != 0;
     default: return false;
@@ -390,6 +396,94 @@ static enum set set_of(const struct op_form *f) {
     }
 }
 
+/* ---- walks ---- */
+
+/* Forms whose tasks can walk through row blocks and token rows in several ways. */
+static const struct walk_row {
+    struct op_form form;
+    uint32_t rows[5];
+    uint32_t n_workers;
+} walks[] = {
+    {{.name = "linear.one_row", .kind = OP_LINEAR, .rides = true}, {1}, 0},
+    {{.name = "linear", .kind = OP_LINEAR, .packed = true}, {8, 16, 32, 64, 128}, 0},
+    {{.name = "linear_parts", .kind = OP_LINEAR_PARTS, .packed = true}, {32, 64}, 1},
+    {{.name = "lm_head.one_row", .kind = OP_LM_HEAD, .rides = true}, {1}, 0},
+    {{.name = "attention", .kind = OP_ATTENTION, .packed = true}, {64, 128}, 1},
+};
+
+static bool is_proved(const struct op_rig *r) {
+    const struct device_program *p = &r->loaded;
+    const struct cuda_tables t = {.places = p->plan.places,
+                                  .weight_bytes = p->plan.weight_bytes,
+                                  .bases = device_bases(p),
+                                  .tasks = p->tasks};
+    return cuda_verify(NULL, p->program, &t) == QN_OK;
+}
+
+/* Gives all tasks of a variant a tile and a group; whether the proof lets them pass. */
+static bool set_walk(struct op_rig *r, uint32_t variant, uint32_t tile, uint32_t group) {
+    const struct prog_variant *v = &PROG(r->program.program, VARIANT)[variant];
+    for (uint32_t t = v->first_task; t < v->first_task + v->n_tasks; t++) {
+        if (r->loaded.tasks[t].kind == OP_NONE) continue;
+        r->loaded.tasks[t].tile = (uint8_t)tile;
+        r->loaded.tasks[t].group = (uint8_t)group;
+    }
+    return is_proved(r);
+}
+
+/* Runs a variant in every way of walking that the proof lets pass; how many there are. */
+static uint32_t run_walks(struct op_rig *r, uint32_t variant) {
+    static const uint8_t tiles[] = {0, 1, 8, 16, 32, 64, 128};
+    const struct prog_variant *v = &PROG(r->program.program, VARIANT)[variant];
+    struct cuda_task keep[64];
+    uint32_t n = 0;
+    assert_in_range(v->n_tasks, 1, COUNT_OF(keep));
+    memcpy(keep, r->loaded.tasks + v->first_task, v->n_tasks * sizeof *keep);
+    for (size_t i = 0; i < COUNT_OF(tiles); i++)
+        for (uint32_t group = 0; group <= 16; group++) {
+            struct iteration it = {.variant = variant};
+            struct diag d = {0};
+            if (!set_walk(r, variant, tiles[i], group)) continue;
+            n++;
+            if (!set_requests(&it, FILL_MIXED, v->n_rows) ||
+                op_case_run(&d, r, &it, false) != QN_OK)
+                DIE("%u rows, tile %u, group %u: %s", v->n_rows, tiles[i], group, d.message);
+        }
+    memcpy(r->loaded.tasks + v->first_task, keep, v->n_tasks * sizeof *keep);
+    return n;
+}
+
+/* What the proof of the device tables leaves open (test_tables.c) changes no result. */
+static void test_walks(void **state) {
+    const struct test *t = *state;
+    uint32_t n_walks = 0;
+    for (size_t i = 0; i < COUNT_OF(walks); i++) {
+        const struct op_machine machine = {
+            .target = TARGET_CUDA,
+            .n_workers = walks[i].n_workers ? walks[i].n_workers : (uint32_t)t->device->info.n_sms,
+            .n_slots = ITERATION_SLOTS,
+            .max_model_len = MAX_LEN,
+            .kv_block = KV_BLOCK,
+            .wide = t->device->info.major == 9};
+        struct op_variant variants[COUNT_OF(walks[i].rows)];
+        struct op_rig rig;
+        struct diag d = {0};
+        uint32_t n = 0;
+        for (; n < COUNT_OF(variants) && walks[i].rows[n] != 0; n++)
+            variants[n] = (struct op_variant){&walks[i].form, walks[i].rows[n],
+                                              MIN(walks[i].rows[n], (uint32_t)ITERATION_SLOTS), 0};
+        if (op_rig_open(&d, t->device, &t->shape->spec, &machine, variants, n, N_KV_BLOCKS, &rig) !=
+            QN_OK)
+            DIE("%s: %s", walks[i].form.name, d.message);
+        for (uint32_t v = 0; v < n; v++) n_walks += run_walks(&rig, v);
+        op_rig_close(&rig);
+    }
+    print_message("%u ways to walk\n", n_walks);
+    assert_true(n_walks > 40);
+}
+
+/* ---- all ---- */
+
 static bool runs_on(const struct form_row *row, const struct device *device) {
     return device == NULL ? (row->backends & CPU) != 0
                           : (row->backends & GPU) != 0 ||
@@ -407,10 +501,14 @@ static size_t list_tests(const struct device *device, struct test tests[MAX_TEST
                     (shapes[s].sets & set_of(&forms[f].form)) == 0)
                     continue;
                 struct test *t = &tests[n++];
-                *t = (struct test){.shape = &shapes[s], .row = &forms[f], .device = places[i]};
+                *t = (struct test){
+                    .shape = &shapes[s], .row = &forms[f], .device = places[i], .run = test_form};
                 snprintf(t->name, sizeof t->name, "%s/%s%s", shapes[s].name, forms[f].form.name,
                          i == 0 ? ".cpu" : "");
             }
+    if (device != NULL && device->info.major == 9)
+        tests[n++] = (struct test){
+            .name = "walks", .shape = &shapes[0], .device = device, .run = test_walks};
     return n;
 }
 
@@ -421,12 +519,15 @@ int main(void) {
     struct diag d = {0};
     const bool there = device_open(&d, &device) == QN_OK;
     if (!there) print_message("no GPU: %s\n", d.message);
-    const size_t n = list_tests(there ? &device : NULL, tests);
-    for (size_t i = 0; i < n; i++)
-        units[i] = (struct CMUnitTest){tests[i].name, test_form, NULL, NULL, &tests[i]};
     const char *only = getenv("QN_TEST");
-    if (only != NULL) cmocka_set_test_filter(only);
+    const size_t n_all = list_tests(there ? &device : NULL, tests);
+    size_t n = 0;
+    for (size_t i = 0; i < n_all; i++)
+        if (only == NULL || fnmatch(only, tests[i].name, 0) == 0)
+            units[n++] =
+                (struct CMUnitTest){tests[i].name, tests[i].run, NULL, NULL, (void *)&tests[i]};
+    if (n == 0) print_error("no test is called %s\n", only);
     const int failed = _cmocka_run_group_tests("operators", units, n, NULL, NULL);
     if (there) device_close(&device);
-    return failed;
+    return n == 0 ? 1 : failed;
 }
