@@ -84,6 +84,8 @@ enum fill {
     FILL_ALONE, /* requests of one row */
     FILL_LONG,  /* the same with contexts of several pieces; few rows */
     FILL_CHUNK, /* one request */
+    FILL_DRAWN, /* requests of one row that draw their tokens, with penalties and cuts */
+    N_FILLS,
 };
 
 struct form_row {
@@ -97,6 +99,7 @@ struct form_row {
 #define ALONE (1u << FILL_ALONE)
 #define LONG  (1u << FILL_LONG)
 #define CHUNK (1u << FILL_CHUNK)
+#define DRAWN (1u << FILL_DRAWN)
 #define ALL   (MIXED | ALONE | LONG | CHUNK)
 
 static const struct form_row forms[] = {
@@ -118,7 +121,7 @@ static const struct form_row forms[] = {
     {{.name = "linear.bare", .kind = OP_LINEAR, .bare = true}, any_rows, CPU, MIXED, 0},
     {{.name = "gated_mlp", .kind = OP_GATED_MLP}, any_rows, CPU, MIXED, 0},
     {{.name = "lm_head", .kind = OP_LM_HEAD}, any_rows, CPU, MIXED, 0},
-    {{.name = "sample", .kind = OP_SAMPLE}, any_rows, CPU | GPU, ALONE, 0},
+    {{.name = "sample", .kind = OP_SAMPLE}, any_rows, CPU | GPU, ALONE | DRAWN, 0},
     /* one row, whose operands ride on data or do not */
     {{.name = "embed.one_row", .kind = OP_EMBED}, one_row, GPU, MIXED, 0},
     {{.name = "embed.polls", .kind = OP_EMBED, .rides = true}, one_row, GPU, MIXED, 0},
@@ -291,6 +294,17 @@ static struct iteration_request request(uint32_t i, uint32_t first, uint32_t n) 
                                       .sampling = {.repetition_penalty = 1, .top_p = 1}};
 }
 
+static struct rt_sampling drawn(uint32_t i) {
+    return (struct rt_sampling){.temperature = 0.7f + 0.1f * (float)(i % 8),
+                                .top_p = i % 3 == 0 ? 1 : 0.9f,
+                                .top_k = i % 4 == 0 ? 0 : 40,
+                                .min_p = i % 5 == 0 ? 0.02f : 0,
+                                .repetition_penalty = i % 2 == 0 ? 1 : 1.2f,
+                                .presence_penalty = i % 3 == 1 ? 0.5f : 0,
+                                .frequency_penalty = i % 3 == 2 ? 0.25f : 0,
+                                .seed = 1000 + i};
+}
+
 /* Contexts around the bounds of pieces and shares. */
 static const uint32_t long_contexts[] = {127, 128, 129, 300, 1, 517, 640, 1300, 16, 255};
 
@@ -302,7 +316,12 @@ static bool set_requests(struct iteration *it, enum fill fill, uint32_t n_rows) 
     if (n_single > ITERATION_SLOTS || (fill == FILL_LONG && n_rows > 9)) return false;
     it->n_requests = n_single + (n_single < n_rows);
     for (uint32_t i = 0; i < n_single; i++)
-        it->requests[i] = request(i, fill == FILL_LONG ? long_contexts[i] : (i * 19 + 3) % 31, 1);
+        it->requests[i] =
+            request(i, fill == FILL_LONG ? long_contexts[i] : 1 + (i * 19 + 3) % 30, 1);
+    for (uint32_t i = 0; fill == FILL_DRAWN && i < n_single; i++) {
+        it->requests[i].sampling = drawn(i);
+        it->requests[i].n_output = 1 + i % it->requests[i].first;
+    }
     if (n_single < n_rows)
         it->requests[n_single] = request(n_single, fill == FILL_CHUNK ? 250 : 9, n_rows - n_single);
     return true;
@@ -311,7 +330,7 @@ static bool set_requests(struct iteration *it, enum fill fill, uint32_t n_rows) 
 static void run_variant(struct op_rig *rig, const struct form_row *row, uint32_t variant) {
     const struct op_variant *v = &rig->program.variants[variant];
     const uint32_t uses[] = {v->rows, v->rows > 2 ? v->rows - 1 : 0};
-    for (int fill = FILL_MIXED; fill <= FILL_CHUNK; fill++)
+    for (int fill = FILL_MIXED; fill < N_FILLS; fill++)
         for (size_t i = 0; i < COUNT_OF(uses); i++) {
             struct iteration it = {.variant = variant};
             struct diag d = {0};
