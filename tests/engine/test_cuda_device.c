@@ -249,7 +249,7 @@ static void test_same_in_any_company(void **state) {
  * of two sums. */
 #define PARTS_SHAPE                                                                                \
     "\"head_dim\": 64, \"intermediate_size\": 2304, \"num_attention_heads\": 8, "                  \
-    "\"num_key_value_heads\": 2, "
+    "\"num_key_value_heads\": 4, "
 /* A residual stream that is packed by who writes it, for the norm that comes next. */
 #define STREAM_SHAPE                                                                               \
     "\"head_dim\": 64, \"intermediate_size\": 512, \"num_attention_heads\": 4, "                   \
