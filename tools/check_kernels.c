@@ -2,12 +2,12 @@
  * holds the assembler's report to what is written beside each kernel. Needs NVRTC, but no GPU.
  *
  *     check_kernels [--arch sm_90a]... [--model NAME]... [--traces] [--log] [--cubin FOLDER]
- *     check_kernels --fill-cache [--form aot|hybrid|jit] [--traces] --arch sm_90a DIR...
+ *     check_kernels --fill-cache [--form aot|jit] [--traces] --arch sm_90a DIR...
  *
  * --traces: kernels of an engine that was opened with a trace, which have the same budgets.
  * The second form compiles the kernels of model directories into the kernel cache, so that a
- * machine that gets a copy of the cache compiles nothing. Kernels differ by what the program hands
- * out at run time: nothing (as the engine has it on a GPU), attention, everything.
+ * machine that gets a copy of the cache compiles nothing. Kernels differ by whether the program
+ * hands out tasks at run time; as the engine has it on a GPU it does not.
  *
  * A budget is a line of a .cuh file:
  *
@@ -224,23 +224,23 @@ static int judge_log(char *log, const char *where, int *n_kernels) {
     return failures;
 }
 
-/* A program of which only what emit_constants reads is filled in; of a form that hands tasks out
- * one of those. */
+/* A program of which only what emit_constants reads is filled in. Form jit: it hands a task out. */
 static struct prog_header *bare_program(const struct model_spec *spec, const char *form) {
-    const size_t at = align_up(sizeof(struct prog_header) + sizeof *spec, 64);
+    const size_t kv_at = sizeof(struct prog_header) + sizeof *spec;
+    const size_t at = align_up(kv_at + sizeof(struct kv_row), 64);
+    const enum dtype kv = spec->weight_dtype == DTYPE_F32 ? DTYPE_BF16 : spec->weight_dtype;
     struct prog_header *p = calloc(1, at + sizeof(struct prog_task));
     if (p == NULL) return NULL;
     p->section[SECTION_MODEL] = (struct prog_section){.offset = sizeof *p, .count = 1};
     memcpy(p + 1, spec, sizeof *spec);
-    const bool all = strcmp(form, "jit") == 0;
-    if (all || strcmp(form, "hybrid") == 0) {
+    p->section[SECTION_KV] = (struct prog_section){.offset = kv_at, .count = 1};
+    *(struct kv_row *)((char *)p + kv_at) = spec_kv_row(spec, kv);
+    if (strcmp(form, "jit") == 0) {
         struct prog_task *t = (struct prog_task *)((char *)p + at);
         p->section[SECTION_TASK] = (struct prog_section){.offset = at, .count = 1};
         t->worker = PROG_JIT;
-        t->kind = all ? OP_LINEAR : OP_ATTENTION_SPLIT;
     }
     p->kv_block = 64; /* compile_options_init's */
-    p->kv_dtype = spec->weight_dtype == DTYPE_F32 ? DTYPE_BF16 : spec->weight_dtype;
     return p;
 }
 

@@ -9,27 +9,29 @@
 #include "base/status.h"
 #include "codegen/cuda_abi.h"
 
-/* places[SECTION_WEIGHT's count]: where each weight lies; *bytes: size of the weights allocation.
+/* places[SECTION_WEIGHT's count]: where each block of weights lies; *bytes: size of the weights allocation.
  * Errors: QN_EUNSUPPORTED for what the kernels cannot run (F32 matrices are stored as BF16;
  * head_dim not a multiple of 8 or above 256; KV cache other than BF16 and F16). */
 int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct cuda_place *places,
                      uint64_t *bytes);
 
-/* Whether a device of that compute capability, major * 10 + minor, has all of the program's
- * operators: only Hopper has LINEAR_PARTS. Error: QN_EUNSUPPORTED. */
-int cuda_tables_check(struct diag *d, const struct prog_header *program, uint32_t cc);
-
 /* Device addresses that task descriptors are made from. */
 struct cuda_bases {
     uint64_t weights;
-    uint64_t workspace;      /* program->workspace_bytes */
-    uint64_t kv;             /* caches of layer 0, 1 ... one after the other */
-    uint64_t kv_layer_bytes; /* n_kv_blocks * 2 * n_kv_heads * kv_block * head_dim * 2 */
-    uint32_t cc;             /* compute capability, major * 10 + minor; 0: 90 */
+    uint64_t workspace;   /* program->workspace_bytes */
+    uint64_t kv;          /* program_kv_bytes: the layers' caches one after the other */
+    uint32_t n_kv_blocks; /* of each */
+    uint32_t rank;        /* of the program's n_ranks, all of which have all of the model */
+    uint32_t cc;          /* compute capability, major * 10 + minor; 0: 90 */
 };
 
-/* tasks[SECTION_TASK's count] */
-void cuda_tables_fill(const struct prog_header *program, const struct cuda_place *places,
-                      const struct cuda_bases *bases, struct cuda_task *tasks);
+/* Whether that rank can run the program: only Hopper has LINEAR_PARTS. Error: QN_EUNSUPPORTED. */
+int cuda_tables_check(struct diag *d, const struct prog_header *program,
+                      const struct cuda_bases *bases);
+
+/* tasks[SECTION_TASK's count]. Errors: QN_ENOMEM; program_map's, which a proved program has not. */
+int cuda_tables_fill(struct diag *d, const struct prog_header *program,
+                     const struct cuda_place *places, const struct cuda_bases *bases,
+                     struct cuda_task *tasks);
 
 #endif

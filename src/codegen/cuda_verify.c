@@ -2,7 +2,6 @@
 #include "codegen/cuda_verify.h"
 #include "base/arena.h"
 #include "base/checked.h"
-#include "codegen/emit.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -46,10 +45,10 @@ static const struct operand {
     {OP_EMBED, true, STREAM_X, F_OUT},
     {OP_EMBED, true, STREAM_NORMED, F_OUT2},
     {OP_EMBED, true, STREAM_SQUARES, F_MORE2},
-    {OP_QKV_LINEAR, false, QKV_X, F_IN},
-    {OP_QKV_LINEAR, false, QKV_NORM, F_NORM},
-    {OP_QKV_LINEAR, false, QKV_WQ, F_W},
-    {OP_QKV_LINEAR, false, QKV_BQ, F_BIAS},
+    {OP_QKV_LINEAR, false, QKV_LINEAR_X, F_IN},
+    {OP_QKV_LINEAR, false, QKV_LINEAR_NORM, F_NORM},
+    {OP_QKV_LINEAR, false, QKV_LINEAR_W, F_W},
+    {OP_QKV_LINEAR, false, QKV_LINEAR_BIAS, F_BIAS},
     {OP_QKV_LINEAR, false, QKV_LINEAR_SQUARES, F_MORE2},
     {OP_QKV_LINEAR, true, 0, F_OUT},
     {OP_QKV_HEADS, false, HEADS_QKV, F_IN},
@@ -60,9 +59,6 @@ static const struct operand {
     {OP_ATTENTION, false, ATTENTION_Q, F_IN},
     {OP_ATTENTION, false, ATTENTION_KV, F_MORE},
     {OP_ATTENTION, true, 0, F_OUT},
-    {OP_ATTENTION_SPLIT, false, ATTENTION_Q, F_IN},
-    {OP_ATTENTION_SPLIT, false, ATTENTION_KV, F_MORE},
-    {OP_ATTENTION_SPLIT, true, 0, F_OUT},
     {OP_ATTENTION_STEP, false, HEADS_QKV, F_IN},
     {OP_ATTENTION_STEP, false, HEADS_Q_NORM, F_NORM},
     {OP_ATTENTION_STEP, false, HEADS_K_NORM, F_MORE2},
@@ -134,32 +130,21 @@ static const struct prog_tensor *tensor_in(const struct proof *f, const struct p
 
 /* ---- places -------------------------------------------------------------------------------- */
 
-/* What a weight takes: bytes of a vector, or rows of an image whose first byte is `image`. Halves:
- * 1 and 2 the first and second eight rows of each row block, which gate and up share. */
+/* What a block of weights takes: bytes [from, to) of the allocation. Of a matrix whole units of the
+ * LM head: the rows beyond it are read, too, and must be zeros. */
 struct claim {
-    uint64_t image, from, to; /* vectors: bytes from image */
-    uint32_t k_tiles, halves; /* 0: a vector */
+    uint64_t from, to;
     uint32_t weight;
 };
 
 static struct claim claim_of(const struct proof *f, uint32_t weight) {
     const struct prog_weight *w = &PROG(f->p, WEIGHT)[weight];
-    const struct cuda_place *at = &f->t->places[weight];
-    struct claim c = {.image = at->offset, .k_tiles = at->k_tiles, .weight = weight};
-    switch (at->layout) {
-    case CUDA_ROWS:
-        c.from = at->row0;
-        c.to = at->row0 + (uint64_t)w->rows;
-        c.halves = 3;
-        break;
-    case CUDA_GATE:
-    case CUDA_UP:
-        c.to = CEIL_DIV((uint64_t)w->rows, 8ull) * CUDA_PAGE_ROWS;
-        c.halves = at->layout == CUDA_GATE ? 1 : 2;
-        break;
-    default: c.to = 4ull * w->rows; break;
-    }
-    return c;
+    const uint64_t from = f->t->places[weight].offset;
+    const uint64_t blocks =
+        CEIL_DIV((uint64_t)w->rows, (uint64_t)LM_BLOCK) * ((uint64_t)LM_BLOCK / CUDA_PAGE_ROWS);
+    const uint64_t k_tiles = CEIL_DIV((uint64_t)w->cols, (uint64_t)CUDA_PAGE_K);
+    const uint64_t bytes = w->n_dims == 1 ? 4ull * w->rows : blocks * k_tiles * CUDA_PAGE_BYTES;
+    return (struct claim){from, from + bytes, weight};
 }
 
 static int bad_place(const struct proof *f, uint32_t weight, const char *what) {
@@ -167,63 +152,23 @@ static int bad_place(const struct proof *f, uint32_t weight, const char *what) {
                 program_string(f->p, PROG(f->p, WEIGHT)[weight].name), what);
 }
 
-/* Bytes [first, end) of the allocation that a claim makes: of an image whole row blocks. */
-static void claimed_bytes(const struct claim *c, uint64_t *first, uint64_t *end) {
-    const uint64_t block = (uint64_t)c->k_tiles * CUDA_PAGE_BYTES;
-    *first = c->image + (c->halves == 0 ? 0 : c->from / CUDA_PAGE_ROWS * block);
-    *end = c->image + (c->halves == 0 ? c->to : CEIL_DIV(c->to, (uint64_t)CUDA_PAGE_ROWS) * block);
-}
-
 static int check_place(const struct proof *f, uint32_t weight) {
     const struct prog_weight *w = &PROG(f->p, WEIGHT)[weight];
     const struct cuda_place *at = &f->t->places[weight];
     const struct claim c = claim_of(f, weight);
     const uint32_t k_tiles = w->n_dims == 2 ? CEIL_DIV(w->cols, (uint32_t)CUDA_PAGE_K) : 0;
-    uint64_t first, end;
-    claimed_bytes(&c, &first, &end);
-    if (at->layout > CUDA_UP || (at->layout == CUDA_VECTOR) != (w->n_dims == 1))
-        return bad_place(f, weight, "its layout is not one of its dimensions");
     if (at->k_tiles != k_tiles)
         return bad_place(f, weight, "k_tiles do not follow from its columns");
     if (at->reserved != 0) return bad_place(f, weight, "reserved is not 0");
-    if (at->layout != CUDA_ROWS && at->row0 != 0) return bad_place(f, weight, "row0: want 0");
     if (at->offset % (w->n_dims == 2 ? 128 : 16) != 0) return bad_place(f, weight, "not aligned");
-    if (end > f->t->weight_bytes || first >= end)
+    if (c.to > f->t->weight_bytes || c.from >= c.to)
         return bad_place(f, weight, "it does not lie in the allocation");
     return QN_OK;
 }
 
-static int by_image(const void *a, const void *b) {
+static int by_from(const void *a, const void *b) {
     const struct claim *x = a, *y = b;
-    if (x->image != y->image) return x->image < y->image ? -1 : 1;
-    if (x->from != y->from) return x->from < y->from ? -1 : 1;
-    return x->halves < y->halves ? -1 : x->halves > y->halves;
-}
-
-/* Claims of one image are of rows; between images no byte is shared. */
-static int check_claims(const struct proof *f, struct claim *c, uint64_t n) {
-    uint64_t end = 0;
-    qsort(c, n, sizeof *c, by_image);
-    for (uint64_t i = 0; i < n;) {
-        uint64_t first, last, image_end = 0, taken[2] = {0, 0};
-        const uint64_t image = c[i].image;
-        claimed_bytes(&c[i], &first, &last);
-        if (image < end) return bad_place(f, c[i].weight, "it shares bytes with another");
-        for (const uint32_t k_tiles = c[i].k_tiles; i < n && c[i].image == image; i++) {
-            if (c[i].k_tiles != k_tiles || (c[i].halves == 0 && taken[0] > 0))
-                return bad_place(f, c[i].weight, "it shares bytes with another");
-            for (int h = 0; h < 2; h++) {
-                if (c[i].halves != 0 && (c[i].halves >> h & 1) == 0) continue;
-                if (c[i].from < taken[h])
-                    return bad_place(f, c[i].weight, "it shares rows of an image with another");
-                taken[h] = c[i].to;
-            }
-            claimed_bytes(&c[i], &first, &last);
-            image_end = MAX(image_end, last);
-        }
-        end = image_end;
-    }
-    return QN_OK;
+    return x->from < y->from ? -1 : x->from > y->from;
 }
 
 static int check_places(struct proof *f) {
@@ -234,57 +179,46 @@ static int check_places(struct proof *f) {
         TRY(check_place(f, i));
         claims[i] = claim_of(f, i);
     }
-    return check_claims(f, claims, n);
-}
-
-/* ---- weights of an operator that kernels index as one -------------------------------------- */
-
-static const struct cuda_place *place_of(const struct proof *f, uint32_t tensor) {
-    return &f->t->places[tensor_of(f, tensor)->where];
-}
-
-/* The matrices of an operator, from slot `first` on: one below the other in one image; of the gated
- * MLP beside each other. A single one begins the image. */
-static int check_image(const struct proof *f, const struct prog_op *op, int first, int n) {
-    uint32_t row0 = 0;
-    const struct cuda_place *head = place_of(f, op->in[first]);
-    for (int i = 0; i < n; i++) {
-        const struct cuda_place *at = place_of(f, op->in[first + i]);
-        const bool beside = op->kind == OP_GATED_MLP;
-        const uint32_t layout = !beside ? CUDA_ROWS : i == 0 ? CUDA_GATE : CUDA_UP;
-        if (at->layout != layout || at->offset != head->offset || at->row0 != row0)
-            return fail(f->d, QN_EVERIFY,
-                        "operator %s, layer %d: matrix %d is not where its kernels read it",
-                        op_name(op->kind), op->layer, i);
-        if (!beside) row0 += tensor_of(f, op->in[first + i])->shape[0];
-    }
+    qsort(claims, n, sizeof *claims, by_from);
+    for (uint64_t i = 1; i < n; i++)
+        if (claims[i].from < claims[i - 1].to)
+            return bad_place(f, claims[i].weight, "it shares bytes with another");
     return QN_OK;
 }
 
-/* Vectors that follow each other; all of them are there, or none. */
-static int check_vectors(const struct proof *f, const struct prog_op *op, int first, int n) {
-    if (op->in[first] == PROG_NONE) return QN_OK;
-    uint64_t at = place_of(f, op->in[first])->offset;
-    for (int i = 0; i < n; i++) {
-        if (op->in[first + i] == PROG_NONE || place_of(f, op->in[first + i])->offset != at)
-            return fail(f->d, QN_EVERIFY,
-                        "operator %s, layer %d: vector %d does not follow the one before",
-                        op_name(op->kind), op->layer, i);
-        at += 4ull * tensor_of(f, op->in[first + i])->shape[0];
+/* ---- weights of an operator as kernels index them ------------------------------------------ */
+
+/* Whether a tensor's row i is its block's row at + i / run * stride + i % run; run 0: row i. */
+static bool lies_so(const struct proof *f, uint32_t tensor, uint32_t at, uint32_t run,
+                    uint32_t stride) {
+    const struct prog_tensor *t = tensor_of(f, tensor);
+    uint32_t next = at;
+    for (uint32_t i = t->part; i < t->part + t->n_parts; i++) {
+        const struct prog_part *part = &PROG(f->p, PART)[i];
+        const bool plain = part->run >= part->rows || part->run == part->stride;
+        if (part->at != next || (run == 0 ? !plain : part->run != run || part->stride != stride))
+            return false;
+        next += part->rows;
     }
-    return QN_OK;
+    return true;
 }
 
+/* Every weight from its block's first row on, in order; gate and up in turns of half a row block.
+ */
 static int check_joined(const struct proof *f, const struct prog_op *op) {
-    switch (op->kind) {
-    case OP_EMBED: return check_image(f, op, EMBED_TABLE, 1);
-    case OP_QKV_LINEAR: TRY(check_vectors(f, op, QKV_BQ, 3)); return check_image(f, op, QKV_WQ, 3);
-    case OP_LINEAR: return check_image(f, op, LINEAR_W, 1);
-    case OP_LINEAR_PARTS: return check_image(f, op, PARTS_W, 1);
-    case OP_GATED_MLP: return check_image(f, op, MLP_WG, 2);
-    case OP_LM_HEAD: return check_image(f, op, LM_W, 1);
-    default: return QN_OK;
+    const uint32_t half = CUDA_PAGE_ROWS / 2;
+    for (int i = 0; i < OP_MAX_IN; i++) {
+        const struct prog_tensor *t = tensor_of(f, op->in[i]);
+        if (t == NULL || t->role != PROG_WEIGHT) continue;
+        const bool turns = op->kind == OP_GATED_MLP && (i == MLP_WG || i == MLP_WU);
+        if (turns ? !lies_so(f, op->in[i], i == MLP_WG ? 0 : half, half, CUDA_PAGE_ROWS) ||
+                        t->where != tensor_of(f, op->in[MLP_WG])->where
+                  : !lies_so(f, op->in[i], 0, 0, 0))
+            return fail(f->d, QN_EVERIFY,
+                        "operator %s, layer %d: weight %d is not where its kernels read it",
+                        op_name(op->kind), op->layer, i);
     }
+    return QN_OK;
 }
 
 /* ---- one task ------------------------------------------------------------------------------ */
@@ -339,13 +273,21 @@ static int check_protocol(const struct proof *f, uint32_t task) {
     return check_wanted(f, task, all, COUNT_OF(all));
 }
 
+/* Bytes of the caches of the layers before one. */
+static uint64_t cache_at(const struct proof *f, uint64_t layer) {
+    uint64_t at = 0;
+    for (uint64_t i = 0; i < layer; i++)
+        at += kv_block_bytes(&PROG(f->p, KV)[i], f->p->kv_block) * f->t->bases.n_kv_blocks;
+    return at;
+}
+
 /* The address of a tensor, which lies in its space. */
 static uint64_t address_of(const struct proof *f, const struct prog_tensor *t) {
     if (t == NULL) return 0;
     switch (t->role) {
     case PROG_WEIGHT: return f->t->bases.weights + f->t->places[t->where].offset;
     case PROG_ACTIVATION: return f->t->bases.workspace + t->where;
-    default: return f->t->bases.kv + t->where * f->t->bases.kv_layer_bytes;
+    default: return f->t->bases.kv + cache_at(f, t->where);
     }
 }
 
@@ -381,7 +323,7 @@ enum format { PLAIN, FLAGGED, PAIRED, PACKED };
 
 /* What the bytes of a tensor are: from how many they are. */
 static enum format format_of(const struct prog_tensor *t) {
-    if (t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16) return PACKED;
+    if (t->layout == LAYOUT_PACKED) return PACKED;
     if (t->carry == CARRY_PAIR) return PAIRED;
     uint64_t elements = 1;
     for (int i = 0; i < t->n_dims; i++) elements *= t->shape[i];
@@ -464,7 +406,8 @@ static int check_formats(const struct proof *f, uint32_t task, const struct prog
 /* Groups of eight rows of a packed tensor: pieces of 1 KB for every 64 columns. */
 static uint32_t eights_in(const struct prog_tensor *t) {
     if (t == NULL || t->role != PROG_ACTIVATION || format_of(t) != PACKED) return 0;
-    return (uint32_t)(t->bytes / ((uint64_t)t->shape[1] * 2 * PACK_ROWS));
+    const uint64_t columns = CEIL_DIV((uint64_t)t->shape[1], (uint64_t)PACK_K) * PACK_K;
+    return (uint32_t)(t->bytes / (columns * 2 * PACK_ROWS));
 }
 
 /* Of what is packed: the result, else what the task reads. */
@@ -485,16 +428,15 @@ static uint64_t columns_of(const struct prog_tensor *t) {
 }
 
 static uint64_t pieces_of(const struct proof *f, const struct prog_op *op) {
-    const uint64_t state = (uint64_t)f->spec->n_heads * (f->spec->head_dim + 2ull);
+    const uint64_t state = (uint64_t)op->attrs.heads * (op->attrs.D + 2ull);
     const struct prog_tensor *squares = tensor_in(f, op, F_MORE2);
     switch (op->kind) {
-    case OP_ATTENTION_SPLIT:
     case OP_ATTENTION_STEP: return columns_of(tensor_in(f, op, F_OUT)) / state;
     case OP_ATTENTION_COMBINE: return columns_of(tensor_in(f, op, F_IN)) / state;
     case OP_PACK_LOGITS: return eights_in(tensor_in(f, op, F_IN));
     case OP_LINEAR_PARTS: /* of a part's columns */
-        return columns_of(tensor_in(f, op, F_OUT)) /
-               MIN(cuda_k_tiles(op->k), (uint32_t)CUDA_PARTIALS) / CUDA_PAGE_ROWS;
+        return columns_of(tensor_in(f, op, F_OUT)) / MIN(cuda_k_tiles(op->k), (uint32_t)PARTIALS) /
+               CUDA_PAGE_ROWS;
     case OP_LINEAR_SUM: return columns_of(tensor_in(f, op, F_IN)) / f->spec->hidden;
     default: return squares != NULL && squares->role == PROG_ACTIVATION ? columns_of(squares) : 0;
     }
@@ -539,7 +481,7 @@ static bool one_of(uint32_t v, const uint8_t *list) {
 static bool is_row_form(const struct cuda_task *t, const struct prog_op *op) {
     const uint32_t unit = op->kind == OP_LM_HEAD ? LM_BLOCK / CUDA_PAGE_ROWS : 0;
     const uint64_t bytes = (uint64_t)t->k_tiles * CUDA_PAGE_K * 2 + unit * CUDA_PAGE_ROWS * 4ull +
-                           (uint64_t)t->group * CUDA_PARTIALS * CUDA_PAGE_ROWS * 4;
+                           (uint64_t)t->group * PARTIALS * CUDA_PAGE_ROWS * 4;
     return t->tile == 1 && op->n_rows == 1 && t->unit_blocks == unit && t->group >= 1 &&
            t->group <= (unit != 0 ? unit : (uint32_t)CUDA_ROW_GROUP) && bytes <= CUDA_SCRATCH_BYTES;
 }
@@ -551,15 +493,14 @@ static bool is_stream_form(const struct proof *f, const struct cuda_task *t,
     const uint32_t most = t->columns == CUDA_WIDE ? cuda_wide_group(op->kind)
                                                   : cuda_packed_group(op->kind, t->columns);
     if (t->columns == CUDA_WIDE &&
-        (f->cc / 10 != 9 || f->spec->hidden < (uint32_t)CUDA_PARTIALS * CUDA_PAGE_K))
+        (f->cc / 10 != 9 || f->spec->hidden < (uint32_t)PARTIALS * CUDA_PAGE_K))
         return false;
     if (op->kind == OP_LINEAR && t->columns == CUDA_WIDE && t->norm == 0) return false;
     return t->eights == t->columns && t->tile == PACK_ROWS * t->columns && t->unit_blocks == 0 &&
            t->row0 == 0 && t->row1 == op->n_rows && t->group >= 1 && t->group <= most;
 }
 
-/* Tiles through a lease of the ring: the sizes that are compiled (packed_hopper.cuh and
- * packed_mma.cuh). */
+/* Tiles through a lease of the ring: the sizes that are compiled (matmul_tile*.cuh). */
 static bool is_tile_form(const struct cuda_task *t, const struct prog_op *op) {
     static const uint8_t of_32[] = {4, 12, 16, 0}, of_64[] = {2, 4, 8, 12, 16, 0},
                          of_128[] = {4, 8, 0};
@@ -586,16 +527,14 @@ static bool is_matrix_form(const struct proof *f, const struct cuda_task *t,
     }
 }
 
-/* ATTENTION's rows share the steps of a tile, if the ring has room for that. */
+/* ATTENTION leases the ring: MIXED, tile 0, or PREFILL of as many rows at a time as warps have rows
+ * of a product, if the ring has room for that. */
 static bool is_attention_form(const struct proof *f, const struct cuda_task *t,
                               const struct prog_op *op) {
-    const uint32_t heads = f->spec->n_heads / f->spec->n_kv_heads;
-    const uint32_t rows = CUDA_COMPUTE_WARPS * (16 / MIN(heads, 16u));
-    if (t->group != 0 || t->unit_blocks != 0) return false;
-    if (t->columns == 0) return t->tile == 0 && !emit_attention_leases(f->p);
-    if (t->columns != CUDA_LEASE || !emit_attention_leases(f->p)) return false;
-    return t->tile == 0 ||
-           (t->tile == rows && op->n_rows >= rows && cuda_rows_fit(f->spec->head_dim, f->cc));
+    const struct op_attrs *a = &op->attrs;
+    const uint32_t rows = CUDA_COMPUTE_WARPS * (16 / cuda_sub_heads(a->heads / a->kv, a->D));
+    return t->group == 0 && t->unit_blocks == 0 && t->columns == CUDA_LEASE &&
+           (t->tile == 0 || (t->tile == rows && op->n_rows >= rows && cuda_rows_fit(a->D, f->cc)));
 }
 
 static int check_walk(const struct proof *f, uint32_t task, const struct prog_op *op) {
@@ -736,10 +675,11 @@ static int make_and_verify(struct diag *d, const struct prog_header *p, uint32_t
                             .bases = {.weights = 1ull << 40,
                                       .workspace = 2ull << 40,
                                       .kv = 3ull << 40,
-                                      .kv_layer_bytes = 1 << 20,
+                                      .n_kv_blocks = 16,
                                       .cc = cc}};
     TRY(cuda_tables_plan(d, p, places, &t.weight_bytes));
-    cuda_tables_fill(p, places, &t.bases, tasks);
+    TRY(cuda_tables_check(d, p, &t.bases));
+    TRY(cuda_tables_fill(d, p, places, &t.bases, tasks));
     return cuda_verify(d, p, &t);
 }
 
@@ -747,7 +687,6 @@ int cuda_verify_program(struct diag *d, const struct prog_header *program, uint3
     struct arena arena = {0};
     struct cuda_place *places;
     struct cuda_task *tasks;
-    TRY(cuda_tables_check(d, program, cc));
     int rc = ARENA_NEW(d, &arena, &places, program->section[SECTION_WEIGHT].count);
     if (rc == QN_OK) rc = ARENA_NEW(d, &arena, &tasks, program->section[SECTION_TASK].count);
     if (rc == QN_OK) rc = make_and_verify(d, program, cc, places, tasks);

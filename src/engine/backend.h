@@ -23,6 +23,7 @@ struct backend_config {
     const char *isa;        /* CPU instruction set; NULL: the best */
     uint32_t n_kv_blocks;   /* from the engine's plan */
     uint32_t max_batched;   /* token rows that prefill fills an iteration up to */
+    uint32_t n_top;         /* most likely tokens that a request can list; only where lists_top */
     struct rt_trace *trace; /* rings to write (trace.h), NULL: none; only where `traces` */
     /* Called while an instance opens, as quern.h's qn_progress_fn; may be NULL. */
     void (*progress)(void *user, const char *stage, uint64_t done, uint64_t total);
@@ -32,8 +33,8 @@ struct backend_config {
 /* What there is. */
 struct backend_device {
     uint32_t n_workers;
-    bool cuts_linear;      /* has LINEAR_PARTS (op.def) */
-    bool short_ring;       /* memory brings a ring of pages before attention's outputs are merged */
+    bool cuts_linear; /* has LINEAR_PARTS (op.def) */
+    bool short_ring;  /* memory fills a ring of pages in less time than attention's merge takes */
     uint64_t memory_bytes; /* that may be used at all; the engine takes a share of it */
     char name[96];         /* "2 threads, avx512bf16" */
 };
@@ -51,20 +52,21 @@ struct backend {
     enum prog_target target;
     bool traces;      /* fills config.trace */
     bool makes_dummy; /* open with weights NULL makes them up where they are wanted */
+    bool lists_top;   /* has rt_request.n_top, n_scored and n_biases */
     /* QN_OK, or QN_EUNSUPPORTED/QN_EDEVICE with what is missing. */
     int (*available)(struct diag *d);
     /* Errors: QN_EUNSUPPORTED (the isa). */
     int (*device)(struct diag *d, const struct backend_config *config, struct backend_device *out);
     int (*plan)(struct diag *d, const struct prog_header *program,
                 const struct backend_config *config, struct backend_plan *out);
-    /* Takes the memory and starts serving. program and weights (by index of SECTION_WEIGHT) stay
+    /* Takes the memory and starts serving. program and weights (by index of SECTION_PART) stay
      * the caller's and must outlive the instance. */
     int (*open)(struct diag *d, const struct prog_header *program, const struct weights *weights,
                 const struct backend_config *config, struct backend_instance **out);
     /* As in mailbox.h, on an open instance; all may be called from any thread. After a stall they
-     * give QN_ESTALL with who waited for what. */
+     * return QN_ESTALL; the message names the worker that waited and its event. */
     int (*submit)(struct diag *d, struct backend_instance *i, const struct rt_request *request,
-                  const int32_t *prompt, uint32_t *slot);
+                  const struct rt_token_value *biases, const int32_t *prompt, uint32_t *slot);
     int (*cancel)(struct diag *d, struct backend_instance *i, uint32_t slot);
     int (*poll)(struct diag *d, struct backend_instance *i, uint32_t slot,
                 struct mailbox_view *view);

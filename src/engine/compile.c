@@ -10,21 +10,23 @@
 
 void compile_options_init(struct compile_options *o) {
     *o = (struct compile_options){.target = TARGET_CPU,
+                                  .n_ranks = 1,
                                   .n_workers = 1,
                                   .n_slots = 8,
                                   .max_model_len = 4096,
                                   .max_batched_tokens = 128,
                                   .kv_block = 64,
                                   .kv_dtype = DTYPE_BF16,
+                                  .logit_rows = 1,
                                   .task = {.tasks_per_worker = 1, .launch = LAUNCH_HYBRID}};
 }
 
 /* H100: 5.55 to 5.51 ms on Qwen3-8B, 0.99 to 0.92 on Qwen3-0.6B; with twice as much neither is
- * faster (docs/performance-log.md). */
+ * faster (docs/measurements.md, "Data as flag"). */
 static const uint64_t CUDA_CARRY_BYTES = 64 << 10;
 
-/* Of a graph's activations that are empty words before: 42 MB gain 2 % on Qwen3-8B, where 61 MB
- * cost 1 % (docs/performance-log.md). */
+/* Most bytes of a graph's activations that are empty words: 42 MB gain 2 % on Qwen3-8B, 61 MB cost
+ * 1 % (docs/measurements.md, "Data as flag"). */
 static const uint64_t FILLED_BYTES = 48 << 20;
 
 /* Contexts of more pieces are cut in any case: those of an iteration may differ. */
@@ -32,7 +34,7 @@ enum { WHOLE_PIECES = 8 };
 
 void compile_options_cuda(struct compile_options *o, bool cuts_linear, bool short_ring) {
     o->target = TARGET_CUDA;
-    /* Hand-outs cost more than balance brings: docs/performance-log.md. */
+    /* JIT tasks cost more than balance brings: docs/performance.md, "Ablations". */
     o->task.launch = LAUNCH_ALL_AOT;
     /* Measured on one H100, Qwen3-8B at batch 1: 6.08 ms fused, 5.62 ms so. A head's projections
      * come from several workers; finer events would need a chain of empty tasks for each. */
@@ -46,7 +48,7 @@ void compile_options_cuda(struct compile_options *o, bool cuts_linear, bool shor
     o->task.alternate = true;
     /* Every chunk reads all weights, and its operators wait for each other. One H100, Qwen3-8B: a
      * prompt of 2,048 68.4 ms in chunks of 1,024, 66.5 of 2,048; of 8,000 345, 338, 330 of 4,096,
-     * during which those who decode wait twice as long each time. */
+     * during which decoding requests wait twice as long each time. */
     o->max_batched_tokens = 2048;
 }
 
@@ -61,10 +63,12 @@ static int check_options(struct diag *d, const struct compile_options *o) {
         const char *field;
         uint64_t value, low, high;
     } bounds[] = {
+        {"ranks", o->n_ranks, 1, o->target == TARGET_CUDA ? PROG_MAX_RANKS : 1},
         {"workers", o->n_workers, 1, PROG_MAX_WORKERS},
         {"max-num-seqs", o->n_slots, 1, PROG_MAX_SEQS},
         {"max-model-len", o->max_model_len, 1, SPEC_MAX_MODEL_LEN},
         {"max-num-batched-tokens", o->max_batched_tokens, 1, PROG_MAX_ROWS},
+        {"logit-rows", o->logit_rows, 1, PROG_MAX_ROWS},
         {"kv-block", o->kv_block, 1, ATTENTION_PIECE},
         {"tasks-per-worker", o->task.tasks_per_worker, 1, 64},
     };
@@ -154,7 +158,7 @@ static bool packs(const struct compile *c, uint32_t n_rows, uint64_t k) {
     return c->options->target == TARGET_CUDA && (n_rows > 1 || k > STAGED_COLUMNS);
 }
 
-/* The packed residual stream is normed by who writes it. */
+/* The packed residual stream is normed by its writer. */
 static uint32_t choose_packs(const struct compile *c, uint32_t n_rows) {
     const struct model_spec *s = &c->model->spec;
     const bool cut =
@@ -167,28 +171,23 @@ static uint32_t choose_packs(const struct compile *c, uint32_t n_rows) {
            (packs(c, n_rows, s->intermediate) ? KGRAPH_PACK_H : 0);
 }
 
-/* Whether attention makes the heads, too. CUDA's does for several rows if the cache comes to it as
- * pages (emit_kv_pages) and scratch has room for their keys. */
+/* Whether attention makes the heads, too. CUDA's does for several rows. */
 static bool joins(const struct compile *c, uint32_t n_rows) {
-    const struct model_spec *s = &c->model->spec;
     const struct compile_options *o = c->options;
-    const uint32_t heads = s->n_heads / s->n_kv_heads;
-    if (!o->join_heads || !o->cut_qkv || heads > 16) return false;
-    return n_rows == 1 || (o->target == TARGET_CUDA && o->task.launch == LAUNCH_ALL_AOT &&
-                           n_rows <= cuda_step_rows(heads, s->head_dim) &&
-                           cuda_share_fits(s->head_dim, o->kv_block));
+    const uint32_t most = o->target == TARGET_CUDA ? STEP_ROWS : 1;
+    return o->join_heads && o->cut_qkv && n_rows <= most;
 }
 
 /* With few rows there are fewer (row, KV head) items than workers: then the context is cut, too. On
- * a CPU not if one piece is all of it. */
+ * a CPU not if one piece is all of it, on CUDA by attention that makes the heads. */
 static bool cuts_context(const struct compile *c, uint32_t n_rows) {
     const struct compile_options *o = c->options;
-    return (o->target == TARGET_CUDA || o->max_model_len > ATTENTION_PIECE) &&
+    return (o->target == TARGET_CUDA ? joins(c, n_rows) : o->max_model_len > ATTENTION_PIECE) &&
            (uint64_t)n_rows * c->model->spec.n_kv_heads < o->n_workers;
 }
 
-/* What a layer of weights takes of a worker, where that holds one ahead: bytes of a ring and of the
- * pages in registers on Hopper. Such models wait for hand-overs alone, not for the memory. */
+/* Most bytes of a layer's weights that a worker holds ahead: a ring and the pages in registers on
+ * Hopper. A model with such small layers waits for hand-overs alone, not for the memory. */
 enum { HELD_BYTES = 256 << 10 };
 
 static bool holds_layer(const struct model_spec *s, uint32_t n_workers) {
@@ -197,27 +196,23 @@ static bool holds_layer(const struct model_spec *s, uint32_t n_workers) {
            HELD_BYTES;
 }
 
-/* Positions up to which it is not, 0: it always is. Cut, each worker has items / workers of a
- * context's pieces, and handing them to who merges them takes as long as three pieces more of a
- * task that has all; with a single row one piece pays, and another where nothing but hand-overs
- * counts (docs/performance-log.md). */
+/* Longest context that one task attends to alone; 0: every context is cut into pieces. Merging
+ * costs about as much as three pieces more in one task. A single row is cut from one piece on, or
+ * from two where a model waits for hand-overs alone (docs/measurements.md, "Contexts"). */
 static uint32_t whole_context(const struct compile *c, uint32_t n_rows) {
     const struct compile_options *o = c->options;
     const struct model_spec *s = &c->model->spec;
     const uint32_t items = n_rows * s->n_kv_heads;
-    const bool pages =
-        o->task.launch == LAUNCH_ALL_AOT && cuda_share_fits(s->head_dim, o->kv_block);
-    if (o->target != TARGET_CUDA || !pages || o->whole_from == 0 || n_rows < o->whole_from)
-        return 0;
-    if (!cuts_context(c, n_rows) || !joins(c, n_rows)) return 0;
+    if (o->target != TARGET_CUDA || o->whole_from == 0 || n_rows < o->whole_from) return 0;
+    if (!cuts_context(c, n_rows)) return 0;
     const uint32_t pieces = n_rows > 1 ? 3 * o->n_workers / (o->n_workers - items)
                             : holds_layer(s, o->n_workers) ? 2
                                                            : 1;
     return MIN(o->max_model_len, MIN(pieces, (uint32_t)WHOLE_PIECES) * ATTENTION_PIECE);
 }
 
-/* Positions up to which a cut one has pieces for one in `part` workers; 0: none are cut so. The
- * others go on from the projections to what they multiply next, and get more of that
+/* Longest context whose pieces occupy one in `part` workers; 0: there is no such variant. The other
+ * workers go on from the projections to their next multiplication, and get more of it
  * (task/place.c). */
 static uint32_t few_context(const struct compile *c, uint32_t n_rows, uint32_t part) {
     const uint32_t items = n_rows * c->model->spec.n_kv_heads;
@@ -236,7 +231,7 @@ static uint64_t filled_row_bytes(const struct model_spec *s) {
 /* Whether activations may ride on words that are empty before (task/carry.c). No two of them share
  * bytes then, and what L2 cannot keep until the next iteration costs more than it saves: it pays up
  * to FILLED_BYTES, and while the pieces of a cut context are not among them
- * (docs/performance-log.md). What PACK packs does not ride: nothing would behind it. */
+ * (docs/measurements.md, "Data as flag"). PACK's output does not ride: nothing would behind it. */
 static bool fills(const struct compile *c, uint32_t n_rows, bool whole) {
     const struct task_options *o = &c->options->task;
     const struct model_spec *s = &c->model->spec;
@@ -249,19 +244,19 @@ static bool fills(const struct compile *c, uint32_t n_rows, bool whole) {
 /* Whether more rows than ATTENTION_STEP can have a variant of their own for when each of them is
  * another request's, so that ATTENTION_WHOLE can. Of all contexts: with 32 requests of 3,900
  * positions a token of Qwen3-8B takes 12.5 ms instead of 16.9, of 100 positions 5.97 instead of
- * 6.23 (H100, docs/performance-log.md). */
+ * 6.23 (H100; docs/measurements.md, "17 to 64 rows"). */
 static bool has_alone(const struct compile *c, uint32_t n_rows) {
     const struct compile_options *o = c->options;
-    const struct model_spec *s = &c->model->spec;
-    return o->target == TARGET_CUDA && o->task.launch == LAUNCH_ALL_AOT && o->whole_from > 0 &&
-           o->join_heads && o->cut_qkv && n_rows > STEP_ROWS && n_rows <= CUDA_PLACES &&
-           o->n_slots > n_rows / 2 && /* fewer have a smaller one */
-           s->n_heads / s->n_kv_heads <= 16 && cuda_share_fits(s->head_dim, o->kv_block);
+    return o->target == TARGET_CUDA && o->whole_from > 0 && o->join_heads && o->cut_qkv &&
+           n_rows > STEP_ROWS && n_rows <= CUDA_PLACES &&
+           o->n_slots > n_rows / 2; /* fewer have a smaller one */
 }
 
 static uint32_t choose_cuts(const struct compile *c, uint32_t n_rows, uint32_t context,
                             bool alone) {
-    const uint32_t cuts = (c->options->cut_qkv ? KGRAPH_CUT_QKV : 0) | choose_packs(c, n_rows);
+    const uint32_t images = c->options->target == TARGET_CUDA ? KGRAPH_IMAGES : 0;
+    const uint32_t cuts =
+        images | (c->options->cut_qkv ? KGRAPH_CUT_QKV : 0) | choose_packs(c, n_rows);
     if (alone) return cuts | KGRAPH_JOIN_HEADS | KGRAPH_ALONE;
     if (!cuts_context(c, n_rows)) return cuts;
     const bool whole = context <= whole_context(c, n_rows);
@@ -274,13 +269,15 @@ static int compile_variant(struct compile *c, uint32_t n_rows, uint32_t context,
     const uint32_t i = c->n_variants++;
     struct variant *v = &c->variants[i];
     struct task_options options = c->options->task;
+    options.kv_dtype = c->options->kv_dtype;
     options.n_workers = c->options->n_workers;
     options.wide = c->options->cut_linear;
     options.alternate &= holds_layer(&c->model->spec, options.n_workers);
 
     /* The model as operators over tensors. */
-    TRY(model_build_graph(c->d, c->model, &c->arena, n_rows, MIN(n_rows, c->options->n_slots),
-                          context, choose_cuts(c, n_rows, context, alone), &v->kernel));
+    const uint32_t logit_rows = MIN(n_rows, c->options->n_slots * c->options->logit_rows);
+    TRY(model_build_graph(c->d, c->model, &c->arena, n_rows, logit_rows, context,
+                          choose_cuts(c, n_rows, context, alone), &v->kernel));
     TRY(after_kernel_graph(c, i));
     struct tgraph *g = &v->tasks;
     tgraph_init(g, &c->arena, &v->kernel, &options);
@@ -311,7 +308,8 @@ static int compile_variant(struct compile *c, uint32_t n_rows, uint32_t context,
     return after(c, i, STAGE_CARRY);
 }
 
-/* By context: whole ones, those that a quarter or half of the workers go through, all. */
+/* Variants by context: one for contexts that a task attends to alone, one each for contexts whose
+ * pieces occupy a quarter and half of the workers, one for all. */
 static int compile_rows(struct compile *c, uint32_t n_rows) {
     const uint32_t all = c->options->max_model_len;
     const uint32_t contexts[] = {whole_context(c, n_rows), few_context(c, n_rows, 4),
@@ -337,6 +335,7 @@ static int compile_variants(struct compile *c) {
 static int make_program(struct compile *c, struct prog_header **program) {
     const struct compile_options *o = c->options;
     const struct program_config config = {.target = o->target,
+                                          .n_ranks = o->n_ranks,
                                           .n_workers = o->n_workers,
                                           .n_slots = o->n_slots,
                                           .max_model_len = o->max_model_len,

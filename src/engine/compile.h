@@ -13,12 +13,14 @@
 /* What the compiled program is for. compile_options_init sets the defaults. */
 struct compile_options {
     enum prog_target target;
-    uint32_t n_workers;          /* threads or SMs */
+    uint32_t n_ranks;            /* GPUs, each with all of the model; 1 on the CPU */
+    uint32_t n_workers;          /* of each: threads or SMs */
     uint32_t n_slots;            /* --max-num-seqs: requests in flight, 1..PROG_MAX_SEQS */
     uint32_t max_model_len;      /* positions per request */
     uint32_t max_batched_tokens; /* rows of the largest variant: a prefill chunk, a power of two */
     uint32_t kv_block;           /* positions per KV block, divides ATTENTION_PIECE */
     enum dtype kv_dtype;
+    uint32_t logit_rows; /* that an iteration has room for, per request */
     bool cut_qkv;        /* QKV as projections and heads: for more workers than heads; CUDA */
     bool join_heads;     /* ... the heads with attention, where there are few rows */
     uint32_t whole_from; /* ... rows from which on a short context is not cut, but one task's:
@@ -56,9 +58,8 @@ struct compile_shown {
     bool alone;       /* it is for rows of different requests only */
 };
 
-/* Called after each stage of each variant, and at the end with the program, when somebody wants to
- * look; each may be NULL. What they get is valid for the call; an error of theirs ends the compile.
- */
+/* Called after each stage of each variant, and at the end with the program; each may be NULL. Their
+ * arguments are valid for the call; an error that they return ends the compile. */
 struct compile_hook {
     void (*stage)(void *user, struct compile_shown of, const char *stage, const char *text);
     int (*kernel)(void *user, struct diag *d, const struct kgraph *k);

@@ -2,12 +2,14 @@
 #include "engine/engine.h"
 
 #include "base/checked.h"
+#include "engine/recipe.h"
 #include "engine/trace.h"
 #include "engine/view.h"
 #include "task/task_verify.h"
 
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 static double now_s(void) {
     struct timespec t;
@@ -96,23 +98,11 @@ static void weights_moved(void *user, uint64_t done, uint64_t total) {
 }
 
 static int load_weights(struct diag *d, struct qn_engine *e, const qn_engine_params *p) {
-    const struct prog_weight *table = PROG(e->program, WEIGHT);
-    size_t n = e->program->section[SECTION_WEIGHT].count;
     if (!e->model->files && e->backend->makes_dummy) return QN_OK;
-    struct weight_want *want = calloc(n + 1, sizeof *want);
-    if (!want) return fail_nomem(d, n * sizeof *want, "the list of weights");
-    for (size_t i = 0; i < n; i++)
-        want[i] = (struct weight_want){.name = program_string(e->program, table[i].name),
-                                       .dtype = (enum dtype)table[i].dtype,
-                                       .n_dims = (int)table[i].n_dims,
-                                       .rows = table[i].rows,
-                                       .cols = MAX(table[i].cols, 1u)};
-    struct weights_options o = {.n_threads = (int)e->info.n_workers,
-                                .progress = p->progress ? weights_moved : NULL,
-                                .user = (void *)(uintptr_t)p};
-    int rc = weights_load(d, e->model->files, want, n, &o, &e->weights);
-    free(want);
-    return rc;
+    const struct weights_options o = {.n_threads = (int)e->info.n_workers,
+                                      .progress = p->progress ? weights_moved : NULL,
+                                      .user = (void *)(uintptr_t)p};
+    return recipe_load(d, e->program, e->model->files, &o, &e->weights);
 }
 
 static int describe(struct diag *d, struct qn_engine *e, const qn_engine_params *p,
@@ -127,8 +117,8 @@ static int describe(struct diag *d, struct qn_engine *e, const qn_engine_params 
     i->served_model_name = served;
     i->device = device;
     i->backend = e->backend->name;
-    i->dtype = plan_dtype_name(s->weight_dtype);
-    i->kv_cache_dtype = plan_dtype_name(plan->compile.kv_dtype);
+    i->dtype = dtype_row(s->weight_dtype)->hf;
+    i->kv_cache_dtype = dtype_row(plan->compile.kv_dtype)->hf;
     i->n_layers = s->n_layers;
     i->hidden = s->hidden;
     i->intermediate = s->intermediate;
@@ -169,6 +159,16 @@ static int open_trace(struct diag *d, struct qn_engine *e, const qn_engine_param
     return QN_OK;
 }
 
+/* The tokenizer's eos ends a generation, too: the other files may name the end of a document only,
+ * where the chat template ends turns otherwise. A program does not know it. */
+static void add_tokenizer_eos(struct qn_engine *e) {
+    struct model_spec *s = &e->model->spec;
+    const int32_t id = e->tokenizer != NULL ? tokenizer_eos(e->tokenizer->tokens) : -1;
+    bool known = id < 0 || (uint32_t)id >= s->vocab || s->n_eos == SPEC_MAX_EOS;
+    for (uint32_t i = 0; i < s->n_eos; i++) known |= s->eos[i] == id;
+    if (!known) s->eos[s->n_eos++] = id;
+}
+
 static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_params *p) {
     struct engine_plan plan;
     double start = now_s(), t = start;
@@ -184,6 +184,7 @@ static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_para
     /* The program, proven right. From here on every size is known. */
     progress(p, "compile");
     TRY(open_program(d, e, p, &plan));
+    add_tokenizer_eos(e);
     e->info.seconds_compile = lap(&t) - e->info.seconds_verify;
 
     /* Does it fit, and does the caller want it? Nothing large is taken before. */
@@ -224,6 +225,8 @@ int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error 
     pthread_mutex_init(&e->mutex, NULL);
     e->info.struct_size = sizeof e->info;
     e->seed = p.seed;
+    e->max_logprobs = p.max_logprobs;
+    e->process = getpid();
     rc = open_stages(&d, e, &p);
     if (rc == QN_OK)
         *engine = e;
@@ -233,7 +236,7 @@ int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error 
 }
 
 void qn_engine_close(qn_engine *engine) {
-    if (!engine) return;
+    if (!engine || engine->process != getpid()) return; /* a child of fork: the parent's */
     if (engine->instance) engine->backend->close(engine->instance);
     session_end(engine);
     free(engine->trace);
@@ -250,8 +253,10 @@ const qn_tokenizer *qn_engine_tokenizer(const qn_engine *engine) {
     return engine->tokenizer;
 }
 
-void qn_engine_get_info(const qn_engine *engine, qn_engine_info *info) {
+int qn_engine_get_info(const qn_engine *engine, qn_engine_info *info) {
+    if (!api_struct_fits(info, sizeof info->struct_size)) return QN_EINVAL;
     api_struct_out(info, &engine->info, sizeof engine->info);
+    return QN_OK;
 }
 
 int qn_engine_measure_read(qn_engine *engine, double seconds, double *bytes_per_second,

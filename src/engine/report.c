@@ -110,7 +110,7 @@ static int verify_tables(struct diag *d, const struct prog_header *program) {
     static const uint32_t cards[] = {80, 90};
     if (program->target != TARGET_CUDA) return QN_OK;
     for (size_t i = 0; i < COUNT_OF(cards); i++)
-        if (cuda_tables_check(NULL, program, cards[i]) == QN_OK)
+        if (cuda_tables_check(NULL, program, &(struct cuda_bases){.cc = cards[i]}) == QN_OK)
             TRY(cuda_verify_program(d, program, cards[i]));
     return QN_OK;
 }
@@ -247,8 +247,8 @@ static json_t *inspect_json(const struct job *job, const struct qn_engine_info *
     const struct compile_report *r = job->report;
     json_t *o = json_pack("{s:s, s:s, s:s}", "model", job->params.model, "target",
                           job->backend->name, "family", job->model->family->name);
-    json_object_set_new(o, "dtype", json_string(plan_dtype_name(job->model->spec.weight_dtype)));
-    json_object_set_new(o, "kv_cache_dtype", json_string(plan_dtype_name(p->kv_dtype)));
+    json_object_set_new(o, "dtype", json_string(dtype_row(job->model->spec.weight_dtype)->hf));
+    json_object_set_new(o, "kv_cache_dtype", json_string(dtype_row(PROG(p, KV)->dtype)->hf));
     json_object_set_new(o, "n_workers", number(p->n_workers));
     json_object_set_new(o, "max_num_seqs", number(p->n_slots));
     json_object_set_new(o, "max_model_len", number(p->max_model_len));

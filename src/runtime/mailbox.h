@@ -12,7 +12,10 @@
 #include <stdbool.h>
 
 struct mailbox {
-    const struct rt *rt;    /* bound to the host's view; only its mailbox fields are used */
+    /* Bound to the host's view; only their mailbox fields are used. Each rank hears all commands in
+     * the same order. Rank 0 is the one that is read. */
+    const struct rt *ranks[PROG_MAX_RANKS];
+    uint32_t n_ranks;
     struct rt_batch limits; /* only its numbers are used */
     uint32_t vocab;
     pthread_mutex_t mutex;
@@ -29,11 +32,19 @@ struct mailbox_view {
     uint32_t finish; /* enum rt_finish */
     const int32_t *tokens;
     const float *logprobs; /* natural log */
+    uint32_t n_scored;
+    const float *scored; /* [n_scored] the same of the prompt's last tokens, once n_out > 0 */
+    uint32_t n_top;      /* the limits' */
+    const struct rt_token_value *tops; /* [][n_top] beside `tokens`; valid: rt_request.n_top each */
+    const struct rt_token_value *scored_tops; /* [n_scored][n_top] likewise */
 };
 
 /* `rt` and the memory behind it must outlive the mailbox. Errors: QN_ENOMEM. */
 int mailbox_open(struct diag *d, struct mailbox *m, const struct rt *rt,
                  const struct rt_batch *limits, uint32_t vocab);
+/* ... of several ranks with the same limits, which run the same program each for itself. */
+int mailbox_open_ranks(struct diag *d, struct mailbox *m, const struct rt *const *ranks,
+                       uint32_t n_ranks, const struct rt_batch *limits, uint32_t vocab);
 void mailbox_close(struct mailbox *m);
 
 /* Hands over a request with its prompt of request->n_prompt tokens; sets *slot, which is the
@@ -41,12 +52,17 @@ void mailbox_close(struct mailbox *m);
  * QN_EBUSY when all slots are taken. */
 int mailbox_submit(struct diag *d, struct mailbox *m, const struct rt_request *request,
                    const int32_t *prompt, uint32_t *slot);
+/* The same for a request with biases: [request->n_biases]. */
+int mailbox_submit_biased(struct diag *d, struct mailbox *m, const struct rt_request *request,
+                          const struct rt_token_value *biases, const int32_t *prompt,
+                          uint32_t *slot);
 
 /* Asks for a request to end at the next iteration boundary; it then finishes with RT_FINISH_ABORT
  * unless it was done before. Asking again does nothing. Errors: QN_EINVAL for a slot not in use. */
 int mailbox_cancel(struct diag *d, struct mailbox *m, uint32_t slot);
 
-/* Errors: QN_EINVAL for a slot not in use. */
+/* Tokens are rank 0's; the request has finished when it has on all ranks. Errors: QN_EINVAL for a
+ * slot not in use. */
 int mailbox_poll(struct diag *d, struct mailbox *m, uint32_t slot, struct mailbox_view *view);
 
 /* Gives a finished slot back. Errors: QN_EINVAL for a slot not in use, QN_EBUSY when the request

@@ -1,6 +1,6 @@
 /* rt_batch.h - requests in flight, as the kernels and the iteration boundary see them.
  *
- * Memory that outlives an iteration, and who writes it:
+ * Memory that outlives an iteration, and its writers:
  *
  *   mailbox   host <-> runtime (rt_mail.h). The host fills a request and rings the doorbell; the
  *             runtime publishes tokens. One writer per field, release stores, acquire loads.
@@ -10,7 +10,7 @@
  *             While it is steady SAMPLE writes those of the next one (rt_append.h).
  *   KV cache  blocks of kv_block positions, found through a block table per slot:
  *
- *       state tensor of a layer: [n_blocks][2 (k, v)][n_kv_heads][kv_block][head_dim]
+ *       state tensor of a layer: [n_blocks] blocks, each as graph/kv_row.h draws it
  *       row of position p of slot s: block_table[s * max_blocks + p / kv_block], p % kv_block
  *
  * The same structs are used by every backend (rt_sync_*.h gives the memory orders).
@@ -23,12 +23,22 @@
 
 enum {
     RT_MAX_STOP_IDS = 16,
+    RT_MAX_BIASES = 300,
+    RT_MAX_TOP = 100,
 };
 
 enum rt_finish { RT_RUNNING = 0, RT_FINISH_STOP = 1, RT_FINISH_LENGTH = 2, RT_FINISH_ABORT = 3 };
 
-/* How a request wants its tokens chosen. The order of the steps, as in vLLM: penalties, then
- * temperature, then top-k, top-p and min-p, then the draw. Greedy is temperature 0. */
+/* A token with a number: its log-probability, or what is added to its logit. */
+struct rt_token_value {
+    int32_t id;
+    float value;
+};
+ABI_SIZE(struct rt_token_value, 8);
+
+/* How a request wants its tokens chosen. The order of the steps, as in vLLM: biases, stop ids that
+ * come too early, penalties, then temperature, then min-p, top-k and top-p, then the draw. Greedy
+ * is temperature 0. */
 struct rt_sampling {
     float temperature;        /* 0: greedy */
     float top_p;              /* (0, 1]; 1: off */
@@ -48,12 +58,16 @@ struct rt_request {
     uint32_t max_tokens; /* output tokens wanted; n_prompt + max_tokens <= max_model_len */
     uint32_t n_stop;
     int32_t stop[RT_MAX_STOP_IDS]; /* token ids that end it (eos and stop_token_ids) */
-    uint32_t reserved;
+    uint32_t n_scored; /* tokens at the prompt's end whose log-probabilities are wanted, too; fewer
+                        * than n_prompt */
     struct rt_sampling sampling;
+    uint32_t min_tokens; /* output tokens before the first at which a stop id may be chosen */
+    uint16_t n_top;      /* most likely tokens to list beside each, at most rt_lists.n_top */
+    uint16_t n_biases;   /* of the slot's rt_lists.biases, at most RT_MAX_BIASES */
 };
-ABI_SIZE(struct rt_request, 120);
+ABI_SIZE(struct rt_request, 128);
 
-enum rt_slot_state { SLOT_FREE = 0, SLOT_WAITING = 1, SLOT_RUNNING = 2, SLOT_DONE = 3 };
+enum rt_slot_state { SLOT_FREE = 0, SLOT_WAITING = 1, SLOT_RUNNING = 2 };
 
 /* One request as the runtime keeps it. What SAMPLE does for a logit row of slot s, with p =
  * n_known before it: tokens[s][p] = the token, logprobs[s][p] = its log-probability, n_known = p +
@@ -68,21 +82,34 @@ struct rt_slot {
     uint32_t n_limit;   /* n_known at which it ends for its length */
     uint32_t finish;    /* enum rt_finish, set by SAMPLE */
     uint32_t n_blocks;  /* KV blocks it holds */
-    uint32_t in_flight; /* token rows of it that the boundary laid out and nobody has sampled */
+    uint32_t in_flight; /* token rows of it that are laid out and not yet sampled */
 };
 ABI_SIZE(struct rt_slot, 32);
 
-/* The token rows of the current iteration. Arrays have the length named; all rows are valid. */
+/* The token rows of the current iteration. Arrays have the length named; all rows are valid.
+ *
+ * The token rows of a request follow each other. Its logit rows are those of its last `count` token
+ * rows, and follow each other, too: 1 while it decodes, none in the middle of a prompt, more where
+ * tokens of the prompt are scored. A logit row is of the token at its position + 1: a token of the
+ * prompt is there already, and SAMPLE stores its log-probability; the next one is drawn. */
 struct rt_rows {
     uint32_t n_rows;       /* rows in use, <= the variant's T */
     uint32_t n_logit_rows; /* <= the variant's L */
     uint32_t steady; /* 1: row i, and logit row i, is of the i-th running request, which decodes */
-    uint32_t reserved;
-    uint32_t *ended;    /* SAMPLE: 1, if a request of a steady iteration has ended */
-    int32_t *token;     /* [T] */
-    int32_t *slot;      /* [T] */
+    uint32_t scored; /* 1: some request has several logit rows */
+    uint32_t *ended; /* SAMPLE: 1, if a request of a steady iteration has ended */
+    int32_t *token;  /* [T] */
+    int32_t *slot;   /* [T] */
     int32_t *position;  /* [T] 0-based position of the token in its request */
     int32_t *logit_row; /* [L] row whose logits are wanted */
+};
+
+/* Tokens with numbers, where a backend has them. */
+struct rt_lists {
+    struct rt_token_value *tops;   /* [n_slots][max_model_len][n_top] at the token's index: the most
+                                    * likely tokens in its place, and their log-probabilities */
+    struct rt_token_value *biases; /* [n_slots][RT_MAX_BIASES] by the host, as requests */
+    uint32_t n_top;                /* tokens that can be listed beside each */
 };
 
 /* Everything that a task may read besides its operands. Pointers are the backend's. */
@@ -91,14 +118,14 @@ struct rt_batch {
     struct rt_slot *slots;       /* [n_slots] */
     struct rt_request *requests; /* [n_slots] in the mailbox */
     int32_t *tokens;             /* [n_slots][max_model_len] prompt, then output */
-    float *logprobs;             /* [n_slots][max_model_len] natural log; of output tokens only,
-                                  * at the same index as the token in `tokens` */
+    float *logprobs;             /* [n_slots][max_model_len] natural log, at the same index as the
+                                  * token in `tokens`; of output tokens and of scored ones */
     int32_t *block_table;        /* [n_slots][max_blocks] */
+    struct rt_lists *lists;      /* NULL: the backend has none */
     uint32_t n_slots;
     uint32_t max_model_len;
     uint32_t max_blocks; /* KV blocks per request, at most */
     uint32_t kv_block;
-    uint32_t kv_dtype; /* enum dtype */
     uint32_t n_kv_blocks;
 };
 

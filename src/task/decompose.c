@@ -28,7 +28,7 @@ static bool reads_packed(const struct tgraph *g, const struct kop *op) {
     if (op->kind != OP_QKV_LINEAR && op->kind != OP_LINEAR && op->kind != OP_LINEAR_PARTS &&
         op->kind != OP_GATED_MLP && op->kind != OP_LM_HEAD)
         return false;
-    return tensor_is_packed(&g->kernel->tensors.items[op->in[0]]);
+    return g->kernel->tensors.items[op->in[0]].layout == LAYOUT_PACKED;
 }
 
 /* Token rows that a tile is a multiple of. */
@@ -39,9 +39,8 @@ static uint32_t row_grain(const struct tgraph *g, const struct kop *op) {
 /* Bytes that one operator's tasks load when cut into row_tiles x unit_tiles. */
 static uint64_t loaded_bytes(const struct tgraph *g, const struct kop *op, uint32_t row_tiles,
                              uint32_t unit_tiles) {
-    const struct task whole = {.op = (int32_t)(op - g->kernel->ops.items),
-                               .row1 = kgraph_rows(g->kernel, op),
-                               .unit1 = kgraph_units(g->kernel, op)};
+    const struct task whole = {
+        .op = (int32_t)(op - g->kernel->ops.items), .row1 = kop_rows(op), .unit1 = kop_units(op)};
     struct region access[TASK_MAX_ACCESS];
     uint64_t activations = 0;
     int n = task_access(g->kernel, &whole, access);
@@ -63,9 +62,9 @@ static uint64_t packed_cost(uint32_t token_rows, uint32_t weight_rows) {
     return (uint64_t)down * token_rows + (uint64_t)across * weight_rows;
 }
 
-/* The cut whose largest task costs least. Where weights stream rows stay together: a task has
- * tensor core columns for all of them at once (packed_few.cuh, packed_wide.cuh), which half of them
- * would leave empty. */
+/* The cut whose largest task costs least. Where weights stream, rows are not cut: a task has tensor
+ * core columns for all rows at once (matmul_stream.cuh, matmul_stream_32.cuh), and half of the rows would
+ * leave half of the columns empty. */
 static struct tiles choose_packed(const struct tgraph *g, uint32_t n_rows, uint32_t n_blocks,
                                   uint32_t want) {
     struct tiles best = {1, 1};
@@ -83,9 +82,8 @@ static struct tiles choose_packed(const struct tgraph *g, uint32_t n_rows, uint3
     return best;
 }
 
-/* Slices of an operator that can have anything to do. Of those that go through a context there is
- * one for each of its pieces and heads at most: a worker without any goes straight on to what it
- * multiplies next. */
+/* Slices of an operator that can have work. Attention has at most one slice for each piece of the
+ * context and head; a worker without a slice goes straight on to its next multiplication. */
 static uint32_t most_slices(const struct tgraph *g, const struct kop *op, uint32_t want) {
     const struct kgraph *k = g->kernel;
     uint64_t items = (uint64_t)k->n_rows * k->spec.n_kv_heads;
@@ -98,8 +96,8 @@ static uint32_t most_slices(const struct tgraph *g, const struct kop *op, uint32
 
 static struct tiles choose_tiles(const struct tgraph *g, const struct kop *op, uint32_t want) {
     assert(want > 0); /* a worker, and a task for it */
-    const uint32_t n_rows = CEIL_DIV(kgraph_rows(g->kernel, op), row_grain(g, op));
-    const uint32_t n_blocks = CEIL_DIV(kgraph_units(g->kernel, op), grain(op));
+    const uint32_t n_rows = CEIL_DIV(kop_rows(op), row_grain(g, op));
+    const uint32_t n_blocks = CEIL_DIV(kop_units(op), grain(op));
     const struct tile_override *o = &g->options.tiles[op->kind];
     if (op_split_of(op->kind) == SPLIT_SLICES)
         return (struct tiles){1, o->unit_tiles != 0 ? o->unit_tiles : most_slices(g, op, want)};
@@ -139,8 +137,9 @@ static uint32_t linear_tasks(const struct tgraph *g) {
     return asked != 0 ? MIN(asked, blocks) : blocks;
 }
 
-/* Workers that COMBINE is for: those that have nothing of the LINEAR after it, so that all others
- * wait for it with all prepared, if they merge a row at once (docs/performance-log.md). */
+/* Number of workers for COMBINE. If the workers without a task of the next LINEAR can merge a row
+ * at once, COMBINE is theirs alone: all other workers then wait with their LINEAR task prepared
+ * (docs/measurements.md, "Placement"). */
 static uint32_t workers_to_merge(const struct tgraph *g) {
     const struct kgraph *k = g->kernel;
     const uint32_t all = g->options.n_workers;
@@ -150,9 +149,9 @@ static uint32_t workers_to_merge(const struct tgraph *g) {
     return MIN(idle, 2 * once);
 }
 
-/* Workers that an operator is for. Where at most half of them have a LINEAR, what comes before and
- * after is for the others, if it may (place.c): they wait with all prepared when those are done,
- * who in turn are ready when these are. Each task has more to multiply then. */
+/* Number of workers for an operator. Where a LINEAR has tasks for at most half of the workers, the
+ * operators before and after it are for the other half (place.c): each half prepares its tasks
+ * while the other one works. The price: each task has more to multiply. */
 static uint32_t workers_for(const struct tgraph *g, const struct kop *op) {
     const struct kgraph *k = g->kernel;
     const uint32_t all = g->options.n_workers;
@@ -164,27 +163,41 @@ static uint32_t workers_for(const struct tgraph *g, const struct kop *op) {
     return busy <= all / 2 ? all - busy : all;
 }
 
+/* As many tasks as make whole gangs: of tiles those of one row of them, side by side. `most`: parts
+ * that there are to make tasks of. */
+static int make_gangs(struct diag *d, const struct tgraph *g, const struct kop *op, uint64_t most,
+                      struct tiles *tiles) {
+    uint32_t *n = op_split_of(op->kind) == SPLIT_ROWS ? &tiles->rows : &tiles->units;
+    if (op->gang == 1) return QN_OK;
+    *n = MAX(*n / op->gang, 1u) * op->gang;
+    if (*n <= most && op->gang <= g->options.n_workers) return QN_OK;
+    return fail(d, QN_EINVAL,
+                "layer %d %s: want gangs of %u tasks; there are %u workers, %llu parts", op->layer,
+                op_name(op->kind), op->gang, g->options.n_workers, (unsigned long long)most);
+}
+
 static int add_tasks(struct diag *d, struct tgraph *g, int32_t op_idx) {
     const struct kop *op = &g->kernel->ops.items[op_idx];
     const uint32_t want = workers_for(g, op) * g->options.tasks_per_worker;
-    const struct tiles tiles = choose_tiles(g, op, want);
+    struct tiles tiles = choose_tiles(g, op, want);
     const uint64_t row_size = row_grain(g, op);
-    const uint64_t n_rows = CEIL_DIV(kgraph_rows(g->kernel, op), row_size),
-                   n_units = kgraph_units(g->kernel, op);
+    const uint64_t n_rows = CEIL_DIV(kop_rows(op), row_size), n_units = kop_units(op);
     const uint64_t size = grain(op), n_blocks = CEIL_DIV(n_units, size);
+    const enum op_split split = op_split_of(op->kind);
+    const uint64_t parts = split == SPLIT_SLICES ? want : split == SPLIT_ROWS ? n_rows : n_blocks;
+    TRY(make_gangs(d, g, op, parts, &tiles));
     for (uint32_t r = 0; r < tiles.rows; r++)
         for (uint32_t u = 0; u < tiles.units; u++) {
-            struct task t = {.kind = op->kind,
-                             .op = op_idx,
-                             .row0 = (uint32_t)(n_rows * r / tiles.rows * row_size),
-                             .row1 = (uint32_t)MIN(n_rows * (r + 1) / tiles.rows * row_size,
-                                                   kgraph_rows(g->kernel, op)),
-                             .unit0 = (uint32_t)(n_blocks * u / tiles.units * size),
-                             .unit1 =
-                                 (uint32_t)MIN(n_blocks * (u + 1) / tiles.units * size, n_units),
-                             .wait = NO_EVENT,
-                             .trigger = NO_EVENT,
-                             .worker = NO_WORKER};
+            struct task t = {
+                .kind = op->kind,
+                .op = op_idx,
+                .row0 = (uint32_t)(n_rows * r / tiles.rows * row_size),
+                .row1 = (uint32_t)MIN(n_rows * (r + 1) / tiles.rows * row_size, kop_rows(op)),
+                .unit0 = (uint32_t)(n_blocks * u / tiles.units * size),
+                .unit1 = (uint32_t)MIN(n_blocks * (u + 1) / tiles.units * size, n_units),
+                .wait = NO_EVENT,
+                .trigger = NO_EVENT,
+                .worker = NO_WORKER};
             if (op_split_of(op->kind) == SPLIT_SLICES) {
                 t.unit0 = u;
                 t.unit1 = tiles.units;

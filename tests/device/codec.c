@@ -13,14 +13,14 @@ void codec_poison(void *bytes, uint64_t n) {
 }
 
 static bool is_packed(const struct prog_tensor *t) {
-    return t->role == PROG_ACTIVATION && (t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16);
+    return t->layout == LAYOUT_PACKED;
 }
 
 /* Pieces of 8 rows x 64 columns, 1 KB each: those of all rows for the first 64 columns first. In a
  * piece a step of 16 columns is 256 bytes: two halves of 8 rows x 16 bytes. Column 32 p + 8 j + 4 e
  * + 2 r + b, of the 64, is in step 2 p + e, half r, word j of its row, b the half word. */
 static uint64_t packed_at(const struct prog_tensor *t, uint64_t row, uint64_t col) {
-    const uint64_t pieces_down = t->shape[0] / 8, piece = col / 64 * pieces_down + row / 8;
+    const uint64_t pieces_down = (t->shape[0] + 7) / 8, piece = col / 64 * pieces_down + row / 8;
     const uint64_t p = col % 64 / 32, j = col % 32 / 8, e = col % 8 / 4, r = col % 4 / 2;
     return piece * 1024 + (2 * p + e) * 256 + r * 128 + row % 8 * 16 + j * 4 + col % 2 * 2;
 }
@@ -76,5 +76,5 @@ uint64_t codec_kv_at(const struct prog_header *p, const struct iteration *it, ui
         ((block * 2 + which) * s->n_kv_heads + kv_head) * p->kv_block + position % p->kv_block;
     if (p->target == TARGET_CUDA && s->head_dim % 64 == 0)
         d ^= which == 0 ? position % 2 * 32 : position / 4 % 4 * 16;
-    return (row * s->head_dim + d) * dtype_bytes(p->kv_dtype);
+    return (row * s->head_dim + d) * dtype_bytes(PROG(p, KV)->dtype);
 }

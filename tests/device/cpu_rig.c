@@ -5,9 +5,7 @@
 #include <string.h>
 
 uint64_t cpu_rig_kv_bytes(const struct prog_header *program, uint32_t n_kv_blocks) {
-    const struct model_spec *s = PROG(program, MODEL);
-    return 2ull * s->n_kv_heads * s->head_dim * dtype_bytes(program->kv_dtype) * program->kv_block *
-           n_kv_blocks;
+    return kv_block_bytes(PROG(program, KV), program->kv_block) * n_kv_blocks;
 }
 
 /* The rows that the boundary would lay out. */
@@ -43,9 +41,11 @@ static void run_tasks(const struct cpu_core *core, const struct iteration *it, u
 
 int cpu_rig_run(struct diag *d, const struct prog_header *program, void *const *weights,
                 const struct iteration *it, uint32_t only, struct device_memory *memory) {
-    const struct cpu_config config = {.program = program,
-                                      .weights = (const void *const *)weights,
-                                      .n_kv_blocks = it->n_kv_blocks};
+    const void *blocks[512] = {0};
+    for (uint64_t k = 0; k < program->section[SECTION_WEIGHT].count; k++)
+        blocks[k] = weights[PROG(program, WEIGHT)[k].first_part]; /* its only part */
+    const struct cpu_config config = {
+        .program = program, .weights = blocks, .n_kv_blocks = it->n_kv_blocks};
     const uint64_t kv_bytes = cpu_rig_kv_bytes(program, it->n_kv_blocks);
     struct cpu_core core;
     TRY(cpu_core_open(d, &config, true, 1, &core));

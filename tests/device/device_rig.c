@@ -87,6 +87,7 @@ static int take_memory(struct diag *d, struct device_program *p) {
         [DEVICE_TASKS] = plan->task_bytes,
         [DEVICE_ROPE] = plan->rope_bytes,
         [DEVICE_SAMPLE] = plan->sample_bytes,
+        [DEVICE_SUMS] = plan->sums_bytes,
     };
     for (int b = 0; b < N_DEVICE_BLOCKS; b++) {
         p->bytes[b] = MAX(bytes[b], 1u);
@@ -112,16 +113,16 @@ struct cuda_bases device_bases(const struct device_program *p) {
     return (struct cuda_bases){.weights = p->blocks[DEVICE_WEIGHTS],
                                .workspace = p->blocks[DEVICE_WORKSPACE],
                                .kv = p->blocks[DEVICE_KV],
-                               .kv_layer_bytes = p->plan.kv_layer_bytes,
+                               .n_kv_blocks = p->plan.rt.options.n_kv_blocks,
                                .cc = device_cc(p->device)};
 }
 
 static int fill_tasks(struct diag *d, struct device_program *p) {
     const struct cuda_bases bases = device_bases(p);
-    TRY(cuda_tables_check(d, p->program, bases.cc));
+    TRY(cuda_tables_check(d, p->program, &bases));
     p->tasks = calloc(1, p->plan.task_bytes);
     if (p->tasks == NULL) return fail_nomem(d, p->plan.task_bytes, "the task table");
-    cuda_tables_fill(p->program, p->plan.places, &bases, p->tasks);
+    TRY(cuda_tables_fill(d, p->program, p->plan.places, &bases, p->tasks));
     const struct cuda_tables t = {.places = p->plan.places,
                                   .weight_bytes = p->plan.weight_bytes,
                                   .bases = bases,
@@ -135,12 +136,15 @@ static int upload_all(struct diag *d, const struct device_program *p, const void
                          p->blocks[DEVICE_WEIGHTS], true, u));
     for (uint64_t k = 0; k < p->program->section[SECTION_WEIGHT].count; k++) {
         const struct prog_weight *w = &PROG(p->program, WEIGHT)[k];
-        const struct cuda_upload_weight to = {.place = &p->plan.places[k],
-                                              .rows = w->rows,
-                                              .cols = w->n_dims == 2 ? w->cols : 1,
-                                              .src_dtype = w->dtype,
-                                              .dst_dtype = w->dtype};
-        TRY(cuda_upload_rows(d, u, &to, weights[k]));
+        for (uint32_t n = w->first_part; n < w->first_part + w->n_parts; n++) {
+            const struct cuda_upload_weight to = {.place = &p->plan.places[k],
+                                                  .part = &PROG(p->program, PART)[n],
+                                                  .rows = PROG(p->program, PART)[n].rows,
+                                                  .cols = w->n_dims == 2 ? w->cols : 1,
+                                                  .src_dtype = w->dtype,
+                                                  .dst_dtype = w->dtype};
+            TRY(cuda_upload_rows(d, u, &to, weights[n]));
+        }
     }
     return cuda_upload_finish(d, u);
 }
@@ -235,6 +239,7 @@ static int launch(struct diag *d, const struct device_program *p, const struct r
                              .rope_cos = on_device(p, DEVICE_ROPE, 0),
                              .rope_sin = on_device(p, DEVICE_ROPE, p->plan.rope_bytes / 2),
                              .sample_scratch = on_device(p, DEVICE_SAMPLE, 0),
+                             .waiting_sums = on_device(p, DEVICE_SUMS, 0),
                              .flight = FLIGHT,
                              .flight_deep = FLIGHT_DEEP,
                              .stream = CUDA_STREAM_ITERATIONS};

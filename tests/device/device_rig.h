@@ -32,6 +32,7 @@ enum device_block {
     DEVICE_TASKS,
     DEVICE_ROPE,
     DEVICE_SAMPLE,
+    DEVICE_SUMS,
     N_DEVICE_BLOCKS
 };
 
@@ -64,7 +65,7 @@ void device_close(struct device *device);
 
 uint32_t device_cc(const struct device *device);
 
-/* Loads a program and weights[i], rows of the program's weight i in its own type. */
+/* Loads a program and weights[i], rows of the program's part i in the type of its block. */
 int device_load(struct diag *d, const struct device *device, const struct prog_header *program,
                 const void *const *weights, uint32_t n_kv_blocks, struct device_program *out);
 void device_unload(struct device_program *p);

@@ -101,19 +101,14 @@ static uint64_t rows_of(const struct op_case *c, int32_t tensor) {
     const struct tensor *t = &c->g->tensors.items[tensor];
     const char *name = t->name;
     const bool logits = c->op->kind == OP_SAMPLE || c->op->kind == OP_CLEAR ||
-                        (c->op->kind == OP_LM_HEAD && tensor_is_packed(t));
+                        (c->op->kind == OP_LM_HEAD && t->layout == LAYOUT_PACKED);
     return logits && strcmp(name, "squares") != 0 ? c->it->n_logit_rows : c->it->n_rows;
 }
 
-static uint64_t logical_columns(const struct op_case *c, int32_t tensor) {
-    const struct tensor *t = &c->g->tensors.items[tensor];
-    const struct model_spec *s = &c->g->spec;
+static uint64_t columns_of(const struct tensor *t) {
     uint64_t n = 1;
     for (int i = 1; i < t->n_dims; i++) n *= t->shape[i];
-    if (!tensor_is_packed(t)) return n;
-    /* padding follows the columns that the operator has */
-    if (strcmp(t->name, "x") == 0) return s->hidden;
-    return c->form->wide_k ? s->intermediate : (uint64_t)s->n_heads * s->head_dim;
+    return n;
 }
 
 /* {max, sum, output} of pieces: sums of weights, outputs of that size. */
@@ -126,7 +121,7 @@ static void fill_sample_parts(struct op_case *c, int32_t part);
 
 static void fill_activation(struct op_case *c, int32_t tensor) {
     const struct tensor *of = &c->g->tensors.items[tensor];
-    const uint64_t cols = logical_columns(c, tensor), rows = rows_of(c, tensor);
+    const uint64_t cols = columns_of(of), rows = rows_of(c, tensor);
     struct reference_tensor *t = reference_make(&c->ref, tensor, MAX(of->shape[0], rows), cols);
     const struct op_values values = op_values_of(of->name);
     if (strcmp(of->name, "part") == 0 && c->op->kind != OP_ATTENTION_COMBINE) {
@@ -162,14 +157,11 @@ static void fill_sample_parts(struct op_case *c, int32_t part) {
 }
 
 static void fill_weight(struct op_case *c, int32_t tensor) {
-    const struct tensor *of = &c->g->tensors.items[tensor];
     const struct prog_tensor *p = tensor_of(c, tensor);
-    const struct prog_weight *w = &PROG(c->p, WEIGHT)[p->where];
-    struct reference_tensor *t =
-        reference_make(&c->ref, tensor, w->rows, w->n_dims == 2 ? w->cols : 1);
-    (void)of;
+    const enum dtype dtype = (enum dtype)PROG(c->p, WEIGHT)[p->where].dtype;
+    struct reference_tensor *t = reference_make(&c->ref, tensor, 0, 0);
     for (uint64_t i = 0; i < t->rows * t->cols; i++)
-        t->at[i] = (double)convert_load((enum dtype)w->dtype, c->rig->program.weights[p->where], i);
+        t->at[i] = (double)convert_load(dtype, c->rig->program.weights[p->part], i);
 }
 
 /* Keys and values of the positions before the iteration; `own`: and of its own. */
@@ -241,9 +233,9 @@ static void put_activation(struct op_case *c, int32_t tensor, const struct regio
 static void put_padding(struct op_case *c, int32_t tensor) {
     const struct prog_tensor *p = tensor_of(c, tensor);
     const struct tensor *of = &c->g->tensors.items[tensor];
-    if (!tensor_is_packed(of)) return;
-    for (uint64_t row = 0; row < of->shape[0]; row++)
-        for (uint64_t col = logical_columns(c, tensor); col < of->shape[1]; col++)
+    if (of->layout != LAYOUT_PACKED) return;
+    for (uint64_t row = 0; row < packed_rows(of->shape[0]); row++)
+        for (uint64_t col = of->shape[1]; col < packed_columns(of->shape[1]); col++)
             codec_put(c->p, p, c->rig->before.workspace, row, col, 0, 0);
 }
 
@@ -260,7 +252,8 @@ static void put_state(struct op_case *c, int32_t tensor) {
                 const uint64_t at =
                     codec_kv_at(c->p, c->it, q->slot, position, (uint32_t)(head / s->n_kv_heads),
                                 (uint32_t)(head % s->n_kv_heads), (uint32_t)(k % s->head_dim));
-                convert_store((enum dtype)c->p->kv_dtype, c->rig->before.kv + at, 0, (float)row[k]);
+                convert_store((enum dtype)PROG(c->p, KV)->dtype, c->rig->before.kv + at, 0,
+                              (float)row[k]);
             }
         }
     }
@@ -300,8 +293,10 @@ static void mark_written(struct op_case *c, const struct region *regions, int n)
         const int32_t t = c->op->out[i];
         if (!is_activation(c, t)) continue;
         const struct tensor *of = &c->g->tensors.items[t];
-        const uint64_t cols = tensor_elements(of) / of->shape[0];
-        for (uint64_t row = 0; row < of->shape[0]; row++)
+        const bool packed = of->layout == LAYOUT_PACKED;
+        const uint64_t cols = packed ? packed_columns(of->shape[1]) : columns_of(of);
+        const uint64_t rows = packed ? packed_rows(of->shape[0]) : of->shape[0];
+        for (uint64_t row = 0; row < rows; row++)
             for (uint64_t col = 0; col < cols; col++)
                 if (is_touched(c, regions, n, t, true, row, col)) mark(c, t, row, col);
     }
@@ -435,7 +430,8 @@ static int check_output(struct op_case *c, int32_t tensor, const struct region *
 static int check_new_rows(struct op_case *c, int32_t tensor, uint8_t *ours) {
     const struct reference_tensor *t = &c->ref.tensors[tensor];
     const struct model_spec *s = &c->g->spec;
-    const double relative = c->p->kv_dtype == DTYPE_F16 ? 0x1p-10 : 0x1p-7, most = largest(t);
+    const double relative = PROG(c->p, KV)->dtype == DTYPE_F16 ? 0x1p-10 : 0x1p-7,
+                 most = largest(t);
     for (uint32_t row = 0; row < c->it->n_rows; row++)
         for (uint64_t k = 0; k < t->cols; k++) {
             const uint32_t slot = (uint32_t)c->it->slot[row];
@@ -446,7 +442,7 @@ static int check_new_rows(struct op_case *c, int32_t tensor, uint8_t *ours) {
                             (uint32_t)(head % s->n_kv_heads), (uint32_t)(k % s->head_dim));
             const double want = t->at[reference_kv_row(&c->ref, slot, position) * t->cols + k];
             const double have =
-                (double)convert_load((enum dtype)c->p->kv_dtype, c->rig->after.kv + at, 0);
+                (double)convert_load((enum dtype)PROG(c->p, KV)->dtype, c->rig->after.kv + at, 0);
             memset(ours + at, 1, 2);
             if (!(fabs(have - want) <= relative * fabs(want) + 1e-5 * most))
                 return fail(c->d, QN_EVERIFY,

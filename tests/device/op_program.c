@@ -56,7 +56,9 @@ static const struct slot_shape {
     {"a", OP_NONE, {S_ROWS, S_K}},
     {"w", OP_NONE, {S_HIDDEN, S_K}},
     {"w", OP_LM_HEAD, {S_VOCAB, S_HIDDEN}},
+    {"w", OP_QKV_LINEAR, {S_QKV, S_HIDDEN}},
     {"bias", OP_NONE, {S_HIDDEN}},
+    {"bias", OP_QKV_LINEAR, {S_QKV}},
     {"residual", OP_NONE, {S_ROWS, S_HIDDEN}},
     {"parts", OP_NONE, {S_ROWS, S_PARTS}},
     {"wg", OP_NONE, {S_INTER, S_HIDDEN}},
@@ -96,7 +98,7 @@ static uint64_t size_of(const struct kgraph *g, const struct op_form *f, enum si
     case S_BLOCKS: return CEIL_DIV(s->vocab, (uint32_t)LM_BLOCK);
     case S_K: return k;
     case S_SQUARES: return f->summed ? 1 : CEIL_DIV(s->hidden, (uint32_t)SQUARES_COLUMNS);
-    case S_PARTS: return MIN((uint64_t)PARTS, CEIL_DIV(k, (uint64_t)PACK_K)) * s->hidden;
+    case S_PARTS: return (uint64_t)partial_count(partial_tiles((uint32_t)k)) * s->hidden;
     case S_N_HEADS: return s->n_heads;
     case S_PIECES: return g->n_pieces;
     case S_STATE: return s->head_dim + 2;
@@ -120,7 +122,9 @@ static bool has_slot(const struct model_spec *s, const struct op_form *f, const 
         {"bv", s->qkv_bias},
         {"q_norm", s->qk_norm},
         {"k_norm", s->qk_norm},
-        {"bias", f->wide_k ? s->mlp_bias : s->o_bias},
+        {"bias", f->kind == OP_QKV_LINEAR ? s->qkv_bias
+                 : f->wide_k              ? s->mlp_bias
+                                          : s->o_bias},
         {"bg", s->mlp_bias},
         {"bu", s->mlp_bias},
     };
@@ -157,14 +161,24 @@ static int add_operand(struct diag *d, struct kgraph *g, const struct op_form *f
     return kgraph_input(d, g, slot->name, n, shape, packed, index);
 }
 
-static int build(struct diag *d, struct kgraph *g, const struct op_form *f) {
+/* A GPU's gate and up lie in turns. */
+static int add_turns(struct diag *d, struct kgraph *g, int32_t *in) {
+    static const char *const names[] = {"wg", "wu"};
+    return kgraph_weights_in_turns(d, g, names, 2, KGRAPH_TURN, (enum dtype)g->spec.weight_dtype,
+                                   g->spec.intermediate, g->spec.hidden, &in[MLP_WG]);
+}
+
+static int build(struct diag *d, struct kgraph *g, const struct op_form *f, bool turns) {
     struct op_info info;
     int32_t in[OP_MAX_IN], out[OP_MAX_OUT];
     op_describe(f->kind, &info);
     for (int i = 0; i < OP_MAX_IN; i++) in[i] = NO_TENSOR;
     for (int i = 0; i < OP_MAX_OUT; i++) out[i] = NO_TENSOR;
+    if (turns && f->kind == OP_GATED_MLP) TRY(add_turns(d, g, in));
     for (int i = 0; i < info.n_in; i++)
-        if (!info.in[i].optional || has_slot(&g->spec, f, info.in[i].name))
+        if (in[i] != NO_TENSOR)
+            continue;
+        else if (!info.in[i].optional || has_slot(&g->spec, f, info.in[i].name))
             TRY(add_operand(d, g, f, &info.in[i], &in[i]));
     for (int i = 0; i < info.n_out; i++)
         if (info.out[i].state) TRY(kgraph_state(d, g, "kv", &out[i]));
@@ -188,11 +202,16 @@ static int compile_stages(struct diag *d, struct tgraph *g) {
     return QN_OK;
 }
 
+static enum dtype kv_dtype_of(const struct model_spec *spec) {
+    return spec->weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
+}
+
 static int compile_variant(struct diag *d, const struct model_spec *spec,
                            const struct op_machine *machine, struct op_program *p, uint32_t i) {
     const struct op_variant *v = &p->variants[i];
     struct kgraph *k = &p->kernel[i];
     struct task_options options = {.n_workers = machine->n_workers,
+                                   .kv_dtype = kv_dtype_of(spec),
                                    .tasks_per_worker = 1,
                                    .launch = LAUNCH_ALL_AOT,
                                    .coarse_events = true,
@@ -200,7 +219,7 @@ static int compile_variant(struct diag *d, const struct model_spec *spec,
     options.tiles[v->form->kind] = v->form->tiles;
     kgraph_init(k, &p->arena, spec, v->rows, v->logit_rows, v->context);
     k->alone = v->form->alone;
-    TRY(build(d, k, v->form));
+    TRY(build(d, k, v->form, machine->target == TARGET_CUDA));
     TRY(kgraph_verify(d, k));
     tgraph_init(&p->tasks[i], &p->arena, k, &options);
     return compile_stages(d, &p->tasks[i]);
@@ -284,16 +303,23 @@ double op_value(const struct op_values *v, uint64_t i) {
     return ((double)(h % 17) - 8) / 8;
 }
 
+static const struct prog_weight *block_of(const struct prog_header *p, uint32_t part) {
+    const struct prog_weight *w = PROG(p, WEIGHT);
+    while (part - w->first_part >= w->n_parts) w++;
+    return w;
+}
+
 static int make_weights(struct diag *d, struct op_program *p) {
-    const uint64_t n = p->program->section[SECTION_WEIGHT].count;
+    const uint64_t n = p->program->section[SECTION_PART].count;
     if (n > COUNT_OF(p->weights)) return fail(d, QN_ELIMIT, "%llu weights", (unsigned long long)n);
-    for (uint64_t k = 0; k < n; k++) {
-        const struct prog_weight *w = &PROG(p->program, WEIGHT)[k];
-        const char *name = program_string(p->program, w->name);
-        const uint64_t elements = (uint64_t)w->rows * (w->n_dims == 2 ? w->cols : 1);
+    for (uint32_t k = 0; k < n; k++) {
+        const struct prog_weight *w = block_of(p->program, k);
+        const struct prog_part *part = &PROG(p->program, PART)[k];
+        const char *name = program_string(p->program, part->name);
+        const uint64_t elements = (uint64_t)part->rows * (w->n_dims == 2 ? w->cols : 1);
+        const struct op_values values = op_values_of(name);
         p->weights[k] = malloc(elements * dtype_bytes(w->dtype));
         if (p->weights[k] == NULL) return fail_nomem(d, elements, name);
-        const struct op_values values = op_values_of(name);
         for (uint64_t i = 0; i < elements; i++)
             convert_store((enum dtype)w->dtype, p->weights[k], i, (float)op_value(&values, i));
     }
@@ -307,8 +333,8 @@ int op_program_make(struct diag *d, const struct model_spec *spec, const struct 
                                           .n_slots = machine->n_slots,
                                           .max_model_len = machine->max_model_len,
                                           .kv_block = machine->kv_block,
-                                          .kv_dtype = spec->weight_dtype == DTYPE_F16 ? DTYPE_F16
-                                                                                      : DTYPE_BF16,
+                                          .kv_dtype = kv_dtype_of(spec),
+                                          .n_ranks = 1,
                                           .model_path = ""};
     *out = (struct op_program){.n_variants = n};
     memcpy(out->variants, variants, n * sizeof *variants);

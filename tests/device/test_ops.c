@@ -72,7 +72,7 @@ static const struct shape shapes[] = {
 
 static const uint32_t one_row[] = {1, 0}, few_rows[] = {2, 8, 9, 16, 0}, rows_of_32[] = {17, 32, 0},
                       many_rows[] = {64, 128, 0}, any_rows[] = {1, 2, 8, 9, 16, 17, 32, 64, 128, 0},
-                      packed_rows[] = {2, 8, 9, 16, 17, 32, 64, 128, 0},
+                      eights_and_odd[] = {2, 8, 9, 16, 17, 32, 64, 128, 0},
                       up_to_16[] = {1, 2, 8, 9, 16, 0}, up_to_32[] = {2, 9, 17, 32, 0},
                       nine_rows[] = {9, 0}, alone_rows[] = {17, 32, 64, 0};
 
@@ -109,7 +109,7 @@ static const struct form_row forms[] = {
     {{.name = "qkv_linear", .kind = OP_QKV_LINEAR}, any_rows, CPU, MIXED, 0},
     {{.name = "qkv_heads", .kind = OP_QKV_HEADS}, any_rows, CPU | GPU, MIXED, 0},
     {{.name = "attention", .kind = OP_ATTENTION}, any_rows, CPU, ALL, 0},
-    {{.name = "attention_split", .kind = OP_ATTENTION_SPLIT}, up_to_32, CPU | GPU, ALL, 0},
+    {{.name = "attention_split", .kind = OP_ATTENTION_SPLIT}, up_to_32, CPU, ALL, 0},
     {{.name = "attention_step", .kind = OP_ATTENTION_STEP}, one_row, CPU, ALONE | LONG, 0},
     {{.name = "attention_combine", .kind = OP_ATTENTION_COMBINE},
      any_rows,
@@ -155,7 +155,7 @@ static const struct form_row forms[] = {
      ALONE | LONG,
      0},
     /* packed rows: streamed weights up to 16, on a Hopper 32, tiles beyond */
-    {{.name = "embed.normed", .kind = OP_EMBED, .packed = true}, packed_rows, GPU, MIXED, 0},
+    {{.name = "embed.normed", .kind = OP_EMBED, .packed = true}, eights_and_odd, GPU, MIXED, 0},
     {{.name = "qkv_linear.stream", .kind = OP_QKV_LINEAR, .packed = true}, few_rows, GPU, MIXED, 0},
     {{.name = "qkv_linear.of_32", .kind = OP_QKV_LINEAR, .packed = true},
      rows_of_32,
@@ -195,7 +195,7 @@ static const struct form_row forms[] = {
      MIXED,
      0},
     {{.name = "linear.row_tiles", .kind = OP_LINEAR, .packed = true, .tiles = {2, 0}},
-     packed_rows,
+     eights_and_odd,
      GPU,
      MIXED,
      0},
@@ -233,12 +233,16 @@ static const struct form_row forms[] = {
      HOPPER,
      MIXED,
      0},
-    {{.name = "sum_squares", .kind = OP_SUM_SQUARES, .packed = true}, packed_rows, GPU, MIXED, 0},
-    {{.name = "pack", .kind = OP_PACK}, packed_rows, GPU, MIXED, 0},
-    {{.name = "pack.down", .kind = OP_PACK, .wide_k = true}, packed_rows, GPU, MIXED, 0},
-    {{.name = "pack_logits", .kind = OP_PACK_LOGITS}, packed_rows, GPU, MIXED | ALONE, 0},
+    {{.name = "sum_squares", .kind = OP_SUM_SQUARES, .packed = true},
+     eights_and_odd,
+     GPU,
+     MIXED,
+     0},
+    {{.name = "pack", .kind = OP_PACK}, eights_and_odd, GPU, MIXED, 0},
+    {{.name = "pack.down", .kind = OP_PACK, .wide_k = true}, eights_and_odd, GPU, MIXED, 0},
+    {{.name = "pack_logits", .kind = OP_PACK_LOGITS}, eights_and_odd, GPU, MIXED | ALONE, 0},
     {{.name = "pack_logits.packed", .kind = OP_PACK_LOGITS, .packed = true},
-     packed_rows,
+     eights_and_odd,
      GPU,
      MIXED | ALONE,
      0},
@@ -352,10 +356,20 @@ static bool is_refused(const struct test *t) {
     case OP_LINEAR:
         return t->device != NULL && !t->row->form.packed && t->row->form.wide_k &&
                s->intermediate > STAGED_COLUMNS;
-    case OP_ATTENTION_WHOLE: return s->head_dim > 128;
-    case OP_ATTENTION_STEP: return s->head_dim > 128 && t->row->rows[1] != 0;
     default: return false;
     }
+}
+
+/* What a form's program must have beside it: rows that are another request's each are a variant
+ * beside one of any rows; how many parts a sum has is a constant of the image, which follows from
+ * who makes them. */
+static const struct op_form *beside_of(const struct op_form *f) {
+    static const struct op_form embed = {.name = "beside", .kind = OP_EMBED};
+    static const struct op_form parts = {.name = "beside", .kind = OP_LINEAR_PARTS, .packed = true};
+    static const struct op_form parts_down = {
+        .name = "beside", .kind = OP_LINEAR_PARTS, .packed = true, .wide_k = true};
+    if (f->kind == OP_LINEAR_SUM) return f->wide_k ? &parts_down : &parts;
+    return f->alone ? &embed : NULL;
 }
 
 static void test_form(void **state) {
@@ -376,10 +390,9 @@ static void test_form(void **state) {
     for (const uint32_t *rows = t->row->rows; *rows != 0; rows++)
         variants[n++] =
             (struct op_variant){&t->row->form, *rows, MIN(*rows, (uint32_t)ITERATION_SLOTS), 0};
-    /* Rows that are another request's each are a variant beside one of any rows. */
-    for (uint32_t i = 0, alone = n; t->row->form.alone && i < alone; i++)
-        variants[n++] =
-            (struct op_variant){&forms[0].form, variants[i].rows, variants[i].logit_rows, 0};
+    const struct op_form *beside = beside_of(&t->row->form);
+    for (uint32_t i = 0, all = n; beside != NULL && i < all; i++)
+        variants[n++] = (struct op_variant){beside, variants[i].rows, variants[i].logit_rows, 0};
     int rc = op_rig_open(&d, t->device, &t->shape->spec, &machine, variants, n, N_KV_BLOCKS, &rig);
     if (is_refused(t)) {
         assert_true(rc == QN_EUNSUPPORTED || rc == QN_ESHAPE);

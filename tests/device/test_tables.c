@@ -44,10 +44,11 @@ static void make(const struct prog_header *p, uint32_t cc, struct made *m) {
                                      .bases = {.weights = 1ull << 40,
                                                .workspace = 2ull << 40,
                                                .kv = 3ull << 40,
-                                               .kv_layer_bytes = 1 << 20,
+                                               .n_kv_blocks = 16,
                                                .cc = cc}};
     if (cuda_tables_plan(&d, p, m->places, &m->tables.weight_bytes) != QN_OK) DIE("%s", d.message);
-    cuda_tables_fill(p, m->places, &m->tables.bases, m->tasks);
+    if (cuda_tables_fill(&d, p, m->places, &m->tables.bases, m->tasks) != QN_OK)
+        DIE("%s", d.message);
     if (cuda_verify(&d, p, &m->tables) != QN_OK) DIE("unchanged: %s", d.message);
 }
 
@@ -83,8 +84,9 @@ static const struct member task_members[] = {
     MEMBER(cuda_task, columns),       MEMBER(cuda_task, unit_blocks),
 };
 static const struct member place_members[] = {
-    MEMBER(cuda_place, offset), MEMBER(cuda_place, layout),   MEMBER(cuda_place, k_tiles),
-    MEMBER(cuda_place, row0),   MEMBER(cuda_place, reserved),
+    MEMBER(cuda_place, offset),
+    MEMBER(cuda_place, k_tiles),
+    MEMBER(cuda_place, reserved),
 };
 enum {
     N_TASK_MEMBERS = COUNT_OF(task_members),
@@ -170,7 +172,6 @@ static const struct form {
     {{.name = "qkv_linear.packed", .kind = OP_QKV_LINEAR, .packed = true}, {8, 16, 32}},
     {{.name = "qkv_heads", .kind = OP_QKV_HEADS}, {1, 64}},
     {{.name = "attention", .kind = OP_ATTENTION, .packed = true}, {16, 128}},
-    {{.name = "attention_split", .kind = OP_ATTENTION_SPLIT}, {32}},
     {{.name = "attention_step", .kind = OP_ATTENTION_STEP, .rides = true}, {1}},
     {{.name = "attention_step.few", .kind = OP_ATTENTION_STEP}, {8, 16}},
     {{.name = "attention_whole", .kind = OP_ATTENTION_WHOLE, .packed = true}, {8, 16}},

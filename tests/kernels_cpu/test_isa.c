@@ -64,6 +64,7 @@ static void *aligned(size_t bytes) {
 /* ---- gemm ---- */
 
 struct gemm_case {
+    enum cpu_sum sum;
     enum dtype dtype;
     uint32_t n_out, k, n_tok;
     float *x, *y; /* [n_tok, k], [n_tok, n_out] */
@@ -93,8 +94,8 @@ static void gemm_case_run(const struct gemm_case *c, const struct cpu_isa *isa, 
     assert_true(bytes <= cpu_pack_bound(t1 - t0, c->k) && bytes % 64 == 0);
     void *pack = aligned(bytes);
     isa->pack(c->dtype, rows, NULL, t1 - t0, c->k, pack);
-    isa->gemm[c->dtype](c->w + (size_t)n0 * c->k * dtype_bytes(c->dtype), n1 - n0, c->k, pack,
-                        t1 - t0, y + (size_t)t0 * c->n_out + n0, c->n_out);
+    isa->gemm[c->dtype](c->sum, c->w + (size_t)n0 * c->k * dtype_bytes(c->dtype), n1 - n0, c->k,
+                        pack, t1 - t0, y + (size_t)t0 * c->n_out + n0, c->n_out);
     free(pack);
     free(rows);
 }
@@ -142,30 +143,101 @@ static void test_gemm(void **state) {
 }
 
 /* However the rows and the tokens are cut, the bits are those of the whole. */
+static void gemm_cut(const struct cpu_isa *isa, enum cpu_sum sum, enum dtype dtype, uint32_t k,
+                     uint32_t n_tok, uint32_t cut) {
+    struct gemm_case c;
+    gemm_case_init(&c, dtype, 45, k, n_tok);
+    c.sum = sum;
+    float *y = random_floats((size_t)c.n_tok * c.n_out);
+    gemm_case_run(&c, isa, 0, c.n_out, 0, c.n_tok, c.y);
+    for (uint32_t t = 0; t < c.n_tok; t += cut)
+        for (uint32_t n = 0; n < c.n_out; n += 2 * cut + 1) {
+            uint32_t n1 = n + 2 * cut + 1, t1 = t + cut;
+            gemm_case_run(&c, isa, n, n1 < c.n_out ? n1 : c.n_out, t, t1 < c.n_tok ? t1 : c.n_tok,
+                          y);
+        }
+    assert_memory_equal(y, c.y, (size_t)c.n_tok * c.n_out * sizeof *y);
+    free(y);
+    gemm_case_fini(&c);
+}
+
 static void gemm_cuts(const struct cpu_isa *isa) {
     static const uint32_t toks[] = {1, 2, 3, 5, 8, 16, 19, 47};
+    static const uint32_t trees[] = {300, 1024, 2350, 3072};
     for (int d = 0; d < 3; d++)
-        for (uint32_t k = 30; k < 140; k += 51)
-            for (uint32_t cut = 1; cut < 9; cut++) {
-                struct gemm_case c;
-                gemm_case_init(&c, float_dtypes[d], 45, k, toks[cut - 1]);
-                float *y = random_floats((size_t)c.n_tok * c.n_out);
-                gemm_case_run(&c, isa, 0, c.n_out, 0, c.n_tok, c.y);
-                for (uint32_t t = 0; t < c.n_tok; t += cut)
-                    for (uint32_t n = 0; n < c.n_out; n += 2 * cut + 1) {
-                        uint32_t n1 = n + 2 * cut + 1, t1 = t + cut;
-                        gemm_case_run(&c, isa, n, n1 < c.n_out ? n1 : c.n_out, t,
-                                      t1 < c.n_tok ? t1 : c.n_tok, y);
-                    }
-                assert_memory_equal(y, c.y, (size_t)c.n_tok * c.n_out * sizeof *y);
-                free(y);
-                gemm_case_fini(&c);
-            }
+        for (uint32_t cut = 1; cut < 9; cut++) {
+            for (uint32_t k = 30; k < 140; k += 51)
+                gemm_cut(isa, CPU_SUM_WHOLE, float_dtypes[d], k, toks[cut - 1], cut);
+            gemm_cut(isa, CPU_SUM_TREE, float_dtypes[d], trees[cut % 4], toks[cut - 1], cut);
+        }
 }
 
 static void test_gemm_cuts(void **state) {
     (void)state;
     each_isa(gemm_cuts);
+}
+
+/* Columns [k0, k1) alone, as a device that has no others multiplies them, into y. */
+static void gemm_columns(const struct gemm_case *c, const struct cpu_isa *isa, uint32_t k0,
+                         uint32_t k1, float *y) {
+    struct gemm_case part = {.dtype = c->dtype, .n_out = c->n_out, .k = k1 - k0, .n_tok = c->n_tok};
+    const size_t bytes = dtype_bytes(c->dtype);
+    part.w = part.w_base = malloc((size_t)part.n_out * part.k * bytes);
+    part.x = random_floats((size_t)part.n_tok * part.k);
+    for (uint32_t n = 0; n < part.n_out; n++)
+        memcpy(part.w + (size_t)n * part.k * bytes, c->w + ((size_t)n * c->k + k0) * bytes,
+               part.k * bytes);
+    for (uint32_t t = 0; t < part.n_tok; t++)
+        memcpy(part.x + (size_t)t * part.k, c->x + (size_t)t * c->k + k0, part.k * sizeof(float));
+    gemm_case_run(&part, isa, 0, part.n_out, 0, part.n_tok, y);
+    free(part.w_base);
+    free(part.x);
+}
+
+/* The branch of the tree with the partial sums [p, p + n), from its definition; false: they have no
+ * columns. */
+static bool gemm_branch(const struct gemm_case *c, const struct cpu_isa *isa, uint32_t p,
+                        uint32_t n, float *y) {
+    const uint32_t tiles = partial_tiles(c->k), n_sums = c->n_out * c->n_tok;
+    if (n == 1) {
+        const uint32_t k0 = partial_first(tiles, p) * PARTIAL_TILE;
+        uint32_t k1 = partial_first(tiles, p + 1) * PARTIAL_TILE;
+        if (k1 > c->k) k1 = c->k;
+        if (k0 >= k1) return false;
+        gemm_columns(c, isa, k0, k1, y);
+        return true;
+    }
+    float *right = random_floats(n_sums);
+    const bool has_left = gemm_branch(c, isa, p, n / 2, y);
+    const bool has_right = gemm_branch(c, isa, p + n / 2, n / 2, has_left ? right : y);
+    for (uint32_t i = 0; has_left && has_right && i < n_sums; i++) y[i] += right[i];
+    free(right);
+    return has_left || has_right;
+}
+
+/* A tree is what 2, 4 or 8 devices would make of their own columns; and near the exact sum. */
+static void gemm_trees(const struct cpu_isa *isa) {
+    static const uint32_t ks[] = {1,    256,  257,  600,  768,  1000, 1280,
+                                  1408, 1700, 2048, 2304, 2880, 4100};
+    static const uint32_t toks[] = {1, 3, 7, 20, 33};
+    for (int d = 0; d < 3; d++)
+        for (size_t i = 0; i < sizeof ks / sizeof ks[0]; i++) {
+            struct gemm_case c;
+            gemm_case_init(&c, float_dtypes[d], 21, ks[i], toks[(i + (size_t)d) % 5]);
+            c.sum = CPU_SUM_TREE;
+            float *want = random_floats((size_t)c.n_tok * c.n_out);
+            gemm_case_run(&c, isa, 0, c.n_out, 0, c.n_tok, c.y);
+            check_gemm(&c);
+            assert_true(gemm_branch(&c, isa, 0, PARTIALS, want));
+            assert_memory_equal(want, c.y, (size_t)c.n_tok * c.n_out * sizeof *want);
+            free(want);
+            gemm_case_fini(&c);
+        }
+}
+
+static void test_gemm_trees(void **state) {
+    (void)state;
+    each_isa(gemm_trees);
 }
 
 /* Packing with a scale is packing the products. */
@@ -194,8 +266,8 @@ static void test_pack_scale(void **state) {
 /* ---- attend ---- */
 
 struct attend_case {
-    enum dtype kv;
-    uint32_t n_q, D, n;
+    struct kv_row row;
+    uint32_t n_q, n;
     float *q;
     char *k, *v, *k_base, *v_base;
 };
@@ -203,55 +275,71 @@ struct attend_case {
 /* o[d] of one head by double softmax over all n positions. */
 static void attend_double(const struct attend_case *c, uint32_t h, double *o, double *max_out,
                           double *sum_out) {
+    const enum dtype kv = (enum dtype)c->row.dtype;
+    const uint32_t K = c->row.k_width, V = c->row.v_width, pitch = c->row.v_in_k ? K : V;
     double *s = malloc(c->n * sizeof *s), max = -INFINITY, sum = 0;
     for (uint32_t p = 0; p < c->n; p++) {
         s[p] = 0;
-        for (uint32_t i = 0; i < c->D; i++)
-            s[p] += (double)c->q[h * c->D + i] *
-                    (double)convert_load(c->kv, c->k, (size_t)p * c->D + i);
+        for (uint32_t i = 0; i < K; i++)
+            s[p] += (double)c->q[h * K + i] * (double)convert_load(kv, c->k, (size_t)p * K + i);
         if (s[p] > max) max = s[p];
     }
-    for (uint32_t i = 0; i < c->D; i++) o[i] = 0;
+    for (uint32_t i = 0; i < V; i++) o[i] = 0;
     for (uint32_t p = 0; p < c->n; p++) {
         double e = exp(s[p] - max);
         sum += e;
-        for (uint32_t i = 0; i < c->D; i++)
-            o[i] += e * (double)convert_load(c->kv, c->v, (size_t)p * c->D + i);
+        for (uint32_t i = 0; i < V; i++)
+            o[i] += e * (double)convert_load(kv, c->v, (size_t)p * pitch + i);
     }
     *max_out = max;
     *sum_out = sum;
     free(s);
 }
 
-static void fresh(float *state, uint32_t n_q, uint32_t D) {
-    memset(state, 0, (size_t)n_q * (D + 2) * sizeof *state);
-    for (uint32_t h = 0; h < n_q; h++) state[h * (D + 2)] = -INFINITY;
+static void fresh(float *state, uint32_t n_q, uint32_t V) {
+    memset(state, 0, (size_t)n_q * (V + 2) * sizeof *state);
+    for (uint32_t h = 0; h < n_q; h++) state[h * (V + 2)] = -INFINITY;
 }
 
 static void attend_check(const struct cpu_isa *isa, const struct attend_case *c, uint32_t first) {
-    uint32_t D = c->D;
-    float *state = random_floats(c->n_q * (D + 2)), *one = random_floats(D + 2);
-    double *o = malloc(D * sizeof *o), max, sum;
-    size_t skip = (size_t)first * D * dtype_bytes(c->kv);
-    fresh(state, c->n_q, D);
-    if (first > 0) isa->attend(c->kv, c->q, c->n_q, D, c->k, c->v, first, state);
-    isa->attend(c->kv, c->q, c->n_q, D, c->k + skip, c->v + skip, c->n - first, state);
+    const uint32_t K = c->row.k_width, V = c->row.v_width, bytes = dtype_bytes(c->row.dtype);
+    float *state = random_floats(c->n_q * (V + 2)), *one = random_floats(V + 2);
+    double *o = malloc(V * sizeof *o), max, sum;
+    const char *k = c->k + (size_t)first * K * bytes;
+    const char *v = c->v + (size_t)first * (c->row.v_in_k ? K : V) * bytes;
+    fresh(state, c->n_q, V);
+    if (first > 0) isa->attend(&c->row, c->q, c->n_q, c->k, c->v, first, state);
+    isa->attend(&c->row, c->q, c->n_q, k, v, c->n - first, state);
     for (uint32_t h = 0; h < c->n_q; h++) {
         attend_double(c, h, o, &max, &sum);
-        const float *s = state + h * (D + 2);
+        const float *s = state + h * (V + 2);
         double scale = exp((double)s[0] - max); /* the state's own maximum may be off by rounding */
         assert_true(fabs((double)s[0] - max) < 1e-4 * (1 + fabs(max)));
         assert_true(fabs((double)s[1] * scale - sum) < 2e-4 * sum);
-        for (uint32_t i = 0; i < D; i++)
+        for (uint32_t i = 0; i < V; i++)
             if (!(fabs((double)s[2 + i] * scale - o[i]) < 5e-4 * sum))
-                wrong("kv %d n_q %u D %u n %u: out[%u][%u] = %g, want %g", c->kv, c->n_q, D, c->n,
-                      h, i, (double)s[2 + i], o[i]);
-        fresh(one, 1, D); /* alone it gets the same bits */
-        if (first > 0) isa->attend(c->kv, c->q + h * D, 1, D, c->k, c->v, first, one);
-        isa->attend(c->kv, c->q + h * D, 1, D, c->k + skip, c->v + skip, c->n - first, one);
-        assert_memory_equal(one, s, (D + 2) * sizeof *one);
+                wrong("kv %d n_q %u K %u V %u n %u: out[%u][%u] = %g, want %g", c->row.dtype,
+                      c->n_q, K, V, c->n, h, i, (double)s[2 + i], o[i]);
+        fresh(one, 1, V); /* alone it gets the same bits */
+        if (first > 0) isa->attend(&c->row, c->q + h * K, 1, c->k, c->v, first, one);
+        isa->attend(&c->row, c->q + h * K, 1, k, v, c->n - first, one);
+        assert_memory_equal(one, s, (V + 2) * sizeof *one);
     }
     free(state), free(one), free(o);
+}
+
+/* With v_in_k the values are the keys' first elements; `v` is then their address. */
+static void attend_shape(const struct cpu_isa *isa, struct kv_row row, uint32_t n_q, uint32_t n) {
+    const enum dtype kv = (enum dtype)row.dtype;
+    struct attend_case c = {.row = row, .n_q = n_q, .n = n};
+    c.q = random_floats((size_t)c.n_q * row.k_width);
+    for (uint32_t e = 0; e < c.n_q * row.k_width; e++) c.q[e] *= 2 / sqrtf((float)row.k_width);
+    c.k = random_weights(kv, (size_t)c.n * row.k_width, 2, &c.k_base);
+    c.v = random_weights(kv, (size_t)c.n * row.v_width, 2, &c.v_base);
+    if (row.v_in_k) c.v = c.k;
+    attend_check(isa, &c, 0);
+    attend_check(isa, &c, c.n / 3);
+    free(c.q), free(c.k_base), free(c.v_base);
 }
 
 static void attend_shapes(const struct cpu_isa *isa) {
@@ -261,15 +349,13 @@ static void attend_shapes(const struct cpu_isa *isa) {
     for (int d = 0; d < 3; d++)
         for (size_t i = 0; i < 9; i++)
             for (size_t j = 0; j < 6; j++) {
-                struct attend_case c = {
-                    .kv = float_dtypes[d], .n_q = heads[j], .D = dims[i], .n = counts[(i + j) % 6]};
-                c.q = random_floats((size_t)c.n_q * c.D);
-                for (uint32_t e = 0; e < c.n_q * c.D; e++) c.q[e] *= 2 / sqrtf((float)c.D);
-                c.k = random_weights(c.kv, (size_t)c.n * c.D, 2, &c.k_base);
-                c.v = random_weights(c.kv, (size_t)c.n * c.D, 2, &c.v_base);
-                attend_check(isa, &c, 0);
-                attend_check(isa, &c, c.n / 3);
-                free(c.q), free(c.k_base), free(c.v_base);
+                struct kv_row row = {.heads = 1, .dtype = (uint8_t)float_dtypes[d]};
+                row.k_width = row.v_width = (uint16_t)dims[i];
+                attend_shape(isa, row, heads[j], counts[(i + j) % 6]);
+                row.v_width = (uint16_t)dims[(i + j) % 9];
+                attend_shape(isa, row, heads[j], counts[(i + j + 1) % 6]);
+                row.v_in_k = row.v_width <= row.k_width;
+                attend_shape(isa, row, heads[j], counts[(i + j + 2) % 6]);
             }
 }
 
@@ -370,10 +456,10 @@ static void test_select(void **state) {
 int main(void) {
     random_state = 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_select),      cmocka_unit_test(test_convert),
-        cmocka_unit_test(test_gemm),        cmocka_unit_test(test_gemm_cuts),
-        cmocka_unit_test(test_pack_scale),  cmocka_unit_test(test_attend),
-        cmocka_unit_test(test_elementwise),
+        cmocka_unit_test(test_select),     cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_gemm),       cmocka_unit_test(test_gemm_cuts),
+        cmocka_unit_test(test_gemm_trees), cmocka_unit_test(test_pack_scale),
+        cmocka_unit_test(test_attend),     cmocka_unit_test(test_elementwise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

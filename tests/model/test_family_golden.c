@@ -71,8 +71,11 @@ static bool same_step(const struct golden_case *c, uint32_t i, const double *log
 static int fill_weights(struct diag *d, struct reference *r, const struct safetensors *files) {
     for (size_t i = 0; i < r->g->tensors.n; i++) {
         const struct tensor *t = &r->g->tensors.items[i];
-        const struct weight_want want = {t->name, DTYPE_F32, t->n_dims, t->shape[0],
-                                         t->n_dims == 2 ? t->shape[1] : 0};
+        const struct weight_want want = {.name = t->name,
+                                         .dtype = DTYPE_F32,
+                                         .n_dims = t->n_dims,
+                                         .rows = t->shape[0],
+                                         .cols = t->n_dims == 2 ? t->shape[1] : 0};
         struct weights *w;
         if (t->role != TENSOR_WEIGHT) continue;
         TRY(weights_load(d, files, &want, 1, NULL, &w));
@@ -99,6 +102,7 @@ static const double *run_reference(struct reference *r, const struct golden_case
     r->position = position;
     r->logit_row = logit_row;
     r->first_row = first_row;
+    r->requests[0].n_prompt = c->n_prompt;
     reference_run(r);
     for (size_t i = 0; i < r->g->ops.n; i++)
         if (r->g->ops.items[i].kind == OP_LM_HEAD)
@@ -167,8 +171,8 @@ static void golden_models_agree(void **state) {
     }
     closedir(dir);
     print_message("%d models, %d cases\n", n_models, n_cases);
-    assert_int_equal(n_models, 11);
-    assert_int_equal(n_cases, 43);
+    assert_int_equal(n_models, 17);
+    assert_int_equal(n_cases, 67);
 }
 
 /* The cases notice each field of the spec that they are there for: with a wrong one, the last case
@@ -193,6 +197,13 @@ static void golden_models_notice(void **state) {
         {"llama3-rope-scaling", offsetof(struct model_spec, rope_kind), ROPE_LINEAR},
         {"llama3-rope-parameters", offsetof(struct model_spec, rope_kind), ROPE_DEFAULT},
         {"llama3-rope-parameters", offsetof(struct model_spec, rope_original_max), 256},
+        {"llama-yarn", offsetof(struct model_spec, rope_kind), ROPE_DEFAULT},
+        {"llama-yarn", offsetof(struct model_spec, rope_scale), 0x3f800000 /* 1 */},
+        {"mistral-yarn", offsetof(struct model_spec, rope_scale), 0x3f800000},
+        {"qwen2-dynamic", offsetof(struct model_spec, rope_kind), ROPE_DEFAULT},
+        {"qwen2-dynamic", offsetof(struct model_spec, rope_original_max), 128},
+        {"llama-longrope", offsetof(struct model_spec, rope_original_max), 0},
+        {"llama-longrope", offsetof(struct model_spec, rope_original_max), 512},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         json_t *root;
@@ -225,6 +236,9 @@ static void golden_specs(void **state) {
         {"llama-linear", DTYPE_BF16, 8, 3, 0, ROPE_LINEAR, 0, 1},
         {"mistral-window", DTYPE_BF16, 16, 3, 0, ROPE_DEFAULT, 16, 1},
         {"mistral", DTYPE_F32, 8, 2, 0, ROPE_DEFAULT, 0, 1},
+        {"llama-yarn", DTYPE_F32, 16, 3, 0, ROPE_GIVEN, 0, 1},
+        {"qwen2-dynamic", DTYPE_F32, 8, 3, 0, ROPE_DYNAMIC, 0, 1},
+        {"mistral-longrope", DTYPE_F16, 16, 3, 0, ROPE_GIVEN, 0, 1},
     };
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         struct diag d = {0};

@@ -39,7 +39,7 @@ struct reference_tensor *reference_make(struct reference *r, int32_t tensor, uin
     t->cols = cols != 0 ? cols : inner;
     if (of->role == TENSOR_STATE) {
         t->rows = r->first_row[r->n_slots];
-        t->cols = 2ull * r->g->spec.n_kv_heads * r->g->spec.head_dim;
+        t->cols = of->shape[1] * r->g->attrs.D; /* heads of keys and of values */
     }
     free(t->at);
     t->at = take(t->rows * t->cols, sizeof *t->at);
@@ -73,11 +73,11 @@ static double element(const struct reference_tensor *vector, uint64_t i) {
 static void make_out(struct reference *r, const struct kop *op, int slot, uint64_t cols) {
     const bool state = r->g->tensors.items[op->out[slot]].role == TENSOR_STATE;
     if (state && r->tensors[op->out[slot]].at != NULL) return;
-    reference_make(r, op->out[slot], kgraph_rows(r->g, op), cols);
+    reference_make(r, op->out[slot], kop_rows(op), cols);
 }
 
-static uint64_t group_of(const struct model_spec *s) {
-    return s->n_heads / s->n_kv_heads;
+static uint64_t group_of(const struct op_attrs *a) {
+    return a->heads / a->kv;
 }
 
 /* ---- arithmetic ---- */
@@ -99,26 +99,39 @@ static void rmsnorm(const double *x, const double *norm, uint64_t n, double eps,
 
 /* What a matrix product takes of row `row` of the residual stream: rmsnorm(x) * norm; or x is
  * normed but for the factor, which the sums of squares give. */
-static double *normed_row(const struct reference *r, const struct reference_tensor *x,
-                          const struct reference_tensor *norm,
-                          const struct reference_tensor *squares, uint64_t x_row,
-                          uint64_t squares_row) {
-    const uint64_t hidden = r->g->spec.hidden;
-    double *out = take(hidden, sizeof *out), sum = 0;
+static double *normed_row(const struct reference *r, const struct kop *op, int x_slot,
+                          int norm_slot, int squares_slot, uint64_t x_row, uint64_t squares_row) {
+    const struct reference_tensor *x = in_of(r, op, x_slot);
+    const struct reference_tensor *squares = squares_slot < 0 ? NULL : in_of(r, op, squares_slot);
+    const double eps = (double)op->attrs.eps;
+    double *out = take(x->cols, sizeof *out), sum = 0;
     if (squares == NULL) {
-        rmsnorm(row_of(x, x_row), norm->at, hidden, (double)r->g->spec.rms_eps, out);
+        rmsnorm(row_of(x, x_row), in_of(r, op, norm_slot)->at, x->cols, eps, out);
         return out;
     }
     for (uint64_t i = 0; i < squares->cols; i++) sum += row_of(squares, squares_row)[i];
-    const double scale = inverse_rms(sum, hidden, (double)r->g->spec.rms_eps);
-    for (uint64_t i = 0; i < hidden; i++) out[i] = row_of(x, x_row)[i] * scale;
+    const double scale = inverse_rms(sum, x->cols, eps);
+    for (uint64_t i = 0; i < x->cols; i++) out[i] = row_of(x, x_row)[i] * scale;
     return out;
 }
 
-/* Angle per position of dimension pair i. Llama 3 divides the frequencies of long waves by the
- * factor, leaves short ones, and blends between (Llama 3.1 model code). */
-static double frequency(const struct model_spec *s, uint32_t i) {
-    const double f = pow((double)s->rope_theta, -2.0 * i / s->head_dim);
+/* Dynamic NTK: theta as if the context ended at the position. */
+static double theta_at(const struct model_spec *s, uint32_t position) {
+    const double factor = (double)s->rope_factor, theta = (double)s->rope_theta;
+    if (s->rope_kind != ROPE_DYNAMIC || position < s->rope_original_max) return theta;
+    const double length = factor * (position + 1) / s->rope_original_max;
+    return theta * pow(length - factor + 1, s->head_dim / (s->head_dim - 2.0));
+}
+
+/* Angle per position of dimension pair i, at a position of a request whose prompt has n_prompt
+ * tokens. Llama 3 divides the frequencies of long waves by the factor, leaves short ones, and
+ * blends between (Llama 3.1 model code). */
+static double frequency(const struct model_spec *s, uint32_t i, uint32_t position,
+                        uint32_t n_prompt) {
+    const bool longer = s->rope_original_max > 0 &&
+                        (n_prompt > s->rope_original_max || position >= s->rope_original_max);
+    const double f = pow(theta_at(s, position), -2.0 * i / s->head_dim);
+    if (s->rope_kind == ROPE_GIVEN) return (double)s->rope_given[longer][i];
     if (s->rope_kind == ROPE_LINEAR) return f / (double)s->rope_factor;
     if (s->rope_kind != ROPE_LLAMA3) return f;
     const double low = (double)s->rope_low_freq_factor, high = (double)s->rope_high_freq_factor;
@@ -127,24 +140,19 @@ static double frequency(const struct model_spec *s, uint32_t i) {
     return (1 - keep) * f / (double)s->rope_factor + keep * f;
 }
 
-void reference_angle(const struct model_spec *s, uint32_t position, uint32_t i, double *c,
-                     double *n) {
-    const double angle = position * frequency(s, i);
-    *c = cos(angle);
-    *n = sin(angle);
-}
-
-/* One head of q or k, in place: normed if it has a norm; dimension i turns with i + D / 2. */
-static void turn_head(const struct model_spec *s, const struct reference_tensor *norm,
-                      uint32_t position, double *head) {
-    const uint32_t half = s->head_dim / 2;
-    if (norm != NULL) rmsnorm(head, norm->at, s->head_dim, (double)s->rms_eps, head);
+/* One head of q or k of token row t, in place: normed if it has a norm; dimension i turns with
+ * i + D / 2. */
+static void turn_head(const struct reference *r, const struct op_attrs *a,
+                      const struct reference_tensor *norm, uint32_t t, double *head) {
+    const struct model_spec *s = &r->g->spec;
+    const uint32_t half = a->D / 2, position = (uint32_t)r->position[t];
+    const double scale = s->rope_kind == ROPE_GIVEN ? (double)s->rope_scale : 1;
+    if (norm != NULL) rmsnorm(head, norm->at, a->D, (double)a->eps, head);
     for (uint32_t i = 0; i < half; i++) {
-        const double a = head[i], b = head[i + half];
-        double c, n;
-        reference_angle(s, position, i, &c, &n);
-        head[i] = a * c - b * n;
-        head[i + half] = b * c + a * n;
+        const double x = head[i], y = head[i + half];
+        const double angle = position * frequency(s, i, position, r->requests[r->slot[t]].n_prompt);
+        head[i] = scale * (x * cos(angle) - y * sin(angle));
+        head[i + half] = scale * (y * cos(angle) + x * sin(angle));
     }
 }
 
@@ -198,25 +206,28 @@ static void run_linear(struct reference *r, const struct kop *op) {
     }
 }
 
-/* Column s * N + n is the sum of the products of the columns of every PACK_K that have number s, s
- * + S, s + 2 S ... */
+/* Column i * N + n is the i-th of the partial sums that have any columns (graph/partials.h). */
 static void run_linear_parts(struct reference *r, const struct kop *op) {
     const struct reference_tensor *a = in_of(r, op, PARTS_A), *w = in_of(r, op, PARTS_W);
-    const uint64_t n_parts = r->g->tensors.items[op->out[0]].shape[1] / w->rows;
+    const uint32_t n_tiles = partial_tiles((uint32_t)w->cols);
+    const uint64_t n_parts = partial_count(n_tiles);
     make_out(r, op, 0, n_parts * w->rows);
     for (uint32_t t = 0; t < r->n_rows; t++)
         for (uint64_t i = 0; i < n_parts * w->rows; i++) {
-            const uint64_t part = i / w->rows, n = i % w->rows;
+            const uint32_t partial = partial_nth(n_tiles, (uint32_t)(i / w->rows));
+            const uint64_t n = i % w->rows;
+            const uint64_t first = (uint64_t)partial_first(n_tiles, partial) * PARTIAL_TILE;
+            const uint64_t end = (uint64_t)partial_first(n_tiles, partial + 1) * PARTIAL_TILE;
             double sum = 0;
-            for (uint64_t k = 0; k < w->cols; k++)
-                if (k / PACK_K % n_parts == part) sum += row_of(a, t)[k] * row_of(w, n)[k];
+            for (uint64_t k = first; k < MIN(end, w->cols); k++)
+                sum += row_of(a, t)[k] * row_of(w, n)[k];
             out_row(r, op, 0, t)[i] = sum;
         }
 }
 
 static void run_linear_sum(struct reference *r, const struct kop *op) {
     const struct reference_tensor *parts = in_of(r, op, SUM_PARTS);
-    const uint64_t hidden = r->g->spec.hidden;
+    const uint64_t hidden = in_of(r, op, SUM_RESIDUAL)->cols;
     make_stream(r, op, hidden);
     for (uint32_t t = 0; t < r->n_rows; t++) {
         for (uint64_t n = 0; n < hidden; n++) {
@@ -258,42 +269,42 @@ static void run_pack_logits(struct reference *r, const struct kop *op) {
 
 /* ---- heads ---- */
 
-/* y[n] of the projections q, k and v, one after the other, of the normed row x. */
-static void project(const struct reference *r, const struct kop *op, const double *x, double *y) {
-    for (int m = 0; m < 3; m++) {
-        const struct reference_tensor *w = in_of(r, op, QKV_WQ + m);
-        for (uint64_t n = 0; n < w->rows; n++)
-            *y++ = dot(x, row_of(w, n), w->cols) + element(in_of(r, op, QKV_BQ + m), n);
-    }
+/* y[n] of a projection of the normed row x; what follows it. */
+static double *project(const struct reference *r, const struct kop *op, const double *x, int w_slot,
+                       int bias_slot, double *y) {
+    const struct reference_tensor *w = in_of(r, op, w_slot);
+    for (uint64_t n = 0; n < w->rows; n++)
+        *y++ = dot(x, row_of(w, n), w->cols) + element(in_of(r, op, bias_slot), n);
+    return y;
 }
 
-static uint64_t qkv_columns(const struct model_spec *s) {
-    return (uint64_t)spec_qkv_units(s) * s->head_dim;
+static uint64_t qkv_columns(const struct op_attrs *a) {
+    return (uint64_t)(a->heads + 2 * a->kv) * a->D;
 }
 
 /* Query heads of row t of the projections into q; its keys and values into the cache. */
-static void make_heads(const struct reference *r, uint32_t t, const double *qkv,
-                       const struct reference_tensor *q_norm, const struct reference_tensor *k_norm,
-                       double *q, const struct reference_tensor *kv) {
-    const struct model_spec *s = &r->g->spec;
-    const uint64_t D = s->head_dim, Q = s->n_heads * D, KV = s->n_kv_heads * D;
-    const uint32_t position = (uint32_t)r->position[t];
-    double *k = kv->at + reference_kv_row(r, (uint32_t)r->slot[t], position) * kv->cols;
+static void make_heads(const struct reference *r, const struct op_attrs *a, uint32_t t,
+                       const double *qkv, const struct reference_tensor *q_norm,
+                       const struct reference_tensor *k_norm, double *q,
+                       const struct reference_tensor *kv) {
+    const uint64_t D = a->D, Q = a->heads * D, KV = a->kv * D;
+    double *k =
+        kv->at + reference_kv_row(r, (uint32_t)r->slot[t], (uint32_t)r->position[t]) * kv->cols;
     memcpy(q, qkv, Q * sizeof *q);
     memcpy(k, qkv + Q, 2 * KV * sizeof *k);
-    for (uint32_t h = 0; h < s->n_heads; h++) turn_head(s, q_norm, position, q + h * D);
-    for (uint32_t h = 0; h < s->n_kv_heads; h++) turn_head(s, k_norm, position, k + h * D);
+    for (uint32_t h = 0; h < a->heads; h++) turn_head(r, a, q_norm, t, q + h * D);
+    for (uint32_t h = 0; h < a->kv; h++) turn_head(r, a, k_norm, t, k + h * D);
 }
 
 static void run_qkv(struct reference *r, const struct kop *op) {
-    const struct model_spec *s = &r->g->spec;
-    double *qkv = take(qkv_columns(s), sizeof *qkv);
-    make_out(r, op, QKV_OUT_Q, (uint64_t)s->n_heads * s->head_dim);
+    const struct op_attrs *a = &op->attrs;
+    double *qkv = take(qkv_columns(a), sizeof *qkv);
+    make_out(r, op, QKV_OUT_Q, (uint64_t)a->heads * a->D);
     make_out(r, op, QKV_OUT_KV, 0);
     for (uint32_t t = 0; t < r->n_rows; t++) {
-        double *x = normed_row(r, in_of(r, op, QKV_X), in_of(r, op, QKV_NORM), NULL, t, t);
-        project(r, op, x, qkv);
-        make_heads(r, t, qkv, in_of(r, op, QKV_Q_NORM), in_of(r, op, QKV_K_NORM),
+        double *x = normed_row(r, op, QKV_X, QKV_NORM, -1, t, t), *y = qkv;
+        for (int m = 0; m < 3; m++) y = project(r, op, x, QKV_WQ + m, QKV_BQ + m, y);
+        make_heads(r, a, t, qkv, in_of(r, op, QKV_Q_NORM), in_of(r, op, QKV_K_NORM),
                    out_row(r, op, QKV_OUT_Q, t), &r->tensors[op->out[QKV_OUT_KV]]);
         free(x);
     }
@@ -301,21 +312,19 @@ static void run_qkv(struct reference *r, const struct kop *op) {
 }
 
 static void run_qkv_linear(struct reference *r, const struct kop *op) {
-    make_out(r, op, 0, qkv_columns(&r->g->spec));
+    make_out(r, op, 0, in_of(r, op, QKV_LINEAR_W)->rows);
     for (uint32_t t = 0; t < r->n_rows; t++) {
-        double *x = normed_row(r, in_of(r, op, QKV_X), in_of(r, op, QKV_NORM),
-                               in_of(r, op, QKV_LINEAR_SQUARES), t, t);
-        project(r, op, x, out_row(r, op, 0, t));
+        double *x = normed_row(r, op, QKV_LINEAR_X, QKV_LINEAR_NORM, QKV_LINEAR_SQUARES, t, t);
+        project(r, op, x, QKV_LINEAR_W, QKV_LINEAR_BIAS, out_row(r, op, 0, t));
         free(x);
     }
 }
 
 static void run_qkv_heads(struct reference *r, const struct kop *op) {
-    const struct model_spec *s = &r->g->spec;
-    make_out(r, op, QKV_OUT_Q, (uint64_t)s->n_heads * s->head_dim);
+    make_out(r, op, QKV_OUT_Q, (uint64_t)op->attrs.heads * op->attrs.D);
     make_out(r, op, QKV_OUT_KV, 0);
     for (uint32_t t = 0; t < r->n_rows; t++)
-        make_heads(r, t, row_of(in_of(r, op, HEADS_QKV), t), in_of(r, op, HEADS_Q_NORM),
+        make_heads(r, &op->attrs, t, row_of(in_of(r, op, HEADS_QKV), t), in_of(r, op, HEADS_Q_NORM),
                    in_of(r, op, HEADS_K_NORM), out_row(r, op, QKV_OUT_Q, t),
                    &r->tensors[op->out[QKV_OUT_KV]]);
 }
@@ -323,23 +332,23 @@ static void run_qkv_heads(struct reference *r, const struct kop *op) {
 /* ---- attention ---- */
 
 /* Positions [lo, hi) that a token row sees. */
-static void seen_by(const struct reference *r, uint32_t t, uint32_t *lo, uint32_t *hi) {
-    const uint32_t window = r->g->spec.sliding_window;
+static void seen_by(const struct reference *r, uint32_t window, uint32_t t, uint32_t *lo,
+                    uint32_t *hi) {
     *hi = (uint32_t)r->position[t] + 1;
     *lo = window > 0 && *hi > window ? *hi - window : 0;
 }
 
 /* state = {max, sum, unnormalised output [D]} of a head's query over positions [lo, hi). */
-static void attend(const struct reference *r, const struct reference_tensor *kv, uint32_t slot,
-                   uint32_t head, const double *q, uint32_t lo, uint32_t hi, double *state) {
-    const struct model_spec *s = &r->g->spec;
-    const uint64_t D = s->head_dim, KV = s->n_kv_heads * D, at = head / group_of(s) * D;
+static void attend(const struct reference *r, const struct op_attrs *a,
+                   const struct reference_tensor *kv, uint32_t slot, uint32_t head, const double *q,
+                   uint32_t lo, uint32_t hi, double *state) {
+    const uint64_t D = a->D, KV = a->kv * D, at = head / group_of(a) * D;
     double *p = take(hi - lo, sizeof *p);
     state[0] = -INFINITY;
     for (uint64_t i = 1; i < D + 2; i++) state[i] = 0;
     for (uint32_t j = lo; j < hi; j++) {
         const double *k = row_of(kv, reference_kv_row(r, slot, j)) + at;
-        p[j - lo] = dot(q, k, D) / sqrt((double)D);
+        p[j - lo] = dot(q, k, D) * (double)a->scale;
         state[0] = fmax(state[0], p[j - lo]);
     }
     for (uint32_t j = lo; j < hi; j++) {
@@ -352,64 +361,66 @@ static void attend(const struct reference *r, const struct reference_tensor *kv,
 }
 
 /* All that row t sees, for each of its query heads q[n_heads][D]: o[n_heads][D]. */
-static void attend_whole(const struct reference *r, const struct reference_tensor *kv, uint32_t t,
-                         const double *q, double *o) {
-    const struct model_spec *s = &r->g->spec;
-    const uint64_t D = s->head_dim;
+static void attend_whole(const struct reference *r, const struct op_attrs *a,
+                         const struct reference_tensor *kv, uint32_t t, const double *q,
+                         double *o) {
+    const uint64_t D = a->D;
     double *state = take(D + 2, sizeof *state);
     uint32_t lo, hi;
-    seen_by(r, t, &lo, &hi);
-    for (uint32_t h = 0; h < s->n_heads; h++) {
-        attend(r, kv, (uint32_t)r->slot[t], h, q + h * D, lo, hi, state);
+    seen_by(r, a->window, t, &lo, &hi);
+    for (uint32_t h = 0; h < a->heads; h++) {
+        attend(r, a, kv, (uint32_t)r->slot[t], h, q + h * D, lo, hi, state);
         for (uint64_t i = 0; i < D; i++) o[h * D + i] = state[2 + i] / state[1];
     }
     free(state);
 }
 
 /* The same by pieces: part[n_heads][P][D + 2]. */
-static void attend_pieces(const struct reference *r, const struct reference_tensor *kv, uint32_t t,
-                          const double *q, double *part) {
-    const struct model_spec *s = &r->g->spec;
-    const uint64_t D = s->head_dim, P = r->g->n_pieces;
+static void attend_pieces(const struct reference *r, const struct op_attrs *a,
+                          const struct reference_tensor *kv, uint32_t t, const double *q,
+                          double *part) {
+    const uint64_t D = a->D, P = r->g->n_pieces;
     uint32_t lo, hi;
-    seen_by(r, t, &lo, &hi);
-    for (uint32_t h = 0; h < s->n_heads; h++)
+    seen_by(r, a->window, t, &lo, &hi);
+    for (uint32_t h = 0; h < a->heads; h++)
         for (uint32_t p = lo / ATTENTION_PIECE; p * ATTENTION_PIECE < hi; p++)
-            attend(r, kv, (uint32_t)r->slot[t], h, q + h * D, MAX(lo, p * ATTENTION_PIECE),
+            attend(r, a, kv, (uint32_t)r->slot[t], h, q + h * D, MAX(lo, p * ATTENTION_PIECE),
                    MIN(hi, (p + 1) * ATTENTION_PIECE), part + (h * P + p) * (D + 2));
 }
 
-static uint64_t part_columns(const struct kgraph *g) {
-    return (uint64_t)g->spec.n_heads * g->n_pieces * (g->spec.head_dim + 2);
+static uint64_t part_columns(const struct reference *r, const struct op_attrs *a) {
+    return (uint64_t)a->heads * r->g->n_pieces * (a->D + 2);
 }
 
 static void run_attention(struct reference *r, const struct kop *op) {
     const struct reference_tensor *q = in_of(r, op, ATTENTION_Q);
     make_out(r, op, 0, q->cols);
     for (uint32_t t = 0; t < r->n_rows; t++)
-        attend_whole(r, in_of(r, op, ATTENTION_KV), t, row_of(q, t), out_row(r, op, 0, t));
+        attend_whole(r, &op->attrs, in_of(r, op, ATTENTION_KV), t, row_of(q, t),
+                     out_row(r, op, 0, t));
 }
 
 static void run_attention_split(struct reference *r, const struct kop *op) {
-    make_out(r, op, 0, part_columns(r->g));
+    const struct op_attrs *a = &op->attrs;
+    make_out(r, op, 0, part_columns(r, a));
     for (uint32_t t = 0; t < r->n_rows; t++)
-        attend_pieces(r, in_of(r, op, ATTENTION_KV), t, row_of(in_of(r, op, ATTENTION_Q), t),
+        attend_pieces(r, a, in_of(r, op, ATTENTION_KV), t, row_of(in_of(r, op, ATTENTION_Q), t),
                       out_row(r, op, 0, t));
 }
 
 /* QKV_HEADS, and then what the heads give: pieces, or all. */
 static void run_joined(struct reference *r, const struct kop *op, bool pieces) {
-    const struct model_spec *s = &r->g->spec;
-    const uint64_t Q = (uint64_t)s->n_heads * s->head_dim;
+    const struct op_attrs *a = &op->attrs;
+    const uint64_t Q = (uint64_t)a->heads * a->D;
     double *q = take(r->n_rows * Q, sizeof *q);
-    make_out(r, op, JOINED_OUT, pieces ? part_columns(r->g) : Q);
+    make_out(r, op, JOINED_OUT, pieces ? part_columns(r, a) : Q);
     make_out(r, op, JOINED_OUT_KV, 0);
     const struct reference_tensor *kv = &r->tensors[op->out[JOINED_OUT_KV]];
     for (uint32_t t = 0; t < r->n_rows; t++)
-        make_heads(r, t, row_of(in_of(r, op, HEADS_QKV), t), in_of(r, op, HEADS_Q_NORM),
+        make_heads(r, a, t, row_of(in_of(r, op, HEADS_QKV), t), in_of(r, op, HEADS_Q_NORM),
                    in_of(r, op, HEADS_K_NORM), q + t * Q, kv);
     for (uint32_t t = 0; t < r->n_rows; t++)
-        (pieces ? attend_pieces : attend_whole)(r, kv, t, q + t * Q, out_row(r, op, 0, t));
+        (pieces ? attend_pieces : attend_whole)(r, a, kv, t, q + t * Q, out_row(r, op, 0, t));
     free(q);
 }
 
@@ -422,15 +433,15 @@ static void run_attention_whole(struct reference *r, const struct kop *op) {
 }
 
 static void run_attention_combine(struct reference *r, const struct kop *op) {
-    const struct model_spec *s = &r->g->spec;
-    const uint64_t D = s->head_dim, P = r->g->n_pieces;
-    make_out(r, op, 0, s->n_heads * D);
+    const struct op_attrs *a = &op->attrs;
+    const uint64_t D = a->D, P = r->g->n_pieces;
+    make_out(r, op, 0, a->heads * D);
     for (uint32_t t = 0; t < r->n_rows; t++)
-        for (uint32_t h = 0; h < s->n_heads; h++) {
+        for (uint32_t h = 0; h < a->heads; h++) {
             const double *part = row_of(in_of(r, op, COMBINE_PART), t) + h * P * (D + 2);
             double *o = out_row(r, op, 0, t) + h * D, max = -INFINITY, sum = 0;
             uint32_t lo, hi;
-            seen_by(r, t, &lo, &hi);
+            seen_by(r, r->g->attrs.window, t, &lo, &hi);
             const uint64_t first = lo / ATTENTION_PIECE;
             const uint64_t end = CEIL_DIV(hi, (uint32_t)ATTENTION_PIECE);
             for (uint64_t p = first; p < end; p++) max = fmax(max, part[p * (D + 2)]);
@@ -451,8 +462,7 @@ static void run_gated_mlp(struct reference *r, const struct kop *op) {
     const struct reference_tensor *wg = in_of(r, op, MLP_WG), *wu = in_of(r, op, MLP_WU);
     make_out(r, op, 0, wg->rows);
     for (uint32_t t = 0; t < r->n_rows; t++) {
-        double *x = normed_row(r, in_of(r, op, MLP_X), in_of(r, op, MLP_NORM),
-                               in_of(r, op, MLP_SQUARES), t, t);
+        double *x = normed_row(r, op, MLP_X, MLP_NORM, MLP_SQUARES, t, t);
         for (uint64_t n = 0; n < wg->rows; n++) {
             const double gate = dot(x, row_of(wg, n), wg->cols) + element(in_of(r, op, MLP_BG), n);
             const double up = dot(x, row_of(wu, n), wu->cols) + element(in_of(r, op, MLP_BU), n);
@@ -476,13 +486,12 @@ static void block_parts(const double *logits, uint64_t vocab, double *part) {
 /* Packed x has the rows that want logits and no other. */
 static void run_lm_head(struct reference *r, const struct kop *op) {
     const struct reference_tensor *w = in_of(r, op, LM_W);
-    const bool packed = tensor_is_packed(&r->g->tensors.items[op->in[LM_X]]);
+    const bool packed = r->g->tensors.items[op->in[LM_X]].layout == LAYOUT_PACKED;
     make_out(r, op, LM_OUT_LOGITS, w->rows);
     make_out(r, op, LM_OUT_PART, 2 * CEIL_DIV(w->rows, (uint64_t)LM_BLOCK));
     for (uint32_t l = 0; l < r->n_logit_rows; l++) {
         const uint64_t t = (uint64_t)r->logit_row[l];
-        double *x = normed_row(r, in_of(r, op, LM_X), in_of(r, op, LM_NORM),
-                               in_of(r, op, LM_SQUARES), packed ? l : t, t);
+        double *x = normed_row(r, op, LM_X, LM_NORM, LM_SQUARES, packed ? l : t, t);
         double *logits = out_row(r, op, LM_OUT_LOGITS, l);
         for (uint64_t n = 0; n < w->rows; n++) logits[n] = dot(x, row_of(w, n), w->cols);
         block_parts(logits, w->rows, out_row(r, op, LM_OUT_PART, l));
@@ -522,15 +531,15 @@ static int larger_first(const void *a, const void *b) {
     return x->id < y->id ? -1 : 1;
 }
 
-/* How many of the n candidates, the largest first, top-k, then top-p, then min-p leave. */
+/* How many of the n candidates, the largest first, min-p, then top-k, then top-p leave. */
 static uint64_t kept(const struct rt_sampling *p, const struct candidate *c, uint64_t n) {
     double total = 0, before = 0;
     uint64_t most = 0;
+    while (n > 1 && c[n - 1].weight < (double)p->min_p) n--;
     if (p->top_k > 0) n = MIN(n, (uint64_t)p->top_k);
     for (uint64_t i = 0; i < n; i++) total += c[i].weight;
     while (most < n && (p->top_p >= 1 || before < (double)p->top_p * total))
         before += c[most++].weight;
-    while (most > 1 && c[most - 1].weight < (double)p->min_p) most--;
     return most;
 }
 
@@ -584,7 +593,7 @@ static void run_sample(struct reference *r, const struct kop *op) {
 
 /* ---- the table ---- */
 
-#define OP(ID, name, target, launch, split, inputs, outputs) [OP_##ID] = run_##name,
+#define OP(ID, name, ...) [OP_##ID] = run_##name,
 static void (*const operators[N_OP_KINDS])(struct reference *r, const struct kop *op) = {
 #include "graph/op.def"
 };

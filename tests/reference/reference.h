@@ -62,8 +62,4 @@ void reference_op(struct reference *r, uint32_t op);
 /* All of them, in order. */
 void reference_run(struct reference *r);
 
-/* cos and sin of dimension pair i of a head at a position. */
-void reference_angle(const struct model_spec *s, uint32_t position, uint32_t i, double *c,
-                     double *n);
-
 #endif

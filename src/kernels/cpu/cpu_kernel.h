@@ -13,6 +13,7 @@
 #ifndef QN_KERNELS_CPU_KERNEL_H
 #define QN_KERNELS_CPU_KERNEL_H
 
+#include "graph/partials.h"
 #include "runtime/rt_batch.h"
 #include "task/program.h"
 
@@ -22,7 +23,6 @@
 /* All that a kernel needs to run one task. */
 struct cpu_task {
     const struct prog_header *program;
-    const struct model_spec *spec;
     const struct prog_op *op;
     const struct prog_task *task;
     void *const *tensors; /* base address by program tensor index; state: the layer's cache */
@@ -39,12 +39,16 @@ size_t cpu_scratch_bytes(const struct prog_header *program);
 void cpu_task_run(const struct cpu_task *t);
 
 /* cos and sin of every position's rotation angles, made once per engine by cpu_rope_fill:
- * [max_model_len][head_dim / 2] each. Angles as in transformers' ROPE_INIT_FUNCTIONS. */
+ * [spec_rope_rows][head_dim / 2] each. Angles as in transformers' ROPE_INIT_FUNCTIONS. */
 struct cpu_rope {
     const float *cos, *sin;
 };
-/* Fills cos[] and sin[] (each n_positions * head_dim / 2 floats) for spec's rope_kind. */
+/* Fills cos[] and sin[] (each spec_rope_rows(spec, n_positions) * head_dim / 2 floats). */
 void cpu_rope_fill(const struct model_spec *spec, uint32_t n_positions, float *cos, float *sin);
+
+/* How a dot product is added up: LINEAR's, whose columns several devices may share, by the tree of
+ * graph/partials.h; those of others in one go. */
+enum cpu_sum { CPU_SUM_WHOLE, CPU_SUM_TREE };
 
 /* Matrix times a few vectors, the heart of every linear layer:
  *
@@ -52,9 +56,26 @@ void cpu_rope_fill(const struct model_spec *spec, uint32_t n_positions, float *c
  *
  * w: n_out rows of k elements of the isa's weight dtype, row-major, as in the checkpoint, no
  * alignment promised, not even the element's. x: n_tok rows as one call of `pack` left them. The
- * order of the sum over k depends on k alone. Nothing outside of w's rows is read. */
-typedef void cpu_gemm_fn(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
-                         float *y, size_t ldy);
+ * order of the sum over k depends on k and `sum` alone. Nothing outside of w's rows is read. */
+typedef void cpu_gemm_fn(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k, const void *x,
+                         uint32_t n_tok, float *y, size_t ldy);
+
+/* The partial sums of dot products of k columns: where those that have columns end, and how they
+ * are added up (partial_plan). Of CPU_SUM_WHOLE all is one. */
+struct cpu_partials {
+    uint32_t n, plan;
+    uint32_t end[PARTIALS];
+};
+static inline struct cpu_partials cpu_partials_of(enum cpu_sum sum, uint32_t k) {
+    const uint32_t tiles = partial_tiles(k);
+    if (sum == CPU_SUM_WHOLE) return (struct cpu_partials){1, 0, {k}};
+    struct cpu_partials p = {partial_count(tiles), partial_plan(tiles, 0), {0}};
+    for (uint32_t i = 0; i < p.n; i++) {
+        const uint32_t end = partial_first(tiles, partial_nth(tiles, i) + 1) * PARTIAL_TILE;
+        p.end[i] = end < k ? end : k;
+    }
+    return p;
+}
 
 /* Upper bound, over all isas and weight dtypes, of pack_bytes. */
 static inline size_t cpu_pack_bound(uint32_t n_tok, uint32_t k) {
@@ -73,11 +94,12 @@ struct cpu_isa {
                  uint32_t k, void *dst);
     cpu_gemm_fn *gemm[3]; /* by enum dtype of the weight: F32, BF16, F16 */
     /* One attention piece for `n_q` query heads that share one KV head and one token row:
-     * positions [0, n) of contiguous k and v rows (head_dim elements of kv dtype each, n <=
-     * ATTENTION_PIECE), continuing the running state: for each head h: state[h] = {max, sum,
-     * out[D]} (stride D + 2 floats), q: n_q rows of D floats already scaled by 1/sqrt(D). A fresh
-     * state is {-inf, 0, 0...}. What a head gets does not depend on the heads beside it. */
-    void (*attend)(enum dtype kv, const float *q, uint32_t n_q, uint32_t head_dim, const void *k,
+     * positions [0, n) of k rows (row->k_width elements, one right after the other) and v rows
+     * (row->v_width elements, kv_value_pitch apart), n <= ATTENTION_PIECE, continuing the running
+     * state: for each head h: state[h] = {max, sum, out[v_width]}, one right after the other. q:
+     * n_q rows of k_width floats already scaled by 1/sqrt(k_width). A fresh state is {-inf, 0,
+     * 0...}. What a head gets does not depend on the heads beside it. */
+    void (*attend)(const struct kv_row *row, const float *q, uint32_t n_q, const void *k,
                    const void *v, uint32_t n, float *state);
     float (*sum_squares)(const float *x, uint32_t n); /* the order of the sum depends on n alone */
     void (*silu_mul)(float *gate, const float *up, uint32_t n); /* gate = silu(gate) * up */
@@ -102,7 +124,7 @@ extern const struct cpu_isa cpu_isa_ref, cpu_isa_avx2, cpu_isa_avx512, cpu_isa_a
     size_t cpu_##name##_scratch(const struct prog_header *program, const struct prog_op *op);
 #define OP_CPU OP_ANY
 #define OP_CUDA(name)
-#define OP(ID, name, target, launch, split, inputs, outputs) OP_##target(name)
+#define OP(ID, name, target, ...) OP_##target(name)
 #include "graph/op.def"
 #undef OP
 #undef OP_ANY

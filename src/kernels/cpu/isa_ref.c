@@ -26,32 +26,49 @@ static void pack(enum dtype weight, const float *const *x, const float *scale, u
     }
 }
 
-static void gemm(enum dtype weight, const void *w, uint32_t n_out, uint32_t k, const void *x,
-                 uint32_t n_tok, float *y, size_t ldy) {
+/* Columns [k0, k1) of row n of the weights times a packed row. */
+static float dot(enum dtype weight, const void *w, size_t n, uint32_t k, const float *row,
+                 uint32_t k0, uint32_t k1) {
+    double sum = 0;
+    for (uint32_t i = k0; i < k1; i++)
+        sum += (double)convert_load(weight, w, n * k + i) * (double)row[i];
+    return (float)sum;
+}
+
+static float dot_sum(const struct cpu_partials *p, enum dtype weight, const void *w, size_t n,
+                     uint32_t k, const float *row) {
+    float sums[PARTIALS];
+    uint32_t n_sums = 0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        sums[n_sums++] = dot(weight, w, n, k, row, i == 0 ? 0 : p->end[i - 1], p->end[i]);
+        for (uint32_t m = partial_merges(p->plan, i); m > 0; m--, n_sums--)
+            sums[n_sums - 2] += sums[n_sums - 1];
+    }
+    return sums[0];
+}
+
+static void gemm(enum cpu_sum sum, enum dtype weight, const void *w, uint32_t n_out, uint32_t k,
+                 const void *x, uint32_t n_tok, float *y, size_t ldy) {
+    const struct cpu_partials p = cpu_partials_of(sum, k);
     for (uint32_t t = 0; t < n_tok; t++) {
         const float *row = (const float *)x + t * row_floats(k);
-        for (uint32_t n = 0; n < n_out; n++) {
-            double sum = 0;
-            for (uint32_t i = 0; i < k; i++)
-                sum += (double)convert_load(weight, w, (size_t)n * k + i) * (double)row[i];
-            y[t * ldy + n] = (float)sum;
-        }
+        for (uint32_t n = 0; n < n_out; n++) y[t * ldy + n] = dot_sum(&p, weight, w, n, k, row);
     }
 }
 
-static void gemm_f32(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
-                     float *y, size_t ldy) {
-    gemm(DTYPE_F32, w, n_out, k, x, n_tok, y, ldy);
+static void gemm_f32(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k, const void *x,
+                     uint32_t n_tok, float *y, size_t ldy) {
+    gemm(sum, DTYPE_F32, w, n_out, k, x, n_tok, y, ldy);
 }
 
-static void gemm_bf16(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
-                      float *y, size_t ldy) {
-    gemm(DTYPE_BF16, w, n_out, k, x, n_tok, y, ldy);
+static void gemm_bf16(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k, const void *x,
+                      uint32_t n_tok, float *y, size_t ldy) {
+    gemm(sum, DTYPE_BF16, w, n_out, k, x, n_tok, y, ldy);
 }
 
-static void gemm_f16(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
-                     float *y, size_t ldy) {
-    gemm(DTYPE_F16, w, n_out, k, x, n_tok, y, ldy);
+static void gemm_f16(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k, const void *x,
+                     uint32_t n_tok, float *y, size_t ldy) {
+    gemm(sum, DTYPE_F16, w, n_out, k, x, n_tok, y, ldy);
 }
 
 static float score(enum dtype kv, const float *q, const void *k, uint32_t row, uint32_t D) {
@@ -61,30 +78,32 @@ static float score(enum dtype kv, const float *q, const void *k, uint32_t row, u
     return (float)sum;
 }
 
-static void attend_head(enum dtype kv, const float *q, uint32_t D, const void *k, const void *v,
+static void attend_head(const struct kv_row *row, const float *q, const void *k, const void *v,
                         uint32_t n, float *state) {
+    const enum dtype kv = (enum dtype)row->dtype;
+    const uint32_t V = row->v_width, pitch = kv_value_pitch(row);
     float s[ATTENTION_PIECE];
     float max = state[0];
     for (uint32_t p = 0; p < n; p++) {
-        s[p] = score(kv, q, k, p, D);
+        s[p] = score(kv, q, k, p, row->k_width);
         if (s[p] > max) max = s[p];
     }
     float keep = expf(state[0] - max);
     state[0] = max;
-    for (uint32_t i = 1; i < D + 2; i++) state[i] *= keep;
+    for (uint32_t i = 1; i < V + 2; i++) state[i] *= keep;
     for (uint32_t p = 0; p < n; p++) {
         float weight = expf(s[p] - max);
         state[1] += weight;
-        for (uint32_t i = 0; i < D; i++)
-            state[2 + i] += weight * convert_load(kv, v, (size_t)p * D + i);
+        for (uint32_t i = 0; i < V; i++)
+            state[2 + i] += weight * convert_load(kv, v, (size_t)p * pitch + i);
     }
 }
 
-static void attend(enum dtype kv, const float *q, uint32_t n_q, uint32_t head_dim, const void *k,
+static void attend(const struct kv_row *row, const float *q, uint32_t n_q, const void *k,
                    const void *v, uint32_t n, float *state) {
     for (uint32_t h = 0; h < n_q; h++)
-        attend_head(kv, q + (size_t)h * head_dim, head_dim, k, v, n,
-                    state + (size_t)h * (head_dim + 2));
+        attend_head(row, q + (size_t)h * row->k_width, k, v, n,
+                    state + (size_t)h * (row->v_width + 2u));
 }
 
 static float sum_squares(const float *x, uint32_t n) {

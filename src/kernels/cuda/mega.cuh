@@ -17,30 +17,31 @@
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
-#include "kernels/cuda/common/attention_combine.cuh"
-#include "kernels/cuda/common/attention_teams.cuh"
-#include "kernels/cuda/common/attention_row.cuh"
-#include "kernels/cuda/common/attention_rows.cuh"
-#include "kernels/cuda/common/attention_run.cuh"
-#include "kernels/cuda/common/attention_split.cuh"
-#include "kernels/cuda/common/attention_steps.cuh"
-#include "kernels/cuda/common/attention_whole.cuh"
+#include "kernels/cuda/common/attention_decode.cuh"
+#include "kernels/cuda/common/attention_decode_long.cuh"
+#include "kernels/cuda/common/attention_decode_teams.cuh"
+#include "kernels/cuda/common/attention_merge.cuh"
+#include "kernels/cuda/common/attention_mixed.cuh"
+#include "kernels/cuda/common/attention_prefill.cuh"
 #include "kernels/cuda/common/clear.cuh"
-#include "kernels/cuda/common/control.cuh"
 #include "kernels/cuda/common/embed.cuh"
 #include "kernels/cuda/common/linear_sum.cuh"
-#include "kernels/cuda/common/loader_kv.cuh"
-#include "kernels/cuda/common/one_row.cuh"
-#include "kernels/cuda/common/packed_ask.cuh"
-#include "kernels/cuda/common/packed_few.cuh"
-#include "kernels/cuda/common/packed_wide.cuh"
+#include "kernels/cuda/common/matmul_stream.cuh"
+#include "kernels/cuda/common/matmul_stream_32.cuh"
+#include "kernels/cuda/common/matvec.cuh"
+#include "kernels/cuda/common/tile_producer.cuh"
 #include "kernels/cuda/common/retile.cuh"
 #include "kernels/cuda/common/sample.cuh"
+#if QN_JIT
+#include "kernels/cuda/common/tasks_jit.cuh"
+#else
+#include "kernels/cuda/common/tasks_aot.cuh"
+#endif
 
 /* ---- what runs a task: waits for its event (wait_ready), does the work; false: the launch ends
  * ---- */
 
-/* Those that need nothing but their event. */
+/* Tasks that need nothing but their event. */
 DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
@@ -110,17 +111,14 @@ enum {
     RUN_STOP,
     RUN_ONE_ROW,
     RUN_STEP,
-    RUN_STEP_LONG,
+    RUN_STEP_ONE,
     RUN_WHOLE,
-    RUN_WHOLE_ROW,
     RUN_WHOLE_ONE,
     RUN_WHOLE_TEAMS,
-    RUN_STEP_ROW,
     RUN_COMBINE,
     RUN_OTHER,
-    RUN_SPLIT,
-    RUN_STEPS,
-    RUN_ROWS,
+    RUN_MIXED,
+    RUN_PREFILL,
     RUN_PACKED,
     RUN_FEW_8,
     RUN_FEW_16 = RUN_FEW_8 + N_FEW,
@@ -130,7 +128,7 @@ enum {
 static_assert(RUN_DROP < 1 << 7, "struct warp_state");
 
 DEV uint32_t runner_of(const struct cuda_task *task) {
-    if (task->kind == OP_ATTENTION) return task->tile != 0 ? RUN_ROWS : RUN_STEPS;
+    if (task->kind == OP_ATTENTION) return task->tile != 0 ? RUN_PREFILL : RUN_MIXED;
     if (task->columns != 0) {
         if (task->columns == CUDA_LEASE) return RUN_PACKED;
         if (task->columns == CUDA_WIDE) return RUN_WIDE + few_kind(task);
@@ -141,18 +139,11 @@ DEV uint32_t runner_of(const struct cuda_task *task) {
     case OP_LINEAR:
     case OP_GATED_MLP:
     case OP_LM_HEAD: return linear_rows(task) > 0 ? RUN_ONE_ROW : RUN_OTHER;
-    case OP_ATTENTION_SPLIT: return RUN_SPLIT;
     case OP_ATTENTION_STEP:
-#if KV_PAGES
-        if (SHARED->one_row_pieces * HEAD_STEPS <= task->unit1) return RUN_STEP_ROW;
-#endif
-        return kv_walk_long(SHARED) ? RUN_STEP_LONG : RUN_STEP;
+        return SHARED->one_row_pieces * HEAD_STEPS <= task->unit1 ? RUN_STEP_ONE : RUN_STEP;
     case OP_ATTENTION_WHOLE:
-#if KV_PAGES
         if (team_takes(task)) return RUN_WHOLE_TEAMS;
-        if (SHARED->one_row_pieces == 1 && HEAD_STEPS <= task->unit1) return RUN_WHOLE_ONE;
-#endif
-        return SHARED->rows_alone ? RUN_WHOLE_ROW : RUN_WHOLE;
+        return SHARED->one_row_pieces == 1 && HEAD_STEPS <= task->unit1 ? RUN_WHOLE_ONE : RUN_WHOLE;
     case OP_ATTENTION_COMBINE: return RUN_COMBINE;
     default: return RUN_OTHER;
     }
@@ -200,10 +191,10 @@ DEV void compute_stop(struct warp_context *c) {
 }
 
 /* Runs the task of the message and waits for the next. Each kind has such a function of its own:
- * what one keeps in registers is nobody else's to spill. They are called with nothing to keep.
+ * the registers of one cannot make another spill. They are called with nothing to keep.
  * HINTED: it sends its hint itself. */
 typedef bool run_function(struct warp_context *c, const struct cuda_task *task);
-template <run_function RUN, bool HINTED> DEV void compute_with(void) {
+template <run_function RUN, bool HINTED = false> DEV void compute_with(void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     if (!RUN(&c, task)) {
@@ -212,28 +203,46 @@ template <run_function RUN, bool HINTED> DEV void compute_with(void) {
     }
     compute_done<HINTED>(&c, task);
 }
-template <run_function RUN, bool HINTED = false> __device__ __noinline__ void compute_task(void) {
-    compute_with<RUN, HINTED>();
+
+CODE(void, code_first, void) {
+    compute_with<run_first>();
+}
+CODE(void, code_last, void) {
+    compute_with<run_last>();
+}
+CODE(void, code_other, void) {
+    compute_with<run_other>();
 }
 
-/* Those of few rows. The image has functions in the order of their names: what a batch alone runs
- * is not between what a single row does. */
-template <int COLUMNS, uint32_t KIND, uint32_t K> __device__ __noinline__ void run_few(void) {
-    compute_with<few_run<KIND, K, COLUMNS>, false>();
+CODE(void, code_combine, void) {
+    compute_with<run_combine, true>();
+}
+CODE(void, code_mixed, void) {
+    compute_with<run_attention>();
+}
+CODE(void, code_whole_one, void) {
+    compute_with<run_decode_one<OP_ATTENTION_WHOLE>, true>();
+}
+CODE(void, code_whole, void) {
+    compute_with<run_decode_whole, true>();
+}
+CODE(void, code_step_one, void) {
+    compute_with<run_decode_one<OP_ATTENTION_STEP>, true>();
+}
+CODE(void, run_teams, void) {
+    compute_with<run_attention_teams>();
 }
 
-template <uint32_t KIND, uint32_t K> __device__ __noinline__ void run_wide(void) {
-    compute_with<wide_run<KIND, K>, false>();
+/* Those of few rows. */
+CODE_OF((int COLUMNS, uint32_t KIND, uint32_t K), void, run_few, void) {
+    compute_with<few_run<KIND, K, COLUMNS>>();
 }
-
-#if KV_PAGES
-__device__ __noinline__ void run_teams(void) {
-    compute_with<run_attention_teams, false>();
+CODE_OF((uint32_t KIND, uint32_t K), void, run_wide, void) {
+    compute_with<wide_run<KIND, K>>();
 }
-#endif
 
 /* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself
- * (packed_wgmma.cuh); all else is in functions, between which nothing is kept in registers. They
+ * (matmul_tile_wgmma.cuh); all else is in functions, between which nothing is kept in registers. They
  * give what to multiply next; 0: nothing. */
 
 DEV uint32_t packed_done(struct warp_context *c, const struct cuda_task *task) {
@@ -242,7 +251,7 @@ DEV uint32_t packed_done(struct warp_context *c, const struct cuda_task *task) {
     return 0;
 }
 
-__device__ __noinline__ uint32_t packed_begin(void) {
+CODE(uint32_t, packed_begin, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     packed_take(&c, task);
@@ -258,7 +267,7 @@ __device__ __noinline__ uint32_t packed_begin(void) {
     return packed_done(&c, task);
 }
 
-__device__ __noinline__ uint32_t packed_next(void) {
+CODE(uint32_t, packed_next, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     if (packed_stopped(&c)) {
@@ -280,9 +289,9 @@ DEV void compute_packed(void) {
 #if ROWS_BY_WGMMA
 
 /* Attention of many rows: what multiplies is in the kernel, too. Not 0: there is more of the task.
- * Functions lie in the order of their names: both after what a single row runs. */
+ */
 
-__device__ __noinline__ uint32_t rows_open(void) {
+CODE(uint32_t, rows_open, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     lease_take(&c);
@@ -300,7 +309,7 @@ __device__ __noinline__ uint32_t rows_open(void) {
     return 0;
 }
 
-__device__ __noinline__ uint32_t rows_next(void) {
+CODE(uint32_t, rows_next, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
     if (rows_go_on(&c, task)) return 1;
@@ -314,10 +323,14 @@ DEV void compute_rows(void) {
         rows_multiply();
 }
 
-#elif QN_HEAD_DIM <= 128
+#elif HAS_PREFILL
+
+CODE(void, code_rows, void) {
+    compute_with<run_attention_rows>();
+}
 
 DEV void compute_rows(void) {
-    compute_task<run_attention_rows>();
+    code_rows();
 }
 
 #else
@@ -326,20 +339,30 @@ DEV void compute_rows(void) {} /* cuda_rows_fit */
 
 #endif
 
-/* ATTENTION_STEP of long contexts: items that are all warps', then a run, and so on, in functions
- * of their own. The first goes on after a run, if the warp's state has one; true: another comes. */
-__device__ __noinline__ bool step_items(void) {
+/* ATTENTION_STEP: items that are all warps', then a run, and so on, in functions of their own. The
+ * warp's state has the run, kind 0: none. The first goes on after one; true: another comes. */
+CODE(bool, step_items, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
-    const struct split_warp t = split_warp_of(&c, task);
-    struct kv_walk *run = &SHARED->warp[c.warp].run, w = *run;
-    uint32_t row = 0;
-    if (w.left == 0 && !split_begin<OP_ATTENTION_STEP>(&c, task, &t, &w, &row)) {
-        compute_stop(&c);
-        return false;
+    struct attention_item *run = &SHARED->warp[c.warp].run, w = *run;
+    const bool again = w.kind != 0;
+    bool same_head = false;
+    if (again)
+        same_head = run_done(&w);
+    else
+        w = decode_first(&c, task);
+    const struct heads_range heads = decode_heads_of<OP_ATTENTION_STEP>(&w, same_head);
+    const struct item_head h = decode_head_of<OP_ATTENTION_STEP>(&c, task, &w, heads.from);
+    if (!again) {
+        if (!wait_data(&c, task)) {
+            compute_stop(&c);
+            return false;
+        }
+        if (c.thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     }
-    split_items<OP_ATTENTION_STEP, true>(&c, task, &t, &w, row);
+    decode_items<OP_ATTENTION_STEP>(&c, task, &w, heads, h, nullptr);
     __syncwarp(); /* all lanes have read the run */
+    if (w.left == 0) w.kind = 0;
     if (c.lane == 0) *run = w;
     if (w.left > 0) {
         context_store(&c);
@@ -349,45 +372,28 @@ __device__ __noinline__ bool step_items(void) {
     return false;
 }
 
-__device__ __noinline__ void step_run(void) {
+CODE(void, step_run, void) {
     struct warp_context c = context_load();
-    const struct split_warp t = split_warp_of(&c, task_of(c.message));
-    const struct kv_walk w = SHARED->warp[c.warp].run;
-    run_pieces(&c, &t, &w);
+    const struct attention_item w = SHARED->warp[c.warp].run;
+    run_pieces(&c, task_of(c.message), &w);
     context_store(&c);
 }
 
-/* What comes after the run: its heads. False: nothing, the task is over. */
-__device__ __noinline__ bool step_after(void) {
-    struct warp_context c = context_load();
-    const struct cuda_task *task = task_of(c.message);
-    struct kv_walk w = SHARED->warp[c.warp].run;
-    run_done(&c, task, &w);
-    __syncwarp(); /* all lanes have read it */
-    if (c.lane == 0) SHARED->warp[c.warp].run = w;
-    __syncwarp();
-    if (w.left == 0) compute_done(&c, task);
-    return w.left > 0;
+DEV void compute_step(void) {
+    while (step_items()) step_run();
 }
 
-DEV void compute_step_long(void) {
-    while (step_items()) {
-        step_run();
-        if (!step_after()) break;
-    }
-}
-
-/* Those that are not multiplications or attention. */
-__device__ __noinline__ void compute_other(void) {
+/* Tasks that are not multiplications or attention. */
+CODE(void, compute_other, void) {
     switch (task_of(SHARED->warp[thread_here() / 32].message)->kind) {
-    case OP_EMBED: compute_task<run_first>(); break;
-    case OP_SAMPLE: compute_task<run_last>(); break;
-    default: compute_task<run_other>(); break;
+    case OP_EMBED: code_first(); break;
+    case OP_SAMPLE: code_last(); break;
+    default: code_other(); break;
     }
 }
 
 /* Linear tasks of one row, as many as follow each other. */
-__device__ __noinline__ void compute_one_row(void) {
+CODE(void, compute_one_row, void) {
     struct warp_context c = context_load();
 #pragma unroll 1
     do {
@@ -407,7 +413,7 @@ __device__ __noinline__ void compute_one_row(void) {
 }
 
 /* Pages that were streamed for an iteration that did not come. */
-__device__ __noinline__ void compute_drop(void) {
+CODE(void, compute_drop, void) {
     struct warp_context c = context_load();
     barrier_wait_acquire_cta(&SHARED->drop_ready, c.n_drops);
     c.n_drops ^= 1;
@@ -422,54 +428,60 @@ __device__ __noinline__ void compute_drop(void) {
     compute_next(&c);
 }
 
-__device__ __noinline__ void compute_first(void) {
+CODE(void, compute_first, void) {
     struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     if (c.thread == 0) trace_start(c.args, SHARED);
     compute_next(&c);
 }
+
+/* LINEAR of each width. */
+#define CASE_FEW_8(i, k)                                                                           \
+    case RUN_FEW_8 + FEW_LINEAR + i:                                                               \
+        run_few<1, OP_LINEAR, k>();                                                                \
+        continue;
+#define CASE_FEW_16(i, k)                                                                          \
+    case RUN_FEW_16 + FEW_LINEAR + i:                                                              \
+        run_few<2, OP_LINEAR, k>();                                                                \
+        continue;
+#define CASE_WIDE(i, k)                                                                            \
+    case RUN_WIDE + FEW_LINEAR + i: run_wide<OP_LINEAR, k>(); continue;
 
 DEV void compute_main(void) {
     compute_first();
     for (;;) {
         switch (context_next()) {
         case RUN_ONE_ROW: compute_one_row(); continue;
-#if KV_PAGES
-        case RUN_WHOLE_ONE:
-            compute_task<run_attention_row<OP_ATTENTION_WHOLE, true>, true>();
+        case RUN_WHOLE_ONE: code_whole_one(); continue;
+        case RUN_WHOLE: code_whole(); continue;
+        case RUN_WHOLE_TEAMS:
+            if (HAS_TEAMS) run_teams();
             continue;
-        case RUN_WHOLE_ROW:
-            compute_task<run_attention_row<OP_ATTENTION_WHOLE, false>, true>();
-            continue;
-        case RUN_WHOLE_TEAMS: run_teams(); continue;
-        case RUN_STEP_ROW:
-            compute_task<run_attention_row<OP_ATTENTION_STEP, true>, true>();
-            continue;
-        case RUN_WHOLE: compute_task<run_whole>(); continue;
-#endif
-        case RUN_COMBINE: compute_task<run_combine, true>(); continue;
-        case RUN_STEP: compute_task<run_split<OP_ATTENTION_STEP>>(); continue;
-        case RUN_STEP_LONG: compute_step_long(); continue;
+        case RUN_STEP_ONE: code_step_one(); continue;
+        case RUN_COMBINE: code_combine(); continue;
+        case RUN_STEP: compute_step(); continue;
         case RUN_OTHER: compute_other(); continue;
-        case RUN_SPLIT: compute_task<run_split<OP_ATTENTION_SPLIT>>(); continue;
-        case RUN_STEPS: compute_task<run_attention>(); continue;
-        case RUN_ROWS: compute_rows(); continue;
+        case RUN_MIXED: code_mixed(); continue;
+        case RUN_PREFILL: compute_rows(); continue;
         case RUN_PACKED: compute_packed(); continue;
         case RUN_FEW_8 + FEW_QKV: run_few<1, OP_QKV_LINEAR, QN_HIDDEN>(); continue;
-        case RUN_FEW_8 + FEW_O: run_few<1, OP_LINEAR, ATTENTION_K>(); continue;
         case RUN_FEW_8 + FEW_GATED: run_few<1, OP_GATED_MLP, QN_HIDDEN>(); continue;
-        case RUN_FEW_8 + FEW_DOWN: run_few<1, OP_LINEAR, QN_INTERMEDIATE>(); continue;
-        case RUN_FEW_8 + FEW_LM_HEAD: run_few<1, OP_LM_HEAD, QN_HIDDEN>(); continue;
+        case RUN_FEW_8 + FEW_LM_HEAD:
+            run_few<1, OP_LM_HEAD, QN_HIDDEN>();
+            continue;
+            QN_LINEAR_WIDTHS(CASE_FEW_8)
         case RUN_FEW_16 + FEW_QKV: run_few<2, OP_QKV_LINEAR, QN_HIDDEN>(); continue;
-        case RUN_FEW_16 + FEW_O: run_few<2, OP_LINEAR, ATTENTION_K>(); continue;
         case RUN_FEW_16 + FEW_GATED: run_few<2, OP_GATED_MLP, QN_HIDDEN>(); continue;
-        case RUN_FEW_16 + FEW_DOWN: run_few<2, OP_LINEAR, QN_INTERMEDIATE>(); continue;
-        case RUN_FEW_16 + FEW_LM_HEAD: run_few<2, OP_LM_HEAD, QN_HIDDEN>(); continue;
+        case RUN_FEW_16 + FEW_LM_HEAD:
+            run_few<2, OP_LM_HEAD, QN_HIDDEN>();
+            continue;
+            QN_LINEAR_WIDTHS(CASE_FEW_16)
 #if HAS_WIDE
         case RUN_WIDE + FEW_QKV: run_wide<OP_QKV_LINEAR, QN_HIDDEN>(); continue;
-        case RUN_WIDE + FEW_O: run_wide<OP_LINEAR, ATTENTION_K>(); continue;
         case RUN_WIDE + FEW_GATED: run_wide<OP_GATED_MLP, QN_HIDDEN>(); continue;
-        case RUN_WIDE + FEW_DOWN: run_wide<OP_LINEAR, QN_INTERMEDIATE>(); continue;
-        case RUN_WIDE + FEW_LM_HEAD: run_wide<OP_LM_HEAD, QN_HIDDEN>(); continue;
+        case RUN_WIDE + FEW_LM_HEAD:
+            run_wide<OP_LM_HEAD, QN_HIDDEN>();
+            continue;
+            QN_LINEAR_WIDTHS(CASE_WIDE)
 #endif
         case RUN_DROP: compute_drop(); continue;
         default: break;
@@ -495,8 +507,8 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
         for (uint32_t i = 0; i < GO_DEPTH; i++) {
             barrier_init(&s->go_full[i], 1);
             barrier_init(&s->go_ready[i], 1);
-            barrier_init(&s->go_empty[i], QN_EACH_ARRIVES ? COMPUTE_THREADS + QN_JIT_WEIGHTS * 32
-                                                          : 1 + QN_JIT_WEIGHTS);
+            barrier_init(&s->go_empty[i], QN_EACH_ARRIVES ? COMPUTE_THREADS + LOADER_FOLLOWS * 32
+                                                          : 1 + LOADER_FOLLOWS);
         }
         for (uint32_t i = 0; i < MAX_W_SLOTS + MAX_X_SLOTS; i++) {
             barrier_init(&s->packed_full[i], page_copy_arrivals());
@@ -518,16 +530,16 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
 
 /* The roles of warps: functions of their own, so that one's registers are not spilled for
  * another's. */
-__device__ __noinline__ void role_loader(uint32_t resume) {
+CODE(void, role_loader, uint32_t resume) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     loader_main(&c, resume);
 }
 
-__device__ __noinline__ void role_ask(void) {
+CODE(void, role_ask, void) {
     ask_main(threadIdx.x / 32 == ASK_WARP);
 }
 
-__device__ __noinline__ void role_control(void) {
+CODE(void, role_control, void) {
     if (threadIdx.x % 32 == 0) control_main(&SHARED->args, SHARED);
 }
 
@@ -535,17 +547,17 @@ __device__ __noinline__ void role_control(void) {
 // but for some words of attention that holds keys and values.
 // check_kernels: function compute_one_row spills 0
 // check_kernels: function compute_one_row spills 28 on sm_100a
-// check_kernels: function run_attention_rowI spills 24
-// check_kernels: function run_attention_rowI spills 32 on odd
+// check_kernels: function code_whole_one spills 24
+// check_kernels: function code_whole_one spills 32 on odd
+// check_kernels: function code_wholeE spills 0
+// check_kernels: function code_step_one spills 24
+// check_kernels: function code_step_one spills 32 on odd
 // check_kernels: function run_teams spills 0
 // check_kernels: function run_teams spills 12 on sm_80
 // check_kernels: function run_teams spills 8 on odd.sm_90a
-// check_kernels: function run_splitILj7E spills 0
 // check_kernels: function step_items spills 16
 // check_kernels: function step_run spills 400
-// check_kernels: function run_whole spills 0
-// check_kernels: function run_whole spills 12 on odd
-// check_kernels: function run_combine spills 0
+// check_kernels: function code_combine spills 0
 // check_kernels: function run_fewILi1E spills 0
 // check_kernels: function run_fewILi2E spills 104
 // check_kernels: function run_fewILi2ELj13E spills 192
@@ -560,10 +572,10 @@ __device__ __noinline__ void role_control(void) {
 // check_kernels: function role_loader spills 36 on odd.sm_80
 // check_kernels: function role_loader spills 8 on sm_80
 // check_kernels: function role_control spills 0
-// check_kernels: function run_attentionP spills 0
+// check_kernels: function code_mixed spills 0
 // check_kernels: function rows_step spills 80
-// check_kernels: function run_attention_rows spills 228
-// check_kernels: qn_mega registers 168 stack 256 spills 72
+// check_kernels: function code_rows spills 228
+// check_kernels: qn_mega registers 168 stack 256 spills 144
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {
     const uint32_t resume = rt_load_relaxed(&args.rt.shared->resume);

@@ -4,14 +4,15 @@
  * operations per page and token; at batch 1 bound by memory: one page per 615 cycles and SM on an
  * H100, while eight warps need about 100.
  *
- * Here: what all share. A task of one row: one_row.cuh; of more, whose activations are packed:
- * packed_few.cuh, packed.cuh. What is particular to an operator is in lm_head.cuh and
- * ops_linear.cuh, which picks by kind, so that this code exists once.
+ * Here: what all share. A task of one row: matvec.cuh; of more, whose activations are packed:
+ * matmul_stream.cuh, matmul_tile.cuh. What is particular to an operator is in lm_head.cuh and
+ * matmul_epilogue.cuh, which picks by kind, so that this code exists once.
  */
 #ifndef QN_CUDA_COMMON_LINEAR_CUH
 #define QN_CUDA_COMMON_LINEAR_CUH
 
-#include "kernels/cuda/common/act.cuh"
+#include "kernels/cuda/common/packed_layout.cuh"
+#include "kernels/cuda/common/squares.cuh"
 #include "kernels/cuda/common/trace.cuh"
 
 /* What finishing an item (image rows r and r + 8 of a row block, and a token) needs but for its
@@ -35,7 +36,7 @@ struct linear_addend {
     uint2 v0, v1;
 };
 
-/* ops_linear.cuh. Of several rows, whose data carries no flags (task/carry.c). */
+/* matmul_epilogue.cuh. Of several rows, whose data carries no flags (task/carry.c). */
 DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                uint32_t row);
 /* What an operator makes of an item's dot products, but for GATED_MLP's biases and activation. inv:
@@ -70,6 +71,40 @@ DEV float2 addend_await(const struct linear_item *m, const struct linear_addend 
     while (m->own0 && v0.y != m->flag && !act_given_up()) v0 = load_flagged(m->addend);
     while (m->own1 && v1.y != m->flag && !act_given_up()) v1 = load_flagged(m->addend + 16);
     return make_float2(__uint_as_float(v0.x), __uint_as_float(v1.x));
+}
+
+/* ---- the order of addition: graph/partials.h ---- */
+
+/* Of a dot product of so many k-tiles, whether any of N partial sums from number FIRST on has one.
+ */
+template <uint32_t K_TILES, uint32_t FIRST, uint32_t N> DEV constexpr bool partials_any(void) {
+    return partial_first(K_TILES, FIRST) < partial_first(K_TILES, FIRST + N);
+}
+
+/* The branch of the tree that has these. by_turn[i]: the partial sum of the warp that has page i of
+ * each step. */
+template <uint32_t K_TILES, uint32_t FIRST, uint32_t N>
+DEV float partials_branch(const float by_turn[PARTIALS]) {
+    constexpr uint32_t half = N / 2;
+    if constexpr (N == 1)
+        return by_turn[cuda_partial_turn(K_TILES, FIRST)];
+    else if constexpr (!partials_any<K_TILES, FIRST, half>())
+        return partials_branch<K_TILES, FIRST + half, half>(by_turn);
+    else if constexpr (!partials_any<K_TILES, FIRST + half, half>())
+        return partials_branch<K_TILES, FIRST, half>(by_turn);
+    else
+        return partials_branch<K_TILES, FIRST, half>(by_turn) +
+               partials_branch<K_TILES, FIRST + half, half>(by_turn);
+}
+
+/* The dot product: of LINEAR as a tree, of others in order. */
+template <bool TREE, uint32_t K_TILES> DEV float partials_sum(const float by_turn[PARTIALS]) {
+    if (TREE) return partials_branch<K_TILES, 0, PARTIALS>(by_turn);
+    float sum = by_turn[0];
+#pragma unroll
+    for (uint32_t n = 1; n < partial_count(K_TILES); n++)
+        sum += by_turn[cuda_partial_turn(K_TILES, partial_nth(K_TILES, n))];
+    return sum;
 }
 
 /* Two steps of one page against one column of 8 tokens. b: the B registers of both. */

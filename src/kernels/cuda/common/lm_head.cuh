@@ -101,8 +101,8 @@ DEV struct linear_item lm_item(const struct cuda_task *task, uint32_t block, uin
 
 /* Maxima and sums of units [unit, end), rows [row0, row1), whose logits this block has stored; some
  * are under way at a time. Not inlined: many tasks end so. */
-__device__ __noinline__ void lm_parts(const struct cuda_args *args, const struct cuda_task *task,
-                                      uint32_t unit, uint32_t end, uint32_t row0, uint32_t row1) {
+CODE(void, lm_parts, const struct cuda_args *args, const struct cuda_task *task, uint32_t unit,
+     uint32_t end, uint32_t row0, uint32_t row1) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     constexpr int AHEAD = 8;
     const uint32_t n_rows = row1 - row0, n = (end - unit) * n_rows;

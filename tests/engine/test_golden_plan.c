@@ -1,0 +1,269 @@
+/* test_golden_plan.c - what the compiler chooses for the benchmarked shapes on an H100 and an H200,
+ * against tests/golden/plan: by variant the operators of a layer, and for each how it is cut into
+ * tasks and which form runs them. A change of policy shows here, in review.
+ *
+ * Made anew, where a change is meant: QN_TEST_WRITE=1 ctest -R golden_plan
+ *
+ * An operator has a number in its file, and stands where it is first seen: its dot products'
+ * length, its units and rows, its tasks (row tiles x unit tiles) and the forms that these run: how
+ * many tasks each, with tile, group, columns, unit_blocks of struct cuda_task. A variant has a hash
+ * of which worker has which task, and its operators, NUMBERxHOW MANY in the order of the first.
+ */
+#include "base/checked.h"
+#include "codegen/cuda_tables.h"
+#include "engine/compile.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#undef fail /* base/status.h has one */
+
+enum { SMS = 132, POSITIONS = 4096, MAX_WALKS = 32, MAX_OPS = 512 };
+
+static const struct {
+    const char *name;
+    bool cuts_linear, short_ring;
+} cards[] = {{"h100", true, false}, {"h200", true, true}};
+
+/* Requests in flight. */
+static const uint32_t requests[] = {64, 32, 16, 8, 1};
+
+struct plan {
+    struct prog_header *program;
+    struct cuda_task *tasks;
+};
+
+static struct plan make_plan(const char *dir, size_t card, uint32_t n_slots) {
+    struct diag d = {0};
+    struct model *model;
+    struct compile_options o;
+    struct plan plan = {0};
+    uint64_t bytes;
+    compile_options_init(&o);
+    compile_options_cuda(&o, cards[card].cuts_linear, cards[card].short_ring);
+    o.n_workers = SMS;
+    o.n_slots = n_slots;
+    o.max_model_len = POSITIONS;
+    assert_int_equal(model_open(&d, dir, &(struct model_options){.dummy = true}, &model), QN_OK);
+    const int rc = compile_model(&d, model, &o, NULL, NULL, &plan.program);
+    if (rc != QN_OK) print_message("%s: %s\n", dir, d.message);
+    assert_int_equal(rc, QN_OK);
+    const struct prog_header *p = plan.program;
+    struct cuda_place *places = calloc(p->section[SECTION_WEIGHT].count, sizeof *places);
+    plan.tasks = calloc(p->section[SECTION_TASK].count, sizeof *plan.tasks);
+    assert_true(places != NULL && plan.tasks != NULL);
+    assert_int_equal(cuda_tables_plan(&d, p, places, &bytes), QN_OK);
+    const struct cuda_bases bases = {.cc = 90};
+    assert_int_equal(cuda_tables_fill(&d, p, places, &bases, plan.tasks), QN_OK);
+    free(places);
+    model_free(model);
+    return plan;
+}
+
+static void plan_free(struct plan *plan) {
+    free(plan->program);
+    free(plan->tasks);
+}
+
+/* ---- the text ---- */
+
+static const char *form_of(const struct cuda_task *t) {
+    if (t->kind == OP_ATTENTION) return t->tile != 0 ? "rows" : "steps";
+    if (!cuda_has_pages(t->kind)) return op_name(t->kind);
+    if (t->columns == CUDA_LEASE) return "tile";
+    return t->columns == 0 ? "matvec" : t->columns == CUDA_WIDE ? "stream_32" : "stream";
+}
+
+/* How a task goes through what it has: the same words, the same walk. */
+static void put_walk(const struct cuda_task *t, char *out, size_t size) {
+    int n = snprintf(out, size, "%s", form_of(t));
+    if (cuda_has_pages(t->kind) || t->kind == OP_ATTENTION)
+        snprintf(out + n, size - (size_t)n, " %u %u %u %u", t->tile, t->group, t->columns,
+                 t->unit_blocks);
+}
+
+static void put_op(const struct plan *plan, const struct prog_variant *v, uint32_t op_idx,
+                   struct strbuf *out) {
+    const struct prog_op *op = &PROG(plan->program, OP)[op_idx];
+    char walk[MAX_WALKS][96], here[96];
+    uint32_t count[MAX_WALKS], n = 0, n_tasks = 0, n_first_rows = 0;
+    for (uint32_t t = v->first_task; t < v->first_task + v->n_tasks; t++) {
+        const struct prog_task *task = &PROG(plan->program, TASK)[t];
+        if (task->op != op_idx) continue;
+        n_tasks++;
+        n_first_rows += task->row0 == 0;
+        put_walk(&plan->tasks[t], here, sizeof here);
+        uint32_t i = 0;
+        while (i < n && strcmp(walk[i], here) != 0) i++;
+        assert_true(i < MAX_WALKS);
+        if (i == n) {
+            memcpy(walk[i], here, sizeof here);
+            count[n++] = 0;
+        }
+        count[i]++;
+    }
+    strbuf_printf(out, "%s k %u units %u rows %u tasks %ux%u:", op_name(op->kind), op->k, op->units,
+                  op->n_rows, n_tasks / MAX(n_first_rows, 1u), n_first_rows);
+    for (uint32_t i = 0; i < n; i++)
+        strbuf_printf(out, "%s %u %s", i > 0 ? "," : "", count[i], walk[i]);
+}
+
+/* Which worker has which task. */
+static uint32_t placement(const struct plan *plan, const struct prog_variant *v) {
+    uint32_t hash = 2166136261u;
+    for (uint32_t t = v->first_task; t < v->first_task + v->n_tasks; t++) {
+        const struct prog_task *task = &PROG(plan->program, TASK)[t];
+        const uint32_t words[] = {task->op == PROG_NONE ? PROG_NONE : task->op - v->first_op,
+                                  task->worker,
+                                  task->row0,
+                                  task->row1,
+                                  task->unit0,
+                                  task->unit1};
+        for (size_t i = 0; i < COUNT_OF(words); i++) hash = (hash ^ words[i]) * 16777619u;
+    }
+    return hash;
+}
+
+/* Operators that stand in the file already. */
+struct seen {
+    char *text[MAX_OPS];
+    uint32_t n;
+};
+
+static uint32_t seen_at(struct seen *s, const char *text) {
+    uint32_t i = 0;
+    while (i < s->n && strcmp(s->text[i], text) != 0) i++;
+    if (i < s->n) return i;
+    assert_true(s->n < MAX_OPS);
+    s->text[s->n] = strdup(text);
+    assert_non_null(s->text[s->n]);
+    return s->n++;
+}
+
+/* New operators to out, what the variant has of which to *line. */
+static void put_ops(const struct plan *plan, const struct prog_variant *v, struct seen *seen,
+                    struct strbuf *out, struct strbuf *line) {
+    uint32_t count[MAX_OPS] = {0}, order[MAX_OPS], n = 0;
+    for (uint32_t o = v->first_op; o < v->first_op + v->n_ops; o++) {
+        struct strbuf text = {0};
+        put_op(plan, v, o, &text);
+        assert_int_equal(strbuf_status(NULL, &text), QN_OK);
+        const uint32_t n_before = seen->n, at = seen_at(seen, strbuf_text(&text));
+        if (at == n_before) strbuf_printf(out, "  %u = %s\n", at, strbuf_text(&text));
+        if (count[at]++ == 0) order[n++] = at;
+        strbuf_fini(&text);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        strbuf_printf(line, count[order[i]] > 1 ? " %ux%u" : " %u", order[i], count[order[i]]);
+}
+
+static void put_plan(const struct plan *plan, struct seen *seen, struct strbuf *out) {
+    const struct prog_header *p = plan->program;
+    for (uint64_t i = 0; i < p->section[SECTION_VARIANT].count; i++) {
+        const struct prog_variant *v = &PROG(p, VARIANT)[i];
+        struct strbuf line = {0};
+        put_ops(plan, v, seen, out, &line);
+        assert_int_equal(strbuf_status(NULL, &line), QN_OK);
+        strbuf_printf(out, "rows %u context %u%s placed %08x operators%s\n", v->n_rows, v->context,
+                      v->alone ? " alone" : "", placement(plan, v), strbuf_text(&line));
+        strbuf_fini(&line);
+    }
+}
+
+static void put_plans(const char *dir, struct strbuf *out) {
+    struct seen seen = {0};
+    for (size_t card = 0; card < COUNT_OF(cards); card++)
+        for (size_t r = 0; r < COUNT_OF(requests); r++) {
+            struct plan plan = make_plan(dir, card, requests[r]);
+            strbuf_printf(out, "%s, %u requests\n", cards[card].name, requests[r]);
+            put_plan(&plan, &seen, out);
+            plan_free(&plan);
+        }
+    for (uint32_t i = 0; i < seen.n; i++) free(seen.text[i]);
+}
+
+/* ---- against the file ---- */
+
+static char *read_file(const char *path) {
+    FILE *f = fopen(path, "rb");
+    if (f == NULL) return NULL;
+    char *text = calloc(1, 1 << 20);
+    assert_non_null(text);
+    const size_t n = fread(text, 1, (1 << 20) - 1, f);
+    assert_true(n < (1 << 20) - 1);
+    fclose(f);
+    return text;
+}
+
+static void write_file(const char *path, const char *text) {
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fputs(text, f) >= 0, 1);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* The first line that differs. */
+static void compare(const char *path, const char *want, const char *have) {
+    uint32_t line = 1;
+    const char *w = want, *h = have;
+    for (size_t i = 0; want[i] != '\0' && want[i] == have[i]; i++)
+        if (want[i] == '\n') {
+            line++;
+            w = want + i + 1;
+            h = have + i + 1;
+        }
+    if (strcmp(want, have) == 0) return;
+    print_message("%s:%u: want\n%.*s\nhave\n%.*s\n(a change that is meant: QN_TEST_WRITE=1)\n",
+                  path, line, (int)strcspn(w, "\n"), w, (int)strcspn(h, "\n"), h);
+    assert_string_equal("what was chosen", "another choice");
+}
+
+static void check_shape(const char *folder, const char *name) {
+    char dir[256], path[256];
+    struct strbuf text = {0};
+    snprintf(dir, sizeof dir, "tests/gpu/%s/%s", folder, name);
+    snprintf(path, sizeof path, "tests/golden/plan/%s.txt", name);
+    put_plans(dir, &text);
+    assert_int_equal(strbuf_status(NULL, &text), QN_OK);
+    if (getenv("QN_TEST_WRITE") != NULL) write_file(path, strbuf_text(&text));
+    char *want = read_file(path);
+    if (want == NULL) print_message("%s: is not there\n", path);
+    assert_non_null(want);
+    compare(path, want, strbuf_text(&text));
+    free(want);
+    strbuf_fini(&text);
+}
+
+static void qwen3_8b(void **state) {
+    (void)state;
+    check_shape("configs", "qwen3-8b");
+}
+static void qwen3_1_7b(void **state) {
+    (void)state;
+    check_shape("configs", "qwen3-1.7b");
+}
+static void qwen3_0_6b(void **state) {
+    (void)state;
+    check_shape("configs", "qwen3-0.6b");
+}
+static void llama_1b(void **state) {
+    (void)state;
+    check_shape("configs", "llama-3.2-1b");
+}
+static void qwen3_14b(void **state) {
+    (void)state;
+    check_shape("shapes", "qwen3-14b");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(qwen3_8b), cmocka_unit_test(qwen3_1_7b), cmocka_unit_test(qwen3_0_6b),
+        cmocka_unit_test(llama_1b), cmocka_unit_test(qwen3_14b),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
