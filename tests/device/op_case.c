@@ -296,9 +296,11 @@ static void mark_written(struct op_case *c, const struct region *regions, int n)
         const bool packed = of->layout == LAYOUT_PACKED;
         const uint64_t cols = packed ? packed_columns(of->shape[1]) : columns_of(of);
         const uint64_t rows = packed ? packed_rows(of->shape[0]) : of->shape[0];
-        for (uint64_t row = 0; row < rows; row++)
+        const uint64_t last_row = of->shape[0] - 1, last = columns_of(of) - 1;
+        for (uint64_t row = 0; row < rows; row++) /* padding goes with what it pads */
             for (uint64_t col = 0; col < cols; col++)
-                if (is_touched(c, regions, n, t, true, row, col)) mark(c, t, row, col);
+                if (is_touched(c, regions, n, t, true, MIN(row, last_row), MIN(col, last)))
+                    mark(c, t, row, col);
     }
 }
 
