@@ -1,6 +1,5 @@
 #include "device/device_rig.h"
 #include "base/checked.h"
-#include "codegen/cuda_upload.h"
 #include "codegen/cuda_verify.h"
 #include "codegen/kernel_image.h"
 #include "kernels/cpu/cpu_kernel.h"
@@ -25,6 +24,7 @@ int device_open(struct diag *d, struct device *device) {
 }
 
 void device_close(struct device *device) {
+    cuda_upload_close(&device->upload);
     if (device->stream != NULL) device->api.cuStreamDestroy_v2(device->stream);
     if (device->context != NULL) device->api.cuCtxDestroy_v2(device->context);
     cuda_api_close(&device->api);
@@ -130,10 +130,13 @@ static int fill_tasks(struct diag *d, struct device_program *p) {
     return cuda_verify(d, p->program, &t);
 }
 
-static int upload_all(struct diag *d, const struct device_program *p, const void *const *weights,
-                      struct cuda_upload *u) {
-    TRY(cuda_upload_open(d, &p->device->api, p->module, p->device->stream,
-                         p->blocks[DEVICE_WEIGHTS], true, u));
+static int load_weights(struct diag *d, const struct device_program *p,
+                        const void *const *weights) {
+    const struct cuda_api *api = &p->device->api;
+    struct cuda_upload *u = &p->device->upload;
+    if (u->api == NULL) TRY(cuda_upload_open(d, api, p->module, p->device->stream, 0, true, u));
+    CU(d, api, cuModuleGetFunction, &u->retile, p->module, "qn_retile");
+    u->weights = p->blocks[DEVICE_WEIGHTS];
     for (uint64_t k = 0; k < p->program->section[SECTION_WEIGHT].count; k++) {
         const struct prog_weight *w = &PROG(p->program, WEIGHT)[k];
         for (uint32_t n = w->first_part; n < w->first_part + w->n_parts; n++) {
@@ -149,15 +152,7 @@ static int upload_all(struct diag *d, const struct device_program *p, const void
     return cuda_upload_finish(d, u);
 }
 
-static int load_weights(struct diag *d, const struct device_program *p,
-                        const void *const *weights) {
-    struct cuda_upload u = {0};
-    const int rc = upload_all(d, p, weights, &u);
-    cuda_upload_close(&u);
-    return rc;
-}
-
-int device_load(struct diag *d, const struct device *device, const struct prog_header *program,
+int device_load(struct diag *d, struct device *device, const struct prog_header *program,
                 const void *const *weights, uint32_t n_kv_blocks, struct device_program *out) {
     const char *ms = getenv("QN_DEADLINE_MS");
     const struct rt_options options = {

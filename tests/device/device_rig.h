@@ -10,6 +10,7 @@
 
 #include "codegen/cuda_driver.h"
 #include "codegen/cuda_tables.h"
+#include "codegen/cuda_upload.h"
 #include "device/iteration.h"
 #include "engine/cuda_plan.h"
 
@@ -21,6 +22,7 @@ struct device {
     struct cuda_device info;
     cu_context context;
     cu_stream stream;
+    struct cuda_upload upload; /* its buffers serve one program after the other */
 };
 
 enum device_block {
@@ -38,7 +40,7 @@ enum device_block {
 
 /* A program on the device. */
 struct device_program {
-    const struct device *device;
+    struct device *device;
     const struct prog_header *program; /* borrowed */
     struct cuda_plan plan;
     cu_module module;
@@ -66,7 +68,7 @@ void device_close(struct device *device);
 uint32_t device_cc(const struct device *device);
 
 /* Loads a program and weights[i], rows of the program's part i in the type of its block. */
-int device_load(struct diag *d, const struct device *device, const struct prog_header *program,
+int device_load(struct diag *d, struct device *device, const struct prog_header *program,
                 const void *const *weights, uint32_t n_kv_blocks, struct device_program *out);
 void device_unload(struct device_program *p);
 

@@ -285,7 +285,7 @@ struct test {
     char name[96];
     const struct shape *shape;
     const struct form_row *row;
-    const struct device *device; /* NULL: the CPU */
+    struct device *device; /* NULL: the CPU */
     CMUnitTestFunction run;
 };
 
@@ -531,8 +531,8 @@ static bool runs_on(const struct form_row *row, const struct device *device) {
 }
 
 /* All forms of all models where they can run. */
-static size_t list_tests(const struct device *device, struct test tests[MAX_TESTS]) {
-    const struct device *const places[] = {NULL, device};
+static size_t list_tests(struct device *device, struct test tests[MAX_TESTS]) {
+    struct device *const places[] = {NULL, device};
     size_t n = 0;
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
         for (size_t f = 0; f < COUNT_OF(forms); f++)
