@@ -15,7 +15,7 @@
 #define ROW_WORK  cuda_rows_work(QN_HEAD_DIM)
 #define ROW_PARTS (ATTENTION_PIECE / 16)
 #define ROW_OUT   (QN_HEAD_DIM + 4) /* floats of a row of outputs in a warp's memory */
-static_assert(QN_HEAD_DIM > 128 || 16 * ROW_OUT * 4 <= ROW_WORK, "the outputs of 16 rows");
+static_assert(16 * ROW_OUT * 4 <= ROW_WORK, "the outputs of 16 rows");
 static_assert(LEASE_BYTES == cuda_lease_bytes(__CUDA_ARCH__ / 10), "the host knows what fits");
 
 /* A warp's own memory. */
