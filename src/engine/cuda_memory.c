@@ -3,8 +3,8 @@
 
 #include "base/checked.h"
 #include "codegen/cuda_tables.h"
-#include "codegen/cuda_verify.h"
 #include "codegen/cuda_upload.h"
+#include "codegen/cuda_verify.h"
 #include "kernels/cpu/cpu_kernel.h"
 
 #include <stdlib.h>
