@@ -3,6 +3,7 @@
 #include "engine/engine.h"
 
 #include "base/checked.h"
+#include "codegen/cuda_verify.h"
 #include "task/task_verify.h"
 
 #include <jansson.h>
@@ -104,10 +105,21 @@ int qn_graph_dump(const qn_engine_params *params, const char *stage, uint32_t n_
 
 /* ---- verify ------------------------------------------------------------------------------- */
 
+/* The tables that a card's kernels would read. A program with LINEAR_PARTS is Hopper's. */
+static int verify_tables(struct diag *d, const struct prog_header *program) {
+    static const uint32_t cards[] = {80, 90};
+    if (program->target != TARGET_CUDA) return QN_OK;
+    for (size_t i = 0; i < COUNT_OF(cards); i++)
+        if (cuda_tables_check(NULL, program, &(struct cuda_bases){.cc = cards[i]}) == QN_OK)
+            TRY(cuda_verify_program(d, program, cards[i]));
+    return QN_OK;
+}
+
 static int verify_program(struct diag *d, const struct prog_header *program, const char *name,
                           struct strbuf *out) {
     struct verify_report r = {0};
     TRY(task_verify(d, program, &r));
+    TRY(verify_tables(d, program));
     strbuf_printf(out,
                   "%s: right: %llu variants, %llu tasks, %llu events; %llu pairs of classes and "
                   "%llu pairs of tasks compared",

@@ -249,7 +249,7 @@ static void test_same_in_any_company(void **state) {
  * of two sums. */
 #define PARTS_SHAPE                                                                                \
     "\"head_dim\": 64, \"intermediate_size\": 2304, \"num_attention_heads\": 8, "                  \
-    "\"num_key_value_heads\": 2, "
+    "\"num_key_value_heads\": 4, "
 /* LINEAR of three and of eleven k-tiles: trees with and without partial sums that have none. */
 #define TREE_SHAPE                                                                                 \
     "\"head_dim\": 64, \"intermediate_size\": 2816, \"num_attention_heads\": 12, "                 \
