@@ -2,12 +2,14 @@
  * holds the assembler's report to what is written beside each kernel. Needs NVRTC, but no GPU.
  *
  *     check_kernels [--arch sm_90a]... [--model NAME]... [--traces] [--log] [--cubin FOLDER]
- *     check_kernels --fill-cache [--form aot|hybrid|jit] [--traces] --arch sm_90a DIR...
+ *     check_kernels --fill-cache [--form aot|hybrid|jit] [--requests N] [--traces] --arch sm_90a
+ * DIR...
  *
  * --traces: kernels of an engine that was opened with a trace, which have the same budgets.
  * The second form compiles the kernels of model directories into the kernel cache, so that a
- * machine that gets a copy of the cache compiles nothing. Kernels differ by what the program hands
- * out at run time: nothing (as the engine has it on a GPU), attention, everything.
+ * machine that gets a copy of the cache compiles nothing. Kernels differ by the forms that the
+ * program uses, and so by what it hands out at run time: nothing (as the engine has it on a GPU),
+ * attention, everything; and by the requests in flight (8).
  *
  * A budget is a line of a .cuh file:
  *
@@ -28,6 +30,8 @@
 #include "base/checked.h"
 #include "codegen/embed.h"
 #include "codegen/kernel_image.h"
+#include "engine/compile.h"
+#include "engine/compile_option.h"
 #include "model/model.h"
 
 #include <stdio.h>
@@ -107,6 +111,7 @@ struct choices {
     int n_arch, n_model;
     bool log, fill_cache, traces;
     const char *cubin_folder, *form;
+    uint32_t n_requests;
     char **dirs;
     int n_dirs;
 };
@@ -224,21 +229,12 @@ static int judge_log(char *log, const char *where, int *n_kernels) {
     return failures;
 }
 
-/* A program of which only what emit_constants reads is filled in; of a form that hands tasks out
- * one of those. */
-static struct prog_header *bare_program(const struct model_spec *spec, const char *form) {
-    const size_t at = align_up(sizeof(struct prog_header) + sizeof *spec, 64);
-    struct prog_header *p = calloc(1, at + sizeof(struct prog_task));
+/* A program of which only what emit_constants reads is filled in. */
+static struct prog_header *bare_program(const struct model_spec *spec) {
+    struct prog_header *p = calloc(1, sizeof *p + sizeof *spec);
     if (p == NULL) return NULL;
     p->section[SECTION_MODEL] = (struct prog_section){.offset = sizeof *p, .count = 1};
     memcpy(p + 1, spec, sizeof *spec);
-    const bool all = strcmp(form, "jit") == 0;
-    if (all || strcmp(form, "hybrid") == 0) {
-        struct prog_task *t = (struct prog_task *)((char *)p + at);
-        p->section[SECTION_TASK] = (struct prog_section){.offset = at, .count = 1};
-        t->worker = PROG_JIT;
-        t->kind = all ? OP_LINEAR : OP_ATTENTION_SPLIT;
-    }
     p->kv_block = 64; /* compile_options_init's */
     p->kv_dtype = spec->weight_dtype == DTYPE_F32 ? DTYPE_BF16 : spec->weight_dtype;
     return p;
@@ -259,11 +255,12 @@ static int check(const struct nvrtc *nvrtc, const struct choices *c, const char 
     struct diag d = {0};
     struct kernel_cache off = {{0}};
     struct kernel_image image = {0};
-    struct kernel_image_options o = {.arch = arch, .verbose = true, .traces = c->traces};
+    struct kernel_image_options o = {
+        .arch = arch, .all_forms = true, .verbose = true, .traces = c->traces};
     char where[64];
     int failures = 0, n_kernels = 0;
     snprintf(where, sizeof where, "%s.%s", model, arch);
-    struct prog_header *program = bare_program(spec, "aot");
+    struct prog_header *program = bare_program(spec);
     if (program == NULL) return 1;
     int rc = kernel_image_make(&d, nvrtc, &off, program, &o, &image);
     if (rc != QN_OK) {
@@ -304,6 +301,8 @@ static int parse(int argc, char **argv, struct choices *c) {
             return 0;
         } else if (strcmp(argv[i], "--form") == 0 && more)
             c->form = argv[++i];
+        else if (strcmp(argv[i], "--requests") == 0 && more)
+            c->n_requests = (uint32_t)strtoul(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--cubin") == 0 && more)
             c->cubin_folder = argv[++i];
         else if (strcmp(argv[i], "--arch") == 0 && more && c->n_arch < MAX_CHOICES)
@@ -319,17 +318,32 @@ static int parse(int argc, char **argv, struct choices *c) {
     return 0;
 }
 
+/* The program that an engine would make of a model for a GPU of 132 multiprocessors. */
+static int real_program(struct diag *d, const struct choices *c, struct model *model,
+                        const char *arch, struct prog_header **program) {
+    struct compile_options o;
+    char launch[32];
+    compile_options_init(&o);
+    compile_options_cuda(&o, strncmp(arch, "sm_9", 4) == 0, false);
+    o.n_workers = 132;
+    o.n_slots = c->n_requests;
+    o.kv_dtype = model->spec.weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
+    snprintf(launch, sizeof launch, "launch=%.20s", c->form);
+    TRY(compile_option_apply(d, launch, &o));
+    return compile_model(d, model, &o, NULL, NULL, program);
+}
+
 /* One directory's kernels into the cache; 1 if that failed. */
 static int fill(const struct nvrtc *nvrtc, const struct kernel_cache *cache,
                 const struct choices *c, const char *dir, const char *arch) {
     struct diag d = {0};
     struct model_options options = {.dummy = true};
-    struct model *model;
+    struct model *model = NULL;
     struct kernel_image image = {0};
     struct prog_header *program = NULL;
     int rc = model_open(&d, dir, &options, &model);
-    if (rc == QN_OK) program = bare_program(&model->spec, c->form);
-    if (program != NULL)
+    if (rc == QN_OK) rc = real_program(&d, c, model, arch, &program);
+    if (rc == QN_OK)
         rc = kernel_image_make(&d, nvrtc, cache, program,
                                &(struct kernel_image_options){.arch = arch, .traces = c->traces},
                                &image);
@@ -353,7 +367,7 @@ static int fill_cache(const struct nvrtc *nvrtc, const struct choices *c) {
 }
 
 int main(int argc, char **argv) {
-    struct choices c = {.form = "aot"};
+    struct choices c = {.form = "aot", .n_requests = 8};
     struct nvrtc nvrtc;
     struct diag d = {0};
     int failures = 0, n = 0;

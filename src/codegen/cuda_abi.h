@@ -176,7 +176,8 @@ struct cuda_place {
 /* One task with all that it needs, in one fetch; made by cuda_tables_fill, read by all warps. Table
  * index = program task index. Which field means what for which kind: */
 struct cuda_task {
-    uint16_t kind;                /* enum op_kind */
+    uint8_t kind;                 /* enum op_kind */
+    uint8_t form;                 /* enum cuda_form: what runs it (kernels/cuda/form.def) */
     uint16_t flags;               /* enum cuda_task_flag */
     uint32_t wait, wait_triggers; /* event, its n_triggers */
     uint32_t trigger;
@@ -201,7 +202,7 @@ struct cuda_task {
     uint16_t n_pieces; /* P of SPLIT, STEP, COMBINE; parts of a row's squares; PACK_LOGITS: eights
                           of what it reads; LINEAR_PARTS: row blocks of a part; LINEAR_SUM: parts */
     uint16_t eights;   /* of packed activations that it reads or writes: rows / PACK_ROWS */
-    /* How a task with weights walks through them: cuda_tables.c decides, common/linear.cuh tells.
+    /* How a task with weights walks through them: cuda_form.c decides, common/linear.cuh tells.
      */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
     uint8_t tile;            /* token rows at a time: 1, 8, 16, 32, 64 or 128 */

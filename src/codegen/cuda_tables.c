@@ -2,6 +2,7 @@
 #include "base/checked.h"
 #include "codegen/emit.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -235,7 +236,8 @@ int cuda_tables_check(struct diag *d, const struct prog_header *p, uint32_t cc) 
                         "the program has %s, for which sm_%u has no kernel: compile it with "
                         "linear=whole",
                         op_name(OP_LINEAR_PARTS), cc);
-    return QN_OK;
+    bool used[N_FORMS];
+    return cuda_form_used(d, p, cc, used);
 }
 
 int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct cuda_place *places,
@@ -261,13 +263,9 @@ struct filler {
     const struct prog_header *program;
     const struct cuda_place *places;
     const struct cuda_bases *bases;
-    bool attention_leases;
+    struct cuda_form_host forms;
     uint64_t table; /* EMBED's */
 };
-
-static uint32_t cc_of(const struct filler *f) {
-    return f->bases->cc != 0 ? f->bases->cc : 90;
-}
 
 static uint64_t address(const struct filler *f, uint32_t tensor) {
     const struct prog_tensor *t = tensor_of(f->program, tensor);
@@ -366,51 +364,6 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     }
 }
 
-/* One row: its activations and some row blocks' partial sums are in scratch, those of the LM head
- * also a unit's results. */
-static void walk_staged(struct cuda_task *t, uint32_t unit_blocks) {
-    const uint32_t partials = CUDA_PARTIALS * CUDA_PAGE_ROWS * 4;
-    const uint32_t fixed = t->k_tiles * CUDA_PAGE_K * 2 + unit_blocks * CUDA_PAGE_ROWS * 4;
-    t->tile = 1;
-    t->columns = 0;
-    t->unit_blocks = (uint8_t)unit_blocks;
-    t->group = (uint8_t)MIN((CUDA_SCRATCH_BYTES - fixed) / partials, (uint32_t)CUDA_ROW_GROUP);
-    if (unit_blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, unit_blocks);
-}
-
-/* Whether a task's weights stream (packed_few.cuh, packed_wide.cuh): it has all rows of its graph.
- */
-static bool is_streamed(const struct filler *f, const struct cuda_task *t, uint32_t rows) {
-    const uint32_t hidden = PROG(f->program, MODEL)->hidden;
-    if (t->eights != CEIL_DIV(rows, (uint32_t)PACK_ROWS) || t->kind == OP_LINEAR_PARTS)
-        return false;
-    return rows_stream(rows, hidden, cc_of(f) / 10 == 9) &&
-           (t->eights <= 2 || t->kind != OP_LINEAR || t->norm != 0);
-}
-
-/* Such a task in groups of like size; else the smallest of the tiles of packed.cuh. */
-static void walk_packed(const struct filler *f, struct cuda_task *t, uint32_t rows) {
-    const uint32_t blocks = t->block1 - t->block0;
-    if (is_streamed(f, t, rows)) {
-        t->columns = (uint8_t)t->eights;
-        t->tile = (uint8_t)(8 * t->columns);
-        const uint32_t most = t->columns == CUDA_WIDE ? cuda_wide_group(t->kind)
-                                                      : cuda_packed_group(t->kind, t->columns);
-        t->group = (uint8_t)CEIL_DIV(blocks, CEIL_DIV(blocks, most));
-        return;
-    }
-    t->tile = rows > PACK_NARROW       ? PACK_TILE
-              : rows > PACK_NARROW / 2 ? PACK_NARROW
-                                       : PACK_NARROW / 2;
-    t->group = blocks > 4 ? 8 : blocks > 2 || t->tile == PACK_TILE ? 4 : 2;
-    /* Every pass over row blocks reads all activations again. */
-    if (t->tile != PACK_TILE && CEIL_DIV(blocks, 12u) < CEIL_DIV(blocks, 8u)) t->group = 12;
-    if (t->kind == OP_LINEAR_PARTS && blocks > 12) t->group = 16;
-    /* The smallest tiles come in three sizes, since each is more to compile. */
-    if (t->tile < PACK_NARROW && t->group < 12) t->group = t->group == 8 ? 12 : 4;
-    t->columns = CUDA_LEASE;
-}
-
 static bool is_16_bit(const struct prog_tensor *t) {
     return t != NULL && t->role == PROG_ACTIVATION && t->dtype != DTYPE_F32;
 }
@@ -431,33 +384,6 @@ static const struct prog_tensor *rounded_out(const struct prog_header *p,
     case OP_PACK_LOGITS: return tensor_of(p, op->out[0]);
     default: return NULL;
     }
-}
-
-/* Decides how a task with weights walks through them. */
-static void fill_walk(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
-    const struct prog_header *p = f->program;
-    const uint32_t per_block = op->kind == OP_GATED_MLP ? 8 : CUDA_PAGE_ROWS;
-    const uint32_t blocks = op->kind == OP_LM_HEAD ? LM_BLOCK / CUDA_PAGE_ROWS : 0;
-    if (!cuda_has_pages(op->kind)) return;
-    t->block0 = blocks != 0 ? t->unit0 * blocks : t->unit0 / per_block;
-    t->block1 = blocks != 0 ? t->unit1 * blocks : CEIL_DIV(t->unit1, per_block);
-    if (is_packed(p, op))
-        walk_packed(f, t, t->row1 - t->row0);
-    else
-        walk_staged(t, blocks);
-}
-
-/* How ATTENTION goes through its rows: tile 0 by steps, else by so many at a time, which takes a
- * lease, from when on half of the workers have one of the items that warps share. */
-static void fill_attention(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
-    const struct model_spec *s = PROG(f->program, MODEL);
-    const uint32_t heads = s->n_heads / s->n_kv_heads, step_heads = MIN(heads, 16u);
-    const uint32_t rows = CUDA_COMPUTE_WARPS * (16 / step_heads);
-    const uint32_t items = CEIL_DIV(op->n_rows, rows) * s->n_kv_heads * CEIL_DIV(heads, step_heads);
-    if (op->kind != OP_ATTENTION || !f->attention_leases) return;
-    t->columns = CUDA_LEASE;
-    if (op->n_rows >= rows && 2 * items >= t->unit1 && cuda_rows_fit(s->head_dim, cc_of(f)))
-        t->tile = (uint8_t)rows;
 }
 
 /* Groups of PACK_ROWS rows of packed activations. */
@@ -519,38 +445,45 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     return flags;
 }
 
+bool cuda_tables_shape(const struct cuda_form_host *host, const struct prog_task *t,
+                       struct cuda_task *out) {
+    const struct prog_op *op = t->op == PROG_NONE ? NULL : &PROG(host->program, OP)[t->op];
+    *out = (struct cuda_task){.kind = (uint8_t)t->kind,
+                              .row0 = t->row0,
+                              .row1 = t->row1,
+                              .unit0 = t->unit0,
+                              .unit1 = t->unit1};
+    if (op != NULL) {
+        out->units = op->units;
+        out->k = op->k;
+        out->k_tiles = cuda_k_tiles(op->k);
+        out->eights = n_eights(host->program, op);
+    }
+    return cuda_form_fill(host, op, out);
+}
+
 static void fill_task(const struct filler *f, const struct prog_variant *v, uint32_t index,
                       struct cuda_task *out) {
     const struct prog_task *t = &PROG(f->program, TASK)[index];
     /* Who has the task knows that its iteration has begun. */
     const uint32_t wait = t->wait == v->start_event ? PROG_NONE : t->wait;
-    *out = (struct cuda_task){
-        .kind = t->kind,
-        .flags = flags_of(f->program, v, t),
-        .wait = wait,
-        .wait_triggers = wait == PROG_NONE ? 0 : PROG(f->program, EVENT)[wait].n_triggers,
-        .trigger = t->trigger,
-        .row0 = t->row0,
-        .row1 = t->row1,
-        .unit0 = t->unit0,
-        .unit1 = t->unit1,
-        .index = index,
-    };
+    const bool runs = cuda_tables_shape(&f->forms, t, out);
+    assert(runs); /* cuda_form_used */
+    (void)runs;
+    out->flags = flags_of(f->program, v, t);
+    out->wait = wait;
+    out->wait_triggers = wait == PROG_NONE ? 0 : PROG(f->program, EVENT)[wait].n_triggers;
+    out->trigger = t->trigger;
+    out->index = index;
     if (t->op == PROG_NONE) return;
     const struct prog_op *op = &PROG(f->program, OP)[t->op];
-    out->units = op->units;
-    out->k = op->k;
-    out->k_tiles = cuda_k_tiles(op->k);
     out->n_pieces = (uint16_t)n_pieces(f->program, op);
-    out->eights = n_eights(f->program, op);
     fill_operands(f, op, out);
-    fill_walk(f, op, out);
-    fill_attention(f, op, out);
 }
 
 void cuda_tables_fill(const struct prog_header *program, const struct cuda_place *places,
                       const struct cuda_bases *bases, struct cuda_task *tasks) {
-    struct filler f = {program, places, bases, emit_attention_leases(program), 0};
+    struct filler f = {program, places, bases, cuda_form_host_of(program, bases->cc), 0};
     f.table = embed_table(&f);
     for (uint64_t i = 0; i < program->section[SECTION_VARIANT].count; i++) {
         const struct prog_variant *v = &PROG(program, VARIANT)[i];

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "codegen/cuda_abi.h"
+#include "codegen/cuda_form.h"
 
 /* places[SECTION_WEIGHT's count]: where each weight lies; *bytes: size of the weights allocation.
  * Errors: QN_EUNSUPPORTED for what the kernels cannot run (F32 matrices are stored as BF16;
@@ -27,6 +28,11 @@ struct cuda_bases {
     uint64_t kv_layer_bytes; /* n_kv_blocks * 2 * n_kv_heads * kv_block * head_dim * 2 */
     uint32_t cc;             /* compute capability, major * 10 + minor; 0: 90 */
 };
+
+/* What a task is without its operands and events: kind, rows, units, k, eights, and the form that
+ * runs it (cuda_form.h). False: the device has none. */
+bool cuda_tables_shape(const struct cuda_form_host *host, const struct prog_task *t,
+                       struct cuda_task *out);
 
 /* tasks[SECTION_TASK's count] */
 void cuda_tables_fill(const struct prog_header *program, const struct cuda_place *places,

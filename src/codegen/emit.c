@@ -1,6 +1,7 @@
 /* emit.c - see emit.h. */
 #include "codegen/emit.h"
 #include "codegen/cuda_abi.h"
+#include "kernels/cuda/form.h"
 
 #include <stdbool.h>
 
@@ -95,6 +96,11 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     strbuf_printf(out, "#define QN_WIDE %d\n",
                   rows_stream(CUDA_WIDE * PACK_ROWS, spec->hidden, true));
     strbuf_printf(out, "#define QN_ATTENTION_LEASES %d\n", emit_attention_leases(program));
+}
+
+void emit_forms(const bool *used, struct strbuf *out) {
+#define ENTRY(name, ...) strbuf_printf(out, "#define QN_HAS_" #name " %d\n", used[FORM_##name]);
+#include "kernels/cuda/form.def"
 }
 
 void emit_unit(const char *entry, struct strbuf *out) {

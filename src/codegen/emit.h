@@ -33,6 +33,9 @@ bool emit_kv_pages(const struct prog_header *program);
 /* Whether ATTENTION's tasks lease the ring: where the loader learns of all of them in time. */
 bool emit_attention_leases(const struct prog_header *program);
 
+/* Writes QN_HAS_name, 0 or 1, for each entry of kernels/cuda/form.def: used[N_FORMS]. */
+void emit_forms(const bool *used, struct strbuf *out);
+
 /* The translation unit: includes the constants and then `entry` ("kernels/cuda/mega.cuh"). */
 void emit_unit(const char *entry, struct strbuf *out);
 

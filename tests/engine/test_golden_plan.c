@@ -71,16 +71,9 @@ static void plan_free(struct plan *plan) {
 
 /* ---- the text ---- */
 
-static const char *form_of(const struct cuda_task *t) {
-    if (t->kind == OP_ATTENTION) return t->tile != 0 ? "rows" : "steps";
-    if (!cuda_has_pages(t->kind)) return op_name(t->kind);
-    if (t->columns == CUDA_LEASE) return "tile";
-    return t->columns == 0 ? "matvec" : t->columns == CUDA_WIDE ? "stream_32" : "stream";
-}
-
 /* How a task goes through what it has: the same words, the same walk. */
 static void put_walk(const struct cuda_task *t, char *out, size_t size) {
-    int n = snprintf(out, size, "%s", form_of(t));
+    int n = snprintf(out, size, "%s", cuda_form_name(t->kind, t->form));
     if (cuda_has_pages(t->kind) || t->kind == OP_ATTENTION)
         snprintf(out + n, size - (size_t)n, " %u %u %u %u", t->tile, t->group, t->columns,
                  t->unit_blocks);
@@ -174,12 +167,24 @@ static void put_plan(const struct plan *plan, struct seen *seen, struct strbuf *
     }
 }
 
+/* The entries of form.def that an image has not. */
+static void put_code(const struct plan *plan, struct strbuf *out) {
+    struct diag d = {0};
+    bool used[N_FORMS];
+    assert_int_equal(cuda_form_used(&d, plan->program, 90, used), QN_OK);
+    for (uint32_t i = FORM_STOP + 1; i < FORM_DROP; i++)
+        if (!used[i]) strbuf_printf(out, " %s", cuda_entry_name(i));
+    strbuf_printf(out, "\n");
+}
+
 static void put_plans(const char *dir, struct strbuf *out) {
     struct seen seen = {0};
     for (size_t card = 0; card < COUNT_OF(cards); card++)
         for (size_t r = 0; r < COUNT_OF(requests); r++) {
             struct plan plan = make_plan(dir, card, requests[r]);
-            strbuf_printf(out, "%s, %u requests\n", cards[card].name, requests[r]);
+            strbuf_printf(out, "%s, %u requests, the image is without", cards[card].name,
+                          requests[r]);
+            put_code(&plan, out);
             put_plan(&plan, &seen, out);
             plan_free(&plan);
         }

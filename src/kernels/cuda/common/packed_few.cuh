@@ -478,16 +478,4 @@ DEV bool few_run(struct warp_context *c, const struct cuda_task *task) {
     return true;
 }
 
-/* The operators. If O- and down-projection have products of the same length, O's code is both's. */
-enum { FEW_QKV, FEW_O, FEW_GATED, FEW_DOWN, FEW_LM_HEAD, N_FEW };
-
-DEV uint32_t few_kind(const struct cuda_task *task) {
-    switch (task->kind) {
-    case OP_QKV_LINEAR: return FEW_QKV;
-    case OP_GATED_MLP: return FEW_GATED;
-    case OP_LM_HEAD: return FEW_LM_HEAD;
-    default: return task->k == ATTENTION_K ? FEW_O : FEW_DOWN;
-    }
-}
-
 #endif

@@ -1,0 +1,40 @@
+/* cuda_form.h - the host's side of kernels/cuda/form.def: which form runs a task, how it walks
+ * through what it has, and which forms an image needs.
+ *
+ * Called by cuda_tables.c for every descriptor, by kernel_image.c for the image's contents.
+ */
+#ifndef QN_CODEGEN_CUDA_FORM_H
+#define QN_CODEGEN_CUDA_FORM_H
+
+#include "base/status.h"
+#include "codegen/cuda_abi.h"
+#include "kernels/cuda/form.h"
+
+#include <stdbool.h>
+
+/* What is the same for all tasks of a program on a device. */
+struct cuda_form_host {
+    const struct prog_header *program;
+    uint32_t cc;           /* compute capability, major * 10 + minor */
+    bool kv_pages, leases; /* emit_kv_pages, emit_attention_leases */
+};
+struct cuda_form_host cuda_form_host_of(const struct prog_header *program, uint32_t cc);
+
+/* Sets *t's block0, block1, form and how that walks: tile, group, columns, unit_blocks. `kind`,
+ * rows, units, k, k_tiles, eights are there already; op is NULL for an empty task. False: no form
+ * can run it. */
+bool cuda_form_fill(const struct cuda_form_host *host, const struct prog_op *op,
+                    struct cuda_task *t);
+
+/* The name of the form that an operator's task with that entry has; "?" for none. */
+const char *cuda_form_name(uint32_t kind, uint32_t form);
+
+const char *cuda_entry_name(uint32_t entry);
+
+/* The entries that a program's tasks may run on a device of that compute capability: used[N_FORMS].
+ * Errors: QN_ENOMEM; QN_EUNSUPPORTED: an operator has no form there. */
+int cuda_form_used(struct diag *d, const struct prog_header *program, uint32_t cc, bool *used);
+/* ... all that its model and the device could have. */
+void cuda_form_all(const struct prog_header *program, uint32_t cc, bool *used);
+
+#endif
