@@ -324,8 +324,8 @@ static int real_program(struct diag *d, const struct choices *c, struct model *m
     struct compile_options o;
     char launch[32];
     compile_options_init(&o);
-    compile_options_cuda(&o, strncmp(arch, "sm_9", 4) == 0, false);
-    o.n_workers = 132;
+    const struct device card = device_cuda((uint32_t)strtoul(arch + 3, NULL, 10), 132, 25);
+    compile_options_cuda(&o, &card);
     o.n_slots = c->n_requests;
     o.kv_dtype = model->spec.weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
     snprintf(launch, sizeof launch, "launch=%.20s", c->form);

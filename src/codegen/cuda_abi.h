@@ -55,6 +55,11 @@ enum {
     CUDA_CONTROL_BYTES = 4672,  /* ... and for what the warps tell each other */
     CUDA_PARTIALS = PARTS,      /* partial sums of a dot product: k-tile kt belongs to kt % 8 */
 
+    /* Tiles of packed activations have at most so many token rows and weight rows; up to PACK_NARROW
+     * rows tiles are of so many. */
+    PACK_TILE = 128,
+    PACK_NARROW = 64,
+
     CUDA_ROW_GROUP = 12, /* row blocks of one row's task at a time, at most: cuda_task.group */
 
     CUDA_WIDE = 4,    /* cuda_task.columns: of 32 packed rows (packed_wide.cuh) */

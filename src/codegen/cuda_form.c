@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "codegen/cuda_tables.h"
 #include "codegen/emit.h"
+#include "plan/cost.h"
 
 #include <stdlib.h>
 
@@ -29,15 +30,15 @@ static bool has_pages(const struct cuda_form_host *h) {
 }
 /* Attention leases the ring. */
 static bool has_leases(const struct cuda_form_host *h) {
-    return h->leases && cuda_rows_fit(PROG(h->program, MODEL)->head_dim, h->cc);
+    return h->leases && cuda_rows_fit(PROG(h->program, MODEL)->head_dim, h->device.cc);
 }
 /* wgmma: columns of an operator are cut into parts. */
 static bool has_parts(const struct cuda_form_host *h) {
-    return h->cc / 10 == 9;
+    return h->device.has.wgmma;
 }
 /* 32 rows stream. */
 static bool has_stream_32(const struct cuda_form_host *h) {
-    return rows_stream(CUDA_WIDE * PACK_ROWS, PROG(h->program, MODEL)->hidden, h->cc / 10 == 9);
+    return device_streams(&h->device, CUDA_WIDE * PACK_ROWS, PROG(h->program, MODEL)->hidden);
 }
 
 /* ---- column `when`: the task ---- */
@@ -133,16 +134,35 @@ static void walk_by_rows(const struct form_case *c, struct cuda_task *t) {
 enum form_layout { LAYOUT_ANY, LAYOUT_ROWS, LAYOUT_PACKED };
 enum form_k { K_ANY, K_HEADS };
 
-/* By enum form_has, form_when, form_walk: names in capitals are form.def's. */
-#define HAS_ANY       has_any
-#define HAS_PAGES     has_pages
-#define HAS_LEASES    has_leases
-#define HAS_PARTS     has_parts
-#define HAS_STREAM_32 has_stream_32
-#define WHEN_ALWAYS   when_always
-#define WHEN_WHOLE    when_whole
-#define WHEN_NORMED   when_normed
-#define WHEN_FILLING  when_filling
+/* What a condition is, and what is said where it does not hold. */
+struct form_has {
+    bool (*holds)(const struct cuda_form_host *h);
+    const char *lacks;
+};
+struct form_when {
+    bool (*holds)(const struct form_case *c, const struct cuda_task *t);
+    const char *lacks;
+};
+
+/* Names in capitals are form.def's. */
+#define HAS_ANY                                                                                    \
+    { has_any, NULL }
+#define HAS_PAGES                                                                                  \
+    { has_pages, "the KV cache does not come as pages" }
+#define HAS_LEASES                                                                                 \
+    { has_leases, "attention does not lease the ring, or has no room there" }
+#define HAS_PARTS                                                                                  \
+    { has_parts, "only sm_90 has wgmma" }
+#define HAS_STREAM_32                                                                              \
+    { has_stream_32, "32 rows stream on sm_90, of wide models" }
+#define WHEN_ALWAYS                                                                                \
+    { when_always, NULL }
+#define WHEN_WHOLE                                                                                 \
+    { when_whole, "its tasks have some of the rows" }
+#define WHEN_NORMED                                                                                \
+    { when_normed, "its tasks have some of the rows, or no norm comes next" }
+#define WHEN_FILLING                                                                               \
+    { when_filling, "fewer than half of the tasks would have rows" }
 #define WALK_NOTHING  walk_nothing
 #define WALK_STAGED   walk_staged
 #define WALK_STREAM   walk_stream
@@ -157,8 +177,8 @@ struct form {
     uint32_t least, most;
     enum form_layout layout;
     enum form_k k;
-    bool (*has)(const struct cuda_form_host *h);
-    bool (*when)(const struct form_case *c, const struct cuda_task *t);
+    struct form_has has;
+    struct form_when when;
     void (*walk)(const struct form_case *c, struct cuda_task *t);
 };
 
@@ -172,17 +192,23 @@ static const struct form forms[] = {
 /* What stands in for an entry at run time. */
 static const struct {
     enum cuda_form entry, of;
-    bool (*has)(const struct cuda_form_host *h);
+    struct form_has has;
 } replacements[] = {
 #define NOW(entry, of, has, ...) {FORM_##entry, FORM_##of, HAS_##has},
 #include "kernels/cuda/form.def"
 };
 
-struct cuda_form_host cuda_form_host_of(const struct prog_header *program, uint32_t cc) {
+struct cuda_form_host cuda_form_host_of(const struct prog_header *program,
+                                        const struct device *device) {
     return (struct cuda_form_host){.program = program,
-                                   .cc = cc != 0 ? cc : 90,
+                                   .device = *device,
                                    .kv_pages = emit_kv_pages(program),
                                    .leases = emit_attention_leases(program)};
+}
+
+struct cuda_form_host cuda_form_host_for(const struct prog_header *program, uint32_t cc) {
+    const struct device device = device_cuda(cc != 0 ? cc : 90, program->n_workers, 0);
+    return cuda_form_host_of(program, &device);
 }
 
 /* A matrix product's activations are packed, or rows. */
@@ -190,11 +216,17 @@ static bool is_packed(const struct prog_header *p, const struct prog_op *op) {
     return cuda_has_pages(op->kind) && PROG(p, TENSOR)[op->in[0]].dtype != DTYPE_F32;
 }
 
-static bool can_run(const struct form *f, const struct form_case *c, const struct cuda_task *t) {
-    if (f->kind != c->op->kind || c->rows < f->least || c->rows > f->most) return false;
-    if (f->layout != LAYOUT_ANY && (f->layout == LAYOUT_PACKED) != c->packed) return false;
-    if (f->k == K_HEADS && c->op->k != c->spec->n_heads * c->spec->head_dim) return false;
-    return f->has(c->host) && f->when(c, t);
+/* Why a form of the operator cannot run the task; NULL: it can. */
+static const char *lacks(const struct form *f, const struct form_case *c,
+                         const struct cuda_task *t) {
+    if (c->rows < f->least) return "too few rows";
+    if (c->rows > f->most) return "too many rows";
+    if (f->layout == LAYOUT_PACKED && !c->packed) return "its activations are not packed";
+    if (f->layout == LAYOUT_ROWS && c->packed) return "its activations are packed";
+    if (f->k == K_HEADS && c->op->k != c->spec->n_heads * c->spec->head_dim)
+        return "its products are not of attention's output";
+    if (!f->has.holds(c->host)) return f->has.lacks;
+    return f->when.holds(c, t) ? NULL : f->when.lacks;
 }
 
 /* The row blocks of an operator with weights. */
@@ -206,15 +238,20 @@ static void fill_blocks(const struct prog_op *op, struct cuda_task *t) {
     t->block1 = op->kind == OP_LM_HEAD ? t->unit1 * blocks : CEIL_DIV(t->unit1, per_block);
 }
 
+static struct form_case case_of(const struct cuda_form_host *host, const struct prog_op *op,
+                                const struct cuda_task *t) {
+    return (struct form_case){host, PROG(host->program, MODEL), op, t->row1 - t->row0,
+                              is_packed(host->program, op)};
+}
+
 bool cuda_form_fill(const struct cuda_form_host *host, const struct prog_op *op,
                     struct cuda_task *t) {
     t->form = FORM_nothing;
     if (op == NULL) return true;
-    const struct form_case c = {host, PROG(host->program, MODEL), op, t->row1 - t->row0,
-                                is_packed(host->program, op)};
+    const struct form_case c = case_of(host, op, t);
     fill_blocks(op, t);
     for (size_t i = 0; i < COUNT_OF(forms); i++) {
-        if (!can_run(&forms[i], &c, t)) continue;
+        if (forms[i].kind != op->kind || lacks(&forms[i], &c, t) != NULL) continue;
         t->form = (uint8_t)forms[i].entry;
         forms[i].walk(&c, t);
         return true;
@@ -236,15 +273,60 @@ const char *cuda_entry_name(uint32_t entry) {
     return entry < N_FORMS && names[entry] != NULL ? names[entry] : "?";
 }
 
+/* Weights that all tasks of an operator read, each row tile all of them. */
+static uint64_t read_bytes(const struct form_case *c) {
+    const struct prog_tensor *tensors = PROG(c->host->program, TENSOR);
+    const struct prog_weight *weights = PROG(c->host->program, WEIGHT);
+    uint64_t bytes = 0;
+    for (int i = 0; i < OP_MAX_IN && cuda_has_pages(c->op->kind); i++) {
+        const uint32_t in = c->op->in[i];
+        if (in == PROG_NONE || tensors[in].role != PROG_WEIGHT) continue;
+        const struct prog_weight *w = &weights[tensors[in].where];
+        bytes += (uint64_t)w->rows * MAX(w->cols, 1u) * dtype_bytes((enum dtype)w->dtype);
+    }
+    return bytes * CEIL_DIV(c->op->n_rows, MAX(c->rows, 1u));
+}
+
+uint32_t cuda_form_stand_ins(const struct cuda_form_host *host, uint32_t entry,
+                             const char *names[CUDA_FORM_ROWS]) {
+    uint32_t n = 0;
+    for (size_t i = 0; i < COUNT_OF(replacements) && n < CUDA_FORM_ROWS; i++)
+        if (replacements[i].of == entry && replacements[i].has.holds(host))
+            names[n++] = cuda_entry_name(replacements[i].entry);
+    return n;
+}
+
+uint32_t cuda_form_list(const struct cuda_form_host *host, const struct prog_task *task,
+                        uint32_t context, struct cuda_form_row rows[CUDA_FORM_ROWS]) {
+    struct cuda_task t;
+    uint32_t n = 0;
+    const bool runs = cuda_tables_shape(host, task, &t);
+    if (task->op == PROG_NONE) return 0;
+    const struct form_case c = case_of(host, &PROG(host->program, OP)[task->op], &t);
+    const struct cost_attention a = {&host->device, c.spec, c.op->n_rows,
+                                     CEIL_DIV(context, (uint32_t)ATTENTION_PIECE)};
+    for (size_t i = 0; i < COUNT_OF(forms); i++) {
+        if (forms[i].kind != c.op->kind || n == CUDA_FORM_ROWS) continue;
+        const char *why_not = lacks(&forms[i], &c, &t);
+        rows[n++] = (struct cuda_form_row){
+            .name = forms[i].name,
+            .entry = forms[i].entry,
+            .why_not = why_not,
+            .ns = cost_operator(&a, (enum op_kind)c.op->kind, read_bytes(&c)),
+            .taken = runs && t.form == forms[i].entry};
+    }
+    return n;
+}
+
 /* Adds what may stand in for those that are used. */
 static void add_replacements(const struct cuda_form_host *host, bool *used) {
     for (size_t i = 0; i < COUNT_OF(replacements); i++)
-        if (used[replacements[i].of] && replacements[i].has(host))
+        if (used[replacements[i].of] && replacements[i].has.holds(host))
             used[replacements[i].entry] = true;
 }
 
 int cuda_form_used(struct diag *d, const struct prog_header *program, uint32_t cc, bool *used) {
-    const struct cuda_form_host host = cuda_form_host_of(program, cc);
+    const struct cuda_form_host host = cuda_form_host_for(program, cc);
     const uint64_t n = program->section[SECTION_TASK].count;
     for (int i = 0; i < N_FORMS; i++) used[i] = false;
     used[FORM_nothing] = true;
@@ -253,7 +335,7 @@ int cuda_form_used(struct diag *d, const struct prog_header *program, uint32_t c
         struct cuda_task t;
         if (!cuda_tables_shape(&host, task, &t))
             return fail(d, QN_EUNSUPPORTED, "operator %s: sm_%u has no form of it for %u rows",
-                        op_name(task->kind), host.cc, task->row1 - task->row0);
+                        op_name(task->kind), host.device.cc, task->row1 - task->row0);
         used[t.form] = true;
     }
     add_replacements(&host, used);
@@ -261,10 +343,10 @@ int cuda_form_used(struct diag *d, const struct prog_header *program, uint32_t c
 }
 
 void cuda_form_all(const struct prog_header *program, uint32_t cc, bool *used) {
-    const struct cuda_form_host host = cuda_form_host_of(program, cc);
+    const struct cuda_form_host host = cuda_form_host_for(program, cc);
     for (int i = 0; i < N_FORMS; i++) used[i] = false;
     used[FORM_nothing] = true;
     for (size_t i = 0; i < COUNT_OF(forms); i++)
-        if (forms[i].has(&host)) used[forms[i].entry] = true;
+        if (forms[i].has.holds(&host)) used[forms[i].entry] = true;
     add_replacements(&host, used);
 }

@@ -483,7 +483,7 @@ static void fill_task(const struct filler *f, const struct prog_variant *v, uint
 
 void cuda_tables_fill(const struct prog_header *program, const struct cuda_place *places,
                       const struct cuda_bases *bases, struct cuda_task *tasks) {
-    struct filler f = {program, places, bases, cuda_form_host_of(program, bases->cc), 0};
+    struct filler f = {program, places, bases, cuda_form_host_for(program, bases->cc), 0};
     f.table = embed_table(&f);
     for (uint64_t i = 0; i < program->section[SECTION_VARIANT].count; i++) {
         const struct prog_variant *v = &PROG(program, VARIANT)[i];

@@ -93,14 +93,13 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     strbuf_printf(out, "#define QN_JIT_WEIGHTS %d\n", has_jit_weights(program));
     strbuf_printf(out, "#define QN_ROW_FLAGS %d\n", has_row_flags(program));
     strbuf_printf(out, "#define QN_KV_PAGES %d\n", emit_kv_pages(program));
-    strbuf_printf(out, "#define QN_WIDE %d\n",
-                  rows_stream(CUDA_WIDE * PACK_ROWS, spec->hidden, true));
     strbuf_printf(out, "#define QN_ATTENTION_LEASES %d\n", emit_attention_leases(program));
 }
 
 void emit_forms(const bool *used, struct strbuf *out) {
 #define ENTRY(name, ...) strbuf_printf(out, "#define QN_HAS_" #name " %d\n", used[FORM_##name]);
 #include "kernels/cuda/form.def"
+    strbuf_printf(out, "#define QN_WIDE %d\n", used[FORM_stream_32_qkv]);
 }
 
 void emit_unit(const char *entry, struct strbuf *out) {

@@ -21,11 +21,9 @@ enum {
     LOOK_US = 25,
     SPIN_LIMIT = 64, /* polls in a row before a waiting block backs off */
     /* What is under way is what memory brings in that time (flight_pages): */
-    FLIGHT_NS = 1300,       /* at least, while others may wait for activations */
-    DEEP_NS = 3500,         /* otherwise */
-    FLIGHT_PAGES = 5,       /* where the driver does not say how fast the memory is */
-    RING_BYTES = 256 << 10, /* of weights that a block has ahead on Hopper: ring and registers */
-    SHORT_RING_NS = 8500,   /* has_short_ring */
+    FLIGHT_NS = 1300, /* at least, while others may wait for activations */
+    DEEP_NS = 3500,   /* otherwise */
+    FLIGHT_PAGES = 5, /* where the driver does not say how fast the memory is */
     READ_BLOCKS_PER_SM = 8,
     READ_BLOCK_THREADS = 256,
     READ_ROUNDS_MS = 5,
@@ -98,13 +96,6 @@ void backend_cuda_defaults(struct backend_cuda_options *o) {
 /* What the memory brings each multiprocessor, on paper. */
 static double bytes_per_ns(const struct cuda_device *v) {
     return 2e-6 * v->memory_clock_khz * v->memory_bus_bits / 8 / v->n_sms;
-}
-
-/* Whether it brings what a ring and the pages in registers hold on Hopper before what lies between
- * QKV and O is over when a context has pieces: in 7.0 us on an H200, which is so, in 10.3 on an
- * H100, where that is hidden. */
-static bool has_short_ring(const struct cuda_device *v) {
-    return bytes_per_ns(v) * SHORT_RING_NS > RING_BYTES;
 }
 
 /* Pages per multiprocessor that keep the memory busy for ns (Little's law), rounded up: 6 and 16 on
@@ -604,9 +595,9 @@ static int cuda_device(struct diag *d, const struct backend_config *config,
     (void)config; /* threads and instruction sets are the CPU's */
     int rc = open_device(d, &i);
     if (rc == QN_OK) {
-        out->n_workers = (uint32_t)i.device.n_sms; /* one block on each */
-        out->cuts_linear = i.device.major == 9;
-        out->short_ring = has_short_ring(&i.device);
+        out->compute = device_cuda((uint32_t)(i.device.major * 10 + i.device.minor),
+                                   (uint32_t)i.device.n_sms, /* one block on each */
+                                   bytes_per_ns(&i.device));
         out->memory_bytes = i.device.total_bytes;
         snprintf(out->name, sizeof out->name, "%.60s, %d SMs, sm_%d%d", i.device.name,
                  i.device.n_sms, i.device.major, i.device.minor);

@@ -13,6 +13,7 @@
  * again).
  */
 #include "base/checked.h"
+#include "plan/cost.h"
 #include "task/task_graph.h"
 
 #include <stdlib.h>
@@ -45,10 +46,6 @@ static void classify(const struct tgraph *g, bool *jit) {
         }
     }
 }
-
-/* What weights another worker reads meanwhile, where few have attention: an H200's does in 3 us.
- * With 32 to 144 KB an H100 is as fast (docs/performance-log.md). */
-static const uint64_t FEW_BYTES = 96 << 10;
 
 struct candidate {
     int32_t task;
@@ -128,7 +125,7 @@ static bool goes_through_context(const struct task *t) {
 /* Whether a task is of attention that at most half of the workers have: all others wait for them.
  */
 static bool is_of_few(const struct tgraph *g, const struct task *t) {
-    return goes_through_context(t) && t->unit1 <= g->options.n_workers / 2;
+    return goes_through_context(t) && cost_is_of_few(&g->options.device, t->unit1);
 }
 
 /* The worker of a slice: the same in every layer, so what it found of it once holds on. */
@@ -139,11 +136,8 @@ static uint32_t slice_worker(const struct task *t, uint32_t slice, uint32_t n_wo
 /* What a task takes of its worker: the weights that it reads, of a context a quarter of what that
  * may have; of attention of few what others read of weights meanwhile. */
 static uint64_t load_bytes(const struct tgraph *g, const struct task *t) {
-    const struct kgraph *k = g->kernel;
-    if (!goes_through_context(t)) return task_weight_bytes(k, t);
-    const uint64_t positions = (uint64_t)k->n_rows * k->spec.n_kv_heads * k->context;
-    const uint64_t quarter = positions / 4 * 2 * k->spec.head_dim * dtype_bytes(DTYPE_BF16);
-    return quarter / t->unit1 + (is_of_few(g, t) ? FEW_BYTES : 0);
+    if (!goes_through_context(t)) return task_weight_bytes(g->kernel, t);
+    return cost_slice_bytes(&g->options.device, g->kernel, t->unit1);
 }
 
 /* The operator that wrote what one of several rows adds to, if both are LINEAR; else -1. */
@@ -186,7 +180,7 @@ static bool place_like(struct tgraph *g, struct candidate *c, const struct candi
             t[like[i].task].unit1 != t[c[i].task].unit1 ||
             t[like[i].task].row0 != t[c[i].task].row0 || t[like[i].task].row1 != t[c[i].task].row1)
             return false;
-    look_back(loads, g->options.n_workers, n, false);
+    look_back(loads, g->options.device.n_workers, n, false);
     for (uint32_t i = 0; i < n; i++) {
         t[c[i].task].worker = t[like[i].task].worker;
         note_load(&loads[t[c[i].task].worker], c[i].bytes);
@@ -198,7 +192,7 @@ static bool place_like(struct tgraph *g, struct candidate *c, const struct candi
 static void look_ahead(const struct tgraph *g, const struct task *next, struct load *loads) {
     if (is_of_few(g, next))
         for (uint32_t i = 0; i < next->unit1; i++)
-            loads[slice_worker(next, i, g->options.n_workers)].rank = RANK_LATE;
+            loads[slice_worker(next, i, g->options.device.n_workers)].rank = RANK_LATE;
     const int32_t like = next->op >= 0 ? goes_on_with(g->kernel, next->op) : -1;
     for (size_t i = 0; like >= 0 && i < g->tasks.n && g->tasks.items[i].op <= like; i++)
         if (g->tasks.items[i].op == like && g->tasks.items[i].worker != NO_WORKER)
@@ -209,7 +203,7 @@ static void look_ahead(const struct tgraph *g, const struct task *next, struct l
  * next: a task of the operator after it, or NULL. */
 static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, bool whole,
                         const struct task *next, struct load *loads, struct heap *lightest) {
-    const uint32_t n_workers = g->options.n_workers;
+    const uint32_t n_workers = g->options.device.n_workers;
     const uint32_t most_here = CEIL_DIV(n, n_workers);
     qsort(c, n, sizeof *c, heavier_first);
     look_back(loads, n_workers, n, whole);
@@ -240,8 +234,8 @@ static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch)
     struct candidate *list;
     uint32_t *first, *fill; /* the AOT tasks of each group: list[first[k] .. first[k+1]) */
     TRY(ARENA_NEW(d, scratch, &jit, n_groups));
-    TRY(ARENA_NEW(d, scratch, &loads, g->options.n_workers));
-    TRY(ARENA_NEW(d, scratch, &lightest.worker, g->options.n_workers));
+    TRY(ARENA_NEW(d, scratch, &loads, g->options.device.n_workers));
+    TRY(ARENA_NEW(d, scratch, &lightest.worker, g->options.device.n_workers));
     lightest.loads = loads;
     TRY(ARENA_NEW(d, scratch, &list, g->tasks.n));
     TRY(ARENA_NEW(d, scratch, &first, n_groups + 1));

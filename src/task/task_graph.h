@@ -20,6 +20,7 @@
 #include "base/array.h"
 #include "base/strbuf.h"
 #include "graph/kernel_graph.h"
+#include "plan/device.h"
 
 enum task_stage {
     STAGE_DECOMPOSE,
@@ -93,14 +94,12 @@ enum launch_policy {
 };
 
 struct task_options {
-    uint32_t n_workers;
+    struct device device;      /* its workers; what they can do decides how operators are cut */
     uint32_t tasks_per_worker; /* tasks of an operator = about this times n_workers */
     enum launch_policy launch;
     bool no_event_fusion; /* ablation: one event per consumer task */
     bool coarse_events;   /* ablation: operators wait for whole operators */
-    bool wide;            /* graphs of 32 rows stream, too: rows_stream() */
     bool alternate;       /* of one row: what follows a short operator is for the other workers */
-    bool apart; /* of one row: who merges a short context's pieces has nothing of what comes next */
     struct tile_override tiles[N_OP_KINDS];
     uint64_t carry_bytes; /* an event rides on data if no reader polls more than this; 0: none do */
 };
