@@ -55,8 +55,8 @@ enum {
     CUDA_CONTROL_BYTES = 4672,  /* ... and for what the warps tell each other */
     CUDA_PARTIALS = PARTS,      /* partial sums of a dot product: k-tile kt belongs to kt % 8 */
 
-    /* Tiles of packed activations have at most so many token rows and weight rows; up to PACK_NARROW
-     * rows tiles are of so many. */
+    /* Tiles of packed activations have at most so many token rows and weight rows; up to
+     * PACK_NARROW rows tiles are of so many. */
     PACK_TILE = 128,
     PACK_NARROW = 64,
 

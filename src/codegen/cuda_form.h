@@ -39,9 +39,9 @@ const char *cuda_entry_name(uint32_t entry);
 enum { CUDA_FORM_ROWS = 16 };
 struct cuda_form_row {
     const char *name;
-    uint32_t entry;      /* cuda_entry_name() */
     const char *why_not; /* what the task lacks; NULL: it could run so */
     double ns;           /* cost_operator(); negative: unknown */
+    uint32_t entry;      /* cuda_entry_name() */
     bool taken;          /* the first that could */
 };
 /* All rows of a task's operator, of a variant for contexts of up to so many positions; returns how

@@ -227,7 +227,7 @@ static uint32_t whole_context(const struct plan_request *r, uint32_t n_rows) {
  * contexts are no way, this one is none either. */
 static uint32_t few_context(const struct plan_request *r, uint32_t n_rows, uint32_t part) {
     const uint32_t items = n_rows * r->spec->n_kv_heads;
-    if (whole_context(r, n_rows) == 0) return 0;
+    if (items == 0 || whole_context(r, n_rows) == 0) return 0;
     return MIN(r->max_model_len, r->device->n_workers / part / items * ATTENTION_PIECE);
 }
 
