@@ -32,8 +32,8 @@ test: configure
 	@cmake --build $(BUILD) -j $(JOBS)
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
-# The same tests under AddressSanitizer and UBSan, under ThreadSanitizer, and with tiny queues and
-# random yields: each in a build folder of its own.
+# The same tests under AddressSanitizer and UBSan, under ThreadSanitizer, and with random yields and
+# sleeps in every primitive: each in a build folder of its own.
 sanitize: deps
 	@tools/variants.sh asan tsan
 

@@ -5,9 +5,10 @@
     bench/plot.py --write         makes docs/pictures/decode.svg
     bench/plot.py --check         exit status 1 if that file is another one
 
-For each GPU and model on record in bench/results: quern's newest run at batch 1 and, where
-bench/compare.py has measured them, the newest figures of other systems. A bar is as long as the step
-takes in multiples of the floor of its own run (bytes of a step over the read ceiling measured with it).
+For each GPU and model on record in bench/results: quern's newest run at batch 1 and the newest figures of
+other systems, from a record of bench/compare.py or else from peers-*.json. A bar is as long as the step
+takes in multiples of the floor of its own run (bytes of a step over the read ceiling measured with it); a
+peer without a floor of its own has that of quern's run on the same kind of card.
 """
 import html
 import sys
@@ -59,6 +60,13 @@ def figures(folder=None):
                                                           "date": record["date"][:10],
                                                           "setting": f"{record['dtype']}, prompt of "
                                                                      f"{record['input_len']}"}
+    _, record = records.peers(folder)
+    for model, systems in record["peers"].items():
+        one = found.get(record["device"], {}).get(model)
+        for system, by_batch in systems.items():
+            if one and system not in one and "1" in by_batch:
+                one[system] = {"ms": by_batch["1"], "floor_ms": one["quern"]["floor_ms"], "date": record["date"][:10],
+                               "setting": f"{record['dtype']}, prompt of {record['input_len']}"}
     return found, weights
 
 

@@ -83,3 +83,10 @@ def quern_runs(folder=None):
         if name.startswith("cpu-"):
             for model, run in record["models"].items():
                 yield f"{record['cpu']}, {run['device']}", model, record["date"], name, run
+
+
+def peers(folder=None):
+    """(name, record) of the newest peers-*.json: quern and other systems on one card, as they were noted;
+    record["peers"][model][system][batch] is milliseconds per decode step."""
+    found = [f for f in read_all(folder) if f[0].startswith("peers-")]
+    return found[-1] if found else ("", {"device": "", "date": "", "versions": {}, "peers": {}})

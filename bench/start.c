@@ -1,12 +1,12 @@
 /* bench_start - what an engine on a GPU does on the host before anything is read or sent: compiling
  * the program of all batch sizes and proving it, stage by stage, on one core. No GPU is wanted: the
- * device's size is told.
+ * device is made up, as an H100 describes itself.
  *
  *   bench_start MODEL [workers [chunk [slots [runs]]]]
  *
  * MODEL is a Hugging Face directory (a config.json is enough), by default for 132 workers, chunks
- * of 1,024 and 8 requests; with a chunk of 1 the program has one batch size. Milliseconds, the
- * median of the runs (9) for each line. */
+ * of 2,048 and 8 requests, as an engine on a GPU has them; with a chunk of 1 the program has one
+ * batch size. Milliseconds, the median of the runs (9) for each line. */
 #include "engine/engine.h"
 
 #include "base/checked.h"
@@ -56,8 +56,8 @@ static uint32_t told_workers;
 static int told_device(struct diag *d, const struct backend_config *config,
                        struct backend_device *out) {
     (void)d, (void)config;
-    *out = (struct backend_device){.compute = device_cuda(90, told_workers, 25),
-                                   .memory_bytes = (uint64_t)80 << 30};
+    *out = (struct backend_device){
+        .compute = device_cuda(90, told_workers, 25), .memory_bytes = (uint64_t)80 << 30};
     return QN_OK;
 }
 
@@ -122,7 +122,7 @@ int main(int argc, char **argv) {
     given.model = argv[1];
     given.load_format = "dummy";
     told_workers = argument(argc, argv, 2, 132);
-    given.max_num_batched_tokens = argument(argc, argv, 3, 1024);
+    given.max_num_batched_tokens = argument(argc, argv, 3, 2048);
     given.max_num_seqs = argument(argc, argv, 4, 8);
     const int n = (int)MIN(MAX(argument(argc, argv, 5, 9), 1u), (uint32_t)MAX_RUNS);
     b.hook.user = &b;

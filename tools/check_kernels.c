@@ -2,14 +2,13 @@
  * holds the assembler's report to what is written beside each kernel. Needs NVRTC, but no GPU.
  *
  *     check_kernels [--arch sm_90a]... [--model NAME]... [--traces] [--log] [--cubin FOLDER]
- *     check_kernels --fill-cache [--form aot|hybrid|jit] [--requests N] [--traces] --arch sm_90a
- * DIR...
+ *     check_kernels --fill-cache [--form aot|jit] [--requests N] [--traces] --arch sm_90a DIR...
  *
  * --traces: kernels of an engine that was opened with a trace, which have the same budgets.
  * The second form compiles the kernels of model directories into the kernel cache, so that a
  * machine that gets a copy of the cache compiles nothing. Kernels differ by the forms that the
- * program uses, and so by what it hands out at run time: nothing (as the engine has it on a GPU),
- * attention, everything; and by the requests in flight (8).
+ * program uses, and so by the requests in flight (8), and by whether it hands out tasks at run time;
+ * as the engine has it on a GPU it does not.
  *
  * A budget is a line of a .cuh file:
  *
@@ -229,14 +228,23 @@ static int judge_log(char *log, const char *where, int *n_kernels) {
     return failures;
 }
 
-/* A program of which only what emit_constants reads is filled in. */
-static struct prog_header *bare_program(const struct model_spec *spec) {
-    struct prog_header *p = calloc(1, sizeof *p + sizeof *spec);
+/* A program of which only what emit_constants reads is filled in. Form jit: it hands a task out. */
+static struct prog_header *bare_program(const struct model_spec *spec, const char *form) {
+    const size_t kv_at = sizeof(struct prog_header) + sizeof *spec;
+    const size_t at = align_up(kv_at + sizeof(struct kv_row), 64);
+    const enum dtype kv = spec->weight_dtype == DTYPE_F32 ? DTYPE_BF16 : spec->weight_dtype;
+    struct prog_header *p = calloc(1, at + sizeof(struct prog_task));
     if (p == NULL) return NULL;
     p->section[SECTION_MODEL] = (struct prog_section){.offset = sizeof *p, .count = 1};
     memcpy(p + 1, spec, sizeof *spec);
+    p->section[SECTION_KV] = (struct prog_section){.offset = kv_at, .count = 1};
+    *(struct kv_row *)((char *)p + kv_at) = spec_kv_row(spec, kv);
+    if (strcmp(form, "jit") == 0) {
+        struct prog_task *t = (struct prog_task *)((char *)p + at);
+        p->section[SECTION_TASK] = (struct prog_section){.offset = at, .count = 1};
+        t->worker = PROG_JIT;
+    }
     p->kv_block = 64; /* compile_options_init's */
-    p->kv_dtype = spec->weight_dtype == DTYPE_F32 ? DTYPE_BF16 : spec->weight_dtype;
     return p;
 }
 
@@ -255,12 +263,11 @@ static int check(const struct nvrtc *nvrtc, const struct choices *c, const char 
     struct diag d = {0};
     struct kernel_cache off = {{0}};
     struct kernel_image image = {0};
-    struct kernel_image_options o = {
-        .arch = arch, .all_forms = true, .verbose = true, .traces = c->traces};
+    struct kernel_image_options o = {.arch = arch, .all_forms = true, .verbose = true, .traces = c->traces};
     char where[64];
     int failures = 0, n_kernels = 0;
     snprintf(where, sizeof where, "%s.%s", model, arch);
-    struct prog_header *program = bare_program(spec);
+    struct prog_header *program = bare_program(spec, "aot");
     if (program == NULL) return 1;
     int rc = kernel_image_make(&d, nvrtc, &off, program, &o, &image);
     if (rc != QN_OK) {
@@ -321,10 +328,10 @@ static int parse(int argc, char **argv, struct choices *c) {
 /* The program that an engine would make of a model for a GPU of 132 multiprocessors. */
 static int real_program(struct diag *d, const struct choices *c, struct model *model,
                         const char *arch, struct prog_header **program) {
+    const struct device card = device_cuda((uint32_t)strtoul(arch + 3, NULL, 10), 132, 25);
     struct compile_options o;
     char launch[32];
     compile_options_init(&o);
-    const struct device card = device_cuda((uint32_t)strtoul(arch + 3, NULL, 10), 132, 25);
     compile_options_cuda(&o, &card);
     o.n_slots = c->n_requests;
     o.kv_dtype = model->spec.weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;

@@ -6,9 +6,13 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
     ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.h ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.def)
   file(GLOB embed_shared CONFIGURE_DEPENDS
     ${CMAKE_SOURCE_DIR}/src/base/abi.h
+    ${CMAKE_SOURCE_DIR}/src/graph/kv_row.h
     ${CMAKE_SOURCE_DIR}/src/graph/model_spec.h
+    ${CMAKE_SOURCE_DIR}/src/graph/dtype.def
+    ${CMAKE_SOURCE_DIR}/src/graph/dtype.h
     ${CMAKE_SOURCE_DIR}/src/graph/op.h
     ${CMAKE_SOURCE_DIR}/src/graph/op.def
+    ${CMAKE_SOURCE_DIR}/src/graph/partials.h
     ${CMAKE_SOURCE_DIR}/src/task/program.h
     ${CMAKE_SOURCE_DIR}/src/runtime/rt_*.h
     ${CMAKE_SOURCE_DIR}/src/kernels/*.h

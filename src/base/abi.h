@@ -17,6 +17,13 @@ typedef unsigned long long uint64_t;
 #include <stdint.h>
 #endif
 
+/* A function of such a header. */
+#ifdef __CUDACC__
+#define ABI_FN __device__ __host__ static constexpr
+#else
+#define ABI_FN static inline
+#endif
+
 #ifdef __cplusplus
 #define ABI_SIZE(type, bytes) static_assert(sizeof(type) == (bytes), #type " changed size")
 #else

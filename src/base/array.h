@@ -1,4 +1,4 @@
-/* array.h - growing typed arrays in heap memory, owned by whoever declared them.
+/* array.h - growing typed arrays in heap memory, owned by the code that declares them.
  *
  *     ARRAY(int) ids = {0};
  *     TRY(ARRAY_PUSH(d, &ids, 7));      ids.items[ids.n - 1] == 7

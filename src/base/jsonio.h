@@ -1,4 +1,10 @@
-/* jsonio.h - reading JSON from files that nobody vouches for; jansson does the parsing.
+/* jsonio.h - reading JSON from untrusted files, into jansson's values.
+ *
+ * Python's json module wrote most of them, so its rules hold: NaN, Infinity and -Infinity are
+ * numbers, an integer may have any size, a key that is there twice counts as it comes last. jansson
+ * has no values for these: an integer beyond 64 bits is a real number, the nearest one; a number
+ * beyond the reals or not a number is a null that jsonio_non_finite() knows. The getters below
+ * refuse both where they are needed; nothing else is stopped by them.
  *
  * Every getter takes the file's name and a field path for its message and checks type and range:
  *     "models/x/config.json: num_hidden_layers: want an integer from 1 to 1000, have 'many'"
@@ -14,10 +20,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Parses a file of at most max_bytes. Errors: mapfile_open's, QN_EFORMAT with line and column. */
+/* Parses a file of at most max_bytes and 2048 levels. Errors: mapfile_open's, QN_EFORMAT with line
+ * and column. */
 int jsonio_load(struct diag *d, const char *path, uint64_t max_bytes, json_t **root);
 /* The same for text in memory; `name` stands for the path in messages. */
 int jsonio_parse(struct diag *d, const char *name, const char *text, size_t n, json_t **root);
+/* The same where a key that is there twice is an error. */
+int jsonio_parse_unique(struct diag *d, const char *name, const char *text, size_t n,
+                        json_t **root);
+
+/* Whether v was read from a NaN or a number beyond the reals; *number: it as a double. */
+bool jsonio_non_finite(const json_t *v, double *number);
+/* The field, NULL where it is missing or null. */
+json_t *jsonio_field(const json_t *o, const char *key);
 
 /* The field `key` of object `o`. A missing field or null gives the fallback; the `need_` forms
  * fail instead. Errors: QN_EFORMAT. */

@@ -95,6 +95,12 @@ static int map_whole(struct diag *d, int fd, const char *path, struct mapfile *f
     return QN_OK;
 }
 
+/* What a clone without Git LFS leaves in place of a large file. */
+static bool is_lfs_pointer(const struct mapfile *f) {
+    static const char first[] = "version https://git-lfs";
+    return f->bytes >= sizeof first - 1 && memcmp(f->data, first, sizeof first - 1) == 0;
+}
+
 int mapfile_open(struct diag *d, const char *path, uint64_t max_bytes, struct mapfile *f) {
     *f = (struct mapfile){.guard = -1};
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -114,6 +120,11 @@ int mapfile_open(struct diag *d, const char *path, uint64_t max_bytes, struct ma
         rc = f->bytes < READ_BELOW ? read_whole(d, fd, path, f) : map_whole(d, fd, path, f);
     }
     close(fd);
+    if (rc == QN_OK && is_lfs_pointer(f)) {
+        mapfile_close(f);
+        rc = fail(d, QN_EFORMAT,
+                  "%s: a Git LFS pointer, not the file itself; fetch it with: git lfs pull", path);
+    }
     return rc;
 }
 

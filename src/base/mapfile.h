@@ -20,8 +20,8 @@ struct mapfile {
     int guard; /* slot in the table of guarded maps, -1: none */
 };
 
-/* Opens a regular file. max_bytes = 0: any size. Errors: QN_ENOENT, QN_EIO, QN_ELIMIT, QN_ENOMEM;
- * the message names the path. */
+/* Opens a regular file. max_bytes = 0: any size. Errors: QN_ENOENT, QN_EIO, QN_ELIMIT, QN_ENOMEM,
+ * QN_EFORMAT (a Git LFS pointer); the message names the path. */
 int mapfile_open(struct diag *d, const char *path, uint64_t max_bytes, struct mapfile *f);
 void mapfile_close(struct mapfile *f);
 

@@ -38,7 +38,7 @@ int fail(struct diag *d, int code, const char *fmt, ...) __attribute__((format(p
 /* Out of memory while making `what`; returns QN_ENOMEM. */
 int fail_nomem(struct diag *d, size_t bytes, const char *what);
 
-#ifdef __clang_analyzer__ /* it sees one file at a time: that what comes back is no QN_OK */
+#ifdef __clang_analyzer__ /* it sees one file at a time: says that the result is not QN_OK */
 #define fail(d, code, ...)         (fail(d, code, __VA_ARGS__), (code))
 #define fail_nomem(d, bytes, what) (fail_nomem(d, bytes, what), QN_ENOMEM)
 #endif

@@ -1,4 +1,4 @@
-/* strbuf.h - a growing byte string, always NUL-terminated, owned by whoever declared it.
+/* strbuf.h - a growing byte string, always NUL-terminated, owned by the code that declares it.
  *
  * Appends never fail one by one: the first failed allocation marks the buffer, later appends do
  * nothing, and strbuf_status() tells once at the end.

@@ -14,7 +14,7 @@
 
 enum progress_form { PROGRESS_NONE, PROGRESS_BAR, PROGRESS_LINES, PROGRESS_JSON };
 
-/* Lives while the engine opens; belongs to whoever opens it. */
+/* Lives while the engine opens; belongs to the caller that opens it. */
 struct progress {
     enum progress_form form;
     bool all; /* also stages that are over at once */

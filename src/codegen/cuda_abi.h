@@ -10,8 +10,16 @@
  *   qn_read_all  struct cuda_read    any grid, block 256: the plain read ceiling, for measuring
  *
  * Weights. A matrix [rows, K] becomes an *image*: pages of CUDA_PAGE_BYTES, each 16 weight rows (a
- * row block) x 256 columns (a k-tile), page index = row_block * cuda_k_tiles(K) + k_tile. Inside a
- * page, 16-byte groups stand in the order [step 16][lane 32]; lane = 4 g + j of step 2 p + e holds
+ * row block) x 256 columns (a k-tile). A row block's pages follow each other in steps: the first
+ * k-tile of each partial sum (graph/partials.h), then the second of each, and so on. So they can be
+ * taken in turn by eight warps, of which each works on one partial sum, in order of K. Partials
+ * with a k-tile more come first in each step, so that only the last step may lack pages:
+ *
+ *   20 k-tiles:   page      0  1  2  3  4  5  6  7    8  9 10 11 12 13 14 15   16 17 18 19
+ *                 partial   0  2  4  6  1  3  5  7    0  2  4  6  1  3  5  7    0  2  4  6
+ *                 k-tile    0  5 10 15  3  8 13 18    1  6 11 16  4  9 14 19    2  7 12 17
+ *
+ * Inside a page, 16-byte groups stand in the order [step 16][lane 32]; lane = 4 g + j of step 2 p + e holds
  *
  *   row g     columns 32 p + 8 j + 4 e + {0, 1}      row g + 8  the same columns
  *   row g     columns 32 p + 8 j + 4 e + {2, 3}      row g + 8  the same columns
@@ -19,7 +27,8 @@
  * which are the four A registers of mma.m16n8k16 with the 16 columns of a step permuted, so that a
  * lane's B operand of two steps is 16 contiguous bytes of a row-major activation. Rows and columns
  * beyond the matrix are zero: the host clears the weights allocation before it fills it.
- * Which matrix row is which image row is the place's `layout` (enum cuda_layout).
+ * Image rows are the rows of the program's block (struct prog_weight), whose parts say which tensor of
+ * the checkpoint has which.
  *
  * Packed activations (OP_PACK) are pieces of PACK_ROWS token rows x CUDA_PACK_COLUMNS columns, 1 KB
  * each: those of all rows for the first columns, then for the next, so that what a tile of any
@@ -51,9 +60,8 @@ enum {
     CUDA_COMPUTE_WARPS = 8,
     CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 4), /* + loader, control, packed_ask.cuh */
 
-    CUDA_SCRATCH_BYTES = 31168, /* of shared memory, for the task that runs */
-    CUDA_CONTROL_BYTES = 4672,  /* ... and for what the warps tell each other */
-    CUDA_PARTIALS = PARTS,      /* partial sums of a dot product: k-tile kt belongs to kt % 8 */
+    CUDA_SCRATCH_BYTES = 31152, /* of shared memory, for the task that runs */
+    CUDA_CONTROL_BYTES = 4688,  /* ... and for what the warps tell each other */
 
     /* Tiles of packed activations have at most so many token rows and weight rows; up to
      * PACK_NARROW rows tiles are of so many. */
@@ -66,13 +74,14 @@ enum {
     CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (packed.cuh) */
 
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */
+
+    /* Sums of a tile of many packed rows that wait in device memory (packed.cuh), F32; how many of
+     * the at most four that partial_merges has on its stack: two are in registers. */
+    CUDA_WAITING_BYTES = PACK_TILE * PACK_TILE * 4,
+    CUDA_WAITING_SUMS = 2,
 };
 
-#ifdef __CUDACC__
-#define CUDA_ABI_FN __device__ __host__ static constexpr
-#else
-#define CUDA_ABI_FN static inline
-#endif
+#define CUDA_ABI_FN ABI_FN
 
 /* Dynamic shared memory of qn_mega: all that a block of that compute capability may have. `cc` is
  * major * 10 + minor. The kernel derives its ring from the same number. */
@@ -89,8 +98,8 @@ CUDA_ABI_FN uint32_t cuda_lease_bytes(uint32_t cc) {
     return room / depth * depth + CUDA_SCRATCH_BYTES;
 }
 
-/* ATTENTION of many rows (attention_rows.cuh): bytes of a row of keys or values in shared memory,
- * of a piece of both, and of a warp's own memory. */
+/* ATTENTION of many rows (attention_prefill.cuh): bytes of a row of keys or values in shared
+ * memory, of a piece of both, and of a warp's own memory. */
 CUDA_ABI_FN uint32_t cuda_rows_pitch(uint32_t head_dim) {
     return (head_dim + 63) / 64 * 128;
 }
@@ -106,28 +115,11 @@ CUDA_ABI_FN int cuda_rows_fit(uint32_t head_dim, uint32_t cc) {
     return head_dim <= 128 && work + cuda_rows_piece(head_dim) <= cuda_lease_bytes(cc);
 }
 
-/* ATTENTION_SPLIT, _STEP and _WHOLE: positions of a share, of which a page holds the keys and
- * values. */
-enum { CUDA_SHARE_POSITIONS = ATTENTION_PIECE / CUDA_COMPUTE_WARPS };
-CUDA_ABI_FN int cuda_share_fits(uint32_t head_dim, uint32_t kv_block) {
-    return 4 * CUDA_SHARE_POSITIONS * head_dim <= CUDA_PAGE_BYTES &&
-           kv_block % CUDA_SHARE_POSITIONS == 0;
-}
-
-/* Columns of outputs that an item of `heads` query heads merges at a time; bytes of scratch for
- * them, and before them for its shares' maxima, sums and factors. */
-enum { CUDA_SPLIT_SCALARS = 2 * 3 * CUDA_COMPUTE_WARPS * 16 * 4 };
-CUDA_ABI_FN uint32_t cuda_split_chunk(uint32_t heads) {
-    return heads > 8 ? 32 : heads > 4 ? 64 : 128;
-}
-CUDA_ABI_FN uint32_t cuda_split_bytes(uint32_t heads) {
-    return CUDA_COMPUTE_WARPS * heads * (cuda_split_chunk(heads) + 4) * 4 + CUDA_SPLIT_SCALARS;
-}
-/* Token rows that a STEP or WHOLE can have: the queries of an item, and keys and values of as many
- * rows, are in scratch, too. */
-CUDA_ABI_FN uint32_t cuda_step_rows(uint32_t heads, uint32_t head_dim) {
-    const uint32_t room = (CUDA_SCRATCH_BYTES - cuda_split_bytes(heads)) / (2 * head_dim);
-    return room < heads + 2 * STEP_ROWS ? (room - heads) / 2 : STEP_ROWS;
+/* Query heads of a KV head's group that attention takes together: what a product has rows for, and
+ * a page of the outputs of STEP and WHOLE. */
+CUDA_ABI_FN uint32_t cuda_sub_heads(uint32_t group, uint32_t head_dim) {
+    const uint32_t most = head_dim <= 128 ? 16 : 8;
+    return group < most ? group : most;
 }
 /* Token rows whose places a block keeps; of so many it knows if each is another request's, so that
  * a WHOLE can have them. */
@@ -136,7 +128,7 @@ enum { CUDA_PLACES = 64 };
 /* Row blocks that a warp works on at a time with one or two columns of eight packed rows
  * (packed_few.cuh): what the scratch holds of partial sums. Operators of few row blocks a worker
  * leave room, LINEAR's for what else its results need. */
-enum { CUDA_FEW_TOKEN_BYTES = (CUDA_PAGE_ROWS * CUDA_PARTIALS + 4) * 4 };
+enum { CUDA_FEW_TOKEN_BYTES = (CUDA_PAGE_ROWS * PARTIALS + 4) * 4 };
 CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t kind, uint32_t columns) {
     const uint32_t most = CUDA_SCRATCH_BYTES / (8 * columns * CUDA_FEW_TOKEN_BYTES);
     const uint32_t few = kind == OP_LINEAR || kind == OP_QKV_LINEAR ? 4 : 6;
@@ -153,7 +145,28 @@ CUDA_ABI_FN uint32_t cuda_wide_parts(uint32_t group) {
 }
 
 CUDA_ABI_FN uint32_t cuda_k_tiles(uint32_t k) {
-    return (k + CUDA_PAGE_K - 1) / CUDA_PAGE_K;
+    return partial_tiles(k);
+}
+
+/* The order of pages in a row block. Which page of each step is of partial p, and back. */
+CUDA_ABI_FN uint32_t cuda_partial_turn(uint32_t k_tiles, uint32_t p) {
+    const uint32_t longer = k_tiles % PARTIALS, before = partial_first(longer, p);
+    return before < partial_first(longer, p + 1) ? before : longer + p - before;
+}
+CUDA_ABI_FN uint32_t cuda_turn_partial(uint32_t k_tiles, uint32_t turn) {
+    const uint32_t longer = k_tiles % PARTIALS, shorter = PARTIALS - longer;
+    return turn < longer ? partial_nth(longer, turn)
+                         : (PARTIALS * (turn - longer + 1) + shorter - 1) / shorter - 1;
+}
+
+/* The k-tile of a page of a row block, and back. */
+CUDA_ABI_FN uint32_t cuda_page_tile(uint32_t k_tiles, uint32_t page) {
+    const uint32_t p = cuda_turn_partial(k_tiles, page % PARTIALS);
+    return partial_first(k_tiles, p) + page / PARTIALS;
+}
+CUDA_ABI_FN uint32_t cuda_tile_page(uint32_t k_tiles, uint32_t tile) {
+    const uint32_t p = partial_of(k_tiles, tile);
+    return (tile - partial_first(k_tiles, p)) * PARTIALS + cuda_partial_turn(k_tiles, p);
 }
 
 /* Kinds of tasks whose weights come as pages. */
@@ -162,19 +175,10 @@ CUDA_ABI_FN int cuda_has_pages(uint32_t kind) {
            kind == OP_GATED_MLP || kind == OP_LM_HEAD;
 }
 
-enum cuda_layout {
-    CUDA_VECTOR = 0, /* F32, contiguous */
-    CUDA_ROWS = 1,   /* in the matrix's own order */
-    CUDA_GATE = 2,   /* matrix row 8 b + r is image row r of row block b, r < 8 */
-    CUDA_UP = 3,     /* matrix row 8 b + r is image row 8 + r of row block b */
-};
-
-/* Where a checkpoint weight lies on the device. */
+/* Where a block of weights (struct prog_weight) lies on the device. */
 struct cuda_place {
-    uint64_t offset; /* bytes into the weights allocation: of the vector, or of the shared image */
-    uint32_t layout; /* enum cuda_layout */
-    uint32_t k_tiles;
-    uint32_t row0; /* first image row: q, k and v share an image */
+    uint64_t offset;  /* bytes into the weights allocation */
+    uint32_t k_tiles; /* of an image; 0: a vector, F32, contiguous */
     uint32_t reserved;
 };
 
@@ -191,20 +195,20 @@ struct cuda_task {
     uint32_t k;     /* length of the dot products; CLEAR: bytes of a unit */
     uint32_t k_tiles;
     uint32_t index; /* of this task in the program */
-    /* Device addresses of operands, as op.def's row calls them; those that a kind does not have: 0.
+    /* Device addresses of operands; an operand that the kind does not have is 0.
      *
      * w      EMBED and SAMPLE table; matrix products: the weights' image
      * in     what it works on: x, a, qkv, q, part, parts, squares, logits
      * norm   of one row norm; EMBED, LINEAR and LINEAR_SUM next; STEP and
      *        WHOLE q_norm
      * bias   QKV_LINEAR bq, bk, bv in one; LINEAR and LINEAR_SUM bias; GATED_MLP bg
-     * more   QKV_HEADS q_norm; ATTENTION, SPLIT, STEP, WHOLE kv; LINEAR and LINEAR_SUM residual;
+     * more   QKV_HEADS q_norm; ATTENTION, STEP, WHOLE kv; LINEAR and LINEAR_SUM residual;
      *        GATED_MLP bu; SAMPLE part
      * more2  QKV_HEADS, STEP and WHOLE k_norm; others squares, to be written or read
      * out    the first result; CLEAR: of all units
      * out2   EMBED, LINEAR and LINEAR_SUM normed; QKV_HEADS kv; LM_HEAD part */
     uint64_t w, in, norm, bias, more, more2, out, out2;
-    uint16_t n_pieces; /* P of SPLIT, STEP, COMBINE; parts of a row's squares; PACK_LOGITS: eights
+    uint16_t n_pieces; /* P of STEP, COMBINE; parts of a row's squares; PACK_LOGITS: eights
                           of what it reads; LINEAR_PARTS: row blocks of a part; LINEAR_SUM: parts */
     uint16_t eights;   /* of packed activations that it reads or writes: rows / PACK_ROWS */
     /* How a task with weights walks through them: cuda_form.c decides, common/linear.cuh tells.
@@ -213,14 +217,14 @@ struct cuda_task {
     uint8_t tile;            /* token rows at a time: 1, 8, 16, 32, 64 or 128 */
     uint8_t group;           /* row blocks at a time; of many packed rows 2, 4, 8, 12 or 16 */
     uint8_t columns;     /* columns of 8 tokens: 1, 2, 4; 0: one row, whose activations are staged;
-                            CUDA_LEASE: many packed rows. ATTENTION: 0, or CUDA_LEASE: many rows */
+                            CUDA_LEASE: many packed rows, ATTENTION */
     uint8_t unit_blocks; /* row blocks that are finished together; 0: each alone */
 };
 ABI_SIZE(struct cuda_task, 128);
 
 enum cuda_task_flag {
     CUDA_TRIGGER_WATCHED =
-        1, /* the trigger may activate the end event: somebody must see who does */
+        1, /* the trigger may activate the end event: the block must notice if it does */
     /* Operands that carry flags: */
     CUDA_IN_FLAGGED = 2,
     CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR */
@@ -255,11 +259,13 @@ struct cuda_args {
     const float *rope_cos;         /* [max_model_len][head_dim / 2], from cpu_rope_fill */
     const float *rope_sin;
     float *sample_scratch; /* cuda_sample_bytes: work of SAMPLE, [L][2][ceil64(vocab)] */
+    float *waiting_sums;   /* cuda_waiting_bytes: [n_workers][CUDA_WAITING_SUMS] tiles of LINEAR's
+                              sums, a block's own; NULL: the program needs none */
     uint32_t flight;       /* pages requested and not yet arrived per worker, 1..CUDA_MAX_FLIGHT;
                               a few times 8 KB reach full bandwidth, more delays others */
     uint32_t stream;       /* enum cuda_stream */
-    uint32_t flight_deep;  /* the same in the midst of a long task of up to eight rows, while nobody
-                              waits for activations: flight..CUDA_MAX_FLIGHT. Bulk copies only */
+    uint32_t flight_deep; /* the same in the midst of a long task of up to eight rows, while no task
+                             waits for activations: flight..CUDA_MAX_FLIGHT. Bulk copies only */
 };
 
 /* The rings of runtime/rt_trace.h on the device: those of workers (written by the control warps)
@@ -271,7 +277,11 @@ CUDA_ABI_FN uint64_t cuda_sample_bytes(uint32_t n_logit_rows, uint32_t vocab) {
     return (uint64_t)n_logit_rows * 2 * ((vocab + 63) & ~63u) * 4;
 }
 
-/* Rows [first_row, first_row + n_rows) of a checkpoint matrix into its image (any range; calls for
+CUDA_ABI_FN uint64_t cuda_waiting_bytes(uint32_t n_workers) {
+    return (uint64_t)n_workers * CUDA_WAITING_SUMS * CUDA_WAITING_BYTES;
+}
+
+/* Rows [first_row, first_row + n_rows) of a part into its block's image (any range; calls for
  * different ranges may run in any order), or a vector's elements (n_rows of 1 column) to F32. */
 struct cuda_retile {
     uint64_t src;     /* n_rows * cols elements, row-major */
@@ -279,7 +289,7 @@ struct cuda_retile {
     uint64_t first_row, n_rows;
     uint32_t cols;
     uint32_t src_dtype, dst_dtype; /* enum dtype; dst of a matrix: BF16 or F16 (F32 goes to BF16) */
-    uint32_t reserved;
+    uint32_t at, run, stride; /* of the part: struct prog_part */
     struct cuda_place place;
 };
 

@@ -128,6 +128,10 @@ int cuda_device_find(struct diag *d, const struct cuda_api *api, int ordinal,
     return check_fit(d, api, device);
 }
 
+double cuda_device_bytes_per_ns(const struct cuda_device *device) {
+    return 2e-6 * device->memory_clock_khz * device->memory_bus_bits / 8 / device->n_sms;
+}
+
 void cuda_device_arch(const struct cuda_device *device, char arch[16]) {
     /* The "a" targets carry the instructions that exist on one generation only (wgmma, tcgen05);
      * their images run on exactly that capability, which is what is compiled for here anyway. */

@@ -26,7 +26,7 @@ typedef struct CUfunc_st *cu_function;
 typedef struct CUstream_st *cu_stream;
 typedef struct CUevent_st *cu_event;
 
-/* CUresult: those that are told apart here. */
+/* CUresult: the values that are told apart here. */
 enum {
     CU_SUCCESS = 0,
     CU_ERROR_OUT_OF_MEMORY = 2,
@@ -179,6 +179,9 @@ int cuda_device_find(struct diag *d, const struct cuda_api *api, int ordinal,
                      struct cuda_device *device);
 /* How many devices the driver shows; QN_EDEVICE when there are none. */
 int cuda_device_count(struct diag *d, const struct cuda_api *api, int *n);
+
+/* What the memory brings each multiprocessor, on paper; 0: not told. */
+double cuda_device_bytes_per_ns(const struct cuda_device *device);
 
 /* The NVRTC name of the device's real architecture: "sm_80", "sm_90a", "sm_100a". */
 void cuda_device_arch(const struct cuda_device *device, char arch[16]);

@@ -2,9 +2,9 @@
 #include "codegen/cuda_form.h"
 #include "base/checked.h"
 #include "codegen/cuda_tables.h"
-#include "codegen/emit.h"
 #include "plan/cost.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 enum { LEAST = 1, MANY = UINT16_MAX + 1 };
@@ -24,13 +24,9 @@ static bool has_any(const struct cuda_form_host *h) {
     (void)h;
     return true;
 }
-/* The KV cache comes to attention as pages. */
-static bool has_pages(const struct cuda_form_host *h) {
-    return h->kv_pages;
-}
-/* Attention leases the ring. */
-static bool has_leases(const struct cuda_form_host *h) {
-    return h->leases && cuda_rows_fit(PROG(h->program, MODEL)->head_dim, h->device.cc);
+/* Outputs fit registers, a piece fits shared memory. */
+static bool has_prefill(const struct cuda_form_host *h) {
+    return cuda_rows_fit(PROG(h->program, MODEL)->head_dim, h->device.cc);
 }
 /* wgmma: columns of an operator are cut into parts. */
 static bool has_parts(const struct cuda_form_host *h) {
@@ -57,20 +53,20 @@ static bool when_normed(const struct form_case *c, const struct cuda_task *t) {
     return when_whole(c, t) && c->op->in[LINEAR_NEXT] != PROG_NONE;
 }
 
-/* Query heads that share a step of 16 rows; token rows of an item of attention by rows. */
-static uint32_t step_heads(const struct model_spec *s) {
-    return MIN(s->n_heads / s->n_kv_heads, 16u);
+/* Query heads that an item of attention has; token rows of an item of PREFILL. */
+static uint32_t item_heads(const struct op_attrs *a) {
+    return cuda_sub_heads(a->heads / a->kv, a->D);
 }
-static uint32_t item_rows(const struct model_spec *s) {
-    return CUDA_COMPUTE_WARPS * (16 / step_heads(s));
+static uint32_t item_rows(const struct op_attrs *a) {
+    return CUDA_COMPUTE_WARPS * (16 / item_heads(a));
 }
 
-/* Half of the tasks have one of the items that warps share. */
+/* Half of the tasks have one of PREFILL's items. */
 static bool when_filling(const struct form_case *c, const struct cuda_task *t) {
-    const struct model_spec *s = c->spec;
-    const uint32_t heads = s->n_heads / s->n_kv_heads, rows = item_rows(s);
+    const struct op_attrs *a = &c->op->attrs;
+    const uint32_t rows = item_rows(a);
     const uint32_t items =
-        CEIL_DIV(c->op->n_rows, rows) * s->n_kv_heads * CEIL_DIV(heads, step_heads(s));
+        CEIL_DIV(c->op->n_rows, rows) * a->kv * CEIL_DIV(a->heads / a->kv, item_heads(a));
     return c->op->n_rows >= rows && 2 * items >= t->unit1;
 }
 
@@ -85,7 +81,7 @@ static void walk_nothing(const struct form_case *c, struct cuda_task *t) {
  * unit's results. */
 static void walk_staged(const struct form_case *c, struct cuda_task *t) {
     const uint32_t unit_blocks = c->op->kind == OP_LM_HEAD ? LM_BLOCK / CUDA_PAGE_ROWS : 0;
-    const uint32_t partials = CUDA_PARTIALS * CUDA_PAGE_ROWS * 4;
+    const uint32_t partials = PARTIALS * CUDA_PAGE_ROWS * 4;
     const uint32_t fixed = t->k_tiles * CUDA_PAGE_K * 2 + unit_blocks * CUDA_PAGE_ROWS * 4;
     t->tile = 1;
     t->columns = 0;
@@ -120,18 +116,20 @@ static void walk_tile(const struct form_case *c, struct cuda_task *t) {
     t->columns = CUDA_LEASE;
 }
 
-static void walk_by_steps(const struct form_case *c, struct cuda_task *t) {
-    if (c->host->leases) t->columns = CUDA_LEASE;
+/* Steps of 16 rows, in the leased ring. */
+static void walk_mixed(const struct form_case *c, struct cuda_task *t) {
+    (void)c;
+    t->columns = CUDA_LEASE;
 }
 
-static void walk_by_rows(const struct form_case *c, struct cuda_task *t) {
+static void walk_prefill(const struct form_case *c, struct cuda_task *t) {
     t->columns = CUDA_LEASE;
-    t->tile = (uint8_t)item_rows(c->spec);
+    t->tile = (uint8_t)item_rows(&c->op->attrs);
 }
 
 /* ---- the table ---- */
 
-enum form_layout { LAYOUT_ANY, LAYOUT_ROWS, LAYOUT_PACKED };
+enum form_layout { FROM_ANY, FROM_ROWS, FROM_PACKED };
 enum form_k { K_ANY, K_HEADS };
 
 /* What a condition is, and what is said where it does not hold. */
@@ -145,30 +143,20 @@ struct form_when {
 };
 
 /* Names in capitals are form.def's. */
-#define HAS_ANY                                                                                    \
-    { has_any, NULL }
-#define HAS_PAGES                                                                                  \
-    { has_pages, "the KV cache does not come as pages" }
-#define HAS_LEASES                                                                                 \
-    { has_leases, "attention does not lease the ring, or has no room there" }
-#define HAS_PARTS                                                                                  \
-    { has_parts, "only sm_90 has wgmma" }
-#define HAS_STREAM_32                                                                              \
-    { has_stream_32, "32 rows stream on sm_90, of wide models" }
-#define WHEN_ALWAYS                                                                                \
-    { when_always, NULL }
-#define WHEN_WHOLE                                                                                 \
-    { when_whole, "its tasks have some of the rows" }
-#define WHEN_NORMED                                                                                \
-    { when_normed, "its tasks have some of the rows, or no norm comes next" }
-#define WHEN_FILLING                                                                               \
-    { when_filling, "fewer than half of the tasks would have rows" }
+#define HAS_ANY       has_any, NULL
+#define HAS_PREFILL   has_prefill, "a piece of the context does not fit shared memory"
+#define HAS_PARTS     has_parts, "only sm_90 has wgmma"
+#define HAS_STREAM_32 has_stream_32, "32 rows stream on sm_90, of wide models"
+#define WHEN_ALWAYS   when_always, NULL
+#define WHEN_WHOLE    when_whole, "its tasks have some of the rows"
+#define WHEN_NORMED   when_normed, "its tasks have some of the rows, or no norm comes next"
+#define WHEN_FILLING  when_filling, "fewer than half of the tasks would have rows"
 #define WALK_NOTHING  walk_nothing
 #define WALK_STAGED   walk_staged
 #define WALK_STREAM   walk_stream
 #define WALK_TILE     walk_tile
-#define WALK_BY_STEPS walk_by_steps
-#define WALK_BY_ROWS  walk_by_rows
+#define WALK_MIXED    walk_mixed
+#define WALK_PREFILL  walk_prefill
 
 struct form {
     const char *name;
@@ -184,8 +172,8 @@ struct form {
 
 static const struct form forms[] = {
 #define FORM(kind, name, entry, least, most, layout, k, has, when, walk)                           \
-    {#name,           OP_##kind, FORM_##entry, least,       most,                                  \
-     LAYOUT_##layout, K_##k,     HAS_##has,    WHEN_##when, WALK_##walk},
+    {#name,         OP_##kind, FORM_##entry, least,         most,                                  \
+     FROM_##layout, K_##k,     {HAS_##has},  {WHEN_##when}, WALK_##walk},
 #include "kernels/cuda/form.def"
 };
 
@@ -194,16 +182,13 @@ static const struct {
     enum cuda_form entry, of;
     struct form_has has;
 } replacements[] = {
-#define NOW(entry, of, has, ...) {FORM_##entry, FORM_##of, HAS_##has},
+#define NOW(entry, of, has, ...) {FORM_##entry, FORM_##of, {HAS_##has}},
 #include "kernels/cuda/form.def"
 };
 
 struct cuda_form_host cuda_form_host_of(const struct prog_header *program,
                                         const struct device *device) {
-    return (struct cuda_form_host){.program = program,
-                                   .device = *device,
-                                   .kv_pages = emit_kv_pages(program),
-                                   .leases = emit_attention_leases(program)};
+    return (struct cuda_form_host){.program = program, .device = *device};
 }
 
 struct cuda_form_host cuda_form_host_for(const struct prog_header *program, uint32_t cc) {
@@ -213,7 +198,7 @@ struct cuda_form_host cuda_form_host_for(const struct prog_header *program, uint
 
 /* A matrix product's activations are packed, or rows. */
 static bool is_packed(const struct prog_header *p, const struct prog_op *op) {
-    return cuda_has_pages(op->kind) && PROG(p, TENSOR)[op->in[0]].dtype != DTYPE_F32;
+    return cuda_has_pages(op->kind) && PROG(p, TENSOR)[op->in[0]].layout == LAYOUT_PACKED;
 }
 
 /* Why a form of the operator cannot run the task; NULL: it can. */
@@ -221,21 +206,12 @@ static const char *lacks(const struct form *f, const struct form_case *c,
                          const struct cuda_task *t) {
     if (c->rows < f->least) return "too few rows";
     if (c->rows > f->most) return "too many rows";
-    if (f->layout == LAYOUT_PACKED && !c->packed) return "its activations are not packed";
-    if (f->layout == LAYOUT_ROWS && c->packed) return "its activations are packed";
+    if (f->layout == FROM_PACKED && !c->packed) return "its activations are not packed";
+    if (f->layout == FROM_ROWS && c->packed) return "its activations are packed";
     if (f->k == K_HEADS && c->op->k != c->spec->n_heads * c->spec->head_dim)
         return "its products are not of attention's output";
     if (!f->has.holds(c->host)) return f->has.lacks;
     return f->when.holds(c, t) ? NULL : f->when.lacks;
-}
-
-/* The row blocks of an operator with weights. */
-static void fill_blocks(const struct prog_op *op, struct cuda_task *t) {
-    if (!cuda_has_pages(op->kind)) return;
-    const uint32_t per_block = op->kind == OP_GATED_MLP ? 8 : CUDA_PAGE_ROWS;
-    const uint32_t blocks = LM_BLOCK / CUDA_PAGE_ROWS;
-    t->block0 = op->kind == OP_LM_HEAD ? t->unit0 * blocks : t->unit0 / per_block;
-    t->block1 = op->kind == OP_LM_HEAD ? t->unit1 * blocks : CEIL_DIV(t->unit1, per_block);
 }
 
 static struct form_case case_of(const struct cuda_form_host *host, const struct prog_op *op,
@@ -244,19 +220,23 @@ static struct form_case case_of(const struct cuda_form_host *host, const struct 
                               is_packed(host->program, op)};
 }
 
-bool cuda_form_fill(const struct cuda_form_host *host, const struct prog_op *op,
+/* The first that can run the task; NULL: none. */
+static const struct form *choose(const struct form_case *c, const struct cuda_task *t) {
+    for (size_t i = 0; i < COUNT_OF(forms); i++)
+        if (forms[i].kind == (enum op_kind)c->op->kind && lacks(&forms[i], c, t) == NULL)
+            return &forms[i];
+    return NULL;
+}
+
+void cuda_form_fill(const struct cuda_form_host *host, const struct prog_op *op,
                     struct cuda_task *t) {
     t->form = FORM_nothing;
-    if (op == NULL) return true;
+    if (op == NULL) return;
     const struct form_case c = case_of(host, op, t);
-    fill_blocks(op, t);
-    for (size_t i = 0; i < COUNT_OF(forms); i++) {
-        if (forms[i].kind != op->kind || lacks(&forms[i], &c, t) != NULL) continue;
-        t->form = (uint8_t)forms[i].entry;
-        forms[i].walk(&c, t);
-        return true;
-    }
-    return false;
+    const struct form *f = choose(&c, t);
+    assert(f != NULL); /* cuda_form_used */
+    t->form = (uint8_t)f->entry;
+    f->walk(&c, t);
 }
 
 const char *cuda_form_name(uint32_t kind, uint32_t form) {
@@ -300,20 +280,21 @@ uint32_t cuda_form_list(const struct cuda_form_host *host, const struct prog_tas
                         uint32_t context, struct cuda_form_row rows[CUDA_FORM_ROWS]) {
     struct cuda_task t;
     uint32_t n = 0;
-    const bool runs = cuda_tables_shape(host, task, &t);
     if (task->op == PROG_NONE) return 0;
+    cuda_tables_shape(host->program, task, &t);
     const struct form_case c = case_of(host, &PROG(host->program, OP)[task->op], &t);
+    const struct form *taken = choose(&c, &t);
     const struct cost_attention a = {&host->device, c.spec, c.op->n_rows,
                                      CEIL_DIV(context, (uint32_t)ATTENTION_PIECE)};
     for (size_t i = 0; i < COUNT_OF(forms); i++) {
-        if (forms[i].kind != c.op->kind || n == CUDA_FORM_ROWS) continue;
-        const char *why_not = lacks(&forms[i], &c, &t);
+        if (forms[i].kind != (enum op_kind)c.op->kind || n == CUDA_FORM_ROWS) continue;
         rows[n++] = (struct cuda_form_row){
             .name = forms[i].name,
             .entry = forms[i].entry,
-            .why_not = why_not,
+            .why_not = lacks(&forms[i], &c, &t),
             .ns = cost_operator(&a, (enum op_kind)c.op->kind, read_bytes(&c)),
-            .taken = runs && t.form == forms[i].entry};
+            .taken = &forms[i] == taken,
+        };
     }
     return n;
 }
@@ -327,16 +308,26 @@ static void add_replacements(const struct cuda_form_host *host, bool *used) {
 
 int cuda_form_used(struct diag *d, const struct prog_header *program, uint32_t cc, bool *used) {
     const struct cuda_form_host host = cuda_form_host_for(program, cc);
-    const uint64_t n = program->section[SECTION_TASK].count;
+    const struct prog_task *tasks = PROG(program, TASK);
+    uint32_t op = PROG_NONE, n_rows = 0;
     for (int i = 0; i < N_FORMS; i++) used[i] = false;
     used[FORM_nothing] = true;
-    for (uint64_t i = 0; i < n; i++) {
-        const struct prog_task *task = &PROG(program, TASK)[i];
+    for (uint64_t i = 0; i < program->section[SECTION_TASK].count; i++) {
+        const struct prog_task *task = &tasks[i];
+        /* Tasks of an operator with as many rows are alike. */
+        if (task->op == PROG_NONE || (task->op == op && task->row1 - task->row0 == n_rows))
+            continue;
+        op = task->op;
+        n_rows = task->row1 - task->row0;
         struct cuda_task t;
-        if (!cuda_tables_shape(&host, task, &t))
-            return fail(d, QN_EUNSUPPORTED, "operator %s: sm_%u has no form of it for %u rows",
-                        op_name(task->kind), host.device.cc, task->row1 - task->row0);
-        used[t.form] = true;
+        cuda_tables_shape(program, task, &t);
+        const struct form_case c = case_of(&host, &PROG(program, OP)[op], &t);
+        const struct form *f = choose(&c, &t);
+        if (f == NULL)
+            return fail(d, QN_EUNSUPPORTED,
+                        "operator %s: sm_%u has no form of it for %u rows (form.def)",
+                        op_name(task->kind), host.device.cc, n_rows);
+        used[f->entry] = true;
     }
     add_replacements(&host, used);
     return QN_OK;

@@ -17,17 +17,16 @@
 struct cuda_form_host {
     const struct prog_header *program;
     struct device device;  /* what it can do; its speed does not matter here */
-    bool kv_pages, leases; /* emit_kv_pages, emit_attention_leases */
 };
 struct cuda_form_host cuda_form_host_of(const struct prog_header *program,
                                         const struct device *device);
 /* ... on a device of which nothing but its compute capability matters; 0: 90. */
 struct cuda_form_host cuda_form_host_for(const struct prog_header *program, uint32_t cc);
 
-/* Sets *t's block0, block1, form and how that walks: tile, group, columns, unit_blocks. `kind`,
- * rows, units, k, k_tiles, eights are there already; op is NULL for an empty task. False: no form
- * can run it. */
-bool cuda_form_fill(const struct cuda_form_host *host, const struct prog_op *op,
+/* Sets *t's form and how that walks: tile, group, columns, unit_blocks. Kind, rows, units, k, k_tiles,
+ * eights (cuda_tables_shape) and row blocks are there already; op is NULL for an empty task. Of a
+ * program that cuda_form_used has passed. */
+void cuda_form_fill(const struct cuda_form_host *host, const struct prog_op *op,
                     struct cuda_task *t);
 
 /* The name of the form that an operator's task with that entry has; "?" for none. */

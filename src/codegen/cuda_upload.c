@@ -98,6 +98,9 @@ static int retile(struct diag *d, struct cuda_upload *u, const struct cuda_uploa
         .cols = w->cols,
         .src_dtype = w->src_dtype,
         .dst_dtype = w->dst_dtype,
+        .at = w->part->at,
+        .run = w->part->run,
+        .stride = w->part->stride,
         .place = *w->place,
     };
     TRY(launch(d, u, u->retile, &args));
@@ -134,7 +137,7 @@ static bool ends_with(const char *text, const char *tail) {
 int cuda_upload_dummy(struct diag *d, struct cuda_upload *u, const struct cuda_upload_weight *w,
                       const char *name) {
     uint64_t n;
-    bool vector = w->place->layout == CUDA_VECTOR;
+    bool vector = w->place->k_tiles == 0;
     for (uint64_t row = 0; row < w->rows; row += n) {
         n = chunk_rows(w, row);
         struct cuda_dummy args = {

@@ -34,9 +34,10 @@ int cuda_upload_open(struct diag *d, const struct cuda_api *api, cu_module modul
                      cu_pointer weights, bool files, struct cuda_upload *u);
 void cuda_upload_close(struct cuda_upload *u);
 
-/* One weight of a program. */
+/* A part of a program's block of weights. */
 struct cuda_upload_weight {
-    const struct cuda_place *place;
+    const struct cuda_place *place; /* of the block */
+    const struct prog_part *part;
     uint64_t rows;
     uint32_t cols;      /* 1 for vectors */
     uint32_t src_dtype; /* of the data */

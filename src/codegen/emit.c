@@ -22,41 +22,13 @@
     X(WEIGHT_DTYPE, weight_dtype)                                                                  \
     X(SLIDING_WINDOW, sliding_window)
 
-/* Whether any task is handed out at run time. */
+/* Whether any task is handed out at run time: the image then has tasks_jit.cuh instead of
+ * tasks_aot.cuh. */
 static bool has_jit(const struct prog_header *program) {
     const struct prog_task *t = PROG(program, TASK);
     for (uint64_t i = 0; i < program->section[SECTION_TASK].count; i++)
         if (t[i].worker == PROG_JIT) return true;
     return false;
-}
-
-/* Whether weights come with tasks whose worker is not known before: the loader then does as it is
- * told instead of reading ahead (kernels/cuda/common/loader.cuh). */
-static bool has_jit_weights(const struct prog_header *program) {
-    const struct prog_task *t = PROG(program, TASK);
-    for (uint64_t i = 0; i < program->section[SECTION_TASK].count; i++)
-        if (t[i].worker == PROG_JIT && cuda_has_pages(t[i].kind)) return true;
-    return false;
-}
-
-/* Whether the loader learns of all tasks of a kind before they can run: it follows the lists of AOT
- * tasks, or with JIT weights all messages. */
-static bool is_ahead(const struct prog_header *program, enum op_kind kind) {
-    const struct prog_task *t = PROG(program, TASK);
-    if (has_jit_weights(program)) return true;
-    for (uint64_t i = 0; i < program->section[SECTION_TASK].count; i++)
-        if (t[i].worker == PROG_JIT && t[i].kind == kind) return false;
-    return true;
-}
-
-bool emit_kv_pages(const struct prog_header *program) {
-    return cuda_share_fits(PROG(program, MODEL)->head_dim, program->kv_block) &&
-           is_ahead(program, OP_ATTENTION_SPLIT) && is_ahead(program, OP_ATTENTION_STEP) &&
-           is_ahead(program, OP_ATTENTION_WHOLE);
-}
-
-bool emit_attention_leases(const struct prog_header *program) {
-    return is_ahead(program, OP_ATTENTION);
 }
 
 static enum prog_carry carry_of(const struct prog_header *program, uint32_t tensor) {
@@ -78,6 +50,18 @@ static bool has_row_flags(const struct prog_header *program) {
     return true;
 }
 
+/* Elements of a block of the KV cache: from it to the next, from the keys of a head to the next
+ * head's, from a key to the value of the same head and position. */
+static void emit_kv(const struct prog_header *program, struct strbuf *out) {
+    const struct kv_row *r = PROG(program, KV);
+    const uint32_t block = program->kv_block;
+    strbuf_printf(out, "#define QN_KV_BLOCK %u\n", (unsigned)block);
+    strbuf_printf(out, "#define QN_KV_DTYPE %u\n", (unsigned)r->dtype);
+    strbuf_printf(out, "#define QN_KV_BLOCK_STRIDE %u\n", (unsigned)kv_block_elements(r, block));
+    strbuf_printf(out, "#define QN_KV_HEAD_STRIDE %u\n", (unsigned)kv_key_at(r, block, 1, 0));
+    strbuf_printf(out, "#define QN_KV_VALUE_STRIDE %u\n", (unsigned)kv_values_at(r, block));
+}
+
 void emit_constants(const struct prog_header *program, struct strbuf *out) {
     const struct model_spec *spec = PROG(program, MODEL);
 #define X(name, field) strbuf_printf(out, "#define QN_" #name " %u\n", (unsigned)spec->field);
@@ -87,13 +71,9 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     uint32_t bits;
     __builtin_memcpy(&bits, &spec->rms_eps, sizeof bits);
     strbuf_printf(out, "#define QN_RMS_EPS_BITS 0x%08xu\n", (unsigned)bits);
-    strbuf_printf(out, "#define QN_KV_BLOCK %u\n", (unsigned)program->kv_block);
-    strbuf_printf(out, "#define QN_KV_DTYPE %u\n", (unsigned)program->kv_dtype);
+    emit_kv(program, out);
     strbuf_printf(out, "#define QN_JIT %d\n", has_jit(program));
-    strbuf_printf(out, "#define QN_JIT_WEIGHTS %d\n", has_jit_weights(program));
     strbuf_printf(out, "#define QN_ROW_FLAGS %d\n", has_row_flags(program));
-    strbuf_printf(out, "#define QN_KV_PAGES %d\n", emit_kv_pages(program));
-    strbuf_printf(out, "#define QN_ATTENTION_LEASES %d\n", emit_attention_leases(program));
 }
 
 void emit_forms(const bool *used, struct strbuf *out) {

@@ -17,21 +17,11 @@
 #include "graph/model_spec.h"
 #include "task/program.h"
 
-#include <stdbool.h>
-
 #define EMIT_HEADER "codegen/generated.h"
 
 /* Writes the constants of one program. Deterministic: equal constants, equal text. Which they are:
  * emit.c's table. */
 void emit_constants(const struct prog_header *program, struct strbuf *out);
-
-/* Whether the KV cache comes to ATTENTION_SPLIT and _STEP as pages
- * (kernels/cuda/common/kv_walk.cuh): shares of a piece fit and lie in one stretch, and the loader
- * learns of the tasks before they run. */
-bool emit_kv_pages(const struct prog_header *program);
-
-/* Whether ATTENTION's tasks lease the ring: where the loader learns of all of them in time. */
-bool emit_attention_leases(const struct prog_header *program);
 
 /* Writes QN_HAS_name, 0 or 1, for each entry of kernels/cuda/form.def: used[N_FORMS]. */
 void emit_forms(const bool *used, struct strbuf *out);

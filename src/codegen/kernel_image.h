@@ -1,6 +1,6 @@
 /* kernel_image.h - from a program to a cubin: constants, embedded sources, NVRTC, cache.
  *
- * Used by engine/backend_cuda.c at start and by tools/check_kernels.c in CI, so that what is
+ * Used by engine/cuda_group.c at start and by tools/check_kernels.c in CI, so that what is
  * checked is what runs.
  */
 #ifndef QN_CODEGEN_KERNEL_IMAGE_H

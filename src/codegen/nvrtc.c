@@ -86,7 +86,7 @@ static bool load_toolkit(struct nvrtc *n) {
     return load_in(n, "/usr/local/cuda/lib64");
 }
 
-/* Python installations: whoever runs `python3` from $PATH with torch installed has NVRTC there. */
+/* Python installations: an environment with torch has NVRTC beside it. */
 static bool load_python(struct nvrtc *n) {
     static const char *const variables[] = {"VIRTUAL_ENV", "CONDA_PREFIX"};
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {

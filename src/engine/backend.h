@@ -56,12 +56,12 @@ struct backend {
     int (*device)(struct diag *d, const struct backend_config *config, struct backend_device *out);
     int (*plan)(struct diag *d, const struct prog_header *program,
                 const struct backend_config *config, struct backend_plan *out);
-    /* Takes the memory and starts serving. program and weights (by index of SECTION_WEIGHT) stay
+    /* Takes the memory and starts serving. program and weights (by index of SECTION_PART) stay
      * the caller's and must outlive the instance. */
     int (*open)(struct diag *d, const struct prog_header *program, const struct weights *weights,
                 const struct backend_config *config, struct backend_instance **out);
     /* As in mailbox.h, on an open instance; all may be called from any thread. After a stall they
-     * give QN_ESTALL with who waited for what. */
+     * return QN_ESTALL; the message names the worker that waited and its event. */
     int (*submit)(struct diag *d, struct backend_instance *i, const struct rt_request *request,
                   const int32_t *prompt, uint32_t *slot);
     int (*cancel)(struct diag *d, struct backend_instance *i, uint32_t slot);

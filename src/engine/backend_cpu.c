@@ -85,7 +85,7 @@ static int list_weights(struct diag *d, struct backend_instance *i, const struct
     i->bytes = calloc(i->n_weights + 1, sizeof *i->bytes);
     if (!i->weights || !i->bytes) return fail_nomem(d, i->n_weights * 16, "the list of weights");
     for (size_t k = 0; k < i->n_weights; k++) {
-        i->weights[k] = weights_at(weights, k);
+        i->weights[k] = weights_at(weights, table[k].first_part);
         i->bytes[k] =
             (uint64_t)table[k].rows * MAX(table[k].cols, 1u) * dtype_bytes(table[k].dtype);
     }

@@ -33,7 +33,11 @@ int backend_cuda_open(struct diag *d, const struct prog_header *program,
                       const struct weights *weights, const struct backend_config *config,
                       const struct backend_cuda_options *options, struct backend_instance **out);
 
-/* What an open instance did and has. */
+/* What serves; for tests. */
+struct cuda_group;
+struct cuda_group *backend_cuda_group(struct backend_instance *i);
+
+/* What an open instance did and has; of the launches and of memory those of rank 0. */
 struct backend_cuda_stats {
     uint64_t n_launches; /* of the mega-kernel */
     bool image_cached;   /* found in the cache */

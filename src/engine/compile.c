@@ -9,23 +9,25 @@
 
 void compile_options_init(struct compile_options *o) {
     *o = (struct compile_options){.target = TARGET_CPU,
+                                  .n_ranks = 1,
                                   .device = device_cpu(1),
                                   .n_slots = 8,
                                   .max_model_len = 4096,
                                   .max_batched_tokens = 128,
                                   .kv_block = 64,
                                   .kv_dtype = DTYPE_BF16,
+                                  .logit_rows = 1,
                                   .task = {.tasks_per_worker = 1, .launch = LAUNCH_HYBRID}};
 }
 
 /* H100: 5.55 to 5.51 ms on Qwen3-8B, 0.99 to 0.92 on Qwen3-0.6B; with twice as much neither is
- * faster (docs/performance-log.md). */
+ * faster (docs/measurements.md, "Data as flag"). */
 static const uint64_t CUDA_CARRY_BYTES = 64 << 10;
 
 void compile_options_cuda(struct compile_options *o, const struct device *device) {
     o->target = TARGET_CUDA;
     o->device = *device;
-    /* Hand-outs cost more than balance brings: docs/performance-log.md. */
+    /* JIT tasks cost more than balance brings: docs/performance.md, "Ablations". */
     o->task.launch = LAUNCH_ALL_AOT;
     /* Measured on one H100, Qwen3-8B at batch 1: 6.08 ms fused, 5.62 ms so. A head's projections
      * come from several workers; finer events would need a chain of empty tasks for each. */
@@ -38,7 +40,7 @@ void compile_options_cuda(struct compile_options *o, const struct device *device
     o->task.alternate = true;
     /* Every chunk reads all weights, and its operators wait for each other. One H100, Qwen3-8B: a
      * prompt of 2,048 68.4 ms in chunks of 1,024, 66.5 of 2,048; of 8,000 345, 338, 330 of 4,096,
-     * during which those who decode wait twice as long each time. */
+     * during which decoding requests wait twice as long each time. */
     o->max_batched_tokens = 2048;
 }
 
@@ -55,10 +57,12 @@ static int check_options(struct diag *d, const struct compile_options *o) {
         const char *field;
         uint64_t value, low, high;
     } bounds[] = {
+        {"ranks", o->n_ranks, 1, o->target == TARGET_CUDA ? PROG_MAX_RANKS : 1},
         {"workers", o->device.n_workers, 1, PROG_MAX_WORKERS},
         {"max-num-seqs", o->n_slots, 1, PROG_MAX_SEQS},
         {"max-model-len", o->max_model_len, 1, SPEC_MAX_MODEL_LEN},
         {"max-num-batched-tokens", o->max_batched_tokens, 1, PROG_MAX_ROWS},
+        {"logit-rows", o->logit_rows, 1, PROG_MAX_ROWS},
         {"kv-block", o->kv_block, 1, ATTENTION_PIECE},
         {"tasks-per-worker", o->task.tasks_per_worker, 1, 64},
     };
@@ -147,13 +151,14 @@ static int compile_variant(struct compile *c, const struct plan_variant *plan) {
     const uint32_t i = c->n_variants++;
     struct variant *v = &c->variants[i];
     struct task_options options = c->options->task;
+    options.kv_dtype = c->options->kv_dtype;
     options.device = c->options->device;
-
     if (c->report != NULL) c->report->variants[i].plan = *plan;
+
     /* The model as operators over tensors. */
-    TRY(model_build_graph(c->d, c->model, &c->arena, plan->n_rows,
-                          MIN(plan->n_rows, c->options->n_slots), plan->context, plan->cuts,
-                          &v->kernel));
+    const uint32_t logit_rows = MIN(plan->n_rows, c->options->n_slots * c->options->logit_rows);
+    TRY(model_build_graph(c->d, c->model, &c->arena, plan->n_rows, logit_rows, plan->context,
+                          plan->cuts, &v->kernel));
     TRY(after_kernel_graph(c, i));
     struct tgraph *g = &v->tasks;
     tgraph_init(g, &c->arena, &v->kernel, &options);
@@ -192,7 +197,6 @@ static int compile_variants(struct compile *c) {
         .n_slots = o->n_slots,
         .max_model_len = o->max_model_len,
         .max_batched_tokens = o->max_batched_tokens,
-        .kv_block = o->kv_block,
         .cut_qkv = o->cut_qkv,
         .join_heads = o->join_heads,
         .cut_linear = o->cut_linear,
@@ -210,6 +214,7 @@ static int compile_variants(struct compile *c) {
 static int make_program(struct compile *c, struct prog_header **program) {
     const struct compile_options *o = c->options;
     const struct program_config config = {.target = o->target,
+                                          .n_ranks = o->n_ranks,
                                           .n_workers = o->device.n_workers,
                                           .n_slots = o->n_slots,
                                           .max_model_len = o->max_model_len,

@@ -14,12 +14,14 @@
 /* What the compiled program is for. compile_options_init sets the defaults. */
 struct compile_options {
     enum prog_target target;
-    struct device device;        /* of that target */
+    uint32_t n_ranks;            /* GPUs, each with all of the model; 1 on the CPU */
+    struct device device;        /* each of them */
     uint32_t n_slots;            /* --max-num-seqs: requests in flight, 1..PROG_MAX_SEQS */
     uint32_t max_model_len;      /* positions per request */
     uint32_t max_batched_tokens; /* rows of the largest variant: a prefill chunk, a power of two */
     uint32_t kv_block;           /* positions per KV block, divides ATTENTION_PIECE */
     enum dtype kv_dtype;
+    uint32_t logit_rows; /* that an iteration has room for, per request */
     bool cut_qkv;        /* QKV as projections and heads: for more workers than heads; CUDA */
     bool join_heads;     /* ... the heads with attention, where there are few rows */
     uint32_t whole_from; /* ... rows from which on a short context is not cut, but one task's:
@@ -37,7 +39,7 @@ void compile_options_cuda(struct compile_options *o, const struct device *device
 /* What each stage left behind, for one variant. */
 struct compile_variant_report {
     uint32_t n_rows, context;
-    bool alone;               /* only for rows of different requests */
+    bool alone; /* only for rows of different requests */
     struct plan_variant plan; /* what there was to choose from */
     struct kgraph_stats kernel;
     struct task_stats after[N_TASK_STAGES]; /* by enum task_stage */
@@ -58,9 +60,8 @@ struct compile_shown {
     bool alone;       /* it is for rows of different requests only */
 };
 
-/* Called after each stage of each variant, and at the end with the program, when somebody wants to
- * look; each may be NULL. What they get is valid for the call; an error of theirs ends the compile.
- */
+/* Called after each stage of each variant, and at the end with the program; each may be NULL. Their
+ * arguments are valid for the call; an error that they return ends the compile. */
 struct compile_hook {
     void (*stage)(void *user, struct compile_shown of, const char *stage, const char *text);
     int (*kernel)(void *user, struct diag *d, const struct kgraph *k);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 struct key {
-    const char *name, *values, *help;
+    const char *name, *values;
     bool (*set)(struct compile_options *o, const char *value);
 };
 
@@ -102,32 +102,16 @@ static bool set_kv_block(struct compile_options *o, const char *value) {
 }
 
 static const struct key keys[] = {
-    {"launch", "hybrid|paper|aot|jit", "which tasks are handed out at run time", set_launch},
-    {"events", "fine|coarse", "coarse: operators wait for whole operators, as between kernels",
-     set_events},
-    {"qkv", "fused|split|joined",
-     "split: projections by columns, then norms, RoPE and cache by heads; joined: with few rows "
-     "these and attention are one operator; fused, CPU only: all but attention is one",
-     set_qkv},
-    {"attention", "pieces|batch|whole",
-     "CUDA only, with qkv=joined. batch: with several requests of short contexts, and with more "
-     "than 16 of any, a task has all of a row and KV head; whole: with one, too",
-     set_attention},
-    {"linear", "whole|parts",
-     "parts, Hopper only: tasks of some tens of rows share out the columns of o_proj and "
-     "down_proj, too, and with 17 to 32 rows of wide models weights stream instead",
-     set_linear},
-    {"workers", "all|alternate",
-     "CUDA only, one request. alternate: where a layer's weights fit the blocks' rings and an "
-     "operator has tasks for half of the workers, the next one is for the others",
-     set_workers},
-    {"event-fusion", "on|off", "off: one event per consumer task", set_event_fusion},
-    {"tasks-per-worker", "1 to 64", "tasks of an operator per worker, about", set_tasks_per_worker},
-    {"carry-bytes", "bytes, 0: off",
-     "CUDA: activations up to this size say themselves when they are there (docs/carry.md)",
-     set_carry_bytes},
-    {"kv-block", "a divisor of 128",
-     "positions per block of the KV cache, and of softmax: other bits", set_kv_block},
+    {"launch", "hybrid|paper|aot|jit", set_launch},
+    {"events", "fine|coarse", set_events},
+    {"qkv", "fused|split|joined", set_qkv},
+    {"attention", "pieces|batch|whole", set_attention},
+    {"linear", "whole|parts", set_linear},
+    {"workers", "all|alternate", set_workers},
+    {"event-fusion", "on|off", set_event_fusion},
+    {"tasks-per-worker", "1 to 64", set_tasks_per_worker},
+    {"carry-bytes", "bytes, 0: off", set_carry_bytes},
+    {"kv-block", "a divisor of 128", set_kv_block},
 };
 
 /* tile.OP=ROWSxUNITS, 0 for no wish. */
@@ -180,11 +164,4 @@ int compile_option_apply(struct diag *d, const char *list, struct compile_option
         rc = apply_one(d, item, o);
     free(copy);
     return rc;
-}
-
-void compile_option_help(struct strbuf *out) {
-    for (size_t i = 0; i < COUNT_OF(keys); i++)
-        strbuf_printf(out, "  %-18s %-22s %s\n", keys[i].name, keys[i].values, keys[i].help);
-    strbuf_printf(out, "  %-18s %-22s %s\n", "tile.OPERATOR", "ROWSxUNITS",
-                  "cuts of an operator's output; 0: no wish");
 }

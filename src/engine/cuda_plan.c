@@ -31,26 +31,31 @@ static uint64_t plain_weight_bytes(const struct prog_header *p) {
     return sum;
 }
 
+/* Only tiles of several rows of LINEAR add up trees whose sums wait. */
+static bool has_waiting_sums(const struct prog_header *p) {
+    for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++)
+        if (PROG(p, OP)[i].kind == OP_LINEAR && PROG(p, OP)[i].n_rows > 1) return true;
+    return false;
+}
+
 static void add_up(const struct prog_header *p, uint64_t trace_bytes, struct cuda_plan *plan) {
     const struct model_spec *spec = PROG(p, MODEL);
     uint64_t plain = plain_weight_bytes(p);
     plan->padding_bytes = plan->weight_bytes > plain ? plan->weight_bytes - plain : 0;
-    uint64_t row = 2 * (uint64_t)spec->n_kv_heads * spec->head_dim * dtype_bytes(p->kv_dtype);
-    plan->kv_layer_bytes = row * p->kv_block * plan->rt.options.n_kv_blocks;
-    plan->kv_bytes = plan->kv_layer_bytes * spec->n_layers;
     plan->workspace_bytes = p->workspace_bytes;
     plan->state_bytes = plan->rt.state_bytes;
     plan->program_bytes = p->total_bytes;
     plan->task_bytes = p->section[SECTION_TASK].count * sizeof(struct cuda_task);
     plan->rope_bytes = 2 * (uint64_t)p->max_model_len * (spec->head_dim / 2) * sizeof(float);
     plan->sample_bytes = cuda_sample_bytes(most_logit_rows(p), spec->vocab);
+    plan->sums_bytes = has_waiting_sums(p) ? cuda_waiting_bytes(p->n_workers) : 0;
     plan->trace_bytes = trace_bytes;
     plan->upload_bytes = cuda_upload_bytes();
     plan->mail_bytes = plan->rt.mail_bytes;
     plan->device_bytes = plan->weight_bytes + plan->kv_bytes + plan->workspace_bytes +
                          plan->state_bytes + plan->program_bytes + plan->task_bytes +
-                         plan->rope_bytes + plan->sample_bytes + plan->trace_bytes +
-                         plan->upload_bytes;
+                         plan->rope_bytes + plan->sample_bytes + plan->sums_bytes +
+                         plan->trace_bytes + plan->upload_bytes;
 }
 
 int cuda_plan_make(struct diag *d, const struct prog_header *program, const struct rt_options *rt,
@@ -63,6 +68,7 @@ int cuda_plan_make(struct diag *d, const struct prog_header *program, const stru
     struct rt_options options = *rt;
     options.separate = true;
     TRY(rt_memory_plan(d, program, &options, &plan->rt));
+    TRY(program_kv_bytes(d, program, options.n_kv_blocks, &plan->kv_bytes));
     add_up(program, trace_bytes, plan);
     return QN_OK;
 }

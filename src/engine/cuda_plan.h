@@ -4,7 +4,7 @@
  *                                                                 (given back after loading)
  *   host, pinned and mapped:  | mailbox |
  *
- * Made by backend_cuda.c from the program alone: no device is touched.
+ * Made by cuda_group.c from the program alone: no device is touched.
  */
 #ifndef QN_ENGINE_CUDA_PLAN_H
 #define QN_ENGINE_CUDA_PLAN_H
@@ -17,11 +17,10 @@ struct cuda_plan {
     uint64_t weight_bytes;  /* re-tiled, padded */
     uint64_t padding_bytes; /* by which that exceeds the weights as the program wants them */
     uint64_t kv_bytes, workspace_bytes, state_bytes;
-    uint64_t program_bytes, task_bytes, rope_bytes, sample_bytes, trace_bytes;
-    uint64_t upload_bytes;   /* while loading only */
-    uint64_t device_bytes;   /* all of the above but padding, which is part of the weights */
-    uint64_t mail_bytes;     /* host */
-    uint64_t kv_layer_bytes; /* the cache of one layer */
+    uint64_t program_bytes, task_bytes, rope_bytes, sample_bytes, sums_bytes, trace_bytes;
+    uint64_t upload_bytes; /* while loading only */
+    uint64_t device_bytes; /* all of the above but padding, which is part of the weights */
+    uint64_t mail_bytes;   /* host */
     struct rt_memory rt;
     struct cuda_place *places; /* [weights of the program]; released by cuda_plan_fini */
 };

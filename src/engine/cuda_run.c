@@ -49,7 +49,7 @@ bool cuda_run_busy(const struct cuda_run *r) {
 
 static void wake(struct cuda_run *r, uint32_t progress) {
     r->woken = progress;
-    rt_host_wake_all(&r->o.mail->progress);
+    rt_host_wake_all(&r->o.readers->progress);
 }
 
 static void set_broken(struct cuda_run *r) {
@@ -84,7 +84,8 @@ static int launch_checked(struct diag *d, struct cuda_run *r, bool again) {
 static void launch(struct cuda_run *r) {
     bool again = r->n_launches > 0;
     r->seen_ns = 0;
-    /* Both before, so that whoever has a token of a launch also sees its number, and it running. */
+    /* Both before, so that a reader with a token of a launch sees its number, and sees it running.
+     */
     __atomic_store_n(&r->n_launches, r->n_launches + 1, __ATOMIC_RELEASE);
     set_phase(r, CUDA_RUN_LAUNCHED);
     if (launch_checked(&r->failure, r, again) != QN_OK) set_broken(r);
@@ -160,7 +161,7 @@ static void stop_kernel(struct cuda_run *r) {
     }
 }
 
-/* A kernel that does not end may have said before who waited for what. */
+/* A kernel that does not end may have reported a stall before. */
 static void fail_silence(struct cuda_run *r, uint64_t ns) {
     struct diag why = {0};
     if (read_shared(NULL, r, r->side) == QN_OK && r->shared.stop == RT_STOP_STALL)

@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "base/checked.h"
+#include "engine/recipe.h"
 #include "engine/trace.h"
 #include "engine/view.h"
 #include "task/task_verify.h"
@@ -96,23 +97,11 @@ static void weights_moved(void *user, uint64_t done, uint64_t total) {
 }
 
 static int load_weights(struct diag *d, struct qn_engine *e, const qn_engine_params *p) {
-    const struct prog_weight *table = PROG(e->program, WEIGHT);
-    size_t n = e->program->section[SECTION_WEIGHT].count;
     if (!e->model->files && e->backend->makes_dummy) return QN_OK;
-    struct weight_want *want = calloc(n + 1, sizeof *want);
-    if (!want) return fail_nomem(d, n * sizeof *want, "the list of weights");
-    for (size_t i = 0; i < n; i++)
-        want[i] = (struct weight_want){.name = program_string(e->program, table[i].name),
-                                       .dtype = (enum dtype)table[i].dtype,
-                                       .n_dims = (int)table[i].n_dims,
-                                       .rows = table[i].rows,
-                                       .cols = MAX(table[i].cols, 1u)};
-    struct weights_options o = {.n_threads = (int)e->info.n_workers,
-                                .progress = p->progress ? weights_moved : NULL,
-                                .user = (void *)(uintptr_t)p};
-    int rc = weights_load(d, e->model->files, want, n, &o, &e->weights);
-    free(want);
-    return rc;
+    const struct weights_options o = {.n_threads = (int)e->info.n_workers,
+                                      .progress = p->progress ? weights_moved : NULL,
+                                      .user = (void *)(uintptr_t)p};
+    return recipe_load(d, e->program, e->model->files, &o, &e->weights);
 }
 
 static int describe(struct diag *d, struct qn_engine *e, const qn_engine_params *p,
@@ -127,8 +116,8 @@ static int describe(struct diag *d, struct qn_engine *e, const qn_engine_params 
     i->served_model_name = served;
     i->device = device;
     i->backend = e->backend->name;
-    i->dtype = plan_dtype_name(s->weight_dtype);
-    i->kv_cache_dtype = plan_dtype_name(plan->compile.kv_dtype);
+    i->dtype = dtype_row(s->weight_dtype)->hf;
+    i->kv_cache_dtype = dtype_row(plan->compile.kv_dtype)->hf;
     i->n_layers = s->n_layers;
     i->hidden = s->hidden;
     i->intermediate = s->intermediate;
@@ -169,6 +158,16 @@ static int open_trace(struct diag *d, struct qn_engine *e, const qn_engine_param
     return QN_OK;
 }
 
+/* The tokenizer's eos ends a generation, too: the other files may name the end of a document only,
+ * where the chat template ends turns otherwise. A program does not know it. */
+static void add_tokenizer_eos(struct qn_engine *e) {
+    struct model_spec *s = &e->model->spec;
+    const int32_t id = e->tokenizer != NULL ? tokenizer_eos(e->tokenizer->tokens) : -1;
+    bool known = id < 0 || (uint32_t)id >= s->vocab || s->n_eos == SPEC_MAX_EOS;
+    for (uint32_t i = 0; i < s->n_eos; i++) known |= s->eos[i] == id;
+    if (!known) s->eos[s->n_eos++] = id;
+}
+
 static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_params *p) {
     struct engine_plan plan;
     double start = now_s(), t = start;
@@ -184,6 +183,7 @@ static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_para
     /* The program, proven right. From here on every size is known. */
     progress(p, "compile");
     TRY(open_program(d, e, p, &plan));
+    add_tokenizer_eos(e);
     e->info.seconds_compile = lap(&t) - e->info.seconds_verify;
 
     /* Does it fit, and does the caller want it? Nothing large is taken before. */

@@ -5,7 +5,7 @@
 
 enum {
     EXPECT_EARLY_NS = 300 * 1000,
-    EXPECT_LONGEST_NS = 50 * 1000 * 1000, /* steps above are no pace: nobody looks for them */
+    EXPECT_LONGEST_NS = 50 * 1000 * 1000, /* longer steps are no pace: no thread looks for them */
 };
 
 /* Sleeps until shortly before the next step should end, then looks until shortly after. */

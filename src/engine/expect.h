@@ -2,10 +2,10 @@
  *
  * A thread that sleeps until it is woken has its token late by what waking takes: on an H200's
  * virtual machine by 100 to 300 us for one token in a hundred, most of the jitter that a reader saw
- * (docs/performance-log.md). So who waits sleeps until shortly before the next iteration ends, as
- * the last one's length says, and then looks without pause. One thread at a time does, whatever the
- * number of readers; it keeps a core busy for at most 2 * EXPECT_EARLY_NS an iteration. The others
- * sleep, and are woken as ever.
+ * (docs/measurements.md, "Boundary and host"). So a waiting thread sleeps until shortly before the
+ * next iteration ends, as the last one's length says, and then looks without pause. One thread at a
+ * time does, whatever the number of readers; it keeps a core busy for at most 2 * EXPECT_EARLY_NS
+ * an iteration. The others sleep, and are woken as ever.
  */
 #ifndef QN_ENGINE_EXPECT_H
 #define QN_ENGINE_EXPECT_H

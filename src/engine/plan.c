@@ -19,29 +19,12 @@ static const uint64_t KV_DEFAULT = (uint64_t)4 << 30; /* enough for a few users 
 enum { DEFAULT_MAX_LEN = 32768 }; /* longer contexts are asked for: they cost start-up memory */
 static const double DEFAULT_SHARE = 0.9;
 
-const char *plan_dtype_name(uint32_t dtype) {
-    switch (dtype) {
-    case DTYPE_F32: return "float32";
-    case DTYPE_BF16: return "bfloat16";
-    case DTYPE_F16: return "float16";
-    default: return "int32";
-    }
-}
-
 static int dtype_of(struct diag *d, const char *name, enum dtype automatic, enum dtype *out) {
     *out = automatic;
     if (strcmp(name, "auto") == 0) return QN_OK;
-    for (enum dtype t = DTYPE_F32; t <= DTYPE_F16; t++)
-        if (strcmp(name, plan_dtype_name(t)) == 0) {
-            *out = t;
-            return QN_OK;
-        }
+    if (dtype_from_hf(name, out)) return QN_OK;
     return fail(d, QN_EINVAL, "kv_cache_dtype: want auto, float32, bfloat16 or float16, have '%s'",
                 name);
-}
-
-static uint64_t kv_token_bytes(const struct model_spec *s, uint32_t dtype) {
-    return (uint64_t)2 * s->n_layers * s->n_kv_heads * s->head_dim * dtype_bytes(dtype);
 }
 
 /* Bytes of the matrices; vectors are too small to matter before the program is there. */
@@ -108,8 +91,6 @@ static int choose_memory(struct diag *d, const qn_engine_params *p, const struct
         return fail(d, QN_EINVAL, "gpu_memory_utilization: want a share above 0 and up to 1");
     plan->memory_limit = (uint64_t)(share * (double)plan->device.memory_bytes);
     plan->weight_bytes = weight_estimate(&model->spec);
-    plan->kv_token_bytes = kv_token_bytes(&model->spec, plan->compile.kv_dtype);
-    plan->kv_block_bytes = plan->kv_token_bytes * plan->compile.kv_block;
     return QN_OK;
 }
 
@@ -151,6 +132,9 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
     if (p->max_num_batched_tokens)
         c->max_batched_tokens = round_up_power(p->max_num_batched_tokens);
     TRY(choose_memory(d, p, model, plan));
+    const struct kv_row row = spec_kv_row(&model->spec, c->kv_dtype);
+    plan->kv_token_bytes = model->spec.n_layers * kv_position_bytes(&row);
+    plan->kv_block_bytes = plan->kv_token_bytes * c->kv_block;
     TRY(choose_length(d, p, &model->spec, plan));
     choose_blocks(p, plan);
     return QN_OK;
@@ -180,8 +164,10 @@ int plan_from_program(struct diag *d, const qn_engine_params *p, const struct mo
     c->max_model_len = program->max_model_len;
     c->max_batched_tokens = last->n_rows;
     c->kv_block = program->kv_block;
-    c->kv_dtype = (enum dtype)program->kv_dtype;
+    c->kv_dtype = (enum dtype)PROG(program, KV)->dtype;
     TRY(choose_memory(d, p, model, plan));
+    TRY(program_kv_bytes(d, program, 1, &plan->kv_block_bytes));
+    plan->kv_token_bytes = plan->kv_block_bytes / c->kv_block;
     choose_blocks(p, plan);
     return QN_OK;
 }

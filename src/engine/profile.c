@@ -56,7 +56,7 @@ static void add_iteration(struct profile *p, const struct trace_iter *iter,
         struct profile_op *op = &p->ops[task->kind];
         size_t by =
             task->wait == PROG_NONE ? SIZE_MAX : links->activator[task->wait - v->first_event];
-        /* Whoever published the iteration wakes the host before it looks for work. */
+        /* The worker that published the iteration wakes the host before it looks for work. */
         bool woke = r->worker == iter->by && free_since[r->worker] == iter->start;
         p->n_hand_overs += !woke;
         const uint64_t start = start_of(t, r, by);

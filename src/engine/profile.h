@@ -1,5 +1,5 @@
-/* profile.h - the account of an iteration: what its time was spent on, who waited for whom, and
- * what the longest chain through it was. Made from a trace; profile_report.c turns it into JSON.
+/* profile.h - the account of an iteration: how its time was spent, which worker waited for which,
+ * and the longest chain through it. Made from a trace; profile_report.c turns it into JSON.
  *
  * Worker time is split without gaps: every worker is, at every moment of an iteration, inside a
  * task, waiting for an event that is not activated yet, or between an event's activation and its
@@ -16,7 +16,7 @@ struct profile_op {
     uint64_t n_tasks, ns, weight_bytes, kv_bytes;
     uint64_t longest_ns;                /* of one task */
     uint64_t waited_ns;                 /* others waited this long for a task of this kind */
-    uint64_t waited_by[N_OP_KINDS + 1]; /* who: the waiting task's kind; last: end of iteration */
+    uint64_t waited_by[N_OP_KINDS + 1]; /* by the waiting task's kind; last: end of iteration */
 };
 
 /* One task on the critical path: it began gap_ns after what it waited for had ended. */

@@ -110,7 +110,7 @@ static void other_losses(struct report *r) {
     if (l)
         snprintf(l->text, sizeof l->text,
                  "%.0f hand-overs from an activated event to the task behind it, %.2f us each: "
-                 "polling, queues, descriptors.",
+                 "triggers, polling, descriptors.",
                  per_iter(r, r->p->n_hand_overs),
                  (double)r->p->hand_over_ns * 1e-3 / MAX((double)r->p->n_hand_overs, 1));
     l = new_loss(r, wall_us(r, r->p->wake_ns));

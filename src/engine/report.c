@@ -244,8 +244,8 @@ static json_t *inspect_json(const struct job *job, const struct qn_engine_info *
     const struct compile_report *r = job->report;
     json_t *o = json_pack("{s:s, s:s, s:s}", "model", job->params.model, "target",
                           job->backend->name, "family", job->model->family->name);
-    json_object_set_new(o, "dtype", json_string(plan_dtype_name(job->model->spec.weight_dtype)));
-    json_object_set_new(o, "kv_cache_dtype", json_string(plan_dtype_name(p->kv_dtype)));
+    json_object_set_new(o, "dtype", json_string(dtype_row(job->model->spec.weight_dtype)->hf));
+    json_object_set_new(o, "kv_cache_dtype", json_string(dtype_row(PROG(p, KV)->dtype)->hf));
     json_object_set_new(o, "n_workers", number(p->n_workers));
     json_object_set_new(o, "max_num_seqs", number(p->n_slots));
     json_object_set_new(o, "max_model_len", number(p->max_model_len));

@@ -1,8 +1,8 @@
 /* session.c - requests: from a prompt to tokens and text.
  *
- * There is no thread of ours: whoever waits for a token moves everybody's tokens out of the
- * runtime's slots and admits queued requests on the way (pump). A request's memory is taken when it
- * is submitted, so nothing is allocated while tokens arrive, but for text.
+ * The library has no thread for this: a thread that waits for a token moves all requests' tokens
+ * out of the runtime's slots and admits queued requests on the way (pump). A request's memory is
+ * taken when it is submitted, so nothing is allocated while tokens arrive, but for text.
  */
 #include "engine/engine.h"
 

@@ -1,5 +1,7 @@
 #include "engine/trace.h"
 
+#include "task/program_map.h"
+
 #include "base/checked.h"
 
 #include <string.h>
@@ -356,6 +358,23 @@ void trace_links_fini(struct trace_links *links) {
 
 /* ---- bytes -------------------------------------------------------------------------------- */
 
+/* The variant of an operator. */
+static const struct prog_variant *variant_of(const struct prog_header *p, uint32_t op) {
+    const struct prog_variant *v = PROG(p, VARIANT);
+    while (op - v->first_op >= v->n_ops) v++;
+    return v;
+}
+
+static int task_weight_rows(const struct prog_header *p, const struct prog_task *t,
+                            struct prog_weight_rows rows[OP_MAX_IN]) {
+    struct diag d = {0};
+    struct op_map map;
+    if (t->op == PROG_NONE) return 0;
+    const struct prog_op *op = &PROG(p, OP)[t->op];
+    if (program_map(&d, p, variant_of(p, t->op), op, &map) != QN_OK) return 0;
+    return program_weight_rows(op, &map, t->unit0, t->unit1, rows);
+}
+
 uint64_t trace_weight_bytes(const struct prog_header *p, uint32_t task) {
     const struct prog_task *t = &PROG(p, TASK)[task];
     const struct prog_tensor *tensors = PROG(p, TENSOR);
@@ -365,7 +384,7 @@ uint64_t trace_weight_bytes(const struct prog_header *p, uint32_t task) {
         const struct prog_tensor *table = &tensors[PROG(p, OP)[t->op].in[EMBED_TABLE]];
         return table->bytes / MAX(table->shape[0], 1u) * (t->row1 - t->row0);
     }
-    const int n = program_weight_rows(p, task, rows); /* vectors stay in the cache */
+    const int n = task_weight_rows(p, t, rows); /* vectors stay in the cache */
     for (int i = 0; i < n; i++) {
         const struct prog_tensor *w = &tensors[rows[i].tensor];
         bytes += w->bytes / w->shape[0] * (rows[i].row1 - rows[i].row0);
@@ -375,9 +394,9 @@ uint64_t trace_weight_bytes(const struct prog_header *p, uint32_t task) {
 
 uint64_t trace_kv_bytes(const struct prog_header *p, uint32_t task, uint64_t context) {
     const struct prog_task *t = &PROG(p, TASK)[task];
-    const struct model_spec *s = PROG(p, MODEL);
     if (t->kind != OP_ATTENTION && t->kind != OP_ATTENTION_SPLIT && t->kind != OP_ATTENTION_STEP &&
         t->kind != OP_ATTENTION_WHOLE)
         return 0;
-    return context * 2 * s->n_kv_heads * s->head_dim * dtype_bytes(p->kv_dtype) / MAX(t->unit1, 1u);
+    const struct kv_row *row = program_kv_row(p, &PROG(p, OP)[t->op]);
+    return context * kv_position_bytes(row) / MAX(t->unit1, 1u);
 }

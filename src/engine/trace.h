@@ -1,5 +1,5 @@
 /* trace.h - the host's side of runtime/rt_trace.h: takes the memory, and turns rings of records
- * into iterations, the tasks that ran in them, and who waited.
+ * into iterations, the tasks that ran in them, and the waits.
  *
  *   rings ─ trace_read ─► struct trace ─┬─ trace_perfetto ─► file for ui.perfetto.dev
  *                                       └─ profile.c ─► the account
@@ -97,7 +97,7 @@ void trace_links_fini(struct trace_links *links);
 
 /* Appends the trace as Perfetto's protobuf (a sequence of TracePackets): a track per worker for
  * tasks and one for waits, one of iterations, counters; flows from the task that
- * activated an event to those that waited for it. Errors: QN_ENOMEM. */
+ * activated an event to the tasks that waited for it. Errors: QN_ENOMEM. */
 int trace_perfetto(struct diag *d, const struct trace *t, const char *name, struct strbuf *out);
 /* The same into a file. Errors: QN_EIO. */
 int trace_write(struct diag *d, const struct trace *t, const char *name, const char *path);

@@ -1,5 +1,5 @@
-/* view.h - what the commands that show the compiler's work share: one compile with somebody
- * looking, and dumps that the environment asks for.
+/* view.h - shared by the commands that show the compiler's work: one compile with a hook, and dumps
+ * that the environment asks for.
  */
 #ifndef QN_ENGINE_VIEW_H
 #define QN_ENGINE_VIEW_H

@@ -4,6 +4,7 @@
 #include "engine/view.h"
 
 #include "base/checked.h"
+#include "task/program_map.h"
 
 /* One variant while it is built. */
 struct rebuild {
@@ -24,6 +25,7 @@ static int tensors(const struct rebuild *r) {
         struct tensor t = {.name = program_string(r->p, from->name),
                            .role = (enum tensor_role)from->role,
                            .dtype = (enum dtype)from->dtype,
+                           .layout = (enum layout)from->layout,
                            .n_dims = from->n_dims,
                            .producer = -1};
         for (int k = 0; k < t.n_dims; k++) t.shape[k] = from->shape[k];
@@ -40,7 +42,10 @@ static int32_t local(const struct rebuild *r, uint32_t tensor) {
 static int ops(const struct rebuild *r) {
     for (uint32_t i = 0; i < r->v->n_ops; i++) {
         const struct prog_op *from = &PROG(r->p, OP)[r->v->first_op + i];
-        struct kop op = {.kind = (enum op_kind)from->kind, .layer = from->layer};
+        struct kop op = {.kind = (enum op_kind)from->kind,
+                         .layer = from->layer,
+                         .gang = from->gang,
+                         .attrs = from->attrs};
         for (int k = 0; k < OP_MAX_IN; k++) op.in[k] = local(r, from->in[k]);
         for (int k = 0; k < OP_MAX_OUT; k++) {
             op.out[k] = local(r, from->out[k]);
@@ -50,13 +55,16 @@ static int ops(const struct rebuild *r) {
         }
         if (op.layer < -1 || op.layer >= (int)r->k->spec.n_layers)
             return fail(r->d, QN_EFORMAT, "op %u: layer %d is out of bounds", i, op.layer);
+        struct op_map map;
+        TRY(program_map(r->d, r->p, r->v, from, &map));
+        TRY(op_maps_keep(r->d, &r->k->maps, r->k->arena, &map, &op.map));
         TRY(ARRAY_PUSH(r->d, &r->k->ops, op));
     }
     TRY(kgraph_verify(r->d, r->k)); /* from here on the operands have their shapes */
     for (uint32_t i = 0; i < r->v->n_ops; i++) {
         const struct prog_op *from = &PROG(r->p, OP)[r->v->first_op + i];
         const struct kop *op = &r->k->ops.items[i];
-        if (from->units != kgraph_units(r->k, op) || from->n_rows != kgraph_rows(r->k, op))
+        if (from->units != kop_units(op) || from->n_rows != kop_rows(op))
             return fail(r->d, QN_EFORMAT, "op %u: units or rows are not those of %s", i,
                         op_name(op->kind));
     }

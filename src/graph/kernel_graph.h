@@ -12,9 +12,10 @@
 
 #include "base/arena.h"
 #include "base/array.h"
+#include "base/map.h"
 #include "base/strbuf.h"
 #include "graph/model_spec.h"
-#include "graph/op.h"
+#include "graph/op_map.h"
 
 enum tensor_role {
     TENSOR_WEIGHT,     /* immutable; `name` is its name in the checkpoint */
@@ -22,15 +23,35 @@ enum tensor_role {
     TENSOR_STATE,      /* KV cache of one layer; its layout is runtime/rt_batch.h's */
 };
 
-enum { TENSOR_MAX_DIMS = 4, NO_TENSOR = -1 };
+enum { TENSOR_MAX_DIMS = OP_MAX_DIMS, NO_TENSOR = -1 };
 
 struct tensor {
     const char *name;
     enum tensor_role role;
     enum dtype dtype;
+    enum layout layout;
     int n_dims;
     int producer;                    /* index of the operator that writes it; -1: a weight */
-    uint64_t shape[TENSOR_MAX_DIMS]; /* row-major; state: [rows of one iteration, 2*n_kv_heads] */
+    uint64_t shape[TENSOR_MAX_DIMS]; /* whatever the layout; state: [rows of one iteration,
+                                        2*n_kv_heads] */
+    /* A weight: rows of a block, in the order of these parts. */
+    uint32_t block, first_part, n_parts;
+};
+
+/* How a weight is made: a *block* of memory is filled with *parts*, each a tensor of the
+ * checkpoint. Row i of a part is row  at + i / run * stride + i % run  of the block. So one part
+ * may be the whole block, several may follow each other, or lie in turns of `run` rows. */
+struct weight_part {
+    const char *name; /* in the checkpoint */
+    uint32_t rows;
+    uint32_t at, run, stride;
+};
+struct weight_block {
+    const char *name; /* its parts' names, joined by `+` */
+    enum dtype dtype;
+    int n_dims;
+    uint32_t rows, cols; /* n_dims 1: [rows] */
+    uint32_t first_part, n_parts;
 };
 
 /* Operators that a graph may have in parts: results are the same, bit for bit. */
@@ -48,12 +69,16 @@ enum kgraph_cut {
     KGRAPH_CUT_LINEAR = 128, /* linear_parts, linear_sum instead of linear */
     KGRAPH_CLEAR = 256,      /* not a part: `clear`, so that activations can be empty words */
     KGRAPH_ALONE = 512,      /* nor this: kgraph.alone */
+    KGRAPH_IMAGES = 1024,    /* nor this: matrices that one operator reads share a block */
 };
 
 struct kop {
     enum op_kind kind;
     int layer;                              /* -1 outside the layers */
+    uint32_t gang; /* tasks that run together, on as many consecutive workers; 1: each by itself */
     int32_t in[OP_MAX_IN], out[OP_MAX_OUT]; /* tensor indices, NO_TENSOR where absent */
+    struct op_attrs attrs;
+    const struct op_map *map; /* shapes and accesses; operators that are alike share one */
 };
 
 struct kgraph {
@@ -64,8 +89,13 @@ struct kgraph {
     uint32_t context;      /* positions that its rows may have */
     uint32_t n_pieces;     /* most attention pieces of such a context */
     bool alone;            /* each of its rows is another request's: decoding */
+    struct op_attrs attrs; /* of the operators that are added; kgraph_init: the spec's */
     ARRAY(struct tensor) tensors;
     ARRAY(struct kop) ops;
+    ARRAY(struct weight_part) parts;
+    ARRAY(struct weight_block) blocks;
+    struct op_maps maps;
+    struct map weight_at; /* name of a weight -> tensor */
 };
 
 /* Starts an empty graph; strings go into `arena`, the arrays are released by kgraph_fini. */
@@ -77,8 +107,30 @@ void kgraph_fini(struct kgraph *g);
  * there already gives its index (tied embeddings). */
 int kgraph_weight(struct diag *d, struct kgraph *g, const char *name, enum dtype dtype, int n_dims,
                   uint64_t rows, uint64_t cols, int32_t *index);
+
+/* A tensor of the checkpoint that is to be a part of a weight. */
+struct kgraph_part {
+    const char *name;
+    uint64_t rows;
+};
+enum { KGRAPH_MAX_PARTS = 8 };
+/* Rows of gate, and of up, that lie in turns in an image: half of a row block of tensor cores. */
+enum { KGRAPH_TURN = 8 };
+/* Adds one weight whose rows are those of n parts (up to KGRAPH_MAX_PARTS), one after the other:
+ * [sum of rows] or [sum of rows, cols]. */
+int kgraph_weight_joined(struct diag *d, struct kgraph *g, const struct kgraph_part *parts, int n,
+                         enum dtype dtype, int n_dims, uint64_t cols, int32_t *index);
+/* Adds n matrices [rows, cols] that share a block, `run` rows of each in turn; sets index[n]. */
+int kgraph_weights_in_turns(struct diag *d, struct kgraph *g, const char *const *names, int n,
+                            uint32_t run, enum dtype dtype, uint64_t rows, uint64_t cols,
+                            int32_t *index);
 /* Adds one layer's KV cache. */
 int kgraph_state(struct diag *d, struct kgraph *g, const char *name, int32_t *index);
+
+/* Adds an activation that no operator of the graph writes: it is there before the iteration begins.
+ * `packed` (of two dimensions): in the form that PACK gives it. */
+int kgraph_input(struct diag *d, struct kgraph *g, const char *name, int n_dims,
+                 const uint64_t shape[TENSOR_MAX_DIMS], bool packed, int32_t *index);
 
 /* Adds an operator, infers the shapes of its outputs and creates them (named
  * "<layer>.<op>.<slot>"); in[] has the operands in op.def's order, NO_TENSOR for absent optional
@@ -91,14 +143,15 @@ int kgraph_op(struct diag *d, struct kgraph *g, enum op_kind kind, int layer, co
 /* Makes an activation [T, K] a packed one, where its operator can store it so (`^` in op.def) and K
  * is a multiple of PACK_K; else *packed is false. */
 void kgraph_pack_output(struct kgraph *g, int32_t tensor, bool *packed);
-/* Whether an activation is packed. */
-bool tensor_is_packed(const struct tensor *t);
 
-/* Output units of an operator: what `tiles` are ranges of (op.def's last words on each row). For
- * SPLIT_ROWS and SPLIT_SLICES operators: 1. */
-uint32_t kgraph_units(const struct kgraph *g, const struct kop *op);
-/* Token rows that the operator's tasks share out: T, or L for the LM head and sampling. */
-uint32_t kgraph_rows(const struct kgraph *g, const struct kop *op);
+/* Output units of an operator, which tiles are ranges of, and token rows that its tasks share out:
+ * op.def's columns. */
+static inline uint32_t kop_units(const struct kop *op) {
+    return (uint32_t)op->map->units;
+}
+static inline uint32_t kop_rows(const struct kop *op) {
+    return (uint32_t)op->map->rows;
+}
 
 /* Every IR's three companions. */
 int kgraph_verify(struct diag *d, const struct kgraph *g);
@@ -109,7 +162,17 @@ struct kgraph_stats {
 void kgraph_stats(const struct kgraph *g, struct kgraph_stats *stats);
 
 uint64_t tensor_elements(const struct tensor *t);
+/* Bytes that its elements take, with what its layout pads. */
 uint64_t tensor_bytes(const struct tensor *t);
+/* Bytes of a tensor of that shape, format and layout. */
+uint64_t layout_bytes(enum layout layout, enum dtype dtype, int n_dims, const uint64_t *shape);
+/* Rows that a packed tensor of n rows has, and columns of one of k. */
+static inline uint64_t packed_rows(uint64_t n) {
+    return (n + PACK_ROWS - 1) / PACK_ROWS * PACK_ROWS;
+}
+static inline uint64_t packed_columns(uint64_t k) {
+    return (k + PACK_K - 1) / PACK_K * PACK_K;
+}
 
 /* Checks a spec against the bounds of model_spec.h; the message names the field. */
 int model_spec_verify(struct diag *d, const char *file, const struct model_spec *spec);

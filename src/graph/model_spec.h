@@ -7,7 +7,7 @@
 #ifndef QN_GRAPH_MODEL_SPEC_H
 #define QN_GRAPH_MODEL_SPEC_H
 
-#include "base/abi.h"
+#include "graph/dtype.h"
 
 /* Bounds that hold for every spec (model_spec_verify checks them); kernels rely on them. */
 enum {
@@ -19,12 +19,6 @@ enum {
     SPEC_MAX_MODEL_LEN = 1 << 20,
     SPEC_MAX_EOS = 8,
 };
-
-enum dtype { DTYPE_F32 = 0, DTYPE_BF16 = 1, DTYPE_F16 = 2, DTYPE_I32 = 3 };
-
-static inline uint32_t dtype_bytes(uint32_t dtype) {
-    return dtype == DTYPE_F32 || dtype == DTYPE_I32 ? 4 : 2;
-}
 
 enum rope_kind { ROPE_DEFAULT = 0, ROPE_LINEAR = 1, ROPE_LLAMA3 = 2 };
 

@@ -7,31 +7,64 @@ struct row {
     enum op_target target;
     enum op_launch launch;
     enum op_split split;
-    const char *inputs, *outputs;
+    const char *attributes, *rows, *units, *inputs, *outputs;
 };
 
 static const struct row rows[N_OP_KINDS] = {
-    [OP_NONE] = {"nop", OP_ON_ANY, LAUNCH_AOT, SPLIT_ROWS, "", ""},
-#define OP(ID, name, target, launch, split, inputs, outputs)                                       \
-    [OP_##ID] = {#name, OP_ON_##target, LAUNCH_##launch, SPLIT_##split, inputs, outputs},
+    [OP_NONE] = {"nop", OP_ON_ANY, LAUNCH_AOT, SPLIT_ROWS, "", "1", "1", "", ""},
+#define OP(ID, name, target, launch, split, attributes, rows, units, inputs, outputs)              \
+    [OP_##ID] = {#name, OP_ON_##target, LAUNCH_##launch, SPLIT_##split, attributes,                \
+                 rows,  units,          inputs,          outputs},
 #include "graph/op.def"
 #undef OP
 };
 
-/* Reads one of "x norm* bq?*"; returns what comes after it. */
+static int is_name(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+/* Copies the name at the start of `text`; returns the text after it. */
+static const char *read_name(const char *text, char name[OP_NAME_CHARS]) {
+    size_t n = 0;
+    for (; is_name(*text); text++)
+        if (n < OP_NAME_CHARS - 1) name[n++] = *text;
+    name[n] = '\0';
+    return text;
+}
+
+/* Notes where each dimension of "[r,min(a,b)]" begins; returns what comes after the bracket. */
+static const char *read_dims(const char *text, struct op_slot *s) {
+    int depth = 0;
+    if (*text != '[') return text;
+    s->dim[s->n_dims++] = ++text;
+    for (; *text != ']'; text++) {
+        depth += (*text == '(') - (*text == ')');
+        if (*text == ',' && depth == 0 && s->n_dims < OP_MAX_DIMS) s->dim[s->n_dims++] = text + 1;
+    }
+    return text + 1;
+}
+
+static const char *read_condition(const char *text, struct op_slot *s) {
+    s->optional = true;
+    if (*text == '-') return read_name(text + 1, s->without);
+    return read_name(text, s->with);
+}
+
+/* Reads one of "x[r,H]! norm[H]?-squares*"; returns what comes after it. */
 static const char *read_slot(const char *text, struct op_slot *s) {
-    size_t n = 0; /* of the name */
     *s = (struct op_slot){0};
-    for (; *text != '\0' && *text != ' '; text++) switch (*text) {
-        case '?': s->optional = true; break;
+    text = read_dims(read_name(text, s->name), s);
+    while (*text != '\0' && *text != ' ') switch (*text++) {
+        case '?': text = read_condition(text, s); break;
         case '*': s->weight = true; break;
         case '+': s->state = true; break;
         case '!': s->flagged = true; break;
         case '~': s->paired = true; break;
         case '&': s->filled = true; break;
         case '^': s->packable = true; break;
-        default:
-            if (n < sizeof s->name - 1) s->name[n++] = *text;
+        case '=': s->packable = s->packed = true; break;
+        case '#': s->integer = true; break;
+        default: break; /* test_op holds the table to the marks that there are */
         }
     while (*text == ' ') text++;
     return text;
@@ -46,7 +79,8 @@ static int read_slots(const char *text, struct op_slot *slots, int max) {
 
 void op_describe(enum op_kind kind, struct op_info *info) {
     const struct row *r = &rows[kind];
-    *info = (struct op_info){.name = r->name};
+    *info = (struct op_info){
+        .name = r->name, .attributes = r->attributes, .rows = r->rows, .units = r->units};
     info->n_in = read_slots(r->inputs, info->in, OP_MAX_IN);
     info->n_out = read_slots(r->outputs, info->out, OP_MAX_OUT);
 }

@@ -4,10 +4,11 @@
 #define QN_GRAPH_OP_H
 
 #include "base/abi.h"
+#include "graph/partials.h"
 
 enum op_kind {
     OP_NONE = 0, /* as a task kind: an empty task that normalization inserted */
-#define OP(ID, name, target, launch, split, inputs, outputs) OP_##ID,
+#define OP(ID, ...) OP_##ID,
 #include "graph/op.def"
 #undef OP
     N_OP_KINDS
@@ -23,8 +24,8 @@ enum { OP_MAX_IN = 10, OP_MAX_OUT = 4 };
 enum { EMBED_TABLE, EMBED_NEXT };
 enum { STREAM_X, STREAM_NORMED, STREAM_SQUARES }; /* out of EMBED, LINEAR, LINEAR_SUM */
 enum { QKV_X, QKV_NORM, QKV_WQ, QKV_WK, QKV_WV, QKV_BQ, QKV_BK, QKV_BV, QKV_Q_NORM, QKV_K_NORM };
-enum { QKV_OUT_Q, QKV_OUT_KV };           /* of QKV_HEADS, too */
-enum { QKV_LINEAR_SQUARES = QKV_BV + 1 }; /* QKV_LINEAR's: QKV's first eight, and this */
+enum { QKV_OUT_Q, QKV_OUT_KV }; /* of QKV_HEADS, too */
+enum { QKV_LINEAR_X, QKV_LINEAR_NORM, QKV_LINEAR_W, QKV_LINEAR_BIAS, QKV_LINEAR_SQUARES };
 enum { HEADS_QKV, HEADS_Q_NORM, HEADS_K_NORM };
 enum { ATTENTION_Q, ATTENTION_KV };
 enum { JOINED_OUT, JOINED_OUT_KV }; /* of ATTENTION_STEP and _WHOLE; their inputs are QKV_HEADS' */
@@ -51,13 +52,10 @@ enum { ATTENTION_PIECE = 128 };
 enum { STAGED_COLUMNS = 15360 };
 
 /* Packed activations: token rows up to a multiple of PACK_ROWS, columns of PACK_K. */
-enum { PACK_ROWS = 8, PACK_K = 256 };
+enum { PACK_ROWS = 8, PACK_K = PARTIAL_TILE };
 
-/* A GPU's dot products have so many partial sums, which take turns: PACK_K columns each time. */
-enum { PARTS = 8 };
-
-/* Columns of the residual stream whose squares are added up by who writes them; token rows up to
- * which who needs 1 / rms may add up these sums itself. */
+/* Columns of the residual stream whose squares their writer adds up; token rows up to which a
+ * reader that needs 1 / rms may add up these sums itself. */
 enum { SQUARES_COLUMNS = 16, SQUARES_ROWS = 32 };
 
 /* Rows that ATTENTION_STEP and _WHOLE can have: each item makes the keys of all that are of its
@@ -68,21 +66,41 @@ enum { STEP_ROWS = 16 };
  * cuts their space into, and the words of such a unit are a multiple of. */
 enum { FILLED_ROWS = 16, CLEAR_UNITS = 1024, CLEAR_WORDS = 4 };
 
+/* Numbers that an operator carries itself; op.def says which it has, the others are 0. Copied into
+ * the program. */
+struct op_attrs {
+    uint32_t heads;  /* query heads */
+    uint32_t kv;     /* KV heads, a divisor of heads */
+    uint32_t D;      /* elements of a head */
+    uint32_t window; /* positions that a row sees, itself included; 0: all before it */
+    float scale;     /* of dot products of queries and keys */
+    float eps;       /* of RMSNorm */
+};
+
 #ifndef __CUDACC_RTC__
 /* ---- host only from here ---- */
 #include <stdbool.h>
 
+enum { OP_MAX_DIMS = 4, OP_NAME_CHARS = 12 };
+
 struct op_slot {
-    char name[12];
+    char name[OP_NAME_CHARS];
+    char with[OP_NAME_CHARS];    /* optional: there if this operand is, "": in any case */
+    char without[OP_NAME_CHARS]; /* optional: there if this operand is not */
     bool optional, weight, state;
-    bool flagged;  /* may carry flags */
-    bool paired;   /* ... two elements of 16 bits a flag */
-    bool filled;   /* may be empty words until it is stored */
-    bool packable; /* may be packed */
+    bool flagged;                 /* may carry flags */
+    bool paired;                  /* ... two elements of 16 bits a flag */
+    bool filled;                  /* may be empty words until it is stored */
+    bool packable;                /* may be packed */
+    bool packed;                  /* is packed */
+    bool integer;                 /* 32-bit integers */
+    int n_dims;                   /* of its access map */
+    const char *dim[OP_MAX_DIMS]; /* in op.def's text; each ends at a `,` or `]` outside of () */
 };
 
 struct op_info {
     const char *name;
+    const char *attributes, *rows, *units; /* columns of op.def */
     int n_in, n_out;
     struct op_slot in[OP_MAX_IN], out[OP_MAX_OUT];
 };

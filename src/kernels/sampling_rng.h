@@ -70,7 +70,7 @@ RNG_FN void rng_quad(uint64_t seed, uint32_t output_position, uint32_t quad, uin
     rng_philox(key, counter, out);
 }
 
-/* Uniform in (0, 1), fine near 0: small values decide who wins a draw. */
+/* Uniform in (0, 1), fine near 0: small values decide the winner of a draw. */
 RNG_FN float rng_uniform(uint32_t word) {
     float v = RNG_MUL(RNG_ADD((float)word, 0.5f), 0x1p-32f);
     return v < 0x1.fffffep-1f ? v : 0x1.fffffep-1f;

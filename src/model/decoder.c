@@ -69,6 +69,22 @@ static int vector(const struct builder *b, const char *name, const char *what, u
     return vector_of(b, b->layer, name, what, rows, out);
 }
 
+/* Tensors of a layer that one operator reads as one: what of their names (".weight", ".bias"). */
+static int joined(const struct builder *b, const char *const *names, const uint64_t *rows, int n,
+                  const char *what, uint64_t cols, int32_t *out) {
+    struct kgraph_part parts[KGRAPH_MAX_PARTS];
+    const bool matrix = cols != 0;
+    for (int i = 0; i < n; i++) {
+        char *full;
+        TRY(arena_printf(b->d, b->g->arena, &full, "%s.%d.%s.%s", b->names->layers, b->layer,
+                         names[i], what));
+        parts[i] = (struct kgraph_part){full, rows[i]};
+    }
+    return kgraph_weight_joined(b->d, b->g, parts, n,
+                                matrix ? (enum dtype)b->g->spec.weight_dtype : DTYPE_F32,
+                                matrix ? 2 : 1, cols, out);
+}
+
 /* The norm before a layer's attention; after the last layer the one before the LM head. */
 static int attention_norm(const struct builder *b, int layer, int32_t *out) {
     const struct model_spec *s = &b->g->spec;
@@ -77,8 +93,8 @@ static int attention_norm(const struct builder *b, int layer, int32_t *out) {
     return vector_of(b, layer, b->names->attn_norm, "weight", s->hidden, out);
 }
 
-/* Activations as tensor cores want them: by who makes them, where it can, else by PACK; as they are
- * unless `packed`. */
+/* Activations as tensor cores want them: packed by their writer, where it can, else by PACK; as
+ * they are unless `packed`. */
 static int build_pack(const struct builder *b, bool packed, int32_t *x) {
     struct operands o = no_operands();
     if (!packed) return QN_OK;
@@ -95,7 +111,7 @@ struct stream {
     int32_t x, normed, squares;
 };
 
-/* EMBED, LINEAR or LINEAR_SUM, whose operands are in *o but for the norm's weights that come next.
+/* EMBED, LINEAR or LINEAR_SUM, whose operands are in *o but for the next norm's weights.
  */
 static int build_stream(const struct builder *b, enum op_kind kind, struct operands *o, int next,
                         int32_t norm, struct stream *s) {
@@ -135,25 +151,25 @@ static int head_operands(const struct builder *b, int q_norm, int k_norm, int kv
     return kgraph_state(b->d, b->g, state, &o->out[kv]);
 }
 
-/* The projections of heads: QKV_LINEAR, or the first operands of QKV. */
-static int build_projections(const struct builder *b, const struct stream *s, struct operands *o) {
+/* The operands of QKV but for those of heads: three matrices. */
+static int separate_projections(const struct builder *b, const uint64_t rows[3],
+                                struct operands *o) {
     const struct model_spec *spec = &b->g->spec;
-    const struct weight_names *w = b->names;
-    const bool cut = (b->cuts & KGRAPH_CUT_QKV) != 0;
-    uint64_t q_rows = (uint64_t)spec->n_heads * spec->head_dim;
-    uint64_t kv_rows = (uint64_t)spec->n_kv_heads * spec->head_dim;
-    int32_t norm, squares;
-    TRY(attention_norm(b, b->layer, &norm));
-    stream_operands(s, norm, &o->in[QKV_X], &o->in[QKV_NORM], &squares);
-    TRY(matrix(b, w->q, q_rows, spec->hidden, &o->in[QKV_WQ]));
-    TRY(matrix(b, w->k, kv_rows, spec->hidden, &o->in[QKV_WK]));
-    TRY(matrix(b, w->v, kv_rows, spec->hidden, &o->in[QKV_WV]));
-    if (spec->qkv_bias) {
-        TRY(vector(b, w->q, "bias", q_rows, &o->in[QKV_BQ]));
-        TRY(vector(b, w->k, "bias", kv_rows, &o->in[QKV_BK]));
-        TRY(vector(b, w->v, "bias", kv_rows, &o->in[QKV_BV]));
+    const char *const names[3] = {b->names->q, b->names->k, b->names->v};
+    for (int i = 0; i < 3; i++) {
+        TRY(matrix(b, names[i], rows[i], spec->hidden, &o->in[QKV_WQ + i]));
+        if (spec->qkv_bias) TRY(vector(b, names[i], "bias", rows[i], &o->in[QKV_BQ + i]));
     }
-    if (!cut) return QN_OK;
+    return QN_OK;
+}
+
+/* QKV_LINEAR: the projections as one matrix. */
+static int build_projections(const struct builder *b, const uint64_t rows[3], int32_t squares,
+                             struct operands *o) {
+    const struct model_spec *spec = &b->g->spec;
+    const char *const names[3] = {b->names->q, b->names->k, b->names->v};
+    TRY(joined(b, names, rows, 3, "weight", spec->hidden, &o->in[QKV_LINEAR_W]));
+    if (spec->qkv_bias) TRY(joined(b, names, rows, 3, "bias", 0, &o->in[QKV_LINEAR_BIAS]));
     o->in[QKV_LINEAR_SQUARES] = squares;
     return add(b, OP_QKV_LINEAR, o);
 }
@@ -161,17 +177,26 @@ static int build_projections(const struct builder *b, const struct stream *s, st
 /* Writes this iteration's rows of the layer's KV cache; sets *q and *kv. In two operators if cut;
  * if joined, *q are the projections and the rest is the attention's. */
 static int build_qkv(const struct builder *b, const struct stream *s, int32_t *q, int32_t *kv) {
+    const struct op_attrs *a = &b->g->attrs;
+    const uint64_t rows[3] = {(uint64_t)a->heads * a->D, (uint64_t)a->kv * a->D,
+                              (uint64_t)a->kv * a->D};
     const bool cut = (b->cuts & KGRAPH_CUT_QKV) != 0;
     struct operands o = no_operands();
-    TRY(build_projections(b, s, &o));
+    int32_t norm, squares;
+    TRY(attention_norm(b, b->layer, &norm));
+    /* x and norm are the first operands of both */
+    stream_operands(s, norm, &o.in[QKV_X], &o.in[QKV_NORM], &squares);
     int q_norm = QKV_Q_NORM, k_norm = QKV_K_NORM;
     if (cut) {
+        TRY(build_projections(b, rows, squares, &o));
         *q = o.out[0];
         if (b->cuts & KGRAPH_JOIN_HEADS) return QN_OK;
         o = no_operands();
         o.in[HEADS_QKV] = *q;
         q_norm = HEADS_Q_NORM;
         k_norm = HEADS_K_NORM;
+    } else {
+        TRY(separate_projections(b, rows, &o));
     }
     TRY(head_operands(b, q_norm, k_norm, QKV_OUT_KV, &o));
     TRY(add(b, cut ? OP_QKV_HEADS : OP_QKV, &o));
@@ -209,8 +234,8 @@ static int build_attention(const struct builder *b, int32_t q, int32_t kv, int32
     return QN_OK;
 }
 
-/* x += a w^T (+ bias): the output projection of the attention or of the MLP. `norm`: of what comes
- * next. */
+/* x += a w^T (+ bias): the output projection of the attention or of the MLP. `norm`: the next
+ * norm's weights. */
 static int build_projection(const struct builder *b, const char *name, int32_t a, uint64_t cols,
                             bool bias, bool packed, int32_t norm, struct stream *s) {
     const uint64_t hidden = b->g->spec.hidden;
@@ -233,14 +258,30 @@ static int build_projection(const struct builder *b, const char *name, int32_t a
     return build_stream(b, kind, &o, at + 2, norm, s);
 }
 
+/* The two matrices of GATED_MLP; in images they share row blocks, half and half. */
+static int gate_and_up(const struct builder *b, struct operands *o) {
+    const struct model_spec *spec = &b->g->spec;
+    const char *const names[2] = {b->names->gate, b->names->up};
+    char *full[2];
+    if ((b->cuts & KGRAPH_IMAGES) == 0) {
+        TRY(matrix(b, names[0], spec->intermediate, spec->hidden, &o->in[MLP_WG]));
+        return matrix(b, names[1], spec->intermediate, spec->hidden, &o->in[MLP_WU]);
+    }
+    for (int i = 0; i < 2; i++)
+        TRY(arena_printf(b->d, b->g->arena, &full[i], "%s.%d.%s.weight", b->names->layers, b->layer,
+                         names[i]));
+    return kgraph_weights_in_turns(b->d, b->g, (const char *const *)full, 2, KGRAPH_TURN,
+                                   (enum dtype)spec->weight_dtype, spec->intermediate, spec->hidden,
+                                   &o->in[MLP_WG]);
+}
+
 static int build_gated_mlp(const struct builder *b, const struct stream *s, int32_t norm,
                            int32_t *h) {
     const struct model_spec *spec = &b->g->spec;
     const struct weight_names *w = b->names;
     struct operands o = no_operands();
     stream_operands(s, norm, &o.in[MLP_X], &o.in[MLP_NORM], &o.in[MLP_SQUARES]);
-    TRY(matrix(b, w->gate, spec->intermediate, spec->hidden, &o.in[MLP_WG]));
-    TRY(matrix(b, w->up, spec->intermediate, spec->hidden, &o.in[MLP_WU]));
+    TRY(gate_and_up(b, &o));
     if (spec->mlp_bias) {
         TRY(vector(b, w->gate, "bias", spec->intermediate, &o.in[MLP_BG]));
         TRY(vector(b, w->up, "bias", spec->intermediate, &o.in[MLP_BU]));

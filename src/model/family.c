@@ -3,6 +3,7 @@
 #include "base/checked.h"
 
 #include <string.h>
+#include <strings.h>
 
 static const struct family *const families[] = {
     &family_llama,
@@ -11,17 +12,10 @@ static const struct family *const families[] = {
     &family_qwen3,
 };
 
-size_t family_count(void) {
-    return COUNT_OF(families);
-}
-
-const struct family *family_at(size_t i) {
-    return families[i];
-}
-
 const struct family *family_find(const char *name) {
     for (size_t i = 0; i < COUNT_OF(families); i++)
-        if (strcmp(families[i]->architecture, name) == 0 || strcmp(families[i]->name, name) == 0)
+        if (strcasecmp(families[i]->architecture, name) == 0 ||
+            strcmp(families[i]->name, name) == 0)
             return families[i];
     return NULL;
 }

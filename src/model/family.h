@@ -60,10 +60,9 @@ struct family {
 
 extern const struct family family_llama, family_mistral, family_qwen2, family_qwen3;
 
-/* The row for an architecture ("Qwen3ForCausalLM") or a model_type ("qwen3"); NULL: not known. */
+/* The row for an architecture ("Qwen3ForCausalLM"; letters of either case: the first Llamas are
+ * LLaMAForCausalLM) or a model_type ("qwen3"); NULL: not known. */
 const struct family *family_find(const char *name);
-size_t family_count(void);
-const struct family *family_at(size_t i); /* i < family_count() */
 /* Appends "LlamaForCausalLM, MistralForCausalLM, ..." */
 void family_list(struct strbuf *out);
 

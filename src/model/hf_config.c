@@ -17,35 +17,6 @@ struct reader {
     struct model_spec *s;
 };
 
-static const struct {
-    const char *name;
-    enum dtype dtype;
-} dtypes[] = {
-    {"bfloat16", DTYPE_BF16}, {"float16", DTYPE_F16}, {"float32", DTYPE_F32}, {"half", DTYPE_F16},
-    {"float", DTYPE_F32},     {"bf16", DTYPE_BF16},   {"fp16", DTYPE_F16},    {"fp32", DTYPE_F32},
-};
-
-bool hf_config_dtype(const char *name, enum dtype *out) {
-    if (strncmp(name, "torch.", 6) == 0) name += 6;
-    for (size_t i = 0; i < COUNT_OF(dtypes); i++) {
-        if (strcmp(dtypes[i].name, name) != 0) continue;
-        *out = dtypes[i].dtype;
-        return true;
-    }
-    return false;
-}
-
-const char *hf_config_dtype_name(enum dtype dtype) {
-    for (size_t i = 0; i < COUNT_OF(dtypes); i++)
-        if (dtypes[i].dtype == dtype) return dtypes[i].name;
-    return "int32";
-}
-
-static const json_t *present(const json_t *o, const char *key) {
-    const json_t *v = json_object_get(o, key);
-    return json_is_null(v) ? NULL : v;
-}
-
 static int unsupported(const struct reader *r, const char *field, const char *want,
                        const char *have) {
     return fail(r->d, QN_EUNSUPPORTED, "%s: %s: want %s, have '%s'", r->file, field, want, have);
@@ -138,7 +109,7 @@ static int read_sizes(const struct reader *r) {
                         r->file, s->n_heads, s->hidden);
         s->head_dim = s->hidden / s->n_heads;
     }
-    /* Longer contexts than SPEC_MAX_MODEL_LEN are cut, not refused: nobody is forced to use them.
+    /* Longer contexts than SPEC_MAX_MODEL_LEN are cut, not refused: a caller need not use them.
      */
     TRY(optional(r, "max_position_embeddings", 1, INT32_MAX, r->family->max_position,
                  &s->max_position));
@@ -160,6 +131,8 @@ static int read_features(const struct reader *r) {
 
 /* ---- what we cannot compute is refused ---- */
 
+static const char NOT_QUANTIZED[] = "a checkpoint in bfloat16, float16 or float32";
+
 static int refuse_unknown(const struct reader *r) {
     const char *act;
     const json_t *quantization;
@@ -169,12 +142,13 @@ static int refuse_unknown(const struct reader *r) {
     if (strcmp(act, "silu") != 0) return unsupported(r, "hidden_act", "silu", act);
     TRY(jsonio_object(r->d, r->file, r->root, "quantization_config", &o));
     if (o != NULL) {
-        quantization = present(o, "quant_method");
-        return unsupported(r, "quantization_config.quant_method",
-                           "a checkpoint in bfloat16, "
-                           "float16 or float32",
+        quantization = jsonio_field(o, "quant_method");
+        return unsupported(r, "quantization_config.quant_method", NOT_QUANTIZED,
                            json_is_string(quantization) ? json_string_value(quantization) : "?");
     }
+    if (jsonio_field(r->root, "quantization") != NULL)
+        return fail(r->d, QN_EUNSUPPORTED, "%s: quantization: want %s, have one quantized by MLX",
+                    r->file, NOT_QUANTIZED);
     TRY(jsonio_double(r->d, r->file, r->root, "partial_rotary_factor", 1, &rotary));
     if (rotary != 1)
         return fail(r->d, QN_EUNSUPPORTED, "%s: partial_rotary_factor: want 1, have %g", r->file,
@@ -217,7 +191,7 @@ static int read_window_switch(const struct reader *r) {
     TRY(optional(r, "max_window_layers", 0, INT32_MAX, 28, &first));
     TRY(count_sliding(r, &n_sliding, &known));
     if (!known) n_sliding = use ? s->n_layers - MIN(first, s->n_layers) : 0;
-    if (present(r->root, "sliding_window") == NULL &&
+    if (jsonio_field(r->root, "sliding_window") == NULL &&
         json_object_get(r->root, "sliding_window") != NULL)
         use = 0; /* null */
     if (!use) n_sliding = 0;
@@ -266,7 +240,7 @@ static int read_rope_llama3(const struct reader *r, const char *file, const json
 
 static int read_rope_type(const struct reader *r, const char *field, const json_t *o) {
     char file[600];
-    const char *key = present(o, "rope_type") != NULL ? "rope_type" : "type", *type;
+    const char *key = jsonio_field(o, "rope_type") != NULL ? "rope_type" : "type", *type;
     double rotary;
     snprintf(file, sizeof file, "%s: %s", r->file, field);
     TRY(jsonio_string(r->d, file, o, key, "default", &type));
@@ -312,7 +286,7 @@ static int read_rope(const struct reader *r) {
     if (o != NULL) {
         TRY(refuse_nested_rope(r, field, o));
         TRY(read_rope_type(r, field, o));
-        if (present(o, "rope_theta") != NULL) theta_at = o;
+        if (jsonio_field(o, "rope_theta") != NULL) theta_at = o;
     }
     return ranged(r, r->file, theta_at, "rope_theta", 1, 1e15, r->family->rope_theta,
                   &r->s->rope_theta);
@@ -325,9 +299,7 @@ static int add_id(struct diag *d, const char *file, const char *key, const json_
     if (!json_is_integer(v))
         return fail(d, QN_EFORMAT, "%s: %s: want a token id or a list of token ids", file, key);
     json_int_t id = json_integer_value(v);
-    if (id < 0 || id >= (json_int_t)vocab)
-        return fail(d, QN_EFORMAT, "%s: %s: want an id from 0 to %u, have %lld", file, key,
-                    vocab - 1, (long long)id);
+    if (id < 0 || id >= (json_int_t)vocab) return QN_OK; /* never sampled: it ends nothing */
     for (uint32_t i = 0; i < *n; i++)
         if (eos[i] == (int32_t)id) return QN_OK;
     if (*n == SPEC_MAX_EOS)
@@ -338,7 +310,7 @@ static int add_id(struct diag *d, const char *file, const char *key, const json_
 
 int hf_config_token_ids(struct diag *d, const char *file, const struct json_t *root,
                         const char *key, uint32_t vocab, int32_t eos[SPEC_MAX_EOS], uint32_t *n) {
-    const json_t *v = present(root, key);
+    const json_t *v = jsonio_field(root, key);
     if (v == NULL) return QN_OK;
     if (!json_is_array(v)) return add_id(d, file, key, v, vocab, eos, n);
     for (size_t i = 0; i < json_array_size(v); i++)
@@ -354,17 +326,18 @@ static int read_token_ids(const struct reader *r) {
         r->family->eos < (int)s->vocab)
         s->eos[s->n_eos++] = r->family->eos;
     bool absent = json_object_get(r->root, "bos_token_id") == NULL;
-    TRY(jsonio_int(r->d, r->file, r->root, "bos_token_id", 0, (int64_t)s->vocab - 1, -1, &bos));
-    s->bos = absent && r->family->bos < (int)s->vocab ? r->family->bos : (int32_t)bos;
+    TRY(jsonio_int(r->d, r->file, r->root, "bos_token_id", INT64_MIN, INT64_MAX, -1, &bos));
+    if (absent) bos = r->family->bos;
+    s->bos = bos >= 0 && bos < (int64_t)s->vocab ? (int32_t)bos : -1;
     return QN_OK;
 }
 
 static int read_dtype(const struct reader *r, bool *given) {
-    const char *key = present(r->root, "torch_dtype") != NULL ? "torch_dtype" : "dtype", *name;
+    const char *key = jsonio_field(r->root, "torch_dtype") != NULL ? "torch_dtype" : "dtype", *name;
     enum dtype dtype = DTYPE_BF16;
     TRY(jsonio_string(r->d, r->file, r->root, key, NULL, &name));
     *given = name != NULL;
-    if (name != NULL && !hf_config_dtype(name, &dtype))
+    if (name != NULL && !dtype_from_hf(name, &dtype))
         return unsupported(r, key, "bfloat16, float16 or float32", name);
     r->s->weight_dtype = dtype;
     return QN_OK;
@@ -376,7 +349,7 @@ static int parse(struct diag *d, const char *file, const json_t *root, struct hf
     TRY(find_family(&r));
     assert(r.family != NULL);
     c->family = r.family;
-    c->tied_given = present(root, "tie_word_embeddings") != NULL;
+    c->tied_given = jsonio_field(root, "tie_word_embeddings") != NULL;
     TRY(refuse_unknown(&r));
     TRY(read_sizes(&r));
     TRY(read_features(&r));

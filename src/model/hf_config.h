@@ -33,14 +33,11 @@ int hf_config_parse(struct diag *d, const char *file, const char *text, size_t n
                     struct hf_config *c);
 
 /* Token ids under `key` of a config (a number, a list of numbers, or null) are added to eos[0..*n)
- * unless they are there already. Errors: QN_EFORMAT: not ids below vocab, or more than
- * SPEC_MAX_EOS. */
+ * unless they are there already. Ids outside the vocabulary are left out: they are never sampled.
+ * Errors: QN_EFORMAT: not integers, or more than SPEC_MAX_EOS. */
 struct json_t;
 int hf_config_token_ids(struct diag *d, const char *file, const struct json_t *root,
                         const char *key, uint32_t vocab, int32_t eos[SPEC_MAX_EOS], uint32_t *n);
 
-/* "bfloat16" -> DTYPE_BF16 and so on; also float, half, torch.float16. False: not one of them. */
-bool hf_config_dtype(const char *name, enum dtype *out);
-const char *hf_config_dtype_name(enum dtype dtype); /* "bfloat16" */
 
 #endif

@@ -1,37 +1,22 @@
 #include "model/model.h"
 
 #include "model/hf_config.h"
+#include "model/model_dir.h"
 #include "model/weights.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-
-static int check_dir(struct diag *d, const char *dir) {
-    struct stat s;
-    if (stat(dir, &s) != 0)
-        return fail(d, errno == ENOENT ? QN_ENOENT : QN_EIO, "%s: %s", dir, strerror(errno));
-    if (!S_ISDIR(s.st_mode))
-        return fail(d, QN_EINVAL, "%s: want a model directory (with config.json and safetensors)",
-                    dir);
-    return QN_OK;
-}
 
 /* The file's embedding has the last word on the dtype, unless the user has. */
 static int choose_dtype(struct diag *d, struct model *m, const char *wanted) {
     enum dtype dtype = m->spec.weight_dtype;
     if (wanted != NULL && strcmp(wanted, "auto") != 0) {
-        if (!hf_config_dtype(wanted, &dtype))
+        if (!dtype_from_hf(wanted, &dtype))
             return fail(d, QN_EINVAL, "dtype: want auto, bfloat16, float16 or float32, have '%s'",
                         wanted);
     } else if (m->files != NULL) {
-        const char *name = m->family->weights->embed;
-        const struct safetensors_tensor *t = safetensors_find(m->files, name);
-        if (t == NULL) return fail(d, QN_EFORMAT, "%s: tensor %s is missing", m->files->path, name);
-        if (!safetensors_dtype(t, &dtype))
-            return fail(d, QN_EUNSUPPORTED, "%s: tensor %s: want BF16, F16 or F32, have %s",
-                        safetensors_path(m->files, t), name, t->dtype);
+        const struct safetensors_tensor *t;
+        TRY(safetensors_need(d, m->files, m->family->weights->embed, &t, &dtype));
     }
     m->spec.weight_dtype = dtype;
     return QN_OK;
@@ -43,12 +28,19 @@ static int check_weights(struct diag *d, const struct model *m) {
     struct arena arena = {0};
     struct kgraph g;
     int rc = model_build_graph(d, m, &arena, 1, 1, 1, false, &g);
-    for (size_t i = 0; i < g.tensors.n && rc == QN_OK; i++) {
-        const struct tensor *t = &g.tensors.items[i];
-        const struct weight_want want = {t->name, t->dtype, t->n_dims, t->shape[0], t->shape[1]};
-        const struct safetensors_tensor *found;
-        enum dtype dtype;
-        if (t->role == TENSOR_WEIGHT) rc = weights_find(d, m->files, &want, &found, &dtype);
+    for (size_t i = 0; i < g.blocks.n && rc == QN_OK; i++) {
+        const struct weight_block *b = &g.blocks.items[i];
+        for (uint32_t k = b->first_part; k < b->first_part + b->n_parts && rc == QN_OK; k++) {
+            const struct weight_part *part = &g.parts.items[k];
+            const struct weight_want want = {.name = part->name,
+                                             .dtype = b->dtype,
+                                             .n_dims = b->n_dims,
+                                             .rows = part->rows,
+                                             .cols = b->cols};
+            const struct safetensors_tensor *found;
+            enum dtype dtype;
+            rc = weights_find(d, m->files, &want, &found, &dtype);
+        }
     }
     kgraph_fini(&g);
     arena_fini(&arena);
@@ -68,7 +60,7 @@ static int open_into(struct diag *d, struct model *m, const char *dir,
                      const struct model_options *options) {
     struct hf_config config;
     char *copy, *path;
-    TRY(check_dir(d, dir));
+    TRY(model_dir_check(d, dir));
     TRY(arena_strdup(d, &m->arena, dir, &copy));
     TRY(arena_printf(d, &m->arena, &path, "%s/config.json", dir));
     m->dir = copy;

@@ -2,7 +2,7 @@
  *
  *     struct model *m;
  *     TRY(model_open(d, "models/qwen3", NULL, &m));
- *     TRY(model_build_graph(d, m, &arena, 1, 1, 4096, false, &graph));   ... kgraph_fini(&graph)
+ *     TRY(model_build_graph(d, m, &arena, 1, 1, 4096, 0, &graph));   ... kgraph_fini(&graph)
  *     model_free(m);
  *
  * Made at the start of a compile; lives as long as the weights, which point into its files.
@@ -29,7 +29,7 @@ struct model {
     const char *dir;
     const struct family *family;
     /* spec.weight_dtype is final: forced by --dtype, else the dtype of the file's embedding;
-     * spec.eos has the ids of config.json, then those that only generation_config.json has. */
+     * spec.eos has the ids of config.json, then the ids that only generation_config.json has. */
     struct model_spec spec;
     struct generation_config generation;
     struct safetensors *files; /* NULL with dummy weights */

@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 #include "base/jsonio.h"
+#include "model/model_dir.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -109,9 +110,11 @@ static int read_tensor(const struct reader *r, const char *name, const json_t *o
     if (index >= SAFETENSORS_MAX_TENSORS)
         return fail(r->d, QN_ELIMIT, "%s: more than %d tensors", r->path, SAFETENSORS_MAX_TENSORS);
     TRY(map_put(r->d, &st->by_name, t.name, strlen(t.name), index, &holds));
-    if (holds != index)
-        return fail(r->d, QN_EFORMAT, "%s: tensor %.200s: is also in %s", r->path, name,
-                    st->files.items[st->tensors.items[holds].file_idx].path);
+    if (holds != index) { /* a file before this one has it, too */
+        st->total_bytes += t.bytes - st->tensors.items[holds].bytes;
+        st->tensors.items[holds] = t;
+        return QN_OK;
+    }
     st->total_bytes += t.bytes; /* <= n tensors x file size: no overflow */
     return ARRAY_PUSH(r->d, &st->tensors, t);
 }
@@ -139,7 +142,7 @@ static int read_header(struct reader *r, const unsigned char *file, uint64_t byt
                     r->path, (unsigned long long)n, (unsigned long long)bytes);
     r->data = file + 8 + n;
     r->data_bytes = bytes - 8 - n;
-    TRY(jsonio_parse(r->d, r->path, (const char *)file + 8, n, &root));
+    TRY(jsonio_parse_unique(r->d, r->path, (const char *)file + 8, n, &root));
     if (!json_is_object(root)) rc = fail(r->d, QN_EFORMAT, "%s: header: want an object", r->path);
     json_object_foreach(root, name, o) {
         if (strcmp(name, "__metadata__") == 0) continue;
@@ -173,68 +176,80 @@ static int add_path(struct diag *d, struct safetensors *st, const char *path) {
 
 /* ---- sharded checkpoints ---- */
 
+static bool exists(const char *path) {
+    struct stat s;
+    return stat(path, &s) == 0 || errno != ENOENT;
+}
+
 static bool name_stays_inside(const char *name) {
     return name[0] != '\0' && strchr(name, '/') == NULL && strcmp(name, ".") != 0 &&
            strcmp(name, "..") != 0;
 }
 
-/* Opens every file that weight_map names, in the order in which they appear. `seen` maps the name
- * of a file to its index; its keys live in weight_map. */
-static int open_shards(struct diag *d, struct safetensors *st, const char *dir, const char *index,
-                       json_t *weight_map, struct map *seen) {
+/* The files that weight_map names, each once; the names live in weight_map. */
+struct shards {
+    const char *name[SAFETENSORS_MAX_FILES];
+    size_t n;
+};
+
+static int list_shards(struct diag *d, const char *index, json_t *weight_map, struct shards *list) {
+    struct map seen = {0};
     const char *name;
     json_t *v;
+    int rc = QN_OK;
     json_object_foreach(weight_map, name, v) {
         const char *file = json_string_value(v);
         uint64_t holds;
-        char *path;
         if (file == NULL || strlen(file) != json_string_length(v) || !name_stays_inside(file))
-            return fail(d, QN_EFORMAT,
-                        "%s: weight_map.%.200s: want the name of a file in the same folder", index,
-                        name);
-        TRY(map_put(d, seen, file, strlen(file), st->files.n, &holds));
-        if (holds != st->files.n) continue;
-        if (st->files.n >= SAFETENSORS_MAX_FILES)
-            return fail(d, QN_ELIMIT, "%s: more than %d files", index, SAFETENSORS_MAX_FILES);
-        TRY(arena_printf(d, &st->arena, &path, "%s/%s", dir, file));
-        TRY(add_path(d, st, path));
+            rc = fail(d, QN_EFORMAT,
+                      "%s: weight_map.%.200s: want the name of a file in the same folder", index,
+                      name);
+        if (rc == QN_OK) rc = map_put(d, &seen, file, strlen(file), list->n, &holds);
+        if (rc == QN_OK && holds == list->n && list->n == SAFETENSORS_MAX_FILES)
+            rc = fail(d, QN_ELIMIT, "%s: more than %d files", index, SAFETENSORS_MAX_FILES);
+        if (rc != QN_OK) break;
+        if (holds == list->n) list->name[list->n++] = file;
     }
-    return QN_OK;
-}
-
-/* Every name of the index is where the index says. */
-static int check_index(struct diag *d, const struct safetensors *st, const char *index,
-                       json_t *weight_map, const struct map *seen) {
-    const char *name;
-    json_t *v;
-    json_object_foreach(weight_map, name, v) {
-        const struct safetensors_tensor *t = safetensors_find(st, name);
-        uint64_t file_idx = UINT64_MAX;
-        map_find(seen, json_string_value(v), json_string_length(v), &file_idx);
-        if (t == NULL || t->file_idx != file_idx)
-            return fail(d, QN_EFORMAT, "%s: weight_map.%.200s: is not in %s", index, name,
-                        json_string_value(v));
-    }
-    return QN_OK;
-}
-
-static int open_index(struct diag *d, struct safetensors *st, const char *dir, const char *index) {
-    json_t *root, *weight_map;
-    struct map seen = {0};
-    TRY(jsonio_load(d, index, SAFETENSORS_MAX_HEADER, &root));
-    int rc = jsonio_object(d, index, root, "weight_map", &weight_map);
-    if (rc == QN_OK && json_object_size(weight_map) == 0)
-        rc = fail(d, QN_EFORMAT, "%s: weight_map: want an object with entries", index);
-    if (rc == QN_OK) rc = open_shards(d, st, dir, index, weight_map, &seen);
-    if (rc == QN_OK) rc = check_index(d, st, index, weight_map, &seen);
     map_fini(&seen);
-    json_decref(root);
     return rc;
 }
 
-static bool exists(const char *path) {
-    struct stat s;
-    return stat(path, &s) == 0 || errno != ENOENT;
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Opens the files of the index in the order of their names, as transformers does: of a tensor that
+ * several have, the last one counts. A file that is not there is remembered: it may be that nobody
+ * needs it. */
+static int open_shards(struct diag *d, struct safetensors *st, const char *dir,
+                       struct shards *list) {
+    qsort(list->name, list->n, sizeof list->name[0], by_name);
+    for (size_t i = 0; i < list->n; i++) {
+        char *path;
+        TRY(arena_printf(d, &st->arena, &path, "%s/%s", dir, list->name[i]));
+        if (exists(path))
+            TRY(add_path(d, st, path));
+        else if (st->absent == NULL)
+            st->absent = path;
+    }
+    if (st->files.n == 0) return fail(d, QN_ENOENT, "%s: %s", st->absent, strerror(ENOENT));
+    return QN_OK;
+}
+
+/* weight_map says which files there are; which tensor is in which, the files say themselves. */
+static int open_index(struct diag *d, struct safetensors *st, const char *dir, const char *index) {
+    json_t *root, *weight_map;
+    TRY(jsonio_load(d, index, SAFETENSORS_MAX_HEADER, &root));
+    struct shards *list = calloc(1, sizeof *list);
+    int rc = list != NULL ? jsonio_object(d, index, root, "weight_map", &weight_map)
+                          : fail_nomem(d, sizeof *list, "the list of files");
+    if (rc == QN_OK && json_object_size(weight_map) == 0)
+        rc = fail(d, QN_EFORMAT, "%s: weight_map: want an object with entries", index);
+    if (rc == QN_OK) rc = list_shards(d, index, weight_map, list);
+    if (rc == QN_OK) rc = open_shards(d, st, dir, list);
+    free(list);
+    json_decref(root);
+    return rc;
 }
 
 static int open_dir(struct diag *d, struct safetensors *st, const char *dir) {
@@ -244,8 +259,7 @@ static int open_dir(struct diag *d, struct safetensors *st, const char *dir) {
     st->path = exists(single) ? single : index;
     if (st->path == single) return add_path(d, st, single);
     if (exists(index)) return open_index(d, st, dir, index);
-    return fail(d, QN_ENOENT,
-                "%s: want model.safetensors or model.safetensors.index.json, have neither", dir);
+    return model_dir_no_weights(d, dir, "model.safetensors or model.safetensors.index.json");
 }
 
 /* ---- opening and closing ---- */
@@ -268,16 +282,6 @@ int safetensors_open(struct diag *d, const char *dir, struct safetensors **out) 
     struct safetensors *st = *out = make(d);
     if (st == NULL) return QN_ENOMEM;
     return finish(open_dir(d, st, dir), out);
-}
-
-int safetensors_open_file(struct diag *d, const char *path, struct safetensors **out) {
-    struct safetensors *st = *out = make(d);
-    if (st == NULL) return QN_ENOMEM;
-    char *copy = NULL;
-    int rc = arena_strdup(d, &st->arena, path, &copy);
-    st->path = copy;
-    if (rc == QN_OK) rc = add_path(d, st, path);
-    return finish(rc, out);
 }
 
 int safetensors_parse(struct diag *d, const char *name, const unsigned char *data, uint64_t bytes,
@@ -307,21 +311,44 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *st, 
     return map_find(&st->by_name, name, strlen(name), &i) ? &st->tensors.items[i] : NULL;
 }
 
+/* Whether the matrix of weight `name` is there in the parts that a quantizer makes of it. */
+static bool has_parts(const struct safetensors *st, const char *name) {
+    static const char *const parts[] = {"qweight", "weight_packed", "weight_scale", "scales"};
+    const size_t n = strlen(name), end = strlen("weight");
+    if (n < end || strcmp(name + n - end, "weight") != 0) return false;
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        char part[400];
+        snprintf(part, sizeof part, "%.*s%s", (int)MIN(n - end, 300), name, parts[i]);
+        if (safetensors_find(st, part) != NULL) return true;
+    }
+    return false;
+}
+
+int safetensors_need(struct diag *d, const struct safetensors *st, const char *name,
+                     const struct safetensors_tensor **out, enum dtype *dtype) {
+    static const char quantized[] =
+        "the checkpoint is quantized (GPTQ, AWQ, MLX or the like); want "
+        "one in bfloat16, float16 or float32";
+    const struct safetensors_tensor *t = *out = safetensors_find(st, name);
+    const bool parts = has_parts(st, name);
+    if (t == NULL && parts)
+        return fail(d, QN_EUNSUPPORTED, "%s: tensor %s is missing: %s", st->path, name, quantized);
+    if (t == NULL)
+        return fail(d, QN_EFORMAT, "%s: tensor %s is missing%s%s", st->path, name,
+                    st->absent != NULL ? ", and so is " : "", st->absent != NULL ? st->absent : "");
+    if (!safetensors_dtype(t, dtype))
+        return fail(d, QN_EUNSUPPORTED, "%s: tensor %s: want BF16, F16 or F32, have %s%s%s",
+                    safetensors_path(st, t), name, t->dtype, parts ? ": " : "",
+                    parts ? quantized : "");
+    return QN_OK;
+}
+
 const char *safetensors_path(const struct safetensors *st, const struct safetensors_tensor *t) {
     return st->files.items[t->file_idx].path;
 }
 
 bool safetensors_dtype(const struct safetensors_tensor *t, enum dtype *out) {
-    static const struct {
-        const char *name;
-        enum dtype dtype;
-    } ours[] = {{"BF16", DTYPE_BF16}, {"F16", DTYPE_F16}, {"F32", DTYPE_F32}};
-    for (size_t i = 0; i < COUNT_OF(ours); i++) {
-        if (strcmp(ours[i].name, t->dtype) != 0) continue;
-        *out = ours[i].dtype;
-        return true;
-    }
-    return false;
+    return dtype_from_file(t->dtype, out);
 }
 
 bool safetensors_torn(const struct safetensors *st) {

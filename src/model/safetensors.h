@@ -4,10 +4,11 @@
  *          JSON: {"<name>": {"dtype": "BF16", "shape": [rows, cols], "data_offsets": [first, end]},
  *                 "__metadata__": {...}}          offsets count from the start of the data
  *
- * A directory has model.safetensors, or model.safetensors.index.json whose weight_map names the
- * file (in the same directory) of every tensor. Nothing the files declare is believed: n and the
- * offsets are checked against the file's real size, a tensor's range against its dtype and shape.
- * Format: https://github.com/huggingface/safetensors, section "Format".
+ * A directory has model.safetensors, or model.safetensors.index.json whose weight_map names its
+ * files. Which tensors there are, the files say; an index may name others. Nothing the files
+ * declare is believed: n and the offsets are checked against the file's real size, a tensor's range
+ * against its dtype and shape. Format: https://github.com/huggingface/safetensors, section
+ * "Format".
  */
 #ifndef QN_MODEL_SAFETENSORS_H
 #define QN_MODEL_SAFETENSORS_H
@@ -47,6 +48,7 @@ struct safetensors_file {
 struct safetensors {
     struct arena arena; /* names */
     const char *path;   /* the single file, or the index: for messages about what is missing */
+    const char *absent; /* a file that the index names and that is not there; NULL: none */
     ARRAY(struct safetensors_tensor) tensors;
     ARRAY(struct safetensors_file) files;
     struct map by_name;
@@ -56,8 +58,6 @@ struct safetensors {
 /* Opens all files of a model directory. Errors: mapfile_open's, QN_EFORMAT, QN_ELIMIT; the message
  * names file and tensor. On success the caller owns *out. */
 int safetensors_open(struct diag *d, const char *dir, struct safetensors **out);
-/* Opens one file. */
-int safetensors_open_file(struct diag *d, const char *path, struct safetensors **out);
 /* One file's bytes in memory, which must outlive *out; `name` stands for the path in messages. */
 int safetensors_parse(struct diag *d, const char *name, const unsigned char *data, uint64_t bytes,
                       struct safetensors **out);
@@ -65,6 +65,10 @@ void safetensors_close(struct safetensors *st); /* NULL is fine */
 
 /* NULL when there is none. */
 const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name);
+/* A tensor that must be there, in a dtype that we compute with. Errors: QN_EFORMAT,
+ * QN_EUNSUPPORTED; the message names file and tensor and says where a checkpoint is quantized. */
+int safetensors_need(struct diag *d, const struct safetensors *st, const char *name,
+                     const struct safetensors_tensor **out, enum dtype *dtype);
 /* The path of the file that holds t. */
 const char *safetensors_path(const struct safetensors *st, const struct safetensors_tensor *t);
 /* Whether t's dtype is one we compute with (F32, BF16, F16). */

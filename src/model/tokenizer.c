@@ -163,14 +163,14 @@ static int encode_text(struct diag *d, const struct tokenizer *t, struct encode_
     return QN_OK;
 }
 
-/* ids[start...] as one template says. */
-static int post_process(struct diag *d, const struct post_template *p, size_t start,
+/* ids[start...] as the post-processor says. */
+static int post_process(struct diag *d, const struct token_ids *p, size_t start,
                         struct token_ids *ids) {
     struct token_ids made = {0};
     int rc = QN_OK;
     for (size_t i = 0; i < p->n && rc == QN_OK; i++) {
-        if (p->ids[i] >= 0) {
-            rc = ARRAY_PUSH(d, &made, p->ids[i]);
+        if (p->items[i] >= 0) {
+            rc = ARRAY_PUSH(d, &made, p->items[i]);
             continue;
         }
         size_t n = ids->n - start;
@@ -201,8 +201,8 @@ int tokenizer_encode(struct diag *d, const struct tokenizer *t, const char *text
     TRY(tokenizer_scratch_init(d, &s));
     int rc = n == 0 ? QN_OK : encode_text(d, t, &s, text, n, ids);
     tokenizer_scratch_fini(&s);
-    for (size_t i = 0; add_special && i < t->posts.n && rc == QN_OK; i++)
-        rc = post_process(d, &t->posts.items[i], start, ids);
+    if (add_special && t->post.n_parts > 0 && rc == QN_OK)
+        rc = post_process(d, &t->post.ids, start, ids);
     if (rc != QN_OK) ids->n = start;
     return rc;
 }
@@ -240,25 +240,8 @@ const char *tokenizer_shown(const struct tokenizer *t, int32_t id, size_t *n, bo
     return a->shown;
 }
 
-bool tokenizer_is_special(const struct tokenizer *t, int32_t id) {
-    const struct added_token *a = added_of(t, id);
-    return a != NULL && a->special;
-}
-
-bool tokenizer_is_added(const struct tokenizer *t, int32_t id) {
-    return added_of(t, id) != NULL;
-}
-
-int32_t tokenizer_bos(const struct tokenizer *t) {
-    return t->bos;
-}
-
 int32_t tokenizer_eos(const struct tokenizer *t) {
     return t->eos;
-}
-
-int32_t tokenizer_pad(const struct tokenizer *t) {
-    return t->pad;
 }
 
 void tokenizer_free(struct tokenizer *t) {
@@ -267,7 +250,7 @@ void tokenizer_free(struct tokenizer *t) {
     for (size_t i = 0; i < t->pres.n; i++) tokenizer_split_release(&t->pres.items[i].pattern);
     ARRAY_FINI(&t->norms);
     ARRAY_FINI(&t->pres);
-    ARRAY_FINI(&t->posts);
+    ARRAY_FINI(&t->post.ids);
     ARRAY_FINI(&t->decodes);
     ARRAY_FINI(&t->added);
     tokenizer_added_fini(&t->raw);

@@ -12,7 +12,9 @@
  *   tokenizer_bpe.c     vocabulary and merges
  *   tokenizer_added.c   added tokens: finding them in text
  *   tokenizer_decode.c  the decoder, streaming
- *   tokenizer_parse.c   tokenizer.json into the above
+ *   tokenizer_parse.c   tokenizer.json into the above; component.c: the members of its objects
+ *   tokenizer_post.c    its post-processor
+ *   tokenizer_config.c  the files beside it
  */
 #ifndef QN_MODEL_TOKENIZER_H
 #define QN_MODEL_TOKENIZER_H
@@ -36,9 +38,8 @@ struct token_ids {
 /* Longest text and longest list of ids that one call takes. */
 enum { TOKENIZER_MAX_TEXT = 256 << 20 };
 
-/* Opens path/tokenizer.json (with path/tokenizer_config.json beside it, if there), or `path`
- * itself when that is a file. tokenizer_config.json adds the tokens of `added_tokens_decoder` that
- * tokenizer.json lacks and names bos, eos, pad and unk.
+/* Opens path/tokenizer.json, with tokenizer_config.json, special_tokens_map.json and
+ * added_tokens.json beside it, as far as they are there; or `path` itself when that is a file.
  * Errors: QN_ENOENT, QN_EIO, QN_EFORMAT, QN_EUNSUPPORTED, QN_ELIMIT, QN_ENOMEM. */
 int tokenizer_open(struct diag *d, const char *path, struct tokenizer **out);
 
@@ -69,12 +70,8 @@ const char *tokenizer_token(const struct tokenizer *t, int32_t id, size_t *n);
 /* Appends the bytes that the token stands for in the middle of a text; they may be a part of a
  * character. Errors: QN_EINVAL as tokenizer_decode. */
 int tokenizer_bytes(struct diag *d, const struct tokenizer *t, int32_t id, struct strbuf *out);
-bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
-bool tokenizer_is_added(const struct tokenizer *t, int32_t id);
-/* The tokens that tokenizer_config.json names; -1: it names none. */
-int32_t tokenizer_bos(const struct tokenizer *t);
+/* The eos that the files beside tokenizer.json name; -1: they name none. */
 int32_t tokenizer_eos(const struct tokenizer *t);
-int32_t tokenizer_pad(const struct tokenizer *t);
 
 /* Decoding while tokens arrive. The pieces joined are what tokenizer_decode gives for all ids at
  * once; every piece is whole UTF-8 characters. Text that later tokens may still change is held

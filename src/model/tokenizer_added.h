@@ -1,7 +1,7 @@
 /* tokenizer_added.h - tokens that stand beside the model: finding them in text.
  *
  * Text is searched twice: as it is for the tokens that are not `normalized`, and again after the
- * normalizer for those that are (their own text then went through the normalizer too). At each
+ * normalizer for the tokens that are (their own text then went through the normalizer too). At each
  * place the longest token wins, and the search goes on behind it.
  */
 #ifndef QN_MODEL_TOKENIZER_ADDED_H

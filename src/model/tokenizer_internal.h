@@ -1,6 +1,6 @@
 /* tokenizer_internal.h - the tokenizer itself; for src/model/tokenizer*.c only.
  *
- * Made by tokenizer_parse.c, read by everything else.
+ * Made by tokenizer_{parse,post,config}.c, read by everything else.
  */
 #ifndef QN_MODEL_TOKENIZER_INTERNAL_H
 #define QN_MODEL_TOKENIZER_INTERNAL_H
@@ -30,10 +30,13 @@ struct norm_step {
     bool left, right; /* NORM_STRIP */
 };
 
-/* A post-processor's template: the sequence is id -1. */
-struct post_template {
-    int32_t *ids;
-    size_t n;
+/* What the post-processor makes of an encoding: parts in a row, ids in which -1 stands for the
+ * encoding. */
+enum { POST_MAX_PARTS = 64 };
+struct post {
+    struct token_ids ids;
+    size_t ends[POST_MAX_PARTS]; /* part i is ids[ends[i - 1], ends[i]) */
+    size_t n_parts;              /* 0: there is no post-processor */
 };
 
 struct tokenizer {
@@ -45,9 +48,10 @@ struct tokenizer {
     struct added_finder raw, normalized;
     ARRAY(struct norm_step) norms;
     ARRAY(struct pre_step) pres;
-    ARRAY(struct post_template) posts;
+    struct post post;
     ARRAY(struct decode_step) decodes;
-    int32_t n_vocab, bos, eos, pad;
+    int32_t n_vocab;
+    int32_t eos; /* -1: none is named */
 };
 
 /* Memory of one tokenizer_encode. */

@@ -3,6 +3,8 @@
  * messages. A Sequence adds the steps of its members to one flat list. */
 #include "base/jsonio.h"
 #include "base/checked.h"
+#include "model/component.h"
+#include "model/model_dir.h"
 #include "model/tokenizer_internal.h"
 
 #include <errno.h>
@@ -13,158 +15,89 @@
 enum {
     MAX_FILE = 128 << 20,
     MAX_CONFIG = 16 << 20,
-    MAX_DEPTH = 8,   /* Sequences inside Sequences */
-    MAX_STEPS = 64,  /* of one kind */
-    MAX_TEXT = 4096, /* bytes of a pattern, a replacement, an added token */
-};
-
-/* Where the parser is. */
-struct at {
-    struct tokenizer *t;
-    const char *file;
-    char field[160];
-    int depth;
+    MAX_STEPS = 64, /* of one kind */
 };
 
 static const char GPT2_PATTERN[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-static struct at inside(const struct at *at, const char *key, size_t idx) {
-    struct at member = {.t = at->t, .file = at->file, .depth = at->depth + 1};
-    snprintf(member.field, sizeof member.field, "%.116s.%.20s[%zu]", at->field, key, idx);
-    return member;
-}
-
-static int unsupported(struct diag *d, const struct at *at, const char *what, const char *value) {
-    return fail(d, QN_EUNSUPPORTED, "%s: %s%s: '%.60s' is not supported", at->file, at->field, what,
-                value);
-}
-
-/* Adds the component's path to what jsonio says. */
-static int get_bool(struct diag *d, const struct at *at, const json_t *o, const char *key,
-                    bool fallback, bool *out) {
-    char file[400];
-    snprintf(file, sizeof file, "%.220s: %s", at->file, at->field);
-    return jsonio_bool(d, file, o, key, fallback, out);
-}
-
-/* A string member of at most MAX_TEXT bytes as a copy; fallback NULL: it must be there. */
-static int get_text(struct diag *d, const struct at *at, const json_t *o, const char *key,
-                    const char *fallback, const char **out, size_t *n) {
-    const json_t *v = json_object_get(o, key);
-    char *copy;
-    if ((v == NULL || json_is_null(v)) && fallback != NULL) {
-        TRY(arena_strdup(d, &at->t->arena, fallback, &copy));
-        *n = strlen(fallback);
-    } else if (!json_is_string(v)) {
-        return fail(d, QN_EFORMAT, "%s: %s.%s: want a string", at->file, at->field, key);
-    } else {
-        *n = json_string_length(v);
-        if (*n > MAX_TEXT)
-            return fail(d, QN_ELIMIT, "%s: %s.%s: want at most %d bytes, have %zu", at->file,
-                        at->field, key, MAX_TEXT, *n);
-        TRY(arena_copy(d, &at->t->arena, json_string_value(v), *n, &copy));
-    }
-    *out = copy;
-    return QN_OK;
-}
-
-static int get_type(struct diag *d, const struct at *at, const json_t *o, const char **type) {
-    if (!json_is_object(o))
-        return fail(d, QN_EFORMAT, "%s: %s: want an object or null", at->file, at->field);
-    if (at->depth > MAX_DEPTH)
-        return fail(d, QN_ELIMIT, "%s: %s: nested too deep", at->file, at->field);
-    *type = json_string_value(json_object_get(o, "type"));
-    if (*type == NULL)
-        return fail(d, QN_EFORMAT, "%s: %s.type: want a string", at->file, at->field);
-    return QN_OK;
-}
-
-/* Runs `parse` over the members of a Sequence. */
-static int parse_sequence(struct diag *d, const struct at *at, const json_t *o, const char *key,
-                          int (*parse)(struct diag *, const struct at *, const json_t *)) {
-    const json_t *list = json_object_get(o, key), *member;
-    size_t i;
-    if (!json_is_array(list))
-        return fail(d, QN_EFORMAT, "%s: %s.%s: want an array", at->file, at->field, key);
-    json_array_foreach(list, i, member) {
-        struct at m = inside(at, key, i);
-        TRY(parse(d, &m, member));
-    }
-    return QN_OK;
-}
-
 /* {"Regex": ...} or {"String": ...}. Owned by the step that *p becomes a part of. */
-static int parse_pattern(struct diag *d, const struct at *at, const json_t *o, struct pattern *p) {
+static int parse_pattern(struct diag *d, const struct component *at, const json_t *o,
+                         struct pattern *p) {
     const json_t *pattern = json_object_get(o, "pattern");
-    struct at inner = *at;
+    struct component inner = *at;
     snprintf(inner.field, sizeof inner.field, "%.140s.pattern", at->field);
     *p = (struct pattern){0};
     if (json_is_string(json_object_get(pattern, "String")))
-        return get_text(d, &inner, pattern, "String", NULL, &p->text, &p->n);
+        return component_text(d, &inner, pattern, "String", NULL, &p->text, &p->n);
     const json_t *regex = json_object_get(pattern, "Regex");
     if (!json_is_string(regex))
         return fail(d, QN_EFORMAT, "%s: %s: want a Regex or a String", at->file, inner.field);
-    if (json_string_length(regex) > MAX_TEXT)
-        return fail(d, QN_ELIMIT, "%s: %s: want at most %d bytes", at->file, inner.field, MAX_TEXT);
+    if (json_string_length(regex) > COMPONENT_MAX_TEXT)
+        return fail(d, QN_ELIMIT, "%s: %s: want at most %d bytes", at->file, inner.field,
+                    COMPONENT_MAX_TEXT);
     char name[400];
     snprintf(name, sizeof name, "%.200s: %s", at->file, inner.field);
     return tokenizer_split_compile(d, name, json_string_value(regex), json_string_length(regex), p);
 }
 
-static int too_many(struct diag *d, const struct at *at) {
+static int too_many(struct diag *d, const struct component *at) {
     return fail(d, QN_ELIMIT, "%s: %s: more than %d steps", at->file, at->field, MAX_STEPS);
 }
 
 /* normalizer */
 
-static int add_norm(struct diag *d, const struct at *at, struct norm_step step) {
+static int add_norm(struct diag *d, const struct component *at, struct norm_step step) {
     int rc = at->t->norms.n >= MAX_STEPS ? too_many(d, at) : ARRAY_PUSH(d, &at->t->norms, step);
     if (rc != QN_OK) tokenizer_split_release(&step.pattern);
     return rc;
 }
 
-static int parse_normalizer(struct diag *d, const struct at *at, const json_t *o) {
+static int parse_normalizer(struct diag *d, const struct component *at, const json_t *o) {
     static const char *const forms[] = {"NFC", "NFD", "NFKC", "NFKD"}; /* enum text_form */
     struct norm_step step = {0};
     const char *type;
-    TRY(get_type(d, at, o, &type));
+    TRY(component_type(d, at, o, &type));
     if (strcmp(type, "Sequence") == 0)
-        return parse_sequence(d, at, o, "normalizers", parse_normalizer);
+        return component_sequence(d, at, o, "normalizers", parse_normalizer);
     for (size_t i = 0; i < COUNT_OF(forms); i++)
         if (strcmp(type, forms[i]) == 0)
             return add_norm(d, at,
                             (struct norm_step){.kind = NORM_FORM, .form = (enum text_form)i});
     if (strcmp(type, "Prepend") == 0) {
         step.kind = NORM_PREPEND;
-        TRY(get_text(d, at, o, "prepend", NULL, &step.text, &step.n));
+        TRY(component_text(d, at, o, "prepend", NULL, &step.text, &step.n));
     } else if (strcmp(type, "Replace") == 0) {
         step.kind = NORM_REPLACE;
-        TRY(get_text(d, at, o, "content", NULL, &step.text, &step.n));
+        TRY(component_text(d, at, o, "content", NULL, &step.text, &step.n));
         TRY(parse_pattern(d, at, o, &step.pattern));
     } else if (strcmp(type, "Lowercase") == 0) {
         step.kind = NORM_LOWERCASE;
     } else if (strcmp(type, "Strip") == 0) {
         step.kind = NORM_STRIP;
-        TRY(get_bool(d, at, o, "strip_left", true, &step.left));
-        TRY(get_bool(d, at, o, "strip_right", true, &step.right));
+        TRY(component_bool(d, at, o, "strip_left", true, &step.left));
+        TRY(component_bool(d, at, o, "strip_right", true, &step.right));
+    } else if (strcmp(type, "StripAccents") == 0) {
+        step.kind = NORM_REPLACE;
+        step.text = "";
+        TRY(tokenizer_split_compile(d, at->field, "\\p{M}", 5, &step.pattern));
     } else if (strcmp(type, "ByteLevel") == 0) {
         step.kind = NORM_ALPHABET;
     } else {
-        return unsupported(d, at, ".type", type);
+        return component_unsupported(d, at, ".type", type);
     }
     return add_norm(d, at, step);
 }
 
 /* pre_tokenizer */
 
-static int add_pre(struct diag *d, const struct at *at, struct pre_step step) {
+static int add_pre(struct diag *d, const struct component *at, struct pre_step step) {
     int rc = at->t->pres.n >= MAX_STEPS ? too_many(d, at) : ARRAY_PUSH(d, &at->t->pres, step);
     if (rc != QN_OK) tokenizer_split_release(&step.pattern);
     return rc;
 }
 
-static int add_class_split(struct diag *d, const struct at *at, bool (*is_in_class)(int32_t),
+static int add_class_split(struct diag *d, const struct component *at, bool (*is_in_class)(int32_t),
                            enum split_behavior behavior) {
     return add_pre(d, at,
                    (struct pre_step){.kind = PRE_SPLIT,
@@ -172,14 +105,14 @@ static int add_class_split(struct diag *d, const struct at *at, bool (*is_in_cla
                                      .behavior = behavior});
 }
 
-static int add_regex_split(struct diag *d, const struct at *at, const char *source,
-                           enum split_behavior behavior) {
-    struct pre_step step = {.kind = PRE_SPLIT, .behavior = behavior};
+static int add_regex_split(struct diag *d, const struct component *at, const char *source,
+                           enum split_behavior behavior, bool invert) {
+    struct pre_step step = {.kind = PRE_SPLIT, .behavior = behavior, .invert = invert};
     TRY(tokenizer_split_compile(d, at->field, source, strlen(source), &step.pattern));
     return add_pre(d, at, step);
 }
 
-static int parse_behavior(struct diag *d, const struct at *at, const json_t *o,
+static int parse_behavior(struct diag *d, const struct component *at, const json_t *o,
                           const char *fallback, enum split_behavior *out) {
     static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious",
                                         "MergedWithNext", "Contiguous"}; /* enum split_behavior */
@@ -188,39 +121,39 @@ static int parse_behavior(struct diag *d, const struct at *at, const json_t *o,
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (name != NULL && strcmp(name, names[i]) == 0)
             return *out = (enum split_behavior)i, QN_OK;
-    return unsupported(d, at, ".behavior", name == NULL ? "null" : name);
+    return component_unsupported(d, at, ".behavior", name == NULL ? "null" : name);
 }
 
-static int parse_split(struct diag *d, const struct at *at, const json_t *o) {
+static int parse_split(struct diag *d, const struct component *at, const json_t *o) {
     struct pre_step step = {.kind = PRE_SPLIT};
     TRY(parse_behavior(d, at, o, NULL, &step.behavior));
-    TRY(get_bool(d, at, o, "invert", false, &step.invert));
+    TRY(component_bool(d, at, o, "invert", false, &step.invert));
     TRY(parse_pattern(d, at, o, &step.pattern));
     return add_pre(d, at, step);
 }
 
-static int parse_byte_level(struct diag *d, const struct at *at, const json_t *o) {
+static int parse_byte_level(struct diag *d, const struct component *at, const json_t *o) {
     bool prefix, regex;
-    TRY(get_bool(d, at, o, "add_prefix_space", true, &prefix));
-    TRY(get_bool(d, at, o, "use_regex", true, &regex));
+    TRY(component_bool(d, at, o, "add_prefix_space", true, &prefix));
+    TRY(component_bool(d, at, o, "use_regex", true, &regex));
     if (prefix) TRY(add_pre(d, at, (struct pre_step){.kind = PRE_PREFIX_SPACE}));
-    if (regex) TRY(add_regex_split(d, at, GPT2_PATTERN, SPLIT_ISOLATED));
+    if (regex) TRY(add_regex_split(d, at, GPT2_PATTERN, SPLIT_ISOLATED, false));
     return add_pre(d, at, (struct pre_step){.kind = PRE_ALPHABET});
 }
 
 /* The replacement (one character) and the scheme, which older files spell add_prefix_space. */
-static int parse_metaspace_fields(struct diag *d, const struct at *at, const json_t *o,
+static int parse_metaspace_fields(struct diag *d, const struct component *at, const json_t *o,
                                   const char **replacement, size_t *n,
                                   enum prepend_scheme *scheme) {
     static const char *const names[] = {"always", "first", "never"}; /* enum prepend_scheme */
     bool prefix;
     const char *name;
     size_t one = 0;
-    TRY(get_text(d, at, o, "replacement", NULL, replacement, n));
+    TRY(component_text(d, at, o, "replacement", NULL, replacement, n));
     if (*n > 0) tokenizer_text_next(*replacement, &one);
     if (*n == 0 || one != *n || **replacement == '\0')
         return fail(d, QN_EFORMAT, "%s: %s.replacement: want one character", at->file, at->field);
-    TRY(get_bool(d, at, o, "add_prefix_space", true, &prefix));
+    TRY(component_bool(d, at, o, "add_prefix_space", true, &prefix));
     TRY(jsonio_string(d, at->file, o, "prepend_scheme", prefix ? "always" : "never", &name));
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         if (strcmp(name, names[i]) != 0) continue;
@@ -230,32 +163,46 @@ static int parse_metaspace_fields(struct diag *d, const struct at *at, const jso
                         at->field, name);
         return QN_OK;
     }
-    return unsupported(d, at, ".prepend_scheme", name);
+    return component_unsupported(d, at, ".prepend_scheme", name);
 }
 
-static int parse_metaspace(struct diag *d, const struct at *at, const json_t *o) {
+static int parse_metaspace(struct diag *d, const struct component *at, const json_t *o) {
     struct pre_step replace = {.kind = PRE_METASPACE}, split = {.kind = PRE_SPLIT};
     bool wanted;
     TRY(parse_metaspace_fields(d, at, o, &split.pattern.text, &split.pattern.n, &replace.prepend));
-    TRY(get_bool(d, at, o, "split", true, &wanted));
+    TRY(component_bool(d, at, o, "split", true, &wanted));
     replace.replacement = split.pattern.text;
     split.behavior = SPLIT_MERGED_WITH_NEXT;
     TRY(add_pre(d, at, replace));
     return wanted ? add_pre(d, at, split) : QN_OK;
 }
 
-static int parse_pre_tokenizer(struct diag *d, const struct at *at, const json_t *o) {
+/* Words and runs of other characters; the reference's own pattern, of Rust's engine, in which \w
+ * has the joiners but no digits that are not decimal. */
+static int parse_whitespace(struct diag *d, const struct component *at) {
+    static const char pattern[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]+|"
+                                  "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}\\s]+";
+    return add_regex_split(d, at, pattern, SPLIT_REMOVED, true);
+}
+
+static int parse_delimiter(struct diag *d, const struct component *at, const json_t *o) {
+    struct pre_step step = {.kind = PRE_SPLIT, .behavior = SPLIT_REMOVED};
+    TRY(component_text(d, at, o, "delimiter", NULL, &step.pattern.text, &step.pattern.n));
+    return add_pre(d, at, step);
+}
+
+static int parse_pre_tokenizer(struct diag *d, const struct component *at, const json_t *o) {
     const char *type;
     bool individual;
     enum split_behavior behavior;
-    TRY(get_type(d, at, o, &type));
+    TRY(component_type(d, at, o, &type));
     if (strcmp(type, "Sequence") == 0)
-        return parse_sequence(d, at, o, "pretokenizers", parse_pre_tokenizer);
+        return component_sequence(d, at, o, "pretokenizers", parse_pre_tokenizer);
     if (strcmp(type, "Split") == 0) return parse_split(d, at, o);
     if (strcmp(type, "ByteLevel") == 0) return parse_byte_level(d, at, o);
     if (strcmp(type, "Metaspace") == 0) return parse_metaspace(d, at, o);
     if (strcmp(type, "Digits") == 0) {
-        TRY(get_bool(d, at, o, "individual_digits", false, &individual));
+        TRY(component_bool(d, at, o, "individual_digits", false, &individual));
         return add_class_split(d, at, tokenizer_text_is_numeric,
                                individual ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS);
     }
@@ -265,82 +212,18 @@ static int parse_pre_tokenizer(struct diag *d, const struct at *at, const json_t
     }
     if (strcmp(type, "WhitespaceSplit") == 0)
         return add_class_split(d, at, tokenizer_text_is_space, SPLIT_REMOVED);
-    return unsupported(d, at, ".type", type);
-}
-
-/* post_processor */
-
-static int parse_template_special(struct diag *d, const struct at *at, const json_t *o,
-                                  const char *name, struct token_ids *ids) {
-    const json_t *special = json_object_get(json_object_get(o, "special_tokens"), name);
-    const json_t *list = json_object_get(special, "ids"), *v;
-    size_t i;
-    if (!json_is_array(list))
-        return fail(d, QN_EFORMAT, "%s: %s.special_tokens: no ids for '%.60s'", at->file, at->field,
-                    name);
-    json_array_foreach(list, i, v) {
-        json_int_t id = json_integer_value(v);
-        if (!json_is_integer(v) || id < 0 || id >= BPE_MAX_IDS)
-            return fail(d, QN_EFORMAT, "%s: %s.special_tokens: '%.60s': not an id", at->file,
-                        at->field, name);
-        TRY(ARRAY_PUSH(d, ids, (int32_t)id));
+    if (strcmp(type, "Whitespace") == 0) return parse_whitespace(d, at);
+    if (strcmp(type, "CharDelimiterSplit") == 0) return parse_delimiter(d, at, o);
+    if (strcmp(type, "BertPreTokenizer") == 0) {
+        TRY(add_class_split(d, at, tokenizer_text_is_space, SPLIT_REMOVED));
+        return add_class_split(d, at, tokenizer_text_is_punctuation, SPLIT_ISOLATED);
     }
-    return QN_OK;
-}
-
-static int parse_template_items(struct diag *d, const struct at *at, const json_t *o,
-                                struct token_ids *ids) {
-    const json_t *single = json_object_get(o, "single"), *item;
-    size_t i;
-    if (!json_is_array(single) || json_array_size(single) > MAX_STEPS)
-        return fail(d, QN_EFORMAT, "%s: %s.single: want an array of at most %d", at->file,
-                    at->field, MAX_STEPS);
-    json_array_foreach(single, i, item) {
-        const json_t *special = json_object_get(item, "SpecialToken");
-        const json_t *sequence = json_object_get(item, "Sequence");
-        const char *id = json_string_value(json_object_get(special ? special : sequence, "id"));
-        if (id == NULL)
-            return fail(d, QN_EFORMAT, "%s: %s.single[%zu]: want a SpecialToken or Sequence",
-                        at->file, at->field, i);
-        if (special != NULL)
-            TRY(parse_template_special(d, at, o, id, ids));
-        else if (strcmp(id, "A") == 0)
-            TRY(ARRAY_PUSH(d, ids, -1));
-        else
-            return fail(d, QN_EFORMAT, "%s: %s.single[%zu]: the sequence '%.20s'", at->file,
-                        at->field, i, id);
-    }
-    return QN_OK;
-}
-
-static int parse_template(struct diag *d, const struct at *at, const json_t *o) {
-    struct token_ids ids = {0};
-    struct post_template p = {0};
-    int rc = parse_template_items(d, at, o, &ids);
-    if (rc == QN_OK) rc = ARENA_NEW(d, &at->t->arena, &p.ids, ids.n);
-    if (rc == QN_OK && at->t->posts.n >= MAX_STEPS) rc = too_many(d, at);
-    if (rc == QN_OK) {
-        p.n = ids.n;
-        if (ids.n > 0) memcpy(p.ids, ids.items, ids.n * sizeof *p.ids);
-        rc = ARRAY_PUSH(d, &at->t->posts, p);
-    }
-    ARRAY_FINI(&ids);
-    return rc;
-}
-
-static int parse_post_processor(struct diag *d, const struct at *at, const json_t *o) {
-    const char *type;
-    TRY(get_type(d, at, o, &type));
-    if (strcmp(type, "Sequence") == 0)
-        return parse_sequence(d, at, o, "processors", parse_post_processor);
-    if (strcmp(type, "TemplateProcessing") == 0) return parse_template(d, at, o);
-    if (strcmp(type, "ByteLevel") == 0) return QN_OK; /* changes offsets only */
-    return unsupported(d, at, ".type", type);
+    return component_unsupported(d, at, ".type", type);
 }
 
 /* decoder */
 
-static int add_decode(struct diag *d, const struct at *at, struct decode_step step) {
+static int add_decode(struct diag *d, const struct component *at, struct decode_step step) {
     struct tokenizer *t = at->t;
     if (t->decodes.n >= TOKENIZER_MAX_DECODERS)
         return fail(d, QN_ELIMIT, "%s: %s: more than %d steps", at->file, at->field,
@@ -352,25 +235,25 @@ static int add_decode(struct diag *d, const struct at *at, struct decode_step st
     }
     /* These judge whole tokens; there is only one, of any length, behind a Fuse. */
     if (step.fused && (step.kind == DECODE_ALPHABET || step.kind == DECODE_BYTES))
-        return unsupported(d, at, "", "this decoder behind Fuse or ByteLevel");
+        return component_unsupported(d, at, "", "this decoder behind Fuse or ByteLevel");
     return ARRAY_PUSH(d, &t->decodes, step);
 }
 
-static int parse_decode_replace(struct diag *d, const struct at *at, const json_t *o) {
+static int parse_decode_replace(struct diag *d, const struct component *at, const json_t *o) {
     struct decode_step step = {.kind = DECODE_REPLACE};
     const json_t *pattern = json_object_get(o, "pattern");
     if (json_object_get(pattern, "Regex") != NULL)
-        return unsupported(d, at, ".pattern", "Regex in a decoder");
-    TRY(get_text(d, at, pattern, "String", NULL, &step.text, &step.text_n));
-    TRY(get_text(d, at, o, "content", NULL, &step.with, &step.with_n));
-    if (step.text_n == 0) return unsupported(d, at, ".pattern", "the empty text");
+        return component_unsupported(d, at, ".pattern", "Regex in a decoder");
+    TRY(component_text(d, at, pattern, "String", NULL, &step.text, &step.text_n));
+    TRY(component_text(d, at, o, "content", NULL, &step.with, &step.with_n));
+    if (step.text_n == 0) return component_unsupported(d, at, ".pattern", "the empty text");
     return add_decode(d, at, step);
 }
 
-static int parse_decode_strip(struct diag *d, const struct at *at, const json_t *o) {
+static int parse_decode_strip(struct diag *d, const struct component *at, const json_t *o) {
     struct decode_step step = {.kind = DECODE_STRIP};
     size_t one = 0;
-    TRY(get_text(d, at, o, "content", NULL, &step.text, &step.text_n));
+    TRY(component_text(d, at, o, "content", NULL, &step.text, &step.text_n));
     if (step.text_n > 0) tokenizer_text_next(step.text, &one);
     if (step.text_n == 0 || one != step.text_n)
         return fail(d, QN_EFORMAT, "%s: %s.content: want one character", at->file, at->field);
@@ -379,18 +262,19 @@ static int parse_decode_strip(struct diag *d, const struct at *at, const json_t 
     return add_decode(d, at, step);
 }
 
-static int parse_decode_metaspace(struct diag *d, const struct at *at, const json_t *o) {
+static int parse_decode_metaspace(struct diag *d, const struct component *at, const json_t *o) {
     struct decode_step step = {.kind = DECODE_METASPACE};
-    enum prepend_scheme scheme;
+    enum prepend_scheme scheme = PREPEND_NEVER;
     TRY(parse_metaspace_fields(d, at, o, &step.text, &step.text_n, &scheme));
     step.drop_first = scheme != PREPEND_NEVER;
     return add_decode(d, at, step);
 }
 
-static int parse_decoder(struct diag *d, const struct at *at, const json_t *o) {
+static int parse_decoder(struct diag *d, const struct component *at, const json_t *o) {
     const char *type;
-    TRY(get_type(d, at, o, &type));
-    if (strcmp(type, "Sequence") == 0) return parse_sequence(d, at, o, "decoders", parse_decoder);
+    TRY(component_type(d, at, o, &type));
+    if (strcmp(type, "Sequence") == 0)
+        return component_sequence(d, at, o, "decoders", parse_decoder);
     if (strcmp(type, "ByteLevel") == 0)
         return add_decode(d, at, (struct decode_step){.kind = DECODE_ALPHABET});
     if (strcmp(type, "ByteFallback") == 0)
@@ -400,12 +284,12 @@ static int parse_decoder(struct diag *d, const struct at *at, const json_t *o) {
     if (strcmp(type, "Replace") == 0) return parse_decode_replace(d, at, o);
     if (strcmp(type, "Strip") == 0) return parse_decode_strip(d, at, o);
     if (strcmp(type, "Metaspace") == 0) return parse_decode_metaspace(d, at, o);
-    return unsupported(d, at, ".type", type);
+    return component_unsupported(d, at, ".type", type);
 }
 
 /* model */
 
-static int parse_vocab(struct diag *d, const struct at *at, const json_t *model) {
+static int parse_vocab(struct diag *d, const struct component *at, const json_t *model) {
     json_t *vocab = json_object_get(model, "vocab"), *id;
     const char *token;
     if (!json_is_object(vocab))
@@ -420,7 +304,7 @@ static int parse_vocab(struct diag *d, const struct at *at, const json_t *model)
 }
 
 /* One merge: "a b" or ["a", "b"]. */
-static int parse_merge(struct diag *d, const struct at *at, const json_t *v, size_t i,
+static int parse_merge(struct diag *d, const struct component *at, const json_t *v, size_t i,
                        uint32_t *rank) {
     const json_t *l = json_array_get(v, 0), *r = json_array_get(v, 1);
     if (json_is_string(l) && json_is_string(r) && json_array_size(v) == 2)
@@ -435,7 +319,7 @@ static int parse_merge(struct diag *d, const struct at *at, const json_t *v, siz
                                strlen(space + 1), (*rank)++);
 }
 
-static int parse_merges(struct diag *d, const struct at *at, const json_t *model) {
+static int parse_merges(struct diag *d, const struct component *at, const json_t *model) {
     const json_t *merges = json_object_get(model, "merges"), *v;
     size_t i;
     uint32_t rank = 0;
@@ -447,34 +331,32 @@ static int parse_merges(struct diag *d, const struct at *at, const json_t *model
 }
 
 /* A field that must be absent, null, or empty text. */
-static int refuse_text(struct diag *d, const struct at *at, const json_t *o, const char *key) {
+static int refuse_text(struct diag *d, const struct component *at, const json_t *o,
+                       const char *key) {
     const char *text;
     TRY(jsonio_string(d, at->file, o, key, "", &text));
     return *text == '\0' ? QN_OK
                          : fail(d, QN_EUNSUPPORTED, "%s: model.%s: '%.40s'", at->file, key, text);
 }
 
-static int parse_model(struct diag *d, const struct at *at, const json_t *o) {
+static int parse_model(struct diag *d, const struct component *at, const json_t *o) {
     struct bpe *b = &at->t->bpe;
     const char *type;
-    double dropout;
     size_t n;
     char *file;
     if (!json_is_object(o)) return fail(d, QN_EFORMAT, "%s: model: want an object", at->file);
     TRY(arena_strdup(d, &at->t->arena, at->file, &file));
     b->file = file;
     TRY(jsonio_string(d, at->file, o, "type", "BPE", &type));
-    if (strcmp(type, "BPE") != 0) return unsupported(d, at, ".type", type);
+    if (strcmp(type, "BPE") != 0) return component_unsupported(d, at, ".type", type);
     TRY(refuse_text(d, at, o, "continuing_subword_prefix"));
     TRY(refuse_text(d, at, o, "end_of_word_suffix"));
-    TRY(jsonio_double(d, at->file, o, "dropout", 0, &dropout));
-    if (dropout != 0) return fail(d, QN_EUNSUPPORTED, "%s: model.dropout: %g", at->file, dropout);
-    TRY(get_bool(d, at, o, "byte_fallback", false, &b->byte_fallback));
-    TRY(get_bool(d, at, o, "fuse_unk", false, &b->fuse_unk));
-    TRY(get_bool(d, at, o, "ignore_merges", false, &b->ignore_merges));
+    TRY(component_bool(d, at, o, "byte_fallback", false, &b->byte_fallback));
+    TRY(component_bool(d, at, o, "fuse_unk", false, &b->fuse_unk));
+    TRY(component_bool(d, at, o, "ignore_merges", false, &b->ignore_merges));
     const json_t *unk = json_object_get(o, "unk_token");
     b->has_unk = unk != NULL && !json_is_null(unk);
-    if (b->has_unk) TRY(get_text(d, at, o, "unk_token", NULL, &b->unk_token, &n));
+    if (b->has_unk) TRY(component_text(d, at, o, "unk_token", NULL, &b->unk_token, &n));
     TRY(parse_vocab(d, at, o));
     TRY(parse_merges(d, at, o));
     return tokenizer_bpe_finish(d, b);
@@ -490,45 +372,50 @@ static int32_t next_added_id(const struct tokenizer *t) {
     return most;
 }
 
-static int add_token(struct diag *d, const struct at *at, const json_t *o, bool only_new) {
-    struct tokenizer *t = at->t;
-    struct added_token a = {0};
-    size_t n;
+int tokenizer_parse_add(struct diag *d, struct tokenizer *t, struct added_token a) {
     uint64_t idx;
-    if (!json_is_object(o))
-        return fail(d, QN_EFORMAT, "%s: %s: want an object", at->file, at->field);
-    TRY(get_text(d, at, o, "content", NULL, &a.text, &n));
-    TRY(get_bool(d, at, o, "special", false, &a.special));
-    TRY(get_bool(d, at, o, "normalized", !a.special, &a.normalized));
-    TRY(get_bool(d, at, o, "lstrip", false, &a.lstrip));
-    TRY(get_bool(d, at, o, "rstrip", false, &a.rstrip));
-    TRY(get_bool(d, at, o, "single_word", false, &a.single_word));
-    if (n == 0) return QN_OK;
-    a.n = (uint32_t)n;
-    if (map_find(&t->added_ids, a.text, n, &idx)) {
-        if (only_new) return QN_OK;
+    if (a.n == 0) return QN_OK;
+    if (map_find(&t->added_ids, a.text, a.n, &idx)) {
         struct added_token *old = &t->added.items[idx];
         a.id = old->id;
         a.special |= old->special;
         *old = a;
         return QN_OK;
     }
-    a.id = tokenizer_bpe_id(&t->bpe, a.text, n);
+    a.id = tokenizer_bpe_id(&t->bpe, a.text, a.n);
     if (a.id < 0) a.id = next_added_id(t);
-    TRY(map_put(d, &t->added_ids, a.text, n, t->added.n, NULL));
+    TRY(map_put(d, &t->added_ids, a.text, a.n, t->added.n, NULL));
     return ARRAY_PUSH(d, &t->added, a);
 }
 
-static int parse_added(struct diag *d, const struct at *at, const json_t *root) {
+int tokenizer_parse_token(struct diag *d, const struct component *at, const json_t *o,
+                          bool is_special, struct added_token *a) {
+    size_t n;
+    if (!json_is_object(o))
+        return fail(d, QN_EFORMAT, "%s: %s: want an object", at->file, at->field);
+    *a = (struct added_token){0};
+    TRY(component_text(d, at, o, "content", NULL, &a->text, &n));
+    a->n = (uint32_t)n;
+    TRY(component_bool(d, at, o, "special", false, &a->special));
+    a->special |= is_special;
+    TRY(component_bool(d, at, o, "normalized", !a->special, &a->normalized));
+    TRY(component_bool(d, at, o, "lstrip", false, &a->lstrip));
+    TRY(component_bool(d, at, o, "rstrip", false, &a->rstrip));
+    return component_bool(d, at, o, "single_word", false, &a->single_word);
+}
+
+static int parse_added(struct diag *d, const struct component *at, const json_t *root) {
     const json_t *list = json_object_get(root, "added_tokens"), *v;
     size_t i;
     if (list == NULL || json_is_null(list)) return QN_OK;
     if (!json_is_array(list) || json_array_size(list) > 1 << 16)
         return fail(d, QN_EFORMAT, "%s: added_tokens: want an array of at most 65536", at->file);
     json_array_foreach(list, i, v) {
-        struct at m = inside(at, "added_tokens", i);
+        struct component m = *at;
+        struct added_token a;
         snprintf(m.field, sizeof m.field, "added_tokens[%zu]", i);
-        TRY(add_token(d, &m, v, false));
+        TRY(tokenizer_parse_token(d, &m, v, false, &a));
+        TRY(tokenizer_parse_add(d, at->t, a));
     }
     return QN_OK;
 }
@@ -571,47 +458,23 @@ static int finish_added(struct diag *d, struct tokenizer *t) {
     return rc;
 }
 
-/* tokenizer_config.json */
-
-static int parse_config(struct diag *d, const struct at *at, const json_t *config) {
-    json_t *list = json_object_get(config, "added_tokens_decoder"), *v;
-    const char *id;
-    if (!json_is_object(config)) return fail(d, QN_EFORMAT, "%s: want an object", at->file);
-    if (list == NULL || json_is_null(list)) return QN_OK;
-    if (!json_is_object(list) || json_object_size(list) > 1 << 16)
-        return fail(d, QN_EFORMAT, "%s: added_tokens_decoder: want an object", at->file);
-    json_object_foreach(list, id, v) {
-        struct at m = *at;
-        snprintf(m.field, sizeof m.field, "added_tokens_decoder.%.20s", id);
-        TRY(add_token(d, &m, v, true));
-    }
-    return QN_OK;
-}
-
-/* A token that the config names, as text or as {"content": text}. */
-static int32_t named_token(const struct tokenizer *t, const json_t *config, const char *key) {
-    const json_t *v = json_object_get(config, key);
-    if (json_is_object(v)) v = json_object_get(v, "content");
-    return json_is_string(v) ? tokenizer_id(t, json_string_value(v)) : -1;
-}
-
 /* The file as a whole. */
 
-static int parse_component(struct diag *d, const struct at *at, const json_t *root,
+static int parse_component(struct diag *d, const struct component *at, const json_t *root,
                            const char *name,
-                           int (*parse)(struct diag *, const struct at *, const json_t *)) {
+                           int (*parse)(struct diag *, const struct component *, const json_t *)) {
     const json_t *o = json_object_get(root, name);
-    struct at m = *at;
+    struct component m = *at;
     snprintf(m.field, sizeof m.field, "%s", name);
     return o == NULL || json_is_null(o) ? QN_OK : parse(d, &m, o);
 }
 
-static int parse_root(struct diag *d, const struct at *at, const json_t *root) {
+static int parse_root(struct diag *d, const struct component *at, const json_t *root) {
     const json_t *decoder = json_object_get(root, "decoder");
     if (!json_is_object(root)) return fail(d, QN_EFORMAT, "%s: want an object", at->file);
     TRY(parse_component(d, at, root, "normalizer", parse_normalizer));
     TRY(parse_component(d, at, root, "pre_tokenizer", parse_pre_tokenizer));
-    TRY(parse_component(d, at, root, "post_processor", parse_post_processor));
+    TRY(parse_component(d, at, root, "post_processor", tokenizer_post_parse));
     TRY(parse_component(d, at, root, "decoder", parse_decoder));
     if (decoder == NULL || json_is_null(decoder))
         TRY(add_decode(d, at, (struct decode_step){.kind = DECODE_JOIN}));
@@ -621,25 +484,20 @@ static int parse_root(struct diag *d, const struct at *at, const json_t *root) {
     return parse_added(d, at, root);
 }
 
-static int make(struct diag *d, const char *file, const json_t *root, const char *config_file,
-                const json_t *config, struct tokenizer **out) {
+static int make(struct diag *d, const char *file, const json_t *root,
+                const struct tokenizer_side_files *side, struct tokenizer **out) {
     struct tokenizer *t = calloc(1, sizeof *t);
     if (t == NULL) return fail_nomem(d, sizeof *t, "the tokenizer");
-    struct at at = {.t = t, .file = file}, config_at = {.t = t, .file = config_file};
-    t->bos = t->eos = t->pad = -1;
+    struct component at = {.t = t, .file = file};
+    t->eos = -1;
     int rc = parse_root(d, &at, root);
     if (rc == QN_OK && t->bpe.n_ids == 0)
         rc = fail(d, QN_EFORMAT, "%s: model: no vocabulary", file);
-    if (rc == QN_OK && config != NULL) rc = parse_config(d, &config_at, config);
+    if (rc == QN_OK) rc = tokenizer_config_merge(d, t, side);
     if (rc == QN_OK) rc = finish_added(d, t);
     if (rc != QN_OK) {
         tokenizer_free(t);
         return rc;
-    }
-    if (config != NULL) {
-        t->bos = named_token(t, config, "bos_token");
-        t->eos = named_token(t, config, "eos_token");
-        t->pad = named_token(t, config, "pad_token");
     }
     *out = t;
     return QN_OK;
@@ -647,34 +505,70 @@ static int make(struct diag *d, const char *file, const json_t *root, const char
 
 int tokenizer_parse(struct diag *d, const char *name, const char *json, size_t n,
                     const char *config, size_t config_n, struct tokenizer **out) {
-    json_t *root = NULL, *config_root = NULL;
+    struct tokenizer_side_files side = {.config.name = "tokenizer_config.json"};
+    json_t *root = NULL;
     *out = NULL;
     int rc = jsonio_parse(d, name, json, n, &root);
     if (rc == QN_OK && config != NULL)
-        rc = jsonio_parse(d, "tokenizer_config.json", config, config_n, &config_root);
-    if (rc == QN_OK) rc = make(d, name, root, "tokenizer_config.json", config_root, out);
+        rc = jsonio_parse(d, side.config.name, config, config_n, &side.config.root);
+    if (rc == QN_OK) rc = make(d, name, root, &side, out);
     json_decref(root);
-    json_decref(config_root);
+    json_decref(side.config.root);
+    return rc;
+}
+
+/* A file of the directory that may be missing. */
+static int load_side(struct diag *d, const char *dir, const char *file, uint64_t most,
+                     struct strbuf *path, struct side_file *out) {
+    struct stat st;
+    strbuf_printf(path, "%s/%s", dir, file);
+    TRY(strbuf_status(d, path));
+    out->name = path->text;
+    if (stat(path->text, &st) != 0 && errno == ENOENT) return QN_OK;
+    return jsonio_load(d, path->text, most, &out->root);
+}
+
+static int open_dir(struct diag *d, const char *dir, struct tokenizer **out) {
+    struct tokenizer_side_files side = {0};
+    struct side_file file = {0};
+    const struct {
+        const char *name;
+        uint64_t most;
+        struct side_file *to;
+    } files[] = {
+        {"tokenizer.json", MAX_FILE, &file},
+        {"tokenizer_config.json", MAX_CONFIG, &side.config},
+        {"special_tokens_map.json", MAX_CONFIG, &side.special_tokens_map},
+        {"added_tokens.json", MAX_CONFIG, &side.added_tokens},
+    };
+    struct strbuf path[COUNT_OF(files)] = {{0}};
+    int rc = QN_OK;
+    for (size_t i = 0; i < COUNT_OF(files) && rc == QN_OK; i++) {
+        rc = load_side(d, dir, files[i].name, files[i].most, &path[i], files[i].to);
+        if (rc == QN_OK && file.root == NULL) rc = model_dir_no_tokenizer(d, dir);
+    }
+    if (rc == QN_OK) rc = make(d, file.name, file.root, &side, out);
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        json_decref(files[i].to->root);
+        strbuf_fini(&path[i]);
+    }
+    return rc;
+}
+
+static int open_file(struct diag *d, const char *path, struct tokenizer **out) {
+    const struct tokenizer_side_files none = {0};
+    json_t *root;
+    TRY(jsonio_load(d, path, MAX_FILE, &root));
+    int rc = make(d, path, root, &none, out);
+    json_decref(root);
     return rc;
 }
 
 int tokenizer_open(struct diag *d, const char *path, struct tokenizer **out) {
-    struct strbuf file = {0}, config_file = {0};
     struct stat st;
-    json_t *root = NULL, *config = NULL;
     *out = NULL;
-    bool is_dir = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    strbuf_printf(&file, is_dir ? "%s/tokenizer.json" : "%s", path);
-    strbuf_printf(&config_file, "%s/tokenizer_config.json", path);
-    int rc = strbuf_status(d, &file);
-    if (rc == QN_OK) rc = strbuf_status(d, &config_file);
-    if (rc == QN_OK) rc = jsonio_load(d, file.text, MAX_FILE, &root);
-    if (rc == QN_OK && is_dir && stat(config_file.text, &st) == 0)
-        rc = jsonio_load(d, config_file.text, MAX_CONFIG, &config);
-    if (rc == QN_OK) rc = make(d, file.text, root, config_file.text, config, out);
-    json_decref(root);
-    json_decref(config);
-    strbuf_fini(&file);
-    strbuf_fini(&config_file);
-    return rc;
+    if (stat(path, &st) != 0)
+        return errno == ENOENT ? model_dir_missing(d, path)
+                               : fail(d, QN_EIO, "%s: %s", path, strerror(errno));
+    return S_ISDIR(st.st_mode) ? open_dir(d, path, out) : open_file(d, path, out);
 }

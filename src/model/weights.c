@@ -38,7 +38,7 @@ struct weights {
     struct weight *items;
     size_t n;
     void *memory; /* one block for all owned weights */
-    uint64_t memory_bytes, mapped_bytes;
+    uint64_t memory_bytes;
 };
 
 /* ---- planning: nothing is allocated before every size is known to be right ---- */
@@ -64,19 +64,21 @@ static int check_want(struct diag *d, const struct weight_want *want, uint64_t *
 
 int weights_find(struct diag *d, const struct safetensors *files, const struct weight_want *want,
                  const struct safetensors_tensor **out, enum dtype *dtype) {
-    const struct safetensors_tensor *t = *out = safetensors_find(files, want->name);
     char have[200], wanted[64];
-    if (t == NULL) return fail(d, QN_EFORMAT, "%s: tensor %s is missing", files->path, want->name);
+    TRY(safetensors_need(d, files, want->name, out, dtype));
+    const struct safetensors_tensor *t = *out;
     bool same = t->n_dims == want->n_dims && t->shape[0] == want->rows &&
                 (want->n_dims == 1 || t->shape[1] == want->cols);
     if (!same)
         return fail(d, QN_ESHAPE, "%s: tensor %s: want shape %s, have %s",
                     safetensors_path(files, t), want->name, shape_text(want, wanted),
                     safetensors_shape_text(t, have, sizeof have));
-    if (!safetensors_dtype(t, dtype))
-        return fail(d, QN_EUNSUPPORTED, "%s: tensor %s: want BF16, F16 or F32, have %s",
-                    safetensors_path(files, t), want->name, t->dtype);
     return QN_OK;
+}
+
+/* Whether a weight lies beside another one. */
+static bool is_joined(const struct weights *w, size_t i) {
+    return w->want[i].follows || (i + 1 < w->n && w->want[i + 1].follows);
 }
 
 static int plan(struct diag *d, struct weights *w) {
@@ -92,12 +94,12 @@ static int plan(struct diag *d, struct weights *w) {
         item->n_pieces = bytes / PIECE_BYTES + 1;
         n_pieces += item->n_pieces;
         if (item->source != NULL && item->source_dtype == want->dtype &&
-            (uintptr_t)item->source->data % size == 0) {
+            (uintptr_t)item->source->data % size == 0 && !is_joined(w, i)) {
             item->data = item->source->data;
-            w->mapped_bytes += bytes;
             continue;
         }
-        if (!checked_add(offset, align_up(bytes, ALIGN), &offset) || offset > INT64_MAX)
+        if (!want->follows) offset = align_up(offset, ALIGN);
+        if (!checked_add(offset, bytes, &offset) || offset > INT64_MAX)
             return fail(d, QN_ENOMEM, "the weights need more memory than there is");
     }
     w->memory_bytes = offset;
@@ -116,8 +118,9 @@ static int take_memory(struct diag *d, struct weights *w) {
     for (size_t i = 0; i < w->n; i++) {
         struct weight *item = &w->items[i];
         if (item->data != NULL) continue;
+        if (!w->want[i].follows) offset = align_up(offset, ALIGN);
         item->data = item->owned = (char *)p + offset;
-        offset += align_up(item->n * dtype_bytes(w->want[i].dtype), ALIGN);
+        offset += item->n * dtype_bytes(w->want[i].dtype);
     }
     return QN_OK;
 }
@@ -329,14 +332,6 @@ void weights_free(struct weights *w) {
 
 const void *weights_at(const struct weights *w, size_t i) {
     return w->items[i].data;
-}
-
-uint64_t weights_owned_bytes(const struct weights *w) {
-    return w->memory_bytes;
-}
-
-uint64_t weights_mapped_bytes(const struct weights *w) {
-    return w->mapped_bytes;
 }
 
 bool weights_torn(const struct weights *w) {

@@ -23,6 +23,7 @@ struct weight_want {
     enum dtype dtype; /* F32, BF16 or F16 */
     int n_dims;       /* 1: [rows], 2: [rows, cols] row-major */
     uint64_t rows, cols;
+    bool follows; /* in memory it begins where the weight before it ends; same dtype and columns */
 };
 
 struct weights_options {
@@ -51,8 +52,6 @@ void weights_free(struct weights *w); /* NULL is fine */
 /* Weight i of the list: rows * cols elements of the wanted dtype, aligned to the dtype, and to 64
  * bytes where the memory is owned. */
 const void *weights_at(const struct weights *w, size_t i);
-uint64_t weights_owned_bytes(const struct weights *w);  /* converted or dummy */
-uint64_t weights_mapped_bytes(const struct weights *w); /* in place */
 /* Whether a file has shrunk since: some weights then read as zeros, and results are void. */
 bool weights_torn(const struct weights *w);
 

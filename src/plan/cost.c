@@ -2,9 +2,10 @@
 #include "plan/cost.h"
 #include "base/checked.h"
 #include "codegen/cuda_abi.h"
+#include "graph/kv_row.h"
 
 /* What weights another worker reads while few have attention: an H200's does in 3 us. With 32 to
- * 144 KB an H100 is as fast (docs/performance-log.md). */
+ * 144 KB an H100 is as fast (docs/measurements.md, "Placement"). */
 static const uint64_t FEW_BYTES = 96 << 10;
 
 static uint32_t items_of(const struct cost_attention *a) {
@@ -55,9 +56,10 @@ bool cost_is_of_few(const struct device *d, uint32_t slices) {
 }
 
 /* Of a context a quarter of what it may have. */
-uint64_t cost_slice_bytes(const struct device *d, const struct kgraph *k, uint32_t slices) {
-    const uint64_t positions = (uint64_t)k->n_rows * k->spec.n_kv_heads * k->context;
-    const uint64_t quarter = positions / 4 * 2 * k->spec.head_dim * dtype_bytes(DTYPE_BF16);
+uint64_t cost_slice_bytes(const struct device *d, const struct kgraph *k, enum dtype kv_dtype,
+                          uint32_t slices) {
+    const struct kv_row row = spec_kv_row(&k->spec, kv_dtype);
+    const uint64_t quarter = (uint64_t)k->n_rows * k->context * kv_position_bytes(&row) / 4;
     return quarter / slices + (cost_is_of_few(d, slices) ? FEW_BYTES : 0);
 }
 

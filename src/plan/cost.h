@@ -30,7 +30,8 @@ double cost_operator(const struct cost_attention *a, enum op_kind kind, uint64_t
 
 /* Bytes of weights that a worker could read while it has one of `slices` tasks of attention: what
  * place counts such a task for. */
-uint64_t cost_slice_bytes(const struct device *d, const struct kgraph *k, uint32_t slices);
+uint64_t cost_slice_bytes(const struct device *d, const struct kgraph *k, enum dtype kv_dtype,
+                          uint32_t slices);
 /* Attention that at most half of the workers have: all others wait for them. */
 bool cost_is_of_few(const struct device *d, uint32_t slices);
 

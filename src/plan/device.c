@@ -5,13 +5,14 @@
 
 enum {
     RING_BYTES = 256 << 10, /* the ring of an sm_90 and the pages in registers */
-    /* 42 MB of activations gain 2 % on Qwen3-8B, 61 MB cost 1 % (H100, docs/performance-log.md). */
+    /* 42 MB of activations gain 2 % on Qwen3-8B, 61 MB cost 1 % (H100, docs/measurements.md). */
     KEPT_BYTES = 48 << 20,
     /* Between QKV and O, where the context is in pieces: a ring lasts 7.0 us on an H200, where that
-     * shows, 10.3 on an H100, where it does not (docs/performance-log.md). */
+     * shows, 10.3 on an H100, where it does not (docs/measurements.md). */
     PIECES_NS = 8500,
-    /* One H100, docs/performance-log.md: a block's own way from a task's end to the next one's
-     * activations takes 1.7 to 1.9 us, a further piece of a context 1.0 to 1.6 us. */
+    /* A block's own way from a task's end to the next one's activations took 1.7 to 1.9 us (one H100,
+     * Qwen3-0.6B), one more piece of a context in the same task 1.0 to 1.6 us (one H200;
+     * docs/measurements.md, "Contexts"). */
     HAND_OVER_NS = 1800,
     PIECE_NS = 1300,
 };
@@ -40,15 +41,7 @@ struct device device_cuda(uint32_t cc, uint32_t n_workers, double bytes_per_ns) 
 bool device_streams(const struct device *d, uint64_t n_rows, uint64_t hidden) {
     const uint64_t eights = (n_rows + PACK_ROWS - 1) / PACK_ROWS;
     return eights <= 2 ||
-           (d->has.wgmma && eights == CUDA_WIDE && hidden >= (uint64_t)PARTS * PACK_K);
-}
-
-uint32_t device_step_rows(const struct device *d, const struct model_spec *s) {
-    return d->kind == DEVICE_CUDA ? cuda_step_rows(s->n_heads / s->n_kv_heads, s->head_dim) : 1;
-}
-
-bool device_has_pages(const struct device *d, const struct model_spec *s, uint32_t kv_block) {
-    return d->kind == DEVICE_CUDA && cuda_share_fits(s->head_dim, kv_block);
+           (d->has.wgmma && eights == CUDA_WIDE && hidden >= (uint64_t)PARTIALS * PACK_K);
 }
 
 bool device_packs(const struct device *d, uint32_t n_rows, uint64_t k) {

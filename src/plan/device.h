@@ -38,10 +38,6 @@ struct device device_cuda(uint32_t cc, uint32_t n_workers, double bytes_per_ns);
  * tiles. */
 bool device_streams(const struct device *d, uint64_t n_rows, uint64_t hidden);
 
-/* Token rows that attention which makes its heads itself can have. */
-uint32_t device_step_rows(const struct device *d, const struct model_spec *s);
-/* The KV cache can come to attention as pages. */
-bool device_has_pages(const struct device *d, const struct model_spec *s, uint32_t kv_block);
 /* A single row's activations of k columns are read where they lie, not packed. */
 bool device_packs(const struct device *d, uint32_t n_rows, uint64_t k);
 

@@ -25,10 +25,6 @@ struct planner {
 
 enum { BY_HEADS, BY_SPLIT, BY_STEP, BY_WHOLE };
 
-static uint32_t heads_per_kv(const struct plan_request *r) {
-    return r->spec->n_heads / r->spec->n_kv_heads;
-}
-
 static uint32_t pieces_of(const struct planner *p) {
     return CEIL_DIV(p->context, (uint32_t)ATTENTION_PIECE);
 }
@@ -45,22 +41,16 @@ static bool fills_workers(const struct planner *p) {
 static const char *not_joined(const struct planner *p) {
     const struct plan_request *r = p->r;
     if (!r->join_heads || !r->cut_qkv) return "qkv=joined is not asked for";
-    if (heads_per_kv(r) > 16) return "more than 16 query heads share a KV head";
     if (p->n_rows == 1) return NULL;
-    if (r->device->kind != DEVICE_CUDA) return "on a CPU of a single row only";
-    if (!r->places_all) return "tasks are handed out at run time";
-    if (!device_has_pages(r->device, r->spec, r->kv_block)) return "the KV cache has no pages";
-    if (!p->alone && p->n_rows > device_step_rows(r->device, r->spec))
-        return "scratch has no room for the keys of so many rows";
-    return NULL;
+    if (r->device->kind != DEVICE_CUDA) return "on a CPU with a single row only";
+    return p->alone || p->n_rows <= STEP_ROWS ? NULL : "too many rows, of any requests";
 }
 
 static const char *not_whole(const struct planner *p) {
     const struct plan_request *r = p->r;
     const char *why = not_joined(p);
     if (why != NULL) return why;
-    if (!r->places_all) return "tasks are handed out at run time";
-    if (!device_has_pages(r->device, r->spec, r->kv_block)) return "the KV cache has no pages";
+    if (r->device->kind != DEVICE_CUDA) return "CUDA only";
     if (r->whole_from == 0 || p->n_rows < r->whole_from) return "attention=whole is not asked for";
     if (p->alone) return NULL;
     if (fills_workers(p)) return "rows of one request would read its pieces one by one";
@@ -84,17 +74,21 @@ static void choose_attention(const struct planner *p, struct plan_choice *c) {
                           : fills  ? "every worker has a row and KV head already"
                                    : NULL;
     const char *why_joined = not_joined(p);
-    const bool cut_qkv = p->r->cut_qkv;
+    const bool cut_qkv = p->r->cut_qkv, cuda = p->r->device->kind == DEVICE_CUDA;
+    const bool cuts = !fills && !p->alone && !(cuda && why_joined != NULL);
     *c = (struct plan_choice){
         .what = "attention",
         .why = "takes least of those that are possible",
         .n = 4,
         .ways = {
             [BY_HEADS] = {cut_qkv ? "qkv_heads attention" : "attention",
-                          !fills && !p->alone ? "workers would have nothing" : NULL, whole + heads},
+                          cuts ? "workers would have nothing" : NULL, whole + heads},
             [BY_SPLIT] = {cut_qkv ? "qkv_heads attention_split attention_combine"
                                   : "attention_split attention_combine",
-                          why_cut, pieces + heads},
+                          why_cut != NULL ? why_cut
+                           : cuda          ? "CUDA has pieces only with their heads"
+                                           : NULL,
+                          pieces + heads},
             [BY_STEP] = {"attention_step attention_combine", why_cut != NULL ? why_cut : why_joined,
                          pieces},
             [BY_WHOLE] = {"attention_whole", not_whole(p), whole},
@@ -204,7 +198,8 @@ static struct plan_variant variant_of(const struct planner *p, const char *why) 
         .n_rows = p->n_rows, .context = p->context, .alone = p->alone, .why = why};
     choose_attention(p, &v.attention);
     choose_linear(p, &v.linear);
-    v.cuts = (p->r->cut_qkv ? KGRAPH_CUT_QKV : 0) | attention_cuts(p, &v.attention) |
+    v.cuts = (p->r->device->kind == DEVICE_CUDA ? KGRAPH_IMAGES : 0) |
+             (p->r->cut_qkv ? KGRAPH_CUT_QKV : 0) | attention_cuts(p, &v.attention) |
              linear_cuts(p, &v.linear) | (fills(p, &v.attention) ? KGRAPH_CLEAR : 0);
     return v;
 }
@@ -234,7 +229,7 @@ static uint32_t few_context(const struct plan_request *r, uint32_t n_rows, uint3
 /* Whether more rows than ATTENTION_STEP can have get a variant of their own for when each of them
  * is another request's. Of all contexts: with 32 requests of 3,900 positions a token of Qwen3-8B
  * takes 12.5 ms instead of 16.9, of 100 positions 5.97 instead of 6.23 (H100,
- * docs/performance-log.md). With fewer requests than half of its rows there is a smaller one. */
+ * docs/measurements.md, "17 to 64 rows"). With fewer requests than half of its rows there is a smaller one. */
 static bool has_alone(const struct plan_request *r, uint32_t n_rows) {
     const struct planner p = {r, n_rows, r->max_model_len, true};
     struct plan_choice c;

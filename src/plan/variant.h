@@ -15,7 +15,7 @@ enum { PLAN_MAX_VARIANTS = 32, PLAN_WAYS = 4 };
 struct plan_request {
     const struct model_spec *spec;
     const struct device *device;
-    uint32_t n_slots, max_model_len, max_batched_tokens, kv_block;
+    uint32_t n_slots, max_model_len, max_batched_tokens;
     /* What a user may switch off (engine/compile_option.c). */
     bool cut_qkv, join_heads, cut_linear;
     uint32_t whole_from; /* rows from which on a context may be one task's; 0: never */

@@ -9,11 +9,15 @@ enum { LINE_BYTES = 64, LINES_PER_POLL = 8 };
 static void begin(const struct cpu_core *core, struct cpu_ahead *a, uint32_t task) {
     const struct prog_header *p = core->config.program;
     struct prog_weight_rows rows[OP_MAX_IN];
-    const int n = program_weight_rows(p, task, rows);
+    const struct prog_task *t = &PROG(p, TASK)[task];
+    const int n = t->op == PROG_NONE
+                      ? 0
+                      : program_weight_rows(&PROG(p, OP)[t->op], core->maps.of[t->op], t->unit0,
+                                            t->unit1, rows);
     *a = (struct cpu_ahead){.task = task + 1};
     for (int i = 0; i < n && a->n < CPU_AHEAD_SPANS; i++) {
-        const struct prog_tensor *t = &PROG(p, TENSOR)[rows[i].tensor];
-        const uint64_t pitch = (uint64_t)t->shape[1] * dtype_bytes(t->dtype);
+        const struct prog_tensor *w = &PROG(p, TENSOR)[rows[i].tensor];
+        const uint64_t pitch = (uint64_t)w->shape[1] * dtype_bytes(w->dtype);
         a->span[a->n].base = (const char *)core->tensors[rows[i].tensor] + rows[i].row0 * pitch;
         a->span[a->n++].bytes = (rows[i].row1 - rows[i].row0) * pitch;
     }

@@ -1,8 +1,8 @@
 /* cpu_ahead.h - a worker that waits brings the weights of its next task into its cache.
  *
  * Weights depend on nothing, so they can be asked for while the task's event is not activated yet:
- * what the loader warps do on a GPU (DESIGN decision 5), here in the idle polls of a worker, some
- * lines each, up to what a core's second cache holds well.
+ * what the loader warps do on a GPU, here in the idle polls of a worker, some lines each, up to
+ * what a core's second cache holds well.
  */
 #ifndef QN_RUNTIME_CPU_AHEAD_H
 #define QN_RUNTIME_CPU_AHEAD_H

@@ -163,7 +163,7 @@ int cpu_backend_open(struct diag *d, const struct cpu_config *config, struct cpu
     struct cpu_backend *b = calloc(1, sizeof *b);
     *out = NULL;
     if (b == NULL) return fail_nomem(d, sizeof *b, "CPU backend");
-    /* 0 when unknown: then nobody is pinned, and waiting workers yield. */
+    /* 0 when unknown: then no thread is pinned, and waiting workers yield. */
     if (sched_getaffinity(0, sizeof b->cpus, &b->cpus) == 0)
         b->n_cpus = (uint32_t)CPU_COUNT(&b->cpus);
     int rc = cpu_core_open(d, config, !config->serve, b->n_cpus, &b->core);

@@ -8,28 +8,12 @@
 #include <sys/mman.h>
 
 /* Where the parts of the mapping begin. */
-struct layout {
+struct places {
     uint64_t mail, workspace, kv, rope, scratch, scratch_stride, total;
 };
 
 static const struct model_spec *spec_of(const struct prog_header *p) {
     return PROG(p, MODEL);
-}
-
-/* Layers that have a KV cache in this program: one more than the highest. */
-static uint64_t count_layers(const struct prog_header *p) {
-    uint64_t n = 0;
-    for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++) {
-        const struct prog_tensor *t = &PROG(p, TENSOR)[i];
-        if (t->role == PROG_STATE) n = MAX(n, t->where + 1);
-    }
-    return n;
-}
-
-/* One KV block of one layer; the layout is rt_batch.h's. */
-static uint64_t layer_block_bytes(const struct prog_header *p) {
-    const struct model_spec *s = spec_of(p);
-    return 2ull * s->n_kv_heads * p->kv_block * s->head_dim * dtype_bytes(p->kv_dtype);
 }
 
 static uint64_t default_blocks(const struct prog_header *p) {
@@ -50,18 +34,18 @@ static struct rt_options options_of(const struct cpu_config *c, uint32_t n_block
 }
 
 static int plan_memory(struct diag *d, const struct cpu_config *c, bool until_idle, uint32_t n_cpus,
-                       struct rt_memory *m, struct cpu_plan *plan, struct layout *at) {
+                       struct rt_memory *m, struct cpu_plan *plan, struct places *at) {
     const struct prog_header *p = c->program;
     *plan = (struct cpu_plan){0};
     plan->n_kv_blocks = c->n_kv_blocks ? c->n_kv_blocks : (uint32_t)default_blocks(p);
     struct rt_options options = options_of(c, plan->n_kv_blocks, until_idle, n_cpus);
     TRY(rt_memory_plan(d, p, &options, m));
     plan->workspace = p->workspace_bytes;
-    plan->kv_block = layer_block_bytes(p) * count_layers(p);
-    if (!checked_mul(plan->kv_block, plan->n_kv_blocks, &plan->kv) || plan->kv > 1ull << 46 ||
-        plan->workspace > 1ull << 46)
-        return fail(d, QN_ELIMIT, "KV cache of %u blocks and workspace: too large",
-                    plan->n_kv_blocks);
+    TRY(program_kv_bytes(d, p, plan->n_kv_blocks, &plan->kv));
+    plan->kv_block = plan->kv / plan->n_kv_blocks;
+    if (plan->workspace > 1ull << 46)
+        return fail(d, QN_ELIMIT, "workspace of %llu bytes: too large",
+                    (unsigned long long)plan->workspace);
     plan->runtime = m->offset[RT_PART_RUNNING];
     plan->requests = m->state_bytes - plan->runtime + m->mail_bytes;
     if (c->run_task == NULL) {
@@ -80,7 +64,7 @@ static int plan_memory(struct diag *d, const struct cpu_config *c, bool until_id
 
 int cpu_core_plan(struct diag *d, const struct cpu_config *config, struct cpu_plan *plan) {
     struct rt_memory m;
-    struct layout at = {0};
+    struct places at = {0};
     return plan_memory(d, config, false, 1, &m, plan, &at);
 }
 
@@ -95,10 +79,9 @@ static int take_map(struct diag *d, uint64_t bytes, char **map) {
     return QN_OK;
 }
 
-static int bind_tensors(struct diag *d, struct cpu_core *core, const struct layout *at) {
+static int bind_tensors(struct diag *d, struct cpu_core *core, const struct places *at) {
     const struct prog_header *p = core->config.program;
     uint64_t n = p->section[SECTION_TENSOR].count;
-    uint64_t layer_bytes = layer_block_bytes(p) * core->plan.n_kv_blocks;
     core->tensors = calloc(n ? n : 1, sizeof *core->tensors);
     if (core->tensors == NULL) return fail_nomem(d, n * sizeof *core->tensors, "tensor table");
     for (uint64_t i = 0; i < n; i++) {
@@ -108,16 +91,18 @@ static int bind_tensors(struct diag *d, struct cpu_core *core, const struct layo
         else if (t->role == PROG_ACTIVATION)
             core->tensors[i] = core->map + at->workspace + t->where;
         else
-            core->tensors[i] = core->map + at->kv + t->where * layer_bytes;
+            core->tensors[i] =
+                core->map + at->kv + program_kv_at(p, t->where, core->plan.n_kv_blocks);
         if (core->tensors[i] == NULL && core->config.run_task == NULL)
             return fail(d, QN_EINVAL, "weight %s is missing", program_string(p, t->name));
     }
     return QN_OK;
 }
 
-static int bind_kernels(struct diag *d, struct cpu_core *core, const struct layout *at) {
+static int bind_kernels(struct diag *d, struct cpu_core *core, const struct places *at) {
     const struct prog_header *p = core->config.program;
     if (core->config.run_task != NULL) return QN_OK;
+    TRY(program_maps_make(d, p, &core->maps));
     core->isa = cpu_isa_select(core->config.isa);
     if (core->isa == NULL)
         return fail(d, QN_EUNSUPPORTED, "instruction set '%s' is unknown or not on this processor",
@@ -131,7 +116,7 @@ static int bind_kernels(struct diag *d, struct cpu_core *core, const struct layo
     return QN_OK;
 }
 
-static int open_parts(struct diag *d, struct cpu_core *core, const struct layout *at) {
+static int open_parts(struct diag *d, struct cpu_core *core, const struct places *at) {
     const struct prog_header *p = core->config.program;
     struct rt_batch batch;
     char *state = core->map, *mail = core->map + at->mail;
@@ -146,7 +131,7 @@ static int open_parts(struct diag *d, struct cpu_core *core, const struct layout
 
 int cpu_core_open(struct diag *d, const struct cpu_config *config, bool until_idle, uint32_t n_cpus,
                   struct cpu_core *core) {
-    struct layout at = {0};
+    struct places at = {0};
     *core = (struct cpu_core){.config = *config};
     TRY(plan_memory(d, config, until_idle, n_cpus, &core->memory, &core->plan, &at));
     TRY(take_map(d, at.total, &core->map));
@@ -158,6 +143,7 @@ int cpu_core_open(struct diag *d, const struct cpu_config *config, bool until_id
 void cpu_core_close(struct cpu_core *core) {
     mailbox_close(&core->mailbox);
     free(core->tensors);
+    program_maps_fini(&core->maps);
     if (core->map != NULL) munmap(core->map, core->plan.total);
     *core = (struct cpu_core){0};
 }
@@ -173,7 +159,6 @@ void cpu_core_run(const struct cpu_core *core, uint32_t worker, uint32_t task) {
     const struct prog_task *t = &PROG(p, TASK)[task];
     const struct cpu_task call = {
         .program = p,
-        .spec = spec_of(p),
         .op = &PROG(p, OP)[t->op],
         .task = t,
         .tensors = core->tensors,

@@ -11,6 +11,7 @@
 #include "kernels/cpu/cpu_kernel.h"
 #include "runtime/mailbox.h"
 #include "runtime/rt_memory.h"
+#include "task/program_map.h"
 
 /* Runs the body of program task `task` as worker `worker`; `user` from the config. For tests: it
  * stands for the kernels, SAMPLE included. */
@@ -37,7 +38,7 @@ struct cpu_plan {
     uint64_t kv_block;  /* one block of kv_block positions, in all layers */
     uint32_t n_kv_blocks;
     uint64_t requests; /* tokens, log-probabilities, block tables, mailbox */
-    uint64_t runtime;  /* counters, queues and the like */
+    uint64_t runtime;  /* counters, the JIT order and the like */
     uint64_t rope, scratch;
     uint64_t total;
 };
@@ -49,8 +50,9 @@ struct cpu_core {
     struct rt rt;
     struct rt_batch *batch; /* = rt.batch */
     struct mailbox mailbox;
-    char *map;      /* plan.total bytes */
-    void **tensors; /* [program tensors] base addresses */
+    char *map;                /* plan.total bytes */
+    void **tensors;           /* [program tensors] base addresses */
+    struct program_maps maps; /* empty where config.run_task is set */
     struct cpu_rope rope;
     const struct cpu_isa *isa;
     char *scratch;
@@ -69,8 +71,8 @@ void cpu_core_close(struct cpu_core *core);
 /* Runs the body of a task. */
 void cpu_core_run(const struct cpu_core *core, uint32_t worker, uint32_t task);
 
-/* Between iterations: whether every counter is exactly what the runs of its variant make it, and
- * every queue empty. Errors: QN_EVERIFY naming the event or queue. */
+/* Between iterations: whether every counter is exactly what the runs of its variant make it.
+ * Errors: QN_EVERIFY naming the event. */
 int cpu_core_check(struct diag *d, const struct cpu_core *core);
 
 #endif

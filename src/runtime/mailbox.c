@@ -2,6 +2,7 @@
 
 #include "runtime/rt_boundary.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +11,15 @@ enum mailbox_state { MAILBOX_FREE = 0, MAILBOX_USED = 1, MAILBOX_CANCELED = 2 };
 
 int mailbox_open(struct diag *d, struct mailbox *m, const struct rt *rt,
                  const struct rt_batch *limits, uint32_t vocab) {
+    return mailbox_open_ranks(d, m, &rt, 1, limits, vocab);
+}
+
+int mailbox_open_ranks(struct diag *d, struct mailbox *m, const struct rt *const *ranks,
+                       uint32_t n_ranks, const struct rt_batch *limits, uint32_t vocab) {
     uint32_t n = limits->n_slots;
-    *m = (struct mailbox){.rt = rt, .limits = *limits, .vocab = vocab, .n_free = n};
+    assert(n_ranks >= 1 && n_ranks <= PROG_MAX_RANKS);
+    *m = (struct mailbox){.n_ranks = n_ranks, .limits = *limits, .vocab = vocab, .n_free = n};
+    for (uint32_t k = 0; k < n_ranks; k++) m->ranks[k] = ranks[k];
     pthread_mutex_init(&m->mutex, NULL);
     m->free_slots = malloc(n * sizeof *m->free_slots);
     m->state = calloc(n, sizeof *m->state);
@@ -24,7 +32,7 @@ int mailbox_open(struct diag *d, struct mailbox *m, const struct rt *rt,
 }
 
 void mailbox_close(struct mailbox *m) {
-    if (m->rt == NULL) return;
+    if (m->n_ranks == 0) return;
     free(m->free_slots);
     free(m->state);
     pthread_mutex_destroy(&m->mutex);
@@ -65,6 +73,12 @@ static int check_request(struct diag *d, const struct mailbox *m, const struct r
     if (q->n_stop > RT_MAX_STOP_IDS)
         return fail(d, QN_ELIMIT, "stop_token_ids: want at most %d, have %u", RT_MAX_STOP_IDS,
                     q->n_stop);
+    if (q->n_scored >= q->n_prompt)
+        return fail(d, QN_EINVAL, "n_scored: want fewer than the prompt's %u tokens, have %u",
+                    q->n_prompt, q->n_scored);
+    if (q->n_scored > 0 && m->ranks[0]->out_logprobs != NULL)
+        return fail(d, QN_EUNSUPPORTED,
+                    "n_scored: log-probabilities of prompts are the CPU backend's only");
     for (uint32_t i = 0; i < q->n_prompt; i++)
         if (prompt[i] < 0 || (uint32_t)prompt[i] >= m->vocab)
             return fail(d, QN_EINVAL, "prompt: token %d at %u is not in a vocabulary of %u",
@@ -75,14 +89,30 @@ static int check_request(struct diag *d, const struct mailbox *m, const struct r
 /* ---- commands; the mutex is held ---- */
 
 static bool has_room(const struct mailbox *m) {
-    return m->posted - rt_host_load_acquire(&m->rt->mail->head) <= m->rt->command_mask;
+    for (uint32_t k = 0; k < m->n_ranks; k++) {
+        const struct rt *rt = m->ranks[k];
+        if (m->posted - rt_host_load_acquire(&rt->mail->head) > rt->command_mask) return false;
+    }
+    return true;
 }
 
 static void post(struct mailbox *m, uint32_t kind, uint32_t slot) {
-    const struct rt *rt = m->rt;
-    rt->commands[m->posted & rt->command_mask] = (struct rt_command){.kind = kind, .slot = slot};
-    rt_host_store_release(&rt->mail->tail, ++m->posted);
-    rt_host_wake_all(&rt->mail->tail);
+    const uint32_t at = m->posted++;
+    for (uint32_t k = 0; k < m->n_ranks; k++) {
+        const struct rt *rt = m->ranks[k];
+        rt->commands[at & rt->command_mask] = (struct rt_command){.kind = kind, .slot = slot};
+        rt_host_store_release(&rt->mail->tail, m->posted);
+        rt_host_wake_all(&rt->mail->tail);
+    }
+}
+
+/* How the request ended on all ranks; RT_RUNNING: it has not on some. */
+static uint32_t finish_of(const struct mailbox *m, uint32_t slot) {
+    uint32_t finish = rt_host_load_acquire(&m->ranks[0]->posts[slot].finish);
+    for (uint32_t k = 1; k < m->n_ranks; k++)
+        if (rt_host_load_acquire(&m->ranks[k]->posts[slot].finish) == RT_RUNNING)
+            finish = RT_RUNNING;
+    return finish;
 }
 
 static int submit_locked(struct diag *d, struct mailbox *m, const struct rt_request *request,
@@ -90,12 +120,14 @@ static int submit_locked(struct diag *d, struct mailbox *m, const struct rt_requ
     if (m->n_free == 0 || !has_room(m))
         return fail(d, QN_EBUSY, "all %u requests in flight are taken", m->limits.n_slots);
     uint32_t s = m->free_slots[--m->n_free];
-    const struct rt *rt = m->rt;
     /* The slot is the host's until the command is posted. */
-    ((struct rt_request *)rt->mail_requests)[s] = *request;
-    memcpy((int32_t *)rt->prompts + (uint64_t)s * m->limits.max_model_len, prompt,
-           request->n_prompt * sizeof *prompt);
-    rt->posts[s] = (struct rt_post){0};
+    for (uint32_t k = 0; k < m->n_ranks; k++) {
+        const struct rt *rt = m->ranks[k];
+        ((struct rt_request *)rt->mail_requests)[s] = *request;
+        memcpy((int32_t *)rt->prompts + (uint64_t)s * m->limits.max_model_len, prompt,
+               request->n_prompt * sizeof *prompt);
+        rt->posts[s] = (struct rt_post){0};
+    }
     m->state[s] = MAILBOX_USED;
     post(m, RT_COMMAND_SUBMIT, s);
     *slot = s;
@@ -124,8 +156,7 @@ int mailbox_cancel(struct diag *d, struct mailbox *m, uint32_t slot) {
     pthread_mutex_lock(&m->mutex);
     if (!in_use(m, slot))
         rc = fail_slot(d, slot);
-    else if (m->state[slot] == MAILBOX_USED &&
-             rt_host_load_acquire(&m->rt->posts[slot].finish) == RT_RUNNING) {
+    else if (m->state[slot] == MAILBOX_USED && finish_of(m, slot) == RT_RUNNING) {
         if (has_room(m)) {
             post(m, RT_COMMAND_CANCEL, slot);
             m->state[slot] = MAILBOX_CANCELED;
@@ -138,17 +169,19 @@ int mailbox_cancel(struct diag *d, struct mailbox *m, uint32_t slot) {
 }
 
 int mailbox_poll(struct diag *d, struct mailbox *m, uint32_t slot, struct mailbox_view *view) {
-    const struct rt *rt = m->rt;
+    const struct rt *rt = m->ranks[0];
     pthread_mutex_lock(&m->mutex);
     bool used = in_use(m, slot);
     pthread_mutex_unlock(&m->mutex);
     if (!used) return fail_slot(d, slot);
     uint64_t first = (uint64_t)slot * m->limits.max_model_len + rt->mail_requests[slot].n_prompt;
     /* finish first: it is stored after n_out, so a finished request shows all its tokens. */
-    view->finish = rt_host_load_acquire(&rt->posts[slot].finish);
+    view->finish = finish_of(m, slot);
     view->n_out = rt_host_load_acquire(&rt->posts[slot].n_out);
     view->tokens = (rt->out_tokens ? rt->out_tokens : m->limits.tokens) + first;
     view->logprobs = (rt->out_logprobs ? rt->out_logprobs : m->limits.logprobs) + first;
+    view->n_scored = rt->mail_requests[slot].n_scored;
+    view->scored = view->logprobs - view->n_scored;
     return QN_OK;
 }
 
@@ -157,7 +190,7 @@ int mailbox_release(struct diag *d, struct mailbox *m, uint32_t slot) {
     pthread_mutex_lock(&m->mutex);
     if (!in_use(m, slot))
         rc = fail_slot(d, slot);
-    else if (rt_host_load_acquire(&m->rt->posts[slot].finish) == RT_RUNNING)
+    else if (finish_of(m, slot) == RT_RUNNING)
         rc = fail(d, QN_EBUSY, "request %u has not finished", slot);
     else {
         m->state[slot] = MAILBOX_FREE;
@@ -170,14 +203,17 @@ int mailbox_release(struct diag *d, struct mailbox *m, uint32_t slot) {
 /* ---- waiting ---- */
 
 uint32_t mailbox_progress(const struct mailbox *m) {
-    return rt_host_load_acquire(&m->rt->mail->progress);
+    uint32_t sum = 0;
+    for (uint32_t k = 0; k < m->n_ranks; k++)
+        sum += rt_host_load_acquire(&m->ranks[k]->mail->progress);
+    return sum;
 }
 
 void mailbox_wait(struct mailbox *m, uint32_t seen, uint64_t timeout_ns) {
-    struct rt_mail *mail = m->rt->mail;
+    struct rt_mail *mail = m->ranks[0]->mail;
     rt_host_announce(&mail->host_sleepers, 1);
-    if (rt_host_load_acquire(&mail->progress) == seen)
-        rt_host_sleep(&mail->progress, seen, timeout_ns);
+    const uint32_t word = rt_host_load_acquire(&mail->progress);
+    if (mailbox_progress(m) == seen) rt_host_sleep(&mail->progress, word, timeout_ns);
     rt_host_announce(&mail->host_sleepers, -1);
 }
 

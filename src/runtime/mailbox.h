@@ -12,7 +12,10 @@
 #include <stdbool.h>
 
 struct mailbox {
-    const struct rt *rt;    /* bound to the host's view; only its mailbox fields are used */
+    /* Bound to the host's view; only their mailbox fields are used. Each rank hears all commands in
+     * the same order. Rank 0 is the one that is read. */
+    const struct rt *ranks[PROG_MAX_RANKS];
+    uint32_t n_ranks;
     struct rt_batch limits; /* only its numbers are used */
     uint32_t vocab;
     pthread_mutex_t mutex;
@@ -29,11 +32,16 @@ struct mailbox_view {
     uint32_t finish; /* enum rt_finish */
     const int32_t *tokens;
     const float *logprobs; /* natural log */
+    uint32_t n_scored;
+    const float *scored; /* [n_scored] the same of the prompt's last tokens, once n_out > 0 */
 };
 
 /* `rt` and the memory behind it must outlive the mailbox. Errors: QN_ENOMEM. */
 int mailbox_open(struct diag *d, struct mailbox *m, const struct rt *rt,
                  const struct rt_batch *limits, uint32_t vocab);
+/* ... of several ranks with the same limits, which run the same program each for itself. */
+int mailbox_open_ranks(struct diag *d, struct mailbox *m, const struct rt *const *ranks,
+                       uint32_t n_ranks, const struct rt_batch *limits, uint32_t vocab);
 void mailbox_close(struct mailbox *m);
 
 /* Hands over a request with its prompt of request->n_prompt tokens; sets *slot, which is the
@@ -46,7 +54,8 @@ int mailbox_submit(struct diag *d, struct mailbox *m, const struct rt_request *r
  * unless it was done before. Asking again does nothing. Errors: QN_EINVAL for a slot not in use. */
 int mailbox_cancel(struct diag *d, struct mailbox *m, uint32_t slot);
 
-/* Errors: QN_EINVAL for a slot not in use. */
+/* Tokens are rank 0's; the request has finished when it has on all ranks. Errors: QN_EINVAL for a
+ * slot not in use. */
 int mailbox_poll(struct diag *d, struct mailbox *m, uint32_t slot, struct mailbox_view *view);
 
 /* Gives a finished slot back. Errors: QN_EINVAL for a slot not in use, QN_EBUSY when the request

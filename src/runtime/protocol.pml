@@ -82,7 +82,7 @@ byte taken, left, iteration, served, news;
 byte runs[N_TASKS], running, at_boundary, told;
 bool ran; /* an iteration has run since the last boundary */
 
-/* Beside a GPU, here in graph 3, who has a task knows that its iteration has begun. */
+/* Beside a GPU, here in graph 3, a worker with a task knows that its iteration has begun. */
 #define ready(e) (counter[e] >= n_trig[e] * iteration || (GRAPH == 3 && e == 0))
 #define open     (claim_index < N_JIT && (!todo || (claim_of == mine && claim_index < rank[id])))
 #define is_claim (claimed != NONE && (!todo || claimed < aot[id]))
@@ -216,7 +216,7 @@ inline run_task() {
     running--;
     trigger(trig[task], goal);
     task = NONE;
-    if /* somebody else played it */
+    if /* another worker played it */
     :: asked && !boundary -> asked = false
     :: else
     fi

@@ -1,8 +1,8 @@
 /* rt_append.h - a request gets its next token: what SAMPLE does, on every backend.
  *
  * While nothing but decoding goes on (rt_rows.steady) each request's row stays where it is and is
- * of its newest token. So whoever has that token lays the row out, all at the same time, and the
- * boundary has nothing left to do for any of them.
+ * of its newest token. So the sampler that has that token lays the row out, all samplers at the
+ * same time, and the boundary has nothing left to do for any row.
  */
 #ifndef QN_RUNTIME_RT_APPEND_H
 #define QN_RUNTIME_RT_APPEND_H
@@ -18,6 +18,12 @@ RT_FN int rt_is_stop(const struct rt_request *q, int32_t token) {
     return 0;
 }
 
+/* Whether the token after `position` is of the request's prompt. Its logit row then scores that
+ * token, and leaves the request as it is. */
+RT_FN int rt_is_scored(const struct rt_slot *s, uint32_t position) {
+    return position + 1 < s->n_prompt;
+}
+
 /* Where the next token of a request, which has `slot`, and its log-probability lie; s: what the
  * slot is before it is appended. */
 RT_FN uint64_t rt_append_at(const struct rt_batch *b, uint32_t slot, const struct rt_slot *s) {
@@ -26,7 +32,7 @@ RT_FN uint64_t rt_append_at(const struct rt_batch *b, uint32_t slot, const struc
 
 /* Appends a token to the request of logit row `row`, which has `slot`; s: what that was before;
  * stops: rt_is_stop. By one thread; the iteration's other tasks that read its rows are done. The
- * token's log-probability is stored beside it (rt_append_at), by whoever has it. */
+ * token's log-probability is stored beside it (rt_append_at), by the thread that has it. */
 RT_FN void rt_append(const struct rt_batch *b, uint32_t row, uint32_t slot, const struct rt_slot *s,
                      int32_t token, int stops) {
     struct rt_slot *to = &b->slots[slot];

@@ -1,6 +1,6 @@
 /* rt_batch.h - requests in flight, as the kernels and the iteration boundary see them.
  *
- * Memory that outlives an iteration, and who writes it:
+ * Memory that outlives an iteration, and its writers:
  *
  *   mailbox   host <-> runtime (rt_mail.h). The host fills a request and rings the doorbell; the
  *             runtime publishes tokens. One writer per field, release stores, acquire loads.
@@ -10,7 +10,7 @@
  *             While it is steady SAMPLE writes those of the next one (rt_append.h).
  *   KV cache  blocks of kv_block positions, found through a block table per slot:
  *
- *       state tensor of a layer: [n_blocks][2 (k, v)][n_kv_heads][kv_block][head_dim]
+ *       state tensor of a layer: [n_blocks] blocks, each as graph/kv_row.h draws it
  *       row of position p of slot s: block_table[s * max_blocks + p / kv_block], p % kv_block
  *
  * The same structs are used by every backend (rt_sync_*.h gives the memory orders).
@@ -48,12 +48,13 @@ struct rt_request {
     uint32_t max_tokens; /* output tokens wanted; n_prompt + max_tokens <= max_model_len */
     uint32_t n_stop;
     int32_t stop[RT_MAX_STOP_IDS]; /* token ids that end it (eos and stop_token_ids) */
-    uint32_t reserved;
+    uint32_t n_scored; /* tokens at the prompt's end whose log-probabilities are wanted, too; fewer
+                        * than n_prompt */
     struct rt_sampling sampling;
 };
 ABI_SIZE(struct rt_request, 120);
 
-enum rt_slot_state { SLOT_FREE = 0, SLOT_WAITING = 1, SLOT_RUNNING = 2, SLOT_DONE = 3 };
+enum rt_slot_state { SLOT_FREE = 0, SLOT_WAITING = 1, SLOT_RUNNING = 2 };
 
 /* One request as the runtime keeps it. What SAMPLE does for a logit row of slot s, with p =
  * n_known before it: tokens[s][p] = the token, logprobs[s][p] = its log-probability, n_known = p +
@@ -68,19 +69,24 @@ struct rt_slot {
     uint32_t n_limit;   /* n_known at which it ends for its length */
     uint32_t finish;    /* enum rt_finish, set by SAMPLE */
     uint32_t n_blocks;  /* KV blocks it holds */
-    uint32_t in_flight; /* token rows of it that the boundary laid out and nobody has sampled */
+    uint32_t in_flight; /* token rows of it that are laid out and not yet sampled */
 };
 ABI_SIZE(struct rt_slot, 32);
 
-/* The token rows of the current iteration. Arrays have the length named; all rows are valid. */
+/* The token rows of the current iteration. Arrays have the length named; all rows are valid.
+ *
+ * The token rows of a request follow each other. Its logit rows are those of its last `count` token
+ * rows, and follow each other, too: 1 while it decodes, none in the middle of a prompt, more where
+ * tokens of the prompt are scored. A logit row is of the token at its position + 1: a token of the
+ * prompt is there already, and SAMPLE stores its log-probability; the next one is drawn. */
 struct rt_rows {
     uint32_t n_rows;       /* rows in use, <= the variant's T */
     uint32_t n_logit_rows; /* <= the variant's L */
     uint32_t steady; /* 1: row i, and logit row i, is of the i-th running request, which decodes */
-    uint32_t reserved;
-    uint32_t *ended;    /* SAMPLE: 1, if a request of a steady iteration has ended */
-    int32_t *token;     /* [T] */
-    int32_t *slot;      /* [T] */
+    uint32_t scored; /* 1: some request has several logit rows */
+    uint32_t *ended; /* SAMPLE: 1, if a request of a steady iteration has ended */
+    int32_t *token;  /* [T] */
+    int32_t *slot;   /* [T] */
     int32_t *position;  /* [T] 0-based position of the token in its request */
     int32_t *logit_row; /* [L] row whose logits are wanted */
 };
@@ -91,14 +97,13 @@ struct rt_batch {
     struct rt_slot *slots;       /* [n_slots] */
     struct rt_request *requests; /* [n_slots] in the mailbox */
     int32_t *tokens;             /* [n_slots][max_model_len] prompt, then output */
-    float *logprobs;             /* [n_slots][max_model_len] natural log; of output tokens only,
-                                  * at the same index as the token in `tokens` */
+    float *logprobs;             /* [n_slots][max_model_len] natural log, at the same index as the
+                                  * token in `tokens`; of output tokens and of scored ones */
     int32_t *block_table;        /* [n_slots][max_blocks] */
     uint32_t n_slots;
     uint32_t max_model_len;
     uint32_t max_blocks; /* KV blocks per request, at most */
     uint32_t kv_block;
-    uint32_t kv_dtype; /* enum dtype */
     uint32_t n_kv_blocks;
 };
 

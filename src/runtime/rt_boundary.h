@@ -1,9 +1,9 @@
 /* rt_boundary.h - between two iterations: what the last one gave is published, requests come and
  * go, the next token rows are laid out.
  *
- * Played by the worker whose trigger activated the end event (no hand-over at all), or by whoever
- * wakes an idle runtime. Until it publishes the next iteration that worker is alone: all tasks are
- * done, everybody else only polls.
+ * Played by the worker whose trigger activated the end event (no hand-over at all), or by the
+ * worker that wakes an idle runtime. Until it publishes the next iteration that worker is alone:
+ * all tasks are done, all other workers only poll.
  *
  *   commands ──► collect ──► admit ──► rows ──► choose variant ──► publish ──► trigger start, post
  *      │                                 └ none: post, idle or stop ▲
@@ -21,8 +21,9 @@
  * Policy. First come, first served, no preemption: admission takes all the KV blocks that a request
  * can ever need, and the first in line waits for them. Every admitted request advances in every
  * iteration in which there is room: one row for each that has one token to compute (decoding),
- * then chunks of prompts, both in order of admission. A request wants logits when its rows
- * reach its last known token. The smallest variant that has room runs.
+ * then chunks of prompts, both in order of admission. A request wants logits of the row of its last
+ * known token, and of those before it that score tokens of the prompt. The smallest variant that
+ * has room runs.
  */
 #ifndef QN_RUNTIME_RT_BOUNDARY_H
 #define QN_RUNTIME_RT_BOUNDARY_H
@@ -42,6 +43,7 @@ RT_FN uint32_t rt_blocks_needed(const struct rt_batch *b, uint32_t n_limit) {
 RT_FN int rt_request_fits(const struct rt_batch *b, const struct rt_request *q) {
     return q->n_prompt >= 1 && q->max_tokens >= 1 && q->n_prompt <= b->max_model_len &&
            q->max_tokens <= b->max_model_len - q->n_prompt && q->n_stop <= RT_MAX_STOP_IDS &&
+           q->n_scored < q->n_prompt &&
            rt_blocks_needed(b, q->n_prompt + q->max_tokens) <= b->n_kv_blocks;
 }
 
@@ -101,7 +103,7 @@ RT_COLD void rt_boundary_free(const struct rt *rt, uint32_t slot) {
     s->state = SLOT_FREE;
 }
 
-/* Removes those that were cancelled, or never fit, from the waiting. */
+/* Removes waiting requests that were cancelled or can never fit. */
 RT_COLD void rt_boundary_sweep(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     uint32_t kept = 0;
@@ -129,7 +131,7 @@ RT_FN int rt_boundary_take_blocks(const struct rt *rt, uint32_t slot) {
     return 1;
 }
 
-/* Of those who wait, as many as the largest variant can advance in every iteration. */
+/* Admits waiting requests, as many as the largest variant can advance in every iteration. */
 RT_COLD void rt_boundary_admit(const struct rt *rt) {
     struct rt_control *c = rt->control;
     uint32_t shape = rt->shapes[rt->largest];
@@ -155,6 +157,29 @@ RT_FN void rt_boundary_reach(struct rt_worker *w, uint32_t position) {
     if (w->context <= position) w->context = position + 1;
 }
 
+/* The first position of a request from which logits are wanted. */
+RT_FN uint32_t rt_boundary_logits_from(const struct rt_batch *b, uint32_t slot) {
+    return b->slots[slot].n_prompt - 1 - b->requests[slot].n_scored;
+}
+
+/* How many of the next `most` tokens of a request can have rows, if `room` logit rows are left. */
+RT_FN uint32_t rt_boundary_chunk(const struct rt_batch *b, uint32_t slot, uint32_t most,
+                                 uint32_t room) {
+    const uint32_t at = b->slots[slot].n_computed, from = rt_boundary_logits_from(b, slot);
+    return rt_min(most, (from > at ? from - at : 0) + room);
+}
+
+/* Logit rows of those of the token rows [first, first + n), which begin at `position`, that want
+ * logits; returns the counts with them. */
+RT_FN uint32_t rt_boundary_add_logits(const struct rt_batch *b, uint32_t slot, uint32_t position,
+                                      uint32_t first, uint32_t n, uint32_t filled) {
+    const uint32_t from = rt_boundary_logits_from(b, slot);
+    const uint32_t skipped = rt_min(n, from > position ? from - position : 0);
+    for (uint32_t i = skipped; i < n; i++, filled += RT_LOGIT_ROW)
+        b->rows.logit_row[filled >> 16] = (int32_t)(first + i);
+    return filled;
+}
+
 /* Rows for the next n tokens of a request; returns the counts with them. */
 RT_COLD uint32_t rt_boundary_add_rows(const struct rt *rt, struct rt_worker *w, uint32_t slot,
                                       uint32_t n, uint32_t filled) {
@@ -172,9 +197,10 @@ RT_COLD uint32_t rt_boundary_add_rows(const struct rt *rt, struct rt_worker *w, 
     s->in_flight = n;
     filled += n;
     if (n > 0) rt_boundary_reach(w, s->n_computed + n - 1);
-    if (n == 0 || s->n_computed + n != s->n_known) return filled;
-    b->rows.logit_row[filled >> 16] = (int32_t)(first + n - 1);
-    return filled + RT_LOGIT_ROW;
+    const uint32_t before = filled;
+    filled = rt_boundary_add_logits(b, slot, s->n_computed, first, n, filled);
+    if (filled - before > RT_LOGIT_ROW) b->rows.scored = 1;
+    return filled;
 }
 
 /* Rows of the requests that were just admitted, [from, n_running), with one token to compute, then
@@ -193,17 +219,22 @@ RT_COLD uint32_t rt_boundary_rows(const struct rt *rt, struct rt_worker *w, uint
     for (uint32_t i = 0; i < c->n_running && (filled & 0xffff) < budget; i++) {
         uint32_t slot = rt->running[i], n = budget - (filled & 0xffff);
         uint32_t todo = slots[slot].n_known - slots[slot].n_computed;
-        if (todo > 1) filled = rt_boundary_add_rows(rt, w, slot, rt_min(todo, n), filled);
+        const uint32_t room = (rt->shapes[rt->largest] >> 16) - (filled >> 16);
+        if (todo > 1) {
+            n = rt_boundary_chunk(rt->batch, slot, rt_min(todo, n), room);
+            filled = rt_boundary_add_rows(rt, w, slot, n, filled);
+        }
     }
     return filled;
 }
 
 /* The smallest variant with room for the rows and their contexts: fewest token rows, then fewest
  * logit rows, then one for rows of different requests, then the shortest contexts. The largest has
- * room for any that rt_boundary_rows makes. A request has one logit row at most, so where all rows
- * are such no two are of the same. */
+ * room for any that rt_boundary_rows makes. Where no request has several logit rows and all rows
+ * are such, no two are of the same request. */
 RT_COLD uint32_t rt_boundary_variant(const struct rt *rt, uint32_t filled, uint32_t context) {
-    const uint32_t alone = (filled & 0xffff) == filled >> 16 ? rt->alone : 0;
+    const int apart = (filled & 0xffff) == filled >> 16 && !rt->batch->rows.scored;
+    const uint32_t alone = apart ? rt->alone : 0;
     uint32_t best = rt->largest;
     for (uint32_t i = 0; i < rt->n_variants; i++) {
         uint32_t shape = rt->shapes[i], least = rt->shapes[best];
@@ -333,11 +364,11 @@ RT_FN void rt_boundary_start(const struct rt *rt, struct rt_worker *w) {
     rt_trigger(rt, w, v->start_event, c->epoch, v->end_event);
 }
 
-/* Starts the iteration for those who wait for its event. Then tells the host of all the news:
- * tokens, one fence, their numbers, then who has finished, whose slot is the host's from there.
- * Beside a GPU a fence is a trip over the bus, so there is not one for each request. Nobody writes
- * what is read here: the news are ours until `posted` says so, and a token stays as it is until its
- * slot is given back. */
+/* Starts the iteration for the tasks that wait for its start event. Then tells the host all news:
+ * tokens, one fence, their numbers, then the finished requests, whose slots are the host's from
+ * there. Beside a GPU a fence is a trip over the bus, so there is not one for each request. The
+ * data read here does not change: the news are the boundary's until `posted` says so, and a token
+ * stays as it is until its slot is given back. */
 RT_COLD void rt_boundary_post(const struct rt *rt, struct rt_worker *w) {
     if (!w->owes_post) return;
     const uint32_t n = w->n_news;
@@ -396,8 +427,8 @@ RT_FN int rt_boundary_ask(const struct rt *rt, struct rt_worker *w) {
     return 1;
 }
 
-/* Where the host's memory is a bus away: reads the doorbell for whoever plays the boundary. One
- * worker does, which holds a task that triggers the end event, before it triggers. */
+/* Where the host's memory is a bus away: reads the doorbell for the worker that will play the
+ * boundary. One worker with a task that triggers the end event does so, before its trigger. */
 RT_FN void rt_boundary_listen(const struct rt *rt) {
     rt_store_relaxed(&rt->shared->bell, rt_host_load_acquire(&rt->mail->tail));
     rt_store_relaxed(&rt->shared->bell_of, rt->control->iteration);
@@ -421,15 +452,15 @@ RT_COLD void rt_boundary_ask_again(const struct rt *rt, struct rt_worker *w) {
     rt_boundary_admit(rt);
 }
 
-/* The next rows, from the state of every request. 0: there are none. Who runs on and has a token to
- * be told decodes, and has one row. So the iteration is steady if those who ran do, and nobody
- * else: then rows and news are theirs, in their order. */
+/* The next rows, from the state of every request. 0: there are none. A request that runs on and has
+ * a new token decodes, and has one row. So the iteration is steady if all requests that ran do so
+ * and no other request runs: then rows and news are theirs, in their order. */
 RT_COLD int rt_boundary_lay_out(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     struct rt_rows *rows = &rt->batch->rows;
     const uint32_t before = c->n_running;
     w->n_news = w->context = c->n_steady = 0;
-    rows->steady = 0;
+    rows->steady = rows->scored = 0;
     rt_store_relaxed(&c->ended, 0);
     uint32_t more, filled = rt_boundary_collect(rt, w, &more), first = c->n_running;
     const int all_decode = first == before && w->n_news == first;
@@ -466,7 +497,7 @@ RT_COLD uint32_t rt_boundary_any(const struct rt *rt, struct rt_worker *w) {
     uint32_t variant = c->variant;
     const int called = c->taken != w->bell;
     if (called) rt_boundary_commands(rt, w->bell);
-    /* Steady: SAMPLE has laid out the rows, and who waits still has no room. */
+    /* Steady: SAMPLE has laid out the rows, and there is still no room for waiting requests. */
     const int steady = rows->steady && rt_load_relaxed(&c->ended) == 0 && !called;
     if (steady) {
         w->n_news = c->n_running;
@@ -490,9 +521,9 @@ RT_COLD uint32_t rt_boundary_any(const struct rt *rt, struct rt_worker *w) {
  * variant and epoch in rt->control, and the news to be posted. Returns the iteration as it is to be
  * published; 0: there is no work, up to the doorbell's value w->bell.
  *
- * What everybody waits for while nothing but decoding goes on is here, as rt_boundary_any would do
- * it of a steady iteration whose contexts fit: all that it reads is asked for before the first is
- * looked at, and on a GPU there is little code to fetch. */
+ * In steady decoding all workers wait for this function. It does what rt_boundary_any would do for
+ * a steady iteration whose contexts fit, but asks for all that it reads before it looks at the
+ * first, and on a GPU it is little code to fetch. */
 RT_FN uint32_t rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     const struct rt_rows *rows = &rt->batch->rows;
@@ -515,9 +546,9 @@ RT_FN uint32_t rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
     return rt_published(iteration, 1, was.variant);
 }
 
-/* No work. The state is complete, and the host has heard all, before anybody may claim the
- * boundary, or leaves. When told to return, the phase stays RUN: nobody may claim a boundary of a
- * launch that is over. */
+/* No work. The state is complete, and the host has heard all, before any worker may claim the
+ * boundary, or leaves. When told to return, the phase stays RUN: no worker may claim a boundary of
+ * a launch that is over. */
 RT_COLD void rt_boundary_idle(const struct rt *rt, struct rt_worker *w) {
     struct rt_shared *sh = rt->shared;
     rt_store_relaxed(&sh->idle_bell, w->bell);

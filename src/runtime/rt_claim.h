@@ -1,7 +1,7 @@
 /* rt_claim.h - handing out JIT tasks, and what follows from a trigger.
  *
  * The JIT tasks of a variant stand in rt.jit in the order of linearization. One word says how far
- * they are handed out; who has nothing to run takes the next one with one fetch-and-add:
+ * they are handed out; a worker with nothing to run takes the next one with one fetch-and-add:
  *
  *     rt_shared.claim   | published (32) | index of the next JIT task (32) |
  *
@@ -10,9 +10,10 @@
  * for that as it does for its AOT tasks. So a hand-over costs what it costs there, and the
  * fetch-and-add happens while there is nothing else to do.
  *
- * The word names the iteration, so that a worker who comes late learns in one step which iteration
- * its task belongs to; that iteration cannot end before the task is done. A fetch-and-add beyond
- * the last task gives nothing; since everybody looks first, there are at most n_workers of those.
+ * The word names the iteration, so that a late worker learns in one step which iteration its task
+ * belongs to; that iteration cannot end before the task is done. A fetch-and-add beyond
+ * the last task gives nothing; since every worker looks first, there are at most n_workers of
+ * these.
  *
  * Why nobody waits for ever: workers take claimed and AOT tasks in the order of linearization, and
  * tasks are claimed in that order. Look at the first task that is not done: its event is activated.
@@ -56,8 +57,8 @@ RT_FN void rt_claim_begin(const struct rt *rt, uint32_t published) {
         rt_store64_release(&rt->shared->claim, (uint64_t)published << 32);
 }
 
-/* Triggers `event` in the run `epoch` of the iteration whose end event is `end`; whose trigger
- * activates that one owes the boundary. Once the counter is up, the iteration may end at any
+/* Triggers `event` in the run `epoch` of the iteration whose end event is `end`. The worker whose
+ * trigger activates `end` owes the boundary. Once the counter is up, the iteration may end at any
  * moment: nothing of it is read after. */
 RT_FN void rt_trigger(const struct rt *rt, struct rt_worker *w, uint32_t event, uint32_t epoch,
                       uint32_t end) {

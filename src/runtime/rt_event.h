@@ -31,8 +31,9 @@ RT_FN int rt_event_trigger(const struct rt *rt, uint32_t event, uint32_t epoch) 
     return rt_add_acq_rel(rt_counter(rt, event), 1) + 1 == goal;
 }
 
-/* The same of the end event, for which nobody waits but who activates it. Who is the only one to
- * trigger it hears of nobody else, and nobody of him before he has published what comes next. */
+/* The same for the end event. Only the worker that activates it learns of it, and plays the
+ * boundary. An end event with a single trigger needs no memory order: its worker has no other
+ * worker's stores to see, and its own are released when it publishes the next iteration. */
 RT_FN int rt_event_trigger_end(const struct rt *rt, uint32_t event, uint32_t epoch) {
     if (rt->events[event].n_triggers != 1) return rt_event_trigger(rt, event, epoch);
     rt_add_relaxed(rt_counter(rt, event), 1);

@@ -163,7 +163,6 @@ static void bind_batch(const struct rt_memory *m, const struct prog_header *p, c
         .max_model_len = p->max_model_len,
         .max_blocks = m->max_blocks,
         .kv_block = p->kv_block,
-        .kv_dtype = p->kv_dtype,
         .n_kv_blocks = m->options.n_kv_blocks,
     };
 }

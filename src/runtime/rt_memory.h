@@ -3,9 +3,9 @@
  *
  * Two blocks, because beside a GPU they lie in different memories:
  *
- *   state   shared | stall | control | counters | links | beats | scheds | event queues | JIT
- * queues | epochs | running | waiting | in flight | free blocks | batch | slots | requests | rows |
- *           block table | tokens | logprobs
+ *   state   shared | stall | control | counters | beats | JIT tasks | ranks | epochs | running |
+ *           waiting | news | free blocks | batch | slots | requests | rows | block table | tokens |
+ *           logprobs
  *   mail    mail | commands | posts [| requests | prompts | out tokens | out logprobs]
  *
  * Every part begins on a multiple of 64. The bracketed parts exist when the mailbox is `separate`

@@ -1,12 +1,12 @@
 /* rt_state.h - the runtime's shared state: what the roles (worker, boundary, host) read and
  * write while a program runs. Planned, placed and initialised by rt_memory.c; see docs/runtime.md.
  *
- *   who                      writes                               read by
- *   a task's worker          counters (add)                       everybody
- *   who has nothing to run   the claim word (add)                 the same
- *   whoever ends an          control, slots, rows, mailbox,       workers, tasks
- *     iteration              then `published`, the claim word
- *   first to see a stall     stall, `stop`                        everybody, host
+ *   writer                   writes                               read by
+ *   a task's worker          counters (add)                       all workers
+ *   a worker without a task  the claim word (add)                 the same
+ *   the worker that ends     control, slots, rows, mailbox,       workers, tasks
+ *     an iteration           then `published`, the claim word
+ *   first to see a stall     stall, `stop`                        all workers, host
  */
 #ifndef QN_RUNTIME_RT_STATE_H
 #define QN_RUNTIME_RT_STATE_H
@@ -61,7 +61,7 @@ struct rt_shared {
     uint32_t pad2[15];
     uint32_t stop; /* enum rt_stop */
     uint32_t pad3[15];
-    uint32_t stall_claimed; /* who sets it writes struct rt_stall */
+    uint32_t stall_claimed; /* the worker that sets it writes struct rt_stall */
     uint32_t pad4[15];
     uint32_t resume; /* `published` when the last launch ended: where workers of the next begin */
     uint32_t pad5[15];
@@ -85,7 +85,7 @@ struct rt_beat {
 };
 ABI_SIZE(struct rt_beat, 64);
 
-/* The boundary's own memory. Whoever ends an iteration owns it until the next one is published;
+/* The boundary's own memory. The worker that ends an iteration owns it until it publishes the next;
  * variant and epoch stay readable for the tasks of that iteration. */
 struct rt_control {
     uint32_t iteration;
@@ -113,7 +113,7 @@ struct rt_news {
 };
 ABI_SIZE(struct rt_news, 16);
 
-/* Who waited for what when a deadline passed; written once by the first to notice. */
+/* A wait whose deadline passed; written once, by the first worker to notice. */
 struct rt_stall {
     uint32_t worker, task, event; /* task RT_NONE: it waited for the end of the iteration */
     uint32_t have, want;          /* triggers of this run of the event */

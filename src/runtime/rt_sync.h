@@ -26,8 +26,8 @@
  *   void     rt_host_store_release(p, v)
  *   void     rt_host_publish(p, v)         a release store that rt_host_wake(p, ...) may follow
  *   void     rt_host_add_release(p, v)
- *   void     rt_host_wake(p, sleepers)     wakes whoever sleeps on *p, if *sleepers says that
- *                                          someone may (nothing on a GPU: there the host polls)
+ *   void     rt_host_wake(p, sleepers)     wakes the threads that sleep on *p, if *sleepers says
+ *                                          there may be any (nothing on a GPU: the host polls)
  *
  *   void     rt_host_wait(p, expected, n)  idle, n-th look: sleeps while *p == expected, or pauses
  *   int      rt_host_poller(worker)        whether this worker looks at the host's words when idle

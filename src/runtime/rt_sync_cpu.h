@@ -108,13 +108,6 @@ static inline void rt_fence_acquire(const uint32_t *p) {
 #endif
 }
 
-/* The stores that follow are not seen before the relaxed stores that precede. */
-static inline void rt_fence_release(void) {
-#ifndef RT_TSAN
-    __atomic_thread_fence(__ATOMIC_RELEASE);
-#endif
-}
-
 /* Here what was written last is near. */
 static inline void rt_prefetch(const void *p) {
     (void)p;
@@ -134,8 +127,8 @@ static inline void rt_cpu_relax(void) {
 
 /* Hand-overs between running workers take less than a microsecond and are met by the first polls.
  * A wait that outlasts them means that the others are at something long, or that there are more
- * threads than CPUs: then the CPU belongs to whoever has work, first by yielding, then by sleeping.
- */
+ * threads than CPUs: then a waiting worker leaves the CPU to others, first by yielding, then by
+ * sleeping. */
 enum { RT_PAUSE_YIELDS = 64, RT_PAUSE_SLEEP_NS = 20000 };
 
 static inline void rt_pause(uint32_t spins, uint32_t limit) {
@@ -219,7 +212,7 @@ static inline void rt_host_wait(const uint32_t *p, uint32_t expected, uint32_t s
         rt_host_sleep(p, expected, 1000000000u);
 }
 
-/* Whether this worker looks at the host's words when idle: on the CPU everybody sleeps on them. */
+/* Whether this worker looks at the host's words when idle: on the CPU all sleep on them. */
 static inline int rt_host_poller(uint32_t worker) {
     (void)worker;
     return 1;

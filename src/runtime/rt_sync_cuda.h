@@ -89,8 +89,8 @@ RT_FN void rt_prefetch(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/* Into L1, which the next acquire empties. (A load whose result nobody wants is left out by
- * ptxas.) */
+/* Into L1, which the next acquire empties. (ptxas leaves out a load whose result is not
+ * used.) */
 RT_FN void rt_touch(const void *p) {
     asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
 }

@@ -31,8 +31,8 @@
 
 /* What a record says. The comments: what `what` and `aux` are. */
 enum rt_trace_kind {
-    RT_TRACE_READY = 1,    /* task: its event was seen activated, or it came out of a queue; on the
-                            * CPU its body begins at once */
+    RT_TRACE_READY = 1,    /* task: its event was seen activated; on the CPU its body begins at
+                            * once */
     RT_TRACE_BEGIN = 2,    /* task: its operands are there and the body begins; only where that is
                             * later than READY */
     RT_TRACE_END = 3,      /* task: its body is done, the trigger follows */
@@ -108,7 +108,7 @@ RT_FN void rt_trace_put(struct rt_trace *t, uint32_t ring, uint64_t now, uint32_
     /* A ring is larger than the caches, and what follows an END is a locked instruction, which
      * waits until the record is stored: so the next line is fetched while a task's body runs. */
     __builtin_prefetch(to + 64 / sizeof *to, 1);
-    /* Releases: whoever sees a word of this record also sees that it was begun. */
+    /* Releases: a reader that sees a word of this record also sees that it was begun. */
     __atomic_store_n(&r->begun, n + 1, __ATOMIC_RELAXED);
     __atomic_store_n(&to->time_ns, now, __ATOMIC_RELEASE);
     __atomic_store_n(&to->kind, word, __ATOMIC_RELEASE);

@@ -9,7 +9,7 @@
  *             rt_worker_done(rt, &w);
  *         }
  *
- * What comes next is the earlier of its next AOT task and a JIT task that it has claimed; it claims
+ * Its next task is the earlier of its next AOT task and a JIT task that it has claimed; it claims
  * one whenever it has none and the next JIT task comes before its AOT task (rt_claim.h). Then it
  * waits for that task's event. Empty tasks (OP_NONE) are done inside.
  */
@@ -65,7 +65,7 @@ RT_FN void rt_stall_choose(const struct rt *rt, const struct rt_worker *w, struc
     }
 }
 
-/* Fills the report and stops everybody; only the first to notice does. */
+/* Fills the report and stops all workers; only the first to notice does. */
 RT_COLD void rt_stall_report(const struct rt *rt, struct rt_worker *w, uint64_t waited,
                              uint32_t busy) {
     if (!rt_cas_acquire(&rt->shared->stall_claimed, 0, 1)) return;
@@ -187,8 +187,8 @@ RT_FN int rt_worker_boundary(const struct rt *rt, struct rt_worker *w) {
     return published != 0;
 }
 
-/* Claims a JIT task; 0: there was none. If the worker has not entered its iteration yet, whose list
- * is done, it does now: with the task in hand that one cannot end. */
+/* Claims a JIT task; 0: there was none. A worker whose list is done may not have entered
+ * the task's iteration: it enters now. With the task in hand, that iteration cannot end. */
 RT_FN int rt_worker_claim(const struct rt *rt, struct rt_worker *w) {
     uint32_t published, index = rt_claim_next(rt, &published);
     if (index == RT_NONE) return 0;

@@ -13,7 +13,7 @@ struct task_sim {
     uint64_t n_iterations, n_tasks;
 };
 
-/* The config's choices about threads, queues and deadlines have no effect. */
+/* The config's choices about threads and deadlines have no effect. */
 int task_sim_open(struct diag *d, const struct cpu_config *config, struct task_sim *sim);
 void task_sim_close(struct task_sim *sim);
 

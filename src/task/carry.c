@@ -1,18 +1,18 @@
-/* carry.c - which events are counters and which ride on the data itself (DESIGN decision 7).
+/* carry.c - which events are counters and which ride on the data itself.
  *
  * A counter costs a consumer three trips one after the other: the producers' fence and add, the
  * poll, the load of the data. If the data is small it can say itself when it is there: the producer
  * stores {value, iteration} in one access and the consumer polls the elements it needs. One trip.
  *
  * An event becomes data when
- *   - whoever triggers it writes activations, which the flag can be stored with (op.def marks the
- *     operands whose kernels can), and besides only state, which is the next iteration's;
- *   - every one of its dependents reads all of some activation that each of them writes: then
- *     having read implies that all of them are done, with their own reads, too, which every element
- *     of a result follows from. (What else they write says itself when it is there.) Or all of the
- *     dependents together read all, whoever comes later waits for all of these (they trigger one
- *     event), and they touch no plain data that those who trigger it touch, so that nobody cares
- *     about the order of two single tasks;
+ *   - each of its producers (the tasks that trigger it) writes activations that can carry a flag
+ *     (op.def marks the operands), and besides these only state, which the next iteration reads;
+ *   - each of its dependents reads all of some activation of each producer. Every element of a
+ *     result depends on all that its producer read, so a dependent that has read the result knows
+ *     that the producer's reads are done. (Other results of the producer carry their own flags.)
+ *     Or the dependents together read all of it, every later task waits for all dependents (they
+ *     trigger one event), and dependents and producers share no plain data: then the order of a
+ *     single producer and a single dependent does not matter;
  *   - no dependent would poll more than options.carry_bytes with flags;
  *   - the variant has no JIT tasks: a worker that polls inside a task claims none, so a task
  *     that it waits for must not be one that nobody else would take.
@@ -30,8 +30,8 @@
  *
  * A graph that has CLEAR, of 2 to FILLED_ROWS rows, has no flags: its words are *empty*, all bits
  * set, until they are stored, and as many bytes are polled as would be read. For that CLEAR empties
- * the space that these tensors lie in once all who touch them are done, which counters and clocks
- * must show, too.
+ * the space that these tensors lie in, after the last task that touches them; counters and clocks
+ * must show that order, too.
  *
  * The residual stream of several rows is read by LINEAR alone, whose tasks have the columns that
  * they had before and where they can the same workers (place.c): such a tensor is its workers'
@@ -60,7 +60,7 @@ struct pass {
     struct region *access; /* [n_tasks][TASK_MAX_ACCESS], those of tasks that were looked at */
     int *n_access;         /* [n_tasks] + 1; 0: not looked at */
     int32_t cleared;       /* the tensor that CLEAR writes; NO_TENSOR: the graph has none */
-    uint8_t *can_carry;    /* [n_tensors] the shortest form that all who touch it know */
+    uint8_t *can_carry;    /* [n_tensors] the shortest form that all its operators know */
     uint64_t *closure;     /* [n_events][words] events that one leads to through counters alone */
     uint64_t words;
 };
@@ -73,7 +73,7 @@ static bool is_own(const struct pass *p, int32_t tensor) {
     return p->g->tensor_carry[tensor] == CARRY_OWN;
 }
 
-/* Whether a write is a result that whoever waits for the task may want. */
+/* Whether a write is a result that a dependent of the task may read. */
 static bool is_result(const struct pass *p, const struct region *r) {
     return r->write && !is_state(p, r->tensor) && !is_own(p, r->tensor);
 }
@@ -92,7 +92,7 @@ static void note_slot(struct pass *p, int32_t tensor, const struct op_slot *slot
 static uint8_t best_carry(const struct pass *p, const struct tensor *x) {
     if (x->role != TENSOR_ACTIVATION || x->dtype == DTYPE_I32) return CARRY_PLAIN;
     if (p->cleared != NO_TENSOR) return CARRY_FILL;
-    if (x->dtype != DTYPE_F32) return CARRY_PLAIN;
+    if (x->layout == LAYOUT_PACKED) return CARRY_PLAIN;
     const bool pairs =
         x->n_dims == 2 && x->shape[0] == 1 && x->shape[1] % 2 == 0 && x->shape[1] <= STAGED_COLUMNS;
     return pairs ? CARRY_PAIR : CARRY_FLAG;
@@ -109,7 +109,7 @@ static uint64_t carried_bytes(const struct pass *p, int32_t tensor) {
 
 /* Matrix products of packed activations of several rows know no flags at all. */
 static bool knows_flags(const struct kgraph *k, const struct kop *op) {
-    return k->n_rows == 1 || !tensor_is_packed(&k->tensors.items[op->in[0]]);
+    return k->n_rows == 1 || k->tensors.items[op->in[0]].layout != LAYOUT_PACKED;
 }
 
 /* Activations that only marked operands of op.def touch. */
@@ -251,7 +251,7 @@ static uint64_t polled_bytes(const struct pass *p, int32_t task) {
     return bytes;
 }
 
-/* Tasks [first, first + n) that wait for an event, and those that trigger it. */
+/* An event's dependents, tasks [first, first + n), and its producers. */
 struct hand_over {
     int32_t first;
     uint32_t n, n_writers;
@@ -291,7 +291,7 @@ static bool reads_a_hull(const struct pass *p, int32_t reader, const struct regi
     return false;
 }
 
-/* Whether each of those who wait reads all of something that each writer writes. */
+/* Whether each dependent reads all of some tensor region of each producer. */
 static bool each_reads_all(const struct pass *p, const struct hand_over *h) {
     struct region hulls[OP_MAX_OUT];
     const int n_hulls = find_hulls(p, h, hulls);
@@ -305,8 +305,8 @@ static bool each_reads_all(const struct pass *p, const struct hand_over *h) {
     return true;
 }
 
-/* Whether all of them together read all, whoever comes later waits for all of them, and nothing but
- * flagged data lies between them and those who trigger the event. */
+/* Whether the dependents together read all, every later task waits for all of them, and dependents
+ * and producers share nothing but flagged data. */
 static bool all_read_all(const struct pass *p, const struct hand_over *h) {
     const struct task *tasks = p->g->tasks.items;
     bool state = false;
@@ -411,7 +411,7 @@ static bool known_before(const struct clocks *c, int32_t a, int32_t b) {
     return true;
 }
 
-/* Whether all who touch tensor a are known before whoever writes b. */
+/* Whether the writer of tensor b knows that all tasks that touch tensor a are done. */
 static bool tensor_before(const struct pass *p, const struct clocks *c, int32_t a, int32_t b) {
     const struct kgraph *k = p->g->kernel;
     const int32_t writer = k->tensors.items[b].producer;
@@ -423,7 +423,7 @@ static bool tensor_before(const struct pass *p, const struct clocks *c, int32_t 
 }
 
 /* Whether plain tensors that share bytes are apart: each from the one that had its bytes before;
- * and whether all who touch what CLEAR empties are known before it. */
+ * and whether CLEAR knows that all tasks that touch its space are done. */
 static int shared_bytes_are_apart(struct pass *p, bool *ok) {
     const struct tgraph *g = p->g;
     const struct kgraph *k = g->kernel;
@@ -526,7 +526,7 @@ static int place_own(struct pass *p) {
     const struct kgraph *k = g->kernel;
     uint64_t *other; /* [n_tensors] the place that the next one has */
     TRY(ARENA_NEW(p->d, &p->scratch, &other, k->tensors.n));
-    for (size_t o = 0; o < k->ops.n; o++) { /* whoever adds comes later */
+    for (size_t o = 0; o < k->ops.n; o++) { /* the operator that adds comes later */
         const int32_t from = residual_of(&k->ops.items[o]), to = k->ops.items[o].out[STREAM_X];
         if (to == NO_TENSOR || !is_own(p, to)) continue;
         const uint64_t bytes = align_up(tensor_bytes(&k->tensors.items[to]), ALIGN_BYTES);

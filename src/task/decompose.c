@@ -17,7 +17,7 @@ static bool reads_packed(const struct tgraph *g, const struct kop *op) {
     if (op->kind != OP_QKV_LINEAR && op->kind != OP_LINEAR && op->kind != OP_LINEAR_PARTS &&
         op->kind != OP_GATED_MLP && op->kind != OP_LM_HEAD)
         return false;
-    return tensor_is_packed(&g->kernel->tensors.items[op->in[0]]);
+    return g->kernel->tensors.items[op->in[0]].layout == LAYOUT_PACKED;
 }
 
 /* Token rows that a tile is a multiple of. */
@@ -28,9 +28,8 @@ static uint32_t row_grain(const struct tgraph *g, const struct kop *op) {
 /* Bytes that one operator's tasks load when cut into row_tiles x unit_tiles. */
 static uint64_t loaded_bytes(const struct tgraph *g, const struct kop *op, uint32_t row_tiles,
                              uint32_t unit_tiles) {
-    const struct task whole = {.op = (int32_t)(op - g->kernel->ops.items),
-                               .row1 = kgraph_rows(g->kernel, op),
-                               .unit1 = kgraph_units(g->kernel, op)};
+    const struct task whole = {
+        .op = (int32_t)(op - g->kernel->ops.items), .row1 = kop_rows(op), .unit1 = kop_units(op)};
     struct region access[TASK_MAX_ACCESS];
     uint64_t activations = 0;
     int n = task_access(g->kernel, &whole, access);
@@ -39,15 +38,13 @@ static uint64_t loaded_bytes(const struct tgraph *g, const struct kop *op, uint3
     return task_weight_bytes(g->kernel, &whole) * row_tiles + activations * unit_tiles;
 }
 
-static struct split_tiles choose_tiles(const struct tgraph *g, const struct kop *op,
-                                       uint32_t want) {
+static struct split_tiles choose_tiles(const struct tgraph *g, const struct kop *op, uint32_t want) {
     assert(want > 0); /* a worker, and a task for it */
-    const uint32_t n_rows = CEIL_DIV(kgraph_rows(g->kernel, op), row_grain(g, op));
-    const uint32_t n_blocks = CEIL_DIV(kgraph_units(g->kernel, op), split_grain(op->kind));
+    const uint32_t n_rows = CEIL_DIV(kop_rows(op), row_grain(g, op));
+    const uint32_t n_blocks = CEIL_DIV(kop_units(op), split_grain(op->kind));
     const struct tile_override *o = &g->options.tiles[op->kind];
     if (op_split_of(op->kind) == SPLIT_SLICES)
-        return (struct split_tiles){1, o->unit_tiles != 0 ? o->unit_tiles
-                                                          : split_slices(g->kernel, op, want)};
+        return (struct split_tiles){1, o->unit_tiles != 0 ? o->unit_tiles : split_slices(g->kernel, op, want)};
     if (op_split_of(op->kind) == SPLIT_ROWS)
         return (struct split_tiles){MIN(n_rows, o->row_tiles != 0 ? o->row_tiles : want), 1};
     /* The workers that it leaves have SAMPLE. */
@@ -72,29 +69,43 @@ static struct split_tiles choose_tiles(const struct tgraph *g, const struct kop 
     return best;
 }
 
+/* As many tasks as make whole gangs: of tiles those of one row of them, side by side. `most`: parts
+ * that there are to make tasks of. */
+static int make_gangs(struct diag *d, const struct tgraph *g, const struct kop *op, uint64_t most,
+                      struct split_tiles *tiles) {
+    uint32_t *n = op_split_of(op->kind) == SPLIT_ROWS ? &tiles->rows : &tiles->units;
+    if (op->gang == 1) return QN_OK;
+    *n = MAX(*n / op->gang, 1u) * op->gang;
+    if (*n <= most && op->gang <= g->options.device.n_workers) return QN_OK;
+    return fail(d, QN_EINVAL,
+                "layer %d %s: want gangs of %u tasks; there are %u workers, %llu parts", op->layer,
+                op_name(op->kind), op->gang, g->options.device.n_workers, (unsigned long long)most);
+}
+
 static int add_tasks(struct diag *d, struct tgraph *g, int32_t op_idx) {
     const struct kop *op = &g->kernel->ops.items[op_idx];
     const struct split_wish wish = {g->options.alternate, g->options.tiles[OP_LINEAR].unit_tiles};
-    const uint32_t want =
-        split_workers(&g->options.device, g->kernel, op, &wish) * g->options.tasks_per_worker;
-    const struct split_tiles tiles = choose_tiles(g, op, want);
+    const uint32_t want = split_workers(&g->options.device, g->kernel, op, &wish) *
+                          g->options.tasks_per_worker;
+    struct split_tiles tiles = choose_tiles(g, op, want);
     const uint64_t row_size = row_grain(g, op);
-    const uint64_t n_rows = CEIL_DIV(kgraph_rows(g->kernel, op), row_size),
-                   n_units = kgraph_units(g->kernel, op);
+    const uint64_t n_rows = CEIL_DIV(kop_rows(op), row_size), n_units = kop_units(op);
     const uint64_t size = split_grain(op->kind), n_blocks = CEIL_DIV(n_units, size);
+    const enum op_split split = op_split_of(op->kind);
+    const uint64_t parts = split == SPLIT_SLICES ? want : split == SPLIT_ROWS ? n_rows : n_blocks;
+    TRY(make_gangs(d, g, op, parts, &tiles));
     for (uint32_t r = 0; r < tiles.rows; r++)
         for (uint32_t u = 0; u < tiles.units; u++) {
-            struct task t = {.kind = op->kind,
-                             .op = op_idx,
-                             .row0 = (uint32_t)(n_rows * r / tiles.rows * row_size),
-                             .row1 = (uint32_t)MIN(n_rows * (r + 1) / tiles.rows * row_size,
-                                                   kgraph_rows(g->kernel, op)),
-                             .unit0 = (uint32_t)(n_blocks * u / tiles.units * size),
-                             .unit1 =
-                                 (uint32_t)MIN(n_blocks * (u + 1) / tiles.units * size, n_units),
-                             .wait = NO_EVENT,
-                             .trigger = NO_EVENT,
-                             .worker = NO_WORKER};
+            struct task t = {
+                .kind = op->kind,
+                .op = op_idx,
+                .row0 = (uint32_t)(n_rows * r / tiles.rows * row_size),
+                .row1 = (uint32_t)MIN(n_rows * (r + 1) / tiles.rows * row_size, kop_rows(op)),
+                .unit0 = (uint32_t)(n_blocks * u / tiles.units * size),
+                .unit1 = (uint32_t)MIN(n_blocks * (u + 1) / tiles.units * size, n_units),
+                .wait = NO_EVENT,
+                .trigger = NO_EVENT,
+                .worker = NO_WORKER};
             if (op_split_of(op->kind) == SPLIT_SLICES) {
                 t.unit0 = u;
                 t.unit1 = tiles.units;

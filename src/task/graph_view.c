@@ -162,11 +162,11 @@ static bool wanted_op(const struct builder *b, int32_t op) {
 /* ---- kernel graph ------------------------------------------------------------------------- */
 
 static void shape_text(const struct tensor *t, struct strbuf *out) {
-    static const char *const names[] = {"F32", "BF16", "F16", "I32"};
     strbuf_char(out, '[');
     for (int i = 0; i < t->n_dims; i++)
         strbuf_printf(out, "%s%llu", i ? "," : "", (unsigned long long)t->shape[i]);
-    strbuf_printf(out, "] %s", (size_t)t->dtype < COUNT_OF(names) ? names[t->dtype] : "?");
+    strbuf_printf(out, "] %s%s", dtype_row(t->dtype)->file,
+                  t->layout == LAYOUT_PACKED ? " packed" : "");
 }
 
 static uint32_t op_node(struct builder *b, int32_t o) {
@@ -189,8 +189,8 @@ static uint32_t op_node(struct builder *b, int32_t o) {
                                                  .label = label,
                                                  .layer = op->layer,
                                                  .outside = !wanted_op(b, o)});
-    add_attr(b, "rows", NULL, kgraph_rows(b->k, op));
-    add_attr(b, "units", NULL, kgraph_units(b->k, op));
+    add_attr(b, "rows", NULL, kop_rows(op));
+    add_attr(b, "units", NULL, kop_units(op));
     add_attr(b, "weight_bytes", NULL, weights);
     return b->tasks[o];
 }

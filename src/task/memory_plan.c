@@ -20,8 +20,8 @@ enum { ALIGN_BYTES = 256 }; /* a cache line on the CPU, two sectors' lines on a 
 
 struct life {
     int32_t tensor, first, last; /* operators */
-    int32_t company;             /* tensors of another company share no bytes with it */
-    bool alone;                  /* ... nor does any */
+    int32_t company;             /* only tensors of the same company may share its bytes */
+    bool alone;                  /* no tensor may share its bytes */
     uint64_t bytes, offset;
 };
 

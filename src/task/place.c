@@ -1,13 +1,14 @@
-/* place.c - every task becomes JIT or gets a worker (MPK section 5.2; DESIGN decision 11).
+/* place.c - every task becomes JIT or gets a worker (MPK section 5.2).
  *
  * AOT tasks are placed operator by operator: at most ceil(n_tasks / n_workers) of an operator's
  * tasks per worker, and the task that reads the most bytes goes to the worker that has the fewest
- * so far; who has a task of the operator before comes after those that have none, if these are
- * enough. Who has attention that few workers have, for which all others wait, comes last in the
- * operator before it, so as to be ready first, and after ATTENTION_WHOLE, being ready later. Tasks
- * of several rows that add to the residual stream go where those columns were written, so that
- * nobody else has to see them (carry.c); of a single row SAMPLE goes where EMBED is, on a worker
- * with the smallest task of the LM head. So within an operator the loads differ by at most one
+ * so far. A worker with a task of the previous operator comes after the workers without one, if
+ * these suffice. Where attention has slices for at most half of the workers, all others wait for
+ * them: these workers come last in the operator before attention, so that attention starts early,
+ * and last in the operator after ATTENTION_WHOLE, because they are free later. With several rows, a
+ * task that adds to the residual stream goes to the worker that wrote these columns, so that no
+ * other worker has to see them (carry.c). With a single row, SAMPLE goes to EMBED's worker, which
+ * has the smallest task of the LM head. So within an operator the loads differ by at most one
  * tile, and over the operators the remainders even out. A worker's list keeps the order of
  * linearization, which is a topological one: FIFO execution cannot deadlock (task_verify proves it
  * again).
@@ -38,6 +39,7 @@ static bool paper_jit(const struct tgraph *g, const bool *jit, int32_t op) {
 static void classify(const struct tgraph *g, bool *jit) {
     for (int32_t op = 0; op < (int32_t)g->kernel->ops.n; op++) {
         const enum op_kind kind = g->kernel->ops.items[op].kind;
+        if (g->kernel->ops.items[op].gang > 1) continue; /* its workers wait for each other */
         switch (g->options.launch) {
         case LAUNCH_HYBRID: jit[op] = op_launch_of(kind) == LAUNCH_JIT; break;
         case LAUNCH_PAPER: jit[op] = paper_jit(g, jit, op); break;
@@ -66,11 +68,11 @@ struct load {
     uint64_t bytes; /* that its tasks so far read */
     uint64_t tasks; /* tasks placed so far: decides among equal bytes */
     uint32_t here;  /* tasks of the operator at hand */
-    uint32_t rank;  /* those with a lower one come before it */
+    uint32_t rank;  /* workers of a lower rank come first */
 };
 
-/* Who comes before whom: those that have nothing of the operator before, if that is worth it; last
- * those that have attention of few before or after this one. */
+/* The order of workers: first the workers without a task of the previous operator, if they suffice;
+ * last the workers that have one of attention's few slices before or after this operator. */
 enum { RANK_READY, RANK_BUSY, RANK_LATE };
 
 /* Workers that may take a task of the operator at hand, as a binary heap: worker[0] is the
@@ -106,8 +108,8 @@ static void fill_heap(struct heap *h, uint32_t n_workers) {
     for (uint32_t i = h->n / 2; i-- > 0;) sink(h, i);
 }
 
-/* Ranks the workers for an operator of n tasks by what they have of the one before, `whole`: of
- * ATTENTION_WHOLE. If others are enough, who has any comes after them. */
+/* Ranks the workers for an operator of n tasks by their tasks of the previous operator; `whole`:
+ * that was ATTENTION_WHOLE. Workers with such a task come last, if the others suffice. */
 static void look_back(struct load *loads, uint32_t n_workers, uint32_t n, bool whole) {
     uint32_t idle = 0;
     for (uint32_t w = 0; w < n_workers; w++) idle += loads[w].here == 0;
@@ -122,25 +124,26 @@ static bool goes_through_context(const struct task *t) {
     return t->op >= 0 && (t->kind == OP_ATTENTION_WHOLE || t->kind == OP_ATTENTION_STEP);
 }
 
-/* Whether a task is of attention that at most half of the workers have: all others wait for them.
- */
+/* Whether a task is a slice of attention that at most half of the workers have: all other workers
+ * wait for these. */
 static bool is_of_few(const struct tgraph *g, const struct task *t) {
     return goes_through_context(t) && cost_is_of_few(&g->options.device, t->unit1);
 }
 
-/* The worker of a slice: the same in every layer, so what it found of it once holds on. */
+/* The worker of a slice: the same in every layer, so its list of items holds for all layers. */
 static uint32_t slice_worker(const struct task *t, uint32_t slice, uint32_t n_workers) {
     return (uint32_t)((uint64_t)slice * n_workers / t->unit1);
 }
 
-/* What a task takes of its worker: the weights that it reads, of a context a quarter of what that
- * may have; of attention of few what others read of weights meanwhile. */
+/* The load of a task in bytes: the weights that it reads; for attention a quarter of the longest
+ * context, and more where few workers have a slice. */
 static uint64_t load_bytes(const struct tgraph *g, const struct task *t) {
     if (!goes_through_context(t)) return task_weight_bytes(g->kernel, t);
-    return cost_slice_bytes(&g->options.device, g->kernel, t->unit1);
+    return cost_slice_bytes(&g->options.device, g->kernel, g->options.kv_dtype, t->unit1);
 }
 
-/* The operator that wrote what one of several rows adds to, if both are LINEAR; else -1. */
+/* With several rows: the operator that wrote the residual which `op` adds to, if both are LINEAR;
+ * else -1. */
 static int32_t adds_to(const struct kgraph *k, int32_t op) {
     const struct kop *o = &k->ops.items[op];
     if (o->kind != OP_LINEAR || k->n_rows == 1 || o->in[LINEAR_RESIDUAL] == NO_TENSOR) return -1;
@@ -148,8 +151,8 @@ static int32_t adds_to(const struct kgraph *k, int32_t op) {
     return from >= 0 && k->ops.items[from].kind == OP_LINEAR ? from : -1;
 }
 
-/* Of a single row SAMPLE goes where EMBED is: who ends an iteration plays the boundary and is the
- * first to know of the next one, which begins with that. -1: it does not. */
+/* With a single row, SAMPLE goes to EMBED's worker: the worker that ends an iteration plays the
+ * boundary, knows the next iteration first, and that begins with EMBED. -1: no such operator. */
 static int32_t goes_on_with(const struct kgraph *k, int32_t op) {
     if (k->ops.items[op].kind != OP_SAMPLE || k->n_rows > 1) return -1;
     for (int32_t i = 0; i < op; i++)
@@ -188,7 +191,8 @@ static bool place_like(struct tgraph *g, struct candidate *c, const struct candi
     return true;
 }
 
-/* Notes who will have the tasks of few that `next` is one of. */
+/* Marks the workers that will have the slices of `next`, if few have one, or EMBED, if `next` is
+ * SAMPLE. */
 static void look_ahead(const struct tgraph *g, const struct task *next, struct load *loads) {
     if (is_of_few(g, next))
         for (uint32_t i = 0; i < next->unit1; i++)
@@ -218,6 +222,40 @@ static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, bool 
         if (slice) continue;
         if (loads[w].here == most_here) lightest->worker[0] = lightest->worker[--lightest->n];
         sink(lightest, 0);
+    }
+}
+
+/* What the workers [first, first + n) have so far. */
+static struct load load_of(const struct load *loads, uint32_t first, uint32_t n) {
+    struct load sum = {0};
+    for (uint32_t w = first; w < first + n; w++) {
+        sum.bytes += loads[w].bytes;
+        sum.tasks += loads[w].tasks;
+        sum.here += loads[w].here;
+    }
+    return sum;
+}
+
+static bool is_less(const struct load *a, const struct load *b) {
+    if (a->here != b->here) return a->here < b->here;
+    return a->bytes != b->bytes ? a->bytes < b->bytes : a->tasks < b->tasks;
+}
+
+/* Places the candidates, gangs of an operator one after the other, in the order of their tasks:
+ * each goes to the consecutive workers that have the least. */
+static void place_gangs(struct tgraph *g, const struct candidate *c, uint32_t n, uint32_t gang,
+                        struct load *loads) {
+    look_back(loads, g->options.device.n_workers, n, false);
+    for (uint32_t i = 0; i < n; i += gang) {
+        uint32_t best = 0;
+        for (uint32_t w = gang; w + gang <= g->options.device.n_workers; w += gang) {
+            const struct load a = load_of(loads, w, gang), b = load_of(loads, best, gang);
+            if (is_less(&a, &b)) best = w;
+        }
+        for (uint32_t m = 0; m < gang; m++) {
+            g->tasks.items[c[i + m].task].worker = (int32_t)(best + m);
+            note_load(&loads[best + m], c[i + m].bytes);
+        }
     }
 }
 
@@ -257,6 +295,11 @@ static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch)
     }
     for (size_t k = 0; k < n_groups; k++) {
         const uint32_t n = first[k + 1] - first[k];
+        const uint32_t gang = k < g->kernel->ops.n ? g->kernel->ops.items[k].gang : 1;
+        if (gang > 1) {
+            place_gangs(g, list + first[k], n, gang, loads);
+            continue;
+        }
         const int32_t like = k < g->kernel->ops.n ? is_placed_like(g->kernel, (int32_t)k) : -1;
         if (like >= 0 && first[like + 1] - first[like] == n &&
             place_like(g, list + first[k], list + first[like], n, loads))
@@ -272,6 +315,7 @@ static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch)
 
 int place(struct diag *d, struct tgraph *g) {
     struct arena scratch = {0};
+    if (g->tasks.n == 0) return QN_OK;
     const int rc = place_groups(d, g, &scratch);
     arena_fini(&scratch);
     return rc;

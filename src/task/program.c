@@ -24,6 +24,7 @@ static const struct {
     uint64_t size;
 } sections[N_SECTIONS] = {
     [SECTION_MODEL] = {"model", sizeof(struct model_spec)},
+    [SECTION_KV] = {"kv", sizeof(struct kv_row)},
     [SECTION_VARIANT] = {"variant", sizeof(struct prog_variant)},
     [SECTION_TENSOR] = {"tensor", sizeof(struct prog_tensor)},
     [SECTION_OP] = {"op", sizeof(struct prog_op)},
@@ -32,6 +33,7 @@ static const struct {
     [SECTION_AOT] = {"aot", sizeof(uint32_t)},
     [SECTION_LIST] = {"list", sizeof(struct prog_list)},
     [SECTION_WEIGHT] = {"weight", sizeof(struct prog_weight)},
+    [SECTION_PART] = {"part", sizeof(struct prog_part)},
     [SECTION_STRING] = {"string", 1},
 };
 
@@ -62,6 +64,8 @@ static bool is_for_cuda(const struct check *c) {
 
 /* Whether an activation can travel as it says. */
 static bool check_carry(const struct check *c, const struct prog_tensor *t) {
+    const bool own = t->carry != CARRY_PLAIN && t->carry != CARRY_OWN;
+    if (t->role == PROG_ACTIVATION && t->space != (own ? SPACE_OWN : SPACE_WORKSPACE)) return false;
     if (t->carry == CARRY_PLAIN) return true;
     if (!is_for_cuda(c) || t->role != PROG_ACTIVATION) return false;
     if (t->carry == CARRY_SPACE) return t->dtype == DTYPE_I32 && t->n_dims == 2;
@@ -70,6 +74,40 @@ static bool check_carry(const struct check *c, const struct prog_tensor *t) {
     if (t->carry == CARRY_FLAG || t->carry == CARRY_OWN) return true;
     return t->carry == CARRY_PAIR && t->n_dims == 2 && t->shape[0] == 1 && t->shape[1] % 2 == 0 &&
            t->shape[1] <= STAGED_COLUMNS;
+}
+
+/* Whether a tensor's format and layout are its role's. Only CUDA's kernels know packed activations.
+ */
+static bool check_format(const struct check *c, const struct prog_tensor *t) {
+    if (t->layout >= N_LAYOUTS || t->dtype >= N_DTYPES) return false;
+    if ((t->layout == LAYOUT_BLOCKS) != (t->role == PROG_STATE)) return false;
+    const bool narrow = t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16;
+    if (t->layout == LAYOUT_PACKED)
+        return is_for_cuda(c) && t->role == PROG_ACTIVATION && t->n_dims == 2 && narrow;
+    return t->role != PROG_ACTIVATION || !narrow;
+}
+
+/* Bytes of a tensor's elements in its layout, with their flags; false: too many. */
+static bool count_bytes(const struct prog_tensor *t, uint64_t *bytes) {
+    *bytes = dtype_bytes(t->dtype);
+    for (int k = 0; k < t->n_dims; k++) {
+        uint64_t n = t->shape[k];
+        if (t->layout == LAYOUT_PACKED) n = k == 0 ? packed_rows(n) : packed_columns(n);
+        if (n == 0 || !checked_mul(*bytes, n, bytes)) return false;
+    }
+    return t->carry != CARRY_FLAG || checked_mul(*bytes, 2, bytes);
+}
+
+/* Whether a weight's rows are those of its parts, which are its block's. */
+static bool check_view(const struct check *c, const struct prog_tensor *t) {
+    if (t->where >= count(c, SECTION_WEIGHT)) return false;
+    const struct prog_weight *w = &PROG(c->p, WEIGHT)[t->where];
+    if (t->part < w->first_part || !inside(t->part - w->first_part, t->n_parts, w->n_parts) ||
+        !inside(w->first_part, w->n_parts, count(c, SECTION_PART)))
+        return false;
+    uint64_t rows = 0;
+    for (uint32_t i = t->part; i < t->part + t->n_parts; i++) rows += PROG(c->p, PART)[i].rows;
+    return rows == t->shape[0];
 }
 
 static int check_header(const struct check *c, uint64_t bytes) {
@@ -96,10 +134,10 @@ static int check_header(const struct check *c, uint64_t bytes) {
         uint64_t value, low, high;
     } bounds[] = {
         {"n_workers", p->n_workers, 1, PROG_MAX_WORKERS},
+        {"n_ranks", p->n_ranks, 1, is_for_cuda(c) ? PROG_MAX_RANKS : 1},
         {"n_slots", p->n_slots, 1, PROG_MAX_SEQS},
         {"max_model_len", p->max_model_len, 1, SPEC_MAX_MODEL_LEN},
         {"kv_block", p->kv_block, 1, ATTENTION_PIECE},
-        {"kv_dtype", p->kv_dtype, DTYPE_F32, DTYPE_F16},
         {"target", p->target, TARGET_CPU, TARGET_CUDA},
         {"workspace_bytes", p->workspace_bytes, 0, 1ull << 40},
         {"model_path", p->model_path, 0, count(c, SECTION_STRING) - 1},
@@ -161,38 +199,39 @@ static int check_variants(const struct check *c) {
     return QN_OK;
 }
 
+static int check_kv(const struct check *c) {
+    if (count(c, SECTION_KV) != PROG(c->p, MODEL)->n_layers)
+        return fail(c->d, QN_EFORMAT, "%s: kv count: want %u, one per layer, have %llu", c->name,
+                    PROG(c->p, MODEL)->n_layers, (unsigned long long)count(c, SECTION_KV));
+    for (uint64_t i = 0; i < count(c, SECTION_KV); i++) {
+        const struct kv_row *r = &PROG(c->p, KV)[i];
+        if (r->heads < 1 || r->heads > SPEC_MAX_HEADS) return bad(c, "kv", i, "heads");
+        if (r->k_width < 1 || r->k_width > KV_MAX_WIDTH) return bad(c, "kv", i, "k_width");
+        if (r->v_in_k > 1) return bad(c, "kv", i, "v_in_k");
+        if (r->v_width < 1 || r->v_width > (r->v_in_k ? r->k_width : KV_MAX_WIDTH))
+            return bad(c, "kv", i, "v_width");
+        if (r->dtype > DTYPE_F16) return bad(c, "kv", i, "dtype");
+    }
+    return QN_OK;
+}
+
 static int check_tensors(const struct check *c) {
-    const struct model_spec *spec = PROG(c->p, MODEL);
     for (uint64_t i = 0; i < count(c, SECTION_TENSOR); i++) {
         const struct prog_tensor *t = &PROG(c->p, TENSOR)[i];
+        uint64_t bytes;
         if (t->name >= count(c, SECTION_STRING)) return bad(c, "tensor", i, "name");
-        if (t->dtype > DTYPE_I32) return bad(c, "tensor", i, "dtype");
+        if (t->role > PROG_STATE) return bad(c, "tensor", i, "role");
+        if (!check_format(c, t)) return bad(c, "tensor", i, "dtype or layout");
         if (t->n_dims < 1 || t->n_dims > 4) return bad(c, "tensor", i, "n_dims");
-        uint64_t bytes = dtype_bytes(t->dtype);
-        for (int k = 0; k < t->n_dims; k++)
-            if (t->shape[k] == 0 || !checked_mul(bytes, t->shape[k], &bytes))
-                return bad(c, "tensor", i, "shape");
-        /* Only CUDA's kernels know 16-bit activations, which are packed, and flags. */
-        if (!is_for_cuda(c) && t->role == PROG_ACTIVATION &&
-            (t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16))
-            return bad(c, "tensor", i, "dtype");
-        if (!check_carry(c, t)) return bad(c, "tensor", i, "carry");
-        if (t->carry == CARRY_FLAG && !checked_mul(bytes, 2, &bytes))
-            return bad(c, "tensor", i, "shape");
+        if (!check_carry(c, t)) return bad(c, "tensor", i, "carry or space");
+        if (!count_bytes(t, &bytes)) return bad(c, "tensor", i, "shape");
         if (bytes != t->bytes) return bad(c, "tensor", i, "bytes");
-        switch (t->role) {
-        case PROG_WEIGHT:
-            if (t->where >= count(c, SECTION_WEIGHT)) return bad(c, "tensor", i, "where");
-            break;
-        case PROG_ACTIVATION:
-            if (t->where % 64 != 0 || !range_inside(t->where, t->bytes, c->p->workspace_bytes))
-                return bad(c, "tensor", i, "where");
-            break;
-        case PROG_STATE:
-            if (t->where >= spec->n_layers) return bad(c, "tensor", i, "where");
-            break;
-        default: return bad(c, "tensor", i, "role");
-        }
+        const bool lies =
+            t->role == PROG_WEIGHT ? t->space == SPACE_WEIGHTS && check_view(c, t)
+            : t->role == PROG_STATE
+                ? t->space == SPACE_KV && t->where < count(c, SECTION_KV)
+                : t->where % 64 == 0 && range_inside(t->where, t->bytes, c->p->workspace_bytes);
+        if (!lies) return bad(c, "tensor", i, "where");
     }
     return QN_OK;
 }
@@ -206,7 +245,7 @@ static bool operand_fits(const struct check *c, const struct prog_variant *v, ui
     return PROG(c->p, TENSOR)[t].role == role;
 }
 
-/* Only CUDA's kernels know a residual stream that is normed by who writes it. */
+/* Only CUDA's kernels know a residual stream that its writer norms. */
 static bool norms_fit(const struct check *c, const struct prog_op *op, const struct op_info *info) {
     for (int k = 0; k < info->n_in && !is_for_cuda(c); k++)
         if (op->in[k] != PROG_NONE &&
@@ -222,6 +261,20 @@ static bool step_fits(const struct check *c, const struct prog_variant *v,
     return op->kind != OP_ATTENTION_STEP || op->n_rows <= (is_for_cuda(c) ? STEP_ROWS : 1u);
 }
 
+/* The operators that there are make and read keys and values of head_dim elements. */
+static int check_op_kv(const struct check *c, uint64_t i) {
+    const struct model_spec *s = PROG(c->p, MODEL);
+    const struct kv_row *r = program_kv_row(c->p, &PROG(c->p, OP)[i]);
+    if (r == NULL || (r->heads == s->n_kv_heads && r->k_width == s->head_dim &&
+                      r->v_width == s->head_dim && !r->v_in_k))
+        return QN_OK;
+    return fail(c->d, QN_EUNSUPPORTED,
+                "%s: op %llu: %s wants a KV row of %u heads, keys and values of %u elements each; "
+                "its layer has %u heads, keys of %u, values of %u%s",
+                c->name, (unsigned long long)i, op_name(PROG(c->p, OP)[i].kind), s->n_kv_heads,
+                s->head_dim, r->heads, r->k_width, r->v_width, r->v_in_k ? " inside the keys" : "");
+}
+
 static int check_ops(const struct check *c, const struct prog_variant *v) {
     for (uint64_t i = v->first_op; i < (uint64_t)v->first_op + v->n_ops; i++) {
         const struct prog_op *op = &PROG(c->p, OP)[i];
@@ -232,6 +285,8 @@ static int check_ops(const struct check *c, const struct prog_variant *v) {
                         "%s: op %llu: backend %s, which the program is for, has no %s", c->name,
                         (unsigned long long)i, is_for_cuda(c) ? "cuda" : "cpu", op_name(op->kind));
         op_describe(op->kind, &info);
+        if (op->gang < 1 || op->gang > PROG_MAX_GANG || op->gang > c->p->n_workers)
+            return bad(c, "op", i, "gang");
         if (!norms_fit(c, op, &info)) return bad(c, "op", i, "in");
         if (!step_fits(c, v, op)) return bad(c, "op", i, "n_rows");
         for (int k = 0; k < OP_MAX_IN; k++)
@@ -242,6 +297,7 @@ static int check_ops(const struct check *c, const struct prog_variant *v) {
             if (k < info.n_out ? !operand_fits(c, v, op->out[k], &info.out[k])
                                : op->out[k] != PROG_NONE)
                 return bad(c, "op", i, "out");
+        TRY(check_op_kv(c, i));
     }
     return QN_OK;
 }
@@ -270,6 +326,32 @@ static int check_tasks(const struct check *c, const struct prog_variant *v) {
     return QN_OK;
 }
 
+/* Whether a part's rows lie in its block. */
+static bool part_fits(const struct prog_part *p, const struct prog_weight *w) {
+    if (p->rows == 0 || p->run == 0 || p->stride < p->run) return false;
+    const uint64_t last = p->rows - 1;
+    return prog_part_row(p->at, p->run, p->stride, last) < w->rows;
+}
+
+static int check_weights(const struct check *c) {
+    for (uint64_t i = 0; i < count(c, SECTION_WEIGHT); i++) {
+        const struct prog_weight *w = &PROG(c->p, WEIGHT)[i];
+        if (w->name >= count(c, SECTION_STRING)) return bad(c, "weight", i, "name");
+        if (w->dtype >= N_DTYPES || !dtype_row(w->dtype)->is_float)
+            return bad(c, "weight", i, "dtype");
+        if (w->n_dims < 1 || w->n_dims > 2 || w->rows == 0 || (w->n_dims == 2 && w->cols == 0))
+            return bad(c, "weight", i, "shape");
+        if (!inside(w->first_part, w->n_parts, count(c, SECTION_PART)) || w->n_parts == 0)
+            return bad(c, "weight", i, "parts");
+        for (uint32_t k = w->first_part; k < w->first_part + w->n_parts; k++) {
+            const struct prog_part *part = &PROG(c->p, PART)[k];
+            if (part->name >= count(c, SECTION_STRING)) return bad(c, "part", k, "name");
+            if (!part_fits(part, w)) return bad(c, "part", k, "rows");
+        }
+    }
+    return QN_OK;
+}
+
 static int check_rest(const struct check *c) {
     for (uint64_t i = 0; i < count(c, SECTION_EVENT); i++) {
         const struct prog_event *e = &PROG(c->p, EVENT)[i];
@@ -283,19 +365,13 @@ static int check_rest(const struct check *c) {
     for (uint64_t i = 0; i < count(c, SECTION_LIST); i++)
         if (!inside(PROG(c->p, LIST)[i].first, PROG(c->p, LIST)[i].n, count(c, SECTION_AOT)))
             return bad(c, "list", i, "range");
-    for (uint64_t i = 0; i < count(c, SECTION_WEIGHT); i++) {
-        const struct prog_weight *w = &PROG(c->p, WEIGHT)[i];
-        if (w->name >= count(c, SECTION_STRING)) return bad(c, "weight", i, "name");
-        if (w->dtype > DTYPE_F16) return bad(c, "weight", i, "dtype");
-        if (w->n_dims < 1 || w->n_dims > 2 || w->rows == 0 || (w->n_dims == 2 && w->cols == 0))
-            return bad(c, "weight", i, "shape");
-    }
-    return QN_OK;
+    return check_weights(c);
 }
 
 int program_check(struct diag *d, const char *name, const void *p, uint64_t bytes) {
     const struct check c = {d, name, p};
     TRY(check_header(&c, bytes));
+    TRY(check_kv(&c));
     TRY(check_variants(&c));
     TRY(check_tensors(&c));
     for (uint64_t i = 0; i < count(&c, SECTION_VARIANT); i++) {
@@ -369,40 +445,37 @@ int program_read(struct diag *d, const char *path, struct prog_header **p) {
     return rc;
 }
 
-/* ---- weights ------------------------------------------------------------------------------ */
+/* ---- KV cache ----------------------------------------------------------------------------- */
 
-static const struct prog_tensor *weight_matrix(const struct prog_header *p, uint32_t tensor) {
-    if (tensor == PROG_NONE) return NULL;
-    const struct prog_tensor *t = &PROG(p, TENSOR)[tensor];
-    return t->role == PROG_WEIGHT && t->n_dims == 2 ? t : NULL;
+static const uint64_t MAX_KV_BYTES = 1ull << 46;
+
+/* Bytes of a block of each of the first n rows. */
+static uint64_t block_of_rows(const struct prog_header *p, uint64_t n) {
+    uint64_t bytes = 0;
+    for (uint64_t i = 0; i < n; i++) bytes += kv_block_bytes(&PROG(p, KV)[i], p->kv_block);
+    return bytes;
 }
 
-/* Matrices with a row per unit lie side by side (gate and up); otherwise the units count over all
- * of them, one after the other (q, k and v; the blocks of the LM head). */
-int program_weight_rows(const struct prog_header *p, uint32_t task,
-                        struct prog_weight_rows rows[OP_MAX_IN]) {
-    const struct prog_task *t = &PROG(p, TASK)[task];
-    if (t->op == PROG_NONE || t->kind == OP_EMBED) return 0;
-    const struct prog_op *op = &PROG(p, OP)[t->op];
-    uint64_t total = 0, first = 0;
-    int n = 0;
-    for (int i = 0; i < OP_MAX_IN; i++) {
-        const struct prog_tensor *m = weight_matrix(p, op->in[i]);
-        if (m != NULL && m->shape[0] != op->units) total += m->shape[0];
-    }
-    const uint64_t per_unit = op->units > 0 ? CEIL_DIV(total, (uint64_t)op->units) : 0;
-    for (int i = 0; i < OP_MAX_IN; i++) {
-        const struct prog_tensor *m = weight_matrix(p, op->in[i]);
-        if (m == NULL) continue;
-        const bool beside = m->shape[0] == op->units;
-        const uint64_t scale = beside ? 1 : per_unit, at = beside ? 0 : first;
-        const uint64_t row0 = MAX(t->unit0 * scale, at) - at;
-        const uint64_t row1 = MIN(MAX(t->unit1 * scale, at) - at, (uint64_t)m->shape[0]);
-        if (row0 < row1)
-            rows[n++] = (struct prog_weight_rows){op->in[i], (uint32_t)row0, (uint32_t)row1};
-        if (!beside) first += m->shape[0];
-    }
-    return n;
+int program_kv_bytes(struct diag *d, const struct prog_header *p, uint32_t n_blocks,
+                     uint64_t *bytes) {
+    const uint64_t block = block_of_rows(p, p->section[SECTION_KV].count);
+    if (checked_mul(block, n_blocks, bytes) && *bytes <= MAX_KV_BYTES) return QN_OK;
+    return fail(d, QN_ELIMIT, "KV cache: %u blocks of %llu bytes are too many", n_blocks,
+                (unsigned long long)block);
+}
+
+uint64_t program_kv_at(const struct prog_header *p, uint64_t kv, uint32_t n_blocks) {
+    return block_of_rows(p, kv) * n_blocks;
+}
+
+const struct kv_row *program_kv_row(const struct prog_header *p, const struct prog_op *op) {
+    struct op_info info;
+    op_describe(op->kind, &info);
+    for (int i = 0; i < info.n_in; i++)
+        if (info.in[i].state) return &PROG(p, KV)[PROG(p, TENSOR)[op->in[i]].where];
+    for (int i = 0; i < info.n_out; i++)
+        if (info.out[i].state) return &PROG(p, KV)[PROG(p, TENSOR)[op->out[i]].where];
+    return NULL;
 }
 
 /* ---- text --------------------------------------------------------------------------------- */

@@ -1,15 +1,17 @@
 /* program.h - the compiled program: one flat block of tables, relocatable, pointer-free.
  *
- * Made by task/program.c from the last task graph, read by the runtime on every backend, by
+ * Made by task/program_make.c from the last task graph, read by the runtime on every backend, by
  * task_sim and by task_verify. It can be written to a file, compared byte by byte, mapped, and
  * copied to a device in one call. All references are indices; the sections are 64-byte aligned.
  *
- *   +--------+-------+----------+---------+-----+-------+--------+-----+---------+---------+
- *   | header | model | variants | tensors | ops | tasks | events | aot | weights | strings |
- *   +--------+-------+----------+---------+-----+-------+--------+-----+---------+---------+
+ *   +--------+-------+----+----------+---------+-----+-------+--------+
+ *   | header | model | kv | variants | tensors | ops | tasks | events |
+ *   +--------+-------+----+----------+---------+-----+-------+--------+
+ *   | aot | lists | weights | parts | strings |
+ *   +-----+-------+---------+-------+---------+
  *
- * A *variant* is the task graph for one number of token rows, and of a few rows one for short
- * contexts and one for all; each iteration runs one of them.
+ * A *variant* is the task graph for one number of token rows. Few rows have variants by context
+ * length as well, more rows one in which each row is another request's; an iteration runs one.
  * Task, event, op and tensor indices are program-wide. Within a variant tasks stand in the order of
  * linearization (MPK Algorithm 1): the tasks that wait for one event are contiguous.
  */
@@ -17,14 +19,16 @@
 #define QN_TASK_PROGRAM_H
 
 #include "base/abi.h"
+#include "graph/kv_row.h"
 #include "graph/model_spec.h"
 #include "graph/op.h"
 
-enum { PROGRAM_VERSION = 9 };
+enum { PROGRAM_VERSION = 10 };
 #define PROGRAM_MAGIC "quern-p" /* eight bytes with the NUL */
 
 enum program_section {
     SECTION_MODEL,   /* struct model_spec, 1 */
+    SECTION_KV,      /* struct kv_row, one per layer */
     SECTION_VARIANT, /* struct prog_variant */
     SECTION_TENSOR,  /* struct prog_tensor */
     SECTION_OP,      /* struct prog_op */
@@ -33,6 +37,7 @@ enum program_section {
     SECTION_AOT,     /* uint32_t task indices: the workers' AOT lists, one after the other */
     SECTION_LIST,    /* struct prog_list: [variant][worker] its range of SECTION_AOT */
     SECTION_WEIGHT,  /* struct prog_weight */
+    SECTION_PART,    /* struct prog_part: what the weights are made of */
     SECTION_STRING,  /* bytes; names end with NUL */
     N_SECTIONS
 };
@@ -42,7 +47,9 @@ enum { PROG_JIT = 0xffff };   /* as a worker: handed out at run time */
 
 /* Bounds on every program; program_check holds a file to them before anything else looks at it. */
 enum {
-    PROG_MAX_WORKERS = 1024,
+    PROG_MAX_RANKS = 8,
+    PROG_MAX_GANG = 16,
+    PROG_MAX_WORKERS = 1024, /* of a rank */
     PROG_MAX_VARIANTS = 32,
     PROG_MAX_ROWS = 8192, /* token rows of one iteration */
     PROG_MAX_SEQS = 1024,
@@ -56,16 +63,16 @@ struct prog_section {
 struct prog_header {
     char magic[8];
     uint32_t version;
-    uint32_t n_workers;       /* workers that the placement is for */
+    uint32_t n_workers;       /* workers of a rank, which the placement is for */
     uint64_t total_bytes;     /* of the whole program */
     uint64_t spec_hash;       /* of the model_spec: a program fits one architecture */
     uint32_t n_slots;         /* requests in flight (--max-num-seqs) */
     uint32_t max_model_len;   /* positions that a request may have */
     uint32_t kv_block;        /* positions per KV block, a divisor of ATTENTION_PIECE */
-    uint32_t kv_dtype;        /* enum dtype of the KV cache */
+    uint32_t target;          /* enum prog_target */
     uint64_t workspace_bytes; /* activations of all variants; they share one workspace */
     uint32_t model_path;      /* string: where the checkpoint was, "" if unknown */
-    uint32_t target;          /* enum prog_target */
+    uint32_t n_ranks;         /* GPUs that run it together, each as a rank; 1 on the CPU */
     uint64_t checksum;        /* in a file: hash_bytes of all of it with 0 here; in memory: 0 */
     struct prog_section section[N_SECTIONS];
 };
@@ -88,14 +95,14 @@ struct prog_variant {
 };
 ABI_SIZE(struct prog_variant, 64);
 
-/* How an activation travels from the tasks that write it to those that read it (task/carry.c). */
+/* How an activation travels from the tasks that write it to its readers (task/carry.c). */
 enum prog_carry {
     CARRY_PLAIN = 0, /* elements as they are; an event's counter says when they are there */
     /* every element is 8 bytes {float value, uint32_t iteration}, stored and loaded in one access:
-     * whoever sees this iteration's number has the value. No two tensors share such bytes. */
+     * a reader that sees this iteration's number has the value. No two tensors share such bytes. */
     CARRY_FLAG = 1,
-    /* The same for every two elements, as 16-bit floats of the weights' type. Only where all who
-     * read the tensor round it to that anyway, and of a single row of at most STAGED_COLUMNS.
+    /* The same for every two elements, as 16-bit floats of the weights' type. Only where all
+     * readers round the tensor to 16 bits anyway, and for a single row of at most STAGED_COLUMNS.
      */
     CARRY_PAIR = 2,
     /* Elements as they are; but a 32-bit word of them, two 16-bit floats or one element, has all
@@ -111,30 +118,45 @@ enum prog_carry {
 
 enum prog_tensor_role { PROG_WEIGHT = 0, PROG_ACTIVATION = 1, PROG_STATE = 2 };
 
+/* The memory that a tensor's bytes lie in. */
+enum prog_space {
+    SPACE_WEIGHTS = 0,
+    SPACE_WORKSPACE = 1, /* used by many, one after the other */
+    SPACE_OWN = 2,       /* of the workspace, bytes that no other tensor ever has: a stale word must
+                            not say that it is there */
+    SPACE_KV = 3,
+};
+
 struct prog_tensor {
-    uint32_t name; /* string */
-    uint8_t role;  /* enum prog_tensor_role */
-    uint8_t dtype; /* enum dtype */
+    uint32_t name;  /* string */
+    uint8_t role;   /* enum prog_tensor_role */
+    uint8_t dtype;  /* enum dtype */
+    uint8_t layout; /* enum layout: how the elements lie */
+    uint8_t space;  /* enum prog_space */
+    uint8_t carry;  /* enum prog_carry: how the elements say that they are there */
     uint8_t n_dims;
-    uint8_t carry; /* enum prog_carry: how its elements are stored */
-    uint32_t shape[4];
+    uint16_t n_parts;  /* weight: rows are those of its weight's parts [part, part + n_parts) */
+    uint32_t part;     /* index in SECTION_PART */
+    uint32_t shape[4]; /* whatever the layout */
     /* weight: index in SECTION_WEIGHT; activation: byte offset in the workspace, a multiple of 64;
      * state: layer whose KV cache it is */
     uint64_t where;
-    uint64_t bytes;
+    uint64_t bytes; /* with what its layout pads and its flags */
 };
-ABI_SIZE(struct prog_tensor, 40);
+ABI_SIZE(struct prog_tensor, 48);
 
 struct prog_op {
     uint16_t kind;          /* enum op_kind */
     int16_t layer;          /* -1 outside the layers */
-    uint32_t units;         /* kgraph_units */
+    uint32_t units;         /* op.def's columns, in numbers */
+    uint32_t n_rows;        /* ... */
     uint32_t k;             /* length of the dot products (columns of the weight), 0: none */
-    uint32_t n_rows;        /* T or L of its variant */
     uint32_t in[OP_MAX_IN]; /* tensors, PROG_NONE where absent */
     uint32_t out[OP_MAX_OUT];
+    struct op_attrs attrs;
+    uint32_t gang; /* tasks that run together (task_graph.h), 1 to PROG_MAX_GANG */
 };
-ABI_SIZE(struct prog_op, 72);
+ABI_SIZE(struct prog_op, 100);
 
 struct prog_task {
     uint16_t kind;    /* enum op_kind; OP_NONE: an empty task that only forwards a trigger */
@@ -161,17 +183,38 @@ struct prog_list {
     uint32_t first, n; /* range of SECTION_AOT */
 };
 
+/* A block of weights' memory and its recipe: the parts [first_part, first_part + n_parts). */
 struct prog_weight {
-    uint32_t name;  /* string: the checkpoint's name */
-    uint32_t dtype; /* how kernels want it: vectors F32, matrices spec.weight_dtype */
+    uint32_t name;  /* string: its parts' names, joined by `+` */
+    uint32_t dtype; /* enum dtype: how kernels want it */
     uint32_t n_dims;
     uint32_t rows, cols; /* n_dims 1: [rows] */
+    uint32_t first_part, n_parts;
     uint32_t reserved;
 };
+ABI_SIZE(struct prog_weight, 32);
+
+/* A tensor of the checkpoint in a block: its row i is the block's row
+ * at + i / run * stride + i % run. Rows of the block that no part has are zero. */
+struct prog_part {
+    uint32_t name; /* string: in the checkpoint */
+    uint32_t rows;
+    uint32_t at, run, stride;
+};
+ABI_SIZE(struct prog_part, 20);
+
+#ifdef __CUDACC__
+__device__
+#endif
+    static inline uint64_t
+    prog_part_row(uint32_t at, uint32_t run, uint32_t stride, uint64_t row) {
+    return at + row / run * stride + row % run;
+}
 
 /* Typed access to the sections: PROG(p, TASK)[i]. `p` points at the header. */
 #define PROG(p, SECTION)  ((const PROG_TYPE_##SECTION *)prog_section_at((p), SECTION_##SECTION))
 #define PROG_TYPE_MODEL   struct model_spec
+#define PROG_TYPE_KV      struct kv_row
 #define PROG_TYPE_VARIANT struct prog_variant
 #define PROG_TYPE_TENSOR  struct prog_tensor
 #define PROG_TYPE_OP      struct prog_op
@@ -180,6 +223,7 @@ struct prog_weight {
 #define PROG_TYPE_AOT     uint32_t
 #define PROG_TYPE_LIST    struct prog_list
 #define PROG_TYPE_WEIGHT  struct prog_weight
+#define PROG_TYPE_PART    struct prog_part
 #define PROG_TYPE_STRING  char
 
 #ifdef __CUDACC__
@@ -206,6 +250,16 @@ __device__
 #include "base/status.h"
 #include "base/strbuf.h"
 
+/* The KV cache is one run of bytes: the layers of SECTION_KV one after the other, each n_blocks
+ * blocks (kv_row.h). Its bytes. Errors: QN_ELIMIT. */
+int program_kv_bytes(struct diag *d, const struct prog_header *p, uint32_t n_blocks,
+                     uint64_t *bytes);
+/* Where row `kv` of SECTION_KV begins in a cache whose bytes are within that limit. */
+uint64_t program_kv_at(const struct prog_header *p, uint64_t kv, uint32_t n_blocks);
+
+/* The row of the KV cache that an operator reads or writes; NULL: none. */
+const struct kv_row *program_kv_row(const struct prog_header *p, const struct prog_op *op);
+
 /* Checks that `bytes` bytes at p are a well-formed program: every offset, count, index, string and
  * number in bounds. Not whether it is right: that is task_verify's. `name` stands for the file in
  * messages. Errors: QN_EFORMAT, QN_ELIMIT. */
@@ -221,13 +275,5 @@ void program_dump(const struct prog_header *p, struct strbuf *out);
 
 /* "task 17 qkv L3 rows 0-1 units 4-8": the words that every message about a task uses. */
 void program_task_name(const struct prog_header *p, uint32_t task, struct strbuf *out);
-
-/* The rows of weight matrices that a task reads, by operand; returns how many ranges. None of
- * EMBED: those that it reads depend on the tokens. */
-struct prog_weight_rows {
-    uint32_t tensor, row0, row1;
-};
-int program_weight_rows(const struct prog_header *p, uint32_t task,
-                        struct prog_weight_rows rows[OP_MAX_IN]);
 #endif
 #endif

@@ -10,8 +10,9 @@ struct maker {
     struct diag *d;
     const struct program_config *config;
     struct map string_at; /* text -> offset; keys are the graphs' own strings */
-    struct map weight_at; /* name -> index */
+    struct map weight_at; /* name of a block -> index */
     struct strbuf strings;
+    ARRAY(struct kv_row) kv;
     ARRAY(struct prog_variant) variants;
     ARRAY(struct prog_tensor) tensors;
     ARRAY(struct prog_op) ops;
@@ -20,6 +21,7 @@ struct maker {
     ARRAY(uint32_t) aot;
     ARRAY(struct prog_list) lists;
     ARRAY(struct prog_weight) weights;
+    ARRAY(struct prog_part) parts;
     uint64_t flagged_at; /* where the next variant's flagged tensors begin in the workspace */
     uint64_t filled_at;  /* where the filled ones of each variant that has such begin */
     uint64_t end;        /* of the workspace */
@@ -34,16 +36,38 @@ static int add_string(struct maker *m, const char *text, uint32_t *offset) {
     return strbuf_status(m->d, &m->strings);
 }
 
-static int add_weight(struct maker *m, const struct tensor *t, uint64_t *index) {
+static int add_part(struct maker *m, const struct weight_part *part) {
+    struct prog_part p = {
+        .rows = part->rows, .at = part->at, .run = part->run, .stride = part->stride};
+    TRY(add_string(m, part->name, &p.name));
+    return ARRAY_PUSH(m->d, &m->parts, p);
+}
+
+/* Blocks of the same name are one. */
+static int add_weight(struct maker *m, const struct kgraph *k, const struct weight_block *b,
+                      uint64_t *index) {
     *index = m->weights.n;
-    TRY(map_put(m->d, &m->weight_at, t->name, strlen(t->name), *index, index));
+    TRY(map_put(m->d, &m->weight_at, b->name, strlen(b->name), *index, index));
     if (*index < m->weights.n) return QN_OK;
-    struct prog_weight w = {.dtype = t->dtype,
-                            .n_dims = (uint32_t)t->n_dims,
-                            .rows = (uint32_t)t->shape[0],
-                            .cols = (uint32_t)t->shape[1]};
-    TRY(add_string(m, t->name, &w.name));
+    struct prog_weight w = {.dtype = b->dtype,
+                            .n_dims = (uint32_t)b->n_dims,
+                            .rows = b->rows,
+                            .cols = b->cols,
+                            .first_part = (uint32_t)m->parts.n,
+                            .n_parts = b->n_parts};
+    TRY(add_string(m, b->name, &w.name));
+    for (uint32_t i = 0; i < b->n_parts; i++) TRY(add_part(m, &k->parts.items[b->first_part + i]));
     return ARRAY_PUSH(m->d, &m->weights, w);
+}
+
+/* A weight's place: its block, and which of the block's parts it has. */
+static int place_weight(struct maker *m, const struct kgraph *k, const struct tensor *t,
+                        struct prog_tensor *p) {
+    const struct weight_block *b = &k->blocks.items[t->block];
+    TRY(add_weight(m, k, b, &p->where));
+    p->part = m->weights.items[p->where].first_part + (t->first_part - b->first_part);
+    p->n_parts = (uint16_t)t->n_parts;
+    return QN_OK;
 }
 
 /* Where a variant's tensors that say themselves when they are there begin. */
@@ -51,32 +75,45 @@ static uint64_t flagged_at(const struct maker *m, const struct tgraph *g) {
     return g->clear_words != 0 ? m->filled_at : m->flagged_at;
 }
 
+/* An activation's bytes. */
+static void place_activation(const struct maker *m, const struct tgraph *g, size_t i,
+                             struct prog_tensor *p) {
+    p->space = SPACE_WORKSPACE;
+    p->where = g->tensor_offset[i];
+    if (g->tensor_carry != NULL) p->carry = g->tensor_carry[i];
+    if (p->carry == CARRY_PLAIN || p->carry == CARRY_OWN) return;
+    p->space = SPACE_OWN;
+    p->where += flagged_at(m, g);
+    if (p->carry == CARRY_FLAG) p->bytes *= 2;
+    if (p->carry == CARRY_SPACE) {
+        p->shape[1] = (uint32_t)g->clear_words;
+        p->bytes = g->clear_words * CLEAR_UNITS * 4;
+    }
+}
+
 static int add_tensors(struct maker *m, const struct tgraph *g) {
     for (size_t i = 0; i < g->kernel->tensors.n; i++) {
         const struct tensor *t = &g->kernel->tensors.items[i];
-        struct prog_tensor p = {
-            .dtype = (uint8_t)t->dtype, .n_dims = (uint8_t)t->n_dims, .bytes = tensor_bytes(t)};
+        struct prog_tensor p = {.dtype = (uint8_t)t->dtype,
+                                .layout = (uint8_t)t->layout,
+                                .n_dims = (uint8_t)t->n_dims,
+                                .bytes = tensor_bytes(t)};
         TRY(add_string(m, t->name, &p.name));
         for (int k = 0; k < t->n_dims; k++) p.shape[k] = (uint32_t)t->shape[k];
         switch (t->role) {
         case TENSOR_WEIGHT:
             p.role = PROG_WEIGHT;
-            TRY(add_weight(m, t, &p.where));
+            p.space = SPACE_WEIGHTS;
+            TRY(place_weight(m, g->kernel, t, &p));
             break;
         case TENSOR_ACTIVATION:
             p.role = PROG_ACTIVATION;
-            p.where = g->tensor_offset[i];
-            if (g->tensor_carry != NULL) p.carry = g->tensor_carry[i];
-            if (p.carry != CARRY_PLAIN && p.carry != CARRY_OWN) {
-                p.bytes *= p.carry == CARRY_FLAG ? 2 : 1;
-                p.where += flagged_at(m, g);
-                if (p.carry == CARRY_SPACE) {
-                    p.shape[1] = (uint32_t)g->clear_words;
-                    p.bytes = g->clear_words * CLEAR_UNITS * 4;
-                }
-            }
+            place_activation(m, g, i, &p);
             break;
-        case TENSOR_STATE: p.role = PROG_STATE; break; /* where: add_ops */
+        case TENSOR_STATE: /* where: add_ops */
+            p.role = PROG_STATE;
+            p.space = SPACE_KV;
+            break;
         }
         TRY(ARRAY_PUSH(m->d, &m->tensors, p));
     }
@@ -88,8 +125,10 @@ static int add_ops(struct maker *m, const struct tgraph *g, const struct prog_va
         const struct kop *op = &g->kernel->ops.items[i];
         struct prog_op p = {.kind = (uint16_t)op->kind,
                             .layer = (int16_t)op->layer,
-                            .units = kgraph_units(g->kernel, op),
-                            .n_rows = kgraph_rows(g->kernel, op)};
+                            .units = kop_units(op),
+                            .n_rows = kop_rows(op),
+                            .attrs = op->attrs,
+                            .gang = op->gang};
         struct op_info info;
         op_describe(op->kind, &info);
         for (int k = OP_MAX_IN - 1; k >= 0; k--) {
@@ -174,6 +213,13 @@ static int add_lists(struct maker *m, const struct prog_variant *v) {
     return QN_OK;
 }
 
+/* The layers' rows of the KV cache are alike. */
+static int add_kv(struct maker *m, const struct model_spec *spec) {
+    const struct kv_row row = spec_kv_row(spec, m->config->kv_dtype);
+    for (uint32_t i = 0; i < spec->n_layers; i++) TRY(ARRAY_PUSH(m->d, &m->kv, row));
+    return QN_OK;
+}
+
 static int add_variant(struct maker *m, const struct tgraph *g) {
     struct prog_variant v = {.n_rows = g->kernel->n_rows,
                              .n_logit_rows = g->kernel->n_logit_rows,
@@ -211,6 +257,7 @@ static int lay_out(struct maker *m, const struct model_spec *spec, uint32_t mode
                    struct prog_header **program) {
     const struct piece pieces[N_SECTIONS] = {
         [SECTION_MODEL] = {spec, 1, sizeof *spec},
+        [SECTION_KV] = {m->kv.items, m->kv.n, sizeof *m->kv.items},
         [SECTION_VARIANT] = {m->variants.items, m->variants.n, sizeof *m->variants.items},
         [SECTION_TENSOR] = {m->tensors.items, m->tensors.n, sizeof *m->tensors.items},
         [SECTION_OP] = {m->ops.items, m->ops.n, sizeof *m->ops.items},
@@ -219,6 +266,7 @@ static int lay_out(struct maker *m, const struct model_spec *spec, uint32_t mode
         [SECTION_AOT] = {m->aot.items, m->aot.n, sizeof *m->aot.items},
         [SECTION_LIST] = {m->lists.items, m->lists.n, sizeof *m->lists.items},
         [SECTION_WEIGHT] = {m->weights.items, m->weights.n, sizeof *m->weights.items},
+        [SECTION_PART] = {m->parts.items, m->parts.n, sizeof *m->parts.items},
         [SECTION_STRING] = {m->strings.text, m->strings.n, 1},
     };
     uint64_t bytes = align_up(sizeof(struct prog_header), 64);
@@ -227,16 +275,16 @@ static int lay_out(struct maker *m, const struct model_spec *spec, uint32_t mode
     if (p == NULL) return fail_nomem(m->d, bytes, "the program");
     *p = (struct prog_header){.magic = PROGRAM_MAGIC,
                               .version = PROGRAM_VERSION,
+                              .n_ranks = m->config->n_ranks,
                               .n_workers = m->config->n_workers,
                               .total_bytes = bytes,
                               .spec_hash = hash_bytes(spec, sizeof *spec, 0),
                               .n_slots = m->config->n_slots,
                               .max_model_len = m->config->max_model_len,
                               .kv_block = m->config->kv_block,
-                              .kv_dtype = m->config->kv_dtype,
+                              .target = m->config->target,
                               .workspace_bytes = m->end,
-                              .model_path = model_path,
-                              .target = m->config->target};
+                              .model_path = model_path};
     uint64_t at = align_up(sizeof *p, 64);
     for (int i = 0; i < N_SECTIONS; i++) {
         p->section[i] = (struct prog_section){at, pieces[i].n};
@@ -259,11 +307,13 @@ int program_make(struct diag *d, const struct program_config *config, const stru
         if (variants[i].clear_words == 0) m.filled_at += variants[i].flagged_bytes;
     int rc = add_string(&m, "", &model_path);
     if (rc == QN_OK) rc = add_string(&m, config->model_path, &model_path);
+    if (rc == QN_OK) rc = add_kv(&m, &variants[0].kernel->spec);
     for (uint32_t i = 0; i < n && rc == QN_OK; i++) rc = add_variant(&m, &variants[i]);
     if (rc == QN_OK) rc = lay_out(&m, &variants[0].kernel->spec, model_path, program);
     map_fini(&m.string_at);
     map_fini(&m.weight_at);
     strbuf_fini(&m.strings);
+    ARRAY_FINI(&m.kv);
     ARRAY_FINI(&m.variants);
     ARRAY_FINI(&m.tensors);
     ARRAY_FINI(&m.ops);
@@ -272,5 +322,6 @@ int program_make(struct diag *d, const struct program_config *config, const stru
     ARRAY_FINI(&m.aot);
     ARRAY_FINI(&m.lists);
     ARRAY_FINI(&m.weights);
+    ARRAY_FINI(&m.parts);
     return rc;
 }

@@ -8,7 +8,7 @@
 /* What the program's header says besides the graphs. */
 struct program_config {
     enum prog_target target;
-    uint32_t n_workers, n_slots, max_model_len, kv_block;
+    uint32_t n_ranks, n_workers, n_slots, max_model_len, kv_block;
     enum dtype kv_dtype;
     const char *model_path; /* "" if unknown */
 };

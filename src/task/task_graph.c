@@ -38,191 +38,54 @@ uint64_t region_elements(const struct kgraph *k, const struct region *r) {
     return n;
 }
 
-/* The access list of one task while task_access writes it. */
-struct access_list {
-    const struct kgraph *k;
-    struct region *out;
-    int n;
-};
-
-static struct region *add(struct access_list *l, int32_t tensor, bool write) {
-    const struct tensor *t = &l->k->tensors.items[tensor];
-    struct region *r = &l->out[l->n++];
-    *r = (struct region){.tensor = tensor,
-                         .row1 = (uint32_t)t->shape[0],
-                         .col1 = t->n_dims > 1 ? (uint32_t)t->shape[1] : 1,
-                         .write = write};
+/* What a task touches of an operand: its access map, evaluated. */
+static struct region region_of(const struct kop *op, const struct map_operand *m,
+                               const struct task *t, int32_t tensor, bool write) {
+    struct region r = {.tensor = tensor, .write = write, .row1 = 1, .col1 = 1};
+    struct map_range range[2] = {{0, 1}, {0, 1}};
+    for (uint32_t i = 0; i < m->n_dims && i < 2; i++)
+        range[i] = op_map_range(&m->dim[i], t->row0, t->row1, t->unit0, t->unit1);
+    r.row0 = (uint32_t)range[0].first;
+    r.row1 = (uint32_t)range[0].last;
+    r.col0 = (uint32_t)range[1].first;
+    r.col1 = (uint32_t)range[1].last;
+    if (write && op_split_of(op->kind) == SPLIT_SLICES) {
+        r.slice = t->unit0;
+        r.n_slices = t->unit1;
+    }
     return r;
 }
 
-static void add_rows(struct access_list *l, int32_t tensor, bool write, const struct task *t) {
-    struct region *r = add(l, tensor, write);
-    r->row0 = t->row0;
-    r->row1 = t->row1;
-}
-
-static void add_tile(struct access_list *l, int32_t tensor, bool write, const struct task *t,
-                     uint32_t col0, uint32_t col1) {
-    if (col0 >= col1) return;
-    struct region *r = add(l, tensor, write);
-    r->row0 = t->row0;
-    r->row1 = t->row1;
-    r->col0 = col0;
-    r->col1 = col1;
-}
-
-static void add_slice(struct access_list *l, int32_t tensor, const struct task *t) {
-    struct region *r = add(l, tensor, true);
-    r->slice = t->unit0;
-    r->n_slices = t->unit1;
-}
-
-/* Head units [unit0, unit1) that are query heads become columns of q, the rest units of the cache.
- */
-static void add_qkv_outputs(struct access_list *l, const struct kop *op, const struct task *t) {
-    const uint32_t heads = l->k->spec.n_heads, D = l->k->spec.head_dim;
-    add_tile(l, op->out[QKV_OUT_Q], true, t, MIN(t->unit0, heads) * D, MIN(t->unit1, heads) * D);
-    add_tile(l, op->out[QKV_OUT_KV], true, t, MAX(t->unit0, heads) - heads,
-             MAX(t->unit1, heads) - heads);
-}
-
-/* The residual stream's columns [unit0, unit1) in all its forms. */
-static void add_stream(struct access_list *l, const struct kop *op, const struct task *t) {
-    add_tile(l, op->out[STREAM_X], true, t, t->unit0, t->unit1);
-    if (op->out[STREAM_NORMED] == NO_TENSOR) return;
-    add_tile(l, op->out[STREAM_NORMED], true, t, t->unit0, t->unit1);
-    add_tile(l, op->out[STREAM_SQUARES], true, t, t->unit0 / SQUARES_COLUMNS,
-             CEIL_DIV(t->unit1, (uint32_t)SQUARES_COLUMNS));
-}
-
-/* The residual stream as an operator reads it before a matrix product. */
-static void add_normed(struct access_list *l, int32_t x, int32_t squares, const struct task *t) {
-    add_rows(l, x, false, t);
-    if (squares != NO_TENSOR) add_rows(l, squares, false, t);
+static int add_regions(const struct kop *op, const struct task *t, const int32_t *tensors,
+                       const struct map_operand *maps, int n, bool write, struct region *out) {
+    int n_out = 0;
+    for (int i = 0; i < n; i++) {
+        if (tensors[i] == NO_TENSOR || maps[i].weight) continue;
+        const struct region r = region_of(op, &maps[i], t, tensors[i], write);
+        if (r.row0 < r.row1 && r.col0 < r.col1) out[n_out++] = r;
+    }
+    return n_out;
 }
 
 int task_access(const struct kgraph *k, const struct task *t, struct region *out) {
-    struct access_list l = {k, out, 0};
     if (t->op < 0) return 0;
     const struct kop *op = &k->ops.items[t->op];
-    switch (op->kind) {
-    case OP_EMBED:
-        for (int i = 0; i < OP_MAX_OUT; i++)
-            if (op->out[i] != NO_TENSOR) add_rows(&l, op->out[i], true, t);
-        break;
-    case OP_QKV:
-        add_rows(&l, op->in[QKV_X], false, t);
-        add_qkv_outputs(&l, op, t);
-        break;
-    case OP_QKV_LINEAR:
-        add_normed(&l, op->in[QKV_X], op->in[QKV_LINEAR_SQUARES], t);
-        add_tile(&l, op->out[0], true, t, t->unit0, t->unit1);
-        break;
-    case OP_QKV_HEADS: {
-        const uint32_t D = k->spec.head_dim;
-        add_tile(&l, op->in[HEADS_QKV], false, t, t->unit0 * D, t->unit1 * D);
-        add_qkv_outputs(&l, op, t);
-        break;
-    }
-    case OP_ATTENTION:
-    case OP_ATTENTION_SPLIT:
-        add(&l, op->in[ATTENTION_Q], false);
-        add(&l, op->in[ATTENTION_KV], false);
-        add_slice(&l, op->out[0], t);
-        break;
-    case OP_ATTENTION_STEP:
-    case OP_ATTENTION_WHOLE:
-        /* Of the cache it reads what no task of the iteration writes, but for what the slice
-         * itself does. */
-        add(&l, op->in[HEADS_QKV], false);
-        add_slice(&l, op->out[0], t);
-        add_slice(&l, op->out[1], t);
-        break;
-    case OP_ATTENTION_COMBINE:
-        add_tile(&l, op->in[COMBINE_PART], false, t, t->unit0, t->unit1);
-        add_tile(&l, op->out[0], true, t, t->unit0 * k->spec.head_dim, t->unit1 * k->spec.head_dim);
-        break;
-    case OP_LINEAR:
-        add_rows(&l, op->in[LINEAR_A], false, t);
-        if (op->in[LINEAR_RESIDUAL] != NO_TENSOR)
-            add_tile(&l, op->in[LINEAR_RESIDUAL], false, t, t->unit0, t->unit1);
-        add_stream(&l, op, t);
-        break;
-    case OP_LINEAR_PARTS:
-        add_rows(&l, op->in[PARTS_A], false, t);
-        add_tile(&l, op->out[0], true, t, t->unit0, t->unit1);
-        break;
-    case OP_LINEAR_SUM:
-        add_rows(&l, op->in[SUM_PARTS], false, t);
-        add_rows(&l, op->in[SUM_RESIDUAL], false, t);
-        for (int i = STREAM_X; i <= STREAM_SQUARES; i++) add_rows(&l, op->out[i], true, t);
-        break;
-    case OP_GATED_MLP:
-        add_normed(&l, op->in[MLP_X], op->in[MLP_SQUARES], t);
-        add_tile(&l, op->out[0], true, t, t->unit0, t->unit1);
-        break;
-    case OP_PACK:
-    case OP_PACK_LOGITS:
-        if (op->kind == OP_PACK)
-            add_rows(&l, op->in[PACK_X], false, t);
-        else
-            add(&l, op->in[PACK_X], false);
-        add_tile(&l, op->out[0], true, t, t->unit0 * PACK_K, t->unit1 * PACK_K);
-        break;
-    case OP_LM_HEAD: {
-        const uint32_t vocab = k->spec.vocab;
-        add(&l, op->in[LM_X], false);
-        if (op->in[LM_SQUARES] != NO_TENSOR) add(&l, op->in[LM_SQUARES], false);
-        add_tile(&l, op->out[LM_OUT_LOGITS], true, t, MIN(t->unit0 * LM_BLOCK, vocab),
-                 MIN(t->unit1 * LM_BLOCK, vocab));
-        add_tile(&l, op->out[LM_OUT_PART], true, t, t->unit0, t->unit1);
-        break;
-    }
-    case OP_SUM_SQUARES:
-        add_rows(&l, op->in[0], false, t);
-        add_rows(&l, op->out[0], true, t);
-        break;
-    case OP_CLEAR: {
-        add(&l, op->in[CLEAR_AFTER], false);
-        struct region *units = add(&l, op->out[0], true);
-        units->row0 = t->unit0;
-        units->row1 = t->unit1;
-        break;
-    }
-    case OP_SAMPLE:
-        add_rows(&l, op->in[SAMPLE_LOGITS], false, t);
-        add_rows(&l, op->in[SAMPLE_PART], false, t);
-        add_rows(&l, op->out[0], true, t);
-        break;
-    case OP_NONE:
-    case N_OP_KINDS: break;
-    }
-    return l.n;
+    const int n = add_regions(op, t, op->in, op->map->in, OP_MAX_IN, false, out);
+    return n + add_regions(op, t, op->out, op->map->out, OP_MAX_OUT, true, out + n);
 }
 
-/* Bytes of weights read for each output unit of an operator. */
-static uint64_t unit_weight_bytes(const struct kgraph *k, const struct kop *op) {
-    const struct model_spec *s = &k->spec;
-    const uint64_t element = dtype_bytes(s->weight_dtype);
-    switch (op->kind) {
-    case OP_QKV: return element * s->head_dim * s->hidden;
-    case OP_QKV_LINEAR: return element * s->hidden;
-    case OP_LINEAR: return element * k->tensors.items[op->in[LINEAR_W]].shape[1];
-    case OP_LINEAR_PARTS: {
-        const struct tensor *w = &k->tensors.items[op->in[PARTS_W]];
-        return element * w->shape[0] * w->shape[1] / k->tensors.items[op->out[0]].shape[1];
-    }
-    case OP_GATED_MLP: return 2 * element * s->hidden;
-    case OP_LM_HEAD: return element * LM_BLOCK * s->hidden;
-    default: return 0;
-    }
+/* The format of an operator's weight matrices. */
+static enum dtype weight_dtype(const struct kgraph *k, const struct kop *op) {
+    for (int i = 0; i < OP_MAX_IN; i++)
+        if (op->in[i] != NO_TENSOR && op->map->in[i].weight && op->map->in[i].n_dims == 2)
+            return k->tensors.items[op->in[i]].dtype;
+    return DTYPE_F32;
 }
 
 uint64_t task_weight_bytes(const struct kgraph *k, const struct task *t) {
     if (t->op < 0) return 0;
     const struct kop *op = &k->ops.items[t->op];
-    if (op_split_of(op->kind) != SPLIT_TILES) return 0;
-    return unit_weight_bytes(k, op) * (t->unit1 - t->unit0);
+    return op_map_weight_elements(op->map, t->unit0, t->unit1) * dtype_bytes(weight_dtype(k, op));
 }
 
 /* ---- verify ------------------------------------------------------------------------------- */
@@ -279,6 +142,7 @@ int tgraph_verify(struct diag *d, const struct tgraph *g, enum task_stage stage)
     TRY(verify_tasks(d, g, stage >= STAGE_NORMALIZE));
     if (stage >= STAGE_NORMALIZE) TRY(verify_normal_form(d, g));
     if (stage >= STAGE_LINEARIZE) TRY(verify_linear(d, g));
+    if (stage >= STAGE_LINEARIZE) TRY(gang_verify(d, g, stage >= STAGE_PLACE));
     return QN_OK;
 }
 
@@ -299,6 +163,7 @@ void tgraph_dump(const struct tgraph *g, enum task_stage stage, struct strbuf *o
         int layer = t->op >= 0 ? g->kernel->ops.items[t->op].layer : -1;
         strbuf_printf(out, "task %zu L%d %s rows %u-%u units %u-%u", i, layer, op_name(t->kind),
                       t->row0, t->row1, t->unit0, t->unit1);
+        if (gang_size(g, t) > 1) strbuf_printf(out, " gang of %u", gang_size(g, t));
         if (g->deps != NULL && stage >= STAGE_DEPEND && stage < STAGE_NORMALIZE) {
             strbuf_str(out, " after ");
             dump_ranges(g->deps[i].ranges, g->deps[i].n, out);

@@ -1,8 +1,7 @@
 /* task_verify.c - the proof, claim by claim; here those about tables: shapes, counts, lists and
  * cover. task_verify_proof.h says where the others are. */
 #include "task/task_verify.h"
-#include "graph/kernel_graph.h"
-#include "task/task_verify_proof.h"
+#include "task/task_verify_map.h"
 
 /* ---- shapes: the operands are what the kernels take them for ------------------------------- */
 
@@ -16,71 +15,94 @@ static uint32_t dot_length(const struct proof *f, const struct prog_op *op) {
     return 0;
 }
 
-static int check_shapes(struct proof *f) {
-    struct kgraph k;
-    kgraph_init(&k, &f->arena, PROG(f->p, MODEL), f->v->n_rows, f->v->n_logit_rows, f->v->context);
-    k.alone = f->v->alone != 0;
-    int rc = QN_OK;
-    for (uint32_t i = 0; i < f->v->n_tensors && rc == QN_OK; i++) {
-        const struct prog_tensor *t = proof_tensor(f, f->v->first_tensor + i);
-        struct tensor copy = {.name = program_string(f->p, t->name),
-                              .role = (enum tensor_role)t->role,
-                              .dtype = (enum dtype)t->dtype,
-                              .n_dims = t->n_dims,
-                              .producer = -1};
-        for (int n = 0; n < t->n_dims; n++) copy.shape[n] = t->shape[n];
-        rc = ARRAY_PUSH(f->d, &k.tensors, copy);
-    }
-    for (uint32_t i = 0; i < f->v->n_ops && rc == QN_OK; i++) {
-        const struct prog_op *op = &PROG(f->p, OP)[f->v->first_op + i];
-        struct kop copy = {.kind = op->kind, .layer = op->layer};
-        struct op_info info;
-        op_describe(op->kind, &info);
-        for (int n = 0; n < OP_MAX_IN; n++)
-            copy.in[n] =
-                op->in[n] == PROG_NONE ? NO_TENSOR : (int32_t)(op->in[n] - f->v->first_tensor);
-        for (int n = 0; n < OP_MAX_OUT; n++) {
-            copy.out[n] =
-                op->out[n] == PROG_NONE ? NO_TENSOR : (int32_t)(op->out[n] - f->v->first_tensor);
-            if (n < info.n_out && !info.out[n].state && copy.out[n] != NO_TENSOR) {
-                int *producer = &k.tensors.items[copy.out[n]].producer;
-                if (*producer >= 0)
-                    rc = fail(f->d, QN_EVERIFY,
-                              "operator %u writes a tensor that operator %d of "
-                              "its variant writes too",
-                              i, *producer);
-                *producer = (int)i;
-            }
-        }
-        if (rc == QN_OK) rc = ARRAY_PUSH(f->d, &k.ops, copy);
-    }
-    if (rc == QN_OK) rc = kgraph_verify(f->d, &k);
-    for (uint32_t i = 0; i < f->v->n_ops && rc == QN_OK; i++) {
-        const struct prog_op *op = &PROG(f->p, OP)[f->v->first_op + i];
-        if (op->units != kgraph_units(&k, &k.ops.items[i]) ||
-            op->n_rows != kgraph_rows(&k, &k.ops.items[i]))
-            rc = fail(f->d, QN_EVERIFY, "operator %u (%s): units or rows do not fit its operands",
-                      f->v->first_op + i, op_name(op->kind));
-        else if (op->k != dot_length(f, op))
-            rc = fail(f->d, QN_EVERIFY, "operator %u (%s): k: want %u, have %u", f->v->first_op + i,
-                      op_name(op->kind), dot_length(f, op), op->k);
-    }
-    kgraph_fini(&k);
-    return rc;
+static int bad_op(const struct proof *f, uint32_t i, const char *what) {
+    const struct prog_op *op = &PROG(f->p, OP)[i];
+    return fail(f->d, QN_EVERIFY, "operator %u (layer %d %s): %s", i, op->layer, op_name(op->kind),
+                what);
 }
 
-/* The weights that tensors point to have the tensors' shapes. */
+/* Every activation is written by one operator at most, before others read it; one that none writes is
+ * there before the iteration begins. */
+static int check_producers(struct proof *f) {
+    const uint32_t first = f->v->first_op, end = first + f->v->n_ops;
+    uint32_t *writer; /* [n_tensors] 1 + the operator that writes it */
+    TRY(ARENA_NEW(f->d, &f->arena, &writer, f->v->n_tensors));
+    for (uint32_t i = first; i < end; i++)
+        for (int k = 0; k < OP_MAX_OUT; k++) {
+            const uint32_t t = PROG(f->p, OP)[i].out[k];
+            if (t == PROG_NONE || proof_tensor(f, t)->role == PROG_STATE) continue;
+            if (writer[t - f->v->first_tensor] != 0)
+                return bad_op(f, i, "writes a tensor that another operator of its variant writes");
+            writer[t - f->v->first_tensor] = 1 + i;
+        }
+    for (uint32_t i = first; i < end; i++)
+        for (int k = 0; k < OP_MAX_IN; k++) {
+            const uint32_t t = PROG(f->p, OP)[i].in[k];
+            if (t != PROG_NONE && writer[t - f->v->first_tensor] > i)
+                return bad_op(f, i, "reads a tensor before it is made");
+        }
+    return QN_OK;
+}
+
+/* The program has one KV cache, whose rows and heads are the model's. */
+static bool attributes_fit(const struct proof *f, const struct prog_op *op) {
+    const struct op_attrs *a = &op->attrs;
+    const struct model_spec *s = PROG(f->p, MODEL);
+    return a->kv == s->n_kv_heads && a->D == s->head_dim && a->heads % s->n_kv_heads == 0 &&
+           a->heads > 0;
+}
+
+/* The operators are op.def's, with their numbers. */
+static int check_shapes(struct proof *f) {
+    TRY(check_producers(f));
+    TRY(ARENA_NEW(f->d, &f->arena, &f->maps, f->v->n_ops));
+    for (uint32_t i = 0; i < f->v->n_ops; i++) {
+        const uint32_t index = f->v->first_op + i;
+        const struct prog_op *op = &PROG(f->p, OP)[index];
+        TRY(ARENA_NEW(f->d, &f->arena, &f->maps[i], 1));
+        TRY(task_verify_map(f, index, f->maps[i]));
+        if (op->units != f->maps[i]->units || op->n_rows != f->maps[i]->rows)
+            return bad_op(f, index, "units or rows do not fit its operands");
+        if (op->k != dot_length(f, op))
+            return bad_op(f, index, "k is not its dot products' length");
+        if (!attributes_fit(f, op)) return bad_op(f, index, "its attributes do not fit the model");
+    }
+    return QN_OK;
+}
+
+/* Whether two parts of a block have a row in common: not if they lie in turns, or one after the
+ * other.
+ */
+static bool parts_overlap(const struct prog_part *a, const struct prog_part *b) {
+    const uint64_t a_last = prog_part_row(a->at, a->run, a->stride, a->rows - 1);
+    const uint64_t b_last = prog_part_row(b->at, b->run, b->stride, b->rows - 1);
+    if (a_last < b->at || b_last < a->at) return false;
+    if (a->run != b->run || a->stride != b->stride) return true;
+    const uint64_t x = a->at % a->stride, y = b->at % b->stride;
+    return x + a->run > y && y + b->run > x;
+}
+
+/* Blocks' parts lie apart. */
+static int check_parts(struct proof *f, const struct prog_weight *w) {
+    for (uint32_t i = w->first_part; i < w->first_part + w->n_parts; i++)
+        for (uint32_t k = w->first_part; k < i; k++)
+            if (parts_overlap(&PROG(f->p, PART)[i], &PROG(f->p, PART)[k]))
+                return fail(f->d, QN_EVERIFY, "weight %s: parts %u and %u share rows",
+                            program_string(f->p, w->name), k, i);
+    return QN_OK;
+}
+
+/* The blocks that tensors point to have the tensors' shapes; each tensor has its own format. */
 static int check_weights(struct proof *f) {
     for (uint32_t i = 0; i < f->v->n_tensors; i++) {
         const struct prog_tensor *t = proof_tensor(f, f->v->first_tensor + i);
         if (t->role != PROG_WEIGHT) continue;
         const struct prog_weight *w = &PROG(f->p, WEIGHT)[t->where];
-        const uint32_t want =
-            t->n_dims == 1 ? (uint32_t)DTYPE_F32 : PROG(f->p, MODEL)->weight_dtype;
-        if (w->n_dims != t->n_dims || w->rows != t->shape[0] || w->dtype != t->dtype ||
-            (w->n_dims == 2 && w->cols != t->shape[1]) || w->dtype != want)
+        if (w->n_dims != t->n_dims || w->dtype != t->dtype ||
+            (w->n_dims == 2 && w->cols != t->shape[1]))
             return fail(f->d, QN_EVERIFY, "weight %s does not fit its tensor",
                         program_string(f->p, w->name));
+        TRY(check_parts(f, w));
     }
     return QN_OK;
 }
@@ -205,6 +227,7 @@ static int verify_variant(struct proof *f) {
     TRY(check_weights(f));
     TRY(check_counts(f));
     TRY(check_lists(f));
+    TRY(task_verify_gang(f));
     TRY(task_verify_order_deadlock(f));
     TRY(task_verify_order_close(f));
     TRY(task_verify_order_ending(f));

@@ -1,7 +1,8 @@
 /* task_verify.h - proof that a program cannot race and cannot hang.
  *
- * Works on the final tables only, with none of the code that made them: what it believes about an
- * operator is written again in task_verify_touch.c, as rectangles of bytes. It proves, per variant:
+ * Works on the final tables only, with none of the code that made them: op.def's access maps are
+ * read by an evaluator of its own (task_verify_map.c) and become rectangles of bytes
+ * (task_verify_touch.c). It proves, per variant:
  *
  *   counts    every event's n_triggers is the number of tasks that trigger it; its dependents are
  *             exactly the tasks in its range; every AOT task is in its worker's list, once
@@ -16,7 +17,7 @@
  *             all of a later one in the same bytes. Bytes are those of the workspace; KV rows of
  *             different slots and positions are disjoint (rt_boundary.h)
  *   carry     an event without a counter is one whose dependents poll flagged data of each of its
- *             triggers; plain data is read behind counters only; flagged bytes are nobody else's,
+ *             producers; plain data is read behind counters only; flagged bytes are nobody else's,
  *             and only kernels that know flags touch them; what each worker did reaches the end of
  *             the iteration through counters; plain bytes are used again only where counters and
  *             the order of each worker's list make it visible that nobody uses them still

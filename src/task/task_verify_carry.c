@@ -1,5 +1,5 @@
-/* task_verify_carry.c - events that ride on data: that whoever waits for one learns from flags
- * alone all that a counter would have told it. docs/carry.md has the rules. */
+/* task_verify_carry.c - events that ride on data: proves that a dependent learns from flags alone
+ * all that a counter would have told it. docs/carry.md has the rules. */
 #include "task/task_verify_proof.h"
 #include "base/checked.h"
 
@@ -13,7 +13,7 @@ static bool is_state(const struct proof *f, const struct access *a) {
     return proof_tensor(f, a->object)->role == PROG_STATE;
 }
 
-/* Whether a write is a result that whoever waits for the task may want. */
+/* Whether a write is a result that a dependent of the task may read. */
 static bool is_result(const struct proof *f, const struct access *a) {
     return a->rect.write && !is_state(f, a) && proof_tensor(f, a->object)->carry != CARRY_OWN;
 }
@@ -47,7 +47,7 @@ static bool polls(const struct proof *f, uint32_t reader, uint32_t writer) {
     return false;
 }
 
-/* What those who trigger an event store of a tensor: the smallest rectangle that has it. */
+/* The smallest rectangle that has all stores of an event's producers to one tensor. */
 struct hull {
     uint32_t object; /* PROG_NONE: nothing */
     uint32_t n;      /* stores so far */
@@ -134,8 +134,7 @@ static int no_ride(struct proof *f, uint32_t event, uint32_t task, const char *w
 static bool knows_carry(const struct proof *f, const struct prog_op *op, const struct op_slot *slot,
                         bool in, uint32_t carry) {
     const struct prog_tensor *first = proof_tensor(f, op->in[0]);
-    const bool many =
-        f->v->n_rows > 1 && first->role == PROG_ACTIVATION && first->dtype != DTYPE_F32;
+    const bool many = f->v->n_rows > 1 && first->layout == LAYOUT_PACKED;
     switch (carry) {
     case CARRY_PLAIN:
     case CARRY_OWN: return true;
@@ -147,7 +146,7 @@ static bool knows_carry(const struct proof *f, const struct prog_op *op, const s
     }
 }
 
-/* Whether the kernels of everybody who touches a flagged tensor know flags. */
+/* Whether the kernels of every operator that touches a flagged tensor know flags. */
 static int check_flag_slots(struct proof *f) {
     for (uint32_t i = f->v->first_op; i < f->v->first_op + f->v->n_ops; i++) {
         const struct prog_op *op = &PROG(f->p, OP)[i];
@@ -171,7 +170,7 @@ static int check_flag_slots(struct proof *f) {
 /* The bytes that are there all at once; 1: each element is. */
 static uint64_t unit_bytes(const struct prog_tensor *t) {
     if (t->carry == CARRY_PAIR) return 8;
-    return t->carry == CARRY_FILL && t->dtype != DTYPE_F32 ? 4 : 1;
+    return t->carry == CARRY_FILL && t->layout == LAYOUT_PACKED ? 4 : 1;
 }
 
 /* Whether a pair, which has one flag, is one task's, and a word of two elements that is empty until
@@ -218,8 +217,8 @@ static int check_list_ends(struct proof *f) {
     return QN_OK;
 }
 
-/* What those dependents of an event that poll some rows of a tensor poll of them, all together: the
- * columns from the lowest to the first that nobody polls. */
+/* What the dependents of an event poll together of some rows of a tensor: the columns from the
+ * lowest to the first that no dependent polls. */
 struct polled {
     uint32_t event, object;
     uint64_t row, n_rows; /* as counted in rect.stride from the tensor's start */
@@ -278,8 +277,8 @@ static bool polls_all(const struct proof *f, const struct polled *p, const struc
 }
 
 /* The dependents together poll all that `writer` stores; later tasks wait for every one of them;
- * and they share nothing plain with it. Then the order of the writer and a single one of them is
- * nobody's concern, and that of the writer and all later ones follows. */
+ * and they share nothing plain with it. Then the order of the writer and a single dependent does
+ * not matter, and the order of the writer and all later tasks follows. */
 static int check_together(struct proof *f, uint32_t writer, struct polled *polled) {
     const struct prog_task *tasks = PROG(f->p, TASK);
     const uint32_t event = tasks[f->v->first_task + writer].trigger;
@@ -290,7 +289,7 @@ static int check_together(struct proof *f, uint32_t writer, struct polled *polle
         if (tasks[e->first_task + i].trigger != tasks[e->first_task].trigger)
             return no_ride(f, event, e->first_task + i,
                            "does not poll all that it waits for and triggers another event than "
-                           "those who poll the rest");
+                           "the dependents that poll the rest");
     for (uint32_t k = f->first_access[first]; k < f->first_access[first + e->n_tasks]; k++)
         state = state || is_state(f, access_of(f, k));
     for (uint32_t k = f->first_access[writer]; k < f->first_access[writer + 1]; k++) {
@@ -329,8 +328,8 @@ static int check_writer(struct proof *f, uint32_t writer, bool each, struct poll
 
 /* Nobody counts such an event: its dependents learn from flags alone that its triggers are done,
  * and that these have read all their inputs. So each dependent must poll all that each trigger
- * writes, or all of them together must; plain data that a trigger writes besides would be there for
- * nobody, state is there for the next iteration (check_list_ends). */
+ * writes, or all of them together must; plain data that a trigger writes besides would be visible
+ * to no task; state is for the next iteration (check_list_ends). */
 int task_verify_carry(struct proof *f) {
     const struct prog_variant *v = f->v;
     struct polled polled = {.event = PROG_NONE};
@@ -372,7 +371,7 @@ static enum company company_of(const struct prog_tensor *t) {
 }
 
 /* Whether extents in the order of their starts are apart, unless they are of one company that may
- * share bytes: each is compared with those that have reached furthest so far. */
+ * share bytes: each is compared with the extents that have reached furthest so far. */
 static int check_apart(struct proof *f, const struct extent *extents, uint64_t n, bool shared) {
     uint64_t furthest[N_COMPANIES] = {0};
     for (uint64_t i = 0; i < n; i++) {
@@ -391,7 +390,7 @@ static int check_apart(struct proof *f, const struct extent *extents, uint64_t n
 
 /* Whether what a variant has of words that are empty before they are stored shares none, and is
  * emptied: it lies in the space that the variant's CLEAR writes. task_verify_race shows that all
- * who touch it are done by then. `extents`: room for those. */
+ * tasks that touch it are done by then. `extents`: room for the tensors' extents. */
 static int check_cleared(struct proof *f, const struct prog_variant *v, struct extent *extents) {
     const struct prog_tensor *space = NULL;
     uint64_t n = 0;

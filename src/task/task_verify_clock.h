@@ -1,6 +1,6 @@
 /* task_verify_clock.h - what each task of a variant comes after, by vector clocks.
  *
- * Where events ride on data, events alone no longer say what is visible to whom: only a counter's
+ * Where events ride on data, events alone no longer say what a worker can see: only a counter's
  * trigger releases and only a wait for a counter acquires. But a worker does its tasks one after
  * the other, so a trigger releases everything that its worker did before, and a wait acquires for
  * everything that its worker does later. (Fidge and Mattern's clocks; "happens before" is C11's.)

@@ -2,8 +2,10 @@
  * their tests.
  *
  *   task_verify.c        the driver; tables: shapes, weights, counts, lists, cover
+ *   task_verify_map.c    reads op.def's rows for the program's operators: shapes, access maps
  *   task_verify_touch.c  fills `accesses`: what each task reads and writes
- *   task_verify_order.c  no deadlock; fills `reach` and `acquire`: what comes before what
+ *   task_verify_gang.c   gangs are whole and stand on consecutive workers
+ *   task_verify_order.c  no deadlock; fills `reach` and `acquire`: the order of events
  *   task_verify_rect.c   rectangles: whether they overlap
  *   task_verify_race.c   holds `accesses` to that order
  *   task_verify_clock.c  what each worker knows of the others where events ride on data
@@ -49,12 +51,14 @@ struct proof {
     struct diag *d;
     const struct prog_header *p;
     const struct prog_variant *v;
-    struct arena arena; /* of one variant */
-    uint64_t words;     /* of one row of the closures below */
-    uint64_t *reach;    /* [n_events][words] events that an event leads to */
-    uint64_t *acquire;  /* the same through counters alone: what was written is visible, too */
+    struct arena arena;       /* of one variant */
+    struct verify_map **maps; /* [n_ops] of the variant: task_verify_map.h */
+    uint64_t words;           /* of one row of the closures below */
+    uint64_t *reach;          /* [n_events][words] events that an event leads to */
+    uint64_t *acquire; /* the same through counters alone: what was written is visible, too */
     ARRAY(struct access) accesses; /* in the order of the tasks */
     uint32_t *first_access; /* [n_tasks + 1] of the variant's task i: first_access[i] .. [i + 1] */
+    uint32_t *gang;         /* [n_tasks] of the variant: first task of its gang; itself, if alone */
     struct verify_report report;
 };
 
@@ -64,10 +68,17 @@ static inline const struct prog_tensor *proof_tensor(const struct proof *f, uint
 
 /* ---- task_verify_touch.c ---- */
 
-/* Adds to f->accesses what a task reads and writes, from the operators' definitions in op.def. */
+/* Adds to f->accesses what a task reads and writes. Wants: f->maps. */
 int task_verify_touch(struct proof *f, uint32_t index);
 /* All bytes of a tensor. */
 struct rect task_verify_touch_whole(const struct proof *f, uint32_t index);
+
+/* ---- task_verify_gang.c ---- */
+
+/* Every gang is whole: its tasks are consecutive, tile by tile side by side, wait for one event,
+ * trigger one, and stand on consecutive workers, the first of which is a multiple of their number.
+ * Fills f->gang. */
+int task_verify_gang(struct proof *f);
 
 /* ---- task_verify_order.c ---- */
 

@@ -225,9 +225,9 @@ static bool writes_are_disjoint(const struct race *r, const struct extent *e) {
     return task_verify_rect_disjoint(r->tiles, n);
 }
 
-/* Classes of one tensor: whoever writes comes before whoever reads, visibly unless the reader polls
- * flags, and as tasks of one worker where it does not wait for its event; and no two write the same
- * bytes, in whatever order. */
+/* Classes of one tensor: each writer comes before each reader, visibly unless the reader polls
+ * flags, and on the same worker where the reader does not wait for its event; and no two writers
+ * have the same bytes, in whatever order. */
 static int compare_within(const struct race *r, const struct extent *e) {
     struct proof *f = r->f;
     const struct access_class *c = r->classes + e->first_class;

@@ -24,13 +24,17 @@ const char *__asan_default_options(void) {
 struct bare {
     struct prog_header header;
     struct model_spec spec;
+    struct kv_row kv;
 };
 
 static struct bare bare_program(void) {
-    struct bare p = {.header = {.kv_block = 64, .kv_dtype = DTYPE_BF16},
-                     .spec = {.n_layers = 2, .hidden = 64, .rms_eps = 1e-6f}};
+    struct bare p = {.header = {.kv_block = 64},
+                     .spec = {.n_layers = 2, .hidden = 64, .rms_eps = 1e-6f},
+                     .kv = {.heads = 3, .k_width = 24, .v_width = 16, .dtype = DTYPE_BF16}};
     p.header.section[SECTION_MODEL].offset = offsetof(struct bare, spec);
     p.header.section[SECTION_MODEL].count = 1;
+    p.header.section[SECTION_KV].offset = offsetof(struct bare, kv);
+    p.header.section[SECTION_KV].count = 1;
     return p;
 }
 
@@ -47,6 +51,9 @@ static void test_constants(void **state) {
     constants(&p, &a);
     assert_non_null(strstr(strbuf_text(&a), "#define QN_HIDDEN 64\n"));
     assert_non_null(strstr(strbuf_text(&a), "#define QN_KV_BLOCK 64\n"));
+    assert_non_null(strstr(strbuf_text(&a), "#define QN_KV_BLOCK_STRIDE 7680\n"));
+    assert_non_null(strstr(strbuf_text(&a), "#define QN_KV_HEAD_STRIDE 1536\n"));
+    assert_non_null(strstr(strbuf_text(&a), "#define QN_KV_VALUE_STRIDE 4608\n"));
     assert_non_null(strstr(strbuf_text(&a), "#define QN_RMS_EPS_BITS 0x358637bdu\n"));
     p.header.n_slots = 99; /* how a program is run is no constant of the kernel */
     p.header.n_workers = 99;

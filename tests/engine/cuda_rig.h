@@ -21,6 +21,7 @@
 #include "base/checked.h"
 #include "codegen/cuda_abi.h"
 #include "engine/backend_cuda.h"
+#include "engine/recipe.h"
 #include "engine/compile.h"
 #include "engine/compile_option.h"
 #include "engine/trace.h"
@@ -44,11 +45,12 @@ struct rig_options {
     uint32_t max_len;     /* 0: MAX_LEN */
     uint32_t n_workers;   /* 0: the device's */
     uint32_t n_slots;     /* 0: N_SLOTS */
+    uint32_t n_ranks;     /* 0: 1 */
     bool dummy;           /* weights made up... */
     bool dummy_on_host;   /* ... by model/weights.c instead of on the device */
     bool break_event;     /* one event wants a trigger that never comes */
-    bool coarse;      /* as the engine compiles for CUDA: heads with attention, whole operators */
-    bool hybrid, jit; /* attention, or all tasks, are handed out at run time; else none */
+    bool coarse;          /* as the engine compiles for CUDA: operators wait for whole operators */
+    bool hybrid, jit;     /* attention, or all tasks, are handed out at run time; else none */
     uint64_t carry_bytes;
     uint32_t flight;     /* not 0: traced, with that many pages in flight and no guesses */
     const char *options; /* compile options, or NULL */
@@ -61,20 +63,6 @@ static inline void rig_close(struct rig *r) {
     free(r->program);
     model_free(r->model);
     memset(r, 0, sizeof *r);
-}
-
-static inline int load_weights(struct diag *d, struct rig *r) {
-    struct weight_want want[512];
-    size_t n = r->program->section[SECTION_WEIGHT].count;
-    const struct prog_weight *w = PROG(r->program, WEIGHT);
-    if (n > COUNT_OF(want)) return fail(d, QN_ELIMIT, "the test is for small models");
-    for (size_t i = 0; i < n; i++)
-        want[i] = (struct weight_want){.name = program_string(r->program, w[i].name),
-                                       .dtype = (enum dtype)w[i].dtype,
-                                       .n_dims = (int)w[i].n_dims,
-                                       .rows = w[i].rows,
-                                       .cols = w[i].cols > 0 ? w[i].cols : 1};
-    return weights_load(d, r->model->files, want, n, NULL, &r->weights);
 }
 
 /* An event in the middle of the smallest variant, one that is counted, gets a trigger too few. */
@@ -112,19 +100,21 @@ static inline int rig_open(struct diag *d, const struct backend *backend,
     c.device = device.compute;
     if (o->n_workers) c.device.n_workers = o->n_workers;
     c.n_slots = o->n_slots ? o->n_slots : N_SLOTS;
+    c.n_ranks = o->n_ranks ? o->n_ranks : 1;
     c.max_model_len = o->max_len ? o->max_len : MAX_LEN;
     c.max_batched_tokens = o->max_batched ? o->max_batched : 64;
     if (c.target == TARGET_CUDA)
         c.task.launch = o->jit ? LAUNCH_ALL_JIT : o->hybrid ? LAUNCH_HYBRID : LAUNCH_ALL_AOT;
-    c.cut_qkv = c.target == TARGET_CUDA || o->coarse;
-    c.join_heads = c.task.coarse_events = o->coarse;
+    c.cut_qkv = c.join_heads = c.target == TARGET_CUDA || o->coarse;
+    c.task.coarse_events = o->coarse;
     c.cut_linear = device.compute.has.wgmma;
     c.task.carry_bytes = o->carry_bytes;
     if (c.target == TARGET_CUDA) TRY(compile_option_apply(d, getenv("QN_TEST_OPTIONS"), &c));
     TRY(compile_option_apply(d, o->options, &c));
     TRY(compile_model(d, r->model, &c, NULL, NULL, &r->program));
     if (o->break_event) break_event(r->program);
-    if (!o->dummy || o->dummy_on_host || backend->target == TARGET_CPU) TRY(load_weights(d, r));
+    if (!o->dummy || o->dummy_on_host || backend->target == TARGET_CPU)
+        TRY(recipe_load(d, r->program, r->model->files, NULL, &r->weights));
     config.n_kv_blocks = c.n_slots * CEIL_DIV(c.max_model_len, c.kv_block);
     config.max_batched = c.max_batched_tokens;
     if (o->flight > 0) return open_traced(d, &config, o->flight, r);

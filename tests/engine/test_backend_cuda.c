@@ -12,6 +12,7 @@
 #undef fail
 
 #include "base/checked.h"
+#include "codegen/cuda_tables.h"
 #include "engine/backend_cuda.h"
 #include "engine/compile.h"
 #include "engine/cuda_plan.h"
@@ -406,6 +407,56 @@ static void test_plan(void **state) {
     close_well(i);
 }
 
+/* The kernels' blocks work each by itself. */
+static void test_no_gangs(void **state) {
+    (void)state;
+    struct diag d = {0};
+    struct backend_instance *i;
+    struct prog_op *op = (struct prog_op *)PROG(program, OP) + 2;
+    op->gang = 2;
+    reset(MODE_WELL);
+    assert_int_equal(open_with(&d, program, &i), QN_EUNSUPPORTED);
+    assert_non_null(strstr(d.message, "no gangs"));
+    assert_null(i);
+    op->gang = 1;
+}
+
+/* A program says how many ranks it has; the device's tables are made for one of them. */
+static void test_rank_of_program(void **state) {
+    (void)state;
+    struct diag d = {0};
+    struct cuda_bases bases = {.cc = 90};
+    assert_int_equal(cuda_tables_check(&d, program, &bases), QN_OK);
+    bases.rank = program->n_ranks;
+    assert_int_equal(cuda_tables_check(&d, program, &bases), QN_EUNSUPPORTED);
+    assert_non_null(strstr(d.message, "rank 1: the program is for 1 GPUs"));
+    program->n_ranks = PROG_MAX_RANKS + 1;
+    assert_int_equal(program_check(&d, "test", program, program->total_bytes), QN_EFORMAT);
+    program->n_ranks = 2;
+    program->target = TARGET_CPU;
+    diag_clear(&d);
+    assert_int_equal(program_check(&d, "test", program, program->total_bytes), QN_EFORMAT);
+    assert_non_null(strstr(d.message, "n_ranks: want a number from 1 to 1, have 2"));
+    program->target = TARGET_CUDA;
+    program->n_ranks = 1;
+}
+
+/* The image has one format and one set of strides for the KV cache of all layers. */
+static void test_kv_rows_differ(void **state) {
+    (void)state;
+    struct diag d = {0};
+    struct backend_instance *i;
+    struct kv_row *last =
+        (struct kv_row *)PROG(program, KV) + program->section[SECTION_KV].count - 1;
+    const struct kv_row was = *last;
+    last->dtype = DTYPE_F16;
+    reset(MODE_WELL);
+    assert_int_equal(open_with(&d, program, &i), QN_EUNSUPPORTED);
+    assert_non_null(strstr(d.message, "want one for all layers"));
+    assert_null(i);
+    *last = was;
+}
+
 static void test_wrong_image(void **state) {
     (void)state;
     struct diag d = {0};
@@ -471,23 +522,16 @@ static void test_keeps_activations(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keeps_activations),
-        cmocka_unit_test(test_one_launch_each),
-        cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_many_launches),
-        cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_trace_overrun),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_close_busy),
-        cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_silence),
-        cmocka_unit_test(test_device_error),
-        cmocka_unit_test(test_launch_fails),
-        cmocka_unit_test(test_waiters_learn),
-        cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_wrong_image),
-        cmocka_unit_test(test_no_driver),
+        cmocka_unit_test(test_keeps_activations), cmocka_unit_test(test_kv_rows_differ),
+        cmocka_unit_test(test_rank_of_program),   cmocka_unit_test(test_no_gangs),
+        cmocka_unit_test(test_one_launch_each),   cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_many_launches),     cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_trace_overrun),     cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_close_busy),        cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_silence),           cmocka_unit_test(test_device_error),
+        cmocka_unit_test(test_launch_fails),      cmocka_unit_test(test_waiters_learn),
+        cmocka_unit_test(test_out_of_memory),     cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_wrong_image),       cmocka_unit_test(test_no_driver),
     };
     return cmocka_run_group_tests(tests, make_program, drop_program);
 }

@@ -19,7 +19,7 @@ enum { TRIES = 5 };
 /* A mailbox of which there is nothing but its progress. */
 static struct rt_mail mail;
 static struct rt rt = {.mail = &mail};
-static struct mailbox box = {.rt = &rt};
+static struct mailbox box = {.ranks = {&rt}, .n_ranks = 1};
 
 static uint32_t progress(void) {
     return mailbox_progress(&box);

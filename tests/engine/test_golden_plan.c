@@ -58,7 +58,8 @@ static struct plan make_plan(const char *dir, size_t card, uint32_t n_slots) {
     plan.tasks = calloc(p->section[SECTION_TASK].count, sizeof *plan.tasks);
     assert_true(places != NULL && plan.tasks != NULL);
     assert_int_equal(cuda_tables_plan(&d, p, places, &bytes), QN_OK);
-    cuda_tables_fill(p, places, &(struct cuda_bases){.cc = 90}, plan.tasks);
+    const struct cuda_bases bases = {.cc = 90};
+    assert_int_equal(cuda_tables_fill(&d, p, places, &bases, plan.tasks), QN_OK);
     free(places);
     model_free(model);
     return plan;

@@ -151,7 +151,7 @@ static void thirty_two_rows_stream_where_they_can(void **state) {
     for (size_t i = 0; i < COUNT_OF(shapes); i++) {
         struct prog_header *hopper = compile_rows(shapes[i], "linear=parts", SMS, 32, NULL);
         struct prog_header *other = compile_for(shapes[i], "linear=whole", 80, SMS, 32, NULL);
-        const bool streams = PROG(hopper, MODEL)->hidden >= PARTS * PACK_K;
+        const bool streams = PROG(hopper, MODEL)->hidden >= PARTIALS * PACK_K;
         assert_int_equal(count_ops(hopper, OP_LINEAR_PARTS) == 0, streams);
         assert_int_equal(count_ops(hopper, OP_SUM_SQUARES) == 0, streams);
         assert_true(count_ops(other, OP_SUM_SQUARES) > 0);
@@ -314,8 +314,36 @@ static void attention_of_few_is_ready_first(void **state) {
     }
 }
 
+/* Room for several logit rows of each request, as many as there are rows. */
+static void logit_rows_per_request(void **state) {
+    (void)state;
+    struct diag d = {0};
+    struct model *model;
+    struct compile_options o;
+    struct prog_header *p = NULL;
+    compile_options_init(&o);
+    o.n_slots = 2;
+    o.logit_rows = 3;
+    o.max_batched_tokens = 16;
+    const char *dir = "tests/golden/models/qwen3-tied";
+    int rc = model_open(&d, dir, &(struct model_options){.dummy = true}, &model);
+    if (rc == QN_OK) rc = compile_model(&d, model, &o, NULL, NULL, &p);
+    if (rc != QN_OK) print_message("%s\n", d.message);
+    assert_int_equal(rc, QN_OK);
+    for (uint64_t i = 0; i < p->section[SECTION_VARIANT].count; i++) {
+        const struct prog_variant *v = &PROG(p, VARIANT)[i];
+        assert_int_equal(v->n_logit_rows, MIN(v->n_rows, 6u));
+    }
+    free(p);
+    o.logit_rows = 0;
+    assert_int_equal(compile_model(&d, model, &o, NULL, NULL, &p), QN_EINVAL);
+    assert_non_null(strstr(d.message, "logit-rows"));
+    model_free(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logit_rows_per_request),
         cmocka_unit_test(clear_is_not_there_for_nothing),
         cmocka_unit_test(all_shapes_are_spread),
         cmocka_unit_test(all_shapes_carry),

@@ -133,7 +133,7 @@ def programs():
     h.run("program for other workers", [*run, path, "--threads", "7"], ("threads",))
     h.run("program for another length", [*run, path, "--max-model-len", "33"], ("max_model_len",))
     cuda = bytearray(good)
-    cuda[60:64] = (1).to_bytes(4, "little")  # enum prog_target
+    cuda[44:48] = (1).to_bytes(4, "little")  # enum prog_target
     f = d / "cuda.qnp"
     f.write_bytes(sealed(cuda))
     h.run("program for another backend", [*run, f, "--backend", "cpu"], ("cuda.qnp", "backend"))

@@ -6,6 +6,7 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu_kernel.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,12 +16,13 @@ struct fake_config {
     struct model_spec spec;
     uint32_t n_rows, n_logit_rows; /* T, L of the variant */
     uint32_t max_model_len, kv_block;
-    enum dtype kv_dtype;
+    struct kv_row kv; /* of the KV cache; spec_kv_row's, or for ATTENTION, SPLIT, COMBINE any */
 };
 
 struct fake_block { /* laid out as a program: header, then tables */
     struct prog_header header;
     _Alignas(64) struct model_spec spec;
+    _Alignas(64) struct kv_row kv;
     _Alignas(64) struct prog_tensor tensors[FAKE_MAX_TENSORS];
     _Alignas(64) struct prog_op ops[N_OP_KINDS];
 };
@@ -71,7 +73,14 @@ static inline uint32_t fake_tensor(struct fake *f, enum dtype dtype, float size,
 static inline struct prog_op *fake_op(struct fake *f, enum op_kind kind, uint32_t units, uint32_t k,
                                       uint32_t n_rows) {
     struct prog_op *op = &f->program->ops[kind];
+    const struct model_spec *s = &f->config.spec;
     *op = (struct prog_op){.kind = (uint16_t)kind, .units = units, .k = k, .n_rows = n_rows};
+    op->attrs = (struct op_attrs){.heads = s->n_heads,
+                                  .kv = s->n_kv_heads,
+                                  .D = s->head_dim,
+                                  .window = s->sliding_window,
+                                  .scale = 1.0f / sqrtf((float)f->config.kv.k_width),
+                                  .eps = s->rms_eps};
     for (int i = 0; i < OP_MAX_IN; i++) op->in[i] = PROG_NONE;
     for (int i = 0; i < OP_MAX_OUT; i++) op->out[i] = PROG_NONE;
     return op;
@@ -87,7 +96,9 @@ static inline void *fake_out(const struct fake *f, enum op_kind kind, int slot) 
 
 static inline void fake_ops_attention(struct fake *f) {
     const struct model_spec *s = &f->config.spec;
+    const struct kv_row *row = &f->config.kv;
     uint32_t T = f->config.n_rows, D = s->head_dim, q_size = s->n_heads * D, F32 = DTYPE_F32;
+    uint32_t o_size = s->n_heads * row->v_width;
     uint32_t kv_size = s->n_kv_heads * D, W = s->weight_dtype, H = s->hidden;
     struct prog_op *op = fake_op(f, OP_QKV, spec_qkv_units(s), H, T);
     op->in[QKV_X] = fake_tensor(f, F32, 1, T, H, 1, 1);
@@ -104,19 +115,21 @@ static inline void fake_ops_attention(struct fake *f) {
         op->in[QKV_Q_NORM] = fake_tensor(f, F32, 1, D, 1, 1, 1);
         op->in[QKV_K_NORM] = fake_tensor(f, F32, 1, D, 1, 1, 1);
     }
-    uint32_t q = op->out[QKV_OUT_Q] = fake_tensor(f, F32, 1, T, q_size, 1, 1);
-    uint32_t kv = op->out[QKV_OUT_KV] = fake_tensor(f, f->config.kv_dtype, 1, f->batch.n_kv_blocks,
-                                                    2 * s->n_kv_heads, f->config.kv_block, D);
+    uint32_t q = op->out[QKV_OUT_Q] = fake_tensor(f, F32, 1, T, s->n_heads * row->k_width, 1, 1);
+    uint64_t block = kv_block_elements(row, f->config.kv_block);
+    uint32_t kv = op->out[QKV_OUT_KV] =
+        fake_tensor(f, (enum dtype)row->dtype, 1, f->batch.n_kv_blocks, (uint32_t)block, 1, 1);
+    f->program->tensors[kv].role = PROG_STATE;
     op = fake_op(f, OP_ATTENTION, 1, 0, T);
     op->in[ATTENTION_Q] = q, op->in[ATTENTION_KV] = kv;
-    op->out[0] = fake_tensor(f, F32, 1, T, q_size, 1, 1);
+    op->out[0] = fake_tensor(f, F32, 1, T, o_size, 1, 1);
     op = fake_op(f, OP_ATTENTION_SPLIT, 1, 0, T);
     op->in[ATTENTION_Q] = q, op->in[ATTENTION_KV] = kv;
     uint32_t P = (f->config.max_model_len + ATTENTION_PIECE - 1) / ATTENTION_PIECE;
-    uint32_t part = op->out[0] = fake_tensor(f, F32, 1, T, s->n_heads, P, D + 2);
+    uint32_t part = op->out[0] = fake_tensor(f, F32, 1, T, s->n_heads, P, row->v_width + 2u);
     op = fake_op(f, OP_ATTENTION_COMBINE, s->n_heads, 0, T);
     op->in[COMBINE_PART] = part;
-    op->out[0] = fake_tensor(f, F32, 1, T, q_size, 1, 1);
+    op->out[0] = fake_tensor(f, F32, 1, T, o_size, 1, 1);
 }
 
 static inline void fake_ops_linear(struct fake *f) {
@@ -160,7 +173,6 @@ static inline void fake_batch(struct fake *f) {
     uint32_t len = f->config.max_model_len;
     *b = (struct rt_batch){.n_slots = FAKE_MAX_SLOTS, .max_model_len = len};
     b->kv_block = f->config.kv_block;
-    b->kv_dtype = f->config.kv_dtype;
     b->max_blocks = (len + b->kv_block - 1) / b->kv_block;
     b->n_kv_blocks = b->max_blocks * FAKE_MAX_SLOTS;
     b->slots = f->slots, b->requests = f->requests;
@@ -183,9 +195,11 @@ static inline struct fake *fake_new(const struct fake_config *config) {
     memset(f->program, 0, sizeof *f->program);
     struct prog_section *sections = f->program->header.section;
     sections[SECTION_MODEL] = (struct prog_section){offsetof(struct fake_block, spec), 1};
+    sections[SECTION_KV] = (struct prog_section){offsetof(struct fake_block, kv), 1};
     sections[SECTION_TENSOR].offset = offsetof(struct fake_block, tensors);
     sections[SECTION_OP] = (struct prog_section){offsetof(struct fake_block, ops), N_OP_KINDS};
     f->program->spec = config->spec;
+    f->program->kv = config->kv;
     fake_batch(f);
     fake_ops_attention(f);
     fake_ops_linear(f);
@@ -216,7 +230,7 @@ static inline void fake_task(const struct fake *f, const struct cpu_isa *isa, en
                              uint32_t row0, uint32_t row1, uint32_t unit0, uint32_t unit1) {
     struct prog_task task = {.kind = (uint16_t)kind, .op = kind};
     task.row0 = row0, task.row1 = row1, task.unit0 = unit0, task.unit1 = unit1;
-    struct cpu_task t = {.program = &f->program->header, .spec = &f->program->spec};
+    struct cpu_task t = {.program = &f->program->header};
     t.op = &f->program->ops[kind];
     t.task = &task;
     t.tensors = f->tensors;

@@ -194,8 +194,8 @@ static void test_pack_scale(void **state) {
 /* ---- attend ---- */
 
 struct attend_case {
-    enum dtype kv;
-    uint32_t n_q, D, n;
+    struct kv_row row;
+    uint32_t n_q, n;
     float *q;
     char *k, *v, *k_base, *v_base;
 };
@@ -203,55 +203,71 @@ struct attend_case {
 /* o[d] of one head by double softmax over all n positions. */
 static void attend_double(const struct attend_case *c, uint32_t h, double *o, double *max_out,
                           double *sum_out) {
+    const enum dtype kv = (enum dtype)c->row.dtype;
+    const uint32_t K = c->row.k_width, V = c->row.v_width, pitch = c->row.v_in_k ? K : V;
     double *s = malloc(c->n * sizeof *s), max = -INFINITY, sum = 0;
     for (uint32_t p = 0; p < c->n; p++) {
         s[p] = 0;
-        for (uint32_t i = 0; i < c->D; i++)
-            s[p] += (double)c->q[h * c->D + i] *
-                    (double)convert_load(c->kv, c->k, (size_t)p * c->D + i);
+        for (uint32_t i = 0; i < K; i++)
+            s[p] += (double)c->q[h * K + i] * (double)convert_load(kv, c->k, (size_t)p * K + i);
         if (s[p] > max) max = s[p];
     }
-    for (uint32_t i = 0; i < c->D; i++) o[i] = 0;
+    for (uint32_t i = 0; i < V; i++) o[i] = 0;
     for (uint32_t p = 0; p < c->n; p++) {
         double e = exp(s[p] - max);
         sum += e;
-        for (uint32_t i = 0; i < c->D; i++)
-            o[i] += e * (double)convert_load(c->kv, c->v, (size_t)p * c->D + i);
+        for (uint32_t i = 0; i < V; i++)
+            o[i] += e * (double)convert_load(kv, c->v, (size_t)p * pitch + i);
     }
     *max_out = max;
     *sum_out = sum;
     free(s);
 }
 
-static void fresh(float *state, uint32_t n_q, uint32_t D) {
-    memset(state, 0, (size_t)n_q * (D + 2) * sizeof *state);
-    for (uint32_t h = 0; h < n_q; h++) state[h * (D + 2)] = -INFINITY;
+static void fresh(float *state, uint32_t n_q, uint32_t V) {
+    memset(state, 0, (size_t)n_q * (V + 2) * sizeof *state);
+    for (uint32_t h = 0; h < n_q; h++) state[h * (V + 2)] = -INFINITY;
 }
 
 static void attend_check(const struct cpu_isa *isa, const struct attend_case *c, uint32_t first) {
-    uint32_t D = c->D;
-    float *state = random_floats(c->n_q * (D + 2)), *one = random_floats(D + 2);
-    double *o = malloc(D * sizeof *o), max, sum;
-    size_t skip = (size_t)first * D * dtype_bytes(c->kv);
-    fresh(state, c->n_q, D);
-    if (first > 0) isa->attend(c->kv, c->q, c->n_q, D, c->k, c->v, first, state);
-    isa->attend(c->kv, c->q, c->n_q, D, c->k + skip, c->v + skip, c->n - first, state);
+    const uint32_t K = c->row.k_width, V = c->row.v_width, bytes = dtype_bytes(c->row.dtype);
+    float *state = random_floats(c->n_q * (V + 2)), *one = random_floats(V + 2);
+    double *o = malloc(V * sizeof *o), max, sum;
+    const char *k = c->k + (size_t)first * K * bytes;
+    const char *v = c->v + (size_t)first * (c->row.v_in_k ? K : V) * bytes;
+    fresh(state, c->n_q, V);
+    if (first > 0) isa->attend(&c->row, c->q, c->n_q, c->k, c->v, first, state);
+    isa->attend(&c->row, c->q, c->n_q, k, v, c->n - first, state);
     for (uint32_t h = 0; h < c->n_q; h++) {
         attend_double(c, h, o, &max, &sum);
-        const float *s = state + h * (D + 2);
+        const float *s = state + h * (V + 2);
         double scale = exp((double)s[0] - max); /* the state's own maximum may be off by rounding */
         assert_true(fabs((double)s[0] - max) < 1e-4 * (1 + fabs(max)));
         assert_true(fabs((double)s[1] * scale - sum) < 2e-4 * sum);
-        for (uint32_t i = 0; i < D; i++)
+        for (uint32_t i = 0; i < V; i++)
             if (!(fabs((double)s[2 + i] * scale - o[i]) < 5e-4 * sum))
-                wrong("kv %d n_q %u D %u n %u: out[%u][%u] = %g, want %g", c->kv, c->n_q, D, c->n,
-                      h, i, (double)s[2 + i], o[i]);
-        fresh(one, 1, D); /* alone it gets the same bits */
-        if (first > 0) isa->attend(c->kv, c->q + h * D, 1, D, c->k, c->v, first, one);
-        isa->attend(c->kv, c->q + h * D, 1, D, c->k + skip, c->v + skip, c->n - first, one);
-        assert_memory_equal(one, s, (D + 2) * sizeof *one);
+                wrong("kv %d n_q %u K %u V %u n %u: out[%u][%u] = %g, want %g", c->row.dtype,
+                      c->n_q, K, V, c->n, h, i, (double)s[2 + i], o[i]);
+        fresh(one, 1, V); /* alone it gets the same bits */
+        if (first > 0) isa->attend(&c->row, c->q + h * K, 1, c->k, c->v, first, one);
+        isa->attend(&c->row, c->q + h * K, 1, k, v, c->n - first, one);
+        assert_memory_equal(one, s, (V + 2) * sizeof *one);
     }
     free(state), free(one), free(o);
+}
+
+/* With v_in_k the values are the keys' first elements; `v` is then their address. */
+static void attend_shape(const struct cpu_isa *isa, struct kv_row row, uint32_t n_q, uint32_t n) {
+    const enum dtype kv = (enum dtype)row.dtype;
+    struct attend_case c = {.row = row, .n_q = n_q, .n = n};
+    c.q = random_floats((size_t)c.n_q * row.k_width);
+    for (uint32_t e = 0; e < c.n_q * row.k_width; e++) c.q[e] *= 2 / sqrtf((float)row.k_width);
+    c.k = random_weights(kv, (size_t)c.n * row.k_width, 2, &c.k_base);
+    c.v = random_weights(kv, (size_t)c.n * row.v_width, 2, &c.v_base);
+    if (row.v_in_k) c.v = c.k;
+    attend_check(isa, &c, 0);
+    attend_check(isa, &c, c.n / 3);
+    free(c.q), free(c.k_base), free(c.v_base);
 }
 
 static void attend_shapes(const struct cpu_isa *isa) {
@@ -261,15 +277,13 @@ static void attend_shapes(const struct cpu_isa *isa) {
     for (int d = 0; d < 3; d++)
         for (size_t i = 0; i < 9; i++)
             for (size_t j = 0; j < 6; j++) {
-                struct attend_case c = {
-                    .kv = float_dtypes[d], .n_q = heads[j], .D = dims[i], .n = counts[(i + j) % 6]};
-                c.q = random_floats((size_t)c.n_q * c.D);
-                for (uint32_t e = 0; e < c.n_q * c.D; e++) c.q[e] *= 2 / sqrtf((float)c.D);
-                c.k = random_weights(c.kv, (size_t)c.n * c.D, 2, &c.k_base);
-                c.v = random_weights(c.kv, (size_t)c.n * c.D, 2, &c.v_base);
-                attend_check(isa, &c, 0);
-                attend_check(isa, &c, c.n / 3);
-                free(c.q), free(c.k_base), free(c.v_base);
+                struct kv_row row = {.heads = 1, .dtype = (uint8_t)float_dtypes[d]};
+                row.k_width = row.v_width = (uint16_t)dims[i];
+                attend_shape(isa, row, heads[j], counts[(i + j) % 6]);
+                row.v_width = (uint16_t)dims[(i + j) % 9];
+                attend_shape(isa, row, heads[j], counts[(i + j + 1) % 6]);
+                row.v_in_k = row.v_width <= row.k_width;
+                attend_shape(isa, row, heads[j], counts[(i + j + 2) % 6]);
             }
 }
 

@@ -22,6 +22,7 @@ static struct fake *new_fake(uint32_t vocab) {
                                  .head_dim = 8,
                                  .rms_eps = 1e-6f,
                                  .rope_theta = 1e4f};
+    c.kv = spec_kv_row(&c.spec, DTYPE_F32);
     return fake_new(&c);
 }
 

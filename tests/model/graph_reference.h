@@ -33,8 +33,11 @@ static inline int reference_init(struct diag *d, struct reference *r, const stru
         const struct tensor *t = &g->tensors.items[i];
         if (t->role == TENSOR_WEIGHT) {
             r->weight_of[i] = n;
-            want[n++] = (struct weight_want){t->name, DTYPE_F32, t->n_dims, t->shape[0],
-                                             t->n_dims == 2 ? t->shape[1] : 0};
+            want[n++] = (struct weight_want){.name = t->name,
+                                             .dtype = DTYPE_F32,
+                                             .n_dims = t->n_dims,
+                                             .rows = t->shape[0],
+                                             .cols = t->n_dims == 2 ? t->shape[1] : 0};
             continue;
         }
         uint64_t elements = t->role == TENSOR_STATE ? t->shape[0] * t->shape[1] * g->spec.head_dim
@@ -201,7 +204,7 @@ static inline const float *reference_run(const struct reference *r) {
     const float *logits = NULL;
     for (size_t i = 0; i < g->ops.n; i++) {
         const struct kop *op = &g->ops.items[i];
-        uint32_t rows = kgraph_rows(g, op), H = g->spec.hidden;
+        uint32_t rows = kop_rows(op), H = g->spec.hidden;
         for (uint32_t t = 0; t < rows; t++) {
             switch (op->kind) {
             case OP_EMBED:

@@ -1,5 +1,6 @@
 /* The tokenizer against what Hugging Face `tokenizers` gave for the same files and texts:
- * tests/golden/tokenizer, made by tools/golden_tokenizer.py. */
+ * tests/golden/tokenizer, made by tools/golden_tokenizer.py; and against transformers for whole
+ * directories: tests/golden/directories, made by tools/golden_directories.py. */
 #include "base/jsonio.h"
 #include "base/mapfile.h"
 #include "model/tokenizer.h"
@@ -14,7 +15,7 @@
 #include <cmocka.h>
 #undef fail /* cmocka has a macro of that name */
 
-#define GOLDEN "tests/golden/tokenizer/"
+#define GOLDEN "tests/golden/"
 
 /* One golden file while it is compared. */
 struct run {
@@ -108,15 +109,13 @@ static void check_case(struct run *r, size_t line, const json_t *c) {
     r->n_cases++;
 }
 
-static void compare_golden(void **state) {
-    struct run r = {.name = *state};
+/* Calls `check` with every line of tests/golden/<name>/<file>. */
+static void each_line(struct run *r, const char *file,
+                      void (*check)(struct run *, size_t line, const json_t *)) {
     struct diag d = {0};
     struct mapfile f;
     char path[200];
-    snprintf(path, sizeof path, GOLDEN "%s", r.name);
-    tokenizer_open(&d, path, &r.t);
-    assert_string_equal(d.message, "");
-    snprintf(path, sizeof path, GOLDEN "%s/cases.jsonl", r.name);
+    snprintf(path, sizeof path, GOLDEN "%s/%s", r->name, file);
     assert_int_equal(mapfile_open(&d, path, 0, &f), QN_OK);
     const char *p = (const char *)f.data, *end = p + f.bytes;
     for (size_t line = 1; p < end; line++) {
@@ -124,25 +123,75 @@ static void compare_golden(void **state) {
         json_t *c;
         assert_non_null(stop);
         assert_int_equal(jsonio_parse(&d, path, p, (size_t)(stop - p), &c), QN_OK);
-        check_case(&r, line, c);
+        check(r, line, c);
         json_decref(c);
         p = stop + 1;
     }
     mapfile_close(&f);
-    tokenizer_free(r.t);
-    print_message("%s: %d cases, %d wrong\n", r.name, r.n_cases, r.n_wrong);
-    assert_true(r.n_cases >= 350);
-    assert_int_equal(r.n_wrong, 0);
+}
+
+static void open_run(struct run *r) {
+    struct diag d = {0};
+    char path[200];
+    snprintf(path, sizeof path, GOLDEN "%s", r->name);
+    tokenizer_open(&d, path, &r->t);
+    assert_string_equal(d.message, "");
+    each_line(r, "cases.jsonl", check_case);
+}
+
+static void close_run(struct run *r, int n_least) {
+    tokenizer_free(r->t);
+    print_message("%s: %d cases, %d wrong\n", r->name, r->n_cases, r->n_wrong);
+    assert_true(r->n_cases >= n_least);
+    assert_int_equal(r->n_wrong, 0);
+}
+
+static void compare_golden(void **state) {
+    struct run r = {.name = *state};
+    open_run(&r);
+    close_run(&r, 350);
+}
+
+static void check_eos(struct run *r, size_t line, const json_t *c) {
+    const json_t *eos = json_object_get(c, "eos");
+    const int32_t want = json_is_null(eos) ? -1 : (int32_t)json_integer_value(eos);
+    if (tokenizer_eos(r->t) == want) return;
+    print_error("%s: eos.jsonl: line %zu: want %d, have %d\n", r->name, line, want,
+                tokenizer_eos(r->t));
+    r->n_wrong++;
+}
+
+/* Files beside tokenizer.json, post-processors and pre-tokenizers, as transformers has them. */
+static void compare_directory(void **state) {
+    struct run r = {.name = *state};
+    open_run(&r);
+    each_line(&r, "eos.jsonl", check_eos);
+    close_run(&r, 80);
 }
 
 #define GOLDEN_TEST(name)                                                                          \
-    { "golden " name, compare_golden, NULL, NULL, (void *)name }
+    { "golden " name, compare_golden, NULL, NULL, (void *)"tokenizer/" name }
+#define DIRECTORY_TEST(name)                                                                       \
+    { "directory " name, compare_directory, NULL, NULL, (void *)"directories/" name }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        GOLDEN_TEST("qwen"),    GOLDEN_TEST("llama3"),    GOLDEN_TEST("llama2"),
-        GOLDEN_TEST("mistral"), GOLDEN_TEST("metaspace"), GOLDEN_TEST("gpt2"),
+        GOLDEN_TEST("qwen"),
+        GOLDEN_TEST("llama3"),
+        GOLDEN_TEST("llama2"),
+        GOLDEN_TEST("mistral"),
+        GOLDEN_TEST("metaspace"),
+        GOLDEN_TEST("gpt2"),
         GOLDEN_TEST("pieces"),
+        DIRECTORY_TEST("added_tokens_decoder"),
+        DIRECTORY_TEST("special_tokens_map"),
+        DIRECTORY_TEST("named_tokens"),
+        DIRECTORY_TEST("named_object"),
+        DIRECTORY_TEST("whitespace"),
+        DIRECTORY_TEST("bert"),
+        DIRECTORY_TEST("roberta"),
+        DIRECTORY_TEST("delimiter"),
+        DIRECTORY_TEST("post_sequence"),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,8 +33,6 @@ static void refusals_name_the_field(void **state) {
         {"{\"model\":3}", QN_EFORMAT, "model"},
         {"{" MODEL("{}", "[]") "}", QN_EFORMAT, "no vocabulary"},
         {"{\"model\":{\"type\":\"WordPiece\"}}", QN_EUNSUPPORTED, "WordPiece"},
-        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.5}}", QN_EUNSUPPORTED,
-         "model.dropout"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"end_of_word_suffix\":\"</w>\"}}",
          QN_EUNSUPPORTED, "model.end_of_word_suffix"},
         {"{" MODEL("{\"a\":-1}", "[]") "}", QN_ELIMIT, "model.vocab"},
@@ -58,7 +56,9 @@ static void refusals_name_the_field(void **state) {
          QN_EUNSUPPORTED, "pre_tokenizer.pattern"},
         {"{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"ab\"}," SMALL "}",
          QN_EFORMAT, "pre_tokenizer.replacement"},
-        {"{\"post_processor\":{\"type\":\"BertProcessing\"}," SMALL "}", QN_EUNSUPPORTED,
+        {"{\"post_processor\":{\"type\":\"BertProcessing\"}," SMALL "}", QN_EFORMAT,
+         "post_processor.cls"},
+        {"{\"post_processor\":{\"type\":\"Other\"}," SMALL "}", QN_EUNSUPPORTED,
          "post_processor.type"},
         {"{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{"
          "\"id\":\"<s>\"}}],\"special_tokens\":{}}," SMALL "}",
@@ -211,18 +211,13 @@ static void lookups(void **state) {
     parse(&d, json, config, &t);
     assert_string_equal(d.message, "");
     assert_int_equal(tokenizer_n_vocab(t), 5);
-    assert_int_equal(tokenizer_bos(t), 3); /* numbered on, as the reference does; not 9 */
-    assert_int_equal(tokenizer_eos(t), 4);
-    assert_int_equal(tokenizer_pad(t), -1);
+    assert_int_equal(tokenizer_id(t, "<s>"), 3); /* numbered on, as the reference does; not 9 */
+    assert_int_equal(tokenizer_id(t, "</s>"), 4);
     assert_int_equal(tokenizer_id(t, "ab"), 2);
     assert_int_equal(tokenizer_id(t, "x"), -1);
     assert_string_equal(tokenizer_token(t, 3, &n), "<s>");
     assert_int_equal(n, 3);
     assert_null(tokenizer_token(t, 5, &n));
-    assert_true(tokenizer_is_special(t, 4));
-    assert_true(tokenizer_is_special(t, 1));
-    assert_false(tokenizer_is_special(t, 0));
-    assert_false(tokenizer_is_added(t, 2));
     assert_int_equal(tokenizer_encode(&d, t, "ab<s>a", 6, true, &ids), QN_OK);
     const int32_t want[] = {0, 1, 3, 0}; /* b is an added token, so it is cut out first */
     assert_int_equal(ids.n, 4);
@@ -246,10 +241,59 @@ static void bytes_of_tokens(void **state) {
     tokenizer_free(t);
 }
 
+/* Dropout is for training: whatever it is, a text has its ids. */
+static void dropout_is_not_applied(void **state) {
+    struct tokenizer *t;
+    struct diag d = {0};
+    struct token_ids ids = {0};
+    (void)state;
+    assert_int_equal(parse(&d,
+                           "{\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"],"
+                           "\"dropout\":1.0}}",
+                           NULL, &t),
+                     QN_OK);
+    assert_int_equal(tokenizer_encode(&d, t, "ab", 2, true, &ids), QN_OK);
+    assert_int_equal(ids.n, 1);
+    assert_int_equal(ids.items[0], 2);
+    ARRAY_FINI(&ids);
+    tokenizer_free(t);
+}
+
+/* Files beside tokenizer.json that say something else than tokens. */
+static void bad_configs_are_refused(void **state) {
+    static const struct {
+        const char *config, *message;
+    } cases[] = {
+        {"[]", "tokenizer_config.json: want an object"},
+        {"{\"added_tokens_decoder\":[]}",
+         "tokenizer_config.json: added_tokens_decoder: want an object of at most 65536"},
+        {"{\"added_tokens_decoder\":{\"x\":{\"content\":\"a\"}}}",
+         "tokenizer_config.json: added_tokens_decoder.x: want an id"},
+        {"{\"added_tokens_decoder\":{\"1\":7}}",
+         "tokenizer_config.json: added_tokens_decoder.1: want an object"},
+        {"{\"added_tokens_decoder\":{\"1\":{}}}",
+         "tokenizer_config.json: added_tokens_decoder.1.content: want a string"},
+        {"{\"eos_token\":7}",
+         "tokenizer_config.json: eos_token: want a token, as text or as an object"},
+        {"{\"extra_special_tokens\":[null]}",
+         "tokenizer_config.json: extra_special_tokens: want a token, as text or as an object"},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct tokenizer *t;
+        struct diag d = {0};
+        assert_int_equal(parse(&d, "{" SMALL "}", cases[i].config, &t), QN_EFORMAT);
+        assert_string_equal(d.message, cases[i].message);
+    }
+}
+
 static void missing_files(void **state) {
     struct tokenizer *t;
     struct diag d = {0};
     (void)state;
+    assert_int_equal(tokenizer_open(&d, "tests/model", &t), QN_ENOENT);
+    assert_string_equal(d.message, "tests/model: want tokenizer.json, have no tokenizer");
+    diag_clear(&d);
     assert_int_equal(tokenizer_open(&d, "tests/golden/none", &t), QN_ENOENT);
     assert_non_null(strstr(d.message, "tests/golden/none"));
 }
@@ -264,6 +308,8 @@ int main(void) {
         cmocka_unit_test(long_runs_are_fast),
         cmocka_unit_test(lookups),
         cmocka_unit_test(bytes_of_tokens),
+        cmocka_unit_test(dropout_is_not_applied),
+        cmocka_unit_test(bad_configs_are_refused),
         cmocka_unit_test(missing_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

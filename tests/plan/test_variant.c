@@ -28,7 +28,6 @@ static struct plan_request request_of(const struct model_spec *s, const struct d
                                  .n_slots = 64,
                                  .max_model_len = 4096,
                                  .max_batched_tokens = 2048,
-                                 .kv_block = 64,
                                  .cut_qkv = true,
                                  .join_heads = true,
                                  .cut_linear = d->has.wgmma,

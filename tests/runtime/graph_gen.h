@@ -234,11 +234,13 @@ static inline struct prog_header *gen_program(struct gen_graph *graphs, uint32_t
                                               const struct gen_limits *limits) {
     struct prog_header h = {.magic = PROGRAM_MAGIC,
                             .version = PROGRAM_VERSION,
+                            .n_ranks = 1,
                             .n_workers = limits->n_workers,
                             .n_slots = limits->n_slots,
                             .max_model_len = limits->max_model_len,
                             .kv_block = limits->kv_block,
                             .total_bytes = (sizeof h + 63) & ~63ull};
+    const struct model_spec spec = gen_spec();
     uint64_t n_tasks = 0, n_events = 0, n_aot = 0;
     for (uint32_t i = 0; i < n; i++) {
         gen_linearize(&graphs[i]);
@@ -247,6 +249,7 @@ static inline struct prog_header *gen_program(struct gen_graph *graphs, uint32_t
         for (uint32_t k = 0; k < graphs[i].n_tasks; k++) n_aot += !graphs[i].tasks[k].jit;
     }
     gen_section(&h, SECTION_MODEL, 1, sizeof(struct model_spec));
+    gen_section(&h, SECTION_KV, spec.n_layers, sizeof(struct kv_row));
     gen_section(&h, SECTION_VARIANT, n, sizeof(struct prog_variant));
     gen_section(&h, SECTION_TENSOR, 0, 1);
     gen_section(&h, SECTION_OP, n, sizeof(struct prog_op));
@@ -259,13 +262,15 @@ static inline struct prog_header *gen_program(struct gen_graph *graphs, uint32_t
     struct prog_header *p = calloc(1, h.total_bytes);
     assert(p);
     *p = h;
-    *(struct model_spec *)gen_at(p, SECTION_MODEL) = gen_spec();
+    *(struct model_spec *)gen_at(p, SECTION_MODEL) = spec;
+    for (uint32_t i = 0; i < spec.n_layers; i++)
+        ((struct kv_row *)gen_at(p, SECTION_KV))[i] = spec_kv_row(&spec, DTYPE_F32);
     p->spec_hash = hash_bytes(gen_at(p, SECTION_MODEL), sizeof(struct model_spec), 0);
     uint32_t task = 0, event = 0, aot = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct prog_op *op = (struct prog_op *)gen_at(p, SECTION_OP) + i;
         memset(op, 0xff, sizeof *op);
-        *op = (struct prog_op){.kind = OP_EMBED, .layer = -1, .n_rows = 1};
+        *op = (struct prog_op){.kind = OP_EMBED, .layer = -1, .n_rows = 1, .gang = 1};
         gen_variant(p, &graphs[i], i, task, event, &aot);
         task += graphs[i].n_tasks;
         event += graphs[i].n_events;

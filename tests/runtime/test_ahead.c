@@ -47,7 +47,8 @@ static void all_weights_once(uint32_t cuts, uint32_t n_workers) {
         tensors[i] = base + total;
         total += PROG(p, TENSOR)[i].bytes;
     }
-    const struct cpu_core core = {.config = {.program = p}, .tensors = tensors};
+    struct cpu_core core = {.config = {.program = p}, .tensors = tensors};
+    assert_int_equal(program_maps_make(&d, p, &core.maps), QN_OK);
     for (uint32_t op = 0; op < p->section[SECTION_OP].count; op++) {
         const struct prog_op *k = &PROG(p, OP)[op];
         memset(seen, 0, total);
@@ -64,6 +65,7 @@ static void all_weights_once(uint32_t cuts, uint32_t n_workers) {
     free(base);
     free(seen);
     free(tensors);
+    program_maps_fini(&core.maps);
     free(p);
     fixture_fini(&f);
 }
@@ -89,7 +91,8 @@ static void it_ends(void **state) {
     char *base = malloc(64 << 20);
     void **tensors = calloc(n_tensors, sizeof *tensors);
     for (uint64_t i = 0; i < n_tensors; i++) tensors[i] = base;
-    const struct cpu_core core = {.config = {.program = p}, .tensors = tensors};
+    struct cpu_core core = {.config = {.program = p}, .tensors = tensors};
+    assert_int_equal(program_maps_make(&d, p, &core.maps), QN_OK);
     const struct prog_variant *v = PROG(p, VARIANT);
     struct cpu_ahead a = {0};
     cpu_ahead_step(&core, &a, RT_NONE);
@@ -103,6 +106,7 @@ static void it_ends(void **state) {
     }
     free(base);
     free(tensors);
+    program_maps_fini(&core.maps);
     free(p);
     fixture_fini(&f);
 }

@@ -6,6 +6,7 @@
 #include "runtime/rt_test.h"
 
 #include <math.h>
+#include <stdio.h>
 
 enum { N_VARIANTS = 3, N_REQUESTS = 5, MAX_OUT = 12 };
 
@@ -56,6 +57,21 @@ static int32_t op(struct build *b, enum op_kind kind, const int32_t *in, int32_t
     return out[0];
 }
 
+/* The projections as one matrix. */
+static int32_t projections(struct build *b, uint64_t q, uint64_t kv) {
+    char names[3][16];
+    const char *const what[3] = {"q", "k", "v"};
+    struct kgraph_part parts[3];
+    int32_t t;
+    for (int i = 0; i < 3; i++) {
+        snprintf(names[i], sizeof names[i], "%d.%s", b->layer, what[i]);
+        parts[i] = (struct kgraph_part){names[i], i == 0 ? q : kv};
+    }
+    EXPECT_OK(b->d, kgraph_weight_joined(b->d, b->g, parts, 3, (enum dtype)b->g->spec.weight_dtype,
+                                         2, b->g->spec.hidden, &t));
+    return t;
+}
+
 static int32_t linear(struct build *b, const char *name, int32_t a, uint64_t cols, int32_t x) {
     int32_t in[OP_MAX_IN], out[OP_MAX_OUT] = {NO_TENSOR, NO_TENSOR};
     none(in, OP_MAX_IN);
@@ -75,9 +91,6 @@ static int32_t layer(struct build *b, int32_t x, enum form form) {
     none(in, OP_MAX_IN);
     in[QKV_X] = x;
     in[QKV_NORM] = weight(b, "norm", hidden, 0);
-    in[QKV_WQ] = weight(b, "q", q, hidden);
-    in[QKV_WK] = weight(b, "k", kv, hidden);
-    in[QKV_WV] = weight(b, "v", kv, hidden);
     const int32_t q_norm = weight(b, "qn", s->head_dim, 0),
                   k_norm = weight(b, "kn", s->head_dim, 0);
     int32_t cache, a;
@@ -85,12 +98,16 @@ static int32_t layer(struct build *b, int32_t x, enum form form) {
     int32_t attend[OP_MAX_IN], o[OP_MAX_OUT] = {NO_TENSOR, NO_TENSOR};
     none(attend, OP_MAX_IN);
     if (form == STEP) {
+        in[QKV_LINEAR_W] = projections(b, q, kv);
         attend[HEADS_QKV] = op(b, OP_QKV_LINEAR, in, out);
         attend[HEADS_Q_NORM] = q_norm;
         attend[HEADS_K_NORM] = k_norm;
         o[JOINED_OUT_KV] = cache;
         a = op(b, OP_ATTENTION_STEP, attend, o);
     } else {
+        in[QKV_WQ] = weight(b, "q", q, hidden);
+        in[QKV_WK] = weight(b, "k", kv, hidden);
+        in[QKV_WV] = weight(b, "v", kv, hidden);
         in[QKV_Q_NORM] = q_norm;
         in[QKV_K_NORM] = k_norm;
         out[QKV_OUT_KV] = cache;
@@ -159,6 +176,7 @@ static struct prog_header *compile(const struct model_spec *spec, uint32_t n_wor
             EXPECT_OK(&d, stages[s](&d, &graphs[i]));
     }
     struct program_config config = {.target = TARGET_CPU,
+                                    .n_ranks = 1,
                                     .n_workers = n_workers,
                                     .n_slots = n_slots,
                                     .max_model_len = max_model_len,
@@ -167,6 +185,7 @@ static struct prog_header *compile(const struct model_spec *spec, uint32_t n_wor
                                     .model_path = ""};
     struct prog_header *p;
     EXPECT_OK(&d, program_make(&d, &config, graphs, N_VARIANTS, &p));
+    ((struct kv_row *)PROG(p, KV))[1].dtype = DTYPE_F32; /* layers may have different formats */
     EXPECT_OK(&d, program_check(&d, "small", p, p->total_bytes));
     for (int i = 0; i < N_VARIANTS; i++) {
         tgraph_fini(&graphs[i]);
@@ -176,27 +195,33 @@ static struct prog_header *compile(const struct model_spec *spec, uint32_t n_wor
     return p;
 }
 
-/* Random weights, the same for the same name whatever the program. */
+/* Random values of a part, the same for the same name whatever the program. */
+static void fill_part(const struct prog_header *p, const struct prog_weight *w,
+                      const struct prog_part *part, uint16_t *half) {
+    const char *name = program_string(p, part->name);
+    uint64_t seed = hash_bytes(name, strlen(name), 3);
+    const uint64_t cols = w->n_dims == 2 ? w->cols : 1;
+    float *full = (float *)(void *)half;
+    for (uint64_t k = part->at * cols; k < (part->at + part->rows) * cols; k++) {
+        float v = (float)gen_random(&seed, 2001) / 1000.0f - 1.0f;
+        v = w->n_dims == 1 ? 1 + 0.1f * v : 0.5f * v;
+        uint32_t bits;
+        memcpy(&bits, &v, 4);
+        if (w->dtype == DTYPE_F32)
+            full[k] = v;
+        else
+            half[k] = (uint16_t)(bits >> 16);
+    }
+}
+
 static const void **make_weights(const struct prog_header *p) {
     uint64_t n = p->section[SECTION_WEIGHT].count;
     const void **weights = calloc(n, sizeof *weights);
     for (uint64_t i = 0; i < n; i++) {
         const struct prog_weight *w = &PROG(p, WEIGHT)[i];
-        const char *name = program_string(p, w->name);
-        uint64_t seed = hash_bytes(name, strlen(name), 3);
-        uint64_t count = (uint64_t)w->rows * (w->n_dims == 2 ? w->cols : 1);
-        uint16_t *half = malloc(count * 4);
-        float *full = (float *)(void *)half;
-        for (uint64_t k = 0; k < count; k++) {
-            float v = (float)gen_random(&seed, 2001) / 1000.0f - 1.0f;
-            v = w->n_dims == 1 ? 1 + 0.1f * v : 0.5f * v;
-            uint32_t bits;
-            memcpy(&bits, &v, 4);
-            if (w->dtype == DTYPE_F32)
-                full[k] = v;
-            else
-                half[k] = (uint16_t)(bits >> 16);
-        }
+        uint16_t *half = malloc((uint64_t)w->rows * (w->n_dims == 2 ? w->cols : 1) * 4);
+        for (uint32_t k = w->first_part; k < w->first_part + w->n_parts; k++)
+            fill_part(p, w, &PROG(p, PART)[k], half);
         weights[i] = half;
     }
     return weights;
@@ -215,18 +240,26 @@ struct output {
     float logprobs[MAX_OUT];
 };
 
-/* Request i: prompts of 3 to 290 tokens (more than one attention piece), greedy and sampled. */
-static int put(struct diag *d, struct mailbox *m, uint32_t i, uint32_t *slot) {
+/* Request i: prompts of 3 to 290 tokens (more than one attention piece), greedy and sampled. From
+ * the first n_known tokens of its output on, whose log-probabilities are asked for. */
+static int put_from(struct diag *d, struct mailbox *m, uint32_t i, const struct output *known,
+                    uint32_t n_known, uint32_t *slot) {
     static const uint32_t lengths[N_REQUESTS] = {3, 290, 17, 60, 1};
     int32_t prompt[320];
-    struct rt_request q = make_request(lengths[i], MAX_OUT - i);
-    for (uint32_t k = 0; k < q.n_prompt; k++) prompt[k] = (int32_t)((k * 37 + i * 91 + 5) % 700);
+    struct rt_request q = make_request(lengths[i] + n_known, MAX_OUT - i - n_known);
+    for (uint32_t k = 0; k < lengths[i]; k++) prompt[k] = (int32_t)((k * 37 + i * 91 + 5) % 700);
+    for (uint32_t k = 0; k < n_known; k++) prompt[lengths[i] + k] = known->tokens[k];
+    q.n_scored = n_known;
     if (i % 2) {
         q.sampling.temperature = 0.8f;
         q.sampling.top_p = 0.95f;
         q.sampling.seed = 1000 + i;
     }
     return mailbox_submit(d, m, &q, prompt, slot);
+}
+
+static int put(struct diag *d, struct mailbox *m, uint32_t i, uint32_t *slot) {
+    return put_from(d, m, i, NULL, 0, slot);
 }
 
 static void take(struct mailbox *m, uint32_t slot, struct output *out) {
@@ -269,6 +302,30 @@ static void run_alone(const struct model_spec *spec, struct output *out) {
     free(p);
 }
 
+/* All requests as one batch, each from 1 to 4 tokens of its output on: the log-probabilities of
+ * these, rows of one chunk, are those that they had one after the other, and what a greedy request
+ * goes on with is the same. */
+static void run_scored(struct cpu_backend *b, const struct output *want) {
+    struct diag d = {0};
+    uint32_t slots[N_REQUESTS];
+    for (uint32_t i = 0; i < N_REQUESTS; i++)
+        EXPECT_OK(&d, put_from(&d, cpu_backend_mailbox(b), i, &want[i], 1 + i % 4, &slots[i]));
+    EXPECT_OK(&d, cpu_backend_run(&d, b));
+    EXPECT_OK(&d, cpu_backend_check(&d, b));
+    for (uint32_t i = 0; i < N_REQUESTS; i++) {
+        const uint32_t n = 1 + i % 4;
+        struct mailbox_view v;
+        struct output rest = {.n = want[i].n - n}, got;
+        EXPECT_OK(&d, mailbox_poll(&d, cpu_backend_mailbox(b), slots[i], &v));
+        assert_int_equal(v.n_scored, n);
+        assert_memory_equal(v.scored, want[i].logprobs, n * 4);
+        take(cpu_backend_mailbox(b), slots[i], &got);
+        memcpy(rest.tokens, want[i].tokens + n, rest.n * 4);
+        memcpy(rest.logprobs, want[i].logprobs + n, rest.n * 4);
+        if (i % 2 == 0) assert_same(&got, &rest);
+    }
+}
+
 /* All requests as one batch on the backend. */
 static void run_together(const struct model_spec *spec, uint32_t n_workers,
                          enum launch_policy launch, enum form form, uint32_t max_batched,
@@ -291,6 +348,7 @@ static void run_together(const struct model_spec *spec, uint32_t n_workers,
             take(cpu_backend_mailbox(b), slots[i], &got);
             assert_same(&got, &want[i]);
         }
+        run_scored(b, want);
     }
     cpu_backend_close(b);
     free_weights(p, weights);

@@ -414,6 +414,9 @@ static void test_bad_requests(void **state) {
     q.n_stop = RT_MAX_STOP_IDS + 1;
     EXPECT_FAIL(&d, QN_ELIMIT, "stop_token_ids", mailbox_submit(&d, m, &q, prompt, &slot));
     q = make_request(2, 1);
+    q.n_scored = 2;
+    EXPECT_FAIL(&d, QN_EINVAL, "n_scored", mailbox_submit(&d, m, &q, prompt, &slot));
+    q = make_request(2, 1);
     prompt[1] = 1000;
     EXPECT_FAIL(&d, QN_EINVAL, "token 1000 at 1", mailbox_submit(&d, m, &q, prompt, &slot));
     prompt[1] = -1;
@@ -455,6 +458,119 @@ static void test_slots_run_out(void **state) {
     end(&t);
 }
 
+static uint32_t put_scored(struct trial *t, uint32_t request, uint32_t n_prompt,
+                           uint32_t max_tokens, uint32_t n_scored) {
+    struct diag d = {0};
+    int32_t prompt[256];
+    uint32_t slot = 0;
+    struct rt_request q = make_request(n_prompt, max_tokens);
+    q.n_scored = n_scored;
+    fill_prompt(prompt, n_prompt, request);
+    EXPECT_OK(&d, mailbox_submit(&d, &t->sim.core.mailbox, &q, prompt, &slot));
+    return slot;
+}
+
+/* Whether the prompt's last tokens have their log-probabilities. */
+static bool scores_follow(const struct mailbox_view *v, uint32_t n_prompt, uint32_t request) {
+    int32_t prompt[256];
+    fill_prompt(prompt, n_prompt, request);
+    for (uint32_t i = 0; i < v->n_scored; i++) {
+        const uint32_t p = n_prompt - v->n_scored + i;
+        if (v->scored[i] != watch_score(prompt[p], p)) return false;
+    }
+    return true;
+}
+
+/* The logit rows of a request: those of its last token rows, each of the position before the token
+ * that it is of. */
+static void look_at_logits(const struct seen *s, uint32_t slot, uint32_t count, uint32_t last) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_logit_rows; i++) {
+        const uint32_t row = (uint32_t)s->logit_row[i];
+        assert_true(row < s->n_rows);
+        if ((uint32_t)s->slot[row] != slot) continue;
+        n++;
+        assert_int_equal(s->position[row], last + n - count);
+    }
+    assert_int_equal(n, count);
+}
+
+/* A prompt of 19 whose last 3 tokens are scored, in chunks of 16 and 3: the second one has logits
+ * of positions 15 to 18, the first one of its last: 4 logit rows are all that there is room for. */
+static void test_several_logit_rows(void **state) {
+    (void)state;
+    struct trial t;
+    begin(&t, 20, 0);
+    const uint32_t a = put_scored(&t, 3, 19, 4, 3);
+    run(&t);
+    const uint32_t rows[] = {16, 3, 1, 1, 1}, logits[] = {1, 3, 1, 1, 1};
+    const uint32_t last[] = {15, 18, 19, 20, 21};
+    assert_int_equal(t.n_seen, 5);
+    for (uint32_t i = 0; i < 5; i++) {
+        assert_int_equal(t.seen[i].n_rows, rows[i]);
+        assert_int_equal(t.seen[i].n_logit_rows, logits[i]);
+        look_at_logits(&t.seen[i], a, logits[i], last[i]);
+    }
+    const struct mailbox_view v = get(&t, a);
+    assert_true(v.n_out == 4 && tokens_follow(&v, 19, 3));
+    assert_true(v.n_scored == 3 && scores_follow(&v, 19, 3));
+    end(&t);
+}
+
+/* Three requests beside each other, with 2, 3 and 1 logit rows at a time; there is room for 4. */
+static void test_logit_rows_of_a_batch(void **state) {
+    (void)state;
+    struct trial t;
+    begin(&t, 40, 0);
+    const uint32_t a = put_scored(&t, 1, 4, 3, 1), b = put_scored(&t, 2, 5, 3, 2),
+                   c = put(&t, 3, 3, 3);
+    run(&t);
+    /* a has 4 rows, the last 2 with logits; b 4 of 5, as far as 2 logit rows go; c 2 of 3. */
+    assert_int_equal(t.seen[0].n_rows, 4 + 4 + 2);
+    assert_int_equal(t.seen[0].n_logit_rows, 4);
+    look_at_logits(&t.seen[0], a, 2, 3);
+    look_at_logits(&t.seen[0], b, 2, 3);
+    look_at_logits(&t.seen[0], c, 0, 0);
+    assert_int_equal(t.seen[1].n_rows, 3);
+    for (uint32_t i = 1; i < t.n_seen; i++) assert_true(t.seen[i].n_logit_rows <= 3);
+    look_at_logits(&t.seen[1], b, 1, 4);
+    look_at_logits(&t.seen[1], c, 1, 2);
+    const struct mailbox_view va = get(&t, a), vb = get(&t, b), vc = get(&t, c);
+    assert_true(va.n_out == 3 && tokens_follow(&va, 4, 1) && scores_follow(&va, 4, 1));
+    assert_true(vb.n_out == 3 && tokens_follow(&vb, 5, 2) && scores_follow(&vb, 5, 2));
+    assert_true(vc.n_out == 3 && tokens_follow(&vc, 3, 3) && vc.n_scored == 0);
+    end(&t);
+}
+
+/* Every token of a prompt but the first: as many rows at a time as there are logit rows, and beside
+ * requests that decode, which keep theirs. Such rows are of one request, however many. */
+static void test_whole_prompt_is_scored(void **state) {
+    (void)state;
+    struct trial t;
+    begin_with(&t, 40, 0, 64, true);
+    const uint32_t a = put(&t, 1, 1, 12), b = put_scored(&t, 2, 14, 2, 13);
+    run(&t);
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < t.n_seen; i++) {
+        uint32_t n_a = 0, n_b = 0;
+        for (uint32_t k = 0; k < t.seen[i].n_rows; k++) {
+            n_a += t.seen[i].slot[k] == (int32_t)a;
+            if (t.seen[i].slot[k] != (int32_t)b) continue;
+            n_b++;
+            assert_int_equal(t.seen[i].position[k], next++);
+        }
+        assert_int_equal(t.seen[i].n_logit_rows, t.seen[i].n_rows);
+        assert_int_equal(n_a, i < 12);
+        if (i < 4) assert_int_equal(n_b, 3);
+        if (n_a + n_b == 4) assert_int_equal(t.seen[i].variant, 2); /* not the one for `alone` */
+    }
+    const struct mailbox_view va = get(&t, a), vb = get(&t, b);
+    assert_true(va.n_out == 12 && tokens_follow(&va, 1, 1));
+    assert_true(vb.n_out == 2 && tokens_follow(&vb, 14, 2));
+    assert_true(vb.n_scored == 13 && scores_follow(&vb, 14, 2));
+    end(&t);
+}
+
 /* Tokens are copied to the host's arrays when the mailbox lies in other memory. */
 static void test_separate_mail(void **state) {
     (void)state;
@@ -493,6 +609,10 @@ static void test_separate_mail(void **state) {
     assert_true(va.n_out == 5 && tokens_follow(&va, 9, 1));
     assert_true(vb.n_out == 7 && tokens_follow(&vb, 3, 2));
     assert_true((const char *)va.tokens >= mail && (const char *)va.tokens < mail + m.mail_bytes);
+    struct rt_request q = make_request(2, 1);
+    q.n_scored = 1;
+    EXPECT_FAIL(&d, QN_EUNSUPPORTED, "n_scored",
+                mailbox_submit(&d, &sim.core.mailbox, &q, (int32_t[]){1, 2}, &a));
     task_sim_close(&sim);
     free(state_block);
     free(mail);
@@ -502,14 +622,24 @@ static void test_separate_mail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chunks),         cmocka_unit_test(test_mixed),
-        cmocka_unit_test(test_more_than_rows), cmocka_unit_test(test_blocks_run_out),
-        cmocka_unit_test(test_exact_blocks),   cmocka_unit_test(test_stop),
-        cmocka_unit_test(test_cancel_running), cmocka_unit_test(test_cancel_waiting),
-        cmocka_unit_test(test_cancel_late),    cmocka_unit_test(test_bad_requests),
-        cmocka_unit_test(test_slots_run_out),  cmocka_unit_test(test_separate_mail),
-        cmocka_unit_test(test_contexts),       cmocka_unit_test(test_steady),
+        cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_more_than_rows),
+        cmocka_unit_test(test_blocks_run_out),
+        cmocka_unit_test(test_exact_blocks),
+        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_cancel_running),
+        cmocka_unit_test(test_cancel_waiting),
+        cmocka_unit_test(test_cancel_late),
+        cmocka_unit_test(test_bad_requests),
+        cmocka_unit_test(test_slots_run_out),
+        cmocka_unit_test(test_separate_mail),
+        cmocka_unit_test(test_contexts),
+        cmocka_unit_test(test_steady),
         cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_several_logit_rows),
+        cmocka_unit_test(test_logit_rows_of_a_batch),
+        cmocka_unit_test(test_whole_prompt_is_scored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

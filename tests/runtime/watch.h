@@ -76,12 +76,23 @@ static inline int32_t watch_next_token(int32_t token, uint32_t position) {
     return (int32_t)(((uint32_t)token * 31 + position * 7 + 3) % 1000);
 }
 
+/* The log-probability that a token of a prompt gets. */
+static inline float watch_score(int32_t token, uint32_t position) {
+    return -(float)token - (float)position / 64;
+}
+
 static inline void watch_sample(const struct rt_batch *b) {
     for (uint32_t i = 0; i < b->rows.n_logit_rows; i++) {
         uint32_t slot = (uint32_t)b->rows.slot[b->rows.logit_row[i]];
+        uint32_t position = (uint32_t)b->rows.position[b->rows.logit_row[i]];
         const struct rt_slot s = b->slots[slot];
         const struct rt_request *q = &b->requests[slot];
-        const int32_t *tokens = b->tokens + (uint64_t)slot * b->max_model_len;
+        const uint64_t first = (uint64_t)slot * b->max_model_len;
+        const int32_t *tokens = b->tokens + first;
+        if (rt_is_scored(&s, position)) {
+            b->logprobs[first + position + 1] = watch_score(tokens[position + 1], position + 1);
+            continue;
+        }
         const int32_t token = watch_next_token(tokens[s.n_known - 1], s.n_known);
         b->logprobs[rt_append_at(b, slot, &s)] = -(float)token;
         rt_append(b, i, slot, &s, token, rt_is_stop(q, token));

@@ -127,14 +127,17 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uin
     int32_t in[OP_MAX_IN], out[OP_MAX_OUT], squares;
     for (int i = 0; i < OP_MAX_IN; i++) in[i] = NO_TENSOR;
     TRY(fixture_norm(d, g, s, n.norm, &in[QKV_X], &in[QKV_NORM], &squares));
-    TRY(fixture_weight(d, g, n.wq, Q, H, &in[QKV_WQ]));
-    TRY(fixture_weight(d, g, n.wk, KV, H, &in[QKV_WK]));
-    TRY(fixture_weight(d, g, n.wv, KV, H, &in[QKV_WV]));
     if (cut) {
+        const struct kgraph_part parts[3] = {{n.wq, Q}, {n.wk, KV}, {n.wv, KV}};
+        TRY(kgraph_weight_joined(d, g, parts, 3, DTYPE_BF16, 2, H, &in[QKV_LINEAR_W]));
         in[QKV_LINEAR_SQUARES] = squares;
         TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, in, out));
         in[HEADS_QKV] = out[0];
         in[HEADS_Q_NORM] = in[HEADS_K_NORM] = NO_TENSOR;
+    } else {
+        TRY(fixture_weight(d, g, n.wq, Q, H, &in[QKV_WQ]));
+        TRY(fixture_weight(d, g, n.wk, KV, H, &in[QKV_WK]));
+        TRY(fixture_weight(d, g, n.wv, KV, H, &in[QKV_WV]));
     }
     int32_t o[OP_MAX_OUT];
     if (cuts & KGRAPH_JOIN_HEADS) {
@@ -158,8 +161,10 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uin
     TRY(fixture_stream(d, g, OP_LINEAR, layer, cuts, n.norm2, linear, s));
     int32_t mlp[7] = {NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR};
     TRY(fixture_norm(d, g, s, n.norm2, &mlp[MLP_X], &mlp[MLP_NORM], &mlp[MLP_SQUARES]));
-    TRY(fixture_weight(d, g, n.wg, I, H, &mlp[MLP_WG]));
-    TRY(fixture_weight(d, g, n.wu, I, H, &mlp[MLP_WU]));
+    const char *const both[2] = {n.wg, n.wu};
+    if (cut)
+        TRY(kgraph_weights_in_turns(d, g, both, 2, KGRAPH_TURN, DTYPE_BF16, I, H, &mlp[MLP_WG]));
+    for (int i = 0; !cut && i < 2; i++) TRY(fixture_weight(d, g, both[i], I, H, &mlp[MLP_WG + i]));
     TRY(kgraph_op(d, g, OP_GATED_MLP, layer, mlp, out));
     int32_t down[5] = {out[0], NO_TENSOR, NO_TENSOR, s->x};
     TRY(fixture_pack(d, g, layer, cuts & KGRAPH_PACK_H, &down[LINEAR_A]));
@@ -186,6 +191,9 @@ static inline int fixture_graph(struct diag *d, struct kgraph *g, uint32_t cuts)
     return kgraph_op(d, g, OP_SAMPLE, -1, sample, out);
 }
 
+/* Gangs that the operators of a kind have from now on; 0: each task is by itself. */
+static uint32_t fixture_gang[N_OP_KINDS];
+
 /* One variant through all stages, each verified. */
 struct fixture {
     struct arena arena;
@@ -203,6 +211,10 @@ static inline int fixture_compile(struct diag *d, struct fixture *f, const struc
     f->kernel.alone = (cuts & KGRAPH_ALONE) != 0;
     tgraph_init(&f->tasks, &f->arena, &f->kernel, options);
     TRY(fixture_graph(d, &f->kernel, cuts));
+    for (size_t i = 0; i < f->kernel.ops.n; i++) {
+        struct kop *op = &f->kernel.ops.items[i];
+        if (fixture_gang[op->kind] != 0) op->gang = fixture_gang[op->kind];
+    }
     TRY(kgraph_verify(d, &f->kernel));
     for (int i = 0; i < N_TASK_STAGES; i++) {
         TRY(stages[i](d, &f->tasks));
@@ -215,6 +227,7 @@ static inline int fixture_program(struct diag *d, const struct fixture *f, uint3
                                   struct prog_header **p) {
     const bool fused = f->kernel.ops.items[1].kind == OP_QKV;
     const struct program_config config = {.target = fused ? TARGET_CPU : TARGET_CUDA,
+                                          .n_ranks = 1,
                                           .n_workers = f->tasks.options.device.n_workers,
                                           .n_slots = 8,
                                           .max_model_len = max_len,

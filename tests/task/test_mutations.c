@@ -49,12 +49,14 @@ static struct cells locate(const struct world *w, const struct kgraph *k, const 
     const struct prog_tensor *t = &PROG(w->p, TENSOR)[w->v->first_tensor + (uint32_t)r->tensor];
     const struct tensor *kt = &k->tensors.items[r->tensor];
     const bool state = t->role == PROG_STATE;
-    uint32_t pitch = state ? t->shape[1] : (uint32_t)(t->bytes / t->shape[0] / 4);
+    const bool packed = kt->layout == LAYOUT_PACKED;
+    const uint64_t rows = packed ? packed_rows(t->shape[0]) : t->shape[0];
+    uint32_t pitch = state ? t->shape[1] : (uint32_t)(t->bytes / rows / 4);
     uint32_t scale = t->carry == CARRY_FLAG ? 2 : 1;
     /* part tensors count their columns in units of what follows */
     if (kt->n_dims == 3) scale *= t->shape[2];
     if (kt->n_dims == 4) scale = pitch / t->shape[1];
-    const uint32_t per_cell = tensor_is_packed(kt) ? 2 : 1; /* elements */
+    const uint32_t per_cell = packed ? 2 : 1; /* elements */
     uint32_t base =
         state ? w->n_workspace_cells + (uint32_t)t->where * 4096 : (uint32_t)(t->where / 4);
     struct cells c = {.first = base + r->row0 * pitch + r->col0 * scale / per_cell,
@@ -68,7 +70,7 @@ static struct cells locate(const struct world *w, const struct kgraph *k, const 
     if (t->carry == CARRY_SPACE) c.run = pitch; /* its units are larger than the graph knows */
     if (r->n_slices > 0) { /* the slice's share of the elements stands for its items */
         uint64_t first, last;
-        prog_slice((uint64_t)t->shape[0] * pitch, r->slice, r->n_slices, &first, &last);
+        prog_slice(rows * pitch, r->slice, r->n_slices, &first, &last);
         c.first = base + (uint32_t)first;
         c.run = c.stride = (uint32_t)(last - first);
         c.rows = 1;

@@ -402,6 +402,78 @@ static void a_program_takes_all_contexts(void **state) {
     fixture_fini(&f);
 }
 
+/* Where each layer's cache begins follows from the rows before it, which may differ: here those of
+ * plain attention, of keys wider than values, and of latent attention, values inside the keys. */
+static void layers_have_rows_of_the_cache(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(3, 64, 4, 2, 16, 128, 512);
+    struct diag d = {0};
+    struct fixture f;
+    struct prog_header *p;
+    uint64_t bytes;
+    ok(&d, fixture_compile(&d, &f, &spec, 1, 256, 0, &defaults));
+    ok(&d, fixture_program(&d, &f, 256, &p));
+    struct kv_row *rows = (struct kv_row *)PROG(p, KV);
+    assert_int_equal(p->section[SECTION_KV].count, 3);
+    const uint64_t plain = 2ull * 2 * 16 * 2 * p->kv_block;
+    ok(&d, program_kv_bytes(&d, p, 5, &bytes));
+    assert_int_equal(bytes, 3 * 5 * plain);
+    rows[1] = (struct kv_row){.heads = 3, .k_width = 24, .v_width = 16, .dtype = DTYPE_F32};
+    rows[2] = (struct kv_row){
+        .heads = 1, .k_width = 576, .v_width = 512, .v_in_k = 1, .dtype = DTYPE_BF16};
+    const uint64_t wide = 3ull * (24 + 16) * 4 * p->kv_block, latent = 576ull * 2 * p->kv_block;
+    ok(&d, program_kv_bytes(&d, p, 5, &bytes));
+    assert_int_equal(bytes, 5 * (plain + wide + latent));
+    assert_int_equal(program_kv_at(p, 0, 5), 0);
+    assert_int_equal(program_kv_at(p, 2, 5), 5 * (plain + wide));
+    assert_int_equal(kv_value_at(&rows[1], 8, 2, 7), 3 * 8 * 24 + (2 * 8 + 7) * 16);
+    assert_int_equal(kv_value_at(&rows[2], 8, 0, 7), 7 * 576);
+    /* The operators of this program would read 16 elements of each. */
+    assert_int_equal(program_check(&d, "test", p, p->total_bytes), QN_EUNSUPPORTED);
+    assert_non_null(strstr(d.message, "wants a KV row of 2 heads"));
+    rows[1] = (struct kv_row){.heads = SPEC_MAX_HEADS,
+                              .k_width = KV_MAX_WIDTH,
+                              .v_width = KV_MAX_WIDTH,
+                              .dtype = DTYPE_F32};
+    assert_int_equal(program_kv_bytes(&d, p, INT32_MAX, &bytes), QN_ELIMIT);
+    free(p);
+    fixture_fini(&f);
+}
+
+static void rows_of_the_cache_are_checked(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(1, 64, 4, 2, 16, 128, 512);
+    static const struct {
+        struct kv_row row;
+        const char *want; /* in the message */
+    } cases[] = {{{0, 16, 16, 0, DTYPE_F32}, "heads"},
+                 {{SPEC_MAX_HEADS + 1, 16, 16, 0, DTYPE_F32}, "heads"},
+                 {{2, 0, 16, 0, DTYPE_F32}, "k_width"},
+                 {{2, KV_MAX_WIDTH + 1, 16, 0, DTYPE_F32}, "k_width"},
+                 {{2, 16, 0, 0, DTYPE_F32}, "v_width"},
+                 {{2, 16, KV_MAX_WIDTH + 1, 0, DTYPE_F32}, "v_width"},
+                 {{2, 16, 17, 1, DTYPE_F32}, "v_width"},
+                 {{2, 16, 16, 2, DTYPE_F32}, "v_in_k"},
+                 {{2, 16, 16, 0, DTYPE_I32}, "dtype"}};
+    struct diag d = {0};
+    struct fixture f;
+    struct prog_header *p;
+    ok(&d, fixture_compile(&d, &f, &spec, 1, 256, 0, &defaults));
+    ok(&d, fixture_program(&d, &f, 256, &p));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        *(struct kv_row *)PROG(p, KV) = cases[i].row;
+        assert_int_equal(program_check(&d, "test", p, p->total_bytes), QN_EFORMAT);
+        if (strstr(d.message, cases[i].want) == NULL) print_error("%s\n", d.message);
+        assert_non_null(strstr(d.message, cases[i].want));
+        diag_clear(&d);
+    }
+    p->section[SECTION_KV].count = 2;
+    assert_int_equal(program_check(&d, "test", p, p->total_bytes), QN_EFORMAT);
+    assert_non_null(strstr(d.message, "one per layer"));
+    free(p);
+    fixture_fini(&f);
+}
+
 /* ATTENTION_WHOLE has more than STEP_ROWS rows only where they are of different requests; a program
  * has a variant for any rows, too. */
 static void many_rows_are_of_different_requests(void **state) {
@@ -688,6 +760,8 @@ int main(void) {
         cmocka_unit_test(an_event_rides_only_if_all_is_polled),
         cmocka_unit_test(activations_have_the_type_that_kernels_store),
         cmocka_unit_test(a_program_takes_all_contexts),
+        cmocka_unit_test(layers_have_rows_of_the_cache),
+        cmocka_unit_test(rows_of_the_cache_are_checked),
         cmocka_unit_test(many_rows_are_of_different_requests),
         cmocka_unit_test(what_follows_a_short_operator_is_for_others),
         cmocka_unit_test(who_merges_is_apart),

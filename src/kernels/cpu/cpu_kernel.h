@@ -22,7 +22,6 @@
 /* All that a kernel needs to run one task. */
 struct cpu_task {
     const struct prog_header *program;
-    const struct model_spec *spec;
     const struct prog_op *op;
     const struct prog_task *task;
     void *const *tensors; /* base address by program tensor index; state: the layer's cache */
@@ -73,11 +72,12 @@ struct cpu_isa {
                  uint32_t k, void *dst);
     cpu_gemm_fn *gemm[3]; /* by enum dtype of the weight: F32, BF16, F16 */
     /* One attention piece for `n_q` query heads that share one KV head and one token row:
-     * positions [0, n) of contiguous k and v rows (head_dim elements of kv dtype each, n <=
-     * ATTENTION_PIECE), continuing the running state: for each head h: state[h] = {max, sum,
-     * out[D]} (stride D + 2 floats), q: n_q rows of D floats already scaled by 1/sqrt(D). A fresh
-     * state is {-inf, 0, 0...}. What a head gets does not depend on the heads beside it. */
-    void (*attend)(enum dtype kv, const float *q, uint32_t n_q, uint32_t head_dim, const void *k,
+     * positions [0, n) of k rows (row->k_width elements, one right after the other) and v rows
+     * (row->v_width elements, kv_value_pitch apart), n <= ATTENTION_PIECE, continuing the running
+     * state: for each head h: state[h] = {max, sum, out[v_width]}, one right after the other. q:
+     * n_q rows of k_width floats already scaled by 1/sqrt(k_width). A fresh state is {-inf, 0,
+     * 0...}. What a head gets does not depend on the heads beside it. */
+    void (*attend)(const struct kv_row *row, const float *q, uint32_t n_q, const void *k,
                    const void *v, uint32_t n, float *state);
     float (*sum_squares)(const float *x, uint32_t n); /* the order of the sum depends on n alone */
     void (*silu_mul)(float *gate, const float *up, uint32_t n); /* gate = silu(gate) * up */

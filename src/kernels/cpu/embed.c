@@ -14,10 +14,11 @@ void cpu_embed(const struct cpu_task *t) {
     const void *table = tile_in(t, EMBED_TABLE); /* [vocab, hidden] */
     enum dtype dtype = tile_in_dtype(t, EMBED_TABLE);
     float *x = tile_out(t, 0); /* [T, hidden] */
-    uint32_t hidden = t->spec->hidden, end = tile_row_end(t, rows->n_rows);
+    uint32_t vocab = tile_in_shape(t, EMBED_TABLE)[0], hidden = tile_in_shape(t, EMBED_TABLE)[1];
+    uint32_t end = tile_row_end(t, rows->n_rows);
     for (uint32_t r = t->task->row0; r < end; r++) {
         int32_t token = rows->token[r];
-        assert(token >= 0 && (uint32_t)token < t->spec->vocab);
+        assert(token >= 0 && (uint32_t)token < vocab);
         const void *row = tile_weight_row(table, dtype, (uint64_t)token, hidden);
         for (uint32_t i = 0; i < hidden; i++)
             x[(size_t)r * hidden + i] = convert_load(dtype, row, i);

@@ -61,30 +61,32 @@ static float score(enum dtype kv, const float *q, const void *k, uint32_t row, u
     return (float)sum;
 }
 
-static void attend_head(enum dtype kv, const float *q, uint32_t D, const void *k, const void *v,
+static void attend_head(const struct kv_row *row, const float *q, const void *k, const void *v,
                         uint32_t n, float *state) {
+    const enum dtype kv = (enum dtype)row->dtype;
+    const uint32_t V = row->v_width, pitch = kv_value_pitch(row);
     float s[ATTENTION_PIECE];
     float max = state[0];
     for (uint32_t p = 0; p < n; p++) {
-        s[p] = score(kv, q, k, p, D);
+        s[p] = score(kv, q, k, p, row->k_width);
         if (s[p] > max) max = s[p];
     }
     float keep = expf(state[0] - max);
     state[0] = max;
-    for (uint32_t i = 1; i < D + 2; i++) state[i] *= keep;
+    for (uint32_t i = 1; i < V + 2; i++) state[i] *= keep;
     for (uint32_t p = 0; p < n; p++) {
         float weight = expf(s[p] - max);
         state[1] += weight;
-        for (uint32_t i = 0; i < D; i++)
-            state[2 + i] += weight * convert_load(kv, v, (size_t)p * D + i);
+        for (uint32_t i = 0; i < V; i++)
+            state[2 + i] += weight * convert_load(kv, v, (size_t)p * pitch + i);
     }
 }
 
-static void attend(enum dtype kv, const float *q, uint32_t n_q, uint32_t head_dim, const void *k,
+static void attend(const struct kv_row *row, const float *q, uint32_t n_q, const void *k,
                    const void *v, uint32_t n, float *state) {
     for (uint32_t h = 0; h < n_q; h++)
-        attend_head(kv, q + (size_t)h * head_dim, head_dim, k, v, n,
-                    state + (size_t)h * (head_dim + 2));
+        attend_head(row, q + (size_t)h * row->k_width, k, v, n,
+                    state + (size_t)h * (row->v_width + 2u));
 }
 
 static float sum_squares(const float *x, uint32_t n) {

@@ -9,11 +9,11 @@
 enum { ATTEND_HEADS = VL == 16 ? 4 : 2, ATTEND_DIMS = VL == 16 ? 4 : 2 /* vectors of output */ };
 
 struct attend_args {
-    const float *q; /* [heads, D] */
-    uint32_t D;
-    const char *k, *v; /* [n, D] */
+    const float *q;       /* [heads, K] */
+    uint32_t K, V, pitch; /* elements of a key, of a value, from a value to the next */
+    const char *k, *v;    /* [n, K]; [n, V] */
     uint32_t n;
-    float *state; /* [heads, D + 2] */
+    float *state; /* [heads, V + 2] */
 };
 
 typedef float score_rows[ATTEND_HEADS][ATTENTION_PIECE];
@@ -24,22 +24,22 @@ INLINE void score_block(enum dtype kv, int H, const struct attend_args *a, uint3
     uint32_t bytes = dtype_bytes(kv), i = 0;
     const char *k[4];
     UNROLL for (uint32_t j = 0; j < 4; j++) k[j] =
-        a->k + (size_t)(p + j < a->n ? p + j : a->n - 1) * a->D * bytes;
+        a->k + (size_t)(p + j < a->n ? p + j : a->n - 1) * a->K * bytes;
     vf acc[ATTEND_HEADS][4];
     UNROLL for (int h = 0; h < H; h++) UNROLL for (int j = 0; j < 4; j++) acc[h][j] = vf_zero();
-    for (; i + VL <= a->D; i += VL) {
+    for (; i + VL <= a->K; i += VL) {
         vf key[4];
         UNROLL for (int j = 0; j < 4; j++) key[j] = vf_load_as(kv, k[j] + (size_t)i * bytes);
         UNROLL for (int h = 0; h < H; h++) {
-            vf q = vf_load(a->q + (size_t)h * a->D + i);
+            vf q = vf_load(a->q + (size_t)h * a->K + i);
             UNROLL for (int j = 0; j < 4; j++) acc[h][j] = vf_fma(q, key[j], acc[h][j]);
         }
     }
-    if (i < a->D) {
+    if (i < a->K) {
         UNROLL for (int h = 0; h < H; h++) {
-            vf q = vf_load_n(a->q + (size_t)h * a->D + i, a->D - i);
+            vf q = vf_load_n(a->q + (size_t)h * a->K + i, a->K - i);
             UNROLL for (int j = 0; j < 4; j++) {
-                vf key = vf_load_as_n(kv, k[j] + (size_t)i * bytes, a->D - i);
+                vf key = vf_load_as_n(kv, k[j] + (size_t)i * bytes, a->K - i);
                 acc[h][j] = vf_fma(q, key, acc[h][j]);
             }
         }
@@ -75,14 +75,14 @@ INLINE void output_block(enum dtype kv, int H, int N, const struct attend_args *
     int vectors = N == 0 ? 1 : N;
     vf acc[ATTEND_HEADS][ATTEND_DIMS];
     UNROLL for (int h = 0; h < H; h++) {
-        float *out = a->state + (size_t)h * (a->D + 2) + 2 + d;
+        float *out = a->state + (size_t)h * (a->V + 2) + 2 + d;
         UNROLL for (int j = 0; j < vectors; j++) {
             vf o = N == 0 ? vf_load_n(out, rest) : vf_load(out + j * VL);
             acc[h][j] = vf_mul(o, vf_set1(keep[h]));
         }
     }
     for (uint32_t p = 0; p < a->n; p++) {
-        const char *v = a->v + ((size_t)p * a->D + d) * bytes;
+        const char *v = a->v + ((size_t)p * a->pitch + d) * bytes;
         vf value[ATTEND_DIMS];
         UNROLL for (int j = 0; j < vectors; j++) value[j] =
             N == 0 ? vf_load_as_n(kv, v, rest) : vf_load_as(kv, v + (size_t)j * VL * bytes);
@@ -93,7 +93,7 @@ INLINE void output_block(enum dtype kv, int H, int N, const struct attend_args *
         }
     }
     UNROLL for (int h = 0; h < H; h++) {
-        float *out = a->state + (size_t)h * (a->D + 2) + 2 + d;
+        float *out = a->state + (size_t)h * (a->V + 2) + 2 + d;
         UNROLL for (int j = 0; j < vectors; j++) {
             if (N == 0)
                 vf_store_n(out, acc[h][j], rest);
@@ -108,12 +108,12 @@ INLINE void attend_heads(enum dtype kv, int H, const struct attend_args *a) {
     float keep[ATTEND_HEADS];
     for (uint32_t p = 0; p < a->n; p += 4) score_block(kv, H, a, p, s);
     for (int h = 0; h < H; h++)
-        keep[h] = softmax_step(s[h], a->n, a->state + (size_t)h * (a->D + 2));
+        keep[h] = softmax_step(s[h], a->n, a->state + (size_t)h * (a->V + 2));
     uint32_t d = 0;
-    for (; d + ATTEND_DIMS * VL <= a->D; d += ATTEND_DIMS * VL)
+    for (; d + ATTEND_DIMS * VL <= a->V; d += ATTEND_DIMS * VL)
         output_block(kv, H, ATTEND_DIMS, a, d, 0, s, keep);
-    for (; d + VL <= a->D; d += VL) output_block(kv, H, 1, a, d, 0, s, keep);
-    if (d < a->D) output_block(kv, H, 0, a, d, a->D - d, s, keep);
+    for (; d + VL <= a->V; d += VL) output_block(kv, H, 1, a, d, 0, s, keep);
+    if (d < a->V) output_block(kv, H, 0, a, d, a->V - d, s, keep);
 }
 
 INLINE void attend_any(enum dtype kv, uint32_t n_q, struct attend_args a) {
@@ -131,15 +131,22 @@ INLINE void attend_any(enum dtype kv, uint32_t n_q, struct attend_args a) {
         default: break;
         }
         n_q -= H;
-        a.q += (size_t)H * a.D;
-        a.state += (size_t)H * (a.D + 2);
+        a.q += (size_t)H * a.K;
+        a.state += (size_t)H * (a.V + 2);
     }
 }
 
-static void simd_attend(enum dtype kv, const float *q, uint32_t n_q, uint32_t head_dim,
-                        const void *k, const void *v, uint32_t n, float *state) {
-    struct attend_args a = {.q = q, .D = head_dim, .k = k, .v = v, .n = n, .state = state};
-    switch (kv) {
+static void simd_attend(const struct kv_row *row, const float *q, uint32_t n_q, const void *k,
+                        const void *v, uint32_t n, float *state) {
+    struct attend_args a = {.q = q,
+                            .K = row->k_width,
+                            .V = row->v_width,
+                            .pitch = kv_value_pitch(row),
+                            .k = k,
+                            .v = v,
+                            .n = n,
+                            .state = state};
+    switch (row->dtype) {
     case DTYPE_F32: attend_any(DTYPE_F32, n_q, a); break;
     case DTYPE_BF16: attend_any(DTYPE_BF16, n_q, a); break;
     case DTYPE_F16: attend_any(DTYPE_F16, n_q, a); break;

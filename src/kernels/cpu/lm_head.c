@@ -26,7 +26,7 @@ size_t cpu_lm_head_scratch(const struct prog_header *program, const struct prog_
 static void block_logits(const struct cpu_task *t, const void *pack, const float *inv, uint32_t r,
                          uint32_t n, uint32_t unit) {
     enum dtype dtype = tile_in_dtype(t, LM_W);
-    uint32_t vocab = t->spec->vocab, k = t->op->k, first = unit * LM_BLOCK;
+    uint32_t vocab = tile_in_shape(t, LM_W)[0], k = t->op->k, first = unit * LM_BLOCK;
     uint32_t m = vocab - first < LM_BLOCK ? vocab - first : LM_BLOCK;
     float *logits = (float *)tile_out(t, LM_OUT_LOGITS) + (size_t)r * vocab + first; /* [L, V] */
     float *part = tile_out(t, LM_OUT_PART); /* [L, n_blocks, 2] */

@@ -35,7 +35,7 @@ struct head {
 };
 
 static struct head head_of_unit(const struct cpu_task *t, uint32_t unit) {
-    uint32_t D = t->spec->head_dim, n_q = t->spec->n_heads, n_kv = t->spec->n_kv_heads;
+    uint32_t D = t->op->attrs.D, n_q = t->op->attrs.heads, n_kv = t->op->attrs.kv;
     int kind = unit < n_q ? 0 : unit < n_q + n_kv ? 1 : 2; /* q, k, v: the order of the slots */
     struct head h = {.idx = unit - (kind > 0 ? n_q : 0) - (kind > 1 ? n_kv : 0), .which = kind - 1};
     enum dtype dtype = tile_in_dtype(t, QKV_WQ + kind);
@@ -49,14 +49,14 @@ static struct head head_of_unit(const struct cpu_task *t, uint32_t unit) {
 /* From dot products y[D] to the head's place. */
 static void finish_head(const struct cpu_task *t, const struct head *h, uint32_t row, float inv,
                         float *y) {
-    qkv_scale(y, t->spec->head_dim, inv, h->bias);
+    qkv_scale(y, t->op->attrs.D, inv, h->bias);
     qkv_place_head(t, h->which, h->idx, h->norm, row, y);
 }
 
 void cpu_qkv(const struct cpu_task *t) {
     const float *input = tile_in(t, QKV_X); /* [T, H] */
     enum dtype dtype = tile_in_dtype(t, QKV_WQ);
-    uint32_t k = t->op->k, D = t->spec->head_dim;
+    uint32_t k = t->op->k, D = t->op->attrs.D;
     uint32_t block = tile_op_block(t->op, k), end = tile_row_end(t, t->batch->rows.n_rows);
     struct qkv_scratch l = layout(t->scratch, block, k, D);
     for (uint32_t r = t->task->row0; r < end; r += block) {

@@ -18,8 +18,8 @@ void qkv_turn_head(const struct cpu_task *t, bool turn, const float *norm, uint3
 
 /* A key (`which` 0) or value (1) head from its projection to the row's place in the cache. Changes
  * y. */
-void qkv_store_kv(const struct cpu_task *t, void *cache, int which, uint32_t idx, const float *norm,
-                  uint32_t row, float *y);
+void qkv_store_kv(const struct cpu_task *t, const struct tile_cache *cache, int which, uint32_t idx,
+                  const float *norm, uint32_t row, float *y);
 
 /* The head y[D] of a row, per-head RMSNorm (norm not NULL) and RoPE applied, to its place: `which`
  * -1: query head idx of output q; 0, 1: key, value head idx of the KV cache. Changes y. */

@@ -14,7 +14,7 @@ size_t cpu_qkv_heads_scratch(const struct prog_header *program, const struct pro
 }
 
 static void head_norm(const struct cpu_task *t, float *y, const float *norm, uint32_t D) {
-    float inv = 1.0f / sqrtf(t->isa->sum_squares(y, D) / (float)D + t->spec->rms_eps);
+    float inv = 1.0f / sqrtf(t->isa->sum_squares(y, D) / (float)D + t->op->attrs.eps);
     for (uint32_t i = 0; i < D; i++) y[i] = y[i] * inv * norm[i];
 }
 
@@ -35,36 +35,37 @@ static uint32_t position_of(const struct cpu_task *t, uint32_t row) {
 }
 
 void qkv_turn_head(const struct cpu_task *t, bool turn, const float *norm, uint32_t row, float *y) {
-    uint32_t D = t->spec->head_dim;
+    uint32_t D = t->op->attrs.D;
     if (norm != NULL) head_norm(t, y, norm, D);
     if (turn) rotate(t->rope, y, D, position_of(t, row));
 }
 
-void qkv_store_kv(const struct cpu_task *t, void *cache, int which, uint32_t idx, const float *norm,
-                  uint32_t row, float *y) {
+void qkv_store_kv(const struct cpu_task *t, const struct tile_cache *cache, int which, uint32_t idx,
+                  const float *norm, uint32_t row, float *y) {
     uint32_t slot = (uint32_t)t->batch->rows.slot[row];
     void *dst = tile_kv(t, cache, slot, position_of(t, row), which, idx);
     qkv_turn_head(t, which == 0, norm, row, y);
-    for (uint32_t i = 0; i < t->spec->head_dim; i++)
-        convert_store((enum dtype)t->batch->kv_dtype, dst, i, y[i]);
+    const uint32_t width = which == 0 ? cache->row->k_width : cache->row->v_width;
+    for (uint32_t i = 0; i < width; i++) convert_store((enum dtype)cache->row->dtype, dst, i, y[i]);
 }
 
 void qkv_place_head(const struct cpu_task *t, int which, uint32_t idx, const float *norm,
                     uint32_t row, float *y) {
-    uint32_t D = t->spec->head_dim;
+    uint32_t D = t->op->attrs.D;
     if (which >= 0) {
-        qkv_store_kv(t, tile_out(t, QKV_OUT_KV), which, idx, norm, row, y);
+        const struct tile_cache cache = tile_cache_of(t, t->op->out[QKV_OUT_KV]);
+        qkv_store_kv(t, &cache, which, idx, norm, row, y);
         return;
     }
     qkv_turn_head(t, true, norm, row, y);
     float *q = tile_out(t, QKV_OUT_Q); /* [T, n_heads * D] */
-    memcpy(q + ((size_t)row * t->spec->n_heads + idx) * D, y, D * sizeof(float));
+    memcpy(q + ((size_t)row * t->op->attrs.heads + idx) * D, y, D * sizeof(float));
 }
 
 void cpu_qkv_heads(const struct cpu_task *t) {
     const float *qkv = tile_in(t, HEADS_QKV); /* [T, units * D] */
     const float *q_norm = tile_in(t, HEADS_Q_NORM), *k_norm = tile_in(t, HEADS_K_NORM);
-    uint32_t D = t->spec->head_dim, n_q = t->spec->n_heads, n_kv = t->spec->n_kv_heads;
+    uint32_t D = t->op->attrs.D, n_q = t->op->attrs.heads, n_kv = t->op->attrs.kv;
     uint32_t end = tile_row_end(t, t->batch->rows.n_rows);
     float *y = t->scratch;
     for (uint32_t r = t->task->row0; r < end; r++)

@@ -19,27 +19,14 @@ size_t cpu_qkv_linear_scratch(const struct prog_header *program, const struct pr
     return layout(NULL, tile_op_block(op, op->k), op->k).bytes;
 }
 
-/* Columns [unit0, unit1) of one of the three projections, which begins at column `first`. */
-static void project(const struct cpu_task *t, int kind, uint32_t first, uint32_t columns,
-                    uint32_t row, uint32_t n, const void *pack, const float *inv) {
-    uint32_t c0 = t->task->unit0 > first ? t->task->unit0 - first : 0;
-    uint32_t c1 = t->task->unit1 > first ? t->task->unit1 - first : 0;
-    if (c1 > columns) c1 = columns;
-    if (c0 >= c1) return;
-    enum dtype dtype = tile_in_dtype(t, QKV_WQ + kind);
-    const float *bias = tile_in(t, QKV_BQ + kind);
-    const void *w = tile_weight_row(tile_in(t, QKV_WQ + kind), dtype, c0, t->op->k);
-    float *y = (float *)tile_out(t, 0) + (size_t)row * t->op->units + first + c0; /* [T, units] */
-    t->isa->gemm[dtype](w, c1 - c0, t->op->k, pack, n, y, t->op->units);
-    for (uint32_t i = 0; i < n; i++)
-        qkv_scale(y + (size_t)i * t->op->units, c1 - c0, inv[i], bias != NULL ? bias + c0 : NULL);
-}
-
 void cpu_qkv_linear(const struct cpu_task *t) {
-    const float *input = tile_in(t, QKV_X); /* [T, H] */
-    enum dtype dtype = tile_in_dtype(t, QKV_WQ);
-    uint32_t k = t->op->k, q = t->spec->n_heads * t->spec->head_dim;
-    uint32_t kv = t->spec->n_kv_heads * t->spec->head_dim;
+    const float *input = tile_in(t, QKV_LINEAR_X);   /* [T, H] */
+    const void *w = tile_in(t, QKV_LINEAR_W);        /* [units, H] */
+    const float *bias = tile_in(t, QKV_LINEAR_BIAS); /* [units] */
+    float *qkv = tile_out(t, 0);                     /* [T, units] */
+    enum dtype dtype = tile_in_dtype(t, QKV_LINEAR_W);
+    uint32_t k = t->op->k, units = t->op->units, first = t->task->unit0;
+    uint32_t columns = t->task->unit1 - first;
     uint32_t block = tile_op_block(t->op, k), end = tile_row_end(t, t->batch->rows.n_rows);
     struct linear_scratch l = layout(t->scratch, block, k);
     for (uint32_t r = t->task->row0; r < end; r += block) {
@@ -47,9 +34,10 @@ void cpu_qkv_linear(const struct cpu_task *t) {
         const float *x[TILE_MAX_ROWS];
         float inv[TILE_MAX_ROWS];
         for (uint32_t i = 0; i < n; i++) x[i] = input + (size_t)(r + i) * k;
-        tile_pack_norm(t, dtype, x, tile_in(t, QKV_NORM), n, k, l.pack, inv);
-        project(t, 0, 0, q, r, n, l.pack, inv);
-        project(t, 1, q, kv, r, n, l.pack, inv);
-        project(t, 2, q + kv, kv, r, n, l.pack, inv);
+        tile_pack_norm(t, dtype, x, tile_in(t, QKV_LINEAR_NORM), n, k, l.pack, inv);
+        float *y = qkv + (size_t)r * units + first;
+        t->isa->gemm[dtype](tile_weight_row(w, dtype, first, k), columns, k, l.pack, n, y, units);
+        for (uint32_t i = 0; i < n; i++)
+            qkv_scale(y + (size_t)i * units, columns, inv[i], bias != NULL ? bias + first : NULL);
     }
 }

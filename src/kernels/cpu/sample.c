@@ -1,7 +1,8 @@
-/* sample.c - SAMPLE: the next token of each logit row, its log-probability, the request's state.
+/* sample.c - SAMPLE: the next token of each logit row, its log-probability, the request's state. Of
+ * a token that the prompt has already, the log-probability only.
  *
- * A logit row is one request; nothing of a row depends on another row. The log-probability is that
- * of the raw logits, before penalties and temperature. */
+ * Nothing of a row depends on another row, nor on what another row changes. The log-probability is
+ * that of the raw logits, before penalties and temperature. */
 #include "kernels/cpu/sampling.h"
 #include "kernels/cpu/tile.h"
 #include "runtime/rt_append.h"
@@ -51,7 +52,7 @@ static int32_t choose(const struct cpu_task *t, uint32_t slot_idx, const float *
     const struct rt_batch *b = t->batch;
     const struct rt_slot *slot = &b->slots[slot_idx];
     const struct rt_sampling *p = &b->requests[slot_idx].sampling;
-    uint32_t vocab = t->spec->vocab;
+    uint32_t vocab = tile_in_shape(t, SAMPLE_LOGITS)[1];
     if (!(p->temperature > 0) && !sampling_has_penalties(p))
         return (int32_t)argmax_by_part(logits, part, vocab, (vocab + LM_BLOCK - 1) / LM_BLOCK);
     struct sampling_context c = {
@@ -63,9 +64,19 @@ static int32_t choose(const struct cpu_task *t, uint32_t slot_idx, const float *
     return (int32_t)sampling_choose(t->isa, &c, logits, vocab, s);
 }
 
+/* Stores the log-probability of the prompt's token after `position`; returns the token. */
+static int32_t score(const struct rt_batch *b, uint32_t slot_idx, uint32_t position,
+                     const float *logits, const float *part, uint32_t vocab) {
+    const size_t at = (size_t)slot_idx * b->max_model_len + position + 1;
+    const int32_t id = b->tokens[at];
+    b->logprobs[at] = log_probability(logits[id], part, (vocab + LM_BLOCK - 1) / LM_BLOCK);
+    return id;
+}
+
 void cpu_sample(const struct cpu_task *t) {
     const struct rt_rows *rows = &t->batch->rows;
-    uint32_t vocab = t->spec->vocab, n_blocks = (vocab + LM_BLOCK - 1) / LM_BLOCK;
+    uint32_t vocab = tile_in_shape(t, SAMPLE_LOGITS)[1],
+             n_blocks = (vocab + LM_BLOCK - 1) / LM_BLOCK;
     uint32_t end = tile_row_end(t, rows->n_logit_rows);
     int32_t *token = tile_out(t, 0); /* [L] */
     struct sampling s = sampling_layout(t->scratch, vocab);
@@ -73,9 +84,12 @@ void cpu_sample(const struct cpu_task *t) {
         const float *logits = (const float *)tile_in(t, SAMPLE_LOGITS) + (size_t)r * vocab;
         const float *part = (const float *)tile_in(t, SAMPLE_PART) + (size_t)r * n_blocks * 2;
         uint32_t slot = (uint32_t)rows->slot[rows->logit_row[r]];
+        uint32_t position = (uint32_t)rows->position[rows->logit_row[r]];
         assert(slot < t->batch->n_slots);
-        int32_t id = choose(t, slot, logits, part, &s);
+        const bool scored = rt_is_scored(&t->batch->slots[slot], position);
+        int32_t id = scored ? score(t->batch, slot, position, logits, part, vocab)
+                            : choose(t, slot, logits, part, &s);
         if (token != NULL) token[r] = id;
-        append(t->batch, r, slot, id, log_probability(logits[id], part, n_blocks));
+        if (!scored) append(t->batch, r, slot, id, log_probability(logits[id], part, n_blocks));
     }
 }

@@ -19,17 +19,23 @@ void tile_pack_norm(const struct cpu_task *t, enum dtype weight, const float *co
     assert(t->isa->pack_bytes(weight, n, k) <= cpu_pack_bound(n, k));
     t->isa->pack(weight, x, norm, n, k, dst);
     for (uint32_t i = 0; i < n; i++)
-        inv[i] = 1.0f / sqrtf(t->isa->sum_squares(x[i], k) / (float)k + t->spec->rms_eps);
+        inv[i] = 1.0f / sqrtf(t->isa->sum_squares(x[i], k) / (float)k + t->op->attrs.eps);
 }
 
-void *tile_kv(const struct cpu_task *t, void *cache, uint32_t slot, uint32_t position, int which,
-              uint32_t kv_head) {
+struct tile_cache tile_cache_of(const struct cpu_task *t, uint32_t tensor) {
+    const uint64_t layer = PROG(t->program, TENSOR)[tensor].where;
+    return (struct tile_cache){t->tensors[tensor], &PROG(t->program, KV)[layer]};
+}
+
+void *tile_kv(const struct cpu_task *t, const struct tile_cache *cache, uint32_t slot,
+              uint32_t position, int which, uint32_t kv_head) {
     const struct rt_batch *b = t->batch;
-    uint32_t D = t->spec->head_dim;
+    const struct kv_row *r = cache->row;
     int32_t block = b->block_table[(size_t)slot * b->max_blocks + position / b->kv_block];
     assert(block >= 0 && (uint32_t)block < b->n_kv_blocks);
-    size_t row =
-        (((size_t)block * 2 + (size_t)which) * t->spec->n_kv_heads + kv_head) * b->kv_block +
-        position % b->kv_block;
-    return (char *)cache + row * D * dtype_bytes(b->kv_dtype);
+    uint32_t in = position % b->kv_block;
+    uint64_t at = (uint64_t)block * kv_block_elements(r, b->kv_block);
+    at += which == 0 ? kv_key_at(r, b->kv_block, kv_head, in)
+                     : kv_value_at(r, b->kv_block, kv_head, in);
+    return (char *)cache->base + at * dtype_bytes(r->dtype);
 }

@@ -37,6 +37,10 @@ static inline enum dtype tile_in_dtype(const struct cpu_task *t, int slot) {
     return (enum dtype)PROG(t->program, TENSOR)[t->op->in[slot]].dtype;
 }
 
+static inline const uint32_t *tile_in_shape(const struct cpu_task *t, int slot) {
+    return PROG(t->program, TENSOR)[t->op->in[slot]].shape;
+}
+
 /* Row n of a weight matrix. */
 static inline const void *tile_weight_row(const void *w, enum dtype dtype, uint64_t n, uint32_t k) {
     return (const char *)w + n * k * dtype_bytes(dtype);
@@ -68,8 +72,16 @@ uint32_t tile_op_block(const struct prog_op *op, uint32_t k);
 void tile_pack_norm(const struct cpu_task *t, enum dtype weight, const float *const *x,
                     const float *norm, uint32_t n, uint32_t k, void *dst, float *inv);
 
-/* Address of the key (which = 0) or value (1) row of a position of a slot, in a layer's cache. */
-void *tile_kv(const struct cpu_task *t, void *cache, uint32_t slot, uint32_t position, int which,
-              uint32_t kv_head);
+/* A layer's KV cache and how its rows lie. */
+struct tile_cache {
+    void *base;
+    const struct kv_row *row;
+};
+/* The cache that a state tensor is. */
+struct tile_cache tile_cache_of(const struct cpu_task *t, uint32_t tensor);
+
+/* Address of the key (which = 0) or value (1) row of a position of a slot. */
+void *tile_kv(const struct cpu_task *t, const struct tile_cache *cache, uint32_t slot,
+              uint32_t position, int which, uint32_t kv_head);
 
 #endif

@@ -17,19 +17,15 @@
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
-#include "kernels/cuda/common/attention_combine.cuh"
-#include "kernels/cuda/common/attention_teams.cuh"
-#include "kernels/cuda/common/attention_row.cuh"
-#include "kernels/cuda/common/attention_rows.cuh"
-#include "kernels/cuda/common/attention_run.cuh"
-#include "kernels/cuda/common/attention_split.cuh"
-#include "kernels/cuda/common/attention_steps.cuh"
-#include "kernels/cuda/common/attention_whole.cuh"
+#include "kernels/cuda/common/attention_decode.cuh"
+#include "kernels/cuda/common/attention_decode_long.cuh"
+#include "kernels/cuda/common/attention_decode_teams.cuh"
+#include "kernels/cuda/common/attention_merge.cuh"
+#include "kernels/cuda/common/attention_mixed.cuh"
+#include "kernels/cuda/common/attention_prefill.cuh"
 #include "kernels/cuda/common/clear.cuh"
-#include "kernels/cuda/common/control.cuh"
 #include "kernels/cuda/common/embed.cuh"
 #include "kernels/cuda/common/linear_sum.cuh"
-#include "kernels/cuda/common/loader_kv.cuh"
 #include "kernels/cuda/common/one_row.cuh"
 #include "kernels/cuda/common/packed_ask.cuh"
 #include "kernels/cuda/common/packed_few.cuh"
@@ -37,10 +33,15 @@
 #include "kernels/cuda/common/retile.cuh"
 #include "kernels/cuda/common/sample.cuh"
 #include "kernels/cuda/form.h"
+#if QN_JIT
+#include "kernels/cuda/common/tasks_jit.cuh"
+#else
+#include "kernels/cuda/common/tasks_aot.cuh"
+#endif
 
 /* ---- forms: kernels/cuda/form.def ---- */
 
-/* `then` if the image has the entry. */
+/* What follows, if the image has the entry. */
 #define FORM_IF(name, ...)     FORM_IF_HAS(QN_HAS_##name, __VA_ARGS__)
 #define FORM_IF_HAS(has, ...)  FORM_IF_HAS_(has, __VA_ARGS__)
 #define FORM_IF_HAS_(has, ...) FORM_IF_##has(__VA_ARGS__)
@@ -60,7 +61,7 @@ DEV uint32_t form_of(const struct cuda_task *task) {
 /* ---- what runs a task: waits for its event (wait_ready), does the work; false: the launch ends
  * ---- */
 
-/* Those that need nothing but their event. */
+/* Tasks that need nothing but their event. */
 DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
@@ -162,7 +163,7 @@ DEV void compute_stop(struct warp_context *c) {
 }
 
 /* Runs the task of the message and waits for the next. Each kind has such a function of its own:
- * what one keeps in registers is nobody else's to spill. They are called with nothing to keep.
+ * the registers of one cannot make another spill. They are called with nothing to keep.
  * HINTED: it sends its hint itself. */
 typedef bool run_function(struct warp_context *c, const struct cuda_task *task);
 template <run_function RUN, bool HINTED = false> DEV void compute_with(void) {
@@ -185,35 +186,24 @@ CODE(void, code_other, void) {
     compute_with<run_other>();
 }
 
-CODE(void, code_split, void) {
-    compute_with<run_split<OP_ATTENTION_SPLIT>>();
-}
-CODE(void, code_step, void) {
-    compute_with<run_split<OP_ATTENTION_STEP>>();
-}
 CODE(void, code_combine, void) {
     compute_with<run_combine, true>();
 }
-CODE(void, code_steps, void) {
+CODE(void, code_mixed, void) {
     compute_with<run_attention>();
 }
-#if KV_PAGES
 CODE(void, code_whole_one, void) {
-    compute_with<run_attention_row<OP_ATTENTION_WHOLE, true>, true>();
-}
-CODE(void, code_whole_row, void) {
-    compute_with<run_attention_row<OP_ATTENTION_WHOLE, false>, true>();
-}
-CODE(void, code_step_row, void) {
-    compute_with<run_attention_row<OP_ATTENTION_STEP, true>, true>();
+    compute_with<run_decode_one<OP_ATTENTION_WHOLE>, true>();
 }
 CODE(void, code_whole, void) {
-    compute_with<run_whole>();
+    compute_with<run_decode_whole, true>();
+}
+CODE(void, code_step_one, void) {
+    compute_with<run_decode_one<OP_ATTENTION_STEP>, true>();
 }
 CODE(void, code_teams, void) {
     compute_with<run_attention_teams>();
 }
-#endif
 
 /* Those of few rows. */
 CODE_OF((int COLUMNS, uint32_t KIND, uint32_t K), void, run_few, void) {
@@ -305,7 +295,7 @@ DEV void compute_rows(void) {
         rows_multiply();
 }
 
-#elif QN_HEAD_DIM <= 128
+#elif HAS_PREFILL
 
 CODE(void, code_rows, void) {
     compute_with<run_attention_rows>();
@@ -321,20 +311,30 @@ DEV void compute_rows(void) {} /* cuda_rows_fit */
 
 #endif
 
-/* ATTENTION_STEP of long contexts: items that are all warps', then a run, and so on, in functions
- * of their own. The first goes on after a run, if the warp's state has one; true: another comes. */
+/* ATTENTION_STEP: items that are all warps', then a run, and so on, in functions of their own. The
+ * warp's state has the run, kind 0: none. The first goes on after one; true: another comes. */
 CODE(bool, step_items, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
-    const struct split_warp t = split_warp_of(&c, task);
-    struct kv_walk *run = &SHARED->warp[c.warp].run, w = *run;
-    uint32_t row = 0;
-    if (w.left == 0 && !split_begin<OP_ATTENTION_STEP>(&c, task, &t, &w, &row)) {
-        compute_stop(&c);
-        return false;
+    struct attention_item *run = &SHARED->warp[c.warp].run, w = *run;
+    const bool again = w.kind != 0;
+    bool same_head = false;
+    if (again)
+        same_head = run_done(&w);
+    else
+        w = decode_first(&c, task);
+    const struct heads_range heads = decode_heads_of<OP_ATTENTION_STEP>(&w, same_head);
+    const struct item_head h = decode_head_of<OP_ATTENTION_STEP>(&c, task, &w, heads.from);
+    if (!again) {
+        if (!wait_data(&c, task)) {
+            compute_stop(&c);
+            return false;
+        }
+        if (c.thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     }
-    split_items<OP_ATTENTION_STEP, true>(&c, task, &t, &w, row);
+    decode_items<OP_ATTENTION_STEP>(&c, task, &w, heads, h, nullptr);
     __syncwarp(); /* all lanes have read the run */
+    if (w.left == 0) w.kind = 0;
     if (c.lane == 0) *run = w;
     if (w.left > 0) {
         context_store(&c);
@@ -346,30 +346,13 @@ CODE(bool, step_items, void) {
 
 CODE(void, step_run, void) {
     struct warp_context c = context_load();
-    const struct split_warp t = split_warp_of(&c, task_of(c.message));
-    const struct kv_walk w = SHARED->warp[c.warp].run;
-    run_pieces(&c, &t, &w);
+    const struct attention_item w = SHARED->warp[c.warp].run;
+    run_pieces(&c, task_of(c.message), &w);
     context_store(&c);
 }
 
-/* What comes after the run: its heads. False: nothing, the task is over. */
-CODE(bool, step_after, void) {
-    struct warp_context c = context_load();
-    const struct cuda_task *task = task_of(c.message);
-    struct kv_walk w = SHARED->warp[c.warp].run;
-    run_done(&c, task, &w);
-    __syncwarp(); /* all lanes have read it */
-    if (c.lane == 0) SHARED->warp[c.warp].run = w;
-    __syncwarp();
-    if (w.left == 0) compute_done(&c, task);
-    return w.left > 0;
-}
-
-DEV void compute_step_long(void) {
-    while (step_items()) {
-        step_run();
-        if (!step_after()) break;
-    }
+DEV void compute_step(void) {
+    while (step_items()) step_run();
 }
 
 /* Linear tasks of one row, as many as follow each other. */
@@ -444,8 +427,8 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
         for (uint32_t i = 0; i < GO_DEPTH; i++) {
             barrier_init(&s->go_full[i], 1);
             barrier_init(&s->go_ready[i], 1);
-            barrier_init(&s->go_empty[i], QN_EACH_ARRIVES ? COMPUTE_THREADS + QN_JIT_WEIGHTS * 32
-                                                          : 1 + QN_JIT_WEIGHTS);
+            barrier_init(&s->go_empty[i], QN_EACH_ARRIVES ? COMPUTE_THREADS + LOADER_FOLLOWS * 32
+                                                          : 1 + LOADER_FOLLOWS);
         }
         for (uint32_t i = 0; i < MAX_W_SLOTS + MAX_X_SLOTS; i++) {
             barrier_init(&s->packed_full[i], page_copy_arrivals());
@@ -486,18 +469,14 @@ CODE(void, role_control, void) {
 // check_kernels: function compute_one_row spills 28 on sm_100a
 // check_kernels: function code_whole_one spills 24
 // check_kernels: function code_whole_one spills 32 on odd
-// check_kernels: function code_whole_row spills 24
-// check_kernels: function code_whole_row spills 32 on odd
-// check_kernels: function code_step_row spills 24
-// check_kernels: function code_step_row spills 32 on odd
+// check_kernels: function code_wholeE spills 0
+// check_kernels: function code_step_one spills 24
+// check_kernels: function code_step_one spills 32 on odd
 // check_kernels: function code_teams spills 0
 // check_kernels: function code_teams spills 12 on sm_80
 // check_kernels: function code_teams spills 8 on odd.sm_90a
-// check_kernels: function code_stepE spills 0
 // check_kernels: function step_items spills 16
 // check_kernels: function step_run spills 400
-// check_kernels: function code_wholeE spills 0
-// check_kernels: function code_wholeE spills 12 on odd
 // check_kernels: function code_combine spills 0
 // check_kernels: function run_fewILi1E spills 0
 // check_kernels: function run_fewILi2E spills 104
@@ -513,10 +492,10 @@ CODE(void, role_control, void) {
 // check_kernels: function role_loader spills 36 on odd.sm_80
 // check_kernels: function role_loader spills 8 on sm_80
 // check_kernels: function role_control spills 0
-// check_kernels: function code_stepsE spills 0
+// check_kernels: function code_mixed spills 0
 // check_kernels: function rows_step spills 80
 // check_kernels: function code_rows spills 228
-// check_kernels: qn_mega registers 168 stack 256 spills 72
+// check_kernels: qn_mega registers 168 stack 256 spills 92
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {
     const uint32_t resume = rt_load_relaxed(&args.rt.shared->resume);

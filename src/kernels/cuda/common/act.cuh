@@ -3,10 +3,10 @@
  * They are F32 tensors in one of two forms (task/carry.c):
  *
  *   plain     guarded by event counters: by the time a task runs they can be read through L2
- *   flagged   every element is {value, iteration}; whoever reads polls until it shows the number of
- *             the iteration that runs. Polling costs one trip to L2 once the value is there.
+ *   flagged   every element is {value, iteration}; a reader polls until it shows the number of the
+ *             iteration that runs. Polling costs one trip to L2 once the value is there.
  *   paired    flagged, but every two elements are {16-bit floats, iteration}; of a single row,
- *             which all who read it round to that anyway
+ *             whose readers all round it to 16 bits anyway
  *   filled    of several rows, packed or not: as plain ones, but a word is empty until it is stored
  */
 #ifndef QN_CUDA_COMMON_ACT_CUH
@@ -39,7 +39,7 @@ DEV struct act act_from(struct act a, uint64_t element) {
     return a;
 }
 
-/* The launch ends: whoever polls gives up, with any value. */
+/* The launch ends: a polling thread gives up, with any value. */
 DEV bool act_given_up(void) {
     return block_stops();
 }
@@ -267,7 +267,7 @@ DEV uint2 pack_scaled(float4 v, float4 scale) {
 
 /* ---- sums of squares ----
  *
- * The mean of a row's squares has one order of additions, whoever adds: the squares of four
+ * The mean of a row's squares has one order of additions in every kernel: the squares of four
  * columns, of the four fours of a block of SQUARES_COLUMNS, of the blocks 64 i + 8 w + q for all i,
  * these for all eight q as a tree, these for all eight w in order. So a warp of eight that share
  * out a row by float4s has one w, and four of its lanes one q. */

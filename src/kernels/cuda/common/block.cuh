@@ -28,11 +28,9 @@
 #define CONTROL_WARP    (WARPS + 1)
 #define ASK_WARP        (WARPS + 2) /* for weights; the last one for activations */
 
-/* Partial sums per dot product: k-tile kt belongs to sum kt % PARTIALS whatever the batch, so that
- * the order of addition never changes. Each is one chain of tensor core steps, so that many rows
- * need no more registers than twice their tile. One compute warp works on one at a time. */
-#define PARTIALS CUDA_PARTIALS
-static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
+/* A partial sum of a dot product (graph/partials.h) is one chain of tensor core steps. One compute
+ * warp works on one at a time. */
+static_assert(PARTIALS == WARPS, "the page of a step picks the warp");
 
 #define SCRATCH_BYTES CUDA_SCRATCH_BYTES
 #define CONTROL_BYTES CUDA_CONTROL_BYTES
@@ -44,8 +42,8 @@ static_assert(PARTIALS == WARPS, "a k-tile's sum picks the warp");
 #define RING_BYTES     (RING_PAGES * CUDA_PAGE_BYTES)
 #define MAX_RING_PAGES 24
 
-/* Of these the steps of ATTENTION take some for what they read (attention_parts.cuh): weights of
- * what comes next may have the rest. */
+/* Of these the steps of ATTENTION take some for what they read (attention_mixed_parts.cuh): weights
+ * of what comes next may have the rest. */
 #define STEPS_DEPTH (RING_DEPTH < 2 ? RING_DEPTH : 2)
 
 /* Whether graphs of 32 rows stream their weights (packed_wide.cuh). */
@@ -82,8 +80,8 @@ struct row_place {
 };
 static_assert((uint64_t)SPEC_MAX_MODEL_LEN * PROG_MAX_SEQS <= 1ull << 32, "struct row_place");
 
-/* An item of attention's work list at hand: kv_walk.cuh. */
-struct kv_walk {
+/* Attention's work list from an item on (attention_items.cuh). */
+struct attention_item {
     uint32_t left;             /* items, this one included */
     uint32_t row, slot;        /* token row, its slot */
     uint32_t lo, hi;           /* positions that it sees */
@@ -93,7 +91,7 @@ struct kv_walk {
     uint32_t kind;             /* of operator */
 };
 
-/* What is left of a list of attention's items, of two warps (attention_steps.cuh). */
+/* What is left of a list of attention's items, of two warps (attention_mixed.cuh). */
 struct steps_list {
     uint32_t item, last;
     uint32_t row, row_end; /* rows left of the item */
@@ -112,15 +110,15 @@ struct steps_found {
  * n_drops of one, next of seven. */
 struct warp_state {
     uint32_t place, message;
-    uint64_t walk_key; /* whose, of which iteration: see split_walk, units_begin */
+    uint64_t list_key; /* whose, of which iteration: see decode_first, units_begin */
     union {            /* a task's first item; its first step, and what is left then */
-        struct kv_walk walk;
+        struct attention_item item;
         struct {
             struct steps_found found;
             struct steps_list list;
         } steps;
     };
-    struct kv_walk run; /* the run that comes next (attention_run.cuh) */
+    struct attention_item run; /* where the next run begins (attention_decode_long.cuh) */
 };
 
 /* What the loader says of a lease that comes next. LEASE_READY: it has not told warp 10 yet. */
@@ -142,7 +140,7 @@ struct block_shared {
     uint64_t quit;          /* compute -> loader, warps 10, 11: leave */
     /* Of stages, or of slots of weights and then of activations. */
     uint64_t packed_full[MAX_W_SLOTS + MAX_X_SLOTS], packed_empty[MAX_W_SLOTS + MAX_X_SLOTS];
-    uint64_t piece_full[2]; /* a piece of attention has come: attention_rows.cuh */
+    uint64_t piece_full[2]; /* a piece of attention has come: attention_prefill.cuh */
     /* packed_ask.cuh. Loader or compute -> warp 10: weights of the lease of `open` may come.
      * Compute -> warp 11: it is taken, by the task with a descriptor's number, with the number of
      * its message's go_ready, times two, and the phase to wait for. */
@@ -162,14 +160,16 @@ struct block_shared {
     uint32_t flag;    /* control -> compute: what flagged data of this iteration shows; not 0 */
     uint64_t trace_ring, n_traced; /* compute's own, and records so far */
     uint32_t published;    /* control -> loader: the iteration that runs, as rt_shared.published */
+    uint32_t epoch;        /* ... how often its variant has run: what its events' counters are at */
     struct rt_batch batch; /* a copy; the numbers of rows are those of the iteration that runs */
     uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
     uint32_t drop_turn;
-    uint32_t last_position;  /* control -> compute: the largest of `place` */
-    uint32_t rows_alone;     /* control -> compute: each token row is another request's */
-    uint32_t one_row_pieces; /* control -> compute: of an iteration of one row the pieces that each
-                                head has, if they count one each (kv_walk.cuh); else very many */
-    union alignas(16) {      /* of the running task's rows: */
+    uint32_t last_position; /* control -> compute: the largest of `place` */
+    uint32_t rows_alone;    /* control -> compute: each token row is another request's */
+    uint32_t
+        one_row_pieces; /* control -> compute: of an iteration of one row the pieces that each
+                           head has, if they count one each (attention_items.cuh); else very many */
+    union alignas(16) { /* of the running task's rows: */
         float inv_rms[MAX_TILE]; /* several: 1 / rms */
         float warp_sum[WARPS];   /* one: its sum of squares, in eight parts */
         struct {                 /* packed ones on Hopper: a warp's tile, its place in the rings */
@@ -304,19 +304,19 @@ DEV bool wait_ready(struct warp_context *c) {
     return ready;
 }
 
-/* The same for a task that polls its data at once where that says itself when it is there: where
- * its event is a hint, which orders nothing (task/carry.c). Few do, so that nobody is in the way,
- * and what is seen is there already, where after the event it takes a trip to L2. */
+/* The same for a task that polls its data at once where its event is only a hint, which orders
+ * nothing (task/carry.c). That saves the trip to L2 after the event. Few blocks do so, so their
+ * polls do not delay others. */
 DEV bool wait_data(struct warp_context *c, const struct cuda_task *task) {
     if ((task->flags & CUDA_WAIT_HINT) == 0) return wait_ready(c);
     c->ready_parity ^= 1u << c->message % GO_DEPTH;
     return true;
 }
 
-/* Where a task sends its hint: of thread 0, if it has one; else NULL. Who waits for its results may
- * look for them from then on, so it goes when they are about to come: they are there as soon as it
- * is. Not while warps still wait for pages: who looks is in their way. Before the event, since it
- * takes some trips to shared memory. */
+/* The counter for a task's hint: for thread 0, if the task has a hint; else NULL. From the hint on
+ * dependents poll the results, so it is sent when these are about to be stored: both arrive at the
+ * same time. Not while warps still wait for pages: the polls would delay these. Called before the
+ * event, because it takes some trips to shared memory. */
 DEV uint32_t *task_hint(const struct warp_context *c, const struct cuda_task *task) {
     if (c->thread != 0 || (task->flags & CUDA_TRIGGER_HINT) == 0) return nullptr;
     return rt_counter(&SHARED->args.rt, task->trigger);

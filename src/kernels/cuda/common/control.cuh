@@ -1,17 +1,15 @@
 /* control.cuh - the control warp: the worker role of rt_worker.h for a block, spread over time so
  * that nothing of it lies between two tasks of the compute warps.
  *
- *   fetch     descriptors of the next AOT tasks, FETCH_AHEAD of them, into shared memory
+ *   fetch     descriptors of the next tasks of the list, FETCH_AHEAD of them, into shared memory
  *   announce  tells the compute warps which descriptor comes next, so that they fetch constants
  *             while its event is not activated yet
  *   wait      polls the event: the only poller of the block, while the task before still runs
  *   ready     lets the compute warps run it
- *   claim     a JIT task, when the compute warps are idle and it comes before the next AOT task;
- *             from there it is like the others
  *   trigger   ordinary triggers are sent by the compute warps themselves (task_finish); here
- *             those whose activation somebody must see: the end of the iteration
- *   boundary  whoever activates the end event plays it; one of those who might has heard before
- *             what the host wants; it tells the host when its next task runs
+ *             those whose activation a block must notice: the end of the iteration
+ *   boundary  played by the block that activates the end event; one of the blocks that may has
+ *             read the doorbell before; it tells the host when its next task runs
  *   ahead     what the next iteration needs if it is like this one, while the last tasks run
  *
  * One thread runs all this; what it remembers is in shared memory. Between two iterations every
@@ -21,7 +19,8 @@
 #ifndef QN_CUDA_COMMON_CONTROL_CUH
 #define QN_CUDA_COMMON_CONTROL_CUH
 
-#include "kernels/cuda/common/kv_walk.cuh"
+#include "kernels/cuda/common/attention_items.cuh"
+#include "kernels/cuda/common/tasks.cuh"
 #include "kernels/cuda/common/trace.cuh"
 #include "runtime/rt_worker.h"
 
@@ -51,17 +50,12 @@ struct control {
     uint32_t beat;
     uint32_t n_looks; /* while news are owed */
     uint32_t left;    /* phase of the barrier `left` */
-    bool jit;         /* the variant has JIT tasks */
     bool entered;     /* an iteration of this launch */
     bool listens;     /* reads the doorbell in this iteration */
     bool prepared;    /* rows are laid out as the next iteration has them, if that is steady */
     bool announced;   /* its first task is announced, if it is of the same variant */
     bool stop;
 };
-
-/* Whether a block guesses what the next iteration is: not if it might claim another task of this
- * one, nor if all messages are to be done in between. */
-#define AHEAD (!QN_JIT && !QN_EACH_ARRIVES)
 
 /* The runtime, at an address that the compiler knows. */
 DEV const struct rt *rt_here(void) {
@@ -97,10 +91,10 @@ DEV bool control_idle(struct control *c) {
     return c->n_done == c->n_go;
 }
 
-/* Hears what the host wants, for whoever plays the boundary: until its own trigger, every BELL_NS.
- * Trips over the bus seem to hold up other accesses of the block's GPC, and not to overlap: when
- * every block with a task of SAMPLE made one at each look, half of the device crept
- * through the LM head of 64 requests (docs/performance-log.md). */
+/* Reads the doorbell, for the block that will play the boundary: until its own trigger, every
+ * BELL_NS. Trips over the bus seem to hold up other accesses of the block's GPC, and not to
+ * overlap: when every block with a task of SAMPLE made one at each look, half of the device crept
+ * through the LM head of 64 requests (docs/measurements.md, "Boundary and host"). */
 DEV void control_listen(struct control *c) {
     const uint64_t now = rt_now_ns();
     if (now - c->heard_ns < BELL_NS) return;
@@ -113,8 +107,8 @@ DEV bool control_is_quick(const struct control *c) {
     return c->w.n_news <= QUICK_NEWS;
 }
 
-/* Whether the launch ends, whether anything moves at all; who has played the boundary posts its
- * news if its next task does not come. */
+/* Whether the launch ends, whether anything moves at all; a block that has played the boundary
+ * posts its news if its next task does not come. */
 DEV void control_look(struct control *c) {
     c->stop = rt_stopped(rt_here());
     if (c->w.owes_post && (control_is_quick(c) || ++c->n_looks == PATIENT_LOOKS)) control_post(c);
@@ -187,8 +181,8 @@ DEV bool control_fetch_first(struct control *c) {
 
 /* ---- running a task ---- */
 
-/* The block may have to play the boundary. Of those that may, one listens: with SAMPLE's first row.
- */
+/* The block may have to play the boundary. One of these blocks reads the doorbell: the one with
+ * SAMPLE's first row. */
 CODE(void, control_ask, struct control *c, const struct cuda_task *task) {
     rt_boundary_ask(rt_here(), &c->w);
     if (task->kind != OP_SAMPLE || task->row0 != 0 || c->listens) return;
@@ -204,7 +198,7 @@ CODE(void, control_post, struct control *c) {
 }
 
 /* Whether news are posted while such a task runs, since the block's next event is not looked at
- * meanwhile: many take 35 us (64 requests, H200), and EMBED is what everybody waits for. */
+ * meanwhile: many take 35 us (64 requests, H200), and all blocks wait for EMBED. */
 DEV bool control_may_post(const struct control *c, uint32_t kind) {
     return control_is_quick(c) ? kind != OP_EMBED : kind == OP_GATED_MLP;
 }
@@ -249,24 +243,14 @@ DEV void control_beat(struct control *c, uint32_t task) {
 DEV void control_entered(struct control *c) {
     const uint32_t variant = rt_variant_of(c->w.published);
     if (variant == c->variant) return;
-    const struct prog_variant *v = &rt_here()->variants[variant];
     c->variant = variant;
-    c->end_event = v->end_event;
-    c->jit = v->n_jit_tasks != 0;
+    c->end_event = rt_here()->variants[variant].end_event;
 }
 
 /* Enters the iteration that was published last. False: none was since. */
 DEV bool control_advance(struct control *c) {
     if (!rt_worker_advance(rt_here(), &c->w)) return false;
     control_entered(c);
-    return true;
-}
-
-/* Claims a JIT task, maybe of an iteration that this block, whose list is done, has not entered. */
-CODE(bool, control_claim, struct control *c) {
-    const uint32_t before = c->w.published;
-    if (!rt_worker_claim(rt_here(), &c->w)) return false;
-    if (c->w.published != before) control_entered(c);
     return true;
 }
 
@@ -310,68 +294,6 @@ DEV uint32_t control_slot(const struct control *c, uint32_t after) {
     return (c->n_fetched - FETCH_AHEAD + after) % N_AOT_SLOTS;
 }
 
-/* The next AOT task. False: the launch ends. */
-DEV bool control_aot(struct control *c) {
-    copy_wait<FETCH_AHEAD - 1>();
-    return control_announce(c, control_slot(c, 0)) && control_run(c, control_slot(c, 0));
-}
-
-/* The claimed task. False: the launch ends. */
-DEV bool control_claimed(struct control *c) {
-    const uint32_t task =
-        rt_here()->jit[rt_here()->jit_first[rt_variant_of(c->w.published)] + c->w.claimed];
-    const uint32_t slot = N_AOT_SLOTS + c->n_jit++ % (N_TASK_SLOTS - N_AOT_SLOTS);
-    if (!control_fetch(c, slot, task)) return false;
-    copy_commit();
-    copy_wait<0>();
-    if (!control_announce(c, slot)) return false;
-    if (!control_wait_event(c, &c->shared->task[slot])) return false;
-    control_ready(c, slot);
-    c->w.claimed = RT_NONE;
-    if (c->w.owes_post) control_post(c);
-    return true;
-}
-
-/* The AOT tasks of one iteration. A task is announced before the one before it is ready: while the
- * compute warps wait for an event they prepare what comes after. Where there is no event, after it.
- */
-DEV void control_list(struct control *c) {
-    static_assert(FETCH_AHEAD == 2 && GO_DEPTH > 2, "the second descriptor is fetched, too");
-    if (c->w.next == c->w.end || !control_fetch_first(c)) return;
-    copy_wait<FETCH_AHEAD - 1>();
-    if (!c->announced && !control_announce(c, control_slot(c, 0))) return;
-    c->announced = false;
-    while (c->w.next < c->w.end) {
-        copy_wait<0>();
-        const bool waits = c->shared->task[control_slot(c, 0)].wait != PROG_NONE;
-        if (waits && c->w.next + 1 < c->w.end && !control_announce(c, control_slot(c, 1))) return;
-        if (!control_run(c, control_slot(c, 0))) return;
-        if (!waits && c->w.next < c->w.end && !control_announce(c, control_slot(c, 0))) return;
-    }
-}
-
-/* The same with JIT tasks in between: those that were claimed, and those that come before the next
- * AOT task. A block claims one only when it has nothing to do: else it might hold two while another
- * block has none. Claims after the list are control_wait_iteration's. */
-CODE(void, control_list_jit, struct control *c) {
-    if (c->w.list.n > 0 && !control_fetch_first(c)) return;
-    uint32_t bound = rt_claim_bound(rt_here(), &c->w);
-    for (uint32_t polls = 1;; polls++) {
-        if (c->w.claimed != RT_NONE && c->w.claimed < bound) {
-            if (!control_claimed(c)) return;
-        } else if (c->w.next == c->w.end) {
-            return;
-        } else if (c->w.claimed == RT_NONE && rt_claim_open(rt_here(), &c->w, bound)) {
-            control_between_polls(c, polls);
-            if (c->stop) return;
-            if (control_idle(c)) control_claim(c);
-        } else {
-            if (!control_aot(c)) return;
-            bound = rt_claim_bound(rt_here(), &c->w);
-        }
-    }
-}
-
 /* ---- iterations ---- */
 
 /* The boundary, if the last one has posted its news. */
@@ -382,8 +304,8 @@ CODE(void, control_boundary, struct control *c) {
 
 CODE_AHEAD(void, control_rows_steady, struct block_shared *s);
 
-/* Whether nobody looks any more at where the iteration's rows are: of the block's tasks SAMPLE
- * alone may be left, which has its request, and the loader is done. Takes note of it, once. */
+/* Whether the places of the iteration's rows are no longer read: only SAMPLE may be left of the
+ * block's tasks, which has its request, and the loader is done. Takes note of it, once. */
 DEV bool control_rows_free(struct control *c) {
     control_reap(c);
     const uint32_t last = c->shared->go[(c->n_go - 1) % GO_DEPTH];
@@ -395,9 +317,9 @@ DEV bool control_rows_free(struct control *c) {
     return true;
 }
 
-/* What the next iteration needs if it is like this one, which the block has entered, while the last
- * tasks run: the rows of a steady one; and if its first task here is EMBED, for which everybody
- * waits, the compute warps have it before them. control_enter knows whether it came so. */
+/* Prepares the next iteration while the last tasks of this one run, on the guess that both are
+ * alike: the rows of a steady one; and if its first task here is EMBED, for which all blocks wait,
+ * announces that task to the compute warps. control_enter finds out whether the guess was right. */
 CODE(void, control_ahead, struct control *c) {
     if (!control_rows_free(c)) return;
     c->prepared = true;
@@ -429,8 +351,7 @@ DEV bool control_wait_iteration(struct control *c) {
         if (AHEAD && !c->prepared && c->entered) control_ahead(c);
         /* An iteration with a task of ours that is not done does not end. */
         if (c->n_watched == 0 && control_advance(c)) continue;
-        if (QN_JIT && rt_claim_open(rt, &c->w, RT_NONE) && control_idle(c) && control_claim(c))
-            break;
+        if (control_claims(c)) break;
         control_between_polls(c, polls);
         if (c->w.boundary) { /* owed only when all tasks are done: never while waiting for one */
             control_boundary(c);
@@ -470,7 +391,7 @@ CODE(void, control_rows_steady, struct block_shared *s) {
                 s->place[i].kv_row = kv_row(&s->batch, row_slot(s, i), row_position(s, i));
     }
     s->last_position++;
-    s->one_row_pieces = kv_walk_one_row(s);
+    s->one_row_pieces = items_one_row(s);
 }
 
 /* The same of any iteration. */
@@ -512,32 +433,7 @@ CODE(void, control_rows, const struct control *c) {
     s->batch.rows.n_rows = n;
     s->batch.rows.n_logit_rows = n_logits;
     s->batch.rows.steady = steady;
-    s->one_row_pieces = kv_walk_one_row(s);
-}
-
-/* Until nobody reads the rows of the iteration before any more. Its tasks are done, so nothing
- * keeps the loader from the end of its list, or of its messages. */
-DEV void control_wait_loader(struct control *c) {
-    while ((QN_JIT_WEIGHTS || QN_EACH_ARRIVES) && c->n_done != c->n_go) control_reap(c);
-    if (QN_JIT_WEIGHTS) return;
-    barrier_wait_acquire_cta(&c->shared->left, c->left);
-    c->left ^= 1;
-}
-
-/* What was streamed is of another variant: tells the compute warps to drop it. */
-CODE(void, control_drop, struct control *c) {
-    control_go(c, GO_DROP, PROG_NONE); /* there is room: every task is done */
-    while (c->n_done != c->n_go) control_reap(c);
-}
-
-/* Tells the loader. It is done with the iteration before, so both see every change of variant. */
-DEV void control_tell_loader(struct control *c, uint32_t before) {
-    struct block_shared *s = c->shared;
-    s->published = c->w.published;
-    barrier_arrive_release_cta(&s->entered);
-    if (rt_variant_of(c->w.published) != rt_variant_of(before) && c->entered &&
-        c->args->stream == CUDA_STREAM_ITERATIONS)
-        control_drop(c);
+    s->one_row_pieces = items_one_row(s);
 }
 
 /* Where rows lie, of the first iteration on: it stays. Not before: they are being written. */
@@ -563,10 +459,8 @@ CODE(void, control_enter, struct control *c) {
     c->prepared = false;
     s->flag = c->w.published;
     if (c->announced && c->fetched != c->w.list_variant) control_void(c);
-    if (QN_JIT_WEIGHTS)
-        s->published = c->w.published;
-    else
-        control_tell_loader(c, before);
+    s->epoch = c->w.epoch;
+    control_tell_loader(c, before);
     c->entered = true;
 }
 
@@ -576,15 +470,12 @@ DEV void control_main(const struct cuda_args *args, struct block_shared *shared)
     c->args = args;
     c->shared = shared;
     c->fetched = c->variant = RT_NONE;
-    c->left = 1; /* before the first iteration nobody is to be waited for */
+    c->left = 1; /* before the first iteration there is no warp to wait for */
     rt_worker_init(rt_here(), &c->w, blockIdx.x);
     c->beat = rt_load_relaxed(&rt_here()->beats[c->w.id].beat) & ~1u;
     while (control_wait_iteration(c)) {
         control_enter(c);
-        if (QN_JIT && c->jit)
-            control_list_jit(c);
-        else
-            control_list(c);
+        control_tasks(c);
         if (c->stop) break;
     }
     control_post(c);

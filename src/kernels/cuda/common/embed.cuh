@@ -11,8 +11,9 @@
 DEV const uint32_t *image_at(const char *image, uint32_t row, uint32_t k, uint32_t k_tiles) {
     uint32_t step = k % CUDA_PAGE_K / 32 * 2 + k % 8 / 4;
     uint32_t lane = row % 8 * 4 + k % 32 / 8;
-    const char *page = image + ((uint64_t)(row / 16) * k_tiles + k / CUDA_PAGE_K) * CUDA_PAGE_BYTES;
-    return (const uint32_t *)(page + (step * 32 + lane) * 16) + row % 16 / 8;
+    const uint64_t page = (uint64_t)(row / 16) * k_tiles + cuda_tile_page(k_tiles, k / CUDA_PAGE_K);
+    return (const uint32_t *)(image + page * CUDA_PAGE_BYTES + (step * 32 + lane) * 16) +
+           row % 16 / 8;
 }
 
 DEV float4 image_load4(const char *image, uint32_t row, uint32_t k, uint32_t k_tiles) {
@@ -48,24 +49,30 @@ DEV void embed_normed(const struct cuda_task *task, uint32_t row, uint32_t k, fl
 enum {
     EMBED_COLUMNS = 2 * COMPUTE_THREADS, /* of a step */
     EMBED_STEPS = (QN_HIDDEN + EMBED_COLUMNS - 1) / EMBED_COLUMNS,
-    EMBED_WORDS = EMBED_COLUMNS / CUDA_PAGE_K * (CUDA_PAGE_BYTES / 4) /* from step to step */
 };
-static_assert(EMBED_COLUMNS % CUDA_PAGE_K == 0, "a thread's columns lie alike in their pages");
+static_assert(EMBED_COLUMNS == 2 * CUDA_PAGE_K, "half of the threads have a k-tile each");
 
-/* Where the thread's columns of the first step are. */
+/* Where the thread's columns of the row's first page would be. */
 DEV const uint32_t *embed_at(const struct warp_context *c, const struct cuda_task *task,
                              uint32_t token) {
-    const uint32_t k = 2 * c->thread;
+    const uint32_t k = 2 * c->thread % CUDA_PAGE_K;
     return image_at((const char *)task->w, token, k & ~3u, cuda_k_tiles(QN_HIDDEN)) + k % 4;
+}
+
+/* Words from there to its columns of a step, a constant in each half. */
+DEV uint32_t embed_words(const struct warp_context *c, uint32_t step) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
+    const uint32_t lower = cuda_tile_page(k_tiles, 2 * step);
+    const uint32_t upper = cuda_tile_page(k_tiles, min(2 * step + 1, k_tiles - 1));
+    return (c->thread < COMPUTE_THREADS / 2 ? lower : upper) * (CUDA_PAGE_BYTES / 4);
 }
 
 DEV bool embed_has(const struct warp_context *c, uint32_t step) {
     return 2 * c->thread + step * EMBED_COLUMNS < QN_HIDDEN;
 }
 
-/* As floats with flags, for those who look for them: nothing of this is at hand when its time
- * comes, neither the table's row nor the code. So all of the row is asked for at once, and the code
- * is short and straight. */
+/* As floats with flags. When its time comes neither the table's row nor the code is in a cache. So
+ * all of the row is asked for at once, and the code is short and straight. */
 DEV void embed_flagged(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                        uint32_t token) {
     const uint32_t *at = embed_at(c, task, token);
@@ -74,7 +81,7 @@ DEV void embed_flagged(const struct warp_context *c, const struct cuda_task *tas
     uint32_t v[EMBED_STEPS];
 #pragma unroll
     for (uint32_t i = 0; i < EMBED_STEPS; i++) /* beyond the row: something */
-        v[i] = __ldg(embed_has(c, i) ? at + i * EMBED_WORDS : (const uint32_t *)task->w);
+        v[i] = __ldg(embed_has(c, i) ? at + embed_words(c, i) : (const uint32_t *)task->w);
 #pragma unroll
     for (uint32_t i = 0; i < EMBED_STEPS; i++)
         if (embed_has(c, i))
@@ -88,7 +95,7 @@ DEV void embed_prefetch(const struct warp_context *c, const struct cuda_task *ta
     const uint32_t *at = embed_at(c, task, token);
 #pragma unroll
     for (uint32_t i = 0; i < EMBED_STEPS; i++)
-        if (embed_has(c, i)) rt_prefetch(at + i * EMBED_WORDS);
+        if (embed_has(c, i)) rt_prefetch(at + embed_words(c, i));
 }
 
 /* In any form, with what the first norm makes of it. */

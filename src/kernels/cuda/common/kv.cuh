@@ -1,4 +1,4 @@
-/* kv.cuh - rows of the iteration and addresses in the paged KV cache (layout: rt_batch.h). */
+/* kv.cuh - rows of the iteration and addresses in the paged KV cache (layout: graph/kv_row.h). */
 #ifndef QN_CUDA_COMMON_KV_CUH
 #define QN_CUDA_COMMON_KV_CUH
 
@@ -8,8 +8,8 @@
 #define QKV_HEADS (QN_N_HEADS + 2 * QN_N_KV_HEADS)
 
 /* Elements from k of a head to v of that head, and from a head to the next, inside a block. */
-#define KV_HEAD_STRIDE  (QN_KV_BLOCK * QN_HEAD_DIM)
-#define KV_VALUE_STRIDE (QN_N_KV_HEADS * KV_HEAD_STRIDE)
+#define KV_HEAD_STRIDE  QN_KV_HEAD_STRIDE
+#define KV_VALUE_STRIDE QN_KV_VALUE_STRIDE
 
 /* Where a column of a key or of a value lies in its row. Chunks of 16 bytes are swapped, by the
  * row's position, so that no two lanes that load a share of 16 positions for the tensor cores meet
@@ -39,7 +39,7 @@ DEV uint32_t kv_block(const struct rt_batch *b, uint32_t slot, uint32_t position
 
 /* Number of the cache row that holds k of KV head 0 at a position, in rows of head_dim. */
 DEV uint32_t kv_block_row(uint32_t block, uint32_t position) {
-    return block * (2 * QN_N_KV_HEADS * QN_KV_BLOCK) + position % QN_KV_BLOCK;
+    return block * (QN_KV_BLOCK_STRIDE / QN_HEAD_DIM) + position % QN_KV_BLOCK;
 }
 DEV uint32_t kv_row(const struct rt_batch *b, uint32_t slot, uint32_t position) {
     return kv_block_row(kv_block(b, slot, position), position);

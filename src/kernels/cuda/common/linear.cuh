@@ -72,6 +72,40 @@ DEV float2 addend_await(const struct linear_item *m, const struct linear_addend 
     return make_float2(__uint_as_float(v0.x), __uint_as_float(v1.x));
 }
 
+/* ---- the order of addition: graph/partials.h ---- */
+
+/* Of a dot product of so many k-tiles, whether any of N partial sums from number FIRST on has one.
+ */
+template <uint32_t K_TILES, uint32_t FIRST, uint32_t N> DEV constexpr bool partials_any(void) {
+    return partial_first(K_TILES, FIRST) < partial_first(K_TILES, FIRST + N);
+}
+
+/* The branch of the tree that has these. by_turn[i]: the partial sum of the warp that has page i of
+ * each step. */
+template <uint32_t K_TILES, uint32_t FIRST, uint32_t N>
+DEV float partials_branch(const float by_turn[PARTIALS]) {
+    constexpr uint32_t half = N / 2;
+    if constexpr (N == 1)
+        return by_turn[cuda_partial_turn(K_TILES, FIRST)];
+    else if constexpr (!partials_any<K_TILES, FIRST, half>())
+        return partials_branch<K_TILES, FIRST + half, half>(by_turn);
+    else if constexpr (!partials_any<K_TILES, FIRST + half, half>())
+        return partials_branch<K_TILES, FIRST, half>(by_turn);
+    else
+        return partials_branch<K_TILES, FIRST, half>(by_turn) +
+               partials_branch<K_TILES, FIRST + half, half>(by_turn);
+}
+
+/* The dot product: of LINEAR as a tree, of others in order. */
+template <bool TREE, uint32_t K_TILES> DEV float partials_sum(const float by_turn[PARTIALS]) {
+    if (TREE) return partials_branch<K_TILES, 0, PARTIALS>(by_turn);
+    float sum = by_turn[0];
+#pragma unroll
+    for (uint32_t n = 1; n < partial_count(K_TILES); n++)
+        sum += by_turn[cuda_partial_turn(K_TILES, partial_nth(K_TILES, n))];
+    return sum;
+}
+
 /* Two steps of one page against one column of 8 tokens. b: the B registers of both. */
 DEV void mma_pair(float sum[4], const uint4 *page, uint32_t pair, uint32_t lane, uint4 b) {
     mma_16x8x16<WEIGHT_E>(sum, page[(2 * pair) * 32 + lane], b.x, b.y);

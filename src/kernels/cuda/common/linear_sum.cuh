@@ -9,22 +9,34 @@
 
 /* Parts of a row: of all the program's operators as many as there can be, or as the task says. It
  * is known, so that code is short: a layer goes through it once, and waits for it. */
-#define SUM_ALL_PARTS (cuda_k_tiles(ATTENTION_K) >= PARTS && cuda_k_tiles(QN_INTERMEDIATE) >= PARTS)
+#define SUM_ALL_PARTS                                                                              \
+    (cuda_k_tiles(ATTENTION_K) >= PARTIALS && cuda_k_tiles(QN_INTERMEDIATE) >= PARTIALS)
 DEV uint32_t sum_parts(const struct cuda_task *task) {
-    return SUM_ALL_PARTS ? PARTS : task->n_pieces;
+    return SUM_ALL_PARTS ? PARTIALS : task->n_pieces;
+}
+
+/* The part that partial sum p is, if that has k-tiles: fewer parts than PARTIALS are as many
+ * k-tiles. */
+struct sum_part {
+    uint32_t n;
+    bool there;
+};
+DEV struct sum_part part_of(uint32_t n_parts, uint32_t p) {
+    const uint32_t n = partial_first(n_parts, p);
+    return {n, n < partial_first(n_parts, p + 1)};
 }
 
 /* What a thread reads for columns [k, k + 4): all under way before the first is looked at. */
 struct sum_terms {
-    float4 part[PARTS], residual, bias, norm;
+    float4 part[PARTIALS], residual, bias, norm; /* part: by partial sums */
 };
 DEV struct sum_terms terms_ask(const struct cuda_task *task, uint32_t row, uint32_t k) {
     struct sum_terms t;
     const uint32_t n = sum_parts(task);
     const float *parts = (const float *)task->in + (uint64_t)row * n * QN_HIDDEN + k;
 #pragma unroll
-    for (int i = 0; i < PARTS; i++) /* in each case, or they would come one after the other */
-        t.part[i] = load4_l2(parts + min((uint32_t)i, n - 1) * QN_HIDDEN);
+    for (uint32_t p = 0; p < PARTIALS; p++) /* in each case, or they would come in turn */
+        t.part[p] = load4_l2(parts + min(part_of(n, p).n, n - 1) * QN_HIDDEN);
     t.residual = load4_l2((const float *)task->more + (uint64_t)row * QN_HIDDEN + k);
     t.bias = make_float4(0, 0, 0, 0);
     if (LINEAR_BIASES && task->bias != 0)
@@ -33,12 +45,26 @@ DEV struct sum_terms terms_ask(const struct cuda_task *task, uint32_t row, uint3
     return t;
 }
 
-/* Their sum, in the order that LINEAR has. */
+/* Their sum: LINEAR's tree. */
 DEV float4 terms_sum(const struct cuda_task *task, const struct sum_terms *t) {
-    float4 sum = t->part[0];
+    float4 v[PARTIALS];
+    bool there[PARTIALS];
 #pragma unroll
-    for (int i = 1; i < PARTS; i++)
-        if (i < sum_parts(task)) sum = add4(sum, t->part[i]);
+    for (int p = 0; p < PARTIALS; p++) {
+        v[p] = t->part[p];
+        there[p] = part_of(sum_parts(task), p).there;
+    }
+#pragma unroll
+    for (int d = 1; d < PARTIALS; d *= 2)
+#pragma unroll
+        for (int p = 0; p < PARTIALS; p += 2 * d) {
+            if (!there[p])
+                v[p] = v[p + d];
+            else if (there[p + d])
+                v[p] = add4(v[p], v[p + d]);
+            there[p] = there[p] || there[p + d];
+        }
+    float4 sum = v[0];
     if (LINEAR_BIASES && task->bias != 0) sum = add4(sum, t->bias);
     return add4(t->residual, sum);
 }

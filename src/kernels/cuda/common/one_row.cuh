@@ -5,18 +5,18 @@
  *                      norm, the warp's first page into registers
  *   after it           activations ─ barrier ─ pages, partial sums ─ barrier ─ results
  *
- * What comes after the event is the critical path of every layer, run by eight warps that do the
+ * The code after the event is the critical path of every layer, run by eight warps that do the
  * same at the same time: nothing hides anything, so an instruction costs its latency, and a jump to
  * a line of instructions that was not run just before costs some hundred cycles, in times of much
- * traffic several hundred (docs/performance-log.md, "Straight code"). So the length of the dot
+ * traffic several hundred (docs/measurements.md, "Hand-overs"). So the length of the dot
  * products is a constant, and whether activations are normed: no loops over what is there once, no
  * questions that the compiler can answer, in the order in which it is run. But no code is there
- * twice without need either, since 32 KB of it are at hand at most ("Code that is at hand"): QKV
+ * twice without need either, since 32 KB of it are at hand at most: QKV
  * and the MLP share theirs, and ask what they are where they end.
  *
  * A page in registers is one that the ring has room for again: eight of them are a third of it,
  * what memory brings in 1.9 us on an H200. And eight pages that need not be read from shared memory
- * after the event are 64 KB at 128 bytes a cycle. What it was worth: docs/performance-log.md.
+ * after the event are 64 KB at 128 bytes a cycle. What it was worth: docs/measurements.md.
  *
  * Scratch:   0   activations, 16 bits, whole k-tiles
  *            +   partial sums [row block of the group][16 rows][PARTIALS] F32
@@ -75,25 +75,21 @@ DEV char *row_activations(void) {
     return SCRATCH;
 }
 
-/* The partial sums of image row r of a row block of the group. */
+/* The partial sums of image row r of a row block of the group, by their pages' turn in a step. */
 template <uint32_t K> DEV float *row_partials(uint32_t in_group, uint32_t r) {
     float *partials = (float *)(row_activations() + cuda_k_tiles(K) * CUDA_PAGE_K * 2);
     return partials + (in_group * CUDA_PAGE_ROWS + r) * PARTIALS;
 }
 
-/* Their sum in order. */
-template <uint32_t K> DEV float row_sum(uint32_t in_group, uint32_t r) {
+/* Their sum. */
+template <enum row_form FORM, uint32_t K> DEV float row_sum(uint32_t in_group, uint32_t r) {
     const float4 *p = (const float4 *)row_partials<K>(in_group, r);
     const float4 lo = p[0], hi = cuda_k_tiles(K) > 4 ? p[1] : make_float4(0, 0, 0, 0);
     const float v[PARTIALS] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
-    float sum = v[0];
-#pragma unroll
-    for (uint32_t i = 1; i < PARTIALS; i++)
-        if (i < cuda_k_tiles(K)) sum += v[i];
-    return sum;
+    return partials_sum<FORM == ROW_ADDED, cuda_k_tiles(K)>(v);
 }
 
-/* Whether what comes next reads the row packed, since it is too long to be staged. */
+/* Whether the next operator reads the row packed, since it is too long to be staged. */
 #define ROW_H_IS_PACKED (QN_INTERMEDIATE > STAGED_COLUMNS)
 
 /* The thread's item of a group: rows r and r + 8 of a row block, r = thread % 8. Nothing beyond the
@@ -148,6 +144,12 @@ DEV void row_columns_load(const struct warp_context *c, uint32_t k, struct row_c
     for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) x->b[pair] = from[4 * pair];
 }
 
+/* The k-tile of page number i of a group. */
+template <uint32_t K> DEV uint32_t row_k_tile(uint32_t i) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(K);
+    return cuda_page_tile(k_tiles, i % k_tiles);
+}
+
 /* Whether all pages of a warp have the same k-tile. */
 template <uint32_t K> DEV constexpr bool row_k_is_fixed(void) {
     return WARPS % cuda_k_tiles(K) == 0;
@@ -183,7 +185,7 @@ template <uint32_t K> DEV void row_put(const struct warp_context *c, uint32_t i,
 }
 
 /* The warp's pages of a group of n, from number `first` on every eighth. Those of one row block
- * follow each other, and their k-tiles have the same partial sum. x: the k-tile of the first one. A
+ * follow each other: they are a partial sum's, in order. x: the k-tile of the first one. A
  * page is in registers before it is multiplied: its slot is free for the loader that much earlier.
  */
 template <uint32_t K>
@@ -196,7 +198,7 @@ DEV void row_pages(struct warp_context *c, uint32_t n, uint32_t first, struct ro
 #pragma unroll
         for (int j = 0; j < CUDA_PAGE_K / 16; j++) a[j] = page[j * 32 + c->lane];
         page_release(c);
-        if (!row_k_is_fixed<K>()) row_columns_load(c, i % cuda_k_tiles(K), x);
+        if (!row_k_is_fixed<K>()) row_columns_load(c, row_k_tile<K>(i), x);
         row_multiply(a, x, sum);
         row_put<K>(c, i, sum);
     }
@@ -231,7 +233,8 @@ template <uint32_t K>
 DEV void row_added(const struct warp_context *c, const struct cuda_task *task,
                    const struct linear_item *m, struct linear_addend add) {
     const uint32_t in_group = c->thread / 8, r = c->thread % 8;
-    float2 v = make_float2(row_sum<K>(in_group, r), row_sum<K>(in_group, r + 8));
+    float2 v =
+        make_float2(row_sum<ROW_ADDED, K>(in_group, r), row_sum<ROW_ADDED, K>(in_group, r + 8));
     if (LINEAR_BIASES && task->bias != 0) v = make_float2(v.x + m->bias.x, v.y + m->bias.y);
     if (m->addend != nullptr) {
         const float2 residual = addend_await(m, &add);
@@ -247,7 +250,7 @@ DEV void row_normed(const struct warp_context *c, const struct cuda_task *task,
                     const struct row_work *w, struct row_group g, const struct linear_item *m) {
     const float inv = inverse_rms(SHARED->warp_sum);
     const uint32_t in_group = c->thread / 8, r = c->thread % 8;
-    const float v0 = row_sum<K>(in_group, r), v1 = row_sum<K>(in_group, r + 8);
+    const float v0 = row_sum<FORM, K>(in_group, r), v1 = row_sum<FORM, K>(in_group, r + 8);
     if (FORM == ROW_LOGITS) {
         lm_finish(g.first + in_group, r, v0 * inv, v1 * inv);
     } else if (w->kind == OP_QKV_LINEAR) {
@@ -259,8 +262,8 @@ DEV void row_normed(const struct warp_context *c, const struct cuda_task *task,
         mlp_store(task, m, v0 * inv, v1 * inv);
     } else if (w->y_paired) {
         if (r % 2 == 0)
-            op_finish_pair(task, m, g.first + in_group, r, inv, v0, v1, row_sum<K>(in_group, r + 1),
-                           row_sum<K>(in_group, r + 9));
+            op_finish_pair(task, m, g.first + in_group, r, inv, v0, v1, row_sum<FORM, K>(in_group, r + 1),
+                           row_sum<FORM, K>(in_group, r + 9));
     } else if (m->own0) {
         item_store(m, 0, mlp_value(m, v0 * inv, v1 * inv));
     }
@@ -288,7 +291,7 @@ DEV bool row_run(struct warp_context *c, const struct cuda_task *task) {
     float sum[4];
     row_clear(sum);
     struct row_columns x;
-    row_columns_load(c, next % k_tiles, &x);
+    row_columns_load(c, row_k_tile<K>(next), &x);
     if (row_holds<FORM>()) {
         /* What is not held is multiplied all the same, for the sake of one path. */
         row_multiply(held.a, &x, sum);

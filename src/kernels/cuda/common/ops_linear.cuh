@@ -11,7 +11,7 @@
 /* What LINEAR has the products of: the attention's output, or the MLP's. */
 #define ATTENTION_K (QN_N_HEADS * QN_HEAD_DIM)
 
-/* Whether the residual stream of several rows, normed, is packed by who makes it. */
+/* Whether the writer of the residual stream of several rows packs it, normed. */
 #define STREAM_IS_PACKED (QN_HIDDEN % PACK_K == 0)
 
 /* Whether any of these products has a bias. */

@@ -15,9 +15,10 @@
  *              they are elsewhere (packed_ring.cuh)
  *   + parked   weights and activations of some steps of 16 columns, as they pass
  *
- * Sums are those of linear.cuh: a warp has a tile of WB row blocks x WO columns of eight tokens and
- * goes through the partial sums one after the other. It has the tile twice in registers: the
- * partial sum at hand, and those before added up.
+ * Sums are those of graph/partials.h: a warp has a tile of WB row blocks x WO columns of eight
+ * tokens and goes through the partial sums one after the other. It has the tile twice in registers:
+ * the partial sum at hand, and those before added up. A tree (LINEAR) has up to two sums more that
+ * wait for their sisters: in L2, since there is no room in shared memory (tile_push).
  *
  * Here: PACK, the lease, sums and results. How tiles are multiplied: packed_hopper.cuh, elsewhere
  * packed_mma.cuh.
@@ -160,7 +161,7 @@ DEV float4 tile_four(const struct tile_at *t, uint32_t token, uint32_t column) {
     return make_float4(p[0], p[TO_COLUMN], p[2 * TO_COLUMN], p[3 * TO_COLUMN]);
 }
 
-/* All of a warp's tile. -0 is what changes no sum. */
+/* All of a warp's tile. */
 template <int WB, int WO> DEV void tile_fill(float tile[WB][WO][4], float v) {
 #pragma unroll
     for (int n = 0; n < WB; n++)
@@ -170,15 +171,82 @@ template <int WB, int WO> DEV void tile_fill(float tile[WB][WO][4], float v) {
             for (int e = 0; e < 4; e++) tile[n][i][e] = v;
 }
 
-/* A partial sum is complete. */
+/* to = a + b */
 template <int WB, int WO>
-DEV void tile_add(float total[WB][WO][4], const float partial[WB][WO][4]) {
+DEV void tile_add(float to[WB][WO][4], const float a[WB][WO][4], const float b[WB][WO][4]) {
 #pragma unroll
     for (int n = 0; n < WB; n++)
 #pragma unroll
         for (int i = 0; i < WO; i++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) total[n][i][e] += partial[n][i][e];
+            for (int e = 0; e < 4; e++) to[n][i][e] = a[n][i][e] + b[n][i][e];
+}
+
+template <int WB, int WO> DEV void tile_copy(float to[WB][WO][4], const float from[WB][WO][4]) {
+#pragma unroll
+    for (int n = 0; n < WB; n++)
+#pragma unroll
+        for (int i = 0; i < WO; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) to[n][i][e] = from[n][i][e];
+}
+
+/* Where a thread's sums of number `level` wait: its float4s are COMPUTE_THREADS apart. */
+DEV float4 *tile_waiting(uint32_t level) {
+    return (float4 *)SHARED->args.waiting_sums +
+           (blockIdx.x * CUDA_WAITING_SUMS + level) * (CUDA_WAITING_BYTES / sizeof(float4)) +
+           thread_here();
+}
+
+/* They are written and read by the same thread: nothing orders them but the program. */
+template <int WB, int WO> DEV void tile_push(uint32_t level, const float v[WB][WO][4]) {
+    static_assert(WB * WO * 16 * COMPUTE_THREADS <= CUDA_WAITING_BYTES, "a tile");
+    float4 *to = tile_waiting(level);
+#pragma unroll
+    for (int n = 0; n < WB; n++)
+#pragma unroll
+        for (int i = 0; i < WO; i++)
+            store4_plain((float *)(to + (n * WO + i) * COMPUTE_THREADS),
+                         make_float4(v[n][i][0], v[n][i][1], v[n][i][2], v[n][i][3]));
+}
+template <int WB, int WO> DEV void tile_pop(uint32_t level, float v[WB][WO][4]) {
+    const float4 *from = tile_waiting(level);
+#pragma unroll
+    for (int n = 0; n < WB; n++)
+#pragma unroll
+        for (int i = 0; i < WO; i++) {
+            const float4 x = load4_own((const float *)(from + (n * WO + i) * COMPUTE_THREADS));
+            v[n][i][0] = x.x;
+            v[n][i][1] = x.y;
+            v[n][i][2] = x.z;
+            v[n][i][3] = x.w;
+        }
+}
+
+/* Sums that wait in L2 when the n-th partial sum is complete, n > 0: those before it, but for the
+ * last one, that have not been merged. */
+DEV uint32_t tile_n_waiting(uint32_t plan, uint32_t n) {
+    const uint32_t before = plan & ((1u << 2 * n) - 1);
+    return n - 1 - __popc(before & 0x5555) - 2 * __popc(before & 0xaaaa);
+}
+
+/* The n-th partial sum of those that have k-tiles is complete (partial_plan); what it was in is
+ * free for others. */
+template <int WB, int WO>
+DEV void tile_merge(uint32_t plan, uint32_t n, float total[WB][WO][4], float partial[WB][WO][4]) {
+    const uint32_t merges = partial_merges(plan, n);
+    uint32_t n_waiting = tile_n_waiting(plan, n);
+    if (merges == 0) {
+        if (n > 0) tile_push<WB, WO>(n_waiting, total);
+        tile_copy<WB, WO>(total, partial);
+        return;
+    }
+    tile_add<WB, WO>(total, total, partial);
+#pragma unroll 1
+    for (uint32_t left = n_waiting + 1 - merges; n_waiting > left;) {
+        tile_pop<WB, WO>(--n_waiting, partial);
+        tile_add<WB, WO>(total, partial, total);
+    }
 }
 
 /* All of them are. DOWN, parked: as in struct tile_at. */
@@ -249,7 +317,8 @@ DEV void tile_norms(const struct warp_context *c, const struct cuda_task *task, 
     tile_norms_pieces(c, task, row, end);
 }
 
-/* Of LINEAR and rows that do not exist anything. */
+/* 1 / rms of a token. Garbage for LINEAR, which has no norm, and for rows past the end, whose
+ * results are never stored. */
 DEV float tile_norm_of(uint32_t token) {
     return TILE_NORMS[token % PACK_TILE];
 }

@@ -4,8 +4,8 @@
  * Weights are asked for as soon as they may come: the loader says so when no page is in use, or a
  * compute warp, if the block has something else to do before (loader_open). Activations are when
  * the lease is taken and control says that the task's event is there. Both in the order in which
- * the compute warps work. Nobody tells of a lease without work: so neither can be told twice before
- * it has looked, since what it asks for is needed in between.
+ * the compute warps work. A lease without work is not announced. So neither warp can get two
+ * announcements before it has looked: its copies are needed in between.
  *
  * To ask is work that bounds how fast a block multiplies: a prompt of 2,048 tokens took 130 ms when
  * one thread of the loader asked for all, 103 with a warp for it, 94 with two (H200, Qwen3-8B).
@@ -46,12 +46,14 @@ DEV struct ask_task ask_task_of(const struct cuda_task *task) {
 }
 
 /* Weights or activations, at a place in the order of work: tiles by weight rows, then by tokens; of
- * each the k-tiles of partial sum 0, of 1, ...; of each k-tile its parts. */
+ * each the k-tiles of its partial sums, which are in order of K; of each k-tile its parts. */
 struct ask_stream {
     const char *from; /* what is there */
     uint64_t base;    /* address of the operand */
     struct row_tile tile;
-    uint32_t row, partial, k_tile, part;
+    uint32_t row, partial, part;
+    uint32_t page, page_end; /* of weights' row blocks; activations have k-tiles in order of K */
+    uint32_t page_step;      /* from one of a partial sum's to the next */
     uint32_t slot;        /* where it goes */
     uint32_t parts, next; /* of a k-tile; bytes from one to the next */
     uint32_t block_next;  /* bytes from one row block to the next; activations: 0 */
@@ -60,7 +62,21 @@ struct ask_stream {
 
 DEV void stream_find(struct ask_stream *s) {
     s->from = (const char *)s->base + (uint64_t)s->tile.image * s->block_next +
-              (uint64_t)(s->k_tile * s->parts) * s->next + s->row / PACK_ROWS * s->eight_next;
+              (uint64_t)(s->page * s->parts) * s->next + s->row / PACK_ROWS * s->eight_next;
+}
+
+/* To the pages of partial sum s->partial; activations: of all of the tile's, which follow each
+ * other. */
+DEV void stream_partial(const struct ask_task *t, struct ask_stream *s) {
+    const uint32_t p = partial_nth(t->k_tiles, s->partial);
+    if (s->page_step != 1) {
+        s->page = cuda_partial_turn(t->k_tiles, p);
+        s->page_end = t->k_tiles;
+        return;
+    }
+    s->page = partial_first(t->k_tiles, p);
+    s->partial = s->tile.partial_end - 1;
+    s->page_end = partial_first(t->k_tiles, partial_nth(t->k_tiles, s->partial) + 1);
 }
 
 /* To the tile of these row blocks, if the task has them: else nothing is looked at, since what is
@@ -69,15 +85,18 @@ DEV void stream_enter(const struct ask_task *t, struct ask_stream *s, uint32_t b
     s->tile.block = block;
     if (block >= t->block1) return;
     s->tile = row_tile_at(t->task, block, t->shape.blocks);
-    s->k_tile = s->partial = s->tile.partial;
+    s->partial = s->tile.partial;
     s->row = t->row0;
+    stream_partial(t, s);
     stream_find(s);
 }
 
-DEV struct ask_stream stream_of(const struct ask_task *t, uint64_t base, uint32_t parts,
-                                uint32_t next, uint32_t block_next, uint32_t eight_next) {
+DEV struct ask_stream stream_of(const struct ask_task *t, uint64_t base, uint32_t page_step,
+                                uint32_t parts, uint32_t next, uint32_t block_next,
+                                uint32_t eight_next) {
     struct ask_stream s = {};
     s.base = base;
+    s.page_step = page_step;
     s.parts = parts;
     s.next = next;
     s.block_next = block_next;
@@ -93,20 +112,20 @@ DEV void stream_step(const struct ask_task *t, struct ask_stream *s, uint32_t sl
         return;
     }
     s->part = 0;
-    s->k_tile += PARTIALS;
-    if (s->k_tile < t->k_tiles) {
-        s->from += (PARTIALS * s->parts - (s->parts - 1)) * s->next;
+    s->page += s->page_step;
+    if (s->page < s->page_end) {
+        s->from += (s->page_step * s->parts - (s->parts - 1)) * s->next;
         return;
     }
-    s->k_tile = ++s->partial;
-    if (s->partial == s->tile.partial_end) {
-        s->k_tile = s->partial = s->tile.partial;
+    if (++s->partial == s->tile.partial_end) {
+        s->partial = s->tile.partial;
         s->row += t->shape.tokens;
         if (s->row >= t->end) {
             stream_enter(t, s, s->tile.end);
             return;
         }
     }
+    stream_partial(t, s);
     stream_find(s);
 }
 
@@ -200,7 +219,7 @@ DEV void ask_for_weights(void) {
         t = ask_task_of(task);
         page_copy_fence_shared(); /* copies will write where other threads did */
         const uint32_t parts = CUDA_PAGE_K / 16 / t.shape.w_steps;
-        struct ask_stream s = stream_of(&t, task->w, parts, t.shape.w_steps * 512,
+        struct ask_stream s = stream_of(&t, task->w, PARTIALS, parts, t.shape.w_steps * 512,
                                         task->k_tiles * CUDA_PAGE_BYTES, 0);
 #pragma unroll 1
         for (n = 0; !stream_ends(&t, &s) && ask_weights(&t, &s);) n++;
@@ -218,7 +237,7 @@ DEV void ask_for_activations(void) {
         const struct cuda_task *task = &SHARED->task[SHARED->leased];
         struct ask_task t = ask_task_of(task);
         struct ask_stream s =
-            stream_of(&t, task->in, X_PARTS, task->eights * PACKED_PIECE, 0, PACKED_PIECE);
+            stream_of(&t, task->in, 1, X_PARTS, task->eights * PACKED_PIECE, 0, PACKED_PIECE);
         while (!ask_is_ready())
             if (barrier_test_acquire_cta(&SHARED->quit, 0)) return;
         page_copy_fence(); /* what other blocks stored will be read by bulk copies */

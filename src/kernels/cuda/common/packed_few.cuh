@@ -1,12 +1,11 @@
 /* packed_few.cuh - matrices times packed activations of up to 16 token rows: decode of a batch.
  *
- * Pages stream as for one row; nothing is leased. Warp w has the k-tiles of its partial sum, one of
- * each eight, and holds their activations in registers while the pages of a group of row blocks
- * pass:
+ * Pages stream as for one row; nothing is leased. A warp has the k-tiles of its partial sum, one of
+ * each step, and holds their activations in registers while the pages of a group of row blocks pass:
  *
  *   before the event   the weights of the norm that comes next, and the residual stream where this
  *                      worker wrote it itself, into scratch
- *   per eight k-tiles  the warp's activations from L2, COLUMNS * 4 KB ─ a page per row block
+ *   per step           the warp's activations from L2, COLUMNS * 4 KB ─ a page per row block
  *   per group          partial sums ─ barrier ─ results
  *
  * As for one row (one_row.cuh) each operator has code of its own, in which its kind, the length of
@@ -27,7 +26,7 @@
 
 #include "kernels/cuda/common/packed.cuh"
 
-/* A token's partial sums of a row block are [partial][16 rows] and four words that nobody has: so
+/* A token's partial sums of a row block are [turn][16 rows] and four unused words: so
  * the 32 that a warp stores at a time, of four tokens and eight rows, lie in different banks. */
 #define FEW_TOKEN_FLOATS (CUDA_FEW_TOKEN_BYTES / 4)
 
@@ -79,7 +78,7 @@ static_assert((4ull * FEW_TOKEN_FLOATS + 4 * CUDA_PAGE_ROWS) * 2 * PACK_ROWS *
 struct few {
     const struct cuda_task *task;
     const char *rows; /* its activations, packed */
-    uint32_t partial; /* the warp's partial sum */
+    uint32_t turn;    /* of each step the warp's page: its partial sum, by cuda_turn_partial */
     uint32_t row0, n; /* token rows [row0, row0 + n) */
 };
 
@@ -88,7 +87,7 @@ DEV struct few few_begin(const struct warp_context *c, const struct cuda_task *t
     f.task = task;
     f.row0 = task->row0;
     f.n = min(task->row1, max(linear_rows(task), f.row0)) - f.row0;
-    f.partial = (c->warp - c->turn) % WARPS;
+    f.turn = (c->warp - c->turn) % WARPS;
     f.rows = (const char *)task->in;
     return f;
 }
@@ -98,13 +97,21 @@ DEV struct few few_begin(const struct warp_context *c, const struct cuda_task *t
 /* Those of a k-tile, a lane's share: of each eight token rows the B registers of each two steps. */
 template <int COLUMNS> struct fragments { uint4 of[COLUMNS][CUDA_PAGE_K / 32]; };
 
-/* Of the warp's k-tile among those from k0 on; beyond the last one that one's: the compiler spills
- * arrays that are loaded or not. */
+/* The k-tile of the warp's page of the step that begins with a row block's page number `page`;
+ * where there is none another one: the compiler spills arrays that are loaded or not. */
+template <uint32_t K> DEV uint32_t few_k_tile(const struct few *f, uint32_t page) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(K), turns = partial_count(k_tiles);
+    const uint32_t turn = turns < PARTIALS ? min(f->turn, turns - 1) : f->turn;
+    const uint32_t first = partial_first(k_tiles, cuda_turn_partial(k_tiles, turn));
+    return min(first + page / PARTIALS, k_tiles - 1);
+}
+
+/* Of the warp's k-tile of the step of pages that begins with number k0. */
 template <uint32_t K, int COLUMNS>
 DEV struct fragments<COLUMNS> fragments_ask(const struct warp_context *c, const struct few *f,
                                             uint32_t k0) {
     struct fragments<COLUMNS> x;
-    const uint32_t k_tile = min(k0 + f->partial, cuda_k_tiles(K) - 1);
+    const uint32_t k_tile = few_k_tile<K>(f, k0);
     constexpr uint32_t NEXT = COLUMNS * PACKED_PIECE; /* bytes to the next columns' pieces */
     const char *from = f->rows + k_tile * (CUDA_PAGE_K / CUDA_PACK_COLUMNS) * NEXT + c->lane * 4;
 #pragma unroll
@@ -167,13 +174,13 @@ struct few_partials {
     float of[GROUP][COLUMNS][4];
 };
 
-/* The pages of n row blocks of the warp's k-tile among those from k0 on. */
+/* The warp's pages of n row blocks, of the step that begins with number k0. */
 template <uint32_t K, int GROUP, int COLUMNS>
 DEV void few_pages(struct warp_context *c, const struct few *f, uint32_t k0, uint32_t n,
                    const struct fragments<COLUMNS> *x, struct few_partials<GROUP, COLUMNS> *sums) {
     static_assert(GROUP * COLUMNS <= 8, "registers");
     /* None: its pages are void. */
-    const bool there = cuda_k_tiles(K) % PARTIALS == 0 || k0 + f->partial < cuda_k_tiles(K);
+    const bool there = cuda_k_tiles(K) % PARTIALS == 0 || k0 + f->turn < cuda_k_tiles(K);
 #pragma unroll
     for (int b = 0; b < GROUP; b++) {
         if (b >= n) break;
@@ -222,7 +229,7 @@ DEV void few_multiply(struct warp_context *c, const struct few *f, uint32_t n, b
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++) {
             const float *v = sums.of[b][i];
-            float *to = few_sums<COLUMNS>(b, 8 * i + token) + f->partial * CUDA_PAGE_ROWS + g;
+            float *to = few_sums<COLUMNS>(b, 8 * i + token) + f->turn * CUDA_PAGE_ROWS + g;
             to[0] = v[0];
             to[8] = v[2];
             to[FEW_TOKEN_FLOATS] = v[1];
@@ -303,13 +310,13 @@ struct few_item {
     bool there;               /* the iteration has that token */
 };
 
-/* The sum in order of image row r. */
-template <uint32_t K> DEV float few_sum(const float *sums, uint32_t r) {
-    float sum = sums[r];
+/* The sum of image row r. */
+template <uint32_t KIND, uint32_t K> DEV float few_sum(const float *sums, uint32_t r) {
+    float v[PARTIALS];
 #pragma unroll
-    for (uint32_t i = 1; i < PARTIALS; i++)
-        if (i < cuda_k_tiles(K)) sum += sums[i * CUDA_PAGE_ROWS + r];
-    return sum;
+    for (uint32_t i = 0; i < partial_count(cuda_k_tiles(K)); i++)
+        v[i] = sums[i * CUDA_PAGE_ROWS + r];
+    return partials_sum<KIND == OP_LINEAR, cuda_k_tiles(K)>(v);
 }
 
 /* The residual's element, which was asked for; where it was not there yet, until it is. */
@@ -386,9 +393,11 @@ template <uint32_t KIND>
 DEV void few_others(const struct few *f, const struct few_item *m, float v0, float v1) {
     constexpr uint32_t UNITS =
         KIND == OP_LM_HEAD ? QN_VOCAB : (QN_N_HEADS + 2 * QN_N_KV_HEADS) * QN_HEAD_DIM;
+    /* The row blocks of a task have rows of the matrix only; the LM head's are whole units. */
+    constexpr bool WHOLE = UNITS % (KIND == OP_LM_HEAD ? LM_BLOCK : CUDA_PAGE_ROWS) == 0;
     const uint32_t column = m->block * CUDA_PAGE_ROWS + m->r;
-    const bool own0 = m->there && (UNITS % 16 == 0 || column < UNITS);
-    const bool own1 = m->there && (UNITS % 16 == 0 || column + 8 < UNITS);
+    const bool own0 = m->there && (WHOLE || column < UNITS);
+    const bool own1 = m->there && (WHOLE || column + 8 < UNITS);
     float *out = (float *)f->task->out + (uint64_t)(f->row0 + m->token) * UNITS + column;
     if (KIND == OP_QKV_LINEAR && QN_QKV_BIAS) {
         v0 += item_constant(f->task->bias, column, own0);
@@ -412,7 +421,7 @@ DEV void few_results(const struct warp_context *c, const struct few *f, uint32_t
     for (m.block = first + c->warp / EACH; m.block < end; m.block += WARPS / EACH) {
         const uint32_t in_group = m.block - first;
         const float *sums = few_sums<COLUMNS>(in_group, m.token);
-        const float v0 = few_sum<K>(sums, m.r), v1 = few_sum<K>(sums, m.r + 8);
+        const float v0 = few_sum<KIND, K>(sums, m.r), v1 = few_sum<KIND, K>(sums, m.r + 8);
         if (KIND == OP_GATED_MLP)
             few_gated(f, &m, v0 * inv, v1 * inv);
         else if (KIND != OP_LINEAR)

@@ -57,8 +57,8 @@ DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float sum
 
 /* The sums of a tile of LINEAR_PARTS, which are its results, from where products leave them: eight
  * lanes have 32 bytes of a token's columns. They are to stay in L2: 8 MB twice a layer of Qwen3-8B,
- * which LINEAR_SUM reads at once and nobody after it, and which weights drove out to memory all the
- * same. */
+ * which LINEAR_SUM reads at once and no task after it, and which weights drove out to memory all
+ * the same. */
 template <int WB, int WO, int DOWN>
 DEV void parts_store(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                      uint32_t end, const float total[WB][WO][4]) {
@@ -82,7 +82,7 @@ DEV void parts_store(const struct warp_context *c, const struct cuda_task *task,
         }
 }
 
-/* The sums of a tile: all k-tiles of partial 0, of partial 1, ... They are left where they are
+/* The sums of a tile, by its partial sums one after the other. They are left where they are
  * parked, or are results. first: of the task, whose event is waited for here, when all that does
  * not need it is done; if the launch ends, the tile is at no row. */
 CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
@@ -90,24 +90,27 @@ CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
         CUDA_PAGE_K / 16 / ring_shape_of(WB * DOWN, WO * 8 * (WARPS / DOWN)).w_steps;
     struct warp_context c = context_load();
     const struct cuda_task *task = &SHARED->task[SHARED->go[c.message % GO_DEPTH]];
-    const uint32_t sums = SHARED->packed[c.warp].sums, k_tiles = sums_k_tiles(sums);
+    const uint32_t sums = SHARED->packed[c.warp].sums, first_sum = sums_first(sums);
     const uint32_t row = SHARED->packed[c.warp].row, end = min(task->row1, linear_rows(task));
     struct ring_use r = ring_load(&c);
     float total[WB][WO][4];
-    tile_fill<WB, WO>(total, -0.0f);
+    tile_fill<WB, WO>(total, 0);
     if (first && !packed_wait(&c, task)) {
         SHARED->packed[c.warp].row = NO_ROW;
         return;
     }
     const float squares = tile_norms_ask(&c, task, row, end);
 #pragma unroll 1
-    for (uint32_t partial = sums_first(sums); partial < sums_end(sums); partial++) {
+    for (uint32_t partial = first_sum; partial < sums_end(sums); partial++) {
         float sum[WB][WO][4];
         tile_fill<WB, WO>(sum, 0);
-        uint32_t n_slots = ceil_div(k_tiles - partial, PARTIALS) * per_k_tile;
+        uint32_t n_slots = sums_length(sums_k_tiles(sums), partial) * per_k_tile;
 #pragma unroll 1
         for (; n_slots > 0; n_slots--) narrow_slot<WB, WO, DOWN>(&c, &r, sum);
-        tile_add<WB, WO>(total, sum);
+        if (WB * DOWN == MOST_BLOCKS) /* of LINEAR_PARTS, whose tiles are of one sum */
+            tile_copy<WB, WO>(total, sum);
+        else
+            tile_merge<WB, WO>(sums >> 16, partial - first_sum, total, sum);
     }
     ring_store(&c, &r);
     if (task->kind == OP_LINEAR_PARTS) {
@@ -118,9 +121,9 @@ CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
     tile_norms_put(&c, task, row, end, squares);
 }
 
-/* Takes the lease, whose activations may be asked for from then on, and weights, if they were not
- * before. All warps are done with the task before, or one of them could not be here; a warp that
- * has no trigger to send, which takes a while, says so. */
+/* Takes the lease: from here on its activations may be asked for, and weights, if they were not
+ * before. All warps have finished the task before, otherwise this one could not have come here.
+ * Warp 1 says so, since warp 0 sends the trigger of the task before, which takes a while. */
 DEV void packed_take(const struct warp_context *c, const struct cuda_task *task) {
     lease_wait(c);
     if (c->thread != 32 || task->row0 >= linear_rows(task)) return;
@@ -142,7 +145,7 @@ DEV uint32_t packed_enter(const struct warp_context *c, const struct cuda_task *
     if (c->lane == 0) {
         SHARED->packed[c->warp].block = block;
         SHARED->packed[c->warp].row = row;
-        SHARED->packed[c->warp].sums = task->k_tiles | t.partial << 16 | t.partial_end << 24;
+        SHARED->packed[c->warp].sums = sums_of(task, &t);
     }
     const uint32_t end = min(task->row1, linear_rows(task));
     if (task->tile == PACK_TILE) { /* narrower ones ask for them later */

@@ -101,16 +101,17 @@ DEV void stage_ask(const struct warp_context *c, const struct cuda_task *task, u
     const uint32_t n_blocks = min(task->block1 - block, S::blocks);
     const uint32_t n_eights = min(ceil_div(end - row, 8), S::eights);
     n %= per_tile;
-    const uint32_t step = k_tile_of(task->k_tiles, n / S::per_k_tile) * (CUDA_PAGE_K / 16) +
-                          n % S::per_k_tile * S::steps;
+    const uint32_t k_tile = n / S::per_k_tile, in_tile = n % S::per_k_tile * S::steps;
+    const uint32_t step = k_tile * (CUDA_PAGE_K / 16) + in_tile;
+    const uint64_t page = cuda_tile_page(task->k_tiles, k_tile);
     char *stage = shared_memory + S::parked_bytes + slot * S::stage_bytes;
     uint64_t *full = &SHARED->packed_full[slot];
     if (again) barrier_wait_acquire_cta(&SHARED->packed_empty[slot], (phase >> slot & 1) ^ 1);
     share_begin(full, n_blocks * (S::steps * 512) + n_eights * (S::steps * 256), c->lane);
     for (uint32_t i = share_first(c->lane); i < n_blocks; i += share_step())
         share_copy(stage + i * (S::steps * 512),
-                   (const char *)task->w + (uint64_t)step * 512 +
-                       (uint64_t)(block + i) * task->k_tiles * CUDA_PAGE_BYTES,
+                   (const char *)task->w + in_tile * 512 +
+                       ((uint64_t)(block + i) * task->k_tiles + page) * CUDA_PAGE_BYTES,
                    S::steps * 512, full, c->lane);
     stage_ask_activations<S>(c, task, row, n_eights, step, stage + S::act_at, full);
     share_end(full, c->lane);
@@ -136,19 +137,20 @@ struct packed_ring {
     uint32_t slot, phase; /* where it is; phases of all slots, a bit each */
 };
 
-/* One tile: all k-tiles of partial 0, of partial 1, ... */
+/* One tile, by its partial sums one after the other: all k-tiles in order. */
 template <class S, int WB, int WO, int DOWN>
 DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
                   uint32_t row, struct packed_ring *r) {
-    const uint32_t n_partials = min(task->k_tiles, (uint32_t)PARTIALS);
+    const uint32_t n_partials = partial_count(task->k_tiles);
+    const uint32_t plan = partial_plan(task->k_tiles, task->kind != OP_LINEAR);
     float total[WB][WO][4];
-    tile_fill<WB, WO>(total, -0.0f);
+    tile_fill<WB, WO>(total, 0);
     tile_norms(c, task, row, r->end);
 #pragma unroll 1
     for (uint32_t partial = 0; partial < n_partials; partial++) {
         float sum[WB][WO][4];
         tile_fill<WB, WO>(sum, 0);
-        uint32_t n_stages = ceil_div(task->k_tiles - partial, PARTIALS) * S::per_k_tile;
+        uint32_t n_stages = sums_length(task->k_tiles, partial) * S::per_k_tile;
 #pragma unroll 1
         for (; n_stages > 0; n_stages--) {
             /* By turns: to ask takes a warp as long as some of the work on a stage. */
@@ -164,7 +166,7 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
             r->slot = r->slot + 1 == S::stages ? 0 : r->slot + 1;
             r->n++;
         }
-        tile_add<WB, WO>(total, sum);
+        tile_merge<WB, WO>(plan, partial, total, sum);
     }
     tile_park<WB, WO, DOWN>(c, total);
     sync_compute();

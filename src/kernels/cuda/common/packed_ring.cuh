@@ -116,18 +116,18 @@ DEV void lease_opens(void) {
 
 /* ---- tiles in the direction of weight rows ---- */
 
-/* The row blocks of LINEAR_PARTS are those of partial sum 0, of sum 1, ...; a tile is of one sum.
- */
+/* The row blocks of LINEAR_PARTS are those of the first partial sum, of the second, ...; a tile is
+ * of one sum. */
 struct row_tile {
     uint32_t block, end;           /* row blocks of the task */
     uint32_t image;                /* the first one's number among those of the weights */
-    uint32_t partial, partial_end; /* sums */
+    uint32_t partial, partial_end; /* sums, of those that have k-tiles */
 };
 
 /* The tile of at most `blocks` that begins with row block `block`. */
 DEV struct row_tile row_tile_at(const struct cuda_task *task, uint32_t block, uint32_t blocks) {
     struct row_tile t = {block, min(block + blocks, task->block1), block, 0,
-                         min(task->k_tiles, (uint32_t)PARTIALS)};
+                         partial_count(task->k_tiles)};
     if (task->kind != OP_LINEAR_PARTS) return t;
     const uint32_t each = task->n_pieces;
     t.partial = block / each;
@@ -137,15 +137,26 @@ DEV struct row_tile row_tile_at(const struct cuda_task *task, uint32_t block, ui
     return t;
 }
 
-/* A tile's k-tiles and sums in one word: block_shared.packed[].sums. */
+/* A tile's k-tiles, sums and how they are added (partial_plan; of LINEAR_PARTS they are not) in one
+ * word: block_shared.packed[].sums. */
+static_assert(SPEC_MAX_HIDDEN / CUDA_PAGE_K < 1 << 9, "k-tiles");
+DEV uint32_t sums_of(const struct cuda_task *task, const struct row_tile *t) {
+    const bool parts = task->kind == OP_LINEAR_PARTS;
+    const uint32_t plan = parts ? 0 : partial_plan(task->k_tiles, task->kind != OP_LINEAR);
+    return task->k_tiles | t->partial << 9 | t->partial_end << 12 | plan << 16;
+}
 DEV uint32_t sums_k_tiles(uint32_t sums) {
-    return sums & 0xffff;
+    return sums & 511;
 }
 DEV uint32_t sums_first(uint32_t sums) {
-    return sums >> 16 & 255;
+    return sums >> 9 & 7;
 }
 DEV uint32_t sums_end(uint32_t sums) {
-    return sums >> 24;
+    return sums >> 12 & 15;
+}
+/* The k-tiles of the n-th sum. */
+DEV uint32_t sums_length(uint32_t k_tiles, uint32_t n) {
+    return k_tiles < PARTIALS ? 1 : partial_first(k_tiles, n + 1) - partial_first(k_tiles, n);
 }
 
 /* ---- a compute warp's view of the rings ---- */

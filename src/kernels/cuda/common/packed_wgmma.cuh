@@ -12,7 +12,7 @@
  * The compiler is easily made to wait for every product (it says so, and check_kernels fails): by
  * products in a function that is called, by trip counts that might differ between lanes, by a path
  * that leads out from between them (a wait that gives up). A second size of products beside these
- * did so, too; those of attention_rows_wgmma.cuh, all waited for before others begin, do not.
+ * did so, too; those of attention_prefill_wgmma.cuh, all waited for before others begin, do not.
  */
 #ifndef QN_CUDA_COMMON_PACKED_WGMMA_CUH
 #define QN_CUDA_COMMON_PACKED_WGMMA_CUH
@@ -72,28 +72,28 @@ DEV void residual_ahead(const struct warp_context *c) {
     if (column + 32 < task->units) prefetch_l2(from + 32);
 }
 
-/* The sums of a tile: all k-tiles of partial 0, of partial 1, ... They are left where they are
- * parked. Trip counts are the same for all lanes, and the compiler must know. */
+/* The sums of a tile, by its partial sums one after the other. They are left where they are parked.
+ * Trip counts are the same for all lanes, and the compiler must know. */
 DEV void tile_multiply(void) {
     const struct warp_context c = context_of(&SHARED->args, thread_here(), 0, 0);
-    const uint32_t k_tiles = sums_k_tiles(__shfl_sync(~0u, SHARED->packed[c.warp].sums, 0));
-    const uint32_t n_partials = min(k_tiles, (uint32_t)PARTIALS);
+    const uint32_t sums = __shfl_sync(~0u, SHARED->packed[c.warp].sums, 0);
     struct ring_use r = ring_load(&c);
-    float total[1][WO][4], sum[1][WO][4];
-    tile_fill<1, WO>(total, -0.0f);
-    tile_fill<1, WO>(sum, 0); /* the compiler asks for values */
+    float total[1][WO][4];
+    tile_fill<1, WO>(total, 0);
 #pragma unroll 1
-    for (uint32_t partial = 0; partial < n_partials; partial++) {
+    for (uint32_t partial = 0; partial < sums_end(sums); partial++) {
         bool add = false;
-        uint32_t n_slots = 2 * ceil_div(k_tiles - partial, PARTIALS);
-        const uint32_t kept = partial + 1 == n_partials ? 2 : 0;
+        float sum[1][WO][4];
+        tile_fill<1, WO>(sum, 0); /* the compiler asks for values */
+        uint32_t n_slots = 2 * sums_length(sums_k_tiles(sums), partial);
+        const uint32_t kept = partial + 1 == sums_end(sums) ? 2 : 0;
 #pragma unroll 1
         for (; n_slots > 0; n_slots--, add = true) slot_mma(&c, &r, sum[0], add, n_slots <= kept);
         wgmma_wait<0>();
         wgmma_settle(sum[0]);
         ring_give(&c, &r);
-        tile_add<1, WO>(total, sum);
-        if (partial + 2 == n_partials) residual_ahead(&c);
+        tile_merge<1, WO>(sums >> 16, partial, total, sum);
+        if (partial + 2 == sums_end(sums)) residual_ahead(&c);
     }
     constexpr struct ring_shape s = WGMMA_RING;
     sync_compute(); /* all have read their weights */

@@ -113,11 +113,11 @@ DEV void wide_multiply(struct warp_context *c, const struct few *f, uint32_t n, 
                        struct wide_partials<GROUP> *sums) {
     constexpr uint32_t k_tiles = cuda_k_tiles(K);
     struct wide_pages w = {nullptr, CUDA_PAGE_BYTES / cuda_wide_parts(f->task->group), n, true};
+    uint32_t k_tile = few_k_tile<K>(f, 0);
 #pragma unroll 1
     for (uint32_t k0 = 0; k0 < k_tiles; k0 += PARTIALS) {
-        const uint32_t k_tile = min(k0 + f->partial, k_tiles - 1);
-        const uint32_t after = min(k_tile + PARTIALS, k_tiles - 1); /* beyond: anything */
-        if (k_tiles % PARTIALS != 0) w.there = k0 + f->partial < k_tiles;
+        const uint32_t after = min(k_tile + 1, k_tiles - 1); /* beyond the sum's: anything */
+        if (k_tiles % PARTIALS != 0) w.there = k0 + f->turn < k_tiles;
 #pragma unroll 1
         for (uint32_t i = 0; i < CHUNKS; i += 2) {
             const struct chunk y = chunk_ask(c, f, k_tile, i + 1);
@@ -125,6 +125,7 @@ DEV void wide_multiply(struct warp_context *c, const struct few *f, uint32_t n, 
             x = chunk_ask(c, f, i + 2 < CHUNKS ? k_tile : after, (i + 2) % CHUNKS);
             chunk_multiply<GROUP>(c, &w, i + 1, &y, sums);
         }
+        k_tile = after;
     }
 }
 
@@ -132,7 +133,7 @@ DEV void wide_multiply(struct warp_context *c, const struct few *f, uint32_t n, 
 template <int GROUP>
 DEV void wide_park(const struct warp_context *c, const struct few *f, uint32_t which,
                    const struct wide_partials<GROUP> *sums) {
-    float *to = wide_sums(2 * (c->lane % 4)) + f->partial * CUDA_PAGE_ROWS + c->lane / 4;
+    float *to = wide_sums(2 * (c->lane % 4)) + f->turn * CUDA_PAGE_ROWS + c->lane / 4;
 #pragma unroll
     for (int b = 0; b < GROUP; b++) {
         if (which != b) continue;
@@ -209,7 +210,7 @@ DEV void wide_results(const struct warp_context *c, const struct few *f, uint32_
         sync_compute();
         const float *from = wide_sums(m.token);
         const float inv = KIND == OP_LINEAR ? 1 : *wide_inv_rms(m.token);
-        const float v0 = few_sum<K>(from, m.r), v1 = few_sum<K>(from, m.r + 8);
+        const float v0 = few_sum<KIND, K>(from, m.r), v1 = few_sum<KIND, K>(from, m.r + 8);
         if (KIND == OP_GATED_MLP)
             few_gated(f, &m, v0 * inv, v1 * inv);
         else if (KIND == OP_LINEAR)
@@ -239,7 +240,7 @@ DEV bool wide_run(struct warp_context *c, const struct cuda_task *task) {
 #pragma unroll 1
     for (;;) {
         struct wide_partials<GROUP> sums = {};
-        const struct chunk x = chunk_ask(c, &f, min(f.partial, cuda_k_tiles(K) - 1), 0);
+        const struct chunk x = chunk_ask(c, &f, few_k_tile<K>(&f, 0), 0);
         if (KIND == OP_LINEAR) wide_residual_ask(c, &f, b, end);
         wide_multiply<K, GROUP>(c, &f, end - b, x, &sums);
         if (KIND == OP_LINEAR) {

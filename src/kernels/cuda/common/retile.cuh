@@ -18,19 +18,13 @@ DEV void element_store(void *dst, uint32_t dtype, uint64_t i, float v) {
         ((uint16_t *)dst)[i] = dtype == DTYPE_F16 ? pack_one<E_F16>(v) : pack_one<E_BF16>(v);
 }
 
-/* The image row of a matrix row. */
-DEV uint64_t image_row(const struct cuda_place *p, uint64_t row) {
-    if (p->layout == CUDA_GATE) return row / 8 * 16 + row % 8;
-    if (p->layout == CUDA_UP) return row / 8 * 16 + 8 + row % 8;
-    return p->row0 + row;
-}
-
 /* Byte offset of an element in its image: the order of cuda_abi.h. */
 DEV uint64_t image_offset(const struct cuda_place *p, uint64_t row, uint32_t k) {
     uint32_t step = k % CUDA_PAGE_K / 32 * 2 + k % 8 / 4;
     uint32_t lane = (uint32_t)(row % 8) * 4 + k % 32 / 8;
     uint32_t word = (uint32_t)(row % 16 / 8) + k % 4 / 2 * 2;
-    uint64_t page = row / CUDA_PAGE_ROWS * p->k_tiles + k / CUDA_PAGE_K;
+    uint64_t page =
+        row / CUDA_PAGE_ROWS * p->k_tiles + cuda_tile_page(p->k_tiles, k / CUDA_PAGE_K);
     return page * CUDA_PAGE_BYTES + (step * 32 + lane) * 16 + word * 4 + k % 2 * 2;
 }
 
@@ -40,11 +34,11 @@ extern "C" __global__ void qn_retile(const __grid_constant__ struct cuda_retile 
     const uint64_t n = a.n_rows * a.cols, step = (uint64_t)gridDim.x * blockDim.x;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
         float v = element_load((const void *)a.src, a.src_dtype, i);
-        if (a.place.layout == CUDA_VECTOR) {
-            ((float *)dst)[a.first_row + i] = v;
+        const uint64_t row = prog_part_row(a.at, a.run, a.stride, a.first_row + i / a.cols);
+        if (a.place.k_tiles == 0) {
+            ((float *)dst)[row] = v;
             continue;
         }
-        uint64_t row = image_row(&a.place, a.first_row + i / a.cols);
         uint64_t at = image_offset(&a.place, row, (uint32_t)(i % a.cols));
         element_store(dst + at, a.dst_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16, 0, v);
     }

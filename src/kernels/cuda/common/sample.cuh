@@ -393,7 +393,7 @@ DEV struct best copy_logits(const struct sampler *p, const struct rt_sampling *q
     return block_best(p->c, p->s, b);
 }
 
-/* A row that is not greedy or has penalties. Not inlined: nobody waits for it but its request. */
+/* A row that is not greedy or has penalties. Not inlined: only its request waits for it. */
 CODE(uint32_t, choose_slowly, const struct cuda_args *args, const float *logits, uint32_t row) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     const struct rt_batch *b = &SHARED->batch;

@@ -7,15 +7,14 @@
  *   staged   (one row) the activations lie in shared memory as 16-bit floats; pages come row block
  *            by row block: one accumulator set at a time
  *   few      (packed rows) every warp reads the activations of its k-tile from L2 and uses them for
- *            all row blocks of the group: pages come eight k-tiles of each row block of the group,
- *            then the next eight. Where k-tiles end, void pages fill the eight.
- *   wide     (32 packed rows) the same, but a page has a half or a quarter of the columns of
- * a k-tile, of two or of up to four row blocks one after the other: a warp works on all row blocks
- * of the group at once
+ *            all row blocks of the group: pages come a step of each row block of the group, then the
+ *            next step (cuda_abi.h). Where the last step lacks pages, void ones fill the eight.
+ *   wide     (32 packed rows) the same, but a page has a half or a quarter of the columns of a
+ *            k-tile, of two or of up to four row blocks one after the other: a warp works on all row
+ *            blocks of the group at once
  *
- * Pages go to the compute warps in turn, so a slot of the ring always belongs to the same warp.
- * Both ways give each output the same sums: one chain of steps over the k-tiles of a partial sum,
- * partial sums added in order.
+ * Pages go to the compute warps in turn, so a slot of the ring always belongs to the same warp. All
+ * ways give each output the same sums: graph/partials.h.
  */
 #ifndef QN_CUDA_COMMON_WALK_CUH
 #define QN_CUDA_COMMON_WALK_CUH
@@ -33,14 +32,6 @@ DEV uint32_t walk_group_end(uint32_t block, uint32_t block1, uint32_t group, uin
     uint32_t end = min(block + group, block1);
     if (unit_blocks > group) end = min(end, block / unit_blocks * unit_blocks + unit_blocks);
     return end;
-}
-
-/* The n-th k-tile in the order of partial sums: 0, 8, 16 ..., 1, 9, 17 ... */
-DEV uint32_t k_tile_of(uint32_t k_tiles, uint32_t n) {
-    const uint32_t each = k_tiles / PARTIALS, longer = k_tiles % PARTIALS;
-    if (n < longer * (each + 1)) return n / (each + 1) + n % (each + 1) * PARTIALS;
-    n -= longer * (each + 1);
-    return longer + n / each + n % each * PARTIALS;
 }
 
 DEV uint32_t turn_after(uint32_t turn, uint32_t n_pages) {

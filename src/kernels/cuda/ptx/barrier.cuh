@@ -1,8 +1,8 @@
 /* barrier.cuh - mbarriers in shared memory and the named barrier of the compute warps. One function
  * per instruction; the memory order is in the name where there is a choice.
  *
- * A parity wait distinguishes two phases only: whoever waits for phase n must know that phase n - 1
- * is complete. Here every barrier has one waiting side that goes through the phases in order.
+ * A parity wait distinguishes two phases only: a thread that waits for phase n must know that phase
+ * n - 1 is complete. Here every barrier has one waiting side that goes through the phases in order.
  */
 #ifndef QN_CUDA_PTX_BARRIER_CUH
 #define QN_CUDA_PTX_BARRIER_CUH
@@ -48,8 +48,8 @@ DEV bool barrier_test_acquire_cta(uint64_t *b, uint32_t parity) {
     return done != 0;
 }
 
-/* The same, but the thread may sleep for a while until it is: for those who have nothing else to
- * do than to look again. */
+/* The same, but the thread may sleep for a while until it is: for threads that would only look
+ * again. */
 DEV bool barrier_try_acquire_cta(uint64_t *b, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
     uint32_t done;

@@ -50,6 +50,15 @@ DEV float2 load2_l2(const float *p) {
 DEV float4 load4_l2(const float *p) {
     return __ldcg((const float4 *)p);
 }
+/* Of what this thread has stored before: in the program's order. */
+DEV float4 load4_own(const float *p) {
+    float4 v;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
 DEV uint32_t load_word_l2(const uint32_t *p) {
     return __ldcg(p);
 }

@@ -26,6 +26,9 @@ DEV float2 load2_l2(const float *p) {
 DEV float4 load4_l2(const float *p) {
     return *(const float4 *)p;
 }
+DEV float4 load4_own(const float *p) {
+    return *(const float4 *)p;
+}
 DEV uint32_t load_word_l2(const uint32_t *p) {
     return *p;
 }

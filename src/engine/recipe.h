@@ -1,0 +1,14 @@
+/* recipe.h - a program's weights from a checkpoint: the parts that its blocks are made of. */
+#ifndef QN_ENGINE_RECIPE_H
+#define QN_ENGINE_RECIPE_H
+
+#include "model/weights.h"
+#include "task/program.h"
+
+/* Loads every part of every block, weights_at(*out, index in SECTION_PART). For a CPU the parts of
+ * a block follow each other in memory, so that the first one's address is the block's; a GPU's
+ * images are made of them on the device. files NULL: dummy weights. Errors: as weights_load's. */
+int recipe_load(struct diag *d, const struct prog_header *program, const struct safetensors *files,
+                const struct weights_options *options, struct weights **out);
+
+#endif

@@ -1,0 +1,77 @@
+/* kv_row.h - what one position of one layer takes of the KV cache, and how a block of positions
+ * lies. All bytes and strides of the cache come from here.
+ *
+ * Made from the spec (spec_kv_row), stored once per layer in the program, read by the plans of
+ * memory, the kernels of the CPU, the trace and, as constants, the kernels of the GPU.
+ *
+ * A block of a layer is kv_block positions:
+ *
+ *       +-------------------------------------+-------------------------------------+
+ *       | keys [heads][kv_block][k_width]     | values [heads][kv_block][v_width]   |
+ *       +-------------------------------------+-------------------------------------+
+ *
+ * With v_in_k a value is the first v_width elements of its key, and the second half is not there.
+ */
+#ifndef QN_GRAPH_KV_ROW_H
+#define QN_GRAPH_KV_ROW_H
+
+#include "graph/model_spec.h"
+
+enum { KV_MAX_WIDTH = 1024 }; /* of a key or a value, elements */
+
+struct kv_row {
+    uint16_t heads;   /* 1 to SPEC_MAX_HEADS */
+    uint16_t k_width; /* elements of a head's key, up to KV_MAX_WIDTH */
+    uint16_t v_width; /* elements of a head's value, with v_in_k at most k_width */
+    uint8_t v_in_k;   /* 0 or 1 */
+    uint8_t dtype;    /* enum dtype of all elements: F32, BF16, F16 */
+};
+ABI_SIZE(struct kv_row, 8);
+
+#ifndef __CUDACC_RTC__ /* kernels have the strides as constants */
+
+/* The row of a model whose keys and values are heads of head_dim elements, stored as dtype. */
+static inline struct kv_row spec_kv_row(const struct model_spec *s, uint32_t dtype) {
+    return (struct kv_row){.heads = (uint16_t)s->n_kv_heads,
+                           .k_width = (uint16_t)s->head_dim,
+                           .v_width = (uint16_t)s->head_dim,
+                           .dtype = (uint8_t)dtype};
+}
+
+/* Elements from a value to that of the next position. */
+static inline uint32_t kv_value_pitch(const struct kv_row *r) {
+    return r->v_in_k ? r->k_width : r->v_width;
+}
+
+/* Elements of a block from its start to the values of head 0. */
+static inline uint64_t kv_values_at(const struct kv_row *r, uint32_t kv_block) {
+    return r->v_in_k ? 0 : (uint64_t)r->heads * kv_block * r->k_width;
+}
+
+/* Elements of a block. */
+static inline uint64_t kv_block_elements(const struct kv_row *r, uint32_t kv_block) {
+    return (uint64_t)r->heads * kv_block * (r->k_width + (r->v_in_k ? 0u : r->v_width));
+}
+
+/* Elements of a block from its start to the key of a position in it, and to the value. */
+static inline uint64_t kv_key_at(const struct kv_row *r, uint32_t kv_block, uint32_t head,
+                                 uint32_t position) {
+    return ((uint64_t)head * kv_block + position) * r->k_width;
+}
+static inline uint64_t kv_value_at(const struct kv_row *r, uint32_t kv_block, uint32_t head,
+                                   uint32_t position) {
+    return kv_values_at(r, kv_block) + ((uint64_t)head * kv_block + position) * kv_value_pitch(r);
+}
+
+/* Bytes of a block. */
+static inline uint64_t kv_block_bytes(const struct kv_row *r, uint32_t kv_block) {
+    return kv_block_elements(r, kv_block) * dtype_bytes(r->dtype);
+}
+
+/* Bytes of one position. */
+static inline uint64_t kv_position_bytes(const struct kv_row *r) {
+    return kv_block_bytes(r, 1);
+}
+
+#endif
+#endif

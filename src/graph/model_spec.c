@@ -1,0 +1,57 @@
+/* model_spec.c - the bounds of a spec. */
+#include "base/checked.h"
+#include "graph/kernel_graph.h"
+
+#include <math.h>
+
+struct bound {
+    const char *field;
+    uint64_t value, low, high;
+};
+
+int model_spec_verify(struct diag *d, const char *file, const struct model_spec *s) {
+    const struct bound bounds[] = {
+        {"num_hidden_layers", s->n_layers, 1, SPEC_MAX_LAYERS},
+        {"hidden_size", s->hidden, 2, SPEC_MAX_HIDDEN},
+        {"intermediate_size", s->intermediate, 1, SPEC_MAX_HIDDEN},
+        {"vocab_size", s->vocab, 1, SPEC_MAX_VOCAB},
+        {"num_attention_heads", s->n_heads, 1, SPEC_MAX_HEADS},
+        {"num_key_value_heads", s->n_kv_heads, 1, s->n_heads},
+        {"head_dim", s->head_dim, 2, SPEC_MAX_HEAD_DIM},
+        {"num_attention_heads * head_dim", (uint64_t)s->n_heads * s->head_dim, 1, SPEC_MAX_HIDDEN},
+        {"max_position_embeddings", s->max_position, 1, UINT32_MAX},
+        {"torch_dtype", s->weight_dtype, DTYPE_F32, DTYPE_F16},
+        {"rope type", s->rope_kind, ROPE_DEFAULT, ROPE_LLAMA3},
+        {"eos_token_id (count)", s->n_eos, 0, SPEC_MAX_EOS},
+        {"qkv bias", s->qkv_bias, 0, 1},
+        {"o bias", s->o_bias, 0, 1},
+        {"mlp bias", s->mlp_bias, 0, 1},
+        {"qk norm", s->qk_norm, 0, 1},
+        {"tie_word_embeddings", s->tied, 0, 1},
+    };
+    for (size_t i = 0; i < COUNT_OF(bounds); i++)
+        if (bounds[i].value < bounds[i].low || bounds[i].value > bounds[i].high)
+            return fail(d, QN_ESHAPE, "%s: %s: want a number from %llu to %llu, have %llu", file,
+                        bounds[i].field, (unsigned long long)bounds[i].low,
+                        (unsigned long long)bounds[i].high, (unsigned long long)bounds[i].value);
+    if (s->n_heads % s->n_kv_heads != 0)
+        return fail(d, QN_ESHAPE,
+                    "%s: num_key_value_heads: want a divisor of num_attention_heads (%u), have %u",
+                    file, s->n_heads, s->n_kv_heads);
+    if (s->head_dim % 2 != 0)
+        return fail(d, QN_ESHAPE, "%s: head_dim: want an even number, have %u", file, s->head_dim);
+    if (!(s->rms_eps >= 0 && s->rms_eps < 1))
+        return fail(d, QN_ESHAPE, "%s: rms_norm_eps: want a number from 0 to 1", file);
+    if (!(s->rope_theta > 0 && isfinite(s->rope_theta)))
+        return fail(d, QN_ESHAPE, "%s: rope_theta: want a positive number", file);
+    if (s->rope_kind != ROPE_DEFAULT && !(s->rope_factor > 0 && isfinite(s->rope_factor)))
+        return fail(d, QN_ESHAPE, "%s: rope factor: want a positive number", file);
+    if (s->rope_kind == ROPE_LLAMA3 &&
+        !(s->rope_low_freq_factor > 0 && s->rope_high_freq_factor > s->rope_low_freq_factor &&
+          s->rope_original_max > 0))
+        return fail(d, QN_ESHAPE,
+                    "%s: rope scaling llama3: want 0 < low_freq_factor < high_freq_factor and a "
+                    "positive original_max_position_embeddings",
+                    file);
+    return QN_OK;
+}

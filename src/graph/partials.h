@@ -1,0 +1,71 @@
+/* partials.h - the order in which a dot product is added up. It depends on the length K alone: not
+ * on the batch, the tile, the number of workers or of GPUs. Both compilers read this.
+ *
+ *   tile      PARTIAL_TILE columns of K; the last one may be shorter
+ *   partial   the sum of a contiguous eighth of the tiles, added up in order of K: partial p has
+ *             tiles [partial_first(n_tiles, p), partial_first(n_tiles, p + 1))
+ *   sum       ((p0 + p1) + (p2 + p3)) + ((p4 + p5) + (p6 + p7)) of LINEAR, whose K several GPUs
+ *             share; p0 + p1 + ... + p7 in order of the others, whose K no GPU shares
+ *
+ * So each of 2, 4 or 8 GPUs has one contiguous shard of K, whose partials are one branch of the
+ * tree: it adds them up itself and gives one number. The others need no tree, and tiles of many
+ * token rows hold two sums in registers: in order costs them nothing, a tree costs what is said in
+ * docs/gpu-kernels.md.
+ *
+ * Bounds are whole tiles, since a page of weights (codegen/cuda_abi.h) is one: no warp ever has two
+ * partials in a page. They are p * n_tiles / 8 rounded up, so halves, quarters and eighths of the
+ * tiles differ by one at most. With fewer than eight tiles some partials have none, and are no
+ * terms: four tiles are partials 0, 2, 4 and 6, so that four GPUs have one each.
+ */
+#ifndef QN_GRAPH_PARTIALS_H
+#define QN_GRAPH_PARTIALS_H
+
+#include "base/abi.h"
+
+enum { PARTIALS = 8, PARTIAL_TILE = 256 };
+
+ABI_FN uint32_t partial_tiles(uint32_t k) {
+    return (k + PARTIAL_TILE - 1) / PARTIAL_TILE;
+}
+
+/* Partials that have tiles. */
+ABI_FN uint32_t partial_count(uint32_t n_tiles) {
+    return n_tiles < PARTIALS ? n_tiles : PARTIALS;
+}
+
+/* The first tile of partial p <= PARTIALS. */
+ABI_FN uint32_t partial_first(uint32_t n_tiles, uint32_t p) {
+    return (p * n_tiles + PARTIALS - 1) / PARTIALS;
+}
+
+/* The partial that has a tile. */
+ABI_FN uint32_t partial_of(uint32_t n_tiles, uint32_t tile) {
+    return PARTIALS * tile / n_tiles;
+}
+
+/* The n-th of the partials that have tiles; n = partial_count: PARTIALS. */
+ABI_FN uint32_t partial_nth(uint32_t n_tiles, uint32_t n) {
+    return n_tiles < PARTIALS ? PARTIALS * n / n_tiles : n;
+}
+
+/* The sum as a program for a stack of sums: after the n-th of the partials that have tiles is
+ * pushed, the two topmost sums become one partial_merges(plan, n) times. in_order: not as a tree.
+ * A tree has up to four sums on the stack, an order two. */
+ABI_FN uint32_t partial_plan(uint32_t n_tiles, int in_order) {
+    if (in_order) return 0x5554;
+    switch (partial_count(n_tiles)) {
+    case 1: return 0;
+    case 2: return 0x4;
+    case 3: return 0x14;
+    case 4: return 0x84;
+    case 5: return 0x214;
+    case 6: return 0x914;
+    case 7: return 0x2484;
+    default: return 0xc484;
+    }
+}
+ABI_FN uint32_t partial_merges(uint32_t plan, uint32_t n) {
+    return plan >> 2 * n & 3;
+}
+
+#endif

@@ -1,0 +1,132 @@
+/* The order of addition (graph/partials.h) and the order of pages that follows it (cuda_abi.h), for
+ * every number of k-tiles up to what a model may have. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+#undef fail
+
+#include "codegen/cuda_abi.h"
+
+enum { MOST_TILES = SPEC_MAX_HIDDEN / PARTIAL_TILE };
+
+/* Contiguous stretches that have all tiles; the shards of 2, 4 and 8 GPUs differ by a tile. */
+static void test_bounds(void **state) {
+    (void)state;
+    for (uint32_t tiles = 1; tiles <= MOST_TILES; tiles++) {
+        assert_int_equal(partial_first(tiles, 0), 0);
+        assert_int_equal(partial_first(tiles, PARTIALS), tiles);
+        for (uint32_t gpus = 1; gpus <= PARTIALS; gpus *= 2)
+            for (uint32_t p = 0; p < PARTIALS; p += PARTIALS / gpus) {
+                const uint32_t end = partial_first(tiles, p + PARTIALS / gpus);
+                assert_in_range(end - partial_first(tiles, p), tiles / gpus,
+                                (tiles + gpus - 1) / gpus);
+            }
+        for (uint32_t tile = 0; tile < tiles; tile++) {
+            const uint32_t p = partial_of(tiles, tile);
+            assert_true(partial_first(tiles, p) <= tile && tile < partial_first(tiles, p + 1));
+        }
+    }
+}
+
+/* Those that have tiles, in order. */
+static void test_nth(void **state) {
+    (void)state;
+    for (uint32_t tiles = 1; tiles <= MOST_TILES; tiles++) {
+        uint32_t n = 0;
+        for (uint32_t p = 0; p < PARTIALS; p++)
+            if (partial_first(tiles, p) < partial_first(tiles, p + 1))
+                assert_int_equal(partial_nth(tiles, n++), p);
+        assert_int_equal(n, partial_count(tiles));
+        assert_int_equal(partial_nth(tiles, n), PARTIALS);
+    }
+}
+
+/* The tree in letters, from its definition: the branch of the partial sums [p, p + n). */
+static void write_branch(uint32_t tiles, uint32_t p, uint32_t n, char *out) {
+    const uint32_t half = n / 2;
+    if (n == 1) {
+        sprintf(out, "%u", p);
+        return;
+    }
+    const int left = partial_first(tiles, p) < partial_first(tiles, p + half);
+    const int right = partial_first(tiles, p + half) < partial_first(tiles, p + n);
+    char a[64] = "", b[64] = "";
+    if (left) write_branch(tiles, p, half, a);
+    if (right) write_branch(tiles, p + half, half, b);
+    sprintf(out, left && right ? "(%s+%s)" : "%s%s", a, b);
+}
+
+/* What a plan makes, in the same letters; at most `most` sums are on the stack. */
+static void write_plan(uint32_t tiles, int in_order, size_t most, char *out) {
+    char stack[PARTIALS][64];
+    size_t n_stack = 0;
+    const uint32_t plan = partial_plan(tiles, in_order);
+    for (uint32_t n = 0; n < partial_count(tiles); n++) {
+        sprintf(stack[n_stack++], "%u", partial_nth(tiles, n));
+        assert_true(n_stack <= most);
+        for (uint32_t m = partial_merges(plan, n); m > 0; m--) {
+            assert_true(n_stack >= 2);
+            char sum[130];
+            sprintf(sum, "(%s+%s)", stack[n_stack - 2], stack[n_stack - 1]);
+            assert_true(strlen(sum) < sizeof stack[0]);
+            strcpy(stack[--n_stack - 1], sum);
+        }
+    }
+    assert_int_equal(n_stack, 1);
+    strcpy(out, stack[0]);
+}
+
+static void test_plans(void **state) {
+    (void)state;
+    for (uint32_t tiles = 1; tiles <= 3 * PARTIALS; tiles++) {
+        char tree[64], have[64], order[64] = "";
+        write_branch(tiles, 0, PARTIALS, tree);
+        write_plan(tiles, 0, 2 + CUDA_WAITING_SUMS, have);
+        assert_string_equal(have, tree);
+        for (uint32_t n = 0; n < partial_count(tiles); n++) {
+            char sum[80];
+            sprintf(sum, n == 0 ? "%s%u" : "(%s+%u)", order, partial_nth(tiles, n));
+            assert_true(strlen(sum) < sizeof order);
+            strcpy(order, sum);
+        }
+        write_plan(tiles, 1, 2, have);
+        assert_string_equal(have, order);
+    }
+    char whole[64];
+    write_plan(PARTIALS, 0, 4, whole);
+    assert_string_equal(whole, "(((0+1)+(2+3))+((4+5)+(6+7)))");
+}
+
+/* A row block's pages have each k-tile once; those of a partial sum have one place in all steps,
+ * and are in order of K. */
+static void test_pages(void **state) {
+    (void)state;
+    for (uint32_t tiles = 1; tiles <= MOST_TILES; tiles++) {
+        for (uint32_t page = 0; page < tiles; page++) {
+            const uint32_t tile = cuda_page_tile(tiles, page), p = partial_of(tiles, tile);
+            assert_in_range(tile, 0, tiles - 1);
+            assert_int_equal(cuda_tile_page(tiles, tile), page);
+            assert_int_equal(cuda_partial_turn(tiles, p), page % PARTIALS);
+            assert_int_equal(cuda_turn_partial(tiles, page % PARTIALS), p);
+            if (page >= PARTIALS)
+                assert_int_equal(cuda_page_tile(tiles, page - PARTIALS), tile - 1);
+        }
+        for (uint32_t p = 0; p < PARTIALS; p++)
+            assert_int_equal(cuda_turn_partial(tiles, cuda_partial_turn(tiles, p)), p);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_nth),
+        cmocka_unit_test(test_plans),
+        cmocka_unit_test(test_pages),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
