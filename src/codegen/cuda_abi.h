@@ -19,7 +19,8 @@
  *                 partial   0  2  4  6  1  3  5  7    0  2  4  6  1  3  5  7    0  2  4  6
  *                 k-tile    0  5 10 15  3  8 13 18    1  6 11 16  4  9 14 19    2  7 12 17
  *
- * Inside a page, 16-byte groups stand in the order [step 16][lane 32]; lane = 4 g + j of step 2 p + e holds
+ * Inside a page, 16-byte groups stand in the order [step 16][lane 32]; lane = 4 g + j of step 2 p +
+ * e holds
  *
  *   row g     columns 32 p + 8 j + 4 e + {0, 1}      row g + 8  the same columns
  *   row g     columns 32 p + 8 j + 4 e + {2, 3}      row g + 8  the same columns
@@ -27,8 +28,8 @@
  * which are the four A registers of mma.m16n8k16 with the 16 columns of a step permuted, so that a
  * lane's B operand of two steps is 16 contiguous bytes of a row-major activation. Rows and columns
  * beyond the matrix are zero: the host clears the weights allocation before it fills it.
- * Image rows are the rows of the program's block (struct prog_weight), whose parts say which tensor of
- * the checkpoint has which.
+ * Image rows are the rows of the program's block (struct prog_weight), whose parts say which tensor
+ * of the checkpoint has which.
  *
  * Packed activations (OP_PACK) are pieces of PACK_ROWS token rows x CUDA_PACK_COLUMNS columns, 1 KB
  * each: those of all rows for the first columns, then for the next, so that what a tile of any
@@ -58,7 +59,7 @@ enum {
     CUDA_PACK_COLUMNS = 64, /* of a piece of packed activations */
 
     CUDA_COMPUTE_WARPS = 8,
-    CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 4), /* + loader, control, packed_ask.cuh */
+    CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 4), /* + loader, control, tile_producer.cuh */
 
     CUDA_SCRATCH_BYTES = 31152, /* of shared memory, for the task that runs */
     CUDA_CONTROL_BYTES = 4688,  /* ... and for what the warps tell each other */
@@ -70,13 +71,13 @@ enum {
 
     CUDA_ROW_GROUP = 12, /* row blocks of one row's task at a time, at most: cuda_task.group */
 
-    CUDA_WIDE = 4,    /* cuda_task.columns: of 32 packed rows (packed_wide.cuh) */
-    CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (packed.cuh) */
+    CUDA_WIDE = 4,    /* cuda_task.columns: of 32 packed rows (matmul_stream_32.cuh) */
+    CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (matmul_tile.cuh) */
 
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */
 
-    /* Sums of a tile of many packed rows that wait in device memory (packed.cuh), F32; how many of
-     * the at most four that partial_merges has on its stack: two are in registers. */
+    /* Sums of a tile of many packed rows that wait in device memory (matmul_tile.cuh), F32; how
+     * many of the at most four that partial_merges has on its stack: two are in registers. */
     CUDA_WAITING_BYTES = PACK_TILE * PACK_TILE * 4,
     CUDA_WAITING_SUMS = 2,
 };
@@ -91,7 +92,7 @@ CUDA_ABI_FN uint32_t cuda_shared_bytes(uint32_t cc) {
     return 99 * 1024;
 }
 
-/* What a task that leases the ring has (packed.cuh): the ring, scratch. */
+/* What a task that leases the ring has (matmul_tile.cuh): the ring, scratch. */
 CUDA_ABI_FN uint32_t cuda_lease_bytes(uint32_t cc) {
     const uint32_t control = CUDA_CONTROL_BYTES, depth = CUDA_PAGE_BYTES * CUDA_COMPUTE_WARPS;
     const uint32_t room = cuda_shared_bytes(cc) - CUDA_SCRATCH_BYTES - control;
@@ -126,7 +127,7 @@ CUDA_ABI_FN uint32_t cuda_sub_heads(uint32_t group, uint32_t head_dim) {
 enum { CUDA_PLACES = 64 };
 
 /* Row blocks that a warp works on at a time with one or two columns of eight packed rows
- * (packed_few.cuh): what the scratch holds of partial sums. Operators of few row blocks a worker
+ * (matmul_stream.cuh): what the scratch holds of partial sums. Operators of few row blocks a worker
  * leave room, LINEAR's for what else its results need. */
 enum { CUDA_FEW_TOKEN_BYTES = (CUDA_PAGE_ROWS * PARTIALS + 4) * 4 };
 CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t kind, uint32_t columns) {
@@ -135,8 +136,9 @@ CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t kind, uint32_t columns) {
     return few < most ? few : most;
 }
 
-/* The same with four columns (packed_wide.cuh): what registers hold of partial sums, or a worker
- * has of row blocks. A page has steps of all of a group's row blocks: each in so many parts. */
+/* The same with four columns (matmul_stream_32.cuh): what registers hold of partial sums, or a
+ * worker has of row blocks. A page has steps of all of a group's row blocks: each in so many parts.
+ */
 CUDA_ABI_FN uint32_t cuda_wide_group(uint32_t kind) {
     return kind == OP_LINEAR ? 2 : kind == OP_QKV_LINEAR ? 3 : 4;
 }
@@ -256,7 +258,7 @@ enum cuda_stream {
 struct cuda_args {
     struct rt rt;
     const struct cuda_task *tasks; /* [n_tasks] of the program */
-    const float *rope_cos;         /* [max_model_len][head_dim / 2], from cpu_rope_fill */
+    const float *rope_cos;         /* [spec_rope_rows][head_dim / 2], from cpu_rope_fill */
     const float *rope_sin;
     float *sample_scratch; /* cuda_sample_bytes: work of SAMPLE, [L][2][ceil64(vocab)] */
     float *waiting_sums;   /* cuda_waiting_bytes: [n_workers][CUDA_WAITING_SUMS] tiles of LINEAR's
@@ -289,7 +291,7 @@ struct cuda_retile {
     uint64_t first_row, n_rows;
     uint32_t cols;
     uint32_t src_dtype, dst_dtype; /* enum dtype; dst of a matrix: BF16 or F16 (F32 goes to BF16) */
-    uint32_t at, run, stride; /* of the part: struct prog_part */
+    uint32_t at, run, stride;      /* of the part: struct prog_part */
     struct cuda_place place;
 };
 

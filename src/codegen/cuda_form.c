@@ -2,6 +2,7 @@
 #include "codegen/cuda_form.h"
 #include "base/checked.h"
 #include "codegen/cuda_tables.h"
+#include "codegen/emit.h"
 #include "plan/cost.h"
 
 #include <assert.h>
@@ -130,7 +131,8 @@ static void walk_prefill(const struct form_case *c, struct cuda_task *t) {
 /* ---- the table ---- */
 
 enum form_layout { FROM_ANY, FROM_ROWS, FROM_PACKED };
-enum form_k { K_ANY, K_HEADS };
+enum form_k { K_WIDTH_0, K_WIDTH_1, K_WIDTH_2, K_WIDTH_3, K_ANY };
+_Static_assert((int)K_ANY == (int)EMIT_LINEAR_WIDTHS, "one each");
 
 /* What a condition is, and what is said where it does not hold. */
 struct form_has {
@@ -188,7 +190,10 @@ static const struct {
 
 struct cuda_form_host cuda_form_host_of(const struct prog_header *program,
                                         const struct device *device) {
-    return (struct cuda_form_host){.program = program, .device = *device};
+    struct cuda_form_host host = {.program = program, .device = *device};
+    for (uint32_t i = 0; i < EMIT_LINEAR_WIDTHS; i++)
+        host.widths[i] = emit_linear_width(program, i);
+    return host;
 }
 
 struct cuda_form_host cuda_form_host_for(const struct prog_header *program, uint32_t cc) {
@@ -208,8 +213,8 @@ static const char *lacks(const struct form *f, const struct form_case *c,
     if (c->rows > f->most) return "too many rows";
     if (f->layout == FROM_PACKED && !c->packed) return "its activations are not packed";
     if (f->layout == FROM_ROWS && c->packed) return "its activations are packed";
-    if (f->k == K_HEADS && c->op->k != c->spec->n_heads * c->spec->head_dim)
-        return "its products are not of attention's output";
+    if (f->k != K_ANY && c->op->k != c->host->widths[f->k])
+        return "its products have another length";
     if (!f->has.holds(c->host)) return f->has.lacks;
     return f->when.holds(c, t) ? NULL : f->when.lacks;
 }
@@ -338,6 +343,7 @@ void cuda_form_all(const struct prog_header *program, uint32_t cc, bool *used) {
     for (int i = 0; i < N_FORMS; i++) used[i] = false;
     used[FORM_nothing] = true;
     for (size_t i = 0; i < COUNT_OF(forms); i++)
-        if (forms[i].has.holds(&host)) used[forms[i].entry] = true;
+        if (forms[i].has.holds(&host) && (forms[i].k == K_ANY || host.widths[forms[i].k] != 0))
+            used[forms[i].entry] = true;
     add_replacements(&host, used);
 }

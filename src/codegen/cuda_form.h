@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "codegen/cuda_abi.h"
+#include "codegen/emit.h"
 #include "kernels/cuda/form.h"
 #include "plan/device.h"
 
@@ -16,16 +17,17 @@
 /* What is the same for all tasks of a program on a device. */
 struct cuda_form_host {
     const struct prog_header *program;
-    struct device device;  /* what it can do; its speed does not matter here */
+    struct device device;                /* what it can do; its speed does not matter here */
+    uint32_t widths[EMIT_LINEAR_WIDTHS]; /* emit_linear_width */
 };
 struct cuda_form_host cuda_form_host_of(const struct prog_header *program,
                                         const struct device *device);
 /* ... on a device of which nothing but its compute capability matters; 0: 90. */
 struct cuda_form_host cuda_form_host_for(const struct prog_header *program, uint32_t cc);
 
-/* Sets *t's form and how that walks: tile, group, columns, unit_blocks. Kind, rows, units, k, k_tiles,
- * eights (cuda_tables_shape) and row blocks are there already; op is NULL for an empty task. Of a
- * program that cuda_form_used has passed. */
+/* Sets *t's form and how that walks: tile, group, columns, unit_blocks. Kind, rows, units, k,
+ * k_tiles, eights (cuda_tables_shape) and row blocks are there already; op is NULL for an empty
+ * task. Of a program that cuda_form_used has passed. */
 void cuda_form_fill(const struct cuda_form_host *host, const struct prog_op *op,
                     struct cuda_task *t);
 

@@ -178,6 +178,12 @@ static const char *check_op(const struct prog_header *p, const struct prog_op *o
 }
 
 static int check_ops(struct diag *d, const struct prog_header *p) {
+    const uint32_t width = emit_linear_width(p, EMIT_LINEAR_WIDTHS);
+    if (width != 0)
+        return fail(d, QN_EUNSUPPORTED,
+                    "operator %s of %u columns: the GPU kernels of a program are compiled for %d "
+                    "lengths of its dot products at most",
+                    op_name(OP_LINEAR), width, EMIT_LINEAR_WIDTHS);
     for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++) {
         const struct prog_op *op = &PROG(p, OP)[i];
         const char *want = check_op(p, op);

@@ -10,9 +10,9 @@
 #include "codegen/cuda_abi.h"
 #include "codegen/cuda_form.h"
 
-/* places[SECTION_WEIGHT's count]: where each block of weights lies; *bytes: size of the weights allocation.
- * Errors: QN_EUNSUPPORTED for what the kernels cannot run (F32 matrices are stored as BF16;
- * head_dim not a multiple of 8 or above 256; KV cache other than BF16 and F16). */
+/* places[SECTION_WEIGHT's count]: where each block of weights lies; *bytes: size of the weights
+ * allocation. Errors: QN_EUNSUPPORTED for what the kernels cannot run (F32 matrices are stored as
+ * BF16; head_dim not a multiple of 8 or above 256; KV cache other than BF16 and F16). */
 int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct cuda_place *places,
                      uint64_t *bytes);
 
@@ -36,7 +36,8 @@ void cuda_tables_shape(const struct prog_header *program, const struct prog_task
                        struct cuda_task *out);
 
 /* tasks[SECTION_TASK's count]. Of a program that
- * cuda_tables_check has passed. Errors: QN_ENOMEM; program_map's, which a proved program has not. */
+ * cuda_tables_check has passed. Errors: QN_ENOMEM; program_map's, which a proved program has not.
+ */
 int cuda_tables_fill(struct diag *d, const struct prog_header *program,
                      const struct cuda_place *places, const struct cuda_bases *bases,
                      struct cuda_task *tasks);

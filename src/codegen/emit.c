@@ -37,7 +37,7 @@ static enum prog_carry carry_of(const struct prog_header *program, uint32_t tens
 
 /* Whether all that projections, MLP and LINEAR of a single row read and write of each other carries
  * flags, in pairs where it is rounded anyway: the usual case. Their code then has no choices
- * (kernels/cuda/common/one_row.cuh). */
+ * (kernels/cuda/common/matvec.cuh). */
 static bool has_row_flags(const struct prog_header *program) {
     const struct prog_op *o = PROG(program, OP);
     for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++, o++) {
@@ -48,6 +48,38 @@ static bool has_row_flags(const struct prog_header *program) {
         if (linear && carry_of(program, o->in[LINEAR_RESIDUAL]) != CARRY_FLAG) return false;
     }
     return true;
+}
+
+static bool is_linear(const struct prog_op *op) {
+    return op->kind == OP_LINEAR || op->kind == OP_LINEAR_PARTS;
+}
+
+/* Whether an operator before number `at` has dot products of its length, too. */
+static bool is_width_known(const struct prog_op *ops, uint64_t at) {
+    for (uint64_t i = 0; i < at; i++)
+        if (is_linear(&ops[i]) && ops[i].k == ops[at].k) return true;
+    return false;
+}
+
+uint32_t emit_linear_width(const struct prog_header *program, uint32_t n) {
+    const struct prog_op *ops = PROG(program, OP);
+    for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++)
+        if (is_linear(&ops[i]) && !is_width_known(ops, i) && n-- == 0) return ops[i].k;
+    return 0;
+}
+
+/* As constants, and those that there are as a list. */
+static void emit_linear_widths(const struct prog_header *program, struct strbuf *out) {
+    uint32_t widths[EMIT_LINEAR_WIDTHS];
+    for (uint32_t i = 0; i < EMIT_LINEAR_WIDTHS; i++) {
+        widths[i] = emit_linear_width(program, i);
+        strbuf_printf(out, "#define QN_LINEAR_WIDTH_%u %u\n", (unsigned)i, (unsigned)widths[i]);
+    }
+    uint32_t n = 0;
+    strbuf_printf(out, "#define QN_LINEAR_WIDTHS(X)");
+    for (; n < EMIT_LINEAR_WIDTHS && widths[n] != 0; n++)
+        strbuf_printf(out, " X(%u, %u)", (unsigned)n, (unsigned)widths[n]);
+    strbuf_printf(out, "\n#define QN_N_LINEAR_WIDTHS %u\n", (unsigned)n);
 }
 
 /* Elements of a block of the KV cache: from it to the next, from the keys of a head to the next
@@ -71,9 +103,12 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     uint32_t bits;
     __builtin_memcpy(&bits, &spec->rms_eps, sizeof bits);
     strbuf_printf(out, "#define QN_RMS_EPS_BITS 0x%08xu\n", (unsigned)bits);
+    strbuf_printf(out, "#define QN_ROPE_SWITCH %uu\n",
+                  (unsigned)spec_rope_switch(spec, program->max_model_len));
     emit_kv(program, out);
     strbuf_printf(out, "#define QN_JIT %d\n", has_jit(program));
     strbuf_printf(out, "#define QN_ROW_FLAGS %d\n", has_row_flags(program));
+    emit_linear_widths(program, out);
 }
 
 void emit_forms(const bool *used, struct strbuf *out) {

@@ -26,6 +26,12 @@ void emit_constants(const struct prog_header *program, struct strbuf *out);
 /* Writes QN_HAS_name, 0 or 1, for each entry of kernels/cuda/form.def: used[N_FORMS]. */
 void emit_forms(const bool *used, struct strbuf *out);
 
+/* LINEAR's code is compiled for each length of its dot products: those of the attention's output
+ * and of the MLP's, say. The n-th, in the order in which the program's operators have them; 0:
+ * there are not so many. */
+enum { EMIT_LINEAR_WIDTHS = 4 };
+uint32_t emit_linear_width(const struct prog_header *program, uint32_t n);
+
 /* The translation unit: includes the constants and then `entry` ("kernels/cuda/mega.cuh"). */
 void emit_unit(const char *entry, struct strbuf *out);
 

@@ -26,10 +26,10 @@
 #include "kernels/cuda/common/clear.cuh"
 #include "kernels/cuda/common/embed.cuh"
 #include "kernels/cuda/common/linear_sum.cuh"
-#include "kernels/cuda/common/one_row.cuh"
-#include "kernels/cuda/common/packed_ask.cuh"
-#include "kernels/cuda/common/packed_few.cuh"
-#include "kernels/cuda/common/packed_wide.cuh"
+#include "kernels/cuda/common/matmul_stream.cuh"
+#include "kernels/cuda/common/matmul_stream_32.cuh"
+#include "kernels/cuda/common/matvec.cuh"
+#include "kernels/cuda/common/tile_producer.cuh"
 #include "kernels/cuda/common/retile.cuh"
 #include "kernels/cuda/common/sample.cuh"
 #include "kernels/cuda/form.h"
@@ -214,8 +214,8 @@ CODE_OF((uint32_t KIND, uint32_t K), void, run_wide, void) {
 }
 
 /* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself
- * (packed_wgmma.cuh); all else is in functions, between which nothing is kept in registers. They
- * give what to multiply next; 0: nothing. */
+ * (matmul_tile_wgmma.cuh); all else is in functions, between which nothing is kept in registers.
+ * They give what to multiply next; 0: nothing. */
 
 DEV uint32_t packed_done(struct warp_context *c, const struct cuda_task *task) {
     lease_release(c);
@@ -495,7 +495,7 @@ CODE(void, role_control, void) {
 // check_kernels: function code_mixed spills 0
 // check_kernels: function rows_step spills 80
 // check_kernels: function code_rows spills 228
-// check_kernels: qn_mega registers 168 stack 256 spills 92
+// check_kernels: qn_mega registers 168 stack 256 spills 144
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {
     const uint32_t resume = rt_load_relaxed(&args.rt.shared->resume);

@@ -18,7 +18,7 @@
 #define QN_CUDA_COMMON_ATTENTION_MIXED_CUH
 
 #include "kernels/cuda/common/attention_mixed_parts.cuh"
-#include "kernels/cuda/common/packed.cuh"
+#include "kernels/cuda/common/matmul_tile.cuh"
 
 /* A lane's probabilities of a share. */
 #if HEAD_HALVES > 1

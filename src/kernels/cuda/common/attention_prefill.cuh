@@ -9,7 +9,7 @@
  * Bytes: a piece of one KV head, 4 * ATTENTION_PIECE * head_dim, once per eight steps; operations:
  * 4 * ATTENTION_PIECE * head_dim per query row.
  *
- * Shared memory (a lease, packed.cuh):
+ * Shared memory (a lease, matmul_tile.cuh):
  *
  *   0            per warp: q [2 * PAIRS][32 lanes] and probabilities [8 parts][32 lanes], 16 bytes
  *                each, maxima and sums of the parts [8][16 rows] each, if registers do not have

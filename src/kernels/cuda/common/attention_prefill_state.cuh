@@ -5,7 +5,7 @@
 #define QN_CUDA_COMMON_ATTENTION_PREFILL_STATE_CUH
 
 #include "kernels/cuda/common/attention.cuh"
-#include "kernels/cuda/common/packed.cuh"
+#include "kernels/cuda/common/matmul_tile.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 
 /* Whether products are wgmma's: heads of whole lines, a share's 16 positions in one block. */

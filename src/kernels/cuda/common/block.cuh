@@ -3,7 +3,7 @@
  *   warps 0..7   compute: run task after task
  *   warp 8       loader: streams weight pages into the ring            (loader.cuh)
  *   warp 9       control: finds the next task, waits for its event     (control.cuh)
- *   warps 10, 11 Hopper: ask for what tasks of many rows multiply      (packed_ask.cuh)
+ *   warps 10, 11 Hopper: ask for what tasks of many rows multiply      (tile_producer.cuh)
  *
  * Dynamic shared memory, from its start:
  *
@@ -46,7 +46,7 @@ static_assert(PARTIALS == WARPS, "the page of a step picks the warp");
  * of what comes next may have the rest. */
 #define STEPS_DEPTH (RING_DEPTH < 2 ? RING_DEPTH : 2)
 
-/* Whether graphs of 32 rows stream their weights (packed_wide.cuh). */
+/* Whether graphs of 32 rows stream their weights (matmul_stream_32.cuh). */
 #define HAS_WIDE (HAS_WGMMA && QN_WIDE)
 
 /* A warp or the block is done with something when one thread says so, after a barrier that all have
@@ -62,9 +62,9 @@ enum {
     GO_DEPTH = 4,     /* tasks announced to the compute warps and not yet done */
     N_AOT_SLOTS = 6,  /* descriptors of AOT tasks: GO_DEPTH announced, two fetched ahead */
     N_TASK_SLOTS = 8, /* + JIT tasks */
-    MAX_TILE = 16,    /* token rows of packed_few.cuh */
-    MAX_STAGES = 8,   /* of a task of packed activations (packed_mma.cuh) */
-    MAX_W_SLOTS = 5,  /* on Hopper: of weights, of activations (packed_ring.cuh) */
+    MAX_TILE = 16,    /* token rows of matmul_stream.cuh */
+    MAX_STAGES = 8,   /* of a task of packed activations (matmul_tile_mma.cuh) */
+    MAX_W_SLOTS = 5,  /* on Hopper: of weights, of activations (tile_ring.cuh) */
     MAX_X_SLOTS = 8,
     PIECE_STEPS = CUDA_PACK_COLUMNS / 16, /* steps of 16 columns in packed activations' pieces */
     MAX_PLACES = CUDA_PLACES,             /* token rows whose place the block keeps */
@@ -141,7 +141,7 @@ struct block_shared {
     /* Of stages, or of slots of weights and then of activations. */
     uint64_t packed_full[MAX_W_SLOTS + MAX_X_SLOTS], packed_empty[MAX_W_SLOTS + MAX_X_SLOTS];
     uint64_t piece_full[2]; /* a piece of attention has come: attention_prefill.cuh */
-    /* packed_ask.cuh. Loader or compute -> warp 10: weights of the lease of `open` may come.
+    /* tile_producer.cuh. Loader or compute -> warp 10: weights of the lease of `open` may come.
      * Compute -> warp 11: it is taken, by the task with a descriptor's number, with the number of
      * its message's go_ready, times two, and the phase to wait for. */
     uint64_t lease_open, lease_taken;
