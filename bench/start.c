@@ -56,8 +56,8 @@ static uint32_t told_workers;
 static int told_device(struct diag *d, const struct backend_config *config,
                        struct backend_device *out) {
     (void)d, (void)config;
-    *out = (struct backend_device){
-        .compute = device_cuda(90, told_workers, 25), .memory_bytes = (uint64_t)80 << 30};
+    *out = (struct backend_device){.compute = device_cuda(90, told_workers, 25),
+                                   .memory_bytes = (uint64_t)80 << 30};
     return QN_OK;
 }
 

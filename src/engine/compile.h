@@ -39,7 +39,7 @@ void compile_options_cuda(struct compile_options *o, const struct device *device
 /* What each stage left behind, for one variant. */
 struct compile_variant_report {
     uint32_t n_rows, context;
-    bool alone; /* only for rows of different requests */
+    bool alone;               /* only for rows of different requests */
     struct plan_variant plan; /* what there was to choose from */
     struct kgraph_stats kernel;
     struct task_stats after[N_TASK_STAGES]; /* by enum task_stage */

@@ -10,8 +10,8 @@ enum {
     /* Between QKV and O, where the context is in pieces: a ring lasts 7.0 us on an H200, where that
      * shows, 10.3 on an H100, where it does not (docs/measurements.md). */
     PIECES_NS = 8500,
-    /* A block's own way from a task's end to the next one's activations took 1.7 to 1.9 us (one H100,
-     * Qwen3-0.6B), one more piece of a context in the same task 1.0 to 1.6 us (one H200;
+    /* A block's own way from a task's end to the next one's activations took 1.7 to 1.9 us (one
+     * H100, Qwen3-0.6B), one more piece of a context in the same task 1.0 to 1.6 us (one H200;
      * docs/measurements.md, "Contexts"). */
     HAND_OVER_NS = 1800,
     PIECE_NS = 1300,

@@ -86,8 +86,8 @@ static void choose_attention(const struct planner *p, struct plan_choice *c) {
             [BY_SPLIT] = {cut_qkv ? "qkv_heads attention_split attention_combine"
                                   : "attention_split attention_combine",
                           why_cut != NULL ? why_cut
-                           : cuda          ? "CUDA has pieces only with their heads"
-                                           : NULL,
+                          : cuda          ? "CUDA has pieces only with their heads"
+                                          : NULL,
                           pieces + heads},
             [BY_STEP] = {"attention_step attention_combine", why_cut != NULL ? why_cut : why_joined,
                          pieces},
@@ -229,7 +229,8 @@ static uint32_t few_context(const struct plan_request *r, uint32_t n_rows, uint3
 /* Whether more rows than ATTENTION_STEP can have get a variant of their own for when each of them
  * is another request's. Of all contexts: with 32 requests of 3,900 positions a token of Qwen3-8B
  * takes 12.5 ms instead of 16.9, of 100 positions 5.97 instead of 6.23 (H100,
- * docs/measurements.md, "17 to 64 rows"). With fewer requests than half of its rows there is a smaller one. */
+ * docs/measurements.md, "17 to 64 rows"). With fewer requests than half of its rows there is a
+ * smaller one. */
 static bool has_alone(const struct plan_request *r, uint32_t n_rows) {
     const struct planner p = {r, n_rows, r->max_model_len, true};
     struct plan_choice c;

@@ -38,13 +38,15 @@ static uint64_t loaded_bytes(const struct tgraph *g, const struct kop *op, uint3
     return task_weight_bytes(g->kernel, &whole) * row_tiles + activations * unit_tiles;
 }
 
-static struct split_tiles choose_tiles(const struct tgraph *g, const struct kop *op, uint32_t want) {
+static struct split_tiles choose_tiles(const struct tgraph *g, const struct kop *op,
+                                       uint32_t want) {
     assert(want > 0); /* a worker, and a task for it */
     const uint32_t n_rows = CEIL_DIV(kop_rows(op), row_grain(g, op));
     const uint32_t n_blocks = CEIL_DIV(kop_units(op), split_grain(op->kind));
     const struct tile_override *o = &g->options.tiles[op->kind];
     if (op_split_of(op->kind) == SPLIT_SLICES)
-        return (struct split_tiles){1, o->unit_tiles != 0 ? o->unit_tiles : split_slices(g->kernel, op, want)};
+        return (struct split_tiles){1, o->unit_tiles != 0 ? o->unit_tiles
+                                                          : split_slices(g->kernel, op, want)};
     if (op_split_of(op->kind) == SPLIT_ROWS)
         return (struct split_tiles){MIN(n_rows, o->row_tiles != 0 ? o->row_tiles : want), 1};
     /* The workers that it leaves have SAMPLE. */
@@ -85,8 +87,8 @@ static int make_gangs(struct diag *d, const struct tgraph *g, const struct kop *
 static int add_tasks(struct diag *d, struct tgraph *g, int32_t op_idx) {
     const struct kop *op = &g->kernel->ops.items[op_idx];
     const struct split_wish wish = {g->options.alternate, g->options.tiles[OP_LINEAR].unit_tiles};
-    const uint32_t want = split_workers(&g->options.device, g->kernel, op, &wish) *
-                          g->options.tasks_per_worker;
+    const uint32_t want =
+        split_workers(&g->options.device, g->kernel, op, &wish) * g->options.tasks_per_worker;
     struct split_tiles tiles = choose_tiles(g, op, want);
     const uint64_t row_size = row_grain(g, op);
     const uint64_t n_rows = CEIL_DIV(kop_rows(op), row_size), n_units = kop_units(op);

@@ -94,7 +94,7 @@ enum launch_policy {
 };
 
 struct task_options {
-    struct device device; /* its workers; what they can do decides how operators are cut */
+    struct device device;      /* its workers; what they can do decides how operators are cut */
     enum dtype kv_dtype;       /* of the KV cache */
     uint32_t tasks_per_worker; /* tasks of an operator = about this times n_workers */
     enum launch_policy launch;

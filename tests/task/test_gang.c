@@ -235,7 +235,8 @@ static void gangs_in_opposite_order_deadlock(void **state) {
     const struct model_spec spec = fixture_spec(1, 128, 4, 2, 16, 96, 301);
     for (uint32_t gang = 1; gang <= 2; gang++) {
         struct diag d = {0};
-        struct task_options o = {.device.n_workers = 2, .tasks_per_worker = 2, .launch = LAUNCH_ALL_AOT};
+        struct task_options o = {
+            .device.n_workers = 2, .tasks_per_worker = 2, .launch = LAUNCH_ALL_AOT};
         set_gangs(0);
         fixture_gang[OP_LINEAR] = gang;
         struct prog_header *p = compile(&spec, 1, 0, &o);
