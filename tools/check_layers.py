@@ -30,6 +30,7 @@ CONTRACTS = {
     ("kernels", "task/program.h"),
     ("kernels", "runtime/rt_batch.h"),
     ("runtime", "task/program.h"),
+    ("runtime", "task/program_map.h"),  # the maps that a run keeps
 }
 # Device code and its host-side contract see the runtime's loops, which are written once for both.
 CONTRACT_PREFIXES = [
