@@ -19,7 +19,8 @@
  *                 partial   0  2  4  6  1  3  5  7    0  2  4  6  1  3  5  7    0  2  4  6
  *                 k-tile    0  5 10 15  3  8 13 18    1  6 11 16  4  9 14 19    2  7 12 17
  *
- * Inside a page, 16-byte groups stand in the order [step 16][lane 32]; lane = 4 g + j of step 2 p + e holds
+ * Inside a page, 16-byte groups stand in the order [step 16][lane 32]; lane = 4 g + j of step 2 p +
+ * e holds
  *
  *   row g     columns 32 p + 8 j + 4 e + {0, 1}      row g + 8  the same columns
  *   row g     columns 32 p + 8 j + 4 e + {2, 3}      row g + 8  the same columns
@@ -27,8 +28,8 @@
  * which are the four A registers of mma.m16n8k16 with the 16 columns of a step permuted, so that a
  * lane's B operand of two steps is 16 contiguous bytes of a row-major activation. Rows and columns
  * beyond the matrix are zero: the host clears the weights allocation before it fills it.
- * Image rows are the rows of the program's block (struct prog_weight), whose parts say which tensor of
- * the checkpoint has which.
+ * Image rows are the rows of the program's block (struct prog_weight), whose parts say which tensor
+ * of the checkpoint has which.
  *
  * Packed activations (OP_PACK) are pieces of PACK_ROWS token rows x CUDA_PACK_COLUMNS columns, 1 KB
  * each: those of all rows for the first columns, then for the next, so that what a tile of any
@@ -63,6 +64,11 @@ enum {
     CUDA_SCRATCH_BYTES = 31152, /* of shared memory, for the task that runs */
     CUDA_CONTROL_BYTES = 4688,  /* ... and for what the warps tell each other */
 
+    /* Tiles of packed activations have at most so many token rows and weight rows; up to
+     * PACK_NARROW rows tiles are of so many. */
+    PACK_TILE = 128,
+    PACK_NARROW = 64,
+
     CUDA_ROW_GROUP = 12, /* row blocks of one row's task at a time, at most: cuda_task.group */
 
     CUDA_WIDE = 4,    /* cuda_task.columns: of 32 packed rows (matmul_stream_32.cuh) */
@@ -70,8 +76,8 @@ enum {
 
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */
 
-    /* Sums of a tile of many packed rows that wait in device memory (matmul_tile.cuh), F32; how many of
-     * the at most four that partial_merges has on its stack: two are in registers. */
+    /* Sums of a tile of many packed rows that wait in device memory (matmul_tile.cuh), F32; how
+     * many of the at most four that partial_merges has on its stack: two are in registers. */
     CUDA_WAITING_BYTES = PACK_TILE * PACK_TILE * 4,
     CUDA_WAITING_SUMS = 2,
 };
@@ -130,8 +136,9 @@ CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t kind, uint32_t columns) {
     return few < most ? few : most;
 }
 
-/* The same with four columns (matmul_stream_32.cuh): what registers hold of partial sums, or a worker
- * has of row blocks. A page has steps of all of a group's row blocks: each in so many parts. */
+/* The same with four columns (matmul_stream_32.cuh): what registers hold of partial sums, or a
+ * worker has of row blocks. A page has steps of all of a group's row blocks: each in so many parts.
+ */
 CUDA_ABI_FN uint32_t cuda_wide_group(uint32_t kind) {
     return kind == OP_LINEAR ? 2 : kind == OP_QKV_LINEAR ? 3 : 4;
 }
@@ -180,7 +187,8 @@ struct cuda_place {
 /* One task with all that it needs, in one fetch; made by cuda_tables_fill, read by all warps. Table
  * index = program task index. Which field means what for which kind: */
 struct cuda_task {
-    uint16_t kind;                /* enum op_kind */
+    uint8_t kind;                 /* enum op_kind */
+    uint8_t form;                 /* enum cuda_form: what runs it (kernels/cuda/form.def) */
     uint16_t flags;               /* enum cuda_task_flag */
     uint32_t wait, wait_triggers; /* event, its n_triggers */
     uint32_t trigger;
@@ -205,7 +213,7 @@ struct cuda_task {
     uint16_t n_pieces; /* P of STEP, COMBINE; parts of a row's squares; PACK_LOGITS: eights
                           of what it reads; LINEAR_PARTS: row blocks of a part; LINEAR_SUM: parts */
     uint16_t eights;   /* of packed activations that it reads or writes: rows / PACK_ROWS */
-    /* How a task with weights walks through them: cuda_tables.c decides, common/linear.cuh tells.
+    /* How a task with weights walks through them: cuda_form.c decides, common/linear.cuh tells.
      */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
     uint8_t tile;            /* token rows at a time: 1, 8, 16, 32, 64 or 128 */
@@ -283,7 +291,7 @@ struct cuda_retile {
     uint64_t first_row, n_rows;
     uint32_t cols;
     uint32_t src_dtype, dst_dtype; /* enum dtype; dst of a matrix: BF16 or F16 (F32 goes to BF16) */
-    uint32_t at, run, stride; /* of the part: struct prog_part */
+    uint32_t at, run, stride;      /* of the part: struct prog_part */
     struct cuda_place place;
 };
 

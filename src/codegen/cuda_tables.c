@@ -206,7 +206,8 @@ int cuda_tables_check(struct diag *d, const struct prog_header *p, const struct 
                         "the program has %s, for which sm_%u has no kernel: compile it with "
                         "linear=whole",
                         op_name(OP_LINEAR_PARTS), cc);
-    return QN_OK;
+    bool used[N_FORMS];
+    return cuda_form_used(d, p, cc, used);
 }
 
 int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct cuda_place *places,
@@ -231,11 +232,8 @@ struct filler {
     const struct cuda_bases *bases;
     uint64_t table; /* EMBED's */
     const struct program_maps *maps;
+    struct cuda_form_host forms;
 };
-
-static uint32_t cc_of(const struct filler *f) {
-    return f->bases->cc != 0 ? f->bases->cc : 90;
-}
 
 static uint64_t address(const struct filler *f, uint32_t tensor) {
     const struct prog_tensor *t = tensor_of(f->program, tensor);
@@ -269,56 +267,12 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     if (op->kind == OP_SAMPLE) t->w = f->table;
 }
 
-/* One row: its activations and some row blocks' partial sums are in scratch, those of the LM head
- * also a unit's results. */
-static void walk_staged(struct cuda_task *t, uint32_t unit_blocks) {
-    const uint32_t partials = PARTIALS * CUDA_PAGE_ROWS * 4;
-    const uint32_t fixed = t->k_tiles * CUDA_PAGE_K * 2 + unit_blocks * CUDA_PAGE_ROWS * 4;
-    t->tile = 1;
-    t->columns = 0;
-    t->unit_blocks = (uint8_t)unit_blocks;
-    t->group = (uint8_t)MIN((CUDA_SCRATCH_BYTES - fixed) / partials, (uint32_t)CUDA_ROW_GROUP);
-    if (unit_blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, unit_blocks);
-}
-
-/* Whether a task's weights stream (matmul_stream.cuh, matmul_stream_32.cuh): it has all rows of its graph.
- */
-static bool is_streamed(const struct filler *f, const struct cuda_task *t, uint32_t rows) {
-    const uint32_t hidden = PROG(f->program, MODEL)->hidden;
-    if (t->eights != CEIL_DIV(rows, (uint32_t)PACK_ROWS) || t->kind == OP_LINEAR_PARTS)
-        return false;
-    return rows_stream(rows, hidden, cc_of(f) / 10 == 9) &&
-           (t->eights <= 2 || t->kind != OP_LINEAR || t->norm != 0);
-}
-
-/* Such a task in groups of like size; else the smallest of the tiles of matmul_tile.cuh. */
-static void walk_packed(const struct filler *f, struct cuda_task *t, uint32_t rows) {
-    const uint32_t blocks = t->block1 - t->block0;
-    if (is_streamed(f, t, rows)) {
-        t->columns = (uint8_t)t->eights;
-        t->tile = (uint8_t)(8 * t->columns);
-        const uint32_t most = t->columns == CUDA_WIDE ? cuda_wide_group(t->kind)
-                                                      : cuda_packed_group(t->kind, t->columns);
-        t->group = (uint8_t)CEIL_DIV(blocks, CEIL_DIV(blocks, most));
-        return;
-    }
-    t->tile = rows > PACK_NARROW       ? PACK_TILE
-              : rows > PACK_NARROW / 2 ? PACK_NARROW
-                                       : PACK_NARROW / 2;
-    t->group = blocks > 4 ? 8 : blocks > 2 || t->tile == PACK_TILE ? 4 : 2;
-    /* Every pass over row blocks reads all activations again. */
-    if (t->tile != PACK_TILE && CEIL_DIV(blocks, 12u) < CEIL_DIV(blocks, 8u)) t->group = 12;
-    if (t->kind == OP_LINEAR_PARTS && blocks > 12) t->group = 16;
-    /* The smallest tiles come in three sizes, since each is more to compile. */
-    if (t->tile < PACK_NARROW && t->group < 12) t->group = t->group == 8 ? 12 : 4;
-    t->columns = CUDA_LEASE;
-}
-
 /* The row blocks of its image that a task reads: *block0 to before *block1. Those of LINEAR_PARTS
- * count on from part to part. */
+ * count on from part to part; the LM head's last unit may lack rows, not blocks. */
 static void fill_blocks(const struct filler *f, const struct prog_op *op, const struct op_map *map,
                         struct cuda_task *t) {
     struct prog_weight_rows rows[OP_MAX_IN];
+    if (!cuda_has_pages(op->kind)) return;
     const int n = program_weight_rows(op, map, t->unit0, t->unit1, rows);
     uint32_t low = UINT32_MAX, high = 0;
     for (int i = 0; i < n; i++) {
@@ -334,31 +288,7 @@ static void fill_blocks(const struct filler *f, const struct prog_op *op, const 
     }
     t->block0 = low / CUDA_PAGE_ROWS;
     t->block1 = CEIL_DIV(high, (uint32_t)CUDA_PAGE_ROWS);
-}
-
-/* Decides how a task with weights walks through them. */
-static void fill_walk(const struct filler *f, const struct prog_op *op, const struct op_map *map,
-                      struct cuda_task *t) {
-    if (!cuda_has_pages(op->kind)) return;
-    fill_blocks(f, op, map, t);
     if (op->kind == OP_LM_HEAD) t->block1 = t->unit1 * (LM_BLOCK / CUDA_PAGE_ROWS);
-    if (is_packed(f->program, op))
-        walk_packed(f, t, t->row1 - t->row0);
-    else
-        walk_staged(t, op->kind == OP_LM_HEAD ? LM_BLOCK / CUDA_PAGE_ROWS : 0);
-}
-
-/* Which form ATTENTION has: tile 0 MIXED (attention_mixed.cuh), else PREFILL of so many rows at a
- * time, from when on half of the workers have one of its items. Both take a lease. */
-static void fill_attention(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
-    const struct op_attrs *s = &op->attrs;
-    const uint32_t heads = s->heads / s->kv, step_heads = cuda_sub_heads(heads, s->D);
-    const uint32_t rows = CUDA_COMPUTE_WARPS * (16 / step_heads);
-    const uint32_t items = CEIL_DIV(op->n_rows, rows) * s->kv * CEIL_DIV(heads, step_heads);
-    if (op->kind != OP_ATTENTION) return;
-    t->columns = CUDA_LEASE;
-    if (op->n_rows >= rows && 2 * items >= t->unit1 && cuda_rows_fit(s->D, cc_of(f)))
-        t->tile = (uint8_t)rows;
 }
 
 /* Groups of PACK_ROWS rows of packed activations. */
@@ -420,47 +350,54 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
 }
 
 /* What a PACK reads, a CLEAR writes. */
-static void fill_lengths(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
+static void fill_lengths(const struct prog_header *p, const struct prog_op *op,
+                         struct cuda_task *t) {
     t->k = op->k;
     if (op->kind == OP_PACK || op->kind == OP_PACK_LOGITS)
-        t->k = tensor_of(f->program, op->in[PACK_X])->shape[1];
+        t->k = tensor_of(p, op->in[PACK_X])->shape[1];
     t->k_tiles = cuda_k_tiles(t->k);
-    if (op->kind == OP_CLEAR) t->k = 4 * tensor_of(f->program, op->out[0])->shape[1];
+    if (op->kind == OP_CLEAR) t->k = 4 * tensor_of(p, op->out[0])->shape[1];
+}
+
+void cuda_tables_shape(const struct prog_header *p, const struct prog_task *t,
+                       struct cuda_task *out) {
+    *out = (struct cuda_task){.kind = (uint8_t)t->kind,
+                              .row0 = t->row0,
+                              .row1 = t->row1,
+                              .unit0 = t->unit0,
+                              .unit1 = t->unit1};
+    if (t->op == PROG_NONE) return;
+    const struct prog_op *op = &PROG(p, OP)[t->op];
+    out->units = op->units;
+    fill_lengths(p, op, out);
+    out->eights = n_eights(p, op);
 }
 
 static void fill_task(const struct filler *f, const struct prog_variant *v, uint32_t index,
                       struct cuda_task *out) {
     const struct prog_task *t = &PROG(f->program, TASK)[index];
+    const struct prog_op *op = t->op == PROG_NONE ? NULL : &PROG(f->program, OP)[t->op];
     /* A block that has the task knows that its iteration has begun. */
     const uint32_t wait = t->wait == v->start_event ? PROG_NONE : t->wait;
-    *out = (struct cuda_task){
-        .kind = t->kind,
-        .flags = flags_of(f->program, v, t),
-        .wait = wait,
-        .wait_triggers = wait == PROG_NONE ? 0 : PROG(f->program, EVENT)[wait].n_triggers,
-        .trigger = t->trigger,
-        .row0 = t->row0,
-        .row1 = t->row1,
-        .unit0 = t->unit0,
-        .unit1 = t->unit1,
-        .index = index,
-    };
-    if (t->op == PROG_NONE) return;
-    const struct prog_op *op = &PROG(f->program, OP)[t->op];
-    out->units = op->units;
-    fill_lengths(f, op, out);
-    out->n_pieces = (uint16_t)n_pieces(f->program, op);
-    out->eights = n_eights(f->program, op);
-    fill_operands(f, op, out);
-    fill_walk(f, op, f->maps->of[t->op], out);
-    fill_attention(f, op, out);
+    cuda_tables_shape(f->program, t, out);
+    out->flags = flags_of(f->program, v, t);
+    out->wait = wait;
+    out->wait_triggers = wait == PROG_NONE ? 0 : PROG(f->program, EVENT)[wait].n_triggers;
+    out->trigger = t->trigger;
+    out->index = index;
+    if (op != NULL) {
+        out->n_pieces = (uint16_t)n_pieces(f->program, op);
+        fill_operands(f, op, out);
+        fill_blocks(f, op, f->maps->of[t->op], out);
+    }
+    cuda_form_fill(&f->forms, op, out);
 }
 
 int cuda_tables_fill(struct diag *d, const struct prog_header *program,
                      const struct cuda_place *places, const struct cuda_bases *bases,
                      struct cuda_task *tasks) {
     struct program_maps maps;
-    struct filler f = {program, places, bases, 0, &maps};
+    struct filler f = {program, places, bases, 0, &maps, cuda_form_host_for(program, bases->cc)};
     f.table = embed_table(&f);
     int rc = program_maps_make(d, program, &maps);
     for (uint64_t i = 0; i < program->section[SECTION_VARIANT].count && rc == QN_OK; i++) {

@@ -1,6 +1,7 @@
 /* emit.c - see emit.h. */
 #include "codegen/emit.h"
 #include "codegen/cuda_abi.h"
+#include "kernels/cuda/form.h"
 
 #include <stdbool.h>
 
@@ -107,9 +108,13 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     emit_kv(program, out);
     strbuf_printf(out, "#define QN_JIT %d\n", has_jit(program));
     strbuf_printf(out, "#define QN_ROW_FLAGS %d\n", has_row_flags(program));
-    strbuf_printf(out, "#define QN_WIDE %d\n",
-                  rows_stream(CUDA_WIDE * PACK_ROWS, spec->hidden, true));
     emit_linear_widths(program, out);
+}
+
+void emit_forms(const bool *used, struct strbuf *out) {
+#define ENTRY(name, ...) strbuf_printf(out, "#define QN_HAS_" #name " %d\n", used[FORM_##name]);
+#include "kernels/cuda/form.def"
+    strbuf_printf(out, "#define QN_WIDE %d\n", used[FORM_stream_32_qkv]);
 }
 
 void emit_unit(const char *entry, struct strbuf *out) {

@@ -23,6 +23,9 @@
  * emit.c's table. */
 void emit_constants(const struct prog_header *program, struct strbuf *out);
 
+/* Writes QN_HAS_name, 0 or 1, for each entry of kernels/cuda/form.def: used[N_FORMS]. */
+void emit_forms(const bool *used, struct strbuf *out);
+
 /* LINEAR's code is compiled for each length of its dot products: those of the attention's output
  * and of the MLP's, say. The n-th, in the order in which the program's operators have them; 0:
  * there are not so many. */

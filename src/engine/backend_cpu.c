@@ -40,10 +40,10 @@ static int cpu_device(struct diag *d, const struct backend_config *config,
         return fail(d, QN_EUNSUPPORTED, "isa: '%s' is not known or not supported by this processor",
                     config->isa);
     uint32_t n = config->n_workers ? config->n_workers : cpu_backend_cpus();
-    out->n_workers = MIN(n, (uint32_t)PROG_MAX_WORKERS);
+    out->compute = device_cpu(MIN(n, (uint32_t)PROG_MAX_WORKERS));
     out->memory_bytes = memory_of_process();
-    snprintf(out->name, sizeof out->name, "%u thread%s, %s", out->n_workers,
-             out->n_workers == 1 ? "" : "s", isa->name);
+    snprintf(out->name, sizeof out->name, "%u thread%s, %s", out->compute.n_workers,
+             out->compute.n_workers == 1 ? "" : "s", isa->name);
     return QN_OK;
 }
 

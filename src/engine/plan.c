@@ -118,14 +118,14 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
     TRY(choose_device(d, p, backend, plan));
     compile_options_init(c);
     if (backend->target == TARGET_CUDA)
-        compile_options_cuda(c, plan->device.cuts_linear, plan->device.short_ring);
+        compile_options_cuda(c, &plan->device.compute);
     else
         c->target = backend->target;
+    c->device = plan->device.compute;
     TRY(compile_option_apply(d, p->compile_options, c));
-    if (c->cut_linear && !plan->device.cuts_linear)
+    if (c->cut_linear && !plan->device.compute.has.wgmma)
         return fail(d, QN_EUNSUPPORTED,
                     "linear: want whole: only Hopper GPUs have kernels of parts");
-    c->n_workers = plan->device.n_workers;
     enum dtype kv = (enum dtype)model->spec.weight_dtype;
     if (c->target == TARGET_CUDA && kv == DTYPE_F32) kv = DTYPE_BF16; /* its kernels have no F32 */
     TRY(dtype_of(d, p->kv_cache_dtype, kv, &c->kv_dtype));
@@ -166,7 +166,7 @@ int plan_from_program(struct diag *d, const qn_engine_params *p, const struct mo
     TRY(agree(d, "threads", p->threads, program->n_workers));
     TRY(agree(d, "max_num_seqs", p->max_num_seqs, program->n_slots));
     TRY(agree(d, "max_model_len", p->max_model_len, program->max_model_len));
-    c->n_workers = plan->config.n_workers = plan->device.n_workers = program->n_workers;
+    c->device.n_workers = plan->config.n_workers = program->n_workers;
     c->n_slots = program->n_slots;
     c->max_model_len = program->max_model_len;
     c->max_batched_tokens = last->n_rows;

@@ -1,6 +1,7 @@
 /* report.c - the public functions that show the compiler's work: compile to a file, inspect, dump,
  * verify. None of them loads weights. */
 #include "engine/engine.h"
+#include "engine/why.h"
 
 #include "base/checked.h"
 #include "codegen/cuda_verify.h"
@@ -219,10 +220,18 @@ static json_t *program_variant_json(const struct prog_variant *v) {
 static json_t *variants_json(const struct job *job) {
     json_t *list = json_array();
     const struct prog_header *p = job->program;
-    for (uint32_t i = 0; i < job->report->n_variants; i++)
-        json_array_append_new(list, variant_json(&job->report->variants[i]));
+    for (uint32_t i = 0; i < job->report->n_variants; i++) {
+        const struct plan_variant *plan = &job->report->variants[i].plan;
+        json_t *o = variant_json(&job->report->variants[i]);
+        json_object_set_new(o, "why", json_string(plan->why));
+        json_object_set_new(o, "choices", why_choices(plan));
+        json_array_append_new(list, o);
+    }
     for (uint64_t i = 0; job->params.program && i < p->section[SECTION_VARIANT].count; i++)
         json_array_append_new(list, program_variant_json(PROG(p, VARIANT) + i));
+    for (size_t i = 0; i < json_array_size(list); i++)
+        json_object_set_new(json_array_get(list, i), "forms",
+                            why_forms(p, PROG(p, VARIANT) + i, &job->plan.device.compute));
     return list;
 }
 

@@ -113,7 +113,7 @@ static int places(const struct rebuild *r) {
 
 static int show_variant(struct diag *d, const struct prog_header *p, const struct prog_variant *v,
                         const struct compile_hook *hook) {
-    const struct task_options options = {.n_workers = p->n_workers};
+    const struct task_options options = {.device.n_workers = p->n_workers};
     struct arena arena = {0};
     struct kgraph k;
     struct tgraph g;

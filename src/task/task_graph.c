@@ -196,7 +196,7 @@ void tgraph_dump(const struct tgraph *g, enum task_stage stage, struct strbuf *o
 
 static void weight_balance(const struct tgraph *g, struct task_stats *s) {
     uint64_t bytes[1024] = {0};
-    const uint32_t n = MIN(g->options.n_workers, (uint32_t)COUNT_OF(bytes));
+    const uint32_t n = MIN(g->options.device.n_workers, (uint32_t)COUNT_OF(bytes));
     for (size_t i = 0; i < g->tasks.n; i++) {
         const struct task *t = &g->tasks.items[i];
         if (t->worker != NO_WORKER) bytes[t->worker] += task_weight_bytes(g->kernel, t);

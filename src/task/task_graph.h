@@ -20,6 +20,7 @@
 #include "base/array.h"
 #include "base/strbuf.h"
 #include "graph/kernel_graph.h"
+#include "plan/device.h"
 
 enum task_stage {
     STAGE_DECOMPOSE,
@@ -93,15 +94,13 @@ enum launch_policy {
 };
 
 struct task_options {
-    uint32_t n_workers;
+    struct device device;      /* its workers; what they can do decides how operators are cut */
     enum dtype kv_dtype;       /* of the KV cache */
     uint32_t tasks_per_worker; /* tasks of an operator = about this times n_workers */
     enum launch_policy launch;
     bool no_event_fusion; /* ablation: one event per consumer task */
     bool coarse_events;   /* ablation: operators wait for whole operators */
-    bool wide;            /* graphs of 32 rows stream, too: rows_stream() */
     bool alternate;       /* one row: operators around a short one are for the other workers */
-    bool apart;           /* one row: COMBINE is for workers without a task of the next LINEAR */
     struct tile_override tiles[N_OP_KINDS];
     uint64_t carry_bytes; /* an event rides on data if no reader polls more than this; 0: none do */
 };

@@ -97,7 +97,8 @@ static inline int rig_open(struct diag *d, const struct backend *backend,
     TRY(model_open(d, o->dir, &m, &r->model));
     compile_options_init(&c);
     c.target = backend->target;
-    c.n_workers = o->n_workers ? o->n_workers : device.n_workers;
+    c.device = device.compute;
+    if (o->n_workers) c.device.n_workers = o->n_workers;
     c.n_slots = o->n_slots ? o->n_slots : N_SLOTS;
     c.n_ranks = o->n_ranks ? o->n_ranks : 1;
     c.max_model_len = o->max_len ? o->max_len : MAX_LEN;
@@ -106,7 +107,7 @@ static inline int rig_open(struct diag *d, const struct backend *backend,
         c.task.launch = o->jit ? LAUNCH_ALL_JIT : o->hybrid ? LAUNCH_HYBRID : LAUNCH_ALL_AOT;
     c.cut_qkv = c.join_heads = c.target == TARGET_CUDA || o->coarse;
     c.task.coarse_events = o->coarse;
-    c.cut_linear = device.cuts_linear;
+    c.cut_linear = device.compute.has.wgmma;
     c.task.carry_bytes = o->carry_bytes;
     if (c.target == TARGET_CUDA) TRY(compile_option_apply(d, getenv("QN_TEST_OPTIONS"), &c));
     TRY(compile_option_apply(d, o->options, &c));

@@ -32,7 +32,7 @@ static int make_program(void **state) {
     struct compile_options o;
     compile_options_init(&o);
     o.target = TARGET_CUDA;
-    o.n_workers = N_WORKERS;
+    o.device = device_cuda(90, N_WORKERS, 0);
     o.n_slots = N_SLOTS;
     o.max_model_len = MAX_LEN;
     o.max_batched_tokens = MAX_BATCHED;
@@ -498,8 +498,8 @@ static void test_keeps_activations(void **state) {
     struct prog_header *rides;
     struct compile_options o;
     compile_options_init(&o);
-    compile_options_cuda(&o, false, false);
-    o.n_workers = N_WORKERS;
+    const struct device card = device_cuda(80, N_WORKERS, 0);
+    compile_options_cuda(&o, &card);
     o.max_model_len = MAX_LEN;
     o.kv_block = 16;
     assert_int_equal(compile_model(&d, model, &o, NULL, NULL, &rides), QN_OK);

@@ -189,7 +189,7 @@ static uint32_t fewer_workers(void) {
     struct backend_device device;
     struct backend_config config = {0};
     assert_int_equal(backend_cuda.device(&d, &config, &device), QN_OK);
-    return device.n_workers > 37 ? 37 : device.n_workers - 1;
+    return device.compute.n_workers > 37 ? 37 : device.compute.n_workers - 1;
 }
 
 /* Alone, in a batch, with prompts cut into other chunks, on fewer SMs, by flags instead of

@@ -67,7 +67,7 @@ static struct prog_header *compile(uint32_t gang, uint32_t n_workers, enum launc
     struct prog_header *p;
     const struct model_spec spec = fixture_spec(2, 128, 4, 2, 16, 96, 1000);
     const struct task_options o = {
-        .n_workers = n_workers, .tasks_per_worker = tasks_per_worker, .launch = launch};
+        .device.n_workers = n_workers, .tasks_per_worker = tasks_per_worker, .launch = launch};
     fixture_gang[OP_LINEAR] = fixture_gang[OP_GATED_MLP] = gang;
     EXPECT_OK(&d, fixture_compile(&d, &f, &spec, 1, MAX_LEN, 0, &o));
     EXPECT_OK(&d, fixture_program(&d, &f, MAX_LEN, &p));

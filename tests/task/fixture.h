@@ -228,7 +228,7 @@ static inline int fixture_program(struct diag *d, const struct fixture *f, uint3
     const bool fused = f->kernel.ops.items[1].kind == OP_QKV;
     const struct program_config config = {.target = fused ? TARGET_CPU : TARGET_CUDA,
                                           .n_ranks = 1,
-                                          .n_workers = f->tasks.options.n_workers,
+                                          .n_workers = f->tasks.options.device.n_workers,
                                           .n_slots = 8,
                                           .max_model_len = max_len,
                                           .kv_block = 64,

@@ -20,7 +20,7 @@ enum { MUTANTS = 3000, MAX_WORKERS = 32 };
 #define LISTS(p) ((struct prog_list *)PROG(p, LIST))
 #define OPS(p)   ((struct prog_op *)PROG(p, OP))
 
-static const struct task_options defaults = {.n_workers = 4, .tasks_per_worker = 1};
+static const struct task_options defaults = {.device.n_workers = 4, .tasks_per_worker = 1};
 
 static void ok(struct diag *d, int rc) {
     if (rc != QN_OK) print_error("%s\n", d->message);
@@ -91,7 +91,7 @@ static void gangs_stay_whole(void **state) {
                     for (uint32_t variation = 0; variation < 8; variation++) {
                         struct diag d = {0};
                         struct task_options o = defaults;
-                        o.n_workers = workers[w];
+                        o.device.n_workers = workers[w];
                         o.tasks_per_worker = 1 + variation % 2;
                         o.launch = (enum launch_policy)(variation % 4);
                         o.coarse_events = variation == 5;
@@ -114,7 +114,7 @@ static void a_gang_needs_workers_and_parts(void **state) {
     (void)state;
     const struct model_spec spec = fixture_spec(1, 64, 4, 1, 16, 100, 301);
     struct task_options o = defaults;
-    o.n_workers = 3;
+    o.device.n_workers = 3;
     for (int i = 0; i < 2; i++) {
         struct diag d = {0};
         struct fixture f;
@@ -199,7 +199,7 @@ static void defects_are_named(void **state) {
                    {grow, "of a gang of 4"}};
     const struct model_spec spec = fixture_spec(2, 96, 4, 2, 16, 96, 301);
     struct task_options o = defaults;
-    o.n_workers = 6;
+    o.device.n_workers = 6;
     o.launch = LAUNCH_ALL_AOT;
     set_gangs(0);
     fixture_gang[OP_LINEAR] = 2;
@@ -235,7 +235,8 @@ static void gangs_in_opposite_order_deadlock(void **state) {
     const struct model_spec spec = fixture_spec(1, 128, 4, 2, 16, 96, 301);
     for (uint32_t gang = 1; gang <= 2; gang++) {
         struct diag d = {0};
-        struct task_options o = {.n_workers = 2, .tasks_per_worker = 2, .launch = LAUNCH_ALL_AOT};
+        struct task_options o = {
+            .device.n_workers = 2, .tasks_per_worker = 2, .launch = LAUNCH_ALL_AOT};
         set_gangs(0);
         fixture_gang[OP_LINEAR] = gang;
         struct prog_header *p = compile(&spec, 1, 0, &o);
@@ -369,7 +370,7 @@ static void harmful_defects_are_caught(void **state) {
     for (uint32_t i = 0; i < MUTANTS; i++) {
         struct diag d = {0};
         struct task_options o = {
-            .n_workers = 4 + i % 5, .tasks_per_worker = 1 + i % 2, .launch = LAUNCH_ALL_AOT};
+            .device.n_workers = 4 + i % 5, .tasks_per_worker = 1 + i % 2, .launch = LAUNCH_ALL_AOT};
         set_gangs(i % 3 == 0 ? 4 : 2);
         struct prog_header *p = compile(&spec, 2, 0, &o);
         assert_false(harms(p));

@@ -22,7 +22,8 @@ static struct model_spec spec_of(void) {
 /* A program of one variant. */
 static struct prog_header *program_of(uint32_t n_rows, uint32_t cuts, uint32_t hidden,
                                       struct fixture *f) {
-    const struct task_options o = {.n_workers = 7, .tasks_per_worker = 1, .launch = LAUNCH_ALL_AOT};
+    const struct task_options o = {
+        .device.n_workers = 7, .tasks_per_worker = 1, .launch = LAUNCH_ALL_AOT};
     struct model_spec spec = spec_of();
     struct prog_header *p = NULL;
     spec.hidden = hidden;

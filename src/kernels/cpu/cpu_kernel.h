@@ -117,18 +117,11 @@ const struct cpu_isa *cpu_isa_select(const char *want);
 /* All of them, best first, supported here or not. */
 extern const struct cpu_isa cpu_isa_ref, cpu_isa_avx2, cpu_isa_avx512, cpu_isa_amx;
 
-/* The kernels, one per row of op.def that a CPU has; reach them through cpu_task_run. And
- * the scratch that the largest task of an operator needs. */
-#define OP_ANY(name)                                                                               \
+/* The kernels, one per row of form.def; reach them through cpu_task_run. And the scratch that the
+ * largest task of an operator needs. */
+#define FORM(ID, name)                                                                             \
     void cpu_##name(const struct cpu_task *t);                                                     \
     size_t cpu_##name##_scratch(const struct prog_header *program, const struct prog_op *op);
-#define OP_CPU OP_ANY
-#define OP_CUDA(name)
-#define OP(ID, name, target, ...) OP_##target(name)
-#include "graph/op.def"
-#undef OP
-#undef OP_ANY
-#undef OP_CPU
-#undef OP_CUDA
+#include "kernels/cpu/form.def"
 
 #endif

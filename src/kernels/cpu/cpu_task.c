@@ -15,15 +15,8 @@ static const struct {
     kernel_fn *run;
     scratch_fn *scratch;
 } kernels[N_OP_KINDS] = {
-#define OP_ANY(ID, name) [OP_##ID] = {cpu_##name, cpu_##name##_scratch},
-#define OP_CPU           OP_ANY
-#define OP_CUDA(ID, name)
-#define OP(ID, name, target, ...) OP_##target(ID, name)
-#include "graph/op.def"
-#undef OP
-#undef OP_ANY
-#undef OP_CPU
-#undef OP_CUDA
+#define FORM(ID, name) [OP_##ID] = {cpu_##name, cpu_##name##_scratch},
+#include "kernels/cpu/form.def"
 };
 
 void cpu_task_run(const struct cpu_task *t) {

@@ -32,11 +32,31 @@
 #include "kernels/cuda/common/tile_producer.cuh"
 #include "kernels/cuda/common/retile.cuh"
 #include "kernels/cuda/common/sample.cuh"
+#include "kernels/cuda/form.h"
 #if QN_JIT
 #include "kernels/cuda/common/tasks_jit.cuh"
 #else
 #include "kernels/cuda/common/tasks_aot.cuh"
 #endif
+
+/* ---- forms: kernels/cuda/form.def ---- */
+
+/* What follows, if the image has the entry. */
+#define FORM_IF(name, ...)     FORM_IF_HAS(QN_HAS_##name, __VA_ARGS__)
+#define FORM_IF_HAS(has, ...)  FORM_IF_HAS_(has, __VA_ARGS__)
+#define FORM_IF_HAS_(has, ...) FORM_IF_##has(__VA_ARGS__)
+#define FORM_IF_1(...)         __VA_ARGS__
+#define FORM_IF_0(...)
+static_assert(N_FORMS <= 1 << 7, "struct warp_state");
+
+/* What runs a task: what the host says, or what stands in for that now. */
+DEV uint32_t form_of(const struct cuda_task *task) {
+    const uint32_t form = task->form;
+#define NOW(name, of, has, condition)                                                              \
+    FORM_IF(name, if (form == FORM_##of && (condition)) return FORM_##name;)
+#include "kernels/cuda/form.def"
+    return form;
+}
 
 /* ---- what runs a task: waits for its event (wait_ready), does the work; false: the launch ends
  * ---- */
@@ -45,16 +65,11 @@
 DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
-    switch (task->kind) {
-    case OP_QKV_HEADS: run_qkv_heads(c, task); break;
-    case OP_PACK:
-    case OP_PACK_LOGITS: run_pack(task); break;
-    case OP_SUM_SQUARES: run_sum_squares(c, task); break;
-    case OP_LINEAR_SUM: run_linear_sum(task); break;
-    case OP_CLEAR: run_clear(c, task); break;
-    default:
-        if (cuda_has_pages(task->kind)) tile_skip(c, task);
-        break;
+    switch (form_of(task)) {
+#define ENTRY(...)
+#define PLAIN(name, code) FORM_IF(name, case FORM_##name : code; break;)
+#include "kernels/cuda/form.def"
+    default: break;
     }
     return true;
 }
@@ -106,74 +121,31 @@ DEV void task_finish(const struct warp_context *c, const struct cuda_task *task)
 
 /* ---- the compute warps ---- */
 
-/* What is to be run next. */
-enum {
-    RUN_STOP,
-    RUN_ONE_ROW,
-    RUN_STEP,
-    RUN_STEP_ONE,
-    RUN_WHOLE,
-    RUN_WHOLE_ONE,
-    RUN_WHOLE_TEAMS,
-    RUN_COMBINE,
-    RUN_OTHER,
-    RUN_MIXED,
-    RUN_PREFILL,
-    RUN_PACKED,
-    RUN_FEW_8,
-    RUN_FEW_16 = RUN_FEW_8 + N_FEW,
-    RUN_WIDE = RUN_FEW_16 + N_FEW,
-    RUN_DROP = RUN_WIDE + N_FEW
-};
-static_assert(RUN_DROP < 1 << 7, "struct warp_state");
-
-DEV uint32_t runner_of(const struct cuda_task *task) {
-    if (task->kind == OP_ATTENTION) return task->tile != 0 ? RUN_PREFILL : RUN_MIXED;
-    if (task->columns != 0) {
-        if (task->columns == CUDA_LEASE) return RUN_PACKED;
-        if (task->columns == CUDA_WIDE) return RUN_WIDE + few_kind(task);
-        return (task->columns == 1 ? RUN_FEW_8 : RUN_FEW_16) + few_kind(task);
-    }
-    switch (task->kind) {
-    case OP_QKV_LINEAR:
-    case OP_LINEAR:
-    case OP_GATED_MLP:
-    case OP_LM_HEAD: return linear_rows(task) > 0 ? RUN_ONE_ROW : RUN_OTHER;
-    case OP_ATTENTION_STEP:
-        return SHARED->one_row_pieces * HEAD_STEPS <= task->unit1 ? RUN_STEP_ONE : RUN_STEP;
-    case OP_ATTENTION_WHOLE:
-        if (team_takes(task)) return RUN_WHOLE_TEAMS;
-        return SHARED->one_row_pieces == 1 && HEAD_STEPS <= task->unit1 ? RUN_WHOLE_ONE : RUN_WHOLE;
-    case OP_ATTENTION_COMBINE: return RUN_COMBINE;
-    default: return RUN_OTHER;
-    }
-}
-
 DEV const struct cuda_task *task_of(uint32_t message) {
     return &SHARED->task[SHARED->go[message % GO_DEPTH]];
 }
 
 /* What to do for an announced message. */
-DEV uint32_t runner_for(uint32_t message) {
-    if (SHARED->go[message % GO_DEPTH] == GO_DROP) return RUN_DROP;
-    return runner_of(task_of(message));
+DEV uint32_t form_for(uint32_t message) {
+    if (SHARED->go[message % GO_DEPTH] == GO_DROP) return FORM_DROP;
+    return form_of(task_of(message));
 }
 
 /* Waits for the next message; what is next and the context go to shared memory. */
 DEV void compute_next(struct warp_context *c) {
-    c->next = RUN_STOP;
+    c->next = FORM_STOP;
     if (wait_control(c, &SHARED->go_full[c->message % GO_DEPTH], c->message / GO_DEPTH & 1))
-        c->next = runner_for(c->message);
+        c->next = form_for(c->message);
     context_store(c);
 }
 
-/* What the next message wants, if that is there already, else RUN_STOP. The warp decides as one;
+/* What the next message wants, if that is there already, else FORM_STOP. The warp decides as one;
  * each lane has acquired it then. */
 DEV uint32_t compute_peek(const struct warp_context *c) {
     uint64_t *announced = &SHARED->go_full[c->message % GO_DEPTH];
     if (!__all_sync(~0u, barrier_test_acquire_cta(announced, c->message / GO_DEPTH & 1)))
-        return RUN_STOP;
-    return runner_for(c->message);
+        return FORM_STOP;
+    return form_for(c->message);
 }
 
 /* The task of the message is done; waits for the next. */
@@ -186,7 +158,7 @@ DEV void compute_done(struct warp_context *c, const struct cuda_task *task) {
 
 DEV void compute_stop(struct warp_context *c) {
     __syncwarp(); /* all lanes have read what was next */
-    c->next = RUN_STOP;
+    c->next = FORM_STOP;
     context_store(c);
 }
 
@@ -229,7 +201,7 @@ CODE(void, code_whole, void) {
 CODE(void, code_step_one, void) {
     compute_with<run_decode_one<OP_ATTENTION_STEP>, true>();
 }
-CODE(void, run_teams, void) {
+CODE(void, code_teams, void) {
     compute_with<run_attention_teams>();
 }
 
@@ -383,15 +355,6 @@ DEV void compute_step(void) {
     while (step_items()) step_run();
 }
 
-/* Tasks that are not multiplications or attention. */
-CODE(void, compute_other, void) {
-    switch (task_of(SHARED->warp[thread_here() / 32].message)->kind) {
-    case OP_EMBED: code_first(); break;
-    case OP_SAMPLE: code_last(); break;
-    default: code_other(); break;
-    }
-}
-
 /* Linear tasks of one row, as many as follow each other. */
 CODE(void, compute_one_row, void) {
     struct warp_context c = context_load();
@@ -405,8 +368,8 @@ CODE(void, compute_one_row, void) {
         task_finish<true>(&c, task);
         c.message++;
         c.next = compute_peek(&c);
-    } while (c.next == RUN_ONE_ROW);
-    if (c.next == RUN_STOP)
+    } while (c.next == FORM_matvec);
+    if (c.next == FORM_STOP)
         compute_next(&c);
     else
         context_store(&c);
@@ -434,56 +397,13 @@ CODE(void, compute_first, void) {
     compute_next(&c);
 }
 
-/* LINEAR of each width. */
-#define CASE_FEW_8(i, k)                                                                           \
-    case RUN_FEW_8 + FEW_LINEAR + i:                                                               \
-        run_few<1, OP_LINEAR, k>();                                                                \
-        continue;
-#define CASE_FEW_16(i, k)                                                                          \
-    case RUN_FEW_16 + FEW_LINEAR + i:                                                              \
-        run_few<2, OP_LINEAR, k>();                                                                \
-        continue;
-#define CASE_WIDE(i, k)                                                                            \
-    case RUN_WIDE + FEW_LINEAR + i: run_wide<OP_LINEAR, k>(); continue;
-
 DEV void compute_main(void) {
     compute_first();
     for (;;) {
         switch (context_next()) {
-        case RUN_ONE_ROW: compute_one_row(); continue;
-        case RUN_WHOLE_ONE: code_whole_one(); continue;
-        case RUN_WHOLE: code_whole(); continue;
-        case RUN_WHOLE_TEAMS:
-            if (HAS_TEAMS) run_teams();
-            continue;
-        case RUN_STEP_ONE: code_step_one(); continue;
-        case RUN_COMBINE: code_combine(); continue;
-        case RUN_STEP: compute_step(); continue;
-        case RUN_OTHER: compute_other(); continue;
-        case RUN_MIXED: code_mixed(); continue;
-        case RUN_PREFILL: compute_rows(); continue;
-        case RUN_PACKED: compute_packed(); continue;
-        case RUN_FEW_8 + FEW_QKV: run_few<1, OP_QKV_LINEAR, QN_HIDDEN>(); continue;
-        case RUN_FEW_8 + FEW_GATED: run_few<1, OP_GATED_MLP, QN_HIDDEN>(); continue;
-        case RUN_FEW_8 + FEW_LM_HEAD:
-            run_few<1, OP_LM_HEAD, QN_HIDDEN>();
-            continue;
-            QN_LINEAR_WIDTHS(CASE_FEW_8)
-        case RUN_FEW_16 + FEW_QKV: run_few<2, OP_QKV_LINEAR, QN_HIDDEN>(); continue;
-        case RUN_FEW_16 + FEW_GATED: run_few<2, OP_GATED_MLP, QN_HIDDEN>(); continue;
-        case RUN_FEW_16 + FEW_LM_HEAD:
-            run_few<2, OP_LM_HEAD, QN_HIDDEN>();
-            continue;
-            QN_LINEAR_WIDTHS(CASE_FEW_16)
-#if HAS_WIDE
-        case RUN_WIDE + FEW_QKV: run_wide<OP_QKV_LINEAR, QN_HIDDEN>(); continue;
-        case RUN_WIDE + FEW_GATED: run_wide<OP_GATED_MLP, QN_HIDDEN>(); continue;
-        case RUN_WIDE + FEW_LM_HEAD:
-            run_wide<OP_LM_HEAD, QN_HIDDEN>();
-            continue;
-            QN_LINEAR_WIDTHS(CASE_WIDE)
-#endif
-        case RUN_DROP: compute_drop(); continue;
+#define ENTRY(name, ...) FORM_IF(name, case FORM_##name : __VA_ARGS__; continue;)
+#include "kernels/cuda/form.def"
+        case FORM_DROP: compute_drop(); continue;
         default: break;
         }
         break;
@@ -552,9 +472,9 @@ CODE(void, role_control, void) {
 // check_kernels: function code_wholeE spills 0
 // check_kernels: function code_step_one spills 24
 // check_kernels: function code_step_one spills 32 on odd
-// check_kernels: function run_teams spills 0
-// check_kernels: function run_teams spills 12 on sm_80
-// check_kernels: function run_teams spills 8 on odd.sm_90a
+// check_kernels: function code_teams spills 0
+// check_kernels: function code_teams spills 12 on sm_80
+// check_kernels: function code_teams spills 8 on odd.sm_90a
 // check_kernels: function step_items spills 16
 // check_kernels: function step_run spills 400
 // check_kernels: function code_combine spills 0

@@ -58,7 +58,6 @@
 #define ORDER_role_control           o360
 #define ORDER_choose_slowly          o370
 #define ORDER_compute_first          o380
-#define ORDER_compute_other          o390
 #define ORDER_control_ahead          o400
 #define ORDER_control_batch          o410
 #define ORDER_control_claim          o420
@@ -84,7 +83,7 @@
 #define ORDER_rows_next              o620
 #define ORDER_rows_open              o630
 #define ORDER_rows_step              o640
-#define ORDER_run_teams              o650
+#define ORDER_code_teams             o650
 #define ORDER_unit_find              o660
 
 #endif

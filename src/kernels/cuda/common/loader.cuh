@@ -347,7 +347,7 @@ DEV struct loader_task loader_task_of(uint32_t word) {
     struct loader_task t;
     const uint64_t w = loader_words(word, TASK_WORD(w)), more = loader_words(word, TASK_WORD(more));
     const uint32_t walk = loader_word(word, TASK_WORD(tile));
-    t.kind = loader_word(word, TASK_WORD(kind)) & 0xFFFF;
+    t.kind = loader_word(word, TASK_WORD(kind)) & 0xFF;
     t.image = (const char *)(work_is_attention(t.kind) ? more : w);
     t.index = loader_word(word, TASK_WORD(index));
     t.unit0 = loader_word(word, TASK_WORD(unit0));

@@ -488,16 +488,4 @@ DEV bool few_run(struct warp_context *c, const struct cuda_task *task) {
     return true;
 }
 
-/* The operators; LINEAR of each width. */
-enum { FEW_QKV, FEW_GATED, FEW_LM_HEAD, FEW_LINEAR, N_FEW = FEW_LINEAR + QN_N_LINEAR_WIDTHS };
-
-DEV uint32_t few_kind(const struct cuda_task *task) {
-    switch (task->kind) {
-    case OP_QKV_LINEAR: return FEW_QKV;
-    case OP_GATED_MLP: return FEW_GATED;
-    case OP_LM_HEAD: return FEW_LM_HEAD;
-    default: return FEW_LINEAR + linear_width(task->k);
-    }
-}
-
 #endif
