@@ -60,8 +60,8 @@ enum {
     CUDA_COMPUTE_WARPS = 8,
     CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 4), /* + loader, control, tile_producer.cuh */
 
-    CUDA_SCRATCH_BYTES = 31152, /* of shared memory, for the task that runs */
-    CUDA_CONTROL_BYTES = 4688,  /* ... and for what the warps tell each other */
+    CUDA_SCRATCH_BYTES = 31104, /* of shared memory, for the task that runs */
+    CUDA_CONTROL_BYTES = 4736,  /* ... and for what the warps tell each other */
 
     CUDA_ROW_GROUP = 12, /* row blocks of one row's task at a time, at most: cuda_task.group */
 
