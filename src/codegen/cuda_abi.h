@@ -65,7 +65,7 @@ enum {
 
     CUDA_ROW_GROUP = 12, /* row blocks of one row's task at a time, at most: cuda_task.group */
 
-    CUDA_WIDE = 4,    /* cuda_task.columns: of 32 packed rows (matmul_stream_32.cuh) */
+    CUDA_WIDE = 4,    /* cuda_task.columns: of 32 packed rows (matmul_stream.cuh) */
     CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (matmul_tile.cuh) */
 
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */
@@ -130,7 +130,7 @@ CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t kind, uint32_t columns) {
     return few < most ? few : most;
 }
 
-/* The same with four columns (matmul_stream_32.cuh): what registers hold of partial sums, or a worker
+/* The same with four columns (matmul_stream.cuh): what registers hold of partial sums, or a worker
  * has of row blocks. A page has steps of all of a group's row blocks: each in so many parts. */
 CUDA_ABI_FN uint32_t cuda_wide_group(uint32_t kind) {
     return kind == OP_LINEAR ? 2 : kind == OP_QKV_LINEAR ? 3 : 4;

@@ -281,7 +281,7 @@ static void walk_staged(struct cuda_task *t, uint32_t unit_blocks) {
     if (unit_blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, unit_blocks);
 }
 
-/* Whether a task's weights stream (matmul_stream.cuh, matmul_stream_32.cuh): it has all rows of its graph.
+/* Whether a task's weights stream (matmul_stream.cuh): it has all rows of its graph.
  */
 static bool is_streamed(const struct filler *f, const struct cuda_task *t, uint32_t rows) {
     const uint32_t hidden = PROG(f->program, MODEL)->hidden;

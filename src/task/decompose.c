@@ -63,7 +63,7 @@ static uint64_t packed_cost(uint32_t token_rows, uint32_t weight_rows) {
 }
 
 /* The cut whose largest task costs least. Where weights stream, rows are not cut: a task has tensor
- * core columns for all rows at once (matmul_stream.cuh, matmul_stream_32.cuh), and half of the rows would
+ * core columns for all rows at once (matmul_stream.cuh), and half of the rows would
  * leave half of the columns empty. */
 static struct tiles choose_packed(const struct tgraph *g, uint32_t n_rows, uint32_t n_blocks,
                                   uint32_t want) {

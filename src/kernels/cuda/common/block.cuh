@@ -46,7 +46,7 @@ static_assert(PARTIALS == WARPS, "the page of a step picks the warp");
  * of what comes next may have the rest. */
 #define STEPS_DEPTH (RING_DEPTH < 2 ? RING_DEPTH : 2)
 
-/* Whether graphs of 32 rows stream their weights (matmul_stream_32.cuh). */
+/* Whether graphs of 32 rows stream their weights (matmul_stream.cuh). */
 #define HAS_WIDE (HAS_WGMMA && QN_WIDE)
 
 /* A warp or the block is done with something when one thread says so, after a barrier that all have

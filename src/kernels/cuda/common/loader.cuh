@@ -237,7 +237,7 @@ DEV bool loader_issue(struct loader *l, const char *src, uint32_t n) {
 }
 
 #if HAS_WIDE
-/* Requests n pages of matmul_stream_32.cuh: `each` bytes of every one of so many row blocks, four at
+/* Requests n pages of matmul_stream.cuh: `each` bytes of every one of so many row blocks, four at
  * most, whose images are block_next bytes apart. src: of the first row block and page. */
 DEV bool loader_issue_wide(struct loader *l, const char *src, uint32_t n, uint32_t blocks,
                            uint32_t block_next, uint32_t each) {
@@ -439,7 +439,7 @@ DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t fi
 }
 
 #if HAS_WIDE
-/* The same of matmul_stream_32.cuh: parts of eight k-tiles, then of the next. */
+/* The same of matmul_stream.cuh: parts of eight k-tiles, then of the next. */
 DEV bool loader_wide_group(struct loader *l, const struct loader_task *t, uint32_t first,
                            uint32_t end, bool is_long, uint32_t *at) {
     const uint32_t parts = cuda_wide_parts(t->group), each = CUDA_PAGE_BYTES / parts;

@@ -1,5 +1,5 @@
 /* matmul_tile.cuh - many rows: PACK, and matrix products of what it leaves (QKV_LINEAR, LINEAR,
- * GATED_MLP, LM_HEAD). Up to 16 rows: matmul_stream.cuh; 32: matmul_stream_32.cuh.
+ * GATED_MLP, LM_HEAD). Up to 32 rows that stream: matmul_stream.cuh.
  *
  * An operator of many rows is bound by what passes from L2 into the multiprocessors, so activations
  * become 16-bit floats once, in the order of the tensor cores' registers (cuda_abi.h), and a block
