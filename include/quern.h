@@ -33,6 +33,8 @@
  *   threads   Engines and tokenizers are independent of each other: there is no global state, two
  *             engines may live in one process. An engine may be used from several threads; one
  *             request from one thread at a time. A tokenizer is read-only and may be shared.
+ *   fork      An engine and its requests belong to the process that opened it. In a child of fork
+ *             what waits or submits fails with QN_EINVAL, and what frees or closes does nothing.
  *   text      UTF-8. Lengths are bytes and exclude the NUL that ends every string we hand out.
  */
 #ifndef QUERN_H
@@ -110,12 +112,28 @@ typedef struct qn_chat_params {
 } qn_chat_params;
 QN_API void qn_chat_params_init(qn_chat_params *params);
 
-/* The prompt text of a conversation: messages_json is an array of {"role", "content"}. The text has
- * its special tokens spelled out: tokenize it with add_special 0. params may be NULL. *text is the
- * caller's: qn_free(). Errors: QN_ENOENT (the directory has no template), QN_EFORMAT. */
+/* The prompt text of a conversation. messages_json is an array of messages with any fields, or
+ *     {"messages": [...], "tools": [...], "documents": [...], "add_generation_prompt": true,
+ *      "chat_template_kwargs": {...}}
+ * of which all but messages may be missing; what it says wins over params. The text is that of
+ * transformers' apply_chat_template and has its special tokens spelled out: tokenize it with
+ * add_special 0. params may be NULL. *text is the caller's: qn_free(). Errors: QN_ENOENT (the
+ * directory has no template), QN_EFORMAT, QN_EINVAL (the template raises an exception),
+ * QN_EUNSUPPORTED (it does what is not known here), QN_ELIMIT. */
 QN_API int qn_chat_render(const qn_tokenizer *tokenizer, const char *messages_json,
                           const qn_chat_params *params, char **text, size_t *n_text,
                           qn_error *error);
+
+/* A template without a tokenizer: compiled once, rendered from any number of threads. dir is a
+ * model directory, or NULL where name is a built-in's or a file's; name as in qn_chat_params. */
+typedef struct qn_chat_template qn_chat_template;
+QN_API int qn_chat_template_open(const char *dir, const char *name,
+                                 qn_chat_template **chat_template, qn_error *error);
+QN_API void qn_chat_template_close(qn_chat_template *chat_template);
+/* As qn_chat_render. */
+QN_API int qn_chat_template_render(const qn_chat_template *chat_template, const char *messages_json,
+                                   const qn_chat_params *params, char **text, size_t *n_text,
+                                   qn_error *error);
 
 /* ---- engine ------------------------------------------------------------------------------- */
 
@@ -183,6 +201,9 @@ typedef struct qn_engine_params {
                            * the first iteration on; 0: no trace, and no cost */
     const char *compile_options; /* "launch=paper,qkv=split": choices about the compiler, for
                                   * experiments (quern compile --help lists them); NULL: none */
+    uint32_t max_logprobs; /* most likely tokens that a request may list beside each token, up to
+                            * QN_MAX_LOGPROBS: takes 8 bytes each for every position of every
+                            * place; CPU only */
 } qn_engine_params;
 QN_API void qn_engine_params_init(qn_engine_params *params);
 
@@ -197,8 +218,8 @@ QN_API void qn_engine_close(qn_engine *engine);
 /* The engine's tokenizer, owned by the engine; NULL when the directory has none. */
 QN_API const qn_tokenizer *qn_engine_tokenizer(const qn_engine *engine);
 
-/* Fills *info up to its struct_size, which the caller has set. */
-QN_API void qn_engine_get_info(const qn_engine *engine, qn_engine_info *info);
+/* Fills *info up to its struct_size, which the caller has set. Errors: QN_EINVAL (it is not). */
+QN_API int qn_engine_get_info(const qn_engine *engine, qn_engine_info *info);
 
 /* How fast this machine reads the engine's weights with nothing else to do, in bytes per second:
  * the floor under the time of one token. All workers read all weights, for at least `seconds`.
@@ -222,19 +243,36 @@ enum {
     QN_FINISH_STOP = 1,   /* end-of-sequence token, stop token id or stop string */
     QN_FINISH_LENGTH = 2, /* max_tokens or max_model_len reached */
     QN_FINISH_ABORT = 3,  /* canceled */
+    QN_FINISH_ERROR = 4,  /* qn_request_next has said what is wrong */
 };
 
-enum { QN_MAX_STOP = 16, QN_MAX_STOP_TOKEN_IDS = 8, QN_MAX_STOP_BYTES = 1024 };
+enum {
+    QN_MAX_STOP = 16,
+    QN_MAX_STOP_TOKEN_IDS = 8,
+    QN_MAX_STOP_BYTES = 1024,
+    QN_MAX_LOGPROBS = 100,
+    QN_MAX_LOGIT_BIAS = 300,
+};
 
-/* How tokens are chosen; names and order of the steps as in vLLM: penalties, temperature, top-k,
- * top-p, min-p, then the draw. */
+typedef struct qn_token_logprob {
+    int32_t id;
+    float logprob; /* natural log */
+} qn_token_logprob;
+
+typedef struct qn_logit_bias {
+    int32_t id;
+    float bias; /* [-100, 100] */
+} qn_logit_bias;
+
+/* How tokens are chosen; names and order of the steps as in vLLM: logit_bias, min_tokens,
+ * penalties, temperature, min-p, top-k, top-p, then the draw. */
 typedef struct qn_sampling_params {
     size_t struct_size;
-    float temperature;        /* >= 0; 0: greedy */
+    float temperature;        /* [0, 100]; 0: greedy */
     float top_p;              /* (0, 1]; 1: off */
     float min_p;              /* [0, 1]; 0: off */
     int32_t top_k;            /* 0 or -1: off */
-    float repetition_penalty; /* > 0; 1: off */
+    float repetition_penalty; /* (0, 100]; 1: off */
     float presence_penalty;   /* [-2, 2]; 0: off */
     float frequency_penalty;  /* [-2, 2]; 0: off */
     uint32_t max_tokens;      /* 0: as many as max_model_len leaves */
@@ -242,14 +280,25 @@ typedef struct qn_sampling_params {
     int has_seed; /* 1: `seed` counts; 0: the engine gives each request one of its own */
     uint64_t seed;
     int skip_special_tokens; /* in the text; 1 unless changed */
-    const char *const *stop; /* [n_stop] strings that end the output; not part of the text */
+    const char *const *stop; /* [n_stop] UTF-8 strings that end the output; not part of the text */
     size_t n_stop;
     const int32_t *stop_token_ids; /* [n_stop_token_ids] */
     size_t n_stop_token_ids;
+    uint32_t min_tokens; /* output tokens that come in any case: until then no stop id is chosen and
+                          * no stop string is looked for */
+    int include_stop_str_in_output; /* the stop string, or the stop token's text, ends the text */
+    uint32_t logprobs; /* most likely tokens to list beside each output token, at most the engine's
+                        * max_logprobs; CPU only */
+    int has_prompt_logprobs;  /* 1: log-probabilities of the prompt's tokens, too; CPU only */
+    uint32_t prompt_logprobs; /* ... and so many most likely ones beside each */
+    const qn_logit_bias *logit_bias; /* [n_logit_bias] added to the logits of tokens; CPU only */
+    size_t n_logit_bias;
 } qn_sampling_params;
 /* The defaults of the model's generation_config.json; engine NULL: neutral values (temperature 1,
  * everything off). */
 QN_API void qn_sampling_params_init(qn_sampling_params *params, const qn_engine *engine);
+/* Whether all numbers are in their ranges. Errors: QN_EINVAL and QN_ELIMIT naming the field. */
+QN_API int qn_sampling_params_check(const qn_sampling_params *params, qn_error *error);
 
 /* A prompt: ids, or text (tokenized with the tokenizer's special tokens unless no_special). */
 typedef struct qn_prompt {
@@ -276,33 +325,54 @@ typedef struct qn_output {
     const char *text; /* what this token made certain, whole UTF-8 characters, "" if nothing yet;
                        * lives until the next call for this request */
     size_t n_text;
-    int32_t finish_reason; /* QN_RUNNING or, with the last token, QN_FINISH_... */
-    const char *stop;      /* the stop string that was found, NULL: none; lives like text */
-    uint64_t time_ns;      /* when the token was seen, CLOCK_MONOTONIC; tokens seen at once
-                            * are spread over the time since the one before */
+    int32_t finish_reason;       /* QN_RUNNING or, with the last token, QN_FINISH_... */
+    const char *stop;            /* the stop string that was found, NULL: none; lives like text */
+    uint64_t time_ns;            /* when the token was seen, CLOCK_MONOTONIC; tokens seen at once
+                                  * are spread over the time since the one before */
+    const qn_token_logprob *top; /* [n_top] the most likely tokens in this one's place, descending,
+                                  * equal ones by id; lives as long as the request */
+    size_t n_top;
+    int32_t stop_token_id; /* which of stop_token_ids ended it; -1: none, and for the model's own
+                            * end-of-sequence token */
 } qn_output;
 
 /* Waits for the next token: timeout_ms < 0 for as long as it takes, 0 not at all. The caller sets
  * out->struct_size. After the last token every call gives id -1 and the same finish_reason.
- * Errors: QN_EBUSY (nothing yet), QN_ESTALL and QN_EDEVICE (the engine is broken). */
+ * Errors: QN_EBUSY (nothing yet), QN_EINVAL (struct_size is not set; a child of fork), QN_ESTALL
+ * and QN_EDEVICE (the engine is broken), QN_EFORMAT (the model's logits are not numbers) and what
+ * ends a queued request: these end the request, and every later call says the same. */
 QN_API int qn_request_next(qn_request *request, int timeout_ms, qn_output *out, qn_error *error);
 
-/* Ends a request early; its next output has finish_reason QN_FINISH_ABORT. */
+/* Ends a request early; its next output has finish_reason QN_FINISH_ABORT and no token, whatever
+ * was pending. */
 QN_API void qn_request_cancel(qn_request *request);
 
 /* QN_RUNNING until qn_request_next has given the last token. */
 QN_API int qn_request_finish_reason(const qn_request *request);
-/* "stop", "length", "abort"; NULL while running. Static. */
+/* "stop", "length", "abort", "error"; NULL while running. Static. */
 QN_API const char *qn_finish_reason_text(int finish_reason);
 
 /* The prompt as ids; owned by the request. */
 QN_API const int32_t *qn_request_prompt_ids(const qn_request *request, size_t *n);
 
+/* The log-probabilities of the prompt's tokens, once there is a first output token: logprobs[n],
+ * top[n][n_top], n as qn_request_prompt_ids has it. The first token has none: NaN, ids -1. They
+ * live as long as the request. Errors: QN_EINVAL (not asked for), QN_EBUSY (no output token yet).
+ */
+QN_API int qn_request_prompt_logprobs(qn_request *request, const float **logprobs,
+                                      const qn_token_logprob **top, size_t *n_top, qn_error *error);
+
 /* Frees a request in any state (cancels it first); NULL is allowed. */
 QN_API void qn_request_free(qn_request *request);
 
-/* Waits until some request of the engine may have an output. For programs that serve many requests
- * from one thread: wait, then qn_request_next(.., 0, ..) for each. Errors as qn_request_next. */
+/* For programs that serve many requests from one thread: waits until some request of the engine has
+ * an output, an end or an error, and lists those in ready[0, *n_ready), at most `capacity`, longest
+ * not asked first; then qn_request_next(.., 0, ..) for each. Never waits while there is one. A
+ * request that another thread frees meanwhile may be among them. Errors: as qn_request_next;
+ * *n_ready is 0 then. */
+QN_API int qn_engine_wait_any(qn_engine *engine, int timeout_ms, qn_request **ready,
+                              size_t capacity, size_t *n_ready, qn_error *error);
+/* The same without the list. */
 QN_API int qn_engine_wait(qn_engine *engine, int timeout_ms, qn_error *error);
 
 /* ---- compiler ----------------------------------------------------------------------------- */

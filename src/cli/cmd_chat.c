@@ -1,4 +1,5 @@
 /* cmd_chat.c - quern chat: a conversation on the terminal, or line by line from a pipe. */
+#include "cli/chat_prompt.h"
 #include "cli/cli.h"
 #include "cli/tally.h"
 
@@ -21,6 +22,7 @@ static void on_interrupt(int number) {
 struct chat {
     const struct options *o;
     qn_engine *engine;
+    struct chat_prompt prompt;
     qn_sampling_params sampling;
     json_t *messages; /* array of {"role", "content"} */
     bool terminal;    /* stdin is one */
@@ -40,16 +42,12 @@ static int reset(struct chat *c) {
 
 /* The conversation so far as a prompt, and the request for its answer. */
 static int ask(struct chat *c, qn_request **request) {
-    qn_chat_params params;
     qn_error error;
     char *text;
     size_t n;
-    qn_chat_params_init(&params);
-    params.chat_template = options_text(c->o, OPT_CHAT_TEMPLATE, NULL);
-    params.add_generation_prompt = 1;
     char *messages = json_dumps(c->messages, JSON_COMPACT);
     if (!messages) return cli_error("out of memory");
-    int rc = qn_chat_render(qn_engine_tokenizer(c->engine), messages, &params, &text, &n, &error);
+    int rc = chat_prompt_render(&c->prompt, messages, &text, &n, &error);
     free(messages);
     if (rc != QN_OK) return cli_failed(&error);
     qn_prompt prompt = {.struct_size = sizeof prompt, .text = text, .n_text = n, .no_special = 1};
@@ -125,6 +123,23 @@ static int converse(struct chat *c) {
     return rc;
 }
 
+/* Whether the template takes such a conversation, before the weights are loaded. */
+static int try_template(struct chat *c, const char *dir) {
+    qn_error error;
+    char *text = NULL, *messages = NULL;
+    size_t n;
+    int rc = chat_prompt_open(c->o, dir, &c->prompt);
+    if (rc == EXIT_OK) rc = reset(c);
+    if (rc == EXIT_OK) rc = add_message(c, "user", "Hello", 5);
+    if (rc == EXIT_OK && !(messages = json_dumps(c->messages, JSON_COMPACT)))
+        rc = cli_error("out of memory");
+    if (rc == EXIT_OK && chat_prompt_render(&c->prompt, messages, &text, &n, &error) != QN_OK)
+        rc = cli_failed(&error);
+    free(messages);
+    qn_free(text);
+    return rc;
+}
+
 int cmd_chat(const struct options *o) {
     struct chat c = {.o = o, .terminal = isatty(STDIN_FILENO)};
     qn_engine_params params;
@@ -133,17 +148,19 @@ int cmd_chat(const struct options *o) {
     int rc = cli_engine_params(o, &params);
     if (rc != EXIT_OK) return rc;
     if (params.max_num_seqs == 0) params.max_num_seqs = 1;
-    rc = cli_open_engine(o, &params, &c.engine);
+    if (!(c.messages = json_array())) return cli_error("out of memory");
+    rc = try_template(&c, params.tokenizer ? params.tokenizer : params.model);
+    if (rc == EXIT_OK) rc = cli_open_engine(o, &params, &c.engine);
     if (rc == EXIT_OK && !qn_engine_tokenizer(c.engine))
         rc = cli_error("%s: no tokenizer.json, and chat needs one", params.model);
     if (rc == EXIT_OK) rc = cli_sampling(o, c.engine, 0, &c.sampling, stop_ids);
-    if (rc == EXIT_OK && !(c.messages = json_array())) rc = cli_error("out of memory");
     if (rc == EXIT_OK && c.terminal) {
         cli_note(o, "/exit ends, /reset starts over, Ctrl-C ends an answer");
         sigaction(SIGINT, &act, NULL);
     }
     if (rc == EXIT_OK) rc = converse(&c);
     json_decref(c.messages);
+    chat_prompt_close(&c.prompt);
     qn_engine_close(c.engine);
     return rc;
 }

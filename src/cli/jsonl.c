@@ -18,23 +18,29 @@ void jsonl_close(struct jsonl *j) {
     *j = (struct jsonl){0};
 }
 
-int jsonl_next(struct jsonl *j, json_t **object) {
-    *object = NULL;
-    for (;;) {
+int jsonl_line(struct jsonl *j) {
+    do {
         ssize_t n = getline(&j->line, &j->capacity, j->file);
         if (n < 0 && ferror(j->file)) return cli_error("%s: %s", j->name, strerror(errno));
+        j->n = n < 0 ? 0 : (size_t)n;
         if (n < 0) return EXIT_OK;
         j->number++;
-        if (strspn(j->line, " \t\r\n") == (size_t)n) continue;
-        json_error_t e;
-        *object = json_loadb(j->line, (size_t)n, JSON_ALLOW_NUL, &e);
-        if (!*object)
-            return cli_error("%s: line %lu: column %d: %s", j->name, j->number, e.column, e.text);
-        if (json_is_object(*object)) return EXIT_OK;
-        json_decref(*object);
-        *object = NULL;
-        return cli_error("%s: line %lu: want an object", j->name, j->number);
-    }
+    } while (strspn(j->line, " \t\r\n") == j->n);
+    return EXIT_OK;
+}
+
+int jsonl_next(struct jsonl *j, json_t **object) {
+    *object = NULL;
+    int rc = jsonl_line(j);
+    if (rc != EXIT_OK || j->n == 0) return rc;
+    json_error_t e;
+    *object = json_loadb(j->line, j->n, JSON_ALLOW_NUL, &e);
+    if (!*object)
+        return cli_error("%s: line %lu: column %d: %s", j->name, j->number, e.column, e.text);
+    if (json_is_object(*object)) return EXIT_OK;
+    json_decref(*object);
+    *object = NULL;
+    return cli_error("%s: line %lu: want an object", j->name, j->number);
 }
 
 int jsonl_ids(const struct jsonl *j, const char *what, const json_t *array, int32_t **ids,

@@ -250,7 +250,7 @@ enum cuda_stream {
 struct cuda_args {
     struct rt rt;
     const struct cuda_task *tasks; /* [n_tasks] of the program */
-    const float *rope_cos;         /* [max_model_len][head_dim / 2], from cpu_rope_fill */
+    const float *rope_cos;         /* [spec_rope_rows][head_dim / 2], from cpu_rope_fill */
     const float *rope_sin;
     float *sample_scratch; /* cuda_sample_bytes: work of SAMPLE, [L][2][ceil64(vocab)] */
     float *waiting_sums;   /* cuda_waiting_bytes: [n_workers][CUDA_WAITING_SUMS] tiles of LINEAR's

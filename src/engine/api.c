@@ -23,6 +23,7 @@ const char *qn_finish_reason_text(int finish_reason) {
     case QN_FINISH_STOP: return "stop";
     case QN_FINISH_LENGTH: return "length";
     case QN_FINISH_ABORT: return "abort";
+    case QN_FINISH_ERROR: return "error";
     default: return NULL;
     }
 }
@@ -37,10 +38,18 @@ int api_return(int rc, const struct diag *d, qn_error *error) {
     return rc;
 }
 
+enum { MAX_STRUCT = 1 << 16 }; /* no struct of any version is larger */
+
+bool api_struct_fits(const void *given, size_t least) {
+    size_t size;
+    memcpy(&size, given, sizeof size);
+    return size >= least && size <= MAX_STRUCT;
+}
+
 bool api_struct_in(void *full, size_t full_size, const void *given) {
     size_t size;
     memcpy(&size, given, sizeof size);
-    if (size < sizeof size || size > 1 << 16) return false;
+    if (!api_struct_fits(given, sizeof size)) return false;
     memcpy(full, given, MIN(size, full_size));
     memcpy(full, &full_size, sizeof full_size);
     return true;
@@ -49,7 +58,6 @@ bool api_struct_in(void *full, size_t full_size, const void *given) {
 void api_struct_out(void *given, const void *full, size_t full_size) {
     size_t size;
     memcpy(&size, given, sizeof size);
-    if (size < sizeof size) return;
     memcpy((char *)given + sizeof size, (const char *)full + sizeof size,
            MIN(size, full_size) - sizeof size);
 }

@@ -17,15 +17,19 @@ struct chat_template;
 struct qn_tokenizer {
     struct tokenizer *tokens;
     char *dir;
+    struct chat_template *chat; /* the directory's own; NULL: chat_error says why */
+    struct diag chat_error;
 };
 
 /* Ends a public function: copies the diagnosis to the caller's error, returns rc. */
 int api_return(int rc, const struct diag *d, qn_error *error);
 
+/* Whether the caller has set struct_size, to a size that some version has, of at least `least`. */
+bool api_struct_fits(const void *given, size_t least);
 /* Fills *full from *given as far as the caller's struct_size reaches; the rest keeps what *full
  * had. Both begin with struct_size. False: the size is not plausible. */
 bool api_struct_in(void *full, size_t full_size, const void *given);
-/* The other direction: fills *given as far as its struct_size reaches. */
+/* The other direction: fills *given as far as its struct_size, which fits, reaches. */
 void api_struct_out(void *given, const void *full, size_t full_size);
 
 #endif

@@ -3,6 +3,7 @@
 #include "engine/backend.h"
 
 #include "base/checked.h"
+#include "base/container.h"
 #include "runtime/cpu_backend.h"
 
 #include <pthread.h>
@@ -27,12 +28,9 @@ static int cpu_available(struct diag *d) {
 
 /* Physical memory, or what the container that we are in may use. */
 static uint64_t memory_of_process(void) {
-    uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    FILE *f = fopen("/sys/fs/cgroup/memory.max", "r");
-    unsigned long long limit;
-    if (f && fscanf(f, "%llu", &limit) == 1 && limit > 0) bytes = MIN(bytes, (uint64_t)limit);
-    if (f) fclose(f);
-    return bytes;
+    const uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    const uint64_t limit = container_memory("");
+    return limit != 0 ? MIN(bytes, limit) : bytes;
 }
 
 static int cpu_device(struct diag *d, const struct backend_config *config,
@@ -55,6 +53,7 @@ static struct cpu_config config_of(const struct prog_header *program,
                                .n_kv_blocks = config->n_kv_blocks,
                                .isa = config->isa,
                                .max_batched_tokens = config->max_batched,
+                               .n_top = config->n_top,
                                .trace = config->trace,
                                .serve = true};
 }
@@ -113,8 +112,8 @@ static int cpu_open(struct diag *d, const struct prog_header *program,
 }
 
 static int cpu_submit(struct diag *d, struct backend_instance *i, const struct rt_request *request,
-                      const int32_t *prompt, uint32_t *slot) {
-    return cpu_backend_submit(d, i->cpu, request, prompt, slot);
+                      const struct rt_token_value *biases, const int32_t *prompt, uint32_t *slot) {
+    return cpu_backend_submit_biased(d, i->cpu, request, biases, prompt, slot);
 }
 
 static int cpu_cancel(struct diag *d, struct backend_instance *i, uint32_t slot) {
@@ -248,6 +247,7 @@ const struct backend backend_cpu = {
     .name = "cpu",
     .target = TARGET_CPU,
     .traces = true,
+    .lists_top = true,
     .available = cpu_available,
     .device = cpu_device,
     .plan = cpu_plan_bytes,

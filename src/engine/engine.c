@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 static double now_s(void) {
     struct timespec t;
@@ -224,6 +225,8 @@ int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error 
     pthread_mutex_init(&e->mutex, NULL);
     e->info.struct_size = sizeof e->info;
     e->seed = p.seed;
+    e->max_logprobs = p.max_logprobs;
+    e->process = getpid();
     rc = open_stages(&d, e, &p);
     if (rc == QN_OK)
         *engine = e;
@@ -233,7 +236,7 @@ int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error 
 }
 
 void qn_engine_close(qn_engine *engine) {
-    if (!engine) return;
+    if (!engine || engine->process != getpid()) return; /* a child of fork: the parent's */
     if (engine->instance) engine->backend->close(engine->instance);
     session_end(engine);
     free(engine->trace);
@@ -250,8 +253,10 @@ const qn_tokenizer *qn_engine_tokenizer(const qn_engine *engine) {
     return engine->tokenizer;
 }
 
-void qn_engine_get_info(const qn_engine *engine, qn_engine_info *info) {
+int qn_engine_get_info(const qn_engine *engine, qn_engine_info *info) {
+    if (!api_struct_fits(info, sizeof info->struct_size)) return QN_EINVAL;
     api_struct_out(info, &engine->info, sizeof engine->info);
+    return QN_OK;
 }
 
 int qn_engine_measure_read(qn_engine *engine, double seconds, double *bytes_per_second,

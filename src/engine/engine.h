@@ -2,6 +2,7 @@
  *
  *   engine.c   open: model ─ plan ─ compile ─ weights ─ backend; close
  *   plan.c     numbers that the user left open, and whether it all fits
+ *   sampling_params.c  what a request may ask for, as the runtime is told
  *   session.c  requests: queue ─ slot ─ tokens ─ text, stop strings, finish
  */
 #ifndef QN_ENGINE_ENGINE_H
@@ -19,6 +20,7 @@
 #include "model/weights.h"
 
 #include <pthread.h>
+#include <sys/types.h>
 
 /* One request. It belongs to the user; while it is queued or in a slot the engine points to it.
  *
@@ -28,20 +30,43 @@
  * never change below it; the rest belongs to the thread that calls qn_request_next. */
 enum request_state { REQUEST_QUEUED, REQUEST_ACTIVE, REQUEST_DONE };
 
+/* Lists of the engine that a request may be in. */
+enum request_list {
+    LIST_QUEUE, /* QUEUED, in order of submission */
+    LIST_READY, /* qn_request_next would return at once; longest not asked first */
+    N_REQUEST_LISTS
+};
+struct request_link {
+    struct qn_request *before, *after;
+    bool listed;
+};
+struct request_ends {
+    struct qn_request *first, *last;
+    size_t n;
+};
+
 struct qn_request {
     struct qn_engine *engine;
     enum request_state state;
+    struct request_link links[N_REQUEST_LISTS];
     uint32_t slot;      /* while ACTIVE */
     uint32_t wait_seen; /* backend's wait: what this request has seen */
     bool canceled;
-    struct rt_request runtime; /* as it is handed over */
-    int32_t *prompt;           /* [runtime.n_prompt] */
-    int32_t *ids;              /* [runtime.max_tokens] */
-    float *logprobs;           /* [runtime.max_tokens] */
-    uint64_t *times;           /* [runtime.max_tokens] */
-    uint32_t n_seen;           /* tokens that the runtime has given */
-    struct diag refusal;       /* why the runtime did not take it, if so */
-    uint64_t seen_ns;          /* when the last token was seen; at first: of submission */
+    struct rt_request runtime;     /* as it is handed over */
+    int32_t *prompt;               /* [runtime.n_prompt] */
+    int32_t *ids;                  /* [runtime.max_tokens] */
+    float *logprobs;               /* [runtime.max_tokens] */
+    uint64_t *times;               /* [runtime.max_tokens] */
+    uint32_t n_eos;                /* of runtime.stop the model's own, which come first */
+    uint32_t n_top, n_prompt_top;  /* most likely tokens that the user wants of each */
+    bool scores;                   /* log-probabilities of the prompt are wanted */
+    qn_token_logprob *tops;        /* [runtime.max_tokens][n_top] */
+    float *prompt_logprobs;        /* [runtime.n_prompt]; NULL unless `scores`, as the next */
+    qn_token_logprob *prompt_tops; /* [runtime.n_prompt][n_prompt_top] */
+    struct rt_token_value *biases; /* [runtime.n_biases] */
+    uint32_t n_seen;               /* tokens that the runtime has given */
+    struct diag refusal; /* why the runtime did not take it or its logits are no numbers */
+    uint64_t seen_ns;    /* when the last token was seen; at first: of submission */
 
     uint32_t n_given;  /* tokens that the user has got */
     int finish_reason; /* as the user knows it */
@@ -51,8 +76,8 @@ struct qn_request {
     struct strbuf piece;   /* what qn_output.text points to */
 };
 
-/* A request in the queue (the slot means nothing) or in a slot. There it is NULL when the user has
- * freed it before the runtime was done: then the slot only waits to be released. */
+/* A slot in use. The request is NULL when the runtime was not done as the user freed it, or as its
+ * logits were no numbers: then the slot only waits to be released. */
 struct place {
     uint32_t slot;
     struct qn_request *request;
@@ -69,12 +94,13 @@ struct qn_engine {
     struct rt_trace *trace;         /* NULL: none; outlives the instance, which writes it */
     struct qn_engine_info info;
     uint64_t seed;
+    uint32_t max_logprobs; /* most likely tokens that a request may list */
+    pid_t process;         /* that opened it; no other one may use it */
 
     pthread_mutex_t mutex;      /* over everything below, and the shared part of requests */
-    ARRAY(struct place) active; /* slots in use */
-    ARRAY(struct place) queue;  /* waiting for one, oldest first */
-    uint32_t wait_seen;         /* of qn_engine_wait */
-    uint64_t n_submitted;       /* seeds the requests that bring no seed */
+    ARRAY(struct place) active; /* slots in use, at most max_num_seqs */
+    struct request_ends lists[N_REQUEST_LISTS];
+    uint64_t n_submitted; /* seeds the requests that bring no seed */
 };
 
 /* ---- plan.c ---- */

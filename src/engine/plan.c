@@ -97,6 +97,13 @@ static int choose_memory(struct diag *d, const qn_engine_params *p, const struct
 static int choose_device(struct diag *d, const qn_engine_params *p, const struct backend *backend,
                          struct engine_plan *plan) {
     plan->config.n_workers = p->threads;
+    if (p->max_logprobs > QN_MAX_LOGPROBS)
+        return fail(d, QN_EINVAL, "max_logprobs: want at most %d, have %u", QN_MAX_LOGPROBS,
+                    p->max_logprobs);
+    if (p->max_logprobs > 0 && !backend->lists_top)
+        return fail(d, QN_EUNSUPPORTED,
+                    "max_logprobs: the %s backend has no kernels for it; use cpu", backend->name);
+    plan->config.n_top = p->max_logprobs;
     plan->config.isa = strcmp(p->isa, "auto") == 0 ? NULL : p->isa;
     if (p->threads > PROG_MAX_WORKERS)
         return fail(d, QN_EINVAL, "threads: want at most %d, have %u", PROG_MAX_WORKERS,

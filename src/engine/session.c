@@ -7,10 +7,15 @@
 #include "engine/engine.h"
 
 #include "base/checked.h"
+#include "engine/sampling_params.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
+
+/* What a caller's qn_output has at least: the fields of the first version. */
+static const size_t OUTPUT_LEAST = offsetof(qn_output, time_ns) + sizeof(uint64_t);
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -18,41 +23,54 @@ static uint64_t now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* ---- parameters --------------------------------------------------------------------------- */
-
-void qn_sampling_params_init(qn_sampling_params *params, const qn_engine *engine) {
-    *params = (qn_sampling_params){.struct_size = sizeof *params,
-                                   .temperature = 1,
-                                   .top_p = 1,
-                                   .repetition_penalty = 1,
-                                   .skip_special_tokens = 1};
-    if (!engine || !engine->model) return;
-    const struct generation_config *g = &engine->model->generation;
-    params->temperature = g->temperature;
-    params->top_p = g->top_p;
-    params->min_p = g->min_p;
-    params->top_k = g->top_k;
-    params->repetition_penalty = g->repetition_penalty;
+/* Errors: QN_EINVAL in a child of fork. The workers are the parent's, and a mutex may be locked for
+ * ever: nothing else of the engine may be touched there. */
+static int check_process(struct diag *d, const struct qn_engine *e) {
+    if (e->process == getpid()) return QN_OK;
+    return fail(d, QN_EINVAL,
+                "the engine belongs to process %ld, and this is a child of fork: open an engine "
+                "here, or fork before qn_engine_open",
+                (long)e->process);
 }
 
-static int check_range(struct diag *d, const char *name, double x, double low, double high) {
-    if (x >= low && x <= high) return QN_OK;
-    return fail(d, QN_EINVAL, "%s: want a number from %g to %g, have %g", name, low, high, x);
+/* ---- lists of requests; the mutex is held ------------------------------------------------- */
+
+static void list_append(struct qn_engine *e, enum request_list which, struct qn_request *r) {
+    struct request_ends *list = &e->lists[which];
+    r->links[which] = (struct request_link){.before = list->last, .listed = true};
+    if (list->last)
+        list->last->links[which].after = r;
+    else
+        list->first = r;
+    list->last = r;
+    list->n++;
 }
 
-static int check_sampling(struct diag *d, const qn_sampling_params *s) {
-    TRY(check_range(d, "temperature", s->temperature, 0, 100));
-    TRY(check_range(d, "top_p", s->top_p, 1e-6, 1));
-    TRY(check_range(d, "min_p", s->min_p, 0, 1));
-    TRY(check_range(d, "top_k", s->top_k, -1, INT32_MAX));
-    TRY(check_range(d, "repetition_penalty", s->repetition_penalty, 0.01, 100));
-    TRY(check_range(d, "presence_penalty", s->presence_penalty, -2, 2));
-    TRY(check_range(d, "frequency_penalty", s->frequency_penalty, -2, 2));
-    if (s->n_stop_token_ids > QN_MAX_STOP_TOKEN_IDS)
-        return fail(d, QN_ELIMIT, "stop_token_ids: at most %d, have %zu", QN_MAX_STOP_TOKEN_IDS,
-                    s->n_stop_token_ids);
-    return QN_OK;
+static void list_remove(struct qn_engine *e, enum request_list which, struct qn_request *r) {
+    struct request_ends *list = &e->lists[which];
+    const struct request_link link = r->links[which];
+    if (!link.listed) return;
+    *(link.before ? &link.before->links[which].after : &list->first) = link.after;
+    *(link.after ? &link.after->links[which].before : &list->last) = link.before;
+    r->links[which] = (struct request_link){0};
+    list->n--;
 }
+
+/* Whether qn_request_next would return at once. */
+static bool is_ready(const struct qn_request *r) {
+    return r->finish_reason == QN_RUNNING &&
+           (r->n_given < r->n_seen || r->state == REQUEST_DONE || r->canceled);
+}
+
+/* Keeps the list of ready requests right after r has changed. */
+static void list_if_ready(struct qn_request *r) {
+    if (!is_ready(r))
+        list_remove(r->engine, LIST_READY, r);
+    else if (!r->links[LIST_READY].listed)
+        list_append(r->engine, LIST_READY, r);
+}
+
+/* ---- submit ------------------------------------------------------------------------------- */
 
 static int check_prompt(struct diag *d, const struct qn_engine *e, const int32_t *ids, size_t n) {
     if (n == 0) return fail(d, QN_EINVAL, "prompt: empty, want at least one token");
@@ -60,55 +78,18 @@ static int check_prompt(struct diag *d, const struct qn_engine *e, const int32_t
         return fail(d, QN_ELIMIT,
                     "prompt: %zu tokens leave no room for output, max_model_len is %u", n,
                     e->info.max_model_len);
+    if (e->model->spec.rope_kind == ROPE_DYNAMIC && n > e->model->spec.rope_original_max)
+        return fail(d, QN_EUNSUPPORTED,
+                    "prompt: %zu tokens, want at most %u: config.json has dynamic RoPE, with which "
+                    "all keys of a longer prompt depend on its length; yarn and linear have no "
+                    "such bound",
+                    n, e->model->spec.rope_original_max);
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || (uint32_t)ids[i] >= e->info.vocab)
             return fail(d, QN_EINVAL, "prompt: token %zu is %d, want 0 to %u", i, ids[i],
                         e->info.vocab - 1);
     return QN_OK;
 }
-
-/* Stop ids: the model's own unless ignore_eos, then the user's. */
-static int fill_stop_ids(struct diag *d, const struct qn_engine *e, const qn_sampling_params *s,
-                         struct rt_request *r) {
-    const struct model_spec *spec = &e->model->spec;
-    _Static_assert(SPEC_MAX_EOS + QN_MAX_STOP_TOKEN_IDS <= RT_MAX_STOP_IDS, "all stop ids fit");
-    for (uint32_t i = 0; i < spec->n_eos && !s->ignore_eos; i++)
-        r->stop[r->n_stop++] = spec->eos[i];
-    for (size_t i = 0; i < s->n_stop_token_ids; i++) {
-        int32_t id = s->stop_token_ids[i];
-        if (id < 0 || (uint32_t)id >= spec->vocab)
-            return fail(d, QN_EINVAL, "stop_token_ids: %d, want 0 to %u", id, spec->vocab - 1);
-        r->stop[r->n_stop++] = id;
-    }
-    return QN_OK;
-}
-
-static uint64_t mix(uint64_t x) {
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static int fill_runtime(struct diag *d, struct qn_engine *e, const qn_sampling_params *s,
-                        size_t n_prompt, struct rt_request *r) {
-    uint32_t room = e->info.max_model_len - (uint32_t)n_prompt;
-    *r = (struct rt_request){
-        .n_prompt = (uint32_t)n_prompt,
-        .max_tokens = s->max_tokens == 0 ? room : MIN(s->max_tokens, room),
-        .sampling = {.temperature = s->temperature,
-                     .top_p = s->top_p,
-                     .min_p = s->min_p,
-                     .top_k = s->top_k,
-                     .repetition_penalty = s->repetition_penalty,
-                     .presence_penalty = s->presence_penalty,
-                     .frequency_penalty = s->frequency_penalty,
-                     .ignore_eos = 0, /* fill_stop_ids leaves the eos out; the user's ids count */
-                     .seed = s->seed},
-    };
-    return fill_stop_ids(d, e, s, r);
-}
-
-/* ---- submit ------------------------------------------------------------------------------- */
 
 static void request_release(struct qn_request *r) {
     token_stream_fini(&r->stream);
@@ -119,6 +100,10 @@ static void request_release(struct qn_request *r) {
     free(r->ids);
     free(r->logprobs);
     free(r->times);
+    free(r->tops);
+    free(r->biases);
+    free(r->prompt_logprobs);
+    free(r->prompt_tops);
     free(r);
 }
 
@@ -149,32 +134,53 @@ static int take_prompt(struct diag *d, const struct qn_engine *e, const qn_promp
     return QN_OK;
 }
 
+/* A value per token of n tokens, with n_top most likely ones each. */
+static int take_lists(struct diag *d, size_t n, size_t n_top, float **logprobs,
+                      qn_token_logprob **tops) {
+    *logprobs = calloc(n, sizeof **logprobs);
+    *tops = calloc(n * n_top + 1, sizeof **tops);
+    if (*logprobs && *tops) return QN_OK;
+    return fail_nomem(d, n * (n_top + 1) * sizeof **tops, "a request");
+}
+
 static int request_fill(struct diag *d, struct qn_engine *e, const qn_prompt *prompt,
                         const qn_sampling_params *s, struct qn_request *r) {
     size_t n_prompt = 0;
-    TRY(check_sampling(d, s));
-    TRY(stop_init(d, &r->stop, s->stop, s->n_stop));
+    TRY(sampling_params_check(d, s));
+    TRY(stop_init(d, &r->stop, s->stop, s->n_stop, s->include_stop_str_in_output != 0));
     if (s->n_stop && !e->tokenizer)
         return fail(d, QN_EINVAL, "stop: %s has no tokenizer.json, so there is no text to search",
                     e->info.model);
     TRY(take_prompt(d, e, prompt, r, &n_prompt));
-    TRY(fill_runtime(d, e, s, n_prompt, &r->runtime));
-    size_t n = r->runtime.max_tokens;
+    TRY(sampling_params_to_runtime(d, e, s, n_prompt, &r->runtime, &r->biases));
+    r->n_eos = r->runtime.n_stop - (uint32_t)s->n_stop_token_ids;
+    const size_t n = r->runtime.max_tokens;
+    r->n_top = s->logprobs;
+    r->scores = s->has_prompt_logprobs != 0;
+    r->n_prompt_top = r->scores ? s->prompt_logprobs : 0;
     r->ids = malloc(n * sizeof *r->ids);
-    r->logprobs = malloc(n * sizeof *r->logprobs);
     r->times = malloc(n * sizeof *r->times);
-    if (!r->ids || !r->logprobs || !r->times) return fail_nomem(d, n * 16, "a request");
+    if (!r->ids || !r->times) return fail_nomem(d, n * 16, "a request");
+    TRY(take_lists(d, n, r->n_top, &r->logprobs, &r->tops));
+    if (r->scores)
+        TRY(take_lists(d, n_prompt, r->n_prompt_top, &r->prompt_logprobs, &r->prompt_tops));
     if (e->tokenizer)
         token_stream_init(&r->stream, e->tokenizer->tokens, s->skip_special_tokens != 0);
     return QN_OK;
 }
 
+static uint64_t mix(uint64_t x) {
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
 static int enqueue(struct diag *d, struct qn_engine *e, struct qn_request *r, bool has_seed) {
     pthread_mutex_lock(&e->mutex);
     if (!has_seed) r->runtime.sampling.seed = mix(e->seed + 0x9e3779b97f4a7c15u * e->n_submitted);
-    /* Room in both lists now, so that moving a request later cannot fail. */
-    int rc = ARRAY_RESERVE(d, &e->active, e->active.n + e->queue.n + 1);
-    if (rc == QN_OK) rc = ARRAY_PUSH(d, &e->queue, (struct place){0, r});
+    /* Room for all places now, so that admitting a request later cannot fail. */
+    int rc = ARRAY_RESERVE(d, &e->active, e->info.max_num_seqs);
+    if (rc == QN_OK) list_append(e, LIST_QUEUE, r);
     if (rc == QN_OK) e->n_submitted++;
     pthread_mutex_unlock(&e->mutex);
     return rc;
@@ -190,7 +196,8 @@ int qn_request_submit(qn_engine *engine, const qn_prompt *prompt,
     qn_sampling_params s;
     qn_sampling_params_init(&s, engine);
     *request = NULL;
-    int rc = QN_OK;
+    int rc = check_process(&d, engine);
+    if (rc != QN_OK) return api_return(rc, &d, error);
     if (!api_struct_in(&p, sizeof p, prompt) ||
         (sampling && !api_struct_in(&s, sizeof s, sampling)))
         return api_return(fail(&d, QN_EINVAL, "struct_size is not set"), &d, error);
@@ -215,11 +222,52 @@ int qn_request_submit(qn_engine *engine, const qn_prompt *prompt,
 
 /* ---- moving tokens ------------------------------------------------------------------------ */
 
+/* The first of n log-probabilities that is not a number; n: all are. */
+static uint32_t count_sound(const float *logprobs, uint32_t n) {
+    uint32_t i = 0;
+    while (i < n && !isnan(logprobs[i])) i++;
+    return i;
+}
+
+static void refuse_logits(struct qn_request *r, const char *what, uint32_t index) {
+    fail(&r->refusal, QN_EFORMAT,
+         "%s: the logits of %s token %u are not numbers: weights that are not finite, or "
+         "activations that overflow %s",
+         r->engine->info.model, what, index, r->engine->info.dtype);
+}
+
+/* The first n_top of each of n lists, which have `stride`. */
+static void copy_tops(qn_token_logprob *to, uint32_t n_top, const struct rt_token_value *from,
+                      uint32_t stride, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < n_top; k++) {
+            const struct rt_token_value *v = &from[(size_t)i * stride + k];
+            to[(size_t)i * n_top + k] = (qn_token_logprob){.id = v->id, .logprob = v->value};
+        }
+}
+
+/* The prompt's scores, which are there when the first token is. Its first token has none. */
+static void copy_scores(struct qn_request *r, const struct mailbox_view *view) {
+    const uint32_t n = view->n_scored, n_top = r->n_prompt_top;
+    const uint32_t sound = count_sound(view->scored, n);
+    if (sound < n) refuse_logits(r, "prompt", sound + 1);
+    r->prompt_logprobs[0] = NAN;
+    for (uint32_t k = 0; k < n_top; k++)
+        r->prompt_tops[k] = (qn_token_logprob){.id = -1, .logprob = NAN};
+    memcpy(r->prompt_logprobs + 1, view->scored, n * sizeof *view->scored);
+    if (n_top > 0) copy_tops(r->prompt_tops + n_top, n_top, view->scored_tops, view->n_top, n);
+}
+
 /* Tokens that are seen at once came one after the other: their times are spread over the time since
  * the token before them (since submission), so that a host that was asleep does not make steps of
  * length zero. */
 static void copy_tokens(struct qn_request *r, const struct mailbox_view *view) {
-    uint32_t n = MIN(view->n_out, r->runtime.max_tokens), first = r->n_seen;
+    const uint32_t first = r->n_seen, end = MIN(view->n_out, r->runtime.max_tokens);
+    uint32_t n = first;
+    if (r->scores && first == 0 && end > 0) copy_scores(r, view);
+    if (end > first && r->refusal.code == QN_OK)
+        n += count_sound(view->logprobs + first, end - first);
+    if (n < end && r->refusal.code == QN_OK) refuse_logits(r, "output", n);
     uint64_t before = r->seen_ns;
     if (n > first) r->seen_ns = now_ns();
     for (uint32_t i = first; i < n; i++) {
@@ -227,36 +275,44 @@ static void copy_tokens(struct qn_request *r, const struct mailbox_view *view) {
         r->logprobs[i] = view->logprobs[i];
         r->times[i] = before + (r->seen_ns - before) * (i + 1 - first) / (n - first);
     }
+    if (n > first && r->n_top > 0)
+        copy_tops(r->tops + (size_t)first * r->n_top, r->n_top,
+                  view->tops + (size_t)first * view->n_top, view->n_top, n - first);
     r->n_seen = n;
-    if (view->finish != RT_RUNNING) r->state = REQUEST_DONE;
+    if (view->finish != RT_RUNNING || r->refusal.code != QN_OK) r->state = REQUEST_DONE;
+    list_if_ready(r);
 }
 
 /* Copies what the runtime has for one slot; gives the slot back when its request has ended. */
-static int drain(struct diag *d, struct qn_engine *e, const struct place *p, bool *ended) {
+static int drain(struct diag *d, struct qn_engine *e, struct place *p, bool *ended) {
     struct mailbox_view view;
     TRY(e->backend->poll(d, e->instance, p->slot, &view));
     /* Asked after the tokens were taken: one made from a page that was gone is never given out. */
     if (e->weights && weights_torn(e->weights))
         return fail(d, QN_EIO, "%s: a file of the model shrank while it was in use", e->info.model);
     if (p->request) copy_tokens(p->request, &view);
+    if (p->request && p->request->refusal.code != QN_OK) p->request = NULL;
+    /* Once is not enough: the ring of commands may have been full. */
+    if (!p->request || p->request->canceled) (void)e->backend->cancel(NULL, e->instance, p->slot);
     *ended = view.finish != RT_RUNNING;
     return *ended ? e->backend->release(d, e->instance, p->slot) : QN_OK;
 }
 
 static int admit(struct diag *d, struct qn_engine *e) {
-    while (e->queue.n > 0) {
-        struct qn_request *r = e->queue.items[0].request;
+    while (e->lists[LIST_QUEUE].n > 0 && e->active.n < e->info.max_num_seqs) {
+        struct qn_request *r = e->lists[LIST_QUEUE].first;
         diag_clear(&r->refusal);
-        int rc = e->backend->submit(&r->refusal, e->instance, &r->runtime, r->prompt, &r->slot);
+        int rc = e->backend->submit(&r->refusal, e->instance, &r->runtime, r->biases, r->prompt,
+                                    &r->slot);
         if (rc == QN_ESTALL || rc == QN_EDEVICE) return fail(d, rc, "%s", r->refusal.message);
         if (rc == QN_EBUSY) {
             diag_clear(&r->refusal); /* later */
             return QN_OK;
         }
-        e->queue.n--;
-        memmove(e->queue.items, e->queue.items + 1, e->queue.n * sizeof *e->queue.items);
+        list_remove(e, LIST_QUEUE, r);
         r->state =
             rc == QN_OK ? REQUEST_ACTIVE : REQUEST_DONE; /* refused: its own next() says so */
+        list_if_ready(r);
         if (rc != QN_OK) continue;
         /* enqueue has made room */
         e->active.items[e->active.n++] = (struct place){r->slot, r};
@@ -285,7 +341,7 @@ static int pump_locked(struct diag *d, struct qn_engine *e, const struct qn_requ
                        bool *ready) {
     pthread_mutex_lock(&e->mutex);
     int rc = pump(d, e);
-    if (r) *ready = r->n_given < r->n_seen || r->state == REQUEST_DONE;
+    if (r) *ready = is_ready(r);
     pthread_mutex_unlock(&e->mutex);
     return rc;
 }
@@ -315,20 +371,46 @@ static int wait_for(struct diag *d, struct qn_request *r, int timeout_ms) {
     }
 }
 
+/* The first of the ready requests, oldest first; how many there are, and a pump before. */
+static int ready_locked(struct diag *d, struct qn_engine *e, qn_request **ready, size_t capacity,
+                        size_t *n) {
+    pthread_mutex_lock(&e->mutex);
+    int rc = pump(d, e);
+    struct qn_request *r = e->lists[LIST_READY].first;
+    *n = e->lists[LIST_READY].n;
+    for (size_t i = 0; i < capacity && r; i++, r = r->links[LIST_READY].after) ready[i] = r;
+    pthread_mutex_unlock(&e->mutex);
+    return rc;
+}
+
+static int wait_any(struct diag *d, struct qn_engine *e, int timeout_ms, qn_request **ready,
+                    size_t capacity, size_t *n) {
+    const uint64_t deadline = deadline_of(timeout_ms);
+    uint32_t seen = 0;
+    TRY(check_process(d, e));
+    for (;;) {
+        TRY(ready_locked(d, e, ready, capacity, n));
+        if (*n > 0) return QN_OK;
+        const uint64_t now = now_ns();
+        if (now >= deadline) return fail(d, QN_EBUSY, "nothing within %d ms", timeout_ms);
+        const double left = (double)(deadline - now) * 1e-9;
+        TRY(e->backend->wait(d, e->instance, &seen, MIN(left, NAP_SECONDS)));
+    }
+}
+
+int qn_engine_wait_any(qn_engine *engine, int timeout_ms, qn_request **ready, size_t capacity,
+                       size_t *n_ready, qn_error *error) {
+    struct diag d = {0};
+    size_t n = 0;
+    int rc = wait_any(&d, engine, timeout_ms, ready, capacity, &n);
+    *n_ready = rc == QN_OK ? MIN(n, capacity) : 0;
+    return api_return(rc, &d, error);
+}
+
 int qn_engine_wait(qn_engine *engine, int timeout_ms, qn_error *error) {
     struct diag d = {0};
-    double left = timeout_ms < 0 ? 3600 : timeout_ms * 1e-3;
-    pthread_mutex_lock(&engine->mutex);
-    uint32_t seen = engine->wait_seen;
-    pthread_mutex_unlock(&engine->mutex);
-    uint32_t before = seen;
-    int rc = engine->backend->wait(&d, engine->instance, &seen, left);
-    pthread_mutex_lock(&engine->mutex);
-    engine->wait_seen = seen;
-    if (rc == QN_OK) rc = pump(&d, engine);
-    pthread_mutex_unlock(&engine->mutex);
-    if (rc == QN_OK && seen == before) rc = fail(&d, QN_EBUSY, "nothing within %d ms", timeout_ms);
-    return api_return(rc, &d, error);
+    size_t n;
+    return api_return(wait_any(&d, engine, timeout_ms, NULL, 0, &n), &d, error);
 }
 
 static bool is_stop_id(const struct qn_request *r, int32_t id) {
@@ -338,19 +420,30 @@ static bool is_stop_id(const struct qn_request *r, int32_t id) {
 }
 
 /* The text that a token (-1: none) makes certain, into r->piece. A stop token's own text is not
- * part of the output. */
+ * part of the output unless stop strings are. Stop strings are looked for after min_tokens. */
 static int add_text(struct diag *d, struct qn_request *r, int32_t id, bool last,
                     const char **stop) {
     if (!r->engine->tokenizer) return QN_OK;
     strbuf_clear(&r->decoded);
-    if (id >= 0 && !is_stop_id(r, id) && id < tokenizer_n_vocab(r->engine->tokenizer->tokens))
+    const bool shown = !is_stop_id(r, id) || r->stop.included;
+    if (id >= 0 && shown && id < tokenizer_n_vocab(r->engine->tokenizer->tokens))
         TRY(token_stream_push(d, &r->stream, id, &r->decoded));
     if (last) TRY(token_stream_flush(d, &r->stream, &r->decoded));
-    *stop = stop_push(&r->stop, strbuf_text(&r->decoded), r->decoded.n, &r->piece);
+    if (r->n_given <= r->runtime.min_tokens)
+        strbuf_add(&r->piece, strbuf_text(&r->decoded), r->decoded.n);
+    else
+        *stop = stop_push(&r->stop, strbuf_text(&r->decoded), r->decoded.n, &r->piece);
     if (last && !*stop) stop_flush(&r->stop, &r->piece);
     TRY(strbuf_status(d, &r->decoded));
     TRY(strbuf_status(d, &r->stop.held));
     return strbuf_status(d, &r->piece);
+}
+
+/* Whether the user asked for the id; the model's own come first. */
+static bool is_own_stop_id(const struct qn_request *r, int32_t id) {
+    for (uint32_t i = r->n_eos; i < r->runtime.n_stop; i++)
+        if (r->runtime.stop[i] == id) return true;
+    return false;
 }
 
 /* How a token ends its request, QN_RUNNING if it does not. The runtime decides alike, but may say
@@ -360,40 +453,61 @@ static int finish_of_token(const struct qn_request *r, uint32_t index) {
     return index + 1 == r->runtime.max_tokens ? QN_FINISH_LENGTH : QN_RUNNING;
 }
 
-/* The next token of a request that is ready. */
-static int give_token(struct diag *d, struct qn_request *r, qn_output *out) {
+/* The next token of a request that is ready, or its end without one; *finish: how it ends. */
+static int give_token(struct diag *d, struct qn_request *r, qn_output *out, int *finish) {
     pthread_mutex_lock(&r->engine->mutex);
-    bool has_token = r->n_given < r->n_seen && !r->canceled;
-    bool over = r->state == REQUEST_DONE && (r->n_given + 1 >= r->n_seen || r->canceled);
+    const bool canceled = r->canceled, has_token = r->n_given < r->n_seen && !canceled;
+    const bool over = r->state == REQUEST_DONE && r->n_given + has_token >= r->n_seen;
+    const uint32_t i = r->n_given;
+    r->n_given += has_token;
     pthread_mutex_unlock(&r->engine->mutex);
-    int finish = QN_RUNNING;
-    if (r->refusal.code != QN_OK && over) return fail(d, r->refusal.code, "%s", r->refusal.message);
     if (has_token) {
-        uint32_t i = r->n_given++;
         out->id = r->ids[i];
         out->logprob = r->logprobs[i];
         out->time_ns = r->times[i];
-        finish = finish_of_token(r, i);
+        out->top = r->n_top ? r->tops + (size_t)i * r->n_top : NULL;
+        out->n_top = r->n_top;
+        *finish = finish_of_token(r, i);
+    } else if (!canceled && r->refusal.code != QN_OK) {
+        *finish = QN_FINISH_ERROR;
+        return fail(d, r->refusal.code, "%s", r->refusal.message);
     }
-    if (over && finish == QN_RUNNING) finish = QN_FINISH_ABORT;
-    TRY(add_text(d, r, out->id, finish != QN_RUNNING, &out->stop));
-    r->finish_reason = out->stop ? QN_FINISH_STOP : finish;
+    if (canceled || (over && *finish == QN_RUNNING && r->refusal.code == QN_OK))
+        *finish = QN_FINISH_ABORT;
+    TRY(add_text(d, r, out->id, *finish != QN_RUNNING, &out->stop));
+    if (out->stop) *finish = QN_FINISH_STOP;
+    if (*finish == QN_FINISH_STOP && !out->stop && is_own_stop_id(r, out->id))
+        out->stop_token_id = out->id;
     return QN_OK;
 }
 
 static int give(struct diag *d, struct qn_request *r, qn_output *out) {
+    int finish = r->finish_reason, rc = QN_OK;
     strbuf_clear(&r->piece);
-    if (r->finish_reason == QN_RUNNING) TRY(give_token(d, r, out));
+    if (finish == QN_FINISH_ERROR) return fail(d, r->refusal.code, "%s", r->refusal.message);
+    if (finish == QN_RUNNING) rc = give_token(d, r, out, &finish);
+    pthread_mutex_lock(&r->engine->mutex);
+    r->finish_reason = finish;
+    list_remove(r->engine, LIST_READY, r); /* to the end: others come before it */
+    list_if_ready(r);
+    pthread_mutex_unlock(&r->engine->mutex);
     out->text = strbuf_text(&r->piece);
     out->n_text = r->piece.n;
-    out->finish_reason = r->finish_reason;
-    return QN_OK;
+    out->finish_reason = finish;
+    return rc;
 }
 
 int qn_request_next(qn_request *request, int timeout_ms, qn_output *out, qn_error *error) {
     struct diag d = {0};
-    qn_output full = {.id = -1, .logprob = 0, .text = "", .finish_reason = request->finish_reason};
-    int rc = QN_OK;
+    qn_output full = {.id = -1,
+                      .logprob = 0,
+                      .text = "",
+                      .finish_reason = request->finish_reason,
+                      .stop_token_id = -1};
+    int rc = check_process(&d, request->engine);
+    if (rc == QN_OK && !api_struct_fits(out, OUTPUT_LEAST))
+        rc = fail(&d, QN_EINVAL, "qn_output: struct_size is not set; want sizeof(qn_output)");
+    if (rc != QN_OK) return api_return(rc, &d, error);
     if (request->finish_reason == QN_RUNNING) rc = wait_for(&d, request, timeout_ms);
     if (rc == QN_OK) rc = give(&d, request, &full);
     if (full.stop) qn_request_cancel(request); /* the runtime need not go on */
@@ -403,26 +517,18 @@ int qn_request_next(qn_request *request, int timeout_ms, qn_output *out, qn_erro
 
 /* ---- ends --------------------------------------------------------------------------------- */
 
-static void unlist(struct qn_engine *e, const struct qn_request *r) {
-    for (size_t i = 0; i < e->queue.n; i++) {
-        if (e->queue.items[i].request != r) continue;
-        e->queue.n--;
-        memmove(e->queue.items + i, e->queue.items + i + 1,
-                (e->queue.n - i) * sizeof *e->queue.items);
-        return;
-    }
-}
-
 void qn_request_cancel(qn_request *request) {
     struct qn_engine *e = request->engine;
+    if (check_process(NULL, e) != QN_OK) return;
     pthread_mutex_lock(&e->mutex);
     if (request->state == REQUEST_ACTIVE)
         (void)e->backend->cancel(NULL, e->instance, request->slot);
     if (request->state == REQUEST_QUEUED) {
-        unlist(e, request);
+        list_remove(e, LIST_QUEUE, request);
         request->state = REQUEST_DONE;
     }
     request->canceled = true;
+    list_if_ready(request);
     pthread_mutex_unlock(&e->mutex);
 }
 
@@ -435,11 +541,27 @@ const int32_t *qn_request_prompt_ids(const qn_request *request, size_t *n) {
     return request->prompt;
 }
 
+int qn_request_prompt_logprobs(qn_request *request, const float **logprobs,
+                               const qn_token_logprob **top, size_t *n_top, qn_error *error) {
+    struct diag d = {0};
+    int rc = QN_OK;
+    if (!request->scores)
+        rc = fail(&d, QN_EINVAL, "prompt_logprobs: not asked for in qn_sampling_params");
+    else if (request->n_given == 0)
+        rc = fail(&d, QN_EBUSY, "prompt_logprobs: there with the first token");
+    *logprobs = request->prompt_logprobs;
+    *top = request->prompt_tops;
+    *n_top = request->n_prompt_top;
+    return api_return(rc, &d, error);
+}
+
 void qn_request_free(qn_request *request) {
     if (!request) return;
     struct qn_engine *e = request->engine;
+    if (check_process(NULL, e) != QN_OK) return; /* the parent's */
     qn_request_cancel(request);
     pthread_mutex_lock(&e->mutex);
+    list_remove(e, LIST_READY, request);
     for (size_t i = 0; i < e->active.n; i++) /* the slot stays the runtime's until it is done */
         if (e->active.items[i].request == request) e->active.items[i].request = NULL;
     pthread_mutex_unlock(&e->mutex);
@@ -448,7 +570,7 @@ void qn_request_free(qn_request *request) {
 
 /* Requests whose user still waits for tokens; the others only have to leave their slots. */
 static size_t count_busy(struct qn_engine *e, size_t *leaving) {
-    size_t n = e->queue.n;
+    size_t n = e->lists[LIST_QUEUE].n;
     *leaving = 0;
     for (size_t i = 0; i < e->active.n; i++) {
         const struct qn_request *r = e->active.items[i].request;
@@ -464,6 +586,7 @@ static size_t count_busy(struct qn_engine *e, size_t *leaving) {
 
 int session_busy(struct diag *d, struct qn_engine *e, size_t *n) {
     uint32_t seen = 0;
+    TRY(check_process(d, e));
     for (;;) {
         size_t leaving;
         pthread_mutex_lock(&e->mutex);
@@ -477,5 +600,4 @@ int session_busy(struct diag *d, struct qn_engine *e, size_t *n) {
 
 void session_end(struct qn_engine *e) {
     ARRAY_FINI(&e->active);
-    ARRAY_FINI(&e->queue);
 }

@@ -3,13 +3,15 @@
 #include "engine/stop.h"
 
 #include "base/checked.h"
+#include "base/utf8.h"
 #include "engine/api.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-int stop_init(struct diag *d, struct stop_matcher *m, const char *const *texts, size_t n) {
-    *m = (struct stop_matcher){0};
+int stop_init(struct diag *d, struct stop_matcher *m, const char *const *texts, size_t n,
+              bool included) {
+    *m = (struct stop_matcher){.included = included};
     if (n > QN_MAX_STOP)
         return fail(d, QN_ELIMIT, "stop: want at most %d strings, have %zu", QN_MAX_STOP, n);
     if (n == 0) return QN_OK;
@@ -21,6 +23,10 @@ int stop_init(struct diag *d, struct stop_matcher *m, const char *const *texts, 
         if (bytes > QN_MAX_STOP_BYTES)
             return fail(d, QN_ELIMIT, "stop: string %zu has %zu bytes, at most %d are allowed",
                         i + 1, bytes, QN_MAX_STOP_BYTES);
+        if (utf8_end(texts[i], bytes) < bytes)
+            return fail(d, QN_EINVAL, "stop: string %zu is not UTF-8: byte 0x%02x at %zu", i + 1,
+                        (unsigned char)texts[i][utf8_end(texts[i], bytes)],
+                        utf8_end(texts[i], bytes));
         m->texts[i] = strdup(texts[i]);
         if (!m->texts[i]) return fail_nomem(d, bytes, "stop strings");
         m->n = i + 1;
@@ -64,7 +70,7 @@ const char *stop_push(struct stop_matcher *m, const char *text, size_t n, struct
     for (size_t at = 0; at < left; at++) {
         const char *found = complete_at(m, held + at, left - at);
         if (!found) continue;
-        strbuf_add(out, held, at);
+        strbuf_add(out, held, at + (m->included ? strlen(found) : 0));
         return found;
     }
     while (keep < left && !begins_one(m, held + keep, left - keep)) keep++;

@@ -27,7 +27,7 @@ struct cpu_backend_stats {
 /* What open would take. Errors: QN_EINVAL, QN_ELIMIT. */
 int cpu_backend_plan(struct diag *d, const struct cpu_config *config, struct cpu_plan *plan);
 
-/* CPUs that this process may use. */
+/* CPUs that this process may use: of its affinity, and of the quota of its control groups. */
 uint32_t cpu_backend_cpus(void);
 
 /* Takes the memory and starts the threads. Program and weights must outlive the backend. */
@@ -36,6 +36,9 @@ int cpu_backend_open(struct diag *d, const struct cpu_config *config, struct cpu
 void cpu_backend_close(struct cpu_backend *b);
 
 /* mailbox.h says what these do. After a stall they give QN_ESTALL with the report. */
+int cpu_backend_submit_biased(struct diag *d, struct cpu_backend *b,
+                              const struct rt_request *request, const struct rt_token_value *biases,
+                              const int32_t *prompt, uint32_t *slot);
 int cpu_backend_submit(struct diag *d, struct cpu_backend *b, const struct rt_request *request,
                        const int32_t *prompt, uint32_t *slot);
 int cpu_backend_cancel(struct diag *d, struct cpu_backend *b, uint32_t slot);

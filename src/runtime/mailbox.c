@@ -58,8 +58,21 @@ static int check_sampling(struct diag *d, const struct rt_sampling *s) {
     return QN_OK;
 }
 
+static int check_biases(struct diag *d, const struct mailbox *m,
+                        const struct rt_token_value *biases, uint32_t n) {
+    if (n == 0) return QN_OK;
+    if (m->limits.lists == NULL) return fail(d, QN_EUNSUPPORTED, "biases: the CPU backend's only");
+    if (biases == NULL || n > RT_MAX_BIASES)
+        return fail(d, QN_ELIMIT, "biases: want at most %d, have %u", RT_MAX_BIASES, n);
+    for (uint32_t i = 0; i < n; i++)
+        if (biases[i].id < 0 || (uint32_t)biases[i].id >= m->vocab || !isfinite(biases[i].value))
+            return fail(d, QN_EINVAL, "biases: want finite ones of tokens below %u, have %g of %d",
+                        m->vocab, (double)biases[i].value, biases[i].id);
+    return QN_OK;
+}
+
 static int check_request(struct diag *d, const struct mailbox *m, const struct rt_request *q,
-                         const int32_t *prompt) {
+                         const struct rt_token_value *biases, const int32_t *prompt) {
     const struct rt_batch *b = &m->limits;
     if (q->n_prompt == 0) return fail(d, QN_EINVAL, "prompt: want at least one token");
     if (q->max_tokens == 0) return fail(d, QN_EINVAL, "max_tokens: want at least 1");
@@ -79,6 +92,10 @@ static int check_request(struct diag *d, const struct mailbox *m, const struct r
     if (q->n_scored > 0 && m->ranks[0]->out_logprobs != NULL)
         return fail(d, QN_EUNSUPPORTED,
                     "n_scored: log-probabilities of prompts are the CPU backend's only");
+    const uint32_t most = b->lists ? b->lists->n_top : 0;
+    if (q->n_top > most)
+        return fail(d, QN_ELIMIT, "n_top: want at most %u, have %u", most, q->n_top);
+    TRY(check_biases(d, m, biases, q->n_biases));
     for (uint32_t i = 0; i < q->n_prompt; i++)
         if (prompt[i] < 0 || (uint32_t)prompt[i] >= m->vocab)
             return fail(d, QN_EINVAL, "prompt: token %d at %u is not in a vocabulary of %u",
@@ -116,11 +133,15 @@ static uint32_t finish_of(const struct mailbox *m, uint32_t slot) {
 }
 
 static int submit_locked(struct diag *d, struct mailbox *m, const struct rt_request *request,
-                         const int32_t *prompt, uint32_t *slot) {
+                         const struct rt_token_value *biases, const int32_t *prompt,
+                         uint32_t *slot) {
     if (m->n_free == 0 || !has_room(m))
         return fail(d, QN_EBUSY, "all %u requests in flight are taken", m->limits.n_slots);
     uint32_t s = m->free_slots[--m->n_free];
     /* The slot is the host's until the command is posted. */
+    if (request->n_biases > 0)
+        memcpy(m->limits.lists->biases + (uint64_t)s * RT_MAX_BIASES, biases,
+               request->n_biases * sizeof *biases);
     for (uint32_t k = 0; k < m->n_ranks; k++) {
         const struct rt *rt = m->ranks[k];
         ((struct rt_request *)rt->mail_requests)[s] = *request;
@@ -136,9 +157,15 @@ static int submit_locked(struct diag *d, struct mailbox *m, const struct rt_requ
 
 int mailbox_submit(struct diag *d, struct mailbox *m, const struct rt_request *request,
                    const int32_t *prompt, uint32_t *slot) {
-    TRY(check_request(d, m, request, prompt));
+    return mailbox_submit_biased(d, m, request, NULL, prompt, slot);
+}
+
+int mailbox_submit_biased(struct diag *d, struct mailbox *m, const struct rt_request *request,
+                          const struct rt_token_value *biases, const int32_t *prompt,
+                          uint32_t *slot) {
+    TRY(check_request(d, m, request, biases, prompt));
     pthread_mutex_lock(&m->mutex);
-    int rc = submit_locked(d, m, request, prompt, slot);
+    int rc = submit_locked(d, m, request, biases, prompt, slot);
     pthread_mutex_unlock(&m->mutex);
     return rc;
 }
@@ -182,6 +209,11 @@ int mailbox_poll(struct diag *d, struct mailbox *m, uint32_t slot, struct mailbo
     view->logprobs = (rt->out_logprobs ? rt->out_logprobs : m->limits.logprobs) + first;
     view->n_scored = rt->mail_requests[slot].n_scored;
     view->scored = view->logprobs - view->n_scored;
+    const struct rt_lists *lists = m->limits.lists;
+    view->n_top = lists ? lists->n_top : 0;
+    view->tops = view->n_top > 0 ? lists->tops + first * view->n_top : NULL;
+    view->scored_tops =
+        view->n_top > 0 ? view->tops - (uint64_t)view->n_scored * view->n_top : NULL;
     return QN_OK;
 }
 

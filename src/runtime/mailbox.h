@@ -34,6 +34,9 @@ struct mailbox_view {
     const float *logprobs; /* natural log */
     uint32_t n_scored;
     const float *scored; /* [n_scored] the same of the prompt's last tokens, once n_out > 0 */
+    uint32_t n_top;      /* the limits' */
+    const struct rt_token_value *tops; /* [][n_top] beside `tokens`; valid: rt_request.n_top each */
+    const struct rt_token_value *scored_tops; /* [n_scored][n_top] likewise */
 };
 
 /* `rt` and the memory behind it must outlive the mailbox. Errors: QN_ENOMEM. */
@@ -49,6 +52,10 @@ void mailbox_close(struct mailbox *m);
  * QN_EBUSY when all slots are taken. */
 int mailbox_submit(struct diag *d, struct mailbox *m, const struct rt_request *request,
                    const int32_t *prompt, uint32_t *slot);
+/* The same for a request with biases: [request->n_biases]. */
+int mailbox_submit_biased(struct diag *d, struct mailbox *m, const struct rt_request *request,
+                          const struct rt_token_value *biases, const int32_t *prompt,
+                          uint32_t *slot);
 
 /* Asks for a request to end at the next iteration boundary; it then finishes with RT_FINISH_ABORT
  * unless it was done before. Asking again does nothing. Errors: QN_EINVAL for a slot not in use. */

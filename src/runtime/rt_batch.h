@@ -23,12 +23,22 @@
 
 enum {
     RT_MAX_STOP_IDS = 16,
+    RT_MAX_BIASES = 300,
+    RT_MAX_TOP = 100,
 };
 
 enum rt_finish { RT_RUNNING = 0, RT_FINISH_STOP = 1, RT_FINISH_LENGTH = 2, RT_FINISH_ABORT = 3 };
 
-/* How a request wants its tokens chosen. The order of the steps, as in vLLM: penalties, then
- * temperature, then top-k, top-p and min-p, then the draw. Greedy is temperature 0. */
+/* A token with a number: its log-probability, or what is added to its logit. */
+struct rt_token_value {
+    int32_t id;
+    float value;
+};
+ABI_SIZE(struct rt_token_value, 8);
+
+/* How a request wants its tokens chosen. The order of the steps, as in vLLM: biases, stop ids that
+ * come too early, penalties, then temperature, then min-p, top-k and top-p, then the draw. Greedy
+ * is temperature 0. */
 struct rt_sampling {
     float temperature;        /* 0: greedy */
     float top_p;              /* (0, 1]; 1: off */
@@ -51,8 +61,11 @@ struct rt_request {
     uint32_t n_scored; /* tokens at the prompt's end whose log-probabilities are wanted, too; fewer
                         * than n_prompt */
     struct rt_sampling sampling;
+    uint32_t min_tokens; /* output tokens before the first at which a stop id may be chosen */
+    uint16_t n_top;      /* most likely tokens to list beside each, at most rt_lists.n_top */
+    uint16_t n_biases;   /* of the slot's rt_lists.biases, at most RT_MAX_BIASES */
 };
-ABI_SIZE(struct rt_request, 120);
+ABI_SIZE(struct rt_request, 128);
 
 enum rt_slot_state { SLOT_FREE = 0, SLOT_WAITING = 1, SLOT_RUNNING = 2 };
 
@@ -91,6 +104,14 @@ struct rt_rows {
     int32_t *logit_row; /* [L] row whose logits are wanted */
 };
 
+/* Tokens with numbers, where a backend has them. */
+struct rt_lists {
+    struct rt_token_value *tops;   /* [n_slots][max_model_len][n_top] at the token's index: the most
+                                    * likely tokens in its place, and their log-probabilities */
+    struct rt_token_value *biases; /* [n_slots][RT_MAX_BIASES] by the host, as requests */
+    uint32_t n_top;                /* tokens that can be listed beside each */
+};
+
 /* Everything that a task may read besides its operands. Pointers are the backend's. */
 struct rt_batch {
     struct rt_rows rows;
@@ -100,6 +121,7 @@ struct rt_batch {
     float *logprobs;             /* [n_slots][max_model_len] natural log, at the same index as the
                                   * token in `tokens`; of output tokens and of scored ones */
     int32_t *block_table;        /* [n_slots][max_blocks] */
+    struct rt_lists *lists;      /* NULL: the backend has none */
     uint32_t n_slots;
     uint32_t max_model_len;
     uint32_t max_blocks; /* KV blocks per request, at most */

@@ -71,8 +71,12 @@ static void parts_of_batch(const struct prog_header *p, struct rt_memory *m) {
     part(m, RT_PART_BLOCK_TABLE, (uint64_t)p->n_slots * m->max_blocks, 4);
     part(m, RT_PART_TOKENS, positions, 4);
     part(m, RT_PART_LOGPROBS, positions, 4);
-
     uint64_t separate = m->options.separate ? 1 : 0;
+    part(m, RT_PART_LISTS, 1 - separate, sizeof(struct rt_lists));
+    part(m, RT_PART_TOPS, positions * m->options.n_top, sizeof(struct rt_token_value));
+    part(m, RT_PART_BIASES, p->n_slots * RT_MAX_BIASES * (1 - separate),
+         sizeof(struct rt_token_value));
+
     part(m, RT_PART_MAIL, 1, sizeof(struct rt_mail));
     part(m, RT_PART_COMMANDS, m->n_commands, sizeof(struct rt_command));
     part(m, RT_PART_POSTS, p->n_slots, sizeof(struct rt_post));
@@ -92,6 +96,9 @@ int rt_memory_plan(struct diag *d, const struct prog_header *p, const struct rt_
         p->n_slots > PROG_MAX_SEQS || p->kv_block == 0 || p->max_model_len < 2 ||
         p->max_model_len > SPEC_MAX_MODEL_LEN || p->section[SECTION_VARIANT].count == 0)
         return fail(d, QN_EINVAL, "program: header out of bounds");
+    if (options->n_top > RT_MAX_TOP || (options->separate && options->n_top > 0))
+        return fail(d, QN_EINVAL, "n_top: want at most %d, have %u",
+                    options->separate ? 0 : RT_MAX_TOP, options->n_top);
     m->max_blocks = CEIL_DIV(p->max_model_len, p->kv_block);
     for (uint64_t i = 0; i < p->section[SECTION_VARIANT].count; i++) {
         m->max_rows = MAX(m->max_rows, PROG(p, VARIANT)[i].n_rows);
@@ -159,6 +166,7 @@ static void bind_batch(const struct rt_memory *m, const struct prog_header *p, c
         .tokens = (void *)(state + m->offset[RT_PART_TOKENS]),
         .logprobs = (void *)(state + m->offset[RT_PART_LOGPROBS]),
         .block_table = (void *)(state + m->offset[RT_PART_BLOCK_TABLE]),
+        .lists = m->options.separate ? NULL : (void *)(state + m->offset[RT_PART_LISTS]),
         .n_slots = p->n_slots,
         .max_model_len = p->max_model_len,
         .max_blocks = m->max_blocks,
@@ -234,6 +242,12 @@ void rt_memory_init(const struct rt_memory *m, const struct prog_header *program
     rt.control->n_free = n;
     rt.shared->claim = RT_CLAIM_NONE;
     *rt.batch = *batch;
+    if (m->options.separate) return;
+    *batch->lists = (struct rt_lists){
+        .tops = (void *)((char *)state + m->offset[RT_PART_TOPS]),
+        .biases = (void *)((char *)state + m->offset[RT_PART_BIASES]),
+        .n_top = m->options.n_top,
+    };
 }
 
 void rt_memory_relaunch(struct rt_shared *shared) {

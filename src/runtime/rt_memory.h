@@ -5,7 +5,7 @@
  *
  *   state   shared | stall | control | counters | beats | JIT tasks | ranks | epochs | running |
  *           waiting | news | free blocks | batch | slots | requests | rows | block table | tokens |
- *           logprobs
+ *           logprobs | lists | tops | biases
  *   mail    mail | commands | posts [| requests | prompts | out tokens | out logprobs]
  *
  * Every part begins on a multiple of 64. The bracketed parts exist when the mailbox is `separate`
@@ -28,6 +28,7 @@ struct rt_options {
     uint32_t spin_limit;  /* polls before a waiting worker lets other threads run */
     bool until_idle;      /* a launch ends when there is no work left */
     bool separate;        /* the mailbox is in other memory than the state */
+    uint32_t n_top;       /* rt_lists.n_top; where separate 0, and there are no lists */
     uint64_t deadline_ns; /* 0: none */
 };
 
@@ -55,6 +56,9 @@ enum rt_part {
     RT_PART_BLOCK_TABLE,
     RT_PART_TOKENS,
     RT_PART_LOGPROBS,
+    RT_PART_LISTS,
+    RT_PART_TOPS,
+    RT_PART_BIASES,
     /* mail */
     RT_PART_MAIL,
     RT_PART_COMMANDS,

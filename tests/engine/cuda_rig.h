@@ -150,7 +150,7 @@ static inline int submit(struct diag *d, struct rig *r, const struct request *q,
                                               .repetition_penalty = q->temperature > 0 ? 1.1f : 1,
                                               .ignore_eos = 1,
                                               .seed = q->seed}};
-    return r->backend->submit(d, r->instance, &runtime, q->prompt, slot);
+    return r->backend->submit(d, r->instance, &runtime, NULL, q->prompt, slot);
 }
 
 static inline int collect(struct diag *d, struct rig *r, uint32_t slot, struct result *out) {

@@ -109,7 +109,7 @@ static uint32_t submit(struct backend_instance *i, int32_t first, uint32_t n_pro
                            .max_tokens = max_tokens,
                            .sampling = {.top_p = 1, .repetition_penalty = 1}};
     for (uint32_t k = 0; k < n_prompt; k++) prompt[k] = first + (int32_t)k;
-    assert_int_equal(backend_cuda.submit(&d, i, &q, prompt, &slot), QN_OK);
+    assert_int_equal(backend_cuda.submit(&d, i, &q, NULL, prompt, &slot), QN_OK);
     return slot;
 }
 
@@ -170,7 +170,7 @@ static void test_batch(void **state) {
     struct rt_request q = {
         .n_prompt = 1, .max_tokens = 1, .sampling = {.top_p = 1, .repetition_penalty = 1}};
     uint32_t none;
-    assert_int_equal(backend_cuda.submit(&d, i, &q, &(int32_t){1}, &none), QN_EBUSY);
+    assert_int_equal(backend_cuda.submit(&d, i, &q, NULL, &(int32_t){1}, &none), QN_EBUSY);
     for (uint32_t k = 0; k < N_SLOTS; k++)
         expect_tokens(i, slot[k], (int32_t)k * 9, 3 + 7 * k, 30 - 5 * k);
     close_well(i);
@@ -308,7 +308,7 @@ static void expect_broken(enum mode mode, int code, const char *words) {
     assert_null(strchr(d.message, '\n'));
     diag_clear(&d);
     struct rt_request q = {.n_prompt = 1, .max_tokens = 1};
-    assert_int_equal(backend_cuda.submit(&d, i, &q, &(int32_t){1}, &slot), code);
+    assert_int_equal(backend_cuda.submit(&d, i, &q, NULL, &(int32_t){1}, &slot), code);
     close_well(i);
     i = open_well(MODE_WELL);
     expect_tokens(i, submit(i, 3, 2, 2), 3, 2, 2);

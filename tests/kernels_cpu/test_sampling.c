@@ -169,6 +169,91 @@ static void test_penalties(void **state) {
     fake_free(f);
 }
 
+/* ---- biases, stop ids that come too early, the most likely tokens ---- */
+
+static void test_biases(void **state) {
+    (void)state;
+    const struct cpu_isa *isa = cpu_isa_select(NULL);
+    uint32_t V = 70;
+    struct fake *f = new_fake(V);
+    float *logits = fake_in(f, OP_SAMPLE, SAMPLE_LOGITS);
+    struct rt_token_value biases[3 * RT_MAX_BIASES] = {0};
+    memset(logits, 0, V * sizeof *logits);
+    logits[8] = 5, logits[66] = 3;
+    f->batch.lists = &(struct rt_lists){.biases = biases};
+    biases[2 * RT_MAX_BIASES] = (struct rt_token_value){66, 2.5f};
+    biases[2 * RT_MAX_BIASES + 1] = (struct rt_token_value){20, 4};
+    float raw = 0;
+    for (int temperature = 0; temperature < 2; temperature++) {
+        for (uint16_t n = 0; n < 3; n++) {
+            struct rt_sampling s = plain_sampling((float)temperature);
+            s.top_k = 1;
+            one_row(f, s);
+            f->requests[2].n_biases = n;
+            assert_int_equal(sample_one(f, isa), n == 0 ? 8 : 66);
+            if (n == 1) raw = f->batch.logprobs[2 * 64 + 5];
+            if (n == 2) assert_true(f->batch.logprobs[2 * 64 + 5] == raw); /* of raw logits */
+        }
+    }
+    biases[2 * RT_MAX_BIASES] = (struct rt_token_value){8, -100};
+    one_row(f, plain_sampling(0));
+    f->requests[2].n_biases = 1;
+    assert_int_equal(sample_one(f, isa), 66);
+    fake_free(f);
+}
+
+/* The slot has two output tokens: with min_tokens 3 the third may not be a stop id, and none of
+ * the later ones is barred. */
+static void test_min_tokens(void **state) {
+    (void)state;
+    const struct cpu_isa *isa = cpu_isa_select(NULL);
+    struct fake *f = new_fake(70);
+    float *logits = fake_in(f, OP_SAMPLE, SAMPLE_LOGITS);
+    memset(logits, 0, 70 * sizeof *logits);
+    logits[8] = 5, logits[66] = 4, logits[3] = 3;
+    for (uint32_t min = 0; min < 5; min++) {
+        one_row(f, plain_sampling(0));
+        f->requests[2].min_tokens = min;
+        f->requests[2].n_stop = 2;
+        f->requests[2].stop[0] = 8;
+        f->requests[2].stop[1] = 66;
+        assert_int_equal(sample_one(f, isa), min < 3 ? 8 : 3);
+        assert_int_equal(f->slots[2].finish, min < 3 ? RT_FINISH_STOP : RT_RUNNING);
+    }
+    fake_free(f);
+}
+
+static void test_most_likely(void **state) {
+    (void)state;
+    const struct cpu_isa *isa = cpu_isa_select(NULL);
+    enum { V = 2 * LM_BLOCK + 9, N_TOP = 7, AT = 2 * 64 + 5 };
+    struct fake *f = new_fake(V);
+    float *logits = fake_in(f, OP_SAMPLE, SAMPLE_LOGITS);
+    struct rt_token_value *tops = calloc((size_t)3 * 64 * N_TOP, sizeof *tops);
+    f->batch.lists = &(struct rt_lists){.tops = tops, .n_top = N_TOP};
+    for (int round = 0; round < 50; round++) {
+        for (uint32_t i = 0; i < V; i++) logits[i] = roundf(fake_random(f) * 4) / 4; /* ties */
+        logits[round] = -INFINITY;
+        one_row(f, plain_sampling(0));
+        f->requests[2].n_top = (uint16_t)(round % (N_TOP + 1));
+        const int32_t id = sample_one(f, isa);
+        const struct rt_token_value *top = tops + (size_t)AT * N_TOP;
+        for (uint32_t k = 0; k < f->requests[2].n_top; k++) {
+            uint32_t before = 0;
+            for (uint32_t i = 0; i < V; i++)
+                before += logits[i] > logits[top[k].id] ||
+                          (logits[i] == logits[top[k].id] && (int32_t)i < top[k].id);
+            assert_int_equal(before, k);
+        }
+        if (f->requests[2].n_top > 0) {
+            assert_int_equal(top[0].id, id);
+            assert_true(top[0].value == f->batch.logprobs[AT]);
+        }
+    }
+    free(tops);
+    fake_free(f);
+}
+
 /* ---- filters against a sort ---- */
 
 static const float *sort_logits;
@@ -186,16 +271,17 @@ static bool kept_by_sort(const struct rt_sampling *s, const float *logits, uint3
     for (uint32_t i = 0; i < V; i++) order[i] = i, kept[i] = false;
     sort_logits = logits;
     qsort(order, V, sizeof *order, by_logit);
-    if (s->top_k > 0 && (uint32_t)s->top_k < V) n = (uint32_t)s->top_k;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < V; i++) {
         p[i] = exp(((double)logits[order[i]] - (double)logits[order[0]]) / (double)s->temperature);
-        total += p[i];
+        if (s->min_p > 0 && fabs(p[i] / (double)s->min_p - 1) < 1e-5) clear = false;
+        if (p[i] < (double)s->min_p && n == V) n = i;
     }
+    if (s->top_k > 0 && (uint32_t)s->top_k < n) n = (uint32_t)s->top_k;
+    for (uint32_t i = 0; i < n; i++) total += p[i];
     for (uint32_t i = 0; i < n; i++) {
         if (s->top_p < 1 && fabs(before / total - (double)s->top_p) < 1e-6) clear = false;
         if (s->top_p < 1 && before / total >= (double)s->top_p) break;
-        if (s->min_p > 0 && fabs(p[i] / (double)s->min_p - 1) < 1e-5) clear = false;
-        kept[order[i]] = p[i] >= (double)s->min_p;
+        kept[order[i]] = true;
         before += p[i];
     }
     free(order), free(p);
@@ -343,11 +429,12 @@ static void test_noise(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_philox),       cmocka_unit_test(test_noise),
-        cmocka_unit_test(test_greedy),       cmocka_unit_test(test_not_numbers),
-        cmocka_unit_test(test_state),        cmocka_unit_test(test_penalties),
-        cmocka_unit_test(test_filters),      cmocka_unit_test(test_shortcut),
-        cmocka_unit_test(test_distribution),
+        cmocka_unit_test(test_philox),      cmocka_unit_test(test_noise),
+        cmocka_unit_test(test_greedy),      cmocka_unit_test(test_not_numbers),
+        cmocka_unit_test(test_state),       cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_biases),      cmocka_unit_test(test_min_tokens),
+        cmocka_unit_test(test_most_likely), cmocka_unit_test(test_filters),
+        cmocka_unit_test(test_shortcut),    cmocka_unit_test(test_distribution),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,7 @@ struct reference {
     size_t *weight_of; /* [n_tensors] index of a weight in w */
     float **values;    /* [n_tensors]; a KV tensor: [T][2][n_kv_heads][head_dim] */
     const int32_t *tokens;
+    uint32_t n_prompt; /* the first of them */
 };
 
 /* Weights as float32, whatever the graph wants: the reference does not round them again. */
@@ -82,10 +83,21 @@ static inline void reference_matvec(const float *w, const float *bias, const flo
     }
 }
 
+/* Dynamic NTK: theta as if the context ended at the position. */
+static inline double reference_theta(const struct model_spec *s, uint32_t position) {
+    if (s->rope_kind != ROPE_DYNAMIC || position < s->rope_original_max) return s->rope_theta;
+    double length = (double)s->rope_factor * (position + 1) / s->rope_original_max;
+    return s->rope_theta * pow(length - s->rope_factor + 1, s->head_dim / (s->head_dim - 2.0));
+}
+
 /* Angle per position of dimension pair i. Llama 3 divides the frequencies of long waves by the
  * factor, leaves short ones, and blends between (Llama 3.1 model code). */
-static inline double reference_frequency(const struct model_spec *s, uint32_t i) {
-    double f = pow(s->rope_theta, -2.0 * i / s->head_dim);
+static inline double reference_frequency(const struct reference *r, uint32_t i, uint32_t position) {
+    const struct model_spec *s = &r->g->spec;
+    double f = pow(reference_theta(s, position), -2.0 * i / s->head_dim);
+    bool longer = s->rope_original_max > 0 &&
+                  (r->n_prompt > s->rope_original_max || position >= s->rope_original_max);
+    if (s->rope_kind == ROPE_GIVEN) return s->rope_given[longer][i];
     if (s->rope_kind == ROPE_LINEAR) return f / s->rope_factor;
     if (s->rope_kind != ROPE_LLAMA3) return f;
     double turns = s->rope_original_max * f / (2 * 3.14159265358979323846);
@@ -96,10 +108,13 @@ static inline double reference_frequency(const struct model_spec *s, uint32_t i)
 }
 
 /* One head of q or k: dimension i turns with dimension i + D/2. */
-static inline void reference_rope(const struct model_spec *s, uint32_t position, float *head) {
+static inline void reference_rope(const struct reference *r, uint32_t position, float *head) {
+    const struct model_spec *s = &r->g->spec;
+    const double scale = s->rope_kind == ROPE_GIVEN ? s->rope_scale : 1;
     uint32_t half = s->head_dim / 2;
     for (uint32_t i = 0; i < half; i++) {
-        double angle = position * reference_frequency(s, i), c = cos(angle), n = sin(angle);
+        double angle = position * reference_frequency(r, i, position);
+        double c = cos(angle) * scale, n = sin(angle) * scale;
         double a = head[i], b = head[i + half];
         head[i] = (float)(a * c - b * n);
         head[i + half] = (float)(b * c + a * n);
@@ -126,7 +141,7 @@ static inline void reference_qkv(const struct reference *r, const struct kop *op
         float *head = is_q ? q + h * D : k + (h - s->n_heads) * D;
         const float *norm = is_q ? q_norm : k_norm;
         if (norm != NULL) reference_rmsnorm(head, norm, D, s->rms_eps, head);
-        reference_rope(s, t, head);
+        reference_rope(r, t, head);
     }
     free(x);
 }

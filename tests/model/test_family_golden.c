@@ -75,6 +75,7 @@ static bool same_case(const struct model *m, const struct golden_case *c, char w
     if (model_build_graph(&d, m, &arena, rows, N_NEW, m->spec.max_position, false, &g) != QN_OK ||
         kgraph_verify(&d, &g) != QN_OK || reference_init(&d, &r, &g, m->files, c->tokens) != QN_OK)
         UTIL_FAIL("%s: %s", m->dir, d.message);
+    r.n_prompt = c->n_prompt;
     const float *logits = reference_run(&r);
     for (uint32_t i = 0; same && i < N_NEW; i++)
         same = same_step(c, i, logits + (uint64_t)i * m->spec.vocab, m->spec.vocab, why);
@@ -124,8 +125,8 @@ static void golden_models_agree(void **state) {
     }
     closedir(dir);
     print_message("%d models, %d cases\n", n_models, n_cases);
-    assert_int_equal(n_models, 11);
-    assert_int_equal(n_cases, 43);
+    assert_int_equal(n_models, 17);
+    assert_int_equal(n_cases, 67);
 }
 
 /* The cases notice each field of the spec that they are there for: with a wrong one, the last case
@@ -150,6 +151,13 @@ static void golden_models_notice(void **state) {
         {"llama3-rope-scaling", offsetof(struct model_spec, rope_kind), ROPE_LINEAR},
         {"llama3-rope-parameters", offsetof(struct model_spec, rope_kind), ROPE_DEFAULT},
         {"llama3-rope-parameters", offsetof(struct model_spec, rope_original_max), 256},
+        {"llama-yarn", offsetof(struct model_spec, rope_kind), ROPE_DEFAULT},
+        {"llama-yarn", offsetof(struct model_spec, rope_scale), 0x3f800000 /* 1 */},
+        {"mistral-yarn", offsetof(struct model_spec, rope_scale), 0x3f800000},
+        {"qwen2-dynamic", offsetof(struct model_spec, rope_kind), ROPE_DEFAULT},
+        {"qwen2-dynamic", offsetof(struct model_spec, rope_original_max), 128},
+        {"llama-longrope", offsetof(struct model_spec, rope_original_max), 0},
+        {"llama-longrope", offsetof(struct model_spec, rope_original_max), 512},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         json_t *root;
@@ -182,6 +190,9 @@ static void golden_specs(void **state) {
         {"llama-linear", DTYPE_BF16, 8, 3, 0, ROPE_LINEAR, 0, 1},
         {"mistral-window", DTYPE_BF16, 16, 3, 0, ROPE_DEFAULT, 16, 1},
         {"mistral", DTYPE_F32, 8, 2, 0, ROPE_DEFAULT, 0, 1},
+        {"llama-yarn", DTYPE_F32, 16, 3, 0, ROPE_GIVEN, 0, 1},
+        {"qwen2-dynamic", DTYPE_F32, 8, 3, 0, ROPE_DYNAMIC, 0, 1},
+        {"mistral-longrope", DTYPE_F16, 16, 3, 0, ROPE_GIVEN, 0, 1},
     };
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         struct diag d = {0};

@@ -1,8 +1,10 @@
 /* lm_head.c - LM_HEAD: logits of the rows that want them and, per LM_BLOCK columns, {max, sum of
- * exp(logit - max)}. One unit is one block of columns. */
+ * exp(logit - max)}. A sum is NaN where a logit of the block is. One unit is one block of
+ * columns. */
 #include "kernels/cpu/tile.h"
 
 #include <assert.h>
+#include <math.h>
 
 struct lm_scratch {
     void *pack; /* a block of gathered rows of x * norm */
@@ -22,6 +24,16 @@ size_t cpu_lm_head_scratch(const struct prog_header *program, const struct prog_
     return layout(NULL, tile_op_block(op, op->k), op->k).bytes;
 }
 
+/* Multiplies x[n] by `by`; whether one of the products is NaN. */
+static bool scale(float *x, uint32_t n, float by) {
+    int is_nan = 0;
+    for (uint32_t j = 0; j < n; j++) {
+        x[j] *= by;
+        is_nan |= x[j] != x[j];
+    }
+    return is_nan != 0;
+}
+
 /* One block of columns for n rows from logit row r on. */
 static void block_logits(const struct cpu_task *t, const void *pack, const float *inv, uint32_t r,
                          uint32_t n, uint32_t unit) {
@@ -35,8 +47,10 @@ static void block_logits(const struct cpu_task *t, const void *pack, const float
     t->isa->gemm[dtype](CPU_SUM_WHOLE, w, m, k, pack, n, logits, vocab);
     for (uint32_t i = 0; i < n; i++) {
         float *row = logits + (size_t)i * vocab;
-        for (uint32_t j = 0; j < m; j++) row[j] *= inv[i];
-        t->isa->max_sumexp(row, m, part + ((size_t)(r + i) * n_blocks + unit) * 2);
+        float *of = part + ((size_t)(r + i) * n_blocks + unit) * 2;
+        const bool is_nan = scale(row, m, inv[i]);
+        t->isa->max_sumexp(row, m, of);
+        if (is_nan) of[1] = NAN;
     }
 }
 

@@ -1,5 +1,6 @@
 /* sample.c - SAMPLE: the next token of each logit row, its log-probability, the request's state. Of
- * a token that the prompt has already, the log-probability only.
+ * a token that the prompt has already, the log-probability only. Beside it, if the request wants
+ * them, the most likely tokens.
  *
  * Nothing of a row depends on another row, nor on what another row changes. The log-probability is
  * that of the raw logits, before penalties and temperature. */
@@ -23,12 +24,22 @@ static uint32_t best_block(const float *part, uint32_t n_blocks) {
     return best;
 }
 
-/* Log-softmax at one logit; blocks are summed in order. */
-static float log_probability(float logit, const float *part, uint32_t n_blocks) {
+/* What log-softmax takes off a logit: the row's largest and the logarithm of the sum of exp(logit -
+ * largest), whose blocks are summed in order. Not a number if any logit of the row is none. */
+struct norm {
+    double max, log_sum;
+};
+
+static struct norm norm_of(const float *part, uint32_t n_blocks) {
     double max = (double)part[2 * best_block(part, n_blocks)], sum = 0;
     for (uint32_t b = 0; b < n_blocks; b++)
-        if (part[2 * b + 1] > 0) sum += (double)part[2 * b + 1] * exp((double)part[2 * b] - max);
-    return (float)((double)logit - max - log(sum));
+        if (!(part[2 * b + 1] <= 0))
+            sum += (double)part[2 * b + 1] * exp((double)part[2 * b] - max);
+    return (struct norm){.max = max, .log_sum = log(sum)};
+}
+
+static float log_probability(float logit, const struct norm *norm) {
+    return (float)((double)logit - norm->max - norm->log_sum);
 }
 
 static uint32_t argmax_by_part(const float *logits, const float *part, uint32_t vocab,
@@ -38,58 +49,79 @@ static uint32_t argmax_by_part(const float *logits, const float *part, uint32_t 
     return first + sampling_argmax(logits + first, n);
 }
 
-/* Appends a token to the request of a logit row and decides whether it ends. */
-static void append(const struct rt_batch *b, uint32_t row, uint32_t slot_idx, int32_t id,
-                   float logprob) {
-    const struct rt_slot slot = b->slots[slot_idx];
-    assert(slot.n_known < b->max_model_len && slot.n_known >= slot.n_prompt);
-    b->logprobs[rt_append_at(b, slot_idx, &slot)] = logprob;
-    rt_append(b, row, slot_idx, &slot, id, rt_is_stop(&b->requests[slot_idx], id));
+/* One logit row of a request. */
+struct row {
+    const struct rt_batch *batch;
+    uint32_t index, slot, position;
+    uint32_t vocab, n_blocks;
+    const float *logits; /* [vocab] */
+    const float *part;   /* [n_blocks, 2] */
+    struct norm norm;
+};
+
+/* Stores the log-probability of the token at `index` of the request, beside it those of the most
+ * likely ones that the request wants. */
+static void store_logprobs(const struct row *r, uint32_t index, int32_t id) {
+    const struct rt_batch *b = r->batch;
+    const size_t at = (size_t)r->slot * b->max_model_len + index;
+    const uint32_t n_top = b->requests[r->slot].n_top;
+    b->logprobs[at] = log_probability(r->logits[id], &r->norm);
+    if (n_top == 0) return;
+    struct rt_token_value *top = b->lists->tops + at * b->lists->n_top;
+    sampling_largest(r->logits, r->vocab, n_top, top);
+    for (uint32_t i = 0; i < n_top; i++) top[i].value = log_probability(top[i].value, &r->norm);
 }
 
-static int32_t choose(const struct cpu_task *t, uint32_t slot_idx, const float *logits,
-                      const float *part, struct sampling *s) {
-    const struct rt_batch *b = t->batch;
-    const struct rt_slot *slot = &b->slots[slot_idx];
-    const struct rt_sampling *p = &b->requests[slot_idx].sampling;
-    uint32_t vocab = tile_in_shape(t, SAMPLE_LOGITS)[1];
-    if (!(p->temperature > 0) && !sampling_has_penalties(p))
-        return (int32_t)argmax_by_part(logits, part, vocab, (vocab + LM_BLOCK - 1) / LM_BLOCK);
+/* Appends a token to the request and decides whether it ends. */
+static void append(const struct row *r, int32_t id) {
+    const struct rt_batch *b = r->batch;
+    const struct rt_slot slot = b->slots[r->slot];
+    assert(slot.n_known < b->max_model_len && slot.n_known >= slot.n_prompt);
+    store_logprobs(r, slot.n_known, id);
+    rt_append(b, r->index, r->slot, &slot, id, rt_is_stop(&b->requests[r->slot], id));
+}
+
+static int32_t choose(const struct cpu_isa *isa, const struct row *r, struct sampling *s) {
+    const struct rt_batch *b = r->batch;
+    const struct rt_slot *slot = &b->slots[r->slot];
+    const struct rt_request *q = &b->requests[r->slot];
     struct sampling_context c = {
-        .params = p,
-        .tokens = b->tokens + (size_t)slot_idx * b->max_model_len,
+        .params = &q->sampling,
+        .tokens = b->tokens + (size_t)r->slot * b->max_model_len,
         .n_prompt = slot->n_prompt,
         .n_known = slot->n_known,
+        .biases = q->n_biases > 0 ? b->lists->biases + (size_t)r->slot * RT_MAX_BIASES : NULL,
+        .n_biases = q->n_biases,
+        .barred = q->stop,
+        .n_barred = slot->n_known - slot->n_prompt < q->min_tokens ? q->n_stop : 0,
     };
-    return (int32_t)sampling_choose(t->isa, &c, logits, vocab, s);
-}
-
-/* Stores the log-probability of the prompt's token after `position`; returns the token. */
-static int32_t score(const struct rt_batch *b, uint32_t slot_idx, uint32_t position,
-                     const float *logits, const float *part, uint32_t vocab) {
-    const size_t at = (size_t)slot_idx * b->max_model_len + position + 1;
-    const int32_t id = b->tokens[at];
-    b->logprobs[at] = log_probability(logits[id], part, (vocab + LM_BLOCK - 1) / LM_BLOCK);
-    return id;
+    if (!(q->sampling.temperature > 0) && !sampling_alters(&c))
+        return (int32_t)argmax_by_part(r->logits, r->part, r->vocab, r->n_blocks);
+    return (int32_t)sampling_choose(isa, &c, r->logits, r->vocab, s);
 }
 
 void cpu_sample(const struct cpu_task *t) {
     const struct rt_rows *rows = &t->batch->rows;
-    uint32_t vocab = tile_in_shape(t, SAMPLE_LOGITS)[1],
-             n_blocks = (vocab + LM_BLOCK - 1) / LM_BLOCK;
+    struct row row = {.batch = t->batch, .vocab = tile_in_shape(t, SAMPLE_LOGITS)[1]};
     uint32_t end = tile_row_end(t, rows->n_logit_rows);
     int32_t *token = tile_out(t, 0); /* [L] */
-    struct sampling s = sampling_layout(t->scratch, vocab);
+    struct sampling s = sampling_layout(t->scratch, row.vocab);
+    row.n_blocks = (row.vocab + LM_BLOCK - 1) / LM_BLOCK;
     for (uint32_t r = t->task->row0; r < end; r++) {
-        const float *logits = (const float *)tile_in(t, SAMPLE_LOGITS) + (size_t)r * vocab;
-        const float *part = (const float *)tile_in(t, SAMPLE_PART) + (size_t)r * n_blocks * 2;
-        uint32_t slot = (uint32_t)rows->slot[rows->logit_row[r]];
-        uint32_t position = (uint32_t)rows->position[rows->logit_row[r]];
-        assert(slot < t->batch->n_slots);
-        const bool scored = rt_is_scored(&t->batch->slots[slot], position);
-        int32_t id = scored ? score(t->batch, slot, position, logits, part, vocab)
-                            : choose(t, slot, logits, part, &s);
+        row.index = r;
+        row.logits = (const float *)tile_in(t, SAMPLE_LOGITS) + (size_t)r * row.vocab;
+        row.part = (const float *)tile_in(t, SAMPLE_PART) + (size_t)r * row.n_blocks * 2;
+        row.slot = (uint32_t)rows->slot[rows->logit_row[r]];
+        row.position = (uint32_t)rows->position[rows->logit_row[r]];
+        row.norm = norm_of(row.part, row.n_blocks);
+        assert(row.slot < t->batch->n_slots);
+        const bool scored = rt_is_scored(&t->batch->slots[row.slot], row.position);
+        const size_t at = (size_t)row.slot * t->batch->max_model_len + row.position + 1;
+        int32_t id = scored ? t->batch->tokens[at] : choose(t->isa, &row, &s);
         if (token != NULL) token[r] = id;
-        if (!scored) append(t->batch, r, slot, id, log_probability(logits[id], part, n_blocks));
+        if (scored)
+            store_logprobs(&row, row.position + 1, id);
+        else
+            append(&row, id);
     }
 }

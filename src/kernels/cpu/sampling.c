@@ -33,6 +33,17 @@ uint32_t sampling_argmax(const float *x, uint32_t n) {
     return best;
 }
 
+void sampling_largest(const float *logits, uint32_t vocab, uint32_t n, struct rt_token_value *out) {
+    uint32_t have = 0;
+    for (uint32_t i = 0; i < vocab && n > 0; i++) {
+        const float x = logits[i] == logits[i] ? logits[i] : -INFINITY;
+        if (have == n && !(x > out[n - 1].value)) continue;
+        uint32_t at = have < n ? have++ : n - 1;
+        for (; at > 0 && out[at - 1].value < x; at--) out[at] = out[at - 1];
+        out[at] = (struct rt_token_value){.id = (int32_t)i, .value = x};
+    }
+}
+
 /* ---- penalties ---- */
 
 static void count_tokens(const struct sampling_context *c, uint32_t *count, uint32_t vocab) {
@@ -172,15 +183,15 @@ static uint32_t choose_random(const struct cpu_isa *isa, const struct rt_samplin
         s->ids[i] = i;
     }
     uint32_t n = vocab;
+    if (p->min_p > 0) {
+        weigh(isa, s, n);
+        n = keep_min_p(s, n, p->min_p);
+    }
     if (p->top_k > 0 && (uint32_t)p->top_k < n)
         n = apply_cut(s, n, find_cut(s, n, NULL, (double)p->top_k));
     weigh(isa, s, n);
     if (p->top_p < 1) {
         n = keep_top_p(s, n, p->top_p);
-        weigh(isa, s, n);
-    }
-    if (p->min_p > 0) {
-        n = keep_min_p(s, n, p->min_p);
         weigh(isa, s, n);
     }
     return draw(p, output_position, s, n);
@@ -191,11 +202,11 @@ uint32_t sampling_choose(const struct cpu_isa *isa, const struct sampling_contex
     const struct rt_sampling *p = c->params;
     bool penalties = sampling_has_penalties(p);
     if (penalties) count_tokens(c, s->count, vocab);
-    for (uint32_t i = 0; i < vocab; i++) {
-        float l = logits[i] == logits[i] ? logits[i] : -INFINITY;
-        if (penalties) penalize(p, &l, s->count[i]);
-        s->logit[i] = l;
-    }
+    for (uint32_t i = 0; i < vocab; i++)
+        s->logit[i] = logits[i] == logits[i] ? logits[i] : -INFINITY;
+    for (uint32_t i = 0; i < c->n_biases; i++) s->logit[c->biases[i].id] += c->biases[i].value;
+    for (uint32_t i = 0; i < c->n_barred; i++) s->logit[c->barred[i]] = -INFINITY;
+    for (uint32_t i = 0; penalties && i < vocab; i++) penalize(p, &s->logit[i], s->count[i]);
     uint32_t max_id = sampling_argmax(s->logit, vocab);
     if (!(p->temperature > 0) || !isfinite(s->logit[max_id])) return max_id;
     return choose_random(isa, p, c->n_known - c->n_prompt, max_id, vocab, s);

@@ -78,7 +78,7 @@ DEV struct item_head item_head_of(const struct warp_context *c, const struct cud
     h.elements = act_from(act_of(task->in, task, CUDA_IN_FLAGGED),
                           ((uint64_t)row * QKV_HEADS + h.unit) * QN_HEAD_DIM);
     h.turn = head_turn_of(c, (const float *)(is_query ? task->norm : task->more2), h.is_value,
-                          h.position);
+                          turn_at(row, h.position));
     return h;
 }
 
@@ -97,7 +97,7 @@ DEV struct item_head item_head_alone(const struct warp_context *c, const struct 
     h.elements = act_from(act_of(task->in, task, CUDA_IN_FLAGGED),
                           ((uint64_t)w->row * QKV_HEADS + h.unit) * QN_HEAD_DIM);
     h.turn = head_turn_of(c, (const float *)(i < s.n_heads ? task->norm : task->more2), h.is_value,
-                          h.position);
+                          turn_at(w->row, h.position));
     return h;
 }
 

@@ -3,9 +3,9 @@
  * row together. Sums of masses are integers and maxima have ties broken by token id, so no result
  * depends on the order in which threads come.
  *
- * Greedy without penalties reads the LM head's parts and one block of logits. Everything else makes
- * a working copy of the row in sample_scratch: logits after penalties, then (logit - max) /
- * temperature; beside it the counts for the penalties.
+ * Greedy without penalties, when stop ids may be chosen, reads the LM head's parts and one block of
+ * logits. Everything else makes a working copy of the row in sample_scratch: logits after
+ * penalties, then (logit - max) / temperature; beside it the counts for the penalties.
  *
  * Scratch:  0      histogram[2048] of 64-bit masses
  *           16384  struct sample_shared
@@ -310,7 +310,7 @@ DEV uint64_t mass_of_all(const struct sampler *p) {
     return block_sum_u64(p->c, p->s, total);
 }
 
-/* Top-k, then top-p of what is left; a loop, so that the code is there once. */
+/* Top-k, then top-p of what min-p has left; a loop, so that the code is there once. */
 DEV void cut_all(struct sampler *p, const struct rt_sampling *q) {
 #pragma unroll 1
     for (int by_count = 1; by_count >= 0; by_count--) {
@@ -379,13 +379,20 @@ DEV void count_tokens(const struct sampler *p, const int32_t *tokens, uint32_t n
     sync_compute();
 }
 
+/* Whether stop ids may not be chosen yet. */
+DEV bool is_early(const struct sample_shared *s) {
+    return s->slot.n_known - s->slot.n_prompt < s->request.min_tokens;
+}
+
 /* The working copy; returns its largest. */
 DEV struct best copy_logits(const struct sampler *p, const struct rt_sampling *q,
                             const float *logits, bool penalties) {
+    const bool early = is_early(p->s);
     struct best b = {-INFINITY, 0};
 #pragma unroll 1
     for (uint32_t i = p->c->thread; i < QN_VOCAB; i += COMPUTE_THREADS) {
         float logit = not_nan(load_l2(logits + i));
+        if (early && rt_is_stop(&p->s->request, (int32_t)i)) logit = -INFINITY;
         if (penalties) logit = penalize(q, logit, __ldcg(p->count + i));
         p->logit[i] = logit;
         b = better(b, best{logit, i});
@@ -393,7 +400,8 @@ DEV struct best copy_logits(const struct sampler *p, const struct rt_sampling *q
     return block_best(p->c, p->s, b);
 }
 
-/* A row that is not greedy or has penalties. Not inlined: only its request waits for it. */
+/* A row that is not greedy, has penalties or may not end yet. Not inlined: only its request waits
+ * for it. */
 CODE(uint32_t, choose_slowly, const struct cuda_args *args, const float *logits, uint32_t row) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     const struct rt_batch *b = &SHARED->batch;
@@ -412,8 +420,8 @@ CODE(uint32_t, choose_slowly, const struct cuda_args *args, const float *logits,
     for (uint32_t i = c.thread; i < QN_VOCAB; i += COMPUTE_THREADS)
         work[i] = (work[i] - most.value) / q->temperature;
     sync_compute();
-    cut_all(&p, q);
     if (q->min_p > 0) p.least = q->min_p;
+    cut_all(&p, q);
     return draw(&p, q->seed, s->slot.n_known - s->slot.n_prompt);
 }
 
@@ -454,7 +462,7 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
     const float logit_of_mine = load_l2(logits + mine); /* under way with the sum */
     double sum = sum_parts(c, &parts, most.value);
     struct best b1 = best_in_part(most.index, mine, logit_of_mine);
-    if (real && (q->temperature > 0 || has_penalties(q))) {
+    if (real && (q->temperature > 0 || has_penalties(q) || is_early(s))) {
         const uint32_t token = choose_slowly(c->args, logits, row);
         b1 = best{load_l2(logits + token), token};
         sync_compute(); /* the words of block_best_and_sum */
