@@ -19,7 +19,8 @@
  *                 partial   0  2  4  6  1  3  5  7    0  2  4  6  1  3  5  7    0  2  4  6
  *                 k-tile    0  5 10 15  3  8 13 18    1  6 11 16  4  9 14 19    2  7 12 17
  *
- * Inside a page, 16-byte groups stand in the order [step 16][lane 32]; lane = 4 g + j of step 2 p + e holds
+ * Inside a page, 16-byte groups stand in the order [step 16][lane 32]; lane = 4 g + j of step
+ * 2 p + e holds
  *
  *   row g     columns 32 p + 8 j + 4 e + {0, 1}      row g + 8  the same columns
  *   row g     columns 32 p + 8 j + 4 e + {2, 3}      row g + 8  the same columns
@@ -27,8 +28,8 @@
  * which are the four A registers of mma.m16n8k16 with the 16 columns of a step permuted, so that a
  * lane's B operand of two steps is 16 contiguous bytes of a row-major activation. Rows and columns
  * beyond the matrix are zero: the host clears the weights allocation before it fills it.
- * Image rows are the rows of the program's block (struct prog_weight), whose parts say which tensor of
- * the checkpoint has which.
+ * Image rows are the rows of the program's block (struct prog_weight), whose parts say which tensor
+ * of the checkpoint has which.
  *
  * Packed activations (OP_PACK) are pieces of PACK_ROWS token rows x CUDA_PACK_COLUMNS columns, 1 KB
  * each: those of all rows for the first columns, then for the next, so that what a tile of any
@@ -70,8 +71,8 @@ enum {
 
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */
 
-    /* Sums of a tile of many packed rows that wait in device memory (matmul_tile.cuh), F32; how many of
-     * the at most four that partial_merges has on its stack: two are in registers. */
+    /* Sums of a tile of many packed rows that wait in device memory (matmul_tile.cuh), F32; two
+     * of the at most four that partial_plan has on its stack, since two are in registers. */
     CUDA_WAITING_BYTES = PACK_TILE * PACK_TILE * 4,
     CUDA_WAITING_SUMS = 2,
 };
@@ -283,7 +284,7 @@ struct cuda_retile {
     uint64_t first_row, n_rows;
     uint32_t cols;
     uint32_t src_dtype, dst_dtype; /* enum dtype; dst of a matrix: BF16 or F16 (F32 goes to BF16) */
-    uint32_t at, run, stride; /* of the part: struct prog_part */
+    uint32_t at, run, stride;      /* of the part: struct prog_part */
     struct cuda_place place;
 };
 

@@ -86,8 +86,8 @@ struct op_attrs {
 #include <stdbool.h>
 
 /* Whether a GPU's products of so many packed rows stream their weights from one task to the next:
- * up to 16 rows (matmul_stream.cuh); if `wide`, as on a Hopper, 32, where the model's hidden size has
- * a k-tile for each warp of a block (matmul_stream.cuh). */
+ * up to 16 rows (matmul_stream.cuh); if `wide`, as on a Hopper, 32, where the model's hidden size
+ * has a k-tile for each warp of a block (matmul_stream.cuh). */
 static inline bool rows_stream(uint64_t n_rows, uint64_t hidden, bool wide) {
     const uint64_t eights = (n_rows + PACK_ROWS - 1) / PACK_ROWS;
     return eights <= 2 || (wide && eights == 4 && hidden >= (uint64_t)PARTIALS * PACK_K);

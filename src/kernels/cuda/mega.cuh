@@ -241,8 +241,8 @@ CODE_OF((uint32_t KIND, uint32_t K), void, run_wide, void) {
 }
 
 /* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself
- * (matmul_tile_wgmma.cuh); all else is in functions, between which nothing is kept in registers. They
- * give what to multiply next; 0: nothing. */
+ * (matmul_tile_wgmma.cuh); all else is in functions, between which nothing is kept in registers.
+ * They give what to multiply next; 0: nothing. */
 
 DEV uint32_t packed_done(struct warp_context *c, const struct cuda_task *task) {
     lease_release(c);

@@ -196,20 +196,25 @@ struct few_partials {
     float of[GROUP][COLUMNS][4];
 };
 
-/* Those of a row block to scratch. */
-template <int COLUMNS>
-DEV void partials_put(const struct warp_context *c, const struct few *f, uint32_t in_scratch,
-                      const float sums[COLUMNS][4]) {
+/* Those of row block number `which` of the group to scratch. An index that the compiler does not
+ * know would put all of them into local memory. */
+template <int GROUP, int COLUMNS>
+DEV void partials_put(const struct warp_context *c, const struct few *f, uint32_t which,
+                      uint32_t in_scratch, const struct few_partials<GROUP, COLUMNS> *sums) {
     float *to =
         few_sums<COLUMNS>(in_scratch, 2 * (c->lane % 4)) + f->turn * CUDA_PAGE_ROWS + c->lane / 4;
 #pragma unroll
-    for (int i = 0; i < COLUMNS; i++) {
-        const float *v = sums[i];
-        float *at = to + i * (PACK_ROWS * FEW_TOKEN_FLOATS);
-        at[0] = v[0];
-        at[8] = v[2];
-        at[FEW_TOKEN_FLOATS] = v[1];
-        at[FEW_TOKEN_FLOATS + 8] = v[3];
+    for (int b = 0; b < GROUP; b++) {
+        if (which != b) continue;
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++) {
+            const float *v = sums->of[b][i];
+            float *at = to + i * (PACK_ROWS * FEW_TOKEN_FLOATS);
+            at[0] = v[0];
+            at[8] = v[2];
+            at[FEW_TOKEN_FLOATS] = v[1];
+            at[FEW_TOKEN_FLOATS + 8] = v[3];
+        }
     }
 }
 
@@ -264,7 +269,7 @@ DEV void few_multiply(struct warp_context *c, const struct few *f, uint32_t n, b
 #pragma unroll
     for (int b = 0; b < GROUP; b++) {
         if (b >= n) break;
-        partials_put<COLUMNS>(c, f, b, sums.of[b]);
+        partials_put<GROUP, COLUMNS>(c, f, b, b, &sums);
     }
 }
 
@@ -350,8 +355,37 @@ DEV void wide_multiply(struct warp_context *c, const struct few *f, uint32_t n, 
 
 /* ---- what results need besides ---- */
 
-/* 1 / rms of the task's tokens: a warp has one of each eight. Their squares are on their way, with
- * x. */
+/* 1 / rms of the task's tokens, of which a warp has one of each eight. Where their squares are. */
+template <uint32_t KIND, int COLUMNS>
+DEV void squares_find(const struct warp_context *c, const struct few *f,
+                      const float *blocks[COLUMNS]) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        const uint32_t row = f->row0 + min(c->warp + WARPS * i, f->n - 1);
+        const uint32_t token = KIND == OP_LM_HEAD ? row_of_logits(SHARED, row) : row;
+        blocks[i] = (const float *)f->task->more2 + (uint64_t)token * f->task->n_pieces;
+    }
+}
+
+template <int COLUMNS>
+DEV void squares_put(const struct warp_context *c, const float sum[COLUMNS]) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++)
+        if (c->lane == 0) *few_inv_rms<COLUMNS>(c->warp + WARPS * i) = inverse_rms_of(sum[i]);
+}
+
+/* They are asked for and added up. */
+template <uint32_t KIND, int COLUMNS>
+DEV void squares_now(const struct warp_context *c, const struct few *f) {
+    const float *blocks[COLUMNS];
+    float sum[COLUMNS];
+    squares_find<KIND, COLUMNS>(c, f, blocks);
+    squares_of_blocks<COLUMNS>(c, blocks, f->task->n_pieces,
+                               squares_ask<COLUMNS>(blocks, f->task->n_pieces, c->lane), sum);
+    squares_put<COLUMNS>(c, sum);
+}
+
+/* The same, but x is asked for while they are on their way. */
 template <uint32_t KIND, int COLUMNS> struct few_squares {
     const float *blocks[COLUMNS];
     struct squares<COLUMNS> first;
@@ -360,12 +394,7 @@ template <uint32_t KIND, int COLUMNS> struct few_squares {
 template <uint32_t KIND, int COLUMNS>
 DEV void squares_begin(const struct warp_context *c, const struct few *f,
                        struct few_squares<KIND, COLUMNS> *s) {
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++) {
-        const uint32_t row = f->row0 + min(c->warp + WARPS * i, f->n - 1);
-        const uint32_t token = KIND == OP_LM_HEAD ? row_of_logits(SHARED, row) : row;
-        s->blocks[i] = (const float *)f->task->more2 + (uint64_t)token * f->task->n_pieces;
-    }
+    squares_find<KIND, COLUMNS>(c, f, s->blocks);
     s->first = squares_ask<COLUMNS>(s->blocks, f->task->n_pieces, c->lane);
 }
 
@@ -374,9 +403,7 @@ DEV void squares_end(const struct warp_context *c, const struct few *f,
                      const struct few_squares<KIND, COLUMNS> *s) {
     float sum[COLUMNS];
     squares_of_blocks<COLUMNS>(c, s->blocks, f->task->n_pieces, s->first, sum);
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++)
-        if (c->lane == 0) *few_inv_rms<COLUMNS>(c->warp + WARPS * i) = inverse_rms_of(sum[i]);
+    squares_put<COLUMNS>(c, sum);
 }
 
 /* Whether LINEAR makes the residual stream, and what the norm that comes next makes of it. Else,
@@ -565,9 +592,7 @@ DEV void few_results_in_turn(const struct warp_context *c, const struct few *f, 
     struct few_item m = few_item_of<COLUMNS>(c, f);
 #pragma unroll 1
     for (m.block = first; m.block < end; m.block++) {
-#pragma unroll
-        for (int b = 0; b < GROUP; b++)
-            if (m.block - first == b) partials_put<COLUMNS>(c, f, 0, sums->of[b]);
+        partials_put<GROUP, COLUMNS>(c, f, m.block - first, 0, sums);
         sync_compute();
         const float inv = KIND == OP_LINEAR ? 1 : *few_inv_rms<COLUMNS>(m.token);
         few_result<KIND, K, COLUMNS>(f, &m, first, inv);
@@ -636,9 +661,9 @@ DEV bool few_run(struct warp_context *c, const struct cuda_task *task) {
         return true;
     }
     struct few_squares<KIND, COLUMNS> squares;
-    if (KIND != OP_LINEAR) squares_begin<KIND, COLUMNS>(c, &f, &squares);
-    if (KIND != OP_LINEAR && !few_asks_first<COLUMNS>())
-        squares_end<KIND, COLUMNS>(c, &f, &squares);
+    if (KIND != OP_LINEAR && few_asks_first<COLUMNS>())
+        squares_begin<KIND, COLUMNS>(c, &f, &squares);
+    if (KIND != OP_LINEAR && !few_asks_first<COLUMNS>()) squares_now<KIND, COLUMNS>(c, &f);
 #pragma unroll 1
     for (bool first = true;; first = false) {
         if constexpr (CHUNKED)
