@@ -61,8 +61,8 @@ enum {
     CUDA_COMPUTE_WARPS = 8,
     CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 4), /* + loader, control, tile_producer.cuh */
 
-    CUDA_SCRATCH_BYTES = 31152, /* of shared memory, for the task that runs */
-    CUDA_CONTROL_BYTES = 4688,  /* ... and for what the warps tell each other */
+    CUDA_SCRATCH_BYTES = 31104, /* of shared memory, for the task that runs */
+    CUDA_CONTROL_BYTES = 4736,  /* ... and for what the warps tell each other */
 
     /* Tiles of packed activations have at most so many token rows and weight rows; up to
      * PACK_NARROW rows tiles are of so many. */
@@ -71,7 +71,7 @@ enum {
 
     CUDA_ROW_GROUP = 12, /* row blocks of one row's task at a time, at most: cuda_task.group */
 
-    CUDA_WIDE = 4,    /* cuda_task.columns: of 32 packed rows (matmul_stream_32.cuh) */
+    CUDA_WIDE = 4,    /* cuda_task.columns: of 32 packed rows (matmul_stream.cuh) */
     CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (matmul_tile.cuh) */
 
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */

@@ -10,9 +10,9 @@
 
 enum { SPIN_LIMIT = 64, DEADLINE_MS = 2000, FLIGHT = 5, FLIGHT_DEEP = 11 };
 
-int device_open(struct diag *d, struct device *device) {
+int device_open(struct diag *d, struct test_device *device) {
     struct nvrtc nvrtc;
-    *device = (struct device){0};
+    *device = (struct test_device){0};
     TRY(cuda_api_open(d, NULL, &device->api));
     TRY(cuda_device_find(d, &device->api, 0, &device->info));
     TRY(nvrtc_open(d, getenv("QN_NVRTC"), &nvrtc));
@@ -23,15 +23,15 @@ int device_open(struct diag *d, struct device *device) {
     return QN_OK;
 }
 
-void device_close(struct device *device) {
+void device_close(struct test_device *device) {
     cuda_upload_close(&device->upload);
     if (device->stream != NULL) device->api.cuStreamDestroy_v2(device->stream);
     if (device->context != NULL) device->api.cuCtxDestroy_v2(device->context);
     cuda_api_close(&device->api);
-    *device = (struct device){0};
+    *device = (struct test_device){0};
 }
 
-uint32_t device_cc(const struct device *device) {
+uint32_t device_cc(const struct test_device *device) {
     return (uint32_t)(device->info.major * 10 + device->info.minor);
 }
 
@@ -152,7 +152,7 @@ static int load_weights(struct diag *d, const struct device_program *p,
     return cuda_upload_finish(d, u);
 }
 
-int device_load(struct diag *d, struct device *device, const struct prog_header *program,
+int device_load(struct diag *d, struct test_device *device, const struct prog_header *program,
                 const void *const *weights, uint32_t n_kv_blocks, struct device_program *out) {
     const char *ms = getenv("QN_DEADLINE_MS");
     const struct rt_options options = {

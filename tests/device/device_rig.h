@@ -17,7 +17,7 @@
 /* Bytes behind the workspace and the KV cache that nothing may touch. */
 enum { DEVICE_GUARD_BYTES = 4096 };
 
-struct device {
+struct test_device {
     struct cuda_api api;
     struct cuda_device info;
     cu_context context;
@@ -40,7 +40,7 @@ enum device_block {
 
 /* A program on the device. */
 struct device_program {
-    struct device *device;
+    struct test_device *device;
     const struct prog_header *program; /* borrowed */
     struct cuda_plan plan;
     cu_module module;
@@ -62,13 +62,13 @@ struct device_memory {
 
 /* QN_EDEVICE where there is no GPU, none emulated, or no compiler for it. To be closed also after
  * an error. */
-int device_open(struct diag *d, struct device *device);
-void device_close(struct device *device);
+int device_open(struct diag *d, struct test_device *device);
+void device_close(struct test_device *device);
 
-uint32_t device_cc(const struct device *device);
+uint32_t device_cc(const struct test_device *device);
 
 /* Loads a program and weights[i], rows of the program's part i in the type of its block. */
-int device_load(struct diag *d, struct device *device, const struct prog_header *program,
+int device_load(struct diag *d, struct test_device *device, const struct prog_header *program,
                 const void *const *weights, uint32_t n_kv_blocks, struct device_program *out);
 void device_unload(struct device_program *p);
 

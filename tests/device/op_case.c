@@ -39,7 +39,7 @@ static int take_memory(struct diag *d, struct op_rig *r) {
     return device ? device_weights(d, &r->loaded, r->before.weights) : QN_OK;
 }
 
-int op_rig_open(struct diag *d, struct device *device, const struct model_spec *spec,
+int op_rig_open(struct diag *d, struct test_device *device, const struct model_spec *spec,
                 const struct op_machine *machine, const struct op_variant *variants, uint32_t n,
                 uint32_t n_kv_blocks, struct op_rig *out) {
     *out = (struct op_rig){.device = device, .n_kv_blocks = n_kv_blocks};

@@ -18,7 +18,7 @@
 /* A program of one-operator variants where it runs. */
 struct op_rig {
     struct op_program program;
-    struct device *device; /* NULL: on the CPU backend's kernels */
+    struct test_device *device; /* NULL: on the CPU backend's kernels */
     struct device_program loaded;
     uint32_t n_kv_blocks;
     /* Memory for op_case_run; sizes with guards. */
@@ -29,7 +29,7 @@ struct op_rig {
 };
 
 /* device NULL: the CPU. To be closed also after an error. */
-int op_rig_open(struct diag *d, struct device *device, const struct model_spec *spec,
+int op_rig_open(struct diag *d, struct test_device *device, const struct model_spec *spec,
                 const struct op_machine *machine, const struct op_variant *variants, uint32_t n,
                 uint32_t n_kv_blocks, struct op_rig *out);
 void op_rig_close(struct op_rig *r);

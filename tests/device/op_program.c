@@ -210,16 +210,18 @@ static int compile_variant(struct diag *d, const struct model_spec *spec,
                            const struct op_machine *machine, struct op_program *p, uint32_t i) {
     const struct op_variant *v = &p->variants[i];
     struct kgraph *k = &p->kernel[i];
-    struct task_options options = {.n_workers = machine->n_workers,
-                                   .kv_dtype = kv_dtype_of(spec),
-                                   .tasks_per_worker = 1,
-                                   .launch = LAUNCH_ALL_AOT,
-                                   .coarse_events = true,
-                                   .wide = machine->wide};
+    const bool cuda = machine->target == TARGET_CUDA;
+    struct task_options options = {
+        .device = cuda ? device_cuda(machine->wide ? 90 : 80, machine->n_workers, 0)
+                       : device_cpu(machine->n_workers),
+        .kv_dtype = kv_dtype_of(spec),
+        .tasks_per_worker = 1,
+        .launch = LAUNCH_ALL_AOT,
+        .coarse_events = true};
     options.tiles[v->form->kind] = v->form->tiles;
     kgraph_init(k, &p->arena, spec, v->rows, v->logit_rows, v->context);
     k->alone = v->form->alone;
-    TRY(build(d, k, v->form, machine->target == TARGET_CUDA));
+    TRY(build(d, k, v->form, cuda));
     TRY(kgraph_verify(d, k));
     tgraph_init(&p->tasks[i], &p->arena, k, &options);
     return compile_stages(d, &p->tasks[i]);

@@ -285,7 +285,7 @@ struct test {
     char name[96];
     const struct shape *shape;
     const struct form_row *row;
-    struct device *device; /* NULL: the CPU */
+    struct test_device *device; /* NULL: the CPU */
     CMUnitTestFunction run;
 };
 
@@ -524,15 +524,15 @@ static bool is_own_image(const struct form_row *row) {
            (kind == OP_QKV_LINEAR || kind == OP_LINEAR || kind == OP_GATED_MLP);
 }
 
-static bool runs_on(const struct form_row *row, const struct device *device) {
+static bool runs_on(const struct form_row *row, const struct test_device *device) {
     return device == NULL ? (row->backends & CPU) != 0
                           : (row->backends & GPU) != 0 ||
                                 ((row->backends & HOPPER) != 0 && device->info.major == 9);
 }
 
 /* All forms of all models where they can run. */
-static size_t list_tests(struct device *device, struct test tests[MAX_TESTS]) {
-    struct device *const places[] = {NULL, device};
+static size_t list_tests(struct test_device *device, struct test tests[MAX_TESTS]) {
+    struct test_device *const places[] = {NULL, device};
     size_t n = 0;
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
         for (size_t f = 0; f < COUNT_OF(forms); f++)
@@ -555,7 +555,7 @@ static size_t list_tests(struct device *device, struct test tests[MAX_TESTS]) {
 int main(void) {
     static struct test tests[MAX_TESTS];
     static struct CMUnitTest units[MAX_TESTS];
-    struct device device;
+    struct test_device device;
     struct diag d = {0};
     const bool there = device_open(&d, &device) == QN_OK;
     if (!there) print_message("no GPU: %s\n", d.message);

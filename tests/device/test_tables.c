@@ -248,8 +248,8 @@ static void programs_pass(void **state) {
             char dir[100];
             snprintf(dir, sizeof dir, "tests/golden/models/%s", models[i]);
             compile_options_init(&o);
-            compile_options_cuda(&o, cc == 90, false);
-            o.n_workers = 17;
+            const struct device device = device_cuda(cc, 17, 3.35);
+            compile_options_cuda(&o, &device);
             o.n_slots = 64;
             o.max_batched_tokens = 256;
             if (model_open(&d, dir, NULL, &model) != QN_OK ||

@@ -37,7 +37,7 @@ static float dot(enum dtype weight, const void *w, size_t n, uint32_t k, const f
 
 static float dot_sum(const struct cpu_partials *p, enum dtype weight, const void *w, size_t n,
                      uint32_t k, const float *row) {
-    float sums[PARTIALS];
+    float sums[PARTIALS] = {0};
     uint32_t n_sums = 0;
     for (uint32_t i = 0; i < p->n; i++) {
         sums[n_sums++] = dot(weight, w, n, k, row, i == 0 ? 0 : p->end[i - 1], p->end[i]);

@@ -27,7 +27,6 @@
 #include "kernels/cuda/common/embed.cuh"
 #include "kernels/cuda/common/linear_sum.cuh"
 #include "kernels/cuda/common/matmul_stream.cuh"
-#include "kernels/cuda/common/matmul_stream_32.cuh"
 #include "kernels/cuda/common/matvec.cuh"
 #include "kernels/cuda/common/tile_producer.cuh"
 #include "kernels/cuda/common/retile.cuh"
@@ -210,7 +209,7 @@ CODE_OF((int COLUMNS, uint32_t KIND, uint32_t K), void, run_few, void) {
     compute_with<few_run<KIND, K, COLUMNS>>();
 }
 CODE_OF((uint32_t KIND, uint32_t K), void, run_wide, void) {
-    compute_with<wide_run<KIND, K>>();
+    compute_with<few_run<KIND, K, CUDA_WIDE>>();
 }
 
 /* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself

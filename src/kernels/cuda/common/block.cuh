@@ -46,7 +46,7 @@ static_assert(PARTIALS == WARPS, "the page of a step picks the warp");
  * of what comes next may have the rest. */
 #define STEPS_DEPTH (RING_DEPTH < 2 ? RING_DEPTH : 2)
 
-/* Whether graphs of 32 rows stream their weights (matmul_stream_32.cuh). */
+/* Whether graphs of 32 rows stream their weights (matmul_stream.cuh). */
 #define HAS_WIDE (HAS_WGMMA && QN_WIDE)
 
 /* A warp or the block is done with something when one thread says so, after a barrier that all have
@@ -64,7 +64,7 @@ enum {
     N_TASK_SLOTS = 8, /* + JIT tasks */
     MAX_TILE = 16,    /* token rows of matmul_stream.cuh */
     MAX_STAGES = 8,   /* of a task of packed activations (matmul_tile_mma.cuh) */
-    MAX_W_SLOTS = 5,  /* on Hopper: of weights, of activations (tile_ring.cuh) */
+    MAX_W_SLOTS = 8,  /* on Hopper: of weights, of activations (tile_ring.cuh) */
     MAX_X_SLOTS = 8,
     PIECE_STEPS = CUDA_PACK_COLUMNS / 16, /* steps of 16 columns in packed activations' pieces */
     MAX_PLACES = CUDA_PLACES,             /* token rows whose place the block keeps */

@@ -1,6 +1,6 @@
-/* linear_sum.cuh - LINEAR_SUM: the parts of LINEAR_PARTS (matmul_tile_hopper.cuh) become the residual
- * stream, and what the norm that comes next makes of it. A row at a time, four columns a thread:
- * the bits are those of LINEAR. */
+/* linear_sum.cuh - LINEAR_SUM: the parts of LINEAR_PARTS (matmul_tile_hopper.cuh) become the
+ * residual stream, and what the norm that comes next makes of it. A row at a time, four columns a
+ * thread: the bits are those of LINEAR. */
 #ifndef QN_CUDA_COMMON_LINEAR_SUM_CUH
 #define QN_CUDA_COMMON_LINEAR_SUM_CUH
 

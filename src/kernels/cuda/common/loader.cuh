@@ -439,7 +439,7 @@ DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t fi
 }
 
 #if HAS_WIDE
-/* The same of matmul_stream_32.cuh: parts of eight k-tiles, then of the next. */
+/* The same of matmul_stream.cuh: parts of eight k-tiles, then of the next. */
 DEV bool loader_wide_group(struct loader *l, const struct loader_task *t, uint32_t first,
                            uint32_t end, bool is_long, uint32_t *at) {
     const uint32_t parts = cuda_wide_parts(t->group), each = CUDA_PAGE_BYTES / parts;

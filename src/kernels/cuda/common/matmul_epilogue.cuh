@@ -1,5 +1,5 @@
-/* matmul_epilogue.cuh - LINEAR and GATED_MLP, and the choice between the four operators that are matrix
- * times activations (linear.cuh): these, QKV_LINEAR and LM_HEAD. */
+/* matmul_epilogue.cuh - LINEAR and GATED_MLP, and the choice between the four operators that are
+ * matrix times activations (linear.cuh): these, QKV_LINEAR and LM_HEAD. */
 #ifndef QN_CUDA_COMMON_MATMUL_EPILOGUE_CUH
 #define QN_CUDA_COMMON_MATMUL_EPILOGUE_CUH
 

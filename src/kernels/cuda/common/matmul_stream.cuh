@@ -1,26 +1,37 @@
-/* matmul_stream.cuh - matrices times packed activations of up to 16 token rows: decode of a batch.
+/* matmul_stream.cuh - matrices times packed activations of up to 32 token rows, in 1, 2 or 4
+ * columns of eight: decode of a batch.
  *
  * Pages stream as for one row; nothing is leased. A warp has the k-tiles of its partial sum, one of
- * each step, and holds their activations in registers while the pages of a group of row blocks
- * pass:
+ * each step (cuda_abi.h).
  *
  *   before the event   the weights of the norm that comes next, and the residual stream where this
  *                      worker wrote it itself, into scratch
- *   per step           the warp's activations from L2, COLUMNS * 4 KB ─ a page per row block
+ *   1, 2 columns:
+ *   per step           the warp's activations from L2, COLUMNS * 4 KB, into registers ─ a page per
+ *                      row block of the group
  *   per group          partial sums ─ barrier ─ results
+ *   4 columns:
+ *   per chunk          the warp's 4 KB of activations from L2, asked for a chunk ahead ─ its steps
+ *                      of all row blocks of the group
+ *   per row block      partial sums ─ barrier ─ results ─ barrier, since scratch has room for one
+ *
+ * A warp cannot hold a k-tile's activations of four columns. So they pass through its registers in
+ * *chunks* of four steps of 16 columns, and all row blocks of a group want a chunk at once: a page
+ * has some steps of each of them, in one part or in two or four (walk.cuh).
  *
  * As for one row (matvec.cuh) each operator has code of its own, in which its kind, the length of
  * its dot products and of its results' rows are constants.
  *
  * Activations, their squares and the residual stream may be empty words until they are stored
  * (task/carry.c), so all of these are asked for until they are there. What is plain is never empty;
- * its event is behind a counter, so it is there the first time.
+ * its event is behind a counter, so it is there the first time. Four columns are always plain.
  *
  * Bytes per page of 8 KB: COLUMNS * 4 KB / row blocks of the group, from L2.
  *
- * Scratch:   0   partial sums [row block of the group][token] x FEW_TOKEN_FLOATS F32
+ * Scratch:   0   partial sums [row block of the group; 4 columns: one][token] x FEW_TOKEN_FLOATS
+ * F32
  *            +   of LINEAR: residual stream [row block][token][16], the norm's weights [row
- *                block][16]
+ *                block][16]; of others with 4 columns: 1 / rms [token]
  */
 #ifndef QN_CUDA_COMMON_MATMUL_STREAM_CUH
 #define QN_CUDA_COMMON_MATMUL_STREAM_CUH
@@ -33,9 +44,17 @@
 
 /* ---- what an operator has ---- */
 
-/* Row blocks at a time, at most. */
+/* Whether activations come in chunks. */
+template <int COLUMNS> DEV constexpr bool few_in_chunks(void) {
+    return COLUMNS == CUDA_WIDE;
+}
+
+/* Row blocks at a time, at most; those whose partial sums are in scratch together. */
 template <uint32_t KIND, int COLUMNS> DEV constexpr uint32_t few_group(void) {
-    return cuda_packed_group(KIND, COLUMNS);
+    return few_in_chunks<COLUMNS>() ? cuda_wide_group(KIND) : cuda_packed_group(KIND, COLUMNS);
+}
+template <uint32_t KIND, int COLUMNS> DEV constexpr uint32_t few_held(void) {
+    return few_in_chunks<COLUMNS>() ? 1 : few_group<KIND, COLUMNS>();
 }
 
 /* Whether a group's first activations are asked for before all else, and if its warps have two
@@ -58,22 +77,24 @@ template <int COLUMNS> DEV float *few_sums(uint32_t in_group, uint32_t token) {
     return (float *)SCRATCH + (in_group * few_tile<COLUMNS>() + token) * FEW_TOKEN_FLOATS;
 }
 template <int COLUMNS> DEV float *few_residual(uint32_t in_group, uint32_t token) {
-    return few_sums<COLUMNS>(few_group<OP_LINEAR, COLUMNS>(), 0) +
+    return few_sums<COLUMNS>(few_held<OP_LINEAR, COLUMNS>(), 0) +
            (in_group * few_tile<COLUMNS>() + token) * CUDA_PAGE_ROWS;
 }
 template <int COLUMNS> DEV float *few_norm(uint32_t in_group) {
     return few_residual<COLUMNS>(few_group<OP_LINEAR, COLUMNS>(), 0) + in_group * CUDA_PAGE_ROWS;
 }
-static_assert((4ull * FEW_TOKEN_FLOATS + 4 * CUDA_PAGE_ROWS) * PACK_ROWS *
-                          cuda_packed_group(OP_LINEAR, 1) +
-                      4 * CUDA_PAGE_ROWS * cuda_packed_group(OP_LINEAR, 1) <=
-                  SCRATCH_BYTES,
+template <int COLUMNS> DEV float *few_inv_rms(uint32_t token) {
+    return (few_in_chunks<COLUMNS>() ? few_residual<COLUMNS>(0, 0) : SHARED->inv_rms) + token;
+}
+template <int COLUMNS> DEV constexpr uint32_t few_scratch(void) {
+    const uint32_t sums = few_held<OP_LINEAR, COLUMNS>() * few_tile<COLUMNS>() * FEW_TOKEN_FLOATS;
+    return 4 *
+           (sums + few_group<OP_LINEAR, COLUMNS>() * (few_tile<COLUMNS>() + 1) * CUDA_PAGE_ROWS);
+}
+static_assert(few_scratch<1>() <= SCRATCH_BYTES && few_scratch<2>() <= SCRATCH_BYTES &&
+                  few_scratch<CUDA_WIDE>() <= SCRATCH_BYTES,
               "scratch");
-static_assert((4ull * FEW_TOKEN_FLOATS + 4 * CUDA_PAGE_ROWS) * 2 * PACK_ROWS *
-                          cuda_packed_group(OP_LINEAR, 2) +
-                      4 * CUDA_PAGE_ROWS * cuda_packed_group(OP_LINEAR, 2) <=
-                  SCRATCH_BYTES,
-              "scratch");
+static_assert(CUDA_WIDE * PACK_ROWS <= SQUARES_ROWS, "a warp adds up its tokens' squares");
 
 /* A task at work. */
 struct few {
@@ -93,7 +114,7 @@ DEV struct few few_begin(const struct warp_context *c, const struct cuda_task *t
     return f;
 }
 
-/* ---- activations ---- */
+/* ---- activations: a k-tile at a time ---- */
 
 /* Those of a k-tile, a lane's share: of each eight token rows the B registers of each two steps. */
 template <int COLUMNS> struct fragments { uint4 of[COLUMNS][CUDA_PAGE_K / 32]; };
@@ -175,6 +196,28 @@ struct few_partials {
     float of[GROUP][COLUMNS][4];
 };
 
+/* Those of row block number `which` of the group to scratch. An index that the compiler does not
+ * know would put all of them into local memory. */
+template <int GROUP, int COLUMNS>
+DEV void partials_put(const struct warp_context *c, const struct few *f, uint32_t which,
+                      uint32_t in_scratch, const struct few_partials<GROUP, COLUMNS> *sums) {
+    float *to =
+        few_sums<COLUMNS>(in_scratch, 2 * (c->lane % 4)) + f->turn * CUDA_PAGE_ROWS + c->lane / 4;
+#pragma unroll
+    for (int b = 0; b < GROUP; b++) {
+        if (which != b) continue;
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++) {
+            const float *v = sums->of[b][i];
+            float *at = to + i * (PACK_ROWS * FEW_TOKEN_FLOATS);
+            at[0] = v[0];
+            at[8] = v[2];
+            at[FEW_TOKEN_FLOATS] = v[1];
+            at[FEW_TOKEN_FLOATS + 8] = v[3];
+        }
+    }
+}
+
 /* The warp's pages of n row blocks, of the step that begins with number k0. */
 template <uint32_t K, int GROUP, int COLUMNS>
 DEV void few_pages(struct warp_context *c, const struct few *f, uint32_t k0, uint32_t n,
@@ -223,26 +266,126 @@ DEV void few_multiply(struct warp_context *c, const struct few *f, uint32_t n, b
             if (few_asks_first<COLUMNS>()) x = fragments_get<K, COLUMNS>(c, f, k0, seen);
         }
     }
-    const uint32_t g = c->lane / 4, token = 2 * (c->lane % 4);
 #pragma unroll
     for (int b = 0; b < GROUP; b++) {
         if (b >= n) break;
+        partials_put<GROUP, COLUMNS>(c, f, b, b, &sums);
+    }
+}
+
+/* ---- activations and pages: a chunk at a time ---- */
+
+enum {
+    WIDE_COLUMNS = CUDA_WIDE,                 /* of eight tokens */
+    CHUNK_PAIRS = CUDA_PACK_COLUMNS / 32,     /* of steps, in each piece of packed activations */
+    CHUNKS = CUDA_PAGE_K / CUDA_PACK_COLUMNS, /* of a k-tile */
+};
+
+/* A chunk's, a lane's share: of each eight token rows the B registers of each two steps. */
+struct chunk {
+    uint4 of[WIDE_COLUMNS][CHUNK_PAIRS];
+};
+
+/* Asks for chunk number i of a k-tile. */
+DEV struct chunk chunk_ask(const struct warp_context *c, const struct few *f, uint32_t k_tile,
+                           uint32_t i) {
+    const char *from =
+        f->rows + (uint64_t)(k_tile * CHUNKS + i) * (WIDE_COLUMNS * PACKED_PIECE) + c->lane * 4;
+    struct chunk x;
 #pragma unroll
-        for (int i = 0; i < COLUMNS; i++) {
-            const float *v = sums.of[b][i];
-            float *to = few_sums<COLUMNS>(b, 8 * i + token) + f->turn * CUDA_PAGE_ROWS + g;
-            to[0] = v[0];
-            to[8] = v[2];
-            to[FEW_TOKEN_FLOATS] = v[1];
-            to[FEW_TOKEN_FLOATS + 8] = v[3];
+    for (int n = 0; n < WIDE_COLUMNS; n++)
+#pragma unroll
+        for (int p = 0; p < CHUNK_PAIRS; p++) {
+            const uint32_t *at = (const uint32_t *)(from + n * PACKED_PIECE) + p * 128;
+            x.of[n][p] = make_uint4(load_word_l2(at), load_word_l2(at + 32), load_word_l2(at + 64),
+                                    load_word_l2(at + 96));
         }
+    return x;
+}
+
+/* The pages of a group of n row blocks, a chunk at a time. */
+struct wide_pages {
+    const char *steps; /* the next chunk's, of the first row block */
+    uint32_t each;     /* bytes of a row block in a page */
+    uint32_t n;
+    bool there; /* else they are void */
+};
+
+/* Chunk number i of a k-tile against them. */
+template <int GROUP>
+DEV void chunk_multiply(struct warp_context *c, struct wide_pages *w, uint32_t i,
+                        const struct chunk *x, struct few_partials<GROUP, WIDE_COLUMNS> *sums) {
+    constexpr uint32_t BYTES = 2 * CHUNK_PAIRS * 512;
+    if (i * BYTES % w->each == 0) w->steps = (const char *)page_acquire(c);
+#pragma unroll
+    for (int b = 0; b < GROUP; b++) {
+        if (b >= w->n || !w->there) break;
+#pragma unroll
+        for (int p = 0; p < CHUNK_PAIRS; p++)
+#pragma unroll
+            for (int n = 0; n < WIDE_COLUMNS; n++)
+                mma_pair(sums->of[b][n], (const uint4 *)(w->steps + b * w->each), p, c->lane,
+                         x->of[n][p]);
+    }
+    w->steps += BYTES;
+    if ((i + 1) * BYTES % w->each == 0) page_release(c);
+}
+
+/* All pages of a group of n row blocks. x: the first chunk. */
+template <uint32_t K, int GROUP>
+DEV void wide_multiply(struct warp_context *c, const struct few *f, uint32_t n, struct chunk x,
+                       struct few_partials<GROUP, WIDE_COLUMNS> *sums) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(K);
+    struct wide_pages w = {nullptr, CUDA_PAGE_BYTES / cuda_wide_parts(f->task->group), n, true};
+    uint32_t k_tile = few_k_tile<K>(f, 0);
+#pragma unroll 1
+    for (uint32_t k0 = 0; k0 < k_tiles; k0 += PARTIALS) {
+        const uint32_t after = min(k_tile + 1, k_tiles - 1); /* beyond the sum's: anything */
+        if (k_tiles % PARTIALS != 0) w.there = k0 + f->turn < k_tiles;
+#pragma unroll 1
+        for (uint32_t i = 0; i < CHUNKS; i += 2) {
+            const struct chunk y = chunk_ask(c, f, k_tile, i + 1);
+            chunk_multiply<GROUP>(c, &w, i, &x, sums);
+            x = chunk_ask(c, f, i + 2 < CHUNKS ? k_tile : after, (i + 2) % CHUNKS);
+            chunk_multiply<GROUP>(c, &w, i + 1, &y, sums);
+        }
+        k_tile = after;
     }
 }
 
 /* ---- what results need besides ---- */
 
-/* 1 / rms of the task's tokens: a warp has one of each eight. Their squares are on their way, with
- * x. */
+/* 1 / rms of the task's tokens, of which a warp has one of each eight. Where their squares are. */
+template <uint32_t KIND, int COLUMNS>
+DEV void squares_find(const struct warp_context *c, const struct few *f,
+                      const float *blocks[COLUMNS]) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        const uint32_t row = f->row0 + min(c->warp + WARPS * i, f->n - 1);
+        const uint32_t token = KIND == OP_LM_HEAD ? row_of_logits(SHARED, row) : row;
+        blocks[i] = (const float *)f->task->more2 + (uint64_t)token * f->task->n_pieces;
+    }
+}
+
+template <int COLUMNS>
+DEV void squares_put(const struct warp_context *c, const float sum[COLUMNS]) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++)
+        if (c->lane == 0) *few_inv_rms<COLUMNS>(c->warp + WARPS * i) = inverse_rms_of(sum[i]);
+}
+
+/* They are asked for and added up. */
+template <uint32_t KIND, int COLUMNS>
+DEV void squares_now(const struct warp_context *c, const struct few *f) {
+    const float *blocks[COLUMNS];
+    float sum[COLUMNS];
+    squares_find<KIND, COLUMNS>(c, f, blocks);
+    squares_of_blocks<COLUMNS>(c, blocks, f->task->n_pieces,
+                               squares_ask<COLUMNS>(blocks, f->task->n_pieces, c->lane), sum);
+    squares_put<COLUMNS>(c, sum);
+}
+
+/* The same, but x is asked for while they are on their way. */
 template <uint32_t KIND, int COLUMNS> struct few_squares {
     const float *blocks[COLUMNS];
     struct squares<COLUMNS> first;
@@ -251,12 +394,7 @@ template <uint32_t KIND, int COLUMNS> struct few_squares {
 template <uint32_t KIND, int COLUMNS>
 DEV void squares_begin(const struct warp_context *c, const struct few *f,
                        struct few_squares<KIND, COLUMNS> *s) {
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++) {
-        const uint32_t row = f->row0 + min(c->warp + WARPS * i, f->n - 1);
-        const uint32_t token = KIND == OP_LM_HEAD ? row_of_logits(SHARED, row) : row;
-        s->blocks[i] = (const float *)f->task->more2 + (uint64_t)token * f->task->n_pieces;
-    }
+    squares_find<KIND, COLUMNS>(c, f, s->blocks);
     s->first = squares_ask<COLUMNS>(s->blocks, f->task->n_pieces, c->lane);
 }
 
@@ -265,9 +403,7 @@ DEV void squares_end(const struct warp_context *c, const struct few *f,
                      const struct few_squares<KIND, COLUMNS> *s) {
     float sum[COLUMNS];
     squares_of_blocks<COLUMNS>(c, s->blocks, f->task->n_pieces, s->first, sum);
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++)
-        if (c->lane == 0) SHARED->inv_rms[c->warp + WARPS * i] = inverse_rms_of(sum[i]);
+    squares_put<COLUMNS>(c, sum);
 }
 
 /* Whether LINEAR makes the residual stream, and what the norm that comes next makes of it. Else,
@@ -408,30 +544,59 @@ DEV void few_others(const struct few *f, const struct few_item *m, float v0, flo
     if (own1) store_plain(out + 8, v1);
 }
 
-/* Turns the partial sums of row blocks [first, end) into results. */
-template <uint32_t KIND, uint32_t K, int COLUMNS>
-DEV void few_results(const struct warp_context *c, const struct few *f, uint32_t first,
-                     uint32_t end) {
+/* The thread's item of the row blocks that a warp has at a time. */
+template <int COLUMNS>
+DEV struct few_item few_item_of(const struct warp_context *c, const struct few *f) {
     constexpr uint32_t EACH = 2 * COLUMNS; /* warps of a row block */
     struct few_item m;
+    m.block = c->warp / EACH;
     m.r = c->lane % 8;
     m.token = c->warp % EACH / 2 * PACK_ROWS + c->lane / 8 * 2 + c->warp % 2;
     m.there = m.token < f->n;
-    const float inv = KIND == OP_LINEAR ? 1 : SHARED->inv_rms[m.token];
+    return m;
+}
+
+/* Turns the partial sums of an item into results; `first`: the group's first row block. */
+template <uint32_t KIND, uint32_t K, int COLUMNS>
+DEV void few_result(const struct few *f, const struct few_item *m, uint32_t first, float inv) {
+    const uint32_t in_group = m->block - first;
+    const float *sums = few_sums<COLUMNS>(few_in_chunks<COLUMNS>() ? 0 : in_group, m->token);
+    const float v0 = few_sum<KIND, K>(sums, m->r), v1 = few_sum<KIND, K>(sums, m->r + 8);
+    if (KIND == OP_GATED_MLP)
+        few_gated(f, m, v0 * inv, v1 * inv);
+    else if (KIND != OP_LINEAR)
+        few_others<KIND>(f, m, v0 * inv, v1 * inv);
+    else if (few_in_chunks<COLUMNS>() || few_streams(f->task))
+        few_stream(f, m, few_residual<COLUMNS>(in_group, m->token) + m->r,
+                   few_norm<COLUMNS>(in_group) + m->r, v0, v1);
+    else
+        few_plain(f, m, v0, v1);
+}
+
+/* The results of row blocks [first, end), whose partial sums are in scratch. */
+template <uint32_t KIND, uint32_t K, int COLUMNS>
+DEV void few_results(const struct warp_context *c, const struct few *f, uint32_t first,
+                     uint32_t end) {
+    struct few_item m = few_item_of<COLUMNS>(c, f);
+    const float inv = KIND == OP_LINEAR ? 1 : *few_inv_rms<COLUMNS>(m.token);
 #pragma unroll 1
-    for (m.block = first + c->warp / EACH; m.block < end; m.block += WARPS / EACH) {
-        const uint32_t in_group = m.block - first;
-        const float *sums = few_sums<COLUMNS>(in_group, m.token);
-        const float v0 = few_sum<KIND, K>(sums, m.r), v1 = few_sum<KIND, K>(sums, m.r + 8);
-        if (KIND == OP_GATED_MLP)
-            few_gated(f, &m, v0 * inv, v1 * inv);
-        else if (KIND != OP_LINEAR)
-            few_others<KIND>(f, &m, v0 * inv, v1 * inv);
-        else if (few_streams(f->task))
-            few_stream(f, &m, few_residual<COLUMNS>(in_group, m.token) + m.r,
-                       few_norm<COLUMNS>(in_group) + m.r, v0, v1);
-        else
-            few_plain(f, &m, v0, v1);
+    for (m.block += first; m.block < end; m.block += WARPS / (2 * COLUMNS))
+        few_result<KIND, K, COLUMNS>(f, &m, first, inv);
+}
+
+/* The same of partial sums in registers, a row block at a time. */
+template <uint32_t KIND, uint32_t K, int COLUMNS, int GROUP>
+DEV void few_results_in_turn(const struct warp_context *c, const struct few *f, uint32_t first,
+                             uint32_t end, const struct few_partials<GROUP, COLUMNS> *sums) {
+    static_assert(2 * COLUMNS == WARPS, "all warps have the row block");
+    struct few_item m = few_item_of<COLUMNS>(c, f);
+#pragma unroll 1
+    for (m.block = first; m.block < end; m.block++) {
+        partials_put<GROUP, COLUMNS>(c, f, m.block - first, 0, sums);
+        sync_compute();
+        const float inv = KIND == OP_LINEAR ? 1 : *few_inv_rms<COLUMNS>(m.token);
+        few_result<KIND, K, COLUMNS>(f, &m, first, inv);
+        sync_compute(); /* the sums are read */
     }
 }
 
@@ -442,12 +607,49 @@ DEV uint32_t few_end(const struct cuda_task *task, uint32_t b) {
     return walk_group_end(b, task->block1, task->group, task->unit_blocks);
 }
 
+/* The copies into scratch have come. */
+DEV void few_copies_end(void) {
+    copy_commit();
+    copy_wait<0>();
+}
+
+/* A group of row blocks [b, end), from activations to results. first: of the task. early: its
+ * residual stream is asked for. */
+template <uint32_t KIND, uint32_t K, int COLUMNS>
+DEV void few_group_run(struct warp_context *c, const struct few *f, uint32_t b, uint32_t end,
+                       bool first, bool early, const struct few_squares<KIND, COLUMNS> *squares) {
+    const bool streams = KIND == OP_LINEAR && few_streams(f->task);
+    struct fragments<COLUMNS> x;
+    if (few_asks_first<COLUMNS>()) x = fragments_ask<K, COLUMNS>(c, f, 0);
+    if (streams && !early) residual_ask<COLUMNS>(c, f, b, end);
+    if (KIND != OP_LINEAR && few_asks_first<COLUMNS>() && first)
+        squares_end<KIND, COLUMNS>(c, f, squares);
+    few_multiply<KIND, K, COLUMNS>(c, f, end - b, !first || KIND == OP_LM_HEAD, x);
+    if (KIND == OP_LINEAR) few_copies_end();
+    sync_compute();
+    few_results<KIND, K, COLUMNS>(c, f, b, end);
+}
+
+/* The same in chunks. */
+template <uint32_t KIND, uint32_t K, int COLUMNS>
+DEV void few_group_in_chunks(struct warp_context *c, const struct few *f, uint32_t b,
+                             uint32_t end) {
+    constexpr int GROUP = few_group<KIND, COLUMNS>();
+    struct few_partials<GROUP, COLUMNS> sums = {};
+    const struct chunk x = chunk_ask(c, f, few_k_tile<K>(f, 0), 0);
+    if (KIND == OP_LINEAR) residual_ask<COLUMNS>(c, f, b, end);
+    wide_multiply<K, GROUP>(c, f, end - b, x, &sums);
+    if (KIND == OP_LINEAR) few_copies_end();
+    few_results_in_turn<KIND, K, COLUMNS, GROUP>(c, f, b, end, &sums);
+}
+
 /* False: the launch ends. */
 template <uint32_t KIND, uint32_t K, int COLUMNS>
 DEV bool few_run(struct warp_context *c, const struct cuda_task *task) {
+    constexpr bool CHUNKED = few_in_chunks<COLUMNS>();
     const struct few f = few_begin(c, task);
-    const bool streams = KIND == OP_LINEAR && few_streams(task);
-    const bool own = streams && (task->flags & CUDA_MORE_OWN) != 0;
+    const bool streams = KIND == OP_LINEAR && (CHUNKED || few_streams(task));
+    const bool own = !CHUNKED && streams && (task->flags & CUDA_MORE_OWN) != 0;
     uint32_t b = task->block0, end = few_end(task, b);
     if (streams) norm_ask<COLUMNS>(c, &f, b, end);
     if (own) residual_ask<COLUMNS>(c, &f, b, end);
@@ -459,31 +661,23 @@ DEV bool few_run(struct warp_context *c, const struct cuda_task *task) {
         return true;
     }
     struct few_squares<KIND, COLUMNS> squares;
-    if (KIND != OP_LINEAR) squares_begin<KIND, COLUMNS>(c, &f, &squares);
-    if (KIND != OP_LINEAR && !few_asks_first<COLUMNS>())
-        squares_end<KIND, COLUMNS>(c, &f, &squares);
+    if (KIND != OP_LINEAR && few_asks_first<COLUMNS>())
+        squares_begin<KIND, COLUMNS>(c, &f, &squares);
+    if (KIND != OP_LINEAR && !few_asks_first<COLUMNS>()) squares_now<KIND, COLUMNS>(c, &f);
 #pragma unroll 1
     for (bool first = true;; first = false) {
-        struct fragments<COLUMNS> x;
-        if (few_asks_first<COLUMNS>()) x = fragments_ask<K, COLUMNS>(c, &f, 0);
-        if (streams && !(first && own)) residual_ask<COLUMNS>(c, &f, b, end);
-        if (KIND != OP_LINEAR && few_asks_first<COLUMNS>() && first)
-            squares_end<KIND, COLUMNS>(c, &f, &squares);
-        few_multiply<KIND, K, COLUMNS>(c, &f, end - b, !first || KIND == OP_LM_HEAD, x);
-        if (KIND == OP_LINEAR) {
-            copy_commit();
-            copy_wait<0>();
-        }
-        sync_compute();
-        few_results<KIND, K, COLUMNS>(c, &f, b, end);
+        if constexpr (CHUNKED)
+            few_group_in_chunks<KIND, K, COLUMNS>(c, &f, b, end);
+        else
+            few_group_run<KIND, K, COLUMNS>(c, &f, b, end, first, first && own, &squares);
         if (end >= task->block1) break;
         b = end;
         end = few_end(task, b);
-        sync_compute(); /* the last group's sums are read */
+        if (!CHUNKED) sync_compute(); /* the last group's sums are read */
         if (streams) norm_ask<COLUMNS>(c, &f, b, end);
     }
     if (KIND != OP_LM_HEAD) return true;
-    sync_compute(); /* logits are stored */
+    if (!CHUNKED) sync_compute(); /* logits are stored */
     lm_parts(c->args, task, task->unit0, task->unit1, f.row0, f.row0 + f.n);
     return true;
 }
