@@ -110,6 +110,9 @@ static void put_op(const struct plan *plan, const struct prog_variant *v, uint32
 static void check_forms(const struct plan *plan, const struct prog_variant *v) {
     const struct cuda_form_host host = cuda_form_host_for(plan->program, 90);
     for (uint32_t t = v->first_task; t < v->first_task + v->n_tasks; t++) {
+        /* The first of each operator. */
+        const uint32_t op = PROG(plan->program, TASK)[t].op;
+        if (t > v->first_task && PROG(plan->program, TASK)[t - 1].op == op) continue;
         struct cuda_form_row rows[CUDA_FORM_ROWS];
         const uint32_t n = cuda_form_list(&host, &PROG(plan->program, TASK)[t], v->context, rows);
         uint32_t n_taken = 0;
