@@ -40,7 +40,7 @@ static const struct {
 
 static bool has_word(const char *words, const struct text *word) {
     const char *p = words;
-    if (word->n == 0) return false;
+    if (word->n == 0 || memchr(word->p, ' ', word->n) != NULL) return false;
     while ((p = memmem(p, strlen(p), word->p, word->n)) != NULL) {
         if (p[-1] == ' ' && p[word->n] == ' ') return true;
         p++;
