@@ -144,6 +144,7 @@ CONSTRUCTS = r"""
 {{ messages[0] }} {{ messages[-1]['role'] }} {{ messages | length }} {{ tools is none }} {{ documents is none }} {{ add_generation_prompt }}
 {{ {'a': '\u007f\x1f/é'} | tojson(ensure_ascii=true) }} {% macro p(a, b) %}{{ a }}{{ b }}{% endmacro %}{% set b = 1 %}{{ p(b, b=2) }}
 {{ d is filter }}
+{{ n[''] is defined }}{{ d[''] is defined }}{{ s[''] is defined }}{{ xs['  '] is defined }}
 {{ namespace(nope) }}
 {{ d.items.x is undefined }} {{ d.items.x.y is undefined }}
 {{ nope.x }}

@@ -40,8 +40,9 @@ static const struct {
 
 static bool has_word(const char *words, const struct text *word) {
     const char *p = words;
+    if (word->n == 0 || memchr(word->p, ' ', word->n) != NULL) return false;
     while ((p = memmem(p, strlen(p), word->p, word->n)) != NULL) {
-        if (word->n > 0 && p[-1] == ' ' && p[word->n] == ' ') return true;
+        if (p[-1] == ' ' && p[word->n] == ' ') return true;
         p++;
     }
     return false;
