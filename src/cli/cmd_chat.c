@@ -1,5 +1,6 @@
 /* cmd_chat.c - quern chat: a conversation on the terminal, or line by line from a pipe. */
 #include "cli/cli.h"
+#include "cli/sampling.h"
 #include "cli/tally.h"
 
 #include <errno.h>
@@ -21,7 +22,7 @@ static void on_interrupt(int number) {
 struct chat {
     const struct options *o;
     qn_engine *engine;
-    qn_sampling_params sampling;
+    struct sampling sampling;
     json_t *messages; /* array of {"role", "content"} */
     bool terminal;    /* stdin is one */
 };
@@ -53,7 +54,7 @@ static int ask(struct chat *c, qn_request **request) {
     free(messages);
     if (rc != QN_OK) return cli_failed(&error);
     qn_prompt prompt = {.struct_size = sizeof prompt, .text = text, .n_text = n, .no_special = 1};
-    rc = qn_request_submit(c->engine, &prompt, &c->sampling, request, &error);
+    rc = qn_request_submit(c->engine, &prompt, &c->sampling.params, request, &error);
     qn_free(text);
     return rc == QN_OK ? EXIT_OK : cli_failed(&error);
 }
@@ -128,7 +129,6 @@ static int converse(struct chat *c) {
 int cmd_chat(const struct options *o) {
     struct chat c = {.o = o, .terminal = isatty(STDIN_FILENO)};
     qn_engine_params params;
-    int32_t stop_ids[QN_MAX_STOP_TOKEN_IDS];
     struct sigaction act = {.sa_handler = on_interrupt}; /* no SA_RESTART: getline returns */
     int rc = cli_engine_params(o, &params);
     if (rc != EXIT_OK) return rc;
@@ -136,7 +136,7 @@ int cmd_chat(const struct options *o) {
     rc = cli_open_engine(o, &params, &c.engine);
     if (rc == EXIT_OK && !qn_engine_tokenizer(c.engine))
         rc = cli_error("%s: no tokenizer.json, and chat needs one", params.model);
-    if (rc == EXIT_OK) rc = cli_sampling(o, c.engine, 0, &c.sampling, stop_ids);
+    if (rc == EXIT_OK) rc = sampling_from_options(o, c.engine, 0, &c.sampling);
     if (rc == EXIT_OK && !(c.messages = json_array())) rc = cli_error("out of memory");
     if (rc == EXIT_OK && c.terminal) {
         cli_note(o, "/exit ends, /reset starts over, Ctrl-C ends an answer");
@@ -144,6 +144,7 @@ int cmd_chat(const struct options *o) {
     }
     if (rc == EXIT_OK) rc = converse(&c);
     json_decref(c.messages);
+    sampling_fini(&c.sampling);
     qn_engine_close(c.engine);
     return rc;
 }

@@ -32,6 +32,7 @@ enum option_kind {
     KIND_CHOICE,
     KIND_COUNT,
     KIND_INTEGER,
+    KIND_SEED,
     KIND_NUMBER,
     KIND_TEXTS,
     KIND_COUNTS,
