@@ -172,8 +172,38 @@ static int count32(const struct options *o, enum option option, uint32_t *out) {
     return EXIT_OK;
 }
 
+/* Options that change nothing beside another one. */
+static int check_effects(const struct options *o) {
+    static const struct {
+        enum option option, beside;
+        const char *value; /* of `beside`; NULL: any */
+        const char *why;
+    } table[] = {
+        {OPT_THREADS, OPT_BACKEND, "cuda", "threads are the CPU's; a GPU has a worker per SM"},
+        {OPT_ISA, OPT_BACKEND, "cuda", "instruction sets are the CPU's"},
+        {OPT_COMPILE_OPTIONS, OPT_PROGRAM, NULL, "the program is compiled already"},
+        {OPT_MAX_NUM_BATCHED_TOKENS, OPT_PROGRAM, NULL, "the program has it already"},
+        {OPT_KV_CACHE_DTYPE, OPT_PROGRAM, NULL, "the program has it already"},
+    };
+    for (size_t i = 0; i < COUNT_OF(table); i++) {
+        const char *beside = options_text(o, table[i].beside, NULL);
+        if (!o->values[table[i].option].given || !beside) continue;
+        if (table[i].value && strcmp(beside, table[i].value) != 0) continue;
+        return cli_usage("--%s: has no effect beside --%s %s: %s",
+                         option_table[table[i].option].name, option_table[table[i].beside].name,
+                         beside, table[i].why);
+    }
+    const char *trace = options_text(o, OPT_TRACE, ""), *page = options_text(o, OPT_HTML, "");
+    if (strcmp(trace, "-") == 0 || strcmp(page, "-") == 0)
+        return cli_usage("--%s: stdout has the result; name a file",
+                         option_table[strcmp(trace, "-") == 0 ? OPT_TRACE : OPT_HTML].name);
+    return EXIT_OK;
+}
+
 int cli_engine_params(const struct options *o, qn_engine_params *p) {
     qn_engine_params_init(p);
+    int rc = check_effects(o);
+    if (rc != EXIT_OK) return rc;
     p->model = options_text(o, OPT_MODEL, NULL);
     p->program = options_text(o, OPT_PROGRAM, NULL);
     bool file_alone =
@@ -196,7 +226,7 @@ int cli_engine_params(const struct options *o, qn_engine_params *p) {
     p->seed = (uint64_t)options_integer(o, OPT_SEED, 0);
     p->compile_options = options_text(o, OPT_COMPILE_OPTIONS, NULL);
     p->trace_bytes = o->values[OPT_TRACE].given ? TRACE_BYTES : 0;
-    int rc = count32(o, OPT_MAX_MODEL_LEN, &p->max_model_len);
+    rc = count32(o, OPT_MAX_MODEL_LEN, &p->max_model_len);
     if (rc == EXIT_OK) rc = count32(o, OPT_MAX_NUM_SEQS, &p->max_num_seqs);
     if (rc == EXIT_OK) rc = count32(o, OPT_MAX_NUM_BATCHED_TOKENS, &p->max_num_batched_tokens);
     if (rc == EXIT_OK) rc = count32(o, OPT_THREADS, &p->threads);

@@ -296,6 +296,9 @@ static int parse_option(struct diag *d, struct options *o, int argc, char *const
             equals = typed + 1; /* -n32 */
     }
     const struct option_info *info = &option_table[option];
+    if (o->values[option].bare)
+        return fail(d, QN_EINVAL, "--%s: the argument '%s' has given it already", info->name,
+                    o->values[option].text);
     if (info->kind == KIND_FLAG) {
         if (equals) return fail(d, QN_EINVAL, "--%s takes no value", info->name);
         return set_value(d, o, option, "");
@@ -314,6 +317,7 @@ static int parse_bare(struct diag *d, struct options *o, const char *text) {
     if (o->values[option].given)
         return fail(d, QN_EINVAL, "argument '%s': --%s is '%s' already", text,
                     option_table[option].name, o->values[option].text);
+    o->values[option].bare = true;
     return set_value(d, o, option, text);
 }
 

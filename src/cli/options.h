@@ -63,6 +63,7 @@ static inline bool option_fits(enum option option, enum command command) {
 /* One option as given. The strings are argv's. */
 struct option_value {
     bool given;
+    bool bare; /* as an argument without the option's name */
     const char *text;
     int64_t integer;
     double number;
