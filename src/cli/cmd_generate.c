@@ -34,8 +34,9 @@ struct run {
     struct sampling *base, *own; /* of the options; of the prompt that is handed over */
     struct job *jobs;            /* [n_jobs] */
     size_t n_jobs;
-    bool has_text, live; /* live: the only output's text is printed as it comes */
-    bool failed;         /* some line has an error in place of a result */
+    bool has_text, live;               /* live: the only output's text is printed as it comes */
+    size_t n_failed;                   /* lines with an error in place of a result ... */
+    const struct prompt *first_failed; /* ... and the first of them */
     struct tally_sum sum;
 };
 
@@ -215,7 +216,6 @@ static void print_end(const struct job *job, uint32_t index, const char *end) {
 static int print_text(const struct run *run, const struct job *job) {
     if (job->prompt->refusal) {
         print_end(job, 0, "error");
-        cli_error("line %lu: %s", job->prompt->line, job->prompt->refusal);
         return cli_finish();
     }
     for (uint32_t i = 0; i < job->n; i++) {
@@ -244,7 +244,7 @@ static int run_jobs(struct run *run) {
         if (rc == EXIT_OK) rc = collect(run, job);
         if (rc == EXIT_OK)
             rc = cli_wants_json(run->o) ? cli_print_json(job_json(run, job)) : print_text(run, job);
-        run->failed |= job->prompt->refusal != NULL;
+        if (job->prompt->refusal && run->n_failed++ == 0) run->first_failed = job->prompt;
         job_fini(job);
     }
     return rc;
@@ -280,7 +280,10 @@ static int run_prompts(const struct options *o, qn_engine *engine, struct prompt
     if (run.base) sampling_fini(run.base);
     free(run.base);
     free(run.jobs);
-    return rc == EXIT_OK && run.failed ? EXIT_FAILED : rc;
+    if (rc == EXIT_OK && run.n_failed)
+        rc = cli_error("%zu of %zu prompts failed; line %lu: %s", run.n_failed, prompts->n,
+                       run.first_failed->line, run.first_failed->refusal);
+    return rc;
 }
 
 int cmd_generate(const struct options *o) {

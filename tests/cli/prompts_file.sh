@@ -52,7 +52,8 @@ cat >"$T/in" <<'J'
 {"prompt": "Once", "custom_id": "last"}
 J
 run 1 generate $TINY -q --prompts-file "$T/in" --max-tokens 3 --temperature 0 --format json
-[ ! -s "$T/err" ] || die "errors of lines are on stdout"
+[ "$(wc -l <"$T/err")" -eq 1 ] || die "want one line of error"
+err_says "11 of 13 prompts failed; line 3: unknown field 'max_token'"
 check 'len(o) == 13 and [i for i, x in enumerate(o) if "error" in x] == list(range(1, 12))'
 check 'o[0]["custom_id"] == "first" and o[12]["custom_id"] == "last" and o[0]["ids"] == o[12]["ids"]'
 check 'o[1]["custom_id"] == {"any": ["thing"]}'
@@ -65,7 +66,7 @@ run 1 generate $TINY -q --prompts-file "$T/in" --max-tokens 3 --temperature 0
 [ "$(grep -c '^--- prompt' "$T/out")" -eq 13 ] || die "want a line after each text"
 out_says "--- prompt 1: length"
 out_says "--- prompt 3: error"
-err_says "line 3: unknown field 'max_token'"
+err_says "11 of 13 prompts failed; line 3: unknown field 'max_token'"
 printf '\xef\xbb\xbf{"prompt": "Once"}\n' >"$T/in"
 run 0 generate $TINY -q --prompts-file "$T/in" --max-tokens 3 --format json
 
