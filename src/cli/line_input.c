@@ -116,7 +116,7 @@ static enum line_result next_line(struct line_input *in, bool goes_on, const cha
                                   size_t *n) {
     if (in->editor) {
         enum line_result result = edit_line(in->editor, goes_on, line, n);
-        *n = without_newline(*line, *n);
+        if (result == LINE_TEXT) *n = without_newline(*line, *n);
         return result;
     }
     const ssize_t have = getline(&in->line, &in->capacity, stdin);
