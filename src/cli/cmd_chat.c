@@ -212,6 +212,7 @@ int cmd_chat(const struct options *o) {
     qn_engine_params params;
     struct sigaction act = {.sa_handler = on_interrupt}; /* no SA_RESTART: getline returns */
     int rc = cli_engine_params(o, &params);
+    if (rc == EXIT_OK) rc = sampling_check_options(o);
     if (rc == EXIT_OK) rc = line_input_open(&c.in);
     if (rc != EXIT_OK) return rc;
     if (params.max_num_seqs == 0) params.max_num_seqs = 1;

@@ -295,6 +295,7 @@ int cmd_generate(const struct options *o) {
         if (o->values[listed[i]].given && !cli_wants_json(o))
             return cli_usage("--%s: shown with --format json only", option_table[listed[i]].name);
     int rc = cli_engine_params(o, &params);
+    if (rc == EXIT_OK) rc = sampling_check_options(o);
     if (rc == EXIT_OK) rc = prompts_read(o, &prompts);
     params.max_logprobs = MAX(prompts.max_logprobs, sampling_logprobs_of_options(o));
     if (rc == EXIT_OK) rc = cli_open_engine(o, &params, &engine);

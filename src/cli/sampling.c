@@ -239,6 +239,15 @@ void sampling_fini(struct sampling *s) {
     s->owned = NULL;
 }
 
+int sampling_check_options(const struct options *o) {
+    struct sampling *s = malloc(sizeof *s);
+    if (!s) return cli_error("out of memory");
+    int rc = sampling_from_options(o, NULL, 0, s);
+    sampling_fini(s);
+    free(s);
+    return rc;
+}
+
 void sampling_copy(struct sampling *to, const struct sampling *from) {
     *to = *from;
     to->owned = NULL;

@@ -24,6 +24,9 @@ struct sampling {
 int sampling_from_options(const struct options *o, const qn_engine *engine, uint32_t max_tokens,
                           struct sampling *s);
 void sampling_fini(struct sampling *s);
+/* Whether the options are usable, before anything long. Prints what is wrong; returns an exit code.
+ */
+int sampling_check_options(const struct options *o);
 void sampling_copy(struct sampling *to, const struct sampling *from);
 
 /* Overrides with the sampling fields of a line; those that are not of sampling must be among
