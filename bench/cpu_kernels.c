@@ -23,6 +23,7 @@ struct bench {
     int n_threads;
     char *weights; /* WEIGHT_BYTES in pages of 4 KB, as a mapped checkpoint has them */
     enum dtype dtype;
+    enum cpu_sum sum;
     uint32_t k, n_tok;
     uint32_t only_k, only_tok; /* 0: all shapes */
     size_t bytes;              /* of the weights to go over */
@@ -93,8 +94,8 @@ static void run_gemm(struct worker *w) {
              idx = (uint32_t)w->idx;
     float *y = b->y + (size_t)idx * TILE_ROWS * b->n_tok;
     for (uint32_t i = tiles * idx / n_threads; i < tiles * (idx + 1) / n_threads; i++)
-        b->isa->gemm[b->dtype](b->weights + (size_t)i * TILE_ROWS * row, TILE_ROWS, b->k, b->pack,
-                               b->n_tok, y, TILE_ROWS);
+        b->isa->gemm[b->dtype](b->sum, b->weights + (size_t)i * TILE_ROWS * row, TILE_ROWS, b->k,
+                               b->pack, b->n_tok, y, TILE_ROWS);
 }
 
 struct job {
@@ -145,7 +146,7 @@ static void *pages(size_t bytes) {
     return p;
 }
 
-static void bench_gemm(struct bench *b, double read_rate, double dot_rate) {
+static void bench_gemm(struct bench *b, enum cpu_sum sum, double read_rate, double dot_rate) {
     static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
     static const char *const names[] = {"F32", "BF16", "F16"};
     static const uint32_t ks[] = {1024, 3072, 4096}, toks[] = {1, 2, 4, 6, 8, 16, 32, 64, 128};
@@ -156,7 +157,7 @@ static void bench_gemm(struct bench *b, double read_rate, double dot_rate) {
                 if (b->only_k == 0 && dtypes[d] != DTYPE_BF16 &&
                     (i != 1 || (j != 0 && j != 4 && j != 8)))
                     continue;
-                b->dtype = dtypes[d], b->k = ks[i], b->n_tok = toks[j];
+                b->sum = sum, b->dtype = dtypes[d], b->k = ks[i], b->n_tok = toks[j];
                 b->bytes = toks[j] > 8 ? WEIGHT_BYTES / 8 : WEIGHT_BYTES;
                 float *x = calloc((size_t)b->n_tok * b->k, sizeof *x);
                 const float *rows[128];
@@ -167,9 +168,9 @@ static void bench_gemm(struct bench *b, double read_rate, double dot_rate) {
                 b->y = calloc((size_t)b->n_threads * TILE_ROWS * b->n_tok, sizeof *b->y);
                 double s = measure(b, run_gemm), bytes = (double)b->bytes;
                 double flops = 2 * bytes / dtype_bytes(b->dtype) * b->n_tok;
-                printf("gemm %-4s k %4u n_tok %3u: %6.1f GB/s (%3.0f %% of read) %7.1f GFLOP/s",
-                       names[b->dtype], b->k, b->n_tok, bytes / s * 1e-9,
-                       100 * bytes / s / read_rate, flops / s * 1e-9);
+                printf("%s %-4s k %4u n_tok %3u: %6.1f GB/s (%3.0f %% of read) %7.1f GFLOP/s",
+                       sum == CPU_SUM_TREE ? "tree" : "gemm", names[b->dtype], b->k, b->n_tok,
+                       bytes / s * 1e-9, 100 * bytes / s / read_rate, flops / s * 1e-9);
                 if (dot_rate > 0 && b->dtype == DTYPE_BF16)
                     printf(" (%3.0f %% of dpbf16)", 100 * flops / s / dot_rate);
                 printf("\n");
@@ -217,7 +218,8 @@ int main(int argc, char **argv) {
         dot_rate = (double)DOT_FLOPS * (1 << 20) * b.n_threads / measure(&b, run_dots);
     printf("%s, %d threads: read %.1f GB/s, dpbf16 %.1f GFLOP/s\n", b.isa->name, b.n_threads,
            read_rate * 1e-9, dot_rate * 1e-9);
-    bench_gemm(&b, read_rate, dot_rate);
+    bench_gemm(&b, CPU_SUM_WHOLE, read_rate, dot_rate);
+    bench_gemm(&b, CPU_SUM_TREE, read_rate, dot_rate);
     if (b.only_k == 0) bench_attend(b.isa);
     munmap(b.weights, WEIGHT_BYTES);
     return 0;

@@ -56,8 +56,8 @@ static uint32_t told_workers;
 static int told_device(struct diag *d, const struct backend_config *config,
                        struct backend_device *out) {
     (void)d, (void)config;
-    *out = (struct backend_device){
-        .n_workers = told_workers, .cuts_linear = true, .memory_bytes = (uint64_t)80 << 30};
+    *out = (struct backend_device){.compute = device_cuda(90, told_workers, 25),
+                                   .memory_bytes = (uint64_t)80 << 30};
     return QN_OK;
 }
 
@@ -85,7 +85,7 @@ static int run_once(struct diag *d, struct bench *b, const qn_engine_params *p) 
         printf("%u graphs of 1 to %u rows, %u requests of up to %u positions, %u workers: %llu "
                "tasks, %llu events, program %.1f MB, compiler's arena %.1f MB\n",
                report->n_variants, plan.compile.max_batched_tokens, plan.compile.n_slots,
-               plan.compile.max_model_len, plan.compile.n_workers,
+               plan.compile.max_model_len, plan.compile.device.n_workers,
                (unsigned long long)program->section[SECTION_TASK].count,
                (unsigned long long)program->section[SECTION_EVENT].count,
                (double)program->total_bytes / 1e6, (double)report->peak_bytes / 1e6);

@@ -112,12 +112,28 @@ typedef struct qn_chat_params {
 } qn_chat_params;
 QN_API void qn_chat_params_init(qn_chat_params *params);
 
-/* The prompt text of a conversation: messages_json is an array of {"role", "content"}. The text has
- * its special tokens spelled out: tokenize it with add_special 0. params may be NULL. *text is the
- * caller's: qn_free(). Errors: QN_ENOENT (the directory has no template), QN_EFORMAT. */
+/* The prompt text of a conversation. messages_json is an array of messages with any fields, or
+ *     {"messages": [...], "tools": [...], "documents": [...], "add_generation_prompt": true,
+ *      "chat_template_kwargs": {...}}
+ * of which all but messages may be missing; what it says wins over params. The text is that of
+ * transformers' apply_chat_template and has its special tokens spelled out: tokenize it with
+ * add_special 0. params may be NULL. *text is the caller's: qn_free(). Errors: QN_ENOENT (the
+ * directory has no template), QN_EFORMAT, QN_EINVAL (the template raises an exception),
+ * QN_EUNSUPPORTED (it does what is not known here), QN_ELIMIT. */
 QN_API int qn_chat_render(const qn_tokenizer *tokenizer, const char *messages_json,
                           const qn_chat_params *params, char **text, size_t *n_text,
                           qn_error *error);
+
+/* A template without a tokenizer: compiled once, rendered from any number of threads. dir is a
+ * model directory, or NULL where name is a built-in's or a file's; name as in qn_chat_params. */
+typedef struct qn_chat_template qn_chat_template;
+QN_API int qn_chat_template_open(const char *dir, const char *name,
+                                 qn_chat_template **chat_template, qn_error *error);
+QN_API void qn_chat_template_close(qn_chat_template *chat_template);
+/* As qn_chat_render. */
+QN_API int qn_chat_template_render(const qn_chat_template *chat_template, const char *messages_json,
+                                   const qn_chat_params *params, char **text, size_t *n_text,
+                                   qn_error *error);
 
 /* ---- engine ------------------------------------------------------------------------------- */
 

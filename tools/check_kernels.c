@@ -2,12 +2,13 @@
  * holds the assembler's report to what is written beside each kernel. Needs NVRTC, but no GPU.
  *
  *     check_kernels [--arch sm_90a]... [--model NAME]... [--traces] [--log] [--cubin FOLDER]
- *     check_kernels --fill-cache [--form aot|hybrid|jit] [--traces] --arch sm_90a DIR...
+ *     check_kernels --fill-cache [--form aot|jit] [--requests N] [--traces] --arch sm_90a DIR...
  *
  * --traces: kernels of an engine that was opened with a trace, which have the same budgets.
  * The second form compiles the kernels of model directories into the kernel cache, so that a
- * machine that gets a copy of the cache compiles nothing. Kernels differ by what the program hands
- * out at run time: nothing (as the engine has it on a GPU), attention, everything.
+ * machine that gets a copy of the cache compiles nothing. Kernels differ by the forms that the
+ * program uses, and so by the requests in flight (8), and by whether it hands out tasks at run
+ * time; as the engine has it on a GPU it does not.
  *
  * A budget is a line of a .cuh file:
  *
@@ -28,6 +29,8 @@
 #include "base/checked.h"
 #include "codegen/embed.h"
 #include "codegen/kernel_image.h"
+#include "engine/compile.h"
+#include "engine/compile_option.h"
 #include "model/model.h"
 
 #include <stdio.h>
@@ -107,6 +110,7 @@ struct choices {
     int n_arch, n_model;
     bool log, fill_cache, traces;
     const char *cubin_folder, *form;
+    uint32_t n_requests;
     char **dirs;
     int n_dirs;
 };
@@ -224,26 +228,30 @@ static int judge_log(char *log, const char *where, int *n_kernels) {
     return failures;
 }
 
-/* A program of which only what emit_constants reads is filled in; of a form that hands tasks out
- * one of those. */
-static struct prog_header *bare_program(const struct model_spec *spec, const char *form) {
-    const size_t kv_at = sizeof(struct prog_header) + sizeof *spec;
-    const size_t at = align_up(kv_at + sizeof(struct kv_row), 64);
+/* A program of which only what emit_constants reads is filled in: the model, its KV rows, LINEAR of
+ * the attention's output and of the MLP's. */
+struct bare {
+    struct prog_header header;
+    struct model_spec spec;
+    struct kv_row kv;
+    struct prog_op ops[2];
+};
+
+static struct prog_section section_at(size_t offset, uint64_t count) {
+    return (struct prog_section){.offset = offset, .count = count};
+}
+
+static struct bare bare_program(const struct model_spec *spec) {
     const enum dtype kv = spec->weight_dtype == DTYPE_F32 ? DTYPE_BF16 : spec->weight_dtype;
-    struct prog_header *p = calloc(1, at + sizeof(struct prog_task));
-    if (p == NULL) return NULL;
-    p->section[SECTION_MODEL] = (struct prog_section){.offset = sizeof *p, .count = 1};
-    memcpy(p + 1, spec, sizeof *spec);
-    p->section[SECTION_KV] = (struct prog_section){.offset = kv_at, .count = 1};
-    *(struct kv_row *)((char *)p + kv_at) = spec_kv_row(spec, kv);
-    const bool all = strcmp(form, "jit") == 0;
-    if (all || strcmp(form, "hybrid") == 0) {
-        struct prog_task *t = (struct prog_task *)((char *)p + at);
-        p->section[SECTION_TASK] = (struct prog_section){.offset = at, .count = 1};
-        t->worker = PROG_JIT;
-        t->kind = all ? OP_LINEAR : OP_ATTENTION_SPLIT;
-    }
-    p->kv_block = 64; /* compile_options_init's */
+    struct bare p = {.header.kv_block = 64, /* compile_options_init's */
+                     .header.max_model_len = 4096,
+                     .spec = *spec,
+                     .kv = spec_kv_row(spec, kv),
+                     .ops = {{.kind = OP_LINEAR, .n_rows = 2, .k = spec->n_heads * spec->head_dim},
+                             {.kind = OP_LINEAR, .n_rows = 2, .k = spec->intermediate}}};
+    p.header.section[SECTION_MODEL] = section_at(offsetof(struct bare, spec), 1);
+    p.header.section[SECTION_KV] = section_at(offsetof(struct bare, kv), 1);
+    p.header.section[SECTION_OP] = section_at(offsetof(struct bare, ops), 2);
     return p;
 }
 
@@ -262,13 +270,13 @@ static int check(const struct nvrtc *nvrtc, const struct choices *c, const char 
     struct diag d = {0};
     struct kernel_cache off = {{0}};
     struct kernel_image image = {0};
-    struct kernel_image_options o = {.arch = arch, .verbose = true, .traces = c->traces};
+    struct kernel_image_options o = {
+        .arch = arch, .all_forms = true, .verbose = true, .traces = c->traces};
     char where[64];
     int failures = 0, n_kernels = 0;
     snprintf(where, sizeof where, "%s.%s", model, arch);
-    struct prog_header *program = bare_program(spec, "aot");
-    if (program == NULL) return 1;
-    int rc = kernel_image_make(&d, nvrtc, &off, program, &o, &image);
+    const struct bare program = bare_program(spec);
+    int rc = kernel_image_make(&d, nvrtc, &off, &program.header, &o, &image);
     if (rc != QN_OK) {
         printf("FAIL  %-28s %s\n", where, d.message);
         if (c->log && image.log != NULL) puts(image.log);
@@ -282,7 +290,6 @@ static int check(const struct nvrtc *nvrtc, const struct choices *c, const char 
         if (n_kernels == 0) failures++;
     }
     kernel_image_fini(&image);
-    free(program);
     return failures;
 }
 
@@ -307,6 +314,8 @@ static int parse(int argc, char **argv, struct choices *c) {
             return 0;
         } else if (strcmp(argv[i], "--form") == 0 && more)
             c->form = argv[++i];
+        else if (strcmp(argv[i], "--requests") == 0 && more)
+            c->n_requests = (uint32_t)strtoul(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--cubin") == 0 && more)
             c->cubin_folder = argv[++i];
         else if (strcmp(argv[i], "--arch") == 0 && more && c->n_arch < MAX_CHOICES)
@@ -322,17 +331,32 @@ static int parse(int argc, char **argv, struct choices *c) {
     return 0;
 }
 
+/* The program that an engine would make of a model for a GPU of 132 multiprocessors. */
+static int real_program(struct diag *d, const struct choices *c, struct model *model,
+                        const char *arch, struct prog_header **program) {
+    const struct device card = device_cuda((uint32_t)strtoul(arch + 3, NULL, 10), 132, 25);
+    struct compile_options o;
+    char launch[32];
+    compile_options_init(&o);
+    compile_options_cuda(&o, &card);
+    o.n_slots = c->n_requests;
+    o.kv_dtype = model->spec.weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
+    snprintf(launch, sizeof launch, "launch=%.20s", c->form);
+    TRY(compile_option_apply(d, launch, &o));
+    return compile_model(d, model, &o, NULL, NULL, program);
+}
+
 /* One directory's kernels into the cache; 1 if that failed. */
 static int fill(const struct nvrtc *nvrtc, const struct kernel_cache *cache,
                 const struct choices *c, const char *dir, const char *arch) {
     struct diag d = {0};
     struct model_options options = {.dummy = true};
-    struct model *model;
+    struct model *model = NULL;
     struct kernel_image image = {0};
     struct prog_header *program = NULL;
     int rc = model_open(&d, dir, &options, &model);
-    if (rc == QN_OK) program = bare_program(&model->spec, c->form);
-    if (program != NULL)
+    if (rc == QN_OK) rc = real_program(&d, c, model, arch, &program);
+    if (rc == QN_OK)
         rc = kernel_image_make(&d, nvrtc, cache, program,
                                &(struct kernel_image_options){.arch = arch, .traces = c->traces},
                                &image);
@@ -356,7 +380,7 @@ static int fill_cache(const struct nvrtc *nvrtc, const struct choices *c) {
 }
 
 int main(int argc, char **argv) {
-    struct choices c = {.form = "aot"};
+    struct choices c = {.form = "aot", .n_requests = 8};
     struct nvrtc nvrtc;
     struct diag d = {0};
     int failures = 0, n = 0;

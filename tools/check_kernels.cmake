@@ -1,6 +1,6 @@
 # The kernels' compile check as a program and as a test; 77 means that there is no NVRTC here.
 add_executable(check_kernels tools/check_kernels.c)
-target_link_libraries(check_kernels PRIVATE qn_codegen qn_model ${CMAKE_DL_LIBS})
+target_link_libraries(check_kernels PRIVATE qn_engine ${CMAKE_DL_LIBS})
 # One model, an architecture a test: a compilation takes the better part of a minute. Without
 # arguments it checks all.
 set(archs sm_90a)

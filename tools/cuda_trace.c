@@ -67,8 +67,7 @@ static int open_engine(struct diag *d, struct tool *t, const char *dir) {
     TRY(backend_cuda.device(d, &config, &device));
     TRY(model_open(d, dir, &m, &t->model));
     compile_options_init(&c);
-    compile_options_cuda(&c, device.cuts_linear, device.short_ring);
-    c.n_workers = device.n_workers;
+    compile_options_cuda(&c, &device.compute);
     c.n_slots = t->batch;
     c.max_model_len = MAX(512, MAX(t->prompt, t->context) + t->tokens + 8);
     c.max_batched_tokens = MAX(MAX(8, t->batch), MAX(t->prompt, MIN(t->context, CHUNK)));
@@ -76,7 +75,7 @@ static int open_engine(struct diag *d, struct tool *t, const char *dir) {
     TRY(compile_model(d, t->model, &c, NULL, NULL, &t->program));
     config.n_kv_blocks = t->batch * CEIL_DIV(c.max_model_len, c.kv_block);
     config.max_batched = c.max_batched_tokens;
-    TRY(trace_new(d, c.n_workers, TRACE_BYTES, &t->rings));
+    TRY(trace_new(d, c.device.n_workers, TRACE_BYTES, &t->rings));
     trace_switch(t->rings, true);
     config.trace = t->rings;
     return backend_cuda.open(d, t->program, NULL, &config, &t->instance);

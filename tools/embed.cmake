@@ -2,7 +2,8 @@
 # Included by CMakeLists.txt; at build time CMake runs it again as a script (-P) to write the table.
 
 if(NOT CMAKE_SCRIPT_MODE_FILE)
-  file(GLOB_RECURSE embed_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cuh)
+  file(GLOB_RECURSE embed_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cuh
+    ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.h ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.def)
   file(GLOB embed_shared CONFIGURE_DEPENDS
     ${CMAKE_SOURCE_DIR}/src/base/abi.h
     ${CMAKE_SOURCE_DIR}/src/graph/kv_row.h

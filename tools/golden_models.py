@@ -7,7 +7,9 @@
 
 Each directory has config.json, safetensors and cases.json. The reference runs in float32 on the
 weights as stored (rounded to the file's dtype, then widened), without a KV cache, and reads the
-config.json that is in the directory, so that its meaning is transformers' and not ours. cases.json:
+config.json that is in the directory, so that its meaning is transformers' and not ours. With a
+KV cache where it makes a difference: dynamic RoPE and longrope turn a key by how long the context is
+when it is made. cases.json:
 
     {"model": NAME, "max_new_tokens": 24, "cases": [
         {"prompt": [ids], "ids": [24 greedy ids], "logprobs": [of those, natural log],
@@ -48,6 +50,9 @@ BASE = dict(
     bos_token_id=None,
     eos_token_id=2,
 )
+LONGROPE = dict(short_factor=[1.0, 1.1, 1.3, 1.6, 2.0, 2.1, 2.2, 2.5],
+                long_factor=[1.2, 2.0, 3.5, 6.0, 9.0, 12.0, 14.0, 16.0])
+LENGTHS = {"qwen2-dynamic": (1, 33, 50, 63)} # none beyond the original length
 LLAMA3 = dict(factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
 
 
@@ -88,6 +93,22 @@ MODELS = {
     "mistral": model("MistralForCausalLM", F32, num_key_value_heads=2, head_dim=8, sliding_window=None,
                      rope_theta=1000000.0, torch_dtype=F32, intermediate_size=50, hidden_size=50,
                      vocab_size=519),
+    "llama-yarn": model("LlamaForCausalLM", F32, head_dim=16, rope_theta=10000.0, torch_dtype=F32,
+                        rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}),
+    "qwen3-yarn": model("Qwen3ForCausalLM", F16, head_dim=32, dtype=F16, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 1000000.0, "factor": None, "original_max_position_embeddings": 128,
+        "beta_fast": 16, "beta_slow": 2, "mscale": 0.8, "mscale_all_dim": 0.5, "truncate": False}),
+    "mistral-yarn": model("MistralForCausalLM", BF16, head_dim=24, sliding_window=None, torch_dtype=BF16,
+                          rope_theta=20000.0, max_position_embeddings=48, rope_scaling={
+                              "rope_type": "yarn", "factor": 8.0, "attention_factor": 1.5}),
+    "qwen2-dynamic": model("Qwen2ForCausalLM", F32, max_position_embeddings=64, rope_theta=10000.0, torch_dtype=F32,
+                           rope_scaling={"type": "dynamic", "factor": 4.0}),
+    "llama-longrope": model("LlamaForCausalLM", F32, head_dim=16, torch_dtype=F32, rope_theta=10000.0,
+                            original_max_position_embeddings=28, rope_scaling=dict(LONGROPE, type="longrope")),
+    "mistral-longrope": model("MistralForCausalLM", F16, head_dim=16, sliding_window=None, dtype=F16,
+                              max_position_embeddings=512, rope_parameters=dict(
+                                  LONGROPE, rope_type="longrope", rope_theta=10000.0, attention_factor=1.25,
+                                  original_max_position_embeddings=50)),
 }
 
 
@@ -139,15 +160,32 @@ def greedy(network, prompt):
     return {"prompt": list(prompt), "ids": out, "logprobs": logprobs, "margins": margins}
 
 
+def cached(network, prompt):
+    """The same with a KV cache: the prompt at once, then token by token."""
+    new, cache, out, logprobs, margins = list(prompt), None, [], [], []
+    with torch.no_grad():
+        for _ in range(NEW_TOKENS):
+            result = network(torch.tensor([new]), past_key_values=cache, use_cache=True)
+            logits, cache = result.logits[0, -1].double(), result.past_key_values
+            best, second = torch.topk(logits, 2).values.tolist()
+            new = [int(logits.argmax())]
+            logprobs.append(round(float(torch.log_softmax(logits, -1)[new[0]]), 6))
+            margins.append(round(best - second, 6))
+            out += new
+    return {"prompt": list(prompt), "ids": out, "logprobs": logprobs, "margins": margins}
+
+
 def make_cases(name, folder):
     network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     config = network.config
     generator = torch.Generator().manual_seed(7)
     cases = []
-    for n in PROMPT_LENGTHS:
-        if n + NEW_TOKENS <= config.max_position_embeddings:
+    changes = config.rope_parameters["rope_type"] in ("dynamic", "longrope")
+    stretched = config.max_position_embeddings * (config.rope_parameters.get("factor") or 1)
+    for n in LENGTHS.get(name, PROMPT_LENGTHS):
+        if n + NEW_TOKENS <= (stretched if name.endswith(("-yarn", "-dynamic")) else config.max_position_embeddings):
             prompt = torch.randint(0, config.vocab_size, (n,), generator=generator).tolist()
-            cases.append(greedy(network, prompt))
+            cases.append((cached if changes else greedy)(network, prompt))
     return {"model": name, "max_new_tokens": NEW_TOKENS, "cases": cases}
 
 

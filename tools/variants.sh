@@ -42,7 +42,7 @@ yields=""
 few="short_jit_sm80|short_(step|whole)_sm80" # nothing new before sm_90; 26 multiprocessors are too many
 if [ "${1:-}" = --quick ]; then
     shift
-    slow="$slow|hostile/test_(tokenizers|nomem)|engine/test_(shapes|trace|view)|cli/(bench|profile|compile_options|graph)|emulator/"
+    slow="$slow|hostile/test_(tokenizers|nomem)|engine/test_(shapes|trace|view)|cli/(bench|profile|compile_options|graph)|emulator/|device/[^t]"
     few="short_(sm|jit|step|whole_sm|pairs|carry|polls)|engine/test_trace"
     yields="-DQN_STRESS=ON"
 fi
@@ -51,7 +51,7 @@ for variant in "$@"; do
     case "$variant" in
     asan)
         # A thousand fibers with a fake stack each: minutes a test. ThreadSanitizer sees those.
-        run asan "-DQN_SANITIZE=address,undefined" all "-E $slow|emulator/"
+        run asan "-DQN_SANITIZE=address,undefined" all "-E $slow|emulator/|device/[^t]"
         ;;
     tsan)
         # Compiling and proving is one thread's work.
@@ -66,7 +66,7 @@ for variant in "$@"; do
         command -v gcovr >/dev/null || { echo "gcovr is missing" >&2; exit 1; }
         find build-coverage -name '*.gcda' -delete 2>/dev/null || true
         run coverage "-DQN_COVERAGE=ON" all \
-            "-E $slow|hostile/|emulator/|engine/test_(engine|trace)|cli/(bench|generate|profile|install)"
+            "-E $slow|hostile/|emulator/|device/[^t]|engine/test_(engine|trace)|cli/(bench|generate|profile|install)"
         gcovr -r . -f src/ -s build-coverage -o build-coverage/coverage.txt >build-coverage/summary
         cat build-coverage/summary
         ;;

@@ -59,6 +59,17 @@ int jsonio_double(struct diag *d, const char *file, const json_t *o, const char 
     return QN_OK;
 }
 
+int jsonio_range(struct diag *d, const char *file, const json_t *o, const char *key, double low,
+                 double high, double fallback, double *out) {
+    TRY(jsonio_double(d, file, o, key, fallback, out));
+    if (jsonio_field(o, key) == NULL && !isnan(fallback)) return QN_OK;
+    if (isnan(*out)) return wrong_type(d, file, key, "a number", NULL);
+    if (*out < low || *out > high)
+        return fail(d, QN_EFORMAT, "%s: %s: want a number from %g to %g, have %g", file, key, low,
+                    high, *out);
+    return QN_OK;
+}
+
 int jsonio_bool(struct diag *d, const char *file, const json_t *o, const char *key, bool fallback,
                 bool *out) {
     const json_t *v = jsonio_field(o, key);

@@ -42,6 +42,9 @@ int jsonio_need_int(struct diag *d, const char *file, const json_t *o, const cha
                     int64_t high, int64_t *out);
 int jsonio_double(struct diag *d, const char *file, const json_t *o, const char *key,
                   double fallback, double *out);
+/* A number in [low, high]; NAN as fallback: it must be there. */
+int jsonio_range(struct diag *d, const char *file, const json_t *o, const char *key, double low,
+                 double high, double fallback, double *out);
 int jsonio_bool(struct diag *d, const char *file, const json_t *o, const char *key, bool fallback,
                 bool *out);
 /* The string is borrowed from o; fallback may be NULL. */

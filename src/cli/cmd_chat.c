@@ -1,4 +1,5 @@
 /* cmd_chat.c - quern chat: a conversation on the terminal, or line by line from a pipe. */
+#include "cli/chat_prompt.h"
 #include "cli/cli.h"
 #include "cli/line_input.h"
 #include "cli/sampling.h"
@@ -24,6 +25,7 @@ static void on_interrupt(int number) {
 struct chat {
     const struct options *o;
     qn_engine *engine;
+    struct chat_prompt prompt;
     struct sampling sampling;
     json_t *messages; /* array of {"role", "content"} */
     struct line_input in;
@@ -48,16 +50,12 @@ static int ask_again(struct chat *c, qn_request **request);
 
 /* The conversation so far as a prompt, and the request for its answer. */
 static int ask(struct chat *c, qn_request **request) {
-    qn_chat_params params;
     qn_error error;
     char *text;
     size_t n;
-    qn_chat_params_init(&params);
-    params.chat_template = options_text(c->o, OPT_CHAT_TEMPLATE, NULL);
-    params.add_generation_prompt = 1;
     char *messages = json_dumps(c->messages, JSON_COMPACT);
     if (!messages) return cli_error("out of memory");
-    int rc = qn_chat_render(qn_engine_tokenizer(c->engine), messages, &params, &text, &n, &error);
+    int rc = chat_prompt_render(&c->prompt, messages, &text, &n, &error);
     free(messages);
     if (rc != QN_OK) return cli_failed(&error);
     qn_prompt prompt = {.struct_size = sizeof prompt, .text = text, .n_text = n, .no_special = 1};
@@ -206,6 +204,23 @@ static int converse(struct chat *c) {
     return c->failed ? EXIT_FAILED : rc;
 }
 
+/* Whether the template takes such a conversation, before the weights are loaded. */
+static int try_template(struct chat *c, const char *dir) {
+    qn_error error;
+    char *text = NULL, *messages = NULL;
+    size_t n;
+    int rc = chat_prompt_open(c->o, dir, &c->prompt);
+    if (rc == EXIT_OK) rc = reset(c);
+    if (rc == EXIT_OK) rc = add_message(c, "user", "Hello", 5);
+    if (rc == EXIT_OK && !(messages = json_dumps(c->messages, JSON_COMPACT)))
+        rc = cli_error("out of memory");
+    if (rc == EXIT_OK && chat_prompt_render(&c->prompt, messages, &text, &n, &error) != QN_OK)
+        rc = cli_failed(&error);
+    free(messages);
+    qn_free(text);
+    return rc;
+}
+
 int cmd_chat(const struct options *o) {
     struct chat c = {.o = o};
     qn_engine_info info = {.struct_size = sizeof info};
@@ -216,11 +231,12 @@ int cmd_chat(const struct options *o) {
     if (rc == EXIT_OK) rc = line_input_open(&c.in);
     if (rc != EXIT_OK) return rc;
     if (params.max_num_seqs == 0) params.max_num_seqs = 1;
-    rc = cli_open_engine(o, &params, &c.engine);
+    if (!(c.messages = json_array())) return cli_error("out of memory");
+    rc = try_template(&c, params.tokenizer ? params.tokenizer : params.model);
+    if (rc == EXIT_OK) rc = cli_open_engine(o, &params, &c.engine);
     if (rc == EXIT_OK && !qn_engine_tokenizer(c.engine))
         rc = cli_error("%s: no tokenizer.json, and chat needs one", params.model);
     if (rc == EXIT_OK) rc = sampling_from_options(o, c.engine, 0, &c.sampling);
-    if (rc == EXIT_OK && !(c.messages = json_array())) rc = cli_error("out of memory");
     if (rc == EXIT_OK) {
         qn_engine_get_info(c.engine, &info);
         c.max_model_len = info.max_model_len;
@@ -233,6 +249,7 @@ int cmd_chat(const struct options *o) {
     json_decref(c.messages);
     sampling_fini(&c.sampling);
     line_input_close(&c.in);
+    chat_prompt_close(&c.prompt);
     qn_engine_close(c.engine);
     return rc;
 }

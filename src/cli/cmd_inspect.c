@@ -20,20 +20,60 @@ static void print_stages(const json_t *variant) {
                whole(stage, "dummies"), whole(stage, "events"), whole(stage, "jit_tasks"));
 }
 
+static void print_rows(const json_t *variant) {
+    printf("\n%lld token rows%s of up to %lld positions: ", whole(variant, "rows"),
+           json_is_true(json_object_get(variant, "alone")) ? ", each of another request," : "",
+           whole(variant, "context"));
+}
+
 static void print_variant(const json_t *variant) {
     const json_t *normal = json_object_get(variant, "normalization");
     char weights[32], activations[32];
-    printf(
-        "\n%lld token rows%s of up to %lld positions: %lld operators, weights %s, activations %s\n",
-        whole(variant, "rows"),
-        json_is_true(json_object_get(variant, "alone")) ? ", each of another request," : "",
-        whole(variant, "context"), whole(variant, "operators"),
-        cli_bytes((uint64_t)whole(variant, "weight_bytes"), weights),
-        cli_bytes((uint64_t)whole(variant, "activation_bytes"), activations));
+    print_rows(variant);
+    printf("%lld operators, weights %s, activations %s\n", whole(variant, "operators"),
+           cli_bytes((uint64_t)whole(variant, "weight_bytes"), weights),
+           cli_bytes((uint64_t)whole(variant, "activation_bytes"), activations));
     printf("  %-12s %9s %9s %9s %9s\n", "stage", "tasks", "dummies", "events", "JIT");
     print_stages(variant);
     printf("  normalization adds %.2f %% tasks; %lld dependent pairs became %lld events\n",
            number(normal, "overhead_percent"), whole(variant, "pairs"), whole(variant, "events"));
+}
+
+/* One of several ways: "* " if it was taken, its cost, or what it lacks. */
+static void print_way(const json_t *way, const char *name) {
+    const char *why_not = json_string_value(json_object_get(way, "why_not"));
+    printf("    %s %-44s ", json_is_true(json_object_get(way, "taken")) ? "*" : " ",
+           json_string_value(json_object_get(way, name)));
+    if (why_not != NULL)
+        printf("not possible: %s\n", why_not);
+    else if (json_is_null(json_object_get(way, "us")))
+        puts("         ? us");
+    else
+        printf("%10.1f us\n", number(way, "us"));
+    size_t i;
+    json_t *other;
+    json_array_foreach(json_object_get(way, "stand_ins"), i, other) if (why_not == NULL)
+        printf("        %s may stand in\n", json_string_value(other));
+}
+
+static void print_why(const json_t *variant) {
+    const char *why = json_string_value(json_object_get(variant, "why"));
+    size_t i, k;
+    json_t *item, *way;
+    print_rows(variant);
+    puts(why != NULL ? why : "its choices are not in the program's file");
+    json_array_foreach(json_object_get(variant, "choices"), i, item) {
+        printf("  %s: %s\n", json_string_value(json_object_get(item, "what")),
+               json_string_value(json_object_get(item, "why")));
+        json_array_foreach(json_object_get(item, "ways"), k, way) print_way(way, "operators");
+    }
+    json_array_foreach(json_object_get(variant, "forms"), i, item) {
+        printf("  %s, %lld tasks", json_string_value(json_object_get(item, "operator")),
+               whole(item, "tasks"));
+        if (whole(item, "k") != 0) printf(", products of %lld", whole(item, "k"));
+        puts("");
+        json_array_foreach(json_object_get(item, "forms"), k, way) print_way(way, "code");
+    }
 }
 
 static void print_head(const json_t *root) {
@@ -72,7 +112,12 @@ int cmd_inspect(const struct options *o) {
     print_head(root);
     size_t i;
     json_t *variant;
-    json_array_foreach(json_object_get(root, "variants"), i, variant) print_variant(variant);
+    json_array_foreach(json_object_get(root, "variants"), i, variant) {
+        if (options_flag(o, OPT_WHY))
+            print_why(variant);
+        else
+            print_variant(variant);
+    }
     json_decref(root);
     return EXIT_OK;
 }

@@ -1,4 +1,5 @@
 /* cmd_tokenize.c - quern tokenize: text to token ids. */
+#include "cli/chat_prompt.h"
 #include "cli/jsonl.h"
 
 #include <stdlib.h>
@@ -47,13 +48,48 @@ static int tokenize_lines(const struct options *o, const qn_tokenizer *t) {
     return rc;
 }
 
+/* One conversation: its prompt, and the ids of that. */
+static int tokenize_chat(const qn_tokenizer *t, const struct chat_prompt *p,
+                         const struct jsonl *line) {
+    char *text = NULL;
+    size_t n = 0, n_ids = 0;
+    int32_t *ids = NULL;
+    qn_error error;
+    if (strlen(line->line) != line->n)
+        return cli_error("stdin: line %lu: a NUL in JSON", line->number);
+    int rc = chat_prompt_render(p, line->line, &text, &n, &error);
+    if (rc == QN_OK) rc = qn_tokenize(t, text, n, 0, &ids, &n_ids, &error);
+    if (rc == QN_OK)
+        rc = cli_print_json(
+            json_pack("{s:o, s:o}", "prompt", json_stringn(text, n), "ids", ids_json(ids, n_ids)));
+    else
+        rc = cli_error("stdin: line %lu: %s", line->number, error.message);
+    qn_free(text);
+    qn_free(ids);
+    return rc;
+}
+
+static int tokenize_chats(const struct options *o, const char *dir, const qn_tokenizer *t) {
+    struct chat_prompt p;
+    struct jsonl lines;
+    int rc = chat_prompt_open(o, dir, &p);
+    if (rc != EXIT_OK) return rc;
+    rc = jsonl_open(&lines, "-");
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    while (rc == EXIT_OK && (rc = jsonl_line(&lines)) == EXIT_OK && lines.n > 0)
+        rc = tokenize_chat(t, &p, &lines);
+    jsonl_close(&lines);
+    chat_prompt_close(&p);
+    return rc;
+}
+
 int cmd_tokenize(const struct options *o) {
     const char *dir = options_text(o, OPT_TOKENIZER, NULL);
     const char *prompt = options_text(o, OPT_PROMPT, NULL);
     const char *file = options_text(o, OPT_PROMPT_FILE, NULL);
     if (!dir) return cli_usage("which tokenizer? quern tokenize --tokenizer DIR");
-    if (options_flag(o, OPT_JSONL) + !!prompt + !!file != 1)
-        return cli_usage("give one of --jsonl, --prompt and --prompt-file");
+    if (options_flag(o, OPT_JSONL) + options_flag(o, OPT_CHAT) + !!prompt + !!file != 1)
+        return cli_usage("give one of --jsonl, --chat, --prompt and --prompt-file");
     qn_tokenizer *t;
     qn_error error;
     char *text = NULL;
@@ -70,6 +106,8 @@ int cmd_tokenize(const struct options *o) {
             rc = tokenize(o, t, NULL, prompt, strlen(prompt));
         else if (file)
             rc = tokenize(o, t, NULL, text, n);
+        else if (options_flag(o, OPT_CHAT))
+            rc = tokenize_chats(o, dir, t);
         else
             rc = tokenize_lines(o, t);
         qn_tokenizer_close(t);

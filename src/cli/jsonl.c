@@ -18,30 +18,40 @@ void jsonl_close(struct jsonl *j) {
     *j = (struct jsonl){0};
 }
 
-/* The file may begin with a byte order mark, as some editors write it. */
-static size_t skip_mark(const struct jsonl *j, size_t n) {
-    return j->number == 1 && n >= 3 && memcmp(j->line, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+/* The next line that is not empty; j->n is 0 at the end. The file may begin with a byte order mark,
+ * as some editors write it. Errors: QN_EIO. */
+static int read_line(struct diag *d, struct jsonl *j) {
+    do {
+        ssize_t n = getline(&j->line, &j->capacity, j->file);
+        if (n < 0 && ferror(j->file)) return fail(d, QN_EIO, "%s: %s", j->name, strerror(errno));
+        j->n = n < 0 ? 0 : (size_t)n;
+        if (n < 0) return QN_OK;
+        if (j->number++ == 0 && n >= 3 && memcmp(j->line, "\xef\xbb\xbf", 3) == 0) {
+            j->n -= 3;
+            memmove(j->line, j->line + 3, j->n + 1);
+        }
+    } while (strspn(j->line, " \t\r\n") == j->n);
+    return QN_OK;
+}
+
+int jsonl_line(struct jsonl *j) {
+    struct diag d = {0};
+    return read_line(&d, j) == QN_OK ? EXIT_OK : cli_error("%s", d.message);
 }
 
 int jsonl_read(struct diag *d, struct jsonl *j, json_t **object) {
     *object = NULL;
-    for (;;) {
-        ssize_t n = getline(&j->line, &j->capacity, j->file);
-        if (n < 0 && ferror(j->file)) return fail(d, QN_EIO, "%s: %s", j->name, strerror(errno));
-        if (n < 0) return QN_OK;
-        j->number++;
-        const size_t from = skip_mark(j, (size_t)n);
-        if (from + strspn(j->line + from, " \t\r\n") == (size_t)n) continue;
-        json_error_t e;
-        json_t *value = json_loadb(j->line + from, (size_t)n - from, JSON_ALLOW_NUL, &e);
-        if (!value) return fail(d, QN_EFORMAT, "column %d: %s", e.column, e.text);
-        if (json_is_object(value)) {
-            *object = value;
-            return QN_OK;
-        }
-        json_decref(value);
-        return fail(d, QN_EFORMAT, "want an object");
+    TRY(read_line(d, j));
+    if (j->n == 0) return QN_OK;
+    json_error_t e;
+    json_t *value = json_loadb(j->line, j->n, JSON_ALLOW_NUL, &e);
+    if (!value) return fail(d, QN_EFORMAT, "column %d: %s", e.column, e.text);
+    if (json_is_object(value)) {
+        *object = value;
+        return QN_OK;
     }
+    json_decref(value);
+    return fail(d, QN_EFORMAT, "want an object");
 }
 
 int jsonl_fail(const struct jsonl *j, const char *message) {

@@ -10,7 +10,7 @@ struct jsonl {
     FILE *file;
     const char *name; /* for messages */
     char *line;       /* getline's */
-    size_t capacity;
+    size_t n, capacity;
     unsigned long number; /* of the line read last, from 1 */
 };
 
@@ -18,6 +18,9 @@ struct jsonl {
 int jsonl_open(struct jsonl *j, const char *path);
 void jsonl_close(struct jsonl *j);
 
+/* Reads the next line that is not empty into j->line[0, n), without a byte order mark; n is 0 at
+ * the end. Prints the error; returns an exit code. */
+int jsonl_line(struct jsonl *j);
 /* The next object, which the caller releases; NULL at the end. Empty lines are skipped, and so is a
  * byte order mark. Errors: QN_EIO; QN_EFORMAT without the line's number, and the next call goes on
  * after it. */

@@ -19,7 +19,8 @@
  *                 partial   0  2  4  6  1  3  5  7    0  2  4  6  1  3  5  7    0  2  4  6
  *                 k-tile    0  5 10 15  3  8 13 18    1  6 11 16  4  9 14 19    2  7 12 17
  *
- * Inside a page, 16-byte groups stand in the order [step 16][lane 32]; lane = 4 g + j of step 2 p + e holds
+ * Inside a page, 16-byte groups stand in the order [step 16][lane 32]; lane = 4 g + j of step 2 p +
+ * e holds
  *
  *   row g     columns 32 p + 8 j + 4 e + {0, 1}      row g + 8  the same columns
  *   row g     columns 32 p + 8 j + 4 e + {2, 3}      row g + 8  the same columns
@@ -27,8 +28,8 @@
  * which are the four A registers of mma.m16n8k16 with the 16 columns of a step permuted, so that a
  * lane's B operand of two steps is 16 contiguous bytes of a row-major activation. Rows and columns
  * beyond the matrix are zero: the host clears the weights allocation before it fills it.
- * Image rows are the rows of the program's block (struct prog_weight), whose parts say which tensor of
- * the checkpoint has which.
+ * Image rows are the rows of the program's block (struct prog_weight), whose parts say which tensor
+ * of the checkpoint has which.
  *
  * Packed activations (OP_PACK) are pieces of PACK_ROWS token rows x CUDA_PACK_COLUMNS columns, 1 KB
  * each: those of all rows for the first columns, then for the next, so that what a tile of any
@@ -58,20 +59,25 @@ enum {
     CUDA_PACK_COLUMNS = 64, /* of a piece of packed activations */
 
     CUDA_COMPUTE_WARPS = 8,
-    CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 4), /* + loader, control, packed_ask.cuh */
+    CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 4), /* + loader, control, tile_producer.cuh */
 
-    CUDA_SCRATCH_BYTES = 31152, /* of shared memory, for the task that runs */
-    CUDA_CONTROL_BYTES = 4688,  /* ... and for what the warps tell each other */
+    CUDA_SCRATCH_BYTES = 31104, /* of shared memory, for the task that runs */
+    CUDA_CONTROL_BYTES = 4736,  /* ... and for what the warps tell each other */
+
+    /* Tiles of packed activations have at most so many token rows and weight rows; up to
+     * PACK_NARROW rows tiles are of so many. */
+    PACK_TILE = 128,
+    PACK_NARROW = 64,
 
     CUDA_ROW_GROUP = 12, /* row blocks of one row's task at a time, at most: cuda_task.group */
 
-    CUDA_WIDE = 4,    /* cuda_task.columns: of 32 packed rows (packed_wide.cuh) */
-    CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (packed.cuh) */
+    CUDA_WIDE = 4,    /* cuda_task.columns: of 32 packed rows (matmul_stream.cuh) */
+    CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (matmul_tile.cuh) */
 
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */
 
-    /* Sums of a tile of many packed rows that wait in device memory (packed.cuh), F32; how many of
-     * the at most four that partial_merges has on its stack: two are in registers. */
+    /* Sums of a tile of many packed rows that wait in device memory (matmul_tile.cuh), F32; how
+     * many of the at most four that partial_merges has on its stack: two are in registers. */
     CUDA_WAITING_BYTES = PACK_TILE * PACK_TILE * 4,
     CUDA_WAITING_SUMS = 2,
 };
@@ -86,15 +92,15 @@ CUDA_ABI_FN uint32_t cuda_shared_bytes(uint32_t cc) {
     return 99 * 1024;
 }
 
-/* What a task that leases the ring has (packed.cuh): the ring, scratch. */
+/* What a task that leases the ring has (matmul_tile.cuh): the ring, scratch. */
 CUDA_ABI_FN uint32_t cuda_lease_bytes(uint32_t cc) {
     const uint32_t control = CUDA_CONTROL_BYTES, depth = CUDA_PAGE_BYTES * CUDA_COMPUTE_WARPS;
     const uint32_t room = cuda_shared_bytes(cc) - CUDA_SCRATCH_BYTES - control;
     return room / depth * depth + CUDA_SCRATCH_BYTES;
 }
 
-/* ATTENTION of many rows (attention_rows.cuh): bytes of a row of keys or values in shared memory,
- * of a piece of both, and of a warp's own memory. */
+/* ATTENTION of many rows (attention_prefill.cuh): bytes of a row of keys or values in shared
+ * memory, of a piece of both, and of a warp's own memory. */
 CUDA_ABI_FN uint32_t cuda_rows_pitch(uint32_t head_dim) {
     return (head_dim + 63) / 64 * 128;
 }
@@ -110,35 +116,18 @@ CUDA_ABI_FN int cuda_rows_fit(uint32_t head_dim, uint32_t cc) {
     return head_dim <= 128 && work + cuda_rows_piece(head_dim) <= cuda_lease_bytes(cc);
 }
 
-/* ATTENTION_SPLIT, _STEP and _WHOLE: positions of a share, of which a page holds the keys and
- * values. */
-enum { CUDA_SHARE_POSITIONS = ATTENTION_PIECE / CUDA_COMPUTE_WARPS };
-CUDA_ABI_FN int cuda_share_fits(uint32_t head_dim, uint32_t kv_block) {
-    return 4 * CUDA_SHARE_POSITIONS * head_dim <= CUDA_PAGE_BYTES &&
-           kv_block % CUDA_SHARE_POSITIONS == 0;
-}
-
-/* Columns of outputs that an item of `heads` query heads merges at a time; bytes of scratch for
- * them, and before them for its shares' maxima, sums and factors. */
-enum { CUDA_SPLIT_SCALARS = 2 * 3 * CUDA_COMPUTE_WARPS * 16 * 4 };
-CUDA_ABI_FN uint32_t cuda_split_chunk(uint32_t heads) {
-    return heads > 8 ? 32 : heads > 4 ? 64 : 128;
-}
-CUDA_ABI_FN uint32_t cuda_split_bytes(uint32_t heads) {
-    return CUDA_COMPUTE_WARPS * heads * (cuda_split_chunk(heads) + 4) * 4 + CUDA_SPLIT_SCALARS;
-}
-/* Token rows that a STEP or WHOLE can have: the queries of an item, and keys and values of as many
- * rows, are in scratch, too. */
-CUDA_ABI_FN uint32_t cuda_step_rows(uint32_t heads, uint32_t head_dim) {
-    const uint32_t room = (CUDA_SCRATCH_BYTES - cuda_split_bytes(heads)) / (2 * head_dim);
-    return room < heads + 2 * STEP_ROWS ? (room - heads) / 2 : STEP_ROWS;
+/* Query heads of a KV head's group that attention takes together: what a product has rows for, and
+ * a page of the outputs of STEP and WHOLE. */
+CUDA_ABI_FN uint32_t cuda_sub_heads(uint32_t group, uint32_t head_dim) {
+    const uint32_t most = head_dim <= 128 ? 16 : 8;
+    return group < most ? group : most;
 }
 /* Token rows whose places a block keeps; of so many it knows if each is another request's, so that
  * a WHOLE can have them. */
 enum { CUDA_PLACES = 64 };
 
 /* Row blocks that a warp works on at a time with one or two columns of eight packed rows
- * (packed_few.cuh): what the scratch holds of partial sums. Operators of few row blocks a worker
+ * (matmul_stream.cuh): what the scratch holds of partial sums. Operators of few row blocks a worker
  * leave room, LINEAR's for what else its results need. */
 enum { CUDA_FEW_TOKEN_BYTES = (CUDA_PAGE_ROWS * PARTIALS + 4) * 4 };
 CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t kind, uint32_t columns) {
@@ -147,8 +136,9 @@ CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t kind, uint32_t columns) {
     return few < most ? few : most;
 }
 
-/* The same with four columns (packed_wide.cuh): what registers hold of partial sums, or a worker
- * has of row blocks. A page has steps of all of a group's row blocks: each in so many parts. */
+/* The same with four columns (matmul_stream_32.cuh): what registers hold of partial sums, or a
+ * worker has of row blocks. A page has steps of all of a group's row blocks: each in so many parts.
+ */
 CUDA_ABI_FN uint32_t cuda_wide_group(uint32_t kind) {
     return kind == OP_LINEAR ? 2 : kind == OP_QKV_LINEAR ? 3 : 4;
 }
@@ -197,7 +187,8 @@ struct cuda_place {
 /* One task with all that it needs, in one fetch; made by cuda_tables_fill, read by all warps. Table
  * index = program task index. Which field means what for which kind: */
 struct cuda_task {
-    uint16_t kind;                /* enum op_kind */
+    uint8_t kind;                 /* enum op_kind */
+    uint8_t form;                 /* enum cuda_form: what runs it (kernels/cuda/form.def) */
     uint16_t flags;               /* enum cuda_task_flag */
     uint32_t wait, wait_triggers; /* event, its n_triggers */
     uint32_t trigger;
@@ -213,22 +204,22 @@ struct cuda_task {
      * norm   of one row norm; EMBED, LINEAR and LINEAR_SUM next; STEP and
      *        WHOLE q_norm
      * bias   QKV_LINEAR bq, bk, bv in one; LINEAR and LINEAR_SUM bias; GATED_MLP bg
-     * more   QKV_HEADS q_norm; ATTENTION, SPLIT, STEP, WHOLE kv; LINEAR and LINEAR_SUM residual;
+     * more   QKV_HEADS q_norm; ATTENTION, STEP, WHOLE kv; LINEAR and LINEAR_SUM residual;
      *        GATED_MLP bu; SAMPLE part
      * more2  QKV_HEADS, STEP and WHOLE k_norm; others squares, to be written or read
      * out    the first result; CLEAR: of all units
      * out2   EMBED, LINEAR and LINEAR_SUM normed; QKV_HEADS kv; LM_HEAD part */
     uint64_t w, in, norm, bias, more, more2, out, out2;
-    uint16_t n_pieces; /* P of SPLIT, STEP, COMBINE; parts of a row's squares; PACK_LOGITS: eights
+    uint16_t n_pieces; /* P of STEP, COMBINE; parts of a row's squares; PACK_LOGITS: eights
                           of what it reads; LINEAR_PARTS: row blocks of a part; LINEAR_SUM: parts */
     uint16_t eights;   /* of packed activations that it reads or writes: rows / PACK_ROWS */
-    /* How a task with weights walks through them: cuda_tables.c decides, common/linear.cuh tells.
+    /* How a task with weights walks through them: cuda_form.c decides, common/linear.cuh tells.
      */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
     uint8_t tile;            /* token rows at a time: 1, 8, 16, 32, 64 or 128 */
     uint8_t group;           /* row blocks at a time; of many packed rows 2, 4, 8, 12 or 16 */
     uint8_t columns;     /* columns of 8 tokens: 1, 2, 4; 0: one row, whose activations are staged;
-                            CUDA_LEASE: many packed rows. ATTENTION: 0, or CUDA_LEASE: many rows */
+                            CUDA_LEASE: many packed rows, ATTENTION */
     uint8_t unit_blocks; /* row blocks that are finished together; 0: each alone */
 };
 ABI_SIZE(struct cuda_task, 128);
@@ -267,7 +258,7 @@ enum cuda_stream {
 struct cuda_args {
     struct rt rt;
     const struct cuda_task *tasks; /* [n_tasks] of the program */
-    const float *rope_cos;         /* [max_model_len][head_dim / 2], from cpu_rope_fill */
+    const float *rope_cos;         /* [spec_rope_rows][head_dim / 2], from cpu_rope_fill */
     const float *rope_sin;
     float *sample_scratch; /* cuda_sample_bytes: work of SAMPLE, [L][2][ceil64(vocab)] */
     float *waiting_sums;   /* cuda_waiting_bytes: [n_workers][CUDA_WAITING_SUMS] tiles of LINEAR's
@@ -300,7 +291,7 @@ struct cuda_retile {
     uint64_t first_row, n_rows;
     uint32_t cols;
     uint32_t src_dtype, dst_dtype; /* enum dtype; dst of a matrix: BF16 or F16 (F32 goes to BF16) */
-    uint32_t at, run, stride; /* of the part: struct prog_part */
+    uint32_t at, run, stride;      /* of the part: struct prog_part */
     struct cuda_place place;
 };
 

@@ -29,25 +29,24 @@ struct words {
     const char *w, *in, *norm, *bias, *more, *more2, *out, *out2;
 };
 static const struct words words[N_OP_KINDS] = {
-    /*                       w       in         norm      bias    more        more2      out       out2 */
-    [OP_EMBED] =            {"table", "",       "next",   "",     "",         "squares", "x",      "normed"},
-    [OP_QKV_LINEAR] =       {"w",    "x",       "norm",   "bias", "",         "squares", "qkv",    ""},
-    [OP_QKV_HEADS] =        {"",     "qkv",     "",       "",     "q_norm",   "k_norm",  "q",      "kv"},
-    [OP_ATTENTION] =        {"",     "q",       "",       "",     "kv",       "",        "o",      ""},
-    [OP_ATTENTION_SPLIT] =  {"",     "q",       "",       "",     "kv",       "",        "part",   ""},
-    [OP_ATTENTION_STEP] =   {"",     "qkv",     "q_norm", "",     "kv",       "k_norm",  "part",   "kv"},
-    [OP_ATTENTION_WHOLE] =  {"",     "qkv",     "q_norm", "",     "kv",       "k_norm",  "o",      "kv"},
-    [OP_ATTENTION_COMBINE] = {"",    "part",    "",       "",     "",         "",        "o",      ""},
-    [OP_LINEAR] =           {"w",    "a",       "next",   "bias", "residual", "squares", "y",      "normed"},
-    [OP_LINEAR_PARTS] =     {"w",    "a",       "",       "",     "",         "",        "parts",  ""},
-    [OP_LINEAR_SUM] =       {"",     "parts",   "next",   "bias", "residual", "squares", "y",      "normed"},
-    [OP_GATED_MLP] =        {"wg",   "x",       "norm",   "bg",   "bu",       "squares", "h",      ""},
-    [OP_PACK] =             {"",     "x",       "",       "",     "",         "",        "packed", ""},
-    [OP_PACK_LOGITS] =      {"",     "x",       "",       "",     "",         "",        "packed", ""},
-    [OP_SUM_SQUARES] =      {"",     "squares", "",       "",     "",         "squares", "sum",    ""},
-    [OP_LM_HEAD] =          {"w",    "x",       "norm",   "",     "",         "squares", "logits", "part"},
-    [OP_CLEAR] =            {"",     "",        "",       "",     "",         "",        "cleared", ""},
-    [OP_SAMPLE] =           {"",     "logits",  "",       "",     "part",     "",        "token",  ""},
+    /*                       w       in         norm      bias    more        more2      out out2 */
+    [OP_EMBED] = {"table", "", "next", "", "", "squares", "x", "normed"},
+    [OP_QKV_LINEAR] = {"w", "x", "norm", "bias", "", "squares", "qkv", ""},
+    [OP_QKV_HEADS] = {"", "qkv", "", "", "q_norm", "k_norm", "q", "kv"},
+    [OP_ATTENTION] = {"", "q", "", "", "kv", "", "o", ""},
+    [OP_ATTENTION_STEP] = {"", "qkv", "q_norm", "", "kv", "k_norm", "part", "kv"},
+    [OP_ATTENTION_WHOLE] = {"", "qkv", "q_norm", "", "kv", "k_norm", "o", "kv"},
+    [OP_ATTENTION_COMBINE] = {"", "part", "", "", "", "", "o", ""},
+    [OP_LINEAR] = {"w", "a", "next", "bias", "residual", "squares", "y", "normed"},
+    [OP_LINEAR_PARTS] = {"w", "a", "", "", "", "", "parts", ""},
+    [OP_LINEAR_SUM] = {"", "parts", "next", "bias", "residual", "squares", "y", "normed"},
+    [OP_GATED_MLP] = {"wg", "x", "norm", "bg", "bu", "squares", "h", ""},
+    [OP_PACK] = {"", "x", "", "", "", "", "packed", ""},
+    [OP_PACK_LOGITS] = {"", "x", "", "", "", "", "packed", ""},
+    [OP_SUM_SQUARES] = {"", "squares", "", "", "", "squares", "sum", ""},
+    [OP_LM_HEAD] = {"w", "x", "norm", "", "", "squares", "logits", "part"},
+    [OP_CLEAR] = {"", "", "", "", "", "", "cleared", ""},
+    [OP_SAMPLE] = {"", "logits", "", "", "part", "", "token", ""},
 };
 
 /* The operator's tensor of that name; PROG_NONE: it has none, or the name is "". */
@@ -92,10 +91,12 @@ static uint64_t block_bytes(const struct prog_weight *w) {
 
 /* Whether GATED_MLP's matrices lie in turns of half a row block. */
 static bool in_turns(const struct prog_header *p, const struct prog_op *op) {
-    const struct prog_tensor *gate = tensor_of(p, op->in[MLP_WG]), *up = tensor_of(p, op->in[MLP_WU]);
+    const struct prog_tensor *gate = tensor_of(p, op->in[MLP_WG]),
+                             *up = tensor_of(p, op->in[MLP_WU]);
     const struct prog_part *g = &PROG(p, PART)[gate->part], *u = &PROG(p, PART)[up->part];
-    return gate->where == up->where && g->at == 0 && u->at == KGRAPH_TURN && g->run == KGRAPH_TURN &&
-           u->run == KGRAPH_TURN && g->stride == CUDA_PAGE_ROWS && u->stride == CUDA_PAGE_ROWS;
+    return gate->where == up->where && g->at == 0 && u->at == KGRAPH_TURN &&
+           g->run == KGRAPH_TURN && u->run == KGRAPH_TURN && g->stride == CUDA_PAGE_ROWS &&
+           u->stride == CUDA_PAGE_ROWS;
 }
 
 /* One row for all layers (its strides are constants of the image), of elements of 16 bits. */
@@ -135,15 +136,9 @@ static bool is_alone(const struct prog_header *p, const struct prog_op *op) {
     return false;
 }
 
-/* ATTENTION_STEP of several rows, and _WHOLE, make keys and values in scratch, and add them to
- * cache pages. */
+/* ATTENTION_STEP and _WHOLE make the keys and values of all rows of a request in scratch. */
 static bool can_step(const struct prog_header *p, const struct prog_op *op) {
-    const struct model_spec *s = PROG(p, MODEL);
-    const uint32_t heads = s->n_heads / s->n_kv_heads;
-    return (op->kind == OP_ATTENTION_STEP && op->n_rows == 1) ||
-           (heads <= 16 && emit_kv_pages(p) &&
-            (op->n_rows <= cuda_step_rows(heads, s->head_dim) ||
-             (op->n_rows <= CUDA_PLACES && is_alone(p, op))));
+    return op->n_rows <= STEP_ROWS || (op->n_rows <= CUDA_PLACES && is_alone(p, op));
 }
 
 /* Parts are whole row blocks, a tile has all token rows. */
@@ -158,8 +153,10 @@ static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
  * activations that their writer has normed, or one row that fits scratch, which they norm. */
 static const char *check_op(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *squares = tensor_of(p, squares_of(op));
+    if (op->gang != 1) return "each task by itself, no gangs";
     if ((op->kind == OP_ATTENTION_STEP || op->kind == OP_ATTENTION_WHOLE) && !can_step(p, op))
-        return "the cache in pages, or the pieces of one row";
+        return "few rows, or rows of different requests";
+    if (op->kind == OP_ATTENTION_SPLIT) return "heads and attention in one operator (qkv=joined)";
     if (op->kind == OP_LINEAR_SUM && PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0)
         return "whole blocks of squares";
     if (!cuda_has_pages(op->kind)) return NULL;
@@ -181,6 +178,12 @@ static const char *check_op(const struct prog_header *p, const struct prog_op *o
 }
 
 static int check_ops(struct diag *d, const struct prog_header *p) {
+    const uint32_t width = emit_linear_width(p, EMIT_LINEAR_WIDTHS);
+    if (width != 0)
+        return fail(d, QN_EUNSUPPORTED,
+                    "operator %s of %u columns: the GPU kernels of a program are compiled for %d "
+                    "lengths of its dot products at most",
+                    op_name(OP_LINEAR), width, EMIT_LINEAR_WIDTHS);
     for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++) {
         const struct prog_op *op = &PROG(p, OP)[i];
         const char *want = check_op(p, op);
@@ -203,7 +206,8 @@ int cuda_tables_check(struct diag *d, const struct prog_header *p, const struct 
                         "the program has %s, for which sm_%u has no kernel: compile it with "
                         "linear=whole",
                         op_name(OP_LINEAR_PARTS), cc);
-    return QN_OK;
+    bool used[N_FORMS];
+    return cuda_form_used(d, p, cc, used);
 }
 
 int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct cuda_place *places,
@@ -213,8 +217,8 @@ int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct c
     *bytes = 0;
     for (uint64_t i = 0; i < program->section[SECTION_WEIGHT].count; i++) {
         const struct prog_weight *w = &PROG(program, WEIGHT)[i];
-        places[i] = (struct cuda_place){
-            .offset = *bytes, .k_tiles = w->n_dims == 2 ? cuda_k_tiles(w->cols) : 0};
+        places[i] = (struct cuda_place){.offset = *bytes,
+                                        .k_tiles = w->n_dims == 2 ? cuda_k_tiles(w->cols) : 0};
         *bytes += align_up(block_bytes(w), PLACE_ALIGN);
     }
     return QN_OK;
@@ -226,14 +230,10 @@ struct filler {
     const struct prog_header *program;
     const struct cuda_place *places;
     const struct cuda_bases *bases;
-    bool attention_leases;
     uint64_t table; /* EMBED's */
     const struct program_maps *maps;
+    struct cuda_form_host forms;
 };
-
-static uint32_t cc_of(const struct filler *f) {
-    return f->bases->cc != 0 ? f->bases->cc : 90;
-}
 
 static uint64_t address(const struct filler *f, uint32_t tensor) {
     const struct prog_tensor *t = tensor_of(f->program, tensor);
@@ -257,8 +257,8 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     const struct {
         uint64_t *word;
         const char *name;
-    } all[] = {{&t->w, names->w},       {&t->in, names->in},       {&t->norm, names->norm},
-               {&t->bias, names->bias}, {&t->more, names->more},   {&t->more2, names->more2},
+    } all[] = {{&t->w, names->w},       {&t->in, names->in},     {&t->norm, names->norm},
+               {&t->bias, names->bias}, {&t->more, names->more}, {&t->more2, names->more2},
                {&t->out, names->out},   {&t->out2, names->out2}};
     struct op_info info;
     op_describe(op->kind, &info);
@@ -267,56 +267,12 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     if (op->kind == OP_SAMPLE) t->w = f->table;
 }
 
-/* One row: its activations and some row blocks' partial sums are in scratch, those of the LM head
- * also a unit's results. */
-static void walk_staged(struct cuda_task *t, uint32_t unit_blocks) {
-    const uint32_t partials = PARTIALS * CUDA_PAGE_ROWS * 4;
-    const uint32_t fixed = t->k_tiles * CUDA_PAGE_K * 2 + unit_blocks * CUDA_PAGE_ROWS * 4;
-    t->tile = 1;
-    t->columns = 0;
-    t->unit_blocks = (uint8_t)unit_blocks;
-    t->group = (uint8_t)MIN((CUDA_SCRATCH_BYTES - fixed) / partials, (uint32_t)CUDA_ROW_GROUP);
-    if (unit_blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, unit_blocks);
-}
-
-/* Whether a task's weights stream (packed_few.cuh, packed_wide.cuh): it has all rows of its graph.
- */
-static bool is_streamed(const struct filler *f, const struct cuda_task *t, uint32_t rows) {
-    const uint32_t hidden = PROG(f->program, MODEL)->hidden;
-    if (t->eights != CEIL_DIV(rows, (uint32_t)PACK_ROWS) || t->kind == OP_LINEAR_PARTS)
-        return false;
-    return rows_stream(rows, hidden, cc_of(f) / 10 == 9) &&
-           (t->eights <= 2 || t->kind != OP_LINEAR || t->norm != 0);
-}
-
-/* Such a task in groups of like size; else the smallest of the tiles of packed.cuh. */
-static void walk_packed(const struct filler *f, struct cuda_task *t, uint32_t rows) {
-    const uint32_t blocks = t->block1 - t->block0;
-    if (is_streamed(f, t, rows)) {
-        t->columns = (uint8_t)t->eights;
-        t->tile = (uint8_t)(8 * t->columns);
-        const uint32_t most = t->columns == CUDA_WIDE ? cuda_wide_group(t->kind)
-                                                      : cuda_packed_group(t->kind, t->columns);
-        t->group = (uint8_t)CEIL_DIV(blocks, CEIL_DIV(blocks, most));
-        return;
-    }
-    t->tile = rows > PACK_NARROW       ? PACK_TILE
-              : rows > PACK_NARROW / 2 ? PACK_NARROW
-                                       : PACK_NARROW / 2;
-    t->group = blocks > 4 ? 8 : blocks > 2 || t->tile == PACK_TILE ? 4 : 2;
-    /* Every pass over row blocks reads all activations again. */
-    if (t->tile != PACK_TILE && CEIL_DIV(blocks, 12u) < CEIL_DIV(blocks, 8u)) t->group = 12;
-    if (t->kind == OP_LINEAR_PARTS && blocks > 12) t->group = 16;
-    /* The smallest tiles come in three sizes, since each is more to compile. */
-    if (t->tile < PACK_NARROW && t->group < 12) t->group = t->group == 8 ? 12 : 4;
-    t->columns = CUDA_LEASE;
-}
-
 /* The row blocks of its image that a task reads: *block0 to before *block1. Those of LINEAR_PARTS
- * count on from part to part. */
+ * count on from part to part; the LM head's last unit may lack rows, not blocks. */
 static void fill_blocks(const struct filler *f, const struct prog_op *op, const struct op_map *map,
                         struct cuda_task *t) {
     struct prog_weight_rows rows[OP_MAX_IN];
+    if (!cuda_has_pages(op->kind)) return;
     const int n = program_weight_rows(op, map, t->unit0, t->unit1, rows);
     uint32_t low = UINT32_MAX, high = 0;
     for (int i = 0; i < n; i++) {
@@ -332,31 +288,7 @@ static void fill_blocks(const struct filler *f, const struct prog_op *op, const 
     }
     t->block0 = low / CUDA_PAGE_ROWS;
     t->block1 = CEIL_DIV(high, (uint32_t)CUDA_PAGE_ROWS);
-}
-
-/* Decides how a task with weights walks through them. */
-static void fill_walk(const struct filler *f, const struct prog_op *op, const struct op_map *map,
-                      struct cuda_task *t) {
-    if (!cuda_has_pages(op->kind)) return;
-    fill_blocks(f, op, map, t);
     if (op->kind == OP_LM_HEAD) t->block1 = t->unit1 * (LM_BLOCK / CUDA_PAGE_ROWS);
-    if (is_packed(f->program, op))
-        walk_packed(f, t, t->row1 - t->row0);
-    else
-        walk_staged(t, op->kind == OP_LM_HEAD ? LM_BLOCK / CUDA_PAGE_ROWS : 0);
-}
-
-/* How ATTENTION goes through its rows: tile 0 by steps, else by so many at a time, which takes a
- * lease, from when on half of the workers have one of the items that warps share. */
-static void fill_attention(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
-    const struct op_attrs *s = &op->attrs;
-    const uint32_t heads = s->heads / s->kv, step_heads = MIN(heads, 16u);
-    const uint32_t rows = CUDA_COMPUTE_WARPS * (16 / step_heads);
-    const uint32_t items = CEIL_DIV(op->n_rows, rows) * s->kv * CEIL_DIV(heads, step_heads);
-    if (op->kind != OP_ATTENTION || !f->attention_leases) return;
-    t->columns = CUDA_LEASE;
-    if (op->n_rows >= rows && 2 * items >= t->unit1 && cuda_rows_fit(s->D, cc_of(f)))
-        t->tile = (uint8_t)rows;
 }
 
 /* Groups of PACK_ROWS rows of packed activations. */
@@ -372,7 +304,6 @@ static uint16_t n_eights(const struct prog_header *p, const struct prog_op *op) 
 
 static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
     switch (op->kind) {
-    case OP_ATTENTION_SPLIT:
     case OP_ATTENTION_STEP: return tensor_of(p, op->out[0])->shape[2]; /* [T, n_heads, P, D + 2] */
     case OP_ATTENTION_COMBINE: return tensor_of(p, op->in[COMBINE_PART])->shape[2];
     case OP_PACK_LOGITS: return eights_of(tensor_of(p, op->in[PACK_X]));
@@ -419,47 +350,54 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
 }
 
 /* What a PACK reads, a CLEAR writes. */
-static void fill_lengths(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
+static void fill_lengths(const struct prog_header *p, const struct prog_op *op,
+                         struct cuda_task *t) {
     t->k = op->k;
     if (op->kind == OP_PACK || op->kind == OP_PACK_LOGITS)
-        t->k = tensor_of(f->program, op->in[PACK_X])->shape[1];
+        t->k = tensor_of(p, op->in[PACK_X])->shape[1];
     t->k_tiles = cuda_k_tiles(t->k);
-    if (op->kind == OP_CLEAR) t->k = 4 * tensor_of(f->program, op->out[0])->shape[1];
+    if (op->kind == OP_CLEAR) t->k = 4 * tensor_of(p, op->out[0])->shape[1];
+}
+
+void cuda_tables_shape(const struct prog_header *p, const struct prog_task *t,
+                       struct cuda_task *out) {
+    *out = (struct cuda_task){.kind = (uint8_t)t->kind,
+                              .row0 = t->row0,
+                              .row1 = t->row1,
+                              .unit0 = t->unit0,
+                              .unit1 = t->unit1};
+    if (t->op == PROG_NONE) return;
+    const struct prog_op *op = &PROG(p, OP)[t->op];
+    out->units = op->units;
+    fill_lengths(p, op, out);
+    out->eights = n_eights(p, op);
 }
 
 static void fill_task(const struct filler *f, const struct prog_variant *v, uint32_t index,
                       struct cuda_task *out) {
     const struct prog_task *t = &PROG(f->program, TASK)[index];
+    const struct prog_op *op = t->op == PROG_NONE ? NULL : &PROG(f->program, OP)[t->op];
     /* A block that has the task knows that its iteration has begun. */
     const uint32_t wait = t->wait == v->start_event ? PROG_NONE : t->wait;
-    *out = (struct cuda_task){
-        .kind = t->kind,
-        .flags = flags_of(f->program, v, t),
-        .wait = wait,
-        .wait_triggers = wait == PROG_NONE ? 0 : PROG(f->program, EVENT)[wait].n_triggers,
-        .trigger = t->trigger,
-        .row0 = t->row0,
-        .row1 = t->row1,
-        .unit0 = t->unit0,
-        .unit1 = t->unit1,
-        .index = index,
-    };
-    if (t->op == PROG_NONE) return;
-    const struct prog_op *op = &PROG(f->program, OP)[t->op];
-    out->units = op->units;
-    fill_lengths(f, op, out);
-    out->n_pieces = (uint16_t)n_pieces(f->program, op);
-    out->eights = n_eights(f->program, op);
-    fill_operands(f, op, out);
-    fill_walk(f, op, f->maps->of[t->op], out);
-    fill_attention(f, op, out);
+    cuda_tables_shape(f->program, t, out);
+    out->flags = flags_of(f->program, v, t);
+    out->wait = wait;
+    out->wait_triggers = wait == PROG_NONE ? 0 : PROG(f->program, EVENT)[wait].n_triggers;
+    out->trigger = t->trigger;
+    out->index = index;
+    if (op != NULL) {
+        out->n_pieces = (uint16_t)n_pieces(f->program, op);
+        fill_operands(f, op, out);
+        fill_blocks(f, op, f->maps->of[t->op], out);
+    }
+    cuda_form_fill(&f->forms, op, out);
 }
 
 int cuda_tables_fill(struct diag *d, const struct prog_header *program,
                      const struct cuda_place *places, const struct cuda_bases *bases,
                      struct cuda_task *tasks) {
     struct program_maps maps;
-    struct filler f = {program, places, bases, emit_attention_leases(program), 0, &maps};
+    struct filler f = {program, places, bases, 0, &maps, cuda_form_host_for(program, bases->cc)};
     f.table = embed_table(&f);
     int rc = program_maps_make(d, program, &maps);
     for (uint64_t i = 0; i < program->section[SECTION_VARIANT].count && rc == QN_OK; i++) {

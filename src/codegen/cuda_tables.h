@@ -8,10 +8,11 @@
 
 #include "base/status.h"
 #include "codegen/cuda_abi.h"
+#include "codegen/cuda_form.h"
 
-/* places[SECTION_WEIGHT's count]: where each block of weights lies; *bytes: size of the weights allocation.
- * Errors: QN_EUNSUPPORTED for what the kernels cannot run (F32 matrices are stored as BF16;
- * head_dim not a multiple of 8 or above 256; KV cache other than BF16 and F16). */
+/* places[SECTION_WEIGHT's count]: where each block of weights lies; *bytes: size of the weights
+ * allocation. Errors: QN_EUNSUPPORTED for what the kernels cannot run (F32 matrices are stored as
+ * BF16; head_dim not a multiple of 8 or above 256; KV cache other than BF16 and F16). */
 int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct cuda_place *places,
                      uint64_t *bytes);
 
@@ -25,11 +26,18 @@ struct cuda_bases {
     uint32_t cc;          /* compute capability, major * 10 + minor; 0: 90 */
 };
 
-/* Whether that rank can run the program: only Hopper has LINEAR_PARTS. Error: QN_EUNSUPPORTED. */
+/* Whether that rank can run the program: there is a form for each of its tasks (cuda_form.h).
+ * Error: QN_EUNSUPPORTED. */
 int cuda_tables_check(struct diag *d, const struct prog_header *program,
                       const struct cuda_bases *bases);
 
-/* tasks[SECTION_TASK's count]. Errors: QN_ENOMEM; program_map's, which a proved program has not. */
+/* What a task is without its operands, events and form: kind, rows, units, k, eights. */
+void cuda_tables_shape(const struct prog_header *program, const struct prog_task *t,
+                       struct cuda_task *out);
+
+/* tasks[SECTION_TASK's count]. Of a program that
+ * cuda_tables_check has passed. Errors: QN_ENOMEM; program_map's, which a proved program has not.
+ */
 int cuda_tables_fill(struct diag *d, const struct prog_header *program,
                      const struct cuda_place *places, const struct cuda_bases *bases,
                      struct cuda_task *tasks);

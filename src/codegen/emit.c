@@ -1,6 +1,7 @@
 /* emit.c - see emit.h. */
 #include "codegen/emit.h"
 #include "codegen/cuda_abi.h"
+#include "kernels/cuda/form.h"
 
 #include <stdbool.h>
 
@@ -21,41 +22,13 @@
     X(WEIGHT_DTYPE, weight_dtype)                                                                  \
     X(SLIDING_WINDOW, sliding_window)
 
-/* Whether any task is handed out at run time. */
+/* Whether any task is handed out at run time: the image then has tasks_jit.cuh instead of
+ * tasks_aot.cuh. */
 static bool has_jit(const struct prog_header *program) {
     const struct prog_task *t = PROG(program, TASK);
     for (uint64_t i = 0; i < program->section[SECTION_TASK].count; i++)
         if (t[i].worker == PROG_JIT) return true;
     return false;
-}
-
-/* Whether weights come with tasks whose worker is not known before: the loader then does as it is
- * told instead of reading ahead (kernels/cuda/common/loader.cuh). */
-static bool has_jit_weights(const struct prog_header *program) {
-    const struct prog_task *t = PROG(program, TASK);
-    for (uint64_t i = 0; i < program->section[SECTION_TASK].count; i++)
-        if (t[i].worker == PROG_JIT && cuda_has_pages(t[i].kind)) return true;
-    return false;
-}
-
-/* Whether the loader learns of all tasks of a kind before they can run: it follows the lists of AOT
- * tasks, or with JIT weights all messages. */
-static bool is_ahead(const struct prog_header *program, enum op_kind kind) {
-    const struct prog_task *t = PROG(program, TASK);
-    if (has_jit_weights(program)) return true;
-    for (uint64_t i = 0; i < program->section[SECTION_TASK].count; i++)
-        if (t[i].worker == PROG_JIT && t[i].kind == kind) return false;
-    return true;
-}
-
-bool emit_kv_pages(const struct prog_header *program) {
-    return cuda_share_fits(PROG(program, MODEL)->head_dim, program->kv_block) &&
-           is_ahead(program, OP_ATTENTION_SPLIT) && is_ahead(program, OP_ATTENTION_STEP) &&
-           is_ahead(program, OP_ATTENTION_WHOLE);
-}
-
-bool emit_attention_leases(const struct prog_header *program) {
-    return is_ahead(program, OP_ATTENTION);
 }
 
 static enum prog_carry carry_of(const struct prog_header *program, uint32_t tensor) {
@@ -64,7 +37,7 @@ static enum prog_carry carry_of(const struct prog_header *program, uint32_t tens
 
 /* Whether all that projections, MLP and LINEAR of a single row read and write of each other carries
  * flags, in pairs where it is rounded anyway: the usual case. Their code then has no choices
- * (kernels/cuda/common/one_row.cuh). */
+ * (kernels/cuda/common/matvec.cuh). */
 static bool has_row_flags(const struct prog_header *program) {
     const struct prog_op *o = PROG(program, OP);
     for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++, o++) {
@@ -75,6 +48,38 @@ static bool has_row_flags(const struct prog_header *program) {
         if (linear && carry_of(program, o->in[LINEAR_RESIDUAL]) != CARRY_FLAG) return false;
     }
     return true;
+}
+
+static bool is_linear(const struct prog_op *op) {
+    return op->kind == OP_LINEAR || op->kind == OP_LINEAR_PARTS;
+}
+
+/* Whether an operator before number `at` has dot products of its length, too. */
+static bool is_width_known(const struct prog_op *ops, uint64_t at) {
+    for (uint64_t i = 0; i < at; i++)
+        if (is_linear(&ops[i]) && ops[i].k == ops[at].k) return true;
+    return false;
+}
+
+uint32_t emit_linear_width(const struct prog_header *program, uint32_t n) {
+    const struct prog_op *ops = PROG(program, OP);
+    for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++)
+        if (is_linear(&ops[i]) && !is_width_known(ops, i) && n-- == 0) return ops[i].k;
+    return 0;
+}
+
+/* As constants, and those that there are as a list. */
+static void emit_linear_widths(const struct prog_header *program, struct strbuf *out) {
+    uint32_t widths[EMIT_LINEAR_WIDTHS];
+    for (uint32_t i = 0; i < EMIT_LINEAR_WIDTHS; i++) {
+        widths[i] = emit_linear_width(program, i);
+        strbuf_printf(out, "#define QN_LINEAR_WIDTH_%u %u\n", (unsigned)i, (unsigned)widths[i]);
+    }
+    uint32_t n = 0;
+    strbuf_printf(out, "#define QN_LINEAR_WIDTHS(X)");
+    for (; n < EMIT_LINEAR_WIDTHS && widths[n] != 0; n++)
+        strbuf_printf(out, " X(%u, %u)", (unsigned)n, (unsigned)widths[n]);
+    strbuf_printf(out, "\n#define QN_N_LINEAR_WIDTHS %u\n", (unsigned)n);
 }
 
 /* Elements of a block of the KV cache: from it to the next, from the keys of a head to the next
@@ -98,14 +103,18 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     uint32_t bits;
     __builtin_memcpy(&bits, &spec->rms_eps, sizeof bits);
     strbuf_printf(out, "#define QN_RMS_EPS_BITS 0x%08xu\n", (unsigned)bits);
+    strbuf_printf(out, "#define QN_ROPE_SWITCH %uu\n",
+                  (unsigned)spec_rope_switch(spec, program->max_model_len));
     emit_kv(program, out);
     strbuf_printf(out, "#define QN_JIT %d\n", has_jit(program));
-    strbuf_printf(out, "#define QN_JIT_WEIGHTS %d\n", has_jit_weights(program));
     strbuf_printf(out, "#define QN_ROW_FLAGS %d\n", has_row_flags(program));
-    strbuf_printf(out, "#define QN_KV_PAGES %d\n", emit_kv_pages(program));
-    strbuf_printf(out, "#define QN_WIDE %d\n",
-                  rows_stream(CUDA_WIDE * PACK_ROWS, spec->hidden, true));
-    strbuf_printf(out, "#define QN_ATTENTION_LEASES %d\n", emit_attention_leases(program));
+    emit_linear_widths(program, out);
+}
+
+void emit_forms(const bool *used, struct strbuf *out) {
+#define ENTRY(name, ...) strbuf_printf(out, "#define QN_HAS_" #name " %d\n", used[FORM_##name]);
+#include "kernels/cuda/form.def"
+    strbuf_printf(out, "#define QN_WIDE %d\n", used[FORM_stream_32_qkv]);
 }
 
 void emit_unit(const char *entry, struct strbuf *out) {

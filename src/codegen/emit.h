@@ -17,21 +17,20 @@
 #include "graph/model_spec.h"
 #include "task/program.h"
 
-#include <stdbool.h>
-
 #define EMIT_HEADER "codegen/generated.h"
 
 /* Writes the constants of one program. Deterministic: equal constants, equal text. Which they are:
  * emit.c's table. */
 void emit_constants(const struct prog_header *program, struct strbuf *out);
 
-/* Whether the KV cache comes to ATTENTION_SPLIT and _STEP as pages
- * (kernels/cuda/common/kv_walk.cuh): shares of a piece fit and lie in one stretch, and the loader
- * learns of the tasks before they run. */
-bool emit_kv_pages(const struct prog_header *program);
+/* Writes QN_HAS_name, 0 or 1, for each entry of kernels/cuda/form.def: used[N_FORMS]. */
+void emit_forms(const bool *used, struct strbuf *out);
 
-/* Whether ATTENTION's tasks lease the ring: where the loader learns of all of them in time. */
-bool emit_attention_leases(const struct prog_header *program);
+/* LINEAR's code is compiled for each length of its dot products: those of the attention's output
+ * and of the MLP's, say. The n-th, in the order in which the program's operators have them; 0:
+ * there are not so many. */
+enum { EMIT_LINEAR_WIDTHS = 4 };
+uint32_t emit_linear_width(const struct prog_header *program, uint32_t n);
 
 /* The translation unit: includes the constants and then `entry` ("kernels/cuda/mega.cuh"). */
 void emit_unit(const char *entry, struct strbuf *out);

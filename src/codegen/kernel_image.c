@@ -2,10 +2,13 @@
 #include "codegen/kernel_image.h"
 
 #include "base/array.h"
+#include "codegen/cuda_form.h"
 #include "codegen/embed.h"
 #include "codegen/emit.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { MAX_OPTIONS = 12 };
@@ -53,9 +56,20 @@ static int set_options(struct diag *d, struct unit *u, const struct kernel_image
     return QN_OK;
 }
 
+/* 90 of sm_90a; 0: no such name, which the compiler will say. */
+static uint32_t cc_of(const char *arch) {
+    return strncmp(arch, "sm_", 3) == 0 ? (uint32_t)strtoul(arch + 3, NULL, 10) : 0;
+}
+
 static int unit_init(struct diag *d, const struct prog_header *program,
                      const struct kernel_image_options *o, struct unit *u) {
+    bool used[N_FORMS];
+    if (o->all_forms)
+        cuda_form_all(program, cc_of(o->arch), used);
+    else
+        TRY(cuda_form_used(d, program, cc_of(o->arch), used));
     emit_constants(program, &u->constants);
+    emit_forms(used, &u->constants);
     emit_unit(o->entry != NULL ? o->entry : "kernels/cuda/mega.cuh", &u->text);
     TRY(strbuf_status(d, &u->constants));
     TRY(strbuf_status(d, &u->text));

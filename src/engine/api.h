@@ -17,6 +17,8 @@ struct chat_template;
 struct qn_tokenizer {
     struct tokenizer *tokens;
     char *dir;
+    struct chat_template *chat; /* the directory's own; NULL: chat_error says why */
+    struct diag chat_error;
 };
 
 /* Ends a public function: copies the diagnosis to the caller's error, returns rc. */

@@ -11,6 +11,7 @@
 #define QN_ENGINE_BACKEND_H
 
 #include "model/weights.h"
+#include "plan/device.h"
 #include "runtime/mailbox.h"
 #include "task/program.h"
 
@@ -32,9 +33,7 @@ struct backend_config {
 
 /* What there is. */
 struct backend_device {
-    uint32_t n_workers;
-    bool cuts_linear; /* has LINEAR_PARTS (op.def) */
-    bool short_ring;  /* memory fills a ring of pages in less time than attention's merge takes */
+    struct device compute; /* what plans know of it */
     uint64_t memory_bytes; /* that may be used at all; the engine takes a share of it */
     char name[96];         /* "2 threads, avx512bf16" */
 };

@@ -3,6 +3,7 @@
 #include "engine/backend.h"
 
 #include "base/checked.h"
+#include "base/container.h"
 #include "runtime/cpu_backend.h"
 
 #include <pthread.h>
@@ -27,12 +28,9 @@ static int cpu_available(struct diag *d) {
 
 /* Physical memory, or what the container that we are in may use. */
 static uint64_t memory_of_process(void) {
-    uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    FILE *f = fopen("/sys/fs/cgroup/memory.max", "r");
-    unsigned long long limit;
-    if (f && fscanf(f, "%llu", &limit) == 1 && limit > 0) bytes = MIN(bytes, (uint64_t)limit);
-    if (f) fclose(f);
-    return bytes;
+    const uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    const uint64_t limit = container_memory("");
+    return limit != 0 ? MIN(bytes, limit) : bytes;
 }
 
 static int cpu_device(struct diag *d, const struct backend_config *config,
@@ -42,10 +40,10 @@ static int cpu_device(struct diag *d, const struct backend_config *config,
         return fail(d, QN_EUNSUPPORTED, "isa: '%s' is not known or not supported by this processor",
                     config->isa);
     uint32_t n = config->n_workers ? config->n_workers : cpu_backend_cpus();
-    out->n_workers = MIN(n, (uint32_t)PROG_MAX_WORKERS);
+    out->compute = device_cpu(MIN(n, (uint32_t)PROG_MAX_WORKERS));
     out->memory_bytes = memory_of_process();
-    snprintf(out->name, sizeof out->name, "%u thread%s, %s", out->n_workers,
-             out->n_workers == 1 ? "" : "s", isa->name);
+    snprintf(out->name, sizeof out->name, "%u thread%s, %s", out->compute.n_workers,
+             out->compute.n_workers == 1 ? "" : "s", isa->name);
     return QN_OK;
 }
 

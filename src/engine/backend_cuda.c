@@ -11,8 +11,6 @@
 enum {
     DEADLINE_MS = 2000,
     LOOK_US = 25,
-    RING_BYTES = 256 << 10, /* of weights that a block has ahead on Hopper: ring and registers */
-    SHORT_RING_NS = 8500,   /* has_short_ring */
 };
 
 struct backend_instance {
@@ -43,13 +41,6 @@ void backend_cuda_defaults(struct backend_cuda_options *o) {
         .lineinfo = number_from("QN_CUDA_LINEINFO", 0, 1, 0) == 1,
         .racecheck = number_from("QN_CUDA_RACECHECK", 0, 1, 0) == 1,
     };
-}
-
-/* Whether the memory brings what a ring and the pages in registers hold on Hopper before what lies
- * between QKV and O is over when a context has pieces: in 7.0 us on an H200, which is so, in 10.3
- * on an H100, where that is hidden. */
-static bool has_short_ring(const struct cuda_device *v) {
-    return cuda_device_bytes_per_ns(v) * SHORT_RING_NS > RING_BYTES;
 }
 
 /* ---- the machine ---- */
@@ -125,9 +116,9 @@ static int cuda_device(struct diag *d, const struct backend_config *config,
     struct cuda_device device;
     (void)config; /* threads and instruction sets are the CPU's */
     TRY(find_device(d, &device));
-    out->n_workers = (uint32_t)device.n_sms; /* one block on each */
-    out->cuts_linear = device.major == 9;
-    out->short_ring = has_short_ring(&device);
+    out->compute = device_cuda((uint32_t)(device.major * 10 + device.minor),
+                               (uint32_t)device.n_sms, /* one block on each */
+                               cuda_device_bytes_per_ns(&device));
     out->memory_bytes = device.total_bytes;
     snprintf(out->name, sizeof out->name, "%.60s, %d SMs, sm_%d%d", device.name, device.n_sms,
              device.major, device.minor);

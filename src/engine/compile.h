@@ -7,6 +7,7 @@
 #define QN_ENGINE_COMPILE_H
 
 #include "model/model.h"
+#include "plan/variant.h"
 #include "task/program.h"
 #include "task/task_graph.h"
 
@@ -14,7 +15,7 @@
 struct compile_options {
     enum prog_target target;
     uint32_t n_ranks;            /* GPUs, each with all of the model; 1 on the CPU */
-    uint32_t n_workers;          /* of each: threads or SMs */
+    struct device device;        /* each of them */
     uint32_t n_slots;            /* --max-num-seqs: requests in flight, 1..PROG_MAX_SEQS */
     uint32_t max_model_len;      /* positions per request */
     uint32_t max_batched_tokens; /* rows of the largest variant: a prefill chunk, a power of two */
@@ -26,19 +27,20 @@ struct compile_options {
     uint32_t whole_from; /* ... rows from which on a short context is not cut, but one task's:
                             0: none; 1, 2: with or without single rows */
     bool cut_linear; /* LINEAR as parts and their sum, for 17 to PACK_NARROW rows where weights do
-                      * not stream (rows_stream()); Hopper */
+                      * not stream (device_streams()); Hopper */
     struct task_options task; /* decomposition, launch policy, ablations */
 };
 
 void compile_options_init(struct compile_options *o);
 
-/* ... for a GPU, the fastest known. cuts_linear, short_ring: struct backend_device. */
-void compile_options_cuda(struct compile_options *o, bool cuts_linear, bool short_ring);
+/* ... for a GPU, the fastest known. */
+void compile_options_cuda(struct compile_options *o, const struct device *device);
 
 /* What each stage left behind, for one variant. */
 struct compile_variant_report {
     uint32_t n_rows, context;
-    bool alone; /* only for rows of different requests */
+    bool alone;               /* only for rows of different requests */
+    struct plan_variant plan; /* what there was to choose from */
     struct kgraph_stats kernel;
     struct task_stats after[N_TASK_STAGES]; /* by enum task_stage */
 };

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "codegen/cuda_tables.h"
 #include "codegen/cuda_upload.h"
+#include "codegen/cuda_verify.h"
 #include "kernels/cpu/cpu_kernel.h"
 
 #include <stdlib.h>
@@ -81,7 +82,9 @@ static int fill_tasks(struct diag *d, struct cuda_rank *r) {
     TRY(cuda_tables_check(d, program, &bases));
     struct cuda_task *tasks = calloc(1, plan->task_bytes);
     if (tasks == NULL) return fail_nomem(d, plan->task_bytes, "the task table");
+    const struct cuda_tables made = {plan->places, plan->weight_bytes, bases, tasks};
     int rc = cuda_tables_fill(d, program, plan->places, &bases, tasks);
+    if (rc == QN_OK) rc = cuda_verify(d, program, &made);
     if (rc == QN_OK) rc = copy_in(d, r, CUDA_BLOCK_TASKS, tasks, plan->task_bytes);
     free(tasks);
     return rc;

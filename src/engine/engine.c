@@ -117,8 +117,8 @@ static int describe(struct diag *d, struct qn_engine *e, const qn_engine_params 
     i->served_model_name = served;
     i->device = device;
     i->backend = e->backend->name;
-    i->dtype = plan_dtype_name(s->weight_dtype);
-    i->kv_cache_dtype = plan_dtype_name(plan->compile.kv_dtype);
+    i->dtype = dtype_row(s->weight_dtype)->hf;
+    i->kv_cache_dtype = dtype_row(plan->compile.kv_dtype)->hf;
     i->n_layers = s->n_layers;
     i->hidden = s->hidden;
     i->intermediate = s->intermediate;
@@ -129,7 +129,7 @@ static int describe(struct diag *d, struct qn_engine *e, const qn_engine_params 
     i->max_model_len = plan->compile.max_model_len;
     i->max_num_seqs = plan->compile.n_slots;
     i->max_num_batched_tokens = plan->compile.max_batched_tokens;
-    i->n_workers = plan->compile.n_workers;
+    i->n_workers = plan->compile.device.n_workers;
     i->n_tasks = (uint32_t)e->program->section[SECTION_TASK].count;
     i->n_events = (uint32_t)e->program->section[SECTION_EVENT].count;
     return QN_OK;
@@ -153,7 +153,7 @@ static int open_trace(struct diag *d, struct qn_engine *e, const qn_engine_param
     if (!p->trace_bytes) return QN_OK;
     if (!e->backend->traces)
         return fail(d, QN_EUNSUPPORTED, "trace: backend %s records none", e->backend->name);
-    TRY(trace_new(d, plan->compile.n_workers, p->trace_bytes, &e->trace));
+    TRY(trace_new(d, plan->compile.device.n_workers, p->trace_bytes, &e->trace));
     trace_switch(e->trace, true);
     plan->config.trace = e->trace;
     return QN_OK;
@@ -190,7 +190,7 @@ static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_para
     /* Does it fit, and does the caller want it? Nothing large is taken before. */
     TRY(plan_memory(d, e->backend, e->program, &plan, &e->info));
     if (p->trace_bytes) {
-        uint64_t bytes = trace_area_bytes(plan.compile.n_workers, p->trace_bytes);
+        uint64_t bytes = trace_area_bytes(plan.compile.device.n_workers, p->trace_bytes);
         e->info.other_bytes += bytes;
         e->info.total_bytes += bytes;
     }

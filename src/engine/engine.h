@@ -128,7 +128,6 @@ int plan_memory(struct diag *d, const struct backend *backend, const struct prog
  */
 int plan_from_program(struct diag *d, const qn_engine_params *params, const struct model *model,
                       const struct prog_header *program, struct engine_plan *plan);
-const char *plan_dtype_name(uint32_t dtype);
 
 /* ---- engine.c ---- */
 

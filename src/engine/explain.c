@@ -325,7 +325,7 @@ static json_t *explain_tensor(struct scene *s, int32_t tensor) {
     json_object_set_new(o, "what", text_json(&s->text));
     json_object_set_new(o, "variant_rows", number(s->k->n_rows));
     json_object_set_new(o, "role", json_string(roles[t->role]));
-    json_object_set_new(o, "dtype", json_string(plan_dtype_name(t->dtype)));
+    json_object_set_new(o, "dtype", json_string(dtype_row(t->dtype)->hf));
     json_t *shape = json_array();
     for (int i = 0; i < t->n_dims; i++) json_array_append_new(shape, number(t->shape[i]));
     json_object_set_new(o, "shape", shape);

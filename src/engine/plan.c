@@ -19,23 +19,10 @@ static const uint64_t KV_DEFAULT = (uint64_t)4 << 30; /* enough for a few users 
 enum { DEFAULT_MAX_LEN = 32768 }; /* longer contexts are asked for: they cost start-up memory */
 static const double DEFAULT_SHARE = 0.9;
 
-const char *plan_dtype_name(uint32_t dtype) {
-    switch (dtype) {
-    case DTYPE_F32: return "float32";
-    case DTYPE_BF16: return "bfloat16";
-    case DTYPE_F16: return "float16";
-    default: return "int32";
-    }
-}
-
 static int dtype_of(struct diag *d, const char *name, enum dtype automatic, enum dtype *out) {
     *out = automatic;
     if (strcmp(name, "auto") == 0) return QN_OK;
-    for (enum dtype t = DTYPE_F32; t <= DTYPE_F16; t++)
-        if (strcmp(name, plan_dtype_name(t)) == 0) {
-            *out = t;
-            return QN_OK;
-        }
+    if (dtype_from_hf(name, out)) return QN_OK;
     return fail(d, QN_EINVAL, "kv_cache_dtype: want auto, float32, bfloat16 or float16, have '%s'",
                 name);
 }
@@ -131,14 +118,14 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
     TRY(choose_device(d, p, backend, plan));
     compile_options_init(c);
     if (backend->target == TARGET_CUDA)
-        compile_options_cuda(c, plan->device.cuts_linear, plan->device.short_ring);
+        compile_options_cuda(c, &plan->device.compute);
     else
         c->target = backend->target;
+    c->device = plan->device.compute;
     TRY(compile_option_apply(d, p->compile_options, c));
-    if (c->cut_linear && !plan->device.cuts_linear)
+    if (c->cut_linear && !plan->device.compute.has.wgmma)
         return fail(d, QN_EUNSUPPORTED,
                     "linear: want whole: only Hopper GPUs have kernels of parts");
-    c->n_workers = plan->device.n_workers;
     enum dtype kv = (enum dtype)model->spec.weight_dtype;
     if (c->target == TARGET_CUDA && kv == DTYPE_F32) kv = DTYPE_BF16; /* its kernels have no F32 */
     TRY(dtype_of(d, p->kv_cache_dtype, kv, &c->kv_dtype));
@@ -188,8 +175,8 @@ int plan_from_program(struct diag *d, const qn_engine_params *p, const struct mo
     if (strcmp(p->kv_cache_dtype, "auto") != 0 &&
         c->kv_dtype != (enum dtype)PROG(program, KV)->dtype)
         return fail(d, QN_EINVAL, "kv_cache_dtype: %s, but the program was compiled for %s",
-                    p->kv_cache_dtype, plan_dtype_name(PROG(program, KV)->dtype));
-    c->n_workers = plan->config.n_workers = plan->device.n_workers = program->n_workers;
+                    p->kv_cache_dtype, dtype_row(PROG(program, KV)->dtype)->hf);
+    c->device.n_workers = plan->config.n_workers = program->n_workers;
     c->n_slots = program->n_slots;
     c->max_model_len = program->max_model_len;
     c->max_batched_tokens = last->n_rows;

@@ -1,10 +1,12 @@
 /* report.c - the public functions that show the compiler's work: compile to a file, inspect, dump,
  * verify. None of them loads weights. */
 #include "engine/engine.h"
+#include "engine/why.h"
 
 #include "base/checked.h"
 #include "base/map.h"
 #include "base/outfile.h"
+#include "codegen/cuda_verify.h"
 #include "task/task_verify.h"
 
 #include <jansson.h>
@@ -113,10 +115,21 @@ int qn_graph_dump(const qn_engine_params *params, const char *stage, uint32_t n_
 
 /* ---- verify ------------------------------------------------------------------------------- */
 
+/* The tables that a card's kernels would read. A program with LINEAR_PARTS is Hopper's. */
+static int verify_tables(struct diag *d, const struct prog_header *program) {
+    static const uint32_t cards[] = {80, 90};
+    if (program->target != TARGET_CUDA) return QN_OK;
+    for (size_t i = 0; i < COUNT_OF(cards); i++)
+        if (cuda_tables_check(NULL, program, &(struct cuda_bases){.cc = cards[i]}) == QN_OK)
+            TRY(cuda_verify_program(d, program, cards[i]));
+    return QN_OK;
+}
+
 static int verify_program(struct diag *d, const struct prog_header *program, const char *name,
                           struct strbuf *out) {
     struct verify_report r = {0};
     TRY(task_verify(d, program, &r));
+    TRY(verify_tables(d, program));
     strbuf_printf(out,
                   "%s: right: %llu variants, %llu tasks, %llu events; %llu pairs of classes and "
                   "%llu pairs of tasks compared",
@@ -216,10 +229,18 @@ static json_t *program_variant_json(const struct prog_variant *v) {
 static json_t *variants_json(const struct job *job) {
     json_t *list = json_array();
     const struct prog_header *p = job->program;
-    for (uint32_t i = 0; i < job->report->n_variants; i++)
-        json_array_append_new(list, variant_json(&job->report->variants[i]));
+    for (uint32_t i = 0; i < job->report->n_variants; i++) {
+        const struct plan_variant *plan = &job->report->variants[i].plan;
+        json_t *o = variant_json(&job->report->variants[i]);
+        json_object_set_new(o, "why", json_string(plan->why));
+        json_object_set_new(o, "choices", why_choices(plan));
+        json_array_append_new(list, o);
+    }
     for (uint64_t i = 0; job->params.program && i < p->section[SECTION_VARIANT].count; i++)
         json_array_append_new(list, program_variant_json(PROG(p, VARIANT) + i));
+    for (size_t i = 0; i < json_array_size(list); i++)
+        json_object_set_new(json_array_get(list, i), "forms",
+                            why_forms(p, PROG(p, VARIANT) + i, &job->plan.device.compute));
     return list;
 }
 
@@ -244,8 +265,8 @@ static json_t *inspect_json(const struct job *job, const struct qn_engine_info *
     const struct compile_report *r = job->report;
     json_t *o = json_pack("{s:s, s:s, s:s}", "model", job->params.model, "target",
                           job->backend->name, "family", job->model->family->name);
-    json_object_set_new(o, "dtype", json_string(plan_dtype_name(job->model->spec.weight_dtype)));
-    json_object_set_new(o, "kv_cache_dtype", json_string(plan_dtype_name(PROG(p, KV)->dtype)));
+    json_object_set_new(o, "dtype", json_string(dtype_row(job->model->spec.weight_dtype)->hf));
+    json_object_set_new(o, "kv_cache_dtype", json_string(dtype_row(PROG(p, KV)->dtype)->hf));
     json_object_set_new(o, "n_workers", number(p->n_workers));
     json_object_set_new(o, "max_num_seqs", number(p->n_slots));
     json_object_set_new(o, "max_model_len", number(p->max_model_len));

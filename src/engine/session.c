@@ -78,6 +78,12 @@ static int check_prompt(struct diag *d, const struct qn_engine *e, const int32_t
         return fail(d, QN_ELIMIT,
                     "prompt: %zu tokens leave no room for output, max_model_len is %u", n,
                     e->info.max_model_len);
+    if (e->model->spec.rope_kind == ROPE_DYNAMIC && n > e->model->spec.rope_original_max)
+        return fail(d, QN_EUNSUPPORTED,
+                    "prompt: %zu tokens, want at most %u: config.json has dynamic RoPE, with which "
+                    "all keys of a longer prompt depend on its length; yarn and linear have no "
+                    "such bound",
+                    n, e->model->spec.rope_original_max);
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || (uint32_t)ids[i] >= e->info.vocab)
             return fail(d, QN_EINVAL, "prompt: token %zu is %d, want 0 to %u", i, ids[i],

@@ -1,13 +1,12 @@
 /* tokenizer_api.c - the public functions around model/tokenizer.h and model/chat_template.h. */
 #include "engine/engine.h"
 
-#include "base/jsonio.h"
 #include "model/chat_template.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
-
-enum { MAX_MESSAGES = 4096 };
 
 static int open_tokenizer(struct diag *d, const char *path, struct qn_tokenizer **out) {
     struct qn_tokenizer *t = calloc(1, sizeof *t);
@@ -15,6 +14,8 @@ static int open_tokenizer(struct diag *d, const char *path, struct qn_tokenizer 
     if (!t) return fail_nomem(d, sizeof *t, "a tokenizer");
     t->dir = strdup(path);
     int rc = t->dir ? tokenizer_open(d, path, &t->tokens) : fail_nomem(d, strlen(path), "a path");
+    if (rc == QN_OK && chat_template_open(&t->chat_error, path, NULL, &t->chat) == QN_ENOMEM)
+        rc = fail_nomem(d, 0, "the chat template");
     if (rc == QN_OK)
         *out = t;
     else
@@ -43,6 +44,7 @@ int qn_tokenizer_open(const char *path, qn_tokenizer **tokenizer, qn_error *erro
 void qn_tokenizer_close(qn_tokenizer *tokenizer) {
     if (!tokenizer) return;
     tokenizer_free(tokenizer->tokens);
+    chat_template_free(tokenizer->chat);
     free(tokenizer->dir);
     free(tokenizer);
 }
@@ -68,6 +70,12 @@ int qn_tokenize(const qn_tokenizer *tokenizer, const char *text, size_t n_text, 
     }
     return api_return(rc, &d, error);
 }
+
+/* A template that was opened by itself. */
+struct qn_chat_template {
+    char *dir; /* NULL: none */
+    struct chat_template *chat;
+};
 
 /* Hands a text over to the caller. */
 static int give_text(struct diag *d, int rc, struct strbuf *b, char **text, size_t *n) {
@@ -100,102 +108,24 @@ void qn_chat_params_init(qn_chat_params *params) {
     *params = (qn_chat_params){.struct_size = sizeof *params, .add_generation_prompt = 1};
 }
 
-struct conversation {
-    struct arena arena;
-    struct chat_message *messages;
-    size_t n;
-};
-
-/* A content: a string, null, or OpenAI's list of parts, of which only text is known. */
-static int read_content(struct diag *d, struct conversation *c, size_t index, const json_t *content,
-                        struct chat_message *m) {
-    struct strbuf joined = {0};
-    size_t i;
-    json_t *part;
-    if (json_is_string(content)) {
-        m->content = json_string_value(content);
-        m->n = json_string_length(content);
-        return QN_OK;
-    }
-    m->content = "";
-    if (!content || json_is_null(content)) return QN_OK;
-    if (!json_is_array(content))
-        return fail(d, QN_EFORMAT, "messages[%zu].content: want a string", index);
-    json_array_foreach((json_t *)(uintptr_t)content, i, part) {
-        const char *type = json_string_value(json_object_get(part, "type"));
-        json_t *text = json_object_get(part, "text");
-        if (!type || strcmp(type, "text") != 0 || !json_is_string(text)) {
-            strbuf_fini(&joined);
-            return fail(d, QN_EUNSUPPORTED, "messages[%zu].content[%zu]: only text is supported",
-                        index, i);
-        }
-        strbuf_add(&joined, json_string_value(text), json_string_length(text));
-    }
-    char *copy = NULL;
-    m->n = joined.n;
-    int rc = strbuf_status(d, &joined);
-    if (rc == QN_OK) rc = arena_copy(d, &c->arena, strbuf_text(&joined), joined.n, &copy);
-    m->content = copy;
-    strbuf_fini(&joined);
+/* Renders with the template that p names, or else with `own`. */
+static int render(struct diag *d, const char *dir, const struct chat_template *own,
+                  const char *conversation, const qn_chat_params *p, struct strbuf *out) {
+    struct chat_options options = {.add_generation_prompt = p->add_generation_prompt != 0,
+                                   .kwargs = p->kwargs_json};
+    struct chat_template *other = NULL;
+    if (!conversation) return fail(d, QN_EINVAL, "messages: want JSON");
+    if (p->chat_template) TRY(chat_template_open(d, dir, p->chat_template, &other));
+    int rc = chat_template_render(d, other ? other : own, conversation, strlen(conversation),
+                                  &options, out);
+    chat_template_free(other);
     return rc;
 }
 
-static int read_messages(struct diag *d, const json_t *list, struct conversation *c) {
-    if (!json_is_array(list)) return fail(d, QN_EFORMAT, "messages: want an array");
-    size_t n = json_array_size(list);
-    if (n == 0) return fail(d, QN_EINVAL, "messages: empty");
-    if (n > MAX_MESSAGES)
-        return fail(d, QN_ELIMIT, "messages: at most %d, have %zu", MAX_MESSAGES, n);
-    TRY(ARENA_NEW(d, &c->arena, &c->messages, n));
-    for (; c->n < n; c->n++) {
-        const json_t *m = json_array_get(list, c->n);
-        const char *role = json_string_value(json_object_get(m, "role"));
-        if (!role) return fail(d, QN_EFORMAT, "messages[%zu].role: want a string", c->n);
-        c->messages[c->n].role = role;
-        TRY(read_content(d, c, c->n, json_object_get(m, "content"), &c->messages[c->n]));
-    }
-    return QN_OK;
-}
-
-static int read_kwargs(struct diag *d, const char *text, struct chat_options *o) {
-    json_t *root = NULL;
-    const char *key;
-    json_t *value;
-    int rc = QN_OK;
-    if (!text) return QN_OK;
-    TRY(jsonio_parse(d, "chat_template_kwargs", text, strlen(text), &root));
-    if (!json_is_object(root)) rc = fail(d, QN_EFORMAT, "chat_template_kwargs: want an object");
-    json_object_foreach(root, key, value) {
-        if (rc != QN_OK) break;
-        if (strcmp(key, "enable_thinking") == 0 && json_is_boolean(value))
-            o->thinking = json_is_true(value) ? CHAT_THINKING_ON : CHAT_THINKING_OFF;
-        else
-            rc = fail(d, QN_EUNSUPPORTED,
-                      "chat_template_kwargs.%s: want enable_thinking, a boolean", key);
-    }
-    json_decref(root);
-    return rc;
-}
-
-static int render(struct diag *d, const struct qn_tokenizer *t, const char *messages_json,
-                  const qn_chat_params *p, struct strbuf *out) {
-    struct chat_options options = {.add_generation_prompt = p->add_generation_prompt != 0};
-    struct conversation c = {0};
-    struct chat_template *template = NULL;
-    json_t *root = NULL;
-    TRY(read_kwargs(d, p->kwargs_json, &options));
-    TRY(jsonio_parse(d, "messages", messages_json, strlen(messages_json), &root));
-    int rc = read_messages(d, root, &c);
-    if (rc == QN_OK) rc = chat_template_open(d, t->dir, p->chat_template, &template);
-    if (rc == QN_OK) rc = chat_template_render(d, template, c.messages, c.n, &options, out);
-    chat_template_free(template);
-    json_decref(root);
-    arena_fini(&c.arena);
-    return rc;
-}
-
-int qn_chat_render(const qn_tokenizer *tokenizer, const char *messages_json,
-                   const qn_chat_params *params, char **text, size_t *n_text, qn_error *error) {
+/* Checks *params into *p, renders and hands the text over. own_error: why there is no `own`. */
+static int render_out(const char *dir, const struct chat_template *own,
+                      const struct diag *own_error, const char *conversation,
+                      const qn_chat_params *params, char **text, size_t *n_text, qn_error *error) {
     struct diag d = {0};
     struct strbuf b = {0};
     qn_chat_params p;
@@ -204,7 +134,46 @@ int qn_chat_render(const qn_tokenizer *tokenizer, const char *messages_json,
     *n_text = 0;
     if (params && !api_struct_in(&p, sizeof p, params))
         return api_return(fail(&d, QN_EINVAL, "qn_chat_params: struct_size is not set"), &d, error);
-    int rc = render(&d, tokenizer, messages_json, &p, &b);
+    int rc = !own && !p.chat_template ? fail(&d, own_error->code, "%s", own_error->message)
+                                      : render(&d, dir, own, conversation, &p, &b);
     rc = give_text(&d, rc, &b, text, n_text);
     return api_return(rc, &d, error);
+}
+
+int qn_chat_render(const qn_tokenizer *tokenizer, const char *messages_json,
+                   const qn_chat_params *params, char **text, size_t *n_text, qn_error *error) {
+    return render_out(tokenizer->dir, tokenizer->chat, &tokenizer->chat_error, messages_json,
+                      params, text, n_text, error);
+}
+
+int qn_chat_template_open(const char *dir, const char *name, qn_chat_template **chat_template,
+                          qn_error *error) {
+    struct diag d = {0};
+    struct qn_chat_template *t = calloc(1, sizeof *t);
+    *chat_template = NULL;
+    int rc = t ? QN_OK : fail_nomem(&d, sizeof *t, "a chat template");
+    if (rc == QN_OK && !dir && !name)
+        rc = fail(&d, QN_EINVAL, "chat template: want a directory or a name");
+    if (rc == QN_OK && dir && !(t->dir = strdup(dir))) rc = fail_nomem(&d, strlen(dir), "a path");
+    if (rc == QN_OK) rc = chat_template_open(&d, dir, name, &t->chat);
+    if (rc == QN_OK)
+        *chat_template = t;
+    else
+        qn_chat_template_close(t);
+    return api_return(rc, &d, error);
+}
+
+void qn_chat_template_close(qn_chat_template *chat_template) {
+    if (!chat_template) return;
+    chat_template_free(chat_template->chat);
+    free(chat_template->dir);
+    free(chat_template);
+}
+
+int qn_chat_template_render(const qn_chat_template *chat_template, const char *messages_json,
+                            const qn_chat_params *params, char **text, size_t *n_text,
+                            qn_error *error) {
+    static const struct diag none = {0};
+    return render_out(chat_template->dir, chat_template->chat, &none, messages_json, params, text,
+                      n_text, error);
 }

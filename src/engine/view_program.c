@@ -42,8 +42,10 @@ static int32_t local(const struct rebuild *r, uint32_t tensor) {
 static int ops(const struct rebuild *r) {
     for (uint32_t i = 0; i < r->v->n_ops; i++) {
         const struct prog_op *from = &PROG(r->p, OP)[r->v->first_op + i];
-        struct kop op = {
-            .kind = (enum op_kind)from->kind, .layer = from->layer, .attrs = from->attrs};
+        struct kop op = {.kind = (enum op_kind)from->kind,
+                         .layer = from->layer,
+                         .gang = from->gang,
+                         .attrs = from->attrs};
         for (int k = 0; k < OP_MAX_IN; k++) op.in[k] = local(r, from->in[k]);
         for (int k = 0; k < OP_MAX_OUT; k++) {
             op.out[k] = local(r, from->out[k]);
@@ -111,7 +113,7 @@ static int places(const struct rebuild *r) {
 
 static int show_variant(struct diag *d, const struct prog_header *p, const struct prog_variant *v,
                         const struct compile_hook *hook) {
-    const struct task_options options = {.n_workers = p->n_workers};
+    const struct task_options options = {.device.n_workers = p->n_workers};
     struct arena arena = {0};
     struct kgraph k;
     struct tgraph g;

@@ -7,16 +7,16 @@
 #include "base/abi.h"
 
 enum dtype {
-#define DTYPE(ID, name, hf, file, bits, kind) DTYPE_##ID,
+#define DTYPE(ID, ...) DTYPE_##ID,
 #include "graph/dtype.def"
 #undef DTYPE
     N_DTYPES
 };
 
-/* Bytes of n elements' worth of one element: formats of whole bytes. */
+/* Bytes of an element. */
 static inline uint32_t dtype_bytes(uint32_t dtype) {
     switch (dtype) {
-#define DTYPE(ID, name, hf, file, bits, kind)                                                      \
+#define DTYPE(ID, name, hf, aliases, file, bits, kind)                                             \
     case DTYPE_##ID:                                                                               \
         return (bits) / 8;
 #include "graph/dtype.def"
@@ -39,14 +39,15 @@ enum layout {
 #include <stdbool.h>
 
 struct dtype_row {
-    const char *name, *hf, *file;
+    const char *name, *hf, *aliases, *file;
     uint32_t bits;
     bool is_float;
 };
 
 /* The row of a format; dtype must be below N_DTYPES. */
 const struct dtype_row *dtype_row(uint32_t dtype);
-/* The float format whose column `hf` (or `file`) is the text; false: none is. */
+/* The float format that config.json or the command line calls so ("torch." may stand before it),
+ * and the one that a safetensors header calls so; false: none. */
 bool dtype_from_hf(const char *text, enum dtype *out);
 bool dtype_from_file(const char *text, enum dtype *out);
 /* "rows", "packed", "blocks"; "?" out of range. */

@@ -298,7 +298,7 @@ int kgraph_op(struct diag *d, struct kgraph *g, enum op_kind kind, int layer, co
     struct op_info info;
     struct op_map map;
     op_describe(kind, &info);
-    struct kop op = {.kind = kind, .layer = layer, .attrs = g->attrs};
+    struct kop op = {.kind = kind, .layer = layer, .gang = 1, .attrs = g->attrs};
     for (int i = 0; i < OP_MAX_IN; i++) op.in[i] = i < info.n_in ? in[i] : NO_TENSOR;
     for (int i = 0; i < OP_MAX_OUT; i++) op.out[i] = NO_TENSOR;
     TRY(check_operands(d, g, &op, &info));

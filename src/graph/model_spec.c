@@ -21,7 +21,7 @@ int model_spec_verify(struct diag *d, const char *file, const struct model_spec 
         {"num_attention_heads * head_dim", (uint64_t)s->n_heads * s->head_dim, 1, SPEC_MAX_HIDDEN},
         {"max_position_embeddings", s->max_position, 1, UINT32_MAX},
         {"torch_dtype", s->weight_dtype, DTYPE_F32, DTYPE_F16},
-        {"rope type", s->rope_kind, ROPE_DEFAULT, ROPE_LLAMA3},
+        {"rope type", s->rope_kind, ROPE_DEFAULT, ROPE_DYNAMIC},
         {"eos_token_id (count)", s->n_eos, 0, SPEC_MAX_EOS},
         {"qkv bias", s->qkv_bias, 0, 1},
         {"o bias", s->o_bias, 0, 1},
@@ -44,6 +44,14 @@ int model_spec_verify(struct diag *d, const char *file, const struct model_spec 
         return fail(d, QN_ESHAPE, "%s: rms_norm_eps: want a number from 0 to 1", file);
     if (!(s->rope_theta > 0 && isfinite(s->rope_theta)))
         return fail(d, QN_ESHAPE, "%s: rope_theta: want a positive number", file);
+    for (uint32_t i = 0; s->rope_kind == ROPE_GIVEN && i < s->head_dim; i++) {
+        const float f = s->rope_given[i & 1][i / 2];
+        if (!(isfinite(f) && f >= 0) || !(isfinite(s->rope_scale) && s->rope_scale >= 0))
+            return fail(d, QN_ESHAPE, "%s: rope scaling: want finite frequencies", file);
+    }
+    if (s->rope_kind == ROPE_DYNAMIC && (s->head_dim <= 2 || s->rope_original_max == 0))
+        return fail(d, QN_ESHAPE, "%s: rope scaling dynamic: want a head_dim above 2 and a length",
+                    file);
     if (s->rope_kind != ROPE_DEFAULT && !(s->rope_factor > 0 && isfinite(s->rope_factor)))
         return fail(d, QN_ESHAPE, "%s: rope factor: want a positive number", file);
     if (s->rope_kind == ROPE_LLAMA3 &&

@@ -20,7 +20,13 @@ enum {
     SPEC_MAX_EOS = 8,
 };
 
-enum rope_kind { ROPE_DEFAULT = 0, ROPE_LINEAR = 1, ROPE_LLAMA3 = 2 };
+enum rope_kind {
+    ROPE_DEFAULT = 0,
+    ROPE_LINEAR = 1,
+    ROPE_LLAMA3 = 2,
+    ROPE_GIVEN = 3,  /* frequencies are given one by one (yarn, longrope) */
+    ROPE_DYNAMIC = 4 /* theta grows with the context */
+};
 
 struct model_spec {
     uint32_t n_layers;
@@ -41,16 +47,35 @@ struct model_spec {
     uint32_t sliding_window; /* 0: full attention; else a token sees this many, itself included */
     uint32_t rope_kind;      /* enum rope_kind */
     float rope_theta;
-    float rope_factor;           /* linear, llama3 */
+    float rope_factor;           /* linear, llama3, dynamic */
     float rope_low_freq_factor;  /* llama3 */
     float rope_high_freq_factor; /* llama3 */
-    uint32_t rope_original_max;  /* llama3 */
+    /* llama3; dynamic: longest context without growth; given: longest context that turns by the
+     * first set of frequencies, 0: there is one set. */
+    uint32_t rope_original_max;
+    float rope_scale; /* given: cosines and sines are multiplied by it */
+    /* given: angle of a pair of dimensions per position. A request whose prompt is longer than
+     * rope_original_max turns by the second set, others do so at positions from there on: the keys
+     * of a text depend on how long its prompt is. */
+    float rope_given[2][SPEC_MAX_HEAD_DIM / 2];
     uint32_t n_eos;
     int32_t eos[SPEC_MAX_EOS]; /* token ids that end a generation */
     int32_t bos;               /* -1: none */
 };
 
-ABI_SIZE(struct model_spec, 4 * 32);
+ABI_SIZE(struct model_spec, 4 * (33 + SPEC_MAX_HEAD_DIM));
+
+/* The prompt length up to which a request turns by the first set. */
+#define SPEC_ONE_ROPE 0xffffffffu /* there is one set, or no prompt is longer */
+static inline uint32_t spec_rope_switch(const struct model_spec *s, uint32_t max_model_len) {
+    const uint32_t two = s->rope_kind == ROPE_GIVEN && s->rope_original_max > 0;
+    return two && s->rope_original_max < max_model_len ? s->rope_original_max : SPEC_ONE_ROPE;
+}
+
+/* Rows of the table of rotations: one per position, and once more for longer prompts. */
+static inline uint32_t spec_rope_rows(const struct model_spec *s, uint32_t max_model_len) {
+    return spec_rope_switch(s, max_model_len) == SPEC_ONE_ROPE ? max_model_len : 2 * max_model_len;
+}
 
 /* Head units of the fused QKV projection: the query heads, then the key heads, then the value
  * heads, each head_dim rows of its weight. */

@@ -66,10 +66,6 @@ enum { STEP_ROWS = 16 };
  * cuts their space into, and the words of such a unit are a multiple of. */
 enum { FILLED_ROWS = 16, CLEAR_UNITS = 1024, CLEAR_WORDS = 4 };
 
-/* Tensor cores at work on packed activations take at most so many token rows and weight rows at a
- * time: what decompose cuts for. Up to PACK_NARROW rows tiles are of so many. */
-enum { PACK_TILE = 128, PACK_NARROW = 64 };
-
 /* Numbers that an operator carries itself; op.def says which it has, the others are 0. Copied into
  * the program. */
 struct op_attrs {
@@ -84,14 +80,6 @@ struct op_attrs {
 #ifndef __CUDACC_RTC__
 /* ---- host only from here ---- */
 #include <stdbool.h>
-
-/* Whether a GPU's products of so many packed rows stream their weights from one task to the next:
- * up to 16 rows (packed_few.cuh); if `wide`, as on a Hopper, 32, where the model's hidden size has
- * a k-tile for each warp of a block (packed_wide.cuh). */
-static inline bool rows_stream(uint64_t n_rows, uint64_t hidden, bool wide) {
-    const uint64_t eights = (n_rows + PACK_ROWS - 1) / PACK_ROWS;
-    return eights <= 2 || (wide && eights == 4 && hidden >= (uint64_t)PARTIALS * PACK_K);
-}
 
 enum { OP_MAX_DIMS = 4, OP_NAME_CHARS = 12 };
 

@@ -10,7 +10,7 @@
  * So each of 2, 4 or 8 GPUs has one contiguous shard of K, whose partials are one branch of the
  * tree: it adds them up itself and gives one number. The others need no tree, and tiles of many
  * token rows hold two sums in registers: in order costs them nothing, a tree costs what is said in
- * docs/gpu-kernels.md.
+ * docs/gpu-kernels.md. (A CPU adds up the others in one go: kernels/cpu/cpu_kernel.h.)
  *
  * Bounds are whole tiles, since a page of weights (codegen/cuda_abi.h) is one: no warp ever has two
  * partials in a page. They are p * n_tiles / 8 rounded up, so halves, quarters and eighths of the

@@ -1,608 +1,426 @@
 #include "model/chat_template.h"
+#include "base/array.h"
 #include "base/checked.h"
 #include "base/jsonio.h"
 #include "base/mapfile.h"
-#include "model/chat_template_jinja.h"
-#include "model/tokenizer_text.h"
+#include "model/chat_named.h"
+#include "model/jinja/jinja.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
-enum { MAX_PROGRAM = 1 << 20, MAX_CONFIG = 16 << 20 };
+enum { MAX_CONFIG = 16 << 20, MAX_TEMPLATES = 64 };
 
-enum form { FORM_CHATML, FORM_LLAMA2, FORM_LLAMA3, FORM_MISTRAL };
-static const char *const form_names[] = {"chatml", "llama2", "llama3", "mistral"};
-
-/* What happens to <think> ... </think> in assistant turns. */
-enum thoughts {
-    THOUGHTS_KEPT,
-    THOUGHTS_DROPPED, /* QwQ: always */
-    THOUGHTS_RECENT,  /* Qwen3: kept behind the last question, dropped before */
-};
+/* The special tokens that a template sees as variables. */
+static const char *const token_names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                          "pad_token", "cls_token", "mask_token"};
+enum { TOKEN_BOS, TOKEN_EOS, N_TOKENS = COUNT_OF(token_names) };
 
 struct chat_template {
-    struct jinja j; /* everything below points into it */
-    const char *where;
-    enum form form;
-    char *bos, *eos;                                 /* in j.arena; "" where unknown */
-    bool bos_first;                                  /* the text begins with bos */
-    const struct jinja_sum *turn, *user, *assistant; /* chatml and llama3: turn; else the others */
-    const struct jinja_sum *user_system;             /* user's turn with the system message in it */
-    bool system_last;                                /* mistral: in the last turn, not the first */
-    bool fixed_roles;    /* only system, user and assistant have a rule */
-    bool always_prompts; /* the program does not ask for add_generation_prompt */
-    enum thoughts thoughts;
-    const struct jinja_term *prompt;         /* the generation prompt; NULL: none */
-    const struct jinja_term *no_thinking;    /* follows it with thinking off; NULL: nothing */
-    const struct jinja_term *default_system; /* written where no system message comes first */
-    const struct jinja_term *knowledge;      /* llama3: begins the system block; NULL: 3.0 */
-    const struct jinja_sum *today;           /* llama3: the line with the date */
-    const struct jinja_term *date;           /* llama3: the program's own date */
-    bool date_is_today;
+    struct arena arena;
+    const char *tokens[N_TOKENS];     /* NULL: the directory names none */
+    struct jinja *plain, *with_tools; /* one may be NULL */
+    struct diag no_tools;             /* why the one for tools could not be compiled */
 };
 
-/* Recognition. */
-
-static int unknown(struct diag *d, const char *where, const char *why) {
-    return fail(d, QN_EUNSUPPORTED,
-                "%s: the chat template is not one of the known forms (%s); choose one with "
-                "--chat-template NAME, NAME being one of: %s",
-                where, why, chat_template_names());
-}
-
-/* The first written text that begins and ends so; NULL: none. */
-static const struct jinja_term *find_text(const struct jinja *j, const char *begin,
-                                          const char *end) {
-    size_t b = strlen(begin), e = strlen(end);
-    for (size_t i = 0; i < j->sums.n; i++) {
-        const struct jinja_sum *s = &j->sums.items[i];
-        const struct jinja_term *t = &s->terms[0];
-        if (s->target == NULL && s->n == 1 && t->kind == JINJA_TEXT && t->n >= b + e &&
-            memcmp(t->text, begin, b) == 0 && memcmp(t->text + t->n - e, end, e) == 0)
-            return t;
-    }
-    return NULL;
-}
-
-static bool text_is(const struct jinja_term *t, const char *text) {
-    return t->n == strlen(text) && memcmp(t->text, text, t->n) == 0;
-}
-
-static int recognise_chatml(struct diag *d, struct chat_template *c) {
-    const struct jinja *j = &c->j;
-    c->turn = jinja_find(j, NULL, "TRTCT", "<|im_start|>");
-    if (c->turn == NULL || !text_is(&c->turn->terms[0], "<|im_start|>") ||
-        !text_is(&c->turn->terms[2], "\n"))
-        return unknown(d, c->where, "<|im_start|>, but no turn of role and content");
-    if (jinja_has(j, "system_message") || jinja_has(j, "macro") || jinja_has(j, "raise_exception"))
-        return unknown(d, c->where, "<|im_start|> with rules of its own");
-    c->default_system = find_text(j, "<|im_start|>system\n", "<|im_end|>\n");
-    if (c->default_system != NULL && !jinja_has(j, "messages[0].role"))
-        return unknown(d, c->where, "a system text without a condition");
-    c->prompt = find_text(j, "<|im_start|>assistant\n", "");
-    c->fixed_roles = jinja_has(j, "message.role==");
-    if (jinja_has(j, "last_query_index"))
-        c->thoughts = THOUGHTS_RECENT;
-    else if (jinja_has(j, "split('</think>')"))
-        c->thoughts = THOUGHTS_DROPPED;
-    if (jinja_has(j, "enable_thinkingisfalse"))
-        c->no_thinking = find_text(j, "<think>\n\n</think>\n\n", "");
-    if (jinja_has(j, "enable_thinking") && c->no_thinking == NULL)
-        return unknown(d, c->where, "another use of enable_thinking");
-    return QN_OK;
-}
-
-static int recognise_llama3(struct diag *d, struct chat_template *c) {
-    const struct jinja *j = &c->j;
-    static const char begin[] = "<|start_header_id|>";
-    c->turn = jinja_find(j, "content", "TRTCT", begin);
-    if (c->turn == NULL) c->turn = jinja_find(j, NULL, "TRTCT", begin);
-    if (c->turn == NULL || !text_is(&c->turn->terms[2], "<|end_header_id|>\n\n") ||
-        !text_is(&c->turn->terms[4], "<|eot_id|>"))
-        return unknown(d, c->where, "<|start_header_id|>, but no turn of role and content");
-    c->prompt = find_text(j, "<|start_header_id|>assistant<|end_header_id|>\n\n", "");
-    c->knowledge = find_text(j, "Cutting Knowledge Date: ", "\n");
-    c->bos_first = true; /* 3.0 writes it with the first turn */
-    if (c->knowledge == NULL) {
-        if (jinja_has(j, "system_message") || jinja_has(j, "date_string"))
-            return unknown(d, c->where, "<|start_header_id|> with rules of its own");
-        return QN_OK;
-    }
-    const struct jinja_sum *date = jinja_find(j, "date_string", "T", "");
-    c->today = jinja_find(j, NULL, "TDT", "");
-    if (c->today == NULL || date == NULL || jinja_find(j, NULL, "S", "") == NULL)
-        return unknown(d, c->where, "a knowledge date, but no date of today");
-    c->date = &date->terms[0];
-    c->date_is_today = jinja_has(j, "strftime_now('%d%b%Y')");
-    return QN_OK;
-}
-
-static int recognise_llama2(struct diag *d, struct chat_template *c) {
-    const struct jinja *j = &c->j;
-    const struct jinja_sum *text = jinja_find(j, "system_message", "T", "");
-    c->user = jinja_find(j, NULL, "BTCT", "[INST]");
-    if (c->user == NULL) c->user = jinja_find(j, NULL, "TCT", "[INST]");
-    c->assistant = jinja_find(j, NULL, "TCTE", "");
-    c->user_system = jinja_find(j, "content", "TSTC", "<<SYS>>\n");
-    if (c->user == NULL || c->assistant == NULL || c->user_system == NULL ||
-        (text != NULL && text->terms[0].n > 0))
-        return unknown(d, c->where, "<<SYS>> with rules of its own");
-    return QN_OK;
-}
-
-static int recognise_mistral(struct diag *d, struct chat_template *c) {
-    const struct jinja *j = &c->j;
-    for (int i = 0; i < 2 && c->user == NULL; i++) {
-        const char *begin = i == 0 ? "[INST]" : " [INST]";
-        c->user = jinja_find(j, NULL, "TCT", begin);
-        c->user_system = jinja_find(j, NULL, "TSTCT", begin);
-    }
-    c->assistant = jinja_find(j, NULL, "TCE", " ");
-    if (c->assistant == NULL) c->assistant = jinja_find(j, NULL, "CE", "");
-    if (c->assistant == NULL) c->assistant = jinja_find(j, NULL, "CET", " ");
-    c->system_last = jinja_has(j, "loop.lastandsystem_message");
-    if (c->user == NULL || c->assistant == NULL || jinja_has(j, "[SYSTEM_PROMPT]") ||
-        (c->user_system != NULL && !c->system_last && !jinja_has(j, "loop.firstandsystem_message")))
-        return unknown(d, c->where, "[INST] with rules of its own");
-    return QN_OK;
-}
-
-static int recognise(struct diag *d, struct chat_template *c) {
-    const struct jinja *j = &c->j;
-    c->always_prompts = !jinja_has(j, "add_generation_prompt");
-    c->bos_first = jinja_find(j, NULL, "B", "") != NULL;
-    if (jinja_has(j, "<|im_start|>")) return c->form = FORM_CHATML, recognise_chatml(d, c);
-    if (jinja_has(j, "<|start_header_id|>")) return c->form = FORM_LLAMA3, recognise_llama3(d, c);
-    if (jinja_has(j, "<<SYS>>")) return c->form = FORM_LLAMA2, recognise_llama2(d, c);
-    if (jinja_has(j, "[INST]")) return c->form = FORM_MISTRAL, recognise_mistral(d, c);
-    return unknown(d, c->where, "none of <|im_start|>, <|start_header_id|>, <<SYS>>, [INST]");
-}
-
-int chat_template_parse(struct diag *d, const char *where, const char *program, size_t n,
-                        const char *bos, const char *eos, struct chat_template **out) {
-    struct chat_template *c = calloc(1, sizeof *c);
-    char *name;
-    *out = NULL;
-    if (c == NULL) return fail_nomem(d, sizeof *c, "the chat template");
-    int rc = n > MAX_PROGRAM ? fail(d, QN_ELIMIT, "%s: the chat template is too long", where)
-                             : jinja_parse(d, where, program, n, &c->j);
-    if (rc == QN_OK) rc = arena_strdup(d, &c->j.arena, bos == NULL ? "" : bos, &c->bos);
-    if (rc == QN_OK) rc = arena_strdup(d, &c->j.arena, eos == NULL ? "" : eos, &c->eos);
-    if (rc == QN_OK) rc = arena_strdup(d, &c->j.arena, where, &name);
-    if (rc == QN_OK) c->where = name;
-    if (rc == QN_OK) rc = recognise(d, c);
-    if (rc != QN_OK) {
-        chat_template_free(c);
-        return rc;
-    }
-    *out = c;
-    return QN_OK;
-}
-
-void chat_template_free(struct chat_template *c) {
-    if (c == NULL) return;
-    jinja_fini(&c->j);
-    free(c);
-}
-
-const char *chat_template_form(const struct chat_template *c) {
-    return form_names[c->form];
-}
-
-/* The named forms, written as the programs that recognition reads. */
-
-#define CHATML_LOOP                                                                                \
-    "{% for message in messages %}"                                                                \
-    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endfor %}"
-#define CHATML_PROMPT "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-#define LLAMA3_LOOP                                                                                \
-    "{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' + message.content | trim "  \
-    "+ '<|eot_id|>' }}"
-#define LLAMA3_PROMPT                                                                              \
-    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"      \
-    "{% endif %}"
-
-static const struct named_form {
-    const char *name, *bos, *eos, *program;
-} named_forms[] = {
-    {"chatml", "", "<|im_end|>", CHATML_LOOP CHATML_PROMPT},
-    {"qwen2", "", "<|im_end|>",
-     "{% if messages[0].role != 'system' %}"
-     "{{ '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n' }}{% endif %}" CHATML_LOOP
-         CHATML_PROMPT},
-    {"qwen3", "", "<|im_end|>",
-     "{% set last_query_index = 0 %}" CHATML_LOOP CHATML_PROMPT
-     "{% if enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"},
-    {"llama2", "<s>", "</s>",
-     "{% set content = '<<SYS>>\n' + system_message + '\n<</SYS>>\n\n' + message.content %}"
-     "{{ bos_token + '[INST] ' + content | trim + ' [/INST]' }}"
-     "{{ ' ' + content | trim + ' ' + eos_token }}"},
-    {"llama3", "<|begin_of_text|>", "<|eot_id|>", LLAMA3_LOOP LLAMA3_PROMPT},
-    {"llama3.1", "<|begin_of_text|>", "<|eot_id|>",
-     "{% set date_string = '26 Jul 2024' %}{{ 'Cutting Knowledge Date: December 2023\n' }}"
-     "{{ 'Today Date: ' + date_string + '\n\n' }}{{ system_message }}" LLAMA3_LOOP LLAMA3_PROMPT},
-    {"mistral", "<s>", "</s>",
-     "{{ bos_token }}{% if loop.last and system_message %}"
-     "{{ '[INST] ' + system_message + '\n\n' + message.content + '[/INST]' }}{% endif %}"
-     "{{ '[INST] ' + message.content + '[/INST]' }}{{ ' ' + message.content | trim + eos_token }}"},
-    {"mistral-v1", "<s>", "</s>",
-     "{{ bos_token }}{% if loop.first and system_message %}"
-     "{{ ' [INST] ' + system_message + '\n\n' + message.content + ' [/INST]' }}{% endif %}"
-     "{{ ' [INST] ' + message.content + ' [/INST]' }}{{ ' ' + message.content + eos_token }}"},
-    {"mistral-tekken", "<s>", "</s>",
-     "{{ bos_token }}{% if loop.last and system_message %}"
-     "{{ '[INST]' + system_message + '\n\n' + message.content + '[/INST]' }}{% endif %}"
-     "{{ '[INST]' + message.content + '[/INST]' }}{{ message.content + eos_token }}"},
+/* One of a directory's templates. */
+struct source {
+    const char *name, *where, *text;
+    size_t n;
 };
 
-const char *chat_template_names(void) {
-    return "chatml, qwen2, qwen3, llama2, llama3, llama3.1, mistral, mistral-v1, mistral-tekken";
-}
-
-int chat_template_named(struct diag *d, const char *name, const char *bos, const char *eos,
-                        struct chat_template **out) {
-    *out = NULL;
-    for (size_t i = 0; i < COUNT_OF(named_forms); i++) {
-        const struct named_form *f = &named_forms[i];
-        if (strcmp(f->name, name) == 0)
-            return chat_template_parse(d, name, f->program, strlen(f->program),
-                                       bos == NULL ? f->bos : bos, eos == NULL ? f->eos : eos, out);
-    }
-    return fail(d, QN_EINVAL, "--chat-template: want one of %s, have '%.60s'",
-                chat_template_names(), name);
-}
-
-/* Model directories. */
-
-/* bos_token and its like: a text, or an object with `content`. */
-static const char *token_text(const json_t *config, const char *key) {
-    const json_t *v = json_object_get(config, key);
-    if (json_is_object(v)) v = json_object_get(v, "content");
-    return json_string_value(v);
-}
-
-/* The program inside tokenizer_config.json; NULL: it has none. */
-static int config_program(struct diag *d, const char *file, const json_t *config,
-                          const json_t **program) {
-    const json_t *v = json_object_get(config, "chat_template"), *item;
-    size_t i;
-    *program = NULL;
-    if (v == NULL || json_is_null(v)) return QN_OK;
-    if (json_is_string(v)) return *program = v, QN_OK;
-    if (!json_is_array(v))
-        return fail(d, QN_EFORMAT, "%s: chat_template: want a text or a list", file);
-    json_array_foreach(v, i, item) {
-        const char *name = json_string_value(json_object_get(item, "name"));
-        const json_t *text = json_object_get(item, "template");
-        if (name != NULL && strcmp(name, "default") == 0 && json_is_string(text))
-            return *program = text, QN_OK;
-    }
-    return fail(d, QN_EFORMAT, "%s: chat_template: none of the list is named 'default'", file);
-}
+/* What is read of a directory; the texts live in the arena of the template. */
+struct folder {
+    struct diag *d;
+    const char *dir; /* NULL: none */
+    struct arena *arena;
+    ARRAY(struct source) sources;
+};
 
 static bool is_file(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-static int open_with_config(struct diag *d, const char *dir, const char *name,
-                            const char *config_file, const json_t *config,
-                            struct chat_template **out) {
-    const char *bos = token_text(config, "bos_token"), *eos = token_text(config, "eos_token");
-    const json_t *program;
-    if (name != NULL) return chat_template_named(d, name, bos, eos, out);
-    struct strbuf file = {0};
-    strbuf_printf(&file, "%s/chat_template.jinja", dir);
-    int rc = strbuf_status(d, &file);
-    if (rc == QN_OK && is_file(file.text)) {
-        struct mapfile f;
-        rc = mapfile_open(d, file.text, MAX_PROGRAM, &f);
-        if (rc == QN_OK) {
-            rc = chat_template_parse(d, file.text, (const char *)f.data, f.bytes, bos, eos, out);
-            mapfile_close(&f);
-        }
-    } else if (rc == QN_OK) {
-        rc = config_program(d, config_file, config, &program);
-        if (rc == QN_OK && program == NULL)
-            rc = fail(d, QN_ENOENT,
-                      "%s: no chat template (neither chat_template.jinja nor chat_template in "
-                      "tokenizer_config.json); choose one with --chat-template NAME: %s",
-                      dir, chat_template_names());
-        else if (rc == QN_OK)
-            rc = chat_template_parse(d, config_file, json_string_value(program),
-                                     json_string_length(program), bos, eos, out);
+/* Special tokens. */
+
+/* A text, or an object with `content`. */
+static int take_tokens(struct folder *f, const json_t *config, const char **tokens) {
+    for (size_t i = 0; i < N_TOKENS; i++) {
+        const json_t *v = json_object_get(config, token_names[i]);
+        if (json_is_object(v)) v = json_object_get(v, "content");
+        if (!json_is_string(v)) continue;
+        char *copy;
+        TRY(arena_copy(f->d, f->arena, json_string_value(v), json_string_length(v), &copy));
+        tokens[i] = copy;
     }
-    strbuf_fini(&file);
+    return QN_OK;
+}
+
+/* special_tokens_map.json counts, and wins, where the config has no added_tokens_decoder. */
+static int take_token_map(struct folder *f, const json_t *config, const char **tokens) {
+    char *path;
+    json_t *map = NULL;
+    TRY(arena_printf(f->d, f->arena, &path, "%s/special_tokens_map.json", f->dir));
+    if (json_object_get(config, "added_tokens_decoder") != NULL || !is_file(path)) return QN_OK;
+    int rc = jsonio_load(f->d, path, MAX_CONFIG, &map);
+    if (rc == QN_OK) rc = take_tokens(f, map, tokens);
+    json_decref(map);
     return rc;
+}
+
+/* The directory's templates. */
+
+static int add_source(struct folder *f, const char *name, const char *where, const char *text,
+                      size_t n) {
+    struct source s = {.n = n};
+    char *copies[3];
+    if (f->sources.n == MAX_TEMPLATES)
+        return fail(f->d, QN_ELIMIT, "%s: more than %d chat templates", where, MAX_TEMPLATES);
+    if (n > JINJA_MAX_PROGRAM)
+        return fail(f->d, QN_ELIMIT, "%s: a chat template of more than %d bytes", where,
+                    JINJA_MAX_PROGRAM);
+    TRY(arena_strdup(f->d, f->arena, name, &copies[0]));
+    TRY(arena_strdup(f->d, f->arena, where, &copies[1]));
+    TRY(arena_copy(f->d, f->arena, text, n, &copies[2]));
+    s.name = copies[0];
+    s.where = copies[1];
+    s.text = copies[2];
+    return ARRAY_PUSH(f->d, &f->sources, s);
+}
+
+static int add_file(struct folder *f, const char *name, const char *path) {
+    struct mapfile m;
+    TRY(mapfile_open(f->d, path, JINJA_MAX_PROGRAM, &m));
+    int rc = add_source(f, name, path, (const char *)m.data, m.bytes);
+    mapfile_close(&m);
+    return rc;
+}
+
+/* additional_chat_templates/NAME.jinja */
+static int add_additional(struct folder *f) {
+    char *folder, *path, *name;
+    struct dirent *entry;
+    int rc = QN_OK;
+    TRY(arena_printf(f->d, f->arena, &folder, "%s/additional_chat_templates", f->dir));
+    DIR *dir = opendir(folder);
+    while (dir != NULL && rc == QN_OK && (entry = readdir(dir)) != NULL) {
+        size_t n = strlen(entry->d_name);
+        if (n < 6 || strcmp(entry->d_name + n - 6, ".jinja") != 0) continue;
+        rc = arena_printf(f->d, f->arena, &path, "%s/%s", folder, entry->d_name);
+        if (rc == QN_OK) rc = arena_copy(f->d, f->arena, entry->d_name, n - 6, &name);
+        if (rc == QN_OK) rc = add_file(f, name, path);
+    }
+    if (dir != NULL) closedir(dir);
+    return rc;
+}
+
+/* `chat_template` in tokenizer_config.json. */
+static int add_config(struct folder *f, const char *file, const json_t *config) {
+    const json_t *v = json_object_get(config, "chat_template"), *item;
+    size_t i;
+    if (v == NULL || json_is_null(v)) return QN_OK;
+    if (json_is_string(v))
+        return add_source(f, "default", file, json_string_value(v), json_string_length(v));
+    if (!json_is_array(v))
+        return fail(f->d, QN_EFORMAT, "%s: chat_template: want a text or a list", file);
+    json_array_foreach(v, i, item) {
+        const char *name = json_string_value(json_object_get(item, "name"));
+        const json_t *text = json_object_get(item, "template");
+        char *where;
+        if (name == NULL || !json_is_string(text))
+            return fail(f->d, QN_EFORMAT, "%s: chat_template[%zu]: want a name and a template",
+                        file, i);
+        TRY(arena_printf(f->d, f->arena, &where, "%s: chat_template '%s'", file, name));
+        TRY(add_source(f, name, where, json_string_value(text), json_string_length(text)));
+    }
+    return QN_OK;
+}
+
+static int read_config(struct folder *f, const char *file, const json_t *config,
+                       const char **tokens) {
+    char *path;
+    TRY(take_tokens(f, config, tokens));
+    TRY(take_token_map(f, config, tokens));
+    TRY(arena_printf(f->d, f->arena, &path, "%s/chat_template.jinja", f->dir));
+    if (is_file(path)) TRY(add_file(f, "default", path));
+    TRY(add_additional(f));
+    return f->sources.n > 0 ? QN_OK : add_config(f, file, config);
+}
+
+static int read_folder(struct folder *f, const char **tokens) {
+    char *file;
+    json_t *config = NULL;
+    if (f->dir == NULL) return QN_OK;
+    TRY(arena_printf(f->d, f->arena, &file, "%s/tokenizer_config.json", f->dir));
+    int rc = is_file(file) ? jsonio_load(f->d, file, MAX_CONFIG, &config) : QN_OK;
+    if (rc == QN_OK) rc = read_config(f, file, config, tokens);
+    json_decref(config);
+    return rc;
+}
+
+/* Choosing one. */
+
+static const struct source *find_source(const struct folder *f, const char *name) {
+    for (size_t i = 0; i < f->sources.n; i++)
+        if (strcmp(f->sources.items[i].name, name) == 0) return &f->sources.items[i];
+    return NULL;
+}
+
+static int compile(struct folder *f, const struct source *s, struct jinja **out) {
+    return s == NULL ? QN_OK : jinja_compile(f->d, s->where, s->text, s->n, out);
+}
+
+static const char *names_of(const struct folder *f, char *text, size_t size) {
+    size_t n = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < f->sources.n && n < size; i++)
+        n += (size_t)snprintf(text + n, size - n, "%s%s", i > 0 ? ", " : "",
+                              f->sources.items[i].name);
+    return text;
+}
+
+static int choose_default(struct folder *f, struct chat_template *c) {
+    char names[300];
+    const struct source *plain = find_source(f, "default"), *tools = find_source(f, "tool_use");
+    if (plain == NULL && tools == NULL && f->sources.n > 0)
+        return fail(f->d, QN_EINVAL,
+                    "%s: no chat template is called 'default'; choose one with --chat-template "
+                    "NAME: %s",
+                    f->dir, names_of(f, names, sizeof names));
+    if (plain == NULL && tools == NULL)
+        return fail(f->d, QN_ENOENT,
+                    "%s: no chat template (neither chat_template.jinja nor chat_template in "
+                    "tokenizer_config.json); choose one with --chat-template FILE or one of: %s",
+                    f->dir == NULL ? "chat template" : f->dir, chat_template_names());
+    TRY(compile(f, plain, &c->plain));
+    if (tools == NULL) return QN_OK;
+    int rc = jinja_compile(&c->no_tools, tools->where, tools->text, tools->n, &c->with_tools);
+    bool matters = plain == NULL || rc == QN_ENOMEM;
+    return rc != QN_OK && matters ? fail(f->d, rc, "%s", c->no_tools.message) : QN_OK;
+}
+
+static int choose_named(struct folder *f, const char *name, struct chat_template *c) {
+    const struct source *s = find_source(f, name);
+    const struct chat_named *built_in = s == NULL ? chat_named_find(name) : NULL;
+    char names[300];
+    if (built_in != NULL) {
+        if (c->tokens[TOKEN_BOS] == NULL) c->tokens[TOKEN_BOS] = built_in->bos;
+        if (c->tokens[TOKEN_EOS] == NULL) c->tokens[TOKEN_EOS] = built_in->eos;
+        return jinja_compile(f->d, name, built_in->program, strlen(built_in->program), &c->plain);
+    }
+    if (s == NULL && is_file(name)) {
+        TRY(add_file(f, "", name));
+        s = &f->sources.items[f->sources.n - 1];
+    }
+    if (s != NULL) return compile(f, s, &c->plain);
+    return fail(f->d, QN_EINVAL,
+                "--chat-template '%.200s': no file, and no template of that name; the directory "
+                "has: %s; built in are: %s",
+                name, f->sources.n > 0 ? names_of(f, names, sizeof names) : "none",
+                chat_template_names());
 }
 
 int chat_template_open(struct diag *d, const char *dir, const char *name,
                        struct chat_template **out) {
-    struct strbuf file = {0};
-    json_t *config = NULL;
+    struct chat_template *c = calloc(1, sizeof *c);
     *out = NULL;
-    strbuf_printf(&file, "%s/tokenizer_config.json", dir);
-    int rc = strbuf_status(d, &file);
-    if (rc == QN_OK && is_file(file.text)) rc = jsonio_load(d, file.text, MAX_CONFIG, &config);
-    if (rc == QN_OK) rc = open_with_config(d, dir, name, file.text, config, out);
-    json_decref(config);
-    strbuf_fini(&file);
+    if (c == NULL) return fail_nomem(d, sizeof *c, "the chat template");
+    struct folder f = {.d = d, .dir = dir, .arena = &c->arena};
+    int rc = read_folder(&f, c->tokens);
+    if (rc == QN_OK) rc = name == NULL ? choose_default(&f, c) : choose_named(&f, name, c);
+    ARRAY_FINI(&f.sources);
+    if (rc == QN_OK)
+        *out = c;
+    else
+        chat_template_free(c);
     return rc;
+}
+
+int chat_template_parse(struct diag *d, const char *where, const char *program, size_t n,
+                        const char *bos, const char *eos, struct chat_template **out) {
+    struct chat_template *c = calloc(1, sizeof *c);
+    char *copies[2] = {NULL, NULL};
+    *out = NULL;
+    if (c == NULL) return fail_nomem(d, sizeof *c, "the chat template");
+    int rc = bos == NULL ? QN_OK : arena_strdup(d, &c->arena, bos, &copies[0]);
+    if (rc == QN_OK && eos != NULL) rc = arena_strdup(d, &c->arena, eos, &copies[1]);
+    c->tokens[TOKEN_BOS] = copies[0];
+    c->tokens[TOKEN_EOS] = copies[1];
+    if (rc == QN_OK) rc = jinja_compile(d, where, program, n, &c->plain);
+    if (rc == QN_OK)
+        *out = c;
+    else
+        chat_template_free(c);
+    return rc;
+}
+
+void chat_template_free(struct chat_template *c) {
+    if (c == NULL) return;
+    jinja_free(c->plain);
+    jinja_free(c->with_tools);
+    arena_fini(&c->arena);
+    free(c);
 }
 
 /* Rendering. */
 
-/* A piece of text that is not owned. */
-struct span {
-    const char *p;
-    size_t n;
+/* What a conversation says. */
+struct conversation {
+    struct value messages, tools, documents, prompt, kwargs;
 };
 
-static struct span span_of(const struct jinja_term *t) {
-    return (struct span){t->text, t->n};
+static int put(struct run *r, struct value dict, const char *key, struct value v) {
+    struct value name;
+    TRY(value_borrow(r, key, strlen(key), &name));
+    return value_put(r, dict.dict, name, v);
 }
 
-/* Python's str.isspace. */
-static bool is_python_space(int32_t c) {
-    return tokenizer_text_is_space(c) || (c >= 0x1C && c <= 0x1F);
+static int wrong(struct run *r, const char *field, const char *want, struct value have) {
+    return fail(r->d, QN_EFORMAT, "%s: want %s, have a %s", field, want, value_type_name(have));
 }
 
-static struct span strip(struct span s) {
-    size_t start = 0;
-    for (size_t i = 0; i < s.n; start = i)
-        if (!is_python_space(tokenizer_text_next(s.p, &i))) break;
-    size_t end = s.n;
-    while (end > start && is_python_space(tokenizer_text_last(s.p, end))) do
-            end--;
-        while (((unsigned char)s.p[end] & 0xC0) == 0x80);
-    return (struct span){s.p + start, end - start};
-}
-
-static struct span strip_newlines(struct span s, bool left, bool right) {
-    while (left && s.n > 0 && s.p[0] == '\n') s.p++, s.n--;
-    while (right && s.n > 0 && s.p[s.n - 1] == '\n') s.n--;
-    return s;
-}
-
-/* Where `what` is first or last in s; NULL: nowhere. */
-static const char *find(struct span s, const char *what, bool last) {
-    size_t k = strlen(what);
-    const char *hit = NULL, *p = s.p;
-    while ((p = memmem(p, s.n - (size_t)(p - s.p), what, k)) != NULL) {
-        hit = p++;
-        if (!last) break;
-    }
-    return hit;
-}
-
-struct render {
-    struct diag *d;
-    const struct chat_template *c;
-    const struct chat_message *messages; /* [n] */
-    size_t n;
-    const struct chat_options *options;
-    struct strbuf *out;
-    struct span date;
-};
-
-static void add(struct render *r, struct span s) {
-    strbuf_add(r->out, s.p, s.n);
-}
-
-static void write_sum(struct render *r, const struct jinja_sum *s, const char *role,
-                      struct span content, struct span system) {
-    for (int i = 0; i < s->n; i++) {
-        const struct jinja_term *t = &s->terms[i];
-        struct span v = {"", 0};
-        switch (t->kind) {
-        case JINJA_TEXT: v = span_of(t); break;
-        case JINJA_BOS: v = (struct span){r->c->bos, strlen(r->c->bos)}; break;
-        case JINJA_EOS: v = (struct span){r->c->eos, strlen(r->c->eos)}; break;
-        case JINJA_ROLE: v = (struct span){role, strlen(role)}; break;
-        case JINJA_CONTENT: v = content; break;
-        case JINJA_SYSTEM: v = system; break;
-        case JINJA_DATE: v = r->date; break;
-        }
-        add(r, t->strip ? strip(v) : v);
-    }
-}
-
-static struct span content_of(const struct chat_message *m) {
-    return (struct span){m->content, m->n};
-}
-
-static bool has_role(const struct chat_message *m, const char *role) {
-    return strcmp(m->role, role) == 0;
-}
-
-static int bad_role(const struct render *r, size_t idx, const char *want) {
-    return fail(r->d, QN_EINVAL, "messages[%zu].role: the %s chat template wants %s, have '%.40s'",
-                idx, form_names[r->c->form], want, r->messages[idx].role);
-}
-
-/* Qwen3: the last user turn that is a question, not a tool's answer. */
-static size_t last_question(const struct render *r) {
-    static const char begin[] = "<tool_response>", end[] = "</tool_response>";
-    size_t b = sizeof begin - 1, e = sizeof end - 1;
-    for (size_t i = r->n; i-- > 0;) {
-        const struct chat_message *m = &r->messages[i];
-        bool wrapped = m->n >= b && memcmp(m->content, begin, b) == 0 && m->n >= e &&
-                       memcmp(m->content + m->n - e, end, e) == 0;
-        if (has_role(m, "user") && !wrapped) return i;
-    }
-    return r->n - 1;
-}
-
-/* Parts `content` at its </think>: what was thought and what was said. */
-static struct span split_thoughts(struct span *content) {
-    static const char open[] = "<think>", close[] = "</think>";
-    const char *first = find(*content, close, false), *last = find(*content, close, true);
-    struct span thoughts = {"", 0};
-    if (first == NULL || last == NULL) return thoughts;
-    thoughts = (struct span){content->p, (size_t)(first - content->p)};
-    thoughts = strip_newlines(thoughts, false, true);
-    const char *start = find(thoughts, open, true);
-    if (start != NULL) {
-        start += sizeof open - 1;
-        thoughts.n -= (size_t)(start - thoughts.p);
-        thoughts.p = start;
-    }
-    thoughts = strip_newlines(thoughts, true, false);
-    const char *end = content->p + content->n;
-    last += sizeof close - 1;
-    *content = strip_newlines((struct span){last, (size_t)(end - last)}, true, false);
-    return thoughts;
-}
-
-static void chatml_assistant(struct render *r, size_t idx, size_t question) {
-    struct span content = content_of(&r->messages[idx]), none = {"", 0};
-    struct span thoughts = split_thoughts(&content);
-    struct strbuf text = {0};
-    bool shows =
-        r->c->thoughts == THOUGHTS_RECENT && idx > question && (idx + 1 == r->n || thoughts.n > 0);
-    if (shows) {
-        thoughts = strip_newlines(thoughts, true, true);
-        content = strip_newlines(content, true, false);
-        strbuf_str(&text, "<think>\n");
-        strbuf_add(&text, thoughts.p, thoughts.n);
-        strbuf_str(&text, "\n</think>\n\n");
-    }
-    strbuf_add(&text, content.p, content.n);
-    if (text.failed) r->out->failed = true;
-    write_sum(r, r->c->turn, "assistant", (struct span){strbuf_text(&text), text.n}, none);
-    strbuf_fini(&text);
-}
-
-static int render_chatml(struct render *r) {
-    const struct chat_template *c = r->c;
-    struct span none = {"", 0};
-    size_t question = last_question(r);
-    if (c->default_system != NULL && !has_role(&r->messages[0], "system"))
-        add(r, span_of(c->default_system));
-    for (size_t i = 0; i < r->n; i++) {
-        const struct chat_message *m = &r->messages[i];
-        bool assistant = has_role(m, "assistant");
-        if (c->fixed_roles && !assistant && !has_role(m, "system") && !has_role(m, "user"))
-            return bad_role(r, i, "'system', 'user' or 'assistant'");
-        if (assistant && c->thoughts != THOUGHTS_KEPT)
-            chatml_assistant(r, i, question);
-        else
-            write_sum(r, c->turn, m->role, content_of(m), none);
+static int read_fields(struct run *r, const struct dict *d, struct conversation *c) {
+    static const struct {
+        const char *name;
+        size_t at;
+        uint8_t type;
+        const char *want;
+    } fields[] = {
+        {"messages", offsetof(struct conversation, messages), VALUE_LIST, "a list"},
+        {"tools", offsetof(struct conversation, tools), VALUE_LIST, "a list"},
+        {"documents", offsetof(struct conversation, documents), VALUE_LIST, "a list"},
+        {"add_generation_prompt", offsetof(struct conversation, prompt), VALUE_BOOL,
+         "true or false"},
+        {"chat_template_kwargs", offsetof(struct conversation, kwargs), VALUE_DICT, "an object"},
+        {"kwargs", offsetof(struct conversation, kwargs), VALUE_DICT, "an object"},
+    };
+    for (size_t i = 0; i < d->n; i++) {
+        size_t k = 0;
+        while (k < COUNT_OF(fields) && !value_is_text(d->keys[i], fields[k].name)) k++;
+        if (k == COUNT_OF(fields))
+            return fail(r->d, QN_EFORMAT,
+                        "%.*s: no field of a conversation (messages, tools, documents, "
+                        "add_generation_prompt, chat_template_kwargs)",
+                        (int)MIN(d->keys[i].text->n, 60u), d->keys[i].text->p);
+        struct value v = d->values[i];
+        if (v.type == VALUE_NONE) continue;
+        if (v.type != fields[k].type) return wrong(r, fields[k].name, fields[k].want, v);
+        memcpy((char *)c + fields[k].at, &v, sizeof v);
     }
     return QN_OK;
 }
 
-static int render_llama3(struct render *r) {
-    const struct chat_template *c = r->c;
-    struct span none = {"", 0};
-    size_t first = 0;
-    if (c->knowledge != NULL) {
-        strbuf_str(r->out, "<|start_header_id|>system<|end_header_id|>\n\n");
-        add(r, span_of(c->knowledge));
-        write_sum(r, c->today, "system", none, none);
-        if (has_role(&r->messages[0], "system")) {
-            add(r, strip(content_of(&r->messages[0])));
-            first = 1;
-        }
-        strbuf_str(r->out, "<|eot_id|>");
+/* A message as transformers hands it to templates. */
+static int normalize(struct run *r, const struct dict *from, struct value *to) {
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    const struct value *reasoning = NULL;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const struct value *v = value_field(from, names[i]);
+        if (reasoning == NULL && v != NULL && v->type != VALUE_NONE) reasoning = v;
     }
-    for (size_t i = first; i < r->n; i++) {
-        const struct chat_message *m = &r->messages[i];
-        if (c->knowledge != NULL && (has_role(m, "tool") || has_role(m, "ipython")))
-            return bad_role(r, i, "'system', 'user' or 'assistant'");
-        write_sum(r, c->turn, m->role, content_of(m), none);
-    }
-    return QN_OK;
+    TRY(value_dict(r, from->n + 2, to));
+    if (reasoning != NULL) TRY(put(r, *to, "thinking", *reasoning));
+    for (size_t i = 0; i < from->n; i++)
+        if (from->values[i].type != VALUE_NONE)
+            TRY(value_put(r, to->dict, from->keys[i], from->values[i]));
+    return reasoning == NULL ? QN_OK : put(r, *to, "reasoning_content", *reasoning);
 }
 
-/* Llama 2 and Mistral: an optional system message, then user and assistant in turn. */
-static int render_inst(struct render *r) {
-    const struct chat_template *c = r->c;
-    struct span none = {"", 0}, system = none;
-    bool has_system = has_role(&r->messages[0], "system");
-    size_t first = has_system;
-    if (has_system && c->user_system == NULL)
-        return bad_role(r, 0, "'user' (it has no system turn)");
-    if (has_system) system = content_of(&r->messages[0]);
-    for (size_t i = first; i < r->n; i++) {
-        const struct chat_message *m = &r->messages[i];
-        bool user = (i - first) % 2 == 0;
-        if (!has_role(m, user ? "user" : "assistant"))
-            return bad_role(r, i,
-                            user ? "'user' here: user and assistant take turns"
-                                 : "'assistant' here: user and assistant take turns");
-        bool here = has_system && (c->system_last ? i + 1 == r->n : i == first);
-        if (!user) {
-            write_sum(r, c->assistant, m->role, content_of(m), none);
-        } else if (here && c->form == FORM_MISTRAL) {
-            write_sum(r, c->user_system, m->role, content_of(m), system);
-        } else if (here) { /* the system text becomes a part of the content, which is trimmed */
-            struct strbuf text = {0};
-            struct render part = *r;
-            part.out = &text;
-            write_sum(&part, c->user_system, m->role, content_of(m), system);
-            if (text.failed) r->out->failed = true;
-            write_sum(r, c->user, m->role, (struct span){strbuf_text(&text), text.n}, none);
-            strbuf_fini(&text);
-        } else {
-            write_sum(r, c->user, m->role, content_of(m), none);
-        }
+static int read_messages(struct run *r, struct value messages, struct value *out) {
+    if (messages.type != VALUE_LIST) return wrong(r, "messages", "a list", messages);
+    if (messages.list->n == 0) return fail(r->d, QN_EINVAL, "messages: want at least one");
+    TRY(value_list(r, messages.list->n, out));
+    for (size_t i = 0; i < messages.list->n; i++) {
+        struct value m = messages.list->items[i], normal;
+        if (m.type != VALUE_DICT)
+            return fail(r->d, QN_EFORMAT, "messages[%zu]: want an object, have a %s", i,
+                        value_type_name(m));
+        TRY(normalize(r, m.dict, &normal));
+        TRY(value_append(r, *out, normal));
     }
     return QN_OK;
 }
 
-/* "26 Jul 2024", the local day. */
-static void write_today(char *text, size_t size) {
-    static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    time_t now = time(NULL);
-    struct tm day;
-    text[0] = '\0';
-    if (localtime_r(&now, &day) != NULL)
-        snprintf(text, size, "%02d %.3s %d", day.tm_mday, months + 3 * day.tm_mon,
-                 day.tm_year + 1900);
-}
-
-static int check_messages(struct diag *d, const struct chat_message *messages, size_t n) {
-    if (n == 0) return fail(d, QN_EINVAL, "messages: want at least one");
-    for (size_t i = 0; i < n; i++) {
-        if (!tokenizer_text_valid(messages[i].content, messages[i].n))
-            return fail(d, QN_EINVAL, "messages[%zu].content: not UTF-8", i);
-        if (!tokenizer_text_valid(messages[i].role, strlen(messages[i].role)))
-            return fail(d, QN_EINVAL, "messages[%zu].role: not UTF-8", i);
-    }
+static int each_object(struct run *r, const char *field, struct value list) {
+    for (size_t i = 0; list.type == VALUE_LIST && i < list.list->n; i++)
+        if (list.list->items[i].type != VALUE_DICT)
+            return fail(r->d, QN_EFORMAT, "%s[%zu]: want an object, have a %s", field, i,
+                        value_type_name(list.list->items[i]));
     return QN_OK;
 }
 
-int chat_template_render(struct diag *d, const struct chat_template *c,
-                         const struct chat_message *messages, size_t n,
-                         const struct chat_options *options, struct strbuf *out) {
+static int read_conversation(struct run *r, const char *text, size_t n,
+                             const struct chat_options *o, struct conversation *c) {
+    struct value root, named = {.type = VALUE_MISSING};
+    *c = (struct conversation){.tools = value_none(),
+                               .documents = value_none(),
+                               .prompt = value_bool(o->add_generation_prompt)};
+    TRY(json_read(r, "messages", text, n, &root));
+    if (root.type == VALUE_DICT)
+        TRY(read_fields(r, root.dict, c));
+    else
+        c->messages = root;
+    if (o->kwargs != NULL) {
+        TRY(json_read(r, "chat_template_kwargs", o->kwargs, strlen(o->kwargs), &named));
+        if (named.type != VALUE_DICT) return wrong(r, "chat_template_kwargs", "an object", named);
+    }
+    if (named.type == VALUE_MISSING) TRY(value_dict(r, 0, &named));
+    for (size_t i = 0; c->kwargs.type == VALUE_DICT && i < c->kwargs.dict->n; i++)
+        TRY(value_put(r, named.dict, c->kwargs.dict->keys[i], c->kwargs.dict->values[i]));
+    c->kwargs = named;
+    TRY(each_object(r, "tools", c->tools));
+    TRY(each_object(r, "documents", c->documents));
+    return read_messages(r, c->messages, &c->messages);
+}
+
+static int make_vars(struct run *r, const struct chat_template *t, const struct conversation *c,
+                     struct value *vars) {
+    static const char *const own[] = {"messages", "tools", "documents", "add_generation_prompt"};
+    TRY(value_dict(r, N_TOKENS + 4 + c->kwargs.dict->n, vars));
+    for (size_t i = 0; i < N_TOKENS; i++) {
+        struct value token;
+        if (t->tokens[i] == NULL) continue;
+        TRY(value_borrow(r, t->tokens[i], strlen(t->tokens[i]), &token));
+        TRY(put(r, *vars, token_names[i], token));
+    }
+    for (size_t i = 0; i < c->kwargs.dict->n; i++) {
+        struct value key = c->kwargs.dict->keys[i];
+        for (size_t k = 0; k < COUNT_OF(own); k++)
+            if (value_is_text(key, own[k]))
+                return fail(r->d, QN_EINVAL,
+                            "chat_template_kwargs: '%s' is no further argument of a template",
+                            own[k]);
+        TRY(value_put(r, vars->dict, key, c->kwargs.dict->values[i]));
+    }
+    TRY(put(r, *vars, "messages", c->messages));
+    TRY(put(r, *vars, "tools", c->tools));
+    TRY(put(r, *vars, "documents", c->documents));
+    return put(r, *vars, "add_generation_prompt", c->prompt);
+}
+
+int chat_template_render(struct diag *d, const struct chat_template *c, const char *conversation,
+                         size_t n, const struct chat_options *options, struct strbuf *out) {
     static const struct chat_options defaults = {0};
-    char today[40];
-    struct render r = {d, c, messages, n, options == NULL ? &defaults : options, out, {"", 0}};
-    size_t start = out->n;
-    TRY(check_messages(d, messages, n));
-    write_today(today, sizeof today);
-    if (r.options->date != NULL)
-        r.date = (struct span){r.options->date, strlen(r.options->date)};
-    else if (c->date_is_today)
-        r.date = (struct span){today, strlen(today)};
-    else if (c->date != NULL)
-        r.date = span_of(c->date);
-    if (c->bos_first) strbuf_str(out, c->bos);
-    int rc = c->form == FORM_CHATML   ? render_chatml(&r)
-             : c->form == FORM_LLAMA3 ? render_llama3(&r)
-                                      : render_inst(&r);
-    if (rc != QN_OK) {
-        if (out->text != NULL) out->n = start, out->text[start] = '\0';
-        return rc;
-    }
-    if (c->prompt != NULL && (r.options->add_generation_prompt || c->always_prompts)) {
-        add(&r, span_of(c->prompt));
-        if (c->no_thinking != NULL && r.options->thinking == CHAT_THINKING_OFF)
-            add(&r, span_of(c->no_thinking));
-    }
-    return strbuf_status(d, out);
+    const struct jinja *any = c->plain != NULL ? c->plain : c->with_tools;
+    struct conversation talk;
+    struct value vars;
+    struct run r;
+    if (options == NULL) options = &defaults;
+    jinja_begin(&r, d, any, options->now);
+    int rc = read_conversation(&r, conversation, n, options, &talk);
+    if (rc == QN_OK) rc = make_vars(&r, c, &talk, &vars);
+    bool tools = rc == QN_OK && talk.tools.type != VALUE_NONE;
+    const struct jinja *j = tools && c->with_tools != NULL ? c->with_tools : c->plain;
+    if (tools && c->no_tools.code != QN_OK)
+        rc = fail(d, c->no_tools.code, "%s", c->no_tools.message);
+    if (rc == QN_OK && j == NULL)
+        rc =
+            fail(d, QN_EINVAL, "this model has a chat template for tools only, and there are none");
+    if (rc == QN_OK) rc = jinja_render(&r, j, vars, out);
+    jinja_end(&r);
+    return rc;
 }

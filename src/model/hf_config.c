@@ -2,10 +2,9 @@
 
 #include "base/checked.h"
 #include "base/jsonio.h"
+#include "model/rope.h"
 
 #include <assert.h>
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 /* One config.json while it is read: what every getter below needs. */
@@ -16,24 +15,6 @@ struct reader {
     const struct family *family;
     struct model_spec *s;
 };
-
-static const struct {
-    const char *name;
-    enum dtype dtype;
-} dtypes[] = {
-    {"bfloat16", DTYPE_BF16}, {"float16", DTYPE_F16}, {"float32", DTYPE_F32}, {"half", DTYPE_F16},
-    {"float", DTYPE_F32},     {"bf16", DTYPE_BF16},   {"fp16", DTYPE_F16},    {"fp32", DTYPE_F32},
-};
-
-bool hf_config_dtype(const char *name, enum dtype *out) {
-    if (strncmp(name, "torch.", 6) == 0) name += 6;
-    for (size_t i = 0; i < COUNT_OF(dtypes); i++) {
-        if (strcmp(dtypes[i].name, name) != 0) continue;
-        *out = dtypes[i].dtype;
-        return true;
-    }
-    return false;
-}
 
 static int unsupported(const struct reader *r, const char *field, const char *want,
                        const char *have) {
@@ -97,21 +78,9 @@ static int flag(const struct reader *r, const char *key, bool fallback, uint32_t
     return QN_OK;
 }
 
-/* A number of the object `o` that must lie in [low, high]; NAN as fallback: it must be there. */
-static int ranged(const struct reader *r, const char *file, const json_t *o, const char *key,
-                  double low, double high, double fallback, float *out) {
-    double v;
-    TRY(jsonio_double(r->d, file, o, key, fallback, &v));
-    if (isnan(v)) return fail(r->d, QN_EFORMAT, "%s: %s: want a number, have nothing", file, key);
-    if (v < low || v > high)
-        return fail(r->d, QN_EFORMAT, "%s: %s: want a number from %g to %g, have %g", file, key,
-                    low, high, v);
-    *out = (float)v;
-    return QN_OK;
-}
-
 static int read_sizes(const struct reader *r) {
     struct model_spec *s = r->s;
+    double eps;
     TRY(need(r, "num_hidden_layers", 1, SPEC_MAX_LAYERS, &s->n_layers));
     TRY(need(r, "hidden_size", 2, SPEC_MAX_HIDDEN, &s->hidden));
     TRY(need(r, "intermediate_size", 1, SPEC_MAX_HIDDEN, &s->intermediate));
@@ -132,7 +101,9 @@ static int read_sizes(const struct reader *r) {
     TRY(optional(r, "max_position_embeddings", 1, INT32_MAX, r->family->max_position,
                  &s->max_position));
     s->max_position = MIN(s->max_position, (uint32_t)SPEC_MAX_MODEL_LEN);
-    return ranged(r, r->file, r->root, "rms_norm_eps", 0, 0.5, r->family->rms_eps, &s->rms_eps);
+    TRY(jsonio_range(r->d, r->file, r->root, "rms_norm_eps", 0, 0.5, r->family->rms_eps, &eps));
+    s->rms_eps = (float)eps;
+    return QN_OK;
 }
 
 static int read_features(const struct reader *r) {
@@ -237,79 +208,6 @@ static int read_window(const struct reader *r) {
     return QN_OK;
 }
 
-/* ---- RoPE ---- */
-
-static int read_rope_llama3(const struct reader *r, const char *file, const json_t *o) {
-    struct model_spec *s = r->s;
-    int64_t original;
-    TRY(ranged(r, file, o, "factor", 1, 1e6, NAN, &s->rope_factor));
-    TRY(ranged(r, file, o, "low_freq_factor", 1e-6, 1e6, NAN, &s->rope_low_freq_factor));
-    TRY(ranged(r, file, o, "high_freq_factor", 1e-6, 1e6, NAN, &s->rope_high_freq_factor));
-    TRY(jsonio_need_int(r->d, file, o, "original_max_position_embeddings", 1, INT32_MAX,
-                        &original));
-    if (s->rope_high_freq_factor <= s->rope_low_freq_factor)
-        return fail(r->d, QN_EFORMAT,
-                    "%s: high_freq_factor: want more than low_freq_factor (%g), "
-                    "have %g",
-                    file, (double)s->rope_low_freq_factor, (double)s->rope_high_freq_factor);
-    s->rope_original_max = (uint32_t)original;
-    return QN_OK;
-}
-
-static int read_rope_type(const struct reader *r, const char *field, const json_t *o) {
-    char file[600];
-    const char *key = jsonio_field(o, "rope_type") != NULL ? "rope_type" : "type", *type;
-    double rotary;
-    snprintf(file, sizeof file, "%s: %s", r->file, field);
-    TRY(jsonio_string(r->d, file, o, key, "default", &type));
-    TRY(jsonio_double(r->d, file, o, "partial_rotary_factor", 1, &rotary));
-    if (rotary != 1)
-        return fail(r->d, QN_EUNSUPPORTED, "%s: partial_rotary_factor: want 1, have %g", file,
-                    rotary);
-    if (strcmp(type, "default") == 0) return QN_OK;
-    if (strcmp(type, "linear") == 0) {
-        r->s->rope_kind = ROPE_LINEAR;
-        return ranged(r, file, o, "factor", 1, 1e6, NAN, &r->s->rope_factor);
-    }
-    if (strcmp(type, "llama3") == 0) {
-        r->s->rope_kind = ROPE_LLAMA3;
-        return read_rope_llama3(r, file, o);
-    }
-    return fail(r->d, QN_EUNSUPPORTED, "%s: %s: want default, linear or llama3, have '%s'", file,
-                key, type);
-}
-
-/* rope_parameters keyed by kind of layer (several RoPEs in one model) would be read as empty. */
-static int refuse_nested_rope(const struct reader *r, const char *field, const json_t *o) {
-    const char *key;
-    const json_t *v;
-    json_object_foreach((json_t *)o, key, v) {
-        if (json_is_object(v))
-            return fail(r->d, QN_EUNSUPPORTED,
-                        "%s: %s.%s: want one RoPE for all layers, have an object", r->file, field,
-                        key);
-    }
-    return QN_OK;
-}
-
-/* rope_scaling wins over rope_parameters where a file has both, as in transformers. */
-static int read_rope(const struct reader *r) {
-    json_t *scaling, *parameters;
-    const json_t *theta_at = r->root;
-    r->s->rope_factor = 1;
-    TRY(jsonio_object(r->d, r->file, r->root, "rope_scaling", &scaling));
-    TRY(jsonio_object(r->d, r->file, r->root, "rope_parameters", &parameters));
-    const char *field = json_object_size(scaling) > 0 ? "rope_scaling" : "rope_parameters";
-    const json_t *o = json_object_size(scaling) > 0 ? scaling : parameters;
-    if (o != NULL) {
-        TRY(refuse_nested_rope(r, field, o));
-        TRY(read_rope_type(r, field, o));
-        if (jsonio_field(o, "rope_theta") != NULL) theta_at = o;
-    }
-    return ranged(r, r->file, theta_at, "rope_theta", 1, 1e15, r->family->rope_theta,
-                  &r->s->rope_theta);
-}
-
 /* ---- token ids, dtype ---- */
 
 static int add_id(struct diag *d, const char *file, const char *key, const json_t *v,
@@ -355,7 +253,7 @@ static int read_dtype(const struct reader *r, bool *given) {
     enum dtype dtype = DTYPE_BF16;
     TRY(jsonio_string(r->d, r->file, r->root, key, NULL, &name));
     *given = name != NULL;
-    if (name != NULL && !hf_config_dtype(name, &dtype))
+    if (name != NULL && !dtype_from_hf(name, &dtype))
         return unsupported(r, key, "bfloat16, float16 or float32", name);
     r->s->weight_dtype = dtype;
     return QN_OK;
@@ -372,7 +270,7 @@ static int parse(struct diag *d, const char *file, const json_t *root, struct hf
     TRY(read_sizes(&r));
     TRY(read_features(&r));
     TRY(read_window(&r));
-    TRY(read_rope(&r));
+    TRY(rope_read(d, file, root, c->family, &c->spec));
     TRY(read_token_ids(&r));
     TRY(read_dtype(&r, &c->dtype_given));
     return model_spec_verify(d, file, &c->spec);

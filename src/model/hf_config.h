@@ -39,7 +39,4 @@ struct json_t;
 int hf_config_token_ids(struct diag *d, const char *file, const struct json_t *root,
                         const char *key, uint32_t vocab, int32_t eos[SPEC_MAX_EOS], uint32_t *n);
 
-/* "bfloat16" -> DTYPE_BF16 and so on; also float, half, torch.float16. False: not one of them. */
-bool hf_config_dtype(const char *name, enum dtype *out);
-
 #endif

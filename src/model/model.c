@@ -11,7 +11,7 @@
 static int choose_dtype(struct diag *d, struct model *m, const char *wanted) {
     enum dtype dtype = m->spec.weight_dtype;
     if (wanted != NULL && strcmp(wanted, "auto") != 0) {
-        if (!hf_config_dtype(wanted, &dtype))
+        if (!dtype_from_hf(wanted, &dtype))
             return fail(d, QN_EINVAL, "dtype: want auto, bfloat16, float16 or float32, have '%s'",
                         wanted);
     } else if (m->files != NULL) {

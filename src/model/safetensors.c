@@ -348,16 +348,7 @@ const char *safetensors_path(const struct safetensors *st, const struct safetens
 }
 
 bool safetensors_dtype(const struct safetensors_tensor *t, enum dtype *out) {
-    static const struct {
-        const char *name;
-        enum dtype dtype;
-    } ours[] = {{"BF16", DTYPE_BF16}, {"F16", DTYPE_F16}, {"F32", DTYPE_F32}};
-    for (size_t i = 0; i < COUNT_OF(ours); i++) {
-        if (strcmp(ours[i].name, t->dtype) != 0) continue;
-        *out = ours[i].dtype;
-        return true;
-    }
-    return false;
+    return dtype_from_file(t->dtype, out);
 }
 
 bool safetensors_torn(const struct safetensors *st) {

@@ -16,7 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOKENS = 1 << 16 };
+enum {
+    MAX_TOKENS = 1 << 16, /* of added_tokens_decoder, added_tokens.json */
+    MAX_NAMED = 1 << 12,  /* fields of a file, tokens of a list: each token is looked for in them */
+};
 
 static const char *const standard[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                        "pad_token", "cls_token", "mask_token"};
@@ -302,28 +305,40 @@ static int add_numbered(struct merge *m, const struct side_file *legacy) {
 static int add_extra(struct merge *m, const struct extra *extra) {
     const json_t *list = extra->list, *v;
     size_t i;
-    if (json_array_size(list) > MAX_TOKENS)
-        return fail(m->d, QN_ELIMIT, "%s: %s: more than %d", extra->file->name, extra->key,
-                    MAX_TOKENS);
     const struct component at = field_of(m, extra->file, extra->key, "");
     json_array_foreach((json_t *)(uintptr_t)list, i, v) TRY(add_special(m, m, &at, v));
     return QN_OK;
+}
+
+/* Objects, or not there, and of so many members that every token may be looked for in them. */
+static int check_file(struct diag *d, const struct side_file *file) {
+    if (file->root == NULL) return QN_OK;
+    if (!json_is_object(file->root)) return fail(d, QN_EFORMAT, "%s: want an object", file->name);
+    if (json_object_size(file->root) > MAX_NAMED)
+        return fail(d, QN_ELIMIT, "%s: more than %d fields", file->name, MAX_NAMED);
+    return QN_OK;
+}
+
+static int check_extra(struct diag *d, const struct extra *extra) {
+    if (json_array_size(extra->list) + json_object_size(extra->list) <= MAX_NAMED) return QN_OK;
+    return fail(d, QN_ELIMIT, "%s: %s: more than %d tokens", extra->file->name, extra->key,
+                MAX_NAMED);
 }
 
 int tokenizer_config_merge(struct diag *d, struct tokenizer *t,
                            const struct tokenizer_side_files *side) {
     struct merge m = {.d = d, .t = t, .config = side->config};
     struct extra extra[2];
-    if (side->config.root != NULL && !json_is_object(side->config.root))
-        return fail(d, QN_EFORMAT, "%s: want an object", side->config.name);
-    if (side->special_tokens_map.root != NULL && !json_is_object(side->special_tokens_map.root))
-        return fail(d, QN_EFORMAT, "%s: want an object", side->special_tokens_map.name);
+    TRY(check_file(d, &side->config));
+    TRY(check_file(d, &side->special_tokens_map));
     if (jsonio_field(m.config.root, "added_tokens_decoder") == NULL)
         m.map = side->special_tokens_map;
+    find_extra(&m, extra);
+    TRY(check_extra(d, &extra[0]));
+    TRY(check_extra(d, &extra[1]));
     TRY(add_numbered(&m, &side->added_tokens));
     m.n_before = t->added.n;
     TRY(each_named(&m, NULL, add_special));
-    find_extra(&m, extra);
     TRY(add_extra(&m, &extra[0]));
     TRY(add_extra(&m, &extra[1]));
     const struct side_file *file;

@@ -1,6 +1,7 @@
 #include "runtime/cpu_backend.h"
 
 #include "base/checked.h"
+#include "base/container.h"
 #include "runtime/cpu_ahead.h"
 #include "runtime/rt_stall.h"
 #include "runtime/rt_worker.h"
@@ -34,15 +35,15 @@ struct cpu_backend {
     struct gate *gate;
     struct thread *threads; /* [n_workers] */
     uint32_t n_started;
-    cpu_set_t cpus; /* allowed to this process */
     uint32_t n_cpus;
+    int first_cpu; /* where it was opened */
 };
 
 uint32_t cpu_backend_cpus(void) {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-    int n = CPU_COUNT(&set);
-    return n > 0 ? (uint32_t)n : 1;
+    const uint32_t n = MAX((uint32_t)CPU_COUNT(&set), 1u), quota = container_cpus("");
+    return quota != 0 ? MIN(n, quota) : n;
 }
 
 int cpu_backend_plan(struct diag *d, const struct cpu_config *config, struct cpu_plan *plan) {
@@ -74,9 +75,29 @@ static int wait_launch(struct gate *g, uint32_t next) {
     }
 }
 
+/* Puts the calling thread on a CPU of its own, without binding it: the system moves it when others
+ * want that CPU. Threads that start together would else share one for a while. The first one takes
+ * the CPU where it starts, so that engines that are opened one after the other differ. */
+static void spread(const struct thread *t) {
+    cpu_set_t all, one;
+    const int first = t->backend->first_cpu;
+    if (sched_getaffinity(0, sizeof all, &all) != 0) return;
+    if (t->backend->core.rt.n_workers > (uint32_t)CPU_COUNT(&all)) return;
+    uint32_t left = t->index;
+    for (int i = 0; i < 2 * CPU_SETSIZE; i++) {
+        const int cpu = (first + i) % CPU_SETSIZE;
+        if (!CPU_ISSET(cpu, &all) || left-- > 0) continue;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        if (sched_setaffinity(0, sizeof one, &one) == 0) sched_setaffinity(0, sizeof all, &all);
+        return;
+    }
+}
+
 static void *thread_main(void *arg) {
     struct thread *t = arg;
     struct gate *g = t->backend->gate;
+    spread(t);
     prctl(PR_SET_TIMERSLACK, 1000ul); /* naps of rt_pause end when they should */
     for (uint32_t launch = 1; wait_launch(g, launch); launch++) {
         run_worker(t);
@@ -86,29 +107,10 @@ static void *thread_main(void *arg) {
     return NULL;
 }
 
-/* The i-th CPU of the set. */
-static int nth_cpu(const cpu_set_t *set, uint32_t n) {
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, set) && n-- == 0) return cpu;
-    return 0;
-}
-
-static void pin(struct cpu_backend *b, uint32_t index, pthread_attr_t *attr) {
-    if (b->core.config.no_pin || b->core.rt.n_workers > b->n_cpus) return;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(nth_cpu(&b->cpus, index), &one);
-    pthread_attr_setaffinity_np(attr, sizeof one, &one);
-}
-
 static int start_thread(struct diag *d, struct cpu_backend *b, uint32_t i) {
     struct thread *t = &b->threads[i];
     *t = (struct thread){.backend = b, .index = i};
-    pthread_attr_t attr;
-    pthread_attr_init(&attr);
-    pin(b, i, &attr);
-    int rc = pthread_create(&t->id, &attr, thread_main, t);
-    pthread_attr_destroy(&attr);
+    int rc = pthread_create(&t->id, NULL, thread_main, t);
     if (rc != 0) return fail(d, QN_ENOMEM, "worker thread %u: %s", i, strerror(rc));
     b->n_started++;
     return QN_OK;
@@ -163,9 +165,8 @@ int cpu_backend_open(struct diag *d, const struct cpu_config *config, struct cpu
     struct cpu_backend *b = calloc(1, sizeof *b);
     *out = NULL;
     if (b == NULL) return fail_nomem(d, sizeof *b, "CPU backend");
-    /* 0 when unknown: then no thread is pinned, and waiting workers yield. */
-    if (sched_getaffinity(0, sizeof b->cpus, &b->cpus) == 0)
-        b->n_cpus = (uint32_t)CPU_COUNT(&b->cpus);
+    b->n_cpus = cpu_backend_cpus();
+    b->first_cpu = MAX(sched_getcpu(), 0);
     int rc = cpu_core_open(d, config, !config->serve, b->n_cpus, &b->core);
     if (rc == QN_OK) rc = open_threads(d, b);
     if (rc != QN_OK) {

@@ -27,7 +27,7 @@ struct cpu_backend_stats {
 /* What open would take. Errors: QN_EINVAL, QN_ELIMIT. */
 int cpu_backend_plan(struct diag *d, const struct cpu_config *config, struct cpu_plan *plan);
 
-/* CPUs that this process may use. */
+/* CPUs that this process may use: of its affinity, and of the quota of its control groups. */
 uint32_t cpu_backend_cpus(void);
 
 /* Takes the memory and starts the threads. Program and weights must outlive the backend. */

@@ -381,7 +381,7 @@ static void merge(uint32_t *into, const uint32_t *from, uint32_t n) {
 /* Tasks in linear order, which is the order of every list, too. */
 static int run_clocks(struct pass *p, struct clocks *c) {
     const struct tgraph *g = p->g;
-    const uint32_t n = c->n = g->options.n_workers;
+    const uint32_t n = c->n = g->options.device.n_workers;
     TRY(ARENA_NEW(p->d, &p->scratch, &c->worker, (uint64_t)n * n));
     TRY(ARENA_NEW(p->d, &p->scratch, &c->event, g->events.n * n));
     TRY(ARENA_NEW(p->d, &p->scratch, &c->known, g->kernel->ops.n * n));
@@ -455,7 +455,7 @@ static int shared_bytes_are_apart(struct pass *p, bool *ok) {
 static int workers_end_in_counters(struct pass *p, bool *ok) {
     const struct tgraph *g = p->g;
     bool *seen;
-    TRY(ARENA_NEW(p->d, &p->scratch, &seen, g->options.n_workers));
+    TRY(ARENA_NEW(p->d, &p->scratch, &seen, g->options.device.n_workers));
     *ok = true;
     for (size_t i = g->tasks.n; i-- > 0 && *ok;) {
         const struct task *t = &g->tasks.items[i];

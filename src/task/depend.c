@@ -112,11 +112,13 @@ static int add_ranges(struct depend *s, int32_t early, enum conflict how, int32_
     struct task_range run = {all.first, all.first}; /* the range that is growing */
     for (int32_t t = all.first; t < all.last; t++) {
         if (!tasks_conflict(s, t, task)) continue;
-        if (run.last != t) {
+        const struct task_range gang = gang_range(s->g, t); /* all of it, or none */
+        if (run.last != gang.first) {
             if (run.first < run.last) TRY(ARRAY_PUSH(s->d, &s->ranges, run));
-            run.first = t;
+            run.first = gang.first;
         }
-        run.last = t + 1;
+        run.last = gang.last;
+        t = gang.last - 1;
     }
     return run.first < run.last ? ARRAY_PUSH(s->d, &s->ranges, run) : QN_OK;
 }
@@ -195,6 +197,43 @@ static void copy_deps(struct depend *s, int32_t task) {
            s->words * sizeof *s->before);
 }
 
+/* The ranges of all members of a gang as one ascending list without overlaps. */
+static int unite_ranges(struct depend *s, const struct task_range *gang) {
+    s->ranges.n = 0;
+    for (int32_t t = gang->first; t < gang->last; t++)
+        for (uint32_t r = 0; r < s->g->deps[t].n; r++)
+            TRY(ARRAY_PUSH(s->d, &s->ranges, s->g->deps[t].ranges[r]));
+    if (s->ranges.n == 0) return QN_OK;
+    qsort(s->ranges.items, s->ranges.n, sizeof *s->ranges.items, by_first);
+    size_t n = 1;
+    for (size_t r = 1; r < s->ranges.n; r++) {
+        struct task_range *last = &s->ranges.items[n - 1], next = s->ranges.items[r];
+        if (next.first < last->last)
+            last->last = MAX(last->last, next.last);
+        else
+            s->ranges.items[n++] = next;
+    }
+    s->ranges.n = n;
+    return QN_OK;
+}
+
+/* A gang begins when all of its members can. */
+static int unite_gang(struct depend *s, int32_t first) {
+    const struct task_range gang = gang_range(s->g, first);
+    struct task_range *kept;
+    uint64_t *before = s->before + (size_t)first * s->words;
+    TRY(unite_ranges(s, &gang));
+    TRY(ARENA_NEW(s->d, s->g->arena, &kept, s->ranges.n));
+    if (s->ranges.n > 0) memcpy(kept, s->ranges.items, s->ranges.n * sizeof *kept);
+    for (int32_t t = first + 1; t < gang.last; t++)
+        unite(before, s->before + (size_t)t * s->words, s->words);
+    for (int32_t t = first; t < gang.last; t++) {
+        s->g->deps[t] = (struct task_deps){kept, (uint32_t)s->ranges.n};
+        if (t > first) memcpy(s->before + (size_t)t * s->words, before, s->words * sizeof *before);
+    }
+    return QN_OK;
+}
+
 static int run(struct depend *s) {
     struct tgraph *g = s->g;
     for (size_t i = 0; i < g->tasks.n; i++)
@@ -208,6 +247,10 @@ static int run(struct depend *s) {
                 copy_deps(s, t);
             else
                 TRY(depend_task(s, op, t));
+        }
+        const int32_t gang = (int32_t)g->kernel->ops.items[op].gang;
+        for (int32_t t = all.first; gang > 1 && t < all.last; t += gang) TRY(unite_gang(s, t));
+        for (int32_t t = all.first; t < all.last; t++) {
             count_pairs(g, t);
             unite(s->before_any + (size_t)op * s->words, s->before + (size_t)t * s->words,
                   s->words);

@@ -59,6 +59,11 @@ int event_fuse(struct diag *d, struct tgraph *g) {
     int rc = QN_OK;
     for (size_t i = 0; i < g->tasks.n && rc == QN_OK; i++) {
         if (g->deps[i].n == 0) continue; /* waits for the start event, which normalize adds */
+        const int32_t first = gang_first(g, (int32_t)i);
+        if (first < (int32_t)i) { /* a gang waits for one event */
+            g->tasks.items[i].wait = g->tasks.items[first].wait;
+            continue;
+        }
         g->n_after_successor++;
         rc = event_for(d, g, &by_in, &g->deps[i], &g->tasks.items[i].wait);
     }

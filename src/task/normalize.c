@@ -5,6 +5,7 @@
  * which triggers one of the k (figure 6a). Fan-in above one (figure 6b) cannot arise here: fusion
  * by successor sets has left every task with one event. A task without a predecessor waits
  * for the start event, a task without a dependent triggers the end event: the iteration's boundary.
+ * A gang triggers one event, which counts all its members.
  */
 #include "task/task_graph.h"
 
@@ -62,7 +63,10 @@ static int set_triggers(struct diag *d, struct tgraph *g, const struct triggers 
     for (int32_t i = 0; i < n_tasks; i++) {
         const int32_t *events = t->events + t->first[i];
         const uint32_t n = t->first[i + 1] - t->first[i];
-        if (n > 1)
+        const int32_t first = gang_first(g, i);
+        if (first < i)
+            g->tasks.items[i].trigger = g->tasks.items[first].trigger;
+        else if (n > 1)
             TRY(fan_out(d, g, i, events, n));
         else
             g->tasks.items[i].trigger = n == 1 ? events[0] : g->end_event;

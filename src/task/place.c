@@ -14,7 +14,7 @@
  * again).
  */
 #include "base/checked.h"
-#include "graph/kv_row.h"
+#include "plan/cost.h"
 #include "task/task_graph.h"
 
 #include <stdlib.h>
@@ -39,6 +39,7 @@ static bool paper_jit(const struct tgraph *g, const bool *jit, int32_t op) {
 static void classify(const struct tgraph *g, bool *jit) {
     for (int32_t op = 0; op < (int32_t)g->kernel->ops.n; op++) {
         const enum op_kind kind = g->kernel->ops.items[op].kind;
+        if (g->kernel->ops.items[op].gang > 1) continue; /* its workers wait for each other */
         switch (g->options.launch) {
         case LAUNCH_HYBRID: jit[op] = op_launch_of(kind) == LAUNCH_JIT; break;
         case LAUNCH_PAPER: jit[op] = paper_jit(g, jit, op); break;
@@ -47,11 +48,6 @@ static void classify(const struct tgraph *g, bool *jit) {
         }
     }
 }
-
-/* Bytes of weights that a slice of attention counts as, where at most half of the workers have one:
- * what another worker of an H200 reads in the 3 us that the slice takes. An H100 is as fast with 32
- * to 144 KB (docs/measurements.md, "Placement"). */
-static const uint64_t FEW_BYTES = 96 << 10;
 
 struct candidate {
     int32_t task;
@@ -131,7 +127,7 @@ static bool goes_through_context(const struct task *t) {
 /* Whether a task is a slice of attention that at most half of the workers have: all other workers
  * wait for these. */
 static bool is_of_few(const struct tgraph *g, const struct task *t) {
-    return goes_through_context(t) && t->unit1 <= g->options.n_workers / 2;
+    return goes_through_context(t) && cost_is_of_few(&g->options.device, t->unit1);
 }
 
 /* The worker of a slice: the same in every layer, so its list of items holds for all layers. */
@@ -140,13 +136,10 @@ static uint32_t slice_worker(const struct task *t, uint32_t slice, uint32_t n_wo
 }
 
 /* The load of a task in bytes: the weights that it reads; for attention a quarter of the longest
- * context, and FEW_BYTES more where few workers have a slice. */
+ * context, and more where few workers have a slice. */
 static uint64_t load_bytes(const struct tgraph *g, const struct task *t) {
-    const struct kgraph *k = g->kernel;
-    if (!goes_through_context(t)) return task_weight_bytes(k, t);
-    const struct kv_row row = spec_kv_row(&k->spec, g->options.kv_dtype);
-    const uint64_t quarter = (uint64_t)k->n_rows * k->context * kv_position_bytes(&row) / 4;
-    return quarter / t->unit1 + (is_of_few(g, t) ? FEW_BYTES : 0);
+    if (!goes_through_context(t)) return task_weight_bytes(g->kernel, t);
+    return cost_slice_bytes(&g->options.device, g->kernel, g->options.kv_dtype, t->unit1);
 }
 
 /* With several rows: the operator that wrote the residual which `op` adds to, if both are LINEAR;
@@ -190,7 +183,7 @@ static bool place_like(struct tgraph *g, struct candidate *c, const struct candi
             t[like[i].task].unit1 != t[c[i].task].unit1 ||
             t[like[i].task].row0 != t[c[i].task].row0 || t[like[i].task].row1 != t[c[i].task].row1)
             return false;
-    look_back(loads, g->options.n_workers, n, false);
+    look_back(loads, g->options.device.n_workers, n, false);
     for (uint32_t i = 0; i < n; i++) {
         t[c[i].task].worker = t[like[i].task].worker;
         note_load(&loads[t[c[i].task].worker], c[i].bytes);
@@ -203,7 +196,7 @@ static bool place_like(struct tgraph *g, struct candidate *c, const struct candi
 static void look_ahead(const struct tgraph *g, const struct task *next, struct load *loads) {
     if (is_of_few(g, next))
         for (uint32_t i = 0; i < next->unit1; i++)
-            loads[slice_worker(next, i, g->options.n_workers)].rank = RANK_LATE;
+            loads[slice_worker(next, i, g->options.device.n_workers)].rank = RANK_LATE;
     const int32_t like = next->op >= 0 ? goes_on_with(g->kernel, next->op) : -1;
     for (size_t i = 0; like >= 0 && i < g->tasks.n && g->tasks.items[i].op <= like; i++)
         if (g->tasks.items[i].op == like && g->tasks.items[i].worker != NO_WORKER)
@@ -214,7 +207,7 @@ static void look_ahead(const struct tgraph *g, const struct task *next, struct l
  * next: a task of the operator after it, or NULL. */
 static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, bool whole,
                         const struct task *next, struct load *loads, struct heap *lightest) {
-    const uint32_t n_workers = g->options.n_workers;
+    const uint32_t n_workers = g->options.device.n_workers;
     const uint32_t most_here = CEIL_DIV(n, n_workers);
     qsort(c, n, sizeof *c, heavier_first);
     look_back(loads, n_workers, n, whole);
@@ -232,6 +225,40 @@ static void place_group(struct tgraph *g, struct candidate *c, uint32_t n, bool 
     }
 }
 
+/* What the workers [first, first + n) have so far. */
+static struct load load_of(const struct load *loads, uint32_t first, uint32_t n) {
+    struct load sum = {0};
+    for (uint32_t w = first; w < first + n; w++) {
+        sum.bytes += loads[w].bytes;
+        sum.tasks += loads[w].tasks;
+        sum.here += loads[w].here;
+    }
+    return sum;
+}
+
+static bool is_less(const struct load *a, const struct load *b) {
+    if (a->here != b->here) return a->here < b->here;
+    return a->bytes != b->bytes ? a->bytes < b->bytes : a->tasks < b->tasks;
+}
+
+/* Places the candidates, gangs of an operator one after the other, in the order of their tasks:
+ * each goes to the consecutive workers that have the least. */
+static void place_gangs(struct tgraph *g, const struct candidate *c, uint32_t n, uint32_t gang,
+                        struct load *loads) {
+    look_back(loads, g->options.device.n_workers, n, false);
+    for (uint32_t i = 0; i < n; i += gang) {
+        uint32_t best = 0;
+        for (uint32_t w = gang; w + gang <= g->options.device.n_workers; w += gang) {
+            const struct load a = load_of(loads, w, gang), b = load_of(loads, best, gang);
+            if (is_less(&a, &b)) best = w;
+        }
+        for (uint32_t m = 0; m < gang; m++) {
+            g->tasks.items[c[i + m].task].worker = (int32_t)(best + m);
+            note_load(&loads[best + m], c[i + m].bytes);
+        }
+    }
+}
+
 /* The group of a task: its operator; all dummies together in the last one. */
 static size_t group_of(const struct tgraph *g, const struct task *t) {
     return t->op < 0 ? g->kernel->ops.n : (size_t)t->op;
@@ -245,8 +272,8 @@ static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch)
     struct candidate *list;
     uint32_t *first, *fill; /* the AOT tasks of each group: list[first[k] .. first[k+1]) */
     TRY(ARENA_NEW(d, scratch, &jit, n_groups));
-    TRY(ARENA_NEW(d, scratch, &loads, g->options.n_workers));
-    TRY(ARENA_NEW(d, scratch, &lightest.worker, g->options.n_workers));
+    TRY(ARENA_NEW(d, scratch, &loads, g->options.device.n_workers));
+    TRY(ARENA_NEW(d, scratch, &lightest.worker, g->options.device.n_workers));
     lightest.loads = loads;
     TRY(ARENA_NEW(d, scratch, &list, g->tasks.n));
     TRY(ARENA_NEW(d, scratch, &first, n_groups + 1));
@@ -268,6 +295,11 @@ static int place_groups(struct diag *d, struct tgraph *g, struct arena *scratch)
     }
     for (size_t k = 0; k < n_groups; k++) {
         const uint32_t n = first[k + 1] - first[k];
+        const uint32_t gang = k < g->kernel->ops.n ? g->kernel->ops.items[k].gang : 1;
+        if (gang > 1) {
+            place_gangs(g, list + first[k], n, gang, loads);
+            continue;
+        }
         const int32_t like = k < g->kernel->ops.n ? is_placed_like(g->kernel, (int32_t)k) : -1;
         if (like >= 0 && first[like + 1] - first[like] == n &&
             place_like(g, list + first[k], list + first[like], n, loads))

@@ -285,6 +285,8 @@ static int check_ops(const struct check *c, const struct prog_variant *v) {
                         "%s: op %llu: backend %s, which the program is for, has no %s", c->name,
                         (unsigned long long)i, is_for_cuda(c) ? "cuda" : "cpu", op_name(op->kind));
         op_describe(op->kind, &info);
+        if (op->gang < 1 || op->gang > PROG_MAX_GANG || op->gang > c->p->n_workers)
+            return bad(c, "op", i, "gang");
         if (!norms_fit(c, op, &info)) return bad(c, "op", i, "in");
         if (!step_fits(c, v, op)) return bad(c, "op", i, "n_rows");
         for (int k = 0; k < OP_MAX_IN; k++)

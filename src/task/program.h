@@ -48,6 +48,7 @@ enum { PROG_JIT = 0xffff };   /* as a worker: handed out at run time */
 /* Bounds on every program; program_check holds a file to them before anything else looks at it. */
 enum {
     PROG_MAX_RANKS = 8,
+    PROG_MAX_GANG = 16,
     PROG_MAX_WORKERS = 1024, /* of a rank */
     PROG_MAX_VARIANTS = 32,
     PROG_MAX_ROWS = 8192, /* token rows of one iteration */
@@ -153,8 +154,9 @@ struct prog_op {
     uint32_t in[OP_MAX_IN]; /* tensors, PROG_NONE where absent */
     uint32_t out[OP_MAX_OUT];
     struct op_attrs attrs;
+    uint32_t gang; /* tasks that run together (task_graph.h), 1 to PROG_MAX_GANG */
 };
-ABI_SIZE(struct prog_op, 96);
+ABI_SIZE(struct prog_op, 100);
 
 struct prog_task {
     uint16_t kind;    /* enum op_kind; OP_NONE: an empty task that only forwards a trigger */

@@ -127,7 +127,8 @@ static int add_ops(struct maker *m, const struct tgraph *g, const struct prog_va
                             .layer = (int16_t)op->layer,
                             .units = kop_units(op),
                             .n_rows = kop_rows(op),
-                            .attrs = op->attrs};
+                            .attrs = op->attrs,
+                            .gang = op->gang};
         struct op_info info;
         op_describe(op->kind, &info);
         for (int k = OP_MAX_IN - 1; k >= 0; k--) {

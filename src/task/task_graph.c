@@ -142,6 +142,7 @@ int tgraph_verify(struct diag *d, const struct tgraph *g, enum task_stage stage)
     TRY(verify_tasks(d, g, stage >= STAGE_NORMALIZE));
     if (stage >= STAGE_NORMALIZE) TRY(verify_normal_form(d, g));
     if (stage >= STAGE_LINEARIZE) TRY(verify_linear(d, g));
+    if (stage >= STAGE_LINEARIZE) TRY(gang_verify(d, g, stage >= STAGE_PLACE));
     return QN_OK;
 }
 
@@ -162,6 +163,7 @@ void tgraph_dump(const struct tgraph *g, enum task_stage stage, struct strbuf *o
         int layer = t->op >= 0 ? g->kernel->ops.items[t->op].layer : -1;
         strbuf_printf(out, "task %zu L%d %s rows %u-%u units %u-%u", i, layer, op_name(t->kind),
                       t->row0, t->row1, t->unit0, t->unit1);
+        if (gang_size(g, t) > 1) strbuf_printf(out, " gang of %u", gang_size(g, t));
         if (g->deps != NULL && stage >= STAGE_DEPEND && stage < STAGE_NORMALIZE) {
             strbuf_str(out, " after ");
             dump_ranges(g->deps[i].ranges, g->deps[i].n, out);
@@ -194,7 +196,7 @@ void tgraph_dump(const struct tgraph *g, enum task_stage stage, struct strbuf *o
 
 static void weight_balance(const struct tgraph *g, struct task_stats *s) {
     uint64_t bytes[1024] = {0};
-    const uint32_t n = MIN(g->options.n_workers, (uint32_t)COUNT_OF(bytes));
+    const uint32_t n = MIN(g->options.device.n_workers, (uint32_t)COUNT_OF(bytes));
     for (size_t i = 0; i < g->tasks.n; i++) {
         const struct task *t = &g->tasks.items[i];
         if (t->worker != NO_WORKER) bytes[t->worker] += task_weight_bytes(g->kernel, t);

@@ -20,6 +20,7 @@
 #include "base/array.h"
 #include "base/strbuf.h"
 #include "graph/kernel_graph.h"
+#include "plan/device.h"
 
 enum task_stage {
     STAGE_DECOMPOSE,
@@ -93,19 +94,21 @@ enum launch_policy {
 };
 
 struct task_options {
-    uint32_t n_workers;
+    struct device device;      /* its workers; what they can do decides how operators are cut */
     enum dtype kv_dtype;       /* of the KV cache */
     uint32_t tasks_per_worker; /* tasks of an operator = about this times n_workers */
     enum launch_policy launch;
     bool no_event_fusion; /* ablation: one event per consumer task */
     bool coarse_events;   /* ablation: operators wait for whole operators */
-    bool wide;            /* graphs of 32 rows stream, too: rows_stream() */
     bool alternate;       /* one row: operators around a short one are for the other workers */
-    bool apart;           /* one row: COMBINE is for workers without a task of the next LINEAR */
     struct tile_override tiles[N_OP_KINDS];
     uint64_t carry_bytes; /* an event rides on data if no reader polls more than this; 0: none do */
 };
 
+/* A gang (kop.gang of n > 1): n consecutive tasks of an operator, in the order of their tiles, that
+ * run on n consecutive workers at the same time and may exchange data while they do. They wait for
+ * one event and trigger one, so that a task that needs a member needs all of them. The first worker
+ * of a gang is a multiple of n, and a gang runs when it is next on all its workers. */
 struct tgraph {
     struct arena *arena;
     const struct kgraph *kernel;
@@ -131,6 +134,13 @@ void tgraph_fini(struct tgraph *g);
 /* The regions that a task reads and writes; returns their number (<= TASK_MAX_ACCESS). Weights are
  * immutable and left out. */
 int task_access(const struct kgraph *k, const struct task *t, struct region *out);
+
+/* Tasks of a task's gang, 1: it is alone; the first one and the range of them, until linearize. */
+uint32_t gang_size(const struct tgraph *g, const struct task *t);
+int32_t gang_first(const struct tgraph *g, int32_t task);
+struct task_range gang_range(const struct tgraph *g, int32_t task);
+/* Gangs are whole, from linearize on; placed: and stand on their workers. */
+int gang_verify(struct diag *d, const struct tgraph *g, bool placed);
 
 /* The stages. Each expects the graph as the one before left it. */
 int decompose(struct diag *d, struct tgraph *g);

@@ -227,6 +227,7 @@ static int verify_variant(struct proof *f) {
     TRY(check_weights(f));
     TRY(check_counts(f));
     TRY(check_lists(f));
+    TRY(task_verify_gang(f));
     TRY(task_verify_order_deadlock(f));
     TRY(task_verify_order_close(f));
     TRY(task_verify_order_ending(f));

@@ -5,64 +5,119 @@
 
 /* ---- deadlock ----------------------------------------------------------------------------- */
 
-/* Runs the program in the abstract, as the workers would: a worker's list in order, JIT tasks as
- * soon as their event is activated. What runs is a fixed point that does not depend on timing
- * (a task that can run stays able to run), so one execution stands for all. */
+/* The program run in the abstract, as the workers would: a worker's list in order, JIT tasks as
+ * soon as their event is activated. What runs is a fixed point that does not depend on timing (a
+ * task that can run stays able to run), so one execution stands for all. A gang is one node: it
+ * runs when it is next on all its workers. */
+struct play {
+    const struct proof *f;
+    const struct prog_list *lists; /* [n_workers] */
+    uint32_t *have, *next, *queue; /* event counts, list positions, activated events */
+    uint32_t n_queue, done;
+    ARRAY(uint32_t) ready; /* workers to look at again */
+};
+
+static uint32_t *have_of(const struct play *y, uint32_t event) {
+    return &y->have[event - y->f->v->first_event];
+}
+
+static bool is_active(const struct play *y, uint32_t event) {
+    return *have_of(y, event) >= PROG(y->f->p, EVENT)[event].n_triggers;
+}
+
+/* The task at the head of a worker's list; PROG_NONE: the list is done. */
+static uint32_t head_of(const struct play *y, uint32_t worker) {
+    const struct prog_list *l = &y->lists[worker];
+    return y->next[worker] < l->n ? PROG(y->f->p, AOT)[l->first + y->next[worker]] : PROG_NONE;
+}
+
+static void play_task(struct play *y, uint32_t task) {
+    const uint32_t event = PROG(y->f->p, TASK)[task].trigger;
+    y->done++;
+    if (++*have_of(y, event) == PROG(y->f->p, EVENT)[event].n_triggers)
+        y->queue[y->n_queue++] = event - y->f->v->first_event;
+}
+
+/* The tasks of a task's gang, from *first on. */
+static uint32_t gang_of(const struct play *y, uint32_t task, uint32_t *first) {
+    const struct prog_task *t = &PROG(y->f->p, TASK)[task];
+    *first = y->f->gang[task - y->f->v->first_task];
+    return t->op == PROG_NONE ? 1 : PROG(y->f->p, OP)[t->op].gang;
+}
+
+static bool gang_is_next(const struct play *y, uint32_t first, uint32_t n) {
+    for (uint32_t m = 0; m < n; m++)
+        if (head_of(y, PROG(y->f->p, TASK)[first + m].worker) != first + m) return false;
+    return true;
+}
+
+/* Runs a worker's list as far as it goes; whoever ran with it in a gang is to be looked at. */
+static int play_worker(struct play *y, uint32_t worker) {
+    for (uint32_t task, first; (task = head_of(y, worker)) != PROG_NONE;) {
+        const uint32_t n = gang_of(y, task, &first);
+        if (!is_active(y, PROG(y->f->p, TASK)[task].wait) || !gang_is_next(y, first, n)) break;
+        for (uint32_t m = 0; m < n; m++) {
+            const uint32_t w = PROG(y->f->p, TASK)[first + m].worker;
+            play_task(y, first + m);
+            y->next[w]++;
+            if (w != worker) TRY(ARRAY_PUSH(y->f->d, &y->ready, w));
+        }
+    }
+    return QN_OK;
+}
+
+/* What an event that is activated sets going. */
+static int play_event(struct play *y, uint32_t index) {
+    const struct prog_event *e = &PROG(y->f->p, EVENT)[y->f->v->first_event + index];
+    for (uint32_t task = e->first_task; task < e->first_task + e->n_tasks; task++) {
+        const uint32_t w = PROG(y->f->p, TASK)[task].worker;
+        if (w == PROG_JIT)
+            play_task(y, task);
+        else
+            TRY(ARRAY_PUSH(y->f->d, &y->ready, w));
+    }
+    while (y->ready.n > 0) TRY(play_worker(y, y->ready.items[--y->ready.n]));
+    return QN_OK;
+}
+
+/* A worker that is stuck, and what it waits for. */
+static int fail_stuck(const struct play *y) {
+    const struct proof *f = y->f;
+    for (uint32_t w = 0; w < f->p->n_workers; w++) {
+        const uint32_t task = head_of(y, w);
+        if (task == PROG_NONE) continue;
+        const uint32_t event = PROG(f->p, TASK)[task].wait;
+        struct strbuf what = {0};
+        if (is_active(y, event))
+            strbuf_str(&what, "the others of its gang");
+        else
+            strbuf_printf(&what, "event %u (%u of %u)", event, *have_of(y, event),
+                          PROG(f->p, EVENT)[event].n_triggers);
+        strbuf_str(&what, " before ");
+        program_task_name(f->p, task, &what);
+        int rc = fail(f->d, QN_EVERIFY, "deadlock: worker %u waits for %s; %u of %u tasks can run",
+                      w, strbuf_text(&what), y->done, f->v->n_tasks);
+        strbuf_fini(&what);
+        return rc;
+    }
+    return fail(f->d, QN_EVERIFY, "deadlock: %u of %u tasks can run", y->done, f->v->n_tasks);
+}
+
 int task_verify_order_deadlock(struct proof *f) {
     const struct prog_variant *v = f->v;
     const uint64_t variant = (uint64_t)(v - PROG(f->p, VARIANT));
-    const struct prog_list *lists = PROG(f->p, LIST) + variant * f->p->n_workers;
-    uint32_t *have, *next, *queue; /* event counts, list positions, activated events */
-    TRY(ARENA_NEW(f->d, &f->arena, &have, v->n_events));
-    TRY(ARENA_NEW(f->d, &f->arena, &next, f->p->n_workers));
-    TRY(ARENA_NEW(f->d, &f->arena, &queue, v->n_events));
-    ARRAY(uint32_t) ready = {0}; /* workers to look at again, and JIT tasks + n_workers */
-    uint32_t n_queue = 0, done = 0;
+    struct play y = {.f = f, .lists = PROG(f->p, LIST) + variant * f->p->n_workers};
+    TRY(ARENA_NEW(f->d, &f->arena, &y.have, v->n_events));
+    TRY(ARENA_NEW(f->d, &f->arena, &y.next, f->p->n_workers));
+    TRY(ARENA_NEW(f->d, &f->arena, &y.queue, v->n_events));
     int rc = QN_OK;
     /* The boundary triggers the start event once; check_counts has seen that no task does. */
-    queue[n_queue++] = v->start_event - v->first_event;
-    have[v->start_event - v->first_event] = 1;
-    for (uint32_t q = 0; q < n_queue && rc == QN_OK; q++) {
-        const struct prog_event *e = &PROG(f->p, EVENT)[v->first_event + queue[q]];
-        for (uint32_t k = 0; k < e->n_tasks && rc == QN_OK; k++) {
-            const uint32_t w = PROG(f->p, TASK)[e->first_task + k].worker;
-            rc = ARRAY_PUSH(f->d, &ready, w == PROG_JIT ? f->p->n_workers + e->first_task + k : w);
-        }
-        while (ready.n > 0 && rc == QN_OK) {
-            const uint32_t r = ready.items[--ready.n];
-            const bool jit = r >= f->p->n_workers;
-            for (;;) {
-                if (!jit && next[r] == lists[r].n) break;
-                const uint32_t task =
-                    jit ? r - f->p->n_workers : PROG(f->p, AOT)[lists[r].first + next[r]];
-                const struct prog_task *t = &PROG(f->p, TASK)[task];
-                if (have[t->wait - v->first_event] < PROG(f->p, EVENT)[t->wait].n_triggers) break;
-                done++;
-                if (++have[t->trigger - v->first_event] == PROG(f->p, EVENT)[t->trigger].n_triggers)
-                    queue[n_queue++] = t->trigger - v->first_event;
-                if (jit) break;
-                next[r]++;
-            }
-        }
-    }
-    ARRAY_FINI(&ready);
+    y.queue[y.n_queue++] = v->start_event - v->first_event;
+    *have_of(&y, v->start_event) = 1;
+    for (uint32_t q = 0; q < y.n_queue && rc == QN_OK; q++) rc = play_event(&y, y.queue[q]);
+    ARRAY_FINI(&y.ready);
     TRY(rc);
-    if (done == v->n_tasks) return QN_OK;
-    for (uint32_t w = 0; w < f->p->n_workers; w++) {
-        if (next[w] == lists[w].n) continue;
-        const uint32_t task = PROG(f->p, AOT)[lists[w].first + next[w]];
-        const uint32_t event = PROG(f->p, TASK)[task].wait;
-        struct strbuf name = {0};
-        program_task_name(f->p, task, &name);
-        rc = fail(f->d, QN_EVERIFY,
-                  "deadlock: worker %u waits for event %u (%u of %u) before %s; %u of %u tasks "
-                  "can run",
-                  w, event, have[event - v->first_event], PROG(f->p, EVENT)[event].n_triggers,
-                  strbuf_text(&name), done, v->n_tasks);
-        strbuf_fini(&name);
-        return rc;
-    }
-    return fail(f->d, QN_EVERIFY, "deadlock: %u of %u tasks can run", done, v->n_tasks);
+    return y.done == v->n_tasks ? QN_OK : fail_stuck(&y);
 }
 
 /* ---- order: the transitive closure over events --------------------------------------------- */

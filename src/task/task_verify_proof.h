@@ -4,6 +4,7 @@
  *   task_verify.c        the driver; tables: shapes, weights, counts, lists, cover
  *   task_verify_map.c    reads op.def's rows for the program's operators: shapes, access maps
  *   task_verify_touch.c  fills `accesses`: what each task reads and writes
+ *   task_verify_gang.c   gangs are whole and stand on consecutive workers
  *   task_verify_order.c  no deadlock; fills `reach` and `acquire`: the order of events
  *   task_verify_rect.c   rectangles: whether they overlap
  *   task_verify_race.c   holds `accesses` to that order
@@ -57,6 +58,7 @@ struct proof {
     uint64_t *acquire; /* the same through counters alone: what was written is visible, too */
     ARRAY(struct access) accesses; /* in the order of the tasks */
     uint32_t *first_access; /* [n_tasks + 1] of the variant's task i: first_access[i] .. [i + 1] */
+    uint32_t *gang;         /* [n_tasks] of the variant: first task of its gang; itself, if alone */
     struct verify_report report;
 };
 
@@ -70,6 +72,13 @@ static inline const struct prog_tensor *proof_tensor(const struct proof *f, uint
 int task_verify_touch(struct proof *f, uint32_t index);
 /* All bytes of a tensor. */
 struct rect task_verify_touch_whole(const struct proof *f, uint32_t index);
+
+/* ---- task_verify_gang.c ---- */
+
+/* Every gang is whole: its tasks are consecutive, tile by tile side by side, wait for one event,
+ * trigger one, and stand on consecutive workers, the first of which is a multiple of their number.
+ * Fills f->gang. */
+int task_verify_gang(struct proof *f);
 
 /* ---- task_verify_order.c ---- */
 

@@ -54,6 +54,13 @@ check 'o[0]["compile_time"]["total_s"] > 0 and o[0]["pages"]["kv"]["count"] > 0'
 check 'sum(v["tasks"] for v in o[0]["variants"]) == o[0]["program"]["tasks"]'
 run 0 inspect $TINY
 out_says "normalization adds"
+run 0 inspect $TINY --why
+out_says "takes least of those that are possible"
+out_says "not possible: "
+run 0 inspect $TINY --format json
+check 'all(sum(w["taken"] for w in c["ways"]) == 1 for v in o[0]["variants"] for c in v["choices"])'
+check 'all(w["why_not"] is None for v in o[0]["variants"] for c in v["choices"] for w in c["ways"] if w["taken"])'
+check 'all(v["why"] and v["forms"] == [] for v in o[0]["variants"])'
 run 0 inspect $TINY --program "$T/a.qnp" --format json
 check 'o[0]["max_model_len"] == 512 and o[0]["compile_time"] is None'
 

@@ -156,6 +156,11 @@ cu_result cuDeviceGetAttribute(int *value, int attribute, cu_device device) {
     case CU_ATTR_COOPERATIVE_LAUNCH: *value = 1; break;
     case CU_ATTR_MAX_SHARED_PER_BLOCK_OPTIN: *value = (arch >= 90 ? 227 : 163) << 10; break;
     case CU_ATTR_L2_CACHE_SIZE: *value = 1 << 20; break;
+    /* GB/s, on paper: by a bus of 5,120 bits, twice a clock. */
+    case CU_ATTR_MEMORY_CLOCK_RATE:
+        *value = (int)(setting("QN_EMU_GBPS", 0) * 10000 / 64 * 5);
+        break;
+    case CU_ATTR_MEMORY_BUS_WIDTH: *value = 5120; break;
     default: *value = 0;
     }
     return CU_SUCCESS;

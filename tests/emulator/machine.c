@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -708,6 +709,29 @@ static void run_threads(struct machine *m) {
     while (m->bulk) bulk_step(m);
 }
 
+/* Stacks of threads that have ended, for the next launch: thousands of short launches would map and
+ * unmap them each time. The first word of a free one points to the next. */
+static pthread_mutex_t stacks_lock = PTHREAD_MUTEX_INITIALIZER;
+static void *free_stacks;
+
+static void *stack_take(void) {
+    pthread_mutex_lock(&stacks_lock);
+    void *stack = free_stacks;
+    if (stack != NULL) memcpy(&free_stacks, stack, sizeof free_stacks);
+    pthread_mutex_unlock(&stacks_lock);
+    return stack != NULL ? stack
+                         : mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
+static void stack_give(void *stack) {
+    if (stack == NULL || stack == MAP_FAILED) return;
+    pthread_mutex_lock(&stacks_lock);
+    memcpy(stack, &free_stacks, sizeof free_stacks);
+    free_stacks = stack;
+    pthread_mutex_unlock(&stacks_lock);
+}
+
 static bool machine_init(struct machine *m, const struct launch *l) {
     uint32_t n_blocks = l->together ? l->grid : 1, n_warps = (l->block_threads + WARP - 1) / WARP;
     *m = (struct machine){.launch = l,
@@ -725,8 +749,7 @@ static bool machine_init(struct machine *m, const struct launch *l) {
         if (!m->blocks[b].warps || !m->blocks[b].shared) return false;
     }
     for (uint32_t i = 0; i < m->n_threads; i++) {
-        m->threads[i].stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
-                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        m->threads[i].stack = stack_take();
         if (m->threads[i].stack == MAP_FAILED) return false;
         if (__tsan_create_fiber) m->threads[i].tsan = __tsan_create_fiber(0);
     }
@@ -738,7 +761,7 @@ static void machine_fini(struct machine *m) {
     for (struct bulk *b; (b = m->free_bulk) != NULL; free(b)) m->free_bulk = b->next;
     for (struct async *a; (a = m->free_async) != NULL; free(a)) m->free_async = a->next;
     for (uint32_t i = 0; i < m->n_threads; i++) {
-        munmap(m->threads[i].stack, STACK_BYTES);
+        stack_give(m->threads[i].stack);
         free(m->threads[i].products);
         if (__tsan_destroy_fiber) __tsan_destroy_fiber(m->threads[i].tsan);
     }

@@ -161,10 +161,12 @@ static int arch_of(int n_options, const char *const *options) {
     return 900;
 }
 
-/* Of the options the compiler takes the definitions; each is a word of -D and letters. */
+/* Of the options the compiler takes the definitions; each is a word of -D and letters. So is
+ * QN_EMU_DEFINE, if it is set: for code that no program has yet. */
 static void defines_of(int n_options, const char *const *options, char *text, size_t bytes) {
-    size_t n = 0;
-    text[0] = '\0';
+    const char *more = getenv("QN_EMU_DEFINE");
+    size_t n = (size_t)snprintf(text, bytes, "%s%s%s", more ? " '" : "", more ? more : "",
+                                more ? "'" : "");
     for (int i = 0; i < n_options && n < bytes; i++)
         if (strncmp(options[i], "-D", 2) == 0)
             n += (size_t)snprintf(text + n, bytes - n, " '%s'", options[i]);

@@ -49,8 +49,8 @@ struct rig_options {
     bool dummy;           /* weights made up... */
     bool dummy_on_host;   /* ... by model/weights.c instead of on the device */
     bool break_event;     /* one event wants a trigger that never comes */
-    bool coarse;      /* as the engine compiles for CUDA: heads with attention, whole operators */
-    bool hybrid, jit; /* attention, or all tasks, are handed out at run time; else none */
+    bool coarse;          /* as the engine compiles for CUDA: operators wait for whole operators */
+    bool hybrid, jit;     /* attention, or all tasks, are handed out at run time; else none */
     uint64_t carry_bytes;
     uint32_t flight;     /* not 0: traced, with that many pages in flight and no guesses */
     const char *options; /* compile options, or NULL */
@@ -97,16 +97,17 @@ static inline int rig_open(struct diag *d, const struct backend *backend,
     TRY(model_open(d, o->dir, &m, &r->model));
     compile_options_init(&c);
     c.target = backend->target;
-    c.n_workers = o->n_workers ? o->n_workers : device.n_workers;
+    c.device = device.compute;
+    if (o->n_workers) c.device.n_workers = o->n_workers;
     c.n_slots = o->n_slots ? o->n_slots : N_SLOTS;
     c.n_ranks = o->n_ranks ? o->n_ranks : 1;
     c.max_model_len = o->max_len ? o->max_len : MAX_LEN;
     c.max_batched_tokens = o->max_batched ? o->max_batched : 64;
     if (c.target == TARGET_CUDA)
         c.task.launch = o->jit ? LAUNCH_ALL_JIT : o->hybrid ? LAUNCH_HYBRID : LAUNCH_ALL_AOT;
-    c.cut_qkv = c.target == TARGET_CUDA || o->coarse;
-    c.join_heads = c.task.coarse_events = o->coarse;
-    c.cut_linear = device.cuts_linear;
+    c.cut_qkv = c.join_heads = c.target == TARGET_CUDA || o->coarse;
+    c.task.coarse_events = o->coarse;
+    c.cut_linear = device.compute.has.wgmma;
     c.task.carry_bytes = o->carry_bytes;
     if (c.target == TARGET_CUDA) TRY(compile_option_apply(d, getenv("QN_TEST_OPTIONS"), &c));
     TRY(compile_option_apply(d, o->options, &c));

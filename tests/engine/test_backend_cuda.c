@@ -32,7 +32,7 @@ static int make_program(void **state) {
     struct compile_options o;
     compile_options_init(&o);
     o.target = TARGET_CUDA;
-    o.n_workers = N_WORKERS;
+    o.device = device_cuda(90, N_WORKERS, 0);
     o.n_slots = N_SLOTS;
     o.max_model_len = MAX_LEN;
     o.max_batched_tokens = MAX_BATCHED;
@@ -407,6 +407,20 @@ static void test_plan(void **state) {
     close_well(i);
 }
 
+/* The kernels' blocks work each by itself. */
+static void test_no_gangs(void **state) {
+    (void)state;
+    struct diag d = {0};
+    struct backend_instance *i;
+    struct prog_op *op = (struct prog_op *)PROG(program, OP) + 2;
+    op->gang = 2;
+    reset(MODE_WELL);
+    assert_int_equal(open_with(&d, program, &i), QN_EUNSUPPORTED);
+    assert_non_null(strstr(d.message, "no gangs"));
+    assert_null(i);
+    op->gang = 1;
+}
+
 /* A program says how many ranks it has; the device's tables are made for one of them. */
 static void test_rank_of_program(void **state) {
     (void)state;
@@ -484,8 +498,8 @@ static void test_keeps_activations(void **state) {
     struct prog_header *rides;
     struct compile_options o;
     compile_options_init(&o);
-    compile_options_cuda(&o, false, false);
-    o.n_workers = N_WORKERS;
+    const struct device card = device_cuda(80, N_WORKERS, 0);
+    compile_options_cuda(&o, &card);
     o.max_model_len = MAX_LEN;
     o.kv_block = 16;
     assert_int_equal(compile_model(&d, model, &o, NULL, NULL, &rides), QN_OK);
@@ -508,25 +522,16 @@ static void test_keeps_activations(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keeps_activations),
-        cmocka_unit_test(test_kv_rows_differ),
-        cmocka_unit_test(test_rank_of_program),
-        cmocka_unit_test(test_one_launch_each),
-        cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_many_launches),
-        cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_trace_overrun),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_close_busy),
-        cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_silence),
-        cmocka_unit_test(test_device_error),
-        cmocka_unit_test(test_launch_fails),
-        cmocka_unit_test(test_waiters_learn),
-        cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_wrong_image),
-        cmocka_unit_test(test_no_driver),
+        cmocka_unit_test(test_keeps_activations), cmocka_unit_test(test_kv_rows_differ),
+        cmocka_unit_test(test_rank_of_program),   cmocka_unit_test(test_no_gangs),
+        cmocka_unit_test(test_one_launch_each),   cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_many_launches),     cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_trace_overrun),     cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_close_busy),        cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_silence),           cmocka_unit_test(test_device_error),
+        cmocka_unit_test(test_launch_fails),      cmocka_unit_test(test_waiters_learn),
+        cmocka_unit_test(test_out_of_memory),     cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_wrong_image),       cmocka_unit_test(test_no_driver),
     };
     return cmocka_run_group_tests(tests, make_program, drop_program);
 }

@@ -189,7 +189,7 @@ static uint32_t fewer_workers(void) {
     struct backend_device device;
     struct backend_config config = {0};
     assert_int_equal(backend_cuda.device(&d, &config, &device), QN_OK);
-    return device.n_workers > 37 ? 37 : device.n_workers - 1;
+    return device.compute.n_workers > 37 ? 37 : device.compute.n_workers - 1;
 }
 
 /* Alone, in a batch, with prompts cut into other chunks, on fewer SMs, by flags instead of
@@ -202,8 +202,8 @@ static void test_same_in_any_company(void **state) {
     const struct rig_options others[] = {{.dir = ANY, .max_batched = 8},
                                          {.dir = ANY, .n_workers = fewer_workers()},
                                          {.dir = ANY, .carry_bytes = 1 << 14, .coarse = true},
-                                         {.dir = ANY, .jit = true},
                                          {.dir = ANY, .hybrid = true, .coarse = true},
+                                         {.dir = ANY, .jit = true},
                                          {.dir = ANY, .max_batched = 128},
                                          {.dir = ANY, .carry_bytes = 1 << 20},
                                          {.dir = ANY, .jit = true, .coarse = true}};
@@ -249,7 +249,7 @@ static void test_same_in_any_company(void **state) {
  * of two sums. */
 #define PARTS_SHAPE                                                                                \
     "\"head_dim\": 64, \"intermediate_size\": 2304, \"num_attention_heads\": 8, "                  \
-    "\"num_key_value_heads\": 2, "
+    "\"num_key_value_heads\": 4, "
 /* LINEAR of three and of eleven k-tiles: trees with and without partial sums that have none. */
 #define TREE_SHAPE                                                                                 \
     "\"head_dim\": 64, \"intermediate_size\": 2816, \"num_attention_heads\": 12, "                 \
@@ -272,6 +272,14 @@ static void test_same_in_any_company(void **state) {
 #define MANY_HEADS                                                                                 \
     "\"head_dim\": 64, \"intermediate_size\": 128, \"num_attention_heads\": 16, "                  \
     "\"num_key_value_heads\": 1, "
+/* Keys and values have a page each, a KV head's queries are two steps. */
+#define DEEP_HEADS                                                                                 \
+    "\"head_dim\": 256, \"intermediate_size\": 64, \"num_attention_heads\": 16, "                  \
+    "\"num_key_value_heads\": 1, "
+/* What is left of 8 KV heads on each of two GPUs. */
+#define FOUR_HEADS                                                                                 \
+    "\"head_dim\": 32, \"intermediate_size\": 512, \"num_attention_heads\": 8, "                   \
+    "\"num_key_value_heads\": 4, "
 #define THIN_HEADS                                                                                 \
     "\"head_dim\": 32, \"intermediate_size\": 64, \"num_attention_heads\": 2, "                    \
     "\"num_key_value_heads\": 1, "
@@ -406,7 +414,7 @@ static void test_many(void **state) {
         .dir = dir, .coarse = true, .max_batched = 1, .n_workers = 4, .dummy = true};
     const struct rig_options many[] = {{.max_batched = 32}, {.max_batched = 64, .n_workers = 3}};
     struct rig r;
-    write_model(dir, "{" STREAM_SHAPE MADE_UP("256", "331") "}");
+    write_model(dir, "{" FOUR_HEADS MADE_UP("256", "331") "}");
     open_well(&backend_cuda, &rows, &r);
     for (uint32_t i = 0; i < N_MANY; i++) {
         const uint32_t n_prompt = i == 0 ? 130 : i == 20 ? 33 : 1 + i % 3;
@@ -684,6 +692,24 @@ static void test_wide_heads(void **state) {
     drop_model(dir);
 }
 
+/* Heads of 256 columns, sixteen to a KV head: pieces that are merged, runs of them, and blocks of
+ * the cache that hold less than a share; whole contexts of several rows. */
+static void test_deep_heads(void **state) {
+    (void)state;
+    need_gpu();
+    static const uint32_t lengths[N_MIX] = {1, 2, 3, 1, 131, 2};
+    const struct rig_options others[] = {
+        {.coarse = true, .n_workers = 2, .carry_bytes = 1 << 16},
+        {.coarse = true, .max_batched = 16, .options = "kv-block=8"}};
+    const struct rig_options whole[] = {
+        {.coarse = true, .max_batched = 8, .options = "attention=whole"}};
+    char dir[] = "/tmp/quern-deep-XXXXXX";
+    write_model(dir, "{" DEEP_HEADS MADE_UP("64", "331") "}");
+    compare_long(dir, true, 530, others, COUNT_OF(others));
+    drop_model(dir);
+    compare_packed("{" DEEP_HEADS MADE_UP("64", "331") "}", lengths, whole, 1);
+}
+
 /* A residual stream of which a thread polls several words at once, and then more; of several rows,
  * whose squares are several for each lane. With two workers, tasks of so many pages that more are
  * under way in their midst. */
@@ -803,13 +829,14 @@ int main(void) {
         cmocka_unit_test(test_golden),         cmocka_unit_test(test_one_launch),
         cmocka_unit_test(test_same_every_run), cmocka_unit_test(test_same_in_any_company),
         cmocka_unit_test(test_pages),          cmocka_unit_test(test_same_dummy_weights),
-        cmocka_unit_test(test_wide_heads),     cmocka_unit_test(test_wide_stream),
-        cmocka_unit_test(test_early_stops),    cmocka_unit_test(test_like_the_cpu),
-        cmocka_unit_test(test_stall),          cmocka_unit_test(test_close_busy),
-        cmocka_unit_test(test_long_context),   cmocka_unit_test(test_same_packed),
-        cmocka_unit_test(test_wide_rows),      cmocka_unit_test(test_same_tree),
-        cmocka_unit_test(test_wide_batches),   cmocka_unit_test(test_whole_context),
-        cmocka_unit_test(test_filled),         cmocka_unit_test(test_many),
+        cmocka_unit_test(test_early_stops),    cmocka_unit_test(test_wide_heads),
+        cmocka_unit_test(test_deep_heads),     cmocka_unit_test(test_wide_stream),
+        cmocka_unit_test(test_like_the_cpu),   cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_close_busy),     cmocka_unit_test(test_long_context),
+        cmocka_unit_test(test_same_packed),    cmocka_unit_test(test_wide_rows),
+        cmocka_unit_test(test_same_tree),      cmocka_unit_test(test_wide_batches),
+        cmocka_unit_test(test_whole_context),  cmocka_unit_test(test_filled),
+        cmocka_unit_test(test_many),
     };
     const char *only = getenv("QN_TEST");
     if (only != NULL) cmocka_set_test_filter(only);

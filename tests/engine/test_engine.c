@@ -176,16 +176,22 @@ static void test_golden(void **state) {
     (void)state;
     static const char *const models[] = {
         "llama-linear",
+        "llama-longrope",
+        "llama-yarn",
         "llama2-mha",
         "llama3-rope-parameters",
         "llama3-rope-scaling",
         "mistral",
+        "mistral-longrope",
         "mistral-window",
+        "mistral-yarn",
         "qwen2",
+        "qwen2-dynamic",
         "qwen2-window",
         "qwen3",
         "qwen3-mqa",
         "qwen3-tied",
+        "qwen3-yarn",
     };
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
         check_model(models[i], NULL);

@@ -27,8 +27,8 @@ enum { SMS = 132, POSITIONS = 4096, MAX_WALKS = 32, MAX_OPS = 512 };
 
 static const struct {
     const char *name;
-    bool cuts_linear, short_ring;
-} cards[] = {{"h100", true, false}, {"h200", true, true}};
+    double bytes_per_ns; /* what memory brings an SM, on paper */
+} cards[] = {{"h100", 25.4}, {"h200", 37.3}};
 
 /* Requests in flight. */
 static const uint32_t requests[] = {64, 32, 16, 8, 1};
@@ -45,8 +45,8 @@ static struct plan make_plan(const char *dir, size_t card, uint32_t n_slots) {
     struct plan plan = {0};
     uint64_t bytes;
     compile_options_init(&o);
-    compile_options_cuda(&o, cards[card].cuts_linear, cards[card].short_ring);
-    o.n_workers = SMS;
+    const struct device device = device_cuda(90, SMS, cards[card].bytes_per_ns);
+    compile_options_cuda(&o, &device);
     o.n_slots = n_slots;
     o.max_model_len = POSITIONS;
     assert_int_equal(model_open(&d, dir, &(struct model_options){.dummy = true}, &model), QN_OK);
@@ -72,16 +72,9 @@ static void plan_free(struct plan *plan) {
 
 /* ---- the text ---- */
 
-static const char *form_of(const struct cuda_task *t) {
-    if (t->kind == OP_ATTENTION) return t->tile != 0 ? "rows" : "steps";
-    if (!cuda_has_pages(t->kind)) return op_name(t->kind);
-    if (t->columns == CUDA_LEASE) return "tile";
-    return t->columns == 0 ? "matvec" : t->columns == CUDA_WIDE ? "stream_32" : "stream";
-}
-
 /* How a task goes through what it has: the same words, the same walk. */
 static void put_walk(const struct cuda_task *t, char *out, size_t size) {
-    int n = snprintf(out, size, "%s", form_of(t));
+    int n = snprintf(out, size, "%s", cuda_form_name(t->kind, t->form));
     if (cuda_has_pages(t->kind) || t->kind == OP_ATTENTION)
         snprintf(out + n, size - (size_t)n, " %u %u %u %u", t->tile, t->group, t->columns,
                  t->unit_blocks);
@@ -111,6 +104,26 @@ static void put_op(const struct plan *plan, const struct prog_variant *v, uint32
                   op->n_rows, n_tasks / MAX(n_first_rows, 1u), n_first_rows);
     for (uint32_t i = 0; i < n; i++)
         strbuf_printf(out, "%s %u %s", i > 0 ? "," : "", count[i], walk[i]);
+}
+
+/* One form of each operator is taken, the one that its descriptors have, and lacks nothing. */
+static void check_forms(const struct plan *plan, const struct prog_variant *v) {
+    const struct cuda_form_host host = cuda_form_host_for(plan->program, 90);
+    for (uint32_t t = v->first_task; t < v->first_task + v->n_tasks; t++) {
+        /* The first of each operator. */
+        const uint32_t op = PROG(plan->program, TASK)[t].op;
+        if (t > v->first_task && PROG(plan->program, TASK)[t - 1].op == op) continue;
+        struct cuda_form_row rows[CUDA_FORM_ROWS];
+        const uint32_t n = cuda_form_list(&host, &PROG(plan->program, TASK)[t], v->context, rows);
+        uint32_t n_taken = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            if (!rows[i].taken) continue;
+            n_taken++;
+            assert_null(rows[i].why_not);
+            assert_int_equal(rows[i].entry, plan->tasks[t].form);
+        }
+        assert_int_equal(n_taken, n > 0);
+    }
 }
 
 /* Which worker has which task. */
@@ -167,6 +180,7 @@ static void put_plan(const struct plan *plan, struct seen *seen, struct strbuf *
     for (uint64_t i = 0; i < p->section[SECTION_VARIANT].count; i++) {
         const struct prog_variant *v = &PROG(p, VARIANT)[i];
         struct strbuf line = {0};
+        check_forms(plan, v);
         put_ops(plan, v, seen, out, &line);
         assert_int_equal(strbuf_status(NULL, &line), QN_OK);
         strbuf_printf(out, "rows %u context %u%s placed %08x operators%s\n", v->n_rows, v->context,
@@ -175,12 +189,24 @@ static void put_plan(const struct plan *plan, struct seen *seen, struct strbuf *
     }
 }
 
+/* The entries of form.def that an image has not. */
+static void put_code(const struct plan *plan, struct strbuf *out) {
+    struct diag d = {0};
+    bool used[N_FORMS];
+    assert_int_equal(cuda_form_used(&d, plan->program, 90, used), QN_OK);
+    for (uint32_t i = FORM_STOP + 1; i < FORM_DROP; i++)
+        if (!used[i]) strbuf_printf(out, " %s", cuda_entry_name(i));
+    strbuf_printf(out, "\n");
+}
+
 static void put_plans(const char *dir, struct strbuf *out) {
     struct seen seen = {0};
     for (size_t card = 0; card < COUNT_OF(cards); card++)
         for (size_t r = 0; r < COUNT_OF(requests); r++) {
             struct plan plan = make_plan(dir, card, requests[r]);
-            strbuf_printf(out, "%s, %u requests\n", cards[card].name, requests[r]);
+            strbuf_printf(out, "%s, %u requests, the image is without", cards[card].name,
+                          requests[r]);
+            put_code(&plan, out);
             put_plan(&plan, &seen, out);
             plan_free(&plan);
         }

@@ -16,7 +16,7 @@ static const uint64_t H100_BYTES = (uint64_t)80994 << 20; /* what its driver say
 static int told_device(struct diag *d, const struct backend_config *config,
                        struct backend_device *out) {
     (void)d, (void)config;
-    *out = (struct backend_device){.n_workers = 132, .memory_bytes = H100_BYTES};
+    *out = (struct backend_device){.compute = device_cuda(90, 132, 25), .memory_bytes = H100_BYTES};
     return QN_OK;
 }
 

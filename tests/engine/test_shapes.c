@@ -3,6 +3,7 @@
  * compiler promises of any shape holds. No kernel runs and no weight is made.
  */
 #include "base/checked.h"
+#include "codegen/cuda_abi.h"
 #include "codegen/emit.h"
 #include "engine/compile.h"
 #include "engine/compile_option.h"
@@ -29,16 +30,17 @@ static const char *const shapes[] = {
     "tests/gpu/shapes/llama-2-7b",     /* as many KV heads as heads */
 };
 
-/* For iterations of up to n_rows rows. */
-static struct prog_header *compile_rows(const char *dir, const char *with, uint32_t n_workers,
-                                        uint32_t n_rows, struct compile_report *report) {
+/* For iterations of up to n_rows rows, on a GPU of that compute capability. */
+static struct prog_header *compile_for(const char *dir, const char *with, uint32_t cc,
+                                       uint32_t n_workers, uint32_t n_rows,
+                                       struct compile_report *report) {
     struct diag d = {0};
     struct model *model;
     struct compile_options o;
     struct prog_header *program = NULL;
     compile_options_init(&o);
     o.target = TARGET_CUDA;
-    o.n_workers = n_workers;
+    o.device = device_cuda(cc, n_workers, 25);
     o.n_slots = 1;
     o.max_model_len = 4096;
     o.max_batched_tokens = n_rows;
@@ -51,6 +53,11 @@ static struct prog_header *compile_rows(const char *dir, const char *with, uint3
     assert_int_equal(rc, QN_OK);
     model_free(model);
     return program;
+}
+
+static struct prog_header *compile_rows(const char *dir, const char *with, uint32_t n_workers,
+                                        uint32_t n_rows, struct compile_report *report) {
+    return compile_for(dir, with, 90, n_workers, n_rows, report);
 }
 
 static struct prog_header *compile(const char *dir, const char *with, uint32_t n_workers,
@@ -143,7 +150,7 @@ static void thirty_two_rows_stream_where_they_can(void **state) {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(shapes); i++) {
         struct prog_header *hopper = compile_rows(shapes[i], "linear=parts", SMS, 32, NULL);
-        struct prog_header *other = compile_rows(shapes[i], "linear=whole", SMS, 32, NULL);
+        struct prog_header *other = compile_for(shapes[i], "linear=whole", 80, SMS, 32, NULL);
         const bool streams = PROG(hopper, MODEL)->hidden >= PARTIALS * PACK_K;
         assert_int_equal(count_ops(hopper, OP_LINEAR_PARTS) == 0, streams);
         assert_int_equal(count_ops(hopper, OP_SUM_SQUARES) == 0, streams);

@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct prog_header *make_program(void) {
     const struct model_spec spec = fixture_spec(1, 32, 2, 1, 16, 48, 192);
-    const struct task_options options = {.n_workers = 2, .tasks_per_worker = 1};
+    const struct task_options options = {.device.n_workers = 2, .tasks_per_worker = 1};
     struct fixture f;
     struct prog_header *p = NULL;
     if (fixture_compile(NULL, &f, &spec, 2, 256, true, &options) != QN_OK ||

@@ -1,9 +1,8 @@
-/* Any bytes as tokenizer.json, and as a chat template; what opens is put to use.
+/* Any bytes as tokenizer.json; what opens is put to use.
  *
  *     clang -fsanitize=fuzzer,address,undefined ... tests/fuzz/fuzz_tokenizer_json.c
  *     ./fuzz_tokenizer_json tests/fuzz/corpus/tokenizer_json
  */
-#include "model/chat_template.h"
 #include "model/tokenizer.h"
 
 #include <stdlib.h>
@@ -32,30 +31,14 @@ static void use_tokenizer(const struct tokenizer *t) {
     ARRAY_FINI(&ids);
 }
 
-static void use_template(const struct chat_template *c) {
-    const struct chat_message messages[] = {
-        {"system", "S ", 2}, {"user", "<think>U", 8}, {"assistant", "a</think>\nb", 11}};
-    const struct chat_options options = {.add_generation_prompt = true,
-                                         .thinking = CHAT_THINKING_OFF};
-    struct strbuf out = {0};
-    for (size_t first = 0; first < 2; first++)
-        chat_template_render(NULL, c, messages + first, 3 - first, &options, &out);
-    strbuf_fini(&out);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     struct tokenizer *t;
-    struct chat_template *c;
     struct diag d = {0};
     if (tokenizer_parse(&d, "fuzz", (const char *)data, n, (const char *)data, n, &t) == QN_OK) {
         use_tokenizer(t);
         tokenizer_free(t);
     } else if (strlen(d.message) == 0) {
         abort(); /* a failure says why */
-    }
-    if (chat_template_parse(NULL, "fuzz", (const char *)data, n, "<s>", "</s>", &c) == QN_OK) {
-        use_template(c);
-        chat_template_free(c);
     }
     return 0;
 }

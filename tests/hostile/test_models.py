@@ -89,8 +89,23 @@ def rope():
              "original_max_position_embeddings": 64}
     for key in ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"]:
         for value in [None, "x", -1, 0, 1e300, [], True]:
+            if value is None and key == "original_max_position_embeddings":
+                continue  # max_position_embeddings then
             config(f"rope {key} {value}", {**CONFIG, "rope_scaling": {**scale, key: value}}, key)
-    for value in ["yarn", "dynamic", "", 7, [], "x" * 100000, "a\nb"]:
+    for key, values in {"factor": ["x", -1, 0.5, 1e300, [], True], "beta_fast": ["x", -1, 1e300],
+                        "attention_factor": ["x", -1, 1e300], "mscale": ["x", -1, 1e300],
+                        "truncate": ["x", 7], "original_max_position_embeddings": ["x", 0, -1, 1e300]}.items():
+        for value in values:
+            config(f"yarn {key} {value}", {**CONFIG, "rope_scaling": {
+                "rope_type": "yarn", "factor": 4.0, key: value}}, key)
+    half = CONFIG["head_dim"] // 2
+    for key in ["short_factor", "long_factor"]:
+        for value in [None, 1, [], [1] * (half + 1), [0] * half, ["x"] * half, [-1] * half, [1e300] * half]:
+            config(f"longrope {key} {str(value)[:9]}", {**CONFIG, "rope_scaling": {
+                "rope_type": "longrope", "short_factor": [1] * half, "long_factor": [2] * half,
+                "original_max_position_embeddings": 64, key: value}}, key)
+    config("dynamic without a factor", {**CONFIG, "rope_scaling": {"rope_type": "dynamic"}}, "factor")
+    for value in ["xpos", "", 7, [], "x" * 100000, "a\nb"]:
         config(f"rope type {str(value)[:9]!r}", {**CONFIG, "rope_scaling": {"rope_type": value}},
                "rope_type")
     config("rope nested", {**CONFIG, "rope_parameters": {"full_attention": {"rope_theta": 1}}},
@@ -142,14 +157,14 @@ def generation():
         h.run("generation " + name, generate(d), ("generation_config.json",))
 
 
-def weights(name, change, *words, codes=(1,)):
-    """A case whose model.safetensors `change(path, header, data)` has written."""
+def weights(name, change, *words, codes=(1,), culprit="model.safetensors"):
+    """A case whose model.safetensors `change(path, header, data)` has written; the error names the culprit."""
     d = h.folder(QWEN3, link=())
     header, data = read_safetensors(QWEN3 / "model.safetensors")
     path = d / "model.safetensors"
     path.unlink()
     change(path, header, data)
-    h.run("weights " + name, generate(d), ("model.safetensors", *words), codes)
+    h.run("weights " + name, generate(d), (culprit, *words), codes)
 
 
 def safetensors():
@@ -217,9 +232,9 @@ def safetensors():
     weights("odd alignment", lambda p, hd, da: write_safetensors(
         p, json.dumps(hd).encode() + b" " * (1 + len(json.dumps(hd)) % 2), da), codes=(0,))
     nan = b"\xff" * size
-    weights("NaN everywhere", lambda p, hd, _: write_safetensors(p, hd, nan), codes=(0, 1))
+    weights("NaN everywhere", lambda p, hd, _: write_safetensors(p, hd, nan), culprit="the logits")
     infinite = b"\x80\x7f" * (size // 2)
-    weights("infinity everywhere", lambda p, hd, _: write_safetensors(p, hd, infinite), codes=(0, 1))
+    weights("infinity everywhere", lambda p, hd, _: write_safetensors(p, hd, infinite), culprit="the logits")
 
 
 def index(name, value, *words, codes=(1,), change=None):

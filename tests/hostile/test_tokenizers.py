@@ -122,6 +122,23 @@ def config():
         tokenizer("config " + name, good, codes=(0, 1), config=value)
 
 
+def beside():
+    """The older files beside tokenizer.json."""
+    for file in ["special_tokens_map.json", "added_tokens.json"]:
+        for name, raw in [("list", b"[]"), ("text", b'"x"'), ("deep", b"[" * 100000), ("empty", b""),
+                          ("not UTF-8", b'{"\xff": 1}'), ("number", b'{"eos_token": 1.5}'),
+                          ("nested", b'{"eos_token": {"content": [1]}}'),
+                          ("long", json.dumps({"eos_token" if file[0] == "s" else "x" * 5000:
+                                               "x" * 5000 if file[0] == "s" else 7}).encode()),
+                          ("many", json.dumps({("t%d_token" % i): "t%d" % i if file[0] == "s" else i
+                                               for i in range(70000)}).encode())]:
+            d = h.folder(TINY)
+            (d / "tokenizer_config.json").unlink()
+            (d / file).write_bytes(raw)
+            codes = (0, 1) if name == "many" else (1,)
+            h.run(f"{file} {name}", ["tokenize", "--tokenizer", d, "--prompt", "a"], (), codes)
+
+
 def folders():
     for name, make in [("missing", lambda p: None), ("a folder", lambda p: p.mkdir()),
                        ("a loop", lambda p: p.symlink_to(p)), ("empty", lambda p: p.touch()),
@@ -159,6 +176,7 @@ broken_text()
 wrong_types()
 known_wrong()
 config()
+beside()
 folders()
 lines()
 h.end()

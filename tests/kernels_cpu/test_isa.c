@@ -64,6 +64,7 @@ static void *aligned(size_t bytes) {
 /* ---- gemm ---- */
 
 struct gemm_case {
+    enum cpu_sum sum;
     enum dtype dtype;
     uint32_t n_out, k, n_tok;
     float *x, *y; /* [n_tok, k], [n_tok, n_out] */
@@ -93,8 +94,8 @@ static void gemm_case_run(const struct gemm_case *c, const struct cpu_isa *isa, 
     assert_true(bytes <= cpu_pack_bound(t1 - t0, c->k) && bytes % 64 == 0);
     void *pack = aligned(bytes);
     isa->pack(c->dtype, rows, NULL, t1 - t0, c->k, pack);
-    isa->gemm[c->dtype](c->w + (size_t)n0 * c->k * dtype_bytes(c->dtype), n1 - n0, c->k, pack,
-                        t1 - t0, y + (size_t)t0 * c->n_out + n0, c->n_out);
+    isa->gemm[c->dtype](c->sum, c->w + (size_t)n0 * c->k * dtype_bytes(c->dtype), n1 - n0, c->k,
+                        pack, t1 - t0, y + (size_t)t0 * c->n_out + n0, c->n_out);
     free(pack);
     free(rows);
 }
@@ -142,30 +143,101 @@ static void test_gemm(void **state) {
 }
 
 /* However the rows and the tokens are cut, the bits are those of the whole. */
+static void gemm_cut(const struct cpu_isa *isa, enum cpu_sum sum, enum dtype dtype, uint32_t k,
+                     uint32_t n_tok, uint32_t cut) {
+    struct gemm_case c;
+    gemm_case_init(&c, dtype, 45, k, n_tok);
+    c.sum = sum;
+    float *y = random_floats((size_t)c.n_tok * c.n_out);
+    gemm_case_run(&c, isa, 0, c.n_out, 0, c.n_tok, c.y);
+    for (uint32_t t = 0; t < c.n_tok; t += cut)
+        for (uint32_t n = 0; n < c.n_out; n += 2 * cut + 1) {
+            uint32_t n1 = n + 2 * cut + 1, t1 = t + cut;
+            gemm_case_run(&c, isa, n, n1 < c.n_out ? n1 : c.n_out, t, t1 < c.n_tok ? t1 : c.n_tok,
+                          y);
+        }
+    assert_memory_equal(y, c.y, (size_t)c.n_tok * c.n_out * sizeof *y);
+    free(y);
+    gemm_case_fini(&c);
+}
+
 static void gemm_cuts(const struct cpu_isa *isa) {
     static const uint32_t toks[] = {1, 2, 3, 5, 8, 16, 19, 47};
+    static const uint32_t trees[] = {300, 1024, 2350, 3072};
     for (int d = 0; d < 3; d++)
-        for (uint32_t k = 30; k < 140; k += 51)
-            for (uint32_t cut = 1; cut < 9; cut++) {
-                struct gemm_case c;
-                gemm_case_init(&c, float_dtypes[d], 45, k, toks[cut - 1]);
-                float *y = random_floats((size_t)c.n_tok * c.n_out);
-                gemm_case_run(&c, isa, 0, c.n_out, 0, c.n_tok, c.y);
-                for (uint32_t t = 0; t < c.n_tok; t += cut)
-                    for (uint32_t n = 0; n < c.n_out; n += 2 * cut + 1) {
-                        uint32_t n1 = n + 2 * cut + 1, t1 = t + cut;
-                        gemm_case_run(&c, isa, n, n1 < c.n_out ? n1 : c.n_out, t,
-                                      t1 < c.n_tok ? t1 : c.n_tok, y);
-                    }
-                assert_memory_equal(y, c.y, (size_t)c.n_tok * c.n_out * sizeof *y);
-                free(y);
-                gemm_case_fini(&c);
-            }
+        for (uint32_t cut = 1; cut < 9; cut++) {
+            for (uint32_t k = 30; k < 140; k += 51)
+                gemm_cut(isa, CPU_SUM_WHOLE, float_dtypes[d], k, toks[cut - 1], cut);
+            gemm_cut(isa, CPU_SUM_TREE, float_dtypes[d], trees[cut % 4], toks[cut - 1], cut);
+        }
 }
 
 static void test_gemm_cuts(void **state) {
     (void)state;
     each_isa(gemm_cuts);
+}
+
+/* Columns [k0, k1) alone, as a device that has no others multiplies them, into y. */
+static void gemm_columns(const struct gemm_case *c, const struct cpu_isa *isa, uint32_t k0,
+                         uint32_t k1, float *y) {
+    struct gemm_case part = {.dtype = c->dtype, .n_out = c->n_out, .k = k1 - k0, .n_tok = c->n_tok};
+    const size_t bytes = dtype_bytes(c->dtype);
+    part.w = part.w_base = malloc((size_t)part.n_out * part.k * bytes);
+    part.x = random_floats((size_t)part.n_tok * part.k);
+    for (uint32_t n = 0; n < part.n_out; n++)
+        memcpy(part.w + (size_t)n * part.k * bytes, c->w + ((size_t)n * c->k + k0) * bytes,
+               part.k * bytes);
+    for (uint32_t t = 0; t < part.n_tok; t++)
+        memcpy(part.x + (size_t)t * part.k, c->x + (size_t)t * c->k + k0, part.k * sizeof(float));
+    gemm_case_run(&part, isa, 0, part.n_out, 0, part.n_tok, y);
+    free(part.w_base);
+    free(part.x);
+}
+
+/* The branch of the tree with the partial sums [p, p + n), from its definition; false: they have no
+ * columns. */
+static bool gemm_branch(const struct gemm_case *c, const struct cpu_isa *isa, uint32_t p,
+                        uint32_t n, float *y) {
+    const uint32_t tiles = partial_tiles(c->k), n_sums = c->n_out * c->n_tok;
+    if (n == 1) {
+        const uint32_t k0 = partial_first(tiles, p) * PARTIAL_TILE;
+        uint32_t k1 = partial_first(tiles, p + 1) * PARTIAL_TILE;
+        if (k1 > c->k) k1 = c->k;
+        if (k0 >= k1) return false;
+        gemm_columns(c, isa, k0, k1, y);
+        return true;
+    }
+    float *right = random_floats(n_sums);
+    const bool has_left = gemm_branch(c, isa, p, n / 2, y);
+    const bool has_right = gemm_branch(c, isa, p + n / 2, n / 2, has_left ? right : y);
+    for (uint32_t i = 0; has_left && has_right && i < n_sums; i++) y[i] += right[i];
+    free(right);
+    return has_left || has_right;
+}
+
+/* A tree is what 2, 4 or 8 devices would make of their own columns; and near the exact sum. */
+static void gemm_trees(const struct cpu_isa *isa) {
+    static const uint32_t ks[] = {1,    256,  257,  600,  768,  1000, 1280,
+                                  1408, 1700, 2048, 2304, 2880, 4100};
+    static const uint32_t toks[] = {1, 3, 7, 20, 33};
+    for (int d = 0; d < 3; d++)
+        for (size_t i = 0; i < sizeof ks / sizeof ks[0]; i++) {
+            struct gemm_case c;
+            gemm_case_init(&c, float_dtypes[d], 21, ks[i], toks[(i + (size_t)d) % 5]);
+            c.sum = CPU_SUM_TREE;
+            float *want = random_floats((size_t)c.n_tok * c.n_out);
+            gemm_case_run(&c, isa, 0, c.n_out, 0, c.n_tok, c.y);
+            check_gemm(&c);
+            assert_true(gemm_branch(&c, isa, 0, PARTIALS, want));
+            assert_memory_equal(want, c.y, (size_t)c.n_tok * c.n_out * sizeof *want);
+            free(want);
+            gemm_case_fini(&c);
+        }
+}
+
+static void test_gemm_trees(void **state) {
+    (void)state;
+    each_isa(gemm_trees);
 }
 
 /* Packing with a scale is packing the products. */
@@ -384,10 +456,10 @@ static void test_select(void **state) {
 int main(void) {
     random_state = 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_select),      cmocka_unit_test(test_convert),
-        cmocka_unit_test(test_gemm),        cmocka_unit_test(test_gemm_cuts),
-        cmocka_unit_test(test_pack_scale),  cmocka_unit_test(test_attend),
-        cmocka_unit_test(test_elementwise),
+        cmocka_unit_test(test_select),     cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_gemm),       cmocka_unit_test(test_gemm_cuts),
+        cmocka_unit_test(test_gemm_trees), cmocka_unit_test(test_pack_scale),
+        cmocka_unit_test(test_attend),     cmocka_unit_test(test_elementwise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -270,14 +270,59 @@ static void rope_has_two_spellings(void **state) {
     assert_true(s.rope_theta == 1e6f);
 }
 
+/* The original length: beside RoPE, in it, or max_position_embeddings; what a type stretches. */
+static void original_lengths(void **state) {
+    (void)state;
+    static const struct {
+        const char *json;
+        uint32_t original, max_position;
+    } cases[] = {
+        {"\"max_position_embeddings\":512,\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,"
+         "\"low_freq_factor\":1,\"high_freq_factor\":4}",
+         512, 512},
+        {"\"max_position_embeddings\":512,\"original_max_position_embeddings\":64,"
+         "\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,1,1,1],\"long_factor\":[2,2,2,2],"
+         "\"original_max_position_embeddings\":128}",
+         64, 512},
+        {"\"max_position_embeddings\":512,\"rope_parameters\":{\"rope_type\":\"dynamic\","
+         "\"factor\":3}",
+         512, 1536},
+        {"\"max_position_embeddings\":512,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}", 0,
+         1024},
+        {"\"max_position_embeddings\":40960,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,"
+         "\"original_max_position_embeddings\":32768}",
+         0, 131072},
+        {"\"max_position_embeddings\":131072,\"rope_scaling\":{\"rope_type\":\"yarn\","
+         "\"original_max_position_embeddings\":32768}",
+         0, 131072},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char json[600];
+        snprintf(json, sizeof json, "{" LLAMA "," SIZES ",%s}", cases[i].json);
+        const struct model_spec s = good(json).spec;
+        assert_int_equal(s.rope_original_max, cases[i].original);
+        assert_int_equal(s.max_position, cases[i].max_position);
+    }
+}
+
 static void other_ropes_are_refused(void **state) {
     (void)state;
-    bad("{" LLAMA "," SIZES ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0}}",
+    bad("{" LLAMA "," SIZES ",\"rope_scaling\":{\"type\":\"xpos\",\"factor\":4.0}}",
         QN_EUNSUPPORTED,
-        "config.json: rope_scaling: type: want default, linear or llama3, have 'yarn'");
-    bad("{" LLAMA "," SIZES ",\"rope_parameters\":{\"rope_type\":\"dynamic\",\"factor\":4.0}}",
-        QN_EUNSUPPORTED,
-        "config.json: rope_parameters: rope_type: want default, linear or llama3, have 'dynamic'");
+        "config.json: rope_scaling: type: want default, linear, dynamic, yarn, longrope or llama3, "
+        "have 'xpos'");
+    bad("{" LLAMA "," SIZES ",\"rope_parameters\":{\"rope_type\":\"dynamic\"}}", QN_EFORMAT,
+        "config.json: rope_parameters: factor: want a number, have nothing");
+    bad("{" LLAMA "," SIZES ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":0.5}}", QN_EFORMAT,
+        "config.json: rope_scaling: factor: want a number from 1 to 1e+06, have 0.5");
+    bad("{" LLAMA "," SIZES ",\"rope_scaling\":{\"type\":\"yarn\",\"beta_fast\":NaN}}", QN_EFORMAT,
+        "config.json: rope_scaling: beta_fast: want a number, have a number that is not finite");
+    bad("{" LLAMA "," SIZES ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,2]}}",
+        QN_EFORMAT,
+        "config.json: rope_scaling: short_factor: want 4 numbers (head_dim / 2), have 2");
+    bad("{" LLAMA "," SIZES ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,2,3,4],"
+        "\"long_factor\":[1,2,0,4]}}",
+        QN_EFORMAT, "config.json: rope_scaling: long_factor[2]: want a number from 1e-06 to 1e+06");
     bad("{" LLAMA "," SIZES ",\"rope_scaling\":{\"type\":\"linear\"}}", QN_EFORMAT,
         "config.json: rope_scaling: factor: want a number, have nothing");
     bad("{" LLAMA "," SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0.5}}", QN_EFORMAT,
@@ -288,11 +333,6 @@ static void other_ropes_are_refused(void **state) {
         "\"low_freq_factor\":4,\"high_freq_factor\":4,\"original_max_position_embeddings\":8}}",
         QN_EFORMAT,
         "config.json: rope_scaling: high_freq_factor: want more than low_freq_factor (4), have 4");
-    bad("{" LLAMA "," SIZES ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,"
-        "\"low_freq_factor\":1,\"high_freq_factor\":4}}",
-        QN_EFORMAT,
-        "config.json: rope_scaling: original_max_position_embeddings: want an integer, have "
-        "nothing");
     bad("{" LLAMA "," SIZES ",\"rope_scaling\":[]}", QN_EFORMAT,
         "config.json: rope_scaling: want an object, have an array");
     bad("{" LLAMA "," SIZES ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e6}}}",
@@ -487,6 +527,7 @@ int main(void) {
         cmocka_unit_test(biases_are_read_where_the_family_has_them),
         cmocka_unit_test(windows),
         cmocka_unit_test(rope_has_two_spellings),
+        cmocka_unit_test(original_lengths),
         cmocka_unit_test(other_ropes_are_refused),
         cmocka_unit_test(what_changes_results_is_refused),
         cmocka_unit_test(generation_defaults),

@@ -270,7 +270,7 @@ static inline struct prog_header *gen_program(struct gen_graph *graphs, uint32_t
     for (uint32_t i = 0; i < n; i++) {
         struct prog_op *op = (struct prog_op *)gen_at(p, SECTION_OP) + i;
         memset(op, 0xff, sizeof *op);
-        *op = (struct prog_op){.kind = OP_EMBED, .layer = -1, .n_rows = 1};
+        *op = (struct prog_op){.kind = OP_EMBED, .layer = -1, .n_rows = 1, .gang = 1};
         gen_variant(p, &graphs[i], i, task, event, &aot);
         task += graphs[i].n_tasks;
         event += graphs[i].n_events;

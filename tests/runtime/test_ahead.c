@@ -31,7 +31,7 @@ static void spans_of_op(const struct prog_header *p, const struct cpu_core *core
 
 static void all_weights_once(uint32_t cuts, uint32_t n_workers) {
     const struct model_spec spec = fixture_spec(1, 64, 4, 2, 16, 160, 300);
-    struct task_options o = {.n_workers = n_workers, .tasks_per_worker = 1};
+    struct task_options o = {.device.n_workers = n_workers, .tasks_per_worker = 1};
     struct diag d = {0};
     struct fixture f;
     struct prog_header *p;
@@ -81,7 +81,7 @@ static void every_weight_once(void **state) {
 static void it_ends(void **state) {
     (void)state;
     const struct model_spec spec = fixture_spec(1, 1024, 4, 2, 64, 4096, 300);
-    struct task_options o = {.n_workers = 1, .tasks_per_worker = 1};
+    struct task_options o = {.device.n_workers = 1, .tasks_per_worker = 1};
     struct diag d = {0};
     struct fixture f;
     struct prog_header *p;

@@ -161,7 +161,8 @@ static struct prog_header *compile(const struct model_spec *spec, uint32_t n_wor
     struct kgraph kernels[N_VARIANTS];
     struct tgraph graphs[N_VARIANTS];
     const uint32_t n_slots = 8, max_model_len = 320;
-    struct task_options options = {.n_workers = n_workers, .tasks_per_worker = 2, .launch = launch};
+    struct task_options options = {
+        .device.n_workers = n_workers, .tasks_per_worker = 2, .launch = launch};
     int (*const stages[])(struct diag *, struct tgraph *) = {
         decompose, memory_plan, depend, event_fuse, normalize, linearize, place};
     for (int i = 0; i < N_VARIANTS; i++) {

@@ -154,7 +154,7 @@ static void test_random(void **state) {
         }
         struct gen_limits limits = {n_workers, 6, 64, 16};
         struct load load = {6, 1 + gen_random(&s, 20), 1 + gen_random(&s, ITERATIONS)};
-        struct cpu_config config = {.no_pin = gen_random(&s, 2)};
+        struct cpu_config config = {0};
         run_program(gen_program(graphs, 3, &limits), &load, config, 2, 20);
     }
 }

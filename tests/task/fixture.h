@@ -191,6 +191,9 @@ static inline int fixture_graph(struct diag *d, struct kgraph *g, uint32_t cuts)
     return kgraph_op(d, g, OP_SAMPLE, -1, sample, out);
 }
 
+/* Gangs that the operators of a kind have from now on; 0: each task is by itself. */
+static uint32_t fixture_gang[N_OP_KINDS];
+
 /* One variant through all stages, each verified. */
 struct fixture {
     struct arena arena;
@@ -208,6 +211,10 @@ static inline int fixture_compile(struct diag *d, struct fixture *f, const struc
     f->kernel.alone = (cuts & KGRAPH_ALONE) != 0;
     tgraph_init(&f->tasks, &f->arena, &f->kernel, options);
     TRY(fixture_graph(d, &f->kernel, cuts));
+    for (size_t i = 0; i < f->kernel.ops.n; i++) {
+        struct kop *op = &f->kernel.ops.items[i];
+        if (fixture_gang[op->kind] != 0) op->gang = fixture_gang[op->kind];
+    }
     TRY(kgraph_verify(d, &f->kernel));
     for (int i = 0; i < N_TASK_STAGES; i++) {
         TRY(stages[i](d, &f->tasks));
@@ -221,7 +228,7 @@ static inline int fixture_program(struct diag *d, const struct fixture *f, uint3
     const bool fused = f->kernel.ops.items[1].kind == OP_QKV;
     const struct program_config config = {.target = fused ? TARGET_CPU : TARGET_CUDA,
                                           .n_ranks = 1,
-                                          .n_workers = f->tasks.options.n_workers,
+                                          .n_workers = f->tasks.options.device.n_workers,
                                           .n_slots = 8,
                                           .max_model_len = max_len,
                                           .kv_block = 64,

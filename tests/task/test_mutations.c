@@ -406,10 +406,10 @@ static struct prog_header *compile(struct fixture *f, const struct model_spec *s
     if (n_rows == 1) cuts = KGRAPH_CUT_ATTENTION | KGRAPH_CUT_QKV;
     if (n_rows == 1 && o->carry_bytes > 0) cuts |= KGRAPH_JOIN_HEADS;
     if (n_rows == PACK_ROWS)
-        cuts = o->carry_bytes == 0          ? (o->n_workers % 2 == 0 ? FIXTURE_MANY : FIXTURE_CUT)
-               : spec->hidden % PACK_K == 0 ? FIXTURE_FILLED
-               : o->n_workers % 2 == 0      ? FIXTURE_FEW
-                                            : FIXTURE_WHOLE;
+        cuts = o->carry_bytes == 0 ? (o->device.n_workers % 2 == 0 ? FIXTURE_MANY : FIXTURE_CUT)
+               : spec->hidden % PACK_K == 0   ? FIXTURE_FILLED
+               : o->device.n_workers % 2 == 0 ? FIXTURE_FEW
+                                              : FIXTURE_WHOLE;
     assert_int_equal(fixture_graph(&d, &f->kernel, cuts), QN_OK);
     for (int i = 0; i < N_TASK_STAGES; i++) {
         assert_int_equal(stages[i](&d, &f->tasks), QN_OK);
@@ -473,7 +473,7 @@ static void every_harmful_mutation_is_caught(void **state) {
     random_state = 0x9e3779b97f4a7c15u;
     for (size_t s = 0; s < COUNT_OF(specs); s++)
         for (size_t r = 0; r < COUNT_OF(rows); r++) {
-            struct task_options o = {.n_workers = 2 + (uint32_t)r, .tasks_per_worker = 1};
+            struct task_options o = {.device.n_workers = 2 + (uint32_t)r, .tasks_per_worker = 1};
             if (rows[r] == 6) o.tiles[OP_QKV].row_tiles = o.tiles[OP_LINEAR].row_tiles = 2;
             mutate(&specs[s], rows[r], &o, counts);
             if (rows[r] == 6) continue;
@@ -482,8 +482,10 @@ static void every_harmful_mutation_is_caught(void **state) {
             mutate(&specs[s], rows[r], &o, counts);
         }
     const struct model_spec packs = packing();
-    const struct task_options o = {
-        .n_workers = 3, .tasks_per_worker = 1, .launch = LAUNCH_ALL_AOT, .carry_bytes = 1 << 20};
+    const struct task_options o = {.device.n_workers = 3,
+                                   .tasks_per_worker = 1,
+                                   .launch = LAUNCH_ALL_AOT,
+                                   .carry_bytes = 1 << 20};
     mutate(&packs, PACK_ROWS, &o, counts);
     uint32_t killed = 0, missed = 0;
     print_message("%-30s %8s %8s %8s %8s\n", "mutation", "killed", "cautious", "harmless",
@@ -509,7 +511,7 @@ static void unmutated_programs_are_harmless(void **state) {
     uint32_t n_carried[CARRY_OWN + 1] = {0};
     for (size_t r = 0; r < COUNT_OF(rows); r++) {
         const struct model_spec spec = r + 1 < COUNT_OF(rows) ? small : packs;
-        struct task_options o = {.n_workers = 3, .tasks_per_worker = 1};
+        struct task_options o = {.device.n_workers = 3, .tasks_per_worker = 1};
         if (rows[r] == 6) o.tiles[OP_QKV].row_tiles = o.tiles[OP_LINEAR].row_tiles = 2;
         struct fixture f;
         struct prog_header *p = compile(&f, &spec, rows[r], &o, false);

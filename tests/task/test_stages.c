@@ -23,7 +23,7 @@ static void ok(const struct diag *d, int rc) {
     assert_int_equal(rc, QN_OK);
 }
 
-static const struct task_options defaults = {.n_workers = 4, .tasks_per_worker = 1};
+static const struct task_options defaults = {.device.n_workers = 4, .tasks_per_worker = 1};
 
 static void every_shape_compiles_and_verifies(void **state) {
     (void)state;
@@ -40,7 +40,7 @@ static void every_shape_compiles_and_verifies(void **state) {
                     struct diag d = {0};
                     struct fixture f;
                     struct task_options o = defaults;
-                    o.n_workers = workers[w];
+                    o.device.n_workers = workers[w];
                     o.tasks_per_worker = 1 + (variation & 1);
                     o.launch = policies[variation & 3];
                     o.coarse_events = variation == 5;
@@ -69,7 +69,7 @@ static void events_are_fused_and_dummies_are_rare(void **state) {
     struct diag d = {0};
     struct fixture f;
     struct task_options o = defaults;
-    o.n_workers = 64;
+    o.device.n_workers = 64;
     ok(&d, fixture_compile(&d, &f, &spec, 1, 2048, true, &o));
     struct task_stats s;
     tgraph_stats(&f.tasks, STAGE_PLACE, &s);
@@ -109,7 +109,7 @@ static uint32_t tasks_of_some_rows(uint32_t n_rows, uint32_t cuts) {
     struct diag d = {0};
     struct fixture f;
     struct task_options o = defaults;
-    o.n_workers = 132;
+    o.device.n_workers = 132;
     ok(&d, fixture_compile(&d, &f, &spec, n_rows, 2048, cuts, &o));
     uint32_t n = 0;
     for (size_t i = 0; i < f.tasks.tasks.n; i++) {
@@ -138,7 +138,7 @@ static void whole_contexts_stay_with_their_workers(void **state) {
     struct diag d = {0};
     struct fixture f;
     struct task_options o = defaults;
-    o.n_workers = 40;
+    o.device.n_workers = 40;
     o.launch = LAUNCH_ALL_AOT;
     ok(&d, fixture_compile(&d, &f, &spec, PACK_ROWS, 256, FIXTURE_WHOLE, &o));
     bool busy[40] = {false};
@@ -237,7 +237,7 @@ static void the_stream_is_its_workers_own(void **state) {
         struct fixture f;
         struct prog_header *p;
         struct task_options o = defaults;
-        o.n_workers = 24;
+        o.device.n_workers = 24;
         o.launch = LAUNCH_ALL_AOT;
         o.carry_bytes = 65536;
         ok(&d, fixture_compile(&d, &f, &spec, PACK_ROWS, 256, cuts[c], &o));
@@ -273,7 +273,7 @@ static void several_rows_ride_on_words(void **state) {
     struct prog_header *p;
     struct task_options o = defaults;
     struct task_stats s;
-    o.n_workers = 24;
+    o.device.n_workers = 24;
     o.launch = LAUNCH_ALL_AOT;
     o.carry_bytes = 65536;
     ok(&d, fixture_compile(&d, &f, &spec, PACK_ROWS, 256, FIXTURE_FILLED, &o));
@@ -534,7 +534,7 @@ static void what_follows_a_short_operator_is_for_others(void **state) {
         struct diag d = {0};
         struct fixture f;
         struct task_options o = defaults;
-        o.n_workers = cases[c / 2].workers;
+        o.device = device_cuda(90, cases[c / 2].workers, 0);
         o.launch = LAUNCH_ALL_AOT;
         o.alternate = cases[c / 2].alternate;
         ok(&d, fixture_compile(&d, &f, &spec, cases[c / 2].rows, 256, cuts[c % 2], &o));
@@ -544,11 +544,11 @@ static void what_follows_a_short_operator_is_for_others(void **state) {
             const enum op_kind kind = f.kernel.ops.items[op].kind;
             if (kind == OP_GATED_MLP) {
                 assert_int_equal(__builtin_popcountll(here), cases[c / 2].mlp);
-                if (alternate && o.n_workers >= 32) assert_int_equal(here & before, 0);
+                if (alternate && o.device.n_workers >= 32) assert_int_equal(here & before, 0);
                 n_layers++;
             } else if (kind == OP_QKV_LINEAR) {
                 assert_int_equal(__builtin_popcountll(here), cases[c / 2].qkv);
-                if (alternate && o.n_workers >= 32)
+                if (alternate && o.device.n_workers >= 32)
                     assert_int_equal(here & workers_of(&f, op + 1), 0);
             }
         }
@@ -574,9 +574,9 @@ static void who_merges_is_apart(void **state) {
         struct diag d = {0};
         struct fixture f;
         struct task_options o = defaults;
-        o.n_workers = cases[c].workers;
+        /* What memory brings an SM of an H200, of an H100. */
+        o.device = device_cuda(90, cases[c].workers, cases[c].apart ? 37 : 25);
         o.launch = LAUNCH_ALL_AOT;
-        o.apart = cases[c].apart;
         o.tiles[OP_LINEAR].unit_tiles = cases[c].linear;
         ok(&d, fixture_compile(&d, &f, &spec, 1, cases[c].context,
                                FIXTURE_STEP | KGRAPH_CUT_ATTENTION, &o));
@@ -603,7 +603,7 @@ static void who_samples_a_row_embeds_it(void **state) {
         struct diag d = {0};
         struct fixture f;
         struct task_options o = defaults;
-        o.n_workers = workers[i];
+        o.device.n_workers = workers[i];
         o.launch = LAUNCH_ALL_AOT;
         ok(&d, fixture_compile(&d, &f, &spec, 1, 256, FIXTURE_STEP, &o));
         const size_t sample = f.kernel.ops.n - 1;
@@ -723,7 +723,7 @@ static void qwen3_8b_for_128_workers(void **state) {
     struct fixture f;
     struct prog_header *p;
     struct task_options o = defaults;
-    o.n_workers = 128;
+    o.device.n_workers = 128;
     o.launch = LAUNCH_ALL_AOT;
     o.carry_bytes = 128 << 10;
     const double start = now();

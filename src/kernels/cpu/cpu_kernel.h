@@ -13,6 +13,7 @@
 #ifndef QN_KERNELS_CPU_KERNEL_H
 #define QN_KERNELS_CPU_KERNEL_H
 
+#include "graph/partials.h"
 #include "runtime/rt_batch.h"
 #include "task/program.h"
 
@@ -38,12 +39,16 @@ size_t cpu_scratch_bytes(const struct prog_header *program);
 void cpu_task_run(const struct cpu_task *t);
 
 /* cos and sin of every position's rotation angles, made once per engine by cpu_rope_fill:
- * [max_model_len][head_dim / 2] each. Angles as in transformers' ROPE_INIT_FUNCTIONS. */
+ * [spec_rope_rows][head_dim / 2] each. Angles as in transformers' ROPE_INIT_FUNCTIONS. */
 struct cpu_rope {
     const float *cos, *sin;
 };
-/* Fills cos[] and sin[] (each n_positions * head_dim / 2 floats) for spec's rope_kind. */
+/* Fills cos[] and sin[] (each spec_rope_rows(spec, n_positions) * head_dim / 2 floats). */
 void cpu_rope_fill(const struct model_spec *spec, uint32_t n_positions, float *cos, float *sin);
+
+/* How a dot product is added up: LINEAR's, whose columns several devices may share, by the tree of
+ * graph/partials.h; those of others in one go. */
+enum cpu_sum { CPU_SUM_WHOLE, CPU_SUM_TREE };
 
 /* Matrix times a few vectors, the heart of every linear layer:
  *
@@ -51,9 +56,26 @@ void cpu_rope_fill(const struct model_spec *spec, uint32_t n_positions, float *c
  *
  * w: n_out rows of k elements of the isa's weight dtype, row-major, as in the checkpoint, no
  * alignment promised, not even the element's. x: n_tok rows as one call of `pack` left them. The
- * order of the sum over k depends on k alone. Nothing outside of w's rows is read. */
-typedef void cpu_gemm_fn(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
-                         float *y, size_t ldy);
+ * order of the sum over k depends on k and `sum` alone. Nothing outside of w's rows is read. */
+typedef void cpu_gemm_fn(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k, const void *x,
+                         uint32_t n_tok, float *y, size_t ldy);
+
+/* The partial sums of dot products of k columns: where those that have columns end, and how they
+ * are added up (partial_plan). Of CPU_SUM_WHOLE all is one. */
+struct cpu_partials {
+    uint32_t n, plan;
+    uint32_t end[PARTIALS];
+};
+static inline struct cpu_partials cpu_partials_of(enum cpu_sum sum, uint32_t k) {
+    const uint32_t tiles = partial_tiles(k);
+    if (sum == CPU_SUM_WHOLE) return (struct cpu_partials){1, 0, {k}};
+    struct cpu_partials p = {partial_count(tiles), partial_plan(tiles, 0), {0}};
+    for (uint32_t i = 0; i < p.n; i++) {
+        const uint32_t end = partial_first(tiles, partial_nth(tiles, i) + 1) * PARTIAL_TILE;
+        p.end[i] = end < k ? end : k;
+    }
+    return p;
+}
 
 /* Upper bound, over all isas and weight dtypes, of pack_bytes. */
 static inline size_t cpu_pack_bound(uint32_t n_tok, uint32_t k) {
@@ -95,18 +117,11 @@ const struct cpu_isa *cpu_isa_select(const char *want);
 /* All of them, best first, supported here or not. */
 extern const struct cpu_isa cpu_isa_ref, cpu_isa_avx2, cpu_isa_avx512, cpu_isa_amx;
 
-/* The kernels, one per row of op.def that a CPU has; reach them through cpu_task_run. And
- * the scratch that the largest task of an operator needs. */
-#define OP_ANY(name)                                                                               \
+/* The kernels, one per row of form.def; reach them through cpu_task_run. And the scratch that the
+ * largest task of an operator needs. */
+#define FORM(ID, name)                                                                             \
     void cpu_##name(const struct cpu_task *t);                                                     \
     size_t cpu_##name##_scratch(const struct prog_header *program, const struct prog_op *op);
-#define OP_CPU OP_ANY
-#define OP_CUDA(name)
-#define OP(ID, name, target, ...) OP_##target(name)
-#include "graph/op.def"
-#undef OP
-#undef OP_ANY
-#undef OP_CPU
-#undef OP_CUDA
+#include "kernels/cpu/form.def"
 
 #endif

@@ -15,15 +15,8 @@ static const struct {
     kernel_fn *run;
     scratch_fn *scratch;
 } kernels[N_OP_KINDS] = {
-#define OP_ANY(ID, name) [OP_##ID] = {cpu_##name, cpu_##name##_scratch},
-#define OP_CPU           OP_ANY
-#define OP_CUDA(ID, name)
-#define OP(ID, name, target, ...) OP_##target(ID, name)
-#include "graph/op.def"
-#undef OP
-#undef OP_ANY
-#undef OP_CPU
-#undef OP_CUDA
+#define FORM(ID, name) [OP_##ID] = {cpu_##name, cpu_##name##_scratch},
+#include "kernels/cpu/form.def"
 };
 
 void cpu_task_run(const struct cpu_task *t) {
@@ -57,9 +50,21 @@ static float llama3_frequency(const struct model_spec *s, float inv) {
     return (1 - smooth) * inv / s->rope_factor + smooth * inv;
 }
 
-static float frequency(const struct model_spec *s, uint32_t i) {
+/* Dynamic NTK: the token at a position beyond the original length is turned as if the context ended
+ * with it. In floats, as transformers computes it. */
+static float dynamic_theta(const struct model_spec *s, uint32_t position) {
+    if (position < s->rope_original_max) return s->rope_theta;
+    const float length = s->rope_factor * (float)(position + 1) / (float)s->rope_original_max;
+    const double exponent = (double)s->head_dim / (s->head_dim - 2.0);
+    return s->rope_theta * (float)pow((double)(length - (s->rope_factor - 1)), exponent);
+}
+
+/* Angle of pair i per position, for the token at `position`; set: of those given. */
+static float frequency(const struct model_spec *s, uint32_t i, uint32_t position, int set) {
+    if (s->rope_kind == ROPE_GIVEN) return s->rope_given[set][i];
+    const float theta = s->rope_kind == ROPE_DYNAMIC ? dynamic_theta(s, position) : s->rope_theta;
     float exponent = (float)(2 * i) / (float)s->head_dim;
-    float inv = 1.0f / (float)pow((double)s->rope_theta, (double)exponent);
+    float inv = 1.0f / (float)pow((double)theta, (double)exponent);
     switch (s->rope_kind) {
     case ROPE_LINEAR: return inv / s->rope_factor;
     case ROPE_LLAMA3: return llama3_frequency(s, inv);
@@ -69,14 +74,19 @@ static float frequency(const struct model_spec *s, uint32_t i) {
 
 void cpu_rope_fill(const struct model_spec *spec, uint32_t n_positions, float *cos_out,
                    float *sin_out) {
-    uint32_t half = spec->head_dim / 2;
+    const uint32_t half = spec->head_dim / 2, n_rows = spec_rope_rows(spec, n_positions);
+    const uint32_t first = spec_rope_switch(spec, n_positions); /* position of the second set */
+    const float scale = spec->rope_kind == ROPE_GIVEN ? spec->rope_scale : 1;
     for (uint32_t i = 0; i < half; i++) {
-        float f = frequency(spec, i);
-        for (uint32_t p = 0; p < n_positions; p++) {
+        float f = 0;
+        for (uint32_t row = 0; row < n_rows; row++) {
+            const uint32_t p = row < n_positions ? row : row - n_positions;
+            if (p == 0 || p == first || spec->rope_kind == ROPE_DYNAMIC)
+                f = frequency(spec, i, p, row >= n_positions || p >= first);
             double angle =
                 (double)((float)p * f); /* the product in float, as transformers has it */
-            cos_out[(size_t)p * half + i] = (float)cos(angle);
-            sin_out[(size_t)p * half + i] = (float)sin(angle);
+            cos_out[(size_t)row * half + i] = (float)cos(angle) * scale;
+            sin_out[(size_t)row * half + i] = (float)sin(angle) * scale;
         }
     }
 }

@@ -51,8 +51,8 @@ void cpu_gated_mlp(const struct cpu_task *t) {
         for (uint32_t u = t->task->unit0; u < t->task->unit1; u += chunk) {
             uint32_t m = t->task->unit1 - u < chunk ? t->task->unit1 - u : chunk;
             cpu_gemm_fn *gemm = t->isa->gemm[dtype];
-            gemm(tile_weight_row(wg, dtype, u, k), m, k, l.pack, n, l.gate, chunk);
-            gemm(tile_weight_row(wu, dtype, u, k), m, k, l.pack, n, l.up, chunk);
+            gemm(CPU_SUM_WHOLE, tile_weight_row(wg, dtype, u, k), m, k, l.pack, n, l.gate, chunk);
+            gemm(CPU_SUM_WHOLE, tile_weight_row(wu, dtype, u, k), m, k, l.pack, n, l.up, chunk);
             for (uint32_t i = 0; i < n; i++) {
                 float *gate = l.gate + (size_t)i * chunk, *up = l.up + (size_t)i * chunk;
                 scale_bias(gate, inv[i], bg != NULL ? bg + u : NULL, m);

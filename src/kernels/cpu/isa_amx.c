@@ -22,7 +22,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { GROUP = 16, STEP = 32 };
+enum { GROUP = 16, STEP = 32, AT_HAND = 4 /* sums of a tree: partial_plan */ };
 
 /* The compiler does not know that tile loads read memory: what was stored must be there first. */
 INLINE void stores_done(void) {
@@ -72,8 +72,8 @@ void isa_amx_pack(const float *const *x, const float *scale, uint32_t n_tok, uin
 
 /* A block at work. Rows and tokens of its second halves may be 0. */
 struct block {
-    const char *w; /* first weight row */
-    uint32_t k;
+    const char *w;      /* first weight row */
+    uint32_t k, k0, k1; /* length of the rows; columns of a partial sum */
     uint32_t rows[2], tokens[2];
     const char *x[2]; /* the two groups */
     bool fetch;       /* the next block's weights, while this one's are used */
@@ -134,14 +134,16 @@ INLINE void tile_steps(int R, int T, const struct block *b) {
     if (T == 2) _tile_zero(1);
     if (R == 2) _tile_zero(2);
     if (R == 2 && T == 2) _tile_zero(3);
-    const char *a[2] = {b->w, b->w + GROUP * stride}, *x[2] = {b->x[0], b->x[1]};
-    for (uint32_t i = 0; i + STEP <= b->k; i += STEP) {
+    const char *a[2] = {b->w + (size_t)b->k0 * 2, b->w + GROUP * stride + (size_t)b->k0 * 2};
+    const char *x[2];
+    for (int j = 0; j < 2; j++) x[j] = b->x[j] + (size_t)(b->k0 / STEP) * b->tokens[j] * 64;
+    for (uint32_t i = b->k0; i + STEP <= b->k1; i += STEP) {
         if (b->fetch)
             for (int j = 0; j < R; j++) fetch_ahead(a[j], stride, GROUP);
         tile_step(R, T, a, stride, x, b);
         for (int j = 0; j < 2; j++) a[j] += STEP * 2, x[j] += (size_t)b->tokens[j] * 64;
     }
-    if (b->k % STEP != 0) {
+    if (b->k1 % STEP != 0) {
         uint16_t tail[2 * GROUP][STEP];
         copy_tail(b, tail);
         stores_done();
@@ -164,9 +166,13 @@ static void store_tile(float c[GROUP][GROUP], uint32_t rows, uint32_t tokens, fl
     }
 }
 
-/* y: of the block's first row and token. */
-static void run_block(const struct block *b, float *y, size_t ldy) {
-    float c[GROUP][GROUP] = {{0}};
+/* The tiles C of a block, in memory. */
+struct sums {
+    float c[4][GROUP][GROUP];
+};
+
+/* Columns [k0, k1). Tiles that the block does not use are left as they are. */
+static void run_columns(const struct block *b, struct sums *s) {
     bool two_rows = b->rows[1] != 0, two_groups = b->tokens[1] != 0;
     if (two_rows && two_groups)
         tile_steps(2, 2, b);
@@ -176,20 +182,37 @@ static void run_block(const struct block *b, float *y, size_t ldy) {
         tile_steps(1, 2, b);
     else
         tile_steps(1, 1, b);
-    _tile_stored(0, c, sizeof c[0]);
-    store_tile(c, b->rows[0], b->tokens[0], y, ldy);
-    if (two_groups) {
-        _tile_stored(1, c, sizeof c[0]);
-        store_tile(c, b->rows[0], b->tokens[1], y + GROUP * ldy, ldy);
+    _tile_stored(0, s->c[0], sizeof s->c[0][0]);
+    if (two_groups) _tile_stored(1, s->c[1], sizeof s->c[0][0]);
+    if (two_rows) _tile_stored(2, s->c[2], sizeof s->c[0][0]);
+    if (two_rows && two_groups) _tile_stored(3, s->c[3], sizeof s->c[0][0]);
+}
+
+/* Of the rows and tokens of the block. */
+static void add_sums(const struct block *b, struct sums *to, const struct sums *from) {
+    for (uint32_t i = 0; i < 4; i++) {
+        if (b->tokens[i % 2] == 0) continue;
+        for (uint32_t r = 0; r < b->rows[i / 2]; r++)
+            vf_store(to->c[i][r], vf_add(vf_load(to->c[i][r]), vf_load(from->c[i][r])));
     }
-    if (two_rows) {
-        _tile_stored(2, c, sizeof c[0]);
-        store_tile(c, b->rows[1], b->tokens[0], y + GROUP, ldy);
+}
+
+/* y: of the block's first row and token. */
+static void run_block(const struct cpu_partials *p, struct block *b, float *y, size_t ldy) {
+    struct sums sums[AT_HAND];
+    uint32_t n_sums = 0;
+    b->k1 = 0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        b->k0 = b->k1;
+        b->k1 = p->end[i];
+        run_columns(b, &sums[n_sums++]);
+        for (uint32_t m = partial_merges(p->plan, i); m > 0; m--, n_sums--)
+            add_sums(b, &sums[n_sums - 2], &sums[n_sums - 1]);
     }
-    if (two_rows && two_groups) {
-        _tile_stored(3, c, sizeof c[0]);
-        store_tile(c, b->rows[1], b->tokens[1], y + GROUP * ldy + GROUP, ldy);
-    }
+    for (uint32_t i = 0; i < 4; i++)
+        if (b->rows[i / 2] != 0)
+            store_tile(sums[0].c[i], b->rows[i / 2], b->tokens[i % 2],
+                       y + i % 2 * GROUP * ldy + i / 2 * GROUP, ldy);
 }
 
 /* Splits what is left into two halves of at most sixteen. */
@@ -198,8 +221,9 @@ static void halves(uint32_t left, uint32_t half[2]) {
     half[1] = left - half[0] < GROUP ? left - half[0] : GROUP;
 }
 
-void isa_amx_gemm(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
-                  float *y, size_t ldy) {
+void isa_amx_gemm(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k, const void *x,
+                  uint32_t n_tok, float *y, size_t ldy) {
+    const struct cpu_partials partials = cpu_partials_of(sum, k);
     struct block last = {0};
     for (uint32_t n = 0; n < n_out; n += 2 * GROUP) {
         struct block b = {.w = (const char *)w + (size_t)n * k * 2, .k = k};
@@ -213,7 +237,7 @@ void isa_amx_gemm(const void *w, uint32_t n_out, uint32_t k, const void *x, uint
                 memcmp(last.tokens, b.tokens, sizeof b.tokens) != 0)
                 configure(&b);
             last = b;
-            run_block(&b, y + t * ldy + n, ldy);
+            run_block(&partials, &b, y + t * ldy + n, ldy);
         }
     }
     _tile_release(); /* so that the system need not save tiles */

@@ -26,32 +26,49 @@ static void pack(enum dtype weight, const float *const *x, const float *scale, u
     }
 }
 
-static void gemm(enum dtype weight, const void *w, uint32_t n_out, uint32_t k, const void *x,
-                 uint32_t n_tok, float *y, size_t ldy) {
+/* Columns [k0, k1) of row n of the weights times a packed row. */
+static float dot(enum dtype weight, const void *w, size_t n, uint32_t k, const float *row,
+                 uint32_t k0, uint32_t k1) {
+    double sum = 0;
+    for (uint32_t i = k0; i < k1; i++)
+        sum += (double)convert_load(weight, w, n * k + i) * (double)row[i];
+    return (float)sum;
+}
+
+static float dot_sum(const struct cpu_partials *p, enum dtype weight, const void *w, size_t n,
+                     uint32_t k, const float *row) {
+    float sums[PARTIALS] = {0};
+    uint32_t n_sums = 0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        sums[n_sums++] = dot(weight, w, n, k, row, i == 0 ? 0 : p->end[i - 1], p->end[i]);
+        for (uint32_t m = partial_merges(p->plan, i); m > 0; m--, n_sums--)
+            sums[n_sums - 2] += sums[n_sums - 1];
+    }
+    return sums[0];
+}
+
+static void gemm(enum cpu_sum sum, enum dtype weight, const void *w, uint32_t n_out, uint32_t k,
+                 const void *x, uint32_t n_tok, float *y, size_t ldy) {
+    const struct cpu_partials p = cpu_partials_of(sum, k);
     for (uint32_t t = 0; t < n_tok; t++) {
         const float *row = (const float *)x + t * row_floats(k);
-        for (uint32_t n = 0; n < n_out; n++) {
-            double sum = 0;
-            for (uint32_t i = 0; i < k; i++)
-                sum += (double)convert_load(weight, w, (size_t)n * k + i) * (double)row[i];
-            y[t * ldy + n] = (float)sum;
-        }
+        for (uint32_t n = 0; n < n_out; n++) y[t * ldy + n] = dot_sum(&p, weight, w, n, k, row);
     }
 }
 
-static void gemm_f32(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
-                     float *y, size_t ldy) {
-    gemm(DTYPE_F32, w, n_out, k, x, n_tok, y, ldy);
+static void gemm_f32(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k, const void *x,
+                     uint32_t n_tok, float *y, size_t ldy) {
+    gemm(sum, DTYPE_F32, w, n_out, k, x, n_tok, y, ldy);
 }
 
-static void gemm_bf16(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
-                      float *y, size_t ldy) {
-    gemm(DTYPE_BF16, w, n_out, k, x, n_tok, y, ldy);
+static void gemm_bf16(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k, const void *x,
+                      uint32_t n_tok, float *y, size_t ldy) {
+    gemm(sum, DTYPE_BF16, w, n_out, k, x, n_tok, y, ldy);
 }
 
-static void gemm_f16(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
-                     float *y, size_t ldy) {
-    gemm(DTYPE_F16, w, n_out, k, x, n_tok, y, ldy);
+static void gemm_f16(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k, const void *x,
+                     uint32_t n_tok, float *y, size_t ldy) {
+    gemm(sum, DTYPE_F16, w, n_out, k, x, n_tok, y, ldy);
 }
 
 static float score(enum dtype kv, const float *q, const void *k, uint32_t row, uint32_t D) {

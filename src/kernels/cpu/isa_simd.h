@@ -154,11 +154,13 @@ struct gemm_args {
     uint32_t k;
     const char *x; /* the first of T tokens */
     size_t x_stride;
-    float *y; /* of the first row and token */
-    size_t ldy;
-    uint32_t k0, k1; /* the chunk */
-    size_t ahead[4]; /* by row modulo 4: bytes from a weight to the one to fetch, 0: none */
-    vf *sums;        /* [T][R] accumulators between chunks */
+    float *y; /* of the first row and token: where the sum goes that ends first in the chunk */
+    size_t ldy, next;    /* floats to the next token's, to where the next sum goes */
+    const uint32_t *end; /* where that sum ends, and the next ones */
+    uint32_t k0, k1;     /* the chunk */
+    bool begins;         /* it begins with a sum */
+    size_t ahead[4];     /* by row modulo 4: bytes from a weight to the one to fetch, 0: none */
+    vf *sums;            /* [T][R] accumulators between chunks */
 };
 
 /* y = sums of R x T accumulators, up to four rows of a token at a time. */
@@ -177,14 +179,12 @@ INLINE void store_sums(int R, int T, vf acc[GEMM_MAX_R][GEMM_MAX_T], float *y, s
     }
 }
 
-/* R weight rows times T tokens; R and T are constants where it is inlined, R is 1, 2, 4 or 8. */
-INLINE void gemm_block(enum dtype dtype, int R, int T, const struct gemm_args *a) {
-    vf acc[GEMM_MAX_R][GEMM_MAX_T];
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int t = 0; t < T; t++) acc[r][t] =
-        a->k0 == 0 ? vf_zero() : a->sums[t * R + r];
-    uint32_t step = dot_step(dtype), i = a->k0;
+/* Columns [i, end) of R weight rows times T tokens, added to the accumulators. */
+INLINE void gemm_add(enum dtype dtype, int R, int T, const struct gemm_args *a, uint32_t i,
+                     uint32_t end, vf acc[GEMM_MAX_R][GEMM_MAX_T]) {
+    uint32_t step = dot_step(dtype);
     operand w[GEMM_MAX_R];
-    for (; i + step <= a->k1; i += step) {
+    for (; i + step <= end; i += step) {
         const char *p = a->w + (size_t)i * dtype_bytes(dtype);
         UNROLL for (int r = 0; r < R; r++) {
             const char *row = p + (size_t)r * a->w_stride;
@@ -196,19 +196,32 @@ INLINE void gemm_block(enum dtype dtype, int R, int T, const struct gemm_args *a
             UNROLL for (int r = 0; r < R; r++) acc[r][t] = dot(dtype, acc[r][t], w[r], x);
         }
     }
-    if (i < a->k1) {
+    if (i < end) {
         const char *p = a->w + (size_t)i * dtype_bytes(dtype);
         UNROLL for (int r = 0; r < R; r++) w[r] =
-            dot_weight_n(dtype, p + (size_t)r * a->w_stride, a->k1 - i);
+            dot_weight_n(dtype, p + (size_t)r * a->w_stride, end - i);
         UNROLL for (int t = 0; t < T; t++) {
             operand x = dot_x(dtype, a->x + (size_t)t * a->x_stride, i);
             UNROLL for (int r = 0; r < R; r++) acc[r][t] = dot(dtype, acc[r][t], w[r], x);
         }
     }
-    if (a->k1 == a->k) {
-        store_sums(R, T, acc, a->y, a->ldy);
-        return;
+}
+
+/* The chunk of R weight rows times T tokens; R and T are constants where it is inlined, R is 1, 2,
+ * 4 or 8. */
+INLINE void gemm_block(enum dtype dtype, int R, int T, const struct gemm_args *a) {
+    vf acc[GEMM_MAX_R][GEMM_MAX_T];
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int t = 0; t < T; t++) acc[r][t] =
+        a->begins ? vf_zero() : a->sums[t * R + r];
+    const uint32_t *end = a->end;
+    float *y = a->y;
+    for (uint32_t i = a->k0; *end <= a->k1; i = *end++, y += a->next) {
+        gemm_add(dtype, R, T, a, i, *end, acc);
+        store_sums(R, T, acc, y, a->ldy);
+        if (*end == a->k1) return;
+        UNROLL for (int r = 0; r < R; r++) UNROLL for (int t = 0; t < T; t++) acc[r][t] = vf_zero();
     }
+    gemm_add(dtype, R, T, a, end == a->end ? a->k0 : end[-1], a->k1, acc);
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int t = 0; t < T; t++) a->sums[t * R + r] =
         acc[r][t];
 }
@@ -241,38 +254,96 @@ INLINE uint32_t gemm_chunk(enum dtype dtype, uint32_t k) {
     return ((k + n - 1) / n + 31) & ~31u;
 }
 
-/* A panel of P * R weight rows times n_tok tokens, in groups of at most `most` tokens of nearly
- * equal size. The lines to fetch ahead are shared out among the groups of tokens. */
-INLINE void gemm_panel(enum dtype dtype, int R, uint32_t P, uint32_t most, struct gemm_args a,
-                       uint32_t n_tok) {
+/* Groups of tokens [g0, g1) of n, which have n_tok tokens in all, of nearly equal size. */
+struct gemm_groups {
+    uint32_t g0, g1, n, n_tok;
+};
+
+INLINE uint32_t gemm_token(const struct gemm_groups *g, uint32_t group) {
+    return g->n_tok * group / g->n;
+}
+
+/* A panel of P * R weight rows times groups of tokens. a: of the first row, of token 0, of where
+ * the first group's first sums go. The lines to fetch ahead are shared out among the groups. */
+INLINE void gemm_columns(enum dtype dtype, int R, uint32_t P, uint32_t most, struct gemm_args a,
+                         const struct gemm_groups *groups) {
     vf sums[GEMM_SUMS];
-    uint32_t groups = (n_tok + most - 1) / most, bytes = dtype_bytes(dtype);
-    uint32_t chunk = gemm_chunk(dtype, a.k), per_block = GEMM_SUMS / (P * (uint32_t)R) / most;
-    size_t rows_bytes = (size_t)R * a.w_stride;
-    const struct gemm_args first = a;
-    for (uint32_t g0 = 0; g0 < groups; g0 += per_block) {
-        uint32_t g1 = g0 + per_block < groups ? g0 + per_block : groups;
-        for (a.k0 = 0; a.k0 < a.k; a.k0 = a.k1) {
-            a.k1 = a.k - a.k0 < chunk ? a.k : a.k0 + chunk;
-            a.sums = sums;
-            for (uint32_t p = 0; p < P; p++) {
-                size_t ahead = rows_bytes, far = R == 1 ? GEMM_FAR_BYTES : 0;
-                if (p + 1 == P && a.k1 < a.k)
-                    ahead = (size_t)chunk * bytes - (P - 1) * rows_bytes;
-                else if (p + 1 == P)
-                    ahead = rows_bytes - (size_t)a.k0 * bytes;
-                a.w = first.w + p * rows_bytes;
-                for (uint32_t g = g0; g < g1; g++) {
-                    uint32_t t = n_tok * g / groups, T = n_tok * (g + 1) / groups - t;
-                    for (uint32_t r = 0; r < 4; r++)
-                        a.ahead[r] = g0 == 0 && r % g1 == g ? ahead + far : 0;
-                    a.x = first.x + t * a.x_stride;
-                    a.y = first.y + t * a.ldy + p * (uint32_t)R;
-                    gemm_group(dtype, R, most, T, &a);
-                    a.sums += T * (uint32_t)R;
-                }
+    __asm__("" : "=m"(sums)); /* GCC does not see that a chunk has stored what the next one loads */
+    const uint32_t bytes = dtype_bytes(dtype), chunk = gemm_chunk(dtype, a.k);
+    const uint32_t t0 = gemm_token(groups, groups->g0);
+    const size_t rows_bytes = (size_t)R * a.w_stride;
+    struct gemm_args first = a;
+    a.begins = true;
+    for (a.k0 = 0; a.k0 < a.k; a.k0 = a.k1) {
+        a.k1 = a.k - a.k0 < chunk ? a.k : a.k0 + chunk;
+        a.sums = sums;
+        for (uint32_t p = 0; p < P; p++) {
+            size_t ahead = rows_bytes, far = R == 1 ? GEMM_FAR_BYTES : 0;
+            if (p + 1 == P && a.k1 < a.k)
+                ahead = (size_t)chunk * bytes - (P - 1) * rows_bytes;
+            else if (p + 1 == P)
+                ahead = rows_bytes - (size_t)a.k0 * bytes;
+            a.w = first.w + p * rows_bytes;
+            for (uint32_t g = groups->g0; g < groups->g1; g++) {
+                uint32_t t = gemm_token(groups, g), T = gemm_token(groups, g + 1) - t;
+                for (uint32_t r = 0; r < 4; r++)
+                    a.ahead[r] = groups->g0 == 0 && r % groups->g1 == g ? ahead + far : 0;
+                a.x = first.x + t * a.x_stride;
+                a.y = first.y + (t - t0) * a.ldy + p * (uint32_t)R;
+                gemm_group(dtype, R, most, T, &a);
+                a.sums += T * (uint32_t)R;
             }
         }
+        a.begins = false;
+        for (; *a.end <= a.k1 && a.k1 < a.k; a.end++, first.y += a.next) a.begins = *a.end == a.k1;
+    }
+}
+
+/* to[n] += from[n] */
+INLINE void add_sums(float *to, const float *from, uint32_t n) {
+    uint32_t i = 0;
+    for (; i + VL <= n; i += VL) vf_store(to + i, vf_add(vf_load(to + i), vf_load(from + i)));
+    for (; i < n; i++) to[i] += from[i];
+}
+
+/* The same with partial sums, which are added up as a tree. */
+INLINE void gemm_tree(enum dtype dtype, int R, uint32_t P, uint32_t most, struct gemm_args a,
+                      const struct gemm_groups *groups) {
+    float sums[PARTIALS][GEMM_SUMS]; /* [tokens of the groups][P * R] each */
+    struct cpu_partials parts = cpu_partials_of(CPU_SUM_TREE, a.k);
+    const uint32_t rows = P * (uint32_t)R;
+    const uint32_t n_tok = gemm_token(groups, groups->g1) - gemm_token(groups, groups->g0);
+    float *y = a.y;
+    const size_t ldy = a.ldy;
+    a.y = sums[0];
+    a.ldy = rows;
+    a.next = GEMM_SUMS;
+    a.end = parts.end;
+    gemm_columns(dtype, R, P, most, a, groups);
+    float *stack[PARTIALS];
+    uint32_t n_stack = 0;
+    for (uint32_t i = 0; i < parts.n; i++) {
+        stack[n_stack++] = sums[i];
+        for (uint32_t m = partial_merges(parts.plan, i); m > 0; m--, n_stack--)
+            add_sums(stack[n_stack - 2], stack[n_stack - 1], n_tok * rows);
+    }
+    for (uint32_t t = 0; t < n_tok; t++)
+        memcpy(y + t * ldy, sums[0] + (size_t)t * rows, rows * sizeof(float));
+}
+
+/* A panel of P * R weight rows times n_tok tokens, in groups of at most `most` tokens. */
+INLINE void gemm_panel(enum cpu_sum sum, enum dtype dtype, int R, uint32_t P, uint32_t most,
+                       struct gemm_args a, uint32_t n_tok) {
+    struct gemm_groups g = {.n = (n_tok + most - 1) / most, .n_tok = n_tok};
+    const uint32_t per_block = GEMM_SUMS / (P * (uint32_t)R) / most;
+    float *y = a.y;
+    for (; g.g0 < g.n; g.g0 = g.g1) {
+        g.g1 = g.g0 + per_block < g.n ? g.g0 + per_block : g.n;
+        a.y = y + gemm_token(&g, g.g0) * a.ldy;
+        if (sum == CPU_SUM_TREE)
+            gemm_tree(dtype, R, P, most, a, &g);
+        else
+            gemm_columns(dtype, R, P, most, a, &g);
     }
 }
 
@@ -282,43 +353,45 @@ INLINE void gemm_skip(struct gemm_args *a, uint32_t n) {
     a->y += n;
 }
 
-INLINE void gemm_any(enum dtype dtype, const void *w, uint32_t n_out, uint32_t k, const void *x,
-                     uint32_t n_tok, float *y, size_t ldy) {
+INLINE void gemm_any(enum cpu_sum sum, enum dtype dtype, const void *w, uint32_t n_out, uint32_t k,
+                     const void *x, uint32_t n_tok, float *y, size_t ldy) {
     enum { FEW = DOT_ROWS_FEW, MANY = DOT_ROWS, PANEL = 4 };
     struct gemm_args a = {
         .w = w,
         .w_stride = (size_t)k * dtype_bytes(dtype),
         .k = k,
+        .end = &k,
         .x = x,
         .x_stride = dot_row_bytes(dtype, k),
         .y = y,
         .ldy = ldy,
     };
     uint32_t n = 0;
+    if (k <= PARTIAL_TILE) sum = CPU_SUM_WHOLE;
     if (n_tok <= DOT_TOKENS_FEW)
         for (; n + FEW <= n_out; n += FEW, gemm_skip(&a, FEW))
-            gemm_panel(dtype, FEW, 1, DOT_TOKENS_FEW, a, n_tok);
+            gemm_panel(sum, dtype, FEW, 1, DOT_TOKENS_FEW, a, n_tok);
     else if (n_tok <= 2 * DOT_TOKENS)
         for (; n + PANEL * MANY <= n_out; n += PANEL * MANY, gemm_skip(&a, PANEL * MANY))
-            gemm_panel(dtype, MANY, PANEL, DOT_TOKENS, a, n_tok);
+            gemm_panel(sum, dtype, MANY, PANEL, DOT_TOKENS, a, n_tok);
     for (; n + MANY <= n_out; n += MANY, gemm_skip(&a, MANY))
-        gemm_panel(dtype, MANY, 1, DOT_TOKENS, a, n_tok);
-    for (; n < n_out; n++, gemm_skip(&a, 1)) gemm_panel(dtype, 1, 1, DOT_TOKENS, a, n_tok);
+        gemm_panel(sum, dtype, MANY, 1, DOT_TOKENS, a, n_tok);
+    for (; n < n_out; n++, gemm_skip(&a, 1)) gemm_panel(sum, dtype, 1, 1, DOT_TOKENS, a, n_tok);
 }
 
-static void simd_gemm_f32(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
-                          float *y, size_t ldy) {
-    gemm_any(DTYPE_F32, w, n_out, k, x, n_tok, y, ldy);
+static void simd_gemm_f32(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k,
+                          const void *x, uint32_t n_tok, float *y, size_t ldy) {
+    gemm_any(sum, DTYPE_F32, w, n_out, k, x, n_tok, y, ldy);
 }
 
-static void simd_gemm_bf16(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
-                           float *y, size_t ldy) {
-    gemm_any(DTYPE_BF16, w, n_out, k, x, n_tok, y, ldy);
+static void simd_gemm_bf16(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k,
+                           const void *x, uint32_t n_tok, float *y, size_t ldy) {
+    gemm_any(sum, DTYPE_BF16, w, n_out, k, x, n_tok, y, ldy);
 }
 
-static void simd_gemm_f16(const void *w, uint32_t n_out, uint32_t k, const void *x, uint32_t n_tok,
-                          float *y, size_t ldy) {
-    gemm_any(DTYPE_F16, w, n_out, k, x, n_tok, y, ldy);
+static void simd_gemm_f16(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k,
+                          const void *x, uint32_t n_tok, float *y, size_t ldy) {
+    gemm_any(sum, DTYPE_F16, w, n_out, k, x, n_tok, y, ldy);
 }
 
 #include "kernels/cpu/isa_simd_attend.h"

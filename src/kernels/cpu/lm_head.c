@@ -44,7 +44,7 @@ static void block_logits(const struct cpu_task *t, const void *pack, const float
     float *part = tile_out(t, LM_OUT_PART); /* [L, n_blocks, 2] */
     uint32_t n_blocks = (vocab + LM_BLOCK - 1) / LM_BLOCK;
     const void *w = tile_weight_row(tile_in(t, LM_W), dtype, first, k);
-    t->isa->gemm[dtype](w, m, k, pack, n, logits, vocab);
+    t->isa->gemm[dtype](CPU_SUM_WHOLE, w, m, k, pack, n, logits, vocab);
     for (uint32_t i = 0; i < n; i++) {
         float *row = logits + (size_t)i * vocab;
         float *of = part + ((size_t)(r + i) * n_blocks + unit) * 2;

@@ -67,7 +67,7 @@ void cpu_qkv(const struct cpu_task *t) {
         tile_pack_norm(t, dtype, x, tile_in(t, QKV_NORM), n, k, l.pack, inv);
         for (uint32_t u = t->task->unit0; u < t->task->unit1; u++) {
             struct head h = head_of_unit(t, u);
-            t->isa->gemm[dtype](h.w, D, k, l.pack, n, l.y, D);
+            t->isa->gemm[dtype](CPU_SUM_WHOLE, h.w, D, k, l.pack, n, l.y, D);
             for (uint32_t i = 0; i < n; i++) finish_head(t, &h, r + i, inv[i], l.y + (size_t)i * D);
         }
     }

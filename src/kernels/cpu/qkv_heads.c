@@ -18,9 +18,9 @@ static void head_norm(const struct cpu_task *t, float *y, const float *norm, uin
     for (uint32_t i = 0; i < D; i++) y[i] = y[i] * inv * norm[i];
 }
 
-static void rotate(const struct cpu_rope *rope, float *y, uint32_t D, uint32_t position) {
-    const float *c = rope->cos + (size_t)position * (D / 2);
-    const float *s = rope->sin + (size_t)position * (D / 2);
+static void rotate(const struct cpu_rope *rope, float *y, uint32_t D, uint32_t turn) {
+    const float *c = rope->cos + (size_t)turn * (D / 2);
+    const float *s = rope->sin + (size_t)turn * (D / 2);
     for (uint32_t i = 0; i < D / 2; i++) {
         float a = y[i], b = y[i + D / 2];
         y[i] = a * c[i] - b * s[i];
@@ -34,10 +34,18 @@ static uint32_t position_of(const struct cpu_task *t, uint32_t row) {
     return position;
 }
 
+/* The row's row of the table of rotations. */
+static uint32_t turn_of(const struct cpu_task *t, uint32_t row) {
+    const uint32_t n = t->batch->max_model_len, position = position_of(t, row);
+    const uint32_t switch_at = spec_rope_switch(PROG(t->program, MODEL), n);
+    if (switch_at == SPEC_ONE_ROPE) return position;
+    return position + (t->batch->slots[t->batch->rows.slot[row]].n_prompt > switch_at ? n : 0);
+}
+
 void qkv_turn_head(const struct cpu_task *t, bool turn, const float *norm, uint32_t row, float *y) {
     uint32_t D = t->op->attrs.D;
     if (norm != NULL) head_norm(t, y, norm, D);
-    if (turn) rotate(t->rope, y, D, position_of(t, row));
+    if (turn) rotate(t->rope, y, D, turn_of(t, row));
 }
 
 void qkv_store_kv(const struct cpu_task *t, const struct tile_cache *cache, int which, uint32_t idx,

@@ -36,7 +36,8 @@ void cpu_qkv_linear(const struct cpu_task *t) {
         for (uint32_t i = 0; i < n; i++) x[i] = input + (size_t)(r + i) * k;
         tile_pack_norm(t, dtype, x, tile_in(t, QKV_LINEAR_NORM), n, k, l.pack, inv);
         float *y = qkv + (size_t)r * units + first;
-        t->isa->gemm[dtype](tile_weight_row(w, dtype, first, k), columns, k, l.pack, n, y, units);
+        t->isa->gemm[dtype](CPU_SUM_WHOLE, tile_weight_row(w, dtype, first, k), columns, k, l.pack,
+                            n, y, units);
         for (uint32_t i = 0; i < n; i++)
             qkv_scale(y + (size_t)i * units, columns, inv[i], bias != NULL ? bias + first : NULL);
     }

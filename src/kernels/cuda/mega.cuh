@@ -17,25 +17,45 @@
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
-#include "kernels/cuda/common/attention_combine.cuh"
-#include "kernels/cuda/common/attention_teams.cuh"
-#include "kernels/cuda/common/attention_row.cuh"
-#include "kernels/cuda/common/attention_rows.cuh"
-#include "kernels/cuda/common/attention_run.cuh"
-#include "kernels/cuda/common/attention_split.cuh"
-#include "kernels/cuda/common/attention_steps.cuh"
-#include "kernels/cuda/common/attention_whole.cuh"
+#include "kernels/cuda/common/attention_decode.cuh"
+#include "kernels/cuda/common/attention_decode_long.cuh"
+#include "kernels/cuda/common/attention_decode_teams.cuh"
+#include "kernels/cuda/common/attention_merge.cuh"
+#include "kernels/cuda/common/attention_mixed.cuh"
+#include "kernels/cuda/common/attention_prefill.cuh"
 #include "kernels/cuda/common/clear.cuh"
-#include "kernels/cuda/common/control.cuh"
 #include "kernels/cuda/common/embed.cuh"
 #include "kernels/cuda/common/linear_sum.cuh"
-#include "kernels/cuda/common/loader_kv.cuh"
-#include "kernels/cuda/common/one_row.cuh"
-#include "kernels/cuda/common/packed_ask.cuh"
-#include "kernels/cuda/common/packed_few.cuh"
-#include "kernels/cuda/common/packed_wide.cuh"
+#include "kernels/cuda/common/matmul_stream.cuh"
+#include "kernels/cuda/common/matvec.cuh"
+#include "kernels/cuda/common/tile_producer.cuh"
 #include "kernels/cuda/common/retile.cuh"
 #include "kernels/cuda/common/sample.cuh"
+#include "kernels/cuda/form.h"
+#if QN_JIT
+#include "kernels/cuda/common/tasks_jit.cuh"
+#else
+#include "kernels/cuda/common/tasks_aot.cuh"
+#endif
+
+/* ---- forms: kernels/cuda/form.def ---- */
+
+/* What follows, if the image has the entry. */
+#define FORM_IF(name, ...)     FORM_IF_HAS(QN_HAS_##name, __VA_ARGS__)
+#define FORM_IF_HAS(has, ...)  FORM_IF_HAS_(has, __VA_ARGS__)
+#define FORM_IF_HAS_(has, ...) FORM_IF_##has(__VA_ARGS__)
+#define FORM_IF_1(...)         __VA_ARGS__
+#define FORM_IF_0(...)
+static_assert(N_FORMS <= 1 << 7, "struct warp_state");
+
+/* What runs a task: what the host says, or what stands in for that now. */
+DEV uint32_t form_of(const struct cuda_task *task) {
+    const uint32_t form = task->form;
+#define NOW(name, of, has, condition)                                                              \
+    FORM_IF(name, if (form == FORM_##of && (condition)) return FORM_##name;)
+#include "kernels/cuda/form.def"
+    return form;
+}
 
 /* ---- what runs a task: waits for its event (wait_ready), does the work; false: the launch ends
  * ---- */
@@ -44,16 +64,11 @@
 DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
-    switch (task->kind) {
-    case OP_QKV_HEADS: run_qkv_heads(c, task); break;
-    case OP_PACK:
-    case OP_PACK_LOGITS: run_pack(task); break;
-    case OP_SUM_SQUARES: run_sum_squares(c, task); break;
-    case OP_LINEAR_SUM: run_linear_sum(task); break;
-    case OP_CLEAR: run_clear(c, task); break;
-    default:
-        if (cuda_has_pages(task->kind)) tile_skip(c, task);
-        break;
+    switch (form_of(task)) {
+#define ENTRY(...)
+#define PLAIN(name, code) FORM_IF(name, case FORM_##name : code; break;)
+#include "kernels/cuda/form.def"
+    default: break;
     }
     return true;
 }
@@ -105,84 +120,31 @@ DEV void task_finish(const struct warp_context *c, const struct cuda_task *task)
 
 /* ---- the compute warps ---- */
 
-/* What is to be run next. */
-enum {
-    RUN_STOP,
-    RUN_ONE_ROW,
-    RUN_STEP,
-    RUN_STEP_LONG,
-    RUN_WHOLE,
-    RUN_WHOLE_ROW,
-    RUN_WHOLE_ONE,
-    RUN_WHOLE_TEAMS,
-    RUN_STEP_ROW,
-    RUN_COMBINE,
-    RUN_OTHER,
-    RUN_SPLIT,
-    RUN_STEPS,
-    RUN_ROWS,
-    RUN_PACKED,
-    RUN_FEW_8,
-    RUN_FEW_16 = RUN_FEW_8 + N_FEW,
-    RUN_WIDE = RUN_FEW_16 + N_FEW,
-    RUN_DROP = RUN_WIDE + N_FEW
-};
-static_assert(RUN_DROP < 1 << 7, "struct warp_state");
-
-DEV uint32_t runner_of(const struct cuda_task *task) {
-    if (task->kind == OP_ATTENTION) return task->tile != 0 ? RUN_ROWS : RUN_STEPS;
-    if (task->columns != 0) {
-        if (task->columns == CUDA_LEASE) return RUN_PACKED;
-        if (task->columns == CUDA_WIDE) return RUN_WIDE + few_kind(task);
-        return (task->columns == 1 ? RUN_FEW_8 : RUN_FEW_16) + few_kind(task);
-    }
-    switch (task->kind) {
-    case OP_QKV_LINEAR:
-    case OP_LINEAR:
-    case OP_GATED_MLP:
-    case OP_LM_HEAD: return linear_rows(task) > 0 ? RUN_ONE_ROW : RUN_OTHER;
-    case OP_ATTENTION_SPLIT: return RUN_SPLIT;
-    case OP_ATTENTION_STEP:
-#if KV_PAGES
-        if (SHARED->one_row_pieces * HEAD_STEPS <= task->unit1) return RUN_STEP_ROW;
-#endif
-        return kv_walk_long(SHARED) ? RUN_STEP_LONG : RUN_STEP;
-    case OP_ATTENTION_WHOLE:
-#if KV_PAGES
-        if (team_takes(task)) return RUN_WHOLE_TEAMS;
-        if (SHARED->one_row_pieces == 1 && HEAD_STEPS <= task->unit1) return RUN_WHOLE_ONE;
-#endif
-        return SHARED->rows_alone ? RUN_WHOLE_ROW : RUN_WHOLE;
-    case OP_ATTENTION_COMBINE: return RUN_COMBINE;
-    default: return RUN_OTHER;
-    }
-}
-
 DEV const struct cuda_task *task_of(uint32_t message) {
     return &SHARED->task[SHARED->go[message % GO_DEPTH]];
 }
 
 /* What to do for an announced message. */
-DEV uint32_t runner_for(uint32_t message) {
-    if (SHARED->go[message % GO_DEPTH] == GO_DROP) return RUN_DROP;
-    return runner_of(task_of(message));
+DEV uint32_t form_for(uint32_t message) {
+    if (SHARED->go[message % GO_DEPTH] == GO_DROP) return FORM_DROP;
+    return form_of(task_of(message));
 }
 
 /* Waits for the next message; what is next and the context go to shared memory. */
 DEV void compute_next(struct warp_context *c) {
-    c->next = RUN_STOP;
+    c->next = FORM_STOP;
     if (wait_control(c, &SHARED->go_full[c->message % GO_DEPTH], c->message / GO_DEPTH & 1))
-        c->next = runner_for(c->message);
+        c->next = form_for(c->message);
     context_store(c);
 }
 
-/* What the next message wants, if that is there already, else RUN_STOP. The warp decides as one;
+/* What the next message wants, if that is there already, else FORM_STOP. The warp decides as one;
  * each lane has acquired it then. */
 DEV uint32_t compute_peek(const struct warp_context *c) {
     uint64_t *announced = &SHARED->go_full[c->message % GO_DEPTH];
     if (!__all_sync(~0u, barrier_test_acquire_cta(announced, c->message / GO_DEPTH & 1)))
-        return RUN_STOP;
-    return runner_for(c->message);
+        return FORM_STOP;
+    return form_for(c->message);
 }
 
 /* The task of the message is done; waits for the next. */
@@ -195,7 +157,7 @@ DEV void compute_done(struct warp_context *c, const struct cuda_task *task) {
 
 DEV void compute_stop(struct warp_context *c) {
     __syncwarp(); /* all lanes have read what was next */
-    c->next = RUN_STOP;
+    c->next = FORM_STOP;
     context_store(c);
 }
 
@@ -223,47 +185,36 @@ CODE(void, code_other, void) {
     compute_with<run_other>();
 }
 
-CODE(void, code_split, void) {
-    compute_with<run_split<OP_ATTENTION_SPLIT>>();
-}
-CODE(void, code_step, void) {
-    compute_with<run_split<OP_ATTENTION_STEP>>();
-}
 CODE(void, code_combine, void) {
     compute_with<run_combine, true>();
 }
-CODE(void, code_steps, void) {
+CODE(void, code_mixed, void) {
     compute_with<run_attention>();
 }
-#if KV_PAGES
 CODE(void, code_whole_one, void) {
-    compute_with<run_attention_row<OP_ATTENTION_WHOLE, true>, true>();
-}
-CODE(void, code_whole_row, void) {
-    compute_with<run_attention_row<OP_ATTENTION_WHOLE, false>, true>();
-}
-CODE(void, code_step_row, void) {
-    compute_with<run_attention_row<OP_ATTENTION_STEP, true>, true>();
+    compute_with<run_decode_one<OP_ATTENTION_WHOLE>, true>();
 }
 CODE(void, code_whole, void) {
-    compute_with<run_whole>();
+    compute_with<run_decode_whole, true>();
 }
-CODE(void, run_teams, void) {
+CODE(void, code_step_one, void) {
+    compute_with<run_decode_one<OP_ATTENTION_STEP>, true>();
+}
+CODE(void, code_teams, void) {
     compute_with<run_attention_teams>();
 }
-#endif
 
 /* Those of few rows. */
 CODE_OF((int COLUMNS, uint32_t KIND, uint32_t K), void, run_few, void) {
     compute_with<few_run<KIND, K, COLUMNS>>();
 }
 CODE_OF((uint32_t KIND, uint32_t K), void, run_wide, void) {
-    compute_with<wide_run<KIND, K>>();
+    compute_with<few_run<KIND, K, CUDA_WIDE>>();
 }
 
 /* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself
- * (packed_wgmma.cuh); all else is in functions, between which nothing is kept in registers. They
- * give what to multiply next; 0: nothing. */
+ * (matmul_tile_wgmma.cuh); all else is in functions, between which nothing is kept in registers.
+ * They give what to multiply next; 0: nothing. */
 
 DEV uint32_t packed_done(struct warp_context *c, const struct cuda_task *task) {
     lease_release(c);
@@ -343,7 +294,7 @@ DEV void compute_rows(void) {
         rows_multiply();
 }
 
-#elif QN_HEAD_DIM <= 128
+#elif HAS_PREFILL
 
 CODE(void, code_rows, void) {
     compute_with<run_attention_rows>();
@@ -359,20 +310,30 @@ DEV void compute_rows(void) {} /* cuda_rows_fit */
 
 #endif
 
-/* ATTENTION_STEP of long contexts: items that are all warps', then a run, and so on, in functions
- * of their own. The first goes on after a run, if the warp's state has one; true: another comes. */
+/* ATTENTION_STEP: items that are all warps', then a run, and so on, in functions of their own. The
+ * warp's state has the run, kind 0: none. The first goes on after one; true: another comes. */
 CODE(bool, step_items, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
-    const struct split_warp t = split_warp_of(&c, task);
-    struct kv_walk *run = &SHARED->warp[c.warp].run, w = *run;
-    uint32_t row = 0;
-    if (w.left == 0 && !split_begin<OP_ATTENTION_STEP>(&c, task, &t, &w, &row)) {
-        compute_stop(&c);
-        return false;
+    struct attention_item *run = &SHARED->warp[c.warp].run, w = *run;
+    const bool again = w.kind != 0;
+    bool same_head = false;
+    if (again)
+        same_head = run_done(&w);
+    else
+        w = decode_first(&c, task);
+    const struct heads_range heads = decode_heads_of<OP_ATTENTION_STEP>(&w, same_head);
+    const struct item_head h = decode_head_of<OP_ATTENTION_STEP>(&c, task, &w, heads.from);
+    if (!again) {
+        if (!wait_data(&c, task)) {
+            compute_stop(&c);
+            return false;
+        }
+        if (c.thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     }
-    split_items<OP_ATTENTION_STEP, true>(&c, task, &t, &w, row);
+    decode_items<OP_ATTENTION_STEP>(&c, task, &w, heads, h, nullptr);
     __syncwarp(); /* all lanes have read the run */
+    if (w.left == 0) w.kind = 0;
     if (c.lane == 0) *run = w;
     if (w.left > 0) {
         context_store(&c);
@@ -384,39 +345,13 @@ CODE(bool, step_items, void) {
 
 CODE(void, step_run, void) {
     struct warp_context c = context_load();
-    const struct split_warp t = split_warp_of(&c, task_of(c.message));
-    const struct kv_walk w = SHARED->warp[c.warp].run;
-    run_pieces(&c, &t, &w);
+    const struct attention_item w = SHARED->warp[c.warp].run;
+    run_pieces(&c, task_of(c.message), &w);
     context_store(&c);
 }
 
-/* Makes the heads of the item after the run. False: there is none, the task is over. */
-CODE(bool, step_after, void) {
-    struct warp_context c = context_load();
-    const struct cuda_task *task = task_of(c.message);
-    struct kv_walk w = SHARED->warp[c.warp].run;
-    run_done(&c, task, &w);
-    __syncwarp(); /* all lanes have read it */
-    if (c.lane == 0) SHARED->warp[c.warp].run = w;
-    __syncwarp();
-    if (w.left == 0) compute_done(&c, task);
-    return w.left > 0;
-}
-
-DEV void compute_step_long(void) {
-    while (step_items()) {
-        step_run();
-        if (!step_after()) break;
-    }
-}
-
-/* Tasks that are not multiplications or attention. */
-CODE(void, compute_other, void) {
-    switch (task_of(SHARED->warp[thread_here() / 32].message)->kind) {
-    case OP_EMBED: code_first(); break;
-    case OP_SAMPLE: code_last(); break;
-    default: code_other(); break;
-    }
+DEV void compute_step(void) {
+    while (step_items()) step_run();
 }
 
 /* Linear tasks of one row, as many as follow each other. */
@@ -432,8 +367,8 @@ CODE(void, compute_one_row, void) {
         task_finish<true>(&c, task);
         c.message++;
         c.next = compute_peek(&c);
-    } while (c.next == RUN_ONE_ROW);
-    if (c.next == RUN_STOP)
+    } while (c.next == FORM_matvec);
+    if (c.next == FORM_STOP)
         compute_next(&c);
     else
         context_store(&c);
@@ -465,40 +400,9 @@ DEV void compute_main(void) {
     compute_first();
     for (;;) {
         switch (context_next()) {
-        case RUN_ONE_ROW: compute_one_row(); continue;
-#if KV_PAGES
-        case RUN_WHOLE_ONE: code_whole_one(); continue;
-        case RUN_WHOLE_ROW: code_whole_row(); continue;
-        case RUN_WHOLE_TEAMS: run_teams(); continue;
-        case RUN_STEP_ROW: code_step_row(); continue;
-        case RUN_WHOLE: code_whole(); continue;
-#endif
-        case RUN_COMBINE: code_combine(); continue;
-        case RUN_STEP: code_step(); continue;
-        case RUN_STEP_LONG: compute_step_long(); continue;
-        case RUN_OTHER: compute_other(); continue;
-        case RUN_SPLIT: code_split(); continue;
-        case RUN_STEPS: code_steps(); continue;
-        case RUN_ROWS: compute_rows(); continue;
-        case RUN_PACKED: compute_packed(); continue;
-        case RUN_FEW_8 + FEW_QKV: run_few<1, OP_QKV_LINEAR, QN_HIDDEN>(); continue;
-        case RUN_FEW_8 + FEW_O: run_few<1, OP_LINEAR, ATTENTION_K>(); continue;
-        case RUN_FEW_8 + FEW_GATED: run_few<1, OP_GATED_MLP, QN_HIDDEN>(); continue;
-        case RUN_FEW_8 + FEW_DOWN: run_few<1, OP_LINEAR, QN_INTERMEDIATE>(); continue;
-        case RUN_FEW_8 + FEW_LM_HEAD: run_few<1, OP_LM_HEAD, QN_HIDDEN>(); continue;
-        case RUN_FEW_16 + FEW_QKV: run_few<2, OP_QKV_LINEAR, QN_HIDDEN>(); continue;
-        case RUN_FEW_16 + FEW_O: run_few<2, OP_LINEAR, ATTENTION_K>(); continue;
-        case RUN_FEW_16 + FEW_GATED: run_few<2, OP_GATED_MLP, QN_HIDDEN>(); continue;
-        case RUN_FEW_16 + FEW_DOWN: run_few<2, OP_LINEAR, QN_INTERMEDIATE>(); continue;
-        case RUN_FEW_16 + FEW_LM_HEAD: run_few<2, OP_LM_HEAD, QN_HIDDEN>(); continue;
-#if HAS_WIDE
-        case RUN_WIDE + FEW_QKV: run_wide<OP_QKV_LINEAR, QN_HIDDEN>(); continue;
-        case RUN_WIDE + FEW_O: run_wide<OP_LINEAR, ATTENTION_K>(); continue;
-        case RUN_WIDE + FEW_GATED: run_wide<OP_GATED_MLP, QN_HIDDEN>(); continue;
-        case RUN_WIDE + FEW_DOWN: run_wide<OP_LINEAR, QN_INTERMEDIATE>(); continue;
-        case RUN_WIDE + FEW_LM_HEAD: run_wide<OP_LM_HEAD, QN_HIDDEN>(); continue;
-#endif
-        case RUN_DROP: compute_drop(); continue;
+#define ENTRY(name, ...) FORM_IF(name, case FORM_##name : __VA_ARGS__; continue;)
+#include "kernels/cuda/form.def"
+        case FORM_DROP: compute_drop(); continue;
         default: break;
         }
         break;
@@ -522,8 +426,8 @@ DEV void block_init(const struct cuda_args *args, struct block_shared *s, uint32
         for (uint32_t i = 0; i < GO_DEPTH; i++) {
             barrier_init(&s->go_full[i], 1);
             barrier_init(&s->go_ready[i], 1);
-            barrier_init(&s->go_empty[i], QN_EACH_ARRIVES ? COMPUTE_THREADS + QN_JIT_WEIGHTS * 32
-                                                          : 1 + QN_JIT_WEIGHTS);
+            barrier_init(&s->go_empty[i], QN_EACH_ARRIVES ? COMPUTE_THREADS + LOADER_FOLLOWS * 32
+                                                          : 1 + LOADER_FOLLOWS);
         }
         for (uint32_t i = 0; i < MAX_W_SLOTS + MAX_X_SLOTS; i++) {
             barrier_init(&s->packed_full[i], page_copy_arrivals());
@@ -564,18 +468,14 @@ CODE(void, role_control, void) {
 // check_kernels: function compute_one_row spills 28 on sm_100a
 // check_kernels: function code_whole_one spills 24
 // check_kernels: function code_whole_one spills 32 on odd
-// check_kernels: function code_whole_row spills 24
-// check_kernels: function code_whole_row spills 32 on odd
-// check_kernels: function code_step_row spills 24
-// check_kernels: function code_step_row spills 32 on odd
-// check_kernels: function run_teams spills 0
-// check_kernels: function run_teams spills 12 on sm_80
-// check_kernels: function run_teams spills 8 on odd.sm_90a
-// check_kernels: function code_stepE spills 0
+// check_kernels: function code_wholeE spills 0
+// check_kernels: function code_step_one spills 24
+// check_kernels: function code_step_one spills 32 on odd
+// check_kernels: function code_teams spills 0
+// check_kernels: function code_teams spills 12 on sm_80
+// check_kernels: function code_teams spills 8 on odd.sm_90a
 // check_kernels: function step_items spills 16
 // check_kernels: function step_run spills 400
-// check_kernels: function code_wholeE spills 0
-// check_kernels: function code_wholeE spills 12 on odd
 // check_kernels: function code_combine spills 0
 // check_kernels: function run_fewILi1E spills 0
 // check_kernels: function run_fewILi2E spills 104
@@ -591,7 +491,7 @@ CODE(void, role_control, void) {
 // check_kernels: function role_loader spills 36 on odd.sm_80
 // check_kernels: function role_loader spills 8 on sm_80
 // check_kernels: function role_control spills 0
-// check_kernels: function code_stepsE spills 0
+// check_kernels: function code_mixed spills 0
 // check_kernels: function rows_step spills 80
 // check_kernels: function code_rows spills 228
 // check_kernels: qn_mega registers 168 stack 256 spills 92

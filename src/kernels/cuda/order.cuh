@@ -34,7 +34,6 @@
 
 /* As names had them first. */
 #define ORDER_run_sample             o100
-#define ORDER_step_after             o110
 #define ORDER_step_items             o120
 #define ORDER_control_ask            o130
 #define ORDER_packed_next            o140
@@ -42,17 +41,14 @@
 #define ORDER_tile_finish            o160
 #define ORDER_compute_drop           o170
 #define ORDER_code_combine           o180
-#define ORDER_code_steps             o190
-#define ORDER_code_step_row          o200
-#define ORDER_code_whole_row         o210
+#define ORDER_code_mixed             o190
+#define ORDER_code_step_one          o200
+#define ORDER_code_whole             o210
 #define ORDER_code_whole_one         o220
 #define ORDER_code_rows              o230
 #define ORDER_code_last              o240
 #define ORDER_code_first             o250
 #define ORDER_code_other             o260
-#define ORDER_code_split             o270
-#define ORDER_code_step              o280
-#define ORDER_code_whole             o290
 #define ORDER_control_drop           o300
 #define ORDER_control_none           o310
 #define ORDER_control_post           o320
@@ -62,7 +58,6 @@
 #define ORDER_role_control           o360
 #define ORDER_choose_slowly          o370
 #define ORDER_compute_first          o380
-#define ORDER_compute_other          o390
 #define ORDER_control_ahead          o400
 #define ORDER_control_batch          o410
 #define ORDER_control_claim          o420
@@ -88,7 +83,7 @@
 #define ORDER_rows_next              o620
 #define ORDER_rows_open              o630
 #define ORDER_rows_step              o640
-#define ORDER_run_teams              o650
+#define ORDER_code_teams             o650
 #define ORDER_unit_find              o660
 
 #endif

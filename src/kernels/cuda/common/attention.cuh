@@ -4,9 +4,13 @@
  * A context is attended to in pieces of ATTENTION_PIECE positions with absolute bounds, a piece in
  * eight shares of 16. Each share's softmax is against its own maximum; shares are merged in order,
  * pieces in order of position. So the bits of a row depend on its position only, not on what else
- * is in the batch, and all forms agree: attention_steps.cuh, attention_rows.cuh (ATTENTION);
- * attention_split.cuh, attention_run.cuh (SPLIT, STEP); attention_whole.cuh, attention_row.cuh,
- * attention_teams.cuh (WHOLE; one row of STEP); attention_combine.cuh (COMBINE).
+ * is in the batch, and all forms agree:
+ *
+ *   DECODE        STEP, WHOLE     attention_decode.cuh; two short items at a time:
+ * _decode_teams.cuh DECODE_LONG   STEP            attention_decode_long.cuh: a warp a piece MIXED
+ * ATTENTION       attention_mixed.cuh: rows of several requests PREFILL       ATTENTION
+ * attention_prefill.cuh: many rows MERGE         COMBINE         attention_merge.cuh: of the parts
+ * that STEP gives
  *
  * One step handles up to 16 query rows that share a KV head: the heads of its group, for one token
  * (decode) or for as many tokens of the same request as fit (prefill). Row m of the step is token
@@ -15,7 +19,7 @@
 #ifndef QN_CUDA_COMMON_ATTENTION_CUH
 #define QN_CUDA_COMMON_ATTENTION_CUH
 
-#include "kernels/cuda/common/kv_walk.cuh"
+#include "kernels/cuda/common/attention_items.cuh"
 #include "kernels/cuda/common/trace.cuh"
 
 #define STEP_TOKENS (16 / SUB_HEADS)
@@ -73,56 +77,12 @@ DEV void load_rows(const struct warp_context *c, const struct attention_step *s,
     }
 }
 
-/* A warp's softmax state over its 16 positions, for the lane's two rows. */
-struct attention_part {
-    float max[2], sum[2];
-    float out[8 * SPANS][4]; /* column i + 8 * span: see store_chunk */
-};
-
-DEV void part_clear(struct attention_part *part) {
-    part->max[0] = part->max[1] = -INFINITY;
-    part->sum[0] = part->sum[1] = 0;
-#pragma unroll
-    for (int i = 0; i < 8 * SPANS; i++)
-        part->out[i][0] = part->out[i][1] = part->out[i][2] = part->out[i][3] = 0;
-}
-
 /* Element offsets in the layer's cache of k of the warp's positions: lane l < 16 has position l. */
 DEV uint64_t position_offset(const struct warp_context *c, const struct attention_step *s,
                              uint32_t first) {
     uint32_t position = min(first + c->lane % 16, s->hi - 1); /* beyond: repeats, masked later */
     uint64_t row = kv_row(&SHARED->batch, s->slot, position);
     return row * QN_HEAD_DIM + (uint64_t)s->kv_head * KV_HEAD_STRIDE;
-}
-
-DEV void load_keys(const struct warp_context *c, const uint16_t *kv, uint64_t offset,
-                   uint4 k[2][PAIRS]) {
-    const uint32_t g = c->lane / 4, j = c->lane % 4;
-#pragma unroll
-    for (int u = 0; u < 2; u++) {
-        const uint32_t r = g / 2 * 4 + 2 * u + g % 2;
-        const uint16_t *row = kv + __shfl_sync(~0u, offset, r);
-#pragma unroll
-        for (int i = 0; i < PAIRS; i++) {
-            uint32_t d = 32 * i + 8 * j;
-            k[u][i] = d < QN_HEAD_DIM ? load_vector_l2(row + key_at(r, d)) : make_uint4(0, 0, 0, 0);
-        }
-    }
-}
-
-DEV void load_values(const struct warp_context *c, const uint16_t *kv, uint64_t offset,
-                     uint4 v[SPANS][4]) {
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        const uint32_t r = c->lane % 4 * 4 + n;
-        const uint16_t *row = kv + __shfl_sync(~0u, offset, r) + KV_VALUE_STRIDE;
-#pragma unroll
-        for (int i = 0; i < SPANS; i++) {
-            uint32_t d = 64 * i + c->lane / 4 * 8;
-            v[i][n] =
-                d < QN_HEAD_DIM ? load_vector_l2(row + value_at(r, d)) : make_uint4(0, 0, 0, 0);
-        }
-    }
 }
 
 /* Scores, in place of probabilities: p[u][e + 2 h] is row g + 8 h at position first + 4 j + 2 u +
@@ -143,7 +103,7 @@ DEV void piece_scores(const struct attention_rows *r, const uint4 k[2][PAIRS], f
  * is rounded by itself, so that all callers get the same bits. */
 template <int HALVES>
 DEV void piece_softmax(const struct warp_context *c, const struct attention_rows *r, uint32_t first,
-                       float p[2][4], struct attention_part *part) {
+                       float p[2][4], float max[2], float all[2]) {
     const float scale = 1.0f / sqrtf((float)QN_HEAD_DIM);
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
@@ -169,8 +129,8 @@ DEV void piece_softmax(const struct warp_context *c, const struct attention_rows
             }
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
-        part->max[h] = most;
-        part->sum[h] = sum;
+        max[h] = most;
+        all[h] = sum;
     }
 }
 
@@ -200,15 +160,6 @@ DEV void piece_column(uint4 weights, const uint4 v[4], int i, float out[4]) {
         mma_16x8x16<KV_E>(out, weights, pair_high(w[0], w[1]), pair_high(w[2], w[3]));
 }
 
-template <int HALVES>
-DEV void piece_output(const uint4 v[SPANS][4], const float p[2][4], struct attention_part *part) {
-    const uint4 weights = piece_weights<HALVES>(p);
-#pragma unroll
-    for (int s = 0; s < SPANS; s++)
-#pragma unroll
-        for (int i = 0; i < 8; i++) piece_column(weights, v[s], i, part->out[8 * s + i]);
-}
-
 /* ---- merging ---- */
 
 /* Factors that turn the outputs and sums of two states into those of both, the older one first. An
@@ -228,30 +179,6 @@ DEV float merge_value(const struct merge *m, float old_value, float value) {
 /* A share's value times its factor onto those of the shares before. */
 DEV float share_add(float sum, float value, float factor) {
     return fmaf(value, factor, sum);
-}
-
-/* The lane's outputs of columns [at, at + size) to scratch: lane 4 g + j has, per span, columns
- * 16 j ... 16 j + 15 of rows g and g + 8. */
-DEV void store_chunk(const struct warp_context *c, uint32_t share,
-                     const struct attention_part *part, float *to, uint32_t n_rows, uint32_t at,
-                     uint32_t size) {
-    const uint32_t stride = size + 4;
-#pragma unroll
-    for (int s = 0; s < SPANS; s++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            uint32_t m = c->lane / 4 + 8 * h, d = 64 * s + c->lane % 4 * 16 - at;
-            if (m >= n_rows || d >= size) continue;
-            float *row = to + (share * n_rows + m) * stride + d;
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-#pragma unroll
-                for (int i = 0; i < 8; i += 4)
-                    *(float4 *)(row + 8 * half + i) = make_float4(
-                        part->out[8 * s + i][2 * h + half], part->out[8 * s + i + 1][2 * h + half],
-                        part->out[8 * s + i + 2][2 * h + half],
-                        part->out[8 * s + i + 3][2 * h + half]);
-        }
 }
 
 /* The largest of the eight warps' values of a row. */

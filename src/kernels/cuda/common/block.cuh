@@ -3,7 +3,7 @@
  *   warps 0..7   compute: run task after task
  *   warp 8       loader: streams weight pages into the ring            (loader.cuh)
  *   warp 9       control: finds the next task, waits for its event     (control.cuh)
- *   warps 10, 11 Hopper: ask for what tasks of many rows multiply      (packed_ask.cuh)
+ *   warps 10, 11 Hopper: ask for what tasks of many rows multiply      (tile_producer.cuh)
  *
  * Dynamic shared memory, from its start:
  *
@@ -42,11 +42,11 @@ static_assert(PARTIALS == WARPS, "the page of a step picks the warp");
 #define RING_BYTES     (RING_PAGES * CUDA_PAGE_BYTES)
 #define MAX_RING_PAGES 24
 
-/* Of these the steps of ATTENTION take some for what they read (attention_parts.cuh): weights of
- * the next task may have the rest. */
+/* Of these the steps of ATTENTION take some for what they read (attention_mixed_parts.cuh): weights
+ * of what comes next may have the rest. */
 #define STEPS_DEPTH (RING_DEPTH < 2 ? RING_DEPTH : 2)
 
-/* Whether graphs of 32 rows stream their weights (packed_wide.cuh). */
+/* Whether graphs of 32 rows stream their weights (matmul_stream.cuh). */
 #define HAS_WIDE (HAS_WGMMA && QN_WIDE)
 
 /* A warp or the block is done with something when one thread says so, after a barrier that all have
@@ -62,9 +62,9 @@ enum {
     GO_DEPTH = 4,     /* tasks announced to the compute warps and not yet done */
     N_AOT_SLOTS = 6,  /* descriptors of AOT tasks: GO_DEPTH announced, two fetched ahead */
     N_TASK_SLOTS = 8, /* + JIT tasks */
-    MAX_TILE = 16,    /* token rows of packed_few.cuh */
-    MAX_STAGES = 8,   /* of a task of packed activations (packed_mma.cuh) */
-    MAX_W_SLOTS = 5,  /* on Hopper: of weights, of activations (packed_ring.cuh) */
+    MAX_TILE = 16,    /* token rows of matmul_stream.cuh */
+    MAX_STAGES = 8,   /* of a task of packed activations (matmul_tile_mma.cuh) */
+    MAX_W_SLOTS = 8,  /* on Hopper: of weights, of activations (tile_ring.cuh) */
     MAX_X_SLOTS = 8,
     PIECE_STEPS = CUDA_PACK_COLUMNS / 16, /* steps of 16 columns in packed activations' pieces */
     MAX_PLACES = CUDA_PLACES,             /* token rows whose place the block keeps */
@@ -80,8 +80,8 @@ struct row_place {
 };
 static_assert((uint64_t)SPEC_MAX_MODEL_LEN * PROG_MAX_SEQS <= 1ull << 32, "struct row_place");
 
-/* An item of attention's work list at hand: kv_walk.cuh. */
-struct kv_walk {
+/* Attention's work list from an item on (attention_items.cuh). */
+struct attention_item {
     uint32_t left;             /* items, this one included */
     uint32_t row, slot;        /* token row, its slot */
     uint32_t lo, hi;           /* positions that it sees */
@@ -91,7 +91,7 @@ struct kv_walk {
     uint32_t kind;             /* of operator */
 };
 
-/* What is left of a list of attention's items, of two warps (attention_steps.cuh). */
+/* What is left of a list of attention's items, of two warps (attention_mixed.cuh). */
 struct steps_list {
     uint32_t item, last;
     uint32_t row, row_end; /* rows left of the item */
@@ -110,15 +110,15 @@ struct steps_found {
  * n_drops of one, next of seven. */
 struct warp_state {
     uint32_t place, message;
-    uint64_t walk_key; /* whose, of which iteration: see split_walk, units_begin */
+    uint64_t list_key; /* whose, of which iteration: see decode_first, units_begin */
     union {            /* a task's first item; its first step, and what is left then */
-        struct kv_walk walk;
+        struct attention_item item;
         struct {
             struct steps_found found;
             struct steps_list list;
         } steps;
     };
-    struct kv_walk run; /* the run that comes next (attention_run.cuh) */
+    struct attention_item run; /* where the next run begins (attention_decode_long.cuh) */
 };
 
 /* What the loader says of a lease that comes next. LEASE_READY: it has not told warp 10 yet. */
@@ -140,8 +140,8 @@ struct block_shared {
     uint64_t quit;          /* compute -> loader, warps 10, 11: leave */
     /* Of stages, or of slots of weights and then of activations. */
     uint64_t packed_full[MAX_W_SLOTS + MAX_X_SLOTS], packed_empty[MAX_W_SLOTS + MAX_X_SLOTS];
-    uint64_t piece_full[2]; /* a piece of attention has come: attention_rows.cuh */
-    /* packed_ask.cuh. Loader or compute -> warp 10: weights of the lease of `open` may come.
+    uint64_t piece_full[2]; /* a piece of attention has come: attention_prefill.cuh */
+    /* tile_producer.cuh. Loader or compute -> warp 10: weights of the lease of `open` may come.
      * Compute -> warp 11: it is taken, by the task with a descriptor's number, with the number of
      * its message's go_ready, times two, and the phase to wait for. */
     uint64_t lease_open, lease_taken;
@@ -160,14 +160,16 @@ struct block_shared {
     uint32_t flag;    /* control -> compute: what flagged data of this iteration shows; not 0 */
     uint64_t trace_ring, n_traced; /* compute's own, and records so far */
     uint32_t published;    /* control -> loader: the iteration that runs, as rt_shared.published */
+    uint32_t epoch;        /* ... how often its variant has run: what its events' counters are at */
     struct rt_batch batch; /* a copy; the numbers of rows are those of the iteration that runs */
     uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
     uint32_t drop_turn;
-    uint32_t last_position;  /* control -> compute: the largest of `place` */
-    uint32_t rows_alone;     /* control -> compute: each token row is another request's */
-    uint32_t one_row_pieces; /* control -> compute: of an iteration of one row the pieces that each
-                                head has, if they count one each (kv_walk.cuh); else very many */
-    union alignas(16) {      /* of the running task's rows: */
+    uint32_t last_position; /* control -> compute: the largest of `place` */
+    uint32_t rows_alone;    /* control -> compute: each token row is another request's */
+    uint32_t
+        one_row_pieces; /* control -> compute: of an iteration of one row the pieces that each
+                           head has, if they count one each (attention_items.cuh); else very many */
+    union alignas(16) { /* of the running task's rows: */
         float inv_rms[MAX_TILE]; /* several: 1 / rms */
         float warp_sum[WARPS];   /* one: its sum of squares, in eight parts */
         struct {                 /* packed ones on Hopper: a warp's tile, its place in the rings */

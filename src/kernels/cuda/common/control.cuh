@@ -1,13 +1,11 @@
 /* control.cuh - the control warp: the worker role of rt_worker.h for a block, spread over time so
  * that nothing of it lies between two tasks of the compute warps.
  *
- *   fetch     descriptors of the next AOT tasks, FETCH_AHEAD of them, into shared memory
+ *   fetch     descriptors of the next tasks of the list, FETCH_AHEAD of them, into shared memory
  *   announce  tells the compute warps which descriptor comes next, so that they fetch constants
  *             while its event is not activated yet
  *   wait      polls the event: the only poller of the block, while the task before still runs
  *   ready     lets the compute warps run it
- *   claim     a JIT task, when the compute warps are idle and it comes before the next AOT task;
- *             from there it is like the others
  *   trigger   ordinary triggers are sent by the compute warps themselves (task_finish); here
  *             those whose activation a block must notice: the end of the iteration
  *   boundary  played by the block that activates the end event; one of the blocks that may has
@@ -21,7 +19,8 @@
 #ifndef QN_CUDA_COMMON_CONTROL_CUH
 #define QN_CUDA_COMMON_CONTROL_CUH
 
-#include "kernels/cuda/common/kv_walk.cuh"
+#include "kernels/cuda/common/attention_items.cuh"
+#include "kernels/cuda/common/tasks.cuh"
 #include "kernels/cuda/common/trace.cuh"
 #include "runtime/rt_worker.h"
 
@@ -51,17 +50,12 @@ struct control {
     uint32_t beat;
     uint32_t n_looks; /* while news are owed */
     uint32_t left;    /* phase of the barrier `left` */
-    bool jit;         /* the variant has JIT tasks */
     bool entered;     /* an iteration of this launch */
     bool listens;     /* reads the doorbell in this iteration */
     bool prepared;    /* rows are laid out as the next iteration has them, if that is steady */
     bool announced;   /* its first task is announced, if it is of the same variant */
     bool stop;
 };
-
-/* Whether a block guesses what the next iteration is: not if it might claim another task of this
- * one, nor if all messages are to be done in between. */
-#define AHEAD (!QN_JIT && !QN_EACH_ARRIVES)
 
 /* The runtime, at an address that the compiler knows. */
 DEV const struct rt *rt_here(void) {
@@ -249,24 +243,14 @@ DEV void control_beat(struct control *c, uint32_t task) {
 DEV void control_entered(struct control *c) {
     const uint32_t variant = rt_variant_of(c->w.published);
     if (variant == c->variant) return;
-    const struct prog_variant *v = &rt_here()->variants[variant];
     c->variant = variant;
-    c->end_event = v->end_event;
-    c->jit = v->n_jit_tasks != 0;
+    c->end_event = rt_here()->variants[variant].end_event;
 }
 
 /* Enters the iteration that was published last. False: none was since. */
 DEV bool control_advance(struct control *c) {
     if (!rt_worker_advance(rt_here(), &c->w)) return false;
     control_entered(c);
-    return true;
-}
-
-/* Claims a JIT task, maybe of an iteration that this block, whose list is done, has not entered. */
-CODE(bool, control_claim, struct control *c) {
-    const uint32_t before = c->w.published;
-    if (!rt_worker_claim(rt_here(), &c->w)) return false;
-    if (c->w.published != before) control_entered(c);
     return true;
 }
 
@@ -308,67 +292,6 @@ DEV bool control_run(struct control *c, uint32_t slot) {
 /* Where the descriptor is of the AOT task that is next, or of the one after it. */
 DEV uint32_t control_slot(const struct control *c, uint32_t after) {
     return (c->n_fetched - FETCH_AHEAD + after) % N_AOT_SLOTS;
-}
-
-/* The next AOT task. False: the launch ends. */
-DEV bool control_aot(struct control *c) {
-    copy_wait<FETCH_AHEAD - 1>();
-    return control_announce(c, control_slot(c, 0)) && control_run(c, control_slot(c, 0));
-}
-
-/* The claimed task. False: the launch ends. */
-DEV bool control_claimed(struct control *c) {
-    const uint32_t task =
-        rt_here()->jit[rt_here()->jit_first[rt_variant_of(c->w.published)] + c->w.claimed];
-    const uint32_t slot = N_AOT_SLOTS + c->n_jit++ % (N_TASK_SLOTS - N_AOT_SLOTS);
-    if (!control_fetch(c, slot, task)) return false;
-    copy_commit();
-    copy_wait<0>();
-    if (!control_announce(c, slot)) return false;
-    if (!control_wait_event(c, &c->shared->task[slot])) return false;
-    control_ready(c, slot);
-    c->w.claimed = RT_NONE;
-    if (c->w.owes_post) control_post(c);
-    return true;
-}
-
-/* The AOT tasks of one iteration. A task is announced before the one before it is ready: while the
- * compute warps wait for an event they prepare the work behind it. Without an event, after it. */
-DEV void control_list(struct control *c) {
-    static_assert(FETCH_AHEAD == 2 && GO_DEPTH > 2, "the second descriptor is fetched, too");
-    if (c->w.next == c->w.end || !control_fetch_first(c)) return;
-    copy_wait<FETCH_AHEAD - 1>();
-    if (!c->announced && !control_announce(c, control_slot(c, 0))) return;
-    c->announced = false;
-    while (c->w.next < c->w.end) {
-        copy_wait<0>();
-        const bool waits = c->shared->task[control_slot(c, 0)].wait != PROG_NONE;
-        if (waits && c->w.next + 1 < c->w.end && !control_announce(c, control_slot(c, 1))) return;
-        if (!control_run(c, control_slot(c, 0))) return;
-        if (!waits && c->w.next < c->w.end && !control_announce(c, control_slot(c, 0))) return;
-    }
-}
-
-/* The same with JIT tasks in between: claimed ones, and JIT tasks that come before the next AOT
- * task. A block claims one only when it has nothing to do: else it might hold two while another
- * block has none. Claims after the list are control_wait_iteration's. */
-CODE(void, control_list_jit, struct control *c) {
-    if (c->w.list.n > 0 && !control_fetch_first(c)) return;
-    uint32_t bound = rt_claim_bound(rt_here(), &c->w);
-    for (uint32_t polls = 1;; polls++) {
-        if (c->w.claimed != RT_NONE && c->w.claimed < bound) {
-            if (!control_claimed(c)) return;
-        } else if (c->w.next == c->w.end) {
-            return;
-        } else if (c->w.claimed == RT_NONE && rt_claim_open(rt_here(), &c->w, bound)) {
-            control_between_polls(c, polls);
-            if (c->stop) return;
-            if (control_idle(c)) control_claim(c);
-        } else {
-            if (!control_aot(c)) return;
-            bound = rt_claim_bound(rt_here(), &c->w);
-        }
-    }
 }
 
 /* ---- iterations ---- */
@@ -428,8 +351,7 @@ DEV bool control_wait_iteration(struct control *c) {
         if (AHEAD && !c->prepared && c->entered) control_ahead(c);
         /* An iteration with a task of ours that is not done does not end. */
         if (c->n_watched == 0 && control_advance(c)) continue;
-        if (QN_JIT && rt_claim_open(rt, &c->w, RT_NONE) && control_idle(c) && control_claim(c))
-            break;
+        if (control_claims(c)) break;
         control_between_polls(c, polls);
         if (c->w.boundary) { /* owed only when all tasks are done: never while waiting for one */
             control_boundary(c);
@@ -469,7 +391,7 @@ CODE(void, control_rows_steady, struct block_shared *s) {
                 s->place[i].kv_row = kv_row(&s->batch, row_slot(s, i), row_position(s, i));
     }
     s->last_position++;
-    s->one_row_pieces = kv_walk_one_row(s);
+    s->one_row_pieces = items_one_row(s);
 }
 
 /* The same of any iteration. */
@@ -511,32 +433,7 @@ CODE(void, control_rows, const struct control *c) {
     s->batch.rows.n_rows = n;
     s->batch.rows.n_logit_rows = n_logits;
     s->batch.rows.steady = steady;
-    s->one_row_pieces = kv_walk_one_row(s);
-}
-
-/* Until the rows of the iteration before are no longer read. Its tasks are done, so nothing keeps
- * the loader from the end of its list, or of its messages. */
-DEV void control_wait_loader(struct control *c) {
-    while ((QN_JIT_WEIGHTS || QN_EACH_ARRIVES) && c->n_done != c->n_go) control_reap(c);
-    if (QN_JIT_WEIGHTS) return;
-    barrier_wait_acquire_cta(&c->shared->left, c->left);
-    c->left ^= 1;
-}
-
-/* What was streamed is of another variant: tells the compute warps to drop it. */
-CODE(void, control_drop, struct control *c) {
-    control_go(c, GO_DROP, PROG_NONE); /* there is room: every task is done */
-    while (c->n_done != c->n_go) control_reap(c);
-}
-
-/* Tells the loader. It is done with the iteration before, so both see every change of variant. */
-DEV void control_tell_loader(struct control *c, uint32_t before) {
-    struct block_shared *s = c->shared;
-    s->published = c->w.published;
-    barrier_arrive_release_cta(&s->entered);
-    if (rt_variant_of(c->w.published) != rt_variant_of(before) && c->entered &&
-        c->args->stream == CUDA_STREAM_ITERATIONS)
-        control_drop(c);
+    s->one_row_pieces = items_one_row(s);
 }
 
 /* Where rows lie, of the first iteration on: it stays. Not before: they are being written. */
@@ -562,10 +459,8 @@ CODE(void, control_enter, struct control *c) {
     c->prepared = false;
     s->flag = c->w.published;
     if (c->announced && c->fetched != c->w.list_variant) control_void(c);
-    if (QN_JIT_WEIGHTS)
-        s->published = c->w.published;
-    else
-        control_tell_loader(c, before);
+    s->epoch = c->w.epoch;
+    control_tell_loader(c, before);
     c->entered = true;
 }
 
@@ -580,10 +475,7 @@ DEV void control_main(const struct cuda_args *args, struct block_shared *shared)
     c->beat = rt_load_relaxed(&rt_here()->beats[c->w.id].beat) & ~1u;
     while (control_wait_iteration(c)) {
         control_enter(c);
-        if (QN_JIT && c->jit)
-            control_list_jit(c);
-        else
-            control_list(c);
+        control_tasks(c);
         if (c->stop) break;
     }
     control_post(c);

@@ -3,8 +3,8 @@
 #ifndef QN_CUDA_COMMON_EMBED_CUH
 #define QN_CUDA_COMMON_EMBED_CUH
 
-#include "kernels/cuda/common/act.cuh"
 #include "kernels/cuda/common/kv.cuh"
+#include "kernels/cuda/common/squares.cuh"
 
 /* Where columns [k, k + 4) of a matrix row are, k a multiple of 4: in this word and the second one
  * after it. cuda_abi.h has the order. */

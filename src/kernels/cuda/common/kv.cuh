@@ -2,7 +2,8 @@
 #ifndef QN_CUDA_COMMON_KV_CUH
 #define QN_CUDA_COMMON_KV_CUH
 
-#include "kernels/cuda/common/act.cuh"
+#include "kernels/cuda/common/packed_layout.cuh"
+#include "kernels/cuda/common/reduce.cuh"
 
 /* Heads of a row of qkv. */
 #define QKV_HEADS (QN_N_HEADS + 2 * QN_N_KV_HEADS)

@@ -4,14 +4,15 @@
  * operations per page and token; at batch 1 bound by memory: one page per 615 cycles and SM on an
  * H100, while eight warps need about 100.
  *
- * Here: what all share. A task of one row: one_row.cuh; of more, whose activations are packed:
- * packed_few.cuh, packed.cuh. What is particular to an operator is in lm_head.cuh and
- * ops_linear.cuh, which picks by kind, so that this code exists once.
+ * Here: what all share. A task of one row: matvec.cuh; of more, whose activations are packed:
+ * matmul_stream.cuh, matmul_tile.cuh. What is particular to an operator is in lm_head.cuh and
+ * matmul_epilogue.cuh, which picks by kind, so that this code exists once.
  */
 #ifndef QN_CUDA_COMMON_LINEAR_CUH
 #define QN_CUDA_COMMON_LINEAR_CUH
 
-#include "kernels/cuda/common/act.cuh"
+#include "kernels/cuda/common/packed_layout.cuh"
+#include "kernels/cuda/common/squares.cuh"
 #include "kernels/cuda/common/trace.cuh"
 
 /* What finishing an item (image rows r and r + 8 of a row block, and a token) needs but for its
@@ -35,7 +36,7 @@ struct linear_addend {
     uint2 v0, v1;
 };
 
-/* ops_linear.cuh. Of several rows, whose data carries no flags (task/carry.c). */
+/* matmul_epilogue.cuh. Of several rows, whose data carries no flags (task/carry.c). */
 DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                uint32_t row);
 /* What an operator makes of an item's dot products, but for GATED_MLP's biases and activation. inv:

@@ -1,16 +1,16 @@
-/* linear_sum.cuh - LINEAR_SUM: the parts of LINEAR_PARTS (packed_hopper.cuh) become the residual
- * stream, and what the norm that comes next makes of it. A row at a time, four columns a thread:
- * the bits are those of LINEAR. */
+/* linear_sum.cuh - LINEAR_SUM: the parts of LINEAR_PARTS (matmul_tile_hopper.cuh) become the
+ * residual stream, and what the norm that comes next makes of it. A row at a time, four columns a
+ * thread: the bits are those of LINEAR. */
 #ifndef QN_CUDA_COMMON_LINEAR_SUM_CUH
 #define QN_CUDA_COMMON_LINEAR_SUM_CUH
 
 #include "kernels/cuda/common/embed.cuh"
-#include "kernels/cuda/common/ops_linear.cuh"
+#include "kernels/cuda/common/matmul_epilogue.cuh"
 
 /* Parts of a row: of all the program's operators as many as there can be, or as the task says. It
  * is known, so that code is short: a layer goes through it once, and waits for it. */
-#define SUM_ALL_PARTS                                                                              \
-    (cuda_k_tiles(ATTENTION_K) >= PARTIALS && cuda_k_tiles(QN_INTERMEDIATE) >= PARTIALS)
+#define HAS_ALL_PARTS(i, k) &&cuda_k_tiles(k) >= PARTIALS
+#define SUM_ALL_PARTS       (true QN_LINEAR_WIDTHS(HAS_ALL_PARTS))
 DEV uint32_t sum_parts(const struct cuda_task *task) {
     return SUM_ALL_PARTS ? PARTIALS : task->n_pieces;
 }
@@ -85,7 +85,7 @@ DEV void sum_store(const struct cuda_task *task, uint32_t row, uint32_t k, float
         store4_plain((float *)task->out2 + (uint64_t)row * QN_HIDDEN + k, n);
 }
 
-/* The order of the squares' additions: act.cuh. Tasks have a row, or a few. */
+/* The order of the squares' additions: operand.cuh. Tasks have a row, or a few. */
 CODE(void, run_linear_sum, const struct cuda_task *task) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);

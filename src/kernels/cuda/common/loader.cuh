@@ -1,6 +1,6 @@
-/* loader.cuh - the loader warp: streams the weight pages of this worker's AOT tasks, in the order
- * in which the compute warps will take them, as far ahead as the ring has room. What attention
- * reads of the KV cache comes between them (loader_kv.cuh).
+/* loader.cuh - the loader warp: streams the pages of this worker's tasks, in the order in which the
+ * compute warps will take them, as far ahead as the ring has room. Here: room, waiting, and the
+ * pages of weights. Which pages a task has: loader_work.cuh; which task comes next: tasks.cuh.
  *
  * Weights need no event. At most args->flight pages are requested and not yet here: more would
  * delay other blocks' critical pages without making memory any faster. In the midst of a long task
@@ -10,10 +10,6 @@
  * the same variant (`guessing`). If another variant is published, it tells the compute warps how
  * many pages each must drop.
  *
- * Where weights come with JIT tasks (QN_JIT_WEIGHTS) no list names the next task. Then the loader
- * reads control's messages beside the compute warps and streams the pages of each announced task:
- * at most GO_DEPTH tasks ahead, whether AOT or JIT, and without guesses.
- *
  * The inner loop decides how fast a block can stream, and it is a chain of latencies: 500 cycles a
  * page when one thread ran it, 4.1 TB/s at most on the 132 SMs of an H200 that can read 4.5. So the
  * warp asks for LOADER_PAGES pages at a time: lane i waits for the room of the i-th and asks for
@@ -22,11 +18,10 @@
 #ifndef QN_CUDA_COMMON_LOADER_CUH
 #define QN_CUDA_COMMON_LOADER_CUH
 
-#include "kernels/cuda/common/kv_walk.cuh"
+#include "kernels/cuda/common/attention_items.cuh"
+#include "kernels/cuda/common/tasks.cuh"
 #include "kernels/cuda/common/trace.cuh"
 #include "kernels/cuda/common/walk.cuh"
-
-enum { LIST_BATCH = 8 }; /* tasks of a list whose descriptors are asked for together */
 
 #define BLOCK_POSITIONS (QN_KV_BLOCK < SHARE_POSITIONS ? SHARE_POSITIONS : QN_KV_BLOCK)
 #define PIECE_BLOCKS    (ATTENTION_PIECE / BLOCK_POSITIONS)
@@ -34,26 +29,26 @@ enum { LIST_BATCH = 8 }; /* tasks of a list whose descriptors are asked for toge
 
 /* The numbers of the blocks that hold a run's pieces, one after the other: lane l has number
  * l + 32 i of them, as far as the row reaches. */
-struct loader_blocks {
+struct run_blocks {
     uint32_t number[LANE_BLOCKS];
 };
 
 /* Of share number lane % 8 of item number lane / 8 from here on, of the same row and head: where
  * its keys begin in a layer's cache, in elements, and how many of its positions come as a page. */
-struct loader_share {
+struct share_place {
     uint64_t at;
     uint32_t n;
 };
 
 enum { LANE_ITEMS = 32 / WARPS };
 
-/* The loader's next step through a task's items: a run of several, or up to LANE_ITEMS of one row
- * and head, one by one; of ATTENTION_STEP, where a run may follow, one. */
-struct loader_step {
+/* What comes next of a task's items: a run of several, or up to LANE_ITEMS of one row and head, one
+ * by one; of ATTENTION_STEP, where a run may follow, one. */
+struct pages_step {
     uint32_t n_items;
     bool is_run;
-    struct loader_share share;
-    struct loader_blocks blocks; /* of a run */
+    struct share_place share;
+    struct run_blocks blocks; /* of a run */
 };
 
 struct loader {
@@ -69,12 +64,12 @@ struct loader {
     uint32_t published;             /* iteration whose list it works on */
     uint32_t entered;               /* phase of the barrier `entered` */
     bool guessing, quit, wrong;
-    bool between;          /* since the last task with pages came one without */
-    uint64_t n_traced;     /* records in its ring; nothing without a trace */
-    uint32_t kv_iteration; /* loader_kv.cuh: iteration entered */
-    uint32_t kv_key;       /* the task whose first item is kv_walk, its first step kv_step */
-    struct kv_walk kv_walk;
-    struct loader_step kv_step;
+    bool between;      /* since the last task with pages came one without */
+    uint64_t n_traced; /* records in its ring; nothing without a trace */
+    uint32_t rows_of;  /* the iteration whose rows it knows: loader_knows */
+    uint32_t list_key; /* attention_pages.cuh: the task whose first item is `item` */
+    struct attention_item item;
+    struct pages_step step; /* what comes first */
 };
 
 /* What the loader needs to know of a task. */
@@ -83,10 +78,6 @@ struct loader_task {
     uint32_t kind, index, unit0, block0, block1, row0, rows, k_tiles;
     uint32_t tile, group, columns, unit_blocks;
 };
-
-/* loader_kv.cuh. All pages of a task of ATTENTION_SPLIT, _STEP or _WHOLE, whose descriptor is
- * `from`; false: something happened instead. */
-DEV bool loader_kv(struct loader *l, const struct loader_task *t, const struct cuda_task *from);
 
 /* A word of shared memory, the same for all lanes. */
 DEV uint32_t loader_read(const uint32_t *p) {
@@ -137,6 +128,39 @@ DEV bool loader_decided(struct loader *l) {
         loader_look(l);
     }
     return !l->quit && !l->wrong;
+}
+
+/* Once per iteration: its rows are known. Control acquired what was published, which comes after
+ * all stores of the iterations before; the loader acquired it from control with the barrier
+ * `entered`, or with a message. Copies read through a proxy of their own: they are asked for after
+ * the fence. */
+DEV void loader_enter_rows(struct loader *l) {
+    if (l->rows_of == l->published) return;
+    page_copy_fence();
+    l->rows_of = l->published;
+    l->list_key = 0; /* no operator is 0 */
+}
+
+/* Until the task's event is activated, which is a counter; false: something happened instead. */
+DEV bool loader_wait_event(struct loader *l, const struct cuda_task *task) {
+    if (task->wait == PROG_NONE) return true;
+    const uint32_t *counter = rt_counter(&l->args->rt, task->wait);
+    const uint32_t goal = task->wait_triggers * loader_read(&SHARED->epoch);
+    while (__any_sync(~0u, (int32_t)(rt_load_relaxed(counter) - goal) < 0)) {
+        loader_look(l);
+        if (l->quit) return false;
+    }
+    rt_fence_acquire(counter);
+    page_copy_fence(); /* as loader_enter_rows */
+    return true;
+}
+
+/* Until a work list from that source may be read; false: something happened instead. */
+DEV bool loader_knows(struct loader *l, enum work_source source, const struct cuda_task *task) {
+    if (source == WORK_STATIC) return true;
+    if (!loader_decided(l)) return false;
+    loader_enter_rows(l);
+    return source != WORK_TENSOR || loader_wait_event(l, task);
 }
 
 /* A page of the ring in one of its two phases. */
@@ -213,8 +237,8 @@ DEV bool loader_issue(struct loader *l, const char *src, uint32_t n) {
 }
 
 #if HAS_WIDE
-/* Requests n pages of packed_wide.cuh: `each` bytes of every one of so many row blocks, four at
- * most, whose images are block_next bytes apart. src: of the first row block and page. */
+/* Requests n pages of matmul_stream_32.cuh: `each` bytes of every one of so many row blocks, four
+ * at most, whose images are block_next bytes apart. src: of the first row block and page. */
 DEV bool loader_issue_wide(struct loader *l, const char *src, uint32_t n, uint32_t blocks,
                            uint32_t block_next, uint32_t each) {
     while (n > 0) {
@@ -323,8 +347,8 @@ DEV struct loader_task loader_task_of(uint32_t word) {
     struct loader_task t;
     const uint64_t w = loader_words(word, TASK_WORD(w)), more = loader_words(word, TASK_WORD(more));
     const uint32_t walk = loader_word(word, TASK_WORD(tile));
-    t.kind = loader_word(word, TASK_WORD(kind)) & 0xFFFF;
-    t.image = (const char *)(kv_walk_has_pages(t.kind) ? more : w);
+    t.kind = loader_word(word, TASK_WORD(kind)) & 0xFF;
+    t.image = (const char *)(work_is_attention(t.kind) ? more : w);
     t.index = loader_word(word, TASK_WORD(index));
     t.unit0 = loader_word(word, TASK_WORD(unit0));
     t.block0 = loader_word(word, TASK_WORD(block0));
@@ -415,7 +439,7 @@ DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t fi
 }
 
 #if HAS_WIDE
-/* The same of packed_wide.cuh: parts of eight k-tiles, then of the next. */
+/* The same of matmul_stream.cuh: parts of eight k-tiles, then of the next. */
 DEV bool loader_wide_group(struct loader *l, const struct loader_task *t, uint32_t first,
                            uint32_t end, bool is_long, uint32_t *at) {
     const uint32_t parts = cuda_wide_parts(t->group), each = CUDA_PAGE_BYTES / parts;
@@ -460,166 +484,6 @@ DEV bool loader_task_pages(struct loader *l, const struct loader_task *t, uint32
     }
     if (LOADER_PAGES > 1 && l->flight != l->near) loader_set_flight(l, l->near);
     return true;
-}
-
-/* Descriptors of tasks that follow each other in a list. Beyond its end: of its last task. */
-struct loader_batch {
-    uint32_t word[LIST_BATCH];
-};
-
-/* Their numbers in the program, a lane's each. */
-DEV uint32_t batch_numbers(const struct loader *l, const uint32_t *aot, uint32_t first,
-                           uint32_t last) {
-    return aot[min(first + l->lane % LIST_BATCH, last)];
-}
-
-DEV struct loader_batch batch_fetch(const struct loader *l, uint32_t numbers) {
-    struct loader_batch b;
-#pragma unroll
-    for (int i = 0; i < LIST_BATCH; i++)
-        b.word[i] = loader_fetch(l, &l->args->tasks[__shfl_sync(~0u, numbers, i)]);
-    return b;
-}
-
-DEV uint32_t batch_word(const struct loader_batch *b, uint32_t n) {
-    uint32_t word = b->word[0];
-#pragma unroll
-    for (uint32_t i = 1; i < LIST_BATCH; i++) word = n == i ? b->word[i] : word;
-    return word;
-}
-
-/* Pages of a task of the list. */
-DEV bool loader_list_task(struct loader *l, uint32_t word) {
-    const struct loader_task t = loader_task_of(word);
-    if (kv_walk_has_pages(t.kind) && !loader_kv(l, &t, &l->args->tasks[t.index])) return false;
-    const bool has_pages = loader_has_pages(&t);
-    if (has_pages && l->stream == CUDA_STREAM_TASK && !loader_wait_all(l)) return false;
-    if (has_pages && !loader_task_pages(l, &t, word)) return false;
-    l->between = !has_pages && !kv_walk_has_pages(t.kind);
-    if (!has_pages) return true;
-    loader_trace(l, t.index);
-    return true;
-}
-
-/* The whole list of the published iteration's variant. Whatever a warp has asked memory for, it
- * waits for at its next branch or so, and asks for no weights meanwhile: a descriptor at a time,
- * asked for a task ahead, was a trip to memory for each task. So they come in batches, one ahead,
- * and their numbers two. */
-DEV bool loader_list(struct loader *l) {
-    const struct rt *rt = &l->args->rt;
-    const struct prog_list list =
-        rt->lists[rt_variant_of(l->published) * rt->n_workers + blockIdx.x];
-    if (list.n == 0) return true;
-    const uint32_t *aot = rt->aot + list.first, last = list.n - 1;
-    const uint32_t begin = batch_numbers(l, aot, 0, last);
-    uint32_t numbers = batch_numbers(l, aot, LIST_BATCH, last);
-    struct loader_batch next = batch_fetch(l, begin);
-#pragma unroll 1
-    for (uint32_t first = 0; first < list.n; first += LIST_BATCH) {
-        const struct loader_batch now = next;
-        next = batch_fetch(l, numbers);
-        numbers = batch_numbers(l, aot, first + 2 * LIST_BATCH, last);
-#pragma unroll 1
-        for (uint32_t i = 0; i < min((uint32_t)LIST_BATCH, list.n - first); i++)
-            if (!loader_list_task(l, batch_word(&now, i))) return false;
-    }
-    return true;
-}
-
-/* Message number n of the control warp; false: told to leave. */
-DEV bool loader_wait_message(struct loader *l, uint32_t n) {
-    while (!loader_test(&SHARED->go_full[n % GO_DEPTH], n / GO_DEPTH & 1)) {
-        loader_look(l);
-        if (l->quit) return false;
-    }
-    return true;
-}
-
-/* What control announces, until told to leave. A message's slot is free again when the compute
- * warps and the loader are done with it, so that none is missed. */
-DEV void loader_follow(struct loader *l) {
-    for (uint32_t n = 0; loader_wait_message(l, n); n++) {
-        const uint32_t i = n % GO_DEPTH;
-        const struct cuda_task *task = &SHARED->task[loader_read(&SHARED->go[i])];
-        const uint32_t word = loader_fetch(l, task);
-        const struct loader_task t = loader_task_of(word);
-        if (kv_walk_has_pages(t.kind) && !loader_kv(l, &t, task)) return;
-        if (loader_has_pages(&t)) {
-            if (!loader_task_pages(l, &t, word)) return;
-            loader_trace(l, t.index);
-        }
-        l->between = !loader_has_pages(&t) && !kv_walk_has_pages(t.kind);
-        __syncwarp(); /* all lanes have read it */
-        if (l->lane == 0 || QN_EACH_ARRIVES) barrier_arrive_release_cta(&SHARED->go_empty[i]);
-    }
-}
-
-/* Waits for the next iteration. */
-DEV void loader_wait_iteration(struct loader *l) {
-    while (!l->quit && !loader_enter(l)) {
-        pause_ns(20);
-        l->quit = loader_quits();
-    }
-}
-
-/* A wrong guess: the pages that are under way belong to no task. */
-DEV void loader_drop(struct loader *l) {
-    struct block_shared *s = SHARED;
-    if (l->lane == 0) {
-        for (uint32_t w = 0; w < WARPS; w++)
-            s->drop[w] = (l->n_guessed + WARPS - 1 - (w + WARPS - l->guess_turn) % WARPS) / WARPS;
-        s->drop_turn = l->slot % WARPS;
-        barrier_arrive_release_cta(&s->drop_ready);
-    }
-    l->wrong = false;
-}
-
-/* No copy may land after the block is gone. */
-DEV void loader_drain(const struct loader *l) {
-    for (uint32_t i = 1; i <= l->n_flying; i++) {
-        const struct loader_page p = loader_before(l, i);
-        barrier_wait_acquire_cta(&SHARED->page_full[p.slot], p.parity);
-    }
-}
-
-/* List after list, until told to leave. */
-DEV void loader_lists(struct loader *l) {
-    loader_wait_iteration(l);
-    while (!l->quit) {
-        loader_list(l);
-        if (!l->quit && l->guessing && !l->wrong) loader_wait_iteration(l);
-        if (l->quit) break;
-        if (l->wrong) {
-            loader_drop(l);
-            continue;
-        }
-        /* What was streamed belongs to the published iteration. */
-        loader_leave(l);
-        if (l->stream == CUDA_STREAM_ITERATIONS) {
-            l->guessing = true;
-            l->guess_turn = l->slot % WARPS;
-            l->n_guessed = 0;
-        } else {
-            loader_wait_iteration(l);
-        }
-    }
-}
-
-DEV void loader_main(const struct warp_context *c, uint32_t resume) {
-    struct loader l = {};
-    l.args = c->args;
-    l.lane = c->lane;
-    l.near = l.flight = min(l.args->flight, (uint32_t)RING_PAGES - 1);
-    if (LOADER_PAGES > 1) l.deep = min(l.args->flight_deep, (uint32_t)RING_PAGES - 1);
-    l.burst = min(l.flight, (uint32_t)LOADER_PAGES);
-    l.stream = c->args->stream;
-    l.published = resume;
-    if (rt_trace_of(&l.args->rt) != nullptr) l.n_traced = trace_ring(l.args, 2)->n;
-    if (QN_JIT_WEIGHTS)
-        loader_follow(&l);
-    else
-        loader_lists(&l);
-    loader_drain(&l);
 }
 
 #endif

@@ -4,7 +4,6 @@
 #define QN_CUDA_COMMON_QKV_CUH
 
 #include "kernels/cuda/common/kv.cuh"
-#include "kernels/cuda/common/act.cuh"
 
 #define HALF_DIM (QN_HEAD_DIM / 2)
 /* RoPE pairs per lane */
@@ -39,10 +38,21 @@ struct head_turn {
     float norm_a[LANE_PAIRS], norm_b[LANE_PAIRS], cosine[LANE_PAIRS], sine[LANE_PAIRS];
 };
 
-/* Of a query head, a key head, or a value head, which is taken as it is. */
+/* The row of the table of rotations by which the token row turns. */
+DEV uint32_t turn_at(uint32_t row, uint32_t position) {
+#if QN_ROPE_SWITCH != SPEC_ONE_ROPE
+    const struct rt_batch *b = &SHARED->batch;
+    const uint32_t *n_prompt = &b->slots[row_slot(SHARED, row)].n_prompt;
+    if ((uint32_t)load_index_l2((const int32_t *)n_prompt) > QN_ROPE_SWITCH)
+        return position + b->max_model_len;
+#endif
+    return position;
+}
+
+/* Of a query head, a key head, or a value head, which is taken as it is. at: turn_at. */
 DEV struct head_turn head_turn_of(const struct warp_context *c, const float *norm, bool is_value,
-                                  uint32_t position) {
-    const uint64_t angle = (uint64_t)position * HALF_DIM;
+                                  uint32_t at) {
+    const uint64_t angle = (uint64_t)at * HALF_DIM;
     struct head_turn h;
 #pragma unroll
     for (int u = 0; u < LANE_PAIRS; u++) {
@@ -115,8 +125,8 @@ DEV void heads_one(const struct warp_context *c, const struct cuda_task *task, u
     const uint32_t kv = is_query ? 0 : row_kv_row(SHARED, row);
     float a[LANE_PAIRS], b[LANE_PAIRS];
     heads_load(c, task, row, unit, a, b);
-    const struct head_turn h =
-        head_turn_of(c, (const float *)(is_query ? task->more : task->more2), is_value, position);
+    const struct head_turn h = head_turn_of(c, (const float *)(is_query ? task->more : task->more2),
+                                            is_value, turn_at(row, position));
     head_turn_apply(c, &h, is_value, a, b);
     heads_store(c, task, unit, row, position, kv, a, b);
 }
@@ -155,8 +165,9 @@ DEV struct heads_some heads_ask(const struct warp_context *c, const struct cuda_
 DEV void heads_of_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
     struct heads_some next = heads_ask(c, task, row, task->unit0);
     const uint32_t position = row_position(SHARED, row), kv = row_kv_row(SHARED, row);
-    const struct head_turn query = head_turn_of(c, (const float *)task->more, false, position);
-    const struct head_turn key = head_turn_of(c, (const float *)task->more2, false, position);
+    const uint32_t turn = turn_at(row, position);
+    const struct head_turn query = head_turn_of(c, (const float *)task->more, false, turn);
+    const struct head_turn key = head_turn_of(c, (const float *)task->more2, false, turn);
 #pragma unroll 1
     for (uint32_t unit = task->unit0; unit < task->unit1; unit += HEADS_AHEAD) {
         const struct heads_some now = next;

@@ -23,8 +23,7 @@ DEV uint64_t image_offset(const struct cuda_place *p, uint64_t row, uint32_t k) 
     uint32_t step = k % CUDA_PAGE_K / 32 * 2 + k % 8 / 4;
     uint32_t lane = (uint32_t)(row % 8) * 4 + k % 32 / 8;
     uint32_t word = (uint32_t)(row % 16 / 8) + k % 4 / 2 * 2;
-    uint64_t page =
-        row / CUDA_PAGE_ROWS * p->k_tiles + cuda_tile_page(p->k_tiles, k / CUDA_PAGE_K);
+    uint64_t page = row / CUDA_PAGE_ROWS * p->k_tiles + cuda_tile_page(p->k_tiles, k / CUDA_PAGE_K);
     return page * CUDA_PAGE_BYTES + (step * 32 + lane) * 16 + word * 4 + k % 2 * 2;
 }
 

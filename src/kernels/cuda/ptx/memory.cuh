@@ -50,12 +50,18 @@ DEV float2 load2_l2(const float *p) {
 DEV float4 load4_l2(const float *p) {
     return __ldcg((const float4 *)p);
 }
-/* Of what this thread has stored before: in the program's order. */
+/* Four floats that this thread stores and loads, in the program's order; their line is the last to
+ * leave the L2. */
+DEV void store4_own(float *p, float4 v) {
+    asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(p), "f"(v.x),
+                 "f"(v.y), "f"(v.z), "f"(v.w), "l"(0x14F0000000000000ull)
+                 : "memory");
+}
 DEV float4 load4_own(const float *p) {
     float4 v;
-    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.cg.L2::cache_hint.v4.f32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "l"(p)
+                 : "l"(p), "l"(0x14F0000000000000ull)
                  : "memory");
     return v;
 }

@@ -26,6 +26,9 @@ DEV float2 load2_l2(const float *p) {
 DEV float4 load4_l2(const float *p) {
     return *(const float4 *)p;
 }
+DEV void store4_own(float *p, float4 v) {
+    *(float4 *)p = v;
+}
 DEV float4 load4_own(const float *p) {
     return *(const float4 *)p;
 }

@@ -1,0 +1,349 @@
+/* cuda_form.c - see cuda_form.h. The names in form.def's columns are defined here. */
+#include "codegen/cuda_form.h"
+#include "base/checked.h"
+#include "codegen/cuda_tables.h"
+#include "codegen/emit.h"
+#include "plan/cost.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+enum { LEAST = 1, MANY = UINT16_MAX + 1 };
+
+/* A task that looks for a form. */
+struct form_case {
+    const struct cuda_form_host *host;
+    const struct model_spec *spec;
+    const struct prog_op *op;
+    uint32_t rows;
+    bool packed;
+};
+
+/* ---- column `has`: model and device ---- */
+
+static bool has_any(const struct cuda_form_host *h) {
+    (void)h;
+    return true;
+}
+/* Outputs fit registers, a piece fits shared memory. */
+static bool has_prefill(const struct cuda_form_host *h) {
+    return cuda_rows_fit(PROG(h->program, MODEL)->head_dim, h->device.cc);
+}
+/* wgmma: columns of an operator are cut into parts. */
+static bool has_parts(const struct cuda_form_host *h) {
+    return h->device.has.wgmma;
+}
+/* 32 rows stream. */
+static bool has_stream_32(const struct cuda_form_host *h) {
+    return device_streams(&h->device, CUDA_WIDE * PACK_ROWS, PROG(h->program, MODEL)->hidden);
+}
+
+/* ---- column `when`: the task ---- */
+
+static bool when_always(const struct form_case *c, const struct cuda_task *t) {
+    (void)c;
+    (void)t;
+    return true;
+}
+/* It has all rows of its graph. */
+static bool when_whole(const struct form_case *c, const struct cuda_task *t) {
+    return t->eights == CEIL_DIV(c->rows, (uint32_t)PACK_ROWS);
+}
+/* ... and its result is normed. */
+static bool when_normed(const struct form_case *c, const struct cuda_task *t) {
+    return when_whole(c, t) && c->op->in[LINEAR_NEXT] != PROG_NONE;
+}
+
+/* Query heads that an item of attention has; token rows of an item of PREFILL. */
+static uint32_t item_heads(const struct op_attrs *a) {
+    return cuda_sub_heads(a->heads / a->kv, a->D);
+}
+static uint32_t item_rows(const struct op_attrs *a) {
+    return CUDA_COMPUTE_WARPS * (16 / item_heads(a));
+}
+
+/* Half of the tasks have one of PREFILL's items. */
+static bool when_filling(const struct form_case *c, const struct cuda_task *t) {
+    const struct op_attrs *a = &c->op->attrs;
+    const uint32_t rows = item_rows(a);
+    const uint32_t items =
+        CEIL_DIV(c->op->n_rows, rows) * a->kv * CEIL_DIV(a->heads / a->kv, item_heads(a));
+    return c->op->n_rows >= rows && 2 * items >= t->unit1;
+}
+
+/* ---- column `walk` ---- */
+
+static void walk_nothing(const struct form_case *c, struct cuda_task *t) {
+    (void)c;
+    (void)t;
+}
+
+/* Its activations and some row blocks' partial sums are in scratch, those of the LM head also a
+ * unit's results. */
+static void walk_staged(const struct form_case *c, struct cuda_task *t) {
+    const uint32_t unit_blocks = c->op->kind == OP_LM_HEAD ? LM_BLOCK / CUDA_PAGE_ROWS : 0;
+    const uint32_t partials = PARTIALS * CUDA_PAGE_ROWS * 4;
+    const uint32_t fixed = t->k_tiles * CUDA_PAGE_K * 2 + unit_blocks * CUDA_PAGE_ROWS * 4;
+    t->tile = 1;
+    t->columns = 0;
+    t->unit_blocks = (uint8_t)unit_blocks;
+    t->group = (uint8_t)MIN((CUDA_SCRATCH_BYTES - fixed) / partials, (uint32_t)CUDA_ROW_GROUP);
+    if (unit_blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, unit_blocks);
+}
+
+/* In groups of like size. */
+static void walk_stream(const struct form_case *c, struct cuda_task *t) {
+    (void)c;
+    const uint32_t blocks = t->block1 - t->block0;
+    t->columns = (uint8_t)t->eights;
+    t->tile = (uint8_t)(8 * t->columns);
+    const uint32_t most =
+        t->columns == CUDA_WIDE ? cuda_wide_group(t->kind) : cuda_packed_group(t->kind, t->columns);
+    t->group = (uint8_t)CEIL_DIV(blocks, CEIL_DIV(blocks, most));
+}
+
+/* The smallest of the tiles of packed.cuh. */
+static void walk_tile(const struct form_case *c, struct cuda_task *t) {
+    const uint32_t blocks = t->block1 - t->block0;
+    t->tile = c->rows > PACK_NARROW       ? PACK_TILE
+              : c->rows > PACK_NARROW / 2 ? PACK_NARROW
+                                          : PACK_NARROW / 2;
+    t->group = blocks > 4 ? 8 : blocks > 2 || t->tile == PACK_TILE ? 4 : 2;
+    /* Every pass over row blocks reads all activations again. */
+    if (t->tile != PACK_TILE && CEIL_DIV(blocks, 12u) < CEIL_DIV(blocks, 8u)) t->group = 12;
+    if (t->kind == OP_LINEAR_PARTS && blocks > 12) t->group = 16;
+    /* The smallest tiles come in three sizes, since each is more to compile. */
+    if (t->tile < PACK_NARROW && t->group < 12) t->group = t->group == 8 ? 12 : 4;
+    t->columns = CUDA_LEASE;
+}
+
+/* Steps of 16 rows, in the leased ring. */
+static void walk_mixed(const struct form_case *c, struct cuda_task *t) {
+    (void)c;
+    t->columns = CUDA_LEASE;
+}
+
+static void walk_prefill(const struct form_case *c, struct cuda_task *t) {
+    t->columns = CUDA_LEASE;
+    t->tile = (uint8_t)item_rows(&c->op->attrs);
+}
+
+/* ---- the table ---- */
+
+enum form_layout { FROM_ANY, FROM_ROWS, FROM_PACKED };
+enum form_k { K_WIDTH_0, K_WIDTH_1, K_WIDTH_2, K_WIDTH_3, K_ANY };
+_Static_assert((int)K_ANY == (int)EMIT_LINEAR_WIDTHS, "one each");
+
+/* What a condition is, and what is said where it does not hold. */
+struct form_has {
+    bool (*holds)(const struct cuda_form_host *h);
+    const char *lacks;
+};
+struct form_when {
+    bool (*holds)(const struct form_case *c, const struct cuda_task *t);
+    const char *lacks;
+};
+
+/* Names in capitals are form.def's. */
+#define HAS_ANY       has_any, NULL
+#define HAS_PREFILL   has_prefill, "a piece of the context does not fit shared memory"
+#define HAS_PARTS     has_parts, "only sm_90 has wgmma"
+#define HAS_STREAM_32 has_stream_32, "32 rows stream on sm_90, of wide models"
+#define WHEN_ALWAYS   when_always, NULL
+#define WHEN_WHOLE    when_whole, "its tasks have some of the rows"
+#define WHEN_NORMED   when_normed, "its tasks have some of the rows, or no norm comes next"
+#define WHEN_FILLING  when_filling, "fewer than half of the tasks would have rows"
+#define WALK_NOTHING  walk_nothing
+#define WALK_STAGED   walk_staged
+#define WALK_STREAM   walk_stream
+#define WALK_TILE     walk_tile
+#define WALK_MIXED    walk_mixed
+#define WALK_PREFILL  walk_prefill
+
+struct form {
+    const char *name;
+    enum op_kind kind;
+    enum cuda_form entry;
+    uint32_t least, most;
+    enum form_layout layout;
+    enum form_k k;
+    struct form_has has;
+    struct form_when when;
+    void (*walk)(const struct form_case *c, struct cuda_task *t);
+};
+
+static const struct form forms[] = {
+#define FORM(kind, name, entry, least, most, layout, k, has, when, walk)                           \
+    {#name,         OP_##kind, FORM_##entry, least,         most,                                  \
+     FROM_##layout, K_##k,     {HAS_##has},  {WHEN_##when}, WALK_##walk},
+#include "kernels/cuda/form.def"
+};
+
+/* What stands in for an entry at run time. */
+static const struct {
+    enum cuda_form entry, of;
+    struct form_has has;
+} replacements[] = {
+#define NOW(entry, of, has, ...) {FORM_##entry, FORM_##of, {HAS_##has}},
+#include "kernels/cuda/form.def"
+};
+
+struct cuda_form_host cuda_form_host_of(const struct prog_header *program,
+                                        const struct device *device) {
+    struct cuda_form_host host = {.program = program, .device = *device};
+    for (uint32_t i = 0; i < EMIT_LINEAR_WIDTHS; i++)
+        host.widths[i] = emit_linear_width(program, i);
+    return host;
+}
+
+struct cuda_form_host cuda_form_host_for(const struct prog_header *program, uint32_t cc) {
+    const struct device device = device_cuda(cc != 0 ? cc : 90, program->n_workers, 0);
+    return cuda_form_host_of(program, &device);
+}
+
+/* A matrix product's activations are packed, or rows. */
+static bool is_packed(const struct prog_header *p, const struct prog_op *op) {
+    return cuda_has_pages(op->kind) && PROG(p, TENSOR)[op->in[0]].layout == LAYOUT_PACKED;
+}
+
+/* Why a form of the operator cannot run the task; NULL: it can. */
+static const char *lacks(const struct form *f, const struct form_case *c,
+                         const struct cuda_task *t) {
+    if (c->rows < f->least) return "too few rows";
+    if (c->rows > f->most) return "too many rows";
+    if (f->layout == FROM_PACKED && !c->packed) return "its activations are not packed";
+    if (f->layout == FROM_ROWS && c->packed) return "its activations are packed";
+    if (f->k != K_ANY && c->op->k != c->host->widths[f->k])
+        return "its products have another length";
+    if (!f->has.holds(c->host)) return f->has.lacks;
+    return f->when.holds(c, t) ? NULL : f->when.lacks;
+}
+
+static struct form_case case_of(const struct cuda_form_host *host, const struct prog_op *op,
+                                const struct cuda_task *t) {
+    return (struct form_case){host, PROG(host->program, MODEL), op, t->row1 - t->row0,
+                              is_packed(host->program, op)};
+}
+
+/* The first that can run the task; NULL: none. */
+static const struct form *choose(const struct form_case *c, const struct cuda_task *t) {
+    for (size_t i = 0; i < COUNT_OF(forms); i++)
+        if (forms[i].kind == (enum op_kind)c->op->kind && lacks(&forms[i], c, t) == NULL)
+            return &forms[i];
+    return NULL;
+}
+
+void cuda_form_fill(const struct cuda_form_host *host, const struct prog_op *op,
+                    struct cuda_task *t) {
+    t->form = FORM_nothing;
+    if (op == NULL) return;
+    const struct form_case c = case_of(host, op, t);
+    const struct form *f = choose(&c, t);
+    assert(f != NULL); /* cuda_form_used */
+    t->form = (uint8_t)f->entry;
+    f->walk(&c, t);
+}
+
+const char *cuda_form_name(uint32_t kind, uint32_t form) {
+    for (size_t i = 0; i < COUNT_OF(forms); i++)
+        if (forms[i].kind == kind && forms[i].entry == form) return forms[i].name;
+    return "?";
+}
+
+const char *cuda_entry_name(uint32_t entry) {
+    static const char *const names[N_FORMS] = {
+#define ENTRY(name, ...) [FORM_##name] = #name,
+#include "kernels/cuda/form.def"
+    };
+    return entry < N_FORMS && names[entry] != NULL ? names[entry] : "?";
+}
+
+/* Weights that all tasks of an operator read, each row tile all of them. */
+static uint64_t read_bytes(const struct form_case *c) {
+    const struct prog_tensor *tensors = PROG(c->host->program, TENSOR);
+    const struct prog_weight *weights = PROG(c->host->program, WEIGHT);
+    uint64_t bytes = 0;
+    for (int i = 0; i < OP_MAX_IN && cuda_has_pages(c->op->kind); i++) {
+        const uint32_t in = c->op->in[i];
+        if (in == PROG_NONE || tensors[in].role != PROG_WEIGHT) continue;
+        const struct prog_weight *w = &weights[tensors[in].where];
+        bytes += (uint64_t)w->rows * MAX(w->cols, 1u) * dtype_bytes((enum dtype)w->dtype);
+    }
+    return bytes * CEIL_DIV(c->op->n_rows, MAX(c->rows, 1u));
+}
+
+uint32_t cuda_form_stand_ins(const struct cuda_form_host *host, uint32_t entry,
+                             const char *names[CUDA_FORM_ROWS]) {
+    uint32_t n = 0;
+    for (size_t i = 0; i < COUNT_OF(replacements) && n < CUDA_FORM_ROWS; i++)
+        if (replacements[i].of == entry && replacements[i].has.holds(host))
+            names[n++] = cuda_entry_name(replacements[i].entry);
+    return n;
+}
+
+uint32_t cuda_form_list(const struct cuda_form_host *host, const struct prog_task *task,
+                        uint32_t context, struct cuda_form_row rows[CUDA_FORM_ROWS]) {
+    struct cuda_task t;
+    uint32_t n = 0;
+    if (task->op == PROG_NONE) return 0;
+    cuda_tables_shape(host->program, task, &t);
+    const struct form_case c = case_of(host, &PROG(host->program, OP)[task->op], &t);
+    const struct form *taken = choose(&c, &t);
+    const struct cost_attention a = {&host->device, c.spec, c.op->n_rows,
+                                     CEIL_DIV(context, (uint32_t)ATTENTION_PIECE)};
+    for (size_t i = 0; i < COUNT_OF(forms); i++) {
+        if (forms[i].kind != (enum op_kind)c.op->kind || n == CUDA_FORM_ROWS) continue;
+        rows[n++] = (struct cuda_form_row){
+            .name = forms[i].name,
+            .entry = forms[i].entry,
+            .why_not = lacks(&forms[i], &c, &t),
+            .ns = cost_operator(&a, (enum op_kind)c.op->kind, read_bytes(&c)),
+            .taken = &forms[i] == taken,
+        };
+    }
+    return n;
+}
+
+/* Adds what may stand in for those that are used. */
+static void add_replacements(const struct cuda_form_host *host, bool *used) {
+    for (size_t i = 0; i < COUNT_OF(replacements); i++)
+        if (used[replacements[i].of] && replacements[i].has.holds(host))
+            used[replacements[i].entry] = true;
+}
+
+int cuda_form_used(struct diag *d, const struct prog_header *program, uint32_t cc, bool *used) {
+    const struct cuda_form_host host = cuda_form_host_for(program, cc);
+    const struct prog_task *tasks = PROG(program, TASK);
+    uint32_t op = PROG_NONE, n_rows = 0;
+    for (int i = 0; i < N_FORMS; i++) used[i] = false;
+    used[FORM_nothing] = true;
+    for (uint64_t i = 0; i < program->section[SECTION_TASK].count; i++) {
+        const struct prog_task *task = &tasks[i];
+        /* Tasks of an operator with as many rows are alike. */
+        if (task->op == PROG_NONE || (task->op == op && task->row1 - task->row0 == n_rows))
+            continue;
+        op = task->op;
+        n_rows = task->row1 - task->row0;
+        struct cuda_task t;
+        cuda_tables_shape(program, task, &t);
+        const struct form_case c = case_of(&host, &PROG(program, OP)[op], &t);
+        const struct form *f = choose(&c, &t);
+        if (f == NULL)
+            return fail(d, QN_EUNSUPPORTED,
+                        "operator %s: sm_%u has no form of it for %u rows (form.def)",
+                        op_name(task->kind), host.device.cc, n_rows);
+        used[f->entry] = true;
+    }
+    add_replacements(&host, used);
+    return QN_OK;
+}
+
+void cuda_form_all(const struct prog_header *program, uint32_t cc, bool *used) {
+    const struct cuda_form_host host = cuda_form_host_for(program, cc);
+    for (int i = 0; i < N_FORMS; i++) used[i] = false;
+    used[FORM_nothing] = true;
+    for (size_t i = 0; i < COUNT_OF(forms); i++)
+        if (forms[i].has.holds(&host) && (forms[i].k == K_ANY || host.widths[forms[i].k] != 0))
+            used[forms[i].entry] = true;
+    add_replacements(&host, used);
+}

@@ -1,0 +1,695 @@
+/* cuda_verify.c - see cuda_verify.h. */
+#include "codegen/cuda_verify.h"
+#include "base/arena.h"
+#include "base/checked.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct proof {
+    struct diag *d;
+    struct arena arena;
+    const struct prog_header *p;
+    const struct model_spec *spec;
+    const struct cuda_tables *t;
+    uint32_t cc;
+    const struct prog_variant *v; /* at hand */
+};
+
+static const struct prog_tensor *tensor_of(const struct proof *f, uint32_t tensor) {
+    return tensor == PROG_NONE ? NULL : &PROG(f->p, TENSOR)[tensor];
+}
+
+/* ---- fields: the only place that knows where the descriptor has its operands --------------- */
+
+enum field { F_W, F_IN, F_NORM, F_BIAS, F_MORE, F_MORE2, F_OUT, F_OUT2, N_FIELDS };
+static const char *const field_names[N_FIELDS] = {"w",    "in",    "norm", "bias",
+                                                  "more", "more2", "out",  "out2"};
+
+static uint64_t field_of(const struct cuda_task *t, enum field field) {
+    const uint64_t all[N_FIELDS] = {t->w,    t->in,    t->norm, t->bias,
+                                    t->more, t->more2, t->out,  t->out2};
+    return all[field];
+}
+
+/* Which operand each field of a kind is. Weights that lie behind another one (joined below) and
+ * what CLEAR waits for have none. */
+static const struct operand {
+    uint8_t kind;
+    bool out;
+    uint8_t slot, field;
+} operands[] = {
+    {OP_EMBED, false, EMBED_TABLE, F_W},
+    {OP_EMBED, false, EMBED_NEXT, F_NORM},
+    {OP_EMBED, true, STREAM_X, F_OUT},
+    {OP_EMBED, true, STREAM_NORMED, F_OUT2},
+    {OP_EMBED, true, STREAM_SQUARES, F_MORE2},
+    {OP_QKV_LINEAR, false, QKV_LINEAR_X, F_IN},
+    {OP_QKV_LINEAR, false, QKV_LINEAR_NORM, F_NORM},
+    {OP_QKV_LINEAR, false, QKV_LINEAR_W, F_W},
+    {OP_QKV_LINEAR, false, QKV_LINEAR_BIAS, F_BIAS},
+    {OP_QKV_LINEAR, false, QKV_LINEAR_SQUARES, F_MORE2},
+    {OP_QKV_LINEAR, true, 0, F_OUT},
+    {OP_QKV_HEADS, false, HEADS_QKV, F_IN},
+    {OP_QKV_HEADS, false, HEADS_Q_NORM, F_MORE},
+    {OP_QKV_HEADS, false, HEADS_K_NORM, F_MORE2},
+    {OP_QKV_HEADS, true, QKV_OUT_Q, F_OUT},
+    {OP_QKV_HEADS, true, QKV_OUT_KV, F_OUT2},
+    {OP_ATTENTION, false, ATTENTION_Q, F_IN},
+    {OP_ATTENTION, false, ATTENTION_KV, F_MORE},
+    {OP_ATTENTION, true, 0, F_OUT},
+    {OP_ATTENTION_STEP, false, HEADS_QKV, F_IN},
+    {OP_ATTENTION_STEP, false, HEADS_Q_NORM, F_NORM},
+    {OP_ATTENTION_STEP, false, HEADS_K_NORM, F_MORE2},
+    {OP_ATTENTION_STEP, true, JOINED_OUT, F_OUT},
+    {OP_ATTENTION_STEP, true, JOINED_OUT_KV, F_MORE},
+    {OP_ATTENTION_STEP, true, JOINED_OUT_KV, F_OUT2},
+    {OP_ATTENTION_WHOLE, false, HEADS_QKV, F_IN},
+    {OP_ATTENTION_WHOLE, false, HEADS_Q_NORM, F_NORM},
+    {OP_ATTENTION_WHOLE, false, HEADS_K_NORM, F_MORE2},
+    {OP_ATTENTION_WHOLE, true, JOINED_OUT, F_OUT},
+    {OP_ATTENTION_WHOLE, true, JOINED_OUT_KV, F_MORE},
+    {OP_ATTENTION_WHOLE, true, JOINED_OUT_KV, F_OUT2},
+    {OP_ATTENTION_COMBINE, false, COMBINE_PART, F_IN},
+    {OP_ATTENTION_COMBINE, true, 0, F_OUT},
+    {OP_LINEAR, false, LINEAR_A, F_IN},
+    {OP_LINEAR, false, LINEAR_W, F_W},
+    {OP_LINEAR, false, LINEAR_BIAS, F_BIAS},
+    {OP_LINEAR, false, LINEAR_RESIDUAL, F_MORE},
+    {OP_LINEAR, false, LINEAR_NEXT, F_NORM},
+    {OP_LINEAR, true, STREAM_X, F_OUT},
+    {OP_LINEAR, true, STREAM_NORMED, F_OUT2},
+    {OP_LINEAR, true, STREAM_SQUARES, F_MORE2},
+    {OP_LINEAR_PARTS, false, PARTS_A, F_IN},
+    {OP_LINEAR_PARTS, false, PARTS_W, F_W},
+    {OP_LINEAR_PARTS, true, 0, F_OUT},
+    {OP_LINEAR_SUM, false, SUM_PARTS, F_IN},
+    {OP_LINEAR_SUM, false, SUM_BIAS, F_BIAS},
+    {OP_LINEAR_SUM, false, SUM_RESIDUAL, F_MORE},
+    {OP_LINEAR_SUM, false, SUM_NEXT, F_NORM},
+    {OP_LINEAR_SUM, true, STREAM_X, F_OUT},
+    {OP_LINEAR_SUM, true, STREAM_NORMED, F_OUT2},
+    {OP_LINEAR_SUM, true, STREAM_SQUARES, F_MORE2},
+    {OP_GATED_MLP, false, MLP_X, F_IN},
+    {OP_GATED_MLP, false, MLP_NORM, F_NORM},
+    {OP_GATED_MLP, false, MLP_WG, F_W},
+    {OP_GATED_MLP, false, MLP_BG, F_BIAS},
+    {OP_GATED_MLP, false, MLP_BU, F_MORE},
+    {OP_GATED_MLP, false, MLP_SQUARES, F_MORE2},
+    {OP_GATED_MLP, true, 0, F_OUT},
+    {OP_PACK, false, PACK_X, F_IN},
+    {OP_PACK, true, 0, F_OUT},
+    {OP_PACK_LOGITS, false, PACK_X, F_IN},
+    {OP_PACK_LOGITS, true, 0, F_OUT},
+    {OP_SUM_SQUARES, false, 0, F_IN},
+    {OP_SUM_SQUARES, false, 0, F_MORE2},
+    {OP_SUM_SQUARES, true, 0, F_OUT},
+    {OP_LM_HEAD, false, LM_X, F_IN},
+    {OP_LM_HEAD, false, LM_NORM, F_NORM},
+    {OP_LM_HEAD, false, LM_W, F_W},
+    {OP_LM_HEAD, false, LM_SQUARES, F_MORE2},
+    {OP_LM_HEAD, true, LM_OUT_LOGITS, F_OUT},
+    {OP_LM_HEAD, true, LM_OUT_PART, F_OUT2},
+    {OP_CLEAR, true, 0, F_OUT},
+    {OP_SAMPLE, false, SAMPLE_LOGITS, F_IN},
+    {OP_SAMPLE, false, SAMPLE_PART, F_MORE},
+    {OP_SAMPLE, true, 0, F_OUT},
+};
+
+/* The tensor that a field of an operator is; NULL: none. */
+static const struct prog_tensor *tensor_in(const struct proof *f, const struct prog_op *op,
+                                           enum field field) {
+    for (size_t i = 0; i < COUNT_OF(operands); i++) {
+        const struct operand *o = &operands[i];
+        if (o->kind != op->kind || o->field != field) continue;
+        return tensor_of(f, o->out ? op->out[o->slot] : op->in[o->slot]);
+    }
+    return NULL;
+}
+
+/* ---- places -------------------------------------------------------------------------------- */
+
+/* What a block of weights takes: bytes [from, to) of the allocation. Of a matrix whole units of the
+ * LM head: the rows beyond it are read, too, and must be zeros. */
+struct claim {
+    uint64_t from, to;
+    uint32_t weight;
+};
+
+static struct claim claim_of(const struct proof *f, uint32_t weight) {
+    const struct prog_weight *w = &PROG(f->p, WEIGHT)[weight];
+    const uint64_t from = f->t->places[weight].offset;
+    const uint64_t blocks =
+        CEIL_DIV((uint64_t)w->rows, (uint64_t)LM_BLOCK) * ((uint64_t)LM_BLOCK / CUDA_PAGE_ROWS);
+    const uint64_t k_tiles = CEIL_DIV((uint64_t)w->cols, (uint64_t)CUDA_PAGE_K);
+    const uint64_t bytes = w->n_dims == 1 ? 4ull * w->rows : blocks * k_tiles * CUDA_PAGE_BYTES;
+    return (struct claim){from, from + bytes, weight};
+}
+
+static int bad_place(const struct proof *f, uint32_t weight, const char *what) {
+    return fail(f->d, QN_EVERIFY, "weight %s: %s",
+                program_string(f->p, PROG(f->p, WEIGHT)[weight].name), what);
+}
+
+static int check_place(const struct proof *f, uint32_t weight) {
+    const struct prog_weight *w = &PROG(f->p, WEIGHT)[weight];
+    const struct cuda_place *at = &f->t->places[weight];
+    const struct claim c = claim_of(f, weight);
+    const uint32_t k_tiles = w->n_dims == 2 ? CEIL_DIV(w->cols, (uint32_t)CUDA_PAGE_K) : 0;
+    if (at->k_tiles != k_tiles)
+        return bad_place(f, weight, "k_tiles do not follow from its columns");
+    if (at->reserved != 0) return bad_place(f, weight, "reserved is not 0");
+    if (at->offset % (w->n_dims == 2 ? 128 : 16) != 0) return bad_place(f, weight, "not aligned");
+    if (c.to > f->t->weight_bytes || c.from >= c.to)
+        return bad_place(f, weight, "it does not lie in the allocation");
+    return QN_OK;
+}
+
+static int by_from(const void *a, const void *b) {
+    const struct claim *x = a, *y = b;
+    return x->from < y->from ? -1 : x->from > y->from;
+}
+
+static int check_places(struct proof *f) {
+    const uint64_t n = f->p->section[SECTION_WEIGHT].count;
+    struct claim *claims;
+    TRY(ARENA_NEW(f->d, &f->arena, &claims, n));
+    for (uint32_t i = 0; i < n; i++) {
+        TRY(check_place(f, i));
+        claims[i] = claim_of(f, i);
+    }
+    qsort(claims, n, sizeof *claims, by_from);
+    for (uint64_t i = 1; i < n; i++)
+        if (claims[i].from < claims[i - 1].to)
+            return bad_place(f, claims[i].weight, "it shares bytes with another");
+    return QN_OK;
+}
+
+/* ---- weights of an operator as kernels index them ------------------------------------------ */
+
+/* Whether a tensor's row i is its block's row at + i / run * stride + i % run; run 0: row i. */
+static bool lies_so(const struct proof *f, uint32_t tensor, uint32_t at, uint32_t run,
+                    uint32_t stride) {
+    const struct prog_tensor *t = tensor_of(f, tensor);
+    uint32_t next = at;
+    for (uint32_t i = t->part; i < t->part + t->n_parts; i++) {
+        const struct prog_part *part = &PROG(f->p, PART)[i];
+        const bool plain = part->run >= part->rows || part->run == part->stride;
+        if (part->at != next || (run == 0 ? !plain : part->run != run || part->stride != stride))
+            return false;
+        next += part->rows;
+    }
+    return true;
+}
+
+/* Every weight from its block's first row on, in order; gate and up in turns of half a row block.
+ */
+static int check_joined(const struct proof *f, const struct prog_op *op) {
+    const uint32_t half = CUDA_PAGE_ROWS / 2;
+    for (int i = 0; i < OP_MAX_IN; i++) {
+        const struct prog_tensor *t = tensor_of(f, op->in[i]);
+        if (t == NULL || t->role != PROG_WEIGHT) continue;
+        const bool turns = op->kind == OP_GATED_MLP && (i == MLP_WG || i == MLP_WU);
+        if (turns ? !lies_so(f, op->in[i], i == MLP_WG ? 0 : half, half, CUDA_PAGE_ROWS) ||
+                        t->where != tensor_of(f, op->in[MLP_WG])->where
+                  : !lies_so(f, op->in[i], 0, 0, 0))
+            return fail(f->d, QN_EVERIFY,
+                        "operator %s, layer %d: weight %d is not where its kernels read it",
+                        op_name(op->kind), op->layer, i);
+    }
+    return QN_OK;
+}
+
+/* ---- one task ------------------------------------------------------------------------------ */
+
+static int bad_task(const struct proof *f, uint32_t task, const char *field, uint64_t want,
+                    uint64_t have) {
+    struct strbuf name = {0};
+    program_task_name(f->p, task, &name);
+    const int rc =
+        fail(f->d, QN_EVERIFY, "%s: %s of its descriptor: want %llu, have %llu", strbuf_text(&name),
+             field, (unsigned long long)want, (unsigned long long)have);
+    strbuf_fini(&name);
+    return rc;
+}
+
+/* A field that must have a certain value. */
+struct wanted {
+    const char *field;
+    uint64_t want, have;
+};
+
+static int check_wanted(const struct proof *f, uint32_t task, const struct wanted *w, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (w[i].want != w[i].have) return bad_task(f, task, w[i].field, w[i].want, w[i].have);
+    return QN_OK;
+}
+
+/* Whether an event orders nothing but says when to look. */
+static bool is_hint(const struct proof *f, uint32_t event) {
+    return PROG(f->p, EVENT)[event].carry != CARRY_PLAIN;
+}
+
+static int check_protocol(const struct proof *f, uint32_t task) {
+    const struct prog_task *p = &PROG(f->p, TASK)[task];
+    const struct cuda_task *t = &f->t->tasks[task];
+    const bool waits = p->wait != f->v->start_event;
+    const struct wanted all[] = {
+        {"kind", p->kind, t->kind},
+        {"index", task, t->index},
+        {"row0", p->row0, t->row0},
+        {"row1", p->row1, t->row1},
+        {"unit0", p->unit0, t->unit0},
+        {"unit1", p->unit1, t->unit1},
+        {"wait", waits ? p->wait : PROG_NONE, t->wait},
+        {"wait_triggers", waits ? PROG(f->p, EVENT)[p->wait].n_triggers : 0, t->wait_triggers},
+        {"trigger", p->trigger, t->trigger},
+        {"flag trigger_watched", p->trigger == f->v->end_event,
+         (t->flags & CUDA_TRIGGER_WATCHED) != 0},
+        {"flag wait_hint", is_hint(f, p->wait), (t->flags & CUDA_WAIT_HINT) != 0},
+        {"flag trigger_hint", is_hint(f, p->trigger), (t->flags & CUDA_TRIGGER_HINT) != 0},
+    };
+    return check_wanted(f, task, all, COUNT_OF(all));
+}
+
+/* Bytes of the caches of the layers before one. */
+static uint64_t cache_at(const struct proof *f, uint64_t layer) {
+    uint64_t at = 0;
+    for (uint64_t i = 0; i < layer; i++)
+        at += kv_block_bytes(&PROG(f->p, KV)[i], f->p->kv_block) * f->t->bases.n_kv_blocks;
+    return at;
+}
+
+/* The address of a tensor, which lies in its space. */
+static uint64_t address_of(const struct proof *f, const struct prog_tensor *t) {
+    if (t == NULL) return 0;
+    switch (t->role) {
+    case PROG_WEIGHT: return f->t->bases.weights + f->t->places[t->where].offset;
+    case PROG_ACTIVATION: return f->t->bases.workspace + t->where;
+    default: return f->t->bases.kv + cache_at(f, t->where);
+    }
+}
+
+/* SAMPLE asks for the row of the table that its token will read, if the program has one. */
+static uint64_t table_address(const struct proof *f) {
+    for (uint64_t i = 0; i < f->p->section[SECTION_OP].count; i++) {
+        const struct prog_op *op = &PROG(f->p, OP)[i];
+        if (op->kind == OP_EMBED) return address_of(f, tensor_of(f, op->in[EMBED_TABLE]));
+    }
+    return 0;
+}
+
+static int check_operands(const struct proof *f, uint32_t task, const struct prog_op *op,
+                          uint64_t table) {
+    for (int field = 0; field < N_FIELDS; field++) {
+        const struct prog_tensor *t = op == NULL ? NULL : tensor_in(f, op, (enum field)field);
+        const uint64_t have = field_of(&f->t->tasks[task], (enum field)field);
+        uint64_t want = address_of(f, t);
+        if (field == F_W && op != NULL && op->kind == OP_SAMPLE) want = table;
+        if (have != want) return bad_task(f, task, field_names[field], want, have);
+        if (have % 16 != 0) return bad_task(f, task, "alignment of an operand", 0, have % 16);
+        if (t != NULL && t->role == PROG_ACTIVATION &&
+            !range_inside(t->where, t->bytes, f->p->workspace_bytes))
+            return bad_task(f, task, "an operand's end", f->p->workspace_bytes,
+                            t->where + t->bytes);
+    }
+    return QN_OK;
+}
+
+/* ---- formats ------------------------------------------------------------------------------- */
+
+enum format { PLAIN, FLAGGED, PAIRED, PACKED };
+
+/* What the bytes of a tensor are: from how many they are. */
+static enum format format_of(const struct prog_tensor *t) {
+    if (t->layout == LAYOUT_PACKED) return PACKED;
+    if (t->carry == CARRY_PAIR) return PAIRED;
+    uint64_t elements = 1;
+    for (int i = 0; i < t->n_dims; i++) elements *= t->shape[i];
+    return t->carry == CARRY_SPACE || t->bytes == 4 * elements ? PLAIN : FLAGGED;
+}
+
+/* Whether an operator writes the residual stream, and what a norm makes of it. */
+static bool is_stream(const struct prog_op *op) {
+    return op->kind == OP_EMBED || op->kind == OP_LINEAR || op->kind == OP_LINEAR_SUM;
+}
+
+/* What the descriptor says that a field is. Those without flags are plain. */
+static enum format format_in(const struct cuda_task *t, const struct prog_op *op,
+                             enum field field) {
+    const bool stream = is_stream(op);
+    const uint16_t flags = t->flags;
+    switch (field) {
+    case F_IN:
+        return flags & CUDA_IN_PACKED    ? PACKED
+               : flags & CUDA_IN_PAIRED  ? PAIRED
+               : flags & CUDA_IN_FLAGGED ? FLAGGED
+                                         : PLAIN;
+    case F_OUT:
+        return flags & CUDA_OUT_PACKED && !stream ? PACKED
+               : flags & CUDA_OUT_PAIRED          ? PAIRED
+               : flags & CUDA_OUT_FLAGGED         ? FLAGGED
+                                                  : PLAIN;
+    case F_OUT2: return flags & CUDA_OUT_PACKED && stream ? PACKED : PLAIN;
+    case F_MORE: return flags & CUDA_MORE_FLAGGED ? FLAGGED : PLAIN;
+    default: return PLAIN;
+    }
+}
+
+/* Bits that a task may have: those of operands that it has, one of each kind. */
+static int check_bits(const struct proof *f, uint32_t task, const struct prog_op *op) {
+    const uint16_t flags = f->t->tasks[task].flags;
+    const struct prog_tensor *in = op == NULL ? NULL : tensor_in(f, op, F_IN);
+    const struct prog_tensor *more = op == NULL ? NULL : tensor_in(f, op, F_MORE);
+    const bool owns =
+        op != NULL && op->kind == OP_LINEAR && more != NULL && more->carry == CARRY_OWN;
+    const uint16_t ins = CUDA_IN_FLAGGED | CUDA_IN_PAIRED | CUDA_IN_PACKED;
+    const uint16_t outs = CUDA_OUT_FLAGGED | CUDA_OUT_PAIRED | CUDA_OUT_PACKED;
+    const uint16_t events = CUDA_TRIGGER_WATCHED | CUDA_WAIT_HINT | CUDA_TRIGGER_HINT;
+    const uint16_t known = ins | outs | events | CUDA_MORE_FLAGGED | CUDA_MORE_OWN;
+    const bool residual = op != NULL && op->kind == OP_LINEAR && more != NULL;
+    const bool stream = op != NULL && is_stream(op); /* out and out2 have kinds of their own */
+    const uint16_t packed = CUDA_OUT_PACKED;
+    const struct wanted all[] = {
+        {"unknown flags", 0, flags & (uint16_t)~known},
+        {"flags of in", 0, in == NULL ? flags & ins : 0},
+        {"kinds of in", 1, MAX(1, __builtin_popcount(flags & ins))},
+        {"flags of out", 0, op == NULL ? flags & outs : 0},
+        {"kinds of out", 1, MAX(1, __builtin_popcount(flags & (stream ? outs & ~packed : outs)))},
+        {"flag more_flagged", 0, residual ? 0 : flags & CUDA_MORE_FLAGGED},
+        {"flag more_own", owns, (flags & CUDA_MORE_OWN) != 0},
+    };
+    return check_wanted(f, task, all, COUNT_OF(all));
+}
+
+static int check_formats(const struct proof *f, uint32_t task, const struct prog_op *op) {
+    static const uint8_t fields[] = {F_IN, F_MORE, F_MORE2, F_OUT, F_OUT2};
+    const struct cuda_task *t = &f->t->tasks[task];
+    bool packs = false;
+    TRY(check_bits(f, task, op));
+    for (size_t i = 0; op != NULL && i < COUNT_OF(fields); i++) {
+        const enum field field = (enum field)fields[i];
+        const struct prog_tensor *x = tensor_in(f, op, field);
+        if (x == NULL || x->role != PROG_ACTIVATION) continue;
+        if (format_of(x) != format_in(t, op, field))
+            return bad_task(f, task, field_names[field], format_of(x), format_in(t, op, field));
+        packs = packs || (field >= F_OUT && format_of(x) == PACKED);
+    }
+    if (!packs && (t->flags & CUDA_OUT_PACKED) != 0)
+        return bad_task(f, task, "flag out_packed", 0, 1);
+    return QN_OK;
+}
+
+/* ---- numbers that follow from shapes ------------------------------------------------------- */
+
+/* Groups of eight rows of a packed tensor: pieces of 1 KB for every 64 columns. */
+static uint32_t eights_in(const struct prog_tensor *t) {
+    if (t == NULL || t->role != PROG_ACTIVATION || format_of(t) != PACKED) return 0;
+    const uint64_t columns = CEIL_DIV((uint64_t)t->shape[1], (uint64_t)PACK_K) * PACK_K;
+    return (uint32_t)(t->bytes / (columns * 2 * PACK_ROWS));
+}
+
+/* Of what is packed: the result, else what the task reads. */
+static uint32_t eights_of(const struct proof *f, const struct prog_op *op) {
+    static const uint8_t fields[] = {F_OUT, F_OUT2, F_IN};
+    for (size_t i = 0; i < COUNT_OF(fields); i++) {
+        const uint32_t n = eights_in(tensor_in(f, op, (enum field)fields[i]));
+        if (n != 0) return n;
+    }
+    return 0;
+}
+
+/* Columns of a row of a tensor, all inner dimensions. */
+static uint64_t columns_of(const struct prog_tensor *t) {
+    uint64_t n = 1;
+    for (int i = 1; i < t->n_dims; i++) n *= t->shape[i];
+    return n;
+}
+
+static uint64_t pieces_of(const struct proof *f, const struct prog_op *op) {
+    const uint64_t state = (uint64_t)op->attrs.heads * (op->attrs.D + 2ull);
+    const struct prog_tensor *squares = tensor_in(f, op, F_MORE2);
+    switch (op->kind) {
+    case OP_ATTENTION_STEP: return columns_of(tensor_in(f, op, F_OUT)) / state;
+    case OP_ATTENTION_COMBINE: return columns_of(tensor_in(f, op, F_IN)) / state;
+    case OP_PACK_LOGITS: return eights_in(tensor_in(f, op, F_IN));
+    case OP_LINEAR_PARTS: /* of a part's columns */
+        return columns_of(tensor_in(f, op, F_OUT)) / MIN(cuda_k_tiles(op->k), (uint32_t)PARTIALS) /
+               CUDA_PAGE_ROWS;
+    case OP_LINEAR_SUM: return columns_of(tensor_in(f, op, F_IN)) / f->spec->hidden;
+    default: return squares != NULL && squares->role == PROG_ACTIVATION ? columns_of(squares) : 0;
+    }
+}
+
+static uint64_t length_of(const struct proof *f, const struct prog_op *op) {
+    switch (op->kind) {
+    case OP_PACK:
+    case OP_PACK_LOGITS: return columns_of(tensor_in(f, op, F_IN));
+    case OP_CLEAR: return tensor_in(f, op, F_OUT)->bytes / CLEAR_UNITS;
+    default: return op->k;
+    }
+}
+
+static int check_numbers(const struct proof *f, uint32_t task, const struct prog_op *op) {
+    const struct cuda_task *t = &f->t->tasks[task];
+    const uint64_t k = op == NULL ? 0 : length_of(f, op);
+    const bool tiled = op != NULL && op->kind != OP_CLEAR;
+    const struct wanted all[] = {
+        {"units", op == NULL ? 0 : op->units, t->units},
+        {"k", k, t->k},
+        {"k_tiles", tiled ? CEIL_DIV(k, (uint64_t)CUDA_PAGE_K) : 0, t->k_tiles},
+        {"n_pieces", op == NULL ? 0 : pieces_of(f, op), t->n_pieces},
+        {"eights", op == NULL ? 0 : eights_of(f, op), t->eights},
+    };
+    return check_wanted(f, task, all, COUNT_OF(all));
+}
+
+/* ---- walk ---------------------------------------------------------------------------------- */
+
+/* Rows of the image that make a unit, and units that share a row block. */
+static uint32_t rows_per_unit(const struct prog_op *op) {
+    return op->kind == OP_LM_HEAD ? LM_BLOCK : op->kind == OP_GATED_MLP ? 2 : 1;
+}
+
+static bool one_of(uint32_t v, const uint8_t *list) {
+    while (*list != 0 && *list != v) list++;
+    return *list != 0;
+}
+
+/* One row, staged: activations, partial sums and a unit's results are in scratch. */
+static bool is_row_form(const struct cuda_task *t, const struct prog_op *op) {
+    const uint32_t unit = op->kind == OP_LM_HEAD ? LM_BLOCK / CUDA_PAGE_ROWS : 0;
+    const uint64_t bytes = (uint64_t)t->k_tiles * CUDA_PAGE_K * 2 + unit * CUDA_PAGE_ROWS * 4ull +
+                           (uint64_t)t->group * PARTIALS * CUDA_PAGE_ROWS * 4;
+    return t->tile == 1 && op->n_rows == 1 && t->unit_blocks == unit && t->group >= 1 &&
+           t->group <= (unit != 0 ? unit : (uint32_t)CUDA_ROW_GROUP) && bytes <= CUDA_SCRATCH_BYTES;
+}
+
+/* Weights stream past all packed rows at once; partial sums of a group are in scratch or, of 32
+ * rows, in registers. */
+static bool is_stream_form(const struct proof *f, const struct cuda_task *t,
+                           const struct prog_op *op) {
+    const uint32_t most = t->columns == CUDA_WIDE ? cuda_wide_group(op->kind)
+                                                  : cuda_packed_group(op->kind, t->columns);
+    if (t->columns == CUDA_WIDE &&
+        (f->cc / 10 != 9 || f->spec->hidden < (uint32_t)PARTIALS * CUDA_PAGE_K))
+        return false;
+    if (op->kind == OP_LINEAR && t->columns == CUDA_WIDE && t->norm == 0) return false;
+    return t->eights == t->columns && t->tile == PACK_ROWS * t->columns && t->unit_blocks == 0 &&
+           t->row0 == 0 && t->row1 == op->n_rows && t->group >= 1 && t->group <= most;
+}
+
+/* Tiles through a lease of the ring: the sizes that are compiled (matmul_tile*.cuh). */
+static bool is_tile_form(const struct cuda_task *t, const struct prog_op *op) {
+    static const uint8_t of_32[] = {4, 12, 16, 0}, of_64[] = {2, 4, 8, 12, 16, 0},
+                         of_128[] = {4, 8, 0};
+    const bool group = t->tile == PACK_NARROW / 2 ? one_of(t->group, of_32)
+                       : t->tile == PACK_NARROW   ? one_of(t->group, of_64)
+                       : t->tile == PACK_TILE     ? one_of(t->group, of_128)
+                                                  : false;
+    if (op->kind == OP_LINEAR_PARTS && (t->row1 - t->row0 > t->tile || t->tile > PACK_NARROW))
+        return false;
+    return group && (t->group < 16 || op->kind == OP_LINEAR_PARTS) && t->unit_blocks == 0 &&
+           t->row0 % PACK_ROWS == 0;
+}
+
+static bool is_matrix_form(const struct proof *f, const struct cuda_task *t,
+                           const struct prog_op *op) {
+    const bool packed = (t->flags & CUDA_IN_PACKED) != 0;
+    switch (t->columns) {
+    case 0: return !packed && is_row_form(t, op);
+    case 1:
+    case 2:
+    case CUDA_WIDE: return packed && op->kind != OP_LINEAR_PARTS && is_stream_form(f, t, op);
+    case CUDA_LEASE: return packed && is_tile_form(t, op);
+    default: return false;
+    }
+}
+
+/* ATTENTION leases the ring: MIXED, tile 0, or PREFILL of as many rows at a time as warps have rows
+ * of a product, if the ring has room for that. */
+static bool is_attention_form(const struct proof *f, const struct cuda_task *t,
+                              const struct prog_op *op) {
+    const struct op_attrs *a = &op->attrs;
+    const uint32_t rows = CUDA_COMPUTE_WARPS * (16 / cuda_sub_heads(a->heads / a->kv, a->D));
+    return t->group == 0 && t->unit_blocks == 0 && t->columns == CUDA_LEASE &&
+           (t->tile == 0 || (t->tile == rows && op->n_rows >= rows && cuda_rows_fit(a->D, f->cc)));
+}
+
+static int check_walk(const struct proof *f, uint32_t task, const struct prog_op *op) {
+    const struct cuda_task *t = &f->t->tasks[task];
+    uint64_t block0 = 0, block1 = 0;
+    bool legal = t->tile == 0 && t->group == 0 && t->columns == 0 && t->unit_blocks == 0;
+    if (op != NULL && cuda_has_pages(op->kind)) {
+        const uint64_t rows = rows_per_unit(op);
+        block0 = t->unit0 * rows / CUDA_PAGE_ROWS;
+        block1 = CEIL_DIV(t->unit1 * rows, (uint64_t)CUDA_PAGE_ROWS);
+        legal = t->unit0 * rows % CUDA_PAGE_ROWS == 0 && is_matrix_form(f, t, op);
+    } else if (op != NULL && op->kind == OP_ATTENTION) {
+        legal = is_attention_form(f, t, op);
+    }
+    const struct wanted all[] = {
+        {"block0", block0, t->block0},
+        {"block1", block1, t->block1},
+        {"tile, group, columns, unit_blocks: a form that there is", 1, legal},
+    };
+    return check_wanted(f, task, all, COUNT_OF(all));
+}
+
+/* ---- an operator --------------------------------------------------------------------------- */
+
+static int by_rows(const void *a, const void *b) {
+    const struct cuda_task *x = a, *y = b;
+    if (x->row0 != y->row0) return x->row0 < y->row0 ? -1 : 1;
+    return x->unit0 < y->unit0 ? -1 : x->unit0 > y->unit0;
+}
+
+/* Tasks by rows, then units: each begins where the one before ends. */
+static bool tiles_cover(const struct cuda_task *t, uint64_t n, const struct prog_op *op) {
+    uint32_t row = 0;
+    for (uint64_t i = 0; i < n;) {
+        const uint32_t row0 = t[i].row0, row1 = t[i].row1;
+        uint32_t unit = 0, block = 0;
+        if (row0 != row || row1 <= row0) return false;
+        for (; i < n && t[i].row0 == row0; i++) {
+            if (t[i].row1 != row1 || t[i].unit0 != unit || t[i].unit1 <= unit) return false;
+            if (cuda_has_pages(op->kind) && (t[i].block0 != block || t[i].block1 <= block))
+                return false;
+            unit = t[i].unit1;
+            block = t[i].block1;
+        }
+        if (unit != op->units) return false;
+        row = row1;
+    }
+    return row == op->n_rows;
+}
+
+/* Slices 0, 1, ... of as many as there are tasks. */
+static bool slices_cover(const struct cuda_task *t, uint64_t n, const struct prog_op *op) {
+    for (uint64_t i = 0; i < n; i++)
+        if (t[i].row0 != 0 || t[i].row1 != op->n_rows || t[i].unit0 != i || t[i].unit1 != n)
+            return false;
+    return n > 0;
+}
+
+/* The image's pages that the last tasks read lie in the allocation, too: there are whole units. */
+static bool pages_inside(const struct proof *f, const struct cuda_task *t, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t end =
+            (uint64_t)(t[i].kind == OP_LINEAR_PARTS ? t[i].n_pieces : t[i].block1) * t[i].k_tiles *
+            CUDA_PAGE_BYTES;
+        if (cuda_has_pages(t[i].kind) && t[i].w - f->t->bases.weights + end > f->t->weight_bytes)
+            return false;
+    }
+    return true;
+}
+
+static int check_op(struct proof *f, const struct prog_op *op, struct cuda_task *t, uint64_t n) {
+    TRY(check_joined(f, op));
+    qsort(t, n, sizeof *t, by_rows);
+    const bool sliced = op_split_of(op->kind) == SPLIT_SLICES;
+    if (!(sliced ? slices_cover(t, n, op) : tiles_cover(t, n, op)) || !pages_inside(f, t, n))
+        return fail(f->d, QN_EVERIFY,
+                    "operator %s, layer %d: its descriptors do not make up its output once",
+                    op_name(op->kind), op->layer);
+    return QN_OK;
+}
+
+/* The descriptors of each operator, as copies to be sorted. */
+static int check_ops(struct proof *f) {
+    const struct prog_variant *v = f->v;
+    uint32_t *first;
+    struct cuda_task *of_op;
+    TRY(ARENA_NEW(f->d, &f->arena, &first, v->n_ops + 2));
+    TRY(ARENA_NEW(f->d, &f->arena, &of_op, v->n_tasks));
+    for (uint32_t i = v->first_task; i < v->first_task + v->n_tasks; i++)
+        if (PROG(f->p, TASK)[i].op != PROG_NONE) first[PROG(f->p, TASK)[i].op - v->first_op + 2]++;
+    for (uint32_t o = 0; o < v->n_ops; o++) first[o + 2] += first[o + 1];
+    for (uint32_t i = v->first_task; i < v->first_task + v->n_tasks; i++)
+        if (PROG(f->p, TASK)[i].op != PROG_NONE)
+            of_op[first[PROG(f->p, TASK)[i].op - v->first_op + 1]++] = f->t->tasks[i];
+    for (uint32_t o = 0; o < v->n_ops; o++)
+        TRY(check_op(f, &PROG(f->p, OP)[v->first_op + o], of_op + first[o],
+                     first[o + 1] - first[o]));
+    return QN_OK;
+}
+
+static int check_variant(struct proof *f) {
+    const uint64_t table = table_address(f);
+    for (uint32_t i = f->v->first_task; i < f->v->first_task + f->v->n_tasks; i++) {
+        const uint32_t o = PROG(f->p, TASK)[i].op;
+        const struct prog_op *op = o == PROG_NONE ? NULL : &PROG(f->p, OP)[o];
+        TRY(check_protocol(f, i));
+        TRY(check_operands(f, i, op, table));
+        TRY(check_formats(f, i, op));
+        TRY(check_numbers(f, i, op));
+        TRY(check_walk(f, i, op));
+    }
+    return check_ops(f);
+}
+
+int cuda_verify(struct diag *d, const struct prog_header *program, const struct cuda_tables *t) {
+    struct proof f = {.d = d,
+                      .p = program,
+                      .spec = PROG(program, MODEL),
+                      .t = t,
+                      .cc = t->bases.cc != 0 ? t->bases.cc : 90};
+    int rc = check_places(&f);
+    for (uint64_t i = 0; i < program->section[SECTION_VARIANT].count && rc == QN_OK; i++) {
+        f.v = &PROG(program, VARIANT)[i];
+        rc = check_variant(&f);
+        arena_fini(&f.arena);
+    }
+    arena_fini(&f.arena);
+    return rc;
+}
+
+/* ---- without a device ---------------------------------------------------------------------- */
+
+static int make_and_verify(struct diag *d, const struct prog_header *p, uint32_t cc,
+                           struct cuda_place *places, struct cuda_task *tasks) {
+    /* Addresses far from each other, as of allocations. */
+    struct cuda_tables t = {.places = places,
+                            .tasks = tasks,
+                            .bases = {.weights = 1ull << 40,
+                                      .workspace = 2ull << 40,
+                                      .kv = 3ull << 40,
+                                      .n_kv_blocks = 16,
+                                      .cc = cc}};
+    TRY(cuda_tables_plan(d, p, places, &t.weight_bytes));
+    TRY(cuda_tables_check(d, p, &t.bases));
+    TRY(cuda_tables_fill(d, p, places, &t.bases, tasks));
+    return cuda_verify(d, p, &t);
+}
+
+int cuda_verify_program(struct diag *d, const struct prog_header *program, uint32_t cc) {
+    struct arena arena = {0};
+    struct cuda_place *places;
+    struct cuda_task *tasks;
+    int rc = ARENA_NEW(d, &arena, &places, program->section[SECTION_WEIGHT].count);
+    if (rc == QN_OK) rc = ARENA_NEW(d, &arena, &tasks, program->section[SECTION_TASK].count);
+    if (rc == QN_OK) rc = make_and_verify(d, program, cc, places, tasks);
+    arena_fini(&arena);
+    return rc;
+}

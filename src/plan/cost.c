@@ -1,0 +1,70 @@
+/* cost.c - see cost.h. */
+#include "plan/cost.h"
+#include "base/checked.h"
+#include "codegen/cuda_abi.h"
+#include "graph/kv_row.h"
+
+/* What weights another worker reads while few have attention: an H200's does in 3 us. With 32 to
+ * 144 KB an H100 is as fast (docs/measurements.md, "Placement"). */
+static const uint64_t FEW_BYTES = 96 << 10;
+
+static uint32_t items_of(const struct cost_attention *a) {
+    return a->n_rows * a->spec->n_kv_heads;
+}
+
+double cost_attention_whole(const struct cost_attention *a) {
+    const uint32_t rounds = CEIL_DIV(items_of(a), a->device->n_workers);
+    return a->device->piece_ns * a->pieces * rounds;
+}
+
+/* Pieces go to the one who merges them, and from there on: two more hand-overs. A single row's
+ * model whose layers do not fit the rings streams its weights behind one of them. */
+double cost_attention_pieces(const struct cost_attention *a) {
+    const struct device *d = a->device;
+    const bool hidden = a->n_rows == 1 && !device_holds_layer(d, a->spec);
+    const double share = (double)items_of(a) * a->pieces / d->n_workers;
+    return d->piece_ns * share + d->hand_over_ns * (hidden ? 1 : 2);
+}
+
+double cost_attention_heads(const struct cost_attention *a) {
+    return a->device->hand_over_ns;
+}
+
+double cost_weights(const struct device *d, uint64_t bytes) {
+    if (d->bytes_per_ns <= 0) return -1;
+    return (double)bytes / (d->bytes_per_ns * d->n_workers);
+}
+
+double cost_operator(const struct cost_attention *a, enum op_kind kind, uint64_t bytes) {
+    const struct device *d = a->device;
+    if (bytes > 0) {
+        const double ns = cost_weights(d, bytes);
+        return ns < 0 ? ns : ns + d->hand_over_ns;
+    }
+    switch (kind) {
+    case OP_ATTENTION:
+    case OP_ATTENTION_WHOLE: return cost_attention_whole(a) + d->hand_over_ns;
+    case OP_ATTENTION_SPLIT:
+    case OP_ATTENTION_STEP:
+        return d->piece_ns * items_of(a) * a->pieces / d->n_workers + d->hand_over_ns;
+    default: return d->hand_over_ns;
+    }
+}
+
+bool cost_is_of_few(const struct device *d, uint32_t slices) {
+    return slices <= d->n_workers / 2;
+}
+
+/* Of a context a quarter of what it may have. */
+uint64_t cost_slice_bytes(const struct device *d, const struct kgraph *k, enum dtype kv_dtype,
+                          uint32_t slices) {
+    const struct kv_row row = spec_kv_row(&k->spec, kv_dtype);
+    const uint64_t quarter = (uint64_t)k->n_rows * k->context * kv_position_bytes(&row) / 4;
+    return quarter / slices + (cost_is_of_few(d, slices) ? FEW_BYTES : 0);
+}
+
+uint64_t cost_tile_rows(uint32_t token_rows, uint32_t weight_rows) {
+    const uint32_t across = CEIL_DIV(token_rows, (uint32_t)PACK_TILE);
+    const uint32_t down = CEIL_DIV(weight_rows, (uint32_t)PACK_TILE);
+    return (uint64_t)down * token_rows + (uint64_t)across * weight_rows;
+}

@@ -1,0 +1,50 @@
+/* device.h - what plans know of a device: one struct, filled by its backend, read by the compiler.
+ *
+ * Numbers of speed are for choosing between plans. They are on paper, or were measured on one card;
+ * no result depends on them.
+ */
+#ifndef QN_PLAN_DEVICE_H
+#define QN_PLAN_DEVICE_H
+
+#include "graph/model_spec.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum device_kind { DEVICE_CPU, DEVICE_CUDA };
+
+struct device {
+    enum device_kind kind;
+    uint32_t n_workers; /* threads, or multiprocessors of one rank */
+    uint32_t n_ranks;   /* GPUs that run one program: 1 */
+    uint32_t gang;      /* consecutive workers that run one task together: 1 */
+    uint32_t cc;        /* compute capability, major * 10 + minor; 0: not CUDA */
+    struct {
+        bool wgmma;   /* products by groups of warps, which only sm_90 has */
+        bool bulk;    /* bulk copies to shared memory */
+        bool cluster; /* clusters of blocks */
+    } has;
+    uint64_t ring_bytes; /* weights that a worker holds ahead of its tasks */
+    uint64_t kept_bytes; /* activations that stay in L2 until the next iteration */
+    double bytes_per_ns; /* what memory brings a worker, on paper; 0: unknown */
+    double hand_over_ns; /* from a task's end to the results of the next one that needs it */
+    double piece_ns;     /* of attention: a further piece of a context */
+};
+
+struct device device_cpu(uint32_t n_workers);
+struct device device_cuda(uint32_t cc, uint32_t n_workers, double bytes_per_ns);
+
+/* Products of so many packed rows stream their weights from one task to the next; else they go by
+ * tiles. */
+bool device_streams(const struct device *d, uint64_t n_rows, uint64_t hidden);
+
+/* A single row's activations of k columns are read where they lie, not packed. */
+bool device_packs(const struct device *d, uint32_t n_rows, uint64_t k);
+
+/* A layer's weights fit what the workers hold ahead: such a model waits for hand-overs alone, not
+ * for memory. */
+bool device_holds_layer(const struct device *d, const struct model_spec *s);
+/* Memory brings what a worker holds ahead before attention's pieces are handed over and merged. */
+bool device_has_short_ring(const struct device *d);
+
+#endif

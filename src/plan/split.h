@@ -1,0 +1,31 @@
+/* split.h - how many tasks an operator wants, and for which workers: what decompose.c cuts for. */
+#ifndef QN_PLAN_SPLIT_H
+#define QN_PLAN_SPLIT_H
+
+#include "graph/kernel_graph.h"
+#include "plan/device.h"
+
+/* What was asked for besides. */
+struct split_wish {
+    bool alternate;        /* halves, where a LINEAR has tasks for one of them at most */
+    uint32_t linear_tasks; /* tile.linear's unit tiles; 0: no wish */
+};
+
+/* Output units that a tile is a multiple of. */
+uint32_t split_grain(enum op_kind kind);
+
+/* Workers that an operator is for. */
+uint32_t split_workers(const struct device *d, const struct kgraph *k, const struct kop *op,
+                       const struct split_wish *wish);
+
+/* Slices of an operator that can have anything to do, up to `want`. */
+uint32_t split_slices(const struct kgraph *k, const struct kop *op, uint32_t want);
+
+/* Row and unit tiles of a product of n_rows packed rows and n_blocks grains of units. */
+struct split_tiles {
+    uint32_t rows, units;
+};
+struct split_tiles split_packed(const struct device *d, const struct kgraph *k, uint32_t n_rows,
+                                uint32_t n_blocks, uint32_t want);
+
+#endif

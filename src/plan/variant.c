@@ -1,0 +1,283 @@
+/* variant.c - see variant.h.
+ *
+ * Rows go 1, 8, 16, 32 ...: packed ones come in eights, and two cost what eight do. For each number
+ * of rows there is a variant for all contexts, and shorter ones in front of it where another way is
+ * cheaper for them, or where fewer workers have pieces.
+ */
+#include "plan/variant.h"
+#include "base/checked.h"
+#include "codegen/cuda_abi.h"
+#include "graph/kernel_graph.h"
+#include "plan/cost.h"
+
+/* Contexts of more pieces are not one task's unless every row is another request's: contexts of an
+ * iteration may differ, and the longest is waited for. */
+enum { WHOLE_PIECES = 8 };
+
+/* One variant on its way. */
+struct planner {
+    const struct plan_request *r;
+    uint32_t n_rows, context;
+    bool alone;
+};
+
+/* ---- attention ---- */
+
+enum { BY_HEADS, BY_SPLIT, BY_STEP, BY_WHOLE };
+
+static uint32_t pieces_of(const struct planner *p) {
+    return CEIL_DIV(p->context, (uint32_t)ATTENTION_PIECE);
+}
+
+/* Every worker has a (row, KV head) item; on a CPU a context of one piece is not shared either. */
+static bool fills_workers(const struct planner *p) {
+    const struct plan_request *r = p->r;
+    const uint64_t items = (uint64_t)p->n_rows * r->spec->n_kv_heads;
+    return items >= r->device->n_workers ||
+           (r->device->kind == DEVICE_CPU && r->max_model_len <= ATTENTION_PIECE);
+}
+
+/* Why attention cannot make the heads itself. */
+static const char *not_joined(const struct planner *p) {
+    const struct plan_request *r = p->r;
+    if (!r->join_heads || !r->cut_qkv) return "qkv=joined is not asked for";
+    if (p->n_rows == 1) return NULL;
+    if (r->device->kind != DEVICE_CUDA) return "on a CPU with a single row only";
+    return p->alone || p->n_rows <= STEP_ROWS ? NULL : "too many rows, of any requests";
+}
+
+static const char *not_whole(const struct planner *p) {
+    const struct plan_request *r = p->r;
+    const char *why = not_joined(p);
+    if (why != NULL) return why;
+    if (r->device->kind != DEVICE_CUDA) return "CUDA only";
+    if (r->whole_from == 0 || p->n_rows < r->whole_from) return "attention=whole is not asked for";
+    if (p->alone) return NULL;
+    if (fills_workers(p)) return "rows of one request would read its pieces one by one";
+    return pieces_of(p) > WHOLE_PIECES ? "contexts may differ: the longest is waited for" : NULL;
+}
+
+static void choose_cheapest(struct plan_choice *c) {
+    c->taken = 0;
+    for (uint32_t i = 1; i < c->n; i++) {
+        const struct plan_way *best = &c->ways[c->taken], *w = &c->ways[i];
+        if (w->why_not == NULL && (best->why_not != NULL || w->ns <= best->ns)) c->taken = i;
+    }
+}
+
+static void choose_attention(const struct planner *p, struct plan_choice *c) {
+    const struct cost_attention a = {p->r->device, p->r->spec, p->n_rows, pieces_of(p)};
+    const double whole = cost_attention_whole(&a), heads = cost_attention_heads(&a),
+                 pieces = cost_attention_pieces(&a);
+    const bool fills = fills_workers(p);
+    const char *why_cut = p->alone ? "every row is another request's"
+                          : fills  ? "every worker has a row and KV head already"
+                                   : NULL;
+    const char *why_joined = not_joined(p);
+    const bool cut_qkv = p->r->cut_qkv, cuda = p->r->device->kind == DEVICE_CUDA;
+    const bool cuts = !fills && !p->alone && !(cuda && why_joined != NULL);
+    *c = (struct plan_choice){
+        .what = "attention",
+        .why = "takes least of those that are possible",
+        .n = 4,
+        .ways = {
+            [BY_HEADS] = {cut_qkv ? "qkv_heads attention" : "attention",
+                          cuts ? "workers would have nothing" : NULL, whole + heads},
+            [BY_SPLIT] = {cut_qkv ? "qkv_heads attention_split attention_combine"
+                                  : "attention_split attention_combine",
+                          why_cut != NULL ? why_cut
+                          : cuda          ? "CUDA has pieces only with their heads"
+                                          : NULL,
+                          pieces + heads},
+            [BY_STEP] = {"attention_step attention_combine", why_cut != NULL ? why_cut : why_joined,
+                         pieces},
+            [BY_WHOLE] = {"attention_whole", not_whole(p), whole},
+        }};
+    choose_cheapest(c);
+}
+
+static uint32_t attention_cuts(const struct planner *p, const struct plan_choice *c) {
+    switch (c->taken) {
+    case BY_SPLIT: return KGRAPH_CUT_ATTENTION;
+    case BY_STEP: return KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_HEADS;
+    case BY_WHOLE: return KGRAPH_JOIN_HEADS | (p->alone ? KGRAPH_ALONE : 0);
+    default: return 0;
+    }
+}
+
+/* ---- products ---- */
+
+enum { BY_MATVEC, BY_STREAM, BY_PARTS, BY_TILE };
+
+static uint64_t layer_weight_bytes(const struct model_spec *s) {
+    const uint64_t heads = 2ull * (s->n_heads + s->n_kv_heads) * s->head_dim;
+    return (heads + 3ull * s->intermediate) * s->hidden * dtype_bytes(DTYPE_BF16);
+}
+
+/* The order of these is one of preference, not of cost. What decides between them is what passes
+ * through L2 and shared memory, of which no rate is known: streaming reads activations once, parts
+ * an eighth of them in each task, tiles all of them in each. Parts were measured up to PACK_NARROW
+ * rows. */
+static void choose_linear(const struct planner *p, struct plan_choice *c) {
+    const struct plan_request *r = p->r;
+    const double weights = cost_weights(r->device, layer_weight_bytes(r->spec));
+    const double after = r->device->hand_over_ns;
+    /* Of four products, and of two that add up, if any. */
+    const double four = weights < 0 ? weights : weights + 4 * after;
+    const double six = weights < 0 ? weights : weights + 6 * after;
+    const bool packs = device_packs(r->device, p->n_rows, r->spec->hidden);
+    const char *plain = packs ? NULL : "activations are rows, not packed";
+    const bool streams = device_streams(r->device, p->n_rows, r->spec->hidden);
+    const char *no_parts = !r->cut_linear            ? "linear=parts is not asked for"
+                           : p->n_rows > PACK_NARROW ? "tiles have more than 64 rows"
+                           : r->spec->hidden % SQUARES_COLUMNS != 0 ? "hidden is no multiple of 16"
+                                                                    : NULL;
+    *c = (struct plan_choice){
+        .what = "linear",
+        .why = "the first that is possible: what passes through L2 decides, whose rate is unknown",
+        .n = 4,
+        .ways = {
+            [BY_MATVEC] = {"linear: rows", packs ? "activations are packed" : NULL, four},
+            [BY_STREAM] = {"linear: weights stream",
+                           plain != NULL ? plain
+                           : streams     ? NULL
+                                         : "too many rows for registers",
+                           four},
+            [BY_PARTS] = {"linear_parts linear_sum: tiles",
+                          plain != NULL ? plain
+                          : streams     ? "weights stream"
+                                        : no_parts,
+                          six},
+            [BY_TILE] = {"linear sum_squares: tiles", plain, six},
+        }};
+    for (c->taken = 0; c->ways[c->taken].why_not != NULL;) c->taken++;
+}
+
+static uint32_t linear_cuts(const struct planner *p, const struct plan_choice *c) {
+    const struct model_spec *s = p->r->spec;
+    const struct device *d = p->r->device;
+    const uint32_t packed = KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H;
+    switch (c->taken) {
+    case BY_STREAM: return packed;
+    case BY_PARTS: return packed | KGRAPH_SUM_SQUARES | KGRAPH_CUT_LINEAR;
+    case BY_TILE: return packed | KGRAPH_SUM_SQUARES;
+    default:
+        return (device_packs(d, p->n_rows, (uint64_t)s->n_heads * s->head_dim) ? KGRAPH_PACK_O
+                                                                               : 0) |
+               (device_packs(d, p->n_rows, s->intermediate) ? KGRAPH_PACK_H : 0);
+    }
+}
+
+/* ---- empty words ---- */
+
+/* Bytes that a layer writes for a row, each at a place of its own: the residual stream twice,
+ * packed, the heads, attention's output, what GATED_MLP gives. */
+static uint64_t filled_row_bytes(const struct model_spec *s) {
+    const uint64_t heads = (s->n_heads + 2ull * s->n_kv_heads) * s->head_dim;
+    return 2ull * s->hidden * 2 + heads * 4 + (uint64_t)s->n_heads * s->head_dim * 2 +
+           (uint64_t)s->intermediate * 2;
+}
+
+/* Whether activations may ride on words that are empty before (task/carry.c). No two of them share
+ * bytes then: it pays while L2 keeps them until the next iteration, and while the pieces of a cut
+ * context are not among them. What PACK packs does not ride: nothing would behind it. */
+static bool fills(const struct planner *p, const struct plan_choice *attention) {
+    const struct plan_request *r = p->r;
+    const struct model_spec *s = r->spec;
+    return attention->taken == BY_WHOLE && !p->alone && r->device->kind == DEVICE_CUDA &&
+           r->carries && r->places_all && p->n_rows > 1 && p->n_rows <= FILLED_ROWS &&
+           s->hidden % PACK_K == 0 && s->n_heads * s->head_dim % PACK_K == 0 &&
+           s->intermediate % PACK_K == 0 &&
+           filled_row_bytes(s) <= r->device->kept_bytes / p->n_rows / s->n_layers;
+}
+
+/* ---- the list ---- */
+
+static struct plan_variant variant_of(const struct planner *p, const char *why) {
+    struct plan_variant v = {
+        .n_rows = p->n_rows, .context = p->context, .alone = p->alone, .why = why};
+    choose_attention(p, &v.attention);
+    choose_linear(p, &v.linear);
+    v.cuts = (p->r->device->kind == DEVICE_CUDA ? KGRAPH_IMAGES : 0) |
+             (p->r->cut_qkv ? KGRAPH_CUT_QKV : 0) | attention_cuts(p, &v.attention) |
+             linear_cuts(p, &v.linear) | (fills(p, &v.attention) ? KGRAPH_CLEAR : 0);
+    return v;
+}
+
+/* Positions up to which a context is one task's; 0: none. */
+static uint32_t whole_context(const struct plan_request *r, uint32_t n_rows) {
+    uint32_t most = 0;
+    for (uint32_t pieces = 1; pieces <= WHOLE_PIECES; pieces++) {
+        struct planner p = {r, n_rows, MIN(r->max_model_len, pieces * ATTENTION_PIECE), false};
+        struct plan_choice c;
+        choose_attention(&p, &c);
+        if (c.taken != BY_WHOLE) break;
+        most = p.context;
+    }
+    return most;
+}
+
+/* Positions up to which a cut context has pieces for one in `part` workers. The others go on from
+ * the projections to what they multiply next, and get more of that (task/place.c). Where whole
+ * contexts are no way, this one is none either. */
+static uint32_t few_context(const struct plan_request *r, uint32_t n_rows, uint32_t part) {
+    const uint32_t items = n_rows * r->spec->n_kv_heads;
+    if (items == 0 || whole_context(r, n_rows) == 0) return 0;
+    return MIN(r->max_model_len, r->device->n_workers / part / items * ATTENTION_PIECE);
+}
+
+/* Whether more rows than ATTENTION_STEP can have get a variant of their own for when each of them
+ * is another request's. Of all contexts: with 32 requests of 3,900 positions a token of Qwen3-8B
+ * takes 12.5 ms instead of 16.9, of 100 positions 5.97 instead of 6.23 (H100,
+ * docs/measurements.md, "17 to 64 rows"). With fewer requests than half of its rows there is a
+ * smaller one. */
+static bool has_alone(const struct plan_request *r, uint32_t n_rows) {
+    const struct planner p = {r, n_rows, r->max_model_len, true};
+    struct plan_choice c;
+    if (n_rows <= STEP_ROWS || n_rows > CUDA_PLACES || r->n_slots <= n_rows / 2) return false;
+    choose_attention(&p, &c);
+    return c.taken == BY_WHOLE;
+}
+
+static int push(struct diag *d, struct plan_variant *variants, uint32_t *n,
+                const struct plan_variant *v) {
+    if (*n == PLAN_MAX_VARIANTS)
+        return fail(d, QN_ELIMIT, "a program has %d variants at most", PLAN_MAX_VARIANTS);
+    variants[(*n)++] = *v;
+    return QN_OK;
+}
+
+static int plan_rows(struct diag *d, const struct plan_request *r, uint32_t n_rows,
+                     struct plan_variant *variants, uint32_t *n) {
+    const struct {
+        uint32_t context;
+        const char *why;
+    } contexts[] = {
+        {whole_context(r, n_rows), "contexts that one task attends to sooner than many"},
+        {few_context(r, n_rows, 4), "contexts with pieces for a quarter of the workers"},
+        {few_context(r, n_rows, 2), "contexts with pieces for half of the workers"},
+        {r->max_model_len, "all contexts"},
+    };
+    if (has_alone(r, n_rows)) {
+        const struct planner p = {r, n_rows, r->max_model_len, true};
+        const struct plan_variant v = variant_of(&p, "every row is another request's");
+        TRY(push(d, variants, n, &v));
+    }
+    for (uint32_t i = 0, before = 0; i < COUNT_OF(contexts); i++) {
+        if (contexts[i].context <= before) continue;
+        const struct planner p = {r, n_rows, contexts[i].context, false};
+        const struct plan_variant v = variant_of(&p, contexts[i].why);
+        TRY(push(d, variants, n, &v));
+        before = contexts[i].context;
+    }
+    return QN_OK;
+}
+
+int plan_variants(struct diag *d, const struct plan_request *r,
+                  struct plan_variant variants[PLAN_MAX_VARIANTS], uint32_t *n) {
+    *n = 0;
+    for (uint32_t rows = 1; rows < r->max_batched_tokens; rows *= 2)
+        if (rows == 1 || rows >= PACK_ROWS || !device_packs(r->device, rows, r->spec->hidden))
+            TRY(plan_rows(d, r, rows, variants, n));
+    return plan_rows(d, r, r->max_batched_tokens, variants, n);
+}

@@ -1,0 +1,53 @@
+/* variant.h - which variants a program has, and by which operators each runs a layer: every way is
+ * listed with what it takes, and the cheapest possible one is taken, in one place.
+ *
+ * Made by engine/compile.c before the first stage; shown by `quern inspect --why`.
+ */
+#ifndef QN_PLAN_VARIANT_H
+#define QN_PLAN_VARIANT_H
+
+#include "base/status.h"
+#include "plan/device.h"
+
+enum { PLAN_MAX_VARIANTS = 32, PLAN_WAYS = 4 };
+
+/* What is to be planned. */
+struct plan_request {
+    const struct model_spec *spec;
+    const struct device *device;
+    uint32_t n_slots, max_model_len, max_batched_tokens;
+    /* What a user may switch off (engine/compile_option.c). */
+    bool cut_qkv, join_heads, cut_linear;
+    uint32_t whole_from; /* rows from which on a context may be one task's; 0: never */
+    bool places_all;     /* no task is handed out at run time */
+    bool carries;        /* activations may say themselves when they are there */
+};
+
+/* One way to do a thing. */
+struct plan_way {
+    const char *operators; /* "attention_step attention_combine" */
+    const char *why_not;   /* what it lacks; NULL: it is possible */
+    double ns;             /* what a layer takes by it (plan/cost.h); negative: unknown */
+};
+
+/* One thing that there are several ways for. */
+struct plan_choice {
+    const char *what; /* "attention" */
+    struct plan_way ways[PLAN_WAYS];
+    uint32_t n, taken;
+    const char *why; /* that one was taken */
+};
+
+struct plan_variant {
+    uint32_t n_rows, context;
+    bool alone;      /* each of its rows is another request's */
+    uint32_t cuts;   /* enum kgraph_cut */
+    const char *why; /* why there is such a variant */
+    struct plan_choice attention, linear;
+};
+
+/* Sets variants[0..*n), ascending by rows and context. Errors: QN_ELIMIT: too many. */
+int plan_variants(struct diag *d, const struct plan_request *r,
+                  struct plan_variant variants[PLAN_MAX_VARIANTS], uint32_t *n);
+
+#endif

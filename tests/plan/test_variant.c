@@ -1,0 +1,107 @@
+/* What the planner promises whatever it chooses: each thing has a way, of the possible ones the
+ * cheapest, and what is not possible says why. */
+#include "base/checked.h"
+#include "graph/kernel_graph.h"
+#include "plan/variant.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+#undef fail /* base/status.h has one */
+
+static struct model_spec spec_of(uint32_t hidden, uint32_t heads, uint32_t kv_heads, uint32_t dim) {
+    return (struct model_spec){.n_layers = 4,
+                               .hidden = hidden,
+                               .intermediate = 3 * hidden,
+                               .vocab = 1000,
+                               .n_heads = heads,
+                               .n_kv_heads = kv_heads,
+                               .head_dim = dim,
+                               .weight_dtype = DTYPE_BF16};
+}
+
+static struct plan_request request_of(const struct model_spec *s, const struct device *d) {
+    return (struct plan_request){.spec = s,
+                                 .device = d,
+                                 .n_slots = 64,
+                                 .max_model_len = 4096,
+                                 .max_batched_tokens = 2048,
+                                 .cut_qkv = true,
+                                 .join_heads = true,
+                                 .cut_linear = d->has.wgmma,
+                                 .whole_from = 1,
+                                 .places_all = true,
+                                 .carries = true};
+}
+
+static void check_choice(const struct plan_choice *c, bool by_cost) {
+    assert_true(c->n <= PLAN_WAYS && c->taken < c->n);
+    assert_null(c->ways[c->taken].why_not);
+    for (uint32_t i = 0; by_cost && i < c->n; i++)
+        if (c->ways[i].why_not == NULL) assert_true(c->ways[c->taken].ns <= c->ways[i].ns);
+}
+
+static void the_cheapest_way_is_taken(void **state) {
+    (void)state;
+    const struct model_spec specs[] = {spec_of(4096, 32, 8, 128), spec_of(1024, 16, 8, 64),
+                                       spec_of(2048, 32, 1, 128), spec_of(4096, 32, 32, 128),
+                                       spec_of(896, 14, 2, 72)};
+    const uint32_t workers[] = {1, 17, 132, 300};
+    for (size_t s = 0; s < COUNT_OF(specs); s++)
+        for (size_t w = 0; w < 2 * COUNT_OF(workers); w++) {
+            struct diag d = {0};
+            const struct device device = device_cuda(w % 2 ? 90 : 80, workers[w / 2], 25);
+            const struct plan_request r = request_of(&specs[s], &device);
+            struct plan_variant v[PLAN_MAX_VARIANTS];
+            uint32_t n;
+            assert_int_equal(plan_variants(&d, &r, v, &n), QN_OK);
+            for (uint32_t i = 0; i < n; i++) {
+                check_choice(&v[i].attention, true);
+                check_choice(&v[i].linear, false);
+                assert_non_null(v[i].why);
+                /* A variant takes what one with less context or fewer rows does not. */
+                if (i > 0) assert_true(v[i].n_rows >= v[i - 1].n_rows);
+                if (i > 0 && v[i].n_rows == v[i - 1].n_rows && !v[i - 1].alone)
+                    assert_true(v[i].context > v[i - 1].context);
+            }
+            assert_int_equal(v[n - 1].n_rows, 2048);
+            assert_int_equal(v[n - 1].context, 4096);
+        }
+}
+
+static void rows_that_stream(void **state) {
+    (void)state;
+    const struct device hopper = device_cuda(90, 132, 25), other = device_cuda(100, 148, 50);
+    assert_true(device_streams(&hopper, 16, 1024) && device_streams(&other, 16, 1024));
+    assert_false(device_streams(&hopper, 24, 4096)); /* no code of three columns */
+    assert_true(device_streams(&hopper, 32, 2048));
+    assert_false(device_streams(&hopper, 32, 1024)); /* fewer k-tiles than warps */
+    assert_false(device_streams(&other, 32, 4096));
+    assert_false(device_streams(&hopper, 33, 4096));
+}
+
+/* What was switched off is no way. */
+static void what_is_not_asked_for_is_not_taken(void **state) {
+    (void)state;
+    const struct model_spec s = spec_of(4096, 32, 8, 128);
+    const struct device device = device_cuda(90, 132, 25);
+    struct diag d = {0};
+    struct plan_variant v[PLAN_MAX_VARIANTS];
+    uint32_t n;
+    struct plan_request r = request_of(&s, &device);
+    r.join_heads = r.cut_linear = false;
+    assert_int_equal(plan_variants(&d, &r, v, &n), QN_OK);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(v[i].cuts & (KGRAPH_JOIN_HEADS | KGRAPH_CUT_LINEAR | KGRAPH_ALONE), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_cheapest_way_is_taken),
+        cmocka_unit_test(rows_that_stream),
+        cmocka_unit_test(what_is_not_asked_for_is_not_taken),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,221 @@
+/* test_map.c - op.def's access maps: every row is understood; the compiler's evaluator and the
+ * proof's say the same of the same tasks; and shapes that do not fit are refused with the operand's
+ * name. */
+#include "task/program_map.h"
+#include "task/task_verify_map.h"
+#include "fixture.h"
+#include "random.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+#undef fail
+
+static struct model_spec spec_of(void) {
+    return fixture_spec(2, 512, 8, 2, 64, 768, 1000);
+}
+
+/* A program of one variant. */
+static struct prog_header *program_of(uint32_t n_rows, uint32_t cuts, uint32_t hidden,
+                                      struct fixture *f) {
+    const struct task_options o = {
+        .device.n_workers = 7, .tasks_per_worker = 1, .launch = LAUNCH_ALL_AOT};
+    struct model_spec spec = spec_of();
+    struct prog_header *p = NULL;
+    spec.hidden = hidden;
+    struct diag d = {0};
+    int rc = fixture_compile(&d, f, &spec, n_rows, 512, cuts, &o);
+    if (rc == QN_OK) rc = fixture_program(&d, f, 512, &p);
+    if (rc != QN_OK) print_message("%s\n", d.message);
+    assert_int_equal(rc, QN_OK);
+    return p;
+}
+
+static void same_range(const struct map_operand *a, const struct verify_operand *b,
+                       const struct prog_task *t) {
+    assert_int_equal(a->n_dims, b->n_dims);
+    for (uint32_t k = 0; k < a->n_dims; k++) {
+        const struct map_range x = op_map_range(&a->dim[k], t->row0, t->row1, t->unit0, t->unit1);
+        const struct verify_interval y = task_verify_map_range(&b->dim[k], t);
+        assert_int_equal(a->dim[k].extent, b->dim[k].extent);
+        assert_int_equal(x.first < x.last, y.first < y.last);
+        if (x.first >= x.last) continue;
+        assert_int_equal(x.first, y.first);
+        assert_int_equal(x.last, y.last);
+    }
+}
+
+/* Both evaluators on random tasks of an operator. */
+static void same_of_op(struct proof *f, uint32_t op) {
+    struct op_map map;
+    struct verify_map other;
+    struct diag d = {0};
+    assert_int_equal(program_map(&d, f->p, f->v, &PROG(f->p, OP)[op], &map), QN_OK);
+    assert_int_equal(task_verify_map(f, op, &other), QN_OK);
+    assert_int_equal(map.rows, other.rows);
+    assert_int_equal(map.units, other.units);
+    for (int i = 0; i < 200; i++) {
+        struct prog_task t = {0};
+        t.row0 = random_below((uint32_t)map.rows);
+        t.row1 = t.row0 + 1 + random_below((uint32_t)map.rows - t.row0);
+        t.unit0 = random_below((uint32_t)map.units);
+        t.unit1 = t.unit0 + 1 + random_below((uint32_t)map.units - t.unit0);
+        for (int k = 0; k < OP_MAX_IN; k++) same_range(&map.in[k], &other.in[k], &t);
+        for (int k = 0; k < OP_MAX_OUT; k++) same_range(&map.out[k], &other.out[k], &t);
+    }
+}
+
+static void both_evaluators_agree(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t n_rows, cuts, hidden;
+    } graphs[] = {{1, 0, 512},
+                  {3, KGRAPH_CUT_ATTENTION, 512},
+                  {1, FIXTURE_STEP, 512},
+                  {8, FIXTURE_FEW, 512},
+                  {9, FIXTURE_FILLED, 512},
+                  {64, FIXTURE_CUT, 512},
+                  {128, FIXTURE_MANY, 512},
+                  {16, FIXTURE_MANY, 320}};
+    bool seen[N_OP_KINDS] = {false};
+    random_state = 1;
+    for (size_t g = 0; g < sizeof graphs / sizeof *graphs; g++) {
+        struct fixture f;
+        struct prog_header *p = program_of(graphs[g].n_rows, graphs[g].cuts, graphs[g].hidden, &f);
+        struct diag d = {0};
+        struct proof proof = {.d = &d, .p = p, .v = PROG(p, VARIANT)};
+        for (uint32_t op = 0; op < proof.v->n_ops; op++) {
+            seen[PROG(p, OP)[op].kind] = true;
+            same_of_op(&proof, op);
+        }
+        free(p);
+        fixture_fini(&f);
+    }
+    for (int kind = 1; kind < N_OP_KINDS; kind++) {
+        if (!seen[kind]) print_message("%s is in none of the graphs\n", op_name((uint32_t)kind));
+        assert_true(seen[kind]);
+    }
+}
+
+/* Layers of different widths in one graph, and weights of different formats: each operator has its
+ * own shapes, and the proof knows them. */
+static void operators_have_their_own_shapes(void **state) {
+    (void)state;
+    const struct model_spec spec = spec_of();
+    struct arena arena = {0};
+    struct kgraph g;
+    struct diag d = {0};
+    kgraph_init(&g, &arena, &spec, 4, 4, 256);
+    int32_t in[OP_MAX_IN], out[OP_MAX_OUT];
+    const uint64_t shape[TENSOR_MAX_DIMS] = {4, 96};
+    int32_t x;
+    assert_int_equal(kgraph_input(&d, &g, "x", 2, shape, false, &x), QN_OK);
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+        uint64_t rows;
+    } layers[] = {{"a", DTYPE_BF16, 160}, {"b", DTYPE_F32, 48}, {"c", DTYPE_F16, 1024}};
+    uint64_t cols = 96;
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < OP_MAX_IN; k++) in[k] = NO_TENSOR;
+        in[LINEAR_A] = x;
+        assert_int_equal(kgraph_weight(&d, &g, layers[i].name, layers[i].dtype, 2, layers[i].rows,
+                                       cols, &in[LINEAR_W]),
+                         QN_OK);
+        assert_int_equal(kgraph_op(&d, &g, OP_LINEAR, i, in, out), QN_OK);
+        x = out[0];
+        cols = layers[i].rows;
+        assert_int_equal(g.tensors.items[x].shape[1], cols);
+        assert_int_equal(kop_units(&g.ops.items[i]), cols);
+    }
+    assert_int_equal(kgraph_verify(&d, &g), QN_OK);
+    kgraph_fini(&g);
+    arena_fini(&arena);
+}
+
+/* What does not fit is refused, and the message names the operand. */
+static void shapes_that_do_not_fit(void **state) {
+    (void)state;
+    const struct model_spec spec = spec_of();
+    static const struct {
+        uint64_t a[2], w[2], bias, residual[2];
+        const char *message;
+    } cases[] = {
+        {{4, 64}, {32, 65}, 0, {0, 0}, "w (w): want [32,64,0,0]"},
+        {{5, 64}, {32, 64}, 0, {0, 0}, "a (a): want [4,64,0,0]"},
+        {{4, 64}, {32, 64}, 31, {0, 0}, "bias (bias): want [32,0,0,0]"},
+        {{4, 64}, {32, 64}, 0, {4, 33}, "residual (residual): want [4,32,0,0]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct arena arena = {0};
+        struct kgraph g;
+        struct diag d = {0};
+        int32_t in[OP_MAX_IN], out[OP_MAX_OUT];
+        const uint64_t a[TENSOR_MAX_DIMS] = {cases[i].a[0], cases[i].a[1]};
+        const uint64_t r[TENSOR_MAX_DIMS] = {cases[i].residual[0], cases[i].residual[1]};
+        kgraph_init(&g, &arena, &spec, 4, 4, 256);
+        for (int k = 0; k < OP_MAX_IN; k++) in[k] = NO_TENSOR;
+        assert_int_equal(kgraph_input(&d, &g, "a", 2, a, false, &in[LINEAR_A]), QN_OK);
+        assert_int_equal(
+            kgraph_weight(&d, &g, "w", DTYPE_BF16, 2, cases[i].w[0], cases[i].w[1], &in[LINEAR_W]),
+            QN_OK);
+        if (cases[i].bias != 0)
+            assert_int_equal(
+                kgraph_weight(&d, &g, "bias", DTYPE_F32, 1, cases[i].bias, 0, &in[LINEAR_BIAS]),
+                QN_OK);
+        if (r[0] != 0)
+            assert_int_equal(kgraph_input(&d, &g, "residual", 2, r, false, &in[LINEAR_RESIDUAL]),
+                             QN_OK);
+        assert_int_equal(kgraph_op(&d, &g, OP_LINEAR, 0, in, out), QN_ESHAPE);
+        if (strstr(d.message, cases[i].message) == NULL) print_message("%s\n", d.message);
+        assert_non_null(strstr(d.message, cases[i].message));
+        kgraph_fini(&g);
+        arena_fini(&arena);
+    }
+}
+
+/* Parts of a block: one after the other, and in turns. */
+static void parts_of_blocks(void **state) {
+    (void)state;
+    const struct model_spec spec = spec_of();
+    struct arena arena = {0};
+    struct kgraph g;
+    struct diag d = {0};
+    const struct kgraph_part parts[] = {{"q", 40}, {"k", 8}, {"v", 8}};
+    const char *const both[] = {"gate", "up"};
+    int32_t joined, turns[2];
+    kgraph_init(&g, &arena, &spec, 1, 1, 256);
+    assert_int_equal(kgraph_weight_joined(&d, &g, parts, 3, DTYPE_BF16, 2, 16, &joined), QN_OK);
+    assert_int_equal(g.tensors.items[joined].shape[0], 56);
+    assert_int_equal(g.parts.items[1].at, 40);
+    assert_int_equal(g.parts.items[2].at, 48);
+    assert_int_equal(kgraph_weights_in_turns(&d, &g, both, 2, 8, DTYPE_BF16, 20, 16, turns), QN_OK);
+    const struct weight_block *b = &g.blocks.items[1];
+    assert_int_equal(b->rows, 48); /* three turns of eight of each */
+    bool taken[48] = {false};
+    for (uint32_t i = b->first_part; i < b->first_part + b->n_parts; i++) {
+        const struct weight_part *p = &g.parts.items[i];
+        for (uint32_t row = 0; row < p->rows; row++) {
+            const uint64_t at = prog_part_row(p->at, p->run, p->stride, row);
+            assert_true(at < b->rows && !taken[at]);
+            taken[at] = true;
+        }
+    }
+    assert_true(taken[0] && taken[8] && !taken[36] && !taken[47]);
+    kgraph_fini(&g);
+    arena_fini(&arena);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(both_evaluators_agree),
+        cmocka_unit_test(operators_have_their_own_shapes),
+        cmocka_unit_test(shapes_that_do_not_fit),
+        cmocka_unit_test(parts_of_blocks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
