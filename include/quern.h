@@ -377,7 +377,8 @@ QN_API int qn_engine_wait(qn_engine *engine, int timeout_ms, qn_error *error);
 
 /* ---- compiler ----------------------------------------------------------------------------- */
 
-/* Compiles the model that params name and writes the program to `path`. */
+/* Compiles the model that params name and writes the program to `path`: a plain file is replaced at
+ * once and keeps its mode; a link, a device or a FIFO is written through and stays what it is. */
 QN_API int qn_compile(const qn_engine_params *params, const char *path, qn_error *error);
 
 /* What the compiler did: a JSON object with operators, tasks and events after every stage of every

@@ -3,8 +3,11 @@
 #include "cli/progress.h"
 
 #include "base/checked.h"
+#include "base/strbuf.h"
+#include "base/utf8.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,17 +64,47 @@ bool cli_wants_json(const struct options *o) {
 json_t *cli_json_float(float x) {
     char shortest[32];
     snprintf(shortest, sizeof shortest, "%.9g", (double)x);
-    return json_real(strtod(shortest, NULL));
+    return isfinite(x) ? json_real(strtod(shortest, NULL)) : json_null();
 }
 
 int cli_print_json(json_t *value) {
     if (!value) return cli_error("out of memory");
     size_t flags = JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9);
-    int rc = json_dumpf(value, stdout, flags);
+    char *text = json_dumps(value, flags);
     json_decref(value);
-    fputc('\n', stdout);
-    if (rc != 0) return cli_error("stdout: the result could not be written");
+    if (!text) return cli_error("out of memory");
+    const size_t n = strlen(text);
+    text[n] = '\n'; /* in place of the NUL: the line is written in one piece */
+    int rc = cli_finish();
+    if (rc == EXIT_OK) rc = cli_write(text, n + 1);
+    free(text);
+    return rc;
+}
+
+int cli_write(const void *bytes, size_t n) {
+    const char *at = bytes;
+    while (n > 0) {
+        const ssize_t done = write(STDOUT_FILENO, at, n);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) return cli_error("stdout: %s", strerror(errno));
+        at += done;
+        n -= (size_t)done;
+    }
     return EXIT_OK;
+}
+
+json_t *cli_json_text(const char *text, size_t n) {
+    struct strbuf sound = {0};
+    while (n > 0) {
+        const size_t end = utf8_end(text, n), bad = end < n;
+        strbuf_add(&sound, text, end);
+        if (bad) strbuf_str(&sound, "\xef\xbf\xbd"); /* U+FFFD */
+        text += end + bad;
+        n -= end + bad;
+    }
+    json_t *value = json_stringn_nocheck(strbuf_text(&sound), sound.n);
+    strbuf_fini(&sound);
+    return value;
 }
 
 const char *cli_bytes(uint64_t bytes, char buffer[32]) {
@@ -139,8 +172,38 @@ static int count32(const struct options *o, enum option option, uint32_t *out) {
     return EXIT_OK;
 }
 
+/* Options that change nothing beside another one. */
+static int check_effects(const struct options *o) {
+    static const struct {
+        enum option option, beside;
+        const char *value; /* of `beside`; NULL: any */
+        const char *why;
+    } table[] = {
+        {OPT_THREADS, OPT_BACKEND, "cuda", "threads are the CPU's; a GPU has a worker per SM"},
+        {OPT_ISA, OPT_BACKEND, "cuda", "instruction sets are the CPU's"},
+        {OPT_COMPILE_OPTIONS, OPT_PROGRAM, NULL, "the program is compiled already"},
+        {OPT_MAX_NUM_BATCHED_TOKENS, OPT_PROGRAM, NULL, "the program has it already"},
+        {OPT_KV_CACHE_DTYPE, OPT_PROGRAM, NULL, "the program has it already"},
+    };
+    for (size_t i = 0; i < COUNT_OF(table); i++) {
+        const char *beside = options_text(o, table[i].beside, NULL);
+        if (!o->values[table[i].option].given || !beside) continue;
+        if (table[i].value && strcmp(beside, table[i].value) != 0) continue;
+        return cli_usage("--%s: has no effect beside --%s %s: %s",
+                         option_table[table[i].option].name, option_table[table[i].beside].name,
+                         beside, table[i].why);
+    }
+    const char *trace = options_text(o, OPT_TRACE, ""), *page = options_text(o, OPT_HTML, "");
+    if (strcmp(trace, "-") == 0 || strcmp(page, "-") == 0)
+        return cli_usage("--%s: stdout has the result; name a file",
+                         option_table[strcmp(trace, "-") == 0 ? OPT_TRACE : OPT_HTML].name);
+    return EXIT_OK;
+}
+
 int cli_engine_params(const struct options *o, qn_engine_params *p) {
     qn_engine_params_init(p);
+    int rc = check_effects(o);
+    if (rc != EXIT_OK) return rc;
     p->model = options_text(o, OPT_MODEL, NULL);
     p->program = options_text(o, OPT_PROGRAM, NULL);
     bool file_alone =
@@ -163,7 +226,7 @@ int cli_engine_params(const struct options *o, qn_engine_params *p) {
     p->seed = (uint64_t)options_integer(o, OPT_SEED, 0);
     p->compile_options = options_text(o, OPT_COMPILE_OPTIONS, NULL);
     p->trace_bytes = o->values[OPT_TRACE].given ? TRACE_BYTES : 0;
-    int rc = count32(o, OPT_MAX_MODEL_LEN, &p->max_model_len);
+    rc = count32(o, OPT_MAX_MODEL_LEN, &p->max_model_len);
     if (rc == EXIT_OK) rc = count32(o, OPT_MAX_NUM_SEQS, &p->max_num_seqs);
     if (rc == EXIT_OK) rc = count32(o, OPT_MAX_NUM_BATCHED_TOKENS, &p->max_num_batched_tokens);
     if (rc == EXIT_OK) rc = count32(o, OPT_THREADS, &p->threads);
@@ -215,67 +278,4 @@ int cli_write_trace(const struct options *o, qn_engine *engine) {
     if (qn_engine_trace_write(engine, path, &error) != QN_OK) return cli_failed(&error);
     cli_note(o, "trace in %s; open it in https://ui.perfetto.dev", path);
     return EXIT_OK;
-}
-
-/* ---- sampling ----------------------------------------------------------------------------- */
-
-static int number_between(const struct options *o, enum option option, double low, double high,
-                          float *out) {
-    if (!o->values[option].given) return EXIT_OK;
-    double x = o->values[option].number;
-    if (!(x >= low && x <= high))
-        return cli_usage("--%s: want a number from %g to %g, have '%s'", option_table[option].name,
-                         low, high, o->values[option].text);
-    *out = (float)x;
-    return EXIT_OK;
-}
-
-static int sampling_numbers(const struct options *o, qn_sampling_params *s) {
-    int rc = number_between(o, OPT_TEMPERATURE, 0, 100, &s->temperature);
-    if (rc == EXIT_OK) rc = number_between(o, OPT_TOP_P, 1e-6, 1, &s->top_p);
-    if (rc == EXIT_OK) rc = number_between(o, OPT_MIN_P, 0, 1, &s->min_p);
-    if (rc == EXIT_OK)
-        rc = number_between(o, OPT_REPETITION_PENALTY, 0.01, 100, &s->repetition_penalty);
-    if (rc == EXIT_OK) rc = number_between(o, OPT_PRESENCE_PENALTY, -2, 2, &s->presence_penalty);
-    if (rc == EXIT_OK) rc = number_between(o, OPT_FREQUENCY_PENALTY, -2, 2, &s->frequency_penalty);
-    return rc;
-}
-
-static int stop_token_ids(const struct options *o, qn_sampling_params *s,
-                          int32_t ids[QN_MAX_STOP_TOKEN_IDS]) {
-    const struct option_value *v = &o->values[OPT_STOP_TOKEN_IDS];
-    if (v->n > QN_MAX_STOP_TOKEN_IDS)
-        return cli_usage("--stop-token-ids: at most %d, have %zu", QN_MAX_STOP_TOKEN_IDS, v->n);
-    for (size_t i = 0; i < v->n; i++) {
-        if (v->integers[i] > INT32_MAX)
-            return cli_usage("--stop-token-ids: %lld is too large", (long long)v->integers[i]);
-        ids[i] = (int32_t)v->integers[i];
-    }
-    s->stop_token_ids = ids;
-    s->n_stop_token_ids = v->n;
-    return EXIT_OK;
-}
-
-int cli_sampling(const struct options *o, const qn_engine *engine, uint32_t max_tokens,
-                 qn_sampling_params *s, int32_t stop_ids[QN_MAX_STOP_TOKEN_IDS]) {
-    qn_sampling_params_init(s, engine);
-    int64_t top_k = options_integer(o, OPT_TOP_K, s->top_k);
-    if (top_k < -1 || top_k > INT32_MAX) return cli_usage("--top-k: want -1, 0 or more");
-    s->top_k = (int32_t)top_k;
-    s->max_tokens = max_tokens;
-    if (o->values[OPT_MAX_TOKENS].given) {
-        int rc = count32(o, OPT_MAX_TOKENS, &s->max_tokens);
-        if (rc != EXIT_OK) return rc;
-    }
-    s->ignore_eos = options_flag(o, OPT_IGNORE_EOS);
-    s->has_seed = o->values[OPT_SEED].given;
-    s->seed = (uint64_t)options_integer(o, OPT_SEED, 0);
-    const struct option_value *stop = &o->values[OPT_STOP];
-    for (size_t i = 0; i < stop->n; i++)
-        if (!stop->texts[i][0]) return cli_usage("--stop: the text is empty");
-    if (stop->n > QN_MAX_STOP) return cli_usage("--stop: at most %d times", QN_MAX_STOP);
-    s->stop = stop->texts;
-    s->n_stop = stop->n;
-    int rc = stop_token_ids(o, s, stop_ids);
-    return rc == EXIT_OK ? sampling_numbers(o, s) : rc;
 }

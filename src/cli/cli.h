@@ -33,10 +33,15 @@ void cli_note(const struct options *o, const char *fmt, ...) __attribute__((form
 /* Flushes stdout; EXIT_FAILED and a message when what was written did not arrive. */
 int cli_finish(void);
 
-/* Prints one line of compact JSON and releases `value` (NULL: out of memory). */
+/* Prints one line of compact JSON at once, so that no part of it is left if the program is stopped,
+ * and releases `value` (NULL: out of memory). */
 int cli_print_json(json_t *value);
+/* Bytes to stdout, not through its buffer, which must be empty. */
+int cli_write(const void *bytes, size_t n);
+/* A JSON string; bytes that are not UTF-8 become U+FFFD. NULL: out of memory. */
+json_t *cli_json_text(const char *text, size_t n);
 bool cli_wants_json(const struct options *o);
-/* A JSON real, which always has the digits that bring a float back. */
+/* A JSON real, which always has the digits that bring a float back; null if it is not finite. */
 json_t *cli_json_float(float x);
 
 /* Engine parameters from the options that open engines. EXIT_USAGE without a model. */
@@ -48,10 +53,6 @@ int cli_profile(const struct options *o, const qn_engine_params *params,
                 const qn_profile_params *profile, char **json, char **html, qn_error *error);
 /* With --trace: writes the trace of what ran so far. EXIT_OK without it. */
 int cli_write_trace(const struct options *o, qn_engine *engine);
-/* Sampling: the model's defaults, overridden by options. EXIT_USAGE: a value out of range. */
-int cli_sampling(const struct options *o, const qn_engine *engine, uint32_t max_tokens,
-                 qn_sampling_params *sampling, int32_t stop_ids[QN_MAX_STOP_TOKEN_IDS]);
-
 /* Reads a whole file ("-": stdin) of at most 256 MiB; *text is released with free(). Prints the
  * error; returns an exit code. */
 int cli_read_file(const char *path, char **text, size_t *n);

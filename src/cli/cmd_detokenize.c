@@ -3,16 +3,19 @@
 
 #include <stdlib.h>
 
-static int detokenize(const struct options *o, const qn_tokenizer *t, const int32_t *ids, size_t n,
-                      bool json) {
+/* `lines`: what the ids are from, NULL: not from a line. */
+static int detokenize(const struct options *o, const qn_tokenizer *t, const struct jsonl *lines,
+                      const int32_t *ids, size_t n) {
     char *text;
     size_t n_text;
     qn_error error;
+    const bool json = lines || cli_wants_json(o);
     int skip = options_flag(o, OPT_SKIP_SPECIAL_TOKENS);
-    if (qn_detokenize(t, ids, n, skip, &text, &n_text, &error) != QN_OK) return cli_failed(&error);
+    if (qn_detokenize(t, ids, n, skip, &text, &n_text, &error) != QN_OK)
+        return lines ? jsonl_fail(lines, error.message) : cli_failed(&error);
     int rc = EXIT_OK;
     if (json)
-        rc = cli_print_json(json_pack("{s:o}", "text", json_stringn(text, n_text)));
+        rc = cli_print_json(json_pack("{s:o}", "text", cli_json_text(text, n_text)));
     else
         fwrite(text, 1, n_text, stdout), putchar('\n');
     qn_free(text);
@@ -23,16 +26,16 @@ static int detokenize_lines(const struct options *o, const qn_tokenizer *t) {
     struct jsonl lines;
     json_t *line;
     int rc = jsonl_open(&lines, "-");
-    setvbuf(stdout, NULL, _IOLBF, 0); /* a program may wait for each answer */
     while (rc == EXIT_OK && (rc = jsonl_next(&lines, &line)) == EXIT_OK && line) {
         json_t *array = json_object_get(line, "ids");
         int32_t *ids = NULL;
         size_t n = 0;
+        struct diag d = {0};
         if (!json_is_array(array))
-            rc = cli_error("stdin: line %lu: ids: want an array", lines.number);
-        else
-            rc = jsonl_ids(&lines, "ids", array, &ids, &n);
-        if (rc == EXIT_OK) rc = detokenize(o, t, ids, n, true);
+            rc = jsonl_fail(&lines, "ids: want an array");
+        else if (jsonl_ids(&d, "ids", array, &ids, &n) != QN_OK)
+            rc = jsonl_fail(&lines, d.message);
+        if (rc == EXIT_OK) rc = detokenize(o, t, &lines, ids, n);
         free(ids);
         json_decref(line);
     }
@@ -69,7 +72,7 @@ int cmd_detokenize(const struct options *o) {
         int32_t *ids = NULL;
         size_t n = 0;
         rc = option_ids(o, &ids, &n);
-        if (rc == EXIT_OK) rc = detokenize(o, t, ids, n, cli_wants_json(o));
+        if (rc == EXIT_OK) rc = detokenize(o, t, NULL, ids, n);
         free(ids);
     }
     qn_tokenizer_close(t);

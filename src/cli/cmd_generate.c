@@ -1,149 +1,123 @@
 /* cmd_generate.c - quern generate: one prompt, streamed, or many as one batch. */
 #include "cli/cli.h"
-#include "cli/jsonl.h"
+#include "cli/prompts.h"
 #include "cli/tally.h"
 
-#include "base/array.h"
+#include "base/checked.h"
 #include "base/strbuf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_MAX_TOKENS = 256, MAX_PROMPTS = 1 << 20 };
+enum {
+    DEFAULT_MAX_TOKENS = 256,
+    LEAST_AHEAD = 1024, /* prompts that are handed over before the first one's result is printed */
+};
 
-/* One prompt and what came of it. */
-struct job {
-    char *text; /* NULL: ids */
-    size_t n_text;
-    int32_t *ids;
-    size_t n_ids;
-    unsigned long line; /* of the prompts file, 0: not from one */
+/* One output of a prompt. */
+struct answer {
     qn_request *request;
     struct tally tally;
 };
 
-struct jobs {
-    struct job *items;
-    size_t n, capacity;
+/* A prompt while it runs. */
+struct job {
+    struct prompt *prompt;
+    struct answer *answers; /* [n] */
+    uint32_t n;
 };
 
-static void jobs_fini(struct jobs *jobs) {
-    for (size_t i = 0; i < jobs->n; i++) {
-        qn_request_free(jobs->items[i].request);
-        tally_fini(&jobs->items[i].tally);
-        free(jobs->items[i].text);
-        free(jobs->items[i].ids);
+struct run {
+    const struct options *o;
+    qn_engine *engine;
+    struct sampling *base, *own; /* of the options; of the prompt that is handed over */
+    struct job *jobs;            /* [n_jobs] */
+    size_t n_jobs;
+    bool has_text, live;               /* live: the only output's text is printed as it comes */
+    size_t n_failed;                   /* lines with an error in place of a result ... */
+    const struct prompt *first_failed; /* ... and the first of them */
+    struct tally_sum sum;
+};
+
+static void job_fini(struct job *job) {
+    for (uint32_t i = 0; i < job->n; i++) {
+        qn_request_free(job->answers[i].request);
+        tally_fini(&job->answers[i].tally);
     }
-    ARRAY_FINI(jobs);
+    free(job->answers);
+    job->answers = NULL;
+    job->n = 0;
 }
 
-/* ---- prompts ------------------------------------------------------------------------------ */
-
-static int push_job(struct jobs *jobs, struct job job) {
-    if (ARRAY_PUSH(NULL, jobs, job) == QN_OK) return EXIT_OK;
-    free(job.text);
-    free(job.ids);
-    return cli_error("out of memory");
+/* What is wrong with a prompt: the result of its line, else of the run. */
+static int refuse(struct job *job, const char *reason) {
+    if (job->prompt->line) return prompt_refuse(job->prompt, reason);
+    return cli_error("%s", reason);
 }
 
-static int job_from_line(const struct jsonl *lines, const json_t *object, struct job *job) {
-    json_t *text = json_object_get(object, "prompt"), *ids = json_object_get(object, "prompt_ids");
-    *job = (struct job){.line = lines->number};
-    if (json_is_array(ids) && !text)
-        return jsonl_ids(lines, "prompt_ids", ids, &job->ids, &job->n_ids);
-    if (!json_is_string(text) || ids)
-        return cli_error("%s: line %lu: want either prompt (a string) or prompt_ids (an array)",
-                         lines->name, lines->number);
-    job->n_text = json_string_length(text);
-    job->text = malloc(job->n_text + 1);
-    if (!job->text) return cli_error("out of memory");
-    memcpy(job->text, json_string_value(text), job->n_text + 1);
+/* ---- hand over ---------------------------------------------------------------------------- */
+
+static int submit_one(const struct run *run, const struct prompt *p, uint32_t index,
+                      qn_request **request, qn_error *error) {
+    qn_prompt prompt = {.struct_size = sizeof prompt,
+                        .ids = p->ids,
+                        .n_ids = p->n_ids,
+                        .text = p->text,
+                        .n_text = p->n_text,
+                        .no_special = options_flag(run->o, OPT_NO_SPECIAL_TOKENS)};
+    qn_sampling_params s = run->own->params;
+    s.seed += index; /* counts if there is one */
+    return qn_request_submit(run->engine, &prompt, &s, request, error);
+}
+
+static int submit(struct run *run, struct job *job) {
+    struct diag d = {0};
+    qn_error error;
+    if (job->prompt->refusal) return EXIT_OK;
+    if (prompt_sampling(&d, job->prompt, run->base, run->own) != QN_OK)
+        return refuse(job, d.message);
+    sampling_warn(run->o, run->engine, run->own);
+    job->answers = calloc(run->own->n, sizeof *job->answers);
+    if (!job->answers) return cli_error("out of memory");
+    for (uint32_t i = 0; i < run->own->n; i++) {
+        struct answer *a = &job->answers[job->n++];
+        tally_start(&a->tally);
+        if (submit_one(run, job->prompt, i, &a->request, &error) != QN_OK)
+            return refuse(job, error.message);
+    }
     return EXIT_OK;
 }
 
-static int jobs_from_file(const char *path, struct jobs *jobs) {
-    struct jsonl lines;
-    json_t *line;
-    int rc = jsonl_open(&lines, path);
-    while (rc == EXIT_OK && (rc = jsonl_next(&lines, &line)) == EXIT_OK && line) {
-        struct job job = {0};
-        rc = jobs->n < MAX_PROMPTS ? job_from_line(&lines, line, &job)
-                                   : cli_error("%s: more than %d prompts", path, MAX_PROMPTS);
-        if (rc == EXIT_OK) rc = push_job(jobs, job);
-        json_decref(line);
-    }
-    jsonl_close(&lines);
-    if (rc == EXIT_OK && jobs->n == 0) rc = cli_error("%s: no prompts", path);
-    return rc;
-}
+/* ---- collect ------------------------------------------------------------------------------ */
 
-static int job_from_ids(const struct option_value *v, struct jobs *jobs) {
-    struct job job = {.n_ids = v->n};
-    job.ids = malloc((v->n ? v->n : 1) * sizeof *job.ids);
-    if (!job.ids) return cli_error("out of memory");
-    for (size_t i = 0; i < v->n; i++) {
-        if (v->integers[i] > INT32_MAX) {
-            free(job.ids);
-            return cli_error("--prompt-ids: %lld is not a token id", (long long)v->integers[i]);
-        }
-        job.ids[i] = (int32_t)v->integers[i];
-    }
-    return push_job(jobs, job);
-}
-
-static int read_prompts(const struct options *o, struct jobs *jobs) {
-    const char *prompt = options_text(o, OPT_PROMPT, NULL);
-    const char *file = options_text(o, OPT_PROMPT_FILE, NULL);
-    const char *many = options_text(o, OPT_PROMPTS_FILE, NULL);
-    const struct option_value *ids = &o->values[OPT_PROMPT_IDS];
-    if (!!prompt + !!file + !!many + ids->given != 1)
-        return cli_usage("give one of --prompt, --prompt-file, --prompt-ids and --prompts-file");
-    if (many) return jobs_from_file(many, jobs);
-    if (ids->given) return job_from_ids(ids, jobs);
-    struct job job = {0};
-    if (file) {
-        int rc = cli_read_file(file, &job.text, &job.n_text);
-        return rc == EXIT_OK ? push_job(jobs, job) : rc;
-    }
-    job.text = strdup(prompt);
-    job.n_text = strlen(prompt);
-    return job.text ? push_job(jobs, job) : cli_error("out of memory");
-}
-
-/* ---- running ------------------------------------------------------------------------------ */
-
-static int submit(const struct options *o, qn_engine *engine, const qn_sampling_params *sampling,
-                  struct job *job) {
-    qn_prompt prompt = {.struct_size = sizeof prompt,
-                        .ids = job->ids,
-                        .n_ids = job->n_ids,
-                        .text = job->text,
-                        .n_text = job->n_text,
-                        .no_special = options_flag(o, OPT_NO_SPECIAL_TOKENS)};
-    qn_error error;
-    tally_start(&job->tally);
-    if (qn_request_submit(engine, &prompt, sampling, &job->request, &error) == QN_OK)
-        return EXIT_OK;
-    if (job->line) return cli_error("line %lu: %s", job->line, error.message);
-    return cli_failed(&error);
-}
-
-/* Takes all tokens of one request; `live`: prints the text as it comes. */
-static int collect(struct job *job, bool live) {
+/* Takes all tokens of one request. */
+static int collect_one(const struct run *run, struct job *job, struct answer *a) {
     qn_output out = {.struct_size = sizeof out};
     qn_error error;
     do {
-        if (qn_request_next(job->request, -1, &out, &error) != QN_OK) return cli_failed(&error);
-        if (tally_add(&job->tally, &out) != QN_OK) return cli_error("out of memory");
-        if (live && out.n_text) {
+        if (qn_request_next(a->request, -1, &out, &error) != QN_OK)
+            return refuse(job, error.message);
+        if (tally_add(&a->tally, &out) != QN_OK) return cli_error("out of memory");
+        if (run->live && out.n_text) {
             fwrite(out.text, 1, out.n_text, stdout);
-            fflush(stdout);
+            if (fflush(stdout) != 0) return cli_finish();
         }
     } while (out.finish_reason == QN_RUNNING);
-    if (out.finish_reason == QN_FINISH_ABORT) return cli_error("the request was canceled");
+    if (out.finish_reason == QN_FINISH_ABORT) return refuse(job, "the request was canceled");
     return EXIT_OK;
 }
+
+static int collect(struct run *run, struct job *job) {
+    int rc = EXIT_OK;
+    for (uint32_t i = 0; i < job->n && rc == EXIT_OK && !job->prompt->refusal; i++) {
+        rc = collect_one(run, job, &job->answers[i]);
+        if (rc == EXIT_OK) tally_sum(&run->sum, &job->answers[i].tally);
+    }
+    return rc;
+}
+
+/* ---- print -------------------------------------------------------------------------------- */
 
 static json_t *ids_json(const int32_t *ids, size_t n) {
     json_t *array = json_array();
@@ -151,65 +125,183 @@ static json_t *ids_json(const int32_t *ids, size_t n) {
     return array;
 }
 
-static json_t *job_json(const struct job *job, bool has_text) {
-    const struct tally *t = &job->tally;
-    size_t n_prompt;
-    const int32_t *prompt = qn_request_prompt_ids(job->request, &n_prompt);
-    json_t *logprobs = json_array();
-    for (size_t i = 0; i < t->n; i++)
+static json_t *top_json(const qn_token_logprob *top, size_t n) {
+    json_t *array = json_array();
+    for (size_t i = 0; i < n && top[i].id >= 0; i++)
+        json_array_append_new(array, json_pack("{s:i, s:o}", "id", (int)top[i].id, "logprob",
+                                               cli_json_float(top[i].logprob)));
+    return array;
+}
+
+/* The fields of one output, into *o. */
+static void put_answer(json_t *o, const struct run *run, const struct tally *t) {
+    json_t *ids = json_array(), *logprobs = json_array(), *tops = json_array();
+    for (size_t i = 0; i < t->n; i++) {
+        json_array_append_new(ids, json_integer(t->items[i].id));
         json_array_append_new(logprobs, cli_json_float(t->items[i].logprob));
-    json_t *ids = json_array();
-    for (size_t i = 0; i < t->n; i++) json_array_append_new(ids, json_integer(t->items[i].id));
-    json_t *text = has_text ? json_stringn(strbuf_text(&t->text), t->text.n) : json_null();
-    return json_pack("{s:o, s:o, s:o, s:o, s:s, s:o}", "prompt_ids", ids_json(prompt, n_prompt),
-                     "ids", ids, "text", text, "logprobs", logprobs, "finish_reason",
-                     qn_finish_reason_text(t->finish_reason), "stats", tally_json(t, n_prompt));
+        json_array_append_new(tops, top_json(t->items[i].top, t->items[i].n_top));
+    }
+    json_object_set_new(o, "ids", ids);
+    json_object_set_new(
+        o, "text", run->has_text ? cli_json_text(strbuf_text(&t->text), t->text.n) : json_null());
+    json_object_set_new(o, "logprobs", logprobs);
+    if (t->n > 0 && t->items[0].n_top > 0) json_object_set(o, "top_logprobs", tops);
+    json_decref(tops);
+    json_object_set_new(o, "finish_reason", json_string(qn_finish_reason_text(t->finish_reason)));
+    json_object_set_new(o, "stop_reason",
+                        t->stop                 ? json_string(t->stop)
+                        : t->stop_token_id >= 0 ? json_integer(t->stop_token_id)
+                                                : json_null());
 }
 
-static int print_job(const struct options *o, const struct job *job, bool live, bool has_text) {
-    if (cli_wants_json(o)) return cli_print_json(job_json(job, has_text));
-    if (!live) fwrite(strbuf_text(&job->tally.text), 1, job->tally.text.n, stdout);
-    putchar('\n');
-    return EXIT_OK;
+/* The scores of the prompt's tokens, null for the first; nothing if they were not asked for. */
+static void put_scores(json_t *o, qn_request *request) {
+    const float *logprobs;
+    const qn_token_logprob *top;
+    size_t n, n_top;
+    qn_request_prompt_ids(request, &n);
+    if (qn_request_prompt_logprobs(request, &logprobs, &top, &n_top, NULL) != QN_OK) return;
+    json_t *own = json_array(), *tops = json_array();
+    for (size_t i = 0; i < n; i++) {
+        json_array_append_new(own, cli_json_float(logprobs[i]));
+        json_array_append_new(tops, i ? top_json(top + i * n_top, n_top) : json_null());
+    }
+    json_object_set_new(o, "prompt_logprobs", own);
+    if (n_top > 0) json_object_set(o, "prompt_top_logprobs", tops);
+    json_decref(tops);
 }
 
-static int run_jobs(const struct options *o, qn_engine *engine, struct jobs *jobs) {
-    qn_sampling_params sampling;
-    int32_t stop_ids[QN_MAX_STOP_TOKEN_IDS];
-    int rc = cli_sampling(o, engine, DEFAULT_MAX_TOKENS, &sampling, stop_ids);
-    bool has_text = qn_engine_tokenizer(engine) != NULL;
-    bool live = jobs->n == 1 && !cli_wants_json(o);
-    if (rc == EXIT_OK && !has_text && !cli_wants_json(o))
-        cli_note(o, "the model has no tokenizer, so there is no text to print; use --format json");
-    if (rc == EXIT_OK && !has_text && o->values[OPT_STOP].given)
-        rc = cli_error("--stop: the model has no tokenizer");
-    for (size_t i = 0; i < jobs->n && rc == EXIT_OK; i++)
-        rc = submit(o, engine, &sampling, &jobs->items[i]);
-    for (size_t i = 0; i < jobs->n && rc == EXIT_OK; i++) {
-        rc = collect(&jobs->items[i], live);
-        if (rc == EXIT_OK) rc = print_job(o, &jobs->items[i], live, has_text);
+static void put_outputs(json_t *o, const struct run *run, const struct job *job, size_t n_prompt) {
+    json_t *outputs = json_array();
+    for (uint32_t i = 0; i < job->n; i++) {
+        json_t *one = json_object();
+        json_object_set_new(one, "index", json_integer(i));
+        put_answer(one, run, &job->answers[i].tally);
+        json_object_set_new(one, "stats", tally_json(&job->answers[i].tally, n_prompt));
+        json_array_append_new(outputs, one);
+    }
+    json_object_set_new(o, "outputs", outputs);
+}
+
+static json_t *job_json(const struct run *run, const struct job *job) {
+    const struct prompt *p = job->prompt;
+    json_t *o = json_object(), *custom = json_object_get(p->fields, "custom_id");
+    if (p->refusal) {
+        json_t *message = cli_json_text(p->refusal, strlen(p->refusal));
+        json_object_set_new(
+            o, "error", json_pack("{s:o, s:I}", "message", message, "line", (json_int_t)p->line));
+    } else {
+        size_t n;
+        const int32_t *ids = qn_request_prompt_ids(job->answers[0].request, &n);
+        json_object_set_new(o, "prompt_ids", ids_json(ids, n));
+        put_scores(o, job->answers[0].request);
+        if (job->n > 1) {
+            put_outputs(o, run, job, n);
+        } else {
+            put_answer(o, run, &job->answers[0].tally);
+            json_object_set_new(o, "stats", tally_json(&job->answers[0].tally, n));
+        }
+    }
+    if (custom) json_object_set(o, "custom_id", custom);
+    return o;
+}
+
+/* A line after each text that is not the only one: which it was and how it ended. */
+static void print_end(const struct job *job, uint32_t index, const char *end) {
+    printf("\n--- prompt %lu", job->prompt->line ? job->prompt->line : 1);
+    if (job->n > 1) printf(", text %u", index + 1);
+    printf(": %s\n", end);
+}
+
+static int print_text(const struct run *run, const struct job *job) {
+    if (job->prompt->refusal) {
+        print_end(job, 0, "error");
+        return cli_finish();
+    }
+    for (uint32_t i = 0; i < job->n; i++) {
+        const struct tally *t = &job->answers[i].tally;
+        if (!run->live) fwrite(strbuf_text(&t->text), 1, t->text.n, stdout);
+        if (run->n_jobs > 1 || job->n > 1)
+            print_end(job, i, qn_finish_reason_text(t->finish_reason));
+        else
+            putchar('\n');
+    }
+    return cli_finish();
+}
+
+/* ---- the run ------------------------------------------------------------------------------ */
+
+static int run_jobs(struct run *run) {
+    qn_engine_info info = {.struct_size = sizeof info};
+    qn_engine_get_info(run->engine, &info);
+    const size_t ahead = MAX((size_t)LEAST_AHEAD, (size_t)info.max_num_seqs * 8);
+    size_t given = 0;
+    int rc = EXIT_OK;
+    for (size_t i = 0; i < run->n_jobs && rc == EXIT_OK; i++) {
+        struct job *job = &run->jobs[i];
+        for (; given < run->n_jobs && given < i + ahead && rc == EXIT_OK; given++)
+            rc = submit(run, &run->jobs[given]);
+        if (rc == EXIT_OK) rc = collect(run, job);
+        if (rc == EXIT_OK)
+            rc = cli_wants_json(run->o) ? cli_print_json(job_json(run, job)) : print_text(run, job);
+        if (job->prompt->refusal && run->n_failed++ == 0) run->first_failed = job->prompt;
+        job_fini(job);
     }
     return rc;
 }
 
-static void report(const struct options *o, qn_engine *engine, const struct jobs *jobs) {
-    struct tally_sum sum = {0};
-    if (options_flag(o, OPT_QUIET)) return;
-    for (size_t i = 0; i < jobs->n; i++) tally_sum(&sum, &jobs->items[i].tally);
-    tally_report(o, engine, &sum);
+static int start(struct run *run) {
+    run->base = calloc(2, sizeof *run->base);
+    if (!run->base) return cli_error("out of memory");
+    run->own = run->base + 1;
+    int rc = sampling_from_options(run->o, run->engine, DEFAULT_MAX_TOKENS, run->base);
+    if (rc != EXIT_OK) return rc;
+    const bool json = cli_wants_json(run->o);
+    run->has_text = qn_engine_tokenizer(run->engine) != NULL;
+    run->live = run->n_jobs == 1 && run->base->n == 1 && !run->jobs[0].prompt->line && !json;
+    if (!run->has_text && !json)
+        cli_note(run->o, "the model has no tokenizer, so there is no text to print; use --format "
+                         "json");
+    if (!run->has_text && run->base->params.n_stop)
+        return cli_error("--stop: the model has no tokenizer");
+    return EXIT_OK;
+}
+
+static int run_prompts(const struct options *o, qn_engine *engine, struct prompts *prompts) {
+    struct run run = {.o = o, .engine = engine, .n_jobs = prompts->n};
+    run.jobs = calloc(prompts->n, sizeof *run.jobs);
+    if (!run.jobs) return cli_error("out of memory");
+    for (size_t i = 0; i < run.n_jobs; i++) run.jobs[i].prompt = &prompts->items[i];
+    int rc = start(&run);
+    if (rc == EXIT_OK) rc = run_jobs(&run);
+    for (size_t i = 0; i < run.n_jobs; i++) job_fini(&run.jobs[i]);
+    if (rc == EXIT_OK && run.sum.n_requests && !options_flag(o, OPT_QUIET))
+        tally_report(o, engine, &run.sum);
+    if (run.base) sampling_fini(run.base);
+    free(run.base);
+    free(run.jobs);
+    if (rc == EXIT_OK && run.n_failed)
+        rc = cli_error("%zu of %zu prompts failed; line %lu: %s", run.n_failed, prompts->n,
+                       run.first_failed->line, run.first_failed->refusal);
+    return rc;
 }
 
 int cmd_generate(const struct options *o) {
     qn_engine_params params;
     qn_engine *engine = NULL;
-    struct jobs jobs = {0};
+    struct prompts prompts = {0};
+    const enum option listed[] = {OPT_LOGPROBS, OPT_PROMPT_LOGPROBS};
+    for (size_t i = 0; i < COUNT_OF(listed); i++)
+        if (o->values[listed[i]].given && !cli_wants_json(o))
+            return cli_usage("--%s: shown with --format json only", option_table[listed[i]].name);
     int rc = cli_engine_params(o, &params);
-    if (rc == EXIT_OK) rc = read_prompts(o, &jobs);
+    if (rc == EXIT_OK) rc = sampling_check_options(o);
+    if (rc == EXIT_OK) rc = prompts_read(o, &prompts);
+    params.max_logprobs = MAX(prompts.max_logprobs, sampling_logprobs_of_options(o));
     if (rc == EXIT_OK) rc = cli_open_engine(o, &params, &engine);
-    if (rc == EXIT_OK) rc = run_jobs(o, engine, &jobs);
-    if (rc == EXIT_OK) report(o, engine, &jobs);
+    if (rc == EXIT_OK) rc = run_prompts(o, engine, &prompts);
     if (rc == EXIT_OK) rc = cli_write_trace(o, engine);
-    jobs_fini(&jobs);
+    prompts_fini(&prompts);
     qn_engine_close(engine);
     return rc;
 }

@@ -11,13 +11,16 @@ static json_t *ids_json(const int32_t *ids, size_t n) {
     return array;
 }
 
-static int tokenize(const struct options *o, const qn_tokenizer *t, const char *text, size_t n,
-                    bool json) {
+/* `lines`: what the text is from, NULL: not from a line. */
+static int tokenize(const struct options *o, const qn_tokenizer *t, const struct jsonl *lines,
+                    const char *text, size_t n) {
     int32_t *ids;
     size_t n_ids;
     qn_error error;
+    const bool json = lines || cli_wants_json(o);
     int special = !options_flag(o, OPT_NO_SPECIAL_TOKENS);
-    if (qn_tokenize(t, text, n, special, &ids, &n_ids, &error) != QN_OK) return cli_failed(&error);
+    if (qn_tokenize(t, text, n, special, &ids, &n_ids, &error) != QN_OK)
+        return lines ? jsonl_fail(lines, error.message) : cli_failed(&error);
     int rc = EXIT_OK;
     if (json) {
         rc = cli_print_json(json_pack("{s:o}", "ids", ids_json(ids, n_ids)));
@@ -33,13 +36,12 @@ static int tokenize_lines(const struct options *o, const qn_tokenizer *t) {
     struct jsonl lines;
     json_t *line;
     int rc = jsonl_open(&lines, "-");
-    setvbuf(stdout, NULL, _IOLBF, 0); /* a program may wait for each answer */
     while (rc == EXIT_OK && (rc = jsonl_next(&lines, &line)) == EXIT_OK && line) {
         json_t *text = json_object_get(line, "text");
         if (json_is_string(text))
-            rc = tokenize(o, t, json_string_value(text), json_string_length(text), true);
+            rc = tokenize(o, t, &lines, json_string_value(text), json_string_length(text));
         else
-            rc = cli_error("stdin: line %lu: text: want a string", lines.number);
+            rc = jsonl_fail(&lines, "text: want a string");
         json_decref(line);
     }
     jsonl_close(&lines);
@@ -101,9 +103,9 @@ int cmd_tokenize(const struct options *o) {
         rc = cli_failed(&error);
     else {
         if (prompt)
-            rc = tokenize(o, t, prompt, strlen(prompt), cli_wants_json(o));
+            rc = tokenize(o, t, NULL, prompt, strlen(prompt));
         else if (file)
-            rc = tokenize(o, t, text, n, cli_wants_json(o));
+            rc = tokenize(o, t, NULL, text, n);
         else if (options_flag(o, OPT_CHAT))
             rc = tokenize_chats(o, dir, t);
         else

@@ -18,36 +18,57 @@ void jsonl_close(struct jsonl *j) {
     *j = (struct jsonl){0};
 }
 
-int jsonl_line(struct jsonl *j) {
+/* The next line that is not empty; j->n is 0 at the end. The file may begin with a byte order mark,
+ * as some editors write it. Errors: QN_EIO. */
+static int read_line(struct diag *d, struct jsonl *j) {
     do {
         ssize_t n = getline(&j->line, &j->capacity, j->file);
-        if (n < 0 && ferror(j->file)) return cli_error("%s: %s", j->name, strerror(errno));
+        if (n < 0 && ferror(j->file)) return fail(d, QN_EIO, "%s: %s", j->name, strerror(errno));
         j->n = n < 0 ? 0 : (size_t)n;
-        if (n < 0) return EXIT_OK;
-        j->number++;
+        if (n < 0) return QN_OK;
+        if (j->number++ == 0 && n >= 3 && memcmp(j->line, "\xef\xbb\xbf", 3) == 0) {
+            j->n -= 3;
+            memmove(j->line, j->line + 3, j->n + 1);
+        }
     } while (strspn(j->line, " \t\r\n") == j->n);
-    return EXIT_OK;
+    return QN_OK;
+}
+
+int jsonl_line(struct jsonl *j) {
+    struct diag d = {0};
+    return read_line(&d, j) == QN_OK ? EXIT_OK : cli_error("%s", d.message);
+}
+
+int jsonl_read(struct diag *d, struct jsonl *j, json_t **object) {
+    *object = NULL;
+    TRY(read_line(d, j));
+    if (j->n == 0) return QN_OK;
+    json_error_t e;
+    json_t *value = json_loadb(j->line, j->n, JSON_ALLOW_NUL, &e);
+    if (!value) return fail(d, QN_EFORMAT, "column %d: %s", e.column, e.text);
+    if (json_is_object(value)) {
+        *object = value;
+        return QN_OK;
+    }
+    json_decref(value);
+    return fail(d, QN_EFORMAT, "want an object");
+}
+
+int jsonl_fail(const struct jsonl *j, const char *message) {
+    return cli_error("%s: line %lu: %s", j->name, j->number, message);
 }
 
 int jsonl_next(struct jsonl *j, json_t **object) {
-    *object = NULL;
-    int rc = jsonl_line(j);
-    if (rc != EXIT_OK || j->n == 0) return rc;
-    json_error_t e;
-    *object = json_loadb(j->line, j->n, JSON_ALLOW_NUL, &e);
-    if (!*object)
-        return cli_error("%s: line %lu: column %d: %s", j->name, j->number, e.column, e.text);
-    if (json_is_object(*object)) return EXIT_OK;
-    json_decref(*object);
-    *object = NULL;
-    return cli_error("%s: line %lu: want an object", j->name, j->number);
+    struct diag d = {0};
+    const int rc = jsonl_read(&d, j, object);
+    if (rc == QN_EIO) return cli_error("%s", d.message);
+    return rc == QN_OK ? EXIT_OK : jsonl_fail(j, d.message);
 }
 
-int jsonl_ids(const struct jsonl *j, const char *what, const json_t *array, int32_t **ids,
-              size_t *n) {
+int jsonl_ids(struct diag *d, const char *what, const json_t *array, int32_t **ids, size_t *n) {
     *n = json_array_size(array);
     *ids = malloc((*n ? *n : 1) * sizeof **ids);
-    if (!*ids) return cli_error("out of memory");
+    if (!*ids) return fail_nomem(d, *n * sizeof **ids, what);
     for (size_t i = 0; i < *n; i++) {
         json_t *v = json_array_get(array, i);
         json_int_t id = json_integer_value(v);
@@ -57,8 +78,7 @@ int jsonl_ids(const struct jsonl *j, const char *what, const json_t *array, int3
         }
         free(*ids);
         *ids = NULL;
-        return cli_error("%s: line %lu: %s: element %zu is not a token id", j->name, j->number,
-                         what, i);
+        return fail(d, QN_EINVAL, "%s: element %zu is not a token id", what, i);
     }
-    return EXIT_OK;
+    return QN_OK;
 }

@@ -18,16 +18,20 @@ struct jsonl {
 int jsonl_open(struct jsonl *j, const char *path);
 void jsonl_close(struct jsonl *j);
 
-/* Reads the next line that is not empty into j->line[0, n); n is 0 at the end. Prints the error;
- * returns an exit code. */
+/* Reads the next line that is not empty into j->line[0, n), without a byte order mark; n is 0 at
+ * the end. Prints the error; returns an exit code. */
 int jsonl_line(struct jsonl *j);
-/* The next object, which the caller releases; NULL at the end. Empty lines are skipped. Prints the
- * error, with file and line; returns an exit code. */
+/* The next object, which the caller releases; NULL at the end. Empty lines are skipped, and so is a
+ * byte order mark. Errors: QN_EIO; QN_EFORMAT without the line's number, and the next call goes on
+ * after it. */
+int jsonl_read(struct diag *d, struct jsonl *j, json_t **object);
+/* The same; prints the error, with file and line; returns an exit code. */
 int jsonl_next(struct jsonl *j, json_t **object);
+/* Prints what is wrong with the line that was read last; returns EXIT_FAILED. */
+int jsonl_fail(const struct jsonl *j, const char *message);
 
 /* An array of token ids, out of a JSON array of integers; released with free(). `what` names the
- * array in messages. Returns an exit code. */
-int jsonl_ids(const struct jsonl *j, const char *what, const json_t *array, int32_t **ids,
-              size_t *n);
+ * array. Errors: QN_EINVAL, QN_ENOMEM. */
+int jsonl_ids(struct diag *d, const char *what, const json_t *array, int32_t **ids, size_t *n);
 
 #endif

@@ -122,6 +122,20 @@ static int parse_integer(struct diag *d, const struct option_info *info, const c
     return QN_OK;
 }
 
+/* The 64 bits of a seed, whatever their sign. */
+static int parse_seed(struct diag *d, const struct option_info *info, const char *text,
+                      int64_t *out) {
+    const bool negative = text[0] == '-';
+    const char *digits = text + negative;
+    char *end;
+    errno = 0;
+    const unsigned long long n = strtoull(digits, &end, 10);
+    if (digits[0] < '0' || digits[0] > '9' || *end || errno || (negative && n > 1ull << 63))
+        return bad_value(d, info, "a whole number from -2^63 to 2^64 - 1", text);
+    *out = (int64_t)(negative ? 0 - n : n);
+    return QN_OK;
+}
+
 static int parse_number(struct diag *d, const struct option_info *info, const char *text,
                         double *out) {
     char *end;
@@ -185,6 +199,7 @@ static int set_value(struct diag *d, struct options *o, enum option option, cons
     case KIND_CHOICE: return parse_choice(d, info, text);
     case KIND_COUNT: return parse_count(d, info, text, &v->integer);
     case KIND_INTEGER: return parse_integer(d, info, text, &v->integer);
+    case KIND_SEED: return parse_seed(d, info, text, &v->integer);
     case KIND_NUMBER: return parse_number(d, info, text, &v->number);
     case KIND_TEXTS: return add_text(d, o, text, v);
     case KIND_COUNTS:
@@ -281,6 +296,9 @@ static int parse_option(struct diag *d, struct options *o, int argc, char *const
             equals = typed + 1; /* -n32 */
     }
     const struct option_info *info = &option_table[option];
+    if (o->values[option].bare)
+        return fail(d, QN_EINVAL, "--%s: the argument '%s' has given it already", info->name,
+                    o->values[option].text);
     if (info->kind == KIND_FLAG) {
         if (equals) return fail(d, QN_EINVAL, "--%s takes no value", info->name);
         return set_value(d, o, option, "");
@@ -299,6 +317,7 @@ static int parse_bare(struct diag *d, struct options *o, const char *text) {
     if (o->values[option].given)
         return fail(d, QN_EINVAL, "argument '%s': --%s is '%s' already", text,
                     option_table[option].name, o->values[option].text);
+    o->values[option].bare = true;
     return set_value(d, o, option, text);
 }
 

@@ -32,6 +32,7 @@ enum option_kind {
     KIND_CHOICE,
     KIND_COUNT,
     KIND_INTEGER,
+    KIND_SEED,
     KIND_NUMBER,
     KIND_TEXTS,
     KIND_COUNTS,
@@ -62,6 +63,7 @@ static inline bool option_fits(enum option option, enum command command) {
 /* One option as given. The strings are argv's. */
 struct option_value {
     bool given;
+    bool bare; /* as an argument without the option's name */
     const char *text;
     int64_t integer;
     double number;

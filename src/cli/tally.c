@@ -5,24 +5,29 @@
 #include "base/checked.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 void tally_start(struct tally *t) {
-    *t = (struct tally){.start_ns = cli_now()};
+    *t = (struct tally){.start_ns = cli_now(), .stop_token_id = -1};
 }
 
 int tally_add(struct tally *t, const qn_output *out) {
     if (out->id >= 0) {
-        struct tally_token token = {out->id, out->logprob, out->time_ns};
+        struct tally_token token = {out->id, out->logprob, out->time_ns, out->top, out->n_top};
         TRY(ARRAY_PUSH(NULL, t, token));
         t->end_ns = out->time_ns;
     }
     strbuf_add(&t->text, out->text, out->n_text);
     t->finish_reason = out->finish_reason;
+    t->stop_token_id = out->stop_token_id;
+    if (out->stop && !(t->stop = strdup(out->stop))) return QN_ENOMEM;
     return strbuf_status(NULL, &t->text);
 }
 
 void tally_fini(struct tally *t) {
     ARRAY_FINI(t);
+    free(t->stop);
     strbuf_fini(&t->text);
 }
 

@@ -10,7 +10,9 @@
 struct tally_token {
     int32_t id;
     float logprob;
-    uint64_t time_ns; /* when it was seen */
+    uint64_t time_ns;            /* when it was seen */
+    const qn_token_logprob *top; /* [n_top] the request's */
+    size_t n_top;
 };
 
 struct tally {
@@ -18,6 +20,8 @@ struct tally {
     size_t n, capacity;
     struct strbuf text;
     int finish_reason;
+    char *stop;            /* the stop string that ended it; NULL: none */
+    int32_t stop_token_id; /* qn_output's */
     uint64_t start_ns, end_ns;
 };
 

@@ -166,6 +166,16 @@ int plan_from_program(struct diag *d, const qn_engine_params *p, const struct mo
     TRY(agree(d, "threads", p->threads, program->n_workers));
     TRY(agree(d, "max_num_seqs", p->max_num_seqs, program->n_slots));
     TRY(agree(d, "max_model_len", p->max_model_len, program->max_model_len));
+    TRY(agree(d, "max_num_batched_tokens",
+              p->max_num_batched_tokens ? round_up_power(p->max_num_batched_tokens) : 0,
+              last->n_rows));
+    if (p->compile_options)
+        return fail(d, QN_EINVAL, "compile_options: %s, but the program is compiled already",
+                    p->compile_options);
+    if (strcmp(p->kv_cache_dtype, "auto") != 0 &&
+        c->kv_dtype != (enum dtype)PROG(program, KV)->dtype)
+        return fail(d, QN_EINVAL, "kv_cache_dtype: %s, but the program was compiled for %s",
+                    p->kv_cache_dtype, dtype_row(PROG(program, KV)->dtype)->hf);
     c->device.n_workers = plan->config.n_workers = program->n_workers;
     c->n_slots = program->n_slots;
     c->max_model_len = program->max_model_len;

@@ -4,6 +4,8 @@
 #include "engine/why.h"
 
 #include "base/checked.h"
+#include "base/map.h"
+#include "base/outfile.h"
 #include "codegen/cuda_verify.h"
 #include "task/task_verify.h"
 
@@ -40,11 +42,18 @@ static void job_fini(struct job *job) {
 
 /* ---- compile ------------------------------------------------------------------------------ */
 
+/* The checksum of a file is of its bytes with this field 0, as program_read knows it. */
+static int write_program(struct diag *d, struct prog_header *p, const char *path) {
+    p->checksum = 0;
+    p->checksum = hash_bytes(p, p->total_bytes, 0);
+    return outfile_write(d, path, p, p->total_bytes);
+}
+
 int qn_compile(const qn_engine_params *params, const char *path, qn_error *error) {
     struct diag d = {0};
     struct job job;
     int rc = job_run(&d, params, NULL, &job);
-    if (rc == QN_OK) rc = program_write(&d, job.program, path);
+    if (rc == QN_OK) rc = write_program(&d, job.program, path);
     job_fini(&job);
     return api_return(rc, &d, error);
 }

@@ -139,7 +139,7 @@ static int submit_locked(struct diag *d, struct mailbox *m, const struct rt_requ
         return fail(d, QN_EBUSY, "all %u requests in flight are taken", m->limits.n_slots);
     uint32_t s = m->free_slots[--m->n_free];
     /* The slot is the host's until the command is posted. */
-    if (request->n_biases > 0)
+    if (request->n_biases > 0 && biases != NULL)
         memcpy(m->limits.lists->biases + (uint64_t)s * RT_MAX_BIASES, biases,
                request->n_biases * sizeof *biases);
     for (uint32_t k = 0; k < m->n_ranks; k++) {

@@ -3,7 +3,7 @@
 G="$GOLDEN/qwen3"
 
 run 0 generate --model $G --prompt-ids 1,2,3 --max-tokens 24 --temperature 0 --ignore-eos --format json
-check 'len(o) == 1 and list(o[0]) == ["prompt_ids","ids","text","logprobs","finish_reason","stats"]'
+check 'len(o) == 1 and list(o[0]) == ["prompt_ids","ids","text","logprobs","finish_reason","stop_reason","stats"]'
 check 'o[0]["prompt_ids"] == [1,2,3] and len(o[0]["ids"]) == 24 == len(o[0]["logprobs"])'
 check 'o[0]["text"] is None and o[0]["finish_reason"] == "length"'
 check 'all(isinstance(x, float) and -30 < x <= 0 for x in o[0]["logprobs"])'
@@ -103,9 +103,6 @@ q "empty" $TINY --prompt ""
 q "max_model_len" $TINY --prompt-ids "$(seq -s, 1 600)" --max-model-len 512
 q "no tokenizer" $G --prompt hello
 q "no tokenizer" $G --prompt-ids 1 --stop x
-q "line 2" $TINY --prompts-file <(printf '{"prompt": "a"}\n{"prompt": 3}\n')
-q "line 1" $TINY --prompts-file <(printf '{"prompt": "a"\n')
-q "line 2" $TINY --prompts-file <(printf '{"prompt": "a"}\n{"prompt_ids": [9999]}\n')
 q "no prompts" $TINY --prompts-file /dev/null
 q "nofile" $TINY --prompt-file "$T/nofile"
 q "memory" $TINY --prompt x --kv-cache-memory-bytes 1k

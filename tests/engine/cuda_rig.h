@@ -134,6 +134,8 @@ struct request {
     uint32_t n_prompt, max_tokens;
     float temperature;
     uint64_t seed;
+    uint32_t n_stop, min_tokens; /* without a stop id nothing but the length ends it */
+    int32_t stop;
 };
 
 struct result {
@@ -145,11 +147,15 @@ struct result {
 static inline int submit(struct diag *d, struct rig *r, const struct request *q, uint32_t *slot) {
     struct rt_request runtime = {.n_prompt = q->n_prompt,
                                  .max_tokens = q->max_tokens,
+                                 .n_stop = q->n_stop,
+                                 .stop = {q->stop},
+                                 .min_tokens = q->min_tokens,
                                  .sampling = {.temperature = q->temperature,
                                               .top_p = q->temperature > 0 ? 0.9f : 1,
                                               .top_k = q->temperature > 0 ? 50 : 0,
+                                              .min_p = q->temperature > 0 ? 0.01f : 0,
                                               .repetition_penalty = q->temperature > 0 ? 1.1f : 1,
-                                              .ignore_eos = 1,
+                                              .ignore_eos = q->n_stop == 0,
                                               .seed = q->seed}};
     return r->backend->submit(d, r->instance, &runtime, NULL, q->prompt, slot);
 }

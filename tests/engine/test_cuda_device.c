@@ -649,6 +649,32 @@ static void test_like_the_cpu(void **state) {
     compare_cpu(&(struct rig_options){.dir = ANY});
 }
 
+/* A stop id is not chosen before min_tokens, and ends the request from there on. */
+static void test_early_stops(void **state) {
+    (void)state;
+    need_gpu();
+    enum { N = 8, MIN = 5 };
+    static struct result plain, stopped, late;
+    struct rig r;
+    open_well(&backend_cuda, &(struct rig_options){.dir = ANY}, &r);
+    for (int temperature = 0; temperature < 2; temperature++) {
+        struct request q = made_up(6, 5, N, r.model->spec.vocab, (float)temperature);
+        generate(&r, &q, 1, &plain);
+        q.n_stop = 1;
+        q.stop = plain.ids[2];
+        generate(&r, &q, 1, &stopped);
+        assert_in_range(stopped.n, 1, 3);
+        assert_int_equal(stopped.ids[stopped.n - 1], q.stop);
+        q.min_tokens = MIN;
+        generate(&r, &q, 1, &late);
+        assert_in_range(late.n, MIN, N);
+        for (uint32_t i = 0; i < MIN; i++) assert_int_not_equal(late.ids[i], q.stop);
+        for (uint32_t i = 0; i + 1 < stopped.n && temperature == 0; i++)
+            assert_int_equal(late.ids[i], plain.ids[i]);
+    }
+    rig_close(&r);
+}
+
 /* Heads of whole lines of 128 bytes, as most models have them: the cache has their chunks swapped.
  * Against the CPU; then in all forms of attention, of which some write what others read. */
 static void test_wide_heads(void **state) {
@@ -803,13 +829,14 @@ int main(void) {
         cmocka_unit_test(test_golden),         cmocka_unit_test(test_one_launch),
         cmocka_unit_test(test_same_every_run), cmocka_unit_test(test_same_in_any_company),
         cmocka_unit_test(test_pages),          cmocka_unit_test(test_same_dummy_weights),
-        cmocka_unit_test(test_wide_heads),     cmocka_unit_test(test_deep_heads),
-        cmocka_unit_test(test_wide_stream),    cmocka_unit_test(test_like_the_cpu),
-        cmocka_unit_test(test_stall),          cmocka_unit_test(test_close_busy),
-        cmocka_unit_test(test_long_context),   cmocka_unit_test(test_same_packed),
-        cmocka_unit_test(test_wide_rows),      cmocka_unit_test(test_same_tree),
-        cmocka_unit_test(test_wide_batches),   cmocka_unit_test(test_whole_context),
-        cmocka_unit_test(test_filled),         cmocka_unit_test(test_many),
+        cmocka_unit_test(test_early_stops),    cmocka_unit_test(test_wide_heads),
+        cmocka_unit_test(test_deep_heads),     cmocka_unit_test(test_wide_stream),
+        cmocka_unit_test(test_like_the_cpu),   cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_close_busy),     cmocka_unit_test(test_long_context),
+        cmocka_unit_test(test_same_packed),    cmocka_unit_test(test_wide_rows),
+        cmocka_unit_test(test_same_tree),      cmocka_unit_test(test_wide_batches),
+        cmocka_unit_test(test_whole_context),  cmocka_unit_test(test_filled),
+        cmocka_unit_test(test_many),
     };
     const char *only = getenv("QN_TEST");
     if (only != NULL) cmocka_set_test_filter(only);

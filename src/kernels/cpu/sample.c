@@ -85,6 +85,8 @@ static int32_t choose(const struct cpu_isa *isa, const struct row *r, struct sam
     const struct rt_batch *b = r->batch;
     const struct rt_slot *slot = &b->slots[r->slot];
     const struct rt_request *q = &b->requests[r->slot];
+    const bool early =
+        q->sampling.ignore_eos == 0 && slot->n_known - slot->n_prompt < q->min_tokens;
     struct sampling_context c = {
         .params = &q->sampling,
         .tokens = b->tokens + (size_t)r->slot * b->max_model_len,
@@ -93,7 +95,7 @@ static int32_t choose(const struct cpu_isa *isa, const struct row *r, struct sam
         .biases = q->n_biases > 0 ? b->lists->biases + (size_t)r->slot * RT_MAX_BIASES : NULL,
         .n_biases = q->n_biases,
         .barred = q->stop,
-        .n_barred = slot->n_known - slot->n_prompt < q->min_tokens ? q->n_stop : 0,
+        .n_barred = early ? q->n_stop : 0,
     };
     if (!(q->sampling.temperature > 0) && !sampling_alters(&c))
         return (int32_t)argmax_by_part(r->logits, r->part, r->vocab, r->n_blocks);

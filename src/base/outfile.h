@@ -1,0 +1,17 @@
+/* outfile.h - writing a result to where the user wants it.
+ *
+ * A plain file is replaced at once, by one with its mode, so that nobody sees half of it. Whatever
+ * else has the name - a symbolic link, a device, a FIFO, a file with other names or of another
+ * user - is written through and stays what it is.
+ */
+#ifndef QN_BASE_OUTFILE_H
+#define QN_BASE_OUTFILE_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+
+/* Errors: QN_EIO with the system's reason, names the path. */
+int outfile_write(struct diag *d, const char *path, const void *bytes, size_t n);
+
+#endif

@@ -1,0 +1,44 @@
+/* sampling.h - how a request is sampled, from options and from the fields of a prompts file. One
+ * table has all fields; an option is one of them under its own name.
+ */
+#ifndef QN_CLI_SAMPLING_H
+#define QN_CLI_SAMPLING_H
+
+#include "cli/cli.h"
+
+enum { SAMPLING_MAX_N = 128 };
+
+/* The parameters with what they point to. Not to be copied by assignment: sampling_copy. The
+ * strings are the options' or the JSON object's, which must live as long. */
+struct sampling {
+    qn_sampling_params params;
+    uint32_t n; /* outputs of one prompt */
+    const char *stop[QN_MAX_STOP];
+    int32_t stop_ids[QN_MAX_STOP_TOKEN_IDS];
+    qn_logit_bias bias[QN_MAX_LOGIT_BIAS];
+    json_t *owned; /* array of what options were turned into; NULL: none */
+};
+
+/* The engine's defaults (NULL: neutral ones), overridden by options. Prints what is wrong; returns
+ * an exit code. sampling_fini is needed in every case. */
+int sampling_from_options(const struct options *o, const qn_engine *engine, uint32_t max_tokens,
+                          struct sampling *s);
+void sampling_fini(struct sampling *s);
+/* Whether the options are usable, before anything long. Prints what is wrong; returns an exit code.
+ */
+int sampling_check_options(const struct options *o);
+void sampling_copy(struct sampling *to, const struct sampling *from);
+
+/* Overrides with the sampling fields of a line; those that are not of sampling must be among
+ * `others`. Errors: QN_EINVAL naming the field, the nearest one for a name that is unknown. */
+int sampling_from_line(struct diag *d, const json_t *line, const char *const *others,
+                       size_t n_others, struct sampling *s);
+
+/* Most likely tokens that the options or fields of a line want listed; what is no number is 0. */
+uint32_t sampling_logprobs_of_options(const struct options *o);
+uint32_t sampling_logprobs_of_line(const json_t *line);
+
+/* Says which stop strings can never be found, since the text has no special tokens. */
+void sampling_warn(const struct options *o, const qn_engine *engine, const struct sampling *s);
+
+#endif
