@@ -74,7 +74,7 @@ enum kgraph_cut {
 
 struct kop {
     enum op_kind kind;
-    int layer;                              /* -1 outside the layers */
+    int layer;     /* -1 outside the layers */
     uint32_t gang; /* tasks that run together, on as many consecutive workers; 1: each by itself */
     int32_t in[OP_MAX_IN], out[OP_MAX_OUT]; /* tensor indices, NO_TENSOR where absent */
     struct op_attrs attrs;

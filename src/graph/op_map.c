@@ -58,7 +58,7 @@ static bool find_known(const struct binder *b, const char *word, uint64_t *value
         {"T", g->n_rows},       {"L", g->n_logit_rows},
         {"P", g->n_pieces},     {"heads", a->heads},
         {"kv", a->kv},          {"D", a->D},
-        {"PARTIALS", PARTIALS},       {"SQUARES_COLUMNS", SQUARES_COLUMNS},
+        {"PARTIALS", PARTIALS}, {"SQUARES_COLUMNS", SQUARES_COLUMNS},
         {"PACK_K", PACK_K},     {"CLEAR_UNITS", CLEAR_UNITS},
         {"LM_BLOCK", LM_BLOCK},
     };

@@ -21,8 +21,8 @@ static int bad_op(const struct proof *f, uint32_t i, const char *what) {
                 what);
 }
 
-/* Every activation is written by one operator at most, before others read it; one that none writes is
- * there before the iteration begins. */
+/* Every activation is written by one operator at most, before others read it; one that none writes
+ * is there before the iteration begins. */
 static int check_producers(struct proof *f) {
     const uint32_t first = f->v->first_op, end = first + f->v->n_ops;
     uint32_t *writer; /* [n_tensors] 1 + the operator that writes it */
