@@ -28,25 +28,10 @@ static bool is_packed(const struct prog_header *p, const struct prog_op *op) {
 struct words {
     const char *w, *in, *norm, *bias, *more, *more2, *out, *out2;
 };
+#define OPERANDS(ID, w, in, norm, bias, more, more2, out, out2)                                    \
+    [OP_##ID] = {#w, #in, #norm, #bias, #more, #more2, #out, #out2},
 static const struct words words[N_OP_KINDS] = {
-    /*                       w       in         norm      bias    more        more2      out out2 */
-    [OP_EMBED] = {"table", "", "next", "", "", "squares", "x", "normed"},
-    [OP_QKV_LINEAR] = {"w", "x", "norm", "bias", "", "squares", "qkv", ""},
-    [OP_QKV_HEADS] = {"", "qkv", "", "", "q_norm", "k_norm", "q", "kv"},
-    [OP_ATTENTION] = {"", "q", "", "", "kv", "", "o", ""},
-    [OP_ATTENTION_STEP] = {"", "qkv", "q_norm", "", "kv", "k_norm", "part", "kv"},
-    [OP_ATTENTION_WHOLE] = {"", "qkv", "q_norm", "", "kv", "k_norm", "o", "kv"},
-    [OP_ATTENTION_COMBINE] = {"", "part", "", "", "", "", "o", ""},
-    [OP_LINEAR] = {"w", "a", "next", "bias", "residual", "squares", "y", "normed"},
-    [OP_LINEAR_PARTS] = {"w", "a", "", "", "", "", "parts", ""},
-    [OP_LINEAR_SUM] = {"", "parts", "next", "bias", "residual", "squares", "y", "normed"},
-    [OP_GATED_MLP] = {"wg", "x", "norm", "bg", "bu", "squares", "h", ""},
-    [OP_PACK] = {"", "x", "", "", "", "", "packed", ""},
-    [OP_PACK_LOGITS] = {"", "x", "", "", "", "", "packed", ""},
-    [OP_SUM_SQUARES] = {"", "squares", "", "", "", "squares", "sum", ""},
-    [OP_LM_HEAD] = {"w", "x", "norm", "", "", "squares", "logits", "part"},
-    [OP_CLEAR] = {"", "", "", "", "", "", "cleared", ""},
-    [OP_SAMPLE] = {"", "logits", "", "", "part", "", "token", ""},
+#include "kernels/cuda/form.def"
 };
 
 /* The operator's tensor of that name; PROG_NONE: it has none, or the name is "". */
@@ -251,7 +236,7 @@ static uint64_t embed_table(const struct filler *f) {
     return 0;
 }
 
-/* The table above. */
+/* The table of form.def. */
 static void fill_operands(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
     const struct words *names = &words[op->kind];
     const struct {

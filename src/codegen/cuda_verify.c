@@ -7,6 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Operands of a descriptor, in the order of form.def's columns. */
+enum field { F_W, F_IN, F_NORM, F_BIAS, F_MORE, F_MORE2, F_OUT, F_OUT2, N_FIELDS };
+
+/* Which operand of an operator a field is. */
+struct operand {
+    bool there, out;
+    uint8_t slot;
+};
+
 struct proof {
     struct diag *d;
     struct arena arena;
@@ -15,6 +24,7 @@ struct proof {
     const struct cuda_tables *t;
     uint32_t cc;
     const struct prog_variant *v; /* at hand */
+    struct operand operands[N_OP_KINDS][N_FIELDS];
 };
 
 static const struct prog_tensor *tensor_of(const struct proof *f, uint32_t tensor) {
@@ -23,7 +33,6 @@ static const struct prog_tensor *tensor_of(const struct proof *f, uint32_t tenso
 
 /* ---- fields: the only place that knows where the descriptor has its operands --------------- */
 
-enum field { F_W, F_IN, F_NORM, F_BIAS, F_MORE, F_MORE2, F_OUT, F_OUT2, N_FIELDS };
 static const char *const field_names[N_FIELDS] = {"w",    "in",    "norm", "bias",
                                                   "more", "more2", "out",  "out2"};
 
@@ -33,99 +42,58 @@ static uint64_t field_of(const struct cuda_task *t, enum field field) {
     return all[field];
 }
 
-/* Which operand each field of a kind is. Weights that lie behind another one (joined below) and
- * what CLEAR waits for have none. */
-static const struct operand {
-    uint8_t kind;
-    bool out;
-    uint8_t slot, field;
-} operands[] = {
-    {OP_EMBED, false, EMBED_TABLE, F_W},
-    {OP_EMBED, false, EMBED_NEXT, F_NORM},
-    {OP_EMBED, true, STREAM_X, F_OUT},
-    {OP_EMBED, true, STREAM_NORMED, F_OUT2},
-    {OP_EMBED, true, STREAM_SQUARES, F_MORE2},
-    {OP_QKV_LINEAR, false, QKV_LINEAR_X, F_IN},
-    {OP_QKV_LINEAR, false, QKV_LINEAR_NORM, F_NORM},
-    {OP_QKV_LINEAR, false, QKV_LINEAR_W, F_W},
-    {OP_QKV_LINEAR, false, QKV_LINEAR_BIAS, F_BIAS},
-    {OP_QKV_LINEAR, false, QKV_LINEAR_SQUARES, F_MORE2},
-    {OP_QKV_LINEAR, true, 0, F_OUT},
-    {OP_QKV_HEADS, false, HEADS_QKV, F_IN},
-    {OP_QKV_HEADS, false, HEADS_Q_NORM, F_MORE},
-    {OP_QKV_HEADS, false, HEADS_K_NORM, F_MORE2},
-    {OP_QKV_HEADS, true, QKV_OUT_Q, F_OUT},
-    {OP_QKV_HEADS, true, QKV_OUT_KV, F_OUT2},
-    {OP_ATTENTION, false, ATTENTION_Q, F_IN},
-    {OP_ATTENTION, false, ATTENTION_KV, F_MORE},
-    {OP_ATTENTION, true, 0, F_OUT},
-    {OP_ATTENTION_STEP, false, HEADS_QKV, F_IN},
-    {OP_ATTENTION_STEP, false, HEADS_Q_NORM, F_NORM},
-    {OP_ATTENTION_STEP, false, HEADS_K_NORM, F_MORE2},
-    {OP_ATTENTION_STEP, true, JOINED_OUT, F_OUT},
-    {OP_ATTENTION_STEP, true, JOINED_OUT_KV, F_MORE},
-    {OP_ATTENTION_STEP, true, JOINED_OUT_KV, F_OUT2},
-    {OP_ATTENTION_WHOLE, false, HEADS_QKV, F_IN},
-    {OP_ATTENTION_WHOLE, false, HEADS_Q_NORM, F_NORM},
-    {OP_ATTENTION_WHOLE, false, HEADS_K_NORM, F_MORE2},
-    {OP_ATTENTION_WHOLE, true, JOINED_OUT, F_OUT},
-    {OP_ATTENTION_WHOLE, true, JOINED_OUT_KV, F_MORE},
-    {OP_ATTENTION_WHOLE, true, JOINED_OUT_KV, F_OUT2},
-    {OP_ATTENTION_COMBINE, false, COMBINE_PART, F_IN},
-    {OP_ATTENTION_COMBINE, true, 0, F_OUT},
-    {OP_LINEAR, false, LINEAR_A, F_IN},
-    {OP_LINEAR, false, LINEAR_W, F_W},
-    {OP_LINEAR, false, LINEAR_BIAS, F_BIAS},
-    {OP_LINEAR, false, LINEAR_RESIDUAL, F_MORE},
-    {OP_LINEAR, false, LINEAR_NEXT, F_NORM},
-    {OP_LINEAR, true, STREAM_X, F_OUT},
-    {OP_LINEAR, true, STREAM_NORMED, F_OUT2},
-    {OP_LINEAR, true, STREAM_SQUARES, F_MORE2},
-    {OP_LINEAR_PARTS, false, PARTS_A, F_IN},
-    {OP_LINEAR_PARTS, false, PARTS_W, F_W},
-    {OP_LINEAR_PARTS, true, 0, F_OUT},
-    {OP_LINEAR_SUM, false, SUM_PARTS, F_IN},
-    {OP_LINEAR_SUM, false, SUM_BIAS, F_BIAS},
-    {OP_LINEAR_SUM, false, SUM_RESIDUAL, F_MORE},
-    {OP_LINEAR_SUM, false, SUM_NEXT, F_NORM},
-    {OP_LINEAR_SUM, true, STREAM_X, F_OUT},
-    {OP_LINEAR_SUM, true, STREAM_NORMED, F_OUT2},
-    {OP_LINEAR_SUM, true, STREAM_SQUARES, F_MORE2},
-    {OP_GATED_MLP, false, MLP_X, F_IN},
-    {OP_GATED_MLP, false, MLP_NORM, F_NORM},
-    {OP_GATED_MLP, false, MLP_WG, F_W},
-    {OP_GATED_MLP, false, MLP_BG, F_BIAS},
-    {OP_GATED_MLP, false, MLP_BU, F_MORE},
-    {OP_GATED_MLP, false, MLP_SQUARES, F_MORE2},
-    {OP_GATED_MLP, true, 0, F_OUT},
-    {OP_PACK, false, PACK_X, F_IN},
-    {OP_PACK, true, 0, F_OUT},
-    {OP_PACK_LOGITS, false, PACK_X, F_IN},
-    {OP_PACK_LOGITS, true, 0, F_OUT},
-    {OP_SUM_SQUARES, false, 0, F_IN},
-    {OP_SUM_SQUARES, false, 0, F_MORE2},
-    {OP_SUM_SQUARES, true, 0, F_OUT},
-    {OP_LM_HEAD, false, LM_X, F_IN},
-    {OP_LM_HEAD, false, LM_NORM, F_NORM},
-    {OP_LM_HEAD, false, LM_W, F_W},
-    {OP_LM_HEAD, false, LM_SQUARES, F_MORE2},
-    {OP_LM_HEAD, true, LM_OUT_LOGITS, F_OUT},
-    {OP_LM_HEAD, true, LM_OUT_PART, F_OUT2},
-    {OP_CLEAR, true, 0, F_OUT},
-    {OP_SAMPLE, false, SAMPLE_LOGITS, F_IN},
-    {OP_SAMPLE, false, SAMPLE_PART, F_MORE},
-    {OP_SAMPLE, true, 0, F_OUT},
+/* The names of an operator's operands by field. Weights that lie behind another one (joined below)
+ * and what CLEAR waits for have none. */
+#define OPERANDS(ID, ...) [OP_##ID] = #__VA_ARGS__,
+static const char *const operands[N_OP_KINDS] = {
+#include "kernels/cuda/form.def"
 };
+
+/* Reads the name before the next comma; what comes after that comma. */
+static const char *read_name(const char *text, char name[OP_NAME_CHARS]) {
+    size_t n = 0;
+    for (; *text != '\0' && *text != ','; text++)
+        if (*text != ' ' && n < OP_NAME_CHARS - 1) name[n++] = *text;
+    name[n] = '\0';
+    return *text == ',' ? text + 1 : text;
+}
+
+static int slot_named(const struct op_slot *slots, int n, const char *name) {
+    for (int i = 0; i < n; i++)
+        if (strcmp(slots[i].name, name) == 0) return i;
+    return -1;
+}
+
+/* Finds which operand each field of an operator is: an output, or else an input. */
+static int find_operands(struct proof *f, enum op_kind kind) {
+    const char *text = operands[kind];
+    struct op_info info;
+    op_describe(kind, &info);
+    for (int field = 0; field < N_FIELDS; field++) {
+        struct operand *o = &f->operands[kind][field];
+        char name[OP_NAME_CHARS] = "";
+        if (text != NULL) text = read_name(text, name);
+        if (*name == '\0') continue;
+        const int out = slot_named(info.out, info.n_out, name);
+        const int in = slot_named(info.in, info.n_in, name);
+        if (out < 0 && in < 0)
+            return fail(f->d, QN_EINTERNAL, "form.def: %s has no operand %s", info.name, name);
+        *o = (struct operand){true, out >= 0, (uint8_t)(out >= 0 ? out : in)};
+    }
+    return QN_OK;
+}
+
+static int find_all_operands(struct proof *f) {
+    for (int kind = 1; kind < N_OP_KINDS; kind++) TRY(find_operands(f, (enum op_kind)kind));
+    return QN_OK;
+}
 
 /* The tensor that a field of an operator is; NULL: none. */
 static const struct prog_tensor *tensor_in(const struct proof *f, const struct prog_op *op,
                                            enum field field) {
-    for (size_t i = 0; i < COUNT_OF(operands); i++) {
-        const struct operand *o = &operands[i];
-        if (o->kind != op->kind || o->field != field) continue;
-        return tensor_of(f, o->out ? op->out[o->slot] : op->in[o->slot]);
-    }
-    return NULL;
+    const struct operand *o = &f->operands[op->kind][field];
+    if (!o->there) return NULL;
+    return tensor_of(f, o->out ? op->out[o->slot] : op->in[o->slot]);
 }
 
 /* ---- places -------------------------------------------------------------------------------- */
@@ -655,7 +623,8 @@ int cuda_verify(struct diag *d, const struct prog_header *program, const struct 
                       .spec = PROG(program, MODEL),
                       .t = t,
                       .cc = t->bases.cc != 0 ? t->bases.cc : 90};
-    int rc = check_places(&f);
+    int rc = find_all_operands(&f);
+    if (rc == QN_OK) rc = check_places(&f);
     for (uint64_t i = 0; i < program->section[SECTION_VARIANT].count && rc == QN_OK; i++) {
         f.v = &PROG(program, VARIANT)[i];
         rc = check_variant(&f);

@@ -2,6 +2,7 @@
 #include "base/checked.h"
 #include "device/codec.h"
 #include "device/cpu_rig.h"
+#include "device/op_test.h"
 #include "kernels/cpu/convert.h"
 
 #include <math.h>
@@ -344,21 +345,9 @@ static struct tolerance tolerance_of(const struct op_case *c, const struct prog_
     const bool f16 = PROG(c->p, MODEL)->weight_dtype == DTYPE_F16;
     const bool rounded = t->dtype != DTYPE_F32 || t->carry == CARRY_PAIR;
     const double ulp = f16 ? 0x1p-11 : 0x1p-8;
-    struct tolerance e = {rounded && t->dtype != DTYPE_I32 ? ulp : 0, 0};
-    switch (c->op->kind) {
-    case OP_ATTENTION:
-    case OP_ATTENTION_SPLIT: e.absolute = ulp; break;
-    case OP_ATTENTION_STEP:
-    case OP_ATTENTION_WHOLE: e.absolute = 4 * ulp; break;
-    case OP_GATED_MLP:
-    case OP_LM_HEAD:
-    case OP_QKV_LINEAR:
-    case OP_QKV:
-    case OP_QKV_HEADS:
-    case OP_ATTENTION_COMBINE: e.absolute = 2e-5; break;
-    default: e.absolute = 2e-6; break;
-    }
-    return e;
+    const struct op_test *test = op_test_of(c->op->kind);
+    return (struct tolerance){rounded && t->dtype != DTYPE_I32 ? ulp : 0,
+                              test->absolute + test->ulps * ulp};
 }
 
 static double largest(const struct reference_tensor *t) {

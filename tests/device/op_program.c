@@ -1,6 +1,7 @@
 #include "device/op_program.h"
 #include "base/checked.h"
 #include "base/map.h"
+#include "device/op_test.h"
 #include "kernels/cpu/convert.h"
 #include "task/program_make.h"
 #include "task/task_verify.h"
@@ -10,77 +11,46 @@
 
 /* ---- operands by the names of their slots ---- */
 
-enum size {
-    S_NONE,
-    S_ROWS,
-    S_LOGITS, /* rows of logits */
-    S_HIDDEN,
-    S_HEADS, /* all query heads' columns */
-    S_KV,
-    S_QKV,
-    S_HEAD,
-    S_INTER,
-    S_VOCAB,
-    S_BLOCKS,  /* of logits that share a {max, sum} */
-    S_K,       /* what LINEAR multiplies */
-    S_SQUARES, /* sums of squares of a row */
-    S_PARTS,   /* columns of LINEAR_PARTS */
-    S_N_HEADS,
-    S_PIECES,
-    S_STATE, /* {max, sum, output} of a head */
-    S_TWO,
+static const struct op_operand operands[] = {
+    {"table", {S_VOCAB, S_HIDDEN}},
+    {"next", {S_HIDDEN}},
+    {"norm", {S_HIDDEN}},
+    {"x", {S_ROWS, S_HIDDEN}},
+    {"squares", {S_ROWS, S_SQUARES}},
+    {"wq", {S_HEADS, S_HIDDEN}},
+    {"wk", {S_KV, S_HIDDEN}},
+    {"wv", {S_KV, S_HIDDEN}},
+    {"bq", {S_HEADS}},
+    {"bk", {S_KV}},
+    {"bv", {S_KV}},
+    {"q_norm", {S_HEAD}},
+    {"k_norm", {S_HEAD}},
+    {"qkv", {S_ROWS, S_QKV}},
+    {"q", {S_ROWS, S_HEADS}},
+    {"a", {S_ROWS, S_K}},
+    {"w", {S_HIDDEN, S_K}},
+    {"bias", {S_HIDDEN}},
+    {"residual", {S_ROWS, S_HIDDEN}},
+    {"parts", {S_ROWS, S_PARTS}},
+    {"wg", {S_INTER, S_HIDDEN}},
+    {"wu", {S_INTER, S_HIDDEN}},
+    {"bg", {S_INTER}},
+    {"bu", {S_INTER}},
+    {"logits", {S_LOGITS, S_VOCAB}},
+    {"part", {S_LOGITS, S_BLOCKS, S_TWO}},
 };
 
-static const struct slot_shape {
-    const char *name;
-    enum op_kind kind; /* OP_NONE: of any other */
-    enum size shape[TENSOR_MAX_DIMS];
-} slot_shapes[] = {
-    {"table", OP_NONE, {S_VOCAB, S_HIDDEN}},
-    {"next", OP_NONE, {S_HIDDEN}},
-    {"norm", OP_NONE, {S_HIDDEN}},
-    {"x", OP_NONE, {S_ROWS, S_HIDDEN}},
-    {"x", OP_PACK, {S_ROWS, S_K}},
-    {"x", OP_LM_HEAD, {S_ROWS, S_HIDDEN}},
-    {"squares", OP_NONE, {S_ROWS, S_SQUARES}},
-    {"wq", OP_NONE, {S_HEADS, S_HIDDEN}},
-    {"wk", OP_NONE, {S_KV, S_HIDDEN}},
-    {"wv", OP_NONE, {S_KV, S_HIDDEN}},
-    {"bq", OP_NONE, {S_HEADS}},
-    {"bk", OP_NONE, {S_KV}},
-    {"bv", OP_NONE, {S_KV}},
-    {"q_norm", OP_NONE, {S_HEAD}},
-    {"k_norm", OP_NONE, {S_HEAD}},
-    {"qkv", OP_NONE, {S_ROWS, S_QKV}},
-    {"q", OP_NONE, {S_ROWS, S_HEADS}},
-    {"a", OP_NONE, {S_ROWS, S_K}},
-    {"w", OP_NONE, {S_HIDDEN, S_K}},
-    {"w", OP_LM_HEAD, {S_VOCAB, S_HIDDEN}},
-    {"w", OP_QKV_LINEAR, {S_QKV, S_HIDDEN}},
-    {"bias", OP_NONE, {S_HIDDEN}},
-    {"bias", OP_QKV_LINEAR, {S_QKV}},
-    {"residual", OP_NONE, {S_ROWS, S_HIDDEN}},
-    {"parts", OP_NONE, {S_ROWS, S_PARTS}},
-    {"wg", OP_NONE, {S_INTER, S_HIDDEN}},
-    {"wu", OP_NONE, {S_INTER, S_HIDDEN}},
-    {"bg", OP_NONE, {S_INTER}},
-    {"bu", OP_NONE, {S_INTER}},
-    {"logits", OP_NONE, {S_LOGITS, S_VOCAB}},
-    {"part", OP_NONE, {S_LOGITS, S_BLOCKS, S_TWO}},
-    {"part", OP_ATTENTION_COMBINE, {S_ROWS, S_N_HEADS, S_PIECES, S_STATE}},
-};
-
-/* Those of a kind of its own come after those of any. */
-static const struct slot_shape *shape_of_slot(const char *name, enum op_kind kind) {
-    const struct slot_shape *found = NULL;
-    for (size_t i = 0; i < COUNT_OF(slot_shapes); i++) {
-        const struct slot_shape *s = &slot_shapes[i];
-        if (strcmp(s->name, name) == 0 && (s->kind == OP_NONE || s->kind == kind)) found = s;
-    }
-    return found;
+/* The shape that the operator's tests give, else the one that all operators have. */
+static const struct op_operand *operand_of(const char *name, enum op_kind kind) {
+    const struct op_operand *own = op_test_of(kind)->shapes;
+    for (int i = 0; i < OP_TEST_SHAPES && own[i].name != NULL; i++)
+        if (strcmp(own[i].name, name) == 0) return &own[i];
+    for (size_t i = 0; i < COUNT_OF(operands); i++)
+        if (strcmp(operands[i].name, name) == 0) return &operands[i];
+    return NULL;
 }
 
-static uint64_t size_of(const struct kgraph *g, const struct op_form *f, enum size size) {
+static uint64_t size_of(const struct kgraph *g, const struct op_form *f, enum op_size size) {
     const struct model_spec *s = &g->spec;
     const uint64_t heads = (uint64_t)s->n_heads * s->head_dim;
     const uint64_t k = f->wide_k ? s->intermediate : heads;
@@ -150,7 +120,7 @@ static int add_weight(struct diag *d, struct kgraph *g, const char *slot, const 
 static int add_operand(struct diag *d, struct kgraph *g, const struct op_form *f,
                        const struct op_slot *slot, int32_t *index) {
     if (slot->state) return kgraph_state(d, g, "kv", index);
-    const struct slot_shape *s = shape_of_slot(slot->name, f->kind);
+    const struct op_operand *s = operand_of(slot->name, f->kind);
     uint64_t shape[TENSOR_MAX_DIMS] = {0};
     int n = 0;
     if (s == NULL) return fail(d, QN_EINTERNAL, "no shape for operand %s", slot->name);

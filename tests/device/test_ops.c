@@ -17,23 +17,15 @@
 #include "base/checked.h"
 #include "codegen/cuda_verify.h"
 #include "device/op_case.h"
+#include "device/op_test.h"
 
 enum { MAX_LEN = 1408, KV_BLOCK = 32, N_KV_BLOCKS = 130, MAX_TESTS = 512 };
 
 /* ---- models ---- */
 
-/* Operators that a model's tests have. */
-enum set {
-    PRODUCTS = 1, /* projections, MLP, head */
-    ATTENTION = 2,
-    OTHERS = 4, /* the rest, which few numbers of a model matter to */
-    WIDE_K = 8, /* LINEAR of `intermediate` */
-    OF_32 = 16, /* projections, MLP and head of up to 32 rows */
-};
-
 struct shape {
     const char *name;
-    uint32_t sets;
+    uint32_t sets; /* enum op_set */
     struct model_spec spec;
 };
 
@@ -68,223 +60,12 @@ static const struct shape shapes[] = {
           .head_dim = 64, .weight_dtype = DTYPE_BF16)},
 };
 
-/* ---- forms ---- */
-
-static const uint32_t one_row[] = {1, 0}, few_rows[] = {2, 8, 9, 16, 0}, rows_of_32[] = {17, 32, 0},
-                      many_rows[] = {64, 128, 0}, any_rows[] = {1, 2, 8, 9, 16, 17, 32, 64, 128, 0},
-                      eights_and_odd[] = {2, 8, 9, 16, 17, 32, 64, 128, 0},
-                      up_to_16[] = {1, 2, 8, 9, 16, 0}, up_to_32[] = {2, 9, 17, 32, 0},
-                      nine_rows[] = {9, 0}, alone_rows[] = {17, 32, 64, 0};
-
-enum backends { CPU = 1, GPU = 2, HOPPER = 4 };
-
-/* How a form's iterations are filled. */
-enum fill {
-    FILL_MIXED, /* requests of one row, and a chunk */
-    FILL_ALONE, /* requests of one row */
-    FILL_LONG,  /* the same with contexts of several pieces; few rows */
-    FILL_CHUNK, /* one request */
-    FILL_DRAWN, /* requests of one row that draw their tokens, with penalties and cuts */
-    N_FILLS,
-};
-
-struct form_row {
-    struct op_form form;
-    const uint32_t *rows;
-    int backends;
-    uint32_t fills;     /* bits of enum fill */
-    uint32_t n_workers; /* 0: all */
-};
-#define MIXED (1u << FILL_MIXED)
-#define ALONE (1u << FILL_ALONE)
-#define LONG  (1u << FILL_LONG)
-#define CHUNK (1u << FILL_CHUNK)
-#define DRAWN (1u << FILL_DRAWN)
-#define ALL   (MIXED | ALONE | LONG | CHUNK)
-
-static const struct form_row forms[] = {
-    /* what the CPU has */
-    {{.name = "embed", .kind = OP_EMBED}, any_rows, CPU, MIXED, 0},
-    {{.name = "qkv", .kind = OP_QKV}, any_rows, CPU, MIXED, 0},
-    {{.name = "qkv_linear", .kind = OP_QKV_LINEAR}, any_rows, CPU, MIXED, 0},
-    {{.name = "qkv_heads", .kind = OP_QKV_HEADS}, any_rows, CPU | GPU, MIXED, 0},
-    {{.name = "attention", .kind = OP_ATTENTION}, any_rows, CPU, ALL, 0},
-    {{.name = "attention_split", .kind = OP_ATTENTION_SPLIT}, up_to_32, CPU, ALL, 0},
-    {{.name = "attention_step", .kind = OP_ATTENTION_STEP}, one_row, CPU, ALONE | LONG, 0},
-    {{.name = "attention_combine", .kind = OP_ATTENTION_COMBINE},
-     any_rows,
-     CPU | GPU,
-     MIXED | LONG,
-     0},
-    {{.name = "linear", .kind = OP_LINEAR}, any_rows, CPU, MIXED, 0},
-    {{.name = "linear.down", .kind = OP_LINEAR, .wide_k = true}, any_rows, CPU, MIXED, 0},
-    {{.name = "linear.bare", .kind = OP_LINEAR, .bare = true}, any_rows, CPU, MIXED, 0},
-    {{.name = "gated_mlp", .kind = OP_GATED_MLP}, any_rows, CPU, MIXED, 0},
-    {{.name = "lm_head", .kind = OP_LM_HEAD}, any_rows, CPU, MIXED, 0},
-    {{.name = "sample", .kind = OP_SAMPLE}, any_rows, CPU | GPU, ALONE | DRAWN, 0},
-    /* one row, whose operands ride on data or do not */
-    {{.name = "embed.one_row", .kind = OP_EMBED}, one_row, GPU, MIXED, 0},
-    {{.name = "embed.polls", .kind = OP_EMBED, .rides = true}, one_row, GPU, MIXED, 0},
-    {{.name = "qkv_linear.one_row", .kind = OP_QKV_LINEAR}, one_row, GPU, MIXED, 0},
-    {{.name = "qkv_linear.polls", .kind = OP_QKV_LINEAR, .rides = true}, one_row, GPU, MIXED, 0},
-    {{.name = "linear.one_row", .kind = OP_LINEAR}, one_row, GPU, MIXED, 0},
-    {{.name = "linear.polls", .kind = OP_LINEAR, .rides = true}, one_row, GPU, MIXED, 0},
-    {{.name = "linear.down_one_row", .kind = OP_LINEAR, .wide_k = true}, one_row, GPU, MIXED, 0},
-    {{.name = "linear.down_polls", .kind = OP_LINEAR, .wide_k = true, .rides = true},
-     one_row,
-     GPU,
-     MIXED,
-     0},
-    {{.name = "gated_mlp.one_row", .kind = OP_GATED_MLP}, one_row, GPU, MIXED, 0},
-    {{.name = "gated_mlp.polls", .kind = OP_GATED_MLP, .rides = true}, one_row, GPU, MIXED, 0},
-    {{.name = "lm_head.one_row", .kind = OP_LM_HEAD}, one_row, GPU, MIXED, 0},
-    {{.name = "lm_head.polls", .kind = OP_LM_HEAD, .rides = true}, one_row, GPU, MIXED, 0},
-    {{.name = "attention_step.polls", .kind = OP_ATTENTION_STEP, .rides = true},
-     one_row,
-     GPU,
-     ALONE | LONG,
-     0},
-    {{.name = "attention_whole.polls", .kind = OP_ATTENTION_WHOLE, .rides = true},
-     one_row,
-     GPU,
-     ALONE | LONG,
-     0},
-    {{.name = "attention_combine.polls", .kind = OP_ATTENTION_COMBINE, .rides = true},
-     one_row,
-     GPU,
-     ALONE | LONG,
-     0},
-    /* packed rows: streamed weights up to 16, on a Hopper 32, tiles beyond */
-    {{.name = "embed.normed", .kind = OP_EMBED, .packed = true}, eights_and_odd, GPU, MIXED, 0},
-    {{.name = "qkv_linear.stream", .kind = OP_QKV_LINEAR, .packed = true}, few_rows, GPU, MIXED, 0},
-    {{.name = "qkv_linear.of_32", .kind = OP_QKV_LINEAR, .packed = true},
-     rows_of_32,
-     GPU,
-     MIXED,
-     0},
-    {{.name = "qkv_linear.tile", .kind = OP_QKV_LINEAR, .packed = true, .summed = true},
-     many_rows,
-     GPU,
-     MIXED,
-     0},
-    {{.name = "linear.stream", .kind = OP_LINEAR, .packed = true}, few_rows, GPU, MIXED, 0},
-    {{.name = "linear.of_32", .kind = OP_LINEAR, .packed = true}, rows_of_32, GPU, MIXED, 0},
-    {{.name = "linear.tile", .kind = OP_LINEAR, .packed = true}, many_rows, GPU, MIXED, 0},
-    {{.name = "linear.down_long_row",
-      .kind = OP_LINEAR,
-      .packed = true,
-      .bare = true,
-      .wide_k = true},
-     one_row,
-     GPU,
-     MIXED,
-     0},
-    {{.name = "linear.down_stream", .kind = OP_LINEAR, .packed = true, .wide_k = true},
-     few_rows,
-     GPU,
-     MIXED,
-     0},
-    {{.name = "linear.down_of_32", .kind = OP_LINEAR, .packed = true, .wide_k = true},
-     rows_of_32,
-     GPU,
-     MIXED,
-     0},
-    {{.name = "linear.down_tile", .kind = OP_LINEAR, .packed = true, .wide_k = true},
-     many_rows,
-     GPU,
-     MIXED,
-     0},
-    {{.name = "linear.row_tiles", .kind = OP_LINEAR, .packed = true, .tiles = {2, 0}},
-     eights_and_odd,
-     GPU,
-     MIXED,
-     0},
-    {{.name = "gated_mlp.stream", .kind = OP_GATED_MLP, .packed = true}, few_rows, GPU, MIXED, 0},
-    {{.name = "gated_mlp.of_32", .kind = OP_GATED_MLP, .packed = true}, rows_of_32, GPU, MIXED, 0},
-    {{.name = "gated_mlp.tile", .kind = OP_GATED_MLP, .packed = true, .summed = true},
-     many_rows,
-     GPU,
-     MIXED,
-     0},
-    {{.name = "lm_head.stream", .kind = OP_LM_HEAD, .packed = true},
-     few_rows,
-     GPU,
-     MIXED | ALONE,
-     0},
-    {{.name = "lm_head.of_32", .kind = OP_LM_HEAD, .packed = true},
-     rows_of_32,
-     GPU,
-     MIXED | ALONE,
-     0},
-    {{.name = "lm_head.tile", .kind = OP_LM_HEAD, .packed = true, .summed = true},
-     many_rows,
-     GPU,
-     MIXED | ALONE,
-     0},
-    {{.name = "linear_parts", .kind = OP_LINEAR_PARTS, .packed = true}, up_to_32, HOPPER, MIXED, 0},
-    {{.name = "linear_parts.down", .kind = OP_LINEAR_PARTS, .packed = true, .wide_k = true},
-     up_to_32,
-     HOPPER,
-     MIXED,
-     0},
-    {{.name = "linear_sum", .kind = OP_LINEAR_SUM, .packed = true}, up_to_32, HOPPER, MIXED, 0},
-    {{.name = "linear_sum.down", .kind = OP_LINEAR_SUM, .packed = true, .wide_k = true},
-     up_to_32,
-     HOPPER,
-     MIXED,
-     0},
-    {{.name = "sum_squares", .kind = OP_SUM_SQUARES, .packed = true},
-     eights_and_odd,
-     GPU,
-     MIXED,
-     0},
-    {{.name = "pack", .kind = OP_PACK}, eights_and_odd, GPU, MIXED, 0},
-    {{.name = "pack.down", .kind = OP_PACK, .wide_k = true}, eights_and_odd, GPU, MIXED, 0},
-    {{.name = "pack_logits", .kind = OP_PACK_LOGITS}, eights_and_odd, GPU, MIXED | ALONE, 0},
-    {{.name = "pack_logits.packed", .kind = OP_PACK_LOGITS, .packed = true},
-     eights_and_odd,
-     GPU,
-     MIXED | ALONE,
-     0},
-    {{.name = "clear", .kind = OP_CLEAR}, few_rows, GPU, ALONE, 0},
-    /* attention of several rows */
-    {{.name = "attention.steps", .kind = OP_ATTENTION, .packed = true}, up_to_32, GPU, ALL, 0},
-    {{.name = "attention.plain", .kind = OP_ATTENTION}, nine_rows, GPU, ALL, 0},
-    {{.name = "attention.rows", .kind = OP_ATTENTION, .packed = true},
-     many_rows,
-     GPU,
-     MIXED | CHUNK,
-     1},
-    {{.name = "attention_step", .kind = OP_ATTENTION_STEP}, up_to_16, GPU, ALL, 0},
-    {{.name = "attention_step.one_worker", .kind = OP_ATTENTION_STEP}, up_to_16, GPU, ALL, 1},
-    {{.name = "attention_whole", .kind = OP_ATTENTION_WHOLE, .packed = true},
-     up_to_16,
-     GPU,
-     ALL,
-     0},
-    {{.name = "attention_whole.one_worker", .kind = OP_ATTENTION_WHOLE, .packed = true},
-     up_to_16,
-     GPU,
-     ALL,
-     1},
-    {{.name = "attention_whole.alone", .kind = OP_ATTENTION_WHOLE, .packed = true, .alone = true},
-     alone_rows,
-     GPU,
-     ALONE | LONG,
-     0},
-    {{.name = "attention_combine.packed", .kind = OP_ATTENTION_COMBINE, .packed = true},
-     up_to_16,
-     GPU,
-     MIXED | LONG,
-     0},
-};
-
 /* ---- tests ---- */
 
 struct test {
     char name[96];
     const struct shape *shape;
-    const struct form_row *row;
+    struct form_row row;
     struct test_device *device; /* NULL: the CPU */
     CMUnitTestFunction run;
 };
@@ -350,11 +131,11 @@ static void run_variant(struct op_rig *rig, const struct form_row *row, uint32_t
  * several rows and WHOLE have the cache in pages, which wide heads do not fit. */
 static bool is_refused(const struct test *t) {
     const struct model_spec *s = &t->shape->spec;
-    switch (t->row->form.kind) {
+    switch (t->row.form.kind) {
     case OP_LINEAR_PARTS:
     case OP_LINEAR_SUM: return s->hidden % CUDA_PAGE_ROWS != 0;
     case OP_LINEAR:
-        return t->device != NULL && !t->row->form.packed && t->row->form.wide_k &&
+        return t->device != NULL && !t->row.form.packed && t->row.form.wide_k &&
                s->intermediate > STAGED_COLUMNS;
     default: return false;
     }
@@ -379,7 +160,7 @@ static void test_form(void **state) {
     struct diag d = {0};
     const bool device = t->device != NULL;
     const struct op_machine machine = {.target = device ? TARGET_CUDA : TARGET_CPU,
-                                       .n_workers = t->row->n_workers != 0 ? t->row->n_workers
+                                       .n_workers = t->row.n_workers != 0 ? t->row.n_workers
                                                     : device ? (uint32_t)t->device->info.n_sms
                                                              : 4,
                                        .n_slots = ITERATION_SLOTS,
@@ -387,10 +168,10 @@ static void test_form(void **state) {
                                        .kv_block = KV_BLOCK,
                                        .wide = device && t->device->info.major == 9};
     uint32_t n = 0;
-    for (const uint32_t *rows = t->row->rows; *rows != 0; rows++)
+    for (const uint32_t *rows = t->row.rows; *rows != 0; rows++)
         variants[n++] =
-            (struct op_variant){&t->row->form, *rows, MIN(*rows, (uint32_t)ITERATION_SLOTS), 0};
-    const struct op_form *beside = beside_of(&t->row->form);
+            (struct op_variant){&t->row.form, *rows, MIN(*rows, (uint32_t)ITERATION_SLOTS), 0};
+    const struct op_form *beside = beside_of(&t->row.form);
     for (uint32_t i = 0, all = n; beside != NULL && i < all; i++)
         variants[n++] = (struct op_variant){beside, variants[i].rows, variants[i].logit_rows, 0};
     int rc = op_rig_open(&d, t->device, &t->shape->spec, &machine, variants, n, N_KV_BLOCKS, &rig);
@@ -401,31 +182,17 @@ static void test_form(void **state) {
         print_error("%s\n", d.message);
     }
     for (uint32_t i = 0; i < n && rc == QN_OK; i++)
-        if (rig.program.variants[i].form == &t->row->form) run_variant(&rig, t->row, i);
+        if (rig.program.variants[i].form == &t->row.form) run_variant(&rig, &t->row, i);
     op_rig_close(&rig);
     assert_true(is_refused(t) || rc == QN_OK);
 }
 
-static enum set set_of(const struct op_form *f) {
+/* The models that run a form: bits of enum op_set. */
+static uint32_t sets_of(const struct op_form *f) {
     if (f->wide_k) return WIDE_K;
     if (strstr(f->name, "of_32") != NULL || strcmp(f->name, "lm_head.stream") == 0)
         return PRODUCTS | OF_32;
-    switch (f->kind) {
-    case OP_QKV:
-    case OP_QKV_LINEAR:
-    case OP_LINEAR:
-    case OP_LINEAR_PARTS:
-    case OP_LINEAR_SUM:
-    case OP_GATED_MLP:
-    case OP_LM_HEAD: return PRODUCTS;
-    case OP_QKV_HEADS:
-    case OP_ATTENTION:
-    case OP_ATTENTION_SPLIT:
-    case OP_ATTENTION_STEP:
-    case OP_ATTENTION_WHOLE:
-    case OP_ATTENTION_COMBINE: return ATTENTION;
-    default: return OTHERS;
-    }
+    return op_test_of(f->kind)->set;
 }
 
 /* ---- walks ---- */
@@ -530,21 +297,33 @@ static bool runs_on(const struct form_row *row, const struct test_device *device
                                 ((row->backends & HOPPER) != 0 && device->info.major == 9);
 }
 
-/* All forms of all models where they can run. */
-static size_t list_tests(struct test_device *device, struct test tests[MAX_TESTS]) {
+/* The tests of a form in a model, on each backend that has it. */
+static size_t add_tests(struct test_device *device, size_t shape, const struct form_row *row,
+                        struct test *tests) {
     struct test_device *const places[] = {NULL, device};
     size_t n = 0;
+    if ((shape > 0 && is_own_image(row)) || (shapes[shape].sets & sets_of(&row->form)) == 0)
+        return 0;
+    for (size_t i = 0; i < (device != NULL ? 2u : 1u); i++) {
+        if (!runs_on(row, places[i])) continue;
+        struct test *t = &tests[n++];
+        *t = (struct test){
+            .shape = &shapes[shape], .row = *row, .device = places[i], .run = test_form};
+        snprintf(t->name, sizeof t->name, "%s/%s%s", shapes[shape].name, row->form.name,
+                 i == 0 ? ".cpu" : "");
+    }
+    return n;
+}
+
+/* All forms of all operators in all models where they can run. */
+static size_t list_tests(struct test_device *device, struct test tests[MAX_TESTS]) {
+    size_t n = 0;
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
-        for (size_t f = 0; f < COUNT_OF(forms); f++)
-            for (size_t i = 0; i < (device != NULL ? 2u : 1u); i++) {
-                if (!runs_on(&forms[f], places[i]) || (s > 0 && is_own_image(&forms[f])) ||
-                    (shapes[s].sets & set_of(&forms[f].form)) == 0)
-                    continue;
-                struct test *t = &tests[n++];
-                *t = (struct test){
-                    .shape = &shapes[s], .row = &forms[f], .device = places[i], .run = test_form};
-                snprintf(t->name, sizeof t->name, "%s/%s%s", shapes[s].name, forms[f].form.name,
-                         i == 0 ? ".cpu" : "");
+        for (int kind = 1; kind < N_OP_KINDS; kind++)
+            for (size_t i = 0; i < op_test_of((enum op_kind)kind)->n_forms; i++) {
+                struct form_row row = op_test_of((enum op_kind)kind)->forms[i];
+                row.form.kind = (enum op_kind)kind;
+                n += add_tests(device, s, &row, tests + n);
             }
     if (device != NULL && device->info.major == 9)
         tests[n++] = (struct test){

@@ -1,5 +1,5 @@
 /* reference.c - see reference.h. Sums are plain loops in the order of the formula. */
-#include "reference/reference.h"
+#include "reference/operand.h"
 #include "base/checked.h"
 #include "kernels/sampling_rng.h"
 
@@ -47,45 +47,10 @@ struct reference_tensor *reference_make(struct reference *r, int32_t tensor, uin
     return t;
 }
 
-/* ---- operands ---- */
-
-static const struct reference_tensor *in_of(const struct reference *r, const struct kop *op,
-                                            int slot) {
-    return op->in[slot] == NO_TENSOR ? NULL : &r->tensors[op->in[slot]];
-}
-
-static const double *row_of(const struct reference_tensor *t, uint64_t row) {
-    return t == NULL ? NULL : t->at + row * t->cols;
-}
-
-/* Row of an output. */
-static double *out_row(const struct reference *r, const struct kop *op, int slot, uint64_t row) {
-    const struct reference_tensor *t = &r->tensors[op->out[slot]];
-    return t->at + row * t->cols;
-}
-
-/* Element i of an optional vector: 0 without it. */
-static double element(const struct reference_tensor *vector, uint64_t i) {
-    return vector == NULL ? 0 : vector->at[i];
-}
-
-/* An output with rows of the iteration; of a state tensor what is there stays. */
-static void make_out(struct reference *r, const struct kop *op, int slot, uint64_t cols) {
-    const bool state = r->g->tensors.items[op->out[slot]].role == TENSOR_STATE;
-    if (state && r->tensors[op->out[slot]].at != NULL) return;
-    reference_make(r, op->out[slot], kop_rows(op), cols);
-}
+/* ---- arithmetic ---- */
 
 static uint64_t group_of(const struct op_attrs *a) {
     return a->heads / a->kv;
-}
-
-/* ---- arithmetic ---- */
-
-static double dot(const double *a, const double *b, uint64_t n) {
-    double sum = 0;
-    for (uint64_t i = 0; i < n; i++) sum += a[i] * b[i];
-    return sum;
 }
 
 static double inverse_rms(double squares, uint64_t n, double eps) {
@@ -93,7 +58,7 @@ static double inverse_rms(double squares, uint64_t n, double eps) {
 }
 
 static void rmsnorm(const double *x, const double *norm, uint64_t n, double eps, double *out) {
-    const double scale = inverse_rms(dot(x, x, n), n, eps);
+    const double scale = inverse_rms(operand_dot(x, x, n), n, eps);
     for (uint64_t i = 0; i < n; i++) out[i] = x[i] * scale * norm[i];
 }
 
@@ -101,17 +66,18 @@ static void rmsnorm(const double *x, const double *norm, uint64_t n, double eps,
  * normed but for the factor, which the sums of squares give. */
 static double *normed_row(const struct reference *r, const struct kop *op, int x_slot,
                           int norm_slot, int squares_slot, uint64_t x_row, uint64_t squares_row) {
-    const struct reference_tensor *x = in_of(r, op, x_slot);
-    const struct reference_tensor *squares = squares_slot < 0 ? NULL : in_of(r, op, squares_slot);
+    const struct reference_tensor *x = operand_in(r, op, x_slot);
+    const struct reference_tensor *squares =
+        squares_slot < 0 ? NULL : operand_in(r, op, squares_slot);
     const double eps = (double)op->attrs.eps;
     double *out = take(x->cols, sizeof *out), sum = 0;
     if (squares == NULL) {
-        rmsnorm(row_of(x, x_row), in_of(r, op, norm_slot)->at, x->cols, eps, out);
+        rmsnorm(operand_row(x, x_row), operand_in(r, op, norm_slot)->at, x->cols, eps, out);
         return out;
     }
-    for (uint64_t i = 0; i < squares->cols; i++) sum += row_of(squares, squares_row)[i];
+    for (uint64_t i = 0; i < squares->cols; i++) sum += operand_row(squares, squares_row)[i];
     const double scale = inverse_rms(sum, x->cols, eps);
-    for (uint64_t i = 0; i < x->cols; i++) out[i] = row_of(x, x_row)[i] * scale;
+    for (uint64_t i = 0; i < x->cols; i++) out[i] = operand_row(x, x_row)[i] * scale;
     return out;
 }
 
@@ -159,10 +125,10 @@ static void turn_head(const struct reference *r, const struct op_attrs *a,
 /* ---- the residual stream ---- */
 
 static void make_stream(struct reference *r, const struct kop *op, uint64_t columns) {
-    make_out(r, op, STREAM_X, columns);
+    operand_make(r, op, STREAM_X, columns);
     if (op->out[STREAM_NORMED] == NO_TENSOR) return;
-    make_out(r, op, STREAM_NORMED, columns);
-    make_out(r, op, STREAM_SQUARES, r->g->tensors.items[op->out[STREAM_SQUARES]].shape[1]);
+    operand_make(r, op, STREAM_NORMED, columns);
+    operand_make(r, op, STREAM_SQUARES, r->g->tensors.items[op->out[STREAM_SQUARES]].shape[1]);
 }
 
 /* What the norm that comes next makes of row `row`, and its squares: of every SQUARES_COLUMNS
@@ -173,45 +139,46 @@ static void finish_stream(const struct reference *r, const struct kop *op, uint6
     if (op->out[STREAM_NORMED] == NO_TENSOR) return;
     const struct reference_tensor *squares = &r->tensors[op->out[STREAM_SQUARES]];
     const uint64_t columns = squares->cols == 1 ? x->cols : (uint64_t)SQUARES_COLUMNS;
-    double *sums = out_row(r, op, STREAM_SQUARES, row);
+    double *sums = operand_out_row(r, op, STREAM_SQUARES, row);
     for (uint64_t i = 0; i < squares->cols; i++) sums[i] = 0;
     for (uint64_t c = 0; c < x->cols; c++) {
-        const double v = row_of(x, row)[c];
-        out_row(r, op, STREAM_NORMED, row)[c] = v * next->at[c];
+        const double v = operand_row(x, row)[c];
+        operand_out_row(r, op, STREAM_NORMED, row)[c] = v * next->at[c];
         sums[c / columns] += v * v;
     }
 }
 
-static void run_embed(struct reference *r, const struct kop *op) {
-    const struct reference_tensor *table = in_of(r, op, EMBED_TABLE);
+void reference_op_embed(struct reference *r, const struct kop *op) {
+    const struct reference_tensor *table = operand_in(r, op, EMBED_TABLE);
     make_stream(r, op, table->cols);
     for (uint32_t t = 0; t < r->n_rows; t++) {
-        memcpy(out_row(r, op, STREAM_X, t), row_of(table, (uint64_t)r->token[t]),
+        memcpy(operand_out_row(r, op, STREAM_X, t), operand_row(table, (uint64_t)r->token[t]),
                table->cols * sizeof(double));
-        finish_stream(r, op, t, in_of(r, op, EMBED_NEXT));
+        finish_stream(r, op, t, operand_in(r, op, EMBED_NEXT));
     }
 }
 
-static void run_linear(struct reference *r, const struct kop *op) {
-    const struct reference_tensor *w = in_of(r, op, LINEAR_W);
-    const struct reference_tensor *residual = in_of(r, op, LINEAR_RESIDUAL);
+void reference_op_linear(struct reference *r, const struct kop *op) {
+    const struct reference_tensor *w = operand_in(r, op, LINEAR_W);
+    const struct reference_tensor *residual = operand_in(r, op, LINEAR_RESIDUAL);
     make_stream(r, op, w->rows);
     for (uint32_t t = 0; t < r->n_rows; t++) {
         for (uint64_t n = 0; n < w->rows; n++)
-            out_row(r, op, STREAM_X, t)[n] =
-                dot(row_of(in_of(r, op, LINEAR_A), t), row_of(w, n), w->cols) +
-                element(in_of(r, op, LINEAR_BIAS), n) +
-                (residual == NULL ? 0 : row_of(residual, t)[n]);
-        finish_stream(r, op, t, in_of(r, op, LINEAR_NEXT));
+            operand_out_row(r, op, STREAM_X, t)[n] =
+                operand_dot(operand_row(operand_in(r, op, LINEAR_A), t), operand_row(w, n),
+                            w->cols) +
+                operand_element(operand_in(r, op, LINEAR_BIAS), n) +
+                (residual == NULL ? 0 : operand_row(residual, t)[n]);
+        finish_stream(r, op, t, operand_in(r, op, LINEAR_NEXT));
     }
 }
 
 /* Column i * N + n is the i-th of the partial sums that have any columns (graph/partials.h). */
-static void run_linear_parts(struct reference *r, const struct kop *op) {
-    const struct reference_tensor *a = in_of(r, op, PARTS_A), *w = in_of(r, op, PARTS_W);
+void reference_op_linear_parts(struct reference *r, const struct kop *op) {
+    const struct reference_tensor *a = operand_in(r, op, PARTS_A), *w = operand_in(r, op, PARTS_W);
     const uint32_t n_tiles = partial_tiles((uint32_t)w->cols);
     const uint64_t n_parts = partial_count(n_tiles);
-    make_out(r, op, 0, n_parts * w->rows);
+    operand_make(r, op, 0, n_parts * w->rows);
     for (uint32_t t = 0; t < r->n_rows; t++)
         for (uint64_t i = 0; i < n_parts * w->rows; i++) {
             const uint32_t partial = partial_nth(n_tiles, (uint32_t)(i / w->rows));
@@ -220,50 +187,50 @@ static void run_linear_parts(struct reference *r, const struct kop *op) {
             const uint64_t end = (uint64_t)partial_first(n_tiles, partial + 1) * PARTIAL_TILE;
             double sum = 0;
             for (uint64_t k = first; k < MIN(end, w->cols); k++)
-                sum += row_of(a, t)[k] * row_of(w, n)[k];
-            out_row(r, op, 0, t)[i] = sum;
+                sum += operand_row(a, t)[k] * operand_row(w, n)[k];
+            operand_out_row(r, op, 0, t)[i] = sum;
         }
 }
 
-static void run_linear_sum(struct reference *r, const struct kop *op) {
-    const struct reference_tensor *parts = in_of(r, op, SUM_PARTS);
-    const uint64_t hidden = in_of(r, op, SUM_RESIDUAL)->cols;
+void reference_op_linear_sum(struct reference *r, const struct kop *op) {
+    const struct reference_tensor *parts = operand_in(r, op, SUM_PARTS);
+    const uint64_t hidden = operand_in(r, op, SUM_RESIDUAL)->cols;
     make_stream(r, op, hidden);
     for (uint32_t t = 0; t < r->n_rows; t++) {
         for (uint64_t n = 0; n < hidden; n++) {
-            double sum =
-                element(in_of(r, op, SUM_BIAS), n) + row_of(in_of(r, op, SUM_RESIDUAL), t)[n];
-            for (uint64_t i = n; i < parts->cols; i += hidden) sum += row_of(parts, t)[i];
-            out_row(r, op, STREAM_X, t)[n] = sum;
+            double sum = operand_element(operand_in(r, op, SUM_BIAS), n) +
+                         operand_row(operand_in(r, op, SUM_RESIDUAL), t)[n];
+            for (uint64_t i = n; i < parts->cols; i += hidden) sum += operand_row(parts, t)[i];
+            operand_out_row(r, op, STREAM_X, t)[n] = sum;
         }
-        finish_stream(r, op, t, in_of(r, op, SUM_NEXT));
+        finish_stream(r, op, t, operand_in(r, op, SUM_NEXT));
     }
 }
 
-static void run_sum_squares(struct reference *r, const struct kop *op) {
-    const struct reference_tensor *squares = in_of(r, op, 0);
-    make_out(r, op, 0, 1);
+void reference_op_sum_squares(struct reference *r, const struct kop *op) {
+    const struct reference_tensor *squares = operand_in(r, op, 0);
+    operand_make(r, op, 0, 1);
     for (uint32_t t = 0; t < r->n_rows; t++) {
         double sum = 0;
-        for (uint64_t i = 0; i < squares->cols; i++) sum += row_of(squares, t)[i];
-        *out_row(r, op, 0, t) = sum;
+        for (uint64_t i = 0; i < squares->cols; i++) sum += operand_row(squares, t)[i];
+        *operand_out_row(r, op, 0, t) = sum;
     }
 }
 
 /* ---- packed copies ---- */
 
-static void run_pack(struct reference *r, const struct kop *op) {
-    const struct reference_tensor *x = in_of(r, op, PACK_X);
-    make_out(r, op, 0, x->cols);
+void reference_op_pack(struct reference *r, const struct kop *op) {
+    const struct reference_tensor *x = operand_in(r, op, PACK_X);
+    operand_make(r, op, 0, x->cols);
     for (uint32_t t = 0; t < r->n_rows; t++)
-        memcpy(out_row(r, op, 0, t), row_of(x, t), x->cols * sizeof(double));
+        memcpy(operand_out_row(r, op, 0, t), operand_row(x, t), x->cols * sizeof(double));
 }
 
-static void run_pack_logits(struct reference *r, const struct kop *op) {
-    const struct reference_tensor *x = in_of(r, op, PACK_X);
-    make_out(r, op, 0, x->cols);
+void reference_op_pack_logits(struct reference *r, const struct kop *op) {
+    const struct reference_tensor *x = operand_in(r, op, PACK_X);
+    operand_make(r, op, 0, x->cols);
     for (uint32_t l = 0; l < r->n_logit_rows; l++)
-        memcpy(out_row(r, op, 0, l), row_of(x, (uint64_t)r->logit_row[l]),
+        memcpy(operand_out_row(r, op, 0, l), operand_row(x, (uint64_t)r->logit_row[l]),
                x->cols * sizeof(double));
 }
 
@@ -272,9 +239,10 @@ static void run_pack_logits(struct reference *r, const struct kop *op) {
 /* y[n] of a projection of the normed row x; what follows it. */
 static double *project(const struct reference *r, const struct kop *op, const double *x, int w_slot,
                        int bias_slot, double *y) {
-    const struct reference_tensor *w = in_of(r, op, w_slot);
+    const struct reference_tensor *w = operand_in(r, op, w_slot);
     for (uint64_t n = 0; n < w->rows; n++)
-        *y++ = dot(x, row_of(w, n), w->cols) + element(in_of(r, op, bias_slot), n);
+        *y++ = operand_dot(x, operand_row(w, n), w->cols) +
+               operand_element(operand_in(r, op, bias_slot), n);
     return y;
 }
 
@@ -296,37 +264,37 @@ static void make_heads(const struct reference *r, const struct op_attrs *a, uint
     for (uint32_t h = 0; h < a->kv; h++) turn_head(r, a, k_norm, t, k + h * D);
 }
 
-static void run_qkv(struct reference *r, const struct kop *op) {
+void reference_op_qkv(struct reference *r, const struct kop *op) {
     const struct op_attrs *a = &op->attrs;
     double *qkv = take(qkv_columns(a), sizeof *qkv);
-    make_out(r, op, QKV_OUT_Q, (uint64_t)a->heads * a->D);
-    make_out(r, op, QKV_OUT_KV, 0);
+    operand_make(r, op, QKV_OUT_Q, (uint64_t)a->heads * a->D);
+    operand_make(r, op, QKV_OUT_KV, 0);
     for (uint32_t t = 0; t < r->n_rows; t++) {
         double *x = normed_row(r, op, QKV_X, QKV_NORM, -1, t, t), *y = qkv;
         for (int m = 0; m < 3; m++) y = project(r, op, x, QKV_WQ + m, QKV_BQ + m, y);
-        make_heads(r, a, t, qkv, in_of(r, op, QKV_Q_NORM), in_of(r, op, QKV_K_NORM),
-                   out_row(r, op, QKV_OUT_Q, t), &r->tensors[op->out[QKV_OUT_KV]]);
+        make_heads(r, a, t, qkv, operand_in(r, op, QKV_Q_NORM), operand_in(r, op, QKV_K_NORM),
+                   operand_out_row(r, op, QKV_OUT_Q, t), &r->tensors[op->out[QKV_OUT_KV]]);
         free(x);
     }
     free(qkv);
 }
 
-static void run_qkv_linear(struct reference *r, const struct kop *op) {
-    make_out(r, op, 0, in_of(r, op, QKV_LINEAR_W)->rows);
+void reference_op_qkv_linear(struct reference *r, const struct kop *op) {
+    operand_make(r, op, 0, operand_in(r, op, QKV_LINEAR_W)->rows);
     for (uint32_t t = 0; t < r->n_rows; t++) {
         double *x = normed_row(r, op, QKV_LINEAR_X, QKV_LINEAR_NORM, QKV_LINEAR_SQUARES, t, t);
-        project(r, op, x, QKV_LINEAR_W, QKV_LINEAR_BIAS, out_row(r, op, 0, t));
+        project(r, op, x, QKV_LINEAR_W, QKV_LINEAR_BIAS, operand_out_row(r, op, 0, t));
         free(x);
     }
 }
 
-static void run_qkv_heads(struct reference *r, const struct kop *op) {
-    make_out(r, op, QKV_OUT_Q, (uint64_t)op->attrs.heads * op->attrs.D);
-    make_out(r, op, QKV_OUT_KV, 0);
+void reference_op_qkv_heads(struct reference *r, const struct kop *op) {
+    operand_make(r, op, QKV_OUT_Q, (uint64_t)op->attrs.heads * op->attrs.D);
+    operand_make(r, op, QKV_OUT_KV, 0);
     for (uint32_t t = 0; t < r->n_rows; t++)
-        make_heads(r, &op->attrs, t, row_of(in_of(r, op, HEADS_QKV), t), in_of(r, op, HEADS_Q_NORM),
-                   in_of(r, op, HEADS_K_NORM), out_row(r, op, QKV_OUT_Q, t),
-                   &r->tensors[op->out[QKV_OUT_KV]]);
+        make_heads(r, &op->attrs, t, operand_row(operand_in(r, op, HEADS_QKV), t),
+                   operand_in(r, op, HEADS_Q_NORM), operand_in(r, op, HEADS_K_NORM),
+                   operand_out_row(r, op, QKV_OUT_Q, t), &r->tensors[op->out[QKV_OUT_KV]]);
 }
 
 /* ---- attention ---- */
@@ -347,12 +315,12 @@ static void attend(const struct reference *r, const struct op_attrs *a,
     state[0] = -INFINITY;
     for (uint64_t i = 1; i < D + 2; i++) state[i] = 0;
     for (uint32_t j = lo; j < hi; j++) {
-        const double *k = row_of(kv, reference_kv_row(r, slot, j)) + at;
-        p[j - lo] = dot(q, k, D) * (double)a->scale;
+        const double *k = operand_row(kv, reference_kv_row(r, slot, j)) + at;
+        p[j - lo] = operand_dot(q, k, D) * (double)a->scale;
         state[0] = fmax(state[0], p[j - lo]);
     }
     for (uint32_t j = lo; j < hi; j++) {
-        const double *v = row_of(kv, reference_kv_row(r, slot, j)) + KV + at;
+        const double *v = operand_row(kv, reference_kv_row(r, slot, j)) + KV + at;
         const double weight = exp(p[j - lo] - state[0]);
         state[1] += weight;
         for (uint64_t i = 0; i < D; i++) state[2 + i] += weight * v[i];
@@ -392,20 +360,20 @@ static uint64_t part_columns(const struct reference *r, const struct op_attrs *a
     return (uint64_t)a->heads * r->g->n_pieces * (a->D + 2);
 }
 
-static void run_attention(struct reference *r, const struct kop *op) {
-    const struct reference_tensor *q = in_of(r, op, ATTENTION_Q);
-    make_out(r, op, 0, q->cols);
+void reference_op_attention(struct reference *r, const struct kop *op) {
+    const struct reference_tensor *q = operand_in(r, op, ATTENTION_Q);
+    operand_make(r, op, 0, q->cols);
     for (uint32_t t = 0; t < r->n_rows; t++)
-        attend_whole(r, &op->attrs, in_of(r, op, ATTENTION_KV), t, row_of(q, t),
-                     out_row(r, op, 0, t));
+        attend_whole(r, &op->attrs, operand_in(r, op, ATTENTION_KV), t, operand_row(q, t),
+                     operand_out_row(r, op, 0, t));
 }
 
-static void run_attention_split(struct reference *r, const struct kop *op) {
+void reference_op_attention_split(struct reference *r, const struct kop *op) {
     const struct op_attrs *a = &op->attrs;
-    make_out(r, op, 0, part_columns(r, a));
+    operand_make(r, op, 0, part_columns(r, a));
     for (uint32_t t = 0; t < r->n_rows; t++)
-        attend_pieces(r, a, in_of(r, op, ATTENTION_KV), t, row_of(in_of(r, op, ATTENTION_Q), t),
-                      out_row(r, op, 0, t));
+        attend_pieces(r, a, operand_in(r, op, ATTENTION_KV), t,
+                      operand_row(operand_in(r, op, ATTENTION_Q), t), operand_out_row(r, op, 0, t));
 }
 
 /* QKV_HEADS, and then what the heads give: pieces, or all. */
@@ -413,33 +381,34 @@ static void run_joined(struct reference *r, const struct kop *op, bool pieces) {
     const struct op_attrs *a = &op->attrs;
     const uint64_t Q = (uint64_t)a->heads * a->D;
     double *q = take(r->n_rows * Q, sizeof *q);
-    make_out(r, op, JOINED_OUT, pieces ? part_columns(r, a) : Q);
-    make_out(r, op, JOINED_OUT_KV, 0);
+    operand_make(r, op, JOINED_OUT, pieces ? part_columns(r, a) : Q);
+    operand_make(r, op, JOINED_OUT_KV, 0);
     const struct reference_tensor *kv = &r->tensors[op->out[JOINED_OUT_KV]];
     for (uint32_t t = 0; t < r->n_rows; t++)
-        make_heads(r, a, t, row_of(in_of(r, op, HEADS_QKV), t), in_of(r, op, HEADS_Q_NORM),
-                   in_of(r, op, HEADS_K_NORM), q + t * Q, kv);
+        make_heads(r, a, t, operand_row(operand_in(r, op, HEADS_QKV), t),
+                   operand_in(r, op, HEADS_Q_NORM), operand_in(r, op, HEADS_K_NORM), q + t * Q, kv);
     for (uint32_t t = 0; t < r->n_rows; t++)
-        (pieces ? attend_pieces : attend_whole)(r, a, kv, t, q + t * Q, out_row(r, op, 0, t));
+        (pieces ? attend_pieces : attend_whole)(r, a, kv, t, q + t * Q,
+                                                operand_out_row(r, op, 0, t));
     free(q);
 }
 
-static void run_attention_step(struct reference *r, const struct kop *op) {
+void reference_op_attention_step(struct reference *r, const struct kop *op) {
     run_joined(r, op, true);
 }
 
-static void run_attention_whole(struct reference *r, const struct kop *op) {
+void reference_op_attention_whole(struct reference *r, const struct kop *op) {
     run_joined(r, op, false);
 }
 
-static void run_attention_combine(struct reference *r, const struct kop *op) {
+void reference_op_attention_combine(struct reference *r, const struct kop *op) {
     const struct op_attrs *a = &op->attrs;
     const uint64_t D = a->D, P = r->g->n_pieces;
-    make_out(r, op, 0, a->heads * D);
+    operand_make(r, op, 0, a->heads * D);
     for (uint32_t t = 0; t < r->n_rows; t++)
         for (uint32_t h = 0; h < a->heads; h++) {
-            const double *part = row_of(in_of(r, op, COMBINE_PART), t) + h * P * (D + 2);
-            double *o = out_row(r, op, 0, t) + h * D, max = -INFINITY, sum = 0;
+            const double *part = operand_row(operand_in(r, op, COMBINE_PART), t) + h * P * (D + 2);
+            double *o = operand_out_row(r, op, 0, t) + h * D, max = -INFINITY, sum = 0;
             uint32_t lo, hi;
             seen_by(r, r->g->attrs.window, t, &lo, &hi);
             const uint64_t first = lo / ATTENTION_PIECE;
@@ -458,15 +427,17 @@ static void run_attention_combine(struct reference *r, const struct kop *op) {
 
 /* ---- MLP and head ---- */
 
-static void run_gated_mlp(struct reference *r, const struct kop *op) {
-    const struct reference_tensor *wg = in_of(r, op, MLP_WG), *wu = in_of(r, op, MLP_WU);
-    make_out(r, op, 0, wg->rows);
+void reference_op_gated_mlp(struct reference *r, const struct kop *op) {
+    const struct reference_tensor *wg = operand_in(r, op, MLP_WG), *wu = operand_in(r, op, MLP_WU);
+    operand_make(r, op, 0, wg->rows);
     for (uint32_t t = 0; t < r->n_rows; t++) {
         double *x = normed_row(r, op, MLP_X, MLP_NORM, MLP_SQUARES, t, t);
         for (uint64_t n = 0; n < wg->rows; n++) {
-            const double gate = dot(x, row_of(wg, n), wg->cols) + element(in_of(r, op, MLP_BG), n);
-            const double up = dot(x, row_of(wu, n), wu->cols) + element(in_of(r, op, MLP_BU), n);
-            out_row(r, op, 0, t)[n] = gate / (1 + exp(-gate)) * up;
+            const double gate = operand_dot(x, operand_row(wg, n), wg->cols) +
+                                operand_element(operand_in(r, op, MLP_BG), n);
+            const double up = operand_dot(x, operand_row(wu, n), wu->cols) +
+                              operand_element(operand_in(r, op, MLP_BU), n);
+            operand_out_row(r, op, 0, t)[n] = gate / (1 + exp(-gate)) * up;
         }
         free(x);
     }
@@ -484,23 +455,24 @@ static void block_parts(const double *logits, uint64_t vocab, double *part) {
 }
 
 /* Packed x has the rows that want logits and no other. */
-static void run_lm_head(struct reference *r, const struct kop *op) {
-    const struct reference_tensor *w = in_of(r, op, LM_W);
+void reference_op_lm_head(struct reference *r, const struct kop *op) {
+    const struct reference_tensor *w = operand_in(r, op, LM_W);
     const bool packed = r->g->tensors.items[op->in[LM_X]].layout == LAYOUT_PACKED;
-    make_out(r, op, LM_OUT_LOGITS, w->rows);
-    make_out(r, op, LM_OUT_PART, 2 * CEIL_DIV(w->rows, (uint64_t)LM_BLOCK));
+    operand_make(r, op, LM_OUT_LOGITS, w->rows);
+    operand_make(r, op, LM_OUT_PART, 2 * CEIL_DIV(w->rows, (uint64_t)LM_BLOCK));
     for (uint32_t l = 0; l < r->n_logit_rows; l++) {
         const uint64_t t = (uint64_t)r->logit_row[l];
         double *x = normed_row(r, op, LM_X, LM_NORM, LM_SQUARES, packed ? l : t, t);
-        double *logits = out_row(r, op, LM_OUT_LOGITS, l);
-        for (uint64_t n = 0; n < w->rows; n++) logits[n] = dot(x, row_of(w, n), w->cols);
-        block_parts(logits, w->rows, out_row(r, op, LM_OUT_PART, l));
+        double *logits = operand_out_row(r, op, LM_OUT_LOGITS, l);
+        for (uint64_t n = 0; n < w->rows; n++)
+            logits[n] = operand_dot(x, operand_row(w, n), w->cols);
+        block_parts(logits, w->rows, operand_out_row(r, op, LM_OUT_PART, l));
         free(x);
     }
 }
 
 /* All bits of every word set: -1 of 32 bits. */
-static void run_clear(struct reference *r, const struct kop *op) {
+void reference_op_clear(struct reference *r, const struct kop *op) {
     struct reference_tensor *out = reference_make(r, op->out[0], 0, 0);
     for (uint64_t i = 0; i < out->rows * out->cols; i++) out->at[i] = -1;
 }
@@ -576,24 +548,24 @@ static void choose(struct reference_request *q, const double *logits, uint64_t v
     free(c);
 }
 
-static void run_sample(struct reference *r, const struct kop *op) {
-    const struct reference_tensor *logits = in_of(r, op, SAMPLE_LOGITS);
-    make_out(r, op, 0, 1);
+void reference_op_sample(struct reference *r, const struct kop *op) {
+    const struct reference_tensor *logits = operand_in(r, op, SAMPLE_LOGITS);
+    operand_make(r, op, 0, 1);
     for (uint32_t l = 0; l < r->n_logit_rows; l++) {
         struct reference_request *q = &r->requests[r->slot[r->logit_row[l]]];
-        const double *x = row_of(logits, l);
+        const double *x = operand_row(logits, l);
         double max = -INFINITY, sum = 0;
         choose(q, x, logits->cols);
         for (uint64_t v = 0; v < logits->cols; v++) max = fmax(max, x[v]);
         for (uint64_t v = 0; v < logits->cols; v++) sum += exp(x[v] - max);
         q->logprob = x[q->chosen] - max - log(sum);
-        *out_row(r, op, 0, l) = q->chosen;
+        *operand_out_row(r, op, 0, l) = q->chosen;
     }
 }
 
 /* ---- the table ---- */
 
-#define OP(ID, name, ...) [OP_##ID] = run_##name,
+#define OP(ID, name, ...) [OP_##ID] = reference_op_##name,
 static void (*const operators[N_OP_KINDS])(struct reference *r, const struct kop *op) = {
 #include "graph/op.def"
 };

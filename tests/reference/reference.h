@@ -1,8 +1,9 @@
 /* reference.h - the meaning of every operator of op.def, in double, written to be read.
  *
- * One small function per operator, in a table by kind (reference.c). An operator works on logical
- * values: a tensor is rows of numbers, whatever its bytes look like on a device. Packed layouts,
- * flags, sentinels and the blocks of the KV cache are codecs of the tests that compare with it.
+ * One small function per operator, reference_op_<name>: in reference.c, or beside the operator's
+ * tests (device/ops). An operator works on logical values: a tensor is rows of numbers, whatever
+ * its bytes look like on a device. Packed layouts, flags, sentinels and the blocks of the KV cache
+ * are codecs of the tests that compare with it.
  *
  * A number that the operator leaves open is NaN: pieces that a row does not see, rows that the
  * iteration does not have. Comparisons skip what is NaN here.
@@ -56,6 +57,11 @@ static inline uint64_t reference_kv_row(const struct reference *r, uint32_t slot
                                         uint32_t position) {
     return r->first_row[slot] + position;
 }
+
+/* The meanings. */
+#define OP(ID, name, ...) void reference_op_##name(struct reference *r, const struct kop *op);
+#include "graph/op.def"
+#undef OP
 
 /* Runs operator `op` of the graph: its inputs must be filled, its outputs are made. */
 void reference_op(struct reference *r, uint32_t op);

@@ -117,11 +117,17 @@ const struct cpu_isa *cpu_isa_select(const char *want);
 /* All of them, best first, supported here or not. */
 extern const struct cpu_isa cpu_isa_ref, cpu_isa_avx2, cpu_isa_avx512, cpu_isa_amx;
 
-/* The kernels, one per row of form.def; reach them through cpu_task_run. And the scratch that the
- * largest task of an operator needs. */
-#define FORM(ID, name)                                                                             \
+/* The kernels, one per row of op.def whose target is ANY or CPU; reach them through cpu_task_run.
+ * And the scratch that the largest task of an operator needs. */
+#define CPU_FORM_ANY(...) CPU_FORM(__VA_ARGS__)
+#define CPU_FORM_CPU(...) CPU_FORM(__VA_ARGS__)
+#define CPU_FORM_CUDA(...)
+#define CPU_FORM(ID, name)                                                                         \
     void cpu_##name(const struct cpu_task *t);                                                     \
     size_t cpu_##name##_scratch(const struct prog_header *program, const struct prog_op *op);
-#include "kernels/cpu/form.def"
+#define OP(ID, name, target, ...) CPU_FORM_##target(ID, name)
+#include "graph/op.def"
+#undef OP
+#undef CPU_FORM
 
 #endif

@@ -15,8 +15,10 @@ static const struct {
     kernel_fn *run;
     scratch_fn *scratch;
 } kernels[N_OP_KINDS] = {
-#define FORM(ID, name) [OP_##ID] = {cpu_##name, cpu_##name##_scratch},
-#include "kernels/cpu/form.def"
+#define CPU_FORM(ID, name)        [OP_##ID] = {cpu_##name, cpu_##name##_scratch},
+#define OP(ID, name, target, ...) CPU_FORM_##target(ID, name)
+#include "graph/op.def"
+#undef OP
 };
 
 void cpu_task_run(const struct cpu_task *t) {

@@ -17,20 +17,9 @@
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
-#include "kernels/cuda/common/attention_decode.cuh"
-#include "kernels/cuda/common/attention_decode_long.cuh"
-#include "kernels/cuda/common/attention_decode_teams.cuh"
-#include "kernels/cuda/common/attention_merge.cuh"
-#include "kernels/cuda/common/attention_mixed.cuh"
-#include "kernels/cuda/common/attention_prefill.cuh"
-#include "kernels/cuda/common/clear.cuh"
-#include "kernels/cuda/common/embed.cuh"
-#include "kernels/cuda/common/linear_sum.cuh"
-#include "kernels/cuda/common/matmul_stream.cuh"
-#include "kernels/cuda/common/matvec.cuh"
-#include "kernels/cuda/common/tile_producer.cuh"
-#include "kernels/cuda/common/retile.cuh"
-#include "kernels/cuda/common/sample.cuh"
+#define CODE_FILES
+#include "kernels/cuda/form.def"
+#undef CODE_FILES
 #include "kernels/cuda/form.h"
 #if QN_JIT
 #include "kernels/cuda/common/tasks_jit.cuh"

@@ -1,0 +1,98 @@
+/* op_test.h - what the device tests know of an operator: the forms in which it is run, how exact it
+ * is, and its operands' shapes. ops/<operator>.c has it as op_test_<operator>, with the operator's
+ * meaning (reference/reference.h) unless reference.c has that; the build takes every file there.
+ */
+#ifndef QN_TESTS_DEVICE_OP_TEST_H
+#define QN_TESTS_DEVICE_OP_TEST_H
+
+#include "device/op_program.h"
+#include "reference/operand.h"
+
+/* The models of test_ops.c that run an operator. */
+enum op_set {
+    PRODUCTS = 1, /* projections, MLP, head */
+    ATTENTION = 2,
+    OTHERS = 4, /* the rest, which few numbers of a model matter to */
+    WIDE_K = 8, /* forms with wide_k */
+    OF_32 = 16, /* projections, MLP and head of up to 32 rows */
+};
+
+enum backends { CPU = 1, GPU = 2, HOPPER = 4 };
+
+/* How a form's iterations are filled. */
+enum fill {
+    FILL_MIXED, /* requests of one row, and a chunk */
+    FILL_ALONE, /* requests of one row */
+    FILL_LONG,  /* the same with contexts of several pieces; few rows */
+    FILL_CHUNK, /* one request */
+    FILL_DRAWN, /* requests of one row that draw their tokens, with penalties and cuts */
+    N_FILLS,
+};
+#define MIXED (1u << FILL_MIXED)
+#define ALONE (1u << FILL_ALONE)
+#define LONG  (1u << FILL_LONG)
+#define CHUNK (1u << FILL_CHUNK)
+#define DRAWN (1u << FILL_DRAWN)
+#define ALL   (MIXED | ALONE | LONG | CHUNK)
+
+struct form_row {
+    struct op_form form;  /* its kind follows from the operator */
+    const uint32_t *rows; /* token rows of its graphs, one of the lists below */
+    int backends;
+    uint32_t fills;     /* bits of enum fill */
+    uint32_t n_workers; /* 0: all */
+};
+
+/* Lists of token rows; each ends with 0. */
+extern const uint32_t one_row[], few_rows[], rows_of_32[], many_rows[], any_rows[],
+    eights_and_odd[], up_to_16[], up_to_32[], nine_rows[], alone_rows[];
+
+/* Numbers that shapes of operands are made of (op_program.c). */
+enum op_size {
+    S_NONE,
+    S_ROWS,
+    S_LOGITS, /* rows of logits */
+    S_HIDDEN,
+    S_HEADS, /* all query heads' columns */
+    S_KV,
+    S_QKV,
+    S_HEAD,
+    S_INTER,
+    S_VOCAB,
+    S_BLOCKS,  /* of logits that share a {max, sum} */
+    S_K,       /* what LINEAR multiplies */
+    S_SQUARES, /* sums of squares of a row */
+    S_PARTS,   /* columns of LINEAR_PARTS */
+    S_N_HEADS,
+    S_PIECES,
+    S_STATE, /* {max, sum, output} of a head */
+    S_TWO,
+};
+
+struct op_operand {
+    const char *name; /* of the slot in op.def */
+    enum op_size shape[TENSOR_MAX_DIMS];
+};
+
+enum { OP_TEST_SHAPES = 4 };
+
+struct op_test {
+    enum op_set set;
+    /* How far a result may be from the reference, of the largest of its tensor: as a number, and in
+     * units of the last place of the weights' 16-bit type. */
+    double absolute, ulps;
+    struct op_operand shapes[OP_TEST_SHAPES]; /* those that op_program.c does not know */
+    const struct form_row *forms;
+    size_t n_forms;
+};
+
+#define FORMS(table)      .forms = (table), .n_forms = sizeof(table) / sizeof *(table)
+
+#define OP(ID, name, ...) extern const struct op_test op_test_##name;
+#include "graph/op.def"
+#undef OP
+
+/* Of a valid op_kind. */
+const struct op_test *op_test_of(enum op_kind kind);
+
+#endif

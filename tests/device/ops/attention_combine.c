@@ -1,0 +1,15 @@
+/* attention_combine.c - the forms of ATTENTION_COMBINE. */
+#include "device/op_test.h"
+
+static const struct form_row forms[] = {
+    {{.name = "attention_combine"}, any_rows, CPU | GPU, MIXED | LONG, 0},
+    {{.name = "attention_combine.polls", .rides = true}, one_row, GPU, ALONE | LONG, 0},
+    {{.name = "attention_combine.packed", .packed = true}, up_to_16, GPU, MIXED | LONG, 0},
+};
+
+const struct op_test op_test_attention_combine = {
+    .set = ATTENTION,
+    .absolute = 2e-5,
+    .shapes = {{"part", {S_ROWS, S_N_HEADS, S_PIECES, S_STATE}}},
+    FORMS(forms),
+};

@@ -1,0 +1,12 @@
+/* attention_split.c - the forms of ATTENTION_SPLIT. */
+#include "device/op_test.h"
+
+static const struct form_row forms[] = {
+    {{.name = "attention_split"}, up_to_32, CPU, ALL, 0},
+};
+
+const struct op_test op_test_attention_split = {
+    .set = ATTENTION,
+    .ulps = 1,
+    FORMS(forms),
+};

@@ -1,0 +1,13 @@
+/* linear_sum.c - the forms of LINEAR_SUM. */
+#include "device/op_test.h"
+
+static const struct form_row forms[] = {
+    {{.name = "linear_sum", .packed = true}, up_to_32, HOPPER, MIXED, 0},
+    {{.name = "linear_sum.down", .packed = true, .wide_k = true}, up_to_32, HOPPER, MIXED, 0},
+};
+
+const struct op_test op_test_linear_sum = {
+    .set = PRODUCTS,
+    .absolute = 2e-6,
+    FORMS(forms),
+};
