@@ -373,7 +373,7 @@ static void fill_task(const struct filler *f, const struct prog_variant *v, uint
     if (op != NULL) {
         out->n_pieces = (uint16_t)n_pieces(f->program, op);
         fill_operands(f, op, out);
-        fill_blocks(f, op, f->maps->of[t->op], out);
+        fill_blocks(f, op, f->maps->of[t->op].map, out);
     }
     cuda_form_fill(&f->forms, op, out);
 }

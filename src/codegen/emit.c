@@ -4,6 +4,7 @@
 #include "kernels/cuda/form.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 /* Name after QN_, field of struct model_spec. */
 #define SPEC_CONSTANTS(X)                                                                          \
@@ -111,10 +112,17 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     emit_linear_widths(program, out);
 }
 
+static bool is_wide(const char *form) {
+    return strcmp(form, "stream_32") == 0;
+}
+
 void emit_forms(const bool *used, struct strbuf *out) {
 #define ENTRY(name, ...) strbuf_printf(out, "#define QN_HAS_" #name " %d\n", used[FORM_##name]);
 #include "kernels/cuda/form.def"
-    strbuf_printf(out, "#define QN_WIDE %d\n", used[FORM_stream_32_qkv]);
+    bool wide = false; /* whether any form has pages of 32 rows */
+#define FORM(op, name, entry, ...) wide = wide || (used[FORM_##entry] && is_wide(#name));
+#include "kernels/cuda/form.def"
+    strbuf_printf(out, "#define QN_WIDE %d\n", wide);
 }
 
 void emit_unit(const char *entry, struct strbuf *out) {

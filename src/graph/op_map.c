@@ -373,15 +373,15 @@ int op_map_bind(struct diag *d, const struct map_source *source, struct op_map *
 int op_maps_keep(struct diag *d, struct op_maps *maps, struct arena *arena,
                  const struct op_map *map, const struct op_map **kept) {
     for (size_t i = maps->list.n; i-- > 0;)
-        if (memcmp(maps->list.items[i], map, sizeof *map) == 0) {
-            *kept = maps->list.items[i];
+        if (memcmp(maps->list.items[i].map, map, sizeof *map) == 0) {
+            *kept = maps->list.items[i].map;
             return QN_OK;
         }
     struct op_map *copy;
     TRY(ARENA_NEW(d, arena, &copy, 1));
     *copy = *map;
     *kept = copy;
-    return ARRAY_PUSH(d, &maps->list, copy);
+    return ARRAY_PUSH(d, &maps->list, (struct op_map_ref){copy});
 }
 
 /* ---- evaluation ---- */

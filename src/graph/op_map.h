@@ -69,8 +69,11 @@ int op_map_bind(struct diag *d, const struct map_source *source, struct op_map *
 
 /* Maps that differ from each other: operators that are alike share one. The maps lie in an arena,
  * the list in heap memory (ARRAY_FINI). */
+struct op_map_ref {
+    const struct op_map *map;
+};
 struct op_maps {
-    ARRAY(struct op_map *) list;
+    ARRAY(struct op_map_ref) list;
 };
 /* Sets *kept to the list's map that equals *map, after adding it if there is none. */
 int op_maps_keep(struct diag *d, struct op_maps *maps, struct arena *arena,

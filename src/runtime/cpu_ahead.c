@@ -12,7 +12,7 @@ static void begin(const struct cpu_core *core, struct cpu_ahead *a, uint32_t tas
     const struct prog_task *t = &PROG(p, TASK)[task];
     const int n = t->op == PROG_NONE
                       ? 0
-                      : program_weight_rows(&PROG(p, OP)[t->op], core->maps.of[t->op], t->unit0,
+                      : program_weight_rows(&PROG(p, OP)[t->op], core->maps.of[t->op].map, t->unit0,
                                             t->unit1, rows);
     *a = (struct cpu_ahead){.task = task + 1};
     for (int i = 0; i < n && a->n < CPU_AHEAD_SPANS; i++) {

@@ -34,7 +34,7 @@ int program_maps_make(struct diag *d, const struct prog_header *p, struct progra
         const struct prog_variant *v = &PROG(p, VARIANT)[i];
         for (uint32_t o = v->first_op; o < v->first_op + v->n_ops; o++) {
             TRY(program_map(d, p, v, &PROG(p, OP)[o], &map));
-            TRY(op_maps_keep(d, &maps->distinct, &maps->arena, &map, &maps->of[o]));
+            TRY(op_maps_keep(d, &maps->distinct, &maps->arena, &map, &maps->of[o].map));
         }
     }
     return QN_OK;

@@ -17,7 +17,7 @@ int program_map(struct diag *d, const struct prog_header *p, const struct prog_v
 /* The maps of all operators; operators that are alike share one. */
 struct program_maps {
     struct arena arena;
-    const struct op_map **of; /* [n_ops] */
+    struct op_map_ref *of; /* [n_ops] */
     struct op_maps distinct;
 };
 /* Errors: as program_map's. To be given to program_maps_fini also after an error. */

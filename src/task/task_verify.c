@@ -59,9 +59,8 @@ static int check_shapes(struct proof *f) {
     for (uint32_t i = 0; i < f->v->n_ops; i++) {
         const uint32_t index = f->v->first_op + i;
         const struct prog_op *op = &PROG(f->p, OP)[index];
-        TRY(ARENA_NEW(f->d, &f->arena, &f->maps[i], 1));
-        TRY(task_verify_map(f, index, f->maps[i]));
-        if (op->units != f->maps[i]->units || op->n_rows != f->maps[i]->rows)
+        TRY(task_verify_map(f, index, &f->maps[i]));
+        if (op->units != f->maps[i].units || op->n_rows != f->maps[i].rows)
             return bad_op(f, index, "units or rows do not fit its operands");
         if (op->k != dot_length(f, op))
             return bad_op(f, index, "k is not its dot products' length");

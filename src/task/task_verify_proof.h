@@ -51,11 +51,11 @@ struct proof {
     struct diag *d;
     const struct prog_header *p;
     const struct prog_variant *v;
-    struct arena arena;       /* of one variant */
-    struct verify_map **maps; /* [n_ops] of the variant: task_verify_map.h */
-    uint64_t words;           /* of one row of the closures below */
-    uint64_t *reach;          /* [n_events][words] events that an event leads to */
-    uint64_t *acquire; /* the same through counters alone: what was written is visible, too */
+    struct arena arena;      /* of one variant */
+    struct verify_map *maps; /* [n_ops] of the variant: task_verify_map.h */
+    uint64_t words;          /* of one row of the closures below */
+    uint64_t *reach;         /* [n_events][words] events that an event leads to */
+    uint64_t *acquire;       /* the same through counters alone: what was written is visible, too */
     ARRAY(struct access) accesses; /* in the order of the tasks */
     uint32_t *first_access; /* [n_tasks + 1] of the variant's task i: first_access[i] .. [i + 1] */
     uint32_t *gang;         /* [n_tasks] of the variant: first task of its gang; itself, if alone */
