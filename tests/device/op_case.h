@@ -26,6 +26,7 @@ struct op_rig {
     struct device_memory before, after; /* of `before` workspace and kv */
     uint8_t *written;                   /* [workspace_bytes] 1: the operator may write the byte */
     uint8_t *ours;                      /* [kv_bytes] the same of the cache */
+    uint64_t digest; /* of the results of the last op_case_run: the same bits, the same digest */
 };
 
 /* device NULL: the CPU. To be closed also after an error. */

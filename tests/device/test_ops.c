@@ -66,6 +66,7 @@ struct test {
     char name[96];
     const struct shape *shape;
     struct form_row row;
+    struct op_form cut;         /* the same in other tiles */
     struct test_device *device; /* NULL: the CPU */
     CMUnitTestFunction run;
 };
@@ -127,6 +128,35 @@ static void run_variant(struct op_rig *rig, const struct form_row *row, uint32_t
         }
 }
 
+/* The bits of a variant's results, in the first of its fills; 0: its rows do not fit that. */
+static uint64_t digest_of(struct op_rig *rig, const struct form_row *row, uint32_t variant) {
+    const struct op_variant *v = &rig->program.variants[variant];
+    const enum fill fill = (enum fill)__builtin_ctz(row->fills);
+    struct iteration it = {.variant = variant};
+    struct diag d = {0};
+    if (!set_requests(&it, fill, v->rows)) return 0;
+    if (op_case_run(&d, rig, &it, false) != QN_OK)
+        DIE("%u rows in other tiles: %s", v->rows, d.message);
+    return rig->digest;
+}
+
+/* Variants of `cut` give the bits of those of as many rows in the form's own tiles. */
+static void run_cuts(struct op_rig *rig, const struct test *t) {
+    const struct op_variant *v = rig->program.variants;
+    for (uint32_t a = 0; a < rig->program.n_variants; a++)
+        for (uint32_t b = 0; b < rig->program.n_variants; b++) {
+            if (v[a].form != &t->row.form || v[b].form != &t->cut || v[a].rows != v[b].rows)
+                continue;
+            if (digest_of(rig, &t->row, a) != digest_of(rig, &t->row, b))
+                DIE("%u rows: other bits in other tiles", v[a].rows);
+        }
+}
+
+/* Whether a test runs the form in other tiles, too: a GPU's forms depend on their tiles. */
+static bool has_cuts(const struct test *t) {
+    return t->device == NULL && op_split_of(t->row.form.kind) != SPLIT_SLICES;
+}
+
 /* Whether no backend can have the form in that model: parts are of whole row blocks; STEP of
  * several rows and WHOLE have the cache in pages, which wide heads do not fit. */
 static bool is_refused(const struct test *t) {
@@ -171,6 +201,8 @@ static void test_form(void **state) {
     for (const uint32_t *rows = t->row.rows; *rows != 0; rows++)
         variants[n++] =
             (struct op_variant){&t->row.form, *rows, MIN(*rows, (uint32_t)ITERATION_SLOTS), 0};
+    for (uint32_t i = 0, all = n; has_cuts(t) && i < all; i++)
+        variants[n++] = (struct op_variant){&t->cut, variants[i].rows, variants[i].logit_rows, 0};
     const struct op_form *beside = beside_of(&t->row.form);
     for (uint32_t i = 0, all = n; beside != NULL && i < all; i++)
         variants[n++] = (struct op_variant){beside, variants[i].rows, variants[i].logit_rows, 0};
@@ -183,6 +215,7 @@ static void test_form(void **state) {
     }
     for (uint32_t i = 0; i < n && rc == QN_OK; i++)
         if (rig.program.variants[i].form == &t->row.form) run_variant(&rig, &t->row, i);
+    if (n > 0 && rc == QN_OK) run_cuts(&rig, t);
     op_rig_close(&rig);
     assert_true(is_refused(t) || rc == QN_OK);
 }
@@ -309,6 +342,8 @@ static size_t add_tests(struct test_device *device, size_t shape, const struct f
         struct test *t = &tests[n++];
         *t = (struct test){
             .shape = &shapes[shape], .row = *row, .device = places[i], .run = test_form};
+        t->cut = row->form;
+        t->cut.tiles = (struct tile_override){2, 3};
         snprintf(t->name, sizeof t->name, "%s/%s%s", shapes[shape].name, row->form.name,
                  i == 0 ? ".cpu" : "");
     }

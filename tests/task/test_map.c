@@ -1,10 +1,7 @@
 /* test_map.c - op.def's access maps: every row is understood; the compiler's evaluator and the
- * proof's say the same of the same tasks; and shapes that do not fit are refused with the operand's
- * name. */
-#include "task/program_map.h"
-#include "task/task_verify_map.h"
+ * proof's say the same of the same tasks (of every operator: device/test_maps.c); and shapes that
+ * do not fit are refused with the operand's name. */
 #include "fixture.h"
-#include "random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,6 +11,7 @@
 
 #include <cmocka.h>
 #undef fail
+#include "maps_agree.h"
 
 static struct model_spec spec_of(void) {
     return fixture_spec(2, 512, 8, 2, 64, 768, 1000);
@@ -35,40 +33,6 @@ static struct prog_header *program_of(uint32_t n_rows, uint32_t cuts, uint32_t h
     return p;
 }
 
-static void same_range(const struct map_operand *a, const struct verify_operand *b,
-                       const struct prog_task *t) {
-    assert_int_equal(a->n_dims, b->n_dims);
-    for (uint32_t k = 0; k < a->n_dims; k++) {
-        const struct map_range x = op_map_range(&a->dim[k], t->row0, t->row1, t->unit0, t->unit1);
-        const struct verify_interval y = task_verify_map_range(&b->dim[k], t);
-        assert_int_equal(a->dim[k].extent, b->dim[k].extent);
-        assert_int_equal(x.first < x.last, y.first < y.last);
-        if (x.first >= x.last) continue;
-        assert_int_equal(x.first, y.first);
-        assert_int_equal(x.last, y.last);
-    }
-}
-
-/* Both evaluators on random tasks of an operator. */
-static void same_of_op(struct proof *f, uint32_t op) {
-    struct op_map map;
-    struct verify_map other;
-    struct diag d = {0};
-    assert_int_equal(program_map(&d, f->p, f->v, &PROG(f->p, OP)[op], &map), QN_OK);
-    assert_int_equal(task_verify_map(f, op, &other), QN_OK);
-    assert_int_equal(map.rows, other.rows);
-    assert_int_equal(map.units, other.units);
-    for (int i = 0; i < 200; i++) {
-        struct prog_task t = {0};
-        t.row0 = random_below((uint32_t)map.rows);
-        t.row1 = t.row0 + 1 + random_below((uint32_t)map.rows - t.row0);
-        t.unit0 = random_below((uint32_t)map.units);
-        t.unit1 = t.unit0 + 1 + random_below((uint32_t)map.units - t.unit0);
-        for (int k = 0; k < OP_MAX_IN; k++) same_range(&map.in[k], &other.in[k], &t);
-        for (int k = 0; k < OP_MAX_OUT; k++) same_range(&map.out[k], &other.out[k], &t);
-    }
-}
-
 static void both_evaluators_agree(void **state) {
     (void)state;
     static const struct {
@@ -81,23 +45,15 @@ static void both_evaluators_agree(void **state) {
                   {64, FIXTURE_CUT, 512},
                   {128, FIXTURE_MANY, 512},
                   {16, FIXTURE_MANY, 320}};
-    bool seen[N_OP_KINDS] = {false};
     random_state = 1;
     for (size_t g = 0; g < sizeof graphs / sizeof *graphs; g++) {
         struct fixture f;
         struct prog_header *p = program_of(graphs[g].n_rows, graphs[g].cuts, graphs[g].hidden, &f);
         struct diag d = {0};
         struct proof proof = {.d = &d, .p = p, .v = PROG(p, VARIANT)};
-        for (uint32_t op = 0; op < proof.v->n_ops; op++) {
-            seen[PROG(p, OP)[op].kind] = true;
-            same_of_op(&proof, op);
-        }
+        for (uint32_t op = 0; op < proof.v->n_ops; op++) maps_agree(&proof, op);
         free(p);
         fixture_fini(&f);
-    }
-    for (int kind = 1; kind < N_OP_KINDS; kind++) {
-        if (!seen[kind]) print_message("%s is in none of the graphs\n", op_name((uint32_t)kind));
-        assert_true(seen[kind]);
     }
 }
 
