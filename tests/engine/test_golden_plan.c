@@ -189,13 +189,13 @@ static void put_plan(const struct plan *plan, struct seen *seen, struct strbuf *
     }
 }
 
-/* The entries of form.def that an image has not. */
+/* The entries of form.def that an image has: code that only other programs need changes nothing. */
 static void put_code(const struct plan *plan, struct strbuf *out) {
     struct diag d = {0};
     bool used[N_FORMS];
     assert_int_equal(cuda_form_used(&d, plan->program, 90, used), QN_OK);
     for (uint32_t i = FORM_STOP + 1; i < FORM_DROP; i++)
-        if (!used[i]) strbuf_printf(out, " %s", cuda_entry_name(i));
+        if (used[i]) strbuf_printf(out, " %s", cuda_entry_name(i));
     strbuf_printf(out, "\n");
 }
 
@@ -204,8 +204,7 @@ static void put_plans(const char *dir, struct strbuf *out) {
     for (size_t card = 0; card < COUNT_OF(cards); card++)
         for (size_t r = 0; r < COUNT_OF(requests); r++) {
             struct plan plan = make_plan(dir, card, requests[r]);
-            strbuf_printf(out, "%s, %u requests, the image is without", cards[card].name,
-                          requests[r]);
+            strbuf_printf(out, "%s, %u requests, the image has", cards[card].name, requests[r]);
             put_code(&plan, out);
             put_plan(&plan, &seen, out);
             plan_free(&plan);
