@@ -64,7 +64,7 @@ enum {
     N_TASK_SLOTS = 8, /* + JIT tasks */
     MAX_TILE = 16,    /* token rows of matmul_stream.cuh */
     MAX_STAGES = 8,   /* of a task of packed activations (matmul_tile_mma.cuh) */
-    MAX_W_SLOTS = 8,  /* on Hopper: of weights, of activations (tile_ring.cuh) */
+    MAX_W_SLOTS = 5,  /* on Hopper: of weights, of activations (tile_ring.cuh) */
     MAX_X_SLOTS = 8,
     PIECE_STEPS = CUDA_PACK_COLUMNS / 16, /* steps of 16 columns in packed activations' pieces */
     MAX_PLACES = CUDA_PLACES,             /* token rows whose place the block keeps */

@@ -191,55 +191,36 @@ template <int WB, int WO> DEV void tile_copy(float to[WB][WO][4], const float fr
             for (int e = 0; e < 4; e++) to[n][i][e] = from[n][i][e];
 }
 
-/* Where a thread's sums of number `level` wait in device memory: its float4s are COMPUTE_THREADS
- * apart. */
+/* Where a thread's sums of number `level` wait: its float4s are COMPUTE_THREADS apart. */
 DEV float4 *tile_waiting(uint32_t level) {
     return (float4 *)SHARED->args.waiting_sums +
            (blockIdx.x * CUDA_WAITING_SUMS + level) * (CUDA_WAITING_BYTES / sizeof(float4)) +
            thread_here();
 }
 
-/* A tile as a thread's float4s there, or from there. They are written and read by the same thread:
- * nothing orders them but the program. IN_L2: in device memory, else in shared memory. */
-template <int WB, int WO, bool IN_L2> DEV void tile_store(float4 *to, const float v[WB][WO][4]) {
+/* They are written and read by the same thread: nothing orders them but the program. */
+template <int WB, int WO> DEV void tile_push(uint32_t level, const float v[WB][WO][4]) {
     static_assert(WB * WO * 16 * COMPUTE_THREADS <= CUDA_WAITING_BYTES, "a tile");
+    float4 *to = tile_waiting(level);
 #pragma unroll
     for (int n = 0; n < WB; n++)
 #pragma unroll
-        for (int i = 0; i < WO; i++, to += COMPUTE_THREADS) {
-            const float4 x = make_float4(v[n][i][0], v[n][i][1], v[n][i][2], v[n][i][3]);
-            if (IN_L2)
-                store4_own((float *)to, x);
-            else
-                *to = x;
-        }
+        for (int i = 0; i < WO; i++)
+            store4_own((float *)(to + (n * WO + i) * COMPUTE_THREADS),
+                       make_float4(v[n][i][0], v[n][i][1], v[n][i][2], v[n][i][3]));
 }
-template <int WB, int WO, bool IN_L2> DEV void tile_load(const float4 *from, float v[WB][WO][4]) {
+template <int WB, int WO> DEV void tile_pop(uint32_t level, float v[WB][WO][4]) {
+    const float4 *from = tile_waiting(level);
 #pragma unroll
     for (int n = 0; n < WB; n++)
 #pragma unroll
-        for (int i = 0; i < WO; i++, from += COMPUTE_THREADS) {
-            const float4 x = IN_L2 ? load4_own((const float *)from) : *from;
+        for (int i = 0; i < WO; i++) {
+            const float4 x = load4_own((const float *)(from + (n * WO + i) * COMPUTE_THREADS));
             v[n][i][0] = x.x;
             v[n][i][1] = x.y;
             v[n][i][2] = x.z;
             v[n][i][3] = x.w;
         }
-}
-
-/* near: the thread's first float4 of a place in shared memory for level 0, if there is one. */
-template <int WB, int WO>
-DEV void tile_push(uint32_t level, float4 *near, const float v[WB][WO][4]) {
-    if (near != nullptr && level == 0)
-        tile_store<WB, WO, false>(near, v);
-    else
-        tile_store<WB, WO, true>(tile_waiting(level), v);
-}
-template <int WB, int WO> DEV void tile_pop(uint32_t level, float4 *near, float v[WB][WO][4]) {
-    if (near != nullptr && level == 0)
-        tile_load<WB, WO, false>(near, v);
-    else
-        tile_load<WB, WO, true>(tile_waiting(level), v);
 }
 
 /* Sums that wait in L2 when the n-th partial sum is complete, n > 0: those before it, but for the
@@ -253,23 +234,23 @@ DEV uint32_t tile_n_waiting(uint32_t plan, uint32_t n) {
  * free for others. soon: a sum that is to wait goes to L2 when it is complete, instead of when
  * registers are needed: so two groups of warps that share operands are not in L2 at one time. */
 template <int WB, int WO>
-DEV void tile_merge(uint32_t plan, uint32_t n, bool soon, float4 *near, float total[WB][WO][4],
+DEV void tile_merge(uint32_t plan, uint32_t n, bool soon, float total[WB][WO][4],
                     float partial[WB][WO][4]) {
     const uint32_t merges = partial_merges(plan, n);
     uint32_t n_waiting = tile_n_waiting(plan, n);
     if (merges == 0) {
-        if (n > 0 && !soon) tile_push<WB, WO>(n_waiting, near, total);
+        if (n > 0 && !soon) tile_push<WB, WO>(n_waiting, total);
         tile_copy<WB, WO>(total, partial);
         return;
     }
     tile_add<WB, WO>(total, total, partial);
 #pragma unroll 1
     for (uint32_t left = n_waiting + 1 - merges; n_waiting > left;) {
-        tile_pop<WB, WO>(--n_waiting, near, partial);
+        tile_pop<WB, WO>(--n_waiting, partial);
         tile_add<WB, WO>(total, partial, total);
     }
     const bool more = plan >> 2 * (n + 1) != 0;
-    if (soon && more && partial_merges(plan, n + 1) == 0) tile_push<WB, WO>(n_waiting, near, total);
+    if (soon && more && partial_merges(plan, n + 1) == 0) tile_push<WB, WO>(n_waiting, total);
 }
 
 /* All of them are. DOWN, parked: as in struct tile_at. */

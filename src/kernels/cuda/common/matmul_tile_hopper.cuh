@@ -50,7 +50,7 @@ DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float sum
         ring_wait(r, MAX_W_SLOTS + r->x_slot);
         steps_mma<WB, WO, PIECE_STEPS, s.w_steps>(c->lane, w + at * 32, x, sum);
         ring_use_x(r, &s);
-        if (at + PIECE_STEPS == s.w_steps) ring_use_w(r, s.w_slots);
+        if (at + PIECE_STEPS == s.w_steps) ring_use_w(r, &s);
         ring_give(c, r);
     }
 }
@@ -110,7 +110,7 @@ CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
         if (WB * DOWN == MOST_BLOCKS) /* of LINEAR_PARTS, whose tiles are of one sum */
             tile_copy<WB, WO>(total, sum);
         else
-            tile_merge<WB, WO>(sums >> 16, partial - first_sum, false, nullptr, total, sum);
+            tile_merge<WB, WO>(sums >> 16, partial - first_sum, false, total, sum);
     }
     ring_store(&c, &r);
     if (task->kind == OP_LINEAR_PARTS) {
@@ -179,15 +179,15 @@ DEV uint32_t packed_results(const struct warp_context *c, const struct cuda_task
     const uint32_t end = min(task->row1, linear_rows(task)), row = SHARED->packed[c->warp].row;
     if (task->kind != OP_LINEAR_PARTS) {
         constexpr struct ring_shape ring = WGMMA_RING;
-        const bool in_slots = ring_parks(task->tile), tree = task->kind == OP_LINEAR;
-        const uint32_t slot = ring_parked(tree, SHARED->packed[c->warp].ring >> 24);
+        const bool in_slots = ring_parks(task->tile);
+        const uint32_t slot = ring_parked(&ring, SHARED->packed[c->warp].ring >> 24);
         tile_norms_pieces(c, task, row, end);
         sync_compute();
         tile_finish(task, {t.block, t.end, row, end, s.wb, s.wo, s.down,
                            in_slots ? ring_w_at(&ring, slot) : 0});
         if (in_slots) page_copy_fence_shared(); /* copies will write where these threads did */
         sync_compute();
-        if (in_slots) ring_give_parked(c, tree, slot);
+        if (in_slots) ring_give_parked(c, slot);
     }
     if (row + task->tile < end) return packed_enter(c, task, t.block, row + task->tile);
     if (t.end < task->block1) return packed_enter(c, task, t.end, task->row0);

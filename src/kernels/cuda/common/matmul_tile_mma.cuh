@@ -166,7 +166,7 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
             r->slot = r->slot + 1 == S::stages ? 0 : r->slot + 1;
             r->n++;
         }
-        tile_merge<WB, WO>(plan, partial, false, nullptr, total, sum);
+        tile_merge<WB, WO>(plan, partial, false, total, sum);
     }
     tile_park<WB, WO, DOWN>(c, total);
     sync_compute();

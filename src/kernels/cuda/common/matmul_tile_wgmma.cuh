@@ -32,8 +32,8 @@ DEV void step_mma(uint4 a, uint64_t x, float sum[WO][4], bool add) {
 }
 
 /* A slot of weights and the activations that belong to it. keep: sums will be parked there. */
-DEV void slot_mma(const struct warp_context *c, struct ring_use *r, uint32_t w_slots,
-                  float sum[WO][4], bool add, bool keep) {
+DEV void slot_mma(const struct warp_context *c, struct ring_use *r, float sum[WO][4], bool add,
+                  bool keep) {
     constexpr struct ring_shape s = WGMMA_RING;
     const uint4 *w =
         (const uint4 *)(shared_memory + ring_w_at(&s, r->w_slot) + c->warp * (s.w_steps * 512)) +
@@ -55,7 +55,7 @@ DEV void slot_mma(const struct warp_context *c, struct ring_use *r, uint32_t w_s
         }
         ring_use_x(r, &s);
     }
-    ring_use_w(r, w_slots, keep);
+    ring_use_w(r, &s, keep);
 }
 
 /* The residual stream that the tile's results add to into the L2, an eighth of the tile's time
@@ -75,10 +75,8 @@ DEV void residual_ahead(const struct warp_context *c) {
 /* The sums of a tile, by its partial sums one after the other. They are left where they are parked.
  * Trip counts are the same for all lanes, and the compiler must know. */
 DEV void tile_multiply(void) {
-    constexpr struct ring_shape s = WGMMA_RING;
     const struct warp_context c = context_of(&SHARED->args, thread_here(), 0, 0);
     const uint32_t sums = __shfl_sync(~0u, SHARED->packed[c.warp].sums, 0);
-    const uint32_t w_slots = ring_w_slots(sums_are_tree(sums));
     struct ring_use r = ring_load(&c);
     float total[1][WO][4];
     tile_fill<1, WO>(total, 0);
@@ -87,20 +85,19 @@ DEV void tile_multiply(void) {
         bool add = false;
         float sum[1][WO][4];
         tile_fill<1, WO>(sum, 0); /* the compiler asks for values */
-        uint32_t n_slots = QUAD * sums_length(sums_k_tiles(sums), partial);
-        const uint32_t kept = partial + 1 == sums_end(sums) && !sums_are_tree(sums) ? QUAD : 0;
+        uint32_t n_slots = 2 * sums_length(sums_k_tiles(sums), partial);
+        const uint32_t kept = partial + 1 == sums_end(sums) ? 2 : 0;
 #pragma unroll 1
-        for (; n_slots > 0; n_slots--, add = true)
-            slot_mma(&c, &r, w_slots, sum[0], add, n_slots <= kept);
+        for (; n_slots > 0; n_slots--, add = true) slot_mma(&c, &r, sum[0], add, n_slots <= kept);
         wgmma_wait<0>();
         wgmma_settle(sum[0]);
         ring_give(&c, &r);
-        tile_merge<1, WO>(sums >> 16, partial, c.warp >= WARPS / 2,
-                          (float4 *)(shared_memory + ring_w_at(&s, QUAD)) + c.thread, total, sum);
+        tile_merge<1, WO>(sums >> 16, partial, c.warp >= WARPS / 2, total, sum);
         if (partial + 2 == sums_end(sums)) residual_ahead(&c);
     }
-    sync_compute(); /* all have read their weights, and the sums that waited */
-    tile_park<1, WO, 8>(&c, total, ring_w_at(&s, ring_parked(sums_are_tree(sums), r.w_slot)));
+    constexpr struct ring_shape s = WGMMA_RING;
+    sync_compute(); /* all have read their weights */
+    tile_park<1, WO, 8>(&c, total, ring_w_at(&s, ring_parked(&s, r.w_slot)));
     ring_store(&c, &r);
 }
 

@@ -7,10 +7,8 @@
  *
  * Tiles of 128 tokens wait for what is on its way if there are few slots: with a place of their own
  * for parked sums there were three of weights, and products took 51,000 cycles of which 15,000 went
- * by at the slots' barriers. So they park in four slots of weights that they have used up, a quad
- * of two, and give these back with their results. A tile of LINEAR, one of whose sums waits for its
- * sister most of the time (tile_merge), has one quad only: the other one is that sum's, and in the
- * end the parked sums'.
+ * by at the slots' barriers. So they park in two slots of weights that they have used up, a pair of
+ * four, and give these back with their results.
  *
  * Both are rings of their own: few large copies want long slots of weights, activations have more
  * bytes to the step, and weights may be asked for before the task's event. Warps of their own ask
@@ -30,7 +28,6 @@
 enum {
     X_PARTS = CUDA_PAGE_K / CUDA_PACK_COLUMNS, /* slots of activations of a k-tile */
     MOST_BLOCKS = 16,                          /* row blocks of a tile */
-    QUAD = 4,                                  /* slots of weights that a tile parks in */
 };
 
 /* Of tiles of so many row blocks x tokens. */
@@ -40,7 +37,7 @@ struct ring_shape {
     uint32_t w_bytes, x_bytes; /* of a slot */
     uint32_t w_slots, x_slots;
     uint32_t w_at, x_at; /* where the first one is */
-    uint32_t w_gap;      /* bytes after each quad of slots of weights: parked sums are longer */
+    uint32_t w_gap;      /* bytes after each pair of slots of weights: parked sums are longer */
 };
 
 DEV constexpr uint32_t least(uint32_t a, uint32_t b) {
@@ -65,35 +62,33 @@ DEV constexpr struct ring_shape ring_shape_of(uint32_t blocks, uint32_t tokens) 
     const uint32_t parked = tile_pitch(blocks) * tokens * 4;
     s.blocks = blocks;
     s.tokens = tokens;
-    s.w_steps = blocks > 8 || ring_parks(tokens) ? 4 : blocks > 4 ? 8 : 16;
+    s.w_steps = blocks > 8 ? 4 : blocks > 4 ? 8 : 16;
     s.w_bytes = blocks * s.w_steps * 512;
     s.x_bytes = tokens / PACK_ROWS * PACKED_PIECE;
     if (ring_parks(tokens)) {
-        s.w_slots = 2 * QUAD;
-        s.w_gap = parked - QUAD * s.w_bytes;
+        s.w_slots = 4;
+        s.w_gap = parked - 2 * s.w_bytes;
     } else {
-        const uint32_t x_least = 6, w_most = 5, room = TILE_BYTES - parked;
+        const uint32_t x_least = 6, room = TILE_BYTES - parked;
         s.w_at = parked;
-        s.w_slots = least((room - x_least * s.x_bytes) / s.w_bytes, w_most);
+        s.w_slots = least((room - x_least * s.x_bytes) / s.w_bytes, MAX_W_SLOTS);
         s.w_slots = least((RING_BYTES - parked) / s.w_bytes, s.w_slots); /* see loader_open */
     }
-    s.x_at = s.w_at + s.w_slots * s.w_bytes + s.w_slots / QUAD * s.w_gap;
+    s.x_at = s.w_at + s.w_slots * s.w_bytes + s.w_slots / 2 * s.w_gap;
     s.x_slots = least((TILE_BYTES - s.x_at) / s.x_bytes, MAX_X_SLOTS);
     return s;
 }
 
 #if HAS_WGMMA
 constexpr struct ring_shape WGMMA_RING = ring_shape_of(8, PACK_TILE);
-static_assert(CUDA_PAGE_K / 16 == QUAD * WGMMA_RING.w_steps, "a k-tile is a quad of slots");
-static_assert(tile_pitch(8) * PACK_TILE * 4 >= QUAD * WGMMA_RING.w_bytes, "a tile parks in a quad");
-static_assert(QUAD * WGMMA_RING.w_bytes == CUDA_WAITING_BYTES, "a sum waits in a quad");
-static_assert(WGMMA_RING.w_slots <= MAX_W_SLOTS && WGMMA_RING.w_steps == PIECE_STEPS, "slots");
+static_assert(CUDA_PAGE_K / 16 == 2 * WGMMA_RING.w_steps, "a k-tile is a pair of slots");
+static_assert(tile_pitch(8) * PACK_TILE * 4 >= 2 * WGMMA_RING.w_bytes, "a tile parks in a pair");
 static_assert(WGMMA_RING.x_at <= RING_BYTES, "loader_open");
 #endif
 
 /* Where a slot of weights is. */
 DEV uint32_t ring_w_at(const struct ring_shape *s, uint32_t slot) {
-    return s->w_at + slot * s->w_bytes + slot / QUAD * s->w_gap;
+    return s->w_at + slot * s->w_bytes + slot / 2 * s->w_gap;
 }
 
 /* Those of tasks, by cuda_task.group and .tile: constants. */
@@ -106,16 +101,8 @@ template <int TOKENS> DEV struct ring_shape ring_shape_by(uint32_t group) {
     default: return ring_shape_of(2, TOKENS);
     }
 }
-/* Slots of weights of a tile of 128 tokens. */
-DEV uint32_t ring_w_slots(bool tree) {
-    return tree ? QUAD : 2 * QUAD;
-}
 DEV struct ring_shape ring_shape_for(const struct cuda_task *task) {
-    if (task->tile == PACK_TILE) {
-        struct ring_shape s = ring_shape_of(8, PACK_TILE);
-        s.w_slots = ring_w_slots(task->kind == OP_LINEAR);
-        return s;
-    }
+    if (task->tile == PACK_TILE) return ring_shape_of(8, PACK_TILE);
     return task->tile == PACK_NARROW ? ring_shape_by<PACK_NARROW>(task->group)
                                      : ring_shape_by<PACK_NARROW / 2>(task->group);
 }
@@ -167,9 +154,6 @@ DEV uint32_t sums_first(uint32_t sums) {
 DEV uint32_t sums_end(uint32_t sums) {
     return sums >> 12 & 15;
 }
-DEV bool sums_are_tree(uint32_t sums) {
-    return sums >> 16 != partial_plan(PARTIALS, true);
-}
 /* The k-tiles of the n-th sum. */
 DEV uint32_t sums_length(uint32_t k_tiles, uint32_t n) {
     return k_tiles < PARTIALS ? 1 : partial_first(k_tiles, n + 1) - partial_first(k_tiles, n);
@@ -208,26 +192,25 @@ DEV void ring_give(const struct warp_context *c, struct ring_use *r) {
     r->used = 0;
 }
 
-/* The slot of weights, one of so many, or of activations, is used. keep: and is not to be given
- * back yet. */
-DEV void ring_use_w(struct ring_use *r, uint32_t slots, bool keep = false) {
+/* The slot of weights, of activations, is used. keep: and is not to be given back yet. */
+DEV void ring_use_w(struct ring_use *r, const struct ring_shape *s, bool keep = false) {
     r->used |= keep ? 0 : 1u << r->w_slot;
-    r->w_slot = r->w_slot + 1 == slots ? 0 : r->w_slot + 1;
+    r->w_slot = r->w_slot + 1 == s->w_slots ? 0 : r->w_slot + 1;
 }
 DEV void ring_use_x(struct ring_use *r, const struct ring_shape *s) {
     r->used |= 1u << (MAX_W_SLOTS + r->x_slot);
     r->x_slot = r->x_slot + 1 == s->x_slots ? 0 : r->x_slot + 1;
 }
 
-/* Of a tile that parks in slots: the first of the four that it has used last, where `next` comes
- * after them, a quad since a k-tile is one; of a tree the quad that is not used. */
-DEV uint32_t ring_parked(bool tree, uint32_t next) {
-    return tree ? (uint32_t)QUAD : (next == 0 ? 2u * QUAD : next) - QUAD;
+/* Of a tile that parks in slots: the first of the two that it has used last, where `next` comes
+ * after them. A tile has an even number of them, so they are a pair. */
+DEV uint32_t ring_parked(const struct ring_shape *s, uint32_t next) {
+    return (next == 0 ? s->w_slots : next) - 2;
 }
 
-/* Those that were used are given back: all warps are done with what is parked there. */
-DEV void ring_give_parked(const struct warp_context *c, bool tree, uint32_t first) {
-    if (!tree && c->lane < QUAD) barrier_arrive_release_cta(&SHARED->packed_empty[first + c->lane]);
+/* They are given back: all warps are done with what is parked there. */
+DEV void ring_give_parked(const struct warp_context *c, uint32_t first) {
+    if (c->lane < 2) barrier_arrive_release_cta(&SHARED->packed_empty[first + c->lane]);
 }
 
 #endif
