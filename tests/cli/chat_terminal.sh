@@ -58,7 +58,7 @@ chat = Chat("--max-tokens", "6")
 chat.keys("Hello!\r")
 first = answer(chat)
 if "cut after 6 tokens" not in first: sys.exit(f"no note that the answer was cut:\n{first}")
-text = re.search(r"Hello!\r\n(.*?)\r\nquern: ", first, re.S).group(1)
+text = re.search(r"\n([^\n]+)\r\nquern: the answer was cut", first).group(1)
 for keys in ("Helloxx\x7f\x7f!\r", "ello!\x01H\x05\r", "\x1b[A\x1b[A\r"):
     chat.keys("/reset\r")
     chat.wait("/reset")

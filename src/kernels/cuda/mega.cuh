@@ -469,7 +469,7 @@ CODE(void, role_control, void) {
 // check_kernels: function run_fewILi1E spills 0
 // check_kernels: function run_fewILi2E spills 104
 // check_kernels: function run_fewILi2ELj13E spills 192
-// check_kernels: function run_wide spills 112
+// check_kernels: function run_wide spills 116
 // check_kernels: function packed_begin spills 4
 // check_kernels: function narrow_multiply spills 0
 // check_kernels: function packed_next spills 0
@@ -483,7 +483,7 @@ CODE(void, role_control, void) {
 // check_kernels: function code_mixed spills 0
 // check_kernels: function rows_step spills 80
 // check_kernels: function code_rows spills 228
-// check_kernels: qn_mega registers 168 stack 256 spills 92
+// check_kernels: qn_mega registers 168 stack 256 spills 108
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {
     const uint32_t resume = rt_load_relaxed(&args.rt.shared->resume);
