@@ -1,7 +1,7 @@
 # chat_terminal.sh - a conversation by a person: keys go to a terminal, what is shown is looked at.
 . tests/cli/common.bash
 python3 -B - "$Q" $TINY <<'PY' || die "see above"
-import os, pty, re, select, signal, sys, time
+import os, pty, re, select, signal, sys, termios, time
 quern, model = sys.argv[1:]
 
 class Chat:
@@ -12,7 +12,7 @@ class Chat:
             os.execv(quern, ["quern", "chat", model, "--temperature", "0", *options])
         self.seen, self.status = "", None
         self.wait("Ctrl-D leaves")
-        self.wait("> ")
+        self.prompt()
 
     def read(self, seconds):
         if not select.select([self.fd], [], [], seconds)[0]: return False
@@ -29,6 +29,14 @@ class Chat:
         at = self.seen.index(words) + len(words)
         before, self.seen = self.seen[:at], self.seen[at:]
         return before
+
+    # libedit shows its prompt before it takes the terminal's keys one by one.
+    def prompt(self, seconds=60):
+        self.wait("> ")
+        end = time.time() + seconds
+        while termios.tcgetattr(self.fd)[3] & termios.ICANON:
+            if time.time() > end: sys.exit("the prompt reads no keys")
+            time.sleep(0.001)
 
     def keys(self, text):
         os.write(self.fd, text.encode())
@@ -49,7 +57,7 @@ class Chat:
 
 def answer(chat):
     shown = chat.wait("tokens/s")
-    chat.wait("> ")
+    chat.prompt()
     return shown
 
 # Editing: two letters too many are deleted, a letter that was left out is put in; an arrow brings
@@ -62,7 +70,7 @@ text = re.search(r"\n([^\n]+)\r\nquern: the answer was cut", first).group(1)
 for keys in ("Helloxx\x7f\x7f!\r", "ello!\x01H\x05\r", "\x1b[A\x1b[A\r"):
     chat.keys("/reset\r")
     chat.wait("/reset")
-    chat.wait("> ")
+    chat.prompt()
     chat.keys(keys)
     shown = answer(chat)
     if text not in shown: sys.exit(f"{keys!r}: another answer than '{text}':\n{shown}")
@@ -94,15 +102,15 @@ chat.wait("\r\n")
 chat.wait(" ")
 chat.keys("\x03")
 chat.wait("the answer was stopped")
-chat.wait("> ")
+chat.prompt()
 chat.keys("Tell me a story.\r")
 chat.wait("the context of 900 positions is full; /reset starts over")
-chat.wait("> ")
+chat.prompt()
 chat.keys("Go on.\r")
 chat.wait("/reset starts over")
-chat.wait("> ")
+chat.prompt()
 chat.keys("/reset\r")
-chat.wait("> ")
+chat.prompt()
 chat.keys("/exit\r")
 chat.end()
 PY
