@@ -42,7 +42,7 @@ yields=""
 few="short_jit_sm80|short_(step|whole)_sm80" # nothing new before sm_90; 26 multiprocessors are too many
 if [ "${1:-}" = --quick ]; then
     shift
-    slow="$slow|hostile/test_(tokenizers|nomem)|engine/test_(shapes|trace|view)|cli/(bench|profile|compile_options|graph)|emulator/|device/[^t]"
+    slow="$slow|hostile/test_(tokenizers|nomem)|engine/test_(shapes|trace|view|golden_plan)|real/|cli/(bench|profile|compile_options|graph)|emulator/|device/[^t]"
     few="short_(sm|jit|step|whole_sm|pairs|carry|polls)|engine/test_trace"
     yields="-DQN_STRESS=ON"
 fi
@@ -56,7 +56,7 @@ for variant in "$@"; do
     tsan)
         # Compiling and proving is one thread's work.
         run tsan "-DQN_SANITIZE=thread $yields" "$(programs runtime engine | tr '\n' ' ') emu_nvrtc" \
-            "-R ^(runtime|engine)/test_|^emulator/short -E engine/test_(shapes|plan|view)|$few"
+            "-R ^(runtime|engine)/test_|^emulator/short -E engine/test_(shapes|plan|golden_plan|view)|$few"
         ;;
     stress)
         run stress "-DQN_STRESS=ON" "$(programs runtime engine | tr '\n' ' ')" \
