@@ -1,5 +1,5 @@
 /* why.c - see why.h. */
-#include "engine/why.h"
+#include "inspect/why.h"
 #include "base/checked.h"
 #include "codegen/cuda_form.h"
 

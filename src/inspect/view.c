@@ -1,8 +1,8 @@
 /* view.c - qn_graph: any stage as text, dot, JSON or a page, and what it changed. */
-#include "engine/view.h"
+#include "inspect/view.h"
 
-#include "engine/view_page.h"
-#include "task/graph_view.h"
+#include "inspect/view_page.h"
+#include "inspect/graph_view.h"
 
 #include <stdlib.h>
 

@@ -12,8 +12,8 @@
  *   and later     (with what is read)
  *   events        nodes are events; an edge is all tasks between two of them
  */
-#ifndef QN_TASK_GRAPH_VIEW_H
-#define QN_TASK_GRAPH_VIEW_H
+#ifndef QN_INSPECT_GRAPH_VIEW_H
+#define QN_INSPECT_GRAPH_VIEW_H
 
 #include "task/task_graph.h"
 

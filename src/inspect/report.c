@@ -1,7 +1,7 @@
 /* report.c - the public functions that show the compiler's work: compile to a file, inspect, dump,
  * verify. None of them loads weights. */
 #include "engine/engine.h"
-#include "engine/why.h"
+#include "inspect/why.h"
 
 #include "base/checked.h"
 #include "base/map.h"

@@ -1,8 +1,8 @@
 /* view_page.h - the HTML pages of tools/view inside the library, each one self-contained: style,
  * script and, where the page says @@DATA, its data.
  */
-#ifndef QN_ENGINE_VIEW_PAGE_H
-#define QN_ENGINE_VIEW_PAGE_H
+#ifndef QN_INSPECT_VIEW_PAGE_H
+#define QN_INSPECT_VIEW_PAGE_H
 
 #include "base/strbuf.h"
 

@@ -3,10 +3,10 @@
  *
  * The answer is made as JSON; the text is the same, key by key.
  */
-#include "engine/view.h"
+#include "inspect/view.h"
 
 #include "base/checked.h"
-#include "task/graph_view.h"
+#include "inspect/graph_view.h"
 
 #include <jansson.h>
 #include <stdlib.h>

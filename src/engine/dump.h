@@ -1,19 +1,9 @@
-/* view.h - shared by the commands that show the compiler's work: one compile with a hook, and dumps
- * that the environment asks for.
- */
-#ifndef QN_ENGINE_VIEW_H
-#define QN_ENGINE_VIEW_H
+/* dump.h - dumps of a compile that the environment asks for. The engine calls this around each
+ * compile and knows no more of src/inspect, which has the code (inspect/dump.c). */
+#ifndef QN_ENGINE_DUMP_H
+#define QN_ENGINE_DUMP_H
 
-#include "engine/engine.h"
-
-/* Shows hook->kernel and hook->tasks the graphs that params name: every stage while the model is
- * compiled, or, of params->program, the last one alone (with a model, only if the two fit). The
- * hook's `stage` is not called. */
-int view_graphs(struct diag *d, const qn_engine_params *params, const struct compile_hook *hook);
-
-/* The same of a program that program_check has let pass. Errors: QN_ESHAPE, QN_EVERIFY, QN_EFORMAT
- * for one whose tables contradict each other; the hook's. */
-int view_program(struct diag *d, const struct prog_header *p, const struct compile_hook *hook);
+#include "engine/compile.h"
 
 /* QN_DUMP=stage,... (or "all") in the environment writes those stages' text during any compile, as
  * ROWS-STAGE.txt ("program.txt" for the last), to the folder QN_DUMP_DIR, else to the current one.

@@ -1,9 +1,10 @@
 /* test_trace.c - the trace: rings that overflow and are read while they are written, the account of
  * a made-up run to the nanosecond, and Perfetto files parsed back by a parser of this file's own.
  */
-#include "engine/profile.h"
-#include "engine/trace.h"
-#include "engine/view.h"
+#include "inspect/profile.h"
+#include "inspect/trace.h"
+#include "inspect/view.h"
+#include "runtime/trace_rings.h"
 
 #include <jansson.h>
 #include <pthread.h>
@@ -265,7 +266,7 @@ static void overflow(void **state) {
     struct trace trace;
     qn_engine *e = open_tiny(1);
     generate(e, 100);
-    trace_switch(e->trace, false);
+    trace_rings_switch(e->trace, false);
     generate(e, 1);
     assert_int_equal(trace_read(&d, e->trace, e->program, &trace), QN_OK);
     uint64_t written = 0;
@@ -400,7 +401,7 @@ static void exact_account(void **state) {
     struct trace trace;
     struct profile profile;
     compile(&p, &program);
-    assert_int_equal(trace_new(&d, program->n_workers, 0, &rings), QN_OK);
+    assert_int_equal(trace_rings_new(&d, program->n_workers, 0, &rings), QN_OK);
     const struct prog_variant *v = PROG(program, VARIANT);
     uint64_t length = make_run(rings, program);
     assert_int_equal(trace_read(&d, rings, program, &trace), QN_OK);
@@ -463,7 +464,7 @@ static void page_rings(void **state) {
     struct profile profile;
     size_t none;
     compile(&p, &program);
-    assert_int_equal(trace_new(&d, program->n_workers, 0, &rings), QN_OK);
+    assert_int_equal(trace_rings_new(&d, program->n_workers, 0, &rings), QN_OK);
     double total = 3.0 * (double)make_run(rings, program);
     assert_int_equal(trace_read(&d, rings, program, &trace), QN_OK);
     struct parsed *t = perfetto(&trace); /* a CPU has no pages, and no such tracks */

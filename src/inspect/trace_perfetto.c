@@ -5,7 +5,7 @@
  * counter_descriptor, debug_annotation); only what is used is named here. All packets belong to one
  * sequence, whose first packet clears the incremental state and interns the names that repeat.
  */
-#include "engine/trace.h"
+#include "inspect/trace.h"
 
 #include "base/arena.h"
 #include "base/checked.h"

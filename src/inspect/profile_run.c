@@ -4,8 +4,9 @@
 #include "engine/engine.h"
 
 #include "base/checked.h"
-#include "engine/profile.h"
-#include "engine/view_page.h"
+#include "inspect/profile.h"
+#include "inspect/view_page.h"
+#include "runtime/trace_rings.h"
 
 #include <stdlib.h>
 
@@ -88,8 +89,8 @@ static int run_batch(qn_engine *e, const qn_profile_params *p, double *ms, qn_er
 static int measure_record(struct diag *d, double *ns) {
     enum { TRIES = 20, RECORDS = 4096 };
     struct rt_trace *t;
-    TRY(trace_new(d, 1, 1, &t));
-    trace_switch(t, true);
+    TRY(trace_rings_new(d, 1, 1, &t));
+    trace_rings_switch(t, true);
     for (int i = 0; i < TRIES; i++) {
         uint64_t start = rt_now_ns();
         for (uint32_t k = 0; k < RECORDS; k++) rt_trace_write(t, 0, RT_TRACE_READY, 0, k);
@@ -113,17 +114,17 @@ static int measure_floor(qn_engine *e, double *best, qn_error *error) {
 static int run(qn_engine *e, const qn_profile_params *p, struct profile_setting *s,
                uint64_t *last_start, qn_error *error) {
     struct diag d = {0};
-    trace_switch(e->trace, false);
+    trace_rings_switch(e->trace, false);
     int rc = QN_OK;
     if (e->backend->target == TARGET_CPU)
         rc = api_return(measure_record(&d, &s->record_ns), &d, error);
     for (int i = 0; i < PAIRS && rc == QN_OK; i++) {
         rc = measure_floor(e, &s->read_rate, error);
         if (rc == QN_OK) rc = run_batch(e, p, &s->ms_plain, error);
-        trace_switch(e->trace, true);
+        trace_rings_switch(e->trace, true);
         *last_start = rt_now_ns();
         if (rc == QN_OK) rc = run_batch(e, p, &s->ms_traced, error);
-        trace_switch(e->trace, false);
+        trace_rings_switch(e->trace, false);
     }
     return rc;
 }
@@ -148,7 +149,8 @@ static int report(struct diag *d, struct qn_engine *e, const qn_profile_params *
     struct trace trace;
     struct profile profile;
     struct strbuf out = {0};
-    TRY(engine_trace_read(d, e, &trace));
+    TRY(engine_trace_wait(d, e));
+    TRY(trace_read(d, e->trace, e->program, &trace));
     size_t first = 0;
     while (first < trace.iters.n && trace.iters.items[first].start < last_start) first++;
     int rc = profile_make(d, &trace, params->batch_size, first, &profile);
@@ -189,7 +191,7 @@ static int check(struct diag *d, const qn_profile_params *given, qn_profile_para
         return fail(d, QN_EINVAL, "output_len: want 4 to %u, have %u", 1u << 20, p->output_len);
     if (e->max_num_seqs == 0) e->max_num_seqs = p->batch_size;
     if (e->max_model_len == 0) e->max_model_len = p->input_len + p->output_len;
-    if (e->trace_bytes == 0) e->trace_bytes = TRACE_DEFAULT_BYTES;
+    if (e->trace_bytes == 0) e->trace_bytes = TRACE_RINGS_DEFAULT_BYTES;
     return QN_OK;
 }
 

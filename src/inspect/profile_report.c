@@ -1,7 +1,7 @@
 /* profile_report.c - an account as JSON: per operator, waits, critical path, the largest losses
  * with a sentence each; and for the page also a timeline and the memory map.
  */
-#include "engine/profile.h"
+#include "inspect/profile.h"
 
 #include "base/checked.h"
 

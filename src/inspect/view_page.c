@@ -1,4 +1,4 @@
-#include "engine/view_page.h"
+#include "inspect/view_page.h"
 
 #include <string.h>
 

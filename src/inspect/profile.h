@@ -6,10 +6,10 @@
  * next task (hand-over; for the worker that ran the boundary the first of these is called wake-up).
  * Divided by the number of workers, the parts add up to the iteration's time.
  */
-#ifndef QN_ENGINE_PROFILE_H
-#define QN_ENGINE_PROFILE_H
+#ifndef QN_INSPECT_PROFILE_H
+#define QN_INSPECT_PROFILE_H
 
-#include "engine/trace.h"
+#include "inspect/trace.h"
 
 /* Sums over the iterations of an account; nanoseconds of worker time. */
 struct profile_op {

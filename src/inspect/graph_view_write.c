@@ -1,5 +1,5 @@
 /* graph_view_write.c - views as text, dot and JSON, and the difference of two. */
-#include "task/graph_view.h"
+#include "inspect/graph_view.h"
 
 #include "base/map.h"
 

@@ -1,26 +1,16 @@
-/* trace.h - the host's side of runtime/rt_trace.h: takes the memory, and turns rings of records
- * into iterations, the tasks that ran in them, and the waits.
+/* trace.h - the host's side of runtime/rt_trace.h: turns rings of records into iterations, the
+ * tasks that ran in them, and the waits.
  *
  *   rings ─ trace_read ─► struct trace ─┬─ trace_perfetto ─► file for ui.perfetto.dev
  *                                       └─ profile.c ─► the account
  */
-#ifndef QN_ENGINE_TRACE_H
-#define QN_ENGINE_TRACE_H
+#ifndef QN_INSPECT_TRACE_H
+#define QN_INSPECT_TRACE_H
 
 #include "base/array.h"
 #include "base/strbuf.h"
 #include "runtime/rt_trace.h"
 #include "task/program.h"
-
-enum { TRACE_DEFAULT_BYTES = 64 << 20 };
-
-/* Bytes that trace_new takes for so many workers when `limit` is wanted (0: TRACE_DEFAULT_BYTES):
- * the largest power of two of records per ring that stays below, at least 1024. */
-uint64_t trace_area_bytes(uint32_t n_workers, uint64_t limit);
-
-/* The rings, empty and off. The caller frees them (free()). Errors: QN_ENOMEM. */
-int trace_new(struct diag *d, uint32_t n_workers, uint64_t limit, struct rt_trace **out);
-void trace_switch(struct rt_trace *t, bool on);
 
 /* One task that ran. */
 struct trace_run {

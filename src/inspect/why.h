@@ -1,7 +1,7 @@
 /* why.h - what there was to choose from, for `quern inspect --why`: by variant the ways to run a
  * layer (plan/variant.h), and by operator the forms that could run it (codegen/cuda_form.h). */
-#ifndef QN_ENGINE_WHY_H
-#define QN_ENGINE_WHY_H
+#ifndef QN_INSPECT_WHY_H
+#define QN_INSPECT_WHY_H
 
 #include "engine/compile.h"
 

@@ -2,9 +2,9 @@
  * programs with wrong numbers in their tables, which may be shown or refused but must not be
  * believed.
  */
-#include "engine/view.h"
+#include "inspect/view.h"
 
-#include "task/graph_view.h"
+#include "inspect/graph_view.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,11 +1,12 @@
-/* view_dump.c - QN_DUMP: see view.h. */
-#include "engine/view.h"
+/* dump.c - QN_DUMP: see engine/dump.h. */
+#include "engine/dump.h"
 
 #include "base/checked.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Whether the list's word of n bytes stands for the stage. */
 static bool means(const char *word, size_t n, const char *stage) {

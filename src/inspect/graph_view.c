@@ -1,5 +1,5 @@
 /* graph_view.c - the builders; graph_view_write.c has the writers. */
-#include "task/graph_view.h"
+#include "inspect/graph_view.h"
 
 #include "base/checked.h"
 

@@ -1,7 +1,7 @@
 /* view_program.c - the graphs of a compiled program as the compiler's last stage had them: a
  * program keeps operators, tensors, tasks and events, and nothing of the stages before.
  */
-#include "engine/view.h"
+#include "inspect/view.h"
 
 #include "base/checked.h"
 #include "task/program_map.h"

@@ -1,4 +1,4 @@
-#include "engine/profile.h"
+#include "inspect/profile.h"
 
 #include "base/checked.h"
 
