@@ -6,6 +6,7 @@
  * is the length of a long context (1100, at most 40000). With tests/emulator's libraries for the
  * driver and NVRTC the same tests run on no GPU at all. */
 #include "engine/cuda_rig.h"
+#include "inspect/trace.h"
 
 #include "base/jsonio.h"
 
