@@ -211,7 +211,7 @@ typedef struct qn_engine_params {
                                         * rows an iteration than keep it below this; 0: no bound */
     double linger_ms;   /* how long an idle GPU kernel waits for more requests before it ends, up to
                          * 1,000; 0: 5; below 0: not at all */
-    uint32_t max_queue; /* requests that wait for a place; 0: 16384 */
+    uint32_t max_queue; /* requests that wait for a place; 0: 65536 */
 } qn_engine_params;
 QN_API void qn_engine_params_init(qn_engine_params *params);
 
@@ -260,7 +260,7 @@ enum {
     QN_MAX_STOP_BYTES = 1024,
     QN_MAX_LOGPROBS = 100,
     QN_MAX_LOGIT_BIAS = 300,
-    QN_MAX_CACHE_SPACE = 0x7ffffff0,
+    QN_MAX_CACHE_SPACE = 0x3ffffff0,
 };
 
 typedef struct qn_token_logprob {

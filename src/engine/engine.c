@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { DEFAULT_MAX_QUEUE = 16384 };
+enum { DEFAULT_MAX_QUEUE = 65536 };
 
 static double now_s(void) {
     struct timespec t;

@@ -25,7 +25,7 @@ enum {
     RT_MAX_STOP_IDS = 16,
     RT_MAX_BIASES = 300,
     RT_MAX_TOP = 100,
-    RT_MAX_CACHE_SPACE = 0x7ffffff0,
+    RT_MAX_CACHE_SPACE = 0x3ffffff0,
 };
 
 enum rt_finish { RT_RUNNING = 0, RT_FINISH_STOP = 1, RT_FINISH_LENGTH = 2, RT_FINISH_ABORT = 3 };

@@ -36,9 +36,10 @@ enum {
 #define RT_COMPUTED  0xfffffffeu
 #define RT_NO_WRITER RT_NONE
 
-/* The parent of a text's first block: a root for each cache space. */
-RT_FN uint32_t rt_block_root(uint32_t cache_space) {
-    return 0x80000000u | cache_space;
+/* The parent of a text's first block: two roots for each cache space, since keys of long prompts
+ * may be turned by other angles. */
+RT_FN uint32_t rt_block_root(const struct rt *rt, const struct rt_request *q) {
+    return 0x80000000u | (q->n_prompt > rt->rope_switch ? 0x40000000u : 0) | q->cache_space;
 }
 
 RT_FN int rt_block_registered(const struct rt_block *k) {
@@ -201,11 +202,11 @@ struct rt_block_place {
 
 RT_FN struct rt_block_place rt_block_place(const struct rt *rt, uint32_t slot, uint32_t i) {
     const struct rt_batch *b = rt->batch;
-    const uint32_t space = b->requests[slot].cache_space;
+    const uint32_t root = rt_block_root(rt, &b->requests[slot]);
     struct rt_block_place p;
     p.tokens = b->tokens + (uint64_t)slot * b->max_model_len + (uint64_t)i * b->kv_block;
-    p.parent = i == 0 ? rt_block_root(space) : (uint32_t)rt_block_table(rt, slot)[i - 1];
-    p.key = rt_block_key(rt, i == 0 ? space : rt->blocks[p.parent].key, p.tokens);
+    p.parent = i == 0 ? root : (uint32_t)rt_block_table(rt, slot)[i - 1];
+    p.key = rt_block_key(rt, i == 0 ? root : rt->blocks[p.parent].key, p.tokens);
     return p;
 }
 

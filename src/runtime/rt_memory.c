@@ -138,6 +138,7 @@ static void bind_program(const struct prog_header *layout, const void *program, 
     rt->n_variants = (uint32_t)layout->section[SECTION_VARIANT].count;
     rt->n_workers = layout->n_workers;
     rt->largest = largest_variant(layout);
+    rt->rope_switch = spec_rope_switch(PROG(layout, MODEL), layout->max_model_len);
     const struct prog_variant *v = PROG(layout, VARIANT);
     for (uint32_t i = 0; i < rt->n_variants; i++) {
         rt->shapes[i] = v[i].n_rows | v[i].n_logit_rows << 16;

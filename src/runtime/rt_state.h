@@ -190,6 +190,7 @@ struct rt {
                             * below this; 0: as many as fit */
     uint64_t hash_seed;    /* of the blocks' keys */
     uint32_t prefix_cache; /* 1: requests may have each other's blocks */
+    uint32_t rope_switch;  /* prompts longer than this have other keys (spec_rope_switch) */
 
     /* events and JIT tasks */
     uint32_t *counters; /* [n_events << counter_shift], never reset */
