@@ -118,7 +118,9 @@ RT_COLD void rt_boundary_admit(const struct rt *rt, struct rt_worker *w) {
     const uint32_t shape = rt->shapes[rt->largest];
     const uint32_t most = rt_min(rt->batch->n_slots, rt_min(shape & 0xffff, shape >> 16));
     rt_boundary_sweep(rt, w);
-    while (c->n_waiting > 0 && c->n_running < most && rt_request_admit(rt, c->wait_first)) continue;
+    uint32_t grow = rt_running_grow(rt);
+    while (c->n_waiting > 0 && c->n_running < most && rt_request_admit(rt, c->wait_first, grow))
+        grow += rt_request_grows(rt->batch, &rt->batch->slots[rt->running[c->n_running - 1]]);
 }
 
 /* ---- rows ---- */

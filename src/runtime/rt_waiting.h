@@ -2,9 +2,9 @@
  * them, and who gives way when blocks run out.
  *
  * The order is priority, then arrival. The first that waits is never passed. It is admitted when
- * there are blocks for all of its known tokens, and one more for each request that runs, so that
- * these can go on a while. A request that runs takes the blocks that its next iteration needs, and,
- * where many are idle, some more, so that not every iteration has to look.
+ * there are blocks for all of its known tokens, and one more for each running request that may
+ * need more, so that these can go on a while. A request that runs takes the blocks that its next
+ * iteration needs, and, where many are idle, some more, so that not every iteration has to look.
  *
  * When blocks run out, what was given ahead is taken back, then cached blocks are evicted, then the
  * last request in order gives way: its whole blocks stay cached, its tokens stay in its slot, and
@@ -113,9 +113,23 @@ RT_FN void rt_request_note(const struct rt *rt, uint32_t slot, uint32_t may) {
     rt_host_store_relaxed(&rt->posts[slot].n_cached, n);
 }
 
-/* Gives the request that waits first its blocks, and has it run; 0: it has to wait. Logits are
- * computed, so the row of the last known token is, whoever else has computed it. */
-RT_COLD int rt_request_admit(const struct rt *rt, uint32_t slot) {
+/* Whether a running request may need more blocks than it holds. */
+RT_FN uint32_t rt_request_grows(const struct rt_batch *b, const struct rt_slot *s) {
+    return s->n_blocks < rt_blocks_needed(b, s->n_limit);
+}
+
+/* Running requests that may need more. */
+RT_COLD uint32_t rt_running_grow(const struct rt *rt) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < rt->control->n_running; i++)
+        n += rt_request_grows(rt->batch, &rt->batch->slots[rt->running[i]]);
+    return n;
+}
+
+/* Gives the request that waits first its blocks, and has it run; 0: it has to wait, since `grow`
+ * running requests may need a block each. Logits are computed, so the row of the last known token
+ * is, whoever else has computed it. */
+RT_COLD int rt_request_admit(const struct rt *rt, uint32_t slot, uint32_t grow) {
     struct rt_batch *b = rt->batch;
     struct rt_control *c = rt->control;
     struct rt_slot *s = &b->slots[slot];
@@ -124,7 +138,7 @@ RT_COLD int rt_request_admit(const struct rt *rt, uint32_t slot) {
     rt_request_fetch(rt, slot);
     const uint32_t may = rt_logits_from(b, slot) / b->kv_block;
     const uint32_t found = rt_blocks_match(rt, slot, may), want = rt_blocks_wanted(b, s, 0);
-    uint32_t take = want - found + c->n_running;
+    uint32_t take = want - found + grow;
     for (uint32_t i = 0; i < found; i++) take += rt->blocks[table[i]].refs == 0;
     if (take > c->n_free) return 0;
     for (uint32_t i = 0; i < found; i++) rt_block_hold(rt, (uint32_t)table[i]);
@@ -163,7 +177,6 @@ RT_COLD void rt_request_preempt(const struct rt *rt, uint32_t place) {
     const uint32_t slot = rt->running[place];
     struct rt_turn *t = &rt->turns[slot];
     rt_request_leave(rt, slot);
-    rt->batch->slots[slot].in_flight = 0;
     for (uint32_t i = place + 1; i < c->n_running; i++) rt->running[i - 1] = rt->running[i];
     c->n_running--;
     c->n_preempted++;
