@@ -88,14 +88,16 @@ struct attention_item {
     uint32_t fresh;            /* the first position of the slot that this iteration writes */
     uint32_t piece, piece_end; /* this one; the row's last one + 1 */
     uint32_t head;             /* step of heads, below HEAD_STEPS */
-    uint32_t kind;             /* of operator */
+    uint16_t kind;             /* of operator */
+    uint16_t slides;           /* whether its layer has a window: see window_if */
 };
 
 /* What is left of a list of attention's items, of two warps (attention_mixed.cuh). */
 struct steps_list {
     uint32_t item, last;
     uint32_t row, row_end; /* rows left of the item */
-    uint32_t tokens;       /* of an item: a step has as many, if they are of one request */
+    uint16_t tokens;       /* of an item: a step has as many, if they are of one request */
+    uint16_t slides;       /* as attention_item's */
 };
 
 /* A step of it. */
@@ -166,10 +168,10 @@ struct block_shared {
     uint32_t drop_turn;
     uint32_t last_position; /* control -> compute: the largest of `place` */
     uint32_t rows_alone;    /* control -> compute: each token row is another request's */
-    uint32_t
-        one_row_pieces; /* control -> compute: of an iteration of one row the pieces that each
-                           head has, if they count one each (attention_items.cuh); else very many */
-    union alignas(16) { /* of the running task's rows: */
+    /* control -> compute: of an iteration of one row the pieces that each head has, if they count
+     * one each (attention_items.cuh); else very many. Of layers without and with a window. */
+    uint16_t one_row_pieces[2];
+    union alignas(16) {          /* of the running task's rows: */
         float inv_rms[MAX_TILE]; /* several: 1 / rms */
         float warp_sum[WARPS];   /* one: its sum of squares, in eight parts */
         struct {                 /* packed ones on Hopper: a warp's tile, its place in the rings */

@@ -391,7 +391,7 @@ CODE(void, control_rows_steady, struct block_shared *s) {
                 s->place[i].kv_row = kv_row(&s->batch, row_slot(s, i), row_position(s, i));
     }
     s->last_position++;
-    s->one_row_pieces = items_one_row(s);
+    items_one_rows(s);
 }
 
 /* The same of any iteration. */
@@ -433,7 +433,7 @@ CODE(void, control_rows, const struct control *c) {
     s->batch.rows.n_rows = n;
     s->batch.rows.n_logit_rows = n_logits;
     s->batch.rows.steady = steady;
-    s->one_row_pieces = items_one_row(s);
+    items_one_rows(s);
 }
 
 /* Where rows lie, of the first iteration on: it stays. Not before: they are being written. */
