@@ -214,7 +214,7 @@ struct cuda_task {
     uint16_t n_pieces; /* P of STEP, COMBINE; parts of a row's squares; PACK_LOGITS: eights
                           of what it reads; LINEAR_PARTS: row blocks of a part; LINEAR_SUM: parts */
     uint16_t eights;   /* of packed activations that it reads or writes: rows / PACK_ROWS */
-    /* How a task with weights walks through them: cuda_form.c decides, common/linear.cuh tells.
+    /* How a task with weights walks through them: cuda_form.c decides, matmul/linear.cuh tells.
      */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
     uint8_t tile;            /* token rows at a time: 1, 8, 16, 32, 64 or 128 */

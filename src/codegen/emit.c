@@ -38,7 +38,7 @@ static enum prog_carry carry_of(const struct prog_header *program, uint32_t tens
 
 /* Whether all that projections, MLP and LINEAR of a single row read and write of each other carries
  * flags, in pairs where it is rounded anyway: the usual case. Their code then has no choices
- * (kernels/cuda/common/matvec.cuh). */
+ * (kernels/cuda/matmul/matvec.cuh). */
 static bool has_row_flags(const struct prog_header *program) {
     const struct prog_op *o = PROG(program, OP);
     for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++, o++) {

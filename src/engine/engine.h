@@ -133,10 +133,9 @@ int plan_from_program(struct diag *d, const qn_engine_params *params, const stru
 
 /* The parameters as this library knows them; strings that were NULL get their defaults. */
 int engine_params(struct diag *d, const qn_engine_params *given, qn_engine_params *full);
-/* trace_read of the engine's rings, once the backend has filled them. Errors: QN_ENOMEM, QN_EBUSY.
- */
-struct trace;
-int engine_trace_read(struct diag *d, qn_engine *e, struct trace *out);
+/* Until e->trace has all that was recorded. Errors: QN_EINVAL (it was opened without), QN_EBUSY
+ * (requests are running). */
+int engine_trace_wait(struct diag *d, qn_engine *e);
 /* Opens the model that params name. */
 int engine_model(struct diag *d, const qn_engine_params *params, struct model **out);
 /* Opens the tokenizer of a directory, NULL where there is none. */

@@ -24,7 +24,7 @@
 #include "engine/recipe.h"
 #include "engine/compile.h"
 #include "engine/compile_option.h"
-#include "engine/trace.h"
+#include "runtime/trace_rings.h"
 
 /* The patience is a slow emulated card's, on a busy host. */
 enum { N_SLOTS = 8, MAX_SLOTS = 64, MAX_LEN = 512, MAX_OUT = 64, PATIENCE_S = 300 };
@@ -80,8 +80,8 @@ static inline int open_traced(struct diag *d, const struct backend_config *confi
     backend_cuda_defaults(&cuda);
     cuda.flight = flight;
     cuda.stream = CUDA_STREAM_LIST;
-    TRY(trace_new(d, r->program->n_workers, 0, &r->trace));
-    trace_switch(r->trace, true);
+    TRY(trace_rings_new(d, r->program->n_workers, 0, &r->trace));
+    trace_rings_switch(r->trace, true);
     traced.trace = r->trace;
     return backend_cuda_open(d, r->program, r->weights, &traced, &cuda, &r->instance);
 }

@@ -1,10 +1,10 @@
 /* mega.cuh - the mega-kernel: one launch runs every iteration of every request.
  *
- * Entry points: qn_mega here; qn_retile, qn_dummy and qn_read_all in common/retile.cuh. What the
+ * Entry points: qn_mega here; qn_retile, qn_dummy and qn_read_all in data/retile.cuh. What the
  * host passes: codegen/cuda_abi.h; the model's constants come as QN_* macros.
  *
  * One block per multiprocessor, all co-resident (cooperative launch). Roles of the warps and the
- * map of shared memory: common/block.cuh. Per task, in time:
+ * map of shared memory: block/block.cuh. Per task, in time:
  *
  *   control   fetch descriptor ... poll event, go
  *   loader    ..... pages stream long before ...........................
@@ -22,9 +22,9 @@
 #undef CODE_FILES
 #include "kernels/cuda/form.h"
 #if QN_JIT
-#include "kernels/cuda/common/tasks_jit.cuh"
+#include "kernels/cuda/block/tasks_jit.cuh"
 #else
-#include "kernels/cuda/common/tasks_aot.cuh"
+#include "kernels/cuda/block/tasks_aot.cuh"
 #endif
 
 /* ---- forms: kernels/cuda/form.def ---- */

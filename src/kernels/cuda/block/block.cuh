@@ -1,0 +1,332 @@
+/* block.cuh - what one thread block of the mega-kernel is made of: warps, shared memory, context.
+ *
+ *   warps 0..7   compute: run task after task
+ *   warp 8       loader: streams weight pages into the ring            (loader.cuh)
+ *   warp 9       control: finds the next task, waits for its event     (control.cuh)
+ *   warps 10, 11 Hopper: ask for what tasks of many rows multiply      (tile_producer.cuh)
+ *
+ * Dynamic shared memory, from its start:
+ *
+ *   0              ring: RING_PAGES pages of 8 KB; page slot s belongs to compute warp s % 8
+ *   RING_BYTES     scratch of the running task: SCRATCH_BYTES
+ *   + SCRATCH      struct block_shared: barriers, messages between the warps, task descriptors
+ */
+#ifndef QN_CUDA_BLOCK_BLOCK_CUH
+#define QN_CUDA_BLOCK_BLOCK_CUH
+
+#include "codegen/cuda_abi.h"
+#include "kernels/cuda/order.cuh"
+#include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/ptx/memory.cuh"
+#include "kernels/cuda/ptx/mma.cuh"
+#include "kernels/cuda/ptx/page_copy.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
+
+#define WARPS           CUDA_COMPUTE_WARPS
+#define COMPUTE_THREADS (32 * WARPS)
+#define LOADER_WARP     WARPS
+#define CONTROL_WARP    (WARPS + 1)
+#define ASK_WARP        (WARPS + 2) /* for weights; the last one for activations */
+
+/* A partial sum of a dot product (graph/partials.h) is one chain of tensor core steps. One compute
+ * warp works on one at a time. */
+static_assert(PARTIALS == WARPS, "the page of a step picks the warp");
+
+#define SCRATCH_BYTES CUDA_SCRATCH_BYTES
+#define CONTROL_BYTES CUDA_CONTROL_BYTES
+#define SHARED_BYTES  cuda_shared_bytes(__CUDA_ARCH__ / 10)
+
+/* Page slots per compute warp: what the shared memory leaves. 3 on sm_90 (192 KB). */
+#define RING_DEPTH     ((SHARED_BYTES - SCRATCH_BYTES - CONTROL_BYTES) / (CUDA_PAGE_BYTES * WARPS))
+#define RING_PAGES     (RING_DEPTH * WARPS)
+#define RING_BYTES     (RING_PAGES * CUDA_PAGE_BYTES)
+#define MAX_RING_PAGES 24
+
+/* Of these the steps of ATTENTION take some for what they read (attention_mixed_parts.cuh): weights
+ * of what comes next may have the rest. */
+#define STEPS_DEPTH (RING_DEPTH < 2 ? RING_DEPTH : 2)
+
+/* Whether graphs of 32 rows stream their weights (matmul_stream.cuh). */
+#define HAS_WIDE (HAS_WGMMA && QN_WIDE)
+
+/* A warp or the block is done with something when one thread says so, after a barrier that all have
+ * reached; and with all of an iteration when another block has published the next.
+ * compute-sanitizer's racecheck follows an order through one barrier of the block, not through two
+ * and not through other blocks: for it every thread says so itself, and control waits until they
+ * have. */
+#ifndef QN_EACH_ARRIVES
+#define QN_EACH_ARRIVES 0
+#endif
+
+enum {
+    GO_DEPTH = 4,     /* tasks announced to the compute warps and not yet done */
+    N_AOT_SLOTS = 6,  /* descriptors of AOT tasks: GO_DEPTH announced, two fetched ahead */
+    N_TASK_SLOTS = 8, /* + JIT tasks */
+    MAX_TILE = 16,    /* token rows of matmul_stream.cuh */
+    MAX_STAGES = 8,   /* of a task of packed activations (matmul_tile_mma.cuh) */
+    MAX_W_SLOTS = 5,  /* on Hopper: of weights, of activations (tile_ring.cuh) */
+    MAX_X_SLOTS = 8,
+    PIECE_STEPS = CUDA_PACK_COLUMNS / 16, /* steps of 16 columns in packed activations' pieces */
+    MAX_PLACES = CUDA_PLACES,             /* token rows whose place the block keeps */
+    MAX_LOGIT_PLACES = 64,                /* logit rows */
+
+    GO_DROP = 0x100, /* a message instead of a descriptor's number: drop pages of a wrong guess */
+};
+
+/* A token row of the iteration. */
+struct row_place {
+    uint32_t position_slot; /* position * PROG_MAX_SEQS + slot */
+    uint32_t kv_row;        /* where it lies in every layer's cache: see kv_row() */
+};
+static_assert((uint64_t)SPEC_MAX_MODEL_LEN * PROG_MAX_SEQS <= 1ull << 32, "struct row_place");
+
+/* Attention's work list from an item on (attention_items.cuh). */
+struct attention_item {
+    uint32_t left;             /* items, this one included */
+    uint32_t row, slot;        /* token row, its slot */
+    uint32_t lo, hi;           /* positions that it sees */
+    uint32_t fresh;            /* the first position of the slot that this iteration writes */
+    uint32_t piece, piece_end; /* this one; the row's last one + 1 */
+    uint32_t head;             /* step of heads, below HEAD_STEPS */
+    uint16_t kind;             /* of operator */
+    uint16_t slides;           /* whether its layer has a window: see window_if */
+};
+
+/* What is left of a list of attention's items, of two warps (attention_mixed.cuh). */
+struct steps_list {
+    uint32_t item, last;
+    uint32_t row, row_end; /* rows left of the item */
+    uint16_t tokens;       /* of an item: a step has as many, if they are of one request */
+    uint16_t slides;       /* as attention_item's */
+};
+
+/* A step of it. */
+struct steps_found {
+    uint16_t head, n_tokens; /* step of heads, below HEAD_STEPS; 0: there is no such step */
+    uint32_t row0;
+    uint32_t lo, hi; /* positions that any of the rows sees */
+    uint32_t fresh;  /* the only position that the iteration adds; ~0: there may be more */
+};
+
+/* Of a warp's context what lasts from task to task: page, turn, ready_parity of 8 bits each,
+ * n_drops of one, next of seven. */
+struct warp_state {
+    uint32_t place, message;
+    uint64_t list_key; /* whose, of which iteration: see decode_first, units_begin */
+    union {            /* a task's first item; its first step, and what is left then */
+        struct attention_item item;
+        struct {
+            struct steps_found found;
+            struct steps_list list;
+        } steps;
+    };
+    struct attention_item run; /* where the next run begins (attention_decode_long.cuh) */
+};
+
+/* What the loader says of a lease that comes next. LEASE_READY: it has not told warp 10 yet. */
+enum { LEASE_READY = 1, LEASE_OPEN };
+
+struct block_shared {
+    struct cuda_task task[N_TASK_SLOTS];
+    struct cuda_task open;
+    struct warp_state warp[WARPS]; /* compute's own */
+    struct cuda_args
+        args; /* a copy: a function that is not inlined reads the kernel's by way of L2 */
+    uint64_t page_full[MAX_RING_PAGES], page_empty[MAX_RING_PAGES];
+    /* Of message i % GO_DEPTH: a task is announced; its event is activated; it is done (by the
+     * compute warps and, where it reads messages, the loader). */
+    uint64_t go_full[GO_DEPTH], go_ready[GO_DEPTH], go_empty[GO_DEPTH];
+    uint64_t drop_ready;
+    uint64_t entered, left; /* control -> loader: an iteration's rows are there; back: are read */
+    uint64_t stop;          /* control -> compute: there are no more messages than there are */
+    uint64_t quit;          /* compute -> loader, warps 10, 11: leave */
+    /* Of stages, or of slots of weights and then of activations. */
+    uint64_t packed_full[MAX_W_SLOTS + MAX_X_SLOTS], packed_empty[MAX_W_SLOTS + MAX_X_SLOTS];
+    uint64_t piece_full[2]; /* a piece of attention has come: attention_prefill.cuh */
+    /* tile_producer.cuh. Loader or compute -> warp 10: weights of the lease of `open` may come.
+     * Compute -> warp 11: it is taken, by the task with a descriptor's number, with the number of
+     * its message's go_ready, times two, and the phase to wait for. */
+    uint64_t lease_open, lease_taken;
+    uint32_t lease; /* LEASE_* */
+    uint32_t leased, leased_ready;
+    uint32_t packed_phase; /* compute's own: of the stages' next uses, a bit each */
+    struct {
+        uint64_t kv; /* the layer's cache */
+        uint32_t slot, kv_head, hi;
+        uint32_t phase;               /* of piece_full's next uses, a bit each */
+    } pieces;                         /* compute's own: whose pieces come */
+    uint32_t go[GO_DEPTH];            /* descriptor slot or GO_* */
+    uint32_t watch[GO_DEPTH];         /* control's own: event to trigger when that task is done */
+    uint32_t slot_free[N_TASK_SLOTS]; /* control's own: messages done before a slot is free */
+    uint32_t tracing; /* control -> compute: records of a ring; 0: none are wanted */
+    uint32_t flag;    /* control -> compute: what flagged data of this iteration shows; not 0 */
+    uint64_t trace_ring, n_traced; /* compute's own, and records so far */
+    uint32_t published;    /* control -> loader: the iteration that runs, as rt_shared.published */
+    uint32_t epoch;        /* ... how often its variant has run: what its events' counters are at */
+    struct rt_batch batch; /* a copy; the numbers of rows are those of the iteration that runs */
+    uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
+    uint32_t drop_turn;
+    uint32_t last_position; /* control -> compute: the largest of `place` */
+    uint32_t rows_alone;    /* control -> compute: each token row is another request's */
+    /* control -> compute: of an iteration of one row the pieces that each head has, if they count
+     * one each (attention_items.cuh); else very many. Of layers without and with a window. */
+    uint16_t one_row_pieces[2];
+    union alignas(16) {          /* of the running task's rows: */
+        float inv_rms[MAX_TILE]; /* several: 1 / rms */
+        float warp_sum[WARPS];   /* one: its sum of squares, in eight parts */
+        struct {                 /* packed ones on Hopper: a warp's tile, its place in the rings */
+            uint32_t block, row, ring, sums;
+        } packed[WARPS];
+    };
+    alignas(16) struct row_place place[MAX_PLACES]; /* of the iteration's first token rows */
+    uint16_t logit_row[MAX_LOGIT_PLACES];
+    uint64_t control[28]; /* struct control: here, because local memory goes through an L1 that
+                             every acquire empties */
+};
+static_assert(sizeof(struct block_shared) <= CONTROL_BYTES, "shared memory map");
+
+/* The parts of the dynamic shared memory are at constants. */
+#define RING    shared_memory
+#define SCRATCH (shared_memory + RING_BYTES)
+#define SHARED  ((struct block_shared *)(shared_memory + RING_BYTES + SCRATCH_BYTES))
+
+/* One warp's view of its block. */
+struct warp_context {
+    const struct cuda_args *args;
+    uint32_t warp, lane, thread;
+    uint32_t page;    /* compute: pages taken so far modulo 2 * RING_DEPTH, names slot and parity */
+    uint32_t turn;    /* compute: warp that gets the next page */
+    uint32_t message; /* compute: number of the message that announced the task */
+    uint32_t ready_parity; /* compute: bit i: phase of go_ready[i] */
+    uint32_t n_drops;      /* compute: times that pages were dropped, modulo 2 */
+    uint32_t next;         /* compute: RUN_*, what to do next (mega.cuh) */
+};
+
+/* The context anew, in a function that is not inlined: as an argument it would lie in memory. */
+DEV struct warp_context context_of(const struct cuda_args *args, uint32_t thread, uint32_t page,
+                                   uint32_t turn) {
+    struct warp_context c;
+    c.args = args;
+    c.warp = thread / 32;
+    c.lane = thread % 32;
+    c.thread = thread;
+    c.page = page;
+    c.turn = turn;
+    c.message = c.ready_parity = c.n_drops = c.next = 0;
+    return c;
+}
+
+/* Between two tasks a compute warp's context lies in shared memory: every kind of task is run by a
+ * function that is not inlined (mega.cuh), and what its caller kept would be in local memory. */
+DEV struct warp_context context_load(void) {
+    ASSUME(threadIdx.x < COMPUTE_THREADS);
+    struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
+    const uint32_t place = SHARED->warp[c.warp].place;
+    c.page = place & 255;
+    c.turn = place >> 8 & 255;
+    c.ready_parity = place >> 16 & 255;
+    c.n_drops = place >> 24 & 1;
+    c.message = SHARED->warp[c.warp].message;
+    return c;
+}
+DEV void context_store(const struct warp_context *c) {
+    struct warp_state *s = &SHARED->warp[c->warp];
+    if (c->lane == 0) {
+        s->place =
+            c->page | c->turn << 8 | c->ready_parity << 16 | c->n_drops << 24 | c->next << 25;
+        s->message = c->message;
+    }
+    __syncwarp();
+}
+DEV uint32_t context_next(void) {
+    return SHARED->warp[thread_here() / 32].place >> 25;
+}
+
+DEV void sync_compute(void) {
+    barrier_sync_compute<COMPUTE_THREADS>();
+}
+
+/* Slot and parity of a warp's page number `count` (modulo 2 * RING_DEPTH). */
+DEV uint32_t page_slot(uint32_t warp, uint32_t count) {
+    return warp + WARPS * (count >= RING_DEPTH ? count - RING_DEPTH : count);
+}
+DEV uint32_t page_parity(uint32_t count) {
+    return count >= RING_DEPTH;
+}
+DEV uint32_t page_next(uint32_t count) {
+    return count == 2 * RING_DEPTH - 1 ? 0 : count + 1;
+}
+
+/* The n-th after it, n < 2 * RING_DEPTH. */
+DEV uint32_t page_after(uint32_t count, uint32_t n) {
+    return count + n < 2 * RING_DEPTH ? count + n : count + n - 2 * RING_DEPTH;
+}
+
+/* Waits for this warp's next page. Every lane may read it until page_release. */
+DEV const uint4 *page_acquire(const struct warp_context *c) {
+    uint32_t slot = page_slot(c->warp, c->page);
+    barrier_wait_acquire_cta(&SHARED->page_full[slot], page_parity(c->page));
+    return (const uint4 *)(RING + slot * CUDA_PAGE_BYTES);
+}
+
+/* The same for the page n < RING_DEPTH after the next one; its slot. */
+DEV uint32_t page_acquire_after(const struct warp_context *c, uint32_t n) {
+    const uint32_t count = page_after(c->page, n);
+    const uint32_t slot = page_slot(c->warp, count);
+    barrier_wait_acquire_cta(&SHARED->page_full[slot], page_parity(count));
+    return slot;
+}
+
+DEV void page_release(struct warp_context *c) {
+    __syncwarp();
+    if (c->lane == 0 || QN_EACH_ARRIVES)
+        barrier_arrive_release_cta(&SHARED->page_empty[page_slot(c->warp, c->page)]);
+    c->page = page_next(c->page);
+}
+
+/* Whether control has stopped. */
+DEV bool block_stops(void) {
+    return barrier_test_acquire_cta(&SHARED->stop, 0);
+}
+
+/* Waits for the control warp. False: it stopped before. Every warp finds the same, since control
+ * stops after the last arrival and the barrier is looked at once more after it was seen to. */
+DEV bool wait_control(const struct warp_context *c, uint64_t *barrier, uint32_t parity) {
+    while (!barrier_try_acquire_cta(barrier, parity))
+        if (block_stops()) return barrier_test_acquire_cta(barrier, parity);
+    return true;
+}
+
+/* Every task waits here, once, for its event; before it may only touch what does not change within
+ * an iteration. False: the launch ends. */
+DEV bool wait_ready(struct warp_context *c) {
+    uint32_t i = c->message % GO_DEPTH;
+    bool ready = wait_control(c, &SHARED->go_ready[i], c->ready_parity >> i & 1);
+    c->ready_parity ^= 1u << i;
+    return ready;
+}
+
+/* The same for a task that polls its data at once where its event is only a hint, which orders
+ * nothing (task/carry.c). That saves the trip to L2 after the event. Few blocks do so, so their
+ * polls do not delay others. */
+DEV bool wait_data(struct warp_context *c, const struct cuda_task *task) {
+    if ((task->flags & CUDA_WAIT_HINT) == 0) return wait_ready(c);
+    c->ready_parity ^= 1u << c->message % GO_DEPTH;
+    return true;
+}
+
+/* The counter for a task's hint: for thread 0, if the task has a hint; else NULL. From the hint on
+ * dependents poll the results, so it is sent when these are about to be stored: both arrive at the
+ * same time. Not while warps still wait for pages: the polls would delay these. Called before the
+ * event, because it takes some trips to shared memory. */
+DEV uint32_t *task_hint(const struct warp_context *c, const struct cuda_task *task) {
+    if (c->thread != 0 || (task->flags & CUDA_TRIGGER_HINT) == 0) return nullptr;
+    return rt_counter(&SHARED->args.rt, task->trigger);
+}
+
+/* Types of this program. F32 matrices are stored as bfloat16. */
+#define WEIGHT_E (QN_WEIGHT_DTYPE == DTYPE_F16 ? E_F16 : E_BF16)
+#define KV_E     (QN_KV_DTYPE == DTYPE_F16 ? E_F16 : E_BF16)
+#define RMS_EPS  __uint_as_float(QN_RMS_EPS_BITS)
+
+#endif
