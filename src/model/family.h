@@ -18,6 +18,7 @@
 /* Names of the weights in a checkpoint. The per-layer ones are written
  * "<layers>.<index>.<name>.weight" and, for biases, "<layers>.<index>.<name>.bias". */
 struct weight_names {
+    const char *prefix;               /* that files of a model without its head lack */
     const char *embed;                /* [vocab, hidden] */
     const char *head;                 /* [vocab, hidden]; not read when the embeddings are tied */
     const char *norm;                 /* [hidden] before the LM head */

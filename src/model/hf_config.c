@@ -132,8 +132,11 @@ static int refuse_unknown(const struct reader *r) {
     TRY(jsonio_object(r->d, r->file, r->root, "quantization_config", &o));
     if (o != NULL) {
         quantization = jsonio_field(o, "quant_method");
-        return unsupported(r, "quantization_config.quant_method", NOT_QUANTIZED,
-                           json_is_string(quantization) ? json_string_value(quantization) : "?");
+        if (json_is_string(quantization))
+            return unsupported(r, "quantization_config.quant_method", NOT_QUANTIZED,
+                               json_string_value(quantization));
+        return fail(r->d, QN_EUNSUPPORTED, "%s: quantization_config: want %s", r->file,
+                    NOT_QUANTIZED);
     }
     if (jsonio_field(r->root, "quantization") != NULL)
         return fail(r->d, QN_EUNSUPPORTED, "%s: quantization: want %s, have one quantized by MLX",

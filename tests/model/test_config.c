@@ -512,7 +512,7 @@ static void other_paths_are_recognised(void **state) {
         const char *file, *message; /* behind the directory's name */
     } cases[] = {
         {"adapter_config.json",
-         ": no config.json; an adapter (LoRA); merge it into its base model and want the result"},
+         ": no config.json; an adapter (LoRA); merge it into its base model and name that folder"},
         {"m.gguf",
          ": no config.json; a GGUF model; want the one for transformers, with safetensors"},
         {"params.json",
