@@ -59,7 +59,8 @@ struct family {
     int bos, eos;       /* -1: none */
 };
 
-extern const struct family family_llama, family_mistral, family_qwen2, family_qwen3;
+extern const struct family family_llama, family_ministral, family_mistral, family_qwen2,
+    family_qwen3;
 
 /* The row for an architecture ("Qwen3ForCausalLM"; letters of either case: the first Llamas are
  * LLaMAForCausalLM) or a model_type ("qwen3"); NULL: not known. */
