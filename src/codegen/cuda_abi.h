@@ -71,8 +71,8 @@ enum {
 
     CUDA_ROW_GROUP = 12, /* row blocks of one row's task at a time, at most: cuda_task.group */
 
-    CUDA_WIDE = 4,    /* cuda_task.columns: of 32 packed rows (matmul_stream.cuh) */
-    CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (matmul_tile.cuh) */
+    CUDA_STREAM_32 = 4, /* cuda_task.columns: of 32 packed rows (matmul_stream.cuh) */
+    CUDA_LEASE = 255,   /* cuda_task.columns: the task leases the ring (matmul_tile.cuh) */
 
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */
 
@@ -139,10 +139,10 @@ CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t kind, uint32_t columns) {
 /* The same with four columns (matmul_stream_32.cuh): what registers hold of partial sums, or a
  * worker has of row blocks. A page has steps of all of a group's row blocks: each in so many parts.
  */
-CUDA_ABI_FN uint32_t cuda_wide_group(uint32_t kind) {
+CUDA_ABI_FN uint32_t cuda_stream_32_group(uint32_t kind) {
     return kind == OP_LINEAR ? 2 : kind == OP_QKV_LINEAR ? 3 : 4;
 }
-CUDA_ABI_FN uint32_t cuda_wide_parts(uint32_t group) {
+CUDA_ABI_FN uint32_t cuda_stream_32_parts(uint32_t group) {
     return group > 2 ? 4 : group;
 }
 
@@ -173,7 +173,7 @@ CUDA_ABI_FN uint32_t cuda_tile_page(uint32_t k_tiles, uint32_t tile) {
 
 /* Kinds of tasks whose weights come as pages. */
 CUDA_ABI_FN int cuda_has_pages(uint32_t kind) {
-    return kind == OP_QKV_LINEAR || kind == OP_LINEAR || kind == OP_LINEAR_PARTS ||
+    return kind == OP_QKV_LINEAR || kind == OP_LINEAR || kind == OP_LINEAR_SPLITK ||
            kind == OP_GATED_MLP || kind == OP_LM_HEAD;
 }
 
@@ -194,25 +194,26 @@ struct cuda_task {
     uint32_t trigger;
     uint32_t row0, row1, unit0, unit1;
     uint32_t units; /* of the whole operator: N, I, heads, blocks */
-    uint32_t k;     /* length of the dot products; CLEAR: bytes of a unit */
+    uint32_t k;     /* length of the dot products; RESET_SENTINELS: bytes of a unit */
     uint32_t k_tiles;
     uint32_t index; /* of this task in the program */
     /* Device addresses of operands; an operand that the kind does not have is 0.
      *
      * w      EMBED and SAMPLE table; matrix products: the weights' image
      * in     what it works on: x, a, qkv, q, part, parts, squares, logits
-     * norm   of one row norm; EMBED, LINEAR and LINEAR_SUM next; STEP and
+     * norm   of one row norm; EMBED, LINEAR and SPLITK_SUM next; STEP and
      *        WHOLE q_norm
-     * bias   QKV_LINEAR bq, bk, bv in one; LINEAR and LINEAR_SUM bias; GATED_MLP bg
-     * more   QKV_HEADS q_norm; ATTENTION, STEP, WHOLE kv; LINEAR and LINEAR_SUM residual;
+     * bias   QKV_LINEAR bq, bk, bv in one; LINEAR and SPLITK_SUM bias; GATED_MLP bg
+     * more   QKV_HEADS q_norm; ATTENTION, STEP, WHOLE kv; LINEAR and SPLITK_SUM residual;
      *        GATED_MLP bu; SAMPLE part
      * more2  QKV_HEADS, STEP and WHOLE k_norm; others squares, to be written or read
-     * out    the first result; CLEAR: of all units
-     * out2   EMBED, LINEAR and LINEAR_SUM normed; QKV_HEADS kv; LM_HEAD part */
+     * out    the first result; RESET_SENTINELS: of all units
+     * out2   EMBED, LINEAR and SPLITK_SUM normed; QKV_HEADS kv; LM_HEAD part */
     uint64_t w, in, norm, bias, more, more2, out, out2;
-    uint16_t n_pieces; /* P of STEP, COMBINE; parts of a row's squares; PACK_LOGITS: eights
-                          of what it reads; LINEAR_PARTS: row blocks of a part; LINEAR_SUM: parts */
-    uint16_t eights;   /* of packed activations that it reads or writes: rows / PACK_ROWS */
+    uint16_t
+        n_pieces;    /* P of STEP, MERGE; parts of a row's squares; PACK_LOGITS: eights
+                        of what it reads; LINEAR_SPLITK: row blocks of a part; SPLITK_SUM: parts */
+    uint16_t eights; /* of packed activations that it reads or writes: rows / PACK_ROWS */
     /* How a task with weights walks through them: cuda_form.c decides, matmul/linear.cuh tells.
      */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
@@ -231,7 +232,8 @@ enum cuda_task_flag {
     CUDA_IN_FLAGGED = 2,
     CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR */
     CUDA_OUT_FLAGGED = 8,
-    /* The event rides on data (task/carry.c): its counter orders nothing, it says when to look. */
+    /* The event rides on data (task/transport.c): its counter orders nothing, it says when to look.
+     */
     CUDA_WAIT_HINT = 16,
     CUDA_TRIGGER_HINT = 32,
     CUDA_IN_PACKED = 64,   /* the activations are packed */
@@ -242,9 +244,9 @@ enum cuda_task_flag {
     CUDA_MORE_OWN = 1024,
 };
 
-/* A 32-bit word of an activation that rides on empty words, until it is stored. No result has all
+/* A 32-bit word of an activation that travels by sentinels, until it is stored. No result has all
  * bits set: conversions and arithmetic give NaNs of other bits. */
-#define CUDA_EMPTY 0xffffffffu
+#define CUDA_SENTINEL 0xffffffffu
 
 /* How far ahead of the running task weights are streamed; less than the last is for experiments. */
 enum cuda_stream {

@@ -35,7 +35,7 @@ static bool has_parts(const struct cuda_form_host *h) {
 }
 /* 32 rows stream. */
 static bool has_stream_32(const struct cuda_form_host *h) {
-    return device_streams(&h->device, CUDA_WIDE * PACK_ROWS, PROG(h->program, MODEL)->hidden);
+    return device_streams(&h->device, CUDA_STREAM_32 * PACK_ROWS, PROG(h->program, MODEL)->hidden);
 }
 
 /* ---- column `when`: the task ---- */
@@ -97,8 +97,8 @@ static void walk_stream(const struct form_case *c, struct cuda_task *t) {
     const uint32_t blocks = t->block1 - t->block0;
     t->columns = (uint8_t)t->eights;
     t->tile = (uint8_t)(8 * t->columns);
-    const uint32_t most =
-        t->columns == CUDA_WIDE ? cuda_wide_group(t->kind) : cuda_packed_group(t->kind, t->columns);
+    const uint32_t most = t->columns == CUDA_STREAM_32 ? cuda_stream_32_group(t->kind)
+                                                       : cuda_packed_group(t->kind, t->columns);
     t->group = (uint8_t)CEIL_DIV(blocks, CEIL_DIV(blocks, most));
 }
 
@@ -111,7 +111,7 @@ static void walk_tile(const struct form_case *c, struct cuda_task *t) {
     t->group = blocks > 4 ? 8 : blocks > 2 || t->tile == PACK_TILE ? 4 : 2;
     /* Every pass over row blocks reads all activations again. */
     if (t->tile != PACK_TILE && CEIL_DIV(blocks, 12u) < CEIL_DIV(blocks, 8u)) t->group = 12;
-    if (t->kind == OP_LINEAR_PARTS && blocks > 12) t->group = 16;
+    if (t->kind == OP_LINEAR_SPLITK && blocks > 12) t->group = 16;
     /* The smallest tiles come in three sizes, since each is more to compile. */
     if (t->tile < PACK_NARROW && t->group < 12) t->group = t->group == 8 ? 12 : 4;
     t->columns = CUDA_LEASE;

@@ -32,8 +32,9 @@ static bool has_jit(const struct prog_header *program) {
     return false;
 }
 
-static enum prog_carry carry_of(const struct prog_header *program, uint32_t tensor) {
-    return tensor == PROG_NONE ? CARRY_PLAIN : (enum prog_carry)PROG(program, TENSOR)[tensor].carry;
+static enum prog_transport transport_of(const struct prog_header *program, uint32_t tensor) {
+    return tensor == PROG_NONE ? TRANSPORT_COUNTER
+                               : (enum prog_transport)PROG(program, TENSOR)[tensor].transport;
 }
 
 /* Whether all that projections, MLP and LINEAR of a single row read and write of each other carries
@@ -44,15 +45,17 @@ static bool has_row_flags(const struct prog_header *program) {
     for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++, o++) {
         const bool linear = o->kind == OP_LINEAR, mlp = o->kind == OP_GATED_MLP;
         if (o->n_rows != 1 || !(linear || mlp || o->kind == OP_QKV_LINEAR)) continue;
-        if (carry_of(program, o->in[0]) != (linear ? CARRY_PAIR : CARRY_FLAG)) return false;
-        if (carry_of(program, o->out[0]) != (mlp ? CARRY_PAIR : CARRY_FLAG)) return false;
-        if (linear && carry_of(program, o->in[LINEAR_RESIDUAL]) != CARRY_FLAG) return false;
+        if (transport_of(program, o->in[0]) != (linear ? TRANSPORT_PAIR : TRANSPORT_FLAG))
+            return false;
+        if (transport_of(program, o->out[0]) != (mlp ? TRANSPORT_PAIR : TRANSPORT_FLAG))
+            return false;
+        if (linear && transport_of(program, o->in[LINEAR_RESIDUAL]) != TRANSPORT_FLAG) return false;
     }
     return true;
 }
 
 static bool is_linear(const struct prog_op *op) {
-    return op->kind == OP_LINEAR || op->kind == OP_LINEAR_PARTS;
+    return op->kind == OP_LINEAR || op->kind == OP_LINEAR_SPLITK;
 }
 
 /* Whether an operator before number `at` has dot products of its length, too. */
@@ -112,17 +115,18 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     emit_linear_widths(program, out);
 }
 
-static bool is_wide(const char *form) {
+static bool is_stream_32(const char *form) {
     return strcmp(form, "stream_32") == 0;
 }
 
 void emit_forms(const bool *used, struct strbuf *out) {
 #define ENTRY(name, ...) strbuf_printf(out, "#define QN_HAS_" #name " %d\n", used[FORM_##name]);
 #include "kernels/cuda/form.def"
-    bool wide = false; /* whether any form has pages of 32 rows */
-#define FORM(op, name, entry, ...) wide = wide || (used[FORM_##entry] && is_wide(#name));
+    bool streams_32 = false; /* whether any form has pages of 32 rows */
+#define FORM(op, name, entry, ...)                                                                 \
+    streams_32 = streams_32 || (used[FORM_##entry] && is_stream_32(#name));
 #include "kernels/cuda/form.def"
-    strbuf_printf(out, "#define QN_WIDE %d\n", wide);
+    strbuf_printf(out, "#define QN_STREAM_32 %d\n", streams_32);
 }
 
 void emit_unit(const char *entry, struct strbuf *out) {

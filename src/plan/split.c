@@ -12,7 +12,7 @@ uint32_t split_grain(enum op_kind kind) {
     switch (kind) {
     case OP_QKV_LINEAR:
     case OP_LINEAR:
-    case OP_LINEAR_PARTS: return 16;
+    case OP_LINEAR_SPLITK: return 16;
     case OP_GATED_MLP: return 8;
     default: return 1;
     }
@@ -25,10 +25,10 @@ static uint32_t linear_tasks(const struct kgraph *k, const struct split_wish *wi
     return wish->linear_tasks != 0 ? MIN(wish->linear_tasks, blocks) : blocks;
 }
 
-/* The workers that have nothing of the LINEAR after COMBINE, so that all others wait for it with
- * all prepared, if they merge a row at once (docs/place.md). */
-static uint32_t workers_to_merge(const struct device *d, const struct kgraph *k,
-                                 const struct split_wish *wish) {
+/* Merge apart (docs/place.md): the workers without a task of the LINEAR after MERGE, if they merge
+ * a row at once. The others have their task of LINEAR prepared meanwhile. */
+static uint32_t workers_to_merge_apart(const struct device *d, const struct kgraph *k,
+                                       const struct split_wish *wish) {
     const uint32_t all = d->n_workers;
     const uint32_t idle = all - MIN(all, linear_tasks(k, wish));
     const uint32_t once = CEIL_DIV(k->spec.n_heads * k->spec.head_dim, (uint32_t)MERGED_COLUMNS);
@@ -36,16 +36,16 @@ static uint32_t workers_to_merge(const struct device *d, const struct kgraph *k,
     return MIN(idle, 2 * once);
 }
 
-/* Where at most half of the workers have a LINEAR, what comes before and after is for the others,
- * if it may (place.c): they wait with all prepared when those are done, and those are ready when
- * these are. Each task has more to multiply then. */
+/* Halves (docs/place.md): where at most half of the workers have a task of LINEAR, the operators
+ * before and after it are for the other half. Each half prepares its tasks while the other works.
+ */
 uint32_t split_workers(const struct device *d, const struct kgraph *k, const struct kop *op,
                        const struct split_wish *wish) {
     const uint32_t all = d->n_workers;
     if (k->n_rows > 1) return all;
-    if (op->kind == OP_ATTENTION_COMBINE)
-        return device_has_short_ring(d) ? workers_to_merge(d, k, wish) : all;
-    if (!wish->alternate || !device_holds_layer(d, &k->spec)) return all;
+    if (op->kind == OP_ATTENTION_MERGE)
+        return device_has_short_ring(d) ? workers_to_merge_apart(d, k, wish) : all;
+    if (!wish->halves || !device_holds_layer(d, &k->spec)) return all;
     if (op->kind != OP_QKV_LINEAR && op->kind != OP_GATED_MLP) return all;
     const uint32_t busy = linear_tasks(k, wish);
     return busy <= all / 2 ? all - busy : all;

@@ -7,7 +7,7 @@
 
 /* What was asked for besides. */
 struct split_wish {
-    bool alternate;        /* halves, where a LINEAR has tasks for one of them at most */
+    bool halves;           /* halves, where a LINEAR has tasks for one of them at most */
     uint32_t linear_tasks; /* tile.linear's unit tiles; 0: no wish */
 };
 

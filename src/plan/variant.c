@@ -18,7 +18,7 @@ enum { WHOLE_PIECES = 8 };
 struct planner {
     const struct plan_request *r;
     uint32_t n_rows, context;
-    bool alone;
+    bool decode_only;
 };
 
 /* ---- attention ---- */
@@ -43,7 +43,7 @@ static const char *not_joined(const struct planner *p) {
     if (!r->join_heads || !r->cut_qkv) return "qkv=joined is not asked for";
     if (p->n_rows == 1) return NULL;
     if (r->device->kind != DEVICE_CUDA) return "on a CPU with a single row only";
-    return p->alone || p->n_rows <= STEP_ROWS ? NULL : "too many rows, of any requests";
+    return p->decode_only || p->n_rows <= STEP_ROWS ? NULL : "too many rows, of any requests";
 }
 
 static const char *not_whole(const struct planner *p) {
@@ -52,7 +52,7 @@ static const char *not_whole(const struct planner *p) {
     if (why != NULL) return why;
     if (r->device->kind != DEVICE_CUDA) return "CUDA only";
     if (r->whole_from == 0 || p->n_rows < r->whole_from) return "attention=whole is not asked for";
-    if (p->alone) return NULL;
+    if (p->decode_only) return NULL;
     if (fills_workers(p)) return "rows of one request would read its pieces one by one";
     return pieces_of(p) > WHOLE_PIECES ? "contexts may differ: the longest is waited for" : NULL;
 }
@@ -70,12 +70,12 @@ static void choose_attention(const struct planner *p, struct plan_choice *c) {
     const double whole = cost_attention_whole(&a), heads = cost_attention_heads(&a),
                  pieces = cost_attention_pieces(&a);
     const bool fills = fills_workers(p);
-    const char *why_cut = p->alone ? "every row is another request's"
-                          : fills  ? "every worker has a row and KV head already"
-                                   : NULL;
+    const char *why_cut = p->decode_only ? "every row is another request's"
+                          : fills        ? "every worker has a row and KV head already"
+                                         : NULL;
     const char *why_joined = not_joined(p);
     const bool cut_qkv = p->r->cut_qkv, cuda = p->r->device->kind == DEVICE_CUDA;
-    const bool cuts = !fills && !p->alone && !(cuda && why_joined != NULL);
+    const bool cuts = !fills && !p->decode_only && !(cuda && why_joined != NULL);
     *c = (struct plan_choice){
         .what = "attention",
         .why = "takes least of those that are possible",
@@ -83,13 +83,13 @@ static void choose_attention(const struct planner *p, struct plan_choice *c) {
         .ways = {
             [BY_HEADS] = {cut_qkv ? "qkv_heads attention" : "attention",
                           cuts ? "workers would have nothing" : NULL, whole + heads},
-            [BY_SPLIT] = {cut_qkv ? "qkv_heads attention_split attention_combine"
-                                  : "attention_split attention_combine",
+            [BY_SPLIT] = {cut_qkv ? "qkv_heads attention_split attention_merge"
+                                  : "attention_split attention_merge",
                           why_cut != NULL ? why_cut
                           : cuda          ? "CUDA has pieces only with their heads"
                                           : NULL,
                           pieces + heads},
-            [BY_STEP] = {"attention_step attention_combine", why_cut != NULL ? why_cut : why_joined,
+            [BY_STEP] = {"attention_step attention_merge", why_cut != NULL ? why_cut : why_joined,
                          pieces},
             [BY_WHOLE] = {"attention_whole", not_whole(p), whole},
         }};
@@ -100,7 +100,7 @@ static uint32_t attention_cuts(const struct planner *p, const struct plan_choice
     switch (c->taken) {
     case BY_SPLIT: return KGRAPH_CUT_ATTENTION;
     case BY_STEP: return KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_HEADS;
-    case BY_WHOLE: return KGRAPH_JOIN_HEADS | (p->alone ? KGRAPH_ALONE : 0);
+    case BY_WHOLE: return KGRAPH_JOIN_HEADS | (p->decode_only ? KGRAPH_DECODE_ONLY : 0);
     default: return 0;
     }
 }
@@ -143,7 +143,7 @@ static void choose_linear(const struct planner *p, struct plan_choice *c) {
                            : streams     ? NULL
                                          : "too many rows for registers",
                            four},
-            [BY_PARTS] = {"linear_parts linear_sum: tiles",
+            [BY_PARTS] = {"linear_splitk splitk_sum: tiles",
                           plain != NULL ? plain
                           : streams     ? "weights stream"
                                         : no_parts,
@@ -168,39 +168,40 @@ static uint32_t linear_cuts(const struct planner *p, const struct plan_choice *c
     }
 }
 
-/* ---- empty words ---- */
+/* ---- sentinels ---- */
 
 /* Bytes that a layer writes for a row, each at a place of its own: the residual stream twice,
  * packed, the heads, attention's output, what GATED_MLP gives. */
-static uint64_t filled_row_bytes(const struct model_spec *s) {
+static uint64_t sentinel_row_bytes(const struct model_spec *s) {
     const uint64_t heads = (s->n_heads + 2ull * s->n_kv_heads) * s->head_dim;
     return 2ull * s->hidden * 2 + heads * 4 + (uint64_t)s->n_heads * s->head_dim * 2 +
            (uint64_t)s->intermediate * 2;
 }
 
-/* Whether activations may ride on words that are empty before (task/carry.c). No two of them share
- * bytes then: it pays while L2 keeps them until the next iteration, and while the pieces of a cut
- * context are not among them. What PACK packs does not ride: nothing would behind it. */
-static bool fills(const struct planner *p, const struct plan_choice *attention) {
+/* Whether activations may say by sentinels that they are there (task/transport.c). No two of them
+ * share bytes then: it pays while L2 keeps them until the next iteration, and while the pieces of a
+ * cut context are not among them. What PACK packs does not ride: nothing would behind it. */
+static bool uses_sentinels(const struct planner *p, const struct plan_choice *attention) {
     const struct plan_request *r = p->r;
     const struct model_spec *s = r->spec;
-    return attention->taken == BY_WHOLE && !p->alone && r->device->kind == DEVICE_CUDA &&
-           r->carries && r->places_all && p->n_rows > 1 && p->n_rows <= FILLED_ROWS &&
+    return attention->taken == BY_WHOLE && !p->decode_only && r->device->kind == DEVICE_CUDA &&
+           r->rides && r->places_all && p->n_rows > 1 && p->n_rows <= SENTINEL_ROWS &&
            s->hidden % PACK_K == 0 && s->n_heads * s->head_dim % PACK_K == 0 &&
            s->intermediate % PACK_K == 0 &&
-           filled_row_bytes(s) <= r->device->kept_bytes / p->n_rows / s->n_layers;
+           sentinel_row_bytes(s) <= r->device->kept_bytes / p->n_rows / s->n_layers;
 }
 
 /* ---- the list ---- */
 
 static struct plan_variant variant_of(const struct planner *p, const char *why) {
     struct plan_variant v = {
-        .n_rows = p->n_rows, .context = p->context, .alone = p->alone, .why = why};
+        .n_rows = p->n_rows, .context = p->context, .decode_only = p->decode_only, .why = why};
     choose_attention(p, &v.attention);
     choose_linear(p, &v.linear);
     v.cuts = (p->r->device->kind == DEVICE_CUDA ? KGRAPH_IMAGES : 0) |
              (p->r->cut_qkv ? KGRAPH_CUT_QKV : 0) | attention_cuts(p, &v.attention) |
-             linear_cuts(p, &v.linear) | (fills(p, &v.attention) ? KGRAPH_CLEAR : 0);
+             linear_cuts(p, &v.linear) |
+             (uses_sentinels(p, &v.attention) ? KGRAPH_RESET_SENTINELS : 0);
     return v;
 }
 
@@ -231,7 +232,7 @@ static uint32_t few_context(const struct plan_request *r, uint32_t n_rows, uint3
  * takes 12.5 ms instead of 16.9, of 100 positions 5.97 instead of 6.23 (H100,
  * docs/measurements.md, "17 to 64 rows"). With fewer requests than half of its rows there is a
  * smaller one. */
-static bool has_alone(const struct plan_request *r, uint32_t n_rows) {
+static bool has_decode_only(const struct plan_request *r, uint32_t n_rows) {
     const struct planner p = {r, n_rows, r->max_model_len, true};
     struct plan_choice c;
     if (n_rows <= STEP_ROWS || n_rows > CUDA_PLACES || r->n_slots <= n_rows / 2) return false;
@@ -258,7 +259,7 @@ static int plan_rows(struct diag *d, const struct plan_request *r, uint32_t n_ro
         {few_context(r, n_rows, 2), "contexts with pieces for half of the workers"},
         {r->max_model_len, "all contexts"},
     };
-    if (has_alone(r, n_rows)) {
+    if (has_decode_only(r, n_rows)) {
         const struct planner p = {r, n_rows, r->max_model_len, true};
         const struct plan_variant v = variant_of(&p, "every row is another request's");
         TRY(push(d, variants, n, &v));

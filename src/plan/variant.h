@@ -20,12 +20,12 @@ struct plan_request {
     bool cut_qkv, join_heads, cut_linear;
     uint32_t whole_from; /* rows from which on a context may be one task's; 0: never */
     bool places_all;     /* no task is handed out at run time */
-    bool carries;        /* activations may say themselves when they are there */
+    bool rides;          /* activations may say themselves when they are there */
 };
 
 /* One way to do a thing. */
 struct plan_way {
-    const char *operators; /* "attention_step attention_combine" */
+    const char *operators; /* "attention_step attention_merge" */
     const char *why_not;   /* what it lacks; NULL: it is possible */
     double ns;             /* what a layer takes by it (plan/cost.h); negative: unknown */
 };
@@ -40,9 +40,9 @@ struct plan_choice {
 
 struct plan_variant {
     uint32_t n_rows, context;
-    bool alone;      /* each of its rows is another request's */
-    uint32_t cuts;   /* enum kgraph_cut */
-    const char *why; /* why there is such a variant */
+    bool decode_only; /* each of its rows is another request's */
+    uint32_t cuts;    /* enum kgraph_cut */
+    const char *why;  /* why there is such a variant */
     struct plan_choice attention, linear;
 };
 

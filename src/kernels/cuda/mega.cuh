@@ -174,8 +174,8 @@ CODE(void, code_other, void) {
     compute_with<run_other>();
 }
 
-CODE(void, code_combine, void) {
-    compute_with<run_combine, true>();
+CODE(void, code_merge, void) {
+    compute_with<run_merge, true>();
 }
 CODE(void, code_mixed, void) {
     compute_with<run_attention>();
@@ -197,8 +197,8 @@ CODE(void, code_teams, void) {
 CODE_OF((int COLUMNS, uint32_t KIND, uint32_t K), void, run_few, void) {
     compute_with<few_run<KIND, K, COLUMNS>>();
 }
-CODE_OF((uint32_t KIND, uint32_t K), void, run_wide, void) {
-    compute_with<few_run<KIND, K, CUDA_WIDE>>();
+CODE_OF((uint32_t KIND, uint32_t K), void, run_stream_32, void) {
+    compute_with<few_run<KIND, K, CUDA_STREAM_32>>();
 }
 
 /* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself
@@ -465,11 +465,11 @@ CODE(void, role_control, void) {
 // check_kernels: function code_teams spills 8 on odd.sm_90a
 // check_kernels: function step_items spills 16
 // check_kernels: function step_run spills 400
-// check_kernels: function code_combine spills 0
+// check_kernels: function code_merge spills 0
 // check_kernels: function run_fewILi1E spills 0
 // check_kernels: function run_fewILi2E spills 104
 // check_kernels: function run_fewILi2ELj13E spills 192
-// check_kernels: function run_wide spills 116
+// check_kernels: function run_stream_32 spills 116
 // check_kernels: function packed_begin spills 4
 // check_kernels: function narrow_multiply spills 0
 // check_kernels: function packed_next spills 0

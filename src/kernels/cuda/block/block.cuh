@@ -47,7 +47,7 @@ static_assert(PARTIALS == WARPS, "the page of a step picks the warp");
 #define STEPS_DEPTH (RING_DEPTH < 2 ? RING_DEPTH : 2)
 
 /* Whether graphs of 32 rows stream their weights (matmul_stream.cuh). */
-#define HAS_WIDE (HAS_WGMMA && QN_WIDE)
+#define HAS_STREAM_32_FORMS (HAS_WGMMA && QN_STREAM_32)
 
 /* A warp or the block is done with something when one thread says so, after a barrier that all have
  * reached; and with all of an iteration when another block has published the next.
@@ -165,7 +165,7 @@ struct block_shared {
     uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
     uint32_t drop_turn;
     uint32_t last_position; /* control -> compute: the largest of `place` */
-    uint32_t rows_alone;    /* control -> compute: each token row is another request's */
+    uint32_t decode_only;   /* control -> compute: each token row is another request's */
     uint32_t
         one_row_pieces; /* control -> compute: of an iteration of one row the pieces that each
                            head has, if they count one each (attention_items.cuh); else very many */
@@ -305,7 +305,7 @@ DEV bool wait_ready(struct warp_context *c) {
 }
 
 /* The same for a task that polls its data at once where its event is only a hint, which orders
- * nothing (task/carry.c). That saves the trip to L2 after the event. Few blocks do so, so their
+ * nothing (task/transport.c). That saves the trip to L2 after the event. Few blocks do so, so their
  * polls do not delay others. */
 DEV bool wait_data(struct warp_context *c, const struct cuda_task *task) {
     if ((task->flags & CUDA_WAIT_HINT) == 0) return wait_ready(c);

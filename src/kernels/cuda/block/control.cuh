@@ -400,7 +400,7 @@ CODE(void, control_rows, const struct control *c) {
     const struct rt_batch *b = &s->batch;
     const struct rt_rows *rows = &rt_here()->batch->rows;
     uint32_t n = 0, n_logits = 0, steady = 0, first = 0, last = 0, slot_before = ~0u;
-    bool alone = true;
+    bool decode_only = true;
     do { /* each array of rows is a multiple of 64 bytes: there is something to load beyond n */
         uint32_t slot[ROWS_AT_ONCE], position[ROWS_AT_ONCE], row[ROWS_AT_ONCE];
         n = __ldcg(&rows->n_rows);
@@ -421,7 +421,8 @@ CODE(void, control_rows, const struct control *c) {
         for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) {
             if (first + i >= min(n, (uint32_t)MAX_PLACES)) continue;
             last = max(last, position[i]);
-            alone = alone && slot[i] != slot_before; /* rows of a slot follow each other */
+            decode_only =
+                decode_only && slot[i] != slot_before; /* rows of a slot follow each other */
             slot_before = slot[i];
             s->place[first + i].position_slot = position[i] * PROG_MAX_SEQS + slot[i];
             s->place[first + i].kv_row = row[i];
@@ -429,7 +430,7 @@ CODE(void, control_rows, const struct control *c) {
         first += ROWS_AT_ONCE;
     } while ((first < MAX_PLACES && first < n) || (first < MAX_LOGIT_PLACES && first < n_logits));
     s->last_position = last;
-    s->rows_alone = alone && n <= MAX_PLACES;
+    s->decode_only = decode_only && n <= MAX_PLACES;
     s->batch.rows.n_rows = n;
     s->batch.rows.n_logit_rows = n_logits;
     s->batch.rows.steady = steady;

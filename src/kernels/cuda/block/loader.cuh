@@ -236,11 +236,11 @@ DEV bool loader_issue(struct loader *l, const char *src, uint32_t n) {
     return true;
 }
 
-#if HAS_WIDE
+#if HAS_STREAM_32_FORMS
 /* Requests n pages of matmul_stream_32.cuh: `each` bytes of every one of so many row blocks, four
  * at most, whose images are block_next bytes apart. src: of the first row block and page. */
-DEV bool loader_issue_wide(struct loader *l, const char *src, uint32_t n, uint32_t blocks,
-                           uint32_t block_next, uint32_t each) {
+DEV bool loader_issue_stream_32(struct loader *l, const char *src, uint32_t n, uint32_t blocks,
+                                uint32_t block_next, uint32_t each) {
     while (n > 0) {
         const uint32_t now = min(n, l->burst);
         if (!loader_wait(l, now)) return false;
@@ -438,11 +438,11 @@ DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t fi
     return true;
 }
 
-#if HAS_WIDE
+#if HAS_STREAM_32_FORMS
 /* The same of matmul_stream.cuh: parts of eight k-tiles, then of the next. */
-DEV bool loader_wide_group(struct loader *l, const struct loader_task *t, uint32_t first,
-                           uint32_t end, bool is_long, uint32_t *at) {
-    const uint32_t parts = cuda_wide_parts(t->group), each = CUDA_PAGE_BYTES / parts;
+DEV bool loader_stream_32_group(struct loader *l, const struct loader_task *t, uint32_t first,
+                                uint32_t end, bool is_long, uint32_t *at) {
+    const uint32_t parts = cuda_stream_32_parts(t->group), each = CUDA_PAGE_BYTES / parts;
     const uint32_t all = ceil_div(t->k_tiles, PARTIALS) * parts;
 #pragma unroll 1
     for (uint32_t i = 0; i < all; i++) {
@@ -450,8 +450,8 @@ DEV bool loader_wide_group(struct loader *l, const struct loader_task *t, uint32
         const char *src = t->image + ((uint64_t)first * t->k_tiles + k) * CUDA_PAGE_BYTES;
         if (is_long && *at == RING_PAGES) loader_set_flight(l, (l->near + l->deep) / 2);
         *at += PARTIALS;
-        if (!loader_issue_wide(l, src + i % parts * each, n, end - first,
-                               t->k_tiles * CUDA_PAGE_BYTES, each) ||
+        if (!loader_issue_stream_32(l, src + i % parts * each, n, end - first,
+                                    t->k_tiles * CUDA_PAGE_BYTES, each) ||
             !loader_issue_void(l, PARTIALS - n))
             return false;
     }
@@ -471,9 +471,9 @@ DEV bool loader_task_pages(struct loader *l, const struct loader_task *t, uint32
         }
         for (uint32_t b = t->block0, at = 0; b < t->block1;) {
             uint32_t end = walk_group_end(b, t->block1, t->group, t->unit_blocks);
-#if HAS_WIDE
-            const bool well = t->columns == CUDA_WIDE
-                                  ? loader_wide_group(l, t, b, end, is_long, &at)
+#if HAS_STREAM_32_FORMS
+            const bool well = t->columns == CUDA_STREAM_32
+                                  ? loader_stream_32_group(l, t, b, end, is_long, &at)
                                   : loader_group(l, t, b, end, is_long, &at);
 #else
             const bool well = loader_group(l, t, b, end, is_long, &at);

@@ -39,7 +39,7 @@ DEV float inverse_rms(const float *parts) {
 }
 
 /* Some of rows' n blocks' squares, asked for: of each row those from number `first` on, 32 apart;
- * zeros beyond. They may be empty words. */
+ * zeros beyond. They may be sentinels. */
 enum {
     SQUARES_ALL = (QN_HIDDEN + 64 * SQUARES_COLUMNS - 1) / (64 * SQUARES_COLUMNS),
     SQUARES_AT_ONCE = SQUARES_ALL < 8 ? SQUARES_ALL : 8
@@ -67,7 +67,7 @@ DEV bool squares_there(const struct squares<ROWS> *s) {
 #pragma unroll
         for (uint32_t i = 0; i < 2 * SQUARES_AT_ONCE; i++)
             most = max(most, __float_as_uint(s->v[r][i]));
-    return !word_is_empty(most);
+    return !word_is_sentinel(most);
 }
 
 /* Rows' sums of squares from those of their n blocks each, by one warp; s: the lane's first, on
@@ -79,7 +79,7 @@ DEV void squares_of_blocks(const struct warp_context *c, const float *const bloc
 #pragma unroll 1
     for (uint32_t first = c->lane;;) {
 #pragma unroll 1
-        while (!squares_there(&s) && !act_given_up()) s = squares_ask<ROWS>(blocks, n, first);
+        while (!squares_there(&s) && !operand_given_up()) s = squares_ask<ROWS>(blocks, n, first);
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
 #pragma unroll

@@ -36,7 +36,7 @@ struct linear_addend {
     uint2 v0, v1;
 };
 
-/* matmul_epilogue.cuh. Of several rows, whose data carries no flags (task/carry.c). */
+/* matmul_epilogue.cuh. Of several rows, whose data carries no flags (task/transport.c). */
 DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                uint32_t row);
 /* What an operator makes of an item's dot products, but for GATED_MLP's biases and activation. inv:
@@ -68,8 +68,8 @@ DEV struct linear_addend addend_ask(const struct linear_item *m) {
 DEV float2 addend_await(const struct linear_item *m, const struct linear_addend *a) {
     uint2 v0 = a->v0, v1 = a->v1;
     if (m->addend == nullptr) return {};
-    while (m->own0 && v0.y != m->flag && !act_given_up()) v0 = load_flagged(m->addend);
-    while (m->own1 && v1.y != m->flag && !act_given_up()) v1 = load_flagged(m->addend + 16);
+    while (m->own0 && v0.y != m->flag && !operand_given_up()) v0 = load_flagged(m->addend);
+    while (m->own1 && v1.y != m->flag && !operand_given_up()) v1 = load_flagged(m->addend + 16);
     return make_float2(__uint_as_float(v0.x), __uint_as_float(v1.x));
 }
 
@@ -125,11 +125,11 @@ DEV uint32_t task_pages(const struct cuda_task *task) {
     const uint32_t n_blocks = task->block1 - task->block0;
     const uint32_t eights = ceil_div(task->k_tiles, PARTIALS) * PARTIALS;
     if (task->columns == 0) return n_blocks * task->k_tiles;
-    if (task->columns != CUDA_WIDE) return n_blocks * eights;
+    if (task->columns != CUDA_STREAM_32) return n_blocks * eights;
     uint32_t n = 0;
     for (uint32_t b = task->block0; b < task->block1; n++)
         b = walk_group_end(b, task->block1, task->group, task->unit_blocks);
-    return n * cuda_wide_parts(task->group) * eights;
+    return n * cuda_stream_32_parts(task->group) * eights;
 }
 
 /* A tile whose rows are all beyond the iteration's: its pages come all the same. */

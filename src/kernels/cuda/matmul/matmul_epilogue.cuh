@@ -30,16 +30,17 @@ DEV float item_constant(uint64_t vector, uint32_t column, bool own) {
 
 /* Element `at` of an operand that may carry flags; QN_ROW_FLAGS: of a single row it does. */
 template <bool FLAGS>
-DEV struct act item_act(uint64_t address, const struct cuda_task *task, uint32_t flagged,
-                        uint64_t at) {
-    if (FLAGS && QN_ROW_FLAGS) return act_from(act_flagged(address), at);
-    return act_from(FLAGS ? act_of(address, task, flagged) : act{(const float *)address, 0}, at);
+DEV struct operand item_operand(uint64_t address, const struct cuda_task *task, uint32_t flagged,
+                                uint64_t at) {
+    if (FLAGS && QN_ROW_FLAGS) return operand_from(operand_flagged(address), at);
+    return operand_from(
+        FLAGS ? operand_of(address, task, flagged) : operand{(const float *)address, 0}, at);
 }
 
 /* Element `at` of the result is the item's v0. */
 template <bool FLAGS>
 DEV void item_out(const struct cuda_task *task, struct linear_item *m, uint64_t at) {
-    const struct act out = item_act<FLAGS>(task->out, task, CUDA_OUT_FLAGGED, at);
+    const struct operand out = item_operand<FLAGS>(task->out, task, CUDA_OUT_FLAGGED, at);
     m->out = (float *)out.at;
     m->out_flag = out.flag;
 }
@@ -65,7 +66,7 @@ DEV struct linear_item linear_item(const struct cuda_task *task, uint32_t block,
                          item_constant(task->bias, column + 8, m.own1));
 #endif
     if (task->more == 0) return m;
-    const struct act residual = item_act<FLAGS>(task->more, task, CUDA_MORE_FLAGGED, at);
+    const struct operand residual = item_operand<FLAGS>(task->more, task, CUDA_MORE_FLAGGED, at);
     m.addend = residual.at;
     m.flag = residual.flag;
     return m;
@@ -144,7 +145,7 @@ DEV struct linear_item mlp_item(const struct cuda_task *task, uint32_t block, ui
     struct linear_item m = {};
     const uint32_t column = block * 8 + r;
     if (FLAGS && QN_ROW_FLAGS) {
-        const struct act pairs = act_flagged(task->out);
+        const struct operand pairs = operand_flagged(task->out);
         m.out = (float *)pairs.at + column;
         m.out_flag = pairs.flag;
     } else {

@@ -22,9 +22,9 @@
  * As for one row (matvec.cuh) each operator has code of its own, in which its kind, the length of
  * its dot products and of its results' rows are constants.
  *
- * Activations, their squares and the residual stream may be empty words until they are stored
- * (task/carry.c), so all of these are asked for until they are there. What is plain is never empty;
- * its event is behind a counter, so it is there the first time. Four columns are always plain.
+ * Activations, their squares and the residual stream may be sentinels until they are stored
+ * (task/transport.c), so all of these are asked for until they are there. A plain word never is a
+ * sentinel: it is behind a counter, so it is there the first time. Four columns are always plain.
  *
  * Bytes per page of 8 KB: COLUMNS * 4 KB / row blocks of the group, from L2.
  *
@@ -46,12 +46,12 @@
 
 /* Whether activations come in chunks. */
 template <int COLUMNS> DEV constexpr bool few_in_chunks(void) {
-    return COLUMNS == CUDA_WIDE;
+    return COLUMNS == CUDA_STREAM_32;
 }
 
 /* Row blocks at a time, at most; those whose partial sums are in scratch together. */
 template <uint32_t KIND, int COLUMNS> DEV constexpr uint32_t few_group(void) {
-    return few_in_chunks<COLUMNS>() ? cuda_wide_group(KIND) : cuda_packed_group(KIND, COLUMNS);
+    return few_in_chunks<COLUMNS>() ? cuda_stream_32_group(KIND) : cuda_packed_group(KIND, COLUMNS);
 }
 template <uint32_t KIND, int COLUMNS> DEV constexpr uint32_t few_held(void) {
     return few_in_chunks<COLUMNS>() ? 1 : few_group<KIND, COLUMNS>();
@@ -92,9 +92,9 @@ template <int COLUMNS> DEV constexpr uint32_t few_scratch(void) {
            (sums + few_group<OP_LINEAR, COLUMNS>() * (few_tile<COLUMNS>() + 1) * CUDA_PAGE_ROWS);
 }
 static_assert(few_scratch<1>() <= SCRATCH_BYTES && few_scratch<2>() <= SCRATCH_BYTES &&
-                  few_scratch<CUDA_WIDE>() <= SCRATCH_BYTES,
+                  few_scratch<CUDA_STREAM_32>() <= SCRATCH_BYTES,
               "scratch");
-static_assert(CUDA_WIDE * PACK_ROWS <= SQUARES_ROWS, "a warp adds up its tokens' squares");
+static_assert(CUDA_STREAM_32 * PACK_ROWS <= SQUARES_ROWS, "a warp adds up its tokens' squares");
 
 /* A task at work. */
 struct few {
@@ -148,8 +148,8 @@ DEV struct fragments<COLUMNS> fragments_ask(const struct warp_context *c, const 
     return x;
 }
 
-/* Whether they are there: none of the iteration's is empty. The lane has those of row lane / 4 of
- * each eight. What is compared is read anew: there is no register to keep it. */
+/* Whether they are there: none of the iteration's is a sentinel. The lane has those of row lane / 4
+ * of each eight. What is compared is read anew: there is no register to keep it. */
 template <int COLUMNS>
 DEV bool fragments_there(const struct few *f, const struct fragments<COLUMNS> *x) {
     const uint32_t rows = shared_load_volatile(&SHARED->batch.rows.n_rows);
@@ -165,7 +165,7 @@ DEV bool fragments_there(const struct few *f, const struct fragments<COLUMNS> *x
         }
         if (row + 8 * i < rows) most = max(most, of_row);
     }
-    return !word_is_empty(most);
+    return !word_is_sentinel(most);
 }
 
 /* Until they are there, unless they have been seen: by another group of the task, or since nothing
@@ -174,7 +174,7 @@ template <uint32_t K, int COLUMNS>
 DEV void fragments_await(const struct warp_context *c, const struct few *f, uint32_t k0, bool seen,
                          struct fragments<COLUMNS> *x) {
 #pragma unroll 1
-    while (!seen && !fragments_there<COLUMNS>(f, x) && !act_given_up())
+    while (!seen && !fragments_there<COLUMNS>(f, x) && !operand_given_up())
         *x = fragments_ask<K, COLUMNS>(c, f, k0);
 }
 
@@ -185,7 +185,7 @@ DEV struct fragments<COLUMNS> fragments_get(const struct warp_context *c, const 
     struct fragments<COLUMNS> x;
 #pragma unroll 1
     do x = fragments_ask<K, COLUMNS>(c, f, k0);
-    while (!seen && !fragments_there<COLUMNS>(f, &x) && !act_given_up());
+    while (!seen && !fragments_there<COLUMNS>(f, &x) && !operand_given_up());
     return x;
 }
 
@@ -276,24 +276,25 @@ DEV void few_multiply(struct warp_context *c, const struct few *f, uint32_t n, b
 /* ---- activations and pages: a chunk at a time ---- */
 
 enum {
-    WIDE_COLUMNS = CUDA_WIDE,                 /* of eight tokens */
+    STREAM_32_COLUMNS = CUDA_STREAM_32,       /* of eight tokens */
     CHUNK_PAIRS = CUDA_PACK_COLUMNS / 32,     /* of steps, in each piece of packed activations */
     CHUNKS = CUDA_PAGE_K / CUDA_PACK_COLUMNS, /* of a k-tile */
 };
 
 /* A chunk's, a lane's share: of each eight token rows the B registers of each two steps. */
 struct chunk {
-    uint4 of[WIDE_COLUMNS][CHUNK_PAIRS];
+    uint4 of[STREAM_32_COLUMNS][CHUNK_PAIRS];
 };
 
 /* Asks for chunk number i of a k-tile. */
 DEV struct chunk chunk_ask(const struct warp_context *c, const struct few *f, uint32_t k_tile,
                            uint32_t i) {
-    const char *from =
-        f->rows + (uint64_t)(k_tile * CHUNKS + i) * (WIDE_COLUMNS * PACKED_PIECE) + c->lane * 4;
+    const char *from = f->rows +
+                       (uint64_t)(k_tile * CHUNKS + i) * (STREAM_32_COLUMNS * PACKED_PIECE) +
+                       c->lane * 4;
     struct chunk x;
 #pragma unroll
-    for (int n = 0; n < WIDE_COLUMNS; n++)
+    for (int n = 0; n < STREAM_32_COLUMNS; n++)
 #pragma unroll
         for (int p = 0; p < CHUNK_PAIRS; p++) {
             const uint32_t *at = (const uint32_t *)(from + n * PACKED_PIECE) + p * 128;
@@ -304,7 +305,7 @@ DEV struct chunk chunk_ask(const struct warp_context *c, const struct few *f, ui
 }
 
 /* The pages of a group of n row blocks, a chunk at a time. */
-struct wide_pages {
+struct stream_32_pages {
     const char *steps; /* the next chunk's, of the first row block */
     uint32_t each;     /* bytes of a row block in a page */
     uint32_t n;
@@ -313,8 +314,9 @@ struct wide_pages {
 
 /* Chunk number i of a k-tile against them. */
 template <int GROUP>
-DEV void chunk_multiply(struct warp_context *c, struct wide_pages *w, uint32_t i,
-                        const struct chunk *x, struct few_partials<GROUP, WIDE_COLUMNS> *sums) {
+DEV void chunk_multiply(struct warp_context *c, struct stream_32_pages *w, uint32_t i,
+                        const struct chunk *x,
+                        struct few_partials<GROUP, STREAM_32_COLUMNS> *sums) {
     constexpr uint32_t BYTES = 2 * CHUNK_PAIRS * 512;
     if (i * BYTES % w->each == 0) w->steps = (const char *)page_acquire(c);
 #pragma unroll
@@ -323,7 +325,7 @@ DEV void chunk_multiply(struct warp_context *c, struct wide_pages *w, uint32_t i
 #pragma unroll
         for (int p = 0; p < CHUNK_PAIRS; p++)
 #pragma unroll
-            for (int n = 0; n < WIDE_COLUMNS; n++)
+            for (int n = 0; n < STREAM_32_COLUMNS; n++)
                 mma_pair(sums->of[b][n], (const uint4 *)(w->steps + b * w->each), p, c->lane,
                          x->of[n][p]);
     }
@@ -333,10 +335,11 @@ DEV void chunk_multiply(struct warp_context *c, struct wide_pages *w, uint32_t i
 
 /* All pages of a group of n row blocks. x: the first chunk. */
 template <uint32_t K, int GROUP>
-DEV void wide_multiply(struct warp_context *c, const struct few *f, uint32_t n, struct chunk x,
-                       struct few_partials<GROUP, WIDE_COLUMNS> *sums) {
+DEV void stream_32_multiply(struct warp_context *c, const struct few *f, uint32_t n, struct chunk x,
+                            struct few_partials<GROUP, STREAM_32_COLUMNS> *sums) {
     constexpr uint32_t k_tiles = cuda_k_tiles(K);
-    struct wide_pages w = {nullptr, CUDA_PAGE_BYTES / cuda_wide_parts(f->task->group), n, true};
+    struct stream_32_pages w = {nullptr, CUDA_PAGE_BYTES / cuda_stream_32_parts(f->task->group), n,
+                                true};
     uint32_t k_tile = few_k_tile<K>(f, 0);
 #pragma unroll 1
     for (uint32_t k0 = 0; k0 < k_tiles; k0 += PARTIALS) {
@@ -458,7 +461,7 @@ template <uint32_t KIND, uint32_t K> DEV float few_sum(const float *sums, uint32
 
 /* The residual's element, which was asked for; where it was not there yet, until it is. */
 DEV float residual_await(float v, const float *at, bool own) {
-    while (own && word_is_empty(__float_as_uint(v)) && !act_given_up())
+    while (own && word_is_sentinel(__float_as_uint(v)) && !operand_given_up())
         v = __uint_as_float(load_word_polled(at));
     return v;
 }
@@ -638,7 +641,7 @@ DEV void few_group_in_chunks(struct warp_context *c, const struct few *f, uint32
     struct few_partials<GROUP, COLUMNS> sums = {};
     const struct chunk x = chunk_ask(c, f, few_k_tile<K>(f, 0), 0);
     if (KIND == OP_LINEAR) residual_ask<COLUMNS>(c, f, b, end);
-    wide_multiply<K, GROUP>(c, f, end - b, x, &sums);
+    stream_32_multiply<K, GROUP>(c, f, end - b, x, &sums);
     if (KIND == OP_LINEAR) few_copies_end();
     few_results_in_turn<KIND, K, COLUMNS, GROUP>(c, f, b, end, &sums);
 }

@@ -279,7 +279,7 @@ DEV void tile_park(const struct warp_context *c, const float total[WB][WO][4],
 
 /* Whether results want 1 / rms of their tokens. */
 DEV bool tile_is_normed(const struct cuda_task *task) {
-    return task->kind != OP_LINEAR && task->kind != OP_LINEAR_PARTS;
+    return task->kind != OP_LINEAR && task->kind != OP_LINEAR_SPLITK;
 }
 
 /* 1 / rms of the tile's tokens from `row` on, for tile_norm_of: between barriers. A token's squares

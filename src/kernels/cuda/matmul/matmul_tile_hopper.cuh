@@ -55,9 +55,9 @@ DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float sum
     }
 }
 
-/* The sums of a tile of LINEAR_PARTS, which are its results, from where products leave them: eight
+/* The sums of a tile of LINEAR_SPLITK, which are its results, from where products leave them: eight
  * lanes have 32 bytes of a token's columns. They are to stay in L2: 8 MB twice a layer of Qwen3-8B,
- * which LINEAR_SUM reads at once and no task after it, and which weights drove out to memory all
+ * which SPLITK_SUM reads at once and no task after it, and which weights drove out to memory all
  * the same. */
 template <int WB, int WO, int DOWN>
 DEV void parts_store(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
@@ -107,13 +107,13 @@ CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
         uint32_t n_slots = sums_length(sums_k_tiles(sums), partial) * per_k_tile;
 #pragma unroll 1
         for (; n_slots > 0; n_slots--) narrow_slot<WB, WO, DOWN>(&c, &r, sum);
-        if (WB * DOWN == MOST_BLOCKS) /* of LINEAR_PARTS, whose tiles are of one sum */
+        if (WB * DOWN == MOST_BLOCKS) /* of LINEAR_SPLITK, whose tiles are of one sum */
             tile_copy<WB, WO>(total, sum);
         else
             tile_merge<WB, WO>(sums >> 16, partial - first_sum, false, total, sum);
     }
     ring_store(&c, &r);
-    if (task->kind == OP_LINEAR_PARTS) {
+    if (task->kind == OP_LINEAR_SPLITK) {
         parts_store<WB, WO, DOWN>(&c, task, row, end, total);
         return;
     }
@@ -177,7 +177,7 @@ DEV uint32_t packed_results(const struct warp_context *c, const struct cuda_task
     const struct tile_share s = tile_share_of(task);
     const struct row_tile t = row_tile_at(task, SHARED->packed[c->warp].block, s.wb * s.down);
     const uint32_t end = min(task->row1, linear_rows(task)), row = SHARED->packed[c->warp].row;
-    if (task->kind != OP_LINEAR_PARTS) {
+    if (task->kind != OP_LINEAR_SPLITK) {
         constexpr struct ring_shape ring = WGMMA_RING;
         const bool in_slots = ring_parks(task->tile);
         const uint32_t slot = ring_parked(&ring, SHARED->packed[c->warp].ring >> 24);

@@ -51,8 +51,8 @@ template <int WB, int WO, int DOWN, int STEPS> struct packed_shape {
     /* Steps that a piece of activations has of a stage; stretches of pieces in a stage. */
     static constexpr uint32_t in_piece = steps < PIECE_STEPS ? steps : PIECE_STEPS;
     static constexpr uint32_t stretches = steps / in_piece;
-    static constexpr uint32_t act_at = blocks * steps * 512;
-    static constexpr uint32_t stage_bytes = act_at + eights * steps * 256;
+    static constexpr uint32_t operand_at = blocks * steps * 512;
+    static constexpr uint32_t stage_bytes = operand_at + eights * steps * 256;
     static constexpr uint32_t parked_bytes = tile_pitch(blocks) * 8 * eights * 4;
     static constexpr uint32_t room = (TILE_BYTES - parked_bytes) / stage_bytes;
     static constexpr uint32_t stages = room < MAX_STAGES ? room : MAX_STAGES;
@@ -113,7 +113,7 @@ DEV void stage_ask(const struct warp_context *c, const struct cuda_task *task, u
                    (const char *)task->w + in_tile * 512 +
                        ((uint64_t)(block + i) * task->k_tiles + page) * CUDA_PAGE_BYTES,
                    S::steps * 512, full, c->lane);
-    stage_ask_activations<S>(c, task, row, n_eights, step, stage + S::act_at, full);
+    stage_ask_activations<S>(c, task, row, n_eights, step, stage + S::operand_at, full);
     share_end(full, c->lane);
 }
 
@@ -123,7 +123,7 @@ DEV void stage_ask(const struct warp_context *c, const struct cuda_task *task, u
 template <class S, int WB, int WO, int DOWN>
 DEV void stage_mma(const struct warp_context *c, const char *stage, float sum[WB][WO][4]) {
     const uint4 *w = (const uint4 *)(stage + c->warp % DOWN * WB * (S::steps * 512)) + c->lane;
-    const char *x = stage + S::act_at + c->warp / DOWN * WO * (S::in_piece * 256);
+    const char *x = stage + S::operand_at + c->warp / DOWN * WO * (S::in_piece * 256);
 #pragma unroll
     for (int first = 0; first < S::steps;
          first += S::in_piece, w += 32 * S::in_piece, x += S::eights * S::in_piece * 256)

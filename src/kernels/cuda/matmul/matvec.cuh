@@ -43,7 +43,7 @@ enum row_form { ROW_STREAM, ROW_LOGITS, ROW_ADDED };
 struct row_work {
     uint32_t kind;           /* of ROW_STREAM: enum op_kind */
     uint32_t block1, group;  /* the task's last row block + 1; row blocks of a group */
-    struct act x;            /* its activations */
+    struct operand x;        /* its activations */
     bool x_paired, y_paired; /* they are pairs, the results are */
     uint32_t *hint;          /* task_hint */
     bool traced;             /* this thread writes records */
@@ -56,8 +56,8 @@ DEV struct row_work row_begin(const struct warp_context *c, const struct cuda_ta
     w.block1 = task->block1;
     w.group = task->group;
     w.x = QN_ROW_FLAGS && FORM != ROW_LOGITS
-              ? act_flagged(task->in)
-              : act_of(task->in, task, CUDA_IN_FLAGGED | CUDA_IN_PAIRED);
+              ? operand_flagged(task->in)
+              : operand_of(task->in, task, CUDA_IN_FLAGGED | CUDA_IN_PAIRED);
     w.x_paired = FORM == ROW_ADDED && (QN_ROW_FLAGS || (task->flags & CUDA_IN_PAIRED) != 0);
     w.y_paired = FORM == ROW_STREAM && w.kind == OP_GATED_MLP &&
                  (QN_ROW_FLAGS || (task->flags & CUDA_OUT_PAIRED) != 0);

@@ -116,7 +116,7 @@ DEV void lease_opens(void) {
 
 /* ---- tiles in the direction of weight rows ---- */
 
-/* The row blocks of LINEAR_PARTS are those of the first partial sum, of the second, ...; a tile is
+/* The row blocks of LINEAR_SPLITK are those of the first partial sum, of the second, ...; a tile is
  * of one sum. */
 struct row_tile {
     uint32_t block, end;           /* row blocks of the task */
@@ -128,7 +128,7 @@ struct row_tile {
 DEV struct row_tile row_tile_at(const struct cuda_task *task, uint32_t block, uint32_t blocks) {
     struct row_tile t = {block, min(block + blocks, task->block1), block, 0,
                          partial_count(task->k_tiles)};
-    if (task->kind != OP_LINEAR_PARTS) return t;
+    if (task->kind != OP_LINEAR_SPLITK) return t;
     const uint32_t each = task->n_pieces;
     t.partial = block / each;
     t.partial_end = t.partial + 1;
@@ -137,11 +137,11 @@ DEV struct row_tile row_tile_at(const struct cuda_task *task, uint32_t block, ui
     return t;
 }
 
-/* A tile's k-tiles, sums and how they are added (partial_plan; of LINEAR_PARTS they are not) in one
- * word: block_shared.packed[].sums. */
+/* A tile's k-tiles, sums and how they are added (partial_plan; of LINEAR_SPLITK they are not) in
+ * one word: block_shared.packed[].sums. */
 static_assert(SPEC_MAX_HIDDEN / CUDA_PAGE_K < 1 << 9, "k-tiles");
 DEV uint32_t sums_of(const struct cuda_task *task, const struct row_tile *t) {
-    const bool parts = task->kind == OP_LINEAR_PARTS;
+    const bool parts = task->kind == OP_LINEAR_SPLITK;
     const uint32_t plan = parts ? 0 : partial_plan(task->k_tiles, task->kind != OP_LINEAR);
     return task->k_tiles | t->partial << 9 | t->partial_end << 12 | plan << 16;
 }

@@ -108,7 +108,7 @@ DEV void embed_any(const struct warp_context *c, const struct cuda_task *task, u
         const bool there = k < QN_HIDDEN;
         float4 v = make_float4(0, 0, 0, 0);
         if (there) v = image_load4(table, token, k, k_tiles);
-        if (there) act_store4(task, (uint64_t)row * QN_HIDDEN + k, v); /* x[T, H] */
+        if (there) operand_store4(task, (uint64_t)row * QN_HIDDEN + k, v); /* x[T, H] */
         if (task->norm != 0) embed_normed(task, row, k, v, there);
     }
 }

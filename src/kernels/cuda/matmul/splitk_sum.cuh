@@ -1,8 +1,8 @@
-/* linear_sum.cuh - LINEAR_SUM: the parts of LINEAR_PARTS (matmul_tile_hopper.cuh) become the
+/* splitk_sum.cuh - SPLITK_SUM: the parts of LINEAR_SPLITK (matmul_tile_hopper.cuh) become the
  * residual stream, and what the norm that comes next makes of it. A row at a time, four columns a
  * thread: the bits are those of LINEAR. */
-#ifndef QN_CUDA_MATMUL_LINEAR_SUM_CUH
-#define QN_CUDA_MATMUL_LINEAR_SUM_CUH
+#ifndef QN_CUDA_MATMUL_SPLITK_SUM_CUH
+#define QN_CUDA_MATMUL_SPLITK_SUM_CUH
 
 #include "kernels/cuda/other/embed.cuh"
 #include "kernels/cuda/matmul/matmul_epilogue.cuh"
@@ -86,7 +86,7 @@ DEV void sum_store(const struct cuda_task *task, uint32_t row, uint32_t k, float
 }
 
 /* The order of the squares' additions: operand.cuh. Tasks have a row, or a few. */
-CODE(void, run_linear_sum, const struct cuda_task *task) {
+CODE(void, run_splitk_sum, const struct cuda_task *task) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
 #pragma unroll 1
