@@ -2,7 +2,7 @@
 """What each mechanism is worth: the same benchmark with one of them off or on at a time, in one run.
 
     bench/ablations.py --quern build/quern --models qwen3-8b,qwen3-0.6b --backend cuda [--repeat 2]
-    bench/ablations.py --only transport              rows whose name has that word, besides the default
+    bench/ablations.py --only transport          rows whose name has that word, besides the default
     bench/ablations.py --list                    the rows
 
 Every row is a compile option or, for what the loader does at run time, a setting in the environment;
