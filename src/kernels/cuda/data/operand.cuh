@@ -15,10 +15,10 @@
 
 #include "kernels/cuda/block/walk.cuh"
 
-/* An activation, or a row of it, that other blocks wrote. */
+/* An activation, or a row of one, that other blocks wrote. */
 struct operand {
     const float *at;
-    uint32_t flag; /* what its elements must show; 0: it is plain */
+    uint32_t flag; /* the flag that its elements must have; 0: it has none */
 };
 
 /* Operand at an address; `flagged` is its bit of the task's flags. */
@@ -28,7 +28,7 @@ DEV struct operand operand_of(uint64_t address, const struct cuda_task *task, ui
     return a;
 }
 
-/* Operand at an address, which carries flags. They are numbers of iterations: not 0. */
+/* Operand at an address, with flags. A flag is the number of an iteration: not 0. */
 DEV struct operand operand_flagged(uint64_t address) {
     const struct operand a = {(const float *)address, SHARED->flag};
     ASSUME(a.flag != 0);
@@ -50,7 +50,7 @@ DEV bool word_is_sentinel(uint32_t v) {
     return v == CUDA_SENTINEL;
 }
 
-/* Element i on its way; plain ones come with the flag 0, which is theirs. */
+/* Loads element i and its flag; a plain element comes with the flag 0. */
 DEV uint2 operand_ask(struct operand a, uint64_t i) {
     if (a.flag == 0) return make_uint2(__float_as_uint(load_l2(a.at + i)), 0);
     return load_flagged(a.at + 2 * i);
@@ -68,8 +68,8 @@ DEV float operand_await(struct operand a, uint64_t i, uint2 v) {
     return __uint_as_float(v.x);
 }
 
-/* Elements 2 i and 2 i + 1, of which the first lies at an even place: with flags, or in the first
- * two words as they came. To move one to the place that flags would give it is to wait for it. */
+/* Loads elements 2 i and 2 i + 1: with their flags, or, of a plain operand, in the first two words.
+ * A plain element is not moved to where a flagged one would be: moving it would wait for it. */
 DEV uint4 operand_ask2(struct operand a, uint32_t i) {
     if (a.flag != 0) return load_flagged_pair(a.at + 4 * i);
     const uint2 v = __ldcg((const uint2 *)a.at + i);
@@ -93,8 +93,8 @@ DEV float2 operand_load2(struct operand a, uint32_t i) {
     return operand_await2(a, i, operand_ask2(a, i));
 }
 
-/* Elements at[0], at[1] and so on, flagged or sentinels, all asked for until all are there: one
- * trip once they are. */
+/* Waits for elements at[0], at[1] and so on, by flags or sentinels. All are asked for until all are
+ * there: one trip once they are. */
 template <int N>
 DEV void operand_load_all(struct operand a, const uint32_t (&at)[N], float (&to)[N]) {
     bool there;

@@ -10,7 +10,7 @@ DEV uint2 pack_scaled(float4 v, float4 scale) {
                       pack_pair<WEIGHT_E>(v.z * scale.z, v.w * scale.w));
 }
 
-/* Only the residual stream is normed: rows of QN_HIDDEN floats, of which a thread has so many
+/* Only the residual stream is normed: rows of QN_HIDDEN floats. A thread has so many of a row's
  * float4s at once. */
 enum {
     STREAM_FOURS = QN_HIDDEN > 8 * COMPUTE_THREADS   ? 4
@@ -18,12 +18,12 @@ enum {
                                                      : 1
 };
 
-/* What a compute thread fetches for a task before the task's event is activated: constants only. */
+/* Constants that a compute thread fetches for a task before the task's event is activated. */
 struct early {
-    float4 norm[STREAM_FOURS]; /* of the norm's weights: float4 number first + 256 i */
+    float4 norm[STREAM_FOURS]; /* float4 number first + 256 i of the norm's weights */
 };
 
-/* Of a norm, or of none. */
+/* From the weights of a norm; zeros if norm is NULL. */
 DEV void early_norm(const float *norm, uint32_t first, struct early *e) {
 #pragma unroll
     for (int u = 0; u < STREAM_FOURS; u++) {
@@ -49,8 +49,8 @@ DEV float stage_stream_share(struct operand row, const struct early *e, uint32_t
     return sum;
 }
 
-/* Stages a row of the stream. Its sum of squares is left in eight parts, a warp's share each. All
- * compute threads. */
+/* Stages a row of the residual stream. parts[8]: the sum of squares of each warp's share. All
+ * compute threads take part. */
 DEV void stage_stream(const struct warp_context *c, struct operand row, const float *norm,
                       const struct early *early, char *dst, float *parts) {
     constexpr uint32_t step = STREAM_FOURS * COMPUTE_THREADS;
@@ -66,8 +66,8 @@ DEV void stage_stream(const struct warp_context *c, struct operand row, const fl
     if (c->lane == 0) parts[c->warp] = sum;
 }
 
-/* Stages another row, of K floats, zeros up to the end of a page. Such rows come in pairs unless
- * nothing rides on data. */
+/* Stages a row of K floats that is not normed, with zeros up to the end of a page. Only where
+ * nothing rides on data: else such a row travels as pairs. */
 template <uint32_t K>
 DEV void stage_floats(const struct warp_context *c, struct operand row, char *dst) {
     constexpr int N = 2;
@@ -84,9 +84,9 @@ DEV void stage_floats(const struct warp_context *c, struct operand row, char *ds
     }
 }
 
-/* Stages a row of K elements that comes in pairs: nothing is left to be rounded. A thread asks for
- * its share in equal parts of at most six pairs of pairs, since it holds a page, too; for what has
- * not come again, all of that at once. */
+/* Stages a row of K elements that travels as pairs, which are rounded already. A thread asks for
+ * its share in equal parts of at most six vectors of two pairs, since it holds a page, too. It asks
+ * again for all vectors that are not there, at once. */
 template <uint32_t K>
 DEV void stage_pairs(const struct warp_context *c, struct operand row, char *dst) {
     constexpr uint32_t end = cuda_k_tiles(K) * CUDA_PAGE_K / 4;

@@ -1,19 +1,15 @@
 /* matmul_stream.cuh - matrices times packed activations of up to 32 token rows, in 1, 2 or 4
  * columns of eight: decode of a batch.
  *
- * Pages stream as for one row; nothing is leased. A warp has the k-tiles of its partial sum, one of
+ * Pages stream as for one row; nothing is leased. A warp has the k-tiles of one partial sum, one of
  * each step (cuda_abi.h).
  *
- *   before the event   the weights of the norm that comes next, and the residual stream where this
- *                      worker wrote it itself, into scratch
- *   1, 2 columns:
- *   per step           the warp's activations from L2, COLUMNS * 4 KB, into registers ─ a page per
- *                      row block of the group
- *   per group          partial sums ─ barrier ─ results
- *   4 columns:
- *   per chunk          the warp's 4 KB of activations from L2, asked for a chunk ahead ─ its steps
- *                      of all row blocks of the group
- *   per row block      partial sums ─ barrier ─ results ─ barrier, since scratch has room for one
+ *   before the event   the weights of the next norm, and the residual stream where this worker
+ * wrote it itself, into scratch 1, 2 columns: per step           the warp's activations from L2,
+ * COLUMNS * 4 KB, into registers ─ a page per row block of the group per group          partial
+ * sums ─ barrier ─ results 4 columns: per chunk          the warp's 4 KB of activations from L2,
+ * asked for a chunk ahead ─ its steps of all row blocks of the group per row block      partial
+ * sums ─ barrier ─ results ─ barrier, since scratch has room for one
  *
  * A warp cannot hold a k-tile's activations of four columns. So they pass through its registers in
  * *chunks* of four steps of 16 columns, and all row blocks of a group want a chunk at once: a page
@@ -38,18 +34,18 @@
 
 #include "kernels/cuda/matmul/matmul_tile.cuh"
 
-/* A token's partial sums of a row block are [turn][16 rows] and four unused words: so
- * the 32 that a warp stores at a time, of four tokens and eight rows, lie in different banks. */
+/* A token's partial sums of a row block are [turn][16 rows] and four unused words: so the 32 words
+ * that a warp stores at a time, of four tokens and eight rows, lie in different banks. */
 #define FEW_TOKEN_FLOATS (CUDA_FEW_TOKEN_BYTES / 4)
 
-/* ---- what an operator has ---- */
+/* ---- constants of a form ---- */
 
 /* Whether activations come in chunks. */
 template <int COLUMNS> DEV constexpr bool few_in_chunks(void) {
     return COLUMNS == CUDA_STREAM_32;
 }
 
-/* Row blocks at a time, at most; those whose partial sums are in scratch together. */
+/* Most row blocks of a group: all of a group's partial sums are in scratch together. */
 template <uint32_t KIND, int COLUMNS> DEV constexpr uint32_t few_group(void) {
     return few_in_chunks<COLUMNS>() ? cuda_stream_32_group(KIND) : cuda_packed_group(KIND, COLUMNS);
 }
@@ -57,9 +53,9 @@ template <uint32_t KIND, int COLUMNS> DEV constexpr uint32_t few_held(void) {
     return few_in_chunks<COLUMNS>() ? 1 : few_group<KIND, COLUMNS>();
 }
 
-/* Whether a group's first activations are asked for before all else, and if its warps have two
- * k-tiles each, the second ones with them: where there are registers. Two columns are asked for in
- * one place: another one spills. */
+/* Whether a group's first activations are asked for before all else, and the second ones with them
+ * if its warps have two k-tiles each. Only one column leaves registers for that: with two columns a
+ * second place that asks spills. */
 template <int COLUMNS> DEV constexpr bool few_asks_first(void) {
     return COLUMNS == 1;
 }
@@ -100,7 +96,7 @@ static_assert(CUDA_STREAM_32 * PACK_ROWS <= SQUARES_ROWS, "a warp adds up its to
 struct few {
     const struct cuda_task *task;
     const char *rows; /* its activations, packed */
-    uint32_t turn;    /* of each step the warp's page: its partial sum, by cuda_turn_partial */
+    uint32_t turn;    /* the warp's page of each step: its partial sum, by cuda_turn_partial */
     uint32_t row0, n; /* token rows [row0, row0 + n) */
 };
 
@@ -116,11 +112,12 @@ DEV struct few few_begin(const struct warp_context *c, const struct cuda_task *t
 
 /* ---- activations: a k-tile at a time ---- */
 
-/* Those of a k-tile, a lane's share: of each eight token rows the B registers of each two steps. */
+/* A lane's share of a k-tile's activations: for each eight token rows the B registers of each two
+ * steps. */
 template <int COLUMNS> struct fragments { uint4 of[COLUMNS][CUDA_PAGE_K / 32]; };
 
-/* The k-tile of the warp's page of the step that begins with a row block's page number `page`;
- * where there is none another one: the compiler spills arrays that are loaded or not. */
+/* The k-tile of the warp's page in the step that begins with a row block's page number `page`.
+ * Where the warp has no page, another k-tile: the compiler spills arrays that may not be loaded. */
 template <uint32_t K> DEV uint32_t few_k_tile(const struct few *f, uint32_t page) {
     constexpr uint32_t k_tiles = cuda_k_tiles(K), turns = partial_count(k_tiles);
     const uint32_t turn = turns < PARTIALS ? min(f->turn, turns - 1) : f->turn;
@@ -128,7 +125,7 @@ template <uint32_t K> DEV uint32_t few_k_tile(const struct few *f, uint32_t page
     return min(first + page / PARTIALS, k_tiles - 1);
 }
 
-/* Of the warp's k-tile of the step of pages that begins with number k0. */
+/* Asks for the activations of the warp's k-tile in the step that begins with page k0. */
 template <uint32_t K, int COLUMNS>
 DEV struct fragments<COLUMNS> fragments_ask(const struct warp_context *c, const struct few *f,
                                             uint32_t k0) {
@@ -148,8 +145,8 @@ DEV struct fragments<COLUMNS> fragments_ask(const struct warp_context *c, const 
     return x;
 }
 
-/* Whether they are there: none of the iteration's is a sentinel. The lane has those of row lane / 4
- * of each eight. What is compared is read anew: there is no register to keep it. */
+/* Whether the activations are there: none of the iteration's rows has a sentinel. The lane has row
+ * lane / 4 of each eight. The number of rows is read anew: there is no register to keep it. */
 template <int COLUMNS>
 DEV bool fragments_there(const struct few *f, const struct fragments<COLUMNS> *x) {
     const uint32_t rows = shared_load_volatile(&SHARED->batch.rows.n_rows);
@@ -168,8 +165,8 @@ DEV bool fragments_there(const struct few *f, const struct fragments<COLUMNS> *x
     return !word_is_sentinel(most);
 }
 
-/* Until they are there, unless they have been seen: by another group of the task, or since nothing
- * rides on them. */
+/* Waits until the activations are there. seen: they are known to be, because another group of the
+ * task has read them or because they are plain. */
 template <uint32_t K, int COLUMNS>
 DEV void fragments_await(const struct warp_context *c, const struct few *f, uint32_t k0, bool seen,
                          struct fragments<COLUMNS> *x) {
@@ -178,7 +175,7 @@ DEV void fragments_await(const struct warp_context *c, const struct few *f, uint
         *x = fragments_ask<K, COLUMNS>(c, f, k0);
 }
 
-/* Asked for, until they are there. */
+/* Asks for the activations until they are there. */
 template <uint32_t K, int COLUMNS>
 DEV struct fragments<COLUMNS> fragments_get(const struct warp_context *c, const struct few *f,
                                             uint32_t k0, bool seen) {
@@ -196,8 +193,8 @@ struct few_partials {
     float of[GROUP][COLUMNS][4];
 };
 
-/* Those of row block number `which` of the group to scratch. An index that the compiler does not
- * know would put all of them into local memory. */
+/* Stores the partial sums of row block number `which` of the group to scratch. An index that the
+ * compiler does not know would put all of them into local memory. */
 template <int GROUP, int COLUMNS>
 DEV void partials_put(const struct warp_context *c, const struct few *f, uint32_t which,
                       uint32_t in_scratch, const struct few_partials<GROUP, COLUMNS> *sums) {
@@ -218,12 +215,12 @@ DEV void partials_put(const struct warp_context *c, const struct few *f, uint32_
     }
 }
 
-/* The warp's pages of n row blocks, of the step that begins with number k0. */
+/* Multiplies the warp's pages of n row blocks in the step that begins with page k0. */
 template <uint32_t K, int GROUP, int COLUMNS>
 DEV void few_pages(struct warp_context *c, const struct few *f, uint32_t k0, uint32_t n,
                    const struct fragments<COLUMNS> *x, struct few_partials<GROUP, COLUMNS> *sums) {
     static_assert(GROUP * COLUMNS <= 8, "registers");
-    /* None: its pages are void. */
+    /* Without a k-tile the warp's pages are void. */
     const bool there = cuda_k_tiles(K) % PARTIALS == 0 || k0 + f->turn < cuda_k_tiles(K);
 #pragma unroll
     for (int b = 0; b < GROUP; b++) {
@@ -241,8 +238,8 @@ DEV void few_pages(struct warp_context *c, const struct few *f, uint32_t k0, uin
     }
 }
 
-/* All pages of a group of n row blocks, then its partial sums go to scratch. x: activations of the
- * first k-tile, if those are asked for before. */
+/* Multiplies all pages of a group of n row blocks, then stores its partial sums to scratch. x:
+ * activations of the first k-tile, if they were asked for before. */
 template <uint32_t KIND, uint32_t K, int COLUMNS>
 DEV void few_multiply(struct warp_context *c, const struct few *f, uint32_t n, bool seen,
                       struct fragments<COLUMNS> x) {
@@ -276,12 +273,12 @@ DEV void few_multiply(struct warp_context *c, const struct few *f, uint32_t n, b
 /* ---- activations and pages: a chunk at a time ---- */
 
 enum {
-    STREAM_32_COLUMNS = CUDA_STREAM_32,       /* of eight tokens */
+    STREAM_32_COLUMNS = CUDA_STREAM_32,       /* columns of eight tokens */
     CHUNK_PAIRS = CUDA_PACK_COLUMNS / 32,     /* of steps, in each piece of packed activations */
-    CHUNKS = CUDA_PAGE_K / CUDA_PACK_COLUMNS, /* of a k-tile */
+    CHUNKS = CUDA_PAGE_K / CUDA_PACK_COLUMNS, /* in a k-tile */
 };
 
-/* A chunk's, a lane's share: of each eight token rows the B registers of each two steps. */
+/* A lane's share of a chunk: for each eight token rows the B registers of each two steps. */
 struct chunk {
     uint4 of[STREAM_32_COLUMNS][CHUNK_PAIRS];
 };
@@ -306,13 +303,13 @@ DEV struct chunk chunk_ask(const struct warp_context *c, const struct few *f, ui
 
 /* The pages of a group of n row blocks, a chunk at a time. */
 struct stream_32_pages {
-    const char *steps; /* the next chunk's, of the first row block */
+    const char *steps; /* the next chunk's steps of the first row block */
     uint32_t each;     /* bytes of a row block in a page */
     uint32_t n;
-    bool there; /* else they are void */
+    bool there; /* the pages have weights; else they are void */
 };
 
-/* Chunk number i of a k-tile against them. */
+/* Multiplies chunk number i of a k-tile with the pages. */
 template <int GROUP>
 DEV void chunk_multiply(struct warp_context *c, struct stream_32_pages *w, uint32_t i,
                         const struct chunk *x,
@@ -333,7 +330,7 @@ DEV void chunk_multiply(struct warp_context *c, struct stream_32_pages *w, uint3
     if ((i + 1) * BYTES % w->each == 0) page_release(c);
 }
 
-/* All pages of a group of n row blocks. x: the first chunk. */
+/* Multiplies all pages of a group of n row blocks. x: the first chunk. */
 template <uint32_t K, int GROUP>
 DEV void stream_32_multiply(struct warp_context *c, const struct few *f, uint32_t n, struct chunk x,
                             struct few_partials<GROUP, STREAM_32_COLUMNS> *sums) {
@@ -343,7 +340,8 @@ DEV void stream_32_multiply(struct warp_context *c, const struct few *f, uint32_
     uint32_t k_tile = few_k_tile<K>(f, 0);
 #pragma unroll 1
     for (uint32_t k0 = 0; k0 < k_tiles; k0 += PARTIALS) {
-        const uint32_t after = min(k_tile + 1, k_tiles - 1); /* beyond the sum's: anything */
+        const uint32_t after =
+            min(k_tile + 1, k_tiles - 1); /* beyond the sum's end it is not used */
         if (k_tiles % PARTIALS != 0) w.there = k0 + f->turn < k_tiles;
 #pragma unroll 1
         for (uint32_t i = 0; i < CHUNKS; i += 2) {
@@ -356,9 +354,9 @@ DEV void stream_32_multiply(struct warp_context *c, const struct few *f, uint32_
     }
 }
 
-/* ---- what results need besides ---- */
+/* ---- norm and residual stream ---- */
 
-/* 1 / rms of the task's tokens, of which a warp has one of each eight. Where their squares are. */
+/* Where the squares of the task's tokens are, for 1 / rms. A warp has one of each eight tokens. */
 template <uint32_t KIND, int COLUMNS>
 DEV void squares_find(const struct warp_context *c, const struct few *f,
                       const float *blocks[COLUMNS]) {
@@ -377,7 +375,7 @@ DEV void squares_put(const struct warp_context *c, const float sum[COLUMNS]) {
         if (c->lane == 0) *few_inv_rms<COLUMNS>(c->warp + WARPS * i) = inverse_rms_of(sum[i]);
 }
 
-/* They are asked for and added up. */
+/* Asks for the squares and adds them up. */
 template <uint32_t KIND, int COLUMNS>
 DEV void squares_now(const struct warp_context *c, const struct few *f) {
     const float *blocks[COLUMNS];
@@ -388,7 +386,7 @@ DEV void squares_now(const struct warp_context *c, const struct few *f) {
     squares_put<COLUMNS>(c, sum);
 }
 
-/* The same, but x is asked for while they are on their way. */
+/* The same, with activations asked for between asking and adding. */
 template <uint32_t KIND, int COLUMNS> struct few_squares {
     const float *blocks[COLUMNS];
     struct squares<COLUMNS> first;
@@ -409,8 +407,8 @@ DEV void squares_end(const struct warp_context *c, const struct few *f,
     squares_put<COLUMNS>(c, sum);
 }
 
-/* Whether LINEAR makes the residual stream, and what the norm that comes next makes of it. Else,
- * with a single row that is too long to be staged, it is as matvec.cuh has it. */
+/* Whether LINEAR writes the residual stream and also its copy for the next norm. Not with a single
+ * row that is too long to be staged: its results are those of matvec.cuh. */
 DEV bool few_streams(const struct cuda_task *task) {
     return task->norm != 0;
 }
@@ -418,13 +416,13 @@ DEV bool few_streams(const struct cuda_task *task) {
 /* Asks for the norm's weights of row blocks [first, end). */
 template <int COLUMNS>
 DEV void norm_ask(const struct warp_context *c, const struct few *f, uint32_t first, uint32_t end) {
-    constexpr uint32_t FOURS = CUDA_PAGE_ROWS / 4; /* of a row block */
+    constexpr uint32_t FOURS = CUDA_PAGE_ROWS / 4; /* float4s of a row block */
     const uint32_t at = first * CUDA_PAGE_ROWS + 4 * c->thread;
     if (c->thread < (end - first) * FOURS && at < QN_HIDDEN)
         copy16_async(few_norm<COLUMNS>(0) + 4 * c->thread, (const float *)f->task->norm + at);
 }
 
-/* ... and for the residual stream. */
+/* Asks for the residual stream of row blocks [first, end). */
 template <int COLUMNS>
 DEV void residual_ask(const struct warp_context *c, const struct few *f, uint32_t first,
                       uint32_t end) {
@@ -444,7 +442,7 @@ DEV void residual_ask(const struct warp_context *c, const struct few *f, uint32_
 /* ---- results ---- */
 
 /* A thread's item: rows r and r + 8 of a row block, and a token. A warp has four tokens, so that
- * what it reads of partial sums lies in different banks, too. */
+ * the partial sums that it reads lie in different banks, too. */
 struct few_item {
     uint32_t block, r, token; /* token: from row0 on */
     bool there;               /* the iteration has that token */
@@ -459,14 +457,14 @@ template <uint32_t KIND, uint32_t K> DEV float few_sum(const float *sums, uint32
     return partials_sum<KIND == OP_LINEAR, cuda_k_tiles(K)>(v);
 }
 
-/* The residual's element, which was asked for; where it was not there yet, until it is. */
+/* Waits for the residual's element v, which was asked for. */
 DEV float residual_await(float v, const float *at, bool own) {
     while (own && word_is_sentinel(__float_as_uint(v)) && !operand_given_up())
         v = __uint_as_float(load_word_polled(at));
     return v;
 }
 
-/* An item of a single row without a norm. */
+/* Stores an item of a single row, which has no copy for the next norm. */
 DEV void few_plain(const struct few *f, const struct few_item *m, float v0, float v1) {
     const struct linear_item item = linear_item<true>(f->task, m->block, m->r, f->row0);
     if (!m->there) return;
@@ -476,8 +474,8 @@ DEV void few_plain(const struct few *f, const struct few_item *m, float v0, floa
     if (item.own1) item_store(&item, 8, v.y);
 }
 
-/* Of the residual stream: it, the norm of it that comes next, and its squares. residual, norm: of
- * row r. All lanes. */
+/* Stores an item of the residual stream, its copy for the next norm, and its squares. residual,
+ * norm: row r's. All lanes take part. */
 DEV void few_stream(const struct few *f, const struct few_item *m, const float *residual,
                     const float *norm, float v0, float v1) {
     const struct cuda_task *task = f->task;
@@ -509,8 +507,8 @@ DEV void few_stream(const struct few *f, const struct few_item *m, const float *
         store_plain((float *)task->more2 + (uint64_t)row * task->n_pieces + m->block, squares);
 }
 
-/* Of GATED_MLP: h. Packed, the lane of an even column stores that of the next one, too, so that a
- * word is there at once. All lanes. */
+/* Stores an item of GATED_MLP: h. If h is packed, the lane of an even column stores the next
+ * column, too, so that a word is stored at once. All lanes take part. */
 DEV void few_gated(const struct few *f, const struct few_item *m, float gate, float up) {
     const struct cuda_task *task = f->task;
     const uint32_t column = m->block * 8 + m->r, row = f->row0 + m->token;
@@ -528,12 +526,12 @@ DEV void few_gated(const struct few *f, const struct few_item *m, float gate, fl
     }
 }
 
-/* Of QKV_LINEAR and LM_HEAD. */
+/* Stores an item of QKV_LINEAR or LM_HEAD. */
 template <uint32_t KIND>
 DEV void few_others(const struct few *f, const struct few_item *m, float v0, float v1) {
     constexpr uint32_t UNITS =
         KIND == OP_LM_HEAD ? QN_VOCAB : (QN_N_HEADS + 2 * QN_N_KV_HEADS) * QN_HEAD_DIM;
-    /* The row blocks of a task have rows of the matrix only; the LM head's are whole units. */
+    /* WHOLE: no row block has rows beyond the matrix; the LM head's are whole units. */
     constexpr bool WHOLE = UNITS % (KIND == OP_LM_HEAD ? LM_BLOCK : CUDA_PAGE_ROWS) == 0;
     const uint32_t column = m->block * CUDA_PAGE_ROWS + m->r;
     const bool own0 = m->there && (WHOLE || column < UNITS);
@@ -547,10 +545,10 @@ DEV void few_others(const struct few *f, const struct few_item *m, float v0, flo
     if (own1) store_plain(out + 8, v1);
 }
 
-/* The thread's item of the row blocks that a warp has at a time. */
+/* The thread's item among the row blocks that the warps have at a time. */
 template <int COLUMNS>
 DEV struct few_item few_item_of(const struct warp_context *c, const struct few *f) {
-    constexpr uint32_t EACH = 2 * COLUMNS; /* warps of a row block */
+    constexpr uint32_t EACH = 2 * COLUMNS; /* warps for a row block */
     struct few_item m;
     m.block = c->warp / EACH;
     m.r = c->lane % 8;
@@ -576,7 +574,7 @@ DEV void few_result(const struct few *f, const struct few_item *m, uint32_t firs
         few_plain(f, m, v0, v1);
 }
 
-/* The results of row blocks [first, end), whose partial sums are in scratch. */
+/* Makes the results of row blocks [first, end), whose partial sums are in scratch. */
 template <uint32_t KIND, uint32_t K, int COLUMNS>
 DEV void few_results(const struct warp_context *c, const struct few *f, uint32_t first,
                      uint32_t end) {
@@ -587,7 +585,7 @@ DEV void few_results(const struct warp_context *c, const struct few *f, uint32_t
         few_result<KIND, K, COLUMNS>(f, &m, first, inv);
 }
 
-/* The same of partial sums in registers, a row block at a time. */
+/* The same from partial sums in registers, a row block at a time. */
 template <uint32_t KIND, uint32_t K, int COLUMNS, int GROUP>
 DEV void few_results_in_turn(const struct warp_context *c, const struct few *f, uint32_t first,
                              uint32_t end, const struct few_partials<GROUP, COLUMNS> *sums) {
@@ -610,14 +608,14 @@ DEV uint32_t few_end(const struct cuda_task *task, uint32_t b) {
     return walk_group_end(b, task->block1, task->group, task->unit_blocks);
 }
 
-/* The copies into scratch have come. */
+/* Waits for the copies into scratch. */
 DEV void few_copies_end(void) {
     copy_commit();
     copy_wait<0>();
 }
 
-/* A group of row blocks [b, end), from activations to results. first: of the task. early: its
- * residual stream is asked for. */
+/* Runs a group of row blocks [b, end), from activations to results. first: it is the task's first.
+ * early: its residual stream is asked for already. */
 template <uint32_t KIND, uint32_t K, int COLUMNS>
 DEV void few_group_run(struct warp_context *c, const struct few *f, uint32_t b, uint32_t end,
                        bool first, bool early, const struct few_squares<KIND, COLUMNS> *squares) {
@@ -646,7 +644,7 @@ DEV void few_group_in_chunks(struct warp_context *c, const struct few *f, uint32
     few_results_in_turn<KIND, K, COLUMNS, GROUP>(c, f, b, end, &sums);
 }
 
-/* False: the launch ends. */
+/* Runs a task. False: the launch ends. */
 template <uint32_t KIND, uint32_t K, int COLUMNS>
 DEV bool few_run(struct warp_context *c, const struct cuda_task *task) {
     constexpr bool CHUNKED = few_in_chunks<COLUMNS>();
