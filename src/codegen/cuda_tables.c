@@ -24,7 +24,7 @@ static bool is_packed(const struct prog_header *p, const struct prog_op *op) {
 
 /* ---- operands ---- */
 
-/* Which operand, by its name in op.def, is which word of struct cuda_task; "": none is. */
+/* For each word of struct cuda_task its operand's name in op.def; "": none. */
 struct words {
     const char *w, *in, *norm, *bias, *more, *more2, *out, *out2;
 };
@@ -52,8 +52,8 @@ static uint32_t squares_of(const struct prog_op *op) {
     return tensor_named(op, &info, "squares");
 }
 
-/* What an operator stores packed or in pairs, if anything: its result; of the residual stream the
- * normed one. */
+/* The result that an operator stores packed or in pairs, if any: the first one; `normed` where it
+ * writes the residual stream. */
 static const struct prog_tensor *rounded_out(const struct prog_header *p,
                                              const struct prog_op *op) {
     struct op_info info;
@@ -98,7 +98,7 @@ static int check_kv(struct diag *d, const struct prog_header *p) {
     return QN_OK;
 }
 
-/* What the kernels cannot run. */
+/* Refuses models that the kernels cannot run. */
 static int check_model(struct diag *d, const struct prog_header *p) {
     const struct model_spec *s = PROG(p, MODEL);
     if (s->head_dim % 8 != 0 || s->head_dim > 256)
@@ -236,7 +236,7 @@ static uint64_t embed_table(const struct filler *f) {
     return 0;
 }
 
-/* The table of form.def. */
+/* Sets the operands' addresses, by form.def's table. */
 static void fill_operands(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
     const struct words *names = &words[op->kind];
     const struct {
@@ -281,7 +281,8 @@ static uint16_t eights_of(const struct prog_tensor *t) {
     return is_packed_tensor(t) ? (uint16_t)CEIL_DIV(t->shape[0], (uint32_t)PACK_ROWS) : 0;
 }
 
-/* Of what it reads or writes. If it does both they have as many, but for PACK_LOGITS. */
+/* Groups of rows of the packed activations that an operator reads or writes. If it does both, the
+ * numbers are the same, except for PACK_LOGITS. */
 static uint16_t n_eights(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *out = rounded_out(p, op);
     return eights_of(is_packed_tensor(out) ? out : tensor_of(p, op->in[0]));
@@ -334,7 +335,7 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     return flags;
 }
 
-/* What a PACK reads, a RESET_SENTINELS writes. */
+/* Lengths of the data that PACK reads and RESET_SENTINELS writes. */
 static void fill_lengths(const struct prog_header *p, const struct prog_op *op,
                          struct cuda_task *t) {
     t->k = op->k;

@@ -10,7 +10,7 @@
 /* Operands of a descriptor, in the order of form.def's columns. */
 enum field { F_W, F_IN, F_NORM, F_BIAS, F_MORE, F_MORE2, F_OUT, F_OUT2, N_FIELDS };
 
-/* Which operand of an operator a field is. */
+/* The operand of an operator that a field has. */
 struct operand {
     bool there, out;
     uint8_t slot;
@@ -98,8 +98,8 @@ static const struct prog_tensor *tensor_in(const struct proof *f, const struct p
 
 /* ---- places -------------------------------------------------------------------------------- */
 
-/* What a block of weights takes: bytes [from, to) of the allocation. Of a matrix whole units of the
- * LM head: the rows beyond it are read, too, and must be zeros. */
+/* The bytes [from, to) of the allocation that a block of weights takes. A matrix takes whole units
+ * of the LM head: rows past its end are read, too, and must be zeros. */
 struct claim {
     uint64_t from, to;
     uint32_t weight;
@@ -289,7 +289,7 @@ static int check_operands(const struct proof *f, uint32_t task, const struct pro
 
 enum format { PLAIN, FLAGGED, PAIRED, PACKED };
 
-/* What the bytes of a tensor are: from how many they are. */
+/* The format of a tensor's elements, from the number of its bytes. */
 static enum format format_of(const struct prog_tensor *t) {
     if (t->layout == LAYOUT_PACKED) return PACKED;
     if (t->transport == TRANSPORT_PAIR) return PAIRED;
@@ -298,12 +298,12 @@ static enum format format_of(const struct prog_tensor *t) {
     return t->transport == TRANSPORT_SPACE || t->bytes == 4 * elements ? PLAIN : FLAGGED;
 }
 
-/* Whether an operator writes the residual stream, and what a norm makes of it. */
+/* Whether an operator writes the residual stream and its copy for a norm. */
 static bool is_stream(const struct prog_op *op) {
     return op->kind == OP_EMBED || op->kind == OP_LINEAR || op->kind == OP_SPLITK_SUM;
 }
 
-/* What the descriptor says that a field is. Those without flags are plain. */
+/* The format that the descriptor gives a field. Fields without a flag are plain. */
 static enum format format_in(const struct cuda_task *t, const struct prog_op *op,
                              enum field field) {
     const bool stream = is_stream(op);
@@ -378,7 +378,7 @@ static uint32_t eights_in(const struct prog_tensor *t) {
     return (uint32_t)(t->bytes / (columns * 2 * PACK_ROWS));
 }
 
-/* Of what is packed: the result, else what the task reads. */
+/* Groups of rows of the packed operand: the result, else the input. */
 static uint32_t eights_of(const struct proof *f, const struct prog_op *op) {
     static const uint8_t fields[] = {F_OUT, F_OUT2, F_IN};
     for (size_t i = 0; i < COUNT_OF(fields); i++) {

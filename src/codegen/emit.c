@@ -37,8 +37,8 @@ static enum prog_transport transport_of(const struct prog_header *program, uint3
                                : (enum prog_transport)PROG(program, TENSOR)[tensor].transport;
 }
 
-/* Whether all that projections, MLP and LINEAR of a single row read and write of each other carries
- * flags, in pairs where it is rounded anyway: the usual case. Their code then has no choices
+/* Whether all activations between projections, MLP and LINEAR of a single row carry flags, in pairs
+ * where they are rounded anyway: the usual case. Their code then has no branches for it
  * (kernels/cuda/matmul/matvec.cuh). */
 static bool has_row_flags(const struct prog_header *program) {
     const struct prog_op *o = PROG(program, OP);
@@ -72,7 +72,7 @@ uint32_t emit_linear_width(const struct prog_header *program, uint32_t n) {
     return 0;
 }
 
-/* As constants, and those that there are as a list. */
+/* The lengths of LINEAR's dot products: each as a constant, all of them as a list. */
 static void emit_linear_widths(const struct prog_header *program, struct strbuf *out) {
     uint32_t widths[EMIT_LINEAR_WIDTHS];
     for (uint32_t i = 0; i < EMIT_LINEAR_WIDTHS; i++) {
@@ -86,7 +86,7 @@ static void emit_linear_widths(const struct prog_header *program, struct strbuf 
     strbuf_printf(out, "\n#define QN_N_LINEAR_WIDTHS %u\n", (unsigned)n);
 }
 
-/* Elements of a block of the KV cache: from it to the next, from the keys of a head to the next
+/* Strides of the KV cache in elements: from a block to the next, from a head's keys to the next
  * head's, from a key to the value of the same head and position. */
 static void emit_kv(const struct prog_header *program, struct strbuf *out) {
     const struct kv_row *r = PROG(program, KV);

@@ -12,7 +12,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 
-/* A model and its program, with all that was asked of the compiler. */
+/* A model and its program, with the compiler's options and report. */
 struct job {
     qn_engine_params params;
     const struct backend *backend;
@@ -60,7 +60,7 @@ int qn_compile(const qn_engine_params *params, const char *path, qn_error *error
 
 /* ---- dump --------------------------------------------------------------------------------- */
 
-/* What a dump looks for, and what it has found. */
+/* The stage that a dump looks for, and its text. */
 struct wanted {
     const char *stage;
     uint32_t n_rows; /* 0: the first variant */
@@ -142,7 +142,7 @@ static int verify_program(struct diag *d, const struct prog_header *program, con
 static int verify(struct diag *d, const qn_engine_params *given, struct strbuf *out) {
     qn_engine_params p;
     TRY(engine_params(d, given, &p));
-    if (p.program && !p.model) { /* a file alone says all that the proof needs */
+    if (p.program && !p.model) { /* the proof needs only the file */
         struct prog_header *program = NULL;
         int rc = program_read(d, p.program, &program);
         if (rc == QN_OK) rc = verify_program(d, program, p.program, out);

@@ -3,7 +3,8 @@
 #include "base/checked.h"
 #include "plan/cost.h"
 
-/* What a CUDA block merges at a time of a context of up to so many pieces, a warp 64 columns. */
+/* Columns that a CUDA block merges at a time, 64 a warp, in contexts of up to MERGED_PIECES pieces.
+ */
 enum { MERGED_COLUMNS = 512, MERGED_PIECES = 8 };
 
 /* 16 weight rows make one row block of the tensor cores' layout; the gated MLP interleaves 8 gate
@@ -18,8 +19,8 @@ uint32_t split_grain(enum op_kind kind) {
     }
 }
 
-/* Tasks that a LINEAR which adds to the residual stream can have: its row blocks, or what is asked
- * for. */
+/* Most tasks of a LINEAR that adds to the residual stream: one for each row block, or as many as
+ * the user asks for. */
 static uint32_t linear_tasks(const struct kgraph *k, const struct split_wish *wish) {
     const uint32_t blocks = CEIL_DIV(k->spec.hidden, split_grain(OP_LINEAR));
     return wish->linear_tasks != 0 ? MIN(wish->linear_tasks, blocks) : blocks;
@@ -51,8 +52,8 @@ uint32_t split_workers(const struct device *d, const struct kgraph *k, const str
     return busy <= all / 2 ? all - busy : all;
 }
 
-/* Of operators that go through a context there is one for each of its pieces and heads at most: a
- * worker without any goes straight on to what it multiplies next. */
+/* An operator over contexts has at most a slice for each piece and head: a worker without one goes
+ * straight on to the next product. */
 uint32_t split_slices(const struct kgraph *k, const struct kop *op, uint32_t want) {
     uint64_t items = (uint64_t)k->n_rows * k->spec.n_kv_heads;
     if (op->kind == OP_ATTENTION_STEP)
@@ -62,9 +63,9 @@ uint32_t split_slices(const struct kgraph *k, const struct kop *op, uint32_t wan
     return items < want ? (uint32_t)items : want;
 }
 
-/* The cut whose largest task costs least, with no more tasks than it takes. Where weights stream
- * rows stay together: a task has tensor core columns for all of them at once, which half of them
- * would leave empty. */
+/* The cut whose largest task costs least, with no more tasks than that needs. Where weights stream,
+ * rows stay together: a task has tensor core columns for all rows, and half of the rows would leave
+ * columns empty. */
 struct split_tiles split_packed(const struct device *d, const struct kgraph *k, uint32_t n_rows,
                                 uint32_t n_blocks, uint32_t want) {
     struct split_tiles best = {1, 1};

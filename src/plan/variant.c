@@ -10,11 +10,11 @@
 #include "graph/kernel_graph.h"
 #include "plan/cost.h"
 
-/* Contexts of more pieces are not one task's unless every row is another request's: contexts of an
- * iteration may differ, and the longest is waited for. */
+/* One task has a whole context of at most so many pieces, unless every row is another request's:
+ * contexts of an iteration may differ, and all wait for the longest. */
 enum { WHOLE_PIECES = 8 };
 
-/* One variant on its way. */
+/* A variant while its ways are chosen. */
 struct planner {
     const struct plan_request *r;
     uint32_t n_rows, context;
@@ -29,7 +29,8 @@ static uint32_t pieces_of(const struct planner *p) {
     return CEIL_DIV(p->context, (uint32_t)ATTENTION_PIECE);
 }
 
-/* Every worker has a (row, KV head) item; on a CPU a context of one piece is not shared either. */
+/* Whether every worker has a (row, KV head) item, or, on a CPU, the context is a single piece: then
+ * no context is cut. */
 static bool fills_workers(const struct planner *p) {
     const struct plan_request *r = p->r;
     const uint64_t items = (uint64_t)p->n_rows * r->spec->n_kv_heads;
@@ -37,7 +38,7 @@ static bool fills_workers(const struct planner *p) {
            (r->device->kind == DEVICE_CPU && r->max_model_len <= ATTENTION_PIECE);
 }
 
-/* Why attention cannot make the heads itself. */
+/* Why attention cannot make the heads itself; NULL: it can. */
 static const char *not_joined(const struct planner *p) {
     const struct plan_request *r = p->r;
     if (!r->join_heads || !r->cut_qkv) return "qkv=joined is not asked for";
@@ -114,15 +115,15 @@ static uint64_t layer_weight_bytes(const struct model_spec *s) {
     return (heads + 3ull * s->intermediate) * s->hidden * dtype_bytes(DTYPE_BF16);
 }
 
-/* The order of these is one of preference, not of cost. What decides between them is what passes
- * through L2 and shared memory, of which no rate is known: streaming reads activations once, parts
- * an eighth of them in each task, tiles all of them in each. Parts were measured up to PACK_NARROW
- * rows. */
+/* The ways stand in order of preference, not of cost. Bytes through L2 and shared memory decide
+ * between them, and no rate of these is known: streaming reads activations once, parts read an
+ * eighth of them in each task, tiles read all of them in each. Parts were measured up to
+ * PACK_NARROW rows. */
 static void choose_linear(const struct planner *p, struct plan_choice *c) {
     const struct plan_request *r = p->r;
     const double weights = cost_weights(r->device, layer_weight_bytes(r->spec));
     const double after = r->device->hand_over_ns;
-    /* Of four products, and of two that add up, if any. */
+    /* Four products, and two operators that add up parts, if there are any. */
     const double four = weights < 0 ? weights : weights + 4 * after;
     const double six = weights < 0 ? weights : weights + 6 * after;
     const bool packs = device_packs(r->device, p->n_rows, r->spec->hidden);
@@ -171,7 +172,7 @@ static uint32_t linear_cuts(const struct planner *p, const struct plan_choice *c
 /* ---- sentinels ---- */
 
 /* Bytes that a layer writes for a row, each at a place of its own: the residual stream twice,
- * packed, the heads, attention's output, what GATED_MLP gives. */
+ * packed; the heads; the outputs of attention and GATED_MLP. */
 static uint64_t sentinel_row_bytes(const struct model_spec *s) {
     const uint64_t heads = (s->n_heads + 2ull * s->n_kv_heads) * s->head_dim;
     return 2ull * s->hidden * 2 + heads * 4 + (uint64_t)s->n_heads * s->head_dim * 2 +
@@ -205,7 +206,7 @@ static struct plan_variant variant_of(const struct planner *p, const char *why) 
     return v;
 }
 
-/* Positions up to which a context is one task's; 0: none. */
+/* The longest context that one task attends to alone; 0: none. */
 static uint32_t whole_context(const struct plan_request *r, uint32_t n_rows) {
     uint32_t most = 0;
     for (uint32_t pieces = 1; pieces <= WHOLE_PIECES; pieces++) {
@@ -218,20 +219,19 @@ static uint32_t whole_context(const struct plan_request *r, uint32_t n_rows) {
     return most;
 }
 
-/* Positions up to which a cut context has pieces for one in `part` workers. The others go on from
- * the projections to what they multiply next, and get more of that (task/place.c). Where whole
- * contexts are no way, this one is none either. */
+/* The longest cut context whose pieces occupy one in `part` workers; 0: none. The other workers go
+ * on from the projections to the next product, and get more of it (task/place.c). 0 where no
+ * context may be whole. */
 static uint32_t few_context(const struct plan_request *r, uint32_t n_rows, uint32_t part) {
     const uint32_t items = n_rows * r->spec->n_kv_heads;
     if (items == 0 || whole_context(r, n_rows) == 0) return 0;
     return MIN(r->max_model_len, r->device->n_workers / part / items * ATTENTION_PIECE);
 }
 
-/* Whether more rows than ATTENTION_STEP can have get a variant of their own for when each of them
- * is another request's. Of all contexts: with 32 requests of 3,900 positions a token of Qwen3-8B
- * takes 12.5 ms instead of 16.9, of 100 positions 5.97 instead of 6.23 (H100,
- * docs/measurements.md, "17 to 64 rows"). With fewer requests than half of its rows there is a
- * smaller one. */
+/* Whether n_rows, more than ATTENTION_STEP can have, get a variant for rows of different requests.
+ * It is for all contexts: with 32 requests of 3,900 positions a token of Qwen3-8B takes 12.5 ms
+ * instead of 16.9, of 100 positions 5.97 instead of 6.23 (H100, docs/measurements.md, "17 to 64
+ * rows"). With fewer requests than half of its rows a smaller variant runs. */
 static bool has_decode_only(const struct plan_request *r, uint32_t n_rows) {
     const struct planner p = {r, n_rows, r->max_model_len, true};
     struct plan_choice c;
