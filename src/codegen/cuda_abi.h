@@ -131,9 +131,9 @@ enum { CUDA_PLACES = 64 };
 /* Row blocks that a warp works on at a time with one or two columns of eight packed rows
  * (matmul_stream.cuh): as many as scratch has room for partial sums. LINEAR and QKV_LINEAR have few
  * row blocks a worker and need less; LINEAR has its residual and norm in the rest. */
-enum { CUDA_FEW_TOKEN_BYTES = (CUDA_PAGE_ROWS * PARTIALS + 4) * 4 };
+enum { CUDA_STREAM_TOKEN_BYTES = (CUDA_PAGE_ROWS * PARTIALS + 4) * 4 };
 CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t kind, uint32_t columns) {
-    const uint32_t most = CUDA_SCRATCH_BYTES / (8 * columns * CUDA_FEW_TOKEN_BYTES);
+    const uint32_t most = CUDA_SCRATCH_BYTES / (8 * columns * CUDA_STREAM_TOKEN_BYTES);
     const uint32_t few = kind == OP_LINEAR || kind == OP_QKV_LINEAR ? 4 : 6;
     return few < most ? few : most;
 }

@@ -194,11 +194,11 @@ CODE(void, code_teams, void) {
 }
 
 /* Matrices times packed activations of up to 32 rows. */
-CODE_OF((int COLUMNS, uint32_t KIND, uint32_t K), void, run_few, void) {
-    compute_with<few_run<KIND, K, COLUMNS>>();
+CODE_OF((int COLUMNS, uint32_t KIND, uint32_t K), void, run_stream, void) {
+    compute_with<stream_run<KIND, K, COLUMNS>>();
 }
 CODE_OF((uint32_t KIND, uint32_t K), void, run_stream_32, void) {
-    compute_with<few_run<KIND, K, CUDA_STREAM_32>>();
+    compute_with<stream_run<KIND, K, CUDA_STREAM_32>>();
 }
 
 /* Matrices times packed activations of many rows. The kernel itself multiplies a tile
@@ -462,9 +462,9 @@ CODE(void, role_control, void) {
 // check_kernels: function step_items spills 16
 // check_kernels: function step_run spills 400
 // check_kernels: function code_merge spills 0
-// check_kernels: function run_fewILi1E spills 0
-// check_kernels: function run_fewILi2E spills 104
-// check_kernels: function run_fewILi2ELj13E spills 192
+// check_kernels: function run_streamILi1E spills 0
+// check_kernels: function run_streamILi2E spills 104
+// check_kernels: function run_streamILi2ELj13E spills 192
 // check_kernels: function run_stream_32 spills 116
 // check_kernels: function packed_begin spills 4
 // check_kernels: function narrow_multiply spills 0

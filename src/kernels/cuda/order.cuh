@@ -8,7 +8,7 @@
  * runtime/rt_*.h, which are static, come after them.
  *
  *     CODE(void, compute_first, void) { ... }                     a function that has a number
- *     CODE_OF((int COLUMNS), void, run_few, void) { ... }          a template: all its instances
+ *     CODE_OF((int COLUMNS), void, run_stream, void) { ... }       a template: all its instances
  *     CODE_AHEAD(void, control_enter, struct control *c);         it is defined later
  *
  * Numbers have three digits, so that their order is that of the names; there are gaps for more.
@@ -74,7 +74,7 @@
 #define ORDER_control_between_polls o530
 #define ORDER_attention_merge_long  o540
 #define ORDER_gumbel                o550
-#define ORDER_run_few               o560
+#define ORDER_run_stream            o560
 #define ORDER_lm_parts              o570
 #define ORDER_role_ask              o580
 #define ORDER_run_pack              o590
