@@ -134,11 +134,25 @@ static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
            op->units == parts * rows;
 }
 
+/* Whether an operator goes by what its rows see. */
+static bool has_window(uint32_t kind) {
+    return kind == OP_ATTENTION || kind == OP_ATTENTION_STEP || kind == OP_ATTENTION_WHOLE ||
+           kind == OP_ATTENTION_MERGE;
+}
+
+/* Images of one window have it as a constant: the model's. */
+static bool is_window_known(const struct prog_header *p, const struct prog_op *op) {
+    const struct model_spec *s = PROG(p, MODEL);
+    return !has_window(op->kind) || op->layer < 0 || (uint32_t)op->layer >= s->n_layers ||
+           op->attrs.window == spec_window(s, (uint32_t)op->layer);
+}
+
 /* The reason why the kernels cannot run an operator; NULL: they can. Matrix products take packed
  * activations that their writer has normed, or one row that fits scratch, which they norm. */
 static const char *check_op(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *squares = tensor_of(p, squares_of(op));
     if (op->gang != 1) return "each task by itself, no gangs";
+    if (!is_window_known(p, op)) return "the window that the model has for the layer";
     if ((op->kind == OP_ATTENTION_STEP || op->kind == OP_ATTENTION_WHOLE) && !can_step(p, op))
         return "few rows, or rows of different requests";
     if (op->kind == OP_ATTENTION_SPLIT) return "heads and attention in one operator (qkv=joined)";
@@ -335,7 +349,7 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     return flags;
 }
 
-/* Lengths of the data that PACK reads and RESET_SENTINELS writes. */
+/* Lengths of the data that PACK reads, RESET_SENTINELS writes and a row of attention sees. */
 static void fill_lengths(const struct prog_header *p, const struct prog_op *op,
                          struct cuda_task *t) {
     t->k = op->k;
@@ -343,6 +357,7 @@ static void fill_lengths(const struct prog_header *p, const struct prog_op *op,
         t->k = tensor_of(p, op->in[PACK_X])->shape[1];
     t->k_tiles = cuda_k_tiles(t->k);
     if (op->kind == OP_RESET_SENTINELS) t->k = 4 * tensor_of(p, op->out[0])->shape[1];
+    if (has_window(op->kind)) t->k = op->attrs.window;
 }
 
 void cuda_tables_shape(const struct prog_header *p, const struct prog_task *t,

@@ -410,19 +410,25 @@ static uint64_t pieces_of(const struct proof *f, const struct prog_op *op) {
     }
 }
 
+/* Operators whose k is a window: what their layer's rows see. */
+static bool sees_context(uint32_t kind) {
+    return kind == OP_ATTENTION_MERGE || kind == OP_ATTENTION_STEP || kind == OP_ATTENTION_WHOLE ||
+           kind == OP_ATTENTION;
+}
+
 static uint64_t length_of(const struct proof *f, const struct prog_op *op) {
     switch (op->kind) {
     case OP_PACK:
     case OP_PACK_LOGITS: return columns_of(tensor_in(f, op, F_IN));
     case OP_RESET_SENTINELS: return tensor_in(f, op, F_OUT)->bytes / RESET_UNITS;
-    default: return op->k;
+    default: return sees_context(op->kind) ? op->attrs.window : op->k;
     }
 }
 
 static int check_numbers(const struct proof *f, uint32_t task, const struct prog_op *op) {
     const struct cuda_task *t = &f->t->tasks[task];
     const uint64_t k = op == NULL ? 0 : length_of(f, op);
-    const bool tiled = op != NULL && op->kind != OP_RESET_SENTINELS;
+    const bool tiled = op != NULL && op->kind != OP_RESET_SENTINELS && !sees_context(op->kind);
     const struct wanted all[] = {
         {"units", op == NULL ? 0 : op->units, t->units},
         {"k", k, t->k},

@@ -107,6 +107,7 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     uint32_t bits;
     __builtin_memcpy(&bits, &spec->rms_eps, sizeof bits);
     strbuf_printf(out, "#define QN_RMS_EPS_BITS 0x%08xu\n", (unsigned)bits);
+    strbuf_printf(out, "#define QN_WINDOWS_DIFFER %d\n", spec_windows_differ(spec));
     strbuf_printf(out, "#define QN_ROPE_SWITCH %uu\n",
                   (unsigned)spec_rope_switch(spec, program->max_model_len));
     emit_kv(program, out);

@@ -339,6 +339,7 @@ int decoder_build(struct diag *d, struct kgraph *g, const struct family *family,
     TRY(build_stream(&b, OP_EMBED, &embed, EMBED_NEXT, norm, &s));
     for (uint32_t layer = 0; layer < g->spec.n_layers; layer++) {
         b.layer = (int)layer;
+        g->attrs.window = spec_window(&g->spec, layer);
         TRY(build_layer(&b, &s));
     }
     b.layer = -1;

@@ -44,12 +44,13 @@ static int check_producers(struct proof *f) {
     return QN_OK;
 }
 
-/* The program has one KV cache, whose rows and heads are the model's. */
+/* The program has one KV cache, whose rows and heads are the model's; a layer has its window. */
 static bool attributes_fit(const struct proof *f, const struct prog_op *op) {
     const struct op_attrs *a = &op->attrs;
     const struct model_spec *s = PROG(f->p, MODEL);
+    const bool of_layer = op->layer >= 0 && (uint32_t)op->layer < s->n_layers;
     return a->kv == s->n_kv_heads && a->D == s->head_dim && a->heads % s->n_kv_heads == 0 &&
-           a->heads > 0;
+           a->heads > 0 && (!of_layer || a->window == spec_window(s, (uint32_t)op->layer));
 }
 
 /* The operators are op.def's, with their numbers. */

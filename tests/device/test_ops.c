@@ -29,11 +29,12 @@ struct shape {
     struct model_spec spec;
 };
 
-#define SPEC(...)                                                                                  \
+#define SPEC_OF(layers, ...)                                                                       \
     {                                                                                              \
-        .n_layers = 1, .max_position = 4096, .rms_eps = 1e-6f, .rope_theta = 10000, .bos = -1,     \
-        __VA_ARGS__                                                                                \
+        .n_layers = (layers), .max_position = 4096, .rms_eps = 1e-6f, .rope_theta = 10000,         \
+        .bos = -1, __VA_ARGS__                                                                     \
     }
+#define SPEC(...) SPEC_OF(1, __VA_ARGS__)
 /* Heads: dimensions of 64, 80, 128 and 256; 1, 2, 4 and 8 KV heads; groups of 1, 4, 8 and 16. Rows
  * that are multiples of nothing; 32 rows that stream; a row too long to be staged. */
 static const struct shape shapes[] = {
@@ -55,6 +56,10 @@ static const struct shape shapes[] = {
     {"d128_kv4_window", ATTENTION,
      SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 16, .n_kv_heads = 4,
           .head_dim = 128, .sliding_window = 150, .weight_dtype = DTYPE_BF16)},
+    /* The layer's window is the descriptor's: another layer has none. */
+    {"d64_kv2_mixed", ATTENTION,
+     SPEC_OF(2, .hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 6, .n_kv_heads = 2,
+             .head_dim = 64, .sliding_window = 150, .sees_all = {2}, .weight_dtype = DTYPE_BF16)},
     {"k15616", WIDE_K,
      SPEC(.hidden = 40, .intermediate = 15616, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
           .head_dim = 64, .weight_dtype = DTYPE_BF16)},

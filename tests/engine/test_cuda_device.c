@@ -193,38 +193,46 @@ static uint32_t fewer_workers(void) {
     return device.compute.n_workers > 37 ? 37 : device.compute.n_workers - 1;
 }
 
-/* Alone, in a batch, with prompts cut into other chunks, on fewer SMs, by flags instead of
- * counters, handed out at run time. */
-static void test_same_in_any_company(void **state) {
-    (void)state;
-    need_gpu();
+/* A model's requests alone, in a batch, and as each of the others says, which differ in what is not
+ * to matter. */
+static void compare_company(const char *dir, const struct rig_options *others, size_t n_others) {
     struct request q[N_MIX];
     static struct result alone[N_MIX], have[N_MIX];
-    const struct rig_options others[] = {{.dir = ANY, .max_batched = 8},
-                                         {.dir = ANY, .n_workers = fewer_workers()},
-                                         {.dir = ANY, .transport_bytes = 1 << 14, .coarse = true},
-                                         {.dir = ANY, .hybrid = true, .coarse = true},
-                                         {.dir = ANY, .jit = true},
-                                         {.dir = ANY, .max_batched = 128},
-                                         {.dir = ANY, .transport_bytes = 1 << 20},
-                                         {.dir = ANY, .jit = true, .coarse = true}};
     struct rig r;
-    open_well(&backend_cuda, &(struct rig_options){.dir = ANY}, &r);
+    open_well(&backend_cuda, &(struct rig_options){.dir = dir}, &r);
     mix(q, r.model->spec.vocab);
     for (int i = 0; i < N_MIX; i++) generate(&r, &q[i], 1, &alone[i]);
     generate(&r, q, N_MIX, have);
     for (int i = 0; i < N_MIX; i++) assert_same(&alone[i], &have[i], "in a batch");
     rig_close(&r);
-    for (size_t k = 0; k < (is_brief() ? 4 : COUNT_OF(others)); k++) {
-        char what[80];
-        snprintf(what, sizeof what, "chunks of %u, %u workers, carry-bytes %u, JIT %d %d",
-                 others[k].max_batched, others[k].n_workers, (uint32_t)others[k].transport_bytes,
-                 others[k].hybrid, others[k].jit);
-        open_well(&backend_cuda, &others[k], &r);
+    for (size_t k = 0; k < n_others; k++) {
+        struct rig_options o = others[k];
+        char what[120];
+        o.dir = dir;
+        snprintf(what, sizeof what, "chunks of %u, %u workers, carry-bytes %u, JIT %d %d, %s",
+                 o.max_batched, o.n_workers, (uint32_t)o.transport_bytes, o.hybrid, o.jit,
+                 o.options != NULL ? o.options : "");
+        open_well(&backend_cuda, &o, &r);
         generate(&r, q, N_MIX, have);
         for (int i = 0; i < N_MIX; i++) assert_same(&alone[i], &have[i], what);
         rig_close(&r);
     }
+}
+
+/* With prompts cut into other chunks, on fewer SMs, by flags instead of counters, handed out at run
+ * time. */
+static void test_same_in_any_company(void **state) {
+    (void)state;
+    need_gpu();
+    const struct rig_options others[] = {{.max_batched = 8},
+                                         {.n_workers = fewer_workers()},
+                                         {.transport_bytes = 1 << 14, .coarse = true},
+                                         {.hybrid = true, .coarse = true},
+                                         {.jit = true},
+                                         {.max_batched = 128},
+                                         {.transport_bytes = 1 << 20},
+                                         {.jit = true, .coarse = true}};
+    compare_company(ANY, others, is_brief() ? 4 : COUNT_OF(others));
 }
 
 /* Nothing is a multiple of a tile: 360 rows of QKV, 264 and 328 columns, heads of 72 in a group of
@@ -650,6 +658,39 @@ static void test_like_the_cpu(void **state) {
     compare_cpu(&(struct rig_options){.dir = ANY});
 }
 
+/* Layers that see all of the context beside others that see a window, smaller and larger than a
+ * piece: every form of attention, in any company; against the CPU with heads of wgmma's width; then
+ * a window that ends within a run of pieces. */
+#define MIXED_SHAPE(window, more)                                                                  \
+    "{\"architectures\": [\"Qwen2ForCausalLM\"], \"model_type\": \"qwen2\", "                      \
+    "\"hidden_act\": \"silu\", \"hidden_size\": 256, \"intermediate_size\": 128, "                 \
+    "\"num_hidden_layers\": 3, \"vocab_size\": 301, \"max_position_embeddings\": 4096, "           \
+    "\"use_sliding_window\": true, \"sliding_window\": " window ", " more                          \
+    "\"rms_norm_eps\": 1e-06, \"rope_theta\": 10000, \"torch_dtype\": \"bfloat16\", "              \
+    "\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\"]}"
+static void test_mixed_windows(void **state) {
+    (void)state;
+    need_gpu();
+    const struct rig_options others[] = {
+        {.max_batched = 8, .coarse = true, .options = "attention=whole"},
+        {.coarse = true, .transport_bytes = 1 << 16},
+        {.n_workers = fewer_workers(), .options = "qkv=split"},
+        {.jit = true, .coarse = true},
+        {.max_batched = 128}};
+    compare_company(GOLDEN "/qwen3-mixed", others, is_brief() ? 3 : COUNT_OF(others));
+    char heads[] = "/tmp/quern-mixed-XXXXXX", runs[] = "/tmp/quern-mixed-XXXXXX";
+    write_model(heads, MIXED_SHAPE("30", "\"num_attention_heads\": 4, "
+                                         "\"num_key_value_heads\": 2, "));
+    compare_cpu(&(struct rig_options){.dir = heads, .dummy = true});
+    drop_model(heads);
+    const struct rig_options two[] = {{.coarse = true, .transport_bytes = 1 << 16, .n_workers = 3},
+                                      {.coarse = true, .n_workers = 2}};
+    write_model(runs, MIXED_SHAPE("700", "\"num_attention_heads\": 8, "
+                                         "\"num_key_value_heads\": 1, "));
+    compare_long(runs, true, is_brief() ? 1040 : 1100, two, is_brief() ? 1 : 2);
+    drop_model(runs);
+}
+
 /* A stop id is not chosen before min_tokens, and ends the request from there on. */
 static void test_early_stops(void **state) {
     (void)state;
@@ -837,7 +878,7 @@ int main(void) {
         cmocka_unit_test(test_same_packed),    cmocka_unit_test(test_wide_rows),
         cmocka_unit_test(test_same_tree),      cmocka_unit_test(test_wide_batches),
         cmocka_unit_test(test_whole_context),  cmocka_unit_test(test_sentinels),
-        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_many),           cmocka_unit_test(test_mixed_windows),
     };
     const char *only = getenv("QN_TEST");
     if (only != NULL) cmocka_set_test_filter(only);

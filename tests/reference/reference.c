@@ -410,7 +410,7 @@ void reference_op_attention_merge(struct reference *r, const struct kop *op) {
             const double *part = operand_row(operand_in(r, op, MERGE_PART), t) + h * P * (D + 2);
             double *o = operand_out_row(r, op, 0, t) + h * D, max = -INFINITY, sum = 0;
             uint32_t lo, hi;
-            seen_by(r, r->g->attrs.window, t, &lo, &hi);
+            seen_by(r, a->window, t, &lo, &hi);
             const uint64_t first = lo / ATTENTION_PIECE;
             const uint64_t end = CEIL_DIV(hi, (uint32_t)ATTENTION_PIECE);
             for (uint64_t p = first; p < end; p++) max = fmax(max, part[p * (D + 2)]);

@@ -45,9 +45,9 @@ struct attention_rows {
 
 /* HALVES: 1 where rows g + 8 do not exist. */
 template <int HALVES>
-DEV void load_rows(const struct warp_context *c, const struct attention_step *s, const float *q,
-                   struct attention_rows *r) {
-    const float *from[HALVES];
+DEV void load_rows(const struct warp_context *c, const struct cuda_task *task,
+                   const struct attention_step *s, struct attention_rows *r) {
+    const float *from[HALVES], *q = (const float *)task->in;
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
         uint32_t m = c->lane / 4 + 8 * h, token = m / SUB_HEADS, head = m % SUB_HEADS;
@@ -56,7 +56,7 @@ DEV void load_rows(const struct warp_context *c, const struct attention_step *s,
         uint32_t position = row_position(SHARED, row);
         from[h] =
             exists ? q + ((uint64_t)row * QN_N_HEADS + s->head0 + head) * QN_HEAD_DIM : nullptr;
-        r->lo[h] = exists ? window_start(position) : 0;
+        r->lo[h] = exists ? window_start(task_window(task), position) : 0;
         r->hi[h] = exists ? position + 1 : 0;
     }
 #pragma unroll
@@ -197,13 +197,13 @@ DEV float warp_factor(float max, float most) {
 
 /* ---- steps ---- */
 
-DEV void step_range(const struct block_shared *b, struct attention_step *s) {
+DEV void step_range(const struct block_shared *b, uint32_t window, struct attention_step *s) {
     s->slot = row_slot(b, s->row0);
     s->lo = ~0u;
     s->hi = 0;
     for (uint32_t i = 0; i < s->n_tokens; i++) {
         uint32_t position = row_position(b, s->row0 + i);
-        s->lo = min(s->lo, window_start(position));
+        s->lo = min(s->lo, window_start(window, position));
         s->hi = max(s->hi, position + 1);
     }
 }

@@ -47,14 +47,16 @@ DEV uint32_t decode_share_of(const struct warp_context *c) {
     return (c->warp - c->turn) % WARPS;
 }
 
-/* The task's first item. Slices are the same in every layer, so the first layer's is kept for the
- * iteration: finding it takes divisions of 64 bits. */
+/* The task's first item. Slices are the same in every layer of one window, so the last one is kept
+ * for the iteration: finding it takes divisions of 64 bits. */
 DEV struct attention_item decode_first(const struct warp_context *c, const struct cuda_task *task) {
     struct block_shared *b = SHARED;
-    const uint64_t key = (uint64_t)(task->kind << 24 | task->unit0) << 32 | b->flag;
+    const uint32_t window = task_window(task);
+    const uint64_t key = (uint64_t)items_key(task->kind, window, task->unit0) << 32 | b->flag;
     struct warp_state *mine = &b->warp[c->warp];
     if (mine->list_key == key) return mine->item;
-    const struct attention_item w = items_begin(b, task, items_load(b, c->lane, task->kind));
+    const struct attention_item w =
+        items_begin(b, task, items_load(b, c->lane, task->kind, window));
     __syncwarp(); /* all lanes have seen the old key */
     if (c->lane == 0) {
         mine->item = w;

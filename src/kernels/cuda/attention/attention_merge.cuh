@@ -58,7 +58,7 @@ DEV struct merge_item merge_item_of(const struct warp_context *c, const struct c
     const uint32_t of_head = i / COLUMN_GROUPS, row = task->row0 + of_head / heads;
     struct merge_item m;
     uint32_t first;
-    m.n = row_pieces(SHARED, row, &first);
+    m.n = row_pieces(SHARED, task_window(task), row, &first);
     m.head = (uint64_t)row * QN_N_HEADS + task->unit0 + of_head % heads;
     m.part = merge_parts(task, m.head, first);
     m.column = i % COLUMN_GROUPS * 64 + 2 * c->lane;
@@ -239,7 +239,7 @@ CODE(void, attention_merge_long, const struct cuda_args *args, const struct cuda
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
 #pragma unroll 1
     for (uint32_t row = task->row0; row < end; row++) {
-        uint32_t first, n = row_pieces(SHARED, row, &first);
+        uint32_t first, n = row_pieces(SHARED, task_window(task), row, &first);
 #pragma unroll 1
         for (uint32_t head = task->unit0; head < task->unit0 + heads; head++)
             merge_long(&c, task, (uint64_t)row * QN_N_HEADS + head, first, n);
@@ -255,7 +255,7 @@ DEV bool run_merge(struct warp_context *c, const struct cuda_task *task) {
     struct merge_item mine = {};
     if (task->row0 < end) n_items = (end - task->row0) * heads * COLUMN_GROUPS;
     for (uint32_t row = task->row0; row < end; row++)
-        most = max(most, row_pieces(SHARED, row, &first));
+        most = max(most, row_pieces(SHARED, task_window(task), row, &first));
     if (c->warp < n_items) mine = merge_item_of(c, task, heads, c->warp);
     uint32_t *hint = task_hint(c, task);
     if (!(most < MERGE_LONG ? wait_data(c, task) : wait_ready(c))) return false;

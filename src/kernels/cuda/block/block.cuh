@@ -88,14 +88,16 @@ struct attention_item {
     uint32_t fresh;            /* the first position of the slot that this iteration writes */
     uint32_t piece, piece_end; /* this one; the row's last one + 1 */
     uint32_t head;             /* step of heads, below HEAD_STEPS */
-    uint32_t kind;             /* of operator */
+    uint16_t kind;             /* of operator */
+    uint16_t slides;           /* whether its layer has a window: see window_if */
 };
 
 /* The rest of the list of attention's items that two warps share (attention_mixed.cuh). */
 struct steps_list {
     uint32_t item, last;
     uint32_t row, row_end; /* rows left of the item */
-    uint32_t tokens;       /* of an item: a step has as many, if they are of one request */
+    uint16_t tokens;       /* of an item: a step has as many, if they are of one request */
+    uint16_t slides;       /* as attention_item's */
 };
 
 /* A step of it. */
@@ -168,10 +170,10 @@ struct block_shared {
     uint32_t drop_turn;     /* and the warp that gets the next page */
     uint32_t last_position; /* control -> compute: the largest of `place` */
     uint32_t decode_only;   /* control -> compute: each token row is another request's */
-    uint32_t
-        one_row_pieces; /* control -> compute: in an iteration of one row the pieces of each
-                           head, if each piece is an item (attention_items.cuh); else very many */
-    union alignas(16) { /* the running task's */
+    /* control -> compute: in an iteration of one row the pieces of each head, if each piece is an
+     * item (attention_items.cuh); else very many. Of layers without and with a window. */
+    uint16_t one_row_pieces[2];
+    union alignas(16) {          /* the running task's */
         float inv_rms[MAX_TILE]; /* several rows: 1 / rms of each */
         float warp_sum[WARPS];   /* one row: its sum of squares, in eight parts */
         struct {                 /* packed rows on Hopper: a warp's tile, its place in the rings */

@@ -391,7 +391,7 @@ CODE(void, control_rows_steady, struct block_shared *s) {
                 s->place[i].kv_row = kv_row(&s->batch, row_slot(s, i), row_position(s, i));
     }
     s->last_position++;
-    s->one_row_pieces = items_one_row(s);
+    items_one_rows(s);
 }
 
 /* The same for any iteration. */
@@ -434,7 +434,7 @@ CODE(void, control_rows, const struct control *c) {
     s->batch.rows.n_rows = n;
     s->batch.rows.n_logit_rows = n_logits;
     s->batch.rows.steady = steady;
-    s->one_row_pieces = items_one_row(s);
+    items_one_rows(s);
 }
 
 /* Copies the batch's addresses, which never change. Not before the first iteration is published:

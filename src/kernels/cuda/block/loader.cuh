@@ -78,6 +78,7 @@ struct loader_task {
     const char *image; /* of weights; attention: the layer's cache */
     uint32_t kind, index, unit0, block0, block1, row0, rows, k_tiles;
     uint32_t tile, group, columns, unit_blocks;
+    uint32_t window; /* task_window */
 };
 
 /* A word of shared memory, the same for all lanes. */
@@ -359,6 +360,7 @@ DEV struct loader_task loader_task_of(uint32_t word) {
     t.row0 = loader_word(word, TASK_WORD(row0));
     t.rows = loader_word(word, TASK_WORD(row1)) - t.row0;
     t.k_tiles = loader_word(word, TASK_WORD(k_tiles));
+    t.window = QN_WINDOWS_DIFFER ? loader_word(word, TASK_WORD(k)) : QN_SLIDING_WINDOW;
     t.tile = walk & 255;
     t.group = walk >> 8 & 255;
     t.columns = walk >> 16 & 255;
