@@ -232,13 +232,13 @@ static int verify_variant(struct proof *f) {
     TRY(task_verify_order_close(f));
     TRY(task_verify_order_ending(f));
     TRY(task_verify_race(f));
-    TRY(task_verify_carry(f));
+    TRY(task_verify_transport(f));
     return check_cover(f);
 }
 
 int task_verify(struct diag *d, const struct prog_header *p, struct verify_report *report) {
     struct proof f = {.d = d, .p = p};
-    int rc = task_verify_carry_space(&f);
+    int rc = task_verify_transport_space(&f);
     arena_fini(&f.arena);
     for (uint64_t i = 0; i < p->section[SECTION_VARIANT].count && rc == QN_OK; i++) {
         f.v = &PROG(p, VARIANT)[i];

@@ -167,8 +167,8 @@ static bool has_cuts(const struct test *t) {
 static bool is_refused(const struct test *t) {
     const struct model_spec *s = &t->shape->spec;
     switch (t->row.form.kind) {
-    case OP_LINEAR_PARTS:
-    case OP_LINEAR_SUM: return s->hidden % CUDA_PAGE_ROWS != 0;
+    case OP_LINEAR_SPLITK:
+    case OP_SPLITK_SUM: return s->hidden % CUDA_PAGE_ROWS != 0;
     case OP_LINEAR:
         return t->device != NULL && !t->row.form.packed && t->row.form.wide_k &&
                s->intermediate > STAGED_COLUMNS;
@@ -181,11 +181,12 @@ static bool is_refused(const struct test *t) {
  * who makes them. */
 static const struct op_form *beside_of(const struct op_form *f) {
     static const struct op_form embed = {.name = "beside", .kind = OP_EMBED};
-    static const struct op_form parts = {.name = "beside", .kind = OP_LINEAR_PARTS, .packed = true};
+    static const struct op_form parts = {
+        .name = "beside", .kind = OP_LINEAR_SPLITK, .packed = true};
     static const struct op_form parts_down = {
-        .name = "beside", .kind = OP_LINEAR_PARTS, .packed = true, .wide_k = true};
-    if (f->kind == OP_LINEAR_SUM) return f->wide_k ? &parts_down : &parts;
-    return f->alone ? &embed : NULL;
+        .name = "beside", .kind = OP_LINEAR_SPLITK, .packed = true, .wide_k = true};
+    if (f->kind == OP_SPLITK_SUM) return f->wide_k ? &parts_down : &parts;
+    return f->decode_only ? &embed : NULL;
 }
 
 static void test_form(void **state) {
@@ -243,7 +244,7 @@ static const struct walk_row {
 } walks[] = {
     {{.name = "linear.one_row", .kind = OP_LINEAR, .rides = true}, {1}, 0},
     {{.name = "linear", .kind = OP_LINEAR, .packed = true}, {16, 64}, 0},
-    {{.name = "linear_parts", .kind = OP_LINEAR_PARTS, .packed = true}, {32}, 1},
+    {{.name = "linear_splitk", .kind = OP_LINEAR_SPLITK, .packed = true}, {32}, 1},
     {{.name = "lm_head.one_row", .kind = OP_LM_HEAD, .rides = true}, {1}, 0},
     {{.name = "attention", .kind = OP_ATTENTION, .packed = true}, {64}, 1},
 };

@@ -176,13 +176,13 @@ static const struct form {
     {{.name = "attention_step", .kind = OP_ATTENTION_STEP, .rides = true}, {1}},
     {{.name = "attention_step.few", .kind = OP_ATTENTION_STEP}, {8, 16}},
     {{.name = "attention_whole", .kind = OP_ATTENTION_WHOLE, .packed = true}, {8, 16}},
-    {{.name = "attention_combine", .kind = OP_ATTENTION_COMBINE, .packed = true}, {8, 16}},
+    {{.name = "attention_merge", .kind = OP_ATTENTION_MERGE, .packed = true}, {8, 16}},
     {{.name = "linear", .kind = OP_LINEAR, .rides = true}, {1}},
     {{.name = "linear.plain", .kind = OP_LINEAR}, {1}},
     {{.name = "linear.packed", .kind = OP_LINEAR, .packed = true}, {8, 16, 64, 128}},
     {{.name = "linear.down", .kind = OP_LINEAR, .packed = true, .wide_k = true}, {8, 17, 64}},
-    {{.name = "linear_parts", .kind = OP_LINEAR_PARTS, .packed = true}, {32, 64}},
-    {{.name = "linear_sum", .kind = OP_LINEAR_SUM, .packed = true}, {32, 64}},
+    {{.name = "linear_splitk", .kind = OP_LINEAR_SPLITK, .packed = true}, {32, 64}},
+    {{.name = "splitk_sum", .kind = OP_SPLITK_SUM, .packed = true}, {32, 64}},
     {{.name = "gated_mlp", .kind = OP_GATED_MLP, .rides = true}, {1}},
     {{.name = "gated_mlp.packed", .kind = OP_GATED_MLP, .packed = true}, {8, 16}},
     {{.name = "gated_mlp.summed", .kind = OP_GATED_MLP, .packed = true, .summed = true}, {64, 128}},
@@ -191,7 +191,7 @@ static const struct form {
     {{.name = "sum_squares", .kind = OP_SUM_SQUARES, .packed = true}, {64}},
     {{.name = "lm_head", .kind = OP_LM_HEAD, .rides = true}, {1}},
     {{.name = "lm_head.packed", .kind = OP_LM_HEAD, .packed = true}, {8, 17}},
-    {{.name = "clear", .kind = OP_CLEAR}, {8}},
+    {{.name = "reset_sentinels", .kind = OP_RESET_SENTINELS}, {8}},
     {{.name = "sample", .kind = OP_SAMPLE}, {4}},
 };
 
@@ -277,7 +277,7 @@ static void windows_of_other_layers_are_killed(void **state) {
     for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++) {
         struct prog_op *op = (struct prog_op *)&PROG(p, OP)[i];
         const bool sees = op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_STEP ||
-                          op->kind == OP_ATTENTION_WHOLE || op->kind == OP_ATTENTION_COMBINE;
+                          op->kind == OP_ATTENTION_WHOLE || op->kind == OP_ATTENTION_MERGE;
         struct diag d = {0};
         uint64_t bytes;
         if (!sees) continue;
@@ -291,7 +291,7 @@ static void windows_of_other_layers_are_killed(void **state) {
     for (uint64_t i = 0; i < m.n_tasks; i++) {
         struct diag d = {0};
         if (m.tasks[i].kind != OP_ATTENTION && m.tasks[i].kind != OP_ATTENTION_STEP &&
-            m.tasks[i].kind != OP_ATTENTION_WHOLE && m.tasks[i].kind != OP_ATTENTION_COMBINE)
+            m.tasks[i].kind != OP_ATTENTION_WHOLE && m.tasks[i].kind != OP_ATTENTION_MERGE)
             continue;
         if (n_tasks++ % 64 != 0) continue; /* each proof is of the whole table */
         m.tasks[i].k = window - m.tasks[i].k;

@@ -9,7 +9,7 @@
  *   DECODE        STEP, WHOLE     attention_decode.cuh; two short items at a time:
  * _decode_teams.cuh DECODE_LONG   STEP            attention_decode_long.cuh: a warp a piece MIXED
  * ATTENTION       attention_mixed.cuh: rows of several requests PREFILL       ATTENTION
- * attention_prefill.cuh: many rows MERGE         COMBINE         attention_merge.cuh: of the parts
+ * attention_prefill.cuh: many rows MERGE         MERGE         attention_merge.cuh: of the parts
  * that STEP gives
  *
  * One step handles up to 16 query rows that share a KV head: the heads of its group, for one token
@@ -219,7 +219,7 @@ DEV void output_store(const struct cuda_task *task, uint64_t head, uint32_t d, f
     if (task->flags & CUDA_OUT_PACKED)
         packed_store(task, head / QN_N_HEADS, head % QN_N_HEADS * QN_HEAD_DIM + d, v);
     else
-        act_store(task, head * QN_HEAD_DIM + d, v);
+        operand_store(task, head * QN_HEAD_DIM + d, v);
 }
 
 /* An even d, and the one after it. */
@@ -228,10 +228,10 @@ DEV void output_store2(const struct cuda_task *task, uint64_t head, uint32_t d, 
     if (task->flags & CUDA_OUT_PACKED) {
         packed_store2(task, row, column, v.x, v.y);
     } else if (task->flags & CUDA_OUT_PAIRED) {
-        act_store_pair(task, head * QN_HEAD_DIM + d, v.x, v.y);
+        operand_store_pair(task, head * QN_HEAD_DIM + d, v.x, v.y);
     } else {
-        act_store(task, head * QN_HEAD_DIM + d, v.x);
-        act_store(task, head * QN_HEAD_DIM + d + 1, v.y);
+        operand_store(task, head * QN_HEAD_DIM + d, v.x);
+        operand_store(task, head * QN_HEAD_DIM + d + 1, v.y);
     }
 }
 
@@ -239,7 +239,7 @@ DEV void output_store4(const struct cuda_task *task, uint64_t head, uint32_t d, 
     if (task->flags & CUDA_OUT_PACKED)
         packed_store4(task, task->out, head / QN_N_HEADS, head % QN_N_HEADS * QN_HEAD_DIM + d, v);
     else
-        act_store4(task, head * QN_HEAD_DIM + d, v);
+        operand_store4(task, head * QN_HEAD_DIM + d, v);
 }
 
 #endif

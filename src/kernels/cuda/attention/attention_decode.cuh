@@ -3,7 +3,7 @@
  *
  * An item is a token row, a KV head and some of its pieces: in WHOLE all of them, in STEP as many
  * as are at hand. WHOLE gives the output of the head, STEP a part for each piece, which
- * ATTENTION_COMBINE merges (attention_merge.cuh). It is the longest stretch between two operators
+ * ATTENTION_MERGE merges (attention_merge.cuh). It is the longest stretch between two operators
  * of a layer, few blocks work and all others wait, so what there is to do is found before the
  * event.
  *
@@ -288,13 +288,13 @@ DEV void decode_output(const struct cuda_task *task, uint64_t head, uint32_t d,
     output_store2(task, head, d, make_float2(y->out.x * by, y->out.y * by));
 }
 
-/* A piece of a head to where ATTENTION_COMBINE finds it: to parts[rows, n_heads, n_pieces,
+/* A piece of a head to where ATTENTION_MERGE finds it: to parts[rows, n_heads, n_pieces,
  * STATE_SIZE]. */
-DEV void decode_part(struct act parts, uint32_t n_pieces, uint64_t head, uint32_t piece, uint32_t d,
-                     const struct decode_piece *p) {
-    const struct act to = act_from(parts, (head * n_pieces + piece) * STATE_SIZE);
-    if (d == 0) act_put2(to, make_float2(p->max, p->sum));
-    act_put2(act_from(to, 2 + d), p->out);
+DEV void decode_part(struct operand parts, uint32_t n_pieces, uint64_t head, uint32_t piece,
+                     uint32_t d, const struct decode_piece *p) {
+    const struct operand to = operand_from(parts, (head * n_pieces + piece) * STATE_SIZE);
+    if (d == 0) operand_put2(to, make_float2(p->max, p->sum));
+    operand_put2(operand_from(to, 2 + d), p->out);
 }
 
 /* The pages of n pieces, which all warps have read and written. */
@@ -317,7 +317,7 @@ DEV void decode_one(struct warp_context *c, const struct cuda_task *task,
     sync_compute();
     if (hint != nullptr) add_relaxed_gpu(hint, 1);
     /* Not before: registers are short. */
-    const struct act parts = act_of(task->out, task, CUDA_OUT_FLAGGED);
+    const struct operand parts = operand_of(task->out, task, CUDA_OUT_FLAGGED);
     const uint32_t n_pieces = task->n_pieces;
 #pragma unroll
     for (int u = 0; u < DECODE_PAIRS; u++) {
@@ -349,7 +349,7 @@ template <uint32_t KIND>
 DEV void decode_batch(const struct warp_context *c, const struct cuda_task *task,
                       const struct attention_item *w, uint32_t at, uint32_t n, bool last,
                       struct decode_state y[DECODE_PAIRS]) {
-    const struct act parts = act_of(task->out, task, CUDA_OUT_FLAGGED);
+    const struct operand parts = operand_of(task->out, task, CUDA_OUT_FLAGGED);
 #pragma unroll
     for (int u = 0; u < DECODE_PAIRS; u++) {
         const struct decode_place p = decode_place_of(c, u);

@@ -39,7 +39,7 @@ enum {
 
 /* Whether such a task is one for teams. */
 DEV bool team_takes(const struct cuda_task *task) {
-    return HAS_TEAMS && SHARED->rows_alone && SHARED->last_position < ATTENTION_PIECE &&
+    return HAS_TEAMS && SHARED->decode_only && SHARED->last_position < ATTENTION_PIECE &&
            SHARED->batch.rows.n_rows * HEAD_STEPS > task->unit1;
 }
 
@@ -94,7 +94,7 @@ DEV void team_heads_make(const struct warp_context *c, const struct team *f,
             from[n * EACH + u] = at + min(c->lane + 32 * u, HALF_DIM - 1u);
             from[n * EACH + LANE_PAIRS + u] = from[n * EACH + u] + HALF_DIM;
         }
-    act_load_all(act_of(task->in, task, CUDA_IN_FLAGGED), from, v);
+    operand_load_all(operand_of(task->in, task, CUDA_IN_FLAGGED), from, v);
 #pragma unroll
     for (int n = 0; n < TEAM_HEADS; n++)
         if (h->head[n].there)
