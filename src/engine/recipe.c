@@ -13,6 +13,7 @@ static void want_block(const struct prog_header *p, const struct prog_weight *b,
                                        .n_dims = (int)b->n_dims,
                                        .rows = part->rows,
                                        .cols = MAX(b->cols, 1u),
+                                       .source = part->source,
                                        .follows = p->target == TARGET_CPU && i > b->first_part};
     }
 }

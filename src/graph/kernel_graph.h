@@ -16,6 +16,7 @@
 #include "base/strbuf.h"
 #include "graph/model_spec.h"
 #include "graph/op_map.h"
+#include "graph/weight_source.h"
 
 enum tensor_role {
     TENSOR_WEIGHT,     /* immutable; `name` is its name in the checkpoint */
@@ -39,12 +40,14 @@ struct tensor {
 };
 
 /* How a weight is made: a *block* of memory is filled with *parts*, each a tensor of the
- * checkpoint. Row i of a part is row  at + i / run * stride + i % run  of the block. So one part
- * may be the whole block, several may follow each other, or lie in turns of `run` rows. */
+ * checkpoint, or what `source` says of it. Row i of a part is row  at + i / run * stride + i % run
+ * of the block. So one part may be the whole block, several may follow each other, or lie in turns
+ * of `run` rows. */
 struct weight_part {
     const char *name; /* in the checkpoint */
     uint32_t rows;
     uint32_t at, run, stride;
+    struct weight_source source;
 };
 struct weight_block {
     const char *name; /* its parts' names, joined by `+` */
@@ -112,6 +115,7 @@ int kgraph_weight(struct diag *d, struct kgraph *g, const char *name, enum dtype
 struct kgraph_part {
     const char *name;
     uint64_t rows;
+    struct weight_source source;
 };
 enum { KGRAPH_MAX_PARTS = 8 };
 /* Rows of gate, and of up, that lie in turns in an image: half of a row block of tensor cores. */

@@ -78,7 +78,7 @@ static int joined(const struct builder *b, const char *const *names, const uint6
         char *full;
         TRY(arena_printf(b->d, b->g->arena, &full, "%s.%d.%s.%s", b->names->layers, b->layer,
                          names[i], what));
-        parts[i] = (struct kgraph_part){full, rows[i]};
+        parts[i] = (struct kgraph_part){.name = full, .rows = rows[i]};
     }
     return kgraph_weight_joined(b->d, b->g, parts, n,
                                 matrix ? (enum dtype)b->g->spec.weight_dtype : DTYPE_F32,

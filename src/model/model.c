@@ -36,7 +36,8 @@ static int check_weights(struct diag *d, const struct model *m) {
                                              .dtype = b->dtype,
                                              .n_dims = b->n_dims,
                                              .rows = part->rows,
-                                             .cols = b->cols};
+                                             .cols = b->cols,
+                                             .source = part->source};
             const struct safetensors_tensor *found;
             enum dtype dtype;
             rc = weights_find(d, m->files, &want, &found, &dtype);

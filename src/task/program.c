@@ -347,6 +347,8 @@ static int check_weights(const struct check *c) {
             const struct prog_part *part = &PROG(c->p, PART)[k];
             if (part->name >= count(c, SECTION_STRING)) return bad(c, "part", k, "name");
             if (!part_fits(part, w)) return bad(c, "part", k, "rows");
+            if (!weight_source_fits(&part->source, part->rows, w->n_dims == 2 ? w->cols : 0))
+                return bad(c, "part", k, "source");
         }
     }
     return QN_OK;

@@ -22,8 +22,9 @@
 #include "graph/kv_row.h"
 #include "graph/model_spec.h"
 #include "graph/op.h"
+#include "graph/weight_source.h"
 
-enum { PROGRAM_VERSION = 10 };
+enum { PROGRAM_VERSION = 11 };
 #define PROGRAM_MAGIC "quern-p" /* eight bytes with the NUL */
 
 enum program_section {
@@ -194,14 +195,15 @@ struct prog_weight {
 };
 ABI_SIZE(struct prog_weight, 32);
 
-/* A tensor of the checkpoint in a block: its row i is the block's row
+/* A tensor of the checkpoint in a block, or what `source` says of it: its row i is the block's row
  * at + i / run * stride + i % run. Rows of the block that no part has are zero. */
 struct prog_part {
     uint32_t name; /* string: in the checkpoint */
     uint32_t rows;
     uint32_t at, run, stride;
+    struct weight_source source;
 };
-ABI_SIZE(struct prog_part, 20);
+ABI_SIZE(struct prog_part, 48);
 
 #ifdef __CUDACC__
 __device__

@@ -37,8 +37,11 @@ static int add_string(struct maker *m, const char *text, uint32_t *offset) {
 }
 
 static int add_part(struct maker *m, const struct weight_part *part) {
-    struct prog_part p = {
-        .rows = part->rows, .at = part->at, .run = part->run, .stride = part->stride};
+    struct prog_part p = {.rows = part->rows,
+                          .at = part->at,
+                          .run = part->run,
+                          .stride = part->stride,
+                          .source = part->source};
     TRY(add_string(m, part->name, &p.name));
     return ARRAY_PUSH(m->d, &m->parts, p);
 }

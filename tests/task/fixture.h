@@ -128,7 +128,7 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uin
     for (int i = 0; i < OP_MAX_IN; i++) in[i] = NO_TENSOR;
     TRY(fixture_norm(d, g, s, n.norm, &in[QKV_X], &in[QKV_NORM], &squares));
     if (cut) {
-        const struct kgraph_part parts[3] = {{n.wq, Q}, {n.wk, KV}, {n.wv, KV}};
+        const struct kgraph_part parts[3] = {{n.wq, Q, {0}}, {n.wk, KV, {0}}, {n.wv, KV, {0}}};
         TRY(kgraph_weight_joined(d, g, parts, 3, DTYPE_BF16, 2, H, &in[QKV_LINEAR_W]));
         in[QKV_LINEAR_SQUARES] = squares;
         TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, in, out));
