@@ -1,15 +1,20 @@
 #include "graph/kernel_graph.h"
 #include "base/checked.h"
+#include "graph/kv_row.h"
 
 #include <math.h>
 #include <string.h>
 
 static struct op_attrs attrs_of(const struct model_spec *s) {
+    const struct kv_row row = spec_kv_row(s, DTYPE_F32);
+    const bool latent = spec_is_latent(s);
     return (struct op_attrs){.heads = s->n_heads,
                              .kv = s->n_kv_heads,
-                             .D = s->head_dim,
+                             .D = row.k_width,
+                             .DV = row.v_width,
+                             .DR = latent ? s->latent.rope : 0,
                              .window = s->sliding_window,
-                             .scale = 1.0f / sqrtf((float)s->head_dim),
+                             .scale = latent ? s->latent.scale : 1.0f / sqrtf((float)s->head_dim),
                              .eps = s->rms_eps};
 }
 
@@ -201,12 +206,13 @@ int kgraph_weights_in_turns(struct diag *d, struct kgraph *g, const char *const 
 }
 
 int kgraph_state(struct diag *d, struct kgraph *g, const char *name, int32_t *index) {
+    const struct kv_row row = spec_kv_row(&g->spec, DTYPE_BF16);
     struct tensor t = {.name = name,
                        .role = TENSOR_STATE,
                        .dtype = DTYPE_BF16,
                        .layout = LAYOUT_BLOCKS,
                        .n_dims = 2,
-                       .shape = {g->n_rows, 2ull * g->attrs.kv},
+                       .shape = {g->n_rows, kv_vectors(&row)},
                        .producer = -1};
     return add_tensor(d, g, t, index);
 }

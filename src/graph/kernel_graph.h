@@ -178,6 +178,9 @@ static inline uint64_t packed_columns(uint64_t k) {
     return (k + PACK_K - 1) / PACK_K * PACK_K;
 }
 
+/* Elements of the matrices of a layer's attention. */
+uint64_t spec_attention_elements(const struct model_spec *spec);
+
 /* Checks a spec against the bounds of model_spec.h; the message names the field. */
 int model_spec_verify(struct diag *d, const char *file, const struct model_spec *spec);
 

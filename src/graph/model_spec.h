@@ -28,14 +28,24 @@ enum rope_kind {
     ROPE_DYNAMIC = 4 /* theta grows with the context */
 };
 
+/* Latent attention (docs/latent-attention.md): a position has one latent, from which each head's
+ * keys and values follow, and one key that RoPE turns, which all heads share. */
+struct latent_spec {
+    uint32_t kv_rank; /* elements of a latent; 0: keys and values are heads of their own */
+    uint32_t q_rank;  /* elements of the latent that queries come from; 0: from the stream itself */
+    uint32_t rope;    /* elements of a query head and of the shared key that RoPE turns; even */
+    uint32_t v_dim;   /* elements of a head's value */
+    float scale;      /* of dot products of queries and keys */
+};
+
 struct model_spec {
     uint32_t n_layers;
     uint32_t hidden;       /* width of the residual stream */
     uint32_t intermediate; /* width of the gated MLP */
     uint32_t vocab;        /* rows of the embedding and of the LM head */
     uint32_t n_heads;      /* query heads */
-    uint32_t n_kv_heads;   /* divides n_heads */
-    uint32_t head_dim;     /* even */
+    uint32_t n_kv_heads;   /* divides n_heads; latent: 1 */
+    uint32_t head_dim;     /* even; latent: of a query, with what RoPE turns of it */
     uint32_t max_position; /* longest context the model was made for */
     float rms_eps;
     uint32_t qkv_bias;     /* 0 or 1 (Qwen2) */
@@ -61,9 +71,24 @@ struct model_spec {
     uint32_t n_eos;
     int32_t eos[SPEC_MAX_EOS]; /* token ids that end a generation */
     int32_t bos;               /* -1: none */
+    struct latent_spec latent;
 };
 
-ABI_SIZE(struct model_spec, 4 * (33 + SPEC_MAX_HEAD_DIM));
+ABI_SIZE(struct model_spec, 4 * (38 + SPEC_MAX_HEAD_DIM));
+
+static inline uint32_t spec_is_latent(const struct model_spec *s) {
+    return s->latent.kv_rank != 0;
+}
+
+/* Elements of a head that RoPE turns: all, or with latents the last ones. */
+static inline uint32_t spec_rope_dim(const struct model_spec *s) {
+    return spec_is_latent(s) ? s->latent.rope : s->head_dim;
+}
+
+/* Elements of a head's value. */
+static inline uint32_t spec_v_dim(const struct model_spec *s) {
+    return spec_is_latent(s) ? s->latent.v_dim : s->head_dim;
+}
 
 /* The prompt length up to which a request turns by the first set. */
 #define SPEC_ONE_ROPE 0xffffffffu /* there is one set, or no prompt is longer */

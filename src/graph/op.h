@@ -37,6 +37,9 @@ enum { MLP_X, MLP_NORM, MLP_WG, MLP_WU, MLP_BG, MLP_BU, MLP_SQUARES };
 enum { LM_X, LM_NORM, LM_W, LM_SQUARES };
 enum { LM_OUT_LOGITS, LM_OUT_PART };
 enum { SAMPLE_LOGITS, SAMPLE_PART };
+enum { LATENT_Q, LATENT_C, LATENT_NORM, LATENT_W };
+enum { LATENT_OUT_Q, LATENT_OUT_KV };
+enum { VALUES_A, VALUES_W };
 enum { PACK_X }; /* of PACK_LOGITS, too */
 enum { CLEAR_AFTER };
 
@@ -71,7 +74,9 @@ enum { FILLED_ROWS = 16, CLEAR_UNITS = 1024, CLEAR_WORDS = 4 };
 struct op_attrs {
     uint32_t heads;  /* query heads */
     uint32_t kv;     /* KV heads, a divisor of heads */
-    uint32_t D;      /* elements of a head */
+    uint32_t D;      /* elements of a query or key */
+    uint32_t DV;     /* elements of a value */
+    uint32_t DR;     /* latent attention: elements of D that RoPE turns, the last ones */
     uint32_t window; /* positions that a row sees, itself included; 0: all before it */
     float scale;     /* of dot products of queries and keys */
     float eps;       /* of RMSNorm */

@@ -58,6 +58,7 @@ static bool find_known(const struct binder *b, const char *word, uint64_t *value
         {"T", g->n_rows},       {"L", g->n_logit_rows},
         {"P", g->n_pieces},     {"heads", a->heads},
         {"kv", a->kv},          {"D", a->D},
+        {"DV", a->DV},          {"DR", a->DR},
         {"PARTIALS", PARTIALS}, {"SQUARES_COLUMNS", SQUARES_COLUMNS},
         {"PACK_K", PACK_K},     {"CLEAR_UNITS", CLEAR_UNITS},
         {"LM_BLOCK", LM_BLOCK},
@@ -341,8 +342,9 @@ static int check_attributes(const struct binder *b) {
     const struct {
         const char *name;
         bool set;
-    } all[] = {{"heads", a->heads > 0}, {"kv", a->kv > 0},       {"D", a->D > 0},
-               {"window", true},        {"scale", a->scale > 0}, {"eps", a->eps >= 0}};
+    } all[] = {{"heads", a->heads > 0}, {"kv", a->kv > 0},   {"D", a->D > 0},
+               {"DV", a->DV > 0},       {"DR", a->DR > 0},   {"window", true},
+               {"scale", a->scale > 0}, {"eps", a->eps >= 0}};
     for (const char *at = b->info.attributes; *at != '\0';) {
         char word[OP_NAME_CHARS * 2];
         at = read_word(at, word);

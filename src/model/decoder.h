@@ -3,6 +3,10 @@
  *     embed -> n_layers x { qkv -> attention -> linear (o_proj, + residual)
  *                           -> gated_mlp -> linear (down_proj, + residual) } -> lm_head -> sample
  *
+ * Latent attention (docs/latent-attention.md) has, in place of qkv and attention:
+ *
+ *     qkv_linear of queries, of latents -> latent_heads -> attention -> latent_values
+ *
  * `cuts` (enum kgraph_cut) says which of the larger operators are two: attention as pieces of the
  * context and their merge, QKV as projections and what needs whole heads.
  */

@@ -27,6 +27,10 @@ struct weight_names {
     const char *k, *v;                /* [n_kv_heads * head_dim, hidden] */
     const char *o;                    /* [hidden, n_heads * head_dim] */
     const char *q_norm, *k_norm;      /* [head_dim] */
+    const char *q_a, *q_a_norm, *q_b; /* of latent attention: [q_rank, hidden], [q_rank],
+                                         [n_heads * head_dim, q_rank] */
+    const char *kv_a, *kv_a_norm;     /* [kv_rank + rope, hidden], [kv_rank] */
+    const char *kv_b;                 /* [n_heads * (head_dim - rope + v_dim), kv_rank] */
     const char *gate, *up;            /* [intermediate, hidden] */
     const char *down;                 /* [hidden, intermediate] */
 };
@@ -48,6 +52,7 @@ struct family {
     bool reads_attention_bias; /* attention_bias gives q, k, v and o a bias */
     bool reads_mlp_bias;       /* mlp_bias gives gate, up and down a bias */
     bool qk_norm;
+    bool latent; /* attention is latent: config.json has the ranks (model/latent.c) */
     enum window_rule window;
     /* Defaults of fields that may be missing. */
     int head_dim; /* 0: hidden / n_heads */
@@ -58,7 +63,8 @@ struct family {
     int bos, eos;       /* -1: none */
 };
 
-extern const struct family family_llama, family_mistral, family_qwen2, family_qwen3;
+extern const struct family family_deepseek_v2, family_llama, family_mistral, family_qwen2,
+    family_qwen3;
 
 /* The row for an architecture ("Qwen3ForCausalLM"; letters of either case: the first Llamas are
  * LLaMAForCausalLM) or a model_type ("qwen3"); NULL: not known. */

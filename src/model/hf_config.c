@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 #include "base/jsonio.h"
+#include "model/latent.h"
 #include "model/rope.h"
 
 #include <assert.h>
@@ -270,6 +271,7 @@ static int parse(struct diag *d, const char *file, const json_t *root, struct hf
     TRY(read_sizes(&r));
     TRY(read_features(&r));
     TRY(read_window(&r));
+    TRY(latent_read(d, file, root, c->family, &c->spec));
     TRY(rope_read(d, file, root, c->family, &c->spec));
     TRY(read_token_ids(&r));
     TRY(read_dtype(&r, &c->dtype_given));

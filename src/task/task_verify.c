@@ -47,9 +47,10 @@ static int check_producers(struct proof *f) {
 /* The program has one KV cache, whose rows and heads are the model's. */
 static bool attributes_fit(const struct proof *f, const struct prog_op *op) {
     const struct op_attrs *a = &op->attrs;
-    const struct model_spec *s = PROG(f->p, MODEL);
-    return a->kv == s->n_kv_heads && a->D == s->head_dim && a->heads % s->n_kv_heads == 0 &&
-           a->heads > 0;
+    const struct kv_row *r = PROG(f->p, KV);
+    const uint32_t turned = r->v_in_k ? spec_rope_dim(PROG(f->p, MODEL)) : 0;
+    return a->kv == r->heads && a->D == r->k_width && a->DV == r->v_width && a->DR == turned &&
+           a->heads % a->kv == 0 && a->heads > 0;
 }
 
 /* The operators are op.def's, with their numbers. */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NAMES = 16, WORD = 24 };
+enum { MAX_NAMES = 24, WORD = 24 };
 
 /* What the names of one operator's row are. */
 struct names {
@@ -38,6 +38,8 @@ static void set_given(struct names *n) {
     set(n, "heads", a->heads, true);
     set(n, "kv", a->kv, true);
     set(n, "D", a->D, true);
+    set(n, "DV", a->DV, true);
+    set(n, "DR", a->DR, true);
     set(n, "PARTIALS", PARTIALS, true);
     set(n, "SQUARES_COLUMNS", SQUARES_COLUMNS, true);
     set(n, "PACK_K", PACK_K, true);

@@ -55,6 +55,10 @@ static const struct shape shapes[] = {
     {"d128_kv4_window", ATTENTION,
      SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 16, .n_kv_heads = 4,
           .head_dim = 128, .sliding_window = 150, .weight_dtype = DTYPE_BF16)},
+    {"latent", LATENT,
+     SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 5, .n_kv_heads = 1,
+          .head_dim = 40, .weight_dtype = DTYPE_BF16,
+          .latent = {.kv_rank = 72, .rope = 16, .v_dim = 28, .scale = 0.15f})},
     {"k15616", WIDE_K,
      SPEC(.hidden = 40, .intermediate = 15616, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
           .head_dim = 64, .weight_dtype = DTYPE_BF16)},
@@ -338,7 +342,7 @@ static size_t add_tests(struct test_device *device, size_t shape, const struct f
     if ((shape > 0 && is_own_image(row)) || (shapes[shape].sets & sets_of(&row->form)) == 0)
         return 0;
     for (size_t i = 0; i < (device != NULL ? 2u : 1u); i++) {
-        if (!runs_on(row, places[i])) continue;
+        if (!runs_on(row, places[i]) || (i > 0 && spec_is_latent(&shapes[shape].spec))) continue;
         struct test *t = &tests[n++];
         *t = (struct test){
             .shape = &shapes[shape], .row = *row, .device = places[i], .run = test_form};

@@ -175,6 +175,9 @@ static void check_model(const char *name, const char *dtype) {
 static void test_golden(void **state) {
     (void)state;
     static const char *const models[] = {
+        "deepseek-v2-f16",
+        "deepseek-v2-lite",
+        "deepseek-v2-yarn",
         "llama-linear",
         "llama-longrope",
         "llama-yarn",
@@ -215,12 +218,13 @@ static void run_one(const qn_engine_params *p, const int32_t *ids, size_t n, str
 
 static void test_chunks(void **state) {
     (void)state;
-    static const char *const models[] = {GOLDEN "qwen3", GOLDEN "llama2-mha", GOLDEN "qwen2",
-                                         GOLDEN "mistral-window"};
+    static const char *const models[] = {
+        GOLDEN "qwen3",          GOLDEN "llama2-mha",       GOLDEN "qwen2",
+        GOLDEN "mistral-window", GOLDEN "deepseek-v2-lite", GOLDEN "deepseek-v2-yarn"};
     static const uint32_t chunks[] = {1, 2, 16, 64};
     int32_t prompt[200];
     fill_prompt(prompt, 200, 1);
-    for (size_t m = 0; m < 4; m++) {
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         struct result whole, cut;
         qn_engine_params p = params_for(models[m]);
         p.max_num_batched_tokens = 256; /* the whole prompt at once */
@@ -235,10 +239,11 @@ static void test_chunks(void **state) {
 
 static void test_workers(void **state) {
     (void)state;
-    static const char *const models[] = {GOLDEN "qwen3", GOLDEN "llama2-mha", GOLDEN "qwen3-mqa"};
+    static const char *const models[] = {GOLDEN "qwen3", GOLDEN "llama2-mha", GOLDEN "qwen3-mqa",
+                                         GOLDEN "deepseek-v2-lite"};
     int32_t prompt[70];
     fill_prompt(prompt, 70, 2);
-    for (size_t m = 0; m < 3; m++) {
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         struct result one, many;
         qn_engine_params p = params_for(models[m]);
         p.threads = 1;
@@ -252,13 +257,12 @@ static void test_workers(void **state) {
 }
 
 /* More requests than slots, lengths from 1 to 200, sampled with seeds: each as it is alone. */
-static void test_company(void **state) {
-    (void)state;
+static void check_company(const char *model) {
     enum { N = 10 };
     int32_t prompts[N][200];
     struct result alone[N], together;
     qn_request *requests[N];
-    qn_engine_params p = params_for(GOLDEN "qwen3");
+    qn_engine_params p = params_for(model);
     p.max_num_batched_tokens = 32;
     qn_engine *e = open_engine(&p);
     qn_sampling_params s = greedy(24);
@@ -279,6 +283,12 @@ static void test_company(void **state) {
         assert_same(&alone[i], &together);
     }
     qn_engine_close(e);
+}
+
+static void test_company(void **state) {
+    (void)state;
+    check_company(GOLDEN "qwen3");
+    check_company(GOLDEN "deepseek-v2-lite");
 }
 
 static void test_two_engines(void **state) {

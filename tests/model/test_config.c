@@ -91,10 +91,12 @@ static void the_family_is_found(void **state) {
                      &family_llama);
     bad("{\"architectures\":[\"GPT2LMHeadModel\"]," SIZES "}", QN_EUNSUPPORTED,
         "config.json: architectures: 'GPT2LMHeadModel' is not supported; supported are "
-        "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM");
+        "DeepseekV2ForCausalLM, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
+        "Qwen3ForCausalLM");
     bad("{\"model_type\":\"mamba\"," SIZES "}", QN_EUNSUPPORTED,
-        "config.json: model_type: 'mamba' is not supported; supported are LlamaForCausalLM, "
-        "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM");
+        "config.json: model_type: 'mamba' is not supported; supported are "
+        "DeepseekV2ForCausalLM, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
+        "Qwen3ForCausalLM");
     bad("{" SIZES "}", QN_EFORMAT,
         "config.json: architectures: want a list of strings, have nothing");
     bad("{\"architectures\":[7]," SIZES "}", QN_EFORMAT,

@@ -71,14 +71,20 @@ static bool same_step(const struct golden_case *c, uint32_t i, const double *log
 static int fill_weights(struct diag *d, struct reference *r, const struct safetensors *files) {
     for (size_t i = 0; i < r->g->tensors.n; i++) {
         const struct tensor *t = &r->g->tensors.items[i];
-        const struct weight_want want = {.name = t->name,
-                                         .dtype = DTYPE_F32,
-                                         .n_dims = t->n_dims,
-                                         .rows = t->shape[0],
-                                         .cols = t->n_dims == 2 ? t->shape[1] : 0};
+        struct weight_want want[KGRAPH_MAX_PARTS];
         struct weights *w;
         if (t->role != TENSOR_WEIGHT) continue;
-        TRY(weights_load(d, files, &want, 1, NULL, &w));
+        for (uint32_t k = 0; k < t->n_parts; k++) {
+            const struct weight_part *part = &r->g->parts.items[t->first_part + k];
+            want[k] = (struct weight_want){.name = part->name,
+                                           .dtype = DTYPE_F32,
+                                           .n_dims = t->n_dims,
+                                           .rows = part->rows,
+                                           .cols = t->n_dims == 2 ? t->shape[1] : 0,
+                                           .follows = k > 0,
+                                           .source = part->source};
+        }
+        TRY(weights_load(d, files, want, t->n_parts, NULL, &w));
         struct reference_tensor *to = reference_make(r, (int32_t)i, 0, 0);
         for (uint64_t k = 0; k < to->rows * to->cols; k++)
             to->at[k] = (double)((const float *)weights_at(w, 0))[k];
@@ -171,8 +177,8 @@ static void golden_models_agree(void **state) {
     }
     closedir(dir);
     print_message("%d models, %d cases\n", n_models, n_cases);
-    assert_int_equal(n_models, 17);
-    assert_int_equal(n_cases, 67);
+    assert_int_equal(n_models, 20);
+    assert_int_equal(n_cases, 79);
 }
 
 /* The cases notice each field of the spec that they are there for: with a wrong one, the last case
@@ -204,6 +210,10 @@ static void golden_models_notice(void **state) {
         {"qwen2-dynamic", offsetof(struct model_spec, rope_original_max), 128},
         {"llama-longrope", offsetof(struct model_spec, rope_original_max), 0},
         {"llama-longrope", offsetof(struct model_spec, rope_original_max), 512},
+        {"deepseek-v2-lite", offsetof(struct model_spec, rms_eps), 0x358637bd /* 1e-6 */},
+        {"deepseek-v2-yarn", offsetof(struct model_spec, latent.scale), 0x3e64f92e /* 0.2236 */},
+        {"deepseek-v2-yarn", offsetof(struct model_spec, qkv_bias), 0},
+        {"deepseek-v2-f16", offsetof(struct model_spec, rope_scale), 0x3f800000},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         json_t *root;

@@ -1,0 +1,21 @@
+/* DeepSeek-V2 and V2-Lite: latent attention, whose queries come from a latent of their own or, in
+ * Lite, from the stream. */
+#include "model/decoder.h"
+#include "model/family.h"
+
+const struct family family_deepseek_v2 = {
+    .name = "deepseek_v2",
+    .architecture = "DeepseekV2ForCausalLM",
+    .weights = &decoder_hf_names,
+    .build = decoder_build,
+    .reads_attention_bias = true,
+    .reads_mlp_bias = true,
+    .latent = true,
+    .window = WINDOW_NONE,
+    .head_dim = 64,
+    .max_position = 2048,
+    .rms_eps = 1e-6,
+    .rope_theta = 10000,
+    .bos = 1,
+    .eos = 2,
+};
