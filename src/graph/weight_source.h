@@ -17,9 +17,6 @@
 
 #include "base/abi.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 /* All 0: the tensor as it is. */
 struct weight_source {
     uint32_t rows, cols; /* of the tensor; cols 0: it has one dimension */
@@ -28,6 +25,10 @@ struct weight_source {
     uint32_t transposed; /* 0 or 1 */
 };
 ABI_SIZE(struct weight_source, 28);
+
+#ifndef __CUDACC_RTC__
+/* ---- host only from here ---- */
+#include <stdbool.h>
 
 static inline bool weight_source_is_whole(const struct weight_source *s) {
     return s->run == 0;
@@ -52,5 +53,6 @@ static inline bool weight_source_fits(const struct weight_source *s, uint32_t ro
     return s->transposed == 1 && s->pairs == 0 && cols > 0 && s->run <= s->cols &&
            first + cols <= s->rows;
 }
+#endif
 
 #endif

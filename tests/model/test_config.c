@@ -307,6 +307,56 @@ static void original_lengths(void **state) {
     }
 }
 
+/* Sizes of latent attention, all layers dense. */
+#define LATENT "\"architectures\":[\"DeepseekV2ForCausalLM\"]," SIZES ",\"first_k_dense_replace\":2"
+
+static void latents_are_read(void **state) {
+    (void)state;
+    struct model_spec s = good("{" LATENT "}").spec;
+    assert_int_equal(s.latent.kv_rank, 512);
+    assert_int_equal(s.latent.q_rank, 1536);
+    assert_int_equal(s.latent.rope, 64);
+    assert_int_equal(s.latent.v_dim, 128);
+    assert_int_equal(s.head_dim, 192);
+    assert_int_equal(s.n_kv_heads, 1);
+    assert_true(fabsf(s.latent.scale - 0.0721688f) < 1e-6f);
+    /* head_dim is that of the turned key, whatever it says. */
+    s = good("{" LATENT ",\"q_lora_rank\":null,\"kv_lora_rank\":40,\"qk_nope_head_dim\":16,"
+             "\"qk_rope_head_dim\":8,\"v_head_dim\":20,\"head_dim\":8}")
+            .spec;
+    assert_int_equal(s.latent.q_rank, 0);
+    assert_int_equal(s.latent.kv_rank, 40);
+    assert_int_equal(s.head_dim, 24);
+    assert_int_equal(spec_rope_dim(&s), 8);
+    assert_int_equal(spec_v_dim(&s), 20);
+    /* V2-Lite's scale: 192^-0.5 * (0.1 * 0.707 * ln 40 + 1)^2. */
+    s = good("{" LATENT ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"mscale\":0.707,"
+             "\"mscale_all_dim\":0.707,\"original_max_position_embeddings\":4096}}")
+            .spec;
+    assert_true(fabsf(s.latent.scale - 0.114721f) < 1e-5f);
+    assert_true(s.rope_scale == 1);
+}
+
+static void other_latents_are_refused(void **state) {
+    (void)state;
+    bad("{" LATENT ",\"num_key_value_heads\":3}", QN_EUNSUPPORTED,
+        "config.json: num_key_value_heads: want num_attention_heads (6), as latent attention has "
+        "it, have 3");
+    bad("{" LATENT ",\"kv_lora_rank\":0}", QN_EFORMAT,
+        "config.json: kv_lora_rank: want an integer from 1 to 65536, have 0");
+    bad("{" LATENT ",\"kv_lora_rank\":1000}", QN_ESHAPE,
+        "config.json: kv_lora_rank + qk_rope_head_dim: want a number from 1 to 1024, have 1064");
+    bad("{" LATENT ",\"qk_rope_head_dim\":7}", QN_ESHAPE,
+        "config.json: qk_rope_head_dim: want an even number, have 7");
+    bad("{" LATENT ",\"q_lora_rank\":\"x\"}", QN_EFORMAT,
+        "config.json: q_lora_rank: want an integer, have a string");
+    bad("{" LATENT ",\"v_head_dim\":513}", QN_EFORMAT,
+        "config.json: v_head_dim: want an integer from 1 to 512, have 513");
+    bad("{" LATENT ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"mscale_all_dim\":-1}}",
+        QN_EFORMAT,
+        "config.json: rope_scaling: mscale_all_dim: want a number from 0 to 1e+06, have -1");
+}
+
 static void other_ropes_are_refused(void **state) {
     (void)state;
     bad("{" LLAMA "," SIZES ",\"rope_scaling\":{\"type\":\"xpos\",\"factor\":4.0}}",
@@ -530,6 +580,8 @@ int main(void) {
         cmocka_unit_test(windows),
         cmocka_unit_test(rope_has_two_spellings),
         cmocka_unit_test(original_lengths),
+        cmocka_unit_test(latents_are_read),
+        cmocka_unit_test(other_latents_are_refused),
         cmocka_unit_test(other_ropes_are_refused),
         cmocka_unit_test(what_changes_results_is_refused),
         cmocka_unit_test(generation_defaults),

@@ -392,6 +392,19 @@ static const struct {
     {"a tensor changes its carry", flag_a_tensor_in_place},
 };
 
+/* Latent attention: queries from the stream, and from a latent of their own. */
+static struct model_spec of_latents(uint32_t q_rank) {
+    struct model_spec s = fixture_spec(2, 32, 3, 1, 20, 48, 130);
+    s.latent = (struct latent_spec){
+        .kv_rank = 24, .q_rank = q_rank, .rope = 8, .v_dim = 10, .scale = 0.25f};
+    return s;
+}
+
+/* As a CPU runs it: attention in pieces where there is a single row. */
+static uint32_t latent_cuts(uint32_t n_rows) {
+    return n_rows == 1 ? KGRAPH_CUT_ATTENTION : 0;
+}
+
 /* Compiles, dropping one random producer from one random consumer's dependencies if asked to. */
 static struct prog_header *compile(struct fixture *f, const struct model_spec *spec,
                                    uint32_t n_rows, const struct task_options *o, bool drop) {
@@ -410,6 +423,7 @@ static struct prog_header *compile(struct fixture *f, const struct model_spec *s
                : spec->hidden % PACK_K == 0   ? FIXTURE_FILLED
                : o->device.n_workers % 2 == 0 ? FIXTURE_FEW
                                               : FIXTURE_WHOLE;
+    if (spec_is_latent(spec)) cuts = latent_cuts(n_rows);
     assert_int_equal(fixture_graph(&d, &f->kernel, cuts), QN_OK);
     for (int i = 0; i < N_TASK_STAGES; i++) {
         assert_int_equal(stages[i](&d, &f->tasks), QN_OK);
@@ -487,6 +501,13 @@ static void every_harmful_mutation_is_caught(void **state) {
                                    .launch = LAUNCH_ALL_AOT,
                                    .carry_bytes = 1 << 20};
     mutate(&packs, PACK_ROWS, &o, counts);
+    for (uint32_t i = 0; i < 4; i++) {
+        const struct model_spec latents = of_latents(i % 2 * 16);
+        struct task_options o_latents = {.device.n_workers = 2 + i, .tasks_per_worker = 1};
+        if (i >= 2) o_latents.launch = LAUNCH_ALL_AOT;
+        if (i == 3) o_latents.tiles[OP_LATENT_HEADS].row_tiles = 2;
+        mutate(&latents, i % 3 == 0 ? 6 : 1, &o_latents, counts);
+    }
     uint32_t killed = 0, missed = 0;
     print_message("%-30s %8s %8s %8s %8s\n", "mutation", "killed", "cautious", "harmless",
                   "MISSED");
@@ -524,6 +545,15 @@ static void unmutated_programs_are_harmless(void **state) {
         assert_false(oracle_harm(&w, &f.kernel, p));
         for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++)
             n_carried[TENSORS(p)[i].carry]++;
+        free(p);
+        fixture_fini(&f);
+    }
+    for (uint32_t n_rows = 1; n_rows <= 6; n_rows += 5) {
+        const struct task_options o = {.device.n_workers = 3, .tasks_per_worker = 1};
+        const struct model_spec latents = of_latents(16);
+        struct fixture f;
+        struct prog_header *p = compile(&f, &latents, n_rows, &o, false);
+        assert_false(oracle_harm(&w, &f.kernel, p));
         free(p);
         fixture_fini(&f);
     }
