@@ -30,9 +30,10 @@ static int dtype_of(struct diag *d, const char *name, enum dtype automatic, enum
 /* Bytes of the matrices; vectors are too small to matter before the program is there. */
 static uint64_t weight_estimate(const struct model_spec *s) {
     uint64_t q = (uint64_t)s->n_heads * s->head_dim, kv = (uint64_t)s->n_kv_heads * s->head_dim;
-    uint64_t layer = s->hidden * (2 * q + 2 * kv + 3 * (uint64_t)s->intermediate);
-    uint64_t tables = (uint64_t)s->vocab * s->hidden * (s->tied ? 1 : 2);
-    return (layer * s->n_layers + tables) * dtype_bytes(s->weight_dtype);
+    uint64_t sum = (uint64_t)s->vocab * s->hidden * (s->tied ? 1 : 2);
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        sum += s->hidden * (2 * q + 2 * kv) + spec_mlp_elements(s, i);
+    return sum * dtype_bytes(s->weight_dtype);
 }
 
 static uint32_t round_up_power(uint32_t n) {

@@ -18,6 +18,7 @@ enum {
     SPEC_MAX_HEAD_DIM = 512,
     SPEC_MAX_MODEL_LEN = 1 << 20,
     SPEC_MAX_EOS = 8,
+    SPEC_MAX_EXPERTS = 1024,
 };
 
 enum rope_kind {
@@ -28,10 +29,21 @@ enum rope_kind {
     ROPE_DYNAMIC = 4 /* theta grows with the context */
 };
 
+/* The MLPs of sparse layers: a router chooses top_k experts, gated MLPs, for each token. */
+struct experts_spec {
+    uint32_t n;            /* experts of a layer; 0: all layers are dense */
+    uint32_t top_k;        /* of a token, 1 to n */
+    uint32_t width;        /* of an expert */
+    uint32_t normed;       /* 0 or 1: a token's weights add up to 1 */
+    uint32_t shared_width; /* of the MLP that all tokens have besides; 0: there is none */
+    uint32_t shared_gate;  /* 0 or 1: that is multiplied by the sigmoid of a dot product */
+    uint32_t dense[SPEC_MAX_LAYERS / 32]; /* bit per layer: its MLP is a dense one */
+};
+
 struct model_spec {
     uint32_t n_layers;
     uint32_t hidden;       /* width of the residual stream */
-    uint32_t intermediate; /* width of the gated MLP */
+    uint32_t intermediate; /* width of the gated MLP of dense layers */
     uint32_t vocab;        /* rows of the embedding and of the LM head */
     uint32_t n_heads;      /* query heads */
     uint32_t n_kv_heads;   /* divides n_heads */
@@ -61,9 +73,15 @@ struct model_spec {
     uint32_t n_eos;
     int32_t eos[SPEC_MAX_EOS]; /* token ids that end a generation */
     int32_t bos;               /* -1: none */
+    struct experts_spec experts;
 };
 
-ABI_SIZE(struct model_spec, 4 * (33 + SPEC_MAX_HEAD_DIM));
+ABI_SIZE(struct model_spec, 4 * (39 + SPEC_MAX_LAYERS / 32 + SPEC_MAX_HEAD_DIM));
+
+/* Whether a layer's MLP is made of experts. */
+static inline int spec_is_sparse(const struct model_spec *s, uint32_t layer) {
+    return s->experts.n != 0 && (s->experts.dense[layer / 32] >> layer % 32 & 1) == 0;
+}
 
 /* The prompt length up to which a request turns by the first set. */
 #define SPEC_ONE_ROPE 0xffffffffu /* there is one set, or no prompt is longer */

@@ -15,6 +15,7 @@ enum op_set {
     OTHERS = 4, /* the rest, which few numbers of a model matter to */
     WIDE_K = 8, /* forms with wide_k */
     OF_32 = 16, /* projections, MLP and head of up to 32 rows */
+    EXPERTS = 32,
 };
 
 enum backends { CPU = 1, GPU = 2, HOPPER = 4 };
@@ -67,6 +68,13 @@ enum op_size {
     S_PIECES,
     S_STATE, /* {max, sum, output} of a head */
     S_TWO,
+    S_ROUTED, /* logits of the router */
+    S_EXPERTS,
+    S_WIDTH,  /* of an expert */
+    S_LISTED, /* rows of the list of experts, each of S_LIST_WORDS */
+    S_LIST_WORDS,
+    S_SLOTS,   /* rows and their experts */
+    S_WEIGHTS, /* of a row's experts, and its gate */
 };
 
 struct op_operand {
@@ -74,7 +82,7 @@ struct op_operand {
     enum op_size shape[TENSOR_MAX_DIMS];
 };
 
-enum { OP_TEST_SHAPES = 4 };
+enum { OP_TEST_SHAPES = 6 };
 
 struct op_test {
     enum op_set set;
@@ -82,6 +90,9 @@ struct op_test {
      * units of the last place of the weights' 16-bit type. */
     double absolute, ulps;
     struct op_operand shapes[OP_TEST_SHAPES]; /* those that op_program.c does not know */
+    /* Makes the numbers of an input that not any numbers will do for; false: any will. NULL: no
+     * input is such. */
+    bool (*fill)(struct reference *r, const struct kop *op, int32_t tensor);
     const struct form_row *forms;
     size_t n_forms;
 };
