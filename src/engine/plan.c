@@ -190,7 +190,8 @@ int plan_from_program(struct diag *d, const qn_engine_params *p, const struct mo
     return QN_OK;
 }
 
-/* Weights of the variant's operators; an embedding table counts as the one row that is read. */
+/* Weights of the variant's operators; an embedding table counts as the one row that is read, a
+ * stack of experts as those of one token. */
 static uint64_t bytes_per_token(const struct prog_header *program, bool *used) {
     const struct prog_variant *v = PROG(program, VARIANT);
     const struct prog_weight *weights = PROG(program, WEIGHT);
@@ -204,6 +205,8 @@ static uint64_t bytes_per_token(const struct prog_header *program, bool *used) {
             row = (uint64_t)MAX(weights[w].cols, 1u) * dtype_bytes(weights[w].dtype);
             if (op->kind == OP_EMBED)
                 total += row;
+            else if (tensors[op->in[k]].n_dims == 3 && !used[w])
+                total += row * tensors[op->in[k]].shape[1] * op->attrs.top_k;
             else if (!used[w])
                 total += row * weights[w].rows;
             if (op->kind != OP_EMBED) used[w] = true;
