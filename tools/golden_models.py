@@ -64,7 +64,7 @@ def model(architecture, stored, shards=1, drop=(), **more):
     config = {"architectures": [architecture], "model_type": architecture.removesuffix("ForCausalLM").lower()}
     config |= BASE | more
     for key in drop:
-        del config[key]
+        config.pop(key, None)
     return config, stored, shards
 
 
@@ -125,6 +125,29 @@ MODELS = {
                                 max_position_embeddings=1024, rope_parameters=dict(
                                     YARN_LATENT, rope_theta=10000.0, mscale=1.0, mscale_all_dim=0.5,
                                     original_max_position_embeddings=24)),
+    "qwen3-moe": model("Qwen3MoeForCausalLM", BF16, model_type="qwen3_moe", head_dim=10, rope_theta=10000.0,
+                       torch_dtype=BF16, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=40,
+                       norm_topk_prob=True),
+    "qwen3-moe-sparse": model("Qwen3MoeForCausalLM", F32, model_type="qwen3_moe", head_dim=16, dtype=F32,
+                              num_hidden_layers=5, num_local_experts=7, num_experts_per_tok=1, drop=["torch_dtype"],
+                              moe_intermediate_size=33, norm_topk_prob=False, decoder_sparse_step=2,
+                              mlp_only_layers=[3], rope_parameters={"rope_theta": 50000.0, "rope_type": "default"}),
+    "qwen3-moe-all": model("Qwen3MoeForCausalLM", F16, model_type="qwen3_moe", num_key_value_heads=2, head_dim=8,
+                           hidden_size=50, vocab_size=259, rope_theta=10000.0, torch_dtype=F16, num_experts=5,
+                           num_experts_per_tok=5, moe_intermediate_size=88, shards=3),
+    "qwen2-moe": model("Qwen2MoeForCausalLM", F32, model_type="qwen2_moe", hidden_size=64, num_attention_heads=4,
+                       num_key_value_heads=4, rope_theta=1000000.0, torch_dtype=F32, num_experts=10,
+                       num_experts_per_tok=4, moe_intermediate_size=24, shared_expert_intermediate_size=56,
+                       use_sliding_window=False, sliding_window=8, max_window_layers=0, norm_topk_prob=False),
+    "qwen2-moe-normed": model("Qwen2MoeForCausalLM", F32, model_type="qwen2_moe", qkv_bias=False, rope_theta=10000.0,
+                              torch_dtype=F32, num_experts=17, num_experts_per_tok=2, moe_intermediate_size=17,
+                              shared_expert_intermediate_size=90, norm_topk_prob=True, decoder_sparse_step=1,
+                              mlp_only_layers=[0], num_hidden_layers=3),
+    "mixtral": model("MixtralForCausalLM", BF16, num_key_value_heads=2, sliding_window=None, head_dim=None,
+                     rope_theta=1000000.0, torch_dtype=BF16, num_local_experts=4, num_experts_per_tok=2,
+                     rms_norm_eps=1e-5),
+    "mixtral-window": model("MixtralForCausalLM", F32, sliding_window=20, rope_theta=10000.0, torch_dtype=F32,
+                            num_local_experts=6, num_experts_per_tok=6, intermediate_size=45),
     "mistral-longrope": model("MistralForCausalLM", F16, head_dim=16, sliding_window=None, dtype=F16,
                               max_position_embeddings=512, rope_parameters=dict(
                                   LONGROPE, rope_type="longrope", rope_theta=10000.0, attention_factor=1.25,
@@ -144,8 +167,24 @@ def randomize(network, generator):
                 p.copy_(noise * gain)
 
 
+def by_expert(network):
+    """The weights as checkpoints have them: transformers keeps a layer's experts in two tensors."""
+    state = {}
+    mixtral = network.config.model_type == "mixtral"
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    for name, value in network.state_dict().items():
+        layer, _, part = name.partition(".mlp.experts.")
+        block = f"{layer}.block_sparse_moe" if mixtral else f"{layer}.mlp"
+        if part == "":
+            state[name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name] = value
+        for i, expert in enumerate(value if part else ()):
+            halves = {gate: expert.chunk(2)[0], up: expert.chunk(2)[1]} if part == "gate_up_proj" else {down: expert}
+            state |= {f"{block}.experts.{i}.{k}.weight": v for k, v in halves.items()}
+    return state
+
+
 def save(network, folder, dtype, shards, tied):
-    state = {k: v.to(getattr(torch, dtype)).contiguous() for k, v in network.state_dict().items()}
+    state = {k: v.to(getattr(torch, dtype)).contiguous() for k, v in by_expert(network).items()}
     if tied:
         state.pop("lm_head.weight", None)
     for old in folder.glob("*.safetensors*"):
@@ -196,7 +235,8 @@ def cached(network, prompt):
 
 
 def make_cases(name, folder):
-    network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                                   experts_implementation="eager").eval()
     config = network.config
     generator = torch.Generator().manual_seed(7)
     cases = []

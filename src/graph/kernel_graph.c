@@ -15,7 +15,11 @@ static struct op_attrs attrs_of(const struct model_spec *s) {
                              .DR = latent ? s->latent.rope : 0,
                              .window = s->sliding_window,
                              .scale = latent ? s->latent.scale : 1.0f / sqrtf((float)s->head_dim),
-                             .eps = s->rms_eps};
+                             .eps = s->rms_eps,
+                             .experts = s->experts.n,
+                             .top_k = s->experts.top_k,
+                             .gates = s->experts.shared_gate,
+                             .normed = s->experts.normed};
 }
 
 void kgraph_init(struct kgraph *g, struct arena *arena, const struct model_spec *spec,
@@ -203,6 +207,33 @@ int kgraph_weights_in_turns(struct diag *d, struct kgraph *g, const char *const 
         TRY(add_view(d, g, names[i], g->blocks.items[g->blocks.n - 1].first_part + (uint32_t)i, 1,
                      &index[i]));
     return QN_OK;
+}
+
+int weight_stack_name(struct diag *d, struct arena *arena, const char *pattern, uint32_t i,
+                      char **name) {
+    const char *star = strchr(pattern, '*');
+    if (star == NULL || strchr(star + 1, '*') != NULL)
+        return fail(d, QN_EFORMAT, "weights %.200s: want a name with one `*`", pattern);
+    return arena_printf(d, arena, name, "%.*s%u%s", (int)(star - pattern), pattern, i, star + 1);
+}
+
+int kgraph_weight_stacked(struct diag *d, struct kgraph *g, const char *pattern, uint64_t n,
+                          enum dtype dtype, uint64_t rows, uint64_t cols, int32_t *index) {
+    const struct kgraph_part whole = {.name = pattern, .rows = n * rows};
+    TRY(add_block(d, g, &whole, 1, 0, dtype, 2, cols));
+    struct weight_part *p = &g->parts.items[g->parts.n - 1];
+    p->rows = p->run = p->stride = p->step = (uint32_t)rows;
+    p->stack = (uint32_t)n;
+    struct tensor t = {.name = pattern,
+                       .role = TENSOR_WEIGHT,
+                       .dtype = dtype,
+                       .n_dims = 3,
+                       .shape = {n, rows, cols},
+                       .producer = -1,
+                       .block = (uint32_t)g->blocks.n - 1,
+                       .first_part = (uint32_t)g->parts.n - 1,
+                       .n_parts = 1};
+    return add_tensor(d, g, t, index);
 }
 
 int kgraph_state(struct diag *d, struct kgraph *g, const char *name, int32_t *index) {

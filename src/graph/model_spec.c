@@ -10,7 +10,7 @@ struct bound {
     uint64_t value, low, high;
 };
 
-static int verify_bounds(struct diag *d, const char *file, const struct bound *bounds, size_t n) {
+static int out_of_bounds(struct diag *d, const char *file, const struct bound *bounds, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (bounds[i].value < bounds[i].low || bounds[i].value > bounds[i].high)
             return fail(d, QN_ESHAPE, "%s: %s: want a number from %llu to %llu, have %llu", file,
@@ -41,13 +41,32 @@ static int verify_latent(struct diag *d, const char *file, const struct model_sp
         {"qk norm", s->qk_norm, 0, 0},
     };
     if (!spec_is_latent(s)) return QN_OK;
-    TRY(verify_bounds(d, file, bounds, COUNT_OF(bounds)));
+    TRY(out_of_bounds(d, file, bounds, COUNT_OF(bounds)));
     if (l->rope % 2 != 0)
         return fail(d, QN_ESHAPE, "%s: qk_rope_head_dim: want an even number, have %u", file,
                     l->rope);
     if (!(l->scale > 0 && isfinite(l->scale)))
         return fail(d, QN_ESHAPE, "%s: scale of latent attention: want a positive number", file);
     return QN_OK;
+}
+
+static int verify_experts(struct diag *d, const char *file, const struct experts_spec *e) {
+    const struct bound bounds[] = {
+        {"num_experts", e->n, 1, SPEC_MAX_EXPERTS},
+        {"num_experts_per_tok", e->top_k, 1, e->n},
+        {"moe_intermediate_size", e->width, 1, SPEC_MAX_HIDDEN},
+        {"norm_topk_prob", e->normed, 0, 1},
+        {"shared_expert_intermediate_size", e->shared_width, 0, SPEC_MAX_HIDDEN},
+        {"shared expert gate", e->shared_gate, 0, e->shared_width != 0},
+    };
+    return e->n == 0 ? QN_OK : out_of_bounds(d, file, bounds, COUNT_OF(bounds));
+}
+
+uint64_t spec_mlp_elements(const struct model_spec *s, uint32_t layer) {
+    const struct experts_spec *e = &s->experts;
+    if (!spec_is_sparse(s, layer)) return 3ull * s->intermediate * s->hidden;
+    return ((uint64_t)e->n * (3ull * e->width + 1) + 3ull * e->shared_width + e->shared_gate) *
+           s->hidden;
 }
 
 int model_spec_verify(struct diag *d, const char *file, const struct model_spec *s) {
@@ -70,7 +89,8 @@ int model_spec_verify(struct diag *d, const char *file, const struct model_spec 
         {"qk norm", s->qk_norm, 0, 1},
         {"tie_word_embeddings", s->tied, 0, 1},
     };
-    TRY(verify_bounds(d, file, bounds, COUNT_OF(bounds)));
+    TRY(out_of_bounds(d, file, bounds, COUNT_OF(bounds)));
+    TRY(verify_experts(d, file, &s->experts));
     TRY(verify_latent(d, file, s));
     if (s->n_heads % s->n_kv_heads != 0)
         return fail(d, QN_ESHAPE,

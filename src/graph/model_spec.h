@@ -18,6 +18,7 @@ enum {
     SPEC_MAX_HEAD_DIM = 512,
     SPEC_MAX_MODEL_LEN = 1 << 20,
     SPEC_MAX_EOS = 8,
+    SPEC_MAX_EXPERTS = 1024,
 };
 
 enum rope_kind {
@@ -38,10 +39,21 @@ struct latent_spec {
     float scale;      /* of dot products of queries and keys */
 };
 
+/* The MLPs of sparse layers: a router chooses top_k experts, gated MLPs, for each token. */
+struct experts_spec {
+    uint32_t n;            /* experts of a layer; 0: all layers are dense */
+    uint32_t top_k;        /* of a token, 1 to n */
+    uint32_t width;        /* of an expert */
+    uint32_t normed;       /* 0 or 1: a token's weights add up to 1 */
+    uint32_t shared_width; /* of the MLP that all tokens have besides; 0: there is none */
+    uint32_t shared_gate;  /* 0 or 1: that is multiplied by the sigmoid of a dot product */
+    uint32_t dense[SPEC_MAX_LAYERS / 32]; /* bit per layer: its MLP is a dense one */
+};
+
 struct model_spec {
     uint32_t n_layers;
     uint32_t hidden;       /* width of the residual stream */
-    uint32_t intermediate; /* width of the gated MLP */
+    uint32_t intermediate; /* width of the gated MLP of dense layers */
     uint32_t vocab;        /* rows of the embedding and of the LM head */
     uint32_t n_heads;      /* query heads */
     uint32_t n_kv_heads;   /* divides n_heads; latent: 1 */
@@ -71,10 +83,16 @@ struct model_spec {
     uint32_t n_eos;
     int32_t eos[SPEC_MAX_EOS]; /* token ids that end a generation */
     int32_t bos;               /* -1: none */
+    struct experts_spec experts;
     struct latent_spec latent;
 };
 
-ABI_SIZE(struct model_spec, 4 * (38 + SPEC_MAX_HEAD_DIM));
+ABI_SIZE(struct model_spec, 4 * (44 + SPEC_MAX_LAYERS / 32 + SPEC_MAX_HEAD_DIM));
+
+/* Whether a layer's MLP is made of experts. */
+static inline int spec_is_sparse(const struct model_spec *s, uint32_t layer) {
+    return s->experts.n != 0 && (s->experts.dense[layer / 32] >> layer % 32 & 1) == 0;
+}
 
 static inline uint32_t spec_is_latent(const struct model_spec *s) {
     return s->latent.kv_rank != 0;

@@ -1,28 +1,6 @@
 #include "model/decoder.h"
 
-const struct weight_names decoder_hf_names = {
-    .embed = "model.embed_tokens.weight",
-    .head = "lm_head.weight",
-    .norm = "model.norm.weight",
-    .layers = "model.layers",
-    .attn_norm = "input_layernorm",
-    .mlp_norm = "post_attention_layernorm",
-    .q = "self_attn.q_proj",
-    .k = "self_attn.k_proj",
-    .v = "self_attn.v_proj",
-    .o = "self_attn.o_proj",
-    .q_norm = "self_attn.q_norm",
-    .k_norm = "self_attn.k_norm",
-    .q_a = "self_attn.q_a_proj",
-    .q_a_norm = "self_attn.q_a_layernorm",
-    .q_b = "self_attn.q_b_proj",
-    .kv_a = "self_attn.kv_a_proj_with_mqa",
-    .kv_a_norm = "self_attn.kv_a_layernorm",
-    .kv_b = "self_attn.kv_b_proj",
-    .gate = "mlp.gate_proj",
-    .up = "mlp.up_proj",
-    .down = "mlp.down_proj",
-};
+const struct weight_names decoder_hf_names = {DECODER_HF_NAMES, DECODER_HF_EXPERTS};
 
 /* What the building of one layer needs at every step. */
 struct builder {
@@ -370,36 +348,120 @@ static int build_projection(const struct builder *b, const char *name, int32_t a
     return build_stream(b, kind, &o, at + 2, norm, s);
 }
 
+/* A gated MLP of a layer: its names and its width. */
+struct mlp {
+    const char *gate, *up, *down;
+    uint32_t width;
+    bool bias;
+};
+
+static struct mlp dense_mlp(const struct builder *b) {
+    const struct weight_names *w = b->names;
+    return (struct mlp){w->gate, w->up, w->down, b->g->spec.intermediate, b->g->spec.mlp_bias != 0};
+}
+
 /* The two matrices of GATED_MLP; in images they share row blocks, half and half. */
-static int gate_and_up(const struct builder *b, struct operands *o) {
+static int gate_and_up(const struct builder *b, const struct mlp *m, struct operands *o) {
     const struct model_spec *spec = &b->g->spec;
-    const char *const names[2] = {b->names->gate, b->names->up};
+    const char *const names[2] = {m->gate, m->up};
     char *full[2];
     if ((b->cuts & KGRAPH_IMAGES) == 0) {
-        TRY(matrix(b, names[0], spec->intermediate, spec->hidden, &o->in[MLP_WG]));
-        return matrix(b, names[1], spec->intermediate, spec->hidden, &o->in[MLP_WU]);
+        TRY(matrix(b, names[0], m->width, spec->hidden, &o->in[MLP_WG]));
+        return matrix(b, names[1], m->width, spec->hidden, &o->in[MLP_WU]);
     }
     for (int i = 0; i < 2; i++)
         TRY(arena_printf(b->d, b->g->arena, &full[i], "%s.%d.%s.weight", b->names->layers, b->layer,
                          names[i]));
     return kgraph_weights_in_turns(b->d, b->g, (const char *const *)full, 2, KGRAPH_TURN,
-                                   (enum dtype)spec->weight_dtype, spec->intermediate, spec->hidden,
+                                   (enum dtype)spec->weight_dtype, m->width, spec->hidden,
                                    &o->in[MLP_WG]);
 }
 
-static int build_gated_mlp(const struct builder *b, const struct stream *s, int32_t norm,
-                           int32_t *h) {
-    const struct model_spec *spec = &b->g->spec;
-    const struct weight_names *w = b->names;
+static int build_gated_mlp(const struct builder *b, const struct mlp *m, const struct stream *s,
+                           int32_t norm, int32_t *h) {
     struct operands o = no_operands();
     stream_operands(s, norm, &o.in[MLP_X], &o.in[MLP_NORM], &o.in[MLP_SQUARES]);
-    TRY(gate_and_up(b, &o));
-    if (spec->mlp_bias) {
-        TRY(vector(b, w->gate, "bias", spec->intermediate, &o.in[MLP_BG]));
-        TRY(vector(b, w->up, "bias", spec->intermediate, &o.in[MLP_BU]));
+    TRY(gate_and_up(b, m, &o));
+    if (m->bias) {
+        TRY(vector(b, m->gate, "bias", m->width, &o.in[MLP_BG]));
+        TRY(vector(b, m->up, "bias", m->width, &o.in[MLP_BU]));
     }
     TRY(add(b, OP_GATED_MLP, &o));
     *h = o.out[0];
+    return QN_OK;
+}
+
+static int build_dense(const struct builder *b, int32_t norm, int32_t next_norm, struct stream *s) {
+    const struct mlp m = dense_mlp(b);
+    int32_t h;
+    TRY(build_gated_mlp(b, &m, s, norm, &h));
+    return build_projection(b, m.down, h, m.width, m.bias, b->cuts & KGRAPH_PACK_H, next_norm, s);
+}
+
+/* The MLP that all tokens have beside their experts: its output; NO_TENSOR: there is none. */
+static int build_shared(const struct builder *b, const struct stream *s, int32_t norm,
+                        int32_t *out) {
+    const struct weight_names *w = b->names;
+    const struct mlp m = {w->shared_gate, w->shared_up, w->shared_down,
+                          b->g->spec.experts.shared_width, false};
+    struct operands o = no_operands();
+    *out = NO_TENSOR;
+    if (m.width == 0) return QN_OK;
+    TRY(build_gated_mlp(b, &m, s, norm, &o.in[LINEAR_A]));
+    TRY(matrix(b, m.down, b->g->spec.hidden, m.width, &o.in[LINEAR_W]));
+    TRY(add(b, OP_LINEAR, &o));
+    *out = o.out[0];
+    return QN_OK;
+}
+
+/* A layer's experts as one weight [experts, rows, cols]. */
+static int stacked(const struct builder *b, const char *name, uint64_t rows, uint64_t cols,
+                   int32_t *out) {
+    char *pattern;
+    TRY(arena_printf(b->d, b->g->arena, &pattern, "%s.%d.%s.weight", b->names->layers, b->layer,
+                     name));
+    return kgraph_weight_stacked(b->d, b->g, pattern, b->g->spec.experts.n,
+                                 (enum dtype)b->g->spec.weight_dtype, rows, cols, out);
+}
+
+/* ROUTER and ROUTE; *route has ROUTE's outputs. The gate of shared experts is the router's last
+ * row. */
+static int build_route(const struct builder *b, const struct stream *s, int32_t norm,
+                       struct operands *route) {
+    const struct model_spec *spec = &b->g->spec;
+    const char *const names[2] = {b->names->router, b->names->shared_router};
+    const uint64_t rows[2] = {spec->experts.n, 1};
+    struct operands o = no_operands();
+    o.in[ROUTER_X] = s->x;
+    o.in[ROUTER_NORM] = norm;
+    TRY(joined(b, names, rows, spec->experts.shared_gate ? 2 : 1, "weight", spec->hidden,
+               &o.in[ROUTER_W]));
+    TRY(add(b, OP_ROUTER, &o));
+    *route = no_operands();
+    route->in[ROUTE_LOGITS] = o.out[0];
+    return add(b, OP_ROUTE, route);
+}
+
+/* The MLP of a layer with experts, and what all tokens have besides. */
+static int build_experts(const struct builder *b, int32_t norm, struct stream *s) {
+    const struct model_spec *spec = &b->g->spec;
+    const uint64_t width = spec->experts.width;
+    struct operands route, up = no_operands(), down = no_operands();
+    TRY(build_shared(b, s, norm, &down.in[DOWN_SHARED]));
+    TRY(build_route(b, s, norm, &route));
+    up.in[GATE_UP_X] = s->x;
+    up.in[GATE_UP_NORM] = norm;
+    up.in[GATE_UP_LIST] = down.in[DOWN_LIST] = route.out[ROUTE_OUT_LIST];
+    up.in[GATE_UP_SLOTS] = down.in[DOWN_SLOTS] = route.out[ROUTE_OUT_SLOTS];
+    TRY(stacked(b, b->names->expert_gate, width, spec->hidden, &up.in[GATE_UP_WG]));
+    TRY(stacked(b, b->names->expert_up, width, spec->hidden, &up.in[GATE_UP_WU]));
+    TRY(add(b, OP_EXPERT_GATE_UP, &up));
+    down.in[DOWN_H] = up.out[0];
+    down.in[DOWN_WEIGHT] = route.out[ROUTE_OUT_WEIGHT];
+    down.in[DOWN_RESIDUAL] = s->x;
+    TRY(stacked(b, b->names->expert_down, spec->hidden, width, &down.in[DOWN_WD]));
+    TRY(add(b, OP_EXPERT_DOWN, &down));
+    *s = (struct stream){down.out[0], NO_TENSOR, NO_TENSOR};
     return QN_OK;
 }
 
@@ -407,17 +469,16 @@ static int build_layer(const struct builder *b, struct stream *s) {
     const struct model_spec *spec = &b->g->spec;
     const uint64_t o_cols = (uint64_t)spec->n_heads * spec_v_dim(spec);
     const bool latent = spec_is_latent(spec);
-    int32_t q, kv = NO_TENSOR, o, h, mlp_norm, next_norm;
+    int32_t q, kv = NO_TENSOR, o, mlp_norm, next_norm;
     TRY(latent ? build_latent_heads(b, s, &q, &kv) : build_qkv(b, s, &q, &kv));
     TRY(build_attention(b, q, kv, &o));
     if (latent) TRY(build_latent_values(b, &o));
     TRY(vector(b, b->names->mlp_norm, "weight", spec->hidden, &mlp_norm));
     TRY(build_projection(b, b->names->o, o, o_cols, spec->o_bias, b->cuts & KGRAPH_PACK_O, mlp_norm,
                          s));
-    TRY(build_gated_mlp(b, s, mlp_norm, &h));
+    if (spec_is_sparse(spec, (uint32_t)b->layer)) return build_experts(b, mlp_norm, s);
     TRY(attention_norm(b, b->layer + 1, &next_norm));
-    return build_projection(b, b->names->down, h, spec->intermediate, spec->mlp_bias,
-                            b->cuts & KGRAPH_PACK_H, next_norm, s);
+    return build_dense(b, mlp_norm, next_norm, s);
 }
 
 static int build_head(const struct builder *b, const struct stream *s) {

@@ -3,10 +3,20 @@
 #include "model/decoder.h"
 #include "model/family.h"
 
+static const struct weight_names names = {
+    DECODER_HF_NAMES,
+    .q_a = "self_attn.q_a_proj",
+    .q_a_norm = "self_attn.q_a_layernorm",
+    .q_b = "self_attn.q_b_proj",
+    .kv_a = "self_attn.kv_a_proj_with_mqa",
+    .kv_a_norm = "self_attn.kv_a_layernorm",
+    .kv_b = "self_attn.kv_b_proj",
+};
+
 const struct family family_deepseek_v2 = {
     .name = "deepseek_v2",
     .architecture = "DeepseekV2ForCausalLM",
-    .weights = &decoder_hf_names,
+    .weights = &names,
     .build = decoder_build,
     .reads_attention_bias = true,
     .reads_mlp_bias = true,

@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 #include "base/jsonio.h"
+#include "model/experts.h"
 #include "model/latent.h"
 #include "model/rope.h"
 
@@ -114,6 +115,7 @@ static int read_features(const struct reader *r) {
     if (f->reads_attention_bias) TRY(flag(r, "attention_bias", false, &attention_bias));
     if (f->reads_mlp_bias) TRY(flag(r, "mlp_bias", false, &s->mlp_bias));
     s->qkv_bias = f->qkv_bias || attention_bias;
+    if (f->reads_qkv_bias) TRY(flag(r, "qkv_bias", f->qkv_bias, &s->qkv_bias));
     s->o_bias = attention_bias;
     s->qk_norm = f->qk_norm;
     return flag(r, "tie_word_embeddings", false, &s->tied);
@@ -193,6 +195,22 @@ static int read_window_switch(const struct reader *r) {
     return QN_OK;
 }
 
+/* Qwen2-MoE: layers of different kinds, if use_sliding_window. */
+static int refuse_window(const struct reader *r) {
+    uint32_t use;
+    TRY(flag(r, "use_sliding_window", false, &use));
+    return use ? unsupported(r, "use_sliding_window", "false", "true") : QN_OK;
+}
+
+/* Qwen3-MoE: every layer slides, if use_sliding_window. */
+static int read_window_all(const struct reader *r) {
+    uint32_t use;
+    TRY(flag(r, "use_sliding_window", false, &use));
+    if (!use || json_is_null(json_object_get(r->root, "sliding_window"))) return QN_OK;
+    return optional(r, "sliding_window", 1, INT32_MAX, r->family->sliding_window,
+                    &r->s->sliding_window);
+}
+
 /* Mistral: every layer slides, unless the field is null. */
 static int read_window_field(const struct reader *r) {
     if (json_is_null(json_object_get(r->root, "sliding_window"))) return QN_OK;
@@ -204,6 +222,8 @@ static int read_window(const struct reader *r) {
     switch (r->family->window) {
     case WINDOW_SWITCH: return read_window_switch(r);
     case WINDOW_FIELD: return read_window_field(r);
+    case WINDOW_OFF: return refuse_window(r);
+    case WINDOW_ALL: return read_window_all(r);
     case WINDOW_NONE: break;
     }
     return QN_OK;
@@ -272,6 +292,7 @@ static int parse(struct diag *d, const char *file, const json_t *root, struct hf
     TRY(read_features(&r));
     TRY(read_window(&r));
     TRY(latent_read(d, file, root, c->family, &c->spec));
+    TRY(experts_read(d, file, root, c->family, &c->spec));
     TRY(rope_read(d, file, root, c->family, &c->spec));
     TRY(read_token_ids(&r));
     TRY(read_dtype(&r, &c->dtype_given));

@@ -106,8 +106,12 @@ static bool check_view(const struct check *c, const struct prog_tensor *t) {
         !inside(w->first_part, w->n_parts, count(c, SECTION_PART)))
         return false;
     uint64_t rows = 0;
-    for (uint32_t i = t->part; i < t->part + t->n_parts; i++) rows += PROG(c->p, PART)[i].rows;
-    return rows == t->shape[0];
+    for (uint32_t i = t->part; i < t->part + t->n_parts; i++) {
+        const struct prog_part *part = &PROG(c->p, PART)[i];
+        if (part->stack != 0 && (t->n_dims != 3 || part->stack != t->shape[0])) return false;
+        rows += (uint64_t)part->rows * prog_part_tensors(part);
+    }
+    return rows == (t->n_dims == 3 ? (uint64_t)t->shape[0] * t->shape[1] : t->shape[0]);
 }
 
 static int check_header(const struct check *c, uint64_t bytes) {
@@ -342,8 +346,15 @@ static int check_tasks(const struct check *c, const struct prog_variant *v) {
 /* Whether a part's rows lie in its block. */
 static bool part_fits(const struct prog_part *p, const struct prog_weight *w) {
     if (p->rows == 0 || p->run == 0 || p->stride < p->run) return false;
-    const uint64_t last = p->rows - 1;
-    return prog_part_row(p->at, p->run, p->stride, last) < w->rows;
+    const uint64_t last = prog_part_row(p->at, p->run, p->stride, p->rows - 1);
+    return last + (uint64_t)p->step * (prog_part_tensors(p) - 1) < w->rows;
+}
+
+/* Whether a part's name is a pattern with one `*` if it is a stack's. */
+static bool part_is_named(const struct check *c, const struct prog_part *p) {
+    if (p->name >= count(c, SECTION_STRING)) return false;
+    const char *star = strchr(program_string(c->p, p->name), '*');
+    return p->stack == 0 || (star != NULL && strchr(star + 1, '*') == NULL);
 }
 
 static int check_weights(const struct check *c) {
@@ -358,10 +369,11 @@ static int check_weights(const struct check *c) {
             return bad(c, "weight", i, "parts");
         for (uint32_t k = w->first_part; k < w->first_part + w->n_parts; k++) {
             const struct prog_part *part = &PROG(c->p, PART)[k];
-            if (part->name >= count(c, SECTION_STRING)) return bad(c, "part", k, "name");
+            if (!part_is_named(c, part)) return bad(c, "part", k, "name");
             if (!part_fits(part, w)) return bad(c, "part", k, "rows");
             if (!weight_source_fits(&part->source, part->rows, w->n_dims == 2 ? w->cols : 0))
                 return bad(c, "part", k, "source");
+            if (part->stack != 0 && is_for_cuda(c)) return bad(c, "part", k, "stack");
         }
     }
     return QN_OK;

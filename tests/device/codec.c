@@ -52,7 +52,11 @@ static enum dtype stored_as(const struct prog_header *p, const struct prog_tenso
 void codec_put(const struct prog_header *p, const struct prog_tensor *t, char *workspace,
                uint64_t row, uint64_t col, double v, uint32_t flag) {
     const struct codec_place at = codec_place_of(p, t, row, col);
-    convert_store(stored_as(p, t), workspace + at.at, 0, (float)v);
+    const int32_t whole = (int32_t)v;
+    if (t->dtype == DTYPE_I32)
+        memcpy(workspace + at.at, &whole, sizeof whole);
+    else
+        convert_store(stored_as(p, t), workspace + at.at, 0, (float)v);
     if (at.flag_at != 0) memcpy(workspace + at.flag_at, &flag, 4);
 }
 

@@ -16,6 +16,7 @@ enum op_set {
     WIDE_K = 8,  /* forms with wide_k */
     OF_32 = 16,  /* projections, MLP and head of up to 32 rows */
     LATENT = 32, /* operators of latent attention; on CPUs only */
+    EXPERTS = 64,
 };
 
 enum backends { CPU = 1, GPU = 2, HOPPER = 4 };
@@ -74,6 +75,13 @@ enum op_size {
     S_NOPE,   /* what RoPE leaves of a query head */
     S_OUT,    /* all heads' values */
     S_TWO,
+    S_ROUTED, /* logits of the router */
+    S_EXPERTS,
+    S_WIDTH,  /* of an expert */
+    S_LISTED, /* rows of the list of experts, each of S_LIST_WORDS */
+    S_LIST_WORDS,
+    S_SLOTS,   /* rows and their experts */
+    S_WEIGHTS, /* of a row's experts, and its gate */
 };
 
 struct op_operand {
@@ -81,7 +89,7 @@ struct op_operand {
     enum op_size shape[TENSOR_MAX_DIMS];
 };
 
-enum { OP_TEST_SHAPES = 4 };
+enum { OP_TEST_SHAPES = 6 };
 
 struct op_test {
     uint32_t set; /* bits of enum op_set */
@@ -89,6 +97,9 @@ struct op_test {
      * units of the last place of the weights' 16-bit type. */
     double absolute, ulps;
     struct op_operand shapes[OP_TEST_SHAPES]; /* those that op_program.c does not know */
+    /* Makes the numbers of an input that not any numbers will do for; false: any will. NULL: no
+     * input is such. */
+    bool (*fill)(struct reference *r, const struct kop *op, int32_t tensor);
     const struct form_row *forms;
     size_t n_forms;
 };

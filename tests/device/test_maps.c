@@ -13,22 +13,24 @@
 #include "device/op_test.h"
 #include "task/maps_agree.h"
 
-static const struct model_spec spec = {.n_layers = 1,
-                                       .hidden = 512,
-                                       .intermediate = 768,
-                                       .vocab = 331,
-                                       .n_heads = 8,
-                                       .n_kv_heads = 4,
-                                       .head_dim = 64,
-                                       .max_position = 4096,
-                                       .rms_eps = 1e-6f,
-                                       .rope_theta = 10000,
-                                       .qkv_bias = 1,
-                                       .o_bias = 1,
-                                       .mlp_bias = 1,
-                                       .qk_norm = 1,
-                                       .weight_dtype = DTYPE_BF16,
-                                       .bos = -1};
+static const struct model_spec spec = {
+    .n_layers = 1,
+    .hidden = 512,
+    .intermediate = 768,
+    .vocab = 331,
+    .n_heads = 8,
+    .n_kv_heads = 4,
+    .head_dim = 64,
+    .max_position = 4096,
+    .rms_eps = 1e-6f,
+    .rope_theta = 10000,
+    .qkv_bias = 1,
+    .o_bias = 1,
+    .mlp_bias = 1,
+    .qk_norm = 1,
+    .weight_dtype = DTYPE_BF16,
+    .experts = {.n = 12, .top_k = 3, .width = 88, .shared_width = 64, .shared_gate = 1},
+    .bos = -1};
 
 static const struct model_spec latent = {
     .n_layers = 1,

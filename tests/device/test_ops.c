@@ -37,12 +37,14 @@ struct shape {
 /* Heads: dimensions of 64, 80, 128 and 256; 1, 2, 4 and 8 KV heads; groups of 1, 4, 8 and 16. Rows
  * that are multiples of nothing; 32 rows that stream; a row too long to be staged. */
 static const struct shape shapes[] = {
-    {"d64_kv8", PRODUCTS | ATTENTION | OTHERS | WIDE_K,
+    {"d64_kv8", PRODUCTS | ATTENTION | OTHERS | WIDE_K | EXPERTS,
      SPEC(.hidden = 512, .intermediate = 768, .vocab = 331, .n_heads = 8, .n_kv_heads = 8,
-          .head_dim = 64, .weight_dtype = DTYPE_BF16)},
-    {"d80_kv1_f16", PRODUCTS | ATTENTION | OTHERS | WIDE_K,
+          .head_dim = 64, .weight_dtype = DTYPE_BF16,
+          .experts = {.n = 11, .top_k = 3, .width = 88, .normed = 1})},
+    {"d80_kv1_f16", PRODUCTS | ATTENTION | OTHERS | WIDE_K | EXPERTS,
      SPEC(.hidden = 328, .intermediate = 264, .vocab = 203, .n_heads = 4, .n_kv_heads = 1,
-          .head_dim = 80, .qkv_bias = 1, .o_bias = 1, .mlp_bias = 1, .weight_dtype = DTYPE_F16)},
+          .head_dim = 80, .qkv_bias = 1, .o_bias = 1, .mlp_bias = 1, .weight_dtype = DTYPE_F16,
+          .experts = {.n = 5, .top_k = 5, .width = 41, .shared_width = 8, .shared_gate = 1})},
     {"d128_kv2", ATTENTION,
      SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 16, .n_kv_heads = 2,
           .head_dim = 128, .qk_norm = 1, .weight_dtype = DTYPE_BF16)},
@@ -59,6 +61,10 @@ static const struct shape shapes[] = {
      SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 5, .n_kv_heads = 1,
           .head_dim = 40, .weight_dtype = DTYPE_BF16,
           .latent = {.kv_rank = 72, .rope = 16, .v_dim = 28, .scale = 0.15f})},
+    {"of_130_experts", EXPERTS,
+     SPEC(.hidden = 72, .intermediate = 64, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
+          .head_dim = 64, .weight_dtype = DTYPE_F32,
+          .experts = {.n = 130, .top_k = 1, .width = 600, .shared_width = 8})},
     {"k15616", WIDE_K,
      SPEC(.hidden = 40, .intermediate = 15616, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
           .head_dim = 64, .weight_dtype = DTYPE_BF16)},
@@ -158,7 +164,7 @@ static void run_cuts(struct op_rig *rig, const struct test *t) {
 
 /* Whether a test runs the form in other tiles, too: a GPU's forms depend on their tiles. */
 static bool has_cuts(const struct test *t) {
-    return t->device == NULL && op_split_of(t->row.form.kind) != SPLIT_SLICES;
+    return t->device == NULL;
 }
 
 /* Whether no backend can have the form in that model: parts are of whole row blocks; STEP of

@@ -188,10 +188,17 @@ static void test_golden(void **state) {
         "mistral-longrope",
         "mistral-window",
         "mistral-yarn",
+        "mixtral",
+        "mixtral-window",
         "qwen2",
         "qwen2-dynamic",
+        "qwen2-moe",
+        "qwen2-moe-normed",
         "qwen2-window",
         "qwen3",
+        "qwen3-moe",
+        "qwen3-moe-all",
+        "qwen3-moe-sparse",
         "qwen3-mqa",
         "qwen3-tied",
         "qwen3-yarn",
@@ -220,16 +227,17 @@ static void test_chunks(void **state) {
     (void)state;
     static const char *const models[] = {
         GOLDEN "qwen3",          GOLDEN "llama2-mha",       GOLDEN "qwen2",
-        GOLDEN "mistral-window", GOLDEN "deepseek-v2-lite", GOLDEN "deepseek-v2-yarn"};
-    static const uint32_t chunks[] = {1, 2, 16, 64};
+        GOLDEN "qwen3-moe",      GOLDEN "qwen2-moe-normed", GOLDEN "mistral-window",
+        GOLDEN "mixtral-window", GOLDEN "deepseek-v2-lite", GOLDEN "deepseek-v2-yarn"};
+    static const uint32_t chunks[] = {1, 2, 7, 16, 64};
     int32_t prompt[200];
     fill_prompt(prompt, 200, 1);
-    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
         struct result whole, cut;
         qn_engine_params p = params_for(models[m]);
         p.max_num_batched_tokens = 256; /* the whole prompt at once */
         run_one(&p, prompt, 200, &whole);
-        for (size_t c = 0; c < 4; c++) {
+        for (size_t c = 0; c < sizeof chunks / sizeof chunks[0]; c++) {
             p.max_num_batched_tokens = chunks[c];
             run_one(&p, prompt, 200, &cut);
             assert_same(&whole, &cut);
@@ -239,16 +247,17 @@ static void test_chunks(void **state) {
 
 static void test_workers(void **state) {
     (void)state;
-    static const char *const models[] = {GOLDEN "qwen3", GOLDEN "llama2-mha", GOLDEN "qwen3-mqa",
-                                         GOLDEN "deepseek-v2-lite"};
+    static const char *const models[] = {
+        GOLDEN "qwen3",     GOLDEN "llama2-mha",       GOLDEN "qwen3-mqa",       GOLDEN "qwen3-moe",
+        GOLDEN "qwen2-moe", GOLDEN "qwen3-moe-sparse", GOLDEN "deepseek-v2-lite"};
     int32_t prompt[70];
     fill_prompt(prompt, 70, 2);
-    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
         struct result one, many;
         qn_engine_params p = params_for(models[m]);
         p.threads = 1;
         run_one(&p, prompt, 70, &one);
-        for (uint32_t threads = 2; threads <= 5; threads++) {
+        for (uint32_t threads = 2; threads <= 7; threads++) {
             p.threads = threads;
             run_one(&p, prompt, 70, &many);
             assert_same(&one, &many);
@@ -288,6 +297,8 @@ static void check_company(const char *model) {
 static void test_company(void **state) {
     (void)state;
     check_company(GOLDEN "qwen3");
+    check_company(GOLDEN "qwen3-moe");
+    check_company(GOLDEN "qwen2-moe");
     check_company(GOLDEN "deepseek-v2-lite");
 }
 

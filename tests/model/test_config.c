@@ -91,12 +91,12 @@ static void the_family_is_found(void **state) {
                      &family_llama);
     bad("{\"architectures\":[\"GPT2LMHeadModel\"]," SIZES "}", QN_EUNSUPPORTED,
         "config.json: architectures: 'GPT2LMHeadModel' is not supported; supported are "
-        "DeepseekV2ForCausalLM, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
-        "Qwen3ForCausalLM");
+        "DeepseekV2ForCausalLM, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, "
+        "Qwen2ForCausalLM, Qwen2MoeForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM");
     bad("{\"model_type\":\"mamba\"," SIZES "}", QN_EUNSUPPORTED,
         "config.json: model_type: 'mamba' is not supported; supported are "
-        "DeepseekV2ForCausalLM, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
-        "Qwen3ForCausalLM");
+        "DeepseekV2ForCausalLM, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, "
+        "Qwen2ForCausalLM, Qwen2MoeForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM");
     bad("{" SIZES "}", QN_EFORMAT,
         "config.json: architectures: want a list of strings, have nothing");
     bad("{\"architectures\":[7]," SIZES "}", QN_EFORMAT,
@@ -104,6 +104,79 @@ static void the_family_is_found(void **state) {
     bad("{\"architectures\":\"LlamaForCausalLM\"," SIZES "}", QN_EFORMAT,
         "config.json: architectures: want an array, have a string");
     bad("[]", QN_EFORMAT, "config.json: want a JSON object");
+}
+
+#define QWEN3_MOE "\"architectures\":[\"Qwen3MoeForCausalLM\"]"
+#define QWEN2_MOE "\"architectures\":[\"Qwen2MoeForCausalLM\"]"
+#define MIXTRAL   "\"architectures\":[\"MixtralForCausalLM\"]"
+
+static void experts_have_defaults(void **state) {
+    (void)state;
+    struct experts_spec e = good("{" QWEN3_MOE "," SIZES "}").spec.experts;
+    assert_int_equal(e.n, 128);
+    assert_int_equal(e.top_k, 8);
+    assert_int_equal(e.width, 768);
+    assert_int_equal(e.normed | e.shared_width | e.shared_gate | e.dense[0], 0);
+    e = good("{" QWEN2_MOE "," SIZES "}").spec.experts;
+    assert_int_equal(e.n, 60);
+    assert_int_equal(e.top_k, 4);
+    assert_int_equal(e.width, 1408);
+    assert_int_equal(e.shared_width, 5632);
+    assert_int_equal(e.shared_gate, 1);
+    assert_int_equal(e.normed, 0);
+    e = good("{" MIXTRAL "," SIZES "}").spec.experts;
+    assert_int_equal(e.n, 8);
+    assert_int_equal(e.top_k, 2);
+    assert_int_equal(e.width, 80); /* intermediate_size */
+    assert_int_equal(e.normed, 1);
+    assert_int_equal(good("{" QWEN3 "," SIZES ",\"num_experts\":8}").spec.experts.n, 0);
+}
+
+static void experts_have_two_spellings(void **state) {
+    (void)state;
+    assert_int_equal(good("{" QWEN3_MOE "," SIZES ",\"num_experts\":9}").spec.experts.n, 9);
+    assert_int_equal(good("{" QWEN3_MOE "," SIZES ",\"num_local_experts\":9}").spec.experts.n, 9);
+    assert_int_equal(good("{" MIXTRAL "," SIZES ",\"num_experts\":9}").spec.experts.n, 9);
+    assert_int_equal(good("{" QWEN3_MOE "," SIZES ",\"num_experts\":0}").spec.experts.n, 0);
+    bad("{" QWEN3_MOE "," SIZES ",\"num_experts\":4}", QN_ESHAPE,
+        "config.json: num_experts_per_tok: want a number from 1 to 4, have 8");
+    bad("{" QWEN3_MOE "," SIZES ",\"num_experts\":4,\"num_experts_per_tok\":5}", QN_EFORMAT,
+        "config.json: num_experts_per_tok: want an integer from 1 to 4, have 5");
+    bad("{" QWEN3_MOE "," SIZES ",\"num_experts\":1025}", QN_EFORMAT,
+        "config.json: num_experts: want an integer from 0 to 1024, have 1025");
+    bad("{" QWEN3_MOE "," SIZES ",\"moe_intermediate_size\":0}", QN_EFORMAT,
+        "config.json: moe_intermediate_size: want an integer from 1 to 65536, have 0");
+    bad("{" QWEN3_MOE "," SIZES ",\"norm_topk_prob\":1}", QN_EFORMAT,
+        "config.json: norm_topk_prob: want true or false, have an integer");
+}
+
+static void some_layers_are_dense(void **state) {
+    (void)state;
+#define LAYERS(n, more)                                                                            \
+    "{" QWEN3_MOE ",\"num_hidden_layers\":" n ",\"hidden_size\":48,\"intermediate_size\":80,"      \
+    "\"vocab_size\":301,\"num_attention_heads\":6" more "}"
+    struct experts_spec e = good(LAYERS("7", ",\"decoder_sparse_step\":3")).spec.experts;
+    assert_int_equal(e.dense[0], 0x5b); /* layers 2 and 5 have experts */
+    e = good(LAYERS("40", ",\"mlp_only_layers\":[0,33,40,-1]")).spec.experts;
+    assert_int_equal(e.dense[0], 1);
+    assert_int_equal(e.dense[1], 2);
+    bad(LAYERS("7", ",\"mlp_only_layers\":[\"a\"]"), QN_EFORMAT,
+        "config.json: mlp_only_layers: want a list of layers");
+    bad(LAYERS("7", ",\"decoder_sparse_step\":0"), QN_EFORMAT,
+        "config.json: decoder_sparse_step: want an integer from 1 to 512, have 0");
+}
+
+static void windows_of_experts(void **state) {
+    (void)state;
+    assert_int_equal(good("{" QWEN3_MOE "," SIZES ",\"sliding_window\":9}").spec.sliding_window, 0);
+    assert_int_equal(good("{" QWEN3_MOE "," SIZES ",\"use_sliding_window\":true,"
+                          "\"sliding_window\":9,\"max_window_layers\":1}")
+                         .spec.sliding_window,
+                     9);
+    assert_int_equal(good("{" MIXTRAL "," SIZES "}").spec.sliding_window, 0);
+    assert_int_equal(good("{" MIXTRAL "," SIZES ",\"sliding_window\":9}").spec.sliding_window, 9);
+    bad("{" QWEN2_MOE "," SIZES ",\"use_sliding_window\":true}", QN_EUNSUPPORTED,
+        "config.json: use_sliding_window: want false, have 'true'");
 }
 
 static void every_number_has_bounds(void **state) {
@@ -573,6 +646,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_of_each_family),
         cmocka_unit_test(the_family_is_found),
+        cmocka_unit_test(experts_have_defaults),
+        cmocka_unit_test(experts_have_two_spellings),
+        cmocka_unit_test(some_layers_are_dense),
+        cmocka_unit_test(windows_of_experts),
         cmocka_unit_test(every_number_has_bounds),
         cmocka_unit_test(token_ids_come_in_three_forms),
         cmocka_unit_test(dtypes_are_spelled_in_many_ways),

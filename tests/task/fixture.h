@@ -33,13 +33,16 @@ static inline struct model_spec fixture_qwen3_8b(void) {
 
 struct fixture_names {
     char norm[40], wq[40], wk[40], wv[40], kv[40], wo[40], norm2[40], wg[40], wu[40], wd[40];
+    char router[40], eg[40], eu[40], ed[40];
 };
 
 static inline void fixture_layer_names(struct fixture_names *n, uint32_t layer) {
-#define NAME(field) snprintf(n->field, sizeof n->field, "%u." #field, layer)
+#define NAME(field)  snprintf(n->field, sizeof n->field, "%u." #field, layer)
+#define STACK(field) snprintf(n->field, sizeof n->field, "%u." #field ".*", layer)
     NAME(norm), NAME(wq), NAME(wk), NAME(wv), NAME(kv), NAME(wo), NAME(norm2), NAME(wg), NAME(wu);
-    NAME(wd);
+    NAME(wd), NAME(router), STACK(eg), STACK(eu), STACK(ed);
 #undef NAME
+#undef STACK
 }
 
 static inline int fixture_weight(struct diag *d, struct kgraph *g, const char *name, uint64_t rows,
@@ -111,6 +114,44 @@ static inline int fixture_norm(struct diag *d, struct kgraph *g, const struct fi
     *squares = s->squares;
     *norm = NO_TENSOR;
     return ahead ? QN_OK : fixture_weight(d, g, name, g->spec.hidden, 0, norm);
+}
+
+/* The experts of a layer, after what all tokens have beside them, if there is such. */
+static inline int fixture_experts(struct diag *d, struct kgraph *g, int layer,
+                                  const struct fixture_names *n, struct fixture_stream *s) {
+    const struct experts_spec *e = &g->spec.experts;
+    const uint64_t H = g->spec.hidden;
+    int32_t out[OP_MAX_OUT], route[OP_MAX_OUT], shared = NO_TENSOR, norm;
+    TRY(fixture_weight(d, g, n->norm2, H, 0, &norm));
+    if (e->shared_width != 0) {
+        int32_t mlp[7] = {s->x, norm, 0, 0, NO_TENSOR, NO_TENSOR, NO_TENSOR};
+        TRY(fixture_weight(d, g, n->wg, e->shared_width, H, &mlp[MLP_WG]));
+        TRY(fixture_weight(d, g, n->wu, e->shared_width, H, &mlp[MLP_WU]));
+        TRY(kgraph_op(d, g, OP_GATED_MLP, layer, mlp, out));
+        int32_t linear[5] = {out[0], NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR};
+        TRY(fixture_weight(d, g, n->wd, H, e->shared_width, &linear[LINEAR_W]));
+        TRY(kgraph_op(d, g, OP_LINEAR, layer, linear, out));
+        shared = out[0];
+    }
+    int32_t router[3] = {s->x, norm};
+    TRY(fixture_weight(d, g, n->router, e->n + e->shared_gate, H, &router[ROUTER_W]));
+    TRY(kgraph_op(d, g, OP_ROUTER, layer, router, out));
+    TRY(kgraph_op(d, g, OP_ROUTE, layer, out, route));
+    int32_t up[6] = {s->x, norm, route[ROUTE_OUT_LIST], route[ROUTE_OUT_SLOTS]};
+    TRY(kgraph_weight_stacked(d, g, n->eg, e->n, DTYPE_BF16, e->width, H, &up[GATE_UP_WG]));
+    TRY(kgraph_weight_stacked(d, g, n->eu, e->n, DTYPE_BF16, e->width, H, &up[GATE_UP_WU]));
+    TRY(kgraph_op(d, g, OP_EXPERT_GATE_UP, layer, up, out));
+    int32_t down[7] = {out[0],
+                       route[ROUTE_OUT_LIST],
+                       route[ROUTE_OUT_SLOTS],
+                       route[ROUTE_OUT_WEIGHT],
+                       NO_TENSOR,
+                       shared,
+                       s->x};
+    TRY(kgraph_weight_stacked(d, g, n->ed, e->n, DTYPE_BF16, H, e->width, &down[DOWN_WD]));
+    TRY(kgraph_op(d, g, OP_EXPERT_DOWN, layer, down, out));
+    *s = (struct fixture_stream){out[0], NO_TENSOR, NO_TENSOR};
+    return QN_OK;
 }
 
 /* Latent attention, up to the heads' values; queries come from a latent of their own if the spec
@@ -206,6 +247,7 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uin
     TRY(fixture_pack(d, g, layer, cuts & KGRAPH_PACK_O, &linear[LINEAR_A]));
     TRY(fixture_weight(d, g, n.wo, H, O, &linear[LINEAR_W]));
     TRY(fixture_stream(d, g, OP_LINEAR, layer, cuts, n.norm2, linear, s));
+    if (spec_is_sparse(spec, (uint32_t)layer)) return fixture_experts(d, g, layer, &n, s);
     int32_t mlp[7] = {NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR};
     TRY(fixture_norm(d, g, s, n.norm2, &mlp[MLP_X], &mlp[MLP_NORM], &mlp[MLP_SQUARES]));
     const char *const both[2] = {n.wg, n.wu};

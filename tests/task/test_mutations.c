@@ -478,6 +478,17 @@ static struct model_spec packing(void) {
     return fixture_spec(1, PACK_K, 2, 1, PACK_K / 2, PACK_K, 192);
 }
 
+/* Layers with experts, of which the second also has shared ones and a dense layer. */
+static struct model_spec of_experts(bool shared) {
+    struct model_spec s = fixture_spec(2, 32, 2, 1, 16, 48, 130);
+    s.experts = (struct experts_spec){.n = 6, .top_k = 2, .width = 40};
+    if (!shared) return s;
+    s.experts.shared_width = 24;
+    s.experts.shared_gate = 1;
+    s.experts.dense[0] = 1;
+    return s;
+}
+
 static void every_harmful_mutation_is_caught(void **state) {
     (void)state;
     const struct model_spec specs[] = {fixture_spec(2, 32, 2, 1, 16, 48, 192),
@@ -507,6 +518,13 @@ static void every_harmful_mutation_is_caught(void **state) {
         if (i >= 2) o_latents.launch = LAUNCH_ALL_AOT;
         if (i == 3) o_latents.tiles[OP_LATENT_HEADS].row_tiles = 2;
         mutate(&latents, i % 3 == 0 ? 6 : 1, &o_latents, counts);
+    }
+    for (uint32_t i = 0; i < 4; i++) { /* a list that an operator of the iteration writes */
+        const struct model_spec experts = of_experts(i % 2 == 1);
+        struct task_options by_list = {.device.n_workers = 2 + i, .tasks_per_worker = 1};
+        if (i >= 2) by_list.launch = LAUNCH_ALL_AOT;
+        if (i == 3) by_list.tiles[OP_EXPERT_DOWN].row_tiles = 2;
+        mutate(&experts, i < 2 ? 2 : 6, &by_list, counts);
     }
     uint32_t killed = 0, missed = 0;
     print_message("%-30s %8s %8s %8s %8s\n", "mutation", "killed", "cautious", "harmless",
@@ -553,6 +571,15 @@ static void unmutated_programs_are_harmless(void **state) {
         const struct model_spec latents = of_latents(16);
         struct fixture f;
         struct prog_header *p = compile(&f, &latents, n_rows, &o, false);
+        assert_false(oracle_harm(&w, &f.kernel, p));
+        free(p);
+        fixture_fini(&f);
+    }
+    for (int shared = 0; shared < 2; shared++) {
+        const struct task_options o = {.device.n_workers = 3, .tasks_per_worker = 1};
+        const struct model_spec experts = of_experts(shared != 0);
+        struct fixture f;
+        struct prog_header *p = compile(&f, &experts, 6, &o, false);
         assert_false(oracle_harm(&w, &f.kernel, p));
         free(p);
         fixture_fini(&f);
