@@ -19,7 +19,10 @@ static struct op_attrs attrs_of(const struct model_spec *s) {
                              .experts = s->experts.n,
                              .top_k = s->experts.top_k,
                              .gates = s->experts.shared_gate,
-                             .normed = s->experts.normed};
+                             .normed = s->experts.normed,
+                             .groups = s->experts.groups,
+                             .top_groups = s->experts.top_groups,
+                             .routed = s->experts.scale != 0 ? s->experts.scale : 1};
 }
 
 void kgraph_init(struct kgraph *g, struct arena *arena, const struct model_spec *spec,

@@ -58,8 +58,25 @@ static int verify_experts(struct diag *d, const char *file, const struct experts
         {"norm_topk_prob", e->normed, 0, 1},
         {"shared_expert_intermediate_size", e->shared_width, 0, SPEC_MAX_HIDDEN},
         {"shared expert gate", e->shared_gate, 0, e->shared_width != 0},
+        {"n_group", e->groups, 0, e->n},
+        {"topk_group", e->top_groups, e->groups != 0, e->groups},
     };
-    return e->n == 0 ? QN_OK : out_of_bounds(d, file, bounds, COUNT_OF(bounds));
+    if (e->n == 0) return QN_OK;
+    TRY(out_of_bounds(d, file, bounds, COUNT_OF(bounds)));
+    if (!(e->scale >= 0 && isfinite(e->scale)))
+        return fail(d, QN_ESHAPE, "%s: routed_scaling_factor: want a positive number", file);
+    if (e->groups == 0) return QN_OK;
+    if (e->n % e->groups != 0)
+        return fail(d, QN_ESHAPE,
+                    "%s: n_group: want a divisor of the number of experts (%u), have "
+                    "%u",
+                    file, e->n, e->groups);
+    if (e->top_k > (uint64_t)e->top_groups * (e->n / e->groups))
+        return fail(d, QN_ESHAPE,
+                    "%s: num_experts_per_tok: want at most the experts of topk_group groups (%u), "
+                    "have %u",
+                    file, e->top_groups * (e->n / e->groups), e->top_k);
+    return QN_OK;
 }
 
 uint64_t spec_mlp_elements(const struct model_spec *s, uint32_t layer) {

@@ -47,6 +47,9 @@ struct experts_spec {
     uint32_t normed;       /* 0 or 1: a token's weights add up to 1 */
     uint32_t shared_width; /* of the MLP that all tokens have besides; 0: there is none */
     uint32_t shared_gate;  /* 0 or 1: that is multiplied by the sigmoid of a dot product */
+    uint32_t groups;     /* a token's experts are of the top_groups groups whose best logits are */
+    uint32_t top_groups; /* largest; groups divides n; 0: of any */
+    float scale;         /* the weights of a token's experts are multiplied by it; 0: by 1 */
     uint32_t dense[SPEC_MAX_LAYERS / 32]; /* bit per layer: its MLP is a dense one */
 };
 
@@ -87,7 +90,7 @@ struct model_spec {
     struct latent_spec latent;
 };
 
-ABI_SIZE(struct model_spec, 4 * (44 + SPEC_MAX_LAYERS / 32 + SPEC_MAX_HEAD_DIM));
+ABI_SIZE(struct model_spec, 4 * (47 + SPEC_MAX_LAYERS / 32 + SPEC_MAX_HEAD_DIM));
 
 /* Whether a layer's MLP is made of experts. */
 static inline int spec_is_sparse(const struct model_spec *s, uint32_t layer) {

@@ -89,7 +89,10 @@ struct op_attrs {
     uint32_t top_k;   /* experts of a row, 1 to experts */
     uint32_t gates;   /* 1: shared experts have a gate; else 0 */
     uint32_t normed;  /* 1: a row's weights add up to 1; else 0 */
-    uint32_t placed;  /* enum expert_placing (expert_list.h) */
+    uint32_t groups;  /* of experts, of which a row has those of top_groups; 0: of any */
+    uint32_t top_groups;
+    float routed;    /* a row's weights are multiplied by it */
+    uint32_t placed; /* enum expert_placing (expert_list.h) */
 };
 
 #ifndef __CUDACC_RTC__

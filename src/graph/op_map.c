@@ -381,7 +381,10 @@ static int check_attributes(const struct binder *b) {
                {"experts", a->experts > 0},
                {"top_k", a->top_k > 0 && a->top_k <= a->experts},
                {"gates", a->gates <= 1},
-               {"normed", a->normed <= 1}};
+               {"normed", a->normed <= 1},
+               {"groups", a->groups == 0 || a->experts % a->groups == 0},
+               {"top_groups", a->top_groups <= a->groups},
+               {"routed", a->routed > 0}};
     for (const char *at = b->info.attributes; *at != '\0';) {
         char word[OP_NAME_CHARS * 2];
         at = read_word(at, word);

@@ -48,9 +48,14 @@ struct expert_fields {
     const char *width;     /* of an expert */
     const char *normed;    /* NULL: a token's weights always add up to 1 */
     const char *shared;    /* width of the shared expert; NULL: there is none */
+    const char *n_shared;  /* number of shared experts, each as wide as the others; or NULL */
+    const char *n_dense;   /* layers before the first one with experts; or NULL */
+    bool groups;           /* topk_method may choose groups first; weights stay softmaxes, times
+                              routed_scaling_factor (DeepSeek-V2) */
     bool steps;            /* decoder_sparse_step and mlp_only_layers make some layers dense */
     /* Defaults. */
-    int n_default, width_default, top_k_default, shared_default; /* width 0: it must be there */
+    int n_default, width_default, top_k_default, shared_default; /* width 0: it must be there;
+                                                                    shared: or their number */
 };
 
 /* How a family says that it attends to a window only. */

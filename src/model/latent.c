@@ -37,16 +37,6 @@ static int refuse_groups(const struct reader *r, const struct model_spec *s) {
                 r->file, s->n_heads, s->n_kv_heads);
 }
 
-static int refuse_experts(const struct reader *r, const struct model_spec *s) {
-    uint32_t dense;
-    TRY(number(r, "first_k_dense_replace", 0, INT32_MAX, 0, &dense));
-    if (dense >= s->n_layers) return QN_OK;
-    return fail(r->d, QN_EUNSUPPORTED,
-                "%s: first_k_dense_replace: want %u, as many as there are layers: experts "
-                "(n_routed_experts) are not supported; have %u",
-                r->file, s->n_layers, dense);
-}
-
 int latent_read(struct diag *d, const char *file, const json_t *root, const struct family *family,
                 struct model_spec *s) {
     const struct reader r = {d, file, root};
@@ -54,7 +44,6 @@ int latent_read(struct diag *d, const char *file, const json_t *root, const stru
     uint32_t nope;
     if (!family->latent) return QN_OK;
     TRY(refuse_groups(&r, s));
-    TRY(refuse_experts(&r, s));
     TRY(read_q_rank(&r, &l->q_rank));
     TRY(number(&r, "kv_lora_rank", 1, SPEC_MAX_HIDDEN, DEFAULT_KV_RANK, &l->kv_rank));
     TRY(number(&r, "qk_nope_head_dim", 1, SPEC_MAX_HEAD_DIM, DEFAULT_NOPE, &nope));

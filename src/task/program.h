@@ -157,7 +157,7 @@ struct prog_op {
     struct op_attrs attrs;
     uint32_t gang; /* tasks that run together (task_graph.h), 1 to PROG_MAX_GANG */
 };
-ABI_SIZE(struct prog_op, 128);
+ABI_SIZE(struct prog_op, 140);
 
 struct prog_task {
     uint16_t kind;    /* enum op_kind; OP_NONE: an empty task that only forwards a trigger */

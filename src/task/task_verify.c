@@ -53,7 +53,8 @@ static bool attributes_fit(const struct proof *f, const struct prog_op *op) {
     const struct kv_row *r = PROG(f->p, KV);
     const uint32_t turned = r->v_in_k ? spec_rope_dim(PROG(f->p, MODEL)) : 0;
     if (a->experts != e->n || a->top_k != e->top_k || a->gates != e->shared_gate ||
-        a->normed != e->normed || a->placed > EXPERT_STATIC)
+        a->normed != e->normed || a->groups != e->groups || a->top_groups != e->top_groups ||
+        a->routed != (e->scale != 0 ? e->scale : 1) || a->placed > EXPERT_STATIC)
         return false;
     return a->kv == r->heads && a->D == r->k_width && a->DV == r->v_width && a->DR == turned &&
            a->heads % a->kv == 0 && a->heads > 0;

@@ -228,7 +228,8 @@ static void test_chunks(void **state) {
     static const char *const models[] = {
         GOLDEN "qwen3",          GOLDEN "llama2-mha",       GOLDEN "qwen2",
         GOLDEN "qwen3-moe",      GOLDEN "qwen2-moe-normed", GOLDEN "mistral-window",
-        GOLDEN "mixtral-window", GOLDEN "deepseek-v2-lite", GOLDEN "deepseek-v2-yarn"};
+        GOLDEN "mixtral-window", GOLDEN "deepseek-v2-lite", GOLDEN "deepseek-v2-yarn",
+        GOLDEN "deepseek-v2-f16"};
     static const uint32_t chunks[] = {1, 2, 7, 16, 64};
     int32_t prompt[200];
     fill_prompt(prompt, 200, 1);

@@ -410,6 +410,46 @@ static void latents_are_read(void **state) {
     assert_true(s.rope_scale == 1);
 }
 
+/* The same with a layer of experts. */
+#define GROUPED(more)                                                                              \
+    "{\"architectures\":[\"DeepseekV2ForCausalLM\"]," SIZES ",\"first_k_dense_replace\":1,"        \
+    "\"n_routed_experts\":12,\"num_experts_per_tok\":4,\"moe_intermediate_size\":24" more "}"
+
+static void experts_in_groups(void **state) {
+    (void)state;
+    struct experts_spec e = good("{" LATENT "}").spec.experts;
+    assert_int_equal(e.n, 0);
+    e = good(GROUPED("")).spec.experts;
+    assert_int_equal(e.n, 12);
+    assert_int_equal(e.dense[0], 1);
+    assert_int_equal(e.shared_width, 48); /* two */
+    assert_int_equal(e.normed | e.shared_gate | e.groups | e.top_groups, 0);
+    assert_true(e.scale == 1);
+    e = good(GROUPED(",\"topk_method\":\"group_limited_greedy\",\"n_group\":4,\"topk_group\":2,"
+                     "\"routed_scaling_factor\":16.0,\"n_shared_experts\":0"))
+            .spec.experts;
+    assert_int_equal(e.groups, 4);
+    assert_int_equal(e.top_groups, 2);
+    assert_int_equal(e.shared_width, 0);
+    assert_true(e.scale == 16);
+    bad(GROUPED(",\"topk_method\":\"noaux_tc\""), QN_EUNSUPPORTED,
+        "config.json: topk_method: want greedy or group_limited_greedy, have 'noaux_tc'");
+    bad(GROUPED(",\"scoring_func\":\"sigmoid\""), QN_EUNSUPPORTED,
+        "config.json: scoring_func: want softmax, have 'sigmoid'");
+    bad(GROUPED(",\"norm_topk_prob\":true"), QN_EUNSUPPORTED,
+        "config.json: norm_topk_prob: want false, have 'true'");
+    bad(GROUPED(",\"topk_method\":\"group_limited_greedy\",\"topk_group\":2"), QN_EFORMAT,
+        "config.json: n_group: want a number, as topk_method is group_limited_greedy");
+    bad(GROUPED(",\"topk_method\":\"group_limited_greedy\",\"n_group\":5,\"topk_group\":2"),
+        QN_ESHAPE, "config.json: n_group: want a divisor of the number of experts (12), have 5");
+    bad(GROUPED(",\"topk_method\":\"group_limited_greedy\",\"n_group\":4,\"topk_group\":1"),
+        QN_ESHAPE,
+        "config.json: num_experts_per_tok: want at most the experts of topk_group groups (3), "
+        "have 4");
+    bad(GROUPED(",\"routed_scaling_factor\":0"), QN_EFORMAT,
+        "config.json: routed_scaling_factor: want a number from 1e-06 to 1e+06, have 0");
+}
+
 static void other_latents_are_refused(void **state) {
     (void)state;
     bad("{" LATENT ",\"num_key_value_heads\":3}", QN_EUNSUPPORTED,
@@ -658,6 +698,7 @@ int main(void) {
         cmocka_unit_test(rope_has_two_spellings),
         cmocka_unit_test(original_lengths),
         cmocka_unit_test(latents_are_read),
+        cmocka_unit_test(experts_in_groups),
         cmocka_unit_test(other_latents_are_refused),
         cmocka_unit_test(other_ropes_are_refused),
         cmocka_unit_test(what_changes_results_is_refused),

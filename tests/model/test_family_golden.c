@@ -235,6 +235,11 @@ static void golden_models_notice(void **state) {
         {"deepseek-v2-yarn", offsetof(struct model_spec, latent.scale), 0x3e64f92e /* 0.2236 */},
         {"deepseek-v2-yarn", offsetof(struct model_spec, qkv_bias), 0},
         {"deepseek-v2-f16", offsetof(struct model_spec, rope_scale), 0x3f800000},
+        {"deepseek-v2-f16", offsetof(struct model_spec, experts.groups), 6},
+        {"deepseek-v2-f16", offsetof(struct model_spec, experts.top_groups), 3},
+        {"deepseek-v2-f16", offsetof(struct model_spec, experts.scale), 0x3f800000},
+        {"deepseek-v2-lite", offsetof(struct model_spec, experts.normed), 1},
+        {"deepseek-v2-lite", offsetof(struct model_spec, experts.top_k), 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         json_t *root;

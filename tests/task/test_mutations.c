@@ -392,11 +392,14 @@ static const struct {
     {"a tensor changes its carry", flag_a_tensor_in_place},
 };
 
-/* Latent attention: queries from the stream, and from a latent of their own. */
+/* Latent attention: queries from the stream; or from a latent of their own, with experts. */
 static struct model_spec of_latents(uint32_t q_rank) {
     struct model_spec s = fixture_spec(2, 32, 3, 1, 20, 48, 130);
     s.latent = (struct latent_spec){
         .kv_rank = 24, .q_rank = q_rank, .rope = 8, .v_dim = 10, .scale = 0.25f};
+    if (q_rank != 0)
+        s.experts = (struct experts_spec){
+            .n = 6, .top_k = 2, .width = 24, .shared_width = 16, .groups = 3, .top_groups = 2};
     return s;
 }
 
