@@ -175,32 +175,20 @@ static void check_model(const char *name, const char *dtype) {
 static void test_golden(void **state) {
     (void)state;
     static const char *const models[] = {
-        "deepseek-v2-f16",
-        "deepseek-v2-lite",
-        "deepseek-v2-yarn",
-        "llama-linear",
-        "llama-longrope",
-        "llama-yarn",
-        "llama2-mha",
-        "llama3-rope-parameters",
-        "llama3-rope-scaling",
-        "mistral",
-        "mistral-longrope",
-        "mistral-window",
-        "mistral-yarn",
-        "mixtral",
-        "mixtral-window",
-        "qwen2",
-        "qwen2-dynamic",
-        "qwen2-moe",
-        "qwen2-moe-normed",
-        "qwen2-window",
-        "qwen3",
-        "qwen3-moe",
-        "qwen3-moe-all",
-        "qwen3-moe-sparse",
-        "qwen3-mqa",
-        "qwen3-tied",
+        "deepseek-v2-f16",     "deepseek-v2-lite",
+        "deepseek-v2-yarn",    "llama-linear",
+        "llama-longrope",      "llama-yarn",
+        "llama2-mha",          "llama3-rope-parameters",
+        "llama3-rope-scaling", "mistral",
+        "mistral-longrope",    "mistral-window",
+        "mistral-yarn",        "mixtral",
+        "mixtral-window",      "qwen2",
+        "qwen2-dynamic",       "qwen2-mixed",
+        "qwen2-moe",           "qwen2-moe-normed",
+        "qwen2-window",        "qwen3",
+        "qwen3-mixed",         "qwen3-moe",
+        "qwen3-moe-all",       "qwen3-moe-sparse",
+        "qwen3-mqa",           "qwen3-tied",
         "qwen3-yarn",
     };
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
@@ -226,10 +214,10 @@ static void run_one(const qn_engine_params *p, const int32_t *ids, size_t n, str
 static void test_chunks(void **state) {
     (void)state;
     static const char *const models[] = {
-        GOLDEN "qwen3",          GOLDEN "llama2-mha",       GOLDEN "qwen2",
-        GOLDEN "qwen3-moe",      GOLDEN "qwen2-moe-normed", GOLDEN "mistral-window",
-        GOLDEN "mixtral-window", GOLDEN "deepseek-v2-lite", GOLDEN "deepseek-v2-yarn",
-        GOLDEN "deepseek-v2-f16"};
+        GOLDEN "qwen3",           GOLDEN "llama2-mha",       GOLDEN "qwen2",
+        GOLDEN "qwen3-moe",       GOLDEN "qwen2-moe-normed", GOLDEN "mistral-window",
+        GOLDEN "mixtral-window",  GOLDEN "deepseek-v2-lite", GOLDEN "deepseek-v2-yarn",
+        GOLDEN "deepseek-v2-f16", GOLDEN "qwen3-mixed"};
     static const uint32_t chunks[] = {1, 2, 7, 16, 64};
     int32_t prompt[200];
     fill_prompt(prompt, 200, 1);
@@ -248,9 +236,14 @@ static void test_chunks(void **state) {
 
 static void test_workers(void **state) {
     (void)state;
-    static const char *const models[] = {
-        GOLDEN "qwen3",     GOLDEN "llama2-mha",       GOLDEN "qwen3-mqa",       GOLDEN "qwen3-moe",
-        GOLDEN "qwen2-moe", GOLDEN "qwen3-moe-sparse", GOLDEN "deepseek-v2-lite"};
+    static const char *const models[] = {GOLDEN "qwen3",
+                                         GOLDEN "llama2-mha",
+                                         GOLDEN "qwen3-mqa",
+                                         GOLDEN "qwen3-moe",
+                                         GOLDEN "qwen2-moe",
+                                         GOLDEN "qwen3-moe-sparse",
+                                         GOLDEN "deepseek-v2-lite",
+                                         GOLDEN "qwen3-mixed"};
     int32_t prompt[70];
     fill_prompt(prompt, 70, 2);
     for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
