@@ -27,21 +27,21 @@ void view_region(const struct kgraph *k, const struct region *r, struct strbuf *
 
 uint64_t view_tensor_bytes(const struct kgraph *k, int32_t tensor) {
     const struct tensor *t = &k->tensors.items[tensor];
-    return tensor_bytes(t) * (t->role == TENSOR_STATE ? k->spec.head_dim : 1);
+    return tensor_bytes(t) * (t->role == TENSOR_STATE ? k->attrs.D : 1);
 }
 
 uint64_t view_region_bytes(const struct kgraph *k, const struct region *r) {
     const struct tensor *t = &k->tensors.items[r->tensor];
     uint64_t element = dtype_bytes(t->dtype);
     if (r->n_slices > 0) return tensor_bytes(t) / r->n_slices;
-    if (t->role == TENSOR_STATE) element *= k->spec.head_dim;
+    if (t->role == TENSOR_STATE) element *= k->attrs.D;
     return region_elements(k, r) * element;
 }
 
 /* A layer has several linear operators: " (o_proj)", from the weight's name. */
 static void linear_name(const struct kgraph *k, const struct kop *op, struct strbuf *out) {
     static const char suffix[] = ".weight";
-    if (op->kind != OP_LINEAR && op->kind != OP_LINEAR_PARTS) return;
+    if (op->kind != OP_LINEAR && op->kind != OP_LINEAR_SPLITK) return;
     const char *name = k->tensors.items[op->in[LINEAR_W]].name; /* PARTS_W, too */
     size_t n = strlen(name), last = sizeof suffix - 1;
     if (n > last && strcmp(name + n - last, suffix) == 0) n -= last;

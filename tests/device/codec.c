@@ -36,23 +36,28 @@ struct codec_place codec_place_of(const struct prog_header *p, const struct prog
     (void)p;
     const uint64_t element = row * columns_of(t) + col;
     const uint64_t pair = t->where + element / 2 * 8;
-    if (t->carry == CARRY_FLAG)
+    if (t->transport == TRANSPORT_FLAG)
         return (struct codec_place){t->where + element * 8, 4, t->where + element * 8 + 4};
-    if (t->carry == CARRY_PAIR) return (struct codec_place){pair + element % 2 * 2, 2, pair + 4};
+    if (t->transport == TRANSPORT_PAIR)
+        return (struct codec_place){pair + element % 2 * 2, 2, pair + 4};
     if (is_packed(t)) return (struct codec_place){t->where + packed_at(t, row, col), 2, 0};
     return (struct codec_place){t->where + element * 4, 4, 0};
 }
 
 /* The type of the bytes of an element. */
 static enum dtype stored_as(const struct prog_header *p, const struct prog_tensor *t) {
-    if (t->carry != CARRY_PAIR) return (enum dtype)t->dtype;
+    if (t->transport != TRANSPORT_PAIR) return (enum dtype)t->dtype;
     return PROG(p, MODEL)->weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
 }
 
 void codec_put(const struct prog_header *p, const struct prog_tensor *t, char *workspace,
                uint64_t row, uint64_t col, double v, uint32_t flag) {
     const struct codec_place at = codec_place_of(p, t, row, col);
-    convert_store(stored_as(p, t), workspace + at.at, 0, (float)v);
+    const int32_t whole = (int32_t)v;
+    if (t->dtype == DTYPE_I32)
+        memcpy(workspace + at.at, &whole, sizeof whole);
+    else
+        convert_store(stored_as(p, t), workspace + at.at, 0, (float)v);
     if (at.flag_at != 0) memcpy(workspace + at.flag_at, &flag, 4);
 }
 
@@ -69,12 +74,12 @@ double codec_get(const struct prog_header *p, const struct prog_tensor *t, const
 /* [block][k, v][KV head][position][element] */
 uint64_t codec_kv_at(const struct prog_header *p, const struct iteration *it, uint32_t slot,
                      uint32_t position, uint32_t which, uint32_t kv_head, uint32_t d) {
-    const struct model_spec *s = PROG(p, MODEL);
+    const struct kv_row *r = PROG(p, KV);
     const int32_t *table = it->block_table + (uint64_t)slot * it->max_blocks;
-    const uint64_t block = (uint64_t)table[position / p->kv_block];
-    const uint64_t row =
-        ((block * 2 + which) * s->n_kv_heads + kv_head) * p->kv_block + position % p->kv_block;
-    if (p->target == TARGET_CUDA && s->head_dim % 64 == 0)
+    const uint64_t block = (uint64_t)table[position / p->kv_block], width = r->k_width;
+    const uint64_t vectors = kv_vectors(r), in = position % p->kv_block;
+    const uint64_t row = (block * vectors + which * r->heads + kv_head) * p->kv_block + in;
+    if (p->target == TARGET_CUDA && width % 64 == 0)
         d ^= which == 0 ? position % 2 * 32 : position / 4 % 4 * 16;
-    return (row * s->head_dim + d) * dtype_bytes(PROG(p, KV)->dtype);
+    return (row * width + d) * dtype_bytes(r->dtype);
 }

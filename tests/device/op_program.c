@@ -2,6 +2,7 @@
 #include "base/checked.h"
 #include "base/map.h"
 #include "device/op_test.h"
+#include "graph/expert_list.h"
 #include "kernels/cpu/convert.h"
 #include "task/program_make.h"
 #include "task/task_verify.h"
@@ -38,6 +39,9 @@ static const struct op_operand operands[] = {
     {"bu", {S_INTER}},
     {"logits", {S_LOGITS, S_VOCAB}},
     {"part", {S_LOGITS, S_BLOCKS, S_TWO}},
+    {"list", {S_LISTED, S_LIST_WORDS}},
+    {"slots", {S_SLOTS}},
+    {"shared", {S_ROWS, S_HIDDEN}},
 };
 
 /* The shape that the operator's tests give, else the one that all operators have. */
@@ -71,8 +75,21 @@ static uint64_t size_of(const struct kgraph *g, const struct op_form *f, enum op
     case S_PARTS: return (uint64_t)partial_count(partial_tiles((uint32_t)k)) * s->hidden;
     case S_N_HEADS: return s->n_heads;
     case S_PIECES: return g->n_pieces;
-    case S_STATE: return s->head_dim + 2;
+    case S_STATE: return g->attrs.DV + 2;
+    case S_KEY: return g->attrs.D;
+    case S_KEYS: return (uint64_t)s->n_heads * g->attrs.D;
+    case S_VALUE: return g->attrs.DV;
+    case S_VALUES: return (uint64_t)s->n_heads * g->attrs.DV;
+    case S_NOPE: return s->head_dim - spec_rope_dim(s);
+    case S_OUT: return (uint64_t)s->n_heads * spec_v_dim(s);
     case S_TWO: return 2;
+    case S_ROUTED: return s->experts.n + s->experts.shared_gate;
+    case S_EXPERTS: return s->experts.n;
+    case S_WIDTH: return s->experts.width;
+    case S_LISTED: return MIN(s->experts.n, g->n_rows * s->experts.top_k);
+    case S_LIST_WORDS: return EXPERT_WORDS;
+    case S_SLOTS: return (uint64_t)g->n_rows * s->experts.top_k;
+    case S_WEIGHTS: return s->experts.top_k + s->experts.shared_gate;
     }
     return 0;
 }
@@ -97,6 +114,7 @@ static bool has_slot(const struct model_spec *s, const struct op_form *f, const 
                                           : s->o_bias},
         {"bg", s->mlp_bias},
         {"bu", s->mlp_bias},
+        {"shared", s->experts.shared_width != 0},
     };
     for (size_t i = 0; i < COUNT_OF(rules); i++)
         if (strcmp(rules[i].name, name) == 0) return rules[i].has;
@@ -111,6 +129,11 @@ static bool is_packed(const struct op_form *f, const char *name) {
 static int add_weight(struct diag *d, struct kgraph *g, const char *slot, const uint64_t *shape,
                       int32_t *index) {
     char *name;
+    if (shape[2] != 0) {
+        TRY(arena_printf(d, g->arena, &name, "%s.*", slot));
+        return kgraph_weight_stacked(d, g, name, shape[0], (enum dtype)g->spec.weight_dtype,
+                                     shape[1], shape[2], index);
+    }
     TRY(arena_printf(d, g->arena, &name, "%s.%llux%llu", slot, (unsigned long long)shape[0],
                      (unsigned long long)shape[1]));
     return kgraph_weight(d, g, name, shape[1] != 0 ? (enum dtype)g->spec.weight_dtype : DTYPE_F32,
@@ -128,7 +151,9 @@ static int add_operand(struct diag *d, struct kgraph *g, const struct op_form *f
     if (slot->weight) return add_weight(d, g, slot->name, shape, index);
     const bool packed = is_packed(f, slot->name);
     if (packed && f->kind == OP_LM_HEAD) shape[0] = g->n_logit_rows;
-    return kgraph_input(d, g, slot->name, n, shape, packed, index);
+    TRY(kgraph_input(d, g, slot->name, n, shape, packed, index));
+    if (slot->integer) g->tensors.items[*index].dtype = DTYPE_I32;
+    return QN_OK;
 }
 
 /* A GPU's gate and up lie in turns. */
@@ -164,7 +189,7 @@ static int build(struct diag *d, struct kgraph *g, const struct op_form *f, bool
 
 static int compile_stages(struct diag *d, struct tgraph *g) {
     static int (*const stages[])(struct diag *, struct tgraph *) = {
-        decompose, memory_plan, depend, event_fuse, normalize, linearize, place, carry};
+        decompose, memory_plan, depend, event_fuse, normalize, linearize, place, transport};
     for (int i = 0; i < N_TASK_STAGES; i++) {
         TRY(stages[i](d, g));
         TRY(tgraph_verify(d, g, (enum task_stage)i));
@@ -190,7 +215,7 @@ static int compile_variant(struct diag *d, const struct model_spec *spec,
         .coarse_events = true};
     options.tiles[v->form->kind] = v->form->tiles;
     kgraph_init(k, &p->arena, spec, v->rows, v->logit_rows, v->context);
-    k->alone = v->form->alone;
+    k->decode_only = v->form->decode_only;
     TRY(build(d, k, v->form, cuda));
     TRY(kgraph_verify(d, k));
     tgraph_init(&p->tasks[i], &p->arena, k, &options);
@@ -202,7 +227,7 @@ static int compile_variant(struct diag *d, const struct model_spec *spec,
 static int in_order(const void *a, const void *b) {
     const struct op_variant *x = a, *y = b;
     if (x->rows != y->rows) return x->rows < y->rows ? -1 : 1;
-    if (x->form->alone != y->form->alone) return x->form->alone ? -1 : 1;
+    if (x->form->decode_only != y->form->decode_only) return x->form->decode_only ? -1 : 1;
     return x->context < y->context ? -1 : x->context > y->context;
 }
 
@@ -215,7 +240,7 @@ static void part_contexts(struct op_program *p, const struct op_machine *machine
     for (uint32_t i = p->n_variants; i-- > 0;) {
         struct op_variant *v = &p->variants[i];
         const struct op_variant *next = i + 1 < p->n_variants ? v + 1 : NULL;
-        if (v->form->alone) continue;
+        if (v->form->decode_only) continue;
         if (next == NULL || next->rows != v->rows)
             v->context = machine->max_model_len;
         else if (v->context >= next->context)
@@ -226,23 +251,24 @@ static void part_contexts(struct op_program *p, const struct op_machine *machine
 /* ---- transport ---- */
 
 static uint8_t riding(const struct prog_tensor *t, const struct op_slot *slot) {
-    if (t->role != PROG_ACTIVATION || t->dtype != DTYPE_F32 || !slot->flagged) return CARRY_PLAIN;
+    if (t->role != PROG_ACTIVATION || t->dtype != DTYPE_F32 || !slot->flagged)
+        return TRANSPORT_COUNTER;
     const bool pairs = t->n_dims == 2 && t->shape[0] == 1 && t->shape[1] % 2 == 0;
-    return slot->paired && pairs && t->shape[1] <= STAGED_COLUMNS ? CARRY_PAIR : CARRY_FLAG;
+    return slot->paired && pairs && t->shape[1] <= STAGED_COLUMNS ? TRANSPORT_PAIR : TRANSPORT_FLAG;
 }
 
 static void let_ride(struct prog_header *p, uint32_t tensor, const struct op_slot *slot) {
     struct prog_tensor *t = (struct prog_tensor *)PROG(p, TENSOR) + tensor;
-    const uint8_t carry = tensor == PROG_NONE ? CARRY_PLAIN : riding(t, slot);
-    if (carry == CARRY_PLAIN) return;
-    t->carry = carry;
-    if (carry == CARRY_FLAG) t->bytes *= 2;
+    const uint8_t transport = tensor == PROG_NONE ? TRANSPORT_COUNTER : riding(t, slot);
+    if (transport == TRANSPORT_COUNTER) return;
+    t->transport = transport;
+    if (transport == TRANSPORT_FLAG) t->bytes *= 2;
     t->where = align_up(p->workspace_bytes, 256);
     p->workspace_bytes = t->where + align_up(t->bytes, 256);
 }
 
 /* Within a program of one operator nothing rides on data: no event lies between two of its tasks.
- * So after the proof the operands are moved to bytes of their own, as carry would. */
+ * So after the proof the operands are moved to bytes of their own, as transport would. */
 static void set_transport(struct op_program *p) {
     for (uint32_t i = 0; i < p->n_variants; i++) {
         if (!p->variants[i].form->rides) continue;
@@ -288,7 +314,8 @@ static int make_weights(struct diag *d, struct op_program *p) {
         const struct prog_weight *w = block_of(p->program, k);
         const struct prog_part *part = &PROG(p->program, PART)[k];
         const char *name = program_string(p->program, part->name);
-        const uint64_t elements = (uint64_t)part->rows * (w->n_dims == 2 ? w->cols : 1);
+        const uint64_t elements =
+            (uint64_t)part->rows * prog_part_tensors(part) * (w->n_dims == 2 ? w->cols : 1);
         const struct op_values values = op_values_of(name);
         p->weights[k] = malloc(elements * dtype_bytes(w->dtype));
         if (p->weights[k] == NULL) return fail_nomem(d, elements, name);

@@ -17,9 +17,9 @@ struct op_form {
     bool packed; /* operands that can be packed are; the residual stream is normed by its writer */
     bool summed; /* sums of squares come added up */
     bool rides;  /* operands that op.def lets carry flags do, in pairs where they may */
-    bool wide_k; /* LINEAR, LINEAR_PARTS, PACK: rows of `intermediate`, not of all heads */
+    bool wide_k; /* LINEAR, LINEAR_SPLITK, PACK: rows of `intermediate`, not of all heads */
     bool bare;   /* LINEAR: no residual */
-    bool alone;  /* each row is another request's */
+    bool decode_only; /* each row is another request's */
     struct tile_override tiles;
 };
 
@@ -44,7 +44,7 @@ struct op_program {
     struct kgraph kernel[OP_MAX_VARIANTS];
     struct tgraph tasks[OP_MAX_VARIANTS];
     struct prog_header *program;
-    void *weights[512]; /* by index of SECTION_PART, in the program's types */
+    void *weights[512]; /* by index of SECTION_PART, in the program's types; stacks in one go */
 };
 
 /* Compiles and proves. To be released also after an error. */

@@ -29,20 +29,23 @@ struct shape {
     struct model_spec spec;
 };
 
-#define SPEC(...)                                                                                  \
+#define SPEC_OF(layers, ...)                                                                       \
     {                                                                                              \
-        .n_layers = 1, .max_position = 4096, .rms_eps = 1e-6f, .rope_theta = 10000, .bos = -1,     \
-        __VA_ARGS__                                                                                \
+        .n_layers = (layers), .max_position = 4096, .rms_eps = 1e-6f, .rope_theta = 10000,         \
+        .bos = -1, __VA_ARGS__                                                                     \
     }
+#define SPEC(...) SPEC_OF(1, __VA_ARGS__)
 /* Heads: dimensions of 64, 80, 128 and 256; 1, 2, 4 and 8 KV heads; groups of 1, 4, 8 and 16. Rows
  * that are multiples of nothing; 32 rows that stream; a row too long to be staged. */
 static const struct shape shapes[] = {
-    {"d64_kv8", PRODUCTS | ATTENTION | OTHERS | WIDE_K,
+    {"d64_kv8", PRODUCTS | ATTENTION | OTHERS | WIDE_K | EXPERTS,
      SPEC(.hidden = 512, .intermediate = 768, .vocab = 331, .n_heads = 8, .n_kv_heads = 8,
-          .head_dim = 64, .weight_dtype = DTYPE_BF16)},
-    {"d80_kv1_f16", PRODUCTS | ATTENTION | OTHERS | WIDE_K,
+          .head_dim = 64, .weight_dtype = DTYPE_BF16,
+          .experts = {.n = 11, .top_k = 3, .width = 88, .normed = 1})},
+    {"d80_kv1_f16", PRODUCTS | ATTENTION | OTHERS | WIDE_K | EXPERTS,
      SPEC(.hidden = 328, .intermediate = 264, .vocab = 203, .n_heads = 4, .n_kv_heads = 1,
-          .head_dim = 80, .qkv_bias = 1, .o_bias = 1, .mlp_bias = 1, .weight_dtype = DTYPE_F16)},
+          .head_dim = 80, .qkv_bias = 1, .o_bias = 1, .mlp_bias = 1, .weight_dtype = DTYPE_F16,
+          .experts = {.n = 5, .top_k = 5, .width = 41, .shared_width = 8, .shared_gate = 1})},
     {"d128_kv2", ATTENTION,
      SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 16, .n_kv_heads = 2,
           .head_dim = 128, .qk_norm = 1, .weight_dtype = DTYPE_BF16)},
@@ -55,6 +58,25 @@ static const struct shape shapes[] = {
     {"d128_kv4_window", ATTENTION,
      SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 16, .n_kv_heads = 4,
           .head_dim = 128, .sliding_window = 150, .weight_dtype = DTYPE_BF16)},
+    {"latent", LATENT | EXPERTS,
+     SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 5, .n_kv_heads = 1,
+          .head_dim = 40, .weight_dtype = DTYPE_BF16,
+          .experts = {.n = 12,
+                      .top_k = 3,
+                      .width = 24,
+                      .shared_width = 48,
+                      .groups = 4,
+                      .top_groups = 2,
+                      .scale = 2.5f},
+          .latent = {.kv_rank = 72, .rope = 16, .v_dim = 28, .scale = 0.15f})},
+    {"of_130_experts", EXPERTS,
+     SPEC(.hidden = 72, .intermediate = 64, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
+          .head_dim = 64, .weight_dtype = DTYPE_F32,
+          .experts = {.n = 130, .top_k = 1, .width = 600, .shared_width = 8})},
+    /* The layer's window is the descriptor's: another layer has none. */
+    {"d64_kv2_mixed", ATTENTION,
+     SPEC_OF(2, .hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 6, .n_kv_heads = 2,
+             .head_dim = 64, .sliding_window = 150, .sees_all = {2}, .weight_dtype = DTYPE_BF16)},
     {"k15616", WIDE_K,
      SPEC(.hidden = 40, .intermediate = 15616, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
           .head_dim = 64, .weight_dtype = DTYPE_BF16)},
@@ -154,7 +176,7 @@ static void run_cuts(struct op_rig *rig, const struct test *t) {
 
 /* Whether a test runs the form in other tiles, too: a GPU's forms depend on their tiles. */
 static bool has_cuts(const struct test *t) {
-    return t->device == NULL && op_split_of(t->row.form.kind) != SPLIT_SLICES;
+    return t->device == NULL;
 }
 
 /* Whether no backend can have the form in that model: parts are of whole row blocks; STEP of
@@ -162,8 +184,8 @@ static bool has_cuts(const struct test *t) {
 static bool is_refused(const struct test *t) {
     const struct model_spec *s = &t->shape->spec;
     switch (t->row.form.kind) {
-    case OP_LINEAR_PARTS:
-    case OP_LINEAR_SUM: return s->hidden % CUDA_PAGE_ROWS != 0;
+    case OP_LINEAR_SPLITK:
+    case OP_SPLITK_SUM: return s->hidden % CUDA_PAGE_ROWS != 0;
     case OP_LINEAR:
         return t->device != NULL && !t->row.form.packed && t->row.form.wide_k &&
                s->intermediate > STAGED_COLUMNS;
@@ -176,11 +198,12 @@ static bool is_refused(const struct test *t) {
  * who makes them. */
 static const struct op_form *beside_of(const struct op_form *f) {
     static const struct op_form embed = {.name = "beside", .kind = OP_EMBED};
-    static const struct op_form parts = {.name = "beside", .kind = OP_LINEAR_PARTS, .packed = true};
+    static const struct op_form parts = {
+        .name = "beside", .kind = OP_LINEAR_SPLITK, .packed = true};
     static const struct op_form parts_down = {
-        .name = "beside", .kind = OP_LINEAR_PARTS, .packed = true, .wide_k = true};
-    if (f->kind == OP_LINEAR_SUM) return f->wide_k ? &parts_down : &parts;
-    return f->alone ? &embed : NULL;
+        .name = "beside", .kind = OP_LINEAR_SPLITK, .packed = true, .wide_k = true};
+    if (f->kind == OP_SPLITK_SUM) return f->wide_k ? &parts_down : &parts;
+    return f->decode_only ? &embed : NULL;
 }
 
 static void test_form(void **state) {
@@ -238,7 +261,7 @@ static const struct walk_row {
 } walks[] = {
     {{.name = "linear.one_row", .kind = OP_LINEAR, .rides = true}, {1}, 0},
     {{.name = "linear", .kind = OP_LINEAR, .packed = true}, {16, 64}, 0},
-    {{.name = "linear_parts", .kind = OP_LINEAR_PARTS, .packed = true}, {32}, 1},
+    {{.name = "linear_splitk", .kind = OP_LINEAR_SPLITK, .packed = true}, {32}, 1},
     {{.name = "lm_head.one_row", .kind = OP_LM_HEAD, .rides = true}, {1}, 0},
     {{.name = "attention", .kind = OP_ATTENTION, .packed = true}, {64}, 1},
 };
@@ -338,7 +361,7 @@ static size_t add_tests(struct test_device *device, size_t shape, const struct f
     if ((shape > 0 && is_own_image(row)) || (shapes[shape].sets & sets_of(&row->form)) == 0)
         return 0;
     for (size_t i = 0; i < (device != NULL ? 2u : 1u); i++) {
-        if (!runs_on(row, places[i])) continue;
+        if (!runs_on(row, places[i]) || (i > 0 && spec_is_latent(&shapes[shape].spec))) continue;
         struct test *t = &tests[n++];
         *t = (struct test){
             .shape = &shapes[shape], .row = *row, .device = places[i], .run = test_form};

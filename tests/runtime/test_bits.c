@@ -65,7 +65,7 @@ static int32_t projections(struct build *b, uint64_t q, uint64_t kv) {
     int32_t t;
     for (int i = 0; i < 3; i++) {
         snprintf(names[i], sizeof names[i], "%d.%s", b->layer, what[i]);
-        parts[i] = (struct kgraph_part){names[i], i == 0 ? q : kv};
+        parts[i] = (struct kgraph_part){.name = names[i], .rows = i == 0 ? q : kv};
     }
     EXPECT_OK(b->d, kgraph_weight_joined(b->d, b->g, parts, 3, (enum dtype)b->g->spec.weight_dtype,
                                          2, b->g->spec.hidden, &t));
@@ -117,9 +117,9 @@ static int32_t layer(struct build *b, int32_t x, enum form form) {
     }
     if (form != WHOLE) {
         none(attend, OP_MAX_IN);
-        attend[COMBINE_PART] = a;
+        attend[MERGE_PART] = a;
         o[0] = o[1] = NO_TENSOR;
-        a = op(b, OP_ATTENTION_COMBINE, attend, o);
+        a = op(b, OP_ATTENTION_MERGE, attend, o);
     }
     x = linear(b, "o", a, q, x);
     int32_t mlp[OP_MAX_IN], h[OP_MAX_OUT] = {NO_TENSOR, NO_TENSOR};
