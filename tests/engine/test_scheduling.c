@@ -171,7 +171,7 @@ static uint32_t run_growing(const qn_engine_params *p, struct answer *to) {
     uint32_t n_preempted = 0;
     qn_engine *e = open_engine(p);
     for (uint32_t i = 0; i < GROWING; i++) {
-        const qn_sampling_params s = sampling(90 + 8 * i, i);
+        const qn_sampling_params s = sampling(130 + 8 * i, i);
         text(ids, 10 + 7 * i, i);
         r[i] = submit(e, ids, 10 + 7 * i, &s, 0, 0);
     }
@@ -197,7 +197,7 @@ static void requests_give_way_and_go_on(void **state) {
     qn_engine_close(e);
     assert_int_equal(run_growing(&p, answers[0]), 0);
     const uint64_t block = info.kv_bytes_per_token * info.kv_block;
-    const uint64_t n_blocks[] = {GROWING * 5 / 4, 5}; /* of 5 each */
+    const uint64_t n_blocks[] = {7, 5}; /* of 25 or so; 5: max_model_len */
     for (size_t i = 0; i < 2; i++)
         for (int cached = 0; cached < 2; cached++) {
             p.kv_cache_memory_bytes = n_blocks[i] * block;
