@@ -77,6 +77,7 @@ enum kgraph_cut {
     KGRAPH_CLEAR = 256,      /* not a part: `clear`, so that activations can be empty words */
     KGRAPH_ALONE = 512,      /* nor this: kgraph.alone */
     KGRAPH_IMAGES = 1024,    /* nor this: matrices that one operator reads share a block */
+    KGRAPH_STATIC = 2048,    /* nor this: experts have their workers, listed or not */
 };
 
 struct kop {

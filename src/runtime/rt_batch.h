@@ -112,6 +112,13 @@ struct rt_lists {
     uint32_t n_top;                /* tokens that can be listed beside each */
 };
 
+/* What iterations that only decode have read of experts, so far. ROUTE adds to it: one task at a
+ * time, by the order of layers. */
+struct rt_reads {
+    uint64_t experts; /* whose weights a layer has read */
+    uint64_t layers;  /* with experts, that were run */
+};
+
 /* Everything that a task may read besides its operands. Pointers are the backend's. */
 struct rt_batch {
     struct rt_rows rows;
@@ -122,6 +129,7 @@ struct rt_batch {
                                   * token in `tokens`; of output tokens and of scored ones */
     int32_t *block_table;        /* [n_slots][max_blocks] */
     struct rt_lists *lists;      /* NULL: the backend has none */
+    struct rt_reads *reads;
     uint32_t n_slots;
     uint32_t max_model_len;
     uint32_t max_blocks; /* KV blocks per request, at most */
