@@ -76,7 +76,6 @@ static void parts_of_batch(const struct prog_header *p, struct rt_memory *m) {
     part(m, RT_PART_TOPS, positions * m->options.n_top, sizeof(struct rt_token_value));
     part(m, RT_PART_BIASES, p->n_slots * RT_MAX_BIASES * (1 - separate),
          sizeof(struct rt_token_value));
-    part(m, RT_PART_READS, 1, sizeof(struct rt_reads));
 
     part(m, RT_PART_MAIL, 1, sizeof(struct rt_mail));
     part(m, RT_PART_COMMANDS, m->n_commands, sizeof(struct rt_command));
@@ -168,7 +167,6 @@ static void bind_batch(const struct rt_memory *m, const struct prog_header *p, c
         .logprobs = (void *)(state + m->offset[RT_PART_LOGPROBS]),
         .block_table = (void *)(state + m->offset[RT_PART_BLOCK_TABLE]),
         .lists = m->options.separate ? NULL : (void *)(state + m->offset[RT_PART_LISTS]),
-        .reads = (void *)(state + m->offset[RT_PART_READS]),
         .n_slots = p->n_slots,
         .max_model_len = p->max_model_len,
         .max_blocks = m->max_blocks,

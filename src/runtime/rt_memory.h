@@ -5,7 +5,7 @@
  *
  *   state   shared | stall | control | counters | beats | JIT tasks | ranks | epochs | running |
  *           waiting | news | free blocks | batch | slots | requests | rows | block table | tokens |
- *           logprobs | lists | tops | biases | reads
+ *           logprobs | lists | tops | biases
  *   mail    mail | commands | posts [| requests | prompts | out tokens | out logprobs]
  *
  * Every part begins on a multiple of 64. The bracketed parts exist when the mailbox is `separate`
@@ -59,7 +59,6 @@ enum rt_part {
     RT_PART_LISTS,
     RT_PART_TOPS,
     RT_PART_BIASES,
-    RT_PART_READS,
     /* mail */
     RT_PART_MAIL,
     RT_PART_COMMANDS,

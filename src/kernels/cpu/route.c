@@ -89,7 +89,9 @@ static uint32_t list_experts(const struct op_attrs *a, int32_t *first, int32_t *
 }
 
 /* The host reads these at any time. */
-static void count_reads(struct rt_reads *reads, uint32_t n) {
+static void count_reads(const struct rt_batch *b, uint32_t n) {
+    if (b->lists == NULL || !b->rows.steady) return;
+    struct rt_reads *reads = &b->lists->reads;
     __atomic_fetch_add(&reads->experts, n, __ATOMIC_RELAXED);
     __atomic_fetch_add(&reads->layers, 1, __ATOMIC_RELAXED);
 }
@@ -108,7 +110,7 @@ void cpu_route(const struct cpu_task *t) {
         route_row(t, &l, logits + (size_t)r * (a->experts + a->gates), l.experts + (size_t)r * K,
                   weight + (size_t)r * (K + a->gates));
     const uint32_t n_listed = list_experts(a, l.first, list);
-    if (t->batch->rows.steady) count_reads(t->batch->reads, n_listed);
+    count_reads(t->batch, n_listed);
     for (uint32_t n = n_listed; n < capacity; n++) list[(size_t)n * EXPERT_WORDS + EXPERT_ID] = -1;
     for (uint32_t i = 0; i < n_rows * K; i++) slots[l.first[l.experts[i]]++] = (int32_t)i;
 }
