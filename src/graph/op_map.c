@@ -67,7 +67,7 @@ static bool find_known(const struct binder *b, const char *word, uint64_t *value
         {"PARTIALS", PARTIALS},
         {"SQUARES_COLUMNS", SQUARES_COLUMNS},
         {"PACK_K", PACK_K},
-        {"CLEAR_UNITS", CLEAR_UNITS},
+        {"RESET_UNITS", RESET_UNITS},
         {"LM_BLOCK", LM_BLOCK},
     };
     for (size_t i = 0; i < COUNT_OF(known); i++)

@@ -191,8 +191,10 @@ static void test_golden(void **state) {
         "qwen2-dynamic",
         "qwen2-moe",
         "qwen2-moe-normed",
+        "qwen2-mixed",
         "qwen2-window",
         "qwen3",
+        "qwen3-mixed",
         "qwen3-moe",
         "qwen3-moe-all",
         "qwen3-moe-sparse",
@@ -222,10 +224,10 @@ static void run_one(const qn_engine_params *p, const int32_t *ids, size_t n, str
 
 static void test_chunks(void **state) {
     (void)state;
-    static const char *const models[] = {GOLDEN "qwen3",         GOLDEN "llama2-mha",
-                                         GOLDEN "qwen2",         GOLDEN "mistral-window",
-                                         GOLDEN "qwen3-moe",     GOLDEN "qwen2-moe-normed",
-                                         GOLDEN "mixtral-window"};
+    static const char *const models[] = {GOLDEN "qwen3",          GOLDEN "llama2-mha",
+                                         GOLDEN "qwen2",          GOLDEN "mistral-window",
+                                         GOLDEN "qwen3-moe",      GOLDEN "qwen2-moe-normed",
+                                         GOLDEN "mixtral-window", GOLDEN "qwen3-mixed"};
     static const uint32_t chunks[] = {1, 2, 7, 16, 64};
     int32_t prompt[200];
     fill_prompt(prompt, 200, 1);
@@ -244,9 +246,9 @@ static void test_chunks(void **state) {
 
 static void test_workers(void **state) {
     (void)state;
-    static const char *const models[] = {GOLDEN "qwen3",     GOLDEN "llama2-mha",
-                                         GOLDEN "qwen3-mqa", GOLDEN "qwen3-moe",
-                                         GOLDEN "qwen2-moe", GOLDEN "qwen3-moe-sparse"};
+    static const char *const models[] = {
+        GOLDEN "qwen3",     GOLDEN "llama2-mha",       GOLDEN "qwen3-mqa",  GOLDEN "qwen3-moe",
+        GOLDEN "qwen2-moe", GOLDEN "qwen3-moe-sparse", GOLDEN "qwen3-mixed"};
     int32_t prompt[70];
     fill_prompt(prompt, 70, 2);
     for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {

@@ -121,7 +121,9 @@ static void bad_wants_are_named(void **state) {
         int rc;
         const char *message;
     } cases[] = {
-        {{"none", DTYPE_F32, 1, 3, 0, false, 0}, QN_EFORMAT, "x.safetensors: tensor none is missing"},
+        {{"none", DTYPE_F32, 1, 3, 0, false, 0},
+         QN_EFORMAT,
+         "x.safetensors: tensor none is missing"},
         {{"b", DTYPE_BF16, 2, 3, 2, false, 0},
          QN_ESHAPE,
          "x.safetensors: tensor b: want shape [3, 2], have [2, 3]"},
