@@ -40,7 +40,9 @@ enum state { IDLE, HEADER, BODY, BUSY };
 
 struct conn {
     struct http_server *server;
+    struct evhttp_connection *evcon;
     struct bufferevent *bev;
+    struct event *hangup; /* while busy, when evhttp does not read */
     int fd;
     enum state state;
     double deadline; /* seconds, monotonic; 0: none */
@@ -178,6 +180,7 @@ static void on_closed(struct evhttp_connection *evcon, void *user) {
     (void)evcon;
     evbuffer_remove_cb(bufferevent_get_input(c->bev), on_input, c);
     evbuffer_remove_cb(bufferevent_get_output(c->bev), on_output, c);
+    event_free(c->hangup);
     if (x) {
         struct evhttp_request *req = x->req;
         s->handler.gone(s->handler.user, x);
@@ -205,6 +208,13 @@ static struct bufferevent *on_accept(struct event_base *base, void *user) {
     return bev;
 }
 
+/* The client left before its answer was there. */
+static void on_hangup(evutil_socket_t fd, short what, void *user) {
+    struct conn *c = user;
+    (void)fd, (void)what;
+    if (c->x) evhttp_connection_free(c->evcon);
+}
+
 /* The callback's argument of a bufferevent that evhttp reads is its connection. */
 static bool adopt(struct http_server *s, struct conn *c) {
     void *evcon = NULL;
@@ -213,6 +223,9 @@ static bool adopt(struct http_server *s, struct conn *c) {
     while (c->fd >= 0 && s->by_fd.n <= (size_t)c->fd)
         if (ARRAY_PUSH(NULL, &s->by_fd, NULL) != QN_OK) return false;
     if (!evcon || c->fd < 0) return false;
+    c->hangup = event_new(s->base, c->fd, EV_CLOSED, on_hangup, c);
+    if (!c->hangup) return false;
+    c->evcon = evcon;
     c->next = s->conns;
     if (s->conns) s->conns->before = c;
     s->conns = s->by_fd.items[c->fd] = c;
@@ -266,6 +279,7 @@ static void on_complete(struct evhttp_request *req, void *user) {
     struct evbuffer *input = bufferevent_get_input(c->bev);
     const size_t n = evbuffer_get_length(input);
     (void)req;
+    event_del(c->hangup);
     c->scan = (struct gate_scan){0};
     enter(c, n > 0 ? HEADER : IDLE);
     scan_tail(c, input, n);
@@ -301,6 +315,7 @@ static void on_request(struct evhttp_request *req, void *user) {
     enter(c, BUSY);
     c->x = x;
     evhttp_request_set_on_complete_cb(req, on_complete, c);
+    event_add(c->hangup, NULL);
     s->handler.request(s->handler.user, x);
 }
 
