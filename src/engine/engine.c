@@ -11,6 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { DEFAULT_MAX_QUEUE = 65536 };
+
 static double now_s(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -226,6 +228,7 @@ int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error 
     e->info.struct_size = sizeof e->info;
     e->seed = p.seed;
     e->max_logprobs = p.max_logprobs;
+    e->max_queue = p.max_queue ? p.max_queue : DEFAULT_MAX_QUEUE;
     e->process = getpid();
     rc = open_stages(&d, e, &p);
     if (rc == QN_OK)
@@ -237,6 +240,7 @@ int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error 
 
 void qn_engine_close(qn_engine *engine) {
     if (!engine || engine->process != getpid()) return; /* a child of fork: the parent's */
+    notifier_close(&engine->notifier);
     if (engine->instance) engine->backend->close(engine->instance);
     session_end(engine);
     free(engine->trace);

@@ -206,6 +206,7 @@ int qn_profile(const qn_engine_params *params, const qn_profile_params *profile,
     if (html) *html = NULL;
     int rc = check(&d, profile, &p, params, &ep);
     if (rc != QN_OK) return api_return(rc, &d, error);
+    ep.no_prefix_caching = 1; /* both runs are to compute the same */
     rc = qn_engine_open(&ep, &e, error);
     if (rc != QN_OK) return rc;
     struct profile_setting s = {.model = e->info.served_model_name,

@@ -153,11 +153,11 @@ static void test_mixed(void **state) {
     begin(&t, 40, 6);
     uint32_t a = put(&t, 1, 1, 6), b = put(&t, 2, 13, 2), c = put(&t, 3, 7, 2);
     run(&t);
-    /* row budget 6: a 1 + b 5; a 1 + b 5; a 1 + b 3 + c 2; a, b decode + c 4; a + c 1 ... */
+    /* row budget 6, of which a has one; b and c take turns at the first chunk */
     const struct {
         uint32_t n_rows, n_a, n_b, n_c, n_logits;
-    } want[] = {{6, 1, 5, 0, 1}, {6, 1, 5, 0, 1}, {6, 1, 3, 2, 2},
-                {6, 1, 1, 4, 2}, {2, 1, 0, 1, 2}, {2, 1, 0, 1, 2}};
+    } want[] = {{6, 1, 5, 0, 1}, {6, 1, 0, 5, 1}, {6, 1, 5, 0, 1}, {6, 1, 3, 2, 3},
+                {3, 1, 1, 1, 3}, {1, 1, 0, 0, 1}};
     assert_int_equal(t.n_seen, 6);
     for (uint32_t i = 0; i < 6; i++) {
         uint32_t n[6] = {0};
@@ -331,7 +331,8 @@ static void run_steady(uint32_t first_iteration) {
         if (t.seen[i].steady)
             for (uint32_t k = 0; k < n_rows[i]; k++) assert_int_equal(t.seen[i].logit_row[k], k);
         assert_int_not_equal(t.seen[i].published >> RT_ITERATION_SHIFT, 0);
-        const bool follows = i > 0 && steady[i - 1] && steady[i];
+        /* Before 6 c gets its second block: that boundary is not a steady one. */
+        const bool follows = i > 0 && i != 6 && steady[i - 1] && steady[i];
         assert_int_equal((t.seen[i].published & RT_STEADY) != 0, follows);
         for (uint32_t k = 0; follows && k < n_rows[i]; k++) {
             assert_int_equal(t.seen[i].slot[k], t.seen[i - 1].slot[k]);
