@@ -425,8 +425,8 @@ QN_API int qn_graph_dump(const qn_engine_params *params, const char *stage, uint
 
 typedef struct qn_graph_params {
     size_t struct_size;
-    const char *stage;  /* "kernel" (NULL), "decompose" ... "carry"; "tasks", "events" and "program"
-                         * are the last one under the program's numbers */
+    const char *stage;  /* "kernel" (NULL), "decompose" ... "transport"; "tasks", "events" and
+                         * "program"  are the last one under the program's numbers */
     const char *format; /* "text" (NULL), "dot", "json", "html" */
     uint32_t n_rows;    /* variant; 0: the smallest */
     int32_t layer;      /* only this layer and what touches it; -1: all */

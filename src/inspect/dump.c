@@ -62,7 +62,7 @@ static int write_stage(const struct dump *dump, struct compile_shown of, const c
     if (dump->dir) strbuf_printf(&path, "%s/", dump->dir);
     if (of.n_rows) strbuf_printf(&path, "%u-", of.n_rows); /* the program has all variants */
     if (of.context) strbuf_printf(&path, "to-%u-", of.context);
-    if (of.alone) strbuf_str(&path, "alone-");
+    if (of.decode_only) strbuf_str(&path, "decode-only-");
     strbuf_printf(&path, "%s.txt", stage);
     int rc = strbuf_status(dump->d, &path);
     if (rc == QN_OK) rc = write_file(dump->d, path.text, text);

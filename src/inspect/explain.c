@@ -282,7 +282,7 @@ static void sharers_json(struct scene *s, int32_t tensor, json_t *o) {
         const struct tensor *t = &s->k->tensors.items[i];
         uint64_t first = s->g->tensor_offset[i];
         if (t->role != TENSOR_ACTIVATION || (int32_t)i == tensor) continue;
-        if (s->g->tensor_carry && s->g->tensor_carry[i] != s->g->tensor_carry[tensor])
+        if (s->g->tensor_transport && s->g->tensor_transport[i] != s->g->tensor_transport[tensor])
             continue; /* flagged bytes are nobody else's */
         if (first >= end || first + tensor_bytes(t) <= at) continue;
         view_tensor_name(s->k, (int32_t)i, &s->text);

@@ -41,7 +41,7 @@ uint64_t view_region_bytes(const struct kgraph *k, const struct region *r) {
 /* A layer has several linear operators: " (o_proj)", from the weight's name. */
 static void linear_name(const struct kgraph *k, const struct kop *op, struct strbuf *out) {
     static const char suffix[] = ".weight";
-    if (op->kind != OP_LINEAR && op->kind != OP_LINEAR_PARTS) return;
+    if (op->kind != OP_LINEAR && op->kind != OP_LINEAR_SPLITK) return;
     const char *name = k->tensors.items[op->in[LINEAR_W]].name; /* PARTS_W, too */
     size_t n = strlen(name), last = sizeof suffix - 1;
     if (n > last && strcmp(name + n - last, suffix) == 0) n -= last;

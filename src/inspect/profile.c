@@ -39,7 +39,7 @@ static size_t last_run(const struct trace *t, const struct trace_iter *iter) {
     return last;
 }
 
-/* When a run had what it needs: a task that polls its data is ready before that. by: the run that
+/* When a run's data were there; a task that polls its data is ready before that. by: the run that
  * activated its event; SIZE_MAX: none. */
 static uint64_t start_of(const struct trace *t, const struct trace_run *r, size_t by) {
     return by == SIZE_MAX ? r->ready : MIN(MAX(r->ready, t->runs.items[by].end), r->end);
@@ -84,8 +84,8 @@ static size_t before_on_worker(const struct trace *t, const struct trace_iter *i
     return SIZE_MAX;
 }
 
-/* Backwards from the task that ended last: each step goes to whatever held it up longest, the task
- * that activated its event or the one before it on its worker. */
+/* Backwards from the task that ended last: each step goes to the later of two tasks, the one that
+ * activated its event and the one before it on its worker. */
 static int make_path(struct diag *d, struct profile *p, const struct trace_links *links) {
     const struct trace *t = p->trace;
     const struct trace_iter *iter = &t->iters.items[p->typical];

@@ -10,8 +10,8 @@
 
 #include <stdlib.h>
 
-/* Pairs of runs, without and with recording in turn. What counts of each kind is its fastest tenth:
- * other programs slow steps down, nothing makes them faster. */
+/* Pairs of runs, without and with recording in turn. The fastest tenth of each kind counts: other
+ * programs slow steps down, nothing makes them faster. */
 enum { PAIRS = 6 };
 /* The floor is measured in many short pieces between the runs, and the best one counts: a piece in
  * which another program had the CPU says nothing about memory. */
@@ -85,7 +85,7 @@ static int run_batch(qn_engine *e, const qn_profile_params *p, double *ms, qn_er
     return rc;
 }
 
-/* What a record costs its writer, in nanoseconds: the least of some thousands at a time. */
+/* A record's cost in nanoseconds: the least of several measurements of some thousand records. */
 static int measure_record(struct diag *d, double *ns) {
     enum { TRIES = 20, RECORDS = 4096 };
     struct rt_trace *t;

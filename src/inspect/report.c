@@ -12,7 +12,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 
-/* A model and its program, with all that was asked of the compiler. */
+/* A model and its program, with the compiler's options and report. */
 struct job {
     qn_engine_params params;
     const struct backend *backend;
@@ -60,7 +60,7 @@ int qn_compile(const qn_engine_params *params, const char *path, qn_error *error
 
 /* ---- dump --------------------------------------------------------------------------------- */
 
-/* What a dump looks for, and what it has found. */
+/* The stage that a dump looks for, and its text. */
 struct wanted {
     const char *stage;
     uint32_t n_rows; /* 0: the first variant */
@@ -115,7 +115,7 @@ int qn_graph_dump(const qn_engine_params *params, const char *stage, uint32_t n_
 
 /* ---- verify ------------------------------------------------------------------------------- */
 
-/* The tables that a card's kernels would read. A program with LINEAR_PARTS is Hopper's. */
+/* The tables that a card's kernels would read. A program with LINEAR_SPLITK is Hopper's. */
 static int verify_tables(struct diag *d, const struct prog_header *program) {
     static const uint32_t cards[] = {80, 90};
     if (program->target != TARGET_CUDA) return QN_OK;
@@ -142,7 +142,7 @@ static int verify_program(struct diag *d, const struct prog_header *program, con
 static int verify(struct diag *d, const qn_engine_params *given, struct strbuf *out) {
     qn_engine_params p;
     TRY(engine_params(d, given, &p));
-    if (p.program && !p.model) { /* a file alone says all that the proof needs */
+    if (p.program && !p.model) { /* the proof needs only the file */
         struct prog_header *program = NULL;
         int rc = program_read(d, p.program, &program);
         if (rc == QN_OK) rc = verify_program(d, program, p.program, out);
@@ -202,7 +202,7 @@ static json_t *variant_json(const struct compile_variant_report *v) {
                           "weight_bytes", number(v->kernel.weight_bytes), "activation_bytes",
                           number(v->kernel.activation_bytes));
     json_object_set_new(o, "context", number(v->context));
-    json_object_set_new(o, "alone", json_boolean(v->alone));
+    json_object_set_new(o, "decode_only", json_boolean(v->decode_only));
     json_object_set_new(o, "tasks", number(last->n_tasks));
     json_object_set_new(o, "events", number(last->n_events));
     json_object_set_new(o, "pairs", number(v->after[STAGE_EVENT_FUSE].n_pairs));
@@ -221,9 +221,9 @@ static json_t *variant_json(const struct compile_variant_report *v) {
 /* A program from a file has its final tables only. */
 static json_t *program_variant_json(const struct prog_variant *v) {
     return json_pack("{s:o, s:o, s:b, s:o, s:o, s:o, s:o}", "rows", number(v->n_rows), "context",
-                     number(v->context), "alone", (int)v->alone, "operators", number(v->n_ops),
-                     "tensors", number(v->n_tensors), "tasks", number(v->n_tasks), "events",
-                     number(v->n_events));
+                     number(v->context), "decode_only", (int)v->decode_only, "operators",
+                     number(v->n_ops), "tensors", number(v->n_tensors), "tasks", number(v->n_tasks),
+                     "events", number(v->n_events));
 }
 
 static json_t *variants_json(const struct job *job) {

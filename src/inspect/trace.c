@@ -51,7 +51,7 @@ struct decoder {
     struct diag *d;
     struct trace *t;
     ARRAY(struct done) dones;
-    struct trace_iter next; /* what the records before ITER said */
+    struct trace_iter next; /* filled by the records before ITER */
     struct trace_run open;  /* of the worker in hand */
     bool is_open;
     bool is_loader; /* the worker in hand has said something about its pages */
@@ -110,15 +110,14 @@ static int on_record(struct decoder *c, uint32_t ring, const struct rt_trace_rec
         if (aux < c->t->program->section[SECTION_VARIANT].count)
             return on_iteration(c, r->time_ns, ring, aux, r->what);
         break;
-    default: break; /* PUBLISH, IDLE: what they say follows from the runs */
+    default: break; /* PUBLISH, IDLE: the runs say the same */
     }
     return QN_OK;
 }
 
-/* All rings, copied one after the other while they may be written, hold records of one span of time
- * only as far as each of them goes: from `low`, the newest of the oldest records of rings that have
- * dropped some, to `high`, when the copying began. Outside of it an iteration's own record may be
- * missing while records of its tasks are there. */
+/* The span of time in which no ring lacks records: from `low`, the newest of the oldest records of
+ * rings that have dropped some, to `high`, when copying the rings began. Outside of it an
+ * iteration's own record may be missing while records of its tasks are there. */
 struct span {
     uint64_t low, high;
 };
@@ -223,7 +222,7 @@ static void end_iterations(struct decoder *c) {
         while (next < c->dones.n && c->dones.items[next].time < iter->start) next++;
         const struct done *done = next < c->dones.n ? &c->dones.items[next] : NULL;
         bool ended = done && done->iteration == iter->number;
-        /* One that is cut off ends with what was seen of it, which may be its start alone. */
+        /* An iteration that is cut off ends with its last seen task, or at its start. */
         iter->end = ended ? done->time : iter->start;
         for (size_t k = 0; !ended && k < iter->n_runs; k++)
             iter->end = MAX(iter->end, t->runs.items[iter->first_run + k].end);

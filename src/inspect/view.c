@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-/* A file alone says all that its last stage consists of. */
+/* A program file has all that its last stage consists of, so no model is needed. */
 static int show_file(struct diag *d, const char *path, const struct compile_hook *hook) {
     struct prog_header *program;
     TRY(program_read(d, path, &program));
@@ -36,7 +36,7 @@ int view_graphs(struct diag *d, const qn_engine_params *params, const struct com
 
 enum { KERNEL = -1, EVENTS = N_TASK_STAGES, LAST = N_TASK_STAGES - 1 };
 
-/* What to look at, and what was seen. */
+/* The stage to show, and its view. */
 struct wanted {
     int stage; /* KERNEL, enum task_stage, EVENTS */
     bool program_numbers, diff;

@@ -90,7 +90,7 @@ static int tasks(const struct rebuild *r) {
         const struct prog_event *from = &PROG(r->p, EVENT)[r->v->first_event + i];
         const struct event e = {.n_triggers = from->n_triggers,
                                 .n_dependents = from->n_tasks,
-                                .data = from->carry == CARRY_FLAG};
+                                .data = from->transport == TRANSPORT_FLAG};
         TRY(ARRAY_PUSH(r->d, &r->g->events, e));
     }
     r->g->start_event = (int32_t)(r->v->start_event - r->v->first_event);
@@ -101,11 +101,11 @@ static int tasks(const struct rebuild *r) {
 static int places(const struct rebuild *r) {
     struct tgraph *g = r->g;
     TRY(ARENA_NEW(r->d, g->arena, &g->tensor_offset, r->v->n_tensors));
-    TRY(ARENA_NEW(r->d, g->arena, &g->tensor_carry, r->v->n_tensors));
+    TRY(ARENA_NEW(r->d, g->arena, &g->tensor_transport, r->v->n_tensors));
     for (uint32_t i = 0; i < r->v->n_tensors; i++) {
         const struct prog_tensor *t = &PROG(r->p, TENSOR)[r->v->first_tensor + i];
         if (t->role == PROG_ACTIVATION) g->tensor_offset[i] = t->where;
-        g->tensor_carry[i] = (uint8_t)t->carry;
+        g->tensor_transport[i] = (uint8_t)t->transport;
     }
     g->workspace_bytes = r->p->workspace_bytes;
     return QN_OK;
@@ -118,7 +118,7 @@ static int show_variant(struct diag *d, const struct prog_header *p, const struc
     struct kgraph k;
     struct tgraph g;
     kgraph_init(&k, &arena, PROG(p, MODEL), v->n_rows, v->n_logit_rows, v->context);
-    k.alone = v->alone != 0;
+    k.decode_only = v->decode_only != 0;
     tgraph_init(&g, &arena, &k, &options);
     const struct rebuild r = {d, p, v, &k, &g};
     int rc = tensors(&r);
@@ -126,8 +126,8 @@ static int show_variant(struct diag *d, const struct prog_header *p, const struc
     if (rc == QN_OK && hook->kernel) rc = hook->kernel(hook->user, d, &k);
     if (rc == QN_OK) rc = tasks(&r);
     if (rc == QN_OK) rc = places(&r);
-    if (rc == QN_OK) rc = tgraph_verify(d, &g, STAGE_CARRY);
-    if (rc == QN_OK && hook->tasks) rc = hook->tasks(hook->user, d, &g, STAGE_CARRY);
+    if (rc == QN_OK) rc = tgraph_verify(d, &g, STAGE_TRANSPORT);
+    if (rc == QN_OK && hook->tasks) rc = hook->tasks(hook->user, d, &g, STAGE_TRANSPORT);
     tgraph_fini(&g);
     kgraph_fini(&k);
     arena_fini(&arena);

@@ -251,21 +251,22 @@ RT_COLD uint32_t rt_boundary_rows(const struct rt *rt, struct rt_worker *w, uint
  * room for any that rt_boundary_rows makes. Where no request has several logit rows and all rows
  * are such, no two are of the same request. */
 RT_COLD uint32_t rt_boundary_variant(const struct rt *rt, uint32_t filled, uint32_t context) {
-    const int apart = (filled & 0xffff) == filled >> 16 && !rt->batch->rows.scored;
-    const uint32_t alone = apart ? rt->alone : 0;
+    const int decodes = (filled & 0xffff) == filled >> 16 && !rt->batch->rows.scored;
+    const uint32_t decode_only = decodes ? rt->decode_only : 0;
     uint32_t best = rt->largest;
     for (uint32_t i = 0; i < rt->n_variants; i++) {
         uint32_t shape = rt->shapes[i], least = rt->shapes[best];
         if ((shape & 0xffff) < (filled & 0xffff) || shape >> 16 < filled >> 16 ||
-            rt->contexts[i] < context || (rt->alone & ~alone) >> i & 1)
+            rt->contexts[i] < context || (rt->decode_only & ~decode_only) >> i & 1)
             continue;
-        const uint32_t is_alone = alone >> i & 1, was_alone = alone >> best & 1;
+        const uint32_t is_decode_only = decode_only >> i & 1,
+                       was_decode_only = decode_only >> best & 1;
         if ((shape & 0xffff) < (least & 0xffff) ||
             ((shape & 0xffff) == (least & 0xffff) &&
              (shape >> 16 < least >> 16 ||
               (shape == least &&
-               (is_alone > was_alone ||
-                (is_alone == was_alone && rt->contexts[i] < rt->contexts[best]))))))
+               (is_decode_only > was_decode_only ||
+                (is_decode_only == was_decode_only && rt->contexts[i] < rt->contexts[best]))))))
             best = i;
     }
     return best;

@@ -143,7 +143,7 @@ static void bind_program(const struct prog_header *layout, const void *program, 
     for (uint32_t i = 0; i < rt->n_variants; i++) {
         rt->shapes[i] = v[i].n_rows | v[i].n_logit_rows << 16;
         rt->contexts[i] = v[i].context;
-        rt->alone |= v[i].alone << i;
+        rt->decode_only |= v[i].decode_only << i;
         rt->jit_first[i + 1] = rt->jit_first[i] + count_jit(layout, &v[i]);
     }
 }

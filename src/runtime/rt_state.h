@@ -229,7 +229,7 @@ struct rt {
     /* Of each variant n_rows | n_logit_rows << 16: for the boundary, at hand. */
     uint32_t shapes[PROG_MAX_VARIANTS];
     uint32_t contexts[PROG_MAX_VARIANTS]; /* positions that its rows may have */
-    uint32_t alone; /* a bit each: whether it is for rows of different requests only */
+    uint32_t decode_only; /* a bit each: whether it is for rows of different requests only */
     uint32_t jit_first[PROG_MAX_VARIANTS + 1]; /* each variant's range of jit */
 };
 

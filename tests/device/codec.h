@@ -12,7 +12,7 @@
 #include "device/iteration.h"
 
 /* A 32-bit word that is no number, neither as a float nor as two 16-bit ones of either kind; not an
- * empty word, and no iteration's number. */
+ * sentinel, and no iteration's number. */
 #define CODEC_POISON 0x7fc17fc1u
 void codec_poison(void *bytes, uint64_t n);
 

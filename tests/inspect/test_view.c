@@ -49,7 +49,7 @@ static int on_kernel(void *user, struct diag *d, const struct kgraph *k) {
 static int on_tasks(void *user, struct diag *d, const struct tgraph *g, enum task_stage stage) {
     const struct view_scope scope = {.layer = VIEW_ALL_LAYERS};
     struct view v = {0};
-    if (stage != STAGE_CARRY) return QN_OK;
+    if (stage != STAGE_TRANSPORT) return QN_OK;
     TRY(view_tasks(d, g, stage, &scope, &v));
     view_text(&v, user);
     view_fini(&v);

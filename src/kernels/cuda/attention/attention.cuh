@@ -9,7 +9,7 @@
  *   DECODE        STEP, WHOLE     attention_decode.cuh; two short items at a time:
  * _decode_teams.cuh DECODE_LONG   STEP            attention_decode_long.cuh: a warp a piece MIXED
  * ATTENTION       attention_mixed.cuh: rows of several requests PREFILL       ATTENTION
- * attention_prefill.cuh: many rows MERGE         COMBINE         attention_merge.cuh: of the parts
+ * attention_prefill.cuh: many rows MERGE         MERGE         attention_merge.cuh: of the parts
  * that STEP gives
  *
  * One step handles up to 16 query rows that share a KV head: the heads of its group, for one token
@@ -45,9 +45,9 @@ struct attention_rows {
 
 /* HALVES: 1 where rows g + 8 do not exist. */
 template <int HALVES>
-DEV void load_rows(const struct warp_context *c, const struct attention_step *s, const float *q,
-                   struct attention_rows *r) {
-    const float *from[HALVES];
+DEV void load_rows(const struct warp_context *c, const struct cuda_task *task,
+                   const struct attention_step *s, struct attention_rows *r) {
+    const float *from[HALVES], *q = (const float *)task->in;
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
         uint32_t m = c->lane / 4 + 8 * h, token = m / SUB_HEADS, head = m % SUB_HEADS;
@@ -56,7 +56,7 @@ DEV void load_rows(const struct warp_context *c, const struct attention_step *s,
         uint32_t position = row_position(SHARED, row);
         from[h] =
             exists ? q + ((uint64_t)row * QN_N_HEADS + s->head0 + head) * QN_HEAD_DIM : nullptr;
-        r->lo[h] = exists ? window_start(position) : 0;
+        r->lo[h] = exists ? window_start(task_window(task), position) : 0;
         r->hi[h] = exists ? position + 1 : 0;
     }
 #pragma unroll
@@ -197,13 +197,13 @@ DEV float warp_factor(float max, float most) {
 
 /* ---- steps ---- */
 
-DEV void step_range(const struct block_shared *b, struct attention_step *s) {
+DEV void step_range(const struct block_shared *b, uint32_t window, struct attention_step *s) {
     s->slot = row_slot(b, s->row0);
     s->lo = ~0u;
     s->hi = 0;
     for (uint32_t i = 0; i < s->n_tokens; i++) {
         uint32_t position = row_position(b, s->row0 + i);
-        s->lo = min(s->lo, window_start(position));
+        s->lo = min(s->lo, window_start(window, position));
         s->hi = max(s->hi, position + 1);
     }
 }
@@ -219,7 +219,7 @@ DEV void output_store(const struct cuda_task *task, uint64_t head, uint32_t d, f
     if (task->flags & CUDA_OUT_PACKED)
         packed_store(task, head / QN_N_HEADS, head % QN_N_HEADS * QN_HEAD_DIM + d, v);
     else
-        act_store(task, head * QN_HEAD_DIM + d, v);
+        operand_store(task, head * QN_HEAD_DIM + d, v);
 }
 
 /* An even d, and the one after it. */
@@ -228,10 +228,10 @@ DEV void output_store2(const struct cuda_task *task, uint64_t head, uint32_t d, 
     if (task->flags & CUDA_OUT_PACKED) {
         packed_store2(task, row, column, v.x, v.y);
     } else if (task->flags & CUDA_OUT_PAIRED) {
-        act_store_pair(task, head * QN_HEAD_DIM + d, v.x, v.y);
+        operand_store_pair(task, head * QN_HEAD_DIM + d, v.x, v.y);
     } else {
-        act_store(task, head * QN_HEAD_DIM + d, v.x);
-        act_store(task, head * QN_HEAD_DIM + d + 1, v.y);
+        operand_store(task, head * QN_HEAD_DIM + d, v.x);
+        operand_store(task, head * QN_HEAD_DIM + d + 1, v.y);
     }
 }
 
@@ -239,7 +239,7 @@ DEV void output_store4(const struct cuda_task *task, uint64_t head, uint32_t d, 
     if (task->flags & CUDA_OUT_PACKED)
         packed_store4(task, task->out, head / QN_N_HEADS, head % QN_N_HEADS * QN_HEAD_DIM + d, v);
     else
-        act_store4(task, head * QN_HEAD_DIM + d, v);
+        operand_store4(task, head * QN_HEAD_DIM + d, v);
 }
 
 #endif

@@ -3,7 +3,7 @@
  *
  * An item is a token row, a KV head and some of its pieces: in WHOLE all of them, in STEP as many
  * as are at hand. WHOLE gives the output of the head, STEP a part for each piece, which
- * ATTENTION_COMBINE merges (attention_merge.cuh). It is the longest stretch between two operators
+ * ATTENTION_MERGE merges (attention_merge.cuh). It is the longest stretch between two operators
  * of a layer, few blocks work and all others wait, so what there is to do is found before the
  * event.
  *
@@ -47,14 +47,16 @@ DEV uint32_t decode_share_of(const struct warp_context *c) {
     return (c->warp - c->turn) % WARPS;
 }
 
-/* The task's first item. Slices are the same in every layer, so the first layer's is kept for the
- * iteration: finding it takes divisions of 64 bits. */
+/* The task's first item. Slices are the same in every layer of one window, so the last one is kept
+ * for the iteration: finding it takes divisions of 64 bits. */
 DEV struct attention_item decode_first(const struct warp_context *c, const struct cuda_task *task) {
     struct block_shared *b = SHARED;
-    const uint64_t key = (uint64_t)(task->kind << 24 | task->unit0) << 32 | b->flag;
+    const uint32_t window = task_window(task);
+    const uint64_t key = (uint64_t)items_key(task->kind, window, task->unit0) << 32 | b->flag;
     struct warp_state *mine = &b->warp[c->warp];
     if (mine->list_key == key) return mine->item;
-    const struct attention_item w = items_begin(b, task, items_load(b, c->lane, task->kind));
+    const struct attention_item w =
+        items_begin(b, task, items_load(b, c->lane, task->kind, window));
     __syncwarp(); /* all lanes have seen the old key */
     if (c->lane == 0) {
         mine->item = w;
@@ -286,13 +288,13 @@ DEV void decode_output(const struct cuda_task *task, uint64_t head, uint32_t d,
     output_store2(task, head, d, make_float2(y->out.x * by, y->out.y * by));
 }
 
-/* A piece of a head to where ATTENTION_COMBINE finds it: to parts[rows, n_heads, n_pieces,
+/* A piece of a head to where ATTENTION_MERGE finds it: to parts[rows, n_heads, n_pieces,
  * STATE_SIZE]. */
-DEV void decode_part(struct act parts, uint32_t n_pieces, uint64_t head, uint32_t piece, uint32_t d,
-                     const struct decode_piece *p) {
-    const struct act to = act_from(parts, (head * n_pieces + piece) * STATE_SIZE);
-    if (d == 0) act_put2(to, make_float2(p->max, p->sum));
-    act_put2(act_from(to, 2 + d), p->out);
+DEV void decode_part(struct operand parts, uint32_t n_pieces, uint64_t head, uint32_t piece,
+                     uint32_t d, const struct decode_piece *p) {
+    const struct operand to = operand_from(parts, (head * n_pieces + piece) * STATE_SIZE);
+    if (d == 0) operand_put2(to, make_float2(p->max, p->sum));
+    operand_put2(operand_from(to, 2 + d), p->out);
 }
 
 /* The pages of n pieces, which all warps have read and written. */
@@ -315,7 +317,7 @@ DEV void decode_one(struct warp_context *c, const struct cuda_task *task,
     sync_compute();
     if (hint != nullptr) add_relaxed_gpu(hint, 1);
     /* Not before: registers are short. */
-    const struct act parts = act_of(task->out, task, CUDA_OUT_FLAGGED);
+    const struct operand parts = operand_of(task->out, task, CUDA_OUT_FLAGGED);
     const uint32_t n_pieces = task->n_pieces;
 #pragma unroll
     for (int u = 0; u < DECODE_PAIRS; u++) {
@@ -347,7 +349,7 @@ template <uint32_t KIND>
 DEV void decode_batch(const struct warp_context *c, const struct cuda_task *task,
                       const struct attention_item *w, uint32_t at, uint32_t n, bool last,
                       struct decode_state y[DECODE_PAIRS]) {
-    const struct act parts = act_of(task->out, task, CUDA_OUT_FLAGGED);
+    const struct operand parts = operand_of(task->out, task, CUDA_OUT_FLAGGED);
 #pragma unroll
     for (int u = 0; u < DECODE_PAIRS; u++) {
         const struct decode_place p = decode_place_of(c, u);

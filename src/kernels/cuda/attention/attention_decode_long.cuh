@@ -126,14 +126,14 @@ DEV uint32_t run_outputs(struct warp_context *c, struct run_shares *x, struct ru
 /* The warp's piece to its parts, the first head's at `to`, by way of the page, which is given back.
  */
 DEV void run_store(struct warp_context *c, const struct attention_item *w, uint32_t n_pieces,
-                   const struct run_part *part, struct act to, float *page) {
+                   const struct run_part *part, struct operand to, float *page) {
     const uint64_t of_head = (uint64_t)n_pieces * STATE_SIZE;
     const uint32_t n_heads = item_step(w).n_heads, pairs = QN_HEAD_DIM / 2;
 #pragma unroll
     for (int h = 0; h < HEAD_HALVES; h++) {
         const uint32_t m = c->lane / 4 + 8 * h;
         if (c->lane % 4 == 0 && m < n_heads)
-            act_put2(act_from(to, m * of_head), make_float2(part->max[h], part->sum[h]));
+            operand_put2(operand_from(to, m * of_head), make_float2(part->max[h], part->sum[h]));
     }
     __syncwarp(); /* all lanes have read the page */
 #pragma unroll
@@ -142,7 +142,8 @@ DEV void run_store(struct warp_context *c, const struct attention_item *w, uint3
 #pragma unroll 4
     for (uint32_t i = c->lane; i < n_heads * pairs; i += 32) {
         const uint32_t m = i / pairs, d = i % pairs * 2;
-        act_put2(act_from(to, m * of_head + 2 + d), *(const float2 *)(page + share_out_at(m, d)));
+        operand_put2(operand_from(to, m * of_head + 2 + d),
+                     *(const float2 *)(page + share_out_at(m, d)));
     }
     page_copy_fence_shared(); /* bulk copies will write where these lanes did */
     page_release(c);
@@ -165,7 +166,7 @@ DEV void run_pieces(struct warp_context *c, const struct cuda_task *task,
         run_nothing(c);
         return;
     }
-    const struct act parts = act_of(task->out, task, CUDA_OUT_FLAGGED);
+    const struct operand parts = operand_of(task->out, task, CUDA_OUT_FLAGGED);
     struct attention_rows rows;
     struct run_shares x = {};
     struct run_part part;
@@ -174,7 +175,7 @@ DEV void run_pieces(struct warp_context *c, const struct cuda_task *task,
     run_factors(&x, &part);
     const uint32_t slot = run_outputs(c, &x, &part);
     const uint64_t first = decode_head(w, 0) * n_pieces + w->piece + piece;
-    run_store(c, w, n_pieces, &part, act_from(parts, first * STATE_SIZE),
+    run_store(c, w, n_pieces, &part, operand_from(parts, first * STATE_SIZE),
               (float *)(RING + slot * CUDA_PAGE_BYTES));
 }
 

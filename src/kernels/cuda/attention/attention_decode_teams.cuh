@@ -39,7 +39,7 @@ enum {
 
 /* Whether such a task is one for teams. */
 DEV bool team_takes(const struct cuda_task *task) {
-    return HAS_TEAMS && SHARED->rows_alone && SHARED->last_position < ATTENTION_PIECE &&
+    return HAS_TEAMS && SHARED->decode_only && SHARED->last_position < ATTENTION_PIECE &&
            SHARED->batch.rows.n_rows * HEAD_STEPS > task->unit1;
 }
 
@@ -54,14 +54,14 @@ DEV struct team team_of(const struct warp_context *c) {
 }
 
 /* An item of the task. */
-DEV struct attention_item team_item(uint32_t number) {
+DEV struct attention_item team_item(const struct cuda_task *task, uint32_t number) {
     struct attention_item w = {};
     w.left = w.piece_end = 1;
     w.kind = OP_ATTENTION_WHOLE;
     w.row = number / HEAD_STEPS;
     w.head = number % HEAD_STEPS;
     w.hi = row_position(SHARED, w.row) + 1;
-    w.lo = window_start(w.hi - 1);
+    w.lo = window_start(task_window(task), w.hi - 1);
     return w;
 }
 
@@ -94,7 +94,7 @@ DEV void team_heads_make(const struct warp_context *c, const struct team *f,
             from[n * EACH + u] = at + min(c->lane + 32 * u, HALF_DIM - 1u);
             from[n * EACH + LANE_PAIRS + u] = from[n * EACH + u] + HALF_DIM;
         }
-    act_load_all(act_of(task->in, task, CUDA_IN_FLAGGED), from, v);
+    operand_load_all(operand_of(task->in, task, CUDA_IN_FLAGGED), from, v);
 #pragma unroll
     for (int n = 0; n < TEAM_HEADS; n++)
         if (h->head[n].there)
@@ -173,7 +173,7 @@ DEV bool run_attention_teams(struct warp_context *c, const struct cuda_task *tas
         struct attention_item w = {};
         struct team_heads h = {};
         if (mine) {
-            w = team_item(item + i + f.number);
+            w = team_item(task, item + i + f.number);
             h = team_heads_of(c, &f, task, &w);
         }
         if (i == 0) {

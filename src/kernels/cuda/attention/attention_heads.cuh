@@ -56,7 +56,7 @@ struct item_head {
     uint32_t i, unit;  /* unit: of qkv */
     uint32_t position; /* of a key or a value */
     bool there, is_value;
-    struct act elements;
+    struct operand elements;
     struct head_turn turn;
 };
 
@@ -75,8 +75,8 @@ DEV struct item_head item_head_of(const struct warp_context *c, const struct cud
     if (!h.there) return h;
     h.position = is_query ? w->hi - 1 : end - 1 - at / 2;
     const uint32_t row = w->row - (w->hi - 1 - h.position);
-    h.elements = act_from(act_of(task->in, task, CUDA_IN_FLAGGED),
-                          ((uint64_t)row * QKV_HEADS + h.unit) * QN_HEAD_DIM);
+    h.elements = operand_from(operand_of(task->in, task, CUDA_IN_FLAGGED),
+                              ((uint64_t)row * QKV_HEADS + h.unit) * QN_HEAD_DIM);
     h.turn = head_turn_of(c, (const float *)(is_query ? task->norm : task->more2), h.is_value,
                           turn_at(row, h.position));
     return h;
@@ -94,8 +94,8 @@ DEV struct item_head item_head_alone(const struct warp_context *c, const struct 
         i < s.n_heads ? s.head0 + i : QN_N_HEADS + s.kv_head + (h.is_value ? QN_N_KV_HEADS : 0);
     if (!h.there) return h;
     h.position = w->hi - 1;
-    h.elements = act_from(act_of(task->in, task, CUDA_IN_FLAGGED),
-                          ((uint64_t)w->row * QKV_HEADS + h.unit) * QN_HEAD_DIM);
+    h.elements = operand_from(operand_of(task->in, task, CUDA_IN_FLAGGED),
+                              ((uint64_t)w->row * QKV_HEADS + h.unit) * QN_HEAD_DIM);
     h.turn = head_turn_of(c, (const float *)(i < s.n_heads ? task->norm : task->more2), h.is_value,
                           turn_at(w->row, h.position));
     return h;
@@ -122,7 +122,7 @@ DEV void head_make(const struct warp_context *c, const struct item_head *h) {
         at[u] = min(c->lane + 32 * u, HALF_DIM - 1u);
         at[LANE_PAIRS + u] = at[u] + HALF_DIM;
     }
-    act_load_all(h->elements, at, v);
+    operand_load_all(h->elements, at, v);
     head_put(c, h, 0, v, v + LANE_PAIRS);
 }
 

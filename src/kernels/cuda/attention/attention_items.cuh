@@ -48,16 +48,32 @@ enum {
     HAS_RUNS = QN_KV_BLOCK >= SHARE_POSITIONS, /* else copies are too small to be worth it */
 };
 
-/* The first position that a row at `position` sees. */
-DEV uint32_t window_start(uint32_t position) {
-    uint32_t n = position + 1;
-    return QN_SLIDING_WINDOW != 0 && n > QN_SLIDING_WINDOW ? n - QN_SLIDING_WINDOW : 0;
+/* Positions that a row of a task sees, itself included; 0: all. A constant unless layers differ. */
+DEV uint32_t task_window(const struct cuda_task *task) {
+    return QN_WINDOWS_DIFFER ? task->k : QN_SLIDING_WINDOW;
 }
 
-DEV uint32_t row_pieces(const struct block_shared *b, uint32_t row, uint32_t *first) {
+/* The same of a list whose layer slides, or does not. */
+DEV uint32_t window_if(uint32_t slides) {
+    return QN_WINDOWS_DIFFER && !slides ? 0 : QN_SLIDING_WINDOW;
+}
+
+/* The first position that a row at `position` sees. */
+DEV uint32_t window_start(uint32_t window, uint32_t position) {
+    const uint32_t n = position + 1;
+    return window != 0 && n > window ? n - window : 0;
+}
+
+DEV uint32_t row_pieces(const struct block_shared *b, uint32_t window, uint32_t row,
+                        uint32_t *first) {
     uint32_t position = row_position(b, row);
-    *first = window_start(position) / ATTENTION_PIECE;
+    *first = window_start(window, position) / ATTENTION_PIECE;
     return position / ATTENTION_PIECE + 1 - *first;
+}
+
+/* A task's first item is the same in all layers of one window: what is kept of it has this key. */
+DEV uint32_t items_key(uint32_t kind, uint32_t window, uint32_t unit0) {
+    return kind << 24 | (QN_WINDOWS_DIFFER && window != 0) << 23 | unit0;
 }
 
 /* The first piece that the row sees. */
@@ -69,7 +85,7 @@ DEV void items_row(const struct block_shared *b, struct attention_item *w, uint3
     w->row = row;
     w->slot = row_slot(b, row);
     w->hi = row_position(b, row) + 1;
-    w->lo = window_start(w->hi - 1);
+    w->lo = window_start(window_if(w->slides), w->hi - 1);
     w->piece = item_first_piece(w);
     w->piece_end = (w->hi - 1) / ATTENTION_PIECE + 1;
     /* The rows of a slot follow each other in order of position. */
@@ -83,19 +99,21 @@ DEV void items_row(const struct block_shared *b, struct attention_item *w, uint3
 struct row_load {
     uint32_t pieces, all;
 };
-DEV struct row_load items_load_of(const struct block_shared *b, uint32_t row, uint32_t kind) {
+DEV struct row_load items_load_of(const struct block_shared *b, uint32_t row, uint32_t kind,
+                                  uint32_t window) {
     uint32_t first;
-    const uint32_t n = row_pieces(b, row, &first);
+    const uint32_t n = row_pieces(b, window, row, &first);
     if (kind == OP_ATTENTION_WHOLE) return {n, 1};
     return {n, n + (kind == OP_ATTENTION_STEP && n > 2 * WARPS ? 3 : 0)};
 }
 
 /* The same of all rows, for a warp. */
-DEV uint32_t items_load(const struct block_shared *b, uint32_t lane, uint32_t kind) {
+DEV uint32_t items_load(const struct block_shared *b, uint32_t lane, uint32_t kind,
+                        uint32_t window) {
     uint32_t n = 0;
     for (uint32_t row = 0; row < b->batch.rows.n_rows; row += 32) {
         const bool mine = row + lane < b->batch.rows.n_rows;
-        n += __reduce_add_sync(~0u, mine ? items_load_of(b, row + lane, kind).all : 0);
+        n += __reduce_add_sync(~0u, mine ? items_load_of(b, row + lane, kind, window).all : 0);
     }
     return n;
 }
@@ -104,14 +122,15 @@ DEV uint32_t items_load(const struct block_shared *b, uint32_t lane, uint32_t ki
 struct items_cut {
     uint32_t row, head, piece, items;
 };
-DEV struct items_cut items_cut_at(const struct block_shared *b, uint32_t kind, uint32_t at) {
+DEV struct items_cut items_cut_at(const struct block_shared *b, uint32_t kind, uint32_t window,
+                                  uint32_t at) {
     struct items_cut s = {};
-    struct row_load load = items_load_of(b, 0, kind);
+    struct row_load load = items_load_of(b, 0, kind, window);
     while (at >= load.all * HEAD_STEPS) {
         at -= load.all * HEAD_STEPS;
         s.items += load.pieces * HEAD_STEPS;
         if (++s.row == b->batch.rows.n_rows) return s;
-        load = items_load_of(b, s.row, kind);
+        load = items_load_of(b, s.row, kind, window);
     }
     s.head = at / load.all;
     s.piece = min(at % load.all, load.pieces);
@@ -129,10 +148,12 @@ DEV struct attention_item items_begin(const struct block_shared *b, const struct
                                       uint32_t load) {
     struct attention_item w = {};
     uint64_t first, end;
+    const uint32_t window = task_window(task);
     w.kind = task->kind;
+    w.slides = window != 0;
     prog_slice((uint64_t)load * HEAD_STEPS, task->unit0, task->unit1, &first, &end);
-    const struct items_cut begin = items_cut_at(b, w.kind, (uint32_t)first);
-    w.left = items_cut_at(b, w.kind, (uint32_t)end).items - begin.items;
+    const struct items_cut begin = items_cut_at(b, w.kind, window, (uint32_t)first);
+    w.left = items_cut_at(b, w.kind, window, (uint32_t)end).items - begin.items;
     if (w.left == 0) return w;
     items_row(b, &w, begin.row);
     w.head = begin.head;
@@ -140,11 +161,21 @@ DEV struct attention_item items_begin(const struct block_shared *b, const struct
     return w;
 }
 
-/* block_shared.one_row_pieces. */
-DEV uint32_t items_one_row(const struct block_shared *b) {
+/* block_shared.one_row_pieces, of one window. */
+DEV uint32_t items_one_row(const struct block_shared *b, uint32_t window) {
     if (b->batch.rows.n_rows != 1) return 0xffff;
-    const struct row_load load = items_load_of(b, 0, OP_ATTENTION_STEP);
+    const struct row_load load = items_load_of(b, 0, OP_ATTENTION_STEP, window);
     return load.all == load.pieces ? load.pieces : 0xffff;
+}
+
+DEV void items_one_rows(struct block_shared *b) {
+    if (QN_WINDOWS_DIFFER) b->one_row_pieces[0] = (uint16_t)items_one_row(b, 0);
+    b->one_row_pieces[QN_SLIDING_WINDOW != 0] = (uint16_t)items_one_row(b, QN_SLIDING_WINDOW);
+}
+
+/* ... of a task's. */
+DEV uint32_t one_row_pieces(const struct cuda_task *task) {
+    return SHARED->one_row_pieces[task_window(task) != 0];
 }
 
 /* Whether a run begins with this item. */

@@ -263,7 +263,7 @@ DEV void steps_run(const struct warp_context *c, const struct cuda_task *task,
         struct steps_state y = {};
         struct attention_rows rows;
         const struct steps_fresh fresh = fresh_ask(c, task, unit);
-        load_rows<HEAD_HALVES>(c, &unit->step, (const float *)task->in, &rows);
+        load_rows<HEAD_HALVES>(c, task, &unit->step, &rows);
         fresh_store(c, &fresh);
         unit_known(c, u + UNITS_AHEAD);
         shares_clear(c);

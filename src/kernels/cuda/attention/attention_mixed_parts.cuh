@@ -77,7 +77,7 @@ DEV uint32_t same_slot(const struct block_shared *b, uint32_t row, uint32_t end)
 
 /* Items are of fewer tokens where there would be one for half of all pairs of warps at most. */
 DEV struct steps_list list_begin(const struct warp_context *c, const struct cuda_task *task) {
-    struct steps_list l = {0, 0, 0, 0, FEW_TOKENS};
+    struct steps_list l = {0, 0, 0, 0, FEW_TOKENS, task_window(task) != 0};
     uint64_t item, last;
     const uint32_t n_rows = SHARED->batch.rows.n_rows, n = task->unit1 * STEPS_PAIRS;
     while (l.tokens > 1 && 2 * ceil_div(n_rows, l.tokens) * HEAD_STEPS <= n) l.tokens /= 2;
@@ -99,7 +99,7 @@ DEV struct steps_found list_next(struct steps_list *l) {
     }
     s.row0 = l->row;
     s.n_tokens = same_slot(b, l->row, l->row_end);
-    step_range(b, &s);
+    step_range(b, window_if(l->slides), &s);
     const bool first = s.row0 == 0 || row_slot(b, s.row0 - 1) != s.slot;
     const struct steps_found found = {
         (uint16_t)(l->item % HEAD_STEPS),         (uint16_t)s.n_tokens, s.row0, s.lo, s.hi,
@@ -134,7 +134,8 @@ DEV struct steps_list *list_of(const struct warp_context *c) {
 /* The task's first unit and list, found once an iteration as in decode_first, to scratch. */
 DEV void units_begin(const struct warp_context *c, const struct cuda_task *task) {
     struct warp_state *mine = &SHARED->warp[c->warp];
-    const uint64_t key = (uint64_t)(task->kind << 24 | task->unit0) << 32 | SHARED->flag;
+    const uint64_t key =
+        (uint64_t)items_key(task->kind, task_window(task), task->unit0) << 32 | SHARED->flag;
     if (c->lane == 0) {
         if (mine->list_key != key) {
             mine->steps.list = list_begin(c, task);

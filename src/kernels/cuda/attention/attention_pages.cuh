@@ -57,13 +57,13 @@ DEV struct pages_step pages_step(const struct loader *l, const struct attention_
     return step;
 }
 
-/* The task's first item, and where it lies. Slices are the same in every layer (see decode_first),
- * and so are the blocks of all layers: it is found once an iteration. */
+/* The task's first item, and where it lies. Slices are the same in every layer of one window (see
+ * decode_first), and so are the blocks of all layers: it is found once an iteration. */
 DEV void pages_first(struct loader *l, const struct loader_task *t, const struct cuda_task *from) {
     const struct block_shared *s = SHARED;
-    const uint32_t key = t->kind << 24 | t->unit0;
+    const uint32_t key = items_key(t->kind, t->window, t->unit0);
     if (l->list_key == key) return;
-    l->item = items_begin(s, from, items_load(s, l->lane, t->kind));
+    l->item = items_begin(s, from, items_load(s, l->lane, t->kind, t->window));
     l->step = pages_step(l, &l->item);
     l->list_key = key;
 }

@@ -327,7 +327,7 @@ CODE(void, rows_step, const struct cuda_task *task, uint32_t lo, uint32_t hi,
     rows_find(c, &ring, piece);
     rows_ask(c, &ring, piece, 0);
     rows_find(c, &ring, piece + 1);
-    load_rows<2>(c, s, (const float *)task->in, &rows);
+    load_rows<2>(c, task, s, &rows);
 #pragma unroll
     for (int i = 0; i < 2 * PAIRS; i++) w.q[32 * i] = rows.q[i];
 #pragma unroll 1
@@ -370,10 +370,11 @@ DEV uint32_t rows_same_slot(const struct warp_context *c, uint32_t row, uint32_t
 
 /* The warp's step among an item's rows [row, row + n), which are of one slot and ascend, and all
  * positions [lo, hi) that these see. A warp may have none of them. */
-DEV void rows_segment(const struct warp_context *c, const struct rows_item *item, uint32_t row,
-                      uint32_t n, struct attention_step *s, uint32_t *lo, uint32_t *hi) {
+DEV void rows_segment(const struct warp_context *c, uint32_t window, const struct rows_item *item,
+                      uint32_t row, uint32_t n, struct attention_step *s, uint32_t *lo,
+                      uint32_t *hi) {
     const uint32_t mine = item->row0 + c->warp * STEP_TOKENS;
-    *lo = window_start(row_position(SHARED, row));
+    *lo = window_start(window, row_position(SHARED, row));
     *hi = row_position(SHARED, row + n - 1) + 1;
     step_heads(s, item->head / SUBS, item->head % SUBS);
     s->slot = row_slot(SHARED, row);
@@ -381,7 +382,7 @@ DEV void rows_segment(const struct warp_context *c, const struct rows_item *item
     const uint32_t last = min(mine + STEP_TOKENS, row + n);
     s->n_tokens = last > s->row0 ? last - s->row0 : 0;
     if (s->n_tokens > 0) {
-        step_range(SHARED, s);
+        step_range(SHARED, window, s);
     } else {
         s->row0 = row; /* any: nothing of it is used */
         s->lo = s->hi = 0;
@@ -395,7 +396,7 @@ DEV void rows_run_item(const struct warp_context *c, const struct cuda_task *tas
         const uint32_t n = rows_same_slot(c, row, item->end);
         struct attention_step s = {};
         uint32_t lo, hi;
-        rows_segment(c, item, row, n, &s, &lo, &hi);
+        rows_segment(c, task_window(task), item, row, n, &s, &lo, &hi);
         rows_step(task, lo, hi, s);
         row += n;
     }

@@ -149,11 +149,11 @@ DEV void rows_take(const struct warp_context *c, uint32_t piece, bool last) {
 
 /* The queries of the warp's step, whose first row is number `at` of the item: the lane's share of A
  * in each product, and what they see, into the warp's memory. */
-DEV void rows_queries(const struct warp_context *c, const struct attention_step *s, uint32_t at,
-                      const float *q) {
+DEV void rows_queries(const struct warp_context *c, const struct cuda_task *task,
+                      const struct attention_step *s, uint32_t at) {
     struct rows_warp *mine = rows_warp_of(c);
     const struct rows_work w = rows_work_of(c);
-    const float *from[2] = {nullptr, nullptr};
+    const float *from[2] = {nullptr, nullptr}, *q = (const float *)task->in;
 #pragma unroll
     for (uint32_t h = 0; h < 2; h++) {
         const uint32_t m = c->lane / 4 + 8 * h, token = m / SUB_HEADS, head = m % SUB_HEADS;
@@ -163,7 +163,7 @@ DEV void rows_queries(const struct warp_context *c, const struct attention_step 
             from[h] =
                 q + ((uint64_t)(s->row0 + token) * QN_N_HEADS + s->head0 + head) * QN_HEAD_DIM;
         if (c->lane % 4 != 0) continue;
-        mine->lo[m] = exists ? window_start(position) : 0;
+        mine->lo[m] = exists ? window_start(task_window(task), position) : 0;
         mine->hi[m] = exists ? position + 1 : 0;
     }
     const uint32_t d = c->lane % 4 / 2 * 8 + c->lane % 2 * 2;
@@ -217,7 +217,7 @@ DEV bool rows_enter(const struct warp_context *c, const struct cuda_task *task, 
         SHARED->pieces.hi = rows_places()[end - 1].position + 1;
     }
     sync_compute();
-    const uint32_t piece = window_start(head.position) / ATTENTION_PIECE;
+    const uint32_t piece = window_start(task_window(task), head.position) / ATTENTION_PIECE;
     const uint32_t block = rows_find(c, piece), next = rows_find(c, piece + 1);
     struct attention_step s = {};
     step_heads(&s, item.head / SUBS, item.head % SUBS);
@@ -225,7 +225,7 @@ DEV bool rows_enter(const struct warp_context *c, const struct cuda_task *task, 
     s.row0 = item.row0 + mine_at;
     s.n_tokens = mine_end > mine_at ? mine_end - mine_at : 0;
     rows_ask(c, block, piece);
-    rows_queries(c, &s, mine_at, (const float *)task->in);
+    rows_queries(c, task, &s, mine_at);
     if (c->lane == 0) {
         mine->step = s;
         mine->piece = piece;

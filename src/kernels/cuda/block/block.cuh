@@ -3,7 +3,7 @@
  *   warps 0..7   compute: run task after task
  *   warp 8       loader: streams weight pages into the ring            (loader.cuh)
  *   warp 9       control: finds the next task, waits for its event     (control.cuh)
- *   warps 10, 11 Hopper: ask for what tasks of many rows multiply      (tile_producer.cuh)
+ *   warps 10, 11 Hopper: ask for the operands of tasks of many rows    (tile_producer.cuh)
  *
  * Dynamic shared memory, from its start:
  *
@@ -42,18 +42,18 @@ static_assert(PARTIALS == WARPS, "the page of a step picks the warp");
 #define RING_BYTES     (RING_PAGES * CUDA_PAGE_BYTES)
 #define MAX_RING_PAGES 24
 
-/* Of these the steps of ATTENTION take some for what they read (attention_mixed_parts.cuh): weights
- * of what comes next may have the rest. */
+/* Page slots per compute warp that a task of ATTENTION leases for keys and values
+ * (attention_mixed_parts.cuh). Weights of the next tasks may have the rest. */
 #define STEPS_DEPTH (RING_DEPTH < 2 ? RING_DEPTH : 2)
 
 /* Whether graphs of 32 rows stream their weights (matmul_stream.cuh). */
-#define HAS_WIDE (HAS_WGMMA && QN_WIDE)
+#define HAS_STREAM_32_FORMS (HAS_WGMMA && QN_STREAM_32)
 
-/* A warp or the block is done with something when one thread says so, after a barrier that all have
- * reached; and with all of an iteration when another block has published the next.
- * compute-sanitizer's racecheck follows an order through one barrier of the block, not through two
- * and not through other blocks: for it every thread says so itself, and control waits until they
- * have. */
+/* 0: one thread says that a warp or the block is done with something, after a barrier that all its
+ * threads have reached; and a new iteration says that all of the last one is done.
+ * 1: every thread says so itself, and control waits for all of them. compute-sanitizer's racecheck
+ * needs this: it follows an order through one barrier of the block, not through two and not through
+ * other blocks. */
 #ifndef QN_EACH_ARRIVES
 #define QN_EACH_ARRIVES 0
 #endif
@@ -62,10 +62,10 @@ enum {
     GO_DEPTH = 4,     /* tasks announced to the compute warps and not yet done */
     N_AOT_SLOTS = 6,  /* descriptors of AOT tasks: GO_DEPTH announced, two fetched ahead */
     N_TASK_SLOTS = 8, /* + JIT tasks */
-    MAX_TILE = 16,    /* token rows of matmul_stream.cuh */
+    MAX_TILE = 16,    /* token rows whose 1 / rms the block keeps (matmul_stream.cuh) */
     MAX_STAGES = 8,   /* of a task of packed activations (matmul_tile_mma.cuh) */
-    MAX_W_SLOTS = 5,  /* on Hopper: of weights, of activations (tile_ring.cuh) */
-    MAX_X_SLOTS = 8,
+    MAX_W_SLOTS = 5,  /* Hopper: slots of weights (tile_ring.cuh) */
+    MAX_X_SLOTS = 8,  /* and of activations */
     PIECE_STEPS = CUDA_PACK_COLUMNS / 16, /* steps of 16 columns in packed activations' pieces */
     MAX_PLACES = CUDA_PLACES,             /* token rows whose place the block keeps */
     MAX_LOGIT_PLACES = 64,                /* logit rows */
@@ -88,14 +88,16 @@ struct attention_item {
     uint32_t fresh;            /* the first position of the slot that this iteration writes */
     uint32_t piece, piece_end; /* this one; the row's last one + 1 */
     uint32_t head;             /* step of heads, below HEAD_STEPS */
-    uint32_t kind;             /* of operator */
+    uint16_t kind;             /* of operator */
+    uint16_t slides;           /* whether its layer has a window: see window_if */
 };
 
-/* What is left of a list of attention's items, of two warps (attention_mixed.cuh). */
+/* The rest of the list of attention's items that two warps share (attention_mixed.cuh). */
 struct steps_list {
     uint32_t item, last;
     uint32_t row, row_end; /* rows left of the item */
-    uint32_t tokens;       /* of an item: a step has as many, if they are of one request */
+    uint16_t tokens;       /* of an item: a step has as many, if they are of one request */
+    uint16_t slides;       /* as attention_item's */
 };
 
 /* A step of it. */
@@ -106,12 +108,12 @@ struct steps_found {
     uint32_t fresh;  /* the only position that the iteration adds; ~0: there may be more */
 };
 
-/* Of a warp's context what lasts from task to task: page, turn, ready_parity of 8 bits each,
- * n_drops of one, next of seven. */
+/* The part of a warp's context that lasts from task to task. `place`: page, turn and ready_parity
+ * of 8 bits each, n_drops of one, next of seven. */
 struct warp_state {
     uint32_t place, message;
-    uint64_t list_key; /* whose, of which iteration: see decode_first, units_begin */
-    union {            /* a task's first item; its first step, and what is left then */
+    uint64_t list_key; /* task and iteration of the list below: decode_first, units_begin */
+    union {            /* a task's first item; or its first step and the list after that */
         struct attention_item item;
         struct {
             struct steps_found found;
@@ -121,7 +123,8 @@ struct warp_state {
     struct attention_item run; /* where the next run begins (attention_decode_long.cuh) */
 };
 
-/* What the loader says of a lease that comes next. LEASE_READY: it has not told warp 10 yet. */
+/* The loader's word about the next lease. LEASE_READY: the weights may be asked for, but warp 10
+ * has not been told. */
 enum { LEASE_READY = 1, LEASE_OPEN };
 
 struct block_shared {
@@ -131,48 +134,49 @@ struct block_shared {
     struct cuda_args
         args; /* a copy: a function that is not inlined reads the kernel's by way of L2 */
     uint64_t page_full[MAX_RING_PAGES], page_empty[MAX_RING_PAGES];
-    /* Of message i % GO_DEPTH: a task is announced; its event is activated; it is done (by the
-     * compute warps and, where it reads messages, the loader). */
+    /* For message i % GO_DEPTH. go_full: its task is announced. go_ready: the task's event is
+     * activated. go_empty: the compute warps, and the loader where it reads messages, are done. */
     uint64_t go_full[GO_DEPTH], go_ready[GO_DEPTH], go_empty[GO_DEPTH];
     uint64_t drop_ready;
-    uint64_t entered, left; /* control -> loader: an iteration's rows are there; back: are read */
-    uint64_t stop;          /* control -> compute: there are no more messages than there are */
-    uint64_t quit;          /* compute -> loader, warps 10, 11: leave */
-    /* Of stages, or of slots of weights and then of activations. */
+    uint64_t entered,
+        left;      /* control -> loader: an iteration's rows are there; back: it read them */
+    uint64_t stop; /* control -> compute: no message follows */
+    uint64_t quit; /* compute -> loader, warps 10, 11: leave */
+    /* For each stage; or for each slot of weights, then for each slot of activations. */
     uint64_t packed_full[MAX_W_SLOTS + MAX_X_SLOTS], packed_empty[MAX_W_SLOTS + MAX_X_SLOTS];
     uint64_t piece_full[2]; /* a piece of attention has come: attention_prefill.cuh */
-    /* tile_producer.cuh. Loader or compute -> warp 10: weights of the lease of `open` may come.
-     * Compute -> warp 11: it is taken, by the task with a descriptor's number, with the number of
-     * its message's go_ready, times two, and the phase to wait for. */
+    /* tile_producer.cuh. lease_open, loader or compute -> warp 10: it may ask for the weights of
+     * the task `open`. lease_taken, compute -> warp 11: task `leased` has the lease; leased_ready
+     * is twice the index of the task's go_ready, plus the phase to wait for. */
     uint64_t lease_open, lease_taken;
     uint32_t lease; /* LEASE_* */
     uint32_t leased, leased_ready;
-    uint32_t packed_phase; /* compute's own: of the stages' next uses, a bit each */
+    uint32_t packed_phase; /* compute's own: phase of each stage's next use, a bit each */
     struct {
         uint64_t kv; /* the layer's cache */
         uint32_t slot, kv_head, hi;
-        uint32_t phase;               /* of piece_full's next uses, a bit each */
-    } pieces;                         /* compute's own: whose pieces come */
+        uint32_t phase;               /* of each piece_full's next use, a bit each */
+    } pieces;                         /* compute's own: the context whose pieces are asked for */
     uint32_t go[GO_DEPTH];            /* descriptor slot or GO_* */
     uint32_t watch[GO_DEPTH];         /* control's own: event to trigger when that task is done */
     uint32_t slot_free[N_TASK_SLOTS]; /* control's own: messages done before a slot is free */
-    uint32_t tracing; /* control -> compute: records of a ring; 0: none are wanted */
-    uint32_t flag;    /* control -> compute: what flagged data of this iteration shows; not 0 */
+    uint32_t tracing; /* control -> compute: records in a trace's ring; 0: record nothing */
+    uint32_t flag;    /* control -> compute: the flag of this iteration's data; not 0 */
     uint64_t trace_ring, n_traced; /* compute's own, and records so far */
-    uint32_t published;    /* control -> loader: the iteration that runs, as rt_shared.published */
-    uint32_t epoch;        /* ... how often its variant has run: what its events' counters are at */
-    struct rt_batch batch; /* a copy; the numbers of rows are those of the iteration that runs */
-    uint32_t drop[WARPS];  /* loader -> compute: pages to drop, then the warp that is next */
-    uint32_t drop_turn;
+    uint32_t published;     /* control -> loader: the iteration that runs, as rt_shared.published */
+    uint32_t epoch;         /* ... and how often its variant has run: an event's goal */
+    struct rt_batch batch;  /* a copy, with the numbers of rows of the running iteration */
+    uint32_t drop[WARPS];   /* loader -> compute: pages that each warp drops, */
+    uint32_t drop_turn;     /* and the warp that gets the next page */
     uint32_t last_position; /* control -> compute: the largest of `place` */
-    uint32_t rows_alone;    /* control -> compute: each token row is another request's */
-    uint32_t
-        one_row_pieces; /* control -> compute: of an iteration of one row the pieces that each
-                           head has, if they count one each (attention_items.cuh); else very many */
-    union alignas(16) { /* of the running task's rows: */
-        float inv_rms[MAX_TILE]; /* several: 1 / rms */
-        float warp_sum[WARPS];   /* one: its sum of squares, in eight parts */
-        struct {                 /* packed ones on Hopper: a warp's tile, its place in the rings */
+    uint32_t decode_only;   /* control -> compute: each token row is another request's */
+    /* control -> compute: in an iteration of one row the pieces of each head, if each piece is an
+     * item (attention_items.cuh); else very many. Of layers without and with a window. */
+    uint16_t one_row_pieces[2];
+    union alignas(16) {          /* the running task's */
+        float inv_rms[MAX_TILE]; /* several rows: 1 / rms of each */
+        float warp_sum[WARPS];   /* one row: its sum of squares, in eight parts */
+        struct {                 /* packed rows on Hopper: a warp's tile, its place in the rings */
             uint32_t block, row, ring, sums;
         } packed[WARPS];
     };
@@ -183,7 +187,7 @@ struct block_shared {
 };
 static_assert(sizeof(struct block_shared) <= CONTROL_BYTES, "shared memory map");
 
-/* The parts of the dynamic shared memory are at constants. */
+/* The parts of the dynamic shared memory, at constant addresses. */
 #define RING    shared_memory
 #define SCRATCH (shared_memory + RING_BYTES)
 #define SHARED  ((struct block_shared *)(shared_memory + RING_BYTES + SCRATCH_BYTES))
@@ -197,10 +201,11 @@ struct warp_context {
     uint32_t message; /* compute: number of the message that announced the task */
     uint32_t ready_parity; /* compute: bit i: phase of go_ready[i] */
     uint32_t n_drops;      /* compute: times that pages were dropped, modulo 2 */
-    uint32_t next;         /* compute: RUN_*, what to do next (mega.cuh) */
+    uint32_t next;         /* compute: FORM_* of the next message (mega.cuh) */
 };
 
-/* The context anew, in a function that is not inlined: as an argument it would lie in memory. */
+/* Builds the context inside a function that is not inlined: as an argument it would lie in memory.
+ */
 DEV struct warp_context context_of(const struct cuda_args *args, uint32_t thread, uint32_t page,
                                    uint32_t turn) {
     struct warp_context c;
@@ -215,7 +220,7 @@ DEV struct warp_context context_of(const struct cuda_args *args, uint32_t thread
 }
 
 /* Between two tasks a compute warp's context lies in shared memory: every kind of task is run by a
- * function that is not inlined (mega.cuh), and what its caller kept would be in local memory. */
+ * function that is not inlined (mega.cuh), whose caller would keep values in local memory. */
 DEV struct warp_context context_load(void) {
     ASSUME(threadIdx.x < COMPUTE_THREADS);
     struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
@@ -255,7 +260,7 @@ DEV uint32_t page_next(uint32_t count) {
     return count == 2 * RING_DEPTH - 1 ? 0 : count + 1;
 }
 
-/* The n-th after it, n < 2 * RING_DEPTH. */
+/* The n-th page after page number `count`; n < 2 * RING_DEPTH. */
 DEV uint32_t page_after(uint32_t count, uint32_t n) {
     return count + n < 2 * RING_DEPTH ? count + n : count + n - 2 * RING_DEPTH;
 }
@@ -267,7 +272,7 @@ DEV const uint4 *page_acquire(const struct warp_context *c) {
     return (const uint4 *)(RING + slot * CUDA_PAGE_BYTES);
 }
 
-/* The same for the page n < RING_DEPTH after the next one; its slot. */
+/* Waits for the page n < RING_DEPTH after the next one. Gives its slot. */
 DEV uint32_t page_acquire_after(const struct warp_context *c, uint32_t n) {
     const uint32_t count = page_after(c->page, n);
     const uint32_t slot = page_slot(c->warp, count);
@@ -287,16 +292,16 @@ DEV bool block_stops(void) {
     return barrier_test_acquire_cta(&SHARED->stop, 0);
 }
 
-/* Waits for the control warp. False: it stopped before. Every warp finds the same, since control
- * stops after the last arrival and the barrier is looked at once more after it was seen to. */
+/* Waits for the control warp. False: control stopped instead. Every warp finds the same: control
+ * stops after its last arrival, and a warp that sees the stop looks at the barrier once more. */
 DEV bool wait_control(const struct warp_context *c, uint64_t *barrier, uint32_t parity) {
     while (!barrier_try_acquire_cta(barrier, parity))
         if (block_stops()) return barrier_test_acquire_cta(barrier, parity);
     return true;
 }
 
-/* Every task waits here, once, for its event; before it may only touch what does not change within
- * an iteration. False: the launch ends. */
+/* Every task waits here, once, for its event. Before, it may only touch data that does not change
+ * within an iteration. False: the launch ends. */
 DEV bool wait_ready(struct warp_context *c) {
     uint32_t i = c->message % GO_DEPTH;
     bool ready = wait_control(c, &SHARED->go_ready[i], c->ready_parity >> i & 1);
@@ -304,19 +309,19 @@ DEV bool wait_ready(struct warp_context *c) {
     return ready;
 }
 
-/* The same for a task that polls its data at once where its event is only a hint, which orders
- * nothing (task/carry.c). That saves the trip to L2 after the event. Few blocks do so, so their
- * polls do not delay others. */
+/* The same for a task that does not wait for a hint (task/transport.c) but polls its data at once.
+ * That saves the trip to L2 after the event. Only few blocks have such tasks, so their polls do not
+ * delay others. */
 DEV bool wait_data(struct warp_context *c, const struct cuda_task *task) {
     if ((task->flags & CUDA_WAIT_HINT) == 0) return wait_ready(c);
     c->ready_parity ^= 1u << c->message % GO_DEPTH;
     return true;
 }
 
-/* The counter for a task's hint: for thread 0, if the task has a hint; else NULL. From the hint on
- * dependents poll the results, so it is sent when these are about to be stored: both arrive at the
- * same time. Not while warps still wait for pages: the polls would delay these. Called before the
- * event, because it takes some trips to shared memory. */
+/* The counter of the hint that a task sends, in thread 0; else NULL. Dependents poll the results
+ * from the hint on, so a task sends it when it is about to store them: both arrive at the same
+ * time. It is not sent while warps wait for pages, because the polls would delay these. Called
+ * before the task's event, because it takes some trips to shared memory. */
 DEV uint32_t *task_hint(const struct warp_context *c, const struct cuda_task *task) {
     if (c->thread != 0 || (task->flags & CUDA_TRIGGER_HINT) == 0) return nullptr;
     return rt_counter(&SHARED->args.rt, task->trigger);

@@ -1,19 +1,20 @@
-/* control.cuh - the control warp: the worker role of rt_worker.h for a block, spread over time so
- * that nothing of it lies between two tasks of the compute warps.
+/* control.cuh - the control warp: a block's worker (rt_worker.h). It does its work while the
+ * compute warps run a task, so that none of it lies between two tasks.
  *
  *   fetch     descriptors of the next tasks of the list, FETCH_AHEAD of them, into shared memory
  *   announce  tells the compute warps which descriptor comes next, so that they fetch constants
  *             while its event is not activated yet
  *   wait      polls the event: the only poller of the block, while the task before still runs
  *   ready     lets the compute warps run it
- *   trigger   ordinary triggers are sent by the compute warps themselves (task_finish); here
- *             those whose activation a block must notice: the end of the iteration
- *   boundary  played by the block that activates the end event; one of the blocks that may has
- *             read the doorbell before; it tells the host when its next task runs
- *   ahead     what the next iteration needs if it is like this one, while the last tasks run
+ *   trigger   sends the triggers of the end event, because the block that activates it plays the
+ *             boundary; all others the compute warps send themselves (task_finish)
+ *   boundary  played by the block that activates the end event. One of the blocks that may play it
+ *             has read the doorbell before. The news are posted while the block's next task runs
+ *   ahead     prepares the next iteration while the last tasks run, on the guess that it is like
+ *             this one
  *
- * One thread runs all this; what it remembers is in shared memory. Between two iterations every
- * load counts, since each waits for the one before: the next iteration most likely runs the same
+ * One thread runs all this; its state is in shared memory. Between two iterations every load
+ * counts, since each waits for the one before. The next iteration most likely runs the same
  * variant, so the first descriptors of the list are fetched while the last tasks run.
  */
 #ifndef QN_CUDA_BLOCK_CONTROL_CUH
@@ -29,31 +30,31 @@ enum {
     LOOK_EVERY = 64,   /* polls between two looks at the stop word */
     ROWS_AT_ONCE = 16, /* token rows whose places are fetched together */
     BELL_NS = 50000,   /* between two readings of the host's doorbell while tasks run */
-    QUICK_NEWS = 16,   /* of a boundary: posted while any task runs */
-    PATIENT_LOOKS = 8, /* until more of them are posted in any case */
+    QUICK_NEWS = 16,   /* so many news are posted while any task runs */
+    PATIENT_LOOKS = 8, /* after so many looks more news are posted in any case */
 };
 
 struct control {
     const struct cuda_args *args;
     struct block_shared *shared;
     struct rt_worker w;
-    uint32_t variant;   /* that runs; RT_NONE: none has */
-    uint32_t end_event; /* of it */
-    uint32_t fetched;   /* variant whose first descriptors are fetched; RT_NONE: none's */
+    uint32_t variant;   /* the one that runs; RT_NONE: none has run */
+    uint32_t end_event; /* the variant's */
+    uint32_t fetched;   /* variant whose first descriptors are fetched; RT_NONE: none */
     uint32_t n_go;      /* messages to the compute warps so far */
-    uint32_t n_done;    /* of them, known to be done */
-    uint32_t n_watched; /* of the others, those whose trigger is ours to send */
-    uint32_t n_fetched; /* AOT descriptors */
+    uint32_t n_done;    /* messages known to be done */
+    uint32_t n_watched; /* messages not done whose trigger control sends */
+    uint32_t n_fetched; /* AOT descriptors fetched */
     uint32_t ahead;     /* task index to fetch next */
     uint32_t n_jit;     /* JIT descriptors fetched */
     uint64_t heard_ns;  /* when it read the doorbell */
     uint32_t beat;
     uint32_t n_looks; /* while news are owed */
     uint32_t left;    /* phase of the barrier `left` */
-    bool entered;     /* an iteration of this launch */
+    bool entered;     /* it has entered an iteration of this launch */
     bool listens;     /* reads the doorbell in this iteration */
-    bool prepared;    /* rows are laid out as the next iteration has them, if that is steady */
-    bool announced;   /* its first task is announced, if it is of the same variant */
+    bool prepared;    /* rows are laid out for the next iteration, guessed to be steady */
+    bool announced;   /* the next iteration's first task is, guessed to be of the same variant */
     bool stop;
 };
 
@@ -67,12 +68,12 @@ CODE_AHEAD(void, control_post, struct control *c);
 
 /* ---- messages ---- */
 
-/* Sends a trigger; acts on it if it activates its event. */
+/* Sends a trigger. If that activates the end event, this block plays the boundary. */
 CODE(void, control_trigger, struct control *c, uint32_t event) {
     rt_trigger(rt_here(), &c->w, event, c->w.epoch, c->end_event);
 }
 
-/* Takes note of finished tasks and sends the triggers that are watched. */
+/* Takes note of finished tasks and sends their watched triggers. */
 DEV void control_reap(struct control *c) {
     while (c->n_done != c->n_go &&
            barrier_test_acquire_cta(&c->shared->go_empty[c->n_done % GO_DEPTH],
@@ -85,16 +86,16 @@ DEV void control_reap(struct control *c) {
     }
 }
 
-/* Whether the compute warps have done all that they were told. */
+/* Whether the compute warps are done with all messages. */
 DEV bool control_idle(struct control *c) {
     control_reap(c);
     return c->n_done == c->n_go;
 }
 
-/* Reads the doorbell, for the block that will play the boundary: until its own trigger, every
- * BELL_NS. Trips over the bus seem to hold up other accesses of the block's GPC, and not to
- * overlap: when every block with a task of SAMPLE made one at each look, half of the device crept
- * through the LM head of 64 requests (docs/measurements.md, "Boundary and host"). */
+/* Reads the doorbell every BELL_NS, in a block that may play the boundary. Trips over the bus seem
+ * to hold up other accesses of the block's GPC, and not to overlap: when every block with a task of
+ * SAMPLE made one at each look, half of the device crept through the LM head of 64 requests
+ * (docs/measurements.md, "Boundary and host"). */
 DEV void control_listen(struct control *c) {
     const uint64_t now = rt_now_ns();
     if (now - c->heard_ns < BELL_NS) return;
@@ -107,8 +108,8 @@ DEV bool control_is_quick(const struct control *c) {
     return c->w.n_news <= QUICK_NEWS;
 }
 
-/* Whether the launch ends, whether anything moves at all; a block that has played the boundary
- * posts its news if its next task does not come. */
+/* Looks whether the launch ends and whether the program stalls. A block that has played the
+ * boundary posts its news here if its next task does not come. */
 DEV void control_look(struct control *c) {
     c->stop = rt_stopped(rt_here());
     if (c->w.owes_post && (control_is_quick(c) || ++c->n_looks == PATIENT_LOOKS)) control_post(c);
@@ -116,8 +117,8 @@ DEV void control_look(struct control *c) {
     if (c->listens && c->n_watched != 0) control_listen(c);
 }
 
-/* Until at most `most` messages are not done; false: the launch ends. A task that polls data may
- * take as long as an event. */
+/* Waits until at most `most` messages are not done. False: the launch ends. A task that polls data
+ * may take as long as an event. */
 CODE(bool, control_until, struct control *c, uint32_t most) {
     c->w.spins = 0;
     c->w.idle_since = 0;
@@ -141,10 +142,9 @@ DEV void control_go(struct control *c, uint32_t message, uint32_t watched_event)
 
 /* ---- descriptors ---- */
 
-/* The compute warps may still be at work on the task whose descriptor the slot holds. False: the
+/* Fetches a descriptor into a slot, once the compute warps are done with the task in it. False: the
  * launch ends. */
 DEV bool control_fetch(struct control *c, uint32_t slot, uint32_t task) {
-    /* slot_free: messages that must be done before; so many may be left */
     if (!control_until(c, c->n_go - c->shared->slot_free[slot])) return false;
     const char *src = (const char *)&c->args->tasks[task];
     char *dst = (char *)&c->shared->task[slot];
@@ -152,15 +152,14 @@ DEV bool control_fetch(struct control *c, uint32_t slot, uint32_t task) {
     return true;
 }
 
-/* The place in rt.aot of a position of the list that may lie beyond its end: there it begins anew.
- */
+/* The place in rt.aot of a position in the list. Beyond the list's end the list begins anew. */
 DEV uint32_t control_place(const struct control *c, uint32_t position) {
     while (position >= c->w.end) position -= c->w.list.n;
     return position;
 }
 
-/* Fetches the descriptor of the AOT task FETCH_AHEAD after the current one. One group each, so that
- * a wait for all but the last FETCH_AHEAD - 1 groups is a wait for the current task's. */
+/* Fetches the descriptor of the AOT task FETCH_AHEAD after the current one, as one group of copies.
+ * All but the last FETCH_AHEAD - 1 groups are there: the current task's descriptor is. */
 DEV bool control_fetch_ahead(struct control *c, uint32_t position) {
     if (!control_fetch(c, c->n_fetched % N_AOT_SLOTS, c->ahead)) return false;
     c->ahead = rt_here()->aot[control_place(c, position + 1)];
@@ -169,7 +168,7 @@ DEV bool control_fetch_ahead(struct control *c, uint32_t position) {
     return true;
 }
 
-/* The first descriptors of the list, if they are not there. */
+/* Fetches the first descriptors of the list, if they are not there. */
 DEV bool control_fetch_first(struct control *c) {
     if (c->fetched == c->w.list_variant) return true;
     c->fetched = c->w.list_variant;
@@ -181,8 +180,8 @@ DEV bool control_fetch_first(struct control *c) {
 
 /* ---- running a task ---- */
 
-/* The block may have to play the boundary. One of these blocks reads the doorbell: the one with
- * SAMPLE's first row. */
+/* The task triggers the end event, so the block may have to play the boundary. One such block reads
+ * the doorbell: the one with SAMPLE's first row. */
 CODE(void, control_ask, struct control *c, const struct cuda_task *task) {
     rt_boundary_ask(rt_here(), &c->w);
     if (task->kind != OP_SAMPLE || task->row0 != 0 || c->listens) return;
@@ -191,19 +190,19 @@ CODE(void, control_ask, struct control *c, const struct cuda_task *task) {
     rt_boundary_listen(rt_here());
 }
 
-/* The news of the boundary that this block has played. */
+/* Posts the news of the boundary that this block has played. */
 CODE(void, control_post, struct control *c) {
     c->n_looks = 0;
     rt_boundary_post(rt_here(), &c->w);
 }
 
-/* Whether news are posted while such a task runs, since the block's next event is not looked at
- * meanwhile: many take 35 us (64 requests, H200), and all blocks wait for EMBED. */
+/* Whether news may be posted while a task of this kind runs. Nobody polls the block's next event
+ * meanwhile: the news of 64 requests take 35 us (H200), and all blocks wait for EMBED. */
 DEV bool control_may_post(const struct control *c, uint32_t kind) {
     return control_is_quick(c) ? kind != OP_EMBED : kind == OP_GATED_MLP;
 }
 
-/* False: the launch ends. */
+/* Tells the compute warps that the task in this slot is next. False: the launch ends. */
 DEV bool control_announce(struct control *c, uint32_t slot) {
     const struct cuda_task *task = &c->shared->task[slot];
     if (task->trigger == c->end_event) control_ask(c, task);
@@ -221,7 +220,7 @@ CODE(void, control_none, struct control *c, const struct cuda_task *task) {
     control_trigger(c, task->trigger);
 }
 
-/* The event of an announced task is activated. */
+/* Tells the compute warps that the event of an announced task is activated. */
 DEV void control_ready(struct control *c, uint32_t slot) {
     const struct cuda_task *task = &c->shared->task[slot];
     if (task->kind == OP_NONE)
@@ -254,13 +253,13 @@ DEV bool control_advance(struct control *c) {
     return true;
 }
 
-/* What is done between two polls: what takes a trip to L2 only now and then. */
+/* The other work between two polls of an event. A trip to L2 is made only now and then. */
 CODE(void, control_between_polls, struct control *c, uint32_t polls) {
     if (c->n_watched != 0) control_reap(c);
     if (polls % LOOK_EVERY == 0) control_look(c);
 }
 
-/* Until the event is activated; false: stopped. */
+/* Waits until the task's event is activated. False: the launch ends. */
 DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
     control_beat(c, task->index);
     if (task->wait == PROG_NONE) return true;
@@ -278,7 +277,7 @@ DEV bool control_wait_event(struct control *c, const struct cuda_task *task) {
     return true;
 }
 
-/* Waits for the event of the AOT task that is next and announced. False: the launch ends. */
+/* Waits for the event of the next AOT task, which is announced. False: the launch ends. */
 DEV bool control_run(struct control *c, uint32_t slot) {
     if (!control_wait_event(c, &c->shared->task[slot])) return false;
     control_ready(c, slot);
@@ -289,14 +288,14 @@ DEV bool control_run(struct control *c, uint32_t slot) {
     return true;
 }
 
-/* Where the descriptor is of the AOT task that is next, or of the one after it. */
+/* The slot of the next AOT task's descriptor (after = 0), or of the one after it (1). */
 DEV uint32_t control_slot(const struct control *c, uint32_t after) {
     return (c->n_fetched - FETCH_AHEAD + after) % N_AOT_SLOTS;
 }
 
 /* ---- iterations ---- */
 
-/* The boundary, if the last one has posted its news. */
+/* Plays the boundary, if the news of the last one are posted. */
 CODE(void, control_boundary, struct control *c) {
     if (rt_boundary_ask(rt_here(), &c->w) && rt_worker_boundary(rt_here(), &c->w))
         control_entered(c);
@@ -304,8 +303,8 @@ CODE(void, control_boundary, struct control *c) {
 
 CODE_AHEAD(void, control_rows_steady, struct block_shared *s);
 
-/* Whether the places of the iteration's rows are no longer read: only SAMPLE may be left of the
- * block's tasks, which has its request, and the loader is done. Takes note of it, once. */
+/* Whether nobody in the block reads the places of the iteration's rows any more: of its tasks only
+ * SAMPLE may be left, which does not need them, and the loader is done. True only once. */
 DEV bool control_rows_free(struct control *c) {
     control_reap(c);
     const uint32_t last = c->shared->go[(c->n_go - 1) % GO_DEPTH];
@@ -317,9 +316,9 @@ DEV bool control_rows_free(struct control *c) {
     return true;
 }
 
-/* Prepares the next iteration while the last tasks of this one run, on the guess that both are
- * alike: the rows of a steady one; and if its first task here is EMBED, for which all blocks wait,
- * announces that task to the compute warps. control_enter finds out whether the guess was right. */
+/* Prepares the next iteration while the last tasks of this one run, on the guess that it is steady:
+ * lays out its rows. If its first task here is EMBED, for which all blocks wait, announces that
+ * task to the compute warps. control_enter finds out whether the guess was right. */
 CODE(void, control_ahead, struct control *c) {
     if (!control_rows_free(c)) return;
     c->prepared = true;
@@ -331,8 +330,9 @@ CODE(void, control_ahead, struct control *c) {
         c->announced = control_announce(c, slot);
 }
 
-/* The task that was announced is not one of this iteration: it does nothing. Not before rows are
- * laid out, at whose number it looks, nor after control_drop, which waits for it. */
+/* The announced task is not one of this iteration: makes it do nothing. To be called after rows are
+ * laid out, because the task looks at their number, and before control_drop, which waits for the
+ * task. */
 CODE(void, control_void, struct control *c) {
     struct cuda_task *task = &c->shared->task[control_slot(c, 0)];
     task->row1 = task->row0;
@@ -342,7 +342,7 @@ CODE(void, control_void, struct control *c) {
     c->announced = false;
 }
 
-/* Until there is another list to run; false: stopped. */
+/* Waits until there is another list to run. False: the launch ends. */
 DEV bool control_wait_iteration(struct control *c) {
     const struct rt *rt = rt_here();
     c->w.spins = 0;
@@ -365,9 +365,9 @@ DEV bool control_wait_iteration(struct control *c) {
     return true;
 }
 
-/* Where the iteration's first token rows stand, for QKV and attention of all layers: a position
- * further than those of the iteration before, which the block was in. Eight at a time, without a
- * branch as long as none of them comes to another block of the cache. */
+/* The places of a steady iteration's first token rows, for QKV and attention of all layers: each is
+ * one position further than in the iteration before. Eight rows at a time, without a branch while
+ * none of them comes to another block of the cache. */
 CODE(void, control_rows_steady, struct block_shared *s) {
     static_assert(MAX_PLACES % 8 == 0 && sizeof(struct row_place) == 8, "two places a vector");
     const uint32_t n = s->batch.rows.n_rows;
@@ -391,16 +391,16 @@ CODE(void, control_rows_steady, struct block_shared *s) {
                 s->place[i].kv_row = kv_row(&s->batch, row_slot(s, i), row_position(s, i));
     }
     s->last_position++;
-    s->one_row_pieces = items_one_row(s);
+    items_one_rows(s);
 }
 
-/* The same of any iteration. */
+/* The same for any iteration. */
 CODE(void, control_rows, const struct control *c) {
     struct block_shared *s = c->shared;
     const struct rt_batch *b = &s->batch;
     const struct rt_rows *rows = &rt_here()->batch->rows;
     uint32_t n = 0, n_logits = 0, steady = 0, first = 0, last = 0, slot_before = ~0u;
-    bool alone = true;
+    bool decode_only = true;
     do { /* each array of rows is a multiple of 64 bytes: there is something to load beyond n */
         uint32_t slot[ROWS_AT_ONCE], position[ROWS_AT_ONCE], row[ROWS_AT_ONCE];
         n = __ldcg(&rows->n_rows);
@@ -421,7 +421,8 @@ CODE(void, control_rows, const struct control *c) {
         for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) {
             if (first + i >= min(n, (uint32_t)MAX_PLACES)) continue;
             last = max(last, position[i]);
-            alone = alone && slot[i] != slot_before; /* rows of a slot follow each other */
+            decode_only =
+                decode_only && slot[i] != slot_before; /* rows of a slot follow each other */
             slot_before = slot[i];
             s->place[first + i].position_slot = position[i] * PROG_MAX_SEQS + slot[i];
             s->place[first + i].kv_row = row[i];
@@ -429,19 +430,21 @@ CODE(void, control_rows, const struct control *c) {
         first += ROWS_AT_ONCE;
     } while ((first < MAX_PLACES && first < n) || (first < MAX_LOGIT_PLACES && first < n_logits));
     s->last_position = last;
-    s->rows_alone = alone && n <= MAX_PLACES;
+    s->decode_only = decode_only && n <= MAX_PLACES;
     s->batch.rows.n_rows = n;
     s->batch.rows.n_logit_rows = n_logits;
     s->batch.rows.steady = steady;
-    s->one_row_pieces = items_one_row(s);
+    items_one_rows(s);
 }
 
-/* Where rows lie, of the first iteration on: it stays. Not before: they are being written. */
+/* Copies the batch's addresses, which never change. Not before the first iteration is published:
+ * until then they may be written. */
 CODE(void, control_batch, struct block_shared *s) {
     s->batch = *rt_here()->batch;
 }
 
-/* Tells the block about the iteration, once; one of its tasks is in hand: without, it might end. */
+/* Tells the block about the published iteration, once. The block has a task of it in hand, so the
+ * iteration cannot end meanwhile. */
 CODE(void, control_enter, struct control *c) {
     struct block_shared *s = c->shared;
     const uint32_t before = s->published;

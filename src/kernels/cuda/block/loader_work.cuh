@@ -5,8 +5,8 @@
 #include "kernels/cuda/attention/attention_pages.cuh"
 #include "kernels/cuda/block/loader.cuh"
 
-/* All pages of a task, whose descriptor is `from`; word: the lane's of it. False: something
- * happened instead. */
+/* All pages of the task with descriptor `from`. word: this lane's word of the descriptor. False:
+ * something happened instead (loader_decided). */
 DEV bool loader_work(struct loader *l, uint32_t word, const struct cuda_task *from) {
     const struct loader_task t = loader_task_of(word);
     const bool attention = work_is_attention(t.kind), weights = loader_has_pages(&t);

@@ -1,9 +1,9 @@
-/* tasks_aot.cuh - the next task (tasks.cuh) where every task has a worker: it is the next one of
- * the block's list.
+/* tasks_aot.cuh - the next task (tasks.cuh) where every task has a worker: the next one of the
+ * block's list.
  *
  * Control announces a task before the one before it is ready. The loader runs through the list far
- * ahead of both, as far as the ring has room, and at its end goes on with the same list, on the
- * guess that the next iteration runs the same variant (`guessing`). If another variant is
+ * ahead of both, as far as the ring has room. At the end of the list it goes on with the same list,
+ * on the guess that the next iteration runs the same variant (`guessing`). If another variant is
  * published, it tells the compute warps how many pages each must drop.
  */
 #ifndef QN_CUDA_BLOCK_TASKS_AOT_CUH
@@ -16,8 +16,8 @@ enum { LIST_BATCH = 8 }; /* tasks whose descriptors the loader asks for together
 
 /* ---- control ---- */
 
-/* A task is announced before the one before it is ready: while the compute warps wait for an event
- * they prepare the work behind it. Without an event, after it. */
+/* A task is announced before the one before it is ready, so that the compute warps prepare it while
+ * they wait for an event. If the task before has no event, it is announced after that. */
 DEV void control_tasks(struct control *c) {
     static_assert(FETCH_AHEAD == 2 && GO_DEPTH > 2, "the second descriptor is fetched, too");
     if (c->w.next == c->w.end || !control_fetch_first(c)) return;
@@ -37,7 +37,7 @@ DEV bool control_claims(struct control *) {
     return false;
 }
 
-/* What was streamed is of another variant: tells the compute warps to drop it. */
+/* The guessed pages are of another variant: tells the compute warps to drop them. */
 CODE(void, control_drop, struct control *c) {
     control_go(c, GO_DROP, PROG_NONE); /* there is room: every task is done */
     while (c->n_done != c->n_go) control_reap(c);
@@ -61,12 +61,13 @@ DEV void control_wait_loader(struct control *c) {
 
 /* ---- loader ---- */
 
-/* Descriptors of tasks that follow each other in a list. Beyond its end: of its last task. */
+/* Descriptors of tasks that follow each other in a list; beyond its end that of its last task. Each
+ * lane has one word of each. */
 struct loader_batch {
     uint32_t word[LIST_BATCH];
 };
 
-/* Their numbers in the program, a lane's each. */
+/* The tasks' numbers in the program, one a lane. */
 DEV uint32_t batch_numbers(const struct loader *l, const uint32_t *aot, uint32_t first,
                            uint32_t last) {
     return aot[min(first + l->lane % LIST_BATCH, last)];
@@ -87,10 +88,10 @@ DEV uint32_t batch_word(const struct loader_batch *b, uint32_t n) {
     return word;
 }
 
-/* The whole list of the published iteration's variant. Whatever a warp has asked memory for, it
- * waits for at its next branch or so, and asks for no weights meanwhile: a descriptor at a time,
- * asked for a task ahead, was a trip to memory for each task. So they come in batches, one ahead,
- * and their numbers two. */
+/* Streams the whole list of the published iteration's variant. A warp waits at its next branch or
+ * so for all that it has asked memory for, and asks for no weights meanwhile: one descriptor at a
+ * time, asked for a task ahead, cost a trip to memory for each task. So descriptors come in
+ * batches, one ahead, and the tasks' numbers two ahead. */
 DEV bool loader_list(struct loader *l) {
     const struct rt *rt = &l->args->rt;
     const struct prog_list list =
@@ -123,7 +124,7 @@ DEV void loader_wait_iteration(struct loader *l) {
     }
 }
 
-/* A wrong guess: the pages that are under way belong to no task. */
+/* After a wrong guess: tells the compute warps how many pages belong to no task. */
 DEV void loader_drop(struct loader *l) {
     struct block_shared *s = SHARED;
     if (l->lane == 0) {
@@ -135,7 +136,7 @@ DEV void loader_drop(struct loader *l) {
     l->wrong = false;
 }
 
-/* List after list. */
+/* Streams list after list. */
 DEV void loader_tasks(struct loader *l) {
     loader_wait_iteration(l);
     while (!l->quit) {
@@ -146,7 +147,7 @@ DEV void loader_tasks(struct loader *l) {
             loader_drop(l);
             continue;
         }
-        /* What was streamed belongs to the published iteration. */
+        /* All that was streamed belongs to the published iteration. */
         loader_leave(l);
         if (l->stream == CUDA_STREAM_ITERATIONS) {
             l->guessing = true;

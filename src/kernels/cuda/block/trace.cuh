@@ -1,8 +1,8 @@
-/* trace.cuh - the compute and loader warps' part of runtime/rt_trace.h. The control warp records as
- * a worker of the CPU does, into its worker's ring; of the compute warps one thread records when a
- * task's event was seen (READY), when the activations of a linear task are in (BEGIN) and when the
- * body is done (END), into a ring of its own; so does the loader (loader_trace) when it has
- * requested the last page of a task (CUDA_TRACE_RINGS): each ring has one writer. */
+/* trace.cuh - the compute and loader warps' part of runtime/rt_trace.h. A block has three rings,
+ * each with one writer (CUDA_TRACE_RINGS). The control warp records into its worker's ring, as a
+ * CPU's worker does. One thread of the compute warps records when a task's event was seen (READY),
+ * when the activations of a linear task are in (BEGIN) and when the body is done (END). The loader
+ * records when it has requested the last page of a task (loader_trace). */
 #ifndef QN_CUDA_BLOCK_TRACE_CUH
 #define QN_CUDA_BLOCK_TRACE_CUH
 
@@ -24,8 +24,8 @@ DEV void trace_put(struct rt_trace_ring *ring, uint32_t size, uint64_t n, uint64
     ring->begun = ring->n = n + 1;
 }
 
-/* Before the first record of a launch: the ring goes on where the last launch left it. Where it
- * lies is kept: to look that up for each record was two trips to L2 between tasks. */
+/* Before the first record of a launch: the ring goes on where the last launch left it. Its address
+ * is kept, because looking it up for each record cost two trips to L2 between tasks. */
 DEV void trace_start(const struct cuda_args *args, struct block_shared *shared) {
     if (rt_trace_of(&args->rt) == nullptr) return;
     shared->trace_ring = (uint64_t)trace_ring(args, 1);
@@ -33,7 +33,7 @@ DEV void trace_start(const struct cuda_args *args, struct block_shared *shared) 
     if (blockIdx.x == 0) args->rt.trace->start_ns = rt_now_ns();
 }
 
-/* Once per iteration: whether the host wants records, of how many in a ring. */
+/* Once per iteration: whether the host wants records, and how many a ring has. */
 DEV void trace_look(const struct cuda_args *args, struct block_shared *shared) {
     const struct rt_trace *t = rt_trace_of(&args->rt);
     if (t == nullptr) return;

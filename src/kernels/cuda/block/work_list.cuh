@@ -1,8 +1,8 @@
-/* work_list.cuh - a task's work list: the items that it goes through, one after the other. The
- * loader brings the pages of each, the compute warps take them; both follow the list by the same
- * functions, so neither tells the other which item is next.
+/* work_list.cuh - a task's work list: its items, one after the other. The loader brings the pages
+ * of each item, the compute warps take them. Both follow the list by the same functions, so neither
+ * tells the other which item is next.
  *
- * What the items are follows from the list's source:
+ * The items follow from the list's source:
  *
  *   WORK_STATIC   the task's descriptor: row blocks of an image of weights (loader.cuh)
  *   WORK_ROWS     the rows of the iteration, known when it is published (attention_items.cuh)
@@ -28,8 +28,8 @@
 
 enum work_source { WORK_STATIC, WORK_ROWS, WORK_TENSOR };
 
-/* Where attention's lists come from. A test has WORK_TENSOR here: the pages are then asked for
- * after the task's event, and nothing else is different. */
+/* The source of attention's lists. A test has WORK_TENSOR here: the pages are then asked for after
+ * the task's event, and nothing else is different. */
 #ifndef QN_ATTENTION_SOURCE
 #define QN_ATTENTION_SOURCE WORK_ROWS
 #endif

@@ -12,9 +12,9 @@
 #define KV_HEAD_STRIDE  QN_KV_HEAD_STRIDE
 #define KV_VALUE_STRIDE QN_KV_VALUE_STRIDE
 
-/* Where a column of a key or of a value lies in its row. Chunks of 16 bytes are swapped, by the
+/* Where a column of a key or of a value lies in its row. Chunks of 16 bytes are swapped by the
  * row's position, so that no two lanes that load a share of 16 positions for the tensor cores meet
- * in a bank of shared memory; rows that are not whole lines of 128 bytes are as they are. */
+ * in a bank of shared memory. Rows that are not whole lines of 128 bytes are not swapped. */
 enum { KV_SWAPS = QN_HEAD_DIM % 64 == 0 };
 DEV uint32_t key_at(uint32_t position, uint32_t column) {
     return KV_SWAPS ? column / 64 * 64 + (column % 64 ^ position % 2 * 32) : column;
@@ -23,8 +23,8 @@ DEV uint32_t value_at(uint32_t position, uint32_t column) {
     return KV_SWAPS ? column / 64 * 64 + (column % 64 ^ position / 4 % 4 * 16) : column;
 }
 
-/* Where in shared memory, where rows begin with a line, a chunk goes that the cache has at `chunk`
- * of its row, so that all lie swapped there. */
+/* Where chunk number `chunk` of a row of the cache goes in shared memory, where each row begins
+ * with a line of 128 bytes and all rows are swapped. */
 DEV uint32_t key_chunk_to(uint32_t row, uint32_t chunk) {
     return KV_SWAPS ? chunk : chunk ^ row % 2 * 4;
 }
@@ -57,7 +57,7 @@ DEV uint32_t row_position(const struct block_shared *s, uint32_t row) {
     return (uint32_t)load_index_l2(s->batch.rows.position + row);
 }
 
-/* Where a token row itself lies in the cache. */
+/* Where a token row's own key lies in the cache. */
 DEV uint32_t row_kv_row(const struct block_shared *s, uint32_t row) {
     if (row < MAX_PLACES) return s->place[row].kv_row;
     return kv_row(&s->batch, row_slot(s, row), row_position(s, row));

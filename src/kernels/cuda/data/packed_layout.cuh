@@ -1,5 +1,4 @@
-/* packed_layout.cuh - where packed activations are (cuda_abi.h has the order), and stores to them.
- */
+/* packed_layout.cuh - addresses of packed activations (cuda_abi.h has the order), and stores. */
 #ifndef QN_CUDA_DATA_PACKED_LAYOUT_CUH
 #define QN_CUDA_DATA_PACKED_LAYOUT_CUH
 
@@ -12,7 +11,7 @@ DEV char *packed_piece(uint64_t base, uint32_t eights, uint32_t row, uint32_t co
     return (char *)base + (uint64_t)piece * PACKED_PIECE;
 }
 
-/* Where a column of a row of the packed result at `base` is. */
+/* The address of a column of a row in the packed result at `base`. */
 DEV uint16_t *packed_at(const struct cuda_task *task, uint64_t base, uint32_t row,
                         uint32_t column) {
     const uint32_t in32 = column % 32;
@@ -25,13 +24,13 @@ DEV void packed_store(const struct cuda_task *task, uint32_t row, uint32_t colum
     *packed_at(task, task->out, row, column) = pack_one<WEIGHT_E>(v);
 }
 
-/* An even column, and the one after it. */
+/* Stores an even column and the next one. */
 DEV void packed_store2(const struct cuda_task *task, uint32_t row, uint32_t column, float v0,
                        float v1) {
     store_word(packed_at(task, task->out, row, column), pack_pair<WEIGHT_E>(v0, v1));
 }
 
-/* Columns [column, column + 4), a multiple of 4. */
+/* Stores columns [column, column + 4); column is a multiple of 4. */
 DEV void packed_store4(const struct cuda_task *task, uint64_t base, uint32_t row, uint32_t column,
                        float4 v) {
     uint32_t *at = (uint32_t *)packed_at(task, base, row, column);
@@ -39,7 +38,7 @@ DEV void packed_store4(const struct cuda_task *task, uint64_t base, uint32_t row
     store_word(at + 32, pack_pair<WEIGHT_E>(v.z, v.w));
 }
 
-/* Columns [column, column + 16), a multiple of 16. */
+/* Stores columns [column, column + 16); column is a multiple of 16. */
 DEV void packed_store16(const struct cuda_task *task, uint32_t row, uint32_t column,
                         const float v[16]) {
     uint2 *at = (uint2 *)packed_at(task, task->out, row, column);

@@ -10,7 +10,7 @@ DEV uint2 pack_scaled(float4 v, float4 scale) {
                       pack_pair<WEIGHT_E>(v.z * scale.z, v.w * scale.w));
 }
 
-/* Only the residual stream is normed: rows of QN_HIDDEN floats, of which a thread has so many
+/* Only the residual stream is normed: rows of QN_HIDDEN floats. A thread has so many of a row's
  * float4s at once. */
 enum {
     STREAM_FOURS = QN_HIDDEN > 8 * COMPUTE_THREADS   ? 4
@@ -18,12 +18,12 @@ enum {
                                                      : 1
 };
 
-/* What a compute thread fetches for a task before the task's event is activated: constants only. */
+/* Constants that a compute thread fetches for a task before the task's event is activated. */
 struct early {
-    float4 norm[STREAM_FOURS]; /* of the norm's weights: float4 number first + 256 i */
+    float4 norm[STREAM_FOURS]; /* float4 number first + 256 i of the norm's weights */
 };
 
-/* Of a norm, or of none. */
+/* From the weights of a norm; zeros if norm is NULL. */
 DEV void early_norm(const float *norm, uint32_t first, struct early *e) {
 #pragma unroll
     for (int u = 0; u < STREAM_FOURS; u++) {
@@ -35,10 +35,10 @@ DEV void early_norm(const float *norm, uint32_t first, struct early *e) {
 
 /* The thread's next float4s of a row of the stream, from number `first` on, as 16-bit floats times
  * the norm's weights, zeros up to the end of a page. Its share of the squares is added to sum. */
-DEV float stage_stream_share(struct act row, const struct early *e, uint32_t first, char *dst,
+DEV float stage_stream_share(struct operand row, const struct early *e, uint32_t first, char *dst,
                              float sum) {
     float4 v[STREAM_FOURS];
-    act_load_share<STREAM_FOURS>(row, first, QN_HIDDEN / 4, v);
+    operand_load_share<STREAM_FOURS>(row, first, QN_HIDDEN / 4, v);
 #pragma unroll
     for (int u = 0; u < STREAM_FOURS; u++) {
         const uint32_t at = first + u * COMPUTE_THREADS;
@@ -49,9 +49,9 @@ DEV float stage_stream_share(struct act row, const struct early *e, uint32_t fir
     return sum;
 }
 
-/* Stages a row of the stream. Its sum of squares is left in eight parts, a warp's share each. All
- * compute threads. */
-DEV void stage_stream(const struct warp_context *c, struct act row, const float *norm,
+/* Stages a row of the residual stream. parts[8]: the sum of squares of each warp's share. All
+ * compute threads take part. */
+DEV void stage_stream(const struct warp_context *c, struct operand row, const float *norm,
                       const struct early *early, char *dst, float *parts) {
     constexpr uint32_t step = STREAM_FOURS * COMPUTE_THREADS;
     float sum = stage_stream_share(row, early, c->thread, dst, 0);
@@ -66,16 +66,16 @@ DEV void stage_stream(const struct warp_context *c, struct act row, const float 
     if (c->lane == 0) parts[c->warp] = sum;
 }
 
-/* Stages another row, of K floats, zeros up to the end of a page. Such rows come in pairs unless
- * nothing rides on data. */
+/* Stages a row of K floats that is not normed, with zeros up to the end of a page. Only where
+ * nothing rides on data: else such a row travels as pairs. */
 template <uint32_t K>
-DEV void stage_floats(const struct warp_context *c, struct act row, char *dst) {
+DEV void stage_floats(const struct warp_context *c, struct operand row, char *dst) {
     constexpr int N = 2;
     constexpr uint32_t end = cuda_k_tiles(K) * CUDA_PAGE_K / 4;
 #pragma unroll 1
     for (uint32_t first = c->thread; first < end; first += N * COMPUTE_THREADS) {
         float4 v[N];
-        act_load_share<N>(row, first, K / 4, v);
+        operand_load_share<N>(row, first, K / 4, v);
 #pragma unroll
         for (int u = 0; u < N; u++)
             if (first + u * COMPUTE_THREADS < end)
@@ -84,11 +84,11 @@ DEV void stage_floats(const struct warp_context *c, struct act row, char *dst) {
     }
 }
 
-/* Stages a row of K elements that comes in pairs: nothing is left to be rounded. A thread asks for
- * its share in equal parts of at most six pairs of pairs, since it holds a page, too; for what has
- * not come again, all of that at once. */
+/* Stages a row of K elements that travels as pairs, which are rounded already. A thread asks for
+ * its share in equal parts of at most six vectors of two pairs, since it holds a page, too. It asks
+ * again for all vectors that are not there, at once. */
 template <uint32_t K>
-DEV void stage_pairs(const struct warp_context *c, struct act row, char *dst) {
+DEV void stage_pairs(const struct warp_context *c, struct operand row, char *dst) {
     constexpr uint32_t end = cuda_k_tiles(K) * CUDA_PAGE_K / 4;
     constexpr uint32_t share = (end + COMPUTE_THREADS - 1) / COMPUTE_THREADS;
     constexpr uint32_t trips = (share + 5) / 6, N = (share + trips - 1) / trips;
@@ -109,7 +109,7 @@ DEV void stage_pairs(const struct warp_context *c, struct act row, char *dst) {
 #pragma unroll
             for (uint32_t u = 0; u < N; u++)
                 if (v[u].y == row.flag && v[u].w == row.flag) missing &= ~(1u << u);
-        } while (missing != 0 && !act_given_up());
+        } while (missing != 0 && !operand_given_up());
 #pragma unroll
         for (uint32_t u = 0; u < N; u++) {
             const uint32_t at = first + u * COMPUTE_THREADS + c->thread;

@@ -9,14 +9,15 @@
  *
  * The mean of a row's squares has one order of additions in every kernel: the squares of four
  * columns, of the four fours of a block of SQUARES_COLUMNS, of the blocks 64 i + 8 w + q for all i,
- * these for all eight q as a tree, these for all eight w in order. So a warp of eight that share
- * out a row by float4s has one w, and four of its lanes one q. */
+ * these for all eight q as a tree, these for all eight w in order. So where eight warps share out a
+ * row by float4s, each warp has one w, and four of its lanes have one q. */
 
 DEV float squares_of_four(float4 v) {
     return fmaf(v.y, v.y, v.x * v.x) + fmaf(v.w, v.w, v.z * v.z);
 }
 
-/* Of a block whose fours four neighbouring lanes have: in each. All lanes. */
+/* The sum of a block of which four neighbouring lanes have a float4 each; in each of the four. All
+ * lanes take part. */
 DEV float squares_of_block(float4 v) {
     float sum = squares_of_four(v);
     sum += __shfl_xor_sync(~0u, sum, 1);
@@ -38,8 +39,8 @@ DEV float inverse_rms(const float *parts) {
     return inverse_rms_of(sum);
 }
 
-/* Some of rows' n blocks' squares, asked for: of each row those from number `first` on, 32 apart;
- * zeros beyond. They may be empty words. */
+/* Squares of some of each row's n blocks, as they were loaded: number `first` and every 32nd after
+ * it, zeros beyond the last. Any of them may be a sentinel. */
 enum {
     SQUARES_ALL = (QN_HIDDEN + 64 * SQUARES_COLUMNS - 1) / (64 * SQUARES_COLUMNS),
     SQUARES_AT_ONCE = SQUARES_ALL < 8 ? SQUARES_ALL : 8
@@ -67,11 +68,11 @@ DEV bool squares_there(const struct squares<ROWS> *s) {
 #pragma unroll
         for (uint32_t i = 0; i < 2 * SQUARES_AT_ONCE; i++)
             most = max(most, __float_as_uint(s->v[r][i]));
-    return !word_is_empty(most);
+    return !word_is_sentinel(most);
 }
 
-/* Rows' sums of squares from those of their n blocks each, by one warp; s: the lane's first, on
- * their way. Of n = 1 it is that one. */
+/* Each row's sum of squares from those of its n blocks, by one warp. s: the lane's first squares,
+ * which were asked for before. With n = 1 the block's sum is the row's. */
 template <int ROWS>
 DEV void squares_of_blocks(const struct warp_context *c, const float *const blocks[ROWS],
                            uint32_t n, struct squares<ROWS> s, float sum[ROWS]) {
@@ -79,7 +80,7 @@ DEV void squares_of_blocks(const struct warp_context *c, const float *const bloc
 #pragma unroll 1
     for (uint32_t first = c->lane;;) {
 #pragma unroll 1
-        while (!squares_there(&s) && !act_given_up()) s = squares_ask<ROWS>(blocks, n, first);
+        while (!squares_there(&s) && !operand_given_up()) s = squares_ask<ROWS>(blocks, n, first);
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
 #pragma unroll

@@ -1,8 +1,8 @@
 /* lm_head.cuh - LM_HEAD: logits of the rows that want them and {max, sum of exp(logit - max)} per
  * LM_BLOCK columns. One unit is one block of columns: four row blocks.
  *
- * With one row a unit's logits wait in scratch for the second part. With more they are results as
- * those of LINEAR, and the second part reads them again. */
+ * With one row a unit's logits wait in scratch for the second part. With more they are stored as
+ * LINEAR stores its results, and the second part reads them again. */
 #ifndef QN_CUDA_MATMUL_LM_HEAD_CUH
 #define QN_CUDA_MATMUL_LM_HEAD_CUH
 
@@ -39,13 +39,14 @@ DEV float2 *lm_part(const struct cuda_task *task, uint32_t row, uint32_t unit) {
     return (float2 *)task->out2 + (uint64_t)row * LM_PARTS + unit;
 }
 
-/* A row's logits of a unit that a lane has. */
+/* The lane's two logits of a row's unit. */
 struct lm_pair {
     uint32_t unit, row;
     float v0, v1;
 };
 
-/* Maxima and sums of N rows' units from the lanes' logits, side by side; of the first n stored. */
+/* Maxima and sums of N rows' units from the lanes' logits, side by side; stores those of the first
+ * n rows. */
 template <int N>
 DEV void lm_parts_of(const struct warp_context *c, const struct cuda_task *task,
                      const struct lm_pair *x, uint32_t n) {
@@ -75,7 +76,7 @@ DEV void lm_parts_of(const struct warp_context *c, const struct cuda_task *task,
     }
 }
 
-/* One row: logits, too. All the unit's are in scratch. */
+/* One row: stores a unit's logits, which are in scratch, and its maximum and sum. */
 DEV void lm_finish_unit(const struct warp_context *c, const struct cuda_task *task, uint32_t unit) {
     if (c->warp != 0) return;
     const uint32_t column = lm_column(c, unit);
@@ -88,7 +89,7 @@ DEV void lm_finish_unit(const struct warp_context *c, const struct cuda_task *ta
     lm_parts_of<1>(c, task, x, 1);
 }
 
-/* More rows. */
+/* Several rows: the thread's item. */
 DEV struct linear_item lm_item(const struct cuda_task *task, uint32_t block, uint32_t r,
                                uint32_t row) {
     struct linear_item m = {};
@@ -99,8 +100,8 @@ DEV struct linear_item lm_item(const struct cuda_task *task, uint32_t block, uin
     return m;
 }
 
-/* Maxima and sums of units [unit, end), rows [row0, row1), whose logits this block has stored; some
- * are under way at a time. Not inlined: many tasks end so. */
+/* Maxima and sums of units [unit, end) and rows [row0, row1), whose logits this block has stored.
+ * Several units are asked for at a time. Not inlined: many tasks end so. */
 CODE(void, lm_parts, const struct cuda_args *args, const struct cuda_task *task, uint32_t unit,
      uint32_t end, uint32_t row0, uint32_t row1) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);

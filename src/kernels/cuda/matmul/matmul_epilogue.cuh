@@ -8,8 +8,8 @@
 /* ---- LINEAR: y[T, N] = residual + (a w^T + bias) ----
  * ---- QKV_LINEAR: qkv[T, N] = rmsnorm(x) w^T + bias, N = (n_heads + 2 n_kv_heads) head_dim ---- */
 
-/* LINEAR's code is compiled for each length of its dot products that the program has: those of the
- * attention's output and of the MLP's, say. The number of one in QN_LINEAR_WIDTHS. */
+/* LINEAR's code is compiled for each length that its dot products have in the program, such as the
+ * width of attention's output and of the MLP's. This is a length's number in QN_LINEAR_WIDTHS. */
 DEV uint32_t linear_width(uint32_t k) {
 #define WIDTH_NUMBER(i, width)                                                                     \
     if (k == width) return i;
@@ -28,18 +28,19 @@ DEV float item_constant(uint64_t vector, uint32_t column, bool own) {
     return vector != 0 && own ? __ldg((const float *)vector + column) : 0;
 }
 
-/* Element `at` of an operand that may carry flags; QN_ROW_FLAGS: of a single row it does. */
+/* Element `at` of an operand that may carry flags. QN_ROW_FLAGS: a single row's operands do. */
 template <bool FLAGS>
-DEV struct act item_act(uint64_t address, const struct cuda_task *task, uint32_t flagged,
-                        uint64_t at) {
-    if (FLAGS && QN_ROW_FLAGS) return act_from(act_flagged(address), at);
-    return act_from(FLAGS ? act_of(address, task, flagged) : act{(const float *)address, 0}, at);
+DEV struct operand item_operand(uint64_t address, const struct cuda_task *task, uint32_t flagged,
+                                uint64_t at) {
+    if (FLAGS && QN_ROW_FLAGS) return operand_from(operand_flagged(address), at);
+    return operand_from(
+        FLAGS ? operand_of(address, task, flagged) : operand{(const float *)address, 0}, at);
 }
 
-/* Element `at` of the result is the item's v0. */
+/* Sets where the item's v0 goes: element `at` of the result. */
 template <bool FLAGS>
 DEV void item_out(const struct cuda_task *task, struct linear_item *m, uint64_t at) {
-    const struct act out = item_act<FLAGS>(task->out, task, CUDA_OUT_FLAGGED, at);
+    const struct operand out = item_operand<FLAGS>(task->out, task, CUDA_OUT_FLAGGED, at);
     m->out = (float *)out.at;
     m->out_flag = out.flag;
 }
@@ -65,13 +66,13 @@ DEV struct linear_item linear_item(const struct cuda_task *task, uint32_t block,
                          item_constant(task->bias, column + 8, m.own1));
 #endif
     if (task->more == 0) return m;
-    const struct act residual = item_act<FLAGS>(task->more, task, CUDA_MORE_FLAGGED, at);
+    const struct operand residual = item_operand<FLAGS>(task->more, task, CUDA_MORE_FLAGGED, at);
     m.addend = residual.at;
     m.flag = residual.flag;
     return m;
 }
 
-/* The weights of the norm that comes next, if one does. */
+/* The next norm's weights, if the task has any. */
 DEV void item_norm(const struct cuda_task *task, struct linear_item *m, uint32_t block,
                    uint32_t r) {
     if (task->kind != OP_LINEAR || task->norm == 0) return;
@@ -80,7 +81,7 @@ DEV void item_norm(const struct cuda_task *task, struct linear_item *m, uint32_t
                           item_constant(task->norm, column + 8, m->own1));
 }
 
-/* Where an item of several rows goes for that norm. */
+/* Where an item of several rows goes for the next norm. */
 DEV void item_next(const struct cuda_task *task, struct linear_item *m, uint32_t block, uint32_t r,
                    uint32_t row) {
     if (task->kind != OP_LINEAR || task->norm == 0) return;
@@ -90,8 +91,8 @@ DEV void item_next(const struct cuda_task *task, struct linear_item *m, uint32_t
     if (r == 0) m->squares = (float *)task->more2 + (uint64_t)row * task->n_pieces + block;
 }
 
-/* The squares of a row block's 16 rows, of which lane r has rows r and r + 8, in each of its eight
- * lanes, in the order of operand.cuh. Row r + 1 is STRIDE lanes further. */
+/* The sum of squares of a row block's 16 rows, in the order of squares.cuh, in each of the block's
+ * eight lanes. Lane r has rows r and r + 8; row r + 1 is STRIDE lanes further. */
 template <int STRIDE> DEV float squares_of_rows(uint32_t r, float v0, float v1) {
     static_assert(SQUARES_COLUMNS == CUDA_PAGE_ROWS, "a sum per row block");
     float v[2] = {v0, v1};
@@ -106,8 +107,8 @@ template <int STRIDE> DEV float squares_of_rows(uint32_t r, float v0, float v1) 
     return v[0] + v[1];
 }
 
-/* Elements v0 and v1 of the residual stream, times the weights of the norm that comes next. Packed,
- * two lanes with neighbouring rows exchange an element, so that each stores two neighbours. */
+/* Stores elements v0 and v1 of the residual stream times the next norm's weights. Packed, two lanes
+ * with neighbouring rows exchange an element, so that each stores two neighbours. */
 template <int STRIDE>
 DEV void normed_store(const struct linear_item *m, uint32_t r, float v0, float v1) {
     v0 *= m->norm.x;
@@ -123,7 +124,7 @@ DEV void normed_store(const struct linear_item *m, uint32_t r, float v0, float v
     if (m->own1) store_plain(m->normed + 8, v1);
 }
 
-/* The residual stream for the norm that comes next. */
+/* Stores the residual stream's copy for the next norm. */
 template <int STRIDE>
 DEV void stream_store(const struct cuda_task *task, const struct linear_item *m, uint32_t r,
                       float v0, float v1) {
@@ -136,7 +137,7 @@ DEV void stream_store(const struct cuda_task *task, const struct linear_item *m,
 
 /* ---- GATED_MLP: h[T, I] = silu(gate) * up ----
  * Both from rmsnorm(x): the row's factor 1 / rms comes after the dot products. A row block holds 8
- * gate rows and their 8 up rows. PACKED: whether h may be. */
+ * gate rows and their 8 up rows. PACKED: h may be packed. */
 
 template <bool FLAGS, bool PACKED = true>
 DEV struct linear_item mlp_item(const struct cuda_task *task, uint32_t block, uint32_t r,
@@ -144,7 +145,7 @@ DEV struct linear_item mlp_item(const struct cuda_task *task, uint32_t block, ui
     struct linear_item m = {};
     const uint32_t column = block * 8 + r;
     if (FLAGS && QN_ROW_FLAGS) {
-        const struct act pairs = act_flagged(task->out);
+        const struct operand pairs = operand_flagged(task->out);
         m.out = (float *)pairs.at + column;
         m.out_flag = pairs.flag;
     } else {
@@ -180,7 +181,7 @@ DEV void mlp_store(const struct cuda_task *task, const struct linear_item *m, fl
         item_store(m, 0, h);
 }
 
-/* The item's column, an even one, and the one after it; v2, v3: that one's dot products. */
+/* Finishes the item's column, an even one, and the next one, whose dot products are v2 and v3. */
 DEV void op_finish_pair(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
                         uint32_t r, float inv, float v0, float v1, float v2, float v3) {
     if (!m->own0) return;
@@ -201,7 +202,7 @@ DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uin
     return linear_item<false>(task, block, r, row);
 }
 
-/* The token row whose activations a row of the task has: of the LM head it is a logit row. */
+/* The token row of a row of the task; the LM head's rows are logit rows. */
 DEV uint32_t op_token(const struct cuda_task *task, uint32_t row) {
     return task->kind == OP_LM_HEAD ? row_of_logits(SHARED, row) : row;
 }

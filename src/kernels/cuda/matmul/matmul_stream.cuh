@@ -1,19 +1,15 @@
 /* matmul_stream.cuh - matrices times packed activations of up to 32 token rows, in 1, 2 or 4
  * columns of eight: decode of a batch.
  *
- * Pages stream as for one row; nothing is leased. A warp has the k-tiles of its partial sum, one of
+ * Pages stream as for one row; nothing is leased. A warp has the k-tiles of one partial sum, one of
  * each step (cuda_abi.h).
  *
- *   before the event   the weights of the norm that comes next, and the residual stream where this
- *                      worker wrote it itself, into scratch
- *   1, 2 columns:
- *   per step           the warp's activations from L2, COLUMNS * 4 KB, into registers ─ a page per
- *                      row block of the group
- *   per group          partial sums ─ barrier ─ results
- *   4 columns:
- *   per chunk          the warp's 4 KB of activations from L2, asked for a chunk ahead ─ its steps
- *                      of all row blocks of the group
- *   per row block      partial sums ─ barrier ─ results ─ barrier, since scratch has room for one
+ *   before the event   the weights of the next norm, and the residual stream where this worker
+ * wrote it itself, into scratch 1, 2 columns: per step           the warp's activations from L2,
+ * COLUMNS * 4 KB, into registers ─ a page per row block of the group per group          partial
+ * sums ─ barrier ─ results 4 columns: per chunk          the warp's 4 KB of activations from L2,
+ * asked for a chunk ahead ─ its steps of all row blocks of the group per row block      partial
+ * sums ─ barrier ─ results ─ barrier, since scratch has room for one
  *
  * A warp cannot hold a k-tile's activations of four columns. So they pass through its registers in
  * *chunks* of four steps of 16 columns, and all row blocks of a group want a chunk at once: a page
@@ -22,13 +18,13 @@
  * As for one row (matvec.cuh) each operator has code of its own, in which its kind, the length of
  * its dot products and of its results' rows are constants.
  *
- * Activations, their squares and the residual stream may be empty words until they are stored
- * (task/carry.c), so all of these are asked for until they are there. What is plain is never empty;
- * its event is behind a counter, so it is there the first time. Four columns are always plain.
+ * Activations, their squares and the residual stream may be sentinels until they are stored
+ * (task/transport.c), so all of these are asked for until they are there. A plain word never is a
+ * sentinel: it is behind a counter, so it is there the first time. Four columns are always plain.
  *
  * Bytes per page of 8 KB: COLUMNS * 4 KB / row blocks of the group, from L2.
  *
- * Scratch:   0   partial sums [row block of the group; 4 columns: one][token] x FEW_TOKEN_FLOATS
+ * Scratch:   0   partial sums [row block of the group; 4 columns: one][token] x STREAM_TOKEN_FLOATS
  * F32
  *            +   of LINEAR: residual stream [row block][token][16], the norm's weights [row
  *                block][16]; of others with 4 columns: 1 / rms [token]
@@ -38,74 +34,77 @@
 
 #include "kernels/cuda/matmul/matmul_tile.cuh"
 
-/* A token's partial sums of a row block are [turn][16 rows] and four unused words: so
- * the 32 that a warp stores at a time, of four tokens and eight rows, lie in different banks. */
-#define FEW_TOKEN_FLOATS (CUDA_FEW_TOKEN_BYTES / 4)
+/* A token's partial sums of a row block are [turn][16 rows] and four unused words: so the 32 words
+ * that a warp stores at a time, of four tokens and eight rows, lie in different banks. */
+#define STREAM_TOKEN_FLOATS (CUDA_STREAM_TOKEN_BYTES / 4)
 
-/* ---- what an operator has ---- */
+/* ---- constants of a form ---- */
 
 /* Whether activations come in chunks. */
-template <int COLUMNS> DEV constexpr bool few_in_chunks(void) {
-    return COLUMNS == CUDA_WIDE;
+template <int COLUMNS> DEV constexpr bool stream_in_chunks(void) {
+    return COLUMNS == CUDA_STREAM_32;
 }
 
-/* Row blocks at a time, at most; those whose partial sums are in scratch together. */
-template <uint32_t KIND, int COLUMNS> DEV constexpr uint32_t few_group(void) {
-    return few_in_chunks<COLUMNS>() ? cuda_wide_group(KIND) : cuda_packed_group(KIND, COLUMNS);
+/* Most row blocks of a group: all of a group's partial sums are in scratch together. */
+template <uint32_t KIND, int COLUMNS> DEV constexpr uint32_t stream_group(void) {
+    return stream_in_chunks<COLUMNS>() ? cuda_stream_32_group(KIND)
+                                       : cuda_packed_group(KIND, COLUMNS);
 }
-template <uint32_t KIND, int COLUMNS> DEV constexpr uint32_t few_held(void) {
-    return few_in_chunks<COLUMNS>() ? 1 : few_group<KIND, COLUMNS>();
+template <uint32_t KIND, int COLUMNS> DEV constexpr uint32_t stream_held(void) {
+    return stream_in_chunks<COLUMNS>() ? 1 : stream_group<KIND, COLUMNS>();
 }
 
-/* Whether a group's first activations are asked for before all else, and if its warps have two
- * k-tiles each, the second ones with them: where there are registers. Two columns are asked for in
- * one place: another one spills. */
-template <int COLUMNS> DEV constexpr bool few_asks_first(void) {
+/* Whether a group's first activations are asked for before all else, and the second ones with them
+ * if its warps have two k-tiles each. Only one column leaves registers for that: with two columns a
+ * second place that asks spills. */
+template <int COLUMNS> DEV constexpr bool stream_asks_first(void) {
     return COLUMNS == 1;
 }
-template <uint32_t KIND, uint32_t K, int COLUMNS> DEV constexpr bool few_has_both(void) {
-    return COLUMNS == 1 && few_group<KIND, COLUMNS>() <= 4 && cuda_k_tiles(K) > PARTIALS &&
+template <uint32_t KIND, uint32_t K, int COLUMNS> DEV constexpr bool stream_has_both(void) {
+    return COLUMNS == 1 && stream_group<KIND, COLUMNS>() <= 4 && cuda_k_tiles(K) > PARTIALS &&
            cuda_k_tiles(K) <= 2 * PARTIALS;
 }
 
 /* Token rows that scratch has room for. */
-template <int COLUMNS> DEV constexpr uint32_t few_tile(void) {
+template <int COLUMNS> DEV constexpr uint32_t stream_tile(void) {
     return COLUMNS * PACK_ROWS;
 }
 
-template <int COLUMNS> DEV float *few_sums(uint32_t in_group, uint32_t token) {
-    return (float *)SCRATCH + (in_group * few_tile<COLUMNS>() + token) * FEW_TOKEN_FLOATS;
+template <int COLUMNS> DEV float *stream_sums(uint32_t in_group, uint32_t token) {
+    return (float *)SCRATCH + (in_group * stream_tile<COLUMNS>() + token) * STREAM_TOKEN_FLOATS;
 }
-template <int COLUMNS> DEV float *few_residual(uint32_t in_group, uint32_t token) {
-    return few_sums<COLUMNS>(few_held<OP_LINEAR, COLUMNS>(), 0) +
-           (in_group * few_tile<COLUMNS>() + token) * CUDA_PAGE_ROWS;
+template <int COLUMNS> DEV float *stream_residual(uint32_t in_group, uint32_t token) {
+    return stream_sums<COLUMNS>(stream_held<OP_LINEAR, COLUMNS>(), 0) +
+           (in_group * stream_tile<COLUMNS>() + token) * CUDA_PAGE_ROWS;
 }
-template <int COLUMNS> DEV float *few_norm(uint32_t in_group) {
-    return few_residual<COLUMNS>(few_group<OP_LINEAR, COLUMNS>(), 0) + in_group * CUDA_PAGE_ROWS;
+template <int COLUMNS> DEV float *stream_norm(uint32_t in_group) {
+    return stream_residual<COLUMNS>(stream_group<OP_LINEAR, COLUMNS>(), 0) +
+           in_group * CUDA_PAGE_ROWS;
 }
-template <int COLUMNS> DEV float *few_inv_rms(uint32_t token) {
-    return (few_in_chunks<COLUMNS>() ? few_residual<COLUMNS>(0, 0) : SHARED->inv_rms) + token;
+template <int COLUMNS> DEV float *stream_inv_rms(uint32_t token) {
+    return (stream_in_chunks<COLUMNS>() ? stream_residual<COLUMNS>(0, 0) : SHARED->inv_rms) + token;
 }
-template <int COLUMNS> DEV constexpr uint32_t few_scratch(void) {
-    const uint32_t sums = few_held<OP_LINEAR, COLUMNS>() * few_tile<COLUMNS>() * FEW_TOKEN_FLOATS;
-    return 4 *
-           (sums + few_group<OP_LINEAR, COLUMNS>() * (few_tile<COLUMNS>() + 1) * CUDA_PAGE_ROWS);
+template <int COLUMNS> DEV constexpr uint32_t stream_scratch(void) {
+    const uint32_t sums =
+        stream_held<OP_LINEAR, COLUMNS>() * stream_tile<COLUMNS>() * STREAM_TOKEN_FLOATS;
+    return 4 * (sums +
+                stream_group<OP_LINEAR, COLUMNS>() * (stream_tile<COLUMNS>() + 1) * CUDA_PAGE_ROWS);
 }
-static_assert(few_scratch<1>() <= SCRATCH_BYTES && few_scratch<2>() <= SCRATCH_BYTES &&
-                  few_scratch<CUDA_WIDE>() <= SCRATCH_BYTES,
+static_assert(stream_scratch<1>() <= SCRATCH_BYTES && stream_scratch<2>() <= SCRATCH_BYTES &&
+                  stream_scratch<CUDA_STREAM_32>() <= SCRATCH_BYTES,
               "scratch");
-static_assert(CUDA_WIDE * PACK_ROWS <= SQUARES_ROWS, "a warp adds up its tokens' squares");
+static_assert(CUDA_STREAM_32 * PACK_ROWS <= SQUARES_ROWS, "a warp adds up its tokens' squares");
 
 /* A task at work. */
-struct few {
+struct stream {
     const struct cuda_task *task;
     const char *rows; /* its activations, packed */
-    uint32_t turn;    /* of each step the warp's page: its partial sum, by cuda_turn_partial */
+    uint32_t turn;    /* the warp's page of each step: its partial sum, by cuda_turn_partial */
     uint32_t row0, n; /* token rows [row0, row0 + n) */
 };
 
-DEV struct few few_begin(const struct warp_context *c, const struct cuda_task *task) {
-    struct few f;
+DEV struct stream stream_begin(const struct warp_context *c, const struct cuda_task *task) {
+    struct stream f;
     f.task = task;
     f.row0 = task->row0;
     f.n = min(task->row1, max(linear_rows(task), f.row0)) - f.row0;
@@ -116,24 +115,25 @@ DEV struct few few_begin(const struct warp_context *c, const struct cuda_task *t
 
 /* ---- activations: a k-tile at a time ---- */
 
-/* Those of a k-tile, a lane's share: of each eight token rows the B registers of each two steps. */
+/* A lane's share of a k-tile's activations: for each eight token rows the B registers of each two
+ * steps. */
 template <int COLUMNS> struct fragments { uint4 of[COLUMNS][CUDA_PAGE_K / 32]; };
 
-/* The k-tile of the warp's page of the step that begins with a row block's page number `page`;
- * where there is none another one: the compiler spills arrays that are loaded or not. */
-template <uint32_t K> DEV uint32_t few_k_tile(const struct few *f, uint32_t page) {
+/* The k-tile of the warp's page in the step that begins with a row block's page number `page`.
+ * Where the warp has no page, another k-tile: the compiler spills arrays that may not be loaded. */
+template <uint32_t K> DEV uint32_t stream_k_tile(const struct stream *f, uint32_t page) {
     constexpr uint32_t k_tiles = cuda_k_tiles(K), turns = partial_count(k_tiles);
     const uint32_t turn = turns < PARTIALS ? min(f->turn, turns - 1) : f->turn;
     const uint32_t first = partial_first(k_tiles, cuda_turn_partial(k_tiles, turn));
     return min(first + page / PARTIALS, k_tiles - 1);
 }
 
-/* Of the warp's k-tile of the step of pages that begins with number k0. */
+/* Asks for the activations of the warp's k-tile in the step that begins with page k0. */
 template <uint32_t K, int COLUMNS>
-DEV struct fragments<COLUMNS> fragments_ask(const struct warp_context *c, const struct few *f,
+DEV struct fragments<COLUMNS> fragments_ask(const struct warp_context *c, const struct stream *f,
                                             uint32_t k0) {
     struct fragments<COLUMNS> x;
-    const uint32_t k_tile = few_k_tile<K>(f, k0);
+    const uint32_t k_tile = stream_k_tile<K>(f, k0);
     constexpr uint32_t NEXT = COLUMNS * PACKED_PIECE; /* bytes to the next columns' pieces */
     const char *from = f->rows + k_tile * (CUDA_PAGE_K / CUDA_PACK_COLUMNS) * NEXT + c->lane * 4;
 #pragma unroll
@@ -148,10 +148,10 @@ DEV struct fragments<COLUMNS> fragments_ask(const struct warp_context *c, const 
     return x;
 }
 
-/* Whether they are there: none of the iteration's is empty. The lane has those of row lane / 4 of
- * each eight. What is compared is read anew: there is no register to keep it. */
+/* Whether the activations are there: none of the iteration's rows has a sentinel. The lane has row
+ * lane / 4 of each eight. The number of rows is read anew: there is no register to keep it. */
 template <int COLUMNS>
-DEV bool fragments_there(const struct few *f, const struct fragments<COLUMNS> *x) {
+DEV bool fragments_there(const struct stream *f, const struct fragments<COLUMNS> *x) {
     const uint32_t rows = shared_load_volatile(&SHARED->batch.rows.n_rows);
     const uint32_t row = shared_load_volatile(&f->task->row0) + thread_here() % 32 / 4;
     uint32_t most = 0;
@@ -165,65 +165,66 @@ DEV bool fragments_there(const struct few *f, const struct fragments<COLUMNS> *x
         }
         if (row + 8 * i < rows) most = max(most, of_row);
     }
-    return !word_is_empty(most);
+    return !word_is_sentinel(most);
 }
 
-/* Until they are there, unless they have been seen: by another group of the task, or since nothing
- * rides on them. */
+/* Waits until the activations are there. seen: they are known to be, because another group of the
+ * task has read them or because they are plain. */
 template <uint32_t K, int COLUMNS>
-DEV void fragments_await(const struct warp_context *c, const struct few *f, uint32_t k0, bool seen,
-                         struct fragments<COLUMNS> *x) {
+DEV void fragments_await(const struct warp_context *c, const struct stream *f, uint32_t k0,
+                         bool seen, struct fragments<COLUMNS> *x) {
 #pragma unroll 1
-    while (!seen && !fragments_there<COLUMNS>(f, x) && !act_given_up())
+    while (!seen && !fragments_there<COLUMNS>(f, x) && !operand_given_up())
         *x = fragments_ask<K, COLUMNS>(c, f, k0);
 }
 
-/* Asked for, until they are there. */
+/* Asks for the activations until they are there. */
 template <uint32_t K, int COLUMNS>
-DEV struct fragments<COLUMNS> fragments_get(const struct warp_context *c, const struct few *f,
+DEV struct fragments<COLUMNS> fragments_get(const struct warp_context *c, const struct stream *f,
                                             uint32_t k0, bool seen) {
     struct fragments<COLUMNS> x;
 #pragma unroll 1
     do x = fragments_ask<K, COLUMNS>(c, f, k0);
-    while (!seen && !fragments_there<COLUMNS>(f, &x) && !act_given_up());
+    while (!seen && !fragments_there<COLUMNS>(f, &x) && !operand_given_up());
     return x;
 }
 
 /* ---- pages ---- */
 
 template <int GROUP, int COLUMNS>
-struct few_partials {
+struct stream_partials {
     float of[GROUP][COLUMNS][4];
 };
 
-/* Those of row block number `which` of the group to scratch. An index that the compiler does not
- * know would put all of them into local memory. */
+/* Stores the partial sums of row block number `which` of the group to scratch. An index that the
+ * compiler does not know would put all of them into local memory. */
 template <int GROUP, int COLUMNS>
-DEV void partials_put(const struct warp_context *c, const struct few *f, uint32_t which,
-                      uint32_t in_scratch, const struct few_partials<GROUP, COLUMNS> *sums) {
-    float *to =
-        few_sums<COLUMNS>(in_scratch, 2 * (c->lane % 4)) + f->turn * CUDA_PAGE_ROWS + c->lane / 4;
+DEV void partials_put(const struct warp_context *c, const struct stream *f, uint32_t which,
+                      uint32_t in_scratch, const struct stream_partials<GROUP, COLUMNS> *sums) {
+    float *to = stream_sums<COLUMNS>(in_scratch, 2 * (c->lane % 4)) + f->turn * CUDA_PAGE_ROWS +
+                c->lane / 4;
 #pragma unroll
     for (int b = 0; b < GROUP; b++) {
         if (which != b) continue;
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++) {
             const float *v = sums->of[b][i];
-            float *at = to + i * (PACK_ROWS * FEW_TOKEN_FLOATS);
+            float *at = to + i * (PACK_ROWS * STREAM_TOKEN_FLOATS);
             at[0] = v[0];
             at[8] = v[2];
-            at[FEW_TOKEN_FLOATS] = v[1];
-            at[FEW_TOKEN_FLOATS + 8] = v[3];
+            at[STREAM_TOKEN_FLOATS] = v[1];
+            at[STREAM_TOKEN_FLOATS + 8] = v[3];
         }
     }
 }
 
-/* The warp's pages of n row blocks, of the step that begins with number k0. */
+/* Multiplies the warp's pages of n row blocks in the step that begins with page k0. */
 template <uint32_t K, int GROUP, int COLUMNS>
-DEV void few_pages(struct warp_context *c, const struct few *f, uint32_t k0, uint32_t n,
-                   const struct fragments<COLUMNS> *x, struct few_partials<GROUP, COLUMNS> *sums) {
+DEV void stream_pages(struct warp_context *c, const struct stream *f, uint32_t k0, uint32_t n,
+                      const struct fragments<COLUMNS> *x,
+                      struct stream_partials<GROUP, COLUMNS> *sums) {
     static_assert(GROUP * COLUMNS <= 8, "registers");
-    /* None: its pages are void. */
+    /* Without a k-tile the warp's pages are void. */
     const bool there = cuda_k_tiles(K) % PARTIALS == 0 || k0 + f->turn < cuda_k_tiles(K);
 #pragma unroll
     for (int b = 0; b < GROUP; b++) {
@@ -241,29 +242,29 @@ DEV void few_pages(struct warp_context *c, const struct few *f, uint32_t k0, uin
     }
 }
 
-/* All pages of a group of n row blocks, then its partial sums go to scratch. x: activations of the
- * first k-tile, if those are asked for before. */
+/* Multiplies all pages of a group of n row blocks, then stores its partial sums to scratch. x:
+ * activations of the first k-tile, if they were asked for before. */
 template <uint32_t KIND, uint32_t K, int COLUMNS>
-DEV void few_multiply(struct warp_context *c, const struct few *f, uint32_t n, bool seen,
-                      struct fragments<COLUMNS> x) {
-    constexpr int GROUP = few_group<KIND, COLUMNS>();
+DEV void stream_multiply(struct warp_context *c, const struct stream *f, uint32_t n, bool seen,
+                         struct fragments<COLUMNS> x) {
+    constexpr int GROUP = stream_group<KIND, COLUMNS>();
     constexpr uint32_t k_tiles = cuda_k_tiles(K);
-    struct few_partials<GROUP, COLUMNS> sums = {};
-    if (few_has_both<KIND, K, COLUMNS>()) {
+    struct stream_partials<GROUP, COLUMNS> sums = {};
+    if (stream_has_both<KIND, K, COLUMNS>()) {
         struct fragments<COLUMNS> next = fragments_ask<K, COLUMNS>(c, f, PARTIALS);
         fragments_await<K, COLUMNS>(c, f, 0, seen, &x);
-        few_pages<K, GROUP, COLUMNS>(c, f, 0, n, &x, &sums);
+        stream_pages<K, GROUP, COLUMNS>(c, f, 0, n, &x, &sums);
         fragments_await<K, COLUMNS>(c, f, PARTIALS, seen, &next);
-        few_pages<K, GROUP, COLUMNS>(c, f, PARTIALS, n, &next, &sums);
+        stream_pages<K, GROUP, COLUMNS>(c, f, PARTIALS, n, &next, &sums);
     } else {
-        if (few_asks_first<COLUMNS>()) fragments_await<K, COLUMNS>(c, f, 0, seen, &x);
+        if (stream_asks_first<COLUMNS>()) fragments_await<K, COLUMNS>(c, f, 0, seen, &x);
 #pragma unroll 1
         for (uint32_t k0 = 0;;) {
-            if (!few_asks_first<COLUMNS>()) x = fragments_get<K, COLUMNS>(c, f, k0, seen);
-            few_pages<K, GROUP, COLUMNS>(c, f, k0, n, &x, &sums);
+            if (!stream_asks_first<COLUMNS>()) x = fragments_get<K, COLUMNS>(c, f, k0, seen);
+            stream_pages<K, GROUP, COLUMNS>(c, f, k0, n, &x, &sums);
             k0 += PARTIALS;
             if (k0 >= k_tiles) break;
-            if (few_asks_first<COLUMNS>()) x = fragments_get<K, COLUMNS>(c, f, k0, seen);
+            if (stream_asks_first<COLUMNS>()) x = fragments_get<K, COLUMNS>(c, f, k0, seen);
         }
     }
 #pragma unroll
@@ -276,24 +277,25 @@ DEV void few_multiply(struct warp_context *c, const struct few *f, uint32_t n, b
 /* ---- activations and pages: a chunk at a time ---- */
 
 enum {
-    WIDE_COLUMNS = CUDA_WIDE,                 /* of eight tokens */
+    STREAM_32_COLUMNS = CUDA_STREAM_32,       /* columns of eight tokens */
     CHUNK_PAIRS = CUDA_PACK_COLUMNS / 32,     /* of steps, in each piece of packed activations */
-    CHUNKS = CUDA_PAGE_K / CUDA_PACK_COLUMNS, /* of a k-tile */
+    CHUNKS = CUDA_PAGE_K / CUDA_PACK_COLUMNS, /* in a k-tile */
 };
 
-/* A chunk's, a lane's share: of each eight token rows the B registers of each two steps. */
+/* A lane's share of a chunk: for each eight token rows the B registers of each two steps. */
 struct chunk {
-    uint4 of[WIDE_COLUMNS][CHUNK_PAIRS];
+    uint4 of[STREAM_32_COLUMNS][CHUNK_PAIRS];
 };
 
 /* Asks for chunk number i of a k-tile. */
-DEV struct chunk chunk_ask(const struct warp_context *c, const struct few *f, uint32_t k_tile,
+DEV struct chunk chunk_ask(const struct warp_context *c, const struct stream *f, uint32_t k_tile,
                            uint32_t i) {
-    const char *from =
-        f->rows + (uint64_t)(k_tile * CHUNKS + i) * (WIDE_COLUMNS * PACKED_PIECE) + c->lane * 4;
+    const char *from = f->rows +
+                       (uint64_t)(k_tile * CHUNKS + i) * (STREAM_32_COLUMNS * PACKED_PIECE) +
+                       c->lane * 4;
     struct chunk x;
 #pragma unroll
-    for (int n = 0; n < WIDE_COLUMNS; n++)
+    for (int n = 0; n < STREAM_32_COLUMNS; n++)
 #pragma unroll
         for (int p = 0; p < CHUNK_PAIRS; p++) {
             const uint32_t *at = (const uint32_t *)(from + n * PACKED_PIECE) + p * 128;
@@ -304,17 +306,18 @@ DEV struct chunk chunk_ask(const struct warp_context *c, const struct few *f, ui
 }
 
 /* The pages of a group of n row blocks, a chunk at a time. */
-struct wide_pages {
-    const char *steps; /* the next chunk's, of the first row block */
+struct stream_32_pages {
+    const char *steps; /* the next chunk's steps of the first row block */
     uint32_t each;     /* bytes of a row block in a page */
     uint32_t n;
-    bool there; /* else they are void */
+    bool there; /* the pages have weights; else they are void */
 };
 
-/* Chunk number i of a k-tile against them. */
+/* Multiplies chunk number i of a k-tile with the pages. */
 template <int GROUP>
-DEV void chunk_multiply(struct warp_context *c, struct wide_pages *w, uint32_t i,
-                        const struct chunk *x, struct few_partials<GROUP, WIDE_COLUMNS> *sums) {
+DEV void chunk_multiply(struct warp_context *c, struct stream_32_pages *w, uint32_t i,
+                        const struct chunk *x,
+                        struct stream_partials<GROUP, STREAM_32_COLUMNS> *sums) {
     constexpr uint32_t BYTES = 2 * CHUNK_PAIRS * 512;
     if (i * BYTES % w->each == 0) w->steps = (const char *)page_acquire(c);
 #pragma unroll
@@ -323,7 +326,7 @@ DEV void chunk_multiply(struct warp_context *c, struct wide_pages *w, uint32_t i
 #pragma unroll
         for (int p = 0; p < CHUNK_PAIRS; p++)
 #pragma unroll
-            for (int n = 0; n < WIDE_COLUMNS; n++)
+            for (int n = 0; n < STREAM_32_COLUMNS; n++)
                 mma_pair(sums->of[b][n], (const uint4 *)(w->steps + b * w->each), p, c->lane,
                          x->of[n][p]);
     }
@@ -331,16 +334,19 @@ DEV void chunk_multiply(struct warp_context *c, struct wide_pages *w, uint32_t i
     if ((i + 1) * BYTES % w->each == 0) page_release(c);
 }
 
-/* All pages of a group of n row blocks. x: the first chunk. */
+/* Multiplies all pages of a group of n row blocks. x: the first chunk. */
 template <uint32_t K, int GROUP>
-DEV void wide_multiply(struct warp_context *c, const struct few *f, uint32_t n, struct chunk x,
-                       struct few_partials<GROUP, WIDE_COLUMNS> *sums) {
+DEV void stream_32_multiply(struct warp_context *c, const struct stream *f, uint32_t n,
+                            struct chunk x,
+                            struct stream_partials<GROUP, STREAM_32_COLUMNS> *sums) {
     constexpr uint32_t k_tiles = cuda_k_tiles(K);
-    struct wide_pages w = {nullptr, CUDA_PAGE_BYTES / cuda_wide_parts(f->task->group), n, true};
-    uint32_t k_tile = few_k_tile<K>(f, 0);
+    struct stream_32_pages w = {nullptr, CUDA_PAGE_BYTES / cuda_stream_32_parts(f->task->group), n,
+                                true};
+    uint32_t k_tile = stream_k_tile<K>(f, 0);
 #pragma unroll 1
     for (uint32_t k0 = 0; k0 < k_tiles; k0 += PARTIALS) {
-        const uint32_t after = min(k_tile + 1, k_tiles - 1); /* beyond the sum's: anything */
+        const uint32_t after =
+            min(k_tile + 1, k_tiles - 1); /* beyond the sum's end it is not used */
         if (k_tiles % PARTIALS != 0) w.there = k0 + f->turn < k_tiles;
 #pragma unroll 1
         for (uint32_t i = 0; i < CHUNKS; i += 2) {
@@ -353,11 +359,11 @@ DEV void wide_multiply(struct warp_context *c, const struct few *f, uint32_t n, 
     }
 }
 
-/* ---- what results need besides ---- */
+/* ---- norm and residual stream ---- */
 
-/* 1 / rms of the task's tokens, of which a warp has one of each eight. Where their squares are. */
+/* Where the squares of the task's tokens are, for 1 / rms. A warp has one of each eight tokens. */
 template <uint32_t KIND, int COLUMNS>
-DEV void squares_find(const struct warp_context *c, const struct few *f,
+DEV void squares_find(const struct warp_context *c, const struct stream *f,
                       const float *blocks[COLUMNS]) {
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
@@ -371,12 +377,12 @@ template <int COLUMNS>
 DEV void squares_put(const struct warp_context *c, const float sum[COLUMNS]) {
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++)
-        if (c->lane == 0) *few_inv_rms<COLUMNS>(c->warp + WARPS * i) = inverse_rms_of(sum[i]);
+        if (c->lane == 0) *stream_inv_rms<COLUMNS>(c->warp + WARPS * i) = inverse_rms_of(sum[i]);
 }
 
-/* They are asked for and added up. */
+/* Asks for the squares and adds them up. */
 template <uint32_t KIND, int COLUMNS>
-DEV void squares_now(const struct warp_context *c, const struct few *f) {
+DEV void squares_now(const struct warp_context *c, const struct stream *f) {
     const float *blocks[COLUMNS];
     float sum[COLUMNS];
     squares_find<KIND, COLUMNS>(c, f, blocks);
@@ -385,55 +391,56 @@ DEV void squares_now(const struct warp_context *c, const struct few *f) {
     squares_put<COLUMNS>(c, sum);
 }
 
-/* The same, but x is asked for while they are on their way. */
-template <uint32_t KIND, int COLUMNS> struct few_squares {
+/* The same, with activations asked for between asking and adding. */
+template <uint32_t KIND, int COLUMNS> struct stream_squares {
     const float *blocks[COLUMNS];
     struct squares<COLUMNS> first;
 };
 
 template <uint32_t KIND, int COLUMNS>
-DEV void squares_begin(const struct warp_context *c, const struct few *f,
-                       struct few_squares<KIND, COLUMNS> *s) {
+DEV void squares_begin(const struct warp_context *c, const struct stream *f,
+                       struct stream_squares<KIND, COLUMNS> *s) {
     squares_find<KIND, COLUMNS>(c, f, s->blocks);
     s->first = squares_ask<COLUMNS>(s->blocks, f->task->n_pieces, c->lane);
 }
 
 template <uint32_t KIND, int COLUMNS>
-DEV void squares_end(const struct warp_context *c, const struct few *f,
-                     const struct few_squares<KIND, COLUMNS> *s) {
+DEV void squares_end(const struct warp_context *c, const struct stream *f,
+                     const struct stream_squares<KIND, COLUMNS> *s) {
     float sum[COLUMNS];
     squares_of_blocks<COLUMNS>(c, s->blocks, f->task->n_pieces, s->first, sum);
     squares_put<COLUMNS>(c, sum);
 }
 
-/* Whether LINEAR makes the residual stream, and what the norm that comes next makes of it. Else,
- * with a single row that is too long to be staged, it is as matvec.cuh has it. */
-DEV bool few_streams(const struct cuda_task *task) {
+/* Whether LINEAR writes the residual stream and also its copy for the next norm. Not with a single
+ * row that is too long to be staged: its results are those of matvec.cuh. */
+DEV bool stream_has_norm(const struct cuda_task *task) {
     return task->norm != 0;
 }
 
 /* Asks for the norm's weights of row blocks [first, end). */
 template <int COLUMNS>
-DEV void norm_ask(const struct warp_context *c, const struct few *f, uint32_t first, uint32_t end) {
-    constexpr uint32_t FOURS = CUDA_PAGE_ROWS / 4; /* of a row block */
+DEV void norm_ask(const struct warp_context *c, const struct stream *f, uint32_t first,
+                  uint32_t end) {
+    constexpr uint32_t FOURS = CUDA_PAGE_ROWS / 4; /* float4s of a row block */
     const uint32_t at = first * CUDA_PAGE_ROWS + 4 * c->thread;
     if (c->thread < (end - first) * FOURS && at < QN_HIDDEN)
-        copy16_async(few_norm<COLUMNS>(0) + 4 * c->thread, (const float *)f->task->norm + at);
+        copy16_async(stream_norm<COLUMNS>(0) + 4 * c->thread, (const float *)f->task->norm + at);
 }
 
-/* ... and for the residual stream. */
+/* Asks for the residual stream of row blocks [first, end). */
 template <int COLUMNS>
-DEV void residual_ask(const struct warp_context *c, const struct few *f, uint32_t first,
+DEV void residual_ask(const struct warp_context *c, const struct stream *f, uint32_t first,
                       uint32_t end) {
-    constexpr uint32_t FOURS = CUDA_PAGE_ROWS / 4, EACH = FOURS * few_tile<COLUMNS>();
-    const uint32_t four = c->thread % FOURS, token = c->thread / FOURS % few_tile<COLUMNS>();
+    constexpr uint32_t FOURS = CUDA_PAGE_ROWS / 4, EACH = FOURS * stream_tile<COLUMNS>();
+    const uint32_t four = c->thread % FOURS, token = c->thread / FOURS % stream_tile<COLUMNS>();
     const uint32_t row = f->row0 + token;
 #pragma unroll
-    for (uint32_t i = 0; i < few_group<OP_LINEAR, COLUMNS>(); i += COMPUTE_THREADS / EACH) {
+    for (uint32_t i = 0; i < stream_group<OP_LINEAR, COLUMNS>(); i += COMPUTE_THREADS / EACH) {
         const uint32_t in_group = i + c->thread / EACH;
         const uint32_t at = (first + in_group) * CUDA_PAGE_ROWS + 4 * four;
         if (first + in_group < end && token < f->n && at < QN_HIDDEN)
-            copy16_polled_async(few_residual<COLUMNS>(in_group, token) + 4 * four,
+            copy16_polled_async(stream_residual<COLUMNS>(in_group, token) + 4 * four,
                                 (const float *)f->task->more + (uint64_t)row * QN_HIDDEN + at);
     }
 }
@@ -441,14 +448,14 @@ DEV void residual_ask(const struct warp_context *c, const struct few *f, uint32_
 /* ---- results ---- */
 
 /* A thread's item: rows r and r + 8 of a row block, and a token. A warp has four tokens, so that
- * what it reads of partial sums lies in different banks, too. */
-struct few_item {
+ * the partial sums that it reads lie in different banks, too. */
+struct stream_item {
     uint32_t block, r, token; /* token: from row0 on */
     bool there;               /* the iteration has that token */
 };
 
 /* The sum of image row r. */
-template <uint32_t KIND, uint32_t K> DEV float few_sum(const float *sums, uint32_t r) {
+template <uint32_t KIND, uint32_t K> DEV float stream_sum(const float *sums, uint32_t r) {
     float v[PARTIALS];
 #pragma unroll
     for (uint32_t i = 0; i < partial_count(cuda_k_tiles(K)); i++)
@@ -456,15 +463,15 @@ template <uint32_t KIND, uint32_t K> DEV float few_sum(const float *sums, uint32
     return partials_sum<KIND == OP_LINEAR, cuda_k_tiles(K)>(v);
 }
 
-/* The residual's element, which was asked for; where it was not there yet, until it is. */
+/* Waits for the residual's element v, which was asked for. */
 DEV float residual_await(float v, const float *at, bool own) {
-    while (own && word_is_empty(__float_as_uint(v)) && !act_given_up())
+    while (own && word_is_sentinel(__float_as_uint(v)) && !operand_given_up())
         v = __uint_as_float(load_word_polled(at));
     return v;
 }
 
-/* An item of a single row without a norm. */
-DEV void few_plain(const struct few *f, const struct few_item *m, float v0, float v1) {
+/* Stores an item of a single row, which has no copy for the next norm. */
+DEV void stream_plain(const struct stream *f, const struct stream_item *m, float v0, float v1) {
     const struct linear_item item = linear_item<true>(f->task, m->block, m->r, f->row0);
     if (!m->there) return;
     const struct linear_addend add = addend_ask(&item);
@@ -473,10 +480,10 @@ DEV void few_plain(const struct few *f, const struct few_item *m, float v0, floa
     if (item.own1) item_store(&item, 8, v.y);
 }
 
-/* Of the residual stream: it, the norm of it that comes next, and its squares. residual, norm: of
- * row r. All lanes. */
-DEV void few_stream(const struct few *f, const struct few_item *m, const float *residual,
-                    const float *norm, float v0, float v1) {
+/* Stores an item of the residual stream, its copy for the next norm, and its squares. residual,
+ * norm: row r's. All lanes take part. */
+DEV void stream_normed(const struct stream *f, const struct stream_item *m, const float *residual,
+                       const float *norm, float v0, float v1) {
     const struct cuda_task *task = f->task;
     const uint32_t r = m->r, column = m->block * CUDA_PAGE_ROWS + r, row = f->row0 + m->token;
     const uint64_t at = (uint64_t)row * QN_HIDDEN + column;
@@ -506,9 +513,9 @@ DEV void few_stream(const struct few *f, const struct few_item *m, const float *
         store_plain((float *)task->more2 + (uint64_t)row * task->n_pieces + m->block, squares);
 }
 
-/* Of GATED_MLP: h. Packed, the lane of an even column stores that of the next one, too, so that a
- * word is there at once. All lanes. */
-DEV void few_gated(const struct few *f, const struct few_item *m, float gate, float up) {
+/* Stores an item of GATED_MLP: h. If h is packed, the lane of an even column stores the next
+ * column, too, so that a word is stored at once. All lanes take part. */
+DEV void stream_gated(const struct stream *f, const struct stream_item *m, float gate, float up) {
     const struct cuda_task *task = f->task;
     const uint32_t column = m->block * 8 + m->r, row = f->row0 + m->token;
     struct linear_item biases = {};
@@ -525,12 +532,12 @@ DEV void few_gated(const struct few *f, const struct few_item *m, float gate, fl
     }
 }
 
-/* Of QKV_LINEAR and LM_HEAD. */
+/* Stores an item of QKV_LINEAR or LM_HEAD. */
 template <uint32_t KIND>
-DEV void few_others(const struct few *f, const struct few_item *m, float v0, float v1) {
+DEV void stream_others(const struct stream *f, const struct stream_item *m, float v0, float v1) {
     constexpr uint32_t UNITS =
         KIND == OP_LM_HEAD ? QN_VOCAB : (QN_N_HEADS + 2 * QN_N_KV_HEADS) * QN_HEAD_DIM;
-    /* The row blocks of a task have rows of the matrix only; the LM head's are whole units. */
+    /* WHOLE: no row block has rows beyond the matrix; the LM head's are whole units. */
     constexpr bool WHOLE = UNITS % (KIND == OP_LM_HEAD ? LM_BLOCK : CUDA_PAGE_ROWS) == 0;
     const uint32_t column = m->block * CUDA_PAGE_ROWS + m->r;
     const bool own0 = m->there && (WHOLE || column < UNITS);
@@ -544,11 +551,11 @@ DEV void few_others(const struct few *f, const struct few_item *m, float v0, flo
     if (own1) store_plain(out + 8, v1);
 }
 
-/* The thread's item of the row blocks that a warp has at a time. */
+/* The thread's item among the row blocks that the warps have at a time. */
 template <int COLUMNS>
-DEV struct few_item few_item_of(const struct warp_context *c, const struct few *f) {
-    constexpr uint32_t EACH = 2 * COLUMNS; /* warps of a row block */
-    struct few_item m;
+DEV struct stream_item stream_item_of(const struct warp_context *c, const struct stream *f) {
+    constexpr uint32_t EACH = 2 * COLUMNS; /* warps for a row block */
+    struct stream_item m;
     m.block = c->warp / EACH;
     m.r = c->lane % 8;
     m.token = c->warp % EACH / 2 * PACK_ROWS + c->lane / 8 * 2 + c->warp % 2;
@@ -558,44 +565,46 @@ DEV struct few_item few_item_of(const struct warp_context *c, const struct few *
 
 /* Turns the partial sums of an item into results; `first`: the group's first row block. */
 template <uint32_t KIND, uint32_t K, int COLUMNS>
-DEV void few_result(const struct few *f, const struct few_item *m, uint32_t first, float inv) {
+DEV void stream_result(const struct stream *f, const struct stream_item *m, uint32_t first,
+                       float inv) {
     const uint32_t in_group = m->block - first;
-    const float *sums = few_sums<COLUMNS>(few_in_chunks<COLUMNS>() ? 0 : in_group, m->token);
-    const float v0 = few_sum<KIND, K>(sums, m->r), v1 = few_sum<KIND, K>(sums, m->r + 8);
+    const float *sums = stream_sums<COLUMNS>(stream_in_chunks<COLUMNS>() ? 0 : in_group, m->token);
+    const float v0 = stream_sum<KIND, K>(sums, m->r), v1 = stream_sum<KIND, K>(sums, m->r + 8);
     if (KIND == OP_GATED_MLP)
-        few_gated(f, m, v0 * inv, v1 * inv);
+        stream_gated(f, m, v0 * inv, v1 * inv);
     else if (KIND != OP_LINEAR)
-        few_others<KIND>(f, m, v0 * inv, v1 * inv);
-    else if (few_in_chunks<COLUMNS>() || few_streams(f->task))
-        few_stream(f, m, few_residual<COLUMNS>(in_group, m->token) + m->r,
-                   few_norm<COLUMNS>(in_group) + m->r, v0, v1);
+        stream_others<KIND>(f, m, v0 * inv, v1 * inv);
+    else if (stream_in_chunks<COLUMNS>() || stream_has_norm(f->task))
+        stream_normed(f, m, stream_residual<COLUMNS>(in_group, m->token) + m->r,
+                      stream_norm<COLUMNS>(in_group) + m->r, v0, v1);
     else
-        few_plain(f, m, v0, v1);
+        stream_plain(f, m, v0, v1);
 }
 
-/* The results of row blocks [first, end), whose partial sums are in scratch. */
+/* Makes the results of row blocks [first, end), whose partial sums are in scratch. */
 template <uint32_t KIND, uint32_t K, int COLUMNS>
-DEV void few_results(const struct warp_context *c, const struct few *f, uint32_t first,
-                     uint32_t end) {
-    struct few_item m = few_item_of<COLUMNS>(c, f);
-    const float inv = KIND == OP_LINEAR ? 1 : *few_inv_rms<COLUMNS>(m.token);
+DEV void stream_results(const struct warp_context *c, const struct stream *f, uint32_t first,
+                        uint32_t end) {
+    struct stream_item m = stream_item_of<COLUMNS>(c, f);
+    const float inv = KIND == OP_LINEAR ? 1 : *stream_inv_rms<COLUMNS>(m.token);
 #pragma unroll 1
     for (m.block += first; m.block < end; m.block += WARPS / (2 * COLUMNS))
-        few_result<KIND, K, COLUMNS>(f, &m, first, inv);
+        stream_result<KIND, K, COLUMNS>(f, &m, first, inv);
 }
 
-/* The same of partial sums in registers, a row block at a time. */
+/* The same from partial sums in registers, a row block at a time. */
 template <uint32_t KIND, uint32_t K, int COLUMNS, int GROUP>
-DEV void few_results_in_turn(const struct warp_context *c, const struct few *f, uint32_t first,
-                             uint32_t end, const struct few_partials<GROUP, COLUMNS> *sums) {
+DEV void stream_results_in_turn(const struct warp_context *c, const struct stream *f,
+                                uint32_t first, uint32_t end,
+                                const struct stream_partials<GROUP, COLUMNS> *sums) {
     static_assert(2 * COLUMNS == WARPS, "all warps have the row block");
-    struct few_item m = few_item_of<COLUMNS>(c, f);
+    struct stream_item m = stream_item_of<COLUMNS>(c, f);
 #pragma unroll 1
     for (m.block = first; m.block < end; m.block++) {
         partials_put<GROUP, COLUMNS>(c, f, m.block - first, 0, sums);
         sync_compute();
-        const float inv = KIND == OP_LINEAR ? 1 : *few_inv_rms<COLUMNS>(m.token);
-        few_result<KIND, K, COLUMNS>(f, &m, first, inv);
+        const float inv = KIND == OP_LINEAR ? 1 : *stream_inv_rms<COLUMNS>(m.token);
+        stream_result<KIND, K, COLUMNS>(f, &m, first, inv);
         sync_compute(); /* the sums are read */
     }
 }
@@ -603,54 +612,55 @@ DEV void few_results_in_turn(const struct warp_context *c, const struct few *f, 
 /* ---- a task ---- */
 
 /* The end of the task's group of row blocks that begins with b. */
-DEV uint32_t few_end(const struct cuda_task *task, uint32_t b) {
+DEV uint32_t stream_group_end(const struct cuda_task *task, uint32_t b) {
     return walk_group_end(b, task->block1, task->group, task->unit_blocks);
 }
 
-/* The copies into scratch have come. */
-DEV void few_copies_end(void) {
+/* Waits for the copies into scratch. */
+DEV void stream_copies_end(void) {
     copy_commit();
     copy_wait<0>();
 }
 
-/* A group of row blocks [b, end), from activations to results. first: of the task. early: its
- * residual stream is asked for. */
+/* Runs a group of row blocks [b, end), from activations to results. first: it is the task's first.
+ * early: its residual stream is asked for already. */
 template <uint32_t KIND, uint32_t K, int COLUMNS>
-DEV void few_group_run(struct warp_context *c, const struct few *f, uint32_t b, uint32_t end,
-                       bool first, bool early, const struct few_squares<KIND, COLUMNS> *squares) {
-    const bool streams = KIND == OP_LINEAR && few_streams(f->task);
+DEV void stream_group_run(struct warp_context *c, const struct stream *f, uint32_t b, uint32_t end,
+                          bool first, bool early,
+                          const struct stream_squares<KIND, COLUMNS> *squares) {
+    const bool streams = KIND == OP_LINEAR && stream_has_norm(f->task);
     struct fragments<COLUMNS> x;
-    if (few_asks_first<COLUMNS>()) x = fragments_ask<K, COLUMNS>(c, f, 0);
+    if (stream_asks_first<COLUMNS>()) x = fragments_ask<K, COLUMNS>(c, f, 0);
     if (streams && !early) residual_ask<COLUMNS>(c, f, b, end);
-    if (KIND != OP_LINEAR && few_asks_first<COLUMNS>() && first)
+    if (KIND != OP_LINEAR && stream_asks_first<COLUMNS>() && first)
         squares_end<KIND, COLUMNS>(c, f, squares);
-    few_multiply<KIND, K, COLUMNS>(c, f, end - b, !first || KIND == OP_LM_HEAD, x);
-    if (KIND == OP_LINEAR) few_copies_end();
+    stream_multiply<KIND, K, COLUMNS>(c, f, end - b, !first || KIND == OP_LM_HEAD, x);
+    if (KIND == OP_LINEAR) stream_copies_end();
     sync_compute();
-    few_results<KIND, K, COLUMNS>(c, f, b, end);
+    stream_results<KIND, K, COLUMNS>(c, f, b, end);
 }
 
 /* The same in chunks. */
 template <uint32_t KIND, uint32_t K, int COLUMNS>
-DEV void few_group_in_chunks(struct warp_context *c, const struct few *f, uint32_t b,
-                             uint32_t end) {
-    constexpr int GROUP = few_group<KIND, COLUMNS>();
-    struct few_partials<GROUP, COLUMNS> sums = {};
-    const struct chunk x = chunk_ask(c, f, few_k_tile<K>(f, 0), 0);
+DEV void stream_group_in_chunks(struct warp_context *c, const struct stream *f, uint32_t b,
+                                uint32_t end) {
+    constexpr int GROUP = stream_group<KIND, COLUMNS>();
+    struct stream_partials<GROUP, COLUMNS> sums = {};
+    const struct chunk x = chunk_ask(c, f, stream_k_tile<K>(f, 0), 0);
     if (KIND == OP_LINEAR) residual_ask<COLUMNS>(c, f, b, end);
-    wide_multiply<K, GROUP>(c, f, end - b, x, &sums);
-    if (KIND == OP_LINEAR) few_copies_end();
-    few_results_in_turn<KIND, K, COLUMNS, GROUP>(c, f, b, end, &sums);
+    stream_32_multiply<K, GROUP>(c, f, end - b, x, &sums);
+    if (KIND == OP_LINEAR) stream_copies_end();
+    stream_results_in_turn<KIND, K, COLUMNS, GROUP>(c, f, b, end, &sums);
 }
 
-/* False: the launch ends. */
+/* Runs a task. False: the launch ends. */
 template <uint32_t KIND, uint32_t K, int COLUMNS>
-DEV bool few_run(struct warp_context *c, const struct cuda_task *task) {
-    constexpr bool CHUNKED = few_in_chunks<COLUMNS>();
-    const struct few f = few_begin(c, task);
-    const bool streams = KIND == OP_LINEAR && (CHUNKED || few_streams(task));
+DEV bool stream_run(struct warp_context *c, const struct cuda_task *task) {
+    constexpr bool CHUNKED = stream_in_chunks<COLUMNS>();
+    const struct stream f = stream_begin(c, task);
+    const bool streams = KIND == OP_LINEAR && (CHUNKED || stream_has_norm(task));
     const bool own = !CHUNKED && streams && (task->flags & CUDA_MORE_OWN) != 0;
-    uint32_t b = task->block0, end = few_end(task, b);
+    uint32_t b = task->block0, end = stream_group_end(task, b);
     if (streams) norm_ask<COLUMNS>(c, &f, b, end);
     if (own) residual_ask<COLUMNS>(c, &f, b, end);
     if (!wait_ready(c)) return false;
@@ -660,19 +670,19 @@ DEV bool few_run(struct warp_context *c, const struct cuda_task *task) {
         tile_skip(c, task);
         return true;
     }
-    struct few_squares<KIND, COLUMNS> squares;
-    if (KIND != OP_LINEAR && few_asks_first<COLUMNS>())
+    struct stream_squares<KIND, COLUMNS> squares;
+    if (KIND != OP_LINEAR && stream_asks_first<COLUMNS>())
         squares_begin<KIND, COLUMNS>(c, &f, &squares);
-    if (KIND != OP_LINEAR && !few_asks_first<COLUMNS>()) squares_now<KIND, COLUMNS>(c, &f);
+    if (KIND != OP_LINEAR && !stream_asks_first<COLUMNS>()) squares_now<KIND, COLUMNS>(c, &f);
 #pragma unroll 1
     for (bool first = true;; first = false) {
         if constexpr (CHUNKED)
-            few_group_in_chunks<KIND, K, COLUMNS>(c, &f, b, end);
+            stream_group_in_chunks<KIND, K, COLUMNS>(c, &f, b, end);
         else
-            few_group_run<KIND, K, COLUMNS>(c, &f, b, end, first, first && own, &squares);
+            stream_group_run<KIND, K, COLUMNS>(c, &f, b, end, first, first && own, &squares);
         if (end >= task->block1) break;
         b = end;
-        end = few_end(task, b);
+        end = stream_group_end(task, b);
         if (!CHUNKED) sync_compute(); /* the last group's sums are read */
         if (streams) norm_ask<COLUMNS>(c, &f, b, end);
     }

@@ -1,7 +1,7 @@
-/* matmul_tile.cuh - many rows: PACK, and matrix products of what it leaves (QKV_LINEAR, LINEAR,
- * GATED_MLP, LM_HEAD). Up to 32 rows that stream: matmul_stream.cuh.
+/* matmul_tile.cuh - many rows: PACK, and matrix products of packed activations (QKV_LINEAR, LINEAR,
+ * GATED_MLP, LM_HEAD). Operators of up to 32 rows whose weights stream: matmul_stream.cuh.
  *
- * An operator of many rows is bound by what passes from L2 into the multiprocessors, so activations
+ * An operator of many rows is bound by the bytes from L2 into the multiprocessors, so activations
  * become 16-bit floats once, in the order of the tensor cores' registers (cuda_abi.h), and a block
  * works on tiles of up to 128 weight rows x 128 tokens, or 256 x 64.
  *
@@ -9,10 +9,10 @@
  *
  * Such a task uses all of the ring and the scratch at once. It takes them as a *lease*: the loader
  * sends RING_PAGES void pages, so when the compute warps have them all, no page is under way and
- * none can come; they give the pages back when the task is done. What stands in that memory:
+ * none can come. They give the pages back when the task is done. The memory holds:
  *
- *   0          sums of the tile, parked for its results: F32 (tile_parked); of tiles of 128 tokens
- *              they are elsewhere (tile_ring.cuh)
+ *   0          sums of the tile, parked for its results: F32 (tile_parked); those of tiles of
+ *              128 tokens are elsewhere (tile_ring.cuh)
  *   + parked   weights and activations of some steps of 16 columns, as they pass
  *
  * Sums are those of graph/partials.h: a warp has a tile of WB row blocks x WO columns of eight
@@ -34,7 +34,7 @@ static_assert(PACK_K == CUDA_PAGE_K, "packed columns are whole k-tiles");
 
 /* ---- PACK ---- */
 
-/* 8 activations at k as two steps' B registers; zeros beyond k_end. */
+/* Eight activations from k on, as the B registers of two steps; zeros beyond k_end. */
 DEV uint4 pack_eight(const float *row, uint32_t k, uint32_t k_end) {
     if (k >= k_end) return make_uint4(0, 0, 0, 0);
     const float4 even = load4_l2(row + k), odd = load4_l2(row + k + 4);
@@ -50,7 +50,7 @@ DEV uint32_t *pack_words(uint64_t base, uint32_t eights, uint32_t row, uint32_t 
            row % PACK_ROWS * 4 + j;
 }
 
-/* PACK, PACK_LOGITS: four lanes have 32 columns of a row. */
+/* PACK and PACK_LOGITS: four lanes have 32 columns of a row. */
 CODE(void, run_pack, const struct cuda_task *task) {
     const uint32_t first = task->row0, end = min(task->row1, linear_rows(task));
     const uint32_t n_rows = end > first ? end - first : 0;
@@ -91,7 +91,7 @@ DEV void lease_take(struct warp_context *c) {
     sync_compute();
 }
 
-/* All warps are done with its memory; then the pages are given back. */
+/* Waits until all warps are done with the lease's memory; then it gives the pages back. */
 DEV void lease_end(void) {
     page_copy_fence_shared(); /* bulk copies will write where these threads did */
     sync_compute();
@@ -106,24 +106,24 @@ DEV void lease_give(struct warp_context *c) {
 
 /* ---- sums and results ---- */
 
-/* A tile: its row blocks [block, end) of the task's, its tokens from row on below row_end, and how
+/* A tile: row blocks [block, end) of the task, tokens from `row` on and below row_end, and how
  * warps share it (struct tile_share). */
 struct tile_at {
     uint32_t block, end, row, row_end;
     uint32_t wb, wo, down;
-    uint32_t parked; /* where its sums are, bytes; 0 but on Hopper */
+    uint32_t parked; /* offset of its parked sums in bytes; 0 before Hopper */
 };
 DEV uint32_t tile_pitch_of(const struct tile_at *t) {
     return tile_pitch(t->wb * t->down);
 }
-/* Tokens that it has. */
+/* The number of its tokens. */
 DEV uint32_t tile_tokens(const struct tile_at *t) {
     return min(t->row_end - t->row, WARPS / t->down * t->wo * 8);
 }
 
-/* Where the sum of a token and a row of weights of the tile, a column of its results, is parked.
- * From there floats to the next column of four, to the eighth one, to the next token of an even
- * one, to the eighth token of as many as a warp has. */
+/* Where the sum of a token and a column of the results (a row of weights) is parked. The constants
+ * below are floats from there to the next column within four, to the eighth column, from an even
+ * token to the next one, and to the eighth token among a warp's. */
 #if HAS_WGMMA
 DEV float *tile_parked(const struct tile_at *t, uint32_t token, uint32_t column) {
     return (float *)(shared_memory + t->parked) + token * tile_pitch_of(t) + column;
@@ -136,8 +136,8 @@ DEV uint32_t to_eighth_token(const struct tile_at *t) {
     return 8 * tile_pitch_of(t);
 }
 #else
-/* As a thread has them, four floats of each of its values: beside what stores them by token the
- * compiler spills all over a kernel for sm_80. */
+/* Each thread's own sums, four floats at a time: code that stores them by token makes the compiler
+ * spill all over a kernel for sm_80. */
 DEV float *tile_parked(const struct tile_at *t, uint32_t token, uint32_t column) {
     const uint32_t block = column / CUDA_PAGE_ROWS, r = column % CUDA_PAGE_ROWS, eight = token / 8;
     const uint32_t warp = block / t->wb + eight / t->wo * t->down, lane = r % 8 * 4 + token % 8 / 2;
@@ -154,14 +154,14 @@ DEV uint32_t to_eighth_token(const struct tile_at *) {
 }
 #endif
 
-/* Columns [column, column + 4), a multiple of 4. */
+/* Parked sums of columns [column, column + 4); column is a multiple of 4. */
 DEV float4 tile_four(const struct tile_at *t, uint32_t token, uint32_t column) {
     const float *p = tile_parked(t, token, column);
     if (TO_COLUMN == 1) return *(const float4 *)p;
     return make_float4(p[0], p[TO_COLUMN], p[2 * TO_COLUMN], p[3 * TO_COLUMN]);
 }
 
-/* All of a warp's tile. */
+/* Sets all of a warp's sums. */
 template <int WB, int WO> DEV void tile_fill(float tile[WB][WO][4], float v) {
 #pragma unroll
     for (int n = 0; n < WB; n++)
@@ -198,7 +198,7 @@ DEV float4 *tile_waiting(uint32_t level) {
            thread_here();
 }
 
-/* They are written and read by the same thread: nothing orders them but the program. */
+/* The same thread writes and reads them, so they need no ordering. */
 template <int WB, int WO> DEV void tile_push(uint32_t level, const float v[WB][WO][4]) {
     static_assert(WB * WO * 16 * COMPUTE_THREADS <= CUDA_WAITING_BYTES, "a tile");
     float4 *to = tile_waiting(level);
@@ -223,16 +223,16 @@ template <int WB, int WO> DEV void tile_pop(uint32_t level, float v[WB][WO][4]) 
         }
 }
 
-/* Sums that wait in L2 when the n-th partial sum is complete, n > 0: those before it, but for the
- * last one, that have not been merged. */
+/* The number of sums that wait in L2 when the n-th partial sum is complete, n > 0: all unmerged
+ * sums before it, but for the last one. */
 DEV uint32_t tile_n_waiting(uint32_t plan, uint32_t n) {
     const uint32_t before = plan & ((1u << 2 * n) - 1);
     return n - 1 - __popc(before & 0x5555) - 2 * __popc(before & 0xaaaa);
 }
 
-/* The n-th partial sum of those that have k-tiles is complete (partial_plan); what it was in is
- * free for others. soon: a sum that is to wait goes to L2 when it is complete, instead of when
- * registers are needed: so two groups of warps that share operands are not in L2 at one time. */
+/* Adds in the n-th partial sum that has k-tiles, which is complete (partial_plan); its registers
+ * are free then. soon: a sum that must wait goes to L2 when it is complete, not when its registers
+ * are needed, so that two groups of warps which share operands do not use L2 at the same time. */
 template <int WB, int WO>
 DEV void tile_merge(uint32_t plan, uint32_t n, bool soon, float total[WB][WO][4],
                     float partial[WB][WO][4]) {
@@ -253,7 +253,7 @@ DEV void tile_merge(uint32_t plan, uint32_t n, bool soon, float total[WB][WO][4]
     if (soon && more && partial_merges(plan, n + 1) == 0) tile_push<WB, WO>(n_waiting, total);
 }
 
-/* All of them are. DOWN, parked: as in struct tile_at. */
+/* Parks the complete sums. DOWN, parked: as in struct tile_at. */
 template <int WB, int WO, int DOWN>
 DEV void tile_park(const struct warp_context *c, const float total[WB][WO][4],
                    uint32_t parked = 0) {
@@ -277,15 +277,15 @@ DEV void tile_park(const struct warp_context *c, const float total[WB][WO][4],
         }
 }
 
-/* Whether results want 1 / rms of their tokens. */
+/* Whether results are multiplied by 1 / rms of their tokens. */
 DEV bool tile_is_normed(const struct cuda_task *task) {
-    return task->kind != OP_LINEAR && task->kind != OP_LINEAR_PARTS;
+    return task->kind != OP_LINEAR && task->kind != OP_LINEAR_SPLITK;
 }
 
-/* 1 / rms of the tile's tokens from `row` on, for tile_norm_of: between barriers. A token's squares
- * are asked for after the event, and looked at some work later. One read each per block: when every
- * result asked for its token's own, the blocks' reads of those few lines took 11 us of a tile's 73
- * (64 tokens, H200). */
+/* 1 / rms of the tile's tokens from `row` on, for tile_norm_of. To be called between barriers. A
+ * token's squares are asked for after the event and used some work later. A block reads each once:
+ * when every result read its token's own, the blocks' reads of those few lines took 11 us of a
+ * tile's 73 (64 tokens, H200). */
 DEV float tile_norms_ask(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                          uint32_t end) {
     const uint32_t token = row + c->thread;
@@ -301,7 +301,8 @@ DEV void tile_norms_put(const struct warp_context *c, const struct cuda_task *ta
         TILE_NORMS[token % PACK_TILE] = inverse_rms_of(squares);
 }
 
-/* In a graph of up to 16 rows, whose task has some of them only, squares are not added up. */
+/* The same where squares are not added up yet: in a graph of up to 16 rows, whose task has only
+ * some of the rows. */
 DEV void tile_norms_pieces(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                            uint32_t end) {
     const float *squares = (const float *)task->more2;
@@ -327,16 +328,16 @@ DEV float tile_norm_of(uint32_t token) {
     return TILE_NORMS[token % PACK_TILE];
 }
 
-/* A row of a row block: what does not depend on the token. */
+/* The part of a row block's row that does not depend on the token. */
 struct tile_row {
-    const float *residual; /* of token 0, or NULL; of the row 8 further: 8 elements further */
+    const float *residual; /* of token 0, or NULL; for the row 8 further: 8 elements further */
     float2 bias;
     bool own0, own1;
 };
 
-/* A lane's sums of a row block and up to four times eight tokens, as products leave them, become
- * values: of its row and the eighth after it, of two tokens. All that these need is fetched first.
- * Rows that do not exist: anything will do. */
+/* Turns a lane's sums of a row block and up to four times eight tokens, as products leave them,
+ * into values: its row and the eighth after it, for two tokens of each eight. Everything that is
+ * read is asked for first. Rows past the end give garbage, which is never stored. */
 DEV void columns_value(const struct cuda_task *task, const struct tile_at *tile,
                        const struct tile_row *t, uint32_t row, float *parked, uint32_t n) {
     const int AT_ONCE = 4;
@@ -366,7 +367,8 @@ DEV void columns_value(const struct cuda_task *task, const struct tile_at *tile,
     }
 }
 
-/* Bytes from an item's places to those of the next token, and of the eighth after it. */
+/* Bytes from an item's places to those of the next token, and to those of the eighth token after
+ * it. */
 struct tile_steps {
     uint32_t out, normed, squares, out8, normed8;
 };
@@ -387,16 +389,16 @@ DEV void item_advance(struct linear_item *m, uint32_t out, uint32_t normed, uint
 
 /* ---- results of many at a time ----
  *
- * By the lanes that have the sums a token's row would be read and written 32 bytes at a time: a
- * tile of 128 x 128 of O took 12 us (H200). So lanes change places by what is parked. */
+ * The lanes that have the sums would read and write a token's row 32 bytes at a time: a tile of 128
+ * x 128 of O took 12 us so (H200). Parked sums let other lanes do it, whole lines at a time. */
 
-/* How warps go through a tile by token: some lanes have a token's stretch of columns, four each;
- * a wide tile is as many stretches. */
+/* How warps go through a tile by token: some lanes have a token's stretch of columns, four columns
+ * each. A tile of more columns has several stretches. */
 struct tile_walk {
     uint32_t lanes, stretches;
-    uint32_t first, step; /* tokens of the tile: the warp's first one, to its next */
-    uint32_t token;       /* the lane's, after that */
-    uint32_t n;           /* tokens that there are */
+    uint32_t first, step; /* the warp's first token of the tile; tokens to its next */
+    uint32_t token;       /* the lane's token, from the warp's on */
+    uint32_t n;           /* tokens of the tile */
 };
 DEV struct tile_walk walk_of(const struct warp_context *c, const struct tile_at *t) {
     struct tile_walk w;
@@ -410,7 +412,7 @@ DEV struct tile_walk walk_of(const struct warp_context *c, const struct tile_at 
     return w;
 }
 
-/* The lane's four columns of a stretch: of the tile, of the operator; whether it has them. */
+/* The lane's four columns of a stretch: in the tile, in the operator; whether the task has them. */
 struct walk_four {
     uint32_t in_tile, column;
     bool own;
@@ -439,7 +441,7 @@ DEV void plain_store4(float *to, float4 v, uint32_t column, uint32_t columns) {
     }
 }
 
-/* Sums of QKV_LINEAR, times 1 / rms. */
+/* Stores results of QKV_LINEAR: sums times 1 / rms. */
 DEV void plain_finish(const struct warp_context *c, const struct cuda_task *task,
                       const struct tile_at *t) {
     constexpr uint32_t columns = QKV_HEADS * QN_HEAD_DIM;
@@ -461,12 +463,12 @@ DEV void plain_finish(const struct warp_context *c, const struct cuda_task *task
     }
 }
 
-/* Of LM_HEAD, whose tiles are whole units: logits, and the maxima and sums of each token's units,
- * in one pass. Eight lanes have a unit, lane m its columns 4 m to 4 m + 3 and those 32 further;
- * they are added up as by lm_parts_of. */
+/* Stores results of LM_HEAD, whose tiles are whole units: logits, and the maximum and sum of each
+ * token's unit, in one pass. Eight lanes have a unit: lane m has columns 4 m to 4 m + 3 and those
+ * 32 further. Exponentials are added up as by lm_parts_of. */
 DEV void lm_tile_finish(const struct warp_context *c, const struct cuda_task *task,
                         const struct tile_at *t) {
-    const int AT_ONCE = 2; /* tokens of a lane */
+    const int AT_ONCE = 2; /* tokens of a lane at a time */
     const uint32_t unit0 = t->block / LM_UNIT_BLOCKS, units = (t->end - t->block) / LM_UNIT_BLOCKS;
     const uint32_t n = tile_tokens(t), m = c->lane % 8;
 #pragma unroll 1
@@ -521,8 +523,8 @@ DEV void lm_tile_finish(const struct warp_context *c, const struct cuda_task *ta
         }
 }
 
-/* The residual stream with the packed norm that comes next: the bits that op_store gives one by
- * one, below. */
+/* Stores the residual stream and its packed copy for the next norm: the same bits as op_store,
+ * which tile_row_finish calls item by item. */
 DEV void stream_finish(const struct warp_context *c, const struct cuda_task *task,
                        const struct tile_at *t) {
     const int AT_ONCE = 8;
@@ -570,8 +572,8 @@ DEV void stream_finish(const struct warp_context *c, const struct cuda_task *tas
 }
 
 #if !QN_MLP_BIAS
-/* Packed results of GATED_MLP: a lane has a row block's eight columns of h of a token, eight lanes
- * the tokens of a piece. */
+/* Stores packed results of GATED_MLP: a lane has a row block's eight columns of a token's h, eight
+ * lanes have the tokens of a piece. */
 DEV void mlp_finish(const struct warp_context *c, const struct cuda_task *task,
                     const struct tile_at *t) {
     const struct linear_item none = {};
@@ -601,7 +603,7 @@ DEV void mlp_finish(const struct warp_context *c, const struct cuda_task *task,
 
 /* ---- other results ---- */
 
-/* Results of a row block: tokens row + 8 i + {0, 1} for i < t->wo, whose sums are parked there. */
+/* Stores a row block's results for tokens row + 8 i + {0, 1}, i < t->wo, whose sums are parked. */
 DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *task,
                          const struct tile_at *t, uint32_t block, uint32_t row, float *parked) {
     const uint32_t r = c->lane / 4, end = t->row_end;
@@ -630,8 +632,8 @@ DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *t
     }
 }
 
-/* The tile's results, between barriers (tile_norms). One function for all tiles: inlined into each
- * it took a fifth of the time that compiling the kernel takes. */
+/* Stores the tile's results. To be called between barriers (tile_norms_ask). One function for all
+ * tiles: inlined into each it took a fifth of the kernel's compile time. */
 CODE(void, tile_finish, const struct cuda_task *task, struct tile_at t) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     const bool packed = (task->flags & CUDA_OUT_PACKED) != 0;

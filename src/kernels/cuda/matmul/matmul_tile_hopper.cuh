@@ -1,6 +1,6 @@
 /* matmul_tile_hopper.cuh - Hopper: tasks of many packed rows, tile by tile. Tiles of 128 tokens are
  * multiplied by wgmma (matmul_tile_wgmma.cuh), narrower ones here by mma.sync, which takes nearly
- * as long as their weights. Both read what two warps of their own ask for (tile_producer.cuh).
+ * as long as their weights. Two warps ask for the operands of both (tile_producer.cuh).
  */
 #ifndef QN_CUDA_MATMUL_MATMUL_TILE_HOPPER_CUH
 #define QN_CUDA_MATMUL_MATMUL_TILE_HOPPER_CUH
@@ -10,9 +10,9 @@
 #if HAS_WGMMA
 
 /* A warp's share of a tile: wb row blocks x wo columns of eight tokens; `down` warps share the
- * tile in the direction of weight rows, the others in that of tokens. Of a step a warp reads wb *
- * 512 + wo * 256 bytes of shared memory: 12 row blocks as 3 x 4 instead of 6 x 2, two as 1 x 2
- * instead of 2 x 1 made decode of 64 requests 9 % faster (H200, Qwen3-8B). */
+ * tile in the direction of weight rows, the others in that of tokens. A step costs a warp wb *
+ * 512 + wo * 256 bytes of shared memory: 12 row blocks as 3 x 4 instead of 6 x 2, and two as 1 x 2
+ * instead of 2 x 1, made decode of 64 requests 9 % faster (H200, Qwen3-8B). */
 struct tile_share {
     uint32_t wb, wo, down;
 };
@@ -35,7 +35,7 @@ DEV bool packed_wait(struct warp_context *c, const struct cuda_task *task) {
     return true;
 }
 
-/* A slot of weights and the activations that belong to it. */
+/* Multiplies a slot of weights with the activations that belong to it. */
 template <int WB, int WO, int DOWN>
 DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float sum[WB][WO][4]) {
     constexpr struct ring_shape s = ring_shape_of(WB * DOWN, WO * 8 * (WARPS / DOWN));
@@ -55,10 +55,10 @@ DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float sum
     }
 }
 
-/* The sums of a tile of LINEAR_PARTS, which are its results, from where products leave them: eight
- * lanes have 32 bytes of a token's columns. They are to stay in L2: 8 MB twice a layer of Qwen3-8B,
- * which LINEAR_SUM reads at once and no task after it, and which weights drove out to memory all
- * the same. */
+/* Stores the sums of a tile of LINEAR_SPLITK, which are its results, from the registers of the
+ * products: eight lanes have 32 bytes of a token's columns. The stores ask L2 to keep them: 8 MB
+ * twice a layer of Qwen3-8B, which only SPLITK_SUM reads, right after, and which weights drove out
+ * to memory otherwise. */
 template <int WB, int WO, int DOWN>
 DEV void parts_store(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                      uint32_t end, const float total[WB][WO][4]) {
@@ -82,9 +82,9 @@ DEV void parts_store(const struct warp_context *c, const struct cuda_task *task,
         }
 }
 
-/* The sums of a tile, by its partial sums one after the other. They are left where they are
- * parked, or are results. first: of the task, whose event is waited for here, when all that does
- * not need it is done; if the launch ends, the tile is at no row. */
+/* Multiplies a tile, one partial sum after the other, and parks its sums or stores them as results.
+ * first: it is the task's first tile, so the task's event is waited for here, after all work that
+ * does not need it. If the launch ends instead, packed[].row becomes NO_ROW. */
 CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
     constexpr uint32_t per_k_tile =
         CUDA_PAGE_K / 16 / ring_shape_of(WB * DOWN, WO * 8 * (WARPS / DOWN)).w_steps;
@@ -107,13 +107,13 @@ CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
         uint32_t n_slots = sums_length(sums_k_tiles(sums), partial) * per_k_tile;
 #pragma unroll 1
         for (; n_slots > 0; n_slots--) narrow_slot<WB, WO, DOWN>(&c, &r, sum);
-        if (WB * DOWN == MOST_BLOCKS) /* of LINEAR_PARTS, whose tiles are of one sum */
+        if (WB * DOWN == MOST_BLOCKS) /* LINEAR_SPLITK, whose tiles have one sum */
             tile_copy<WB, WO>(total, sum);
         else
             tile_merge<WB, WO>(sums >> 16, partial - first_sum, false, total, sum);
     }
     ring_store(&c, &r);
-    if (task->kind == OP_LINEAR_PARTS) {
+    if (task->kind == OP_LINEAR_SPLITK) {
         parts_store<WB, WO, DOWN>(&c, task, row, end, total);
         return;
     }
@@ -121,9 +121,9 @@ CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
     tile_norms_put(&c, task, row, end, squares);
 }
 
-/* Takes the lease: from here on its activations may be asked for, and weights, if they were not
- * before. All warps have finished the task before, otherwise this one could not have come here.
- * Warp 1 says so, since warp 0 sends the trigger of the task before, which takes a while. */
+/* Takes the lease: from here on its activations may be asked for, and its weights, if they were not
+ * before. All warps have finished the task before, or the lease could not have come. Warp 1 tells
+ * the asking warps, since warp 0 sends the trigger of the task before, which takes a while. */
 DEV void packed_take(const struct warp_context *c, const struct cuda_task *task) {
     lease_wait(c);
     if (c->thread != 32 || task->row0 >= linear_rows(task)) return;
@@ -134,10 +134,10 @@ DEV void packed_take(const struct warp_context *c, const struct cuda_task *task)
     barrier_arrive_release_cta(&SHARED->lease_taken);
 }
 
-/* A tile that is next: cuda_task.group | .tile << 8, and whether it is the task's first. */
+/* The next tile in a word: cuda_task.group | .tile << 8, and whether it is the task's first. */
 enum { TILE_FIRST = 1 << 16 };
 
-/* The tile of row blocks from `block` and tokens from `row` on is next. */
+/* Makes the tile of row blocks from `block` and tokens from `row` on the next one. */
 DEV uint32_t packed_enter(const struct warp_context *c, const struct cuda_task *task,
                           uint32_t block, uint32_t row) {
     const struct row_tile t = row_tile_at(task, block, MOST_BLOCKS);
@@ -156,8 +156,8 @@ DEV uint32_t packed_enter(const struct warp_context *c, const struct cuda_task *
     return task->group | task->tile << 8;
 }
 
-/* The lease is taken. The tile that packed_multiply is to multiply first; 0: the task has none. The
- * event is waited for here, or there, as late as may be; stop: the launch ends. */
+/* After packed_take: the first tile for packed_multiply; 0: the task has none. The event is waited
+ * for here or there, as late as possible. stop: the launch ends. */
 DEV uint32_t packed_first(struct warp_context *c, const struct cuda_task *task, bool *stop) {
     const bool none = task->row0 >= linear_rows(task);
     if (none || task->tile == PACK_TILE) *stop = !packed_wait(c, task);
@@ -172,12 +172,12 @@ DEV bool packed_stopped(const struct warp_context *c) {
     return SHARED->packed[c->warp].row == NO_ROW;
 }
 
-/* Makes the results of the tile at hand. The next one; 0: there is none. */
+/* Stores the results of the tile at hand. Gives the next tile; 0: there is none. */
 DEV uint32_t packed_results(const struct warp_context *c, const struct cuda_task *task) {
     const struct tile_share s = tile_share_of(task);
     const struct row_tile t = row_tile_at(task, SHARED->packed[c->warp].block, s.wb * s.down);
     const uint32_t end = min(task->row1, linear_rows(task)), row = SHARED->packed[c->warp].row;
-    if (task->kind != OP_LINEAR_PARTS) {
+    if (task->kind != OP_LINEAR_SPLITK) {
         constexpr struct ring_shape ring = WGMMA_RING;
         const bool in_slots = ring_parks(task->tile);
         const uint32_t slot = ring_parked(&ring, SHARED->packed[c->warp].ring >> 24);
@@ -200,7 +200,7 @@ DEV void packed_leave(const struct warp_context *c) {
     if (c->thread == 0) SHARED->packed_phase = r.phase;
 }
 
-/* A tile. Inlined into the kernel. */
+/* Multiplies a tile. Inlined into the kernel. */
 DEV void packed_multiply(uint32_t tile) {
     tile = __shfl_sync(~0u, tile, 0);
     const bool first = (tile & TILE_FIRST) != 0;

@@ -1,10 +1,10 @@
 /* matmul_tile_mma.cuh - tiles of packed activations by mma.sync: the products; and, where there is
  * no wgmma, how a task's weights and activations come and go (on Hopper: matmul_tile_hopper.cuh).
  *
- * They come in stages of some steps of 16 columns: weights [row block][step][512 bytes], then
+ * Operands come in stages of some steps of 16 columns: weights [row block][step][512 bytes], then
  * activations [stretch of up to 4 steps][group of eight][step][256 bytes]. The warps take turns in
- * asking for stages (packed_full tells when one is there); each says when it has used one
- * (packed_empty).
+ * asking for stages. packed_full says that a stage is there; with packed_empty each warp says that
+ * it has used one.
  */
 #ifndef QN_CUDA_MATMUL_MATMUL_TILE_MMA_CUH
 #define QN_CUDA_MATMUL_MATMUL_TILE_MMA_CUH
@@ -13,13 +13,13 @@
 
 /* ---- products ---- */
 
-/* Some steps, an even number, of a warp's tile of WB row blocks x WO columns of tokens. w: the
- * lane's place in its weights, of which a row block has BLOCK_STEPS steps; x: activations. */
+/* Multiplies an even number of steps of a warp's tile of WB row blocks x WO columns of tokens. w:
+ * the lane's place in the weights, of which a row block has BLOCK_STEPS steps; x: activations. */
 template <int WB, int WO, int STEPS, int BLOCK_STEPS>
 DEV void steps_mma(uint32_t lane, const uint4 *w, const char *x, float sum[WB][WO][4]) {
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
-        uint4 b[(WO + 1) / 2]; /* of two columns of tokens each */
+        uint4 b[(WO + 1) / 2]; /* two columns of tokens each */
 #pragma unroll
         for (int i = 0; i < WO; i += 2)
             b[i / 2] =
@@ -40,36 +40,37 @@ DEV void steps_mma(uint32_t lane, const uint4 *w, const char *x, float sum[WB][W
 /* ---- stages ---- */
 
 /* A warp's tile of WB row blocks x WO columns of tokens; DOWN warps share a block's tile in the
- * direction of weight rows, the others in that of tokens. Of a step a warp reads WB * 512 + WO *
- * 256 bytes of shared memory. Every stage costs a warp some hundred cycles of waiting and telling,
+ * direction of weight rows, the others in that of tokens. A step costs a warp WB * 512 + WO * 256
+ * bytes of shared memory. Every stage costs a warp some hundred cycles at its two barriers,
  * so small tiles have long stages. */
 template <int WB, int WO, int DOWN, int STEPS> struct packed_shape {
     /* Steps of 16 columns in a stage; few where shared memory is scarce. */
     static constexpr uint32_t steps = SHARED_BYTES >= 160 * 1024 ? STEPS : 2;
     static constexpr uint32_t per_k_tile = CUDA_PAGE_K / 16 / steps;
     static constexpr uint32_t blocks = WB * DOWN, eights = WO * (WARPS / DOWN);
-    /* Steps that a piece of activations has of a stage; stretches of pieces in a stage. */
+    /* Steps of a stage in a piece of activations; stretches of pieces in a stage. */
     static constexpr uint32_t in_piece = steps < PIECE_STEPS ? steps : PIECE_STEPS;
     static constexpr uint32_t stretches = steps / in_piece;
-    static constexpr uint32_t act_at = blocks * steps * 512;
-    static constexpr uint32_t stage_bytes = act_at + eights * steps * 256;
+    static constexpr uint32_t operand_at = blocks * steps * 512;
+    static constexpr uint32_t stage_bytes = operand_at + eights * steps * 256;
     static constexpr uint32_t parked_bytes = tile_pitch(blocks) * 8 * eights * 4;
     static constexpr uint32_t room = (TILE_BYTES - parked_bytes) / stage_bytes;
     static constexpr uint32_t stages = room < MAX_STAGES ? room : MAX_STAGES;
-    /* A stage's memory is asked for again that many stages after its use: the slowest warp should
-     * be done with it by then. */
+    /* A stage's memory is used again so many stages after its use: the slowest warp should be done
+     * with it by then. */
     static constexpr uint32_t lag = stages >= 4 ? 2 : 1;
     static_assert(room >= 1, "a stage beside the parked sums");
 };
 
-/* Asks for the activations of a stage from step `step` on: for each PIECE_STEPS steps, a stretch of
- * all eights, or a piece of each eight if the stage has fewer. A whole warp, a copy per lane. */
+/* Asks for the activations of a stage from step `step` on: for each PIECE_STEPS steps a stretch of
+ * all eights, or a piece of each eight if the stage has fewer. A whole warp asks, a copy per lane.
+ */
 template <class S>
 DEV void stage_ask_activations(const struct warp_context *c, const struct cuda_task *task,
                                uint32_t row, uint32_t n_eights, uint32_t step, char *to,
                                uint64_t *full) {
     constexpr bool whole = S::in_piece == PIECE_STEPS;
-    /* All rows that there are: one stretch lies after the other. */
+    /* With all of the graph's rows one stretch lies after the other. */
     if (whole && n_eights == S::eights && task->eights == S::eights) {
         if (share_first(c->lane) == 0)
             share_copy(to, packed_piece(task->in, task->eights, row, 16 * step),
@@ -88,8 +89,8 @@ DEV void stage_ask_activations(const struct warp_context *c, const struct cuda_t
 }
 
 /* Asks for the task's stage number n, if there is one: tiles by weight rows, then by tokens. A
- * whole warp, a copy per lane: first row blocks, then activations. What the task does not have is
- * left as it is. */
+ * whole warp asks, a copy per lane: first row blocks, then activations. Memory of row blocks that
+ * the task does not have is left as it is. */
 template <class S>
 DEV void stage_ask(const struct warp_context *c, const struct cuda_task *task, uint32_t end,
                    uint32_t n, uint32_t phase, bool again) {
@@ -113,17 +114,17 @@ DEV void stage_ask(const struct warp_context *c, const struct cuda_task *task, u
                    (const char *)task->w + in_tile * 512 +
                        ((uint64_t)(block + i) * task->k_tiles + page) * CUDA_PAGE_BYTES,
                    S::steps * 512, full, c->lane);
-    stage_ask_activations<S>(c, task, row, n_eights, step, stage + S::act_at, full);
+    stage_ask_activations<S>(c, task, row, n_eights, step, stage + S::operand_at, full);
     share_end(full, c->lane);
 }
 
 /* ---- a tile ---- */
 
-/* All steps of a stage. */
+/* Multiplies all steps of a stage. */
 template <class S, int WB, int WO, int DOWN>
 DEV void stage_mma(const struct warp_context *c, const char *stage, float sum[WB][WO][4]) {
     const uint4 *w = (const uint4 *)(stage + c->warp % DOWN * WB * (S::steps * 512)) + c->lane;
-    const char *x = stage + S::act_at + c->warp / DOWN * WO * (S::in_piece * 256);
+    const char *x = stage + S::operand_at + c->warp / DOWN * WO * (S::in_piece * 256);
 #pragma unroll
     for (int first = 0; first < S::steps;
          first += S::in_piece, w += 32 * S::in_piece, x += S::eights * S::in_piece * 256)
@@ -133,11 +134,11 @@ DEV void stage_mma(const struct warp_context *c, const char *stage, float sum[WB
 /* One warp's view of the stages while a task runs. */
 struct packed_ring {
     uint32_t end;         /* token rows [row0, end) */
-    uint32_t n;           /* of the next stage to work on */
-    uint32_t slot, phase; /* where it is; phases of all slots, a bit each */
+    uint32_t n;           /* number of the next stage to work on */
+    uint32_t slot, phase; /* that stage's slot; phases of all slots, a bit each */
 };
 
-/* One tile, by its partial sums one after the other: all k-tiles in order. */
+/* Multiplies a tile, one partial sum after the other: all k-tiles in order. */
 template <class S, int WB, int WO, int DOWN>
 DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
                   uint32_t row, struct packed_ring *r) {
@@ -153,7 +154,7 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
         uint32_t n_stages = sums_length(task->k_tiles, partial) * S::per_k_tile;
 #pragma unroll 1
         for (; n_stages > 0; n_stages--) {
-            /* By turns: to ask takes a warp as long as some of the work on a stage. */
+            /* Warps take turns, because asking takes as long as part of the work on a stage. */
             const uint32_t next = r->n + S::stages - S::lag;
             if (next % WARPS == c->warp && r->n >= S::lag)
                 stage_ask<S>(c, task, r->end, next, r->phase, true);
@@ -174,7 +175,7 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
     sync_compute();
 }
 
-/* A whole task. */
+/* Multiplies all tiles of a task and stores their results. */
 CODE_OF((int WB, int WO, int DOWN, int STEPS), void, packed_linear, const struct cuda_args *args,
         const struct cuda_task *task, uint32_t n_rows) {
     typedef packed_shape<WB, WO, DOWN, STEPS> S;
@@ -191,7 +192,7 @@ CODE_OF((int WB, int WO, int DOWN, int STEPS), void, packed_linear, const struct
     if (c.thread == 0) SHARED->packed_phase = r.phase;
 }
 
-/* QKV_LINEAR, LINEAR, GATED_MLP, LM_HEAD: a whole task, which has rows. */
+/* Runs a task of QKV_LINEAR, LINEAR, GATED_MLP or LM_HEAD that has rows. */
 DEV void packed_whole(void) {
     const struct cuda_args *args = &SHARED->args;
     const struct warp_state w = SHARED->warp[threadIdx.x / 32];
@@ -208,14 +209,14 @@ DEV void packed_whole(void) {
     }
 }
 
-/* ---- a task: what matmul_tile_hopper.cuh has, too ---- */
+/* ---- a task: the functions that matmul_tile_hopper.cuh has, too ---- */
 
 /* Takes the lease. Nothing can be asked for before the event. */
 DEV void packed_take(struct warp_context *c, const struct cuda_task *) {
     lease_take(c);
 }
 
-/* Waits for the event. Whether there is something to multiply; stop: the launch ends. */
+/* Waits for the event. Not 0: there is something to multiply. stop: the launch ends. */
 DEV uint32_t packed_first(struct warp_context *c, const struct cuda_task *task, bool *stop) {
     *stop = !wait_ready(c);
     if (*stop) return 0;
@@ -233,7 +234,7 @@ DEV bool packed_stopped(const struct warp_context *) {
     return false;
 }
 
-/* Nothing is left. */
+/* packed_multiply has stored all results. */
 DEV uint32_t packed_results(const struct warp_context *c, const struct cuda_task *task) {
     (void)c, (void)task;
     return 0;

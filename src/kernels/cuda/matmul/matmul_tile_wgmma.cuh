@@ -1,18 +1,18 @@
 /* matmul_tile_wgmma.cuh - Hopper: tiles of 128 tokens of packed activations by wgmma.
  *
- * Four warps multiply 64 weight rows, a row block each, and 128 tokens: what a lane holds of a page
- * is its share of A, in registers; B are pieces of packed activations in shared memory as they
- * came. So eight warps have a tile of 128 weight rows. Row blocks that the task does not have are
- * multiplied all the same, whatever stands there, and not stored.
+ * Four warps multiply 64 weight rows, a row block each, and 128 tokens. A lane's words of a page
+ * are its share of A, in registers; pieces of packed activations in shared memory are B, as they
+ * came. So eight warps have a tile of 128 weight rows. Row blocks past the task's end are
+ * multiplied all the same, and not stored.
  *
  * Per step of 16 columns and four warps: 2 KB of weights and 4 KB of activations from shared
  * memory, 64 cycles of the tensor cores. Weights are fetched a product ahead; a slot is given back
  * one product after its last.
  *
- * The compiler is easily made to wait for every product (it says so, and check_kernels fails): by
- * products in a function that is called, by trip counts that might differ between lanes, by a path
- * that leads out from between them (a wait that gives up). A second size of products beside these
- * did so, too; those of attention_prefill_wgmma.cuh, all waited for before others begin, do not.
+ * The compiler easily waits for every product (it says so, and check_kernels fails): if products
+ * are in a function that is called, if trip counts might differ between lanes, if a path leads out
+ * from between products (a wait that gives up), or if there is a second size of products. Those of
+ * attention_prefill_wgmma.cuh do no harm: all of them are waited for before others begin.
  */
 #ifndef QN_CUDA_MATMUL_MATMUL_TILE_WGMMA_CUH
 #define QN_CUDA_MATMUL_MATMUL_TILE_WGMMA_CUH
@@ -23,7 +23,7 @@
 
 enum { WO = PACK_TILE / 8 }; /* columns of eight tokens of a tile */
 
-/* A step. a: the lane's share of its weights; add: it is not the sum's first. */
+/* Multiplies a step. a: the lane's share of its weights; add: it is not the sum's first step. */
 DEV void step_mma(uint4 a, uint64_t x, float sum[WO][4], bool add) {
     wgmma_fence();
     wgmma_64x128x16<WEIGHT_E>(*(float(*)[WO][4])sum, a, x, add);
@@ -31,7 +31,8 @@ DEV void step_mma(uint4 a, uint64_t x, float sum[WO][4], bool add) {
     wgmma_wait<1>();
 }
 
-/* A slot of weights and the activations that belong to it. keep: sums will be parked there. */
+/* Multiplies a slot of weights with the activations that belong to it. keep: sums will be parked in
+ * the slot of weights. */
 DEV void slot_mma(const struct warp_context *c, struct ring_use *r, float sum[WO][4], bool add,
                   bool keep) {
     constexpr struct ring_shape s = WGMMA_RING;
@@ -58,8 +59,8 @@ DEV void slot_mma(const struct warp_context *c, struct ring_use *r, float sum[WO
     ring_use_w(r, &s, keep);
 }
 
-/* The residual stream that the tile's results add to into the L2, an eighth of the tile's time
- * before: it was written a layer's half ago, and all blocks ask for theirs at once. */
+/* Fetches the tile's share of the residual stream into L2, an eighth of the tile's time before the
+ * results need it: it was written half a layer ago, and all blocks ask for theirs at once. */
 DEV void residual_ahead(const struct warp_context *c) {
     const struct warp_state w = SHARED->warp[c->warp];
     const struct cuda_task *task = &SHARED->task[SHARED->go[w.message % GO_DEPTH]];
@@ -72,8 +73,8 @@ DEV void residual_ahead(const struct warp_context *c) {
     if (column + 32 < task->units) prefetch_l2(from + 32);
 }
 
-/* The sums of a tile, by its partial sums one after the other. They are left where they are parked.
- * Trip counts are the same for all lanes, and the compiler must know. */
+/* Multiplies a tile, one partial sum after the other, and parks its sums. Trip counts are the same
+ * for all lanes, and the compiler must know it. */
 DEV void tile_multiply(void) {
     const struct warp_context c = context_of(&SHARED->args, thread_here(), 0, 0);
     const uint32_t sums = __shfl_sync(~0u, SHARED->packed[c.warp].sums, 0);
@@ -84,7 +85,7 @@ DEV void tile_multiply(void) {
     for (uint32_t partial = 0; partial < sums_end(sums); partial++) {
         bool add = false;
         float sum[1][WO][4];
-        tile_fill<1, WO>(sum, 0); /* the compiler asks for values */
+        tile_fill<1, WO>(sum, 0); /* the compiler wants values, though none is used */
         uint32_t n_slots = 2 * sums_length(sums_k_tiles(sums), partial);
         const uint32_t kept = partial + 1 == sums_end(sums) ? 2 : 0;
 #pragma unroll 1

@@ -1,22 +1,22 @@
-/* matvec.cuh - tasks with weights and one token row: decode. Their activations lie in shared
- * memory as 16-bit floats.
+/* matvec.cuh - tasks with weights and one token row: decode. The activations lie in shared memory
+ * as 16-bit floats.
  *
- *   before the event   all that does not depend on other tasks: addresses, biases, weights of the
- *                      norm, the warp's first page into registers
- *   after it           activations ─ barrier ─ pages, partial sums ─ barrier ─ results
+ *   before the event   everything that does not depend on other tasks: addresses, biases, weights
+ * of the norm, the warp's first page into registers after it           activations ─ barrier ─
+ * pages, partial sums ─ barrier ─ results
  *
  * The code after the event is the critical path of every layer, run by eight warps that do the
  * same at the same time: nothing hides anything, so an instruction costs its latency, and a jump to
  * a line of instructions that was not run just before costs some hundred cycles, in times of much
- * traffic several hundred (docs/measurements.md, "Hand-overs"). So the length of the dot
- * products is a constant, and whether activations are normed: no loops over what is there once, no
- * questions that the compiler can answer, in the order in which it is run. But no code is there
- * twice without need either, since 32 KB of it are at hand at most: QKV
- * and the MLP share theirs, and ask what they are where they end.
+ * traffic several hundred (docs/measurements.md, "Hand-overs"). So the length of the dot products
+ * and whether activations are normed are constants: no loop over a single item, no question that
+ * the compiler can answer, and code in the order in which it runs. But no code is there twice
+ * without need, since at most 32 KB of it are at hand: QKV and the MLP share theirs, and differ
+ * only at the end.
  *
- * A page in registers is one that the ring has room for again: eight of them are a third of it,
- * what memory brings in 1.9 us on an H200. And eight pages that need not be read from shared memory
- * after the event are 64 KB at 128 bytes a cycle. What it was worth: docs/measurements.md.
+ * A page in registers leaves room in the ring: eight pages are a third of it, which memory fills in
+ * 1.9 us on an H200. And eight pages that need not be read from shared memory after the event are
+ * 64 KB at 128 bytes a cycle. What it was worth: docs/measurements.md.
  *
  * Scratch:   0   activations, 16 bits, whole k-tiles
  *            +   partial sums [row block of the group][16 rows][PARTIALS] F32
@@ -35,16 +35,16 @@ struct row_group {
     uint32_t first, end;
 };
 
-/* What a task is: of the residual stream, normed (QKV_LINEAR, GATED_MLP); of that for logits, in
- * units (LM_HEAD); or what is added to it (LINEAR). */
+/* A task reads the residual stream, normed (QKV_LINEAR, GATED_MLP); or reads it for logits, in
+ * units (LM_HEAD); or adds to it (LINEAR). */
 enum row_form { ROW_STREAM, ROW_LOGITS, ROW_ADDED };
 
-/* What of a task is found before its event. */
+/* Everything about a task that is found before its event. */
 struct row_work {
-    uint32_t kind;           /* of ROW_STREAM: enum op_kind */
+    uint32_t kind;           /* enum op_kind, for ROW_STREAM */
     uint32_t block1, group;  /* the task's last row block + 1; row blocks of a group */
-    struct act x;            /* its activations */
-    bool x_paired, y_paired; /* they are pairs, the results are */
+    struct operand x;        /* its activations */
+    bool x_paired, y_paired; /* activations, results travel as pairs */
     uint32_t *hint;          /* task_hint */
     bool traced;             /* this thread writes records */
 };
@@ -56,8 +56,8 @@ DEV struct row_work row_begin(const struct warp_context *c, const struct cuda_ta
     w.block1 = task->block1;
     w.group = task->group;
     w.x = QN_ROW_FLAGS && FORM != ROW_LOGITS
-              ? act_flagged(task->in)
-              : act_of(task->in, task, CUDA_IN_FLAGGED | CUDA_IN_PAIRED);
+              ? operand_flagged(task->in)
+              : operand_of(task->in, task, CUDA_IN_FLAGGED | CUDA_IN_PAIRED);
     w.x_paired = FORM == ROW_ADDED && (QN_ROW_FLAGS || (task->flags & CUDA_IN_PAIRED) != 0);
     w.y_paired = FORM == ROW_STREAM && w.kind == OP_GATED_MLP &&
                  (QN_ROW_FLAGS || (task->flags & CUDA_OUT_PAIRED) != 0);
@@ -76,13 +76,13 @@ DEV char *row_activations(void) {
     return SCRATCH;
 }
 
-/* The partial sums of image row r of a row block of the group, by their pages' turn in a step. */
+/* The partial sums of image row r of a row block of the group, in the order of a step's pages. */
 template <uint32_t K> DEV float *row_partials(uint32_t in_group, uint32_t r) {
     float *partials = (float *)(row_activations() + cuda_k_tiles(K) * CUDA_PAGE_K * 2);
     return partials + (in_group * CUDA_PAGE_ROWS + r) * PARTIALS;
 }
 
-/* Their sum. */
+/* The sum of these partial sums. */
 template <enum row_form FORM, uint32_t K> DEV float row_sum(uint32_t in_group, uint32_t r) {
     const float4 *p = (const float4 *)row_partials<K>(in_group, r);
     const float4 lo = p[0], hi = cuda_k_tiles(K) > 4 ? p[1] : make_float4(0, 0, 0, 0);
@@ -93,8 +93,8 @@ template <enum row_form FORM, uint32_t K> DEV float row_sum(uint32_t in_group, u
 /* Whether the next operator reads the row packed, since it is too long to be staged. */
 #define ROW_H_IS_PACKED (QN_INTERMEDIATE > STAGED_COLUMNS)
 
-/* The thread's item of a group: rows r and r + 8 of a row block, r = thread % 8. Nothing beyond the
- * group's. */
+/* The thread's item of a group: rows r and r + 8 of a row block, r = thread % 8. Threads beyond the
+ * group's row blocks have none. */
 template <enum row_form FORM>
 DEV struct linear_item row_item(const struct warp_context *c, const struct cuda_task *task,
                                 const struct row_work *w, struct row_group g) {
@@ -107,19 +107,20 @@ DEV struct linear_item row_item(const struct warp_context *c, const struct cuda_
 
 /* ---- pages ---- */
 
-/* A page in registers: what the lane multiplies of each of its steps. */
+/* A page in registers: the lane's weights of each of the page's steps. */
 struct held_page {
     uint4 a[CUDA_PAGE_K / 16];
     bool there;
 };
 
-/* Number of the group's pages that is the warp's first one. */
+/* The number of the warp's first page of a group. */
 DEV uint32_t row_rank(const struct warp_context *c) {
     return (c->warp - c->turn) % WARPS;
 }
 
-/* Takes the warp's first page of the group, if it has one and that has come. What is loaded
- * otherwise is not looked at: the compiler spills arrays that are loaded or not. */
+/* Takes the warp's first page of the group into registers, if it has one and that has come.
+ * Otherwise registers are loaded all the same and not used: the compiler spills arrays that may not
+ * be loaded. */
 template <uint32_t K>
 DEV void row_hold(struct warp_context *c, struct row_group g, struct held_page *h) {
     const uint32_t slot = page_slot(c->warp, c->page);
@@ -133,8 +134,8 @@ DEV void row_hold(struct warp_context *c, struct row_group g, struct held_page *
     if (h->there) page_release(c);
 }
 
-/* The activations of a k-tile in registers: what the lane multiplies. All eight columns of a
- * product are the same row; the first is stored. */
+/* The lane's activations of a k-tile. All eight columns of a product are the same row; the first is
+ * stored. */
 struct row_columns {
     uint4 b[CUDA_PAGE_K / 32];
 };
@@ -171,8 +172,8 @@ DEV void row_clear(float sum[4]) {
     for (int i = 0; i < 4; i++) sum[i] = 0;
 }
 
-/* The warp has gone through page number i of the group: the sum of its row block's k-tiles, if that
- * was the last of them, to where it is added up. */
+/* After page number i of the group: if it was the last of its row block for this warp, stores the
+ * warp's partial sum. */
 template <uint32_t K> DEV void row_put(const struct warp_context *c, uint32_t i, float sum[4]) {
     constexpr uint32_t k_tiles = cuda_k_tiles(K);
     const uint32_t in_group = i / k_tiles, k = i % k_tiles;
@@ -185,10 +186,10 @@ template <uint32_t K> DEV void row_put(const struct warp_context *c, uint32_t i,
     row_clear(sum);
 }
 
-/* The warp's pages of a group of n, from number `first` on every eighth. Those of one row block
- * follow each other: they are a partial sum's, in order. x: the k-tile of the first one. A
- * page is in registers before it is multiplied: its slot is free for the loader that much earlier.
- */
+/* Multiplies the warp's pages of a group of n: number `first` and every eighth after it. Pages of
+ * one row block follow each other: together they are a partial sum, in order. x: activations of the
+ * first page's k-tile. A page is in registers before it is multiplied, so that its slot is free for
+ * the loader that much earlier. */
 template <uint32_t K>
 DEV void row_pages(struct warp_context *c, uint32_t n, uint32_t first, struct row_columns *x,
                    float sum[4]) {
@@ -207,7 +208,7 @@ DEV void row_pages(struct warp_context *c, uint32_t n, uint32_t first, struct ro
 
 /* ---- activations ---- */
 
-/* Activations into scratch, and their sum of squares if they are to be normed. */
+/* Stages the activations in scratch, with their sum of squares if they are normed. */
 template <enum row_form FORM, uint32_t K>
 DEV void row_stage(const struct warp_context *c, const struct cuda_task *task,
                    const struct row_work *w, const struct early *early) {
@@ -221,15 +222,15 @@ DEV void row_stage(const struct warp_context *c, const struct cuda_task *task,
     sync_compute();
 }
 
-/* Whether a page is held before activations that are normed, or others. A thread's share of a wide
- * norm and a page are more registers than there are. */
+/* Whether a page is held in registers before the event. A page and a thread's share of a wide norm
+ * are more registers than there are. */
 template <enum row_form FORM> DEV constexpr bool row_holds(void) {
     return PAGES_ARE_HELD && (FORM == ROW_ADDED || STREAM_FOURS <= 2);
 }
 
 /* ---- results ---- */
 
-/* An item's two dot products become results: of LINEAR. */
+/* Turns an item's two dot products into results of LINEAR. */
 template <uint32_t K>
 DEV void row_added(const struct warp_context *c, const struct cuda_task *task,
                    const struct linear_item *m, struct linear_addend add) {
@@ -245,7 +246,7 @@ DEV void row_added(const struct warp_context *c, const struct cuda_task *task,
     if (m->own1) item_store(m, 8, v.y);
 }
 
-/* ... of the others. */
+/* The same for the other operators. */
 template <enum row_form FORM, uint32_t K>
 DEV void row_normed(const struct warp_context *c, const struct cuda_task *task,
                     const struct row_work *w, struct row_group g, const struct linear_item *m) {
@@ -270,8 +271,8 @@ DEV void row_normed(const struct warp_context *c, const struct cuda_task *task,
     }
 }
 
-/* A task whose dot products are K long. MORE: a warp may have more than one of a group's pages;
- * where none has there is nothing to jump over. False: the launch ends. */
+/* Runs a task whose dot products are K long. MORE: a warp may have several pages of a group;
+ * without it that code is not there to be jumped over. False: the launch ends. */
 template <enum row_form FORM, uint32_t K, bool MORE>
 DEV bool row_run(struct warp_context *c, const struct cuda_task *task) {
     constexpr uint32_t k_tiles = cuda_k_tiles(K);
@@ -294,7 +295,7 @@ DEV bool row_run(struct warp_context *c, const struct cuda_task *task) {
     struct row_columns x;
     row_columns_load(c, row_k_tile<K>(next), &x);
     if (row_holds<FORM>()) {
-        /* What is not held is multiplied all the same, for the sake of one path. */
+        /* A page that is not held is multiplied all the same, so that there is one path. */
         row_multiply(held.a, &x, sum);
         if (held.there) {
             row_put<K>(c, next, sum);

@@ -1,16 +1,16 @@
-/* tile_producer.cuh - Hopper: two warps of their own ask for what a leased task multiplies
- * (tile_ring.cuh), one for weights, one for activations.
+/* tile_producer.cuh - Hopper: two warps ask for the operands of a leased task (tile_ring.cuh), one
+ * for weights, one for activations.
  *
- * Weights are asked for as soon as they may come: the loader says so when no page is in use, or a
- * compute warp, if the block has something else to do before (loader_open). Activations are when
- * the lease is taken and control says that the task's event is there. Both in the order in which
- * the compute warps work. A lease without work is not announced. So neither warp can get two
- * announcements before it has looked: its copies are needed in between.
+ * Weights are asked for as soon as no page is in use: the loader says so, or a compute warp, if the
+ * block has another task before (loader_open). Activations are asked for when the lease is taken
+ * and control says that the task's event is activated. Both come in the order in which the compute
+ * warps work. A lease without work is not announced, so neither warp can get two announcements
+ * before it has looked: the compute warps need its copies in between.
  *
- * To ask is work that bounds how fast a block multiplies: a prompt of 2,048 tokens took 130 ms when
- * one thread of the loader asked for all, 103 with a warp for it, 94 with two (H200, Qwen3-8B).
- * Each is one thread, and the compiler knows: a copy's operands are in registers that a warp has
- * once, and for lanes that each ask it makes a loop over them.
+ * Asking bounds how fast a block multiplies: a prompt of 2,048 tokens took 130 ms when one thread
+ * of the loader asked for all, 103 with a warp for it, 94 with two (H200, Qwen3-8B). One thread of
+ * each warp asks, and the compiler knows it: a copy's operands are in registers that a warp has
+ * once, so if several lanes ask the compiler makes a loop over the lanes.
  */
 #ifndef QN_CUDA_MATMUL_TILE_PRODUCER_CUH
 #define QN_CUDA_MATMUL_TILE_PRODUCER_CUH
@@ -20,15 +20,15 @@
 
 #if HAS_WGMMA
 
-/* The task. */
+/* The task whose operands are asked for. */
 struct ask_task {
     const struct cuda_task *task;
     struct ring_shape shape;
     uint32_t block1, row0, end; /* row blocks, token rows */
     uint32_t k_tiles;
-    uint32_t phase; /* of all slots' next uses, a bit each */
-    bool once;      /* an iteration reads the weights once: the tile has all rows of the graph (not
-                     * of 128, where it was not measured) */
+    uint32_t phase; /* phase of each slot's next use, a bit each */
+    bool once; /* an iteration reads the weights once, because the tile has all rows of the graph
+                * (false for 128 tokens, where it was not measured) */
 };
 
 DEV struct ask_task ask_task_of(const struct cuda_task *task) {
@@ -45,16 +45,16 @@ DEV struct ask_task ask_task_of(const struct cuda_task *task) {
     return t;
 }
 
-/* Weights or activations, at a place in the order of work: tiles by weight rows, then by tokens; of
- * each the k-tiles of its partial sums, which are in order of K; of each k-tile its parts. */
+/* Weights or activations at a place in the order of work: tiles by weight rows, then by tokens; in
+ * each tile the k-tiles of its partial sums, in order of K; in each k-tile its parts. */
 struct ask_stream {
-    const char *from; /* what is there */
+    const char *from; /* the next bytes to ask for */
     uint64_t base;    /* address of the operand */
     struct row_tile tile;
     uint32_t row, partial, part;
     uint32_t page, page_end; /* of weights' row blocks; activations have k-tiles in order of K */
-    uint32_t page_step;      /* from one of a partial sum's to the next */
-    uint32_t slot;           /* where it goes */
+    uint32_t page_step;      /* to the next page of the partial sum */
+    uint32_t slot;           /* that the next bytes go to */
     uint32_t parts, next;    /* of a k-tile; bytes from one to the next */
     uint32_t block_next;     /* bytes from one row block to the next; activations: 0 */
     uint32_t eight_next;     /* ... from one eight of tokens; weights: 0 */
@@ -65,8 +65,8 @@ DEV void stream_find(struct ask_stream *s) {
               (uint64_t)(s->page * s->parts) * s->next + s->row / PACK_ROWS * s->eight_next;
 }
 
-/* To the pages of partial sum s->partial; activations: of all of the tile's, which follow each
- * other. */
+/* Goes to the pages of partial sum s->partial. Activations: to those of all of the tile's partial
+ * sums, which follow each other. */
 DEV void stream_partial(const struct ask_task *t, struct ask_stream *s) {
     const uint32_t p = partial_nth(t->k_tiles, s->partial);
     if (s->page_step != 1) {
@@ -79,8 +79,8 @@ DEV void stream_partial(const struct ask_task *t, struct ask_stream *s) {
     s->page_end = partial_first(t->k_tiles, partial_nth(t->k_tiles, s->partial) + 1);
 }
 
-/* To the tile of these row blocks, if the task has them: else nothing is looked at, since what is
- * asked for may be used by now and the descriptor's place another task's. */
+/* Goes to the tile of these row blocks, if the task has them. Past the task's end nothing is read:
+ * the task may be done by now, and its descriptor's place another task's. */
 DEV void stream_enter(const struct ask_task *t, struct ask_stream *s, uint32_t block) {
     s->tile.block = block;
     if (block >= t->block1) return;
@@ -133,8 +133,8 @@ DEV bool stream_ends(const struct ask_task *t, const struct ask_stream *s) {
     return s->tile.block >= t->block1;
 }
 
-/* Waits until the slot of barrier number i is free, and expects so many bytes there. NULL: the
- * compute warps have left. */
+/* Waits until the slot of barrier number i is free, and makes its barrier expect so many bytes.
+ * NULL: the compute warps have left. */
 DEV uint64_t *ask_begin(struct ask_task *t, uint32_t i, uint32_t bytes) {
     uint64_t *full = &SHARED->packed_full[i];
     while (!barrier_try_acquire_cta(&SHARED->packed_empty[i], (t->phase >> i & 1) ^ 1))
@@ -144,7 +144,7 @@ DEV uint64_t *ask_begin(struct ask_task *t, uint32_t i, uint32_t bytes) {
     return full;
 }
 
-/* The copies of a slot of weights, one for each of n row blocks. */
+/* Asks for a slot of weights: a copy for each of n row blocks. */
 DEV void ask_blocks(const struct ask_stream *s, char *to, uint32_t n, bool once, uint64_t *full) {
     const uint32_t each = s->next;
 #pragma unroll
@@ -158,10 +158,10 @@ DEV void ask_blocks(const struct ask_stream *s, char *to, uint32_t n, bool once,
         }
 }
 
-/* The same for a whole tile of 128 tokens, which wants a slot every 1,024 cycles. Without choices
- * between them a copy's operands are found while those before it are taken: some 60 cycles for the
- * eight by their instructions, where it is 130 for each above. Narrower tiles, which are bound by
- * memory, lost 0.5 % with it. */
+/* The same for a whole tile of 128 tokens, which needs a slot every 1,024 cycles. Without branches
+ * between copies, the operands of one are found while those before it are issued: the eight take
+ * some 60 cycles by their instructions, where ask_blocks takes 130 for each. Narrower tiles, which
+ * are bound by memory, lost 0.5 % with it. */
 DEV void ask_eight(const struct ask_stream *s, char *to, uint64_t *full) {
     constexpr uint32_t each = WGMMA_RING.w_bytes / 8;
     const char *from = s->from;
@@ -195,7 +195,7 @@ DEV bool ask_activations(struct ask_task *t, struct ask_stream *s) {
     return true;
 }
 
-/* Waits for the compute warps; false: they have left, which they tell after all else. */
+/* Waits for the compute warps' word. False: they have left, which they say last. */
 DEV bool ask_hear(uint64_t *told, uint32_t *parity) {
     while (!barrier_try_acquire_cta(told, *parity))
         if (barrier_test_acquire_cta(&SHARED->quit, 0) && !barrier_test_acquire_cta(told, *parity))
@@ -204,13 +204,13 @@ DEV bool ask_hear(uint64_t *told, uint32_t *parity) {
     return true;
 }
 
-/* Whether the event of the lease's task is there. May sleep a while. */
+/* Whether the event of the lease's task is activated. May sleep a while. */
 DEV bool ask_is_ready(void) {
     const uint32_t ready = SHARED->leased_ready;
     return barrier_try_acquire_cta(&SHARED->go_ready[ready / 2], ready % 2);
 }
 
-/* Of each lease the weights, as soon as they may come. */
+/* Asks for the weights of each lease, as soon as it may. */
 DEV void ask_for_weights(void) {
     uint32_t opened = 0, n = 0;
     struct ask_task t = {};
@@ -229,8 +229,8 @@ DEV void ask_for_weights(void) {
         barrier_wait_acquire_cta(&SHARED->packed_full[i], (t.phase >> i & 1) ^ 1);
 }
 
-/* ... the activations, as soon as the task's event is there, which control tells these warps as it
- * does the compute warps. All of them will be used. */
+/* Asks for the activations of each lease, as soon as the task's event is activated: control tells
+ * this warp as it tells the compute warps. All of them will be used. */
 DEV void ask_for_activations(void) {
     uint32_t taken = 0;
     while (ask_hear(&SHARED->lease_taken, &taken)) {

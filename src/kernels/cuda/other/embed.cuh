@@ -1,13 +1,13 @@
-/* embed.cuh - EMBED: x[row] = table[token], and what the first norm makes of it. The table is a
- * weight image (it may be the LM head's too), so a row is picked out of its row block's pages. */
+/* embed.cuh - EMBED: x[row] = table[token], and its copy for the first norm. The table is a weight
+ * image (it may be the LM head's too), so a row is picked out of its row block's pages. */
 #ifndef QN_CUDA_OTHER_EMBED_CUH
 #define QN_CUDA_OTHER_EMBED_CUH
 
 #include "kernels/cuda/data/kv.cuh"
 #include "kernels/cuda/data/squares.cuh"
 
-/* Where columns [k, k + 4) of a matrix row are, k a multiple of 4: in this word and the second one
- * after it. cuda_abi.h has the order. */
+/* The address of columns [k, k + 4) of a matrix row, k a multiple of 4: this word and the second
+ * one after it. cuda_abi.h has the order. */
 DEV const uint32_t *image_at(const char *image, uint32_t row, uint32_t k, uint32_t k_tiles) {
     uint32_t step = k % CUDA_PAGE_K / 32 * 2 + k % 8 / 4;
     uint32_t lane = row % 8 * 4 + k % 32 / 8;
@@ -23,7 +23,7 @@ DEV float4 image_load4(const char *image, uint32_t row, uint32_t k, uint32_t k_t
                        unpack_low<WEIGHT_E>(hi), unpack_high<WEIGHT_E>(hi));
 }
 
-/* Columns [k, k + 4) of a row, times the weights of the norm that comes next. */
+/* Stores columns [k, k + 4) of a row times the next norm's weights. */
 DEV void normed_store4(const struct cuda_task *task, uint32_t row, uint32_t k, float4 v,
                        float4 norm) {
     const float4 n = make_float4(v.x * norm.x, v.y * norm.y, v.z * norm.z, v.w * norm.w);
@@ -33,7 +33,8 @@ DEV void normed_store4(const struct cuda_task *task, uint32_t row, uint32_t k, f
         *(float4 *)((float *)task->out2 + (uint64_t)row * QN_HIDDEN + k) = n;
 }
 
-/* ... and the squares of their block. All lanes; `there`: whether the row has these. */
+/* The same, and the squares of the columns' block. All lanes take part; `there`: the row has these
+ * columns. */
 DEV void embed_normed(const struct cuda_task *task, uint32_t row, uint32_t k, float4 v,
                       bool there) {
     const float squares = squares_of_block(v);
@@ -44,22 +45,22 @@ DEV void embed_normed(const struct cuda_task *task, uint32_t row, uint32_t k, fl
                     squares);
 }
 
-/* A token's row by pairs of columns, a thread's in every step of the block: what a warp stores with
- * flags lies in whole lines then. */
+/* A token's row by pairs of columns, one pair a thread in every step of the block: a warp's stores
+ * with flags then fill whole lines. */
 enum {
-    EMBED_COLUMNS = 2 * COMPUTE_THREADS, /* of a step */
+    EMBED_COLUMNS = 2 * COMPUTE_THREADS, /* columns of a step */
     EMBED_STEPS = (QN_HIDDEN + EMBED_COLUMNS - 1) / EMBED_COLUMNS,
 };
 static_assert(EMBED_COLUMNS == 2 * CUDA_PAGE_K, "half of the threads have a k-tile each");
 
-/* Where the thread's columns of the row's first page would be. */
+/* The address of the thread's columns in the row's first page. */
 DEV const uint32_t *embed_at(const struct warp_context *c, const struct cuda_task *task,
                              uint32_t token) {
     const uint32_t k = 2 * c->thread % CUDA_PAGE_K;
     return image_at((const char *)task->w, token, k & ~3u, cuda_k_tiles(QN_HIDDEN)) + k % 4;
 }
 
-/* Words from there to its columns of a step, a constant in each half. */
+/* Words from there to the thread's columns of a step: a constant in each half. */
 DEV uint32_t embed_words(const struct warp_context *c, uint32_t step) {
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
     const uint32_t lower = cuda_tile_page(k_tiles, 2 * step);
@@ -71,8 +72,8 @@ DEV bool embed_has(const struct warp_context *c, uint32_t step) {
     return 2 * c->thread + step * EMBED_COLUMNS < QN_HIDDEN;
 }
 
-/* As floats with flags. When its time comes neither the table's row nor the code is in a cache. So
- * all of the row is asked for at once, and the code is short and straight. */
+/* Stores a row as floats with flags. Neither the table's row nor this code is in a cache when EMBED
+ * runs, so all of the row is asked for at once, and the code is short and straight. */
 DEV void embed_flagged(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                        uint32_t token) {
     const uint32_t *at = embed_at(c, task, token);
@@ -80,7 +81,7 @@ DEV void embed_flagged(const struct warp_context *c, const struct cuda_task *tas
     const uint32_t flag = SHARED->flag;
     uint32_t v[EMBED_STEPS];
 #pragma unroll
-    for (uint32_t i = 0; i < EMBED_STEPS; i++) /* beyond the row: something */
+    for (uint32_t i = 0; i < EMBED_STEPS; i++) /* beyond the row it is not used */
         v[i] = __ldg(embed_has(c, i) ? at + embed_words(c, i) : (const uint32_t *)task->w);
 #pragma unroll
     for (uint32_t i = 0; i < EMBED_STEPS; i++)
@@ -89,7 +90,8 @@ DEV void embed_flagged(const struct warp_context *c, const struct cuda_task *tas
                            unpack_high<WEIGHT_E>(v[i]), flag);
 }
 
-/* Asks for a token's row, by its address alone a trip through page tables. task: SAMPLE, too. */
+/* Asks for a token's row, whose address alone costs a trip through page tables. SAMPLE calls it,
+ * too. */
 DEV void embed_prefetch(const struct warp_context *c, const struct cuda_task *task,
                         uint32_t token) {
     const uint32_t *at = embed_at(c, task, token);
@@ -98,7 +100,7 @@ DEV void embed_prefetch(const struct warp_context *c, const struct cuda_task *ta
         if (embed_has(c, i)) rt_prefetch(at + embed_words(c, i));
 }
 
-/* In any form, with what the first norm makes of it. */
+/* Stores a row however it travels, with its copy for the first norm. */
 DEV void embed_any(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                    uint32_t token) {
     const char *table = (const char *)task->w; /* [vocab, H] */
@@ -108,7 +110,7 @@ DEV void embed_any(const struct warp_context *c, const struct cuda_task *task, u
         const bool there = k < QN_HIDDEN;
         float4 v = make_float4(0, 0, 0, 0);
         if (there) v = image_load4(table, token, k, k_tiles);
-        if (there) act_store4(task, (uint64_t)row * QN_HIDDEN + k, v); /* x[T, H] */
+        if (there) operand_store4(task, (uint64_t)row * QN_HIDDEN + k, v); /* x[T, H] */
         if (task->norm != 0) embed_normed(task, row, k, v, there);
     }
 }

@@ -1,7 +1,7 @@
 /* sample.cuh - SAMPLE: the next token of each logit row, its log-probability, the request's state.
  * The rules, and the random numbers, are those of kernels/cpu/sampling.h; here a block works on a
- * row together. Sums of masses are integers and maxima have ties broken by token id, so no result
- * depends on the order in which threads come.
+ * row together. Sums of masses are integers, and equal maxima are decided by token id, so no result
+ * depends on the order of threads.
  *
  * Greedy without penalties, when stop ids may be chosen, reads the LM head's parts and one block of
  * logits. Everything else makes a working copy of the row in sample_scratch: logits after
@@ -173,7 +173,7 @@ DEV struct best best_in_part(uint32_t part, uint32_t token, float logit) {
 
 /* ---- candidates and cuts ---- */
 
-/* A number that ascends as the float descends; no NaN. */
+/* A number that ascends as the float descends; x is no NaN. */
 DEV uint32_t descending(float x) {
     uint32_t u = __float_as_uint(x + 0.0f);
     return u >> 31 != 0 ? u : ~u & 0x7fffffffu;
@@ -185,7 +185,7 @@ DEV bool is_candidate(const struct sampler *p, uint32_t token, float logit) {
     return expf(logit) >= p->least;
 }
 
-/* What a candidate weighs against the limit of a cut. */
+/* A candidate's weight against the limit of a cut. */
 DEV uint64_t mass_of(bool by_count, float logit) {
     return by_count ? 1 : (uint64_t)(expf(logit) * 0x1p40f);
 }
@@ -322,7 +322,7 @@ DEV void cut_all(struct sampler *p, const struct rt_sampling *q) {
 
 /* ---- draw ---- */
 
-/* Few tokens come so far: not inlined. */
+/* Not inlined: few tokens need it. */
 CODE(float, gumbel, float v) {
     return rng_gumbel(v);
 }
@@ -384,7 +384,7 @@ DEV bool is_early(const struct sample_shared *s) {
     return s->slot.n_known - s->slot.n_prompt < s->request.min_tokens;
 }
 
-/* The working copy; returns its largest. */
+/* Makes the working copy; gives its largest logit. */
 DEV struct best copy_logits(const struct sampler *p, const struct rt_sampling *q,
                             const float *logits, bool penalties) {
     const bool early = is_early(p->s);
@@ -425,9 +425,9 @@ CODE(uint32_t, choose_slowly, const struct cuda_args *args, const float *logits,
     return draw(&p, q->seed, s->slot.n_known - s->slot.n_prompt);
 }
 
-/* What a row's request and slot say, into scratch; there after the next barrier. It stands still
- * until the row is sampled. Slots were written by other blocks: not through L1. Control may be
- * about to lay out the next iteration's rows in shared memory. */
+/* Copies the row's request and slot into scratch, for use after the next barrier. Neither changes
+ * until the row is sampled. Slots were written by other blocks, so they are not read through L1;
+ * and not from shared memory, where control may lay out the next iteration's rows. */
 DEV void sample_fetch(const struct warp_context *c, uint32_t row) {
     const struct rt_batch *b = &SHARED->batch;
     struct sample_shared *s = sample_shared_of();
@@ -443,8 +443,8 @@ DEV void sample_fetch(const struct warp_context *c, uint32_t row) {
         s->slot_idx = slot_idx;
 }
 
-/* `real`: else a rehearsal, whatever there is in the working copy, of a greedy row; nothing comes
- * of it. */
+/* Samples a row. Not `real`: a rehearsal with a greedy row of any contents, whose result is
+ * dropped. */
 DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
                     bool real) {
     const struct rt_batch *b = &SHARED->batch;
@@ -481,19 +481,19 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
     if (real) embed_prefetch(c, task, token);
 }
 
-/* Before the event: the first row's request. */
+/* Before the event: fetches the first row's request. */
 DEV void run_sample_early(const struct warp_context *c, const struct cuda_task *task) {
     if (task->row0 < SHARED->batch.rows.n_logit_rows) sample_fetch(c, task->row0);
 }
 
-/* Whether there is a rehearsal before the event: nothing of this code is at hand, and fetching it
- * takes as long as running it. A block that alone samples ends the LM head before others do
- * (task/place.c). */
+/* Whether there is a rehearsal before the event: none of this code is in the instruction cache, and
+ * fetching it takes as long as running it. A block that samples alone has time for it, because it
+ * ends the LM head before others do (task/place.c). */
 DEV bool sample_is_rehearsed(void) {
     return SHARED->batch.rows.n_logit_rows == 1;
 }
 
-/* All of the task's rows. Not inlined: a rehearsal is to run the same code. */
+/* Samples all of the task's rows. Not inlined: a rehearsal must run the same code. */
 CODE(void, run_sample, const struct cuda_args *args, const struct cuda_task *task, bool real) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     uint32_t end = min(task->row1, SHARED->batch.rows.n_logit_rows);

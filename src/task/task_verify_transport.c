@@ -1,5 +1,5 @@
-/* task_verify_carry.c - events that ride on data: proves that a dependent learns from flags alone
- * all that a counter would have told it. docs/carry.md has the rules. */
+/* task_verify_transport.c - events that ride on data: proves that a dependent learns from flags
+ * alone all that a counter would have told it. docs/transport.md has the rules. */
 #include "task/task_verify_proof.h"
 #include "base/checked.h"
 
@@ -15,16 +15,17 @@ static bool is_state(const struct proof *f, const struct access *a) {
 
 /* Whether a write is a result that a dependent of the task may read. */
 static bool is_result(const struct proof *f, const struct access *a) {
-    return a->rect.write && !is_state(f, a) && proof_tensor(f, a->object)->carry != CARRY_OWN;
+    return a->rect.write && !is_state(f, a) &&
+           proof_tensor(f, a->object)->transport != TRANSPORT_OWN;
 }
 
 /* Whether an activation says itself when it is there. */
 static bool is_polled(const struct prog_tensor *t) {
-    return t->carry != CARRY_PLAIN && t->carry != CARRY_OWN;
+    return t->transport != TRANSPORT_COUNTER && t->transport != TRANSPORT_OWN;
 }
 
 static bool is_plain(const struct proof *f, const struct access *a) {
-    return !is_state(f, a) && proof_tensor(f, a->object)->carry == CARRY_PLAIN;
+    return !is_state(f, a) && proof_tensor(f, a->object)->transport == TRANSPORT_COUNTER;
 }
 
 /* Whether the writer's access is one that `reader` polls all of. */
@@ -88,7 +89,7 @@ static int find_hulls(struct proof *f, struct hulls **hulls) {
         for (int k = 0; k < OP_MAX_OUT; k++) (*hulls)[e].of[k].object = PROG_NONE;
     for (uint32_t i = 0; i < v->n_tasks; i++) {
         const uint32_t event = PROG(f->p, TASK)[v->first_task + i].trigger;
-        if (PROG(f->p, EVENT)[event].carry == CARRY_PLAIN) continue;
+        if (PROG(f->p, EVENT)[event].transport == TRANSPORT_COUNTER) continue;
         for (uint32_t k = f->first_access[i]; k < f->first_access[i + 1]; k++)
             if (is_result(f, access_of(f, k)))
                 grow(f, &(*hulls)[event - v->first_event], access_of(f, k));
@@ -131,17 +132,18 @@ static int no_ride(struct proof *f, uint32_t event, uint32_t task, const char *w
 }
 
 /* Whether an operator's kernel knows how an operand in that slot travels. */
-static bool knows_carry(const struct proof *f, const struct prog_op *op, const struct op_slot *slot,
-                        bool in, uint32_t carry) {
+static bool knows_transport(const struct proof *f, const struct prog_op *op,
+                            const struct op_slot *slot, bool in, uint32_t transport) {
     const struct prog_tensor *first = proof_tensor(f, op->in[0]);
     const bool many = f->v->n_rows > 1 && first->layout == LAYOUT_PACKED;
-    switch (carry) {
-    case CARRY_PLAIN:
-    case CARRY_OWN: return true;
-    case CARRY_FLAG: return slot->flagged && !many;
-    case CARRY_PAIR: return slot->paired && !many;
-    case CARRY_FILL: return slot->filled && f->v->n_rows > 1 && f->v->n_rows <= FILLED_ROWS;
-    case CARRY_SPACE: return op->kind == OP_CLEAR && !in;
+    switch (transport) {
+    case TRANSPORT_COUNTER:
+    case TRANSPORT_OWN: return true;
+    case TRANSPORT_FLAG: return slot->flagged && !many;
+    case TRANSPORT_PAIR: return slot->paired && !many;
+    case TRANSPORT_SENTINEL:
+        return slot->sentinel && f->v->n_rows > 1 && f->v->n_rows <= SENTINEL_ROWS;
+    case TRANSPORT_SPACE: return op->kind == OP_RESET_SENTINELS && !in;
     default: return false;
     }
 }
@@ -157,8 +159,8 @@ static int check_flag_slots(struct proof *f) {
             const uint32_t index = in ? op->in[n] : op->out[n - info.n_in];
             const struct op_slot *slot = in ? &info.in[n] : &info.out[n - info.n_in];
             if (index == PROG_NONE) continue;
-            const uint32_t carry = proof_tensor(f, index)->carry;
-            if (knows_carry(f, op, slot, in, carry)) continue;
+            const uint32_t transport = proof_tensor(f, index)->transport;
+            if (knows_transport(f, op, slot, in, transport)) continue;
             return fail(f->d, QN_EVERIFY, "tensor %s carries flags, which %s cannot %s as its %s",
                         program_string(f->p, proof_tensor(f, index)->name), info.name,
                         in ? "poll" : "store", slot->name);
@@ -169,13 +171,13 @@ static int check_flag_slots(struct proof *f) {
 
 /* The bytes that are there all at once; 1: each element is. */
 static uint64_t unit_bytes(const struct prog_tensor *t) {
-    if (t->carry == CARRY_PAIR) return 8;
-    return t->carry == CARRY_FILL && t->layout == LAYOUT_PACKED ? 4 : 1;
+    if (t->transport == TRANSPORT_PAIR) return 8;
+    return t->transport == TRANSPORT_SENTINEL && t->layout == LAYOUT_PACKED ? 4 : 1;
 }
 
-/* Whether a pair, which has one flag, is one task's, and a word of two elements that is empty until
- * it is stored. Slices may begin anywhere, but those of ATTENTION_WHOLE are of whole heads, which
- * have an even number of columns. */
+/* Whether a pair, which has one flag, is one task's, and a word of two elements that is a sentinel
+ * until it is stored. Slices may begin anywhere, but those of ATTENTION_WHOLE are of whole heads,
+ * which have an even number of columns. */
 static int check_pairs(struct proof *f) {
     for (uint32_t k = 0; k < f->accesses.n; k++) {
         const struct access *a = access_of(f, k);
@@ -330,14 +332,14 @@ static int check_writer(struct proof *f, uint32_t writer, bool each, struct poll
  * and that these have read all their inputs. So each dependent must poll all that each trigger
  * writes, or all of them together must; plain data that a trigger writes besides would be visible
  * to no task; state is for the next iteration (check_list_ends). */
-int task_verify_carry(struct proof *f) {
+int task_verify_transport(struct proof *f) {
     const struct prog_variant *v = f->v;
     struct polled polled = {.event = PROG_NONE};
     struct hulls *hulls;
     bool *each; /* [n_events] each_polls */
     bool any = false;
     for (uint32_t e = v->first_event; e < v->first_event + v->n_events; e++)
-        any = any || PROG(f->p, EVENT)[e].carry != CARRY_PLAIN;
+        any = any || PROG(f->p, EVENT)[e].transport != TRANSPORT_COUNTER;
     TRY(check_flag_slots(f));
     TRY(check_pairs(f));
     if (!any) return QN_OK;
@@ -353,21 +355,22 @@ int task_verify_carry(struct proof *f) {
         each[e] = each_polls(f, &PROG(f->p, EVENT)[v->first_event + e], &hulls[e]);
     for (uint32_t i = 0; i < v->n_tasks; i++) {
         const uint32_t event = PROG(f->p, TASK)[v->first_task + i].trigger;
-        if (PROG(f->p, EVENT)[event].carry != CARRY_PLAIN)
+        if (PROG(f->p, EVENT)[event].transport != TRANSPORT_COUNTER)
             TRY(check_writer(f, i, each[event - v->first_event], &polled));
     }
-    if (PROG(f->p, EVENT)[v->start_event].carry != CARRY_PLAIN)
+    if (PROG(f->p, EVENT)[v->start_event].transport != TRANSPORT_COUNTER)
         return fail(f->d, QN_EVERIFY, "the start event cannot ride on data");
     return QN_OK;
 }
 
-/* What may lie in the same bytes at other times: plain tensors; nothing; what is empty between two
- * iterations. */
-enum company { COMPANY_PLAIN, COMPANY_FLAGGED, COMPANY_FILLED, N_COMPANIES };
+/* Tensors that may lie in the same bytes at other times: plain ones; none; those whose words are
+ * sentinels between two iterations. */
+enum company { COMPANY_PLAIN, COMPANY_FLAGGED, COMPANY_SENTINEL, N_COMPANIES };
 
 static enum company company_of(const struct prog_tensor *t) {
     if (!is_polled(t)) return COMPANY_PLAIN;
-    return t->carry == CARRY_FILL || t->carry == CARRY_SPACE ? COMPANY_FILLED : COMPANY_FLAGGED;
+    return t->transport == TRANSPORT_SENTINEL || t->transport == TRANSPORT_SPACE ? COMPANY_SENTINEL
+                                                                                 : COMPANY_FLAGGED;
 }
 
 /* Whether extents in the order of their starts are apart, unless they are of one company that may
@@ -388,20 +391,21 @@ static int check_apart(struct proof *f, const struct extent *extents, uint64_t n
     return QN_OK;
 }
 
-/* Whether what a variant has of words that are empty before they are stored shares none, and is
- * emptied: it lies in the space that the variant's CLEAR writes. task_verify_race shows that all
- * tasks that touch it are done by then. `extents`: room for the tensors' extents. */
-static int check_cleared(struct proof *f, const struct prog_variant *v, struct extent *extents) {
+/* Whether a variant's tensors of sentinels share no bytes and lie in the space that the variant's
+ * RESET_SENTINELS writes. task_verify_race shows that all tasks that touch them are done by then.
+ * `extents`: room for the tensors' extents. */
+static int check_reset(struct proof *f, const struct prog_variant *v, struct extent *extents) {
     const struct prog_tensor *space = NULL;
     uint64_t n = 0;
     for (uint32_t i = v->first_tensor; i < v->first_tensor + v->n_tensors; i++)
-        if (proof_tensor(f, i)->carry == CARRY_SPACE) space = proof_tensor(f, i);
+        if (proof_tensor(f, i)->transport == TRANSPORT_SPACE) space = proof_tensor(f, i);
     for (uint32_t i = v->first_tensor; i < v->first_tensor + v->n_tensors; i++) {
         const struct prog_tensor *t = proof_tensor(f, i);
-        if (t->carry != CARRY_FILL) continue;
+        if (t->transport != TRANSPORT_SENTINEL) continue;
         if (space == NULL || t->where < space->where ||
             t->where + t->bytes > space->where + space->bytes)
-            return fail(f->d, QN_EVERIFY, "tensor %s (at byte %llu) is not emptied by any task",
+            return fail(f->d, QN_EVERIFY,
+                        "tensor %s (at byte %llu) has sentinels that no task resets",
                         program_string(f->p, t->name), (unsigned long long)t->where);
         extents[n++] = (struct extent){.object = i, .start = t->where, .end = t->where + t->bytes};
     }
@@ -410,9 +414,9 @@ static int check_cleared(struct proof *f, const struct prog_variant *v, struct e
 }
 
 /* A flagged tensor shares bytes with no tensor of any variant: a stale word would look like a flag.
- * Filled ones, and their spaces, share them with those of other variants alone: between two
- * iterations all of them are empty. Once per program. */
-int task_verify_carry_space(struct proof *f) {
+ * Tensors of sentinels, and their spaces, share bytes with those of other variants only: between
+ * two iterations all of them are sentinels. Once per program. */
+int task_verify_transport_space(struct proof *f) {
     const uint64_t n = f->p->section[SECTION_TENSOR].count;
     struct extent *extents;
     uint64_t n_extents = 0;
@@ -426,6 +430,6 @@ int task_verify_carry_space(struct proof *f) {
     qsort(extents, n_extents, sizeof *extents, task_verify_race_by_start);
     TRY(check_apart(f, extents, n_extents, true));
     for (uint64_t i = 0; i < f->p->section[SECTION_VARIANT].count; i++)
-        TRY(check_cleared(f, &PROG(f->p, VARIANT)[i], extents));
+        TRY(check_reset(f, &PROG(f->p, VARIANT)[i], extents));
     return QN_OK;
 }

@@ -1,4 +1,4 @@
-/* carry.c - which events are counters and which ride on the data itself.
+/* transport.c - which events are counters and which ride on the data itself.
  *
  * A counter costs a consumer three trips one after the other: the producers' fence and add, the
  * poll, the load of the data. If the data is small it can say itself when it is there: the producer
@@ -13,7 +13,7 @@
  *     Or the dependents together read all of it, every later task waits for all dependents (they
  *     trigger one event), and dependents and producers share no plain data: then the order of a
  *     single producer and a single dependent does not matter;
- *   - no dependent would poll more than options.carry_bytes with flags;
+ *   - no dependent would poll more than options.transport_bytes with flags;
  *   - the variant has no JIT tasks: a worker that polls inside a task claims none, so a task
  *     that it waits for must not be one that nobody else would take.
  * And since only counters release and acquire,
@@ -28,10 +28,10 @@
  *
  * A tensor that all its readers round to 16 bits travels so: two elements and a flag in 8 bytes.
  *
- * A graph that has CLEAR, of 2 to FILLED_ROWS rows, has no flags: its words are *empty*, all bits
- * set, until they are stored, and as many bytes are polled as would be read. For that CLEAR empties
- * the space that these tensors lie in, after the last task that touches them; counters and clocks
- * must show that order, too.
+ * A graph that has RESET_SENTINELS, of 2 to SENTINEL_ROWS rows, has no flags. Until a word is
+ * stored it is a *sentinel*, all bits set, and as many bytes are polled as would be read.
+ * RESET_SENTINELS makes all words of these tensors sentinels again, after the last task that
+ * touches them; counters and clocks must show that order, too.
  *
  * The residual stream of several rows is read by LINEAR alone, whose tasks have the columns that
  * they had before and where they can the same workers (place.c): such a tensor is its workers'
@@ -59,9 +59,9 @@ struct pass {
     int32_t *writers;      /* tasks that trigger each event */
     struct region *access; /* [n_tasks][TASK_MAX_ACCESS], those of tasks that were looked at */
     int *n_access;         /* [n_tasks] + 1; 0: not looked at */
-    int32_t cleared;       /* the tensor that CLEAR writes; NO_TENSOR: the graph has none */
-    uint8_t *can_carry;    /* [n_tensors] the shortest form that all its operators know */
-    uint64_t *closure;     /* [n_events][words] events that one leads to through counters alone */
+    int32_t reset;     /* the tensor that RESET_SENTINELS writes; NO_TENSOR: the graph has none */
+    uint8_t *possible; /* [n_tensors] the shortest form that all its operators know */
+    uint64_t *closure; /* [n_events][words] events that one leads to through counters alone */
     uint64_t words;
 };
 
@@ -70,7 +70,7 @@ static bool is_state(const struct pass *p, int32_t tensor) {
 }
 
 static bool is_own(const struct pass *p, int32_t tensor) {
-    return p->g->tensor_carry[tensor] == CARRY_OWN;
+    return p->g->tensor_transport[tensor] == TRANSPORT_OWN;
 }
 
 /* Whether a write is a result that a dependent of the task may read. */
@@ -80,29 +80,30 @@ static bool is_result(const struct pass *p, const struct region *r) {
 
 static void note_slot(struct pass *p, int32_t tensor, const struct op_slot *slot, bool any) {
     if (tensor == NO_TENSOR) return;
-    if (p->can_carry[tensor] == CARRY_FILL) {
-        if (!slot->filled) p->can_carry[tensor] = CARRY_PLAIN;
+    if (p->possible[tensor] == TRANSPORT_SENTINEL) {
+        if (!slot->sentinel) p->possible[tensor] = TRANSPORT_COUNTER;
         return;
     }
-    if (!slot->paired && p->can_carry[tensor] == CARRY_PAIR) p->can_carry[tensor] = CARRY_FLAG;
-    if (!slot->flagged || !any) p->can_carry[tensor] = CARRY_PLAIN;
+    if (!slot->paired && p->possible[tensor] == TRANSPORT_PAIR)
+        p->possible[tensor] = TRANSPORT_FLAG;
+    if (!slot->flagged || !any) p->possible[tensor] = TRANSPORT_COUNTER;
 }
 
 /* What an activation's shape and type allow. */
-static uint8_t best_carry(const struct pass *p, const struct tensor *x) {
-    if (x->role != TENSOR_ACTIVATION || x->dtype == DTYPE_I32) return CARRY_PLAIN;
-    if (p->cleared != NO_TENSOR) return CARRY_FILL;
-    if (x->layout == LAYOUT_PACKED) return CARRY_PLAIN;
+static uint8_t best_transport(const struct pass *p, const struct tensor *x) {
+    if (x->role != TENSOR_ACTIVATION || x->dtype == DTYPE_I32) return TRANSPORT_COUNTER;
+    if (p->reset != NO_TENSOR) return TRANSPORT_SENTINEL;
+    if (x->layout == LAYOUT_PACKED) return TRANSPORT_COUNTER;
     const bool pairs =
         x->n_dims == 2 && x->shape[0] == 1 && x->shape[1] % 2 == 0 && x->shape[1] <= STAGED_COLUMNS;
-    return pairs ? CARRY_PAIR : CARRY_FLAG;
+    return pairs ? TRANSPORT_PAIR : TRANSPORT_FLAG;
 }
 
 /* Bytes per element of a tensor that says itself when it is there. */
 static uint64_t carried_bytes(const struct pass *p, int32_t tensor) {
-    switch (p->can_carry[tensor]) {
-    case CARRY_FILL: return dtype_bytes(p->g->kernel->tensors.items[tensor].dtype);
-    case CARRY_PAIR: return 4;
+    switch (p->possible[tensor]) {
+    case TRANSPORT_SENTINEL: return dtype_bytes(p->g->kernel->tensors.items[tensor].dtype);
+    case TRANSPORT_PAIR: return 4;
     default: return 8;
     }
 }
@@ -115,10 +116,11 @@ static bool knows_flags(const struct kgraph *k, const struct kop *op) {
 /* Activations that only marked operands of op.def touch. */
 static void find_flaggable(struct pass *p) {
     const struct kgraph *k = p->g->kernel;
-    p->cleared = NO_TENSOR;
+    p->reset = NO_TENSOR;
     for (size_t i = 0; i < k->ops.n; i++)
-        if (k->ops.items[i].kind == OP_CLEAR) p->cleared = k->ops.items[i].out[0];
-    for (size_t i = 0; i < k->tensors.n; i++) p->can_carry[i] = best_carry(p, &k->tensors.items[i]);
+        if (k->ops.items[i].kind == OP_RESET_SENTINELS) p->reset = k->ops.items[i].out[0];
+    for (size_t i = 0; i < k->tensors.n; i++)
+        p->possible[i] = best_transport(p, &k->tensors.items[i]);
     for (size_t i = 0; i < k->ops.n; i++) {
         const struct kop *op = &k->ops.items[i];
         struct op_info info;
@@ -137,7 +139,7 @@ static int prepare(struct pass *p) {
     TRY(ARENA_NEW(p->d, &p->scratch, &p->writers, g->tasks.n));
     TRY(ARENA_NEW(p->d, &p->scratch, &p->access, g->tasks.n * TASK_MAX_ACCESS));
     TRY(ARENA_NEW(p->d, &p->scratch, &p->n_access, g->tasks.n));
-    TRY(ARENA_NEW(p->d, &p->scratch, &p->can_carry, g->kernel->tensors.n));
+    TRY(ARENA_NEW(p->d, &p->scratch, &p->possible, g->kernel->tensors.n));
     find_flaggable(p);
     for (size_t i = 0; i < g->tasks.n; i++) p->first[g->tasks.items[i].trigger + 1]++;
     for (size_t e = 0; e < g->events.n; e++) {
@@ -167,7 +169,7 @@ static bool writes_can_be_flagged(const struct pass *p, int32_t task) {
     bool any = false;
     for (int i = 0; i < n; i++) {
         if (!is_result(p, &r[i])) continue;
-        if (p->can_carry[r[i].tensor] == CARRY_PLAIN) return false;
+        if (p->possible[r[i].tensor] == TRANSPORT_COUNTER) return false;
         any = true;
     }
     return any;
@@ -223,7 +225,7 @@ static bool touches_plain(const struct pass *p, int32_t task) {
     int n;
     const struct region *r = access_of(p, task, &n);
     for (int i = 0; i < n; i++)
-        if (!r[i].write && !is_state(p, r[i].tensor) && !p->g->tensor_carry[r[i].tensor])
+        if (!r[i].write && !is_state(p, r[i].tensor) && !p->g->tensor_transport[r[i].tensor])
             return true;
     return false;
 }
@@ -236,7 +238,7 @@ static bool touches_state(const struct pass *p, int32_t task) {
     return false;
 }
 
-/* Bytes that a task polls when all the activations that it reads are flagged. Empty words are no
+/* Bytes that a task polls when all the activations that it reads are flagged. Sentinels are no
  * more than plain ones. */
 static uint64_t polled_bytes(const struct pass *p, int32_t task) {
     int n;
@@ -245,7 +247,7 @@ static uint64_t polled_bytes(const struct pass *p, int32_t task) {
     for (int i = 0; i < n; i++) {
         const struct tensor *x = &p->g->kernel->tensors.items[r[i].tensor];
         if (r[i].write || x->role != TENSOR_ACTIVATION) continue;
-        if (p->can_carry[r[i].tensor] == CARRY_FILL || is_own(p, r[i].tensor)) continue;
+        if (p->possible[r[i].tensor] == TRANSPORT_SENTINEL || is_own(p, r[i].tensor)) continue;
         bytes += region_elements(p->g->kernel, &r[i]) * carried_bytes(p, r[i].tensor);
     }
     return bytes;
@@ -330,7 +332,7 @@ static bool can_ride(const struct pass *p, int32_t event, int32_t first_dependen
     for (uint32_t w = 0; w < h.n_writers; w++)
         if (!writes_can_be_flagged(p, h.writers[w])) return false;
     for (uint32_t i = 0; i < h.n; i++)
-        if (polled_bytes(p, h.first + (int32_t)i) > g->options.carry_bytes) return false;
+        if (polled_bytes(p, h.first + (int32_t)i) > g->options.transport_bytes) return false;
     return each_reads_all(p, &h) || all_read_all(p, &h);
 }
 
@@ -338,7 +340,7 @@ static void flag_outputs(const struct pass *p, const struct task *t) {
     const struct kop *op = &p->g->kernel->ops.items[t->op];
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (op->out[i] != NO_TENSOR && !is_state(p, op->out[i]) && !is_own(p, op->out[i]))
-            p->g->tensor_carry[op->out[i]] = p->can_carry[op->out[i]];
+            p->g->tensor_transport[op->out[i]] = p->possible[op->out[i]];
 }
 
 /* For every event the events that it leads to through counters alone, itself included; nothing for
@@ -423,7 +425,7 @@ static bool tensor_before(const struct pass *p, const struct clocks *c, int32_t 
 }
 
 /* Whether plain tensors that share bytes are apart: each from the one that had its bytes before;
- * and whether CLEAR knows that all tasks that touch its space are done. */
+ * and whether RESET_SENTINELS knows that all tasks that touch its space are done. */
 static int shared_bytes_are_apart(struct pass *p, bool *ok) {
     const struct tgraph *g = p->g;
     const struct kgraph *k = g->kernel;
@@ -431,14 +433,16 @@ static int shared_bytes_are_apart(struct pass *p, bool *ok) {
     TRY(run_clocks(p, &c));
     *ok = true;
     for (size_t a = 0; a < k->tensors.n && *ok; a++)
-        if (g->tensor_carry[a] == CARRY_FILL) *ok = tensor_before(p, &c, (int32_t)a, p->cleared);
+        if (g->tensor_transport[a] == TRANSPORT_SENTINEL)
+            *ok = tensor_before(p, &c, (int32_t)a, p->reset);
     for (size_t b = 0; b < k->tensors.n && *ok; b++) {
         const struct tensor *y = &k->tensors.items[b];
         int32_t before = NO_TENSOR;
-        if (y->role != TENSOR_ACTIVATION || g->tensor_carry[b]) continue;
+        if (y->role != TENSOR_ACTIVATION || g->tensor_transport[b]) continue;
         for (size_t a = 0; a < k->tensors.n; a++) {
             const struct tensor *x = &k->tensors.items[a];
-            if (x->role != TENSOR_ACTIVATION || g->tensor_carry[a] || x->producer >= y->producer ||
+            if (x->role != TENSOR_ACTIVATION || g->tensor_transport[a] ||
+                x->producer >= y->producer ||
                 g->tensor_offset[a] + tensor_bytes(x) <= g->tensor_offset[b] ||
                 g->tensor_offset[b] + tensor_bytes(y) <= g->tensor_offset[a])
                 continue;
@@ -478,7 +482,7 @@ static int plain_data_is_visible(struct pass *p, bool *ok) {
         int n;
         const struct region *r = access_of(p, (int32_t)i, &n);
         for (int a = 0; a < n; a++) {
-            if (g->tensor_carry[r[a].tensor]) continue;
+            if (g->tensor_transport[r[a].tensor]) continue;
             int32_t *event = &written_behind[r[a].tensor];
             const int32_t wait = g->tasks.items[i].wait;
             if (r[a].write) {
@@ -499,19 +503,19 @@ static void shrink_workspace(struct tgraph *g) {
     g->workspace_bytes = 0;
     for (size_t i = 0; i < g->kernel->tensors.n; i++) {
         const struct tensor *x = &g->kernel->tensors.items[i];
-        if (x->role != TENSOR_ACTIVATION || g->tensor_carry[i] != CARRY_PLAIN) continue;
+        if (x->role != TENSOR_ACTIVATION || g->tensor_transport[i] != TRANSPORT_COUNTER) continue;
         const uint64_t end = g->tensor_offset[i] + align_up(MAX(tensor_bytes(x), 1u), ALIGN_BYTES);
         g->workspace_bytes = MAX(g->workspace_bytes, end);
     }
 }
 
-/* What CLEAR empties begins the space of the flagged, and has all of them. */
-static void place_cleared(const struct pass *p) {
+/* The space that RESET_SENTINELS writes begins that of the flagged, and has all of them. */
+static void place_reset(const struct pass *p) {
     struct tgraph *g = p->g;
-    g->flagged_bytes = align_up(g->flagged_bytes, CLEAR_UNITS * CLEAR_WORDS * 4);
-    g->clear_words = g->flagged_bytes / CLEAR_UNITS / 4;
-    g->tensor_offset[p->cleared] = 0;
-    g->tensor_carry[p->cleared] = CARRY_SPACE;
+    g->flagged_bytes = align_up(g->flagged_bytes, RESET_UNITS * RESET_WORDS * 4);
+    g->reset_words = g->flagged_bytes / RESET_UNITS / 4;
+    g->tensor_offset[p->reset] = 0;
+    g->tensor_transport[p->reset] = TRANSPORT_SPACE;
 }
 
 /* The tensor that an operator adds to; NO_TENSOR: none. */
@@ -545,12 +549,12 @@ static int place_own(struct pass *p) {
 static void place_flagged(const struct pass *p) {
     struct tgraph *g = p->g;
     for (int32_t i = 0; i < (int32_t)g->kernel->tensors.n; i++) {
-        if (g->tensor_carry[i] == CARRY_PLAIN || is_own(p, i)) continue;
+        if (g->tensor_transport[i] == TRANSPORT_COUNTER || is_own(p, i)) continue;
         g->tensor_offset[i] = g->flagged_bytes;
         g->flagged_bytes += align_up(
             tensor_elements(&g->kernel->tensors.items[i]) * carried_bytes(p, i), ALIGN_BYTES);
     }
-    if (p->cleared != NO_TENSOR) place_cleared(p);
+    if (p->reset != NO_TENSOR) place_reset(p);
     shrink_workspace(g);
 }
 
@@ -571,7 +575,7 @@ static int find_own(struct pass *p) {
     const struct kgraph *k = g->kernel;
     int32_t **tasks; /* by operator, in order: its tasks */
     uint32_t *n;
-    if (k->n_rows == 1 || k->n_rows > FILLED_ROWS) return QN_OK;
+    if (k->n_rows == 1 || k->n_rows > SENTINEL_ROWS) return QN_OK;
     TRY(ARENA_NEW(p->d, &p->scratch, &tasks, k->ops.n));
     TRY(ARENA_NEW(p->d, &p->scratch, &n, k->ops.n));
     for (size_t i = 0; i < g->tasks.n; i++)
@@ -581,7 +585,7 @@ static int find_own(struct pass *p) {
         if (k->ops.items[o].kind != OP_LINEAR) continue;
         TRY(ARENA_NEW(p->d, &p->scratch, &tasks[o], n[o]));
         n[o] = 0;
-        g->tensor_carry[out] = CARRY_OWN;
+        g->tensor_transport[out] = TRANSPORT_OWN;
     }
     for (size_t i = 0; i < g->tasks.n; i++) {
         const int32_t o = g->tasks.items[i].op;
@@ -596,7 +600,7 @@ static int find_own(struct pass *p) {
                 residual_of(&k->ops.items[o]) == x && s == LINEAR_RESIDUAL && n[writer] == n[o];
             for (uint32_t i = 0; i < n[o] && own; i++)
                 own = adds_to(p, tasks[writer][i], tasks[o][i], x);
-            if (!own) g->tensor_carry[x] = CARRY_PLAIN;
+            if (!own) g->tensor_transport[x] = TRANSPORT_COUNTER;
         }
     return QN_OK;
 }
@@ -624,14 +628,14 @@ static int choose(struct pass *p) {
     ok = ok && ends && apart;
     for (size_t e = 0; e < g->events.n && !ok; e++) g->events.items[e].data = false;
     for (int32_t i = 0; i < (int32_t)g->kernel->tensors.n && !ok; i++)
-        if (!is_own(p, i)) g->tensor_carry[i] = CARRY_PLAIN;
+        if (!is_own(p, i)) g->tensor_transport[i] = TRANSPORT_COUNTER;
     if (ok) place_flagged(p);
     return place_own(p);
 }
 
-int carry(struct diag *d, struct tgraph *g) {
-    TRY(ARENA_NEW(d, g->arena, &g->tensor_carry, g->kernel->tensors.n));
-    if (g->options.carry_bytes == 0) return QN_OK;
+int transport(struct diag *d, struct tgraph *g) {
+    TRY(ARENA_NEW(d, g->arena, &g->tensor_transport, g->kernel->tensors.n));
+    if (g->options.transport_bytes == 0) return QN_OK;
     for (size_t i = 0; i < g->tasks.n; i++)
         if (g->tasks.items[i].worker == NO_WORKER) return QN_OK;
     struct pass p = {.d = d, .g = g};

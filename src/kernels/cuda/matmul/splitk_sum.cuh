@@ -1,22 +1,22 @@
-/* linear_sum.cuh - LINEAR_SUM: the parts of LINEAR_PARTS (matmul_tile_hopper.cuh) become the
- * residual stream, and what the norm that comes next makes of it. A row at a time, four columns a
- * thread: the bits are those of LINEAR. */
-#ifndef QN_CUDA_MATMUL_LINEAR_SUM_CUH
-#define QN_CUDA_MATMUL_LINEAR_SUM_CUH
+/* splitk_sum.cuh - SPLITK_SUM: the parts of LINEAR_SPLITK (matmul_tile_hopper.cuh) become the
+ * residual stream and its copy for the next norm. A row at a time, four columns a thread: the bits
+ * are those of LINEAR. */
+#ifndef QN_CUDA_MATMUL_SPLITK_SUM_CUH
+#define QN_CUDA_MATMUL_SPLITK_SUM_CUH
 
 #include "kernels/cuda/other/embed.cuh"
 #include "kernels/cuda/matmul/matmul_epilogue.cuh"
 
-/* Parts of a row: of all the program's operators as many as there can be, or as the task says. It
- * is known, so that code is short: a layer goes through it once, and waits for it. */
+/* Parts of a row: PARTIALS if all the program's operators have so many, else as the task says. A
+ * constant keeps the code short: a layer runs it once, and waits for it. */
 #define HAS_ALL_PARTS(i, k) &&cuda_k_tiles(k) >= PARTIALS
 #define SUM_ALL_PARTS       (true QN_LINEAR_WIDTHS(HAS_ALL_PARTS))
 DEV uint32_t sum_parts(const struct cuda_task *task) {
     return SUM_ALL_PARTS ? PARTIALS : task->n_pieces;
 }
 
-/* The part that partial sum p is, if that has k-tiles: fewer parts than PARTIALS are as many
- * k-tiles. */
+/* The part that has partial sum p, if p has k-tiles: with fewer parts than PARTIALS each is one
+ * k-tile. */
 struct sum_part {
     uint32_t n;
     bool there;
@@ -26,7 +26,8 @@ DEV struct sum_part part_of(uint32_t n_parts, uint32_t p) {
     return {n, n < partial_first(n_parts, p + 1)};
 }
 
-/* What a thread reads for columns [k, k + 4): all under way before the first is looked at. */
+/* Everything that a thread reads for columns [k, k + 4): all of it is asked for before the first is
+ * used. */
 struct sum_terms {
     float4 part[PARTIALS], residual, bias, norm; /* part: by partial sums */
 };
@@ -35,7 +36,7 @@ DEV struct sum_terms terms_ask(const struct cuda_task *task, uint32_t row, uint3
     const uint32_t n = sum_parts(task);
     const float *parts = (const float *)task->in + (uint64_t)row * n * QN_HIDDEN + k;
 #pragma unroll
-    for (uint32_t p = 0; p < PARTIALS; p++) /* in each case, or they would come in turn */
+    for (uint32_t p = 0; p < PARTIALS; p++) /* always loaded, or they would come in turn */
         t.part[p] = load4_l2(parts + min(part_of(n, p).n, n - 1) * QN_HIDDEN);
     t.residual = load4_l2((const float *)task->more + (uint64_t)row * QN_HIDDEN + k);
     t.bias = make_float4(0, 0, 0, 0);
@@ -45,7 +46,7 @@ DEV struct sum_terms terms_ask(const struct cuda_task *task, uint32_t row, uint3
     return t;
 }
 
-/* Their sum: LINEAR's tree. */
+/* The sum of the terms: LINEAR's tree. */
 DEV float4 terms_sum(const struct cuda_task *task, const struct sum_terms *t) {
     float4 v[PARTIALS];
     bool there[PARTIALS];
@@ -85,8 +86,8 @@ DEV void sum_store(const struct cuda_task *task, uint32_t row, uint32_t k, float
         store4_plain((float *)task->out2 + (uint64_t)row * QN_HIDDEN + k, n);
 }
 
-/* The order of the squares' additions: operand.cuh. Tasks have a row, or a few. */
-CODE(void, run_linear_sum, const struct cuda_task *task) {
+/* Squares are added in the order of squares.cuh. Tasks have a row, or a few. */
+CODE(void, run_splitk_sum, const struct cuda_task *task) {
     const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
     const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
 #pragma unroll 1
