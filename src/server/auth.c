@@ -16,9 +16,11 @@ static bool same(const char *given, const char *key) {
     return differ == 0;
 }
 
-static bool any(const char *given, const char *const *keys, size_t n_keys) {
-    bool found = false;
-    for (size_t i = 0; i < n_keys; i++) found |= same(given, keys[i]);
+/* The last key that is the same; all are looked at. */
+static int which(const char *given, const char *const *keys, size_t n_keys) {
+    int found = AUTH_REFUSED;
+    for (size_t i = 0; i < n_keys; i++)
+        if (same(given, keys[i])) found = (int)i;
     return found;
 }
 
@@ -45,13 +47,14 @@ static bool decode(const char *text, char out[MAX_BASIC]) {
     return true;
 }
 
-bool auth_passes(const struct http_exchange *x, const char *const *keys, size_t n_keys) {
+int auth_key(const struct http_exchange *x, const char *const *keys, size_t n_keys) {
     const char *own = http_header(x, "x-api-key"), *said = http_header(x, "Authorization");
     char pair[MAX_BASIC];
-    if (n_keys == 0) return true;
-    if (own && any(own, keys, n_keys)) return true;
-    if (said && strncasecmp(said, "Bearer ", 7) == 0) return any(said + 7, keys, n_keys);
-    if (!said || strncasecmp(said, "Basic ", 6) != 0 || !decode(said + 6, pair)) return false;
+    if (n_keys == 0) return AUTH_NO_KEYS;
+    if (own) return which(own, keys, n_keys);
+    if (said && strncasecmp(said, "Bearer ", 7) == 0) return which(said + 7, keys, n_keys);
+    if (!said || strncasecmp(said, "Basic ", 6) != 0 || !decode(said + 6, pair))
+        return AUTH_REFUSED;
     const char *colon = strchr(pair, ':');
-    return colon && any(colon + 1, keys, n_keys);
+    return colon ? which(colon + 1, keys, n_keys) : AUTH_REFUSED;
 }

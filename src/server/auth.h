@@ -5,7 +5,9 @@
 
 #include "server/http.h"
 
-/* Also true where there are no keys. */
-bool auth_passes(const struct http_exchange *x, const char *const *keys, size_t n_keys);
+enum { AUTH_NO_KEYS = -1, AUTH_REFUSED = -2 };
+
+/* Which of the keys it is, or AUTH_NO_KEYS where none is asked for. */
+int auth_key(const struct http_exchange *x, const char *const *keys, size_t n_keys);
 
 #endif

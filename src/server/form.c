@@ -19,7 +19,7 @@ void form_usage(const struct gen *g, struct strbuf *b) {
     json_write_int(b, "completion_tokens", (int64_t)g->n_output_tokens);
     json_write_int(b, "total_tokens", (int64_t)(g->n_prompt_tokens + g->n_output_tokens));
     json_write_open(b, "prompt_tokens_details", '{');
-    json_write_int(b, "cached_tokens", 0);
+    json_write_int(b, "cached_tokens", (int64_t)g->n_cached_tokens);
     json_write_close(b, '}');
     json_write_close(b, '}');
 }

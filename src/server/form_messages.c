@@ -18,9 +18,9 @@ static void write_stop(const struct choice *c, struct strbuf *b) {
 
 static void write_usage(const struct gen *g, struct strbuf *b) {
     json_write_open(b, "usage", '{');
-    json_write_int(b, "input_tokens", (int64_t)g->n_prompt_tokens);
+    json_write_int(b, "input_tokens", (int64_t)(g->n_prompt_tokens - g->n_cached_tokens));
     json_write_int(b, "cache_creation_input_tokens", 0);
-    json_write_int(b, "cache_read_input_tokens", 0);
+    json_write_int(b, "cache_read_input_tokens", (int64_t)g->n_cached_tokens);
     json_write_int(b, "output_tokens", (int64_t)g->n_output_tokens);
     json_write_close(b, '}');
 }

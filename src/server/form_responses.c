@@ -39,7 +39,9 @@ static void write_usage(const struct gen *g, struct strbuf *b) {
     const int64_t in = (int64_t)g->n_prompt_tokens, out = (int64_t)g->n_output_tokens;
     json_write_open(b, "usage", '{');
     json_write_int(b, "input_tokens", in);
-    strbuf_str(b, ",\"input_tokens_details\":{\"cached_tokens\":0}");
+    json_write_open(b, "input_tokens_details", '{');
+    json_write_int(b, "cached_tokens", (int64_t)g->n_cached_tokens);
+    json_write_close(b, '}');
     json_write_int(b, "output_tokens", out);
     strbuf_str(b, ",\"output_tokens_details\":{\"reasoning_tokens\":0}");
     json_write_int(b, "total_tokens", in + out);

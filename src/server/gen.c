@@ -1,8 +1,8 @@
 /* gen.c - see gen.h. */
 #include "server/gen.h"
-#include "server/wake.h"
 
 #include "base/checked.h"
+#include "base/map.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -94,6 +94,14 @@ static int check_sampling(struct gen *g) {
     return problem_set(&g->call->problem, PROBLEM_VALUE, name, "%s", error.message);
 }
 
+/* Callers with different keys or salts do not see each other's prefixes, nor by time. */
+static uint32_t cache_space(const struct call *c) {
+    const char *salt = fields_text(&c->fields, F_CACHE_SALT, "");
+    if (c->key < 0 && !*salt) return 0;
+    const uint64_t seed = hash_bytes(&c->key, sizeof c->key, c->server->id_seed);
+    return 1 + (uint32_t)(hash_bytes(salt, strlen(salt), seed) % (QN_MAX_CACHE_SPACE - 1u));
+}
+
 int gen_read_sampling(struct gen *g, enum field max_tokens, enum field stop) {
     const struct fields *f = &g->call->fields;
     qn_sampling_params *s = &g->sampling;
@@ -116,6 +124,8 @@ int gen_read_sampling(struct gen *g, enum field max_tokens, enum field stop) {
     if (fields_has(f, F_LOGIT_BIAS)) read_biases(g, f->value[F_LOGIT_BIAS]);
     g->n = (uint32_t)fields_int(f, F_N, 1);
     g->stream = fields_bool(f, F_STREAM, false);
+    g->priority = (int32_t)fields_int(f, F_PRIORITY, 0);
+    g->cache_space = cache_space(g->call);
     TRY(check_sampling(g));
     return check_room(g, max_tokens);
 }
@@ -344,6 +354,20 @@ static void observe_end(const struct choice *c) {
     if (c->n_tokens > 1) metrics_observe(m, HISTOGRAM_TPOT, decode / (c->n_tokens - 1));
 }
 
+/* What of the prompt came from the prefix cache; a call's prompt counts once for all its choices.
+ */
+static void count_cached(struct choice *c) {
+    struct gen *g = c->gen;
+    struct metrics *m = &g->call->server->metrics;
+    qn_request_stats stats = {.struct_size = sizeof stats};
+    if (qn_request_get_stats(c->request, &stats) != QN_OK) return;
+    metrics_add(m, COUNTER_CACHE_QUERIES, stats.prompt_tokens);
+    metrics_add(m, COUNTER_CACHE_HITS, stats.cached_tokens);
+    metrics_add(m, COUNTER_CACHED, stats.cached_tokens);
+    metrics_add(m, COUNTER_PREEMPTIONS, stats.preemptions);
+    if (c->index % g->n == 0) g->n_cached_tokens += stats.cached_tokens;
+}
+
 /* One output of the engine into its choice. */
 static void take(struct choice *c, const qn_output *out) {
     struct gen *g = c->gen;
@@ -358,6 +382,7 @@ static void take(struct choice *c, const qn_output *out) {
     if (!g->drops_output) strbuf_add(&c->text, out->text, out->n_text);
     if (out->finish_reason == QN_RUNNING) return;
     c->finish = out->finish_reason;
+    count_cached(c);
     c->stop = out->stop ? strdup(out->stop) : NULL;
     c->stop_id = out->stop_token_id;
     observe_end(c);
@@ -412,7 +437,6 @@ void gen_poll(struct server *s) {
         }
     }
     if (s->phase == PHASE_STALLED) gen_end_all(s, PROBLEM_STALLED, s->trouble);
-    if (s->n_choices > 0) wake_arm(s->wake);
 }
 
 /* ---- starting ------------------------------------------------------------------------------- */
@@ -445,7 +469,11 @@ static int check_queue(struct gen *g) {
 static int submit(struct gen *g, struct choice *c) {
     const struct gen_prompt *p = &g->prompts[c->prompt];
     qn_sampling_params sampling = g->sampling;
-    qn_prompt prompt = {.struct_size = sizeof prompt, .ids = p->ids, .n_ids = p->n_ids};
+    qn_prompt prompt = {.struct_size = sizeof prompt,
+                        .ids = p->ids,
+                        .n_ids = p->n_ids,
+                        .priority = g->priority,
+                        .cache_space = g->cache_space};
     qn_error error;
     sampling.seed += c->index % g->n;
     const int rc =
@@ -454,6 +482,8 @@ static int submit(struct gen *g, struct choice *c) {
         add_choice(g->call->server, c);
         return QN_OK;
     }
+    if (rc == QN_EBUSY)
+        return problem_set(&g->call->problem, PROBLEM_FULL, NULL, "%s", error.message);
     const bool user = rc == QN_EINVAL || rc == QN_ELIMIT || rc == QN_EUNSUPPORTED;
     char name[64];
     snprintf(name, sizeof name, "%.*s", (int)MIN(strcspn(error.message, ":"), (size_t)63),
@@ -501,5 +531,4 @@ void gen_start(struct call *c) {
     json_decref(c->root); /* the engine has copied what it needs */
     c->root = NULL;
     if (g->stream) start_stream(g);
-    wake_arm(s->wake);
 }

@@ -62,7 +62,8 @@ struct gen {
     char id[48];
     int64_t created;
     bool stream, include_usage, continuous_usage, echo, wants_logprobs, drops_output;
-    uint32_t n, n_top;
+    uint32_t n, n_top, cache_space;
+    int32_t priority;
     struct gen_prompt *prompts;
     size_t n_prompts;
     qn_sampling_params sampling;
@@ -71,7 +72,7 @@ struct gen {
     qn_logit_bias bias[QN_MAX_LOGIT_BIAS];
     struct choice *choices;
     size_t n_choices, n_running;
-    uint64_t n_prompt_tokens, n_output_tokens;
+    uint64_t n_prompt_tokens, n_output_tokens, n_cached_tokens;
     uint64_t written_ns; /* of the last bytes */
     uint64_t sequence;   /* numbers of events, where the form has them */
     struct strbuf said;  /* all text that was written, where the form repeats it */

@@ -222,8 +222,8 @@ static int find_route(struct call *c, char allow[64]) {
     enum problem_kind kind;
     const char *path = path_of(s, c->x);
     const struct route *route = routes_find(http_method(c->x), path, &c->rest, &kind, allow);
-    if (!(route && route->is_public) &&
-        !auth_passes(c->x, s->params->api_keys, s->params->n_api_keys)) {
+    c->key = auth_key(c->x, s->params->api_keys, s->params->n_api_keys);
+    if (!(route && route->is_public) && c->key == AUTH_REFUSED) {
         allow[0] = '\0';
         return problem_set(&c->problem, PROBLEM_KEY, NULL,
                            "no valid API key; send it as 'Authorization: Bearer KEY'");
@@ -323,7 +323,12 @@ static void end_loop(struct server *s, int result) {
     event_base_loopbreak(s->base);
 }
 
+static void on_output(void *user) {
+    gen_poll(user);
+}
+
 static void look_whether_opened(struct server *s) {
+    struct diag d = {0};
     qn_engine *engine;
     const int opened = wake_opened(s->wake, &engine);
     if (opened == 0) return;
@@ -340,6 +345,11 @@ static void look_whether_opened(struct server *s) {
         (void)qn_chat_template_open(s->params->model, s->params->chat_template, &s->chat, NULL);
     read_tokenizer_info(s);
     fingerprint_make(&s->info, s->fingerprint);
+    if (wake_watch(&d, s->wake, s->base, on_output, s) != QN_OK) {
+        snprintf(s->trouble, sizeof s->trouble, "%s", d.message);
+        end_loop(s, d.code);
+        return;
+    }
     if (s->phase == PHASE_LOADING) s->phase = PHASE_READY;
     say(s, "ready: http://%s:%u, model '%s'", s->params->host, http_port(s->http), state_model(s));
 }
@@ -351,7 +361,6 @@ static void on_inbox(void *user, struct call *c) {
         return;
     }
     if (!s->engine) look_whether_opened(s);
-    if (s->engine) gen_poll(s);
 }
 
 /* The first signal drains, the second ends what runs. */

@@ -44,6 +44,7 @@ struct call {
     const char *rest; /* the path's free part, of x */
     char *body;
     size_t n_body;
+    int key; /* which of the server's, or AUTH_NO_KEYS */
     json_t *root;
     struct fields fields; /* of root */
     struct strbuf ignored;

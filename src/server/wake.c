@@ -2,45 +2,33 @@
 #include "server/wake.h"
 #include "server/inbox.h"
 
+#include <event2/event.h>
+
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { WAIT_MS = 100 }; /* how late wake_stop may be heeded, and a freed request noticed */
-
 struct wake {
     pthread_mutex_t mutex;
-    pthread_cond_t changed;
     pthread_t thread;
-    bool armed, stopping;
     int opened;
     qn_engine *engine;
     struct inbox *inbox;
     int (*open)(void *user, qn_engine **engine);
-    void *user;
+    void *open_user;
+    struct event *event;
+    void (*output)(void *user);
+    void *output_user;
 };
-
-static bool wait_armed(struct wake *w) {
-    pthread_mutex_lock(&w->mutex);
-    while (!w->armed && !w->stopping) pthread_cond_wait(&w->changed, &w->mutex);
-    w->armed = false;
-    const bool go_on = !w->stopping;
-    pthread_mutex_unlock(&w->mutex);
-    return go_on;
-}
 
 static void *run(void *user) {
     struct wake *w = user;
     qn_engine *engine = NULL;
-    const int rc = w->open(w->user, &engine);
+    const int rc = w->open(w->open_user, &engine);
     pthread_mutex_lock(&w->mutex);
     w->opened = rc == QN_OK ? 1 : -1;
     w->engine = engine;
     pthread_mutex_unlock(&w->mutex);
     inbox_nudge(w->inbox);
-    while (rc == QN_OK && wait_armed(w)) {
-        qn_engine_wait(engine, WAIT_MS, NULL); /* the loop sees errors when it asks itself */
-        inbox_nudge(w->inbox);
-    }
     return NULL;
 }
 
@@ -50,10 +38,9 @@ int wake_start(struct diag *d, struct inbox *inbox, int (*open)(void *user, qn_e
     *wake = NULL;
     if (!w) return fail_nomem(d, sizeof *w, "the engine's thread");
     pthread_mutex_init(&w->mutex, NULL);
-    pthread_cond_init(&w->changed, NULL);
     w->inbox = inbox;
     w->open = open;
-    w->user = user;
+    w->open_user = user;
     if (pthread_create(&w->thread, NULL, run, w) != 0) {
         free(w);
         return fail_nomem(d, 0, "the engine's thread");
@@ -64,12 +51,8 @@ int wake_start(struct diag *d, struct inbox *inbox, int (*open)(void *user, qn_e
 
 void wake_stop(struct wake *w) {
     if (!w) return;
-    pthread_mutex_lock(&w->mutex);
-    w->stopping = true;
-    pthread_cond_signal(&w->changed);
-    pthread_mutex_unlock(&w->mutex);
     pthread_join(w->thread, NULL);
-    pthread_cond_destroy(&w->changed);
+    if (w->event) event_free(w->event);
     pthread_mutex_destroy(&w->mutex);
     free(w);
 }
@@ -82,9 +65,20 @@ int wake_opened(struct wake *w, qn_engine **engine) {
     return opened;
 }
 
-void wake_arm(struct wake *w) {
-    pthread_mutex_lock(&w->mutex);
-    w->armed = true;
-    pthread_cond_signal(&w->changed);
-    pthread_mutex_unlock(&w->mutex);
+static void on_readable(evutil_socket_t fd, short what, void *user) {
+    struct wake *w = user;
+    (void)fd, (void)what;
+    w->output(w->output_user);
+}
+
+int wake_watch(struct diag *d, struct wake *w, struct event_base *base, void (*output)(void *user),
+               void *user) {
+    qn_error error;
+    const int fd = qn_engine_fd(w->engine, &error);
+    if (fd < 0) return fail(d, fd, "%s", error.message);
+    w->output = output;
+    w->output_user = user;
+    w->event = event_new(base, fd, EV_READ | EV_PERSIST, on_readable, w);
+    if (!w->event || event_add(w->event, NULL) != 0) return fail_nomem(d, 0, "an event");
+    return QN_OK;
 }

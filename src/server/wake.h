@@ -1,9 +1,5 @@
-/* wake.h - the engine's thread: opens the engine, then turns "a request has output" into a nudge of
- * the inbox. It is the only file that knows how the loop learns of outputs.
- *
- *   loop                          engine thread
- *   wake_arm ────────────────────► qn_engine_wait ─► inbox_nudge ─► sleeps until it is armed again
- */
+/* wake.h - the engine's thread, which opens it, and the event that says that a request has output.
+ * It is the only file that knows how the loop learns of either. */
 #ifndef QN_SERVER_WAKE_H
 #define QN_SERVER_WAKE_H
 
@@ -11,15 +7,15 @@
 
 struct wake;
 
-/* open(user, &engine) runs on the thread first; wake_opened() tells its result after the nudge. */
+/* open(user, &engine) runs on a thread, and the inbox is nudged after it. */
 int wake_start(struct diag *d, struct inbox *inbox, int (*open)(void *user, qn_engine **engine),
                void *user, struct wake **wake);
-/* Ends the thread; the engine is the caller's. NULL is allowed. */
+/* Waits for the thread; the engine is the caller's. NULL is allowed. */
 void wake_stop(struct wake *w);
 /* 0: still opening; 1: *engine is there; -1: it did not open. */
 int wake_opened(struct wake *w, qn_engine **engine);
-/* From the loop, after all outputs were taken and while requests run: nudges when there are new
- * ones. */
-void wake_arm(struct wake *w);
+/* Once the engine is there: output(user) runs on the loop while requests have output. */
+int wake_watch(struct diag *d, struct wake *w, struct event_base *base, void (*output)(void *user),
+               void *user);
 
 #endif
