@@ -48,7 +48,7 @@ static uint64_t hash_dir(const char *dir, uint64_t hash) {
 
 /* The device but for what does not change bits: "2 threads, avx512bf16" counts from the comma. */
 static const char *kind_of(const char *device) {
-    const char *comma = strstr(device, "threads, ");
+    const char *threads = strstr(device, " thread"), *comma = threads ? strchr(threads, ',') : NULL;
     return comma ? comma : device;
 }
 
