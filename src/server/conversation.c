@@ -82,7 +82,7 @@ static int add_message(struct problem *p, const json_t *message, const char *fie
     TRY(read_role(p, message, param, roles, n_roles, &role));
     snprintf(param, sizeof param, "%s[%zu].tool_calls", field, i);
     const json_t *calls = json_object_get(message, "tool_calls");
-    if (calls && !json_is_null(calls) && json_array_size(calls) > 0)
+    if (calls && !json_is_null(calls) && !(json_is_array(calls) && json_array_size(calls) == 0))
         return problem_set(p, PROBLEM_UNSUPPORTED, param, "%s: tools are not supported", param);
     snprintf(param, sizeof param, "%s[%zu].content", field, i);
     TRY(content_text(p, json_object_get(message, "content"), param, &text));
@@ -145,11 +145,12 @@ int conversation_of_messages(struct problem *p, const json_t *system, const json
 static int check_items(struct problem *p, const json_t *input) {
     char param[96];
     for (size_t i = 0; i < json_array_size(input); i++) {
-        const char *type = json_string_value(json_object_get(json_array_get(input, i), "type"));
-        if (!type || strcmp(type, "message") == 0) continue;
+        const json_t *of = json_object_get(json_array_get(input, i), "type");
+        const char *type = json_string_value(of);
+        if (!of || (type && strcmp(type, "message") == 0)) continue;
         snprintf(param, sizeof param, "input[%zu].type", i);
         return problem_set(p, PROBLEM_UNSUPPORTED, param, "%s: want 'message', have '%.40s'", param,
-                           type);
+                           type ? type : "no text");
     }
     return QN_OK;
 }
@@ -159,6 +160,8 @@ int conversation_of_responses(struct problem *p, const char *instructions, const
     static const char *const roles[] = {"system", "developer", "user", "assistant"};
     TRY(begin(p, messages));
     int rc = check_items(p, input);
+    if (rc == QN_OK && json_is_array(input) && json_array_size(input) == 0)
+        rc = problem_set(p, PROBLEM_VALUE, "input", "input: has no message");
     if (rc == QN_OK && instructions)
         rc = json_array_append_new(
                  *messages, json_pack("{s:s, s:s}", "role", "system", "content", instructions)) == 0
@@ -171,8 +174,6 @@ int conversation_of_responses(struct problem *p, const char *instructions, const
                  : problem_set(p, PROBLEM_INTERNAL, NULL, "out of memory");
     if (rc == QN_OK && json_is_array(input))
         rc = add_messages(p, input, "input", roles, COUNT_OF(roles), *messages);
-    if (rc == QN_OK && json_array_size(*messages) == 0)
-        rc = problem_set(p, PROBLEM_VALUE, "input", "input: has no message");
     return end(rc, messages);
 }
 

@@ -60,10 +60,18 @@ static int check_number(struct reader *r, const struct field_row *row, const jso
     return in_range(r, row, json_number_value(v), row->high);
 }
 
+/* Code points, as JSON Schema counts. */
+static size_t characters(const json_t *text) {
+    const char *bytes = json_string_value(text);
+    size_t n = 0;
+    for (size_t i = 0; i < json_string_length(text); i++) n += (bytes[i] & 0xc0) != 0x80;
+    return n;
+}
+
 static int check_text(struct reader *r, const struct field_row *row, const json_t *v) {
     if (!json_is_string(v)) return wrong_type(r, row, "a string");
-    if ((double)json_string_length(v) <= row->high) return QN_OK;
-    return problem_set(r->p, PROBLEM_VALUE, row->name, "%s: longer than %.0f bytes", row->name,
+    if ((double)characters(v) <= row->high) return QN_OK;
+    return problem_set(r->p, PROBLEM_VALUE, row->name, "%s: longer than %.0f characters", row->name,
                        row->high);
 }
 

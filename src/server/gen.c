@@ -4,7 +4,7 @@
 #include "base/checked.h"
 #include "base/map.h"
 
-#include <math.h>
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,14 +102,19 @@ static uint32_t cache_space(const struct call *c) {
     return 1 + (uint32_t)(hash_bytes(salt, strlen(salt), seed) % (QN_MAX_CACHE_SPACE - 1u));
 }
 
+/* A positive number that a float has no place for is the least one. */
+static float above_zero(double x) {
+    return x > 0 && x < (double)FLT_MIN ? FLT_MIN : (float)x;
+}
+
 int gen_read_sampling(struct gen *g, enum field max_tokens, enum field stop) {
     const struct fields *f = &g->call->fields;
     qn_sampling_params *s = &g->sampling;
     s->temperature = (float)fields_number(f, F_TEMPERATURE, s->temperature);
-    s->top_p = (float)fields_number(f, F_TOP_P, s->top_p);
+    s->top_p = above_zero(fields_number(f, F_TOP_P, s->top_p));
     s->min_p = (float)fields_number(f, F_MIN_P, s->min_p);
     s->top_k = (int32_t)fields_int(f, F_TOP_K, s->top_k);
-    s->repetition_penalty = (float)fields_number(f, F_REPETITION, s->repetition_penalty);
+    s->repetition_penalty = above_zero(fields_number(f, F_REPETITION, s->repetition_penalty));
     s->presence_penalty = (float)fields_number(f, F_PRESENCE, s->presence_penalty);
     s->frequency_penalty = (float)fields_number(f, F_FREQUENCY, s->frequency_penalty);
     s->max_tokens = (uint32_t)fields_int(f, max_tokens, s->max_tokens);

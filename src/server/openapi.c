@@ -41,22 +41,33 @@ static void write_prompt(const struct server *s, struct strbuf *b) {
     strbuf_str(b, "}]");
 }
 
-static void write_messages(bool roles_of_anthropic, struct strbuf *b) {
-    json_write_text(b, "type", "array");
-    json_write_int(b, "minItems", 1);
+/* A text, or text parts of one type. */
+static void write_content(const char *part, struct strbuf *b) {
     strbuf_printf(b,
-                  ",\"items\":{\"type\":\"object\",\"required\":[\"role\",\"content\"],"
-                  "\"properties\":{\"role\":{\"type\":\"string\",\"enum\":[%s\"user\","
-                  "\"assistant\"]},\"tool_calls\":{\"type\":\"null\"},\"content\":{\"oneOf\":["
-                  "{\"type\":\"string\"},{\"type\":\"array\",\"items\":{\"type\":\"object\","
-                  "\"required\":[\"type\",\"text\"],\"properties\":{\"type\":{\"const\":\"text\"},"
-                  "\"text\":{\"type\":\"string\"}}}}]}}}",
-                  roles_of_anthropic ? "" : "\"system\",\"developer\",");
+                  "\"oneOf\":[{\"type\":\"string\"},{\"type\":\"array\",\"items\":{\"type\":"
+                  "\"object\",\"required\":[\"type\",\"text\"],\"properties\":{\"type\":{"
+                  "\"const\":\"%s\"},\"text\":{\"type\":\"string\"}}}}]",
+                  part);
 }
 
-static void write_content(struct strbuf *b) {
-    strbuf_str(b, "\"oneOf\":[{\"type\":\"string\"},{\"type\":\"array\",\"minItems\":1,\"items\":{"
-                  "\"type\":\"object\"}}]");
+/* Messages with further properties of an API's own; all of them name user and assistant. */
+static void write_messages(const char *own, const char *roles, const char *part, struct strbuf *b) {
+    strbuf_printf(b,
+                  "\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"object\",\"required\":["
+                  "\"role\",\"content\"],\"properties\":{%s\"tool_calls\":{\"type\":[\"null\","
+                  "\"array\"],\"maxItems\":0},\"role\":{\"type\":\"string\",\"enum\":[%s\"user\","
+                  "\"assistant\"]},\"content\":{",
+                  own, roles);
+    write_content(part, b);
+    strbuf_str(b, "}}}");
+}
+
+static const char systems[] = "\"system\",\"developer\",";
+
+static void write_input(struct strbuf *b) {
+    strbuf_str(b, "\"oneOf\":[{\"type\":\"string\"},{");
+    write_messages("\"type\":{\"const\":\"message\"},", systems, "input_text", b);
+    strbuf_str(b, "}]");
 }
 
 static void write_stops(const struct field_row *row, struct strbuf *b) {
@@ -90,7 +101,7 @@ static void write_kind(const struct server *s, enum field field, struct strbuf *
     case FIELD_ABOVE: write_range(row, highest(s, field), b); break;
     case FIELD_TEXT:
         json_write_text(b, "type", "string");
-        json_write_number(b, "maxLength", row->high / 4, 17);
+        json_write_number(b, "maxLength", row->high, 17);
         break;
     case FIELD_STOPS: write_stops(row, b); break;
     case FIELD_IDS:
@@ -101,15 +112,20 @@ static void write_kind(const struct server *s, enum field field, struct strbuf *
         break;
     case FIELD_BIAS: write_bias(s, row, b); break;
     case FIELD_PROMPT: write_prompt(s, b); break;
-    case FIELD_CONTENT: write_content(b); break;
-    case FIELD_ARRAY: write_messages(field == F_SAID, b); break;
+    case FIELD_CONTENT:
+        if (field == F_INPUT)
+            write_input(b);
+        else
+            write_content("text", b);
+        break;
+    case FIELD_ARRAY: write_messages("", field == F_SAID ? "" : systems, "text", b); break;
     case FIELD_OBJECT: json_write_text(b, "type", "object"); break;
     case FIELD_OPTIONS:
         strbuf_str(b, "\"type\":\"object\",\"additionalProperties\":false,\"properties\":{"
                       "\"include_usage\":{\"type\":\"boolean\"},\"continuous_usage_stats\":{"
                       "\"type\":\"boolean\"}}");
         break;
-    case FIELD_ANY: json_write_raw(b, "enum", row->neutral); break;
+    case FIELD_ANY: strbuf_printf(b, "\"enum\":[null,%s", row->neutral + 1); break;
     }
 }
 
@@ -117,9 +133,11 @@ static void write_field(const struct server *s, enum field field, struct strbuf 
     const struct field_row *row = &field_table[field];
     static const char *const uses[] = {"", "", "Accepted without effect: ", "Not supported"};
     char about[256];
+    const bool one_of = row->use != USE_NEEDED && row->kind != FIELD_ANY;
     json_write_open(b, row->name, '{');
     snprintf(about, sizeof about, "%s%s", uses[row->use], row->about);
     json_write_text(b, "description", about);
+    if (one_of) strbuf_str(b, ",\"anyOf\":[{\"type\":\"null\"},{ ");
     if (field == F_MODEL) {
         json_write_open(b, "enum", '[');
         for (size_t i = 0; i < s->params->n_served_names; i++)
@@ -129,12 +147,17 @@ static void write_field(const struct server *s, enum field field, struct strbuf 
     } else if (row->kind == FIELD_ANY && strcmp(row->neutral, "[]") == 0) {
         json_write_text(b, "type", "null");
     } else {
-        if (b->text[b->n - 1] != '{') strbuf_char(b, ',');
-        strbuf_char(b, ' ');
+        strbuf_str(b, one_of ? " " : ", ");
         write_kind(s, field, b);
     }
-    json_write_close(b, '}');
+    strbuf_str(b, one_of ? "}]}" : "}");
 }
+
+/* Of a text and a conversation, /tokenize takes one. */
+static const char one_of_two[] =
+    ",\"oneOf\":[{\"required\":[\"prompt\"],\"properties\":{\"prompt\":{\"type\":\"string\"},"
+    "\"messages\":{\"type\":\"null\"}}},{\"required\":[\"messages\"],\"properties\":{\"messages\":{"
+    "\"type\":\"array\"},\"prompt\":{\"type\":\"null\"}}}]";
 
 static void write_body(const struct server *s, uint32_t api, struct strbuf *b) {
     json_write_open(b, "requestBody", '{');
@@ -147,7 +170,7 @@ static void write_body(const struct server *s, uint32_t api, struct strbuf *b) {
     strbuf_str(b, "],\"properties\":{");
     for (int i = 0; i < N_FIELDS; i++)
         if (field_table[i].apis & api) write_field(s, (enum field)i, b);
-    strbuf_str(b, "}}}}}");
+    strbuf_printf(b, "}%s}}}}", api == TOKENIZE ? one_of_two : "");
 }
 
 /* ---- routes --------------------------------------------------------------------------------- */

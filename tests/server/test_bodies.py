@@ -6,7 +6,7 @@ import random
 from common import Server, http, main
 
 s = Server()
-COUNT = 3000
+COUNT = 1500
 JSON = {"Content-Type": "application/json"}
 GOOD = {
     "/v1/completions": {"prompt": "Once", "max_tokens": 1, "temperature": 0, "stop": ["x"], "logit_bias": {"5": 1},
