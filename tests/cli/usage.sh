@@ -2,7 +2,7 @@
 . tests/cli/common.bash
 
 run 0 --help
-commands=$(sed -n 's/^  \([a-z]*\( latency\)\?\)  .*/\1/p' "$T/out")
+commands=$(sed -n 's/^  \([a-z]*\( latency\| serve\)\?\)  .*/\1/p' "$T/out")
 [ "$(wc -l <<<"$commands")" -ge 13 ] || die "commands: $commands"
 while read -r c; do
     # shellcheck disable=SC2086
