@@ -86,6 +86,8 @@ MODELS = {
                          use_sliding_window=True, sliding_window=140, max_window_layers=4, dtype=F16,
                          rope_parameters={"rope_theta": 50000.0, "rope_type": "default"},
                          layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"]),
+    "mistral-mixed": model("MistralForCausalLM", BF16, num_hidden_layers=3, head_dim=8, sliding_window=40, rope_theta=10000.0,
+                           torch_dtype=BF16, layer_types=["sliding_attention", "sliding_attention", "full_attention"]),
     "llama2-mha": model("LlamaForCausalLM", F32, num_attention_heads=3, drop=["num_key_value_heads"],
                         rope_theta=10000.0, rope_scaling=None, torch_dtype=F32, rms_norm_eps=1e-5),
     "llama3-rope-scaling": model("LlamaForCausalLM", BF16, rope_theta=500000.0, torch_dtype=BF16,

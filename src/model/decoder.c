@@ -1,6 +1,7 @@
 #include "model/decoder.h"
 
 const struct weight_names decoder_hf_names = {
+    .prefix = "model.",
     .embed = "model.embed_tokens.weight",
     .head = "lm_head.weight",
     .norm = "model.norm.weight",

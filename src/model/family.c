@@ -6,10 +6,7 @@
 #include <strings.h>
 
 static const struct family *const families[] = {
-    &family_llama,
-    &family_mistral,
-    &family_qwen2,
-    &family_qwen3,
+    &family_llama, &family_ministral, &family_mistral, &family_qwen2, &family_qwen3,
 };
 
 const struct family *family_find(const char *name) {

@@ -18,6 +18,7 @@
 /* Names of the weights in a checkpoint. The per-layer ones are written
  * "<layers>.<index>.<name>.weight" and, for biases, "<layers>.<index>.<name>.bias". */
 struct weight_names {
+    const char *prefix;               /* that files of a model without its head lack */
     const char *embed;                /* [vocab, hidden] */
     const char *head;                 /* [vocab, hidden]; not read when the embeddings are tied */
     const char *norm;                 /* [hidden] before the LM head */
@@ -58,7 +59,8 @@ struct family {
     int bos, eos;       /* -1: none */
 };
 
-extern const struct family family_llama, family_mistral, family_qwen2, family_qwen3;
+extern const struct family family_llama, family_ministral, family_mistral, family_qwen2,
+    family_qwen3;
 
 /* The row for an architecture ("Qwen3ForCausalLM"; letters of either case: the first Llamas are
  * LLaMAForCausalLM) or a model_type ("qwen3"); NULL: not known. */

@@ -70,6 +70,8 @@ static int open_into(struct diag *d, struct model *m, const char *dir,
     TRY(generation_config_load(d, dir, m->spec.vocab, &m->generation));
     add_eos(&m->spec, &m->generation);
     if (!options->dummy) TRY(safetensors_open(d, dir, &m->files));
+    if (m->files != NULL)
+        safetensors_set_prefix(m->files, m->family->weights->prefix, m->family->weights->embed);
     /* A config that leaves tie_word_embeddings out, and a checkpoint without a head. */
     if (m->files != NULL && !config.tied_given &&
         safetensors_find(m->files, m->family->weights->head) == NULL)

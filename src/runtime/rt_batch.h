@@ -25,6 +25,7 @@ enum {
     RT_MAX_STOP_IDS = 16,
     RT_MAX_BIASES = 300,
     RT_MAX_TOP = 100,
+    RT_SAMPLED_WORDS = 32, /* of a request, the first: all that SAMPLE reads, one load for a warp */
     RT_MAX_CACHE_SPACE = 0x3ffffff0,
 };
 
@@ -62,9 +63,10 @@ struct rt_request {
     uint32_t n_scored; /* tokens at the prompt's end whose log-probabilities are wanted, too; fewer
                         * than n_prompt */
     struct rt_sampling sampling;
-    uint32_t min_tokens;  /* output tokens before the first at which a stop id may be chosen */
-    uint16_t n_top;       /* most likely tokens to list beside each, at most rt_lists.n_top */
-    uint16_t n_biases;    /* of the slot's rt_lists.biases, at most RT_MAX_BIASES */
+    uint32_t min_tokens; /* output tokens before the first at which a stop id may be chosen */
+    uint16_t n_top;      /* most likely tokens to list beside each, at most rt_lists.n_top */
+    uint16_t n_biases;   /* of the slot's rt_lists.biases, at most RT_MAX_BIASES */
+    /* SAMPLE does not read on. */
     uint32_t cache_space; /* requests of one space may have each other's KV blocks; at most
                            * RT_MAX_CACHE_SPACE */
     int32_t priority;     /* of requests that wait, the lowest goes first */

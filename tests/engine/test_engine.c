@@ -183,6 +183,7 @@ static void test_golden(void **state) {
         "llama3-rope-scaling",
         "mistral",
         "mistral-longrope",
+        "mistral-mixed",
         "mistral-window",
         "mistral-yarn",
         "qwen2",

@@ -91,10 +91,11 @@ static void the_family_is_found(void **state) {
                      &family_llama);
     bad("{\"architectures\":[\"GPT2LMHeadModel\"]," SIZES "}", QN_EUNSUPPORTED,
         "config.json: architectures: 'GPT2LMHeadModel' is not supported; supported are "
-        "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM");
+        "LlamaForCausalLM, MinistralForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
+        "Qwen3ForCausalLM");
     bad("{\"model_type\":\"mamba\"," SIZES "}", QN_EUNSUPPORTED,
         "config.json: model_type: 'mamba' is not supported; supported are LlamaForCausalLM, "
-        "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM");
+        "MinistralForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM");
     bad("{" SIZES "}", QN_EFORMAT,
         "config.json: architectures: want a list of strings, have nothing");
     bad("{\"architectures\":[7]," SIZES "}", QN_EFORMAT,
@@ -192,6 +193,18 @@ static void biases_are_read_where_the_family_has_them(void **state) {
     assert_int_equal(c.spec.o_bias, 0);
 }
 
+/* Ministral's configurations are Mistral's. */
+static void ministral_is_mistral(void **state) {
+    (void)state;
+    const struct hf_config a = good("{" MISTRAL "," SIZES ",\"layer_types\":"
+                                    "[\"sliding_attention\",\"full_attention\"]}");
+    const struct hf_config b =
+        good("{\"architectures\":[\"MinistralForCausalLM\"]," SIZES ",\"layer_types\":"
+             "[\"sliding_attention\",\"full_attention\"]}");
+    assert_string_equal(b.family->name, "ministral");
+    assert_memory_equal(&a.spec, &b.spec, sizeof a.spec);
+}
+
 /* What layers 0 and 1 see, as transformers has it. */
 static void mixed_windows(void **state) {
     (void)state;
@@ -226,6 +239,12 @@ static void mixed_windows(void **state) {
         {"{" MISTRAL "," SIZES
          ",\"sliding_window\":9,\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]}",
          {9, 9}},
+        {"{" MISTRAL "," SIZES
+         ",\"sliding_window\":9,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+         {0, 9}},
+        {"{" MISTRAL "," SIZES
+         ",\"sliding_window\":9,\"layer_types\":[\"full_attention\",\"full_attention\"]}",
+         {0, 0}},
         {"{" MISTRAL "," SIZES ",\"sliding_window\":9,\"use_sliding_window\":false}", {9, 9}},
         {"{" LLAMA "," SIZES
          ",\"sliding_window\":9,\"layer_types\":[\"sliding_attention\",\"full_attention\"]}",
@@ -282,15 +301,9 @@ static void windows(void **state) {
     bad("{" QWEN2 "," SIZES ",\"sliding_window\":0,\"use_sliding_window\":true}", QN_EFORMAT,
         "config.json: sliding_window: want an integer from 1 to 2147483647, have 0");
     bad("{" MISTRAL "," SIZES
-        ",\"sliding_window\":9,\"layer_types\":[\"sliding_attention\",\"full_attention\"]}",
-        QN_EUNSUPPORTED,
-        "config.json: layer_types: want sliding_attention in every layer of this architecture, as "
-        "sliding_window says, have 'full_attention'");
-    bad("{" MISTRAL "," SIZES
         ",\"sliding_window\":null,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
-        QN_EUNSUPPORTED,
-        "config.json: layer_types: want full_attention in every layer where sliding_window is "
-        "null, have 'sliding_attention'");
+        QN_EFORMAT,
+        "config.json: layer_types: layer 1 is sliding_attention: want a sliding_window");
     bad("{" QWEN3 "," SIZES ",\"layer_types\":[\"full_attention\"]}", QN_EFORMAT,
         "config.json: layer_types: want 2 entries, have 1");
     bad("{" QWEN3 "," SIZES ",\"layer_types\":[\"full_attention\",\"chunked_attention\"]}",
@@ -512,7 +525,7 @@ static void other_paths_are_recognised(void **state) {
         const char *file, *message; /* behind the directory's name */
     } cases[] = {
         {"adapter_config.json",
-         ": no config.json; an adapter (LoRA); merge it into its base model and want the result"},
+         ": no config.json; an adapter (LoRA); merge it into its base model and name that folder"},
         {"m.gguf",
          ": no config.json; a GGUF model; want the one for transformers, with safetensors"},
         {"params.json",
@@ -592,6 +605,7 @@ int main(void) {
         cmocka_unit_test(biases_are_read_where_the_family_has_them),
         cmocka_unit_test(windows),
         cmocka_unit_test(mixed_windows),
+        cmocka_unit_test(ministral_is_mistral),
         cmocka_unit_test(rope_has_two_spellings),
         cmocka_unit_test(original_lengths),
         cmocka_unit_test(other_ropes_are_refused),
