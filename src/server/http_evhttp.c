@@ -7,7 +7,6 @@
 #include "server/http.h"
 #include "server/http_gate.h"
 
-#include "base/array.h"
 #include "base/checked.h"
 
 #include <event2/buffer.h>
@@ -23,6 +22,7 @@
 #include <netinet/tcp.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
@@ -70,7 +70,8 @@ struct http_server {
     struct event *sweep, *resume, *adopt;
     struct http_limits limits;
     struct http_handler handler;
-    ARRAY(struct conn *) by_fd; /* NULL where there is none */
+    struct conn **by_fd; /* [n_by_fd] NULL where there is none */
+    size_t n_by_fd;
     struct conn *conns;
     struct conn *fresh; /* that evhttp has not begun to read; by `next` */
     uint32_t n_conns;
@@ -190,7 +191,7 @@ static void on_closed(struct evhttp_connection *evcon, void *user) {
     }
     if (c->next) c->next->before = c->before;
     *(c->before ? &c->before->next : &s->conns) = c->next;
-    s->by_fd.items[c->fd] = NULL;
+    s->by_fd[c->fd] = NULL;
     s->n_conns--;
     free(c);
     balance(s);
@@ -204,6 +205,8 @@ static struct bufferevent *on_accept(struct event_base *base, void *user) {
     if (!c) return bev;
     *c = (struct conn){.server = s, .bev = bev, .fd = -1, .next = s->fresh};
     s->fresh = c;
+    s->n_conns++;
+    balance(s); /* here, before more are accepted in the same go */
     event_active(s->adopt, EV_TIMEOUT, 0);
     return bev;
 }
@@ -215,21 +218,30 @@ static void on_hangup(evutil_socket_t fd, short what, void *user) {
     if (c->x) evhttp_connection_free(c->evcon);
 }
 
+/* Makes the table long enough for a descriptor. */
+static bool room_for(struct http_server *s, size_t fd) {
+    if (fd < s->n_by_fd) return true;
+    const size_t n = 2 * fd + 64;
+    struct conn **more = realloc(s->by_fd, n * sizeof(struct conn *));
+    if (!more) return false;
+    for (size_t i = s->n_by_fd; i < n; i++) more[i] = NULL;
+    s->by_fd = more;
+    s->n_by_fd = n;
+    return true;
+}
+
 /* The callback's argument of a bufferevent that evhttp reads is its connection. */
 static bool adopt(struct http_server *s, struct conn *c) {
     void *evcon = NULL;
     bufferevent_getcb(c->bev, NULL, NULL, NULL, &evcon);
     c->fd = bufferevent_getfd(c->bev);
-    while (c->fd >= 0 && s->by_fd.n <= (size_t)c->fd)
-        if (ARRAY_PUSH(NULL, &s->by_fd, NULL) != QN_OK) return false;
-    if (!evcon || c->fd < 0) return false;
+    if (!evcon || c->fd < 0 || !room_for(s, (size_t)c->fd)) return false;
     c->hangup = event_new(s->base, c->fd, EV_CLOSED, on_hangup, c);
     if (!c->hangup) return false;
     c->evcon = evcon;
     c->next = s->conns;
     if (s->conns) s->conns->before = c;
-    s->conns = s->by_fd.items[c->fd] = c;
-    s->n_conns++;
+    s->conns = s->by_fd[c->fd] = c;
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
     bufferevent_setwatermark(c->bev, EV_READ, 0, 2 * s->limits.max_body + 2 * MAX_HEADER_BYTES);
     evbuffer_add_cb(bufferevent_get_input(c->bev), on_input, c);
@@ -246,9 +258,11 @@ static void on_adopt(evutil_socket_t fd, short what, void *user) {
     while (s->fresh) {
         struct conn *c = s->fresh;
         s->fresh = c->next;
-        if (!adopt(s, c)) free(c);
+        if (adopt(s, c)) continue;
+        free(c);
+        s->n_conns--;
+        balance(s);
     }
-    balance(s);
 }
 
 /* ---- requests ------------------------------------------------------------------------------- */
@@ -256,7 +270,7 @@ static void on_adopt(evutil_socket_t fd, short what, void *user) {
 static struct conn *conn_of(struct http_server *s, struct evhttp_request *req) {
     struct evhttp_connection *evcon = evhttp_request_get_connection(req);
     const int fd = bufferevent_getfd(evhttp_connection_get_bufferevent(evcon));
-    return fd >= 0 && (size_t)fd < s->by_fd.n ? s->by_fd.items[fd] : NULL;
+    return fd >= 0 && (size_t)fd < s->n_by_fd ? s->by_fd[fd] : NULL;
 }
 
 static const char *check_head(struct evhttp_request *req) {
@@ -424,7 +438,7 @@ void http_stream_end(struct http_exchange *x) {
 
 static int bind_to(struct diag *d, struct http_server *s, const char *host, uint16_t port) {
     struct evhttp_bound_socket *bound = evhttp_bind_socket_with_handle(s->http, host, port);
-    struct sockaddr_storage address;
+    struct sockaddr_storage address = {0};
     socklen_t n = sizeof address;
     if (!bound) return fail(d, QN_EIO, "%s:%u: %s", host, port, strerror(errno));
     s->listener = evhttp_bound_socket_get_listener(bound);
@@ -482,7 +496,7 @@ void http_close(struct http_server *s) {
     if (s->sweep) event_free(s->sweep);
     if (s->resume) event_free(s->resume);
     if (s->adopt) event_free(s->adopt);
-    ARRAY_FINI(&s->by_fd);
+    free(s->by_fd);
     free(s);
 }
 

@@ -113,9 +113,9 @@ static void on_chunk(struct evhttp_request *req, void *user) {
             take_event(lane, line + sizeof mark - 1, (size_t)(end - line) - (sizeof mark - 1));
         from = (size_t)(end - lane->text.text) + 1;
     }
-    const size_t left = lane->text.n - from;
-    if (from > 0) memmove(lane->text.text, lane->text.text + from, left + 1);
-    lane->text.n = left;
+    if (!lane->text.text || from == 0) return;
+    lane->text.n -= from;
+    memmove(lane->text.text, lane->text.text + from, lane->text.n + 1);
 }
 
 static void on_done(struct evhttp_request *req, void *user) {

@@ -9,7 +9,7 @@
 
 const struct route route_table[] = {
 #define ROUTE(method, path, is_public, api, dialect, work, answer, about)                          \
-    {HTTP_##method, path, is_public, api, DIALECT_##dialect, work, answer, about},
+    {path, HTTP_##method, DIALECT_##dialect, api, is_public, work, answer, about},
 #include "server/routes.def"
 #undef ROUTE
 };

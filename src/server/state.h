@@ -24,11 +24,11 @@ enum phase { PHASE_LOADING, PHASE_READY, PHASE_DRAINING, PHASE_STALLED };
 
 /* One row of routes.def. */
 struct route {
-    enum http_method method;
     const char *path; /* "/v1/models/{model}": the last part is free */
-    bool is_public;   /* no key is asked for */
-    uint32_t api;     /* which fields the body has; 0: no body */
+    enum http_method method;
     enum dialect dialect;
+    uint32_t api;                   /* which fields the body has; 0: no body */
+    bool is_public;                 /* no key is asked for */
     int (*work)(struct call *c);    /* reads the fields; on any thread. NULL: nothing to do */
     void (*answer)(struct call *c); /* on the loop; answers now or later */
     const char *about;
