@@ -1,4 +1,4 @@
-"""Mixed requests for long: memory and descriptors stay as they are. SOAK in the environment is how many (4,000)."""
+"""Mixed requests for long: memory and descriptors stay as they are. SOAK in the environment is how many (2,000)."""
 import http.client
 import json
 import os
@@ -8,7 +8,7 @@ import time
 
 from common import JSON, KNOWN, Server, main
 
-COUNT = int(os.environ.get("SOAK", "4000"))
+COUNT = int(os.environ.get("SOAK", "2000"))
 THREADS = 8
 TEXT = "Once upon a time there was a small house near the old market, and nobody knew who lived there. " * 8
 
