@@ -60,7 +60,7 @@ struct backend {
     int (*device)(struct diag *d, const struct backend_config *config, struct backend_device *out);
     int (*plan)(struct diag *d, const struct prog_header *program,
                 const struct backend_config *config, struct backend_plan *out);
-    /* Takes the memory and starts serving. program and weights (by index of SECTION_PART) stay
+    /* Takes the memory and starts serving. program and weights (recipe_load's) stay
      * the caller's and must outlive the instance. */
     int (*open)(struct diag *d, const struct prog_header *program, const struct weights *weights,
                 const struct backend_config *config, struct backend_instance **out);

@@ -2,6 +2,8 @@
 
 #include "base/checked.h"
 #include "base/jsonio.h"
+#include "model/experts.h"
+#include "model/latent.h"
 #include "model/rope.h"
 
 #include <assert.h>
@@ -113,6 +115,7 @@ static int read_features(const struct reader *r) {
     if (f->reads_attention_bias) TRY(flag(r, "attention_bias", false, &attention_bias));
     if (f->reads_mlp_bias) TRY(flag(r, "mlp_bias", false, &s->mlp_bias));
     s->qkv_bias = f->qkv_bias || attention_bias;
+    if (f->reads_qkv_bias) TRY(flag(r, "qkv_bias", f->qkv_bias, &s->qkv_bias));
     s->o_bias = attention_bias;
     s->qk_norm = f->qk_norm;
     return flag(r, "tie_word_embeddings", false, &s->tied);
@@ -216,6 +219,20 @@ static int read_window_switch(const struct reader *r) {
     return set_windows(r, slides, "use_sliding_window true and a sliding_window");
 }
 
+/* Qwen2-MoE: layers of different kinds, if use_sliding_window. */
+static int refuse_window(const struct reader *r) {
+    uint32_t use;
+    TRY(flag(r, "use_sliding_window", false, &use));
+    return use ? unsupported(r, "use_sliding_window", "false", "true") : QN_OK;
+}
+
+/* Qwen3-MoE: every layer slides, if use_sliding_window. */
+static int read_window_all(const struct reader *r) {
+    uint32_t use;
+    TRY(flag(r, "use_sliding_window", false, &use));
+    return use ? read_sliding_window(r) : QN_OK;
+}
+
 /* Mistral: every layer slides, unless the field is null; layer_types has the last word. */
 static int read_window_field(const struct reader *r) {
     bool slides[SPEC_MAX_LAYERS];
@@ -229,6 +246,8 @@ static int read_window(const struct reader *r) {
     switch (r->family->window) {
     case WINDOW_SWITCH: return read_window_switch(r);
     case WINDOW_FIELD: return read_window_field(r);
+    case WINDOW_OFF: return refuse_window(r);
+    case WINDOW_ALL: return read_window_all(r);
     case WINDOW_NONE: break;
     }
     return QN_OK;
@@ -296,6 +315,8 @@ static int parse(struct diag *d, const char *file, const json_t *root, struct hf
     TRY(read_sizes(&r));
     TRY(read_features(&r));
     TRY(read_window(&r));
+    TRY(latent_read(d, file, root, c->family, &c->spec));
+    TRY(experts_read(d, file, root, c->family, &c->spec));
     TRY(rope_read(d, file, root, c->family, &c->spec));
     TRY(read_token_ids(&r));
     TRY(read_dtype(&r, &c->dtype_given));

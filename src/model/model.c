@@ -22,6 +22,26 @@ static int choose_dtype(struct diag *d, struct model *m, const char *wanted) {
     return QN_OK;
 }
 
+static int check_part(struct diag *d, const struct model *m, struct arena *arena,
+                      const struct weight_block *b, const struct weight_part *part) {
+    struct weight_want want = {.name = part->name,
+                               .dtype = b->dtype,
+                               .n_dims = b->n_dims,
+                               .rows = part->rows,
+                               .cols = b->cols,
+                               .source = part->source};
+    const struct safetensors_tensor *found;
+    enum dtype dtype;
+    if (part->stack == 0) return weights_find(d, m->files, &want, &found, &dtype);
+    for (uint32_t i = 0; i < part->stack; i++) {
+        char *name;
+        TRY(weight_stack_name(d, arena, part->name, i, &name));
+        want.name = name;
+        TRY(weights_find(d, m->files, &want, &found, &dtype));
+    }
+    return QN_OK;
+}
+
 /* Every weight that the config implies is in the files, with its shape: a config that promises more
  * than there is must not get as far as the compiler. */
 static int check_weights(struct diag *d, const struct model *m) {
@@ -31,15 +51,7 @@ static int check_weights(struct diag *d, const struct model *m) {
     for (size_t i = 0; i < g.blocks.n && rc == QN_OK; i++) {
         const struct weight_block *b = &g.blocks.items[i];
         for (uint32_t k = b->first_part; k < b->first_part + b->n_parts && rc == QN_OK; k++) {
-            const struct weight_part *part = &g.parts.items[k];
-            const struct weight_want want = {.name = part->name,
-                                             .dtype = b->dtype,
-                                             .n_dims = b->n_dims,
-                                             .rows = part->rows,
-                                             .cols = b->cols};
-            const struct safetensors_tensor *found;
-            enum dtype dtype;
-            rc = weights_find(d, m->files, &want, &found, &dtype);
+            rc = check_part(d, m, &arena, b, &g.parts.items[k]);
         }
     }
     kgraph_fini(&g);
