@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 
-from common import JSON, KNOWN, Server, is_refused, known, main
+from common import JSON, KNOWN, SANITIZED, Server, is_refused, known, main
 
 # The KV cache holds one request of full length: a block that is not given back shows.
 s = Server("--max-num-seqs", "4", "--max-queue", "8", "--max-connections", "400", "--kv-cache-memory-bytes", "6400000")
@@ -145,7 +145,7 @@ def test_slow_readers():
         choice = s.good("/v1/completions", KNOWN)["choices"][0]
         assert (choice["text"], choice["logprobs"]["token_logprobs"]) == (text, logprobs)
     s.until(lambda: s.metric("vllm:num_requests_running") == 0, 30)  # all tokens are there; the answers are not taken
-    assert s.rss() - before < 20000, (s.rss(), before)
+    assert SANITIZED or s.rss() - before < 20000, (s.rss(), before)
     whole = b""
     slow[0].settimeout(20)
     while b"[DONE]" not in whole:  # one takes all at last
