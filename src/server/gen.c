@@ -285,16 +285,12 @@ static void finish_whole(struct gen *g) {
     call_reply(c);
 }
 
-static const char *ping_text(const struct gen *g) {
-    return g->form->ping;
-}
-
 void gen_tick(struct server *s) {
     const uint64_t now = state_now();
     for (struct gen *g = s->gens; g; g = g->next) {
         if (!g->streaming || now - g->written_ns < PING_SECONDS * 1000000000ull) continue;
         if (http_stream_full(g->call->x)) continue;
-        strbuf_str(&g->call->out, ping_text(g));
+        strbuf_str(&g->call->out, g->form->ping);
         write_out(g);
     }
 }
@@ -394,53 +390,55 @@ static void take(struct choice *c, const qn_output *out) {
     remove_choice(g->call->server, c);
 }
 
-/* The next output of a choice; whether there may be more. */
-static bool advance(struct server *s, struct choice *c) {
+/* The engine answers nobody any more. */
+static void break_down(struct server *s, int code, const char *message) {
+    snprintf(s->trouble, sizeof s->trouble, "%s", message);
+    s->phase = PHASE_STALLED;
+    s->result = code;
+}
+
+/* The next output of a choice. */
+static void advance(struct server *s, struct choice *c) {
     struct gen *g = c->gen;
     qn_output out = {.struct_size = sizeof out};
     qn_error error;
     const int rc = qn_request_next(c->request, 0, &out, &error);
-    if (rc == QN_EBUSY) return false;
+    if (rc == QN_EBUSY) return;
     if (rc == QN_ESTALL || rc == QN_EDEVICE) {
-        snprintf(s->trouble, sizeof s->trouble, "%s", error.message);
-        s->phase = PHASE_STALLED;
-        s->result = rc;
-        return false;
+        break_down(s, rc, error.message);
+        return;
     }
     if (rc != QN_OK) {
         end_with(g, PROBLEM_INTERNAL, error.message);
-        return false;
+        return;
     }
     take(c, &out);
-    const bool running = c->finish == QN_RUNNING;
     if (c->finish == QN_FINISH_ABORT)
         end_with(g, PROBLEM_INTERNAL, "the engine ended the request");
     else if (g->stream)
         flush(g);
     else if (g->n_running == 0)
         finish_whole(g);
-    return running;
+}
+
+/* One output of each request that has one; whether there was any. */
+static bool poll_once(struct server *s) {
+    qn_request *ready[READY_AT_ONCE];
+    qn_error error;
+    size_t n = 0, n_found = 0;
+    const int rc = qn_engine_wait_any(s->engine, 0, ready, READY_AT_ONCE, &n, &error);
+    if (rc != QN_OK && rc != QN_EBUSY) break_down(s, rc, error.message);
+    /* An answer that ends frees all of its requests: each is looked up when its turn comes. */
+    for (size_t i = 0; i < n && s->phase != PHASE_STALLED; i++) {
+        struct choice *c = find_choice(s, ready[i]);
+        n_found += c != NULL;
+        if (c) advance(s, c);
+    }
+    return n_found > 0;
 }
 
 void gen_poll(struct server *s) {
-    qn_request *ready[READY_AT_ONCE];
-    qn_error error;
-    size_t n = 0;
-    while (s->n_choices > 0 && s->phase != PHASE_STALLED) {
-        const int rc = qn_engine_wait_any(s->engine, 0, ready, READY_AT_ONCE, &n, &error);
-        if (rc == QN_EBUSY) break;
-        if (rc != QN_OK) {
-            snprintf(s->trouble, sizeof s->trouble, "%s", error.message);
-            s->phase = PHASE_STALLED;
-            s->result = rc;
-            break;
-        }
-        /* An answer that ends frees all of its requests: each is looked up again. */
-        for (size_t i = 0; i < n && s->phase != PHASE_STALLED; i++) {
-            struct choice *c = find_choice(s, ready[i]);
-            if (c) advance(s, c);
-        }
-    }
+    while (s->phase != PHASE_STALLED && poll_once(s)) continue;
     if (s->phase == PHASE_STALLED) gen_end_all(s, PROBLEM_STALLED, s->trouble);
 }
 

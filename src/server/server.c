@@ -26,6 +26,8 @@ enum {
     MAX_DEPTH = 64,         /* levels of a body's JSON */
     INLINE_BODY = 16 << 10, /* larger bodies are read by the work threads */
     TICK_MS = 250,
+    STALLED_MS =
+        500, /* how long /health says that the engine has stalled before the process ends */
 };
 
 static const struct http_limits limits = {
@@ -390,8 +392,10 @@ static void on_tick(evutil_socket_t fd, short what, void *user) {
     (void)fd, (void)what;
     gen_tick(s);
     if (s->phase == PHASE_STALLED) {
-        if (s->drain_until_ns == 0)
-            http_drain(s->http), s->drain_until_ns = state_now() + 500000000u;
+        if (s->drain_until_ns == 0) {
+            http_drain(s->http);
+            s->drain_until_ns = state_now() + STALLED_MS * 1000000ull;
+        }
         if (state_now() >= s->drain_until_ns) end_loop(s, s->result);
     }
     if (s->phase != PHASE_DRAINING) return;

@@ -241,6 +241,28 @@ def test_slow_header_and_body():
     s.check_sound()
 
 
+def test_pings():
+    """A stream that waits for its place has pings, so that nothing on the way gives it up."""
+    with Server("--max-num-seqs", "1", "--isa", "ref", "--threads", "1", "--max-queue", "900") as slow:
+        ask = {**LONG, "n": 16, "stream": True}
+        data = json.dumps(ask).encode()
+        held = []  # some 640 requests of 900 tokens: minutes
+        for _ in range(40):
+            held.append(slow.connect())
+            held[-1].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+                             b"\r\n" % len(data) + data)
+        waits = held[-1]
+        waits.settimeout(40)
+        got = b""
+        while b": ping\n\n" not in got:
+            more = waits.recv(65536)
+            assert more, got
+            got += more
+        assert b"data:" not in got
+        for c in held:
+            c.close()
+
+
 def test_no_descriptor_is_left():
     s.check_sound()
     before = s.descriptors()
