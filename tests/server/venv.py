@@ -5,7 +5,8 @@ import sys
 
 from common import skip
 
-PACKAGES = ["openai", "anthropic", "litellm", "langchain-openai", "schemathesis", "requests"]
+PACKAGES = ["openai", "anthropic", "litellm", "langchain-openai", "schemathesis", "requests",
+            "sglang-router", "vllm-router"]
 
 
 def python(folder):
