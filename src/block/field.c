@@ -96,7 +96,7 @@ static uint64_t random_function(const struct prime *m, uint64_t seed, uint64_t w
     return uniform(&state, m->n);
 }
 
-void field_random(uint64_t seed, uint64_t tensor, struct value *v) {
+void field_random(uint64_t seed, uint64_t tensor, struct cells *v) {
     uint64_t state = scramble(seed ^ scramble(~tensor));
     for (uint32_t i = 0; i < v->n; i++) {
         v->at[i].field.p = uniform(&state, FIELD_P);
@@ -143,13 +143,13 @@ static void multiply(union cell *out, const union cell *a, const union cell *b) 
 }
 
 static void invert(struct algebra *g, union cell *out, const union cell *a) {
-    if (a->field.p == 0 || a->field.q == 0) g->notes |= VALUE_UNDEFINED;
+    if (a->field.p == 0 || a->field.q == 0) g->notes |= CELLS_UNDEFINED;
     out->field.q = has_q(a) ? mont_power(&prime_q, a->field.q, FIELD_Q - 2) : FIELD_NONE;
     out->field.p = mont_power(&prime_p, a->field.p, FIELD_P - 2);
 }
 
 static void root(struct algebra *g, union cell *out, const union cell *a) {
-    g->notes |= VALUE_ROOT;
+    g->notes |= CELLS_ROOT;
     out->field.q = has_q(a) ? mont_power(&prime_q, a->field.q, (FIELD_Q + 1) / 4) : FIELD_NONE;
     out->field.p = mont_power(&prime_p, a->field.p, (FIELD_P + 1) / 4);
 }
@@ -160,7 +160,7 @@ enum random_kind { RANDOM_EXP, RANDOM_LOG, RANDOM_RELU, RANDOM_PHI };
 static void any_function(struct algebra *g, enum random_kind kind, union cell *out,
                          const union cell *a) {
     const uint64_t seed = state_of(g)->seed;
-    g->notes |= VALUE_RANDOM;
+    g->notes |= CELLS_RANDOM;
     out->field.q = has_q(a) ? random_function(&prime_q, seed, 16 + kind, a->field.q) : FIELD_NONE;
     out->field.p = random_function(&prime_p, seed, kind, a->field.p);
 }
@@ -185,7 +185,7 @@ static uint64_t half_relu(const struct prime *m, uint64_t seed, uint64_t x) {
 /* max(x, 0): relu(x) - relu(-x) = x makes max(a, b) = max(b, a). */
 static void relu(struct algebra *g, union cell *out, const union cell *a) {
     const uint64_t seed = state_of(g)->seed;
-    g->notes |= VALUE_RANDOM;
+    g->notes |= CELLS_RANDOM;
     out->field.q = has_q(a) ? half_relu(&prime_q, seed ^ 1, a->field.q) : FIELD_NONE;
     out->field.p = half_relu(&prime_p, seed, a->field.p);
 }

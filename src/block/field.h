@@ -7,14 +7,14 @@
  * order q: exp(a + b) = exp(a) exp(b) holds, as p - 1 is a multiple of q. So exp may stand once on
  * a path. A number without its half in q has an exponential that is a random function of the other
  * half; so have log, gelu, max and their like of both halves: equal arguments give equal results,
- * and nothing else is known of them (VALUE_RANDOM). A root is x^((p+1)/4) (VALUE_ROOT).
+ * and nothing else is known of them (CELLS_RANDOM). A root is x^((p+1)/4) (CELLS_ROOT).
  *
  * Bound: docs/superoptimizer.md.
  */
 #ifndef QN_BLOCK_FIELD_H
 #define QN_BLOCK_FIELD_H
 
-#include "block/value.h"
+#include "block/cells.h"
 
 #define FIELD_Q    1152921504606845399u
 #define FIELD_P    2305843009213690799u
@@ -30,7 +30,7 @@ struct field_state {
 /* An algebra whose random root and functions follow from the seed. The state must outlive it. */
 void field_init(struct algebra *g, struct field_state *state, uint64_t seed);
 /* Random cells from the seed and a number for the tensor, uniform in Z_p x Z_q. */
-void field_random(uint64_t seed, uint64_t tensor, struct value *v);
+void field_random(uint64_t seed, uint64_t tensor, struct cells *v);
 /* 0 or 1. */
 void field_small(uint64_t number, union cell *out);
 

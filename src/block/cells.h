@@ -1,11 +1,11 @@
-/* value.h - values of expressions on dims of small sizes, over one of several algebras: fields,
+/* cells.h - values of expressions on dims of small sizes, over one of several algebras: fields,
  * intervals, double, the target's roundings. One evaluator serves them all.
  *
  * A value is an array of cells; its dims lie in ascending order of their numbers, the last one
  * innermost. Cells belong to the arena that the value was made in.
  */
-#ifndef QN_BLOCK_VALUE_H
-#define QN_BLOCK_VALUE_H
+#ifndef QN_BLOCK_CELLS_H
+#define QN_BLOCK_CELLS_H
 
 #include "base/arena.h"
 #include "block/block_op.h"
@@ -20,7 +20,7 @@ union cell {
     double real;
 };
 
-struct value {
+struct cells {
     uint32_t dims; /* bits */
     uint32_t n;    /* cells */
     union cell *at;
@@ -28,9 +28,9 @@ struct value {
 
 /* What went on while values were made; bits of algebra.notes. */
 enum {
-    VALUE_UNDEFINED = 1, /* 0 as a denominator, or no number: take other inputs */
-    VALUE_RANDOM = 2,    /* a function became a random one: unequal values say nothing */
-    VALUE_ROOT = 4,      /* a root was taken: of equal expressions, values may differ in sign */
+    CELLS_UNDEFINED = 1, /* 0 as a denominator, or no number: take other inputs */
+    CELLS_RANDOM = 2,    /* a function became a random one: unequal values say nothing */
+    CELLS_ROOT = 4,      /* a root was taken: of equal expressions, values may differ in sign */
 };
 
 /* What cells are and how operators work on them; field.h, interval.h, real.h give some. */
@@ -45,18 +45,18 @@ struct algebra {
     const void *state; /* the algebra's own */
 };
 
-enum { VALUE_MAX_CELLS = 1 << 22 };
+enum { CELLS_MAX = 1 << 22 };
 
 /* A value of these dims without numbers. Errors: QN_ELIMIT, QN_ENOMEM. */
-int value_make(struct diag *d, struct arena *arena, const struct algebra *g, uint32_t dims,
-               struct value *out);
+int cells_make(struct diag *d, struct arena *arena, const struct algebra *g, uint32_t dims,
+               struct cells *out);
 /* The operator's result. Operands as in form_apply: absent ones have at == NULL. Errors: QN_EINVAL
  * (block_op_dims), QN_ELIMIT, QN_ENOMEM. */
-int value_apply(struct diag *d, struct arena *arena, struct algebra *g, enum block_op op,
-                const struct block_use *use, const struct value operand[BLOCK_MAX_ARITY],
-                struct value *out);
+int cells_apply(struct diag *d, struct arena *arena, struct algebra *g, enum block_op op,
+                const struct block_use *use, const struct cells operand[BLOCK_MAX_ARITY],
+                struct cells *out);
 /* Of dims and of field cells: a key under which equal values are found. */
-uint64_t value_hash(const struct value *v);
-bool value_equal(const struct value *a, const struct value *b);
+uint64_t cells_hash(const struct cells *v);
+bool cells_equal(const struct cells *a, const struct cells *b);
 
 #endif

@@ -1,15 +1,15 @@
-/* value.c - see value.h. */
-#include "block/value.h"
+/* cells.c - see cells.h. */
+#include "block/cells.h"
 #include "base/checked.h"
 #include "base/map.h"
 
-int value_make(struct diag *d, struct arena *arena, const struct algebra *g, uint32_t dims,
-               struct value *out) {
+int cells_make(struct diag *d, struct arena *arena, const struct algebra *g, uint32_t dims,
+               struct cells *out) {
     uint64_t n = 1;
     for (uint32_t left = dims; left != 0; left &= left - 1)
-        if (!checked_mul(n, g->sizes[__builtin_ctz(left)], &n) || n > VALUE_MAX_CELLS)
-            return fail(d, QN_ELIMIT, "a value has more than %d elements", VALUE_MAX_CELLS);
-    *out = (struct value){.dims = dims, .n = (uint32_t)n};
+        if (!checked_mul(n, g->sizes[__builtin_ctz(left)], &n) || n > CELLS_MAX)
+            return fail(d, QN_ELIMIT, "a value has more than %d elements", CELLS_MAX);
+    *out = (struct cells){.dims = dims, .n = (uint32_t)n};
     return ARENA_NEW(d, arena, &out->at, n);
 }
 
@@ -64,10 +64,10 @@ static uint32_t stride_of(const struct algebra *g, uint32_t dims, uint32_t dim) 
 /* ---- elementwise ---- */
 
 static int elementwise(struct diag *d, struct arena *arena, struct algebra *g, enum block_op op,
-                       uint32_t dims, const struct value *operand, struct value *out) {
+                       uint32_t dims, const struct cells *operand, struct cells *out) {
     struct walk w;
     uint32_t at = 0;
-    TRY(value_make(d, arena, g, dims, out));
+    TRY(cells_make(d, arena, g, dims, out));
     walk_dims(&w, g, dims);
     for (int i = 0; i < block_op_table[op].arity; i++) walk_follow(&w, i, g, operand[i].dims);
     do {
@@ -96,14 +96,14 @@ static void reduced_element(struct algebra *g, enum block_op op, union cell *out
 }
 
 static int reduce(struct diag *d, struct arena *arena, struct algebra *g, enum block_op op,
-                  const struct block_use *use, uint32_t dims, const struct value *operand,
-                  struct value *out) {
+                  const struct block_use *use, uint32_t dims, const struct cells *operand,
+                  struct cells *out) {
     const bool largest = op == BLOCK_OP_MAX_OVER || op == BLOCK_OP_ACC_MAX;
     const bool masked = largest && operand[1].at != NULL;
     struct walk outer, inner;
     uint32_t at = 0;
     int64_t count = 1;
-    TRY(value_make(d, arena, g, dims, out));
+    TRY(cells_make(d, arena, g, dims, out));
     walk_dims(&outer, g, dims);
     walk_dims(&inner, g, use->dims);
     for (int i = 0; i < 2; i++) {
@@ -128,7 +128,7 @@ static int reduce(struct diag *d, struct arena *arena, struct algebra *g, enum b
                 g->apply[largest ? BLOCK_OP_MAX : BLOCK_OP_ADD](g, r, r, &x, NULL);
             first = false;
         } while (walk_on(&inner));
-        if (first && largest) g->notes |= VALUE_UNDEFINED;
+        if (first && largest) g->notes |= CELLS_UNDEFINED;
         if (op == BLOCK_OP_MEAN) {
             union cell n;
             g->number(g, count, 1, &n);
@@ -141,15 +141,15 @@ static int reduce(struct diag *d, struct arena *arena, struct algebra *g, enum b
 /* ---- moves ---- */
 
 static int move(struct diag *d, struct arena *arena, struct algebra *g, enum block_op op,
-                const struct block_use *use, uint32_t dims, const struct value *operand,
-                struct value *out) {
+                const struct block_use *use, uint32_t dims, const struct cells *operand,
+                struct cells *out) {
     const uint32_t dim = (uint32_t)__builtin_ctz(use->dims), size = g->sizes[dim];
     const uint32_t stride = stride_of(g, operand[0].dims, dim);
     struct walk w;
     uint32_t at = 0;
     if (op == BLOCK_OP_SWAP && size % 2 != 0)
         return fail(d, QN_EINVAL, "swap: the dim has %u elements, which have no halves", size);
-    TRY(value_make(d, arena, g, dims, out));
+    TRY(cells_make(d, arena, g, dims, out));
     walk_dims(&w, g, dims);
     walk_follow(&w, 0, g, operand[0].dims);
     if (op == BLOCK_OP_PICK) walk_follow(&w, 1, g, operand[1].dims);
@@ -170,9 +170,9 @@ static int move(struct diag *d, struct arena *arena, struct algebra *g, enum blo
     return QN_OK;
 }
 
-int value_apply(struct diag *d, struct arena *arena, struct algebra *g, enum block_op op,
-                const struct block_use *use, const struct value operand[BLOCK_MAX_ARITY],
-                struct value *out) {
+int cells_apply(struct diag *d, struct arena *arena, struct algebra *g, enum block_op op,
+                const struct block_use *use, const struct cells operand[BLOCK_MAX_ARITY],
+                struct cells *out) {
     static const struct block_use none = {0};
     uint32_t operand_dims[BLOCK_MAX_ARITY], dims;
     if (use == NULL) use = &none;
@@ -189,14 +189,14 @@ int value_apply(struct diag *d, struct arena *arena, struct algebra *g, enum blo
     case BLOCK_MOVE: return move(d, arena, g, op, use, dims, operand, out);
     case BLOCK_LEAF:
         if (op != BLOCK_OP_SIZE) break;
-        TRY(value_make(d, arena, g, 0, out));
+        TRY(cells_make(d, arena, g, 0, out));
         g->number(g, g->sizes[__builtin_ctz(use->dims)], 1, out->at);
         return QN_OK;
     }
     return fail(d, QN_EUNSUPPORTED, "%s has no value", block_op_table[op].name);
 }
 
-uint64_t value_hash(const struct value *v) {
+uint64_t cells_hash(const struct cells *v) {
     uint64_t h = v->dims;
     for (uint32_t i = 0; i < v->n; i++) {
         h = hash_bytes(&v->at[i].field.p, sizeof(uint64_t), h);
@@ -205,7 +205,7 @@ uint64_t value_hash(const struct value *v) {
     return h;
 }
 
-bool value_equal(const struct value *a, const struct value *b) {
+bool cells_equal(const struct cells *a, const struct cells *b) {
     if (a->dims != b->dims || a->n != b->n) return false;
     for (uint32_t i = 0; i < a->n; i++)
         if (a->at[i].field.p != b->at[i].field.p || a->at[i].field.q != b->at[i].field.q)
