@@ -69,16 +69,11 @@ struct match {
     uint32_t budget;
 };
 
-/* Sizes are numbers here, and which one counts as little as a coefficient. */
-static bool is_size(const struct forms *f, atom_id a) {
-    return atom_of(f, a)->kind == ATOM_SIZE;
-}
-
 /* The exponent of p's part, where t has e: at most as much, of the same sign. Of an exponential
  * any: exp(-x) stands in 1 / (1 + exp(-x)), whose form has exp(x). */
 static bool within(const struct forms *f, struct factor p, struct factor e) {
-    if (atom_of(f, p.atom)->kind == ATOM_EXP) return true;
     const int64_t left = (int64_t)p.num * e.den, right = (int64_t)e.num * p.den;
+    if (atom_of(f, p.atom)->kind == ATOM_EXP) return llabs(left) <= llabs(right);
     return left > 0 ? left <= right : left >= right;
 }
 
@@ -92,7 +87,6 @@ static bool lies_in(struct match *m) {
     bool whole[FORM_MAX_FACTORS] = {false};
     for (uint32_t i = 0; i < m->p->n; i++) {
         uint32_t at = 0;
-        if (is_size(m->f, x[i].atom)) continue;
         while (at < t->n && t->x[at].atom != x[i].atom) at++;
         if (at == t->n || !within(m->f, x[i], t->x[at])) return false;
         whole[at] = x[i].num == t->x[at].num && x[i].den == t->x[at].den;
@@ -141,11 +135,23 @@ static bool term_matches(struct forms *f, const struct open_term *p, uint32_t p_
 
 /* ---- all terms of p in one polynomial ---- */
 
-/* Every term of p lies in some term of c; of several terms no two in one. Coefficients and what is
- * left over of c's terms are not compared: too much is kept, never too little. */
+/* What p's term is multiplied with to have t's coefficient: the same number for all terms of p
+ * (`first`: the earlier ones'), and of one term alone t's coefficient or a sign. */
+static bool ratio_fits(const struct form *p, struct rational of_p, struct rational of_t,
+                       struct rational *first, bool has_first) {
+    struct rational inverse, ratio;
+    if (!rational_inverse(of_p, &inverse) || !rational_mul(of_t, inverse, &ratio)) return false;
+    if (has_first) return rational_same(ratio, *first);
+    *first = ratio;
+    return p->n > 1 || llabs(of_p.num) == of_p.den || llabs(ratio.num) == ratio.den;
+}
+
+/* Every term of p lies in some term of c; of several terms no two in one. What is left over of c's
+ * terms is compared by its coefficient only: too much is kept, never too little. */
 static bool form_lies_in(struct forms *f, form_id p_id, form_id c_id) {
     const struct form p = *form_of(f, p_id), c = *form_of(f, c_id);
     bool taken[FORM_MAX_TERMS] = {false};
+    struct rational first = {0, 1};
     if (p.n > c.n) return false;
     for (uint32_t i = 0; i < p.n; i++) {
         uint32_t copy = TEMPORARY, k = 0;
@@ -153,10 +159,13 @@ static bool form_lies_in(struct forms *f, form_id p_id, form_id c_id) {
         if (!open_term(f, p.terms[i].mono, &copy, &a)) return false;
         for (; k < c.n; k++) {
             struct match m;
+            struct rational ratio = first;
             uint32_t next = copy;
-            if (!taken[k] && open_term(f, c.terms[k].mono, &next, &b) &&
-                term_matches(f, &a, p.free, &b, &m))
-                break;
+            if (taken[k] || !ratio_fits(&p, p.terms[i].c, c.terms[k].c, &ratio, i > 0) ||
+                !open_term(f, c.terms[k].mono, &next, &b) || !term_matches(f, &a, p.free, &b, &m))
+                continue;
+            first = ratio;
+            break;
         }
         if (k == c.n) return false;
         taken[k] = true;
