@@ -436,6 +436,19 @@ QN_API int qn_profile(const qn_engine_params *params, const qn_profile_params *p
  * (may be NULL) is the caller's: qn_free(). */
 QN_API int qn_verify(const qn_engine_params *params, char **summary, qn_error *error);
 
+/* Reads the text of an operator (docs/superoptimizer.md): *text is what it has, arguments, outputs,
+ * dims and normal forms; the caller's: qn_free(). Errors: QN_EFORMAT and QN_ELIMIT with file, line
+ * and column. */
+QN_API int qn_op_check(const char *path, char **text, qn_error *error);
+
+enum { QN_OP_EQUAL = 0, QN_OP_DIFFERENT = 1, QN_OP_UNDECIDED = 2 };
+
+/* Whether two operator texts mean the same. Both have the same arguments and outputs by name. *text
+ * is the reason, a line: where they differ, what was not decided; the caller's: qn_free(). Errors:
+ * as qn_op_check; QN_EINVAL where the arguments are not the same. */
+QN_API int qn_op_prove(const char *path_a, const char *path_b, int *verdict, char **text,
+                       qn_error *error);
+
 /* Versions, processor, memory and devices as a JSON object. *json is the caller's: qn_free(). */
 QN_API int qn_environment(char **json, qn_error *error);
 

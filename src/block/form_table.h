@@ -28,11 +28,11 @@ enum {
     MONO_ONE = 1,
     MAP_NONE = 0,
     MAP_SWAP = 1,
-    FORM_MAX_BOUND = 8,     /* variables that one atom binds */
-    FORM_MAX_TRIALS = 2880, /* names that are tried for them: 720 x 4 */
-    FORM_MAX_FACTORS = 96,  /* of a monomial */
-    FORM_MAX_TERMS = 2048,  /* of a form */
-    FORM_MAX_POWER = 64,    /* exponents, numerators and denominators */
+    FORM_MAX_BOUND = 8,       /* variables that one atom binds */
+    FORM_MAX_TRIALS = 2880,   /* names that are tried for them: 720 x 4 */
+    FORM_MAX_FACTORS = 96,    /* of a monomial */
+    FORM_MAX_TERMS = 2048,    /* of a form */
+    FORM_MAX_POWER = 1 << 24, /* exponents, numerators and denominators */
     FORM_MAX_COPIES = 200,
     FORM_MAX_RECORDS = 1 << 22,
 };
