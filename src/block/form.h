@@ -77,7 +77,8 @@ bool form_equal(struct forms *f, form_id a, form_id b);
 
 /* Whether p may be a sub-expression of target: for some polynomial c among the target and the
  * arguments of its atoms there is a monomial m such that every term of p times m, summed over some
- * dims, is a term of c. Memoised; FORM_NONE is useful for nothing. */
+ * dims, is a term of c. Memoised; FORM_NONE is useful for nothing, nor is what has numbers
+ * and sizes only: they need no step. */
 bool form_useful(struct forms *f, form_id p, form_id target);
 
 /* Names for dumps; a name NULL is given as a number. */

@@ -86,6 +86,7 @@ void forms_free(struct forms *f) {
     free(f->mono_at.ids);
     free(f->form_at.ids);
     free(f->memo);
+    form_forget_target(f);
     free(f);
 }
 

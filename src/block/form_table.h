@@ -119,6 +119,7 @@ struct form_memo { /* form_useful */
     bool known, useful;
 };
 
+struct form_reached;
 struct forms {
     struct arena arena;
     ARRAY(struct atom) atoms;
@@ -128,6 +129,9 @@ struct forms {
     struct id_table atom_at, mono_at, form_at;
     struct form_memo *memo;
     uint32_t n_memo, memo_capacity;
+    struct form_reached *reached; /* form_useful: the last target's polynomials */
+    uint32_t n_reached;
+    form_id reached_of;
     uint32_t depth; /* of calls that call each other */
     bool nomem;
 };
@@ -213,5 +217,10 @@ form_id form_log(struct forms *f, form_id a);
 form_id form_relu(struct forms *f, form_id a);
 form_id form_phi(struct forms *f, form_id a);
 form_id form_choose(struct forms *f, form_id a, uint32_t dim);
+
+/* ---- sub-expressions (form_useful.c) ---- */
+
+/* Releases what form_useful keeps of its last target. */
+void form_forget_target(struct forms *f);
 
 #endif

@@ -1,14 +1,16 @@
 /* form_useful.c - whether a form may be a sub-expression of another one.
  *
- * p is useful for target if some polynomial c among the target and the arguments of its atoms has,
- * for a term t of c, a monomial m and dims D: every term of p times m, summed over D, is a term of
- * c. For one term: the factors of p, sums opened, are among
- * those of t, p's variables under t's names; and where p has summed over a variable, it has all
- * factors of t with that variable.
- * Coefficients and sizes do not count.
+ * p is useful for a target if some polynomial c among the target and the arguments of its atoms has
+ * a monomial m and dims D such that every term of p, times m, summed over D, is a term of c. Then p
+ * may be a step on the way to c; what is not useful can be dropped by a search.
  *
- * Not found: what becomes one term of t by x/x = 1 or by a root's square; and a p whose exponent of
- * an atom is larger than t's.
+ *     one term of p    its factors, sums opened, are among those of a term t of c, p's variables
+ * under t's names; where p has summed over a variable, it has all of t's factors with that variable
+ *     several          the first gives m and D; then the product is made, and its terms are looked
+ *                      up in c
+ *
+ * Not found: what becomes a term of c by x/x = 1 or by a root's square; and a p whose exponent of
+ * an atom is larger than t's. Where names clash, p is kept.
  */
 #include "block/form_table.h"
 #include "base/checked.h"
@@ -16,7 +18,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_VARS = 24, TEMPORARY = FORM_MAX_COPIES + 1, MAX_REACHED = 512 };
+enum { MAX_VARS = 24, MAX_REACHED = 512, MAX_NAMINGS = 256 };
+/* Copies that opened sums have: those of targets, those of p. */
+enum { OF_TARGET = FORM_MAX_COPIES + 1, OF_P = OF_TARGET + MAX_VARS, LAST_COPY = OF_P + MAX_VARS };
+_Static_assert((int)LAST_COPY <= 255, "copies have 8 bits");
 
 /* A term with its sums opened: factors, and the variables that they share. */
 struct open_term {
@@ -24,38 +29,139 @@ struct open_term {
     uint32_t n;
     index_id bound[MAX_VARS];
     uint32_t n_bound;
+    bool clipped; /* it has more than fits */
 };
 
+/* A polynomial of a target. */
+struct form_reached {
+    form_id form;
+    struct open_term *terms; /* [terms of form] */
+};
+
+/* ---- opening sums ---- */
+
+static bool is_open(const struct atom *a, struct factor x) {
+    return a->kind == ATOM_SUM && x.num > 0 && x.den == 1;
+}
+
+static bool open_sum(struct forms *f, struct open_term *o, atom_id id, uint32_t *copy) {
+    const struct atom a = *atom_of(f, id);
+    const struct mono m = *mono_of(f, a.mono);
+    struct renaming r[FORM_MAX_BOUND];
+    if (o->n + m.n > FORM_MAX_FACTORS || o->n_bound + a.n > MAX_VARS) return false;
+    for (uint32_t i = 0; i < a.n; i++) {
+        r[i] = (struct renaming){a.at[i], VAR_OF(INDEX_DIM(a.at[i]), (*copy)++)};
+        o->bound[o->n_bound++] = r[i].to;
+    }
+    memcpy(&o->x[o->n], m.factors, m.n * sizeof *m.factors);
+    if (!factors_rename(f, &o->x[o->n], m.n, r, a.n)) return false;
+    o->n += m.n;
+    return true;
+}
+
 static bool open_factor(struct forms *f, struct open_term *o, struct factor x, uint32_t *copy) {
-    const struct atom a = *atom_of(f, x.atom);
-    if (a.kind != ATOM_SUM || x.num < 0 || x.den != 1) {
+    if (!is_open(atom_of(f, x.atom), x)) {
         if (o->n == FORM_MAX_FACTORS) return false;
         o->x[o->n++] = x;
         return true;
     }
-    const struct mono m = *mono_of(f, a.mono);
-    for (int32_t k = 0; k < x.num; k++) {
-        struct renaming r[FORM_MAX_BOUND];
-        for (uint32_t i = 0; i < a.n; i++) {
-            if (o->n_bound == MAX_VARS || *copy > 255) return false;
-            r[i] = (struct renaming){a.at[i], VAR_OF(INDEX_DIM(a.at[i]), (*copy)++)};
-            o->bound[o->n_bound++] = r[i].to;
-        }
-        for (uint32_t i = 0; i < m.n; i++) {
-            if (o->n == FORM_MAX_FACTORS) return false;
-            o->x[o->n] = m.factors[i];
-            if ((o->x[o->n++].atom = atom_rename(f, m.factors[i].atom, r, a.n)) == 0) return false;
-        }
-    }
+    for (int32_t k = 0; k < x.num; k++)
+        if (!open_sum(f, o, x.atom, copy)) return false;
     return true;
 }
 
-static bool open_term(struct forms *f, mono_id id, uint32_t *copy, struct open_term *o) {
+static void open_term(struct forms *f, mono_id id, uint32_t copy, struct open_term *o) {
     const struct mono m = *mono_of(f, id);
     o->n = o->n_bound = 0;
-    for (uint32_t i = 0; i < m.n; i++)
-        if (!open_factor(f, o, m.factors[i], copy)) return false;
-    return true;
+    o->clipped = false;
+    for (uint32_t i = 0; i < m.n && !o->clipped; i++)
+        o->clipped = !open_factor(f, o, m.factors[i], &copy);
+}
+
+/* ---- the polynomials of a target ---- */
+
+struct reach {
+    struct forms *f;
+    form_id list[MAX_REACHED];
+    uint32_t n;
+};
+
+static void reach(struct reach *r, form_id id);
+
+static void reach_factor(struct reach *r, struct factor x);
+
+/* What is inside of an atom that binds, its variables free now where no other one has the dim. */
+static void reach_bound(struct reach *r, const struct atom *a) {
+    struct renaming names[FORM_MAX_BOUND];
+    uint32_t n = 0, dims = a->free;
+    for (uint32_t i = 0; i < a->n; i++) {
+        const uint32_t dim = INDEX_DIM(a->at[i]);
+        if ((dims >> dim & 1) != 0) continue;
+        dims |= 1u << dim;
+        names[n++] = (struct renaming){a->at[i], VAR_OF(dim, 0)};
+    }
+    if (a->form != FORM_NONE) reach(r, form_rename(r->f, a->form, names, n));
+    if (a->mono == 0) return;
+    struct factor x[FORM_MAX_FACTORS];
+    const struct mono m = *mono_of(r->f, a->mono);
+    memcpy(x, m.factors, m.n * sizeof *x);
+    if (!factors_rename(r->f, x, m.n, names, n)) return;
+    for (uint32_t i = 0; i < m.n; i++) reach_factor(r, x[i]);
+}
+
+static void reach_factor(struct reach *r, struct factor x) {
+    const struct atom a = *atom_of(r->f, x.atom);
+    if (a.kind == ATOM_SUM && !is_open(&a, x)) reach(r, form_of_atom(r->f, x.atom, 1, 1));
+    if (a.kind == ATOM_SUM || a.kind == ATOM_MAX)
+        reach_bound(r, &a);
+    else if (a.form != FORM_NONE)
+        reach(r, a.form);
+}
+
+static void reach(struct reach *r, form_id id) {
+    if (id == FORM_NONE) return;
+    for (uint32_t i = 0; i < r->n; i++)
+        if (r->list[i] == id) return;
+    if (r->n == MAX_REACHED) return;
+    r->list[r->n++] = id;
+    for (uint32_t i = 0; i < form_of(r->f, id)->n; i++) {
+        const struct mono m = *mono_of(r->f, form_of(r->f, id)->terms[i].mono);
+        for (uint32_t k = 0; k < m.n; k++) reach_factor(r, m.factors[k]);
+    }
+}
+
+void form_forget_target(struct forms *f) {
+    for (uint32_t i = 0; i < f->n_reached; i++) free(f->reached[i].terms);
+    free(f->reached);
+    f->reached = NULL;
+    f->n_reached = 0;
+    f->reached_of = FORM_NONE;
+}
+
+/* Opens all polynomials of the target, unless it is the last one that was asked for. */
+static bool remember_target(struct forms *f, form_id target) {
+    struct reach r = {.f = f};
+    if (f->reached_of == target) return true;
+    form_forget_target(f);
+    reach(&r, target);
+    f->reached = calloc(r.n, sizeof *f->reached);
+    f->n_reached = f->reached == NULL ? 0 : r.n;
+    f->nomem |= f->reached == NULL;
+    for (uint32_t i = 0; i < f->n_reached; i++) {
+        struct form_reached *c = &f->reached[i];
+        const uint32_t n = form_of(f, r.list[i])->n;
+        c->form = r.list[i];
+        c->terms = calloc(MAX(n, 1), sizeof *c->terms);
+        if (c->terms == NULL) {
+            f->nomem = true;
+            form_forget_target(f);
+            return false;
+        }
+        for (uint32_t k = 0; k < n; k++)
+            open_term(f, form_of(f, c->form)->terms[k].mono, OF_TARGET, &c->terms[k]);
+    }
+    f->reached_of = f->n_reached > 0 ? target : FORM_NONE;
+    return f->n_reached > 0;
 }
 
 /* ---- one term of p in one term of the target ---- */
@@ -67,34 +173,78 @@ struct match {
     uint32_t n_bound, n_vars;
     struct renaming r[MAX_VARS];
     uint32_t budget;
+    struct factor left[FORM_MAX_FACTORS]; /* of t, without p's factors */
+    uint32_t n_left;
+    /* whether the naming will do; NULL: any */
+    bool (*accept)(struct match *m, void *context);
+    void *context;
 };
 
-/* The exponent of p's part, where t has e: at most as much, of the same sign. Of an exponential
- * any: exp(-x) stands in 1 / (1 + exp(-x)), whose form has exp(x). */
+/* The exponent of p's part, where t has e: at most as much, of the same sign. Of an exponential as
+ * much, of any sign: exp(-x) stands in 1 / (1 + exp(-x)), whose form has exp(x). */
 static bool within(const struct forms *f, struct factor p, struct factor e) {
     const int64_t left = (int64_t)p.num * e.den, right = (int64_t)e.num * p.den;
-    if (atom_of(f, p.atom)->kind == ATOM_EXP) return llabs(left) <= llabs(right);
+    if (atom_of(f, p.atom)->kind == ATOM_EXP) return llabs(left) == llabs(right);
     return left > 0 ? left <= right : left >= right;
 }
 
-/* Whether p under the names of m->r lies in t, and takes all of t's factors with what p has bound.
- */
+/* t's exponent without p's; an exponent of 0 stays in the list. */
+static bool take_away(struct factor *t, struct factor p) {
+    struct rational rest;
+    if (!rational_add((struct rational){t->num, t->den}, (struct rational){-p.num, p.den}, &rest))
+        return false;
+    t->num = (int32_t)rest.num;
+    t->den = (int32_t)rest.den;
+    return true;
+}
+
+static bool is_size(const struct forms *f, atom_id a) {
+    return atom_of(f, a)->kind == ATOM_SIZE;
+}
+
+/* Takes p's size to some power from what is left; t may lack it. */
+static bool take_size(struct match *m, struct factor p) {
+    uint32_t at = 0;
+    while (at < m->n_left && m->left[at].atom != p.atom) at++;
+    if (at == m->n_left) {
+        if (m->n_left == FORM_MAX_FACTORS) return false;
+        m->left[m->n_left++] = (struct factor){p.atom, 0, 1};
+    }
+    return take_away(&m->left[at], p);
+}
+
+/* Sizes count little: a mean is a sum but for one, and roots bring halves of them outside. */
+static bool sizes_fit(const struct match *m) {
+    enum { MOST = 1 };
+    for (uint32_t i = 0; i < m->n_left; i++)
+        if (is_size(m->f, m->left[i].atom) && llabs(m->left[i].num) > MOST * m->left[i].den)
+            return false;
+    return true;
+}
+
+/* Whether p under the names of m->r lies in t, and takes all of t's factors with what p has bound;
+ * m->left is then the rest of t. */
 static bool lies_in(struct match *m) {
     struct factor x[FORM_MAX_FACTORS];
     const struct open_term *t = m->t;
     memcpy(x, m->p->x, m->p->n * sizeof *x);
+    memcpy(m->left, t->x, t->n * sizeof *x);
+    m->n_left = t->n;
     if (!factors_rename(m->f, x, m->p->n, m->r, m->n_vars)) return false;
-    bool whole[FORM_MAX_FACTORS] = {false};
     for (uint32_t i = 0; i < m->p->n; i++) {
         uint32_t at = 0;
-        while (at < t->n && t->x[at].atom != x[i].atom) at++;
-        if (at == t->n || !within(m->f, x[i], t->x[at])) return false;
-        whole[at] = x[i].num == t->x[at].num && x[i].den == t->x[at].den;
+        if (is_size(m->f, x[i].atom)) {
+            if (!take_size(m, x[i])) return false;
+            continue;
+        }
+        while (at < t->n && (t->x[at].atom != x[i].atom || !within(m->f, x[i], m->left[at]))) at++;
+        if (at == t->n || !take_away(&m->left[at], x[i])) return false;
     }
     for (uint32_t v = 0; v < m->n_bound; v++)
         for (uint32_t i = 0; i < t->n; i++)
-            if (!whole[i] && atom_has(m->f, t->x[i].atom, INDEX_VAR(m->r[v].to))) return false;
-    return true;
+            if (m->left[i].num != 0 && atom_has(m->f, t->x[i].atom, INDEX_VAR(m->r[v].to)))
+                return false;
+    return sizes_fit(m) && (m->accept == NULL || m->accept(m, m->context));
 }
 
 /* Tries names for p's variables from `at` on. */
@@ -121,83 +271,137 @@ static bool try_variables(struct match *m, uint32_t at) {
     return false;
 }
 
-static bool term_matches(struct forms *f, const struct open_term *p, uint32_t p_free,
-                         const struct open_term *t, struct match *m) {
-    *m = (struct match){.f = f, .p = p, .t = t, .n_bound = p->n_bound, .budget = 256};
-    memcpy(m->vars, p->bound, p->n_bound * sizeof *p->bound);
-    m->n_vars = p->n_bound;
-    for (uint32_t dims = p_free; dims != 0; dims &= dims - 1) {
+/* free: dims of p's free variables. */
+static bool find_match(struct match *m, uint32_t free) {
+    if (m->p->clipped || m->t->clipped) return true;
+    m->budget = MAX_NAMINGS;
+    m->n_bound = m->p->n_bound;
+    memcpy(m->vars, m->p->bound, m->n_bound * sizeof *m->vars);
+    m->n_vars = m->n_bound;
+    for (uint32_t dims = free; dims != 0; dims &= dims - 1) {
         if (m->n_vars == MAX_VARS) return false;
         m->vars[m->n_vars++] = VAR_OF(__builtin_ctz(dims), 0);
     }
     return try_variables(m, 0);
 }
 
-/* ---- all terms of p in one polynomial ---- */
+/* ---- several terms ---- */
 
-/* What p's term is multiplied with to have t's coefficient: the same number for all terms of p
- * (`first`: the earlier ones'), and of one term alone t's coefficient or a sign. */
-static bool ratio_fits(const struct form *p, struct rational of_p, struct rational of_t,
-                       struct rational *first, bool has_first) {
-    struct rational inverse, ratio;
-    if (!rational_inverse(of_p, &inverse) || !rational_mul(of_t, inverse, &ratio)) return false;
-    if (has_first) return rational_same(ratio, *first);
-    *first = ratio;
-    return p->n > 1 || llabs(of_p.num) == of_p.den || llabs(ratio.num) == ratio.den;
+/* All of p times what its first term leaves of a term of c. */
+struct product {
+    form_id p, c;
+    struct rational ratio; /* of the coefficients of c's term and p's first */
+};
+
+/* Makes a variable of an opened sum a free one; false: the dim has a free one already. */
+static bool make_free(struct forms *f, form_id *m, index_id var) {
+    const uint32_t dim = INDEX_DIM(var);
+    const struct renaming r = {var, VAR_OF(dim, 0)};
+    if ((form_dims(f, *m) >> dim & 1) != 0) return false;
+    *m = form_rename(f, *m, &r, 1);
+    return *m != FORM_NONE;
 }
 
-/* Every term of p lies in some term of c; of several terms no two in one. What is left over of c's
- * terms is compared by its coefficient only: too much is kept, never too little. */
-static bool form_lies_in(struct forms *f, form_id p_id, form_id c_id) {
-    const struct form p = *form_of(f, p_id), c = *form_of(f, c_id);
-    bool taken[FORM_MAX_TERMS] = {false};
-    struct rational first = {0, 1};
-    if (p.n > c.n) return false;
-    for (uint32_t i = 0; i < p.n; i++) {
-        uint32_t copy = TEMPORARY, k = 0;
-        struct open_term a, b;
-        if (!open_term(f, p.terms[i].mono, &copy, &a)) return false;
-        for (; k < c.n; k++) {
-            struct match m;
-            struct rational ratio = first;
-            uint32_t next = copy;
-            if (taken[k] || !ratio_fits(&p, p.terms[i].c, c.terms[k].c, &ratio, i > 0) ||
-                !open_term(f, c.terms[k].mono, &next, &b) || !term_matches(f, &a, p.free, &b, &m))
-                continue;
-            first = ratio;
-            break;
-        }
-        if (k == c.n) return false;
-        taken[k] = true;
+/* The rest of t as a form. Its own sums are closed again; *summed: dims of p's free variables over
+ * which t sums. false: names clash. */
+static bool rest_of_term(struct match *m, struct rational ratio, form_id *rest, uint32_t *summed) {
+    struct factor x[FORM_MAX_FACTORS];
+    uint32_t n = 0;
+    *summed = 0;
+    for (uint32_t i = 0; i < m->n_left; i++)
+        if (m->left[i].num != 0) x[n++] = m->left[i];
+    *rest = form_of_factors(m->f, ratio, x, n);
+    for (uint32_t i = 0; i < m->t->n_bound; i++) {
+        bool of_p = false;
+        for (uint32_t v = 0; v < m->n_vars; v++) of_p = of_p || m->r[v].to == m->t->bound[i];
+        if (of_p) continue;
+        if (!make_free(m->f, rest, m->t->bound[i])) return false;
+        *rest = form_sum(m->f, *rest, INDEX_DIM(m->t->bound[i]));
+    }
+    for (uint32_t v = m->n_bound; v < m->n_vars; v++) {
+        if (m->r[v].to == m->r[v].from) continue;
+        if (!make_free(m->f, rest, m->r[v].to)) return false;
+        *summed |= 1u << INDEX_DIM(m->r[v].to);
     }
     return true;
 }
 
-/* ---- the polynomials of a target ---- */
-
-struct reached {
-    form_id list[MAX_REACHED];
-    uint32_t n;
-};
-
-static void reach(struct forms *f, struct reached *r, form_id id);
-
-static void reach_mono(struct forms *f, struct reached *r, mono_id id) {
-    const struct mono m = *mono_of(f, id);
-    for (uint32_t i = 0; i < m.n; i++) {
-        const struct atom a = *atom_of(f, m.factors[i].atom);
-        if (a.mono != 0) reach_mono(f, r, a.mono);
-        if (a.form != 0) reach(f, r, a.form);
+static bool has_term(const struct forms *f, form_id form, struct term t) {
+    for (uint32_t i = 0; i < form_of(f, form)->n; i++) {
+        const struct term *other = &form_of(f, form)->terms[i];
+        if (other->mono == t.mono && rational_same(other->c, t.c)) return true;
     }
+    return false;
 }
 
-static void reach(struct forms *f, struct reached *r, form_id id) {
-    for (uint32_t i = 0; i < r->n; i++)
-        if (r->list[i] == id) return;
-    if (r->n == MAX_REACHED) return;
-    r->list[r->n++] = id;
-    const struct form p = *form_of(f, id);
-    for (uint32_t i = 0; i < p.n; i++) reach_mono(f, r, p.terms[i].mono);
+/* What a term has that does not depend on a summed dim would be multiplied by its size. */
+static bool terms_have(const struct forms *f, form_id form, uint32_t dims) {
+    for (uint32_t i = 0; i < form_of(f, form)->n; i++)
+        if ((dims & ~mono_of(f, form_of(f, form)->terms[i].mono)->free) != 0) return false;
+    return true;
+}
+
+static bool product_lies_in(struct match *m, void *context) {
+    const struct product *product = context;
+    form_id rest;
+    uint32_t summed;
+    if (!rest_of_term(m, product->ratio, &rest, &summed)) return true;
+    form_id all = form_mul(m->f, product->p, rest);
+    if (all != FORM_NONE && !terms_have(m->f, all, summed)) return false;
+    for (; summed != 0 && all != FORM_NONE; summed &= summed - 1)
+        all = form_sum(m->f, all, (uint32_t)__builtin_ctz(summed));
+    if (all == FORM_NONE) return true;
+    if (form_of(m->f, all)->n != form_of(m->f, product->p)->n) return false; /* terms cancel */
+    for (uint32_t i = 0; i < form_of(m->f, all)->n; i++)
+        if (!has_term(m->f, product->c, form_of(m->f, all)->terms[i])) return false;
+    return true;
+}
+
+/* ---- p in one polynomial ---- */
+
+/* What p's coefficient may be, and the ratio that takes it to t's. Of one term 1 or t's, or its
+ * negative where p is else t itself; of several, those that make no negative. */
+static bool coefficient_fits(const struct form *p, struct rational ratio, uint32_t terms_of_c) {
+    const struct rational c = p->terms[0].c;
+    const bool one = c.num == c.den, same = ratio.num == ratio.den;
+    if (p->n > 1) return ratio.num > 0 && (llabs(c.num) == c.den || same);
+    return one || same || (terms_of_c == 1 && ratio.num == -ratio.den);
+}
+
+/* Whether the term of p lies in some term of c, whatever is left over. */
+static bool term_lies_in(struct forms *f, const struct form *p, uint32_t term,
+                         const struct form_reached *c) {
+    const uint32_t n = form_of(f, c->form)->n;
+    struct open_term open;
+    open_term(f, p->terms[term].mono, OF_P, &open);
+    for (uint32_t k = 0; k < n; k++) {
+        struct match m = {.f = f, .p = &open, .t = &c->terms[k]};
+        if (find_match(&m, p->free)) return true;
+    }
+    return false;
+}
+
+static bool form_lies_in(struct forms *f, const struct form *p, const struct open_term *first,
+                         struct product *product, const struct form_reached *c) {
+    const uint32_t n = form_of(f, c->form)->n;
+    if (p->n > n) return false;
+    for (uint32_t i = 1; i < p->n; i++)
+        if (!term_lies_in(f, p, i, c)) return false;
+    product->c = c->form;
+    for (uint32_t k = 0; k < n; k++) {
+        struct match m = {.f = f, .p = first, .t = &c->terms[k]};
+        struct rational inverse;
+        if (!rational_inverse(p->terms[0].c, &inverse) ||
+            !rational_mul(form_of(f, c->form)->terms[k].c, inverse, &product->ratio) ||
+            !coefficient_fits(p, product->ratio, n))
+            continue;
+        if (p->n > 1) {
+            m.accept = product_lies_in;
+            m.context = product;
+        }
+        if (find_match(&m, p->free)) return true;
+    }
+    return false;
 }
 
 /* ---- memo ---- */
@@ -230,16 +434,32 @@ static struct form_memo *memo_of(struct forms *f, form_id p, form_id target) {
     }
 }
 
+static bool is_constant(const struct forms *f, mono_id id) {
+    const struct mono *m = mono_of(f, id);
+    for (uint32_t i = 0; i < m->n; i++)
+        if (atom_of(f, m->factors[i].atom)->kind != ATOM_SIZE) return false;
+    return true;
+}
+
+static bool is_useful(struct forms *f, form_id p_id, form_id target) {
+    const struct form p = *form_of(f, p_id);
+    struct product product = {.p = p_id};
+    struct open_term first;
+    if (p.n == 0 || !remember_target(f, target)) return false;
+    if (p.n == 1 && is_constant(f, p.terms[0].mono)) return false;
+    open_term(f, p.terms[0].mono, OF_P, &first);
+    for (uint32_t i = 0; i < f->n_reached; i++)
+        if (form_lies_in(f, &p, &first, &product, &f->reached[i])) return true;
+    return false;
+}
+
 bool form_useful(struct forms *f, form_id p, form_id target) {
     if (p == FORM_NONE || target == FORM_NONE) return false;
     struct form_memo *m = memo_of(f, p, target);
     if (m == NULL) return false;
-    if (m->known) return m->useful;
-    struct reached r = {.n = 0};
-    bool useful = false;
-    reach(f, &r, target);
-    for (uint32_t i = 0; i < r.n && !useful; i++) useful = form_lies_in(f, p, r.list[i]);
-    m->known = true;
-    m->useful = useful;
-    return useful;
+    if (!m->known) {
+        m->known = true;
+        m->useful = is_useful(f, p, target);
+    }
+    return m->useful;
 }

@@ -15,7 +15,7 @@ static const struct cost_table table = {
     .result_word = 30, /* measured: a word that goes through shared memory */
     .hand_over = 2200, /* 1.3 us */
     .iteration = 20,
-    .unknown_size = 4096,
+    .ring_pages = 16,
 };
 
 const struct cost_table *cost_table(void) {
@@ -57,19 +57,6 @@ static uint64_t trips_of(const struct task_shape *t, uint8_t loop) {
     return loop == BLOCK_NONE ? 1 : CEIL_DIV(size_of(t->p, loop), t->tile[loop]);
 }
 
-void task_shape_make(const struct problem *p, const struct sources *sources,
-                     const struct skeleton *k, struct task_shape *out) {
-    *out = (struct task_shape){.p = p, .skeleton = k, .tasks = 1};
-    for (uint32_t i = 0; i < p->n_dims; i++) {
-        out->tile[i] = tile_of(p, sources, k, i);
-        if ((k->grid >> i & 1) != 0) out->tasks *= CEIL_DIV(size_of(p, i), out->tile[i]);
-        out->tasks = MIN(out->tasks, UINT32_MAX);
-    }
-    out->rounds = CEIL_DIV(out->tasks, (uint64_t)table.workers);
-    out->trips = trips_of(out, k->loop);
-    out->trips2 = trips_of(out, k->loop2);
-}
-
 uint64_t cost_elements(const struct task_shape *t, block_dims dims, uint32_t stage) {
     const struct skeleton *k = t->skeleton;
     uint64_t elements = 1;
@@ -82,6 +69,35 @@ uint64_t cost_elements(const struct task_shape *t, block_dims dims, uint32_t sta
         elements = MIN(elements, UINT64_C(1) << 40);
     }
     return elements;
+}
+
+/* Halves the loop's tile until what an iteration streams fits the ring of pages. */
+static void fit_pages(const struct sources *sources, uint64_t streamed, uint8_t loop,
+                      uint32_t stage, struct task_shape *t) {
+    for (uint64_t pages = table.ring_pages + 1; loop != BLOCK_NONE && pages > table.ring_pages;) {
+        pages = 0;
+        for (uint32_t i = 0; i < sources->n; i++)
+            if ((streamed >> i & 1) != 0)
+                pages +=
+                    CEIL_DIV(cost_elements(t, sources->at[i].dims, stage), BLOCK_PAGE_ELEMENTS);
+        if (t->tile[loop] == 1) return;
+        if (pages > table.ring_pages) t->tile[loop] /= 2;
+    }
+}
+
+void task_shape_make(const struct problem *p, const struct sources *sources,
+                     const struct skeleton *k, struct task_shape *out) {
+    *out = (struct task_shape){.p = p, .skeleton = k, .tasks = 1};
+    for (uint32_t i = 0; i < p->n_dims; i++) {
+        out->tile[i] = tile_of(p, sources, k, i);
+        if ((k->grid >> i & 1) != 0) out->tasks *= CEIL_DIV(size_of(p, i), out->tile[i]);
+        out->tasks = MIN(out->tasks, UINT32_MAX);
+    }
+    fit_pages(sources, k->streamed, k->loop, STAGE_LOOP, out);
+    fit_pages(sources, k->streamed2, k->loop2, STAGE_LOOP2, out);
+    out->rounds = CEIL_DIV(out->tasks, (uint64_t)table.workers);
+    out->trips = trips_of(out, k->loop);
+    out->trips2 = trips_of(out, k->loop2);
 }
 
 static uint64_t times(const struct task_shape *t, uint32_t stage) {

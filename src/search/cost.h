@@ -19,18 +19,18 @@ enum { COST_UNIT = 256 };
 
 /* The table. Where a number comes from stands in cost.c; docs/superoptimizer.md repeats it. */
 struct cost_table {
-    double workers;        /* multiprocessors */
-    double stream_bytes;   /* that a worker gets from memory in a cycle */
-    double stage_bytes;    /* that staging moves into scratch in a cycle, from L2 */
-    double trip;           /* cycles from an event to the first staged word */
-    double page_products;  /* cycles of a warp for the products of one page */
-    double warps;          /* that multiply at the same time */
-    double barrier;        /* of the whole task, for a reduction across threads */
-    double instruction;    /* of an elementwise node, for each element of a thread */
-    double result_word;    /* of 4 bytes through shared memory */
-    double hand_over;      /* between two tasks */
-    double iteration;      /* of a loop: its control */
-    uint32_t unknown_size; /* of a dim known at run time only: positions; rows count as 1 */
+    double workers;       /* multiprocessors */
+    double stream_bytes;  /* that a worker gets from memory in a cycle */
+    double stage_bytes;   /* that staging moves into scratch in a cycle, from L2 */
+    double trip;          /* cycles from an event to the first staged word */
+    double page_products; /* cycles of a warp for the products of one page */
+    double warps;         /* that multiply at the same time */
+    double barrier;       /* of the whole task, for a reduction across threads */
+    double instruction;   /* of an elementwise node, for each element of a thread */
+    double result_word;   /* of 4 bytes through shared memory */
+    double hand_over;     /* between two tasks */
+    double iteration;     /* of a loop: its control */
+    uint32_t ring_pages;  /* that an iteration may stream */
 };
 const struct cost_table *cost_table(void);
 

@@ -158,6 +158,23 @@ static int add_partial_product(struct lowering *l, const struct staged_edge *e, 
     return QN_OK;
 }
 
+/* A mean is a sum over the size. */
+static int add_division(struct lowering *l, uint32_t i) {
+    const uint8_t sum = l->node_of[i];
+    struct block_node *size, *n;
+    TRY(new_node(l, &size));
+    TRY(new_node(l, &n));
+    size->op = BLOCK_OP_SIZE;
+    size->red = l->b->node[sum].red;
+    n->op = BLOCK_OP_DIV;
+    n->stage = l->b->node[sum].stage;
+    n->dims = l->b->node[sum].dims;
+    n->a = sum;
+    n->b = (uint8_t)(sum + 1);
+    l->node_of[i] = (uint8_t)(sum + 2);
+    return QN_OK;
+}
+
 static int add_operator(struct lowering *l, uint32_t i) {
     const struct staged_edge *e = edge_of(l, i);
     uint8_t a = l->node_of[position(l, e->a)];
@@ -168,12 +185,12 @@ static int add_operator(struct lowering *l, uint32_t i) {
     struct block_node *n;
     uint8_t op = e->op;
     if (e->product && !accumulates) op = BLOCK_OP_MM;
-    if (accumulates) op = op == BLOCK_OP_SUM ? BLOCK_OP_ACC_SUM : BLOCK_OP_ACC_MAX;
+    if (accumulates) op = op == BLOCK_OP_MAX_OVER ? BLOCK_OP_ACC_MAX : BLOCK_OP_ACC_SUM;
     if (e->product && accumulates) {
         TRY(add_partial_product(l, e, a, b, &a));
         b = BLOCK_NONE;
     }
-    l->node_of[i] = l->b->n_nodes;
+    if (op == BLOCK_OP_MEAN) op = BLOCK_OP_SUM;
     TRY(new_node(l, &n));
     n->op = op;
     n->a = a;
@@ -182,7 +199,8 @@ static int add_operator(struct lowering *l, uint32_t i) {
     n->red = map_dims(l, e->red);
     n->dims = map_dims(l, class_dims(l, i));
     n->order = order_of(l, n);
-    return QN_OK;
+    l->node_of[i] = (uint8_t)(l->b->n_nodes - 1);
+    return e->op == BLOCK_OP_MEAN ? add_division(l, i) : QN_OK;
 }
 
 static int add_nodes(struct lowering *l) {

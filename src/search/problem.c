@@ -208,7 +208,7 @@ static int add_numbers(struct maker *m) {
         const struct expr_node *n = &m->x->nodes[i];
         if (!m->needed[i]) continue;
         if (n->op == BLOCK_OP_NUMBER) TRY(add_number(m, n->num, n->den));
-        if (n->op == BLOCK_OP_SIZE || n->op == BLOCK_OP_MEAN) TRY(add_size(m, n->use.dims));
+        if (n->op == BLOCK_OP_SIZE) TRY(add_size(m, n->use.dims));
     }
     return QN_OK;
 }
@@ -228,7 +228,7 @@ static uint64_t ops_for(const struct expr_node *n) {
     case BLOCK_OP_SELECT:
     case BLOCK_OP_PICK:
     case BLOCK_OP_CHOOSE: return 0;
-    case BLOCK_OP_MEAN: return BIT(SUM) | BIT(MUL) | BIT(DIV);
+    case BLOCK_OP_MEAN: return BIT(MEAN) | BIT(SUM) | BIT(MUL);
     case BLOCK_OP_SUM: return BIT(SUM) | BIT(MUL);
     case BLOCK_OP_MAX_OVER: return n->in[1] == EXPR_NO_NODE ? BIT(MAX_OVER) : 0;
     case BLOCK_OP_CLAMP: return BIT(MAX) | BIT(MIN);
@@ -236,6 +236,13 @@ static uint64_t ops_for(const struct expr_node *n) {
     case BLOCK_OP_SIGMOID: return BIT(SIGMOID) | BIT(SILU);
     default: return UINT64_C(1) << n->op;
     }
+}
+
+/* A mean may be taken as a sum of what is divided later, not the other way round. */
+static void add_reduced(struct problem *p, uint32_t op, block_dims dims) {
+    p->reduced |= dims;
+    p->over[op] |= dims;
+    if (op == BLOCK_OP_MEAN) p->over[BLOCK_OP_SUM] |= dims;
 }
 
 static int find_ops(struct maker *m) {
@@ -249,8 +256,9 @@ static int find_ops(struct maker *m) {
                         m->x->name, n->line, block_op_table[n->op].name,
                         n->op == BLOCK_OP_MAX_OVER ? " with a mask" : "");
         p->ops |= ops;
+        if (n->op == BLOCK_OP_SWAP) p->over[n->op] |= mapped(m, n->use.dims);
         if (block_op_uses_dims(n->op) && n->op != BLOCK_OP_SIZE && n->op != BLOCK_OP_SWAP)
-            p->reduced |= mapped(m, n->use.dims);
+            add_reduced(p, n->op, mapped(m, n->use.dims));
     }
     if ((p->ops & BIT(SQRT)) != 0 && (p->ops & BIT(DIV)) != 0) p->ops |= BIT(RSQRT);
     p->ops &= ~BIT(CAST16);
@@ -303,6 +311,8 @@ int problem_make(struct diag *d, const struct expr *x, const struct problem_size
     TRY(add_numbers(&m));
     TRY(find_ops(&m));
     expr_forms(forms, x, args, m.map, of_node);
+    for (uint32_t i = 0; i < x->n_nodes; i++)
+        if (m.needed[i] && of_node[i] != FORM_NONE) out->step[out->n_steps++] = of_node[i];
     TRY(add_targets(&m, of_node));
     return forms_status(d, forms);
 }

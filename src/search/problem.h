@@ -44,9 +44,12 @@ struct problem {
     struct problem_dim dim[BLOCK_DIMS];
     struct problem_leaf leaf[PROBLEM_LEAVES];
     struct problem_target target[BLOCK_OUT];
-    block_dims reduced; /* dims that the expression sums over */
-    uint64_t ops;       /* bits: operators that may be used */
-    uint64_t expr;      /* hash of the targets' forms */
+    form_id step[EXPR_MAX_NODES]; /* the expression's own values: always useful */
+    uint32_t n_steps;
+    block_dims over[N_BLOCK_OPS]; /* of reductions: the dims that they may reduce */
+    block_dims reduced;           /* dims that the expression sums over */
+    uint64_t ops;                 /* bits: operators that may be used */
+    uint64_t expr;                /* hash of the targets' forms */
 };
 
 /* What a user says of dims' sizes. */

@@ -27,6 +27,7 @@ struct saturator {
     struct field_state field_state;
     struct map by_key; /* struct key -> class */
     uint64_t budget;
+    form_id one;
 };
 
 /* ---- classes ---- */
@@ -97,6 +98,8 @@ static int add_leaf(struct saturator *s, uint32_t i) {
 /* ---- applications ---- */
 
 static bool is_useful(const struct saturator *s, form_id form) {
+    for (uint32_t i = 0; i < s->p->n_steps; i++)
+        if (s->p->step[i] == form) return true;
     for (uint32_t t = 0; t < s->p->n_targets; t++)
         if (form_useful(s->p->forms, form, s->p->target[t].form)) return true;
     return false;
@@ -108,6 +111,13 @@ static int evaluate(struct saturator *s, const struct application *x, struct val
     struct cells operand[BLOCK_MAX_ARITY] = {classes[x->a].cells};
     if (x->has_b) operand[1] = classes[x->b].cells;
     return cells_apply(s->d, s->arena, &s->field, (enum block_op)x->op, &use, operand, &c->cells);
+}
+
+/* A quotient is of use if its divisor's inverse is: what only cancels a factor is not. */
+static bool divides(const struct saturator *s, const struct application *x, const form_id forms[]) {
+    const form_id inverse[BLOCK_MAX_ARITY] = {s->one, forms[1]};
+    return x->op != BLOCK_OP_DIV ||
+           is_useful(s, form_apply(s->p->forms, BLOCK_OP_DIV, NULL, inverse));
 }
 
 /* Types, prunes, evaluates, and records the application if its result may be of use. */
@@ -127,20 +137,23 @@ static int try_application(struct saturator *s, struct application x) {
     if (block_op_dims((enum block_op)x.op, &use, dims, &result) != NULL) return QN_OK;
     struct value_class c = {.dims = (block_dims)result, .leaf = BLOCK_NONE};
     c.form = form_apply(s->p->forms, (enum block_op)x.op, &use, forms);
-    if (c.form == FORM_NONE || !is_useful(s, c.form)) return QN_OK;
+    if (!divides(s, &x, forms)) return QN_OK;
+    if (c.form == FORM_NONE || form_dims(s->p->forms, c.form) != c.dims || !is_useful(s, c.form))
+        return QN_OK; /* what is the same along one of its dims has a smaller value that does */
     if (is_known(s, c.form, c.dims, true, &found)) {
         x.to = (uint16_t)found;
     } else {
         TRY(evaluate(s, &x, &c));
         TRY(class_of_value(s, &c, &x.to));
     }
+    if (x.to < s->p->n_leaves) return QN_OK; /* it is there */
     if (x.to == x.a || (x.has_b && x.to == x.b)) return QN_OK;
     return ARRAY_PUSH(s->d, &s->out->applications, x);
 }
 
 static int try_unary(struct saturator *s, uint32_t op, uint16_t a) {
     const uint8_t class = block_op_table[op].op_class;
-    const block_dims dims = s->out->classes.items[a].dims;
+    const block_dims dims = s->out->classes.items[a].dims & s->p->over[op];
     if (class == BLOCK_ELEMENTWISE)
         return try_application(s, (struct application){.op = (uint8_t)op, .a = a});
     for (uint32_t i = 0; i < s->p->n_dims; i++)
@@ -222,6 +235,7 @@ int saturate(struct diag *d, struct arena *arena, const struct problem *p, uint6
              struct saturation *out) {
     struct saturator s = {.d = d, .arena = arena, .p = p, .out = out, .budget = budget};
     *out = (struct saturation){.complete = true};
+    s.one = form_number(p->forms, 1, 1);
     field_init(&s.field, &s.field_state, SEED);
     set_sizes(&s);
     const int rc = run(&s);

@@ -14,8 +14,8 @@ struct search_params search_params_default(void) {
     return (struct search_params){.n_tasks = 1,
                                   .n_graphs = 16,
                                   .n_threads = 1,
-                                  .max_applications = 4000000,
-                                  .max_steps = 20000,
+                                  .max_applications = 300000,
+                                  .max_steps = 4000,
                                   .limits = block_limits_default()};
 }
 
@@ -89,6 +89,7 @@ static int finish(struct searcher *s, const struct candidate *c) {
     TRY(stabilise(s->d, &g.blocks, &g.stable));
     if (block_graph_verify(&broken, &g.blocks, &s->params->limits) != QN_OK) {
         s->out->n_refused++;
+        if (getenv("DBG")) fprintf(stderr, "%s\n", broken.message);
         return QN_OK;
     }
     if (is_there(s->out, &g.blocks)) return QN_OK;

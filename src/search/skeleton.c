@@ -26,8 +26,8 @@ static void streams_of(const struct sources *sources, uint32_t dim, uint64_t *mu
     for (uint32_t i = 0; i < sources->n; i++) {
         const struct source *s = &sources->at[i];
         if (dim == BLOCK_NONE || (s->dims >> dim & 1) == 0) continue;
-        if (s->kind == EXPR_WEIGHT) *must |= UINT64_C(1) << i;
-        if (s->kind == EXPR_ACT) *may |= UINT64_C(1) << i;
+        if (s->kind == EXPR_WEIGHT || s->kind == EXPR_STATE) *must |= UINT64_C(1) << i;
+        if (s->kind == EXPR_ACT || s->kind == EXPR_MASK) *may |= UINT64_C(1) << i;
     }
 }
 
@@ -35,8 +35,26 @@ static uint64_t next_subset(uint64_t subset, uint64_t of) {
     return (subset - of) & of; /* 0 after the last */
 }
 
-static int add_loops(struct diag *d, const struct sources *sources, struct skeleton k,
-                     struct skeletons *out) {
+/* A task has a dim whose size is known at run time only as an index of the grid or of a loop, and
+ * what has it comes in that loop. */
+static bool bounds_all(const struct problem *p, const struct sources *sources,
+                       const struct skeleton *k) {
+    for (uint32_t dim = 0; dim < p->n_dims; dim++) {
+        if (!p->dim[dim].at_run_time || (k->grid >> dim & 1) != 0) continue;
+        if (dim != k->loop && dim != k->loop2) return false;
+        const uint64_t along =
+            (dim == k->loop ? k->streamed : 0) | (dim == k->loop2 ? k->streamed2 : 0);
+        const uint64_t across =
+            (dim != k->loop ? k->streamed : 0) | (dim != k->loop2 ? k->streamed2 : 0);
+        for (uint32_t i = 0; i < sources->n; i++)
+            if ((sources->at[i].dims >> dim & 1) != 0 && ((along & ~across) >> i & 1) == 0)
+                return false;
+    }
+    return true;
+}
+
+static int add_loops(struct diag *d, const struct problem *p, const struct sources *sources,
+                     struct skeleton k, struct skeletons *out) {
     uint64_t must, may, must2, may2, subset = 0, subset2;
     streams_of(sources, k.loop, &must, &may);
     streams_of(sources, k.loop2, &must2, &may2);
@@ -48,7 +66,7 @@ static int add_loops(struct diag *d, const struct sources *sources, struct skele
             k.streamed2 = must2 | subset2;
             const bool idle = (k.loop != BLOCK_NONE && k.streamed == 0) ||
                               (k.loop2 != BLOCK_NONE && k.streamed2 == 0);
-            if (!idle) TRY(ARRAY_PUSH(d, &out->list, k));
+            if (!idle && bounds_all(p, sources, &k)) TRY(ARRAY_PUSH(d, &out->list, k));
             subset2 = next_subset(subset2, may2);
         } while (subset2 != 0);
         subset = next_subset(subset, may);
@@ -59,14 +77,14 @@ static int add_loops(struct diag *d, const struct sources *sources, struct skele
 static int add_grid(struct diag *d, const struct problem *p, const struct sources *sources,
                     block_dims grid, struct skeletons *out) {
     struct skeleton k = {.grid = grid, .loop = BLOCK_NONE, .loop2 = BLOCK_NONE};
-    TRY(add_loops(d, sources, k, out));
+    TRY(add_loops(d, p, sources, k, out));
     for (uint8_t i = 0; i < p->n_dims; i++) {
         if ((grid >> i & 1) != 0) continue;
         k.loop = i;
         k.loop2 = BLOCK_NONE;
-        TRY(add_loops(d, sources, k, out));
+        TRY(add_loops(d, p, sources, k, out));
         for (k.loop2 = 0; k.loop2 < p->n_dims; k.loop2++)
-            if ((grid >> k.loop2 & 1) == 0) TRY(add_loops(d, sources, k, out));
+            if ((grid >> k.loop2 & 1) == 0) TRY(add_loops(d, p, sources, k, out));
     }
     return QN_OK;
 }
@@ -85,7 +103,8 @@ int skeletons_make(struct diag *d, const struct problem *p, const struct sources
 /* ---- questions ---- */
 
 uint32_t skeleton_stages(const struct skeleton *k, const struct sources *sources, uint32_t source) {
-    static const uint8_t straight[N_EXPR_KINDS] = {[EXPR_ACT] = STAGE_BEFORE};
+    static const uint8_t straight[N_EXPR_KINDS] = {
+        [EXPR_ACT] = STAGE_BEFORE, [EXPR_MASK] = STAGE_BEFORE};
     const uint32_t streamed = (uint32_t)(k->streamed >> source & 1) << STAGE_LOOP |
                               (uint32_t)(k->streamed2 >> source & 1) << STAGE_LOOP2;
     return streamed != 0 ? streamed : 1u << straight[sources->at[source].kind];

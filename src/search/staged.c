@@ -148,7 +148,7 @@ static int add_all(struct stager *s) {
     for (size_t i = 0; i < sat->applications.n; i++) {
         const struct application *x = &sat->applications.items[i];
         TRY(add_application(s, x));
-        if (x->op != BLOCK_OP_SUM) continue;
+        if (x->op != BLOCK_OP_SUM && x->op != BLOCK_OP_MEAN) continue;
         for (uint32_t m = sat->muls_of[x->a]; m != SATURATE_NO_MUL; m = sat->next_mul.items[m])
             TRY(add_product(s, x, &sat->applications.items[m]));
     }
