@@ -140,11 +140,13 @@ static uint32_t only_factor(const struct binder *b, index_id var) {
     return at;
 }
 
-/* Whether the factor is a share [var, p]: for each p it is 1 at one value of var. */
+/* Whether the factor is a share [var, p...]: for each p it is 1 at one value of var. */
 static bool is_share_of(const struct binder *b, uint32_t i, index_id var) {
     const struct atom *a = atom_of(b->f, b->x[i].atom);
-    return a->kind == ATOM_INPUT && a->input == FORM_SHARE && a->n > 1 && a->at[0] == var &&
-           b->x[i].num == 1 && b->x[i].den == 1 && INDEX_VAR(a->at[1]) != var;
+    if (a->kind != ATOM_INPUT || a->input != FORM_SHARE || a->at[0] != var) return false;
+    for (int k = 1; k < a->n; k++)
+        if (INDEX_VAR(a->at[k]) == var) return false;
+    return b->x[i].num == 1 && b->x[i].den == 1;
 }
 
 /* Drops shares that are summed up, and variables that nothing has, whose sizes go to *sizes (of a
