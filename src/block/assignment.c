@@ -23,11 +23,12 @@ static uint64_t start(const struct assignment *s, uint64_t what) {
     return state ^ next(&state);
 }
 
-void assignment_sizes(const struct assignment *s, const struct expr *x, struct algebra *g) {
+void assignment_sizes(const struct assignment *s, const struct expr *x, uint32_t halved,
+                      struct algebra *g) {
     uint64_t state = start(s, 0x51235);
     for (uint32_t i = 0; i < x->n_dims; i++) {
-        const uint32_t n = s->largest <= 1 ? 1 : 1 + below(&state, s->largest);
-        g->sizes[i] = x->dims[i].halved ? 2 * CEIL_DIV(n, 2u) : n;
+        const uint32_t n = s->least + below(&state, s->largest - s->least + 1);
+        g->sizes[i] = halved >> i & 1 ? 2 * CEIL_DIV(n, 2u) : n;
     }
 }
 

@@ -19,11 +19,12 @@ enum assignment_kind {
 struct assignment {
     uint64_t seed;
     enum assignment_kind kind;
-    uint32_t largest; /* size of dims at most, at least 1; halved ones are even */
+    uint32_t least, largest; /* sizes of dims; halved ones are even */
 };
 
-/* Sets the sizes of x's dims in g, all the same for 1, else from the seed. */
-void assignment_sizes(const struct assignment *s, const struct expr *x, struct algebra *g);
+/* Sets the sizes of x's dims in g. halved: those that are to be even, bits. */
+void assignment_sizes(const struct assignment *s, const struct expr *x, uint32_t halved,
+                      struct algebra *g);
 /* Makes the numbers of argument `arg`. Errors: QN_ELIMIT, QN_ENOMEM. */
 int assignment_make(struct diag *d, struct arena *arena, const struct assignment *s,
                     struct algebra *g, const struct expr *x, uint32_t arg, struct cells *out);

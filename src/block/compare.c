@@ -114,7 +114,12 @@ static int reorder(struct diag *d, struct arena *arena, const struct algebra *fr
 static int make_args(struct diag *d, const struct compare_case *c, const struct assignment *s,
                      struct evaluation *e) {
     const struct expr *a = c->m->a;
-    assignment_sizes(s, a, &e->g);
+    uint32_t halved = 0;
+    for (uint32_t i = 0; i < a->n_dims; i++) {
+        const int other = c->m->dim[i];
+        if (a->dims[i].halved || (other >= 0 && c->m->b->dims[other].halved)) halved |= 1u << i;
+    }
+    assignment_sizes(s, a, halved, &e->g);
     e->g.notes = e->g_b.notes = 0;
     for (uint32_t i = 0; i < a->n_dims; i++)
         if (c->m->dim[i] >= 0) e->g_b.sizes[c->m->dim[i]] = e->g.sizes[i];
@@ -235,6 +240,7 @@ int compare_witness(struct diag *d, const struct compare_case *c, bool *found,
     for (uint32_t t = 0; t < WITNESS_TRIALS && rc == QN_OK && !*found; t++) {
         const struct assignment s = {.seed = t + 1,
                                      .kind = t % 2 == 0 ? ASSIGN_QUARTERS : ASSIGN_POSITIVE,
+                                     .least = 1,
                                      .largest = 1 + t * WITNESS_LARGEST / WITNESS_TRIALS};
         interval_init(&e->g);
         interval_init(&e->g_b);
@@ -272,8 +278,10 @@ static int draw_fields(struct diag *d, const struct compare_case *c, uint32_t te
                        struct evaluation *e, struct field_state *state, bool *defined) {
     *defined = false;
     for (uint32_t k = 0; k < REDRAWS && !*defined; k++) {
-        const struct assignment s = {
-            .seed = 1000 + (uint64_t)test * REDRAWS + k, .kind = ASSIGN_FIELD, .largest = 3};
+        const struct assignment s = {.seed = 1000 + (uint64_t)test * REDRAWS + k,
+                                     .kind = ASSIGN_FIELD,
+                                     .least = 2,
+                                     .largest = 3};
         field_init(&e->g, state, s.seed);
         e->g_b = e->g;
         TRY(run_both(d, c, &s, e));
@@ -335,8 +343,10 @@ int compare_floats(struct diag *d, const struct compare_case *c, enum dtype dtyp
     if (rc == QN_OK) rc = evaluation_new(d, &exact);
     *error_a = *error_b = 0;
     for (uint32_t t = 0; t < 16 && rc == QN_OK; t++) {
-        const struct assignment s = {
-            .seed = 7000 + t, .kind = t % 2 == 0 ? ASSIGN_NORMAL : ASSIGN_SPREAD, .largest = 6};
+        const struct assignment s = {.seed = 7000 + t,
+                                     .kind = t % 2 == 0 ? ASSIGN_NORMAL : ASSIGN_SPREAD,
+                                     .least = 1,
+                                     .largest = 6};
         rc = floats_once(d, c, &s, dtype, e, exact, error_a, error_b);
     }
     if (e != NULL) evaluation_free(e);

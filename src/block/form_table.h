@@ -195,9 +195,12 @@ bool factors_rename(struct forms *f, struct factor *factors, uint32_t n_factors,
 form_id form_rename(struct forms *f, form_id a, const struct renaming *r, uint32_t n);
 bool atom_has(const struct forms *f, atom_id a, index_id var);
 bool form_has(const struct forms *f, form_id a, index_id var);
-/* Whether a variable has an index with the map SWAP, or one that no swap may be put into. */
-bool atom_swaps(const struct forms *f, atom_id a, index_id var, bool *fixed);
-bool form_swaps(const struct forms *f, form_id a, index_id var, bool *fixed);
+/* Indices of a variable: with the map SWAP, without a map, with another one. */
+struct index_count {
+    uint32_t swapped, plain, other;
+};
+void atom_count(const struct forms *f, atom_id a, index_id var, struct index_count *c);
+void form_count(const struct forms *f, form_id a, index_id var, struct index_count *c);
 /* The number of a map that takes a position from a FORM_INDEX; 0: no more. */
 uint32_t map_of_tensor(struct forms *f, uint32_t tensor);
 

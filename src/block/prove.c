@@ -136,6 +136,23 @@ int prove(struct diag *d, const struct expr *a, const struct expr *b, enum verdi
     return rc;
 }
 
+int prove_forms(struct diag *d, const struct expr *a, const struct expr *b, bool *equal) {
+    struct matching m;
+    struct cases cases;
+    struct forms *f;
+    TRY(matching_make(d, a, b, &m));
+    list_cases(a, &cases);
+    TRY(forms_new(d, &f));
+    *equal = cases.n <= EXPR_MAX_OPTIONAL;
+    for (uint32_t i = 0; i < 1u << cases.n && *equal; i++) {
+        const struct compare_case c = {&m, case_absent(&cases, i)};
+        *equal = unequal_output(f, &c) == a->n_out;
+    }
+    const int rc = forms_status(d, f);
+    forms_free(f);
+    return rc;
+}
+
 /* ---- one operator ---- */
 
 static int dump_outputs(struct diag *d, struct forms *f, const struct expr *x, struct strbuf *out) {
