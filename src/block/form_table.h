@@ -128,7 +128,8 @@ struct forms {
     struct id_table atom_at, mono_at, form_at;
     struct form_memo *memo;
     uint32_t n_memo, memo_capacity;
-    uint32_t depth; /* of calls that call each other */
+    uint32_t depth;  /* of calls that call each other */
+    bool cancelling; /* form_cancel is at work: it does not call itself */
     bool nomem;
 };
 
@@ -180,6 +181,9 @@ form_id form_of_factors(struct forms *f, struct rational c, const struct factor 
 bool mono_settled(const struct forms *f, mono_id m);
 /* A factor that is positive whatever the inputs are. */
 bool atom_positive(const struct forms *f, atom_id a);
+
+/* a, with what cancels between terms and their denominators cancelled (form_divide.c). */
+form_id form_cancel(struct forms *f, form_id a);
 
 /* ---- indices (form_index.c) ---- */
 

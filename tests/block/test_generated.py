@@ -381,6 +381,20 @@ def rules(e, r):
     if op == "swap":
         if e[1][0] in ("+", "-", "*") and all("h" in dims(e[1][i]) for i in (1, 2)):
             found.append((e[1][0], ("swap", e[1][1]), ("swap", e[1][2])))
+    if op == "+" and e[1][0] == e[2][0] == "/":
+        (_, a, b), (_, c, d) = e[1], e[2]
+        found.append(("/", ("+", ("*", a, d), ("*", c, b)), ("*", b, d)))
+    if op == "square" and e[1][0] == "+":
+        a, b = e[1][1], e[1][2]
+        found.append(("+", ("+", ("square", a), ("square", b)), ("*", ("+", a, a), b)))
+    if op == "exp":
+        found.append(("square", ("exp", ("/", e[1], ("num", Fraction(2))))))
+    if op == "sqrt":
+        found.append(("*", e[1], ("rsqrt", e[1])))
+    p = ("+", ("square", ("arg", r.choice("cd"))), ("num", Fraction(r.choice([1, 2]))))
+    if r.random() < 0.2:
+        found += [("/", ("*", e, p), p), ("*", e, ("*", ("sqrt", p), ("rsqrt", p))),
+                  ("/", ("*", e, ("sqrt", p)), ("sqrt", p))]
     c = ("arg", r.choice(["c", "d"]))
     found += [("-", ("+", e, c), c), ("neg", ("neg", e)), ("/", ("*", e, c), c)]
     return found
