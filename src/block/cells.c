@@ -7,7 +7,9 @@ int cells_make(struct diag *d, struct arena *arena, const struct algebra *g, uin
                struct cells *out) {
     uint64_t n = 1;
     for (uint32_t left = dims; left != 0; left &= left - 1)
-        if (!checked_mul(n, g->sizes[__builtin_ctz(left)], &n) || n > CELLS_MAX)
+        if (g->sizes[__builtin_ctz(left)] == 0)
+            return fail(d, QN_EINVAL, "a value has a dim without elements");
+        else if (!checked_mul(n, g->sizes[__builtin_ctz(left)], &n) || n > CELLS_MAX)
             return fail(d, QN_ELIMIT, "a value has more than %d elements", CELLS_MAX);
     *out = (struct cells){.dims = dims, .n = (uint32_t)n};
     return ARENA_NEW(d, arena, &out->at, n);

@@ -57,36 +57,56 @@ static form_id size_of_dims(struct forms *f, uint32_t dims) {
     return r;
 }
 
+/* The form of a node that is not known. */
+static form_id node_form(struct forms *f, const struct expr *x, const struct expr_call *c,
+                         const struct expr_node *n, const form_id *out) {
+    const struct block_use use = {mapped(n->use.dims, c->dims)};
+    form_id operand[BLOCK_MAX_ARITY];
+    for (int k = 0; k < BLOCK_MAX_ARITY; k++)
+        operand[k] = n->in[k] == EXPR_NO_NODE ? FORM_NONE : out[n->in[k]];
+    switch ((enum block_op)n->op) {
+    case BLOCK_OP_NUMBER: return form_number(f, n->num, n->den);
+    case BLOCK_OP_SIZE: return size_of_dims(f, use.dims);
+    case BLOCK_OP_GIVEN: return operand[c->args[n->arg] == FORM_NONE];
+    case BLOCK_OP_INPUT:
+        if (c->args[n->arg] != FORM_NONE || x->args[n->arg].fallback == EXPR_NO_NODE)
+            return c->args[n->arg];
+        return out[x->args[n->arg].fallback];
+    default: return form_apply(f, (enum block_op)n->op, &use, operand);
+    }
+}
+
+void expr_forms_of(struct forms *f, const struct expr *x, const struct expr_call *c, form_id *out) {
+    for (uint32_t i = 0; i < x->n_nodes; i++) {
+        bool known = false;
+        for (uint32_t k = 0; k < c->n_known; k++) {
+            if (c->known[k].node != (int32_t)i) continue;
+            out[i] = c->known[k].form;
+            known = true;
+        }
+        if (known) continue;
+        out[i] =
+            c->needed != NULL && !c->needed[i] ? FORM_NONE : node_form(f, x, c, &x->nodes[i], out);
+    }
+}
+
 void expr_forms(struct forms *f, const struct expr *x, const form_id *args, const uint32_t *dims,
                 form_id *out) {
-    for (uint32_t i = 0; i < x->n_nodes; i++) {
-        const struct expr_node *n = &x->nodes[i];
-        const struct block_use use = {mapped(n->use.dims, dims)};
-        form_id operand[BLOCK_MAX_ARITY];
-        for (int k = 0; k < BLOCK_MAX_ARITY; k++)
-            operand[k] = n->in[k] == EXPR_NO_NODE ? FORM_NONE : out[n->in[k]];
-        if (n->op == BLOCK_OP_NUMBER) {
-            out[i] = form_number(f, n->num, n->den);
-        } else if (n->op == BLOCK_OP_SIZE) {
-            out[i] = size_of_dims(f, use.dims);
-        } else if (n->op == BLOCK_OP_INPUT) {
-            const struct expr_arg *a = &x->args[n->arg];
-            const bool absent = args[n->arg] == FORM_NONE && a->fallback != EXPR_NO_NODE;
-            out[i] = absent ? out[a->fallback] : args[n->arg];
-        } else {
-            out[i] = form_apply(f, (enum block_op)n->op, &use, operand);
-        }
-    }
+    const struct expr_call c = {.args = args, .dims = dims};
+    expr_forms_of(f, x, &c, out);
 }
 
 /* ---- values ---- */
 
 void expr_needed(const struct expr *x, int32_t node, uint32_t absent, bool *needed) {
-    memset(needed, 0, x->n_nodes * sizeof *needed);
     needed[node] = true;
     for (int32_t i = node; i >= 0; i--) {
         const struct expr_node *n = &x->nodes[i];
         if (!needed[i]) continue;
+        if (n->op == BLOCK_OP_GIVEN) {
+            needed[n->in[absent >> n->arg & 1]] = true;
+            continue;
+        }
         for (int k = 0; k < BLOCK_MAX_ARITY; k++)
             if (n->in[k] != EXPR_NO_NODE) needed[n->in[k]] = true;
         if (n->op == BLOCK_OP_INPUT && (absent >> n->arg & 1) && x->args[n->arg].fallback >= 0)
@@ -99,6 +119,7 @@ int expr_cells(struct diag *d, struct arena *arena, struct algebra *g, const str
     for (uint32_t i = 0; i < x->n_nodes; i++) {
         const struct expr_node *n = &x->nodes[i];
         struct cells operand[BLOCK_MAX_ARITY] = {{0}};
+        out[i] = (struct cells){0};
         if (needed != NULL && !needed[i]) continue;
         for (int k = 0; k < BLOCK_MAX_ARITY; k++)
             if (n->in[k] != EXPR_NO_NODE) operand[k] = out[n->in[k]];
@@ -112,6 +133,8 @@ int expr_cells(struct diag *d, struct arena *arena, struct algebra *g, const str
             if (out[i].at == NULL)
                 return fail(d, QN_EINVAL, "%s: the argument %s is missing", x->name,
                             x->args[n->arg].name);
+        } else if (n->op == BLOCK_OP_GIVEN) {
+            out[i] = operand[args[n->arg].at == NULL];
         } else {
             TRY(cells_apply(d, arena, g, (enum block_op)n->op, &n->use, operand, &out[i]));
         }

@@ -86,11 +86,25 @@ form_id expr_arg_form(struct forms *f, const struct expr *x, uint32_t arg, uint3
 void expr_forms(struct forms *f, const struct expr *x, const form_id *args, const uint32_t *dims,
                 form_id *out);
 
+/* The same for the nodes that `needed` marks (NULL: all), where some nodes' forms are known. */
+struct expr_known {
+    int32_t node;
+    form_id form;
+};
+struct expr_call {
+    const form_id *args;
+    const uint32_t *dims;
+    const bool *needed;
+    const struct expr_known *known;
+    uint32_t n_known;
+};
+void expr_forms_of(struct forms *f, const struct expr *x, const struct expr_call *c, form_id *out);
+
 /* Sets out[n_nodes] to the values of all nodes that `needed` (NULL: all) marks. args[n_args]: at
  * NULL is absent. Errors: QN_EUNSUPPORTED where a node has no value (choose), cells_apply's. */
 int expr_cells(struct diag *d, struct arena *arena, struct algebra *g, const struct expr *x,
                const struct cells *args, const bool *needed, struct cells *out);
-/* Marks what the output needs, with those arguments that are absent (bits) replaced. */
+/* Marks what a node needs, besides what is marked already; absent: arguments that are (bits). */
 void expr_needed(const struct expr *x, int32_t node, uint32_t absent, bool *needed);
 
 /* "op name: dims ..., arguments ..., normal form" for `quern op check`. */

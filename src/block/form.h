@@ -44,7 +44,7 @@ int forms_status(struct diag *d, const struct forms *f);
 enum form_input_kind {
     FORM_REAL,  /* any number */
     FORM_MASK,  /* 0 or 1 */
-    FORM_SHARE, /* mask [s, p]: for each p it is 1 at one s */
+    FORM_SHARE, /* mask [s, p...]: for each p... it is 1 at one s */
     FORM_INDEX, /* a position of another dim; for PICK alone */
 };
 

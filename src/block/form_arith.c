@@ -93,7 +93,7 @@ form_id form_add(struct forms *f, form_id a, form_id b) {
     if (b == FORM_ZERO) return a;
     sum_add(&s, (struct rational){1, 1}, a);
     sum_add(&s, (struct rational){1, 1}, b);
-    return sum_finish(&s);
+    return form_cancel(f, sum_finish(&s));
 }
 
 form_id form_scale(struct forms *f, form_id a, struct rational c) {
@@ -218,7 +218,7 @@ form_id form_mul(struct forms *f, form_id a, form_id b) {
     for (uint32_t i = 0; i < x.n && !s.failed; i++)
         for (uint32_t j = 0; j < y.n && !s.failed; j++) mul_terms(&s, &x.terms[i], &y.terms[j]);
     f->depth--;
-    return sum_finish(&s);
+    return form_cancel(f, sum_finish(&s));
 }
 
 /* ---- powers ---- */

@@ -3,6 +3,7 @@
  *   exp(a + b) = exp(a) exp(b): an EXP atom's argument is one term with the coefficient 1, which is
  *       the exponent; exp(log(x)) = x
  *   max(a, b) = b + relu(a - b), relu(c x) = c relu(x) for c > 0, relu(-x) = relu(x) - x
+ *       relu(c + k relu(z)) of numbers is a sum of relus of z alone
  *   sigmoid(x) = 1 / (1 + exp(-x)), tanh(x) = 2 sigmoid(2 x) - 1
  *   gelu(x) = x phi(x), phi(-x) = 1 - phi(x)
  */
@@ -84,19 +85,64 @@ static bool leading(struct forms *f, form_id a, form_id *bare, struct rational *
     return *bare != FORM_NONE;
 }
 
-static bool is_number(const struct forms *f, form_id a) {
+/* Whether the factor is at least 0 whatever the inputs are. */
+static bool factor_positive(const struct forms *f, const struct factor *x) {
+    const struct atom *a = atom_of(f, x->atom);
+    if (atom_positive(f, x->atom) || a->kind == ATOM_RELU || a->kind == ATOM_PHI) return true;
+    if (a->kind == ATOM_INPUT && a->input != FORM_REAL) return true;
+    return x->den == 1 ? x->num % 2 == 0 : a->kind == ATOM_POWER;
+}
+
+/* 1: a is at least 0 whatever the inputs are, -1: at most 0, 0: neither is known. */
+static int sign_of(const struct forms *f, form_id a) {
     const struct form *p = form_of(f, a);
-    return p->n == 0 || (p->n == 1 && p->terms[0].mono == MONO_ONE);
+    int sign = 0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        const struct mono *m = mono_of(f, p->terms[i].mono);
+        const int s = p->terms[i].c.num < 0 ? -1 : 1;
+        if (sign == -s) return 0;
+        sign = s;
+        for (uint32_t k = 0; k < m->n; k++)
+            if (!factor_positive(f, &m->factors[k])) return 0;
+    }
+    return sign;
+}
+
+/* The argument of a monomial that is one RELU atom; FORM_NONE: it is not. */
+static form_id relu_argument(const struct forms *f, mono_id id) {
+    const struct mono *m = mono_of(f, id);
+    if (m->n != 1 || m->factors[0].num != 1 || m->factors[0].den != 1) return FORM_NONE;
+    const struct atom *a = atom_of(f, m->factors[0].atom);
+    return a->kind == ATOM_RELU ? a->form : FORM_NONE;
+}
+
+/* relu(c + k relu(z)) of numbers c and k of unlike signs:
+ *     c > 0: c - |k| relu(z) + relu(|k| z - c)     c < 0: relu(k z + c)
+ * Clamps come to one form by this, however they are written. FORM_ZERO: a is no such form. */
+static form_id relu_of_relu(struct forms *f, form_id a) {
+    const struct form p = *form_of(f, a);
+    if (p.n != 2) return FORM_ZERO;
+    const int number = p.terms[0].mono == MONO_ONE ? 0 : 1;
+    const struct term c = p.terms[number], k = p.terms[1 - number];
+    const form_id z = relu_argument(f, k.mono);
+    if (c.mono != MONO_ONE || z == FORM_NONE) return FORM_ZERO;
+    if (c.c.num < 0)
+        return form_relu(f, form_add(f, form_scale(f, z, k.c), form_of_term(f, c.c, MONO_ONE)));
+    const struct rational less_c = {-c.c.num, c.c.den}, less_k = {-k.c.num, k.c.den};
+    const form_id over =
+        form_relu(f, form_add(f, form_scale(f, z, less_k), form_of_term(f, less_c, MONO_ONE)));
+    return form_add(f, a, over);
 }
 
 form_id form_relu(struct forms *f, form_id a) {
     struct rational scale;
     form_id bare;
     if (a == FORM_NONE) return FORM_NONE;
-    if (is_number(f, a)) {
-        const struct form *p = form_of(f, a);
-        return p->n == 0 || p->terms[0].c.num < 0 ? FORM_ZERO : a;
-    }
+    const int sign = sign_of(f, a);
+    if (a == FORM_ZERO || sign < 0) return FORM_ZERO;
+    if (sign > 0) return a;
+    const form_id flat = relu_of_relu(f, a);
+    if (flat != FORM_ZERO) return flat;
     if (!leading(f, a, &bare, &scale)) return FORM_NONE;
     form_id r = function(f, ATOM_RELU, bare);
     if (scale.num < 0) { /* relu(-|c| x) = |c| (relu(x) - x) */

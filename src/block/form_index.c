@@ -140,33 +140,26 @@ bool form_has(const struct forms *f, form_id id, index_id var) {
     return false;
 }
 
-static bool mono_swaps(const struct forms *f, mono_id id, index_id var, bool *fixed) {
+static void mono_count(const struct forms *f, mono_id id, index_id var, struct index_count *c) {
     const struct mono *m = mono_of(f, id);
-    bool found = false;
-    if (!may_have(m->free, m->inside, var)) return false;
-    for (uint32_t i = 0; i < m->n; i++)
-        found = atom_swaps(f, m->factors[i].atom, var, fixed) || found;
-    return found;
+    if (!may_have(m->free, m->inside, var)) return;
+    for (uint32_t i = 0; i < m->n; i++) atom_count(f, m->factors[i].atom, var, c);
 }
 
-bool atom_swaps(const struct forms *f, atom_id id, index_id var, bool *fixed) {
+void atom_count(const struct forms *f, atom_id id, index_id var, struct index_count *c) {
     const struct atom *a = atom_of(f, id);
-    bool found = false;
-    if (!may_have(a->free, a->inside, var)) return false;
+    if (!may_have(a->free, a->inside, var)) return;
     for (int i = 0; a->kind == ATOM_INPUT && i < a->n; i++) {
+        const uint32_t map = INDEX_MAP(a->at[i]);
         if (INDEX_VAR(a->at[i]) != var) continue;
-        found = found || INDEX_MAP(a->at[i]) == MAP_SWAP;
-        *fixed = *fixed || INDEX_MAP(a->at[i]) > MAP_SWAP;
+        (*(map == MAP_NONE ? &c->plain : map == MAP_SWAP ? &c->swapped : &c->other))++;
     }
-    if (a->mono != 0) found = mono_swaps(f, a->mono, var, fixed) || found;
-    if (a->form != 0) found = form_swaps(f, a->form, var, fixed) || found;
-    return found;
+    if (a->mono != 0) mono_count(f, a->mono, var, c);
+    if (a->form != 0) form_count(f, a->form, var, c);
 }
 
-bool form_swaps(const struct forms *f, form_id id, index_id var, bool *fixed) {
+void form_count(const struct forms *f, form_id id, index_id var, struct index_count *c) {
     const struct form *p = form_of(f, id);
-    bool found = false;
-    for (uint32_t i = 0; i < p->n; i++)
-        found = mono_swaps(f, p->terms[i].mono, var, fixed) || found;
-    return found;
+    if (!may_have(p->free, p->inside, var)) return;
+    for (uint32_t i = 0; i < p->n; i++) mono_count(f, p->terms[i].mono, var, c);
 }

@@ -151,6 +151,10 @@ static form_id form_op_pick(const struct call *x) {
     const struct renaming r = {VAR_OF(lowest_dim(x->dims), 0), INDEX_OF(a.at[0], map)};
     return map == 0 ? FORM_NONE : form_rename(x->f, x->a, &r, 1);
 }
+static form_id form_op_given(const struct call *x) {
+    (void)x;
+    return FORM_NONE; /* expr_forms */
+}
 static form_id form_op_choose(const struct call *x) {
     return over_dims(x, x->a, form_choose);
 }

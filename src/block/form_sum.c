@@ -44,7 +44,8 @@ struct naming {
     enum atom_kind kind;
     struct renaming r[FORM_MAX_BOUND];
     index_id slot[FORM_MAX_BOUND];
-    bool used[FORM_MAX_BOUND], swaps[FORM_MAX_BOUND];
+    bool used[FORM_MAX_BOUND];
+    uint8_t first_map[FORM_MAX_BOUND], last_map[FORM_MAX_BOUND];
     uint32_t trials;
     bool failed;
     mono_id mono; /* the least so far; 0: none */
@@ -81,7 +82,7 @@ static void fill_slot(struct naming *t, uint32_t slot) {
     for (uint32_t i = 0; i < b->n_bound && !t->failed; i++) {
         if (t->used[i] || INDEX_DIM(b->bound[i]) != INDEX_DIM(t->slot[slot])) continue;
         t->used[i] = true;
-        for (uint32_t map = MAP_NONE; map <= (t->swaps[i] ? MAP_SWAP : MAP_NONE); map++) {
+        for (uint32_t map = t->first_map[i]; map <= t->last_map[i]; map++) {
             t->r[i] = (struct renaming){b->bound[i], INDEX_OF(t->slot[slot], map)};
             fill_slot(t, slot + 1);
         }
@@ -96,12 +97,16 @@ static uint32_t first_copy(const struct binder *b) {
     return height + 1;
 }
 
-static bool binder_swaps(const struct binder *b, index_id var) {
-    bool fixed = false, found = false;
-    for (uint32_t i = 0; i < b->n; i++)
-        found = atom_swaps(b->f, b->x[i].atom, var, &fixed) || found;
-    if (b->form != FORM_NONE) found = form_swaps(b->f, b->form, var, &fixed) || found;
-    return found && !fixed;
+/* A sum over a variable is one over the other half's places, too: the name is tried that has fewer
+ * swapped indices, or both. */
+static void which_swaps(const struct binder *b, index_id var, uint8_t *first, uint8_t *last) {
+    struct index_count c = {0};
+    for (uint32_t i = 0; i < b->n; i++) atom_count(b->f, b->x[i].atom, var, &c);
+    if (b->form != FORM_NONE) form_count(b->f, b->form, var, &c);
+    *first = *last = MAP_NONE;
+    if (c.other > 0 || c.swapped < c.plain || c.swapped == 0) return;
+    *last = MAP_SWAP;
+    if (c.swapped > c.plain) *first = MAP_SWAP;
 }
 
 /* The atom that binds all variables of b; 0: not decided. */
@@ -114,7 +119,8 @@ static atom_id name_bound(const struct binder *b, enum atom_kind kind) {
     for (uint32_t dim = 0; dim < BLOCK_MAX_DIMS; dim++)
         for (uint32_t i = 0, copy = first; i < b->n_bound; i++)
             if (INDEX_DIM(b->bound[i]) == dim) t.slot[n++] = VAR_OF(dim, copy++);
-    for (uint32_t i = 0; i < b->n_bound; i++) t.swaps[i] = binder_swaps(b, b->bound[i]);
+    for (uint32_t i = 0; i < b->n_bound; i++)
+        which_swaps(b, b->bound[i], &t.first_map[i], &t.last_map[i]);
     fill_slot(&t, 0);
     if (t.failed || t.mono == 0) return 0;
     a.mono = t.mono;
@@ -140,11 +146,13 @@ static uint32_t only_factor(const struct binder *b, index_id var) {
     return at;
 }
 
-/* Whether the factor is a share [var, p]: for each p it is 1 at one value of var. */
+/* Whether the factor is a share [var, p...]: for each p it is 1 at one value of var. */
 static bool is_share_of(const struct binder *b, uint32_t i, index_id var) {
     const struct atom *a = atom_of(b->f, b->x[i].atom);
-    return a->kind == ATOM_INPUT && a->input == FORM_SHARE && a->n > 1 && a->at[0] == var &&
-           b->x[i].num == 1 && b->x[i].den == 1 && INDEX_VAR(a->at[1]) != var;
+    if (a->kind != ATOM_INPUT || a->input != FORM_SHARE || a->at[0] != var) return false;
+    for (int k = 1; k < a->n; k++)
+        if (INDEX_VAR(a->at[k]) == var) return false;
+    return b->x[i].num == 1 && b->x[i].den == 1;
 }
 
 /* Drops shares that are summed up, and variables that nothing has, whose sizes go to *sizes (of a

@@ -133,6 +133,8 @@ struct forms {
     uint32_t n_reached;
     form_id reached_of;
     uint32_t depth; /* of calls that call each other */
+    uint32_t depth;  /* of calls that call each other */
+    bool cancelling; /* form_cancel is at work: it does not call itself */
     bool nomem;
 };
 
@@ -185,6 +187,9 @@ bool mono_settled(const struct forms *f, mono_id m);
 /* A factor that is positive whatever the inputs are. */
 bool atom_positive(const struct forms *f, atom_id a);
 
+/* a, with what cancels between terms and their denominators cancelled (form_divide.c). */
+form_id form_cancel(struct forms *f, form_id a);
+
 /* ---- indices (form_index.c) ---- */
 
 /* What becomes of a variable. */
@@ -199,9 +204,12 @@ bool factors_rename(struct forms *f, struct factor *factors, uint32_t n_factors,
 form_id form_rename(struct forms *f, form_id a, const struct renaming *r, uint32_t n);
 bool atom_has(const struct forms *f, atom_id a, index_id var);
 bool form_has(const struct forms *f, form_id a, index_id var);
-/* Whether a variable has an index with the map SWAP, or one that no swap may be put into. */
-bool atom_swaps(const struct forms *f, atom_id a, index_id var, bool *fixed);
-bool form_swaps(const struct forms *f, form_id a, index_id var, bool *fixed);
+/* Indices of a variable: with the map SWAP, without a map, with another one. */
+struct index_count {
+    uint32_t swapped, plain, other;
+};
+void atom_count(const struct forms *f, atom_id a, index_id var, struct index_count *c);
+void form_count(const struct forms *f, form_id a, index_id var, struct index_count *c);
 /* The number of a map that takes a position from a FORM_INDEX; 0: no more. */
 uint32_t map_of_tensor(struct forms *f, uint32_t tensor);
 

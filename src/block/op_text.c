@@ -447,6 +447,25 @@ static int pick(struct parser *p, const struct token *t, int32_t *out) {
                    (const int32_t[]){a, p->x->args[arg].node, EXPR_NO_NODE}, out);
 }
 
+/* (argument: a, b): a if the argument is there, else b. */
+static int given(struct parser *p, const struct token *t, int32_t *out) {
+    struct expr_node node = node_of(BLOCK_OP_GIVEN);
+    char name[EXPR_NAME];
+    struct token at;
+    TRY(need_mark(p, "("));
+    TRY(need_name(p, "an argument that may be absent", name, &at));
+    const int arg = expr_find_arg(p->x, name);
+    if (arg < 0 || p->x->args[arg].fallback == EXPR_NO_NODE)
+        return fail_at(p, &at, QN_EFORMAT, "want an argument that may be absent");
+    node.arg = (uint8_t)arg;
+    TRY(need_mark(p, ":"));
+    TRY(sum(p, &node.in[0]));
+    TRY(need_mark(p, ","));
+    TRY(sum(p, &node.in[1]));
+    TRY(need_mark(p, ")"));
+    return push_node(p, t, node, out);
+}
+
 static int size(struct parser *p, const struct token *t, int32_t *out) {
     uint32_t dim;
     TRY(need_mark(p, "("));
@@ -489,7 +508,7 @@ static const struct {
     {"select", BLOCK_OP_SELECT, NULL}, {"sum", BLOCK_OP_SUM, NULL},
     {"mean", BLOCK_OP_MEAN, NULL},     {"choose", BLOCK_OP_CHOOSE, NULL},
     {"swap", BLOCK_OP_SWAP, swap},     {"pick", BLOCK_OP_PICK, pick},
-    {"size", BLOCK_OP_SIZE, size},
+    {"size", BLOCK_OP_SIZE, size},     {"given", BLOCK_OP_GIVEN, given},
 };
 
 static int find_function(const struct token *t) {
@@ -521,7 +540,7 @@ static int primary(struct parser *p, int32_t *out) {
         return fail_at(
             p, &t, QN_EFORMAT,
             "want a function: exp log sqrt rsqrt square sigmoid silu tanh gelu abs cast16 "
-            "min max clamp select sum mean choose swap pick size");
+            "min max clamp select sum mean choose swap pick size given");
     return call(p, &t, which, out);
 }
 

@@ -13,10 +13,11 @@
  *              unless that is inside of brackets or after an operator, a comma, `=` or `->`
  *   operators  + - * / and unary minus
  *   functions  exp log sqrt rsqrt square sigmoid silu tanh gelu abs cast16 of one argument, min max
- * of several, clamp(x, low, high), select(mask, a, b), size(dim) sums       sum(d: e), mean(d: e),
- * max(d: e), choose(d: e); several dims: sum(d1,d2: e); sum(d in m: e), max(d in m1,m2: e): where
- * these masks or shares are 1 moves      swap(d: e): the halves of d change places; pick(d = row:
- * e): e at the position of d that the index argument `row` gives
+ * of several, clamp(x, low, high), select(mask, a, b), size(dim),
+ *              given(argument: a, b): a if the argument is there, else b sums       sum(d: e),
+ * mean(d: e), max(d: e), choose(d: e); several dims: sum(d1,d2: e); sum(d in m: e), max(d in m1,m2:
+ * e): where these masks or shares are 1 moves      swap(d: e): the halves of d change places;
+ * pick(d = row: e): e at the position of d that the index argument `row` gives
  *
  * A dim is an index of one range: the same name, the same range, and the size is a symbol. A
  * product of dims is as many dims (a query head is [kv,group]: its KV head is [kv]). Elementwise

@@ -18,6 +18,9 @@ enum verdict { VERDICT_EQUAL, VERDICT_DIFFERENT, VERDICT_UNDECIDED };
 int prove(struct diag *d, const struct expr *a, const struct expr *b, enum verdict *verdict,
           struct strbuf *why);
 
+/* The proof alone: *equal: all normal forms are, in all cases. Errors: as prove. */
+int prove_forms(struct diag *d, const struct expr *a, const struct expr *b, bool *equal);
+
 /* What a reader wants to know of one operator: arguments, outputs, dims, normal forms. Errors:
  * QN_ELIMIT where an output has no normal form. */
 int op_check(struct diag *d, const struct expr *x, struct strbuf *out);
