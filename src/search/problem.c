@@ -274,11 +274,8 @@ static void find_needed(struct maker *m) {
         m->absent[i] = a->kind == EXPR_CONST && a->fallback != EXPR_NO_NODE;
         if (m->absent[i]) absent |= 1u << i;
     }
-    for (uint32_t i = 0; i < m->x->n_out; i++) {
-        bool needed[EXPR_MAX_NODES];
-        expr_needed(m->x, m->x->out[i].node, absent, needed);
-        for (uint32_t k = 0; k < m->x->n_nodes; k++) m->needed[k] |= needed[k];
-    }
+    for (uint32_t i = 0; i < m->x->n_out; i++)
+        expr_needed(m->x, m->x->out[i].node, absent, m->needed);
 }
 
 static int add_targets(struct maker *m, const form_id *forms) {
