@@ -180,11 +180,12 @@ struct match {
     void *context;
 };
 
-/* The exponent of p's part, where t has e: at most as much, of the same sign. Of an exponential as
- * much, of any sign: exp(-x) stands in 1 / (1 + exp(-x)), whose form has exp(x). */
-static bool within(const struct forms *f, struct factor p, struct factor e) {
+/* The exponent of p's part, where t has e: at most as much, of the same sign. An exponential alone
+ * may have the other sign: exp(-x) stands in 1 / (1 + exp(-x)), whose form has exp(x). */
+static bool within(const struct match *m, struct factor p, struct factor e) {
     const int64_t left = (int64_t)p.num * e.den, right = (int64_t)e.num * p.den;
-    if (atom_of(f, p.atom)->kind == ATOM_EXP) return llabs(left) == llabs(right);
+    if (atom_of(m->f, p.atom)->kind == ATOM_EXP)
+        return left == right || (left == -right && m->p->n == 1);
     return left > 0 ? left <= right : left >= right;
 }
 
@@ -237,7 +238,7 @@ static bool lies_in(struct match *m) {
             if (!take_size(m, x[i])) return false;
             continue;
         }
-        while (at < t->n && (t->x[at].atom != x[i].atom || !within(m->f, x[i], m->left[at]))) at++;
+        while (at < t->n && (t->x[at].atom != x[i].atom || !within(m, x[i], m->left[at]))) at++;
         if (at == t->n || !take_away(&m->left[at], x[i])) return false;
     }
     for (uint32_t v = 0; v < m->n_bound; v++)

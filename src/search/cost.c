@@ -34,17 +34,17 @@ static uint64_t size_of(const struct problem *p, uint32_t dim) {
     return p->dim[dim].size != 0 ? p->dim[dim].size : 1;
 }
 
-static bool weight_has(const struct sources *sources, uint32_t dim) {
+static bool any_has(const struct sources *sources, uint32_t kind, uint32_t dim) {
     for (uint32_t i = 0; i < sources->n; i++)
-        if (sources->at[i].kind == EXPR_WEIGHT && (sources->at[i].dims >> dim & 1) != 0)
-            return true;
+        if (sources->at[i].kind == kind && (sources->at[i].dims >> dim & 1) != 0) return true;
     return false;
 }
 
-/* A page of weights has 16 rows and 256 columns; other dims of the grid go one index a task. */
+/* A page of weights has 16 rows and 256 columns; other dims of the grid, and heads, go one index a
+ * task. */
 static uint32_t tile_of(const struct problem *p, const struct sources *sources,
                         const struct skeleton *k, uint32_t dim) {
-    const bool weights = weight_has(sources, dim);
+    const bool weights = any_has(sources, EXPR_WEIGHT, dim) && !any_has(sources, EXPR_STATE, dim);
     uint64_t tile = 1;
     if ((k->grid >> dim & 1) != 0)
         tile = weights ? WEIGHT_ROWS : 1;

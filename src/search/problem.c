@@ -9,10 +9,10 @@
 
 /* Sizes where the user says nothing: what the cost model counts with. */
 enum {
+    SIZE_HEAD = 128,       /* of the last dim of a state */
+    SIZE_HEADS = 8,        /* of its other dims that activations have, too */
+    SIZE_POSITIONS = 4096, /* of those that none has */
     SIZE_WEIGHT = 4096,    /* of a dim of a weight */
-    SIZE_POSITIONS = 4096, /* of a dim of a state that no activation has */
-    SIZE_HEAD = 128,       /* of other dims that are summed over */
-    SIZE_HEADS = 8,        /* of other dims of a state */
     SIZE_REDUCED = 4096,   /* of a dim that activations alone have, summed over */
     SHARES = 32,           /* pieces of a dim whose size is known at run time only */
     PARTS = 8,             /* pieces of another one */
@@ -69,19 +69,26 @@ static bool is_reduced(const struct maker *m, uint32_t dim) {
     return false;
 }
 
+/* Whether it is the last dim of a state: an element of a head. */
+static bool is_head(const struct maker *m, uint32_t dim) {
+    for (uint32_t i = 0; i < m->x->n_args; i++) {
+        const struct expr_arg *a = &m->x->args[i];
+        if (a->kind == EXPR_STATE && a->n_dims > 0 && a->dims[a->n_dims - 1] == dim) return true;
+    }
+    return false;
+}
+
 static void set_size(const struct maker *m, uint32_t dim, struct problem_dim *out) {
     const uint32_t kinds = kinds_with(m, dim);
     const bool state = (kinds >> EXPR_STATE & 1) != 0, act = (kinds >> EXPR_ACT & 1) != 0;
     out->size = 1;
-    if ((kinds >> EXPR_WEIGHT & 1) != 0)
+    if (state)
+        out->size = is_head(m, dim) ? SIZE_HEAD : act ? SIZE_HEADS : SIZE_POSITIONS;
+    else if ((kinds >> EXPR_WEIGHT & 1) != 0)
         out->size = SIZE_WEIGHT;
-    else if (state && !act)
-        out->size = SIZE_POSITIONS;
-    else if (state)
-        out->size = is_reduced(m, dim) ? SIZE_HEAD : SIZE_HEADS;
     else if (is_reduced(m, dim))
         out->size = SIZE_REDUCED;
-    out->at_run_time = out->size == 1 || ((kinds >> EXPR_WEIGHT & 1) == 0 && state && !act);
+    out->at_run_time = out->size == 1 || (state && !act && !is_head(m, dim));
     for (uint32_t i = 0; i < m->sizes->n; i++)
         if (strcmp(m->sizes->at[i].name, out->name) == 0) {
             out->size = m->sizes->at[i].size;

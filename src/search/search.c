@@ -88,8 +88,8 @@ static int finish(struct searcher *s, const struct candidate *c) {
     bool proved;
     TRY(stabilise(s->d, &g.blocks, &g.stable));
     if (block_graph_verify(&broken, &g.blocks, &s->params->limits) != QN_OK) {
-        s->out->n_refused++;
-        if (getenv("DBG")) fprintf(stderr, "%s\n", broken.message);
+        if (s->out->n_refused++ == 0) s->out->refused = broken;
+
         return QN_OK;
     }
     if (is_there(s->out, &g.blocks)) return QN_OK;

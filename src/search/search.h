@@ -43,8 +43,9 @@ struct search_result {
     uint64_t n_edges;                  /* that were kept */
     uint64_t n_skeletons, n_steps;
     uint64_t n_unproved,
-        n_refused; /* graphs that were found and dropped: no proof, a rule broken */
-    bool complete; /* no budget ran out */
+        n_refused;       /* graphs that were found and dropped: no proof, a rule broken */
+    struct diag refused; /* why the first of these was refused */
+    bool complete;       /* no budget ran out */
 };
 
 /* Errors: QN_EUNSUPPORTED, QN_ELIMIT, QN_ENOMEM. Finding nothing is no error. */

@@ -35,22 +35,39 @@ static uint64_t next_subset(uint64_t subset, uint64_t of) {
     return (subset - of) & of; /* 0 after the last */
 }
 
-/* A task has a dim whose size is known at run time only as an index of the grid or of a loop, and
- * what has it comes in that loop. */
-static bool bounds_all(const struct problem *p, const struct sources *sources,
-                       const struct skeleton *k) {
+/* Whether a task can have the source: a dim whose size is known at run time only must be the
+ * grid's, or the dim of the loop that streams it. */
+static bool can_have(const struct problem *p, const struct skeleton *k, const struct source *s,
+                     uint64_t bit) {
     for (uint32_t dim = 0; dim < p->n_dims; dim++) {
-        if (!p->dim[dim].at_run_time || (k->grid >> dim & 1) != 0) continue;
-        if (dim != k->loop && dim != k->loop2) return false;
+        if (!p->dim[dim].at_run_time || (s->dims >> dim & 1) == 0 || (k->grid >> dim & 1) != 0)
+            continue;
         const uint64_t along =
             (dim == k->loop ? k->streamed : 0) | (dim == k->loop2 ? k->streamed2 : 0);
         const uint64_t across =
             (dim != k->loop ? k->streamed : 0) | (dim != k->loop2 ? k->streamed2 : 0);
-        for (uint32_t i = 0; i < sources->n; i++)
-            if ((sources->at[i].dims >> dim & 1) != 0 && ((along & ~across) >> i & 1) == 0)
-                return false;
+        if ((along & ~across & bit) == 0) return false;
     }
     return true;
+}
+
+/* Adds the skeleton, without the sources that it cannot have, unless it is there or a loop of it
+ * streams nothing. */
+static int add_skeleton(struct diag *d, const struct problem *p, const struct sources *sources,
+                        struct skeleton k, struct skeletons *out) {
+    for (uint32_t i = 0; i < sources->n; i++)
+        if (!can_have(p, &k, &sources->at[i], UINT64_C(1) << i)) k.absent |= UINT64_C(1) << i;
+    k.streamed &= ~k.absent;
+    k.streamed2 &= ~k.absent;
+    if ((k.loop != BLOCK_NONE && k.streamed == 0) || (k.loop2 != BLOCK_NONE && k.streamed2 == 0))
+        return QN_OK;
+    for (size_t i = out->list.n; i-- > 0;) {
+        const struct skeleton *o = &out->list.items[i];
+        if (o->grid != k.grid || o->loop != k.loop || o->loop2 != k.loop2) break;
+        if (o->streamed == k.streamed && o->streamed2 == k.streamed2 && o->absent == k.absent)
+            return QN_OK;
+    }
+    return ARRAY_PUSH(d, &out->list, k);
 }
 
 static int add_loops(struct diag *d, const struct problem *p, const struct sources *sources,
@@ -64,9 +81,7 @@ static int add_loops(struct diag *d, const struct problem *p, const struct sourc
         subset2 = 0;
         do {
             k.streamed2 = must2 | subset2;
-            const bool idle = (k.loop != BLOCK_NONE && k.streamed == 0) ||
-                              (k.loop2 != BLOCK_NONE && k.streamed2 == 0);
-            if (!idle && bounds_all(p, sources, &k)) TRY(ARRAY_PUSH(d, &out->list, k));
+            TRY(add_skeleton(d, p, sources, k, out));
             subset2 = next_subset(subset2, may2);
         } while (subset2 != 0);
         subset = next_subset(subset, may);
@@ -107,6 +122,7 @@ uint32_t skeleton_stages(const struct skeleton *k, const struct sources *sources
         [EXPR_ACT] = STAGE_BEFORE, [EXPR_MASK] = STAGE_BEFORE};
     const uint32_t streamed = (uint32_t)(k->streamed >> source & 1) << STAGE_LOOP |
                               (uint32_t)(k->streamed2 >> source & 1) << STAGE_LOOP2;
+    if ((k->absent >> source & 1) != 0) return 0;
     return streamed != 0 ? streamed : 1u << straight[sources->at[source].kind];
 }
 

@@ -33,6 +33,7 @@ struct skeleton {
     block_dims grid;
     uint8_t loop, loop2;          /* dims; BLOCK_NONE */
     uint64_t streamed, streamed2; /* bits over sources */
+    uint64_t absent;              /* those that a task of it cannot have */
 };
 
 struct skeletons {

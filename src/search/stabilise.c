@@ -343,6 +343,7 @@ static bool can_stabilise(const struct stabiliser *s, block_dims over, block_dim
     const block_dims of_max = s->g->task[s->task].node[s->exp].dims & (block_dims)~over;
     for (uint32_t t = s->task + 1; t < s->g->n_tasks; t++)
         if (merged_dims(s, t, of_max) != 0 && !can_weigh(s, t)) return false;
+    if (over == 0) return false; /* summed by a later task only */
     return loop == 0 || (over == loop && loop_is_online(s, loop));
 }
 
@@ -388,7 +389,7 @@ static bool find_exponential(struct stabiliser *s, block_dims *over, bool *scale
             if (b->node[s->exp].op != BLOCK_OP_EXP || has_maximum(b, s->exp)) continue;
             *scales = find_degrees(s);
             *over = summed_dims(s, s->task) & b->node[s->exp].dims;
-            if (*over != 0) return true;
+            if (*over != 0 || is_merged(s, b->node[s->exp].dims)) return true;
         }
     }
     return false;
