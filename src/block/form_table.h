@@ -128,8 +128,9 @@ struct forms {
     struct id_table atom_at, mono_at, form_at;
     struct form_memo *memo;
     uint32_t n_memo, memo_capacity;
-    uint32_t depth;  /* of calls that call each other */
-    bool cancelling; /* form_cancel is at work: it does not call itself */
+    uint32_t depth;                   /* of calls that call each other */
+    uint64_t look_ups, most_look_ups; /* forms_bound */
+    bool cancelling;                  /* form_cancel is at work: it does not call itself */
     bool nomem;
 };
 
