@@ -38,6 +38,9 @@ struct forms;
 /* Errors: QN_ENOMEM. */
 int forms_new(struct diag *d, struct forms **f);
 void forms_free(struct forms *f);
+/* After so many look-ups of atoms, monomials and forms nothing more is decided; 0: no bound. For
+ * expressions that come from outside. */
+void forms_bound(struct forms *f, uint64_t look_ups);
 /* QN_ENOMEM if memory ran out in any call since forms_new (these gave FORM_NONE), else QN_OK. */
 int forms_status(struct diag *d, const struct forms *f);
 

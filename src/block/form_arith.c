@@ -227,6 +227,7 @@ form_id form_mul(struct forms *f, form_id a, form_id b) {
 static bool rational_power(struct rational c, int32_t n, struct rational *out) {
     struct rational r = {1, 1};
     if (n < 0 && !rational_inverse(c, &c)) return false;
+    if (c.den == 1 && (c.num == 1 || c.num == -1)) n %= 2;
     for (int32_t i = 0; i < (n < 0 ? -n : n); i++)
         if (!rational_mul(r, c, &r)) return false;
     *out = r;

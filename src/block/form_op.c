@@ -147,6 +147,7 @@ static form_id form_op_pick(const struct call *x) {
     if (m->n != 1) return FORM_NONE;
     const struct atom a = *atom_of(x->f, m->factors[0].atom);
     if (a.kind != ATOM_INPUT || a.input != FORM_INDEX || a.n != 1) return FORM_NONE;
+    if (INDEX_MAP(a.at[0]) != MAP_NONE) return FORM_NONE;
     const uint32_t map = map_of_tensor(x->f, a.tensor);
     const struct renaming r = {VAR_OF(lowest_dim(x->dims), 0), INDEX_OF(a.at[0], map)};
     return map == 0 ? FORM_NONE : form_rename(x->f, x->a, &r, 1);

@@ -120,7 +120,7 @@ static atom_id name_bound(const struct binder *b, enum atom_kind kind) {
         for (uint32_t i = 0, copy = first; i < b->n_bound; i++)
             if (INDEX_DIM(b->bound[i]) == dim) t.slot[n++] = VAR_OF(dim, copy++);
     for (uint32_t i = 0; i < b->n_bound; i++)
-        which_swaps(b, b->bound[i], &t.first_map[i], &t.last_map[i]);
+        if (kind != ATOM_CHOOSE) which_swaps(b, b->bound[i], &t.first_map[i], &t.last_map[i]);
     fill_slot(&t, 0);
     if (t.failed || t.mono == 0) return 0;
     a.mono = t.mono;
@@ -262,13 +262,19 @@ static form_id finish_sum(struct binder *b, struct rational c, struct factor *ou
     return form_of_factors(b->f, c, outside, n);
 }
 
-/* The exponents that the factors of an opened sum may have once they are merged. */
+/* Merges the factors of opened sums. A mask's power is the mask; other exponents must be ones that
+ * an atom may keep. */
 static bool merge_inside(struct binder *b) {
-    const mono_id merged = mono_intern(b->f, b->x, b->n);
-    if (merged == 0 || !mono_settled(b->f, merged)) return false;
+    mono_id merged = mono_intern(b->f, b->x, b->n);
+    if (merged == 0) return false;
     b->n = mono_of(b->f, merged)->n;
     memcpy(b->x, mono_of(b->f, merged)->factors, b->n * sizeof *b->x);
-    return true;
+    for (uint32_t i = 0; i < b->n; i++) {
+        const struct atom *a = atom_of(b->f, b->x[i].atom);
+        if (a->kind == ATOM_INPUT && a->input != FORM_REAL && b->x[i].num > 1) b->x[i].num = 1;
+    }
+    merged = mono_intern(b->f, b->x, b->n);
+    return merged != 0 && mono_settled(b->f, merged);
 }
 
 static form_id sum_term(struct forms *f, const struct term *t, uint32_t dim) {

@@ -94,6 +94,17 @@ int forms_status(struct diag *d, const struct forms *f) {
     return f->nomem ? fail(d, QN_ENOMEM, "out of memory for normal forms") : QN_OK;
 }
 
+void forms_bound(struct forms *f, uint64_t look_ups) {
+    f->look_ups = 0;
+    f->most_look_ups = look_ups;
+}
+
+/* Whether one more look-up may be made, and the table has room. */
+static bool may_look_up(struct forms *f, size_t records) {
+    f->look_ups++;
+    return records < FORM_MAX_RECORDS && (f->most_look_ups == 0 || f->look_ups < f->most_look_ups);
+}
+
 void forms_stats(const struct forms *f, struct form_stats *s) {
     *s = (struct form_stats){(uint32_t)f->atoms.n - 1, (uint32_t)f->monos.n - 1,
                              (uint32_t)f->forms.n - 1};
@@ -199,7 +210,7 @@ static bool atom_same(const struct atom *a, const struct atom *b) {
 atom_id atom_intern(struct forms *f, struct atom a) {
     atom_free_dims(f, &a);
     a.hash = atom_hash(f, &a);
-    if (!table_grow(f, &f->atom_at, atom_hash_at) || f->atoms.n >= FORM_MAX_RECORDS) return 0;
+    if (!table_grow(f, &f->atom_at, atom_hash_at) || !may_look_up(f, f->atoms.n)) return 0;
     for (uint64_t i = a.hash;; i++) {
         const uint32_t id = f->atom_at.ids[i & (f->atom_at.capacity - 1)];
         if (id == 0) break;
@@ -269,7 +280,7 @@ static mono_id mono_push(struct forms *f, struct mono m, const struct factor *fa
 mono_id mono_intern(struct forms *f, const struct factor *factors, uint32_t n) {
     struct factor x[FORM_MAX_FACTORS];
     if (n > FORM_MAX_FACTORS || !table_grow(f, &f->mono_at, mono_hash_at) ||
-        f->monos.n >= FORM_MAX_RECORDS)
+        !may_look_up(f, f->monos.n))
         return 0;
     for (uint32_t i = 0; i < n; i++) {
         if (factors[i].atom == 0) return 0;
@@ -359,7 +370,7 @@ static form_id form_find_or_push(struct forms *f, struct form p) {
 }
 
 form_id form_intern(struct forms *f, const struct term *terms, uint32_t n) {
-    if (!table_grow(f, &f->form_at, form_hash_at) || f->forms.n >= FORM_MAX_RECORDS) return 0;
+    if (!table_grow(f, &f->form_at, form_hash_at) || !may_look_up(f, f->forms.n)) return 0;
     struct term few[32], *x = few;
     if (n > 16) x = malloc(2 * (size_t)n * sizeof *x);
     if (x == NULL) {

@@ -132,8 +132,9 @@ struct forms {
     struct form_reached *reached; /* form_useful: the last target's polynomials */
     uint32_t n_reached;
     form_id reached_of;
-    uint32_t depth;  /* of calls that call each other */
-    bool cancelling; /* form_cancel is at work: it does not call itself */
+    uint32_t depth;                   /* of calls that call each other */
+    uint64_t look_ups, most_look_ups; /* forms_bound */
+    bool cancelling;                  /* form_cancel is at work: it does not call itself */
     bool nomem;
 };
 

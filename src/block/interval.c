@@ -157,9 +157,11 @@ INTERVAL_OP(tanh) {
     growing(g, out, a, tanh);
 }
 INTERVAL_OP(gelu) {
-    union cell x;
+    union cell x = *a;
     (void)b, (void)c;
-    growing(g, &x, a, phi);
+    x.interval.low -= fabs(x.interval.low) * 0x1p-50; /* phi rounds its argument */
+    x.interval.high += fabs(x.interval.high) * 0x1p-50;
+    growing(g, &x, &x, phi);
     multiply(g, out, a, &x);
 }
 INTERVAL_OP(max) {

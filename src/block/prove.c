@@ -36,8 +36,9 @@ static bool has_choose(const struct expr *x) {
     return false;
 }
 
-/* The number of a's output whose forms are not equal, or not decided; n_out: all are equal. */
-static uint32_t unequal_output(struct forms *f, const struct compare_case *c) {
+/* The number of a's output whose forms are not equal; n_out: all are equal. *decided: both have a
+ * form. */
+static uint32_t unequal_output(struct forms *f, const struct compare_case *c, bool *decided) {
     const struct expr *a = c->m->a, *b = c->m->b;
     form_id args_a[EXPR_MAX_ARGS], args_b[EXPR_MAX_ARGS];
     form_id nodes_a[EXPR_MAX_NODES], nodes_b[EXPR_MAX_NODES];
@@ -50,8 +51,11 @@ static uint32_t unequal_output(struct forms *f, const struct compare_case *c) {
         if (c->m->dim[i] >= 0) dims[c->m->dim[i]] = 1u << i;
     expr_forms(f, a, args_a, NULL, nodes_a);
     expr_forms(f, b, args_b, dims, nodes_b);
-    for (uint32_t i = 0; i < a->n_out; i++)
-        if (!form_equal(f, nodes_a[a->out[i].node], nodes_b[b->out[c->m->out[i]].node])) return i;
+    for (uint32_t i = 0; i < a->n_out; i++) {
+        const form_id x = nodes_a[a->out[i].node], y = nodes_b[b->out[c->m->out[i]].node];
+        *decided = x != FORM_NONE && y != FORM_NONE;
+        if (!form_equal(f, x, y)) return i;
+    }
     return a->n_out;
 }
 
@@ -60,6 +64,7 @@ static uint32_t unequal_output(struct forms *f, const struct compare_case *c) {
 static int find_difference(struct diag *d, const struct compare_case *c, bool *differs,
                            struct strbuf *line) {
     enum field_answer answer = FIELD_SAME;
+    *differs = false;
     if (has_choose(c->m->a) || has_choose(c->m->b)) return QN_OK;
     TRY(compare_witness(d, c, differs, line));
     if (*differs) return QN_OK;
@@ -101,13 +106,14 @@ static int refute(struct diag *d, const struct compare_case *c, enum verdict *ve
 
 static int prove_case(struct diag *d, struct forms *f, const struct compare_case *c,
                       enum verdict *verdict, struct strbuf *why) {
-    const uint32_t i = unequal_output(f, c);
+    bool decided = true;
+    const uint32_t i = unequal_output(f, c, &decided);
     if (i == c->m->a->n_out) return cross_check(d, c);
     *verdict = VERDICT_UNDECIDED;
     TRY(refute(d, c, verdict, why));
     if (*verdict == VERDICT_UNDECIDED)
-        strbuf_printf(why, "the normal forms of %s differ, and no numbers were found that tell",
-                      c->m->a->out[i].name);
+        strbuf_printf(why, "%s: %s, and no numbers were found that tell", c->m->a->out[i].name,
+                      decided ? "the normal forms differ" : "a normal form exceeds a limit");
     return QN_OK;
 }
 
@@ -124,6 +130,7 @@ int prove(struct diag *d, const struct expr *a, const struct expr *b, enum verdi
         return QN_OK;
     }
     TRY(forms_new(d, &f));
+    forms_bound(f, PROVE_LOOK_UPS);
     *verdict = VERDICT_EQUAL;
     int rc = QN_OK;
     for (uint32_t i = 0; i < 1u << cases.n && *verdict == VERDICT_EQUAL && rc == QN_OK; i++) {
@@ -143,10 +150,12 @@ int prove_forms(struct diag *d, const struct expr *a, const struct expr *b, bool
     TRY(matching_make(d, a, b, &m));
     list_cases(a, &cases);
     TRY(forms_new(d, &f));
+    forms_bound(f, PROVE_LOOK_UPS);
     *equal = cases.n <= EXPR_MAX_OPTIONAL;
     for (uint32_t i = 0; i < 1u << cases.n && *equal; i++) {
         const struct compare_case c = {&m, case_absent(&cases, i)};
-        *equal = unequal_output(f, &c) == a->n_out;
+        bool decided;
+        *equal = unequal_output(f, &c, &decided) == a->n_out;
     }
     const int rc = forms_status(d, f);
     forms_free(f);
@@ -183,6 +192,7 @@ int op_check(struct diag *d, const struct expr *x, struct strbuf *out) {
     struct forms *f;
     expr_dump(x, out);
     TRY(forms_new(d, &f));
+    forms_bound(f, PROVE_LOOK_UPS);
     int rc = dump_outputs(d, f, x, out);
     if (rc == QN_OK) rc = forms_status(d, f);
     forms_free(f);

@@ -9,6 +9,9 @@
 
 #include "block/expr.h"
 
+/* Look-ups in tables of forms that a proof may take: some seconds. */
+enum { PROVE_LOOK_UPS = 20000000 };
+
 enum verdict { VERDICT_EQUAL, VERDICT_DIFFERENT, VERDICT_UNDECIDED };
 
 /* Arguments and outputs are matched by name; their dims are matched by the order in which they

@@ -259,7 +259,7 @@ static void branch_goal(struct extractor *x, uint32_t i) {
         if (node->class != x->goals->class[i] || (stages >> node->stage & 1) == 0 ||
             x->tree[n] == UINT64_MAX)
             continue;
-        const uint64_t cost = cost_result(&x->g->shape, dims, node->stage);
+        const uint64_t cost = cycles_result(&x->g->shape, dims, node->stage);
         const uint32_t n_pending = x->n_pending;
         x->result[i] = (uint16_t)n;
         x->cost += cost;
@@ -278,7 +278,7 @@ void extract(struct extractor *x, const struct goals *goals, uint32_t keep, uint
     x->keep = MIN(keep, EXTRACT_BEST);
     x->below = below;
     x->budget = budget;
-    x->cost = cost_task(&x->g->shape);
+    x->cost = cycles_task(&x->g->shape);
     branch_goal(x, 0);
 }
 

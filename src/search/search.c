@@ -82,7 +82,7 @@ static bool is_there(const struct search_result *r, const struct block_graph *g)
 
 /* Stabilises, verifies, proves, and keeps the graph if all of it holds. */
 static int finish(struct searcher *s, const struct candidate *c) {
-    struct search_graph g = {.cost = (double)c->cost / COST_UNIT, .blocks = c->blocks};
+    struct search_graph g = {.cost = (double)c->cost / CYCLES_UNIT, .blocks = c->blocks};
     struct diag broken = {0};
     const char *why;
     bool proved;

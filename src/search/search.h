@@ -3,7 +3,7 @@
  *   problem.c     expression -> leaves, targets, operators
  *   saturate.c    -> all useful values and how each is computed
  *   skeleton.c    -> grid, loops, streams of a task
- *   staged.c      -> values in the stages of one skeleton, with costs (cost.c)
+ *   staged.c      -> values in the stages of one skeleton, with costs (cycles.c)
  *   extract.c     -> the cheapest graphs of one skeleton
  *   pair.c        -> two tasks with values handed over
  *   lower.c       -> blocks
@@ -31,7 +31,7 @@ struct search_params {
 struct search_params search_params_default(void);
 
 struct search_graph {
-    double cost; /* cycles, of the model in cost.h */
+    double cost; /* cycles, of the model in cycles.h */
     bool stable; /* its sums of exponentials have maxima */
     struct block_graph blocks;
 };

@@ -61,7 +61,7 @@ static int add_sources(struct stager *s) {
             if ((stages >> stage & 1) == 0) continue;
             const struct source *from = &sources->at[i];
             TRY(add_edge(s, from->class, stage,
-                         (struct staged_edge){.cost = cost_source(&s->g->shape, from, stage),
+                         (struct staged_edge){.cost = cycles_source(&s->g->shape, from, stage),
                                               .a = STAGED_NONE,
                                               .b = STAGED_NONE,
                                               .op = BLOCK_OP_INPUT,
@@ -91,14 +91,15 @@ static int add_way_in(struct stager *s, const struct way *w, uint32_t sa, uint32
     const uint32_t in = stage_together(sa, sb);
     const uint32_t stage = in == N_NO_STAGE ? N_NO_STAGE : stage_reduced(s->g->k, in, w->red);
     if (stage == N_NO_STAGE) return QN_OK;
-    return add_edge(s, w->to, stage,
-                    (struct staged_edge){
-                        .cost = cost_operator(&s->g->shape, w->op, w->dims, w->red, w->product, in),
-                        .a = s->node_of[w->a * N_STAGES + sa],
-                        .b = w->has_b ? s->node_of[w->b * N_STAGES + sb] : STAGED_NONE,
-                        .op = w->op,
-                        .product = w->product,
-                        .red = w->red});
+    return add_edge(
+        s, w->to, stage,
+        (struct staged_edge){
+            .cost = cycles_operator(&s->g->shape, w->op, w->dims, w->red, w->product, in),
+            .a = s->node_of[w->a * N_STAGES + sa],
+            .b = w->has_b ? s->node_of[w->b * N_STAGES + sb] : STAGED_NONE,
+            .op = w->op,
+            .product = w->product,
+            .red = w->red});
 }
 
 static int add_way(struct stager *s, const struct way *w) {

@@ -9,7 +9,7 @@
 #ifndef QN_SEARCH_STAGED_H
 #define QN_SEARCH_STAGED_H
 
-#include "search/cost.h"
+#include "search/cycles.h"
 
 enum { STAGED_NONE = UINT16_MAX };
 

@@ -234,7 +234,7 @@ static int collect(struct diag *d, const struct two_tasks *t, uint32_t problem,
             !checked_add(t->first[h].cost, t->second[h].cost, &cost))
             continue;
         struct candidate c = {
-            .cost = cost + cost_hand_over(), .problem = problem, .blocks = {.n_tasks = 2}};
+            .cost = cost + cycles_hand_over(), .problem = problem, .blocks = {.n_tasks = 2}};
         c.blocks.task[0] = t->first[h].block;
         c.blocks.task[1] = t->second[h].block;
         TRY(ARRAY_PUSH(d, &out->list, c));

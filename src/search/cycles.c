@@ -1,9 +1,9 @@
-/* cost.c - the cost model: one table, then one function for each part of a task. */
-#include "search/cost.h"
+/* cycles.c - the cost model: one table, then one function for each part of a task. */
+#include "search/cycles.h"
 
 #include "base/checked.h"
 
-static const struct cost_table table = {
+static const struct cycles_table table = {
     .workers = 132,       /* an H100's */
     .stream_bytes = 15,   /* 3.35 TB/s over 132 multiprocessors of 1.7 GHz */
     .stage_bytes = 32,    /* of L2, an H100's multiprocessor */
@@ -18,12 +18,12 @@ static const struct cost_table table = {
     .ring_pages = 16,
 };
 
-const struct cost_table *cost_table(void) {
+const struct cycles_table *cycles_table(void) {
     return &table;
 }
 
 static uint64_t cycles(const struct task_shape *t, double n) {
-    return (uint64_t)(n * COST_UNIT * (double)t->rounds + 0.5);
+    return (uint64_t)(n * CYCLES_UNIT * (double)t->rounds + 0.5);
 }
 
 /* ---- shape ---- */
@@ -57,7 +57,7 @@ static uint64_t trips_of(const struct task_shape *t, uint8_t loop) {
     return loop == BLOCK_NONE ? 1 : CEIL_DIV(size_of(t->p, loop), t->tile[loop]);
 }
 
-uint64_t cost_elements(const struct task_shape *t, block_dims dims, uint32_t stage) {
+uint64_t cycles_elements(const struct task_shape *t, block_dims dims, uint32_t stage) {
     const struct skeleton *k = t->skeleton;
     uint64_t elements = 1;
     for (uint32_t i = 0; i < t->p->n_dims; i++) {
@@ -79,7 +79,7 @@ static void fit_pages(const struct sources *sources, uint64_t streamed, uint8_t 
         for (uint32_t i = 0; i < sources->n; i++)
             if ((streamed >> i & 1) != 0)
                 pages +=
-                    CEIL_DIV(cost_elements(t, sources->at[i].dims, stage), BLOCK_PAGE_ELEMENTS);
+                    CEIL_DIV(cycles_elements(t, sources->at[i].dims, stage), BLOCK_PAGE_ELEMENTS);
         if (t->tile[loop] == 1) return;
         if (pages > table.ring_pages) t->tile[loop] /= 2;
     }
@@ -106,16 +106,16 @@ static uint64_t times(const struct task_shape *t, uint32_t stage) {
 
 /* ---- costs ---- */
 
-uint64_t cost_source(const struct task_shape *t, const struct source *s, uint32_t stage) {
-    const double bytes = 2.0 * (double)cost_elements(t, s->dims, stage) * (double)times(t, stage);
+uint64_t cycles_source(const struct task_shape *t, const struct source *s, uint32_t stage) {
+    const double bytes = 2.0 * (double)cycles_elements(t, s->dims, stage) * (double)times(t, stage);
     const bool is_number = s->leaf != BLOCK_NONE && t->p->leaf[s->leaf].op != BLOCK_OP_INPUT;
     if (is_number) return 0;
     return cycles(t, bytes / (stage == STAGE_BEFORE ? table.stage_bytes : table.stream_bytes));
 }
 
-uint64_t cost_operator(const struct task_shape *t, uint32_t op, block_dims dims, block_dims red,
-                       bool product, uint32_t stage) {
-    const double elements = (double)cost_elements(t, dims, stage) * (double)times(t, stage);
+uint64_t cycles_operator(const struct task_shape *t, uint32_t op, block_dims dims, block_dims red,
+                         bool product, uint32_t stage) {
+    const double elements = (double)cycles_elements(t, dims, stage) * (double)times(t, stage);
     const double each = elements / BLOCK_THREADS;
     double n = each * table.instruction * block_op_table[op].cost;
     if (product) n = elements / BLOCK_PAGE_ELEMENTS * table.page_products / table.warps;
@@ -123,18 +123,18 @@ uint64_t cost_operator(const struct task_shape *t, uint32_t op, block_dims dims,
     return cycles(t, n);
 }
 
-uint64_t cost_result(const struct task_shape *t, block_dims dims, uint32_t stage) {
-    const double words = (double)cost_elements(t, dims, stage) * (double)times(t, stage) / 2;
+uint64_t cycles_result(const struct task_shape *t, block_dims dims, uint32_t stage) {
+    const double words = (double)cycles_elements(t, dims, stage) * (double)times(t, stage) / 2;
     return cycles(t, words / BLOCK_THREADS * table.result_word);
 }
 
-uint64_t cost_task(const struct task_shape *t) {
+uint64_t cycles_task(const struct task_shape *t) {
     const struct skeleton *k = t->skeleton;
     const double iterations = (k->loop != BLOCK_NONE ? (double)t->trips : 0) +
                               (k->loop2 != BLOCK_NONE ? (double)t->trips2 : 0);
     return cycles(t, table.trip + table.iteration * iterations);
 }
 
-uint64_t cost_hand_over(void) {
-    return (uint64_t)(table.hand_over * COST_UNIT);
+uint64_t cycles_hand_over(void) {
+    return (uint64_t)(table.hand_over * CYCLES_UNIT);
 }
