@@ -95,7 +95,7 @@ static int run(struct diag *d, struct one_task *t, uint32_t problem, struct cand
     for (uint32_t i = 0; i < t->s->problem.n_targets; i++) dims &= t->s->problem.target[i].dims;
     sources_make(&t->s->problem, &t->s->saturation, NULL, 0, &t->sources);
     set_goals(t);
-    TRY(skeletons_make(d, &t->s->problem, &t->sources, dims, &t->skeletons));
+    TRY(skeletons_make(d, &t->s->problem, &t->sources, dims, t->params->n_loops, &t->skeletons));
     const size_t n = t->skeletons.list.n;
     t->yields = calloc(MAX(n, 1), sizeof *t->yields);
     if (t->yields == NULL) return fail_nomem(d, n * sizeof *t->yields, "graphs of skeletons");

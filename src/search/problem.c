@@ -285,6 +285,15 @@ static void find_needed(struct maker *m) {
         expr_needed(m->x, m->x->out[i].node, absent, m->needed);
 }
 
+static void add_steps(struct maker *m, const form_id *forms) {
+    struct problem *p = m->p;
+    for (uint32_t i = 0; i < m->x->n_nodes; i++) {
+        if (!m->needed[i] || forms[i] == FORM_NONE) continue;
+        p->step[p->n_steps].form = forms[i];
+        p->step[p->n_steps++].dims = mapped(m, m->x->nodes[i].dims);
+    }
+}
+
 static int add_targets(struct maker *m, const form_id *forms) {
     struct problem *p = m->p;
     if (m->x->n_out > BLOCK_OUT)
@@ -315,8 +324,7 @@ int problem_make(struct diag *d, const struct expr *x, const struct problem_size
     TRY(add_numbers(&m));
     TRY(find_ops(&m));
     expr_forms(forms, x, args, m.map, of_node);
-    for (uint32_t i = 0; i < x->n_nodes; i++)
-        if (m.needed[i] && of_node[i] != FORM_NONE) out->step[out->n_steps++] = of_node[i];
+    add_steps(&m, of_node);
     TRY(add_targets(&m, of_node));
     return forms_status(d, forms);
 }

@@ -44,7 +44,10 @@ struct problem {
     struct problem_dim dim[BLOCK_DIMS];
     struct problem_leaf leaf[PROBLEM_LEAVES];
     struct problem_target target[BLOCK_OUT];
-    form_id step[EXPR_MAX_NODES]; /* the expression's own values: always useful */
+    struct {
+        form_id form;
+        block_dims dims;
+    } step[EXPR_MAX_NODES]; /* the expression's own values: always useful */
     uint32_t n_steps;
     block_dims over[N_BLOCK_OPS]; /* of reductions: the dims that they may reduce */
     block_dims reduced;           /* dims that the expression sums over */

@@ -97,12 +97,23 @@ static int add_leaf(struct saturator *s, uint32_t i) {
 
 /* ---- applications ---- */
 
-static bool is_useful(const struct saturator *s, form_id form) {
+/* Whether the expression itself has the value. */
+static bool is_step(const struct saturator *s, form_id form, uint32_t dims) {
     for (uint32_t i = 0; i < s->p->n_steps; i++)
-        if (s->p->step[i] == form) return true;
+        if (s->p->step[i].form == form && s->p->step[i].dims == dims) return true;
+    return false;
+}
+
+static bool is_useful(const struct saturator *s, form_id form) {
     for (uint32_t t = 0; t < s->p->n_targets; t++)
         if (form_useful(s->p->forms, form, s->p->target[t].form)) return true;
     return false;
+}
+
+/* What is the same along one of its dims has a smaller value that does as well. */
+static bool is_wanted(const struct saturator *s, form_id form, uint32_t dims) {
+    if (form == FORM_NONE) return false;
+    return is_step(s, form, dims) || (form_dims(s->p->forms, form) == dims && is_useful(s, form));
 }
 
 static int evaluate(struct saturator *s, const struct application *x, struct value_class *c) {
@@ -114,9 +125,10 @@ static int evaluate(struct saturator *s, const struct application *x, struct val
 }
 
 /* A quotient is of use if its divisor's inverse is: what only cancels a factor is not. */
-static bool divides(const struct saturator *s, const struct application *x, const form_id forms[]) {
+static bool divides(const struct saturator *s, const struct application *x, const form_id forms[],
+                    form_id result, uint32_t dims) {
     const form_id inverse[BLOCK_MAX_ARITY] = {s->one, forms[1]};
-    return x->op != BLOCK_OP_DIV ||
+    return x->op != BLOCK_OP_DIV || is_step(s, result, dims) ||
            is_useful(s, form_apply(s->p->forms, BLOCK_OP_DIV, NULL, inverse));
 }
 
@@ -137,9 +149,7 @@ static int try_application(struct saturator *s, struct application x) {
     if (block_op_dims((enum block_op)x.op, &use, dims, &result) != NULL) return QN_OK;
     struct value_class c = {.dims = (block_dims)result, .leaf = BLOCK_NONE};
     c.form = form_apply(s->p->forms, (enum block_op)x.op, &use, forms);
-    if (!divides(s, &x, forms)) return QN_OK;
-    if (c.form == FORM_NONE || form_dims(s->p->forms, c.form) != c.dims || !is_useful(s, c.form))
-        return QN_OK; /* what is the same along one of its dims has a smaller value that does */
+    if (!divides(s, &x, forms, c.form, c.dims) || !is_wanted(s, c.form, c.dims)) return QN_OK;
     if (is_known(s, c.form, c.dims, true, &found)) {
         x.to = (uint16_t)found;
     } else {

@@ -13,6 +13,7 @@ enum { SUBJECTS = 1 + BLOCK_DIMS };
 struct search_params search_params_default(void) {
     return (struct search_params){.n_tasks = 1,
                                   .n_graphs = 16,
+                                  .n_loops = 2,
                                   .n_threads = 1,
                                   .max_applications = 300000,
                                   .max_steps = 4000,

@@ -22,6 +22,7 @@
 struct search_params {
     uint32_t n_tasks;  /* 1 or 2: tasks of a graph */
     uint32_t n_graphs; /* at most so many are returned */
+    uint32_t n_loops;  /* of a task, at most: 0 to 2 */
     uint32_t n_threads;
     uint64_t max_applications; /* of a saturation */
     uint64_t max_steps;        /* of the extraction of one skeleton */

@@ -90,26 +90,26 @@ static int add_loops(struct diag *d, const struct problem *p, const struct sourc
 }
 
 static int add_grid(struct diag *d, const struct problem *p, const struct sources *sources,
-                    block_dims grid, struct skeletons *out) {
+                    block_dims grid, uint32_t n_loops, struct skeletons *out) {
     struct skeleton k = {.grid = grid, .loop = BLOCK_NONE, .loop2 = BLOCK_NONE};
     TRY(add_loops(d, p, sources, k, out));
-    for (uint8_t i = 0; i < p->n_dims; i++) {
+    for (uint8_t i = 0; i < p->n_dims && n_loops > 0; i++) {
         if ((grid >> i & 1) != 0) continue;
         k.loop = i;
         k.loop2 = BLOCK_NONE;
         TRY(add_loops(d, p, sources, k, out));
-        for (k.loop2 = 0; k.loop2 < p->n_dims; k.loop2++)
+        for (k.loop2 = 0; k.loop2 < p->n_dims && n_loops > 1; k.loop2++)
             if ((grid >> k.loop2 & 1) == 0) TRY(add_loops(d, p, sources, k, out));
     }
     return QN_OK;
 }
 
 int skeletons_make(struct diag *d, const struct problem *p, const struct sources *sources,
-                   block_dims dims, struct skeletons *out) {
+                   block_dims dims, uint32_t n_loops, struct skeletons *out) {
     block_dims grid = 0;
     *out = (struct skeletons){0};
     do {
-        TRY(add_grid(d, p, sources, grid, out));
+        TRY(add_grid(d, p, sources, grid, n_loops, out));
         grid = (block_dims)next_subset(grid, dims);
     } while (grid != 0);
     return QN_OK;

@@ -44,10 +44,10 @@ struct skeletons {
 void sources_make(const struct problem *p, const struct saturation *s, const uint16_t handed[],
                   uint32_t n, struct sources *out);
 
-/* All skeletons for results whose common dims are `dims`, always in the same order. Release with
- * ARRAY_FINI(&list). */
+/* All skeletons of at most n_loops loops for results whose common dims are `dims`, always in the
+ * same order. Release with ARRAY_FINI(&list). */
 int skeletons_make(struct diag *d, const struct problem *p, const struct sources *sources,
-                   block_dims dims, struct skeletons *out);
+                   block_dims dims, uint32_t n_loops, struct skeletons *out);
 
 /* The stages in which a source is there, bits. */
 uint32_t skeleton_stages(const struct skeleton *k, const struct sources *sources, uint32_t source);

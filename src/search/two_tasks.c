@@ -202,7 +202,7 @@ static int try_second(struct diag *d, void *context, uint32_t h) {
     for (uint32_t i = 0; i < t->s->problem.n_targets; i++) dims &= t->s->problem.target[i].dims;
     sources_make(&t->s->problem, &t->s->saturation, t->hand_over[h].class, t->hand_over[h].n,
                  &sources);
-    TRY(skeletons_make(d, &t->s->problem, &sources, dims, &skeletons));
+    TRY(skeletons_make(d, &t->s->problem, &sources, dims, t->params->n_loops, &skeletons));
     int rc = QN_OK;
     for (size_t i = 0; i < skeletons.list.n && rc == QN_OK; i++)
         rc = try_second_skeleton(d, t, h, &sources, &skeletons.list.items[i]);
@@ -248,7 +248,7 @@ static int run(struct diag *d, struct arena *arena, struct two_tasks *t, uint64_
     TRY(ARENA_NEW(d, arena, &t->hand_over, HAND_OVERS));
     find_hand_overs(t);
     sources_make(p, &t->s->saturation, NULL, 0, &t->leaves);
-    TRY(skeletons_make(d, p, &t->leaves, all, &t->skeletons));
+    TRY(skeletons_make(d, p, &t->leaves, all, t->params->n_loops, &t->skeletons));
     const size_t n = t->skeletons.list.n;
     TRY(ARENA_NEW(d, arena, &t->cost, n * t->n));
     TRY(ARENA_NEW(d, arena, &t->first, t->n));
