@@ -40,11 +40,12 @@ static bool any_has(const struct sources *sources, uint32_t kind, uint32_t dim) 
     return false;
 }
 
-/* A page of weights has 16 rows and 256 columns; other dims of the grid, and heads, go one index a
- * task. */
+/* A page of weights has 16 rows and 256 columns; other dims of the grid, heads and pieces go one
+ * index a task. */
 static uint32_t tile_of(const struct problem *p, const struct sources *sources,
                         const struct skeleton *k, uint32_t dim) {
-    const bool weights = any_has(sources, EXPR_WEIGHT, dim) && !any_has(sources, EXPR_STATE, dim);
+    const bool weights = any_has(sources, EXPR_WEIGHT, dim) && !any_has(sources, EXPR_STATE, dim) &&
+                         !p->dim[dim].piece;
     uint64_t tile = 1;
     if ((k->grid >> dim & 1) != 0)
         tile = weights ? WEIGHT_ROWS : 1;
@@ -107,7 +108,9 @@ static uint64_t times(const struct task_shape *t, uint32_t stage) {
 /* ---- costs ---- */
 
 uint64_t cycles_source(const struct task_shape *t, const struct source *s, uint32_t stage) {
-    const double bytes = 2.0 * (double)cycles_elements(t, s->dims, stage) * (double)times(t, stage);
+    const double each = s->leaf == BLOCK_NONE ? 4 : 2; /* what is handed over has 32 bits */
+    const double bytes =
+        each * (double)cycles_elements(t, s->dims, stage) * (double)times(t, stage);
     const bool is_number = s->leaf != BLOCK_NONE && t->p->leaf[s->leaf].op != BLOCK_OP_INPUT;
     if (is_number) return 0;
     return cycles(t, bytes / (stage == STAGE_BEFORE ? table.stage_bytes : table.stream_bytes));

@@ -126,6 +126,7 @@ static int add_split_dim(struct maker *m, uint32_t i) {
     piece->size = MIN(whole.at_run_time ? SHARES : PARTS, whole.size);
     q->size = CEIL_DIV(whole.size, piece->size);
     q->at_run_time = whole.at_run_time;
+    q->rest = piece->piece = true;
     m->map[i] = 3u << (m->p->n_dims - 2);
     return QN_OK;
 }

@@ -17,6 +17,7 @@ struct problem_dim {
     char parent[BLOCK_NAME]; /* of a split dim; "": none */
     uint32_t size;           /* as the cost model counts it */
     bool at_run_time;        /* no program knows the size */
+    bool piece, rest;        /* of a split dim: which piece; the index in it */
     bool halved;             /* `swap` moves along it */
 };
 

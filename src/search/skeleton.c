@@ -107,6 +107,8 @@ static int add_grid(struct diag *d, const struct problem *p, const struct source
 int skeletons_make(struct diag *d, const struct problem *p, const struct sources *sources,
                    block_dims dims, uint32_t n_loops, struct skeletons *out) {
     block_dims grid = 0;
+    for (uint32_t i = 0; i < p->n_dims; i++) /* pieces are shared out, not what is in one */
+        if (p->dim[i].rest) dims &= (block_dims) ~(1u << i);
     *out = (struct skeletons){0};
     do {
         TRY(add_grid(d, p, sources, grid, n_loops, out));
