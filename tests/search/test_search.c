@@ -121,14 +121,14 @@ static bool has_a_piece(const struct block *b) {
     return false;
 }
 
-/* LINEAR_PARTS and LINEAR_SUM. */
+/* LINEAR_SPLITK and LINEAR_SUM. */
 static bool has_split_k(const struct block_graph *g) {
     return g->n_tasks == 2 && has_a_piece(&g->task[0]) && g->task[0].n_out == 1 &&
            has_op(&g->task[0], BLOCK_OP_ACC_SUM) && merges_pieces(&g->task[1]) &&
            !has_op(&g->task[1], BLOCK_OP_MM);
 }
 
-/* ATTENTION_SPLIT and COMBINE: pieces with {max, sum, out}, merged by their maxima. */
+/* ATTENTION_SPLIT and MERGE: pieces with {max, sum, out}, merged by their maxima. */
 static bool has_split_kv(const struct block_graph *g) {
     return g->n_tasks == 2 && has_a_piece(&g->task[0]) && g->task[0].n_out == 3 &&
            has_op(&g->task[0], BLOCK_OP_ACC_MAX) && has_op(&g->task[0], BLOCK_OP_ACC_ONLINE) &&
