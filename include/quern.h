@@ -444,10 +444,11 @@ QN_API int qn_op_check(const char *path, char **text, qn_error *error);
 enum { QN_OP_EQUAL = 0, QN_OP_DIFFERENT = 1, QN_OP_UNDECIDED = 2 };
 
 /* Whether two operator texts mean the same. Both have the same arguments and outputs by name. *text
- * is the reason, a line: where they differ, what was not decided; the caller's: qn_free(). Errors:
- * as qn_op_check; QN_EINVAL where the arguments are not the same. */
+ * is the reason, a line: where they differ, what was not decided. *rounding (may be NULL): of equal
+ * ones a line on their errors in float32 against double, else NULL. Both are the caller's:
+ * qn_free(). Errors: as qn_op_check; QN_EINVAL where the arguments are not the same. */
 QN_API int qn_op_prove(const char *path_a, const char *path_b, int *verdict, char **text,
-                       qn_error *error);
+                       char **rounding, qn_error *error);
 
 /* Versions, processor, memory and devices as a JSON object. *json is the caller's: qn_free(). */
 QN_API int qn_environment(char **json, qn_error *error);

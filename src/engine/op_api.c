@@ -3,8 +3,10 @@
 #include "engine/api.h"
 
 #include "base/mapfile.h"
+#include "block/compare.h"
 #include "block/op_text.h"
 #include "block/prove.h"
+#include "block/real.h"
 
 #include <stdlib.h>
 
@@ -41,17 +43,41 @@ int qn_op_check(const char *path, char **text, qn_error *error) {
     return api_return(rc, &d, error);
 }
 
-int qn_op_prove(const char *path_a, const char *path_b, int *verdict, char **text,
+/* How far both are from a in double, in float32 with bfloat16 where a text says cast16. */
+static int tell_rounding(struct diag *d, const struct expr *a, const struct expr *b,
+                         struct strbuf *out) {
+    struct matching m;
+    double error_a, error_b;
+    uint32_t absent = 0;
+    for (uint32_t i = 0; i < a->n_args; i++)
+        if (a->args[i].kind == EXPR_CONST && a->args[i].fallback != EXPR_NO_NODE) absent |= 1u << i;
+    TRY(matching_make(d, a, b, &m));
+    const struct compare_case c = {&m, absent};
+    TRY(compare_floats(d, &c, DTYPE_BF16, &error_a, &error_b));
+    strbuf_printf(
+        out,
+        "rounded to float32: errors up to %.2g and %.2g of the largest result; the second "
+        "is %s %g times the first",
+        error_a, error_b, real_passes(error_b, error_a) ? "within" : "above", REAL_MARGIN);
+    return QN_OK;
+}
+
+int qn_op_prove(const char *path_a, const char *path_b, int *verdict, char **text, char **rounding,
                 qn_error *error) {
     struct diag d = {0};
-    struct strbuf out = {0};
+    struct strbuf out = {0}, more = {0};
     struct expr *a = NULL, *b = NULL;
     enum verdict v = VERDICT_UNDECIDED;
     *text = NULL;
+    if (rounding) *rounding = NULL;
     int rc = read_op(&d, path_a, &a);
     if (rc == QN_OK) rc = read_op(&d, path_b, &b);
     if (rc == QN_OK) rc = prove(&d, a, b, &v, &out);
+    if (rc == QN_OK && v == VERDICT_EQUAL && rounding && !expr_has(a, BLOCK_OP_CHOOSE) &&
+        !expr_has(b, BLOCK_OP_CHOOSE))
+        rc = tell_rounding(&d, a, b, &more);
     if (rc == QN_OK) rc = strbuf_status(&d, &out);
+    if (rc == QN_OK) rc = strbuf_status(&d, &more);
     free(a);
     free(b);
     *verdict = (int)v;
@@ -59,5 +85,9 @@ int qn_op_prove(const char *path_a, const char *path_b, int *verdict, char **tex
         *text = out.text;
     else
         strbuf_fini(&out);
+    if (rc == QN_OK && rounding)
+        *rounding = more.text;
+    else
+        strbuf_fini(&more);
     return api_return(rc, &d, error);
 }
