@@ -2,7 +2,7 @@
 """Holds the #include lines of src/ to the written dependency order between its folders.
 
     base <- graph <- {model, plan, block}
-                     plan <- task <- codegen <- engine <- cli
+                     plan <- task <- codegen <- engine <- {inspect, cli}
     kernels, runtime see base, graph, task/program.h and each other's contract headers only
 
 Prints one line per violation and ends with their number; exit status 1 if there are any.
@@ -23,6 +23,7 @@ MAY_SEE = {
     "runtime": {"base", "graph", "runtime", "kernels"},
     "codegen": {"base", "graph", "plan", "task", "codegen"},
     "engine": {"base", "graph", "block", "model", "plan", "task", "kernels", "runtime", "codegen", "engine"},
+    "inspect": {"base", "graph", "block", "model", "plan", "task", "runtime", "codegen", "engine", "inspect"},
     "cli": {"base", "cli"},  # plus the public header: commands are users of the library
 }
 # headers that are contracts between folders: (folder that includes, header)
