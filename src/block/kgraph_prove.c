@@ -324,7 +324,7 @@ static int check_attrs(const struct step *s) {
 /* ---- outputs ---- */
 
 static bool is_stream_writer(enum op_kind kind) {
-    return kind == OP_EMBED || kind == OP_LINEAR || kind == OP_LINEAR_SUM;
+    return kind == OP_EMBED || kind == OP_LINEAR || kind == OP_SPLITK_SUM;
 }
 
 /* Where the graphs are compared, and the value becomes a symbol. */

@@ -125,7 +125,7 @@ static uint32_t size_of(const struct step *s, const char *name) {
     case 'k': return (uint32_t)s->t->r.tensors[s->op->in[0]].cols;
     case 'n': return m->hidden;
     case 'q': {
-        const bool sums = s->op->kind == OP_LINEAR_SUM;
+        const bool sums = s->op->kind == OP_SPLITK_SUM;
         return (uint32_t)s->t->r.tensors[sums ? s->op->in[0] : last].cols / m->hidden;
     }
     case 'u': return (uint32_t)s->t->g.tensors.items[last].shape[0];
@@ -388,7 +388,7 @@ static void meanings_are_the_reference(void **state) {
         KGRAPH_CUT_QKV,
         KGRAPH_CUT_QKV | KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_HEADS,
         KGRAPH_CUT_QKV | KGRAPH_JOIN_HEADS | KGRAPH_IMAGES,
-        PACKED | KGRAPH_JOIN_HEADS | KGRAPH_CLEAR,
+        PACKED | KGRAPH_JOIN_HEADS | KGRAPH_RESET_SENTINELS,
         PACKED | KGRAPH_SUM_SQUARES,
         PACKED | KGRAPH_SUM_SQUARES | KGRAPH_CUT_LINEAR | KGRAPH_IMAGES,
     };
