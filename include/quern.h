@@ -188,9 +188,11 @@ typedef struct qn_engine_params {
     uint32_t max_num_batched_tokens; /* token rows of one iteration, rounded up to a power of two;
                                       * 0: 128, on a GPU 2048 */
     uint32_t threads;                /* CPU workers; 0: one per core that this process may use */
-    uint64_t kv_cache_memory_bytes;  /* 0: as much as max_num_seqs requests of max_model_len need,
-                                      * within gpu_memory_utilization; at most 4 GiB, or what one
-                                      * request needs, if either of the two is 0 */
+    uint64_t kv_cache_memory_bytes;  /* 0: on a GPU all that gpu_memory_utilization leaves; on a CPU
+                                      * what max_num_seqs requests of max_model_len need, at most
+                                      * 4 GiB, or what one request needs. Requests take what they
+                                      * need as they go, and wait for each other where that is more
+                                      * than there is */
     double gpu_memory_utilization;   /* share of the device's memory to use at most; 0: 0.9 */
     uint64_t seed;                   /* of requests that bring none of their own */
     qn_progress_fn *progress;        /* may be NULL */
@@ -204,6 +206,12 @@ typedef struct qn_engine_params {
     uint32_t max_logprobs; /* most likely tokens that a request may list beside each token, up to
                             * QN_MAX_LOGPROBS: takes 8 bytes each for every position of every
                             * place; CPU only */
+    int no_prefix_caching; /* 1: requests do not have each other's KV blocks. Bits are the same */
+    double max_inter_token_latency_ms; /* while requests decode, prompts beside them get no more
+                                        * rows an iteration than keep it below this; 0: no bound */
+    double linger_ms;   /* how long an idle GPU kernel waits for more requests before it ends, up to
+                         * 1,000; 0: 5; below 0: not at all */
+    uint32_t max_queue; /* requests that wait for a place; 0: 65536 */
 } qn_engine_params;
 QN_API void qn_engine_params_init(qn_engine_params *params);
 
@@ -252,6 +260,7 @@ enum {
     QN_MAX_STOP_BYTES = 1024,
     QN_MAX_LOGPROBS = 100,
     QN_MAX_LOGIT_BIAS = 300,
+    QN_MAX_CACHE_SPACE = 0x3ffffff0,
 };
 
 typedef struct qn_token_logprob {
@@ -308,11 +317,17 @@ typedef struct qn_prompt {
     const char *text;
     size_t n_text; /* 0: until the NUL */
     int no_special;
+    int32_t priority;     /* the lower, the earlier, as in vLLM; among equal ones spaces take turns,
+                           * and within a space the order is that of submission */
+    uint32_t cache_space; /* requests have KV blocks of their own space only (prefix cache), and no
+                           * time tells what others have asked: one for each user that must not
+                           * know. Up to QN_MAX_CACHE_SPACE */
 } qn_prompt;
 
-/* Queues a request. It starts when one of max_num_seqs places is free, in order of submission.
- * The caller frees it. Errors: QN_EINVAL (empty prompt, id out of range, a sampling parameter out
- * of range, text without a tokenizer), QN_ELIMIT (prompt longer than max_model_len - 1). */
+/* Queues a request. It starts when one of max_num_seqs places is free. The caller frees it. Errors:
+ * QN_EINVAL (empty prompt, id out of range, a sampling parameter out of range, text without a
+ * tokenizer), QN_ELIMIT (prompt longer than max_model_len - 1, or with max_tokens more than the KV
+ * cache holds), QN_EBUSY (max_queue requests wait, or prompts of 64 Mi tokens). */
 QN_API int qn_request_submit(qn_engine *engine, const qn_prompt *prompt,
                              const qn_sampling_params *sampling, qn_request **request,
                              qn_error *error);
@@ -362,6 +377,17 @@ QN_API const int32_t *qn_request_prompt_ids(const qn_request *request, size_t *n
 QN_API int qn_request_prompt_logprobs(qn_request *request, const float **logprobs,
                                       const qn_token_logprob **top, size_t *n_top, qn_error *error);
 
+/* What a request took. */
+typedef struct qn_request_stats {
+    size_t struct_size;
+    uint32_t prompt_tokens, output_tokens; /* output: that qn_request_next has given */
+    uint32_t cached_tokens; /* of the prompt, found in the prefix cache; known with the first output
+                             * token */
+    uint32_t preemptions;   /* times that it gave its KV blocks to others and went on later */
+} qn_request_stats;
+/* Fills *stats up to its struct_size, which the caller has set. Errors: QN_EINVAL (it is not). */
+QN_API int qn_request_get_stats(const qn_request *request, qn_request_stats *stats);
+
 /* Frees a request in any state (cancels it first); NULL is allowed. */
 QN_API void qn_request_free(qn_request *request);
 
@@ -372,7 +398,12 @@ QN_API void qn_request_free(qn_request *request);
  * *n_ready is 0 then. */
 QN_API int qn_engine_wait_any(qn_engine *engine, int timeout_ms, qn_request **ready,
                               size_t capacity, size_t *n_ready, qn_error *error);
-/* The same without the list. */
+/* For event loops: a file descriptor (an eventfd) that is readable while qn_engine_wait_any would
+ * return at once. It is the engine's: not to be read, written or closed. From the first call on a
+ * thread of the engine looks after it. Errors: a negative QN_E... code. */
+QN_API int qn_engine_fd(qn_engine *engine, qn_error *error);
+
+/* qn_engine_wait_any without the list. */
 QN_API int qn_engine_wait(qn_engine *engine, int timeout_ms, qn_error *error);
 
 /* ---- compiler ----------------------------------------------------------------------------- */
@@ -394,8 +425,8 @@ QN_API int qn_graph_dump(const qn_engine_params *params, const char *stage, uint
 
 typedef struct qn_graph_params {
     size_t struct_size;
-    const char *stage;  /* "kernel" (NULL), "decompose" ... "carry"; "tasks", "events" and "program"
-                         * are the last one under the program's numbers */
+    const char *stage;  /* "kernel" (NULL), "decompose" ... "transport"; "tasks", "events" and
+                         * "program"  are the last one under the program's numbers */
     const char *format; /* "text" (NULL), "dot", "json", "html" */
     uint32_t n_rows;    /* variant; 0: the smallest */
     int32_t layer;      /* only this layer and what touches it; -1: all */
@@ -444,10 +475,11 @@ QN_API int qn_op_check(const char *path, char **text, qn_error *error);
 enum { QN_OP_EQUAL = 0, QN_OP_DIFFERENT = 1, QN_OP_UNDECIDED = 2 };
 
 /* Whether two operator texts mean the same. Both have the same arguments and outputs by name. *text
- * is the reason, a line: where they differ, what was not decided; the caller's: qn_free(). Errors:
- * as qn_op_check; QN_EINVAL where the arguments are not the same. */
+ * is the reason, a line: where they differ, what was not decided. *rounding (may be NULL): of equal
+ * ones a line on their errors in float32 against double, else NULL. Both are the caller's:
+ * qn_free(). Errors: as qn_op_check; QN_EINVAL where the arguments are not the same. */
 QN_API int qn_op_prove(const char *path_a, const char *path_b, int *verdict, char **text,
-                       qn_error *error);
+                       char **rounding, qn_error *error);
 
 typedef struct qn_op_search_params {
     size_t struct_size;

@@ -2,7 +2,7 @@
 """Holds the #include lines of src/ to the written dependency order between its folders.
 
     base <- graph <- {model, plan, block <- search}
-                     plan <- task <- codegen <- engine <- cli
+                     plan <- task <- codegen <- engine <- {inspect, cli}
     kernels, runtime see base, graph, task/program.h and each other's contract headers only
 
 Prints one line per violation and ends with their number; exit status 1 if there are any.
@@ -23,7 +23,9 @@ MAY_SEE = {
     "kernels": {"base", "graph", "kernels"},
     "runtime": {"base", "graph", "runtime", "kernels"},
     "codegen": {"base", "graph", "plan", "task", "codegen"},
-    "engine": {"base", "graph", "block", "search", "model", "plan", "task", "kernels", "runtime", "codegen", "engine"},
+    "engine": {"base", "graph", "block", "model", "plan", "task", "kernels", "runtime", "codegen", "engine"},
+    "inspect": {"base", "graph", "block", "search", "model", "plan", "task", "runtime", "codegen", "engine",
+                "inspect"},
     "cli": {"base", "cli"},  # plus the public header: commands are users of the library
 }
 # headers that are contracts between folders: (folder that includes, header)

@@ -23,7 +23,8 @@
 #include "base/checked.h"
 #include "engine/backend_cuda.h"
 #include "engine/compile_option.h"
-#include "engine/trace.h"
+#include "inspect/trace.h"
+#include "runtime/trace_rings.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,8 +76,8 @@ static int open_engine(struct diag *d, struct tool *t, const char *dir) {
     TRY(compile_model(d, t->model, &c, NULL, NULL, &t->program));
     config.n_kv_blocks = t->batch * CEIL_DIV(c.max_model_len, c.kv_block);
     config.max_batched = c.max_batched_tokens;
-    TRY(trace_new(d, c.device.n_workers, TRACE_BYTES, &t->rings));
-    trace_switch(t->rings, true);
+    TRY(trace_rings_new(d, c.device.n_workers, TRACE_BYTES, &t->rings));
+    trace_rings_switch(t->rings, true);
     config.trace = t->rings;
     return backend_cuda.open(d, t->program, NULL, &config, &t->instance);
 }

@@ -79,6 +79,13 @@ MODELS = {
                    rope_theta=1000000.0, torch_dtype=F16, tie_word_embeddings=True),
     "qwen2-window": model("Qwen2ForCausalLM", BF16, use_sliding_window=True, sliding_window=24,
                           max_window_layers=0, rope_theta=10000.0, torch_dtype=BF16),
+    # Full and sliding attention by layer: from max_window_layers on, or as layer_types says.
+    "qwen2-mixed": model("Qwen2ForCausalLM", BF16, num_hidden_layers=3, use_sliding_window=True, sliding_window=24,
+                         max_window_layers=1, rope_theta=10000.0, torch_dtype=BF16),
+    "qwen3-mixed": model("Qwen3ForCausalLM", F16, num_hidden_layers=4, num_key_value_heads=2, head_dim=16,
+                         use_sliding_window=True, sliding_window=140, max_window_layers=4, dtype=F16,
+                         rope_parameters={"rope_theta": 50000.0, "rope_type": "default"},
+                         layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"]),
     "llama2-mha": model("LlamaForCausalLM", F32, num_attention_heads=3, drop=["num_key_value_heads"],
                         rope_theta=10000.0, rope_scaling=None, torch_dtype=F32, rms_norm_eps=1e-5),
     "llama3-rope-scaling": model("LlamaForCausalLM", BF16, rope_theta=500000.0, torch_dtype=BF16,

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/lint.sh [--quick] BUILD [format|tidy|cppcheck|layers|symbols ...]: the checks that read code
+# tools/lint.sh [--quick] BUILD [format|tidy|cppcheck|layers|functions|symbols|kernels ...]: the checks that read code
 # instead of running it. Without names: all of them. --quick: the analyzer follows a tenth of a
 # function's paths, which is an eighth of the time.
 set -uo pipefail
@@ -12,7 +12,7 @@ fi
 build=${1:?usage: tools/lint.sh [--quick] BUILD [check ...]}
 shift
 checks=("$@")
-[ ${#checks[@]} -gt 0 ] || checks=(format tidy cppcheck layers symbols)
+[ ${#checks[@]} -gt 0 ] || checks=(format tidy cppcheck layers functions symbols kernels)
 tool() { command -v "$1-14" || command -v "$1"; }
 mapfile -t sources < <(git ls-files 'src/*.c' 'examples/*.c')
 mapfile -t formatted < <(git ls-files '*.c' '*.h' '*.cuh')
@@ -38,6 +38,8 @@ cppcheck_all() {
 
 layers() { python3 tools/check_layers.py; }
 
+functions() { python3 tools/check_functions.py; }
+
 # What the shared library shows and what the static one leaves to be linked: qn_ names only.
 symbols() {
     local bad=0 lib
@@ -56,11 +58,18 @@ symbols() {
     return $bad
 }
 
+# What NVRTC makes of the GPU's kernels: registers, spills, stack. Where there is none, 77.
+kernels() {
+    "$build"/check_kernels --model qwen3-8b --arch sm_90a
+    local status=$?
+    [ $status = 0 ] || [ $status = 77 ]
+}
+
 for c in "${checks[@]}"; do
     case "$c" in
-    format | tidy | layers | symbols) run=$c ;;
+    format | tidy | layers | functions | symbols | kernels) run=$c ;;
     cppcheck) run=cppcheck_all ;;
-    *) echo "checks: format tidy cppcheck layers symbols, not '$c'" >&2; exit 2 ;;
+    *) echo "checks: format tidy cppcheck layers functions symbols kernels, not '$c'" >&2; exit 2 ;;
     esac
     if $run; then echo "lint $c: ok"; else echo "lint $c: FAILED"; failed=1; fi
 done

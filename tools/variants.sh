@@ -42,8 +42,8 @@ yields=""
 few="short_jit_sm80|short_(step|whole)_sm80" # nothing new before sm_90; 26 multiprocessors are too many
 if [ "${1:-}" = --quick ]; then
     shift
-    slow="$slow|hostile/test_(tokenizers|nomem)|engine/test_(shapes|trace|view|golden_plan)|real/|cli/(bench|profile|compile_options|graph)|emulator/|device/[^t]"
-    few="short_(sm|jit|step|whole_sm|pairs|carry|polls)|engine/test_trace"
+    slow="$slow|hostile/test_(tokenizers|nomem)|(engine|inspect)/test_(shapes|trace|view|golden_plan)|real/|cli/(bench|profile|compile_options|graph)|emulator/|device/[^t]"
+    few="short_(sm|jit|step|whole_sm|pairs|transport|polls)|inspect/test_trace"
     yields="-DQN_STRESS=ON"
 fi
 
@@ -55,18 +55,18 @@ for variant in "$@"; do
         ;;
     tsan)
         # Compiling and proving is one thread's work.
-        run tsan "-DQN_SANITIZE=thread $yields" "$(programs runtime engine | tr '\n' ' ') emu_nvrtc" \
-            "-R ^(runtime|engine)/test_|^emulator/short -E engine/test_(shapes|plan|golden_plan|view)|$few"
+        run tsan "-DQN_SANITIZE=thread $yields" "$(programs runtime engine inspect | tr '\n' ' ') emu_nvrtc" \
+            "-R ^(runtime|engine|inspect)/test_|^emulator/short -E (engine|inspect)/test_(shapes|plan|golden_plan|view)|$few"
         ;;
     stress)
-        run stress "-DQN_STRESS=ON" "$(programs runtime engine | tr '\n' ' ')" \
-            "-R ^(runtime|engine)/test_"
+        run stress "-DQN_STRESS=ON" "$(programs runtime engine inspect | tr '\n' ' ')" \
+            "-R ^(runtime|engine|inspect)/test_"
         ;;
     coverage)
         command -v gcovr >/dev/null || { echo "gcovr is missing" >&2; exit 1; }
         find build-coverage -name '*.gcda' -delete 2>/dev/null || true
         run coverage "-DQN_COVERAGE=ON" all \
-            "-E $slow|hostile/|emulator/|device/[^t]|engine/test_(engine|trace)|cli/(bench|generate|profile|install)"
+            "-E $slow|hostile/|emulator/|device/[^t]|(engine|inspect)/test_(engine|trace)|cli/(bench|generate|profile|install)"
         gcovr -r . -f src/ -s build-coverage -o build-coverage/coverage.txt >build-coverage/summary
         cat build-coverage/summary
         ;;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WITNESS_TRIALS = 120, WITNESS_LARGEST = 4, REDRAWS = 32 };
+enum { WITNESS_TRIALS = 120, WITNESS_LARGEST = 4, REDRAWS = 32, FLOAT_TRIALS = 32 };
 
 /* ---- matching ---- */
 
@@ -340,6 +340,15 @@ int compare_fields(struct diag *d, const struct compare_case *c, uint32_t n,
 
 /* ---- floats ---- */
 
+/* Whether all of a's values are numbers in double: a root of a negative one may be lost in a clamp.
+ */
+static bool all_finite(const struct compare_case *c, const struct evaluation *e) {
+    for (uint32_t i = 0; i < c->m->a->n_nodes; i++)
+        for (uint32_t k = 0; k < e->a[i].n; k++)
+            if (!isfinite(e->a[i].at[k].real)) return false;
+    return true;
+}
+
 static int floats_once(struct diag *d, const struct compare_case *c, const struct assignment *s,
                        enum dtype dtype, struct evaluation *e, struct evaluation *exact,
                        double *error_a, double *error_b) {
@@ -349,7 +358,7 @@ static int floats_once(struct diag *d, const struct compare_case *c, const struc
     real_init_target(&e->g, dtype);
     real_init_target(&e->g_b, dtype);
     TRY(run_both(d, c, s, e));
-    if ((exact->g.notes | e->g.notes) & CELLS_UNDEFINED) return QN_OK;
+    if (((exact->g.notes | e->g.notes) & CELLS_UNDEFINED) || !all_finite(c, exact)) return QN_OK;
     for (uint32_t i = 0; i < c->m->a->n_out; i++) {
         struct cells x, y, right, unused;
         TRY(both_outputs(d, c, exact, i, &right, &unused));
@@ -371,7 +380,7 @@ int compare_floats(struct diag *d, const struct compare_case *c, enum dtype dtyp
     int rc = evaluation_new(d, &e);
     if (rc == QN_OK) rc = evaluation_new(d, &exact);
     *error_a = *error_b = 0;
-    for (uint32_t t = 0; t < 16 && rc == QN_OK; t++) {
+    for (uint32_t t = 0; t < FLOAT_TRIALS && rc == QN_OK; t++) {
         const struct assignment s = {.seed = 7000 + t,
                                      .kind = t % 2 == 0 ? ASSIGN_NORMAL : ASSIGN_SPREAD,
                                      .least = 1,

@@ -33,6 +33,12 @@ int expr_find_out(const struct expr *x, const char *name) {
     return -1;
 }
 
+bool expr_has(const struct expr *x, enum block_op op) {
+    for (uint32_t i = 0; i < x->n_nodes; i++)
+        if (x->nodes[i].op == op) return true;
+    return false;
+}
+
 /* ---- forms ---- */
 
 form_id expr_arg_form(struct forms *f, const struct expr *x, uint32_t arg, uint32_t tensor) {
@@ -158,7 +164,9 @@ void expr_dump(const struct expr *x, struct strbuf *out) {
         strbuf_printf(out, "  in  %s", a->name);
         dump_dims(x, a->dims, a->n_dims, out);
         strbuf_printf(out, " %s%s%s\n", expr_kind_name((enum expr_kind)a->kind),
-                      a->fallback != EXPR_NO_NODE ? ", may be absent" : "",
+                      a->fallback == EXPR_NO_NODE ? ""
+                      : a->kind == EXPR_CONST     ? ", has a value"
+                                                  : ", may be absent",
                       a->used ? "" : ", not used");
     }
     for (uint32_t i = 0; i < x->n_out; i++) {

@@ -75,6 +75,8 @@ struct expr {
 /* The argument or output with a name; -1: there is none. */
 int expr_find_arg(const struct expr *x, const char *name);
 int expr_find_out(const struct expr *x, const char *name);
+/* Whether a node has the operator. */
+bool expr_has(const struct expr *x, enum block_op op);
 const char *expr_kind_name(enum expr_kind kind);
 enum form_input_kind expr_form_kind(enum expr_kind kind);
 

@@ -36,7 +36,7 @@ enum { FORM_NONE = 0 };
 struct forms;
 
 /* Errors: QN_ENOMEM. */
-int forms_new(struct diag *d, struct forms **f);
+int forms_new(struct diag *d, struct forms **out);
 void forms_free(struct forms *f);
 /* After so many look-ups of atoms, monomials and forms nothing more is decided; 0: no bound. For
  * expressions that come from outside. */

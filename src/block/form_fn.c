@@ -116,22 +116,46 @@ static form_id relu_argument(const struct forms *f, mono_id id) {
     return a->kind == ATOM_RELU ? a->form : FORM_NONE;
 }
 
-/* relu(c + k relu(z)) of numbers c and k of unlike signs:
- *     c > 0: c - |k| relu(z) + relu(|k| z - c)     c < 0: relu(k z + c)
- * Clamps come to one form by this, however they are written. FORM_ZERO: a is no such form. */
-static form_id relu_of_relu(struct forms *f, form_id a) {
+/* a as a number. */
+static bool as_number(const struct forms *f, form_id a, struct rational *c) {
+    const struct form *p = form_of(f, a);
+    *c = (struct rational){0, 1};
+    if (a == FORM_NONE || p->n > 1 || (p->n == 1 && p->terms[0].mono != MONO_ONE)) return false;
+    if (p->n == 1) *c = p->terms[0].c;
+    return true;
+}
+
+/* a = c + k relu(z) of numbers c and k. As relu(-z) = relu(z) - z, it may be c + k relu(z) - k z.
+ */
+static bool as_relu(struct forms *f, form_id a, struct rational *c, struct rational *k,
+                    form_id *z) {
     const struct form p = *form_of(f, a);
-    if (p.n != 2) return FORM_ZERO;
-    const int number = p.terms[0].mono == MONO_ONE ? 0 : 1;
-    const struct term c = p.terms[number], k = p.terms[1 - number];
-    const form_id z = relu_argument(f, k.mono);
-    if (c.mono != MONO_ONE || z == FORM_NONE) return FORM_ZERO;
-    if (c.c.num < 0)
-        return form_relu(f, form_add(f, form_scale(f, z, k.c), form_of_term(f, c.c, MONO_ONE)));
-    const struct rational less_c = {-c.c.num, c.c.den}, less_k = {-k.c.num, k.c.den};
-    const form_id over =
-        form_relu(f, form_add(f, form_scale(f, z, less_k), form_of_term(f, less_c, MONO_ONE)));
-    return form_add(f, a, over);
+    for (uint32_t i = 0; i < p.n; i++) {
+        const struct term t = p.terms[i];
+        *k = t.c;
+        *z = relu_argument(f, t.mono);
+        if (*z == FORM_NONE) continue;
+        const form_id rest = form_sub(f, a, form_of_term(f, t.c, t.mono));
+        if (as_number(f, rest, c)) return true;
+        if (!as_number(f, form_add(f, rest, form_scale(f, *z, t.c)), c)) continue;
+        *z = form_scale(f, *z, minus_one);
+        return *z != FORM_NONE;
+    }
+    return false;
+}
+
+/* relu(c + k relu(z)) of numbers c and k:
+ *     c > 0 > k: c - |k| relu(z) + relu(|k| z - c)     k > 0 > c: relu(k z + c)
+ * Clamps come to one form by this, however they are written. FORM_NONE: a is no such form. */
+static form_id relu_of_relu(struct forms *f, form_id a) {
+    struct rational c, k;
+    form_id z;
+    if (form_of(f, a)->n < 2 || !as_relu(f, a, &c, &k, &z)) return FORM_NONE;
+    if (c.num >= 0 && k.num > 0) return a;
+    if (c.num <= 0 && k.num < 0) return FORM_ZERO;
+    const form_id inner = form_add(f, form_scale(f, z, k), form_of_term(f, c, MONO_ONE));
+    if (c.num < 0) return form_relu(f, inner);
+    return form_add(f, a, form_relu(f, form_scale(f, inner, minus_one)));
 }
 
 form_id form_relu(struct forms *f, form_id a) {
@@ -142,7 +166,7 @@ form_id form_relu(struct forms *f, form_id a) {
     if (a == FORM_ZERO || sign < 0) return FORM_ZERO;
     if (sign > 0) return a;
     const form_id flat = relu_of_relu(f, a);
-    if (flat != FORM_ZERO) return flat;
+    if (flat != FORM_NONE) return flat;
     if (!leading(f, a, &bare, &scale)) return FORM_NONE;
     form_id r = function(f, ATOM_RELU, bare);
     if (scale.num < 0) { /* relu(-|c| x) = |c| (relu(x) - x) */

@@ -183,7 +183,7 @@ form_id form_power(struct forms *f, form_id a, int32_t num, int32_t den);
 form_id form_of_factors(struct forms *f, struct rational c, const struct factor *factors,
                         uint32_t n);
 /* Whether the exponents are such as form_of_factors leaves. */
-bool mono_settled(const struct forms *f, mono_id m);
+bool mono_settled(const struct forms *f, mono_id id);
 /* A factor that is positive whatever the inputs are. */
 bool atom_positive(const struct forms *f, atom_id a);
 
@@ -197,19 +197,19 @@ struct renaming {
     index_id from; /* a variable */
     index_id to;   /* a variable and a map, applied inside of what is there */
 };
-atom_id atom_rename(struct forms *f, atom_id a, const struct renaming *r, uint32_t n);
+atom_id atom_rename(struct forms *f, atom_id id, const struct renaming *r, uint32_t n);
 /* The product of the renamed factors; false: not decided. */
 bool factors_rename(struct forms *f, struct factor *factors, uint32_t n_factors,
                     const struct renaming *r, uint32_t n);
-form_id form_rename(struct forms *f, form_id a, const struct renaming *r, uint32_t n);
-bool atom_has(const struct forms *f, atom_id a, index_id var);
-bool form_has(const struct forms *f, form_id a, index_id var);
+form_id form_rename(struct forms *f, form_id id, const struct renaming *r, uint32_t n);
+bool atom_has(const struct forms *f, atom_id id, index_id var);
+bool form_has(const struct forms *f, form_id id, index_id var);
 /* Indices of a variable: with the map SWAP, without a map, with another one. */
 struct index_count {
     uint32_t swapped, plain, other;
 };
-void atom_count(const struct forms *f, atom_id a, index_id var, struct index_count *c);
-void form_count(const struct forms *f, form_id a, index_id var, struct index_count *c);
+void atom_count(const struct forms *f, atom_id id, index_id var, struct index_count *c);
+void form_count(const struct forms *f, form_id id, index_id var, struct index_count *c);
 /* The number of a map that takes a position from a FORM_INDEX; 0: no more. */
 uint32_t map_of_tensor(struct forms *f, uint32_t tensor);
 

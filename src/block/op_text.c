@@ -362,7 +362,7 @@ static int masks(struct parser *p, int32_t *out) {
     next(p);
     do {
         const struct token t = p->token;
-        int32_t mask;
+        int32_t mask = 0;
         if (t.kind != T_NAME) return want(p, "the name of a mask or share");
         TRY(named(p, &t, &mask));
         const struct expr_node *n = &p->x->nodes[mask];
@@ -379,8 +379,8 @@ static int masks(struct parser *p, int32_t *out) {
 
 /* (d1,d2 in masks: e) */
 static int reduction(struct parser *p, const struct token *t, enum block_op op, int32_t *out) {
-    int32_t mask = EXPR_NO_NODE, a;
-    uint32_t dims = 0, dim;
+    int32_t mask = EXPR_NO_NODE, a = 0;
+    uint32_t dims = 0, dim = 0;
     struct token at = p->token;
     TRY(need_mark(p, "("));
     do {
@@ -410,8 +410,8 @@ static int reduction(struct parser *p, const struct token *t, enum block_op op, 
 
 /* (d: e) */
 static int swap(struct parser *p, const struct token *t, int32_t *out) {
-    uint32_t dim;
-    int32_t a;
+    uint32_t dim = 0;
+    int32_t a = 0;
     TRY(need_mark(p, "("));
     TRY(known_dim(p, &dim));
     TRY(need_mark(p, ":"));
@@ -424,8 +424,8 @@ static int swap(struct parser *p, const struct token *t, int32_t *out) {
 
 /* (d = row: e) */
 static int pick(struct parser *p, const struct token *t, int32_t *out) {
-    uint32_t dim;
-    int32_t a;
+    uint32_t dim = 0;
+    int32_t a = 0;
     TRY(need_mark(p, "("));
     TRY(known_dim(p, &dim));
     TRY(need_mark(p, "="));
@@ -467,7 +467,7 @@ static int given(struct parser *p, const struct token *t, int32_t *out) {
 }
 
 static int size(struct parser *p, const struct token *t, int32_t *out) {
-    uint32_t dim;
+    uint32_t dim = 0;
     TRY(need_mark(p, "("));
     TRY(known_dim(p, &dim));
     TRY(need_mark(p, ")"));
@@ -568,7 +568,7 @@ static int chain(struct parser *p, const char *const marks[2], const enum block_
     for (;;) {
         const struct token t = p->token;
         const int which = is_mark(p, marks[0]) ? 0 : is_mark(p, marks[1]) ? 1 : -1;
-        int32_t b;
+        int32_t b = 0;
         if (which < 0) return QN_OK;
         next(p);
         skip_lines(p);

@@ -30,12 +30,6 @@ static uint32_t case_absent(const struct cases *c, uint32_t number) {
 
 /* ---- the proof of one case ---- */
 
-static bool has_choose(const struct expr *x) {
-    for (uint32_t i = 0; i < x->n_nodes; i++)
-        if (x->nodes[i].op == BLOCK_OP_CHOOSE) return true;
-    return false;
-}
-
 /* The number of a's output whose forms are not equal; n_out: all are equal. *decided: both have a
  * form. */
 static uint32_t unequal_output(struct forms *f, const struct compare_case *c, bool *decided) {
@@ -65,7 +59,7 @@ static int find_difference(struct diag *d, const struct compare_case *c, bool *d
                            struct strbuf *line) {
     enum field_answer answer = FIELD_SAME;
     *differs = false;
-    if (has_choose(c->m->a) || has_choose(c->m->b)) return QN_OK;
+    if (expr_has(c->m->a, BLOCK_OP_CHOOSE) || expr_has(c->m->b, BLOCK_OP_CHOOSE)) return QN_OK;
     TRY(compare_witness(d, c, differs, line));
     if (*differs) return QN_OK;
     TRY(compare_fields(d, c, FIELD_TESTS, &answer, line));

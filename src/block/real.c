@@ -94,12 +94,12 @@ void real_init_target(struct algebra *g, enum dtype dtype) {
 }
 
 double real_error(const struct cells *value, const struct cells *exact) {
-    double largest = 0, worst = 0;
+    double largest = REAL_SMALLEST, worst = 0;
     for (uint32_t i = 0; i < exact->n; i++) largest = fmax(largest, fabs(exact->at[i].real));
     for (uint32_t i = 0; i < exact->n; i++) {
         const double e = fabs(value->at[i].real - exact->at[i].real);
         if (isnan(e) && !isnan(exact->at[i].real)) return INFINITY;
         worst = fmax(worst, e);
     }
-    return largest > 0 ? worst / largest : worst;
+    return worst / largest;
 }

@@ -10,7 +10,8 @@
 #include "block/cells.h"
 #include "graph/dtype.h"
 
-#define REAL_MARGIN 2.0
+#define REAL_MARGIN   2.0
+#define REAL_SMALLEST 1e-6
 
 void real_init(struct algebra *g); /* double */
 /* dtype: DTYPE_BF16 or DTYPE_F16, what cast16 rounds to. */

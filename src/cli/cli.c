@@ -223,6 +223,10 @@ int cli_engine_params(const struct options *o, qn_engine_params *p) {
         !(p->gpu_memory_utilization > 0 && p->gpu_memory_utilization <= 1))
         return cli_usage("--gpu-memory-utilization: want a share above 0 and up to 1");
     p->kv_cache_memory_bytes = (uint64_t)options_integer(o, OPT_KV_CACHE_MEMORY_BYTES, 0);
+    p->no_prefix_caching = options_flag(o, OPT_NO_ENABLE_PREFIX_CACHING);
+    p->max_inter_token_latency_ms = options_number(o, OPT_MAX_INTER_TOKEN_LATENCY_MS, 0);
+    if (!(p->max_inter_token_latency_ms >= 0 && p->max_inter_token_latency_ms <= 60000))
+        return cli_usage("--max-inter-token-latency-ms: want 0 to 60000");
     p->seed = (uint64_t)options_integer(o, OPT_SEED, 0);
     p->compile_options = options_text(o, OPT_COMPILE_OPTIONS, NULL);
     p->trace_bytes = o->values[OPT_TRACE].given ? TRACE_BYTES : 0;
@@ -240,10 +244,14 @@ static int announce(void *user, const qn_engine_info *info) {
     if (!options_flag(o, OPT_QUIET) && isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
     cli_note(o, "%s: %u layers, %s, on %s: %s", info->model, info->n_layers, info->dtype,
              info->backend, info->device);
-    cli_note(o, "memory %s: weights %s, KV cache %s (%u requests of %u positions at most), rest %s",
-             cli_bytes(info->total_bytes, total), cli_bytes(info->weight_bytes, weights),
-             cli_bytes(info->kv_cache_bytes, kv), info->max_num_seqs, info->max_model_len,
-             cli_bytes(info->workspace_bytes + info->other_bytes, rest));
+    cli_note(
+        o,
+        "memory %s: weights %s, KV cache %s (%llu positions, for up to %u requests of up to %u), "
+        "rest %s",
+        cli_bytes(info->total_bytes, total), cli_bytes(info->weight_bytes, weights),
+        cli_bytes(info->kv_cache_bytes, kv), (unsigned long long)(info->kv_blocks * info->kv_block),
+        info->max_num_seqs, info->max_model_len,
+        cli_bytes(info->workspace_bytes + info->other_bytes, rest));
     return 0;
 }
 

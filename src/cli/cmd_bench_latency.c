@@ -262,6 +262,7 @@ static int plan(struct bench *b, qn_engine_params *params, struct run *runs, siz
         return cli_usage("--max-num-seqs: %u is less than the largest batch size, %u",
                          params->max_num_seqs, largest);
     if (params->max_model_len == 0) params->max_model_len = b->input_len + b->output_len;
+    params->no_prefix_caching = 1; /* its prompts are alike */
     return EXIT_OK;
 }
 

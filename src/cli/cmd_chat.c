@@ -130,7 +130,7 @@ static int turn(struct chat *c, const char *text, size_t n) {
     if (rc == EXIT_OK) rc = add_message(c, "assistant", strbuf_text(&tally.text), tally.text.n);
     if (rc == EXIT_OK && c->in.terminal) {
         struct tally_sum sum = {0};
-        tally_sum(&sum, &tally);
+        tally_sum(&sum, &tally, request);
         tally_report(c->o, c->engine, &sum);
     }
     while (rc != EXIT_OK && json_array_size(c->messages) > before)

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     DEFAULT_MAX_TOKENS = 256,
@@ -68,7 +69,10 @@ static int submit_one(const struct run *run, const struct prompt *p, uint32_t in
                         .no_special = options_flag(run->o, OPT_NO_SPECIAL_TOKENS)};
     qn_sampling_params s = run->own->params;
     s.seed += index; /* counts if there is one */
-    return qn_request_submit(run->engine, &prompt, &s, request, error);
+    int rc;
+    while ((rc = qn_request_submit(run->engine, &prompt, &s, request, error)) == QN_EBUSY)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); /* the queue is full */
+    return rc;
 }
 
 static int submit(struct run *run, struct job *job) {
@@ -112,7 +116,7 @@ static int collect(struct run *run, struct job *job) {
     int rc = EXIT_OK;
     for (uint32_t i = 0; i < job->n && rc == EXIT_OK && !job->prompt->refusal; i++) {
         rc = collect_one(run, job, &job->answers[i]);
-        if (rc == EXIT_OK) tally_sum(&run->sum, &job->answers[i].tally);
+        if (rc == EXIT_OK) tally_sum(&run->sum, &job->answers[i].tally, job->answers[i].request);
     }
     return rc;
 }
@@ -171,13 +175,14 @@ static void put_scores(json_t *o, qn_request *request) {
     json_decref(tops);
 }
 
-static void put_outputs(json_t *o, const struct run *run, const struct job *job, size_t n_prompt) {
+static void put_outputs(json_t *o, const struct run *run, const struct job *job) {
     json_t *outputs = json_array();
     for (uint32_t i = 0; i < job->n; i++) {
         json_t *one = json_object();
         json_object_set_new(one, "index", json_integer(i));
         put_answer(one, run, &job->answers[i].tally);
-        json_object_set_new(one, "stats", tally_json(&job->answers[i].tally, n_prompt));
+        json_object_set_new(one, "stats",
+                            tally_json(&job->answers[i].tally, job->answers[i].request));
         json_array_append_new(outputs, one);
     }
     json_object_set_new(o, "outputs", outputs);
@@ -196,10 +201,11 @@ static json_t *job_json(const struct run *run, const struct job *job) {
         json_object_set_new(o, "prompt_ids", ids_json(ids, n));
         put_scores(o, job->answers[0].request);
         if (job->n > 1) {
-            put_outputs(o, run, job, n);
+            put_outputs(o, run, job);
         } else {
             put_answer(o, run, &job->answers[0].tally);
-            json_object_set_new(o, "stats", tally_json(&job->answers[0].tally, n));
+            json_object_set_new(o, "stats",
+                                tally_json(&job->answers[0].tally, job->answers[0].request));
         }
     }
     if (custom) json_object_set(o, "custom_id", custom);

@@ -22,7 +22,8 @@ static void print_stages(const json_t *variant) {
 
 static void print_rows(const json_t *variant) {
     printf("\n%lld token rows%s of up to %lld positions: ", whole(variant, "rows"),
-           json_is_true(json_object_get(variant, "alone")) ? ", each of another request," : "",
+           json_is_true(json_object_get(variant, "decode_only")) ? ", each of another request,"
+                                                                 : "",
            whole(variant, "context"));
 }
 

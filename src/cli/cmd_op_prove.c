@@ -16,12 +16,14 @@ static const struct {
 int cmd_op_prove(const struct options *o) {
     const struct option_value *files = &o->values[OPT_FILE];
     qn_error error;
-    char *text;
+    char *text, *rounding;
     int verdict;
     if (files->n != 2) return cli_usage("which two operators? quern op prove FILE FILE");
-    if (qn_op_prove(files->texts[0], files->texts[1], &verdict, &text, &error) != QN_OK)
+    if (qn_op_prove(files->texts[0], files->texts[1], &verdict, &text, &rounding, &error) != QN_OK)
         return cli_failed(&error);
     printf("%s: %s\n", verdicts[verdict].words, text);
+    if (rounding) cli_note(o, "%s", rounding);
+    qn_free(rounding);
     qn_free(text);
     return verdicts[verdict].exit;
 }

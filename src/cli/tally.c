@@ -35,9 +35,12 @@ static double seconds(uint64_t from, uint64_t to) {
     return to > from ? (double)(to - from) * 1e-9 : 0;
 }
 
-json_t *tally_json(const struct tally *t, size_t n_prompt) {
-    json_t *o = json_pack("{s:I, s:I}", "prompt_tokens", (json_int_t)n_prompt, "output_tokens",
-                          (json_int_t)t->n);
+json_t *tally_json(const struct tally *t, const qn_request *request) {
+    qn_request_stats stats = {.struct_size = sizeof stats};
+    qn_request_get_stats(request, &stats);
+    json_t *o = json_pack("{s:I, s:I, s:I, s:I}", "prompt_tokens", (json_int_t)stats.prompt_tokens,
+                          "cached_tokens", (json_int_t)stats.cached_tokens, "output_tokens",
+                          (json_int_t)t->n, "preemptions", (json_int_t)stats.preemptions);
     if (!o) return NULL;
     json_t *ttft = t->n ? json_real(seconds(t->start_ns, t->items[0].time_ns) * 1e3) : json_null();
     json_object_set_new(o, "ttft_ms", ttft);
@@ -48,7 +51,12 @@ json_t *tally_json(const struct tally *t, size_t n_prompt) {
     return o;
 }
 
-void tally_sum(struct tally_sum *sum, const struct tally *t) {
+void tally_sum(struct tally_sum *sum, const struct tally *t, const qn_request *request) {
+    qn_request_stats stats = {.struct_size = sizeof stats};
+    qn_request_get_stats(request, &stats);
+    sum->n_prompt += stats.prompt_tokens;
+    sum->n_cached += stats.cached_tokens;
+    sum->n_preempted += stats.preemptions;
     if (sum->n_requests == 0 || t->start_ns < sum->first_start_ns)
         sum->first_start_ns = t->start_ns;
     sum->n_requests++;
@@ -77,10 +85,15 @@ static void memory_bound(const struct options *o, qn_engine *engine, const struc
 }
 
 void tally_report(const struct options *o, qn_engine *engine, const struct tally_sum *sum) {
-    char bound[120];
+    char bound[120], cache[80] = "", waits[64] = "";
     double total = seconds(sum->first_start_ns, sum->last_end_ns);
     memory_bound(o, engine, sum, bound, sizeof bound);
-    cli_note(o, "%zu tokens in %.3g s: %.4g tokens/s, first token after %.3g ms%s", sum->n_tokens,
-             total, total > 0 ? (double)sum->n_tokens / total : 0,
-             (double)sum->longest_ttft_ns * 1e-6, bound);
+    if (sum->n_cached > 0)
+        snprintf(cache, sizeof cache, ", %llu of %llu prompt tokens cached",
+                 (unsigned long long)sum->n_cached, (unsigned long long)sum->n_prompt);
+    if (sum->n_preempted > 0)
+        snprintf(waits, sizeof waits, ", %llu preemptions", (unsigned long long)sum->n_preempted);
+    cli_note(o, "%zu tokens in %.3g s: %.4g tokens/s, first token after %.3g ms%s%s%s",
+             sum->n_tokens, total, total > 0 ? (double)sum->n_tokens / total : 0,
+             (double)sum->longest_ttft_ns * 1e-6, cache, waits, bound);
 }

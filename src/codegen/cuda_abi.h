@@ -11,9 +11,9 @@
  *
  * Weights. A matrix [rows, K] becomes an *image*: pages of CUDA_PAGE_BYTES, each 16 weight rows (a
  * row block) x 256 columns (a k-tile). A row block's pages follow each other in steps: the first
- * k-tile of each partial sum (graph/partials.h), then the second of each, and so on. So they can be
- * taken in turn by eight warps, of which each works on one partial sum, in order of K. Partials
- * with a k-tile more come first in each step, so that only the last step may lack pages:
+ * k-tile of each partial sum (graph/partials.h), then the second of each, and so on. So eight warps
+ * take them in turn, and each warp works on one partial sum, in order of K. Partial sums with a
+ * k-tile more come first in each step, so that only the last step may lack pages:
  *
  *   20 k-tiles:   page      0  1  2  3  4  5  6  7    8  9 10 11 12 13 14 15   16 17 18 19
  *                 partial   0  2  4  6  1  3  5  7    0  2  4  6  1  3  5  7    0  2  4  6
@@ -28,15 +28,15 @@
  * which are the four A registers of mma.m16n8k16 with the 16 columns of a step permuted, so that a
  * lane's B operand of two steps is 16 contiguous bytes of a row-major activation. Rows and columns
  * beyond the matrix are zero: the host clears the weights allocation before it fills it.
- * Image rows are the rows of the program's block (struct prog_weight), whose parts say which tensor
- * of the checkpoint has which.
+ * Image rows are the rows of the program's block (struct prog_weight), whose parts name the tensors
+ * of the checkpoint.
  *
  * Packed activations (OP_PACK) are pieces of PACK_ROWS token rows x CUDA_PACK_COLUMNS columns, 1 KB
- * each: those of all rows for the first columns, then for the next, so that what a tile of any
- * number of rows wants of CUDA_PACK_COLUMNS columns is one stretch. A piece has its steps of 16
+ * each: the pieces of all rows for the first columns, then for the next, so that a tile of any
+ * number of rows finds CUDA_PACK_COLUMNS columns in one stretch. A piece has its steps of 16
  * columns in order, 256 bytes each. A step has, row by row, the two B registers' words of lanes 4 g
- * ... 4 g + 3 for row g: 128 bytes of the first register, 128 of the second, which are also the two
- * matrices of 8 x 16 bytes that wgmma wants without a swizzle. So step 2 p + e holds, 16 bytes a
+ * ... 4 g + 3 for row g: 128 bytes of the first register, 128 of the second. These are also the two
+ * matrices of 8 x 16 bytes that wgmma reads without a swizzle. So step 2 p + e holds, 16 bytes a
  * row,
  *
  *   columns 32 p + 4 e + {0, 1,  8, 9,  16, 17,  24, 25}   of eight rows, then
@@ -56,28 +56,29 @@ enum {
     CUDA_PAGE_BYTES = 8192,
     CUDA_PAGE_ROWS = 16,
     CUDA_PAGE_K = 256,
-    CUDA_PACK_COLUMNS = 64, /* of a piece of packed activations */
+    CUDA_PACK_COLUMNS = 64, /* columns in a piece of packed activations */
 
     CUDA_COMPUTE_WARPS = 8,
     CUDA_BLOCK_THREADS = 32 * (CUDA_COMPUTE_WARPS + 4), /* + loader, control, tile_producer.cuh */
 
-    CUDA_SCRATCH_BYTES = 31152, /* of shared memory, for the task that runs */
-    CUDA_CONTROL_BYTES = 4688,  /* ... and for what the warps tell each other */
+    CUDA_SCRATCH_BYTES = 31152, /* shared memory for the task that runs */
+    CUDA_CONTROL_BYTES = 4688,  /* shared memory for messages between the warps */
 
     /* Tiles of packed activations have at most so many token rows and weight rows; up to
      * PACK_NARROW rows tiles are of so many. */
     PACK_TILE = 128,
     PACK_NARROW = 64,
 
-    CUDA_ROW_GROUP = 12, /* row blocks of one row's task at a time, at most: cuda_task.group */
+    CUDA_ROW_GROUP = 12, /* most row blocks of a task of one row at a time: cuda_task.group */
 
-    CUDA_WIDE = 4,    /* cuda_task.columns: of 32 packed rows (matmul_stream.cuh) */
-    CUDA_LEASE = 255, /* cuda_task.columns: the task leases the ring (matmul_tile.cuh) */
+    CUDA_STREAM_32 = 4, /* cuda_task.columns: 32 packed rows (matmul_stream.cuh) */
+    CUDA_LEASE = 255,   /* cuda_task.columns: the task leases the ring (matmul_tile.cuh) */
 
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */
 
-    /* Sums of a tile of many packed rows that wait in device memory (matmul_tile.cuh), F32; how
-     * many of the at most four that partial_merges has on its stack: two are in registers. */
+    /* Bytes of a tile's F32 sums that wait in device memory (matmul_tile.cuh), and how many such
+     * sums may wait: partial_merges has at most four on its stack, of which two are in registers.
+     */
     CUDA_WAITING_BYTES = PACK_TILE * PACK_TILE * 4,
     CUDA_WAITING_SUMS = 2,
 };
@@ -92,7 +93,7 @@ CUDA_ABI_FN uint32_t cuda_shared_bytes(uint32_t cc) {
     return 99 * 1024;
 }
 
-/* What a task that leases the ring has (matmul_tile.cuh): the ring, scratch. */
+/* Bytes of shared memory that a lease has (matmul_tile.cuh): the ring and scratch. */
 CUDA_ABI_FN uint32_t cuda_lease_bytes(uint32_t cc) {
     const uint32_t control = CUDA_CONTROL_BYTES, depth = CUDA_PAGE_BYTES * CUDA_COMPUTE_WARPS;
     const uint32_t room = cuda_shared_bytes(cc) - CUDA_SCRATCH_BYTES - control;
@@ -110,39 +111,40 @@ CUDA_ABI_FN uint32_t cuda_rows_piece(uint32_t head_dim) {
 CUDA_ABI_FN uint32_t cuda_rows_work(uint32_t head_dim) {
     return 2 * ((head_dim + 31) / 32) * 512 + ATTENTION_PIECE / 16 * (512 + 2 * 16 * 4);
 }
-/* Whether it can: outputs are in registers, a piece is in shared memory. */
+/* Whether attention_prefill.cuh can have such heads: outputs fit registers, a piece fits shared
+ * memory. */
 CUDA_ABI_FN int cuda_rows_fit(uint32_t head_dim, uint32_t cc) {
     const uint32_t work = CUDA_COMPUTE_WARPS * cuda_rows_work(head_dim);
     return head_dim <= 128 && work + cuda_rows_piece(head_dim) <= cuda_lease_bytes(cc);
 }
 
-/* Query heads of a KV head's group that attention takes together: what a product has rows for, and
- * a page of the outputs of STEP and WHOLE. */
+/* Query heads of a KV head's group that attention takes together: as many as a product has rows,
+ * and as a page has room for outputs of STEP and WHOLE. */
 CUDA_ABI_FN uint32_t cuda_sub_heads(uint32_t group, uint32_t head_dim) {
     const uint32_t most = head_dim <= 128 ? 16 : 8;
     return group < most ? group : most;
 }
-/* Token rows whose places a block keeps; of so many it knows if each is another request's, so that
- * a WHOLE can have them. */
+/* Token rows whose places a block keeps. In an iteration of no more rows it knows whether each is
+ * another request's, so WHOLE may have so many. */
 enum { CUDA_PLACES = 64 };
 
 /* Row blocks that a warp works on at a time with one or two columns of eight packed rows
- * (matmul_stream.cuh): what the scratch holds of partial sums. Operators of few row blocks a worker
- * leave room, LINEAR's for what else its results need. */
-enum { CUDA_FEW_TOKEN_BYTES = (CUDA_PAGE_ROWS * PARTIALS + 4) * 4 };
+ * (matmul_stream.cuh): as many as scratch has room for partial sums. LINEAR and QKV_LINEAR have few
+ * row blocks a worker and need less; LINEAR has its residual and norm in the rest. */
+enum { CUDA_STREAM_TOKEN_BYTES = (CUDA_PAGE_ROWS * PARTIALS + 4) * 4 };
 CUDA_ABI_FN uint32_t cuda_packed_group(uint32_t kind, uint32_t columns) {
-    const uint32_t most = CUDA_SCRATCH_BYTES / (8 * columns * CUDA_FEW_TOKEN_BYTES);
+    const uint32_t most = CUDA_SCRATCH_BYTES / (8 * columns * CUDA_STREAM_TOKEN_BYTES);
     const uint32_t few = kind == OP_LINEAR || kind == OP_QKV_LINEAR ? 4 : 6;
     return few < most ? few : most;
 }
 
-/* The same with four columns (matmul_stream_32.cuh): what registers hold of partial sums, or a
- * worker has of row blocks. A page has steps of all of a group's row blocks: each in so many parts.
- */
-CUDA_ABI_FN uint32_t cuda_wide_group(uint32_t kind) {
+/* The same with four columns: as many as registers have room for partial sums, or as a worker has
+ * row blocks. A page has steps of all row blocks of a group: cuda_stream_32_parts is how many parts
+ * a k-tile has. */
+CUDA_ABI_FN uint32_t cuda_stream_32_group(uint32_t kind) {
     return kind == OP_LINEAR ? 2 : kind == OP_QKV_LINEAR ? 3 : 4;
 }
-CUDA_ABI_FN uint32_t cuda_wide_parts(uint32_t group) {
+CUDA_ABI_FN uint32_t cuda_stream_32_parts(uint32_t group) {
     return group > 2 ? 4 : group;
 }
 
@@ -150,7 +152,8 @@ CUDA_ABI_FN uint32_t cuda_k_tiles(uint32_t k) {
     return partial_tiles(k);
 }
 
-/* The order of pages in a row block. Which page of each step is of partial p, and back. */
+/* The order of pages in a row block: the page of each step that belongs to partial sum p, and back.
+ */
 CUDA_ABI_FN uint32_t cuda_partial_turn(uint32_t k_tiles, uint32_t p) {
     const uint32_t longer = k_tiles % PARTIALS, before = partial_first(longer, p);
     return before < partial_first(longer, p + 1) ? before : longer + p - before;
@@ -173,7 +176,7 @@ CUDA_ABI_FN uint32_t cuda_tile_page(uint32_t k_tiles, uint32_t tile) {
 
 /* Kinds of tasks whose weights come as pages. */
 CUDA_ABI_FN int cuda_has_pages(uint32_t kind) {
-    return kind == OP_QKV_LINEAR || kind == OP_LINEAR || kind == OP_LINEAR_PARTS ||
+    return kind == OP_QKV_LINEAR || kind == OP_LINEAR || kind == OP_LINEAR_SPLITK ||
            kind == OP_GATED_MLP || kind == OP_LM_HEAD;
 }
 
@@ -184,8 +187,8 @@ struct cuda_place {
     uint32_t reserved;
 };
 
-/* One task with all that it needs, in one fetch; made by cuda_tables_fill, read by all warps. Table
- * index = program task index. Which field means what for which kind: */
+/* A task's descriptor: all that it needs in one fetch. Made by cuda_tables_fill, read by all warps.
+ * Its index in the table is the task's in the program. */
 struct cuda_task {
     uint8_t kind;                 /* enum op_kind */
     uint8_t form;                 /* enum cuda_form: what runs it (kernels/cuda/form.def) */
@@ -193,31 +196,32 @@ struct cuda_task {
     uint32_t wait, wait_triggers; /* event, its n_triggers */
     uint32_t trigger;
     uint32_t row0, row1, unit0, unit1;
-    uint32_t units; /* of the whole operator: N, I, heads, blocks */
-    uint32_t k;     /* length of the dot products; CLEAR: bytes of a unit */
+    uint32_t units; /* the whole operator's units: N, I, heads, blocks */
+    uint32_t k;     /* length of the dot products; RESET_SENTINELS: bytes of a unit; ATTENTION, STEP,
+                       WHOLE, MERGE: positions that a row sees, 0: all (read where layers differ) */
     uint32_t k_tiles;
     uint32_t index; /* of this task in the program */
     /* Device addresses of operands; an operand that the kind does not have is 0.
      *
      * w      EMBED and SAMPLE table; matrix products: the weights' image
-     * in     what it works on: x, a, qkv, q, part, parts, squares, logits
-     * norm   of one row norm; EMBED, LINEAR and LINEAR_SUM next; STEP and
+     * in     the first activation: x, a, qkv, q, part, parts, squares, logits
+     * norm   one row: norm; EMBED, LINEAR and SPLITK_SUM next; STEP and
      *        WHOLE q_norm
-     * bias   QKV_LINEAR bq, bk, bv in one; LINEAR and LINEAR_SUM bias; GATED_MLP bg
-     * more   QKV_HEADS q_norm; ATTENTION, STEP, WHOLE kv; LINEAR and LINEAR_SUM residual;
+     * bias   QKV_LINEAR bq, bk, bv in one; LINEAR and SPLITK_SUM bias; GATED_MLP bg
+     * more   QKV_HEADS q_norm; ATTENTION, STEP, WHOLE kv; LINEAR and SPLITK_SUM residual;
      *        GATED_MLP bu; SAMPLE part
-     * more2  QKV_HEADS, STEP and WHOLE k_norm; others squares, to be written or read
-     * out    the first result; CLEAR: of all units
-     * out2   EMBED, LINEAR and LINEAR_SUM normed; QKV_HEADS kv; LM_HEAD part */
+     * more2  QKV_HEADS, STEP and WHOLE k_norm; others squares, written or read
+     * out    the first result; RESET_SENTINELS: the first byte of all units
+     * out2   EMBED, LINEAR and SPLITK_SUM normed; QKV_HEADS kv; LM_HEAD part */
     uint64_t w, in, norm, bias, more, more2, out, out2;
-    uint16_t n_pieces; /* P of STEP, COMBINE; parts of a row's squares; PACK_LOGITS: eights
-                          of what it reads; LINEAR_PARTS: row blocks of a part; LINEAR_SUM: parts */
-    uint16_t eights;   /* of packed activations that it reads or writes: rows / PACK_ROWS */
-    /* How a task with weights walks through them: cuda_form.c decides, common/linear.cuh tells.
-     */
+    uint16_t
+        n_pieces;    /* P of STEP, MERGE; parts of a row's squares; PACK_LOGITS: eights
+                        of what it reads; LINEAR_SPLITK: row blocks of a part; SPLITK_SUM: parts */
+    uint16_t eights; /* rows / PACK_ROWS of the packed activations that it reads or writes */
+    /* How a task with weights goes through its pages (block/walk.cuh); cuda_form.c decides. */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
     uint8_t tile;            /* token rows at a time: 1, 8, 16, 32, 64 or 128 */
-    uint8_t group;           /* row blocks at a time; of many packed rows 2, 4, 8, 12 or 16 */
+    uint8_t group;           /* row blocks at a time; many packed rows: 2, 4, 8, 12 or 16 */
     uint8_t columns;     /* columns of 8 tokens: 1, 2, 4; 0: one row, whose activations are staged;
                             CUDA_LEASE: many packed rows, ATTENTION */
     uint8_t unit_blocks; /* row blocks that are finished together; 0: each alone */
@@ -231,24 +235,24 @@ enum cuda_task_flag {
     CUDA_IN_FLAGGED = 2,
     CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR */
     CUDA_OUT_FLAGGED = 8,
-    /* The event rides on data (task/carry.c): its counter orders nothing, it says when to look. */
+    /* The event rides on data (task/transport.c): its counter is a hint and orders nothing. */
     CUDA_WAIT_HINT = 16,
     CUDA_TRIGGER_HINT = 32,
     CUDA_IN_PACKED = 64,   /* the activations are packed */
-    CUDA_OUT_PACKED = 128, /* the result is; of EMBED and LINEAR the normed one */
-    CUDA_IN_PAIRED = 256,  /* in, which carries flags: two 16-bit floats a flag */
+    CUDA_OUT_PACKED = 128, /* the result is packed; EMBED and LINEAR: normed is */
+    CUDA_IN_PAIRED = 256,  /* `in` carries flags in pairs: two 16-bit floats a flag */
     CUDA_OUT_PAIRED = 512,
     /* The residual was written by this worker, earlier in its list: it needs no event. */
     CUDA_MORE_OWN = 1024,
 };
 
-/* A 32-bit word of an activation that rides on empty words, until it is stored. No result has all
+/* A 32-bit word of an activation that travels by sentinels, until it is stored. No result has all
  * bits set: conversions and arithmetic give NaNs of other bits. */
-#define CUDA_EMPTY 0xffffffffu
+#define CUDA_SENTINEL 0xffffffffu
 
-/* How far ahead of the running task weights are streamed; less than the last is for experiments. */
+/* How far ahead of the running task weights are streamed. All but the last are for experiments. */
 enum cuda_stream {
-    CUDA_STREAM_TASK,       /* not: a task's when those of the task before are used up */
+    CUDA_STREAM_TASK,       /* a task's weights after those of the task before are used */
     CUDA_STREAM_LIST,       /* to the end of the iteration */
     CUDA_STREAM_ITERATIONS, /* into the next one before it is known, assuming the same variant */
 };
@@ -270,9 +274,8 @@ struct cuda_args {
                              waits for activations: flight..CUDA_MAX_FLIGHT. Bulk copies only */
 };
 
-/* The rings of runtime/rt_trace.h on the device: those of workers (written by the control warps)
- * as on the CPU, then one per worker for its compute warps and one per worker for
- * its loader. */
+/* The rings of runtime/rt_trace.h on the device: the workers' as on the CPU, written by the control
+ * warps, then one per worker for its compute warps and one per worker for its loader. */
 #define CUDA_TRACE_RINGS(n_workers) (3 * (n_workers))
 
 CUDA_ABI_FN uint64_t cuda_sample_bytes(uint32_t n_logit_rows, uint32_t vocab) {
@@ -283,15 +286,15 @@ CUDA_ABI_FN uint64_t cuda_waiting_bytes(uint32_t n_workers) {
     return (uint64_t)n_workers * CUDA_WAITING_SUMS * CUDA_WAITING_BYTES;
 }
 
-/* Rows [first_row, first_row + n_rows) of a part into its block's image (any range; calls for
- * different ranges may run in any order), or a vector's elements (n_rows of 1 column) to F32. */
+/* Copies rows [first_row, first_row + n_rows) of a part into its block's image (any range, ranges
+ * in any order), or a vector's elements (n_rows of 1 column) to F32. */
 struct cuda_retile {
     uint64_t src;     /* n_rows * cols elements, row-major */
     uint64_t weights; /* base of the weights allocation */
     uint64_t first_row, n_rows;
     uint32_t cols;
     uint32_t src_dtype, dst_dtype; /* enum dtype; dst of a matrix: BF16 or F16 (F32 goes to BF16) */
-    uint32_t at, run, stride;      /* of the part: struct prog_part */
+    uint32_t at, run, stride;      /* the part's: struct prog_part */
     struct cuda_place place;
 };
 

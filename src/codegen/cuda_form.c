@@ -25,17 +25,17 @@ static bool has_any(const struct cuda_form_host *h) {
     (void)h;
     return true;
 }
-/* Outputs fit registers, a piece fits shared memory. */
+/* PREFILL: outputs fit registers, a piece fits shared memory. */
 static bool has_prefill(const struct cuda_form_host *h) {
     return cuda_rows_fit(PROG(h->program, MODEL)->head_dim, h->device.cc);
 }
-/* wgmma: columns of an operator are cut into parts. */
+/* PARTS: wgmma, and columns of an operator are cut into parts. */
 static bool has_parts(const struct cuda_form_host *h) {
     return h->device.has.wgmma;
 }
-/* 32 rows stream. */
+/* STREAM_32: 32 rows stream. */
 static bool has_stream_32(const struct cuda_form_host *h) {
-    return device_streams(&h->device, CUDA_WIDE * PACK_ROWS, PROG(h->program, MODEL)->hidden);
+    return device_streams(&h->device, CUDA_STREAM_32 * PACK_ROWS, PROG(h->program, MODEL)->hidden);
 }
 
 /* ---- column `when`: the task ---- */
@@ -45,16 +45,16 @@ static bool when_always(const struct form_case *c, const struct cuda_task *t) {
     (void)t;
     return true;
 }
-/* It has all rows of its graph. */
+/* WHOLE: the task has all rows of its graph. */
 static bool when_whole(const struct form_case *c, const struct cuda_task *t) {
     return t->eights == CEIL_DIV(c->rows, (uint32_t)PACK_ROWS);
 }
-/* ... and its result is normed. */
+/* NORMED: and its result has a copy for the next norm. */
 static bool when_normed(const struct form_case *c, const struct cuda_task *t) {
     return when_whole(c, t) && c->op->in[LINEAR_NEXT] != PROG_NONE;
 }
 
-/* Query heads that an item of attention has; token rows of an item of PREFILL. */
+/* Query heads of an item of attention; token rows of an item of PREFILL. */
 static uint32_t item_heads(const struct op_attrs *a) {
     return cuda_sub_heads(a->heads / a->kv, a->D);
 }
@@ -62,7 +62,7 @@ static uint32_t item_rows(const struct op_attrs *a) {
     return CUDA_COMPUTE_WARPS * (16 / item_heads(a));
 }
 
-/* Half of the tasks have one of PREFILL's items. */
+/* FILLING: at least half of the tasks have an item of PREFILL. */
 static bool when_filling(const struct form_case *c, const struct cuda_task *t) {
     const struct op_attrs *a = &c->op->attrs;
     const uint32_t rows = item_rows(a);
@@ -78,8 +78,8 @@ static void walk_nothing(const struct form_case *c, struct cuda_task *t) {
     (void)t;
 }
 
-/* Its activations and some row blocks' partial sums are in scratch, those of the LM head also a
- * unit's results. */
+/* STAGED: the activations and some row blocks' partial sums are in scratch, the LM head's also with
+ * a unit's results. */
 static void walk_staged(const struct form_case *c, struct cuda_task *t) {
     const uint32_t unit_blocks = c->op->kind == OP_LM_HEAD ? LM_BLOCK / CUDA_PAGE_ROWS : 0;
     const uint32_t partials = PARTIALS * CUDA_PAGE_ROWS * 4;
@@ -91,18 +91,18 @@ static void walk_staged(const struct form_case *c, struct cuda_task *t) {
     if (unit_blocks != 0) t->group = (uint8_t)MIN((uint32_t)t->group, unit_blocks);
 }
 
-/* In groups of like size. */
+/* STREAM: row blocks in groups of like size. */
 static void walk_stream(const struct form_case *c, struct cuda_task *t) {
     (void)c;
     const uint32_t blocks = t->block1 - t->block0;
     t->columns = (uint8_t)t->eights;
     t->tile = (uint8_t)(8 * t->columns);
-    const uint32_t most =
-        t->columns == CUDA_WIDE ? cuda_wide_group(t->kind) : cuda_packed_group(t->kind, t->columns);
+    const uint32_t most = t->columns == CUDA_STREAM_32 ? cuda_stream_32_group(t->kind)
+                                                       : cuda_packed_group(t->kind, t->columns);
     t->group = (uint8_t)CEIL_DIV(blocks, CEIL_DIV(blocks, most));
 }
 
-/* The smallest of the tiles of packed.cuh. */
+/* The smallest tile (matmul_tile.cuh) that has all rows, or the largest. */
 static void walk_tile(const struct form_case *c, struct cuda_task *t) {
     const uint32_t blocks = t->block1 - t->block0;
     t->tile = c->rows > PACK_NARROW       ? PACK_TILE
@@ -111,13 +111,13 @@ static void walk_tile(const struct form_case *c, struct cuda_task *t) {
     t->group = blocks > 4 ? 8 : blocks > 2 || t->tile == PACK_TILE ? 4 : 2;
     /* Every pass over row blocks reads all activations again. */
     if (t->tile != PACK_TILE && CEIL_DIV(blocks, 12u) < CEIL_DIV(blocks, 8u)) t->group = 12;
-    if (t->kind == OP_LINEAR_PARTS && blocks > 12) t->group = 16;
+    if (t->kind == OP_LINEAR_SPLITK && blocks > 12) t->group = 16;
     /* The smallest tiles come in three sizes, since each is more to compile. */
     if (t->tile < PACK_NARROW && t->group < 12) t->group = t->group == 8 ? 12 : 4;
     t->columns = CUDA_LEASE;
 }
 
-/* Steps of 16 rows, in the leased ring. */
+/* MIXED: steps of 16 rows, in the leased ring. */
 static void walk_mixed(const struct form_case *c, struct cuda_task *t) {
     (void)c;
     t->columns = CUDA_LEASE;
@@ -134,7 +134,7 @@ enum form_layout { FROM_ANY, FROM_ROWS, FROM_PACKED };
 enum form_k { K_WIDTH_0, K_WIDTH_1, K_WIDTH_2, K_WIDTH_3, K_ANY };
 _Static_assert((int)K_ANY == (int)EMIT_LINEAR_WIDTHS, "one each");
 
-/* What a condition is, and what is said where it does not hold. */
+/* A condition of column `has`, and the reason to print where it does not hold. */
 struct form_has {
     bool (*holds)(const struct cuda_form_host *h);
     const char *lacks;

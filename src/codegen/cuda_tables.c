@@ -24,7 +24,7 @@ static bool is_packed(const struct prog_header *p, const struct prog_op *op) {
 
 /* ---- operands ---- */
 
-/* Which operand, by its name in op.def, is which word of struct cuda_task; "": none is. */
+/* For each word of struct cuda_task its operand's name in op.def; "": none. */
 struct words {
     const char *w, *in, *norm, *bias, *more, *more2, *out, *out2;
 };
@@ -52,8 +52,8 @@ static uint32_t squares_of(const struct prog_op *op) {
     return tensor_named(op, &info, "squares");
 }
 
-/* What an operator stores packed or in pairs, if anything: its result; of the residual stream the
- * normed one. */
+/* The result that an operator stores packed or in pairs, if any: the first one; `normed` where it
+ * writes the residual stream. */
 static const struct prog_tensor *rounded_out(const struct prog_header *p,
                                              const struct prog_op *op) {
     struct op_info info;
@@ -98,7 +98,7 @@ static int check_kv(struct diag *d, const struct prog_header *p) {
     return QN_OK;
 }
 
-/* What the kernels cannot run. */
+/* Refuses models that the kernels cannot run. */
 static int check_model(struct diag *d, const struct prog_header *p) {
     const struct model_spec *s = PROG(p, MODEL);
     if (s->head_dim % 8 != 0 || s->head_dim > 256)
@@ -112,18 +112,18 @@ static int check_model(struct diag *d, const struct prog_header *p) {
 }
 
 /* Whether each row of the operator is another request's. */
-static bool is_alone(const struct prog_header *p, const struct prog_op *op) {
+static bool is_decode_only(const struct prog_header *p, const struct prog_op *op) {
     const uint32_t at = (uint32_t)(op - PROG(p, OP));
     for (uint64_t i = 0; i < p->section[SECTION_VARIANT].count; i++) {
         const struct prog_variant *v = &PROG(p, VARIANT)[i];
-        if (at - v->first_op < v->n_ops) return v->alone != 0;
+        if (at - v->first_op < v->n_ops) return v->decode_only != 0;
     }
     return false;
 }
 
 /* ATTENTION_STEP and _WHOLE make the keys and values of all rows of a request in scratch. */
 static bool can_step(const struct prog_header *p, const struct prog_op *op) {
-    return op->n_rows <= STEP_ROWS || (op->n_rows <= CUDA_PLACES && is_alone(p, op));
+    return op->n_rows <= STEP_ROWS || (op->n_rows <= CUDA_PLACES && is_decode_only(p, op));
 }
 
 /* Parts are whole row blocks, a tile has all token rows. */
@@ -134,19 +134,33 @@ static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
            op->units == parts * rows;
 }
 
+/* Whether an operator goes by what its rows see. */
+static bool has_window(uint32_t kind) {
+    return kind == OP_ATTENTION || kind == OP_ATTENTION_STEP || kind == OP_ATTENTION_WHOLE ||
+           kind == OP_ATTENTION_MERGE;
+}
+
+/* Images of one window have it as a constant: the model's. */
+static bool is_window_known(const struct prog_header *p, const struct prog_op *op) {
+    const struct model_spec *s = PROG(p, MODEL);
+    return !has_window(op->kind) || op->layer < 0 || (uint32_t)op->layer >= s->n_layers ||
+           op->attrs.window == spec_window(s, (uint32_t)op->layer);
+}
+
 /* The reason why the kernels cannot run an operator; NULL: they can. Matrix products take packed
  * activations that their writer has normed, or one row that fits scratch, which they norm. */
 static const char *check_op(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *squares = tensor_of(p, squares_of(op));
     if (op->gang != 1) return "each task by itself, no gangs";
+    if (!is_window_known(p, op)) return "the window that the model has for the layer";
     if ((op->kind == OP_ATTENTION_STEP || op->kind == OP_ATTENTION_WHOLE) && !can_step(p, op))
         return "few rows, or rows of different requests";
     if (op->kind == OP_ATTENTION_SPLIT) return "heads and attention in one operator (qkv=joined)";
-    if (op->kind == OP_LINEAR_SUM && PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0)
+    if (op->kind == OP_SPLITK_SUM && PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0)
         return "whole blocks of squares";
     if (!cuda_has_pages(op->kind)) return NULL;
     if (op->kind == OP_GATED_MLP && !in_turns(p, op)) return "gate and up in turns of eight rows";
-    if (op->kind == OP_LINEAR_PARTS)
+    if (op->kind == OP_LINEAR_SPLITK)
         return can_cut(p, op) ? NULL : "packed activations of few rows, whole row blocks";
     if (!is_packed(p, op)) {
         if (op->n_rows > 1 || op->k > STAGED_COLUMNS) return "its activations packed";
@@ -186,11 +200,11 @@ int cuda_tables_check(struct diag *d, const struct prog_header *p, const struct 
         return fail(d, QN_EUNSUPPORTED, "rank %u: the program is for %u GPUs", bases->rank,
                     p->n_ranks);
     for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++)
-        if (PROG(p, OP)[i].kind == OP_LINEAR_PARTS && cc / 10 != 9)
+        if (PROG(p, OP)[i].kind == OP_LINEAR_SPLITK && cc / 10 != 9)
             return fail(d, QN_EUNSUPPORTED,
                         "the program has %s, for which sm_%u has no kernel: compile it with "
                         "linear=whole",
-                        op_name(OP_LINEAR_PARTS), cc);
+                        op_name(OP_LINEAR_SPLITK), cc);
     bool used[N_FORMS];
     return cuda_form_used(d, p, cc, used);
 }
@@ -236,7 +250,7 @@ static uint64_t embed_table(const struct filler *f) {
     return 0;
 }
 
-/* The table of form.def. */
+/* Sets the operands' addresses, by form.def's table. */
 static void fill_operands(const struct filler *f, const struct prog_op *op, struct cuda_task *t) {
     const struct words *names = &words[op->kind];
     const struct {
@@ -252,7 +266,7 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     if (op->kind == OP_SAMPLE) t->w = f->table;
 }
 
-/* The row blocks of its image that a task reads: *block0 to before *block1. Those of LINEAR_PARTS
+/* The row blocks of its image that a task reads: *block0 to before *block1. Those of LINEAR_SPLITK
  * count on from part to part; the LM head's last unit may lack rows, not blocks. */
 static void fill_blocks(const struct filler *f, const struct prog_op *op, const struct op_map *map,
                         struct cuda_task *t) {
@@ -267,7 +281,7 @@ static void fill_blocks(const struct filler *f, const struct prog_op *op, const 
         low = MIN(low, first);
         high = MAX(high, last);
     }
-    if (op->kind == OP_LINEAR_PARTS) {
+    if (op->kind == OP_LINEAR_SPLITK) {
         low = t->unit0;
         high = t->unit1;
     }
@@ -281,7 +295,8 @@ static uint16_t eights_of(const struct prog_tensor *t) {
     return is_packed_tensor(t) ? (uint16_t)CEIL_DIV(t->shape[0], (uint32_t)PACK_ROWS) : 0;
 }
 
-/* Of what it reads or writes. If it does both they have as many, but for PACK_LOGITS. */
+/* Groups of rows of the packed activations that an operator reads or writes. If it does both, the
+ * numbers are the same, except for PACK_LOGITS. */
 static uint16_t n_eights(const struct prog_header *p, const struct prog_op *op) {
     const struct prog_tensor *out = rounded_out(p, op);
     return eights_of(is_packed_tensor(out) ? out : tensor_of(p, op->in[0]));
@@ -290,10 +305,10 @@ static uint16_t n_eights(const struct prog_header *p, const struct prog_op *op) 
 static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) {
     switch (op->kind) {
     case OP_ATTENTION_STEP: return tensor_of(p, op->out[0])->shape[2]; /* [T, n_heads, P, D + 2] */
-    case OP_ATTENTION_COMBINE: return tensor_of(p, op->in[COMBINE_PART])->shape[2];
+    case OP_ATTENTION_MERGE: return tensor_of(p, op->in[MERGE_PART])->shape[2];
     case OP_PACK_LOGITS: return eights_of(tensor_of(p, op->in[PACK_X]));
-    case OP_LINEAR_PARTS: return tensor_of(p, op->in[PARTS_W])->shape[0] / CUDA_PAGE_ROWS;
-    case OP_LINEAR_SUM: return tensor_of(p, op->in[SUM_PARTS])->shape[1] / PROG(p, MODEL)->hidden;
+    case OP_LINEAR_SPLITK: return tensor_of(p, op->in[PARTS_W])->shape[0] / CUDA_PAGE_ROWS;
+    case OP_SPLITK_SUM: return tensor_of(p, op->in[SUM_PARTS])->shape[1] / PROG(p, MODEL)->hidden;
     default: {
         const struct prog_tensor *squares = tensor_of(p, squares_of(op)); /* [T, parts] */
         return squares == NULL ? 0 : squares->shape[1];
@@ -303,11 +318,11 @@ static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) 
 
 /* Whether an event rides on data. It is counted all the same, as a hint of when to look. */
 static bool is_hint(const struct prog_header *p, uint32_t event) {
-    return event != PROG_NONE && PROG(p, EVENT)[event].carry == CARRY_FLAG;
+    return event != PROG_NONE && PROG(p, EVENT)[event].transport == TRANSPORT_FLAG;
 }
 
-static bool carries(const struct prog_tensor *t, enum prog_carry carry) {
-    return t != NULL && t->carry == carry;
+static bool travels_by(const struct prog_tensor *t, enum prog_transport transport) {
+    return t != NULL && t->transport == transport;
 }
 
 static uint16_t flags_of(const struct prog_header *p, const struct prog_variant *v,
@@ -321,27 +336,28 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     /* the activations come first */
     const struct prog_tensor *in = tensor_of(p, op->in[0]), *out = tensor_of(p, op->out[0]);
     const struct prog_tensor *rounded = rounded_out(p, op);
-    if (carries(in, CARRY_FLAG)) flags |= CUDA_IN_FLAGGED;
-    if (carries(in, CARRY_PAIR)) flags |= CUDA_IN_PAIRED;
-    if (op->kind == OP_LINEAR && carries(tensor_of(p, op->in[LINEAR_RESIDUAL]), CARRY_FLAG))
+    if (travels_by(in, TRANSPORT_FLAG)) flags |= CUDA_IN_FLAGGED;
+    if (travels_by(in, TRANSPORT_PAIR)) flags |= CUDA_IN_PAIRED;
+    if (op->kind == OP_LINEAR && travels_by(tensor_of(p, op->in[LINEAR_RESIDUAL]), TRANSPORT_FLAG))
         flags |= CUDA_MORE_FLAGGED;
-    if (carries(out, CARRY_FLAG)) flags |= CUDA_OUT_FLAGGED;
-    if (carries(rounded, CARRY_PAIR)) flags |= CUDA_OUT_PAIRED;
-    if (op->kind == OP_LINEAR && carries(tensor_of(p, op->in[LINEAR_RESIDUAL]), CARRY_OWN))
+    if (travels_by(out, TRANSPORT_FLAG)) flags |= CUDA_OUT_FLAGGED;
+    if (travels_by(rounded, TRANSPORT_PAIR)) flags |= CUDA_OUT_PAIRED;
+    if (op->kind == OP_LINEAR && travels_by(tensor_of(p, op->in[LINEAR_RESIDUAL]), TRANSPORT_OWN))
         flags |= CUDA_MORE_OWN;
     if (is_packed_tensor(in)) flags |= CUDA_IN_PACKED;
     if (is_packed_tensor(rounded)) flags |= CUDA_OUT_PACKED;
     return flags;
 }
 
-/* What a PACK reads, a CLEAR writes. */
+/* Lengths of the data that PACK reads, RESET_SENTINELS writes and a row of attention sees. */
 static void fill_lengths(const struct prog_header *p, const struct prog_op *op,
                          struct cuda_task *t) {
     t->k = op->k;
     if (op->kind == OP_PACK || op->kind == OP_PACK_LOGITS)
         t->k = tensor_of(p, op->in[PACK_X])->shape[1];
     t->k_tiles = cuda_k_tiles(t->k);
-    if (op->kind == OP_CLEAR) t->k = 4 * tensor_of(p, op->out[0])->shape[1];
+    if (op->kind == OP_RESET_SENTINELS) t->k = 4 * tensor_of(p, op->out[0])->shape[1];
+    if (has_window(op->kind)) t->k = op->attrs.window;
 }
 
 void cuda_tables_shape(const struct prog_header *p, const struct prog_task *t,

@@ -31,13 +31,12 @@ struct cuda_bases {
 int cuda_tables_check(struct diag *d, const struct prog_header *program,
                       const struct cuda_bases *bases);
 
-/* What a task is without its operands, events and form: kind, rows, units, k, eights. */
+/* The part of a descriptor before operands, events and form: kind, rows, units, k, eights. */
 void cuda_tables_shape(const struct prog_header *program, const struct prog_task *t,
                        struct cuda_task *out);
 
-/* tasks[SECTION_TASK's count]. Of a program that
- * cuda_tables_check has passed. Errors: QN_ENOMEM; program_map's, which a proved program has not.
- */
+/* tasks[SECTION_TASK's count], of a program that cuda_tables_check has passed. Errors: QN_ENOMEM;
+ * program_map's, which a proved program does not have. */
 int cuda_tables_fill(struct diag *d, const struct prog_header *program,
                      const struct cuda_place *places, const struct cuda_bases *bases,
                      struct cuda_task *tasks);

@@ -26,7 +26,7 @@ struct cuda_upload {
     int slot;         /* to use next */
 };
 
-/* Device memory that an upload takes for its time; part of the memory plan. */
+/* Device memory that an upload takes while it lasts; part of the memory plan. */
 uint64_t cuda_upload_bytes(void);
 
 /* Takes the buffers. pinned memory only if `files`. u is to be closed also after an error. */

@@ -10,7 +10,7 @@
 /* Operands of a descriptor, in the order of form.def's columns. */
 enum field { F_W, F_IN, F_NORM, F_BIAS, F_MORE, F_MORE2, F_OUT, F_OUT2, N_FIELDS };
 
-/* Which operand of an operator a field is. */
+/* The operand of an operator that a field has. */
 struct operand {
     bool there, out;
     uint8_t slot;
@@ -43,7 +43,7 @@ static uint64_t field_of(const struct cuda_task *t, enum field field) {
 }
 
 /* The names of an operator's operands by field. Weights that lie behind another one (joined below)
- * and what CLEAR waits for have none. */
+ * and what RESET_SENTINELS waits for have none. */
 #define OPERANDS(ID, ...) [OP_##ID] = #__VA_ARGS__,
 static const char *const operands[N_OP_KINDS] = {
 #include "kernels/cuda/form.def"
@@ -98,8 +98,8 @@ static const struct prog_tensor *tensor_in(const struct proof *f, const struct p
 
 /* ---- places -------------------------------------------------------------------------------- */
 
-/* What a block of weights takes: bytes [from, to) of the allocation. Of a matrix whole units of the
- * LM head: the rows beyond it are read, too, and must be zeros. */
+/* The bytes [from, to) of the allocation that a block of weights takes. A matrix takes whole units
+ * of the LM head: rows past its end are read, too, and must be zeros. */
 struct claim {
     uint64_t from, to;
     uint32_t weight;
@@ -216,7 +216,7 @@ static int check_wanted(const struct proof *f, uint32_t task, const struct wante
 
 /* Whether an event orders nothing but says when to look. */
 static bool is_hint(const struct proof *f, uint32_t event) {
-    return PROG(f->p, EVENT)[event].carry != CARRY_PLAIN;
+    return PROG(f->p, EVENT)[event].transport != TRANSPORT_COUNTER;
 }
 
 static int check_protocol(const struct proof *f, uint32_t task) {
@@ -289,21 +289,21 @@ static int check_operands(const struct proof *f, uint32_t task, const struct pro
 
 enum format { PLAIN, FLAGGED, PAIRED, PACKED };
 
-/* What the bytes of a tensor are: from how many they are. */
+/* The format of a tensor's elements, from the number of its bytes. */
 static enum format format_of(const struct prog_tensor *t) {
     if (t->layout == LAYOUT_PACKED) return PACKED;
-    if (t->carry == CARRY_PAIR) return PAIRED;
+    if (t->transport == TRANSPORT_PAIR) return PAIRED;
     uint64_t elements = 1;
     for (int i = 0; i < t->n_dims; i++) elements *= t->shape[i];
-    return t->carry == CARRY_SPACE || t->bytes == 4 * elements ? PLAIN : FLAGGED;
+    return t->transport == TRANSPORT_SPACE || t->bytes == 4 * elements ? PLAIN : FLAGGED;
 }
 
-/* Whether an operator writes the residual stream, and what a norm makes of it. */
+/* Whether an operator writes the residual stream and its copy for a norm. */
 static bool is_stream(const struct prog_op *op) {
-    return op->kind == OP_EMBED || op->kind == OP_LINEAR || op->kind == OP_LINEAR_SUM;
+    return op->kind == OP_EMBED || op->kind == OP_LINEAR || op->kind == OP_SPLITK_SUM;
 }
 
-/* What the descriptor says that a field is. Those without flags are plain. */
+/* The format that the descriptor gives a field. Fields without a flag are plain. */
 static enum format format_in(const struct cuda_task *t, const struct prog_op *op,
                              enum field field) {
     const bool stream = is_stream(op);
@@ -331,7 +331,7 @@ static int check_bits(const struct proof *f, uint32_t task, const struct prog_op
     const struct prog_tensor *in = op == NULL ? NULL : tensor_in(f, op, F_IN);
     const struct prog_tensor *more = op == NULL ? NULL : tensor_in(f, op, F_MORE);
     const bool owns =
-        op != NULL && op->kind == OP_LINEAR && more != NULL && more->carry == CARRY_OWN;
+        op != NULL && op->kind == OP_LINEAR && more != NULL && more->transport == TRANSPORT_OWN;
     const uint16_t ins = CUDA_IN_FLAGGED | CUDA_IN_PAIRED | CUDA_IN_PACKED;
     const uint16_t outs = CUDA_OUT_FLAGGED | CUDA_OUT_PAIRED | CUDA_OUT_PACKED;
     const uint16_t events = CUDA_TRIGGER_WATCHED | CUDA_WAIT_HINT | CUDA_TRIGGER_HINT;
@@ -378,7 +378,7 @@ static uint32_t eights_in(const struct prog_tensor *t) {
     return (uint32_t)(t->bytes / (columns * 2 * PACK_ROWS));
 }
 
-/* Of what is packed: the result, else what the task reads. */
+/* Groups of rows of the packed operand: the result, else the input. */
 static uint32_t eights_of(const struct proof *f, const struct prog_op *op) {
     static const uint8_t fields[] = {F_OUT, F_OUT2, F_IN};
     for (size_t i = 0; i < COUNT_OF(fields); i++) {
@@ -400,29 +400,35 @@ static uint64_t pieces_of(const struct proof *f, const struct prog_op *op) {
     const struct prog_tensor *squares = tensor_in(f, op, F_MORE2);
     switch (op->kind) {
     case OP_ATTENTION_STEP: return columns_of(tensor_in(f, op, F_OUT)) / state;
-    case OP_ATTENTION_COMBINE: return columns_of(tensor_in(f, op, F_IN)) / state;
+    case OP_ATTENTION_MERGE: return columns_of(tensor_in(f, op, F_IN)) / state;
     case OP_PACK_LOGITS: return eights_in(tensor_in(f, op, F_IN));
-    case OP_LINEAR_PARTS: /* of a part's columns */
+    case OP_LINEAR_SPLITK: /* of a part's columns */
         return columns_of(tensor_in(f, op, F_OUT)) / MIN(cuda_k_tiles(op->k), (uint32_t)PARTIALS) /
                CUDA_PAGE_ROWS;
-    case OP_LINEAR_SUM: return columns_of(tensor_in(f, op, F_IN)) / f->spec->hidden;
+    case OP_SPLITK_SUM: return columns_of(tensor_in(f, op, F_IN)) / f->spec->hidden;
     default: return squares != NULL && squares->role == PROG_ACTIVATION ? columns_of(squares) : 0;
     }
+}
+
+/* Operators whose k is a window: what their layer's rows see. */
+static bool sees_context(uint32_t kind) {
+    return kind == OP_ATTENTION_MERGE || kind == OP_ATTENTION_STEP || kind == OP_ATTENTION_WHOLE ||
+           kind == OP_ATTENTION;
 }
 
 static uint64_t length_of(const struct proof *f, const struct prog_op *op) {
     switch (op->kind) {
     case OP_PACK:
     case OP_PACK_LOGITS: return columns_of(tensor_in(f, op, F_IN));
-    case OP_CLEAR: return tensor_in(f, op, F_OUT)->bytes / CLEAR_UNITS;
-    default: return op->k;
+    case OP_RESET_SENTINELS: return tensor_in(f, op, F_OUT)->bytes / RESET_UNITS;
+    default: return sees_context(op->kind) ? op->attrs.window : op->k;
     }
 }
 
 static int check_numbers(const struct proof *f, uint32_t task, const struct prog_op *op) {
     const struct cuda_task *t = &f->t->tasks[task];
     const uint64_t k = op == NULL ? 0 : length_of(f, op);
-    const bool tiled = op != NULL && op->kind != OP_CLEAR;
+    const bool tiled = op != NULL && op->kind != OP_RESET_SENTINELS && !sees_context(op->kind);
     const struct wanted all[] = {
         {"units", op == NULL ? 0 : op->units, t->units},
         {"k", k, t->k},
@@ -458,12 +464,12 @@ static bool is_row_form(const struct cuda_task *t, const struct prog_op *op) {
  * rows, in registers. */
 static bool is_stream_form(const struct proof *f, const struct cuda_task *t,
                            const struct prog_op *op) {
-    const uint32_t most = t->columns == CUDA_WIDE ? cuda_wide_group(op->kind)
-                                                  : cuda_packed_group(op->kind, t->columns);
-    if (t->columns == CUDA_WIDE &&
+    const uint32_t most = t->columns == CUDA_STREAM_32 ? cuda_stream_32_group(op->kind)
+                                                       : cuda_packed_group(op->kind, t->columns);
+    if (t->columns == CUDA_STREAM_32 &&
         (f->cc / 10 != 9 || f->spec->hidden < (uint32_t)PARTIALS * CUDA_PAGE_K))
         return false;
-    if (op->kind == OP_LINEAR && t->columns == CUDA_WIDE && t->norm == 0) return false;
+    if (op->kind == OP_LINEAR && t->columns == CUDA_STREAM_32 && t->norm == 0) return false;
     return t->eights == t->columns && t->tile == PACK_ROWS * t->columns && t->unit_blocks == 0 &&
            t->row0 == 0 && t->row1 == op->n_rows && t->group >= 1 && t->group <= most;
 }
@@ -476,9 +482,9 @@ static bool is_tile_form(const struct cuda_task *t, const struct prog_op *op) {
                        : t->tile == PACK_NARROW   ? one_of(t->group, of_64)
                        : t->tile == PACK_TILE     ? one_of(t->group, of_128)
                                                   : false;
-    if (op->kind == OP_LINEAR_PARTS && (t->row1 - t->row0 > t->tile || t->tile > PACK_NARROW))
+    if (op->kind == OP_LINEAR_SPLITK && (t->row1 - t->row0 > t->tile || t->tile > PACK_NARROW))
         return false;
-    return group && (t->group < 16 || op->kind == OP_LINEAR_PARTS) && t->unit_blocks == 0 &&
+    return group && (t->group < 16 || op->kind == OP_LINEAR_SPLITK) && t->unit_blocks == 0 &&
            t->row0 % PACK_ROWS == 0;
 }
 
@@ -489,7 +495,7 @@ static bool is_matrix_form(const struct proof *f, const struct cuda_task *t,
     case 0: return !packed && is_row_form(t, op);
     case 1:
     case 2:
-    case CUDA_WIDE: return packed && op->kind != OP_LINEAR_PARTS && is_stream_form(f, t, op);
+    case CUDA_STREAM_32: return packed && op->kind != OP_LINEAR_SPLITK && is_stream_form(f, t, op);
     case CUDA_LEASE: return packed && is_tile_form(t, op);
     default: return false;
     }
@@ -565,7 +571,7 @@ static bool slices_cover(const struct cuda_task *t, uint64_t n, const struct pro
 static bool pages_inside(const struct proof *f, const struct cuda_task *t, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t end =
-            (uint64_t)(t[i].kind == OP_LINEAR_PARTS ? t[i].n_pieces : t[i].block1) * t[i].k_tiles *
+            (uint64_t)(t[i].kind == OP_LINEAR_SPLITK ? t[i].n_pieces : t[i].block1) * t[i].k_tiles *
             CUDA_PAGE_BYTES;
         if (cuda_has_pages(t[i].kind) && t[i].w - f->t->bases.weights + end > f->t->weight_bytes)
             return false;

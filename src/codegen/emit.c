@@ -32,27 +32,30 @@ static bool has_jit(const struct prog_header *program) {
     return false;
 }
 
-static enum prog_carry carry_of(const struct prog_header *program, uint32_t tensor) {
-    return tensor == PROG_NONE ? CARRY_PLAIN : (enum prog_carry)PROG(program, TENSOR)[tensor].carry;
+static enum prog_transport transport_of(const struct prog_header *program, uint32_t tensor) {
+    return tensor == PROG_NONE ? TRANSPORT_COUNTER
+                               : (enum prog_transport)PROG(program, TENSOR)[tensor].transport;
 }
 
-/* Whether all that projections, MLP and LINEAR of a single row read and write of each other carries
- * flags, in pairs where it is rounded anyway: the usual case. Their code then has no choices
- * (kernels/cuda/common/matvec.cuh). */
+/* Whether all activations between projections, MLP and LINEAR of a single row carry flags, in pairs
+ * where they are rounded anyway: the usual case. Their code then has no branches for it
+ * (kernels/cuda/matmul/matvec.cuh). */
 static bool has_row_flags(const struct prog_header *program) {
     const struct prog_op *o = PROG(program, OP);
     for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++, o++) {
         const bool linear = o->kind == OP_LINEAR, mlp = o->kind == OP_GATED_MLP;
         if (o->n_rows != 1 || !(linear || mlp || o->kind == OP_QKV_LINEAR)) continue;
-        if (carry_of(program, o->in[0]) != (linear ? CARRY_PAIR : CARRY_FLAG)) return false;
-        if (carry_of(program, o->out[0]) != (mlp ? CARRY_PAIR : CARRY_FLAG)) return false;
-        if (linear && carry_of(program, o->in[LINEAR_RESIDUAL]) != CARRY_FLAG) return false;
+        if (transport_of(program, o->in[0]) != (linear ? TRANSPORT_PAIR : TRANSPORT_FLAG))
+            return false;
+        if (transport_of(program, o->out[0]) != (mlp ? TRANSPORT_PAIR : TRANSPORT_FLAG))
+            return false;
+        if (linear && transport_of(program, o->in[LINEAR_RESIDUAL]) != TRANSPORT_FLAG) return false;
     }
     return true;
 }
 
 static bool is_linear(const struct prog_op *op) {
-    return op->kind == OP_LINEAR || op->kind == OP_LINEAR_PARTS;
+    return op->kind == OP_LINEAR || op->kind == OP_LINEAR_SPLITK;
 }
 
 /* Whether an operator before number `at` has dot products of its length, too. */
@@ -69,7 +72,7 @@ uint32_t emit_linear_width(const struct prog_header *program, uint32_t n) {
     return 0;
 }
 
-/* As constants, and those that there are as a list. */
+/* The lengths of LINEAR's dot products: each as a constant, all of them as a list. */
 static void emit_linear_widths(const struct prog_header *program, struct strbuf *out) {
     uint32_t widths[EMIT_LINEAR_WIDTHS];
     for (uint32_t i = 0; i < EMIT_LINEAR_WIDTHS; i++) {
@@ -83,7 +86,7 @@ static void emit_linear_widths(const struct prog_header *program, struct strbuf 
     strbuf_printf(out, "\n#define QN_N_LINEAR_WIDTHS %u\n", (unsigned)n);
 }
 
-/* Elements of a block of the KV cache: from it to the next, from the keys of a head to the next
+/* Strides of the KV cache in elements: from a block to the next, from a head's keys to the next
  * head's, from a key to the value of the same head and position. */
 static void emit_kv(const struct prog_header *program, struct strbuf *out) {
     const struct kv_row *r = PROG(program, KV);
@@ -104,6 +107,7 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     uint32_t bits;
     __builtin_memcpy(&bits, &spec->rms_eps, sizeof bits);
     strbuf_printf(out, "#define QN_RMS_EPS_BITS 0x%08xu\n", (unsigned)bits);
+    strbuf_printf(out, "#define QN_WINDOWS_DIFFER %d\n", spec_windows_differ(spec));
     strbuf_printf(out, "#define QN_ROPE_SWITCH %uu\n",
                   (unsigned)spec_rope_switch(spec, program->max_model_len));
     emit_kv(program, out);
@@ -112,17 +116,18 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     emit_linear_widths(program, out);
 }
 
-static bool is_wide(const char *form) {
+static bool is_stream_32(const char *form) {
     return strcmp(form, "stream_32") == 0;
 }
 
 void emit_forms(const bool *used, struct strbuf *out) {
 #define ENTRY(name, ...) strbuf_printf(out, "#define QN_HAS_" #name " %d\n", used[FORM_##name]);
 #include "kernels/cuda/form.def"
-    bool wide = false; /* whether any form has pages of 32 rows */
-#define FORM(op, name, entry, ...) wide = wide || (used[FORM_##entry] && is_wide(#name));
+    bool streams_32 = false; /* whether any form has pages of 32 rows */
+#define FORM(op, name, entry, ...)                                                                 \
+    streams_32 = streams_32 || (used[FORM_##entry] && is_stream_32(#name));
 #include "kernels/cuda/form.def"
-    strbuf_printf(out, "#define QN_WIDE %d\n", wide);
+    strbuf_printf(out, "#define QN_STREAM_32 %d\n", streams_32);
 }
 
 void emit_unit(const char *entry, struct strbuf *out) {

@@ -1,10 +1,10 @@
-/* emit.h - the little CUDA that is generated: a list of #defines, nothing else.
+/* emit.h - the generated CUDA: a list of #defines, nothing else.
  *
- * Everything that computes is in src/kernels/cuda; what differs from model to model is a handful of
- * literal constants, which the compiler needs to unroll loops and to drop branches. They become
- * the virtual file "codegen/generated.h". What differs from run to run only (slots, workers, the
- * longest context, addresses) stays out: the kernel reads it from its arguments and the program,
- * so that one image serves all of them.
+ * All code is in src/kernels/cuda. Models differ by a handful of literal constants, which the
+ * compiler needs to unroll loops and to drop branches. They become the virtual file
+ * "codegen/generated.h". Numbers that differ only from run to run (slots, workers, the longest
+ * context, addresses) are not among them: the kernel reads these from its arguments and the
+ * program, so that one image serves all runs.
  *
  *     #define QN_HIDDEN 1024
  *     #define QN_N_HEADS 16
@@ -19,16 +19,16 @@
 
 #define EMIT_HEADER "codegen/generated.h"
 
-/* Writes the constants of one program. Deterministic: equal constants, equal text. Which they are:
- * emit.c's table. */
+/* Writes the constants of one program (emit.c's table). Deterministic: equal constants, equal text.
+ */
 void emit_constants(const struct prog_header *program, struct strbuf *out);
 
 /* Writes QN_HAS_name, 0 or 1, for each entry of kernels/cuda/form.def: used[N_FORMS]. */
 void emit_forms(const bool *used, struct strbuf *out);
 
-/* LINEAR's code is compiled for each length of its dot products: those of the attention's output
- * and of the MLP's, say. The n-th, in the order in which the program's operators have them; 0:
- * there are not so many. */
+/* The n-th length of LINEAR's dot products, in the order in which the program's operators have
+ * them, such as the widths of attention's output and of the MLP's; 0: there are not so many.
+ * LINEAR's code is compiled for each. */
 enum { EMIT_LINEAR_WIDTHS = 4 };
 uint32_t emit_linear_width(const struct prog_header *program, uint32_t n);
 

@@ -15,7 +15,7 @@ struct kernel_image_options {
     const char *arch;  /* "sm_90a" */
     bool all_forms;    /* all that the device could have, not what the program asks for */
     bool lineinfo;     /* source lines for profilers and sanitizers */
-    bool each_arrives; /* every thread signs off by itself: for racecheck (common/block.cuh) */
+    bool each_arrives; /* every thread signs off by itself: for racecheck (block/block.cuh) */
     bool traces;       /* it can record what happens when (runtime/rt_trace.h) */
     bool verbose;      /* the assembler's resource report goes into the log; implies no cache */
 };

@@ -54,6 +54,9 @@ static struct cpu_config config_of(const struct prog_header *program,
                                .isa = config->isa,
                                .max_batched_tokens = config->max_batched,
                                .n_top = config->n_top,
+                               .prefix_cache = config->prefix_cache,
+                               .hash_seed = config->hash_seed,
+                               .max_step_ns = config->max_step_ns,
                                .trace = config->trace,
                                .serve = true};
 }

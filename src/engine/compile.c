@@ -22,7 +22,7 @@ void compile_options_init(struct compile_options *o) {
 
 /* H100: 5.55 to 5.51 ms on Qwen3-8B, 0.99 to 0.92 on Qwen3-0.6B; with twice as much neither is
  * faster (docs/measurements.md, "Data as flag"). */
-static const uint64_t CUDA_CARRY_BYTES = 64 << 10;
+static const uint64_t CUDA_TRANSPORT_BYTES = 64 << 10;
 
 void compile_options_cuda(struct compile_options *o, const struct device *device) {
     o->target = TARGET_CUDA;
@@ -35,9 +35,9 @@ void compile_options_cuda(struct compile_options *o, const struct device *device
     o->join_heads = true;
     o->whole_from = 1;
     o->cut_linear = device->has.wgmma;
-    o->task.carry_bytes = CUDA_CARRY_BYTES;
+    o->task.transport_bytes = CUDA_TRANSPORT_BYTES;
     o->task.coarse_events = true;
-    o->task.alternate = true;
+    o->task.halves = true;
     /* Every chunk reads all weights, and its operators wait for each other. One H100, Qwen3-8B: a
      * prompt of 2,048 68.4 ms in chunks of 1,024, 66.5 of 2,048; of 8,000 345, 338, 330 of 4,096,
      * during which decoding requests wait twice as long each time. */
@@ -71,9 +71,9 @@ static int check_options(struct diag *d, const struct compile_options *o) {
             return fail(d, QN_EINVAL, "%s: want a number from %llu to %llu, have %llu",
                         bounds[i].field, (unsigned long long)bounds[i].low,
                         (unsigned long long)bounds[i].high, (unsigned long long)bounds[i].value);
-    if (o->task.alternate && o->target != TARGET_CUDA)
+    if (o->task.halves && o->target != TARGET_CUDA)
         return fail(d, QN_EUNSUPPORTED, "workers: want all: only on CUDA do they alternate");
-    if (o->task.carry_bytes > 0 && o->target != TARGET_CUDA)
+    if (o->task.transport_bytes > 0 && o->target != TARGET_CUDA)
         return fail(d, QN_EUNSUPPORTED,
                     "carry-bytes: want 0: only CUDA's kernels can poll flagged activations");
     if (o->target == TARGET_CUDA && !o->cut_qkv)
@@ -107,7 +107,7 @@ static int show(struct compile *c, const struct kgraph *k, const char *stage,
     struct compile_shown of = {0};
     if (k != NULL) {
         const bool takes_all = k->context == c->options->max_model_len;
-        of = (struct compile_shown){k->n_rows, takes_all ? 0 : k->context, k->alone};
+        of = (struct compile_shown){k->n_rows, takes_all ? 0 : k->context, k->decode_only};
     }
     TRY(strbuf_status(c->d, text));
     c->hook->stage(c->hook->user, of, stage, strbuf_text(text));
@@ -135,7 +135,7 @@ static int after_kernel_graph(struct compile *c, uint32_t index) {
     if (c->report != NULL) {
         c->report->variants[index].n_rows = k->n_rows;
         c->report->variants[index].context = k->context;
-        c->report->variants[index].alone = k->alone;
+        c->report->variants[index].decode_only = k->decode_only;
         kgraph_stats(k, &c->report->variants[index].kernel);
     }
     if (c->hook != NULL && c->hook->kernel != NULL) TRY(c->hook->kernel(c->hook->user, c->d, k));
@@ -185,8 +185,8 @@ static int compile_variant(struct compile *c, const struct plan_variant *plan) {
     TRY(place(c->d, g));
     TRY(after(c, i, STAGE_PLACE));
     /* Events with little data behind them need no counter: the data says when it is there. */
-    TRY(carry(c->d, g));
-    return after(c, i, STAGE_CARRY);
+    TRY(transport(c->d, g));
+    return after(c, i, STAGE_TRANSPORT);
 }
 
 static int compile_variants(struct compile *c) {
@@ -202,7 +202,7 @@ static int compile_variants(struct compile *c) {
         .cut_linear = o->cut_linear,
         .whole_from = o->whole_from,
         .places_all = o->task.launch == LAUNCH_ALL_AOT,
-        .carries = o->task.carry_bytes > 0,
+        .rides = o->task.transport_bytes > 0,
     };
     struct plan_variant plans[PLAN_MAX_VARIANTS];
     uint32_t n;

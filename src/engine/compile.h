@@ -39,7 +39,7 @@ void compile_options_cuda(struct compile_options *o, const struct device *device
 /* What each stage left behind, for one variant. */
 struct compile_variant_report {
     uint32_t n_rows, context;
-    bool alone;               /* only for rows of different requests */
+    bool decode_only;         /* only for rows of different requests */
     struct plan_variant plan; /* what there was to choose from */
     struct kgraph_stats kernel;
     struct task_stats after[N_TASK_STAGES]; /* by enum task_stage */
@@ -57,7 +57,7 @@ struct compile_report {
 struct compile_shown {
     uint32_t n_rows;
     uint32_t context; /* of a variant for short contexts only; 0: it takes all */
-    bool alone;       /* it is for rows of different requests only */
+    bool decode_only; /* it is for rows of different requests only */
 };
 
 /* Called after each stage of each variant, and at the end with the program; each may be NULL. Their

@@ -71,7 +71,7 @@ static bool set_workers(struct compile_options *o, const char *value) {
     static const char *const names[] = {"all", "alternate"};
     int i;
     if (!one_of(value, names, 2, &i)) return false;
-    o->task.alternate = i == 1;
+    o->task.halves = i == 1;
     return true;
 }
 
@@ -90,8 +90,8 @@ static bool set_tasks_per_worker(struct compile_options *o, const char *value) {
     return true;
 }
 
-static bool set_carry_bytes(struct compile_options *o, const char *value) {
-    return number(value, 0, 1u << 30, &o->task.carry_bytes);
+static bool set_transport_bytes(struct compile_options *o, const char *value) {
+    return number(value, 0, 1u << 30, &o->task.transport_bytes);
 }
 
 static bool set_kv_block(struct compile_options *o, const char *value) {
@@ -110,7 +110,7 @@ static const struct key keys[] = {
     {"workers", "all|alternate", set_workers},
     {"event-fusion", "on|off", set_event_fusion},
     {"tasks-per-worker", "1 to 64", set_tasks_per_worker},
-    {"carry-bytes", "bytes, 0: off", set_carry_bytes},
+    {"carry-bytes", "bytes, 0: off", set_transport_bytes},
     {"kv-block", "a divisor of 128", set_kv_block},
 };
 

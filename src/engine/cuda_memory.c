@@ -90,15 +90,14 @@ static int fill_tasks(struct diag *d, struct cuda_rank *r) {
     return rc;
 }
 
-/* Activations whose words are empty until they are stored begin so; from then on CLEAR sees to it.
- */
+/* The first sentinels of activations that travel so; from then on RESET_SENTINELS writes them. */
 static int fill_spaces(struct diag *d, struct cuda_rank *r) {
     const struct prog_header *program = r->shared->program;
     for (uint64_t k = 0; k < program->section[SECTION_TENSOR].count; k++) {
         const struct prog_tensor *t = &PROG(program, TENSOR)[k];
-        if (t->carry != CARRY_SPACE) continue;
+        if (t->transport != TRANSPORT_SPACE) continue;
         CU(d, r->shared->api, cuMemsetD8Async, r->blocks[CUDA_BLOCK_WORKSPACE] + t->where,
-           CUDA_EMPTY & 0xff, t->bytes, r->stream);
+           CUDA_SENTINEL & 0xff, t->bytes, r->stream);
     }
     return QN_OK;
 }
@@ -199,29 +198,29 @@ int cuda_memory_weights(struct diag *d, struct cuda_rank *r, const struct weight
 static const double KEPT_SHARE = 2.0 / 3;
 
 /* The bytes of the workspace that activations which ride on data lie in, of all variants: each is
- * written once per iteration, and read right after. Those with flags first; from `filled` on those
- * on empty words, at the same place in each variant that has such. */
+ * written once per iteration, and read right after. Those with flags first; from `sentinels` on
+ * those of sentinels, at the same place in each variant that has such. */
 struct riding {
-    uint64_t start, filled, end;
+    uint64_t start, sentinels, end;
 };
 
 static struct riding riding_bytes(const struct prog_header *p) {
     struct riding r = {UINT64_MAX, UINT64_MAX, 0};
     for (uint64_t n = 0; n < p->section[SECTION_TENSOR].count; n++) {
         const struct prog_tensor *t = &PROG(p, TENSOR)[n];
-        const bool filled = t->carry == CARRY_FILL;
+        const bool sentinel = t->transport == TRANSPORT_SENTINEL;
         if (t->role != PROG_ACTIVATION ||
-            (t->carry != CARRY_FLAG && t->carry != CARRY_PAIR && !filled))
+            (t->transport != TRANSPORT_FLAG && t->transport != TRANSPORT_PAIR && !sentinel))
             continue;
         r.start = MIN(r.start, t->where);
         r.end = MAX(r.end, t->where + t->bytes);
-        if (filled) r.filled = MIN(r.filled, t->where);
+        if (sentinel) r.sentinels = MIN(r.sentinels, t->where);
     }
-    r.filled = MIN(r.filled, r.end);
+    r.sentinels = MIN(r.sentinels, r.end);
     return r;
 }
 
-/* As many as there is room for of the filled ones. A driver that cannot, as on a part of a card,
+/* As many bytes of sentinels as there is room for. A driver that cannot, as on a part of a card,
  * says so, and everything works without. */
 void cuda_memory_keep(const struct cuda_rank *r) {
     const struct cuda_device *v = &r->device;
@@ -232,8 +231,8 @@ void cuda_memory_keep(const struct cuda_rank *r) {
     const uint64_t kept = o->kept_mib == KEEP_DEFAULT ? (uint64_t)(KEPT_SHARE * (double)can)
                                                       : MIN((uint64_t)o->kept_mib << 20, can);
     if (ride.end == 0 || kept == 0) return;
-    const uint64_t bytes = MIN(ride.end, ride.filled + kept) - ride.start,
-                   flagged = ride.filled - ride.start;
+    const uint64_t bytes = MIN(ride.end, ride.sentinels + kept) - ride.start,
+                   flagged = ride.sentinels - ride.start;
     union cu_stream_value window = {
         .window = {.base = cuda_rank_at(r, CUDA_BLOCK_WORKSPACE, ride.start),
                    .bytes = MIN(bytes, (uint64_t)MAX(v->l2_window_bytes, 0)),

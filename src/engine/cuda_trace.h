@@ -40,7 +40,7 @@ int cuda_trace_open(struct diag *d, const struct cuda_api *api, cu_stream stream
                     struct cuda_trace *t);
 void cuda_trace_close(struct cuda_trace *t);
 
-/* Takes trace_switch over to the device; before a launch, and while the kernel runs. */
+/* Takes trace_rings_switch over to the device; before a launch, and while the kernel runs. */
 int cuda_trace_switch(struct diag *d, struct cuda_trace *t, cu_stream stream);
 /* Appends what a launch recorded; the kernel has ended. */
 int cuda_trace_take(struct diag *d, struct cuda_trace *t, cu_stream stream);

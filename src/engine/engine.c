@@ -2,14 +2,16 @@
 #include "engine/engine.h"
 
 #include "base/checked.h"
+#include "engine/dump.h"
 #include "engine/recipe.h"
-#include "engine/trace.h"
-#include "engine/view.h"
+#include "runtime/trace_rings.h"
 #include "task/task_verify.h"
 
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { DEFAULT_MAX_QUEUE = 65536 };
 
 static double now_s(void) {
     struct timespec t;
@@ -153,8 +155,8 @@ static int open_trace(struct diag *d, struct qn_engine *e, const qn_engine_param
     if (!p->trace_bytes) return QN_OK;
     if (!e->backend->traces)
         return fail(d, QN_EUNSUPPORTED, "trace: backend %s records none", e->backend->name);
-    TRY(trace_new(d, plan->compile.device.n_workers, p->trace_bytes, &e->trace));
-    trace_switch(e->trace, true);
+    TRY(trace_rings_new(d, plan->compile.device.n_workers, p->trace_bytes, &e->trace));
+    trace_rings_switch(e->trace, true);
     plan->config.trace = e->trace;
     return QN_OK;
 }
@@ -190,7 +192,7 @@ static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_para
     /* Does it fit, and does the caller want it? Nothing large is taken before. */
     TRY(plan_memory(d, e->backend, e->program, &plan, &e->info));
     if (p->trace_bytes) {
-        uint64_t bytes = trace_area_bytes(plan.compile.device.n_workers, p->trace_bytes);
+        uint64_t bytes = trace_rings_bytes(plan.compile.device.n_workers, p->trace_bytes);
         e->info.other_bytes += bytes;
         e->info.total_bytes += bytes;
     }
@@ -226,6 +228,7 @@ int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error 
     e->info.struct_size = sizeof e->info;
     e->seed = p.seed;
     e->max_logprobs = p.max_logprobs;
+    e->max_queue = p.max_queue ? p.max_queue : DEFAULT_MAX_QUEUE;
     e->process = getpid();
     rc = open_stages(&d, e, &p);
     if (rc == QN_OK)
@@ -237,6 +240,7 @@ int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error 
 
 void qn_engine_close(qn_engine *engine) {
     if (!engine || engine->process != getpid()) return; /* a child of fork: the parent's */
+    notifier_close(&engine->notifier);
     if (engine->instance) engine->backend->close(engine->instance);
     session_end(engine);
     free(engine->trace);
@@ -280,23 +284,11 @@ static int need_trace(struct diag *d, const qn_engine *e) {
 int qn_engine_trace_switch(qn_engine *engine, int on, qn_error *error) {
     struct diag d = {0};
     int rc = need_trace(&d, engine);
-    if (rc == QN_OK) trace_switch(engine->trace, on != 0);
+    if (rc == QN_OK) trace_rings_switch(engine->trace, on != 0);
     return api_return(rc, &d, error);
 }
 
-int engine_trace_read(struct diag *d, qn_engine *e, struct trace *out) {
-    if (e->backend->trace_wait) TRY(e->backend->trace_wait(d, e->instance));
-    return trace_read(d, e->trace, e->program, out);
-}
-
-int qn_engine_trace_write(qn_engine *engine, const char *path, qn_error *error) {
-    struct diag d = {0};
-    struct trace trace;
-    int rc = need_trace(&d, engine);
-    if (rc == QN_OK) rc = engine_trace_read(&d, engine, &trace);
-    if (rc == QN_OK) {
-        rc = trace_write(&d, &trace, engine->info.served_model_name, path);
-        trace_fini(&trace);
-    }
-    return api_return(rc, &d, error);
+int engine_trace_wait(struct diag *d, qn_engine *e) {
+    TRY(need_trace(d, e));
+    return e->backend->trace_wait != NULL ? e->backend->trace_wait(d, e->instance) : QN_OK;
 }

@@ -4,6 +4,7 @@
  *   plan.c     numbers that the user left open, and whether it all fits
  *   sampling_params.c  what a request may ask for, as the runtime is told
  *   session.c  requests: queue ─ slot ─ tokens ─ text, stop strings, finish
+ *   notifier.c a file descriptor for event loops
  */
 #ifndef QN_ENGINE_ENGINE_H
 #define QN_ENGINE_ENGINE_H
@@ -14,6 +15,8 @@
 #include "base/array.h"
 #include "engine/backend.h"
 #include "engine/compile.h"
+#include "engine/fair_queue.h"
+#include "engine/notifier.h"
 #include "engine/stop.h"
 #include "model/model.h"
 #include "model/tokenizer.h"
@@ -30,9 +33,8 @@
  * never change below it; the rest belongs to the thread that calls qn_request_next. */
 enum request_state { REQUEST_QUEUED, REQUEST_ACTIVE, REQUEST_DONE };
 
-/* Lists of the engine that a request may be in. */
+/* Lists of the engine that a request may be in, besides its queue. */
 enum request_list {
-    LIST_QUEUE, /* QUEUED, in order of submission */
     LIST_READY, /* qn_request_next would return at once; longest not asked first */
     N_REQUEST_LISTS
 };
@@ -49,22 +51,25 @@ struct qn_request {
     struct qn_engine *engine;
     enum request_state state;
     struct request_link links[N_REQUEST_LISTS];
-    uint32_t slot;      /* while ACTIVE */
-    uint32_t wait_seen; /* backend's wait: what this request has seen */
+    struct fair_place place; /* in the queue, while QUEUED */
+    uint32_t slot;           /* while ACTIVE */
+    uint32_t wait_seen;      /* backend's wait: what this request has seen */
     bool canceled;
-    struct rt_request runtime;     /* as it is handed over */
-    int32_t *prompt;               /* [runtime.n_prompt] */
-    int32_t *ids;                  /* [runtime.max_tokens] */
-    float *logprobs;               /* [runtime.max_tokens] */
-    uint64_t *times;               /* [runtime.max_tokens] */
-    uint32_t n_eos;                /* of runtime.stop the model's own, which come first */
-    uint32_t n_top, n_prompt_top;  /* most likely tokens that the user wants of each */
-    bool scores;                   /* log-probabilities of the prompt are wanted */
-    qn_token_logprob *tops;        /* [runtime.max_tokens][n_top] */
-    float *prompt_logprobs;        /* [runtime.n_prompt]; NULL unless `scores`, as the next */
-    qn_token_logprob *prompt_tops; /* [runtime.n_prompt][n_prompt_top] */
-    struct rt_token_value *biases; /* [runtime.n_biases] */
-    uint32_t n_seen;               /* tokens that the runtime has given */
+    struct rt_request runtime;      /* as it is handed over */
+    int32_t *prompt;                /* [runtime.n_prompt] */
+    int32_t *ids;                   /* [runtime.max_tokens]; taken when it gets a slot, as are the
+                                     * following arrays of output */
+    float *logprobs;                /* [runtime.max_tokens] */
+    uint64_t *times;                /* [runtime.max_tokens] */
+    uint32_t n_eos;                 /* of runtime.stop the model's own, which come first */
+    uint32_t n_top, n_prompt_top;   /* most likely tokens that the user wants of each */
+    bool scores;                    /* log-probabilities of the prompt are wanted */
+    qn_token_logprob *tops;         /* [runtime.max_tokens][n_top] */
+    float *prompt_logprobs;         /* [runtime.n_prompt]; NULL unless `scores`, as the next */
+    qn_token_logprob *prompt_tops;  /* [runtime.n_prompt][n_prompt_top] */
+    struct rt_token_value *biases;  /* [runtime.n_biases] */
+    uint32_t n_seen;                /* tokens that the runtime has given */
+    uint32_t n_cached, n_preempted; /* as mailbox_view has them */
     struct diag refusal; /* why the runtime did not take it or its logits are no numbers */
     uint64_t seen_ns;    /* when the last token was seen; at first: of submission */
 
@@ -100,7 +105,10 @@ struct qn_engine {
     pthread_mutex_t mutex;      /* over everything below, and the shared part of requests */
     ARRAY(struct place) active; /* slots in use, at most max_num_seqs */
     struct request_ends lists[N_REQUEST_LISTS];
+    struct fair_queue queue; /* requests that are QUEUED */
+    uint32_t max_queue;
     uint64_t n_submitted; /* seeds the requests that bring no seed */
+    struct notifier notifier;
 };
 
 /* ---- plan.c ---- */
@@ -133,10 +141,9 @@ int plan_from_program(struct diag *d, const qn_engine_params *params, const stru
 
 /* The parameters as this library knows them; strings that were NULL get their defaults. */
 int engine_params(struct diag *d, const qn_engine_params *given, qn_engine_params *full);
-/* trace_read of the engine's rings, once the backend has filled them. Errors: QN_ENOMEM, QN_EBUSY.
- */
-struct trace;
-int engine_trace_read(struct diag *d, qn_engine *e, struct trace *out);
+/* Until e->trace has all that was recorded. Errors: QN_EINVAL (it was opened without), QN_EBUSY
+ * (requests are running). */
+int engine_trace_wait(struct diag *d, qn_engine *e);
 /* Opens the model that params name. */
 int engine_model(struct diag *d, const qn_engine_params *params, struct model **out);
 /* Opens the tokenizer of a directory, NULL where there is none. */
@@ -149,6 +156,8 @@ int engine_program(struct diag *d, const qn_engine_params *params, struct model 
                    struct prog_header **out);
 
 /* ---- session.c ---- */
+/* With the mutex held: tokens out of the slots, queued requests into free ones. */
+int session_pump(struct diag *d, struct qn_engine *e);
 /* Sets *n to the requests that are queued or in slots. */
 int session_busy(struct diag *d, struct qn_engine *e, size_t *n);
 void session_end(struct qn_engine *e); /* before the backend is closed */

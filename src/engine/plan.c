@@ -4,8 +4,8 @@
  *   ┌─────────┬──────────────────────────────┬──────────────────────┐
  *   │ weights │ KV cache                     │ workspace, the rest  │  <= limit
  *   └─────────┴──────────────────────────────┴──────────────────────┘
- *              as the user says, else max_num_seqs requests of max_model_len; at most KV_DEFAULT if
- *              the user left either of these open; at least one such request
+ *              as the user says, else all that is left; on a CPU max_num_seqs requests of
+ *              max_model_len, at most CPU_KV_MOST; at least one such request
  */
 #include "engine/engine.h"
 #include "engine/compile_option.h"
@@ -14,10 +14,14 @@
 #include "base/map.h"
 
 #include <stdlib.h>
+#include <sys/random.h>
 
-static const uint64_t KV_DEFAULT = (uint64_t)4 << 30; /* enough for a few users */
+/* Of a CPU's cache whose size is left open: its memory is not the engine's alone, as a GPU's is. */
+static const uint64_t CPU_KV_MOST = (uint64_t)4 << 30;
+/* Beside each KV block: its record, its tokens, its bucket. Only for a first guess. */
+enum { BLOCK_RECORD_BYTES = 512 };
 enum { DEFAULT_MAX_LEN = 32768 }; /* longer contexts are asked for: they cost start-up memory */
-static const double DEFAULT_SHARE = 0.9;
+static const double DEFAULT_SHARE = 0.9, DEFAULT_LINGER_MS = 5;
 
 static int dtype_of(struct diag *d, const char *name, enum dtype automatic, enum dtype *out) {
     *out = automatic;
@@ -50,6 +54,10 @@ static uint64_t kv_budget(const qn_engine_params *p, const struct engine_plan *p
     return left - left / 16;
 }
 
+static bool takes_all(const struct engine_plan *plan) {
+    return !plan->kv_fixed && plan->compile.target == TARGET_CUDA;
+}
+
 static int choose_length(struct diag *d, const qn_engine_params *p, const struct model_spec *spec,
                          struct engine_plan *plan) {
     struct compile_options *c = &plan->compile;
@@ -59,7 +67,8 @@ static int choose_length(struct diag *d, const qn_engine_params *p, const struct
                     p->max_model_len, spec->max_position);
     c->max_model_len = p->max_model_len;
     if (c->max_model_len == 0) {
-        if (!p->kv_cache_memory_bytes) fits = MIN(fits, KV_DEFAULT / plan->kv_token_bytes);
+        if (!p->kv_cache_memory_bytes && c->target != TARGET_CUDA)
+            fits = MIN(fits, CPU_KV_MOST / plan->kv_token_bytes);
         uint64_t most = MIN(spec->max_position, (uint32_t)DEFAULT_MAX_LEN);
         c->max_model_len = (uint32_t)MIN(most, fits / c->kv_block * c->kv_block);
     }
@@ -76,10 +85,11 @@ static int choose_length(struct diag *d, const qn_engine_params *p, const struct
 static void choose_blocks(const qn_engine_params *p, struct engine_plan *plan) {
     const struct compile_options *c = &plan->compile;
     uint64_t one = CEIL_DIV(c->max_model_len, c->kv_block), all = one * c->n_slots;
-    const bool asked = p->kv_cache_memory_bytes != 0 || (p->max_num_seqs && p->max_model_len);
-    uint64_t fits = MIN(kv_budget(p, plan), asked ? UINT64_MAX : KV_DEFAULT) / plan->kv_block_bytes;
+    uint64_t fits = kv_budget(p, plan) / plan->kv_block_bytes;
     plan->kv_fixed = p->kv_cache_memory_bytes != 0;
-    plan->config.n_kv_blocks = (uint32_t)MIN(MAX(MIN(all, fits), one), (uint64_t)INT32_MAX);
+    if (!plan->kv_fixed && !takes_all(plan))
+        fits = MIN(MIN(all, fits), CPU_KV_MOST / plan->kv_block_bytes);
+    plan->config.n_kv_blocks = (uint32_t)MIN(MAX(fits, one), (uint64_t)INT32_MAX);
 }
 
 /* What follows from the compile options and the device. */
@@ -91,6 +101,21 @@ static int choose_memory(struct diag *d, const qn_engine_params *p, const struct
         return fail(d, QN_EINVAL, "gpu_memory_utilization: want a share above 0 and up to 1");
     plan->memory_limit = (uint64_t)(share * (double)plan->device.memory_bytes);
     plan->weight_bytes = weight_estimate(&model->spec);
+    return QN_OK;
+}
+
+/* What the boundary goes by besides the program. */
+static int choose_scheduling(struct diag *d, const qn_engine_params *p, struct engine_plan *plan) {
+    struct backend_config *c = &plan->config;
+    const double bound = p->max_inter_token_latency_ms, linger = p->linger_ms;
+    if (!(bound >= 0 && bound <= 60000))
+        return fail(d, QN_EINVAL, "max_inter_token_latency_ms: want 0 to 60000");
+    if (!(linger <= 1000)) return fail(d, QN_EINVAL, "linger_ms: want at most 1000");
+    c->max_step_ns = (uint64_t)(bound * 1e6);
+    c->linger_ns = linger < 0 ? 0 : (uint64_t)((linger == 0 ? DEFAULT_LINGER_MS : linger) * 1e6);
+    c->prefix_cache = p->no_prefix_caching == 0;
+    if (getrandom(&c->hash_seed, sizeof c->hash_seed, 0) != (ssize_t)sizeof c->hash_seed)
+        return fail(d, QN_EIO, "getrandom: no random numbers for the prefix cache");
     return QN_OK;
 }
 
@@ -116,6 +141,7 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
     *plan = (struct engine_plan){0};
     struct compile_options *c = &plan->compile;
     TRY(choose_device(d, p, backend, plan));
+    TRY(choose_scheduling(d, p, plan));
     compile_options_init(c);
     if (backend->target == TARGET_CUDA)
         compile_options_cuda(c, &plan->device.compute);
@@ -138,6 +164,8 @@ int plan_before(struct diag *d, const qn_engine_params *p, const struct model *m
                     p->max_num_batched_tokens);
     if (p->max_num_batched_tokens)
         c->max_batched_tokens = round_up_power(p->max_num_batched_tokens);
+    else /* all requests in flight can advance in each iteration */
+        c->max_batched_tokens = MAX(c->max_batched_tokens, round_up_power(c->n_slots));
     TRY(choose_memory(d, p, model, plan));
     const struct kv_row row = spec_kv_row(&model->spec, c->kv_dtype);
     plan->kv_token_bytes = model->spec.n_layers * kv_position_bytes(&row);
@@ -239,6 +267,14 @@ static bool shrink_cache(struct engine_plan *plan, uint64_t excess) {
     return true;
 }
 
+/* Has the cache take what is left. */
+static bool grow_cache(struct engine_plan *plan, uint64_t left) {
+    const uint64_t more = left / (plan->kv_block_bytes + BLOCK_RECORD_BYTES);
+    if (!takes_all(plan) || more == 0) return false;
+    plan->config.n_kv_blocks = (uint32_t)MIN(plan->config.n_kv_blocks + more, (uint64_t)INT32_MAX);
+    return true;
+}
+
 int plan_memory(struct diag *d, const struct backend *backend, const struct prog_header *program,
                 struct engine_plan *plan, struct qn_engine_info *info) {
     struct backend_plan bytes;
@@ -246,7 +282,8 @@ int plan_memory(struct diag *d, const struct backend *backend, const struct prog
     TRY(count_weights(d, program, info));
     TRY(backend->plan(d, program, &plan->config, &bytes));
     uint64_t total = info->weight_bytes + sum_of(&bytes);
-    if (total > plan->memory_limit && shrink_cache(plan, total - plan->memory_limit))
+    if (total > plan->memory_limit ? shrink_cache(plan, total - plan->memory_limit)
+                                   : grow_cache(plan, plan->memory_limit - total))
         TRY(backend->plan(d, program, &plan->config, &bytes));
     info->kv_cache_bytes = bytes.kv_bytes;
     info->workspace_bytes = bytes.workspace_bytes;

@@ -1,8 +1,9 @@
 /* session.c - requests: from a prompt to tokens and text.
  *
  * The library has no thread for this: a thread that waits for a token moves all requests' tokens
- * out of the runtime's slots and admits queued requests on the way (pump). A request's memory is
- * taken when it is submitted, so nothing is allocated while tokens arrive, but for text.
+ * out of the runtime's slots and admits queued requests on the way (session_pump). Memory for a
+ * request's output is taken when it gets a slot, so nothing is allocated while tokens arrive, but
+ * for text, and a queued request takes little besides its prompt.
  */
 #include "engine/engine.h"
 
@@ -16,6 +17,9 @@
 
 /* What a caller's qn_output has at least: the fields of the first version. */
 static const size_t OUTPUT_LEAST = offsetof(qn_output, time_ns) + sizeof(uint64_t);
+
+/* Tokens of all prompts in the queue. */
+static const uint64_t MAX_QUEUE_TOKENS = (uint64_t)64 << 20;
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -62,12 +66,14 @@ static bool is_ready(const struct qn_request *r) {
            (r->n_given < r->n_seen || r->state == REQUEST_DONE || r->canceled);
 }
 
-/* Keeps the list of ready requests right after r has changed. */
+/* Keeps the list of ready requests, and the notifier, right after r has changed. */
 static void list_if_ready(struct qn_request *r) {
+    struct qn_engine *e = r->engine;
     if (!is_ready(r))
-        list_remove(r->engine, LIST_READY, r);
+        list_remove(e, LIST_READY, r);
     else if (!r->links[LIST_READY].listed)
-        list_append(r->engine, LIST_READY, r);
+        list_append(e, LIST_READY, r);
+    notifier_show(&e->notifier, e->lists[LIST_READY].n > 0);
 }
 
 /* ---- submit ------------------------------------------------------------------------------- */
@@ -143,6 +149,20 @@ static int take_lists(struct diag *d, size_t n, size_t n_top, float **logprobs,
     return fail_nomem(d, n * (n_top + 1) * sizeof **tops, "a request");
 }
 
+/* Where the output goes, once the request gets a slot. */
+static int take_outputs(struct diag *d, struct qn_request *r) {
+    const size_t n = r->runtime.max_tokens;
+    if (r->ids) return QN_OK;
+    r->times = malloc(n * sizeof *r->times);
+    if (!r->times) return fail_nomem(d, n * sizeof *r->times, "a request");
+    TRY(take_lists(d, n, r->n_top, &r->logprobs, &r->tops));
+    if (r->scores)
+        TRY(take_lists(d, r->runtime.n_prompt, r->n_prompt_top, &r->prompt_logprobs,
+                       &r->prompt_tops));
+    r->ids = malloc(n * sizeof *r->ids);
+    return r->ids ? QN_OK : fail_nomem(d, n * sizeof *r->ids, "a request");
+}
+
 static int request_fill(struct diag *d, struct qn_engine *e, const qn_prompt *prompt,
                         const qn_sampling_params *s, struct qn_request *r) {
     size_t n_prompt = 0;
@@ -154,16 +174,18 @@ static int request_fill(struct diag *d, struct qn_engine *e, const qn_prompt *pr
     TRY(take_prompt(d, e, prompt, r, &n_prompt));
     TRY(sampling_params_to_runtime(d, e, s, n_prompt, &r->runtime, &r->biases));
     r->n_eos = r->runtime.n_stop - (uint32_t)s->n_stop_token_ids;
-    const size_t n = r->runtime.max_tokens;
     r->n_top = s->logprobs;
     r->scores = s->has_prompt_logprobs != 0;
     r->n_prompt_top = r->scores ? s->prompt_logprobs : 0;
-    r->ids = malloc(n * sizeof *r->ids);
-    r->times = malloc(n * sizeof *r->times);
-    if (!r->ids || !r->times) return fail_nomem(d, n * 16, "a request");
-    TRY(take_lists(d, n, r->n_top, &r->logprobs, &r->tops));
-    if (r->scores)
-        TRY(take_lists(d, n_prompt, r->n_prompt_top, &r->prompt_logprobs, &r->prompt_tops));
+    if (prompt->cache_space > QN_MAX_CACHE_SPACE)
+        return fail(d, QN_EINVAL, "cache_space: want at most %u, have %u",
+                    (uint32_t)QN_MAX_CACHE_SPACE, prompt->cache_space);
+    r->runtime.cache_space = prompt->cache_space;
+    r->runtime.priority = prompt->priority;
+    r->place = (struct fair_place){.priority = prompt->priority,
+                                   .space = prompt->cache_space,
+                                   .n_prompt = n_prompt,
+                                   .n_tokens = n_prompt + r->runtime.max_tokens};
     if (e->tokenizer)
         token_stream_init(&r->stream, e->tokenizer->tokens, s->skip_special_tokens != 0);
     return QN_OK;
@@ -175,13 +197,26 @@ static uint64_t mix(uint64_t x) {
     return x ^ x >> 31;
 }
 
+static int enqueue_locked(struct diag *d, struct qn_engine *e, struct qn_request *r,
+                          bool has_seed) {
+    const struct fair_queue *q = &e->queue;
+    if (!has_seed) r->runtime.sampling.seed = mix(e->seed + 0x9e3779b97f4a7c15u * e->n_submitted);
+    if (q->heap.n >= e->max_queue || q->n_prompt + r->place.n_prompt > MAX_QUEUE_TOKENS)
+        return fail(d, QN_EBUSY,
+                    "the queue is full: %zu requests with prompts of %llu tokens wait; max_queue "
+                    "is %u",
+                    q->heap.n, (unsigned long long)q->n_prompt, e->max_queue);
+    /* Room for all places now, so that admitting a request later cannot fail. */
+    TRY(ARRAY_RESERVE(d, &e->active, e->info.max_num_seqs));
+    TRY(fair_queue_add(d, &e->queue, &r->place));
+    e->n_submitted++;
+    return QN_OK;
+}
+
 static int enqueue(struct diag *d, struct qn_engine *e, struct qn_request *r, bool has_seed) {
     pthread_mutex_lock(&e->mutex);
-    if (!has_seed) r->runtime.sampling.seed = mix(e->seed + 0x9e3779b97f4a7c15u * e->n_submitted);
-    /* Room for all places now, so that admitting a request later cannot fail. */
-    int rc = ARRAY_RESERVE(d, &e->active, e->info.max_num_seqs);
-    if (rc == QN_OK) list_append(e, LIST_QUEUE, r);
-    if (rc == QN_OK) e->n_submitted++;
+    int rc = session_pump(d, e); /* places may be free, and then there is room in the queue */
+    if (rc == QN_OK) rc = enqueue_locked(d, e, r, has_seed);
     pthread_mutex_unlock(&e->mutex);
     return rc;
 }
@@ -279,6 +314,8 @@ static void copy_tokens(struct qn_request *r, const struct mailbox_view *view) {
         copy_tops(r->tops + (size_t)first * r->n_top, r->n_top,
                   view->tops + (size_t)first * view->n_top, view->n_top, n - first);
     r->n_seen = n;
+    r->n_cached = view->n_cached;
+    r->n_preempted = view->n_preempted;
     if (view->finish != RT_RUNNING || r->refusal.code != QN_OK) r->state = REQUEST_DONE;
     list_if_ready(r);
 }
@@ -299,17 +336,21 @@ static int drain(struct diag *d, struct qn_engine *e, struct place *p, bool *end
 }
 
 static int admit(struct diag *d, struct qn_engine *e) {
-    while (e->lists[LIST_QUEUE].n > 0 && e->active.n < e->info.max_num_seqs) {
-        struct qn_request *r = e->lists[LIST_QUEUE].first;
+    struct fair_place *first;
+    while ((first = fair_queue_first(&e->queue)) && e->active.n < e->info.max_num_seqs) {
+        struct qn_request *r =
+            (struct qn_request *)((char *)first - offsetof(struct qn_request, place));
         diag_clear(&r->refusal);
-        int rc = e->backend->submit(&r->refusal, e->instance, &r->runtime, r->biases, r->prompt,
+        int rc = take_outputs(&r->refusal, r);
+        if (rc == QN_OK)
+            rc = e->backend->submit(&r->refusal, e->instance, &r->runtime, r->biases, r->prompt,
                                     &r->slot);
         if (rc == QN_ESTALL || rc == QN_EDEVICE) return fail(d, rc, "%s", r->refusal.message);
         if (rc == QN_EBUSY) {
             diag_clear(&r->refusal); /* later */
             return QN_OK;
         }
-        list_remove(e, LIST_QUEUE, r);
+        fair_queue_remove(&e->queue, first);
         r->state =
             rc == QN_OK ? REQUEST_ACTIVE : REQUEST_DONE; /* refused: its own next() says so */
         list_if_ready(r);
@@ -320,27 +361,23 @@ static int admit(struct diag *d, struct qn_engine *e) {
     return QN_OK;
 }
 
-/* With the mutex held: tokens out of the slots, queued requests into free ones. */
-static int pump(struct diag *d, struct qn_engine *e) {
-    for (size_t i = 0; i < e->active.n;) {
+int session_pump(struct diag *d, struct qn_engine *e) {
+    size_t kept = 0;
+    int rc = QN_OK;
+    for (size_t i = 0; i < e->active.n; i++) {
         bool ended = false;
-        TRY(drain(d, e, &e->active.items[i], &ended));
-        if (!ended) {
-            i++;
-            continue;
-        }
-        e->active.n--;
-        memmove(e->active.items + i, e->active.items + i + 1,
-                (e->active.n - i) * sizeof *e->active.items);
+        if (rc == QN_OK) rc = drain(d, e, &e->active.items[i], &ended);
+        if (!ended) e->active.items[kept++] = e->active.items[i];
     }
-    return admit(d, e);
+    e->active.n = kept;
+    return rc == QN_OK ? admit(d, e) : rc;
 }
 
 /* Pump from outside; *ready (may be NULL with r): whether r has something to give. */
 static int pump_locked(struct diag *d, struct qn_engine *e, const struct qn_request *r,
                        bool *ready) {
     pthread_mutex_lock(&e->mutex);
-    int rc = pump(d, e);
+    int rc = session_pump(d, e);
     if (r) *ready = is_ready(r);
     pthread_mutex_unlock(&e->mutex);
     return rc;
@@ -375,7 +412,7 @@ static int wait_for(struct diag *d, struct qn_request *r, int timeout_ms) {
 static int ready_locked(struct diag *d, struct qn_engine *e, qn_request **ready, size_t capacity,
                         size_t *n) {
     pthread_mutex_lock(&e->mutex);
-    int rc = pump(d, e);
+    int rc = session_pump(d, e);
     struct qn_request *r = e->lists[LIST_READY].first;
     *n = e->lists[LIST_READY].n;
     for (size_t i = 0; i < capacity && r; i++, r = r->links[LIST_READY].after) ready[i] = r;
@@ -524,7 +561,7 @@ void qn_request_cancel(qn_request *request) {
     if (request->state == REQUEST_ACTIVE)
         (void)e->backend->cancel(NULL, e->instance, request->slot);
     if (request->state == REQUEST_QUEUED) {
-        list_remove(e, LIST_QUEUE, request);
+        fair_queue_remove(&e->queue, &request->place);
         request->state = REQUEST_DONE;
     }
     request->canceled = true;
@@ -539,6 +576,18 @@ int qn_request_finish_reason(const qn_request *request) {
 const int32_t *qn_request_prompt_ids(const qn_request *request, size_t *n) {
     *n = request->runtime.n_prompt;
     return request->prompt;
+}
+
+int qn_request_get_stats(const qn_request *request, qn_request_stats *stats) {
+    if (!api_struct_fits(stats, sizeof stats->struct_size)) return QN_EINVAL;
+    pthread_mutex_lock(&request->engine->mutex);
+    const qn_request_stats full = {.prompt_tokens = request->runtime.n_prompt,
+                                   .output_tokens = request->n_given,
+                                   .cached_tokens = request->n_cached,
+                                   .preemptions = request->n_preempted};
+    pthread_mutex_unlock(&request->engine->mutex);
+    api_struct_out(stats, &full, sizeof full);
+    return QN_OK;
 }
 
 int qn_request_prompt_logprobs(qn_request *request, const float **logprobs,
@@ -562,6 +611,7 @@ void qn_request_free(qn_request *request) {
     qn_request_cancel(request);
     pthread_mutex_lock(&e->mutex);
     list_remove(e, LIST_READY, request);
+    notifier_show(&e->notifier, e->lists[LIST_READY].n > 0);
     for (size_t i = 0; i < e->active.n; i++) /* the slot stays the runtime's until it is done */
         if (e->active.items[i].request == request) e->active.items[i].request = NULL;
     pthread_mutex_unlock(&e->mutex);
@@ -570,7 +620,7 @@ void qn_request_free(qn_request *request) {
 
 /* Requests whose user still waits for tokens; the others only have to leave their slots. */
 static size_t count_busy(struct qn_engine *e, size_t *leaving) {
-    size_t n = e->lists[LIST_QUEUE].n;
+    size_t n = e->queue.heap.n;
     *leaving = 0;
     for (size_t i = 0; i < e->active.n; i++) {
         const struct qn_request *r = e->active.items[i].request;
@@ -590,7 +640,7 @@ int session_busy(struct diag *d, struct qn_engine *e, size_t *n) {
     for (;;) {
         size_t leaving;
         pthread_mutex_lock(&e->mutex);
-        int rc = pump(d, e);
+        int rc = session_pump(d, e);
         *n = count_busy(e, &leaving);
         pthread_mutex_unlock(&e->mutex);
         if (rc != QN_OK || leaving == 0 || *n > 0) return rc;
@@ -599,5 +649,6 @@ int session_busy(struct diag *d, struct qn_engine *e, size_t *n) {
 }
 
 void session_end(struct qn_engine *e) {
+    fair_queue_fini(&e->queue);
     ARRAY_FINI(&e->active);
 }

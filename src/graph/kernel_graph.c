@@ -221,7 +221,7 @@ static struct map_shape shape_of(const struct tensor *t) {
 /* ATTENTION_STEP and _WHOLE keep the keys of all rows of a request at hand. */
 static int check_rows(struct diag *d, const struct kgraph *g, const struct kop *op) {
     const bool step = op->kind == OP_ATTENTION_STEP;
-    const bool whole = op->kind == OP_ATTENTION_WHOLE && !g->alone;
+    const bool whole = op->kind == OP_ATTENTION_WHOLE && !g->decode_only;
     if ((!step && !whole) || g->n_rows <= STEP_ROWS) return QN_OK;
     return fail(d, QN_EINVAL, "%s: want %d rows at most, have %u", op_name(op->kind), STEP_ROWS,
                 g->n_rows);
@@ -235,8 +235,8 @@ static int bind(struct diag *d, const struct kgraph *g, const struct kop *op, st
                            .attrs = op->attrs};
     for (int i = 0; i < OP_MAX_IN; i++) s.in[i] = shape_of(tensor_at(g, op->in[i]));
     for (int i = 0; i < OP_MAX_OUT; i++) s.out[i] = shape_of(tensor_at(g, op->out[i]));
-    if (op->kind == OP_CLEAR && s.out[0].n_dims == 0) s.out[0].shape[1] = CLEAR_WORDS;
-    if (op->kind == OP_CLEAR) s.out[0].n_dims = 2;
+    if (op->kind == OP_RESET_SENTINELS && s.out[0].n_dims == 0) s.out[0].shape[1] = RESET_WORDS;
+    if (op->kind == OP_RESET_SENTINELS) s.out[0].n_dims = 2;
     TRY(check_rows(d, g, op));
     return op_map_bind(d, &s, map);
 }
@@ -379,8 +379,8 @@ static void dump_tensor(const struct kgraph *g, int32_t index, struct strbuf *ou
 
 void kgraph_dump(const struct kgraph *g, struct strbuf *out) {
     strbuf_printf(out, "kernel graph: %zu operators, %u rows%s, %u logit rows, %u positions\n",
-                  g->ops.n, g->n_rows, g->alone ? ", each of another request" : "", g->n_logit_rows,
-                  g->context);
+                  g->ops.n, g->n_rows, g->decode_only ? ", each of another request" : "",
+                  g->n_logit_rows, g->context);
     for (size_t i = 0; i < g->ops.n; i++) {
         const struct kop *op = &g->ops.items[i];
         strbuf_printf(out, "%4zu L%d %s:", i, op->layer, op_name(op->kind));

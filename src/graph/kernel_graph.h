@@ -56,7 +56,7 @@ struct weight_block {
 
 /* Operators that a graph may have in parts: results are the same, bit for bit. */
 enum kgraph_cut {
-    KGRAPH_CUT_ATTENTION = 1, /* attention_split, attention_combine instead of attention */
+    KGRAPH_CUT_ATTENTION = 1, /* attention_split, attention_merge instead of attention */
     KGRAPH_CUT_QKV = 2,       /* qkv_linear, qkv_heads instead of qkv */
     KGRAPH_JOIN_HEADS = 4,    /* with CUT_QKV and few rows: attention_step instead of qkv_heads and
                                  attention_split, attention_whole instead of attention */
@@ -66,10 +66,11 @@ enum kgraph_cut {
     KGRAPH_PACK_O = 32,      /* what attention gives before its projection */
     KGRAPH_PACK_H = 64,      /* what GATED_MLP gives before its projection */
     /* With all of these, and hidden a multiple of SQUARES_COLUMNS: */
-    KGRAPH_CUT_LINEAR = 128, /* linear_parts, linear_sum instead of linear */
-    KGRAPH_CLEAR = 256,      /* not a part: `clear`, so that activations can be empty words */
-    KGRAPH_ALONE = 512,      /* nor this: kgraph.alone */
-    KGRAPH_IMAGES = 1024,    /* nor this: matrices that one operator reads share a block */
+    KGRAPH_CUT_LINEAR = 128, /* linear_splitk, splitk_sum instead of linear */
+    KGRAPH_RESET_SENTINELS =
+        256,                  /* not a part: `reset_sentinels`, so that activations can travel so */
+    KGRAPH_DECODE_ONLY = 512, /* nor this: kgraph.decode_only */
+    KGRAPH_IMAGES = 1024,     /* nor this: matrices that one operator reads share a block */
 };
 
 struct kop {
@@ -88,7 +89,7 @@ struct kgraph {
     uint32_t n_logit_rows; /* L */
     uint32_t context;      /* positions that its rows may have */
     uint32_t n_pieces;     /* most attention pieces of such a context */
-    bool alone;            /* each of its rows is another request's: decoding */
+    bool decode_only;      /* each of its rows is another request's: decoding */
     struct op_attrs attrs; /* of the operators that are added; kgraph_init: the spec's */
     ARRAY(struct tensor) tensors;
     ARRAY(struct kop) ops;

@@ -45,7 +45,8 @@ struct model_spec {
     uint32_t tied;         /* 0 or 1: the LM head is the embedding */
     uint32_t weight_dtype; /* enum dtype of the matrices; vectors (norms, biases) are always F32 */
     uint32_t sliding_window; /* 0: full attention; else a token sees this many, itself included */
-    uint32_t rope_kind;      /* enum rope_kind */
+    uint32_t sees_all[SPEC_MAX_LAYERS / 32]; /* a bit a layer: full attention all the same */
+    uint32_t rope_kind;                      /* enum rope_kind */
     float rope_theta;
     float rope_factor;           /* linear, llama3, dynamic */
     float rope_low_freq_factor;  /* llama3 */
@@ -63,7 +64,19 @@ struct model_spec {
     int32_t bos;               /* -1: none */
 };
 
-ABI_SIZE(struct model_spec, 4 * (33 + SPEC_MAX_HEAD_DIM));
+ABI_SIZE(struct model_spec, 4 * (33 + SPEC_MAX_LAYERS / 32 + SPEC_MAX_HEAD_DIM));
+
+/* The window of a layer's attention, as op_attrs.window; layer < SPEC_MAX_LAYERS. */
+static inline uint32_t spec_window(const struct model_spec *s, uint32_t layer) {
+    return s->sees_all[layer / 32] >> layer % 32 & 1 ? 0 : s->sliding_window;
+}
+
+/* Whether some layers have a window and others none. */
+static inline int spec_windows_differ(const struct model_spec *s) {
+    uint32_t differ = 0;
+    for (uint32_t i = 1; i < s->n_layers; i++) differ |= spec_window(s, i) ^ spec_window(s, 0);
+    return differ != 0;
+}
 
 /* The prompt length up to which a request turns by the first set. */
 #define SPEC_ONE_ROPE 0xffffffffu /* there is one set, or no prompt is longer */

@@ -60,7 +60,7 @@ static const char *read_slot(const char *text, struct op_slot *s) {
         case '+': s->state = true; break;
         case '!': s->flagged = true; break;
         case '~': s->paired = true; break;
-        case '&': s->filled = true; break;
+        case '&': s->sentinel = true; break;
         case '^': s->packable = true; break;
         case '=': s->packable = s->packed = true; break;
         case '#': s->integer = true; break;

@@ -22,14 +22,14 @@ enum { OP_MAX_IN = 10, OP_MAX_OUT = 4 };
 
 /* Operand slots, in the order of op.def. */
 enum { EMBED_TABLE, EMBED_NEXT };
-enum { STREAM_X, STREAM_NORMED, STREAM_SQUARES }; /* out of EMBED, LINEAR, LINEAR_SUM */
+enum { STREAM_X, STREAM_NORMED, STREAM_SQUARES }; /* out of EMBED, LINEAR, SPLITK_SUM */
 enum { QKV_X, QKV_NORM, QKV_WQ, QKV_WK, QKV_WV, QKV_BQ, QKV_BK, QKV_BV, QKV_Q_NORM, QKV_K_NORM };
 enum { QKV_OUT_Q, QKV_OUT_KV }; /* of QKV_HEADS, too */
 enum { QKV_LINEAR_X, QKV_LINEAR_NORM, QKV_LINEAR_W, QKV_LINEAR_BIAS, QKV_LINEAR_SQUARES };
 enum { HEADS_QKV, HEADS_Q_NORM, HEADS_K_NORM };
 enum { ATTENTION_Q, ATTENTION_KV };
 enum { JOINED_OUT, JOINED_OUT_KV }; /* of ATTENTION_STEP and _WHOLE; their inputs are QKV_HEADS' */
-enum { COMBINE_PART };
+enum { MERGE_PART };
 enum { LINEAR_A, LINEAR_W, LINEAR_BIAS, LINEAR_RESIDUAL, LINEAR_NEXT };
 enum { PARTS_A, PARTS_W };
 enum { SUM_PARTS, SUM_BIAS, SUM_RESIDUAL, SUM_NEXT };
@@ -38,7 +38,7 @@ enum { LM_X, LM_NORM, LM_W, LM_SQUARES };
 enum { LM_OUT_LOGITS, LM_OUT_PART };
 enum { SAMPLE_LOGITS, SAMPLE_PART };
 enum { PACK_X }; /* of PACK_LOGITS, too */
-enum { CLEAR_AFTER };
+enum { RESET_AFTER };
 
 /* Columns of logits that share one {max, sum} pair. Fixed, so that a log-probability does not
  * depend on how the LM head was cut into tasks. */
@@ -59,12 +59,13 @@ enum { PACK_ROWS = 8, PACK_K = PARTIAL_TILE };
 enum { SQUARES_COLUMNS = 16, SQUARES_ROWS = 32 };
 
 /* Rows that ATTENTION_STEP and _WHOLE can have: each item makes the keys of all that are of its
- * request. _WHOLE: more, where each row is another request's (kgraph.alone). */
+ * request. _WHOLE: more, where each row is another request's (kgraph.decode_only). */
 enum { STEP_ROWS = 16 };
 
-/* Token rows up to which a graph's activations may be empty words until they are stored; what CLEAR
- * cuts their space into, and the words of such a unit are a multiple of. */
-enum { FILLED_ROWS = 16, CLEAR_UNITS = 1024, CLEAR_WORDS = 4 };
+/* Token rows up to which words of a graph's activations may be sentinels until they are stored.
+ * RESET_SENTINELS cuts the space of these activations into RESET_UNITS units, each a multiple of
+ * RESET_WORDS words. */
+enum { SENTINEL_ROWS = 16, RESET_UNITS = 1024, RESET_WORDS = 4 };
 
 /* Numbers that an operator carries itself; op.def says which it has, the others are 0. Copied into
  * the program. */
@@ -90,7 +91,7 @@ struct op_slot {
     bool optional, weight, state;
     bool flagged;                 /* may carry flags */
     bool paired;                  /* ... two elements of 16 bits a flag */
-    bool filled;                  /* may be empty words until it is stored */
+    bool sentinel;                /* its words may be sentinels until they are stored */
     bool packable;                /* may be packed */
     bool packed;                  /* is packed */
     bool integer;                 /* 32-bit integers */

@@ -59,7 +59,7 @@ static bool find_known(const struct binder *b, const char *word, uint64_t *value
         {"P", g->n_pieces},     {"heads", a->heads},
         {"kv", a->kv},          {"D", a->D},
         {"PARTIALS", PARTIALS}, {"SQUARES_COLUMNS", SQUARES_COLUMNS},
-        {"PACK_K", PACK_K},     {"CLEAR_UNITS", CLEAR_UNITS},
+        {"PACK_K", PACK_K},     {"RESET_UNITS", RESET_UNITS},
         {"LM_BLOCK", LM_BLOCK},
     };
     for (size_t i = 0; i < COUNT_OF(known); i++)

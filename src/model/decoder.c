@@ -111,7 +111,7 @@ struct stream {
     int32_t x, normed, squares;
 };
 
-/* EMBED, LINEAR or LINEAR_SUM, whose operands are in *o but for the next norm's weights.
+/* EMBED, LINEAR or SPLITK_SUM, whose operands are in *o but for the next norm's weights.
  */
 static int build_stream(const struct builder *b, enum op_kind kind, struct operands *o, int next,
                         int32_t norm, struct stream *s) {
@@ -121,7 +121,7 @@ static int build_stream(const struct builder *b, enum op_kind kind, struct opera
     *s = (struct stream){o->out[STREAM_X], o->out[STREAM_NORMED], o->out[STREAM_SQUARES]};
     if (!ahead) return QN_OK;
     TRY(build_pack(b, true, &s->normed));
-    if ((b->cuts & KGRAPH_SUM_SQUARES) == 0 || kind == OP_LINEAR_SUM) return QN_OK;
+    if ((b->cuts & KGRAPH_SUM_SQUARES) == 0 || kind == OP_SPLITK_SUM) return QN_OK;
     struct operands sum = no_operands();
     sum.in[0] = s->squares;
     TRY(add(b, OP_SUM_SQUARES, &sum));
@@ -228,8 +228,8 @@ static int build_attention(const struct builder *b, int32_t q, int32_t kv, int32
     }
     if (!split) return QN_OK;
     o = no_operands();
-    o.in[COMBINE_PART] = *out;
-    TRY(add(b, OP_ATTENTION_COMBINE, &o));
+    o.in[MERGE_PART] = *out;
+    TRY(add(b, OP_ATTENTION_MERGE, &o));
     *out = o.out[0];
     return QN_OK;
 }
@@ -243,12 +243,12 @@ static int build_projection(const struct builder *b, const char *name, int32_t a
     int at = LINEAR_BIAS; /* bias, residual and next follow each other in both forms */
     struct operands o = no_operands();
     TRY(build_pack(b, packed, &a));
-    o.in[LINEAR_A] = a; /* LINEAR_PARTS' operands are LINEAR's first */
+    o.in[LINEAR_A] = a; /* LINEAR_SPLITK' operands are LINEAR's first */
     TRY(matrix(b, name, hidden, cols, &o.in[LINEAR_W]));
     if (b->cuts & KGRAPH_CUT_LINEAR) {
-        TRY(add(b, OP_LINEAR_PARTS, &o));
+        TRY(add(b, OP_LINEAR_SPLITK, &o));
         const int32_t parts = o.out[0];
-        kind = OP_LINEAR_SUM;
+        kind = OP_SPLITK_SUM;
         at = SUM_BIAS;
         o = no_operands();
         o.in[SUM_PARTS] = parts;
@@ -320,9 +320,9 @@ static int build_head(const struct builder *b, const struct stream *s) {
     }
     TRY(global_matrix(b, spec->tied ? b->names->embed : b->names->head, &o.in[LM_W]));
     TRY(add(b, OP_LM_HEAD, &o));
-    if (b->cuts & KGRAPH_CLEAR) {
-        clear.in[CLEAR_AFTER] = o.out[LM_OUT_PART];
-        TRY(add(b, OP_CLEAR, &clear));
+    if (b->cuts & KGRAPH_RESET_SENTINELS) {
+        clear.in[RESET_AFTER] = o.out[LM_OUT_PART];
+        TRY(add(b, OP_RESET_SENTINELS, &clear));
     }
     sample.in[SAMPLE_LOGITS] = o.out[LM_OUT_LOGITS];
     sample.in[SAMPLE_PART] = o.out[LM_OUT_PART];
@@ -339,6 +339,7 @@ int decoder_build(struct diag *d, struct kgraph *g, const struct family *family,
     TRY(build_stream(&b, OP_EMBED, &embed, EMBED_NEXT, norm, &s));
     for (uint32_t layer = 0; layer < g->spec.n_layers; layer++) {
         b.layer = (int)layer;
+        g->attrs.window = spec_window(&g->spec, layer);
         TRY(build_layer(&b, &s));
     }
     b.layer = -1;

@@ -147,54 +147,81 @@ static int refuse_unknown(const struct reader *r) {
 
 /* ---- sliding window ---- */
 
-/* The number of layers that slide, from layer_types; *known: whether the field is there. */
-static int count_sliding(const struct reader *r, uint32_t *n_sliding, bool *known) {
+/* A layer of layer_types; "attention" is the older name. */
+static int read_layer_type(const struct reader *r, const json_t *v, bool *slides) {
+    const char *type = json_string_value(v);
+    if (type == NULL)
+        return fail(r->d, QN_EFORMAT, "%s: layer_types: want a list of strings", r->file);
+    *slides = strcmp(type, "sliding_attention") == 0;
+    if (*slides || strcmp(type, "full_attention") == 0 || strcmp(type, "attention") == 0)
+        return QN_OK;
+    return unsupported(r, "layer_types", "full_attention or sliding_attention", type);
+}
+
+/* slides[n_layers] from layer_types; without the field it stays as it is. */
+static int read_layer_types(const struct reader *r, bool *slides) {
     json_t *types;
-    *n_sliding = 0;
     TRY(jsonio_array(r->d, r->file, r->root, "layer_types", &types));
-    *known = types != NULL;
     if (types == NULL) return QN_OK;
     if (json_array_size(types) != r->s->n_layers)
         return fail(r->d, QN_EFORMAT, "%s: layer_types: want %u entries, have %zu", r->file,
                     r->s->n_layers, json_array_size(types));
-    for (size_t i = 0; i < json_array_size(types); i++) {
-        const char *type = json_string_value(json_array_get(types, i));
-        if (type == NULL)
-            return fail(r->d, QN_EFORMAT, "%s: layer_types: want a list of strings", r->file);
-        if (strcmp(type, "sliding_attention") == 0)
-            ++*n_sliding;
-        else if (strcmp(type, "full_attention") != 0)
-            return unsupported(r, "layer_types", "full_attention or sliding_attention", type);
-    }
+    for (size_t i = 0; i < json_array_size(types); i++)
+        TRY(read_layer_type(r, json_array_get(types, i), &slides[i]));
     return QN_OK;
+}
+
+/* Whether sliding_window is there and null. */
+static bool is_window_null(const struct reader *r) {
+    return json_is_null(json_object_get(r->root, "sliding_window"));
 }
 
 /* Qwen: layers from max_window_layers on slide, if use_sliding_window; layer_types has the last
- * word. A model that mixes both kinds is refused. */
+ * word. What use_sliding_window switches off is not read. */
 static int read_window_switch(const struct reader *r) {
     struct model_spec *s = r->s;
-    uint32_t use, window, first, n_sliding;
-    bool known;
+    bool slides[SPEC_MAX_LAYERS] = {false};
+    uint32_t use, n_sliding = 0;
+    int64_t first;
     TRY(flag(r, "use_sliding_window", false, &use));
-    TRY(optional(r, "sliding_window", 1, INT32_MAX, r->family->sliding_window, &window));
-    TRY(optional(r, "max_window_layers", 0, INT32_MAX, 28, &first));
-    TRY(count_sliding(r, &n_sliding, &known));
-    if (!known) n_sliding = use ? s->n_layers - MIN(first, s->n_layers) : 0;
-    if (jsonio_field(r->root, "sliding_window") == NULL &&
-        json_object_get(r->root, "sliding_window") != NULL)
-        use = 0; /* null */
-    if (!use) n_sliding = 0;
-    if (n_sliding != 0 && n_sliding != s->n_layers)
-        return fail(r->d, QN_EUNSUPPORTED,
-                    "%s: use_sliding_window: %u of %u layers slide; want all or none", r->file,
-                    n_sliding, s->n_layers);
-    s->sliding_window = n_sliding > 0 ? window : 0;
+    use = use && !is_window_null(r);
+    if (use) {
+        TRY(optional(r, "sliding_window", 1, INT32_MAX, r->family->sliding_window,
+                     &s->sliding_window));
+        TRY(jsonio_int(r->d, r->file, r->root, "max_window_layers", INT64_MIN, INT64_MAX, 28,
+                       &first));
+        for (uint32_t i = 0; i < s->n_layers; i++) slides[i] = (int64_t)i >= first;
+    }
+    TRY(read_layer_types(r, slides));
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        n_sliding += slides[i];
+        if (slides[i] && !use)
+            return fail(r->d, QN_EFORMAT,
+                        "%s: layer_types: layer %u is sliding_attention: want use_sliding_window "
+                        "true and a sliding_window",
+                        r->file, i);
+        if (!slides[i]) s->sees_all[i / 32] |= 1u << i % 32;
+    }
+    if (n_sliding > 0) return QN_OK;
+    s->sliding_window = 0;
+    memset(s->sees_all, 0, sizeof s->sees_all);
     return QN_OK;
 }
 
-/* Mistral: every layer slides, unless the field is null. */
+/* Mistral: every layer slides, unless the field is null; layer_types may say the same. */
 static int read_window_field(const struct reader *r) {
-    if (json_is_null(json_object_get(r->root, "sliding_window"))) return QN_OK;
+    bool slides[SPEC_MAX_LAYERS];
+    const bool all = !is_window_null(r);
+    for (uint32_t i = 0; i < r->s->n_layers; i++) slides[i] = all;
+    TRY(read_layer_types(r, slides));
+    for (uint32_t i = 0; i < r->s->n_layers; i++)
+        if (slides[i] != all)
+            return unsupported(r, "layer_types",
+                               all ? "sliding_attention in every layer of this architecture, as "
+                                     "sliding_window says"
+                                   : "full_attention in every layer where sliding_window is null",
+                               slides[i] ? "sliding_attention" : "full_attention");
+    if (!all) return QN_OK;
     return optional(r, "sliding_window", 1, INT32_MAX, r->family->sliding_window,
                     &r->s->sliding_window);
 }

@@ -102,7 +102,7 @@ int model_build_graph(struct diag *d, const struct model *m, struct arena *arena
                       uint32_t n_logit_rows, uint32_t max_model_len, uint32_t cuts,
                       struct kgraph *g) {
     kgraph_init(g, arena, &m->spec, n_rows, n_logit_rows, max_model_len);
-    g->alone = (cuts & KGRAPH_ALONE) != 0;
+    g->decode_only = (cuts & KGRAPH_DECODE_ONLY) != 0;
     if (n_rows == 0 || n_logit_rows == 0 || n_logit_rows > n_rows)
         return fail(d, QN_EINVAL, "graph: want 1 <= logit rows <= rows, have %u and %u",
                     n_logit_rows, n_rows);

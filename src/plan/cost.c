@@ -4,8 +4,8 @@
 #include "codegen/cuda_abi.h"
 #include "graph/kv_row.h"
 
-/* What weights another worker reads while few have attention: an H200's does in 3 us. With 32 to
- * 144 KB an H100 is as fast (docs/measurements.md, "Placement"). */
+/* Weights that a worker without attention reads while few workers have attention: an H200's reads
+ * them in 3 us. With 32 to 144 KB an H100 is as fast (docs/measurements.md, "Placement"). */
 static const uint64_t FEW_BYTES = 96 << 10;
 
 static uint32_t items_of(const struct cost_attention *a) {
@@ -17,8 +17,9 @@ double cost_attention_whole(const struct cost_attention *a) {
     return a->device->piece_ns * a->pieces * rounds;
 }
 
-/* Pieces go to the one who merges them, and from there on: two more hand-overs. A single row's
- * model whose layers do not fit the rings streams its weights behind one of them. */
+/* Pieces go to the task that merges them, and the merge to the next operator: two more hand-overs.
+ * With a single row, a model whose layers do not fit the rings streams its weights behind one of
+ * them. */
 double cost_attention_pieces(const struct cost_attention *a) {
     const struct device *d = a->device;
     const bool hidden = a->n_rows == 1 && !device_holds_layer(d, a->spec);
@@ -55,7 +56,7 @@ bool cost_is_of_few(const struct device *d, uint32_t slices) {
     return slices <= d->n_workers / 2;
 }
 
-/* Of a context a quarter of what it may have. */
+/* Assumes contexts of a quarter of the longest. */
 uint64_t cost_slice_bytes(const struct device *d, const struct kgraph *k, enum dtype kv_dtype,
                           uint32_t slices) {
     const struct kv_row row = spec_kv_row(&k->spec, kv_dtype);

@@ -41,7 +41,7 @@ struct device device_cuda(uint32_t cc, uint32_t n_workers, double bytes_per_ns) 
 bool device_streams(const struct device *d, uint64_t n_rows, uint64_t hidden) {
     const uint64_t eights = (n_rows + PACK_ROWS - 1) / PACK_ROWS;
     return eights <= 2 ||
-           (d->has.wgmma && eights == CUDA_WIDE && hidden >= (uint64_t)PARTIALS * PACK_K);
+           (d->has.wgmma && eights == CUDA_STREAM_32 && hidden >= (uint64_t)PARTIALS * PACK_K);
 }
 
 bool device_packs(const struct device *d, uint32_t n_rows, uint64_t k) {

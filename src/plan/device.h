@@ -26,25 +26,25 @@ struct device {
     } has;
     uint64_t ring_bytes; /* weights that a worker holds ahead of its tasks */
     uint64_t kept_bytes; /* activations that stay in L2 until the next iteration */
-    double bytes_per_ns; /* what memory brings a worker, on paper; 0: unknown */
+    double bytes_per_ns; /* the memory's rate for one worker, on paper; 0: unknown */
     double hand_over_ns; /* from a task's end to the results of the next one that needs it */
-    double piece_ns;     /* of attention: a further piece of a context */
+    double piece_ns;     /* a further piece of a context in a task of attention */
 };
 
 struct device device_cpu(uint32_t n_workers);
 struct device device_cuda(uint32_t cc, uint32_t n_workers, double bytes_per_ns);
 
-/* Products of so many packed rows stream their weights from one task to the next; else they go by
- * tiles. */
+/* Whether products of so many packed rows stream their weights; else they go by tiles. */
 bool device_streams(const struct device *d, uint64_t n_rows, uint64_t hidden);
 
-/* A single row's activations of k columns are read where they lie, not packed. */
+/* Whether activations of n_rows rows and k columns are packed. A single row's are not, unless they
+ * are too long to be staged. */
 bool device_packs(const struct device *d, uint32_t n_rows, uint64_t k);
 
-/* A layer's weights fit what the workers hold ahead: such a model waits for hand-overs alone, not
- * for memory. */
+/* Whether a layer's weights fit the rings: such a model waits only for hand-overs, not for memory.
+ */
 bool device_holds_layer(const struct device *d, const struct model_spec *s);
-/* Memory brings what a worker holds ahead before attention's pieces are handed over and merged. */
+/* Whether memory fills a worker's ring before attention's pieces are handed over and merged. */
 bool device_has_short_ring(const struct device *d);
 
 #endif

@@ -3,7 +3,8 @@
 #include "base/checked.h"
 #include "plan/cost.h"
 
-/* What a CUDA block merges at a time of a context of up to so many pieces, a warp 64 columns. */
+/* Columns that a CUDA block merges at a time, 64 a warp, in contexts of up to MERGED_PIECES pieces.
+ */
 enum { MERGED_COLUMNS = 512, MERGED_PIECES = 8 };
 
 /* 16 weight rows make one row block of the tensor cores' layout; the gated MLP interleaves 8 gate
@@ -12,23 +13,23 @@ uint32_t split_grain(enum op_kind kind) {
     switch (kind) {
     case OP_QKV_LINEAR:
     case OP_LINEAR:
-    case OP_LINEAR_PARTS: return 16;
+    case OP_LINEAR_SPLITK: return 16;
     case OP_GATED_MLP: return 8;
     default: return 1;
     }
 }
 
-/* Tasks that a LINEAR which adds to the residual stream can have: its row blocks, or what is asked
- * for. */
+/* Most tasks of a LINEAR that adds to the residual stream: one for each row block, or as many as
+ * the user asks for. */
 static uint32_t linear_tasks(const struct kgraph *k, const struct split_wish *wish) {
     const uint32_t blocks = CEIL_DIV(k->spec.hidden, split_grain(OP_LINEAR));
     return wish->linear_tasks != 0 ? MIN(wish->linear_tasks, blocks) : blocks;
 }
 
-/* The workers that have nothing of the LINEAR after COMBINE, so that all others wait for it with
- * all prepared, if they merge a row at once (docs/place.md). */
-static uint32_t workers_to_merge(const struct device *d, const struct kgraph *k,
-                                 const struct split_wish *wish) {
+/* Merge apart (docs/place.md): the workers without a task of the LINEAR after MERGE, if they merge
+ * a row at once. The others have their task of LINEAR prepared meanwhile. */
+static uint32_t workers_to_merge_apart(const struct device *d, const struct kgraph *k,
+                                       const struct split_wish *wish) {
     const uint32_t all = d->n_workers;
     const uint32_t idle = all - MIN(all, linear_tasks(k, wish));
     const uint32_t once = CEIL_DIV(k->spec.n_heads * k->spec.head_dim, (uint32_t)MERGED_COLUMNS);
@@ -36,23 +37,23 @@ static uint32_t workers_to_merge(const struct device *d, const struct kgraph *k,
     return MIN(idle, 2 * once);
 }
 
-/* Where at most half of the workers have a LINEAR, what comes before and after is for the others,
- * if it may (place.c): they wait with all prepared when those are done, and those are ready when
- * these are. Each task has more to multiply then. */
+/* Halves (docs/place.md): where at most half of the workers have a task of LINEAR, the operators
+ * before and after it are for the other half. Each half prepares its tasks while the other works.
+ */
 uint32_t split_workers(const struct device *d, const struct kgraph *k, const struct kop *op,
                        const struct split_wish *wish) {
     const uint32_t all = d->n_workers;
     if (k->n_rows > 1) return all;
-    if (op->kind == OP_ATTENTION_COMBINE)
-        return device_has_short_ring(d) ? workers_to_merge(d, k, wish) : all;
-    if (!wish->alternate || !device_holds_layer(d, &k->spec)) return all;
+    if (op->kind == OP_ATTENTION_MERGE)
+        return device_has_short_ring(d) ? workers_to_merge_apart(d, k, wish) : all;
+    if (!wish->halves || !device_holds_layer(d, &k->spec)) return all;
     if (op->kind != OP_QKV_LINEAR && op->kind != OP_GATED_MLP) return all;
     const uint32_t busy = linear_tasks(k, wish);
     return busy <= all / 2 ? all - busy : all;
 }
 
-/* Of operators that go through a context there is one for each of its pieces and heads at most: a
- * worker without any goes straight on to what it multiplies next. */
+/* An operator over contexts has at most a slice for each piece and head: a worker without one goes
+ * straight on to the next product. */
 uint32_t split_slices(const struct kgraph *k, const struct kop *op, uint32_t want) {
     uint64_t items = (uint64_t)k->n_rows * k->spec.n_kv_heads;
     if (op->kind == OP_ATTENTION_STEP)
@@ -62,9 +63,9 @@ uint32_t split_slices(const struct kgraph *k, const struct kop *op, uint32_t wan
     return items < want ? (uint32_t)items : want;
 }
 
-/* The cut whose largest task costs least, with no more tasks than it takes. Where weights stream
- * rows stay together: a task has tensor core columns for all of them at once, which half of them
- * would leave empty. */
+/* The cut whose largest task costs least, with no more tasks than that needs. Where weights stream,
+ * rows stay together: a task has tensor core columns for all rows, and half of the rows would leave
+ * columns empty. */
 struct split_tiles split_packed(const struct device *d, const struct kgraph *k, uint32_t n_rows,
                                 uint32_t n_blocks, uint32_t want) {
     struct split_tiles best = {1, 1};

@@ -5,9 +5,9 @@
 #include "graph/kernel_graph.h"
 #include "plan/device.h"
 
-/* What was asked for besides. */
+/* The user's wishes. */
 struct split_wish {
-    bool alternate;        /* halves, where a LINEAR has tasks for one of them at most */
+    bool halves;           /* docs/place.md, "Halves" */
     uint32_t linear_tasks; /* tile.linear's unit tiles; 0: no wish */
 };
 
@@ -18,7 +18,7 @@ uint32_t split_grain(enum op_kind kind);
 uint32_t split_workers(const struct device *d, const struct kgraph *k, const struct kop *op,
                        const struct split_wish *wish);
 
-/* Slices of an operator that can have anything to do, up to `want`. */
+/* Slices of an operator that can have work, at most `want`. */
 uint32_t split_slices(const struct kgraph *k, const struct kop *op, uint32_t want);
 
 /* Row and unit tiles of a product of n_rows packed rows and n_blocks grains of units. */

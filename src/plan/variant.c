@@ -10,15 +10,15 @@
 #include "graph/kernel_graph.h"
 #include "plan/cost.h"
 
-/* Contexts of more pieces are not one task's unless every row is another request's: contexts of an
- * iteration may differ, and the longest is waited for. */
+/* One task has a whole context of at most so many pieces, unless every row is another request's:
+ * contexts of an iteration may differ, and all wait for the longest. */
 enum { WHOLE_PIECES = 8 };
 
-/* One variant on its way. */
+/* A variant while its ways are chosen. */
 struct planner {
     const struct plan_request *r;
     uint32_t n_rows, context;
-    bool alone;
+    bool decode_only;
 };
 
 /* ---- attention ---- */
@@ -29,7 +29,8 @@ static uint32_t pieces_of(const struct planner *p) {
     return CEIL_DIV(p->context, (uint32_t)ATTENTION_PIECE);
 }
 
-/* Every worker has a (row, KV head) item; on a CPU a context of one piece is not shared either. */
+/* Whether every worker has a (row, KV head) item, or, on a CPU, the context is a single piece: then
+ * no context is cut. */
 static bool fills_workers(const struct planner *p) {
     const struct plan_request *r = p->r;
     const uint64_t items = (uint64_t)p->n_rows * r->spec->n_kv_heads;
@@ -37,13 +38,13 @@ static bool fills_workers(const struct planner *p) {
            (r->device->kind == DEVICE_CPU && r->max_model_len <= ATTENTION_PIECE);
 }
 
-/* Why attention cannot make the heads itself. */
+/* Why attention cannot make the heads itself; NULL: it can. */
 static const char *not_joined(const struct planner *p) {
     const struct plan_request *r = p->r;
     if (!r->join_heads || !r->cut_qkv) return "qkv=joined is not asked for";
     if (p->n_rows == 1) return NULL;
     if (r->device->kind != DEVICE_CUDA) return "on a CPU with a single row only";
-    return p->alone || p->n_rows <= STEP_ROWS ? NULL : "too many rows, of any requests";
+    return p->decode_only || p->n_rows <= STEP_ROWS ? NULL : "too many rows, of any requests";
 }
 
 static const char *not_whole(const struct planner *p) {
@@ -52,7 +53,7 @@ static const char *not_whole(const struct planner *p) {
     if (why != NULL) return why;
     if (r->device->kind != DEVICE_CUDA) return "CUDA only";
     if (r->whole_from == 0 || p->n_rows < r->whole_from) return "attention=whole is not asked for";
-    if (p->alone) return NULL;
+    if (p->decode_only) return NULL;
     if (fills_workers(p)) return "rows of one request would read its pieces one by one";
     return pieces_of(p) > WHOLE_PIECES ? "contexts may differ: the longest is waited for" : NULL;
 }
@@ -70,12 +71,12 @@ static void choose_attention(const struct planner *p, struct plan_choice *c) {
     const double whole = cost_attention_whole(&a), heads = cost_attention_heads(&a),
                  pieces = cost_attention_pieces(&a);
     const bool fills = fills_workers(p);
-    const char *why_cut = p->alone ? "every row is another request's"
-                          : fills  ? "every worker has a row and KV head already"
-                                   : NULL;
+    const char *why_cut = p->decode_only ? "every row is another request's"
+                          : fills        ? "every worker has a row and KV head already"
+                                         : NULL;
     const char *why_joined = not_joined(p);
     const bool cut_qkv = p->r->cut_qkv, cuda = p->r->device->kind == DEVICE_CUDA;
-    const bool cuts = !fills && !p->alone && !(cuda && why_joined != NULL);
+    const bool cuts = !fills && !p->decode_only && !(cuda && why_joined != NULL);
     *c = (struct plan_choice){
         .what = "attention",
         .why = "takes least of those that are possible",
@@ -83,13 +84,13 @@ static void choose_attention(const struct planner *p, struct plan_choice *c) {
         .ways = {
             [BY_HEADS] = {cut_qkv ? "qkv_heads attention" : "attention",
                           cuts ? "workers would have nothing" : NULL, whole + heads},
-            [BY_SPLIT] = {cut_qkv ? "qkv_heads attention_split attention_combine"
-                                  : "attention_split attention_combine",
+            [BY_SPLIT] = {cut_qkv ? "qkv_heads attention_split attention_merge"
+                                  : "attention_split attention_merge",
                           why_cut != NULL ? why_cut
                           : cuda          ? "CUDA has pieces only with their heads"
                                           : NULL,
                           pieces + heads},
-            [BY_STEP] = {"attention_step attention_combine", why_cut != NULL ? why_cut : why_joined,
+            [BY_STEP] = {"attention_step attention_merge", why_cut != NULL ? why_cut : why_joined,
                          pieces},
             [BY_WHOLE] = {"attention_whole", not_whole(p), whole},
         }};
@@ -100,7 +101,7 @@ static uint32_t attention_cuts(const struct planner *p, const struct plan_choice
     switch (c->taken) {
     case BY_SPLIT: return KGRAPH_CUT_ATTENTION;
     case BY_STEP: return KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_HEADS;
-    case BY_WHOLE: return KGRAPH_JOIN_HEADS | (p->alone ? KGRAPH_ALONE : 0);
+    case BY_WHOLE: return KGRAPH_JOIN_HEADS | (p->decode_only ? KGRAPH_DECODE_ONLY : 0);
     default: return 0;
     }
 }
@@ -114,15 +115,15 @@ static uint64_t layer_weight_bytes(const struct model_spec *s) {
     return (heads + 3ull * s->intermediate) * s->hidden * dtype_bytes(DTYPE_BF16);
 }
 
-/* The order of these is one of preference, not of cost. What decides between them is what passes
- * through L2 and shared memory, of which no rate is known: streaming reads activations once, parts
- * an eighth of them in each task, tiles all of them in each. Parts were measured up to PACK_NARROW
- * rows. */
+/* The ways stand in order of preference, not of cost. Bytes through L2 and shared memory decide
+ * between them, and no rate of these is known: streaming reads activations once, parts read an
+ * eighth of them in each task, tiles read all of them in each. Parts were measured up to
+ * PACK_NARROW rows. */
 static void choose_linear(const struct planner *p, struct plan_choice *c) {
     const struct plan_request *r = p->r;
     const double weights = cost_weights(r->device, layer_weight_bytes(r->spec));
     const double after = r->device->hand_over_ns;
-    /* Of four products, and of two that add up, if any. */
+    /* Four products, and two operators that add up parts, if there are any. */
     const double four = weights < 0 ? weights : weights + 4 * after;
     const double six = weights < 0 ? weights : weights + 6 * after;
     const bool packs = device_packs(r->device, p->n_rows, r->spec->hidden);
@@ -143,7 +144,7 @@ static void choose_linear(const struct planner *p, struct plan_choice *c) {
                            : streams     ? NULL
                                          : "too many rows for registers",
                            four},
-            [BY_PARTS] = {"linear_parts linear_sum: tiles",
+            [BY_PARTS] = {"linear_splitk splitk_sum: tiles",
                           plain != NULL ? plain
                           : streams     ? "weights stream"
                                         : no_parts,
@@ -168,43 +169,44 @@ static uint32_t linear_cuts(const struct planner *p, const struct plan_choice *c
     }
 }
 
-/* ---- empty words ---- */
+/* ---- sentinels ---- */
 
 /* Bytes that a layer writes for a row, each at a place of its own: the residual stream twice,
- * packed, the heads, attention's output, what GATED_MLP gives. */
-static uint64_t filled_row_bytes(const struct model_spec *s) {
+ * packed; the heads; the outputs of attention and GATED_MLP. */
+static uint64_t sentinel_row_bytes(const struct model_spec *s) {
     const uint64_t heads = (s->n_heads + 2ull * s->n_kv_heads) * s->head_dim;
     return 2ull * s->hidden * 2 + heads * 4 + (uint64_t)s->n_heads * s->head_dim * 2 +
            (uint64_t)s->intermediate * 2;
 }
 
-/* Whether activations may ride on words that are empty before (task/carry.c). No two of them share
- * bytes then: it pays while L2 keeps them until the next iteration, and while the pieces of a cut
- * context are not among them. What PACK packs does not ride: nothing would behind it. */
-static bool fills(const struct planner *p, const struct plan_choice *attention) {
+/* Whether activations may say by sentinels that they are there (task/transport.c). No two of them
+ * share bytes then: it pays while L2 keeps them until the next iteration, and while the pieces of a
+ * cut context are not among them. What PACK packs does not ride: nothing would behind it. */
+static bool uses_sentinels(const struct planner *p, const struct plan_choice *attention) {
     const struct plan_request *r = p->r;
     const struct model_spec *s = r->spec;
-    return attention->taken == BY_WHOLE && !p->alone && r->device->kind == DEVICE_CUDA &&
-           r->carries && r->places_all && p->n_rows > 1 && p->n_rows <= FILLED_ROWS &&
+    return attention->taken == BY_WHOLE && !p->decode_only && r->device->kind == DEVICE_CUDA &&
+           r->rides && r->places_all && p->n_rows > 1 && p->n_rows <= SENTINEL_ROWS &&
            s->hidden % PACK_K == 0 && s->n_heads * s->head_dim % PACK_K == 0 &&
            s->intermediate % PACK_K == 0 &&
-           filled_row_bytes(s) <= r->device->kept_bytes / p->n_rows / s->n_layers;
+           sentinel_row_bytes(s) <= r->device->kept_bytes / p->n_rows / s->n_layers;
 }
 
 /* ---- the list ---- */
 
 static struct plan_variant variant_of(const struct planner *p, const char *why) {
     struct plan_variant v = {
-        .n_rows = p->n_rows, .context = p->context, .alone = p->alone, .why = why};
+        .n_rows = p->n_rows, .context = p->context, .decode_only = p->decode_only, .why = why};
     choose_attention(p, &v.attention);
     choose_linear(p, &v.linear);
     v.cuts = (p->r->device->kind == DEVICE_CUDA ? KGRAPH_IMAGES : 0) |
              (p->r->cut_qkv ? KGRAPH_CUT_QKV : 0) | attention_cuts(p, &v.attention) |
-             linear_cuts(p, &v.linear) | (fills(p, &v.attention) ? KGRAPH_CLEAR : 0);
+             linear_cuts(p, &v.linear) |
+             (uses_sentinels(p, &v.attention) ? KGRAPH_RESET_SENTINELS : 0);
     return v;
 }
 
-/* Positions up to which a context is one task's; 0: none. */
+/* The longest context that one task attends to alone; 0: none. */
 static uint32_t whole_context(const struct plan_request *r, uint32_t n_rows) {
     uint32_t most = 0;
     for (uint32_t pieces = 1; pieces <= WHOLE_PIECES; pieces++) {
@@ -217,21 +219,20 @@ static uint32_t whole_context(const struct plan_request *r, uint32_t n_rows) {
     return most;
 }
 
-/* Positions up to which a cut context has pieces for one in `part` workers. The others go on from
- * the projections to what they multiply next, and get more of that (task/place.c). Where whole
- * contexts are no way, this one is none either. */
+/* The longest cut context whose pieces occupy one in `part` workers; 0: none. The other workers go
+ * on from the projections to the next product, and get more of it (task/place.c). 0 where no
+ * context may be whole. */
 static uint32_t few_context(const struct plan_request *r, uint32_t n_rows, uint32_t part) {
     const uint32_t items = n_rows * r->spec->n_kv_heads;
     if (items == 0 || whole_context(r, n_rows) == 0) return 0;
     return MIN(r->max_model_len, r->device->n_workers / part / items * ATTENTION_PIECE);
 }
 
-/* Whether more rows than ATTENTION_STEP can have get a variant of their own for when each of them
- * is another request's. Of all contexts: with 32 requests of 3,900 positions a token of Qwen3-8B
- * takes 12.5 ms instead of 16.9, of 100 positions 5.97 instead of 6.23 (H100,
- * docs/measurements.md, "17 to 64 rows"). With fewer requests than half of its rows there is a
- * smaller one. */
-static bool has_alone(const struct plan_request *r, uint32_t n_rows) {
+/* Whether n_rows, more than ATTENTION_STEP can have, get a variant for rows of different requests.
+ * It is for all contexts: with 32 requests of 3,900 positions a token of Qwen3-8B takes 12.5 ms
+ * instead of 16.9, of 100 positions 5.97 instead of 6.23 (H100, docs/measurements.md, "17 to 64
+ * rows"). With fewer requests than half of its rows a smaller variant runs. */
+static bool has_decode_only(const struct plan_request *r, uint32_t n_rows) {
     const struct planner p = {r, n_rows, r->max_model_len, true};
     struct plan_choice c;
     if (n_rows <= STEP_ROWS || n_rows > CUDA_PLACES || r->n_slots <= n_rows / 2) return false;
@@ -258,7 +259,7 @@ static int plan_rows(struct diag *d, const struct plan_request *r, uint32_t n_ro
         {few_context(r, n_rows, 2), "contexts with pieces for half of the workers"},
         {r->max_model_len, "all contexts"},
     };
-    if (has_alone(r, n_rows)) {
+    if (has_decode_only(r, n_rows)) {
         const struct planner p = {r, n_rows, r->max_model_len, true};
         const struct plan_variant v = variant_of(&p, "every row is another request's");
         TRY(push(d, variants, n, &v));

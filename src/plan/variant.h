@@ -1,5 +1,5 @@
-/* variant.h - which variants a program has, and by which operators each runs a layer: every way is
- * listed with what it takes, and the cheapest possible one is taken, in one place.
+/* variant.h - the variants of a program, and the operators by which each runs a layer: every way is
+ * listed with its cost, and the cheapest possible way is taken, in one place.
  *
  * Made by engine/compile.c before the first stage; shown by `quern inspect --why`.
  */
@@ -11,38 +11,38 @@
 
 enum { PLAN_MAX_VARIANTS = 32, PLAN_WAYS = 4 };
 
-/* What is to be planned. */
+/* What plan_variants plans for. */
 struct plan_request {
     const struct model_spec *spec;
     const struct device *device;
     uint32_t n_slots, max_model_len, max_batched_tokens;
-    /* What a user may switch off (engine/compile_option.c). */
+    /* Ways that a user may switch off (engine/compile_option.c). */
     bool cut_qkv, join_heads, cut_linear;
-    uint32_t whole_from; /* rows from which on a context may be one task's; 0: never */
+    uint32_t whole_from; /* one task may have a whole context from so many rows on; 0: never */
     bool places_all;     /* no task is handed out at run time */
-    bool carries;        /* activations may say themselves when they are there */
+    bool rides;          /* activations may say themselves when they are there */
 };
 
 /* One way to do a thing. */
 struct plan_way {
-    const char *operators; /* "attention_step attention_combine" */
+    const char *operators; /* "attention_step attention_merge" */
     const char *why_not;   /* what it lacks; NULL: it is possible */
-    double ns;             /* what a layer takes by it (plan/cost.h); negative: unknown */
+    double ns;             /* the layer's time by this way (plan/cost.h); negative: unknown */
 };
 
-/* One thing that there are several ways for. */
+/* A choice between several ways. */
 struct plan_choice {
     const char *what; /* "attention" */
     struct plan_way ways[PLAN_WAYS];
     uint32_t n, taken;
-    const char *why; /* that one was taken */
+    const char *why; /* why that way was taken */
 };
 
 struct plan_variant {
     uint32_t n_rows, context;
-    bool alone;      /* each of its rows is another request's */
-    uint32_t cuts;   /* enum kgraph_cut */
-    const char *why; /* why there is such a variant */
+    bool decode_only; /* each of its rows is another request's */
+    uint32_t cuts;    /* enum kgraph_cut */
+    const char *why;  /* why there is such a variant */
     struct plan_choice attention, linear;
 };
 

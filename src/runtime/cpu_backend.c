@@ -2,9 +2,8 @@
 
 #include "base/checked.h"
 #include "base/container.h"
-#include "runtime/cpu_ahead.h"
+#include "runtime/cpu_crowd.h"
 #include "runtime/rt_stall.h"
-#include "runtime/rt_worker.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -25,13 +24,12 @@ struct gate {
 struct thread {
     struct cpu_backend *backend;
     pthread_t id;
-    struct rt_worker worker;
-    struct cpu_ahead ahead;
     uint32_t index;
-} __attribute__((aligned(128)));
+};
 
 struct cpu_backend {
     struct cpu_core core;
+    struct cpu_crowd crowd;
     struct gate *gate;
     struct thread *threads; /* [n_workers] */
     uint32_t n_started;
@@ -51,19 +49,6 @@ int cpu_backend_plan(struct diag *d, const struct cpu_config *config, struct cpu
 }
 
 /* ---- threads ---- */
-
-static void run_worker(struct thread *t) {
-    const struct cpu_core *core = &t->backend->core;
-    struct rt_worker *w = &t->worker;
-    rt_worker_init(&core->rt, w, t->index);
-    while (!rt_stopped(&core->rt))
-        if (rt_worker_next(&core->rt, w)) {
-            cpu_core_run(core, w->id, w->task);
-            rt_worker_done(&core->rt, w);
-        } else {
-            cpu_ahead_step(core, &t->ahead, rt_worker_head(&core->rt, w));
-        }
-}
 
 /* Sleeps until launch number `next` or the end. Whether it is a launch. */
 static int wait_launch(struct gate *g, uint32_t next) {
@@ -100,7 +85,7 @@ static void *thread_main(void *arg) {
     spread(t);
     prctl(PR_SET_TIMERSLACK, 1000ul); /* naps of rt_pause end when they should */
     for (uint32_t launch = 1; wait_launch(g, launch); launch++) {
-        run_worker(t);
+        cpu_crowd_run(&t->backend->crowd, t->index);
         rt_add_acq_rel(&g->returned, 1);
         rt_host_wake_all(&g->returned);
     }
@@ -152,10 +137,11 @@ int cpu_backend_run(struct diag *d, struct cpu_backend *b) {
 static int open_threads(struct diag *d, struct cpu_backend *b) {
     uint32_t n = b->core.rt.n_workers;
     b->gate = aligned_alloc(64, sizeof *b->gate);
-    b->threads = aligned_alloc(128, n * sizeof *b->threads);
+    b->threads = calloc(n, sizeof *b->threads);
     if (b->gate == NULL || b->threads == NULL)
         return fail_nomem(d, n * sizeof *b->threads, "worker threads");
     *b->gate = (struct gate){0};
+    TRY(cpu_crowd_open(d, &b->crowd, &b->core));
     for (uint32_t i = 0; i < n; i++) TRY(start_thread(d, b, i));
     if (b->core.config.serve) launch(b);
     return QN_OK;
@@ -190,6 +176,7 @@ static void stop_threads(struct cpu_backend *b) {
 void cpu_backend_close(struct cpu_backend *b) {
     if (b == NULL) return;
     if (b->n_started > 0) stop_threads(b);
+    cpu_crowd_close(&b->crowd);
     free(b->threads);
     free(b->gate);
     cpu_core_close(&b->core);

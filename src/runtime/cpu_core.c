@@ -30,6 +30,10 @@ static struct rt_options options_of(const struct cpu_config *c, uint32_t n_block
         /* A worker that waits leaves its CPU at once when there are not enough of them. */
         .spin_limit = c->program->n_workers <= n_cpus ? 4000 : 0,
         .until_idle = until_idle,
+        .linger_ns = c->linger_ns,
+        .max_step_ns = c->max_step_ns,
+        .hash_seed = c->hash_seed,
+        .prefix_cache = c->prefix_cache,
         .deadline_ns = deadline < 0 ? 0 : (uint64_t)(MIN(deadline, 1e9) * 1e9),
     };
 }

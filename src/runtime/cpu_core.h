@@ -25,8 +25,14 @@ struct cpu_config {
     double deadline_s;                 /* a wait longer than this is a stall; 0: 10, < 0: none */
     uint32_t max_batched_tokens;       /* 0: no limit besides the largest variant */
     uint32_t n_top;                    /* most likely tokens that can be listed beside each */
+    bool prefix_cache;                 /* rt_options has these four */
+    uint64_t hash_seed, max_step_ns, linger_ns;
     bool serve; /* threads wait for requests; otherwise cpu_backend_run runs until idle */
     struct rt_trace *trace; /* borrowed; rt_trace.h; NULL: no trace */
+    /* For tests: instead of the system's word how long a worker's thread was ready and did not run,
+     * in ns, in all (cpu_crowd.h). */
+    uint64_t (*run_delay)(void *user, uint32_t worker);
+    uint32_t crowd_hurry;   /* ... and the times there divided by this; 0: 1 */
     cpu_run_task *run_task; /* NULL: the kernels. If set, weights and kernels are not touched */
     void *user;
 };

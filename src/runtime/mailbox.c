@@ -89,6 +89,9 @@ static int check_request(struct diag *d, const struct mailbox *m, const struct r
     if (q->n_scored >= q->n_prompt)
         return fail(d, QN_EINVAL, "n_scored: want fewer than the prompt's %u tokens, have %u",
                     q->n_prompt, q->n_scored);
+    if (q->cache_space > RT_MAX_CACHE_SPACE)
+        return fail(d, QN_EINVAL, "cache_space: want at most %u, have %u",
+                    (uint32_t)RT_MAX_CACHE_SPACE, q->cache_space);
     if (q->n_scored > 0 && m->ranks[0]->out_logprobs != NULL)
         return fail(d, QN_EUNSUPPORTED,
                     "n_scored: log-probabilities of prompts are the CPU backend's only");
@@ -205,6 +208,8 @@ int mailbox_poll(struct diag *d, struct mailbox *m, uint32_t slot, struct mailbo
     /* finish first: it is stored after n_out, so a finished request shows all its tokens. */
     view->finish = finish_of(m, slot);
     view->n_out = rt_host_load_acquire(&rt->posts[slot].n_out);
+    view->n_cached = rt_host_load_acquire(&rt->posts[slot].n_cached);
+    view->n_preempted = rt_host_load_acquire(&rt->posts[slot].n_preempted);
     view->tokens = (rt->out_tokens ? rt->out_tokens : m->limits.tokens) + first;
     view->logprobs = (rt->out_logprobs ? rt->out_logprobs : m->limits.logprobs) + first;
     view->n_scored = rt->mail_requests[slot].n_scored;

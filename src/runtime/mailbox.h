@@ -29,7 +29,8 @@ struct mailbox {
  * released; only the first n_out entries may be read. */
 struct mailbox_view {
     uint32_t n_out;
-    uint32_t finish; /* enum rt_finish */
+    uint32_t finish;                /* enum rt_finish */
+    uint32_t n_cached, n_preempted; /* as struct rt_post has them */
     const int32_t *tokens;
     const float *logprobs; /* natural log */
     uint32_t n_scored;

@@ -25,6 +25,7 @@ enum {
     RT_MAX_STOP_IDS = 16,
     RT_MAX_BIASES = 300,
     RT_MAX_TOP = 100,
+    RT_MAX_CACHE_SPACE = 0x3ffffff0,
 };
 
 enum rt_finish { RT_RUNNING = 0, RT_FINISH_STOP = 1, RT_FINISH_LENGTH = 2, RT_FINISH_ABORT = 3 };
@@ -61,11 +62,14 @@ struct rt_request {
     uint32_t n_scored; /* tokens at the prompt's end whose log-probabilities are wanted, too; fewer
                         * than n_prompt */
     struct rt_sampling sampling;
-    uint32_t min_tokens; /* output tokens before the first at which a stop id may be chosen */
-    uint16_t n_top;      /* most likely tokens to list beside each, at most rt_lists.n_top */
-    uint16_t n_biases;   /* of the slot's rt_lists.biases, at most RT_MAX_BIASES */
+    uint32_t min_tokens;  /* output tokens before the first at which a stop id may be chosen */
+    uint16_t n_top;       /* most likely tokens to list beside each, at most rt_lists.n_top */
+    uint16_t n_biases;    /* of the slot's rt_lists.biases, at most RT_MAX_BIASES */
+    uint32_t cache_space; /* requests of one space may have each other's KV blocks; at most
+                           * RT_MAX_CACHE_SPACE */
+    int32_t priority;     /* of requests that wait, the lowest goes first */
 };
-ABI_SIZE(struct rt_request, 128);
+ABI_SIZE(struct rt_request, 136);
 
 enum rt_slot_state { SLOT_FREE = 0, SLOT_WAITING = 1, SLOT_RUNNING = 2 };
 

@@ -18,32 +18,27 @@
  * rt.news, which no task touches, and posted when the next iteration runs (rt_boundary_post); the
  * boundary after that one waits for it, since the news are its own to write then.
  *
- * Policy. First come, first served, no preemption: admission takes all the KV blocks that a request
- * can ever need, and the first in line waits for them. Every admitted request advances in every
- * iteration in which there is room: one row for each that has one token to compute (decoding),
- * then chunks of prompts, both in order of admission. A request wants logits of the row of its last
- * known token, and of those before it that score tokens of the prompt. The smallest variant that
- * has room runs.
+ * Policy. Which request has KV blocks, and which gives way when they run out: rt_waiting.h. Every
+ * running request advances in every iteration in which there is room: one row for each that has one
+ * token to compute (decoding), then chunks of prompts, which share what is left (rt_budget.h), both
+ * in order of admission. A request wants logits of the row of its last known token, and of those
+ * before it that score tokens of the prompt. The smallest variant that has room runs.
  */
 #ifndef QN_RUNTIME_RT_BOUNDARY_H
 #define QN_RUNTIME_RT_BOUNDARY_H
 
+#include "runtime/rt_budget.h"
 #include "runtime/rt_claim.h"
 
-RT_FN uint32_t rt_min(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
-
-/* KV blocks for a request of n_limit tokens: the last one is never computed on. */
-RT_FN uint32_t rt_blocks_needed(const struct rt_batch *b, uint32_t n_limit) {
-    return (n_limit - 1 + b->kv_block - 1) / b->kv_block;
-}
+#if defined(QN_DEBUG) && !defined(__CUDACC__)
+#include <assert.h>
+#endif
 
 /* Whether a request can ever run here; the host checks the same before it submits. */
 RT_FN int rt_request_fits(const struct rt_batch *b, const struct rt_request *q) {
     return q->n_prompt >= 1 && q->max_tokens >= 1 && q->n_prompt <= b->max_model_len &&
            q->max_tokens <= b->max_model_len - q->n_prompt && q->n_stop <= RT_MAX_STOP_IDS &&
-           q->n_scored < q->n_prompt &&
+           q->n_scored < q->n_prompt && q->cache_space <= RT_MAX_CACHE_SPACE &&
            rt_blocks_needed(b, q->n_prompt + q->max_tokens) <= b->n_kv_blocks;
 }
 
@@ -55,18 +50,24 @@ RT_FN void rt_boundary_submit(const struct rt *rt, uint32_t slot) {
     if (s->state != SLOT_FREE) return;
     if (rt->mail_requests != b->requests) b->requests[slot] = rt->mail_requests[slot];
     const struct rt_request *q = &b->requests[slot];
-    s->state = SLOT_WAITING;
     s->n_known = s->n_prompt = q->n_prompt;
     s->n_limit = q->n_prompt + q->max_tokens;
     s->n_computed = 0;
     s->n_blocks = 0;
     s->finish = rt_request_fits(b, q) ? RT_RUNNING : RT_FINISH_ABORT;
-    rt->waiting[rt->control->n_waiting++] = slot;
+    rt->control->n_dropped += s->finish != RT_RUNNING;
+    struct rt_turn *t = &rt->turns[slot];
+    t->priority = q->priority;
+    t->arrival = rt->control->n_arrived++;
+    t->n_cached = t->n_preempted = t->n_admitted = t->fetched = 0;
+    rt_waiting_add(rt, slot);
 }
 
 RT_FN void rt_boundary_cancel(const struct rt *rt, uint32_t slot) {
     struct rt_slot *s = &rt->batch->slots[slot];
-    if (s->state != SLOT_FREE && s->finish == RT_RUNNING) s->finish = RT_FINISH_ABORT;
+    if (s->state == SLOT_FREE || s->finish != RT_RUNNING) return;
+    s->finish = RT_FINISH_ABORT;
+    rt->control->n_dropped += s->state == SLOT_WAITING;
 }
 
 /* Takes all commands; returns the doorbell's value that they reach up to. */
@@ -94,57 +95,32 @@ RT_FN void rt_boundary_tell(const struct rt *rt, struct rt_worker *w, uint32_t s
     news->finish = finish;
 }
 
-RT_COLD void rt_boundary_free(const struct rt *rt, uint32_t slot) {
-    struct rt_batch *b = rt->batch;
-    struct rt_slot *s = &b->slots[slot];
-    const int32_t *table = b->block_table + (uint64_t)slot * b->max_blocks;
-    for (uint32_t i = 0; i < s->n_blocks; i++) rt->free_blocks[rt->control->n_free++] = table[i];
-    s->n_blocks = 0;
-    s->state = SLOT_FREE;
-}
-
 /* Removes waiting requests that were cancelled or can never fit. */
 RT_COLD void rt_boundary_sweep(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < c->n_waiting; i++) {
-        uint32_t slot = rt->waiting[i], finish = rt->batch->slots[slot].finish;
-        if (finish == RT_RUNNING) {
-            rt->waiting[kept++] = slot;
-        } else {
-            rt_boundary_free(rt, slot);
-            rt_boundary_tell(rt, w, slot, 0, 0, finish);
+    uint32_t slot = c->wait_first;
+    while (slot != RT_NONE && c->n_dropped > 0) {
+        struct rt_slot *s = &rt->batch->slots[slot];
+        const uint32_t next = rt->turns[slot].after;
+        if (s->finish != RT_RUNNING) {
+            rt_waiting_remove(rt, slot);
+            s->state = SLOT_FREE;
+            c->n_dropped--;
+            rt_boundary_tell(rt, w, slot, 0, 0, s->finish);
         }
+        slot = next;
     }
-    c->n_waiting = kept;
-}
-
-/* ---- admit ---- */
-
-RT_FN int rt_boundary_take_blocks(const struct rt *rt, uint32_t slot) {
-    struct rt_batch *b = rt->batch;
-    struct rt_slot *s = &b->slots[slot];
-    uint32_t need = rt_blocks_needed(b, s->n_limit);
-    if (need > rt->control->n_free) return 0;
-    int32_t *table = b->block_table + (uint64_t)slot * b->max_blocks;
-    while (s->n_blocks < need) table[s->n_blocks++] = rt->free_blocks[--rt->control->n_free];
-    return 1;
 }
 
 /* Admits waiting requests, as many as the largest variant can advance in every iteration. */
-RT_COLD void rt_boundary_admit(const struct rt *rt) {
+RT_COLD void rt_boundary_admit(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
-    uint32_t shape = rt->shapes[rt->largest];
-    uint32_t most = rt_min(rt->batch->n_slots, rt_min(shape & 0xffff, shape >> 16));
-    uint32_t n = 0;
-    while (n < c->n_waiting && c->n_running < most && rt_boundary_take_blocks(rt, rt->waiting[n])) {
-        struct rt_slot *s = &rt->batch->slots[rt->waiting[n]];
-        s->state = SLOT_RUNNING;
-        s->in_flight = 0;
-        rt->running[c->n_running++] = rt->waiting[n++];
-    }
-    c->n_waiting -= n;
-    for (uint32_t i = 0; n > 0 && i < c->n_waiting; i++) rt->waiting[i] = rt->waiting[i + n];
+    const uint32_t shape = rt->shapes[rt->largest];
+    const uint32_t most = rt_min(rt->batch->n_slots, rt_min(shape & 0xffff, shape >> 16));
+    rt_boundary_sweep(rt, w);
+    uint32_t grow = rt_running_grow(rt);
+    while (c->n_waiting > 0 && c->n_running < most && rt_request_admit(rt, c->wait_first, grow))
+        grow += rt_request_grows(rt->batch, &rt->batch->slots[rt->running[c->n_running - 1]]);
 }
 
 /* ---- rows ---- */
@@ -157,15 +133,10 @@ RT_FN void rt_boundary_reach(struct rt_worker *w, uint32_t position) {
     if (w->context <= position) w->context = position + 1;
 }
 
-/* The first position of a request from which logits are wanted. */
-RT_FN uint32_t rt_boundary_logits_from(const struct rt_batch *b, uint32_t slot) {
-    return b->slots[slot].n_prompt - 1 - b->requests[slot].n_scored;
-}
-
 /* How many of the next `most` tokens of a request can have rows, if `room` logit rows are left. */
 RT_FN uint32_t rt_boundary_chunk(const struct rt_batch *b, uint32_t slot, uint32_t most,
                                  uint32_t room) {
-    const uint32_t at = b->slots[slot].n_computed, from = rt_boundary_logits_from(b, slot);
+    const uint32_t at = b->slots[slot].n_computed, from = rt_logits_from(b, slot);
     return rt_min(most, (from > at ? from - at : 0) + room);
 }
 
@@ -173,7 +144,7 @@ RT_FN uint32_t rt_boundary_chunk(const struct rt_batch *b, uint32_t slot, uint32
  * logits; returns the counts with them. */
 RT_FN uint32_t rt_boundary_add_logits(const struct rt_batch *b, uint32_t slot, uint32_t position,
                                       uint32_t first, uint32_t n, uint32_t filled) {
-    const uint32_t from = rt_boundary_logits_from(b, slot);
+    const uint32_t from = rt_logits_from(b, slot);
     const uint32_t skipped = rt_min(n, from > position ? from - position : 0);
     for (uint32_t i = skipped; i < n; i++, filled += RT_LOGIT_ROW)
         b->rows.logit_row[filled >> 16] = (int32_t)(first + i);
@@ -189,7 +160,6 @@ RT_COLD uint32_t rt_boundary_add_rows(const struct rt *rt, struct rt_worker *w, 
     const uint32_t first = filled & 0xffff;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t p = s->n_computed + i;
-        if (rt->prompts != b->tokens && p < s->n_prompt) b->tokens[at + p] = rt->prompts[at + p];
         b->rows.token[first + i] = b->tokens[at + p];
         b->rows.slot[first + i] = (int32_t)slot;
         b->rows.position[first + i] = (int32_t)p;
@@ -203,29 +173,77 @@ RT_COLD uint32_t rt_boundary_add_rows(const struct rt *rt, struct rt_worker *w, 
     return filled;
 }
 
-/* Rows of the requests that were just admitted, [from, n_running), with one token to compute, then
- * chunks of prompts. */
-RT_COLD uint32_t rt_boundary_rows(const struct rt *rt, struct rt_worker *w, uint32_t from,
-                                  uint32_t filled) {
-    struct rt_control *c = rt->control;
-    struct rt_slot *slots = rt->batch->slots;
-    for (uint32_t i = from; i < c->n_running; i++) {
-        uint32_t slot = rt->running[i];
-        if (slots[slot].n_known == 1) filled = rt_boundary_add_rows(rt, w, slot, 1, filled);
+/* The tokens of a request that it may compute now. */
+RT_FN uint32_t rt_boundary_todo(const struct rt *rt, uint32_t slot) {
+    const struct rt_slot *s = &rt->batch->slots[slot];
+    return rt_blocks_open(rt, slot, s->n_known - s->n_computed);
+}
+
+/* Prompts in a batch: how many running requests have no row yet, what they may compute as far as
+ * `share` goes, and the most positions that they have. */
+struct rt_prompts {
+    uint32_t n, rows, context;
+};
+
+RT_COLD struct rt_prompts rt_boundary_prompts(const struct rt *rt, uint32_t share) {
+    struct rt_prompts p = {0, 0, 0};
+    for (uint32_t i = 0; i < rt->control->n_running; i++) {
+        const uint32_t slot = rt->running[i];
+        if (rt->batch->slots[slot].in_flight > 0) continue;
+        rt_blocks_follow(rt, slot);
+        p.n++;
+        p.rows += rt_min(share, rt_boundary_todo(rt, slot));
+        p.context = rt_max(p.context, rt->batch->slots[slot].n_computed + 1);
     }
-    /* One row more than there are decoding requests always fits: see `most` above. */
-    uint32_t budget = rt_min(rt->max_batched, rt->shapes[rt->largest] & 0xffff);
-    if (budget <= (filled & 0xffff)) budget = (filled & 0xffff) + 1;
-    for (uint32_t i = 0; i < c->n_running && (filled & 0xffff) < budget; i++) {
-        uint32_t slot = rt->running[i], n = budget - (filled & 0xffff);
-        uint32_t todo = slots[slot].n_known - slots[slot].n_computed;
+    return p;
+}
+
+/* The place of the nth running request without a row. */
+RT_COLD uint32_t rt_boundary_nth_prompt(const struct rt *rt, uint32_t nth) {
+    uint32_t i = 0;
+    for (;; i++)
+        if (rt->batch->slots[rt->running[i]].in_flight == 0 && nth-- == 0) return i;
+}
+
+/* Chunks of prompts. Each has an equal share of the budget, in whole least chunks, so that a long
+ * prompt does not hold up a short one; what others leave goes to the first. If there is no least
+ * chunk for each, they take turns. */
+RT_COLD uint32_t rt_boundary_chunks(const struct rt *rt, struct rt_worker *w, uint32_t filled) {
+    const struct rt_control *c = rt->control;
+    const struct rt_prompts all = rt_boundary_prompts(rt, 0);
+    if (all.n == 0) return filled;
+    const uint32_t n_rows = filled & 0xffff;
+    uint32_t left = rt_budget(rt, n_rows, rt_max(w->context, all.context)) - n_rows;
+    const uint32_t chunks = left / all.n / RT_LEAST_CHUNK;
+    const uint32_t share = rt_max(chunks, 1) * RT_LEAST_CHUNK;
+    const uint32_t taken = rt_boundary_prompts(rt, share).rows;
+    uint32_t spare = left > taken ? left - taken : 0;
+    uint32_t i = rt_boundary_nth_prompt(rt, chunks > 0 ? 0 : (uint32_t)(c->n_iterations % all.n));
+    for (uint32_t k = 0; k < c->n_running && left > 0; k++, i = i + 1 < c->n_running ? i + 1 : 0) {
+        const uint32_t slot = rt->running[i];
+        if (rt->batch->slots[slot].in_flight > 0) continue;
+        const uint32_t todo = rt_boundary_todo(rt, slot), own = rt_min(todo, share);
+        const uint32_t more = rt_min(todo - own, spare);
         const uint32_t room = (rt->shapes[rt->largest] >> 16) - (filled >> 16);
-        if (todo > 1) {
-            n = rt_boundary_chunk(rt->batch, slot, rt_min(todo, n), room);
-            filled = rt_boundary_add_rows(rt, w, slot, n, filled);
-        }
+        const uint32_t n = rt_boundary_chunk(rt->batch, slot, rt_min(own + more, left), room);
+        spare -= more;
+        left -= n;
+        filled = rt_boundary_add_rows(rt, w, slot, n, filled);
     }
     return filled;
+}
+
+/* Rows of the requests at [from, n_running) that have one token to compute, then chunks of
+ * prompts. */
+RT_COLD uint32_t rt_boundary_rows(const struct rt *rt, struct rt_worker *w, uint32_t from,
+                                  uint32_t filled) {
+    const struct rt_slot *slots = rt->batch->slots;
+    for (uint32_t i = from; i < rt->control->n_running; i++) {
+        const struct rt_slot *s = &slots[rt->running[i]];
+        if (s->n_known - s->n_computed == 1)
+            filled = rt_boundary_add_rows(rt, w, rt->running[i], 1, filled);
+    }
+    return rt_boundary_chunks(rt, w, filled);
 }
 
 /* The smallest variant with room for the rows and their contexts: fewest token rows, then fewest
@@ -233,21 +251,22 @@ RT_COLD uint32_t rt_boundary_rows(const struct rt *rt, struct rt_worker *w, uint
  * room for any that rt_boundary_rows makes. Where no request has several logit rows and all rows
  * are such, no two are of the same request. */
 RT_COLD uint32_t rt_boundary_variant(const struct rt *rt, uint32_t filled, uint32_t context) {
-    const int apart = (filled & 0xffff) == filled >> 16 && !rt->batch->rows.scored;
-    const uint32_t alone = apart ? rt->alone : 0;
+    const int decodes = (filled & 0xffff) == filled >> 16 && !rt->batch->rows.scored;
+    const uint32_t decode_only = decodes ? rt->decode_only : 0;
     uint32_t best = rt->largest;
     for (uint32_t i = 0; i < rt->n_variants; i++) {
         uint32_t shape = rt->shapes[i], least = rt->shapes[best];
         if ((shape & 0xffff) < (filled & 0xffff) || shape >> 16 < filled >> 16 ||
-            rt->contexts[i] < context || (rt->alone & ~alone) >> i & 1)
+            rt->contexts[i] < context || (rt->decode_only & ~decode_only) >> i & 1)
             continue;
-        const uint32_t is_alone = alone >> i & 1, was_alone = alone >> best & 1;
+        const uint32_t is_decode_only = decode_only >> i & 1,
+                       was_decode_only = decode_only >> best & 1;
         if ((shape & 0xffff) < (least & 0xffff) ||
             ((shape & 0xffff) == (least & 0xffff) &&
              (shape >> 16 < least >> 16 ||
               (shape == least &&
-               (is_alone > was_alone ||
-                (is_alone == was_alone && rt->contexts[i] < rt->contexts[best]))))))
+               (is_decode_only > was_decode_only ||
+                (is_decode_only == was_decode_only && rt->contexts[i] < rt->contexts[best]))))))
             best = i;
     }
     return best;
@@ -269,6 +288,17 @@ RT_FN void rt_boundary_touch(const struct rt *rt, const struct rt_batch *b, uint
         rt_touch(&b->tokens[(uint64_t)slot[j] * b->max_model_len + n_known[j] - 1]);
 }
 
+/* How long the blocks of a running request last: w->supply, and w->hungry if some request lacks one
+ * already. */
+RT_FN void rt_boundary_reckon(const struct rt *rt, struct rt_worker *w, const struct rt_slot *s) {
+    const uint32_t have = s->n_blocks * rt->batch->kv_block;
+    if (have >= s->n_limit - 1) return;
+    if (have < s->n_known + 1)
+        w->hungry = 1;
+    else
+        w->supply = rt_min(w->supply, have - 1 - s->n_known);
+}
+
 /* One running request. Adds its row if it decodes, which `filled` then counts. Whether it has
  * finished. */
 RT_FN int rt_boundary_collect_one(const struct rt *rt, struct rt_worker *w,
@@ -286,6 +316,8 @@ RT_FN int rt_boundary_collect_one(const struct rt *rt, struct rt_worker *w,
     }
     uint32_t todo = s.n_known - s.n_computed;
     uint32_t n_out = todo == 1 ? s.n_known - s.n_prompt : 0;
+    if (todo > 1 || n_out <= 1) rt_blocks_computed(rt, slot, s.n_computed);
+    if (s.finish == RT_RUNNING) rt_boundary_reckon(rt, w, &s);
     int decodes = s.finish == RT_RUNNING && n_out > 0;
     to->n_computed = s.n_computed;
     to->n_known = s.n_known;
@@ -309,6 +341,11 @@ RT_FN int rt_boundary_collect_one(const struct rt *rt, struct rt_worker *w,
     return s.finish != RT_RUNNING;
 }
 
+RT_COLD void rt_boundary_free(const struct rt *rt, uint32_t slot) {
+    rt_request_leave(rt, slot);
+    rt->batch->slots[slot].state = SLOT_FREE;
+}
+
 /* All running requests; takes the finished ones out, keeping the order. Returns the counts of rows;
  * *more: how many have more than one token to compute. */
 RT_FN uint32_t rt_boundary_collect(const struct rt *rt, struct rt_worker *w, uint32_t *more) {
@@ -326,6 +363,36 @@ RT_FN uint32_t rt_boundary_collect(const struct rt *rt, struct rt_worker *w, uin
     }
     rt->control->n_running = kept;
     return filled;
+}
+
+/* The rows of requests that decode, anew: some others have given way. Returns their counts; *more
+ * as rt_boundary_collect has it. */
+RT_COLD uint32_t rt_boundary_decode_rows(const struct rt *rt, struct rt_worker *w, uint32_t *more) {
+    struct rt_control *c = rt->control;
+    uint32_t filled = 0;
+    w->context = *more = 0;
+    rt->batch->rows.scored = 0;
+    for (uint32_t i = 0; i < c->n_running; i++) {
+        const struct rt_slot *s = &rt->batch->slots[rt->running[i]];
+        if (s->n_known - s->n_computed == 1)
+            filled = rt_boundary_add_rows(rt, w, rt->running[i], 1, filled);
+        else
+            ++*more;
+    }
+    return filled;
+}
+
+/* Gives running requests blocks, which one of them lacks. Returns the counts of rows, which are
+ * others where requests have given way. */
+RT_COLD uint32_t rt_boundary_feed(const struct rt *rt, struct rt_worker *w, uint32_t filled,
+                                  uint32_t *more) {
+    const struct rt_control *c = rt->control;
+    const uint32_t before = c->n_running;
+    rt_blocks_supply(rt);
+    w->supply = RT_NONE;
+    for (uint32_t i = 0; i < c->n_running; i++)
+        rt_boundary_reckon(rt, w, &rt->batch->slots[rt->running[i]]);
+    return c->n_running < before ? rt_boundary_decode_rows(rt, w, more) : filled;
 }
 
 /* ---- post: what the host has to hear ---- */
@@ -448,8 +515,7 @@ RT_FN uint32_t rt_boundary_bell(const struct rt *rt, uint32_t iteration) {
 RT_COLD void rt_boundary_ask_again(const struct rt *rt, struct rt_worker *w) {
     w->bell = rt_host_load_relaxed(&rt->mail->tail);
     rt_boundary_commands(rt, w->bell);
-    rt_boundary_sweep(rt, w);
-    rt_boundary_admit(rt);
+    rt_boundary_admit(rt, w);
 }
 
 /* The next rows, from the state of every request. 0: there are none. A request that runs on and has
@@ -459,19 +525,20 @@ RT_COLD int rt_boundary_lay_out(const struct rt *rt, struct rt_worker *w) {
     struct rt_control *c = rt->control;
     struct rt_rows *rows = &rt->batch->rows;
     const uint32_t before = c->n_running;
-    w->n_news = w->context = c->n_steady = 0;
+    w->n_news = w->context = w->hungry = c->n_steady = 0;
+    w->supply = RT_NONE;
     rows->steady = rows->scored = 0;
     rt_store_relaxed(&c->ended, 0);
-    uint32_t more, filled = rt_boundary_collect(rt, w, &more), first = c->n_running;
+    uint32_t more, filled = rt_boundary_collect(rt, w, &more);
+    if (w->hungry) filled = rt_boundary_feed(rt, w, filled, &more);
+    const uint32_t first = c->n_running;
     const int all_decode = first == before && w->n_news == first;
-    if (c->n_waiting > 0) {
-        rt_boundary_sweep(rt, w);
-        rt_boundary_admit(rt);
-    }
+    if (c->n_waiting > 0) rt_boundary_admit(rt, w);
     if (c->n_running == 0) rt_boundary_ask_again(rt, w);
     if (c->n_running == 0) return 0;
     if (more > 0 || c->n_running > first) filled = rt_boundary_rows(rt, w, first, filled);
     c->context = w->context;
+    c->supply = w->supply;
     rows->n_rows = filled & 0xffff;
     rows->n_logit_rows = filled >> 16;
     rows->steady = all_decode && c->n_running == first && w->n_news == first;
@@ -489,6 +556,15 @@ RT_FN uint32_t rt_boundary_published(const struct rt_control *c) {
     return rt_published(c->iteration, c->n_steady > 0, c->variant);
 }
 
+/* In debug builds: no block is lost. */
+RT_FN void rt_boundary_check(const struct rt *rt) {
+#if defined(QN_DEBUG) && !defined(__CUDACC__)
+    assert(rt_blocks_sound(rt));
+#else
+    (void)rt;
+#endif
+}
+
 /* Any boundary. In a steady iteration the smallest variant stays what it was as long as the
  * contexts fit. */
 RT_COLD uint32_t rt_boundary_any(const struct rt *rt, struct rt_worker *w) {
@@ -496,24 +572,31 @@ RT_COLD uint32_t rt_boundary_any(const struct rt *rt, struct rt_worker *w) {
     const struct rt_rows *rows = &rt->batch->rows;
     uint32_t variant = c->variant;
     const int called = c->taken != w->bell;
+    rt_budget_measure(rt);
     if (called) rt_boundary_commands(rt, w->bell);
-    /* Steady: SAMPLE has laid out the rows, and there is still no room for waiting requests. */
-    const int steady = rows->steady && rt_load_relaxed(&c->ended) == 0 && !called;
+    /* Steady: SAMPLE has laid out the rows, every request has blocks for its own, and there is
+     * still no room for waiting requests. */
+    const int steady =
+        rows->steady && rt_load_relaxed(&c->ended) == 0 && !called && c->n_steady < c->supply;
     if (steady) {
         w->n_news = c->n_running;
         c->n_steady++;
         c->context++;
     } else if (!rt_boundary_lay_out(rt, w)) {
+        c->began_ns = 0;
         return 0;
     }
     if (!steady || c->context > rt->contexts[variant])
         variant = rt_boundary_variant(rt, rows->n_rows | rows->n_logit_rows << 16, c->context);
+    c->room = rt_min(c->supply, c->n_steady + rt->contexts[variant] - c->context);
     uint32_t epoch = (variant == c->variant ? c->epoch : rt->epochs[variant]) + 1;
     c->epoch = rt->epochs[variant] = epoch;
     c->variant = variant;
     c->iteration = rt_boundary_iteration(c->iteration);
     c->n_iterations++;
     c->n_rows_run += rows->n_rows;
+    rt_boundary_check(rt);
+    rt_budget_begin(rt);
     return rt_boundary_published(c);
 }
 
@@ -533,7 +616,7 @@ RT_FN uint32_t rt_boundary_prepare(const struct rt *rt, struct rt_worker *w) {
     w->boundary = w->asked = 0;
     w->owes_post = 1;
     w->bell = rt_boundary_bell(rt, was.iteration);
-    if (!laid_out || ended != 0 || w->bell != was.taken || was.context >= rt->contexts[was.variant])
+    if (!laid_out || ended != 0 || w->bell != was.taken || was.n_steady >= was.room)
         return rt_boundary_any(rt, w);
     const uint32_t iteration = rt_boundary_iteration(was.iteration);
     w->n_news = was.n_running;
@@ -554,7 +637,7 @@ RT_COLD void rt_boundary_idle(const struct rt *rt, struct rt_worker *w) {
     rt_store_relaxed(&sh->idle_bell, w->bell);
     rt_store_relaxed(&sh->resume, rt_load_relaxed(&sh->published));
     rt_boundary_post(rt, w);
-    if (rt->until_idle)
+    if (rt->until_idle && rt->linger_ns == 0)
         rt_cas_acquire(&sh->stop, RT_GO, RT_STOP_IDLE);
     else
         rt_store_release(&sh->phase, RT_PHASE_IDLE);

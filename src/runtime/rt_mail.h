@@ -7,7 +7,7 @@
  *                     requests   [n_slots], prompts [n_slots][max_model_len]: written before the
  *                                command that names the slot
  *   runtime -> host   head       commands taken, for flow control
- *                     posts      [n_slots] {n_out, finish}: output tokens that may be read
+ *                     posts      [n_slots] {n_out, finish ...}: output tokens that may be read
  *                     progress   changes at every iteration boundary; the host sleeps on it
  *
  * A slot belongs to the runtime from the SUBMIT command until `finish` is not RT_RUNNING, then to
@@ -41,8 +41,11 @@ struct rt_mail {
 ABI_SIZE(struct rt_mail, 320);
 
 struct rt_post {
-    uint32_t n_out;  /* output tokens that the host may read */
-    uint32_t finish; /* enum rt_finish; stored after n_out */
+    uint32_t n_out;       /* output tokens that the host may read */
+    uint32_t finish;      /* enum rt_finish; stored after n_out */
+    uint32_t n_cached;    /* positions of the prompt that were computed already; before n_out */
+    uint32_t n_preempted; /* times that its blocks were taken away; before n_out */
 };
+ABI_SIZE(struct rt_post, 16);
 
 #endif

@@ -32,6 +32,7 @@ static void choose(const struct prog_header *p, struct rt_memory *m) {
     /* A slot has at most three commands under way: CANCEL, SUBMIT, CANCEL; one more rings at stop.
      */
     m->n_commands = power_of_two(p->n_slots * 3 + 1);
+    m->n_buckets = power_of_two(o->n_kv_blocks);
     m->counter_shift = p->section[SECTION_EVENT].count <= PADDED_EVENTS ? 4 : 0;
     if (o->max_batched == 0) o->max_batched = PROG_MAX_ROWS;
 }
@@ -58,9 +59,13 @@ static void parts_of_protocol(const struct prog_header *p, struct rt_memory *m) 
 static void parts_of_batch(const struct prog_header *p, struct rt_memory *m) {
     uint64_t positions = (uint64_t)p->n_slots * p->max_model_len;
     part(m, RT_PART_RUNNING, p->n_slots, 4);
-    part(m, RT_PART_WAITING, p->n_slots, 4);
+    part(m, RT_PART_TURNS, p->n_slots, sizeof(struct rt_turn));
     part(m, RT_PART_NEWS, p->n_slots, sizeof(struct rt_news));
-    part(m, RT_PART_FREE_BLOCKS, m->options.n_kv_blocks, 4);
+    part(m, RT_PART_BLOCKS, m->options.n_kv_blocks, sizeof(struct rt_block));
+    part(m, RT_PART_BLOCK_TOKENS,
+         m->options.prefix_cache ? (uint64_t)m->options.n_kv_blocks * p->kv_block : 0, 4);
+    part(m, RT_PART_BUCKETS, m->options.prefix_cache ? m->n_buckets : 0, 4);
+    part(m, RT_PART_DURATIONS, p->section[SECTION_VARIANT].count * RT_QUARTERS, 4);
     part(m, RT_PART_BATCH, 1, sizeof(struct rt_batch));
     part(m, RT_PART_SLOTS, p->n_slots, sizeof(struct rt_slot));
     part(m, RT_PART_REQUESTS, p->n_slots, sizeof(struct rt_request));
@@ -133,11 +138,12 @@ static void bind_program(const struct prog_header *layout, const void *program, 
     rt->n_variants = (uint32_t)layout->section[SECTION_VARIANT].count;
     rt->n_workers = layout->n_workers;
     rt->largest = largest_variant(layout);
+    rt->rope_switch = spec_rope_switch(PROG(layout, MODEL), layout->max_model_len);
     const struct prog_variant *v = PROG(layout, VARIANT);
     for (uint32_t i = 0; i < rt->n_variants; i++) {
         rt->shapes[i] = v[i].n_rows | v[i].n_logit_rows << 16;
         rt->contexts[i] = v[i].context;
-        rt->alone |= v[i].alone << i;
+        rt->decode_only |= v[i].decode_only << i;
         rt->jit_first[i + 1] = rt->jit_first[i] + count_jit(layout, &v[i]);
     }
 }
@@ -148,6 +154,11 @@ static void bind_choices(const struct rt_memory *m, struct rt *rt) {
     rt->spin_limit = o->spin_limit;
     rt->max_batched = o->max_batched;
     rt->deadline_ns = o->deadline_ns;
+    rt->linger_ns = o->linger_ns;
+    rt->max_step_ns = o->max_step_ns;
+    rt->hash_seed = o->hash_seed;
+    rt->prefix_cache = o->prefix_cache;
+    rt->bucket_mask = m->n_buckets - 1;
     rt->counter_shift = m->counter_shift;
     rt->command_mask = m->n_commands - 1;
 }
@@ -192,9 +203,12 @@ void rt_memory_bind(const struct rt_memory *m, const struct prog_header *layout,
     rt->ranks = (void *)(s + m->offset[RT_PART_RANKS]);
     rt->epochs = (void *)(s + m->offset[RT_PART_EPOCHS]);
     rt->running = (void *)(s + m->offset[RT_PART_RUNNING]);
-    rt->waiting = (void *)(s + m->offset[RT_PART_WAITING]);
+    rt->turns = (void *)(s + m->offset[RT_PART_TURNS]);
     rt->news = (void *)(s + m->offset[RT_PART_NEWS]);
-    rt->free_blocks = (void *)(s + m->offset[RT_PART_FREE_BLOCKS]);
+    rt->blocks = (void *)(s + m->offset[RT_PART_BLOCKS]);
+    rt->block_tokens = (void *)(s + m->offset[RT_PART_BLOCK_TOKENS]);
+    rt->buckets = (void *)(s + m->offset[RT_PART_BUCKETS]);
+    rt->durations = (void *)(s + m->offset[RT_PART_DURATIONS]);
     rt->batch = (void *)(s + m->offset[RT_PART_BATCH]);
     rt->mail = (void *)(l + m->offset[RT_PART_MAIL]);
     rt->commands = (void *)(l + m->offset[RT_PART_COMMANDS]);
@@ -228,6 +242,21 @@ static void fill_jit(const struct prog_header *p, const struct rt *rt, uint32_t 
     }
 }
 
+/* All are empty, and in the idle list in order; no request waits. */
+static void init_blocks(const struct rt_memory *m, const struct rt *rt) {
+    const uint32_t n = m->options.n_kv_blocks;
+    struct rt_control *c = rt->control;
+    for (uint32_t i = 0; i < n; i++)
+        rt->blocks[i] = (struct rt_block){.parent = RT_NONE,
+                                          .before = i > 0 ? i - 1 : RT_NONE,
+                                          .after = i + 1 < n ? i + 1 : RT_NONE};
+    for (uint32_t i = 0; m->options.prefix_cache && i < m->n_buckets; i++) rt->buckets[i] = RT_NONE;
+    c->n_free = n;
+    c->idle_first = 0;
+    c->idle_last = n - 1;
+    c->wait_first = c->wait_last = RT_NONE;
+}
+
 void rt_memory_init(const struct rt_memory *m, const struct prog_header *program, void *state,
                     void *mail, const struct rt_batch *batch) {
     struct rt rt;
@@ -237,9 +266,7 @@ void rt_memory_init(const struct rt_memory *m, const struct prog_header *program
     uint32_t *jit = (uint32_t *)((char *)state + m->offset[RT_PART_JIT]);
     uint32_t *ranks = (uint32_t *)((char *)state + m->offset[RT_PART_RANKS]);
     for (uint32_t i = 0; i < rt.n_variants; i++) fill_jit(program, &rt, i, jit, ranks);
-    uint32_t n = m->options.n_kv_blocks;
-    for (uint32_t i = 0; i < n; i++) rt.free_blocks[i] = (int32_t)(n - 1 - i); /* 0 goes first */
-    rt.control->n_free = n;
+    init_blocks(m, &rt);
     rt.shared->claim = RT_CLAIM_NONE;
     *rt.batch = *batch;
     if (m->options.separate) return;

@@ -60,7 +60,7 @@ int rt_stall_fail(struct diag *d, const struct prog_header *program, const struc
     }
     strbuf_printf(&out, "worker %u waited %.1f s for ", s->worker, seconds);
     /* Triggers of an event that rides on data are counted as hints; the data comes beside them. */
-    if (rt->events[s->event].carry != CARRY_PLAIN && s->have >= s->want)
+    if (rt->events[s->event].transport != TRANSPORT_COUNTER && s->have >= s->want)
         strbuf_str(&out, "the data of ");
     strbuf_printf(&out, "event %u (have %u of %u) ", s->event, s->have, s->want);
     if (s->task != RT_NONE) {

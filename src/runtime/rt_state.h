@@ -4,8 +4,9 @@
  *   writer                   writes                               read by
  *   a task's worker          counters (add)                       all workers
  *   a worker without a task  the claim word (add)                 the same
- *   the worker that ends     control, slots, rows, mailbox,       workers, tasks
- *     an iteration           then `published`, the claim word
+ *   the worker that ends     control, blocks, slots, rows,        workers, tasks
+ *     an iteration           mailbox, then `published`, the
+ *                            claim word
  *   first to see a stall     stall, `stop`                        all workers, host
  */
 #ifndef QN_RUNTIME_RT_STATE_H
@@ -91,7 +92,8 @@ struct rt_control {
     uint32_t iteration;
     uint32_t variant, epoch; /* of the iteration that runs: which, and its how-many-th run */
     uint32_t taken;          /* commands taken */
-    uint32_t n_running, n_waiting, n_free;
+    uint32_t n_running, n_waiting;
+    uint32_t n_free;       /* blocks that no request holds */
     uint32_t progress;     /* what mail.progress has: never read back from the host's memory */
     uint64_t n_rows_run;   /* token rows computed, for statistics */
     uint64_t n_iterations; /* so many, where the number that `iteration` is wraps and skips */
@@ -99,9 +101,52 @@ struct rt_control {
     uint32_t ended;        /* rt_rows.ended */
     uint32_t n_steady;     /* boundaries since the news were laid out: each request has had as many
                             * tokens more */
+    uint32_t room; /* n_steady at which the variant's contexts or some request's blocks end */
+
+    /* What no steady boundary looks at. */
+    uint32_t supply; /* n_steady at which some request's blocks end; RT_NONE: never */
+    uint32_t idle_first, idle_last; /* blocks that no request holds (rt_block.h); RT_NONE: none */
+    uint32_t n_registered;          /* blocks whose tokens are known */
+    uint32_t wait_first, wait_last; /* slots that wait, in their order (rt_waiting.h); RT_NONE */
+    uint32_t n_arrived;             /* requests that ever came */
+    uint32_t n_dropped;             /* of the waiting, those that will never run */
+    uint32_t n_preempted;           /* times that a request was */
+    uint64_t began_ns;     /* when the iteration that runs was prepared; 0: it is not measured */
+    uint64_t n_cached;     /* positions that admitted requests found computed */
+    uint64_t n_looked_for; /* positions that they might have found */
+};
+ABI_SIZE(struct rt_control, 128);
+
+/* A block of the KV cache (rt_block.h). */
+struct rt_block {
+    uint32_t refs;   /* running requests that hold it */
+    uint32_t writer; /* of a registered one: the slot that computes it */
+    uint32_t parent; /* the block before it, or a root; RT_NONE: not registered */
+    uint32_t key;    /* of its tokens and those before */
+    uint32_t chain_before, chain_after; /* registered: others of its bucket; RT_NONE: none */
+    uint32_t before, after;             /* refs 0: others of the idle list; RT_NONE: none */
+};
+ABI_SIZE(struct rt_block, 32);
+
+/* What the boundary knows of a request besides its rt_slot, which tasks read. */
+struct rt_turn {
+    int32_t priority;       /* the lower, the earlier */
+    uint32_t arrival;       /* of two with one priority the lower comes first */
+    uint32_t before, after; /* while it waits: its neighbours; RT_NONE: none */
+    uint32_t n_shared;      /* blocks of its table that it found registered when it was admitted */
+    uint32_t n_ready;       /* blocks of its table that are registered and computed */
+    uint32_t n_registered;  /* blocks of its table that are registered, the first ones */
+    uint32_t n_cached;      /* positions that it found computed when it was first admitted */
+    uint32_t n_preempted;   /* times that it was */
+    uint32_t n_admitted;    /* times that it was */
+    uint32_t fetched;       /* 1: its prompt lies in rt_batch.tokens */
     uint32_t pad0;
 };
-ABI_SIZE(struct rt_control, 64);
+ABI_SIZE(struct rt_turn, 48);
+
+enum {
+    RT_QUARTERS = 4, /* of max_model_len: durations of a variant differ with the context */
+};
 
 /* What the host has to hear of one request. A boundary lays these out and posts them when the next
  * iteration runs: the host's memory may be a bus away. */
@@ -140,6 +185,12 @@ struct rt {
     uint32_t spin_limit;  /* polls before rt_pause lets others run */
     uint32_t max_batched; /* token rows of an iteration that prefill may fill up to */
     uint64_t deadline_ns;
+    uint64_t linger_ns;    /* until_idle: so long a launch waits for more work before it ends */
+    uint64_t max_step_ns;  /* while requests decode, prompts get the rows that keep an iteration
+                            * below this; 0: as many as fit */
+    uint64_t hash_seed;    /* of the blocks' keys */
+    uint32_t prefix_cache; /* 1: requests may have each other's blocks */
+    uint32_t rope_switch;  /* prompts longer than this have other keys (spec_rope_switch) */
 
     /* events and JIT tasks */
     uint32_t *counters; /* [n_events << counter_shift], never reset */
@@ -152,11 +203,15 @@ struct rt {
 
     /* the boundary */
     struct rt_control *control;
-    uint32_t *epochs;     /* [n_variants] times started */
-    uint32_t *running;    /* [n_slots] slots in order of admission */
-    uint32_t *waiting;    /* [n_slots] slots in order of arrival */
-    struct rt_news *news; /* [n_slots] of the last boundary, until it has posted them */
-    int32_t *free_blocks; /* [n_kv_blocks] stack */
+    uint32_t *epochs;        /* [n_variants] times started */
+    uint32_t *running;       /* [n_slots] slots in order of admission */
+    struct rt_turn *turns;   /* [n_slots] */
+    struct rt_news *news;    /* [n_slots] of the last boundary, until it has posted them */
+    struct rt_block *blocks; /* [n_kv_blocks] */
+    int32_t *block_tokens; /* [n_kv_blocks][kv_block] of registered blocks; NULL: no prefix_cache */
+    uint32_t *buckets;     /* [bucket_mask + 1] registered blocks by key */
+    uint32_t bucket_mask;
+    uint32_t *durations; /* [n_variants][RT_QUARTERS] mean, in ns; 0: unknown */
     struct rt_batch *batch;
 
     /* the mailbox */
@@ -174,7 +229,7 @@ struct rt {
     /* Of each variant n_rows | n_logit_rows << 16: for the boundary, at hand. */
     uint32_t shapes[PROG_MAX_VARIANTS];
     uint32_t contexts[PROG_MAX_VARIANTS]; /* positions that its rows may have */
-    uint32_t alone; /* a bit each: whether it is for rows of different requests only */
+    uint32_t decode_only; /* a bit each: whether it is for rows of different requests only */
     uint32_t jit_first[PROG_MAX_VARIANTS + 1]; /* each variant's range of jit */
 };
 
@@ -194,12 +249,15 @@ struct rt_worker {
     uint32_t owes_post;  /* 1: its boundary's news have not been posted */
     uint32_t n_news;     /* how many those are */
     uint32_t context;    /* positions that the rows it has laid out have at most */
+    uint32_t supply;     /* steady boundaries that the blocks of all requests last for */
+    uint32_t hungry;     /* 1: some request lacks a block for its next rows */
     uint32_t owes_start; /* 1: nor has the start event been triggered */
     uint32_t task, task_epoch, task_end; /* what it runs; that iteration's epoch and end event */
     uint32_t spins;                      /* polls since it last did something */
     uint32_t beats_seen;
-    uint64_t idle_since; /* rt_now_ns of the first look without progress; 0: none yet */
-    uint64_t looked;     /* of the last look at the heartbeats */
+    uint64_t idle_since;    /* rt_now_ns of the first look without progress; 0: none yet */
+    uint64_t looked;        /* of the last look at the heartbeats */
+    uint64_t lingers_since; /* when it began to wait for work before the launch ends; 0: not yet */
 };
 
 /* rt_shared.published. */

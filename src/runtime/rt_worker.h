@@ -35,7 +35,7 @@ RT_FN void rt_worker_init(const struct rt *rt, struct rt_worker *w, uint32_t id)
     w->boundary = w->asked = w->bell = 0;
     w->owes_post = w->n_news = w->owes_start = 0;
     w->spins = w->beats_seen = 0;
-    w->idle_since = w->looked = 0;
+    w->idle_since = w->looked = w->lingers_since = 0;
     rt_store_relaxed(&rt->beats[id].head, RT_NONE);
 }
 
@@ -113,6 +113,20 @@ RT_FN void rt_stall_look(const struct rt *rt, struct rt_worker *w) {
 
 /* ---- waiting ---- */
 
+/* No iteration runs, and the launch is to end when none has for rt.linger_ns. As when a boundary
+ * ends it, the phase stays RUN. */
+RT_COLD void rt_worker_linger(const struct rt *rt, struct rt_worker *w) {
+    const uint64_t now = rt_now_ns();
+    if (w->lingers_since == 0) w->lingers_since = now;
+    if (now - w->lingers_since < rt->linger_ns) {
+        rt_pause(w->spins++, rt->spin_limit);
+        return;
+    }
+    w->lingers_since = 0;
+    if (rt_cas_acquire(&rt->shared->phase, RT_PHASE_IDLE, RT_PHASE_RUN))
+        rt_cas_acquire(&rt->shared->stop, RT_GO, RT_STOP_IDLE);
+}
+
 /* No iteration runs: the first worker to see a reason takes the boundary, the others wait. */
 RT_FN void rt_worker_between(const struct rt *rt, struct rt_worker *w, uint32_t phase) {
     struct rt_shared *sh = rt->shared;
@@ -122,10 +136,13 @@ RT_FN void rt_worker_between(const struct rt *rt, struct rt_worker *w, uint32_t 
         return;
     }
     uint32_t bell = rt_load_relaxed(&sh->idle_bell);
-    if (!rt_host_poller(w->id))
+    if (!rt_host_poller(w->id)) {
         rt_pause(w->spins++, rt->spin_limit);
-    else if (rt_host_load_acquire(&rt->mail->tail) != bell)
+    } else if (rt_host_load_acquire(&rt->mail->tail) != bell) {
+        w->lingers_since = 0;
         w->boundary = (uint32_t)rt_cas_acquire(&sh->phase, RT_PHASE_IDLE, RT_PHASE_RUN);
+    } else if (rt->until_idle)
+        rt_worker_linger(rt, w);
     else
         rt_host_wait(&rt->mail->tail, bell, w->spins++);
 }

@@ -14,7 +14,7 @@
 
 /* Whether an operator multiplies packed activations. */
 static bool reads_packed(const struct tgraph *g, const struct kop *op) {
-    if (op->kind != OP_QKV_LINEAR && op->kind != OP_LINEAR && op->kind != OP_LINEAR_PARTS &&
+    if (op->kind != OP_QKV_LINEAR && op->kind != OP_LINEAR && op->kind != OP_LINEAR_SPLITK &&
         op->kind != OP_GATED_MLP && op->kind != OP_LM_HEAD)
         return false;
     return g->kernel->tensors.items[op->in[0]].layout == LAYOUT_PACKED;
@@ -50,7 +50,7 @@ static struct split_tiles choose_tiles(const struct tgraph *g, const struct kop 
     if (op_split_of(op->kind) == SPLIT_ROWS)
         return (struct split_tiles){MIN(n_rows, o->row_tiles != 0 ? o->row_tiles : want), 1};
     /* The workers that it leaves have SAMPLE. */
-    if (op->kind == OP_CLEAR && want > g->kernel->n_logit_rows)
+    if (op->kind == OP_RESET_SENTINELS && want > g->kernel->n_logit_rows)
         return (struct split_tiles){1, MIN(want - g->kernel->n_logit_rows, n_blocks)};
     struct split_tiles best = {1, MIN(want, n_blocks)};
     uint64_t best_bytes = UINT64_MAX;
@@ -86,7 +86,7 @@ static int make_gangs(struct diag *d, const struct tgraph *g, const struct kop *
 
 static int add_tasks(struct diag *d, struct tgraph *g, int32_t op_idx) {
     const struct kop *op = &g->kernel->ops.items[op_idx];
-    const struct split_wish wish = {g->options.alternate, g->options.tiles[OP_LINEAR].unit_tiles};
+    const struct split_wish wish = {g->options.halves, g->options.tiles[OP_LINEAR].unit_tiles};
     const uint32_t want =
         split_workers(&g->options.device, g->kernel, op, &wish) * g->options.tasks_per_worker;
     struct split_tiles tiles = choose_tiles(g, op, want);

@@ -5,11 +5,11 @@
  * of that order, so sharing creates WAR and WAW dependencies: depend.c adds them, task_verify
  * proves them. Placement: largest first, each at the lowest offset that is free over its life.
  *
- * Where events may ride on data (options.carry_bytes; few rows), bytes must not be used again
- * behind an event that orders nothing but its own data (carry.c). So what is written right behind
- * such an event has bytes of its own, and the rest shares them only with what the same operator
- * writes in other layers, which waits for the same kinds of counters. Bytes of one's own come last:
- * carry.c moves most of them away, and the workspace ends before.
+ * Where events may ride on data (options.transport_bytes; few rows), bytes must not be used again
+ * behind an event that orders nothing but its own data (transport.c). So what is written right
+ * behind such an event has bytes of its own, and the rest shares them only with what the same
+ * operator writes in other layers, which waits for the same kinds of counters. Bytes of one's own
+ * come last: transport.c moves most of them away, and the workspace ends before.
  */
 #include "base/checked.h"
 #include "task/task_graph.h"
@@ -21,13 +21,13 @@ enum { ALIGN_BYTES = 256 }; /* a cache line on the CPU, two sectors' lines on a 
 struct life {
     int32_t tensor, first, last; /* operators */
     int32_t company;             /* only tensors of the same company may share its bytes */
-    bool alone;                  /* no tensor may share its bytes */
+    bool unshared;               /* no tensor may share its bytes */
     uint64_t bytes, offset;
 };
 
 static int larger_first(const void *a, const void *b) {
     const struct life *x = a, *y = b;
-    if (x->alone != y->alone) return x->alone ? 1 : -1;
+    if (x->unshared != y->unshared) return x->unshared ? 1 : -1;
     if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
     return x->tensor < y->tensor ? -1 : 1;
 }
@@ -65,7 +65,7 @@ static uint64_t lowest_gap(const struct life *l, const struct life *placed, size
 }
 
 /* Whether the operator that writes a tensor may wait for data. */
-static bool is_alone(const struct kgraph *k, int32_t tensor) {
+static bool is_unshared(const struct kgraph *k, int32_t tensor) {
     struct op_info info;
     op_describe(k->ops.items[k->tensors.items[tensor].producer].kind, &info);
     return info.in[0].flagged;
@@ -74,20 +74,22 @@ static bool is_alone(const struct kgraph *k, int32_t tensor) {
 /* The kind of operator that writes a tensor, and the slot; or a number of the tensor's own. */
 static int32_t company_of(const struct kgraph *k, int32_t tensor) {
     const struct kop *op = &k->ops.items[k->tensors.items[tensor].producer];
-    if (is_alone(k, tensor)) return N_OP_KINDS * OP_MAX_OUT + tensor;
+    if (is_unshared(k, tensor)) return N_OP_KINDS * OP_MAX_OUT + tensor;
     int32_t slot = 0;
     while (op->out[slot] != tensor) slot++;
     return (int32_t)op->kind * OP_MAX_OUT + slot;
 }
 
-/* Whether anything of this variant may ride: several rows on words that CLEAR empties, one if the
- * residual stream or attention's output is small enough, 8 bytes an element. */
+/* Whether anything of this variant may ride: several rows on sentinels, one if the residual stream
+ * or attention's output is small enough, 8 bytes an element. */
 static bool may_ride(const struct tgraph *g) {
     const struct model_spec *spec = &g->kernel->spec;
     for (size_t i = 0; i < g->kernel->ops.n; i++)
-        if (g->kernel->ops.items[i].kind == OP_CLEAR) return g->options.carry_bytes > 0;
+        if (g->kernel->ops.items[i].kind == OP_RESET_SENTINELS)
+            return g->options.transport_bytes > 0;
     const uint64_t row = MIN((uint64_t)spec->hidden, (uint64_t)spec->n_heads * spec->head_dim);
-    return g->options.carry_bytes > 0 && g->kernel->n_rows * row * 8 <= g->options.carry_bytes;
+    return g->options.transport_bytes > 0 &&
+           g->kernel->n_rows * row * 8 <= g->options.transport_bytes;
 }
 
 static size_t collect_lives(const struct kgraph *k, bool rides, struct life *lives) {
@@ -99,7 +101,7 @@ static size_t collect_lives(const struct kgraph *k, bool rides, struct life *liv
                                    .first = t->producer,
                                    .last = t->producer,
                                    .company = rides ? company_of(k, (int32_t)i) : 0,
-                                   .alone = rides && is_alone(k, (int32_t)i),
+                                   .unshared = rides && is_unshared(k, (int32_t)i),
                                    .bytes = align_up(MAX(tensor_bytes(t), 1u), ALIGN_BYTES)};
         for (size_t o = 0; o < k->ops.n; o++)
             for (int s = 0; s < OP_MAX_IN; s++)

@@ -7,8 +7,8 @@
  * them: these workers come last in the operator before attention, so that attention starts early,
  * and last in the operator after ATTENTION_WHOLE, because they are free later. With several rows, a
  * task that adds to the residual stream goes to the worker that wrote these columns, so that no
- * other worker has to see them (carry.c). With a single row, SAMPLE goes to EMBED's worker, which
- * has the smallest task of the LM head. So within an operator the loads differ by at most one
+ * other worker has to see them (transport.c). With a single row, SAMPLE goes to EMBED's worker,
+ * which has the smallest task of the LM head. So within an operator the loads differ by at most one
  * tile, and over the operators the remainders even out. A worker's list keeps the order of
  * linearization, which is a topological one: FIFO execution cannot deadlock (task_verify proves it
  * again).

@@ -63,17 +63,17 @@ static bool is_for_cuda(const struct check *c) {
 }
 
 /* Whether an activation can travel as it says. */
-static bool check_carry(const struct check *c, const struct prog_tensor *t) {
-    const bool own = t->carry != CARRY_PLAIN && t->carry != CARRY_OWN;
+static bool check_transport(const struct check *c, const struct prog_tensor *t) {
+    const bool own = t->transport != TRANSPORT_COUNTER && t->transport != TRANSPORT_OWN;
     if (t->role == PROG_ACTIVATION && t->space != (own ? SPACE_OWN : SPACE_WORKSPACE)) return false;
-    if (t->carry == CARRY_PLAIN) return true;
+    if (t->transport == TRANSPORT_COUNTER) return true;
     if (!is_for_cuda(c) || t->role != PROG_ACTIVATION) return false;
-    if (t->carry == CARRY_SPACE) return t->dtype == DTYPE_I32 && t->n_dims == 2;
-    if (t->carry == CARRY_FILL) return t->dtype != DTYPE_I32;
+    if (t->transport == TRANSPORT_SPACE) return t->dtype == DTYPE_I32 && t->n_dims == 2;
+    if (t->transport == TRANSPORT_SENTINEL) return t->dtype != DTYPE_I32;
     if (t->dtype != DTYPE_F32) return false;
-    if (t->carry == CARRY_FLAG || t->carry == CARRY_OWN) return true;
-    return t->carry == CARRY_PAIR && t->n_dims == 2 && t->shape[0] == 1 && t->shape[1] % 2 == 0 &&
-           t->shape[1] <= STAGED_COLUMNS;
+    if (t->transport == TRANSPORT_FLAG || t->transport == TRANSPORT_OWN) return true;
+    return t->transport == TRANSPORT_PAIR && t->n_dims == 2 && t->shape[0] == 1 &&
+           t->shape[1] % 2 == 0 && t->shape[1] <= STAGED_COLUMNS;
 }
 
 /* Whether a tensor's format and layout are its role's. Only CUDA's kernels know packed activations.
@@ -95,7 +95,7 @@ static bool count_bytes(const struct prog_tensor *t, uint64_t *bytes) {
         if (t->layout == LAYOUT_PACKED) n = k == 0 ? packed_rows(n) : packed_columns(n);
         if (n == 0 || !checked_mul(*bytes, n, bytes)) return false;
     }
-    return t->carry != CARRY_FLAG || checked_mul(*bytes, 2, bytes);
+    return t->transport != TRANSPORT_FLAG || checked_mul(*bytes, 2, bytes);
 }
 
 /* Whether a weight's rows are those of its parts, which are its block's. */
@@ -172,10 +172,10 @@ static int check_variants(const struct check *c) {
         if (v->n_rows != rows && context != c->p->max_model_len)
             return bad(c, "variant", i, "context");
         if (v->n_rows != rows) context = 0;
-        if (v->context < (v->alone ? 1 : context + 1) || v->context > c->p->max_model_len)
+        if (v->context < (v->decode_only ? 1 : context + 1) || v->context > c->p->max_model_len)
             return bad(c, "variant", i, "context");
-        if (v->alone > 1 || (v->alone == 1 && context == c->p->max_model_len))
-            return bad(c, "variant", i, "alone");
+        if (v->decode_only > 1 || (v->decode_only == 1 && context == c->p->max_model_len))
+            return bad(c, "variant", i, "decode_only");
         if (v->n_logit_rows < 1 || v->n_logit_rows > v->n_rows)
             return bad(c, "variant", i, "n_logit_rows");
         if (!inside(v->first_op, v->n_ops, count(c, SECTION_OP)))
@@ -192,7 +192,7 @@ static int check_variants(const struct check *c) {
             v->end_event == v->start_event)
             return bad(c, "variant", i, "end_event");
         rows = v->n_rows;
-        if (!v->alone) context = v->context;
+        if (!v->decode_only) context = v->context;
     }
     if (context != c->p->max_model_len)
         return bad(c, "variant", count(c, SECTION_VARIANT) - 1, "context");
@@ -223,7 +223,7 @@ static int check_tensors(const struct check *c) {
         if (t->role > PROG_STATE) return bad(c, "tensor", i, "role");
         if (!check_format(c, t)) return bad(c, "tensor", i, "dtype or layout");
         if (t->n_dims < 1 || t->n_dims > 4) return bad(c, "tensor", i, "n_dims");
-        if (!check_carry(c, t)) return bad(c, "tensor", i, "carry or space");
+        if (!check_transport(c, t)) return bad(c, "tensor", i, "transport or space");
         if (!count_bytes(t, &bytes)) return bad(c, "tensor", i, "shape");
         if (bytes != t->bytes) return bad(c, "tensor", i, "bytes");
         const bool lies =
@@ -257,7 +257,7 @@ static bool norms_fit(const struct check *c, const struct prog_op *op, const str
 /* The CPU's STEP would read keys that other tasks of the iteration write. */
 static bool step_fits(const struct check *c, const struct prog_variant *v,
                       const struct prog_op *op) {
-    if (op->kind == OP_ATTENTION_WHOLE) return op->n_rows <= STEP_ROWS || v->alone;
+    if (op->kind == OP_ATTENTION_WHOLE) return op->n_rows <= STEP_ROWS || v->decode_only;
     return op->kind != OP_ATTENTION_STEP || op->n_rows <= (is_for_cuda(c) ? STEP_ROWS : 1u);
 }
 
@@ -357,8 +357,8 @@ static int check_rest(const struct check *c) {
         const struct prog_event *e = &PROG(c->p, EVENT)[i];
         if (!inside(e->first_task, e->n_tasks, count(c, SECTION_TASK)) || e->n_jit > e->n_tasks)
             return bad(c, "event", i, "tasks");
-        if (e->carry > (uint32_t)(is_for_cuda(c) ? CARRY_FLAG : CARRY_PLAIN))
-            return bad(c, "event", i, "carry");
+        if (e->transport > (uint32_t)(is_for_cuda(c) ? TRANSPORT_FLAG : TRANSPORT_COUNTER))
+            return bad(c, "event", i, "transport");
     }
     for (uint64_t i = 0; i < count(c, SECTION_AOT); i++)
         if (PROG(c->p, AOT)[i] >= count(c, SECTION_TASK)) return bad(c, "aot", i, "task");
@@ -495,16 +495,16 @@ void program_task_name(const struct prog_header *p, uint32_t task, struct strbuf
 static void dump_variant(const struct prog_header *p, const struct prog_variant *v,
                          struct strbuf *out) {
     strbuf_printf(out, "variant rows %u logit rows %u context %u%s start %u end %u jit %u\n",
-                  v->n_rows, v->n_logit_rows, v->context, v->alone ? " alone" : "", v->start_event,
-                  v->end_event, v->n_jit_tasks);
+                  v->n_rows, v->n_logit_rows, v->context, v->decode_only ? " decode only" : "",
+                  v->start_event, v->end_event, v->n_jit_tasks);
     for (uint32_t i = v->first_tensor; i < v->first_tensor + v->n_tensors; i++) {
         static const char *const roles[] = {"weight", "activation", "state"};
-        static const char *const carries[] = {
-            "", " flagged", " flagged pairs", " filled", " space of the filled", " own"};
+        static const char *const transports[] = {
+            "", " flagged", " flagged pairs", " sentinel", " space of sentinels", " own"};
         const struct prog_tensor *t = &PROG(p, TENSOR)[i];
         strbuf_printf(out, "tensor %u %s %s at %llu bytes %llu%s\n", i, roles[t->role],
                       program_string(p, t->name), (unsigned long long)t->where,
-                      (unsigned long long)t->bytes, carries[t->carry]);
+                      (unsigned long long)t->bytes, transports[t->transport]);
     }
     for (uint32_t i = v->first_task; i < v->first_task + v->n_tasks; i++) {
         const struct prog_task *t = &PROG(p, TASK)[i];
@@ -519,7 +519,7 @@ static void dump_variant(const struct prog_header *p, const struct prog_variant 
         const struct prog_event *e = &PROG(p, EVENT)[i];
         strbuf_printf(out, "event %u triggers %u tasks %u-%u jit %u%s\n", i, e->n_triggers,
                       e->first_task, e->first_task + e->n_tasks, e->n_jit,
-                      e->carry == CARRY_FLAG ? " on data" : "");
+                      e->transport == TRANSPORT_FLAG ? " on data" : "");
     }
 }
 

@@ -90,30 +90,31 @@ struct prog_variant {
     uint32_t first_tensor, n_tensors;
     uint32_t n_jit_events; /* events with JIT tasks among their dependents */
     uint32_t n_jit_tasks;
-    uint32_t context; /* positions that its rows may have, up to max_model_len */
-    uint32_t alone;   /* 1: only for iterations each of whose rows is another request's */
+    uint32_t context;     /* positions that its rows may have, up to max_model_len */
+    uint32_t decode_only; /* 1: only for iterations each of whose rows is another request's */
 };
 ABI_SIZE(struct prog_variant, 64);
 
-/* How an activation travels from the tasks that write it to its readers (task/carry.c). */
-enum prog_carry {
-    CARRY_PLAIN = 0, /* elements as they are; an event's counter says when they are there */
+/* How an activation travels from the tasks that write it to its readers (task/transport.c). */
+enum prog_transport {
+    TRANSPORT_COUNTER = 0, /* elements as they are; an event's counter says when they are there */
     /* every element is 8 bytes {float value, uint32_t iteration}, stored and loaded in one access:
      * a reader that sees this iteration's number has the value. No two tensors share such bytes. */
-    CARRY_FLAG = 1,
+    TRANSPORT_FLAG = 1,
     /* The same for every two elements, as 16-bit floats of the weights' type. Only where all
      * readers round the tensor to 16 bits anyway, and for a single row of at most STAGED_COLUMNS.
      */
-    CARRY_PAIR = 2,
+    TRANSPORT_PAIR = 2,
     /* Elements as they are; but a 32-bit word of them, two 16-bit floats or one element, has all
-     * bits set until it is stored: it is empty. No result is such a number. Of 2 to FILLED_ROWS
-     * rows. CLEAR empties them again when their readers are done. */
-    CARRY_FILL = 3,
-    /* What CLEAR writes: the space that all tensors of its variant that are CARRY_FILL lie in. */
-    CARRY_SPACE = 4,
+     * bits set until it is stored: a sentinel. No result is such a number. Of 2 to SENTINEL_ROWS
+     * rows. RESET_SENTINELS makes the words sentinels again when their readers are done. */
+    TRANSPORT_SENTINEL = 3,
+    /* What RESET_SENTINELS writes: the space that all tensors of its variant that are
+       TRANSPORT_SENTINEL lie in. */
+    TRANSPORT_SPACE = 4,
     /* Elements as they are, and each is read by nobody but the worker that wrote it, later in its
      * list: no event is needed. */
-    CARRY_OWN = 5,
+    TRANSPORT_OWN = 5,
 };
 
 enum prog_tensor_role { PROG_WEIGHT = 0, PROG_ACTIVATION = 1, PROG_STATE = 2 };
@@ -128,12 +129,12 @@ enum prog_space {
 };
 
 struct prog_tensor {
-    uint32_t name;  /* string */
-    uint8_t role;   /* enum prog_tensor_role */
-    uint8_t dtype;  /* enum dtype */
-    uint8_t layout; /* enum layout: how the elements lie */
-    uint8_t space;  /* enum prog_space */
-    uint8_t carry;  /* enum prog_carry: how the elements say that they are there */
+    uint32_t name;     /* string */
+    uint8_t role;      /* enum prog_tensor_role */
+    uint8_t dtype;     /* enum dtype */
+    uint8_t layout;    /* enum layout: how the elements lie */
+    uint8_t space;     /* enum prog_space */
+    uint8_t transport; /* enum prog_transport: how the elements say that they are there */
     uint8_t n_dims;
     uint16_t n_parts;  /* weight: rows are those of its weight's parts [part, part + n_parts) */
     uint32_t part;     /* index in SECTION_PART */
@@ -174,7 +175,8 @@ struct prog_event {
     uint32_t n_triggers;          /* tasks that trigger it; 1 for the start event */
     uint32_t first_task, n_tasks; /* its dependents */
     uint32_t n_jit;               /* how many of them are JIT */
-    uint32_t carry; /* enum prog_carry; CARRY_FLAG: its count is a hint of when to poll the data */
+    uint32_t transport; /* enum prog_transport; TRANSPORT_FLAG: its count is a hint of when to poll
+                           the data */
     uint32_t reserved[3];
 };
 ABI_SIZE(struct prog_event, 32);

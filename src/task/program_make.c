@@ -22,9 +22,9 @@ struct maker {
     ARRAY(struct prog_list) lists;
     ARRAY(struct prog_weight) weights;
     ARRAY(struct prog_part) parts;
-    uint64_t flagged_at; /* where the next variant's flagged tensors begin in the workspace */
-    uint64_t filled_at;  /* where the filled ones of each variant that has such begin */
-    uint64_t end;        /* of the workspace */
+    uint64_t flagged_at;   /* where the next variant's flagged tensors begin in the workspace */
+    uint64_t sentinels_at; /* where the tensors of sentinels of each variant that has such begin */
+    uint64_t end;          /* of the workspace */
 };
 
 static int add_string(struct maker *m, const char *text, uint32_t *offset) {
@@ -72,7 +72,7 @@ static int place_weight(struct maker *m, const struct kgraph *k, const struct te
 
 /* Where a variant's tensors that say themselves when they are there begin. */
 static uint64_t flagged_at(const struct maker *m, const struct tgraph *g) {
-    return g->clear_words != 0 ? m->filled_at : m->flagged_at;
+    return g->reset_words != 0 ? m->sentinels_at : m->flagged_at;
 }
 
 /* An activation's bytes. */
@@ -80,14 +80,14 @@ static void place_activation(const struct maker *m, const struct tgraph *g, size
                              struct prog_tensor *p) {
     p->space = SPACE_WORKSPACE;
     p->where = g->tensor_offset[i];
-    if (g->tensor_carry != NULL) p->carry = g->tensor_carry[i];
-    if (p->carry == CARRY_PLAIN || p->carry == CARRY_OWN) return;
+    if (g->tensor_transport != NULL) p->transport = g->tensor_transport[i];
+    if (p->transport == TRANSPORT_COUNTER || p->transport == TRANSPORT_OWN) return;
     p->space = SPACE_OWN;
     p->where += flagged_at(m, g);
-    if (p->carry == CARRY_FLAG) p->bytes *= 2;
-    if (p->carry == CARRY_SPACE) {
-        p->shape[1] = (uint32_t)g->clear_words;
-        p->bytes = g->clear_words * CLEAR_UNITS * 4;
+    if (p->transport == TRANSPORT_FLAG) p->bytes *= 2;
+    if (p->transport == TRANSPORT_SPACE) {
+        p->shape[1] = (uint32_t)g->reset_words;
+        p->bytes = g->reset_words * RESET_UNITS * 4;
     }
 }
 
@@ -168,7 +168,8 @@ static int add_tasks(struct maker *m, const struct tgraph *g, const struct prog_
 static int add_events(struct maker *m, const struct tgraph *g, struct prog_variant *v) {
     for (size_t i = 0; i < g->events.n; i++) {
         const struct prog_event e = {.n_triggers = g->events.items[i].n_triggers,
-                                     .carry = g->events.items[i].data ? CARRY_FLAG : CARRY_PLAIN,
+                                     .transport = g->events.items[i].data ? TRANSPORT_FLAG
+                                                                          : TRANSPORT_COUNTER,
                                      .first_task = v->first_task + v->n_tasks};
         TRY(ARRAY_PUSH(m->d, &m->events, e));
     }
@@ -232,7 +233,7 @@ static int add_variant(struct maker *m, const struct tgraph *g) {
                              .first_tensor = (uint32_t)m->tensors.n,
                              .n_tensors = (uint32_t)g->kernel->tensors.n,
                              .context = g->kernel->context,
-                             .alone = g->kernel->alone};
+                             .decode_only = g->kernel->decode_only};
     v.start_event = v.first_event + (uint32_t)g->start_event;
     v.end_event = v.first_event + (uint32_t)g->end_event;
     if (m->tasks.n + g->tasks.n > UINT32_MAX / 2)
@@ -243,7 +244,7 @@ static int add_variant(struct maker *m, const struct tgraph *g) {
     TRY(add_events(m, g, &v));
     TRY(add_lists(m, &v));
     m->end = MAX(m->end, flagged_at(m, g) + g->flagged_bytes);
-    if (g->clear_words == 0) m->flagged_at += g->flagged_bytes;
+    if (g->reset_words == 0) m->flagged_at += g->flagged_bytes;
     return ARRAY_PUSH(m->d, &m->variants, v);
 }
 
@@ -299,12 +300,12 @@ int program_make(struct diag *d, const struct program_config *config, const stru
                  uint32_t n, struct prog_header **program) {
     struct maker m = {.d = d, .config = config};
     uint32_t model_path;
-    /* plain activations of all variants share the first bytes; flagged ones share nothing; filled
-     * ones, which are empty between two iterations, the last bytes */
+    /* plain activations of all variants share the first bytes; flagged ones share nothing; those
+     * of sentinels, which all are between two iterations, the last bytes */
     for (uint32_t i = 0; i < n; i++) m.flagged_at = MAX(m.flagged_at, variants[i].workspace_bytes);
-    m.end = m.filled_at = m.flagged_at;
+    m.end = m.sentinels_at = m.flagged_at;
     for (uint32_t i = 0; i < n; i++)
-        if (variants[i].clear_words == 0) m.filled_at += variants[i].flagged_bytes;
+        if (variants[i].reset_words == 0) m.sentinels_at += variants[i].flagged_bytes;
     int rc = add_string(&m, "", &model_path);
     if (rc == QN_OK) rc = add_string(&m, config->model_path, &model_path);
     if (rc == QN_OK) rc = add_kv(&m, &variants[0].kernel->spec);

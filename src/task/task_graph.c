@@ -7,7 +7,7 @@
 const char *task_stage_name(enum task_stage stage) {
     static const char *const names[N_TASK_STAGES] = {"decompose",  "memory_plan", "depend",
                                                      "event_fuse", "normalize",   "linearize",
-                                                     "place",      "carry"};
+                                                     "place",      "transport"};
     return stage < N_TASK_STAGES ? names[stage] : "?";
 }
 

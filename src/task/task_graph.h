@@ -11,7 +11,7 @@
  *   normalize    normalize.c    a task waits for one event and triggers one; tasks are final
  *   linearize    linearize.c    an event's dependents are a contiguous range; indices are final
  *   place        place.c        every task is JIT or has a worker
- *   carry        carry.c        which events are counters and which ride on the data itself
+ *   transport    transport.c    which events are counters and which ride on the data itself
  */
 #ifndef QN_TASK_TASK_GRAPH_H
 #define QN_TASK_TASK_GRAPH_H
@@ -30,7 +30,7 @@ enum task_stage {
     STAGE_NORMALIZE,
     STAGE_LINEARIZE,
     STAGE_PLACE,
-    STAGE_CARRY,
+    STAGE_TRANSPORT,
     N_TASK_STAGES
 };
 const char *task_stage_name(enum task_stage stage);
@@ -78,7 +78,7 @@ struct event {
     struct task_range *in, *out;
     uint32_t n_in, n_out;              /* ranges */
     uint32_t n_triggers, n_dependents; /* tasks in them */
-    bool data;                         /* set by carry: no counter, its dependents poll the data */
+    bool data; /* set by transport: no counter, its dependents poll the data */
 };
 
 /* A user's choice of tiles for one operator kind: parallelization degrees (MPK section 4.1). */
@@ -100,9 +100,10 @@ struct task_options {
     enum launch_policy launch;
     bool no_event_fusion; /* ablation: one event per consumer task */
     bool coarse_events;   /* ablation: operators wait for whole operators */
-    bool alternate;       /* one row: operators around a short one are for the other workers */
+    bool halves;          /* one row: operators around a short one are for the other workers */
     struct tile_override tiles[N_OP_KINDS];
-    uint64_t carry_bytes; /* an event rides on data if no reader polls more than this; 0: none do */
+    uint64_t
+        transport_bytes; /* an event rides on data if no reader polls more than this; 0: none do */
 };
 
 /* A gang (kop.gang of n > 1): n consecutive tasks of an operator, in the order of their tiles, that
@@ -120,10 +121,10 @@ struct tgraph {
     int32_t start_event, end_event; /* from normalize on */
     uint64_t *tensor_offset;        /* [kernel->tensors.n] bytes into the workspace; activations */
     uint64_t workspace_bytes;
-    uint8_t *tensor_carry;      /* [kernel->tensors.n] enum prog_carry, from carry on */
-    uint64_t flagged_bytes;     /* of the flagged tensors, which then lie in a space of their own */
-    uint64_t clear_words;       /* of a unit of CLEAR's, if anything is CARRY_FILL */
-    uint64_t n_pairs;           /* task pairs that depend on each other: events before any fusion */
+    uint8_t *tensor_transport; /* [kernel->tensors.n] enum prog_transport, from transport on */
+    uint64_t flagged_bytes;    /* of the flagged tensors, which then lie in a space of their own */
+    uint64_t reset_words; /* of a unit of RESET_SENTINELS's, if anything is TRANSPORT_SENTINEL */
+    uint64_t n_pairs;     /* task pairs that depend on each other: events before any fusion */
     uint64_t n_after_successor; /* events after successor-set fusion */
 };
 
@@ -150,7 +151,7 @@ int event_fuse(struct diag *d, struct tgraph *g);
 int normalize(struct diag *d, struct tgraph *g);
 int linearize(struct diag *d, struct tgraph *g);
 int place(struct diag *d, struct tgraph *g);
-int carry(struct diag *d, struct tgraph *g);
+int transport(struct diag *d, struct tgraph *g);
 
 /* Checks what must hold after a stage (indices, in/out sets mirror each other, normal form,
  * contiguity, acyclicity). Cheap; the proof of the whole is task_verify's. */
@@ -160,7 +161,7 @@ void tgraph_dump(const struct tgraph *g, enum task_stage stage, struct strbuf *o
 struct task_stats {
     uint64_t n_tasks, n_dummies, n_events, n_pairs;
     uint64_t n_jit_tasks, n_aot_tasks;
-    uint64_t n_data_events; /* after carry */
+    uint64_t n_data_events; /* after transport */
     uint64_t workspace_bytes, flagged_bytes;
     uint64_t weight_bytes_max_worker, weight_bytes_min_worker; /* after place */
 };

@@ -44,12 +44,13 @@ static int check_producers(struct proof *f) {
     return QN_OK;
 }
 
-/* The program has one KV cache, whose rows and heads are the model's. */
+/* The program has one KV cache, whose rows and heads are the model's; a layer has its window. */
 static bool attributes_fit(const struct proof *f, const struct prog_op *op) {
     const struct op_attrs *a = &op->attrs;
     const struct model_spec *s = PROG(f->p, MODEL);
+    const bool of_layer = op->layer >= 0 && (uint32_t)op->layer < s->n_layers;
     return a->kv == s->n_kv_heads && a->D == s->head_dim && a->heads % s->n_kv_heads == 0 &&
-           a->heads > 0;
+           a->heads > 0 && (!of_layer || a->window == spec_window(s, (uint32_t)op->layer));
 }
 
 /* The operators are op.def's, with their numbers. */
@@ -231,13 +232,13 @@ static int verify_variant(struct proof *f) {
     TRY(task_verify_order_close(f));
     TRY(task_verify_order_ending(f));
     TRY(task_verify_race(f));
-    TRY(task_verify_carry(f));
+    TRY(task_verify_transport(f));
     return check_cover(f);
 }
 
 int task_verify(struct diag *d, const struct prog_header *p, struct verify_report *report) {
     struct proof f = {.d = d, .p = p};
-    int rc = task_verify_carry_space(&f);
+    int rc = task_verify_transport_space(&f);
     arena_fini(&f.arena);
     for (uint64_t i = 0; i < p->section[SECTION_VARIANT].count && rc == QN_OK; i++) {
         f.v = &PROG(p, VARIANT)[i];

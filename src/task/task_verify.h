@@ -16,7 +16,7 @@
  *             other's wait. Writes come before the reads of the same tensor, all of a tensor before
  *             all of a later one in the same bytes. Bytes are those of the workspace; KV rows of
  *             different slots and positions are disjoint (rt_boundary.h)
- *   carry     an event without a counter is one whose dependents poll flagged data of each of its
+ *   transport an event without a counter is one whose dependents poll flagged data of each of its
  *             producers; plain data is read behind counters only; flagged bytes are nobody else's,
  *             and only kernels that know flags touch them; what each worker did reaches the end of
  *             the iteration through counters; plain bytes are used again only where counters and

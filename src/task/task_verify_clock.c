@@ -33,7 +33,8 @@ static void run_task(struct run *r, uint32_t worker, uint32_t index) {
     const struct prog_task *t = &PROG(r->p, TASK)[index];
     const uint32_t wait = t->wait - r->v->first_event, trigger = t->trigger - r->v->first_event;
     uint32_t *own = r->worker + (size_t)worker * n;
-    if (PROG(r->p, EVENT)[t->wait].carry == CARRY_PLAIN) merge(own, r->event + (size_t)wait * n, n);
+    if (PROG(r->p, EVENT)[t->wait].transport == TRANSPORT_COUNTER)
+        merge(own, r->event + (size_t)wait * n, n);
     r->had[trigger]++;
     if (t->kind == OP_NONE) {
         /* Forwards what it waited for; the task before it may still run. */
@@ -42,7 +43,7 @@ static void run_task(struct run *r, uint32_t worker, uint32_t index) {
     }
     r->visit(r->user, index - r->v->first_task, worker, r->next[worker] + 1, own);
     own[worker] = r->next[worker] + 1;
-    if (PROG(r->p, EVENT)[t->trigger].carry == CARRY_PLAIN)
+    if (PROG(r->p, EVENT)[t->trigger].transport == TRANSPORT_COUNTER)
         merge(r->event + (size_t)trigger * n, own, n);
 }
 

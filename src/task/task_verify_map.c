@@ -42,7 +42,7 @@ static void set_given(struct names *n) {
     set(n, "SQUARES_COLUMNS", SQUARES_COLUMNS, true);
     set(n, "PACK_K", PACK_K, true);
     set(n, "LM_BLOCK", LM_BLOCK, true);
-    set(n, "CLEAR_UNITS", CLEAR_UNITS, true);
+    set(n, "RESET_UNITS", RESET_UNITS, true);
 }
 
 /* ---- numbers: a cursor over the text ---- */

@@ -156,7 +156,7 @@ int task_verify_order_close(struct proof *f) {
     while (depth > 0) {
         const uint32_t e = stack[depth - 1];
         const struct prog_event *event = &PROG(f->p, EVENT)[v->first_event + e];
-        const bool counter = event->carry == CARRY_PLAIN;
+        const bool counter = event->transport == TRANSPORT_COUNTER;
         if (state[e] == 0) {
             state[e] = 1;
             f->reach[e * f->words + e / 64] |= 1ull << (e % 64);

@@ -9,7 +9,7 @@
  *   task_verify_rect.c   rectangles: whether they overlap
  *   task_verify_race.c   holds `accesses` to that order
  *   task_verify_clock.c  what each worker knows of the others where events ride on data
- *   task_verify_carry.c  events without a counter; flagged bytes are nobody else's
+ *   task_verify_transport.c  events without a counter; flagged bytes are nobody else's
  *
  * A proof lives as long as one call of task_verify. Every check returns QN_EVERIFY with a message
  * that names what is wrong, or the error of an allocation. Indices count over the whole program,
@@ -119,11 +119,11 @@ int task_verify_race(struct proof *f);
 /* For qsort: extents by space, start and tensor. */
 int task_verify_race_by_start(const void *a, const void *b);
 
-/* ---- task_verify_carry.c ---- */
+/* ---- task_verify_transport.c ---- */
 
 /* A variant's events that ride on data. Wants: f->accesses of that variant. */
-int task_verify_carry(struct proof *f);
+int task_verify_transport(struct proof *f);
 /* A flagged tensor shares bytes with no tensor of any variant. Once per program. */
-int task_verify_carry_space(struct proof *f);
+int task_verify_transport_space(struct proof *f);
 
 #endif

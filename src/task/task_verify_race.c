@@ -158,7 +158,7 @@ static int find_places(struct race *r) {
 }
 
 static bool is_own(const struct race *r, const struct access *a) {
-    return proof_tensor(r->f, a->object)->carry == CARRY_OWN;
+    return proof_tensor(r->f, a->object)->transport == TRANSPORT_OWN;
 }
 
 /* Whether a is done before b begins because one worker has both, in its list. */
@@ -231,8 +231,8 @@ static bool writes_are_disjoint(const struct race *r, const struct extent *e) {
 static int compare_within(const struct race *r, const struct extent *e) {
     struct proof *f = r->f;
     const struct access_class *c = r->classes + e->first_class;
-    const uint32_t carry = proof_tensor(f, e->object)->carry;
-    const bool flagged = carry != CARRY_PLAIN && carry != CARRY_OWN;
+    const uint32_t transport = proof_tensor(f, e->object)->transport;
+    const bool flagged = transport != TRANSPORT_COUNTER && transport != TRANSPORT_OWN;
     const bool disjoint = writes_are_disjoint(r, e);
     for (uint32_t i = 0; i < e->n_classes; i++)
         for (uint32_t k = i; k < e->n_classes; k++) {
@@ -243,7 +243,7 @@ static int compare_within(const struct race *r, const struct extent *e) {
             const struct access_class *other = writer == &c[i] ? &c[k] : &c[i];
             if (both ? disjoint
                      : (flagged ? task_verify_order_leads(f, writer->trigger, other->wait)
-                                : carry != CARRY_OWN &&
+                                : transport != TRANSPORT_OWN &&
                                       task_verify_order_visible(f, writer->trigger, other->wait)))
                 continue;
             TRY(compare_tasks(r, writer, other));
@@ -320,12 +320,12 @@ static int clock_extent(struct race *r, const struct extent *e) {
 }
 
 /* For the classes of tensors that share bytes, where events ride on data. With JIT tasks no event
- * may ride: task_verify_carry says so. */
+ * may ride: task_verify_transport says so. */
 static int read_clocks(struct race *r) {
     const struct prog_variant *v = r->f->v;
     bool rides = false;
     for (uint32_t e = v->first_event; e < v->first_event + v->n_events; e++)
-        rides = rides || PROG(r->f->p, EVENT)[e].carry != CARRY_PLAIN;
+        rides = rides || PROG(r->f->p, EVENT)[e].transport != TRANSPORT_COUNTER;
     if (!rides || v->n_jit_tasks > 0) return QN_OK;
     for (uint32_t i = 0; i < r->n_extents; i++)
         for (uint32_t k = i + 1, end = near_end(r, i); k < end; k++) {

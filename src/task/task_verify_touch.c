@@ -19,7 +19,7 @@ static uint64_t pitch_of(const struct prog_tensor *t) {
 static uint64_t column_bytes(const struct prog_tensor *t) {
     if (t->role == PROG_STATE) return 1;
     uint64_t n = t->dtype == DTYPE_F32 || t->dtype == DTYPE_I32 ? 4 : 2;
-    if (t->carry == CARRY_FLAG) n *= 2;
+    if (t->transport == TRANSPORT_FLAG) n *= 2;
     for (int i = 2; i < t->n_dims; i++) n *= t->shape[i];
     return n;
 }

@@ -22,7 +22,7 @@ SIZES = {"t": 1, "h": 2, "i": 2, "s": 2}
 ARGS = {  # name: (dims, kind)
     "x": ("th", "act"), "y": ("th", "act"), "z": ("ti", "act"), "g": ("h", "vec"), "k": ("h", "vec"),
     "w": ("ih", "weight"), "u": ("ih", "weight"), "c": ("", "const"), "d": ("", "const"),
-    "m": ("th", "mask"), "b": ("sh", "share"),
+    "m": ("th", "mask"), "b": ("sh", "share"), "j": ("i", "index(h)"),
 }
 SIGNATURE = ", ".join(f"{n}[{','.join(d)}] {k}" if d else f"{n} {k}" for n, (d, k) in ARGS.items())
 UNARY = ["exp", "log", "sqrt", "rsqrt", "square", "sigmoid", "silu", "tanh", "abs"]
@@ -37,6 +37,7 @@ class Undefined(Exception):
 # ---- expressions: (op, operands...) ----
 # ("num", Fraction) ("arg", name) ("+"|"-"|"*"|"/", a, b) ("neg", a) (unary, a) ("max"|"min", a, b)
 # ("sum"|"mean", dim, a) ("maxo", dim, a) ("sumin", dim, mask, a) ("swap", a) ("size", dim)
+# ("clamp", a, low, high) ("select", a, b): where m is 1, else; ("pick", a): at h = j[i]
 
 def kids(e):
     return [i for i in range(1, len(e)) if isinstance(e[i], tuple)]
@@ -51,6 +52,10 @@ def dims(e):
     d = frozenset().union(*(dims(e[i]) for i in kids(e)))
     if op in ("sum", "mean", "maxo"):
         return d - {e[1]}
+    if op == "select":
+        return d | frozenset("th")
+    if op == "pick":
+        return (d - {"h"}) | {"i"}
     if op == "sumin":
         return (d | frozenset(ARGS[e[2]][0])) - {e[1]}
     return d
@@ -80,6 +85,12 @@ def text(e):
         return f"sum({e[1]} in {e[2]}: {text(e[3])})"
     if op == "swap":
         return f"swap(h: {text(e[1])})"
+    if op == "pick":
+        return f"pick(h = j: {text(e[1])})"
+    if op == "clamp":
+        return f"clamp({text(e[1])}, {text(e[2])}, {text(e[3])})"
+    if op == "select":
+        return f"select(m, {text(e[1])}, {text(e[2])})"
     return f"{op}({text(e[1])})"
 
 
@@ -174,6 +185,13 @@ def value(e, at, inputs):
             else:
                 total = add(total, v)
         return divide(total, Fraction(SIZES[e[1]])) if op == "mean" else total
+    if op == "pick":
+        return value(e[1], {**at, "h": int(inputs["j"][(at["i"],)])}, inputs)
+    if op == "select":
+        return value(e[1] if inputs["m"][(at["t"], at["h"])] else e[2], at, inputs)
+    if op == "clamp":
+        a, low = both(value(e[1], at, inputs), value(e[2], at, inputs))
+        return min(both(max(a, low), value(e[3], at, inputs)))
     if op == "swap":
         return value(e[1], {**at, "h": (at["h"] + 1) % 2} if "h" in at else at, inputs)
     a = value(e[1], at, inputs)
@@ -201,6 +219,8 @@ def draw(r):
             cells = [c + (k,) for c in cells for k in range(SIZES[dim])]
         if kind == "mask":
             inputs[name] = {c: Fraction(r.randint(0, 1)) for c in cells}
+        elif kind == "index(h)":
+            inputs[name] = {c: Fraction(r.randrange(SIZES["h"])) for c in cells}
         elif kind == "share":
             mine = [r.randrange(SIZES["s"]) for _ in range(SIZES["h"])]
             inputs[name] = {c: Fraction(int(mine[c[1]] == c[0])) for c in cells}
@@ -248,7 +268,8 @@ class Maker:
         self.r = r
 
     def leaf(self, need=""):
-        fit = [n for n, (d, k) in ARGS.items() if set(need) <= set(d) and k != "share"]
+        fit = [n for n, (d, k) in ARGS.items()
+               if set(need) <= set(d) and k not in ("share", "index(h)")]
         if not need and self.r.random() < 0.2:
             return ("num", Fraction(self.r.choice([1, 2, 3, -1, 5]), self.r.choice([1, 1, 1, 2])))
         return ("arg", self.r.choice(fit))
@@ -285,7 +306,15 @@ class Maker:
         if kind < 0.85:
             a = self.make(depth - 1, exp)
             return ("swap", a) if "h" in dims(a) else a
-        if kind < 0.87:
+        if kind < 0.86:
+            a = self.make(depth - 1, exp)
+            return ("pick", a) if "h" in dims(a) else a
+        if kind < 0.875:
+            low = Fraction(r.choice([-2, -1, 0]))
+            return ("clamp", self.make(depth - 1, exp), ("num", low), ("num", low + 2))
+        if kind < 0.885:
+            return ("select", self.make(depth - 1, exp), self.make(depth - 1, exp))
+        if kind < 0.9:
             return ("neg", self.make(depth - 1, exp))
         op = r.choice(UNARY)
         if op in EXPONENTIAL and not exp:
@@ -378,6 +407,18 @@ def rules(e, r):
     if op == "maxo":
         c = ("arg", r.choice("cd"))
         found.append(("-", ("maxo", e[1], ("+", e[2], c)), c))
+    if op == "clamp":
+        found.append(("min", ("max", e[1], e[2]), e[3]))
+        found.append(("max", ("min", e[1], e[3]), e[2]))
+        found.append(("neg", ("clamp", ("neg", e[1]), ("neg", e[3]), ("neg", e[2]))))
+    if op == "select":
+        m = ("arg", "m")
+        found.append(("+", ("*", m, e[1]), ("*", ("-", ONE, m), e[2])))
+        found.append(("select", e[1], ("select", e[1], e[2])))
+    if op == "pick" and e[1][0] in ("+", "-", "*"):
+        a, b = e[1][1], e[1][2]
+        found.append((e[1][0], ("pick", a) if "h" in dims(a) else a,
+                      ("pick", b) if "h" in dims(b) else b))
     if op == "swap":
         if e[1][0] in ("+", "-", "*") and all("h" in dims(e[1][i]) for i in (1, 2)):
             found.append((e[1][0], ("swap", e[1][1]), ("swap", e[1][2])))
@@ -425,7 +466,8 @@ def rewrite(e, r):
 # ---- mutants ----
 
 def same_shape(name):
-    return [n for n, v in ARGS.items() if v[0] == ARGS[name][0] and n != name and v[1] != "share"]
+    return [n for n, v in ARGS.items()
+            if v[0] == ARGS[name][0] and n != name and v[1] not in ("share", "index(h)")]
 
 
 def mutate(e, r):
@@ -464,8 +506,13 @@ def mutate(e, r):
             found += [("+", (op, a[1]), (op, a[2])), (op, a[1])]
         if op == "silu":
             found.append(("*", at[1], ("exp", at[1])))
-    elif op in ("swap", "neg"):
+    elif op in ("swap", "neg", "pick"):
         found = [at[1]]
+    elif op == "clamp":
+        found = [at[1], ("max", at[1], at[2]), ("clamp", at[1], at[3], at[2]),
+                 ("clamp", at[1], at[2], ("num", at[3][1] + 1)) if at[3][0] == "num" else at[1]]
+    elif op == "select":
+        found = [at[1], at[2], ("select", at[2], at[1]), ("*", ("arg", "m"), at[1])]
     elif op == "size":
         found = [("size", "i" if at[1] == "h" else "h")]
     if not found:
@@ -478,7 +525,7 @@ def well_typed(e):
     """Every reduction has its dim, as texts demand."""
     if e[0] in ("sum", "mean", "maxo") and e[1] not in dims(e[2]):
         return False
-    if e[0] == "swap" and "h" not in dims(e[1]):
+    if e[0] in ("swap", "pick") and "h" not in dims(e[1]):
         return False
     return all(well_typed(e[i]) for i in kids(e))
 

@@ -1,7 +1,7 @@
 # graph.sh - `quern graph`: every stage in every form, one layer, differences, dumps of any compile.
 . tests/cli/common.bash
 
-for stage in kernel decompose memory_plan depend event_fuse normalize linearize place carry tasks \
+for stage in kernel decompose memory_plan depend event_fuse normalize linearize place transport tasks \
     events program; do
     run 0 graph $TINY --stage $stage --threads 3
     run 0 graph $TINY --stage $stage --threads 3 --format dot
@@ -71,7 +71,7 @@ refused 2 "format" graph $TINY --format xml
 # A program file alone: what is in it is shown as from the model, the stages before are refused.
 P=$T/tiny.qnp
 run 0 compile $TINY -o "$P" --threads 3 -q
-for stage in kernel carry tasks events program; do
+for stage in kernel transport tasks events program; do
     for form in text json html; do
         run 0 graph $TINY --stage $stage --threads 3 --rows 2 --format $form
         cp "$T/out" "$T/want"
@@ -86,7 +86,7 @@ refused 1 "place is not in a program file, which holds only the final stage" \
     graph --program "$P" --stage place
 err_says "give --model instead of --program"
 refused 1 "place is not in a program file" graph $TINY --program "$P" --stage place
-refused 1 "diff: a program file holds only the final stage" graph --program "$P" --stage carry --diff
+refused 1 "diff: a program file holds only the final stage" graph --program "$P" --stage transport --diff
 refused 1 "no variant has 3" graph --program "$P" --stage program --rows 3
 refused 1 "compiled for another model" graph $GOLDEN/qwen3 --load-format dummy --program "$P"
 refused 2 "which model?" graph --stage program
@@ -107,7 +107,7 @@ run 0 compile "$model" -o "$T/plain.qnp" --threads 3 -q
 cmp -s "$T/again.qnp" "$T/plain.qnp" || die "a dump changed the program"
 grep -q "variant rows 1" "$T/here/program.txt" || die "no program.txt"
 for rows in 1 2 128; do
-    for stage in kernel decompose memory_plan depend event_fuse normalize linearize place carry; do
+    for stage in kernel decompose memory_plan depend event_fuse normalize linearize place transport; do
         [ -s "$T/here/$rows-$stage.txt" ] || die "no $rows-$stage.txt"
     done
 done

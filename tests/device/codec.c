@@ -36,16 +36,17 @@ struct codec_place codec_place_of(const struct prog_header *p, const struct prog
     (void)p;
     const uint64_t element = row * columns_of(t) + col;
     const uint64_t pair = t->where + element / 2 * 8;
-    if (t->carry == CARRY_FLAG)
+    if (t->transport == TRANSPORT_FLAG)
         return (struct codec_place){t->where + element * 8, 4, t->where + element * 8 + 4};
-    if (t->carry == CARRY_PAIR) return (struct codec_place){pair + element % 2 * 2, 2, pair + 4};
+    if (t->transport == TRANSPORT_PAIR)
+        return (struct codec_place){pair + element % 2 * 2, 2, pair + 4};
     if (is_packed(t)) return (struct codec_place){t->where + packed_at(t, row, col), 2, 0};
     return (struct codec_place){t->where + element * 4, 4, 0};
 }
 
 /* The type of the bytes of an element. */
 static enum dtype stored_as(const struct prog_header *p, const struct prog_tensor *t) {
-    if (t->carry != CARRY_PAIR) return (enum dtype)t->dtype;
+    if (t->transport != TRANSPORT_PAIR) return (enum dtype)t->dtype;
     return PROG(p, MODEL)->weight_dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
 }
 

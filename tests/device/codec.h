@@ -12,7 +12,7 @@
 #include "device/iteration.h"
 
 /* A 32-bit word that is no number, neither as a float nor as two 16-bit ones of either kind; not an
- * empty word, and no iteration's number. */
+ * sentinel, and no iteration's number. */
 #define CODEC_POISON 0x7fc17fc1u
 void codec_poison(void *bytes, uint64_t n);
 
@@ -34,7 +34,7 @@ double codec_get(const struct prog_header *p, const struct prog_tensor *t, const
                  uint64_t row, uint64_t col, uint32_t flag);
 
 /* Where element d of a key (which 0) or a value (1) of a KV head lies in its layer's cache: bytes.
- * A GPU's caches have chunks of 16 bytes swapped (kernels/cuda/common/kv.cuh). */
+ * A GPU's caches have chunks of 16 bytes swapped (kernels/cuda/data/kv.cuh). */
 uint64_t codec_kv_at(const struct prog_header *p, const struct iteration *it, uint32_t slot,
                      uint32_t position, uint32_t which, uint32_t kv_head, uint32_t d);
 

@@ -1,5 +1,6 @@
 #include "device/iteration.h"
 #include "base/checked.h"
+#include "runtime/rt_block.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -73,14 +74,15 @@ static void enter_request(const struct iteration *it, const struct iteration_req
         b->tokens[(uint64_t)q->slot * it->max_len + p] = tokens[p];
         ((int32_t *)rt->prompts)[(uint64_t)q->slot * it->max_len + p] = tokens[p];
     }
-    for (uint32_t i = 0; i < s->n_blocks; i++)
+    for (uint32_t i = 0; i < s->n_blocks; i++) {
         b->block_table[(uint64_t)q->slot * it->max_blocks + i] = table[i];
+        rt_block_hold(rt, (uint32_t)table[i]);
+    }
     rt->running[rt->control->n_running++] = q->slot;
 }
 
 void iteration_enter(const struct iteration *it, const struct rt *rt, const struct rt_batch *b) {
     for (uint32_t i = 0; i < it->n_requests; i++) enter_request(it, &it->requests[i], rt, b);
-    rt->control->n_free = it->n_kv_blocks - it->n_blocks;
 }
 
 void iteration_choose(const struct iteration *it, struct rt *rt) {

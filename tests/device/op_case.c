@@ -102,7 +102,7 @@ static const char *tensor_name(const struct op_case *c, int32_t tensor) {
 static uint64_t rows_of(const struct op_case *c, int32_t tensor) {
     const struct tensor *t = &c->g->tensors.items[tensor];
     const char *name = t->name;
-    const bool logits = c->op->kind == OP_SAMPLE || c->op->kind == OP_CLEAR ||
+    const bool logits = c->op->kind == OP_SAMPLE || c->op->kind == OP_RESET_SENTINELS ||
                         (c->op->kind == OP_LM_HEAD && t->layout == LAYOUT_PACKED);
     return logits && strcmp(name, "squares") != 0 ? c->it->n_logit_rows : c->it->n_rows;
 }
@@ -126,22 +126,22 @@ static void fill_activation(struct op_case *c, int32_t tensor) {
     const uint64_t cols = columns_of(of), rows = rows_of(c, tensor);
     struct reference_tensor *t = reference_make(&c->ref, tensor, MAX(of->shape[0], rows), cols);
     const struct op_values values = op_values_of(of->name);
-    if (strcmp(of->name, "part") == 0 && c->op->kind != OP_ATTENTION_COMBINE) {
+    if (strcmp(of->name, "part") == 0 && c->op->kind != OP_ATTENTION_MERGE) {
         fill_sample_parts(c, tensor);
         return;
     }
     for (uint64_t i = 0; i < rows * cols; i++) {
         const double v = op_value(&values, i);
-        t->at[i] = c->op->kind == OP_ATTENTION_COMBINE ? state_value(i, c->g->spec.head_dim + 2, v)
-                   : strcmp(of->name, "logits") == 0   ? 4 * v + (double)(i % 1021) / 512
-                                                       : v;
+        t->at[i] = c->op->kind == OP_ATTENTION_MERGE ? state_value(i, c->g->spec.head_dim + 2, v)
+                   : strcmp(of->name, "logits") == 0 ? 4 * v + (double)(i % 1021) / 512
+                                                     : v;
     }
 }
 
 /* SAMPLE's second operand follows from the first. */
 static void fill_sample_parts(struct op_case *c, int32_t part) {
     struct reference_tensor *t = &c->ref.tensors[part];
-    if (c->op->kind == OP_CLEAR) {
+    if (c->op->kind == OP_RESET_SENTINELS) {
         for (uint64_t i = 0; i < c->it->n_logit_rows * t->cols; i++) t->at[i] = 1;
         return;
     }
@@ -344,7 +344,7 @@ struct tolerance {
  * to 16 bits. */
 static struct tolerance tolerance_of(const struct op_case *c, const struct prog_tensor *t) {
     const bool f16 = PROG(c->p, MODEL)->weight_dtype == DTYPE_F16;
-    const bool rounded = t->dtype != DTYPE_F32 || t->carry == CARRY_PAIR;
+    const bool rounded = t->dtype != DTYPE_F32 || t->transport == TRANSPORT_PAIR;
     const double ulp = f16 ? 0x1p-11 : 0x1p-8;
     const struct op_test *test = op_test_of(c->op->kind);
     return (struct tolerance){rounded && t->dtype != DTYPE_I32 ? ulp : 0,

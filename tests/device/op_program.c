@@ -164,7 +164,7 @@ static int build(struct diag *d, struct kgraph *g, const struct op_form *f, bool
 
 static int compile_stages(struct diag *d, struct tgraph *g) {
     static int (*const stages[])(struct diag *, struct tgraph *) = {
-        decompose, memory_plan, depend, event_fuse, normalize, linearize, place, carry};
+        decompose, memory_plan, depend, event_fuse, normalize, linearize, place, transport};
     for (int i = 0; i < N_TASK_STAGES; i++) {
         TRY(stages[i](d, g));
         TRY(tgraph_verify(d, g, (enum task_stage)i));
@@ -190,7 +190,7 @@ static int compile_variant(struct diag *d, const struct model_spec *spec,
         .coarse_events = true};
     options.tiles[v->form->kind] = v->form->tiles;
     kgraph_init(k, &p->arena, spec, v->rows, v->logit_rows, v->context);
-    k->alone = v->form->alone;
+    k->decode_only = v->form->decode_only;
     TRY(build(d, k, v->form, cuda));
     TRY(kgraph_verify(d, k));
     tgraph_init(&p->tasks[i], &p->arena, k, &options);
@@ -202,7 +202,7 @@ static int compile_variant(struct diag *d, const struct model_spec *spec,
 static int in_order(const void *a, const void *b) {
     const struct op_variant *x = a, *y = b;
     if (x->rows != y->rows) return x->rows < y->rows ? -1 : 1;
-    if (x->form->alone != y->form->alone) return x->form->alone ? -1 : 1;
+    if (x->form->decode_only != y->form->decode_only) return x->form->decode_only ? -1 : 1;
     return x->context < y->context ? -1 : x->context > y->context;
 }
 
@@ -215,7 +215,7 @@ static void part_contexts(struct op_program *p, const struct op_machine *machine
     for (uint32_t i = p->n_variants; i-- > 0;) {
         struct op_variant *v = &p->variants[i];
         const struct op_variant *next = i + 1 < p->n_variants ? v + 1 : NULL;
-        if (v->form->alone) continue;
+        if (v->form->decode_only) continue;
         if (next == NULL || next->rows != v->rows)
             v->context = machine->max_model_len;
         else if (v->context >= next->context)
@@ -226,23 +226,24 @@ static void part_contexts(struct op_program *p, const struct op_machine *machine
 /* ---- transport ---- */
 
 static uint8_t riding(const struct prog_tensor *t, const struct op_slot *slot) {
-    if (t->role != PROG_ACTIVATION || t->dtype != DTYPE_F32 || !slot->flagged) return CARRY_PLAIN;
+    if (t->role != PROG_ACTIVATION || t->dtype != DTYPE_F32 || !slot->flagged)
+        return TRANSPORT_COUNTER;
     const bool pairs = t->n_dims == 2 && t->shape[0] == 1 && t->shape[1] % 2 == 0;
-    return slot->paired && pairs && t->shape[1] <= STAGED_COLUMNS ? CARRY_PAIR : CARRY_FLAG;
+    return slot->paired && pairs && t->shape[1] <= STAGED_COLUMNS ? TRANSPORT_PAIR : TRANSPORT_FLAG;
 }
 
 static void let_ride(struct prog_header *p, uint32_t tensor, const struct op_slot *slot) {
     struct prog_tensor *t = (struct prog_tensor *)PROG(p, TENSOR) + tensor;
-    const uint8_t carry = tensor == PROG_NONE ? CARRY_PLAIN : riding(t, slot);
-    if (carry == CARRY_PLAIN) return;
-    t->carry = carry;
-    if (carry == CARRY_FLAG) t->bytes *= 2;
+    const uint8_t transport = tensor == PROG_NONE ? TRANSPORT_COUNTER : riding(t, slot);
+    if (transport == TRANSPORT_COUNTER) return;
+    t->transport = transport;
+    if (transport == TRANSPORT_FLAG) t->bytes *= 2;
     t->where = align_up(p->workspace_bytes, 256);
     p->workspace_bytes = t->where + align_up(t->bytes, 256);
 }
 
 /* Within a program of one operator nothing rides on data: no event lies between two of its tasks.
- * So after the proof the operands are moved to bytes of their own, as carry would. */
+ * So after the proof the operands are moved to bytes of their own, as transport would. */
 static void set_transport(struct op_program *p) {
     for (uint32_t i = 0; i < p->n_variants; i++) {
         if (!p->variants[i].form->rides) continue;

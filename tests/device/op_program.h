@@ -17,9 +17,9 @@ struct op_form {
     bool packed; /* operands that can be packed are; the residual stream is normed by its writer */
     bool summed; /* sums of squares come added up */
     bool rides;  /* operands that op.def lets carry flags do, in pairs where they may */
-    bool wide_k; /* LINEAR, LINEAR_PARTS, PACK: rows of `intermediate`, not of all heads */
+    bool wide_k; /* LINEAR, LINEAR_SPLITK, PACK: rows of `intermediate`, not of all heads */
     bool bare;   /* LINEAR: no residual */
-    bool alone;  /* each row is another request's */
+    bool decode_only; /* each row is another request's */
     struct tile_override tiles;
 };
 

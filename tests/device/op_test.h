@@ -45,7 +45,7 @@ struct form_row {
 
 /* Lists of token rows; each ends with 0. */
 extern const uint32_t one_row[], few_rows[], rows_of_32[], many_rows[], any_rows[],
-    eights_and_odd[], up_to_16[], up_to_32[], nine_rows[], alone_rows[];
+    eights_and_odd[], up_to_16[], up_to_32[], nine_rows[], decode_only_rows[];
 
 /* Numbers that shapes of operands are made of (op_program.c). */
 enum op_size {
@@ -62,7 +62,7 @@ enum op_size {
     S_BLOCKS,  /* of logits that share a {max, sum} */
     S_K,       /* what LINEAR multiplies */
     S_SQUARES, /* sums of squares of a row */
-    S_PARTS,   /* columns of LINEAR_PARTS */
+    S_PARTS,   /* columns of LINEAR_SPLITK */
     S_N_HEADS,
     S_PIECES,
     S_STATE, /* {max, sum, output} of a head */

@@ -29,11 +29,12 @@ struct shape {
     struct model_spec spec;
 };
 
-#define SPEC(...)                                                                                  \
+#define SPEC_OF(layers, ...)                                                                       \
     {                                                                                              \
-        .n_layers = 1, .max_position = 4096, .rms_eps = 1e-6f, .rope_theta = 10000, .bos = -1,     \
-        __VA_ARGS__                                                                                \
+        .n_layers = (layers), .max_position = 4096, .rms_eps = 1e-6f, .rope_theta = 10000,         \
+        .bos = -1, __VA_ARGS__                                                                     \
     }
+#define SPEC(...) SPEC_OF(1, __VA_ARGS__)
 /* Heads: dimensions of 64, 80, 128 and 256; 1, 2, 4 and 8 KV heads; groups of 1, 4, 8 and 16. Rows
  * that are multiples of nothing; 32 rows that stream; a row too long to be staged. */
 static const struct shape shapes[] = {
@@ -55,6 +56,10 @@ static const struct shape shapes[] = {
     {"d128_kv4_window", ATTENTION,
      SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 16, .n_kv_heads = 4,
           .head_dim = 128, .sliding_window = 150, .weight_dtype = DTYPE_BF16)},
+    /* The layer's window is the descriptor's: another layer has none. */
+    {"d64_kv2_mixed", ATTENTION,
+     SPEC_OF(2, .hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 6, .n_kv_heads = 2,
+             .head_dim = 64, .sliding_window = 150, .sees_all = {2}, .weight_dtype = DTYPE_BF16)},
     {"k15616", WIDE_K,
      SPEC(.hidden = 40, .intermediate = 15616, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
           .head_dim = 64, .weight_dtype = DTYPE_BF16)},
@@ -162,8 +167,8 @@ static bool has_cuts(const struct test *t) {
 static bool is_refused(const struct test *t) {
     const struct model_spec *s = &t->shape->spec;
     switch (t->row.form.kind) {
-    case OP_LINEAR_PARTS:
-    case OP_LINEAR_SUM: return s->hidden % CUDA_PAGE_ROWS != 0;
+    case OP_LINEAR_SPLITK:
+    case OP_SPLITK_SUM: return s->hidden % CUDA_PAGE_ROWS != 0;
     case OP_LINEAR:
         return t->device != NULL && !t->row.form.packed && t->row.form.wide_k &&
                s->intermediate > STAGED_COLUMNS;
@@ -176,11 +181,12 @@ static bool is_refused(const struct test *t) {
  * who makes them. */
 static const struct op_form *beside_of(const struct op_form *f) {
     static const struct op_form embed = {.name = "beside", .kind = OP_EMBED};
-    static const struct op_form parts = {.name = "beside", .kind = OP_LINEAR_PARTS, .packed = true};
+    static const struct op_form parts = {
+        .name = "beside", .kind = OP_LINEAR_SPLITK, .packed = true};
     static const struct op_form parts_down = {
-        .name = "beside", .kind = OP_LINEAR_PARTS, .packed = true, .wide_k = true};
-    if (f->kind == OP_LINEAR_SUM) return f->wide_k ? &parts_down : &parts;
-    return f->alone ? &embed : NULL;
+        .name = "beside", .kind = OP_LINEAR_SPLITK, .packed = true, .wide_k = true};
+    if (f->kind == OP_SPLITK_SUM) return f->wide_k ? &parts_down : &parts;
+    return f->decode_only ? &embed : NULL;
 }
 
 static void test_form(void **state) {
@@ -238,7 +244,7 @@ static const struct walk_row {
 } walks[] = {
     {{.name = "linear.one_row", .kind = OP_LINEAR, .rides = true}, {1}, 0},
     {{.name = "linear", .kind = OP_LINEAR, .packed = true}, {16, 64}, 0},
-    {{.name = "linear_parts", .kind = OP_LINEAR_PARTS, .packed = true}, {32}, 1},
+    {{.name = "linear_splitk", .kind = OP_LINEAR_SPLITK, .packed = true}, {32}, 1},
     {{.name = "lm_head.one_row", .kind = OP_LM_HEAD, .rides = true}, {1}, 0},
     {{.name = "attention", .kind = OP_ATTENTION, .packed = true}, {64}, 1},
 };

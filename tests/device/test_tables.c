@@ -18,6 +18,7 @@
 #include "codegen/cuda_verify.h"
 #include "device/op_program.h"
 #include "engine/compile.h"
+#include "task/task_verify.h"
 
 #define DIE(...) (print_error(__VA_ARGS__), print_error("\n"), assert_true(!"as said above"))
 
@@ -175,13 +176,13 @@ static const struct form {
     {{.name = "attention_step", .kind = OP_ATTENTION_STEP, .rides = true}, {1}},
     {{.name = "attention_step.few", .kind = OP_ATTENTION_STEP}, {8, 16}},
     {{.name = "attention_whole", .kind = OP_ATTENTION_WHOLE, .packed = true}, {8, 16}},
-    {{.name = "attention_combine", .kind = OP_ATTENTION_COMBINE, .packed = true}, {8, 16}},
+    {{.name = "attention_merge", .kind = OP_ATTENTION_MERGE, .packed = true}, {8, 16}},
     {{.name = "linear", .kind = OP_LINEAR, .rides = true}, {1}},
     {{.name = "linear.plain", .kind = OP_LINEAR}, {1}},
     {{.name = "linear.packed", .kind = OP_LINEAR, .packed = true}, {8, 16, 64, 128}},
     {{.name = "linear.down", .kind = OP_LINEAR, .packed = true, .wide_k = true}, {8, 17, 64}},
-    {{.name = "linear_parts", .kind = OP_LINEAR_PARTS, .packed = true}, {32, 64}},
-    {{.name = "linear_sum", .kind = OP_LINEAR_SUM, .packed = true}, {32, 64}},
+    {{.name = "linear_splitk", .kind = OP_LINEAR_SPLITK, .packed = true}, {32, 64}},
+    {{.name = "splitk_sum", .kind = OP_SPLITK_SUM, .packed = true}, {32, 64}},
     {{.name = "gated_mlp", .kind = OP_GATED_MLP, .rides = true}, {1}},
     {{.name = "gated_mlp.packed", .kind = OP_GATED_MLP, .packed = true}, {8, 16}},
     {{.name = "gated_mlp.summed", .kind = OP_GATED_MLP, .packed = true, .summed = true}, {64, 128}},
@@ -190,7 +191,7 @@ static const struct form {
     {{.name = "sum_squares", .kind = OP_SUM_SQUARES, .packed = true}, {64}},
     {{.name = "lm_head", .kind = OP_LM_HEAD, .rides = true}, {1}},
     {{.name = "lm_head.packed", .kind = OP_LM_HEAD, .packed = true}, {8, 17}},
-    {{.name = "clear", .kind = OP_CLEAR}, {8}},
+    {{.name = "reset_sentinels", .kind = OP_RESET_SENTINELS}, {8}},
     {{.name = "sample", .kind = OP_SAMPLE}, {4}},
 };
 
@@ -235,34 +236,77 @@ static void every_mutant_is_killed(void **state) {
     assert_int_equal(all.missed, 0);
 }
 
-/* Whole programs, as the engine compiles them for cards of two kinds. */
+/* A golden model's program, as the engine compiles it for cards of that kind. */
+static struct prog_header *compile_golden(const char *name, uint32_t cc) {
+    struct diag d = {0};
+    struct model *model;
+    struct compile_options o;
+    struct prog_header *p;
+    char dir[100];
+    snprintf(dir, sizeof dir, "tests/golden/models/%s", name);
+    compile_options_init(&o);
+    const struct device device = device_cuda(cc, 17, 3.35);
+    compile_options_cuda(&o, &device);
+    o.n_slots = 64;
+    o.max_batched_tokens = 256;
+    if (model_open(&d, dir, NULL, &model) != QN_OK ||
+        compile_model(&d, model, &o, NULL, NULL, &p) != QN_OK ||
+        cuda_verify_program(&d, p, cc) != QN_OK)
+        DIE("%s: %s", name, d.message);
+    model_free(model);
+    return p;
+}
+
 static void programs_pass(void **state) {
-    static const char *const models[] = {"qwen3-tied", "qwen2-window", "llama2-mha", "qwen3-mqa"};
+    static const char *const models[] = {"qwen3-tied", "qwen2-window", "llama2-mha",
+                                         "qwen3-mqa",  "qwen2-mixed",  "qwen3-mixed"};
     (void)state;
     for (size_t i = 0; i < COUNT_OF(models); i++)
-        for (uint32_t cc = 80; cc <= 90; cc += 10) {
-            struct diag d = {0};
-            struct model *model;
-            struct compile_options o;
-            struct prog_header *p;
-            char dir[100];
-            snprintf(dir, sizeof dir, "tests/golden/models/%s", models[i]);
-            compile_options_init(&o);
-            const struct device device = device_cuda(cc, 17, 3.35);
-            compile_options_cuda(&o, &device);
-            o.n_slots = 64;
-            o.max_batched_tokens = 256;
-            if (model_open(&d, dir, NULL, &model) != QN_OK ||
-                compile_model(&d, model, &o, NULL, NULL, &p) != QN_OK ||
-                cuda_verify_program(&d, p, cc) != QN_OK)
-                DIE("%s: %s", models[i], d.message);
-            free(p);
-            model_free(model);
-        }
+        for (uint32_t cc = 80; cc <= 90; cc += 10) free(compile_golden(models[i], cc));
+}
+
+/* Where layers differ in what they see, another layer's window is noticed: in an operator of the
+ * program by its proof, and by the tables before they are made; in a descriptor by theirs. */
+static void windows_of_other_layers_are_killed(void **state) {
+    const uint32_t window = 140; /* qwen3-mixed's */
+    struct prog_header *p = compile_golden("qwen3-mixed", CC);
+    uint32_t n_ops = 0, n_tasks = 0;
+    struct made m;
+    (void)state;
+    make(p, CC, &m);
+    for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++) {
+        struct prog_op *op = (struct prog_op *)&PROG(p, OP)[i];
+        const bool sees = op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_STEP ||
+                          op->kind == OP_ATTENTION_WHOLE || op->kind == OP_ATTENTION_MERGE;
+        struct diag d = {0};
+        uint64_t bytes;
+        if (!sees) continue;
+        op->attrs.window = window - op->attrs.window;
+        assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
+        assert_non_null(strstr(d.message, "its attributes do not fit the model"));
+        assert_int_equal(cuda_tables_plan(&d, p, m.places, &bytes), QN_EUNSUPPORTED);
+        op->attrs.window = window - op->attrs.window;
+        n_ops++;
+    }
+    for (uint64_t i = 0; i < m.n_tasks; i++) {
+        struct diag d = {0};
+        if (m.tasks[i].kind != OP_ATTENTION && m.tasks[i].kind != OP_ATTENTION_STEP &&
+            m.tasks[i].kind != OP_ATTENTION_WHOLE && m.tasks[i].kind != OP_ATTENTION_MERGE)
+            continue;
+        if (n_tasks++ % 64 != 0) continue; /* each proof is of the whole table */
+        m.tasks[i].k = window - m.tasks[i].k;
+        assert_int_equal(cuda_verify(&d, p, &m.tables), QN_EVERIFY);
+        assert_non_null(strstr(d.message, "k of its descriptor"));
+        m.tasks[i].k = window - m.tasks[i].k;
+    }
+    assert_true(n_ops >= 4 && n_tasks >= 64);
+    unmake(&m);
+    free(p);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(programs_pass),
+                                       cmocka_unit_test(windows_of_other_layers_are_killed),
                                        cmocka_unit_test(every_mutant_is_killed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,7 +69,7 @@ static long setting(const char *name, long otherwise) {
 }
 
 static uint64_t capacity(void) {
-    return (uint64_t)setting("QN_EMU_GIB", 8) << 30;
+    return (uint64_t)setting("QN_EMU_GIB", 1) << 30;
 }
 
 #define X(name, arguments) __attribute__((visibility("default"))) cu_result name arguments;

@@ -15,7 +15,7 @@
  * What it is not: a measure of speed; a test of weak memory (accesses happen in program order); the
  * tensor core's rounding (sums of a product are exact here, then rounded once).
  *
- * Environment: QN_EMU_DEVICES (1), of each of which: QN_EMU_SMS (4), QN_EMU_GIB of memory (8; taken
+ * Environment: QN_EMU_DEVICES (1), of each of which: QN_EMU_SMS (4), QN_EMU_GIB of memory (1; taken
  * as it is used), QN_EMU_ARCH (90; 80: the kernels before Hopper; 90,80: of two), QN_EMU_SEED (0:
  * in turn; otherwise who runs next, and when copies land, is drawn).
  */

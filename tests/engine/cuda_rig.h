@@ -24,7 +24,7 @@
 #include "engine/recipe.h"
 #include "engine/compile.h"
 #include "engine/compile_option.h"
-#include "engine/trace.h"
+#include "runtime/trace_rings.h"
 
 /* The patience is a slow emulated card's, on a busy host. */
 enum { N_SLOTS = 8, MAX_SLOTS = 64, MAX_LEN = 512, MAX_OUT = 64, PATIENCE_S = 300 };
@@ -51,7 +51,7 @@ struct rig_options {
     bool break_event;     /* one event wants a trigger that never comes */
     bool coarse;          /* as the engine compiles for CUDA: operators wait for whole operators */
     bool hybrid, jit;     /* attention, or all tasks, are handed out at run time; else none */
-    uint64_t carry_bytes;
+    uint64_t transport_bytes;
     uint32_t flight;     /* not 0: traced, with that many pages in flight and no guesses */
     const char *options; /* compile options, or NULL */
 };
@@ -69,7 +69,7 @@ static inline void rig_close(struct rig *r) {
 static inline void break_event(struct prog_header *p) {
     const struct prog_variant *v = PROG(p, VARIANT);
     struct prog_event *event = (struct prog_event *)PROG(p, EVENT) + v->first_event;
-    for (event += v->n_events / 2; event->carry != CARRY_PLAIN;) event++;
+    for (event += v->n_events / 2; event->transport != TRANSPORT_COUNTER;) event++;
     event->n_triggers++;
 }
 
@@ -80,8 +80,8 @@ static inline int open_traced(struct diag *d, const struct backend_config *confi
     backend_cuda_defaults(&cuda);
     cuda.flight = flight;
     cuda.stream = CUDA_STREAM_LIST;
-    TRY(trace_new(d, r->program->n_workers, 0, &r->trace));
-    trace_switch(r->trace, true);
+    TRY(trace_rings_new(d, r->program->n_workers, 0, &r->trace));
+    trace_rings_switch(r->trace, true);
     traced.trace = r->trace;
     return backend_cuda_open(d, r->program, r->weights, &traced, &cuda, &r->instance);
 }
@@ -108,7 +108,7 @@ static inline int rig_open(struct diag *d, const struct backend *backend,
     c.cut_qkv = c.join_heads = c.target == TARGET_CUDA || o->coarse;
     c.task.coarse_events = o->coarse;
     c.cut_linear = device.compute.has.wgmma;
-    c.task.carry_bytes = o->carry_bytes;
+    c.task.transport_bytes = o->transport_bytes;
     if (c.target == TARGET_CUDA) TRY(compile_option_apply(d, getenv("QN_TEST_OPTIONS"), &c));
     TRY(compile_option_apply(d, o->options, &c));
     TRY(compile_model(d, r->model, &c, NULL, NULL, &r->program));

@@ -17,7 +17,8 @@
 #include "engine/compile.h"
 #include "engine/cuda_plan.h"
 #include "engine/fake_driver.h"
-#include "engine/trace.h"
+#include "inspect/trace.h"
+#include "runtime/trace_rings.h"
 
 #define MODEL "tests/golden/models/qwen3-tied"
 
@@ -211,8 +212,8 @@ static void check_trace(struct backend_instance *i, uint64_t start, uint32_t n_i
 
 static struct backend_instance *open_traced(uint64_t limit) {
     struct diag d = {0};
-    assert_int_equal(trace_new(&d, N_WORKERS, limit, &config.trace), QN_OK);
-    trace_switch(config.trace, true);
+    assert_int_equal(trace_rings_new(&d, N_WORKERS, limit, &config.trace), QN_OK);
+    trace_rings_switch(config.trace, true);
     struct backend_instance *i = open_well(MODE_WELL);
     assert_non_null(i);
     return i;
@@ -239,7 +240,7 @@ static void test_trace(void **state) {
         check_trace(i, start, 24 + 4 * k, false);
     }
     assert_true(launches(i) > 1);
-    trace_switch(config.trace, false);
+    trace_rings_switch(config.trace, false);
     expect_tokens(i, submit(i, 5, 1, 4), 5, 1, 4);
     check_trace(i, start, 32, false);
     close_traced(i);

@@ -6,6 +6,7 @@
  * is the length of a long context (1100, at most 40000). With tests/emulator's libraries for the
  * driver and NVRTC the same tests run on no GPU at all. */
 #include "engine/cuda_rig.h"
+#include "inspect/trace.h"
 
 #include "base/jsonio.h"
 
@@ -192,38 +193,46 @@ static uint32_t fewer_workers(void) {
     return device.compute.n_workers > 37 ? 37 : device.compute.n_workers - 1;
 }
 
-/* Alone, in a batch, with prompts cut into other chunks, on fewer SMs, by flags instead of
- * counters, handed out at run time. */
-static void test_same_in_any_company(void **state) {
-    (void)state;
-    need_gpu();
+/* A model's requests alone, in a batch, and as each of the others says, which differ in what is not
+ * to matter. */
+static void compare_company(const char *dir, const struct rig_options *others, size_t n_others) {
     struct request q[N_MIX];
     static struct result alone[N_MIX], have[N_MIX];
-    const struct rig_options others[] = {{.dir = ANY, .max_batched = 8},
-                                         {.dir = ANY, .n_workers = fewer_workers()},
-                                         {.dir = ANY, .carry_bytes = 1 << 14, .coarse = true},
-                                         {.dir = ANY, .hybrid = true, .coarse = true},
-                                         {.dir = ANY, .jit = true},
-                                         {.dir = ANY, .max_batched = 128},
-                                         {.dir = ANY, .carry_bytes = 1 << 20},
-                                         {.dir = ANY, .jit = true, .coarse = true}};
     struct rig r;
-    open_well(&backend_cuda, &(struct rig_options){.dir = ANY}, &r);
+    open_well(&backend_cuda, &(struct rig_options){.dir = dir}, &r);
     mix(q, r.model->spec.vocab);
     for (int i = 0; i < N_MIX; i++) generate(&r, &q[i], 1, &alone[i]);
     generate(&r, q, N_MIX, have);
     for (int i = 0; i < N_MIX; i++) assert_same(&alone[i], &have[i], "in a batch");
     rig_close(&r);
-    for (size_t k = 0; k < (is_brief() ? 4 : COUNT_OF(others)); k++) {
-        char what[80];
-        snprintf(what, sizeof what, "chunks of %u, %u workers, carry %u, JIT %d %d",
-                 others[k].max_batched, others[k].n_workers, (uint32_t)others[k].carry_bytes,
-                 others[k].hybrid, others[k].jit);
-        open_well(&backend_cuda, &others[k], &r);
+    for (size_t k = 0; k < n_others; k++) {
+        struct rig_options o = others[k];
+        char what[120];
+        o.dir = dir;
+        snprintf(what, sizeof what, "chunks of %u, %u workers, carry-bytes %u, JIT %d %d, %s",
+                 o.max_batched, o.n_workers, (uint32_t)o.transport_bytes, o.hybrid, o.jit,
+                 o.options != NULL ? o.options : "");
+        open_well(&backend_cuda, &o, &r);
         generate(&r, q, N_MIX, have);
         for (int i = 0; i < N_MIX; i++) assert_same(&alone[i], &have[i], what);
         rig_close(&r);
     }
+}
+
+/* With prompts cut into other chunks, on fewer SMs, by flags instead of counters, handed out at run
+ * time. */
+static void test_same_in_any_company(void **state) {
+    (void)state;
+    need_gpu();
+    const struct rig_options others[] = {{.max_batched = 8},
+                                         {.n_workers = fewer_workers()},
+                                         {.transport_bytes = 1 << 14, .coarse = true},
+                                         {.hybrid = true, .coarse = true},
+                                         {.jit = true},
+                                         {.max_batched = 128},
+                                         {.transport_bytes = 1 << 20},
+                                         {.jit = true, .coarse = true}};
+    compare_company(ANY, others, is_brief() ? 4 : COUNT_OF(others));
 }
 
 /* Nothing is a multiple of a tile: 360 rows of QKV, 264 and 328 columns, heads of 72 in a group of
@@ -245,8 +254,8 @@ static void test_same_in_any_company(void **state) {
 #define WIDE_ATTENTION                                                                             \
     "\"head_dim\": 64, \"intermediate_size\": 512, \"num_attention_heads\": 256, "                 \
     "\"num_key_value_heads\": 16, "
-/* Nine k-tiles: partial sum 0 has two, the others one. Some workers' row blocks of LINEAR_PARTS are
- * of two sums. */
+/* Nine k-tiles: partial sum 0 has two, the others one. Some workers' row blocks of LINEAR_SPLITK
+ * are of two sums. */
 #define PARTS_SHAPE                                                                                \
     "\"head_dim\": 64, \"intermediate_size\": 2304, \"num_attention_heads\": 8, "                  \
     "\"num_key_value_heads\": 4, "
@@ -258,8 +267,8 @@ static void test_same_in_any_company(void **state) {
 #define STREAM_SHAPE                                                                               \
     "\"head_dim\": 64, \"intermediate_size\": 512, \"num_attention_heads\": 4, "                   \
     "\"num_key_value_heads\": 2, "
-/* What CLEAR can be there for: all is packed by who writes it. */
-#define FILLED_SHAPE                                                                               \
+/* What RESET_SENTINELS can be there for: all is packed by who writes it. */
+#define SENTINEL_SHAPE                                                                             \
     "\"head_dim\": 128, \"intermediate_size\": 512, \"num_attention_heads\": 2, "                  \
     "\"num_key_value_heads\": 1, "
 /* A hidden size of more k-tiles than a block has warps. */
@@ -352,7 +361,7 @@ static void test_same_packed(void **state) {
     const struct rig_options even[] = {{.coarse = true, .max_batched = 256, .n_slots = 24},
                                        {.coarse = true, .max_batched = 16, .n_slots = 16}};
     const struct rig_options parts[] = {
-        {.coarse = true, .max_batched = 64, .n_slots = 24, .options = "tile.linear_parts=4x3"},
+        {.coarse = true, .max_batched = 64, .n_slots = 24, .options = "tile.linear_splitk=4x3"},
         {.coarse = true, .max_batched = 64, .n_slots = 24},
         {.coarse = true, .max_batched = 32, .n_slots = 24, .n_workers = 3}};
     /* Tiles of 128 tokens with an odd number of row blocks, too. */
@@ -425,15 +434,15 @@ static void test_many(void **state) {
     for (size_t k = 0; k < COUNT_OF(many); k++) {
         struct rig_options o = many[k];
         char what[20];
-        uint32_t alone = 0;
+        uint32_t n_decode_only = 0;
         o.dir = dir;
         o.coarse = o.dummy = true;
         o.n_slots = N_MANY;
         o.options = "attention=batch";
         open_well(&backend_cuda, &o, &r);
         for (uint64_t i = 0; i < r.program->section[SECTION_VARIANT].count; i++)
-            alone += PROG(r.program, VARIANT)[i].alone;
-        assert_int_equal(alone, k + 1);
+            n_decode_only += PROG(r.program, VARIANT)[i].decode_only;
+        assert_int_equal(n_decode_only, k + 1);
         snprintf(what, sizeof what, "%u rows", o.max_batched);
         for (int first = 0; first < 2; first++) {
             generate(&r, q + first, N_MANY - first, have + first);
@@ -451,7 +460,7 @@ static void test_wide_rows(void **state) {
     need_gpu();
     static const uint32_t lengths[N_MIX] = {1, 2, 17, 3, 2, 1}, brief[N_MIX] = {1, 2, 9, 3, 1, 1};
     const struct rig_options wide[] = {
-        {.coarse = true, .max_batched = 1, .max_len = 512, .carry_bytes = 1 << 16},
+        {.coarse = true, .max_batched = 1, .max_len = 512, .transport_bytes = 1 << 16},
         {.coarse = true, .max_batched = 256},
         {.coarse = true, .max_batched = 16}};
     compare_packed("{" WIDE_MLP MADE_UP("72", "331") "}", is_brief() ? brief : lengths, wide,
@@ -463,29 +472,29 @@ static void test_wide_rows(void **state) {
 /* Activations of a few rows that are empty words until they are stored, in graphs of 8 and of 16
  * rows, whose rows come and go; against flags and counters, which those of the model row by row
  * are. */
-static void test_filled(void **state) {
+static void test_sentinels(void **state) {
     (void)state;
     need_gpu();
     static const uint32_t lengths[N_MIX] = {1, 2, 12, 1, 15, 3}, few[N_MIX] = {1, 2, 3, 1, 9, 1};
-    struct rig_options filled[] = {{.coarse = true,
-                                    .max_batched = 16,
-                                    .n_workers = 17,
-                                    .carry_bytes = 1 << 16,
-                                    .options = "attention=whole"}};
-    const char *config = "{" FILLED_SHAPE MADE_UP("256", "1271") "}";
-    char dir[] = "/tmp/quern-filled-XXXXXX";
+    struct rig_options sentinels[] = {{.coarse = true,
+                                       .max_batched = 16,
+                                       .n_workers = 17,
+                                       .transport_bytes = 1 << 16,
+                                       .options = "attention=whole"}};
+    const char *config = "{" SENTINEL_SHAPE MADE_UP("256", "1271") "}";
+    char dir[] = "/tmp/quern-sentinels-XXXXXX";
     struct rig r;
     uint32_t n = 0;
     write_model(dir, config);
-    filled[0].dir = dir;
-    filled[0].dummy = true;
-    open_well(&backend_cuda, &filled[0], &r);
+    sentinels[0].dir = dir;
+    sentinels[0].dummy = true;
+    open_well(&backend_cuda, &sentinels[0], &r);
     for (uint64_t i = 0; i < r.program->section[SECTION_TENSOR].count; i++)
-        n += PROG(r.program, TENSOR)[i].carry == CARRY_SPACE;
+        n += PROG(r.program, TENSOR)[i].transport == TRANSPORT_SPACE;
     assert_int_equal(n, 2); /* of 8 and of 16 rows */
     rig_close(&r);
     drop_model(dir);
-    compare_packed(config, is_brief() ? few : lengths, filled, 1);
+    compare_packed(config, is_brief() ? few : lengths, sentinels, 1);
 }
 
 /* A prompt of n as `dir`'s model continues it: alone, beside another request, and as each of the
@@ -519,7 +528,7 @@ static void compare_long(const char *dir, bool dummy, uint32_t n, const struct r
 /* A context whose pieces are many: in pieces spread over the device and merged afterwards, as one
  * worker goes through it (as many (row, KV head) items as workers: it is not cut), and with
  * ATTENTION_STEP, of which few workers have runs of pieces; parts that carry flags, many of them
- * and so few that ATTENTION_COMBINE polls them. Then a window that begins within a piece, and more
+ * and so few that ATTENTION_MERGE polls them. Then a window that begins within a piece, and more
  * heads than half a tensor core's rows. */
 static void test_long_context(void **state) {
     (void)state;
@@ -527,7 +536,7 @@ static void test_long_context(void **state) {
     const char *length = getenv("QN_TEST_CONTEXT");
     const uint32_t n = length ? (uint32_t)atoi(length) : is_brief() ? 1040 : 1100;
     assert_in_range(n, 1, MAX_CONTEXT - 8);
-    const struct rig_options others[] = {{.coarse = true, .carry_bytes = 1 << 16},
+    const struct rig_options others[] = {{.coarse = true, .transport_bytes = 1 << 16},
                                          {.coarse = true, .n_workers = 3, .options = "kv-block=16"},
                                          {.coarse = true, .n_workers = 3},
                                          {.coarse = true},
@@ -649,6 +658,39 @@ static void test_like_the_cpu(void **state) {
     compare_cpu(&(struct rig_options){.dir = ANY});
 }
 
+/* Layers that see all of the context beside others that see a window, smaller and larger than a
+ * piece: every form of attention, in any company; against the CPU with heads of wgmma's width; then
+ * a window that ends within a run of pieces. */
+#define MIXED_SHAPE(window, more)                                                                  \
+    "{\"architectures\": [\"Qwen2ForCausalLM\"], \"model_type\": \"qwen2\", "                      \
+    "\"hidden_act\": \"silu\", \"hidden_size\": 256, \"intermediate_size\": 128, "                 \
+    "\"num_hidden_layers\": 3, \"vocab_size\": 301, \"max_position_embeddings\": 4096, "           \
+    "\"use_sliding_window\": true, \"sliding_window\": " window ", " more                          \
+    "\"rms_norm_eps\": 1e-06, \"rope_theta\": 10000, \"torch_dtype\": \"bfloat16\", "              \
+    "\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\"]}"
+static void test_mixed_windows(void **state) {
+    (void)state;
+    need_gpu();
+    const struct rig_options others[] = {
+        {.max_batched = 8, .coarse = true, .options = "attention=whole"},
+        {.coarse = true, .transport_bytes = 1 << 16},
+        {.n_workers = fewer_workers(), .options = "qkv=split"},
+        {.jit = true, .coarse = true},
+        {.max_batched = 128}};
+    compare_company(GOLDEN "/qwen3-mixed", others, is_brief() ? 3 : COUNT_OF(others));
+    char heads[] = "/tmp/quern-mixed-XXXXXX", runs[] = "/tmp/quern-mixed-XXXXXX";
+    write_model(heads, MIXED_SHAPE("30", "\"num_attention_heads\": 4, "
+                                         "\"num_key_value_heads\": 2, "));
+    compare_cpu(&(struct rig_options){.dir = heads, .dummy = true});
+    drop_model(heads);
+    const struct rig_options two[] = {{.coarse = true, .transport_bytes = 1 << 16, .n_workers = 3},
+                                      {.coarse = true, .n_workers = 2}};
+    write_model(runs, MIXED_SHAPE("700", "\"num_attention_heads\": 8, "
+                                         "\"num_key_value_heads\": 1, "));
+    compare_long(runs, true, is_brief() ? 1040 : 1100, two, is_brief() ? 1 : 2);
+    drop_model(runs);
+}
+
 /* A stop id is not chosen before min_tokens, and ends the request from there on. */
 static void test_early_stops(void **state) {
     (void)state;
@@ -681,7 +723,7 @@ static void test_wide_heads(void **state) {
     (void)state;
     need_gpu();
     const struct rig_options others[] = {
-        {.coarse = true, .n_workers = 3, .carry_bytes = 1 << 16},
+        {.coarse = true, .n_workers = 3, .transport_bytes = 1 << 16},
         {.coarse = true, .max_batched = 16, .options = "kv-block=8"},
         {.n_workers = 1}};
     char dir[] = "/tmp/quern-wide-XXXXXX";
@@ -699,15 +741,15 @@ static void test_deep_heads(void **state) {
     need_gpu();
     static const uint32_t lengths[N_MIX] = {1, 2, 3, 1, 131, 2};
     const struct rig_options others[] = {
-        {.coarse = true, .n_workers = 2, .carry_bytes = 1 << 16},
+        {.coarse = true, .n_workers = 2, .transport_bytes = 1 << 16},
         {.coarse = true, .max_batched = 16, .options = "kv-block=8"}};
     const struct rig_options whole[] = {
         {.coarse = true, .max_batched = 8, .options = "attention=whole"}};
     char dir[] = "/tmp/quern-deep-XXXXXX";
     write_model(dir, "{" DEEP_HEADS MADE_UP("64", "331") "}");
-    compare_long(dir, true, 530, others, COUNT_OF(others));
+    compare_long(dir, true, 530, others, is_brief() ? 1 : COUNT_OF(others));
     drop_model(dir);
-    compare_packed("{" DEEP_HEADS MADE_UP("64", "331") "}", lengths, whole, 1);
+    if (!is_brief()) compare_packed("{" DEEP_HEADS MADE_UP("64", "331") "}", lengths, whole, 1);
 }
 
 /* A residual stream of which a thread polls several words at once, and then more; of several rows,
@@ -718,7 +760,7 @@ static void test_wide_stream(void **state) {
     need_gpu();
     static const uint32_t lengths[N_MIX] = {1, 2, 1, 3, 2, 1};
     const struct rig_options others[] = {
-        {.coarse = true, .max_batched = 1, .max_len = 64, .carry_bytes = 1 << 17},
+        {.coarse = true, .max_batched = 1, .max_len = 64, .transport_bytes = 1 << 17},
         {.coarse = true, .max_batched = 8, .max_len = 64, .n_workers = 2},
         {.coarse = true, .max_batched = 8, .max_len = 64}};
     compare_packed("{" THIN_HEADS MADE_UP("4352", "331") "}", lengths, others,
@@ -739,7 +781,7 @@ static void test_whole_context(void **state) {
         {.coarse = true,
          .max_batched = 1,
          .n_workers = 5,
-         .carry_bytes = 1 << 16,
+         .transport_bytes = 1 << 16,
          .options = "attention=whole"},
         {.coarse = true, .max_batched = 16, .n_workers = 17, .options = "attention=whole"},
         {.coarse = true,
@@ -801,9 +843,9 @@ static void test_stall(void **state) {
     need_gpu();
     struct rig_options o = {.dir = ANY, .break_event = true, .coarse = true};
     stalls(&o);
-    o.carry_bytes = 1 << 20;
+    o.transport_bytes = 1 << 20;
     stalls(&o);
-    o.carry_bytes = 0;
+    o.transport_bytes = 0;
     o.jit = true;
     stalls(&o);
 }
@@ -835,8 +877,8 @@ int main(void) {
         cmocka_unit_test(test_close_busy),     cmocka_unit_test(test_long_context),
         cmocka_unit_test(test_same_packed),    cmocka_unit_test(test_wide_rows),
         cmocka_unit_test(test_same_tree),      cmocka_unit_test(test_wide_batches),
-        cmocka_unit_test(test_whole_context),  cmocka_unit_test(test_filled),
-        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_whole_context),  cmocka_unit_test(test_sentinels),
+        cmocka_unit_test(test_many),           cmocka_unit_test(test_mixed_windows),
     };
     const char *only = getenv("QN_TEST");
     if (only != NULL) cmocka_set_test_filter(only);

@@ -129,7 +129,8 @@ static void break_rank(struct rig *r, uint32_t rank) {
     const struct prog_header *p = r->program;
     const struct prog_variant *v = PROG(p, VARIANT);
     uint32_t at = v->first_event + v->n_events / 2;
-    while (PROG(p, EVENT)[at].carry != CARRY_PLAIN || PROG(p, EVENT)[at].n_tasks == 0) at++;
+    while (PROG(p, EVENT)[at].transport != TRANSPORT_COUNTER || PROG(p, EVENT)[at].n_tasks == 0)
+        at++;
     const struct prog_event *event = &PROG(p, EVENT)[at];
     cuda_rank_enter(of);
     for (uint32_t i = event->first_task; i < event->first_task + event->n_tasks; i++) {

@@ -187,8 +187,10 @@ static void test_golden(void **state) {
         "mistral-yarn",
         "qwen2",
         "qwen2-dynamic",
+        "qwen2-mixed",
         "qwen2-window",
         "qwen3",
+        "qwen3-mixed",
         "qwen3-mqa",
         "qwen3-tied",
         "qwen3-yarn",
@@ -216,11 +218,11 @@ static void run_one(const qn_engine_params *p, const int32_t *ids, size_t n, str
 static void test_chunks(void **state) {
     (void)state;
     static const char *const models[] = {GOLDEN "qwen3", GOLDEN "llama2-mha", GOLDEN "qwen2",
-                                         GOLDEN "mistral-window"};
+                                         GOLDEN "mistral-window", GOLDEN "qwen3-mixed"};
     static const uint32_t chunks[] = {1, 2, 16, 64};
     int32_t prompt[200];
     fill_prompt(prompt, 200, 1);
-    for (size_t m = 0; m < 4; m++) {
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
         struct result whole, cut;
         qn_engine_params p = params_for(models[m]);
         p.max_num_batched_tokens = 256; /* the whole prompt at once */
@@ -235,7 +237,7 @@ static void test_chunks(void **state) {
 
 static void test_workers(void **state) {
     (void)state;
-    static const char *const models[] = {GOLDEN "qwen3", GOLDEN "llama2-mha", GOLDEN "qwen3-mqa"};
+    static const char *const models[] = {GOLDEN "qwen3", GOLDEN "llama2-mha", GOLDEN "qwen3-mixed"};
     int32_t prompt[70];
     fill_prompt(prompt, 70, 2);
     for (size_t m = 0; m < 3; m++) {

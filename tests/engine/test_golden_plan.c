@@ -184,7 +184,7 @@ static void put_plan(const struct plan *plan, struct seen *seen, struct strbuf *
         put_ops(plan, v, seen, out, &line);
         assert_int_equal(strbuf_status(NULL, &line), QN_OK);
         strbuf_printf(out, "rows %u context %u%s placed %08x operators%s\n", v->n_rows, v->context,
-                      v->alone ? " alone" : "", placement(plan, v), strbuf_text(&line));
+                      v->decode_only ? " decode only" : "", placement(plan, v), strbuf_text(&line));
         strbuf_fini(&line);
     }
 }

@@ -43,7 +43,7 @@ static void make(struct made *m, const struct family *family, const struct model
     struct diag d = {0};
     m->arena = (struct arena){0};
     kgraph_init(&m->g, &m->arena, s, rows, rows, context);
-    m->g.alone = (cuts & KGRAPH_ALONE) != 0;
+    m->g.decode_only = (cuts & KGRAPH_DECODE_ONLY) != 0;
     const int rc = family->build(&d, &m->g, family, cuts);
     if (rc != QN_OK || kgraph_verify(&d, &m->g) != QN_OK) FAIL("cuts %u: %s", cuts, d.message);
 }
@@ -90,7 +90,7 @@ static void prove_planned(struct kgraph_meaning *m, const struct family *family,
                                        .cut_linear = device->has.wgmma && (off & 4) == 0,
                                        .whole_from = off & 8 ? 0 : 1,
                                        .places_all = true,
-                                       .carries = true};
+                                       .rides = true};
         struct plan_variant v[PLAN_MAX_VARIANTS];
         struct diag d = {0};
         uint32_t n;
@@ -110,6 +110,7 @@ static void every_cut_is_the_model(void **state) {
     specs[0].qk_norm = 1;
     specs[1].qkv_bias = specs[1].o_bias = specs[1].mlp_bias = 1;
     specs[2].sliding_window = 200;
+    specs[2].sees_all[0] = 1; /* of its two layers one has a window */
     specs[3].qkv_bias = specs[3].qk_norm = specs[3].tied = 1;
     for (size_t i = 0; i < COUNT_OF(specs); i++) {
         struct kgraph_meaning *m = meaning(&family_qwen3, &specs[i]);
@@ -195,7 +196,7 @@ static void planted_errors_are_named(void **state) {
     refused(&p, "that is: attention linear");
     plant_in(&p, STEP | PACKED);
     find_op(&p, OP_ATTENTION_STEP, 0)->attrs.scale = 1;
-    refused(&p, "that is: attention_combine linear");
+    refused(&p, "that is: attention_merge linear");
     /* the squares of an earlier stream */
     plant_in(&p, PACKED | STEP);
     find_op(&p, OP_GATED_MLP, 0)->in[MLP_SQUARES] = find_op(&p, OP_EMBED, -1)->out[STREAM_SQUARES];
@@ -223,7 +224,8 @@ static void no_other_operand_will_do(uint32_t cuts, uint32_t *n_refused) {
     const struct kgraph *g = &p.graph.g;
     for (size_t i = 0; i < g->ops.n; i++) {
         struct kop *op = &g->ops.items[i];
-        if (op->kind == OP_CLEAR || op->kind == OP_SAMPLE) continue; /* SAMPLE: see op_expr.def */
+        if (op->kind == OP_RESET_SENTINELS || op->kind == OP_SAMPLE)
+            continue; /* SAMPLE: see op_expr.def */
         for (int slot = 0; slot < OP_MAX_IN; slot++) {
             const int32_t right = op->in[slot];
             if (right == NO_TENSOR) continue;
@@ -256,7 +258,7 @@ static void other_operands_are_refused(void **state) {
                              KGRAPH_CUT_QKV,
                              STEP,
                              STEP | PACKED | KGRAPH_IMAGES,
-                             PACKED | KGRAPH_JOIN_HEADS | KGRAPH_CLEAR,
+                             PACKED | KGRAPH_JOIN_HEADS | KGRAPH_RESET_SENTINELS,
                              PACKED | KGRAPH_SUM_SQUARES,
                              PACKED | KGRAPH_SUM_SQUARES | KGRAPH_CUT_LINEAR | KGRAPH_IMAGES};
     uint32_t n_refused = 0;

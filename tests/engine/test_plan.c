@@ -59,22 +59,23 @@ static void as_many_requests_as_were_asked_for_run_together(void **state) {
     const uint32_t each = CEIL_DIV(p.max_model_len, plan.compile.kv_block);
     assert_true(info.kv_blocks >= 64 * each);
     assert_true(info.total_bytes <= plan.memory_limit);
+    assert_true(info.total_bytes + 4 * plan.kv_block_bytes > plan.memory_limit);
 }
 
-static void what_was_left_open_takes_a_part_of_the_memory(void **state) {
+/* On a GPU the cache takes what is left; what the user says is what it takes. */
+static void what_was_left_open_takes_the_rest_of_the_memory(void **state) {
     (void)state;
-    const uint64_t most = (uint64_t)4 << 30;
+    const uint64_t low = (uint64_t)50 << 30, high = (uint64_t)60 << 30;
     const struct {
         qn_engine_params p;
         uint64_t low, high; /* bytes of the cache */
     } cases[] = {
-        {{0}, most - (16 << 20), most},
-        {{.max_num_seqs = 64}, most - (16 << 20), most},
-        /* one request of so many positions, which is more */
-        {{.max_model_len = 32768}, (uint64_t)32768 * 147456, (uint64_t)32768 * 147456},
-        {{.max_num_seqs = 8, .max_model_len = 512}, 8 * 512 * 147456, 8 * 512 * 147456},
-        /* more than there is */
-        {{.max_num_seqs = 1024, .max_model_len = 8192}, (uint64_t)40 << 30, (uint64_t)60 << 30},
+        {{0}, low, high},
+        {{.max_num_seqs = 64}, low, high},
+        {{.max_model_len = 32768}, low, high},
+        {{.max_num_seqs = 8, .max_model_len = 512}, low, high},
+        {{.max_num_seqs = 1024, .max_model_len = 8192}, low, high},
+        {{.gpu_memory_utilization = 0.5}, (uint64_t)18 << 30, (uint64_t)24 << 30},
         {{.kv_cache_memory_bytes = (uint64_t)6 << 30}, (uint64_t)5 << 30, (uint64_t)6 << 30},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -91,7 +92,7 @@ static void what_was_left_open_takes_a_part_of_the_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_many_requests_as_were_asked_for_run_together),
-        cmocka_unit_test(what_was_left_open_takes_a_part_of_the_memory),
+        cmocka_unit_test(what_was_left_open_takes_the_rest_of_the_memory),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
 }

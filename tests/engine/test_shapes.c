@@ -104,7 +104,7 @@ static void all_shapes_are_spread(void **state) {
 static uint32_t riding(const struct prog_header *p) {
     uint32_t n = 0;
     for (uint64_t e = 0; e < p->section[SECTION_EVENT].count; e++)
-        n += PROG(p, EVENT)[e].carry == CARRY_FLAG;
+        n += PROG(p, EVENT)[e].transport == TRANSPORT_FLAG;
     return n;
 }
 
@@ -120,7 +120,7 @@ static bool emits(const struct prog_header *p, const char *constant) {
 
 /* With data as flag: vectors of the residual stream ride on every shape, none without being asked.
  * If all that a single row's linear operators hand on rides, their code has no choices. */
-static void all_shapes_carry(void **state) {
+static void all_shapes_use_transports(void **state) {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(shapes); i++) {
         struct prog_header *p = compile(shapes[i], "", SMS, NULL);
@@ -152,7 +152,7 @@ static void thirty_two_rows_stream_where_they_can(void **state) {
         struct prog_header *hopper = compile_rows(shapes[i], "linear=parts", SMS, 32, NULL);
         struct prog_header *other = compile_for(shapes[i], "linear=whole", 80, SMS, 32, NULL);
         const bool streams = PROG(hopper, MODEL)->hidden >= PARTIALS * PACK_K;
-        assert_int_equal(count_ops(hopper, OP_LINEAR_PARTS) == 0, streams);
+        assert_int_equal(count_ops(hopper, OP_LINEAR_SPLITK) == 0, streams);
         assert_int_equal(count_ops(hopper, OP_SUM_SQUARES) == 0, streams);
         assert_true(count_ops(other, OP_SUM_SQUARES) > 0);
         const struct prog_variant *v =
@@ -177,8 +177,8 @@ static void all_options_compile(void **state) {
         for (size_t k = 0; k < COUNT_OF(options); k++)
             free(compile(shapes[i], options[k], SMS, NULL));
         struct prog_header *p = compile_rows(shapes[i], "linear=parts", SMS, PACK_NARROW, NULL);
-        assert_int_equal(count_ops(p, OP_LINEAR_PARTS), count_ops(p, OP_LINEAR_SUM));
-        assert_true(count_ops(p, OP_LINEAR_PARTS) > 0);
+        assert_int_equal(count_ops(p, OP_LINEAR_SPLITK), count_ops(p, OP_SPLITK_SUM));
+        assert_true(count_ops(p, OP_LINEAR_SPLITK) > 0);
         free(p);
         for (size_t k = 0; k < COUNT_OF(workers); k++)
             free(compile(shapes[i], "", workers[k], NULL));
@@ -203,11 +203,11 @@ static void fused_qkv_is_the_cpus(void **state) {
     model_free(model);
 }
 
-/* CLEAR is only where something rides on the words that it empties: no two of them share bytes
- * then, which would cost for nothing. The spaces of all graphs begin at the same place. */
-static void clear_is_not_there_for_nothing(void **state) {
+/* RESET_SENTINELS is only where something rides on the words that it empties: no two of them share
+ * bytes then, which would cost for nothing. The spaces of all graphs begin at the same place. */
+static void reset_is_not_there_for_nothing(void **state) {
     (void)state;
-    uint32_t n_clear = 0;
+    uint32_t n_resets = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         struct prog_header *p =
             compile_rows(shapes[i], "carry-bytes=65536,attention=whole", SMS, 16, NULL);
@@ -215,21 +215,21 @@ static void clear_is_not_there_for_nothing(void **state) {
             const struct prog_variant *v = &PROG(p, VARIANT)[k];
             uint32_t clear = 0, events = 0;
             for (uint32_t o = v->first_op; o < v->first_op + v->n_ops; o++)
-                clear += PROG(p, OP)[o].kind == OP_CLEAR;
+                clear += PROG(p, OP)[o].kind == OP_RESET_SENTINELS;
             for (uint32_t e = v->first_event; e < v->first_event + v->n_events; e++)
-                events += PROG(p, EVENT)[e].carry != CARRY_PLAIN;
+                events += PROG(p, EVENT)[e].transport != TRANSPORT_COUNTER;
             if (v->n_rows > 1) assert_int_equal(clear, events > 0);
-            n_clear += clear;
+            n_resets += clear;
         }
         uint64_t where = 0;
         for (uint64_t k = 0; k < p->section[SECTION_TENSOR].count; k++) {
-            if (PROG(p, TENSOR)[k].carry != CARRY_SPACE) continue;
+            if (PROG(p, TENSOR)[k].transport != TRANSPORT_SPACE) continue;
             if (where != 0) assert_int_equal(PROG(p, TENSOR)[k].where, where);
             where = PROG(p, TENSOR)[k].where;
         }
         free(p);
     }
-    assert_true(n_clear > 0);
+    assert_true(n_resets > 0);
 }
 
 /* Slices of a variant's operators of a kind; 0: it has none. */
@@ -344,9 +344,9 @@ static void logit_rows_per_request(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logit_rows_per_request),
-        cmocka_unit_test(clear_is_not_there_for_nothing),
+        cmocka_unit_test(reset_is_not_there_for_nothing),
         cmocka_unit_test(all_shapes_are_spread),
-        cmocka_unit_test(all_shapes_carry),
+        cmocka_unit_test(all_shapes_use_transports),
         cmocka_unit_test(thirty_two_rows_stream_where_they_can),
         cmocka_unit_test(all_options_compile),
         cmocka_unit_test(contexts_of_one_row),

@@ -16,7 +16,7 @@ struct fake_config {
     struct model_spec spec;
     uint32_t n_rows, n_logit_rows; /* T, L of the variant */
     uint32_t max_model_len, kv_block;
-    struct kv_row kv; /* of the KV cache; spec_kv_row's, or for ATTENTION, SPLIT, COMBINE any */
+    struct kv_row kv; /* of the KV cache; spec_kv_row's, or for ATTENTION, SPLIT, MERGE any */
 };
 
 struct fake_block { /* laid out as a program: header, then tables */
@@ -127,8 +127,8 @@ static inline void fake_ops_attention(struct fake *f) {
     op->in[ATTENTION_Q] = q, op->in[ATTENTION_KV] = kv;
     uint32_t P = (f->config.max_model_len + ATTENTION_PIECE - 1) / ATTENTION_PIECE;
     uint32_t part = op->out[0] = fake_tensor(f, F32, 1, T, s->n_heads, P, row->v_width + 2u);
-    op = fake_op(f, OP_ATTENTION_COMBINE, s->n_heads, 0, T);
-    op->in[COMBINE_PART] = part;
+    op = fake_op(f, OP_ATTENTION_MERGE, s->n_heads, 0, T);
+    op->in[MERGE_PART] = part;
     op->out[0] = fake_tensor(f, F32, 1, T, o_size, 1, 1);
 }
 

@@ -370,12 +370,12 @@ static void split_case(struct fake *f, const struct cpu_isa *isa) {
     size_t bytes = (size_t)f->batch.rows.n_rows * f->config.spec.n_heads * f->config.kv.v_width * 4;
     fake_run(f, isa, OP_ATTENTION);
     for (uint32_t slices = 1; slices < 60; slices += 19) {
-        memset(fake_out(f, OP_ATTENTION_COMBINE, 0), 0xff, bytes);
+        memset(fake_out(f, OP_ATTENTION_MERGE, 0), 0xff, bytes);
         memset(fake_out(f, OP_ATTENTION_SPLIT, 0), 0xff,
                f->program->tensors[f->program->ops[OP_ATTENTION_SPLIT].out[0]].bytes);
         fake_run_cut(f, isa, OP_ATTENTION_SPLIT, 0, slices);
-        fake_run_cut(f, isa, OP_ATTENTION_COMBINE, slices % 5 + 1, 2);
-        assert_memory_equal(fake_out(f, OP_ATTENTION_COMBINE, 0), fake_out(f, OP_ATTENTION, 0),
+        fake_run_cut(f, isa, OP_ATTENTION_MERGE, slices % 5 + 1, 2);
+        assert_memory_equal(fake_out(f, OP_ATTENTION_MERGE, 0), fake_out(f, OP_ATTENTION, 0),
                             bytes);
     }
 }

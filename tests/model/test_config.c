@@ -192,6 +192,53 @@ static void biases_are_read_where_the_family_has_them(void **state) {
     assert_int_equal(c.spec.o_bias, 0);
 }
 
+/* What layers 0 and 1 see, as transformers has it. */
+static void mixed_windows(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        uint32_t want[2];
+    } cases[] = {
+        {"{" QWEN2 "," SIZES
+         ",\"sliding_window\":77,\"use_sliding_window\":true,\"max_window_layers\":1}",
+         {0, 77}},
+        {"{" QWEN3 "," SIZES ",\"use_sliding_window\":true,\"max_window_layers\":1}", {0, 4096}},
+        {"{" QWEN2 "," SIZES
+         ",\"sliding_window\":77,\"use_sliding_window\":true,\"max_window_layers\":-1}",
+         {77, 77}},
+        {"{" QWEN3 "," SIZES
+         ",\"sliding_window\":9,\"use_sliding_window\":true,\"max_window_layers\":1,"
+         "\"layer_types\":[\"sliding_attention\",\"full_attention\"]}",
+         {9, 0}},
+        {"{" QWEN2 "," SIZES ",\"sliding_window\":9,\"use_sliding_window\":true,"
+         "\"layer_types\":[\"attention\",\"sliding_attention\"]}",
+         {0, 9}},
+        {"{" QWEN2 "," SIZES ",\"sliding_window\":9,\"use_sliding_window\":true,"
+         "\"max_window_layers\":0,\"layer_types\":[\"full_attention\",\"full_attention\"]}",
+         {0, 0}},
+        {"{" QWEN2 "," SIZES ",\"sliding_window\":9,\"use_sliding_window\":true,"
+         "\"max_window_layers\":1,\"layer_types\":null}",
+         {0, 9}},
+        /* switched off: not read */
+        {"{" QWEN2 "," SIZES
+         ",\"sliding_window\":0,\"use_sliding_window\":false,\"max_window_layers\":-3}",
+         {0, 0}},
+        {"{" MISTRAL "," SIZES
+         ",\"sliding_window\":9,\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]}",
+         {9, 9}},
+        {"{" MISTRAL "," SIZES ",\"sliding_window\":9,\"use_sliding_window\":false}", {9, 9}},
+        {"{" LLAMA "," SIZES
+         ",\"sliding_window\":9,\"layer_types\":[\"sliding_attention\",\"full_attention\"]}",
+         {0, 0}},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const struct hf_config c = good(cases[i].text);
+        for (uint32_t layer = 0; layer < 2; layer++)
+            if (spec_window(&c.spec, layer) != cases[i].want[layer])
+                UTIL_FAIL("%s: layer %u", cases[i].text, layer);
+    }
+}
+
 static void windows(void **state) {
     (void)state;
     static const struct {
@@ -223,9 +270,27 @@ static void windows(void **state) {
     for (size_t i = 0; i < COUNT_OF(cases); i++)
         if (good(cases[i].text).spec.sliding_window != cases[i].want)
             UTIL_FAIL("%s", cases[i].text);
-    bad("{" QWEN2 "," SIZES
-        ",\"sliding_window\":77,\"use_sliding_window\":true,\"max_window_layers\":1}",
-        QN_EUNSUPPORTED, "config.json: use_sliding_window: 1 of 2 layers slide; want all or none");
+    bad("{" QWEN3 "," SIZES ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+        QN_EFORMAT,
+        "config.json: layer_types: layer 1 is sliding_attention: want use_sliding_window true and "
+        "a sliding_window");
+    bad("{" QWEN3 "," SIZES ",\"use_sliding_window\":true,\"sliding_window\":null,"
+        "\"layer_types\":[\"sliding_attention\",\"full_attention\"]}",
+        QN_EFORMAT,
+        "config.json: layer_types: layer 0 is sliding_attention: want use_sliding_window true and "
+        "a sliding_window");
+    bad("{" QWEN2 "," SIZES ",\"sliding_window\":0,\"use_sliding_window\":true}", QN_EFORMAT,
+        "config.json: sliding_window: want an integer from 1 to 2147483647, have 0");
+    bad("{" MISTRAL "," SIZES
+        ",\"sliding_window\":9,\"layer_types\":[\"sliding_attention\",\"full_attention\"]}",
+        QN_EUNSUPPORTED,
+        "config.json: layer_types: want sliding_attention in every layer of this architecture, as "
+        "sliding_window says, have 'full_attention'");
+    bad("{" MISTRAL "," SIZES
+        ",\"sliding_window\":null,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+        QN_EUNSUPPORTED,
+        "config.json: layer_types: want full_attention in every layer where sliding_window is "
+        "null, have 'sliding_attention'");
     bad("{" QWEN3 "," SIZES ",\"layer_types\":[\"full_attention\"]}", QN_EFORMAT,
         "config.json: layer_types: want 2 entries, have 1");
     bad("{" QWEN3 "," SIZES ",\"layer_types\":[\"full_attention\",\"chunked_attention\"]}",
@@ -526,6 +591,7 @@ int main(void) {
         cmocka_unit_test(dtypes_are_spelled_in_many_ways),
         cmocka_unit_test(biases_are_read_where_the_family_has_them),
         cmocka_unit_test(windows),
+        cmocka_unit_test(mixed_windows),
         cmocka_unit_test(rope_has_two_spellings),
         cmocka_unit_test(original_lengths),
         cmocka_unit_test(other_ropes_are_refused),

@@ -131,7 +131,7 @@ static void attention_can_be_split(void **state) {
     struct opened o;
     open_graph(&o, "LlamaForCausalLM", "", 3, 3, true);
     want_ops(&o.g,
-             (enum op_kind[]){OP_QKV, OP_ATTENTION_SPLIT, OP_ATTENTION_COMBINE, OP_LINEAR,
+             (enum op_kind[]){OP_QKV, OP_ATTENTION_SPLIT, OP_ATTENTION_MERGE, OP_LINEAR,
                               OP_GATED_MLP, OP_LINEAR},
              6);
     const struct tensor *part = &o.g.tensors.items[o.g.ops.items[2].out[0]];

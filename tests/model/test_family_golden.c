@@ -171,8 +171,8 @@ static void golden_models_agree(void **state) {
     }
     closedir(dir);
     print_message("%d models, %d cases\n", n_models, n_cases);
-    assert_int_equal(n_models, 17);
-    assert_int_equal(n_cases, 67);
+    assert_int_equal(n_models, 19);
+    assert_int_equal(n_cases, 75);
 }
 
 /* The cases notice each field of the spec that they are there for: with a wrong one, the last case
@@ -188,6 +188,10 @@ static void golden_models_notice(void **state) {
         {"mistral-window", offsetof(struct model_spec, sliding_window), 17},
         {"qwen2-window", offsetof(struct model_spec, sliding_window), 23},
         {"qwen2", offsetof(struct model_spec, sliding_window), 8},
+        {"qwen2-mixed", offsetof(struct model_spec, sees_all), 0}, /* all slide */
+        {"qwen2-mixed", offsetof(struct model_spec, sees_all), 2}, /* layers 0 and 1 exchanged */
+        {"qwen3-mixed", offsetof(struct model_spec, sees_all), 5}, /* each layer the other kind */
+        {"qwen3-mixed", offsetof(struct model_spec, sliding_window), 139},
         {"qwen2", offsetof(struct model_spec, qkv_bias), 0},
         {"qwen3", offsetof(struct model_spec, qk_norm), 0},
         {"qwen3-mqa", offsetof(struct model_spec, o_bias), 0},
@@ -230,6 +234,8 @@ static void golden_specs(void **state) {
         {"qwen3-mqa", DTYPE_F16, 16, 1, 0, ROPE_DEFAULT, 0, 1},
         {"qwen2", DTYPE_F16, 16, 2, 1, ROPE_DEFAULT, 0, 1},
         {"qwen2-window", DTYPE_BF16, 8, 3, 0, ROPE_DEFAULT, 24, 1},
+        {"qwen2-mixed", DTYPE_BF16, 8, 3, 0, ROPE_DEFAULT, 24, 1},
+        {"qwen3-mixed", DTYPE_F16, 16, 2, 0, ROPE_DEFAULT, 140, 1},
         {"llama2-mha", DTYPE_F32, 16, 3, 0, ROPE_DEFAULT, 0, 1},
         {"llama3-rope-scaling", DTYPE_BF16, 8, 3, 0, ROPE_LLAMA3, 0, 1},
         {"llama3-rope-parameters", DTYPE_F16, 14, 4, 0, ROPE_LLAMA3, 0, 1},

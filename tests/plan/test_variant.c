@@ -33,7 +33,7 @@ static struct plan_request request_of(const struct model_spec *s, const struct d
                                  .cut_linear = d->has.wgmma,
                                  .whole_from = 1,
                                  .places_all = true,
-                                 .carries = true};
+                                 .rides = true};
 }
 
 static void check_choice(const struct plan_choice *c, bool by_cost) {
@@ -63,7 +63,7 @@ static void the_cheapest_way_is_taken(void **state) {
                 assert_non_null(v[i].why);
                 /* A variant takes what one with less context or fewer rows does not. */
                 if (i > 0) assert_true(v[i].n_rows >= v[i - 1].n_rows);
-                if (i > 0 && v[i].n_rows == v[i - 1].n_rows && !v[i - 1].alone)
+                if (i > 0 && v[i].n_rows == v[i - 1].n_rows && !v[i - 1].decode_only)
                     assert_true(v[i].context > v[i - 1].context);
             }
             assert_int_equal(v[n - 1].n_rows, 2048);
@@ -94,7 +94,8 @@ static void what_is_not_asked_for_is_not_taken(void **state) {
     r.join_heads = r.cut_linear = false;
     assert_int_equal(plan_variants(&d, &r, v, &n), QN_OK);
     for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(v[i].cuts & (KGRAPH_JOIN_HEADS | KGRAPH_CUT_LINEAR | KGRAPH_ALONE), 0);
+        assert_int_equal(v[i].cuts & (KGRAPH_JOIN_HEADS | KGRAPH_CUT_LINEAR | KGRAPH_DECODE_ONLY),
+                         0);
 }
 
 int main(void) {

@@ -174,7 +174,7 @@ void reference_op_linear(struct reference *r, const struct kop *op) {
 }
 
 /* Column i * N + n is the i-th of the partial sums that have any columns (graph/partials.h). */
-void reference_op_linear_parts(struct reference *r, const struct kop *op) {
+void reference_op_linear_splitk(struct reference *r, const struct kop *op) {
     const struct reference_tensor *a = operand_in(r, op, PARTS_A), *w = operand_in(r, op, PARTS_W);
     const uint32_t n_tiles = partial_tiles((uint32_t)w->cols);
     const uint64_t n_parts = partial_count(n_tiles);
@@ -192,7 +192,7 @@ void reference_op_linear_parts(struct reference *r, const struct kop *op) {
         }
 }
 
-void reference_op_linear_sum(struct reference *r, const struct kop *op) {
+void reference_op_splitk_sum(struct reference *r, const struct kop *op) {
     const struct reference_tensor *parts = operand_in(r, op, SUM_PARTS);
     const uint64_t hidden = operand_in(r, op, SUM_RESIDUAL)->cols;
     make_stream(r, op, hidden);
@@ -401,16 +401,16 @@ void reference_op_attention_whole(struct reference *r, const struct kop *op) {
     run_joined(r, op, false);
 }
 
-void reference_op_attention_combine(struct reference *r, const struct kop *op) {
+void reference_op_attention_merge(struct reference *r, const struct kop *op) {
     const struct op_attrs *a = &op->attrs;
     const uint64_t D = a->D, P = r->g->n_pieces;
     operand_make(r, op, 0, a->heads * D);
     for (uint32_t t = 0; t < r->n_rows; t++)
         for (uint32_t h = 0; h < a->heads; h++) {
-            const double *part = operand_row(operand_in(r, op, COMBINE_PART), t) + h * P * (D + 2);
+            const double *part = operand_row(operand_in(r, op, MERGE_PART), t) + h * P * (D + 2);
             double *o = operand_out_row(r, op, 0, t) + h * D, max = -INFINITY, sum = 0;
             uint32_t lo, hi;
-            seen_by(r, r->g->attrs.window, t, &lo, &hi);
+            seen_by(r, a->window, t, &lo, &hi);
             const uint64_t first = lo / ATTENTION_PIECE;
             const uint64_t end = CEIL_DIV(hi, (uint32_t)ATTENTION_PIECE);
             for (uint64_t p = first; p < end; p++) max = fmax(max, part[p * (D + 2)]);
@@ -472,7 +472,7 @@ void reference_op_lm_head(struct reference *r, const struct kop *op) {
 }
 
 /* All bits of every word set: -1 of 32 bits. */
-void reference_op_clear(struct reference *r, const struct kop *op) {
+void reference_op_reset_sentinels(struct reference *r, const struct kop *op) {
     struct reference_tensor *out = reference_make(r, op->out[0], 0, 0);
     for (uint64_t i = 0; i < out->rows * out->cols; i++) out->at[i] = -1;
 }

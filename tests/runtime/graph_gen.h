@@ -26,7 +26,7 @@ struct gen_graph {
     uint32_t n_events, n_tasks, capacity;
     uint32_t n_rows, n_logit_rows; /* T, L of the variant */
     uint32_t context;              /* 0: max_model_len */
-    bool alone;                    /* of rows of different requests only */
+    bool decode_only;              /* of rows of different requests only */
     struct gen_task *tasks;
 };
 
@@ -204,7 +204,7 @@ static inline void gen_variant(struct prog_header *p, const struct gen_graph *g,
                                .start_event = first_event,
                                .end_event = first_event + g->n_events - 1,
                                .context = g->context ? g->context : p->max_model_len,
-                               .alone = g->alone};
+                               .decode_only = g->decode_only};
     events[v->start_event].n_triggers = 1;
     for (uint32_t e = 0; e < g->n_events; e++) events[first_event + e].first_task = first_task;
     for (uint32_t i = 0; i < g->n_tasks; i++) {

@@ -117,9 +117,9 @@ static int32_t layer(struct build *b, int32_t x, enum form form) {
     }
     if (form != WHOLE) {
         none(attend, OP_MAX_IN);
-        attend[COMBINE_PART] = a;
+        attend[MERGE_PART] = a;
         o[0] = o[1] = NO_TENSOR;
-        a = op(b, OP_ATTENTION_COMBINE, attend, o);
+        a = op(b, OP_ATTENTION_MERGE, attend, o);
     }
     x = linear(b, "o", a, q, x);
     int32_t mlp[OP_MAX_IN], h[OP_MAX_OUT] = {NO_TENSOR, NO_TENSOR};

@@ -68,7 +68,7 @@ static void test_missing_hint(void **state) {
     struct gen_graph g = gen_fan_in(8);
     struct gen_limits limits = {2, 1, 8, 8};
     struct prog_header *p = gen_program(&g, 1, &limits);
-    event_at(p, 1)->carry = CARRY_FLAG;
+    event_at(p, 1)->transport = TRANSPORT_FLAG;
     task_at(p, 3)->trigger = PROG_NONE;
     expect_stall(p, "for event 1 (have 7 of 8) before task 8", "is 1 (have 7 of 8)");
 }

@@ -48,15 +48,15 @@ static inline int fixture_weight(struct diag *d, struct kgraph *g, const char *n
                      : kgraph_weight(d, g, name, DTYPE_BF16, 2, rows, cols, index);
 }
 
-/* As CUDA's graphs are: of one row, of a few (whole contexts, and with activations that are empty
- * words until they are stored), of several, of many. */
-#define FIXTURE_STEP   (KGRAPH_CUT_QKV | KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_HEADS)
-#define FIXTURE_PACK   (KGRAPH_CUT_QKV | KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H)
-#define FIXTURE_FEW    (FIXTURE_PACK | FIXTURE_STEP)
-#define FIXTURE_WHOLE  (FIXTURE_PACK | KGRAPH_JOIN_HEADS)
-#define FIXTURE_FILLED (FIXTURE_WHOLE | KGRAPH_CLEAR)
-#define FIXTURE_MANY   (FIXTURE_PACK | KGRAPH_SUM_SQUARES)
-#define FIXTURE_CUT    (FIXTURE_MANY | KGRAPH_CUT_LINEAR)
+/* As CUDA's graphs are: of one row, of a few (whole contexts, and with activations that are
+ * sentinels words until they are stored), of several, of many. */
+#define FIXTURE_STEP      (KGRAPH_CUT_QKV | KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_HEADS)
+#define FIXTURE_PACK      (KGRAPH_CUT_QKV | KGRAPH_PACK_X | KGRAPH_PACK_O | KGRAPH_PACK_H)
+#define FIXTURE_FEW       (FIXTURE_PACK | FIXTURE_STEP)
+#define FIXTURE_WHOLE     (FIXTURE_PACK | KGRAPH_JOIN_HEADS)
+#define FIXTURE_SENTINELS (FIXTURE_WHOLE | KGRAPH_RESET_SENTINELS)
+#define FIXTURE_MANY      (FIXTURE_PACK | KGRAPH_SUM_SQUARES)
+#define FIXTURE_CUT       (FIXTURE_MANY | KGRAPH_CUT_LINEAR)
 
 /* Packs the operand in place if asked to. */
 static inline int fixture_pack(struct diag *d, struct kgraph *g, int layer, uint32_t asked,
@@ -85,9 +85,9 @@ static inline int fixture_stream(struct diag *d, struct kgraph *g, enum op_kind 
     int32_t out[OP_MAX_OUT], sum[4] = {NO_TENSOR, NO_TENSOR, s->x, NO_TENSOR};
     in[next] = NO_TENSOR;
     if (kind == OP_LINEAR && (cuts & KGRAPH_CUT_LINEAR) != 0) {
-        TRY(kgraph_op(d, g, OP_LINEAR_PARTS, layer, in, out));
+        TRY(kgraph_op(d, g, OP_LINEAR_SPLITK, layer, in, out));
         sum[SUM_PARTS] = out[0];
-        kind = OP_LINEAR_SUM;
+        kind = OP_SPLITK_SUM;
         next = SUM_NEXT;
         in = sum;
     }
@@ -96,7 +96,7 @@ static inline int fixture_stream(struct diag *d, struct kgraph *g, enum op_kind 
     *s = (struct fixture_stream){out[STREAM_X], out[STREAM_NORMED], out[STREAM_SQUARES]};
     if ((cuts & KGRAPH_PACK_X) == 0) return QN_OK;
     TRY(fixture_pack(d, g, layer, KGRAPH_PACK_X, &s->normed));
-    if ((cuts & KGRAPH_SUM_SQUARES) == 0 || kind == OP_LINEAR_SUM) return QN_OK;
+    if ((cuts & KGRAPH_SUM_SQUARES) == 0 || kind == OP_SPLITK_SUM) return QN_OK;
     in[0] = s->squares;
     TRY(kgraph_op(d, g, OP_SUM_SQUARES, layer, in, out));
     s->squares = out[0];
@@ -153,7 +153,7 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uin
     }
     if (cuts & KGRAPH_CUT_ATTENTION) {
         int32_t part[1] = {o[0]};
-        TRY(kgraph_op(d, g, OP_ATTENTION_COMBINE, layer, part, o));
+        TRY(kgraph_op(d, g, OP_ATTENTION_MERGE, layer, part, o));
     }
     int32_t linear[5] = {o[0], NO_TENSOR, NO_TENSOR, s->x};
     TRY(fixture_pack(d, g, layer, cuts & KGRAPH_PACK_O, &linear[LINEAR_A]));
@@ -187,7 +187,8 @@ static inline int fixture_graph(struct diag *d, struct kgraph *g, uint32_t cuts)
     }
     TRY(kgraph_op(d, g, OP_LM_HEAD, -1, in, out));
     int32_t sample[2] = {out[LM_OUT_LOGITS], out[LM_OUT_PART]};
-    if (cuts & KGRAPH_CLEAR) TRY(kgraph_op(d, g, OP_CLEAR, -1, &sample[SAMPLE_PART], out));
+    if (cuts & KGRAPH_RESET_SENTINELS)
+        TRY(kgraph_op(d, g, OP_RESET_SENTINELS, -1, &sample[SAMPLE_PART], out));
     return kgraph_op(d, g, OP_SAMPLE, -1, sample, out);
 }
 
@@ -205,10 +206,10 @@ static inline int fixture_compile(struct diag *d, struct fixture *f, const struc
                                   uint32_t n_rows, uint32_t max_len, uint32_t cuts,
                                   const struct task_options *options) {
     int (*const stages[N_TASK_STAGES])(struct diag *, struct tgraph *) = {
-        decompose, memory_plan, depend, event_fuse, normalize, linearize, place, carry};
+        decompose, memory_plan, depend, event_fuse, normalize, linearize, place, transport};
     *f = (struct fixture){0};
     kgraph_init(&f->kernel, &f->arena, spec, n_rows, n_rows < 8 ? n_rows : 8, max_len);
-    f->kernel.alone = (cuts & KGRAPH_ALONE) != 0;
+    f->kernel.decode_only = (cuts & KGRAPH_DECODE_ONLY) != 0;
     tgraph_init(&f->tasks, &f->arena, &f->kernel, options);
     TRY(fixture_graph(d, &f->kernel, cuts));
     for (size_t i = 0; i < f->kernel.ops.n; i++) {

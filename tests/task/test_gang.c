@@ -28,9 +28,9 @@ static void ok(struct diag *d, int rc) {
 }
 
 static void set_gangs(uint32_t n) {
-    static const enum op_kind kinds[] = {OP_QKV,     OP_QKV_LINEAR,   OP_ATTENTION,
-                                         OP_LINEAR,  OP_GATED_MLP,    OP_ATTENTION_SPLIT,
-                                         OP_LM_HEAD, OP_LINEAR_PARTS, OP_ATTENTION_COMBINE};
+    static const enum op_kind kinds[] = {OP_QKV,     OP_QKV_LINEAR,    OP_ATTENTION,
+                                         OP_LINEAR,  OP_GATED_MLP,     OP_ATTENTION_SPLIT,
+                                         OP_LM_HEAD, OP_LINEAR_SPLITK, OP_ATTENTION_MERGE};
     memset(fixture_gang, 0, sizeof fixture_gang);
     for (size_t i = 0; n > 1 && i < COUNT_OF(kinds); i++) fixture_gang[kinds[i]] = n;
 }
@@ -96,9 +96,9 @@ static void gangs_stay_whole(void **state) {
                         o.launch = (enum launch_policy)(variation % 4);
                         o.coarse_events = variation == 5;
                         o.no_event_fusion = variation == 6;
-                        o.carry_bytes = variation == 2 || variation == 7 ? 1 << 20 : 0;
+                        o.transport_bytes = variation == 2 || variation == 7 ? 1 << 20 : 0;
                         uint32_t cuts = variation % 3;
-                        if (o.carry_bytes > 0) cuts |= KGRAPH_CUT_QKV;
+                        if (o.transport_bytes > 0) cuts |= KGRAPH_CUT_QKV;
                         set_gangs(gangs[k]);
                         struct prog_header *p = compile(&specs[s], rows[r], cuts, &o);
                         ok(&d, program_check(&d, "gangs", p, p->total_bytes));

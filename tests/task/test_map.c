@@ -41,7 +41,7 @@ static void both_evaluators_agree(void **state) {
                   {3, KGRAPH_CUT_ATTENTION, 512},
                   {1, FIXTURE_STEP, 512},
                   {8, FIXTURE_FEW, 512},
-                  {9, FIXTURE_FILLED, 512},
+                  {9, FIXTURE_SENTINELS, 512},
                   {64, FIXTURE_CUT, 512},
                   {128, FIXTURE_MANY, 512},
                   {16, FIXTURE_MANY, 320}};

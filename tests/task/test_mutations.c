@@ -31,7 +31,7 @@ enum { MAX_TASKS = 600, MAX_EVENTS = 400, MAX_CELLS = 1 << 16, MUTATIONS = 1200 
 
 struct cells {
     uint32_t first, run, stride, rows, tag;
-    bool write, flagged, filled;
+    bool write, flagged, sentinel;
 };
 
 struct world {
@@ -41,7 +41,7 @@ struct world {
     int n_touch[MAX_TASKS];
     uint32_t memory[MAX_CELLS]; /* tag of the last writer: tensor + 1 + iteration * 4096 */
     uint32_t n_workspace_cells;
-    uint32_t empty; /* tag of what CLEAR writes, 0: there is none */
+    uint32_t reset; /* tag of what RESET_SENTINELS writes, 0: there is none */
 };
 
 /* Where a region lies in memory: workspace cells, then one cell per (layer, row, head unit). */
@@ -52,7 +52,7 @@ static struct cells locate(const struct world *w, const struct kgraph *k, const 
     const bool packed = kt->layout == LAYOUT_PACKED;
     const uint64_t rows = packed ? packed_rows(t->shape[0]) : t->shape[0];
     uint32_t pitch = state ? t->shape[1] : (uint32_t)(t->bytes / rows / 4);
-    uint32_t scale = t->carry == CARRY_FLAG ? 2 : 1;
+    uint32_t scale = t->transport == TRANSPORT_FLAG ? 2 : 1;
     /* part tensors count their columns in units of what follows */
     if (kt->n_dims == 3) scale *= t->shape[2];
     if (kt->n_dims == 4) scale = pitch / t->shape[1];
@@ -65,9 +65,10 @@ static struct cells locate(const struct world *w, const struct kgraph *k, const 
                       .rows = r->row1 - r->row0,
                       .tag = (uint32_t)r->tensor + 1,
                       .write = r->write,
-                      .flagged = t->carry == CARRY_FLAG || t->carry == CARRY_PAIR,
-                      .filled = t->carry == CARRY_FILL};
-    if (t->carry == CARRY_SPACE) c.run = pitch; /* its units are larger than the graph knows */
+                      .flagged = t->transport == TRANSPORT_FLAG || t->transport == TRANSPORT_PAIR,
+                      .sentinel = t->transport == TRANSPORT_SENTINEL};
+    if (t->transport == TRANSPORT_SPACE)
+        c.run = pitch;     /* its units are larger than the graph knows */
     if (r->n_slices > 0) { /* the slice's share of the elements stands for its items */
         uint64_t first, last;
         prog_slice(rows * pitch, r->slice, r->n_slices, &first, &last);
@@ -82,10 +83,10 @@ static void prepare(struct world *w, const struct kgraph *k, const struct prog_h
     w->p = p;
     w->v = &PROG(p, VARIANT)[0];
     w->n_workspace_cells = (uint32_t)(p->workspace_bytes / 4);
-    w->empty = 0;
+    w->reset = 0;
     for (uint32_t i = 0; i < w->v->n_ops; i++) {
         const struct prog_op *op = &PROG(p, OP)[w->v->first_op + i];
-        if (op->kind == OP_CLEAR) w->empty = op->out[0] - w->v->first_tensor + 1;
+        if (op->kind == OP_RESET_SENTINELS) w->reset = op->out[0] - w->v->first_tensor + 1;
     }
     for (uint32_t i = 0; i < w->v->n_tasks; i++) {
         const struct prog_task *t = &PROG(p, TASK)[w->v->first_task + i];
@@ -124,15 +125,15 @@ static bool run_task(struct world *w, uint32_t task, uint32_t iteration) {
 static bool is_there(const struct world *w, const struct cells *c, uint32_t tag,
                      uint32_t iteration) {
     if (c->flagged) return tag != 0 && tag / 4096 == iteration;
-    return tag != 0 && tag % 4096 != w->empty;
+    return tag != 0 && tag % 4096 != w->reset;
 }
 
 /* Whether a task that polls would go on: every flagged cell has this iteration's number, every
- * filled one is not empty. What it then takes for its data is judged by run_task. */
+ * word is no sentinel. What it then takes for its data is judged by run_task. */
 static bool flags_are_there(const struct world *w, uint32_t task, uint32_t iteration) {
     for (int a = 0; a < w->n_touch[task]; a++) {
         const struct cells *c = &w->touch[task][a];
-        if (c->write || (!c->flagged && !c->filled)) continue;
+        if (c->write || (!c->flagged && !c->sentinel)) continue;
         for (uint32_t r = 0; r < c->rows; r++)
             for (uint32_t i = 0; i < c->run; i++) {
                 const uint32_t cell = c->first + r * c->stride + i;
@@ -162,7 +163,7 @@ static bool schedule_harms(struct world *w, uint32_t late) {
                 if (i >= v->n_tasks || done[i]) continue;
                 const struct prog_task *t = &PROG(w->p, TASK)[v->first_task + i];
                 const struct prog_event *e = &PROG(w->p, EVENT)[t->wait];
-                if (e->carry == CARRY_PLAIN &&
+                if (e->transport == TRANSPORT_COUNTER &&
                     have[t->wait - v->first_event] < e->n_triggers * (it + 1))
                     continue;
                 if (!flags_are_there(w, i, it)) continue;
@@ -357,16 +358,17 @@ static void duplicate_a_list_entry(struct prog_header *p) {
 }
 
 static void turn_an_event_into_data(struct prog_header *p) {
-    EVENTS(p)[any_event(p)].carry ^= CARRY_FLAG;
+    EVENTS(p)[any_event(p)].transport ^= TRANSPORT_FLAG;
 }
 
 static void flag_a_tensor_in_place(struct prog_header *p) {
     struct prog_tensor *t = &TENSORS(p)[random_below((uint32_t)p->section[SECTION_TENSOR].count)];
     if (t->role != PROG_ACTIVATION) return;
-    const uint32_t carry = (t->carry + 1 + random_below(CARRY_OWN)) % (CARRY_OWN + 1);
-    if (t->carry == CARRY_FLAG) t->bytes /= 2;
-    if (carry == CARRY_FLAG) t->bytes *= 2;
-    t->carry = carry;
+    const uint32_t transport =
+        (t->transport + 1 + random_below(TRANSPORT_OWN)) % (TRANSPORT_OWN + 1);
+    if (t->transport == TRANSPORT_FLAG) t->bytes /= 2;
+    if (transport == TRANSPORT_FLAG) t->bytes *= 2;
+    t->transport = transport;
 }
 
 static const struct {
@@ -388,8 +390,8 @@ static const struct {
     {"swap two placements", swap_two_placements},
     {"move a task to another queue", move_a_task_to_another_queue},
     {"duplicate a list entry", duplicate_a_list_entry},
-    {"an event changes its carry", turn_an_event_into_data},
-    {"a tensor changes its carry", flag_a_tensor_in_place},
+    {"an event changes its transport", turn_an_event_into_data},
+    {"a tensor changes its transport", flag_a_tensor_in_place},
 };
 
 /* Compiles, dropping one random producer from one random consumer's dependencies if asked to. */
@@ -398,16 +400,16 @@ static struct prog_header *compile(struct fixture *f, const struct model_spec *s
     struct diag d = {0};
     struct prog_header *p = NULL;
     int (*const stages[N_TASK_STAGES])(struct diag *, struct tgraph *) = {
-        decompose, memory_plan, depend, event_fuse, normalize, linearize, place, carry};
+        decompose, memory_plan, depend, event_fuse, normalize, linearize, place, transport};
     *f = (struct fixture){0};
     kgraph_init(&f->kernel, &f->arena, spec, n_rows, n_rows < 8 ? n_rows : 8, 256);
     tgraph_init(&f->tasks, &f->arena, &f->kernel, o);
     uint32_t cuts = 0;
     if (n_rows == 1) cuts = KGRAPH_CUT_ATTENTION | KGRAPH_CUT_QKV;
-    if (n_rows == 1 && o->carry_bytes > 0) cuts |= KGRAPH_JOIN_HEADS;
+    if (n_rows == 1 && o->transport_bytes > 0) cuts |= KGRAPH_JOIN_HEADS;
     if (n_rows == PACK_ROWS)
-        cuts = o->carry_bytes == 0 ? (o->device.n_workers % 2 == 0 ? FIXTURE_MANY : FIXTURE_CUT)
-               : spec->hidden % PACK_K == 0   ? FIXTURE_FILLED
+        cuts = o->transport_bytes == 0 ? (o->device.n_workers % 2 == 0 ? FIXTURE_MANY : FIXTURE_CUT)
+               : spec->hidden % PACK_K == 0   ? FIXTURE_SENTINELS
                : o->device.n_workers % 2 == 0 ? FIXTURE_FEW
                                               : FIXTURE_WHOLE;
     assert_int_equal(fixture_graph(&d, &f->kernel, cuts), QN_OK);
@@ -459,7 +461,7 @@ static void mutate(const struct model_spec *spec, uint32_t n_rows, const struct 
     }
 }
 
-/* Whose activations are packed by who writes them: with 8 rows they are empty words before. */
+/* Whose activations are packed by who writes them: with 8 rows they are sentinels before. */
 static struct model_spec packing(void) {
     return fixture_spec(1, PACK_K, 2, 1, PACK_K / 2, PACK_K, 192);
 }
@@ -478,14 +480,14 @@ static void every_harmful_mutation_is_caught(void **state) {
             mutate(&specs[s], rows[r], &o, counts);
             if (rows[r] == 6) continue;
             o.launch = LAUNCH_ALL_AOT; /* events may ride on data */
-            o.carry_bytes = 1 << 20;
+            o.transport_bytes = 1 << 20;
             mutate(&specs[s], rows[r], &o, counts);
         }
     const struct model_spec packs = packing();
     const struct task_options o = {.device.n_workers = 3,
                                    .tasks_per_worker = 1,
                                    .launch = LAUNCH_ALL_AOT,
-                                   .carry_bytes = 1 << 20};
+                                   .transport_bytes = 1 << 20};
     mutate(&packs, PACK_ROWS, &o, counts);
     uint32_t killed = 0, missed = 0;
     print_message("%-30s %8s %8s %8s %8s\n", "mutation", "killed", "cautious", "harmless",
@@ -508,7 +510,7 @@ static void unmutated_programs_are_harmless(void **state) {
     static struct world w;
     const struct model_spec small = fixture_spec(2, 32, 2, 1, 16, 48, 192), packs = packing();
     const uint32_t rows[] = {1, 2, 6, PACK_ROWS, PACK_ROWS};
-    uint32_t n_carried[CARRY_OWN + 1] = {0};
+    uint32_t n_transported[TRANSPORT_OWN + 1] = {0};
     for (size_t r = 0; r < COUNT_OF(rows); r++) {
         const struct model_spec spec = r + 1 < COUNT_OF(rows) ? small : packs;
         struct task_options o = {.device.n_workers = 3, .tasks_per_worker = 1};
@@ -519,15 +521,15 @@ static void unmutated_programs_are_harmless(void **state) {
         free(p);
         fixture_fini(&f);
         o.launch = LAUNCH_ALL_AOT;
-        o.carry_bytes = 1 << 20;
+        o.transport_bytes = 1 << 20;
         p = compile(&f, &spec, rows[r], &o, false);
         assert_false(oracle_harm(&w, &f.kernel, p));
         for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++)
-            n_carried[TENSORS(p)[i].carry]++;
+            n_transported[TENSORS(p)[i].transport]++;
         free(p);
         fixture_fini(&f);
     }
-    for (int c = 0; c <= CARRY_OWN; c++) assert_true(n_carried[c] > 0);
+    for (int c = 0; c <= TRANSPORT_OWN; c++) assert_true(n_transported[c] > 0);
 }
 
 int main(void) {

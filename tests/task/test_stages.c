@@ -45,11 +45,11 @@ static void every_shape_compiles_and_verifies(void **state) {
                     o.launch = policies[variation & 3];
                     o.coarse_events = variation == 5;
                     o.no_event_fusion = variation == 6 && workers[w] < 100;
-                    o.carry_bytes = variation >= 2 ? 1 << 20 : 0;
+                    o.transport_bytes = variation >= 2 ? 1 << 20 : 0;
                     struct prog_header *p;
                     uint32_t cuts = (uint32_t)variation & 3;
                     if (variation >= 7 && rows[r] <= STEP_ROWS) cuts |= KGRAPH_JOIN_HEADS;
-                    if (o.carry_bytes > 0) cuts |= KGRAPH_CUT_QKV;
+                    if (o.transport_bytes > 0) cuts |= KGRAPH_CUT_QKV;
                     if ((variation == 6 || variation == 8) && rows[r] > 1)
                         cuts |= rows[r] <= SQUARES_ROWS ? FIXTURE_PACK
                                 : w % 2 == 0            ? FIXTURE_MANY
@@ -180,7 +180,7 @@ static void small_activations_ride_on_data(void **state) {
         {64, 2048, FIXTURE_MANY, LAUNCH_ALL_AOT, 65536, 0},
         {64, 2048, FIXTURE_CUT, LAUNCH_ALL_AOT, 65536, 0},
         /* embed -> qkv; per layer o-proj -> mlp -> down -> (next qkv or lm head), and projections
-         * -> step -> combine -> o-proj, unless the pieces are too many */
+         * -> step -> merge -> o-proj, unless the pieces are too many */
         {1, 2048, FIXTURE_STEP, LAUNCH_ALL_AOT, 65536, 6},
         {1, 32768, FIXTURE_STEP, LAUNCH_ALL_AOT, 65536, 5},
         {1, 256, KGRAPH_CUT_QKV | KGRAPH_JOIN_HEADS, LAUNCH_ALL_AOT, 65536, 5},
@@ -191,10 +191,10 @@ static void small_activations_ride_on_data(void **state) {
         struct prog_header *p;
         struct task_options o = defaults;
         o.launch = cases[i].launch;
-        o.carry_bytes = cases[i].most;
+        o.transport_bytes = cases[i].most;
         ok(&d, fixture_compile(&d, &f, &spec, cases[i].rows, cases[i].max_len, cases[i].cuts, &o));
         struct task_stats s;
-        tgraph_stats(&f.tasks, STAGE_CARRY, &s);
+        tgraph_stats(&f.tasks, STAGE_TRANSPORT, &s);
         assert_int_equal(s.n_data_events, cases[i].per_layer > 0 ? 1 + cases[i].per_layer * 3 : 0);
         ok(&d, fixture_program(&d, &f, cases[i].max_len, &p));
         ok(&d, task_verify(&d, p, NULL));
@@ -208,7 +208,7 @@ static uint32_t adds_to_own(const struct prog_header *p) {
     for (uint32_t i = (uint32_t)p->section[SECTION_TASK].count; i-- > 0;) {
         const struct prog_task *t = &PROG(p, TASK)[i];
         if (t->kind == OP_LINEAR &&
-            PROG(p, TENSOR)[PROG(p, OP)[t->op].in[LINEAR_RESIDUAL]].carry == CARRY_OWN)
+            PROG(p, TENSOR)[PROG(p, OP)[t->op].in[LINEAR_RESIDUAL]].transport == TRANSPORT_OWN)
             return i;
     }
     return PROG_NONE;
@@ -231,7 +231,7 @@ static void swap_workers(struct prog_header *p, uint32_t a, uint32_t b) {
 static void the_stream_is_its_workers_own(void **state) {
     (void)state;
     const struct model_spec spec = fixture_spec(3, 256, 4, 2, 64, 512, 32000);
-    const uint32_t cuts[] = {FIXTURE_FILLED, FIXTURE_WHOLE}; /* events ride; they are counters */
+    const uint32_t cuts[] = {FIXTURE_SENTINELS, FIXTURE_WHOLE}; /* events ride; they are counters */
     for (size_t c = 0; c < COUNT_OF(cuts); c++) {
         struct diag d = {0};
         struct fixture f;
@@ -239,14 +239,14 @@ static void the_stream_is_its_workers_own(void **state) {
         struct task_options o = defaults;
         o.device.n_workers = 24;
         o.launch = LAUNCH_ALL_AOT;
-        o.carry_bytes = 65536;
+        o.transport_bytes = 65536;
         ok(&d, fixture_compile(&d, &f, &spec, PACK_ROWS, 256, cuts[c], &o));
         ok(&d, fixture_program(&d, &f, 256, &p));
         ok(&d, task_verify(&d, p, NULL));
         uint64_t first = UINT64_MAX, end = 0, bytes = 0;
         for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++) {
             const struct prog_tensor *t = &PROG(p, TENSOR)[i];
-            if (t->carry != CARRY_OWN) continue;
+            if (t->transport != TRANSPORT_OWN) continue;
             first = MIN(first, t->where);
             end = MAX(end, t->where + t->bytes);
             bytes = t->bytes;
@@ -262,9 +262,9 @@ static void the_stream_is_its_workers_own(void **state) {
     }
 }
 
-/* Of several rows they are empty words until they are stored: whatever is between two layers'
- * linear operators rides, in one space that CLEAR empties. A program whose space is no space, or of
- * which CLEAR leaves a part out, is rejected. */
+/* Of several rows they are sentinels until they are stored: whatever is between two layers'
+ * linear operators rides, in one space that RESET_SENTINELS writes. A program whose space is no
+ * space, or of which RESET_SENTINELS leaves a part out, is rejected. */
 static void several_rows_ride_on_words(void **state) {
     (void)state;
     const struct model_spec spec = fixture_spec(3, 256, 4, 2, 64, 512, 32000);
@@ -275,30 +275,30 @@ static void several_rows_ride_on_words(void **state) {
     struct task_stats s;
     o.device.n_workers = 24;
     o.launch = LAUNCH_ALL_AOT;
-    o.carry_bytes = 65536;
-    ok(&d, fixture_compile(&d, &f, &spec, PACK_ROWS, 256, FIXTURE_FILLED, &o));
-    tgraph_stats(&f.tasks, STAGE_CARRY, &s);
+    o.transport_bytes = 65536;
+    ok(&d, fixture_compile(&d, &f, &spec, PACK_ROWS, 256, FIXTURE_SENTINELS, &o));
+    tgraph_stats(&f.tasks, STAGE_TRANSPORT, &s);
     assert_int_equal(s.n_data_events, 5 * 3);
     ok(&d, fixture_program(&d, &f, 256, &p));
     ok(&d, task_verify(&d, p, NULL));
     struct prog_tensor *tensors = (struct prog_tensor *)PROG(p, TENSOR), *space = NULL;
     struct prog_task *tasks = (struct prog_task *)PROG(p, TASK);
-    uint64_t filled = 0, own = 0;
+    uint64_t n_sentinel = 0, own = 0;
     for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++) {
-        filled += tensors[i].carry == CARRY_FILL;
-        own += tensors[i].carry == CARRY_OWN;
-        if (tensors[i].carry == CARRY_SPACE) space = &tensors[i];
+        n_sentinel += tensors[i].transport == TRANSPORT_SENTINEL;
+        own += tensors[i].transport == TRANSPORT_OWN;
+        if (tensors[i].transport == TRANSPORT_SPACE) space = &tensors[i];
     }
-    assert_true(filled >= 5 * 3);
+    assert_true(n_sentinel >= 5 * 3);
     assert_int_equal(own, 2 * 3);
     assert_non_null(space);
-    space->carry = CARRY_PLAIN;
+    space->transport = TRANSPORT_COUNTER;
     assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
     assert_non_null(strstr(d.message, "shares bytes"));
-    space->carry = CARRY_SPACE;
+    space->transport = TRANSPORT_SPACE;
     diag_clear(&d);
     for (uint64_t i = 0; i < p->section[SECTION_TASK].count; i++) {
-        if (tasks[i].kind != OP_CLEAR) continue;
+        if (tasks[i].kind != OP_RESET_SENTINELS) continue;
         const struct prog_task task = tasks[i];
         tasks[i].unit1--; /* a unit is left as it is */
         assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
@@ -327,14 +327,14 @@ static void an_event_rides_only_if_all_is_polled(void **state) {
     struct task_options o = defaults;
     uint32_t n = 0;
     o.launch = LAUNCH_ALL_AOT;
-    o.carry_bytes = 1 << 20;
+    o.transport_bytes = 1 << 20;
     ok(&d, fixture_compile(&d, &f, &spec, 2, 2048, 0, &o));
     ok(&d, fixture_program(&d, &f, 2048, &p));
     ok(&d, task_verify(&d, p, NULL));
     struct prog_task *tasks = (struct prog_task *)PROG(p, TASK);
     for (uint64_t i = 0; i < p->section[SECTION_EVENT].count; i++) {
         const struct prog_event e = PROG(p, EVENT)[i];
-        if (e.carry == CARRY_PLAIN || !reads_its_rows(tasks[e.first_task].kind)) continue;
+        if (e.transport == TRANSPORT_COUNTER || !reads_its_rows(tasks[e.first_task].kind)) continue;
         for (uint32_t k = 0; k < e.n_tasks; k++) tasks[e.first_task + k].row1 = 1;
         assert_int_equal(task_verify(&d, p, NULL), QN_EVERIFY);
         assert_non_null(strstr(d.message, "rides on data"));
@@ -480,9 +480,9 @@ static void many_rows_are_of_different_requests(void **state) {
     (void)state;
     const struct model_spec spec = fixture_spec(1, 256, 4, 2, 64, 512, 1000);
     const struct {
-        uint32_t alone;
+        uint32_t decode_only;
         const char *want; /* in the message */
-    } cases[] = {{1, "context"}, {0, "n_rows"}, {2, "alone"}};
+    } cases[] = {{1, "context"}, {0, "n_rows"}, {2, "decode_only"}};
     struct task_options o = defaults;
     struct diag d = {0};
     struct fixture f;
@@ -492,10 +492,10 @@ static void many_rows_are_of_different_requests(void **state) {
     assert_non_null(strstr(d.message, "want 16 rows at most"));
     fixture_fini(&f);
     diag_clear(&d);
-    ok(&d, fixture_compile(&d, &f, &spec, 32, 2048, FIXTURE_WHOLE | KGRAPH_ALONE, &o));
+    ok(&d, fixture_compile(&d, &f, &spec, 32, 2048, FIXTURE_WHOLE | KGRAPH_DECODE_ONLY, &o));
     ok(&d, fixture_program(&d, &f, 2048, &p));
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        ((struct prog_variant *)PROG(p, VARIANT))->alone = cases[i].alone;
+        ((struct prog_variant *)PROG(p, VARIANT))->decode_only = cases[i].decode_only;
         assert_int_equal(program_check(&d, "test", p, p->total_bytes), QN_EFORMAT);
         if (strstr(d.message, cases[i].want) == NULL) print_error("%s\n", d.message);
         assert_non_null(strstr(d.message, cases[i].want));
@@ -521,7 +521,7 @@ static void what_follows_a_short_operator_is_for_others(void **state) {
     const struct model_spec spec = fixture_spec(3, 256, 4, 2, 64, 512, 32000);
     const struct {
         uint32_t rows, workers;
-        bool alternate;
+        bool halves;
         int qkv, mlp; /* tasks; a LINEAR has 16 */
     } cases[] = {{1, 40, true, 24, 24},
                  {1, 40, false, 32, 40},
@@ -530,13 +530,13 @@ static void what_follows_a_short_operator_is_for_others(void **state) {
                  {2, 40, true, 32, 40}};
     const uint32_t cuts[] = {FIXTURE_STEP, KGRAPH_CUT_QKV | KGRAPH_JOIN_HEADS};
     for (size_t c = 0; c < COUNT_OF(cases) * COUNT_OF(cuts); c++) {
-        const bool alternate = cases[c / 2].alternate && cases[c / 2].rows == 1;
+        const bool halves = cases[c / 2].halves && cases[c / 2].rows == 1;
         struct diag d = {0};
         struct fixture f;
         struct task_options o = defaults;
         o.device = device_cuda(90, cases[c / 2].workers, 0);
         o.launch = LAUNCH_ALL_AOT;
-        o.alternate = cases[c / 2].alternate;
+        o.halves = cases[c / 2].halves;
         ok(&d, fixture_compile(&d, &f, &spec, cases[c / 2].rows, 256, cuts[c % 2], &o));
         int n_layers = 0;
         for (size_t op = 1; op < f.kernel.ops.n; op++) {
@@ -544,11 +544,11 @@ static void what_follows_a_short_operator_is_for_others(void **state) {
             const enum op_kind kind = f.kernel.ops.items[op].kind;
             if (kind == OP_GATED_MLP) {
                 assert_int_equal(__builtin_popcountll(here), cases[c / 2].mlp);
-                if (alternate && o.device.n_workers >= 32) assert_int_equal(here & before, 0);
+                if (halves && o.device.n_workers >= 32) assert_int_equal(here & before, 0);
                 n_layers++;
             } else if (kind == OP_QKV_LINEAR) {
                 assert_int_equal(__builtin_popcountll(here), cases[c / 2].qkv);
-                if (alternate && o.device.n_workers >= 32)
+                if (halves && o.device.n_workers >= 32)
                     assert_int_equal(here & workers_of(&f, op + 1), 0);
             }
         }
@@ -559,12 +559,12 @@ static void what_follows_a_short_operator_is_for_others(void **state) {
 
 /* Who merges pieces has nothing of the LINEAR after it, if as many as it takes have not: 40 - 16
  * workers here, of which 1 can merge 256 columns at once. Not in long contexts. */
-static void who_merges_is_apart(void **state) {
+static void merge_is_apart(void **state) {
     (void)state;
     const struct model_spec spec = fixture_spec(2, 256, 4, 2, 64, 512, 32000);
     const struct {
         uint32_t workers, context;
-        bool apart;
+        bool merge_apart;
         uint32_t linear; /* tasks asked for; 0: none */
         int merge;       /* tasks */
     } cases[] = {{40, 1024, true, 0, 2},  {40, 1024, false, 0, 4}, {40, 1152, true, 0, 4},
@@ -575,14 +575,14 @@ static void who_merges_is_apart(void **state) {
         struct fixture f;
         struct task_options o = defaults;
         /* What memory brings an SM of an H200, of an H100. */
-        o.device = device_cuda(90, cases[c].workers, cases[c].apart ? 37 : 25);
+        o.device = device_cuda(90, cases[c].workers, cases[c].merge_apart ? 37 : 25);
         o.launch = LAUNCH_ALL_AOT;
         o.tiles[OP_LINEAR].unit_tiles = cases[c].linear;
         ok(&d, fixture_compile(&d, &f, &spec, 1, cases[c].context,
                                FIXTURE_STEP | KGRAPH_CUT_ATTENTION, &o));
         int n = 0;
         for (size_t op = 1; op + 1 < f.kernel.ops.n; op++) {
-            if (f.kernel.ops.items[op].kind != OP_ATTENTION_COMBINE) continue;
+            if (f.kernel.ops.items[op].kind != OP_ATTENTION_MERGE) continue;
             assert_int_equal(__builtin_popcountll(workers_of(&f, op)), cases[c].merge);
             if (cases[c].merge < 4)
                 assert_int_equal(workers_of(&f, op) & workers_of(&f, op + 1), 0);
@@ -629,13 +629,13 @@ static void a_program_keeps_to_its_backend(void **state) {
     const struct model_spec spec = fixture_spec(1, 256, 4, 2, 64, 512, 1000);
     const struct {
         uint32_t rows, cuts;
-        uint64_t carry_bytes;
+        uint64_t transport_bytes;
         enum prog_target target;
         const char *want; /* in the message */
     } cases[] = {
         {1, 0, 0, TARGET_CUDA, "no qkv"},
         {2, FIXTURE_PACK, 0, TARGET_CPU, "dtype"},
-        {1, FIXTURE_STEP, 1 << 20, TARGET_CPU, "carry"},
+        {1, FIXTURE_STEP, 1 << 20, TARGET_CPU, "transport"},
         {2, FIXTURE_STEP, 0, TARGET_CPU, "n_rows"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -644,7 +644,7 @@ static void a_program_keeps_to_its_backend(void **state) {
         struct prog_header *p;
         struct task_options o = defaults;
         o.launch = LAUNCH_ALL_AOT;
-        o.carry_bytes = cases[i].carry_bytes;
+        o.transport_bytes = cases[i].transport_bytes;
         ok(&d, fixture_compile(&d, &f, &spec, cases[i].rows, 2048, cases[i].cuts, &o));
         ok(&d, fixture_program(&d, &f, 2048, &p));
         ok(&d, program_check(&d, "test", p, p->total_bytes));
@@ -725,7 +725,7 @@ static void qwen3_8b_for_128_workers(void **state) {
     struct task_options o = defaults;
     o.device.n_workers = 128;
     o.launch = LAUNCH_ALL_AOT;
-    o.carry_bytes = 128 << 10;
+    o.transport_bytes = 128 << 10;
     const double start = now();
     ok(&d, fixture_compile(&d, &f, &spec, 1, 32768, true, &o));
     ok(&d, fixture_program(&d, &f, 32768, &p));
@@ -764,7 +764,7 @@ int main(void) {
         cmocka_unit_test(rows_of_the_cache_are_checked),
         cmocka_unit_test(many_rows_are_of_different_requests),
         cmocka_unit_test(what_follows_a_short_operator_is_for_others),
-        cmocka_unit_test(who_merges_is_apart),
+        cmocka_unit_test(merge_is_apart),
         cmocka_unit_test(who_samples_a_row_embeds_it),
         cmocka_unit_test(a_program_keeps_to_its_backend),
         cmocka_unit_test(a_cpu_program_has_no_pack),

@@ -2,8 +2,8 @@
 // Shared by the pages: colours, numbers, a canvas with sharp pixels, zoom and pan with mouse, touch
 // and keys. No dependencies, no network.
 const COLOR = { embed:"#7c8794", qkv:"#2563eb", attention:"#d97706", attention_split:"#d97706",
-  attention_combine:"#b45309", linear:"#0d9488", linear_parts:"#0d9488",
-  linear_sum:"#0f766e", gated_mlp:"#7c3aed", lm_head:"#be185d",
+  attention_merge:"#b45309", linear:"#0d9488", linear_splitk:"#0d9488",
+  splitk_sum:"#0f766e", gated_mlp:"#7c3aed", lm_head:"#be185d",
   sample:"#dc2626", empty:"#94a3b8", "empty tasks":"#94a3b8" };
 const colorOf = op => COLOR[op] || "#64748b";
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();

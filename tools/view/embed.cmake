@@ -1,4 +1,4 @@
-# Puts the pages of tools/view into qn_engine as a C table (src/engine/view_page.h). Included by
+# Puts the pages of tools/view into qn_inspect as a C table (src/inspect/view_page.h). Included by
 # CMakeLists.txt; at build time CMake runs it again as a script (-P) to write the table. In a page,
 # the line "@@common" stands for common.js.
 if(NOT CMAKE_SCRIPT_MODE_FILE)
@@ -9,7 +9,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
     COMMAND ${CMAKE_COMMAND} -D DIR=${view_dir} -D OUT=${view_out} -P ${CMAKE_CURRENT_LIST_FILE}
     DEPENDS ${view_files} ${CMAKE_CURRENT_LIST_FILE}
     COMMENT "Embedding pages")
-  target_sources(qn_engine PRIVATE ${view_out})
+  target_sources(qn_inspect PRIVATE ${view_out})
   return()
 endif()
 
@@ -32,7 +32,7 @@ foreach(page IN LISTS pages)
   string(APPEND table "    {\"${name}\", page_${name}, sizeof page_${name} - 1},\n")
 endforeach()
 file(WRITE ${OUT} "/* Made by tools/view/embed.cmake. */
-#include \"engine/view_page.h\"
+#include \"inspect/view_page.h\"
 
 ${texts}
 const struct view_page view_pages[] = {

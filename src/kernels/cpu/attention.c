@@ -1,5 +1,5 @@
 /* attention.c - ATTENTION whole, in pieces (SPLIT; STEP, which makes the heads, too), and the
- * pieces' sum (COMBINE).
+ * pieces' sum (MERGE).
  *
  * A context is attended to in pieces of ATTENTION_PIECE positions whose bounds are absolute. Each
  * piece starts afresh and runs block of KV cache by block; pieces are merged in order of position.
@@ -80,14 +80,14 @@ size_t cpu_attention_step_scratch(const struct prog_header *program, const struc
 }
 
 /* Of one head at a time, as wide as its parts are. */
-static struct heads combined_heads(const struct cpu_task *t) {
-    const struct prog_tensor *part = &PROG(t->program, TENSOR)[t->op->in[COMBINE_PART]];
+static struct heads merged_heads(const struct cpu_task *t) {
+    const struct prog_tensor *part = &PROG(t->program, TENSOR)[t->op->in[MERGE_PART]];
     return (struct heads){.n = t->op->attrs.heads, .group = 1, .V = part->shape[3] - 2};
 }
 
-size_t cpu_attention_combine_scratch(const struct prog_header *program, const struct prog_op *op) {
+size_t cpu_attention_merge_scratch(const struct prog_header *program, const struct prog_op *op) {
     const struct cpu_task t = {.program = program, .op = op};
-    const struct heads h = combined_heads(&t);
+    const struct heads h = merged_heads(&t);
     return layout(NULL, &h).bytes;
 }
 
@@ -240,11 +240,11 @@ void cpu_attention_step(const struct cpu_task *t) {
     attend_pieces(t, &cache, true);
 }
 
-void cpu_attention_combine(const struct cpu_task *t) {
-    const float *part = tile_in(t, COMBINE_PART);
-    const uint32_t P = PROG(t->program, TENSOR)[t->op->in[COMBINE_PART]].shape[2];
+void cpu_attention_merge(const struct cpu_task *t) {
+    const float *part = tile_in(t, MERGE_PART);
+    const uint32_t P = PROG(t->program, TENSOR)[t->op->in[MERGE_PART]].shape[2];
     const uint32_t end = tile_row_end(t, t->batch->rows.n_rows);
-    const struct heads heads = combined_heads(t);
+    const struct heads heads = merged_heads(t);
     const struct attention_scratch l = layout(t->scratch, &heads);
     for (uint32_t r = t->task->row0; r < end; r++) {
         struct context c = context_of_row(t, r);

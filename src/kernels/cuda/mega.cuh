@@ -1,10 +1,10 @@
 /* mega.cuh - the mega-kernel: one launch runs every iteration of every request.
  *
- * Entry points: qn_mega here; qn_retile, qn_dummy and qn_read_all in common/retile.cuh. What the
- * host passes: codegen/cuda_abi.h; the model's constants come as QN_* macros.
+ * Entry points: qn_mega here; qn_retile, qn_dummy and qn_read_all in data/retile.cuh. Their
+ * parameters are in codegen/cuda_abi.h; the model's constants come as QN_* macros.
  *
- * One block per multiprocessor, all co-resident (cooperative launch). Roles of the warps and the
- * map of shared memory: common/block.cuh. Per task, in time:
+ * One block per multiprocessor, all co-resident (cooperative launch). block/block.cuh has the roles
+ * of the warps and the map of shared memory. A task, in time:
  *
  *   control   fetch descriptor ... poll event, go
  *   loader    ..... pages stream long before ...........................
@@ -22,14 +22,14 @@
 #undef CODE_FILES
 #include "kernels/cuda/form.h"
 #if QN_JIT
-#include "kernels/cuda/common/tasks_jit.cuh"
+#include "kernels/cuda/block/tasks_jit.cuh"
 #else
-#include "kernels/cuda/common/tasks_aot.cuh"
+#include "kernels/cuda/block/tasks_aot.cuh"
 #endif
 
 /* ---- forms: kernels/cuda/form.def ---- */
 
-/* What follows, if the image has the entry. */
+/* The rest of the arguments, if the image has the entry; else nothing. */
 #define FORM_IF(name, ...)     FORM_IF_HAS(QN_HAS_##name, __VA_ARGS__)
 #define FORM_IF_HAS(has, ...)  FORM_IF_HAS_(has, __VA_ARGS__)
 #define FORM_IF_HAS_(has, ...) FORM_IF_##has(__VA_ARGS__)
@@ -37,7 +37,7 @@
 #define FORM_IF_0(...)
 static_assert(N_FORMS <= 1 << 7, "struct warp_state");
 
-/* What runs a task: what the host says, or what stands in for that now. */
+/* The form that runs a task: the host's choice, or the form that stands in for it now. */
 DEV uint32_t form_of(const struct cuda_task *task) {
     const uint32_t form = task->form;
 #define NOW(name, of, has, condition)                                                              \
@@ -46,10 +46,10 @@ DEV uint32_t form_of(const struct cuda_task *task) {
     return form;
 }
 
-/* ---- what runs a task: waits for its event (wait_ready), does the work; false: the launch ends
- * ---- */
+/* ---- functions that run a task: each waits for the task's event (wait_ready), then works; false:
+ * ---- the launch ends */
 
-/* Tasks that need nothing but their event. */
+/* Runs a task that needs nothing but its event. */
 DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
@@ -62,8 +62,8 @@ DEV bool run_other(struct warp_context *c, const struct cuda_task *task) {
     return true;
 }
 
-/* The first and the last one of an iteration: all others wait for them, and none of their code is
- * at hand, so each has a function in which there is nothing else. */
+/* The first and the last task of an iteration. All blocks wait for them, and their code is not in
+ * the instruction cache, so each has a function with nothing else in it. */
 DEV bool run_first(struct warp_context *c, const struct cuda_task *task) {
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
@@ -89,9 +89,9 @@ DEV void message_done(const struct warp_context *c) {
         barrier_arrive_release_cta(&SHARED->go_empty[c->message % GO_DEPTH]);
 }
 
-/* All warps' stores are ordered before the trigger: they meet at the barrier, the release covers
- * what this thread has seen. A hint orders nothing and goes at once, if the task has not sent it.
- */
+/* Sends the task's trigger. All warps' stores are ordered before it: the warps meet at the barrier,
+ * and the release covers all that this thread has seen. A hint orders nothing and goes at once.
+ * HINTED: the task has sent its hint itself. */
 template <bool HINTED>
 DEV void task_finish(const struct warp_context *c, const struct cuda_task *task) {
     uint32_t *counter = rt_counter(&SHARED->args.rt, task->trigger);
@@ -99,7 +99,7 @@ DEV void task_finish(const struct warp_context *c, const struct cuda_task *task)
     if (!HINTED && c->thread == 0 && hint) add_relaxed_gpu(counter, 1);
     sync_compute();
     if (c->thread == 0) {
-        const uint64_t now = trace_now(SHARED); /* what the trigger sets off comes later */
+        const uint64_t now = trace_now(SHARED); /* before anything that the trigger sets off */
         if (!hint && task->trigger != PROG_NONE && (task->flags & CUDA_TRIGGER_WATCHED) == 0)
             add_release_gpu(counter, 1);
         trace_at(SHARED, now, RT_TRACE_END, task->index);
@@ -113,13 +113,13 @@ DEV const struct cuda_task *task_of(uint32_t message) {
     return &SHARED->task[SHARED->go[message % GO_DEPTH]];
 }
 
-/* What to do for an announced message. */
+/* The form of an announced message. */
 DEV uint32_t form_for(uint32_t message) {
     if (SHARED->go[message % GO_DEPTH] == GO_DROP) return FORM_DROP;
     return form_of(task_of(message));
 }
 
-/* Waits for the next message; what is next and the context go to shared memory. */
+/* Waits for the next message; stores its form and the context to shared memory. */
 DEV void compute_next(struct warp_context *c) {
     c->next = FORM_STOP;
     if (wait_control(c, &SHARED->go_full[c->message % GO_DEPTH], c->message / GO_DEPTH & 1))
@@ -127,8 +127,8 @@ DEV void compute_next(struct warp_context *c) {
     context_store(c);
 }
 
-/* What the next message wants, if that is there already, else FORM_STOP. The warp decides as one;
- * each lane has acquired it then. */
+/* The form of the next message, if that is announced already, else FORM_STOP. The warp decides as
+ * one, and each lane has acquired the message then. */
 DEV uint32_t compute_peek(const struct warp_context *c) {
     uint64_t *announced = &SHARED->go_full[c->message % GO_DEPTH];
     if (!__all_sync(~0u, barrier_test_acquire_cta(announced, c->message / GO_DEPTH & 1)))
@@ -136,7 +136,7 @@ DEV uint32_t compute_peek(const struct warp_context *c) {
     return form_for(c->message);
 }
 
-/* The task of the message is done; waits for the next. */
+/* Ends the message's task and waits for the next message. */
 template <bool HINTED = false>
 DEV void compute_done(struct warp_context *c, const struct cuda_task *task) {
     task_finish<HINTED>(c, task);
@@ -145,14 +145,14 @@ DEV void compute_done(struct warp_context *c, const struct cuda_task *task) {
 }
 
 DEV void compute_stop(struct warp_context *c) {
-    __syncwarp(); /* all lanes have read what was next */
+    __syncwarp(); /* all lanes have read the next form */
     c->next = FORM_STOP;
     context_store(c);
 }
 
-/* Runs the task of the message and waits for the next. Each kind has such a function of its own:
- * the registers of one cannot make another spill. They are called with nothing to keep.
- * HINTED: it sends its hint itself. */
+/* Runs the message's task and waits for the next message. Each kind has such a function of its own,
+ * so that the registers of one cannot make another spill. Their caller keeps nothing in registers.
+ * HINTED: RUN sends the hint itself. */
 typedef bool run_function(struct warp_context *c, const struct cuda_task *task);
 template <run_function RUN, bool HINTED = false> DEV void compute_with(void) {
     struct warp_context c = context_load();
@@ -174,8 +174,8 @@ CODE(void, code_other, void) {
     compute_with<run_other>();
 }
 
-CODE(void, code_combine, void) {
-    compute_with<run_combine, true>();
+CODE(void, code_merge, void) {
+    compute_with<run_merge, true>();
 }
 CODE(void, code_mixed, void) {
     compute_with<run_attention>();
@@ -193,17 +193,17 @@ CODE(void, code_teams, void) {
     compute_with<run_attention_teams>();
 }
 
-/* Those of few rows. */
-CODE_OF((int COLUMNS, uint32_t KIND, uint32_t K), void, run_few, void) {
-    compute_with<few_run<KIND, K, COLUMNS>>();
+/* Matrices times packed activations of up to 32 rows. */
+CODE_OF((int COLUMNS, uint32_t KIND, uint32_t K), void, run_stream, void) {
+    compute_with<stream_run<KIND, K, COLUMNS>>();
 }
-CODE_OF((uint32_t KIND, uint32_t K), void, run_wide, void) {
-    compute_with<few_run<KIND, K, CUDA_WIDE>>();
+CODE_OF((uint32_t KIND, uint32_t K), void, run_stream_32, void) {
+    compute_with<stream_run<KIND, K, CUDA_STREAM_32>>();
 }
 
-/* Matrices times packed activations of many rows. What multiplies a tile is in the kernel itself
- * (matmul_tile_wgmma.cuh); all else is in functions, between which nothing is kept in registers.
- * They give what to multiply next; 0: nothing. */
+/* Matrices times packed activations of many rows. The kernel itself multiplies a tile
+ * (matmul_tile_wgmma.cuh). All else is in functions, between which nothing is kept in registers;
+ * each gives the next tile to multiply, 0: none. */
 
 DEV uint32_t packed_done(struct warp_context *c, const struct cuda_task *task) {
     lease_release(c);
@@ -248,8 +248,7 @@ DEV void compute_packed(void) {
 
 #if ROWS_BY_WGMMA
 
-/* Attention of many rows: what multiplies is in the kernel, too. Not 0: there is more of the task.
- */
+/* Attention of many rows: the kernel itself multiplies, too. Not 0: the task goes on. */
 
 CODE(uint32_t, rows_open, void) {
     struct warp_context c = context_load();
@@ -299,8 +298,9 @@ DEV void compute_rows(void) {} /* cuda_rows_fit */
 
 #endif
 
-/* ATTENTION_STEP: items that are all warps', then a run, and so on, in functions of their own. The
- * warp's state has the run, kind 0: none. The first goes on after one; true: another comes. */
+/* ATTENTION_STEP: items that all warps share, then a run, and so on, each in a function of its own.
+ * The warp's state has the run; kind 0: none. step_items goes on after a run; true: another run
+ * comes. */
 CODE(bool, step_items, void) {
     struct warp_context c = context_load();
     const struct cuda_task *task = task_of(c.message);
@@ -343,7 +343,7 @@ DEV void compute_step(void) {
     while (step_items()) step_run();
 }
 
-/* Linear tasks of one row, as many as follow each other. */
+/* Runs linear tasks of one row, as many as follow each other. */
 CODE(void, compute_one_row, void) {
     struct warp_context c = context_load();
 #pragma unroll 1
@@ -363,7 +363,7 @@ CODE(void, compute_one_row, void) {
         context_store(&c);
 }
 
-/* Pages that were streamed for an iteration that did not come. */
+/* Drops the pages that were streamed for an iteration that did not come. */
 CODE(void, compute_drop, void) {
     struct warp_context c = context_load();
     barrier_wait_acquire_cta(&SHARED->drop_ready, c.n_drops);
@@ -451,25 +451,21 @@ CODE(void, role_control, void) {
     if (threadIdx.x % 32 == 0) control_main(&SHARED->args, SHARED);
 }
 
-// What every layer of a decode step runs has nothing in local memory, up to 8 rows (13: LM_HEAD),
-// but for some words of attention that holds keys and values.
-// check_kernels: function compute_one_row spills 0
-// check_kernels: function compute_one_row spills 28 on sm_100a
-// check_kernels: function code_whole_one spills 24
-// check_kernels: function code_whole_one spills 32 on odd
-// check_kernels: function code_wholeE spills 0
-// check_kernels: function code_step_one spills 24
-// check_kernels: function code_step_one spills 32 on odd
-// check_kernels: function code_teams spills 0
+// Code that every layer of a decode step runs spills nothing, up to 8 rows (13: LM_HEAD), except
+// for some words of attention that holds keys and values. check_kernels: function compute_one_row
+// spills 0 check_kernels: function compute_one_row spills 28 on sm_100a check_kernels: function
+// code_whole_one spills 24 check_kernels: function code_whole_one spills 32 on odd check_kernels:
+// function code_wholeE spills 0 check_kernels: function code_step_one spills 24 check_kernels:
+// function code_step_one spills 32 on odd check_kernels: function code_teams spills 0
 // check_kernels: function code_teams spills 12 on sm_80
 // check_kernels: function code_teams spills 8 on odd.sm_90a
 // check_kernels: function step_items spills 16
 // check_kernels: function step_run spills 400
-// check_kernels: function code_combine spills 0
-// check_kernels: function run_fewILi1E spills 0
-// check_kernels: function run_fewILi2E spills 104
-// check_kernels: function run_fewILi2ELj13E spills 192
-// check_kernels: function run_wide spills 116
+// check_kernels: function code_merge spills 0
+// check_kernels: function run_streamILi1E spills 0
+// check_kernels: function run_streamILi2E spills 104
+// check_kernels: function run_streamILi2ELj13E spills 192
+// check_kernels: function run_stream_32 spills 116
 // check_kernels: function packed_begin spills 4
 // check_kernels: function narrow_multiply spills 0
 // check_kernels: function packed_next spills 0

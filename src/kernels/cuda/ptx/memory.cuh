@@ -106,8 +106,8 @@ DEV void store_flagged2(float *p, float a, float b, uint32_t flag) {
                  : "memory");
 }
 
-/* Words that may be empty (CUDA_EMPTY), each an access of its own; nothing else is ordered. What is
- * stored so may as well be read behind a counter. */
+/* Words that may be sentinels (CUDA_SENTINEL), each an access of its own; nothing else is ordered.
+ * What is stored so may as well be read behind a counter. */
 DEV uint32_t load_word_polled(const void *p) {
     uint32_t v;
     asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(p));
@@ -207,7 +207,7 @@ DEV void copy16_once_async(void *dst, const void *src) {
                  "l"(src), "l"(0x12F0000000000000ull)
                  : "memory");
 }
-/* 16 bytes of words that may be empty. */
+/* 16 bytes of words that may be sentinels. */
 DEV void copy16_polled_async(void *dst, const void *src) {
     copy16_async(dst, src);
 }

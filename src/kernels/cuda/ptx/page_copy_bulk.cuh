@@ -10,7 +10,7 @@ DEV uint32_t loader_page_of(uint32_t lane) {
     return lane;
 }
 
-/* Whether a one-row task takes a page into registers before its event (common/matvec.cuh). */
+/* Whether a one-row task takes a page into registers before its event (matmul/matvec.cuh). */
 enum { PAGES_ARE_HELD = 1 };
 
 DEV uint32_t page_copy_arrivals(void) {

@@ -10,7 +10,7 @@ DEV uint32_t loader_page_of(uint32_t lane) {
     return 0;
 }
 
-/* Registers are what waits cost here: a page would be spilled (common/matvec.cuh). */
+/* Registers are what waits cost here: a page would be spilled (matmul/matvec.cuh). */
 enum { PAGES_ARE_HELD = 0 };
 
 DEV void page_copy_nothing(uint64_t *full) {

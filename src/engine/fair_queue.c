@@ -1,0 +1,111 @@
+/* fair_queue.c - see fair_queue.h. */
+#include "engine/fair_queue.h"
+
+#include "base/checked.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+/* A space with requests in the queue. */
+struct fair_flow {
+    struct fair_flow *next;
+    uint32_t space;
+    uint64_t n;   /* requests */
+    uint64_t tag; /* of the last one */
+};
+
+/* ---- flows ---- */
+
+/* Where the flow of a space is named, or would be. */
+static struct fair_flow **flow_of(struct fair_queue *q, uint32_t space) {
+    struct fair_flow **at = &q->flows[space % FAIR_BUCKETS];
+    while (*at && (*at)->space != space) at = &(*at)->next;
+    return at;
+}
+
+static int flow_join(struct diag *d, struct fair_queue *q, struct fair_place *p) {
+    struct fair_flow **at = flow_of(q, p->space);
+    if (!*at) {
+        *at = calloc(1, sizeof **at);
+        if (!*at) return fail_nomem(d, sizeof **at, "the queue");
+        (*at)->space = p->space;
+    }
+    p->tag = MAX(q->now, (*at)->tag) + p->n_tokens;
+    (*at)->tag = p->tag;
+    (*at)->n++;
+    return QN_OK;
+}
+
+static void flow_leave(struct fair_queue *q, const struct fair_place *p) {
+    struct fair_flow **at = flow_of(q, p->space), *flow = *at;
+    if (--flow->n > 0) return;
+    *at = flow->next;
+    free(flow);
+}
+
+/* ---- heap ---- */
+
+static bool comes_before(const struct fair_place *a, const struct fair_place *b) {
+    if (a->priority != b->priority) return a->priority < b->priority;
+    if (a->tag != b->tag) return a->tag < b->tag;
+    return a->arrival < b->arrival;
+}
+
+static void put(struct fair_queue *q, size_t at, struct fair_place *p) {
+    q->heap.items[at - 1] = p;
+    p->at = at;
+}
+
+static void rise(struct fair_queue *q, struct fair_place *p, size_t at) {
+    for (; at > 1 && comes_before(p, q->heap.items[at / 2 - 1]); at /= 2)
+        put(q, at, q->heap.items[at / 2 - 1]);
+    put(q, at, p);
+}
+
+static void sink(struct fair_queue *q, struct fair_place *p, size_t at) {
+    for (size_t child; (child = 2 * at) <= q->heap.n; at = child) {
+        if (child < q->heap.n && comes_before(q->heap.items[child], q->heap.items[child - 1]))
+            child++;
+        if (!comes_before(q->heap.items[child - 1], p)) break;
+        put(q, at, q->heap.items[child - 1]);
+    }
+    put(q, at, p);
+}
+
+/* ---- the queue ---- */
+
+int fair_queue_add(struct diag *d, struct fair_queue *q, struct fair_place *p) {
+    TRY(ARRAY_RESERVE(d, &q->heap, q->heap.n + 1));
+    TRY(flow_join(d, q, p));
+    p->arrival = q->n_arrived++;
+    q->n_prompt += p->n_prompt;
+    q->heap.n++;
+    rise(q, p, q->heap.n);
+    return QN_OK;
+}
+
+struct fair_place *fair_queue_first(const struct fair_queue *q) {
+    return q->heap.n > 0 ? q->heap.items[0] : NULL;
+}
+
+void fair_queue_remove(struct fair_queue *q, struct fair_place *p) {
+    const size_t at = p->at;
+    if (at == 0) return;
+    struct fair_place *last = q->heap.items[--q->heap.n];
+    if (at == 1) q->now = MAX(q->now, p->tag - p->n_tokens);
+    q->n_prompt -= p->n_prompt;
+    flow_leave(q, p);
+    p->at = 0;
+    if (last == p) return;
+    sink(q, last, at);
+    rise(q, last, last->at);
+}
+
+void fair_queue_fini(struct fair_queue *q) {
+    for (size_t i = 0; i < FAIR_BUCKETS; i++)
+        for (struct fair_flow *flow = q->flows[i], *next; flow; flow = next) {
+            next = flow->next;
+            free(flow);
+        }
+    ARRAY_FINI(&q->heap);
+}

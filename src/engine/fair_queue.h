@@ -1,0 +1,50 @@
+/* fair_queue.h - requests that wait for a place, in the order in which they will get one: by
+ * priority, then by a fair share of tokens for each cache space, then by arrival.
+ *
+ * Fair share is start-time fair queueing: a request's tag is where its space's previous waiting
+ * request ends on a line of tokens, or where the queue is, whichever comes later, plus its own
+ * tokens. The lowest tag goes first. So a space with one request passes one with a thousand, and
+ * one space alone is served in order of arrival.
+ *
+ * A binary heap: adding, taking and removing cost the logarithm of the length. The caller holds the
+ * engine's mutex.
+ */
+#ifndef QN_ENGINE_FAIR_QUEUE_H
+#define QN_ENGINE_FAIR_QUEUE_H
+
+#include "base/array.h"
+#include "base/status.h"
+
+#include <stdint.h>
+
+enum { FAIR_BUCKETS = 256 };
+
+/* The part of a request that the queue keeps; zeroed before the first use. */
+struct fair_place {
+    int32_t priority;
+    uint32_t space;
+    uint64_t n_tokens; /* prompt and output, at most */
+    uint64_t n_prompt;
+    uint64_t tag, arrival;
+    size_t at; /* in the heap, from 1; 0: not in the queue */
+};
+
+struct fair_flow;
+
+struct fair_queue {
+    ARRAY(struct fair_place *) heap;
+    struct fair_flow *flows[FAIR_BUCKETS]; /* spaces with requests in the queue */
+    uint64_t now;                          /* tag of the request that was taken last */
+    uint64_t n_arrived;
+    uint64_t n_prompt; /* tokens of all prompts in the queue */
+};
+
+/* Errors: QN_ENOMEM. */
+int fair_queue_add(struct diag *d, struct fair_queue *q, struct fair_place *p);
+/* The one that goes next; NULL: the queue is empty. */
+struct fair_place *fair_queue_first(const struct fair_queue *q);
+/* Takes a place out, the first or any other; one that is not in the queue stays as it is. */
+void fair_queue_remove(struct fair_queue *q, struct fair_place *p);
+void fair_queue_fini(struct fair_queue *q);
+
+#endif

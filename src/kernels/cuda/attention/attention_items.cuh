@@ -1,0 +1,218 @@
+/* attention_items.cuh - the work list (work_list.cuh) of a task of ATTENTION_STEP or _WHOLE: its
+ * items, and which of their bytes come as pages.
+ *
+ * An item is a piece of the context of one token row, for one KV head and up to SUB_HEADS of its
+ * query heads. Items go by rows, heads, pieces; a task has a slice of all, in ATTENTION_WHOLE with
+ * all pieces of a row and head. The 128 positions of a piece are eight shares of 16, one for each
+ * compute warp:
+ *
+ *   nothing   no position of it is visible to the row
+ *   page      all of it was in the cache before the iteration: the loader fetches it as soon as
+ *             there is room, long before the task's event
+ *   fresh     the iteration itself writes some of it: the page holds the positions before, the
+ *             compute warps make the others in scratch
+ *
+ * A share takes one page, k[16][head_dim], then v[16][head_dim]. Where these do not fit it takes
+ * two: an item has its eight shares' pages of k, then those of v. Pages of shares of which nothing
+ * comes are void.
+ *
+ * Long contexts of ATTENTION_STEP: RUN_LEAST to eight whole pieces of one row and head, before
+ * anything fresh, are a run. There each warp takes a piece for itself, and nothing is exchanged
+ * (attention_decode_long.cuh). A page is RUN_POSITIONS of k or of v; the first page of each piece
+ * comes first, a warp's each, then the second ones, k before v; void pages for warps without a
+ * piece.
+ */
+#ifndef QN_CUDA_ATTENTION_ATTENTION_ITEMS_CUH
+#define QN_CUDA_ATTENTION_ATTENTION_ITEMS_CUH
+
+#include "kernels/cuda/data/kv.cuh"
+#include "kernels/cuda/block/work_list.cuh"
+
+#define GROUP_HEADS     (QN_N_HEADS / QN_N_KV_HEADS)
+#define SUB_MOST        (QN_HEAD_DIM <= 128 ? 16 : 8)
+#define SUB_HEADS       (GROUP_HEADS < SUB_MOST ? GROUP_HEADS : SUB_MOST) /* heads of one step */
+#define SUBS            ((GROUP_HEADS + SUB_HEADS - 1) / SUB_HEADS)       /* steps per group */
+#define HEAD_STEPS      (QN_N_KV_HEADS * SUBS)
+
+#define SHARE_POSITIONS (ATTENTION_PIECE / WARPS)
+#define SHARE_BYTES     (SHARE_POSITIONS * QN_HEAD_DIM * 2) /* of k, and as many of v */
+#define SHARE_PAGES     (2 * SHARE_BYTES <= CUDA_PAGE_BYTES ? 1 : 2)
+static_assert(SUB_HEADS == cuda_sub_heads(GROUP_HEADS, QN_HEAD_DIM), "the host's items");
+static_assert(SHARE_BYTES <= CUDA_PAGE_BYTES, "a page holds a share's keys");
+
+/* Of a run's pages: positions in one; pages of a piece's k, and as many of its v. */
+#define RUN_POSITIONS (2 * SHARE_POSITIONS / SHARE_PAGES)
+#define RUN_PAGES     (ATTENTION_PIECE / RUN_POSITIONS)
+enum {
+    RUN_LEAST = 4,                             /* void pages cost the loader as much as others */
+    HAS_RUNS = QN_KV_BLOCK >= SHARE_POSITIONS, /* else copies are too small to be worth it */
+};
+
+/* Positions that a row of a task sees, itself included; 0: all. A constant unless layers differ. */
+DEV uint32_t task_window(const struct cuda_task *task) {
+    return QN_WINDOWS_DIFFER ? task->k : QN_SLIDING_WINDOW;
+}
+
+/* The same of a list whose layer slides, or does not. */
+DEV uint32_t window_if(uint32_t slides) {
+    return QN_WINDOWS_DIFFER && !slides ? 0 : QN_SLIDING_WINDOW;
+}
+
+/* The first position that a row at `position` sees. */
+DEV uint32_t window_start(uint32_t window, uint32_t position) {
+    const uint32_t n = position + 1;
+    return window != 0 && n > window ? n - window : 0;
+}
+
+DEV uint32_t row_pieces(const struct block_shared *b, uint32_t window, uint32_t row,
+                        uint32_t *first) {
+    uint32_t position = row_position(b, row);
+    *first = window_start(window, position) / ATTENTION_PIECE;
+    return position / ATTENTION_PIECE + 1 - *first;
+}
+
+/* A task's first item is the same in all layers of one window: what is kept of it has this key. */
+DEV uint32_t items_key(uint32_t kind, uint32_t window, uint32_t unit0) {
+    return kind << 24 | (QN_WINDOWS_DIFFER && window != 0) << 23 | unit0;
+}
+
+/* The first piece that the row sees. */
+DEV uint32_t item_first_piece(const struct attention_item *w) {
+    return w->lo / ATTENTION_PIECE;
+}
+
+DEV void items_row(const struct block_shared *b, struct attention_item *w, uint32_t row) {
+    w->row = row;
+    w->slot = row_slot(b, row);
+    w->hi = row_position(b, row) + 1;
+    w->lo = window_start(window_if(w->slides), w->hi - 1);
+    w->piece = item_first_piece(w);
+    w->piece_end = (w->hi - 1) / ATTENTION_PIECE + 1;
+    /* The rows of a slot follow each other in order of position. */
+    while (row > 0 && row_slot(b, row - 1) == w->slot) row--;
+    w->fresh = row_position(b, row);
+}
+
+/* The weight of a row's items of one head when tasks share them out: one each. In STEP's long
+ * contexts the last one counts three more: at the end of a head all warps work together, make the
+ * next heads, and the runs before and after are not whole. WHOLE: all items of a head count one. */
+struct row_load {
+    uint32_t pieces, all;
+};
+DEV struct row_load items_load_of(const struct block_shared *b, uint32_t row, uint32_t kind,
+                                  uint32_t window) {
+    uint32_t first;
+    const uint32_t n = row_pieces(b, window, row, &first);
+    if (kind == OP_ATTENTION_WHOLE) return {n, 1};
+    return {n, n + (kind == OP_ATTENTION_STEP && n > 2 * WARPS ? 3 : 0)};
+}
+
+/* The same of all rows, for a warp. */
+DEV uint32_t items_load(const struct block_shared *b, uint32_t lane, uint32_t kind,
+                        uint32_t window) {
+    uint32_t n = 0;
+    for (uint32_t row = 0; row < b->batch.rows.n_rows; row += 32) {
+        const bool mine = row + lane < b->batch.rows.n_rows;
+        n += __reduce_add_sync(~0u, mine ? items_load_of(b, row + lane, kind, window).all : 0);
+    }
+    return n;
+}
+
+/* Where a task's part of the load begins: row, head, piece of the head; items before. */
+struct items_cut {
+    uint32_t row, head, piece, items;
+};
+DEV struct items_cut items_cut_at(const struct block_shared *b, uint32_t kind, uint32_t window,
+                                  uint32_t at) {
+    struct items_cut s = {};
+    struct row_load load = items_load_of(b, 0, kind, window);
+    while (at >= load.all * HEAD_STEPS) {
+        at -= load.all * HEAD_STEPS;
+        s.items += load.pieces * HEAD_STEPS;
+        if (++s.row == b->batch.rows.n_rows) return s;
+        load = items_load_of(b, s.row, kind, window);
+    }
+    s.head = at / load.all;
+    s.piece = min(at % load.all, load.pieces);
+    s.items += s.head * load.pieces + s.piece;
+    if (s.piece < load.pieces) return s;
+    s.piece = 0;
+    if (++s.head < HEAD_STEPS) return s;
+    s.head = 0;
+    s.row++;
+    return s;
+}
+
+/* `load`: of all rows. left 0: the task has no items. */
+DEV struct attention_item items_begin(const struct block_shared *b, const struct cuda_task *task,
+                                      uint32_t load) {
+    struct attention_item w = {};
+    uint64_t first, end;
+    const uint32_t window = task_window(task);
+    w.kind = task->kind;
+    w.slides = window != 0;
+    prog_slice((uint64_t)load * HEAD_STEPS, task->unit0, task->unit1, &first, &end);
+    const struct items_cut begin = items_cut_at(b, w.kind, window, (uint32_t)first);
+    w.left = items_cut_at(b, w.kind, window, (uint32_t)end).items - begin.items;
+    if (w.left == 0) return w;
+    items_row(b, &w, begin.row);
+    w.head = begin.head;
+    w.piece += begin.piece;
+    return w;
+}
+
+/* block_shared.one_row_pieces, of one window. */
+DEV uint32_t items_one_row(const struct block_shared *b, uint32_t window) {
+    if (b->batch.rows.n_rows != 1) return 0xffff;
+    const struct row_load load = items_load_of(b, 0, OP_ATTENTION_STEP, window);
+    return load.all == load.pieces ? load.pieces : 0xffff;
+}
+
+DEV void items_one_rows(struct block_shared *b) {
+    if (QN_WINDOWS_DIFFER) b->one_row_pieces[0] = (uint16_t)items_one_row(b, 0);
+    b->one_row_pieces[QN_SLIDING_WINDOW != 0] = (uint16_t)items_one_row(b, QN_SLIDING_WINDOW);
+}
+
+/* ... of a task's. */
+DEV uint32_t one_row_pieces(const struct cuda_task *task) {
+    return SHARED->one_row_pieces[task_window(task) != 0];
+}
+
+/* Whether a run begins with this item. */
+DEV bool item_begins_run(const struct attention_item *w) {
+    return HAS_RUNS && w->kind == OP_ATTENTION_STEP && w->left >= RUN_LEAST &&
+           w->lo <= w->piece * ATTENTION_PIECE &&
+           min(w->piece_end, w->fresh / ATTENTION_PIECE) >= w->piece + RUN_LEAST;
+}
+
+/* Items of the run that begins with this one; 1: it is none. */
+DEV uint32_t item_run(const struct attention_item *w) {
+    if (!item_begins_run(w)) return 1;
+    const uint32_t n = min(min(w->piece_end, w->fresh / ATTENTION_PIECE) - w->piece, w->left);
+    /* What would leave too few for another is halved. */
+    return n <= WARPS ? n : n < WARPS + RUN_LEAST ? n / 2 : WARPS;
+}
+
+/* Goes on to the n-th item after this one, all of them of one row and head. */
+DEV void items_skip(const struct block_shared *b, struct attention_item *w, uint32_t n) {
+    w->left -= n;
+    w->piece += n;
+    if (w->left == 0 || w->piece < w->piece_end) return;
+    w->piece = item_first_piece(w);
+    if (++w->head < HEAD_STEPS) return;
+    w->head = 0;
+    items_row(b, w, w->row + 1);
+}
+
+/* Whether the row sees any position of the share that begins at `first`. */
+DEV bool item_sees(const struct attention_item *w, uint32_t first) {
+    return first < w->hi && first + SHARE_POSITIONS > w->lo;
+}
+
+/* Positions of a share that come as a page. */
+DEV uint32_t item_paged(const struct attention_item *w, uint32_t first) {
+    if (!item_sees(w, first) || first >= w->fresh) return 0;
+    return min(w->fresh - first, (uint32_t)SHARE_POSITIONS);
+}
+
+#endif

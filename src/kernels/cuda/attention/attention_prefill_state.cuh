@@ -1,0 +1,117 @@
+/* attention_prefill_state.cuh - ATTENTION of many rows: what a warp keeps of its step, whichever
+ * way its products are made (attention_prefill_mma.cuh, attention_prefill_wgmma.cuh).
+ */
+#ifndef QN_CUDA_ATTENTION_ATTENTION_PREFILL_STATE_CUH
+#define QN_CUDA_ATTENTION_ATTENTION_PREFILL_STATE_CUH
+
+#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/matmul/matmul_tile.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
+
+/* Whether products are wgmma's: heads of whole lines, a share's 16 positions in one block. */
+#define ROWS_BY_WGMMA                                                                              \
+    (HAS_WGMMA && QN_HEAD_DIM % 64 == 0 && QN_HEAD_DIM <= 128 && QN_KV_BLOCK % 16 == 0)
+
+#define ROW_WORK  cuda_rows_work(QN_HEAD_DIM)
+#define ROW_PARTS (ATTENTION_PIECE / 16)
+#define ROW_OUT   (QN_HEAD_DIM + 4) /* floats of a row of outputs in a warp's memory */
+static_assert(16 * ROW_OUT * 4 <= ROW_WORK, "the outputs of 16 rows");
+static_assert(LEASE_BYTES == cuda_lease_bytes(__CUDA_ARCH__ / 10), "the host knows what fits");
+
+/* A warp's own memory. */
+struct rows_work {
+    uint4 *q, *p;     /* this lane's; 32 apart */
+    float *max, *sum; /* [part][16 rows] */
+};
+
+DEV struct rows_work rows_work_of(const struct warp_context *c) {
+    char *at = shared_memory + c->warp * ROW_WORK;
+    struct rows_work w;
+    w.q = (uint4 *)at + c->lane;
+    w.p = w.q + 2 * PAIRS * 32;
+    w.max = (float *)(at + (2 * PAIRS + ROW_PARTS) * 512);
+    w.sum = w.max + ROW_PARTS * 16;
+    return w;
+}
+
+/* ---- the rows of a task ---- */
+
+#define GROUP_ROWS (WARPS * STEP_TOKENS) /* token rows of an item */
+
+/* Token rows [row0, end) of a KV head, or of a part of its query heads. */
+struct rows_item {
+    uint32_t row0, end, head;
+};
+
+/* The task's share of the items: every n-th, back and forth, since later rows see more. False:
+ * there is none of that turn, nor of a later one. */
+DEV bool rows_item_of(const struct cuda_task *task, uint32_t turn, struct rows_item *item) {
+    const uint32_t n_rows = SHARED->batch.rows.n_rows;
+    const uint32_t n = ceil_div(n_rows, GROUP_ROWS) * HEAD_STEPS;
+    const uint32_t mine = turn % 2 == 0 ? task->unit0 : task->unit1 - 1 - task->unit0;
+    const uint32_t i = turn * task->unit1 + mine;
+    if (i >= n) return false;
+    item->row0 = (n - 1 - i) / HEAD_STEPS * GROUP_ROWS;
+    item->end = min(item->row0 + GROUP_ROWS, n_rows);
+    item->head = i % HEAD_STEPS;
+    return true;
+}
+
+/* The first of the warp's positions of a piece. */
+DEV uint32_t rows_share(const struct warp_context *c, uint32_t piece) {
+    return piece * ATTENTION_PIECE + 16 * c->warp;
+}
+
+/* A row's state over pieces. */
+struct rows_state {
+    float max[2], sum[2];
+    float out[8 * SPANS][4]; /* columns: as products leave them, see rows_put */
+};
+
+/* A piece's outputs of 8 N columns onto the row's, from eight number `at` on. */
+template <int N>
+DEV void rows_add(struct rows_state *s, int at, const float piece[N][4],
+                  const struct merge factors[2]) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s->out[at + i][e] = merge_value(&factors[e / 2], s->out[at + i][e], piece[i][e]);
+}
+
+/* A piece's parts of one row, whose maxima become their factors; the piece's own into the row's
+ * state: the operations of step_merge (attention_mixed.cuh). */
+DEV struct merge rows_merge(float part[ROW_PARTS], const float sums[ROW_PARTS], float *max,
+                            float *sum) {
+    float most = part[0], piece = 0;
+#pragma unroll
+    for (int n = 1; n < ROW_PARTS; n++) most = fmaxf(most, part[n]);
+#pragma unroll
+    for (int n = 0; n < ROW_PARTS; n++) {
+        part[n] = warp_factor(part[n], most);
+        piece = fmaf(sums[n], part[n], piece);
+    }
+    const struct merge m = merge_factors(*max, *sum, most);
+    *sum = merge_value(&m, *sum, piece);
+    *max = m.max;
+    return m;
+}
+
+/* What rows_put has left in the warp's memory, a row of it for each row of the step, to where
+ * outputs go: a short loop (from registers it was 17 KB of the kernel's code). */
+DEV void rows_store(const struct warp_context *c, const struct cuda_task *task,
+                    const struct attention_step *s) {
+    const float *work = (const float *)(shared_memory + c->warp * ROW_WORK);
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t i = c->lane; i < 16 * (QN_HEAD_DIM / 4); i += 32) {
+        const uint32_t m = i / (QN_HEAD_DIM / 4), d = i % (QN_HEAD_DIM / 4) * 4;
+        const uint32_t token = m / SUB_HEADS, head = m % SUB_HEADS;
+        if (token >= s->n_tokens || head >= s->n_heads) continue;
+        output_store4(task, (uint64_t)(s->row0 + token) * QN_N_HEADS + s->head0 + head, d,
+                      *(const float4 *)(work + m * ROW_OUT + d));
+    }
+    __syncwarp(); /* the next step's queries will be there */
+}
+
+#endif

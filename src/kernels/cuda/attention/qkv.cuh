@@ -1,0 +1,207 @@
+/* qkv.cuh - QKV_HEADS: query heads and this iteration's rows of the KV cache from the projections.
+ * One unit is one head: a warp per token norms, rotates and stores it. */
+#ifndef QN_CUDA_ATTENTION_QKV_CUH
+#define QN_CUDA_ATTENTION_QKV_CUH
+
+#include "kernels/cuda/data/kv.cuh"
+
+#define HALF_DIM (QN_HEAD_DIM / 2)
+/* RoPE pairs per lane */
+#define LANE_PAIRS ((HALF_DIM + 31) / 32)
+
+DEV void qkv_store_query(const struct cuda_task *task, uint32_t unit, uint32_t row, uint32_t i,
+                         float a, float b) {
+    uint64_t head = (uint64_t)row * QN_N_HEADS + unit;
+    float *q = (float *)task->out + head * QN_HEAD_DIM; /* [T, n_heads, head_dim] */
+    q[i] = a;
+    q[i + HALF_DIM] = b;
+}
+
+/* Columns i and i + HALF_DIM of a key or a value, in its row of the cache or of another place. */
+DEV void kv_store(uint16_t *row, bool is_value, uint32_t position, uint32_t i, float a, float b) {
+    const uint32_t j = i + HALF_DIM;
+    row[is_value ? value_at(position, i) : key_at(position, i)] = pack_one<KV_E>(a);
+    row[is_value ? value_at(position, j) : key_at(position, j)] = pack_one<KV_E>(b);
+}
+
+/* unit: key heads, then value heads; row: the position's in the cache */
+DEV void qkv_store_kv(uint64_t cache, uint32_t unit, uint32_t row, uint32_t position, uint32_t i,
+                      float a, float b) {
+    uint16_t *kv = (uint16_t *)cache + (uint64_t)row * QN_HEAD_DIM;
+    uint32_t head_idx = unit % QN_N_KV_HEADS, value = unit / QN_N_KV_HEADS;
+    kv += (uint64_t)value * KV_VALUE_STRIDE + (uint64_t)head_idx * KV_HEAD_STRIDE;
+    kv_store(kv, value != 0, position, i, a, b);
+}
+
+/* What turns a head: the lane's weights of the norm and rotations. Constants. */
+struct head_turn {
+    float norm_a[LANE_PAIRS], norm_b[LANE_PAIRS], cosine[LANE_PAIRS], sine[LANE_PAIRS];
+};
+
+/* The row of the table of rotations by which the token row turns. */
+DEV uint32_t turn_at(uint32_t row, uint32_t position) {
+#if QN_ROPE_SWITCH != SPEC_ONE_ROPE
+    const struct rt_batch *b = &SHARED->batch;
+    const uint32_t *n_prompt = &b->slots[row_slot(SHARED, row)].n_prompt;
+    if ((uint32_t)load_index_l2((const int32_t *)n_prompt) > QN_ROPE_SWITCH)
+        return position + b->max_model_len;
+#endif
+    return position;
+}
+
+/* Of a query head, a key head, or a value head, which is taken as it is. at: turn_at. */
+DEV struct head_turn head_turn_of(const struct warp_context *c, const float *norm, bool is_value,
+                                  uint32_t at) {
+    const uint64_t angle = (uint64_t)at * HALF_DIM;
+    struct head_turn h;
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        const uint32_t i = c->lane + 32 * u;
+        const bool turned = !is_value && i < HALF_DIM;
+        h.norm_a[u] = QN_QK_NORM && turned ? __ldg(norm + i) : 1;
+        h.norm_b[u] = QN_QK_NORM && turned ? __ldg(norm + i + HALF_DIM) : 1;
+        h.cosine[u] = turned ? __ldg(SHARED->args.rope_cos + angle + i) : 1;
+        h.sine[u] = turned ? __ldg(SHARED->args.rope_sin + angle + i) : 0;
+    }
+    return h;
+}
+
+/* A head of one token by one warp, per-head RMSNorm and RoPE in place: lane l has RoPE pairs l,
+ * l + 32 ... of it, a the first of a pair, b the second. */
+DEV void head_turn_apply(const struct warp_context *c, const struct head_turn *h, bool is_value,
+                         float *a, float *b) {
+    if (is_value) return;
+#if QN_QK_NORM
+    float squares = 0;
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++)
+        if (c->lane + 32 * u < HALF_DIM) squares = fmaf(b[u], b[u], fmaf(a[u], a[u], squares));
+    const float inv =
+        inverse_sqrt_fast(__fadd_rn(__fmul_rn(warp_sum(squares), 1.0f / QN_HEAD_DIM), RMS_EPS));
+#endif
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        float x = a[u], y = b[u];
+#if QN_QK_NORM
+        x = x * inv * h->norm_a[u];
+        y = y * inv * h->norm_b[u];
+#endif
+        a[u] = x * h->cosine[u] - y * h->sine[u];
+        b[u] = y * h->cosine[u] + x * h->sine[u];
+    }
+}
+
+/* A head of one token to its place; kv: its row of the cache, of a query head anything. */
+DEV void heads_store(const struct warp_context *c, const struct cuda_task *task, uint32_t unit,
+                     uint32_t row, uint32_t position, uint32_t kv, const float *a, const float *b) {
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        const uint32_t i = c->lane + 32 * u;
+        if (i >= HALF_DIM) continue;
+        if (unit < QN_N_HEADS)
+            qkv_store_query(task, unit, row, i, a[u], b[u]);
+        else
+            qkv_store_kv(task->out2, unit - QN_N_HEADS, kv, position, i, a[u], b[u]);
+    }
+}
+
+/* The lane's pairs of a head. */
+DEV void heads_load(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                    uint32_t unit, float *a, float *b) {
+    const float *y = (const float *)task->in + ((uint64_t)row * task->units + unit) * QN_HEAD_DIM;
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        const uint32_t i = min(c->lane + 32 * u, HALF_DIM - 1u);
+        a[u] = load_l2(y + i);
+        b[u] = load_l2(y + i + HALF_DIM);
+    }
+}
+
+/* A head of one token, from dot products to its place. */
+DEV void heads_one(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                   uint32_t unit) {
+    const bool is_query = unit < QN_N_HEADS, is_value = unit >= QN_N_HEADS + QN_N_KV_HEADS;
+    const uint32_t position = row_position(SHARED, row);
+    const uint32_t kv = is_query ? 0 : row_kv_row(SHARED, row);
+    float a[LANE_PAIRS], b[LANE_PAIRS];
+    heads_load(c, task, row, unit, a, b);
+    const struct head_turn h = head_turn_of(c, (const float *)(is_query ? task->more : task->more2),
+                                            is_value, turn_at(row, position));
+    head_turn_apply(c, &h, is_value, a, b);
+    heads_store(c, task, unit, row, position, kv, a, b);
+}
+
+/* What a head is turned by that is a query's, or a key's or a value's: a choice, not a branch. */
+DEV struct head_turn turn_chosen(bool first, const struct head_turn *x, const struct head_turn *y) {
+    struct head_turn h;
+#pragma unroll
+    for (int u = 0; u < LANE_PAIRS; u++) {
+        h.norm_a[u] = first ? x->norm_a[u] : y->norm_a[u];
+        h.norm_b[u] = first ? x->norm_b[u] : y->norm_b[u];
+        h.cosine[u] = x->cosine[u];
+        h.sine[u] = x->sine[u];
+    }
+    return h;
+}
+
+#define HEADS_AHEAD (LANE_PAIRS <= 2 ? 4 : 2)
+
+/* Some heads from number `unit` on; beyond the last one that one again. */
+struct heads_some {
+    float a[HEADS_AHEAD][LANE_PAIRS], b[HEADS_AHEAD][LANE_PAIRS];
+};
+DEV struct heads_some heads_ask(const struct warp_context *c, const struct cuda_task *task,
+                                uint32_t row, uint32_t unit) {
+    struct heads_some x;
+#pragma unroll
+    for (int n = 0; n < HEADS_AHEAD; n++)
+        heads_load(c, task, row, min(unit + n, task->unit1 - 1), x.a[n], x.b[n]);
+    return x;
+}
+
+/* A token's heads by one warp. What they have in common is found once, and the next ones are on
+ * their way while some are placed: there are no branches, at which the compiler would wait for
+ * them. So the last one may be placed again. */
+DEV void heads_of_row(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
+    struct heads_some next = heads_ask(c, task, row, task->unit0);
+    const uint32_t position = row_position(SHARED, row), kv = row_kv_row(SHARED, row);
+    const uint32_t turn = turn_at(row, position);
+    const struct head_turn query = head_turn_of(c, (const float *)task->more, false, turn);
+    const struct head_turn key = head_turn_of(c, (const float *)task->more2, false, turn);
+#pragma unroll 1
+    for (uint32_t unit = task->unit0; unit < task->unit1; unit += HEADS_AHEAD) {
+        const struct heads_some now = next;
+        next = heads_ask(c, task, row, unit + HEADS_AHEAD);
+#pragma unroll
+        for (int n = 0; n < HEADS_AHEAD; n++) {
+            const uint32_t head = min(unit + n, task->unit1 - 1);
+            const bool is_value = head >= QN_N_HEADS + QN_N_KV_HEADS;
+            const struct head_turn h = turn_chosen(head < QN_N_HEADS, &query, &key);
+            struct heads_some x = now;
+            head_turn_apply(c, &h, false, x.a[n], x.b[n]);
+#pragma unroll
+            for (int u = 0; u < LANE_PAIRS; u++) {
+                x.a[n][u] = is_value ? now.a[n][u] : x.a[n][u];
+                x.b[n][u] = is_value ? now.b[n][u] : x.b[n][u];
+            }
+            heads_store(c, task, head, row, position, kv, x.a[n], x.b[n]);
+        }
+    }
+}
+
+/* QKV_HEADS. Warps share out tokens, or, where there are few, heads of tokens one by one. */
+DEV void run_qkv_heads(const struct warp_context *c, const struct cuda_task *task) {
+    const uint32_t heads = task->unit1 - task->unit0;
+    const uint32_t end = min(task->row1, SHARED->batch.rows.n_rows);
+    if (task->row0 + WARPS <= end) {
+#pragma unroll 1
+        for (uint32_t row = task->row0 + c->warp; row < end; row += WARPS)
+            heads_of_row(c, task, row);
+        return;
+    }
+    for (uint32_t item = c->warp; task->row0 < end && item < (end - task->row0) * heads;
+         item += WARPS)
+        heads_one(c, task, task->row0 + item / heads, task->unit0 + item % heads);
+}
+
+#endif

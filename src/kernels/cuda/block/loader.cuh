@@ -1,0 +1,494 @@
+/* loader.cuh - the loader warp: streams the pages of this worker's tasks, in the order in which the
+ * compute warps take them, as far ahead as the ring has room. Here: room, waiting, and the pages of
+ * weights. loader_work.cuh has the pages of a task, tasks.cuh the next task.
+ *
+ * Weights need no event. At most args->flight pages are requested and not yet here: more would
+ * delay other blocks' critical pages without making memory any faster. In the midst of a long task
+ * no block has critical pages, and args->flight_deep pages do make it a little faster.
+ *
+ * At the end of its list the loader may go on with the same list, on the guess that the next
+ * iteration runs the same variant (`guessing`). If another variant is published, it tells the
+ * compute warps how many pages each must drop.
+ *
+ * The inner loop decides how fast a block can stream, and it is a chain of latencies: 500 cycles a
+ * page when one thread ran it, 4.1 TB/s at most on the 132 SMs of an H200 that can read 4.5. So the
+ * warp asks for LOADER_PAGES pages at a time: lane i waits for room for the i-th and asks for it.
+ * All else is the same in all lanes. (Before sm_90 it is a page at a time, 16 bytes a lane.)
+ */
+#ifndef QN_CUDA_BLOCK_LOADER_CUH
+#define QN_CUDA_BLOCK_LOADER_CUH
+
+#include "kernels/cuda/attention/attention_items.cuh"
+#include "kernels/cuda/block/tasks.cuh"
+#include "kernels/cuda/block/trace.cuh"
+#include "kernels/cuda/block/walk.cuh"
+
+#define BLOCK_POSITIONS (QN_KV_BLOCK < SHARE_POSITIONS ? SHARE_POSITIONS : QN_KV_BLOCK)
+#define PIECE_BLOCKS    (ATTENTION_PIECE / BLOCK_POSITIONS)
+#define LANE_BLOCKS     ((WARPS * PIECE_BLOCKS + 31) / 32)
+
+/* The numbers of the KV blocks of a run's pieces, in order: number[i] of lane l is that of block
+ * l + 32 i, as far as the row reaches. */
+struct run_blocks {
+    uint32_t number[LANE_BLOCKS];
+};
+
+/* Share number lane % 8 of item number lane / 8 from here on, all of one row and head: where the
+ * share's keys begin in a layer's cache, in elements, and how many of its positions come as a page.
+ */
+struct share_place {
+    uint64_t at;
+    uint32_t n;
+};
+
+enum { LANE_ITEMS = 32 / WARPS };
+
+/* The next items of a task: a run of several, or up to LANE_ITEMS of one row and head, one by one.
+ * ATTENTION_STEP has only one at a time, because a run may follow. */
+struct pages_step {
+    uint32_t n_items;
+    bool is_run;
+    struct share_place share;
+    struct run_blocks blocks; /* a run's */
+};
+
+struct loader {
+    const struct cuda_args *args;
+    uint32_t lane;
+    uint32_t flight; /* most pages under way: near, or deep in the midst of tasks */
+    uint32_t near, deep;
+    uint32_t burst;        /* pages to ask for at a time */
+    uint32_t stream;       /* enum cuda_stream */
+    uint32_t slot, parity; /* the next page's */
+    uint32_t n_flying;     /* the last so many pages may be under way; the others are here */
+    uint32_t guess_turn, n_guessed; /* warp of the first guessed page; guessed pages */
+    uint32_t published;             /* iteration whose list it works on */
+    uint32_t entered;               /* phase of the barrier `entered` */
+    bool guessing, quit, wrong;
+    bool between;      /* a task without pages came after the last one with pages */
+    uint64_t n_traced; /* records in its ring of the trace */
+    uint32_t rows_of;  /* the iteration whose rows it knows: loader_knows */
+    uint32_t list_key; /* attention_pages.cuh: the task whose first item is `item` */
+    struct attention_item item;
+    struct pages_step step; /* its first items */
+};
+
+/* The loader's copy of a task's descriptor. */
+struct loader_task {
+    const char *image; /* of weights; attention: the layer's cache */
+    uint32_t kind, index, unit0, block0, block1, row0, rows, k_tiles;
+    uint32_t tile, group, columns, unit_blocks;
+    uint32_t window; /* task_window */
+};
+
+/* A word of shared memory, the same for all lanes. */
+DEV uint32_t loader_read(const uint32_t *p) {
+    return __shfl_sync(~0u, shared_load_volatile(p), 0);
+}
+
+/* Whether the phase is complete. May sleep a while: for a warp that waits. */
+DEV bool loader_test(uint64_t *barrier, uint32_t parity) {
+    return __all_sync(~0u, barrier_try_acquire_cta(barrier, parity));
+}
+
+/* The same, at once: for a warp that has other work. */
+DEV bool loader_peek(uint64_t *barrier, uint32_t parity) {
+    return __all_sync(~0u, barrier_test_acquire_cta(barrier, parity));
+}
+
+DEV bool loader_quits(void) {
+    return loader_peek(&SHARED->quit, 0);
+}
+
+/* Takes note of a newly published iteration, if there is one, and so decides a guess. */
+DEV bool loader_enter(struct loader *l) {
+    if (!loader_peek(&SHARED->entered, l->entered)) return false;
+    const uint32_t published = loader_read(&SHARED->published);
+    l->wrong = l->guessing && rt_variant_of(published) != rt_variant_of(l->published);
+    l->guessing = false;
+    l->published = published;
+    l->entered ^= 1;
+    return true;
+}
+
+/* The loader is done with the published iteration: control may overwrite the places of its rows. */
+DEV void loader_leave(struct loader *l) {
+    __syncwarp();
+    if (l->lane == 0 || QN_EACH_ARRIVES) barrier_arrive_release_cta(&SHARED->left);
+}
+
+/* Looks, while waiting, whether the loader must leave and whether the guess is decided. */
+DEV void loader_look(struct loader *l) {
+    l->quit = loader_quits();
+    if (l->guessing) loader_enter(l);
+}
+
+/* Waits until it is known which iteration comes. False: the loader must leave, or the guess was
+ * wrong (so below: "something happened instead"). */
+DEV bool loader_decided(struct loader *l) {
+    while (l->guessing && !l->quit && !l->wrong) {
+        pause_ns(20);
+        loader_look(l);
+    }
+    return !l->quit && !l->wrong;
+}
+
+/* Once per iteration, when its rows are known. Control has acquired the publication, which comes
+ * after all stores of earlier iterations, and the loader has acquired it from control, by the
+ * barrier `entered` or a message. Copies read through a proxy of their own, so they need the fence.
+ */
+DEV void loader_enter_rows(struct loader *l) {
+    if (l->rows_of == l->published) return;
+    page_copy_fence();
+    l->rows_of = l->published;
+    l->list_key = 0; /* no operator is 0 */
+}
+
+/* Waits until the task's event, a counter, is activated. False: something happened instead. */
+DEV bool loader_wait_event(struct loader *l, const struct cuda_task *task) {
+    if (task->wait == PROG_NONE) return true;
+    const uint32_t *counter = rt_counter(&l->args->rt, task->wait);
+    const uint32_t goal = task->wait_triggers * loader_read(&SHARED->epoch);
+    while (__any_sync(~0u, (int32_t)(rt_load_relaxed(counter) - goal) < 0)) {
+        loader_look(l);
+        if (l->quit) return false;
+    }
+    rt_fence_acquire(counter);
+    page_copy_fence(); /* as loader_enter_rows */
+    return true;
+}
+
+/* Waits until a work list from that source may be read. False: something happened instead. */
+DEV bool loader_knows(struct loader *l, enum work_source source, const struct cuda_task *task) {
+    if (source == WORK_STATIC) return true;
+    if (!loader_decided(l)) return false;
+    loader_enter_rows(l);
+    return source != WORK_TENSOR || loader_wait_event(l, task);
+}
+
+/* A page of the ring in one of its two phases. */
+struct loader_page {
+    uint32_t slot, parity;
+};
+
+/* The page n after the next one; n < RING_PAGES. */
+DEV struct loader_page loader_after(const struct loader *l, uint32_t n) {
+    const uint32_t at = l->slot + n;
+    return at < RING_PAGES ? loader_page{at, l->parity}
+                           : loader_page{at - RING_PAGES, l->parity ^ 1};
+}
+
+/* The page n before the next one; n < RING_PAGES. */
+DEV struct loader_page loader_before(const struct loader *l, uint32_t n) {
+    return l->slot >= n ? loader_page{l->slot - n, l->parity}
+                        : loader_page{l->slot + RING_PAGES - n, l->parity ^ 1};
+}
+
+/* The next n pages are asked for. */
+DEV void loader_advance(struct loader *l, uint32_t n) {
+    const struct loader_page next = loader_after(l, n);
+    l->slot = next.slot;
+    l->parity = next.parity;
+    l->n_flying = min(l->n_flying + n, l->flight);
+}
+
+/* Waits until the next n pages, at most l->burst, may be asked for: their slots are empty, and few
+ * enough pages are under way. False: something happened instead. Lane i waits for the i-th page.
+ * The first lap waits for the phase before the first, which counts as complete. */
+DEV bool loader_wait(struct loader *l, uint32_t n) {
+    const uint32_t i = loader_page_of(l->lane);
+    const struct loader_page mine = loader_after(l, i), before = loader_before(l, l->flight - i);
+    if (l->guessing) loader_look(l);
+    if (l->guessing) l->n_guessed += n;
+    bool empty = i >= n, few = i >= n || l->n_flying + i < l->flight;
+    for (;;) {
+        if (l->quit || l->wrong) return false;
+        empty = empty || barrier_try_acquire_cta(&SHARED->page_empty[mine.slot], mine.parity ^ 1);
+        few = few || barrier_try_acquire_cta(&SHARED->page_full[before.slot], before.parity);
+        if (__all_sync(~0u, empty && few)) return true;
+        loader_look(l);
+        if (l->wrong) l->n_guessed -= n;
+    }
+}
+
+/* From now on at most so many pages may be under way. */
+DEV void loader_set_flight(struct loader *l, uint32_t flight) {
+    if (flight + 1 + l->lane <= l->n_flying) {
+        const struct loader_page before = loader_before(l, flight + 1 + l->lane);
+        barrier_wait_acquire_cta(&SHARED->page_full[before.slot], before.parity);
+    }
+    __syncwarp();
+    l->n_flying = min(l->n_flying, flight);
+    l->flight = flight;
+}
+
+/* Requests n pages that lie one after the other. */
+DEV bool loader_issue(struct loader *l, const char *src, uint32_t n) {
+    src += loader_page_of(l->lane) * CUDA_PAGE_BYTES;
+    while (n > 0) {
+        const uint32_t now = min(n, l->burst);
+        if (!loader_wait(l, now)) return false;
+        const uint32_t slot = loader_after(l, loader_page_of(l->lane)).slot;
+        if (loader_page_of(l->lane) < now)
+            page_copy_evict_first(RING + slot * CUDA_PAGE_BYTES, src, CUDA_PAGE_BYTES,
+                                  &SHARED->page_full[slot], l->lane);
+        loader_advance(l, now);
+        n -= now;
+        src += now * CUDA_PAGE_BYTES;
+    }
+    return true;
+}
+
+#if HAS_STREAM_32_FORMS
+/* Requests n pages of stream_32 (matmul_stream.cuh): each has `each` bytes of every one of `blocks`
+ * row blocks, at most four, whose images are block_next bytes apart. src: the first row block's
+ * bytes of the first page. */
+DEV bool loader_issue_stream_32(struct loader *l, const char *src, uint32_t n, uint32_t blocks,
+                                uint32_t block_next, uint32_t each) {
+    while (n > 0) {
+        const uint32_t now = min(n, l->burst);
+        if (!loader_wait(l, now)) return false;
+        if (warp_elect())
+#pragma unroll
+            for (uint32_t i = 0; i < LOADER_PAGES; i++) {
+                if (i >= now) break;
+                const uint32_t slot = loader_after(l, i).slot;
+                const char *from = src + i * CUDA_PAGE_BYTES;
+                char *to = RING + slot * CUDA_PAGE_BYTES;
+                uint64_t *full = &SHARED->page_full[slot];
+                copies_begin(full, blocks * each);
+#pragma unroll
+                for (uint32_t b = 0; b < 4; b++)
+                    if (b < blocks)
+                        copies_one_evict_first(to + b * each, from + (uint64_t)b * block_next, each,
+                                               full);
+                copies_end(full);
+            }
+        __syncwarp();
+        loader_advance(l, now);
+        n -= now;
+        src += now * CUDA_PAGE_BYTES;
+    }
+    return true;
+}
+#endif
+
+DEV bool loader_issue_void(struct loader *l, uint32_t n) {
+    while (n > 0) {
+        const uint32_t now = min(n, l->burst);
+        if (!loader_wait(l, now)) return false;
+        const uint32_t slot = loader_after(l, loader_page_of(l->lane)).slot;
+        if (loader_page_of(l->lane) < now) page_copy_nothing(&SHARED->page_full[slot]);
+        loader_advance(l, now);
+        n -= now;
+    }
+    return true;
+}
+
+/* Waits until no page is in use. False: something happened instead. */
+DEV bool loader_wait_all(struct loader *l) {
+    const struct loader_page mine = loader_after(l, min(l->lane, RING_PAGES - 1));
+    bool empty = l->lane >= RING_PAGES;
+    for (;;) {
+        empty = empty || barrier_try_acquire_cta(&SHARED->page_empty[mine.slot], mine.parity ^ 1);
+        if (__all_sync(~0u, empty)) return true;
+        loader_look(l);
+        if (l->quit || l->wrong) return false;
+    }
+}
+
+/* ---- trace ---- */
+
+/* Pages requested and not yet here. */
+DEV uint32_t loader_count_flying(const struct loader *l) {
+    uint32_t n = 0;
+    for (uint32_t i = 1; i <= l->n_flying; i++) {
+        const struct loader_page p = loader_before(l, i);
+        n += !loader_peek(&SHARED->page_full[p.slot], p.parity);
+    }
+    return n;
+}
+
+/* Pages that could be requested without waiting: free slots, from the next one on. */
+DEV uint32_t loader_count_free(const struct loader *l) {
+    for (uint32_t n = 0; n < RING_PAGES; n++) {
+        const struct loader_page p = loader_after(l, n);
+        if (!loader_peek(&SHARED->page_empty[p.slot], p.parity ^ 1)) return n;
+    }
+    return RING_PAGES;
+}
+
+/* Records that the last page of a task is requested. */
+DEV void loader_trace(struct loader *l, uint32_t task) {
+    if (rt_trace_of(&l->args->rt) == nullptr) return;
+    const uint32_t size = loader_read(&SHARED->tracing);
+    if (size == 0) return;
+    const uint32_t flying = loader_count_flying(l), free = loader_count_free(l);
+    if (l->lane != 0) return;
+    trace_put(trace_ring(l->args, 2), size, l->n_traced++, rt_now_ns(),
+              RT_TRACE_PAGES | RT_TRACE_PAGES_AUX(flying, free, CUDA_PAGE_BYTES >> 10) << 8, task);
+}
+
+/* A descriptor: lane l has its word l. */
+DEV uint32_t loader_fetch(const struct loader *l, const struct cuda_task *from) {
+    static_assert(sizeof *from == 32 * sizeof(uint32_t), "a word for every lane");
+    return ((const uint32_t *)from)[l->lane];
+}
+
+/* The number of a field's word; NVRTC has no offsetof. */
+#define TASK_SIZE sizeof(struct cuda_task)
+#define TASK_WORD(field)                                                                           \
+    ((int)(((uint64_t) & ((const struct cuda_task *)TASK_SIZE)->field - TASK_SIZE) / 4))
+
+DEV uint32_t loader_word(uint32_t word, int at) {
+    return __shfl_sync(~0u, word, at);
+}
+DEV uint64_t loader_words(uint32_t word, int at) {
+    return (uint64_t)loader_word(word, at + 1) << 32 | loader_word(word, at);
+}
+
+DEV struct loader_task loader_task_of(uint32_t word) {
+    struct loader_task t;
+    const uint64_t w = loader_words(word, TASK_WORD(w)), more = loader_words(word, TASK_WORD(more));
+    const uint32_t walk = loader_word(word, TASK_WORD(tile));
+    t.kind = loader_word(word, TASK_WORD(kind)) & 0xFF;
+    t.image = (const char *)(work_is_attention(t.kind) ? more : w);
+    t.index = loader_word(word, TASK_WORD(index));
+    t.unit0 = loader_word(word, TASK_WORD(unit0));
+    t.block0 = loader_word(word, TASK_WORD(block0));
+    t.block1 = loader_word(word, TASK_WORD(block1));
+    t.row0 = loader_word(word, TASK_WORD(row0));
+    t.rows = loader_word(word, TASK_WORD(row1)) - t.row0;
+    t.k_tiles = loader_word(word, TASK_WORD(k_tiles));
+    t.window = QN_WINDOWS_DIFFER ? loader_word(word, TASK_WORD(k)) : QN_SLIDING_WINDOW;
+    t.tile = walk & 255;
+    t.group = walk >> 8 & 255;
+    t.columns = walk >> 16 & 255;
+    t.unit_blocks = walk >> 24;
+    return t;
+}
+
+/* Whether a task has pages of weights, or void ones. */
+DEV bool loader_has_pages(const struct loader_task *t) {
+    return cuda_has_pages(t->kind) || t->columns == CUDA_LEASE;
+}
+
+/* Whether a task of so many pages is long enough to have flight_deep pages under way in its midst.
+ * In a shorter task they would still be under way at its end, and delay the next task's data. */
+DEV bool loader_is_long(uint32_t n_pages) {
+    return LOADER_PAGES > 1 && n_pages >= 3 * RING_PAGES;
+}
+
+/* Weights of a leased task lie in the ring's memory: they may be asked for as soon as no page is in
+ * use. If the block has another task before, the weights would delay that task's reads: the compute
+ * warps then say when these have come (lease_opens). */
+DEV void loader_open(struct loader *l, const struct loader_task *t, uint32_t word) {
+    const struct rt_rows *rows = &SHARED->batch.rows;
+    const uint32_t n = t->kind == OP_LM_HEAD ? rows->n_logit_rows : rows->n_rows;
+    if (!HAS_WGMMA || t->kind == OP_ATTENTION || t->row0 >= n) return;
+    __syncwarp(); /* no lane's page is in use */
+    ((uint32_t *)&SHARED->open)[l->lane] = word;
+    __syncwarp();
+    if (l->lane == 0) {
+        shared_store_release_cta(&SHARED->lease, l->between ? LEASE_READY : LEASE_OPEN);
+        if (!l->between) barrier_arrive_release_cta(&SHARED->lease_open);
+    }
+    __syncwarp(); /* before pages that tell the compute warps of the lease */
+}
+
+/* A lease: void pages for the whole ring, or for the part of it that the steps of ATTENTION take.
+ * All come at once, since the task waits for the last one. No guess goes beyond a lease: pages
+ * behind it could not be dropped. The lease before gives its pages back together; until then few
+ * lanes poll, because many would slow the compute warps. */
+DEV bool loader_lease(struct loader *l, const struct loader_task *t, uint32_t word) {
+    const bool steps = t->kind == OP_ATTENTION && t->tile == 0;
+    const uint32_t n = steps ? WARPS * STEPS_DEPTH : RING_PAGES;
+    if (!loader_decided(l) || !loader_wait(l, l->burst) || !loader_wait_all(l)) return false;
+    loader_open(l, t, word);
+    const uint32_t lanes = LOADER_PAGES > 1 ? 32 : 1;
+    for (uint32_t i = l->lane % lanes; i < n; i += lanes)
+        page_copy_nothing(&SHARED->page_full[loader_after(l, i).slot]);
+    loader_advance(l, n);
+    return true;
+}
+
+/* All pages of a task of one row, in the image's own order. When there is room for a page after the
+ * first RING_PAGES, the task has its activations: until the next task no block waits for
+ * activations, so more pages may be under way. */
+DEV bool loader_one_row(struct loader *l, const struct loader_task *t, bool is_long) {
+    const uint32_t all = (t->block1 - t->block0) * t->k_tiles;
+    uint32_t n = is_long ? RING_PAGES : all;
+#pragma unroll 1
+    for (uint32_t at = 0; at < all; at += n, n = all - at) {
+        const uint64_t first = (uint64_t)t->block0 * t->k_tiles + at;
+        if (at > 0) loader_set_flight(l, l->deep);
+        if (!loader_issue(l, t->image + first * CUDA_PAGE_BYTES, n)) return false;
+    }
+    return true;
+}
+
+/* One group of row blocks of a task of packed rows whose weights stream; it begins with page number
+ * *at of the task. is_long: as with one row, but with half as many more pages under way, since a
+ * block reads more activations. */
+DEV bool loader_group(struct loader *l, const struct loader_task *t, uint32_t first, uint32_t end,
+                      bool is_long, uint32_t *at) {
+    for (uint32_t k = 0; k < t->k_tiles; k += PARTIALS)
+        for (uint32_t b = first; b < end; b++) {
+            const char *src = t->image + ((uint64_t)b * t->k_tiles + k) * CUDA_PAGE_BYTES;
+            uint32_t n = min(t->k_tiles - k, (uint32_t)PARTIALS);
+            if (is_long && *at == RING_PAGES) loader_set_flight(l, (l->near + l->deep) / 2);
+            *at += PARTIALS;
+            if (!loader_issue(l, src, n) || !loader_issue_void(l, PARTIALS - n)) return false;
+        }
+    return true;
+}
+
+#if HAS_STREAM_32_FORMS
+/* The same for stream_32: the parts of eight k-tiles, then those of the next eight. */
+DEV bool loader_stream_32_group(struct loader *l, const struct loader_task *t, uint32_t first,
+                                uint32_t end, bool is_long, uint32_t *at) {
+    const uint32_t parts = cuda_stream_32_parts(t->group), each = CUDA_PAGE_BYTES / parts;
+    const uint32_t all = ceil_div(t->k_tiles, PARTIALS) * parts;
+#pragma unroll 1
+    for (uint32_t i = 0; i < all; i++) {
+        const uint32_t k = i / parts * PARTIALS, n = min(t->k_tiles - k, (uint32_t)PARTIALS);
+        const char *src = t->image + ((uint64_t)first * t->k_tiles + k) * CUDA_PAGE_BYTES;
+        if (is_long && *at == RING_PAGES) loader_set_flight(l, (l->near + l->deep) / 2);
+        *at += PARTIALS;
+        if (!loader_issue_stream_32(l, src + i % parts * each, n, end - first,
+                                    t->k_tiles * CUDA_PAGE_BYTES, each) ||
+            !loader_issue_void(l, PARTIALS - n))
+            return false;
+    }
+    return true;
+}
+#endif
+
+/* All pages of a task with weights. word: this lane's word of the descriptor. */
+DEV bool loader_task_pages(struct loader *l, const struct loader_task *t, uint32_t word) {
+    if (t->columns == CUDA_LEASE) /* the task wants the ring's memory, not pages */
+        return loader_lease(l, t, word);
+    const bool is_long = loader_is_long((t->block1 - t->block0) * t->k_tiles);
+    for (uint32_t row = 0; row < t->rows; row += t->tile) {
+        if (t->columns == 0) {
+            if (!loader_one_row(l, t, is_long)) return false;
+            continue;
+        }
+        for (uint32_t b = t->block0, at = 0; b < t->block1;) {
+            uint32_t end = walk_group_end(b, t->block1, t->group, t->unit_blocks);
+#if HAS_STREAM_32_FORMS
+            const bool well = t->columns == CUDA_STREAM_32
+                                  ? loader_stream_32_group(l, t, b, end, is_long, &at)
+                                  : loader_group(l, t, b, end, is_long, &at);
+#else
+            const bool well = loader_group(l, t, b, end, is_long, &at);
+#endif
+            if (!well) return false;
+            b = end;
+        }
+    }
+    if (LOADER_PAGES > 1 && l->flight != l->near) loader_set_flight(l, l->near);
+    return true;
+}
+
+#endif

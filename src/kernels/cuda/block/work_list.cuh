@@ -1,0 +1,46 @@
+/* work_list.cuh - a task's work list: its items, one after the other. The loader brings the pages
+ * of each item, the compute warps take them. Both follow the list by the same functions, so neither
+ * tells the other which item is next.
+ *
+ * The items follow from the list's source:
+ *
+ *   WORK_STATIC   the task's descriptor: row blocks of an image of weights (loader.cuh)
+ *   WORK_ROWS     the rows of the iteration, known when it is published (attention_items.cuh)
+ *   WORK_TENSOR   a tensor that an earlier task of the iteration writes. The task's event says that
+ *                 it is written: the loader waits for the event, then reads how many items there
+ *                 are and which
+ *
+ * A kind of list is a struct L with the field `left` (items from here on, 0: the list is done) and
+ * three functions:
+ *
+ *   L_begin(task)     the task's first item
+ *   L_skip(&list, n)  goes on to the n-th item after this one
+ *   L_pages(l, list)  the loader's: asks for the pages of the list's items, in the order in which
+ *                     the compute warps take them; false: work_known's
+ *
+ * L_begin and L_skip depend on nothing that changes while the task runs. A new kind of list is a
+ * row of work_source and a case of loader_work (attention_pages.cuh).
+ */
+#ifndef QN_CUDA_BLOCK_WORK_LIST_CUH
+#define QN_CUDA_BLOCK_WORK_LIST_CUH
+
+#include "kernels/cuda/block/block.cuh"
+
+enum work_source { WORK_STATIC, WORK_ROWS, WORK_TENSOR };
+
+/* The source of attention's lists. A test has WORK_TENSOR here: the pages are then asked for after
+ * the task's event, and nothing else is different. */
+#ifndef QN_ATTENTION_SOURCE
+#define QN_ATTENTION_SOURCE WORK_ROWS
+#endif
+
+/* Whether a kind's keys and values come as pages. */
+DEV bool work_is_attention(uint32_t kind) {
+    return kind == OP_ATTENTION_STEP || kind == OP_ATTENTION_WHOLE;
+}
+
+DEV enum work_source work_source(uint32_t kind) {
+    return work_is_attention(kind) ? QN_ATTENTION_SOURCE : WORK_STATIC;
+}
+
+#endif

@@ -1,0 +1,146 @@
+/* linear.cuh - matrix times activations, the core of QKV, LINEAR, GATED_MLP and LM_HEAD.
+ *
+ * Per task: weights of its row blocks once per token tile (8 KB per 16 x 256 weights), 2 * 16 * 256
+ * operations per page and token; at batch 1 bound by memory: one page per 615 cycles and SM on an
+ * H100, while eight warps need about 100.
+ *
+ * Here: what all forms share. matvec.cuh has tasks of one row; matmul_stream.cuh and
+ * matmul_tile.cuh have tasks of more, whose activations are packed. lm_head.cuh and
+ * matmul_epilogue.cuh turn the dot products into an operator's results.
+ */
+#ifndef QN_CUDA_MATMUL_LINEAR_CUH
+#define QN_CUDA_MATMUL_LINEAR_CUH
+
+#include "kernels/cuda/data/packed_layout.cuh"
+#include "kernels/cuda/data/squares.cuh"
+#include "kernels/cuda/block/trace.cuh"
+
+/* An item is image rows r and r + 8 of a row block, and a token: two dot products v0 and v1. This
+ * is all that turns them into results. None of it depends on other tasks, so it is found before the
+ * event. */
+struct linear_item {
+    float *out;          /* where v0 goes; v1: 8 elements further. Packed h: its 16 bits */
+    float2 bias;         /* for v0, v1; GATED_MLP: for gate, up */
+    const float *addend; /* v0's residual, plain or flagged; NULL: none */
+    uint32_t flag;       /* the residual's */
+    uint32_t out_flag;   /* the result's; 0: it is plain */
+    bool own0, own1;     /* whether the task writes v0, v1 */
+    /* For the next norm, if several rows of the residual stream are written: the norm's weights for
+     * v0 and v1; where v0 goes, or, packed, two neighbours of which the item has one; where the row
+     * block's squares go, if this item stores them. */
+    float2 norm;
+    float *normed, *squares;
+};
+
+/* The residual's two elements, as they were loaded. */
+struct linear_addend {
+    uint2 v0, v1;
+};
+
+/* The following are in matmul_epilogue.cuh. For several rows, whose data carries no flags
+ * (task/transport.c). */
+DEV struct linear_item op_item(const struct cuda_task *task, uint32_t block, uint32_t r,
+                               uint32_t row);
+/* An operator's results from an item's dot products, without GATED_MLP's biases and activation.
+ * inv: 1 / rms of the token; LINEAR ignores it. */
+DEV float2 op_value(const struct cuda_task *task, float v0, float v1, float inv, float2 bias,
+                    float2 residual);
+/* Stores the results. STRIDE: the item of row r + 1 of the same block and token is so many lanes
+ * further. Whole warps call it. */
+template <int STRIDE>
+DEV void op_store(const struct cuda_task *task, const struct linear_item *m, uint32_t r, float2 v);
+/* Finishes two items of a single row, stored as pairs: image rows r and r + 8, r + 1 and r + 9. */
+DEV void op_finish_pair(const struct cuda_task *task, const struct linear_item *m, uint32_t block,
+                        uint32_t r, float inv, float v0, float v1, float v2, float v3);
+
+/* Asks for the residual; addend_await waits for it. */
+DEV struct linear_addend addend_ask(const struct linear_item *m) {
+    struct linear_addend a = {};
+    if (m->addend == nullptr) return a;
+    if (m->flag != 0) {
+        if (m->own0) a.v0 = load_flagged(m->addend);
+        if (m->own1) a.v1 = load_flagged(m->addend + 16);
+    } else {
+        if (m->own0) a.v0.x = __float_as_uint(load_l2(m->addend));
+        if (m->own1) a.v1.x = __float_as_uint(load_l2(m->addend + 8));
+    }
+    return a;
+}
+
+DEV float2 addend_await(const struct linear_item *m, const struct linear_addend *a) {
+    uint2 v0 = a->v0, v1 = a->v1;
+    if (m->addend == nullptr) return {};
+    while (m->own0 && v0.y != m->flag && !operand_given_up()) v0 = load_flagged(m->addend);
+    while (m->own1 && v1.y != m->flag && !operand_given_up()) v1 = load_flagged(m->addend + 16);
+    return make_float2(__uint_as_float(v0.x), __uint_as_float(v1.x));
+}
+
+/* ---- the order of addition: graph/partials.h ---- */
+
+/* Whether any of N partial sums from number FIRST on has a k-tile, in a dot product of K_TILES. */
+template <uint32_t K_TILES, uint32_t FIRST, uint32_t N> DEV constexpr bool partials_any(void) {
+    return partial_first(K_TILES, FIRST) < partial_first(K_TILES, FIRST + N);
+}
+
+/* The branch of the tree with these partial sums. by_turn[i]: that of the warp with page i of each
+ * step. */
+template <uint32_t K_TILES, uint32_t FIRST, uint32_t N>
+DEV float partials_branch(const float by_turn[PARTIALS]) {
+    constexpr uint32_t half = N / 2;
+    if constexpr (N == 1)
+        return by_turn[cuda_partial_turn(K_TILES, FIRST)];
+    else if constexpr (!partials_any<K_TILES, FIRST, half>())
+        return partials_branch<K_TILES, FIRST + half, half>(by_turn);
+    else if constexpr (!partials_any<K_TILES, FIRST + half, half>())
+        return partials_branch<K_TILES, FIRST, half>(by_turn);
+    else
+        return partials_branch<K_TILES, FIRST, half>(by_turn) +
+               partials_branch<K_TILES, FIRST + half, half>(by_turn);
+}
+
+/* The dot product: LINEAR adds its partial sums as a tree, other operators in order. */
+template <bool TREE, uint32_t K_TILES> DEV float partials_sum(const float by_turn[PARTIALS]) {
+    if (TREE) return partials_branch<K_TILES, 0, PARTIALS>(by_turn);
+    float sum = by_turn[0];
+#pragma unroll
+    for (uint32_t n = 1; n < partial_count(K_TILES); n++)
+        sum += by_turn[cuda_partial_turn(K_TILES, partial_nth(K_TILES, n))];
+    return sum;
+}
+
+/* Two steps of one page against one column of 8 tokens. b: the B registers of both. */
+DEV void mma_pair(float sum[4], const uint4 *page, uint32_t pair, uint32_t lane, uint4 b) {
+    mma_16x8x16<WEIGHT_E>(sum, page[(2 * pair) * 32 + lane], b.x, b.y);
+    mma_16x8x16<WEIGHT_E>(sum, page[(2 * pair + 1) * 32 + lane], b.z, b.w);
+}
+
+/* The iteration's rows for the task's operator. */
+DEV uint32_t linear_rows(const struct cuda_task *task) {
+    const struct rt_rows *rows = &SHARED->batch.rows;
+    const bool logits = task->kind == OP_LM_HEAD || task->kind == OP_PACK_LOGITS;
+    return logits ? rows->n_logit_rows : rows->n_rows;
+}
+
+/* Pages of a task's row blocks (walk.cuh). */
+DEV uint32_t task_pages(const struct cuda_task *task) {
+    const uint32_t n_blocks = task->block1 - task->block0;
+    const uint32_t eights = ceil_div(task->k_tiles, PARTIALS) * PARTIALS;
+    if (task->columns == 0) return n_blocks * task->k_tiles;
+    if (task->columns != CUDA_STREAM_32) return n_blocks * eights;
+    uint32_t n = 0;
+    for (uint32_t b = task->block0; b < task->block1; n++)
+        b = walk_group_end(b, task->block1, task->group, task->unit_blocks);
+    return n * cuda_stream_32_parts(task->group) * eights;
+}
+
+/* Takes the pages of a tile whose rows are all beyond the iteration's: they come all the same. */
+DEV void tile_skip(struct warp_context *c, const struct cuda_task *task) {
+    const uint32_t n = task_pages(task);
+    for (uint32_t i = (c->warp - c->turn) % WARPS; i < n; i += WARPS) {
+        page_acquire(c);
+        page_release(c);
+    }
+    c->turn = turn_after(c->turn, n);
+}
+
+#endif

@@ -1,0 +1,669 @@
+/* matmul_tile.cuh - many rows: PACK, and matrix products of packed activations (QKV_LINEAR, LINEAR,
+ * GATED_MLP, LM_HEAD). Operators of up to 32 rows whose weights stream: matmul_stream.cuh.
+ *
+ * An operator of many rows is bound by the bytes from L2 into the multiprocessors, so activations
+ * become 16-bit floats once, in the order of the tensor cores' registers (cuda_abi.h), and a block
+ * works on tiles of up to 128 weight rows x 128 tokens, or 256 x 64.
+ *
+ * Per tile and 16 columns of k: (rows + tokens) * 32 bytes, 2 * 16 * rows * tokens operations.
+ *
+ * Such a task uses all of the ring and the scratch at once. It takes them as a *lease*: the loader
+ * sends RING_PAGES void pages, so when the compute warps have them all, no page is under way and
+ * none can come. They give the pages back when the task is done. The memory holds:
+ *
+ *   0          sums of the tile, parked for its results: F32 (tile_parked); those of tiles of
+ *              128 tokens are elsewhere (tile_ring.cuh)
+ *   + parked   weights and activations of some steps of 16 columns, as they pass
+ *
+ * Sums are those of graph/partials.h: a warp has a tile of WB row blocks x WO columns of eight
+ * tokens and goes through the partial sums one after the other. It has the tile twice in registers:
+ * the partial sum at hand, and those before added up. A tree (LINEAR) has up to two sums more that
+ * wait for their sisters: in L2, since there is no room in shared memory (tile_push).
+ *
+ * Here: PACK, the lease, sums and results. How tiles are multiplied: matmul_tile_hopper.cuh,
+ * elsewhere matmul_tile_mma.cuh.
+ */
+#ifndef QN_CUDA_MATMUL_MATMUL_TILE_CUH
+#define QN_CUDA_MATMUL_MATMUL_TILE_CUH
+
+#include "kernels/cuda/other/embed.cuh"
+#include "kernels/cuda/matmul/matmul_epilogue.cuh"
+#include "kernels/cuda/matmul/tile_ring.cuh"
+
+static_assert(PACK_K == CUDA_PAGE_K, "packed columns are whole k-tiles");
+
+/* ---- PACK ---- */
+
+/* Eight activations from k on, as the B registers of two steps; zeros beyond k_end. */
+DEV uint4 pack_eight(const float *row, uint32_t k, uint32_t k_end) {
+    if (k >= k_end) return make_uint4(0, 0, 0, 0);
+    const float4 even = load4_l2(row + k), odd = load4_l2(row + k + 4);
+    return make_uint4(pack_pair<WEIGHT_E>(even.x, even.y), pack_pair<WEIGHT_E>(even.z, even.w),
+                      pack_pair<WEIGHT_E>(odd.x, odd.y), pack_pair<WEIGHT_E>(odd.z, odd.w));
+}
+
+/* The words of a packed row that hold columns 8 j and on of 32, the first of which is `column`: 32
+ * words apart. */
+DEV uint32_t *pack_words(uint64_t base, uint32_t eights, uint32_t row, uint32_t column,
+                         uint32_t j) {
+    return (uint32_t *)packed_piece(base, eights, row, column) + column / 32 % 2 * 128 +
+           row % PACK_ROWS * 4 + j;
+}
+
+/* PACK and PACK_LOGITS: four lanes have 32 columns of a row. */
+CODE(void, run_pack, const struct cuda_task *task) {
+    const uint32_t first = task->row0, end = min(task->row1, linear_rows(task));
+    const uint32_t n_rows = end > first ? end - first : 0;
+    const uint32_t n = (task->unit1 - task->unit0) * (PACK_K / 32) * n_rows * 4;
+#pragma unroll 2
+    for (uint32_t i = threadIdx.x; i < n; i += COMPUTE_THREADS) {
+        const uint32_t j = i % 4, row = first + i / 4 % n_rows;
+        const uint32_t column = task->unit0 * PACK_K + i / 4 / n_rows * 32;
+        const uint32_t from = task->kind == OP_PACK_LOGITS ? row_of_logits(SHARED, row) : row;
+        uint32_t *to = pack_words(task->out, task->eights, row, column, j);
+        uint4 v;
+        if (task->flags & CUDA_IN_PACKED) {
+            const uint32_t *at = pack_words(task->in, task->n_pieces, from, column, j);
+            v = make_uint4(load_word_l2(at), load_word_l2(at + 32), load_word_l2(at + 64),
+                           load_word_l2(at + 96));
+        } else {
+            v = pack_eight((const float *)task->in + (uint64_t)from * task->k, column + 8 * j,
+                           task->k);
+        }
+        to[0] = v.x;
+        to[32] = v.y;
+        to[64] = v.z;
+        to[96] = v.w;
+    }
+}
+
+/* ---- the lease ---- */
+
+DEV void lease_wait(const struct warp_context *c) {
+    uint32_t count = c->page;
+    for (uint32_t i = 0; i < RING_DEPTH; i++, count = page_next(count))
+        barrier_wait_acquire_cta(&SHARED->page_full[page_slot(c->warp, count)], page_parity(count));
+}
+
+DEV void lease_take(struct warp_context *c) {
+    lease_wait(c);
+    page_copy_fence_shared(); /* bulk copies will write where these threads did */
+    sync_compute();
+}
+
+/* Waits until all warps are done with the lease's memory; then it gives the pages back. */
+DEV void lease_end(void) {
+    page_copy_fence_shared(); /* bulk copies will write where these threads did */
+    sync_compute();
+}
+DEV void lease_release(struct warp_context *c) {
+    for (uint32_t i = 0; i < RING_DEPTH; i++) page_release(c);
+}
+DEV void lease_give(struct warp_context *c) {
+    lease_end();
+    lease_release(c);
+}
+
+/* ---- sums and results ---- */
+
+/* A tile: row blocks [block, end) of the task, tokens from `row` on and below row_end, and how
+ * warps share it (struct tile_share). */
+struct tile_at {
+    uint32_t block, end, row, row_end;
+    uint32_t wb, wo, down;
+    uint32_t parked; /* offset of its parked sums in bytes; 0 before Hopper */
+};
+DEV uint32_t tile_pitch_of(const struct tile_at *t) {
+    return tile_pitch(t->wb * t->down);
+}
+/* The number of its tokens. */
+DEV uint32_t tile_tokens(const struct tile_at *t) {
+    return min(t->row_end - t->row, WARPS / t->down * t->wo * 8);
+}
+
+/* Where the sum of a token and a column of the results (a row of weights) is parked. The constants
+ * below are floats from there to the next column within four, to the eighth column, from an even
+ * token to the next one, and to the eighth token among a warp's. */
+#if HAS_WGMMA
+DEV float *tile_parked(const struct tile_at *t, uint32_t token, uint32_t column) {
+    return (float *)(shared_memory + t->parked) + token * tile_pitch_of(t) + column;
+}
+enum { TO_COLUMN = 1, TO_EIGHTH_COLUMN = 8 };
+DEV uint32_t to_token(const struct tile_at *t) {
+    return tile_pitch_of(t);
+}
+DEV uint32_t to_eighth_token(const struct tile_at *t) {
+    return 8 * tile_pitch_of(t);
+}
+#else
+/* Each thread's own sums, four floats at a time: code that stores them by token makes the compiler
+ * spill all over a kernel for sm_80. */
+DEV float *tile_parked(const struct tile_at *t, uint32_t token, uint32_t column) {
+    const uint32_t block = column / CUDA_PAGE_ROWS, r = column % CUDA_PAGE_ROWS, eight = token / 8;
+    const uint32_t warp = block / t->wb + eight / t->wo * t->down, lane = r % 8 * 4 + token % 8 / 2;
+    const uint32_t value = block % t->wb * t->wo + eight % t->wo;
+    return (float *)shared_memory + (value * COMPUTE_THREADS + warp * 32 + lane) * 4 + r / 8 * 2 +
+           token % 2;
+}
+enum { TO_COLUMN = 16, TO_EIGHTH_COLUMN = 2 };
+DEV uint32_t to_token(const struct tile_at *) {
+    return 1;
+}
+DEV uint32_t to_eighth_token(const struct tile_at *) {
+    return 4 * COMPUTE_THREADS;
+}
+#endif
+
+/* Parked sums of columns [column, column + 4); column is a multiple of 4. */
+DEV float4 tile_four(const struct tile_at *t, uint32_t token, uint32_t column) {
+    const float *p = tile_parked(t, token, column);
+    if (TO_COLUMN == 1) return *(const float4 *)p;
+    return make_float4(p[0], p[TO_COLUMN], p[2 * TO_COLUMN], p[3 * TO_COLUMN]);
+}
+
+/* Sets all of a warp's sums. */
+template <int WB, int WO> DEV void tile_fill(float tile[WB][WO][4], float v) {
+#pragma unroll
+    for (int n = 0; n < WB; n++)
+#pragma unroll
+        for (int i = 0; i < WO; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) tile[n][i][e] = v;
+}
+
+/* to = a + b */
+template <int WB, int WO>
+DEV void tile_add(float to[WB][WO][4], const float a[WB][WO][4], const float b[WB][WO][4]) {
+#pragma unroll
+    for (int n = 0; n < WB; n++)
+#pragma unroll
+        for (int i = 0; i < WO; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) to[n][i][e] = a[n][i][e] + b[n][i][e];
+}
+
+template <int WB, int WO> DEV void tile_copy(float to[WB][WO][4], const float from[WB][WO][4]) {
+#pragma unroll
+    for (int n = 0; n < WB; n++)
+#pragma unroll
+        for (int i = 0; i < WO; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) to[n][i][e] = from[n][i][e];
+}
+
+/* Where a thread's sums of number `level` wait: its float4s are COMPUTE_THREADS apart. */
+DEV float4 *tile_waiting(uint32_t level) {
+    return (float4 *)SHARED->args.waiting_sums +
+           (blockIdx.x * CUDA_WAITING_SUMS + level) * (CUDA_WAITING_BYTES / sizeof(float4)) +
+           thread_here();
+}
+
+/* The same thread writes and reads them, so they need no ordering. */
+template <int WB, int WO> DEV void tile_push(uint32_t level, const float v[WB][WO][4]) {
+    static_assert(WB * WO * 16 * COMPUTE_THREADS <= CUDA_WAITING_BYTES, "a tile");
+    float4 *to = tile_waiting(level);
+#pragma unroll
+    for (int n = 0; n < WB; n++)
+#pragma unroll
+        for (int i = 0; i < WO; i++)
+            store4_own((float *)(to + (n * WO + i) * COMPUTE_THREADS),
+                       make_float4(v[n][i][0], v[n][i][1], v[n][i][2], v[n][i][3]));
+}
+template <int WB, int WO> DEV void tile_pop(uint32_t level, float v[WB][WO][4]) {
+    const float4 *from = tile_waiting(level);
+#pragma unroll
+    for (int n = 0; n < WB; n++)
+#pragma unroll
+        for (int i = 0; i < WO; i++) {
+            const float4 x = load4_own((const float *)(from + (n * WO + i) * COMPUTE_THREADS));
+            v[n][i][0] = x.x;
+            v[n][i][1] = x.y;
+            v[n][i][2] = x.z;
+            v[n][i][3] = x.w;
+        }
+}
+
+/* The number of sums that wait in L2 when the n-th partial sum is complete, n > 0: all unmerged
+ * sums before it, but for the last one. */
+DEV uint32_t tile_n_waiting(uint32_t plan, uint32_t n) {
+    const uint32_t before = plan & ((1u << 2 * n) - 1);
+    return n - 1 - __popc(before & 0x5555) - 2 * __popc(before & 0xaaaa);
+}
+
+/* Adds in the n-th partial sum that has k-tiles, which is complete (partial_plan); its registers
+ * are free then. soon: a sum that must wait goes to L2 when it is complete, not when its registers
+ * are needed, so that two groups of warps which share operands do not use L2 at the same time. */
+template <int WB, int WO>
+DEV void tile_merge(uint32_t plan, uint32_t n, bool soon, float total[WB][WO][4],
+                    float partial[WB][WO][4]) {
+    const uint32_t merges = partial_merges(plan, n);
+    uint32_t n_waiting = tile_n_waiting(plan, n);
+    if (merges == 0) {
+        if (n > 0 && !soon) tile_push<WB, WO>(n_waiting, total);
+        tile_copy<WB, WO>(total, partial);
+        return;
+    }
+    tile_add<WB, WO>(total, total, partial);
+#pragma unroll 1
+    for (uint32_t left = n_waiting + 1 - merges; n_waiting > left;) {
+        tile_pop<WB, WO>(--n_waiting, partial);
+        tile_add<WB, WO>(total, partial, total);
+    }
+    const bool more = plan >> 2 * (n + 1) != 0;
+    if (soon && more && partial_merges(plan, n + 1) == 0) tile_push<WB, WO>(n_waiting, total);
+}
+
+/* Parks the complete sums. DOWN, parked: as in struct tile_at. */
+template <int WB, int WO, int DOWN>
+DEV void tile_park(const struct warp_context *c, const float total[WB][WO][4],
+                   uint32_t parked = 0) {
+    constexpr uint32_t pitch = tile_pitch(WB * DOWN);
+    const uint32_t token = c->warp / DOWN * (8 * WO) + c->lane % 4 * 2;
+    const uint32_t column = c->warp % DOWN * (WB * CUDA_PAGE_ROWS) + c->lane / 4;
+    float *to = (float *)(shared_memory + parked) + token * pitch + column;
+#pragma unroll
+    for (int n = 0; n < WB; n++)
+#pragma unroll
+        for (int i = 0; i < WO; i++) {
+            const float *v = total[n][i];
+            if (!HAS_WGMMA) {
+                ((float4 *)shared_memory)[(n * WO + i) * COMPUTE_THREADS + c->thread] =
+                    make_float4(v[0], v[1], v[2], v[3]);
+                continue;
+            }
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                to[(8 * i + e % 2) * pitch + n * CUDA_PAGE_ROWS + e / 2 * 8] = v[e];
+        }
+}
+
+/* Whether results are multiplied by 1 / rms of their tokens. */
+DEV bool tile_is_normed(const struct cuda_task *task) {
+    return task->kind != OP_LINEAR && task->kind != OP_LINEAR_SPLITK;
+}
+
+/* 1 / rms of the tile's tokens from `row` on, for tile_norm_of. To be called between barriers. A
+ * token's squares are asked for after the event and used some work later. A block reads each once:
+ * when every result read its token's own, the blocks' reads of those few lines took 11 us of a
+ * tile's 73 (64 tokens, H200). */
+DEV float tile_norms_ask(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                         uint32_t end) {
+    const uint32_t token = row + c->thread;
+    const bool wanted = tile_is_normed(task) && task->n_pieces == 1;
+    return load_l2_if(wanted && c->thread < PACK_TILE && token < end,
+                      (const float *)task->more2 + op_token(task, min(token, end - 1)));
+}
+
+DEV void tile_norms_put(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                        uint32_t end, float squares) {
+    const uint32_t token = row + c->thread;
+    if (tile_is_normed(task) && task->n_pieces == 1 && c->thread < PACK_TILE && token < end)
+        TILE_NORMS[token % PACK_TILE] = inverse_rms_of(squares);
+}
+
+/* The same where squares are not added up yet: in a graph of up to 16 rows, whose task has only
+ * some of the rows. */
+DEV void tile_norms_pieces(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                           uint32_t end) {
+    const float *squares = (const float *)task->more2;
+    if (!tile_is_normed(task) || task->n_pieces == 1) return;
+    for (uint32_t at = row + c->warp; at < end; at += WARPS) {
+        const float *const blocks[1] = {squares + (uint64_t)op_token(task, at) * task->n_pieces};
+        float sum[1];
+        squares_of_blocks<1>(c, blocks, task->n_pieces,
+                             squares_ask<1>(blocks, task->n_pieces, c->lane), sum);
+        if (c->lane == 0) TILE_NORMS[at % PACK_TILE] = inverse_rms_of(sum[0]);
+    }
+}
+
+DEV void tile_norms(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                    uint32_t end) {
+    tile_norms_put(c, task, row, end, tile_norms_ask(c, task, row, end));
+    tile_norms_pieces(c, task, row, end);
+}
+
+/* 1 / rms of a token. Garbage for LINEAR, which has no norm, and for rows past the end, whose
+ * results are never stored. */
+DEV float tile_norm_of(uint32_t token) {
+    return TILE_NORMS[token % PACK_TILE];
+}
+
+/* The part of a row block's row that does not depend on the token. */
+struct tile_row {
+    const float *residual; /* of token 0, or NULL; for the row 8 further: 8 elements further */
+    float2 bias;
+    bool own0, own1;
+};
+
+/* Turns a lane's sums of a row block and up to four times eight tokens, as products leave them,
+ * into values: its row and the eighth after it, for two tokens of each eight. Everything that is
+ * read is asked for first. Rows past the end give garbage, which is never stored. */
+DEV void columns_value(const struct cuda_task *task, const struct tile_at *tile,
+                       const struct tile_row *t, uint32_t row, float *parked, uint32_t n) {
+    const int AT_ONCE = 4;
+    float2 residual[AT_ONCE][2] = {};
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+        if (i >= n) break;
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const uint32_t at = min(row + 8 * i + e, tile->row_end - 1);
+            const float *from = t->residual + (uint64_t)at * task->units;
+            if (t->residual != nullptr && t->own0) residual[i][e].x = load_l2(from);
+            if (t->residual != nullptr && t->own1) residual[i][e].y = load_l2(from + 8);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++, parked += to_eighth_token(tile)) {
+        if (i >= n) break;
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            float *sum = parked + e * to_token(tile);
+            const float2 v = op_value(task, sum[0], sum[TO_EIGHTH_COLUMN],
+                                      tile_norm_of(row + 8 * i + e), t->bias, residual[i][e]);
+            sum[0] = v.x;
+            sum[TO_EIGHTH_COLUMN] = v.y;
+        }
+    }
+}
+
+/* Bytes from an item's places to those of the next token, and to those of the eighth token after
+ * it. */
+struct tile_steps {
+    uint32_t out, normed, squares, out8, normed8;
+};
+DEV struct tile_steps tile_steps_of(const struct cuda_task *task) {
+    const uint32_t plain = 4 * task->units;
+    const uint32_t packed = 16, packed8 = PACKED_PIECE;
+    const bool is_packed = (task->flags & CUDA_OUT_PACKED) != 0;
+    const bool out_packed = is_packed && task->kind == OP_GATED_MLP;
+    return {out_packed ? packed : plain, is_packed ? packed : plain, 4u * task->n_pieces,
+            out_packed ? packed8 : 8 * plain, is_packed ? packed8 : 8 * plain};
+}
+
+DEV void item_advance(struct linear_item *m, uint32_t out, uint32_t normed, uint32_t squares) {
+    m->out = (float *)((char *)m->out + out);
+    m->normed = (float *)((char *)m->normed + normed);
+    if (m->squares != nullptr) m->squares = (float *)((char *)m->squares + squares);
+}
+
+/* ---- results of many at a time ----
+ *
+ * The lanes that have the sums would read and write a token's row 32 bytes at a time: a tile of 128
+ * x 128 of O took 12 us so (H200). Parked sums let other lanes do it, whole lines at a time. */
+
+/* How warps go through a tile by token: some lanes have a token's stretch of columns, four columns
+ * each. A tile of more columns has several stretches. */
+struct tile_walk {
+    uint32_t lanes, stretches;
+    uint32_t first, step; /* the warp's first token of the tile; tokens to its next */
+    uint32_t token;       /* the lane's token, from the warp's on */
+    uint32_t n;           /* tokens of the tile */
+};
+DEV struct tile_walk walk_of(const struct warp_context *c, const struct tile_at *t) {
+    struct tile_walk w;
+    const uint32_t fours = t->wb * t->down * 4;
+    w.lanes = fours >= 32 ? 32 : fours;
+    w.stretches = ceil_div(fours, 32);
+    w.first = c->warp * (32 / w.lanes);
+    w.step = WARPS * (32 / w.lanes);
+    w.token = c->lane / w.lanes;
+    w.n = tile_tokens(t);
+    return w;
+}
+
+/* The lane's four columns of a stretch: in the tile, in the operator; whether the task has them. */
+struct walk_four {
+    uint32_t in_tile, column;
+    bool own;
+};
+DEV struct walk_four walk_four_at(const struct warp_context *c, const struct tile_at *t,
+                                  const struct tile_walk *w, uint32_t stretch, uint32_t columns) {
+    struct walk_four f;
+    f.in_tile = (stretch * w->lanes + c->lane % w->lanes) * 4;
+    f.column = t->block * CUDA_PAGE_ROWS + f.in_tile;
+    f.own = f.in_tile < (t->end - t->block) * CUDA_PAGE_ROWS && f.column < columns;
+    return f;
+}
+
+DEV float4 times4(float4 v, float by) {
+    return make_float4(v.x * by, v.y * by, v.z * by, v.w * by);
+}
+
+DEV void plain_store4(float *to, float4 v, uint32_t column, uint32_t columns) {
+    if (columns % 4 == 0) {
+        store4_plain(to, v);
+    } else {
+        const float e[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (column + i < columns) store_plain(to + i, e[i]);
+    }
+}
+
+/* Stores results of QKV_LINEAR: sums times 1 / rms. */
+DEV void plain_finish(const struct warp_context *c, const struct cuda_task *task,
+                      const struct tile_at *t) {
+    constexpr uint32_t columns = QKV_HEADS * QN_HEAD_DIM;
+    const struct tile_walk w = walk_of(c, t);
+#pragma unroll 1
+    for (uint32_t stretch = 0; stretch < w.stretches; stretch++) {
+        const struct walk_four f = walk_four_at(c, t, &w, stretch, columns);
+        float4 bias = make_float4(0, 0, 0, 0);
+        const bool biased = QN_QKV_BIAS && task->bias != 0;
+        if (biased && f.own) bias = __ldg((const float4 *)((const float *)task->bias + f.column));
+#pragma unroll 4
+        for (uint32_t at = w.first + w.token; at < w.n; at += w.step) {
+            float4 v = tile_four(t, at, f.in_tile);
+            float *to = (float *)task->out + (uint64_t)(t->row + at) * columns + f.column;
+            v = times4(v, tile_norm_of(t->row + at));
+            if (biased) v = add4(v, bias);
+            if (f.own) plain_store4(to, v, f.column, columns);
+        }
+    }
+}
+
+/* Stores results of LM_HEAD, whose tiles are whole units: logits, and the maximum and sum of each
+ * token's unit, in one pass. Eight lanes have a unit: lane m has columns 4 m to 4 m + 3 and those
+ * 32 further. Exponentials are added up as by lm_parts_of. */
+DEV void lm_tile_finish(const struct warp_context *c, const struct cuda_task *task,
+                        const struct tile_at *t) {
+    const int AT_ONCE = 2; /* tokens of a lane at a time */
+    const uint32_t unit0 = t->block / LM_UNIT_BLOCKS, units = (t->end - t->block) / LM_UNIT_BLOCKS;
+    const uint32_t n = tile_tokens(t), m = c->lane % 8;
+#pragma unroll 1
+    for (uint32_t u = 0; u < units; u++)
+#pragma unroll 1
+        for (uint32_t first = 4 * c->warp; first < n; first += 4 * WARPS * AT_ONCE) {
+            const uint32_t column = (unit0 + u) * LM_BLOCK + 4 * m;
+            float v[AT_ONCE][8], most[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const uint32_t at = first + 4 * WARPS * i + c->lane / 8, token = min(at, n - 1);
+                const float inv = tile_norm_of(t->row + token);
+                float *to = lm_logits(task, t->row + token) + column;
+                most[i] = -INFINITY;
+#pragma unroll
+                for (uint32_t h = 0; h < 2; h++) {
+                    const float4 x =
+                        times4(tile_four(t, token, u * LM_BLOCK + 32 * h + 4 * m), inv);
+                    const float e[4] = {x.x, x.y, x.z, x.w};
+                    if (at < n && column + 32 * h < QN_VOCAB)
+                        plain_store4(to + 32 * h, x, column + 32 * h, QN_VOCAB);
+#pragma unroll
+                    for (uint32_t q = 0; q < 4; q++) {
+                        const bool there = column + 32 * h + q < QN_VOCAB;
+                        v[i][4 * h + q] = there ? not_nan(e[q]) : -INFINITY;
+                        most[i] = fmaxf(most[i], v[i][4 * h + q]);
+                    }
+                }
+            }
+#pragma unroll
+            for (int d = 4; d > 0; d /= 2)
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++)
+                    most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], d));
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const uint32_t at = first + 4 * WARPS * i + c->lane / 8;
+                float sum[4];
+#pragma unroll
+                for (int q = 0; q < 4; q++)
+                    sum[q] = most[i] > -INFINITY
+                                 ? expf(v[i][q] - most[i]) + expf(v[i][4 + q] - most[i])
+                                 : 0;
+#pragma unroll
+                for (int d = 4; d > 0; d /= 2)
+#pragma unroll
+                    for (int q = 0; q < 4; q++) sum[q] += __shfl_xor_sync(~0u, sum[q], d);
+                if (m == 0 && at < n)
+                    *lm_part(task, t->row + at, unit0 + u) =
+                        make_float2(most[i], (sum[0] + sum[2]) + (sum[1] + sum[3]));
+            }
+        }
+}
+
+/* Stores the residual stream and its packed copy for the next norm: the same bits as op_store,
+ * which tile_row_finish calls item by item. */
+DEV void stream_finish(const struct warp_context *c, const struct cuda_task *task,
+                       const struct tile_at *t) {
+    const int AT_ONCE = 8;
+    const uint32_t units = task->units;
+    const struct tile_walk w = walk_of(c, t);
+#pragma unroll 1
+    for (uint32_t stretch = 0; stretch < w.stretches; stretch++) {
+        const struct walk_four f = walk_four_at(c, t, &w, stretch, units);
+        const uint32_t column = min(f.column, units - 4);
+        const float4 norm = __ldg((const float4 *)((const float *)task->norm + column));
+        float4 bias = make_float4(0, 0, 0, 0);
+        if (LINEAR_BIASES && task->bias != 0)
+            bias = __ldg((const float4 *)((const float *)task->bias + column));
+#pragma unroll 1
+        for (uint32_t first = w.first; first < w.n; first += AT_ONCE * w.step) {
+            float4 residual[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const uint32_t at = min(first + i * w.step + w.token, w.n - 1);
+                residual[i] = make_float4(0, 0, 0, 0);
+                if (task->more != 0)
+                    residual[i] = load4_l2((const float *)task->more +
+                                           (uint64_t)(t->row + at) * units + column);
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                if (first + i * w.step >= w.n) break;
+                const uint32_t at = first + i * w.step + w.token, row = t->row + at;
+                const bool own = f.own && at < w.n;
+                float4 v = tile_four(t, min(at, w.n - 1), f.in_tile);
+                if (LINEAR_BIASES && task->bias != 0) v = add4(v, bias);
+                if (task->more != 0) v = add4(residual[i], v);
+                if (!own) v = make_float4(0, 0, 0, 0);
+                const float squares = squares_of_block(v);
+                if (!own) continue;
+                store4_plain((float *)task->out + (uint64_t)row * units + column, v);
+                normed_store4(task, row, column, v, norm);
+                if (column % SQUARES_COLUMNS == 0)
+                    store_plain((float *)task->more2 + (uint64_t)row * task->n_pieces +
+                                    column / SQUARES_COLUMNS,
+                                squares);
+            }
+        }
+    }
+}
+
+#if !QN_MLP_BIAS
+/* Stores packed results of GATED_MLP: a lane has a row block's eight columns of a token's h, eight
+ * lanes have the tokens of a piece. */
+DEV void mlp_finish(const struct warp_context *c, const struct cuda_task *task,
+                    const struct tile_at *t) {
+    const struct linear_item none = {};
+    const uint32_t n_blocks = t->end - t->block, n = tile_tokens(t), eights = ceil_div(n, 8);
+#pragma unroll 1
+    for (uint32_t four = 0; four < n_blocks; four += 4)
+#pragma unroll 1
+        for (uint32_t eight = c->warp; eight < eights; eight += WARPS) {
+            const uint32_t block = four + c->lane / 8, at = eight * 8 + c->lane % 8;
+            if (block >= n_blocks || at >= n) continue;
+            const float inv = tile_norm_of(t->row + at);
+            uint32_t *to =
+                (uint32_t *)packed_at(task, task->out, t->row + at, (t->block + block) * 8);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const uint32_t column = block * CUDA_PAGE_ROWS + 4 * i;
+                const float4 g = times4(tile_four(t, at, column), inv);
+                const float4 u = times4(tile_four(t, at, column + 8), inv);
+                store_word(to + 64 * i, pack_pair<WEIGHT_E>(mlp_value(&none, g.x, u.x),
+                                                            mlp_value(&none, g.y, u.y)));
+                store_word(to + 64 * i + 32, pack_pair<WEIGHT_E>(mlp_value(&none, g.z, u.z),
+                                                                 mlp_value(&none, g.w, u.w)));
+            }
+        }
+}
+#endif
+
+/* ---- other results ---- */
+
+/* Stores a row block's results for tokens row + 8 i + {0, 1}, i < t->wo, whose sums are parked. */
+DEV void tile_row_finish(const struct warp_context *c, const struct cuda_task *task,
+                         const struct tile_at *t, uint32_t block, uint32_t row, float *parked) {
+    const uint32_t r = c->lane / 4, end = t->row_end;
+    const struct linear_item first = op_item(task, block, r, 0);
+    const struct tile_row own = {first.addend, first.bias, first.own0, first.own1};
+#pragma unroll 1
+    for (uint32_t i = 0; i < t->wo; i += 4)
+        columns_value(task, t, &own, row + 8 * i, parked + i * to_eighth_token(t),
+                      min(t->wo - i, 4u));
+    const struct tile_steps step = tile_steps_of(task);
+    struct linear_item even = op_item(task, block, r, row);
+    item_norm(task, &even, block, r);
+    item_next(task, &even, block, r, row);
+#pragma unroll 1
+    for (uint32_t i = 0; i < t->wo; i++, row += 8) { /* whole warps, whatever rows there are */
+        const float *v = parked + i * to_eighth_token(t), *w = v + to_token(t);
+        struct linear_item odd = even;
+        item_advance(&odd, step.out, step.normed, step.squares);
+        even.own0 = own.own0 && row < end;
+        even.own1 = own.own1 && row < end;
+        odd.own0 = own.own0 && row + 1 < end;
+        odd.own1 = own.own1 && row + 1 < end;
+        op_store<4>(task, &even, r, make_float2(v[0], v[TO_EIGHTH_COLUMN]));
+        op_store<4>(task, &odd, r, make_float2(w[0], w[TO_EIGHTH_COLUMN]));
+        item_advance(&even, step.out8, step.normed8, 8 * step.squares);
+    }
+}
+
+/* Stores the tile's results. To be called between barriers (tile_norms_ask). One function for all
+ * tiles: inlined into each it took a fifth of the kernel's compile time. */
+CODE(void, tile_finish, const struct cuda_task *task, struct tile_at t) {
+    const struct warp_context c = context_of(&SHARED->args, threadIdx.x, 0, 0);
+    const bool packed = (task->flags & CUDA_OUT_PACKED) != 0;
+    if (task->kind == OP_QKV_LINEAR) {
+        plain_finish(&c, task, &t);
+        return;
+    }
+    if (task->kind == OP_LM_HEAD) {
+        lm_tile_finish(&c, task, &t);
+        return;
+    }
+    if (task->kind == OP_LINEAR && task->norm != 0 && packed) {
+        stream_finish(&c, task, &t);
+        return;
+    }
+#if !QN_MLP_BIAS
+    if (task->kind == OP_GATED_MLP && packed) {
+        mlp_finish(&c, task, &t);
+        return;
+    }
+#endif
+    const uint32_t block = c.warp % t.down * t.wb;
+    const uint32_t token = c.warp / t.down * t.wo * 8 + 2 * (c.lane % 4);
+#pragma unroll 1
+    for (uint32_t n = block; n < block + t.wb && t.block + n < t.end; n++)
+        tile_row_finish(&c, task, &t, t.block + n, t.row + token,
+                        tile_parked(&t, token, n * CUDA_PAGE_ROWS + c.lane / 4));
+}
+
+#include "kernels/cuda/matmul/matmul_tile_hopper.cuh"
+#include "kernels/cuda/matmul/matmul_tile_mma.cuh"
+
+#endif

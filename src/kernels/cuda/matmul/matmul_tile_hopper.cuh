@@ -1,0 +1,226 @@
+/* matmul_tile_hopper.cuh - Hopper: tasks of many packed rows, tile by tile. Tiles of 128 tokens are
+ * multiplied by wgmma (matmul_tile_wgmma.cuh), narrower ones here by mma.sync, which takes nearly
+ * as long as their weights. Two warps ask for the operands of both (tile_producer.cuh).
+ */
+#ifndef QN_CUDA_MATMUL_MATMUL_TILE_HOPPER_CUH
+#define QN_CUDA_MATMUL_MATMUL_TILE_HOPPER_CUH
+
+#include "kernels/cuda/matmul/matmul_tile_wgmma.cuh"
+
+#if HAS_WGMMA
+
+/* A warp's share of a tile: wb row blocks x wo columns of eight tokens; `down` warps share the
+ * tile in the direction of weight rows, the others in that of tokens. A step costs a warp wb *
+ * 512 + wo * 256 bytes of shared memory: 12 row blocks as 3 x 4 instead of 6 x 2, and two as 1 x 2
+ * instead of 2 x 1, made decode of 64 requests 9 % faster (H200, Qwen3-8B). */
+struct tile_share {
+    uint32_t wb, wo, down;
+};
+DEV struct tile_share tile_share_of(const struct cuda_task *task) {
+    if (task->tile == PACK_TILE) return {1, PACK_TILE / 8, 8};
+    const uint32_t wo = task->tile / 16;
+    if (task->group == 2) return {1, wo / 2, 2};
+    return {task->group / 4u, wo, 4};
+}
+
+/* packed[].row */
+enum : uint32_t { NO_ROW = ~0u };
+
+/* Waits for the task's event, once. False: the launch ends. */
+DEV bool packed_wait(struct warp_context *c, const struct cuda_task *task) {
+    if (!wait_ready(c)) return false;
+    __syncwarp(); /* all lanes have read the context */
+    context_store(c);
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
+    return true;
+}
+
+/* Multiplies a slot of weights with the activations that belong to it. */
+template <int WB, int WO, int DOWN>
+DEV void narrow_slot(const struct warp_context *c, struct ring_use *r, float sum[WB][WO][4]) {
+    constexpr struct ring_shape s = ring_shape_of(WB * DOWN, WO * 8 * (WARPS / DOWN));
+    const uint4 *w = (const uint4 *)(shared_memory + s.w_at + r->w_slot * s.w_bytes +
+                                     c->warp % DOWN * WB * (s.w_steps * 512)) +
+                     c->lane;
+    ring_wait(r, r->w_slot);
+#pragma unroll
+    for (int at = 0; at < s.w_steps; at += PIECE_STEPS) {
+        const char *x =
+            shared_memory + s.x_at + r->x_slot * s.x_bytes + c->warp / DOWN * WO * PACKED_PIECE;
+        ring_wait(r, MAX_W_SLOTS + r->x_slot);
+        steps_mma<WB, WO, PIECE_STEPS, s.w_steps>(c->lane, w + at * 32, x, sum);
+        ring_use_x(r, &s);
+        if (at + PIECE_STEPS == s.w_steps) ring_use_w(r, &s);
+        ring_give(c, r);
+    }
+}
+
+/* Stores the sums of a tile of LINEAR_SPLITK, which are its results, from the registers of the
+ * products: eight lanes have 32 bytes of a token's columns. The stores ask L2 to keep them: 8 MB
+ * twice a layer of Qwen3-8B, which only SPLITK_SUM reads, right after, and which weights drove out
+ * to memory otherwise. */
+template <int WB, int WO, int DOWN>
+DEV void parts_store(const struct warp_context *c, const struct cuda_task *task, uint32_t row,
+                     uint32_t end, const float total[WB][WO][4]) {
+    const struct row_tile t = row_tile_at(task, SHARED->packed[c->warp].block, WB * DOWN);
+    const uint32_t block = t.block + c->warp % DOWN * WB;
+    const uint32_t token = row + c->warp / DOWN * (8 * WO) + c->lane % 4 * 2;
+    float *to =
+        (float *)task->out + (uint64_t)token * task->units + block * CUDA_PAGE_ROWS + c->lane / 4;
+#pragma unroll
+    for (int i = 0; i < WO; i++)
+#pragma unroll
+        for (int odd = 0; odd < 2; odd++) {
+            float *at = to + (uint64_t)(8 * i + odd) * task->units;
+            if (token + 8 * i + odd >= end) continue;
+#pragma unroll
+            for (int n = 0; n < WB; n++) {
+                if (block + n >= t.end) break;
+                store_kept(at + n * CUDA_PAGE_ROWS, total[n][i][odd]);
+                store_kept(at + n * CUDA_PAGE_ROWS + 8, total[n][i][2 + odd]);
+            }
+        }
+}
+
+/* Multiplies a tile, one partial sum after the other, and parks its sums or stores them as results.
+ * first: it is the task's first tile, so the task's event is waited for here, after all work that
+ * does not need it. If the launch ends instead, packed[].row becomes NO_ROW. */
+CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
+    constexpr uint32_t per_k_tile =
+        CUDA_PAGE_K / 16 / ring_shape_of(WB * DOWN, WO * 8 * (WARPS / DOWN)).w_steps;
+    struct warp_context c = context_load();
+    const struct cuda_task *task = &SHARED->task[SHARED->go[c.message % GO_DEPTH]];
+    const uint32_t sums = SHARED->packed[c.warp].sums, first_sum = sums_first(sums);
+    const uint32_t row = SHARED->packed[c.warp].row, end = min(task->row1, linear_rows(task));
+    struct ring_use r = ring_load(&c);
+    float total[WB][WO][4];
+    tile_fill<WB, WO>(total, 0);
+    if (first && !packed_wait(&c, task)) {
+        SHARED->packed[c.warp].row = NO_ROW;
+        return;
+    }
+    const float squares = tile_norms_ask(&c, task, row, end);
+#pragma unroll 1
+    for (uint32_t partial = first_sum; partial < sums_end(sums); partial++) {
+        float sum[WB][WO][4];
+        tile_fill<WB, WO>(sum, 0);
+        uint32_t n_slots = sums_length(sums_k_tiles(sums), partial) * per_k_tile;
+#pragma unroll 1
+        for (; n_slots > 0; n_slots--) narrow_slot<WB, WO, DOWN>(&c, &r, sum);
+        if (WB * DOWN == MOST_BLOCKS) /* LINEAR_SPLITK, whose tiles have one sum */
+            tile_copy<WB, WO>(total, sum);
+        else
+            tile_merge<WB, WO>(sums >> 16, partial - first_sum, false, total, sum);
+    }
+    ring_store(&c, &r);
+    if (task->kind == OP_LINEAR_SPLITK) {
+        parts_store<WB, WO, DOWN>(&c, task, row, end, total);
+        return;
+    }
+    tile_park<WB, WO, DOWN>(&c, total);
+    tile_norms_put(&c, task, row, end, squares);
+}
+
+/* Takes the lease: from here on its activations may be asked for, and its weights, if they were not
+ * before. All warps have finished the task before, or the lease could not have come. Warp 1 tells
+ * the asking warps, since warp 0 sends the trigger of the task before, which takes a while. */
+DEV void packed_take(const struct warp_context *c, const struct cuda_task *task) {
+    lease_wait(c);
+    if (c->thread != 32 || task->row0 >= linear_rows(task)) return;
+    const uint32_t i = c->message % GO_DEPTH;
+    SHARED->leased = task - SHARED->task;
+    SHARED->leased_ready = 2 * i + (c->ready_parity >> i & 1);
+    lease_opens();
+    barrier_arrive_release_cta(&SHARED->lease_taken);
+}
+
+/* The next tile in a word: cuda_task.group | .tile << 8, and whether it is the task's first. */
+enum { TILE_FIRST = 1 << 16 };
+
+/* Makes the tile of row blocks from `block` and tokens from `row` on the next one. */
+DEV uint32_t packed_enter(const struct warp_context *c, const struct cuda_task *task,
+                          uint32_t block, uint32_t row) {
+    const struct row_tile t = row_tile_at(task, block, MOST_BLOCKS);
+    __syncwarp(); /* all lanes are done with the tile before */
+    if (c->lane == 0) {
+        SHARED->packed[c->warp].block = block;
+        SHARED->packed[c->warp].row = row;
+        SHARED->packed[c->warp].sums = sums_of(task, &t);
+    }
+    const uint32_t end = min(task->row1, linear_rows(task));
+    if (task->tile == PACK_TILE) { /* narrower ones ask for them later */
+        const float squares = tile_norms_ask(c, task, row, end);
+        tile_norms_put(c, task, row, end, squares);
+    }
+    __syncwarp();
+    return task->group | task->tile << 8;
+}
+
+/* After packed_take: the first tile for packed_multiply; 0: the task has none. The event is waited
+ * for here or there, as late as possible. stop: the launch ends. */
+DEV uint32_t packed_first(struct warp_context *c, const struct cuda_task *task, bool *stop) {
+    const bool none = task->row0 >= linear_rows(task);
+    if (none || task->tile == PACK_TILE) *stop = !packed_wait(c, task);
+    if (none || *stop) return 0;
+    const struct ring_use r = {0, 0, SHARED->packed_phase, 0};
+    ring_store(c, &r);
+    return packed_enter(c, task, task->block0, task->row0) | TILE_FIRST;
+}
+
+/* Whether the launch ended before the tile at hand was multiplied. */
+DEV bool packed_stopped(const struct warp_context *c) {
+    return SHARED->packed[c->warp].row == NO_ROW;
+}
+
+/* Stores the results of the tile at hand. Gives the next tile; 0: there is none. */
+DEV uint32_t packed_results(const struct warp_context *c, const struct cuda_task *task) {
+    const struct tile_share s = tile_share_of(task);
+    const struct row_tile t = row_tile_at(task, SHARED->packed[c->warp].block, s.wb * s.down);
+    const uint32_t end = min(task->row1, linear_rows(task)), row = SHARED->packed[c->warp].row;
+    if (task->kind != OP_LINEAR_SPLITK) {
+        constexpr struct ring_shape ring = WGMMA_RING;
+        const bool in_slots = ring_parks(task->tile);
+        const uint32_t slot = ring_parked(&ring, SHARED->packed[c->warp].ring >> 24);
+        tile_norms_pieces(c, task, row, end);
+        sync_compute();
+        tile_finish(task, {t.block, t.end, row, end, s.wb, s.wo, s.down,
+                           in_slots ? ring_w_at(&ring, slot) : 0});
+        if (in_slots) page_copy_fence_shared(); /* copies will write where these threads did */
+        sync_compute();
+        if (in_slots) ring_give_parked(c, slot);
+    }
+    if (row + task->tile < end) return packed_enter(c, task, t.block, row + task->tile);
+    if (t.end < task->block1) return packed_enter(c, task, t.end, task->row0);
+    return 0;
+}
+
+/* All warps are done with the lease's last tile, and none has begun with the next lease. */
+DEV void packed_leave(const struct warp_context *c) {
+    const struct ring_use r = ring_load(c);
+    if (c->thread == 0) SHARED->packed_phase = r.phase;
+}
+
+/* Multiplies a tile. Inlined into the kernel. */
+DEV void packed_multiply(uint32_t tile) {
+    tile = __shfl_sync(~0u, tile, 0);
+    const bool first = (tile & TILE_FIRST) != 0;
+    tile &= TILE_FIRST - 1;
+    if (tile >> 8 == PACK_TILE) {
+        tile_multiply();
+        return;
+    }
+    switch (tile) {
+    case 16 | 64 << 8: narrow_multiply<4, 4, 4>(first); break;
+    case 12 | 64 << 8: narrow_multiply<3, 4, 4>(first); break;
+    case 8 | 64 << 8: narrow_multiply<2, 4, 4>(first); break;
+    case 4 | 64 << 8: narrow_multiply<1, 4, 4>(first); break;
+    case 2 | 64 << 8: narrow_multiply<1, 2, 2>(first); break;
+    case 16 | 32 << 8: narrow_multiply<4, 2, 4>(first); break;
+    case 12 | 32 << 8: narrow_multiply<3, 2, 4>(first); break;
+    default: narrow_multiply<1, 2, 4>(first); break; /* 4 and 32: cuda_tables.c has no others */
+    }
+}
+
+#endif
+
+#endif

@@ -1,0 +1,107 @@
+/* matmul_tile_wgmma.cuh - Hopper: tiles of 128 tokens of packed activations by wgmma.
+ *
+ * Four warps multiply 64 weight rows, a row block each, and 128 tokens. A lane's words of a page
+ * are its share of A, in registers; pieces of packed activations in shared memory are B, as they
+ * came. So eight warps have a tile of 128 weight rows. Row blocks past the task's end are
+ * multiplied all the same, and not stored.
+ *
+ * Per step of 16 columns and four warps: 2 KB of weights and 4 KB of activations from shared
+ * memory, 64 cycles of the tensor cores. Weights are fetched a product ahead; a slot is given back
+ * one product after its last.
+ *
+ * The compiler easily waits for every product (it says so, and check_kernels fails): if products
+ * are in a function that is called, if trip counts might differ between lanes, if a path leads out
+ * from between products (a wait that gives up), or if there is a second size of products. Those of
+ * attention_prefill_wgmma.cuh do no harm: all of them are waited for before others begin.
+ */
+#ifndef QN_CUDA_MATMUL_MATMUL_TILE_WGMMA_CUH
+#define QN_CUDA_MATMUL_MATMUL_TILE_WGMMA_CUH
+
+#include "kernels/cuda/matmul/matmul_tile_mma.cuh"
+
+#if HAS_WGMMA
+
+enum { WO = PACK_TILE / 8 }; /* columns of eight tokens of a tile */
+
+/* Multiplies a step. a: the lane's share of its weights; add: it is not the sum's first step. */
+DEV void step_mma(uint4 a, uint64_t x, float sum[WO][4], bool add) {
+    wgmma_fence();
+    wgmma_64x128x16<WEIGHT_E>(*(float(*)[WO][4])sum, a, x, add);
+    wgmma_commit();
+    wgmma_wait<1>();
+}
+
+/* Multiplies a slot of weights with the activations that belong to it. keep: sums will be parked in
+ * the slot of weights. */
+DEV void slot_mma(const struct warp_context *c, struct ring_use *r, float sum[WO][4], bool add,
+                  bool keep) {
+    constexpr struct ring_shape s = WGMMA_RING;
+    const uint4 *w =
+        (const uint4 *)(shared_memory + ring_w_at(&s, r->w_slot) + c->warp * (s.w_steps * 512)) +
+        c->lane;
+    ring_wait(r, r->w_slot);
+    uint4 a = w[0];
+#pragma unroll
+    for (int at = 0; at < s.w_steps; at += PIECE_STEPS) {
+        const uint64_t x =
+            wgmma_matrix(shared_memory, s.x_at + r->x_slot * s.x_bytes, 128, PACKED_PIECE);
+        ring_wait(r, MAX_W_SLOTS + r->x_slot);
+#pragma unroll
+        for (int i = 0; i < PIECE_STEPS; i++) {
+            const int step = at + i;
+            const uint4 next = w[least(step + 1, s.w_steps - 1) * 32];
+            step_mma(a, wgmma_further(x, 256 * i), sum, add || step > 0);
+            if (i == 0) ring_give(c, r); /* the products before this one are done */
+            a = next;
+        }
+        ring_use_x(r, &s);
+    }
+    ring_use_w(r, &s, keep);
+}
+
+/* Fetches the tile's share of the residual stream into L2, an eighth of the tile's time before the
+ * results need it: it was written half a layer ago, and all blocks ask for theirs at once. */
+DEV void residual_ahead(const struct warp_context *c) {
+    const struct warp_state w = SHARED->warp[c->warp];
+    const struct cuda_task *task = &SHARED->task[SHARED->go[w.message % GO_DEPTH]];
+    if (task->kind != OP_LINEAR || task->more == 0) return;
+    const uint32_t row = SHARED->packed[c->warp].row + c->warp * 16 + c->lane / 2;
+    const uint32_t column = SHARED->packed[c->warp].block * CUDA_PAGE_ROWS + c->lane % 2 * 64;
+    const float *from = (const float *)task->more + (uint64_t)row * task->units + column;
+    if (row >= min(task->row1, linear_rows(task))) return;
+    if (column < task->units) prefetch_l2(from);
+    if (column + 32 < task->units) prefetch_l2(from + 32);
+}
+
+/* Multiplies a tile, one partial sum after the other, and parks its sums. Trip counts are the same
+ * for all lanes, and the compiler must know it. */
+DEV void tile_multiply(void) {
+    const struct warp_context c = context_of(&SHARED->args, thread_here(), 0, 0);
+    const uint32_t sums = __shfl_sync(~0u, SHARED->packed[c.warp].sums, 0);
+    struct ring_use r = ring_load(&c);
+    float total[1][WO][4];
+    tile_fill<1, WO>(total, 0);
+#pragma unroll 1
+    for (uint32_t partial = 0; partial < sums_end(sums); partial++) {
+        bool add = false;
+        float sum[1][WO][4];
+        tile_fill<1, WO>(sum, 0); /* the compiler wants values, though none is used */
+        uint32_t n_slots = 2 * sums_length(sums_k_tiles(sums), partial);
+        const uint32_t kept = partial + 1 == sums_end(sums) ? 2 : 0;
+#pragma unroll 1
+        for (; n_slots > 0; n_slots--, add = true) slot_mma(&c, &r, sum[0], add, n_slots <= kept);
+        wgmma_wait<0>();
+        wgmma_settle(sum[0]);
+        ring_give(&c, &r);
+        tile_merge<1, WO>(sums >> 16, partial, c.warp >= WARPS / 2, total, sum);
+        if (partial + 2 == sums_end(sums)) residual_ahead(&c);
+    }
+    constexpr struct ring_shape s = WGMMA_RING;
+    sync_compute(); /* all have read their weights */
+    tile_park<1, WO, 8>(&c, total, ring_w_at(&s, ring_parked(&s, r.w_slot)));
+    ring_store(&c, &r);
+}
+
+#endif
+
+#endif

@@ -1,0 +1,262 @@
+/* tile_producer.cuh - Hopper: two warps ask for the operands of a leased task (tile_ring.cuh), one
+ * for weights, one for activations.
+ *
+ * Weights are asked for as soon as no page is in use: the loader says so, or a compute warp, if the
+ * block has another task before (loader_open). Activations are asked for when the lease is taken
+ * and control says that the task's event is activated. Both come in the order in which the compute
+ * warps work. A lease without work is not announced, so neither warp can get two announcements
+ * before it has looked: the compute warps need its copies in between.
+ *
+ * Asking bounds how fast a block multiplies: a prompt of 2,048 tokens took 130 ms when one thread
+ * of the loader asked for all, 103 with a warp for it, 94 with two (H200, Qwen3-8B). One thread of
+ * each warp asks, and the compiler knows it: a copy's operands are in registers that a warp has
+ * once, so if several lanes ask the compiler makes a loop over the lanes.
+ */
+#ifndef QN_CUDA_MATMUL_TILE_PRODUCER_CUH
+#define QN_CUDA_MATMUL_TILE_PRODUCER_CUH
+
+#include "kernels/cuda/matmul/linear.cuh"
+#include "kernels/cuda/matmul/tile_ring.cuh"
+
+#if HAS_WGMMA
+
+/* The task whose operands are asked for. */
+struct ask_task {
+    const struct cuda_task *task;
+    struct ring_shape shape;
+    uint32_t block1, row0, end; /* row blocks, token rows */
+    uint32_t k_tiles;
+    uint32_t phase; /* phase of each slot's next use, a bit each */
+    bool once; /* an iteration reads the weights once, because the tile has all rows of the graph
+                * (false for 128 tokens, where it was not measured) */
+};
+
+DEV struct ask_task ask_task_of(const struct cuda_task *task) {
+    struct ask_task t = {};
+    t.task = task;
+    t.shape = ring_shape_for(task);
+    t.block1 = task->block1;
+    t.row0 = task->row0;
+    t.end = min(task->row1, linear_rows(task));
+    t.k_tiles = task->k_tiles;
+    t.phase = SHARED->packed_phase;
+    t.once = task->eights * PACK_ROWS <= PACK_NARROW &&
+             ceil_div(task->row1 - task->row0, PACK_ROWS) == task->eights;
+    return t;
+}
+
+/* Weights or activations at a place in the order of work: tiles by weight rows, then by tokens; in
+ * each tile the k-tiles of its partial sums, in order of K; in each k-tile its parts. */
+struct ask_stream {
+    const char *from; /* the next bytes to ask for */
+    uint64_t base;    /* address of the operand */
+    struct row_tile tile;
+    uint32_t row, partial, part;
+    uint32_t page, page_end; /* of weights' row blocks; activations have k-tiles in order of K */
+    uint32_t page_step;      /* to the next page of the partial sum */
+    uint32_t slot;           /* that the next bytes go to */
+    uint32_t parts, next;    /* of a k-tile; bytes from one to the next */
+    uint32_t block_next;     /* bytes from one row block to the next; activations: 0 */
+    uint32_t eight_next;     /* ... from one eight of tokens; weights: 0 */
+};
+
+DEV void stream_find(struct ask_stream *s) {
+    s->from = (const char *)s->base + (uint64_t)s->tile.image * s->block_next +
+              (uint64_t)(s->page * s->parts) * s->next + s->row / PACK_ROWS * s->eight_next;
+}
+
+/* Goes to the pages of partial sum s->partial. Activations: to those of all of the tile's partial
+ * sums, which follow each other. */
+DEV void stream_partial(const struct ask_task *t, struct ask_stream *s) {
+    const uint32_t p = partial_nth(t->k_tiles, s->partial);
+    if (s->page_step != 1) {
+        s->page = cuda_partial_turn(t->k_tiles, p);
+        s->page_end = t->k_tiles;
+        return;
+    }
+    s->page = partial_first(t->k_tiles, p);
+    s->partial = s->tile.partial_end - 1;
+    s->page_end = partial_first(t->k_tiles, partial_nth(t->k_tiles, s->partial) + 1);
+}
+
+/* Goes to the tile of these row blocks, if the task has them. Past the task's end nothing is read:
+ * the task may be done by now, and its descriptor's place another task's. */
+DEV void stream_enter(const struct ask_task *t, struct ask_stream *s, uint32_t block) {
+    s->tile.block = block;
+    if (block >= t->block1) return;
+    s->tile = row_tile_at(t->task, block, t->shape.blocks);
+    s->partial = s->tile.partial;
+    s->row = t->row0;
+    stream_partial(t, s);
+    stream_find(s);
+}
+
+DEV struct ask_stream stream_of(const struct ask_task *t, uint64_t base, uint32_t page_step,
+                                uint32_t parts, uint32_t next, uint32_t block_next,
+                                uint32_t eight_next) {
+    struct ask_stream s = {};
+    s.base = base;
+    s.page_step = page_step;
+    s.parts = parts;
+    s.next = next;
+    s.block_next = block_next;
+    s.eight_next = eight_next;
+    stream_enter(t, &s, t->task->block0);
+    return s;
+}
+
+DEV void stream_step(const struct ask_task *t, struct ask_stream *s, uint32_t slots) {
+    s->slot = s->slot + 1 == slots ? 0 : s->slot + 1;
+    if (++s->part < s->parts) {
+        s->from += s->next;
+        return;
+    }
+    s->part = 0;
+    s->page += s->page_step;
+    if (s->page < s->page_end) {
+        s->from += (s->page_step * s->parts - (s->parts - 1)) * s->next;
+        return;
+    }
+    if (++s->partial == s->tile.partial_end) {
+        s->partial = s->tile.partial;
+        s->row += t->shape.tokens;
+        if (s->row >= t->end) {
+            stream_enter(t, s, s->tile.end);
+            return;
+        }
+    }
+    stream_partial(t, s);
+    stream_find(s);
+}
+
+DEV bool stream_ends(const struct ask_task *t, const struct ask_stream *s) {
+    return s->tile.block >= t->block1;
+}
+
+/* Waits until the slot of barrier number i is free, and makes its barrier expect so many bytes.
+ * NULL: the compute warps have left. */
+DEV uint64_t *ask_begin(struct ask_task *t, uint32_t i, uint32_t bytes) {
+    uint64_t *full = &SHARED->packed_full[i];
+    while (!barrier_try_acquire_cta(&SHARED->packed_empty[i], (t->phase >> i & 1) ^ 1))
+        if (barrier_test_acquire_cta(&SHARED->quit, 0)) return nullptr;
+    t->phase ^= 1u << i;
+    copies_begin(full, bytes);
+    return full;
+}
+
+/* Asks for a slot of weights: a copy for each of n row blocks. */
+DEV void ask_blocks(const struct ask_stream *s, char *to, uint32_t n, bool once, uint64_t *full) {
+    const uint32_t each = s->next;
+#pragma unroll
+    for (uint32_t i = 0; i < MOST_BLOCKS; i++)
+        if (i < n) {
+            const char *from = s->from + (uint64_t)i * s->block_next;
+            if (once)
+                copies_one_evict_first(to + i * each, from, each, full);
+            else
+                copies_one(to + i * each, from, each, full);
+        }
+}
+
+/* The same for a whole tile of 128 tokens, which needs a slot every 1,024 cycles. Without branches
+ * between copies, the operands of one are found while those before it are issued: the eight take
+ * some 60 cycles by their instructions, where ask_blocks takes 130 for each. Narrower tiles, which
+ * are bound by memory, lost 0.5 % with it. */
+DEV void ask_eight(const struct ask_stream *s, char *to, uint64_t *full) {
+    constexpr uint32_t each = WGMMA_RING.w_bytes / 8;
+    const char *from = s->from;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++, from += s->block_next)
+        copies_one(to + i * each, from, each, full);
+}
+
+DEV bool ask_weights(struct ask_task *t, struct ask_stream *s) {
+    const uint32_t n = s->tile.end - s->tile.block;
+    char *to = shared_memory + ring_w_at(&t->shape, s->slot);
+    uint64_t *full = ask_begin(t, s->slot, n * s->next);
+    if (full == nullptr) return false;
+    if (t->shape.tokens == PACK_TILE && n == 8)
+        ask_eight(s, to, full);
+    else
+        ask_blocks(s, to, n, t->once, full);
+    copies_end(full);
+    stream_step(t, s, t->shape.w_slots);
+    return true;
+}
+
+DEV bool ask_activations(struct ask_task *t, struct ask_stream *s) {
+    const uint32_t rows = min(t->end - s->row, t->shape.tokens);
+    const uint32_t bytes = ceil_div(rows, (uint32_t)PACK_ROWS) * PACKED_PIECE;
+    uint64_t *full = ask_begin(t, MAX_W_SLOTS + s->slot, bytes);
+    if (full == nullptr) return false;
+    copies_one(shared_memory + t->shape.x_at + s->slot * t->shape.x_bytes, s->from, bytes, full);
+    copies_end(full);
+    stream_step(t, s, t->shape.x_slots);
+    return true;
+}
+
+/* Waits for the compute warps' word. False: they have left, which they say last. */
+DEV bool ask_hear(uint64_t *told, uint32_t *parity) {
+    while (!barrier_try_acquire_cta(told, *parity))
+        if (barrier_test_acquire_cta(&SHARED->quit, 0) && !barrier_test_acquire_cta(told, *parity))
+            return false;
+    *parity ^= 1;
+    return true;
+}
+
+/* Whether the event of the lease's task is activated. May sleep a while. */
+DEV bool ask_is_ready(void) {
+    const uint32_t ready = SHARED->leased_ready;
+    return barrier_try_acquire_cta(&SHARED->go_ready[ready / 2], ready % 2);
+}
+
+/* Asks for the weights of each lease, as soon as it may. */
+DEV void ask_for_weights(void) {
+    uint32_t opened = 0, n = 0;
+    struct ask_task t = {};
+    while (ask_hear(&SHARED->lease_open, &opened)) {
+        const struct cuda_task *task = &SHARED->open;
+        t = ask_task_of(task);
+        page_copy_fence_shared(); /* copies will write where other threads did */
+        const uint32_t parts = CUDA_PAGE_K / 16 / t.shape.w_steps;
+        struct ask_stream s = stream_of(&t, task->w, PARTIALS, parts, t.shape.w_steps * 512,
+                                        task->k_tiles * CUDA_PAGE_BYTES, 0);
+#pragma unroll 1
+        for (n = 0; !stream_ends(&t, &s) && ask_weights(&t, &s);) n++;
+    }
+    /* No copy may land after the block is gone: the last lease may have ended before its event. */
+    for (uint32_t i = 0; i < min(n, t.shape.w_slots); i++)
+        barrier_wait_acquire_cta(&SHARED->packed_full[i], (t.phase >> i & 1) ^ 1);
+}
+
+/* Asks for the activations of each lease, as soon as the task's event is activated: control tells
+ * this warp as it tells the compute warps. All of them will be used. */
+DEV void ask_for_activations(void) {
+    uint32_t taken = 0;
+    while (ask_hear(&SHARED->lease_taken, &taken)) {
+        const struct cuda_task *task = &SHARED->task[SHARED->leased];
+        struct ask_task t = ask_task_of(task);
+        struct ask_stream s =
+            stream_of(&t, task->in, 1, X_PARTS, task->eights * PACKED_PIECE, 0, PACKED_PIECE);
+        while (!ask_is_ready())
+            if (barrier_test_acquire_cta(&SHARED->quit, 0)) return;
+        page_copy_fence(); /* what other blocks stored will be read by bulk copies */
+        while (!stream_ends(&t, &s) && ask_activations(&t, &s)) continue;
+    }
+}
+
+DEV void ask_main(bool weights) {
+    if (!warp_elect()) return;
+    if (weights)
+        ask_for_weights();
+    else
+        ask_for_activations();
+}
+
+#else
+
+DEV void ask_main(bool) {} /* the compute warps ask */
+
+#endif
+
+#endif

@@ -1,0 +1,73 @@
+/* cpu_crowd.h - how many of the worker threads run where other processes want their CPUs.
+ *
+ * A thread whose CPU another process wants stands still for milliseconds at a time, and all workers
+ * wait for its task: two threads on two CPUs of which one is taken are slower than one thread. So
+ * the threads add up for how long they were ready to run and did not (the system's run delay).
+ * Where that is nearly half of the wall time, the last thread that runs parks:
+ *
+ *   active   ── delayed ──▶  one less  ── patience ──▶  one more, on trial
+ *      ▲                        ▲                          │
+ *      └───────── not delayed ──┼──────────────────────────┤
+ *                               └── delayed: twice the patience
+ *
+ * A thread parks between two steps of its worker (rt_worker_next), and gives the worker up:
+ *
+ *   role.held   1: a thread has the worker, its own or for a step; 0: a parked thread's is free
+ *
+ * A thread whose own worker waits takes a step of each free worker, so that a worker is always
+ * somebody's who does not stand still. The runtime's protocol does not change: a worker's steps are
+ * in order, whichever threads take them, because `held` is taken by an acquire and given by a
+ * release. Results do not depend on which worker runs what.
+ *
+ * Thread 0 never parks; it alone decides. Programs with gangs are left alone: members of a gang
+ * wait for each other inside their tasks.
+ */
+#ifndef QN_RUNTIME_CPU_CROWD_H
+#define QN_RUNTIME_CPU_CROWD_H
+
+#include "runtime/cpu_core.h"
+#include "runtime/rt_worker.h"
+
+/* A worker, and its thread's share of what is measured. */
+struct cpu_role {
+    struct rt_worker worker;
+    uint32_t held;
+    uint32_t turns;  /* the thread's own, as `looked`: of its loop */
+    uint64_t looked; /* when it last read its delay */
+    uint64_t delay;  /* ns in all; written by the thread, read by thread 0 */
+    int file;        /* the thread's own: of its delay, -1: none */
+} __attribute__((aligned(128)));
+
+struct cpu_crowd {
+    uint32_t active; /* threads that run, those of lower index; changed by thread 0 */
+    uint32_t pad0[31];
+    const struct cpu_core *core;
+    struct cpu_role *roles; /* [n] */
+    uint32_t n;
+    uint32_t fixed; /* 1: all run, whatever happens */
+    /* Thread 0's own. */
+    uint64_t since, seen; /* when the window began; the sum of delays then */
+    uint64_t hurry;       /* times are divided by it */
+    uint64_t patience_ns, trial_at;
+    bool on_trial;
+};
+
+enum {
+    CPU_CROWD_TURNS = 64,              /* of a thread's loop between two looks at the clock */
+    CPU_CROWD_READ_NS = 1000000,       /* between two readings of a delay, which takes 1 us */
+    CPU_CROWD_WINDOW_NS = 30000000,    /* over which delays are added up */
+    CPU_CROWD_LOST_NS = 13500000,      /* of a window: from here on one thread less is faster */
+    CPU_CROWD_TRIAL_LOST_NS = 9000000, /* a trial ends sooner: a process that is still there takes
+                                          a CPU for some milliseconds at a time */
+    CPU_CROWD_PATIENCE_NS = 200000000, /* before the first trial */
+    CPU_CROWD_PATIENT_NS = 1600000000, /* before any trial, at most */
+};
+
+int cpu_crowd_open(struct diag *d, struct cpu_crowd *c, const struct cpu_core *core);
+void cpu_crowd_close(struct cpu_crowd *c);
+
+/* The life of thread `index` in a launch: its worker's steps and, where others are parked, theirs,
+ * until the runtime stops. All threads of the launch call it. */
+void cpu_crowd_run(struct cpu_crowd *c, uint32_t index);
+
+#endif
