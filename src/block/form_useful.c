@@ -19,9 +19,9 @@
 #include <string.h>
 
 enum { MAX_VARS = 24, MAX_REACHED = 512, MAX_NAMINGS = 256 };
-/* Copies that opened sums have: those of targets, those of p. */
-enum { OF_TARGET = FORM_MAX_COPIES + 1, OF_P = OF_TARGET + MAX_VARS, LAST_COPY = OF_P + MAX_VARS };
-_Static_assert((int)LAST_COPY <= 255, "copies have 8 bits");
+/* Copies that opened sums have: those of targets, those of p; and one for names that clash. */
+enum { OF_TARGET = FORM_MAX_COPIES + 1, OF_P = OF_TARGET + MAX_VARS, HIDDEN = OF_P + MAX_VARS };
+_Static_assert((int)HIDDEN <= 255, "copies have 8 bits");
 
 /* A term with its sums opened: factors, and the variables that they share. */
 struct open_term {
@@ -294,37 +294,56 @@ struct product {
     struct rational ratio; /* of the coefficients of c's term and p's first */
 };
 
-/* Makes a variable of an opened sum a free one; false: the dim has a free one already. */
+/* Gives a form's free variable of the dim another copy, out of the way, or the name back. */
+static void rename_free(struct forms *f, form_id *m, uint32_t dim, bool hide) {
+    const struct renaming r = {VAR_OF(dim, hide ? 0 : HIDDEN), VAR_OF(dim, hide ? HIDDEN : 0)};
+    if (*m != FORM_NONE) *m = form_rename(f, *m, &r, 1);
+}
+
+/* Makes a variable of an opened sum a free one. Returns whether a free one of its dim was hidden.
+ */
 static bool make_free(struct forms *f, form_id *m, index_id var) {
     const uint32_t dim = INDEX_DIM(var);
     const struct renaming r = {var, VAR_OF(dim, 0)};
-    if ((form_dims(f, *m) >> dim & 1) != 0) return false;
-    *m = form_rename(f, *m, &r, 1);
-    return *m != FORM_NONE;
+    const bool hidden = *m != FORM_NONE && (form_dims(f, *m) >> dim & 1) != 0;
+    if (hidden) rename_free(f, m, dim, true);
+    if (*m != FORM_NONE) *m = form_rename(f, *m, &r, 1);
+    return hidden;
+}
+
+/* Sums, and brings back what was hidden for it. */
+static void sum_dims(struct forms *f, form_id *m, uint32_t dims, uint32_t hidden) {
+    for (uint32_t rest = dims; rest != 0 && *m != FORM_NONE; rest &= rest - 1)
+        *m = form_sum(f, *m, (uint32_t)__builtin_ctz(rest));
+    for (; hidden != 0; hidden &= hidden - 1)
+        rename_free(f, m, (uint32_t)__builtin_ctz(hidden), false);
 }
 
 /* The rest of t as a form. Its own sums are closed again; *summed: dims of p's free variables over
- * which t sums. false: names clash. */
-static bool rest_of_term(struct match *m, struct rational ratio, form_id *rest, uint32_t *summed) {
+ * which t sums; *hidden: those of them of which the rest has a free variable, too. */
+static form_id rest_of_term(const struct match *m, struct rational ratio, uint32_t *summed,
+                            uint32_t *hidden) {
     struct factor x[FORM_MAX_FACTORS];
     uint32_t n = 0;
-    *summed = 0;
+    *summed = *hidden = 0;
     for (uint32_t i = 0; i < m->n_left; i++)
         if (m->left[i].num != 0) x[n++] = m->left[i];
-    *rest = form_of_factors(m->f, ratio, x, n);
+    form_id rest = form_of_factors(m->f, ratio, x, n);
     for (uint32_t i = 0; i < m->t->n_bound; i++) {
+        const uint32_t dim = 1u << INDEX_DIM(m->t->bound[i]);
         bool of_p = false;
         for (uint32_t v = 0; v < m->n_vars; v++) of_p = of_p || m->r[v].to == m->t->bound[i];
         if (of_p) continue;
-        if (!make_free(m->f, rest, m->t->bound[i])) return false;
-        *rest = form_sum(m->f, *rest, INDEX_DIM(m->t->bound[i]));
+        const bool hides = make_free(m->f, &rest, m->t->bound[i]);
+        sum_dims(m->f, &rest, dim, hides ? dim : 0);
     }
     for (uint32_t v = m->n_bound; v < m->n_vars; v++) {
+        const uint32_t dim = 1u << INDEX_DIM(m->r[v].to);
         if (m->r[v].to == m->r[v].from) continue;
-        if (!make_free(m->f, rest, m->r[v].to)) return false;
-        *summed |= 1u << INDEX_DIM(m->r[v].to);
+        if (make_free(m->f, &rest, m->r[v].to)) *hidden |= dim;
+        *summed |= dim;
     }
-    return true;
+    return rest;
 }
 
 static bool has_term(const struct forms *f, form_id form, struct term t) {
@@ -344,13 +363,11 @@ static bool terms_have(const struct forms *f, form_id form, uint32_t dims) {
 
 static bool product_lies_in(struct match *m, void *context) {
     const struct product *product = context;
-    form_id rest;
-    uint32_t summed;
-    if (!rest_of_term(m, product->ratio, &rest, &summed)) return true;
+    uint32_t summed, hidden;
+    const form_id rest = rest_of_term(m, product->ratio, &summed, &hidden);
     form_id all = form_mul(m->f, product->p, rest);
     if (all != FORM_NONE && !terms_have(m->f, all, summed)) return false;
-    for (; summed != 0 && all != FORM_NONE; summed &= summed - 1)
-        all = form_sum(m->f, all, (uint32_t)__builtin_ctz(summed));
+    sum_dims(m->f, &all, summed, hidden);
     if (all == FORM_NONE) return true;
     if (form_of(m->f, all)->n != form_of(m->f, product->p)->n) return false; /* terms cancel */
     for (uint32_t i = 0; i < form_of(m->f, all)->n; i++)

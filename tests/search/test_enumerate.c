@@ -475,6 +475,8 @@ static uint64_t cost_by_search(const struct program *p) {
     if (rc == QN_OK) rc = search(&d, &x, &params, &r);
     if (rc != QN_OK) print_error("%s\n%s", d.message, p->text);
     assert_int_equal(rc, QN_OK);
+    if (!r.complete)
+        print_error("a budget ran out: %llu steps\n%s", (unsigned long long)r.n_steps, p->text);
     assert_true(r.complete);
     const uint64_t cost =
         r.graphs.n > 0 ? (uint64_t)(r.graphs.items[0].cost * 256 + 0.5) : UINT64_MAX;
