@@ -158,20 +158,30 @@ static int add_partial_product(struct lowering *l, const struct staged_edge *e, 
     return QN_OK;
 }
 
+/* The node that has the size of the dims; there is one for all means over them. */
+static int size_node(struct lowering *l, block_dims red, uint8_t *node) {
+    struct block_node *n;
+    for (*node = 0; *node < l->b->n_nodes; ++*node)
+        if (l->b->node[*node].op == BLOCK_OP_SIZE && l->b->node[*node].red == red) return QN_OK;
+    TRY(new_node(l, &n));
+    n->op = BLOCK_OP_SIZE;
+    n->red = red;
+    return QN_OK;
+}
+
 /* A mean is a sum over the size. */
 static int add_division(struct lowering *l, uint32_t i) {
     const uint8_t sum = l->node_of[i];
-    struct block_node *size, *n;
-    TRY(new_node(l, &size));
+    struct block_node *n;
+    uint8_t size;
+    TRY(size_node(l, l->b->node[sum].red, &size));
+    l->node_of[i] = l->b->n_nodes;
     TRY(new_node(l, &n));
-    size->op = BLOCK_OP_SIZE;
-    size->red = l->b->node[sum].red;
     n->op = BLOCK_OP_DIV;
     n->stage = l->b->node[sum].stage;
     n->dims = l->b->node[sum].dims;
     n->a = sum;
-    n->b = (uint8_t)(sum + 1);
-    l->node_of[i] = (uint8_t)(sum + 2);
+    n->b = size;
     return QN_OK;
 }
 
