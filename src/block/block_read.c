@@ -158,7 +158,7 @@ static int read_dims(struct reader *r, block_dims *dims) {
 }
 
 static int read_operand(struct reader *r, uint8_t *to) {
-    uint32_t node;
+    uint32_t node = 0;
     for (uint32_t i = 0; i < r->b->n_in; i++) {
         if (!is(r, r->b->in[i].name)) continue;
         *to = (uint8_t)i;
@@ -227,7 +227,7 @@ static int read_dim(struct reader *r) {
 }
 
 static int read_loop(struct reader *r, uint8_t *loop) {
-    uint32_t dim;
+    uint32_t dim = 0;
     TRY(read_dim_name(r, &dim));
     *loop = (uint8_t)dim;
     return QN_OK;

@@ -61,10 +61,15 @@ static int add_subjects(struct searcher *s) {
 
 /* ---- from candidates to results ---- */
 
-static int compare_candidates(const void *a, const void *b) {
-    const struct candidate *const *x = a, *const *y = b;
-    if ((*x)->cost != (*y)->cost) return (*x)->cost < (*y)->cost ? -1 : 1;
-    return *x < *y ? -1 : *x > *y; /* the order in which they were found */
+struct ranked {
+    uint64_t cost;
+    size_t found; /* index into the candidates */
+};
+
+static int compare_ranked(const void *a, const void *b) {
+    const struct ranked *x = a, *y = b;
+    if (x->cost != y->cost) return x->cost < y->cost ? -1 : 1;
+    return x->found < y->found ? -1 : x->found > y->found;
 }
 
 static bool is_there(const struct search_result *r, const struct block_graph *g) {
@@ -104,12 +109,12 @@ static int finish(struct searcher *s, const struct candidate *c) {
 
 static int finish_all(struct searcher *s) {
     const size_t n = s->candidates.list.n;
-    const struct candidate **order;
+    struct ranked *order;
     TRY(ARENA_NEW(s->d, &s->arena, &order, n));
-    for (size_t i = 0; i < n; i++) order[i] = &s->candidates.list.items[i];
-    qsort(order, n, sizeof *order, compare_candidates);
+    for (size_t i = 0; i < n; i++) order[i] = (struct ranked){s->candidates.list.items[i].cost, i};
+    qsort(order, n, sizeof *order, compare_ranked);
     for (size_t i = 0; i < n && s->out->graphs.n < s->params->n_graphs; i++)
-        TRY(finish(s, order[i]));
+        TRY(finish(s, &s->candidates.list.items[order[i].found]));
     return QN_OK;
 }
 

@@ -114,7 +114,7 @@ static struct goals goals_of(const struct hand_over *h) {
 static int cost_hand_overs(struct diag *d, struct two_tasks *t, const struct staged *g,
                            uint32_t i) {
     struct extractor *x;
-    struct side side;
+    struct side side = {.cost = UINT64_MAX};
     int rc = QN_OK;
     TRY(extractor_new(d, g, &x));
     for (uint32_t h = 0; h < t->n && rc == QN_OK; h++) {
@@ -179,7 +179,7 @@ static int try_second_skeleton(struct diag *d, struct two_tasks *t, uint32_t h,
     const struct goals goals = second_goals(t, &t->hand_over[h]);
     struct extractor *x = NULL;
     struct staged g;
-    struct side side;
+    struct side side = {.cost = UINT64_MAX};
     TRY(staged_make(d, &t->s->problem, &t->s->saturation, sources, k, &g));
     int rc = extractor_new(d, &g, &x);
     if (rc == QN_OK)
