@@ -312,6 +312,7 @@ static bool take_out(struct forms *f, form_id a, int32_t num, int32_t den, form_
     struct factor x[FORM_MAX_FACTORS], inverse[FORM_MAX_FACTORS];
     const struct form p = *form_of(f, a);
     const uint32_t n = common_factors(f, &p, den == 2, x);
+    f->look_ups += p.n; /* it has looked at all terms */
     for (uint32_t i = 0; i < n; i++) {
         inverse[i] = (struct factor){x[i].atom, -x[i].num, x[i].den};
         struct rational e;

@@ -34,7 +34,7 @@ enum {
     FORM_MAX_TERMS = 2048,    /* of a form */
     FORM_MAX_POWER = 1 << 24, /* exponents, numerators and denominators */
     FORM_MAX_COPIES = 200,
-    FORM_MAX_RECORDS = 1 << 22,
+    FORM_MAX_RECORDS = 1 << 20,
 };
 
 #define VAR_OF(dim, copy)  ((index_id)(dim) | (index_id)(copy) << 8)
