@@ -272,7 +272,8 @@ static form_id root_of_number(struct forms *f, struct rational c, int32_t num) {
     return form_mul(f, number, power_atom(f, form_integer(f, rest), false, num, 2));
 }
 
-/* The factors that all terms share, each with its least exponent: those that may be divided by. */
+/* The factors that all terms share, each with its least exponent, as far as a form may be divided
+ * by them. */
 static uint32_t common_factors(const struct forms *f, const struct form *p, bool positive_only,
                                struct factor *out) {
     struct factor all[FORM_MAX_FACTORS];

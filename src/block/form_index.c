@@ -1,4 +1,4 @@
-/* form_index.c - variables of indices: renaming, and who has one. */
+/* form_index.c - variables of indices: renaming, and which atoms have one. */
 #include "block/form_table.h"
 
 #include <stdlib.h>
@@ -105,7 +105,7 @@ form_id form_rename(struct forms *f, form_id id, const struct renaming *r, uint3
     return result;
 }
 
-/* ---- who has a variable ---- */
+/* ---- atoms with a variable ---- */
 
 static bool may_have(uint32_t free, uint32_t inside, index_id var) {
     return (INDEX_COPY(var) == 0 ? free : inside) >> INDEX_DIM(var) & 1;
