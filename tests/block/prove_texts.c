@@ -4,11 +4,12 @@
  *     FORMS FIELDS VERDICT
  *
  * FORMS e: the normal forms are equal, u: not decided. FIELDS s: the same in two tests over the
- * fields, d: different, o: open. VERDICT e, d, u: of the whole proof; of equal forms, every
- * CROSS_CHECKED-th pair is held to numbers, too. A pair that cannot be read or compared: x and the
- * message.
+ * fields, and in all where the forms are not equal, d: different, o: open. VERDICT e, d, u: of the
+ * whole proof; of equal forms, every CROSS_CHECKED-th pair is held to numbers, too. A pair that
+ * cannot be read or compared: x and the message.
  */
 #include "block/compare.h"
+#include "block/field.h"
 #include "block/op_text.h"
 #include "block/prove.h"
 
@@ -43,6 +44,8 @@ static int judge(struct diag *d, const struct expr *a, const struct expr *b, uin
     if (rc == QN_OK) rc = matching_make(d, a, b, &m);
     const struct compare_case c = {&m, 0};
     if (rc == QN_OK) rc = compare_fields(d, &c, 2, &field, &line);
+    if (rc == QN_OK && !equal && field == FIELD_SAME) /* two tests may have drawn the same masks */
+        rc = compare_fields(d, &c, FIELD_TESTS, &field, &line);
     if (rc == QN_OK && (!equal || number % CROSS_CHECKED == 0)) rc = prove(d, a, b, &verdict, &why);
     if (rc == QN_OK) {
         answer[0] = equal ? 'e' : 'u';
