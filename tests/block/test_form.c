@@ -171,6 +171,31 @@ static void what_is_too_large_is_not_decided(void **state) {
     forms_free(f);
 }
 
+/* A form whose parts stand in it many times: as a tree it has 2^70 of them. */
+static void deep_forms_end(void **state) {
+    (void)state;
+    struct strbuf text = {0}, dump = {0};
+    struct forms *f;
+    assert_int_equal(forms_new(NULL, &f), QN_OK);
+    forms_bound(f, 1000000);
+    strbuf_str(&text, "op a(x[h] act, c const) -> y[h], z\n a0 = max(x, 0)\n");
+    for (int i = 1; i < 70; i++)
+        strbuf_printf(&text, " a%d = max(a%d + c*a%d*sum(h: x*x), c)\n", i, i - 1, i - 1);
+    strbuf_str(&text, " y = a69\n z = sum(h: y * x)\n");
+    struct expr *x = op_of(strbuf_text(&text));
+    form_id args[EXPR_MAX_ARGS], nodes[EXPR_MAX_NODES];
+    for (uint32_t i = 0; i < x->n_args; i++) args[i] = expr_arg_form(f, x, i, i);
+    expr_forms(f, x, args, NULL, nodes);
+    assert_true(nodes[x->out[0].node] != FORM_NONE);
+    assert_int_equal(nodes[x->out[1].node], FORM_NONE);
+    form_dump(f, nodes[x->out[0].node], NULL, &dump);
+    assert_true(dump.n > 60000 && dump.n < 80000);
+    strbuf_fini(&text);
+    strbuf_fini(&dump);
+    free(x);
+    forms_free(f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_expressions_have_one_form),
@@ -178,6 +203,7 @@ int main(void) {
         cmocka_unit_test(hashes_do_not_depend_on_the_table),
         cmocka_unit_test(bound_names_do_not_count),
         cmocka_unit_test(what_is_too_large_is_not_decided),
+        cmocka_unit_test(deep_forms_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
