@@ -163,6 +163,13 @@ typedef struct qn_engine_info {
     /* Seconds of start-up, by stage. */
     double seconds_model, seconds_compile, seconds_verify, seconds_memory, seconds_weights,
         seconds_tokenizer, seconds_total;
+    /* Of models with experts; else 0. */
+    uint64_t expert_bytes;      /* weights of one expert of a layer */
+    uint32_t experts_per_token; /* of each such layer; bytes_per_token has so many */
+    uint32_t n_expert_layers;
+    /* What iterations that only decode have done so far: experts whose weights a layer read, and
+     * such layers that were run. Their quotient is what one layer of one step reads. */
+    uint64_t experts_read, expert_layers_run;
 } qn_engine_info;
 /* Called once while an engine opens, when the memory plan is made and before any of it is taken
  * (times that lie ahead are 0). Not 0 gives up: qn_engine_open fails with QN_ECANCELED. */
@@ -174,7 +181,8 @@ typedef struct qn_engine_params {
     const char *model;       /* Hugging Face directory */
     const char *program;     /* file written by qn_compile; NULL: compile now */
     const char *tokenizer;   /* directory; NULL: the model's */
-    const char *load_format; /* "auto" (safetensors) | "dummy" (config.json only, random weights) */
+    const char *load_format; /* "auto" (safetensors) | "dummy" (config.json only, random weights) |
+                              * "dummy-zipf" (whose routers prefer some experts; CPU only) */
     const char *backend;     /* "auto" | "cpu" | "cuda" */
     const char *isa;         /* CPU instruction set: "auto", "ref", "avx2" ... */
     const char *dtype;       /* of the weights: "auto" (the checkpoint's), "float32", "bfloat16",

@@ -22,7 +22,7 @@ struct assignment {
     uint32_t least, largest; /* sizes of dims; halved ones are even */
 };
 
-/* Sets the sizes of x's dims in g. halved: those that are to be even, bits. */
+/* Sets the sizes of x's dims in g. halved: dims with an even size, bits. */
 void assignment_sizes(const struct assignment *s, const struct expr *x, uint32_t halved,
                       struct algebra *g);
 /* Makes the numbers of argument `arg`. Errors: QN_ELIMIT, QN_ENOMEM. */

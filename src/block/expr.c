@@ -159,6 +159,10 @@ static void dump_dims(const struct expr *x, const uint8_t *dims, uint32_t n, str
 void expr_dump(const struct expr *x, struct strbuf *out) {
     strbuf_printf(out, "op %s: %u arguments, %u operations\n", x->name, x->n_args,
                   x->n_nodes - x->n_args);
+    strbuf_str(out, "  dims");
+    for (uint32_t i = 0; i < x->n_dims; i++)
+        strbuf_printf(out, " %s%s", x->dims[i].name, x->dims[i].halved ? " (even)" : "");
+    strbuf_str(out, x->n_dims == 0 ? " none\n" : "\n");
     for (uint32_t i = 0; i < x->n_args; i++) {
         const struct expr_arg *a = &x->args[i];
         strbuf_printf(out, "  in  %s", a->name);

@@ -272,7 +272,8 @@ static form_id root_of_number(struct forms *f, struct rational c, int32_t num) {
     return form_mul(f, number, power_atom(f, form_integer(f, rest), false, num, 2));
 }
 
-/* The factors that all terms share, each with its least exponent: those that may be divided by. */
+/* The factors that all terms share, each with its least exponent, as far as a form may be divided
+ * by them. */
 static uint32_t common_factors(const struct forms *f, const struct form *p, bool positive_only,
                                struct factor *out) {
     struct factor all[FORM_MAX_FACTORS];
@@ -312,6 +313,7 @@ static bool take_out(struct forms *f, form_id a, int32_t num, int32_t den, form_
     struct factor x[FORM_MAX_FACTORS], inverse[FORM_MAX_FACTORS];
     const struct form p = *form_of(f, a);
     const uint32_t n = common_factors(f, &p, den == 2, x);
+    f->look_ups += p.n; /* it has looked at all terms */
     for (uint32_t i = 0; i < n; i++) {
         inverse[i] = (struct factor){x[i].atom, -x[i].num, x[i].den};
         struct rational e;

@@ -4,11 +4,19 @@
 static const char *const functions[] = {
     [ATOM_EXP] = "exp", [ATOM_LOG] = "log", [ATOM_RELU] = "relu", [ATOM_PHI] = "phi"};
 
+/* A form is a tree on paper, in which a part may stand many times: it is cut off there. */
+enum { MOST_BYTES = 1 << 16 };
+
 struct dump {
     const struct forms *f;
     const struct form_names *names;
     struct strbuf *out;
+    size_t start; /* bytes of out before the form */
 };
+
+static bool is_full(const struct dump *d) {
+    return d->out->n - d->start > MOST_BYTES;
+}
 
 static void dump_form(const struct dump *d, form_id id);
 
@@ -106,7 +114,7 @@ static void dump_atom(const struct dump *d, const struct atom *a) {
 static void dump_mono(const struct dump *d, mono_id id) {
     const struct mono *m = mono_of(d->f, id);
     if (m->n == 0) strbuf_char(d->out, '1');
-    for (uint32_t i = 0; i < m->n; i++) {
+    for (uint32_t i = 0; i < m->n && !is_full(d); i++) {
         const struct factor *x = &m->factors[i];
         if (i > 0) strbuf_char(d->out, ' ');
         dump_atom(d, atom_of(d->f, x->atom));
@@ -119,7 +127,7 @@ static void dump_form(const struct dump *d, form_id id) {
     const struct form *p = form_of(d->f, id);
     if (id == FORM_NONE) strbuf_str(d->out, "not decided");
     if (id == FORM_ZERO) strbuf_char(d->out, '0');
-    for (uint32_t i = 0; i < p->n; i++) {
+    for (uint32_t i = 0; i < p->n && !is_full(d); i++) {
         const struct rational c = p->terms[i].c;
         const bool one = c.den == 1 && (c.num == 1 || c.num == -1);
         const bool bare = p->terms[i].mono == MONO_ONE;
@@ -138,6 +146,7 @@ static void dump_form(const struct dump *d, form_id id) {
 
 void form_dump(const struct forms *f, form_id form, const struct form_names *names,
                struct strbuf *out) {
-    const struct dump d = {f, names, out};
+    const struct dump d = {f, names, out, out->n};
     dump_form(&d, form);
+    if (is_full(&d)) strbuf_str(out, " ...");
 }

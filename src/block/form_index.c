@@ -1,4 +1,4 @@
-/* form_index.c - variables of indices: renaming, and who has one. */
+/* form_index.c - variables of indices: renaming, and which atoms have one. */
 #include "block/form_table.h"
 
 #include <stdlib.h>
@@ -105,13 +105,13 @@ form_id form_rename(struct forms *f, form_id id, const struct renaming *r, uint3
     return result;
 }
 
-/* ---- who has a variable ---- */
+/* ---- atoms with a variable ---- */
 
 static bool may_have(uint32_t free, uint32_t inside, index_id var) {
     return (INDEX_COPY(var) == 0 ? free : inside) >> INDEX_DIM(var) & 1;
 }
 
-static bool mono_has(const struct forms *f, mono_id id, index_id var) {
+static bool mono_has(struct forms *f, mono_id id, index_id var) {
     const struct mono *m = mono_of(f, id);
     if (!may_have(m->free, m->inside, var)) return false;
     for (uint32_t i = 0; i < m->n; i++)
@@ -119,10 +119,11 @@ static bool mono_has(const struct forms *f, mono_id id, index_id var) {
     return false;
 }
 
-bool atom_has(const struct forms *f, atom_id id, index_id var) {
+bool atom_has(struct forms *f, atom_id id, index_id var) {
     const struct atom *a = atom_of(f, id);
     if (!may_have(a->free, a->inside, var)) return false;
-    if (INDEX_COPY(var) == 0) return true;
+    f->look_ups++;
+    if (INDEX_COPY(var) == 0 || forms_spent(f)) return true;
     if (a->kind == ATOM_INPUT) {
         for (int i = 0; i < a->n; i++)
             if (INDEX_VAR(a->at[i]) == var) return true;
@@ -132,7 +133,7 @@ bool atom_has(const struct forms *f, atom_id id, index_id var) {
            (a->form != 0 && form_has(f, a->form, var));
 }
 
-bool form_has(const struct forms *f, form_id id, index_id var) {
+bool form_has(struct forms *f, form_id id, index_id var) {
     const struct form *p = form_of(f, id);
     if (!may_have(p->free, p->inside, var)) return false;
     for (uint32_t i = 0; i < p->n; i++)
@@ -140,15 +141,16 @@ bool form_has(const struct forms *f, form_id id, index_id var) {
     return false;
 }
 
-static void mono_count(const struct forms *f, mono_id id, index_id var, struct index_count *c) {
+static void mono_count(struct forms *f, mono_id id, index_id var, struct index_count *c) {
     const struct mono *m = mono_of(f, id);
     if (!may_have(m->free, m->inside, var)) return;
     for (uint32_t i = 0; i < m->n; i++) atom_count(f, m->factors[i].atom, var, c);
 }
 
-void atom_count(const struct forms *f, atom_id id, index_id var, struct index_count *c) {
+void atom_count(struct forms *f, atom_id id, index_id var, struct index_count *c) {
     const struct atom *a = atom_of(f, id);
-    if (!may_have(a->free, a->inside, var)) return;
+    if (!may_have(a->free, a->inside, var) || forms_spent(f)) return;
+    f->look_ups++;
     for (int i = 0; a->kind == ATOM_INPUT && i < a->n; i++) {
         const uint32_t map = INDEX_MAP(a->at[i]);
         if (INDEX_VAR(a->at[i]) != var) continue;
@@ -158,7 +160,7 @@ void atom_count(const struct forms *f, atom_id id, index_id var, struct index_co
     if (a->form != 0) form_count(f, a->form, var, c);
 }
 
-void form_count(const struct forms *f, form_id id, index_id var, struct index_count *c) {
+void form_count(struct forms *f, form_id id, index_id var, struct index_count *c) {
     const struct form *p = form_of(f, id);
     if (!may_have(p->free, p->inside, var)) return;
     for (uint32_t i = 0; i < p->n; i++) mono_count(f, p->terms[i].mono, var, c);

@@ -135,21 +135,29 @@ static form_id form_op_acc_online(const struct call *x) {
 static form_id form_op_cast16(const struct call *x) {
     return x->a;
 }
+/* The dim that a MOVE is along. */
+static bool one_dim(const struct call *x, uint32_t *dim) {
+    *dim = lowest_dim(x->dims);
+    return x->dims != 0 && (x->dims & (x->dims - 1)) == 0;
+}
 static form_id form_op_swap(const struct call *x) {
-    const uint32_t dim = lowest_dim(x->dims);
+    uint32_t dim;
+    if (x->a == FORM_NONE || !one_dim(x, &dim)) return FORM_NONE;
     const struct renaming r = {VAR_OF(dim, 0), INDEX_OF(VAR_OF(dim, 0), MAP_SWAP)};
-    return x->a == FORM_NONE ? FORM_NONE : form_rename(x->f, x->a, &r, 1);
+    return form_rename(x->f, x->a, &r, 1);
 }
 /* The position is an input of kind FORM_INDEX with one dim. */
 static form_id form_op_pick(const struct call *x) {
+    uint32_t dim;
     if (x->a == FORM_NONE || x->b == FORM_NONE || form_of(x->f, x->b)->n != 1) return FORM_NONE;
+    if (!one_dim(x, &dim)) return FORM_NONE;
     const struct mono *m = mono_of(x->f, form_of(x->f, x->b)->terms[0].mono);
     if (m->n != 1) return FORM_NONE;
     const struct atom a = *atom_of(x->f, m->factors[0].atom);
     if (a.kind != ATOM_INPUT || a.input != FORM_INDEX || a.n != 1) return FORM_NONE;
     if (INDEX_MAP(a.at[0]) != MAP_NONE) return FORM_NONE;
     const uint32_t map = map_of_tensor(x->f, a.tensor);
-    const struct renaming r = {VAR_OF(lowest_dim(x->dims), 0), INDEX_OF(a.at[0], map)};
+    const struct renaming r = {VAR_OF(dim, 0), INDEX_OF(a.at[0], map)};
     return map == 0 ? FORM_NONE : form_rename(x->f, x->a, &r, 1);
 }
 static form_id form_op_given(const struct call *x) {

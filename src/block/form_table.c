@@ -102,7 +102,7 @@ void forms_bound(struct forms *f, uint64_t look_ups) {
 /* Whether one more look-up may be made, and the table has room. */
 static bool may_look_up(struct forms *f, size_t records) {
     f->look_ups++;
-    return records < FORM_MAX_RECORDS && (f->most_look_ups == 0 || f->look_ups < f->most_look_ups);
+    return records < FORM_MAX_RECORDS && !forms_spent(f);
 }
 
 void forms_stats(const struct forms *f, struct form_stats *s) {
@@ -159,29 +159,36 @@ bool rational_inverse(struct rational a, struct rational *out) {
 
 /* ---- atoms ---- */
 
+/* An atom that binds takes copies above all that are bound inside of it, and below all that are
+ * bound outside: so no variable is left if the largest free copy is one of its own. */
 static void atom_free_dims(const struct forms *f, struct atom *a) {
-    uint32_t free = 0, inside = 0, height = 0;
+    uint32_t free = 0, inside = 0, height = 0, outer = 0, own = 0;
     if (a->kind == ATOM_INPUT) {
-        for (int i = 0; i < a->n; i++)
+        for (int i = 0; i < a->n; i++) {
             *(INDEX_COPY(a->at[i]) == 0 ? &free : &inside) |= 1u << INDEX_DIM(a->at[i]);
+            outer = MAX(outer, INDEX_COPY(a->at[i]));
+        }
     }
     if (a->mono != 0) {
         const struct mono *m = mono_of(f, a->mono);
         free |= m->free;
         inside |= m->inside;
+        outer = MAX(outer, m->outer);
         height = MAX(height, m->height);
     }
     if (a->form != 0) {
         const struct form *p = form_of(f, a->form);
         free |= p->free;
         inside |= p->inside;
+        outer = MAX(outer, p->outer);
         height = MAX(height, p->height);
     }
     if (a->kind == ATOM_SUM || a->kind == ATOM_MAX || a->kind == ATOM_CHOOSE)
-        for (int i = 0; i < a->n; i++) height = MAX(height, INDEX_COPY(a->at[i]));
+        for (int i = 0; i < a->n; i++) own = MAX(own, INDEX_COPY(a->at[i]));
     a->free = free;
-    a->inside = inside; /* too many at most: what the atom binds itself may be among them */
-    a->height = (uint8_t)height;
+    a->outer = outer > own ? outer : 0;
+    a->inside = outer > own ? inside : 0; /* dims that the atom binds may be among them */
+    a->height = (uint8_t)MAX(height, own);
 }
 
 /* A map's hash does not depend on its number. */
@@ -294,6 +301,7 @@ mono_id mono_intern(struct forms *f, const struct factor *factors, uint32_t n) {
         const struct atom *a = atom_of(f, x[i].atom);
         m.free |= a->free;
         m.inside |= a->inside;
+        m.outer = MAX(m.outer, a->outer);
         m.height = MAX(m.height, a->height);
         m.hash =
             mix(mix(m.hash, a->hash), ((uint64_t)(uint32_t)x[i].num << 32) + (uint32_t)x[i].den);
@@ -390,6 +398,7 @@ form_id form_intern(struct forms *f, const struct term *terms, uint32_t n) {
         const struct mono *m = mono_of(f, x[i].mono);
         p.free |= m->free;
         p.inside |= m->inside;
+        p.outer = MAX(p.outer, m->outer);
         p.height = MAX(p.height, m->height);
         p.hash = mix(mix(mix(p.hash, m->hash), (uint64_t)x[i].c.num), (uint64_t)x[i].c.den);
     }

@@ -34,7 +34,7 @@ enum {
     FORM_MAX_TERMS = 2048,    /* of a form */
     FORM_MAX_POWER = 1 << 24, /* exponents, numerators and denominators */
     FORM_MAX_COPIES = 200,
-    FORM_MAX_RECORDS = 1 << 22,
+    FORM_MAX_RECORDS = 1 << 20,
 };
 
 #define VAR_OF(dim, copy)  ((index_id)(dim) | (index_id)(copy) << 8)
@@ -65,6 +65,7 @@ struct atom {
     uint64_t hash;
     uint32_t free;   /* dims of free variables, copy 0 */
     uint32_t inside; /* dims of free variables of other copies: bound further out */
+    uint32_t outer;  /* the largest of these copies; 0: none */
     uint8_t kind;
     uint8_t n;       /* indices, or bound variables */
     uint8_t input;   /* INPUT: enum form_input_kind */
@@ -83,7 +84,7 @@ struct factor {
 
 struct mono {
     uint64_t hash;
-    uint32_t free, inside;
+    uint32_t free, inside, outer;
     uint32_t height;
     uint32_t n;
     const struct factor *factors;
@@ -96,7 +97,7 @@ struct term {
 
 struct form {
     uint64_t hash;
-    uint32_t free, inside;
+    uint32_t free, inside, outer;
     uint32_t height;
     uint32_t n;
     const struct term *terms;
@@ -202,14 +203,19 @@ atom_id atom_rename(struct forms *f, atom_id id, const struct renaming *r, uint3
 bool factors_rename(struct forms *f, struct factor *factors, uint32_t n_factors,
                     const struct renaming *r, uint32_t n);
 form_id form_rename(struct forms *f, form_id id, const struct renaming *r, uint32_t n);
-bool atom_has(const struct forms *f, atom_id id, index_id var);
-bool form_has(const struct forms *f, form_id id, index_id var);
+/* Whether something has a variable. They count look-ups: a form may be a large tree. */
+bool atom_has(struct forms *f, atom_id id, index_id var);
+bool form_has(struct forms *f, form_id id, index_id var);
 /* Indices of a variable: with the map SWAP, without a map, with another one. */
 struct index_count {
     uint32_t swapped, plain, other;
 };
-void atom_count(const struct forms *f, atom_id id, index_id var, struct index_count *c);
-void form_count(const struct forms *f, form_id id, index_id var, struct index_count *c);
+void atom_count(struct forms *f, atom_id id, index_id var, struct index_count *c);
+void form_count(struct forms *f, form_id id, index_id var, struct index_count *c);
+/* Whether forms_bound's bound is reached: what is found now is of no use. */
+static inline bool forms_spent(const struct forms *f) {
+    return f->most_look_ups != 0 && f->look_ups >= f->most_look_ups;
+}
 /* The number of a map that takes a position from a FORM_INDEX; 0: no more. */
 uint32_t map_of_tensor(struct forms *f, uint32_t tensor);
 

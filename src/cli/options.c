@@ -13,7 +13,7 @@
 /* Sets of commands, as options.def names them. */
 #define IN(ID)     (1u << CMD_##ID)
 #define SAMPLES    (IN(GENERATE) | IN(CHAT))
-#define RUNS_MODEL (SAMPLES | IN(BENCH_LATENCY))
+#define RUNS_MODEL (SAMPLES | IN(SERVE) | IN(BENCH_LATENCY))
 #define HAS_MODEL                                                                                  \
     (RUNS_MODEL | IN(COMPILE) | IN(INSPECT) | IN(GRAPH) | IN(VERIFY) | IN(PROFILE) | IN(EXPLAIN))
 #define EVERYWHERE ((1u << N_COMMANDS) - 1)

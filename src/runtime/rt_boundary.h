@@ -56,7 +56,7 @@ RT_FN void rt_boundary_submit(const struct rt *rt, uint32_t slot) {
     s->n_blocks = 0;
     s->finish = rt_request_fits(b, q) ? RT_RUNNING : RT_FINISH_ABORT;
     rt->control->n_dropped += s->finish != RT_RUNNING;
-    struct rt_turn *t = &rt->turns[slot];
+    struct rt_turn *t = rt_turn_of(rt, slot);
     t->priority = q->priority;
     t->arrival = rt->control->n_arrived++;
     t->n_cached = t->n_preempted = t->n_admitted = t->fetched = 0;
@@ -101,7 +101,7 @@ RT_COLD void rt_boundary_sweep(const struct rt *rt, struct rt_worker *w) {
     uint32_t slot = c->wait_first;
     while (slot != RT_NONE && c->n_dropped > 0) {
         struct rt_slot *s = &rt->batch->slots[slot];
-        const uint32_t next = rt->turns[slot].after;
+        const uint32_t next = rt_turn_of(rt, slot)->after;
         if (s->finish != RT_RUNNING) {
             rt_waiting_remove(rt, slot);
             s->state = SLOT_FREE;
@@ -637,7 +637,7 @@ RT_COLD void rt_boundary_idle(const struct rt *rt, struct rt_worker *w) {
     rt_store_relaxed(&sh->idle_bell, w->bell);
     rt_store_relaxed(&sh->resume, rt_load_relaxed(&sh->published));
     rt_boundary_post(rt, w);
-    if (rt->until_idle && rt->linger_ns == 0)
+    if (rt->until_idle && rt->pool->linger_ns == 0)
         rt_cas_acquire(&sh->stop, RT_GO, RT_STOP_IDLE);
     else
         rt_store_release(&sh->phase, RT_PHASE_IDLE);

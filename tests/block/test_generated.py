@@ -554,7 +554,7 @@ def make_pairs(r, count, change):
             new = change(e, r)
             if new is None or new == e or not well_typed(new):
                 continue
-            word = compare(e, new, r, 3)
+            word = compare(e, new, r, 3 if change is mutate else 1)
             if word == wanted:
                 pairs.append((e, new))
             elif word == "unsure":

@@ -23,6 +23,7 @@ printf 'op f(x[t] act) -> y[t]\n  y = x + 1 +\n  z = x\n' >"$T/bad.op"
 
 run 0 op check "$T/mlp.op"
 out_says "op mlp: 6 arguments"
+out_says "  dims t h i"
 out_says "in  wg[i,h] weight"
 out_says "out y[t,i]"
 out_says "in  a const, has a value"

@@ -175,6 +175,9 @@ static void check_model(const char *name, const char *dtype) {
 static void test_golden(void **state) {
     (void)state;
     static const char *const models[] = {
+        "deepseek-v2-f16",
+        "deepseek-v2-lite",
+        "deepseek-v2-yarn",
         "llama-linear",
         "llama-longrope",
         "llama-yarn",
@@ -183,14 +186,22 @@ static void test_golden(void **state) {
         "llama3-rope-scaling",
         "mistral",
         "mistral-longrope",
+        "mistral-mixed",
         "mistral-window",
         "mistral-yarn",
+        "mixtral",
+        "mixtral-window",
         "qwen2",
         "qwen2-dynamic",
         "qwen2-mixed",
+        "qwen2-moe",
+        "qwen2-moe-normed",
         "qwen2-window",
         "qwen3",
         "qwen3-mixed",
+        "qwen3-moe",
+        "qwen3-moe-all",
+        "qwen3-moe-sparse",
         "qwen3-mqa",
         "qwen3-tied",
         "qwen3-yarn",
@@ -217,9 +228,12 @@ static void run_one(const qn_engine_params *p, const int32_t *ids, size_t n, str
 
 static void test_chunks(void **state) {
     (void)state;
-    static const char *const models[] = {GOLDEN "qwen3", GOLDEN "llama2-mha", GOLDEN "qwen2",
-                                         GOLDEN "mistral-window", GOLDEN "qwen3-mixed"};
-    static const uint32_t chunks[] = {1, 2, 16, 64};
+    static const char *const models[] = {
+        GOLDEN "qwen3",           GOLDEN "llama2-mha",       GOLDEN "qwen2",
+        GOLDEN "qwen3-moe",       GOLDEN "qwen2-moe-normed", GOLDEN "mistral-window",
+        GOLDEN "mixtral-window",  GOLDEN "deepseek-v2-lite", GOLDEN "deepseek-v2-yarn",
+        GOLDEN "deepseek-v2-f16", GOLDEN "qwen3-mixed"};
+    static const uint32_t chunks[] = {1, 2, 7, 16, 64};
     int32_t prompt[200];
     fill_prompt(prompt, 200, 1);
     for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
@@ -227,7 +241,7 @@ static void test_chunks(void **state) {
         qn_engine_params p = params_for(models[m]);
         p.max_num_batched_tokens = 256; /* the whole prompt at once */
         run_one(&p, prompt, 200, &whole);
-        for (size_t c = 0; c < 4; c++) {
+        for (size_t c = 0; c < sizeof chunks / sizeof chunks[0]; c++) {
             p.max_num_batched_tokens = chunks[c];
             run_one(&p, prompt, 200, &cut);
             assert_same(&whole, &cut);
@@ -237,15 +251,22 @@ static void test_chunks(void **state) {
 
 static void test_workers(void **state) {
     (void)state;
-    static const char *const models[] = {GOLDEN "qwen3", GOLDEN "llama2-mha", GOLDEN "qwen3-mixed"};
+    static const char *const models[] = {GOLDEN "qwen3",
+                                         GOLDEN "llama2-mha",
+                                         GOLDEN "qwen3-mqa",
+                                         GOLDEN "qwen3-moe",
+                                         GOLDEN "qwen2-moe",
+                                         GOLDEN "qwen3-moe-sparse",
+                                         GOLDEN "deepseek-v2-lite",
+                                         GOLDEN "qwen3-mixed"};
     int32_t prompt[70];
     fill_prompt(prompt, 70, 2);
-    for (size_t m = 0; m < 3; m++) {
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
         struct result one, many;
         qn_engine_params p = params_for(models[m]);
         p.threads = 1;
         run_one(&p, prompt, 70, &one);
-        for (uint32_t threads = 2; threads <= 5; threads++) {
+        for (uint32_t threads = 2; threads <= 7; threads++) {
             p.threads = threads;
             run_one(&p, prompt, 70, &many);
             assert_same(&one, &many);
@@ -254,13 +275,12 @@ static void test_workers(void **state) {
 }
 
 /* More requests than slots, lengths from 1 to 200, sampled with seeds: each as it is alone. */
-static void test_company(void **state) {
-    (void)state;
+static void check_company(const char *model) {
     enum { N = 10 };
     int32_t prompts[N][200];
     struct result alone[N], together;
     qn_request *requests[N];
-    qn_engine_params p = params_for(GOLDEN "qwen3");
+    qn_engine_params p = params_for(model);
     p.max_num_batched_tokens = 32;
     qn_engine *e = open_engine(&p);
     qn_sampling_params s = greedy(24);
@@ -281,6 +301,14 @@ static void test_company(void **state) {
         assert_same(&alone[i], &together);
     }
     qn_engine_close(e);
+}
+
+static void test_company(void **state) {
+    (void)state;
+    check_company(GOLDEN "qwen3");
+    check_company(GOLDEN "qwen3-moe");
+    check_company(GOLDEN "qwen2-moe");
+    check_company(GOLDEN "deepseek-v2-lite");
 }
 
 static void test_two_engines(void **state) {

@@ -59,8 +59,8 @@ static void read_cache(struct trial *t, const struct rt_batch *b, uint32_t row) 
         const uint32_t p = (uint32_t)b->rows.position[i];
         const uint32_t k = (uint32_t)b->block_table[slot * b->max_blocks + p / KV_BLOCK];
         assert_int_equal(p, from + i - row);
-        assert_true(rt->blocks[k].refs == 1 || rt->blocks[k].writer == slot);
-        assert_true(!rt_block_registered(&rt->blocks[k]) || rt->blocks[k].writer == slot);
+        assert_true(rt_block_of(rt, k)->refs == 1 || rt_block_of(rt, k)->writer == slot);
+        assert_true(!rt_block_registered(rt_block_of(rt, k)) || rt_block_of(rt, k)->writer == slot);
     }
 }
 
@@ -74,13 +74,13 @@ static void write_cache(struct trial *t, const struct rt_batch *b, uint32_t row)
 /* The running request that is first in order does not give way. */
 static void watch_first(struct trial *t) {
     const struct rt *rt = &t->sim.core.rt;
-    const struct rt_turn *was = &rt->turns[t->first_slot];
+    const struct rt_turn *was = rt_turn_of(rt, t->first_slot);
     if (t->first_slot != RT_NONE && was->arrival == t->first_arrival)
         assert_int_not_equal(rt->batch->slots[t->first_slot].state, SLOT_WAITING);
     t->first_slot = rt->running[0];
     for (uint32_t i = 1; i < rt->control->n_running; i++)
         if (rt_comes_before(rt, rt->running[i], t->first_slot)) t->first_slot = rt->running[i];
-    t->first_arrival = rt->turns[t->first_slot].arrival;
+    t->first_arrival = rt_turn_of(rt, t->first_slot)->arrival;
 }
 
 static void come_and_go(struct trial *t);

@@ -435,7 +435,7 @@ DEV void sample_fetch(const struct warp_context *c, uint32_t row) {
     const uint32_t *request = (const uint32_t *)&b->requests[slot_idx];
     const uint32_t *slot = (const uint32_t *)&b->slots[slot_idx];
     const uint32_t i = c->thread;
-    if (i < sizeof s->request / 4)
+    if (i < RT_SAMPLED_WORDS)
         ((uint32_t *)&s->request)[i] = __ldcg(request + i);
     else if (i - 32 < sizeof s->slot / 4)
         ((uint32_t *)&s->slot)[i - 32] = __ldcg(slot + i - 32);
