@@ -20,12 +20,12 @@
 
 /* What the user asked for. */
 struct backend_config {
-    uint32_t n_workers;     /* 0: the device's choice */
-    const char *isa;        /* CPU instruction set; NULL: the best */
-    uint32_t n_kv_blocks;   /* from the engine's plan */
-    uint32_t max_batched;   /* token rows that prefill fills an iteration up to */
-    uint32_t n_top;         /* most likely tokens that a request can list; only where lists_top */
-    bool prefix_cache;      /* rt_options has these four */
+    uint32_t n_workers;   /* 0: the device's choice */
+    const char *isa;      /* CPU instruction set; NULL: the best */
+    uint32_t n_kv_blocks; /* from the engine's plan */
+    uint32_t max_batched; /* token rows that prefill fills an iteration up to */
+    uint32_t n_top;       /* most likely tokens that a request can list; only where lists_top */
+    bool prefix_cache;    /* rt_options has these four */
     uint64_t hash_seed, max_step_ns, linger_ns;
     struct rt_trace *trace; /* rings to write (trace.h), NULL: none; only where `traces` */
     /* Called while an instance opens, as quern.h's qn_progress_fn; may be NULL. */
