@@ -50,6 +50,9 @@ BASE = dict(
     bos_token_id=None,
     eos_token_id=2,
 )
+# Latent attention; dense layers only, unless a row says otherwise.
+LATENT = dict(num_attention_heads=3, num_key_value_heads=3, kv_lora_rank=40, q_lora_rank=None, qk_nope_head_dim=16,
+              qk_rope_head_dim=8, v_head_dim=20, first_k_dense_replace=2, rope_theta=10000.0)
 LONGROPE = dict(short_factor=[1.0, 1.1, 1.3, 1.6, 2.0, 2.1, 2.2, 2.5],
                 long_factor=[1.2, 2.0, 3.5, 6.0, 9.0, 12.0, 14.0, 16.0])
 LENGTHS = {"qwen2-dynamic": (1, 33, 50, 63)} # none beyond the original length
@@ -63,6 +66,14 @@ def model(architecture, stored, shards=1, drop=(), **more):
     for key in drop:
         config.pop(key, None)
     return config, stored, shards
+
+
+YARN_LATENT = {"type": "yarn", "factor": 40.0, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707,
+               "mscale_all_dim": 0.707}
+
+
+def deepseek(stored, **more):
+    return model("DeepseekV2ForCausalLM", stored, model_type="deepseek_v2", **(LATENT | more))
 
 
 MODELS = {
@@ -86,6 +97,8 @@ MODELS = {
                          use_sliding_window=True, sliding_window=140, max_window_layers=4, dtype=F16,
                          rope_parameters={"rope_theta": 50000.0, "rope_type": "default"},
                          layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"]),
+    "mistral-mixed": model("MistralForCausalLM", BF16, num_hidden_layers=3, head_dim=8, sliding_window=40, rope_theta=10000.0,
+                           torch_dtype=BF16, layer_types=["sliding_attention", "sliding_attention", "full_attention"]),
     "llama2-mha": model("LlamaForCausalLM", F32, num_attention_heads=3, drop=["num_key_value_heads"],
                         rope_theta=10000.0, rope_scaling=None, torch_dtype=F32, rms_norm_eps=1e-5),
     "llama3-rope-scaling": model("LlamaForCausalLM", BF16, rope_theta=500000.0, torch_dtype=BF16,
@@ -112,6 +125,21 @@ MODELS = {
                            rope_scaling={"type": "dynamic", "factor": 4.0}),
     "llama-longrope": model("LlamaForCausalLM", F32, head_dim=16, torch_dtype=F32, rope_theta=10000.0,
                             original_max_position_embeddings=28, rope_scaling=dict(LONGROPE, type="longrope")),
+    "deepseek-v2-lite": deepseek(BF16, rms_norm_eps=1e-3, torch_dtype=BF16, num_hidden_layers=3,
+                                 first_k_dense_replace=1, n_routed_experts=9, num_experts_per_tok=3,
+                                 moe_intermediate_size=24, n_shared_experts=2, topk_method="greedy", n_group=1,
+                                 topk_group=1, norm_topk_prob=False, routed_scaling_factor=1.0),
+    "deepseek-v2-yarn": deepseek(F32, q_lora_rank=24, attention_bias=True, mlp_bias=True, torch_dtype=F32,
+                            num_attention_heads=4, num_key_value_heads=4, rms_norm_eps=1e-5,
+                            max_position_embeddings=64, rope_scaling=dict(
+                                YARN_LATENT, original_max_position_embeddings=16)),
+    "deepseek-v2-f16": deepseek(F16, q_lora_rank=30, kv_lora_rank=34, qk_nope_head_dim=10, v_head_dim=13, dtype=F16,
+                                max_position_embeddings=1024, rope_parameters=dict(
+                                    YARN_LATENT, rope_theta=10000.0, mscale=1.0, mscale_all_dim=0.5,
+                                    original_max_position_embeddings=24),
+                                first_k_dense_replace=0, n_routed_experts=12, num_experts_per_tok=4,
+                                moe_intermediate_size=33, n_shared_experts=1, topk_method="group_limited_greedy",
+                                n_group=4, topk_group=2, routed_scaling_factor=2.5),
     "qwen3-moe": model("Qwen3MoeForCausalLM", BF16, model_type="qwen3_moe", head_dim=10, rope_theta=10000.0,
                        torch_dtype=BF16, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=40,
                        norm_topk_prob=True),

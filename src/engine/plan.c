@@ -33,10 +33,9 @@ static int dtype_of(struct diag *d, const char *name, enum dtype automatic, enum
 
 /* Bytes of the matrices; vectors are too small to matter before the program is there. */
 static uint64_t weight_estimate(const struct model_spec *s) {
-    uint64_t q = (uint64_t)s->n_heads * s->head_dim, kv = (uint64_t)s->n_kv_heads * s->head_dim;
     uint64_t sum = (uint64_t)s->vocab * s->hidden * (s->tied ? 1 : 2);
     for (uint32_t i = 0; i < s->n_layers; i++)
-        sum += s->hidden * (2 * q + 2 * kv) + spec_mlp_elements(s, i);
+        sum += spec_attention_elements(s) + spec_mlp_elements(s, i);
     return sum * dtype_bytes(s->weight_dtype);
 }
 

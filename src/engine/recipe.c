@@ -37,7 +37,8 @@ static int want_part(struct list *l, const struct prog_weight *b, const struct p
                                                .n_dims = (int)b->n_dims,
                                                .rows = part->rows,
                                                .cols = MAX(b->cols, 1u),
-                                               .follows = follows};
+                                               .follows = follows,
+                                               .source = part->source};
     }
     return QN_OK;
 }

@@ -16,6 +16,7 @@
 #include "base/strbuf.h"
 #include "graph/model_spec.h"
 #include "graph/op_map.h"
+#include "graph/weight_source.h"
 
 enum tensor_role {
     TENSOR_WEIGHT,     /* immutable; `name` is its name in the checkpoint */
@@ -39,8 +40,9 @@ struct tensor {
 };
 
 /* How a weight is made: a *block* of memory is filled with *parts*, each a tensor of the
- * checkpoint. Row i of a part is row  at + i / run * stride + i % run  of the block. So one part
- * may be the whole block, several may follow each other, or lie in turns of `run` rows.
+ * checkpoint, or what `source` says of it. Row i of a part is row  at + i / run * stride + i % run
+ * of the block. So one part may be the whole block, several may follow each other, or lie in turns
+ * of `run` rows.
  *
  * A *stack* is a part of several tensors, the experts of a layer: `name` is a pattern, whose `*`
  * stands for their numbers, and tensor c lies c * step rows after the first one. */
@@ -49,6 +51,7 @@ struct weight_part {
     uint32_t rows;    /* of a tensor */
     uint32_t at, run, stride;
     uint32_t stack, step; /* tensors of a stack; 0: the part is a single tensor */
+    struct weight_source source;
 };
 /* The name of tensor i of a stack. Errors: QN_EFORMAT: the pattern has not one `*`. */
 int weight_stack_name(struct diag *d, struct arena *arena, const char *pattern, uint32_t i,
@@ -121,6 +124,7 @@ int kgraph_weight(struct diag *d, struct kgraph *g, const char *name, enum dtype
 struct kgraph_part {
     const char *name;
     uint64_t rows;
+    struct weight_source source;
 };
 enum { KGRAPH_MAX_PARTS = 8 };
 /* Rows of gate, and of up, that lie in turns in an image: half of a row block of tensor cores. */
@@ -187,6 +191,8 @@ static inline uint64_t packed_columns(uint64_t k) {
     return (k + PACK_K - 1) / PACK_K * PACK_K;
 }
 
+/* Elements of the matrices of a layer's attention. */
+uint64_t spec_attention_elements(const struct model_spec *spec);
 /* Elements of the matrices of a layer's MLP, all experts included. */
 uint64_t spec_mlp_elements(const struct model_spec *spec, uint32_t layer);
 

@@ -61,6 +61,8 @@ static bool find_known(const struct binder *b, const char *word, uint64_t *value
         {"heads", a->heads},
         {"kv", a->kv},
         {"D", a->D},
+        {"DV", a->DV},
+        {"DR", a->DR},
         {"experts", a->experts},
         {"top_k", a->top_k},
         {"gates", a->gates},
@@ -371,13 +373,18 @@ static int check_attributes(const struct binder *b) {
     } all[] = {{"heads", a->heads > 0},
                {"kv", a->kv > 0},
                {"D", a->D > 0},
+               {"DV", a->DV > 0},
+               {"DR", a->DR > 0},
                {"window", true},
                {"scale", a->scale > 0},
                {"eps", a->eps >= 0},
                {"experts", a->experts > 0},
                {"top_k", a->top_k > 0 && a->top_k <= a->experts},
                {"gates", a->gates <= 1},
-               {"normed", a->normed <= 1}};
+               {"normed", a->normed <= 1},
+               {"groups", a->groups == 0 || a->experts % a->groups == 0},
+               {"top_groups", a->top_groups <= a->groups},
+               {"routed", a->routed > 0}};
     for (const char *at = b->info.attributes; *at != '\0';) {
         char word[OP_NAME_CHARS * 2];
         at = read_word(at, word);

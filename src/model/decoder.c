@@ -62,7 +62,7 @@ static int joined(const struct builder *b, const char *const *names, const uint6
         char *full;
         TRY(arena_printf(b->d, b->g->arena, &full, "%s.%d.%s.%s", b->names->layers, b->layer,
                          names[i], what));
-        parts[i] = (struct kgraph_part){full, rows[i]};
+        parts[i] = (struct kgraph_part){.name = full, .rows = rows[i]};
     }
     return kgraph_weight_joined(b->d, b->g, parts, n,
                                 matrix ? (enum dtype)b->g->spec.weight_dtype : DTYPE_F32,
@@ -188,6 +188,112 @@ static int build_qkv(const struct builder *b, const struct stream *s, int32_t *q
     *kv = o.out[QKV_OUT_KV];
     return QN_OK;
 }
+
+/* ---- latent attention ---- */
+
+/* Of both latents' norms, whatever rms_norm_eps is. */
+static const float LATENT_EPS = 1e-6f;
+
+/* What `what` ("weight", "bias") of a layer's tensor, or of `source`. */
+static int part_of(const struct builder *b, const char *name, const char *what, uint64_t rows,
+                   uint64_t cols, const struct weight_source *source, int32_t *out) {
+    const enum dtype dtype = cols != 0 ? (enum dtype)b->g->spec.weight_dtype : DTYPE_F32;
+    struct kgraph_part part = {.rows = rows, .source = *source};
+    char *full;
+    TRY(arena_printf(b->d, b->g->arena, &full, "%s.%d.%s.%s", b->names->layers, b->layer, name,
+                     what));
+    part.name = full;
+    return kgraph_weight_joined(b->d, b->g, &part, 1, dtype, cols != 0 ? 2 : 1, cols, out);
+}
+
+/* A projection of rmsnorm(x) * norm: *out of `rows` columns. `turned`: runs of so many rows end
+ * with those that RoPE turns in pairs side by side; they become halves. 0: none does. */
+static int build_latent_linear(const struct builder *b, int32_t x, int32_t norm, const char *name,
+                               uint64_t rows, uint64_t cols, uint32_t turned, bool bias,
+                               int32_t *out) {
+    struct weight_source source = {0};
+    struct operands o = no_operands();
+    if (turned != 0)
+        source = (struct weight_source){.rows = (uint32_t)rows,
+                                        .cols = (uint32_t)cols,
+                                        .run = turned,
+                                        .skip = turned,
+                                        .pairs = b->g->spec.latent.rope};
+    o.in[QKV_LINEAR_X] = x;
+    o.in[QKV_LINEAR_NORM] = norm;
+    TRY(part_of(b, name, "weight", rows, cols, &source, &o.in[QKV_LINEAR_W]));
+    source.cols = 0;
+    if (bias) TRY(part_of(b, name, "bias", rows, 0, &source, &o.in[QKV_LINEAR_BIAS]));
+    TRY(add(b, OP_QKV_LINEAR, &o));
+    *out = o.out[0];
+    return QN_OK;
+}
+
+/* All heads' queries, from the stream or from their own latent. */
+static int build_latent_queries(const struct builder *b, int32_t x, int32_t norm, int32_t *q) {
+    const struct model_spec *s = &b->g->spec;
+    const uint64_t rows = (uint64_t)s->n_heads * s->head_dim;
+    const uint32_t rank = s->latent.q_rank;
+    int32_t latent, latent_norm;
+    if (rank == 0)
+        return build_latent_linear(b, x, norm, b->names->q, rows, s->hidden, s->head_dim, false, q);
+    TRY(build_latent_linear(b, x, norm, b->names->q_a, rank, s->hidden, 0, s->qkv_bias, &latent));
+    TRY(vector(b, b->names->q_a_norm, "weight", rank, &latent_norm));
+    b->g->attrs.eps = LATENT_EPS;
+    const int rc = build_latent_linear(b, latent, latent_norm, b->names->q_b, rows, rank,
+                                       s->head_dim, false, q);
+    b->g->attrs.eps = s->rms_eps;
+    return rc;
+}
+
+/* What latents are multiplied by: the keys' rows of each head, transposed, or the values'. */
+static int latent_matrix(const struct builder *b, bool keys, int32_t *out) {
+    const struct model_spec *s = &b->g->spec;
+    const uint32_t n = s->head_dim - s->latent.rope, v = s->latent.v_dim, rank = s->latent.kv_rank;
+    const struct weight_source source = {.rows = s->n_heads * (n + v),
+                                         .cols = rank,
+                                         .from = keys ? 0 : n,
+                                         .run = keys ? rank : v,
+                                         .skip = n + v,
+                                         .transposed = keys};
+    return part_of(b, b->names->kv_b, "weight", (uint64_t)s->n_heads * source.run, keys ? n : rank,
+                   &source, out);
+}
+
+/* Queries in the space of latents, and this iteration's rows of the layer's KV cache. */
+static int build_latent_heads(const struct builder *b, const struct stream *s, int32_t *q,
+                              int32_t *kv) {
+    const struct model_spec *spec = &b->g->spec;
+    const uint32_t width = spec->latent.kv_rank + spec->latent.rope;
+    struct operands o = no_operands();
+    int32_t norm;
+    char *state;
+    TRY(attention_norm(b, b->layer, &norm));
+    TRY(build_latent_queries(b, s->x, norm, &o.in[LATENT_Q]));
+    TRY(build_latent_linear(b, s->x, norm, b->names->kv_a, width, spec->hidden, width,
+                            spec->qkv_bias, &o.in[LATENT_C]));
+    TRY(vector(b, b->names->kv_a_norm, "weight", spec->latent.kv_rank, &o.in[LATENT_NORM]));
+    TRY(latent_matrix(b, true, &o.in[LATENT_W]));
+    TRY(arena_printf(b->d, b->g->arena, &state, "kv.%d", b->layer));
+    TRY(kgraph_state(b->d, b->g, state, &o.out[LATENT_OUT_KV]));
+    b->g->attrs.eps = LATENT_EPS;
+    TRY(add(b, OP_LATENT_HEADS, &o));
+    b->g->attrs.eps = spec->rms_eps;
+    *q = o.out[LATENT_OUT_Q];
+    *kv = o.out[LATENT_OUT_KV];
+    return QN_OK;
+}
+
+static int build_latent_values(const struct builder *b, int32_t *o) {
+    struct operands v = no_operands();
+    v.in[VALUES_A] = *o;
+    TRY(latent_matrix(b, false, &v.in[VALUES_W]));
+    TRY(add(b, OP_LATENT_VALUES, &v));
+    *o = v.out[0];
+    return QN_OK;
+}
+
+/* ---- attention ---- */
 
 /* A few rows', from the projections on: pieces of the context, or all of it. */
 static int build_joined(const struct builder *b, enum op_kind kind, int32_t qkv, int32_t *out) {
@@ -361,12 +467,14 @@ static int build_experts(const struct builder *b, int32_t norm, struct stream *s
 
 static int build_layer(const struct builder *b, struct stream *s) {
     const struct model_spec *spec = &b->g->spec;
-    const uint64_t q_cols = (uint64_t)spec->n_heads * spec->head_dim;
+    const uint64_t o_cols = (uint64_t)spec->n_heads * spec_v_dim(spec);
+    const bool latent = spec_is_latent(spec);
     int32_t q, kv = NO_TENSOR, o, mlp_norm, next_norm;
-    TRY(build_qkv(b, s, &q, &kv));
+    TRY(latent ? build_latent_heads(b, s, &q, &kv) : build_qkv(b, s, &q, &kv));
     TRY(build_attention(b, q, kv, &o));
+    if (latent) TRY(build_latent_values(b, &o));
     TRY(vector(b, b->names->mlp_norm, "weight", spec->hidden, &mlp_norm));
-    TRY(build_projection(b, b->names->o, o, q_cols, spec->o_bias, b->cuts & KGRAPH_PACK_O, mlp_norm,
+    TRY(build_projection(b, b->names->o, o, o_cols, spec->o_bias, b->cuts & KGRAPH_PACK_O, mlp_norm,
                          s));
     if (spec_is_sparse(spec, (uint32_t)b->layer)) return build_experts(b, mlp_norm, s);
     TRY(attention_norm(b, b->layer + 1, &next_norm));

@@ -29,7 +29,8 @@ static int check_part(struct diag *d, const struct model *m, struct arena *arena
                                .dtype = b->dtype,
                                .n_dims = b->n_dims,
                                .rows = part->rows,
-                               .cols = b->cols};
+                               .cols = b->cols,
+                               .source = part->source};
     const struct safetensors_tensor *found;
     enum dtype dtype;
     if (part->stack == 0) return weights_find(d, m->files, &want, &found, &dtype);
@@ -82,6 +83,8 @@ static int open_into(struct diag *d, struct model *m, const char *dir,
     TRY(generation_config_load(d, dir, m->spec.vocab, &m->generation));
     add_eos(&m->spec, &m->generation);
     if (!options->dummy) TRY(safetensors_open(d, dir, &m->files));
+    if (m->files != NULL)
+        safetensors_set_prefix(m->files, m->family->weights->prefix, m->family->weights->embed);
     /* A config that leaves tie_word_embeddings out, and a checkpoint without a head. */
     if (m->files != NULL && !config.tied_given &&
         safetensors_find(m->files, m->family->weights->head) == NULL)

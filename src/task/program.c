@@ -272,18 +272,31 @@ static bool step_fits(const struct check *c, const struct prog_variant *v,
     return op->kind != OP_ATTENTION_STEP || op->n_rows <= (is_for_cuda(c) ? STEP_ROWS : 1u);
 }
 
-/* The operators that there are make and read keys and values of head_dim elements. */
+/* The KV cache that an operator reads or writes; NULL: none. */
+static const struct prog_tensor *state_of(const struct prog_header *p, const struct prog_op *op) {
+    struct op_info info;
+    op_describe(op->kind, &info);
+    for (int i = 0; i < info.n_in; i++)
+        if (info.in[i].state) return &PROG(p, TENSOR)[op->in[i]];
+    for (int i = 0; i < info.n_out; i++)
+        if (info.out[i].state) return &PROG(p, TENSOR)[op->out[i]];
+    return NULL;
+}
+
+/* The operators that there are make and read what the model's attention caches. */
 static int check_op_kv(const struct check *c, uint64_t i) {
-    const struct model_spec *s = PROG(c->p, MODEL);
-    const struct kv_row *r = program_kv_row(c->p, &PROG(c->p, OP)[i]);
-    if (r == NULL || (r->heads == s->n_kv_heads && r->k_width == s->head_dim &&
-                      r->v_width == s->head_dim && !r->v_in_k))
-        return QN_OK;
+    const struct prog_op *op = &PROG(c->p, OP)[i];
+    const struct kv_row *r = program_kv_row(c->p, op);
+    if (r == NULL) return QN_OK;
+    const struct kv_row want = spec_kv_row(PROG(c->p, MODEL), r->dtype);
+    if (memcmp(r, &want, sizeof want) == 0)
+        return state_of(c->p, op)->shape[1] == kv_vectors(r) ? QN_OK : bad(c, "op", i, "kv");
     return fail(c->d, QN_EUNSUPPORTED,
-                "%s: op %llu: %s wants a KV row of %u heads, keys and values of %u elements each; "
+                "%s: op %llu: %s wants a KV row of %u heads, keys of %u elements, values of %u%s; "
                 "its layer has %u heads, keys of %u, values of %u%s",
-                c->name, (unsigned long long)i, op_name(PROG(c->p, OP)[i].kind), s->n_kv_heads,
-                s->head_dim, r->heads, r->k_width, r->v_width, r->v_in_k ? " inside the keys" : "");
+                c->name, (unsigned long long)i, op_name(op->kind), want.heads, want.k_width,
+                want.v_width, want.v_in_k ? " inside the keys" : "", r->heads, r->k_width,
+                r->v_width, r->v_in_k ? " inside the keys" : "");
 }
 
 static int check_ops(const struct check *c, const struct prog_variant *v) {
@@ -366,6 +379,8 @@ static int check_weights(const struct check *c) {
             const struct prog_part *part = &PROG(c->p, PART)[k];
             if (!part_is_named(c, part)) return bad(c, "part", k, "name");
             if (!part_fits(part, w)) return bad(c, "part", k, "rows");
+            if (!weight_source_fits(&part->source, part->rows, w->n_dims == 2 ? w->cols : 0))
+                return bad(c, "part", k, "source");
             if (part->stack != 0 && is_for_cuda(c)) return bad(c, "part", k, "stack");
         }
     }
@@ -489,13 +504,8 @@ uint64_t program_kv_at(const struct prog_header *p, uint64_t kv, uint32_t n_bloc
 }
 
 const struct kv_row *program_kv_row(const struct prog_header *p, const struct prog_op *op) {
-    struct op_info info;
-    op_describe(op->kind, &info);
-    for (int i = 0; i < info.n_in; i++)
-        if (info.in[i].state) return &PROG(p, KV)[PROG(p, TENSOR)[op->in[i]].where];
-    for (int i = 0; i < info.n_out; i++)
-        if (info.out[i].state) return &PROG(p, KV)[PROG(p, TENSOR)[op->out[i]].where];
-    return NULL;
+    const struct prog_tensor *t = state_of(p, op);
+    return t == NULL ? NULL : &PROG(p, KV)[t->where];
 }
 
 /* ---- text --------------------------------------------------------------------------------- */

@@ -42,7 +42,8 @@ static int add_part(struct maker *m, const struct weight_part *part) {
                           .run = part->run,
                           .stride = part->stride,
                           .stack = part->stack,
-                          .step = part->step};
+                          .step = part->step,
+                          .source = part->source};
     TRY(add_string(m, part->name, &p.name));
     return ARRAY_PUSH(m->d, &m->parts, p);
 }

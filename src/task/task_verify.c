@@ -46,18 +46,22 @@ static int check_producers(struct proof *f) {
     return QN_OK;
 }
 
-/* The program has one KV cache, whose rows and heads are the model's; so are its
- * experts. A layer has its window. */
+/* The program has one KV cache, whose rows and heads are the model's; so are its experts; a layer
+ * has its window. */
 static bool attributes_fit(const struct proof *f, const struct prog_op *op) {
     const struct op_attrs *a = &op->attrs;
     const struct model_spec *s = PROG(f->p, MODEL);
     const struct experts_spec *e = &s->experts;
     const bool of_layer = op->layer >= 0 && (uint32_t)op->layer < s->n_layers;
+    const struct kv_row *r = PROG(f->p, KV);
+    const uint32_t turned = r->v_in_k ? spec_rope_dim(s) : 0;
     if (a->experts != e->n || a->top_k != e->top_k || a->gates != e->shared_gate ||
-        a->normed != e->normed || a->placed > EXPERT_STATIC)
+        a->normed != e->normed || a->groups != e->groups || a->top_groups != e->top_groups ||
+        a->routed != (e->scale != 0 ? e->scale : 1) || a->placed > EXPERT_STATIC)
         return false;
-    return a->kv == s->n_kv_heads && a->D == s->head_dim && a->heads % s->n_kv_heads == 0 &&
-           a->heads > 0 && (!of_layer || a->window == spec_window(s, (uint32_t)op->layer));
+    return a->kv == r->heads && a->D == r->k_width && a->DV == r->v_width && a->DR == turned &&
+           a->heads % a->kv == 0 && a->heads > 0 &&
+           (!of_layer || a->window == spec_window(s, (uint32_t)op->layer));
 }
 
 /* The operators are op.def's, with their numbers. */

@@ -38,6 +38,8 @@ static void set_given(struct names *n) {
     set(n, "heads", a->heads, true);
     set(n, "kv", a->kv, true);
     set(n, "D", a->D, true);
+    set(n, "DV", a->DV, true);
+    set(n, "DR", a->DR, true);
     set(n, "experts", a->experts, true);
     set(n, "top_k", a->top_k, true);
     set(n, "gates", a->gates, true);

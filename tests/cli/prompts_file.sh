@@ -14,6 +14,7 @@ cat >"$T/in" <<'J'
 {"prompt": "Once upon a time", "temperature": 1, "seed": 7, "top_k": 20, "top_p": 0.9, "min_p": 0.01}
 {"prompt": "Once upon a time", "temperature": 1, "seed": -1}
 {"prompt": "Once upon a time", "temperature": 1, "seed": "18446744073709551615"}
+{"prompt": "Once upon a time", "temperature": 1, "seed" : 9223372036854775808, "custom_id": 3}
 {"prompt": "Once upon a time", "temperature": 0, "frequency_penalty": 1.5, "repetition_penalty": 1.2, "presence_penalty": 1}
 {"prompt": "Once upon a time", "temperature": 0, "logit_bias": {"300": 100}, "min_tokens": 3}
 {"prompt": "Once upon a time", "temperature": 0, "stop": null, "ignore_eos": true}
@@ -26,13 +27,14 @@ ids <"$T/out" >"$T/have"
     one --max-tokens 12 --temperature 1 --seed 7 --top-k 20 --top-p 0.9 --min-p 0.01
     one --max-tokens 12 --temperature 1 --seed=-1
     one --max-tokens 12 --temperature 1 --seed 18446744073709551615
+    one --max-tokens 12 --temperature 1 --seed 9223372036854775808
     one --max-tokens 12 --frequency-penalty 1.5 --repetition-penalty 1.2 --presence-penalty 1
     one --max-tokens 12 --logit-bias '{"300": 100}' --min-tokens 3
     one --max-tokens 12 --ignore-eos
 } | ids >"$T/want"
 cmp "$T/have" "$T/want" || die "a line's fields are not those of the options"
 [ "$(sed -n 4p "$T/have")" = "$(sed -n 5p "$T/have")" ] || die "-1 and 2^64 - 1 are one seed"
-check 'o[6]["ids"] == [300] * 12'
+check 'o[7]["ids"] == [300] * 12'
 
 # A bad line has an error in its place; the others run; the status is 1.
 cat >"$T/in" <<'J'

@@ -75,7 +75,13 @@ static uint64_t size_of(const struct kgraph *g, const struct op_form *f, enum op
     case S_PARTS: return (uint64_t)partial_count(partial_tiles((uint32_t)k)) * s->hidden;
     case S_N_HEADS: return s->n_heads;
     case S_PIECES: return g->n_pieces;
-    case S_STATE: return s->head_dim + 2;
+    case S_STATE: return g->attrs.DV + 2;
+    case S_KEY: return g->attrs.D;
+    case S_KEYS: return (uint64_t)s->n_heads * g->attrs.D;
+    case S_VALUE: return g->attrs.DV;
+    case S_VALUES: return (uint64_t)s->n_heads * g->attrs.DV;
+    case S_NOPE: return s->head_dim - spec_rope_dim(s);
+    case S_OUT: return (uint64_t)s->n_heads * spec_v_dim(s);
     case S_TWO: return 2;
     case S_ROUTED: return s->experts.n + s->experts.shared_gate;
     case S_EXPERTS: return s->experts.n;

@@ -12,10 +12,11 @@
 enum op_set {
     PRODUCTS = 1, /* projections, MLP, head */
     ATTENTION = 2,
-    OTHERS = 4, /* the rest, which few numbers of a model matter to */
-    WIDE_K = 8, /* forms with wide_k */
-    OF_32 = 16, /* projections, MLP and head of up to 32 rows */
-    EXPERTS = 32,
+    OTHERS = 4,  /* the rest, which few numbers of a model matter to */
+    WIDE_K = 8,  /* forms with wide_k */
+    OF_32 = 16,  /* projections, MLP and head of up to 32 rows */
+    LATENT = 32, /* operators of latent attention; on CPUs only */
+    EXPERTS = 64,
 };
 
 enum backends { CPU = 1, GPU = 2, HOPPER = 4 };
@@ -66,7 +67,13 @@ enum op_size {
     S_PARTS,   /* columns of LINEAR_SPLITK */
     S_N_HEADS,
     S_PIECES,
-    S_STATE, /* {max, sum, output} of a head */
+    S_STATE,  /* {max, sum, output} of a head */
+    S_KEY,    /* an attended key */
+    S_KEYS,   /* as wide queries of all heads */
+    S_VALUE,  /* an attended value */
+    S_VALUES, /* as wide ones of all heads */
+    S_NOPE,   /* what RoPE leaves of a query head */
+    S_OUT,    /* all heads' values */
     S_TWO,
     S_ROUTED, /* logits of the router */
     S_EXPERTS,
@@ -85,7 +92,7 @@ struct op_operand {
 enum { OP_TEST_SHAPES = 6 };
 
 struct op_test {
-    enum op_set set;
+    uint32_t set; /* bits of enum op_set */
     /* How far a result may be from the reference, of the largest of its tensor: as a number, and in
      * units of the last place of the weights' 16-bit type. */
     double absolute, ulps;

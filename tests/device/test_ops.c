@@ -58,6 +58,17 @@ static const struct shape shapes[] = {
     {"d128_kv4_window", ATTENTION,
      SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 16, .n_kv_heads = 4,
           .head_dim = 128, .sliding_window = 150, .weight_dtype = DTYPE_BF16)},
+    {"latent", LATENT | EXPERTS,
+     SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 5, .n_kv_heads = 1,
+          .head_dim = 40, .weight_dtype = DTYPE_BF16,
+          .experts = {.n = 12,
+                      .top_k = 3,
+                      .width = 24,
+                      .shared_width = 48,
+                      .groups = 4,
+                      .top_groups = 2,
+                      .scale = 2.5f},
+          .latent = {.kv_rank = 72, .rope = 16, .v_dim = 28, .scale = 0.15f})},
     {"of_130_experts", EXPERTS,
      SPEC(.hidden = 72, .intermediate = 64, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
           .head_dim = 64, .weight_dtype = DTYPE_F32,
@@ -350,7 +361,7 @@ static size_t add_tests(struct test_device *device, size_t shape, const struct f
     if ((shape > 0 && is_own_image(row)) || (shapes[shape].sets & sets_of(&row->form)) == 0)
         return 0;
     for (size_t i = 0; i < (device != NULL ? 2u : 1u); i++) {
-        if (!runs_on(row, places[i])) continue;
+        if (!runs_on(row, places[i]) || (i > 0 && spec_is_latent(&shapes[shape].spec))) continue;
         struct test *t = &tests[n++];
         *t = (struct test){
             .shape = &shapes[shape], .row = *row, .device = places[i], .run = test_form};

@@ -175,6 +175,9 @@ static void check_model(const char *name, const char *dtype) {
 static void test_golden(void **state) {
     (void)state;
     static const char *const models[] = {
+        "deepseek-v2-f16",
+        "deepseek-v2-lite",
+        "deepseek-v2-yarn",
         "llama-linear",
         "llama-longrope",
         "llama-yarn",
@@ -183,15 +186,16 @@ static void test_golden(void **state) {
         "llama3-rope-scaling",
         "mistral",
         "mistral-longrope",
+        "mistral-mixed",
         "mistral-window",
         "mistral-yarn",
         "mixtral",
         "mixtral-window",
         "qwen2",
         "qwen2-dynamic",
+        "qwen2-mixed",
         "qwen2-moe",
         "qwen2-moe-normed",
-        "qwen2-mixed",
         "qwen2-window",
         "qwen3",
         "qwen3-mixed",
@@ -224,10 +228,11 @@ static void run_one(const qn_engine_params *p, const int32_t *ids, size_t n, str
 
 static void test_chunks(void **state) {
     (void)state;
-    static const char *const models[] = {GOLDEN "qwen3",          GOLDEN "llama2-mha",
-                                         GOLDEN "qwen2",          GOLDEN "mistral-window",
-                                         GOLDEN "qwen3-moe",      GOLDEN "qwen2-moe-normed",
-                                         GOLDEN "mixtral-window", GOLDEN "qwen3-mixed"};
+    static const char *const models[] = {
+        GOLDEN "qwen3",           GOLDEN "llama2-mha",       GOLDEN "qwen2",
+        GOLDEN "qwen3-moe",       GOLDEN "qwen2-moe-normed", GOLDEN "mistral-window",
+        GOLDEN "mixtral-window",  GOLDEN "deepseek-v2-lite", GOLDEN "deepseek-v2-yarn",
+        GOLDEN "deepseek-v2-f16", GOLDEN "qwen3-mixed"};
     static const uint32_t chunks[] = {1, 2, 7, 16, 64};
     int32_t prompt[200];
     fill_prompt(prompt, 200, 1);
@@ -246,9 +251,14 @@ static void test_chunks(void **state) {
 
 static void test_workers(void **state) {
     (void)state;
-    static const char *const models[] = {
-        GOLDEN "qwen3",     GOLDEN "llama2-mha",       GOLDEN "qwen3-mqa",  GOLDEN "qwen3-moe",
-        GOLDEN "qwen2-moe", GOLDEN "qwen3-moe-sparse", GOLDEN "qwen3-mixed"};
+    static const char *const models[] = {GOLDEN "qwen3",
+                                         GOLDEN "llama2-mha",
+                                         GOLDEN "qwen3-mqa",
+                                         GOLDEN "qwen3-moe",
+                                         GOLDEN "qwen2-moe",
+                                         GOLDEN "qwen3-moe-sparse",
+                                         GOLDEN "deepseek-v2-lite",
+                                         GOLDEN "qwen3-mixed"};
     int32_t prompt[70];
     fill_prompt(prompt, 70, 2);
     for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
@@ -298,6 +308,7 @@ static void test_company(void **state) {
     check_company(GOLDEN "qwen3");
     check_company(GOLDEN "qwen3-moe");
     check_company(GOLDEN "qwen2-moe");
+    check_company(GOLDEN "deepseek-v2-lite");
 }
 
 static void test_two_engines(void **state) {

@@ -5,10 +5,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The largest score of a group. */
+static double best_of(const struct op_attrs *a, const double *scores, uint64_t group) {
+    const uint64_t size = a->experts / a->groups;
+    double most = -INFINITY;
+    for (uint64_t e = group * size; e < (group + 1) * size; e++) most = fmax(most, scores[e]);
+    return most;
+}
+
+/* Whether an expert's group is one of the top_groups best. */
+static bool is_open(const struct op_attrs *a, const double *scores, uint64_t expert) {
+    if (a->groups == 0) return true;
+    const uint64_t own = expert / (a->experts / a->groups);
+    const double score = best_of(a, scores, own);
+    uint64_t before = 0;
+    for (uint64_t g = 0; g < a->groups; g++)
+        before += best_of(a, scores, g) > score || (best_of(a, scores, g) == score && g < own);
+    return before < a->top_groups;
+}
+
 bool experts_has(const struct op_attrs *a, const double *scores, uint64_t expert) {
     uint64_t before = 0;
+    if (!is_open(a, scores, expert)) return false;
     for (uint64_t e = 0; e < a->experts; e++)
-        before += scores[e] > scores[expert] || (scores[e] == scores[expert] && e < expert);
+        if (is_open(a, scores, e))
+            before += scores[e] > scores[expert] || (scores[e] == scores[expert] && e < expert);
     return before < a->top_k;
 }
 

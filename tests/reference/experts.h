@@ -5,7 +5,7 @@
 #include "reference/operand.h"
 
 /* Whether a row has an expert: it is one of the top_k largest scores[experts], of equal ones of the
- * lower id. */
+ * lower id; with groups, of those in the top_groups groups that have the largest. */
 bool experts_has(const struct op_attrs *a, const double *scores, uint64_t expert);
 
 /* Fills a list and its slots from the scores of each row, row by row `cols` apart. */

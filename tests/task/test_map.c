@@ -264,7 +264,7 @@ static void parts_of_blocks(void **state) {
     struct arena arena = {0};
     struct kgraph g;
     struct diag d = {0};
-    const struct kgraph_part parts[] = {{"q", 40}, {"k", 8}, {"v", 8}};
+    const struct kgraph_part parts[] = {{"q", 40, {0}}, {"k", 8, {0}}, {"v", 8, {0}}};
     const char *const both[] = {"gate", "up"};
     int32_t joined, turns[2];
     kgraph_init(&g, &arena, &spec, 1, 1, 256);

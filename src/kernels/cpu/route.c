@@ -8,7 +8,7 @@
 
 struct route_scratch {
     float *p;         /* [experts] softmax of a row */
-    uint8_t *taken;   /* [experts] 1: the row has it */
+    uint8_t *taken;   /* [experts] TAKEN: the row has it */
     int32_t *first;   /* [experts + 1] slots of an expert; then where the next one goes */
     int32_t *experts; /* [T, top_k] of each row, ascending */
     size_t bytes;
@@ -33,15 +33,33 @@ size_t cpu_route_scratch(const struct prog_header *program, const struct prog_op
     return layout(NULL, &op->attrs, rows_of(program, op)).bytes;
 }
 
+enum { FREE, TAKEN, CLOSED }; /* experts of a row */
+
+/* Closes the groups of experts but those with the largest logits; of equal ones the first stay. */
+static void close_groups(const float *logits, const struct op_attrs *a, uint8_t *taken) {
+    const uint32_t size = a->groups != 0 ? a->experts / a->groups : a->experts;
+    memset(taken, a->groups != 0 ? CLOSED : FREE, a->experts);
+    for (uint32_t k = 0; k < a->top_groups; k++) {
+        float most = -INFINITY;
+        uint32_t best = a->experts;
+        for (uint32_t e = 0; e < a->experts; e++) {
+            if (taken[e] != CLOSED || (best != a->experts && !(logits[e] > most))) continue;
+            best = e / size;
+            most = logits[e] == logits[e] ? logits[e] : -INFINITY;
+        }
+        memset(taken + (size_t)best * size, FREE, size);
+    }
+}
+
 /* Marks the top_k largest; of equal ones the first. */
 static void choose(const float *logits, const struct op_attrs *a, uint8_t *taken) {
-    memset(taken, 0, a->experts);
+    close_groups(logits, a, taken);
     for (uint32_t k = 0; k < a->top_k; k++) {
         uint32_t best = 0;
         while (taken[best]) best++;
         for (uint32_t e = best + 1; e < a->experts; e++)
             if (!taken[e] && (logits[e] > logits[best] || logits[best] != logits[best])) best = e;
-        taken[best] = 1;
+        taken[best] = TAKEN;
     }
 }
 
@@ -64,12 +82,13 @@ static void route_row(const struct cpu_task *t, const struct route_scratch *l, c
     choose(logits, a, l->taken);
     softmax(t, logits, a->experts, l->p);
     for (uint32_t e = 0; e < a->experts; e++) {
-        if (!l->taken[e]) continue;
+        if (l->taken[e] != TAKEN) continue;
         experts[n] = (int32_t)e;
         sum += weight[n++] = l->p[e];
         l->first[e + 1]++;
     }
     for (uint32_t i = 0; a->normed && i < n; i++) weight[i] /= sum;
+    for (uint32_t i = 0; i < n; i++) weight[i] *= a->routed;
     if (a->gates) weight[n] = 1 / (1 + expf(-logits[a->experts]));
 }
 

@@ -14,7 +14,7 @@ static void weigh(const struct op_attrs *a, const double *logits, double *weight
         all += p;
         if (experts_has(a, logits, e)) own += weight[n++] = p;
     }
-    for (uint64_t i = 0; i < n; i++) weight[i] /= a->normed ? own : all;
+    for (uint64_t i = 0; i < n; i++) weight[i] *= (double)a->routed / (a->normed ? own : all);
     if (a->gates) weight[n] = 1 / (1 + exp(-logits[a->experts]));
 }
 
