@@ -171,7 +171,8 @@ static int compile_variant(struct compile *c, const struct plan_variant *plan) {
     /* The model as operators over tensors. */
     const uint32_t logit_rows = MIN(plan->n_rows, c->options->n_slots * c->options->logit_rows);
     TRY(model_build_graph(c->d, c->model, &c->arena, plan->n_rows, logit_rows, plan->context,
-                          plan->cuts, &v->kernel));
+                          plan->cuts | (c->options->static_experts ? KGRAPH_STATIC : 0),
+                          &v->kernel));
     TRY(check_targets(c, &v->kernel));
     TRY(after_kernel_graph(c, i));
     struct tgraph *g = &v->tasks;

@@ -12,6 +12,7 @@ struct list {
     const struct prog_header *program;
     struct arena names; /* of stacks */
     struct weight_want *want;
+    uint64_t *first; /* of each part's tensors */
     size_t n;
 };
 
@@ -42,25 +43,42 @@ static int want_part(struct list *l, const struct prog_weight *b, const struct p
     return QN_OK;
 }
 
+/* The matrices of routers; their gates have a part of their own. */
+static void mark_routers(const struct list *l) {
+    const struct prog_header *p = l->program;
+    for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++) {
+        const struct prog_op *op = &PROG(p, OP)[i];
+        if (op->kind != OP_ROUTER) continue;
+        const uint32_t part = PROG(p, TENSOR)[op->in[ROUTER_W]].part;
+        l->want[l->first[part]].zipf = op->attrs.top_k;
+    }
+}
+
 static int want_block(struct list *l, const struct prog_weight *b) {
-    for (uint32_t i = b->first_part; i < b->first_part + b->n_parts; i++)
+    for (uint32_t i = b->first_part; i < b->first_part + b->n_parts; i++) {
+        l->first[i] = l->n;
         TRY(want_part(l, b, &PROG(l->program, PART)[i],
                       l->program->target == TARGET_CPU && i > b->first_part));
+    }
     return QN_OK;
 }
 
 int recipe_load(struct diag *d, const struct prog_header *program, const struct safetensors *files,
                 const struct weights_options *options, struct weights **out) {
-    const uint64_t n = recipe_tensors(program);
+    const uint64_t n = recipe_tensors(program), n_parts = program->section[SECTION_PART].count;
     struct list l = {.d = d, .program = program};
     int rc = QN_OK;
     *out = NULL;
     l.want = calloc(n + 1, sizeof *l.want);
-    if (l.want == NULL) return fail_nomem(d, n * sizeof *l.want, "the list of weights");
+    l.first = calloc(n_parts + 1, sizeof *l.first);
+    if (l.want == NULL || l.first == NULL)
+        rc = fail_nomem(d, n * sizeof *l.want, "the list of weights");
     for (uint64_t i = 0; i < program->section[SECTION_WEIGHT].count && rc == QN_OK; i++)
         rc = want_block(&l, &PROG(program, WEIGHT)[i]);
+    if (rc == QN_OK && options != NULL && options->zipf) mark_routers(&l);
     if (rc == QN_OK) rc = weights_load(d, files, l.want, l.n, options, out);
     arena_fini(&l.names);
     free(l.want);
+    free(l.first);
     return rc;
 }

@@ -1,5 +1,6 @@
 #include "model/model.h"
 
+#include "graph/expert_list.h"
 #include "model/hf_config.h"
 #include "model/model_dir.h"
 #include "model/weights.h"
@@ -117,6 +118,7 @@ int model_build_graph(struct diag *d, const struct model *m, struct arena *arena
                       struct kgraph *g) {
     kgraph_init(g, arena, &m->spec, n_rows, n_logit_rows, max_model_len);
     g->decode_only = (cuts & KGRAPH_DECODE_ONLY) != 0;
+    g->attrs.placed = cuts & KGRAPH_STATIC ? EXPERT_STATIC : EXPERT_SLICED;
     if (n_rows == 0 || n_logit_rows == 0 || n_logit_rows > n_rows)
         return fail(d, QN_EINVAL, "graph: want 1 <= logit rows <= rows, have %u and %u",
                     n_logit_rows, n_rows);

@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "base/map.h"
 #include "model/convert.h"
+#include "model/dummy_router.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -64,7 +65,8 @@ static const char *shape_text(const struct weight_want *want, char text[64]) {
 static int check_want(struct diag *d, const struct weight_want *want, uint64_t *n) {
     uint64_t bytes;
     *n = want->rows;
-    if (want->n_dims < 1 || want->n_dims > 2 || want->dtype > DTYPE_F16)
+    if (want->n_dims < 1 || want->n_dims > 2 || want->dtype > DTYPE_F16 ||
+        want->zipf > want->rows || (want->zipf != 0 && want->rows > SPEC_MAX_EXPERTS))
         return fail(d, QN_EINVAL, "weight %s: want a float vector or matrix", want->name);
     if ((want->n_dims == 2 && !checked_mul(*n, want->cols, n)) || !checked_mul(*n, 4, &bytes))
         return fail(d, QN_EINVAL, "weight %s: too large", want->name);
@@ -185,6 +187,19 @@ static void fill_matrix(const struct levels *l, enum dtype dtype, uint64_t seed,
     }
 }
 
+/* Elements [first, end) of a router become those of one that prefers some experts. */
+static void skew_router(const struct weight_want *want, uint64_t first, uint64_t end, void *out) {
+    float scale[SPEC_MAX_EXPERTS], value;
+    const uint64_t size = dtype_bytes(want->dtype);
+    dummy_router_scales((uint32_t)want->rows, want->zipf, scale);
+    for (uint64_t e = first; e < end; e++) {
+        char *at = (char *)out + e * size;
+        convert_array(DTYPE_F32, &value, want->dtype, at, 1);
+        value *= scale[e / want->cols];
+        convert_array(want->dtype, at, DTYPE_F32, &value, 1);
+    }
+}
+
 static void fill_vector(const struct weight_want *want, uint64_t first, uint64_t end, void *out) {
     size_t n = strlen(want->name);
     float value = n >= 5 && strcmp(want->name + n - 5, ".bias") == 0 ? 0 : 1;
@@ -249,6 +264,7 @@ static void do_piece(struct loader *l, size_t i, uint64_t piece) {
     } else {
         uint64_t seed = hash_bytes(want->name, strlen(want->name), want->source.from);
         fill_matrix(&l->levels[want->dtype], want->dtype, seed, first, end, item->owned);
+        if (want->zipf != 0) skew_router(want, first, end, item->owned);
     }
     l->done_bytes += (end - first) * size;
 }

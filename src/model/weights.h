@@ -25,13 +25,16 @@ struct weight_want {
     enum dtype dtype; /* F32, BF16 or F16 */
     int n_dims;       /* 1: [rows], 2: [rows, cols] row-major */
     uint64_t rows, cols;
-    bool follows; /* in memory it begins where the weight before it ends; same dtype and columns */
+    bool follows;  /* in memory it begins where the weight before it ends; same dtype and columns */
+    uint32_t zipf; /* dummy: it is a router that prefers some of its `rows` experts, of which a
+                    * token has so many (dummy_router.h); 0: it is none */
     struct weight_source source; /* what it is of the checkpoint's tensor */
 };
 
 struct weights_options {
     int n_threads; /* 0: one per CPU, at most 64 */
     bool lazy;     /* leave mapped pages to be read when they are first used */
+    bool zipf;     /* dummy routers prefer some experts */
     /* Called by the loading thread, with done == total at the end; may be NULL. */
     void (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes);
     void *user;

@@ -110,12 +110,20 @@ struct rt_rows {
     int32_t *logit_row; /* [L] row whose logits are wanted */
 };
 
-/* Tokens with numbers, where a backend has them. */
+/* What iterations that only decode have read of experts, so far. ROUTE adds to it: one task at a
+ * time, by the order of layers. */
+struct rt_reads {
+    uint64_t experts; /* whose weights a layer has read */
+    uint64_t layers;  /* with experts, that were run */
+};
+
+/* What not every backend has: tokens with numbers, and counts. */
 struct rt_lists {
     struct rt_token_value *tops;   /* [n_slots][max_model_len][n_top] at the token's index: the most
                                     * likely tokens in its place, and their log-probabilities */
     struct rt_token_value *biases; /* [n_slots][RT_MAX_BIASES] by the host, as requests */
     uint32_t n_top;                /* tokens that can be listed beside each */
+    struct rt_reads reads;
 };
 
 /* Everything that a task may read besides its operands. Pointers are the backend's. */

@@ -11,6 +11,15 @@ check 'all(r["read_floor_tb_s"] > 0 and r["percent_of_floor"] >= 0 for r in o[0]
 check 'all({"model","compile","verify","memory","weights","tokenizer","total"} <= set(r["startup_s"]) for r in o[0]["results"])'
 check 'o[0]["results"][0]["bytes_per_token"] > 2 * o[0]["results"][1]["bytes_per_token"]'
 check 'o[0]["startup_s"]["total"] > 0 and o[0]["input_len"] == 16 and o[0]["output_len"] == 24'
+# Experts: a step's bytes follow from those that were read.
+mkdir "$T/moe" && cp $GOLDEN/qwen3-moe/config.json "$T/moe"
+for format in dummy dummy-zipf; do
+    run 0 bench latency --model "$T/moe" --load-format $format --backend cpu --batch-size 1,6 --input-len 16 \
+        --output-len 48 --format json
+    check 'o[0]["results"][0]["experts_read_per_layer"] == 3'
+    check '3 < o[0]["results"][1]["experts_read_per_layer"] < 8'
+    check 'o[0]["results"][1]["bytes_per_step"] > o[0]["results"][0]["bytes_per_step"]'
+done
 run 0 bench latency $TINY --input-len 8 --output-len 8
 out_says "percent"
 # Steps of several runs are counted together; of one run there are as many as fit in its window.

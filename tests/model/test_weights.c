@@ -62,8 +62,8 @@ static void same_dtype_stays_in_place(void **state) {
     struct diag d = {0};
     struct weights *w;
     open_fixture(&f, aligned_pad());
-    const struct weight_want want[] = {{"b", DTYPE_BF16, 2, 2, 3, false, {0}},
-                                       {"f", DTYPE_F32, 1, 3, 0, false, {0}}};
+    const struct weight_want want[] = {{"b", DTYPE_BF16, 2, 2, 3, false, 0, {0}},
+                                       {"f", DTYPE_F32, 1, 3, 0, false, 0, {0}}};
     assert_int_equal(weights_load(&d, f.st, want, 2, NULL, &w), QN_OK);
     assert_ptr_equal(weights_at(w, 0), safetensors_find(f.st, "b")->data);
     assert_ptr_equal(weights_at(w, 1), safetensors_find(f.st, "f")->data);
@@ -78,8 +78,8 @@ static void unaligned_data_is_copied(void **state) {
     struct diag d = {0};
     struct weights *w;
     open_fixture(&f, aligned_pad() + 1);
-    const struct weight_want want[] = {{"f", DTYPE_F32, 1, 3, 0, false, {0}},
-                                       {"b", DTYPE_BF16, 2, 2, 3, false, {0}}};
+    const struct weight_want want[] = {{"f", DTYPE_F32, 1, 3, 0, false, 0, {0}},
+                                       {"b", DTYPE_BF16, 2, 2, 3, false, 0, {0}}};
     assert_int_equal(weights_load(&d, f.st, want, 2, NULL, &w), QN_OK);
     assert_int_equal((uintptr_t)weights_at(w, 0) % 64, 0);
     assert_int_equal((uintptr_t)weights_at(w, 1) % 64, 0);
@@ -95,10 +95,10 @@ static void other_dtypes_are_converted(void **state) {
     struct diag d = {0};
     struct weights *w;
     open_fixture(&f, 0);
-    const struct weight_want want[] = {{"b", DTYPE_F32, 2, 2, 3, false, {0}},
-                                       {"h", DTYPE_F32, 2, 2, 3, false, {0}},
-                                       {"h", DTYPE_BF16, 2, 2, 3, false, {0}},
-                                       {"f", DTYPE_F16, 1, 3, 0, false, {0}}};
+    const struct weight_want want[] = {{"b", DTYPE_F32, 2, 2, 3, false, 0, {0}},
+                                       {"h", DTYPE_F32, 2, 2, 3, false, 0, {0}},
+                                       {"h", DTYPE_BF16, 2, 2, 3, false, 0, {0}},
+                                       {"f", DTYPE_F16, 1, 3, 0, false, 0, {0}}};
     assert_int_equal(weights_load(&d, f.st, want, 4, NULL, &w), QN_OK);
     const float *b = weights_at(w, 0), *h = weights_at(w, 1);
     const uint16_t *hb = weights_at(w, 2), *fh = weights_at(w, 3);
@@ -121,29 +121,29 @@ static void bad_wants_are_named(void **state) {
         int rc;
         const char *message;
     } cases[] = {
-        {{"none", DTYPE_F32, 1, 3, 0, false, {0}},
+        {{"none", DTYPE_F32, 1, 3, 0, false, 0, {0}},
          QN_EFORMAT,
          "x.safetensors: tensor none is missing"},
-        {{"b", DTYPE_BF16, 2, 3, 2, false, {0}},
+        {{"b", DTYPE_BF16, 2, 3, 2, false, 0, {0}},
          QN_ESHAPE,
          "x.safetensors: tensor b: want shape [3, 2], have [2, 3]"},
-        {{"b", DTYPE_BF16, 1, 6, 0, false, {0}},
+        {{"b", DTYPE_BF16, 1, 6, 0, false, 0, {0}},
          QN_ESHAPE,
          "x.safetensors: tensor b: want shape [6], have [2, 3]"},
-        {{"f", DTYPE_F32, 2, 3, 1, false, {0}},
+        {{"f", DTYPE_F32, 2, 3, 1, false, 0, {0}},
          QN_ESHAPE,
          "x.safetensors: tensor f: want shape [3, 1], have [3]"},
-        {{"i", DTYPE_F32, 1, 1, 0, false, {0}},
+        {{"i", DTYPE_F32, 1, 1, 0, false, 0, {0}},
          QN_EUNSUPPORTED,
          "x.safetensors: tensor i: want BF16, F16 or F32, have I64"},
-        {{"big", DTYPE_F16, 1, 1, 0, false, {0}},
+        {{"big", DTYPE_F16, 1, 1, 0, false, 0, {0}},
          QN_EUNSUPPORTED,
          "x.safetensors: tensor big: 1 values are too large for float16; use --dtype bfloat16 or "
          "float32"},
-        {{"b", DTYPE_I32, 2, 2, 3, false, {0}},
+        {{"b", DTYPE_I32, 2, 2, 3, false, 0, {0}},
          QN_EINVAL,
          "weight b: want a float vector or matrix"},
-        {{"b", DTYPE_BF16, 2, UINT64_MAX, 3, false, {0}}, QN_EINVAL, "weight b: too large"},
+        {{"b", DTYPE_BF16, 2, UINT64_MAX, 3, false, 0, {0}}, QN_EINVAL, "weight b: too large"},
     };
     struct fixture f;
     open_fixture(&f, 0);
@@ -177,11 +177,11 @@ static void dummy_weights_look_like_weights(void **state) {
     (void)state;
     enum { ROWS = 1501, COLS = 2003 };
     const struct weight_want want[] = {
-        {"a.weight", DTYPE_F32, 2, ROWS, COLS, false, {0}},
-        {"a.weight", DTYPE_BF16, 2, ROWS, COLS, false, {0}},
-        {"b.weight", DTYPE_F32, 2, ROWS, COLS, false, {0}},
-        {"x.norm.weight", DTYPE_F32, 1, 70, 0, false, {0}},
-        {"x.q_proj.bias", DTYPE_F32, 1, 70, 0, false, {0}},
+        {"a.weight", DTYPE_F32, 2, ROWS, COLS, false, 0, {0}},
+        {"a.weight", DTYPE_BF16, 2, ROWS, COLS, false, 0, {0}},
+        {"b.weight", DTYPE_F32, 2, ROWS, COLS, false, 0, {0}},
+        {"x.norm.weight", DTYPE_F32, 1, 70, 0, false, 0, {0}},
+        {"x.q_proj.bias", DTYPE_F32, 1, 70, 0, false, 0, {0}},
     };
     struct diag d = {0};
     struct seen seen = {0};
@@ -243,8 +243,8 @@ static void large_files_are_mapped(void **state) {
     struct safetensors *st;
     struct weights *w;
     if (safetensors_open(&d, dir, &st) != QN_OK) UTIL_FAIL("%s", d.message);
-    const struct weight_want want[] = {{"w", DTYPE_BF16, 2, ROWS, COLS, false, {0}},
-                                       {"w", DTYPE_F32, 2, ROWS, COLS, false, {0}}};
+    const struct weight_want want[] = {{"w", DTYPE_BF16, 2, ROWS, COLS, false, 0, {0}},
+                                       {"w", DTYPE_F32, 2, ROWS, COLS, false, 0, {0}}};
     struct weights_options o = {.n_threads = 4};
     assert_int_equal(weights_load(&d, st, want, 2, &o, &w), QN_OK);
     assert_memory_equal(weights_at(w, 0), file + 8 + len, n * 2);
@@ -295,11 +295,11 @@ static void open_numbered(struct fixture *f) {
 static void parts_of_tensors_are_gathered(void **state) {
     (void)state;
     static const struct weight_want want[] = {
-        {"w", DTYPE_F32, 2, 6, 5, false, {12, 5, 1, 2, 4, 0, 0}},
-        {"w", DTYPE_F32, 2, 15, 2, false, {12, 5, 2, 5, 4, 0, 1}},
-        {"w", DTYPE_BF16, 2, 12, 5, false, {12, 5, 0, 6, 6, 4, 0}},
-        {"v", DTYPE_F32, 1, 12, 0, false, {12, 0, 0, 6, 6, 4, 0}},
-        {"w", DTYPE_F32, 2, 3, 4, false, {12, 5, 8, 3, 0, 0, 1}},
+        {"w", DTYPE_F32, 2, 6, 5, false, 0, {12, 5, 1, 2, 4, 0, 0}},
+        {"w", DTYPE_F32, 2, 15, 2, false, 0, {12, 5, 2, 5, 4, 0, 1}},
+        {"w", DTYPE_BF16, 2, 12, 5, false, 0, {12, 5, 0, 6, 6, 4, 0}},
+        {"v", DTYPE_F32, 1, 12, 0, false, 0, {12, 0, 0, 6, 6, 4, 0}},
+        {"w", DTYPE_F32, 2, 3, 4, false, 0, {12, 5, 8, 3, 0, 0, 1}},
     };
     static const int rows[6] = {1, 2, 5, 6, 9, 10};
     static const int halves[12] = {0, 1, 2, 4, 3, 5, 6, 7, 8, 10, 9, 11};
@@ -334,17 +334,17 @@ static void parts_beyond_tensors_are_refused(void **state) {
         struct weight_want want;
         int rc;
     } cases[] = {
-        {{"w", DTYPE_F32, 2, 6, 5, false, {12, 5, 3, 2, 4, 0, 0}}, QN_EINVAL},
-        {{"w", DTYPE_F32, 2, 6, 4, false, {12, 5, 1, 2, 4, 0, 0}}, QN_EINVAL},
-        {{"w", DTYPE_F32, 2, 5, 5, false, {12, 5, 1, 2, 4, 0, 0}}, QN_EINVAL}, /* half a run */
-        {{"w", DTYPE_F32, 2, 12, 5, false, {12, 5, 0, 6, 6, 3, 0}}, QN_EINVAL},
-        {{"w", DTYPE_F32, 2, 12, 5, false, {12, 5, 0, 6, 6, 8, 0}}, QN_EINVAL},
-        {{"w", DTYPE_F32, 2, 15, 3, false, {12, 5, 2, 5, 4, 0, 1}}, QN_EINVAL},
-        {{"w", DTYPE_F32, 2, 18, 2, false, {12, 5, 2, 6, 4, 0, 1}}, QN_EINVAL},
-        {{"w", DTYPE_F32, 2, 6, 5, false, {12, 5, UINT32_MAX, 2, UINT32_MAX, 0, 0}}, QN_EINVAL},
-        {{"v", DTYPE_F32, 1, 6, 0, false, {12, 0, 7, 6, 6, 0, 0}}, QN_EINVAL},
-        {{"v", DTYPE_F32, 1, 6, 0, false, {12, 0, 0, 6, 6, 0, 1}}, QN_EINVAL},
-        {{"w", DTYPE_F32, 2, 6, 5, false, {13, 5, 1, 2, 4, 0, 0}}, QN_ESHAPE},
+        {{"w", DTYPE_F32, 2, 6, 5, false, 0, {12, 5, 3, 2, 4, 0, 0}}, QN_EINVAL},
+        {{"w", DTYPE_F32, 2, 6, 4, false, 0, {12, 5, 1, 2, 4, 0, 0}}, QN_EINVAL},
+        {{"w", DTYPE_F32, 2, 5, 5, false, 0, {12, 5, 1, 2, 4, 0, 0}}, QN_EINVAL}, /* half a run */
+        {{"w", DTYPE_F32, 2, 12, 5, false, 0, {12, 5, 0, 6, 6, 3, 0}}, QN_EINVAL},
+        {{"w", DTYPE_F32, 2, 12, 5, false, 0, {12, 5, 0, 6, 6, 8, 0}}, QN_EINVAL},
+        {{"w", DTYPE_F32, 2, 15, 3, false, 0, {12, 5, 2, 5, 4, 0, 1}}, QN_EINVAL},
+        {{"w", DTYPE_F32, 2, 18, 2, false, 0, {12, 5, 2, 6, 4, 0, 1}}, QN_EINVAL},
+        {{"w", DTYPE_F32, 2, 6, 5, false, 0, {12, 5, UINT32_MAX, 2, UINT32_MAX, 0, 0}}, QN_EINVAL},
+        {{"v", DTYPE_F32, 1, 6, 0, false, 0, {12, 0, 7, 6, 6, 0, 0}}, QN_EINVAL},
+        {{"v", DTYPE_F32, 1, 6, 0, false, 0, {12, 0, 0, 6, 6, 0, 1}}, QN_EINVAL},
+        {{"w", DTYPE_F32, 2, 6, 5, false, 0, {13, 5, 1, 2, 4, 0, 0}}, QN_ESHAPE},
     };
     struct fixture f;
     open_numbered(&f);

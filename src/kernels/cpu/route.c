@@ -107,6 +107,14 @@ static uint32_t list_experts(const struct op_attrs *a, int32_t *first, int32_t *
     return n;
 }
 
+/* The host reads these at any time. */
+static void count_reads(const struct rt_batch *b, uint32_t n) {
+    if (b->lists == NULL || !b->rows.steady) return;
+    struct rt_reads *reads = &b->lists->reads;
+    __atomic_fetch_add(&reads->experts, n, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&reads->layers, 1, __ATOMIC_RELAXED);
+}
+
 void cpu_route(const struct cpu_task *t) {
     const struct op_attrs *a = &t->op->attrs;
     const uint32_t n_rows = t->batch->rows.n_rows, K = a->top_k;
@@ -120,7 +128,8 @@ void cpu_route(const struct cpu_task *t) {
     for (uint32_t r = 0; r < n_rows; r++)
         route_row(t, &l, logits + (size_t)r * (a->experts + a->gates), l.experts + (size_t)r * K,
                   weight + (size_t)r * (K + a->gates));
-    for (uint32_t n = list_experts(a, l.first, list); n < capacity; n++)
-        list[(size_t)n * EXPERT_WORDS + EXPERT_ID] = -1;
+    const uint32_t n_listed = list_experts(a, l.first, list);
+    count_reads(t->batch, n_listed);
+    for (uint32_t n = n_listed; n < capacity; n++) list[(size_t)n * EXPERT_WORDS + EXPERT_ID] = -1;
     for (uint32_t i = 0; i < n_rows * K; i++) slots[l.first[l.experts[i]]++] = (int32_t)i;
 }
