@@ -128,7 +128,7 @@ RT_COLD void rt_worker_linger(const struct rt *rt, struct rt_worker *w) {
 }
 
 /* No iteration runs: the first worker to see a reason takes the boundary, the others wait. */
-RT_FN void rt_worker_between(const struct rt *rt, struct rt_worker *w, uint32_t phase) {
+RT_COLD void rt_worker_between(const struct rt *rt, struct rt_worker *w, uint32_t phase) {
     struct rt_shared *sh = rt->shared;
     w->idle_since = 0;
     if (phase == RT_PHASE_START) {
