@@ -28,8 +28,9 @@
 #include "runtime/rt_state.h"
 
 enum {
-    RT_TOKENS_AT_ONCE = 32, /* loaded together: each load is a trip to L2, or over the bus */
-    RT_CANDIDATES = 16,     /* of a bucket that are looked at: a bound for the boundary's time */
+    RT_TOKENS_AT_ONCE = 8, /* loaded together: each load is a trip to L2, or over the bus. With 32
+                            * a GPU's control warp spills registers around the boundary */
+    RT_CANDIDATES = 16,    /* of a bucket that are looked at: a bound for the boundary's time */
 };
 
 /* rt_block.writer: of blocks that are computed, and of those whose writer has gone. */
