@@ -20,12 +20,12 @@
 
 /* What the user asked for. */
 struct backend_config {
-    uint32_t n_workers;     /* 0: the device's choice */
-    const char *isa;        /* CPU instruction set; NULL: the best */
-    uint32_t n_kv_blocks;   /* from the engine's plan */
-    uint32_t max_batched;   /* token rows that prefill fills an iteration up to */
-    uint32_t n_top;         /* most likely tokens that a request can list; only where lists_top */
-    bool prefix_cache;      /* rt_options has these four */
+    uint32_t n_workers;   /* 0: the device's choice */
+    const char *isa;      /* CPU instruction set; NULL: the best */
+    uint32_t n_kv_blocks; /* from the engine's plan */
+    uint32_t max_batched; /* token rows that prefill fills an iteration up to */
+    uint32_t n_top;       /* most likely tokens that a request can list; only where lists_top */
+    bool prefix_cache;    /* rt_options has these four */
     uint64_t hash_seed, max_step_ns, linger_ns;
     struct rt_trace *trace; /* rings to write (trace.h), NULL: none; only where `traces` */
     /* Called while an instance opens, as quern.h's qn_progress_fn; may be NULL. */
@@ -53,7 +53,7 @@ struct backend {
     enum prog_target target;
     bool traces;      /* fills config.trace */
     bool makes_dummy; /* open with weights NULL makes them up where they are wanted */
-    bool lists_top;   /* has rt_request.n_top, n_scored and n_biases */
+    bool lists_top;   /* has rt_request.n_top, n_scored and rt_extras */
     /* QN_OK, or QN_EUNSUPPORTED/QN_EDEVICE with what is missing. */
     int (*available)(struct diag *d);
     /* Errors: QN_EUNSUPPORTED (the isa). */
@@ -67,7 +67,7 @@ struct backend {
     /* As in mailbox.h, on an open instance; all may be called from any thread. After a stall they
      * return QN_ESTALL; the message names the worker that waited and its event. */
     int (*submit)(struct diag *d, struct backend_instance *i, const struct rt_request *request,
-                  const struct rt_token_value *biases, const int32_t *prompt, uint32_t *slot);
+                  const struct rt_extras *extras, const int32_t *prompt, uint32_t *slot);
     int (*cancel)(struct diag *d, struct backend_instance *i, uint32_t slot);
     int (*poll)(struct diag *d, struct backend_instance *i, uint32_t slot,
                 struct mailbox_view *view);

@@ -17,7 +17,7 @@ static uint32_t regex(struct exprs *x, const char *text) {
 
 /* Texts of the rules that are regular. An escaped surrogate comes with its other half. */
 static const char *const rule_texts[N_TEXT_RULES] = {
-    [TEXT_SPACE] = "[ \\t\\n\\r]*",
+    [TEXT_SPACE] = "( |\\r?\\n[ \\t]{0,64})?",
     [TEXT_CHAR] = "[^\"\\\\\\x00-\\x1f\\x7f]|\\\\([\"\\\\/bfnrt]|u([0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|"
                   "[dD]([0-7][0-9a-fA-F]{2}|[89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]"
                   "{2})))",

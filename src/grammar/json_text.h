@@ -9,7 +9,7 @@
 
 /* Rules that are made when they are first wanted. */
 enum json_rule {
-    TEXT_SPACE, /* any white space, or none */
+    TEXT_SPACE, /* nothing, a space, or the end of a line and how the next one is indented */
     TEXT_CHAR,  /* one character of a string */
     TEXT_STRING,
     TEXT_INTEGER,

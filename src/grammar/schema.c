@@ -426,9 +426,10 @@ static size_t depth_of(const char *text, size_t n) {
         else if (text[i] == '"')
             in_string = !in_string;
         else if (!in_string && (text[i] == '{' || text[i] == '['))
-            most = MAX(most, ++depth);
+            depth++;
         else if (!in_string && (text[i] == '}' || text[i] == ']'))
             depth -= depth > 0;
+        most = MAX(most, depth);
     }
     return most;
 }

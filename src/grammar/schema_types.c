@@ -45,7 +45,7 @@ static const struct format {
 } formats[] = {
     {"date", DATE},
     {"time", TIME},
-    {"date-time", "(" DATE ")T" TIME},
+    {"date-time", "(" DATE ")[tT]" TIME},
     {"uuid", "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"},
     {"ipv4", BYTE "(\\." BYTE "){3}"},
     {"hostname", LABEL "(\\." LABEL ")*"},

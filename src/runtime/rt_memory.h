@@ -5,7 +5,7 @@
  *
  *   state   shared | stall | control | counters | beats | JIT tasks | ranks | epochs | running |
  *           turns | news | blocks | block tokens | buckets | durations | batch | slots | requests |
- *           rows | block table | tokens | logprobs | lists | tops | biases
+ *           rows | block table | tokens | logprobs | lists | tops | biases | guides
  *   mail    mail | commands | posts [| requests | prompts | out tokens | out logprobs]
  *
  * Every part begins on a multiple of 64. The bracketed parts exist when the mailbox is `separate`
@@ -66,6 +66,7 @@ enum rt_part {
     RT_PART_LISTS,
     RT_PART_TOPS,
     RT_PART_BIASES,
+    RT_PART_GUIDES,
     /* mail */
     RT_PART_MAIL,
     RT_PART_COMMANDS,
