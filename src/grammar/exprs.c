@@ -127,6 +127,10 @@ struct check {
     uint32_t named; /* the rule with a name that is being looked at */
 };
 
+static const uint32_t *children_of(const struct exprs *x, const struct expr *e) {
+    return e->first < x->children.n ? x->children.items + e->first : NULL;
+}
+
 static const char *name_of(const struct check *c, uint32_t rule) {
     const char *own = c->x->rules.items[rule].name;
     const char *other = c->x->rules.items[c->named].name;
@@ -147,7 +151,7 @@ static bool rule_is_nullable(struct check *c, uint32_t rule);
 /* Whether e may be the empty text. Looks at all that it may begin with. */
 static bool is_nullable(struct check *c, uint32_t expr) {
     const struct expr e = c->x->items.items[expr];
-    const uint32_t *child = c->x->children.items + e.first;
+    const uint32_t *child = children_of(c->x, &e);
     bool yes = e.kind == EXPR_SEQ || (e.kind == EXPR_REPEAT && e.least == 0) ||
                (e.kind == EXPR_BYTES && e.n == 0);
     if (!enter(c)) return false;
@@ -179,7 +183,7 @@ static bool rule_is_nullable(struct check *c, uint32_t rule) {
  * then, since another way into it may find one. */
 static bool can_end(struct check *c, uint32_t expr) {
     const struct expr e = c->x->items.items[expr];
-    const uint32_t *child = c->x->children.items + e.first;
+    const uint32_t *child = children_of(c->x, &e);
     bool yes = e.kind == EXPR_SEQ || e.kind == EXPR_BYTES || (e.kind == EXPR_CLASS && e.n > 0) ||
                (e.kind == EXPR_REPEAT && e.least == 0);
     if (!enter(c)) return false;

@@ -35,6 +35,7 @@ static bool take(struct reader *r, const char *word) {
 
 static uint32_t take_char(struct reader *r) {
     size_t n;
+    if (r->at == r->n) return (uint32_t)refuse(r, QN_EINVAL, "nothing more");
     const uint32_t c = char_read(r->text + r->at, r->n - r->at, &n);
     r->at += n;
     return c;
