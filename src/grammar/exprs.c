@@ -93,8 +93,13 @@ uint32_t expr_rule_new(struct exprs *x, const char *name) {
                    EXPR_RULES_MAX);
     if (x->rc != QN_OK || !is_well(x, ARRAY_RESERVE(x->d, &x->rules, x->rules.n + 1))) return 0;
     if (name) {
-        rule.name = strndup(name, EXPR_NAME_MAX);
-        if (!rule.name) is_well(x, fail_nomem(x->d, EXPR_NAME_MAX, "a rule"));
+        const size_t n = strnlen(name, EXPR_NAME_MAX);
+        rule.name = calloc(n + 1, 1);
+        if (!rule.name) {
+            x->rc = fail_nomem(x->d, n, "a rule");
+            return 0;
+        }
+        memcpy(rule.name, name, n);
     }
     x->rules.items[x->rules.n] = rule;
     return (uint32_t)x->rules.n++;

@@ -15,12 +15,15 @@ static uint32_t regex(struct exprs *x, const char *text) {
 
 /* ---- rules -------------------------------------------------------------------------------- */
 
+#define HEX "[0-9a-fA-F]"
+#define CHAR_REGEX                                                                                 \
+    "[^\"\\\\\\x00-\\x1f\\x7f]|\\\\([\"\\\\/bfnrt]|u([0-9a-ce-fA-CE-F]" HEX "{3}|[dD]([0-7]" HEX   \
+    "{2}|[89abAB]" HEX "{2}\\\\u[dD][c-fC-F]" HEX "{2})))"
+
 /* Texts of the rules that are regular. An escaped surrogate comes with its other half. */
 static const char *const rule_texts[N_TEXT_RULES] = {
     [TEXT_SPACE] = "( |\\r?\\n[ \\t]{0,64})?",
-    [TEXT_CHAR] = "[^\"\\\\\\x00-\\x1f\\x7f]|\\\\([\"\\\\/bfnrt]|u([0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|"
-                  "[dD]([0-7][0-9a-fA-F]{2}|[89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]"
-                  "{2})))",
+    [TEXT_CHAR] = CHAR_REGEX,
     [TEXT_INTEGER] = "-?(0|[1-9][0-9]*)",
     [TEXT_NUMBER] = "-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][-+]?[0-9]+)?",
 };
