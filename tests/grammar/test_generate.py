@@ -9,7 +9,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-import venv
+import packages
 
 N_TEXTS = 4
 
@@ -25,7 +25,7 @@ def generate(quern, rows, *options):
 
 def main():
     quern, folder = sys.argv[1:]
-    [jsonschema] = venv.load(folder, "jsonschema==4.26.0")
+    [jsonschema] = packages.load(folder, "jsonschema==4.26.0")
     schemas = json.loads((HERE / "schemas.json").read_text(encoding="utf-8"))
     rows = [{"prompt": "User: Write JSON.\nAssistant:", "seed": seed, "structured_outputs": {"json": s}}
             for s in schemas for seed in range(N_TEXTS)]

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import venv
+import packages
 
 SCHEMAS = json.loads((pathlib.Path(__file__).resolve().parent / "schemas.json").read_text(encoding="utf-8"))
 REGEXES = ["[a-z]+", "a|bc|def", "(ab)*c?", "[0-9]{3}-[0-9]{4}", "[^x]{1,3}", ".*", "x.y", "(yes|no)\\.",
@@ -107,7 +107,7 @@ def explain(texts, names):
 
 def main():
     probe_path, folder = sys.argv[1:]
-    [llguidance] = venv.load(folder, "llguidance==1.9.1")
+    [llguidance] = packages.load(folder, "llguidance==1.9.1")
     words = vocabulary()
     path = pathlib.Path(folder) / "oracle-vocabulary.json"
     path.write_text(json.dumps([w.hex() for w in words[:-1]] + [""]))
