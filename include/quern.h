@@ -194,7 +194,7 @@ typedef struct qn_engine_params {
                                       * or as many as fit in memory */
     uint32_t max_num_seqs;           /* requests in flight; 0: 8 */
     uint32_t max_num_batched_tokens; /* token rows of one iteration, rounded up to a power of two;
-                                      * 0: 128, on a GPU 2048 */
+                                      * 0: 128, on a GPU 2048, or max_num_seqs if that is more */
     uint32_t threads;                /* CPU workers; 0: one per core that this process may use */
     uint64_t kv_cache_memory_bytes;  /* 0: on a GPU all that gpu_memory_utilization leaves; on a CPU
                                       * what max_num_seqs requests of max_model_len need, at most
@@ -474,6 +474,41 @@ QN_API int qn_profile(const qn_engine_params *params, const qn_profile_params *p
  * one-line summary, or QN_EVERIFY with the offending pair of tasks in error->message. *summary
  * (may be NULL) is the caller's: qn_free(). */
 QN_API int qn_verify(const qn_engine_params *params, char **summary, qn_error *error);
+
+/* Reads the text of an operator (docs/superoptimizer.md): *text is what it has, arguments, outputs,
+ * dims and normal forms; the caller's: qn_free(). Errors: QN_EFORMAT and QN_ELIMIT with file, line
+ * and column. */
+QN_API int qn_op_check(const char *path, char **text, qn_error *error);
+
+enum { QN_OP_EQUAL = 0, QN_OP_DIFFERENT = 1, QN_OP_UNDECIDED = 2 };
+
+/* Whether two operator texts mean the same. Both have the same arguments and outputs by name. *text
+ * is the reason, a line: where they differ, what was not decided. *rounding (may be NULL): of equal
+ * ones a line on their errors in float32 against double, else NULL. Both are the caller's:
+ * qn_free(). Errors: as qn_op_check; QN_EINVAL where the arguments are not the same. */
+QN_API int qn_op_prove(const char *path_a, const char *path_b, int *verdict, char **text,
+                       char **rounding, qn_error *error);
+
+typedef struct qn_op_search_params {
+    size_t struct_size;
+    uint32_t n_tasks;   /* tasks of a graph: 1 or 2 */
+    uint32_t n_threads; /* of the search; its result does not depend on them */
+    uint32_t n_graphs;  /* at most so many are returned */
+    const char *sizes;  /* "h=4096,i=6144": sizes of dims for the cost model; NULL: by rule */
+    const char *format; /* "text" (NULL), "json" */
+} qn_op_search_params;
+QN_API void qn_op_search_params_init(qn_op_search_params *params);
+
+/* Block graphs for an operator text, cheapest first, each proved equal to it
+ * (docs/superoptimizer.md). params may be NULL. *text is the caller's: qn_free(). Errors: as
+ * qn_op_check; QN_EINVAL; QN_EUNSUPPORTED for operators that the search does not know. */
+QN_API int qn_op_search(const char *path, const qn_op_search_params *params, char **text,
+                        qn_error *error);
+
+/* A block graph, drawn: that of the file, or the cheapest one that is found for the file's operator.
+ * format: "text" (NULL), "dot", "html" (a page of its own). *text is the caller's: qn_free().
+ * Errors: as qn_op_search; QN_EVERIFY for a graph that breaks a rule. */
+QN_API int qn_op_show(const char *path, const char *format, char **text, qn_error *error);
 
 /* Versions, processor, memory and devices as a JSON object. *json is the caller's: qn_free(). */
 QN_API int qn_environment(char **json, qn_error *error);

@@ -63,8 +63,8 @@ struct expert_fields {
 enum window_rule {
     WINDOW_NONE,   /* it never does */
     WINDOW_SWITCH, /* use_sliding_window, sliding_window, max_window_layers (Qwen) */
+    WINDOW_BEFORE, /* the same, but layers 0, 2 ... before max_window_layers (Qwen2-MoE) */
     WINDOW_FIELD,  /* sliding_window, null for none (Mistral) */
-    WINDOW_OFF,    /* use_sliding_window, which must be false (Qwen2-MoE) */
     WINDOW_ALL,    /* use_sliding_window, sliding_window: every layer (Qwen3-MoE) */
 };
 

@@ -201,8 +201,9 @@ static int read_sliding_window(const struct reader *r) {
                     &r->s->sliding_window);
 }
 
-/* Qwen: layers from max_window_layers on slide, if use_sliding_window; layer_types has the last
- * word. What use_sliding_window switches off is not read. */
+/* Qwen: layers from max_window_layers on slide, or of those before it every other one, if
+ * use_sliding_window; layer_types has the last word. What use_sliding_window switches off is not
+ * read. */
 static int read_window_switch(const struct reader *r) {
     bool slides[SPEC_MAX_LAYERS] = {false};
     uint32_t use;
@@ -212,18 +213,12 @@ static int read_window_switch(const struct reader *r) {
         TRY(read_sliding_window(r));
         TRY(jsonio_int(r->d, r->file, r->root, "max_window_layers", INT64_MIN, INT64_MAX, 28,
                        &first));
-        for (uint32_t i = 0; i < r->s->n_layers; i++)
-            slides[i] = r->s->sliding_window != 0 && (int64_t)i >= first;
+        for (uint32_t i = 0; i < r->s->n_layers && r->s->sliding_window != 0; i++)
+            slides[i] = r->family->window == WINDOW_BEFORE ? i % 2 == 0 && (int64_t)i < first
+                                                           : (int64_t)i >= first;
     }
     TRY(read_layer_types(r, slides));
     return set_windows(r, slides, "use_sliding_window true and a sliding_window");
-}
-
-/* Qwen2-MoE: layers of different kinds, if use_sliding_window. */
-static int refuse_window(const struct reader *r) {
-    uint32_t use;
-    TRY(flag(r, "use_sliding_window", false, &use));
-    return use ? unsupported(r, "use_sliding_window", "false", "true") : QN_OK;
 }
 
 /* Qwen3-MoE: every layer slides, if use_sliding_window. */
@@ -246,7 +241,7 @@ static int read_window(const struct reader *r) {
     switch (r->family->window) {
     case WINDOW_SWITCH: return read_window_switch(r);
     case WINDOW_FIELD: return read_window_field(r);
-    case WINDOW_OFF: return refuse_window(r);
+    case WINDOW_BEFORE: return read_window_switch(r);
     case WINDOW_ALL: return read_window_all(r);
     case WINDOW_NONE: break;
     }

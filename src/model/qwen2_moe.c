@@ -33,10 +33,11 @@ const struct family family_qwen2_moe = {
     .qkv_bias = true,
     .reads_qkv_bias = true,
     .experts = &experts,
-    .window = WINDOW_OFF,
+    .window = WINDOW_BEFORE,
     .max_position = 32768,
     .rms_eps = 1e-6,
     .rope_theta = 10000,
+    .sliding_window = 4096,
     .bos = -1,
     .eos = -1,
 };

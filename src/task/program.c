@@ -98,6 +98,13 @@ static bool count_bytes(const struct prog_tensor *t, uint64_t *bytes) {
     return t->transport != TRANSPORT_FLAG || checked_mul(*bytes, 2, bytes);
 }
 
+/* Whether a weight is a whole stack, each of whose matrices is a tensor. */
+static bool is_stack(const struct check *c, const struct prog_tensor *t) {
+    if (PROG(c->p, WEIGHT)[t->where].n_parts != 1 || t->n_parts != 1) return false;
+    const struct prog_part *part = &PROG(c->p, PART)[t->part];
+    return part->stack == t->shape[0] && part->rows == t->shape[1];
+}
+
 /* Whether a weight's rows are those of its parts, which are its block's. */
 static bool check_view(const struct check *c, const struct prog_tensor *t) {
     if (t->where >= count(c, SECTION_WEIGHT)) return false;
@@ -105,13 +112,13 @@ static bool check_view(const struct check *c, const struct prog_tensor *t) {
     if (t->part < w->first_part || !inside(t->part - w->first_part, t->n_parts, w->n_parts) ||
         !inside(w->first_part, w->n_parts, count(c, SECTION_PART)))
         return false;
+    if (t->n_dims == 3) return is_stack(c, t);
     uint64_t rows = 0;
     for (uint32_t i = t->part; i < t->part + t->n_parts; i++) {
-        const struct prog_part *part = &PROG(c->p, PART)[i];
-        if (part->stack != 0 && (t->n_dims != 3 || part->stack != t->shape[0])) return false;
-        rows += (uint64_t)part->rows * prog_part_tensors(part);
+        if (PROG(c->p, PART)[i].stack != 0) return false;
+        rows += PROG(c->p, PART)[i].rows;
     }
-    return rows == (t->n_dims == 3 ? (uint64_t)t->shape[0] * t->shape[1] : t->shape[0]);
+    return rows == t->shape[0];
 }
 
 static int check_header(const struct check *c, uint64_t bytes) {
@@ -346,6 +353,7 @@ static int check_tasks(const struct check *c, const struct prog_variant *v) {
 /* Whether a part's rows lie in its block. */
 static bool part_fits(const struct prog_part *p, const struct prog_weight *w) {
     if (p->rows == 0 || p->run == 0 || p->stride < p->run) return false;
+    if (p->stack != 0 && (p->step < p->rows || p->run < p->rows)) return false;
     const uint64_t last = prog_part_row(p->at, p->run, p->stride, p->rows - 1);
     return last + (uint64_t)p->step * (prog_part_tensors(p) - 1) < w->rows;
 }

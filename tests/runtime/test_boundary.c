@@ -156,8 +156,8 @@ static void test_mixed(void **state) {
     /* row budget 6, of which a has one; b and c take turns at the first chunk */
     const struct {
         uint32_t n_rows, n_a, n_b, n_c, n_logits;
-    } want[] = {{6, 1, 5, 0, 1}, {6, 1, 0, 5, 1}, {6, 1, 5, 0, 1}, {6, 1, 3, 2, 3},
-                {3, 1, 1, 1, 3}, {1, 1, 0, 0, 1}};
+    } want[] = {{6, 1, 5, 0, 1}, {6, 1, 0, 5, 1}, {6, 1, 5, 0, 1},
+                {6, 1, 3, 2, 3}, {3, 1, 1, 1, 3}, {1, 1, 0, 0, 1}};
     assert_int_equal(t.n_seen, 6);
     for (uint32_t i = 0; i < 6; i++) {
         uint32_t n[6] = {0};
