@@ -496,7 +496,8 @@ static int find_unknown(enum op_kind kind) {
 /* Whether an operator's text is not about what it is here. */
 static bool is_unknown(const struct walk *w, const struct kop *op) {
     if (op->kind != OP_QKV_LINEAR) return op_expr_text(op->kind) == NULL;
-    return w->g->tensors.items[op->in[QKV_LINEAR_W]].n_parts != 3;
+    const int32_t weight = op->in[QKV_LINEAR_W];
+    return weight != NO_TENSOR && w->g->tensors.items[weight].n_parts != 3;
 }
 
 /* All that the outputs depend on, as text: equal texts, equal operands. */
