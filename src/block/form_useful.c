@@ -377,15 +377,14 @@ static bool product_lies_in(struct match *m, void *context) {
 
 /* ---- p in one polynomial ---- */
 
-/* What p's coefficient may be, and the ratio that takes it to t's. Of one term 1 or t's, or a
- * whole number up to it, or its negative where p is else t itself; of several, those that make no
+/* What p's coefficient may be, and the ratio that takes it to t's. Of one term 1 or t's, or its
+ * negative where p is else t itself; of several, those that make no
  * negative. */
 static bool coefficient_fits(const struct form *p, struct rational ratio, uint32_t terms_of_c) {
     const struct rational c = p->terms[0].c;
     const bool one = c.num == c.den, same = ratio.num == ratio.den;
     if (p->n > 1) return ratio.num > 0 && (llabs(c.num) == c.den || same);
-    const bool share = c.den == 1 && c.num > 0 && llabs(ratio.num) >= ratio.den; /* x + x of 3 x */
-    return one || same || share || (terms_of_c == 1 && ratio.num == -ratio.den);
+    return one || same || (terms_of_c == 1 && ratio.num == -ratio.den);
 }
 
 /* Whether the term of p lies in some term of c, whatever is left over. */

@@ -15,7 +15,7 @@ struct search_params search_params_default(void) {
                                   .n_graphs = 16,
                                   .n_loops = 2,
                                   .n_threads = 1,
-                                  .max_applications = 300000,
+                                  .max_applications = 100000,
                                   .max_steps = 4000,
                                   .limits = block_limits_default()};
 }

@@ -27,6 +27,7 @@ static const struct pattern {
     {"layernorm_linear", "", 1, 1},
     {"ntrans", "", 1, 1},
     {"linear", "", 1, 1},
+    {"swiglu_oai", "", 1, 10}, /* more values than the budget has room for */
     {"gqa_decode", "", 2, 60},
     {"linear", "", 2, 60},
     {"attention_output", "", 2, 60},
@@ -149,6 +150,7 @@ static void fusions_by_hand_are_the_cheapest(void **state) {
         bool (*has)(const struct block_graph *);
     } cases[] = {{"rmsnorm_linear", "", 1, has_folded_norm},
                  {"gated_mlp", "", 1, has_two_streams},
+                 {"swiglu_oai", "", 1, has_two_streams},
                  {"gqa_decode", "", 1, has_online_sums},
                  {"qknorm_attention", "", 1, has_online_sums},
                  {"linear", "h=16384,i=512", 2, has_split_k},
