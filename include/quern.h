@@ -194,7 +194,7 @@ typedef struct qn_engine_params {
                                       * or as many as fit in memory */
     uint32_t max_num_seqs;           /* requests in flight; 0: 8 */
     uint32_t max_num_batched_tokens; /* token rows of one iteration, rounded up to a power of two;
-                                      * 0: 128, on a GPU 2048 */
+                                      * 0: 128, on a GPU 2048, or max_num_seqs if that is more */
     uint32_t threads;                /* CPU workers; 0: one per core that this process may use */
     uint64_t kv_cache_memory_bytes;  /* 0: on a GPU all that gpu_memory_utilization leaves; on a CPU
                                       * what max_num_seqs requests of max_model_len need, at most

@@ -13,10 +13,10 @@ enum { PING_SECONDS = 15, READY_AT_ONCE = 64 };
 
 /* ---- made, on any thread -------------------------------------------------------------------- */
 
-int gen_new(struct call *c, const struct form *form) {
+int gen_new(struct call *c, const struct format *format) {
     struct gen *g = calloc(1, sizeof *g);
     if (!g) return problem_set(&c->problem, PROBLEM_INTERNAL, NULL, "out of memory");
-    *g = (struct gen){.call = c, .form = form, .n = 1, .sampling = c->server->defaults};
+    *g = (struct gen){.call = c, .format = format, .n = 1, .sampling = c->server->defaults};
     c->gen = g;
     return QN_OK;
 }
@@ -238,7 +238,7 @@ static void end_with(struct gen *g, enum problem_kind kind, const char *message)
         call_reply(c);
         return;
     }
-    g->form->failed(g, &c->problem, &c->out);
+    g->format->failed(g, &c->problem, &c->out);
     end_stream(g);
 }
 
@@ -261,7 +261,7 @@ static void flush(struct gen *g) {
     for (size_t i = 0; i < g->n_choices; i++) {
         struct choice *c = &g->choices[i];
         if (c->told || (c->text.n == 0 && c->tokens.n == 0 && c->finish == QN_RUNNING)) continue;
-        g->form->delta(c, &g->call->out);
+        g->format->delta(c, &g->call->out);
         strbuf_clear(&c->text);
         c->tokens.n = 0;
     }
@@ -270,7 +270,7 @@ static void flush(struct gen *g) {
         return;
     }
     leave(g);
-    g->form->end(g, &g->call->out);
+    g->format->end(g, &g->call->out);
     end_stream(g);
 }
 
@@ -281,7 +281,7 @@ void gen_room(struct gen *g) {
 static void finish_whole(struct gen *g) {
     struct call *c = g->call;
     leave(g);
-    g->form->whole(g, &c->out);
+    g->format->whole(g, &c->out);
     call_reply(c);
 }
 
@@ -290,7 +290,7 @@ void gen_tick(struct server *s) {
     for (struct gen *g = s->gens; g; g = g->next) {
         if (!g->streaming || now - g->written_ns < PING_SECONDS * 1000000000ull) continue;
         if (http_stream_full(g->call->x)) continue;
-        strbuf_str(&g->call->out, g->form->ping);
+        strbuf_str(&g->call->out, g->format->ping);
         write_out(g);
     }
 }
@@ -502,7 +502,7 @@ static void start_stream(struct gen *g) {
     http_add_header(c->x, "X-Accel-Buffering", "no");
     http_stream_start(c->x, "text/event-stream; charset=utf-8");
     g->streaming = true;
-    if (g->form->start) g->form->start(g, &c->out);
+    if (g->format->start) g->format->start(g, &c->out);
     write_out(g);
     g->written_ns = state_now();
 }
@@ -518,7 +518,7 @@ void gen_start(struct call *c) {
     struct server *s = c->server;
     struct gen *g = c->gen;
     g->created = s->created + (int64_t)((state_now() - s->started_ns) / 1000000000u);
-    state_new_id(s, g->form->prefix, g->id);
+    state_new_id(s, g->format->prefix, g->id);
     g->next = s->gens;
     if (g->next) g->next->before = g;
     s->gens = g;

@@ -2,7 +2,7 @@
  * output is not written yet.
  *
  *   work thread          loop                                   loop
- *   form's work ──► gen_start: submit all choices ──► gen_poll: outputs ──► form ──► bytes
+ *   format's work ──► gen_start: submit all choices ──► gen_poll: outputs ──► format ──► bytes
  *
  * An answer in one piece keeps all output until the last choice has ended. A stream writes what
  * came at once while its client takes it; while not, output gathers here and goes out as one event.
@@ -42,11 +42,11 @@ struct choice {
     char *stop; /* the text that ended it; NULL: none */
     int32_t stop_id;
     uint64_t first_ns, last_ns;
-    bool begun, told; /* the form's own: first and last event are written */
+    bool begun, told; /* the format's own: first and last event are written */
 };
 
 /* How one API writes its answers; each function appends. */
-struct form {
+struct format {
     const char *prefix;                                /* of ids */
     void (*whole)(struct gen *g, struct strbuf *b);    /* the answer in one piece */
     void (*start)(struct gen *g, struct strbuf *b);    /* of a stream; may be NULL */
@@ -58,7 +58,7 @@ struct form {
 
 struct gen {
     struct call *call;
-    const struct form *form;
+    const struct format *format;
     char id[48];
     int64_t created;
     bool stream, include_usage, continuous_usage, echo, wants_logprobs, drops_output;
@@ -74,14 +74,14 @@ struct gen {
     size_t n_choices, n_running;
     uint64_t n_prompt_tokens, n_output_tokens, n_cached_tokens;
     uint64_t written_ns; /* of the last bytes */
-    uint64_t sequence;   /* numbers of events, where the form has them */
-    struct strbuf said;  /* all text that was written, where the form repeats it */
+    uint64_t sequence;   /* numbers of events, where the format has them */
+    struct strbuf said;  /* all text that was written, where the format repeats it */
     bool streaming;      /* the answer's header is out */
     struct gen *before, *next;
 };
 
-/* Makes c->gen for one form, without prompts. Errors: PROBLEM_INTERNAL. */
-int gen_new(struct call *c, const struct form *form);
+/* Makes c->gen for one format, without prompts. Errors: PROBLEM_INTERNAL. */
+int gen_new(struct call *c, const struct format *format);
 /* Adds a prompt, whose ids and text become the generation's; also after a failure. */
 int gen_add_prompt(struct gen *g, int32_t *ids, size_t n_ids, char *text);
 /* Sampling parameters from the fields, held to the engine's bounds. */

@@ -462,7 +462,7 @@ static int set_up(struct diag *d, struct http_server *s, const char *host, uint1
         s->http, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT |
                      EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE | EVHTTP_REQ_PATCH);
     evhttp_set_max_headers_size(s->http, MAX_HEADER_BYTES);
-    /* Up to twice as much is read for an answer in the API's form. */
+    /* Up to twice as much is read for an answer in the API's format. */
     evhttp_set_max_body_size(s->http, (ev_ssize_t)(2 * s->limits.max_body));
     evhttp_set_timeout(s->http, NEVER_S);
     evhttp_set_gencb(s->http, on_request, s);

@@ -1,6 +1,6 @@
 /* routes.c - see routes.h. */
 #include "server/routes.h"
-#include "server/forms.h"
+#include "server/formats.h"
 
 #include "base/checked.h"
 

@@ -1,4 +1,4 @@
-/* routes.h - what the rows of routes.def call, beside the forms. */
+/* routes.h - what the rows of routes.def call, beside the formats. */
 #ifndef QN_SERVER_ROUTES_H
 #define QN_SERVER_ROUTES_H
 

@@ -224,7 +224,7 @@ static int find_route(struct call *c, char allow[64]) {
     enum problem_kind kind;
     const char *path = path_of(s, c->x);
     const struct route *route = routes_find(http_method(c->x), path, &c->rest, &kind, allow);
-    c->route = route; /* an error has the form of its route */
+    c->route = route; /* an error has the format of its route */
     c->key = auth_key(c->x, s->params->api_keys, s->params->n_api_keys);
     if (!(route && route->is_public) && c->key == AUTH_REFUSED) {
         allow[0] = '\0';

@@ -23,8 +23,9 @@ class Chromium:
         for f in (to_read, from_write):
             os.set_inheritable(f, True)
         self.process = subprocess.Popen(
-            [self.find(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-             "--disable-background-networking", f"--user-data-dir={self.folder}", "--remote-debugging-pipe", "about:blank"],
+            [self.find(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+             "--no-first-run", "--disable-background-networking", f"--user-data-dir={self.folder}",
+             "--remote-debugging-pipe", "about:blank"],
             preexec_fn=pipes, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(to_read)
         os.close(from_write)
@@ -49,7 +50,9 @@ class Chromium:
 
     def call(self, method, **params):
         self.n += 1
-        asked = {"id": self.n, "method": method, "params": params, **({"sessionId": self.session} if self.session else {})}
+        asked = {"id": self.n, "method": method, "params": params}
+        if self.session:
+            asked["sessionId"] = self.session
         os.write(self.to, json.dumps(asked).encode() + b"\0")
         while True:
             m = self.message()

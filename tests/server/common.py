@@ -19,7 +19,8 @@ import time
 import traceback
 
 QUERN = os.path.realpath(sys.argv[1])
-SANITIZED = b"__asan_init" in pathlib.Path(QUERN).read_bytes()  # resident memory is then the sanitizer's, too
+# Resident memory is then the sanitizer's, too.
+SANITIZED = any(name in pathlib.Path(QUERN).read_bytes() for name in (b"__asan_init", b"__tsan_init"))
 TINY = "models/tiny"
 KNOWN = {"prompt": [1, 2, 3], "max_tokens": 24, "temperature": 0, "ignore_eos": True, "logprobs": 0}
 JSON = {"Content-Type": "application/json"}

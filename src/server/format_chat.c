@@ -1,13 +1,13 @@
-/* form_chat.c - /v1/chat/completions. */
+/* format_chat.c - /v1/chat/completions. */
 #include "server/conversation.h"
-#include "server/forms.h"
+#include "server/formats.h"
 #include "server/json_write.h"
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
 static void write_token(const struct gen *g, int32_t id, float logprob, struct strbuf *b) {
     struct strbuf text = {0};
-    form_token_text(g, id, &text);
+    format_token_text(g, id, &text);
     json_write_bytes(b, "token", strbuf_text(&text), text.n);
     json_write_number(b, "logprob", logprob, 9);
     json_write_open(b, "bytes", '[');
@@ -51,31 +51,31 @@ static void write_choice(const struct choice *c, struct strbuf *b) {
     json_write_null(b, "refusal");
     json_write_close(b, '}');
     write_logprobs(c, b);
-    form_finish(c, b);
+    format_finish(c, b);
     json_write_close(b, '}');
 }
 
 static void whole(struct gen *g, struct strbuf *b) {
     json_write_open(b, NULL, '{');
-    form_head(g, b, "chat.completion");
+    format_head(g, b, "chat.completion");
     json_write_open(b, "choices", '[');
     for (size_t i = 0; i < g->n_choices; i++) write_choice(&g->choices[i], b);
     json_write_close(b, ']');
-    form_usage(g, b);
+    format_usage(g, b);
     json_write_close(b, '}');
 }
 
 static void open_chunk(const struct gen *g, struct strbuf *b) {
     strbuf_str(b, "data: ");
     json_write_open(b, NULL, '{');
-    form_head(g, b, "chat.completion.chunk");
+    format_head(g, b, "chat.completion.chunk");
     json_write_open(b, "choices", '[');
 }
 
 static void close_chunk(const struct gen *g, struct strbuf *b) {
     json_write_close(b, ']');
     if (g->continuous_usage)
-        form_usage(g, b);
+        format_usage(g, b);
     else if (g->include_usage)
         json_write_null(b, "usage");
     strbuf_str(b, "}\n\n");
@@ -109,7 +109,7 @@ static void delta(struct choice *c, struct strbuf *b) {
     if (c->finish == QN_RUNNING) return;
     open_delta(c, b);
     strbuf_str(b, "},\"logprobs\":null");
-    form_finish(c, b);
+    format_finish(c, b);
     json_write_close(b, '}');
     close_chunk(c->gen, b);
     c->told = true;
@@ -119,18 +119,18 @@ static void end(struct gen *g, struct strbuf *b) {
     if (g->include_usage) {
         open_chunk(g, b);
         json_write_close(b, ']');
-        form_usage(g, b);
+        format_usage(g, b);
         strbuf_str(b, "}\n\n");
     }
-    form_stream_end(g, b);
+    format_stream_end(g, b);
 }
 
-static const struct form form = {
+static const struct format format = {
     .prefix = "chatcmpl-",
     .whole = whole,
     .delta = delta,
     .end = end,
-    .failed = form_stream_failed,
+    .failed = format_stream_failed,
     .ping = ": ping\n\n",
 };
 
@@ -162,7 +162,7 @@ static int read_logprobs(struct gen *g) {
 int chat_work(struct call *c) {
     const struct fields *f = &c->fields;
     const bool newer = fields_has(f, F_MAX_COMPLETION_TOKENS);
-    TRY(gen_new(c, &form));
+    TRY(gen_new(c, &format));
     struct gen *g = c->gen;
     TRY(add_prompt(g));
     TRY(read_logprobs(g));

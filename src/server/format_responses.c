@@ -1,6 +1,6 @@
-/* form_responses.c - /v1/responses, stateless: nothing is stored, nothing can be looked up. */
+/* format_responses.c - /v1/responses, stateless: nothing is stored, nothing can be looked up. */
 #include "server/conversation.h"
-#include "server/forms.h"
+#include "server/formats.h"
 #include "server/json_write.h"
 
 #include <string.h>
@@ -175,7 +175,7 @@ static void failed(struct gen *g, const struct problem *p, struct strbuf *b) {
     close_event(b);
 }
 
-static const struct form form = {
+static const struct format format = {
     .prefix = "resp_",
     .whole = whole,
     .start = start,
@@ -191,7 +191,7 @@ int responses_work(struct call *c) {
     json_t *messages;
     int32_t *ids = NULL;
     size_t n = 0;
-    TRY(gen_new(c, &form));
+    TRY(gen_new(c, &format));
     TRY(conversation_of_responses(&c->problem, fields_text(&c->fields, F_INSTRUCTIONS, NULL),
                                   c->fields.value[F_INPUT], &messages));
     const int rc = conversation_ids(c, messages, NULL, true, false, &ids, &n);

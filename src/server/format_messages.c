@@ -1,6 +1,6 @@
-/* form_messages.c - /v1/messages and /v1/messages/count_tokens: Anthropic's form. */
+/* format_messages.c - /v1/messages and /v1/messages/count_tokens: Anthropic's format. */
 #include "server/conversation.h"
-#include "server/forms.h"
+#include "server/formats.h"
 #include "server/json_write.h"
 
 /* ---- answers -------------------------------------------------------------------------------- */
@@ -105,7 +105,7 @@ static void failed(struct gen *g, const struct problem *p, struct strbuf *b) {
     strbuf_str(b, "\n\n");
 }
 
-static const struct form form = {
+static const struct format format = {
     .prefix = "msg_",
     .whole = whole,
     .start = start,
@@ -129,7 +129,7 @@ static int prompt_ids(struct call *c, int32_t **ids, size_t *n) {
 int messages_work(struct call *c) {
     int32_t *ids = NULL;
     size_t n = 0;
-    TRY(gen_new(c, &form));
+    TRY(gen_new(c, &format));
     TRY(prompt_ids(c, &ids, &n));
     TRY(gen_add_prompt(c->gen, ids, n, NULL));
     return gen_read_sampling(c->gen, F_MAX_TOKENS_NEEDED, F_STOP_SEQUENCES);

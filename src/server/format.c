@@ -1,10 +1,10 @@
-/* form.c - see forms.h. */
-#include "server/forms.h"
+/* format.c - see formats.h. */
+#include "server/formats.h"
 #include "server/json_write.h"
 
 #include <stdlib.h>
 
-void form_head(const struct gen *g, struct strbuf *b, const char *object) {
+void format_head(const struct gen *g, struct strbuf *b, const char *object) {
     const struct server *s = g->call->server;
     json_write_text(b, "id", g->id);
     json_write_text(b, "object", object);
@@ -13,7 +13,7 @@ void form_head(const struct gen *g, struct strbuf *b, const char *object) {
     json_write_text(b, "system_fingerprint", s->fingerprint);
 }
 
-void form_usage(const struct gen *g, struct strbuf *b) {
+void format_usage(const struct gen *g, struct strbuf *b) {
     json_write_open(b, "usage", '{');
     json_write_int(b, "prompt_tokens", (int64_t)g->n_prompt_tokens);
     json_write_int(b, "completion_tokens", (int64_t)g->n_output_tokens);
@@ -24,7 +24,7 @@ void form_usage(const struct gen *g, struct strbuf *b) {
     json_write_close(b, '}');
 }
 
-void form_finish(const struct choice *c, struct strbuf *b) {
+void format_finish(const struct choice *c, struct strbuf *b) {
     json_write_text(b, "finish_reason",
                     c->finish == QN_RUNNING ? NULL : qn_finish_reason_text(c->finish));
     if (c->stop)
@@ -35,19 +35,19 @@ void form_finish(const struct choice *c, struct strbuf *b) {
         json_write_null(b, "stop_reason");
 }
 
-void form_stream_end(struct gen *g, struct strbuf *b) {
+void format_stream_end(struct gen *g, struct strbuf *b) {
     (void)g;
     strbuf_str(b, "data: [DONE]\n\n");
 }
 
-void form_stream_failed(struct gen *g, const struct problem *p, struct strbuf *b) {
+void format_stream_failed(struct gen *g, const struct problem *p, struct strbuf *b) {
     strbuf_str(b, "data: ");
     problem_json(p, DIALECT_OPENAI, b);
     strbuf_str(b, "\n\n");
-    form_stream_end(g, b);
+    format_stream_end(g, b);
 }
 
-void form_token_text(const struct gen *g, int32_t id, struct strbuf *text) {
+void format_token_text(const struct gen *g, int32_t id, struct strbuf *text) {
     char *found = NULL;
     size_t n = 0;
     const qn_tokenizer *t = g->call->server->tokenizer;
@@ -56,7 +56,7 @@ void form_token_text(const struct gen *g, int32_t id, struct strbuf *text) {
     qn_free(found);
 }
 
-size_t form_characters(const char *text, size_t n) {
+size_t format_characters(const char *text, size_t n) {
     size_t count = 0;
     for (size_t i = 0; i < n; i++) count += (text[i] & 0xc0) != 0x80;
     return count;

@@ -1,6 +1,6 @@
-/* form_completion.c - /v1/completions. */
+/* format_completion.c - /v1/completions. */
 #include "server/conversation.h"
-#include "server/forms.h"
+#include "server/formats.h"
 #include "server/json_write.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ static void write_tops(const struct gen *g, const struct gen_token *t, const str
     json_write_open(b, NULL, '{');
     for (size_t i = 0; i < t->n_top && i < g->n_top; i++) {
         strbuf_clear(&text);
-        form_token_text(g, t->top[i].id, &text);
+        format_token_text(g, t->top[i].id, &text);
         json_write_number(b, strbuf_text(&text), t->top[i].logprob, 9);
     }
     bool listed = false;
@@ -33,7 +33,7 @@ static void write_logprobs(struct choice *c, struct strbuf *b) {
     for (size_t i = 0; i < c->tokens.n; i++) {
         const struct gen_token *t = &c->tokens.items[i];
         strbuf_clear(&text);
-        form_token_text(g, t->id, &text);
+        format_token_text(g, t->id, &text);
         json_write_bytes(b, NULL, strbuf_text(&text), text.n);
         json_write_number(&numbers, NULL, t->logprob, 9);
         if (t->logprob == t->logprob)
@@ -41,7 +41,7 @@ static void write_logprobs(struct choice *c, struct strbuf *b) {
         else
             json_write_null(&tops, NULL);
         json_write_int(&offsets, NULL, (int64_t)c->text_offset);
-        c->text_offset += form_characters(strbuf_text(&text), text.n);
+        c->text_offset += format_characters(strbuf_text(&text), text.n);
     }
     json_write_close(b, ']');
     strbuf_printf(b, ",\"token_logprobs\":[%s],\"top_logprobs\":[%s],\"text_offset\":[%s]}",
@@ -60,24 +60,24 @@ static void write_choice(struct choice *c, struct strbuf *b) {
         write_logprobs(c, b);
     else
         json_write_null(b, "logprobs");
-    form_finish(c, b);
+    format_finish(c, b);
     json_write_close(b, '}');
 }
 
 static void whole(struct gen *g, struct strbuf *b) {
     json_write_open(b, NULL, '{');
-    form_head(g, b, "text_completion");
+    format_head(g, b, "text_completion");
     json_write_open(b, "choices", '[');
     for (size_t i = 0; i < g->n_choices; i++) write_choice(&g->choices[i], b);
     json_write_close(b, ']');
-    form_usage(g, b);
+    format_usage(g, b);
     json_write_close(b, '}');
 }
 
 static void open_chunk(struct gen *g, struct strbuf *b) {
     strbuf_str(b, "data: ");
     json_write_open(b, NULL, '{');
-    form_head(g, b, "text_completion");
+    format_head(g, b, "text_completion");
     json_write_open(b, "choices", '[');
 }
 
@@ -87,7 +87,7 @@ static void delta(struct choice *c, struct strbuf *b) {
     write_choice(c, b);
     json_write_close(b, ']');
     if (g->continuous_usage)
-        form_usage(g, b);
+        format_usage(g, b);
     else if (g->include_usage)
         json_write_null(b, "usage");
     strbuf_str(b, "}\n\n");
@@ -98,18 +98,18 @@ static void end(struct gen *g, struct strbuf *b) {
     if (g->include_usage) {
         open_chunk(g, b);
         json_write_close(b, ']');
-        form_usage(g, b);
+        format_usage(g, b);
         strbuf_str(b, "}\n\n");
     }
-    form_stream_end(g, b);
+    format_stream_end(g, b);
 }
 
-static const struct form form = {
+static const struct format format = {
     .prefix = "cmpl-",
     .whole = whole,
     .delta = delta,
     .end = end,
-    .failed = form_stream_failed,
+    .failed = format_stream_failed,
     .ping = ": ping\n\n",
 };
 
@@ -157,7 +157,7 @@ static int add_prompts(struct gen *g) {
 
 int completion_work(struct call *c) {
     const struct fields *f = &c->fields;
-    TRY(gen_new(c, &form));
+    TRY(gen_new(c, &format));
     struct gen *g = c->gen;
     g->echo = fields_bool(f, F_ECHO, false);
     g->wants_logprobs = fields_has(f, F_LOGPROBS);
