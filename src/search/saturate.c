@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { SEED = 20260 };
+enum { SEED = 20260, MAX_BYTES = 1 << 29 }; /* of cells and keys: a budget, too */
 
 /* A class under its form, or under its cells. */
 struct key {
@@ -159,7 +159,7 @@ static int try_application(struct saturator *s, struct application x) {
     const uint32_t dims[BLOCK_MAX_ARITY] = {classes[x.a].dims, x.has_b ? classes[x.b].dims : 0};
     uint32_t result;
     uint64_t found;
-    if (s->out->n_tried == s->budget) {
+    if (s->out->n_tried == s->budget || s->arena->total_bytes > MAX_BYTES) {
         s->out->complete = false;
         return QN_OK;
     }

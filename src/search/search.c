@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { SUBJECTS = 1 + BLOCK_DIMS };
+enum { SUBJECTS = 1 + BLOCK_DIMS, LOOK_UPS = 1 << 28 }; /* look-ups of forms: a budget, too */
 
 struct search_params search_params_default(void) {
     return (struct search_params){.n_tasks = 1,
@@ -37,15 +37,19 @@ struct searcher {
 
 static int add_subject(struct searcher *s, uint8_t split) {
     struct subject *subject = &s->subjects[s->n_subjects];
-    TRY(forms_new(s->d, &s->forms[s->n_subjects++]));
-    TRY(problem_make(s->d, s->x, &s->params->sizes, split, s->forms[s->n_subjects - 1],
-                     &subject->problem));
+    struct forms *f;
+    TRY(forms_new(s->d, &s->forms[s->n_subjects]));
+    f = s->forms[s->n_subjects++];
+    forms_bound(f, LOOK_UPS);
+    TRY(problem_make(s->d, s->x, &s->params->sizes, split, f, &subject->problem));
     TRY(saturate(s->d, &s->arena, &subject->problem, s->params->max_applications,
                  &subject->saturation));
     s->out->n_states += subject->saturation.classes.n;
     s->out->n_edges += subject->saturation.applications.n;
     s->out->n_applications += subject->saturation.n_tried;
-    s->out->complete = s->out->complete && subject->saturation.complete;
+    const bool spent = form_number(f, 1, 1) == FORM_NONE;
+    s->out->complete = s->out->complete && subject->saturation.complete && !spent;
+    forms_bound(f, LOOK_UPS); /* for the proofs */
     return QN_OK;
 }
 
