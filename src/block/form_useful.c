@@ -5,12 +5,13 @@
  * may be a step on the way to c; what is not useful can be dropped by a search.
  *
  *     one term of p    its factors, sums opened, are among those of a term t of c, p's variables
- * under t's names; where p has summed over a variable, it has all of t's factors with that variable
+ *                      under t's names; where p has summed over a variable, it has all of t's
+ *                      factors with that variable
  *     several          the first gives m and D; then the product is made, and its terms are looked
  *                      up in c
  *
  * Not found: what becomes a term of c by x/x = 1 or by a root's square; and a p whose exponent of
- * an atom is larger than t's. Where names clash, p is kept.
+ * an atom is larger than t's.
  */
 #include "block/form_table.h"
 #include "base/checked.h"
