@@ -33,6 +33,7 @@ struct searcher {
     struct subject *subjects;
     uint32_t n_subjects;
     struct candidates candidates;
+    bool takes_unstable; /* graphs whose sums of exponentials have no maxima */
 };
 
 static int add_subject(struct searcher *s, uint8_t split) {
@@ -97,6 +98,7 @@ static int finish(struct searcher *s, const struct candidate *c) {
     const char *why;
     bool proved;
     TRY(stabilise(s->d, &g.blocks, &g.stable));
+    if (!g.stable && !s->takes_unstable) return QN_OK;
     if (block_graph_verify(&broken, &g.blocks, &s->params->limits) != QN_OK) {
         if (s->out->n_refused++ == 0) s->out->refused = broken;
 
@@ -122,16 +124,6 @@ static int finish_all(struct searcher *s) {
     return QN_OK;
 }
 
-/* If some graphs have maxima for their exponentials, the others go. */
-static void drop_unstable(struct search_result *r) {
-    bool any = false;
-    size_t n = 0;
-    for (size_t i = 0; i < r->graphs.n; i++) any |= r->graphs.items[i].stable;
-    for (size_t i = 0; i < r->graphs.n && any; i++)
-        if (r->graphs.items[i].stable) r->graphs.items[n++] = r->graphs.items[i];
-    if (any) r->graphs.n = n;
-}
-
 /* ---- all together ---- */
 
 static int run(struct searcher *s) {
@@ -141,8 +133,10 @@ static int run(struct searcher *s) {
         TRY((s->params->n_tasks < 2 ? candidates_of_one : candidates_of_two)(
             s->d, &s->subjects[i], i, s->params, &s->candidates, s->out));
     TRY(finish_all(s));
-    drop_unstable(s->out);
-    return QN_OK;
+    if (s->out->graphs.n > 0) return QN_OK;
+    s->takes_unstable = true;
+    s->out->n_refused = s->out->n_unproved = 0;
+    return finish_all(s);
 }
 
 int search(struct diag *d, const struct expr *x, const struct search_params *params,

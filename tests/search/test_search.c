@@ -279,6 +279,18 @@ static void what_it_does_not_know_it_refuses(void **state) {
     }
 }
 
+/* The logarithm of a sum of exponentials changes when they are scaled: it has no stable graph. */
+static void an_unstable_graph_says_so(void **state) {
+    (void)state;
+    struct diag d;
+    struct search_result r;
+    assert_int_equal(search_text(&d, "op f(x[t,n] act) -> y[t]\n  y = log(sum(n: exp(x)))\n", &r),
+                     QN_OK);
+    assert_true(r.graphs.n > 0);
+    assert_false(r.graphs.items[0].stable);
+    search_result_fini(&r);
+}
+
 static void sizes_are_read(void **state) {
     (void)state;
     struct problem_sizes s;
@@ -304,6 +316,7 @@ int main(void) {
         cmocka_unit_test(budgets_are_kept),
         cmocka_unit_test(changed_graphs_are_not_proved),
         cmocka_unit_test(what_it_does_not_know_it_refuses),
+        cmocka_unit_test(an_unstable_graph_says_so),
         cmocka_unit_test(sizes_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
