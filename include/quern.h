@@ -520,9 +520,9 @@ QN_API void qn_op_search_params_init(qn_op_search_params *params);
 QN_API int qn_op_search(const char *path, const qn_op_search_params *params, char **text,
                         qn_error *error);
 
-/* A block graph, drawn: that of the file, or the cheapest one that is found for the file's operator.
- * format: "text" (NULL), "dot", "html" (a page of its own). *text is the caller's: qn_free().
- * Errors: as qn_op_search; QN_EVERIFY for a graph that breaks a rule. */
+/* A block graph, drawn: that of the file, or the cheapest one that is found for the file's
+ * operator. format: "text" (NULL), "dot", "html" (a page of its own). *text is the caller's:
+ * qn_free(). Errors: as qn_op_search; QN_EVERIFY for a graph that breaks a rule. */
 QN_API int qn_op_show(const char *path, const char *format, char **text, qn_error *error);
 
 /* Versions, processor, memory and devices as a JSON object. *json is the caller's: qn_free(). */
