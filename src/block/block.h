@@ -11,6 +11,10 @@
  *   stage    early -> before -> LOOP -> between -> LOOP2 -> after
  *            `early` needs no event; a value of a loop reaches later stages by an accumulator only
  *
+ * Accumulators: ACC_SUM and ACC_MAX add up and compare over all iterations. ACC_ONLINE(a, b) is
+ * sum(exp(a - m) * b) for the largest a, m, of the loop; those of one a share m, which ACC_MAX(a)
+ * gives. It is what keeps sums of exponentials finite; block_prove.c proves it as written here.
+ *
  * The search (src/search) makes blocks; block_read makes them from text. block_verify holds them to
  * the rules; whoever takes a block from outside calls it first.
  */

@@ -252,7 +252,7 @@ static int read_in(struct reader *r) {
 /* "(x, %7)"; an optional operand may be missing. */
 static int read_operands(struct reader *r, struct block_node *n) {
     uint8_t *const to[BLOCK_MAX_ARITY] = {&n->a, &n->b, &n->c};
-    const uint32_t arity = block_op_table[n->op].arity;
+    const uint32_t arity = MIN(block_op_table[n->op].arity, BLOCK_MAX_ARITY);
     for (uint32_t k = 0; k < arity; k++) {
         if (is(r, ")") && k + block_op_optional(n->op) >= arity) break;
         TRY(want(r, k == 0 ? "(" : ","));

@@ -8,8 +8,8 @@
 
 /* ---- dims that all operators share ---- */
 
-/* op_expr.def's dims of one letter, but for k and n. */
-static const char global_dims[] = "tlhivgrepsbqcuw";
+/* op_expr.def's dims of one letter, but for k, n and d. */
+static const char global_dims[] = "tlhivgrepsbqcuwmyx";
 enum { N_GLOBAL = sizeof global_dims - 1, MAX_TUPLE = FORM_INPUT_DIMS, MAX_PARTS = 4 };
 
 static int global_dim(const char *name) {
@@ -17,18 +17,26 @@ static int global_dim(const char *name) {
     return at == NULL ? -1 : (int)(at - global_dims);
 }
 
-/* Elements along a dim; 0: not known, or nothing depends on it. */
-static uint64_t dim_size(const struct kgraph *g, int dim) {
+/* The width of a layer's gated MLP; with experts it is the one that all tokens have beside them. */
+static uint64_t mlp_width(const struct model_spec *s, int layer) {
+    const bool sparse = layer >= 0 && spec_is_sparse(s, (uint32_t)layer);
+    return sparse ? s->experts.shared_width : s->intermediate;
+}
+
+/* Elements along a dim in an operator of a layer; 0: not known, or nothing depends on it. */
+static uint64_t dim_size(const struct kgraph *g, int dim, int layer) {
     const struct model_spec *s = &g->spec;
     switch (global_dims[dim]) {
     case 't': return g->n_rows;
     case 'l': return g->n_logit_rows;
     case 'h': return s->hidden;
-    case 'i': return s->intermediate;
+    case 'i': return mlp_width(s, layer);
     case 'v': return s->vocab;
     case 'g': return s->n_kv_heads;
     case 'r': return s->n_heads / s->n_kv_heads;
     case 'e': return s->head_dim;
+    case 'm': return s->latent.kv_rank;
+    case 'y': return s->latent.v_dim;
     case 's': return g->n_pieces;
     case 'b': return CEIL_DIV(s->hidden, (uint32_t)SQUARES_COLUMNS);
     case 'c': return CEIL_DIV(s->vocab, (uint32_t)LM_BLOCK);
@@ -219,10 +227,20 @@ static int own_dims(struct step *s, const char *name, const uint8_t *dims, uint3
     return QN_OK;
 }
 
-static uint64_t tuple_size(const struct kgraph *g, const struct tuple *t) {
+static uint64_t tuple_size(const struct step *s, const struct tuple *t) {
     uint64_t n = 1;
-    for (int i = 0; i < t->n; i++) n *= dim_size(g, t->at[i]);
+    for (int i = 0; i < t->n; i++) n *= dim_size(s->w->g, t->at[i], s->op->layer);
     return n;
+}
+
+/* What a part of a weight is: its tensor, or stack of tensors, and which elements in which order.
+ */
+static void tell_part(const struct weight_part *p, struct strbuf *out) {
+    strbuf_str(out, p->name);
+    if (p->stack != 0) strbuf_printf(out, " x %u", p->stack);
+    for (size_t i = 0; i < sizeof p->source; i++)
+        if (((const unsigned char *)&p->source)[i] != 0)
+            strbuf_printf(out, " %zu:%02x", i, ((const unsigned char *)&p->source)[i]);
 }
 
 /* ---- arguments ---- */
@@ -243,9 +261,14 @@ static int weight_arg(struct step *s, uint32_t arg, const struct tensor *t) {
         bind_dim(s, a->dims[0], &hidden, 1); /* LINEAR's n without a residual */
     TRY(own_dims(s, a->name, a->dims, a->n_dims, &dims));
     const uint64_t cols = t->n_dims > 1 ? t->shape[1] : 1;
-    if (tuple_size(g, &dims) != p->rows * cols)
+    if (tuple_size(s, &dims) != p->rows * cols)
         return fail_step(s, "has another shape than its weight", a->name);
-    return make_input(s->w, p->name, FORM_REAL, &dims, &s->args[arg]);
+    struct strbuf name = {0};
+    tell_part(p, &name);
+    int rc = strbuf_status(s->w->d, &name);
+    if (rc == QN_OK) rc = make_input(s->w, strbuf_text(&name), FORM_REAL, &dims, &s->args[arg]);
+    strbuf_fini(&name);
+    return rc;
 }
 
 static int value_arg(struct step *s, uint32_t arg, int32_t tensor) {
@@ -314,6 +337,10 @@ static int bind_arg(struct step *s, uint32_t arg, bool weights) {
 static int check_attrs(const struct step *s) {
     const struct model_spec *spec = &s->w->g->spec;
     const struct op_attrs *a = &s->op->attrs;
+    if (spec_is_latent(spec)) /* its heads share one latent, which has other widths */
+        return a->heads == 0 || a->heads == spec->n_heads
+                   ? QN_OK
+                   : fail_step(s, "is not the model's", "heads");
     if (a->heads != 0 && a->heads != spec->n_heads)
         return fail_step(s, "is not the model's", "heads");
     if (a->kv != 0 && a->kv != spec->n_kv_heads) return fail_step(s, "is not the model's", "kv");
@@ -324,7 +351,7 @@ static int check_attrs(const struct step *s) {
 /* ---- outputs ---- */
 
 static bool is_stream_writer(enum op_kind kind) {
-    return kind == OP_EMBED || kind == OP_LINEAR || kind == OP_SPLITK_SUM;
+    return kind == OP_EMBED || kind == OP_LINEAR || kind == OP_SPLITK_SUM || kind == OP_EXPERT_DOWN;
 }
 
 /* Where the graphs are compared, and the value becomes a symbol. */
@@ -442,6 +469,112 @@ static int run_outputs(struct step *s) {
     return QN_OK;
 }
 
+/* ---- operators of which nothing is known ---- */
+
+/* Dims of the outputs of an operator that has no text. Its outputs are functions of its operands
+ * and attributes, and equal operands give equal outputs. */
+static const struct {
+    enum op_kind kind;
+    struct {
+        const char *name, *dims;
+    } out[3];
+} unknown[] = {
+    {OP_QKV_LINEAR, {{"qkv", "tx"}}}, /* of latents: its weight is not three parts */
+    {OP_LATENT_HEADS, {{"q", "tgre"}, {"kv.k", "pge"}, {"kv.v", "pgm"}}},
+    {OP_ROUTER, {{"logits", "tx"}}},
+    {OP_ROUTE, {{"list", "x"}, {"slots", "x"}, {"weight", "tx"}}},
+    {OP_EXPERT_GATE_UP, {{"h", "x"}}},
+    {OP_EXPERT_DOWN, {{"y", "th"}}},
+};
+
+static int find_unknown(enum op_kind kind) {
+    for (size_t i = 0; i < COUNT_OF(unknown); i++)
+        if (unknown[i].kind == kind) return (int)i;
+    return -1;
+}
+
+/* Whether an operator's text is not about what it is here. */
+static bool is_unknown(const struct walk *w, const struct kop *op) {
+    if (op->kind != OP_QKV_LINEAR) return op_expr_text(op->kind) == NULL;
+    return w->g->tensors.items[op->in[QKV_LINEAR_W]].n_parts != 3;
+}
+
+/* All that the outputs depend on, as text: equal texts, equal operands. */
+static int tell_operands(struct step *s, struct strbuf *out) {
+    const struct op_attrs *a = &s->op->attrs;
+    strbuf_str(out, op_name(s->op->kind));
+    for (size_t i = 0; i < sizeof *a; i++)
+        strbuf_printf(out, " %02x", ((const unsigned char *)a)[i]);
+    for (int i = 0; i < s->info.n_in; i++) {
+        const int32_t tensor = s->op->in[i];
+        strbuf_printf(out, " | %d", i);
+        if (tensor == NO_TENSOR) continue;
+        const struct tensor *t = &s->w->g->tensors.items[tensor];
+        const struct tensor_value *v = &s->w->values[tensor];
+        if (t->role == TENSOR_WEIGHT) {
+            for (uint32_t k = 0; k < t->n_parts; k++) {
+                strbuf_char(out, ' ');
+                tell_part(&s->w->g->parts.items[t->first_part + k], out);
+            }
+        } else {
+            if (v->n == 0)
+                return fail_step(s, "is read, and no operator before it has written it",
+                                 s->info.in[i].name);
+            for (uint32_t k = 0; k < v->n; k++) strbuf_printf(out, " %u", v->parts[k].form);
+        }
+    }
+    return strbuf_status(s->w->d, out);
+}
+
+static void dims_of_letters(const char *letters, struct tuple *out) {
+    out->n = 0;
+    for (; *letters != '\0'; letters++)
+        out->at[out->n++] = (uint8_t)(strchr(global_dims, *letters) - global_dims);
+}
+
+/* One output: a symbol of its own; where graphs are compared, it is compared and replaced. */
+static int set_unknown(struct step *s, const char *name, const char *letters, const char *operands,
+                       uint32_t part) {
+    struct expr_out out = {.n_dims = 0};
+    struct strbuf label = {0};
+    char base[EXPR_NAME];
+    const char *part_name, *symbol;
+    struct tuple dims;
+    form_id form;
+    split_name(name, base, &part_name);
+    const int slot = find_slot(s->info.out, s->info.n_out, base);
+    if (slot < 0 || s->op->out[slot] == NO_TENSOR) return QN_OK;
+    snprintf(out.name, sizeof out.name, "%s", name);
+    dims_of_letters(letters, &dims);
+    strbuf_printf(&label, "%s of %s", name, operands);
+    int rc = strbuf_status(s->w->d, &label);
+    if (rc == QN_OK) rc = make_input(s->w, strbuf_text(&label), FORM_REAL, &dims, &form);
+    if (rc == QN_OK && is_cut(s, slot)) {
+        rc = record(s, &out, slot, form, &symbol);
+        if (rc == QN_OK) rc = make_input(s->w, symbol, FORM_REAL, &dims, &form);
+        s->w->first_op = s->index + 1;
+    }
+    strbuf_fini(&label);
+    if (rc != QN_OK) return rc;
+    struct tensor_value *v = &s->w->values[s->op->out[slot]];
+    v->parts[part] = (struct part){form, dims};
+    v->n = MAX(v->n, part + 1);
+    return QN_OK;
+}
+
+static int walk_unknown(struct step *s) {
+    const int row = find_unknown(s->op->kind);
+    struct strbuf operands = {0};
+    if (row < 0)
+        return fail(s->w->d, QN_EVERIFY, "op_expr.def: %s has no meaning", op_name(s->op->kind));
+    int rc = tell_operands(s, &operands);
+    for (int i = 0; i < 3 && unknown[row].out[i].name != NULL && rc == QN_OK; i++)
+        rc = set_unknown(s, unknown[row].out[i].name, unknown[row].out[i].dims,
+                         strbuf_text(&operands), strcmp(unknown[row].out[i].name, "kv.v") == 0);
+    strbuf_fini(&operands);
+    return rc;
+}
+
 /* ---- a graph ---- */
 
 static int expr_of_kind(struct walk *w, enum op_kind kind, const struct expr **out) {
@@ -458,9 +591,10 @@ static int expr_of_kind(struct walk *w, enum op_kind kind, const struct expr **o
 
 static int walk_op(struct walk *w, uint32_t index) {
     struct step s = {.w = w, .index = index, .op = &w->g->ops.items[index]};
-    TRY(expr_of_kind(w, s.op->kind, &s.x));
     op_describe(s.op->kind, &s.info);
     TRY(check_attrs(&s));
+    if (is_unknown(w, s.op)) return walk_unknown(&s);
+    TRY(expr_of_kind(w, s.op->kind, &s.x));
     for (uint32_t i = 0; i < s.x->n_args; i++) TRY(bind_arg(&s, i, false));
     for (uint32_t i = 0; i < s.x->n_args; i++) TRY(bind_arg(&s, i, true));
     return run_outputs(&s);

@@ -290,8 +290,9 @@ RT_FN void rt_boundary_touch(const struct rt *rt, const struct rt_batch *b, uint
 
 /* How long the blocks of a running request last: w->supply, and w->hungry if some request lacks one
  * already. */
-RT_FN void rt_boundary_reckon(const struct rt *rt, struct rt_worker *w, const struct rt_slot *s) {
-    const uint32_t have = s->n_blocks * rt->batch->kv_block;
+RT_FN void rt_boundary_reckon(const struct rt_batch *b, struct rt_worker *w,
+                              const struct rt_slot *s) {
+    const uint32_t have = s->n_blocks * b->kv_block;
     if (have >= s->n_limit - 1) return;
     if (have < s->n_known + 1)
         w->hungry = 1;
@@ -317,7 +318,7 @@ RT_FN int rt_boundary_collect_one(const struct rt *rt, struct rt_worker *w,
     uint32_t todo = s.n_known - s.n_computed;
     uint32_t n_out = todo == 1 ? s.n_known - s.n_prompt : 0;
     if (todo > 1 || n_out <= 1) rt_blocks_computed(rt, slot, s.n_computed);
-    if (s.finish == RT_RUNNING) rt_boundary_reckon(rt, w, &s);
+    if (s.finish == RT_RUNNING) rt_boundary_reckon(b, w, &s);
     int decodes = s.finish == RT_RUNNING && n_out > 0;
     to->n_computed = s.n_computed;
     to->n_known = s.n_known;
@@ -391,7 +392,7 @@ RT_COLD uint32_t rt_boundary_feed(const struct rt *rt, struct rt_worker *w, uint
     rt_blocks_supply(rt);
     w->supply = RT_NONE;
     for (uint32_t i = 0; i < c->n_running; i++)
-        rt_boundary_reckon(rt, w, &rt->batch->slots[rt->running[i]]);
+        rt_boundary_reckon(rt->batch, w, &rt->batch->slots[rt->running[i]]);
     return c->n_running < before ? rt_boundary_decode_rows(rt, w, more) : filled;
 }
 

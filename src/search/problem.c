@@ -223,6 +223,7 @@ static int add_numbers(struct maker *m) {
 
 /* ---- operators ---- */
 
+_Static_assert(N_BLOCK_OPS <= 64, "sets of operators are bits of 64");
 #define BIT(op) (UINT64_C(1) << BLOCK_OP_##op)
 
 /* What may be used because the expression has an operator; 0: the search does not know it. A mask
@@ -232,6 +233,7 @@ static uint64_t ops_for(const struct expr_node *n) {
     case BLOCK_OP_NUMBER:
     case BLOCK_OP_INPUT:
     case BLOCK_OP_SIZE:
+    case BLOCK_OP_GIVEN: /* arguments are there */
     case BLOCK_OP_CAST16: return BIT(CAST16);
     case BLOCK_OP_SELECT:
     case BLOCK_OP_PICK:

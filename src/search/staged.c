@@ -164,6 +164,7 @@ static int compare_edges(const void *a, const void *b) {
 }
 
 static void group_edges(struct staged *g) {
+    if (g->edges.n == 0) return;
     qsort(g->edges.items, g->edges.n, sizeof *g->edges.items, compare_edges);
     for (size_t i = g->edges.n; i-- > 0;) {
         struct staged_node *n = &g->nodes.items[g->edges.items[i].to];

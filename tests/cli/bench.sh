@@ -27,14 +27,14 @@ run 0 bench latency $TINY --input-len 4 --output-len 9 --num-iters 3 --batch-siz
 check 'o[0]["num_iters"] == 3 and o[0]["results"][0]["steps"] == 24'
 refused 2 "num-iters" bench latency $TINY --num-iters 0
 refused 2 "num-iters" bench latency $TINY --num-iters 10001
-# A cache of eight blocks, which two requests need: of four there is no step that all of them share.
+# A cache of four blocks, which one request needs: two share it at first, but there is no step of four.
 # Where the host slept through a run it cannot tell one token's time from another's: again, then.
 crowded() {
     local words=$1 i
     shift
     for i in 1 2 3 4 5; do
         run 0 bench latency $TINY --input-len 16 --output-len 200 --threads 1 \
-            --kv-cache-memory-bytes $((8 * 393216)) "$@"
+            --kv-cache-memory-bytes $((4 * 393216)) "$@"
         grep -qF -- "$words" "$T/out" && return
     done
     die "bench latency $*: not once '$words'"

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -153,7 +154,8 @@ static size_t check_case(qn_engine *e, const char *model, const json_t *c) {
     return i;
 }
 
-static void check_model(const char *name, const char *dtype) {
+/* isa NULL: the best one. False: this processor has no such instruction set. */
+static bool check_model(const char *name, const char *dtype, const char *isa) {
     char dir[200], path[240];
     size_t index, n_compared = 0, n_cases;
     json_t *c;
@@ -163,13 +165,35 @@ static void check_model(const char *name, const char *dtype) {
     assert_non_null(root);
     qn_engine_params p = params_for(dir);
     p.dtype = dtype;
-    qn_engine *e = open_engine(&p);
+    if (isa != NULL) p.isa = isa;
+    qn_engine *e = NULL;
+    qn_error error;
+    const int rc = qn_engine_open(&p, &e, &error);
+    if (rc != QN_OK) json_decref(root);
+    if (rc == QN_EUNSUPPORTED && isa != NULL) return false;
+    if (rc != QN_OK) fail_msg("%s", error.message);
     json_t *cases = json_object_get(root, "cases");
     n_cases = json_array_size(cases);
     json_array_foreach(cases, index, c) n_compared += check_case(e, name, c);
     assert_true(n_cases >= 3 && n_compared >= n_cases * 24 / (dtype ? 1 : 2));
     qn_engine_close(e);
     json_decref(root);
+    return true;
+}
+
+/* What has kernels of its own, on each instruction set. */
+static void test_golden_isas(void **state) {
+    (void)state;
+    static const char *const models[] = {"deepseek-v2-f16", "deepseek-v2-lite", "deepseek-v2-yarn",
+                                         "qwen3-moe"};
+    static const char *const isas[] = {"ref", "avx2", "avx512bf16", "amx"};
+    uint32_t n = 0;
+    for (size_t i = 0; i < 4; i++)
+        for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
+            n += check_model(models[m], NULL, isas[i]);
+            check_model(models[m], "float32", isas[i]);
+        }
+    assert_true(n >= 4); /* ref is everywhere */
 }
 
 static void test_golden(void **state) {
@@ -207,8 +231,8 @@ static void test_golden(void **state) {
         "qwen3-yarn",
     };
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
-        check_model(models[i], NULL);
-        check_model(models[i], "float32");
+        check_model(models[i], NULL, NULL);
+        check_model(models[i], "float32", NULL);
     }
 }
 
@@ -681,14 +705,23 @@ static void test_tokenizer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),          cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_workers),         cmocka_unit_test(test_company),
-        cmocka_unit_test(test_two_engines),     cmocka_unit_test(test_seeds),
-        cmocka_unit_test(test_stop_strings),    cmocka_unit_test(test_stop_ids),
-        cmocka_unit_test(test_cancel),          cmocka_unit_test(test_after_the_end),
-        cmocka_unit_test(test_last_token),      cmocka_unit_test(test_refused_requests),
-        cmocka_unit_test(test_refused_engines), cmocka_unit_test(test_small_cache),
-        cmocka_unit_test(test_dummy),           cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_golden_isas),
+        cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_workers),
+        cmocka_unit_test(test_company),
+        cmocka_unit_test(test_two_engines),
+        cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_stop_ids),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_after_the_end),
+        cmocka_unit_test(test_last_token),
+        cmocka_unit_test(test_refused_requests),
+        cmocka_unit_test(test_refused_engines),
+        cmocka_unit_test(test_small_cache),
+        cmocka_unit_test(test_dummy),
+        cmocka_unit_test(test_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

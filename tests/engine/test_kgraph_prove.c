@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "block/kgraph_prove.h"
 #include "model/family.h"
+#include "model/model.h"
 #include "plan/variant.h"
 
 #include <setjmp.h>
@@ -118,6 +119,89 @@ static void every_cut_is_the_model(void **state) {
             prove_planned(m, &family_qwen3, &specs[i], &devices[k]);
         kgraph_meaning_free(m);
     }
+}
+
+/* Exchanges the matrices of an operator on experts, changes the eps of one on latents: both are
+ * refused. Returns how many there were. */
+static uint32_t break_graph(struct kgraph_meaning *m, const struct kgraph *g) {
+    uint32_t n = 0;
+    for (size_t i = 0; i < g->ops.n; i++) {
+        struct kop *op = &g->ops.items[i];
+        const struct kop right = *op;
+        struct diag d = {0};
+        if (op->kind == OP_EXPERT_GATE_UP) {
+            op->in[GATE_UP_WG] = right.in[GATE_UP_WU];
+            op->in[GATE_UP_WU] = right.in[GATE_UP_WG];
+        } else if (op->kind == OP_LATENT_HEADS) {
+            op->attrs.eps = 1;
+        } else {
+            continue;
+        }
+        assert_int_equal(kgraph_prove(&d, m, g, NULL), QN_EVERIFY);
+        assert_non_null(strstr(d.message, op_name(right.kind)));
+        *op = right;
+        n++;
+    }
+    return n;
+}
+
+/* The golden models, latent attention and experts among them, by the cuts that all of them have. */
+static void golden_models_are_proved(void **state) {
+    (void)state;
+    static const char *const names[] = {"deepseek-v2-f16",
+                                        "deepseek-v2-lite",
+                                        "deepseek-v2-yarn",
+                                        "llama-linear",
+                                        "llama-longrope",
+                                        "llama-yarn",
+                                        "llama2-mha",
+                                        "llama3-rope-parameters",
+                                        "llama3-rope-scaling",
+                                        "mistral",
+                                        "mistral-longrope",
+                                        "mistral-mixed",
+                                        "mistral-window",
+                                        "mistral-yarn",
+                                        "mixtral",
+                                        "mixtral-window",
+                                        "qwen2",
+                                        "qwen2-dynamic",
+                                        "qwen2-mixed",
+                                        "qwen2-moe",
+                                        "qwen2-moe-normed",
+                                        "qwen2-window",
+                                        "qwen3",
+                                        "qwen3-mixed",
+                                        "qwen3-moe",
+                                        "qwen3-moe-all",
+                                        "qwen3-moe-sparse",
+                                        "qwen3-mqa",
+                                        "qwen3-tied",
+                                        "qwen3-yarn"};
+    uint32_t n_broken = 0;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const struct model_options options = {.dummy = true};
+        struct kgraph_meaning *meaning_of = NULL;
+        struct diag d = {0};
+        struct model *m;
+        char dir[100];
+        snprintf(dir, sizeof dir, "tests/golden/models/%s", names[i]);
+        if (model_open(&d, dir, &options, &m) != QN_OK) FAIL("%s", d.message);
+        const uint32_t cuts[] = {0, KGRAPH_CUT_ATTENTION};
+        for (size_t k = 0; k < COUNT_OF(cuts); k++) {
+            struct made graph = {0};
+            int rc = model_build_graph(&d, m, &graph.arena, 1 + 7 * (uint32_t)k, 1, 1000, cuts[k],
+                                       &graph.g);
+            if (rc == QN_OK && k == 0) rc = kgraph_meaning_new(&d, &graph.g, &meaning_of);
+            if (rc == QN_OK) rc = kgraph_prove(&d, meaning_of, &graph.g, NULL);
+            if (rc != QN_OK) FAIL("%s, cuts %x: %s", names[i], cuts[k], d.message);
+            n_broken += break_graph(meaning_of, &graph.g);
+            unmake(&graph);
+        }
+        kgraph_meaning_free(meaning_of);
+        model_free(m);
+    }
+    assert_true(n_broken > 20);
 }
 
 /* ---- planted errors ---- */
@@ -287,9 +371,8 @@ static void a_whole_model_is_quick(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_cut_is_the_model),
-        cmocka_unit_test(planted_errors_are_named),
-        cmocka_unit_test(other_operands_are_refused),
+        cmocka_unit_test(every_cut_is_the_model),   cmocka_unit_test(golden_models_are_proved),
+        cmocka_unit_test(planted_errors_are_named), cmocka_unit_test(other_operands_are_refused),
         cmocka_unit_test(a_whole_model_is_quick),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

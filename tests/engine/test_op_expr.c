@@ -117,7 +117,8 @@ static uint32_t size_of(const struct step *s, const char *name) {
     case 'v': return m->vocab;
     case 'g': return m->n_kv_heads;
     case 'r': return m->n_heads / m->n_kv_heads;
-    case 'e': return m->head_dim;
+    case 'e':
+    case 'd': return m->head_dim;
     case 'p': return (uint32_t)first_rows[SLOTS];
     case 's': return s->t->g.n_pieces;
     case 'b': return n_squares(s);

@@ -1,5 +1,5 @@
 /* Many requests on one engine, by the public interface: what they share, what they take from each
- * other, in which order they run, and how an event loop hears of them. models/tiny on the CPU. */
+ * other, in which order they run, and how an event loop hears of them. On the CPU. */
 #include "engine/engine.h"
 #include "runtime/cpu_backend.h"
 
@@ -10,7 +10,8 @@
 #include <cmocka.h>
 #undef fail
 
-#define TINY "models/tiny"
+#define TINY   "models/tiny"
+#define GOLDEN "tests/golden/models/"
 enum { MOST = 32, TOKENS = 4 };
 
 struct answer {
@@ -209,6 +210,79 @@ static void requests_give_way_and_go_on(void **state) {
         }
 }
 
+/* ---- any schedule ---- */
+
+enum { N_SPECS = 12, N_DRAWN = 30 };
+
+static uint32_t draw(uint64_t *seed, uint32_t n) {
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((*seed >> 33) % n);
+}
+
+/* Request number `spec`: some begin alike, some are sampled. */
+static qn_request *submit_spec(qn_engine *e, uint32_t spec, int32_t priority) {
+    const uint32_t n = 20 + spec * 53 % 170, shared = spec % 3 == 0 ? 0 : n * 3 / 4;
+    const qn_sampling_params s = sampling(5 + spec * 29 % 90, spec);
+    int32_t ids[200];
+    text(ids, shared, 7);
+    text(ids + shared, n - shared, 50 + spec);
+    for (uint32_t i = 0; i < n; i++) ids[i] %= 300;
+    return submit(e, ids, n, &s, priority, 0);
+}
+
+static void run_schedule(uint64_t seed, const struct answer *alone, uint32_t *n_cached,
+                         uint32_t *n_preempted) {
+    qn_engine_params p = params();
+    qn_request *r[N_DRAWN];
+    uint32_t spec[N_DRAWN];
+    bool canceled[N_DRAWN];
+    p.model = GOLDEN "qwen3";
+    p.max_model_len = 320;
+    p.max_num_seqs = 2 + draw(&seed, 8);
+    p.max_num_batched_tokens = 1u << draw(&seed, 8);
+    p.kv_cache_memory_bytes = (5 + draw(&seed, 8)) * (uint64_t)64 * 512; /* at least a request's */
+    p.no_prefix_caching = draw(&seed, 4) == 0;
+    p.max_inter_token_latency_ms = draw(&seed, 2) ? 0.1 : 0;
+    qn_engine *e = open_engine(&p);
+    for (uint32_t i = 0; i < N_DRAWN; i++) {
+        spec[i] = draw(&seed, N_SPECS);
+        r[i] = submit_spec(e, spec[i], (int32_t)draw(&seed, 3));
+        canceled[i] = draw(&seed, 5) == 0;
+        const uint32_t other = draw(&seed, i + 1);
+        if (draw(&seed, 3) == 0) (void)qn_engine_wait(e, (int)draw(&seed, 20), NULL);
+        if (canceled[other]) qn_request_cancel(r[other]);
+    }
+    for (uint32_t i = 0; i < N_DRAWN; i++) {
+        struct answer a;
+        finish(r[i], &a);
+        *n_cached += a.stats.cached_tokens;
+        *n_preempted += a.stats.preemptions;
+        if (a.finish == QN_FINISH_ABORT)
+            assert_true(canceled[i]);
+        else
+            assert_same(&alone[spec[i]], &a);
+    }
+    qn_engine_close(e);
+}
+
+/* With the real kernels: each request has the bits that it has alone. */
+static void schedules_change_no_bit(void **state) {
+    (void)state;
+    const char *runs = getenv("QN_TEST_RUNS");
+    const int n = runs != NULL ? atoi(runs) : 8;
+    uint32_t n_cached = 0, n_preempted = 0;
+    qn_engine_params p = params();
+    p.model = GOLDEN "qwen3";
+    p.max_model_len = 320;
+    p.max_num_seqs = 1;
+    p.no_prefix_caching = 1;
+    qn_engine *e = open_engine(&p);
+    for (uint32_t i = 0; i < N_SPECS; i++) finish(submit_spec(e, i, 0), &answers[0][i]);
+    qn_engine_close(e);
+    for (int i = 0; i < n; i++) run_schedule(31 + (uint64_t)i, answers[0], &n_cached, &n_preempted);
+    assert_true(n < 8 || (n_cached > 0 && n_preempted > 0));
+}
+
 /* ---- order ---- */
 
 /* One place: priority first, then the spaces in turns, then arrival. */
@@ -308,6 +382,7 @@ int main(void) {
         cmocka_unit_test(prompts_that_begin_alike_are_computed_once),
         cmocka_unit_test(spaces_share_nothing),
         cmocka_unit_test(requests_give_way_and_go_on),
+        cmocka_unit_test(schedules_change_no_bit),
         cmocka_unit_test(the_queue_is_fair),
         cmocka_unit_test(the_queue_is_bounded),
         cmocka_unit_test(an_event_loop_hears_of_output),

@@ -497,6 +497,26 @@ static void test_budget(void **state) {
     free(t.program);
 }
 
+/* ---- memory ---- */
+
+/* What 1,024 requests of 32,000 positions take beside weights, cache and activations. */
+static void test_memory_of_many(void **state) {
+    (void)state;
+    struct diag d = {0};
+    struct gen_graph g = gen_chain(2);
+    struct gen_limits limits = {1, PROG_MAX_SEQS, 32000, 64};
+    struct prog_header *p = gen_program(&g, 1, &limits);
+    for (int separate = 0; separate < 2; separate++) {
+        struct rt_memory m;
+        const struct rt_options o = {
+            .n_kv_blocks = 6000, .prefix_cache = true, .separate = separate != 0};
+        EXPECT_OK(&d, rt_memory_plan(&d, p, &o, &m));
+        assert_in_range(m.state_bytes + m.mail_bytes, (uint64_t)PROG_MAX_SEQS * 32000 * 8,
+                        (uint64_t)700000000);
+    }
+    free(p);
+}
+
 /* ---- random schedules ---- */
 
 static uint32_t draw(uint64_t *seed, uint32_t n) {
@@ -555,6 +575,7 @@ int main(void) {
         cmocka_unit_test(test_priority),
         cmocka_unit_test(test_short_beside_long),
         cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_memory_of_many),
         cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
