@@ -315,8 +315,8 @@ typedef struct qn_sampling_params {
     int include_stop_str_in_output; /* the stop string, or the stop token's text, ends the text */
     uint32_t logprobs; /* most likely tokens to list beside each output token, at most the engine's
                         * max_logprobs; CPU only */
-    int has_prompt_logprobs;  /* 1: log-probabilities of the prompt's tokens, too; CPU only */
-    uint32_t prompt_logprobs; /* ... and so many most likely ones beside each */
+    int has_prompt_logprobs;         /* 1: log-probabilities of the prompt's tokens, too */
+    uint32_t prompt_logprobs;        /* ... and so many most likely ones beside each; CPU only */
     const qn_logit_bias *logit_bias; /* [n_logit_bias] added to the logits of tokens; CPU only */
     size_t n_logit_bias;
     int structured_kind;         /* QN_STRUCTURED_...: what the whole output must be; CPU only. It

@@ -53,7 +53,7 @@ struct backend {
     enum prog_target target;
     bool traces;      /* fills config.trace */
     bool makes_dummy; /* open with weights NULL makes them up where they are wanted */
-    bool lists_top;   /* has rt_request.n_top, n_scored and rt_extras */
+    bool lists_top;   /* has rt_request.n_top and rt_extras */
     /* QN_OK, or QN_EUNSUPPORTED/QN_EDEVICE with what is missing. */
     int (*available)(struct diag *d);
     /* Errors: QN_EUNSUPPORTED (the isa). */

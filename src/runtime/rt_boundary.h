@@ -424,6 +424,14 @@ RT_FN void rt_boundary_post_tokens(const struct rt *rt, uint32_t n) {
     }
 }
 
+/* The scores of a prompt, with the request's first token. */
+RT_COLD void rt_boundary_post_scores(const struct rt *rt, uint32_t slot) {
+    const struct rt_request *q = &rt->batch->requests[slot];
+    const uint64_t at = (uint64_t)slot * rt->batch->max_model_len + q->n_prompt - q->n_scored;
+    for (uint32_t i = 0; i < q->n_scored; i++)
+        rt->out_logprobs[at + i] = rt->batch->logprobs[at + i];
+}
+
 /* Triggers the start event of the iteration that was published last. */
 RT_FN void rt_boundary_start(const struct rt *rt, struct rt_worker *w) {
     const struct rt_control *c = rt->control;
@@ -443,7 +451,11 @@ RT_COLD void rt_boundary_post(const struct rt *rt, struct rt_worker *w) {
     if (w->owes_start) rt_boundary_start(rt, w);
     w->owes_post = w->n_news = 0;
     if (n > 0) {
-        if (rt->out_tokens) rt_boundary_post_tokens(rt, n);
+        if (rt->out_tokens) {
+            rt_boundary_post_tokens(rt, n);
+            for (uint32_t i = 0; rt->control->n_steady == 0 && i < n; i++)
+                if (rt->news[i].n_out == 1) rt_boundary_post_scores(rt, rt->news[i].slot);
+        }
         rt_host_fence_release();
     }
     for (uint32_t i = 0; i < n; i++) {

@@ -124,6 +124,22 @@ printf '{"prompt": "Once"}\n{"prompt": "Once", "prompt_logprobs": 0}\n' >"$T/in"
 run 1 generate "$T/poisoned" -q --prompts-file "$T/in" --format json
 check 'len(o) == 2 and all("not numbers" in x["error"]["message"] for x in o)'
 
+# Prompts that begin alike are computed once, blocks run out, the bound on a step changes nothing.
+for i in $(seq 6); do
+    echo "{\"prompt_ids\": [$(seq -s, 100 299), $i]}"
+done >"$T/in"
+run 0 generate $TINY --prompts-file "$T/in" --max-tokens 100 --ignore-eos --temperature 0 --format json \
+    --no-enable-prefix-caching
+ids <"$T/out" >"$T/want"
+check 'all(x["stats"]["cached_tokens"] == 0 and x["stats"]["preemptions"] == 0 for x in o)'
+run 0 generate $TINY --prompts-file "$T/in" --max-tokens 100 --ignore-eos --temperature 0 --format json \
+    --kv-cache-memory-bytes $((7 * 393216)) --max-model-len 320 --max-inter-token-latency-ms 1
+ids <"$T/out" >"$T/have"
+cmp "$T/want" "$T/have" || die "shared blocks change the output"
+check 'sum(x["stats"]["cached_tokens"] for x in o) == 5 * 192'
+grep -q "960 of 1206 prompt tokens cached" "$T/err" || die "the cached tokens are not reported"
+run 2 generate $TINY --prompt x --max-inter-token-latency-ms -1
+
 # A batch that is stopped leaves whole lines.
 for i in $(seq 400); do echo "{\"prompt\": \"Once $i\"}"; done >"$T/in"
 for signal in KILL TERM; do

@@ -140,6 +140,7 @@ struct request {
     uint64_t seed;
     uint32_t n_stop, min_tokens; /* without a stop id nothing but the length ends it */
     int32_t stop;
+    uint32_t n_scored;
 };
 
 struct result {
@@ -147,6 +148,7 @@ struct result {
     int32_t ids[MAX_OUT];
     float logprobs[MAX_OUT];
     uint32_t n_cached, n_preempted;
+    float scores[MAX_OUT]; /* [n_scored] */
 };
 
 static inline int submit(struct diag *d, struct rig *r, const struct request *q, uint32_t *slot) {
@@ -155,6 +157,7 @@ static inline int submit(struct diag *d, struct rig *r, const struct request *q,
                                  .n_stop = q->n_stop,
                                  .stop = {q->stop},
                                  .min_tokens = q->min_tokens,
+                                 .n_scored = q->n_scored,
                                  .sampling = {.temperature = q->temperature,
                                               .top_p = q->temperature > 0 ? 0.9f : 1,
                                               .top_k = q->temperature > 0 ? 50 : 0,
@@ -173,6 +176,7 @@ static inline int collect(struct diag *d, struct rig *r, uint32_t slot, struct r
         if (view.finish != RT_RUNNING) {
             memset(out, 0, sizeof *out);
             out->n = view.n_out < MAX_OUT ? view.n_out : MAX_OUT;
+            memcpy(out->scores, view.scored, view.n_scored * sizeof *out->scores);
             out->n_cached = view.n_cached;
             out->n_preempted = view.n_preempted;
             memcpy(out->ids, view.tokens, out->n * sizeof *out->ids);

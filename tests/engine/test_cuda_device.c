@@ -267,6 +267,28 @@ static void test_same_from_shared_blocks(void **state) {
     assert_true(n_cached >= 16 * (N - 1) && n_preempted > 0);
 }
 
+/* The log-probabilities of a prompt's tokens are those that they have as output, beside requests
+ * that decode. */
+static void test_prompt_is_scored(void **state) {
+    (void)state;
+    enum { N_PROMPT = 9, N_OUT = 11 };
+    need_gpu();
+    struct rig_options o = {.dir = ANY, .n_slots = 3, .max_len = 48, .options = "kv-block=16"};
+    struct request q[2] = {made_up(5, N_PROMPT, N_OUT, 256, 0.7f), made_up(6, 3, 8, 256, 0)};
+    struct result given, both[2];
+    struct rig r;
+    open_well(&backend_cuda, &o, &r);
+    generate(&r, q, 1, &given);
+    memcpy(q[0].prompt + N_PROMPT, given.ids, N_OUT * sizeof *given.ids);
+    q[0].n_prompt = N_PROMPT + N_OUT;
+    q[0].n_scored = N_OUT;
+    q[0].max_tokens = 3;
+    generate(&r, q, 2, both);
+    rig_close(&r);
+    assert_int_equal(both[0].n, 3);
+    assert_memory_equal(both[0].scores, given.logprobs, N_OUT * sizeof *given.logprobs);
+}
+
 /* Nothing is a multiple of a tile: 360 rows of QKV, 264 and 328 columns, heads of 72 in a group of
  * three, a vocabulary of 331. */
 #define ODD_SHAPE                                                                                  \
@@ -923,6 +945,7 @@ int main(void) {
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_mixed_windows),
         cmocka_unit_test(test_same_from_shared_blocks),
+        cmocka_unit_test(test_prompt_is_scored),
     };
     const char *only = getenv("QN_TEST");
     if (only != NULL) cmocka_set_test_filter(only);

@@ -611,10 +611,16 @@ static void test_separate_mail(void **state) {
     assert_true(va.n_out == 5 && tokens_follow(&va, 9, 1));
     assert_true(vb.n_out == 7 && tokens_follow(&vb, 3, 2));
     assert_true((const char *)va.tokens >= mail && (const char *)va.tokens < mail + m.mail_bytes);
-    struct rt_request q = make_request(2, 1);
-    q.n_scored = 1;
-    EXPECT_FAIL(&d, QN_EUNSUPPORTED, "n_scored",
-                mailbox_submit(&d, &sim.core.mailbox, &q, (int32_t[]){1, 2}, &a));
+    EXPECT_OK(&d, mailbox_release(&d, &sim.core.mailbox, a));
+    struct rt_request q = make_request(9, 4);
+    int32_t prompt[9];
+    q.n_scored = 8;
+    fill_prompt(prompt, 9, 5);
+    EXPECT_OK(&d, mailbox_submit(&d, &sim.core.mailbox, &q, prompt, &a));
+    EXPECT_OK(&d, task_sim_run(&d, &sim));
+    EXPECT_OK(&d, mailbox_poll(&d, &sim.core.mailbox, a, &va));
+    assert_true(va.n_out == 4 && tokens_follow(&va, 9, 5) && va.n_scored == 8);
+    assert_true(scores_follow(&va, 9, 5));
     task_sim_close(&sim);
     free(state_block);
     free(mail);
