@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* What a rule begins with while it has not been made. */
@@ -68,6 +69,7 @@ static uint32_t between(struct class_maker *c, const uint8_t *low, const uint8_t
     static const uint8_t least[] = {0x80, 0x80, 0x80, 0x80}, most[] = {0xbf, 0xbf, 0xbf, 0xbf};
     struct maker *m = c->m;
     if (at == n) return c->tails[0];
+    assert(at < n && n <= 4);
     const uint32_t left = n - at - 1;
     const bool whole_low = memcmp(low + at + 1, least, left) == 0;
     const bool whole_high = memcmp(high + at + 1, most, left) == 0;

@@ -112,6 +112,7 @@ static uint32_t take_hex(struct reader *r, uint32_t n) {
 
 static uint32_t take_char(struct reader *r) {
     size_t n;
+    if (r->at == r->n) return (uint32_t)refuse(r, QN_EINVAL, "nothing more");
     if (take(r, "\\")) {
         for (size_t i = 0; i < COUNT_OF(escapes); i++)
             if (r->at < r->n && peek(r) == escapes[i].letter) {

@@ -93,8 +93,13 @@ uint32_t expr_rule_new(struct exprs *x, const char *name) {
                    EXPR_RULES_MAX);
     if (x->rc != QN_OK || !is_well(x, ARRAY_RESERVE(x->d, &x->rules, x->rules.n + 1))) return 0;
     if (name) {
-        rule.name = strndup(name, EXPR_NAME_MAX);
-        if (!rule.name) is_well(x, fail_nomem(x->d, EXPR_NAME_MAX, "a rule"));
+        const size_t n = strnlen(name, EXPR_NAME_MAX);
+        rule.name = calloc(n + 1, 1);
+        if (!rule.name) {
+            x->rc = fail_nomem(x->d, n, "a rule");
+            return 0;
+        }
+        memcpy(rule.name, name, n);
     }
     x->rules.items[x->rules.n] = rule;
     return (uint32_t)x->rules.n++;
@@ -127,6 +132,10 @@ struct check {
     uint32_t named; /* the rule with a name that is being looked at */
 };
 
+static const uint32_t *children_of(const struct exprs *x, const struct expr *e) {
+    return e->first < x->children.n ? x->children.items + e->first : NULL;
+}
+
 static const char *name_of(const struct check *c, uint32_t rule) {
     const char *own = c->x->rules.items[rule].name;
     const char *other = c->x->rules.items[c->named].name;
@@ -147,7 +156,7 @@ static bool rule_is_nullable(struct check *c, uint32_t rule);
 /* Whether e may be the empty text. Looks at all that it may begin with. */
 static bool is_nullable(struct check *c, uint32_t expr) {
     const struct expr e = c->x->items.items[expr];
-    const uint32_t *child = c->x->children.items + e.first;
+    const uint32_t *child = children_of(c->x, &e);
     bool yes = e.kind == EXPR_SEQ || (e.kind == EXPR_REPEAT && e.least == 0) ||
                (e.kind == EXPR_BYTES && e.n == 0);
     if (!enter(c)) return false;
@@ -179,7 +188,7 @@ static bool rule_is_nullable(struct check *c, uint32_t rule) {
  * then, since another way into it may find one. */
 static bool can_end(struct check *c, uint32_t expr) {
     const struct expr e = c->x->items.items[expr];
-    const uint32_t *child = c->x->children.items + e.first;
+    const uint32_t *child = children_of(c->x, &e);
     bool yes = e.kind == EXPR_SEQ || e.kind == EXPR_BYTES || (e.kind == EXPR_CLASS && e.n > 0) ||
                (e.kind == EXPR_REPEAT && e.least == 0);
     if (!enter(c)) return false;

@@ -22,7 +22,10 @@ static void choice_list(struct exprs *x, const json_t *list) {
         exprs_fail(x, n > GRAMMAR_MAX_CHOICES ? QN_ELIMIT : QN_EINVAL,
                    "choice: want an array of 1 to %d strings", GRAMMAR_MAX_CHOICES);
     uint32_t *each = calloc(n + 1, sizeof *each);
-    if (!each) exprs_fail(x, QN_ENOMEM, "choice");
+    if (!each) {
+        exprs_fail(x, QN_ENOMEM, "choice");
+        return;
+    }
     for (size_t i = 0; i < n && x->rc == QN_OK; i++) {
         const json_t *one = json_array_get(list, i);
         if (json_string_length(one) == 0)

@@ -15,12 +15,16 @@ static uint32_t regex(struct exprs *x, const char *text) {
 
 /* ---- rules -------------------------------------------------------------------------------- */
 
+#define HEX "[0-9a-fA-F]"
+#define CHAR_REGEX                                                                                 \
+    "[^\"\\\\\\x00-\\x1f\\x7f]|\\\\([\"\\\\/bfnrt]|u([0-9a-ce-fA-CE-F]" HEX "{3}|[dD]([0-7]" HEX   \
+    "{2}|[89abAB]" HEX "{2}\\\\u[dD][c-fC-F]" HEX "{2})))"
+
 /* Texts of the rules that are regular. An escaped surrogate comes with its other half. */
 static const char *const rule_texts[N_TEXT_RULES] = {
     [TEXT_SPACE] = "( |\\r?\\n[ \\t]{0,64})?",
-    [TEXT_CHAR] = "[^\"\\\\\\x00-\\x1f\\x7f]|\\\\([\"\\\\/bfnrt]|u([0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|"
-                  "[dD]([0-7][0-9a-fA-F]{2}|[89abAB][0-9a-fA-F]{2}\\\\u[dD][c-fC-F][0-9a-fA-F]"
-                  "{2})))",
+    [TEXT_CHAR] = CHAR_REGEX,
+    [TEXT_ESCAPED] = "\\\\([\"\\\\bfnrt]|u00([01][0-9a-f]|7f))",
     [TEXT_INTEGER] = "-?(0|[1-9][0-9]*)",
     [TEXT_NUMBER] = "-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][-+]?[0-9]+)?",
 };
@@ -154,6 +158,18 @@ static uint32_t unlike_heads(struct json_text *j, struct names s, struct charset
     return all;
 }
 
+/* One character that is none of `heads`. */
+static uint32_t other_chars(struct json_text *j, struct charset *heads) {
+    bool has_special = false;
+    for (uint32_t i = 0; i < heads->n; i++) /* each is one character so far */
+        has_special |= charset_has(&regex_json_special, heads->items[i].low);
+    charset_sort(heads);
+    charset_invert(heads);
+    if (has_special) return regex_json_class(j->x, heads);
+    charset_remove(heads, &regex_json_special);
+    return EXPR_ALT_OF(j->x, expr_class(j->x, heads), json_rule(j, TEXT_ESCAPED));
+}
+
 static uint32_t unlike(struct json_text *j, struct names s) {
     struct exprs *x = j->x;
     const uint32_t quote = expr_text(x, "\"");
@@ -165,9 +181,7 @@ static uint32_t unlike(struct json_text *j, struct names s) {
         return (uint32_t)exprs_fail(x, heads ? QN_ELIMIT : QN_ENOMEM, "the name of a property");
     }
     uint32_t all = unlike_heads(j, s, heads, expr_list(x, EXPR_ALT, NULL, 0));
-    charset_sort(heads);
-    charset_invert(heads);
-    const uint32_t others = regex_json_class(x, heads);
+    const uint32_t others = other_chars(j, heads);
     const uint32_t any = expr_repeat(x, json_rule(j, TEXT_CHAR), 0, EXPR_NO_LIMIT);
     free(heads);
     all = EXPR_ALT_OF(x, all, EXPR_SEQ_OF(x, others, any, quote));

@@ -9,8 +9,9 @@
 
 /* Rules that are made when they are first wanted. */
 enum json_rule {
-    TEXT_SPACE, /* nothing, a space, or the end of a line and how the next one is indented */
-    TEXT_CHAR,  /* one character of a string */
+    TEXT_SPACE,   /* nothing, a space, or the end of a line and how the next one is indented */
+    TEXT_CHAR,    /* one character of a string */
+    TEXT_ESCAPED, /* one that must be escaped, in a short form or as a code */
     TEXT_STRING,
     TEXT_INTEGER,
     TEXT_NUMBER,

@@ -13,6 +13,9 @@ enum {
 /* state.plain: how many characters of a plain token may come, plus 1. */
 enum state_plain { PLAIN_UNKNOWN = 0, PLAIN_ALL = VOCAB_PLAIN_MAX + 1, PLAIN_MIXED = 255 };
 
+/* state.after of a state that plain characters lead away from to several states. */
+#define AFTER_MIXED UINT32_MAX
+
 struct matcher {
     const struct vocab *vocab; /* NULL: bytes only */
     const int32_t *ends;
@@ -153,15 +156,27 @@ static int form_leads(struct diag *d, struct matcher *m, uint32_t from,
     return QN_OK;
 }
 
+/* Where all plain characters lead from a state; AFTER_MIXED: to several states. */
+static int after_plain(struct diag *d, struct matcher *m, uint32_t state, uint32_t *to) {
+    bool same = true;
+    *to = m->states.items[state].after;
+    if (*to != STATE_UNKNOWN) return QN_OK;
+    for (size_t i = 0; i < COUNT_OF(plain_forms) && same; i++)
+        TRY(form_leads(d, m, state, &plain_forms[i], 0, to, &same));
+    if (!same) *to = AFTER_MIXED;
+    m->states.items[state].after = *to;
+    return QN_OK;
+}
+
 /* How long plain tokens may be in a state, if all plain characters lead to the same states. */
 static int count_plain(struct diag *d, struct matcher *m, uint32_t state, uint8_t *plain) {
+    *plain = PLAIN_ALL;
     for (uint32_t n = 0; n < VOCAB_PLAIN_MAX; n++) {
-        uint32_t to = STATE_UNKNOWN;
-        bool same = true;
-        for (size_t i = 0; i < COUNT_OF(plain_forms) && same; i++)
-            TRY(form_leads(d, m, state, &plain_forms[i], 0, &to, &same));
-        *plain = !same ? PLAIN_MIXED : to == STATE_DEAD ? (uint8_t)(n + 1) : PLAIN_ALL;
-        if (!same || to == STATE_DEAD || to == state) return QN_OK;
+        uint32_t to;
+        TRY(after_plain(d, m, state, &to));
+        if (to == AFTER_MIXED) *plain = PLAIN_MIXED;
+        if (to == STATE_DEAD) *plain = (uint8_t)(n + 1);
+        if (to == AFTER_MIXED || to == STATE_DEAD || to == state) return QN_OK;
         state = to;
     }
     return QN_OK;

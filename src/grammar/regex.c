@@ -35,6 +35,7 @@ static bool take(struct reader *r, const char *word) {
 
 static uint32_t take_char(struct reader *r) {
     size_t n;
+    if (r->at == r->n) return (uint32_t)refuse(r, QN_EINVAL, "nothing more");
     const uint32_t c = char_read(r->text + r->at, r->n - r->at, &n);
     r->at += n;
     return c;
@@ -149,24 +150,25 @@ static void take_class(struct reader *r, struct charset *s) {
     if (s->n == 0) refuse(r, QN_EINVAL, "no character is in this class");
 }
 
+const struct charset regex_json_special = {
+    .items = {{0, 0x1f}, {'"', '"'}, {'\\', '\\'}, {0x7f, 0x7f}}, .n = 4};
+
 uint32_t regex_json_class(struct exprs *x, const struct charset *set) {
     static const struct {
         char is;
         const char *text;
     } short_forms[] = {{'"', "\\\""}, {'\\', "\\\\"}, {'\b', "\\b"}, {'\f', "\\f"},
                        {'\n', "\\n"}, {'\r', "\\r"},  {'\t', "\\t"}};
-    static const struct charset special = {
-        .items = {{0, 0x1f}, {'"', '"'}, {'\\', '\\'}, {0x7f, 0x7f}}, .n = 4};
     uint32_t list[40], n = 0;
     struct charset *plain = malloc(sizeof *plain);
     if (!plain) return (uint32_t)exprs_fail(x, QN_ENOMEM, "a class of characters");
     *plain = *set;
-    charset_remove(plain, &special);
+    charset_remove(plain, &regex_json_special);
     if (plain->n > 0) list[n++] = expr_class(x, plain);
     free(plain);
     for (uint32_t c = 0; c <= 0x7f; c++) {
         char text[8];
-        if (!charset_has(&special, c) || !charset_has(set, c)) continue;
+        if (!charset_has(&regex_json_special, c) || !charset_has(set, c)) continue;
         snprintf(text, sizeof text, "\\u%04x", c);
         for (size_t i = 0; i < COUNT_OF(short_forms); i++)
             if ((uint32_t)short_forms[i].is == c)

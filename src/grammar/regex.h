@@ -26,6 +26,8 @@ struct regex_form {
 int regex_read(struct exprs *x, const char *text, size_t n, const struct regex_form *form,
                uint32_t *expr);
 
+/* Characters that a JSON string holds escaped only. */
+extern const struct charset regex_json_special;
 /* A sorted set of characters, as a JSON string holds them. */
 uint32_t regex_json_class(struct exprs *x, const struct charset *set);
 

@@ -149,18 +149,19 @@ const json_t *schema_target(struct schema *s, const json_t *ref) {
 /* A target is a rule, which is made once. */
 static uint32_t ref_expr(struct schema *s, const json_t *schema) {
     const json_t *target = schema_target(s, json_object_get(schema, "$ref"));
+    const uintptr_t key = (uintptr_t)target;
     uint64_t rule;
     if (!target) return 0;
     if (schema_has_others(schema, "$ref")) {
         const json_t *merged = schema_merge(s, target, without(s, schema, "$ref"));
         return merged ? schema_expr(s, merged) : 0;
     }
-    if (map_find(&s->refs, &target, sizeof target, &rule)) return expr_call(s->x, (uint32_t)rule);
+    if (map_find(&s->refs, &key, sizeof key, &rule)) return expr_call(s->x, (uint32_t)rule);
     rule = expr_rule_new(s->x, json_string_value(json_object_get(schema, "$ref")));
     if (s->x->rc != QN_OK) return 0;
-    s->targets.items[s->targets.n] = target; /* schema_read has made room */
+    s->targets.items[s->targets.n] = key; /* schema_read has made room */
     s->x->rc =
-        map_put(s->x->d, &s->refs, &s->targets.items[s->targets.n++], sizeof target, rule, NULL);
+        map_put(s->x->d, &s->refs, &s->targets.items[s->targets.n++], sizeof key, rule, NULL);
     const size_t before = s->n_place;
     char kept[sizeof s->place];
     memcpy(kept, s->place, sizeof kept);

@@ -33,9 +33,9 @@ struct schema {
     struct exprs *x;
     struct json_text json;
     const json_t *root;
-    json_t *made;                  /* array of the schemas that merging has made */
-    struct map refs;               /* target's address -> rule */
-    ARRAY(const json_t *) targets; /* the keys of refs */
+    json_t *made;             /* array of the schemas that merging has made */
+    struct map refs;          /* target's address -> rule */
+    ARRAY(uintptr_t) targets; /* the keys of refs */
     uint32_t n_visits, depth;
     char place[512]; /* a JSON pointer */
     size_t n_place;

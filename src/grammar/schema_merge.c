@@ -193,11 +193,10 @@ const json_t *schema_merge(struct schema *s, const json_t *a, const json_t *b) {
         const struct merge *m = find_merge(key);
         json_t *own = json_object_get(out, key);
         json_t *merged = own ? m->values(s, m, own, value) : json_incref(value);
-        if (!merged || s->x->rc != QN_OK) {
-            json_decref(merged);
-            return NULL;
-        }
-        json_object_set_new(out, key, merged);
+        if (s->x->rc == QN_OK && json_object_set_new(out, key, json_incref(merged)) != 0)
+            schema_refuse(s, QN_ENOMEM, key, "out of memory");
+        json_decref(merged);
+        if (s->x->rc != QN_OK) return NULL;
     }
     return out;
 }

@@ -292,27 +292,37 @@ static void make_rests(struct schema *s, const struct object *o, uint32_t *rests
     }
 }
 
-/* The pairs of an object: one of those up to the first required one is the first that is there. */
-static uint32_t pairs_expr(struct schema *s, const struct object *o) {
+/* The pairs of an object: one of those up to the first required one is the first that is there.
+ * rests[n + 1], firsts[n + 1]: room. */
+static uint32_t pairs_in(struct schema *s, const struct object *o, uint32_t *rests,
+                         uint32_t *firsts) {
     struct exprs *x = s->x;
     const size_t n = o->items.n;
-    uint32_t *rests = calloc(n + 1, sizeof *rests), *firsts = calloc(n + 2, sizeof *firsts);
-    uint32_t n_firsts = 0, all = 0;
+    uint32_t n_firsts = 0;
     bool needed = false;
-    if (!rests || !firsts) exprs_fail(x, QN_ENOMEM, "the properties of a schema");
-    if (x->rc == QN_OK) make_rests(s, o, rests);
+    make_rests(s, o, rests);
     const uint32_t space = json_rule(&s->json, TEXT_SPACE);
     for (size_t i = 0; i < n && !needed && x->rc == QN_OK; i++) {
         firsts[n_firsts++] = EXPR_SEQ_OF(x, o->items.items[i].pair, rests[i + 1], space);
         needed = o->items.items[i].required;
     }
-    if (!needed && o->has_other && x->rc == QN_OK)
-        firsts[n_firsts++] = EXPR_SEQ_OF(x, o->other, rests[n], space);
-    if (x->rc == QN_OK) all = expr_list(x, EXPR_ALT, firsts, n_firsts);
-    if (n_firsts == 0) all = expr_text(x, "");
+    if (!needed && o->has_other) firsts[n_firsts++] = EXPR_SEQ_OF(x, o->other, rests[n], space);
+    if (n_firsts == 0) return expr_text(x, "");
+    const uint32_t all = expr_list(x, EXPR_ALT, firsts, n_firsts);
+    return needed ? all : expr_repeat(x, all, 0, 1);
+}
+
+static uint32_t pairs_expr(struct schema *s, const struct object *o) {
+    uint32_t *rests = calloc(o->items.n + 1, sizeof *rests);
+    uint32_t *firsts = calloc(o->items.n + 1, sizeof *firsts);
+    uint32_t all = 0;
+    if (rests && firsts)
+        all = pairs_in(s, o, rests, firsts);
+    else
+        exprs_fail(s->x, QN_ENOMEM, "the properties of a schema");
     free(rests);
     free(firsts);
-    return needed ? all : expr_repeat(x, all, 0, 1);
+    return all;
 }
 
 static uint32_t object_expr(struct schema *s, const json_t *schema) {

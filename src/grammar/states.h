@@ -20,8 +20,9 @@ struct state {
     uint32_t first, n; /* threads */
     uint64_t hash;
     bool accepts;
-    uint8_t plain; /* enum state_plain, or characters; matcher.c's */
-    uint16_t mask; /* slot of its mask + 1; 0: none; matcher.c's */
+    uint32_t after; /* where all plain characters lead; matcher.c's */
+    uint8_t plain;  /* enum state_plain, or characters; matcher.c's */
+    uint16_t mask;  /* slot of its mask + 1; 0: none; matcher.c's */
 };
 
 struct frame {

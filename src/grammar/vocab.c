@@ -83,7 +83,7 @@ static int make_trie(struct diag *d, const struct vocab *v, struct vocab_trie *t
     int32_t before = -1;
     for (uint32_t i = 0; i < t->n_ids; before = t->ids[i++])
         n += length_of(v, t->ids[i]) - common(v, before, t->ids[i]);
-    t->nodes = malloc((n + 1) * sizeof *t->nodes);
+    t->nodes = calloc(n + 1, sizeof *t->nodes);
     if (!t->nodes) return fail_nomem(d, (n + 1) * sizeof *t->nodes, "the vocabulary's texts");
     before = -1;
     for (uint32_t i = 0; i < t->n_ids; before = t->ids[i++]) {

@@ -134,7 +134,7 @@ static uint32_t finish_of(const struct mailbox *m, uint32_t slot) {
 
 static void put_extras(const struct rt_lists *lists, uint32_t slot, uint32_t n_biases,
                        const struct rt_extras *extras) {
-    if (n_biases > 0)
+    if (n_biases > 0 && extras != NULL)
         memcpy(lists->biases + (uint64_t)slot * RT_MAX_BIASES, extras->biases,
                n_biases * sizeof *extras->biases);
     lists->guides[slot] = extras ? extras->guide : (struct rt_guide){0};

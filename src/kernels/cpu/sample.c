@@ -89,6 +89,13 @@ static void end_early(const struct row *r) {
     rt_append(b, r->index, r->slot, &slot, 0, 1);
 }
 
+/* What chooses the tokens that may come; NULL: all may. */
+static const struct rt_guide *guide_of(const struct rt_batch *b, uint32_t slot) {
+    const struct rt_lists *lists = b->lists;
+    if (lists == NULL || lists->guides == NULL || lists->guides[slot].mask == NULL) return NULL;
+    return &lists->guides[slot];
+}
+
 /* The next token; -1: none can come. */
 static int32_t choose(const struct cpu_isa *isa, const struct row *r, struct sampling *s) {
     const struct rt_batch *b = r->batch;
@@ -107,8 +114,8 @@ static int32_t choose(const struct cpu_isa *isa, const struct row *r, struct sam
         .barred = q->stop,
         .n_barred = early ? q->n_stop : 0,
     };
-    if (b->lists != NULL && b->lists->guides != NULL && b->lists->guides[r->slot].mask != NULL) {
-        const struct rt_guide *guide = &b->lists->guides[r->slot];
+    const struct rt_guide *guide = guide_of(b, r->slot);
+    if (guide != NULL) {
         c.allowed =
             guide->mask(guide->user, tokens + slot->n_prompt, slot->n_known - slot->n_prompt);
         if (c.allowed == NULL) return -1;
