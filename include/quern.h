@@ -163,6 +163,13 @@ typedef struct qn_engine_info {
     /* Seconds of start-up, by stage. */
     double seconds_model, seconds_compile, seconds_verify, seconds_memory, seconds_weights,
         seconds_tokenizer, seconds_total;
+    /* Of models with experts; else 0. */
+    uint64_t expert_bytes;      /* weights of one expert of a layer */
+    uint32_t experts_per_token; /* of each such layer; bytes_per_token has so many */
+    uint32_t n_expert_layers;
+    /* What iterations that only decode have done so far: experts whose weights a layer read, and
+     * such layers that were run. Their quotient is what one layer of one step reads. */
+    uint64_t experts_read, expert_layers_run;
 } qn_engine_info;
 /* Called once while an engine opens, when the memory plan is made and before any of it is taken
  * (times that lie ahead are 0). Not 0 gives up: qn_engine_open fails with QN_ECANCELED. */
@@ -174,7 +181,8 @@ typedef struct qn_engine_params {
     const char *model;       /* Hugging Face directory */
     const char *program;     /* file written by qn_compile; NULL: compile now */
     const char *tokenizer;   /* directory; NULL: the model's */
-    const char *load_format; /* "auto" (safetensors) | "dummy" (config.json only, random weights) */
+    const char *load_format; /* "auto" (safetensors) | "dummy" (config.json only, random weights) |
+                              * "dummy-zipf" (whose routers prefer some experts; CPU only) */
     const char *backend;     /* "auto" | "cpu" | "cuda" */
     const char *isa;         /* CPU instruction set: "auto", "ref", "avx2" ... */
     const char *dtype;       /* of the weights: "auto" (the checkpoint's), "float32", "bfloat16",
@@ -186,7 +194,7 @@ typedef struct qn_engine_params {
                                       * or as many as fit in memory */
     uint32_t max_num_seqs;           /* requests in flight; 0: 8 */
     uint32_t max_num_batched_tokens; /* token rows of one iteration, rounded up to a power of two;
-                                      * 0: 128, on a GPU 2048 */
+                                      * 0: 128, on a GPU 2048, or max_num_seqs if that is more */
     uint32_t threads;                /* CPU workers; 0: one per core that this process may use */
     uint64_t kv_cache_memory_bytes;  /* 0: on a GPU all that gpu_memory_utilization leaves; on a CPU
                                       * what max_num_seqs requests of max_model_len need, at most
@@ -307,8 +315,8 @@ typedef struct qn_sampling_params {
     int include_stop_str_in_output; /* the stop string, or the stop token's text, ends the text */
     uint32_t logprobs; /* most likely tokens to list beside each output token, at most the engine's
                         * max_logprobs; CPU only */
-    int has_prompt_logprobs;  /* 1: log-probabilities of the prompt's tokens, too; CPU only */
-    uint32_t prompt_logprobs; /* ... and so many most likely ones beside each */
+    int has_prompt_logprobs;         /* 1: log-probabilities of the prompt's tokens, too */
+    uint32_t prompt_logprobs;        /* ... and so many most likely ones beside each; CPU only */
     const qn_logit_bias *logit_bias; /* [n_logit_bias] added to the logits of tokens; CPU only */
     size_t n_logit_bias;
     int structured_kind;         /* QN_STRUCTURED_...: what the whole output must be; CPU only. It
@@ -481,6 +489,41 @@ QN_API int qn_profile(const qn_engine_params *params, const qn_profile_params *p
  * one-line summary, or QN_EVERIFY with the offending pair of tasks in error->message. *summary
  * (may be NULL) is the caller's: qn_free(). */
 QN_API int qn_verify(const qn_engine_params *params, char **summary, qn_error *error);
+
+/* Reads the text of an operator (docs/superoptimizer.md): *text is what it has, arguments, outputs,
+ * dims and normal forms; the caller's: qn_free(). Errors: QN_EFORMAT and QN_ELIMIT with file, line
+ * and column. */
+QN_API int qn_op_check(const char *path, char **text, qn_error *error);
+
+enum { QN_OP_EQUAL = 0, QN_OP_DIFFERENT = 1, QN_OP_UNDECIDED = 2 };
+
+/* Whether two operator texts mean the same. Both have the same arguments and outputs by name. *text
+ * is the reason, a line: where they differ, what was not decided. *rounding (may be NULL): of equal
+ * ones a line on their errors in float32 against double, else NULL. Both are the caller's:
+ * qn_free(). Errors: as qn_op_check; QN_EINVAL where the arguments are not the same. */
+QN_API int qn_op_prove(const char *path_a, const char *path_b, int *verdict, char **text,
+                       char **rounding, qn_error *error);
+
+typedef struct qn_op_search_params {
+    size_t struct_size;
+    uint32_t n_tasks;   /* tasks of a graph: 1 or 2 */
+    uint32_t n_threads; /* of the search; its result does not depend on them */
+    uint32_t n_graphs;  /* at most so many are returned */
+    const char *sizes;  /* "h=4096,i=6144": sizes of dims for the cost model; NULL: by rule */
+    const char *format; /* "text" (NULL), "json" */
+} qn_op_search_params;
+QN_API void qn_op_search_params_init(qn_op_search_params *params);
+
+/* Block graphs for an operator text, cheapest first, each proved equal to it
+ * (docs/superoptimizer.md). params may be NULL. *text is the caller's: qn_free(). Errors: as
+ * qn_op_check; QN_EINVAL; QN_EUNSUPPORTED for operators that the search does not know. */
+QN_API int qn_op_search(const char *path, const qn_op_search_params *params, char **text,
+                        qn_error *error);
+
+/* A block graph, drawn: that of the file, or the cheapest one that is found for the file's
+ * operator. format: "text" (NULL), "dot", "html" (a page of its own). *text is the caller's:
+ * qn_free(). Errors: as qn_op_search; QN_EVERIFY for a graph that breaks a rule. */
+QN_API int qn_op_show(const char *path, const char *format, char **text, qn_error *error);
 
 /* Versions, processor, memory and devices as a JSON object. *json is the caller's: qn_free(). */
 QN_API int qn_environment(char **json, qn_error *error);

@@ -101,7 +101,8 @@ static const struct {
       .qk_norm = 1,
       .rms_eps = 1e-5f,
       .weight_dtype = DTYPE_F16,
-      .sliding_window = 100}},
+      .sliding_window = 100,
+      .sees_all = {2}}},
 };
 static const char *const all_archs[] = {"sm_80", "sm_90a", "sm_100a"};
 

@@ -50,6 +50,9 @@ BASE = dict(
     bos_token_id=None,
     eos_token_id=2,
 )
+# Latent attention; dense layers only, unless a row says otherwise.
+LATENT = dict(num_attention_heads=3, num_key_value_heads=3, kv_lora_rank=40, q_lora_rank=None, qk_nope_head_dim=16,
+              qk_rope_head_dim=8, v_head_dim=20, first_k_dense_replace=2, rope_theta=10000.0)
 LONGROPE = dict(short_factor=[1.0, 1.1, 1.3, 1.6, 2.0, 2.1, 2.2, 2.5],
                 long_factor=[1.2, 2.0, 3.5, 6.0, 9.0, 12.0, 14.0, 16.0])
 LENGTHS = {"qwen2-dynamic": (1, 33, 50, 63)} # none beyond the original length
@@ -61,8 +64,16 @@ def model(architecture, stored, shards=1, drop=(), **more):
     config = {"architectures": [architecture], "model_type": architecture.removesuffix("ForCausalLM").lower()}
     config |= BASE | more
     for key in drop:
-        del config[key]
+        config.pop(key, None)
     return config, stored, shards
+
+
+YARN_LATENT = {"type": "yarn", "factor": 40.0, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707,
+               "mscale_all_dim": 0.707}
+
+
+def deepseek(stored, **more):
+    return model("DeepseekV2ForCausalLM", stored, model_type="deepseek_v2", **(LATENT | more))
 
 
 MODELS = {
@@ -86,6 +97,8 @@ MODELS = {
                          use_sliding_window=True, sliding_window=140, max_window_layers=4, dtype=F16,
                          rope_parameters={"rope_theta": 50000.0, "rope_type": "default"},
                          layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"]),
+    "mistral-mixed": model("MistralForCausalLM", BF16, num_hidden_layers=3, head_dim=8, sliding_window=40, rope_theta=10000.0,
+                           torch_dtype=BF16, layer_types=["sliding_attention", "sliding_attention", "full_attention"]),
     "llama2-mha": model("LlamaForCausalLM", F32, num_attention_heads=3, drop=["num_key_value_heads"],
                         rope_theta=10000.0, rope_scaling=None, torch_dtype=F32, rms_norm_eps=1e-5),
     "llama3-rope-scaling": model("LlamaForCausalLM", BF16, rope_theta=500000.0, torch_dtype=BF16,
@@ -112,6 +125,45 @@ MODELS = {
                            rope_scaling={"type": "dynamic", "factor": 4.0}),
     "llama-longrope": model("LlamaForCausalLM", F32, head_dim=16, torch_dtype=F32, rope_theta=10000.0,
                             original_max_position_embeddings=28, rope_scaling=dict(LONGROPE, type="longrope")),
+    "deepseek-v2-lite": deepseek(BF16, rms_norm_eps=1e-3, torch_dtype=BF16, num_hidden_layers=3,
+                                 first_k_dense_replace=1, n_routed_experts=9, num_experts_per_tok=3,
+                                 moe_intermediate_size=24, n_shared_experts=2, topk_method="greedy", n_group=1,
+                                 topk_group=1, norm_topk_prob=False, routed_scaling_factor=1.0),
+    "deepseek-v2-yarn": deepseek(F32, q_lora_rank=24, attention_bias=True, mlp_bias=True, torch_dtype=F32,
+                            num_attention_heads=4, num_key_value_heads=4, rms_norm_eps=1e-5,
+                            max_position_embeddings=64, rope_scaling=dict(
+                                YARN_LATENT, original_max_position_embeddings=16)),
+    "deepseek-v2-f16": deepseek(F16, q_lora_rank=30, kv_lora_rank=34, qk_nope_head_dim=10, v_head_dim=13, dtype=F16,
+                                max_position_embeddings=1024, rope_parameters=dict(
+                                    YARN_LATENT, rope_theta=10000.0, mscale=1.0, mscale_all_dim=0.5,
+                                    original_max_position_embeddings=24),
+                                first_k_dense_replace=0, n_routed_experts=12, num_experts_per_tok=4,
+                                moe_intermediate_size=33, n_shared_experts=1, topk_method="group_limited_greedy",
+                                n_group=4, topk_group=2, routed_scaling_factor=2.5),
+    "qwen3-moe": model("Qwen3MoeForCausalLM", BF16, model_type="qwen3_moe", head_dim=10, rope_theta=10000.0,
+                       torch_dtype=BF16, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=40,
+                       norm_topk_prob=True),
+    "qwen3-moe-sparse": model("Qwen3MoeForCausalLM", F32, model_type="qwen3_moe", head_dim=16, dtype=F32,
+                              num_hidden_layers=5, num_local_experts=7, num_experts_per_tok=1, drop=["torch_dtype"],
+                              moe_intermediate_size=33, norm_topk_prob=False, decoder_sparse_step=2,
+                              mlp_only_layers=[3], rope_parameters={"rope_theta": 50000.0, "rope_type": "default"}),
+    "qwen3-moe-all": model("Qwen3MoeForCausalLM", F16, model_type="qwen3_moe", num_key_value_heads=2, head_dim=8,
+                           hidden_size=50, vocab_size=259, rope_theta=10000.0, torch_dtype=F16, num_experts=5,
+                           num_experts_per_tok=5, moe_intermediate_size=88, shards=3),
+    "qwen2-moe": model("Qwen2MoeForCausalLM", F32, model_type="qwen2_moe", hidden_size=64, num_attention_heads=4,
+                       num_key_value_heads=4, rope_theta=1000000.0, torch_dtype=F32, num_experts=10,
+                       num_experts_per_tok=4, moe_intermediate_size=24, shared_expert_intermediate_size=56,
+                       use_sliding_window=False, sliding_window=8, max_window_layers=0, norm_topk_prob=False),
+    "qwen2-moe-normed": model("Qwen2MoeForCausalLM", F32, model_type="qwen2_moe", qkv_bias=False, rope_theta=10000.0,
+                              torch_dtype=F32, num_experts=17, num_experts_per_tok=2, moe_intermediate_size=17,
+                              shared_expert_intermediate_size=90, norm_topk_prob=True, decoder_sparse_step=1,
+                              mlp_only_layers=[0], use_sliding_window=True, sliding_window=24, max_window_layers=2,
+                              num_hidden_layers=3),
+    "mixtral": model("MixtralForCausalLM", BF16, num_key_value_heads=2, sliding_window=None, head_dim=None,
+                     rope_theta=1000000.0, torch_dtype=BF16, num_local_experts=4, num_experts_per_tok=2,
+                     rms_norm_eps=1e-5),
+    "mixtral-window": model("MixtralForCausalLM", F32, sliding_window=20, rope_theta=10000.0, torch_dtype=F32,
+                            num_local_experts=6, num_experts_per_tok=6, intermediate_size=45),
     "mistral-longrope": model("MistralForCausalLM", F16, head_dim=16, sliding_window=None, dtype=F16,
                               max_position_embeddings=512, rope_parameters=dict(
                                   LONGROPE, rope_type="longrope", rope_theta=10000.0, attention_factor=1.25,
@@ -131,8 +183,24 @@ def randomize(network, generator):
                 p.copy_(noise * gain)
 
 
+def by_expert(network):
+    """The weights as checkpoints have them: transformers keeps a layer's experts in two tensors."""
+    state = {}
+    mixtral = network.config.model_type == "mixtral"
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    for name, value in network.state_dict().items():
+        layer, _, part = name.partition(".mlp.experts.")
+        block = f"{layer}.block_sparse_moe" if mixtral else f"{layer}.mlp"
+        if part == "":
+            state[name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name] = value
+        for i, expert in enumerate(value if part else ()):
+            halves = {gate: expert.chunk(2)[0], up: expert.chunk(2)[1]} if part == "gate_up_proj" else {down: expert}
+            state |= {f"{block}.experts.{i}.{k}.weight": v for k, v in halves.items()}
+    return state
+
+
 def save(network, folder, dtype, shards, tied):
-    state = {k: v.to(getattr(torch, dtype)).contiguous() for k, v in network.state_dict().items()}
+    state = {k: v.to(getattr(torch, dtype)).contiguous() for k, v in by_expert(network).items()}
     if tied:
         state.pop("lm_head.weight", None)
     for old in folder.glob("*.safetensors*"):
@@ -183,7 +251,8 @@ def cached(network, prompt):
 
 
 def make_cases(name, folder):
-    network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                                   experts_implementation="eager").eval()
     config = network.config
     generator = torch.Generator().manual_seed(7)
     cases = []

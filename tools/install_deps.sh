@@ -2,9 +2,10 @@
 # Installs the Debian packages that building and testing need, where they are missing.
 set -euo pipefail
 packages=(build-essential cmake ninja-build python3 libjansson-dev libpcre2-dev libutf8proc-dev
-          libedit-dev libcmocka-dev)
+          libedit-dev libevent-dev libcmocka-dev)
 if [ "${1:-}" = "--all" ]; then # what CI's checks need on top
-    packages+=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev cppcheck spin gcovr)
+    packages+=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev cppcheck spin gcovr
+               python3-venv nginx-light haproxy chromium)
 fi
 missing=()
 for p in "${packages[@]}"; do

@@ -42,7 +42,7 @@ static int replace(struct diag *d, const char *path, const struct stat *old, con
     strbuf_printf(&temporary, "%s.tmp%ld", path, (long)getpid());
     TRY(strbuf_status(d, &temporary));
     const int fd = open(temporary.text, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old ? 0600 : 0666);
-    int rc = fd < 0 ? fail_io(d, temporary.text) : QN_OK;
+    int rc = fd < 0 ? fail_io(d, path) : QN_OK;
     if (rc == QN_OK) {
         bool done = write_all(fd, bytes, n) && (!old || fchmod(fd, old->st_mode & 07777) == 0);
         done = close(fd) == 0 && done;

@@ -249,7 +249,7 @@ static int announce(void *user, const qn_engine_info *info) {
         "memory %s: weights %s, KV cache %s (%llu positions, for up to %u requests of up to %u), "
         "rest %s",
         cli_bytes(info->total_bytes, total), cli_bytes(info->weight_bytes, weights),
-        cli_bytes(info->kv_cache_bytes, kv), (unsigned long long)(info->kv_blocks * info->kv_block),
+        cli_bytes(info->kv_cache_bytes, kv), (unsigned long long)info->kv_blocks * info->kv_block,
         info->max_num_seqs, info->max_model_len,
         cli_bytes(info->workspace_bytes + info->other_bytes, rest));
     return 0;

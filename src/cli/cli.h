@@ -15,7 +15,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_UNDECIDED = 3 };
 
 /* One per command of options.def, in its own file cmd_<id>.c: runs it, returns the exit code. */
 #define COMMAND(ID, id, name, positional, summary, examples) int cmd_##id(const struct options *o);

@@ -25,6 +25,7 @@ struct run {
     uint64_t n_steps; /* in the windows; 0: the requests were never all in flight */
     double ttft_ms;   /* the middle one of the runs */
     double bytes_per_step;
+    double experts_read; /* by a layer of a step, on average; 0: the model has none */
     double median_ms, p99_ms, max_ms, tokens_per_s, percent_of_floor; /* if they were */
 };
 
@@ -109,6 +110,13 @@ static int measure(const struct lane *lanes, uint32_t batch, struct times *steps
     return rc == QN_OK ? EXIT_OK : cli_error("out of memory");
 }
 
+/* What a step reads beyond bytes_per_token, of experts that one token alone does not have. */
+static double more_experts(const struct bench *b, const struct run *r) {
+    if (r->experts_read == 0) return 0;
+    return (r->experts_read - b->info.experts_per_token) * b->info.n_expert_layers *
+           (double)b->info.expert_bytes;
+}
+
 static void sum_up(const struct bench *b, struct times *steps, struct times *ttft, struct run *r) {
     double total = 0;
     sort(ttft);
@@ -123,8 +131,8 @@ static void sum_up(const struct bench *b, struct times *steps, struct times *ttf
         r->tokens_per_s = total > 0 ? r->batch * (double)steps->n / (total * 1e-3) : 0;
     }
     double context = b->input_len + b->output_len / 2.0;
-    r->bytes_per_step =
-        (double)b->info.bytes_per_token + r->batch * context * (double)b->info.kv_bytes_per_token;
+    r->bytes_per_step = (double)b->info.bytes_per_token + more_experts(b, r) +
+                        r->batch * context * (double)b->info.kv_bytes_per_token;
     double floor_ms = r->bytes_per_step / b->floor_rate * 1e3;
     r->percent_of_floor = r->median_ms > 0 ? 100 * floor_ms / r->median_ms : 0;
 }
@@ -159,9 +167,15 @@ static int run_once(struct bench *b, uint32_t batch, struct times *steps, struct
 
 static int run_batch(struct bench *b, struct run *r) {
     struct times steps = {0}, ttft = {0};
+    qn_engine_info before = {.struct_size = sizeof before}, after = before;
     int rc = EXIT_OK;
+    qn_engine_get_info(b->engine, &before);
     for (uint32_t i = 0; i < b->n_iters && rc == EXIT_OK; i++)
         rc = run_once(b, r->batch, &steps, &ttft);
+    qn_engine_get_info(b->engine, &after);
+    if (after.expert_layers_run > before.expert_layers_run)
+        r->experts_read = (double)(after.experts_read - before.experts_read) /
+                          (double)(after.expert_layers_run - before.expert_layers_run);
     if (rc == EXIT_OK) sum_up(b, &steps, &ttft, r);
     ARRAY_FINI(&steps);
     ARRAY_FINI(&ttft);
@@ -195,6 +209,8 @@ static int print_json(const struct bench *b, const struct run *runs, size_t n) {
     json_t *results = json_array();
     for (size_t k = 0; k < n; k++) {
         json_t *run = run_json(&runs[k]);
+        if (runs[k].experts_read > 0)
+            json_object_set_new(run, "experts_read_per_layer", json_real(runs[k].experts_read));
         json_object_set_new(run, "read_floor_tb_s", json_real(b->floor_rate * 1e-12));
         json_object_set_new(run, "startup_s", startup_json(i));
         json_array_append_new(results, run);

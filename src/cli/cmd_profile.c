@@ -50,6 +50,20 @@ static void print_account(const json_t *root) {
            number(root, "percent_of_floor"));
 }
 
+/* How even the workers' shares are: of all tasks, and of operators of which each worker has some.
+ */
+static void print_balance(const json_t *root) {
+    const double workers = number(root, "n_workers");
+    size_t i;
+    json_t *op;
+    printf("\nbusiest worker over the mean: %.3f in all\n", number(root, "busiest_over_mean"));
+    json_array_foreach(json_object_get(root, "operators"), i,
+                       op) if (workers > 1 && number(op, "tasks") >= workers)
+        printf("  %-18s %6.3f\n", text(op, "op"), number(op, "busiest_over_mean"));
+    if (json_object_get(root, "experts_read_per_layer") != NULL)
+        printf("experts read by a layer: %.2f\n", number(root, "experts_read_per_layer"));
+}
+
 /* The workers that the others waited for the longest; all of them are in the JSON form. */
 static void print_workers(const json_t *workers) {
     enum { MOST = 5 };
@@ -122,6 +136,7 @@ static void print_text(const json_t *root) {
            text(root, "model"), text(root, "device"), whole(root, "batch_size"),
            whole(root, "iterations"), number(root, "iteration_us"));
     print_account(root);
+    print_balance(root);
     print_waits(root);
     print_path(root);
     print_losses(root);

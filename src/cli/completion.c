@@ -5,16 +5,41 @@
 
 #include <string.h>
 
+/* Whether two commands begin with the same word. */
+static bool same_first(int a, int b) {
+    const char *x = command_table[a].name, *y = command_table[b].name;
+    const size_t n = strcspn(x, " ");
+    return strcspn(y, " ") == n && strncmp(x, y, n) == 0;
+}
+
+/* Whether no earlier command begins with the same word: its second words are offered with it. */
+static bool leads(int command) {
+    for (int c = 0; c < command; c++)
+        if (same_first(c, command)) return false;
+    return true;
+}
+
+/* The second words of the commands that begin as this one does. */
+static void second_words(struct strbuf *out, int command) {
+    for (int c = 0; c < N_COMMANDS; c++) {
+        const char *second = strchr(command_table[c].name, ' ');
+        if (second && same_first(c, command)) strbuf_str(out, second);
+    }
+}
+
+/* Whether one of those commands has the option. */
+static bool fits_first(enum option option, int command) {
+    for (int c = 0; c < N_COMMANDS; c++)
+        if (same_first(c, command) && option_fits(option, (enum command)c)) return true;
+    return false;
+}
+
 /* The first word of each command, once: "bench latency" gives "bench". */
 static void first_words(struct strbuf *out) {
-    for (int c = 0; c < N_COMMANDS; c++) {
-        size_t n = strcspn(command_table[c].name, " ");
-        bool seen = false;
-        for (int b = 0; b < c; b++)
-            seen = seen || (strcspn(command_table[b].name, " ") == n &&
-                            strncmp(command_table[b].name, command_table[c].name, n) == 0);
-        if (!seen) strbuf_printf(out, " %.*s", (int)n, command_table[c].name);
-    }
+    for (int c = 0; c < N_COMMANDS; c++)
+        if (leads(c))
+            strbuf_printf(out, " %.*s", (int)strcspn(command_table[c].name, " "),
+                          command_table[c].name);
 }
 
 static void words_of_choice(struct strbuf *out, const char *value) {
@@ -45,13 +70,13 @@ static void bash(struct strbuf *out) {
     }
     strbuf_str(out, "        esac\n        case \"${COMP_WORDS[1]}\" in\n");
     for (int c = 0; c < N_COMMANDS; c++) {
-        const char *name = command_table[c].name, *second = strchr(name, ' ');
+        const char *name = command_table[c].name;
+        if (!leads(c)) continue;
         strbuf_printf(out, "        %.*s) words=\"", (int)strcspn(name, " "), name);
-        if (second) strbuf_str(out, second + 1);
+        second_words(out, c);
         bare_words(out, &command_table[c]);
         for (int i = 0; i < N_OPTIONS; i++)
-            if (option_fits((enum option)i, (enum command)c))
-                strbuf_printf(out, " --%s", option_table[i].name);
+            if (fits_first((enum option)i, c)) strbuf_printf(out, " --%s", option_table[i].name);
         strbuf_str(out, "\";;\n");
     }
     strbuf_str(out, "        esac\n    fi\n"
@@ -100,14 +125,17 @@ static void zsh(struct strbuf *out) {
     first_words(out);
     strbuf_str(out, "\n        return\n    fi\n    case $words[2] in\n");
     for (int c = 0; c < N_COMMANDS; c++) {
-        const char *name = command_table[c].name, *second = strchr(name, ' ');
+        const char *name = command_table[c].name;
+        if (!leads(c)) continue;
         strbuf_printf(out, "    %.*s)\n", (int)strcspn(name, " "), name);
-        if (second)
-            strbuf_printf(out, "        if (( CURRENT == 3 )); then compadd %s; return; fi\n",
-                          second + 1);
+        if (strchr(name, ' ')) {
+            strbuf_str(out, "        if (( CURRENT == 3 )); then compadd");
+            second_words(out, c);
+            strbuf_str(out, "; return; fi\n");
+        }
         strbuf_str(out, "        _arguments \\\n");
         for (int i = 0; i < N_OPTIONS; i++)
-            if (option_fits((enum option)i, (enum command)c)) zsh_option(out, &option_table[i]);
+            if (fits_first((enum option)i, c)) zsh_option(out, &option_table[i]);
         enum option bare = command_table[c].positional;
         bool choice = bare != OPT_NONE && option_table[bare].kind == KIND_CHOICE;
         strbuf_str(out, "            '*:file:");
@@ -128,11 +156,15 @@ static void fish(struct strbuf *out) {
     first_words(out);
     strbuf_str(out, "'\n");
     for (int c = 0; c < N_COMMANDS; c++) {
-        const char *name = command_table[c].name, *second = strchr(name, ' ');
+        const char *name = command_table[c].name;
         int n = (int)strcspn(name, " ");
-        if (second)
-            strbuf_printf(out, "complete -c quern -n '__fish_seen_subcommand_from %.*s' -a %s\n", n,
-                          name, second + 1);
+        if (!leads(c)) continue;
+        if (strchr(name, ' ')) {
+            strbuf_printf(out, "complete -c quern -n '__fish_seen_subcommand_from %.*s' -a '", n,
+                          name);
+            second_words(out, c);
+            strbuf_str(out, "'\n");
+        }
         enum option bare = command_table[c].positional;
         if (bare != OPT_NONE && option_table[bare].kind == KIND_CHOICE) {
             strbuf_printf(out, "complete -c quern -n '__fish_seen_subcommand_from %.*s' -f -a '", n,
@@ -142,7 +174,7 @@ static void fish(struct strbuf *out) {
         }
         for (int i = 0; i < N_OPTIONS; i++) {
             const struct option_info *info = &option_table[i];
-            if (!option_fits((enum option)i, (enum command)c)) continue;
+            if (!fits_first((enum option)i, c)) continue;
             strbuf_printf(out, "complete -c quern -n '__fish_seen_subcommand_from %.*s' -l %s", n,
                           name, info->name);
             if (info->letter) strbuf_printf(out, " -s %c", info->letter);

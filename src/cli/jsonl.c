@@ -1,6 +1,9 @@
 /* jsonl.c - see jsonl.h. */
 #include "cli/jsonl.h"
 
+#include "base/checked.h"
+#include "base/strbuf.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,12 +42,48 @@ int jsonl_line(struct jsonl *j) {
     return read_line(&d, j) == QN_OK ? EXIT_OK : cli_error("%s", d.message);
 }
 
+/* Where the value of a `"seed":` begins whose digits end at `end`; SIZE_MAX: no such thing is
+ * there.
+ */
+static size_t seed_before(const struct jsonl *j, size_t end) {
+    static const char key[] = "\"seed\"";
+    size_t start = MIN(end, j->n), at;
+    while (start > 0 && j->line[start - 1] >= '0' && j->line[start - 1] <= '9') start--;
+    for (at = start; at > 0 && strchr(" \t:", j->line[at - 1]) != NULL;) at--;
+    const size_t n = sizeof key - 1;
+    return at >= n && memcmp(j->line + at - n, key, n) == 0 ? start : SIZE_MAX;
+}
+
+/* jansson's integers are signed: a seed from 2^63 on is the negative one of the same 64 bits. NULL:
+ * that is not what is wrong with the line. */
+static json_t *read_wide_seed(const struct jsonl *j, json_error_t *e) {
+    char number[24], *end;
+    if (json_error_code(e) != json_error_numeric_overflow) return NULL;
+    const size_t start = seed_before(j, (size_t)MAX(e->position, 0));
+    if (start == SIZE_MAX) return NULL;
+    errno = 0;
+    const unsigned long long seed = strtoull(j->line + start, &end, 10);
+    if (errno != 0) return NULL;
+    snprintf(number, sizeof number, "%lld", (long long)seed);
+    struct strbuf text = {0};
+    strbuf_add(&text, j->line, start);
+    strbuf_str(&text, number);
+    strbuf_add(&text, end, j->n - (size_t)(end - j->line));
+    json_t *value = text.failed ? NULL : json_loadb(text.text, text.n, JSON_ALLOW_NUL, e);
+    strbuf_fini(&text);
+    if (value == NULL || json_integer_value(json_object_get(value, "seed")) == (json_int_t)seed)
+        return value;
+    json_decref(value); /* some other object's seed */
+    return NULL;
+}
+
 int jsonl_read(struct diag *d, struct jsonl *j, json_t **object) {
     *object = NULL;
     TRY(read_line(d, j));
     if (j->n == 0) return QN_OK;
     json_error_t e;
     json_t *value = json_loadb(j->line, j->n, JSON_ALLOW_NUL, &e);
+    if (!value) value = read_wide_seed(j, &e);
     if (!value) return fail(d, QN_EFORMAT, "column %d: %s", e.column, e.text);
     if (json_is_object(value)) {
         *object = value;

@@ -13,7 +13,7 @@
 /* Sets of commands, as options.def names them. */
 #define IN(ID)     (1u << CMD_##ID)
 #define SAMPLES    (IN(GENERATE) | IN(CHAT))
-#define RUNS_MODEL (SAMPLES | IN(BENCH_LATENCY))
+#define RUNS_MODEL (SAMPLES | IN(SERVE) | IN(BENCH_LATENCY))
 #define HAS_MODEL                                                                                  \
     (RUNS_MODEL | IN(COMPILE) | IN(INSPECT) | IN(GRAPH) | IN(VERIFY) | IN(PROFILE) | IN(EXPLAIN))
 #define EVERYWHERE ((1u << N_COMMANDS) - 1)
@@ -222,17 +222,32 @@ static enum command find_command(int argc, char *const *argv, int *n_words) {
     return N_COMMANDS;
 }
 
+/* Whether the word is the first of commands of two. */
+static bool is_first_word(const char *word, const char *name) {
+    const char *space = strchr(name, ' ');
+    return space && strlen(word) == (size_t)(space - name) &&
+           strncmp(word, name, (size_t)(space - name)) == 0;
+}
+
+/* A second word is missing or wrong. */
+static int unknown_second(struct diag *d, int argc, char *const *argv) {
+    char wanted[200] = "";
+    size_t n = 0;
+    for (int c = 0; c < N_COMMANDS && n < sizeof wanted; c++)
+        if (is_first_word(argv[1], command_table[c].name))
+            n += (size_t)snprintf(wanted + n, sizeof wanted - n, "%s`%s`", n > 0 ? " or " : "",
+                                  command_table[c].name);
+    return fail(d, QN_EINVAL, "%s: want %s, have %s%s%s", argv[1], wanted,
+                argc > 2 ? "'" : "nothing more", argc > 2 ? argv[2] : "", argc > 2 ? "'" : "");
+}
+
 static int unknown_command(struct diag *d, int argc, char *const *argv) {
     char typed[2 * LONGEST_WORD + 2];
     const char *nearest = NULL;
     unsigned best = UINT_MAX;
     for (int c = 0; c < N_COMMANDS; c++) {
-        const char *name = command_table[c].name, *space = strchr(name, ' ');
-        if (space && strncmp(argv[1], name, (size_t)(space - name)) == 0 &&
-            argv[1][space - name] == '\0')
-            return fail(d, QN_EINVAL, "%s: want `%s`, have %s%s%s", argv[1], name,
-                        argc > 2 ? "'" : "nothing more", argc > 2 ? argv[2] : "",
-                        argc > 2 ? "'" : "");
+        const char *name = command_table[c].name;
+        if (is_first_word(argv[1], name)) return unknown_second(d, argc, argv);
         unsigned distance = options_distance(argv[1], name);
         if (distance < best) best = distance, nearest = name;
     }
@@ -296,7 +311,7 @@ static int parse_option(struct diag *d, struct options *o, int argc, char *const
             equals = typed + 1; /* -n32 */
     }
     const struct option_info *info = &option_table[option];
-    if (o->values[option].bare)
+    if (o->values[option].bare && info->kind != KIND_TEXTS)
         return fail(d, QN_EINVAL, "--%s: the argument '%s' has given it already", info->name,
                     o->values[option].text);
     if (info->kind == KIND_FLAG) {
@@ -314,7 +329,7 @@ static int parse_bare(struct diag *d, struct options *o, const char *text) {
     if (option == OPT_NONE)
         return fail(d, QN_EINVAL, "`quern %s` takes no argument '%s'",
                     command_table[o->command].name, text);
-    if (o->values[option].given)
+    if (o->values[option].given && option_table[option].kind != KIND_TEXTS)
         return fail(d, QN_EINVAL, "argument '%s': --%s is '%s' already", text,
                     option_table[option].name, o->values[option].text);
     o->values[option].bare = true;
@@ -343,7 +358,9 @@ int options_parse(struct diag *d, int argc, char *const *argv, struct options *o
     o->command = find_command(argc, argv, &n_words);
     if (o->command == N_COMMANDS) {
         bool help = argc > 2 && (!strcmp(argv[2], "--help") || !strcmp(argv[2], "-h"));
-        if (help && strcmp(argv[1], "bench") == 0) return parse_no_command(d, argv[2], o);
+        for (int c = 0; c < N_COMMANDS && help; c++)
+            if (is_first_word(argv[1], command_table[c].name))
+                return parse_no_command(d, argv[2], o);
         return unknown_command(d, argc, argv);
     }
     bool options_over = false;

@@ -64,7 +64,7 @@ static int set_flag(struct diag *d, const struct field *f, const json_t *v, stru
     return QN_OK;
 }
 
-/* JSON's integers end at 2^63 - 1, seeds at 2^64 - 1: those above are strings. */
+/* Seeds end at 2^64 - 1, jansson's integers at 2^63 - 1: see jsonl.c. Strings of digits do, too. */
 static int set_seed(struct diag *d, const struct field *f, const json_t *v, struct sampling *s) {
     const char *text = json_string_value(v);
     char *end = NULL;
@@ -72,9 +72,7 @@ static int set_seed(struct diag *d, const struct field *f, const json_t *v, stru
     errno = 0;
     if (text && text[0] >= '0' && text[0] <= '9') s->params.seed = strtoull(text, &end, 10);
     if (!json_is_integer(v) && (!end || *end || errno))
-        return fail(d, QN_EINVAL,
-                    "%s: want a whole number of 64 bits; from 9223372036854775808 on as a string",
-                    f->name);
+        return fail(d, QN_EINVAL, "%s: want a whole number of 64 bits", f->name);
     s->params.has_seed = 1;
     return QN_OK;
 }

@@ -197,8 +197,8 @@ struct cuda_task {
     uint32_t trigger;
     uint32_t row0, row1, unit0, unit1;
     uint32_t units; /* the whole operator's units: N, I, heads, blocks */
-    uint32_t k;     /* length of the dot products; RESET_SENTINELS: bytes of a unit; ATTENTION, STEP,
-                       WHOLE, MERGE: positions that a row sees, 0: all (read where layers differ) */
+    uint32_t k; /* length of the dot products; RESET_SENTINELS: bytes of a unit; ATTENTION, STEP,
+                   WHOLE, MERGE: positions that a row sees, 0: all (read where layers differ) */
     uint32_t k_tiles;
     uint32_t index; /* of this task in the program */
     /* Device addresses of operands; an operand that the kind does not have is 0.

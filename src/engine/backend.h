@@ -53,15 +53,15 @@ struct backend {
     enum prog_target target;
     bool traces;      /* fills config.trace */
     bool makes_dummy; /* open with weights NULL makes them up where they are wanted */
-    bool lists_top;   /* has rt_request.n_top, n_scored and rt_extras */
+    bool lists_top;   /* has rt_request.n_top and rt_extras */
     /* QN_OK, or QN_EUNSUPPORTED/QN_EDEVICE with what is missing. */
     int (*available)(struct diag *d);
     /* Errors: QN_EUNSUPPORTED (the isa). */
     int (*device)(struct diag *d, const struct backend_config *config, struct backend_device *out);
     int (*plan)(struct diag *d, const struct prog_header *program,
                 const struct backend_config *config, struct backend_plan *out);
-    /* Takes the memory and starts serving. program and weights (by index of SECTION_PART) stay
-     * the caller's and must outlive the instance. */
+    /* Takes the memory and starts serving. program and weights (recipe_load's) stay the
+     * caller's and must outlive the instance. */
     int (*open)(struct diag *d, const struct prog_header *program, const struct weights *weights,
                 const struct backend_config *config, struct backend_instance **out);
     /* As in mailbox.h, on an open instance; all may be called from any thread. After a stall they
@@ -75,6 +75,8 @@ struct backend {
     /* Sleeps until the number that *seen holds from an earlier call (0 at first) is no longer the
      * current one, at most timeout_s; updates *seen. */
     int (*wait)(struct diag *d, struct backend_instance *i, uint32_t *seen, double timeout_s);
+    /* What rt_reads says, at any time; NULL: the backend has no experts. */
+    void (*reads)(struct backend_instance *i, struct rt_reads *reads);
     /* Bytes per second of reading the weights with nothing else to do, for about `seconds`. */
     int (*measure_read)(struct diag *d, struct backend_instance *i, double seconds, double *rate);
     /* Until config.trace has all that was recorded; NULL: it always has. Errors: QN_EBUSY (requests

@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/container.h"
+#include "engine/recipe.h"
 #include "runtime/cpu_backend.h"
 
 #include <pthread.h>
@@ -16,9 +17,10 @@
 struct backend_instance {
     struct cpu_backend *cpu;
     const struct prog_header *program;
-    const void **weights; /* [n_weights] */
-    uint64_t *bytes;      /* [n_weights] */
-    size_t n_weights;
+    const void **weights; /* [SECTION_WEIGHT] as cpu_config wants them */
+    const void **tensors; /* [n_tensors] where each tensor of the recipe lies */
+    uint64_t *bytes;      /* [n_tensors] */
+    size_t n_tensors;
 };
 
 static int cpu_available(struct diag *d) {
@@ -76,21 +78,36 @@ static void cpu_close(struct backend_instance *i) {
     if (!i) return;
     cpu_backend_close(i->cpu);
     free(i->weights);
+    free(i->tensors);
     free(i->bytes);
     free(i);
 }
 
+/* Lists the tensors of a block; its address is the first one's, a stack's that of the list. */
+static void list_block(struct backend_instance *i, const struct weights *weights,
+                       const struct prog_weight *w, const void **address) {
+    const struct prog_part *part = PROG(i->program, PART);
+    const size_t first = i->n_tensors;
+    for (uint32_t k = w->first_part; k < w->first_part + w->n_parts; k++)
+        for (uint32_t c = 0; c < prog_part_tensors(&part[k]); c++, i->n_tensors++) {
+            i->tensors[i->n_tensors] = weights_at(weights, i->n_tensors);
+            i->bytes[i->n_tensors] =
+                (uint64_t)part[k].rows * MAX(w->cols, 1u) * dtype_bytes(w->dtype);
+        }
+    *address =
+        part[w->first_part].stack != 0 ? (const void *)&i->tensors[first] : i->tensors[first];
+}
+
 static int list_weights(struct diag *d, struct backend_instance *i, const struct weights *weights) {
-    const struct prog_weight *table = PROG(i->program, WEIGHT);
-    i->n_weights = i->program->section[SECTION_WEIGHT].count;
-    i->weights = calloc(i->n_weights + 1, sizeof *i->weights);
-    i->bytes = calloc(i->n_weights + 1, sizeof *i->bytes);
-    if (!i->weights || !i->bytes) return fail_nomem(d, i->n_weights * 16, "the list of weights");
-    for (size_t k = 0; k < i->n_weights; k++) {
-        i->weights[k] = weights_at(weights, table[k].first_part);
-        i->bytes[k] =
-            (uint64_t)table[k].rows * MAX(table[k].cols, 1u) * dtype_bytes(table[k].dtype);
-    }
+    const uint64_t n_weights = i->program->section[SECTION_WEIGHT].count;
+    const uint64_t n = recipe_tensors(i->program);
+    i->weights = calloc(n_weights + 1, sizeof *i->weights);
+    i->tensors = calloc(n + 1, sizeof *i->tensors);
+    i->bytes = calloc(n + 1, sizeof *i->bytes);
+    if (!i->weights || !i->tensors || !i->bytes)
+        return fail_nomem(d, n * 16, "the list of weights");
+    for (uint64_t k = 0; k < n_weights; k++)
+        list_block(i, weights, &PROG(i->program, WEIGHT)[k], &i->weights[k]);
     return QN_OK;
 }
 
@@ -134,6 +151,10 @@ static int cpu_release(struct diag *d, struct backend_instance *i, uint32_t slot
 
 static int cpu_wait(struct diag *d, struct backend_instance *i, uint32_t *seen, double timeout_s) {
     return cpu_backend_wait(d, i->cpu, seen, timeout_s);
+}
+
+static void cpu_reads(struct backend_instance *i, struct rt_reads *reads) {
+    cpu_backend_reads(i->cpu, reads);
 }
 
 /* ---- reading ------------------------------------------------------------------------------ */
@@ -198,12 +219,12 @@ static void *read_main(void *arg) {
     const struct backend_instance *i = r->instance;
     double start = now_s();
     for (bool over = false; !over;) {
-        for (size_t w = 0; w < i->n_weights && !over; w++) {
+        for (size_t w = 0; w < i->n_tensors && !over; w++) {
             uint64_t first, last;
             prog_slice(i->bytes[w], r->index, r->n_readers, &first, &last);
             while (first < last && !over) {
                 uint64_t n = MIN(last - first, (uint64_t)READ_BLOCK);
-                r->folded ^= read_block((const char *)i->weights[w] + first, n);
+                r->folded ^= read_block((const char *)i->tensors[w] + first, n);
                 r->bytes += n;
                 first += n;
                 over = (r->elapsed = now_s() - start) >= r->seconds;
@@ -260,6 +281,7 @@ const struct backend backend_cpu = {
     .poll = cpu_poll,
     .release = cpu_release,
     .wait = cpu_wait,
+    .reads = cpu_reads,
     .measure_read = cpu_measure_read,
     .close = cpu_close,
 };

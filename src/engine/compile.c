@@ -147,6 +147,19 @@ static int after_kernel_graph(struct compile *c, uint32_t index) {
     return rc;
 }
 
+/* Operators that the backend has no form of are named before anything is made of them. */
+static int check_targets(struct compile *c, const struct kgraph *k) {
+    const bool cuda = c->options->target == TARGET_CUDA;
+    for (size_t i = 0; i < k->ops.n; i++) {
+        const struct kop *op = &k->ops.items[i];
+        if (op_target_of(op->kind) == (cuda ? OP_ON_CPU : OP_ON_CUDA))
+            return fail(c->d, QN_EUNSUPPORTED,
+                        "layer %d: operator %s has no form on the %s backend yet; use --backend %s",
+                        op->layer, op_name(op->kind), cuda ? "cuda" : "cpu", cuda ? "cpu" : "cuda");
+    }
+    return QN_OK;
+}
+
 static int compile_variant(struct compile *c, const struct plan_variant *plan) {
     const uint32_t i = c->n_variants++;
     struct variant *v = &c->variants[i];
@@ -158,7 +171,9 @@ static int compile_variant(struct compile *c, const struct plan_variant *plan) {
     /* The model as operators over tensors. */
     const uint32_t logit_rows = MIN(plan->n_rows, c->options->n_slots * c->options->logit_rows);
     TRY(model_build_graph(c->d, c->model, &c->arena, plan->n_rows, logit_rows, plan->context,
-                          plan->cuts, &v->kernel));
+                          plan->cuts | (c->options->static_experts ? KGRAPH_STATIC : 0),
+                          &v->kernel));
+    TRY(check_targets(c, &v->kernel));
     TRY(after_kernel_graph(c, i));
     struct tgraph *g = &v->tasks;
     tgraph_init(g, &c->arena, &v->kernel, &options);

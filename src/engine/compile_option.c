@@ -67,6 +67,14 @@ static bool set_linear(struct compile_options *o, const char *value) {
     return true;
 }
 
+static bool set_moe(struct compile_options *o, const char *value) {
+    static const char *const names[] = {"slices", "static"};
+    int i;
+    if (!one_of(value, names, 2, &i)) return false;
+    o->static_experts = i == 1;
+    return true;
+}
+
 static bool set_workers(struct compile_options *o, const char *value) {
     static const char *const names[] = {"all", "alternate"};
     int i;
@@ -107,6 +115,7 @@ static const struct key keys[] = {
     {"qkv", "fused|split|joined", set_qkv},
     {"attention", "pieces|batch|whole", set_attention},
     {"linear", "whole|parts", set_linear},
+    {"moe", "slices|static", set_moe},
     {"workers", "all|alternate", set_workers},
     {"event-fusion", "on|off", set_event_fusion},
     {"tasks-per-worker", "1 to 64", set_tasks_per_worker},

@@ -44,8 +44,9 @@ int engine_params(struct diag *d, const qn_engine_params *given, qn_engine_param
     if (!full->tokenizer) full->tokenizer = full->model;
     if (!full->served_model_name) full->served_model_name = full->model;
     if (strcmp(full->load_format, "auto") != 0 && strcmp(full->load_format, "safetensors") != 0 &&
-        strcmp(full->load_format, "dummy") != 0)
-        return fail(d, QN_EINVAL, "load_format: want auto, safetensors or dummy, have '%s'",
+        strcmp(full->load_format, "dummy") != 0 && strcmp(full->load_format, "dummy-zipf") != 0)
+        return fail(d, QN_EINVAL,
+                    "load_format: want auto, safetensors, dummy or dummy-zipf, have '%s'",
                     full->load_format);
     return QN_OK;
 }
@@ -59,7 +60,7 @@ static void progress(const qn_engine_params *p, const char *stage) {
 int engine_model(struct diag *d, const qn_engine_params *p, struct model **out) {
     *out = NULL;
     if (!p->model) return fail(d, QN_EINVAL, "model: want a Hugging Face directory");
-    struct model_options o = {.dummy = strcmp(p->load_format, "dummy") == 0, .dtype = p->dtype};
+    struct model_options o = {.dummy = strncmp(p->load_format, "dummy", 5) == 0, .dtype = p->dtype};
     return model_open(d, p->model, &o, out);
 }
 
@@ -102,6 +103,7 @@ static void weights_moved(void *user, uint64_t done, uint64_t total) {
 static int load_weights(struct diag *d, struct qn_engine *e, const qn_engine_params *p) {
     if (!e->model->files && e->backend->makes_dummy) return QN_OK;
     const struct weights_options o = {.n_threads = (int)e->info.n_workers,
+                                      .zipf = strcmp(p->load_format, "dummy-zipf") == 0,
                                       .progress = p->progress ? weights_moved : NULL,
                                       .user = (void *)(uintptr_t)p};
     return recipe_load(d, e->program, e->model->files, &o, &e->weights);
@@ -132,6 +134,10 @@ static int describe(struct diag *d, struct qn_engine *e, const qn_engine_params 
     i->max_num_seqs = plan->compile.n_slots;
     i->max_num_batched_tokens = plan->compile.max_batched_tokens;
     i->n_workers = plan->compile.device.n_workers;
+    i->experts_per_token = s->experts.top_k;
+    i->expert_bytes = 3ull * s->experts.width * s->hidden * dtype_bytes(s->weight_dtype);
+    for (uint32_t layer = 0; layer < s->n_layers; layer++)
+        i->n_expert_layers += spec_is_sparse(s, layer) != 0;
     i->n_tasks = (uint32_t)e->program->section[SECTION_TASK].count;
     i->n_events = (uint32_t)e->program->section[SECTION_EVENT].count;
     return QN_OK;
@@ -261,7 +267,12 @@ const qn_tokenizer *qn_engine_tokenizer(const qn_engine *engine) {
 
 int qn_engine_get_info(const qn_engine *engine, qn_engine_info *info) {
     if (!api_struct_fits(info, sizeof info->struct_size)) return QN_EINVAL;
-    api_struct_out(info, &engine->info, sizeof engine->info);
+    qn_engine_info now = engine->info;
+    struct rt_reads reads = {0};
+    if (engine->backend->reads != NULL) engine->backend->reads(engine->instance, &reads);
+    now.experts_read = reads.experts;
+    now.expert_layers_run = reads.layers;
+    api_struct_out(info, &now, sizeof now);
     return QN_OK;
 }
 

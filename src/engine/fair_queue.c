@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
@@ -38,6 +39,7 @@ static int flow_join(struct diag *d, struct fair_queue *q, struct fair_place *p)
 
 static void flow_leave(struct fair_queue *q, const struct fair_place *p) {
     struct fair_flow **at = flow_of(q, p->space), *flow = *at;
+    assert(flow != NULL); /* it exists while a place of it is in the queue */
     if (--flow->n > 0) return;
     *at = flow->next;
     free(flow);
@@ -52,22 +54,23 @@ static bool comes_before(const struct fair_place *a, const struct fair_place *b)
 }
 
 static void put(struct fair_queue *q, size_t at, struct fair_place *p) {
-    q->heap.items[at - 1] = p;
+    q->heap.items[at - 1].place = p;
     p->at = at;
 }
 
 static void rise(struct fair_queue *q, struct fair_place *p, size_t at) {
-    for (; at > 1 && comes_before(p, q->heap.items[at / 2 - 1]); at /= 2)
-        put(q, at, q->heap.items[at / 2 - 1]);
+    for (; at > 1 && comes_before(p, q->heap.items[at / 2 - 1].place); at /= 2)
+        put(q, at, q->heap.items[at / 2 - 1].place);
     put(q, at, p);
 }
 
 static void sink(struct fair_queue *q, struct fair_place *p, size_t at) {
     for (size_t child; (child = 2 * at) <= q->heap.n; at = child) {
-        if (child < q->heap.n && comes_before(q->heap.items[child], q->heap.items[child - 1]))
+        if (child < q->heap.n &&
+            comes_before(q->heap.items[child].place, q->heap.items[child - 1].place))
             child++;
-        if (!comes_before(q->heap.items[child - 1], p)) break;
-        put(q, at, q->heap.items[child - 1]);
+        if (!comes_before(q->heap.items[child - 1].place, p)) break;
+        put(q, at, q->heap.items[child - 1].place);
     }
     put(q, at, p);
 }
@@ -85,13 +88,13 @@ int fair_queue_add(struct diag *d, struct fair_queue *q, struct fair_place *p) {
 }
 
 struct fair_place *fair_queue_first(const struct fair_queue *q) {
-    return q->heap.n > 0 ? q->heap.items[0] : NULL;
+    return q->heap.n > 0 ? q->heap.items[0].place : NULL;
 }
 
 void fair_queue_remove(struct fair_queue *q, struct fair_place *p) {
     const size_t at = p->at;
     if (at == 0) return;
-    struct fair_place *last = q->heap.items[--q->heap.n];
+    struct fair_place *last = q->heap.items[--q->heap.n].place;
     if (at == 1) q->now = MAX(q->now, p->tag - p->n_tokens);
     q->n_prompt -= p->n_prompt;
     flow_leave(q, p);

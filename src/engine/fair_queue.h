@@ -31,8 +31,12 @@ struct fair_place {
 
 struct fair_flow;
 
+struct fair_item {
+    struct fair_place *place;
+};
+
 struct fair_queue {
-    ARRAY(struct fair_place *) heap;
+    ARRAY(struct fair_item) heap;
     struct fair_flow *flows[FAIR_BUCKETS]; /* spaces with requests in the queue */
     uint64_t now;                          /* tag of the request that was taken last */
     uint64_t n_arrived;

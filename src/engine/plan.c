@@ -33,10 +33,10 @@ static int dtype_of(struct diag *d, const char *name, enum dtype automatic, enum
 
 /* Bytes of the matrices; vectors are too small to matter before the program is there. */
 static uint64_t weight_estimate(const struct model_spec *s) {
-    uint64_t q = (uint64_t)s->n_heads * s->head_dim, kv = (uint64_t)s->n_kv_heads * s->head_dim;
-    uint64_t layer = s->hidden * (2 * q + 2 * kv + 3 * (uint64_t)s->intermediate);
-    uint64_t tables = (uint64_t)s->vocab * s->hidden * (s->tied ? 1 : 2);
-    return (layer * s->n_layers + tables) * dtype_bytes(s->weight_dtype);
+    uint64_t sum = (uint64_t)s->vocab * s->hidden * (s->tied ? 1 : 2);
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        sum += spec_attention_elements(s) + spec_mlp_elements(s, i);
+    return sum * dtype_bytes(s->weight_dtype);
 }
 
 static uint32_t round_up_power(uint32_t n) {
@@ -217,7 +217,8 @@ int plan_from_program(struct diag *d, const qn_engine_params *p, const struct mo
     return QN_OK;
 }
 
-/* Weights of the variant's operators; an embedding table counts as the one row that is read. */
+/* Weights of the variant's operators; an embedding table counts as the one row that is read, a
+ * stack of experts as those of one token. */
 static uint64_t bytes_per_token(const struct prog_header *program, bool *used) {
     const struct prog_variant *v = PROG(program, VARIANT);
     const struct prog_weight *weights = PROG(program, WEIGHT);
@@ -231,6 +232,8 @@ static uint64_t bytes_per_token(const struct prog_header *program, bool *used) {
             row = (uint64_t)MAX(weights[w].cols, 1u) * dtype_bytes(weights[w].dtype);
             if (op->kind == OP_EMBED)
                 total += row;
+            else if (tensors[op->in[k]].n_dims == 3 && !used[w])
+                total += row * tensors[op->in[k]].shape[1] * op->attrs.top_k;
             else if (!used[w])
                 total += row * weights[w].rows;
             if (op->kind != OP_EMBED) used[w] = true;

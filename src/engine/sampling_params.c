@@ -109,12 +109,13 @@ static int fill_biases(struct diag *d, const struct qn_engine *e, const qn_sampl
 
 /* What only some backends have, and what the engine was not opened for. */
 static int check_lists(struct diag *d, const struct qn_engine *e, const qn_sampling_params *s) {
+    const uint32_t n_prompt_top = s->has_prompt_logprobs ? s->prompt_logprobs : 0;
     const struct {
         const char *name;
         bool asked;
         uint32_t n; /* most likely tokens */
     } wanted[] = {{"logprobs", s->logprobs > 0, s->logprobs},
-                  {"prompt_logprobs", s->has_prompt_logprobs != 0, s->prompt_logprobs},
+                  {"prompt_logprobs: most likely tokens", n_prompt_top > 0, n_prompt_top},
                   {"logit_bias", s->n_logit_bias > 0, 0},
                   {"structured output", s->structured_kind != QN_STRUCTURED_NONE, 0}};
     for (size_t i = 0; i < COUNT_OF(wanted); i++) {

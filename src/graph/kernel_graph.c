@@ -1,16 +1,28 @@
 #include "graph/kernel_graph.h"
 #include "base/checked.h"
+#include "graph/kv_row.h"
 
 #include <math.h>
 #include <string.h>
 
 static struct op_attrs attrs_of(const struct model_spec *s) {
+    const struct kv_row row = spec_kv_row(s, DTYPE_F32);
+    const bool latent = spec_is_latent(s);
     return (struct op_attrs){.heads = s->n_heads,
                              .kv = s->n_kv_heads,
-                             .D = s->head_dim,
+                             .D = row.k_width,
+                             .DV = row.v_width,
+                             .DR = latent ? s->latent.rope : 0,
                              .window = s->sliding_window,
-                             .scale = 1.0f / sqrtf((float)s->head_dim),
-                             .eps = s->rms_eps};
+                             .scale = latent ? s->latent.scale : 1.0f / sqrtf((float)s->head_dim),
+                             .eps = s->rms_eps,
+                             .experts = s->experts.n,
+                             .top_k = s->experts.top_k,
+                             .gates = s->experts.shared_gate,
+                             .normed = s->experts.normed,
+                             .groups = s->experts.groups,
+                             .top_groups = s->experts.top_groups,
+                             .routed = s->experts.scale != 0 ? s->experts.scale : 1};
 }
 
 void kgraph_init(struct kgraph *g, struct arena *arena, const struct model_spec *spec,
@@ -117,11 +129,24 @@ static int add_view(struct diag *d, struct kgraph *g, const char *name, uint32_t
     return map_put(d, &g->weight_at, key, strlen(key), (uint64_t)*index, NULL);
 }
 
+/* A part by its name and what it has of the tensor: no two that differ in this share a block. */
+static void add_name(struct strbuf *name, const struct kgraph_part *part) {
+    const struct weight_source *s = &part->source;
+    strbuf_str(name, part->name);
+    if (weight_source_is_whole(s)) return;
+    strbuf_printf(name, "[%u:%u:%u", s->from, s->run, s->skip);
+    if (s->pairs != 0) strbuf_printf(name, ",pairs %u", s->pairs);
+    strbuf_str(name, s->transposed ? ",transposed]" : "]");
+}
+
 /* "a+b": the name of a block. */
 static int join_names(struct diag *d, struct kgraph *g, const struct kgraph_part *parts, int n,
                       char **out) {
     struct strbuf name = {0};
-    for (int i = 0; i < n; i++) strbuf_printf(&name, "%s%s", i > 0 ? "+" : "", parts[i].name);
+    for (int i = 0; i < n; i++) {
+        if (i > 0) strbuf_char(&name, '+');
+        add_name(&name, &parts[i]);
+    }
     int rc = strbuf_status(d, &name);
     if (rc == QN_OK) rc = arena_strdup(d, g->arena, strbuf_text(&name), out);
     strbuf_fini(&name);
@@ -144,7 +169,8 @@ static int add_block(struct diag *d, struct kgraph *g, const struct kgraph_part 
         struct weight_part p = {.rows = rows,
                                 .at = run != 0 ? run * (uint32_t)i : b.rows,
                                 .run = run != 0 ? run : rows,
-                                .stride = run != 0 ? run * (uint32_t)n : rows};
+                                .stride = run != 0 ? run * (uint32_t)n : rows,
+                                .source = parts[i].source};
         TRY(arena_strdup(d, g->arena, parts[i].name, &copy));
         p.name = copy;
         b.rows += run != 0 ? CEIL_DIV(rows, run) * run : rows; /* whole turns */
@@ -155,7 +181,7 @@ static int add_block(struct diag *d, struct kgraph *g, const struct kgraph_part 
 
 int kgraph_weight(struct diag *d, struct kgraph *g, const char *name, enum dtype dtype, int n_dims,
                   uint64_t rows, uint64_t cols, int32_t *index) {
-    const struct kgraph_part part = {name, rows};
+    const struct kgraph_part part = {.name = name, .rows = rows};
     return kgraph_weight_joined(d, g, &part, 1, dtype, n_dims, cols, index);
 }
 
@@ -164,7 +190,9 @@ int kgraph_weight_joined(struct diag *d, struct kgraph *g, const struct kgraph_p
     uint64_t rows = 0;
     for (int i = 0; i < n; i++) rows += parts[i].rows;
     if (n == 1) {
-        TRY(find_weight(d, g, parts[0].name, n_dims, rows, cols, index));
+        char *name;
+        TRY(join_names(d, g, parts, 1, &name));
+        TRY(find_weight(d, g, name, n_dims, rows, cols, index));
         if (*index != NO_TENSOR) return QN_OK;
     }
     TRY(add_block(d, g, parts, n, 0, dtype, n_dims, cols));
@@ -176,7 +204,7 @@ int kgraph_weights_in_turns(struct diag *d, struct kgraph *g, const char *const 
                             uint32_t run, enum dtype dtype, uint64_t rows, uint64_t cols,
                             int32_t *index) {
     struct kgraph_part parts[KGRAPH_MAX_PARTS] = {0};
-    for (int i = 0; i < n; i++) parts[i] = (struct kgraph_part){names[i], rows};
+    for (int i = 0; i < n; i++) parts[i] = (struct kgraph_part){.name = names[i], .rows = rows};
     TRY(add_block(d, g, parts, n, run, dtype, 2, cols));
     for (int i = 0; i < n; i++)
         TRY(add_view(d, g, names[i], g->blocks.items[g->blocks.n - 1].first_part + (uint32_t)i, 1,
@@ -184,13 +212,41 @@ int kgraph_weights_in_turns(struct diag *d, struct kgraph *g, const char *const 
     return QN_OK;
 }
 
+int weight_stack_name(struct diag *d, struct arena *arena, const char *pattern, uint32_t i,
+                      char **name) {
+    const char *star = strchr(pattern, '*');
+    if (star == NULL || strchr(star + 1, '*') != NULL)
+        return fail(d, QN_EFORMAT, "weights %.200s: want a name with one `*`", pattern);
+    return arena_printf(d, arena, name, "%.*s%u%s", (int)(star - pattern), pattern, i, star + 1);
+}
+
+int kgraph_weight_stacked(struct diag *d, struct kgraph *g, const char *pattern, uint64_t n,
+                          enum dtype dtype, uint64_t rows, uint64_t cols, int32_t *index) {
+    const struct kgraph_part whole = {.name = pattern, .rows = n * rows};
+    TRY(add_block(d, g, &whole, 1, 0, dtype, 2, cols));
+    struct weight_part *p = &g->parts.items[g->parts.n - 1];
+    p->rows = p->run = p->stride = p->step = (uint32_t)rows;
+    p->stack = (uint32_t)n;
+    struct tensor t = {.name = pattern,
+                       .role = TENSOR_WEIGHT,
+                       .dtype = dtype,
+                       .n_dims = 3,
+                       .shape = {n, rows, cols},
+                       .producer = -1,
+                       .block = (uint32_t)g->blocks.n - 1,
+                       .first_part = (uint32_t)g->parts.n - 1,
+                       .n_parts = 1};
+    return add_tensor(d, g, t, index);
+}
+
 int kgraph_state(struct diag *d, struct kgraph *g, const char *name, int32_t *index) {
+    const struct kv_row row = spec_kv_row(&g->spec, DTYPE_BF16);
     struct tensor t = {.name = name,
                        .role = TENSOR_STATE,
                        .dtype = DTYPE_BF16,
                        .layout = LAYOUT_BLOCKS,
                        .n_dims = 2,
-                       .shape = {g->n_rows, 2ull * g->attrs.kv},
+                       .shape = {g->n_rows, kv_vectors(&row)},
                        .producer = -1};
     return add_tensor(d, g, t, index);
 }

@@ -16,6 +16,7 @@
 #include "base/strbuf.h"
 #include "graph/model_spec.h"
 #include "graph/op_map.h"
+#include "graph/weight_source.h"
 
 enum tensor_role {
     TENSOR_WEIGHT,     /* immutable; `name` is its name in the checkpoint */
@@ -39,13 +40,22 @@ struct tensor {
 };
 
 /* How a weight is made: a *block* of memory is filled with *parts*, each a tensor of the
- * checkpoint. Row i of a part is row  at + i / run * stride + i % run  of the block. So one part
- * may be the whole block, several may follow each other, or lie in turns of `run` rows. */
+ * checkpoint, or what `source` says of it. Row i of a part is row  at + i / run * stride + i % run
+ * of the block. So one part may be the whole block, several may follow each other, or lie in turns
+ * of `run` rows.
+ *
+ * A *stack* is a part of several tensors, the experts of a layer: `name` is a pattern, whose `*`
+ * stands for their numbers, and tensor c lies c * step rows after the first one. */
 struct weight_part {
     const char *name; /* in the checkpoint */
-    uint32_t rows;
+    uint32_t rows;    /* of a tensor */
     uint32_t at, run, stride;
+    uint32_t stack, step; /* tensors of a stack; 0: the part is a single tensor */
+    struct weight_source source;
 };
+/* The name of tensor i of a stack. Errors: QN_EFORMAT: the pattern has not one `*`. */
+int weight_stack_name(struct diag *d, struct arena *arena, const char *pattern, uint32_t i,
+                      char **name);
 struct weight_block {
     const char *name; /* its parts' names, joined by `+` */
     enum dtype dtype;
@@ -71,6 +81,7 @@ enum kgraph_cut {
         256,                  /* not a part: `reset_sentinels`, so that activations can travel so */
     KGRAPH_DECODE_ONLY = 512, /* nor this: kgraph.decode_only */
     KGRAPH_IMAGES = 1024,     /* nor this: matrices that one operator reads share a block */
+    KGRAPH_STATIC = 2048,     /* nor this: experts have their workers, listed or not */
 };
 
 struct kop {
@@ -113,6 +124,7 @@ int kgraph_weight(struct diag *d, struct kgraph *g, const char *name, enum dtype
 struct kgraph_part {
     const char *name;
     uint64_t rows;
+    struct weight_source source;
 };
 enum { KGRAPH_MAX_PARTS = 8 };
 /* Rows of gate, and of up, that lie in turns in an image: half of a row block of tensor cores. */
@@ -125,6 +137,10 @@ int kgraph_weight_joined(struct diag *d, struct kgraph *g, const struct kgraph_p
 int kgraph_weights_in_turns(struct diag *d, struct kgraph *g, const char *const *names, int n,
                             uint32_t run, enum dtype dtype, uint64_t rows, uint64_t cols,
                             int32_t *index);
+/* Adds the weight [n, rows, cols] whose matrices are the tensors of a pattern, one after the other.
+ */
+int kgraph_weight_stacked(struct diag *d, struct kgraph *g, const char *pattern, uint64_t n,
+                          enum dtype dtype, uint64_t rows, uint64_t cols, int32_t *index);
 /* Adds one layer's KV cache. */
 int kgraph_state(struct diag *d, struct kgraph *g, const char *name, int32_t *index);
 
@@ -174,6 +190,11 @@ static inline uint64_t packed_rows(uint64_t n) {
 static inline uint64_t packed_columns(uint64_t k) {
     return (k + PACK_K - 1) / PACK_K * PACK_K;
 }
+
+/* Elements of the matrices of a layer's attention. */
+uint64_t spec_attention_elements(const struct model_spec *spec);
+/* Elements of the matrices of a layer's MLP, all experts included. */
+uint64_t spec_mlp_elements(const struct model_spec *spec, uint32_t layer);
 
 /* Checks a spec against the bounds of model_spec.h; the message names the field. */
 int model_spec_verify(struct diag *d, const char *file, const struct model_spec *spec);

@@ -30,12 +30,24 @@ ABI_SIZE(struct kv_row, 8);
 
 #ifndef __CUDACC_RTC__ /* kernels have the strides as constants */
 
-/* The row of a model whose keys and values are heads of head_dim elements, stored as dtype. */
+/* The row of a model, stored as dtype: keys and values of head_dim elements, or a latent, which is
+ * the value, and the turned key behind it. */
 static inline struct kv_row spec_kv_row(const struct model_spec *s, uint32_t dtype) {
+    if (spec_is_latent(s))
+        return (struct kv_row){.heads = 1,
+                               .k_width = (uint16_t)(s->latent.kv_rank + s->latent.rope),
+                               .v_width = (uint16_t)s->latent.kv_rank,
+                               .v_in_k = 1,
+                               .dtype = (uint8_t)dtype};
     return (struct kv_row){.heads = (uint16_t)s->n_kv_heads,
                            .k_width = (uint16_t)s->head_dim,
                            .v_width = (uint16_t)s->head_dim,
                            .dtype = (uint8_t)dtype};
+}
+
+/* Vectors of a position: keys, and values that are not inside them. */
+static inline uint32_t kv_vectors(const struct kv_row *r) {
+    return r->v_in_k ? r->heads : 2u * r->heads;
 }
 
 /* Elements from a value to that of the next position. */

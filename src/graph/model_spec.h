@@ -18,6 +18,7 @@ enum {
     SPEC_MAX_HEAD_DIM = 512,
     SPEC_MAX_MODEL_LEN = 1 << 20,
     SPEC_MAX_EOS = 8,
+    SPEC_MAX_EXPERTS = 1024,
 };
 
 enum rope_kind {
@@ -28,14 +29,38 @@ enum rope_kind {
     ROPE_DYNAMIC = 4 /* theta grows with the context */
 };
 
+/* Latent attention (docs/latent-attention.md): a position has one latent, from which each head's
+ * keys and values follow, and one key that RoPE turns, which all heads share. */
+struct latent_spec {
+    uint32_t kv_rank; /* elements of a latent; 0: keys and values are heads of their own */
+    uint32_t q_rank;  /* elements of the latent that queries come from; 0: from the stream itself */
+    uint32_t rope;    /* elements of a query head and of the shared key that RoPE turns; even */
+    uint32_t v_dim;   /* elements of a head's value */
+    float scale;      /* of dot products of queries and keys */
+};
+
+/* The MLPs of sparse layers: a router chooses top_k experts, gated MLPs, for each token. */
+struct experts_spec {
+    uint32_t n;            /* experts of a layer; 0: all layers are dense */
+    uint32_t top_k;        /* of a token, 1 to n */
+    uint32_t width;        /* of an expert */
+    uint32_t normed;       /* 0 or 1: a token's weights add up to 1 */
+    uint32_t shared_width; /* of the MLP that all tokens have besides; 0: there is none */
+    uint32_t shared_gate;  /* 0 or 1: that is multiplied by the sigmoid of a dot product */
+    uint32_t groups;     /* a token's experts are of the top_groups groups whose best logits are */
+    uint32_t top_groups; /* largest; groups divides n; 0: of any */
+    float scale;         /* the weights of a token's experts are multiplied by it; 0: by 1 */
+    uint32_t dense[SPEC_MAX_LAYERS / 32]; /* bit per layer: its MLP is a dense one */
+};
+
 struct model_spec {
     uint32_t n_layers;
     uint32_t hidden;       /* width of the residual stream */
-    uint32_t intermediate; /* width of the gated MLP */
+    uint32_t intermediate; /* width of the gated MLP of dense layers */
     uint32_t vocab;        /* rows of the embedding and of the LM head */
     uint32_t n_heads;      /* query heads */
-    uint32_t n_kv_heads;   /* divides n_heads */
-    uint32_t head_dim;     /* even */
+    uint32_t n_kv_heads;   /* divides n_heads; latent: 1 */
+    uint32_t head_dim;     /* even; latent: of a query, with what RoPE turns of it */
     uint32_t max_position; /* longest context the model was made for */
     float rms_eps;
     uint32_t qkv_bias;     /* 0 or 1 (Qwen2) */
@@ -62,9 +87,30 @@ struct model_spec {
     uint32_t n_eos;
     int32_t eos[SPEC_MAX_EOS]; /* token ids that end a generation */
     int32_t bos;               /* -1: none */
+    struct experts_spec experts;
+    struct latent_spec latent;
 };
 
-ABI_SIZE(struct model_spec, 4 * (33 + SPEC_MAX_LAYERS / 32 + SPEC_MAX_HEAD_DIM));
+ABI_SIZE(struct model_spec, 4 * (47 + 2 * (SPEC_MAX_LAYERS / 32) + SPEC_MAX_HEAD_DIM));
+
+/* Whether a layer's MLP is made of experts. */
+static inline int spec_is_sparse(const struct model_spec *s, uint32_t layer) {
+    return s->experts.n != 0 && (s->experts.dense[layer / 32] >> layer % 32 & 1) == 0;
+}
+
+static inline uint32_t spec_is_latent(const struct model_spec *s) {
+    return s->latent.kv_rank != 0;
+}
+
+/* Elements of a head that RoPE turns: all, or with latents the last ones. */
+static inline uint32_t spec_rope_dim(const struct model_spec *s) {
+    return spec_is_latent(s) ? s->latent.rope : s->head_dim;
+}
+
+/* Elements of a head's value. */
+static inline uint32_t spec_v_dim(const struct model_spec *s) {
+    return spec_is_latent(s) ? s->latent.v_dim : s->head_dim;
+}
 
 /* The window of a layer's attention, as op_attrs.window; layer < SPEC_MAX_LAYERS. */
 static inline uint32_t spec_window(const struct model_spec *s, uint32_t layer) {

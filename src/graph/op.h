@@ -10,7 +10,6 @@ enum op_kind {
     OP_NONE = 0, /* as a task kind: an empty task that normalization inserted */
 #define OP(ID, ...) OP_##ID,
 #include "graph/op.def"
-#undef OP
     N_OP_KINDS
 };
 
@@ -37,8 +36,16 @@ enum { MLP_X, MLP_NORM, MLP_WG, MLP_WU, MLP_BG, MLP_BU, MLP_SQUARES };
 enum { LM_X, LM_NORM, LM_W, LM_SQUARES };
 enum { LM_OUT_LOGITS, LM_OUT_PART };
 enum { SAMPLE_LOGITS, SAMPLE_PART };
+enum { LATENT_Q, LATENT_C, LATENT_NORM, LATENT_W };
+enum { LATENT_OUT_Q, LATENT_OUT_KV };
+enum { VALUES_A, VALUES_W };
 enum { PACK_X }; /* of PACK_LOGITS, too */
 enum { RESET_AFTER };
+enum { ROUTER_X, ROUTER_NORM, ROUTER_W };
+enum { ROUTE_LOGITS };
+enum { ROUTE_OUT_LIST, ROUTE_OUT_SLOTS, ROUTE_OUT_WEIGHT };
+enum { GATE_UP_X, GATE_UP_NORM, GATE_UP_LIST, GATE_UP_SLOTS, GATE_UP_WG, GATE_UP_WU };
+enum { DOWN_H, DOWN_LIST, DOWN_SLOTS, DOWN_WEIGHT, DOWN_WD, DOWN_SHARED, DOWN_RESIDUAL };
 
 /* Columns of logits that share one {max, sum} pair. Fixed, so that a log-probability does not
  * depend on how the LM head was cut into tasks. */
@@ -70,12 +77,22 @@ enum { SENTINEL_ROWS = 16, RESET_UNITS = 1024, RESET_WORDS = 4 };
 /* Numbers that an operator carries itself; op.def says which it has, the others are 0. Copied into
  * the program. */
 struct op_attrs {
-    uint32_t heads;  /* query heads */
-    uint32_t kv;     /* KV heads, a divisor of heads */
-    uint32_t D;      /* elements of a head */
-    uint32_t window; /* positions that a row sees, itself included; 0: all before it */
-    float scale;     /* of dot products of queries and keys */
-    float eps;       /* of RMSNorm */
+    uint32_t heads;   /* query heads */
+    uint32_t kv;      /* KV heads, a divisor of heads */
+    uint32_t D;       /* elements of a query or key */
+    uint32_t DV;      /* elements of a value */
+    uint32_t DR;      /* latent attention: elements of D that RoPE turns, the last ones */
+    uint32_t window;  /* positions that a row sees, itself included; 0: all before it */
+    float scale;      /* of dot products of queries and keys */
+    float eps;        /* of RMSNorm */
+    uint32_t experts; /* of a layer; 0: its MLP is dense */
+    uint32_t top_k;   /* experts of a row, 1 to experts */
+    uint32_t gates;   /* 1: shared experts have a gate; else 0 */
+    uint32_t normed;  /* 1: a row's weights add up to 1; else 0 */
+    uint32_t groups;  /* of experts, of which a row has those of top_groups; 0: of any */
+    uint32_t top_groups;
+    float routed;    /* a row's weights are multiplied by it */
+    uint32_t placed; /* enum expert_placing (expert_list.h) */
 };
 
 #ifndef __CUDACC_RTC__

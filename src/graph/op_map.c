@@ -55,11 +55,21 @@ static bool find_known(const struct binder *b, const char *word, uint64_t *value
         const char *name;
         uint64_t value;
     } known[] = {
-        {"T", g->n_rows},       {"L", g->n_logit_rows},
-        {"P", g->n_pieces},     {"heads", a->heads},
-        {"kv", a->kv},          {"D", a->D},
-        {"PARTIALS", PARTIALS}, {"SQUARES_COLUMNS", SQUARES_COLUMNS},
-        {"PACK_K", PACK_K},     {"RESET_UNITS", RESET_UNITS},
+        {"T", g->n_rows},
+        {"L", g->n_logit_rows},
+        {"P", g->n_pieces},
+        {"heads", a->heads},
+        {"kv", a->kv},
+        {"D", a->D},
+        {"DV", a->DV},
+        {"DR", a->DR},
+        {"experts", a->experts},
+        {"top_k", a->top_k},
+        {"gates", a->gates},
+        {"PARTIALS", PARTIALS},
+        {"SQUARES_COLUMNS", SQUARES_COLUMNS},
+        {"PACK_K", PACK_K},
+        {"RESET_UNITS", RESET_UNITS},
         {"LM_BLOCK", LM_BLOCK},
     };
     for (size_t i = 0; i < COUNT_OF(known); i++)
@@ -165,7 +175,23 @@ static const char *read_units(const struct binder *b, const char *text, struct m
     return text;
 }
 
-/* One access of a dimension: "r", "u...", or a number. */
+/* "@list": what a list names. Sets *known: it is an input of integers. */
+static const char *read_listed(const struct binder *b, const char *text, struct map_dim *m,
+                               bool *known) {
+    char word[OP_NAME_CHARS * 2];
+    text = read_word(text + 1, word);
+    m->index = MAP_LISTED;
+    *known = false;
+    for (int i = 0; i < b->info.n_in; i++) {
+        const struct op_slot *slot = &b->info.in[i];
+        if (strcmp(slot->name, word) != 0 || !slot->integer || b->s->in[i].n_dims == 0) continue;
+        m->hi = b->s->in[i].shape[0];
+        *known = true;
+    }
+    return text;
+}
+
+/* One access of a dimension: "r", "u...", "@list" or a number. */
 static const char *read_access(const struct binder *b, const char *text, struct map_dim *m,
                                struct number *number) {
     *m = (struct map_dim){.times = 1, .over = 1};
@@ -181,6 +207,7 @@ static const char *read_access(const struct binder *b, const char *text, struct 
             m->modulo != 0 ? m->modulo : CEIL_DIV((m->hi - m->lo) * m->times, (uint64_t)m->over);
         return text;
     }
+    if (*text == '@') return read_listed(b, text, m, &number->known);
     text = read_sum(b, text, number);
     m->index = MAP_ALL;
     m->lo = m->extent = number->value;
@@ -238,6 +265,8 @@ static int read_dim(const struct binder *b, const char *text, uint64_t have, str
         const uint64_t extent = m->extent;
         at = read_access(b, at + 1, m, &n);
         m->extent = extent;
+        if (m->index == MAP_LISTED) m->lo = extent;
+        if (m->index == MAP_LISTED) m->hi = MIN(m->hi, extent);
         known = known && n.known;
     }
     while (*at == '|' && m->extent != have) {
@@ -341,8 +370,21 @@ static int check_attributes(const struct binder *b) {
     const struct {
         const char *name;
         bool set;
-    } all[] = {{"heads", a->heads > 0}, {"kv", a->kv > 0},       {"D", a->D > 0},
-               {"window", true},        {"scale", a->scale > 0}, {"eps", a->eps >= 0}};
+    } all[] = {{"heads", a->heads > 0},
+               {"kv", a->kv > 0},
+               {"D", a->D > 0},
+               {"DV", a->DV > 0},
+               {"DR", a->DR > 0},
+               {"window", true},
+               {"scale", a->scale > 0},
+               {"eps", a->eps >= 0},
+               {"experts", a->experts > 0},
+               {"top_k", a->top_k > 0 && a->top_k <= a->experts},
+               {"gates", a->gates <= 1},
+               {"normed", a->normed <= 1},
+               {"groups", a->groups == 0 || a->experts % a->groups == 0},
+               {"top_groups", a->top_groups <= a->groups},
+               {"routed", a->routed > 0}};
     for (const char *at = b->info.attributes; *at != '\0';) {
         char word[OP_NAME_CHARS * 2];
         at = read_word(at, word);
@@ -392,7 +434,7 @@ static uint64_t clamp(uint64_t u, const struct map_dim *d) {
 
 struct map_range op_map_range(const struct map_dim *d, uint64_t row0, uint64_t row1, uint64_t unit0,
                               uint64_t unit1) {
-    if (d->index == MAP_ALL) return (struct map_range){0, d->lo};
+    if (d->index == MAP_ALL || d->index == MAP_LISTED) return (struct map_range){0, d->lo};
     if (d->index == MAP_ROWS) return (struct map_range){row0, row1};
     const uint64_t u0 = clamp(unit0, d), u1 = clamp(unit1, d);
     if (u0 >= u1) return (struct map_range){0, 0};
@@ -405,14 +447,22 @@ struct map_range op_map_range(const struct map_dim *d, uint64_t row0, uint64_t r
                               MIN(CEIL_DIV(u1 * d->times, (uint64_t)d->over), d->extent)};
 }
 
+/* How much of a dimension of a weight a task of units [unit0,unit1) reads. */
+static uint64_t read_of(const struct map_dim *d, uint64_t unit0, uint64_t unit1) {
+    if (d->index == MAP_LISTED) return d->hi;
+    if (d->index == MAP_UNITS && d->modulo != 0) return unit1 - unit0;
+    const struct map_range r = op_map_range(d, 0, 0, unit0, unit1);
+    return r.last - r.first;
+}
+
 uint64_t op_map_weight_elements(const struct op_map *map, uint64_t unit0, uint64_t unit1) {
     uint64_t elements = 0;
     for (int i = 0; i < OP_MAX_IN; i++) {
         const struct map_operand *m = &map->in[i];
-        if (!m->weight || m->n_dims != 2 || m->dim[0].index != MAP_UNITS) continue;
-        const struct map_range rows = op_map_range(&m->dim[0], 0, 0, unit0, unit1);
-        const uint64_t n = m->dim[0].modulo != 0 ? unit1 - unit0 : rows.last - rows.first;
-        elements += n * m->dim[1].lo;
+        if (!m->weight || m->n_dims < 2 || m->dim[0].index == MAP_ALL) continue;
+        uint64_t n = 1;
+        for (uint32_t k = 0; k < m->n_dims; k++) n *= read_of(&m->dim[k], unit0, unit1);
+        elements += n;
     }
     return elements;
 }

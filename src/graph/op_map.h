@@ -15,10 +15,11 @@
 
 /* Which part of a dimension a task touches. */
 enum map_index {
-    MAP_ALL,   /* [0, lo) */
-    MAP_ROWS,  /* its rows */
-    MAP_UNITS, /* its units u: u in [lo, hi), counted from lo, times `times`, over `over`, or
-                  modulo `modulo` */
+    MAP_ALL,    /* [0, lo) */
+    MAP_ROWS,   /* its rows */
+    MAP_UNITS,  /* its units u: u in [lo, hi), counted from lo, times `times`, over `over`, or
+                   modulo `modulo` */
+    MAP_LISTED, /* what a list names that is written in the iteration: hi of [0, lo) at most */
 };
 
 struct map_dim {
@@ -88,8 +89,8 @@ struct map_range {
 struct map_range op_map_range(const struct map_dim *d, uint64_t row0, uint64_t row1, uint64_t unit0,
                               uint64_t unit1);
 
-/* Elements of weight matrices that a task of units [unit0,unit1) reads: of those that units index.
- */
+/* Elements of weight matrices that a task of units [unit0,unit1) reads: of those that units or a
+ * list index; of a list, as many as it has room for. */
 uint64_t op_map_weight_elements(const struct op_map *map, uint64_t unit0, uint64_t unit1);
 
 #endif

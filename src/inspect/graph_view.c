@@ -27,14 +27,14 @@ void view_region(const struct kgraph *k, const struct region *r, struct strbuf *
 
 uint64_t view_tensor_bytes(const struct kgraph *k, int32_t tensor) {
     const struct tensor *t = &k->tensors.items[tensor];
-    return tensor_bytes(t) * (t->role == TENSOR_STATE ? k->spec.head_dim : 1);
+    return tensor_bytes(t) * (t->role == TENSOR_STATE ? k->attrs.D : 1);
 }
 
 uint64_t view_region_bytes(const struct kgraph *k, const struct region *r) {
     const struct tensor *t = &k->tensors.items[r->tensor];
     uint64_t element = dtype_bytes(t->dtype);
     if (r->n_slices > 0) return tensor_bytes(t) / r->n_slices;
-    if (t->role == TENSOR_STATE) element *= k->spec.head_dim;
+    if (t->role == TENSOR_STATE) element *= k->attrs.D;
     return region_elements(k, r) * element;
 }
 

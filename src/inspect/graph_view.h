@@ -88,7 +88,8 @@ int view_diff_json(struct diag *d, const struct view *before, const struct view 
 void view_tensor_name(const struct kgraph *k, int32_t tensor, struct strbuf *out);
 /* "0.qkv.q rows 0-1 columns 0-64" */
 void view_region(const struct kgraph *k, const struct region *r, struct strbuf *out);
-/* Of a state tensor: the rows of one iteration, whose columns are heads of head_dim elements. */
+/* Of a state tensor: the rows of one iteration, whose columns are keys and values of attrs.D
+ * elements. */
 uint64_t view_tensor_bytes(const struct kgraph *k, int32_t tensor);
 uint64_t view_region_bytes(const struct kgraph *k, const struct region *r);
 /* "qkv L3 rows 0-1 units 4-8" */

@@ -64,6 +64,7 @@ static void add_iteration(struct profile *p, const struct trace_iter *iter,
                 woke ? &p->wake_ns : &p->hand_over_ns);
         op->n_tasks++;
         op->ns += r->end - start;
+        op->worker_ns[r->worker] += r->end - start;
         op->longest_ns = MAX(op->longest_ns, r->end - start);
         op->weight_bytes += trace_weight_bytes(t->program, r->task);
         op->kv_bytes += trace_kv_bytes(t->program, r->task, iter->context);
@@ -228,8 +229,11 @@ int profile_make(struct diag *d, const struct trace *t, uint32_t batch, size_t f
     uint64_t *free_since = calloc(t->n_workers, sizeof *free_since);
     struct length *all = calloc(t->iters.n + 1, sizeof *all);
     out->waited_for = calloc(t->n_workers, sizeof *out->waited_for);
+    out->worker_ns = calloc((size_t)N_OP_KINDS * t->n_workers, sizeof *out->worker_ns);
     int rc = QN_ENOMEM;
-    if (free_since && all && out->waited_for) {
+    if (free_since && all && out->waited_for && out->worker_ns) {
+        for (uint32_t k = 0; k < N_OP_KINDS; k++)
+            out->ops[k].worker_ns = out->worker_ns + (size_t)k * t->n_workers;
         rc = trace_links_new(d, t->program, &links);
         if (rc == QN_OK) rc = choose(d, out, batch, first, all);
         if (rc == QN_OK) rc = account(d, out, all, &links, free_since);
@@ -246,6 +250,7 @@ int profile_make(struct diag *d, const struct trace *t, uint32_t batch, size_t f
 
 void profile_fini(struct profile *p) {
     free(p->waited_for);
+    free(p->worker_ns);
     ARRAY_FINI(&p->path);
-    p->waited_for = NULL;
+    p->waited_for = p->worker_ns = NULL;
 }

@@ -17,6 +17,7 @@ struct profile_op {
     uint64_t longest_ns;                /* of one task */
     uint64_t waited_ns;                 /* others waited this long for a task of this kind */
     uint64_t waited_by[N_OP_KINDS + 1]; /* by the waiting task's kind; last: end of iteration */
+    uint64_t *worker_ns;                /* [n_workers] of its tasks */
 };
 
 /* One task on the critical path: it began gap_ns after what it waited for had ended. */
@@ -37,6 +38,7 @@ struct profile {
     uint64_t hand_over_ns, n_hand_overs; /* worker time */
     struct profile_op ops[N_OP_KINDS];   /* OP_NONE: empty tasks */
     uint64_t *waited_for;                /* [n_workers] worker time that others waited for it */
+    uint64_t *worker_ns;                 /* [N_OP_KINDS][n_workers] the memory of those of ops */
     ARRAY(struct profile_step) path;     /* of the typical iteration, first task first */
     uint64_t path_task_ns[N_OP_KINDS], path_gap_ns;
     double flying_bytes, pages_free; /* sums over a GPU's workers, on average over the time */
@@ -53,6 +55,7 @@ struct profile_setting {
     const char *model, *backend, *device;
     uint32_t batch, input_len, output_len;
     double read_rate;           /* bytes per second */
+    double experts_read;        /* by a layer of an iteration, on average; 0: none is known */
     double ms_traced, ms_plain; /* fastest tenth: time per token with and without recording */
     double record_ns;           /* what one record costs; 0: not known (on a GPU) */
     uint64_t weight_bytes, kv_cache_bytes, workspace_bytes, other_bytes;

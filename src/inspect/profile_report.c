@@ -44,8 +44,35 @@ static double floor_us(const struct report *r, double bytes) {
     return r->s->read_rate > 0 ? bytes / r->s->read_rate * 1e6 : 0;
 }
 
+/* Of experts the trace counts as many as could be read; on average experts_read were. */
 static double op_bytes(const struct report *r, const struct profile_op *op) {
-    return per_iter(r, op->weight_bytes + op->kv_bytes);
+    const struct prog_variant *v = &PROG(r->t->program, VARIANT)[r->p->variant];
+    const uint64_t listed = trace_listed(r->t->program, v, (uint32_t)(op - r->p->ops));
+    const double bytes = per_iter(r, op->weight_bytes + op->kv_bytes);
+    return listed > 0 && r->s->experts_read > 0 ? bytes * r->s->experts_read / (double)listed
+                                                : bytes;
+}
+
+/* The most that a worker has of some time, over the mean; 0: there is none. */
+static double busiest(const struct report *r, const uint64_t *ns) {
+    uint64_t most = 0, sum = 0;
+    for (uint32_t w = 0; w < r->t->n_workers; w++) {
+        most = MAX(most, ns[w]);
+        sum += ns[w];
+    }
+    return sum > 0 ? (double)most * r->t->n_workers / (double)sum : 0;
+}
+
+/* The same of all tasks. */
+static double busiest_of_all(const struct report *r) {
+    uint64_t most = 0, sum = 0;
+    for (uint32_t w = 0; w < r->t->n_workers; w++) {
+        uint64_t ns = 0;
+        for (uint32_t k = 0; k < N_OP_KINDS; k++) ns += r->p->ops[k].worker_ns[w];
+        most = MAX(most, ns);
+        sum += ns;
+    }
+    return sum > 0 ? (double)most * r->t->n_workers / (double)sum : 0;
 }
 
 /* ---- losses ------------------------------------------------------------------------------- */
@@ -161,6 +188,7 @@ static json_t *op_json(const struct report *r, uint32_t kind) {
                                             : json_null());
     json_object_set_new(o, "floor_us", json_real(floor_us(r, bytes)));
     json_object_set_new(o, "longest_task_us", json_real((double)op->longest_ns * 1e-3));
+    json_object_set_new(o, "busiest_over_mean", json_real(busiest(r, op->worker_ns)));
     return o;
 }
 
@@ -259,6 +287,9 @@ static json_t *account_json(struct report *r) {
     json_object_set_new(o, "operators", ops);
     json_object_set_new(o, "wait_us", json_real(waits));
     json_object_set_new(o, "waits", waits_json(r));
+    json_object_set_new(o, "busiest_over_mean", json_real(busiest_of_all(r)));
+    if (s->experts_read > 0)
+        json_object_set_new(o, "experts_read_per_layer", json_real(s->experts_read));
     json_object_set_new(o, "waited_for_workers", workers_json(r));
     json_object_set_new(o, "hand_over_us", json_real(wall_us(r, p->hand_over_ns)));
     json_object_set_new(o, "wake_us", json_real(wall_us(r, p->wake_ns)));

@@ -220,6 +220,10 @@ int qn_profile(const qn_engine_params *params, const qn_profile_params *profile,
                                 .workspace_bytes = e->info.workspace_bytes,
                                 .other_bytes = e->info.other_bytes};
     rc = run(e, &p, &s, &last_start, error);
+    qn_engine_info info = {.struct_size = sizeof info};
+    qn_engine_get_info(e, &info);
+    if (info.expert_layers_run > 0)
+        s.experts_read = (double)info.experts_read / (double)info.expert_layers_run;
     if (rc == QN_OK) rc = api_return(report(&d, e, &p, &s, last_start, json, html), &d, error);
     qn_engine_close(e);
     return rc;

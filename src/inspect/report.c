@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/map.h"
 #include "base/outfile.h"
+#include "block/kgraph_prove.h"
 #include "codegen/cuda_verify.h"
 #include "task/task_verify.h"
 
@@ -139,6 +140,39 @@ static int verify_program(struct diag *d, const struct prog_header *program, con
     return strbuf_status(d, out);
 }
 
+/* The model's reference graph, and how many kernel graphs were proved to mean the same. */
+struct meanings {
+    struct job *job;
+    struct kgraph_meaning *reference;
+    uint32_t n_graphs, n_values;
+};
+
+static int make_reference(struct diag *d, struct meanings *m, uint32_t context) {
+    struct arena arena = {0};
+    struct kgraph g = {0};
+    int rc = model_build_graph(d, m->job->model, &arena, 1, 1, context, 0, &g);
+    if (rc == QN_OK) rc = kgraph_meaning_new(d, &g, &m->reference);
+    kgraph_fini(&g);
+    arena_fini(&arena);
+    return rc;
+}
+
+static int prove_kernel_graph(void *user, struct diag *d, const struct kgraph *k) {
+    struct meanings *m = user;
+    struct kgraph_prove_report r = {0};
+    if (m->reference == NULL) TRY(make_reference(d, m, k->context));
+    TRY(kgraph_prove(d, m->reference, k, &r));
+    m->n_graphs++;
+    m->n_values += r.n_compared;
+    return QN_OK;
+}
+
+static void tell_meanings(const struct meanings *m, struct strbuf *out) {
+    if (m->n_graphs > 0)
+        strbuf_printf(out, "; %u kernel graphs proved to mean what the model does, by %u values",
+                      m->n_graphs, m->n_values);
+}
+
 static int verify(struct diag *d, const qn_engine_params *given, struct strbuf *out) {
     qn_engine_params p;
     TRY(engine_params(d, given, &p));
@@ -150,8 +184,13 @@ static int verify(struct diag *d, const qn_engine_params *given, struct strbuf *
         return rc;
     }
     struct job job;
-    int rc = job_run(d, given, NULL, &job);
+    struct meanings m = {.job = &job};
+    const struct compile_hook hook = {.kernel = prove_kernel_graph, .user = &m};
+    int rc = job_run(d, given, &hook, &job);
     if (rc == QN_OK) rc = verify_program(d, job.program, p.program ? p.program : p.model, out);
+    if (rc == QN_OK) tell_meanings(&m, out);
+    if (rc == QN_OK) rc = strbuf_status(d, out);
+    kgraph_meaning_free(m.reference);
     job_fini(&job);
     return rc;
 }

@@ -324,31 +324,47 @@ static const struct prog_variant *variant_of(const struct prog_header *p, uint32
     return v;
 }
 
-static int task_weight_rows(const struct prog_header *p, const struct prog_task *t,
-                            struct prog_weight_rows rows[OP_MAX_IN]) {
+/* The access map of an operator; false: it has none. */
+static bool map_of(const struct prog_header *p, uint32_t op, struct op_map *map) {
     struct diag d = {0};
-    struct op_map map;
-    if (t->op == PROG_NONE) return 0;
-    const struct prog_op *op = &PROG(p, OP)[t->op];
-    if (program_map(&d, p, variant_of(p, t->op), op, &map) != QN_OK) return 0;
-    return program_weight_rows(op, &map, t->unit0, t->unit1, rows);
+    return op != PROG_NONE && program_map(&d, p, variant_of(p, op), &PROG(p, OP)[op], map) == QN_OK;
+}
+
+/* Bytes of an element of an operator's first matrix. */
+static uint64_t element_bytes(const struct prog_header *p, const struct prog_op *op) {
+    for (int i = 0; i < OP_MAX_IN; i++) {
+        if (op->in[i] == PROG_NONE) continue;
+        const struct prog_tensor *t = &PROG(p, TENSOR)[op->in[i]];
+        if (t->role == PROG_WEIGHT && t->n_dims >= 2) return dtype_bytes(t->dtype);
+    }
+    return 0;
 }
 
 uint64_t trace_weight_bytes(const struct prog_header *p, uint32_t task) {
     const struct prog_task *t = &PROG(p, TASK)[task];
     const struct prog_tensor *tensors = PROG(p, TENSOR);
-    struct prog_weight_rows rows[OP_MAX_IN];
-    uint64_t bytes = 0;
+    struct op_map map;
     if (t->kind == OP_EMBED) { /* one row of the table per token */
         const struct prog_tensor *table = &tensors[PROG(p, OP)[t->op].in[EMBED_TABLE]];
         return table->bytes / MAX(table->shape[0], 1u) * (t->row1 - t->row0);
     }
-    const int n = task_weight_rows(p, t, rows); /* vectors stay in the cache */
-    for (int i = 0; i < n; i++) {
-        const struct prog_tensor *w = &tensors[rows[i].tensor];
-        bytes += w->bytes / w->shape[0] * (rows[i].row1 - rows[i].row0);
+    if (!map_of(p, t->op, &map)) return 0;
+    const uint64_t bytes = element_bytes(p, &PROG(p, OP)[t->op]); /* vectors stay in the cache */
+    if (op_split_of(t->kind) == SPLIT_SLICES)
+        return op_map_weight_elements(&map, 0, map.units) * bytes / MAX(t->unit1, 1u);
+    return op_map_weight_elements(&map, t->unit0, t->unit1) * bytes;
+}
+
+uint64_t trace_listed(const struct prog_header *p, const struct prog_variant *v, uint32_t kind) {
+    struct op_map map;
+    for (uint32_t o = v->first_op; o < v->first_op + v->n_ops; o++) {
+        if (PROG(p, OP)[o].kind != kind || !map_of(p, o, &map)) continue;
+        for (int i = 0; i < OP_MAX_IN; i++)
+            if (map.in[i].weight && map.in[i].dim[0].index == MAP_LISTED)
+                return map.in[i].dim[0].hi;
+        return 0;
     }
-    return bytes;
+    return 0;
 }
 
 uint64_t trace_kv_bytes(const struct prog_header *p, uint32_t task, uint64_t context) {

@@ -94,6 +94,10 @@ int trace_write(struct diag *d, const struct trace *t, const char *name, const c
 
 /* ---- bytes of a task ---- */
 
+/* Experts of which trace_weight_bytes counts the weights in an operator of that kind of the
+ * variant: as many as its list has room for; 0: it has no list. */
+uint64_t trace_listed(const struct prog_header *p, const struct prog_variant *v, uint32_t kind);
+
 /* Bytes of weights that a task reads, and of KV cache when its iteration's rows attend to `context`
  * positions in all. Activations are left out: they come out of a cache. */
 uint64_t trace_weight_bytes(const struct prog_header *p, uint32_t task);

@@ -1,22 +1,6 @@
 #include "model/decoder.h"
 
-const struct weight_names decoder_hf_names = {
-    .embed = "model.embed_tokens.weight",
-    .head = "lm_head.weight",
-    .norm = "model.norm.weight",
-    .layers = "model.layers",
-    .attn_norm = "input_layernorm",
-    .mlp_norm = "post_attention_layernorm",
-    .q = "self_attn.q_proj",
-    .k = "self_attn.k_proj",
-    .v = "self_attn.v_proj",
-    .o = "self_attn.o_proj",
-    .q_norm = "self_attn.q_norm",
-    .k_norm = "self_attn.k_norm",
-    .gate = "mlp.gate_proj",
-    .up = "mlp.up_proj",
-    .down = "mlp.down_proj",
-};
+const struct weight_names decoder_hf_names = {DECODER_HF_NAMES, DECODER_HF_EXPERTS};
 
 /* What the building of one layer needs at every step. */
 struct builder {
@@ -78,7 +62,7 @@ static int joined(const struct builder *b, const char *const *names, const uint6
         char *full;
         TRY(arena_printf(b->d, b->g->arena, &full, "%s.%d.%s.%s", b->names->layers, b->layer,
                          names[i], what));
-        parts[i] = (struct kgraph_part){full, rows[i]};
+        parts[i] = (struct kgraph_part){.name = full, .rows = rows[i]};
     }
     return kgraph_weight_joined(b->d, b->g, parts, n,
                                 matrix ? (enum dtype)b->g->spec.weight_dtype : DTYPE_F32,
@@ -205,6 +189,112 @@ static int build_qkv(const struct builder *b, const struct stream *s, int32_t *q
     return QN_OK;
 }
 
+/* ---- latent attention ---- */
+
+/* Of both latents' norms, whatever rms_norm_eps is. */
+static const float LATENT_EPS = 1e-6f;
+
+/* What `what` ("weight", "bias") of a layer's tensor, or of `source`. */
+static int part_of(const struct builder *b, const char *name, const char *what, uint64_t rows,
+                   uint64_t cols, const struct weight_source *source, int32_t *out) {
+    const enum dtype dtype = cols != 0 ? (enum dtype)b->g->spec.weight_dtype : DTYPE_F32;
+    struct kgraph_part part = {.rows = rows, .source = *source};
+    char *full;
+    TRY(arena_printf(b->d, b->g->arena, &full, "%s.%d.%s.%s", b->names->layers, b->layer, name,
+                     what));
+    part.name = full;
+    return kgraph_weight_joined(b->d, b->g, &part, 1, dtype, cols != 0 ? 2 : 1, cols, out);
+}
+
+/* A projection of rmsnorm(x) * norm: *out of `rows` columns. `turned`: runs of so many rows end
+ * with those that RoPE turns in pairs side by side; they become halves. 0: none does. */
+static int build_latent_linear(const struct builder *b, int32_t x, int32_t norm, const char *name,
+                               uint64_t rows, uint64_t cols, uint32_t turned, bool bias,
+                               int32_t *out) {
+    struct weight_source source = {0};
+    struct operands o = no_operands();
+    if (turned != 0)
+        source = (struct weight_source){.rows = (uint32_t)rows,
+                                        .cols = (uint32_t)cols,
+                                        .run = turned,
+                                        .skip = turned,
+                                        .pairs = b->g->spec.latent.rope};
+    o.in[QKV_LINEAR_X] = x;
+    o.in[QKV_LINEAR_NORM] = norm;
+    TRY(part_of(b, name, "weight", rows, cols, &source, &o.in[QKV_LINEAR_W]));
+    source.cols = 0;
+    if (bias) TRY(part_of(b, name, "bias", rows, 0, &source, &o.in[QKV_LINEAR_BIAS]));
+    TRY(add(b, OP_QKV_LINEAR, &o));
+    *out = o.out[0];
+    return QN_OK;
+}
+
+/* All heads' queries, from the stream or from their own latent. */
+static int build_latent_queries(const struct builder *b, int32_t x, int32_t norm, int32_t *q) {
+    const struct model_spec *s = &b->g->spec;
+    const uint64_t rows = (uint64_t)s->n_heads * s->head_dim;
+    const uint32_t rank = s->latent.q_rank;
+    int32_t latent, latent_norm;
+    if (rank == 0)
+        return build_latent_linear(b, x, norm, b->names->q, rows, s->hidden, s->head_dim, false, q);
+    TRY(build_latent_linear(b, x, norm, b->names->q_a, rank, s->hidden, 0, s->qkv_bias, &latent));
+    TRY(vector(b, b->names->q_a_norm, "weight", rank, &latent_norm));
+    b->g->attrs.eps = LATENT_EPS;
+    const int rc = build_latent_linear(b, latent, latent_norm, b->names->q_b, rows, rank,
+                                       s->head_dim, false, q);
+    b->g->attrs.eps = s->rms_eps;
+    return rc;
+}
+
+/* What latents are multiplied by: the keys' rows of each head, transposed, or the values'. */
+static int latent_matrix(const struct builder *b, bool keys, int32_t *out) {
+    const struct model_spec *s = &b->g->spec;
+    const uint32_t n = s->head_dim - s->latent.rope, v = s->latent.v_dim, rank = s->latent.kv_rank;
+    const struct weight_source source = {.rows = s->n_heads * (n + v),
+                                         .cols = rank,
+                                         .from = keys ? 0 : n,
+                                         .run = keys ? rank : v,
+                                         .skip = n + v,
+                                         .transposed = keys};
+    return part_of(b, b->names->kv_b, "weight", (uint64_t)s->n_heads * source.run, keys ? n : rank,
+                   &source, out);
+}
+
+/* Queries in the space of latents, and this iteration's rows of the layer's KV cache. */
+static int build_latent_heads(const struct builder *b, const struct stream *s, int32_t *q,
+                              int32_t *kv) {
+    const struct model_spec *spec = &b->g->spec;
+    const uint32_t width = spec->latent.kv_rank + spec->latent.rope;
+    struct operands o = no_operands();
+    int32_t norm;
+    char *state;
+    TRY(attention_norm(b, b->layer, &norm));
+    TRY(build_latent_queries(b, s->x, norm, &o.in[LATENT_Q]));
+    TRY(build_latent_linear(b, s->x, norm, b->names->kv_a, width, spec->hidden, width,
+                            spec->qkv_bias, &o.in[LATENT_C]));
+    TRY(vector(b, b->names->kv_a_norm, "weight", spec->latent.kv_rank, &o.in[LATENT_NORM]));
+    TRY(latent_matrix(b, true, &o.in[LATENT_W]));
+    TRY(arena_printf(b->d, b->g->arena, &state, "kv.%d", b->layer));
+    TRY(kgraph_state(b->d, b->g, state, &o.out[LATENT_OUT_KV]));
+    b->g->attrs.eps = LATENT_EPS;
+    TRY(add(b, OP_LATENT_HEADS, &o));
+    b->g->attrs.eps = spec->rms_eps;
+    *q = o.out[LATENT_OUT_Q];
+    *kv = o.out[LATENT_OUT_KV];
+    return QN_OK;
+}
+
+static int build_latent_values(const struct builder *b, int32_t *o) {
+    struct operands v = no_operands();
+    v.in[VALUES_A] = *o;
+    TRY(latent_matrix(b, false, &v.in[VALUES_W]));
+    TRY(add(b, OP_LATENT_VALUES, &v));
+    *o = v.out[0];
+    return QN_OK;
+}
+
+/* ---- attention ---- */
+
 /* A few rows', from the projections on: pieces of the context, or all of it. */
 static int build_joined(const struct builder *b, enum op_kind kind, int32_t qkv, int32_t *out) {
     struct operands o = no_operands();
@@ -258,52 +348,137 @@ static int build_projection(const struct builder *b, const char *name, int32_t a
     return build_stream(b, kind, &o, at + 2, norm, s);
 }
 
+/* A gated MLP of a layer: its names and its width. */
+struct mlp {
+    const char *gate, *up, *down;
+    uint32_t width;
+    bool bias;
+};
+
+static struct mlp dense_mlp(const struct builder *b) {
+    const struct weight_names *w = b->names;
+    return (struct mlp){w->gate, w->up, w->down, b->g->spec.intermediate, b->g->spec.mlp_bias != 0};
+}
+
 /* The two matrices of GATED_MLP; in images they share row blocks, half and half. */
-static int gate_and_up(const struct builder *b, struct operands *o) {
+static int gate_and_up(const struct builder *b, const struct mlp *m, struct operands *o) {
     const struct model_spec *spec = &b->g->spec;
-    const char *const names[2] = {b->names->gate, b->names->up};
+    const char *const names[2] = {m->gate, m->up};
     char *full[2];
     if ((b->cuts & KGRAPH_IMAGES) == 0) {
-        TRY(matrix(b, names[0], spec->intermediate, spec->hidden, &o->in[MLP_WG]));
-        return matrix(b, names[1], spec->intermediate, spec->hidden, &o->in[MLP_WU]);
+        TRY(matrix(b, names[0], m->width, spec->hidden, &o->in[MLP_WG]));
+        return matrix(b, names[1], m->width, spec->hidden, &o->in[MLP_WU]);
     }
     for (int i = 0; i < 2; i++)
         TRY(arena_printf(b->d, b->g->arena, &full[i], "%s.%d.%s.weight", b->names->layers, b->layer,
                          names[i]));
     return kgraph_weights_in_turns(b->d, b->g, (const char *const *)full, 2, KGRAPH_TURN,
-                                   (enum dtype)spec->weight_dtype, spec->intermediate, spec->hidden,
+                                   (enum dtype)spec->weight_dtype, m->width, spec->hidden,
                                    &o->in[MLP_WG]);
 }
 
-static int build_gated_mlp(const struct builder *b, const struct stream *s, int32_t norm,
-                           int32_t *h) {
-    const struct model_spec *spec = &b->g->spec;
-    const struct weight_names *w = b->names;
+static int build_gated_mlp(const struct builder *b, const struct mlp *m, const struct stream *s,
+                           int32_t norm, int32_t *h) {
     struct operands o = no_operands();
     stream_operands(s, norm, &o.in[MLP_X], &o.in[MLP_NORM], &o.in[MLP_SQUARES]);
-    TRY(gate_and_up(b, &o));
-    if (spec->mlp_bias) {
-        TRY(vector(b, w->gate, "bias", spec->intermediate, &o.in[MLP_BG]));
-        TRY(vector(b, w->up, "bias", spec->intermediate, &o.in[MLP_BU]));
+    TRY(gate_and_up(b, m, &o));
+    if (m->bias) {
+        TRY(vector(b, m->gate, "bias", m->width, &o.in[MLP_BG]));
+        TRY(vector(b, m->up, "bias", m->width, &o.in[MLP_BU]));
     }
     TRY(add(b, OP_GATED_MLP, &o));
     *h = o.out[0];
     return QN_OK;
 }
 
+static int build_dense(const struct builder *b, int32_t norm, int32_t next_norm, struct stream *s) {
+    const struct mlp m = dense_mlp(b);
+    int32_t h;
+    TRY(build_gated_mlp(b, &m, s, norm, &h));
+    return build_projection(b, m.down, h, m.width, m.bias, b->cuts & KGRAPH_PACK_H, next_norm, s);
+}
+
+/* The MLP that all tokens have beside their experts: its output; NO_TENSOR: there is none. */
+static int build_shared(const struct builder *b, const struct stream *s, int32_t norm,
+                        int32_t *out) {
+    const struct weight_names *w = b->names;
+    const struct mlp m = {w->shared_gate, w->shared_up, w->shared_down,
+                          b->g->spec.experts.shared_width, false};
+    struct operands o = no_operands();
+    *out = NO_TENSOR;
+    if (m.width == 0) return QN_OK;
+    TRY(build_gated_mlp(b, &m, s, norm, &o.in[LINEAR_A]));
+    TRY(matrix(b, m.down, b->g->spec.hidden, m.width, &o.in[LINEAR_W]));
+    TRY(add(b, OP_LINEAR, &o));
+    *out = o.out[0];
+    return QN_OK;
+}
+
+/* A layer's experts as one weight [experts, rows, cols]. */
+static int stacked(const struct builder *b, const char *name, uint64_t rows, uint64_t cols,
+                   int32_t *out) {
+    char *pattern;
+    TRY(arena_printf(b->d, b->g->arena, &pattern, "%s.%d.%s.weight", b->names->layers, b->layer,
+                     name));
+    return kgraph_weight_stacked(b->d, b->g, pattern, b->g->spec.experts.n,
+                                 (enum dtype)b->g->spec.weight_dtype, rows, cols, out);
+}
+
+/* ROUTER and ROUTE; *route has ROUTE's outputs. The gate of shared experts is the router's last
+ * row. */
+static int build_route(const struct builder *b, const struct stream *s, int32_t norm,
+                       struct operands *route) {
+    const struct model_spec *spec = &b->g->spec;
+    const char *const names[2] = {b->names->router, b->names->shared_router};
+    const uint64_t rows[2] = {spec->experts.n, 1};
+    struct operands o = no_operands();
+    o.in[ROUTER_X] = s->x;
+    o.in[ROUTER_NORM] = norm;
+    TRY(joined(b, names, rows, spec->experts.shared_gate ? 2 : 1, "weight", spec->hidden,
+               &o.in[ROUTER_W]));
+    TRY(add(b, OP_ROUTER, &o));
+    *route = no_operands();
+    route->in[ROUTE_LOGITS] = o.out[0];
+    return add(b, OP_ROUTE, route);
+}
+
+/* The MLP of a layer with experts, and what all tokens have besides. */
+static int build_experts(const struct builder *b, int32_t norm, struct stream *s) {
+    const struct model_spec *spec = &b->g->spec;
+    const uint64_t width = spec->experts.width;
+    struct operands route, up = no_operands(), down = no_operands();
+    TRY(build_shared(b, s, norm, &down.in[DOWN_SHARED]));
+    TRY(build_route(b, s, norm, &route));
+    up.in[GATE_UP_X] = s->x;
+    up.in[GATE_UP_NORM] = norm;
+    up.in[GATE_UP_LIST] = down.in[DOWN_LIST] = route.out[ROUTE_OUT_LIST];
+    up.in[GATE_UP_SLOTS] = down.in[DOWN_SLOTS] = route.out[ROUTE_OUT_SLOTS];
+    TRY(stacked(b, b->names->expert_gate, width, spec->hidden, &up.in[GATE_UP_WG]));
+    TRY(stacked(b, b->names->expert_up, width, spec->hidden, &up.in[GATE_UP_WU]));
+    TRY(add(b, OP_EXPERT_GATE_UP, &up));
+    down.in[DOWN_H] = up.out[0];
+    down.in[DOWN_WEIGHT] = route.out[ROUTE_OUT_WEIGHT];
+    down.in[DOWN_RESIDUAL] = s->x;
+    TRY(stacked(b, b->names->expert_down, spec->hidden, width, &down.in[DOWN_WD]));
+    TRY(add(b, OP_EXPERT_DOWN, &down));
+    *s = (struct stream){down.out[0], NO_TENSOR, NO_TENSOR};
+    return QN_OK;
+}
+
 static int build_layer(const struct builder *b, struct stream *s) {
     const struct model_spec *spec = &b->g->spec;
-    const uint64_t q_cols = (uint64_t)spec->n_heads * spec->head_dim;
-    int32_t q, kv = NO_TENSOR, o, h, mlp_norm, next_norm;
-    TRY(build_qkv(b, s, &q, &kv));
+    const uint64_t o_cols = (uint64_t)spec->n_heads * spec_v_dim(spec);
+    const bool latent = spec_is_latent(spec);
+    int32_t q = NO_TENSOR, kv = NO_TENSOR, o, mlp_norm, next_norm;
+    TRY(latent ? build_latent_heads(b, s, &q, &kv) : build_qkv(b, s, &q, &kv));
     TRY(build_attention(b, q, kv, &o));
+    if (latent) TRY(build_latent_values(b, &o));
     TRY(vector(b, b->names->mlp_norm, "weight", spec->hidden, &mlp_norm));
-    TRY(build_projection(b, b->names->o, o, q_cols, spec->o_bias, b->cuts & KGRAPH_PACK_O, mlp_norm,
+    TRY(build_projection(b, b->names->o, o, o_cols, spec->o_bias, b->cuts & KGRAPH_PACK_O, mlp_norm,
                          s));
-    TRY(build_gated_mlp(b, s, mlp_norm, &h));
+    if (spec_is_sparse(spec, (uint32_t)b->layer)) return build_experts(b, mlp_norm, s);
     TRY(attention_norm(b, b->layer + 1, &next_norm));
-    return build_projection(b, b->names->down, h, spec->intermediate, spec->mlp_bias,
-                            b->cuts & KGRAPH_PACK_H, next_norm, s);
+    return build_dense(b, mlp_norm, next_norm, s);
 }
 
 static int build_head(const struct builder *b, const struct stream *s) {

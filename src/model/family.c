@@ -6,10 +6,8 @@
 #include <strings.h>
 
 static const struct family *const families[] = {
-    &family_llama,
-    &family_mistral,
-    &family_qwen2,
-    &family_qwen3,
+    &family_deepseek_v2, &family_llama,     &family_ministral, &family_mistral,   &family_mixtral,
+    &family_qwen2,       &family_qwen2_moe, &family_qwen3,     &family_qwen3_moe,
 };
 
 const struct family *family_find(const char *name) {

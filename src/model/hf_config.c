@@ -2,6 +2,8 @@
 
 #include "base/checked.h"
 #include "base/jsonio.h"
+#include "model/experts.h"
+#include "model/latent.h"
 #include "model/rope.h"
 
 #include <assert.h>
@@ -113,6 +115,7 @@ static int read_features(const struct reader *r) {
     if (f->reads_attention_bias) TRY(flag(r, "attention_bias", false, &attention_bias));
     if (f->reads_mlp_bias) TRY(flag(r, "mlp_bias", false, &s->mlp_bias));
     s->qkv_bias = f->qkv_bias || attention_bias;
+    if (f->reads_qkv_bias) TRY(flag(r, "qkv_bias", f->qkv_bias, &s->qkv_bias));
     s->o_bias = attention_bias;
     s->qk_norm = f->qk_norm;
     return flag(r, "tie_word_embeddings", false, &s->tied);
@@ -132,8 +135,11 @@ static int refuse_unknown(const struct reader *r) {
     TRY(jsonio_object(r->d, r->file, r->root, "quantization_config", &o));
     if (o != NULL) {
         quantization = jsonio_field(o, "quant_method");
-        return unsupported(r, "quantization_config.quant_method", NOT_QUANTIZED,
-                           json_is_string(quantization) ? json_string_value(quantization) : "?");
+        if (json_is_string(quantization))
+            return unsupported(r, "quantization_config.quant_method", NOT_QUANTIZED,
+                               json_string_value(quantization));
+        return fail(r->d, QN_EUNSUPPORTED, "%s: quantization_config: want %s", r->file,
+                    NOT_QUANTIZED);
     }
     if (jsonio_field(r->root, "quantization") != NULL)
         return fail(r->d, QN_EUNSUPPORTED, "%s: quantization: want %s, have one quantized by MLX",
@@ -171,35 +177,15 @@ static int read_layer_types(const struct reader *r, bool *slides) {
     return QN_OK;
 }
 
-/* Whether sliding_window is there and null. */
-static bool is_window_null(const struct reader *r) {
-    return json_is_null(json_object_get(r->root, "sliding_window"));
-}
-
-/* Qwen: layers from max_window_layers on slide, if use_sliding_window; layer_types has the last
- * word. What use_sliding_window switches off is not read. */
-static int read_window_switch(const struct reader *r) {
+/* Layers that `slides` leaves out see all; none may slide without a window. */
+static int set_windows(const struct reader *r, const bool *slides, const char *want) {
     struct model_spec *s = r->s;
-    bool slides[SPEC_MAX_LAYERS] = {false};
-    uint32_t use, n_sliding = 0;
-    int64_t first;
-    TRY(flag(r, "use_sliding_window", false, &use));
-    use = use && !is_window_null(r);
-    if (use) {
-        TRY(optional(r, "sliding_window", 1, INT32_MAX, r->family->sliding_window,
-                     &s->sliding_window));
-        TRY(jsonio_int(r->d, r->file, r->root, "max_window_layers", INT64_MIN, INT64_MAX, 28,
-                       &first));
-        for (uint32_t i = 0; i < s->n_layers; i++) slides[i] = (int64_t)i >= first;
-    }
-    TRY(read_layer_types(r, slides));
+    uint32_t n_sliding = 0;
     for (uint32_t i = 0; i < s->n_layers; i++) {
         n_sliding += slides[i];
-        if (slides[i] && !use)
-            return fail(r->d, QN_EFORMAT,
-                        "%s: layer_types: layer %u is sliding_attention: want use_sliding_window "
-                        "true and a sliding_window",
-                        r->file, i);
+        if (slides[i] && s->sliding_window == 0)
+            return fail(r->d, QN_EFORMAT, "%s: layer_types: layer %u is sliding_attention: want %s",
+                        r->file, i, want);
         if (!slides[i]) s->sees_all[i / 32] |= 1u << i % 32;
     }
     if (n_sliding > 0) return QN_OK;
@@ -208,28 +194,55 @@ static int read_window_switch(const struct reader *r) {
     return QN_OK;
 }
 
-/* Mistral: every layer slides, unless the field is null; layer_types may say the same. */
-static int read_window_field(const struct reader *r) {
-    bool slides[SPEC_MAX_LAYERS];
-    const bool all = !is_window_null(r);
-    for (uint32_t i = 0; i < r->s->n_layers; i++) slides[i] = all;
-    TRY(read_layer_types(r, slides));
-    for (uint32_t i = 0; i < r->s->n_layers; i++)
-        if (slides[i] != all)
-            return unsupported(r, "layer_types",
-                               all ? "sliding_attention in every layer of this architecture, as "
-                                     "sliding_window says"
-                                   : "full_attention in every layer where sliding_window is null",
-                               slides[i] ? "sliding_attention" : "full_attention");
-    if (!all) return QN_OK;
+/* The field, unless it is null. */
+static int read_sliding_window(const struct reader *r) {
+    if (json_is_null(json_object_get(r->root, "sliding_window"))) return QN_OK;
     return optional(r, "sliding_window", 1, INT32_MAX, r->family->sliding_window,
                     &r->s->sliding_window);
+}
+
+/* Qwen: layers from max_window_layers on slide, or of those before it every other one, if
+ * use_sliding_window; layer_types has the last word. What use_sliding_window switches off is not
+ * read. */
+static int read_window_switch(const struct reader *r) {
+    bool slides[SPEC_MAX_LAYERS] = {false};
+    uint32_t use;
+    int64_t first;
+    TRY(flag(r, "use_sliding_window", false, &use));
+    if (use) {
+        TRY(read_sliding_window(r));
+        TRY(jsonio_int(r->d, r->file, r->root, "max_window_layers", INT64_MIN, INT64_MAX, 28,
+                       &first));
+        for (uint32_t i = 0; i < r->s->n_layers && r->s->sliding_window != 0; i++)
+            slides[i] = r->family->window == WINDOW_BEFORE ? i % 2 == 0 && (int64_t)i < first
+                                                           : (int64_t)i >= first;
+    }
+    TRY(read_layer_types(r, slides));
+    return set_windows(r, slides, "use_sliding_window true and a sliding_window");
+}
+
+/* Qwen3-MoE: every layer slides, if use_sliding_window. */
+static int read_window_all(const struct reader *r) {
+    uint32_t use;
+    TRY(flag(r, "use_sliding_window", false, &use));
+    return use ? read_sliding_window(r) : QN_OK;
+}
+
+/* Mistral: every layer slides, unless the field is null; layer_types has the last word. */
+static int read_window_field(const struct reader *r) {
+    bool slides[SPEC_MAX_LAYERS];
+    TRY(read_sliding_window(r));
+    for (uint32_t i = 0; i < r->s->n_layers; i++) slides[i] = r->s->sliding_window != 0;
+    TRY(read_layer_types(r, slides));
+    return set_windows(r, slides, "a sliding_window");
 }
 
 static int read_window(const struct reader *r) {
     switch (r->family->window) {
     case WINDOW_SWITCH: return read_window_switch(r);
     case WINDOW_FIELD: return read_window_field(r);
+    case WINDOW_BEFORE: return read_window_switch(r);
+    case WINDOW_ALL: return read_window_all(r);
     case WINDOW_NONE: break;
     }
     return QN_OK;
@@ -297,6 +310,8 @@ static int parse(struct diag *d, const char *file, const json_t *root, struct hf
     TRY(read_sizes(&r));
     TRY(read_features(&r));
     TRY(read_window(&r));
+    TRY(latent_read(d, file, root, c->family, &c->spec));
+    TRY(experts_read(d, file, root, c->family, &c->spec));
     TRY(rope_read(d, file, root, c->family, &c->spec));
     TRY(read_token_ids(&r));
     TRY(read_dtype(&r, &c->dtype_given));

@@ -1,5 +1,5 @@
 /* Mistral 7B and its kin: Llama's layers without biases; every layer attends to a sliding window,
- * unless sliding_window is null. */
+ * unless sliding_window is null or layer_types says otherwise. */
 #include "model/decoder.h"
 #include "model/family.h"
 

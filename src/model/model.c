@@ -1,5 +1,6 @@
 #include "model/model.h"
 
+#include "graph/expert_list.h"
 #include "model/hf_config.h"
 #include "model/model_dir.h"
 #include "model/weights.h"
@@ -22,6 +23,26 @@ static int choose_dtype(struct diag *d, struct model *m, const char *wanted) {
     return QN_OK;
 }
 
+static int check_part(struct diag *d, const struct model *m, struct arena *arena,
+                      const struct weight_block *b, const struct weight_part *part) {
+    struct weight_want want = {.name = part->name,
+                               .dtype = b->dtype,
+                               .n_dims = b->n_dims,
+                               .rows = part->rows,
+                               .cols = b->cols,
+                               .source = part->source};
+    const struct safetensors_tensor *found;
+    enum dtype dtype;
+    if (part->stack == 0) return weights_find(d, m->files, &want, &found, &dtype);
+    for (uint32_t i = 0; i < part->stack; i++) {
+        char *name;
+        TRY(weight_stack_name(d, arena, part->name, i, &name));
+        want.name = name;
+        TRY(weights_find(d, m->files, &want, &found, &dtype));
+    }
+    return QN_OK;
+}
+
 /* Every weight that the config implies is in the files, with its shape: a config that promises more
  * than there is must not get as far as the compiler. */
 static int check_weights(struct diag *d, const struct model *m) {
@@ -31,15 +52,7 @@ static int check_weights(struct diag *d, const struct model *m) {
     for (size_t i = 0; i < g.blocks.n && rc == QN_OK; i++) {
         const struct weight_block *b = &g.blocks.items[i];
         for (uint32_t k = b->first_part; k < b->first_part + b->n_parts && rc == QN_OK; k++) {
-            const struct weight_part *part = &g.parts.items[k];
-            const struct weight_want want = {.name = part->name,
-                                             .dtype = b->dtype,
-                                             .n_dims = b->n_dims,
-                                             .rows = part->rows,
-                                             .cols = b->cols};
-            const struct safetensors_tensor *found;
-            enum dtype dtype;
-            rc = weights_find(d, m->files, &want, &found, &dtype);
+            rc = check_part(d, m, &arena, b, &g.parts.items[k]);
         }
     }
     kgraph_fini(&g);
@@ -70,6 +83,8 @@ static int open_into(struct diag *d, struct model *m, const char *dir,
     TRY(generation_config_load(d, dir, m->spec.vocab, &m->generation));
     add_eos(&m->spec, &m->generation);
     if (!options->dummy) TRY(safetensors_open(d, dir, &m->files));
+    if (m->files != NULL)
+        safetensors_set_prefix(m->files, m->family->weights->prefix, m->family->weights->embed);
     /* A config that leaves tie_word_embeddings out, and a checkpoint without a head. */
     if (m->files != NULL && !config.tied_given &&
         safetensors_find(m->files, m->family->weights->head) == NULL)
@@ -103,6 +118,7 @@ int model_build_graph(struct diag *d, const struct model *m, struct arena *arena
                       struct kgraph *g) {
     kgraph_init(g, arena, &m->spec, n_rows, n_logit_rows, max_model_len);
     g->decode_only = (cuts & KGRAPH_DECODE_ONLY) != 0;
+    g->attrs.placed = cuts & KGRAPH_STATIC ? EXPERT_STATIC : EXPERT_SLICED;
     if (n_rows == 0 || n_logit_rows == 0 || n_logit_rows > n_rows)
         return fail(d, QN_EINVAL, "graph: want 1 <= logit rows <= rows, have %u and %u",
                     n_logit_rows, n_rows);

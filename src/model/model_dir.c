@@ -16,7 +16,7 @@ struct sign {
 
 static const struct sign not_models[] = {
     {"snapshots", "a download cache; want one of the folders in its snapshots"},
-    {"adapter_config.json", "an adapter (LoRA); merge it into its base model and want the result"},
+    {"adapter_config.json", "an adapter (LoRA); merge it into its base model and name that folder"},
     {"model_index.json", "a diffusion pipeline; want a language model"},
     {"params.json", "a checkpoint in its maker's own format; want the one for transformers"},
     {".gguf", "a GGUF model; want the one for transformers, with safetensors"},

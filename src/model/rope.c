@@ -69,7 +69,7 @@ static int read_dynamic(struct reader *r) {
     r->s->rope_kind = ROPE_DYNAMIC;
     r->s->rope_original_max = (uint32_t)r->max_position;
     TRY(read_factor(r));
-    if (r->s->head_dim <= 2)
+    if (spec_rope_dim(r->s) <= 2)
         return fail(r->d, QN_EUNSUPPORTED, "%s: dynamic: want a head_dim above 2", r->file);
     stretch(r, (double)r->max_position * (double)r->s->rope_factor);
     return QN_OK;
@@ -77,7 +77,7 @@ static int read_dynamic(struct reader *r) {
 
 /* theta ^ (2 i / head_dim) */
 static float power(const struct model_spec *s, uint32_t i) {
-    const float exponent = (float)(2 * i) / (float)s->head_dim;
+    const float exponent = (float)(2 * i) / (float)spec_rope_dim(s);
     return (float)pow((double)s->rope_theta, (double)exponent);
 }
 
@@ -85,6 +85,16 @@ static float power(const struct model_spec *s, uint32_t i) {
 
 static double yarn_scale(double factor, double mscale) {
     return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
+}
+
+/* Latent attention: where RoPE is scaled at all, mscale_all_dim scales scores, too. */
+static int read_score_scale(const struct reader *r) {
+    double factor, all;
+    TRY(number(r, "factor", 0, 1e6, (double)r->max_position / (double)r->original, &factor));
+    TRY(number(r, "mscale_all_dim", 0, 1e6, 0, &all));
+    const double m = all != 0 ? yarn_scale(factor, all) : 1;
+    r->s->latent.scale *= (float)(m * m);
+    return QN_OK;
 }
 
 static int read_yarn_scale(const struct reader *r, double factor) {
@@ -102,7 +112,7 @@ static int read_yarn_scale(const struct reader *r, double factor) {
 /* The pair of dimensions that turns `rotations` times within the original length. */
 static double yarn_pair(const struct reader *r, double rotations) {
     const double turns = (double)r->original / (rotations * 2 * PI);
-    return (double)r->s->head_dim * log(turns) / (2 * log((double)r->s->rope_theta));
+    return (double)spec_rope_dim(r->s) * log(turns) / (2 * log((double)r->s->rope_theta));
 }
 
 /* Pairs up to `low` are kept, those from `high` on divided by the factor. */
@@ -116,7 +126,7 @@ static int read_yarn_bounds(const struct reader *r, double *low, double *high) {
     *high = yarn_pair(r, slow != 0 ? slow : 1);
     if (truncate) *low = floor(*low), *high = ceil(*high);
     *low = MAX(*low, 0);
-    *high = MIN(*high, (double)r->s->head_dim - 1);
+    *high = MIN(*high, (double)spec_rope_dim(r->s) - 1);
     if (*low == *high) *high += 0.001;
     return QN_OK;
 }
@@ -128,7 +138,7 @@ static int read_yarn(struct reader *r) {
     TRY(number(r, "factor", 1, 1e6, (double)r->max_position / (double)r->original, &factor));
     TRY(read_yarn_scale(r, factor));
     TRY(read_yarn_bounds(r, &low, &high));
-    for (uint32_t i = 0; i < s->head_dim / 2; i++) {
+    for (uint32_t i = 0; i < spec_rope_dim(s) / 2; i++) {
         const float keep = 1 / power(s, i), stretched = 1 / ((float)factor * power(s, i));
         const float ramp = ((float)i - (float)low) / (float)(high - low);
         const float kept = 1 - MIN(MAX(ramp, 0.0f), 1.0f);
@@ -141,7 +151,7 @@ static int read_yarn(struct reader *r) {
 /* ---- longrope ---- */
 
 static int read_divisors(const struct reader *r, const char *key, float *frequencies) {
-    const uint32_t n = r->s->head_dim / 2;
+    const uint32_t n = spec_rope_dim(r->s) / 2;
     json_t *list;
     TRY(jsonio_array(r->d, r->file, r->o, key, &list));
     if (json_array_size(list) != n)
@@ -178,6 +188,7 @@ static const struct {
     const char *name;
     int (*read)(struct reader *r);
 } types[] = {
+    /* that which scales nothing first */
     {"default", read_default}, {"linear", read_linear},     {"llama3", read_llama3},
     {"yarn", read_yarn},       {"longrope", read_longrope}, {"su", read_longrope},
     {"dynamic", read_dynamic},
@@ -192,7 +203,10 @@ static int read_type(struct reader *r) {
         return fail(r->d, QN_EUNSUPPORTED, "%s: partial_rotary_factor: want 1, have %g", r->file,
                     rotary);
     for (size_t i = 0; i < COUNT_OF(types); i++)
-        if (strcmp(types[i].name, type) == 0) return types[i].read(r);
+        if (strcmp(types[i].name, type) == 0) {
+            if (spec_is_latent(r->s) && i > 0) TRY(read_score_scale(r));
+            return types[i].read(r);
+        }
     return fail(r->d, QN_EUNSUPPORTED,
                 "%s: %s: want default, linear, dynamic, yarn, longrope or llama3, have '%s'",
                 r->file, key, type);

@@ -306,8 +306,16 @@ void safetensors_close(struct safetensors *st) {
     free(st);
 }
 
+void safetensors_set_prefix(struct safetensors *st, const char *prefix, const char *name) {
+    if (safetensors_find(st, name) != NULL) return;
+    st->prefix = prefix;
+    if (safetensors_find(st, name) == NULL) st->prefix = NULL;
+}
+
 const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name) {
     uint64_t i;
+    const size_t n = st->prefix != NULL ? strlen(st->prefix) : 0;
+    if (n > 0 && strncmp(name, st->prefix, n) == 0) name += n;
     return map_find(&st->by_name, name, strlen(name), &i) ? &st->tensors.items[i] : NULL;
 }
 

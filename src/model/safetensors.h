@@ -49,6 +49,7 @@ struct safetensors {
     struct arena arena; /* names */
     const char *path;   /* the single file, or the index: for messages about what is missing */
     const char *absent; /* a file that the index names and that is not there; NULL: none */
+    const char *prefix; /* of names, which the files lack; NULL: none */
     ARRAY(struct safetensors_tensor) tensors;
     ARRAY(struct safetensors_file) files;
     struct map by_name;
@@ -63,6 +64,9 @@ int safetensors_parse(struct diag *d, const char *name, const unsigned char *dat
                       struct safetensors **out);
 void safetensors_close(struct safetensors *st); /* NULL is fine */
 
+/* From here on a name that begins with `prefix` (a constant) is looked for without it, if a tensor
+ * `name` is only there so: files that were saved from a model without its head. */
+void safetensors_set_prefix(struct safetensors *st, const char *prefix, const char *name);
 /* NULL when there is none. */
 const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name);
 /* A tensor that must be there, in a dtype that we compute with. Errors: QN_EFORMAT,

@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "base/map.h"
 #include "model/convert.h"
+#include "model/dummy_router.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -43,22 +44,37 @@ struct weights {
 
 /* ---- planning: nothing is allocated before every size is known to be right ---- */
 
+/* The tensor's rows and columns. */
+static void tensor_shape(const struct weight_want *want, uint64_t shape[2]) {
+    const bool whole = weight_source_is_whole(&want->source);
+    shape[0] = whole ? want->rows : want->source.rows;
+    shape[1] = whole ? want->cols : want->source.cols;
+}
+
 static const char *shape_text(const struct weight_want *want, char text[64]) {
+    uint64_t shape[2];
+    tensor_shape(want, shape);
     if (want->n_dims == 1)
-        snprintf(text, 64, "[%llu]", (unsigned long long)want->rows);
+        snprintf(text, 64, "[%llu]", (unsigned long long)shape[0]);
     else
-        snprintf(text, 64, "[%llu, %llu]", (unsigned long long)want->rows,
-                 (unsigned long long)want->cols);
+        snprintf(text, 64, "[%llu, %llu]", (unsigned long long)shape[0],
+                 (unsigned long long)shape[1]);
     return text;
 }
 
 static int check_want(struct diag *d, const struct weight_want *want, uint64_t *n) {
     uint64_t bytes;
     *n = want->rows;
-    if (want->n_dims < 1 || want->n_dims > 2 || want->dtype > DTYPE_F16)
+    if (want->n_dims < 1 || want->n_dims > 2 || want->dtype > DTYPE_F16 ||
+        want->zipf > want->rows || (want->zipf != 0 && want->rows > SPEC_MAX_EXPERTS))
         return fail(d, QN_EINVAL, "weight %s: want a float vector or matrix", want->name);
     if ((want->n_dims == 2 && !checked_mul(*n, want->cols, n)) || !checked_mul(*n, 4, &bytes))
         return fail(d, QN_EINVAL, "weight %s: too large", want->name);
+    if (weight_source_is_whole(&want->source)) return QN_OK;
+    if (want->rows > UINT32_MAX || want->cols > UINT32_MAX ||
+        !weight_source_fits(&want->source, (uint32_t)want->rows,
+                            want->n_dims == 2 ? (uint32_t)want->cols : 0))
+        return fail(d, QN_EINVAL, "weight %s: its source is not within its tensor", want->name);
     return QN_OK;
 }
 
@@ -67,8 +83,10 @@ int weights_find(struct diag *d, const struct safetensors *files, const struct w
     char have[200], wanted[64];
     TRY(safetensors_need(d, files, want->name, out, dtype));
     const struct safetensors_tensor *t = *out;
-    bool same = t->n_dims == want->n_dims && t->shape[0] == want->rows &&
-                (want->n_dims == 1 || t->shape[1] == want->cols);
+    uint64_t shape[2];
+    tensor_shape(want, shape);
+    bool same = t->n_dims == want->n_dims && t->shape[0] == shape[0] &&
+                (want->n_dims == 1 || t->shape[1] == shape[1]);
     if (!same)
         return fail(d, QN_ESHAPE, "%s: tensor %s: want shape %s, have %s",
                     safetensors_path(files, t), want->name, shape_text(want, wanted),
@@ -94,7 +112,8 @@ static int plan(struct diag *d, struct weights *w) {
         item->n_pieces = bytes / PIECE_BYTES + 1;
         n_pieces += item->n_pieces;
         if (item->source != NULL && item->source_dtype == want->dtype &&
-            (uintptr_t)item->source->data % size == 0 && !is_joined(w, i)) {
+            (uintptr_t)item->source->data % size == 0 && !is_joined(w, i) &&
+            weight_source_is_whole(&want->source)) {
             item->data = item->source->data;
             continue;
         }
@@ -168,6 +187,19 @@ static void fill_matrix(const struct levels *l, enum dtype dtype, uint64_t seed,
     }
 }
 
+/* Elements [first, end) of a router become those of one that prefers some experts. */
+static void skew_router(const struct weight_want *want, uint64_t first, uint64_t end, void *out) {
+    float scale[SPEC_MAX_EXPERTS], value;
+    const uint64_t size = dtype_bytes(want->dtype);
+    dummy_router_scales((uint32_t)want->rows, want->zipf, scale);
+    for (uint64_t e = first; e < end; e++) {
+        char *at = (char *)out + e * size;
+        convert_array(DTYPE_F32, &value, want->dtype, at, 1);
+        value *= scale[e / want->cols];
+        convert_array(want->dtype, at, DTYPE_F32, &value, 1);
+    }
+}
+
 static void fill_vector(const struct weight_want *want, uint64_t first, uint64_t end, void *out) {
     size_t n = strlen(want->name);
     float value = n >= 5 && strcmp(want->name + n - 5, ".bias") == 0 ? 0 : 1;
@@ -194,6 +226,24 @@ static void touch(const unsigned char *data, uint64_t bytes) {
         (void)*(const volatile unsigned char *)(data + at);
 }
 
+/* Elements [first, end) of a weight that has rows of its tensor. */
+static void gather(const struct weight_want *want, struct weight *item, uint64_t first,
+                   uint64_t end) {
+    const struct weight_source *s = &want->source;
+    const uint64_t cols = want->n_dims == 2 ? want->cols : 1, pitch = MAX(s->cols, 1u);
+    const uint64_t size = dtype_bytes(want->dtype), source_size = dtype_bytes(item->source_dtype);
+    for (uint64_t e = first; e < end;) {
+        const uint64_t row = e / cols, col = e % cols;
+        const uint64_t n = s->transposed ? 1 : MIN(end - e, cols - col);
+        const uint64_t at = s->transposed ? (weight_source_row(s, row) + col) * pitch + row % s->run
+                                          : weight_source_row(s, row) * pitch + col;
+        item->overflows +=
+            convert_array(want->dtype, (char *)item->owned + e * size, item->source_dtype,
+                          item->source->data + at * source_size, n);
+        e += n;
+    }
+}
+
 static void do_piece(struct loader *l, size_t i, uint64_t piece) {
     struct weight *item = &l->w->items[i];
     const struct weight_want *want = &l->w->want[i];
@@ -203,6 +253,8 @@ static void do_piece(struct loader *l, size_t i, uint64_t piece) {
     if (item->owned == NULL) {
         if (!l->options->lazy)
             touch((const unsigned char *)item->data + first * size, (end - first) * size);
+    } else if (item->source != NULL && !weight_source_is_whole(&want->source)) {
+        gather(want, item, first, end);
     } else if (item->source != NULL) {
         item->overflows += convert_array(
             want->dtype, (char *)item->owned + first * size, item->source_dtype,
@@ -210,8 +262,9 @@ static void do_piece(struct loader *l, size_t i, uint64_t piece) {
     } else if (want->n_dims == 1) {
         fill_vector(want, first, end, item->owned);
     } else {
-        uint64_t seed = hash_bytes(want->name, strlen(want->name), 0);
+        uint64_t seed = hash_bytes(want->name, strlen(want->name), want->source.from);
         fill_matrix(&l->levels[want->dtype], want->dtype, seed, first, end, item->owned);
+        if (want->zipf != 0) skew_router(want, first, end, item->owned);
     }
     l->done_bytes += (end - first) * size;
 }

@@ -1,7 +1,8 @@
 /* weights.h - the weights of a program, where and how its kernels want them.
  *
  *   tensor in a file of the wanted dtype  ->  a pointer into the map, nothing is copied
- *   another dtype (or not aligned)        ->  converted into memory of the weights object
+ *   another dtype (or not aligned),
+ *   or rows of it (weight_source.h)       ->  converted into memory of the weights object
  *   no files (--load-format dummy)        ->  pseudo-random values there, the same on every run
  *
  * Made after compiling, before the first iteration; the backend reads it. The files must stay open
@@ -12,6 +13,7 @@
 
 #include "base/status.h"
 #include "graph/model_spec.h"
+#include "graph/weight_source.h"
 #include "model/safetensors.h"
 
 #include <stdbool.h>
@@ -23,12 +25,16 @@ struct weight_want {
     enum dtype dtype; /* F32, BF16 or F16 */
     int n_dims;       /* 1: [rows], 2: [rows, cols] row-major */
     uint64_t rows, cols;
-    bool follows; /* in memory it begins where the weight before it ends; same dtype and columns */
+    bool follows;  /* in memory it begins where the weight before it ends; same dtype and columns */
+    uint32_t zipf; /* dummy: it is a router that prefers some of its `rows` experts, of which a
+                    * token has so many (dummy_router.h); 0: it is none */
+    struct weight_source source; /* what it is of the checkpoint's tensor */
 };
 
 struct weights_options {
     int n_threads; /* 0: one per CPU, at most 64 */
     bool lazy;     /* leave mapped pages to be read when they are first used */
+    bool zipf;     /* dummy routers prefer some experts */
     /* Called by the loading thread, with done == total at the end; may be NULL. */
     void (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes);
     void *user;

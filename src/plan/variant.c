@@ -41,6 +41,7 @@ static bool fills_workers(const struct planner *p) {
 /* Why attention cannot make the heads itself; NULL: it can. */
 static const char *not_joined(const struct planner *p) {
     const struct plan_request *r = p->r;
+    if (spec_is_latent(r->spec)) return "latents have no heads to make";
     if (!r->join_heads || !r->cut_qkv) return "qkv=joined is not asked for";
     if (p->n_rows == 1) return NULL;
     if (r->device->kind != DEVICE_CUDA) return "on a CPU with a single row only";

@@ -243,6 +243,12 @@ void cpu_backend_stats(const struct cpu_backend *b, struct cpu_backend_stats *st
     };
 }
 
+void cpu_backend_reads(const struct cpu_backend *b, struct rt_reads *reads) {
+    const struct rt_reads *from = &b->core.batch->lists->reads;
+    *reads = (struct rt_reads){.experts = __atomic_load_n(&from->experts, __ATOMIC_RELAXED),
+                               .layers = __atomic_load_n(&from->layers, __ATOMIC_RELAXED)};
+}
+
 int cpu_backend_check(struct diag *d, const struct cpu_backend *b) {
     return cpu_core_check(d, &b->core);
 }

@@ -60,6 +60,8 @@ int cpu_backend_run(struct diag *d, struct cpu_backend *b);
 uint32_t cpu_backend_heartbeat(const struct cpu_backend *b);
 /* Exact while nothing runs. */
 void cpu_backend_stats(const struct cpu_backend *b, struct cpu_backend_stats *stats);
+/* At any time. */
+void cpu_backend_reads(const struct cpu_backend *b, struct rt_reads *reads);
 /* After run: cpu_core_check. */
 int cpu_backend_check(struct diag *d, const struct cpu_backend *b);
 

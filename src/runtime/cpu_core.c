@@ -55,7 +55,7 @@ static int plan_memory(struct diag *d, const struct cpu_config *c, bool until_id
     plan->requests = m->state_bytes - plan->runtime + m->mail_bytes;
     if (c->run_task == NULL) {
         plan->rope = 2ull * spec_rope_rows(spec_of(p), p->max_model_len) *
-                     (spec_of(p)->head_dim / 2) * sizeof(float);
+                     (spec_rope_dim(spec_of(p)) / 2) * sizeof(float);
         at->scratch_stride = align_up(cpu_scratch_bytes(p), 4096);
         plan->scratch = at->scratch_stride * p->n_workers;
     }
@@ -114,8 +114,8 @@ static int bind_kernels(struct diag *d, struct cpu_core *core, const struct plac
         return fail(d, QN_EUNSUPPORTED, "instruction set '%s' is unknown or not on this processor",
                     core->config.isa ? core->config.isa : "");
     float *cos = (float *)(core->map + at->rope);
-    float *sin =
-        cos + (uint64_t)spec_rope_rows(spec_of(p), p->max_model_len) * (spec_of(p)->head_dim / 2);
+    float *sin = cos + (uint64_t)spec_rope_rows(spec_of(p), p->max_model_len) *
+                           (spec_rope_dim(spec_of(p)) / 2);
     cpu_rope_fill(spec_of(p), p->max_model_len, cos, sin);
     core->rope = (struct cpu_rope){.cos = cos, .sin = sin};
     core->scratch = core->map + at->scratch;

@@ -19,13 +19,15 @@ typedef void cpu_run_task(void *user, const struct rt_batch *batch, uint32_t wor
 
 struct cpu_config {
     const struct prog_header *program; /* borrowed; program_check has passed it */
-    const void *const *weights;        /* borrowed; base addresses, by index in SECTION_WEIGHT */
-    uint32_t n_kv_blocks;              /* 0: enough for n_slots requests of max_model_len */
-    const char *isa;                   /* cpu_isa_select's name; NULL: the best */
-    double deadline_s;                 /* a wait longer than this is a stall; 0: 10, < 0: none */
-    uint32_t max_batched_tokens;       /* 0: no limit besides the largest variant */
-    uint32_t n_top;                    /* most likely tokens that can be listed beside each */
-    bool prefix_cache;                 /* rt_options has these four */
+    /* Borrowed; base addresses, by index in SECTION_WEIGHT; of a stack (graph/kernel_graph.h) the
+     * address of its tensors' addresses. */
+    const void *const *weights;
+    uint32_t n_kv_blocks;        /* 0: enough for n_slots requests of max_model_len */
+    const char *isa;             /* cpu_isa_select's name; NULL: the best */
+    double deadline_s;           /* a wait longer than this is a stall; 0: 10, < 0: none */
+    uint32_t max_batched_tokens; /* 0: no limit besides the largest variant */
+    uint32_t n_top;              /* most likely tokens that can be listed beside each */
+    bool prefix_cache;           /* rt_options has these four */
     uint64_t hash_seed, max_step_ns, linger_ns;
     bool serve; /* threads wait for requests; otherwise cpu_backend_run runs until idle */
     struct rt_trace *trace; /* borrowed; rt_trace.h; NULL: no trace */

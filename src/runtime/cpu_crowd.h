@@ -3,7 +3,7 @@
  * A thread whose CPU another process wants stands still for milliseconds at a time, and all workers
  * wait for its task: two threads on two CPUs of which one is taken are slower than one thread. So
  * the threads add up for how long they were ready to run and did not (the system's run delay).
- * Where that is nearly half of the wall time, the last thread that runs parks:
+ * Where that is most of the wall time, the last thread that runs parks:
  *
  *   active   ── delayed ──▶  one less  ── patience ──▶  one more, on trial
  *      ▲                        ▲                          │
@@ -52,15 +52,16 @@ struct cpu_crowd {
     bool on_trial;
 };
 
+/* Measured with two threads on two CPUs, in windows of 100 ms: a busy loop on one of the CPUs costs
+ * 100 ms of delay (50 to 150), a load that makes tokens 15 % slower 20 ms. */
 enum {
-    CPU_CROWD_TURNS = 64,              /* of a thread's loop between two looks at the clock */
-    CPU_CROWD_READ_NS = 1000000,       /* between two readings of a delay, which takes 1 us */
-    CPU_CROWD_WINDOW_NS = 30000000,    /* over which delays are added up */
-    CPU_CROWD_LOST_NS = 13500000,      /* of a window: from here on one thread less is faster */
-    CPU_CROWD_TRIAL_LOST_NS = 9000000, /* a trial ends sooner: a process that is still there takes
-                                          a CPU for some milliseconds at a time */
-    CPU_CROWD_PATIENCE_NS = 200000000, /* before the first trial */
-    CPU_CROWD_PATIENT_NS = 1600000000, /* before any trial, at most */
+    CPU_CROWD_TURNS = 64,               /* of a thread's loop between two looks at the clock */
+    CPU_CROWD_READ_NS = 1000000,        /* between two readings of a delay, which takes 1 us */
+    CPU_CROWD_WINDOW_NS = 100000000,    /* over which delays are added up */
+    CPU_CROWD_LOST_NS = 75000000,       /* of a window: from here on one thread less is faster */
+    CPU_CROWD_TRIAL_LOST_NS = 30000000, /* of a trial's window, which ends at once */
+    CPU_CROWD_PATIENCE_NS = 200000000,  /* before the first trial */
+    CPU_CROWD_PATIENT_NS = 1600000000,  /* before any trial, at most */
 };
 
 int cpu_crowd_open(struct diag *d, struct cpu_crowd *c, const struct cpu_core *core);

@@ -92,9 +92,6 @@ static int check_request(struct diag *d, const struct mailbox *m, const struct r
     if (q->cache_space > RT_MAX_CACHE_SPACE)
         return fail(d, QN_EINVAL, "cache_space: want at most %u, have %u",
                     (uint32_t)RT_MAX_CACHE_SPACE, q->cache_space);
-    if (q->n_scored > 0 && m->ranks[0]->out_logprobs != NULL)
-        return fail(d, QN_EUNSUPPORTED,
-                    "n_scored: log-probabilities of prompts are the CPU backend's only");
     const uint32_t most = b->lists ? b->lists->n_top : 0;
     if (q->n_top > most)
         return fail(d, QN_ELIMIT, "n_top: want at most %u, have %u", most, q->n_top);

@@ -154,7 +154,7 @@ inline run_boundary() {
         published = iteration;
         atomic { claim_of = iteration; claim_index = 0 }
     :: left == 0 && UNTIL_IDLE -> post(); at_boundary--; stop = 1
-    :: left == 0 && !UNTIL_IDLE ->
+    :: left == 0 -> /* the same with time to linger, as in serving */
         idle_bell = bell;
         post();
         at_boundary--;
@@ -266,6 +266,7 @@ proctype worker(byte id) {
             :: !todo && claimed == NONE && published != mine
             :: atomic { phase == START -> phase = RUN; boundary = true }
             :: atomic { phase == IDLE && tail != idle_bell -> phase = RUN; boundary = true }
+            :: atomic { UNTIL_IDLE && phase == IDLE -> phase = RUN } -> stop = 1 /* rt_worker_linger */
             :: stop
             fi
         fi
@@ -280,6 +281,7 @@ active proctype host() {
     run worker(1);
     if
     :: UNTIL_IDLE -> stop != 0
+    :: UNTIL_IDLE -> tail++; stop != 0 /* at any moment; one that comes too late is the next launch's */
     :: !UNTIL_IDLE ->
         i = 1;
         do
@@ -293,6 +295,6 @@ active proctype host() {
         tail++ /* wakes the sleepers */
     fi;
     _nr_pr == 1;
-    assert(told == (UNTIL_IDLE -> 1 : REQUESTS));
+    assert(told == (UNTIL_IDLE -> taken : REQUESTS) && told >= 1);
     assert(claim_index >= N_JIT && posted == iteration)
 }

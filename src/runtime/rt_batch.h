@@ -25,6 +25,7 @@ enum {
     RT_MAX_STOP_IDS = 16,
     RT_MAX_BIASES = 300,
     RT_MAX_TOP = 100,
+    RT_SAMPLED_WORDS = 32, /* of a request, the first: all that SAMPLE reads, one load for a warp */
     RT_MAX_CACHE_SPACE = 0x3ffffff0,
 };
 
@@ -62,9 +63,10 @@ struct rt_request {
     uint32_t n_scored; /* tokens at the prompt's end whose log-probabilities are wanted, too; fewer
                         * than n_prompt */
     struct rt_sampling sampling;
-    uint32_t min_tokens;  /* output tokens before the first at which a stop id may be chosen */
-    uint16_t n_top;       /* most likely tokens to list beside each, at most rt_lists.n_top */
-    uint16_t n_biases;    /* of the slot's rt_lists.biases, at most RT_MAX_BIASES */
+    uint32_t min_tokens; /* output tokens before the first at which a stop id may be chosen */
+    uint16_t n_top;      /* most likely tokens to list beside each, at most rt_lists.n_top */
+    uint16_t n_biases;   /* of the slot's rt_lists.biases, at most RT_MAX_BIASES */
+    /* SAMPLE does not read on. */
     uint32_t cache_space; /* requests of one space may have each other's KV blocks; at most
                            * RT_MAX_CACHE_SPACE */
     int32_t priority;     /* of requests that wait, the lowest goes first */
@@ -108,6 +110,13 @@ struct rt_rows {
     int32_t *logit_row; /* [L] row whose logits are wanted */
 };
 
+/* What iterations that only decode have read of experts, so far. ROUTE adds to it: one task at a
+ * time, by the order of layers. */
+struct rt_reads {
+    uint64_t experts; /* whose weights a layer has read */
+    uint64_t layers;  /* with experts, that were run */
+};
+
 /* Which tokens may come after the output so far, output[n]: bit id % 32 of word id / 32. NULL: none
  * can, and the request ends. The answer lives until the next call for the same request; calls for
  * one request are ordered as its SAMPLE tasks are. */
@@ -123,13 +132,14 @@ struct rt_extras {
     struct rt_guide guide;
 };
 
-/* Tokens with numbers and masks, where a backend has them. */
+/* Tokens with numbers, masks and counts, where a backend has them. */
 struct rt_lists {
     struct rt_token_value *tops;   /* [n_slots][max_model_len][n_top] at the token's index: the most
                                     * likely tokens in its place, and their log-probabilities */
     struct rt_token_value *biases; /* [n_slots][RT_MAX_BIASES] by the host, as requests */
     struct rt_guide *guides;       /* [n_slots] likewise; NULL: none */
     uint32_t n_top;                /* tokens that can be listed beside each */
+    struct rt_reads reads;
 };
 
 /* Everything that a task may read besides its operands. Pointers are the backend's. */

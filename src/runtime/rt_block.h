@@ -39,7 +39,7 @@ enum {
 /* The parent of a text's first block: two roots for each cache space, since keys of long prompts
  * may be turned by other angles. */
 RT_FN uint32_t rt_block_root(const struct rt *rt, const struct rt_request *q) {
-    return 0x80000000u | (q->n_prompt > rt->rope_switch ? 0x40000000u : 0) | q->cache_space;
+    return 0x80000000u | (q->n_prompt > rt->pool->rope_switch ? 0x40000000u : 0) | q->cache_space;
 }
 
 RT_FN int rt_block_registered(const struct rt_block *k) {
@@ -54,35 +54,35 @@ RT_FN int32_t *rt_block_table(const struct rt *rt, uint32_t slot) {
 
 RT_FN void rt_block_unlink(const struct rt *rt, uint32_t block) {
     struct rt_control *c = rt->control;
-    const struct rt_block *k = &rt->blocks[block];
-    *(k->before != RT_NONE ? &rt->blocks[k->before].after : &c->idle_first) = k->after;
-    *(k->after != RT_NONE ? &rt->blocks[k->after].before : &c->idle_last) = k->before;
+    const struct rt_block *k = rt_block_of(rt, block);
+    *(k->before != RT_NONE ? &rt_block_of(rt, k->before)->after : &c->idle_first) = k->after;
+    *(k->after != RT_NONE ? &rt_block_of(rt, k->after)->before : &c->idle_last) = k->before;
     c->n_free--;
 }
 
 /* A block that nobody holds: in front if nothing is known of it, else it was used last. */
 RT_FN void rt_block_link(const struct rt *rt, uint32_t block) {
     struct rt_control *c = rt->control;
-    struct rt_block *k = &rt->blocks[block];
+    struct rt_block *k = rt_block_of(rt, block);
     const int last = rt_block_registered(k);
     k->before = last ? c->idle_last : RT_NONE;
     k->after = last ? RT_NONE : c->idle_first;
-    *(k->before != RT_NONE ? &rt->blocks[k->before].after : &c->idle_first) = block;
-    *(k->after != RT_NONE ? &rt->blocks[k->after].before : &c->idle_last) = block;
+    *(k->before != RT_NONE ? &rt_block_of(rt, k->before)->after : &c->idle_first) = block;
+    *(k->after != RT_NONE ? &rt_block_of(rt, k->after)->before : &c->idle_last) = block;
     c->n_free++;
 }
 
 /* ---- the tree ---- */
 
 RT_FN uint32_t *rt_block_bucket(const struct rt *rt, uint32_t key) {
-    return &rt->buckets[key & rt->bucket_mask];
+    return (uint32_t *)rt_pool_at(rt, rt->pool->buckets_at) + (key & rt->pool->bucket_mask);
 }
 
 RT_FN void rt_block_forget(const struct rt *rt, uint32_t block) {
-    struct rt_block *k = &rt->blocks[block];
-    *(k->chain_before != RT_NONE ? &rt->blocks[k->chain_before].chain_after
+    struct rt_block *k = rt_block_of(rt, block);
+    *(k->chain_before != RT_NONE ? &rt_block_of(rt, k->chain_before)->chain_after
                                  : rt_block_bucket(rt, k->key)) = k->chain_after;
-    if (k->chain_after != RT_NONE) rt->blocks[k->chain_after].chain_before = k->chain_before;
+    if (k->chain_after != RT_NONE) rt_block_of(rt, k->chain_after)->chain_before = k->chain_before;
     k->parent = RT_NONE;
     rt->control->n_registered--;
 }
@@ -90,8 +90,8 @@ RT_FN void rt_block_forget(const struct rt *rt, uint32_t block) {
 /* The key of a block whose tokens lie at `tokens`, after the block with key `before`. Four sums, so
  * that their multiplications overlap. */
 RT_COLD uint32_t rt_block_key(const struct rt *rt, uint32_t before, const int32_t *tokens) {
-    const uint64_t odd = rt->hash_seed | 1;
-    uint64_t h[4] = {rt->hash_seed + before, 1, 2, 3};
+    const uint64_t odd = rt->pool->hash_seed | 1;
+    uint64_t h[4] = {rt->pool->hash_seed + before, 1, 2, 3};
     for (uint32_t i = 0; i < rt->batch->kv_block; i++)
         h[i % 4] = (h[i % 4] ^ h[i % 4] >> 29 ^ (uint32_t)tokens[i]) * odd;
     const uint64_t sum = (h[0] ^ (h[1] * odd + h[2]) * odd ^ h[3] >> 7) * odd;
@@ -99,7 +99,7 @@ RT_COLD uint32_t rt_block_key(const struct rt *rt, uint32_t before, const int32_
 }
 
 RT_FN int32_t *rt_block_tokens(const struct rt *rt, uint32_t block) {
-    return rt->block_tokens + (uint64_t)block * rt->batch->kv_block;
+    return (int32_t *)rt_pool_at(rt, rt->pool->tokens_at) + (uint64_t)block * rt->batch->kv_block;
 }
 
 RT_COLD int rt_block_same(const struct rt *rt, uint32_t block, const int32_t *tokens) {
@@ -132,7 +132,7 @@ RT_COLD uint32_t rt_block_find(const struct rt *rt, uint32_t parent, uint32_t ke
                                const int32_t *tokens) {
     uint32_t block = *rt_block_bucket(rt, key);
     for (uint32_t i = 0; i < RT_CANDIDATES && block != RT_NONE; i++) {
-        const struct rt_block *k = &rt->blocks[block];
+        const struct rt_block *k = rt_block_of(rt, block);
         if (k->key == key && k->parent == parent && rt_block_same(rt, block, tokens)) return block;
         block = k->chain_after;
     }
@@ -141,14 +141,14 @@ RT_COLD uint32_t rt_block_find(const struct rt *rt, uint32_t parent, uint32_t ke
 
 RT_FN void rt_block_enter(const struct rt *rt, uint32_t block, uint32_t parent, uint32_t key,
                           const int32_t *tokens, uint32_t writer) {
-    struct rt_block *k = &rt->blocks[block];
+    struct rt_block *k = rt_block_of(rt, block);
     uint32_t *first = rt_block_bucket(rt, key);
     k->parent = parent;
     k->key = key;
     k->writer = writer;
     k->chain_before = RT_NONE;
     k->chain_after = *first;
-    if (*first != RT_NONE) rt->blocks[*first].chain_before = block;
+    if (*first != RT_NONE) rt_block_of(rt, *first)->chain_before = block;
     *first = block;
     rt_block_copy(rt_block_tokens(rt, block), tokens, rt->batch->kv_block);
     rt->control->n_registered++;
@@ -157,20 +157,20 @@ RT_FN void rt_block_enter(const struct rt *rt, uint32_t block, uint32_t parent, 
 /* ---- holding ---- */
 
 RT_FN void rt_block_hold(const struct rt *rt, uint32_t block) {
-    if (rt->blocks[block].refs++ == 0) rt_block_unlink(rt, block);
+    if (rt_block_of(rt, block)->refs++ == 0) rt_block_unlink(rt, block);
 }
 
 /* The block that can be spared most; there is one. */
 RT_FN uint32_t rt_block_take(const struct rt *rt) {
     const uint32_t block = rt->control->idle_first;
-    if (rt_block_registered(&rt->blocks[block])) rt_block_forget(rt, block);
+    if (rt_block_registered(rt_block_of(rt, block))) rt_block_forget(rt, block);
     rt_block_hold(rt, block);
     return block;
 }
 
 /* `slot` gives a block back. One that it had yet to compute is no text's. */
 RT_FN void rt_block_give_back(const struct rt *rt, uint32_t slot, uint32_t block) {
-    struct rt_block *k = &rt->blocks[block];
+    struct rt_block *k = rt_block_of(rt, block);
     const int unwritten = rt_block_registered(k) && k->writer == slot;
     if (unwritten) k->writer = RT_NO_WRITER;
     if (--k->refs > 0) return;
@@ -206,14 +206,14 @@ RT_FN struct rt_block_place rt_block_place(const struct rt *rt, uint32_t slot, u
     struct rt_block_place p;
     p.tokens = b->tokens + (uint64_t)slot * b->max_model_len + (uint64_t)i * b->kv_block;
     p.parent = i == 0 ? root : (uint32_t)rt_block_table(rt, slot)[i - 1];
-    p.key = rt_block_key(rt, i == 0 ? root : rt->blocks[p.parent].key, p.tokens);
+    p.key = rt_block_key(rt, i == 0 ? root : rt_block_of(rt, p.parent)->key, p.tokens);
     return p;
 }
 
 /* Finds the first blocks of a request, at most n, into its table; returns how many. */
 RT_COLD uint32_t rt_blocks_match(const struct rt *rt, uint32_t slot, uint32_t n) {
     uint32_t i = 0;
-    for (; rt->prefix_cache && i < n; i++) {
+    for (; rt->pool->prefix_cache && i < n; i++) {
         const struct rt_block_place p = rt_block_place(rt, slot, i);
         const uint32_t block = rt_block_find(rt, p.parent, p.key, p.tokens);
         if (block == RT_NONE) break;
@@ -225,8 +225,8 @@ RT_COLD uint32_t rt_blocks_match(const struct rt *rt, uint32_t slot, uint32_t n)
 /* Registers the blocks of a request that follow those that are, up to its n-th: it will write them.
  * One that is known already ends this: the request has a copy of its own (rt_blocks_computed). */
 RT_COLD void rt_blocks_announce(const struct rt *rt, uint32_t slot, uint32_t n) {
-    struct rt_turn *t = &rt->turns[slot];
-    for (; rt->prefix_cache && t->n_registered < n; t->n_registered++) {
+    struct rt_turn *t = rt_turn_of(rt, slot);
+    for (; rt->pool->prefix_cache && t->n_registered < n; t->n_registered++) {
         const struct rt_block_place p = rt_block_place(rt, slot, t->n_registered);
         if (rt_block_find(rt, p.parent, p.key, p.tokens) != RT_NONE) return;
         rt_block_enter(rt, (uint32_t)rt_block_table(rt, slot)[t->n_registered], p.parent, p.key,
@@ -244,7 +244,7 @@ RT_COLD int rt_block_settle(const struct rt *rt, uint32_t slot, uint32_t i) {
         rt_block_enter(rt, (uint32_t)table[i], p.parent, p.key, p.tokens, RT_COMPUTED);
         return 1;
     }
-    if (rt->blocks[found].writer != RT_COMPUTED) return 0;
+    if (rt_block_of(rt, found)->writer != RT_COMPUTED) return 0;
     rt_block_hold(rt, found);
     rt_block_give_back(rt, slot, (uint32_t)table[i]);
     table[i] = (int32_t)found;
@@ -253,11 +253,11 @@ RT_COLD int rt_block_settle(const struct rt *rt, uint32_t slot, uint32_t i) {
 
 /* The first n_computed positions of a request are computed: others may have their whole blocks. */
 RT_COLD void rt_blocks_computed(const struct rt *rt, uint32_t slot, uint32_t n_computed) {
-    struct rt_turn *t = &rt->turns[slot];
+    struct rt_turn *t = rt_turn_of(rt, slot);
     const uint32_t n = n_computed / rt->batch->kv_block;
-    if (!rt->prefix_cache) return;
+    if (!rt->pool->prefix_cache) return;
     for (; t->n_ready < n && t->n_ready < t->n_registered; t->n_ready++)
-        rt->blocks[rt_block_table(rt, slot)[t->n_ready]].writer = RT_COMPUTED;
+        rt_block_of(rt, rt_block_table(rt, slot)[t->n_ready])->writer = RT_COMPUTED;
     while (t->n_registered < n && rt_block_settle(rt, slot, t->n_registered))
         t->n_ready = ++t->n_registered;
 }
@@ -266,16 +266,16 @@ RT_COLD void rt_blocks_computed(const struct rt *rt, uint32_t slot, uint32_t n_c
  * the writer of those that have none. */
 RT_COLD void rt_blocks_follow(const struct rt *rt, uint32_t slot) {
     struct rt_slot *s = &rt->batch->slots[slot];
-    struct rt_turn *t = &rt->turns[slot];
+    struct rt_turn *t = rt_turn_of(rt, slot);
     const int32_t *table = rt_block_table(rt, slot);
     const uint32_t kv_block = rt->batch->kv_block;
     for (; t->n_ready < t->n_shared && s->n_computed == t->n_ready * kv_block; t->n_ready++) {
-        if (rt->blocks[table[t->n_ready]].writer != RT_COMPUTED) break;
+        if (rt_block_of(rt, table[t->n_ready])->writer != RT_COMPUTED) break;
         s->n_computed += kv_block;
     }
     for (uint32_t i = t->n_ready; i < t->n_shared; i++) {
-        if (rt->blocks[table[i]].writer != RT_NO_WRITER) break;
-        rt->blocks[table[i]].writer = slot;
+        if (rt_block_of(rt, table[i])->writer != RT_NO_WRITER) break;
+        rt_block_of(rt, table[i])->writer = slot;
         t->n_cached -= t->n_cached >= kv_block ? kv_block : 0;
         rt_host_store_relaxed(&rt->posts[slot].n_cached, t->n_cached);
     }
@@ -285,11 +285,11 @@ RT_COLD void rt_blocks_follow(const struct rt *rt, uint32_t slot) {
  * one writes. */
 RT_COLD uint32_t rt_blocks_open(const struct rt *rt, uint32_t slot, uint32_t n) {
     const struct rt_slot *s = &rt->batch->slots[slot];
-    const struct rt_turn *t = &rt->turns[slot];
+    const struct rt_turn *t = rt_turn_of(rt, slot);
     const int32_t *table = rt_block_table(rt, slot);
     const uint32_t kv_block = rt->batch->kv_block;
     uint32_t i = s->n_computed / kv_block;
-    while (i < t->n_shared && rt->blocks[table[i]].writer == slot) i++;
+    while (i < t->n_shared && rt_block_of(rt, table[i])->writer == slot) i++;
     if (i >= t->n_shared) return n;
     const uint32_t end = i * kv_block > s->n_computed ? i * kv_block - s->n_computed : 0;
     return end < n ? end : n;
@@ -305,17 +305,18 @@ RT_COLD int rt_blocks_sound(const struct rt *rt) {
     uint32_t n_idle = 0, n_held = 0, cached = 0;
     uint64_t refs = 0, holds = 0;
     for (uint32_t k = c->idle_first; k != RT_NONE && n_idle <= b->n_kv_blocks;
-         k = rt->blocks[k].after, n_idle++) {
-        if (rt->blocks[k].refs != 0 || (cached && !rt_block_registered(&rt->blocks[k]))) return 0;
-        cached = (uint32_t)rt_block_registered(&rt->blocks[k]);
-        if (cached && rt->blocks[k].writer != RT_COMPUTED) return 0;
+         k = rt_block_of(rt, k)->after, n_idle++) {
+        if (rt_block_of(rt, k)->refs != 0 || (cached && !rt_block_registered(rt_block_of(rt, k))))
+            return 0;
+        cached = (uint32_t)rt_block_registered(rt_block_of(rt, k));
+        if (cached && rt_block_of(rt, k)->writer != RT_COMPUTED) return 0;
     }
     for (uint32_t k = 0; k < b->n_kv_blocks; k++) {
-        const struct rt_block *block = &rt->blocks[k];
+        const struct rt_block *block = rt_block_of(rt, k);
         n_held += block->refs > 0;
         refs += block->refs;
         if (block->refs > 0 && block->parent < b->n_kv_blocks &&
-            rt->blocks[block->parent].refs < block->refs)
+            rt_block_of(rt, block->parent)->refs < block->refs)
             return 0;
     }
     for (uint32_t i = 0; i < c->n_running; i++) holds += b->slots[rt->running[i]].n_blocks;

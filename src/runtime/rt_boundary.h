@@ -56,7 +56,7 @@ RT_FN void rt_boundary_submit(const struct rt *rt, uint32_t slot) {
     s->n_blocks = 0;
     s->finish = rt_request_fits(b, q) ? RT_RUNNING : RT_FINISH_ABORT;
     rt->control->n_dropped += s->finish != RT_RUNNING;
-    struct rt_turn *t = &rt->turns[slot];
+    struct rt_turn *t = rt_turn_of(rt, slot);
     t->priority = q->priority;
     t->arrival = rt->control->n_arrived++;
     t->n_cached = t->n_preempted = t->n_admitted = t->fetched = 0;
@@ -101,7 +101,7 @@ RT_COLD void rt_boundary_sweep(const struct rt *rt, struct rt_worker *w) {
     uint32_t slot = c->wait_first;
     while (slot != RT_NONE && c->n_dropped > 0) {
         struct rt_slot *s = &rt->batch->slots[slot];
-        const uint32_t next = rt->turns[slot].after;
+        const uint32_t next = rt_turn_of(rt, slot)->after;
         if (s->finish != RT_RUNNING) {
             rt_waiting_remove(rt, slot);
             s->state = SLOT_FREE;
@@ -290,8 +290,9 @@ RT_FN void rt_boundary_touch(const struct rt *rt, const struct rt_batch *b, uint
 
 /* How long the blocks of a running request last: w->supply, and w->hungry if some request lacks one
  * already. */
-RT_FN void rt_boundary_reckon(const struct rt *rt, struct rt_worker *w, const struct rt_slot *s) {
-    const uint32_t have = s->n_blocks * rt->batch->kv_block;
+RT_FN void rt_boundary_reckon(const struct rt_batch *b, struct rt_worker *w,
+                              const struct rt_slot *s) {
+    const uint32_t have = s->n_blocks * b->kv_block;
     if (have >= s->n_limit - 1) return;
     if (have < s->n_known + 1)
         w->hungry = 1;
@@ -317,7 +318,7 @@ RT_FN int rt_boundary_collect_one(const struct rt *rt, struct rt_worker *w,
     uint32_t todo = s.n_known - s.n_computed;
     uint32_t n_out = todo == 1 ? s.n_known - s.n_prompt : 0;
     if (todo > 1 || n_out <= 1) rt_blocks_computed(rt, slot, s.n_computed);
-    if (s.finish == RT_RUNNING) rt_boundary_reckon(rt, w, &s);
+    if (s.finish == RT_RUNNING) rt_boundary_reckon(b, w, &s);
     int decodes = s.finish == RT_RUNNING && n_out > 0;
     to->n_computed = s.n_computed;
     to->n_known = s.n_known;
@@ -391,7 +392,7 @@ RT_COLD uint32_t rt_boundary_feed(const struct rt *rt, struct rt_worker *w, uint
     rt_blocks_supply(rt);
     w->supply = RT_NONE;
     for (uint32_t i = 0; i < c->n_running; i++)
-        rt_boundary_reckon(rt, w, &rt->batch->slots[rt->running[i]]);
+        rt_boundary_reckon(rt->batch, w, &rt->batch->slots[rt->running[i]]);
     return c->n_running < before ? rt_boundary_decode_rows(rt, w, more) : filled;
 }
 
@@ -423,6 +424,14 @@ RT_FN void rt_boundary_post_tokens(const struct rt *rt, uint32_t n) {
     }
 }
 
+/* The scores of a prompt, with the request's first token. */
+RT_COLD void rt_boundary_post_scores(const struct rt *rt, uint32_t slot) {
+    const struct rt_request *q = &rt->batch->requests[slot];
+    const uint64_t at = (uint64_t)slot * rt->batch->max_model_len + q->n_prompt - q->n_scored;
+    for (uint32_t i = 0; i < q->n_scored; i++)
+        rt->out_logprobs[at + i] = rt->batch->logprobs[at + i];
+}
+
 /* Triggers the start event of the iteration that was published last. */
 RT_FN void rt_boundary_start(const struct rt *rt, struct rt_worker *w) {
     const struct rt_control *c = rt->control;
@@ -442,7 +451,11 @@ RT_COLD void rt_boundary_post(const struct rt *rt, struct rt_worker *w) {
     if (w->owes_start) rt_boundary_start(rt, w);
     w->owes_post = w->n_news = 0;
     if (n > 0) {
-        if (rt->out_tokens) rt_boundary_post_tokens(rt, n);
+        if (rt->out_tokens) {
+            rt_boundary_post_tokens(rt, n);
+            for (uint32_t i = 0; rt->control->n_steady == 0 && i < n; i++)
+                if (rt->news[i].n_out == 1) rt_boundary_post_scores(rt, rt->news[i].slot);
+        }
         rt_host_fence_release();
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -637,7 +650,7 @@ RT_COLD void rt_boundary_idle(const struct rt *rt, struct rt_worker *w) {
     rt_store_relaxed(&sh->idle_bell, w->bell);
     rt_store_relaxed(&sh->resume, rt_load_relaxed(&sh->published));
     rt_boundary_post(rt, w);
-    if (rt->until_idle && rt->linger_ns == 0)
+    if (rt->until_idle && rt->pool->linger_ns == 0)
         rt_cas_acquire(&sh->stop, RT_GO, RT_STOP_IDLE);
     else
         rt_store_release(&sh->phase, RT_PHASE_IDLE);

@@ -23,7 +23,8 @@ enum {
 
 RT_FN uint32_t *rt_duration(const struct rt *rt, uint32_t variant, uint32_t context) {
     const uint32_t quarter = (uint32_t)((uint64_t)context * RT_QUARTERS / rt->batch->max_model_len);
-    return &rt->durations[variant * RT_QUARTERS + rt_min(quarter, RT_QUARTERS - 1)];
+    return (uint32_t *)rt_pool_at(rt, rt->pool->durations_at) + variant * RT_QUARTERS +
+           rt_min(quarter, RT_QUARTERS - 1);
 }
 
 /* At a boundary: the iteration that has ended. One that took very long, as when the host had no
@@ -45,7 +46,7 @@ RT_COLD void rt_budget_measure(const struct rt *rt) {
 
 /* At a boundary: the iteration that comes. */
 RT_FN void rt_budget_begin(const struct rt *rt) {
-    rt->control->began_ns = rt->max_step_ns > 0 ? rt_now_ns() : 0;
+    rt->control->began_ns = rt->pool->max_step_ns > 0 ? rt_now_ns() : 0;
 }
 
 /* What a variant takes: known, or at most in proportion to the variant `known`; 0: nothing is known
@@ -70,7 +71,7 @@ RT_COLD uint32_t rt_budget_rows(const struct rt *rt, uint32_t context) {
         const uint64_t expected = rt_budget_expect(rt, i, known, context);
         uint32_t *own = rt_duration(rt, i, context);
         if (rt->contexts[i] < context || expected == 0) continue;
-        if (expected > rt->max_step_ns)
+        if (expected > rt->pool->max_step_ns)
             *own -= *own >> RT_FORGET_SHIFT;
         else if (rows < (rt->shapes[i] & 0xffff))
             rows = rt->shapes[i] & 0xffff;
@@ -82,7 +83,7 @@ RT_COLD uint32_t rt_budget_rows(const struct rt *rt, uint32_t context) {
  * rows of prompts will have about. One more than n always fits. */
 RT_COLD uint32_t rt_budget(const struct rt *rt, uint32_t n, uint32_t context) {
     uint32_t budget = rt_min(rt->max_batched, rt->shapes[rt->largest] & 0xffff);
-    if (rt->max_step_ns > 0 && n > 0) {
+    if (rt->pool->max_step_ns > 0 && n > 0) {
         const uint32_t rows = rt_budget_rows(rt, context), least = n + RT_LEAST_CHUNK;
         budget = rt_min(budget, rows > least ? rows : least);
     }

@@ -59,8 +59,9 @@ static void parts_of_protocol(const struct prog_header *p, struct rt_memory *m) 
 static void parts_of_batch(const struct prog_header *p, struct rt_memory *m) {
     uint64_t positions = (uint64_t)p->n_slots * p->max_model_len;
     part(m, RT_PART_RUNNING, p->n_slots, 4);
-    part(m, RT_PART_TURNS, p->n_slots, sizeof(struct rt_turn));
     part(m, RT_PART_NEWS, p->n_slots, sizeof(struct rt_news));
+    part(m, RT_PART_POOL, 1, sizeof(struct rt_pool));
+    part(m, RT_PART_TURNS, p->n_slots, sizeof(struct rt_turn));
     part(m, RT_PART_BLOCKS, m->options.n_kv_blocks, sizeof(struct rt_block));
     part(m, RT_PART_BLOCK_TOKENS,
          m->options.prefix_cache ? (uint64_t)m->options.n_kv_blocks * p->kv_block : 0, 4);
@@ -139,7 +140,6 @@ static void bind_program(const struct prog_header *layout, const void *program, 
     rt->n_variants = (uint32_t)layout->section[SECTION_VARIANT].count;
     rt->n_workers = layout->n_workers;
     rt->largest = largest_variant(layout);
-    rt->rope_switch = spec_rope_switch(PROG(layout, MODEL), layout->max_model_len);
     const struct prog_variant *v = PROG(layout, VARIANT);
     for (uint32_t i = 0; i < rt->n_variants; i++) {
         rt->shapes[i] = v[i].n_rows | v[i].n_logit_rows << 16;
@@ -155,11 +155,6 @@ static void bind_choices(const struct rt_memory *m, struct rt *rt) {
     rt->spin_limit = o->spin_limit;
     rt->max_batched = o->max_batched;
     rt->deadline_ns = o->deadline_ns;
-    rt->linger_ns = o->linger_ns;
-    rt->max_step_ns = o->max_step_ns;
-    rt->hash_seed = o->hash_seed;
-    rt->prefix_cache = o->prefix_cache;
-    rt->bucket_mask = m->n_buckets - 1;
     rt->counter_shift = m->counter_shift;
     rt->command_mask = m->n_commands - 1;
 }
@@ -204,12 +199,8 @@ void rt_memory_bind(const struct rt_memory *m, const struct prog_header *layout,
     rt->ranks = (void *)(s + m->offset[RT_PART_RANKS]);
     rt->epochs = (void *)(s + m->offset[RT_PART_EPOCHS]);
     rt->running = (void *)(s + m->offset[RT_PART_RUNNING]);
-    rt->turns = (void *)(s + m->offset[RT_PART_TURNS]);
     rt->news = (void *)(s + m->offset[RT_PART_NEWS]);
-    rt->blocks = (void *)(s + m->offset[RT_PART_BLOCKS]);
-    rt->block_tokens = (void *)(s + m->offset[RT_PART_BLOCK_TOKENS]);
-    rt->buckets = (void *)(s + m->offset[RT_PART_BUCKETS]);
-    rt->durations = (void *)(s + m->offset[RT_PART_DURATIONS]);
+    rt->pool = (void *)(s + m->offset[RT_PART_POOL]);
     rt->batch = (void *)(s + m->offset[RT_PART_BATCH]);
     rt->mail = (void *)(l + m->offset[RT_PART_MAIL]);
     rt->commands = (void *)(l + m->offset[RT_PART_COMMANDS]);
@@ -243,15 +234,38 @@ static void fill_jit(const struct prog_header *p, const struct rt *rt, uint32_t 
     }
 }
 
-/* All are empty, and in the idle list in order; no request waits. */
+static uint64_t distance(const struct rt_memory *m, enum rt_part which) {
+    return m->offset[which] - m->offset[RT_PART_POOL];
+}
+
+static void init_pool(const struct rt_memory *m, const struct prog_header *program,
+                      struct rt_pool *pool) {
+    const struct rt_options *o = &m->options;
+    *pool = (struct rt_pool){
+        .blocks_at = distance(m, RT_PART_BLOCKS),
+        .tokens_at = distance(m, RT_PART_BLOCK_TOKENS),
+        .buckets_at = distance(m, RT_PART_BUCKETS),
+        .turns_at = distance(m, RT_PART_TURNS),
+        .durations_at = distance(m, RT_PART_DURATIONS),
+        .hash_seed = o->hash_seed,
+        .max_step_ns = o->max_step_ns,
+        .linger_ns = o->linger_ns,
+        .prefix_cache = o->prefix_cache,
+        .bucket_mask = m->n_buckets - 1,
+        .rope_switch = spec_rope_switch(PROG(program, MODEL), program->max_model_len),
+    };
+}
+
+/* All blocks are empty, and in the idle list in order; no request waits. */
 static void init_blocks(const struct rt_memory *m, const struct rt *rt) {
     const uint32_t n = m->options.n_kv_blocks;
     struct rt_control *c = rt->control;
     for (uint32_t i = 0; i < n; i++)
-        rt->blocks[i] = (struct rt_block){.parent = RT_NONE,
-                                          .before = i > 0 ? i - 1 : RT_NONE,
-                                          .after = i + 1 < n ? i + 1 : RT_NONE};
-    for (uint32_t i = 0; m->options.prefix_cache && i < m->n_buckets; i++) rt->buckets[i] = RT_NONE;
+        *rt_block_of(rt, i) = (struct rt_block){.parent = RT_NONE,
+                                                .before = i > 0 ? i - 1 : RT_NONE,
+                                                .after = i + 1 < n ? i + 1 : RT_NONE};
+    uint32_t *buckets = rt_pool_at(rt, rt->pool->buckets_at);
+    for (uint32_t i = 0; m->options.prefix_cache && i < m->n_buckets; i++) buckets[i] = RT_NONE;
     c->n_free = n;
     c->idle_first = 0;
     c->idle_last = n - 1;
@@ -267,6 +281,7 @@ void rt_memory_init(const struct rt_memory *m, const struct prog_header *program
     uint32_t *jit = (uint32_t *)((char *)state + m->offset[RT_PART_JIT]);
     uint32_t *ranks = (uint32_t *)((char *)state + m->offset[RT_PART_RANKS]);
     for (uint32_t i = 0; i < rt.n_variants; i++) fill_jit(program, &rt, i, jit, ranks);
+    init_pool(m, program, rt.pool);
     init_blocks(m, &rt);
     rt.shared->claim = RT_CLAIM_NONE;
     *rt.batch = *batch;

@@ -4,8 +4,8 @@
  * Two blocks, because beside a GPU they lie in different memories:
  *
  *   state   shared | stall | control | counters | beats | JIT tasks | ranks | epochs | running |
- *           turns | news | blocks | block tokens | buckets | durations | batch | slots | requests |
- *           rows | block table | tokens | logprobs | lists | tops | biases | guides
+ *           news | pool | turns | blocks | block tokens | buckets | durations | batch | slots |
+ *           requests | rows | block table | tokens | logprobs | lists | tops | biases | guides
  *   mail    mail | commands | posts [| requests | prompts | out tokens | out logprobs]
  *
  * Every part begins on a multiple of 64. The bracketed parts exist when the mailbox is `separate`
@@ -30,7 +30,7 @@ struct rt_options {
     bool separate;        /* the mailbox is in other memory than the state */
     uint32_t n_top;       /* rt_lists.n_top; where separate 0, and there are no lists */
     uint64_t deadline_ns; /* 0: none */
-    uint64_t linger_ns;   /* as struct rt has it, as what follows */
+    uint64_t linger_ns;   /* as struct rt_pool has it, as what follows */
     uint64_t max_step_ns;
     uint64_t hash_seed;
     bool prefix_cache;
@@ -47,8 +47,9 @@ enum rt_part {
     RT_PART_RANKS,
     RT_PART_EPOCHS,
     RT_PART_RUNNING,
-    RT_PART_TURNS,
     RT_PART_NEWS,
+    RT_PART_POOL,
+    RT_PART_TURNS,
     RT_PART_BLOCKS,
     RT_PART_BLOCK_TOKENS,
     RT_PART_BUCKETS,

@@ -144,6 +144,25 @@ struct rt_turn {
 };
 ABI_SIZE(struct rt_turn, 48);
 
+/* What only the boundary uses, apart from the descriptor, which each block of a GPU keeps in its
+ * shared memory. Parts are found by their distance from here, in bytes. */
+struct rt_pool {
+    uint64_t blocks_at;    /* struct rt_block [n_kv_blocks] */
+    uint64_t tokens_at;    /* int32_t [n_kv_blocks][kv_block] of registered blocks */
+    uint64_t buckets_at;   /* uint32_t [bucket_mask + 1] registered blocks by key */
+    uint64_t turns_at;     /* struct rt_turn [n_slots] */
+    uint64_t durations_at; /* uint32_t [n_variants][RT_QUARTERS] mean in ns; 0: unknown */
+    uint64_t hash_seed;    /* of the blocks' keys */
+    uint64_t max_step_ns;  /* while requests decode, prompts get the rows that keep an iteration
+                            * below this; 0: as many as fit */
+    uint64_t linger_ns;    /* until_idle: so long a launch waits for more work before it ends */
+    uint32_t prefix_cache; /* 1: requests may have each other's blocks */
+    uint32_t bucket_mask;
+    uint32_t rope_switch; /* prompts longer than this have other keys (spec_rope_switch) */
+    uint32_t pad0;
+};
+ABI_SIZE(struct rt_pool, 80);
+
 enum {
     RT_QUARTERS = 4, /* of max_model_len: durations of a variant differ with the context */
 };
@@ -185,12 +204,6 @@ struct rt {
     uint32_t spin_limit;  /* polls before rt_pause lets others run */
     uint32_t max_batched; /* token rows of an iteration that prefill may fill up to */
     uint64_t deadline_ns;
-    uint64_t linger_ns;    /* until_idle: so long a launch waits for more work before it ends */
-    uint64_t max_step_ns;  /* while requests decode, prompts get the rows that keep an iteration
-                            * below this; 0: as many as fit */
-    uint64_t hash_seed;    /* of the blocks' keys */
-    uint32_t prefix_cache; /* 1: requests may have each other's blocks */
-    uint32_t rope_switch;  /* prompts longer than this have other keys (spec_rope_switch) */
 
     /* events and JIT tasks */
     uint32_t *counters; /* [n_events << counter_shift], never reset */
@@ -203,15 +216,10 @@ struct rt {
 
     /* the boundary */
     struct rt_control *control;
-    uint32_t *epochs;        /* [n_variants] times started */
-    uint32_t *running;       /* [n_slots] slots in order of admission */
-    struct rt_turn *turns;   /* [n_slots] */
-    struct rt_news *news;    /* [n_slots] of the last boundary, until it has posted them */
-    struct rt_block *blocks; /* [n_kv_blocks] */
-    int32_t *block_tokens; /* [n_kv_blocks][kv_block] of registered blocks; NULL: no prefix_cache */
-    uint32_t *buckets;     /* [bucket_mask + 1] registered blocks by key */
-    uint32_t bucket_mask;
-    uint32_t *durations; /* [n_variants][RT_QUARTERS] mean, in ns; 0: unknown */
+    uint32_t *epochs;  /* [n_variants] times started */
+    uint32_t *running; /* [n_slots] slots in order of admission */
+    struct rt_pool *pool;
+    struct rt_news *news; /* [n_slots] of the last boundary, until it has posted them */
     struct rt_batch *batch;
 
     /* the mailbox */
@@ -273,6 +281,18 @@ RT_FN uint32_t rt_variant_of(uint32_t published) {
 
 RT_FN uint32_t rt_iteration_of(uint32_t published) {
     return published >> RT_ITERATION_SHIFT;
+}
+
+RT_FN void *rt_pool_at(const struct rt *rt, uint64_t distance) {
+    return (char *)rt->pool + distance;
+}
+
+RT_FN struct rt_block *rt_block_of(const struct rt *rt, uint32_t block) {
+    return (struct rt_block *)rt_pool_at(rt, rt->pool->blocks_at) + block;
+}
+
+RT_FN struct rt_turn *rt_turn_of(const struct rt *rt, uint32_t slot) {
+    return (struct rt_turn *)rt_pool_at(rt, rt->pool->turns_at) + slot;
 }
 
 RT_FN uint32_t *rt_counter(const struct rt *rt, uint32_t event) {

@@ -49,7 +49,7 @@ RT_FN uint32_t rt_blocks_wanted(const struct rt_batch *b, const struct rt_slot *
 /* ---- the list of requests that wait ---- */
 
 RT_FN int rt_comes_before(const struct rt *rt, uint32_t a, uint32_t b) {
-    const struct rt_turn *x = &rt->turns[a], *y = &rt->turns[b];
+    const struct rt_turn *x = rt_turn_of(rt, a), *y = rt_turn_of(rt, b);
     if (x->priority != y->priority) return x->priority < y->priority;
     return (int32_t)(x->arrival - y->arrival) < 0;
 }
@@ -58,26 +58,26 @@ RT_FN int rt_comes_before(const struct rt *rt, uint32_t a, uint32_t b) {
  * the first. */
 RT_COLD void rt_waiting_add(const struct rt *rt, uint32_t slot) {
     struct rt_control *c = rt->control;
-    struct rt_turn *t = &rt->turns[slot];
+    struct rt_turn *t = rt_turn_of(rt, slot);
     if (c->wait_first != RT_NONE && rt_comes_before(rt, slot, c->wait_first)) {
         t->before = RT_NONE;
     } else {
         t->before = c->wait_last;
         while (t->before != RT_NONE && rt_comes_before(rt, slot, t->before))
-            t->before = rt->turns[t->before].before;
+            t->before = rt_turn_of(rt, t->before)->before;
     }
-    t->after = t->before != RT_NONE ? rt->turns[t->before].after : c->wait_first;
-    *(t->before != RT_NONE ? &rt->turns[t->before].after : &c->wait_first) = slot;
-    *(t->after != RT_NONE ? &rt->turns[t->after].before : &c->wait_last) = slot;
+    t->after = t->before != RT_NONE ? rt_turn_of(rt, t->before)->after : c->wait_first;
+    *(t->before != RT_NONE ? &rt_turn_of(rt, t->before)->after : &c->wait_first) = slot;
+    *(t->after != RT_NONE ? &rt_turn_of(rt, t->after)->before : &c->wait_last) = slot;
     rt->batch->slots[slot].state = SLOT_WAITING;
     c->n_waiting++;
 }
 
 RT_COLD void rt_waiting_remove(const struct rt *rt, uint32_t slot) {
     struct rt_control *c = rt->control;
-    const struct rt_turn *t = &rt->turns[slot];
-    *(t->before != RT_NONE ? &rt->turns[t->before].after : &c->wait_first) = t->after;
-    *(t->after != RT_NONE ? &rt->turns[t->after].before : &c->wait_last) = t->before;
+    const struct rt_turn *t = rt_turn_of(rt, slot);
+    *(t->before != RT_NONE ? &rt_turn_of(rt, t->before)->after : &c->wait_first) = t->after;
+    *(t->after != RT_NONE ? &rt_turn_of(rt, t->after)->before : &c->wait_last) = t->before;
     c->n_waiting--;
 }
 
@@ -95,8 +95,8 @@ RT_FN uint32_t rt_logits_from(const struct rt_batch *b, uint32_t slot) {
 RT_COLD void rt_request_fetch(const struct rt *rt, uint32_t slot) {
     const struct rt_batch *b = rt->batch;
     const uint64_t at = (uint64_t)slot * b->max_model_len;
-    if (rt->turns[slot].fetched) return;
-    rt->turns[slot].fetched = 1;
+    if (rt_turn_of(rt, slot)->fetched) return;
+    rt_turn_of(rt, slot)->fetched = 1;
     if (rt->prompts != b->tokens)
         rt_block_copy(b->tokens + at, rt->prompts + at, b->slots[slot].n_prompt);
 }
@@ -104,7 +104,7 @@ RT_COLD void rt_request_fetch(const struct rt *rt, uint32_t slot) {
 /* Notes what an admitted request has found, for the host and the sums. */
 RT_FN void rt_request_note(const struct rt *rt, uint32_t slot, uint32_t may) {
     struct rt_control *c = rt->control;
-    struct rt_turn *t = &rt->turns[slot];
+    struct rt_turn *t = rt_turn_of(rt, slot);
     const uint32_t n = t->n_shared * rt->batch->kv_block;
     c->n_cached += n;
     c->n_looked_for += may * rt->batch->kv_block;
@@ -133,13 +133,13 @@ RT_COLD int rt_request_admit(const struct rt *rt, uint32_t slot, uint32_t grow) 
     struct rt_batch *b = rt->batch;
     struct rt_control *c = rt->control;
     struct rt_slot *s = &b->slots[slot];
-    struct rt_turn *t = &rt->turns[slot];
+    struct rt_turn *t = rt_turn_of(rt, slot);
     const int32_t *table = rt_block_table(rt, slot);
     rt_request_fetch(rt, slot);
     const uint32_t may = rt_logits_from(b, slot) / b->kv_block;
     const uint32_t found = rt_blocks_match(rt, slot, may), want = rt_blocks_wanted(b, s, 0);
     uint32_t take = want - found + grow;
-    for (uint32_t i = 0; i < found; i++) take += rt->blocks[table[i]].refs == 0;
+    for (uint32_t i = 0; i < found; i++) take += rt_block_of(rt, table[i])->refs == 0;
     if (take > c->n_free) return 0;
     for (uint32_t i = 0; i < found; i++) rt_block_hold(rt, (uint32_t)table[i]);
     s->n_blocks = found;
@@ -175,7 +175,7 @@ RT_COLD uint32_t rt_running_last(const struct rt *rt) {
 RT_COLD void rt_request_preempt(const struct rt *rt, uint32_t place) {
     struct rt_control *c = rt->control;
     const uint32_t slot = rt->running[place];
-    struct rt_turn *t = &rt->turns[slot];
+    struct rt_turn *t = rt_turn_of(rt, slot);
     rt_request_leave(rt, slot);
     for (uint32_t i = place + 1; i < c->n_running; i++) rt->running[i - 1] = rt->running[i];
     c->n_running--;

@@ -118,7 +118,7 @@ RT_FN void rt_stall_look(const struct rt *rt, struct rt_worker *w) {
 RT_COLD void rt_worker_linger(const struct rt *rt, struct rt_worker *w) {
     const uint64_t now = rt_now_ns();
     if (w->lingers_since == 0) w->lingers_since = now;
-    if (now - w->lingers_since < rt->linger_ns) {
+    if (now - w->lingers_since < rt->pool->linger_ns) {
         rt_pause(w->spins++, rt->spin_limit);
         return;
     }

@@ -98,6 +98,13 @@ static bool count_bytes(const struct prog_tensor *t, uint64_t *bytes) {
     return t->transport != TRANSPORT_FLAG || checked_mul(*bytes, 2, bytes);
 }
 
+/* Whether a weight is a whole stack, each of whose matrices is a tensor. */
+static bool is_stack(const struct check *c, const struct prog_tensor *t) {
+    if (PROG(c->p, WEIGHT)[t->where].n_parts != 1 || t->n_parts != 1) return false;
+    const struct prog_part *part = &PROG(c->p, PART)[t->part];
+    return part->stack == t->shape[0] && part->rows == t->shape[1];
+}
+
 /* Whether a weight's rows are those of its parts, which are its block's. */
 static bool check_view(const struct check *c, const struct prog_tensor *t) {
     if (t->where >= count(c, SECTION_WEIGHT)) return false;
@@ -105,8 +112,12 @@ static bool check_view(const struct check *c, const struct prog_tensor *t) {
     if (t->part < w->first_part || !inside(t->part - w->first_part, t->n_parts, w->n_parts) ||
         !inside(w->first_part, w->n_parts, count(c, SECTION_PART)))
         return false;
+    if (t->n_dims == 3) return is_stack(c, t);
     uint64_t rows = 0;
-    for (uint32_t i = t->part; i < t->part + t->n_parts; i++) rows += PROG(c->p, PART)[i].rows;
+    for (uint32_t i = t->part; i < t->part + t->n_parts; i++) {
+        if (PROG(c->p, PART)[i].stack != 0) return false;
+        rows += PROG(c->p, PART)[i].rows;
+    }
     return rows == t->shape[0];
 }
 
@@ -261,18 +272,31 @@ static bool step_fits(const struct check *c, const struct prog_variant *v,
     return op->kind != OP_ATTENTION_STEP || op->n_rows <= (is_for_cuda(c) ? STEP_ROWS : 1u);
 }
 
-/* The operators that there are make and read keys and values of head_dim elements. */
+/* The KV cache that an operator reads or writes; NULL: none. */
+static const struct prog_tensor *state_of(const struct prog_header *p, const struct prog_op *op) {
+    struct op_info info;
+    op_describe(op->kind, &info);
+    for (int i = 0; i < info.n_in; i++)
+        if (info.in[i].state) return &PROG(p, TENSOR)[op->in[i]];
+    for (int i = 0; i < info.n_out; i++)
+        if (info.out[i].state) return &PROG(p, TENSOR)[op->out[i]];
+    return NULL;
+}
+
+/* The operators that there are make and read what the model's attention caches. */
 static int check_op_kv(const struct check *c, uint64_t i) {
-    const struct model_spec *s = PROG(c->p, MODEL);
-    const struct kv_row *r = program_kv_row(c->p, &PROG(c->p, OP)[i]);
-    if (r == NULL || (r->heads == s->n_kv_heads && r->k_width == s->head_dim &&
-                      r->v_width == s->head_dim && !r->v_in_k))
-        return QN_OK;
+    const struct prog_op *op = &PROG(c->p, OP)[i];
+    const struct kv_row *r = program_kv_row(c->p, op);
+    if (r == NULL) return QN_OK;
+    const struct kv_row want = spec_kv_row(PROG(c->p, MODEL), r->dtype);
+    if (memcmp(r, &want, sizeof want) == 0)
+        return state_of(c->p, op)->shape[1] == kv_vectors(r) ? QN_OK : bad(c, "op", i, "kv");
     return fail(c->d, QN_EUNSUPPORTED,
-                "%s: op %llu: %s wants a KV row of %u heads, keys and values of %u elements each; "
+                "%s: op %llu: %s wants a KV row of %u heads, keys of %u elements, values of %u%s; "
                 "its layer has %u heads, keys of %u, values of %u%s",
-                c->name, (unsigned long long)i, op_name(PROG(c->p, OP)[i].kind), s->n_kv_heads,
-                s->head_dim, r->heads, r->k_width, r->v_width, r->v_in_k ? " inside the keys" : "");
+                c->name, (unsigned long long)i, op_name(op->kind), want.heads, want.k_width,
+                want.v_width, want.v_in_k ? " inside the keys" : "", r->heads, r->k_width,
+                r->v_width, r->v_in_k ? " inside the keys" : "");
 }
 
 static int check_ops(const struct check *c, const struct prog_variant *v) {
@@ -329,8 +353,16 @@ static int check_tasks(const struct check *c, const struct prog_variant *v) {
 /* Whether a part's rows lie in its block. */
 static bool part_fits(const struct prog_part *p, const struct prog_weight *w) {
     if (p->rows == 0 || p->run == 0 || p->stride < p->run) return false;
-    const uint64_t last = p->rows - 1;
-    return prog_part_row(p->at, p->run, p->stride, last) < w->rows;
+    if (p->stack != 0 && (p->step < p->rows || p->run < p->rows)) return false;
+    const uint64_t last = prog_part_row(p->at, p->run, p->stride, p->rows - 1);
+    return last + (uint64_t)p->step * (prog_part_tensors(p) - 1) < w->rows;
+}
+
+/* Whether a part's name is a pattern with one `*` if it is a stack's. */
+static bool part_is_named(const struct check *c, const struct prog_part *p) {
+    if (p->name >= count(c, SECTION_STRING)) return false;
+    const char *star = strchr(program_string(c->p, p->name), '*');
+    return p->stack == 0 || (star != NULL && strchr(star + 1, '*') == NULL);
 }
 
 static int check_weights(const struct check *c) {
@@ -345,8 +377,11 @@ static int check_weights(const struct check *c) {
             return bad(c, "weight", i, "parts");
         for (uint32_t k = w->first_part; k < w->first_part + w->n_parts; k++) {
             const struct prog_part *part = &PROG(c->p, PART)[k];
-            if (part->name >= count(c, SECTION_STRING)) return bad(c, "part", k, "name");
+            if (!part_is_named(c, part)) return bad(c, "part", k, "name");
             if (!part_fits(part, w)) return bad(c, "part", k, "rows");
+            if (!weight_source_fits(&part->source, part->rows, w->n_dims == 2 ? w->cols : 0))
+                return bad(c, "part", k, "source");
+            if (part->stack != 0 && is_for_cuda(c)) return bad(c, "part", k, "stack");
         }
     }
     return QN_OK;
@@ -469,13 +504,8 @@ uint64_t program_kv_at(const struct prog_header *p, uint64_t kv, uint32_t n_bloc
 }
 
 const struct kv_row *program_kv_row(const struct prog_header *p, const struct prog_op *op) {
-    struct op_info info;
-    op_describe(op->kind, &info);
-    for (int i = 0; i < info.n_in; i++)
-        if (info.in[i].state) return &PROG(p, KV)[PROG(p, TENSOR)[op->in[i]].where];
-    for (int i = 0; i < info.n_out; i++)
-        if (info.out[i].state) return &PROG(p, KV)[PROG(p, TENSOR)[op->out[i]].where];
-    return NULL;
+    const struct prog_tensor *t = state_of(p, op);
+    return t == NULL ? NULL : &PROG(p, KV)[t->where];
 }
 
 /* ---- text --------------------------------------------------------------------------------- */

@@ -22,8 +22,9 @@
 #include "graph/kv_row.h"
 #include "graph/model_spec.h"
 #include "graph/op.h"
+#include "graph/weight_source.h"
 
-enum { PROGRAM_VERSION = 10 };
+enum { PROGRAM_VERSION = 12 };
 #define PROGRAM_MAGIC "quern-p" /* eight bytes with the NUL */
 
 enum program_section {
@@ -157,7 +158,7 @@ struct prog_op {
     struct op_attrs attrs;
     uint32_t gang; /* tasks that run together (task_graph.h), 1 to PROG_MAX_GANG */
 };
-ABI_SIZE(struct prog_op, 100);
+ABI_SIZE(struct prog_op, 140);
 
 struct prog_task {
     uint16_t kind;    /* enum op_kind; OP_NONE: an empty task that only forwards a trigger */
@@ -196,14 +197,26 @@ struct prog_weight {
 };
 ABI_SIZE(struct prog_weight, 32);
 
-/* A tensor of the checkpoint in a block: its row i is the block's row
- * at + i / run * stride + i % run. Rows of the block that no part has are zero. */
+/* A tensor of the checkpoint in a block, or what `source` says of it: its row i is the block's row
+ * at + i / run * stride + i % run. Or a stack of tensors (kernel_graph.h), each `step` rows after
+ * the one before. Rows of the block that no part has are zero. */
 struct prog_part {
-    uint32_t name; /* string: in the checkpoint */
-    uint32_t rows;
+    uint32_t name; /* string: in the checkpoint; of a stack, a pattern with one `*` */
+    uint32_t rows; /* of a tensor */
     uint32_t at, run, stride;
+    uint32_t stack, step; /* tensors of a stack; 0: a single tensor */
+    struct weight_source source;
 };
-ABI_SIZE(struct prog_part, 20);
+ABI_SIZE(struct prog_part, 56);
+
+/* Tensors of the checkpoint in a part. */
+#ifdef __CUDACC__
+__device__
+#endif
+    static inline uint32_t
+    prog_part_tensors(const struct prog_part *p) {
+    return p->stack != 0 ? p->stack : 1;
+}
 
 #ifdef __CUDACC__
 __device__

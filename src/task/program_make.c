@@ -37,8 +37,13 @@ static int add_string(struct maker *m, const char *text, uint32_t *offset) {
 }
 
 static int add_part(struct maker *m, const struct weight_part *part) {
-    struct prog_part p = {
-        .rows = part->rows, .at = part->at, .run = part->run, .stride = part->stride};
+    struct prog_part p = {.rows = part->rows,
+                          .at = part->at,
+                          .run = part->run,
+                          .stride = part->stride,
+                          .stack = part->stack,
+                          .step = part->step,
+                          .source = part->source};
     TRY(add_string(m, part->name, &p.name));
     return ARRAY_PUSH(m->d, &m->parts, p);
 }
@@ -134,8 +139,8 @@ static int add_ops(struct maker *m, const struct tgraph *g, const struct prog_va
         for (int k = OP_MAX_IN - 1; k >= 0; k--) {
             const bool there = op->in[k] != NO_TENSOR;
             p.in[k] = there ? v->first_tensor + (uint32_t)op->in[k] : PROG_NONE;
-            if (there && info.in[k].weight && m->tensors.items[p.in[k]].n_dims == 2)
-                p.k = m->tensors.items[p.in[k]].shape[1];
+            const struct prog_tensor *t = there ? &m->tensors.items[p.in[k]] : NULL;
+            if (there && info.in[k].weight && t->n_dims >= 2) p.k = t->shape[t->n_dims - 1];
         }
         for (int k = 0; k < OP_MAX_OUT; k++) {
             const bool there = op->out[k] != NO_TENSOR;

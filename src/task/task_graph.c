@@ -77,7 +77,7 @@ int task_access(const struct kgraph *k, const struct task *t, struct region *out
 /* The format of an operator's weight matrices. */
 static enum dtype weight_dtype(const struct kgraph *k, const struct kop *op) {
     for (int i = 0; i < OP_MAX_IN; i++)
-        if (op->in[i] != NO_TENSOR && op->map->in[i].weight && op->map->in[i].n_dims == 2)
+        if (op->in[i] != NO_TENSOR && op->map->in[i].weight && op->map->in[i].n_dims >= 2)
             return k->tensors.items[op->in[i]].dtype;
     return DTYPE_F32;
 }
@@ -85,7 +85,10 @@ static enum dtype weight_dtype(const struct kgraph *k, const struct kop *op) {
 uint64_t task_weight_bytes(const struct kgraph *k, const struct task *t) {
     if (t->op < 0) return 0;
     const struct kop *op = &k->ops.items[t->op];
-    return op_map_weight_elements(op->map, t->unit0, t->unit1) * dtype_bytes(weight_dtype(k, op));
+    const uint64_t bytes = dtype_bytes(weight_dtype(k, op));
+    if (op_split_of(op->kind) == SPLIT_SLICES)
+        return op_map_weight_elements(op->map, 0, 1) * bytes / t->unit1;
+    return op_map_weight_elements(op->map, t->unit0, t->unit1) * bytes;
 }
 
 /* ---- verify ------------------------------------------------------------------------------- */

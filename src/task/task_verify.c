@@ -1,6 +1,8 @@
 /* task_verify.c - the proof, claim by claim; here those about tables: shapes, counts, lists and
  * cover. task_verify_proof.h says where the others are. */
 #include "task/task_verify.h"
+#include "base/checked.h"
+#include "graph/expert_list.h"
 #include "task/task_verify_map.h"
 
 /* ---- shapes: the operands are what the kernels take them for ------------------------------- */
@@ -10,7 +12,7 @@ static uint32_t dot_length(const struct proof *f, const struct prog_op *op) {
     for (int n = 0; n < OP_MAX_IN; n++) {
         if (op->in[n] == PROG_NONE) continue;
         const struct prog_tensor *t = proof_tensor(f, op->in[n]);
-        if (t->role == PROG_WEIGHT && t->n_dims == 2) return t->shape[1];
+        if (t->role == PROG_WEIGHT && t->n_dims >= 2) return t->shape[t->n_dims - 1];
     }
     return 0;
 }
@@ -44,13 +46,22 @@ static int check_producers(struct proof *f) {
     return QN_OK;
 }
 
-/* The program has one KV cache, whose rows and heads are the model's; a layer has its window. */
+/* The program has one KV cache, whose rows and heads are the model's; so are its experts; a layer
+ * has its window. */
 static bool attributes_fit(const struct proof *f, const struct prog_op *op) {
     const struct op_attrs *a = &op->attrs;
     const struct model_spec *s = PROG(f->p, MODEL);
+    const struct experts_spec *e = &s->experts;
     const bool of_layer = op->layer >= 0 && (uint32_t)op->layer < s->n_layers;
-    return a->kv == s->n_kv_heads && a->D == s->head_dim && a->heads % s->n_kv_heads == 0 &&
-           a->heads > 0 && (!of_layer || a->window == spec_window(s, (uint32_t)op->layer));
+    const struct kv_row *r = PROG(f->p, KV);
+    const uint32_t turned = r->v_in_k ? spec_rope_dim(s) : 0;
+    if (a->experts != e->n || a->top_k != e->top_k || a->gates != e->shared_gate ||
+        a->normed != e->normed || a->groups != e->groups || a->top_groups != e->top_groups ||
+        a->routed != (e->scale != 0 ? e->scale : 1) || a->placed > EXPERT_STATIC)
+        return false;
+    return a->kv == r->heads && a->D == r->k_width && a->DV == r->v_width && a->DR == turned &&
+           a->heads % a->kv == 0 && a->heads > 0 &&
+           (!of_layer || a->window == spec_window(s, (uint32_t)op->layer));
 }
 
 /* The operators are op.def's, with their numbers. */
@@ -70,25 +81,39 @@ static int check_shapes(struct proof *f) {
     return QN_OK;
 }
 
-/* Whether two parts of a block have a row in common: not if they lie in turns, or one after the
- * other.
- */
+/* The last row of a part's last tensor. */
+static uint64_t last_row(const struct prog_part *p) {
+    return prog_part_row(p->at, p->run, p->stride, p->rows - 1) +
+           (uint64_t)p->step * (prog_part_tensors(p) - 1);
+}
+
+/* Whether a stack's tensors have a row in common: not if each ends before the next one begins. */
+static bool stack_overlaps(const struct prog_part *p) {
+    return prog_part_tensors(p) > 1 &&
+           prog_part_row(p->at, p->run, p->stride, p->rows - 1) >= (uint64_t)p->at + p->step;
+}
+
+/* Whether two parts of a block have a row in common: not if one lies behind the other, or single
+ * tensors lie in turns. */
 static bool parts_overlap(const struct prog_part *a, const struct prog_part *b) {
-    const uint64_t a_last = prog_part_row(a->at, a->run, a->stride, a->rows - 1);
-    const uint64_t b_last = prog_part_row(b->at, b->run, b->stride, b->rows - 1);
+    const uint64_t a_last = last_row(a), b_last = last_row(b);
     if (a_last < b->at || b_last < a->at) return false;
-    if (a->run != b->run || a->stride != b->stride) return true;
+    if (a->run != b->run || a->stride != b->stride || a->stack + b->stack > 0) return true;
     const uint64_t x = a->at % a->stride, y = b->at % b->stride;
     return x + a->run > y && y + b->run > x;
 }
 
 /* Blocks' parts lie apart. */
 static int check_parts(struct proof *f, const struct prog_weight *w) {
-    for (uint32_t i = w->first_part; i < w->first_part + w->n_parts; i++)
+    for (uint32_t i = w->first_part; i < w->first_part + w->n_parts; i++) {
+        if (stack_overlaps(&PROG(f->p, PART)[i]))
+            return fail(f->d, QN_EVERIFY, "weight %s: tensors of part %u share rows",
+                        program_string(f->p, w->name), i);
         for (uint32_t k = w->first_part; k < i; k++)
             if (parts_overlap(&PROG(f->p, PART)[i], &PROG(f->p, PART)[k]))
                 return fail(f->d, QN_EVERIFY, "weight %s: parts %u and %u share rows",
                             program_string(f->p, w->name), k, i);
+    }
     return QN_OK;
 }
 
@@ -98,8 +123,8 @@ static int check_weights(struct proof *f) {
         const struct prog_tensor *t = proof_tensor(f, f->v->first_tensor + i);
         if (t->role != PROG_WEIGHT) continue;
         const struct prog_weight *w = &PROG(f->p, WEIGHT)[t->where];
-        if (w->n_dims != t->n_dims || w->dtype != t->dtype ||
-            (w->n_dims == 2 && w->cols != t->shape[1]))
+        if (w->n_dims != MIN(t->n_dims, 2) || w->dtype != t->dtype ||
+            (w->n_dims == 2 && w->cols != t->shape[t->n_dims - 1]))
             return fail(f->d, QN_EVERIFY, "weight %s does not fit its tensor",
                         program_string(f->p, w->name));
         TRY(check_parts(f, w));

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NAMES = 16, WORD = 24 };
+enum { MAX_NAMES = 24, WORD = 24 };
 
 /* What the names of one operator's row are. */
 struct names {
@@ -38,6 +38,11 @@ static void set_given(struct names *n) {
     set(n, "heads", a->heads, true);
     set(n, "kv", a->kv, true);
     set(n, "D", a->D, true);
+    set(n, "DV", a->DV, true);
+    set(n, "DR", a->DR, true);
+    set(n, "experts", a->experts, true);
+    set(n, "top_k", a->top_k, true);
+    set(n, "gates", a->gates, true);
     set(n, "PARTIALS", PARTIALS, true);
     set(n, "SQUARES_COLUMNS", SQUARES_COLUMNS, true);
     set(n, "PACK_K", PACK_K, true);
@@ -188,6 +193,21 @@ static struct verify_step *add_step(struct verify_dim *d, enum verify_verb verb,
     return s;
 }
 
+/* Whether an input of the operator is a list: integers, each task of which reads all of them, so
+ * that whatever a list names is read after the list. */
+static bool is_list(const struct names *n, const char *word) {
+    for (int i = 0; i < n->info->n_in; i++) {
+        const struct op_slot *s = &n->info->in[i];
+        bool whole = s->integer && !s->weight && !s->state;
+        if (strcmp(s->name, word) != 0) continue;
+        for (int k = 0; k < s->n_dims; k++)
+            whole = whole && !begins_with(s->dim[k], 'r') && !begins_with(s->dim[k], 'u') &&
+                    memchr(s->dim[k], '@', strcspn(s->dim[k], "]")) == NULL;
+        return whole && n->op->in[i] != PROG_NONE;
+    }
+    return false;
+}
+
 /* One access as steps; its extent. */
 static uint64_t read_access(struct names *n, const struct verify_map *m, const char **at,
                             struct verify_dim *d) {
@@ -212,6 +232,11 @@ static uint64_t read_access(struct names *n, const struct verify_map *m, const c
             add_step(d, VERB_OVER, atom(n, at), 0);
         else if (take(at, '%'))
             add_step(d, VERB_WRAP, atom(n, at), 0);
+    } else if (take(at, '@')) {
+        char word[WORD];
+        take_word(at, word);
+        if (!is_list(n, word)) n->open = true;
+        add_step(d, VERB_LISTED, 0, 0);
     } else {
         add_step(d, VERB_WHOLE, sum(n, at), 0);
     }
@@ -248,6 +273,7 @@ struct verify_interval task_verify_map_range(const struct verify_dim *d,
         const bool empty = v.first >= v.last;
         switch (s->verb) {
         case VERB_WHOLE: v = (struct verify_interval){0, s->a}; break;
+        case VERB_LISTED: v = (struct verify_interval){0, d->extent}; break;
         case VERB_ROWS: v = (struct verify_interval){t->row0, t->row1}; break;
         case VERB_UNITS: v = (struct verify_interval){t->unit0, t->unit1}; break;
         case VERB_CLIP:

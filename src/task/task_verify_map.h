@@ -17,7 +17,17 @@ struct verify_interval {
     uint64_t first, last;
 };
 
-enum verify_verb { VERB_WHOLE, VERB_ROWS, VERB_UNITS, VERB_CLIP, VERB_TIMES, VERB_OVER, VERB_WRAP };
+/* VERB_LISTED: what a list names that is written in the iteration, which may be anything. */
+enum verify_verb {
+    VERB_WHOLE,
+    VERB_ROWS,
+    VERB_UNITS,
+    VERB_CLIP,
+    VERB_TIMES,
+    VERB_OVER,
+    VERB_WRAP,
+    VERB_LISTED
+};
 
 struct verify_step {
     uint64_t a, b;

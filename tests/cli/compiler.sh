@@ -8,6 +8,7 @@ cmp "$T/a.qnp" "$T/b.qnp" || die "the same input gave other bytes"
 run 0 verify "$T/a.qnp"
 out_says "right"
 run 0 verify --model $TINY
+out_says "8 kernel graphs proved to mean what the model does"
 run 0 verify "$T/a.qnp" --model $TINY --format json
 check 'o[0]["ok"] is True and o[0]["error"] is None'
 

@@ -44,6 +44,20 @@ echo '{"eos_token": {"content": "<|im_end|>", "lstrip": false}}' >"$T/m/special_
 ask
 check 'o[0]["finish_reason"] == "stop" and o[0]["ids"][-1] == 2559'
 
+# A checkpoint that was saved from a model without its head: names lack "model.".
+python3 - "$T/m/model.safetensors" <<'P'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", data[:8])[0]
+header = {k.removeprefix("model."): v for k, v in json.loads(data[8:8 + n]).items()}
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + data[8 + n:])
+P
+cp "$T/out" "$T/plain"
+ask
+check "o[0]['ids'] == $(python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["ids"])' "$T/plain")"
+
 # An index with names that nobody needs.
 copy $GOLDEN/mistral-window
 run 0 generate "$T/m" --prompt-ids 1,2,3 --max-tokens 4 --temperature 0 --format json -q

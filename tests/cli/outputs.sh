@@ -30,7 +30,7 @@ cmp "$T/plain" "$T/out" || die "-o - gives other bytes"
 { echo before; "$Q" compile $TINY -q -o -; } >"$T/appended"
 [ "$(head -c 6 "$T/appended")" = before ] || die "-o - cut what was there"
 ls "$T" | grep -q tmp && die "a temporary file is left"
-refused 1 "/no/such" compile $TINY -q -o /no/such/dir
+refused 1 "/no/such/dir: No such file" compile $TINY -q -o /no/such/dir
 refused 1 "directory" compile $TINY -q -o "$T"
 run 0 verify "$T/plain" -q
 run 0 verify "$T/private" -q

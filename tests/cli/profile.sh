@@ -29,6 +29,14 @@ grep -qE '[0-9]+ records per iteration, [0-9]+ ns for each that reads the clock'
 mkdir "$T/dummy" && cp $TINY/config.json "$T/dummy"
 run 0 profile "$T/dummy" --load-format dummy --output-len 8 --format json
 
+run 0 profile $GOLDEN/qwen3-moe --backend cpu --threads 2 --output-len 24 --format json
+check 'o[0]["experts_read_per_layer"] == 3 and o[0]["busiest_over_mean"] >= 1'
+check '[p["bytes"] for p in o[0]["operators"] if p["op"] == "expert_down"] == [2 * 3 * 48 * 40 * 2]'
+check '[p["bytes"] for p in o[0]["operators"] if p["op"] == "expert_gate_up"] == [2 * 3 * 2 * 48 * 40 * 2]'
+run 0 profile $GOLDEN/qwen3-moe --backend cpu --threads 2 --output-len 8 --batch-size 3
+out_says "busiest worker over the mean"
+out_says "experts read by a layer"
+
 refused 2 "output-len" profile $TINY --output-len 1
 refused 2 "one size at a time" profile $TINY --batch-size 1,2
 refused 1 "no/such/folder" profile $TINY --output-len 4 -q --trace /no/such/folder/x

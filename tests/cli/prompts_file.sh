@@ -14,6 +14,7 @@ cat >"$T/in" <<'J'
 {"prompt": "Once upon a time", "temperature": 1, "seed": 7, "top_k": 20, "top_p": 0.9, "min_p": 0.01}
 {"prompt": "Once upon a time", "temperature": 1, "seed": -1}
 {"prompt": "Once upon a time", "temperature": 1, "seed": "18446744073709551615"}
+{"prompt": "Once upon a time", "temperature": 1, "seed" : 9223372036854775808, "custom_id": 3}
 {"prompt": "Once upon a time", "temperature": 0, "frequency_penalty": 1.5, "repetition_penalty": 1.2, "presence_penalty": 1}
 {"prompt": "Once upon a time", "temperature": 0, "logit_bias": {"300": 100}, "min_tokens": 3}
 {"prompt": "Once upon a time", "temperature": 0, "stop": null, "ignore_eos": true}
@@ -26,13 +27,14 @@ ids <"$T/out" >"$T/have"
     one --max-tokens 12 --temperature 1 --seed 7 --top-k 20 --top-p 0.9 --min-p 0.01
     one --max-tokens 12 --temperature 1 --seed=-1
     one --max-tokens 12 --temperature 1 --seed 18446744073709551615
+    one --max-tokens 12 --temperature 1 --seed 9223372036854775808
     one --max-tokens 12 --frequency-penalty 1.5 --repetition-penalty 1.2 --presence-penalty 1
     one --max-tokens 12 --logit-bias '{"300": 100}' --min-tokens 3
     one --max-tokens 12 --ignore-eos
 } | ids >"$T/want"
 cmp "$T/have" "$T/want" || die "a line's fields are not those of the options"
 [ "$(sed -n 4p "$T/have")" = "$(sed -n 5p "$T/have")" ] || die "-1 and 2^64 - 1 are one seed"
-check 'o[6]["ids"] == [300] * 12'
+check 'o[7]["ids"] == [300] * 12'
 
 # A bad line has an error in its place; the others run; the status is 1.
 cat >"$T/in" <<'J'
@@ -121,6 +123,22 @@ refused 1 "logits of output token 0 are not numbers" generate "$T/poisoned" -q -
 printf '{"prompt": "Once"}\n{"prompt": "Once", "prompt_logprobs": 0}\n' >"$T/in"
 run 1 generate "$T/poisoned" -q --prompts-file "$T/in" --format json
 check 'len(o) == 2 and all("not numbers" in x["error"]["message"] for x in o)'
+
+# Prompts that begin alike are computed once, blocks run out, the bound on a step changes nothing.
+for i in $(seq 6); do
+    echo "{\"prompt_ids\": [$(seq -s, 100 299), $i]}"
+done >"$T/in"
+run 0 generate $TINY --prompts-file "$T/in" --max-tokens 100 --ignore-eos --temperature 0 --format json \
+    --no-enable-prefix-caching
+ids <"$T/out" >"$T/want"
+check 'all(x["stats"]["cached_tokens"] == 0 and x["stats"]["preemptions"] == 0 for x in o)'
+run 0 generate $TINY --prompts-file "$T/in" --max-tokens 100 --ignore-eos --temperature 0 --format json \
+    --kv-cache-memory-bytes $((7 * 393216)) --max-model-len 320 --max-inter-token-latency-ms 1
+ids <"$T/out" >"$T/have"
+cmp "$T/want" "$T/have" || die "shared blocks change the output"
+check 'sum(x["stats"]["cached_tokens"] for x in o) == 5 * 192'
+grep -q "960 of 1206 prompt tokens cached" "$T/err" || die "the cached tokens are not reported"
+run 2 generate $TINY --prompt x --max-inter-token-latency-ms -1
 
 # A batch that is stopped leaves whole lines.
 for i in $(seq 400); do echo "{\"prompt\": \"Once $i\"}"; done >"$T/in"

@@ -2,7 +2,7 @@
 . tests/cli/common.bash
 
 run 0 --help
-commands=$(sed -n 's/^  \([a-z]*\( latency\)\?\)  .*/\1/p' "$T/out")
+commands=$(sed -n 's/^  \([a-z]*\( latency\| serve\)\?\)  .*/\1/p' "$T/out")
 [ "$(wc -l <<<"$commands")" -ge 13 ] || die "commands: $commands"
 while read -r c; do
     # shellcheck disable=SC2086
@@ -25,7 +25,7 @@ check 'o[0]["version"].startswith("0.")'
 
 refused 2 "which command" 
 refused 2 "did you mean 'generate'?" genrate
-refused 2 "unknown command 'serve'" serve
+refused 2 "unknown command 'server'" server
 refused 2 "bench latency" bench
 refused 2 "bench latency" bench throughput
 refused 2 "did you mean --max-tokens?" generate --max-token 3

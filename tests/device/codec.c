@@ -53,7 +53,11 @@ static enum dtype stored_as(const struct prog_header *p, const struct prog_tenso
 void codec_put(const struct prog_header *p, const struct prog_tensor *t, char *workspace,
                uint64_t row, uint64_t col, double v, uint32_t flag) {
     const struct codec_place at = codec_place_of(p, t, row, col);
-    convert_store(stored_as(p, t), workspace + at.at, 0, (float)v);
+    const int32_t whole = (int32_t)v;
+    if (t->dtype == DTYPE_I32)
+        memcpy(workspace + at.at, &whole, sizeof whole);
+    else
+        convert_store(stored_as(p, t), workspace + at.at, 0, (float)v);
     if (at.flag_at != 0) memcpy(workspace + at.flag_at, &flag, 4);
 }
 
@@ -70,12 +74,12 @@ double codec_get(const struct prog_header *p, const struct prog_tensor *t, const
 /* [block][k, v][KV head][position][element] */
 uint64_t codec_kv_at(const struct prog_header *p, const struct iteration *it, uint32_t slot,
                      uint32_t position, uint32_t which, uint32_t kv_head, uint32_t d) {
-    const struct model_spec *s = PROG(p, MODEL);
+    const struct kv_row *r = PROG(p, KV);
     const int32_t *table = it->block_table + (uint64_t)slot * it->max_blocks;
-    const uint64_t block = (uint64_t)table[position / p->kv_block];
-    const uint64_t row =
-        ((block * 2 + which) * s->n_kv_heads + kv_head) * p->kv_block + position % p->kv_block;
-    if (p->target == TARGET_CUDA && s->head_dim % 64 == 0)
+    const uint64_t block = (uint64_t)table[position / p->kv_block], width = r->k_width;
+    const uint64_t vectors = kv_vectors(r), in = position % p->kv_block;
+    const uint64_t row = (block * vectors + which * r->heads + kv_head) * p->kv_block + in;
+    if (p->target == TARGET_CUDA && width % 64 == 0)
         d ^= which == 0 ? position % 2 * 32 : position / 4 % 4 * 16;
-    return (row * s->head_dim + d) * dtype_bytes(PROG(p, KV)->dtype);
+    return (row * width + d) * dtype_bytes(r->dtype);
 }

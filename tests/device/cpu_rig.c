@@ -41,9 +41,17 @@ static void run_tasks(const struct cpu_core *core, const struct iteration *it, u
 
 int cpu_rig_run(struct diag *d, const struct prog_header *program, void *const *weights,
                 const struct iteration *it, uint32_t only, struct device_memory *memory) {
-    const void *blocks[512] = {0};
-    for (uint64_t k = 0; k < program->section[SECTION_WEIGHT].count; k++)
-        blocks[k] = weights[PROG(program, WEIGHT)[k].first_part]; /* its only part */
+    const void *blocks[512] = {0}, *stacked[4096];
+    uint32_t n = 0;
+    for (uint64_t k = 0; k < program->section[SECTION_WEIGHT].count; k++) {
+        const struct prog_weight *w = &PROG(program, WEIGHT)[k];
+        const struct prog_part *part = &PROG(program, PART)[w->first_part]; /* its only part */
+        const char *base = weights[w->first_part];
+        blocks[k] = part->stack == 0 ? (const void *)base : &stacked[n];
+        if (n + part->stack > COUNT_OF(stacked)) return fail(d, QN_ELIMIT, "too many stacks");
+        for (uint32_t i = 0; i < part->stack; i++)
+            stacked[n++] = base + (uint64_t)i * part->rows * w->cols * dtype_bytes(w->dtype);
+    }
     const struct cpu_config config = {
         .program = program, .weights = blocks, .n_kv_blocks = it->n_kv_blocks};
     const uint64_t kv_bytes = cpu_rig_kv_bytes(program, it->n_kv_blocks);

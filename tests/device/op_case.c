@@ -126,13 +126,15 @@ static void fill_activation(struct op_case *c, int32_t tensor) {
     const uint64_t cols = columns_of(of), rows = rows_of(c, tensor);
     struct reference_tensor *t = reference_make(&c->ref, tensor, MAX(of->shape[0], rows), cols);
     const struct op_values values = op_values_of(of->name);
+    const struct op_test *test = op_test_of(c->op->kind);
+    if (test->fill != NULL && test->fill(&c->ref, c->op, tensor)) return;
     if (strcmp(of->name, "part") == 0 && c->op->kind != OP_ATTENTION_MERGE) {
         fill_sample_parts(c, tensor);
         return;
     }
     for (uint64_t i = 0; i < rows * cols; i++) {
         const double v = op_value(&values, i);
-        t->at[i] = c->op->kind == OP_ATTENTION_MERGE ? state_value(i, c->g->spec.head_dim + 2, v)
+        t->at[i] = c->op->kind == OP_ATTENTION_MERGE ? state_value(i, c->g->attrs.DV + 2, v)
                    : strcmp(of->name, "logits") == 0 ? 4 * v + (double)(i % 1021) / 512
                                                      : v;
     }
@@ -224,9 +226,10 @@ static bool is_touched(const struct op_case *c, const struct region *regions, in
 
 static void put_activation(struct op_case *c, int32_t tensor, const struct region *regions, int n) {
     const struct reference_tensor *t = &c->ref.tensors[tensor];
-    for (uint64_t row = 0; row < rows_of(c, tensor); row++)
+    for (uint64_t row = 0; row < t->rows; row++)
         for (uint64_t col = 0; col < t->cols; col++)
-            if (is_touched(c, regions, n, tensor, false, row, col))
+            if (!isnan(t->at[row * t->cols + col]) &&
+                is_touched(c, regions, n, tensor, false, row, col))
                 codec_put(c->p, tensor_of(c, tensor), c->rig->before.workspace, row, col,
                           t->at[row * t->cols + col], c->flag);
 }
@@ -243,17 +246,17 @@ static void put_padding(struct op_case *c, int32_t tensor) {
 
 static void put_state(struct op_case *c, int32_t tensor) {
     const struct reference_tensor *t = &c->ref.tensors[tensor];
-    const struct model_spec *s = &c->g->spec;
+    const struct op_attrs *a = &c->g->attrs;
     for (uint32_t i = 0; i < c->it->n_requests; i++) {
         const struct iteration_request *q = &c->it->requests[i];
         for (uint32_t position = 0; position < iteration_n_known(q); position++) {
             const double *row = t->at + reference_kv_row(&c->ref, q->slot, position) * t->cols;
             if (isnan(row[0])) break;
             for (uint64_t k = 0; k < t->cols; k++) {
-                const uint64_t head = k / s->head_dim;
+                const uint64_t head = k / a->D;
                 const uint64_t at =
-                    codec_kv_at(c->p, c->it, q->slot, position, (uint32_t)(head / s->n_kv_heads),
-                                (uint32_t)(head % s->n_kv_heads), (uint32_t)(k % s->head_dim));
+                    codec_kv_at(c->p, c->it, q->slot, position, (uint32_t)(head / a->kv),
+                                (uint32_t)(head % a->kv), (uint32_t)(k % a->D));
                 convert_store((enum dtype)PROG(c->p, KV)->dtype, c->rig->before.kv + at, 0,
                               (float)row[k]);
             }
@@ -372,7 +375,7 @@ static bool has_states(const struct op_case *c, int32_t tensor) {
 }
 
 static void normalize_states(const struct op_case *c, struct reference_tensor *t) {
-    const uint64_t length = c->g->spec.head_dim + 2;
+    const uint64_t length = c->g->attrs.DV + 2;
     for (uint64_t i = 0; i < t->rows * t->cols; i += length)
         if (!isnan(t->at[i])) normalize_state(t->at + i, length);
 }
@@ -424,17 +427,16 @@ static int check_output(struct op_case *c, int32_t tensor, const struct region *
 /* Keys and values of the iteration's own positions, rounded to the cache's type. */
 static int check_new_rows(struct op_case *c, int32_t tensor, uint8_t *ours) {
     const struct reference_tensor *t = &c->ref.tensors[tensor];
-    const struct model_spec *s = &c->g->spec;
+    const struct op_attrs *a = &c->g->attrs;
     const double relative = PROG(c->p, KV)->dtype == DTYPE_F16 ? 0x1p-10 : 0x1p-7,
                  most = largest(t);
     for (uint32_t row = 0; row < c->it->n_rows; row++)
         for (uint64_t k = 0; k < t->cols; k++) {
             const uint32_t slot = (uint32_t)c->it->slot[row];
             const uint32_t position = (uint32_t)c->it->position[row];
-            const uint64_t head = k / s->head_dim;
-            const uint64_t at =
-                codec_kv_at(c->p, c->it, slot, position, (uint32_t)(head / s->n_kv_heads),
-                            (uint32_t)(head % s->n_kv_heads), (uint32_t)(k % s->head_dim));
+            const uint64_t head = k / a->D;
+            const uint64_t at = codec_kv_at(c->p, c->it, slot, position, (uint32_t)(head / a->kv),
+                                            (uint32_t)(head % a->kv), (uint32_t)(k % a->D));
             const double want = t->at[reference_kv_row(&c->ref, slot, position) * t->cols + k];
             const double have =
                 (double)convert_load((enum dtype)PROG(c->p, KV)->dtype, c->rig->after.kv + at, 0);
@@ -443,9 +445,9 @@ static int check_new_rows(struct op_case *c, int32_t tensor, uint8_t *ours) {
                 return fail(c->d, QN_EVERIFY,
                             "kv of request %u, position %u, %s head %llu [%llu]: "
                             "want %.9g, have %.9g",
-                            slot, position, head < s->n_kv_heads ? "key" : "value",
-                            (unsigned long long)(head % s->n_kv_heads),
-                            (unsigned long long)(k % s->head_dim), want, have);
+                            slot, position, head < a->kv ? "key" : "value",
+                            (unsigned long long)(head % a->kv), (unsigned long long)(k % a->D),
+                            want, have);
         }
     return QN_OK;
 }

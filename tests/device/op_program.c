@@ -2,6 +2,7 @@
 #include "base/checked.h"
 #include "base/map.h"
 #include "device/op_test.h"
+#include "graph/expert_list.h"
 #include "kernels/cpu/convert.h"
 #include "task/program_make.h"
 #include "task/task_verify.h"
@@ -38,6 +39,9 @@ static const struct op_operand operands[] = {
     {"bu", {S_INTER}},
     {"logits", {S_LOGITS, S_VOCAB}},
     {"part", {S_LOGITS, S_BLOCKS, S_TWO}},
+    {"list", {S_LISTED, S_LIST_WORDS}},
+    {"slots", {S_SLOTS}},
+    {"shared", {S_ROWS, S_HIDDEN}},
 };
 
 /* The shape that the operator's tests give, else the one that all operators have. */
@@ -71,8 +75,21 @@ static uint64_t size_of(const struct kgraph *g, const struct op_form *f, enum op
     case S_PARTS: return (uint64_t)partial_count(partial_tiles((uint32_t)k)) * s->hidden;
     case S_N_HEADS: return s->n_heads;
     case S_PIECES: return g->n_pieces;
-    case S_STATE: return s->head_dim + 2;
+    case S_STATE: return g->attrs.DV + 2;
+    case S_KEY: return g->attrs.D;
+    case S_KEYS: return (uint64_t)s->n_heads * g->attrs.D;
+    case S_VALUE: return g->attrs.DV;
+    case S_VALUES: return (uint64_t)s->n_heads * g->attrs.DV;
+    case S_NOPE: return s->head_dim - spec_rope_dim(s);
+    case S_OUT: return (uint64_t)s->n_heads * spec_v_dim(s);
     case S_TWO: return 2;
+    case S_ROUTED: return s->experts.n + s->experts.shared_gate;
+    case S_EXPERTS: return s->experts.n;
+    case S_WIDTH: return s->experts.width;
+    case S_LISTED: return MIN(s->experts.n, g->n_rows * s->experts.top_k);
+    case S_LIST_WORDS: return EXPERT_WORDS;
+    case S_SLOTS: return (uint64_t)g->n_rows * s->experts.top_k;
+    case S_WEIGHTS: return s->experts.top_k + s->experts.shared_gate;
     }
     return 0;
 }
@@ -97,6 +114,7 @@ static bool has_slot(const struct model_spec *s, const struct op_form *f, const 
                                           : s->o_bias},
         {"bg", s->mlp_bias},
         {"bu", s->mlp_bias},
+        {"shared", s->experts.shared_width != 0},
     };
     for (size_t i = 0; i < COUNT_OF(rules); i++)
         if (strcmp(rules[i].name, name) == 0) return rules[i].has;
@@ -111,6 +129,11 @@ static bool is_packed(const struct op_form *f, const char *name) {
 static int add_weight(struct diag *d, struct kgraph *g, const char *slot, const uint64_t *shape,
                       int32_t *index) {
     char *name;
+    if (shape[2] != 0) {
+        TRY(arena_printf(d, g->arena, &name, "%s.*", slot));
+        return kgraph_weight_stacked(d, g, name, shape[0], (enum dtype)g->spec.weight_dtype,
+                                     shape[1], shape[2], index);
+    }
     TRY(arena_printf(d, g->arena, &name, "%s.%llux%llu", slot, (unsigned long long)shape[0],
                      (unsigned long long)shape[1]));
     return kgraph_weight(d, g, name, shape[1] != 0 ? (enum dtype)g->spec.weight_dtype : DTYPE_F32,
@@ -128,7 +151,9 @@ static int add_operand(struct diag *d, struct kgraph *g, const struct op_form *f
     if (slot->weight) return add_weight(d, g, slot->name, shape, index);
     const bool packed = is_packed(f, slot->name);
     if (packed && f->kind == OP_LM_HEAD) shape[0] = g->n_logit_rows;
-    return kgraph_input(d, g, slot->name, n, shape, packed, index);
+    TRY(kgraph_input(d, g, slot->name, n, shape, packed, index));
+    if (slot->integer) g->tensors.items[*index].dtype = DTYPE_I32;
+    return QN_OK;
 }
 
 /* A GPU's gate and up lie in turns. */
@@ -289,7 +314,8 @@ static int make_weights(struct diag *d, struct op_program *p) {
         const struct prog_weight *w = block_of(p->program, k);
         const struct prog_part *part = &PROG(p->program, PART)[k];
         const char *name = program_string(p->program, part->name);
-        const uint64_t elements = (uint64_t)part->rows * (w->n_dims == 2 ? w->cols : 1);
+        const uint64_t elements =
+            (uint64_t)part->rows * prog_part_tensors(part) * (w->n_dims == 2 ? w->cols : 1);
         const struct op_values values = op_values_of(name);
         p->weights[k] = malloc(elements * dtype_bytes(w->dtype));
         if (p->weights[k] == NULL) return fail_nomem(d, elements, name);

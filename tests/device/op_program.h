@@ -44,7 +44,7 @@ struct op_program {
     struct kgraph kernel[OP_MAX_VARIANTS];
     struct tgraph tasks[OP_MAX_VARIANTS];
     struct prog_header *program;
-    void *weights[512]; /* by index of SECTION_PART, in the program's types */
+    void *weights[512]; /* by index of SECTION_PART, in the program's types; stacks in one go */
 };
 
 /* Compiles and proves. To be released also after an error. */

@@ -12,9 +12,11 @@
 enum op_set {
     PRODUCTS = 1, /* projections, MLP, head */
     ATTENTION = 2,
-    OTHERS = 4, /* the rest, which few numbers of a model matter to */
-    WIDE_K = 8, /* forms with wide_k */
-    OF_32 = 16, /* projections, MLP and head of up to 32 rows */
+    OTHERS = 4,  /* the rest, which few numbers of a model matter to */
+    WIDE_K = 8,  /* forms with wide_k */
+    OF_32 = 16,  /* projections, MLP and head of up to 32 rows */
+    LATENT = 32, /* operators of latent attention; on CPUs only */
+    EXPERTS = 64,
 };
 
 enum backends { CPU = 1, GPU = 2, HOPPER = 4 };
@@ -65,8 +67,21 @@ enum op_size {
     S_PARTS,   /* columns of LINEAR_SPLITK */
     S_N_HEADS,
     S_PIECES,
-    S_STATE, /* {max, sum, output} of a head */
+    S_STATE,  /* {max, sum, output} of a head */
+    S_KEY,    /* an attended key */
+    S_KEYS,   /* as wide queries of all heads */
+    S_VALUE,  /* an attended value */
+    S_VALUES, /* as wide ones of all heads */
+    S_NOPE,   /* what RoPE leaves of a query head */
+    S_OUT,    /* all heads' values */
     S_TWO,
+    S_ROUTED, /* logits of the router */
+    S_EXPERTS,
+    S_WIDTH,  /* of an expert */
+    S_LISTED, /* rows of the list of experts, each of S_LIST_WORDS */
+    S_LIST_WORDS,
+    S_SLOTS,   /* rows and their experts */
+    S_WEIGHTS, /* of a row's experts, and its gate */
 };
 
 struct op_operand {
@@ -74,14 +89,17 @@ struct op_operand {
     enum op_size shape[TENSOR_MAX_DIMS];
 };
 
-enum { OP_TEST_SHAPES = 4 };
+enum { OP_TEST_SHAPES = 6 };
 
 struct op_test {
-    enum op_set set;
+    uint32_t set; /* bits of enum op_set */
     /* How far a result may be from the reference, of the largest of its tensor: as a number, and in
      * units of the last place of the weights' 16-bit type. */
     double absolute, ulps;
     struct op_operand shapes[OP_TEST_SHAPES]; /* those that op_program.c does not know */
+    /* Makes the numbers of an input that not any numbers will do for; false: any will. NULL: no
+     * input is such. */
+    bool (*fill)(struct reference *r, const struct kop *op, int32_t tensor);
     const struct form_row *forms;
     size_t n_forms;
 };
@@ -90,7 +108,6 @@ struct op_test {
 
 #define OP(ID, name, ...) extern const struct op_test op_test_##name;
 #include "graph/op.def"
-#undef OP
 
 /* Of a valid op_kind. */
 const struct op_test *op_test_of(enum op_kind kind);

@@ -38,12 +38,14 @@ struct shape {
 /* Heads: dimensions of 64, 80, 128 and 256; 1, 2, 4 and 8 KV heads; groups of 1, 4, 8 and 16. Rows
  * that are multiples of nothing; 32 rows that stream; a row too long to be staged. */
 static const struct shape shapes[] = {
-    {"d64_kv8", PRODUCTS | ATTENTION | OTHERS | WIDE_K,
+    {"d64_kv8", PRODUCTS | ATTENTION | OTHERS | WIDE_K | EXPERTS,
      SPEC(.hidden = 512, .intermediate = 768, .vocab = 331, .n_heads = 8, .n_kv_heads = 8,
-          .head_dim = 64, .weight_dtype = DTYPE_BF16)},
-    {"d80_kv1_f16", PRODUCTS | ATTENTION | OTHERS | WIDE_K,
+          .head_dim = 64, .weight_dtype = DTYPE_BF16,
+          .experts = {.n = 11, .top_k = 3, .width = 88, .normed = 1})},
+    {"d80_kv1_f16", PRODUCTS | ATTENTION | OTHERS | WIDE_K | EXPERTS,
      SPEC(.hidden = 328, .intermediate = 264, .vocab = 203, .n_heads = 4, .n_kv_heads = 1,
-          .head_dim = 80, .qkv_bias = 1, .o_bias = 1, .mlp_bias = 1, .weight_dtype = DTYPE_F16)},
+          .head_dim = 80, .qkv_bias = 1, .o_bias = 1, .mlp_bias = 1, .weight_dtype = DTYPE_F16,
+          .experts = {.n = 5, .top_k = 5, .width = 41, .shared_width = 8, .shared_gate = 1})},
     {"d128_kv2", ATTENTION,
      SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 16, .n_kv_heads = 2,
           .head_dim = 128, .qk_norm = 1, .weight_dtype = DTYPE_BF16)},
@@ -56,6 +58,21 @@ static const struct shape shapes[] = {
     {"d128_kv4_window", ATTENTION,
      SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 16, .n_kv_heads = 4,
           .head_dim = 128, .sliding_window = 150, .weight_dtype = DTYPE_BF16)},
+    {"latent", LATENT | EXPERTS,
+     SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 5, .n_kv_heads = 1,
+          .head_dim = 40, .weight_dtype = DTYPE_BF16,
+          .experts = {.n = 12,
+                      .top_k = 3,
+                      .width = 24,
+                      .shared_width = 48,
+                      .groups = 4,
+                      .top_groups = 2,
+                      .scale = 2.5f},
+          .latent = {.kv_rank = 72, .rope = 16, .v_dim = 28, .scale = 0.15f})},
+    {"of_130_experts", EXPERTS,
+     SPEC(.hidden = 72, .intermediate = 64, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
+          .head_dim = 64, .weight_dtype = DTYPE_F32,
+          .experts = {.n = 130, .top_k = 1, .width = 600, .shared_width = 8})},
     /* The layer's window is the descriptor's: another layer has none. */
     {"d64_kv2_mixed", ATTENTION,
      SPEC_OF(2, .hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 6, .n_kv_heads = 2,
@@ -159,7 +176,7 @@ static void run_cuts(struct op_rig *rig, const struct test *t) {
 
 /* Whether a test runs the form in other tiles, too: a GPU's forms depend on their tiles. */
 static bool has_cuts(const struct test *t) {
-    return t->device == NULL && op_split_of(t->row.form.kind) != SPLIT_SLICES;
+    return t->device == NULL;
 }
 
 /* Whether no backend can have the form in that model: parts are of whole row blocks; STEP of
@@ -344,7 +361,7 @@ static size_t add_tests(struct test_device *device, size_t shape, const struct f
     if ((shape > 0 && is_own_image(row)) || (shapes[shape].sets & sets_of(&row->form)) == 0)
         return 0;
     for (size_t i = 0; i < (device != NULL ? 2u : 1u); i++) {
-        if (!runs_on(row, places[i])) continue;
+        if (!runs_on(row, places[i]) || (i > 0 && spec_is_latent(&shapes[shape].spec))) continue;
         struct test *t = &tests[n++];
         *t = (struct test){
             .shape = &shapes[shape], .row = *row, .device = places[i], .run = test_form};

@@ -52,8 +52,10 @@ struct rig_options {
     bool coarse;          /* as the engine compiles for CUDA: operators wait for whole operators */
     bool hybrid, jit;     /* attention, or all tasks, are handed out at run time; else none */
     uint64_t transport_bytes;
-    uint32_t flight;     /* not 0: traced, with that many pages in flight and no guesses */
-    const char *options; /* compile options, or NULL */
+    uint32_t flight;      /* not 0: traced, with that many pages in flight and no guesses */
+    const char *options;  /* compile options, or NULL */
+    uint32_t n_kv_blocks; /* 0: for all slots */
+    bool prefix_cache;
 };
 
 static inline void rig_close(struct rig *r) {
@@ -116,6 +118,8 @@ static inline int rig_open(struct diag *d, const struct backend *backend,
     if (!o->dummy || o->dummy_on_host || backend->target == TARGET_CPU)
         TRY(recipe_load(d, r->program, r->model->files, NULL, &r->weights));
     config.n_kv_blocks = c.n_slots * CEIL_DIV(c.max_model_len, c.kv_block);
+    if (o->n_kv_blocks > 0) config.n_kv_blocks = o->n_kv_blocks;
+    config.prefix_cache = o->prefix_cache;
     config.max_batched = c.max_batched_tokens;
     if (o->flight > 0) return open_traced(d, &config, o->flight, r);
     return backend->open(d, r->program, r->weights, &config, &r->instance);
@@ -136,12 +140,15 @@ struct request {
     uint64_t seed;
     uint32_t n_stop, min_tokens; /* without a stop id nothing but the length ends it */
     int32_t stop;
+    uint32_t n_scored;
 };
 
 struct result {
     uint32_t n;
     int32_t ids[MAX_OUT];
     float logprobs[MAX_OUT];
+    uint32_t n_cached, n_preempted;
+    float scores[MAX_OUT]; /* [n_scored] */
 };
 
 static inline int submit(struct diag *d, struct rig *r, const struct request *q, uint32_t *slot) {
@@ -150,6 +157,7 @@ static inline int submit(struct diag *d, struct rig *r, const struct request *q,
                                  .n_stop = q->n_stop,
                                  .stop = {q->stop},
                                  .min_tokens = q->min_tokens,
+                                 .n_scored = q->n_scored,
                                  .sampling = {.temperature = q->temperature,
                                               .top_p = q->temperature > 0 ? 0.9f : 1,
                                               .top_k = q->temperature > 0 ? 50 : 0,
@@ -168,6 +176,9 @@ static inline int collect(struct diag *d, struct rig *r, uint32_t slot, struct r
         if (view.finish != RT_RUNNING) {
             memset(out, 0, sizeof *out);
             out->n = view.n_out < MAX_OUT ? view.n_out : MAX_OUT;
+            memcpy(out->scores, view.scored, view.n_scored * sizeof *out->scores);
+            out->n_cached = view.n_cached;
+            out->n_preempted = view.n_preempted;
             memcpy(out->ids, view.tokens, out->n * sizeof *out->ids);
             memcpy(out->logprobs, view.logprobs, out->n * sizeof *out->logprobs);
             return r->backend->release(d, r->instance, slot);

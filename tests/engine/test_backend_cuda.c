@@ -161,6 +161,24 @@ static void test_one_launch_each(void **state) {
     assert_int_equal(fake.n_mega, 2);
 }
 
+/* A request that comes while the kernel lingers is one of the same launch; then the kernel ends. */
+static void test_linger(void **state) {
+    (void)state;
+    config.linger_ns = 300000000;
+    struct backend_instance *i = open_well(MODE_WELL);
+    expect_tokens(i, submit(i, 3, 20, 40), 3, 20, 40);
+    usleep(20000);
+    expect_tokens(i, submit(i, 7, 1, 5), 7, 1, 5);
+    assert_int_equal(launches(i), 1);
+    for (int k = 0; k < 3000 && __atomic_load_n(&fake.running, __ATOMIC_ACQUIRE); k++) usleep(1000);
+    assert_false(__atomic_load_n(&fake.running, __ATOMIC_ACQUIRE));
+    usleep(20000);
+    expect_tokens(i, submit(i, 9, 2, 5), 9, 2, 5);
+    assert_int_equal(launches(i), 2);
+    close_well(i); /* while it lingers */
+    config.linger_ns = 0;
+}
+
 static void test_batch(void **state) {
     (void)state;
     struct backend_instance *i = open_well(MODE_WELL);
@@ -523,16 +541,27 @@ static void test_keeps_activations(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keeps_activations), cmocka_unit_test(test_kv_rows_differ),
-        cmocka_unit_test(test_rank_of_program),   cmocka_unit_test(test_no_gangs),
-        cmocka_unit_test(test_one_launch_each),   cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_many_launches),     cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_trace_overrun),     cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_close_busy),        cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_silence),           cmocka_unit_test(test_device_error),
-        cmocka_unit_test(test_launch_fails),      cmocka_unit_test(test_waiters_learn),
-        cmocka_unit_test(test_out_of_memory),     cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_wrong_image),       cmocka_unit_test(test_no_driver),
+        cmocka_unit_test(test_keeps_activations),
+        cmocka_unit_test(test_kv_rows_differ),
+        cmocka_unit_test(test_rank_of_program),
+        cmocka_unit_test(test_no_gangs),
+        cmocka_unit_test(test_one_launch_each),
+        cmocka_unit_test(test_linger),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_many_launches),
+        cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_trace_overrun),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_close_busy),
+        cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_silence),
+        cmocka_unit_test(test_device_error),
+        cmocka_unit_test(test_launch_fails),
+        cmocka_unit_test(test_waiters_learn),
+        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_wrong_image),
+        cmocka_unit_test(test_no_driver),
     };
     return cmocka_run_group_tests(tests, make_program, drop_program);
 }

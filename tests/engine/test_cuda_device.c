@@ -235,6 +235,60 @@ static void test_same_in_any_company(void **state) {
     compare_company(ANY, others, is_brief() ? 4 : COUNT_OF(others));
 }
 
+/* Blocks that another request has computed, and output that is computed again as a prompt, after a
+ * request has given way: the same bits. */
+static void test_same_from_shared_blocks(void **state) {
+    (void)state;
+    enum { N = 4 };
+    need_gpu();
+    struct request q[N];
+    struct result alone[N], shared[N];
+    uint32_t n_cached = 0, n_preempted = 0;
+    struct rig_options o = {.dir = ANY, .n_slots = N, .max_len = 48, .options = "kv-block=16"};
+    for (uint32_t i = 0; i < N; i++) {
+        q[i] = made_up(1, 20, 15, 256, i % 2 ? 0.8f : 0); /* two blocks, then three */
+        q[i].prompt[18] = (int32_t)i;
+        q[i].seed = i;
+    }
+    struct rig r;
+    open_well(&backend_cuda, &o, &r);
+    generate(&r, q, N, alone);
+    rig_close(&r);
+    o.prefix_cache = true;
+    o.n_kv_blocks = 4;
+    open_well(&backend_cuda, &o, &r);
+    generate(&r, q, N, shared);
+    rig_close(&r);
+    for (uint32_t i = 0; i < N; i++) {
+        assert_same(&alone[i], &shared[i], "shared blocks");
+        n_cached += shared[i].n_cached;
+        n_preempted += shared[i].n_preempted;
+    }
+    assert_true(n_cached >= 16 * (N - 1) && n_preempted > 0);
+}
+
+/* The log-probabilities of a prompt's tokens are those that they have as output, beside requests
+ * that decode. */
+static void test_prompt_is_scored(void **state) {
+    (void)state;
+    enum { N_PROMPT = 9, N_OUT = 11 };
+    need_gpu();
+    struct rig_options o = {.dir = ANY, .n_slots = 3, .max_len = 48, .options = "kv-block=16"};
+    struct request q[2] = {made_up(5, N_PROMPT, N_OUT, 256, 0.7f), made_up(6, 3, 8, 256, 0)};
+    struct result given, both[2];
+    struct rig r;
+    open_well(&backend_cuda, &o, &r);
+    generate(&r, q, 1, &given);
+    memcpy(q[0].prompt + N_PROMPT, given.ids, N_OUT * sizeof *given.ids);
+    q[0].n_prompt = N_PROMPT + N_OUT;
+    q[0].n_scored = N_OUT;
+    q[0].max_tokens = 3;
+    generate(&r, q, 2, both);
+    rig_close(&r);
+    assert_int_equal(both[0].n, 3);
+    assert_memory_equal(both[0].scores, given.logprobs, N_OUT * sizeof *given.logprobs);
+}
+
 /* Nothing is a multiple of a tile: 360 rows of QKV, 264 and 328 columns, heads of 72 in a group of
  * three, a vocabulary of 331. */
 #define ODD_SHAPE                                                                                  \
@@ -868,17 +922,30 @@ static void test_close_busy(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),         cmocka_unit_test(test_one_launch),
-        cmocka_unit_test(test_same_every_run), cmocka_unit_test(test_same_in_any_company),
-        cmocka_unit_test(test_pages),          cmocka_unit_test(test_same_dummy_weights),
-        cmocka_unit_test(test_early_stops),    cmocka_unit_test(test_wide_heads),
-        cmocka_unit_test(test_deep_heads),     cmocka_unit_test(test_wide_stream),
-        cmocka_unit_test(test_like_the_cpu),   cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_close_busy),     cmocka_unit_test(test_long_context),
-        cmocka_unit_test(test_same_packed),    cmocka_unit_test(test_wide_rows),
-        cmocka_unit_test(test_same_tree),      cmocka_unit_test(test_wide_batches),
-        cmocka_unit_test(test_whole_context),  cmocka_unit_test(test_sentinels),
-        cmocka_unit_test(test_many),           cmocka_unit_test(test_mixed_windows),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_one_launch),
+        cmocka_unit_test(test_same_every_run),
+        cmocka_unit_test(test_same_in_any_company),
+        cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_same_dummy_weights),
+        cmocka_unit_test(test_early_stops),
+        cmocka_unit_test(test_wide_heads),
+        cmocka_unit_test(test_deep_heads),
+        cmocka_unit_test(test_wide_stream),
+        cmocka_unit_test(test_like_the_cpu),
+        cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_close_busy),
+        cmocka_unit_test(test_long_context),
+        cmocka_unit_test(test_same_packed),
+        cmocka_unit_test(test_wide_rows),
+        cmocka_unit_test(test_same_tree),
+        cmocka_unit_test(test_wide_batches),
+        cmocka_unit_test(test_whole_context),
+        cmocka_unit_test(test_sentinels),
+        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_mixed_windows),
+        cmocka_unit_test(test_same_from_shared_blocks),
+        cmocka_unit_test(test_prompt_is_scored),
     };
     const char *only = getenv("QN_TEST");
     if (only != NULL) cmocka_set_test_filter(only);

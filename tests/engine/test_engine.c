@@ -7,6 +7,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -153,7 +154,8 @@ static size_t check_case(qn_engine *e, const char *model, const json_t *c) {
     return i;
 }
 
-static void check_model(const char *name, const char *dtype) {
+/* isa NULL: the best one. False: this processor has no such instruction set. */
+static bool check_model(const char *name, const char *dtype, const char *isa) {
     char dir[200], path[240];
     size_t index, n_compared = 0, n_cases;
     json_t *c;
@@ -163,18 +165,43 @@ static void check_model(const char *name, const char *dtype) {
     assert_non_null(root);
     qn_engine_params p = params_for(dir);
     p.dtype = dtype;
-    qn_engine *e = open_engine(&p);
+    if (isa != NULL) p.isa = isa;
+    qn_engine *e = NULL;
+    qn_error error;
+    const int rc = qn_engine_open(&p, &e, &error);
+    if (rc != QN_OK) json_decref(root);
+    if (rc == QN_EUNSUPPORTED && isa != NULL) return false;
+    if (rc != QN_OK) fail_msg("%s", error.message);
     json_t *cases = json_object_get(root, "cases");
     n_cases = json_array_size(cases);
     json_array_foreach(cases, index, c) n_compared += check_case(e, name, c);
     assert_true(n_cases >= 3 && n_compared >= n_cases * 24 / (dtype ? 1 : 2));
     qn_engine_close(e);
     json_decref(root);
+    return true;
+}
+
+/* What has kernels of its own, on each instruction set. */
+static void test_golden_isas(void **state) {
+    (void)state;
+    static const char *const models[] = {"deepseek-v2-f16", "deepseek-v2-lite", "deepseek-v2-yarn",
+                                         "qwen3-moe"};
+    static const char *const isas[] = {"ref", "avx2", "avx512bf16", "amx"};
+    uint32_t n = 0;
+    for (size_t i = 0; i < 4; i++)
+        for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
+            n += check_model(models[m], NULL, isas[i]);
+            check_model(models[m], "float32", isas[i]);
+        }
+    assert_true(n >= 4); /* ref is everywhere */
 }
 
 static void test_golden(void **state) {
     (void)state;
     static const char *const models[] = {
+        "deepseek-v2-f16",
+        "deepseek-v2-lite",
+        "deepseek-v2-yarn",
         "llama-linear",
         "llama-longrope",
         "llama-yarn",
@@ -183,21 +210,29 @@ static void test_golden(void **state) {
         "llama3-rope-scaling",
         "mistral",
         "mistral-longrope",
+        "mistral-mixed",
         "mistral-window",
         "mistral-yarn",
+        "mixtral",
+        "mixtral-window",
         "qwen2",
         "qwen2-dynamic",
         "qwen2-mixed",
+        "qwen2-moe",
+        "qwen2-moe-normed",
         "qwen2-window",
         "qwen3",
         "qwen3-mixed",
+        "qwen3-moe",
+        "qwen3-moe-all",
+        "qwen3-moe-sparse",
         "qwen3-mqa",
         "qwen3-tied",
         "qwen3-yarn",
     };
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
-        check_model(models[i], NULL);
-        check_model(models[i], "float32");
+        check_model(models[i], NULL, NULL);
+        check_model(models[i], "float32", NULL);
     }
 }
 
@@ -217,9 +252,12 @@ static void run_one(const qn_engine_params *p, const int32_t *ids, size_t n, str
 
 static void test_chunks(void **state) {
     (void)state;
-    static const char *const models[] = {GOLDEN "qwen3", GOLDEN "llama2-mha", GOLDEN "qwen2",
-                                         GOLDEN "mistral-window", GOLDEN "qwen3-mixed"};
-    static const uint32_t chunks[] = {1, 2, 16, 64};
+    static const char *const models[] = {
+        GOLDEN "qwen3",           GOLDEN "llama2-mha",       GOLDEN "qwen2",
+        GOLDEN "qwen3-moe",       GOLDEN "qwen2-moe-normed", GOLDEN "mistral-window",
+        GOLDEN "mixtral-window",  GOLDEN "deepseek-v2-lite", GOLDEN "deepseek-v2-yarn",
+        GOLDEN "deepseek-v2-f16", GOLDEN "qwen3-mixed"};
+    static const uint32_t chunks[] = {1, 2, 7, 16, 64};
     int32_t prompt[200];
     fill_prompt(prompt, 200, 1);
     for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
@@ -227,7 +265,7 @@ static void test_chunks(void **state) {
         qn_engine_params p = params_for(models[m]);
         p.max_num_batched_tokens = 256; /* the whole prompt at once */
         run_one(&p, prompt, 200, &whole);
-        for (size_t c = 0; c < 4; c++) {
+        for (size_t c = 0; c < sizeof chunks / sizeof chunks[0]; c++) {
             p.max_num_batched_tokens = chunks[c];
             run_one(&p, prompt, 200, &cut);
             assert_same(&whole, &cut);
@@ -237,15 +275,22 @@ static void test_chunks(void **state) {
 
 static void test_workers(void **state) {
     (void)state;
-    static const char *const models[] = {GOLDEN "qwen3", GOLDEN "llama2-mha", GOLDEN "qwen3-mixed"};
+    static const char *const models[] = {GOLDEN "qwen3",
+                                         GOLDEN "llama2-mha",
+                                         GOLDEN "qwen3-mqa",
+                                         GOLDEN "qwen3-moe",
+                                         GOLDEN "qwen2-moe",
+                                         GOLDEN "qwen3-moe-sparse",
+                                         GOLDEN "deepseek-v2-lite",
+                                         GOLDEN "qwen3-mixed"};
     int32_t prompt[70];
     fill_prompt(prompt, 70, 2);
-    for (size_t m = 0; m < 3; m++) {
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
         struct result one, many;
         qn_engine_params p = params_for(models[m]);
         p.threads = 1;
         run_one(&p, prompt, 70, &one);
-        for (uint32_t threads = 2; threads <= 5; threads++) {
+        for (uint32_t threads = 2; threads <= 7; threads++) {
             p.threads = threads;
             run_one(&p, prompt, 70, &many);
             assert_same(&one, &many);
@@ -254,13 +299,12 @@ static void test_workers(void **state) {
 }
 
 /* More requests than slots, lengths from 1 to 200, sampled with seeds: each as it is alone. */
-static void test_company(void **state) {
-    (void)state;
+static void check_company(const char *model) {
     enum { N = 10 };
     int32_t prompts[N][200];
     struct result alone[N], together;
     qn_request *requests[N];
-    qn_engine_params p = params_for(GOLDEN "qwen3");
+    qn_engine_params p = params_for(model);
     p.max_num_batched_tokens = 32;
     qn_engine *e = open_engine(&p);
     qn_sampling_params s = greedy(24);
@@ -281,6 +325,14 @@ static void test_company(void **state) {
         assert_same(&alone[i], &together);
     }
     qn_engine_close(e);
+}
+
+static void test_company(void **state) {
+    (void)state;
+    check_company(GOLDEN "qwen3");
+    check_company(GOLDEN "qwen3-moe");
+    check_company(GOLDEN "qwen2-moe");
+    check_company(GOLDEN "deepseek-v2-lite");
 }
 
 static void test_two_engines(void **state) {
@@ -653,14 +705,23 @@ static void test_tokenizer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),          cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_workers),         cmocka_unit_test(test_company),
-        cmocka_unit_test(test_two_engines),     cmocka_unit_test(test_seeds),
-        cmocka_unit_test(test_stop_strings),    cmocka_unit_test(test_stop_ids),
-        cmocka_unit_test(test_cancel),          cmocka_unit_test(test_after_the_end),
-        cmocka_unit_test(test_last_token),      cmocka_unit_test(test_refused_requests),
-        cmocka_unit_test(test_refused_engines), cmocka_unit_test(test_small_cache),
-        cmocka_unit_test(test_dummy),           cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_golden_isas),
+        cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_workers),
+        cmocka_unit_test(test_company),
+        cmocka_unit_test(test_two_engines),
+        cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_stop_ids),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_after_the_end),
+        cmocka_unit_test(test_last_token),
+        cmocka_unit_test(test_refused_requests),
+        cmocka_unit_test(test_refused_engines),
+        cmocka_unit_test(test_small_cache),
+        cmocka_unit_test(test_dummy),
+        cmocka_unit_test(test_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* Program files: a correct program with bytes changed, or bytes that never were one. The input is a
  * list of 6-byte edits {offset, 4 bytes; value; how} of a program made from a fixed graph, so that
- * the fuzzer gets past the header; an input that begins with the magic is taken as a file itself.
+ * the fuzzer gets past the header; one of experts where an edit's bytes are over at the end. An
+ * input that begins with the magic is taken as a file itself.
  */
 #include "task/fixture.h"
 
@@ -8,8 +9,11 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static struct prog_header *make_program(void) {
-    const struct model_spec spec = fixture_spec(1, 32, 2, 1, 16, 48, 192);
+static struct prog_header *make_program(bool experts) {
+    struct model_spec spec = fixture_spec(1, 32, 2, 1, 16, 48, 192);
+    if (experts)
+        spec.experts = (struct experts_spec){
+            .n = 6, .top_k = 2, .width = 40, .shared_width = 24, .shared_gate = 1};
     const struct task_options options = {.device.n_workers = 2, .tasks_per_worker = 1};
     struct fixture f;
     struct prog_header *p = NULL;
@@ -30,8 +34,10 @@ static void try_program(const void *p, size_t bytes) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static struct prog_header *original;
-    if (original == NULL) original = make_program();
+    static struct prog_header *originals[2];
+    const bool experts = size % 6 != 0;
+    if (originals[experts] == NULL) originals[experts] = make_program(experts);
+    const struct prog_header *original = originals[experts];
     if (size >= 8 && memcmp(data, PROGRAM_MAGIC, 8) == 0) {
         void *copy = aligned_alloc(64, (size + 63) / 64 * 64);
         memcpy(copy, data, size);

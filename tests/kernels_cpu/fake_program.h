@@ -155,6 +155,11 @@ static inline void fake_ops_linear(struct fake *f) {
         op->in[MLP_BU] = fake_tensor(f, F32, 1, I, 1, 1, 1);
     }
     op->out[0] = fake_tensor(f, F32, 1, T, I, 1, 1);
+    op = fake_op(f, OP_ROUTER, 37, H, T);
+    op->in[ROUTER_X] = fake_tensor(f, F32, 1, T, H, 1, 1);
+    op->in[ROUTER_NORM] = fake_tensor(f, F32, 1, H, 1, 1, 1);
+    op->in[ROUTER_W] = fake_tensor(f, W, 0.3f, 37, H, 1, 1);
+    op->out[0] = fake_tensor(f, F32, 1, T, 37, 1, 1);
     uint32_t n_blocks = (s->vocab + LM_BLOCK - 1) / LM_BLOCK;
     op = fake_op(f, OP_LM_HEAD, n_blocks, H, L);
     op->in[LM_X] = fake_tensor(f, F32, 1, T, H, 1, 1);

@@ -91,10 +91,14 @@ static void the_family_is_found(void **state) {
                      &family_llama);
     bad("{\"architectures\":[\"GPT2LMHeadModel\"]," SIZES "}", QN_EUNSUPPORTED,
         "config.json: architectures: 'GPT2LMHeadModel' is not supported; supported are "
-        "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM");
+        "DeepseekV2ForCausalLM, LlamaForCausalLM, MinistralForCausalLM, MistralForCausalLM, "
+        "MixtralForCausalLM, Qwen2ForCausalLM, Qwen2MoeForCausalLM, Qwen3ForCausalLM, "
+        "Qwen3MoeForCausalLM");
     bad("{\"model_type\":\"mamba\"," SIZES "}", QN_EUNSUPPORTED,
-        "config.json: model_type: 'mamba' is not supported; supported are LlamaForCausalLM, "
-        "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM");
+        "config.json: model_type: 'mamba' is not supported; supported are "
+        "DeepseekV2ForCausalLM, LlamaForCausalLM, MinistralForCausalLM, MistralForCausalLM, "
+        "MixtralForCausalLM, Qwen2ForCausalLM, Qwen2MoeForCausalLM, Qwen3ForCausalLM, "
+        "Qwen3MoeForCausalLM");
     bad("{" SIZES "}", QN_EFORMAT,
         "config.json: architectures: want a list of strings, have nothing");
     bad("{\"architectures\":[7]," SIZES "}", QN_EFORMAT,
@@ -102,6 +106,81 @@ static void the_family_is_found(void **state) {
     bad("{\"architectures\":\"LlamaForCausalLM\"," SIZES "}", QN_EFORMAT,
         "config.json: architectures: want an array, have a string");
     bad("[]", QN_EFORMAT, "config.json: want a JSON object");
+}
+
+#define QWEN3_MOE "\"architectures\":[\"Qwen3MoeForCausalLM\"]"
+#define QWEN2_MOE "\"architectures\":[\"Qwen2MoeForCausalLM\"]"
+#define MIXTRAL   "\"architectures\":[\"MixtralForCausalLM\"]"
+
+static void experts_have_defaults(void **state) {
+    (void)state;
+    struct experts_spec e = good("{" QWEN3_MOE "," SIZES "}").spec.experts;
+    assert_int_equal(e.n, 128);
+    assert_int_equal(e.top_k, 8);
+    assert_int_equal(e.width, 768);
+    assert_int_equal(e.normed | e.shared_width | e.shared_gate | e.dense[0], 0);
+    e = good("{" QWEN2_MOE "," SIZES "}").spec.experts;
+    assert_int_equal(e.n, 60);
+    assert_int_equal(e.top_k, 4);
+    assert_int_equal(e.width, 1408);
+    assert_int_equal(e.shared_width, 5632);
+    assert_int_equal(e.shared_gate, 1);
+    assert_int_equal(e.normed, 0);
+    e = good("{" MIXTRAL "," SIZES "}").spec.experts;
+    assert_int_equal(e.n, 8);
+    assert_int_equal(e.top_k, 2);
+    assert_int_equal(e.width, 80); /* intermediate_size */
+    assert_int_equal(e.normed, 1);
+    assert_int_equal(good("{" QWEN3 "," SIZES ",\"num_experts\":8}").spec.experts.n, 0);
+}
+
+static void experts_have_two_spellings(void **state) {
+    (void)state;
+    assert_int_equal(good("{" QWEN3_MOE "," SIZES ",\"num_experts\":9}").spec.experts.n, 9);
+    assert_int_equal(good("{" QWEN3_MOE "," SIZES ",\"num_local_experts\":9}").spec.experts.n, 9);
+    assert_int_equal(good("{" MIXTRAL "," SIZES ",\"num_experts\":9}").spec.experts.n, 9);
+    assert_int_equal(good("{" QWEN3_MOE "," SIZES ",\"num_experts\":0}").spec.experts.n, 0);
+    bad("{" QWEN3_MOE "," SIZES ",\"num_experts\":4}", QN_ESHAPE,
+        "config.json: num_experts_per_tok: want a number from 1 to 4, have 8");
+    bad("{" QWEN3_MOE "," SIZES ",\"num_experts\":4,\"num_experts_per_tok\":5}", QN_EFORMAT,
+        "config.json: num_experts_per_tok: want an integer from 1 to 4, have 5");
+    bad("{" QWEN3_MOE "," SIZES ",\"num_experts\":1025}", QN_EFORMAT,
+        "config.json: num_experts: want an integer from 0 to 1024, have 1025");
+    bad("{" QWEN3_MOE "," SIZES ",\"moe_intermediate_size\":0}", QN_EFORMAT,
+        "config.json: moe_intermediate_size: want an integer from 1 to 65536, have 0");
+    bad("{" QWEN3_MOE "," SIZES ",\"norm_topk_prob\":1}", QN_EFORMAT,
+        "config.json: norm_topk_prob: want true or false, have an integer");
+}
+
+static void some_layers_are_dense(void **state) {
+    (void)state;
+#define LAYERS(n, more)                                                                            \
+    "{" QWEN3_MOE ",\"num_hidden_layers\":" n ",\"hidden_size\":48,\"intermediate_size\":80,"      \
+    "\"vocab_size\":301,\"num_attention_heads\":6" more "}"
+    struct experts_spec e = good(LAYERS("7", ",\"decoder_sparse_step\":3")).spec.experts;
+    assert_int_equal(e.dense[0], 0x5b); /* layers 2 and 5 have experts */
+    e = good(LAYERS("40", ",\"mlp_only_layers\":[0,33,40,-1]")).spec.experts;
+    assert_int_equal(e.dense[0], 1);
+    assert_int_equal(e.dense[1], 2);
+    bad(LAYERS("7", ",\"mlp_only_layers\":[\"a\"]"), QN_EFORMAT,
+        "config.json: mlp_only_layers: want a list of layers");
+    bad(LAYERS("7", ",\"decoder_sparse_step\":0"), QN_EFORMAT,
+        "config.json: decoder_sparse_step: want an integer from 1 to 512, have 0");
+}
+
+static void windows_of_experts(void **state) {
+    (void)state;
+    assert_int_equal(good("{" QWEN3_MOE "," SIZES ",\"sliding_window\":9}").spec.sliding_window, 0);
+    assert_int_equal(good("{" QWEN3_MOE "," SIZES ",\"use_sliding_window\":true,"
+                          "\"sliding_window\":9,\"max_window_layers\":1}")
+                         .spec.sliding_window,
+                     9);
+    assert_int_equal(good("{" MIXTRAL "," SIZES "}").spec.sliding_window, 0);
+    assert_int_equal(good("{" MIXTRAL "," SIZES ",\"sliding_window\":9}").spec.sliding_window, 9);
+    const struct model_spec s =
+        good("{" QWEN2_MOE "," SIZES ",\"use_sliding_window\":true,\"sliding_window\":9}").spec;
+    assert_int_equal(spec_window(&s, 0), 9);
+    assert_int_equal(spec_window(&s, 1), 0);
 }
 
 static void every_number_has_bounds(void **state) {
@@ -192,6 +271,18 @@ static void biases_are_read_where_the_family_has_them(void **state) {
     assert_int_equal(c.spec.o_bias, 0);
 }
 
+/* Ministral's configurations are Mistral's. */
+static void ministral_is_mistral(void **state) {
+    (void)state;
+    const struct hf_config a = good("{" MISTRAL "," SIZES ",\"layer_types\":"
+                                    "[\"sliding_attention\",\"full_attention\"]}");
+    const struct hf_config b =
+        good("{\"architectures\":[\"MinistralForCausalLM\"]," SIZES ",\"layer_types\":"
+             "[\"sliding_attention\",\"full_attention\"]}");
+    assert_string_equal(b.family->name, "ministral");
+    assert_memory_equal(&a.spec, &b.spec, sizeof a.spec);
+}
+
 /* What layers 0 and 1 see, as transformers has it. */
 static void mixed_windows(void **state) {
     (void)state;
@@ -226,6 +317,12 @@ static void mixed_windows(void **state) {
         {"{" MISTRAL "," SIZES
          ",\"sliding_window\":9,\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]}",
          {9, 9}},
+        {"{" MISTRAL "," SIZES
+         ",\"sliding_window\":9,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+         {0, 9}},
+        {"{" MISTRAL "," SIZES
+         ",\"sliding_window\":9,\"layer_types\":[\"full_attention\",\"full_attention\"]}",
+         {0, 0}},
         {"{" MISTRAL "," SIZES ",\"sliding_window\":9,\"use_sliding_window\":false}", {9, 9}},
         {"{" LLAMA "," SIZES
          ",\"sliding_window\":9,\"layer_types\":[\"sliding_attention\",\"full_attention\"]}",
@@ -282,15 +379,9 @@ static void windows(void **state) {
     bad("{" QWEN2 "," SIZES ",\"sliding_window\":0,\"use_sliding_window\":true}", QN_EFORMAT,
         "config.json: sliding_window: want an integer from 1 to 2147483647, have 0");
     bad("{" MISTRAL "," SIZES
-        ",\"sliding_window\":9,\"layer_types\":[\"sliding_attention\",\"full_attention\"]}",
-        QN_EUNSUPPORTED,
-        "config.json: layer_types: want sliding_attention in every layer of this architecture, as "
-        "sliding_window says, have 'full_attention'");
-    bad("{" MISTRAL "," SIZES
         ",\"sliding_window\":null,\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
-        QN_EUNSUPPORTED,
-        "config.json: layer_types: want full_attention in every layer where sliding_window is "
-        "null, have 'sliding_attention'");
+        QN_EFORMAT,
+        "config.json: layer_types: layer 1 is sliding_attention: want a sliding_window");
     bad("{" QWEN3 "," SIZES ",\"layer_types\":[\"full_attention\"]}", QN_EFORMAT,
         "config.json: layer_types: want 2 entries, have 1");
     bad("{" QWEN3 "," SIZES ",\"layer_types\":[\"full_attention\",\"chunked_attention\"]}",
@@ -368,6 +459,96 @@ static void original_lengths(void **state) {
         assert_int_equal(s.rope_original_max, cases[i].original);
         assert_int_equal(s.max_position, cases[i].max_position);
     }
+}
+
+/* Sizes of latent attention, all layers dense. */
+#define LATENT "\"architectures\":[\"DeepseekV2ForCausalLM\"]," SIZES ",\"first_k_dense_replace\":2"
+
+static void latents_are_read(void **state) {
+    (void)state;
+    struct model_spec s = good("{" LATENT "}").spec;
+    assert_int_equal(s.latent.kv_rank, 512);
+    assert_int_equal(s.latent.q_rank, 1536);
+    assert_int_equal(s.latent.rope, 64);
+    assert_int_equal(s.latent.v_dim, 128);
+    assert_int_equal(s.head_dim, 192);
+    assert_int_equal(s.n_kv_heads, 1);
+    assert_true(fabsf(s.latent.scale - 0.0721688f) < 1e-6f);
+    /* head_dim is that of the turned key, whatever it says. */
+    s = good("{" LATENT ",\"q_lora_rank\":null,\"kv_lora_rank\":40,\"qk_nope_head_dim\":16,"
+             "\"qk_rope_head_dim\":8,\"v_head_dim\":20,\"head_dim\":8}")
+            .spec;
+    assert_int_equal(s.latent.q_rank, 0);
+    assert_int_equal(s.latent.kv_rank, 40);
+    assert_int_equal(s.head_dim, 24);
+    assert_int_equal(spec_rope_dim(&s), 8);
+    assert_int_equal(spec_v_dim(&s), 20);
+    /* V2-Lite's scale: 192^-0.5 * (0.1 * 0.707 * ln 40 + 1)^2. */
+    s = good("{" LATENT ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"mscale\":0.707,"
+             "\"mscale_all_dim\":0.707,\"original_max_position_embeddings\":4096}}")
+            .spec;
+    assert_true(fabsf(s.latent.scale - 0.114721f) < 1e-5f);
+    assert_true(s.rope_scale == 1);
+}
+
+/* The same with a layer of experts. */
+#define GROUPED(more)                                                                              \
+    "{\"architectures\":[\"DeepseekV2ForCausalLM\"]," SIZES ",\"first_k_dense_replace\":1,"        \
+    "\"n_routed_experts\":12,\"num_experts_per_tok\":4,\"moe_intermediate_size\":24" more "}"
+
+static void experts_in_groups(void **state) {
+    (void)state;
+    struct experts_spec e = good("{" LATENT "}").spec.experts;
+    assert_int_equal(e.n, 0);
+    e = good(GROUPED("")).spec.experts;
+    assert_int_equal(e.n, 12);
+    assert_int_equal(e.dense[0], 1);
+    assert_int_equal(e.shared_width, 48); /* two */
+    assert_int_equal(e.normed | e.shared_gate | e.groups | e.top_groups, 0);
+    assert_true(e.scale == 1);
+    e = good(GROUPED(",\"topk_method\":\"group_limited_greedy\",\"n_group\":4,\"topk_group\":2,"
+                     "\"routed_scaling_factor\":16.0,\"n_shared_experts\":0"))
+            .spec.experts;
+    assert_int_equal(e.groups, 4);
+    assert_int_equal(e.top_groups, 2);
+    assert_int_equal(e.shared_width, 0);
+    assert_true(e.scale == 16);
+    bad(GROUPED(",\"topk_method\":\"noaux_tc\""), QN_EUNSUPPORTED,
+        "config.json: topk_method: want greedy or group_limited_greedy, have 'noaux_tc'");
+    bad(GROUPED(",\"scoring_func\":\"sigmoid\""), QN_EUNSUPPORTED,
+        "config.json: scoring_func: want softmax, have 'sigmoid'");
+    bad(GROUPED(",\"norm_topk_prob\":true"), QN_EUNSUPPORTED,
+        "config.json: norm_topk_prob: want false, have 'true'");
+    bad(GROUPED(",\"topk_method\":\"group_limited_greedy\",\"topk_group\":2"), QN_EFORMAT,
+        "config.json: n_group: want a number, as topk_method is group_limited_greedy");
+    bad(GROUPED(",\"topk_method\":\"group_limited_greedy\",\"n_group\":5,\"topk_group\":2"),
+        QN_ESHAPE, "config.json: n_group: want a divisor of the number of experts (12), have 5");
+    bad(GROUPED(",\"topk_method\":\"group_limited_greedy\",\"n_group\":4,\"topk_group\":1"),
+        QN_ESHAPE,
+        "config.json: num_experts_per_tok: want at most the experts of topk_group groups (3), "
+        "have 4");
+    bad(GROUPED(",\"routed_scaling_factor\":0"), QN_EFORMAT,
+        "config.json: routed_scaling_factor: want a number from 1e-06 to 1e+06, have 0");
+}
+
+static void other_latents_are_refused(void **state) {
+    (void)state;
+    bad("{" LATENT ",\"num_key_value_heads\":3}", QN_EUNSUPPORTED,
+        "config.json: num_key_value_heads: want num_attention_heads (6), as latent attention has "
+        "it, have 3");
+    bad("{" LATENT ",\"kv_lora_rank\":0}", QN_EFORMAT,
+        "config.json: kv_lora_rank: want an integer from 1 to 65536, have 0");
+    bad("{" LATENT ",\"kv_lora_rank\":1000}", QN_ESHAPE,
+        "config.json: kv_lora_rank + qk_rope_head_dim: want a number from 1 to 1024, have 1064");
+    bad("{" LATENT ",\"qk_rope_head_dim\":7}", QN_ESHAPE,
+        "config.json: qk_rope_head_dim: want an even number, have 7");
+    bad("{" LATENT ",\"q_lora_rank\":\"x\"}", QN_EFORMAT,
+        "config.json: q_lora_rank: want an integer, have a string");
+    bad("{" LATENT ",\"v_head_dim\":513}", QN_EFORMAT,
+        "config.json: v_head_dim: want an integer from 1 to 512, have 513");
+    bad("{" LATENT ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"mscale_all_dim\":-1}}",
+        QN_EFORMAT,
+        "config.json: rope_scaling: mscale_all_dim: want a number from 0 to 1e+06, have -1");
 }
 
 static void other_ropes_are_refused(void **state) {
@@ -512,7 +693,7 @@ static void other_paths_are_recognised(void **state) {
         const char *file, *message; /* behind the directory's name */
     } cases[] = {
         {"adapter_config.json",
-         ": no config.json; an adapter (LoRA); merge it into its base model and want the result"},
+         ": no config.json; an adapter (LoRA); merge it into its base model and name that folder"},
         {"m.gguf",
          ": no config.json; a GGUF model; want the one for transformers, with safetensors"},
         {"params.json",
@@ -586,14 +767,22 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_of_each_family),
         cmocka_unit_test(the_family_is_found),
+        cmocka_unit_test(experts_have_defaults),
+        cmocka_unit_test(experts_have_two_spellings),
+        cmocka_unit_test(some_layers_are_dense),
+        cmocka_unit_test(windows_of_experts),
         cmocka_unit_test(every_number_has_bounds),
         cmocka_unit_test(token_ids_come_in_three_forms),
         cmocka_unit_test(dtypes_are_spelled_in_many_ways),
         cmocka_unit_test(biases_are_read_where_the_family_has_them),
         cmocka_unit_test(windows),
         cmocka_unit_test(mixed_windows),
+        cmocka_unit_test(ministral_is_mistral),
         cmocka_unit_test(rope_has_two_spellings),
         cmocka_unit_test(original_lengths),
+        cmocka_unit_test(latents_are_read),
+        cmocka_unit_test(experts_in_groups),
+        cmocka_unit_test(other_latents_are_refused),
         cmocka_unit_test(other_ropes_are_refused),
         cmocka_unit_test(what_changes_results_is_refused),
         cmocka_unit_test(generation_defaults),

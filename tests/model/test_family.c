@@ -180,6 +180,62 @@ static void mistral_has_no_biases(void **state) {
     close_graph(&o);
 }
 
+static const struct tensor *stack(const struct kgraph *g, const char *name, uint64_t n,
+                                  uint64_t rows, uint64_t cols) {
+    const struct tensor *t = weight(g, name);
+    if (t == NULL) UTIL_FAIL("no weight %s", name);
+    assert_int_equal(t->n_dims, 3);
+    assert_int_equal(t->shape[0], n);
+    assert_int_equal(t->shape[1], rows);
+    assert_int_equal(t->shape[2], cols);
+    return t;
+}
+
+#define EXPERTS ",\"num_experts\":5,\"num_experts_per_tok\":2,\"moe_intermediate_size\":33"
+
+static void experts_are_stacked(void **state) {
+    (void)state;
+    struct opened o;
+    open_graph(&o, "Qwen3MoeForCausalLM", EXPERTS, 4, 1, false);
+    want_ops(&o.g,
+             (enum op_kind[]){OP_QKV, OP_ATTENTION, OP_LINEAR, OP_ROUTER, OP_ROUTE,
+                              OP_EXPERT_GATE_UP, OP_EXPERT_DOWN},
+             7);
+    want_weight(&o.g, "model.layers.1.mlp.gate.weight", DTYPE_BF16, 5, 48);
+    stack(&o.g, "model.layers.0.mlp.experts.*.gate_proj.weight", 5, 33, 48);
+    stack(&o.g, "model.layers.0.mlp.experts.*.up_proj.weight", 5, 33, 48);
+    const struct tensor *down =
+        stack(&o.g, "model.layers.1.mlp.experts.*.down_proj.weight", 5, 48, 33);
+    assert_int_equal(o.g.parts.items[down->first_part].stack, 5);
+    assert_int_equal(o.g.parts.items[down->first_part].step, 48);
+    const struct kop *route = &o.g.ops.items[5];
+    assert_int_equal(o.g.tensors.items[route->out[ROUTE_OUT_LIST]].shape[0], 5); /* not 4 * 2 */
+    assert_int_equal(o.g.tensors.items[route->out[ROUTE_OUT_SLOTS]].shape[0], 8);
+    close_graph(&o);
+    open_graph(&o, "MixtralForCausalLM", EXPERTS, 2, 1, false);
+    stack(&o.g, "model.layers.0.block_sparse_moe.experts.*.w1.weight", 5, 80, 48);
+    stack(&o.g, "model.layers.0.block_sparse_moe.experts.*.w2.weight", 5, 48, 80);
+    assert_int_equal(o.g.tensors.items[o.g.ops.items[5].out[ROUTE_OUT_LIST]].shape[0], 4);
+    close_graph(&o);
+}
+
+static void shared_experts_have_a_gate(void **state) {
+    (void)state;
+    struct opened o;
+    open_graph(&o, "Qwen2MoeForCausalLM", EXPERTS ",\"shared_expert_intermediate_size\":21", 1, 1,
+               false);
+    want_ops(&o.g,
+             (enum op_kind[]){OP_QKV, OP_ATTENTION, OP_LINEAR, OP_GATED_MLP, OP_LINEAR, OP_ROUTER,
+                              OP_ROUTE, OP_EXPERT_GATE_UP, OP_EXPERT_DOWN},
+             9);
+    want_weight(&o.g, "model.layers.0.mlp.shared_expert.down_proj.weight", DTYPE_BF16, 48, 21);
+    const struct tensor *router = &o.g.tensors.items[o.g.ops.items[6].in[ROUTER_W]];
+    assert_int_equal(router->shape[0], 6);
+    assert_string_equal(o.g.parts.items[router->first_part + 1].name,
+                        "model.layers.0.mlp.shared_expert_gate.weight");
+    close_graph(&o);
+}
+
 static void tied_head_is_the_embedding(void **state) {
     (void)state;
     struct opened o;
@@ -216,6 +272,8 @@ int main(void) {
         cmocka_unit_test(qwen2_has_qkv_biases_only),
         cmocka_unit_test(llama_biases_are_optional),
         cmocka_unit_test(mistral_has_no_biases),
+        cmocka_unit_test(experts_are_stacked),
+        cmocka_unit_test(shared_experts_have_a_gate),
         cmocka_unit_test(tied_head_is_the_embedding),
         cmocka_unit_test(graph_wants_sane_sizes),
     };

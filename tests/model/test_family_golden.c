@@ -67,22 +67,43 @@ static bool same_step(const struct golden_case *c, uint32_t i, const double *log
            fabs(margin - c->margins[i]) <= MARGIN_TOLERANCE;
 }
 
-/* Weights as float32, whatever the graph wants: the reference does not round them again. */
+/* Adds a tensor of the checkpoint to *at, as float32, whatever the graph wants: the reference does
+ * not round them again. */
+static int load_tensor(struct diag *d, const struct safetensors *files, const char *name,
+                       const struct weight_block *b, const struct weight_part *p, double **at) {
+    const struct weight_want want = {.name = name,
+                                     .dtype = DTYPE_F32,
+                                     .n_dims = b->n_dims,
+                                     .rows = p->rows,
+                                     .cols = b->cols,
+                                     .source = p->source};
+    const uint64_t n = (uint64_t)p->rows * (b->n_dims == 2 ? b->cols : 1);
+    struct weights *w;
+    TRY(weights_load(d, files, &want, 1, NULL, &w));
+    for (uint64_t k = 0; k < n; k++) *(*at)++ = (double)((const float *)weights_at(w, 0))[k];
+    weights_free(w);
+    return QN_OK;
+}
+
+static int load_part(struct diag *d, const struct kgraph *g, const struct safetensors *files,
+                     const struct weight_block *b, const struct weight_part *p, double **at) {
+    if (p->stack == 0) return load_tensor(d, files, p->name, b, p, at);
+    for (uint32_t i = 0; i < p->stack; i++) {
+        char *name;
+        TRY(weight_stack_name(d, g->arena, p->name, i, &name));
+        TRY(load_tensor(d, files, name, b, p, at));
+    }
+    return QN_OK;
+}
+
 static int fill_weights(struct diag *d, struct reference *r, const struct safetensors *files) {
     for (size_t i = 0; i < r->g->tensors.n; i++) {
         const struct tensor *t = &r->g->tensors.items[i];
-        const struct weight_want want = {.name = t->name,
-                                         .dtype = DTYPE_F32,
-                                         .n_dims = t->n_dims,
-                                         .rows = t->shape[0],
-                                         .cols = t->n_dims == 2 ? t->shape[1] : 0};
-        struct weights *w;
         if (t->role != TENSOR_WEIGHT) continue;
-        TRY(weights_load(d, files, &want, 1, NULL, &w));
-        struct reference_tensor *to = reference_make(r, (int32_t)i, 0, 0);
-        for (uint64_t k = 0; k < to->rows * to->cols; k++)
-            to->at[k] = (double)((const float *)weights_at(w, 0))[k];
-        weights_free(w);
+        double *at = reference_make(r, (int32_t)i, 0, 0)->at;
+        for (uint32_t p = t->first_part; p < t->first_part + t->n_parts; p++)
+            TRY(load_part(d, r->g, files, &r->g->blocks.items[t->block], &r->g->parts.items[p],
+                          &at));
     }
     return QN_OK;
 }
@@ -171,8 +192,8 @@ static void golden_models_agree(void **state) {
     }
     closedir(dir);
     print_message("%d models, %d cases\n", n_models, n_cases);
-    assert_int_equal(n_models, 19);
-    assert_int_equal(n_cases, 75);
+    assert_int_equal(n_models, 30);
+    assert_int_equal(n_cases, 119);
 }
 
 /* The cases notice each field of the spec that they are there for: with a wrong one, the last case
@@ -192,6 +213,7 @@ static void golden_models_notice(void **state) {
         {"qwen2-mixed", offsetof(struct model_spec, sees_all), 2}, /* layers 0 and 1 exchanged */
         {"qwen3-mixed", offsetof(struct model_spec, sees_all), 5}, /* each layer the other kind */
         {"qwen3-mixed", offsetof(struct model_spec, sliding_window), 139},
+        {"mistral-mixed", offsetof(struct model_spec, sees_all), 0},
         {"qwen2", offsetof(struct model_spec, qkv_bias), 0},
         {"qwen3", offsetof(struct model_spec, qk_norm), 0},
         {"qwen3-mqa", offsetof(struct model_spec, o_bias), 0},
@@ -201,6 +223,12 @@ static void golden_models_notice(void **state) {
         {"llama3-rope-scaling", offsetof(struct model_spec, rope_kind), ROPE_LINEAR},
         {"llama3-rope-parameters", offsetof(struct model_spec, rope_kind), ROPE_DEFAULT},
         {"llama3-rope-parameters", offsetof(struct model_spec, rope_original_max), 256},
+        {"qwen3-moe", offsetof(struct model_spec, experts.normed), 0},
+        {"qwen3-moe", offsetof(struct model_spec, experts.top_k), 2},
+        {"qwen2-moe", offsetof(struct model_spec, experts.normed), 1},
+        {"qwen2-moe-normed", offsetof(struct model_spec, experts.normed), 0},
+        {"mixtral", offsetof(struct model_spec, experts.normed), 0},
+        {"mixtral-window", offsetof(struct model_spec, sliding_window), 0},
         {"llama-yarn", offsetof(struct model_spec, rope_kind), ROPE_DEFAULT},
         {"llama-yarn", offsetof(struct model_spec, rope_scale), 0x3f800000 /* 1 */},
         {"mistral-yarn", offsetof(struct model_spec, rope_scale), 0x3f800000},
@@ -208,6 +236,15 @@ static void golden_models_notice(void **state) {
         {"qwen2-dynamic", offsetof(struct model_spec, rope_original_max), 128},
         {"llama-longrope", offsetof(struct model_spec, rope_original_max), 0},
         {"llama-longrope", offsetof(struct model_spec, rope_original_max), 512},
+        {"deepseek-v2-lite", offsetof(struct model_spec, rms_eps), 0x358637bd /* 1e-6 */},
+        {"deepseek-v2-yarn", offsetof(struct model_spec, latent.scale), 0x3e64f92e /* 0.2236 */},
+        {"deepseek-v2-yarn", offsetof(struct model_spec, qkv_bias), 0},
+        {"deepseek-v2-f16", offsetof(struct model_spec, rope_scale), 0x3f800000},
+        {"deepseek-v2-f16", offsetof(struct model_spec, experts.groups), 6},
+        {"deepseek-v2-f16", offsetof(struct model_spec, experts.top_groups), 3},
+        {"deepseek-v2-f16", offsetof(struct model_spec, experts.scale), 0x3f800000},
+        {"deepseek-v2-lite", offsetof(struct model_spec, experts.normed), 1},
+        {"deepseek-v2-lite", offsetof(struct model_spec, experts.top_k), 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         json_t *root;
@@ -236,6 +273,7 @@ static void golden_specs(void **state) {
         {"qwen2-window", DTYPE_BF16, 8, 3, 0, ROPE_DEFAULT, 24, 1},
         {"qwen2-mixed", DTYPE_BF16, 8, 3, 0, ROPE_DEFAULT, 24, 1},
         {"qwen3-mixed", DTYPE_F16, 16, 2, 0, ROPE_DEFAULT, 140, 1},
+        {"mistral-mixed", DTYPE_BF16, 8, 3, 0, ROPE_DEFAULT, 40, 1},
         {"llama2-mha", DTYPE_F32, 16, 3, 0, ROPE_DEFAULT, 0, 1},
         {"llama3-rope-scaling", DTYPE_BF16, 8, 3, 0, ROPE_LLAMA3, 0, 1},
         {"llama3-rope-parameters", DTYPE_F16, 14, 4, 0, ROPE_LLAMA3, 0, 1},

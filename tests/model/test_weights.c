@@ -1,6 +1,7 @@
 /* Weights: in place, converted, dummy; and the conversions they stand on. */
 #include "base/checked.h"
 #include "model/convert.h"
+#include "model/dummy_router.h"
 #include "model/weights.h"
 
 #include <math.h>
@@ -8,6 +9,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <cmocka.h>
 #undef fail
 
@@ -62,8 +64,8 @@ static void same_dtype_stays_in_place(void **state) {
     struct diag d = {0};
     struct weights *w;
     open_fixture(&f, aligned_pad());
-    const struct weight_want want[] = {{"b", DTYPE_BF16, 2, 2, 3, false},
-                                       {"f", DTYPE_F32, 1, 3, 0, false}};
+    const struct weight_want want[] = {{"b", DTYPE_BF16, 2, 2, 3, false, 0, {0}},
+                                       {"f", DTYPE_F32, 1, 3, 0, false, 0, {0}}};
     assert_int_equal(weights_load(&d, f.st, want, 2, NULL, &w), QN_OK);
     assert_ptr_equal(weights_at(w, 0), safetensors_find(f.st, "b")->data);
     assert_ptr_equal(weights_at(w, 1), safetensors_find(f.st, "f")->data);
@@ -78,8 +80,8 @@ static void unaligned_data_is_copied(void **state) {
     struct diag d = {0};
     struct weights *w;
     open_fixture(&f, aligned_pad() + 1);
-    const struct weight_want want[] = {{"f", DTYPE_F32, 1, 3, 0, false},
-                                       {"b", DTYPE_BF16, 2, 2, 3, false}};
+    const struct weight_want want[] = {{"f", DTYPE_F32, 1, 3, 0, false, 0, {0}},
+                                       {"b", DTYPE_BF16, 2, 2, 3, false, 0, {0}}};
     assert_int_equal(weights_load(&d, f.st, want, 2, NULL, &w), QN_OK);
     assert_int_equal((uintptr_t)weights_at(w, 0) % 64, 0);
     assert_int_equal((uintptr_t)weights_at(w, 1) % 64, 0);
@@ -95,10 +97,10 @@ static void other_dtypes_are_converted(void **state) {
     struct diag d = {0};
     struct weights *w;
     open_fixture(&f, 0);
-    const struct weight_want want[] = {{"b", DTYPE_F32, 2, 2, 3, false},
-                                       {"h", DTYPE_F32, 2, 2, 3, false},
-                                       {"h", DTYPE_BF16, 2, 2, 3, false},
-                                       {"f", DTYPE_F16, 1, 3, 0, false}};
+    const struct weight_want want[] = {{"b", DTYPE_F32, 2, 2, 3, false, 0, {0}},
+                                       {"h", DTYPE_F32, 2, 2, 3, false, 0, {0}},
+                                       {"h", DTYPE_BF16, 2, 2, 3, false, 0, {0}},
+                                       {"f", DTYPE_F16, 1, 3, 0, false, 0, {0}}};
     assert_int_equal(weights_load(&d, f.st, want, 4, NULL, &w), QN_OK);
     const float *b = weights_at(w, 0), *h = weights_at(w, 1);
     const uint16_t *hb = weights_at(w, 2), *fh = weights_at(w, 3);
@@ -121,25 +123,29 @@ static void bad_wants_are_named(void **state) {
         int rc;
         const char *message;
     } cases[] = {
-        {{"none", DTYPE_F32, 1, 3, 0, false}, QN_EFORMAT, "x.safetensors: tensor none is missing"},
-        {{"b", DTYPE_BF16, 2, 3, 2, false},
+        {{"none", DTYPE_F32, 1, 3, 0, false, 0, {0}},
+         QN_EFORMAT,
+         "x.safetensors: tensor none is missing"},
+        {{"b", DTYPE_BF16, 2, 3, 2, false, 0, {0}},
          QN_ESHAPE,
          "x.safetensors: tensor b: want shape [3, 2], have [2, 3]"},
-        {{"b", DTYPE_BF16, 1, 6, 0, false},
+        {{"b", DTYPE_BF16, 1, 6, 0, false, 0, {0}},
          QN_ESHAPE,
          "x.safetensors: tensor b: want shape [6], have [2, 3]"},
-        {{"f", DTYPE_F32, 2, 3, 1, false},
+        {{"f", DTYPE_F32, 2, 3, 1, false, 0, {0}},
          QN_ESHAPE,
          "x.safetensors: tensor f: want shape [3, 1], have [3]"},
-        {{"i", DTYPE_F32, 1, 1, 0, false},
+        {{"i", DTYPE_F32, 1, 1, 0, false, 0, {0}},
          QN_EUNSUPPORTED,
          "x.safetensors: tensor i: want BF16, F16 or F32, have I64"},
-        {{"big", DTYPE_F16, 1, 1, 0, false},
+        {{"big", DTYPE_F16, 1, 1, 0, false, 0, {0}},
          QN_EUNSUPPORTED,
          "x.safetensors: tensor big: 1 values are too large for float16; use --dtype bfloat16 or "
          "float32"},
-        {{"b", DTYPE_I32, 2, 2, 3, false}, QN_EINVAL, "weight b: want a float vector or matrix"},
-        {{"b", DTYPE_BF16, 2, UINT64_MAX, 3, false}, QN_EINVAL, "weight b: too large"},
+        {{"b", DTYPE_I32, 2, 2, 3, false, 0, {0}},
+         QN_EINVAL,
+         "weight b: want a float vector or matrix"},
+        {{"b", DTYPE_BF16, 2, UINT64_MAX, 3, false, 0, {0}}, QN_EINVAL, "weight b: too large"},
     };
     struct fixture f;
     open_fixture(&f, 0);
@@ -173,11 +179,11 @@ static void dummy_weights_look_like_weights(void **state) {
     (void)state;
     enum { ROWS = 1501, COLS = 2003 };
     const struct weight_want want[] = {
-        {"a.weight", DTYPE_F32, 2, ROWS, COLS, false},
-        {"a.weight", DTYPE_BF16, 2, ROWS, COLS, false},
-        {"b.weight", DTYPE_F32, 2, ROWS, COLS, false},
-        {"x.norm.weight", DTYPE_F32, 1, 70, 0, false},
-        {"x.q_proj.bias", DTYPE_F32, 1, 70, 0, false},
+        {"a.weight", DTYPE_F32, 2, ROWS, COLS, false, 0, {0}},
+        {"a.weight", DTYPE_BF16, 2, ROWS, COLS, false, 0, {0}},
+        {"b.weight", DTYPE_F32, 2, ROWS, COLS, false, 0, {0}},
+        {"x.norm.weight", DTYPE_F32, 1, 70, 0, false, 0, {0}},
+        {"x.q_proj.bias", DTYPE_F32, 1, 70, 0, false, 0, {0}},
     };
     struct diag d = {0};
     struct seen seen = {0};
@@ -239,8 +245,8 @@ static void large_files_are_mapped(void **state) {
     struct safetensors *st;
     struct weights *w;
     if (safetensors_open(&d, dir, &st) != QN_OK) UTIL_FAIL("%s", d.message);
-    const struct weight_want want[] = {{"w", DTYPE_BF16, 2, ROWS, COLS, false},
-                                       {"w", DTYPE_F32, 2, ROWS, COLS, false}};
+    const struct weight_want want[] = {{"w", DTYPE_BF16, 2, ROWS, COLS, false, 0, {0}},
+                                       {"w", DTYPE_F32, 2, ROWS, COLS, false, 0, {0}}};
     struct weights_options o = {.n_threads = 4};
     assert_int_equal(weights_load(&d, st, want, 2, &o, &w), QN_OK);
     assert_memory_equal(weights_at(w, 0), file + 8 + len, n * 2);
@@ -260,6 +266,98 @@ static void large_files_are_mapped(void **state) {
     safetensors_close(st);
     free(file);
     util_remove_dir(dir, (const char *[]){"model.safetensors", NULL});
+}
+
+/* ---- parts of tensors ---- */
+
+enum { TENSOR_ROWS = 12, TENSOR_COLS = 5, N_ELEMENTS = TENSOR_ROWS * TENSOR_COLS };
+
+/* A file with w[12,5], whose element [r,c] is 10 r + c, and a vector v[12] of 0, 1, 2 ... */
+static void open_numbered(struct fixture *f) {
+    static const char text[] =
+        "{\"w\":{\"dtype\":\"F32\",\"shape\":[12,5],\"data_offsets\":[0,240]},"
+        "\"v\":{\"dtype\":\"F32\",\"shape\":[12],\"data_offsets\":[240,288]}}";
+    const size_t n = sizeof text - 1;
+    struct diag d = {0};
+    memset(f->bytes, 0, 8);
+    f->bytes[0] = (unsigned char)n;
+    memcpy(f->bytes + 8, text, n);
+    for (int i = 0; i < N_ELEMENTS + TENSOR_ROWS; i++) {
+        const float v =
+            (float)(i < N_ELEMENTS ? i / TENSOR_COLS * 10 + i % TENSOR_COLS : i - N_ELEMENTS);
+        memcpy(f->bytes + 8 + n + (size_t)i * 4, &v, 4);
+    }
+    if (safetensors_parse(&d, "x.safetensors", f->bytes, 8 + n + (N_ELEMENTS + TENSOR_ROWS) * 4,
+                          &f->st) != QN_OK)
+        UTIL_FAIL("%s", d.message);
+}
+
+/* Rows [first, first + 2) of each 4, as they are, transposed, and with the last 4 of each 6 as
+ * halves. */
+static void parts_of_tensors_are_gathered(void **state) {
+    (void)state;
+    static const struct weight_want want[] = {
+        {"w", DTYPE_F32, 2, 6, 5, false, 0, {12, 5, 1, 2, 4, 0, 0}},
+        {"w", DTYPE_F32, 2, 15, 2, false, 0, {12, 5, 2, 5, 4, 0, 1}},
+        {"w", DTYPE_BF16, 2, 12, 5, false, 0, {12, 5, 0, 6, 6, 4, 0}},
+        {"v", DTYPE_F32, 1, 12, 0, false, 0, {12, 0, 0, 6, 6, 4, 0}},
+        {"w", DTYPE_F32, 2, 3, 4, false, 0, {12, 5, 8, 3, 0, 0, 1}},
+    };
+    static const int rows[6] = {1, 2, 5, 6, 9, 10};
+    static const int halves[12] = {0, 1, 2, 4, 3, 5, 6, 7, 8, 10, 9, 11};
+    struct fixture f;
+    struct diag d = {0};
+    struct weights *w;
+    open_numbered(&f);
+    if (weights_load(&d, f.st, want, COUNT_OF(want), NULL, &w) != QN_OK) UTIL_FAIL("%s", d.message);
+    const float *some = weights_at(w, 0), *turned = weights_at(w, 1), *last = weights_at(w, 4);
+    for (int r = 0; r < 6; r++)
+        for (int c = 0; c < 5; c++) assert_true(some[r * 5 + c] == (float)(rows[r] * 10 + c));
+    for (int r = 0; r < 15; r++)
+        for (int c = 0; c < 2; c++)
+            assert_true(turned[r * 2 + c] == (float)((2 + r / 5 * 4 + c) * 10 + r % 5));
+    for (int r = 0; r < 12; r++) {
+        assert_true(((const float *)weights_at(w, 3))[r] == (float)halves[r]);
+        for (int c = 0; c < 5; c++)
+            assert_int_equal(((const uint16_t *)weights_at(w, 2))[r * 5 + c],
+                             convert_to_bf16((float)(halves[r] * 10 + c)));
+    }
+    for (int r = 0; r < 3; r++)
+        for (int c = 0; c < 4; c++) assert_true(last[r * 4 + c] == (float)((8 + c) * 10 + r));
+    weights_free(w);
+    safetensors_close(f.st);
+}
+
+/* A part that is not within its tensor is refused before anything is read, as is a tensor of
+ * another shape. */
+static void parts_beyond_tensors_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        struct weight_want want;
+        int rc;
+    } cases[] = {
+        {{"w", DTYPE_F32, 2, 6, 5, false, 0, {12, 5, 3, 2, 4, 0, 0}}, QN_EINVAL},
+        {{"w", DTYPE_F32, 2, 6, 4, false, 0, {12, 5, 1, 2, 4, 0, 0}}, QN_EINVAL},
+        {{"w", DTYPE_F32, 2, 5, 5, false, 0, {12, 5, 1, 2, 4, 0, 0}}, QN_EINVAL}, /* half a run */
+        {{"w", DTYPE_F32, 2, 12, 5, false, 0, {12, 5, 0, 6, 6, 3, 0}}, QN_EINVAL},
+        {{"w", DTYPE_F32, 2, 12, 5, false, 0, {12, 5, 0, 6, 6, 8, 0}}, QN_EINVAL},
+        {{"w", DTYPE_F32, 2, 15, 3, false, 0, {12, 5, 2, 5, 4, 0, 1}}, QN_EINVAL},
+        {{"w", DTYPE_F32, 2, 18, 2, false, 0, {12, 5, 2, 6, 4, 0, 1}}, QN_EINVAL},
+        {{"w", DTYPE_F32, 2, 6, 5, false, 0, {12, 5, UINT32_MAX, 2, UINT32_MAX, 0, 0}}, QN_EINVAL},
+        {{"v", DTYPE_F32, 1, 6, 0, false, 0, {12, 0, 7, 6, 6, 0, 0}}, QN_EINVAL},
+        {{"v", DTYPE_F32, 1, 6, 0, false, 0, {12, 0, 0, 6, 6, 0, 1}}, QN_EINVAL},
+        {{"w", DTYPE_F32, 2, 6, 5, false, 0, {13, 5, 1, 2, 4, 0, 0}}, QN_ESHAPE},
+    };
+    struct fixture f;
+    open_numbered(&f);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct diag d = {0};
+        struct weights *w;
+        if (weights_load(&d, f.st, &cases[i].want, 1, NULL, &w) != cases[i].rc)
+            UTIL_FAIL("case %zu: %s", i, d.message);
+        weights_free(w);
+    }
+    safetensors_close(f.st);
 }
 
 /* ---- conversions ---- */
@@ -341,6 +439,38 @@ static void arrays_convert_like_numbers(void **state) {
     assert_int_equal(convert_array(DTYPE_F16, narrow, DTYPE_F32, wide, N), 2);
 }
 
+/* Tokens that have an expert of a scale, if 0.45 have one of scale 1. */
+static double share_of(float scale) {
+    return 0.5 * erfc(0.12566134685507416 / (double)scale / sqrt(2));
+}
+
+static int largest_first(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x < y) - (x > y);
+}
+
+/* A dummy router's experts are chosen top_k times a token in all, the one of rank r 1 / r times as
+ * often as the first, if that is less than 0.45. */
+static void dummy_routers_follow_zipf(void **state) {
+    (void)state;
+    static const struct { uint32_t n, top_k; } cases[] = {{128, 8}, {60, 4}, {8, 2}, {33, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        float scale[128];
+        double sum = 0;
+        const uint32_t n = cases[i].n;
+        dummy_router_scales(n, cases[i].top_k, scale);
+        qsort(scale, n, sizeof *scale, largest_first);
+        for (uint32_t r = 0; r < n; r++) sum += share_of(scale[r]);
+        assert_true(fabs(sum - cases[i].top_k) < 1e-3);
+        for (uint32_t r = n / 2; r < n; r++) /* none of these is cut */
+            assert_true(fabs(share_of(scale[r]) * (r + 1) / (share_of(scale[n - 1]) * n) - 1) <
+                        1e-3);
+    }
+    float one = 0;
+    dummy_router_scales(1, 1, &one);
+    assert_true(one > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_dtype_stays_in_place),
@@ -349,10 +479,13 @@ int main(void) {
         cmocka_unit_test(bad_wants_are_named),
         cmocka_unit_test(dummy_weights_look_like_weights),
         cmocka_unit_test(large_files_are_mapped),
+        cmocka_unit_test(parts_of_tensors_are_gathered),
+        cmocka_unit_test(parts_beyond_tensors_are_refused),
         cmocka_unit_test(f16_widens_exactly),
         cmocka_unit_test(f16_rounds_to_nearest_even),
         cmocka_unit_test(bf16_rounds_to_nearest_even),
         cmocka_unit_test(arrays_convert_like_numbers),
+        cmocka_unit_test(dummy_routers_follow_zipf),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

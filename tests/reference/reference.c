@@ -86,7 +86,7 @@ static double theta_at(const struct model_spec *s, uint32_t position) {
     const double factor = (double)s->rope_factor, theta = (double)s->rope_theta;
     if (s->rope_kind != ROPE_DYNAMIC || position < s->rope_original_max) return theta;
     const double length = factor * (position + 1) / s->rope_original_max;
-    return theta * pow(length - factor + 1, s->head_dim / (s->head_dim - 2.0));
+    return theta * pow(length - factor + 1, spec_rope_dim(s) / (spec_rope_dim(s) - 2.0));
 }
 
 /* Angle per position of dimension pair i, at a position of a request whose prompt has n_prompt
@@ -96,7 +96,7 @@ static double frequency(const struct model_spec *s, uint32_t i, uint32_t positio
                         uint32_t n_prompt) {
     const bool longer = s->rope_original_max > 0 &&
                         (n_prompt > s->rope_original_max || position >= s->rope_original_max);
-    const double f = pow(theta_at(s, position), -2.0 * i / s->head_dim);
+    const double f = pow(theta_at(s, position), -2.0 * i / spec_rope_dim(s));
     if (s->rope_kind == ROPE_GIVEN) return (double)s->rope_given[longer][i];
     if (s->rope_kind == ROPE_LINEAR) return f / (double)s->rope_factor;
     if (s->rope_kind != ROPE_LLAMA3) return f;
@@ -106,20 +106,24 @@ static double frequency(const struct model_spec *s, uint32_t i, uint32_t positio
     return (1 - keep) * f / (double)s->rope_factor + keep * f;
 }
 
-/* One head of q or k of token row t, in place: normed if it has a norm; dimension i turns with
- * i + D / 2. */
-static void turn_head(const struct reference *r, const struct op_attrs *a,
-                      const struct reference_tensor *norm, uint32_t t, double *head) {
+/* n elements of token row t, in place: dimension i turns with i + n / 2. */
+static void turn(const struct reference *r, uint32_t n, uint32_t t, double *head) {
     const struct model_spec *s = &r->g->spec;
-    const uint32_t half = a->D / 2, position = (uint32_t)r->position[t];
+    const uint32_t half = n / 2, position = (uint32_t)r->position[t];
     const double scale = s->rope_kind == ROPE_GIVEN ? (double)s->rope_scale : 1;
-    if (norm != NULL) rmsnorm(head, norm->at, a->D, (double)a->eps, head);
     for (uint32_t i = 0; i < half; i++) {
         const double x = head[i], y = head[i + half];
         const double angle = position * frequency(s, i, position, r->requests[r->slot[t]].n_prompt);
         head[i] = scale * (x * cos(angle) - y * sin(angle));
         head[i + half] = scale * (y * cos(angle) + x * sin(angle));
     }
+}
+
+/* One head of q or k of token row t, in place: normed if it has a norm, and turned. */
+static void turn_head(const struct reference *r, const struct op_attrs *a,
+                      const struct reference_tensor *norm, uint32_t t, double *head) {
+    if (norm != NULL) rmsnorm(head, norm->at, a->D, (double)a->eps, head);
+    turn(r, a->D, t, head);
 }
 
 /* ---- the residual stream ---- */
@@ -297,6 +301,43 @@ void reference_op_qkv_heads(struct reference *r, const struct kop *op) {
                    operand_out_row(r, op, QKV_OUT_Q, t), &r->tensors[op->out[QKV_OUT_KV]]);
 }
 
+/* ---- latent attention ---- */
+
+void reference_op_latent_heads(struct reference *r, const struct kop *op) {
+    const struct op_attrs *a = &op->attrs;
+    const struct reference_tensor *w = operand_in(r, op, LATENT_W);
+    const uint64_t N = w->cols, in = N + a->DR, width = a->DV + a->DR;
+    operand_make(r, op, LATENT_OUT_Q, a->heads * width);
+    operand_make(r, op, LATENT_OUT_KV, 0);
+    const struct reference_tensor *kv = &r->tensors[op->out[LATENT_OUT_KV]];
+    for (uint32_t t = 0; t < r->n_rows; t++) {
+        for (uint32_t h = 0; h < a->heads; h++) {
+            const double *q = operand_row(operand_in(r, op, LATENT_Q), t) + h * in;
+            double *to = operand_out_row(r, op, LATENT_OUT_Q, t) + h * width;
+            for (uint64_t i = 0; i < a->DV; i++)
+                to[i] = operand_dot(q, operand_row(w, h * a->DV + i), N);
+            memcpy(to + a->DV, q + N, a->DR * sizeof *to);
+            turn(r, a->DR, t, to + a->DV);
+        }
+        double *row =
+            kv->at + reference_kv_row(r, (uint32_t)r->slot[t], (uint32_t)r->position[t]) * kv->cols;
+        memcpy(row, operand_row(operand_in(r, op, LATENT_C), t), width * sizeof *row);
+        rmsnorm(row, operand_in(r, op, LATENT_NORM)->at, a->DV, (double)a->eps, row);
+        turn(r, a->DR, t, row + a->DV);
+    }
+}
+
+void reference_op_latent_values(struct reference *r, const struct kop *op) {
+    const struct reference_tensor *w = operand_in(r, op, VALUES_W);
+    const uint64_t heads = op->attrs.heads, N = w->rows / heads;
+    operand_make(r, op, 0, w->rows);
+    for (uint32_t t = 0; t < r->n_rows; t++)
+        for (uint64_t n = 0; n < w->rows; n++)
+            operand_out_row(r, op, 0, t)[n] =
+                operand_dot(operand_row(operand_in(r, op, VALUES_A), t) + n / N * w->cols,
+                            operand_row(w, n), w->cols);
+}
+
 /* ---- attention ---- */
 
 /* Positions [lo, hi) that a token row sees. */
@@ -306,44 +347,50 @@ static void seen_by(const struct reference *r, uint32_t window, uint32_t t, uint
     *lo = window > 0 && *hi > window ? *hi - window : 0;
 }
 
-/* state = {max, sum, unnormalised output [D]} of a head's query over positions [lo, hi). */
+/* Where the value of a KV head lies in a row of the cache: latents' are the keys' first elements.
+ */
+static uint64_t value_at(const struct op_attrs *a, uint64_t kv_head) {
+    return (a->DR != 0 ? kv_head : a->kv + kv_head) * a->D;
+}
+
+/* state = {max, sum, unnormalised output [DV]} of a head's query over positions [lo, hi). */
 static void attend(const struct reference *r, const struct op_attrs *a,
                    const struct reference_tensor *kv, uint32_t slot, uint32_t head, const double *q,
                    uint32_t lo, uint32_t hi, double *state) {
-    const uint64_t D = a->D, KV = a->kv * D, at = head / group_of(a) * D;
+    const uint64_t D = a->D, V = a->DV, kv_head = head / group_of(a);
     double *p = take(hi - lo, sizeof *p);
     state[0] = -INFINITY;
-    for (uint64_t i = 1; i < D + 2; i++) state[i] = 0;
+    for (uint64_t i = 1; i < V + 2; i++) state[i] = 0;
     for (uint32_t j = lo; j < hi; j++) {
-        const double *k = operand_row(kv, reference_kv_row(r, slot, j)) + at;
+        const double *k = operand_row(kv, reference_kv_row(r, slot, j)) + kv_head * D;
         p[j - lo] = operand_dot(q, k, D) * (double)a->scale;
         state[0] = fmax(state[0], p[j - lo]);
     }
     for (uint32_t j = lo; j < hi; j++) {
-        const double *v = operand_row(kv, reference_kv_row(r, slot, j)) + KV + at;
+        const double *v = operand_row(kv, reference_kv_row(r, slot, j)) + value_at(a, kv_head);
         const double weight = exp(p[j - lo] - state[0]);
         state[1] += weight;
-        for (uint64_t i = 0; i < D; i++) state[2 + i] += weight * v[i];
+        for (uint64_t i = 0; i < V; i++) state[2 + i] += weight * v[i];
     }
     free(p);
 }
 
-/* All that row t sees, for each of its query heads q[n_heads][D]: o[n_heads][D]. */
+/* All that row t sees, for each of its query heads q[n_heads][D]: o[n_heads][DV]. */
 static void attend_whole(const struct reference *r, const struct op_attrs *a,
                          const struct reference_tensor *kv, uint32_t t, const double *q,
                          double *o) {
-    const uint64_t D = a->D;
-    double *state = take(D + 2, sizeof *state);
+    const uint64_t D = a->D, V = a->DV;
+    double *state = take(V + 2, sizeof *state);
     uint32_t lo, hi;
     seen_by(r, a->window, t, &lo, &hi);
     for (uint32_t h = 0; h < a->heads; h++) {
         attend(r, a, kv, (uint32_t)r->slot[t], h, q + h * D, lo, hi, state);
-        for (uint64_t i = 0; i < D; i++) o[h * D + i] = state[2 + i] / state[1];
+        for (uint64_t i = 0; i < V; i++) o[h * V + i] = state[2 + i] / state[1];
     }
     free(state);
 }
 
-/* The same by pieces: part[n_heads][P][D + 2]. */
+/* The same by pieces: part[n_heads][P][DV + 2]. */
 static void attend_pieces(const struct reference *r, const struct op_attrs *a,
                           const struct reference_tensor *kv, uint32_t t, const double *q,
                           double *part) {
@@ -353,16 +400,16 @@ static void attend_pieces(const struct reference *r, const struct op_attrs *a,
     for (uint32_t h = 0; h < a->heads; h++)
         for (uint32_t p = lo / ATTENTION_PIECE; p * ATTENTION_PIECE < hi; p++)
             attend(r, a, kv, (uint32_t)r->slot[t], h, q + h * D, MAX(lo, p * ATTENTION_PIECE),
-                   MIN(hi, (p + 1) * ATTENTION_PIECE), part + (h * P + p) * (D + 2));
+                   MIN(hi, (p + 1) * ATTENTION_PIECE), part + (h * P + p) * (a->DV + 2ull));
 }
 
 static uint64_t part_columns(const struct reference *r, const struct op_attrs *a) {
-    return (uint64_t)a->heads * r->g->n_pieces * (a->D + 2);
+    return (uint64_t)a->heads * r->g->n_pieces * (a->DV + 2);
 }
 
 void reference_op_attention(struct reference *r, const struct kop *op) {
     const struct reference_tensor *q = operand_in(r, op, ATTENTION_Q);
-    operand_make(r, op, 0, q->cols);
+    operand_make(r, op, 0, (uint64_t)op->attrs.heads * op->attrs.DV);
     for (uint32_t t = 0; t < r->n_rows; t++)
         attend_whole(r, &op->attrs, operand_in(r, op, ATTENTION_KV), t, operand_row(q, t),
                      operand_out_row(r, op, 0, t));
@@ -403,7 +450,7 @@ void reference_op_attention_whole(struct reference *r, const struct kop *op) {
 
 void reference_op_attention_merge(struct reference *r, const struct kop *op) {
     const struct op_attrs *a = &op->attrs;
-    const uint64_t D = a->D, P = r->g->n_pieces;
+    const uint64_t D = a->DV, P = r->g->n_pieces;
     operand_make(r, op, 0, a->heads * D);
     for (uint32_t t = 0; t < r->n_rows; t++)
         for (uint32_t h = 0; h < a->heads; h++) {

@@ -28,3 +28,6 @@ check() {
 check protocol -DGRAPH=1
 check protocol -DGRAPH=2
 check protocol -DGRAPH=3
+check blocks -DBLOCKS=4
+check blocks -DBLOCKS=5
+check blocks -DBLOCKS=7

@@ -65,7 +65,7 @@ static int32_t projections(struct build *b, uint64_t q, uint64_t kv) {
     int32_t t;
     for (int i = 0; i < 3; i++) {
         snprintf(names[i], sizeof names[i], "%d.%s", b->layer, what[i]);
-        parts[i] = (struct kgraph_part){names[i], i == 0 ? q : kv};
+        parts[i] = (struct kgraph_part){.name = names[i], .rows = i == 0 ? q : kv};
     }
     EXPECT_OK(b->d, kgraph_weight_joined(b->d, b->g, parts, 3, (enum dtype)b->g->spec.weight_dtype,
                                          2, b->g->spec.hidden, &t));

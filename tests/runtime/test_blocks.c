@@ -59,8 +59,8 @@ static void read_cache(struct trial *t, const struct rt_batch *b, uint32_t row) 
         const uint32_t p = (uint32_t)b->rows.position[i];
         const uint32_t k = (uint32_t)b->block_table[slot * b->max_blocks + p / KV_BLOCK];
         assert_int_equal(p, from + i - row);
-        assert_true(rt->blocks[k].refs == 1 || rt->blocks[k].writer == slot);
-        assert_true(!rt_block_registered(&rt->blocks[k]) || rt->blocks[k].writer == slot);
+        assert_true(rt_block_of(rt, k)->refs == 1 || rt_block_of(rt, k)->writer == slot);
+        assert_true(!rt_block_registered(rt_block_of(rt, k)) || rt_block_of(rt, k)->writer == slot);
     }
 }
 
@@ -74,13 +74,13 @@ static void write_cache(struct trial *t, const struct rt_batch *b, uint32_t row)
 /* The running request that is first in order does not give way. */
 static void watch_first(struct trial *t) {
     const struct rt *rt = &t->sim.core.rt;
-    const struct rt_turn *was = &rt->turns[t->first_slot];
+    const struct rt_turn *was = rt_turn_of(rt, t->first_slot);
     if (t->first_slot != RT_NONE && was->arrival == t->first_arrival)
         assert_int_not_equal(rt->batch->slots[t->first_slot].state, SLOT_WAITING);
     t->first_slot = rt->running[0];
     for (uint32_t i = 1; i < rt->control->n_running; i++)
         if (rt_comes_before(rt, rt->running[i], t->first_slot)) t->first_slot = rt->running[i];
-    t->first_arrival = rt->turns[t->first_slot].arrival;
+    t->first_arrival = rt_turn_of(rt, t->first_slot)->arrival;
 }
 
 static void come_and_go(struct trial *t);
@@ -497,6 +497,26 @@ static void test_budget(void **state) {
     free(t.program);
 }
 
+/* ---- memory ---- */
+
+/* What 1,024 requests of 32,000 positions take beside weights, cache and activations. */
+static void test_memory_of_many(void **state) {
+    (void)state;
+    struct diag d = {0};
+    struct gen_graph g = gen_chain(2);
+    struct gen_limits limits = {1, PROG_MAX_SEQS, 32000, 64};
+    struct prog_header *p = gen_program(&g, 1, &limits);
+    for (int separate = 0; separate < 2; separate++) {
+        struct rt_memory m;
+        const struct rt_options o = {
+            .n_kv_blocks = 6000, .prefix_cache = true, .separate = separate != 0};
+        EXPECT_OK(&d, rt_memory_plan(&d, p, &o, &m));
+        assert_in_range(m.state_bytes + m.mail_bytes, (uint64_t)PROG_MAX_SEQS * 32000 * 8,
+                        (uint64_t)700000000);
+    }
+    free(p);
+}
+
 /* ---- random schedules ---- */
 
 static uint32_t draw(uint64_t *seed, uint32_t n) {
@@ -555,6 +575,7 @@ int main(void) {
         cmocka_unit_test(test_priority),
         cmocka_unit_test(test_short_beside_long),
         cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_memory_of_many),
         cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

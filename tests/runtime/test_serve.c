@@ -43,6 +43,7 @@ static void engine_open(struct engine *e, uint32_t n_slots, uint32_t max_model_l
                                 .run_task = watch_run,
                                 .user = &e->watch,
                                 .n_kv_blocks = n_kv_blocks,
+                                .prefix_cache = true,
                                 .serve = true};
     EXPECT_OK(&d, cpu_backend_open(&d, &config, &e->backend));
 }
@@ -78,9 +79,10 @@ static bool one_request(struct client *c, uint32_t round) {
     struct diag d = {0};
     struct mailbox_view v;
     uint32_t request = c->index * 100 + round, slot;
-    uint32_t n_prompt = 1 + request % 23, max_tokens = 1 + request % 17;
+    const uint32_t text = round % 5; /* so prompts begin alike */
+    uint32_t n_prompt = 1 + request % 37, max_tokens = 1 + request % 19;
     int32_t prompt[64];
-    fill_prompt(prompt, n_prompt, request);
+    fill_prompt(prompt, n_prompt, text);
     struct rt_request q = make_request(n_prompt, max_tokens);
     int rc;
     while ((rc = cpu_backend_submit(&d, c->backend, &q, prompt, &slot)) == QN_EBUSY) {
@@ -90,7 +92,7 @@ static bool one_request(struct client *c, uint32_t round) {
     if (rc != QN_OK) return false;
     bool cancel = round % 5 == 4;
     if (cancel && cpu_backend_cancel(&d, c->backend, slot) != QN_OK) return false;
-    if (!follow(c->backend, slot, &v) || !tokens_follow(&v, n_prompt, request)) return false;
+    if (!follow(c->backend, slot, &v) || !tokens_follow(&v, n_prompt, text)) return false;
     if (v.finish == RT_FINISH_LENGTH ? v.n_out != max_tokens : !cancel) return false;
     c->n_canceled += v.finish == RT_FINISH_ABORT;
     return cpu_backend_release(&d, c->backend, slot) == QN_OK;

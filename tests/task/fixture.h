@@ -33,13 +33,16 @@ static inline struct model_spec fixture_qwen3_8b(void) {
 
 struct fixture_names {
     char norm[40], wq[40], wk[40], wv[40], kv[40], wo[40], norm2[40], wg[40], wu[40], wd[40];
+    char router[40], eg[40], eu[40], ed[40];
 };
 
 static inline void fixture_layer_names(struct fixture_names *n, uint32_t layer) {
-#define NAME(field) snprintf(n->field, sizeof n->field, "%u." #field, layer)
+#define NAME(field)  snprintf(n->field, sizeof n->field, "%u." #field, layer)
+#define STACK(field) snprintf(n->field, sizeof n->field, "%u." #field ".*", layer)
     NAME(norm), NAME(wq), NAME(wk), NAME(wv), NAME(kv), NAME(wo), NAME(norm2), NAME(wg), NAME(wu);
-    NAME(wd);
+    NAME(wd), NAME(router), STACK(eg), STACK(eu), STACK(ed);
 #undef NAME
+#undef STACK
 }
 
 static inline int fixture_weight(struct diag *d, struct kgraph *g, const char *name, uint64_t rows,
@@ -113,39 +116,107 @@ static inline int fixture_norm(struct diag *d, struct kgraph *g, const struct fi
     return ahead ? QN_OK : fixture_weight(d, g, name, g->spec.hidden, 0, norm);
 }
 
-/* A decoder like those of model/decoder.c, from a spec alone. */
-static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uint32_t cuts,
-                                struct fixture_stream *s) {
+/* The experts of a layer, after what all tokens have beside them, if there is such. */
+static inline int fixture_experts(struct diag *d, struct kgraph *g, int layer,
+                                  const struct fixture_names *n, struct fixture_stream *s) {
+    const struct experts_spec *e = &g->spec.experts;
+    const uint64_t H = g->spec.hidden;
+    int32_t out[OP_MAX_OUT], route[OP_MAX_OUT], shared = NO_TENSOR, norm;
+    TRY(fixture_weight(d, g, n->norm2, H, 0, &norm));
+    if (e->shared_width != 0) {
+        int32_t mlp[7] = {s->x, norm, 0, 0, NO_TENSOR, NO_TENSOR, NO_TENSOR};
+        TRY(fixture_weight(d, g, n->wg, e->shared_width, H, &mlp[MLP_WG]));
+        TRY(fixture_weight(d, g, n->wu, e->shared_width, H, &mlp[MLP_WU]));
+        TRY(kgraph_op(d, g, OP_GATED_MLP, layer, mlp, out));
+        int32_t linear[5] = {out[0], NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR};
+        TRY(fixture_weight(d, g, n->wd, H, e->shared_width, &linear[LINEAR_W]));
+        TRY(kgraph_op(d, g, OP_LINEAR, layer, linear, out));
+        shared = out[0];
+    }
+    int32_t router[3] = {s->x, norm};
+    TRY(fixture_weight(d, g, n->router, e->n + e->shared_gate, H, &router[ROUTER_W]));
+    TRY(kgraph_op(d, g, OP_ROUTER, layer, router, out));
+    TRY(kgraph_op(d, g, OP_ROUTE, layer, out, route));
+    int32_t up[6] = {s->x, norm, route[ROUTE_OUT_LIST], route[ROUTE_OUT_SLOTS]};
+    TRY(kgraph_weight_stacked(d, g, n->eg, e->n, DTYPE_BF16, e->width, H, &up[GATE_UP_WG]));
+    TRY(kgraph_weight_stacked(d, g, n->eu, e->n, DTYPE_BF16, e->width, H, &up[GATE_UP_WU]));
+    TRY(kgraph_op(d, g, OP_EXPERT_GATE_UP, layer, up, out));
+    int32_t down[7] = {out[0],
+                       route[ROUTE_OUT_LIST],
+                       route[ROUTE_OUT_SLOTS],
+                       route[ROUTE_OUT_WEIGHT],
+                       NO_TENSOR,
+                       shared,
+                       s->x};
+    TRY(kgraph_weight_stacked(d, g, n->ed, e->n, DTYPE_BF16, H, e->width, &down[DOWN_WD]));
+    TRY(kgraph_op(d, g, OP_EXPERT_DOWN, layer, down, out));
+    *s = (struct fixture_stream){out[0], NO_TENSOR, NO_TENSOR};
+    return QN_OK;
+}
+
+/* Latent attention, up to the heads' values; queries come from a latent of their own if the spec
+ * says so. */
+static inline int fixture_latent(struct diag *d, struct kgraph *g, int layer,
+                                 const struct fixture_names *n, uint32_t cuts, int32_t x,
+                                 int32_t *o) {
+    const struct model_spec *s = &g->spec;
+    const struct latent_spec *l = &s->latent;
+    const uint64_t H = s->hidden, Q = (uint64_t)s->n_heads * s->head_dim;
+    const uint64_t nope = s->head_dim - l->rope;
+    const bool split = (cuts & KGRAPH_CUT_ATTENTION) != 0;
+    int32_t linear[5] = {x, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR}, heads[4], v[2];
+    int32_t out[OP_MAX_OUT], queries[5] = {x, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR};
+    TRY(fixture_weight(d, g, n->norm, H, 0, &linear[QKV_LINEAR_NORM]));
+    queries[QKV_LINEAR_NORM] = linear[QKV_LINEAR_NORM];
+    if (l->q_rank != 0) {
+        TRY(fixture_weight(d, g, "q_a", l->q_rank, H, &linear[QKV_LINEAR_W]));
+        TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, linear, out));
+        queries[QKV_LINEAR_X] = out[0];
+        TRY(fixture_weight(d, g, "q_a_norm", l->q_rank, 0, &queries[QKV_LINEAR_NORM]));
+    }
+    TRY(fixture_weight(d, g, n->wq, Q, l->q_rank != 0 ? l->q_rank : H, &queries[QKV_LINEAR_W]));
+    TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, queries, &heads[LATENT_Q]));
+    TRY(fixture_weight(d, g, n->wk, g->attrs.D, H, &linear[QKV_LINEAR_W]));
+    TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, linear, &heads[LATENT_C]));
+    TRY(fixture_weight(d, g, "c_norm", g->attrs.DV, 0, &heads[LATENT_NORM]));
+    TRY(fixture_weight(d, g, "w_uk", s->n_heads * (uint64_t)g->attrs.DV, nope, &heads[LATENT_W]));
+    TRY(kgraph_state(d, g, n->kv, &out[LATENT_OUT_KV]));
+    TRY(kgraph_op(d, g, OP_LATENT_HEADS, layer, heads, out));
+    TRY(kgraph_op(d, g, split ? OP_ATTENTION_SPLIT : OP_ATTENTION, layer, out, v));
+    if (split) TRY(kgraph_op(d, g, OP_ATTENTION_MERGE, layer, v, v));
+    TRY(fixture_weight(d, g, "w_uv", (uint64_t)s->n_heads * l->v_dim, g->attrs.DV, &v[VALUES_W]));
+    return kgraph_op(d, g, OP_LATENT_VALUES, layer, v, o);
+}
+
+/* Heads of their own keys and values, up to what they give. */
+static inline int fixture_attention(struct diag *d, struct kgraph *g, int layer,
+                                    const struct fixture_names *n, uint32_t cuts,
+                                    const struct fixture_stream *s, int32_t *o) {
     const struct model_spec *spec = &g->spec;
     const uint64_t H = spec->hidden, Q = (uint64_t)spec->n_heads * spec->head_dim;
-    const uint64_t KV = (uint64_t)spec->n_kv_heads * spec->head_dim, I = spec->intermediate;
+    const uint64_t KV = (uint64_t)spec->n_kv_heads * spec->head_dim;
     const bool cut = (cuts & KGRAPH_CUT_QKV) != 0;
-    struct fixture_names n, next;
-    fixture_layer_names(&n, (uint32_t)layer);
-    fixture_layer_names(&next, (uint32_t)layer + 1);
-    if (layer + 1 == (int)spec->n_layers) snprintf(next.norm, sizeof next.norm, "norm");
     int32_t in[OP_MAX_IN], out[OP_MAX_OUT], squares;
     for (int i = 0; i < OP_MAX_IN; i++) in[i] = NO_TENSOR;
-    TRY(fixture_norm(d, g, s, n.norm, &in[QKV_X], &in[QKV_NORM], &squares));
+    TRY(fixture_norm(d, g, s, n->norm, &in[QKV_X], &in[QKV_NORM], &squares));
     if (cut) {
-        const struct kgraph_part parts[3] = {{n.wq, Q}, {n.wk, KV}, {n.wv, KV}};
+        const struct kgraph_part parts[3] = {{n->wq, Q, {0}}, {n->wk, KV, {0}}, {n->wv, KV, {0}}};
         TRY(kgraph_weight_joined(d, g, parts, 3, DTYPE_BF16, 2, H, &in[QKV_LINEAR_W]));
         in[QKV_LINEAR_SQUARES] = squares;
         TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, in, out));
         in[HEADS_QKV] = out[0];
         in[HEADS_Q_NORM] = in[HEADS_K_NORM] = NO_TENSOR;
     } else {
-        TRY(fixture_weight(d, g, n.wq, Q, H, &in[QKV_WQ]));
-        TRY(fixture_weight(d, g, n.wk, KV, H, &in[QKV_WK]));
-        TRY(fixture_weight(d, g, n.wv, KV, H, &in[QKV_WV]));
+        TRY(fixture_weight(d, g, n->wq, Q, H, &in[QKV_WQ]));
+        TRY(fixture_weight(d, g, n->wk, KV, H, &in[QKV_WK]));
+        TRY(fixture_weight(d, g, n->wv, KV, H, &in[QKV_WV]));
     }
-    int32_t o[OP_MAX_OUT];
     if (cuts & KGRAPH_JOIN_HEADS) {
-        TRY(kgraph_state(d, g, n.kv, &o[JOINED_OUT_KV]));
+        TRY(kgraph_state(d, g, n->kv, &o[JOINED_OUT_KV]));
         const bool split = (cuts & KGRAPH_CUT_ATTENTION) != 0;
         TRY(kgraph_op(d, g, split ? OP_ATTENTION_STEP : OP_ATTENTION_WHOLE, layer, in, o));
     } else {
-        TRY(kgraph_state(d, g, n.kv, &out[QKV_OUT_KV]));
+        TRY(kgraph_state(d, g, n->kv, &out[QKV_OUT_KV]));
         TRY(kgraph_op(d, g, cut ? OP_QKV_HEADS : OP_QKV, layer, in, out));
         int32_t attend[2] = {out[QKV_OUT_Q], out[QKV_OUT_KV]};
         TRY(kgraph_op(d, g, cuts & KGRAPH_CUT_ATTENTION ? OP_ATTENTION_SPLIT : OP_ATTENTION, layer,
@@ -155,10 +226,28 @@ static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uin
         int32_t part[1] = {o[0]};
         TRY(kgraph_op(d, g, OP_ATTENTION_MERGE, layer, part, o));
     }
+    return QN_OK;
+}
+
+/* A decoder like those of model/decoder.c, from a spec alone. */
+static inline int fixture_layer(struct diag *d, struct kgraph *g, int layer, uint32_t cuts,
+                                struct fixture_stream *s) {
+    const struct model_spec *spec = &g->spec;
+    const uint64_t H = spec->hidden, O = (uint64_t)spec->n_heads * spec_v_dim(spec);
+    const uint64_t I = spec->intermediate;
+    const bool cut = (cuts & KGRAPH_CUT_QKV) != 0;
+    struct fixture_names n, next;
+    fixture_layer_names(&n, (uint32_t)layer);
+    fixture_layer_names(&next, (uint32_t)layer + 1);
+    if (layer + 1 == (int)spec->n_layers) snprintf(next.norm, sizeof next.norm, "norm");
+    int32_t out[OP_MAX_OUT], o[OP_MAX_OUT];
+    TRY(spec_is_latent(spec) ? fixture_latent(d, g, layer, &n, cuts, s->x, o)
+                             : fixture_attention(d, g, layer, &n, cuts, s, o));
     int32_t linear[5] = {o[0], NO_TENSOR, NO_TENSOR, s->x};
     TRY(fixture_pack(d, g, layer, cuts & KGRAPH_PACK_O, &linear[LINEAR_A]));
-    TRY(fixture_weight(d, g, n.wo, H, Q, &linear[LINEAR_W]));
+    TRY(fixture_weight(d, g, n.wo, H, O, &linear[LINEAR_W]));
     TRY(fixture_stream(d, g, OP_LINEAR, layer, cuts, n.norm2, linear, s));
+    if (spec_is_sparse(spec, (uint32_t)layer)) return fixture_experts(d, g, layer, &n, s);
     int32_t mlp[7] = {NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR, NO_TENSOR};
     TRY(fixture_norm(d, g, s, n.norm2, &mlp[MLP_X], &mlp[MLP_NORM], &mlp[MLP_SQUARES]));
     const char *const both[2] = {n.wg, n.wu};
@@ -226,7 +315,7 @@ static inline int fixture_compile(struct diag *d, struct fixture *f, const struc
 
 static inline int fixture_program(struct diag *d, const struct fixture *f, uint32_t max_len,
                                   struct prog_header **p) {
-    const bool fused = f->kernel.ops.items[1].kind == OP_QKV;
+    const bool fused = f->kernel.ops.items[1].kind == OP_QKV || spec_is_latent(&f->kernel.spec);
     const struct program_config config = {.target = fused ? TARGET_CPU : TARGET_CUDA,
                                           .n_ranks = 1,
                                           .n_workers = f->tasks.options.device.n_workers,

@@ -134,6 +134,129 @@ static void shapes_that_do_not_fit(void **state) {
     }
 }
 
+/* Everything that the tables say of a list and of the experts that it names is held to the row, to
+ * the model, or to the block of weights. */
+struct experts_program {
+    struct prog_header *p;
+    struct prog_op *up, *down, *route;
+    struct prog_part *part; /* of the first stack */
+    struct prog_tensor *tensors;
+};
+
+static void more_experts(struct experts_program *e) {
+    e->up->attrs.experts++;
+}
+static void other_top_k(struct experts_program *e) {
+    e->down->attrs.top_k--;
+}
+static void another_gate(struct experts_program *e) {
+    e->route->attrs.gates ^= 1;
+}
+static void other_norm(struct experts_program *e) {
+    e->route->attrs.normed ^= 1;
+}
+static void placed_anyhow(struct experts_program *e) {
+    e->up->attrs.placed = 2;
+}
+static void list_of_floats(struct experts_program *e) {
+    e->tensors[e->up->in[GATE_UP_LIST]].dtype = DTYPE_F32;
+}
+static void shorter_list(struct experts_program *e) {
+    struct prog_tensor *t = &e->tensors[e->up->in[GATE_UP_LIST]];
+    t->shape[0]--;
+    t->bytes -= 4ull * t->shape[1];
+}
+static void slots_for_a_list(struct experts_program *e) {
+    e->up->in[GATE_UP_LIST] = e->up->in[GATE_UP_SLOTS];
+}
+static void no_list(struct experts_program *e) {
+    e->up->in[GATE_UP_LIST] = PROG_NONE;
+}
+static void fewer_in_a_stack(struct experts_program *e) {
+    e->part->stack--;
+}
+static void no_stack(struct experts_program *e) {
+    e->part->stack = 0;
+}
+static void tensors_that_overlap(struct experts_program *e) {
+    e->part->step--;
+}
+static void tensors_outside(struct experts_program *e) {
+    e->part->step++;
+}
+static void no_pattern(struct experts_program *e) {
+    e->part->name = PROG(e->p, WEIGHT)[0].name;
+}
+
+static void lists_and_stacks_are_checked(void **state) {
+    (void)state;
+    static void (*const wrongs[])(struct experts_program *) = {NULL,
+                                                               more_experts,
+                                                               other_top_k,
+                                                               another_gate,
+                                                               other_norm,
+                                                               placed_anyhow,
+                                                               list_of_floats,
+                                                               shorter_list,
+                                                               slots_for_a_list,
+                                                               no_list,
+                                                               fewer_in_a_stack,
+                                                               no_stack,
+                                                               tensors_that_overlap,
+                                                               tensors_outside,
+                                                               no_pattern};
+    struct model_spec spec = spec_of();
+    spec.experts = (struct experts_spec){
+        .n = 6, .top_k = 2, .width = 40, .shared_width = 24, .shared_gate = 1};
+    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
+        const struct task_options o = {.device.n_workers = 3, .tasks_per_worker = 1};
+        struct fixture f;
+        struct diag d = {0};
+        struct experts_program e = {0};
+        assert_int_equal(fixture_compile(&d, &f, &spec, 5, 512, 0, &o), QN_OK);
+        assert_int_equal(fixture_program(&d, &f, 512, &e.p), QN_OK);
+        struct prog_op *ops = (struct prog_op *)PROG(e.p, OP);
+        for (uint64_t k = e.p->section[SECTION_OP].count; k-- > 0;) {
+            if (ops[k].kind == OP_ROUTE) e.route = &ops[k];
+            if (ops[k].kind == OP_EXPERT_GATE_UP) e.up = &ops[k];
+            if (ops[k].kind == OP_EXPERT_DOWN) e.down = &ops[k];
+        }
+        e.tensors = (struct prog_tensor *)PROG(e.p, TENSOR);
+        e.part = (struct prog_part *)PROG(e.p, PART) + e.tensors[e.up->in[GATE_UP_WG]].part;
+        if (wrongs[i] != NULL) wrongs[i](&e);
+        int rc = program_check(&d, "p", e.p, e.p->total_bytes);
+        if (rc == QN_OK) rc = task_verify(&d, e.p, NULL);
+        if ((rc == QN_OK) != (i == 0)) print_error("case %zu: %s\n", i, d.message);
+        assert_int_equal(rc == QN_OK, i == 0);
+        free(e.p);
+        fixture_fini(&f);
+    }
+}
+
+/* What a task reads of weights that a list names: as many as the list has room for. */
+static void lists_bound_what_is_read(void **state) {
+    (void)state;
+    struct model_spec spec = spec_of();
+    spec.experts = (struct experts_spec){.n = 64, .top_k = 4, .width = 96};
+    for (uint32_t rows = 1; rows <= 32; rows *= 32) {
+        const uint64_t listed = rows == 1 ? 4 : 64;
+        const struct task_options o = {.device.n_workers = 2, .tasks_per_worker = 1};
+        struct fixture f;
+        struct diag d = {0};
+        uint64_t up = 0, down = 0;
+        assert_int_equal(fixture_compile(&d, &f, &spec, rows, 512, 0, &o), QN_OK);
+        for (size_t i = 0; i < f.tasks.tasks.n; i++) {
+            const struct task *t = &f.tasks.tasks.items[i];
+            if (t->op < 0 || f.kernel.ops.items[t->op].layer != 0) continue;
+            if (t->kind == OP_EXPERT_GATE_UP) up += task_weight_bytes(&f.kernel, t);
+            if (t->kind == OP_EXPERT_DOWN) down += task_weight_bytes(&f.kernel, t);
+        }
+        assert_int_equal(up, listed * 2 * 96 * 512 * 2);
+        assert_int_equal(down, listed * 96 * 512 * 2);
+        fixture_fini(&f);
+    }
+}
+
 /* Parts of a block: one after the other, and in turns. */
 static void parts_of_blocks(void **state) {
     (void)state;
@@ -141,7 +264,7 @@ static void parts_of_blocks(void **state) {
     struct arena arena = {0};
     struct kgraph g;
     struct diag d = {0};
-    const struct kgraph_part parts[] = {{"q", 40}, {"k", 8}, {"v", 8}};
+    const struct kgraph_part parts[] = {{"q", 40, {0}}, {"k", 8, {0}}, {"v", 8, {0}}};
     const char *const both[] = {"gate", "up"};
     int32_t joined, turns[2];
     kgraph_init(&g, &arena, &spec, 1, 1, 256);
@@ -171,6 +294,8 @@ int main(void) {
         cmocka_unit_test(both_evaluators_agree),
         cmocka_unit_test(operators_have_their_own_shapes),
         cmocka_unit_test(shapes_that_do_not_fit),
+        cmocka_unit_test(lists_and_stacks_are_checked),
+        cmocka_unit_test(lists_bound_what_is_read),
         cmocka_unit_test(parts_of_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

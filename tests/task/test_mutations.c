@@ -394,6 +394,22 @@ static const struct {
     {"a tensor changes its transport", flag_a_tensor_in_place},
 };
 
+/* Latent attention: queries from the stream; or from a latent of their own, with experts. */
+static struct model_spec of_latents(uint32_t q_rank) {
+    struct model_spec s = fixture_spec(2, 32, 3, 1, 20, 48, 130);
+    s.latent = (struct latent_spec){
+        .kv_rank = 24, .q_rank = q_rank, .rope = 8, .v_dim = 10, .scale = 0.25f};
+    if (q_rank != 0)
+        s.experts = (struct experts_spec){
+            .n = 6, .top_k = 2, .width = 24, .shared_width = 16, .groups = 3, .top_groups = 2};
+    return s;
+}
+
+/* As a CPU runs it: attention in pieces where there is a single row. */
+static uint32_t latent_cuts(uint32_t n_rows) {
+    return n_rows == 1 ? KGRAPH_CUT_ATTENTION : 0;
+}
+
 /* Compiles, dropping one random producer from one random consumer's dependencies if asked to. */
 static struct prog_header *compile(struct fixture *f, const struct model_spec *spec,
                                    uint32_t n_rows, const struct task_options *o, bool drop) {
@@ -412,6 +428,7 @@ static struct prog_header *compile(struct fixture *f, const struct model_spec *s
                : spec->hidden % PACK_K == 0   ? FIXTURE_SENTINELS
                : o->device.n_workers % 2 == 0 ? FIXTURE_FEW
                                               : FIXTURE_WHOLE;
+    if (spec_is_latent(spec)) cuts = latent_cuts(n_rows);
     assert_int_equal(fixture_graph(&d, &f->kernel, cuts), QN_OK);
     for (int i = 0; i < N_TASK_STAGES; i++) {
         assert_int_equal(stages[i](&d, &f->tasks), QN_OK);
@@ -466,6 +483,17 @@ static struct model_spec packing(void) {
     return fixture_spec(1, PACK_K, 2, 1, PACK_K / 2, PACK_K, 192);
 }
 
+/* Layers with experts, of which the second also has shared ones and a dense layer. */
+static struct model_spec of_experts(bool shared) {
+    struct model_spec s = fixture_spec(2, 32, 2, 1, 16, 48, 130);
+    s.experts = (struct experts_spec){.n = 6, .top_k = 2, .width = 40};
+    if (!shared) return s;
+    s.experts.shared_width = 24;
+    s.experts.shared_gate = 1;
+    s.experts.dense[0] = 1;
+    return s;
+}
+
 static void every_harmful_mutation_is_caught(void **state) {
     (void)state;
     const struct model_spec specs[] = {fixture_spec(2, 32, 2, 1, 16, 48, 192),
@@ -489,6 +517,20 @@ static void every_harmful_mutation_is_caught(void **state) {
                                    .launch = LAUNCH_ALL_AOT,
                                    .transport_bytes = 1 << 20};
     mutate(&packs, PACK_ROWS, &o, counts);
+    for (uint32_t i = 0; i < 4; i++) {
+        const struct model_spec latents = of_latents(i % 2 * 16);
+        struct task_options o_latents = {.device.n_workers = 2 + i, .tasks_per_worker = 1};
+        if (i >= 2) o_latents.launch = LAUNCH_ALL_AOT;
+        if (i == 3) o_latents.tiles[OP_LATENT_HEADS].row_tiles = 2;
+        mutate(&latents, i % 3 == 0 ? 6 : 1, &o_latents, counts);
+    }
+    for (uint32_t i = 0; i < 4; i++) { /* a list that an operator of the iteration writes */
+        const struct model_spec experts = of_experts(i % 2 == 1);
+        struct task_options by_list = {.device.n_workers = 2 + i, .tasks_per_worker = 1};
+        if (i >= 2) by_list.launch = LAUNCH_ALL_AOT;
+        if (i == 3) by_list.tiles[OP_EXPERT_DOWN].row_tiles = 2;
+        mutate(&experts, i < 2 ? 2 : 6, &by_list, counts);
+    }
     uint32_t killed = 0, missed = 0;
     print_message("%-30s %8s %8s %8s %8s\n", "mutation", "killed", "cautious", "harmless",
                   "MISSED");
@@ -526,6 +568,24 @@ static void unmutated_programs_are_harmless(void **state) {
         assert_false(oracle_harm(&w, &f.kernel, p));
         for (uint64_t i = 0; i < p->section[SECTION_TENSOR].count; i++)
             n_transported[TENSORS(p)[i].transport]++;
+        free(p);
+        fixture_fini(&f);
+    }
+    for (uint32_t n_rows = 1; n_rows <= 6; n_rows += 5) {
+        const struct task_options o = {.device.n_workers = 3, .tasks_per_worker = 1};
+        const struct model_spec latents = of_latents(16);
+        struct fixture f;
+        struct prog_header *p = compile(&f, &latents, n_rows, &o, false);
+        assert_false(oracle_harm(&w, &f.kernel, p));
+        free(p);
+        fixture_fini(&f);
+    }
+    for (int shared = 0; shared < 2; shared++) {
+        const struct task_options o = {.device.n_workers = 3, .tasks_per_worker = 1};
+        const struct model_spec experts = of_experts(shared != 0);
+        struct fixture f;
+        struct prog_header *p = compile(&f, &experts, 6, &o, false);
+        assert_false(oracle_harm(&w, &f.kernel, p));
         free(p);
         fixture_fini(&f);
     }

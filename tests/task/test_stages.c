@@ -440,6 +440,46 @@ static void layers_have_rows_of_the_cache(void **state) {
     fixture_fini(&f);
 }
 
+/* A part that is not within its tensor of the checkpoint never gets as far as the loader. */
+static void sources_of_parts_are_checked(void **state) {
+    (void)state;
+    const struct model_spec spec = fixture_spec(1, 64, 4, 2, 16, 128, 512);
+    struct diag d = {0};
+    struct fixture f;
+    struct prog_header *p;
+    ok(&d, fixture_compile(&d, &f, &spec, 1, 256, 0, &defaults));
+    ok(&d, fixture_program(&d, &f, 256, &p));
+    const struct prog_weight *w = PROG(p, WEIGHT);
+    while (w->n_dims != 2) w++;
+    struct prog_part *part = (struct prog_part *)&PROG(p, PART)[w->first_part];
+    const uint32_t rows = part->rows, cols = w->cols;
+    const struct weight_source good[] = {{3 * rows, cols, rows, rows / 2, rows, 2, 0},
+                                         {cols, rows, 0, rows, 0, 0, 1}};
+    const struct weight_source bad[] = {
+        {3 * rows, cols, 2 * rows, rows / 2, rows, 2, 0},
+        {3 * rows, cols + 1, rows, rows / 2, rows, 2, 0},
+        {3 * rows, cols, rows, rows / 2, UINT32_MAX, 2, 0},
+        {3 * rows, cols, rows, rows - 1, rows, 2, 0}, /* not in whole runs */
+        {3 * rows, cols, rows, rows / 2, rows, 3, 0},
+        {3 * rows, cols, rows, rows / 2, rows, 2, 1},
+        {3 * rows, cols, rows, rows / 2, rows, 0, 2},
+        {cols, rows - 1, 0, rows, 0, 0, 1},
+        {cols - 1, rows, 0, rows, 0, 0, 1},
+    };
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        part->source = good[i];
+        ok(&d, program_check(&d, "test", p, p->total_bytes));
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        part->source = bad[i];
+        assert_int_equal(program_check(&d, "test", p, p->total_bytes), QN_EFORMAT);
+        assert_non_null(strstr(d.message, "source"));
+        diag_clear(&d);
+    }
+    free(p);
+    fixture_fini(&f);
+}
+
 static void rows_of_the_cache_are_checked(void **state) {
     (void)state;
     const struct model_spec spec = fixture_spec(1, 64, 4, 2, 16, 128, 512);
@@ -762,6 +802,7 @@ int main(void) {
         cmocka_unit_test(a_program_takes_all_contexts),
         cmocka_unit_test(layers_have_rows_of_the_cache),
         cmocka_unit_test(rows_of_the_cache_are_checked),
+        cmocka_unit_test(sources_of_parts_are_checked),
         cmocka_unit_test(many_rows_are_of_different_requests),
         cmocka_unit_test(what_follows_a_short_operator_is_for_others),
         cmocka_unit_test(merge_is_apart),

@@ -39,11 +39,11 @@ size_t cpu_scratch_bytes(const struct prog_header *program);
 void cpu_task_run(const struct cpu_task *t);
 
 /* cos and sin of every position's rotation angles, made once per engine by cpu_rope_fill:
- * [spec_rope_rows][head_dim / 2] each. Angles as in transformers' ROPE_INIT_FUNCTIONS. */
+ * [spec_rope_rows][spec_rope_dim / 2] each. Angles as in transformers' ROPE_INIT_FUNCTIONS. */
 struct cpu_rope {
     const float *cos, *sin;
 };
-/* Fills cos[] and sin[] (each spec_rope_rows(spec, n_positions) * head_dim / 2 floats). */
+/* Fills cos[] and sin[] (each spec_rope_rows(spec, n_positions) * spec_rope_dim / 2 floats). */
 void cpu_rope_fill(const struct model_spec *spec, uint32_t n_positions, float *cos, float *sin);
 
 /* How a dot product is added up: LINEAR's, whose columns several devices may share, by the tree of
@@ -127,7 +127,6 @@ extern const struct cpu_isa cpu_isa_ref, cpu_isa_avx2, cpu_isa_avx512, cpu_isa_a
     size_t cpu_##name##_scratch(const struct prog_header *program, const struct prog_op *op);
 #define OP(ID, name, target, ...) CPU_FORM_##target(ID, name)
 #include "graph/op.def"
-#undef OP
 #undef CPU_FORM
 
 #endif

@@ -18,7 +18,6 @@ static const struct {
 #define CPU_FORM(ID, name)        [OP_##ID] = {cpu_##name, cpu_##name##_scratch},
 #define OP(ID, name, target, ...) CPU_FORM_##target(ID, name)
 #include "graph/op.def"
-#undef OP
 };
 
 void cpu_task_run(const struct cpu_task *t) {
@@ -57,7 +56,7 @@ static float llama3_frequency(const struct model_spec *s, float inv) {
 static float dynamic_theta(const struct model_spec *s, uint32_t position) {
     if (position < s->rope_original_max) return s->rope_theta;
     const float length = s->rope_factor * (float)(position + 1) / (float)s->rope_original_max;
-    const double exponent = (double)s->head_dim / (s->head_dim - 2.0);
+    const double dim = spec_rope_dim(s), exponent = dim / (dim - 2.0);
     return s->rope_theta * (float)pow((double)(length - (s->rope_factor - 1)), exponent);
 }
 
@@ -65,7 +64,7 @@ static float dynamic_theta(const struct model_spec *s, uint32_t position) {
 static float frequency(const struct model_spec *s, uint32_t i, uint32_t position, int set) {
     if (s->rope_kind == ROPE_GIVEN) return s->rope_given[set][i];
     const float theta = s->rope_kind == ROPE_DYNAMIC ? dynamic_theta(s, position) : s->rope_theta;
-    float exponent = (float)(2 * i) / (float)s->head_dim;
+    float exponent = (float)(2 * i) / (float)spec_rope_dim(s);
     float inv = 1.0f / (float)pow((double)theta, (double)exponent);
     switch (s->rope_kind) {
     case ROPE_LINEAR: return inv / s->rope_factor;
@@ -76,7 +75,7 @@ static float frequency(const struct model_spec *s, uint32_t i, uint32_t position
 
 void cpu_rope_fill(const struct model_spec *spec, uint32_t n_positions, float *cos_out,
                    float *sin_out) {
-    const uint32_t half = spec->head_dim / 2, n_rows = spec_rope_rows(spec, n_positions);
+    const uint32_t half = spec_rope_dim(spec) / 2, n_rows = spec_rope_rows(spec, n_positions);
     const uint32_t first = spec_rope_switch(spec, n_positions); /* position of the second set */
     const float scale = spec->rope_kind == ROPE_GIVEN ? spec->rope_scale : 1;
     for (uint32_t i = 0; i < half; i++) {

@@ -16,6 +16,13 @@ static inline void qkv_scale(float *y, uint32_t n, float inv, const float *bias)
 /* The head y[D] of a row in place: per-head RMSNorm (norm not NULL), RoPE if it turns. */
 void qkv_turn_head(const struct cpu_task *t, bool turn, const float *norm, uint32_t row, float *y);
 
+/* Turns y[n] of a row, as wide as what RoPE turns, by the row's position. */
+void qkv_rotate(const struct cpu_task *t, uint32_t row, float *y, uint32_t n);
+
+/* A key (`which` 0) or value (1) head y to the row's place in the cache. */
+void qkv_store(const struct cpu_task *t, const struct tile_cache *cache, int which, uint32_t idx,
+               uint32_t row, const float *y);
+
 /* A key (`which` 0) or value (1) head from its projection to the row's place in the cache. Changes
  * y. */
 void qkv_store_kv(const struct cpu_task *t, const struct tile_cache *cache, int which, uint32_t idx,

@@ -42,19 +42,28 @@ static uint32_t turn_of(const struct cpu_task *t, uint32_t row) {
     return position + (t->batch->slots[t->batch->rows.slot[row]].n_prompt > switch_at ? n : 0);
 }
 
+void qkv_rotate(const struct cpu_task *t, uint32_t row, float *y, uint32_t n) {
+    rotate(t->rope, y, n, turn_of(t, row));
+}
+
 void qkv_turn_head(const struct cpu_task *t, bool turn, const float *norm, uint32_t row, float *y) {
     uint32_t D = t->op->attrs.D;
     if (norm != NULL) head_norm(t, y, norm, D);
-    if (turn) rotate(t->rope, y, D, turn_of(t, row));
+    if (turn) qkv_rotate(t, row, y, D);
+}
+
+void qkv_store(const struct cpu_task *t, const struct tile_cache *cache, int which, uint32_t idx,
+               uint32_t row, const float *y) {
+    uint32_t slot = (uint32_t)t->batch->rows.slot[row];
+    void *dst = tile_kv(t, cache, slot, position_of(t, row), which, idx);
+    const uint32_t width = which == 0 ? cache->row->k_width : cache->row->v_width;
+    for (uint32_t i = 0; i < width; i++) convert_store((enum dtype)cache->row->dtype, dst, i, y[i]);
 }
 
 void qkv_store_kv(const struct cpu_task *t, const struct tile_cache *cache, int which, uint32_t idx,
                   const float *norm, uint32_t row, float *y) {
-    uint32_t slot = (uint32_t)t->batch->rows.slot[row];
-    void *dst = tile_kv(t, cache, slot, position_of(t, row), which, idx);
     qkv_turn_head(t, which == 0, norm, row, y);
-    const uint32_t width = which == 0 ? cache->row->k_width : cache->row->v_width;
-    for (uint32_t i = 0; i < width; i++) convert_store((enum dtype)cache->row->dtype, dst, i, y[i]);
+    qkv_store(t, cache, which, idx, row, y);
 }
 
 void qkv_place_head(const struct cpu_task *t, int which, uint32_t idx, const float *norm,

@@ -14,12 +14,15 @@ uint32_t tile_op_block(const struct prog_op *op, uint32_t k) {
     return op->n_rows < block ? op->n_rows : block;
 }
 
+float tile_inverse_rms(const struct cpu_task *t, const float *x, uint32_t k) {
+    return 1.0f / sqrtf(t->isa->sum_squares(x, k) / (float)k + t->op->attrs.eps);
+}
+
 void tile_pack_norm(const struct cpu_task *t, enum dtype weight, const float *const *x,
                     const float *norm, uint32_t n, uint32_t k, void *dst, float *inv) {
     assert(t->isa->pack_bytes(weight, n, k) <= cpu_pack_bound(n, k));
     t->isa->pack(weight, x, norm, n, k, dst);
-    for (uint32_t i = 0; i < n; i++)
-        inv[i] = 1.0f / sqrtf(t->isa->sum_squares(x[i], k) / (float)k + t->op->attrs.eps);
+    for (uint32_t i = 0; i < n; i++) inv[i] = tile_inverse_rms(t, x[i], k);
 }
 
 struct tile_cache tile_cache_of(const struct cpu_task *t, uint32_t tensor) {

@@ -46,6 +46,12 @@ static inline const void *tile_weight_row(const void *w, enum dtype dtype, uint6
     return (const char *)w + n * k * dtype_bytes(dtype);
 }
 
+/* The matrix of an expert: a stack's address is that of its tensors' addresses. */
+static inline const void *tile_expert(const struct cpu_task *t, int slot, uint32_t expert) {
+    const void *const *stack = t->tensors[t->op->in[slot]];
+    return stack[expert];
+}
+
 /* The end of a task's rows: the task's own, or where this iteration's rows end. */
 static inline uint32_t tile_row_end(const struct cpu_task *t, uint32_t n_rows) {
     return t->task->row1 < n_rows ? t->task->row1 : n_rows;
@@ -65,6 +71,9 @@ static inline void *tile_take(struct tile_scratch *s, size_t bytes) {
 
 /* Rows of the largest block that the operator's tasks work on. */
 uint32_t tile_op_block(const struct prog_op *op, uint32_t k);
+
+/* 1 / rms of a row of k floats. */
+float tile_inverse_rms(const struct cpu_task *t, const float *x, uint32_t k);
 
 /* Packs n <= TILE_MAX_ROWS rows of k floats, times the RMSNorm's weights if norm is not NULL, and
  * gives the factor 1 / rms of each row, which belongs to the results of the dot products: inv[n].

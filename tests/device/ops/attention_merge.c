@@ -8,7 +8,7 @@ static const struct form_row forms[] = {
 };
 
 const struct op_test op_test_attention_merge = {
-    .set = ATTENTION,
+    .set = ATTENTION | LATENT,
     .absolute = 2e-5,
     .shapes = {{"part", {S_ROWS, S_N_HEADS, S_PIECES, S_STATE}}},
     FORMS(forms),

@@ -6,7 +6,8 @@ static const struct form_row forms[] = {
 };
 
 const struct op_test op_test_attention_split = {
-    .set = ATTENTION,
+    .set = ATTENTION | LATENT,
+    .shapes = {{"q", {S_ROWS, S_KEYS}}},
     .ulps = 1,
     FORMS(forms),
 };

@@ -29,7 +29,8 @@ struct sample_shared {
     uint32_t warp_index[WARPS];
     uint64_t mass; /* results of thread searches */
     uint32_t digit, last, id;
-    uint32_t slot_idx; /* of the row's request; then what it was before the iteration's token */
+    uint32_t position; /* of the row */
+    uint32_t slot_idx; /* of its request; then what it was before the iteration's token */
     struct rt_slot slot;
     struct rt_request request;
 };
@@ -431,16 +432,29 @@ CODE(uint32_t, choose_slowly, const struct cuda_args *args, const float *logits,
 DEV void sample_fetch(const struct warp_context *c, uint32_t row) {
     const struct rt_batch *b = &SHARED->batch;
     struct sample_shared *s = sample_shared_of();
-    const uint32_t slot_idx = (uint32_t)load_index_l2(b->rows.slot + row_of_logits(SHARED, row));
+    const uint32_t token_row = row_of_logits(SHARED, row);
+    const uint32_t slot_idx = (uint32_t)load_index_l2(b->rows.slot + token_row);
     const uint32_t *request = (const uint32_t *)&b->requests[slot_idx];
     const uint32_t *slot = (const uint32_t *)&b->slots[slot_idx];
     const uint32_t i = c->thread;
-    if (i < sizeof s->request / 4)
+    if (i < RT_SAMPLED_WORDS)
         ((uint32_t *)&s->request)[i] = __ldcg(request + i);
     else if (i - 32 < sizeof s->slot / 4)
         ((uint32_t *)&s->slot)[i - 32] = __ldcg(slot + i - 32);
     else if (i == 64)
         s->slot_idx = slot_idx;
+    else if (i == 96)
+        s->position = (uint32_t)load_index_l2(b->rows.position + token_row);
+}
+
+/* The log-probability of a token that the prompt has already; the request stays as it is. */
+DEV void sample_score(const struct warp_context *c, const float *logits, float most, double sum) {
+    const struct rt_batch *b = &SHARED->batch;
+    const struct sample_shared *s = sample_shared_of();
+    const uint64_t at = (uint64_t)s->slot_idx * b->max_model_len + s->position + 1;
+    if (c->thread != 32) return;
+    const uint32_t token = (uint32_t)load_index_l2(b->tokens + at);
+    b->logprobs[at] = log_probability(load_l2(logits + token), most, sum);
 }
 
 /* Samples a row. Not `real`: a rehearsal with a greedy row of any contents, whose result is
@@ -462,12 +476,17 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
     const float logit_of_mine = load_l2(logits + mine); /* under way with the sum */
     double sum = sum_parts(c, &parts, most.value);
     struct best b1 = best_in_part(most.index, mine, logit_of_mine);
-    if (real && (q->temperature > 0 || has_penalties(q) || is_early(s))) {
+    const bool scored = real && rt_is_scored(&s->slot, s->position);
+    if (real && !scored && (q->temperature > 0 || has_penalties(q) || is_early(s))) {
         const uint32_t token = choose_slowly(c->args, logits, row);
         b1 = best{load_l2(logits + token), token};
         sync_compute(); /* the words of block_best_and_sum */
     }
     block_best_and_sum(c, s, &b1, &sum);
+    if (scored) {
+        sample_score(c, logits, most.value, sum);
+        return;
+    }
     const uint32_t token = b1.index;
     if (c->thread == 0 && real) { /* a warp has the token, another its log-probability */
         if (task->out != 0) ((int32_t *)task->out)[row] = (int32_t)token;

@@ -1,0 +1,32 @@
+/* assignment.h - numbers for the arguments of operators, by which two of them are compared.
+ *
+ * The numbers follow from a seed. Arguments that are masks, shares or indices get such as they may
+ * have; a share has every index of its first dim, where that is not the longer one.
+ */
+#ifndef QN_BLOCK_ASSIGNMENT_H
+#define QN_BLOCK_ASSIGNMENT_H
+
+#include "block/expr.h"
+
+enum assignment_kind {
+    ASSIGN_FIELD,    /* uniform in the fields */
+    ASSIGN_QUARTERS, /* small multiples of 1/4, as intervals */
+    ASSIGN_POSITIVE, /* the same, above 0 */
+    ASSIGN_NORMAL,   /* doubles with mean 0 and deviation 1 */
+    ASSIGN_SPREAD,   /* doubles of magnitudes 1e-4 to 1e4 */
+};
+
+struct assignment {
+    uint64_t seed;
+    enum assignment_kind kind;
+    uint32_t least, largest; /* sizes of dims; halved ones are even */
+};
+
+/* Sets the sizes of x's dims in g. halved: dims with an even size, bits. */
+void assignment_sizes(const struct assignment *s, const struct expr *x, uint32_t halved,
+                      struct algebra *g);
+/* Makes the numbers of argument `arg`. Errors: QN_ELIMIT, QN_ENOMEM. */
+int assignment_make(struct diag *d, struct arena *arena, const struct assignment *s,
+                    struct algebra *g, const struct expr *x, uint32_t arg, struct cells *out);
+
+#endif

@@ -1,0 +1,707 @@
+/* kgraph_prove.c - see kgraph_prove.h. */
+#include "block/kgraph_prove.h"
+#include "base/checked.h"
+#include "block/op_expr.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- dims that all operators share ---- */
+
+/* op.def's dims of one letter, but for k, n and d. */
+static const char global_dims[] = "tlhivgrepsbqcuwmyx";
+enum { N_GLOBAL = sizeof global_dims - 1, MAX_TUPLE = FORM_INPUT_DIMS, MAX_PARTS = 4 };
+
+static int global_dim(const char *name) {
+    const char *at = name[0] != '\0' && name[1] == '\0' ? strchr(global_dims, name[0]) : NULL;
+    return at == NULL ? -1 : (int)(at - global_dims);
+}
+
+/* The width of a layer's gated MLP; with experts it is the one that all tokens have beside them. */
+static uint64_t mlp_width(const struct model_spec *s, int layer) {
+    const bool sparse = layer >= 0 && spec_is_sparse(s, (uint32_t)layer);
+    return sparse ? s->experts.shared_width : s->intermediate;
+}
+
+/* Elements along a dim in an operator of a layer; 0: not known, or nothing depends on it. */
+static uint64_t dim_size(const struct kgraph *g, int dim, int layer) {
+    const struct model_spec *s = &g->spec;
+    switch (global_dims[dim]) {
+    case 't': return g->n_rows;
+    case 'l': return g->n_logit_rows;
+    case 'h': return s->hidden;
+    case 'i': return mlp_width(s, layer);
+    case 'v': return s->vocab;
+    case 'g': return s->n_kv_heads;
+    case 'r': return s->n_heads / s->n_kv_heads;
+    case 'e': return s->head_dim;
+    case 'm': return s->latent.kv_rank;
+    case 'y': return s->latent.v_dim;
+    case 's': return g->n_pieces;
+    case 'b': return CEIL_DIV(s->hidden, (uint32_t)SQUARES_COLUMNS);
+    case 'c': return CEIL_DIV(s->vocab, (uint32_t)LM_BLOCK);
+    default: return 0;
+    }
+}
+
+/* Dims one after the other. */
+struct tuple {
+    uint8_t n, at[MAX_TUPLE];
+};
+
+/* ---- a graph's values ---- */
+
+struct part {
+    form_id form;
+    struct tuple dims;
+};
+
+struct tensor_value {
+    uint32_t n;
+    struct part parts[MAX_PARTS];
+};
+
+/* A value at which two graphs are compared. */
+struct compared {
+    const char *label; /* "kv.3.k", "stream 4" */
+    form_id form;
+    uint32_t op; /* that has it as an output */
+    const char *output;
+    uint32_t first_op; /* operators since the last compared value */
+    bool taken;        /* the reference's: by a value of the graph that is compared with it */
+};
+
+/* One graph, whose operators become forms in turn. */
+struct walk {
+    struct diag *d;
+    struct kgraph_meaning *m;
+    const struct kgraph *g;
+    struct tensor_value *values; /* [g->tensors.n] */
+    ARRAY(struct compared) compared;
+    uint32_t n_stream, first_op;
+};
+
+struct kgraph_meaning {
+    struct arena arena;
+    struct forms *f;
+    struct expr *exprs[N_OP_KINDS];
+    struct map numbers; /* name of an input -> its number in the forms */
+    ARRAY(struct compared) reference;
+    struct model_spec spec;
+};
+
+/* One operator on its way. */
+struct step {
+    struct walk *w;
+    uint32_t index;
+    const struct kop *op;
+    const struct expr *x;
+    struct op_info info;
+    form_id args[EXPR_MAX_ARGS];
+    struct tuple dims[BLOCK_MAX_DIMS]; /* of the expression's dims */
+    bool bound[BLOCK_MAX_DIMS];
+    uint32_t absent; /* bits */
+};
+
+static int fail_step(const struct step *s, const char *what, const char *name) {
+    return fail(s->w->d, QN_EVERIFY, "kernel graph: operator %u, %s of layer %d: '%s' %s", s->index,
+                op_name(s->op->kind), s->op->layer, name, what);
+}
+
+/* The number of an input with this name; equal names are the same input. */
+static int input_number(struct walk *w, const char *name, uint32_t *out) {
+    uint64_t number = w->m->numbers.n;
+    char *kept;
+    if (map_find(&w->m->numbers, name, strlen(name), &number)) {
+        *out = (uint32_t)number;
+        return QN_OK;
+    }
+    TRY(arena_strdup(w->d, &w->m->arena, name, &kept));
+    TRY(map_put(w->d, &w->m->numbers, kept, strlen(kept), number, NULL));
+    *out = (uint32_t)number;
+    return QN_OK;
+}
+
+static int make_input(struct walk *w, const char *name, enum form_input_kind kind,
+                      const struct tuple *dims, form_id *out) {
+    uint32_t number;
+    TRY(input_number(w, name, &number));
+    *out = form_input(w->m->f, number, kind, dims->at, dims->n);
+    return QN_OK;
+}
+
+/* ---- names of arguments ---- */
+
+/* "qkv.k": the operand's name; *part: what follows the point, NULL without one. */
+static void split_name(const char *name, char base[EXPR_NAME], const char **part) {
+    const char *point = strchr(name, '.');
+    const size_t n = point == NULL ? strlen(name) : (size_t)(point - name);
+    memcpy(base, name, n);
+    base[n] = '\0';
+    *part = point == NULL ? NULL : point + 1;
+}
+
+static int find_slot(const struct op_slot *slots, int n, const char *name) {
+    for (int i = 0; i < n; i++)
+        if (strcmp(slots[i].name, name) == 0) return i;
+    return -1;
+}
+
+static bool same_operand(const char *a, const char *b) {
+    char base_a[EXPR_NAME], base_b[EXPR_NAME];
+    const char *part_a, *part_b;
+    split_name(a, base_a, &part_a);
+    split_name(b, base_b, &part_b);
+    return strcmp(base_a, base_b) == 0 && part_a != NULL && part_b != NULL;
+}
+
+/* Which part of its operand an argument is, and how many there are: those of one name in order. */
+static uint32_t part_of_arg(const struct expr *x, uint32_t arg, uint32_t *n) {
+    uint32_t which = 0;
+    *n = 1;
+    if (strchr(x->args[arg].name, '.') == NULL) return 0;
+    *n = 0;
+    for (uint32_t i = 0; i < x->n_args; i++) {
+        if (!same_operand(x->args[i].name, x->args[arg].name)) continue;
+        if (i == arg) which = *n;
+        (*n)++;
+    }
+    return which;
+}
+
+static uint32_t part_of_out(const struct expr *x, uint32_t out) {
+    uint32_t which = 0;
+    if (strchr(x->out[out].name, '.') == NULL) return 0;
+    for (uint32_t i = 0; i < out; i++) which += same_operand(x->out[i].name, x->out[out].name);
+    return which;
+}
+
+/* ---- dims of an operator ---- */
+
+static void bind_dim(struct step *s, uint8_t dim, const uint8_t *at, uint32_t n) {
+    s->bound[dim] = true;
+    s->dims[dim].n = (uint8_t)n;
+    memcpy(s->dims[dim].at, at, n);
+}
+
+/* The dims of an argument against those of the value that it is: letters are themselves, or
+ * nothing where the value has a single element along them; k and n take what there is. */
+static int match_value(struct step *s, const struct expr_arg *a, const struct tuple *have) {
+    uint32_t at = 0;
+    for (int i = 0; i < a->n_dims; i++) {
+        const uint8_t dim = a->dims[i];
+        const int global = global_dim(s->x->dims[dim].name);
+        uint32_t n = 0;
+        if (global >= 0)
+            n = at < have->n && have->at[at] == global;
+        else if (s->bound[dim])
+            n = s->dims[dim].n;
+        else
+            n = have->n - at;
+        if (at + n > have->n) return fail_step(s, "has other dims than its value", a->name);
+        if (s->bound[dim] &&
+            (s->dims[dim].n != n || memcmp(s->dims[dim].at, have->at + at, n) != 0))
+            return fail_step(s, "has other dims than the operands before it", a->name);
+        bind_dim(s, dim, have->at + at, n);
+        at += n;
+    }
+    return at == have->n ? QN_OK : fail_step(s, "has fewer dims than its value", a->name);
+}
+
+/* The dims of what is not made by another operator. */
+static int own_dims(struct step *s, const char *name, const uint8_t *dims, uint32_t n,
+                    struct tuple *out) {
+    out->n = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const int global = global_dim(s->x->dims[dims[i]].name);
+        const uint8_t letter = (uint8_t)global;
+        if (!s->bound[dims[i]]) {
+            if (global < 0) return fail_step(s, "has a dim that no operand gives", name);
+            bind_dim(s, dims[i], &letter, 1);
+        }
+        const struct tuple *t = &s->dims[dims[i]];
+        if (out->n + t->n > MAX_TUPLE) return fail_step(s, "has too many dims", name);
+        memcpy(out->at + out->n, t->at, t->n);
+        out->n = (uint8_t)(out->n + t->n);
+    }
+    return QN_OK;
+}
+
+static uint64_t tuple_size(const struct step *s, const struct tuple *t) {
+    uint64_t n = 1;
+    for (int i = 0; i < t->n; i++) n *= dim_size(s->w->g, t->at[i], s->op->layer);
+    return n;
+}
+
+/* What a part of a weight is: its tensor, or stack of tensors, and which elements in which order.
+ */
+static void tell_part(const struct weight_part *p, struct strbuf *out) {
+    strbuf_str(out, p->name);
+    if (p->stack != 0) strbuf_printf(out, " x %u", p->stack);
+    for (size_t i = 0; i < sizeof p->source; i++)
+        if (((const unsigned char *)&p->source)[i] != 0)
+            strbuf_printf(out, " %zu:%02x", i, ((const unsigned char *)&p->source)[i]);
+}
+
+/* ---- arguments ---- */
+
+/* Rows of a part times columns are the dims' sizes. */
+static int weight_arg(struct step *s, uint32_t arg, const struct tensor *t) {
+    const struct kgraph *g = s->w->g;
+    const struct expr_arg *a = &s->x->args[arg];
+    struct tuple dims;
+    uint32_t n;
+    const uint32_t which = part_of_arg(s->x, arg, &n);
+    if (t->n_parts != n)
+        return fail_step(s, "has another number of parts than its weight", a->name);
+    const struct weight_part *p = &g->parts.items[t->first_part + which];
+    const uint8_t hidden = (uint8_t)global_dim("h");
+    if (a->n_dims > 0 && !s->bound[a->dims[0]] && p->rows == g->spec.hidden &&
+        global_dim(s->x->dims[a->dims[0]].name) < 0)
+        bind_dim(s, a->dims[0], &hidden, 1); /* LINEAR's n without a residual */
+    TRY(own_dims(s, a->name, a->dims, a->n_dims, &dims));
+    const uint64_t cols = t->n_dims > 1 ? t->shape[1] : 1;
+    if (tuple_size(s, &dims) != p->rows * cols)
+        return fail_step(s, "has another shape than its weight", a->name);
+    struct strbuf name = {0};
+    tell_part(p, &name);
+    int rc = strbuf_status(s->w->d, &name);
+    if (rc == QN_OK) rc = make_input(s->w, strbuf_text(&name), FORM_REAL, &dims, &s->args[arg]);
+    strbuf_fini(&name);
+    return rc;
+}
+
+static int value_arg(struct step *s, uint32_t arg, int32_t tensor) {
+    const struct expr_arg *a = &s->x->args[arg];
+    const struct tensor_value *v = &s->w->values[tensor];
+    uint32_t n;
+    const uint32_t which = part_of_arg(s->x, arg, &n);
+    if (which >= v->n)
+        return fail_step(s, "is read, and no operator before it has written it", a->name);
+    s->args[arg] = v->parts[which].form;
+    return match_value(s, a, &v->parts[which].dims);
+}
+
+/* Whether an operand is bound to this argument: there may be one more for packed ones. */
+static bool takes_layout(const struct step *s, const char *base, const char *part, bool packed) {
+    char other[EXPR_NAME + 8];
+    snprintf(other, sizeof other, "%s.packed", base);
+    if (part != NULL && strcmp(part, "packed") == 0) return packed;
+    return !packed || expr_find_arg(s->x, other) < 0;
+}
+
+/* What an argument is that is no operand: op.def lists them. */
+static int other_arg(struct step *s, uint32_t arg, const char *base, const char *part) {
+    const struct expr_arg *a = &s->x->args[arg];
+    const struct op_attrs *attrs = &s->op->attrs;
+    char name[160];
+    struct tuple dims;
+    TRY(own_dims(s, a->name, a->dims, a->n_dims, &dims));
+    if (strcmp(base, "eps") == 0)
+        snprintf(name, sizeof name, "eps %a", (double)attrs->eps);
+    else if (strcmp(base, "scale") == 0)
+        snprintf(name, sizeof name, "scale %a", (double)attrs->scale);
+    else if (strcmp(base, "sees") == 0)
+        snprintf(name, sizeof name, "sees %u", attrs->window);
+    else if (strcmp(base, "old") == 0) {
+        const int kv = find_slot(s->info.out, s->info.n_out, "kv");
+        if (kv < 0 || s->op->out[kv] == NO_TENSOR) return fail_step(s, "has no cache", a->name);
+        snprintf(name, sizeof name, "old %.100s %s", s->w->g->tensors.items[s->op->out[kv]].name,
+                 part == NULL ? "" : part);
+    } else {
+        snprintf(name, sizeof name, "%s", a->name);
+    }
+    return make_input(s->w, name, expr_form_kind((enum expr_kind)a->kind), &dims, &s->args[arg]);
+}
+
+/* weights: those arguments, after the others have said what k and n are. */
+static int bind_arg(struct step *s, uint32_t arg, bool weights) {
+    const struct expr_arg *a = &s->x->args[arg];
+    char base[EXPR_NAME];
+    const char *part;
+    split_name(a->name, base, &part);
+    const int slot = find_slot(s->info.in, s->info.n_in, base);
+    if (slot < 0) return weights ? other_arg(s, arg, base, part) : QN_OK;
+    const int32_t tensor = s->op->in[slot];
+    const struct tensor *t = tensor == NO_TENSOR ? NULL : &s->w->g->tensors.items[tensor];
+    if (t == NULL || !takes_layout(s, base, part, t->layout == LAYOUT_PACKED)) {
+        if (a->fallback == EXPR_NO_NODE) return fail_step(s, "is missing", a->name);
+        s->absent |= 1u << arg;
+        return QN_OK;
+    }
+    if ((t->role == TENSOR_WEIGHT) != weights) return QN_OK;
+    return weights ? weight_arg(s, arg, t) : value_arg(s, arg, tensor);
+}
+
+/* Heads, KV heads and width are the model's. */
+static int check_attrs(const struct step *s) {
+    const struct model_spec *spec = &s->w->g->spec;
+    const struct op_attrs *a = &s->op->attrs;
+    if (spec_is_latent(spec)) /* its heads share one latent, which has other widths */
+        return a->heads == 0 || a->heads == spec->n_heads
+                   ? QN_OK
+                   : fail_step(s, "is not the model's", "heads");
+    if (a->heads != 0 && a->heads != spec->n_heads)
+        return fail_step(s, "is not the model's", "heads");
+    if (a->kv != 0 && a->kv != spec->n_kv_heads) return fail_step(s, "is not the model's", "kv");
+    if (a->D != 0 && a->D != spec->head_dim) return fail_step(s, "is not the model's", "D");
+    return QN_OK;
+}
+
+/* ---- outputs ---- */
+
+static bool is_stream_writer(enum op_kind kind) {
+    return kind == OP_EMBED || kind == OP_LINEAR || kind == OP_SPLITK_SUM || kind == OP_EXPERT_DOWN;
+}
+
+/* Where the graphs are compared, and the value becomes a symbol. */
+static bool is_cut(const struct step *s, int slot) {
+    const int32_t tensor = s->op->out[slot];
+    if (s->w->g->tensors.items[tensor].role == TENSOR_STATE) return true;
+    return is_stream_writer(s->op->kind) && slot == STREAM_X;
+}
+
+/* Compared, too, and read no more. */
+static bool is_end(const struct step *s) {
+    return s->op->kind == OP_LM_HEAD || s->op->kind == OP_SAMPLE;
+}
+
+static int record(struct step *s, const struct expr_out *out, int slot, form_id form,
+                  const char **label) {
+    struct walk *w = s->w;
+    const struct tensor *t = &w->g->tensors.items[s->op->out[slot]];
+    char *text;
+    if (form == FORM_NONE) return fail_step(s, "has no normal form: it exceeds a limit", out->name);
+    if (t->role == TENSOR_STATE)
+        TRY(arena_printf(w->d, &w->m->arena, &text, "%s %s", t->name, out->name));
+    else if (is_end(s))
+        TRY(arena_printf(w->d, &w->m->arena, &text, "%s", out->name));
+    else
+        TRY(arena_printf(w->d, &w->m->arena, &text, "stream %u", w->n_stream++));
+    *label = text;
+    return ARRAY_PUSH(w->d, &w->compared,
+                      (struct compared){text, form, s->index, out->name, w->first_op, false});
+}
+
+static int set_value(struct step *s, uint32_t out, int slot, form_id form) {
+    const struct expr_out *o = &s->x->out[out];
+    struct tensor_value *v = &s->w->values[s->op->out[slot]];
+    const uint32_t which = part_of_out(s->x, out);
+    if (which >= MAX_PARTS) return fail_step(s, "has too many parts", o->name);
+    struct part *p = &v->parts[which];
+    TRY(own_dims(s, o->name, o->dims, o->n_dims, &p->dims));
+    if (form == FORM_NONE) return fail_step(s, "has no normal form: it exceeds a limit", o->name);
+    p->form = form;
+    v->n = MAX(v->n, which + 1);
+    return QN_OK;
+}
+
+/* The forms of the outputs that `cuts` asks for, or of the others; those of cuts are known then. */
+struct outputs {
+    int slot[EXPR_MAX_OUT]; /* -1: the operator does not have it */
+    bool cut[EXPR_MAX_OUT];
+    struct expr_known known[EXPR_MAX_OUT];
+    uint32_t n_known;
+};
+
+static void run(struct step *s, const struct outputs *o, bool cuts, form_id *nodes) {
+    uint32_t dims[BLOCK_MAX_DIMS] = {0};
+    bool needed[EXPR_MAX_NODES] = {false};
+    for (uint32_t i = 0; i < s->x->n_dims; i++)
+        for (int k = 0; k < s->dims[i].n; k++) dims[i] |= 1u << s->dims[i].at[k];
+    for (uint32_t i = 0; i < s->x->n_out; i++)
+        if (o->slot[i] >= 0 && o->cut[i] == cuts)
+            expr_needed(s->x, s->x->out[i].node, s->absent, needed);
+    const struct expr_call c = {s->args, dims, needed, o->known, o->n_known};
+    expr_forms_of(s->w->m->f, s->x, &c, nodes);
+}
+
+/* A cut's value as it goes on: a symbol. */
+static int make_symbol(struct step *s, struct outputs *o, uint32_t i, const char *label) {
+    const struct expr_out *out = &s->x->out[i];
+    struct tuple dims;
+    form_id form;
+    TRY(own_dims(s, out->name, out->dims, out->n_dims, &dims));
+    TRY(make_input(s->w, label, FORM_REAL, &dims, &form));
+    o->known[o->n_known++] = (struct expr_known){out->node, form};
+    return set_value(s, i, o->slot[i], form);
+}
+
+static int run_cuts(struct step *s, struct outputs *o, form_id *nodes) {
+    struct outputs before = *o;
+    bool any = false;
+    for (uint32_t i = 0; i < s->x->n_out; i++) any = any || (o->slot[i] >= 0 && o->cut[i]);
+    if (!any) return QN_OK;
+    run(s, &before, true, nodes);
+    for (uint32_t i = 0; i < s->x->n_out; i++) {
+        const char *label;
+        if (o->slot[i] < 0 || !o->cut[i]) continue;
+        TRY(record(s, &s->x->out[i], o->slot[i], nodes[s->x->out[i].node], &label));
+        TRY(make_symbol(s, o, i, label));
+    }
+    s->w->first_op = s->index + 1;
+    return QN_OK;
+}
+
+static int run_outputs(struct step *s) {
+    struct outputs o = {0};
+    form_id nodes[EXPR_MAX_NODES];
+    for (uint32_t i = 0; i < s->x->n_out; i++) {
+        char base[EXPR_NAME];
+        const char *part;
+        split_name(s->x->out[i].name, base, &part);
+        o.slot[i] = find_slot(s->info.out, s->info.n_out, base);
+        if (o.slot[i] < 0) return fail_step(s, "is no output of the operator", base);
+        if (s->op->out[o.slot[i]] == NO_TENSOR)
+            o.slot[i] = -1;
+        else
+            o.cut[i] = is_cut(s, o.slot[i]);
+    }
+    TRY(run_cuts(s, &o, nodes));
+    run(s, &o, false, nodes);
+    for (uint32_t i = 0; i < s->x->n_out; i++) {
+        const char *label;
+        if (o.slot[i] < 0 || o.cut[i]) continue;
+        const form_id form = nodes[s->x->out[i].node];
+        TRY(set_value(s, i, o.slot[i], form));
+        if (is_end(s)) TRY(record(s, &s->x->out[i], o.slot[i], form, &label));
+    }
+    return QN_OK;
+}
+
+/* ---- operators of which nothing is known ---- */
+
+/* Dims of the outputs of an operator that has no text. Its outputs are functions of its operands
+ * and attributes, and equal operands give equal outputs. */
+static const struct {
+    enum op_kind kind;
+    struct {
+        const char *name, *dims;
+    } out[3];
+} unknown[] = {
+    {OP_QKV_LINEAR, {{"qkv", "tx"}}}, /* of latents: its weight is not three parts */
+    {OP_LATENT_HEADS, {{"q", "tgre"}, {"kv.k", "pge"}, {"kv.v", "pgm"}}},
+    {OP_ROUTER, {{"logits", "tx"}}},
+    {OP_ROUTE, {{"list", "x"}, {"slots", "x"}, {"weight", "tx"}}},
+    {OP_EXPERT_GATE_UP, {{"h", "x"}}},
+    {OP_EXPERT_DOWN, {{"y", "th"}}},
+};
+
+static int find_unknown(enum op_kind kind) {
+    for (size_t i = 0; i < COUNT_OF(unknown); i++)
+        if (unknown[i].kind == kind) return (int)i;
+    return -1;
+}
+
+/* Whether an operator's text is not about what it is here. */
+static bool is_unknown(const struct walk *w, const struct kop *op) {
+    if (op->kind != OP_QKV_LINEAR) return op_expr_text(op->kind) == NULL;
+    const int32_t weight = op->in[QKV_LINEAR_W];
+    return weight != NO_TENSOR && w->g->tensors.items[weight].n_parts != 3;
+}
+
+/* All that the outputs depend on, as text: equal texts, equal operands. */
+static int tell_operands(struct step *s, struct strbuf *out) {
+    const struct op_attrs *a = &s->op->attrs;
+    strbuf_str(out, op_name(s->op->kind));
+    for (size_t i = 0; i < sizeof *a; i++)
+        strbuf_printf(out, " %02x", ((const unsigned char *)a)[i]);
+    for (int i = 0; i < s->info.n_in; i++) {
+        const int32_t tensor = s->op->in[i];
+        strbuf_printf(out, " | %d", i);
+        if (tensor == NO_TENSOR) continue;
+        const struct tensor *t = &s->w->g->tensors.items[tensor];
+        const struct tensor_value *v = &s->w->values[tensor];
+        if (t->role == TENSOR_WEIGHT) {
+            for (uint32_t k = 0; k < t->n_parts; k++) {
+                strbuf_char(out, ' ');
+                tell_part(&s->w->g->parts.items[t->first_part + k], out);
+            }
+        } else {
+            if (v->n == 0)
+                return fail_step(s, "is read, and no operator before it has written it",
+                                 s->info.in[i].name);
+            for (uint32_t k = 0; k < v->n; k++) strbuf_printf(out, " %u", v->parts[k].form);
+        }
+    }
+    return strbuf_status(s->w->d, out);
+}
+
+static void dims_of_letters(const char *letters, struct tuple *out) {
+    out->n = 0;
+    for (; *letters != '\0'; letters++)
+        out->at[out->n++] = (uint8_t)(strchr(global_dims, *letters) - global_dims);
+}
+
+/* One output: a symbol of its own; where graphs are compared, it is compared and replaced. */
+static int set_unknown(struct step *s, const char *name, const char *letters, const char *operands,
+                       uint32_t part) {
+    struct expr_out out = {.n_dims = 0};
+    struct strbuf label = {0};
+    char base[EXPR_NAME];
+    const char *part_name, *symbol;
+    struct tuple dims;
+    form_id form;
+    split_name(name, base, &part_name);
+    const int slot = find_slot(s->info.out, s->info.n_out, base);
+    if (slot < 0 || s->op->out[slot] == NO_TENSOR) return QN_OK;
+    snprintf(out.name, sizeof out.name, "%s", name);
+    dims_of_letters(letters, &dims);
+    strbuf_printf(&label, "%s of %s", name, operands);
+    int rc = strbuf_status(s->w->d, &label);
+    if (rc == QN_OK) rc = make_input(s->w, strbuf_text(&label), FORM_REAL, &dims, &form);
+    if (rc == QN_OK && is_cut(s, slot)) {
+        rc = record(s, &out, slot, form, &symbol);
+        if (rc == QN_OK) rc = make_input(s->w, symbol, FORM_REAL, &dims, &form);
+        s->w->first_op = s->index + 1;
+    }
+    strbuf_fini(&label);
+    if (rc != QN_OK) return rc;
+    struct tensor_value *v = &s->w->values[s->op->out[slot]];
+    v->parts[part] = (struct part){form, dims};
+    v->n = MAX(v->n, part + 1);
+    return QN_OK;
+}
+
+static int walk_unknown(struct step *s) {
+    const int row = find_unknown(s->op->kind);
+    struct strbuf operands = {0};
+    if (row < 0)
+        return fail(s->w->d, QN_EVERIFY, "op.def: %s has no meaning", op_name(s->op->kind));
+    int rc = tell_operands(s, &operands);
+    for (int i = 0; i < 3 && unknown[row].out[i].name != NULL && rc == QN_OK; i++)
+        rc = set_unknown(s, unknown[row].out[i].name, unknown[row].out[i].dims,
+                         strbuf_text(&operands), strcmp(unknown[row].out[i].name, "kv.v") == 0);
+    strbuf_fini(&operands);
+    return rc;
+}
+
+/* ---- a graph ---- */
+
+static int expr_of_kind(struct walk *w, enum op_kind kind, const struct expr **out) {
+    struct expr **kept = &w->m->exprs[kind];
+    if (*kept == NULL) {
+        struct expr *x;
+        TRY(ARENA_NEW(w->d, &w->m->arena, &x, 1));
+        TRY(op_expr_parse(w->d, kind, x));
+        *kept = x;
+    }
+    *out = *kept;
+    return QN_OK;
+}
+
+static int walk_op(struct walk *w, uint32_t index) {
+    struct step s = {.w = w, .index = index, .op = &w->g->ops.items[index]};
+    op_describe(s.op->kind, &s.info);
+    TRY(check_attrs(&s));
+    if (is_unknown(w, s.op)) return walk_unknown(&s);
+    TRY(expr_of_kind(w, s.op->kind, &s.x));
+    for (uint32_t i = 0; i < s.x->n_args; i++) TRY(bind_arg(&s, i, false));
+    for (uint32_t i = 0; i < s.x->n_args; i++) TRY(bind_arg(&s, i, true));
+    return run_outputs(&s);
+}
+
+static int walk_graph(struct walk *w) {
+    w->values = calloc(w->g->tensors.n + 1, sizeof *w->values);
+    if (w->values == NULL)
+        return fail_nomem(w->d, w->g->tensors.n * sizeof *w->values, "a kernel graph's meaning");
+    for (uint32_t i = 0; i < w->g->ops.n; i++) TRY(walk_op(w, i));
+    return forms_status(w->d, w->m->f);
+}
+
+static void walk_fini(struct walk *w) {
+    free(w->values);
+    ARRAY_FINI(&w->compared);
+}
+
+int kgraph_meaning_new(struct diag *d, const struct kgraph *reference,
+                       struct kgraph_meaning **out) {
+    struct kgraph_meaning *m = calloc(1, sizeof *m);
+    struct walk w = {.d = d, .m = m, .g = reference};
+    *out = NULL;
+    if (m == NULL) return fail_nomem(d, sizeof *m, "a model's meaning");
+    m->spec = reference->spec;
+    int rc = forms_new(d, &m->f);
+    if (rc == QN_OK) rc = walk_graph(&w);
+    if (rc == QN_OK) {
+        m->reference.items = w.compared.items;
+        m->reference.n = w.compared.n;
+        m->reference.capacity = w.compared.capacity;
+        w.compared.items = NULL;
+        w.compared.n = w.compared.capacity = 0;
+        *out = m;
+    }
+    walk_fini(&w);
+    if (rc != QN_OK) kgraph_meaning_free(m);
+    return rc;
+}
+
+void kgraph_meaning_free(struct kgraph_meaning *m) {
+    if (m == NULL) return;
+    forms_free(m->f);
+    map_fini(&m->numbers);
+    ARRAY_FINI(&m->reference);
+    arena_fini(&m->arena);
+    free(m);
+}
+
+/* ---- the comparison ---- */
+
+static int differs(const struct walk *w, const struct compared *c) {
+    const struct kop *ops = w->g->ops.items;
+    struct strbuf made = {0};
+    for (uint32_t i = c->first_op; i <= c->op; i++)
+        strbuf_printf(&made, "%s%s", i > c->first_op ? " " : "", op_name(ops[i].kind));
+    fail(w->d, QN_EVERIFY,
+         "kernel graph of %u rows: layer %d: %s of %s (operator %u) is not what the model's "
+         "reference "
+         "graph computes; since the last value that is: %s",
+         w->g->n_rows, ops[c->op].layer, c->output, op_name(ops[c->op].kind), c->op,
+         strbuf_text(&made));
+    strbuf_fini(&made);
+    return QN_EVERIFY;
+}
+
+/* The reference's value with that label, which no other value of the graph has taken; most often
+ * the i-th. NULL: there is none. */
+static struct compared *counterpart(const struct kgraph_meaning *m, const char *label, size_t i) {
+    for (size_t k = 0; k < m->reference.n; k++) {
+        struct compared *r = &m->reference.items[(i + k) % m->reference.n];
+        if (!r->taken && strcmp(r->label, label) == 0) return r;
+    }
+    return NULL;
+}
+
+static int compare(struct walk *w) {
+    struct kgraph_meaning *m = w->m;
+    for (size_t i = 0; i < m->reference.n; i++) m->reference.items[i].taken = false;
+    for (size_t i = 0; i < w->compared.n; i++) {
+        const struct compared *c = &w->compared.items[i];
+        struct compared *r = counterpart(m, c->label, i);
+        if (r == NULL || !form_equal(m->f, r->form, c->form)) return differs(w, c);
+        r->taken = true;
+    }
+    if (w->compared.n == m->reference.n) return QN_OK;
+    return fail(
+        w->d, QN_EVERIFY,
+        "kernel graph of %u rows: has %zu values of the residual stream, the caches and the "
+        "head, the model's reference graph %zu",
+        w->g->n_rows, w->compared.n, m->reference.n);
+}
+
+int kgraph_prove(struct diag *d, struct kgraph_meaning *m, const struct kgraph *g,
+                 struct kgraph_prove_report *report) {
+    struct walk w = {.d = d, .m = m, .g = g};
+    if (hash_bytes(&m->spec, sizeof m->spec, 0) != hash_bytes(&g->spec, sizeof g->spec, 0))
+        return fail(d, QN_EVERIFY, "kernel graph of %u rows: is another model's", g->n_rows);
+    int rc = walk_graph(&w);
+    if (rc == QN_OK) rc = compare(&w);
+    if (rc == QN_OK && report != NULL) {
+        struct form_stats stats;
+        forms_stats(m->f, &stats);
+        *report =
+            (struct kgraph_prove_report){(uint32_t)g->ops.n, (uint32_t)w.compared.n, stats.n_forms};
+    }
+    walk_fini(&w);
+    return rc;
+}

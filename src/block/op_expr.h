@@ -1,0 +1,13 @@
+/* op_expr.h - the meanings of operators: graph/op.def's MEANS rows. */
+#ifndef QN_BLOCK_OP_EXPR_H
+#define QN_BLOCK_OP_EXPR_H
+
+#include "block/expr.h"
+#include "graph/op.h"
+
+/* The text; kind must be a valid op_kind. */
+const char *op_expr_text(enum op_kind kind);
+/* Reads it. Errors: QN_EINTERNAL. */
+int op_expr_parse(struct diag *d, enum op_kind kind, struct expr *x);
+
+#endif

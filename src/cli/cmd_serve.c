@@ -1,0 +1,99 @@
+/* cmd_serve.c - quern serve: the server of src/server with parameters from options. */
+#include "cli/cli.h"
+
+#include "server/server.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_LOGPROBS = 20 };
+
+struct serve {
+    const struct options *o;
+    qn_engine_params engine;
+};
+
+static void say(void *user, const char *line) {
+    const struct serve *s = user;
+    cli_note(s->o, "%s", line);
+}
+
+static int open_engine(void *user, qn_engine **engine) {
+    const struct serve *s = user;
+    return cli_open_engine(s->o, &s->engine, engine) == EXIT_OK ? QN_OK : QN_EINVAL;
+}
+
+/* A GPU lists no most likely tokens: only the CPU is opened for them unasked. */
+static uint32_t default_logprobs(const struct options *o) {
+    const char *backend = options_text(o, OPT_BACKEND, "auto");
+    char *text = NULL;
+    json_error_t e;
+    if (strcmp(backend, "auto") != 0) return strcmp(backend, "cpu") == 0 ? MAX_LOGPROBS : 0;
+    if (qn_environment(&text, NULL) != QN_OK) return 0;
+    json_t *root = json_loads(text, 0, &e);
+    const json_t *cuda = json_object_get(json_object_get(root, "backends"), "cuda");
+    const char *says = json_string_value(cuda);
+    const bool has_gpu = says && strcmp(says, "available") == 0;
+    json_decref(root);
+    qn_free(text);
+    return has_gpu ? 0 : MAX_LOGPROBS;
+}
+
+/* Counts of the server's own, each in its bounds. */
+static int read_counts(const struct options *o, struct server_params *p) {
+    const struct {
+        enum option option;
+        int64_t low, high, fallback;
+        uint32_t *out;
+    } table[] = {
+        {OPT_MAX_QUEUE, 0, 1 << 20, 1024, &p->max_queue},
+        {OPT_MAX_CONNECTIONS, 1, 1 << 16, 1024, &p->max_connections},
+        {OPT_SHUTDOWN_TIMEOUT, 0, 86400, 30, &p->shutdown_s},
+        {OPT_MAX_LOGPROBS, 0, QN_MAX_LOGPROBS, default_logprobs(o), &p->max_logprobs},
+    };
+    const int64_t port = options_integer(o, OPT_PORT, 8000);
+    if (port > UINT16_MAX) return cli_usage("--port: want 0 to %d", UINT16_MAX);
+    p->port = (uint16_t)port;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        const int64_t n = options_integer(o, table[i].option, table[i].fallback);
+        if (n < table[i].low || n > table[i].high)
+            return cli_usage("--%s: want %lld to %lld", option_table[table[i].option].name,
+                             (long long)table[i].low, (long long)table[i].high);
+        *table[i].out = (uint32_t)n;
+    }
+    return EXIT_OK;
+}
+
+static int read_params(const struct options *o, struct server_params *p, const char **key) {
+    const struct option_value *names = &o->values[OPT_SERVED_MODEL_NAMES];
+    const struct option_value *keys = &o->values[OPT_API_KEY];
+    *key = getenv("QUERN_API_KEY");
+    p->host = options_text(o, OPT_HOST, "127.0.0.1");
+    p->model = options_text(o, OPT_MODEL, NULL);
+    p->served_names = names->texts;
+    p->n_served_names = names->n;
+    p->api_keys = keys->n ? keys->texts : key;
+    p->n_api_keys = keys->n ? keys->n : *key && **key;
+    p->root_path = options_text(o, OPT_ROOT_PATH, NULL);
+    p->chat_template = options_text(o, OPT_CHAT_TEMPLATE, NULL);
+    p->strict = options_flag(o, OPT_STRICT);
+    for (size_t i = 0; i < keys->n; i++)
+        if (!*keys->texts[i]) return cli_usage("--api-key: is empty");
+    if (p->root_path && p->root_path[0] != '/')
+        return cli_usage("--root-path: want a path that begins with /");
+    return read_counts(o, p);
+}
+
+int cmd_serve(const struct options *o) {
+    struct serve s = {.o = o};
+    struct server_params p = {.open = open_engine, .say = say, .user = &s};
+    struct diag d = {0};
+    const char *key;
+    int rc = cli_engine_params(o, &s.engine);
+    if (rc == EXIT_OK) rc = read_params(o, &p, &key);
+    if (rc != EXIT_OK) return rc;
+    s.engine.max_logprobs = p.max_logprobs;
+    rc = server_run(&d, &p);
+    if (rc == QN_OK) return EXIT_OK;
+    return rc == QN_EINVAL ? EXIT_FAILED : cli_error("%s", d.message);
+}

@@ -1,0 +1,102 @@
+/* expert_list.h - the list of experts that ROUTE writes in an iteration, and how EXPERT_GATE_UP's
+ * tasks share out its work. Safe for device code.
+ *
+ *   slot    a row and one of its experts: T * top_k of them, by ascending expert, then row
+ *   slots   [T * top_k] of each slot, row * top_k + i: it is the row's i-th expert by ascending id,
+ *           whose weight is weight[row][i]
+ *   list    [n, EXPERT_WORDS] {expert, its first slot, the slot after its last}, by ascending
+ *           expert: those that some row has; then rows with expert -1
+ *
+ *   item    EXPERT_BLOCK rows of an expert's gate and of its up, for all slots of the expert
+ *
+ * A task has a *slice* of the items: those whose place begins in it. Places go by what items cost,
+ * so that slices take about equally long: reading a block costs as much as multiplying it with
+ * EXPERT_READ rows. What an item gives does not depend on its slice.
+ */
+#ifndef QN_GRAPH_EXPERT_LIST_H
+#define QN_GRAPH_EXPERT_LIST_H
+
+#include "base/abi.h"
+
+enum { EXPERT_ID, EXPERT_FIRST, EXPERT_END, EXPERT_WORDS };
+enum { EXPERT_BLOCK = 16, EXPERT_READ = 16 };
+
+/* How items get their places. */
+enum expert_placing {
+    EXPERT_SLICED = 0, /* one after the other */
+    EXPERT_STATIC = 1, /* each where it would be if all experts were listed: an ablation */
+};
+
+struct expert_item {
+    uint32_t expert;
+    uint32_t slot0, slot1; /* its slots */
+    uint32_t row0, row1;   /* of its gate and up */
+};
+
+struct expert_walk {
+    const int32_t *list;
+    uint32_t n_experts, width; /* of all, rows of an expert's gate */
+    uint32_t left;             /* rows of the list */
+    uint32_t placing;          /* enum expert_placing */
+    uint64_t place;            /* of the first item of list[0] */
+    uint64_t first, last;      /* places of the slice */
+};
+
+ABI_FN uint64_t expert_cost(const int32_t *entry, uint32_t placing) {
+    return placing == EXPERT_STATIC
+               ? 1
+               : EXPERT_READ + (uint64_t)(entry[EXPERT_END] - entry[EXPERT_FIRST]);
+}
+
+ABI_FN uint32_t expert_blocks(uint32_t width) {
+    return (width + EXPERT_BLOCK - 1) / EXPERT_BLOCK;
+}
+
+/* Slice s of n of a list of up to `rows` rows. */
+ABI_FN struct expert_walk expert_walk_slice(const int32_t *list, uint32_t rows, uint32_t n_experts,
+                                            uint32_t width, uint32_t placing, uint32_t s,
+                                            uint32_t n) {
+    struct expert_walk w = {list, n_experts, width, rows, placing, 0, 0, 0};
+    const uint64_t blocks = expert_blocks(width);
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < rows && list[i * EXPERT_WORDS] >= 0; i++)
+        total += blocks * expert_cost(list + i * EXPERT_WORDS, placing);
+    if (placing == EXPERT_STATIC) total = blocks * n_experts;
+    w.first = total * s / n;
+    w.last = total * (s + 1) / n;
+    return w;
+}
+
+/* The first of `blocks` items, `cost` places each from `start` on, that begins at or after a place.
+ */
+ABI_FN uint32_t expert_block_at(uint64_t place, uint64_t start, uint64_t cost, uint32_t blocks) {
+    if (place <= start) return 0;
+    const uint64_t block = (place - start + cost - 1) / cost;
+    return block < blocks ? (uint32_t)block : blocks;
+}
+
+/* The next items of the slice that are one expert's; 0: there are none. */
+ABI_FN int expert_walk_next(struct expert_walk *w, struct expert_item *item) {
+    const uint32_t blocks = expert_blocks(w->width);
+    while (w->left > 0 && w->list[EXPERT_ID] >= 0) {
+        const int32_t *entry = w->list;
+        const uint64_t cost = expert_cost(entry, w->placing);
+        if (w->placing == EXPERT_STATIC) w->place = (uint64_t)entry[EXPERT_ID] * blocks;
+        const uint32_t b0 = expert_block_at(w->first, w->place, cost, blocks);
+        const uint32_t b1 = expert_block_at(w->last, w->place, cost, blocks);
+        w->place += cost * blocks;
+        w->list += EXPERT_WORDS;
+        w->left--;
+        if (b0 >= b1) continue;
+        const uint32_t end = b1 * EXPERT_BLOCK;
+        item->expert = (uint32_t)entry[EXPERT_ID];
+        item->slot0 = (uint32_t)entry[EXPERT_FIRST];
+        item->slot1 = (uint32_t)entry[EXPERT_END];
+        item->row0 = b0 * EXPERT_BLOCK;
+        item->row1 = end < w->width ? end : w->width;
+        return 1;
+    }
+    return 0;
+}
+
+#endif

@@ -1,0 +1,135 @@
+/* route.c - ROUTE: each row's experts and their weights, then the list of experts that some row has
+ * (graph/expert_list.h). A logit that is no number is the least one, so that ids stay in bounds. */
+#include "graph/expert_list.h"
+#include "kernels/cpu/tile.h"
+
+#include <math.h>
+#include <string.h>
+
+struct route_scratch {
+    float *p;         /* [experts] softmax of a row */
+    uint8_t *taken;   /* [experts] TAKEN: the row has it */
+    int32_t *first;   /* [experts + 1] slots of an expert; then where the next one goes */
+    int32_t *experts; /* [T, top_k] of each row, ascending */
+    size_t bytes;
+};
+
+static struct route_scratch layout(void *base, const struct op_attrs *a, uint32_t n_rows) {
+    struct tile_scratch s = {.base = base};
+    struct route_scratch l = {0};
+    l.p = tile_take(&s, a->experts * sizeof(float));
+    l.taken = tile_take(&s, a->experts);
+    l.first = tile_take(&s, (a->experts + (size_t)1) * sizeof(int32_t));
+    l.experts = tile_take(&s, (size_t)n_rows * a->top_k * sizeof(int32_t));
+    l.bytes = s.used;
+    return l;
+}
+
+static uint32_t rows_of(const struct prog_header *program, const struct prog_op *op) {
+    return PROG(program, TENSOR)[op->in[ROUTE_LOGITS]].shape[0];
+}
+
+size_t cpu_route_scratch(const struct prog_header *program, const struct prog_op *op) {
+    return layout(NULL, &op->attrs, rows_of(program, op)).bytes;
+}
+
+enum { FREE, TAKEN, CLOSED }; /* experts of a row */
+
+/* Closes the groups of experts but those with the largest logits; of equal ones the first stay. */
+static void close_groups(const float *logits, const struct op_attrs *a, uint8_t *taken) {
+    const uint32_t size = a->groups != 0 ? a->experts / a->groups : a->experts;
+    memset(taken, a->groups != 0 ? CLOSED : FREE, a->experts);
+    for (uint32_t k = 0; k < a->top_groups; k++) {
+        float most = -INFINITY;
+        uint32_t best = a->experts;
+        for (uint32_t e = 0; e < a->experts; e++) {
+            if (taken[e] != CLOSED || (best != a->experts && !(logits[e] > most))) continue;
+            best = e / size;
+            most = logits[e] == logits[e] ? logits[e] : -INFINITY;
+        }
+        memset(taken + (size_t)best * size, FREE, size);
+    }
+}
+
+/* Marks the top_k largest; of equal ones the first. */
+static void choose(const float *logits, const struct op_attrs *a, uint8_t *taken) {
+    close_groups(logits, a, taken);
+    for (uint32_t k = 0; k < a->top_k; k++) {
+        uint32_t best = 0;
+        while (taken[best]) best++;
+        for (uint32_t e = best + 1; e < a->experts; e++)
+            if (!taken[e] && (logits[e] > logits[best] || logits[best] != logits[best])) best = e;
+        taken[best] = TAKEN;
+    }
+}
+
+static void softmax(const struct cpu_task *t, const float *logits, uint32_t n, float *p) {
+    float max = -INFINITY, sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (logits[i] > max) max = logits[i];
+    for (uint32_t i = 0; i < n; i++) p[i] = logits[i] - max;
+    t->isa->exp_of(p, p, n);
+    for (uint32_t i = 0; i < n; i++) sum += p[i];
+    for (uint32_t i = 0; i < n; i++) p[i] /= sum;
+}
+
+/* A row's experts and weights, by ascending id; counts them. */
+static void route_row(const struct cpu_task *t, const struct route_scratch *l, const float *logits,
+                      int32_t *experts, float *weight) {
+    const struct op_attrs *a = &t->op->attrs;
+    float sum = 0;
+    uint32_t n = 0;
+    choose(logits, a, l->taken);
+    softmax(t, logits, a->experts, l->p);
+    for (uint32_t e = 0; e < a->experts; e++) {
+        if (l->taken[e] != TAKEN) continue;
+        experts[n] = (int32_t)e;
+        sum += weight[n++] = l->p[e];
+        l->first[e + 1]++;
+    }
+    for (uint32_t i = 0; a->normed && i < n; i++) weight[i] /= sum;
+    for (uint32_t i = 0; i < n; i++) weight[i] *= a->routed;
+    if (a->gates) weight[n] = 1 / (1 + expf(-logits[a->experts]));
+}
+
+/* The list, from the number of slots of each expert; returns the rows that it has. */
+static uint32_t list_experts(const struct op_attrs *a, int32_t *first, int32_t *list) {
+    uint32_t n = 0;
+    for (uint32_t e = 0; e < a->experts; e++) {
+        const int32_t slots = first[e + 1];
+        first[e + 1] += first[e];
+        if (slots == 0) continue;
+        int32_t *entry = list + (size_t)n++ * EXPERT_WORDS;
+        entry[EXPERT_ID] = (int32_t)e;
+        entry[EXPERT_FIRST] = first[e];
+        entry[EXPERT_END] = first[e + 1];
+    }
+    return n;
+}
+
+/* The host reads these at any time. */
+static void count_reads(const struct rt_batch *b, uint32_t n) {
+    if (b->lists == NULL || !b->rows.steady) return;
+    struct rt_reads *reads = &b->lists->reads;
+    __atomic_fetch_add(&reads->experts, n, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&reads->layers, 1, __ATOMIC_RELAXED);
+}
+
+void cpu_route(const struct cpu_task *t) {
+    const struct op_attrs *a = &t->op->attrs;
+    const uint32_t n_rows = t->batch->rows.n_rows, K = a->top_k;
+    const float *logits = tile_in(t, ROUTE_LOGITS); /* [T, experts + gates] */
+    int32_t *list = tile_out(t, ROUTE_OUT_LIST);    /* [n, EXPERT_WORDS] */
+    int32_t *slots = tile_out(t, ROUTE_OUT_SLOTS);  /* [T * top_k] */
+    float *weight = tile_out(t, ROUTE_OUT_WEIGHT);  /* [T, top_k + gates] */
+    const uint32_t capacity = PROG(t->program, TENSOR)[t->op->out[ROUTE_OUT_LIST]].shape[0];
+    const struct route_scratch l = layout(t->scratch, a, rows_of(t->program, t->op));
+    memset(l.first, 0, (a->experts + (size_t)1) * sizeof *l.first);
+    for (uint32_t r = 0; r < n_rows; r++)
+        route_row(t, &l, logits + (size_t)r * (a->experts + a->gates), l.experts + (size_t)r * K,
+                  weight + (size_t)r * (K + a->gates));
+    const uint32_t n_listed = list_experts(a, l.first, list);
+    count_reads(t->batch, n_listed);
+    for (uint32_t n = n_listed; n < capacity; n++) list[(size_t)n * EXPERT_WORDS + EXPERT_ID] = -1;
+    for (uint32_t i = 0; i < n_rows * K; i++) slots[l.first[l.experts[i]]++] = (int32_t)i;
+}

@@ -1,0 +1,18 @@
+/* dummy_router.h - dummy routers that prefer some experts, for measuring how an uneven load is
+ * shared out.
+ *
+ * A row of dummy numbers gives logits of a normal distribution about 0, whose spread is the row's
+ * scale. So rows of larger scales are among a token's largest logits more often. The scales are
+ * such that the experts are chosen about as often as Zipf's law says: the expert of rank r 1 / r
+ * times as often as the first one. No expert is chosen more often than by nearly one token of two:
+ * half of the numbers of such a distribution are below 0.
+ */
+#ifndef QN_MODEL_DUMMY_ROUTER_H
+#define QN_MODEL_DUMMY_ROUTER_H
+
+#include <stdint.h>
+
+/* Fills scale[n] for a router that chooses top_k of n experts; ranks are spread over the ids. */
+void dummy_router_scales(uint32_t n, uint32_t top_k, float *scale);
+
+#endif

@@ -1,0 +1,13 @@
+/* experts.h - the fields of config.json that describe a model's experts. */
+#ifndef QN_MODEL_EXPERTS_H
+#define QN_MODEL_EXPERTS_H
+
+#include "base/jsonio.h"
+#include "model/family.h"
+
+/* Fills spec->experts; wants spec->n_layers. Without experts in the family, or with none in the
+ * file, all layers are dense. Errors: QN_EFORMAT, QN_ESHAPE with file and field. */
+int experts_read(struct diag *d, const char *file, const json_t *root, const struct family *family,
+                 struct model_spec *spec);
+
+#endif

@@ -1,0 +1,60 @@
+/* auth.c - see auth.h. */
+#include "server/auth.h"
+
+#include <string.h>
+#include <strings.h>
+
+enum { MAX_BASIC = 1024 };
+
+/* Takes as long for a wrong key as for a right one: the time depends on what the client sent only.
+ */
+static bool same(const char *given, const char *key) {
+    const size_t n = strlen(given), n_key = strlen(key);
+    unsigned char differ = n != n_key;
+    for (size_t i = 0; i < n; i++)
+        differ |= (unsigned char)given[i] ^ (unsigned char)key[n_key ? i % n_key : 0];
+    return differ == 0;
+}
+
+/* The last key that is the same; all are looked at. */
+static int which(const char *given, const char *const *keys, size_t n_keys) {
+    int found = AUTH_REFUSED;
+    for (size_t i = 0; i < n_keys; i++)
+        if (same(given, keys[i])) found = (int)i;
+    return found;
+}
+
+static int digit(char c) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const char *at = c ? strchr(digits, c) : NULL;
+    return at ? (int)(at - digits) : -1;
+}
+
+/* base64; false: it is none, or too long. */
+static bool decode(const char *text, char out[MAX_BASIC]) {
+    unsigned bits = 0, n_bits = 0;
+    size_t n = 0;
+    for (; *text && *text != '='; text++) {
+        const int value = digit(*text);
+        if (value < 0 || n + 1 >= MAX_BASIC) return false;
+        bits = bits << 6 | (unsigned)value;
+        n_bits += 6;
+        if (n_bits < 8) continue;
+        n_bits -= 8;
+        out[n++] = (char)(bits >> n_bits & 0xff);
+    }
+    out[n] = '\0';
+    return true;
+}
+
+int auth_key(const struct http_exchange *x, const char *const *keys, size_t n_keys) {
+    const char *own = http_header(x, "x-api-key"), *said = http_header(x, "Authorization");
+    char pair[MAX_BASIC];
+    if (n_keys == 0) return AUTH_NO_KEYS;
+    if (own) return which(own, keys, n_keys);
+    if (said && strncasecmp(said, "Bearer ", 7) == 0) return which(said + 7, keys, n_keys);
+    if (!said || strncasecmp(said, "Basic ", 6) != 0 || !decode(said + 6, pair))
+        return AUTH_REFUSED;
+    const char *colon = strchr(pair, ':');
+    return colon ? which(colon + 1, keys, n_keys) : AUTH_REFUSED;
+}

@@ -1,0 +1,13 @@
+/* auth.h - whether a request brings a key: "Authorization: Bearer KEY", "x-api-key: KEY", or, for
+ * browsers, "Authorization: Basic" with the key for a password. */
+#ifndef QN_SERVER_AUTH_H
+#define QN_SERVER_AUTH_H
+
+#include "server/http.h"
+
+enum { AUTH_NO_KEYS = -1, AUTH_REFUSED = -2 };
+
+/* Which of the keys it is, or AUTH_NO_KEYS where none is asked for. */
+int auth_key(const struct http_exchange *x, const char *const *keys, size_t n_keys);
+
+#endif

@@ -1,0 +1,106 @@
+/* gen.h - a generation: the choices of one call, their requests in the engine, and what of their
+ * output is not written yet.
+ *
+ *   work thread          loop                                   loop
+ *   format's work ──► gen_start: submit all choices ──► gen_poll: outputs ──► format ──► bytes
+ *
+ * An answer in one piece keeps all output until the last choice has ended. A stream writes what
+ * came at once while its client takes it; while not, output gathers here and goes out as one event.
+ */
+#ifndef QN_SERVER_GEN_H
+#define QN_SERVER_GEN_H
+
+#include "server/state.h"
+
+#include "base/array.h"
+
+enum { GEN_MAX_CHOICES = 1024 };
+
+struct gen_prompt {
+    int32_t *ids;
+    size_t n_ids;
+    char *text; /* for echo; NULL: made of the ids */
+};
+
+struct gen_token {
+    int32_t id;
+    float logprob; /* NaN: none, the first token of a prompt */
+    const qn_token_logprob *top;
+    size_t n_top;
+};
+
+struct choice {
+    struct gen *gen;
+    qn_request *request; /* NULL: not submitted */
+    uint32_t index, prompt;
+    struct choice *chain; /* next in its bucket */
+    struct strbuf text;
+    ARRAY(struct gen_token) tokens; /* where log-probabilities are wanted */
+    size_t text_offset;             /* characters of the tokens that were written */
+    uint32_t n_tokens;
+    int finish; /* QN_RUNNING ... */
+    char *stop; /* the text that ended it; NULL: none */
+    int32_t stop_id;
+    uint64_t first_ns, last_ns;
+    bool begun, told; /* the format's own: first and last event are written */
+};
+
+/* How one API writes its answers; each function appends. */
+struct format {
+    const char *prefix;                                /* of ids */
+    void (*whole)(struct gen *g, struct strbuf *b);    /* the answer in one piece */
+    void (*start)(struct gen *g, struct strbuf *b);    /* of a stream; may be NULL */
+    void (*delta)(struct choice *c, struct strbuf *b); /* what the choice has, and its end */
+    void (*end)(struct gen *g, struct strbuf *b);      /* of a stream */
+    void (*failed)(struct gen *g, const struct problem *p, struct strbuf *b); /* its other end */
+    const char *ping;                                                         /* while silent */
+};
+
+struct gen {
+    struct call *call;
+    const struct format *format;
+    char id[48];
+    int64_t created;
+    bool stream, include_usage, continuous_usage, echo, wants_logprobs, drops_output;
+    uint32_t n, n_top, cache_space;
+    int32_t priority;
+    struct gen_prompt *prompts;
+    size_t n_prompts;
+    qn_sampling_params sampling;
+    const char *stop[QN_MAX_STOP]; /* of the call's fields */
+    int32_t stop_ids[QN_MAX_STOP_TOKEN_IDS];
+    qn_logit_bias bias[QN_MAX_LOGIT_BIAS];
+    char *structured; /* of sampling: schema, regex, grammar or choices; NULL: none */
+    struct choice *choices;
+    size_t n_choices, n_running;
+    uint64_t n_prompt_tokens, n_output_tokens, n_cached_tokens;
+    uint64_t written_ns; /* of the last bytes */
+    uint64_t sequence;   /* numbers of events, where the format has them */
+    struct strbuf said;  /* all text that was written, where the format repeats it */
+    bool streaming;      /* the answer's header is out */
+    struct gen *before, *next;
+};
+
+/* Makes c->gen for one format, without prompts. Errors: PROBLEM_INTERNAL. */
+int gen_new(struct call *c, const struct format *format);
+/* Adds a prompt, whose ids and text become the generation's; also after a failure. */
+int gen_add_prompt(struct gen *g, int32_t *ids, size_t n_ids, char *text);
+/* Sampling parameters from the fields, held to the engine's bounds. */
+int gen_read_sampling(struct gen *g, enum field max_tokens, enum field stop);
+/* A stream has usage where its options say so. */
+int gen_read_stream_options(struct gen *g);
+void gen_free(struct gen *g);
+
+/* ---- on the loop ---------------------------------------------------------------------------- */
+
+void gen_start(struct call *c);
+/* Takes what the engine has. */
+void gen_poll(struct server *s);
+void gen_gone(struct gen *g);
+void gen_room(struct gen *g);
+/* Once a second: pings. */
+void gen_tick(struct server *s);
+/* Ends all with a problem. */
+void gen_end_all(struct server *s, enum problem_kind kind, const char *message);
+
+#endif

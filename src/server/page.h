@@ -1,0 +1,10 @@
+/* page.h - the page at "/", which tools/page.cmake puts into the program. */
+#ifndef QN_SERVER_PAGE_H
+#define QN_SERVER_PAGE_H
+
+#include <stddef.h>
+
+extern const unsigned char page_text[];
+extern const size_t page_bytes;
+
+#endif

@@ -1,0 +1,46 @@
+/* server.h - quern serve: one model behind HTTP, as OpenAI's clients speak it.
+ *
+ *   event loop, one thread     gate, routes, keys ─► work ─► submit ─► outputs ─► bytes
+ *   work, two threads          JSON, template, tokenizer of large bodies
+ *   engine thread              opens the engine; then turns its outputs into an event
+ *
+ * The loop listens before the model is there: /health says 503 until it is. SIGTERM and SIGINT
+ * drain: what was accepted ends, what is new is refused; a second one ends all at once.
+ */
+#ifndef QN_SERVER_SERVER_H
+#define QN_SERVER_SERVER_H
+
+#include "base/status.h"
+
+#include "quern.h"
+
+#include <stdbool.h>
+
+struct server_params {
+    const char *host;
+    uint16_t port;                   /* 0: a free one, which `ready` tells */
+    const char *model;               /* directory, for tokenizer_config.json; NULL: none */
+    const char *const *served_names; /* [n_served_names] what `model` may say; the first is told */
+    size_t n_served_names;           /* 0: the directory */
+    const char *const *api_keys;     /* [n_api_keys] */
+    size_t n_api_keys;               /* 0: no key is asked for */
+    const char *root_path;           /* "/x": a proxy's prefix; NULL: none */
+    uint32_t max_queue;              /* requests that wait for a place */
+    uint32_t max_connections;
+    uint32_t max_logprobs;     /* that the engine is opened for */
+    uint32_t shutdown_s;       /* how long a drain may take */
+    bool strict;               /* unknown fields are refused */
+    const char *chat_template; /* as in qn_chat_params */
+
+    /* Opens the engine, on a thread of the server's; prints its own error. */
+    int (*open)(void *user, qn_engine **engine);
+    /* The server listens (engine not there yet), then is ready; one line for people. */
+    void (*say)(void *user, const char *line);
+    void *user;
+};
+
+/* Serves until it is told to end. Errors: QN_EIO (the address), QN_ESTALL and QN_EDEVICE (the
+ * engine broke), QN_EINVAL (it did not open; `open` has said why), QN_ENOMEM. */
+int server_run(struct diag *d, const struct server_params *params);
+
+#endif
