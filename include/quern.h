@@ -281,8 +281,17 @@ typedef struct qn_logit_bias {
     float bias; /* [-100, 100] */
 } qn_logit_bias;
 
-/* How tokens are chosen; names and order of the steps as in vLLM: logit_bias, min_tokens,
- * penalties, temperature, min-p, top-k, top-p, then the draw. */
+/* What structured_text is; docs/structured-outputs.md says what is known of each. */
+enum {
+    QN_STRUCTURED_NONE = 0,
+    QN_STRUCTURED_JSON_SCHEMA = 1, /* the output is JSON of this schema */
+    QN_STRUCTURED_REGEX = 2,       /* the output matches this from end to end */
+    QN_STRUCTURED_GRAMMAR = 3,     /* rules: root ::= "yes" | "no" */
+    QN_STRUCTURED_CHOICE = 4,      /* a JSON array of strings: the output is one of them */
+};
+
+/* How tokens are chosen; names and order of the steps as in vLLM: structured output, logit_bias,
+ * min_tokens, penalties, temperature, min-p, top-k, top-p, then the draw. */
 typedef struct qn_sampling_params {
     size_t struct_size;
     float temperature;        /* [0, 100]; 0: greedy */
@@ -310,11 +319,17 @@ typedef struct qn_sampling_params {
     uint32_t prompt_logprobs;        /* ... and so many most likely ones beside each; CPU only */
     const qn_logit_bias *logit_bias; /* [n_logit_bias] added to the logits of tokens; CPU only */
     size_t n_logit_bias;
+    int structured_kind;         /* QN_STRUCTURED_...: what the whole output must be; CPU only. It
+                                  * ends with an end-of-sequence token where it is complete, so it
+                                  * does not go with ignore_eos or min_tokens */
+    const char *structured_text; /* the schema, regex, grammar or array; NULL: none */
 } qn_sampling_params;
 /* The defaults of the model's generation_config.json; engine NULL: neutral values (temperature 1,
  * everything off). */
 QN_API void qn_sampling_params_init(qn_sampling_params *params, const qn_engine *engine);
-/* Whether all numbers are in their ranges. Errors: QN_EINVAL and QN_ELIMIT naming the field. */
+/* Whether all numbers are in their ranges, and structured_text can be compiled. Errors: QN_EINVAL
+ * and QN_ELIMIT naming the field; of structured_text also QN_EFORMAT (no JSON) and QN_EUNSUPPORTED,
+ * with the place in the text. */
 QN_API int qn_sampling_params_check(const qn_sampling_params *params, qn_error *error);
 
 /* A prompt: ids, or text (tokenized with the tokenizer's special tokens unless no_special). */

@@ -16,7 +16,7 @@
  * gives. It is what keeps sums of exponentials finite; block_prove.c proves it as written here.
  *
  * The search (src/search) makes blocks; block_read makes them from text. block_verify holds them to
- * the rules; whoever takes a block from outside calls it first.
+ * the rules; other functions take verified blocks, where they do not say otherwise.
  */
 #ifndef QN_BLOCK_BLOCK_H
 #define QN_BLOCK_BLOCK_H

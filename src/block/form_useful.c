@@ -5,12 +5,13 @@
  * may be a step on the way to c; what is not useful can be dropped by a search.
  *
  *     one term of p    its factors, sums opened, are among those of a term t of c, p's variables
- * under t's names; where p has summed over a variable, it has all of t's factors with that variable
+ *                      under t's names; where p has summed over a variable, it has all of t's
+ *                      factors with that variable
  *     several          the first gives m and D; then the product is made, and its terms are looked
  *                      up in c
  *
  * Not found: what becomes a term of c by x/x = 1 or by a root's square; and a p whose exponent of
- * an atom is larger than t's. Where names clash, p is kept.
+ * an atom is larger than t's.
  */
 #include "block/form_table.h"
 #include "base/checked.h"
@@ -377,15 +378,14 @@ static bool product_lies_in(struct match *m, void *context) {
 
 /* ---- p in one polynomial ---- */
 
-/* What p's coefficient may be, and the ratio that takes it to t's. Of one term 1 or t's, or a
- * whole number up to it, or its negative where p is else t itself; of several, those that make no
+/* What p's coefficient may be, and the ratio that takes it to t's. Of one term 1 or t's, or its
+ * negative where p is else t itself; of several, those that make no
  * negative. */
 static bool coefficient_fits(const struct form *p, struct rational ratio, uint32_t terms_of_c) {
     const struct rational c = p->terms[0].c;
     const bool one = c.num == c.den, same = ratio.num == ratio.den;
     if (p->n > 1) return ratio.num > 0 && (llabs(c.num) == c.den || same);
-    const bool share = c.den == 1 && c.num > 0 && llabs(ratio.num) >= ratio.den; /* x + x of 3 x */
-    return one || same || share || (terms_of_c == 1 && ratio.num == -ratio.den);
+    return one || same || (terms_of_c == 1 && ratio.num == -ratio.den);
 }
 
 /* Whether the term of p lies in some term of c, whatever is left over. */

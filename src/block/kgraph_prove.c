@@ -8,7 +8,7 @@
 
 /* ---- dims that all operators share ---- */
 
-/* op_expr.def's dims of one letter, but for k, n and d. */
+/* op.def's dims of one letter, but for k, n and d. */
 static const char global_dims[] = "tlhivgrepsbqcuwmyx";
 enum { N_GLOBAL = sizeof global_dims - 1, MAX_TUPLE = FORM_INPUT_DIMS, MAX_PARTS = 4 };
 
@@ -290,7 +290,7 @@ static bool takes_layout(const struct step *s, const char *base, const char *par
     return !packed || expr_find_arg(s->x, other) < 0;
 }
 
-/* What an argument is that is no operand: op_expr.def lists them. */
+/* What an argument is that is no operand: op.def lists them. */
 static int other_arg(struct step *s, uint32_t arg, const char *base, const char *part) {
     const struct expr_arg *a = &s->x->args[arg];
     const struct op_attrs *attrs = &s->op->attrs;
@@ -496,7 +496,8 @@ static int find_unknown(enum op_kind kind) {
 /* Whether an operator's text is not about what it is here. */
 static bool is_unknown(const struct walk *w, const struct kop *op) {
     if (op->kind != OP_QKV_LINEAR) return op_expr_text(op->kind) == NULL;
-    return w->g->tensors.items[op->in[QKV_LINEAR_W]].n_parts != 3;
+    const int32_t weight = op->in[QKV_LINEAR_W];
+    return weight != NO_TENSOR && w->g->tensors.items[weight].n_parts != 3;
 }
 
 /* All that the outputs depend on, as text: equal texts, equal operands. */
@@ -566,7 +567,7 @@ static int walk_unknown(struct step *s) {
     const int row = find_unknown(s->op->kind);
     struct strbuf operands = {0};
     if (row < 0)
-        return fail(s->w->d, QN_EVERIFY, "op_expr.def: %s has no meaning", op_name(s->op->kind));
+        return fail(s->w->d, QN_EVERIFY, "op.def: %s has no meaning", op_name(s->op->kind));
     int rc = tell_operands(s, &operands);
     for (int i = 0; i < 3 && unknown[row].out[i].name != NULL && rc == QN_OK; i++)
         rc = set_unknown(s, unknown[row].out[i].name, unknown[row].out[i].dims,

@@ -1,9 +1,9 @@
 /* kgraph_prove.h - whether a kernel graph, however it is cut, computes what the model's reference
  * graph does.
  *
- * Every operator's meaning (op_expr.def) is put in place of the operator, and the normal forms of
- * both graphs are compared where they must agree: at each value of the residual stream, at what is
- * written to the KV cache, at the logits. After each comparison the value is a symbol in both: a
+ * Every operator's meaning (op.def's MEANS) is put in place of the operator, and the normal forms
+ * of both graphs are compared where they must agree: at each value of the residual stream, at what
+ * is written to the KV cache, at the logits. After each comparison the value is a symbol in both: a
  * layer is proved by itself, and the proof is as long as the graph, not as its expressions.
  *
  * Sizes are symbols: one reference graph serves all numbers of rows and contexts.

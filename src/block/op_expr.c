@@ -4,11 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define OP_EXPR(ID, text) [OP_##ID] = (text),
+#define MEANS(ID, text) [OP_##ID] = (text),
 static const char *const texts[N_OP_KINDS] = {
-#include "graph/op_expr.def"
+#include "graph/op.def"
 };
-#undef OP_EXPR
 
 const char *op_expr_text(enum op_kind kind) {
     return texts[kind];
@@ -17,7 +16,7 @@ const char *op_expr_text(enum op_kind kind) {
 int op_expr_parse(struct diag *d, enum op_kind kind, struct expr *x) {
     char name[64];
     if (texts[kind] == NULL)
-        return fail(d, QN_EINTERNAL, "op_expr.def: %s has no meaning", op_name(kind));
-    snprintf(name, sizeof name, "op_expr.def: %s", op_name(kind));
+        return fail(d, QN_EINTERNAL, "op.def: %s has no meaning", op_name(kind));
+    snprintf(name, sizeof name, "op.def: %s", op_name(kind));
     return op_text_parse(d, name, texts[kind], strlen(texts[kind]), x);
 }

@@ -1,5 +1,4 @@
-/* op_expr.h - the meanings of graph/op_expr.def, one of each operator of op.def.
- */
+/* op_expr.h - the meanings of operators: graph/op.def's MEANS rows. */
 #ifndef QN_BLOCK_OP_EXPR_H
 #define QN_BLOCK_OP_EXPR_H
 

@@ -227,7 +227,8 @@ int cmd_chat(const struct options *o) {
     qn_engine_params params;
     struct sigaction act = {.sa_handler = on_interrupt}; /* no SA_RESTART: getline returns */
     int rc = cli_engine_params(o, &params);
-    if (rc == EXIT_OK) rc = sampling_check_options(o);
+    if (rc == EXIT_OK) rc = sampling_from_options(o, NULL, 0, NULL, &c.sampling);
+    sampling_fini(&c.sampling);
     if (rc == EXIT_OK) rc = line_input_open(&c.in);
     if (rc != EXIT_OK) return rc;
     if (params.max_num_seqs == 0) params.max_num_seqs = 1;
@@ -236,7 +237,7 @@ int cmd_chat(const struct options *o) {
     if (rc == EXIT_OK) rc = cli_open_engine(o, &params, &c.engine);
     if (rc == EXIT_OK && !qn_engine_tokenizer(c.engine))
         rc = cli_error("%s: no tokenizer.json, and chat needs one", params.model);
-    if (rc == EXIT_OK) rc = sampling_from_options(o, c.engine, 0, &c.sampling);
+    if (rc == EXIT_OK) rc = sampling_from_options(o, c.engine, 0, NULL, &c.sampling);
     if (rc == EXIT_OK) {
         qn_engine_get_info(c.engine, &info);
         c.max_model_len = info.max_model_len;

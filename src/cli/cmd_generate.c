@@ -32,8 +32,9 @@ struct job {
 struct run {
     const struct options *o;
     qn_engine *engine;
-    struct sampling *base, *own; /* of the options; of the prompt that is handed over */
-    struct job *jobs;            /* [n_jobs] */
+    const struct sampling *checked; /* of the options, without an engine */
+    struct sampling *base, *own;    /* of the options; of the prompt that is handed over */
+    struct job *jobs;               /* [n_jobs] */
     size_t n_jobs;
     bool has_text, live;               /* live: the only output's text is printed as it comes */
     size_t n_failed;                   /* lines with an error in place of a result ... */
@@ -79,6 +80,7 @@ static int submit(struct run *run, struct job *job) {
     struct diag d = {0};
     qn_error error;
     if (job->prompt->refusal) return EXIT_OK;
+    sampling_fini(run->own); /* the prompt's before it */
     if (prompt_sampling(&d, job->prompt, run->base, run->own) != QN_OK)
         return refuse(job, d.message);
     sampling_warn(run->o, run->engine, run->own);
@@ -260,7 +262,8 @@ static int start(struct run *run) {
     run->base = calloc(2, sizeof *run->base);
     if (!run->base) return cli_error("out of memory");
     run->own = run->base + 1;
-    int rc = sampling_from_options(run->o, run->engine, DEFAULT_MAX_TOKENS, run->base);
+    int rc =
+        sampling_from_options(run->o, run->engine, DEFAULT_MAX_TOKENS, run->checked, run->base);
     if (rc != EXIT_OK) return rc;
     const bool json = cli_wants_json(run->o);
     run->has_text = qn_engine_tokenizer(run->engine) != NULL;
@@ -273,8 +276,9 @@ static int start(struct run *run) {
     return EXIT_OK;
 }
 
-static int run_prompts(const struct options *o, qn_engine *engine, struct prompts *prompts) {
-    struct run run = {.o = o, .engine = engine, .n_jobs = prompts->n};
+static int run_prompts(const struct options *o, qn_engine *engine, const struct sampling *checked,
+                       struct prompts *prompts) {
+    struct run run = {.o = o, .engine = engine, .checked = checked, .n_jobs = prompts->n};
     run.jobs = calloc(prompts->n, sizeof *run.jobs);
     if (!run.jobs) return cli_error("out of memory");
     for (size_t i = 0; i < run.n_jobs; i++) run.jobs[i].prompt = &prompts->items[i];
@@ -284,6 +288,7 @@ static int run_prompts(const struct options *o, qn_engine *engine, struct prompt
     if (rc == EXIT_OK && run.sum.n_requests && !options_flag(o, OPT_QUIET))
         tally_report(o, engine, &run.sum);
     if (run.base) sampling_fini(run.base);
+    if (run.base) sampling_fini(run.own);
     free(run.base);
     free(run.jobs);
     if (rc == EXIT_OK && run.n_failed)
@@ -300,13 +305,18 @@ int cmd_generate(const struct options *o) {
     for (size_t i = 0; i < COUNT_OF(listed); i++)
         if (o->values[listed[i]].given && !cli_wants_json(o))
             return cli_usage("--%s: shown with --format json only", option_table[listed[i]].name);
+    struct sampling *checked = calloc(1, sizeof *checked);
     int rc = cli_engine_params(o, &params);
-    if (rc == EXIT_OK) rc = sampling_check_options(o);
+    if (rc == EXIT_OK)
+        rc =
+            checked ? sampling_from_options(o, NULL, 0, NULL, checked) : cli_error("out of memory");
     if (rc == EXIT_OK) rc = prompts_read(o, &prompts);
     params.max_logprobs = MAX(prompts.max_logprobs, sampling_logprobs_of_options(o));
     if (rc == EXIT_OK) rc = cli_open_engine(o, &params, &engine);
-    if (rc == EXIT_OK) rc = run_prompts(o, engine, &prompts);
+    if (rc == EXIT_OK) rc = run_prompts(o, engine, checked, &prompts);
     if (rc == EXIT_OK) rc = cli_write_trace(o, engine);
+    if (checked) sampling_fini(checked);
+    free(checked);
     prompts_fini(&prompts);
     qn_engine_close(engine);
     return rc;

@@ -18,11 +18,25 @@ static void say(void *user, const char *line) {
     cli_note(s->o, "%s", line);
 }
 
-/* A GPU lists no most likely tokens; where the backend is left to the library, the CPU's wish is
- * dropped if it does not fit. */
 static int open_engine(void *user, qn_engine **engine) {
     const struct serve *s = user;
     return cli_open_engine(s->o, &s->engine, engine) == EXIT_OK ? QN_OK : QN_EINVAL;
+}
+
+/* A GPU lists no most likely tokens: only the CPU is opened for them unasked. */
+static uint32_t default_logprobs(const struct options *o) {
+    const char *backend = options_text(o, OPT_BACKEND, "auto");
+    char *text = NULL;
+    json_error_t e;
+    if (strcmp(backend, "auto") != 0) return strcmp(backend, "cpu") == 0 ? MAX_LOGPROBS : 0;
+    if (qn_environment(&text, NULL) != QN_OK) return 0;
+    json_t *root = json_loads(text, 0, &e);
+    const json_t *cuda = json_object_get(json_object_get(root, "backends"), "cuda");
+    const char *says = json_string_value(cuda);
+    const bool has_gpu = says && strcmp(says, "available") == 0;
+    json_decref(root);
+    qn_free(text);
+    return has_gpu ? 0 : MAX_LOGPROBS;
 }
 
 /* Counts of the server's own, each in its bounds. */
@@ -35,7 +49,7 @@ static int read_counts(const struct options *o, struct server_params *p) {
         {OPT_MAX_QUEUE, 0, 1 << 20, 1024, &p->max_queue},
         {OPT_MAX_CONNECTIONS, 1, 1 << 16, 1024, &p->max_connections},
         {OPT_SHUTDOWN_TIMEOUT, 0, 86400, 30, &p->shutdown_s},
-        {OPT_MAX_LOGPROBS, 0, QN_MAX_LOGPROBS, MAX_LOGPROBS, &p->max_logprobs},
+        {OPT_MAX_LOGPROBS, 0, QN_MAX_LOGPROBS, default_logprobs(o), &p->max_logprobs},
     };
     const int64_t port = options_integer(o, OPT_PORT, 8000);
     if (port > UINT16_MAX) return cli_usage("--port: want 0 to %d", UINT16_MAX);

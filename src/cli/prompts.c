@@ -53,6 +53,7 @@ static int take_line(struct diag *d, struct prompt *p) {
     *s = (struct sampling){0};
     qn_sampling_params_init(&s->params, NULL);
     int rc = sampling_from_line(d, p->fields, line_fields, COUNT_OF(line_fields), s);
+    sampling_fini(s);
     free(s);
     TRY(rc);
     if (json_is_array(ids) && !text) return jsonl_ids(d, "prompt_ids", ids, &p->ids, &p->n_ids);

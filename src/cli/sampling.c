@@ -142,6 +142,65 @@ static int set_prompt_logprobs(struct diag *d, const struct field *f, const json
     return QN_OK;
 }
 
+/* ---- structured outputs ------------------------------------------------------------------- */
+
+/* What structured_outputs of a line may have, and the option of the same. */
+static const struct structure {
+    const char *name;
+    int kind;
+    enum option option;
+    bool is_file; /* the option's value */
+} structures[] = {
+    {"json", QN_STRUCTURED_JSON_SCHEMA, OPT_JSON_SCHEMA, true},
+    {"regex", QN_STRUCTURED_REGEX, OPT_REGEX, false},
+    {"grammar", QN_STRUCTURED_GRAMMAR, OPT_GRAMMAR, true},
+    {"choice", QN_STRUCTURED_CHOICE, OPT_CHOICE, false},
+};
+
+/* Keeps `text`, a new JSON string, as long as the sampling. */
+static int keep_structure(struct diag *d, const struct structure *k, json_t *text,
+                          struct sampling *s) {
+    if (!s->owned) s->owned = json_array();
+    if (!text || json_array_append_new(s->owned, text) != 0)
+        return fail(d, QN_EINVAL, "%s: want UTF-8", k->name);
+    if (strlen(json_string_value(text)) != json_string_length(text))
+        return fail(d, QN_EINVAL, "%s: has a zero byte", k->name);
+    s->params.structured_kind = k->kind;
+    s->params.structured_text = json_string_value(text);
+    return QN_OK;
+}
+
+/* A string is taken as it is, but for a choice, which is an array; a schema may be an object. */
+static int set_structure(struct diag *d, const struct structure *k, const json_t *v,
+                         struct sampling *s) {
+    const bool is_choice = k->kind == QN_STRUCTURED_CHOICE;
+    const bool is_json = k->kind == QN_STRUCTURED_JSON_SCHEMA && !json_is_string(v);
+    if (is_choice ? !json_is_array(v) : !is_json && !json_is_string(v))
+        return fail(d, QN_EINVAL, "structured_outputs: %s: want %s", k->name,
+                    is_choice ? "an array of strings" : "a string");
+    if (!is_choice && !is_json)
+        return keep_structure(d, k, json_stringn(json_string_value(v), json_string_length(v)), s);
+    char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
+    const int rc = keep_structure(d, k, text ? json_string(text) : NULL, s);
+    free(text);
+    return rc;
+}
+
+static int set_structured(struct diag *d, const struct field *f, const json_t *v,
+                          struct sampling *s) {
+    const char *name;
+    json_t *value;
+    if (!json_is_object(v) || json_object_size(v) != 1)
+        return fail(d, QN_EINVAL, "%s: want an object with one of json, regex, grammar and choice",
+                    f->name);
+    json_object_foreach((json_t *)v, name,
+                        value) for (size_t i = 0; i < COUNT_OF(structures);
+                                    i++) if (strcmp(name, structures[i].name) ==
+                                             0) return set_structure(d, &structures[i], value, s);
+    return fail(d, QN_EINVAL, "%s: '%.64s' is not known; want json, regex, grammar or choice",
+                f->name, json_object_iter_key(json_object_iter((json_t *)v)));
+}
+
 /* ---- the table ---------------------------------------------------------------------------- */
 
 #define AT(member) offsetof(qn_sampling_params, member)
@@ -164,6 +223,7 @@ static const struct field fields[] = {
      AT(include_stop_str_in_output)},
     {"ignore_eos", OPT_IGNORE_EOS, set_flag, AT(ignore_eos)},
     {"skip_special_tokens", OPT_NONE, set_flag, AT(skip_special_tokens)},
+    {"structured_outputs", OPT_NONE, set_structured, 0},
     {"logprobs", OPT_LOGPROBS, set_count, AT(logprobs)},
     {"prompt_logprobs", OPT_PROMPT_LOGPROBS, set_prompt_logprobs, AT(prompt_logprobs)},
 };
@@ -182,6 +242,11 @@ static json_t *array_of(const struct option_value *v) {
         json_array_append_new(array, v->texts ? json_string_nocheck(v->texts[i])
                                               : json_integer(v->integers[i]));
     return array;
+}
+
+/* An option's text, or its texts. */
+static json_t *value_of_texts(const struct option_value *v) {
+    return v->texts ? array_of(v) : json_string(v->text);
 }
 
 /* An option's value as a line would have it; NULL: it cannot be. */
@@ -217,8 +282,41 @@ static int set_option(const struct options *o, const struct field *f, struct sam
     return f->set(&d, f, value, s) == QN_OK ? EXIT_OK : usage(d.message);
 }
 
+static int structure_option(const struct options *o, const struct structure *k,
+                            struct sampling *s) {
+    const struct option_value *v = &o->values[k->option];
+    struct diag d = {0};
+    char *text = NULL;
+    size_t n;
+    if (s->params.structured_kind != QN_STRUCTURED_NONE)
+        return cli_usage("give one of --json-schema, --regex, --grammar and --choice");
+    if (k->is_file) {
+        int rc = cli_read_file(v->text, &text, &n);
+        if (rc != EXIT_OK) return rc;
+    }
+    json_t *value = k->is_file ? json_stringn(text, n) : value_of_texts(v);
+    free(text);
+    int rc = value ? set_structure(&d, k, value, s) : fail(&d, QN_EINVAL, "want UTF-8");
+    json_decref(value);
+    return rc == QN_OK ? EXIT_OK : cli_usage("--%s: %s", option_table[k->option].name, d.message);
+}
+
+/* What the output must be: read here, or what `checked` has read before. */
+static int structure_options(const struct options *o, const struct sampling *checked,
+                             struct sampling *s) {
+    int rc = EXIT_OK;
+    if (checked) {
+        s->params.structured_kind = checked->params.structured_kind;
+        s->params.structured_text = checked->params.structured_text;
+        return EXIT_OK;
+    }
+    for (size_t i = 0; i < COUNT_OF(structures) && rc == EXIT_OK; i++)
+        if (o->values[structures[i].option].given) rc = structure_option(o, &structures[i], s);
+    return rc;
+}
+
 int sampling_from_options(const struct options *o, const qn_engine *engine, uint32_t max_tokens,
-                          struct sampling *s) {
+                          const struct sampling *checked, struct sampling *s) {
     qn_error error;
     *s = (struct sampling){.n = 1, .owned = json_array()};
     if (!s->owned) return cli_error("out of memory");
@@ -229,21 +327,14 @@ int sampling_from_options(const struct options *o, const qn_engine *engine, uint
         int rc = set_option(o, &fields[i], s);
         if (rc != EXIT_OK) return rc;
     }
+    int rc = structure_options(o, checked, s);
+    if (rc != EXIT_OK) return rc;
     return qn_sampling_params_check(&s->params, &error) == QN_OK ? EXIT_OK : usage(error.message);
 }
 
 void sampling_fini(struct sampling *s) {
     json_decref(s->owned);
     s->owned = NULL;
-}
-
-int sampling_check_options(const struct options *o) {
-    struct sampling *s = malloc(sizeof *s);
-    if (!s) return cli_error("out of memory");
-    int rc = sampling_from_options(o, NULL, 0, s);
-    sampling_fini(s);
-    free(s);
-    return rc;
 }
 
 void sampling_copy(struct sampling *to, const struct sampling *from) {

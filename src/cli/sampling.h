@@ -16,17 +16,17 @@ struct sampling {
     const char *stop[QN_MAX_STOP];
     int32_t stop_ids[QN_MAX_STOP_TOKEN_IDS];
     qn_logit_bias bias[QN_MAX_LOGIT_BIAS];
-    json_t *owned; /* array of what options were turned into; NULL: none */
+    json_t *owned; /* array of what options and fields were turned into; NULL: none */
 };
 
-/* The engine's defaults (NULL: neutral ones), overridden by options. Prints what is wrong; returns
- * an exit code. sampling_fini is needed in every case. */
+/* The engine's defaults (NULL: neutral ones), overridden by options. Made twice: without an engine
+ * before anything long, so that a wrong option ends the command at once, and with it; the second
+ * time `checked` is the first, which has read the files that options name and must live as long.
+ * Prints what is wrong; returns an exit code. sampling_fini is needed in every case. */
 int sampling_from_options(const struct options *o, const qn_engine *engine, uint32_t max_tokens,
-                          struct sampling *s);
+                          const struct sampling *checked, struct sampling *s);
 void sampling_fini(struct sampling *s);
-/* Whether the options are usable, before anything long. Prints what is wrong; returns an exit code.
- */
-int sampling_check_options(const struct options *o);
+/* `from` must live as long; `to` needs sampling_fini. */
 void sampling_copy(struct sampling *to, const struct sampling *from);
 
 /* Overrides with the sampling fields of a line; those that are not of sampling must be among

@@ -53,7 +53,7 @@ struct backend {
     enum prog_target target;
     bool traces;      /* fills config.trace */
     bool makes_dummy; /* open with weights NULL makes them up where they are wanted */
-    bool lists_top;   /* has rt_request.n_top and n_biases */
+    bool lists_top;   /* has rt_request.n_top and rt_extras */
     /* QN_OK, or QN_EUNSUPPORTED/QN_EDEVICE with what is missing. */
     int (*available)(struct diag *d);
     /* Errors: QN_EUNSUPPORTED (the isa). */
@@ -67,7 +67,7 @@ struct backend {
     /* As in mailbox.h, on an open instance; all may be called from any thread. After a stall they
      * return QN_ESTALL; the message names the worker that waited and its event. */
     int (*submit)(struct diag *d, struct backend_instance *i, const struct rt_request *request,
-                  const struct rt_token_value *biases, const int32_t *prompt, uint32_t *slot);
+                  const struct rt_extras *extras, const int32_t *prompt, uint32_t *slot);
     int (*cancel)(struct diag *d, struct backend_instance *i, uint32_t slot);
     int (*poll)(struct diag *d, struct backend_instance *i, uint32_t slot,
                 struct mailbox_view *view);

@@ -132,8 +132,8 @@ static int cpu_open(struct diag *d, const struct prog_header *program,
 }
 
 static int cpu_submit(struct diag *d, struct backend_instance *i, const struct rt_request *request,
-                      const struct rt_token_value *biases, const int32_t *prompt, uint32_t *slot) {
-    return cpu_backend_submit_biased(d, i->cpu, request, biases, prompt, slot);
+                      const struct rt_extras *extras, const int32_t *prompt, uint32_t *slot) {
+    return cpu_backend_submit_with(d, i->cpu, request, extras, prompt, slot);
 }
 
 static int cpu_cancel(struct diag *d, struct backend_instance *i, uint32_t slot) {

@@ -231,6 +231,7 @@ int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error 
     struct qn_engine *e = calloc(1, sizeof *e);
     if (!e) return api_return(fail_nomem(&d, sizeof *e, "an engine"), &d, error);
     pthread_mutex_init(&e->mutex, NULL);
+    guide_texts_init(&e->texts);
     e->info.struct_size = sizeof e->info;
     e->seed = p.seed;
     e->max_logprobs = p.max_logprobs;
@@ -249,6 +250,7 @@ void qn_engine_close(qn_engine *engine) {
     notifier_close(&engine->notifier);
     if (engine->instance) engine->backend->close(engine->instance);
     session_end(engine);
+    guide_texts_fini(&engine->texts);
     free(engine->trace);
     weights_free(engine->weights);
     free(engine->program);

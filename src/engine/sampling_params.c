@@ -66,6 +66,7 @@ int qn_sampling_params_check(const qn_sampling_params *params, qn_error *error) 
     int rc = api_struct_in(&s, sizeof s, params)
                  ? sampling_params_check(&d, &s)
                  : fail(&d, QN_EINVAL, "qn_sampling_params: struct_size is not set");
+    if (rc == QN_OK) rc = guide_check(&d, &s);
     return api_return(rc, &d, error);
 }
 
@@ -115,7 +116,8 @@ static int check_lists(struct diag *d, const struct qn_engine *e, const qn_sampl
         uint32_t n; /* most likely tokens */
     } wanted[] = {{"logprobs", s->logprobs > 0, s->logprobs},
                   {"prompt_logprobs: most likely tokens", n_prompt_top > 0, n_prompt_top},
-                  {"logit_bias", s->n_logit_bias > 0, 0}};
+                  {"logit_bias", s->n_logit_bias > 0, 0},
+                  {"structured output", s->structured_kind != QN_STRUCTURED_NONE, 0}};
     for (size_t i = 0; i < COUNT_OF(wanted); i++) {
         if (wanted[i].asked && !e->backend->lists_top)
             return fail(d, QN_EUNSUPPORTED, "%s: the %s backend has no kernels for it; use cpu",

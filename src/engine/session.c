@@ -108,6 +108,7 @@ static void request_release(struct qn_request *r) {
     free(r->times);
     free(r->tops);
     free(r->biases);
+    guide_free(r->guide);
     free(r->prompt_logprobs);
     free(r->prompt_tops);
     free(r);
@@ -163,6 +164,23 @@ static int take_outputs(struct diag *d, struct qn_request *r) {
     return r->ids ? QN_OK : fail_nomem(d, n * sizeof *r->ids, "a request");
 }
 
+/* What keeps the output to a grammar, if there is one. */
+static int take_guide(struct diag *d, struct qn_engine *e, const qn_sampling_params *s,
+                      struct qn_request *r) {
+    if (s->structured_kind == QN_STRUCTURED_NONE) return QN_OK;
+    if (!e->tokenizer)
+        return fail(d, QN_EINVAL,
+                    "structured output: %s has no tokenizer.json, so tokens have no "
+                    "texts",
+                    e->info.model);
+    if (!s->ignore_eos && r->n_eos == 0)
+        return fail(d, QN_EINVAL,
+                    "structured output: the model's config.json and "
+                    "generation_config.json name no eos_token_id to end it with");
+    TRY(guide_texts_make(d, &e->texts, e->tokenizer->tokens, e->info.vocab));
+    return guide_new(d, &e->texts.vocab, s, r->runtime.stop, r->n_eos, &r->guide);
+}
+
 static int request_fill(struct diag *d, struct qn_engine *e, const qn_prompt *prompt,
                         const qn_sampling_params *s, struct qn_request *r) {
     size_t n_prompt = 0;
@@ -174,6 +192,7 @@ static int request_fill(struct diag *d, struct qn_engine *e, const qn_prompt *pr
     TRY(take_prompt(d, e, prompt, r, &n_prompt));
     TRY(sampling_params_to_runtime(d, e, s, n_prompt, &r->runtime, &r->biases));
     r->n_eos = r->runtime.n_stop - (uint32_t)s->n_stop_token_ids;
+    TRY(take_guide(d, e, s, r));
     r->n_top = s->logprobs;
     r->scores = s->has_prompt_logprobs != 0;
     r->n_prompt_top = r->scores ? s->prompt_logprobs : 0;
@@ -265,6 +284,11 @@ static uint32_t count_sound(const float *logprobs, uint32_t n) {
 }
 
 static void refuse_logits(struct qn_request *r, const char *what, uint32_t index) {
+    if (r->guide && r->guide->failure.code != QN_OK) {
+        fail(&r->refusal, r->guide->failure.code, "structured output: after %u tokens: %s", index,
+             r->guide->failure.message);
+        return;
+    }
     fail(&r->refusal, QN_EFORMAT,
          "%s: the logits of %s token %u are not numbers: weights that are not finite, or "
          "activations that overflow %s",
@@ -320,6 +344,13 @@ static void copy_tokens(struct qn_request *r, const struct mailbox_view *view) {
     list_if_ready(r);
 }
 
+/* The user's part is over, the runtime's is not. */
+static void leave_place(struct place *p) {
+    p->guide = p->request->guide;
+    p->request->guide = NULL;
+    p->request = NULL;
+}
+
 /* Copies what the runtime has for one slot; gives the slot back when its request has ended. */
 static int drain(struct diag *d, struct qn_engine *e, struct place *p, bool *ended) {
     struct mailbox_view view;
@@ -328,10 +359,11 @@ static int drain(struct diag *d, struct qn_engine *e, struct place *p, bool *end
     if (e->weights && weights_torn(e->weights))
         return fail(d, QN_EIO, "%s: a file of the model shrank while it was in use", e->info.model);
     if (p->request) copy_tokens(p->request, &view);
-    if (p->request && p->request->refusal.code != QN_OK) p->request = NULL;
+    if (p->request && p->request->refusal.code != QN_OK) leave_place(p);
     /* Once is not enough: the ring of commands may have been full. */
     if (!p->request || p->request->canceled) (void)e->backend->cancel(NULL, e->instance, p->slot);
     *ended = view.finish != RT_RUNNING;
+    if (*ended) guide_free(p->guide);
     return *ended ? e->backend->release(d, e->instance, p->slot) : QN_OK;
 }
 
@@ -340,10 +372,12 @@ static int admit(struct diag *d, struct qn_engine *e) {
     while ((first = fair_queue_first(&e->queue)) && e->active.n < e->info.max_num_seqs) {
         struct qn_request *r =
             (struct qn_request *)((char *)first - offsetof(struct qn_request, place));
+        const struct rt_extras extras = {.biases = r->biases,
+                                         .guide = {r->guide ? guide_mask : NULL, r->guide}};
         diag_clear(&r->refusal);
         int rc = take_outputs(&r->refusal, r);
         if (rc == QN_OK)
-            rc = e->backend->submit(&r->refusal, e->instance, &r->runtime, r->biases, r->prompt,
+            rc = e->backend->submit(&r->refusal, e->instance, &r->runtime, &extras, r->prompt,
                                     &r->slot);
         if (rc == QN_ESTALL || rc == QN_EDEVICE) return fail(d, rc, "%s", r->refusal.message);
         if (rc == QN_EBUSY) {
@@ -356,7 +390,7 @@ static int admit(struct diag *d, struct qn_engine *e) {
         list_if_ready(r);
         if (rc != QN_OK) continue;
         /* enqueue has made room */
-        e->active.items[e->active.n++] = (struct place){r->slot, r};
+        e->active.items[e->active.n++] = (struct place){.slot = r->slot, .request = r};
     }
     return QN_OK;
 }
@@ -613,7 +647,7 @@ void qn_request_free(qn_request *request) {
     list_remove(e, LIST_READY, request);
     notifier_show(&e->notifier, e->lists[LIST_READY].n > 0);
     for (size_t i = 0; i < e->active.n; i++) /* the slot stays the runtime's until it is done */
-        if (e->active.items[i].request == request) e->active.items[i].request = NULL;
+        if (e->active.items[i].request == request) leave_place(&e->active.items[i]);
     pthread_mutex_unlock(&e->mutex);
     request_release(request);
 }
@@ -650,5 +684,6 @@ int session_busy(struct diag *d, struct qn_engine *e, size_t *n) {
 
 void session_end(struct qn_engine *e) {
     fair_queue_fini(&e->queue);
+    for (size_t i = 0; i < e->active.n; i++) guide_free(e->active.items[i].guide);
     ARRAY_FINI(&e->active);
 }

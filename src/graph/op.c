@@ -16,7 +16,6 @@ static const struct row rows[N_OP_KINDS] = {
     [OP_##ID] = {#name, OP_ON_##target, LAUNCH_##launch, SPLIT_##split, attributes,                \
                  rows,  units,          inputs,          outputs},
 #include "graph/op.def"
-#undef OP
 };
 
 static int is_name(char c) {

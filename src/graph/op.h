@@ -10,7 +10,6 @@ enum op_kind {
     OP_NONE = 0, /* as a task kind: an empty task that normalization inserted */
 #define OP(ID, ...) OP_##ID,
 #include "graph/op.def"
-#undef OP
     N_OP_KINDS
 };
 

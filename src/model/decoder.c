@@ -469,7 +469,7 @@ static int build_layer(const struct builder *b, struct stream *s) {
     const struct model_spec *spec = &b->g->spec;
     const uint64_t o_cols = (uint64_t)spec->n_heads * spec_v_dim(spec);
     const bool latent = spec_is_latent(spec);
-    int32_t q, kv = NO_TENSOR, o, mlp_norm, next_norm;
+    int32_t q = NO_TENSOR, kv = NO_TENSOR, o, mlp_norm, next_norm;
     TRY(latent ? build_latent_heads(b, s, &q, &kv) : build_qkv(b, s, &q, &kv));
     TRY(build_attention(b, q, kv, &o));
     if (latent) TRY(build_latent_values(b, &o));

@@ -70,6 +70,8 @@ const char *tokenizer_token(const struct tokenizer *t, int32_t id, size_t *n);
 /* Appends the bytes that the token stands for in the middle of a text; they may be a part of a
  * character. Errors: QN_EINVAL as tokenizer_decode. */
 int tokenizer_bytes(struct diag *d, const struct tokenizer *t, int32_t id, struct strbuf *out);
+/* Whether skip_special leaves the id out. */
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 /* The eos that the files beside tokenizer.json name; -1: they name none. */
 int32_t tokenizer_eos(const struct tokenizer *t);
 

@@ -283,6 +283,12 @@ int tokenizer_decode(struct diag *d, const struct tokenizer *t, const int32_t *i
     return rc;
 }
 
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id) {
+    size_t n;
+    bool skipped = false;
+    return id >= 0 && id < t->n_vocab && tokenizer_shown(t, id, &n, &skipped) != NULL && skipped;
+}
+
 int tokenizer_bytes(struct diag *d, const struct tokenizer *t, int32_t id, struct strbuf *out) {
     if (id < 0 || id >= t->n_vocab) return out_of_range(d, t, id);
     size_t n, used;

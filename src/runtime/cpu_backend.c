@@ -191,11 +191,10 @@ int cpu_backend_submit(struct diag *d, struct cpu_backend *b, const struct rt_re
     return mailbox_submit(d, &b->core.mailbox, request, prompt, slot);
 }
 
-int cpu_backend_submit_biased(struct diag *d, struct cpu_backend *b,
-                              const struct rt_request *request, const struct rt_token_value *biases,
-                              const int32_t *prompt, uint32_t *slot) {
+int cpu_backend_submit_with(struct diag *d, struct cpu_backend *b, const struct rt_request *request,
+                            const struct rt_extras *extras, const int32_t *prompt, uint32_t *slot) {
     TRY(check_stop(d, b));
-    return mailbox_submit_biased(d, &b->core.mailbox, request, biases, prompt, slot);
+    return mailbox_submit_with(d, &b->core.mailbox, request, extras, prompt, slot);
 }
 
 int cpu_backend_cancel(struct diag *d, struct cpu_backend *b, uint32_t slot) {

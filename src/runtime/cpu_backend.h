@@ -36,9 +36,8 @@ int cpu_backend_open(struct diag *d, const struct cpu_config *config, struct cpu
 void cpu_backend_close(struct cpu_backend *b);
 
 /* mailbox.h says what these do. After a stall they give QN_ESTALL with the report. */
-int cpu_backend_submit_biased(struct diag *d, struct cpu_backend *b,
-                              const struct rt_request *request, const struct rt_token_value *biases,
-                              const int32_t *prompt, uint32_t *slot);
+int cpu_backend_submit_with(struct diag *d, struct cpu_backend *b, const struct rt_request *request,
+                            const struct rt_extras *extras, const int32_t *prompt, uint32_t *slot);
 int cpu_backend_submit(struct diag *d, struct cpu_backend *b, const struct rt_request *request,
                        const int32_t *prompt, uint32_t *slot);
 int cpu_backend_cancel(struct diag *d, struct cpu_backend *b, uint32_t slot);

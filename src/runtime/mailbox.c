@@ -132,16 +132,21 @@ static uint32_t finish_of(const struct mailbox *m, uint32_t slot) {
     return finish;
 }
 
+static void put_extras(const struct rt_lists *lists, uint32_t slot, uint32_t n_biases,
+                       const struct rt_extras *extras) {
+    if (n_biases > 0 && extras != NULL)
+        memcpy(lists->biases + (uint64_t)slot * RT_MAX_BIASES, extras->biases,
+               n_biases * sizeof *extras->biases);
+    lists->guides[slot] = extras ? extras->guide : (struct rt_guide){0};
+}
+
 static int submit_locked(struct diag *d, struct mailbox *m, const struct rt_request *request,
-                         const struct rt_token_value *biases, const int32_t *prompt,
-                         uint32_t *slot) {
+                         const struct rt_extras *extras, const int32_t *prompt, uint32_t *slot) {
     if (m->n_free == 0 || !has_room(m))
         return fail(d, QN_EBUSY, "all %u requests in flight are taken", m->limits.n_slots);
     uint32_t s = m->free_slots[--m->n_free];
     /* The slot is the host's until the command is posted. */
-    if (request->n_biases > 0 && biases != NULL)
-        memcpy(m->limits.lists->biases + (uint64_t)s * RT_MAX_BIASES, biases,
-               request->n_biases * sizeof *biases);
+    if (m->limits.lists != NULL) put_extras(m->limits.lists, s, request->n_biases, extras);
     for (uint32_t k = 0; k < m->n_ranks; k++) {
         const struct rt *rt = m->ranks[k];
         ((struct rt_request *)rt->mail_requests)[s] = *request;
@@ -157,15 +162,14 @@ static int submit_locked(struct diag *d, struct mailbox *m, const struct rt_requ
 
 int mailbox_submit(struct diag *d, struct mailbox *m, const struct rt_request *request,
                    const int32_t *prompt, uint32_t *slot) {
-    return mailbox_submit_biased(d, m, request, NULL, prompt, slot);
+    return mailbox_submit_with(d, m, request, NULL, prompt, slot);
 }
 
-int mailbox_submit_biased(struct diag *d, struct mailbox *m, const struct rt_request *request,
-                          const struct rt_token_value *biases, const int32_t *prompt,
-                          uint32_t *slot) {
-    TRY(check_request(d, m, request, biases, prompt));
+int mailbox_submit_with(struct diag *d, struct mailbox *m, const struct rt_request *request,
+                        const struct rt_extras *extras, const int32_t *prompt, uint32_t *slot) {
+    TRY(check_request(d, m, request, extras ? extras->biases : NULL, prompt));
     pthread_mutex_lock(&m->mutex);
-    int rc = submit_locked(d, m, request, biases, prompt, slot);
+    int rc = submit_locked(d, m, request, extras, prompt, slot);
     pthread_mutex_unlock(&m->mutex);
     return rc;
 }

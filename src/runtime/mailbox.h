@@ -53,10 +53,9 @@ void mailbox_close(struct mailbox *m);
  * QN_EBUSY when all slots are taken. */
 int mailbox_submit(struct diag *d, struct mailbox *m, const struct rt_request *request,
                    const int32_t *prompt, uint32_t *slot);
-/* The same for a request with biases: [request->n_biases]. */
-int mailbox_submit_biased(struct diag *d, struct mailbox *m, const struct rt_request *request,
-                          const struct rt_token_value *biases, const int32_t *prompt,
-                          uint32_t *slot);
+/* The same for a request with more; extras NULL: nothing. */
+int mailbox_submit_with(struct diag *d, struct mailbox *m, const struct rt_request *request,
+                        const struct rt_extras *extras, const int32_t *prompt, uint32_t *slot);
 
 /* Asks for a request to end at the next iteration boundary; it then finishes with RT_FINISH_ABORT
  * unless it was done before. Asking again does nothing. Errors: QN_EINVAL for a slot not in use. */

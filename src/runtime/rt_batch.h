@@ -117,11 +117,27 @@ struct rt_reads {
     uint64_t layers;  /* with experts, that were run */
 };
 
-/* What not every backend has: tokens with numbers, and counts. */
+/* Which tokens may come after the output so far, output[n]: bit id % 32 of word id / 32. NULL: none
+ * can, and the request ends. The answer lives until the next call for the same request; calls for
+ * one request are ordered as its SAMPLE tasks are. */
+typedef const uint32_t *rt_mask_fn(void *user, const int32_t *output, uint32_t n);
+struct rt_guide {
+    rt_mask_fn *mask; /* NULL: all tokens may */
+    void *user;
+};
+
+/* What a request has beside struct rt_request, where a backend has lists. */
+struct rt_extras {
+    const struct rt_token_value *biases; /* [n_biases] */
+    struct rt_guide guide;
+};
+
+/* Tokens with numbers, masks and counts, where a backend has them. */
 struct rt_lists {
     struct rt_token_value *tops;   /* [n_slots][max_model_len][n_top] at the token's index: the most
                                     * likely tokens in its place, and their log-probabilities */
     struct rt_token_value *biases; /* [n_slots][RT_MAX_BIASES] by the host, as requests */
+    struct rt_guide *guides;       /* [n_slots] likewise; NULL: none */
     uint32_t n_top;                /* tokens that can be listed beside each */
     struct rt_reads reads;
 };

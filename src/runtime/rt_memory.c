@@ -82,6 +82,7 @@ static void parts_of_batch(const struct prog_header *p, struct rt_memory *m) {
     part(m, RT_PART_TOPS, positions * m->options.n_top, sizeof(struct rt_token_value));
     part(m, RT_PART_BIASES, p->n_slots * RT_MAX_BIASES * (1 - separate),
          sizeof(struct rt_token_value));
+    part(m, RT_PART_GUIDES, p->n_slots * (1 - separate), sizeof(struct rt_guide));
 
     part(m, RT_PART_MAIL, 1, sizeof(struct rt_mail));
     part(m, RT_PART_COMMANDS, m->n_commands, sizeof(struct rt_command));
@@ -288,6 +289,7 @@ void rt_memory_init(const struct rt_memory *m, const struct prog_header *program
     *batch->lists = (struct rt_lists){
         .tops = (void *)((char *)state + m->offset[RT_PART_TOPS]),
         .biases = (void *)((char *)state + m->offset[RT_PART_BIASES]),
+        .guides = (void *)((char *)state + m->offset[RT_PART_GUIDES]),
         .n_top = m->options.n_top,
     };
 }

@@ -288,12 +288,29 @@ static void find_needed(struct maker *m) {
         expr_needed(m->x, m->x->out[i].node, absent, m->needed);
 }
 
+static void add_step(struct problem *p, form_id form, block_dims dims) {
+    if (form == FORM_NONE || p->n_steps == PROBLEM_STEPS) return;
+    p->step[p->n_steps].form = form;
+    p->step[p->n_steps++].dims = dims;
+}
+
+/* The value inside of an operator that the search has as two: max in clamp, a mask as a factor. */
+static void add_half_step(struct maker *m, uint32_t i, const form_id *forms) {
+    const struct expr_node *n = &m->x->nodes[i];
+    const bool clamps = n->op == BLOCK_OP_CLAMP;
+    if (!clamps && (n->op != BLOCK_OP_SUM || n->in[1] == EXPR_NO_NODE)) return;
+    const form_id operand[BLOCK_MAX_ARITY] = {forms[n->in[0]], forms[n->in[1]]};
+    const uint32_t dims = m->x->nodes[n->in[0]].dims | m->x->nodes[n->in[1]].dims;
+    add_step(m->p, form_apply(m->p->forms, clamps ? BLOCK_OP_MAX : BLOCK_OP_MUL, NULL, operand),
+             mapped(m, dims));
+}
+
 static void add_steps(struct maker *m, const form_id *forms) {
     struct problem *p = m->p;
     for (uint32_t i = 0; i < m->x->n_nodes; i++) {
         if (!m->needed[i] || forms[i] == FORM_NONE) continue;
-        p->step[p->n_steps].form = forms[i];
-        p->step[p->n_steps++].dims = mapped(m, m->x->nodes[i].dims);
+        add_step(p, forms[i], mapped(m, m->x->nodes[i].dims));
+        add_half_step(m, i, forms);
     }
 }
 

@@ -9,7 +9,7 @@
 
 #include "block/block.h"
 
-enum { PROBLEM_LEAVES = 32, PROBLEM_NO_SPLIT = 255 };
+enum { PROBLEM_LEAVES = 32, PROBLEM_NO_SPLIT = 255, PROBLEM_STEPS = 2 * EXPR_MAX_NODES };
 
 /* A dim of the problem: its number is a bit of all sets of dims, and the form table's number. */
 struct problem_dim {
@@ -48,7 +48,7 @@ struct problem {
     struct {
         form_id form;
         block_dims dims;
-    } step[EXPR_MAX_NODES]; /* the expression's own values: always useful */
+    } step[PROBLEM_STEPS]; /* the expression's own values: always useful */
     uint32_t n_steps;
     block_dims over[N_BLOCK_OPS]; /* of reductions: the dims that they may reduce */
     block_dims reduced;           /* dims that the expression sums over */

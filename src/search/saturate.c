@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { SEED = 20260 };
+enum { SEED = 20260, MAX_BYTES = 1 << 29 }; /* of cells and keys: a budget, too */
 
 /* A class under its form, or under its cells. */
 struct key {
@@ -28,6 +28,8 @@ struct saturator {
     struct map by_key; /* struct key -> class */
     uint64_t budget;
     form_id one;
+    bool steps_only; /* only the expression's own values are wanted */
+    size_t n_own;    /* classes when all of these were there */
 };
 
 /* ---- classes ---- */
@@ -110,9 +112,18 @@ static bool is_useful(const struct saturator *s, form_id form) {
     return false;
 }
 
+/* Products with numbers are useful where the expression has them: forms bring numbers outside. */
+static bool scales(const struct saturator *s, const struct application *x) {
+    const struct value_class *c = s->out->classes.items;
+    if ((x->op != BLOCK_OP_MUL && x->op != BLOCK_OP_DIV) || !x->has_b) return false;
+    return (c[x->a].leaf != BLOCK_NONE && s->p->leaf[c[x->a].leaf].op == BLOCK_OP_NUMBER) ||
+           (c[x->b].leaf != BLOCK_NONE && s->p->leaf[c[x->b].leaf].op == BLOCK_OP_NUMBER);
+}
+
 /* What is the same along one of its dims has a smaller value that does as well. */
 static bool is_wanted(const struct saturator *s, form_id form, uint32_t dims) {
     if (form == FORM_NONE) return false;
+    if (s->steps_only) return is_step(s, form, dims);
     return is_step(s, form, dims) || (form_dims(s->p->forms, form) == dims && is_useful(s, form));
 }
 
@@ -132,6 +143,13 @@ static bool divides(const struct saturator *s, const struct application *x, cons
            is_useful(s, form_apply(s->p->forms, BLOCK_OP_DIV, NULL, inverse));
 }
 
+/* What the first round has recorded. */
+static bool is_recorded(const struct saturator *s, const struct application *x, form_id form,
+                        uint32_t dims) {
+    return !s->steps_only && x->a < s->n_own && (!x->has_b || x->b < s->n_own) &&
+           is_step(s, form, dims);
+}
+
 /* Types, prunes, evaluates, and records the application if its result may be of use. */
 static int try_application(struct saturator *s, struct application x) {
     const struct value_class *classes = s->out->classes.items;
@@ -141,7 +159,7 @@ static int try_application(struct saturator *s, struct application x) {
     const uint32_t dims[BLOCK_MAX_ARITY] = {classes[x.a].dims, x.has_b ? classes[x.b].dims : 0};
     uint32_t result;
     uint64_t found;
-    if (s->out->n_tried == s->budget) {
+    if (s->out->n_tried == s->budget || s->arena->total_bytes > MAX_BYTES) {
         s->out->complete = false;
         return QN_OK;
     }
@@ -149,6 +167,7 @@ static int try_application(struct saturator *s, struct application x) {
     if (block_op_dims((enum block_op)x.op, &use, dims, &result) != NULL) return QN_OK;
     struct value_class c = {.dims = (block_dims)result, .leaf = BLOCK_NONE};
     c.form = form_apply(s->p->forms, (enum block_op)x.op, &use, forms);
+    if (scales(s, &x) && !is_step(s, c.form, c.dims)) return QN_OK;
     if (!divides(s, &x, forms, c.form, c.dims) || !is_wanted(s, c.form, c.dims)) return QN_OK;
     if (is_known(s, c.form, c.dims, true, &found)) {
         x.to = (uint16_t)found;
@@ -157,6 +176,7 @@ static int try_application(struct saturator *s, struct application x) {
         TRY(class_of_value(s, &c, &x.to));
     }
     if (x.to < s->p->n_leaves) return QN_OK; /* it is there */
+    if (is_recorded(s, &x, c.form, c.dims)) return QN_OK;
     if (x.to == x.a || (x.has_b && x.to == x.b)) return QN_OK;
     return ARRAY_PUSH(s->d, &s->out->applications, x);
 }
@@ -233,8 +253,13 @@ static int list_muls(struct saturator *s) {
     return QN_OK;
 }
 
+/* The expression's own values first: whatever the budget, there is one graph then. */
 static int run(struct saturator *s) {
     for (uint32_t i = 0; i < s->p->n_leaves; i++) TRY(add_leaf(s, i));
+    s->steps_only = true;
+    for (uint16_t v = 0; v < s->out->classes.n && s->out->complete; v++) TRY(meet(s, v));
+    s->steps_only = false;
+    s->n_own = s->out->classes.n;
     for (uint16_t v = 0; v < s->out->classes.n && s->out->complete; v++) TRY(meet(s, v));
     find_targets(s);
     TRY(list_muls(s));

@@ -8,14 +8,14 @@
 
 #include <string.h>
 
-enum { SUBJECTS = 1 + BLOCK_DIMS };
+enum { SUBJECTS = 1 + BLOCK_DIMS, LOOK_UPS = 1 << 28 }; /* look-ups of forms: a budget, too */
 
 struct search_params search_params_default(void) {
     return (struct search_params){.n_tasks = 1,
                                   .n_graphs = 16,
                                   .n_loops = 2,
                                   .n_threads = 1,
-                                  .max_applications = 300000,
+                                  .max_applications = 100000,
                                   .max_steps = 4000,
                                   .limits = block_limits_default()};
 }
@@ -33,19 +33,24 @@ struct searcher {
     struct subject *subjects;
     uint32_t n_subjects;
     struct candidates candidates;
+    bool takes_unstable; /* graphs whose sums of exponentials have no maxima */
 };
 
 static int add_subject(struct searcher *s, uint8_t split) {
     struct subject *subject = &s->subjects[s->n_subjects];
-    TRY(forms_new(s->d, &s->forms[s->n_subjects++]));
-    TRY(problem_make(s->d, s->x, &s->params->sizes, split, s->forms[s->n_subjects - 1],
-                     &subject->problem));
+    struct forms *f;
+    TRY(forms_new(s->d, &s->forms[s->n_subjects]));
+    f = s->forms[s->n_subjects++];
+    forms_bound(f, LOOK_UPS);
+    TRY(problem_make(s->d, s->x, &s->params->sizes, split, f, &subject->problem));
     TRY(saturate(s->d, &s->arena, &subject->problem, s->params->max_applications,
                  &subject->saturation));
     s->out->n_states += subject->saturation.classes.n;
     s->out->n_edges += subject->saturation.applications.n;
     s->out->n_applications += subject->saturation.n_tried;
-    s->out->complete = s->out->complete && subject->saturation.complete;
+    const bool spent = form_number(f, 1, 1) == FORM_NONE;
+    s->out->complete = s->out->complete && subject->saturation.complete && !spent;
+    forms_bound(f, LOOK_UPS); /* for the proofs */
     return QN_OK;
 }
 
@@ -93,6 +98,7 @@ static int finish(struct searcher *s, const struct candidate *c) {
     const char *why;
     bool proved;
     TRY(stabilise(s->d, &g.blocks, &g.stable));
+    if (!g.stable && !s->takes_unstable) return QN_OK;
     if (block_graph_verify(&broken, &g.blocks, &s->params->limits) != QN_OK) {
         if (s->out->n_refused++ == 0) s->out->refused = broken;
 
@@ -118,16 +124,6 @@ static int finish_all(struct searcher *s) {
     return QN_OK;
 }
 
-/* If some graphs have maxima for their exponentials, the others go. */
-static void drop_unstable(struct search_result *r) {
-    bool any = false;
-    size_t n = 0;
-    for (size_t i = 0; i < r->graphs.n; i++) any |= r->graphs.items[i].stable;
-    for (size_t i = 0; i < r->graphs.n && any; i++)
-        if (r->graphs.items[i].stable) r->graphs.items[n++] = r->graphs.items[i];
-    if (any) r->graphs.n = n;
-}
-
 /* ---- all together ---- */
 
 static int run(struct searcher *s) {
@@ -137,8 +133,10 @@ static int run(struct searcher *s) {
         TRY((s->params->n_tasks < 2 ? candidates_of_one : candidates_of_two)(
             s->d, &s->subjects[i], i, s->params, &s->candidates, s->out));
     TRY(finish_all(s));
-    drop_unstable(s->out);
-    return QN_OK;
+    if (s->out->graphs.n > 0) return QN_OK;
+    s->takes_unstable = true;
+    s->out->n_refused = s->out->n_unproved = 0;
+    return finish_all(s);
 }
 
 int search(struct diag *d, const struct expr *x, const struct search_params *params,

@@ -5,7 +5,7 @@
  *   skeleton.c    -> grid, loops, streams of a task
  *   staged.c      -> values in the stages of one skeleton, with costs (cycles.c)
  *   extract.c     -> the cheapest graphs of one skeleton
- *   pair.c        -> two tasks with values handed over
+ *   one_task.c    -> candidates of all skeletons; two_tasks.c: with values handed over
  *   lower.c       -> blocks
  *   stabilise.c   -> exponentials with their maxima
  *   block_prove.c -> proof by normal form

@@ -107,6 +107,68 @@ static float above_zero(double x) {
     return x > 0 && x < (double)FLT_MIN ? FLT_MIN : (float)x;
 }
 
+/* What the whole output must be: a text, or JSON that is written down. */
+static int set_structured(struct gen *g, const char *param, int kind, const json_t *v) {
+    if (g->structured)
+        return problem_set(&g->call->problem, PROBLEM_VALUE, param,
+                           "%s: the output has a form already; give one", param);
+    g->structured = json_is_string(v) ? strdup(json_string_value(v))
+                                      : json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
+    if (!g->structured)
+        return problem_set(&g->call->problem, PROBLEM_INTERNAL, NULL, "out of memory");
+    g->sampling.structured_kind = kind;
+    g->sampling.structured_text = g->structured;
+    return QN_OK;
+}
+
+static int any_object(struct gen *g, const char *param) {
+    json_t *schema = json_pack("{s:s}", "type", "object");
+    const int rc = set_structured(g, param, QN_STRUCTURED_JSON_SCHEMA, schema);
+    json_decref(schema);
+    return rc;
+}
+
+static int read_response_format(struct gen *g, const json_t *v) {
+    static const char param[] = "response_format";
+    const char *type = json_string_value(json_object_get(v, "type"));
+    const json_t *schema = json_object_get(json_object_get(v, "json_schema"), "schema");
+    if (!v || (type && strcmp(type, "text") == 0)) return QN_OK;
+    if (type && strcmp(type, "json_object") == 0) return any_object(g, param);
+    if (!type || strcmp(type, "json_schema") != 0)
+        return problem_set(&g->call->problem, PROBLEM_UNSUPPORTED, "response_format.type",
+                           "response_format.type: want text, json_object or json_schema");
+    if (!json_is_object(schema))
+        return problem_set(&g->call->problem, PROBLEM_TYPE, "response_format.json_schema.schema",
+                           "response_format.json_schema.schema: want an object");
+    return set_structured(g, param, QN_STRUCTURED_JSON_SCHEMA, schema);
+}
+
+static int read_structured(struct gen *g, const json_t *all) {
+    static const struct {
+        const char *name, *param;
+        int kind;
+        bool is_text, is_array;
+    } table[] = {
+        {"json", "structured_outputs.json", QN_STRUCTURED_JSON_SCHEMA, false, false},
+        {"regex", "structured_outputs.regex", QN_STRUCTURED_REGEX, true, false},
+        {"grammar", "structured_outputs.grammar", QN_STRUCTURED_GRAMMAR, true, false},
+        {"choice", "structured_outputs.choice", QN_STRUCTURED_CHOICE, false, true},
+    };
+    size_t n_known = 0;
+    for (size_t i = 0; i < COUNT_OF(table); i++) {
+        const json_t *v = json_object_get(all, table[i].name);
+        n_known += v != NULL;
+        if (!v || json_is_null(v)) continue;
+        if ((table[i].is_text && !json_is_string(v)) || (table[i].is_array && !json_is_array(v)))
+            return problem_set(&g->call->problem, PROBLEM_TYPE, table[i].param, "%s: want %s",
+                               table[i].param, table[i].is_text ? "a string" : "an array");
+        TRY(set_structured(g, table[i].param, table[i].kind, v));
+    }
+    if (json_object_size(all) == n_known) return QN_OK;
+    return problem_set(&g->call->problem, PROBLEM_UNSUPPORTED, "structured_outputs",
+                       "structured_outputs: want json, regex, choice or grammar only");
+}
+
 int gen_read_sampling(struct gen *g, enum field max_tokens, enum field stop) {
     const struct fields *f = &g->call->fields;
     qn_sampling_params *s = &g->sampling;
@@ -127,6 +189,8 @@ int gen_read_sampling(struct gen *g, enum field max_tokens, enum field stop) {
     if (fields_has(f, stop)) read_stops(g, f->value[stop]);
     if (fields_has(f, F_STOP_TOKEN_IDS)) read_stop_ids(g, f->value[F_STOP_TOKEN_IDS]);
     if (fields_has(f, F_LOGIT_BIAS)) read_biases(g, f->value[F_LOGIT_BIAS]);
+    TRY(read_response_format(g, f->value[F_RESPONSE_FORMAT]));
+    TRY(read_structured(g, f->value[F_STRUCTURED]));
     g->n = (uint32_t)fields_int(f, F_N, 1);
     g->stream = fields_bool(f, F_STREAM, false);
     g->priority = (int32_t)fields_int(f, F_PRIORITY, 0);
@@ -160,6 +224,7 @@ void gen_free(struct gen *g) {
         qn_free(g->prompts[i].ids);
         free(g->prompts[i].text);
     }
+    free(g->structured);
     free(g->choices);
     free(g->prompts);
     strbuf_fini(&g->said);

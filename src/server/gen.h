@@ -70,6 +70,7 @@ struct gen {
     const char *stop[QN_MAX_STOP]; /* of the call's fields */
     int32_t stop_ids[QN_MAX_STOP_TOKEN_IDS];
     qn_logit_bias bias[QN_MAX_LOGIT_BIAS];
+    char *structured; /* of sampling: schema, regex, grammar or choices; NULL: none */
     struct choice *choices;
     size_t n_choices, n_running;
     uint64_t n_prompt_tokens, n_output_tokens, n_cached_tokens;

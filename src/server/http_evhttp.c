@@ -19,6 +19,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -438,15 +439,20 @@ void http_stream_end(struct http_exchange *x) {
 
 static int bind_to(struct diag *d, struct http_server *s, const char *host, uint16_t port) {
     struct evhttp_bound_socket *bound = evhttp_bind_socket_with_handle(s->http, host, port);
-    struct sockaddr_storage address = {0};
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } address;
     socklen_t n = sizeof address;
+    memset(&address, 0, sizeof address);
     if (!bound) return fail(d, QN_EIO, "%s:%u: %s", host, port, strerror(errno));
     s->listener = evhttp_bound_socket_get_listener(bound);
     const int fd = evhttp_bound_socket_get_fd(bound);
-    if (listen(fd, BACKLOG) != 0 || getsockname(fd, (struct sockaddr *)&address, &n) != 0)
+    if (listen(fd, BACKLOG) != 0 || getsockname(fd, &address.any, &n) != 0)
         return fail(d, QN_EIO, "%s:%u: %s", host, port, strerror(errno));
-    s->port = ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
-                                                  : ((struct sockaddr_in *)&address)->sin_port);
+    const bool is_v6 = address.any.sa_family == AF_INET6;
+    s->port = ntohs(is_v6 ? address.v6.sin6_port : address.v4.sin_port);
     return QN_OK;
 }
 

@@ -86,6 +86,15 @@ static void write_bias(const struct server *s, const struct field_row *row, stru
                   row->high);
 }
 
+static const char response_formats[] =
+    "[{\"required\":[\"type\"],\"properties\":{\"type\":{\"enum\":[\"text\",\"json_object\"]}}},{"
+    "\"required\":[\"type\",\"json_schema\"],\"properties\":{\"type\":{\"const\":\"json_schema\"},"
+    "\"json_schema\":{\"type\":\"object\",\"required\":[\"schema\"],\"properties\":{\"schema\":{"
+    "\"type\":\"object\"}}}}}]";
+static const char structured_outputs[] =
+    "{\"json\":{},\"regex\":{\"type\":[\"string\",\"null\"]},\"grammar\":{\"type\":[\"string\","
+    "\"null\"]},\"choice\":{\"type\":[\"array\",\"null\"]}},\"additionalProperties\":false";
+
 static double highest(const struct server *s, enum field field) {
     const bool listed = field == F_LOGPROBS || field == F_TOP_LOGPROBS;
     return listed ? MIN(field_table[field].high, (double)s->params->max_logprobs)
@@ -119,7 +128,11 @@ static void write_kind(const struct server *s, enum field field, struct strbuf *
             write_content("text", b);
         break;
     case FIELD_ARRAY: write_messages("", field == F_SAID ? "" : systems, "text", b); break;
-    case FIELD_OBJECT: json_write_text(b, "type", "object"); break;
+    case FIELD_OBJECT:
+        json_write_text(b, "type", "object");
+        if (field == F_RESPONSE_FORMAT) json_write_raw(b, "oneOf", response_formats);
+        if (field == F_STRUCTURED) json_write_raw(b, "properties", structured_outputs);
+        break;
     case FIELD_OPTIONS:
         strbuf_str(b, "\"type\":\"object\",\"additionalProperties\":false,\"properties\":{"
                       "\"include_usage\":{\"type\":\"boolean\"},\"continuous_usage_stats\":{"

@@ -353,7 +353,7 @@ static void look_whether_opened(struct server *s) {
         return;
     }
     if (s->phase == PHASE_LOADING) s->phase = PHASE_READY;
-    say(s, "ready: http://%s:%u, model '%s'", s->params->host, http_port(s->http), state_model(s));
+    say(s, "ready: %s, model '%s'", s->url, state_model(s));
 }
 
 static void on_inbox(void *user, struct call *c) {
@@ -464,7 +464,10 @@ int server_run(struct diag *d, const struct server_params *params) {
     s->id_seed = (uint64_t)s->created * 0x9e3779b97f4a7c15u ^ s->started_ns;
     int rc = set_up(d, s);
     if (rc == QN_OK) {
-        say(s, "listening on http://%s:%u", params->host, http_port(s->http));
+        const bool is_v6 = strchr(params->host, ':') != NULL;
+        snprintf(s->url, sizeof s->url, is_v6 ? "http://[%.200s]:%u" : "http://%.200s:%u",
+                 params->host, http_port(s->http));
+        say(s, "listening on %s", s->url);
         event_base_dispatch(s->base);
         rc = s->result;
         if (rc != QN_OK) fail(d, rc, "%s", s->trouble[0] ? s->trouble : "the model did not open");

@@ -69,6 +69,7 @@ struct server {
     enum phase phase;
     int result; /* of server_run */
     char trouble[1000];
+    char url[256]; /* of the page */
     uint64_t started_ns, drain_until_ns;
     uint32_t n_calls; /* not answered */
 

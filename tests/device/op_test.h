@@ -108,7 +108,6 @@ struct op_test {
 
 #define OP(ID, name, ...) extern const struct op_test op_test_##name;
 #include "graph/op.def"
-#undef OP
 
 /* Of a valid op_kind. */
 const struct op_test *op_test_of(enum op_kind kind);

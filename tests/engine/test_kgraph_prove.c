@@ -309,7 +309,7 @@ static void no_other_operand_will_do(uint32_t cuts, uint32_t *n_refused) {
     for (size_t i = 0; i < g->ops.n; i++) {
         struct kop *op = &g->ops.items[i];
         if (op->kind == OP_RESET_SENTINELS || op->kind == OP_SAMPLE)
-            continue; /* SAMPLE: see op_expr.def */
+            continue; /* SAMPLE: see op.def */
         for (int slot = 0; slot < OP_MAX_IN; slot++) {
             const int32_t right = op->in[slot];
             if (right == NO_TENSOR) continue;

@@ -1,4 +1,4 @@
-/* What op_expr.def says of each operator, evaluated in double, is what the plain interpreter of
+/* What op.def says of each operator, evaluated in double, is what the plain interpreter of
  * tests/reference computes: graphs of one layer in every cut, operator by operator. SAMPLE alone
  * has no value: `choose` is a function of which nothing is known. */
 #include "base/checked.h"
@@ -244,7 +244,7 @@ static double eighth(const struct step *s, uint32_t q, uint32_t k) {
     return partial_nth(n, q) == partial_of(n, k / PARTIAL_TILE);
 }
 
-/* An element [i,k] of an argument that is no operand: op_expr.def lists them. */
+/* An element [i,k] of an argument that is no operand: op.def lists them. */
 static double other_element(const struct step *s, const char *name, uint32_t i, uint32_t k) {
     const uint64_t kv = (uint64_t)s->t->g.spec.n_kv_heads * s->t->g.spec.head_dim;
     const struct op_attrs *attrs = &s->op->attrs;
@@ -264,7 +264,7 @@ static double other_element(const struct step *s, const char *name, uint32_t i, 
     if (strcmp(name, "eighths") == 0) return eighth(s, i, k);
     if (strcmp(name, "old.k") == 0) return s->t->old[(uint64_t)i * 2 * kv + k];
     if (strcmp(name, "old.v") == 0) return s->t->old[(uint64_t)i * 2 * kv + kv + k];
-    FAIL("op_expr.def: %s: what is '%s'?", s->x.name, name);
+    FAIL("op.def: %s: what is '%s'?", s->x.name, name);
     return 0;
 }
 
@@ -317,7 +317,7 @@ static void check_output(struct step *s, uint32_t which, const struct cells *v) 
         const double want = *element(&p, i);
         const double have = v->at[cell_at(s, v, o->dims, o->n_dims, i)].real;
         if (!isnan(want) && !(fabs(have - want) <= 1e-11 * largest))
-            FAIL("%s: %s, element %llu: %.17g by op_expr.def, %.17g by the reference", s->x.name,
+            FAIL("%s: %s, element %llu: %.17g by op.def, %.17g by the reference", s->x.name,
                  o->name, (unsigned long long)i, have, want);
     }
 }

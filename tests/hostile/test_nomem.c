@@ -210,6 +210,29 @@ static void scenario_tiny(struct outcome *o) {
     open_and_generate(TINY, NULL, NULL, o);
 }
 
+/* What compiles a request's grammar. */
+static void scenario_structured(struct outcome *o) {
+    static const char *const texts[] = {
+        [QN_STRUCTURED_JSON_SCHEMA] = "{\"type\":\"object\",\"properties\":{\"a\":{\"allOf\":[{"
+                                      "\"type\":\"integer\"},{\"minimum\":3}]"
+                                      "},\"b\":{\"$ref\":\"#\"},\"c\":{\"enum\":[1,\"x\"]},\"d\":{"
+                                      "\"type\":\"string\",\"pattern\":"
+                                      "\"^[a-z]+$\"}},\"required\":[\"a\",\"z\"]}",
+        [QN_STRUCTURED_REGEX] = "(a|b[^c]){2,5}",
+        [QN_STRUCTURED_GRAMMAR] = "root ::= \"a\" b*\nb ::= [0-9]",
+        [QN_STRUCTURED_CHOICE] = "[\"a\", \"b\"]",
+    };
+    qn_sampling_params s;
+    qn_sampling_params_init(&s, NULL);
+    o->rc = QN_OK;
+    for (int kind = QN_STRUCTURED_JSON_SCHEMA; kind <= QN_STRUCTURED_CHOICE && o->rc == QN_OK;
+         kind++) {
+        s.structured_kind = kind;
+        s.structured_text = texts[kind];
+        o->rc = qn_sampling_params_check(&s, &o->error);
+    }
+}
+
 static const char *program_path(void) {
     return "hostile_nomem.qnp";
 }
@@ -340,6 +363,10 @@ static void compiling(void **state) {
     every_call("a compiled program", scenario_program, 1);
     unlink(program_path());
 }
+static void structuring(void **state) {
+    (void)state;
+    every_call("structured outputs", scenario_structured, 1);
+}
 static void reporting(void **state) {
     (void)state;
     every_call("graph, inspect, verify, environment", scenario_reports, 1);
@@ -352,9 +379,9 @@ static void tokenizing(void **state) {
 int main(void) {
     json_set_alloc_funcs(sure_malloc, __wrap_free);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokenizing),     cmocka_unit_test(compiling),
-        cmocka_unit_test(generating),     cmocka_unit_test(reporting),
-        cmocka_unit_test(the_tiny_model),
+        cmocka_unit_test(tokenizing), cmocka_unit_test(compiling),
+        cmocka_unit_test(generating), cmocka_unit_test(structuring),
+        cmocka_unit_test(reporting),  cmocka_unit_test(the_tiny_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* Weights: in place, converted, dummy; and the conversions they stand on. */
 #include "base/checked.h"
 #include "model/convert.h"
+#include "model/dummy_router.h"
 #include "model/weights.h"
 
 #include <math.h>
@@ -8,6 +9,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <cmocka.h>
 #undef fail
 
@@ -437,6 +439,38 @@ static void arrays_convert_like_numbers(void **state) {
     assert_int_equal(convert_array(DTYPE_F16, narrow, DTYPE_F32, wide, N), 2);
 }
 
+/* Tokens that have an expert of a scale, if 0.45 have one of scale 1. */
+static double share_of(float scale) {
+    return 0.5 * erfc(0.12566134685507416 / (double)scale / sqrt(2));
+}
+
+static int largest_first(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x < y) - (x > y);
+}
+
+/* A dummy router's experts are chosen top_k times a token in all, the one of rank r 1 / r times as
+ * often as the first, if that is less than 0.45. */
+static void dummy_routers_follow_zipf(void **state) {
+    (void)state;
+    static const struct { uint32_t n, top_k; } cases[] = {{128, 8}, {60, 4}, {8, 2}, {33, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        float scale[128];
+        double sum = 0;
+        const uint32_t n = cases[i].n;
+        dummy_router_scales(n, cases[i].top_k, scale);
+        qsort(scale, n, sizeof *scale, largest_first);
+        for (uint32_t r = 0; r < n; r++) sum += share_of(scale[r]);
+        assert_true(fabs(sum - cases[i].top_k) < 1e-3);
+        for (uint32_t r = n / 2; r < n; r++) /* none of these is cut */
+            assert_true(fabs(share_of(scale[r]) * (r + 1) / (share_of(scale[n - 1]) * n) - 1) <
+                        1e-3);
+    }
+    float one = 0;
+    dummy_router_scales(1, 1, &one);
+    assert_true(one > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_dtype_stays_in_place),
@@ -451,6 +485,7 @@ int main(void) {
         cmocka_unit_test(f16_rounds_to_nearest_even),
         cmocka_unit_test(bf16_rounds_to_nearest_even),
         cmocka_unit_test(arrays_convert_like_numbers),
+        cmocka_unit_test(dummy_routers_follow_zipf),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

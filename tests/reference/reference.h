@@ -61,7 +61,6 @@ static inline uint64_t reference_kv_row(const struct reference *r, uint32_t slot
 /* The meanings. */
 #define OP(ID, name, ...) void reference_op_##name(struct reference *r, const struct kop *op);
 #include "graph/op.def"
-#undef OP
 
 /* Runs operator `op` of the graph: its inputs must be filled, its outputs are made. */
 void reference_op(struct reference *r, uint32_t op);

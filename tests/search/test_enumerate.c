@@ -155,15 +155,17 @@ static void make_inputs(struct program *p, uint64_t *random, char *text) {
     }
 }
 
-/* An operator on the last value and perhaps an earlier one. */
-static struct line random_line(const struct value *values, uint32_t n, uint64_t *random) {
+/* An operator on the last value and perhaps an earlier one; `added`, bits, are values that earlier
+ * lines add or subtract: multiples of a value are not looked for. */
+static struct line random_line(const struct value *values, uint32_t n, uint32_t added,
+                               uint64_t *random) {
     for (;;) {
         const struct line l = {.op = (enum op)(next_random(random) % N_OPS),
                                .other = (uint32_t)(next_random(random) % n),
                                .dim = (uint32_t)(next_random(random) % DIMS)};
         if (l.op == SUM && (values[n - 1].whole >> l.dim & 1) == 0) continue;
         if (l.op == DIV) continue; /* x / (x x) is an inverse that the search does not look for */
-        if (l.op == SUB && l.other == n - 1) continue;
+        if ((l.op == ADD || l.op == SUB) && ((added | 1u << (n - 1)) >> l.other & 1) != 0) continue;
         return l;
     }
 }
@@ -230,12 +232,14 @@ static void make_program(struct program *p, uint64_t seed) {
     *p = (struct program){0};
     for (uint32_t d = 0; d < DIMS; d++) p->size[d] = sizes[next_random(&random) % 3];
     make_inputs(p, &random, head);
-    uint32_t n = p->n_inputs;
+    uint32_t n = p->n_inputs, added = 0;
     memcpy(values, p->input, sizeof p->input);
     for (uint32_t i = 0; i < n; i++) at += sprintf(at, "  v%u = x%u\n", i, i);
     p->n_lines = 2 + (uint32_t)(next_random(&random) % 2);
     for (uint32_t i = 0; i < p->n_lines; i++, n++) {
-        p->line[i] = random_line(values, n, &random);
+        p->line[i] = random_line(values, n, added, &random);
+        if (p->line[i].op == ADD || p->line[i].op == SUB)
+            added |= 1u << (n - 1) | 1u << p->line[i].other;
         values[n] = apply_line(&p->line[i], values, n);
         allow_ops(p, &p->line[i], n);
         write_line(&p->line[i], n, line);

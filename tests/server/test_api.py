@@ -1,5 +1,5 @@
 """The routes, field by field, over one server."""
-from common import KNOWN, Server, is_refused, known, main
+from common import KNOWN, Server, is_refused, json, known, main
 
 s = Server("--served-model-name", "tiny", "--served-model-name", "other")
 CHAT = {"messages": [{"role": "user", "content": "Tell me a story"}], "max_tokens": 12, "temperature": 0}
@@ -201,13 +201,32 @@ def test_classes_of_fields():
               "return_hidden_states": False, "continue_final_message": False, "include_reasoning": True, "ebnf": None,
               "tool_choice": "auto", "response_format": {"type": "text"}, "user": "me", "metadata": {"a": "b"}, "store": False}
     assert chat_text(**router) == chat_text()
-    for name, value in [("tools", [{"type": "function"}]), ("response_format", {"type": "json_object"}), ("store", True),
+    for name, value in [("tools", [{"type": "function"}]), ("store", True),
                         ("chat_template", "x"), ("best_of", 2), ("allowed_token_ids", [1]), ("audio", {})]:
         is_refused(s.post("/v1/chat/completions", {**CHAT, name: value}), 400, name, "unsupported_parameter")
     status, headers, _ = s.post("/v1/chat/completions", {**CHAT, "frobnicate": 1, "ünknown": 2})
     assert status == 200 and headers["x-quern-ignored"] == "frobnicate, ??nknown", headers["x-quern-ignored"]
     _, headers, _ = s.post("/v1/chat/completions", CHAT, headers={"Content-Type": "application/json", "X-Request-Id": "abc"})
     assert headers["x-request-id"] == "abc" and headers["x-quern-ignored"] is None
+
+
+def test_structured():
+    def made(**more):
+        a = s.good("/v1/completions", {"prompt": "Once", "max_tokens": 60, "temperature": 0, **more})
+        return a["choices"][0]["text"]
+    assert made(structured_outputs={"choice": ["yes", "no"]}) in ("yes", "no")
+    digits = made(structured_outputs={"regex": "[0-9]{3}"})
+    assert len(digits) == 3 and digits.isdigit(), digits
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+    for form in ({"structured_outputs": {"json": schema}},
+                 {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}):
+        assert json.loads(made(**form))["a"] in (True, False)
+    for body, param in [({"structured_outputs": {"regex": "("}}, None), ({"structured_outputs": {"x": 1}}, "structured_outputs"),
+                        ({"structured_outputs": {"regex": 1}}, "structured_outputs.regex"),
+                        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice"),
+                        ({"response_format": {"type": "xml"}}, "response_format.type"),
+                        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema")]:
+        is_refused(s.post("/v1/completions", {"prompt": "Once", **body}), 400, param)
 
 
 def test_strict():

@@ -4,12 +4,14 @@ The scripts below run in that folder's Python, with the server's address in BASE
 cannot be had.
 """
 import os
+import pathlib
 import subprocess
 import sys
+import tempfile
 
 FOLDER = sys.argv.pop(2)
 
-from common import Server, main  # noqa: E402
+from common import Server, json, main  # noqa: E402
 from venv import python  # noqa: E402
 
 PYTHON = python(FOLDER)
@@ -142,6 +144,43 @@ assert chat.invoke([("system", "Be brief."), ("human", "Hi")]).usage_metadata["o
 plain = OpenAI(base_url=os.environ["BASE"] + "/v1", api_key="secret", model="tiny", max_tokens=4, temperature=0)
 assert plain.invoke("Once")
 ''')
+
+
+TASK = """
+task: quern_stories
+dataset_path: json
+dataset_kwargs:
+  data_files: {folder}/stories.json
+test_split: train
+output_type: multiple_choice
+doc_to_text: "{{{{text}}}}"
+doc_to_choice: "{{{{choices}}}}"
+doc_to_target: "{{{{answer}}}}"
+metric_list:
+  - metric: acc
+    aggregation: mean
+    higher_is_better: true
+"""
+
+
+def test_lm_eval():
+    """Log-likelihoods by `local-completions`, with the server's own tokenizer, which it asks for without a
+    key: the story goes on as stories do."""
+    stories = [{"text": "Once upon", "choices": [" a time", " the water"], "answer": 0},
+               {"text": "Once upon a time, a little", "choices": [" because", " girl"], "answer": 1},
+               {"text": "Once upon a", "choices": [" time", " walked"], "answer": 0}]
+    with tempfile.TemporaryDirectory() as folder, Server("--served-model-name", "tiny") as plain:
+        pathlib.Path(folder, "stories.json").write_text("".join(json.dumps(r) + "\n" for r in stories))
+        pathlib.Path(folder, "stories.yaml").write_text(TASK.format(folder=folder))
+        done = subprocess.run([PYTHON, "-m", "lm_eval", "run", "--model", "local-completions", "--model_args",
+                               f"model=tiny,base_url=http://127.0.0.1:{plain.port}/v1/completions,num_concurrent=2,max_retries=3,"
+                               "tokenizer_backend=remote,max_length=1024", "--tasks", "quern_stories", "--include_path", folder,
+                               "--output_path", folder], capture_output=True, text=True, timeout=280, cwd=folder, env={
+                                   **os.environ, "OPENAI_API_KEY": "none", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
+                                   "HF_HOME": folder, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"})
+        assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-4000:]
+        results = [json.loads(p.read_text()) for p in pathlib.Path(folder).rglob("results*.json")]
+        assert results and results[0]["results"]["quern_stories"]["acc,none"] == 1.0, results
 
 
 main(globals())

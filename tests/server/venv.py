@@ -5,7 +5,7 @@ import sys
 
 from common import skip
 
-PACKAGES = ["openai", "anthropic", "litellm", "langchain-openai", "schemathesis", "requests",
+PACKAGES = ["openai", "anthropic", "litellm", "langchain-openai", "lm-eval[api]", "schemathesis", "requests",
             "sglang-router", "vllm-router"]
 
 

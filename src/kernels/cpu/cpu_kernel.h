@@ -127,7 +127,6 @@ extern const struct cpu_isa cpu_isa_ref, cpu_isa_avx2, cpu_isa_avx512, cpu_isa_a
     size_t cpu_##name##_scratch(const struct prog_header *program, const struct prog_op *op);
 #define OP(ID, name, target, ...) CPU_FORM_##target(ID, name)
 #include "graph/op.def"
-#undef OP
 #undef CPU_FORM
 
 #endif

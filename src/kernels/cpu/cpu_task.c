@@ -18,7 +18,6 @@ static const struct {
 #define CPU_FORM(ID, name)        [OP_##ID] = {cpu_##name, cpu_##name##_scratch},
 #define OP(ID, name, target, ...) CPU_FORM_##target(ID, name)
 #include "graph/op.def"
-#undef OP
 };
 
 void cpu_task_run(const struct cpu_task *t) {

@@ -81,15 +81,32 @@ static void append(const struct row *r, int32_t id) {
     rt_append(b, r->index, r->slot, &slot, id, rt_is_stop(&b->requests[r->slot], id));
 }
 
+/* No token can come: ends the request, with a log-probability that is no number. */
+static void end_early(const struct row *r) {
+    const struct rt_batch *b = r->batch;
+    const struct rt_slot slot = b->slots[r->slot];
+    b->logprobs[rt_append_at(b, r->slot, &slot)] = NAN;
+    rt_append(b, r->index, r->slot, &slot, 0, 1);
+}
+
+/* What chooses the tokens that may come; NULL: all may. */
+static const struct rt_guide *guide_of(const struct rt_batch *b, uint32_t slot) {
+    const struct rt_lists *lists = b->lists;
+    if (lists == NULL || lists->guides == NULL || lists->guides[slot].mask == NULL) return NULL;
+    return &lists->guides[slot];
+}
+
+/* The next token; -1: none can come. */
 static int32_t choose(const struct cpu_isa *isa, const struct row *r, struct sampling *s) {
     const struct rt_batch *b = r->batch;
     const struct rt_slot *slot = &b->slots[r->slot];
     const struct rt_request *q = &b->requests[r->slot];
     const bool early =
         q->sampling.ignore_eos == 0 && slot->n_known - slot->n_prompt < q->min_tokens;
+    const int32_t *tokens = b->tokens + (size_t)r->slot * b->max_model_len;
     struct sampling_context c = {
         .params = &q->sampling,
-        .tokens = b->tokens + (size_t)r->slot * b->max_model_len,
+        .tokens = tokens,
         .n_prompt = slot->n_prompt,
         .n_known = slot->n_known,
         .biases = q->n_biases > 0 ? b->lists->biases + (size_t)r->slot * RT_MAX_BIASES : NULL,
@@ -97,6 +114,12 @@ static int32_t choose(const struct cpu_isa *isa, const struct row *r, struct sam
         .barred = q->stop,
         .n_barred = early ? q->n_stop : 0,
     };
+    const struct rt_guide *guide = guide_of(b, r->slot);
+    if (guide != NULL) {
+        c.allowed =
+            guide->mask(guide->user, tokens + slot->n_prompt, slot->n_known - slot->n_prompt);
+        if (c.allowed == NULL) return -1;
+    }
     if (!(q->sampling.temperature > 0) && !sampling_alters(&c))
         return (int32_t)argmax_by_part(r->logits, r->part, r->vocab, r->n_blocks);
     return (int32_t)sampling_choose(isa, &c, r->logits, r->vocab, s);
@@ -120,9 +143,11 @@ void cpu_sample(const struct cpu_task *t) {
         const bool scored = rt_is_scored(&t->batch->slots[row.slot], row.position);
         const size_t at = (size_t)row.slot * t->batch->max_model_len + row.position + 1;
         int32_t id = scored ? t->batch->tokens[at] : choose(t->isa, &row, &s);
-        if (token != NULL) token[r] = id;
+        if (token != NULL) token[r] = id < 0 ? 0 : id;
         if (scored)
             store_logprobs(&row, row.position + 1, id);
+        else if (id < 0)
+            end_early(&row);
         else
             append(&row, id);
     }

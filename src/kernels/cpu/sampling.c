@@ -204,6 +204,8 @@ uint32_t sampling_choose(const struct cpu_isa *isa, const struct sampling_contex
     if (penalties) count_tokens(c, s->count, vocab);
     for (uint32_t i = 0; i < vocab; i++)
         s->logit[i] = logits[i] == logits[i] ? logits[i] : -INFINITY;
+    for (uint32_t i = 0; c->allowed != NULL && i < vocab; i++)
+        if ((c->allowed[i / 32] >> i % 32 & 1) == 0) s->logit[i] = -INFINITY;
     for (uint32_t i = 0; i < c->n_biases; i++) s->logit[c->biases[i].id] += c->biases[i].value;
     for (uint32_t i = 0; i < c->n_barred; i++) s->logit[c->barred[i]] = -INFINITY;
     for (uint32_t i = 0; penalties && i < vocab; i++) penalize(p, &s->logit[i], s->count[i]);

@@ -1,5 +1,5 @@
-/* sampling.h - choosing a token from logits: biases, barred tokens, penalties, temperature, min-p,
- * top-k, top-p, draw.
+/* sampling.h - choosing a token from logits: allowed tokens, biases, barred tokens, penalties,
+ * temperature, min-p, top-k, top-p, draw.
  *
  * Filters are cuts of one order: by logit, descending, equal logits by ascending token id. A cut
  * keeps the longest prefix of which every token has less than the limit before it (tokens for
@@ -32,6 +32,7 @@ struct sampling_context {
     uint32_t n_biases;
     const int32_t *barred; /* [n_barred] tokens that may not be chosen yet, in [0, vocab) */
     uint32_t n_barred;
+    const uint32_t *allowed; /* tokens that may be chosen, a bit each; NULL: all */
 };
 
 /* The token for logits[vocab]; NaN counts as -inf; when nothing is above -inf: token 0. */
@@ -51,7 +52,8 @@ static inline bool sampling_has_penalties(const struct rt_sampling *p) {
 
 /* Whether logits are altered before the largest is looked for. */
 static inline bool sampling_alters(const struct sampling_context *c) {
-    return c->n_biases > 0 || c->n_barred > 0 || sampling_has_penalties(c->params);
+    return c->allowed != NULL || c->n_biases > 0 || c->n_barred > 0 ||
+           sampling_has_penalties(c->params);
 }
 
 #endif

@@ -1,0 +1,48 @@
+/* code.h - a grammar as instructions for the matcher: byte by byte, with calls.
+ *
+ *   RANGE low high   the next byte is in [low, high], then `next`
+ *   SPLIT            both `next` and `other`
+ *   CALL             the rule that begins at `other`, then `next`
+ *   RETURN           the end of a rule; of the first one: the text may end here
+ *
+ * An instruction names its successors, so that a rule's end is made before its beginning. A CALL
+ * whose successor is a RETURN needs no return address: lists and chains of rules do not grow the
+ * stack. Bytes that no RANGE tells apart are one class.
+ */
+#ifndef QN_GRAMMAR_CODE_H
+#define QN_GRAMMAR_CODE_H
+
+#include "grammar/exprs.h"
+
+enum {
+    CODE_MAX = 1 << 18, /* instructions */
+};
+
+enum code_kind {
+    CODE_RANGE,
+    CODE_SPLIT,
+    CODE_CALL,
+    CODE_RETURN,
+    CODE_FAIL, /* nothing comes after this */
+    CODE_RULE, /* only while the code is made: a CALL of rule `other` */
+};
+
+struct instruction {
+    uint8_t kind; /* enum code_kind */
+    uint8_t low, high;
+    uint32_t next, other;
+};
+
+struct code {
+    ARRAY(struct instruction) items;
+    uint32_t start;
+    uint8_t class_of[256];
+    uint8_t byte_of[256]; /* [n_classes] the first byte of each */
+    uint32_t n_classes;
+};
+
+/* From expressions that exprs_check has passed. Errors: QN_ELIMIT, QN_ENOMEM, in x->rc too. */
+int code_make(struct exprs *x, struct code *code);
+void code_fini(struct code *code);
+
+#endif

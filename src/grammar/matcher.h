@@ -1,0 +1,42 @@
+/* matcher.h - where a text stands in a grammar, and which tokens may come next.
+ *
+ *   thread   an instruction that waits for a byte, and the frame of return addresses under it
+ *   frame    a return address and the frame under it; equal frames are one
+ *   state    all threads of a text, in order; equal states are one
+ *
+ * States and the steps between them are kept as they are found, so that a text that is like an
+ * earlier one costs a look-up a byte: the same in all matchers, since a state depends on the text
+ * only. Masks of the last states are kept, too. Memory and the steps of one call are bounded; what
+ * goes beyond a bound ends in QN_ELIMIT. One thread at a time.
+ */
+#ifndef QN_GRAMMAR_MATCHER_H
+#define QN_GRAMMAR_MATCHER_H
+
+#include "grammar/code.h"
+#include "grammar/vocab.h"
+
+struct matcher;
+
+/* code and vocab are borrowed; ends[n_ends]: tokens that may end a text where the grammar accepts
+ * it. vocab NULL: bytes only. Errors: QN_ENOMEM. */
+int matcher_new(struct diag *d, const struct code *code, const struct vocab *vocab,
+                const int32_t *ends, uint32_t n_ends, struct matcher **out);
+void matcher_free(struct matcher *m);
+
+/* Reads bytes. Errors: QN_EINVAL (no text goes on like this; the matcher stays where it was),
+ * QN_ELIMIT. */
+int matcher_bytes(struct diag *d, struct matcher *m, const char *bytes, size_t n);
+/* Reads the bytes of a token that the last mask allowed, and that ends nothing. Errors: as above.
+ */
+int matcher_token(struct diag *d, struct matcher *m, int32_t id);
+/* Whether the text may end here. */
+bool matcher_accepts(const struct matcher *m);
+
+/* *mask: bit id % 32 of word id / 32 for each token that may come next; it lives until the next
+ * call. Errors: QN_ELIMIT, QN_EINVAL (no token of the vocabulary goes on). */
+int matcher_mask(struct diag *d, struct matcher *m, const uint32_t **mask);
+
+/* Bytes that a matcher takes at most. */
+size_t matcher_bytes_max(const struct code *code, const struct vocab *vocab);
+
+#endif

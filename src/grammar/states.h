@@ -1,0 +1,72 @@
+/* states.h - the states of a matcher (matcher.h): made when a step first leads to them. */
+#ifndef QN_GRAMMAR_STATES_H
+#define QN_GRAMMAR_STATES_H
+
+#include "grammar/code.h"
+
+enum {
+    STATE_UNKNOWN = 0, /* of a step: not taken yet */
+    STATE_DEAD = 1,    /* no text goes on like this */
+    STATE_FIRST = 2,
+
+    STATES_MAX = 1 << 14,
+    STATES_STEPS_MAX = 1 << 21,   /* states times classes of bytes, at most */
+    STATES_THREADS_MAX = 1 << 18, /* of all states */
+    STATES_FRAMES_MAX = 1 << 16,
+    STATES_VISITS_MAX = 1 << 13, /* instructions at once between two bytes */
+};
+
+struct state {
+    uint32_t first, n; /* threads */
+    uint64_t hash;
+    bool accepts;
+    uint32_t after; /* where all plain characters lead; matcher.c's */
+    uint8_t plain;  /* enum state_plain, or characters; matcher.c's */
+    uint16_t mask;  /* slot of its mask + 1; 0: none; matcher.c's */
+};
+
+struct frame {
+    uint32_t pc, under;
+};
+
+struct states {
+    const struct code *code;
+    struct state *items; /* [n_max] */
+    uint32_t n, n_max;
+    uint32_t *steps;   /* [n_max][n_classes] */
+    uint64_t *threads; /* [STATES_THREADS_MAX] pc << 32 | frame */
+    uint32_t n_threads;
+    struct frame *frames; /* [STATES_FRAMES_MAX], 0: under the first rule */
+    uint32_t n_frames;
+    uint32_t *state_slots; /* [2 n_max] hash table of states */
+    uint32_t *frame_slots; /* [2 STATES_FRAMES_MAX] hash table of frames */
+    struct visit {
+        uint64_t thread;
+        uint32_t stamp;
+    } * seen;               /* [2 STATES_VISITS_MAX] hash table of one closure */
+    uint64_t *todo, *found; /* [STATES_VISITS_MAX] of one closure */
+    uint32_t n_todo, n_found, n_seen, stamp;
+    bool found_end;
+    uint64_t n_visits; /* since the caller set it to 0: what a call has cost */
+};
+
+/* Errors: QN_ENOMEM. */
+int states_init(struct diag *d, const struct code *code, struct states *s);
+void states_fini(struct states *s);
+
+/* The state of the empty text. Errors: QN_ELIMIT. */
+int states_start(struct diag *d, struct states *s, uint32_t *state);
+/* The step that is not known yet. Errors: QN_ELIMIT. */
+int states_step(struct diag *d, struct states *s, uint32_t from, uint32_t byte_class, uint32_t *to);
+
+static inline uint32_t states_known(const struct states *s, uint32_t from, uint32_t byte_class) {
+    return s->steps[(size_t)from * s->code->n_classes + byte_class];
+}
+
+/* Whether much of the memory is taken: states_keep before the next call, then. */
+bool states_crowded(const struct states *s);
+/* Forgets all but one state, which gets a new number. Errors: QN_ELIMIT (it alone is too large),
+ * QN_ENOMEM. */
+int states_keep(struct diag *d, struct states *s, uint32_t *state);
+
+#endif

@@ -1,0 +1,6 @@
+/* Any bytes as a regular expression (fuzz_grammar.h). */
+#include "fuzz/fuzz_grammar.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
+    return fuzz_grammar(GRAMMAR_REGEX, data, n);
+}
