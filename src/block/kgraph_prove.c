@@ -370,8 +370,9 @@ static int record(struct step *s, const struct expr_out *out, int slot, form_id 
                   const char **label) {
     struct walk *w = s->w;
     const struct tensor *t = &w->g->tensors.items[s->op->out[slot]];
-    char *text;
+    char *text, *name;
     if (form == FORM_NONE) return fail_step(s, "has no normal form: it exceeds a limit", out->name);
+    TRY(arena_printf(w->d, &w->m->arena, &name, "%s", out->name));
     if (t->role == TENSOR_STATE)
         TRY(arena_printf(w->d, &w->m->arena, &text, "%s %s", t->name, out->name));
     else if (is_end(s))
@@ -380,7 +381,7 @@ static int record(struct step *s, const struct expr_out *out, int slot, form_id 
         TRY(arena_printf(w->d, &w->m->arena, &text, "stream %u", w->n_stream++));
     *label = text;
     return ARRAY_PUSH(w->d, &w->compared,
-                      (struct compared){text, form, s->index, out->name, w->first_op, false});
+                      (struct compared){text, form, s->index, name, w->first_op, false});
 }
 
 static int set_value(struct step *s, uint32_t out, int slot, form_id form) {

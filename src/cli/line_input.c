@@ -70,7 +70,8 @@ static struct editor *editor_open(void) {
     el_set(e->el, EL_EDITOR, "emacs");
     el_set(e->el, EL_HIST, history, e->history);
     el_source(e->el, NULL); /* the user's .editrc */
-    el_set(e->el, EL_ADDFN, "quern-interrupt", "drop the text", on_interrupt);
+    /* el_set would make copies of the names, which el_end does not free. */
+    el_wset(e->el, EL_ADDFN, L"quern-interrupt", L"drop the text", on_interrupt);
     el_set(e->el, EL_SETTY, "-d", "-isig", NULL); /* Ctrl-C is a key while a line is edited */
     el_set(e->el, EL_BIND, "^C", "quern-interrupt", NULL);
     return e;

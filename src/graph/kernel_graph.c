@@ -1,28 +1,18 @@
 #include "graph/kernel_graph.h"
 #include "base/checked.h"
+#include "graph/expert_list.h"
 #include "graph/kv_row.h"
 
 #include <math.h>
 #include <string.h>
 
 static struct op_attrs attrs_of(const struct model_spec *s) {
-    const struct kv_row row = spec_kv_row(s, DTYPE_F32);
-    const bool latent = spec_is_latent(s);
-    return (struct op_attrs){.heads = s->n_heads,
-                             .kv = s->n_kv_heads,
-                             .D = row.k_width,
-                             .DV = row.v_width,
-                             .DR = latent ? s->latent.rope : 0,
-                             .window = s->sliding_window,
-                             .scale = latent ? s->latent.scale : 1.0f / sqrtf((float)s->head_dim),
-                             .eps = s->rms_eps,
-                             .experts = s->experts.n,
-                             .top_k = s->experts.top_k,
-                             .gates = s->experts.shared_gate,
-                             .normed = s->experts.normed,
-                             .groups = s->experts.groups,
-                             .top_groups = s->experts.top_groups,
-                             .routed = s->experts.scale != 0 ? s->experts.scale : 1};
+    const struct kv_row row = spec_kv_row(s, DTYPE_F32), *kv = &row;
+    const uint32_t layer = s->n_layers;
+    struct op_attrs a;
+#define ATTR(kind, name, fixed, of_model, holds) a.name = (of_model);
+#include "graph/attr.def"
+    return a;
 }
 
 void kgraph_init(struct kgraph *g, struct arena *arena, const struct model_spec *spec,

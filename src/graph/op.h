@@ -74,25 +74,13 @@ enum { STEP_ROWS = 16 };
  * RESET_WORDS words. */
 enum { SENTINEL_ROWS = 16, RESET_UNITS = 1024, RESET_WORDS = 4 };
 
-/* Numbers that an operator carries itself; op.def says which it has, the others are 0. Copied into
- * the program. */
+/* Numbers that an operator carries itself: attr.def. Copied into the program. */
+#define ATTR_COUNT  uint32_t
+#define ATTR_NUMBER uint32_t
+#define ATTR_REAL   float
 struct op_attrs {
-    uint32_t heads;   /* query heads */
-    uint32_t kv;      /* KV heads, a divisor of heads */
-    uint32_t D;       /* elements of a query or key */
-    uint32_t DV;      /* elements of a value */
-    uint32_t DR;      /* latent attention: elements of D that RoPE turns, the last ones */
-    uint32_t window;  /* positions that a row sees, itself included; 0: all before it */
-    float scale;      /* of dot products of queries and keys */
-    float eps;        /* of RMSNorm */
-    uint32_t experts; /* of a layer; 0: its MLP is dense */
-    uint32_t top_k;   /* experts of a row, 1 to experts */
-    uint32_t gates;   /* 1: shared experts have a gate; else 0 */
-    uint32_t normed;  /* 1: a row's weights add up to 1; else 0 */
-    uint32_t groups;  /* of experts, of which a row has those of top_groups; 0: of any */
-    uint32_t top_groups;
-    float routed;    /* a row's weights are multiplied by it */
-    uint32_t placed; /* enum expert_placing (expert_list.h) */
+#define ATTR(kind, name, ...) ATTR_##kind name;
+#include "graph/attr.def"
 };
 
 #ifndef __CUDACC_RTC__

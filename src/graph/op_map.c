@@ -1,4 +1,5 @@
 #include "graph/op_map.h"
+#include "graph/expert_list.h"
 #include "base/checked.h"
 
 #include <stdbool.h>
@@ -55,21 +56,15 @@ static bool find_known(const struct binder *b, const char *word, uint64_t *value
         const char *name;
         uint64_t value;
     } known[] = {
-        {"T", g->n_rows},
-        {"L", g->n_logit_rows},
+        {"T", g->n_rows},       {"L", g->n_logit_rows},
         {"P", g->n_pieces},
-        {"heads", a->heads},
-        {"kv", a->kv},
-        {"D", a->D},
-        {"DV", a->DV},
-        {"DR", a->DR},
-        {"experts", a->experts},
-        {"top_k", a->top_k},
-        {"gates", a->gates},
-        {"PARTIALS", PARTIALS},
-        {"SQUARES_COLUMNS", SQUARES_COLUMNS},
-        {"PACK_K", PACK_K},
-        {"RESET_UNITS", RESET_UNITS},
+#define KNOWN_COUNT(name) {#name, a->name},
+#define KNOWN_NUMBER(name)
+#define KNOWN_REAL(name)
+#define ATTR(kind, name, ...) KNOWN_##kind(name)
+#include "graph/attr.def"
+        {"PARTIALS", PARTIALS}, {"SQUARES_COLUMNS", SQUARES_COLUMNS},
+        {"PACK_K", PACK_K},     {"RESET_UNITS", RESET_UNITS},
         {"LM_BLOCK", LM_BLOCK},
     };
     for (size_t i = 0; i < COUNT_OF(known); i++)
@@ -370,21 +365,10 @@ static int check_attributes(const struct binder *b) {
     const struct {
         const char *name;
         bool set;
-    } all[] = {{"heads", a->heads > 0},
-               {"kv", a->kv > 0},
-               {"D", a->D > 0},
-               {"DV", a->DV > 0},
-               {"DR", a->DR > 0},
-               {"window", true},
-               {"scale", a->scale > 0},
-               {"eps", a->eps >= 0},
-               {"experts", a->experts > 0},
-               {"top_k", a->top_k > 0 && a->top_k <= a->experts},
-               {"gates", a->gates <= 1},
-               {"normed", a->normed <= 1},
-               {"groups", a->groups == 0 || a->experts % a->groups == 0},
-               {"top_groups", a->top_groups <= a->groups},
-               {"routed", a->routed > 0}};
+    } all[] = {
+#define ATTR(kind, name, fixed, of_model, holds) {#name, (holds)},
+#include "graph/attr.def"
+    };
     for (const char *at = b->info.attributes; *at != '\0';) {
         char word[OP_NAME_CHARS * 2];
         at = read_word(at, word);

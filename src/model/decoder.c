@@ -518,5 +518,6 @@ int decoder_build(struct diag *d, struct kgraph *g, const struct family *family,
         TRY(build_layer(&b, &s));
     }
     b.layer = -1;
+    g->attrs.window = g->spec.sliding_window;
     return build_head(&b, &s);
 }

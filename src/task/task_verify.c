@@ -5,6 +5,8 @@
 #include "graph/expert_list.h"
 #include "task/task_verify_map.h"
 
+#include <math.h>
+
 /* ---- shapes: the operands are what the kernels take them for ------------------------------- */
 
 /* The length of an operator's dot products: the columns of its first matrix. */
@@ -46,22 +48,18 @@ static int check_producers(struct proof *f) {
     return QN_OK;
 }
 
-/* The program has one KV cache, whose rows and heads are the model's; so are its experts; a layer
- * has its window. */
+/* Those that the model fixes are the model's. */
 static bool attributes_fit(const struct proof *f, const struct prog_op *op) {
     const struct op_attrs *a = &op->attrs;
     const struct model_spec *s = PROG(f->p, MODEL);
-    const struct experts_spec *e = &s->experts;
-    const bool of_layer = op->layer >= 0 && (uint32_t)op->layer < s->n_layers;
-    const struct kv_row *r = PROG(f->p, KV);
-    const uint32_t turned = r->v_in_k ? spec_rope_dim(s) : 0;
-    if (a->experts != e->n || a->top_k != e->top_k || a->gates != e->shared_gate ||
-        a->normed != e->normed || a->groups != e->groups || a->top_groups != e->top_groups ||
-        a->routed != (e->scale != 0 ? e->scale : 1) || a->placed > EXPERT_STATIC)
-        return false;
-    return a->kv == r->heads && a->D == r->k_width && a->DV == r->v_width && a->DR == turned &&
-           a->heads % a->kv == 0 && a->heads > 0 &&
-           (!of_layer || a->window == spec_window(s, (uint32_t)op->layer));
+    const struct kv_row *kv = PROG(f->p, KV);
+    const uint32_t layer = op->layer >= 0 ? (uint32_t)op->layer : s->n_layers;
+    bool fits = a->kv > 0 && a->heads > 0 && a->heads % a->kv == 0 && a->placed <= EXPERT_STATIC;
+#define FITS_FREE(name, of_model)
+#define FITS_FIXED(name, of_model)               fits = fits && a->name == (of_model);
+#define ATTR(kind, name, fixed, of_model, holds) FITS_##fixed(name, of_model)
+#include "graph/attr.def"
+    return fits;
 }
 
 /* The operators are op.def's, with their numbers. */

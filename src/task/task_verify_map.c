@@ -35,14 +35,11 @@ static void set_given(struct names *n) {
     set(n, "T", n->f->v->n_rows, true);
     set(n, "L", n->f->v->n_logit_rows, true);
     set(n, "P", (n->f->v->context + ATTENTION_PIECE - 1) / ATTENTION_PIECE, true);
-    set(n, "heads", a->heads, true);
-    set(n, "kv", a->kv, true);
-    set(n, "D", a->D, true);
-    set(n, "DV", a->DV, true);
-    set(n, "DR", a->DR, true);
-    set(n, "experts", a->experts, true);
-    set(n, "top_k", a->top_k, true);
-    set(n, "gates", a->gates, true);
+#define SET_COUNT(name) set(n, #name, a->name, true);
+#define SET_NUMBER(name)
+#define SET_REAL(name)
+#define ATTR(kind, name, ...) SET_##kind(name)
+#include "graph/attr.def"
     set(n, "PARTIALS", PARTIALS, true);
     set(n, "SQUARES_COLUMNS", SQUARES_COLUMNS, true);
     set(n, "PACK_K", PACK_K, true);
