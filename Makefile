@@ -35,7 +35,7 @@ real: build
 
 test: configure
 	@cmake --build $(BUILD) -j $(JOBS)
-	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(shell expr $(JOBS) + 1)
 
 # The same tests under AddressSanitizer and UBSan, under ThreadSanitizer, and with random yields and
 # sleeps in every primitive: each in a build folder of its own.
