@@ -13,7 +13,7 @@
  *
  * Accumulators: ACC_SUM and ACC_MAX add up and compare over all iterations. ACC_ONLINE(a, b) is
  * sum(exp(a - m) * b) for the largest a, m, of the loop; those of one a share m, which ACC_MAX(a)
- * gives. It is what keeps sums of exponentials finite; block_prove.c proves it as written here.
+ * gives. It is what keeps sums of exponentials finite; form_op.c has it as written here.
  *
  * The search (src/search) makes blocks; block_read makes them from text. block_verify holds them to
  * the rules; other functions take verified blocks, where they do not say otherwise.

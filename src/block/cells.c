@@ -86,11 +86,7 @@ static int elementwise(struct diag *d, struct arena *arena, struct algebra *g, e
 static void reduced_element(struct algebra *g, enum block_op op, union cell *out,
                             const union cell *a, const union cell *b) {
     const enum block_class c = (enum block_class)block_op_table[op].op_class;
-    if (op == BLOCK_OP_ACC_ONLINE) {
-        union cell e;
-        g->apply[BLOCK_OP_EXP](g, &e, a, NULL, NULL);
-        g->apply[BLOCK_OP_MUL](g, out, &e, b, NULL);
-    } else if (c == BLOCK_PRODUCT || (op == BLOCK_OP_SUM && b != NULL)) {
+    if (c == BLOCK_PRODUCT || (op == BLOCK_OP_SUM && b != NULL)) {
         g->apply[BLOCK_OP_MUL](g, out, a, b, NULL);
     } else {
         *out = *a;
@@ -105,6 +101,8 @@ static int reduce(struct diag *d, struct arena *arena, struct algebra *g, enum b
     struct walk outer, inner;
     uint32_t at = 0;
     int64_t count = 1;
+    if (op == BLOCK_OP_ACC_ONLINE) /* its elements want the largest of all: forms have it */
+        return fail(d, QN_EUNSUPPORTED, "acc_online has a normal form and no numbers");
     TRY(cells_make(d, arena, g, dims, out));
     walk_dims(&outer, g, dims);
     walk_dims(&inner, g, use->dims);

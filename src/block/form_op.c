@@ -129,8 +129,12 @@ static form_id form_op_acc_sum(const struct call *x) {
 static form_id form_op_acc_max(const struct call *x) {
     return form_op_max_over(x);
 }
+/* sum(exp(a - max(a)) * b): the largest a of the loop is subtracted (block.h). */
 static form_id form_op_acc_online(const struct call *x) {
-    return over_dims(x, form_mul(x->f, form_exp(x->f, x->a), x->b), form_sum);
+    const struct call largest = {.f = x->f, .a = x->a, .b = FORM_NONE, .dims = x->dims};
+    const form_id max = form_op_max_over(&largest);
+    const form_id less = form_op_sub(&(struct call){.f = x->f, .a = x->a, .b = max});
+    return over_dims(x, form_mul(x->f, form_exp(x->f, less), x->b), form_sum);
 }
 static form_id form_op_cast16(const struct call *x) {
     return x->a;

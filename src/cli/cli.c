@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ---- messages ----------------------------------------------------------------------------- */
@@ -114,12 +113,6 @@ const char *cli_bytes(uint64_t bytes, char buffer[32]) {
     for (; n >= 999.5 && unit + 1 < COUNT_OF(units); unit++) n /= 1000;
     snprintf(buffer, 32, unit == 0 ? "%.0f %s" : "%.3g %s", n, units[unit]);
     return buffer;
-}
-
-uint64_t cli_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 /* ---- files -------------------------------------------------------------------------------- */

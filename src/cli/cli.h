@@ -57,9 +57,6 @@ int cli_write_trace(const struct options *o, qn_engine *engine);
  * error; returns an exit code. */
 int cli_read_file(const char *path, char **text, size_t *n);
 
-/* Monotonic time in nanoseconds. */
-uint64_t cli_now(void);
-
 /* "35.2 MB": bytes for people, in a buffer of the caller. */
 const char *cli_bytes(uint64_t bytes, char buffer[32]);
 

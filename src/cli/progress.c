@@ -1,3 +1,4 @@
+#include "base/clock.h"
 #include "cli/progress.h"
 
 #include <stdio.h>
@@ -76,7 +77,7 @@ static void end_stage(struct progress *p, uint64_t now) {
 
 static void step(void *user, const char *stage, uint64_t done, uint64_t total) {
     struct progress *p = user;
-    uint64_t now = cli_now();
+    uint64_t now = clock_ns();
     if (strcmp(stage, p->stage) != 0) {
         end_stage(p, now);
         snprintf(p->stage, sizeof p->stage, "%s", stage);

@@ -1,6 +1,7 @@
 /* tally.c - see tally.h. */
 #include "cli/tally.h"
 
+#include "base/clock.h"
 #include "base/array.h"
 #include "base/checked.h"
 
@@ -9,7 +10,7 @@
 #include <string.h>
 
 void tally_start(struct tally *t) {
-    *t = (struct tally){.start_ns = cli_now(), .stop_token_id = -1};
+    *t = (struct tally){.start_ns = clock_ns(), .stop_token_id = -1};
 }
 
 int tally_add(struct tally *t, const qn_output *out) {

@@ -1,6 +1,7 @@
 /* kernel_image.c - see kernel_image.h. */
 #include "codegen/kernel_image.h"
 
+#include "base/clock.h"
 #include "base/array.h"
 #include "codegen/cuda_form.h"
 #include "codegen/embed.h"
@@ -9,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { MAX_OPTIONS = 12 };
 
@@ -93,12 +93,6 @@ static void hash_unit(const struct unit *u, const struct nvrtc *nvrtc, struct ca
     for (int i = 0; i < u->n_options; i++) cache_hash_text(key, u->options[i]);
 }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static int compile(struct diag *d, const struct nvrtc *nvrtc, const struct unit *u,
                    struct kernel_image *image) {
     struct nvrtc_source source = {
@@ -135,12 +129,12 @@ static int make(struct diag *d, const struct nvrtc *nvrtc, const struct kernel_c
 int kernel_image_make(struct diag *d, const struct nvrtc *nvrtc, const struct kernel_cache *cache,
                       const struct prog_header *program, const struct kernel_image_options *o,
                       struct kernel_image *image) {
-    double start = now();
+    double start = clock_s();
     struct unit u = {0};
     *image = (struct kernel_image){0};
     int rc = make(d, nvrtc, cache, program, o, &u, image);
     unit_fini(&u);
-    image->seconds = now() - start;
+    image->seconds = clock_s() - start;
     return rc;
 }
 

@@ -2,6 +2,7 @@
  * (runtime/cpu_backend.h), and how fast this machine reads. */
 #include "engine/backend.h"
 
+#include "base/clock.h"
 #include "base/checked.h"
 #include "base/container.h"
 #include "engine/recipe.h"
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 struct backend_instance {
@@ -175,12 +175,6 @@ struct reader {
     uint64_t folded; /* so that no read can be left out */
 };
 
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Folds `bytes` bytes at p (a multiple of 4 vectors; the tail is left out) with vectors of the type
  * VECTOR: nothing but loads and one cheap operation each. */
 #define READ_BODY(VECTOR)                                                                          \
@@ -217,7 +211,7 @@ static uint64_t read_block(const char *p, uint64_t bytes) {
 static void *read_main(void *arg) {
     struct reader *r = arg;
     const struct backend_instance *i = r->instance;
-    double start = now_s();
+    double start = clock_s();
     for (bool over = false; !over;) {
         for (size_t w = 0; w < i->n_tensors && !over; w++) {
             uint64_t first, last;
@@ -227,7 +221,7 @@ static void *read_main(void *arg) {
                 r->folded ^= read_block((const char *)i->tensors[w] + first, n);
                 r->bytes += n;
                 first += n;
-                over = (r->elapsed = now_s() - start) >= r->seconds;
+                over = (r->elapsed = clock_s() - start) >= r->seconds;
             }
         }
         over = over || r->bytes == 0;

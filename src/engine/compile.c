@@ -1,11 +1,11 @@
 #include "engine/compile.h"
+#include "base/clock.h"
 #include "base/checked.h"
 #include "task/program_make.h"
 #include "task/task_verify.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 void compile_options_init(struct compile_options *o) {
     *o = (struct compile_options){.target = TARGET_CPU,
@@ -45,12 +45,6 @@ void compile_options_cuda(struct compile_options *o, const struct device *device
 }
 
 _Static_assert((int)PLAN_MAX_VARIANTS <= (int)PROG_MAX_VARIANTS, "a program has them all");
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int check_options(struct diag *d, const struct compile_options *o) {
     const struct {
@@ -244,10 +238,10 @@ static int make_program(struct compile *c, struct prog_header **program) {
 
 /* The proof, on the final bytes and with none of the code above. */
 static int prove(struct compile *c, const struct prog_header *program) {
-    const double start = now();
+    const double start = clock_s();
     TRY(program_check(c->d, "the compiled program", program, program->total_bytes));
     TRY(task_verify(c->d, program, NULL));
-    if (c->report != NULL) c->report->seconds_verify = now() - start;
+    if (c->report != NULL) c->report->seconds_verify = clock_s() - start;
     if (c->hook == NULL || c->hook->stage == NULL) return QN_OK;
     struct strbuf text = {0};
     program_dump(program, &text);
@@ -259,7 +253,7 @@ static int prove(struct compile *c, const struct prog_header *program) {
 int compile_model(struct diag *d, struct model *m, const struct compile_options *o,
                   const struct compile_hook *hook, struct compile_report *report,
                   struct prog_header **program) {
-    const double start = now();
+    const double start = clock_s();
     *program = NULL;
     if (report != NULL) memset(report, 0, sizeof *report);
     TRY(check_options(d, o));
@@ -272,7 +266,7 @@ int compile_model(struct diag *d, struct model *m, const struct compile_options 
     if (report != NULL) {
         report->n_variants = c->n_variants;
         report->peak_bytes = c->arena.total_bytes;
-        report->seconds_total = now() - start;
+        report->seconds_total = clock_s() - start;
     }
     for (uint32_t i = 0; i < c->n_variants; i++) {
         tgraph_fini(&c->variants[i].tasks);

@@ -1,6 +1,7 @@
 /* engine.c - opening an engine, in the order in which things happen; and closing it. */
 #include "engine/engine.h"
 
+#include "base/clock.h"
 #include "base/checked.h"
 #include "engine/dump.h"
 #include "engine/recipe.h"
@@ -8,21 +9,14 @@
 #include "task/task_verify.h"
 
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { DEFAULT_MAX_QUEUE = 65536 };
 
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Seconds since *since, which becomes now. */
 static double lap(double *since) {
     double before = *since;
-    *since = now_s();
+    *since = clock_s();
     return *since - before;
 }
 
@@ -179,7 +173,7 @@ static void add_tokenizer_eos(struct qn_engine *e) {
 
 static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_params *p) {
     struct engine_plan plan;
-    double start = now_s(), t = start;
+    double start = clock_s(), t = start;
 
     /* Which device, and the model's numbers. */
     progress(p, "model");
@@ -208,7 +202,7 @@ static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_para
 
     /* The weights, then everything that lives beside them. From here on nothing is allocated. */
     progress(p, "weights");
-    t = now_s();
+    t = clock_s();
     TRY(load_weights(d, e, p));
     e->info.seconds_weights = lap(&t);
     progress(p, "memory");
@@ -217,7 +211,7 @@ static int open_stages(struct diag *d, struct qn_engine *e, const qn_engine_para
     plan.config.progress_user = p->progress_user;
     TRY(e->backend->open(d, e->program, e->weights, &plan.config, &e->instance));
     e->info.seconds_memory = lap(&t);
-    e->info.seconds_total = now_s() - start;
+    e->info.seconds_total = clock_s() - start;
     progress(p, "ready");
     return QN_OK;
 }

@@ -7,12 +7,12 @@
  */
 #include "engine/engine.h"
 
+#include "base/clock.h"
 #include "base/checked.h"
 #include "engine/sampling_params.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 /* What a caller's qn_output has at least: the fields of the first version. */
@@ -20,12 +20,6 @@ static const size_t OUTPUT_LEAST = offsetof(qn_output, time_ns) + sizeof(uint64_
 
 /* Tokens of all prompts in the queue. */
 static const uint64_t MAX_QUEUE_TOKENS = (uint64_t)64 << 20;
-
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* Errors: QN_EINVAL in a child of fork. The workers are the parent's, and a mutex may be locked for
  * ever: nothing else of the engine may be touched there. */
@@ -258,7 +252,7 @@ int qn_request_submit(qn_engine *engine, const qn_prompt *prompt,
     struct qn_request *r = calloc(1, sizeof *r);
     if (!r) return api_return(fail_nomem(&d, sizeof *r, "a request"), &d, error);
     r->engine = engine;
-    r->seen_ns = now_ns();
+    r->seen_ns = clock_ns();
     rc = request_fill(&d, engine, &p, &s, r);
     if (rc == QN_OK) rc = enqueue(&d, engine, r, s.has_seed != 0);
     if (rc != QN_OK) {
@@ -328,7 +322,7 @@ static void copy_tokens(struct qn_request *r, const struct mailbox_view *view) {
         n += count_sound(view->logprobs + first, end - first);
     if (n < end && r->refusal.code == QN_OK) refuse_logits(r, "output", n);
     uint64_t before = r->seen_ns;
-    if (n > first) r->seen_ns = now_ns();
+    if (n > first) r->seen_ns = clock_ns();
     for (uint32_t i = first; i < n; i++) {
         r->ids[i] = view->tokens[i];
         r->logprobs[i] = view->logprobs[i];
@@ -420,7 +414,7 @@ static int pump_locked(struct diag *d, struct qn_engine *e, const struct qn_requ
 /* ---- next --------------------------------------------------------------------------------- */
 
 static uint64_t deadline_of(int timeout_ms) {
-    return timeout_ms < 0 ? UINT64_MAX : now_ns() + (uint64_t)timeout_ms * 1000000u;
+    return timeout_ms < 0 ? UINT64_MAX : clock_ns() + (uint64_t)timeout_ms * 1000000u;
 }
 
 /* A sleep is never longer than this: another thread's pump may have moved our tokens, and what it
@@ -435,7 +429,7 @@ static int wait_for(struct diag *d, struct qn_request *r, int timeout_ms) {
         bool ready;
         TRY(pump_locked(d, e, r, &ready));
         if (ready) return QN_OK;
-        uint64_t now = now_ns();
+        uint64_t now = clock_ns();
         if (now >= deadline) return fail(d, QN_EBUSY, "nothing within %d ms", timeout_ms);
         double left = (double)(deadline - now) * 1e-9;
         TRY(e->backend->wait(d, e->instance, &r->wait_seen, MIN(left, NAP_SECONDS)));
@@ -462,7 +456,7 @@ static int wait_any(struct diag *d, struct qn_engine *e, int timeout_ms, qn_requ
     for (;;) {
         TRY(ready_locked(d, e, ready, capacity, n));
         if (*n > 0) return QN_OK;
-        const uint64_t now = now_ns();
+        const uint64_t now = clock_ns();
         if (now >= deadline) return fail(d, QN_EBUSY, "nothing within %d ms", timeout_ms);
         const double left = (double)(deadline - now) * 1e-9;
         TRY(e->backend->wait(d, e->instance, &seen, MIN(left, NAP_SECONDS)));

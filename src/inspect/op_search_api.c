@@ -1,6 +1,7 @@
 /* op_search_api.c - the public functions that search block graphs and draw them. */
 #include "engine/api.h"
 
+#include "base/clock.h"
 #include "base/checked.h"
 #include "base/mapfile.h"
 #include "block/op_text.h"
@@ -9,17 +10,10 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 void qn_op_search_params_init(qn_op_search_params *params) {
     *params = (qn_op_search_params){
         .struct_size = sizeof *params, .n_tasks = 1, .n_threads = 1, .n_graphs = 16};
-}
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 /* ---- files ---- */
@@ -122,7 +116,7 @@ int qn_op_search(const char *path, const qn_op_search_params *params, char **tex
     struct search_result result;
     struct mapfile file;
     qn_op_search_params defaults;
-    const double start = now();
+    const double start = clock_s();
     bool json;
     *text = NULL;
     qn_op_search_params_init(&defaults);
@@ -133,9 +127,9 @@ int qn_op_search(const char *path, const qn_op_search_params *params, char **tex
     mapfile_close(&file);
     if (rc != QN_OK) return api_return(rc, &d, error);
     if (json)
-        rc = result_json(&d, &result, now() - start, &out);
+        rc = result_json(&d, &result, clock_s() - start, &out);
     else
-        result_text(&result, now() - start, &out);
+        result_text(&result, clock_s() - start, &out);
     search_result_fini(&result);
     return finish(rc, &d, &out, text, error);
 }

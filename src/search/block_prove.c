@@ -50,13 +50,6 @@ static form_id form_of_size(const struct prover *v, block_dims dims) {
     return form;
 }
 
-/* sum(exp(a - max(a)) * b): the largest a of the loop is subtracted (block.h). */
-static form_id form_of_online(const struct prover *v, block_dims red, form_id a, form_id b) {
-    const form_id max = apply(v, BLOCK_OP_MAX_OVER, red, a, FORM_NONE);
-    const form_id e = apply(v, BLOCK_OP_EXP, 0, apply(v, BLOCK_OP_SUB, 0, a, max), FORM_NONE);
-    return apply(v, BLOCK_OP_SUM, red, apply(v, BLOCK_OP_MUL, 0, e, b), FORM_NONE);
-}
-
 /* An accumulator of what its loop already summed up, an iteration at a time, adds the iterations'
  * sums: the normal form of the whole sum is its operand's. */
 static bool sums_partial(const struct block *b, const struct block_node *n) {
@@ -72,7 +65,6 @@ static form_id form_of_node(const struct prover *v, uint32_t t, uint32_t i) {
     if (n->op == BLOCK_OP_INPUT) return form_of_input(v, t, i);
     if (n->op == BLOCK_OP_NUMBER) return form_number(v->p->forms, n->numerator, n->denominator);
     if (n->op == BLOCK_OP_SIZE) return form_of_size(v, red);
-    if (n->op == BLOCK_OP_ACC_ONLINE) return form_of_online(v, red, a, c);
     if (sums_partial(b, n)) return a;
     if (n->c != BLOCK_NONE) return FORM_NONE;
     return apply(v, n->op, red, a, c);

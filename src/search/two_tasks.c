@@ -23,6 +23,12 @@ struct side {
     struct block block;
 };
 
+/* Extractions of one skeleton or hand-over. */
+struct spent {
+    uint64_t n_steps;
+    bool cut_short; /* a budget ran out */
+};
+
 struct two_tasks {
     const struct subject *s;
     const struct search_params *params;
@@ -33,7 +39,8 @@ struct two_tasks {
     struct skeletons skeletons;  /* of first tasks */
     uint64_t *cost;              /* [skeletons][n] */
     struct side *first, *second; /* [n] */
-    uint64_t *steps;             /* [max(skeletons, n)] */
+    struct spent *spent;         /* [max(skeletons, n)] */
+    bool cut_short;              /* there are more hand-overs than HAND_OVERS */
 };
 
 /* ---- what may be handed over ---- */
@@ -46,7 +53,8 @@ static bool is_target(const struct two_tasks *t, uint16_t class) {
 
 static void add_hand_over(struct two_tasks *t, uint32_t n, uint16_t a, uint16_t b) {
     const struct value_class *c = t->s->saturation.classes.items;
-    if (t->n == HAND_OVERS) return;
+    t->cut_short = t->n == HAND_OVERS;
+    if (t->cut_short) return;
     t->hand_over[t->n++] =
         (struct hand_over){n, {a, b}, n == 1 ? c[a].dims : (block_dims)(c[a].dims & c[b].dims)};
 }
@@ -86,11 +94,12 @@ static void find_hand_overs(struct two_tasks *t) {
 static int cheapest(struct diag *d, const struct staged *g, struct extractor *x,
                     const struct two_tasks *t, const struct goals *goals,
                     const struct task_names *names, uint64_t below, struct side *out,
-                    uint64_t *steps) {
+                    struct spent *spent) {
     struct extraction e;
     struct diag broken = {0};
     extract(x, goals, 1, below, t->params->max_steps / 8, &e);
-    *steps += e.n_steps;
+    spent->n_steps += e.n_steps;
+    spent->cut_short = spent->cut_short || !e.complete;
     out->cost = UINT64_MAX;
     if (e.n == 0) return QN_OK;
     const int rc = lower(d, g, &e.best[0], names, &out->block);
@@ -120,7 +129,7 @@ static int cost_hand_overs(struct diag *d, struct two_tasks *t, const struct sta
     for (uint32_t h = 0; h < t->n && rc == QN_OK; h++) {
         const struct goals goals = goals_of(&t->hand_over[h]);
         if ((g->k->grid & (block_dims)~t->hand_over[h].dims) != 0) continue;
-        rc = cheapest(d, g, x, t, &goals, &t->first_names, UINT64_MAX, &side, &t->steps[i]);
+        rc = cheapest(d, g, x, t, &goals, &t->first_names, UINT64_MAX, &side, &t->spent[i]);
         t->cost[(size_t)i * t->n + h] = side.cost;
     }
     extractor_free(x);
@@ -152,14 +161,14 @@ static int make_first(struct diag *d, struct two_tasks *t, uint32_t h) {
     const struct goals goals = goals_of(&t->hand_over[h]);
     struct extractor *x = NULL;
     struct staged g;
-    uint64_t steps = 0;
+    struct spent again = {0};
     t->first[h].cost = UINT64_MAX;
     if (t->skeletons.list.n == 0 || t->cost[best * t->n + h] == UINT64_MAX) return QN_OK;
     TRY(staged_make(d, &t->s->problem, &t->s->saturation, &t->leaves,
                     &t->skeletons.list.items[best], &g));
     int rc = extractor_new(d, &g, &x);
     if (rc == QN_OK)
-        rc = cheapest(d, &g, x, t, &goals, &t->first_names, UINT64_MAX, &t->first[h], &steps);
+        rc = cheapest(d, &g, x, t, &goals, &t->first_names, UINT64_MAX, &t->first[h], &again);
     extractor_free(x);
     staged_fini(&g);
     return rc;
@@ -184,7 +193,7 @@ static int try_second_skeleton(struct diag *d, struct two_tasks *t, uint32_t h,
     int rc = extractor_new(d, &g, &x);
     if (rc == QN_OK)
         rc =
-            cheapest(d, &g, x, t, &goals, &t->second_names, t->second[h].cost, &side, &t->steps[h]);
+            cheapest(d, &g, x, t, &goals, &t->second_names, t->second[h].cost, &side, &t->spent[h]);
     if (rc == QN_OK && side.cost < t->second[h].cost) t->second[h] = side;
     extractor_free(x);
     staged_fini(&g);
@@ -242,7 +251,8 @@ static int collect(struct diag *d, const struct two_tasks *t, uint32_t problem,
     return QN_OK;
 }
 
-static int run(struct diag *d, struct arena *arena, struct two_tasks *t, uint64_t *n_steps) {
+static int run(struct diag *d, struct arena *arena, struct two_tasks *t,
+               struct search_result *stats) {
     const struct problem *p = &t->s->problem;
     const block_dims all = (block_dims)((1u << p->n_dims) - 1);
     TRY(ARENA_NEW(d, arena, &t->hand_over, HAND_OVERS));
@@ -253,10 +263,14 @@ static int run(struct diag *d, struct arena *arena, struct two_tasks *t, uint64_
     TRY(ARENA_NEW(d, arena, &t->cost, n * t->n));
     TRY(ARENA_NEW(d, arena, &t->first, t->n));
     TRY(ARENA_NEW(d, arena, &t->second, t->n));
-    TRY(ARENA_NEW(d, arena, &t->steps, MAX(n, t->n)));
+    TRY(ARENA_NEW(d, arena, &t->spent, MAX(n, t->n)));
     TRY(run_all(d, t->params->n_threads, (uint32_t)n, try_first, t));
     TRY(run_all(d, t->params->n_threads, t->n, try_second, t));
-    for (size_t i = 0; i < MAX(n, t->n); i++) *n_steps += t->steps[i];
+    for (size_t i = 0; i < MAX(n, t->n); i++) {
+        stats->n_steps += t->spent[i].n_steps;
+        t->cut_short = t->cut_short || t->spent[i].cut_short;
+    }
+    stats->complete = stats->complete && !t->cut_short;
     return QN_OK;
 }
 
@@ -268,7 +282,7 @@ int candidates_of_two(struct diag *d, const struct subject *s, uint32_t problem,
     for (uint32_t i = 0; i < s->problem.n_targets; i++)
         if (s->saturation.target[i] == UINT16_MAX) return QN_OK;
     set_names(&t);
-    int rc = run(d, &arena, &t, &stats->n_steps);
+    int rc = run(d, &arena, &t, stats);
     stats->n_skeletons += t.skeletons.list.n;
     if (rc == QN_OK) rc = collect(d, &t, problem, out);
     ARRAY_FINI(&t.skeletons.list);

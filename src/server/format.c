@@ -24,6 +24,32 @@ void format_usage(const struct gen *g, struct strbuf *b) {
     json_write_close(b, '}');
 }
 
+void format_chunk_open(const struct gen *g, struct strbuf *b, const char *object) {
+    strbuf_str(b, "data: ");
+    json_write_open(b, NULL, '{');
+    format_head(g, b, object);
+    json_write_open(b, "choices", '[');
+}
+
+void format_chunk_close(const struct gen *g, struct strbuf *b) {
+    json_write_close(b, ']');
+    if (g->continuous_usage)
+        format_usage(g, b);
+    else if (g->include_usage)
+        json_write_null(b, "usage");
+    strbuf_str(b, "}\n\n");
+}
+
+void format_chunk_end(struct gen *g, struct strbuf *b, const char *object) {
+    if (g->include_usage) {
+        format_chunk_open(g, b, object);
+        json_write_close(b, ']');
+        format_usage(g, b);
+        strbuf_str(b, "}\n\n");
+    }
+    format_stream_end(g, b);
+}
+
 void format_finish(const struct choice *c, struct strbuf *b) {
     json_write_text(b, "finish_reason",
                     c->finish == QN_RUNNING ? NULL : qn_finish_reason_text(c->finish));

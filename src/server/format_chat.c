@@ -3,6 +3,8 @@
 #include "server/formats.h"
 #include "server/json_write.h"
 
+#define OBJECT "chat.completion.chunk" /* of a streamed chunk */
+
 /* ---- answers -------------------------------------------------------------------------------- */
 
 static void write_token(const struct gen *g, int32_t id, float logprob, struct strbuf *b) {
@@ -65,24 +67,8 @@ static void whole(struct gen *g, struct strbuf *b) {
     json_write_close(b, '}');
 }
 
-static void open_chunk(const struct gen *g, struct strbuf *b) {
-    strbuf_str(b, "data: ");
-    json_write_open(b, NULL, '{');
-    format_head(g, b, "chat.completion.chunk");
-    json_write_open(b, "choices", '[');
-}
-
-static void close_chunk(const struct gen *g, struct strbuf *b) {
-    json_write_close(b, ']');
-    if (g->continuous_usage)
-        format_usage(g, b);
-    else if (g->include_usage)
-        json_write_null(b, "usage");
-    strbuf_str(b, "}\n\n");
-}
-
 static void open_delta(const struct choice *c, struct strbuf *b) {
-    open_chunk(c->gen, b);
+    format_chunk_open(c->gen, b, OBJECT);
     json_write_open(b, NULL, '{');
     json_write_int(b, "index", c->index);
     json_write_open(b, "delta", '{');
@@ -95,7 +81,7 @@ static void delta(struct choice *c, struct strbuf *b) {
         json_write_text(b, "role", "assistant");
         json_write_text(b, "content", "");
         strbuf_str(b, "},\"logprobs\":null,\"finish_reason\":null}");
-        close_chunk(c->gen, b);
+        format_chunk_close(c->gen, b);
         c->begun = true;
     }
     if (c->text.n > 0 || c->tokens.n > 0) {
@@ -104,25 +90,19 @@ static void delta(struct choice *c, struct strbuf *b) {
         json_write_close(b, '}');
         write_logprobs(c, b);
         strbuf_str(b, ",\"finish_reason\":null}");
-        close_chunk(c->gen, b);
+        format_chunk_close(c->gen, b);
     }
     if (c->finish == QN_RUNNING) return;
     open_delta(c, b);
     strbuf_str(b, "},\"logprobs\":null");
     format_finish(c, b);
     json_write_close(b, '}');
-    close_chunk(c->gen, b);
+    format_chunk_close(c->gen, b);
     c->told = true;
 }
 
 static void end(struct gen *g, struct strbuf *b) {
-    if (g->include_usage) {
-        open_chunk(g, b);
-        json_write_close(b, ']');
-        format_usage(g, b);
-        strbuf_str(b, "}\n\n");
-    }
-    format_stream_end(g, b);
+    format_chunk_end(g, b, OBJECT);
 }
 
 static const struct format format = {

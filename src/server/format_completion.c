@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define OBJECT "text_completion" /* of a streamed chunk */
+
 /* ---- answers -------------------------------------------------------------------------------- */
 
 static void write_tops(const struct gen *g, const struct gen_token *t, const struct strbuf *own,
@@ -74,34 +76,16 @@ static void whole(struct gen *g, struct strbuf *b) {
     json_write_close(b, '}');
 }
 
-static void open_chunk(struct gen *g, struct strbuf *b) {
-    strbuf_str(b, "data: ");
-    json_write_open(b, NULL, '{');
-    format_head(g, b, "text_completion");
-    json_write_open(b, "choices", '[');
-}
-
 static void delta(struct choice *c, struct strbuf *b) {
     struct gen *g = c->gen;
-    open_chunk(g, b);
+    format_chunk_open(g, b, OBJECT);
     write_choice(c, b);
-    json_write_close(b, ']');
-    if (g->continuous_usage)
-        format_usage(g, b);
-    else if (g->include_usage)
-        json_write_null(b, "usage");
-    strbuf_str(b, "}\n\n");
+    format_chunk_close(g, b);
     c->told = c->finish != QN_RUNNING;
 }
 
 static void end(struct gen *g, struct strbuf *b) {
-    if (g->include_usage) {
-        open_chunk(g, b);
-        json_write_close(b, ']');
-        format_usage(g, b);
-        strbuf_str(b, "}\n\n");
-    }
-    format_stream_end(g, b);
+    format_chunk_end(g, b, OBJECT);
 }
 
 static const struct format format = {

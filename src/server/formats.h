@@ -19,6 +19,11 @@ int responses_work(struct call *c);
 void format_head(const struct gen *g, struct strbuf *b, const char *object);
 /* "usage": {...} in OpenAI's format. */
 void format_usage(const struct gen *g, struct strbuf *b);
+/* A streamed chunk of `object` around its choices; after the last choice, if the client asked for
+ * it, one with the usage alone. */
+void format_chunk_open(const struct gen *g, struct strbuf *b, const char *object);
+void format_chunk_close(const struct gen *g, struct strbuf *b);
+void format_chunk_end(struct gen *g, struct strbuf *b, const char *object);
 void format_finish(const struct choice *c, struct strbuf *b);
 /* The end of an OpenAI stream. */
 void format_stream_end(struct gen *g, struct strbuf *b);

@@ -1,6 +1,7 @@
 /* gen.c - see gen.h. */
 #include "server/gen.h"
 
+#include "base/clock.h"
 #include "base/checked.h"
 #include "base/map.h"
 
@@ -283,7 +284,7 @@ static void write_out(struct gen *g) {
     if (c->out.n == 0) return;
     http_stream_write(c->x, c->out.text, c->out.n);
     strbuf_clear(&c->out);
-    g->written_ns = state_now();
+    g->written_ns = clock_ns();
 }
 
 static void end_stream(struct gen *g) {
@@ -351,7 +352,7 @@ static void finish_whole(struct gen *g) {
 }
 
 void gen_tick(struct server *s) {
-    const uint64_t now = state_now();
+    const uint64_t now = clock_ns();
     for (struct gen *g = s->gens; g; g = g->next) {
         if (!g->streaming || now - g->written_ns < PING_SECONDS * 1000000000ull) continue;
         if (http_stream_full(g->call->x)) continue;
@@ -569,7 +570,7 @@ static void start_stream(struct gen *g) {
     g->streaming = true;
     if (g->format->start) g->format->start(g, &c->out);
     write_out(g);
-    g->written_ns = state_now();
+    g->written_ns = clock_ns();
 }
 
 static int submit_all(struct gen *g) {
@@ -582,7 +583,7 @@ static int submit_all(struct gen *g) {
 void gen_start(struct call *c) {
     struct server *s = c->server;
     struct gen *g = c->gen;
-    g->created = s->created + (int64_t)((state_now() - s->started_ns) / 1000000000u);
+    g->created = s->created + (int64_t)((clock_ns() - s->started_ns) / 1000000000u);
     state_new_id(s, g->format->prefix, g->id);
     g->next = s->gens;
     if (g->next) g->next->before = g;

@@ -7,6 +7,7 @@
 #include "server/http.h"
 #include "server/http_gate.h"
 
+#include "base/clock.h"
 #include "base/checked.h"
 
 #include <event2/buffer.h>
@@ -27,7 +28,6 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
-#include <time.h>
 
 enum {
     MAX_HEADER_BYTES = 32 << 10,
@@ -82,24 +82,18 @@ struct http_server {
 
 /* ---- deadlines ------------------------------------------------------------------------------ */
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static void enter(struct conn *c, enum state state) {
     const struct http_limits *l = &c->server->limits;
     const uint32_t of_state[] = {[IDLE] = c->server->draining ? DRAIN_IDLE_S : l->idle_s,
                                  [HEADER] = l->header_s,
                                  [BODY] = l->body_s};
     c->state = state;
-    c->deadline = state == BUSY ? 0 : seconds() + of_state[state];
+    c->deadline = state == BUSY ? 0 : clock_s() + of_state[state];
 }
 
 static void on_sweep(evutil_socket_t fd, short what, void *user) {
     struct http_server *s = user;
-    const double now = seconds();
+    const double now = clock_s();
     (void)fd, (void)what;
     for (struct conn *c = s->conns; c; c = c->next) {
         if (c->deadline == 0 || now < c->deadline) continue;
@@ -136,7 +130,7 @@ static void on_output(struct evbuffer *buffer, const struct evbuffer_cb_info *in
     const size_t n = evbuffer_get_length(buffer);
     if (c->state != BUSY) return;
     if (info->n_deleted > 0 || info->orig_size == 0)
-        c->deadline = n > 0 ? seconds() + c->server->limits.stuck_s : 0;
+        c->deadline = n > 0 ? clock_s() + c->server->limits.stuck_s : 0;
     if (c->x && c->x->full && n <= c->server->limits.stream_cap / 2)
         event_active(c->server->resume, EV_TIMEOUT, 0);
 }

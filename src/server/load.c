@@ -2,6 +2,7 @@
 #include "server/load.h"
 #include "server/json_write.h"
 
+#include "base/clock.h"
 #include "base/array.h"
 #include "base/checked.h"
 
@@ -43,12 +44,6 @@ struct load {
     uint64_t random;
 };
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static uint64_t next_random(struct load *l) {
     l->random += 0x9e3779b97f4a7c15u;
     uint64_t x = l->random;
@@ -79,7 +74,7 @@ static bool has_text(const json_t *event) {
 static void take_event(struct lane *lane, const char *text, size_t n) {
     struct load *l = lane->load;
     struct load_request *r = lane->request;
-    const double now = seconds() - l->began;
+    const double now = clock_s() - l->began;
     if (n == 6 && memcmp(text, "[DONE]", 6) == 0) {
         lane->answered = true;
         return;
@@ -174,7 +169,7 @@ static void send_one(struct load *l, struct lane *lane) {
     evbuffer_add(evhttp_request_get_output_buffer(req), strbuf_text(&body), body.n);
     strbuf_fini(&body);
     evhttp_request_set_chunked_cb(req, on_chunk);
-    lane->request->sent_s = seconds() - l->began;
+    lane->request->sent_s = clock_s() - l->began;
     evhttp_make_request(lane->evcon, req, EVHTTP_REQ_POST, l->p->path);
 }
 
@@ -189,7 +184,7 @@ static void send_more(struct load *l) {
 /* Lets those arrive whose time is there, and sets the alarm for the next one. */
 static void on_arrival(evutil_socket_t fd, short what, void *user) {
     struct load *l = user;
-    const double now = seconds() - l->began;
+    const double now = clock_s() - l->began;
     (void)fd, (void)what;
     while (l->n_arrived < l->p->n_requests && l->next_arrival <= now) {
         l->n_arrived++;
@@ -240,10 +235,10 @@ int load_run(struct diag *d, const struct load_params *params, struct load_resul
     *result = (struct load_result){0};
     int rc = set_up(d, &l);
     if (rc == QN_OK) {
-        l.began = seconds();
+        l.began = clock_s();
         on_arrival(-1, 0, &l);
         event_base_dispatch(l.base);
-        result->seconds = seconds() - l.began;
+        result->seconds = clock_s() - l.began;
         if (result->n_failed == params->n_requests)
             rc = fail(d, QN_EIO, "http://%s:%u%s: %s", params->host, params->port, params->path,
                       result->error);

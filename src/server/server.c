@@ -8,6 +8,7 @@
 #include "server/routes.h"
 #include "server/wake.h"
 
+#include "base/clock.h"
 #include "base/checked.h"
 #include "base/jsonio.h"
 
@@ -40,12 +41,6 @@ static const struct http_limits limits = {
 };
 
 /* ---- small things --------------------------------------------------------------------------- */
-
-uint64_t state_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 const char *state_model(const struct server *s) {
     const struct server_params *p = s->params;
@@ -256,7 +251,7 @@ static struct call *new_call(struct server *s, struct http_exchange *x) {
     if (!c) return NULL;
     c->server = s;
     c->x = x;
-    c->arrival_ns = state_now();
+    c->arrival_ns = clock_ns();
     s->n_calls++;
     metrics_add(&s->metrics, COUNTER_CALLS, 1);
     http_set_user(x, c);
@@ -379,7 +374,7 @@ static void on_signal(evutil_socket_t number, short what, void *user) {
     }
     say(s, "draining: %u requests; a second signal ends them", s->n_choices);
     s->phase = PHASE_DRAINING;
-    s->drain_until_ns = state_now() + s->params->shutdown_s * 1000000000ull;
+    s->drain_until_ns = clock_ns() + s->params->shutdown_s * 1000000000ull;
     http_drain(s->http);
 }
 
@@ -394,13 +389,13 @@ static void on_tick(evutil_socket_t fd, short what, void *user) {
     if (s->phase == PHASE_STALLED) {
         if (s->drain_until_ns == 0) {
             http_drain(s->http);
-            s->drain_until_ns = state_now() + STALLED_MS * 1000000ull;
+            s->drain_until_ns = clock_ns() + STALLED_MS * 1000000ull;
         }
-        if (state_now() >= s->drain_until_ns) end_loop(s, s->result);
+        if (clock_ns() >= s->drain_until_ns) end_loop(s, s->result);
     }
     if (s->phase != PHASE_DRAINING) return;
     if (is_drained(s)) end_loop(s, QN_OK);
-    if (s->drain_until_ns && state_now() >= s->drain_until_ns) {
+    if (s->drain_until_ns && clock_ns() >= s->drain_until_ns) {
         gen_end_all(s, PROBLEM_DRAINING, "the server is shutting down");
         s->drain_until_ns = 0;
     } else if (s->drain_until_ns == 0) {
@@ -459,7 +454,7 @@ int server_run(struct diag *d, const struct server_params *params) {
     struct server *s = calloc(1, sizeof *s);
     if (!s) return fail_nomem(d, sizeof *s, "the server");
     s->params = params;
-    s->started_ns = state_now();
+    s->started_ns = clock_ns();
     s->created = (int64_t)time(NULL);
     s->id_seed = (uint64_t)s->created * 0x9e3779b97f4a7c15u ^ s->started_ns;
     int rc = set_up(d, s);

@@ -89,7 +89,6 @@ struct server {
     struct metrics metrics;
 };
 
-uint64_t state_now(void); /* monotonic, ns */
 /* The name that the model goes by. */
 const char *state_model(const struct server *s);
 bool state_is_model(const struct server *s, const char *name);

@@ -6,25 +6,9 @@
 #include <assert.h>
 #include <string.h>
 
-struct experts_scratch {
-    void *pack;       /* a block of rows of x * norm */
-    float *gate, *up; /* [block, tile_chunk(block)] dot products */
-    size_t bytes;
-};
-
-static struct experts_scratch layout(void *base, uint32_t block, uint32_t k) {
-    struct tile_scratch s = {.base = base};
-    struct experts_scratch l = {0};
-    l.pack = tile_take(&s, cpu_pack_bound(block, k));
-    l.gate = tile_take(&s, (size_t)block * tile_chunk(block) * sizeof(float));
-    l.up = tile_take(&s, (size_t)block * tile_chunk(block) * sizeof(float));
-    l.bytes = s.used;
-    return l;
-}
-
 size_t cpu_expert_gate_up_scratch(const struct prog_header *program, const struct prog_op *op) {
     (void)program;
-    return layout(NULL, tile_op_block(op, op->k), op->k).bytes;
+    return mlp_scratch_at(NULL, tile_op_block(op, op->k), op->k).bytes;
 }
 
 /* The rows of slots [slot, slot + n), packed; inv[n]: their 1 / rms. */
@@ -42,7 +26,7 @@ static void gather(const struct cpu_task *t, uint32_t slot, uint32_t n, void *pa
 }
 
 /* Rows of the item's gate and up times n packed rows, those of slots from `slot` on. */
-static void run_item(const struct cpu_task *t, const struct experts_scratch *l,
+static void run_item(const struct cpu_task *t, const struct mlp_scratch *l,
                      const struct expert_item *item, uint32_t slot, uint32_t n, const float *inv) {
     const uint32_t k = t->op->k, width = tile_in_shape(t, GATE_UP_WG)[1];
     const uint32_t chunk = tile_chunk(tile_op_block(t->op, k));
@@ -67,7 +51,7 @@ static void run_item(const struct cpu_task *t, const struct experts_scratch *l,
 void cpu_expert_gate_up(const struct cpu_task *t) {
     const uint32_t *list = tile_in_shape(t, GATE_UP_LIST), *wg = tile_in_shape(t, GATE_UP_WG);
     const uint32_t block = tile_op_block(t->op, t->op->k);
-    const struct experts_scratch l = layout(t->scratch, block, t->op->k);
+    const struct mlp_scratch l = mlp_scratch_at(t->scratch, block, t->op->k);
     struct expert_walk walk =
         expert_walk_slice(tile_in(t, GATE_UP_LIST), list[0], wg[0], wg[1], t->op->attrs.placed,
                           t->task->unit0, t->task->unit1);

@@ -4,25 +4,9 @@
 
 #include <string.h>
 
-struct mlp_scratch {
-    void *pack;       /* a block of rows of x * norm */
-    float *gate, *up; /* [block, tile_chunk(block)] dot products */
-    size_t bytes;
-};
-
-static struct mlp_scratch layout(void *base, uint32_t block, uint32_t k) {
-    struct tile_scratch s = {.base = base};
-    struct mlp_scratch l = {0};
-    l.pack = tile_take(&s, cpu_pack_bound(block, k));
-    l.gate = tile_take(&s, (size_t)block * tile_chunk(block) * sizeof(float));
-    l.up = tile_take(&s, (size_t)block * tile_chunk(block) * sizeof(float));
-    l.bytes = s.used;
-    return l;
-}
-
 size_t cpu_gated_mlp_scratch(const struct prog_header *program, const struct prog_op *op) {
     (void)program;
-    return layout(NULL, tile_op_block(op, op->k), op->k).bytes;
+    return mlp_scratch_at(NULL, tile_op_block(op, op->k), op->k).bytes;
 }
 
 /* v[n] = v[n] * inv + bias[n] */
@@ -41,7 +25,7 @@ void cpu_gated_mlp(const struct cpu_task *t) {
     enum dtype dtype = tile_in_dtype(t, MLP_WG);
     uint32_t k = t->op->k, I = t->op->units, end = tile_row_end(t, t->batch->rows.n_rows);
     uint32_t block = tile_op_block(t->op, k), chunk = tile_chunk(block);
-    struct mlp_scratch l = layout(t->scratch, block, k);
+    struct mlp_scratch l = mlp_scratch_at(t->scratch, block, k);
     for (uint32_t r = t->task->row0; r < end; r += block) {
         uint32_t n = end - r < block ? end - r : block;
         const float *x[TILE_MAX_ROWS];

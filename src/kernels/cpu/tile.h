@@ -93,4 +93,21 @@ struct tile_cache tile_cache_of(const struct cpu_task *t, uint32_t tensor);
 void *tile_kv(const struct cpu_task *t, const struct tile_cache *cache, uint32_t slot,
               uint32_t position, int which, uint32_t kv_head);
 
+/* Scratch of gate and up of a block of rows, dense or of an expert; base NULL: bytes alone. */
+struct mlp_scratch {
+    void *pack;       /* a block of rows of x * norm */
+    float *gate, *up; /* [block, tile_chunk(block)] dot products */
+    size_t bytes;
+};
+
+static inline struct mlp_scratch mlp_scratch_at(void *base, uint32_t block, uint32_t k) {
+    struct tile_scratch s = {.base = base};
+    struct mlp_scratch l = {0};
+    l.pack = tile_take(&s, cpu_pack_bound(block, k));
+    l.gate = tile_take(&s, (size_t)block * tile_chunk(block) * sizeof(float));
+    l.up = tile_take(&s, (size_t)block * tile_chunk(block) * sizeof(float));
+    l.bytes = s.used;
+    return l;
+}
+
 #endif
