@@ -77,10 +77,10 @@ enum {
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */
 
     /* Bytes of a tile's F32 sums that wait in device memory (matmul_tile.cuh), and how many such
-     * sums may wait: partial_merges has at most four on its stack, of which two are in registers.
+     * sums may wait: partial_merges has at most three on its stack, of which two are in registers.
      */
     CUDA_WAITING_BYTES = PACK_TILE * PACK_TILE * 4,
-    CUDA_WAITING_SUMS = 2,
+    CUDA_WAITING_SUMS = 1,
 };
 
 #define CUDA_ABI_FN ABI_FN

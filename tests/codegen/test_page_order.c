@@ -46,19 +46,16 @@ static void test_nth(void **state) {
     }
 }
 
-/* The tree in letters, from its definition: the branch of the partial sums [p, p + n). */
-static void write_branch(uint32_t tiles, uint32_t p, uint32_t n, char *out) {
-    const uint32_t half = n / 2;
-    if (n == 1) {
-        sprintf(out, "%u", p);
-        return;
+/* The partial sums [p, end) in order, in letters, from the definition; empty: none has tiles. */
+static void write_order(uint32_t tiles, uint32_t p, uint32_t end, char out[64]) {
+    out[0] = 0;
+    for (; p < end; p++) {
+        char sum[80];
+        if (partial_first(tiles, p) == partial_first(tiles, p + 1)) continue;
+        sprintf(sum, out[0] ? "(%s+%u)" : "%s%u", out, p);
+        assert_true(strlen(sum) < 64);
+        strcpy(out, sum);
     }
-    const int left = partial_first(tiles, p) < partial_first(tiles, p + half);
-    const int right = partial_first(tiles, p + half) < partial_first(tiles, p + n);
-    char a[64] = "", b[64] = "";
-    if (left) write_branch(tiles, p, half, a);
-    if (right) write_branch(tiles, p + half, half, b);
-    sprintf(out, left && right ? "(%s+%s)" : "%s%s", a, b);
 }
 
 /* What a plan makes, in the same letters; at most `most` sums are on the stack. */
@@ -84,22 +81,19 @@ static void write_plan(uint32_t tiles, int in_order, size_t most, char *out) {
 static void test_plans(void **state) {
     (void)state;
     for (uint32_t tiles = 1; tiles <= 3 * PARTIALS; tiles++) {
-        char tree[64], have[64], order[64] = "";
-        write_branch(tiles, 0, PARTIALS, tree);
+        char half[64], other[64], halves[140], have[64], order[64];
+        write_order(tiles, 0, PARTIALS / 2, half);
+        write_order(tiles, PARTIALS / 2, PARTIALS, other);
+        sprintf(halves, other[0] ? "(%s+%s)" : "%s%s", half, other);
         write_plan(tiles, 0, 2 + CUDA_WAITING_SUMS, have);
-        assert_string_equal(have, tree);
-        for (uint32_t n = 0; n < partial_count(tiles); n++) {
-            char sum[80];
-            sprintf(sum, n == 0 ? "%s%u" : "(%s+%u)", order, partial_nth(tiles, n));
-            assert_true(strlen(sum) < sizeof order);
-            strcpy(order, sum);
-        }
+        assert_string_equal(have, halves);
+        write_order(tiles, 0, PARTIALS, order);
         write_plan(tiles, 1, 2, have);
         assert_string_equal(have, order);
     }
     char whole[64];
-    write_plan(PARTIALS, 0, 4, whole);
-    assert_string_equal(whole, "(((0+1)+(2+3))+((4+5)+(6+7)))");
+    write_plan(PARTIALS, 0, 3, whole);
+    assert_string_equal(whole, "((((0+1)+2)+3)+(((4+5)+6)+7))");
 }
 
 /* A row block's pages have each k-tile once; those of a partial sum have one place in all steps,

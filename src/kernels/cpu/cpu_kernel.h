@@ -46,9 +46,9 @@ struct cpu_rope {
 /* Fills cos[] and sin[] (each spec_rope_rows(spec, n_positions) * spec_rope_dim / 2 floats). */
 void cpu_rope_fill(const struct model_spec *spec, uint32_t n_positions, float *cos, float *sin);
 
-/* How a dot product is added up: LINEAR's, whose columns several devices may share, by the tree of
+/* How a dot product is added up: LINEAR's, whose columns several devices may share, by the halves of
  * graph/partials.h; those of others in one go. */
-enum cpu_sum { CPU_SUM_WHOLE, CPU_SUM_TREE };
+enum cpu_sum { CPU_SUM_WHOLE, CPU_SUM_HALVES };
 
 /* Matrix times a few vectors, the heart of every linear layer:
  *

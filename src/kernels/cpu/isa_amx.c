@@ -22,7 +22,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { GROUP = 16, STEP = 32, AT_HAND = 4 /* sums of a tree: partial_plan */ };
+enum { GROUP = 16, STEP = 32, AT_HAND = 3 /* sums by halves: partial_plan */ };
 
 /* The compiler does not know that tile loads read memory: what was stored must be there first. */
 INLINE void stores_done(void) {

@@ -306,11 +306,11 @@ INLINE void add_sums(float *to, const float *from, uint32_t n) {
     for (; i < n; i++) to[i] += from[i];
 }
 
-/* The same with partial sums, which are added up as a tree. */
-INLINE void gemm_tree(enum dtype dtype, int R, uint32_t P, uint32_t most, struct gemm_args a,
+/* The same with partial sums, which are added up by halves. */
+INLINE void gemm_halves(enum dtype dtype, int R, uint32_t P, uint32_t most, struct gemm_args a,
                       const struct gemm_groups *groups) {
     float sums[PARTIALS][GEMM_SUMS]; /* [tokens of the groups][P * R] each */
-    struct cpu_partials parts = cpu_partials_of(CPU_SUM_TREE, a.k);
+    struct cpu_partials parts = cpu_partials_of(CPU_SUM_HALVES, a.k);
     const uint32_t rows = P * (uint32_t)R;
     const uint32_t n_tok = gemm_token(groups, groups->g1) - gemm_token(groups, groups->g0);
     float *y = a.y;
@@ -340,8 +340,8 @@ INLINE void gemm_panel(enum cpu_sum sum, enum dtype dtype, int R, uint32_t P, ui
     for (; g.g0 < g.n; g.g0 = g.g1) {
         g.g1 = g.g0 + per_block < g.n ? g.g0 + per_block : g.n;
         a.y = y + gemm_token(&g, g.g0) * a.ldy;
-        if (sum == CPU_SUM_TREE)
-            gemm_tree(dtype, R, P, most, a, &g);
+        if (sum == CPU_SUM_HALVES)
+            gemm_halves(dtype, R, P, most, a, &g);
         else
             gemm_columns(dtype, R, P, most, a, &g);
     }

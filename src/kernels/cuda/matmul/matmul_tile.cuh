@@ -17,8 +17,8 @@
  *
  * Sums are those of graph/partials.h: a warp has a tile of WB row blocks x WO columns of eight
  * tokens and goes through the partial sums one after the other. It has the tile twice in registers:
- * the partial sum at hand, and those before added up. A tree (LINEAR) has up to two sums more that
- * wait for their sisters: in L2, since there is no room in shared memory (tile_push).
+ * the partial sum at hand, and those before added up. Halves (LINEAR) have one sum more, the first
+ * half, which waits for the other: in L2, since there is no room in shared memory (tile_push).
  *
  * Here: PACK, the lease, sums and results. How tiles are multiplied: matmul_tile_hopper.cuh,
  * elsewhere matmul_tile_mma.cuh.
