@@ -49,24 +49,9 @@ ABI_FN uint32_t partial_nth(uint32_t n_tiles, uint32_t n) {
     return n_tiles < PARTIALS ? PARTIALS * n / n_tiles : n;
 }
 
-/* The sum as a program for a stack of sums: after the n-th of the partials that have tiles is
- * pushed, the two topmost sums become one partial_merges(plan, n) times. in_order: not by halves.
- * Halves have up to three sums on the stack, an order two. */
-ABI_FN uint32_t partial_plan(uint32_t n_tiles, int in_order) {
-    if (in_order) return 0x5554;
-    switch (partial_count(n_tiles)) {
-    case 1: return 0;
-    case 2: return 0x4;
-    case 3: return 0x14;
-    case 4: return 0x84;
-    case 5: return 0x214;
-    case 6: return 0x914;
-    case 7: return 0x2454;
-    default: return 0x9454;
-    }
-}
-ABI_FN uint32_t partial_merges(uint32_t plan, uint32_t n) {
-    return plan >> 2 * n & 3;
+/* How many of the partials that have tiles make the first half: all, if the second has none. */
+ABI_FN uint32_t partial_half(uint32_t n_tiles) {
+    return (partial_count(n_tiles) + 1) / 2;
 }
 
 #endif

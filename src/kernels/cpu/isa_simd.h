@@ -308,7 +308,7 @@ INLINE void add_sums(float *to, const float *from, uint32_t n) {
 
 /* The same with partial sums, which are added up by halves. */
 INLINE void gemm_halves(enum dtype dtype, int R, uint32_t P, uint32_t most, struct gemm_args a,
-                      const struct gemm_groups *groups) {
+                        const struct gemm_groups *groups) {
     float sums[PARTIALS][GEMM_SUMS]; /* [tokens of the groups][P * R] each */
     struct cpu_partials parts = cpu_partials_of(CPU_SUM_HALVES, a.k);
     const uint32_t rows = P * (uint32_t)R;
@@ -324,7 +324,7 @@ INLINE void gemm_halves(enum dtype dtype, int R, uint32_t P, uint32_t most, stru
     uint32_t n_stack = 0;
     for (uint32_t i = 0; i < parts.n; i++) {
         stack[n_stack++] = sums[i];
-        for (uint32_t m = partial_merges(parts.plan, i); m > 0; m--, n_stack--)
+        for (uint32_t m = cpu_partials_merges(&parts, i); m > 0; m--, n_stack--)
             add_sums(stack[n_stack - 2], stack[n_stack - 1], n_tok * rows);
     }
     for (uint32_t t = 0; t < n_tok; t++)

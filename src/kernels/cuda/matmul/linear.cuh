@@ -90,7 +90,7 @@ DEV float partials_in_order(const float by_turn[PARTIALS]) {
 
 /* The dot product: LINEAR adds its partial sums by halves, other operators in order. */
 template <bool HALVES, uint32_t K_TILES> DEV float partials_sum(const float by_turn[PARTIALS]) {
-    constexpr uint32_t n = partial_count(K_TILES), half = (n + 1) / 2;
+    constexpr uint32_t n = partial_count(K_TILES), half = partial_half(K_TILES);
     if constexpr (HALVES && half < n)
         return partials_in_order<K_TILES, 0, half>(by_turn) +
                partials_in_order<K_TILES, half, n>(by_turn);
