@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/checked.h"
 #include "base/map.h"
+#include "base/sampling.h"
 
 #include <float.h>
 #include <stdio.h>
@@ -170,26 +171,44 @@ static int read_structured(struct gen *g, const json_t *all) {
                        "structured_outputs: want json, regex, choice or grammar only");
 }
 
+/* A parameter that the body has. */
+static void read_param(struct gen *g, const struct sampling_row *row, enum field field, void *at) {
+    const struct fields *f = &g->call->fields;
+    const json_t *v = f->value[field];
+    switch (row->kind) {
+    case SAMPLING_NUMBER: sampling_set(row, at, json_number_value(v)); break;
+    case SAMPLING_ABOVE: *(float *)at = above_zero(json_number_value(v)); break;
+    case SAMPLING_INT:
+    case SAMPLING_COUNT: sampling_set(row, at, (double)fields_int(f, field, 0)); break;
+    case SAMPLING_FLAG: sampling_set(row, at, json_is_true(v)); break;
+    case SAMPLING_TEXTS: read_stops(g, v); break;
+    case SAMPLING_IDS: read_stop_ids(g, v); break;
+    case SAMPLING_BIAS: read_biases(g, v); break;
+    default: break;
+    }
+}
+
+static void read_params(struct gen *g) {
+    static const struct {
+        enum field field;
+        size_t at;
+    } table[N_SAMPLING_PARAMS] = {
+#define SAMPLING(ID, name, ...) {F_##ID, offsetof(qn_sampling_params, name)},
+#include "base/sampling.def"
+    };
+    for (int i = 0; i < N_SAMPLING_PARAMS; i++)
+        if (fields_has(&g->call->fields, table[i].field))
+            read_param(g, &sampling_table[i], table[i].field, (char *)&g->sampling + table[i].at);
+}
+
 int gen_read_sampling(struct gen *g, enum field max_tokens, enum field stop) {
     const struct fields *f = &g->call->fields;
     qn_sampling_params *s = &g->sampling;
-    s->temperature = (float)fields_number(f, F_TEMPERATURE, s->temperature);
-    s->top_p = above_zero(fields_number(f, F_TOP_P, s->top_p));
-    s->min_p = (float)fields_number(f, F_MIN_P, s->min_p);
-    s->top_k = (int32_t)fields_int(f, F_TOP_K, s->top_k);
-    s->repetition_penalty = above_zero(fields_number(f, F_REPETITION, s->repetition_penalty));
-    s->presence_penalty = (float)fields_number(f, F_PRESENCE, s->presence_penalty);
-    s->frequency_penalty = (float)fields_number(f, F_FREQUENCY, s->frequency_penalty);
+    read_params(g);
     s->max_tokens = (uint32_t)fields_int(f, max_tokens, s->max_tokens);
-    s->min_tokens = (uint32_t)fields_int(f, F_MIN_TOKENS, s->min_tokens);
-    s->ignore_eos = fields_bool(f, F_IGNORE_EOS, s->ignore_eos);
-    s->include_stop_str_in_output = fields_bool(f, F_INCLUDE_STOP, false);
-    s->skip_special_tokens = fields_bool(f, F_SKIP_SPECIAL, true);
     s->has_seed = fields_has(f, F_SEED);
     s->seed = (uint64_t)fields_int(f, F_SEED, 0);
     if (fields_has(f, stop)) read_stops(g, f->value[stop]);
-    if (fields_has(f, F_STOP_TOKEN_IDS)) read_stop_ids(g, f->value[F_STOP_TOKEN_IDS]);
-    if (fields_has(f, F_LOGIT_BIAS)) read_biases(g, f->value[F_LOGIT_BIAS]);
     TRY(read_response_format(g, f->value[F_RESPONSE_FORMAT]));
     TRY(read_structured(g, f->value[F_STRUCTURED]));
     g->n = (uint32_t)fields_int(f, F_N, 1);
