@@ -153,6 +153,10 @@ static int cpu_wait(struct diag *d, struct backend_instance *i, uint32_t *seen, 
     return cpu_backend_wait(d, i->cpu, seen, timeout_s);
 }
 
+static void cpu_counts(struct backend_instance *i, struct rt_counts *counts) {
+    mailbox_counts(cpu_backend_mailbox(i->cpu), counts);
+}
+
 static void cpu_reads(struct backend_instance *i, struct rt_reads *reads) {
     cpu_backend_reads(i->cpu, reads);
 }
@@ -275,6 +279,7 @@ const struct backend backend_cpu = {
     .poll = cpu_poll,
     .release = cpu_release,
     .wait = cpu_wait,
+    .counts = cpu_counts,
     .reads = cpu_reads,
     .measure_read = cpu_measure_read,
     .close = cpu_close,

@@ -207,6 +207,10 @@ static int cuda_wait(struct diag *d, struct backend_instance *i, uint32_t *seen,
     return cuda_group_wait(d, &i->group, seen, timeout_s);
 }
 
+static void cuda_counts(struct backend_instance *i, struct rt_counts *counts) {
+    mailbox_counts(&i->group.mailbox, counts);
+}
+
 static int cuda_trace_wait(struct diag *d, struct backend_instance *i) {
     return cuda_group_wait_idle(d, &i->group);
 }
@@ -231,6 +235,7 @@ const struct backend backend_cuda = {
     .poll = cuda_poll,
     .release = cuda_release,
     .wait = cuda_wait,
+    .counts = cuda_counts,
     .trace_wait = cuda_trace_wait,
     .measure_read = cuda_measure_read,
     .close = cuda_close,

@@ -216,6 +216,15 @@ int mailbox_poll(struct diag *d, struct mailbox *m, uint32_t slot, struct mailbo
     return QN_OK;
 }
 
+void mailbox_counts(const struct mailbox *m, struct rt_counts *counts) {
+    const struct rt_counts *from = &m->ranks[0]->mail->counts;
+    *counts = (struct rt_counts){.n_free = rt_host_load_acquire(&from->n_free),
+                                 .n_cached = rt_host_load_acquire(&from->n_cached),
+                                 .n_running = rt_host_load_acquire(&from->n_running),
+                                 .n_waiting = rt_host_load_acquire(&from->n_waiting),
+                                 .n_preempted = rt_host_load_acquire(&from->n_preempted)};
+}
+
 int mailbox_release(struct diag *d, struct mailbox *m, uint32_t slot) {
     int rc = QN_OK;
     pthread_mutex_lock(&m->mutex);

@@ -444,13 +444,9 @@ static void observe_end(const struct choice *c) {
  */
 static void count_cached(struct choice *c) {
     struct gen *g = c->gen;
-    struct metrics *m = &g->call->server->metrics;
     qn_request_stats stats = {.struct_size = sizeof stats};
     if (qn_request_get_stats(c->request, &stats) != QN_OK) return;
-    metrics_add(m, COUNTER_CACHE_QUERIES, stats.prompt_tokens);
-    metrics_add(m, COUNTER_CACHE_HITS, stats.cached_tokens);
-    metrics_add(m, COUNTER_CACHED, stats.cached_tokens);
-    metrics_add(m, COUNTER_PREEMPTIONS, stats.preemptions);
+    metrics_add(&g->call->server->metrics, COUNTER_CACHED, stats.cached_tokens);
     if (c->index % g->n == 0) g->n_cached_tokens += stats.cached_tokens;
 }
 

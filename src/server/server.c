@@ -14,6 +14,7 @@
 
 #include <event2/event.h>
 
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,8 +25,10 @@
 
 enum {
     MAX_BODY = 16 << 20,
-    MAX_DEPTH = 64,         /* levels of a body's JSON */
-    INLINE_BODY = 16 << 10, /* larger bodies are read by the work threads */
+    MAX_DEPTH = 64,          /* levels of a body's JSON */
+    INLINE_BODY = 16 << 10,  /* larger bodies are read by the work threads */
+    OWN_MAPPING = 128 << 10, /* larger blocks go back to the system when they are freed; the C
+                              * library else raises this to the largest one that ever was */
     TICK_MS = 250,
     STALLED_MS =
         500, /* how long /health says that the engine has stalled before the process ends */
@@ -453,6 +456,9 @@ static void tear_down(struct server *s) {
 int server_run(struct diag *d, const struct server_params *params) {
     struct server *s = calloc(1, sizeof *s);
     if (!s) return fail_nomem(d, sizeof *s, "the server");
+#ifdef M_MMAP_THRESHOLD
+    mallopt(M_MMAP_THRESHOLD, OWN_MAPPING);
+#endif
     s->params = params;
     s->started_ns = clock_ns();
     s->created = (int64_t)time(NULL);
