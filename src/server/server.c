@@ -421,12 +421,23 @@ static int add_events(struct diag *d, struct server *s) {
     return QN_OK;
 }
 
+/* One whose events are told to the system when it waits, and those that came and went not at all.
+ */
+static struct event_base *new_loop(void) {
+    struct event_config *config = event_config_new();
+    if (!config) return NULL;
+    event_config_set_flag(config, EVENT_BASE_FLAG_EPOLL_USE_CHANGELIST);
+    struct event_base *base = event_base_new_with_config(config);
+    event_config_free(config);
+    return base;
+}
+
 static int set_up(struct diag *d, struct server *s) {
     const struct server_params *p = s->params;
     const struct http_handler handler = {s, on_request, on_gone, on_room};
     struct http_limits l = limits;
     l.max_connections = p->max_connections;
-    s->base = event_base_new();
+    s->base = new_loop();
     if (!s->base) return fail_nomem(d, 0, "the event loop");
     TRY(inbox_open(d, s->base, on_inbox, s, &s->inbox));
     TRY(http_open(d, s->base, p->host, p->port, &l, &handler, &s->http));
