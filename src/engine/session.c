@@ -405,11 +405,12 @@ int session_pump(struct diag *d, struct qn_engine *e) {
     return rc == QN_OK ? admit(d, e) : rc;
 }
 
-/* Pump from outside; *ready (may be NULL with r): whether r has something to give. */
+/* Pump from outside, unless r has something to give already: among n requests that have, n pumps of
+ * n slots would be most of the work. *ready (may be NULL with r): whether it has. */
 static int pump_locked(struct diag *d, struct qn_engine *e, const struct qn_request *r,
                        bool *ready) {
     pthread_mutex_lock(&e->mutex);
-    int rc = session_pump(d, e);
+    int rc = r && is_ready(r) ? QN_OK : session_pump(d, e);
     if (r) *ready = is_ready(r);
     pthread_mutex_unlock(&e->mutex);
     return rc;
