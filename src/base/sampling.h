@@ -20,6 +20,8 @@ enum sampling_kind {
     N_SAMPLING_KINDS
 };
 
+enum sampling_form { FORM_JSON, FORM_TEXT, FORM_TEXTS };
+
 enum sampling_param {
 #define SAMPLING(ID, ...) SAMPLING_PARAM_##ID,
 #include "base/sampling.def"

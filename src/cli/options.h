@@ -42,6 +42,7 @@ enum option_kind {
     KIND_INT = KIND_INTEGER,
     KIND_OPTIONAL = KIND_COUNT,
     KIND_BIAS = KIND_TEXT,
+    KIND_JSON = KIND_TEXT,
 };
 
 struct command_info {

@@ -149,12 +149,13 @@ static const struct structure {
     const char *name;
     int kind;
     enum option option;
+    enum sampling_form wants;
     bool is_file; /* the option's value */
 } structures[] = {
-    {"json", QN_STRUCTURED_JSON_SCHEMA, OPT_JSON_SCHEMA, true},
-    {"regex", QN_STRUCTURED_REGEX, OPT_REGEX, false},
-    {"grammar", QN_STRUCTURED_GRAMMAR, OPT_GRAMMAR, true},
-    {"choice", QN_STRUCTURED_CHOICE, OPT_CHOICE, false},
+#define SAMPLING(...)
+#define SAMPLING_FORM(ID, name, wants, is_file, ...)                                               \
+    {name, QN_STRUCTURED_##ID, OPT_##ID, FORM_##wants, is_file},
+#include "base/sampling.def"
 };
 
 /* Keeps `text`, a new JSON string, as long as the sampling. */
@@ -170,15 +171,15 @@ static int keep_structure(struct diag *d, const struct structure *k, json_t *tex
     return QN_OK;
 }
 
-/* A string is taken as it is, but for a choice, which is an array; a schema may be an object. */
+/* A string is taken as it is, where an array is not wanted. */
 static int set_structure(struct diag *d, const struct structure *k, const json_t *v,
                          struct sampling *s) {
-    const bool is_choice = k->kind == QN_STRUCTURED_CHOICE;
-    const bool is_json = k->kind == QN_STRUCTURED_JSON_SCHEMA && !json_is_string(v);
-    if (is_choice ? !json_is_array(v) : !is_json && !json_is_string(v))
+    const bool is_array = k->wants == FORM_TEXTS;
+    const bool is_json = k->wants == FORM_JSON && !json_is_string(v);
+    if (is_array ? !json_is_array(v) : !is_json && !json_is_string(v))
         return fail(d, QN_EINVAL, "structured_outputs: %s: want %s", k->name,
-                    is_choice ? "an array of strings" : "a string");
-    if (!is_choice && !is_json)
+                    is_array ? "an array of strings" : "a string");
+    if (!is_array && !is_json)
         return keep_structure(d, k, json_stringn(json_string_value(v), json_string_length(v)), s);
     char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
     const int rc = keep_structure(d, k, text ? json_string(text) : NULL, s);

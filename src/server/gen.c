@@ -149,21 +149,22 @@ static int read_structured(struct gen *g, const json_t *all) {
     static const struct {
         const char *name, *param;
         int kind;
-        bool is_text, is_array;
+        enum sampling_form wants;
     } table[] = {
-        {"json", "structured_outputs.json", QN_STRUCTURED_JSON_SCHEMA, false, false},
-        {"regex", "structured_outputs.regex", QN_STRUCTURED_REGEX, true, false},
-        {"grammar", "structured_outputs.grammar", QN_STRUCTURED_GRAMMAR, true, false},
-        {"choice", "structured_outputs.choice", QN_STRUCTURED_CHOICE, false, true},
+#define SAMPLING(...)
+#define SAMPLING_FORM(ID, name, wants, ...)                                                        \
+    {name, "structured_outputs." name, QN_STRUCTURED_##ID, FORM_##wants},
+#include "base/sampling.def"
     };
     size_t n_known = 0;
     for (size_t i = 0; i < COUNT_OF(table); i++) {
         const json_t *v = json_object_get(all, table[i].name);
         n_known += v != NULL;
         if (!v || json_is_null(v)) continue;
-        if ((table[i].is_text && !json_is_string(v)) || (table[i].is_array && !json_is_array(v)))
+        const bool is_text = table[i].wants == FORM_TEXT, is_array = table[i].wants == FORM_TEXTS;
+        if ((is_text && !json_is_string(v)) || (is_array && !json_is_array(v)))
             return problem_set(&g->call->problem, PROBLEM_TYPE, table[i].param, "%s: want %s",
-                               table[i].param, table[i].is_text ? "a string" : "an array");
+                               table[i].param, is_text ? "a string" : "an array");
         TRY(set_structured(g, table[i].param, table[i].kind, v));
     }
     if (json_object_size(all) == n_known) return QN_OK;
