@@ -185,7 +185,12 @@ static void read_param(struct gen *g, const struct sampling_row *row, enum field
     case SAMPLING_TEXTS: read_stops(g, v); break;
     case SAMPLING_IDS: read_stop_ids(g, v); break;
     case SAMPLING_BIAS: read_biases(g, v); break;
-    default: break;
+    case SAMPLING_SEED:
+        g->sampling.has_seed = 1;
+        g->sampling.seed = (uint64_t)fields_int(f, field, 0);
+        break;
+    case SAMPLING_OPTIONAL: /* prompt_logprobs, which no API has under this name */
+    case N_SAMPLING_KINDS: break;
     }
 }
 
@@ -207,8 +212,6 @@ int gen_read_sampling(struct gen *g, enum field max_tokens, enum field stop) {
     qn_sampling_params *s = &g->sampling;
     read_params(g);
     s->max_tokens = (uint32_t)fields_int(f, max_tokens, s->max_tokens);
-    s->has_seed = fields_has(f, F_SEED);
-    s->seed = (uint64_t)fields_int(f, F_SEED, 0);
     if (fields_has(f, stop)) read_stops(g, f->value[stop]);
     TRY(read_response_format(g, f->value[F_RESPONSE_FORMAT]));
     TRY(read_structured(g, f->value[F_STRUCTURED]));
