@@ -72,11 +72,11 @@ struct backend {
     int (*poll)(struct diag *d, struct backend_instance *i, uint32_t slot,
                 struct mailbox_view *view);
     int (*release)(struct diag *d, struct backend_instance *i, uint32_t slot);
+    /* For mailbox_counts. */
+    struct mailbox *(*mailbox)(struct backend_instance *i);
     /* Sleeps until the number that *seen holds from an earlier call (0 at first) is no longer the
      * current one, at most timeout_s; updates *seen. */
     int (*wait)(struct diag *d, struct backend_instance *i, uint32_t *seen, double timeout_s);
-    /* As mailbox_counts. */
-    void (*counts)(struct backend_instance *i, struct rt_counts *counts);
     /* What rt_reads says, at any time; NULL: the backend has no experts. */
     void (*reads)(struct backend_instance *i, struct rt_reads *reads);
     /* Bytes per second of reading the weights with nothing else to do, for about `seconds`. */

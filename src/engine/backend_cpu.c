@@ -153,8 +153,8 @@ static int cpu_wait(struct diag *d, struct backend_instance *i, uint32_t *seen, 
     return cpu_backend_wait(d, i->cpu, seen, timeout_s);
 }
 
-static void cpu_counts(struct backend_instance *i, struct rt_counts *counts) {
-    mailbox_counts(cpu_backend_mailbox(i->cpu), counts);
+static struct mailbox *cpu_mailbox(struct backend_instance *i) {
+    return cpu_backend_mailbox(i->cpu);
 }
 
 static void cpu_reads(struct backend_instance *i, struct rt_reads *reads) {
@@ -278,8 +278,8 @@ const struct backend backend_cpu = {
     .cancel = cpu_cancel,
     .poll = cpu_poll,
     .release = cpu_release,
+    .mailbox = cpu_mailbox,
     .wait = cpu_wait,
-    .counts = cpu_counts,
     .reads = cpu_reads,
     .measure_read = cpu_measure_read,
     .close = cpu_close,

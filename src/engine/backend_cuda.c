@@ -203,12 +203,12 @@ static int cuda_release(struct diag *d, struct backend_instance *i, uint32_t slo
     return cuda_group_release(d, &i->group, slot);
 }
 
-static int cuda_wait(struct diag *d, struct backend_instance *i, uint32_t *seen, double timeout_s) {
-    return cuda_group_wait(d, &i->group, seen, timeout_s);
+static struct mailbox *cuda_mailbox(struct backend_instance *i) {
+    return &i->group.mailbox;
 }
 
-static void cuda_counts(struct backend_instance *i, struct rt_counts *counts) {
-    mailbox_counts(&i->group.mailbox, counts);
+static int cuda_wait(struct diag *d, struct backend_instance *i, uint32_t *seen, double timeout_s) {
+    return cuda_group_wait(d, &i->group, seen, timeout_s);
 }
 
 static int cuda_trace_wait(struct diag *d, struct backend_instance *i) {
@@ -234,8 +234,8 @@ const struct backend backend_cuda = {
     .cancel = cuda_cancel,
     .poll = cuda_poll,
     .release = cuda_release,
+    .mailbox = cuda_mailbox,
     .wait = cuda_wait,
-    .counts = cuda_counts,
     .trace_wait = cuda_trace_wait,
     .measure_read = cuda_measure_read,
     .close = cuda_close,

@@ -658,7 +658,7 @@ int qn_engine_get_stats(qn_engine *engine, qn_engine_stats *stats) {
         return QN_EINVAL;
     pthread_mutex_lock(&engine->mutex);
     (void)session_pump(NULL, engine);
-    engine->backend->counts(engine->instance, &counts);
+    mailbox_counts(engine->backend->mailbox(engine->instance), &counts);
     const uint32_t n_taken = (uint32_t)engine->active.n, n_running = MIN(counts.n_running, n_taken);
     const qn_engine_stats full = {
         .requests_running = n_running,

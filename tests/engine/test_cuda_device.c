@@ -259,7 +259,7 @@ static void test_same_from_shared_blocks(void **state) {
     open_well(&backend_cuda, &o, &r);
     generate(&r, q, N, shared);
     struct rt_counts counts;
-    r.backend->counts(r.instance, &counts);
+    mailbox_counts(r.backend->mailbox(r.instance), &counts);
     rig_close(&r);
     assert_int_equal(counts.n_free, o.n_kv_blocks);
     assert_int_equal(counts.n_running + counts.n_waiting, 0);
