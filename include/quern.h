@@ -237,6 +237,23 @@ QN_API const qn_tokenizer *qn_engine_tokenizer(const qn_engine *engine);
 /* Fills *info up to its struct_size, which the caller has set. Errors: QN_EINVAL (it is not). */
 QN_API int qn_engine_get_info(const qn_engine *engine, qn_engine_info *info);
 
+/* How full an engine is, now. */
+typedef struct qn_engine_stats {
+    size_t struct_size;
+    uint32_t requests_running; /* hold KV blocks */
+    uint32_t requests_waiting; /* for a place or for KV blocks */
+    /* Of qn_engine_info.kv_blocks: those of running requests; those that none of them holds, with
+     * a text that a request may begin with (the prefix cache); the rest. */
+    uint64_t kv_blocks_held, kv_blocks_cached, kv_blocks_free;
+    /* Since the engine is open. */
+    uint64_t preemptions;          /* times that a request gave its KV blocks to others */
+    uint64_t prefix_cache_queries; /* prompt tokens of requests that gave a token ... */
+    uint64_t prefix_cache_hits;    /* ... and those that the prefix cache had */
+} qn_engine_stats;
+/* Fills *stats up to its struct_size, which the caller has set. Errors: QN_EINVAL (it is not; a
+ * child of fork). */
+QN_API int qn_engine_get_stats(qn_engine *engine, qn_engine_stats *stats);
+
 /* How fast this machine reads the engine's weights with nothing else to do, in bytes per second:
  * the floor under the time of one token. All workers read all weights, for at least `seconds`.
  * Errors: QN_EBUSY while requests are running. */

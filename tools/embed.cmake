@@ -6,6 +6,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
     ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.h ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.def)
   file(GLOB embed_shared CONFIGURE_DEPENDS
     ${CMAKE_SOURCE_DIR}/src/base/abi.h
+    ${CMAKE_SOURCE_DIR}/src/base/sampling.def
     ${CMAKE_SOURCE_DIR}/src/graph/attr.def
     ${CMAKE_SOURCE_DIR}/src/graph/kv_row.h
     ${CMAKE_SOURCE_DIR}/src/graph/weight_source.h

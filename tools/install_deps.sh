@@ -5,7 +5,7 @@ packages=(build-essential cmake ninja-build python3 libjansson-dev libpcre2-dev 
           libedit-dev libevent-dev libcmocka-dev)
 if [ "${1:-}" = "--all" ]; then # what CI's checks need on top
     packages+=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev cppcheck spin gcovr
-               python3-venv nginx-light haproxy chromium)
+               python3-venv nginx-light haproxy openssl chromium)
 fi
 missing=()
 for p in "${packages[@]}"; do

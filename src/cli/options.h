@@ -37,6 +37,12 @@ enum option_kind {
     KIND_TEXTS,
     KIND_COUNTS,
     KIND_IDS,
+    /* as sampling.def has them */
+    KIND_ABOVE = KIND_NUMBER,
+    KIND_INT = KIND_INTEGER,
+    KIND_OPTIONAL = KIND_COUNT,
+    KIND_BIAS = KIND_TEXT,
+    KIND_JSON = KIND_TEXT,
 };
 
 struct command_info {

@@ -1,6 +1,7 @@
 #include "cli/sampling.h"
 
 #include "base/checked.h"
+#include "base/sampling.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -16,17 +17,18 @@ struct field {
     const char *name;
     enum option option; /* OPT_NONE: a field of lines only */
     field_set *set;
-    size_t offset; /* in qn_sampling_params, where `set` needs one place only */
+    const struct sampling_row *row; /* NULL: it has none */
+    size_t offset;                  /* in qn_sampling_params, where it has a row */
 };
 
-static void *place_of(const struct field *f, struct sampling *s) {
-    return (char *)&s->params + f->offset;
+static int put(const struct field *f, struct sampling *s, double x) {
+    sampling_set(f->row, (char *)&s->params + f->offset, x);
+    return QN_OK;
 }
 
-static int set_float(struct diag *d, const struct field *f, const json_t *v, struct sampling *s) {
+static int set_number(struct diag *d, const struct field *f, const json_t *v, struct sampling *s) {
     if (!json_is_number(v)) return fail(d, QN_EINVAL, "%s: want a number", f->name);
-    *(float *)place_of(f, s) = (float)json_number_value(v);
-    return QN_OK;
+    return put(f, s, json_number_value(v));
 }
 
 static int whole(struct diag *d, const struct field *f, const json_t *v, int64_t low, int64_t high,
@@ -39,16 +41,15 @@ static int whole(struct diag *d, const struct field *f, const json_t *v, int64_t
 
 static int set_int(struct diag *d, const struct field *f, const json_t *v, struct sampling *s) {
     int64_t n;
-    TRY(whole(d, f, v, -1, INT32_MAX, &n));
-    *(int32_t *)place_of(f, s) = (int32_t)n;
-    return QN_OK;
+    TRY(whole(d, f, v, (int64_t)f->row->low, (int64_t)f->row->high, &n));
+    return put(f, s, (double)n);
 }
 
+/* The engine says what is too much. */
 static int set_count(struct diag *d, const struct field *f, const json_t *v, struct sampling *s) {
     int64_t n;
     TRY(whole(d, f, v, 0, UINT32_MAX, &n));
-    *(uint32_t *)place_of(f, s) = (uint32_t)n;
-    return QN_OK;
+    return put(f, s, (double)n);
 }
 
 static int set_n(struct diag *d, const struct field *f, const json_t *v, struct sampling *s) {
@@ -60,8 +61,7 @@ static int set_n(struct diag *d, const struct field *f, const json_t *v, struct 
 
 static int set_flag(struct diag *d, const struct field *f, const json_t *v, struct sampling *s) {
     if (!json_is_boolean(v)) return fail(d, QN_EINVAL, "%s: want true or false", f->name);
-    *(int *)place_of(f, s) = json_is_true(v);
-    return QN_OK;
+    return put(f, s, json_is_true(v));
 }
 
 /* Seeds end at 2^64 - 1, jansson's integers at 2^63 - 1: see jsonl.c. Strings of digits do, too. */
@@ -77,7 +77,7 @@ static int set_seed(struct diag *d, const struct field *f, const json_t *v, stru
     return QN_OK;
 }
 
-static int set_stop(struct diag *d, const struct field *f, const json_t *v, struct sampling *s) {
+static int set_texts(struct diag *d, const struct field *f, const json_t *v, struct sampling *s) {
     const size_t n = json_is_string(v) ? 1 : json_array_size(v);
     if (!json_is_string(v) && !json_is_array(v))
         return fail(d, QN_EINVAL, "%s: want a string or an array of strings", f->name);
@@ -97,8 +97,7 @@ static int set_stop(struct diag *d, const struct field *f, const json_t *v, stru
     return QN_OK;
 }
 
-static int set_stop_ids(struct diag *d, const struct field *f, const json_t *v,
-                        struct sampling *s) {
+static int set_ids(struct diag *d, const struct field *f, const json_t *v, struct sampling *s) {
     const size_t n = json_array_size(v);
     if (!json_is_array(v) || n > QN_MAX_STOP_TOKEN_IDS)
         return fail(d, QN_EINVAL, "%s: want an array of at most %d token ids", f->name,
@@ -135,8 +134,9 @@ static int set_bias(struct diag *d, const struct field *f, const json_t *v, stru
     return QN_OK;
 }
 
-static int set_prompt_logprobs(struct diag *d, const struct field *f, const json_t *v,
-                               struct sampling *s) {
+/* Only prompt_logprobs has this kind. */
+static int set_optional(struct diag *d, const struct field *f, const json_t *v,
+                        struct sampling *s) {
     TRY(set_count(d, f, v, s));
     s->params.has_prompt_logprobs = 1;
     return QN_OK;
@@ -149,12 +149,13 @@ static const struct structure {
     const char *name;
     int kind;
     enum option option;
+    enum sampling_form wants;
     bool is_file; /* the option's value */
 } structures[] = {
-    {"json", QN_STRUCTURED_JSON_SCHEMA, OPT_JSON_SCHEMA, true},
-    {"regex", QN_STRUCTURED_REGEX, OPT_REGEX, false},
-    {"grammar", QN_STRUCTURED_GRAMMAR, OPT_GRAMMAR, true},
-    {"choice", QN_STRUCTURED_CHOICE, OPT_CHOICE, false},
+#define SAMPLING(...)
+#define SAMPLING_FORM(ID, name, wants, is_file, ...)                                               \
+    {name, QN_STRUCTURED_##ID, OPT_##ID, FORM_##wants, is_file},
+#include "base/sampling.def"
 };
 
 /* Keeps `text`, a new JSON string, as long as the sampling. */
@@ -170,15 +171,15 @@ static int keep_structure(struct diag *d, const struct structure *k, json_t *tex
     return QN_OK;
 }
 
-/* A string is taken as it is, but for a choice, which is an array; a schema may be an object. */
+/* A string is taken as it is, where an array is not wanted. */
 static int set_structure(struct diag *d, const struct structure *k, const json_t *v,
                          struct sampling *s) {
-    const bool is_choice = k->kind == QN_STRUCTURED_CHOICE;
-    const bool is_json = k->kind == QN_STRUCTURED_JSON_SCHEMA && !json_is_string(v);
-    if (is_choice ? !json_is_array(v) : !is_json && !json_is_string(v))
+    const bool is_array = k->wants == FORM_TEXTS;
+    const bool is_json = k->wants == FORM_JSON && !json_is_string(v);
+    if (is_array ? !json_is_array(v) : !is_json && !json_is_string(v))
         return fail(d, QN_EINVAL, "structured_outputs: %s: want %s", k->name,
-                    is_choice ? "an array of strings" : "a string");
-    if (!is_choice && !is_json)
+                    is_array ? "an array of strings" : "a string");
+    if (!is_array && !is_json)
         return keep_structure(d, k, json_stringn(json_string_value(v), json_string_length(v)), s);
     char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
     const int rc = keep_structure(d, k, text ? json_string(text) : NULL, s);
@@ -203,29 +204,24 @@ static int set_structured(struct diag *d, const struct field *f, const json_t *v
 
 /* ---- the table ---------------------------------------------------------------------------- */
 
-#define AT(member) offsetof(qn_sampling_params, member)
+static int set_param(struct diag *d, const struct field *f, const json_t *v, struct sampling *s) {
+    static field_set *const setters[N_SAMPLING_KINDS] = {
+        [SAMPLING_NUMBER] = set_number,     [SAMPLING_ABOVE] = set_number,
+        [SAMPLING_INT] = set_int,           [SAMPLING_COUNT] = set_count,
+        [SAMPLING_OPTIONAL] = set_optional, [SAMPLING_SEED] = set_seed,
+        [SAMPLING_FLAG] = set_flag,         [SAMPLING_TEXTS] = set_texts,
+        [SAMPLING_IDS] = set_ids,           [SAMPLING_BIAS] = set_bias,
+    };
+    return setters[f->row->kind](d, f, v, s);
+}
+
 static const struct field fields[] = {
-    {"max_tokens", OPT_MAX_TOKENS, set_count, AT(max_tokens)},
-    {"min_tokens", OPT_MIN_TOKENS, set_count, AT(min_tokens)},
-    {"temperature", OPT_TEMPERATURE, set_float, AT(temperature)},
-    {"top_k", OPT_TOP_K, set_int, AT(top_k)},
-    {"top_p", OPT_TOP_P, set_float, AT(top_p)},
-    {"min_p", OPT_MIN_P, set_float, AT(min_p)},
-    {"repetition_penalty", OPT_REPETITION_PENALTY, set_float, AT(repetition_penalty)},
-    {"presence_penalty", OPT_PRESENCE_PENALTY, set_float, AT(presence_penalty)},
-    {"frequency_penalty", OPT_FREQUENCY_PENALTY, set_float, AT(frequency_penalty)},
-    {"logit_bias", OPT_LOGIT_BIAS, set_bias, 0},
-    {"seed", OPT_SEED, set_seed, 0},
-    {"n", OPT_N, set_n, 0},
-    {"stop", OPT_STOP, set_stop, 0},
-    {"stop_token_ids", OPT_STOP_TOKEN_IDS, set_stop_ids, 0},
-    {"include_stop_str_in_output", OPT_INCLUDE_STOP_STR_IN_OUTPUT, set_flag,
-     AT(include_stop_str_in_output)},
-    {"ignore_eos", OPT_IGNORE_EOS, set_flag, AT(ignore_eos)},
-    {"skip_special_tokens", OPT_NONE, set_flag, AT(skip_special_tokens)},
-    {"structured_outputs", OPT_NONE, set_structured, 0},
-    {"logprobs", OPT_LOGPROBS, set_count, AT(logprobs)},
-    {"prompt_logprobs", OPT_PROMPT_LOGPROBS, set_prompt_logprobs, AT(prompt_logprobs)},
+#define SAMPLING(ID, name, ...)                                                                    \
+    {#name, OPT_##ID, set_param, &sampling_table[SAMPLING_PARAM_##ID],                             \
+     offsetof(qn_sampling_params, name)},
+#include "base/sampling.def"
+    {.name = "n", .option = OPT_N, .set = set_n},
+    {.name = "structured_outputs", .option = OPT_NONE, .set = set_structured},
 };
 
 static const struct field *find_field(const char *name) {

@@ -72,6 +72,8 @@ struct backend {
     int (*poll)(struct diag *d, struct backend_instance *i, uint32_t slot,
                 struct mailbox_view *view);
     int (*release)(struct diag *d, struct backend_instance *i, uint32_t slot);
+    /* For mailbox_counts. */
+    struct mailbox *(*mailbox)(struct backend_instance *i);
     /* Sleeps until the number that *seen holds from an earlier call (0 at first) is no longer the
      * current one, at most timeout_s; updates *seen. */
     int (*wait)(struct diag *d, struct backend_instance *i, uint32_t *seen, double timeout_s);

@@ -203,6 +203,10 @@ static int cuda_release(struct diag *d, struct backend_instance *i, uint32_t slo
     return cuda_group_release(d, &i->group, slot);
 }
 
+static struct mailbox *cuda_mailbox(struct backend_instance *i) {
+    return &i->group.mailbox;
+}
+
 static int cuda_wait(struct diag *d, struct backend_instance *i, uint32_t *seen, double timeout_s) {
     return cuda_group_wait(d, &i->group, seen, timeout_s);
 }
@@ -230,6 +234,7 @@ const struct backend backend_cuda = {
     .cancel = cuda_cancel,
     .poll = cuda_poll,
     .release = cuda_release,
+    .mailbox = cuda_mailbox,
     .wait = cuda_wait,
     .trace_wait = cuda_trace_wait,
     .measure_read = cuda_measure_read,

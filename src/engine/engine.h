@@ -111,7 +111,8 @@ struct qn_engine {
     struct request_ends lists[N_REQUEST_LISTS];
     struct fair_queue queue; /* requests that are QUEUED */
     uint32_t max_queue;
-    uint64_t n_submitted; /* seeds the requests that bring no seed */
+    uint64_t n_submitted;           /* seeds the requests that bring no seed */
+    uint64_t n_looked_for, n_found; /* prompt tokens, in the prefix cache (qn_engine_stats) */
     struct notifier notifier;
 };
 

@@ -1,58 +1,64 @@
 #include "engine/sampling_params.h"
 
 #include "base/checked.h"
+#include "base/sampling.h"
 
 #include <stdlib.h>
 
+/* Where qn_sampling_params has each parameter, and of a list how many there are. */
+static const struct {
+    size_t at, n_at;
+} places[N_SAMPLING_PARAMS] = {
+#define SAMPLING(ID, name, ...)      {offsetof(qn_sampling_params, name), 0},
+#define SAMPLING_LIST(ID, name, ...) {0, offsetof(qn_sampling_params, n_##name)},
+#include "base/sampling.def"
+};
+
+static bool is_number(const struct sampling_row *row) {
+    return row->kind <= SAMPLING_OPTIONAL || row->kind == SAMPLING_FLAG;
+}
+
 void qn_sampling_params_init(qn_sampling_params *params, const qn_engine *engine) {
-    *params = (qn_sampling_params){.struct_size = sizeof *params,
-                                   .temperature = 1,
-                                   .top_p = 1,
-                                   .repetition_penalty = 1,
-                                   .skip_special_tokens = 1};
-    if (!engine || !engine->model) return;
-    const struct generation_config *g = &engine->model->generation;
-    params->temperature = g->temperature;
-    params->top_p = g->top_p;
-    params->min_p = g->min_p;
-    params->top_k = g->top_k;
-    params->repetition_penalty = g->repetition_penalty;
+    *params = (qn_sampling_params){.struct_size = sizeof *params};
+    for (int i = 0; i < N_SAMPLING_PARAMS; i++) {
+        const struct sampling_row *row = &sampling_table[i];
+        const bool told = engine && engine->model && row->model;
+        if (is_number(row))
+            sampling_set(row, (char *)params + places[i].at,
+                         told ? engine->model->generation.sampling[i] : row->neutral);
+    }
 }
 
 /* ---- ranges ------------------------------------------------------------------------------- */
 
-/* As it is checked, so it is printed. */
-static int check_range(struct diag *d, const char *name, double x, double low, double high) {
-    if (x >= low && x <= high) return QN_OK;
-    return fail(d, QN_EINVAL, "%s: want a number from %g to %g, have %.9g", name, low, high, x);
+static int check_param(struct diag *d, const qn_sampling_params *s, int param) {
+    const struct sampling_row *row = &sampling_table[param];
+    const char *at = (const char *)s + places[param].at;
+    size_t n;
+    switch (row->kind) {
+    case SAMPLING_NUMBER:
+    case SAMPLING_ABOVE:
+    case SAMPLING_INT: return sampling_check_range(d, row, sampling_get(row, at));
+    case SAMPLING_COUNT:
+    case SAMPLING_OPTIONAL: return sampling_check_most(d, row, (size_t)sampling_get(row, at));
+    case SAMPLING_TEXTS:
+    case SAMPLING_IDS:
+    case SAMPLING_BIAS:
+        memcpy(&n, (const char *)s + places[param].n_at, sizeof n);
+        return sampling_check_most(d, row, n);
+    default: return QN_OK;
+    }
 }
 
-/* `low` itself is outside. */
-static int check_above(struct diag *d, const char *name, double x, double low, double high) {
-    if (x > low && x <= high) return QN_OK;
-    return fail(d, QN_EINVAL, "%s: want a number above %g and up to %g, have %.9g", name, low, high,
-                x);
-}
-
-static int check_most(struct diag *d, const char *name, size_t n, size_t most) {
-    if (n <= most) return QN_OK;
-    return fail(d, QN_ELIMIT, "%s: at most %zu, have %zu", name, most, n);
+static int check_bias(struct diag *d, float bias) {
+    if (bias >= -100 && bias <= 100) return QN_OK;
+    return fail(d, QN_EINVAL, "logit_bias: want a number from -100 to 100, have %.9g",
+                (double)bias);
 }
 
 int sampling_params_check(struct diag *d, const qn_sampling_params *s) {
-    TRY(check_range(d, "temperature", s->temperature, 0, 100));
-    TRY(check_above(d, "top_p", s->top_p, 0, 1));
-    TRY(check_range(d, "min_p", s->min_p, 0, 1));
-    TRY(check_range(d, "top_k", s->top_k, -1, INT32_MAX));
-    TRY(check_above(d, "repetition_penalty", s->repetition_penalty, 0, 100));
-    TRY(check_range(d, "presence_penalty", s->presence_penalty, -2, 2));
-    TRY(check_range(d, "frequency_penalty", s->frequency_penalty, -2, 2));
-    TRY(check_most(d, "stop_token_ids", s->n_stop_token_ids, QN_MAX_STOP_TOKEN_IDS));
-    TRY(check_most(d, "logprobs", s->logprobs, QN_MAX_LOGPROBS));
-    TRY(check_most(d, "prompt_logprobs", s->prompt_logprobs, QN_MAX_LOGPROBS));
-    TRY(check_most(d, "logit_bias", s->n_logit_bias, QN_MAX_LOGIT_BIAS));
-    for (size_t i = 0; i < s->n_logit_bias; i++)
-        TRY(check_range(d, "logit_bias", s->logit_bias[i].bias, -100, 100));
+    for (int i = 0; i < N_SAMPLING_PARAMS; i++) TRY(check_param(d, s, i));
+    for (size_t i = 0; i < s->n_logit_bias; i++) TRY(check_bias(d, s->logit_bias[i].bias));
     if (s->max_tokens > 0 && s->min_tokens > s->max_tokens)
         return fail(d, QN_EINVAL, "min_tokens: %u is more than max_tokens, %u", s->min_tokens,
                     s->max_tokens);
@@ -133,6 +139,17 @@ static int check_lists(struct diag *d, const struct qn_engine *e, const qn_sampl
     return QN_OK;
 }
 
+/* Without ignore_eos: fill_stop_ids leaves the model's own ids out, and the user's count. */
+static struct rt_sampling draw_of(const qn_sampling_params *s) {
+    return (struct rt_sampling){
+#define SAMPLING(...)
+#define SAMPLING_LIST(...)
+#define SAMPLING_DRAW(ID, name, ...) .name = s->name,
+#include "base/sampling.def"
+        .seed = s->seed,
+    };
+}
+
 int sampling_params_to_runtime(struct diag *d, const struct qn_engine *e,
                                const qn_sampling_params *s, size_t n_prompt, struct rt_request *r,
                                struct rt_token_value **biases) {
@@ -145,15 +162,7 @@ int sampling_params_to_runtime(struct diag *d, const struct qn_engine *e,
         .n_scored = s->has_prompt_logprobs ? (uint32_t)n_prompt - 1 : 0,
         .min_tokens = s->min_tokens,
         .n_top = (uint16_t)MAX(s->logprobs, n_prompt_top),
-        .sampling = {.temperature = s->temperature,
-                     .top_p = s->top_p,
-                     .min_p = s->min_p,
-                     .top_k = s->top_k,
-                     .repetition_penalty = s->repetition_penalty,
-                     .presence_penalty = s->presence_penalty,
-                     .frequency_penalty = s->frequency_penalty,
-                     .ignore_eos = 0, /* fill_stop_ids leaves the eos out; the user's ids count */
-                     .seed = s->seed},
+        .sampling = draw_of(s),
     };
     TRY(fill_stop_ids(d, e, s, r));
     return fill_biases(d, e, s, r, biases);

@@ -317,7 +317,11 @@ static void copy_scores(struct qn_request *r, const struct mailbox_view *view) {
 static void copy_tokens(struct qn_request *r, const struct mailbox_view *view) {
     const uint32_t first = r->n_seen, end = MIN(view->n_out, r->runtime.max_tokens);
     uint32_t n = first;
-    if (r->scores && first == 0 && end > 0) copy_scores(r, view);
+    if (first == 0 && end > 0) {
+        r->engine->n_looked_for += r->runtime.n_prompt;
+        r->engine->n_found += view->n_cached;
+        if (r->scores) copy_scores(r, view);
+    }
     if (end > first && r->refusal.code == QN_OK)
         n += count_sound(view->logprobs + first, end - first);
     if (n < end && r->refusal.code == QN_OK) refuse_logits(r, "output", n);
@@ -401,11 +405,12 @@ int session_pump(struct diag *d, struct qn_engine *e) {
     return rc == QN_OK ? admit(d, e) : rc;
 }
 
-/* Pump from outside; *ready (may be NULL with r): whether r has something to give. */
+/* Pump from outside, unless r has something to give already: among n requests that have, n pumps of
+ * n slots would be most of the work. *ready (may be NULL with r): whether it has. */
 static int pump_locked(struct diag *d, struct qn_engine *e, const struct qn_request *r,
                        bool *ready) {
     pthread_mutex_lock(&e->mutex);
-    int rc = session_pump(d, e);
+    int rc = r && is_ready(r) ? QN_OK : session_pump(d, e);
     if (r) *ready = is_ready(r);
     pthread_mutex_unlock(&e->mutex);
     return rc;
@@ -644,6 +649,29 @@ void qn_request_free(qn_request *request) {
         if (e->active.items[i].request == request) leave_place(&e->active.items[i]);
     pthread_mutex_unlock(&e->mutex);
     request_release(request);
+}
+
+/* What has ended is counted out first; a broken engine keeps its last numbers. */
+int qn_engine_get_stats(qn_engine *engine, qn_engine_stats *stats) {
+    struct rt_counts counts;
+    if (!api_struct_fits(stats, sizeof stats->struct_size) || check_process(NULL, engine) != QN_OK)
+        return QN_EINVAL;
+    pthread_mutex_lock(&engine->mutex);
+    (void)session_pump(NULL, engine);
+    mailbox_counts(engine->backend->mailbox(engine->instance), &counts);
+    const uint32_t n_taken = (uint32_t)engine->active.n, n_running = MIN(counts.n_running, n_taken);
+    const qn_engine_stats full = {
+        .requests_running = n_running,
+        .requests_waiting = n_taken - n_running + (uint32_t)engine->queue.heap.n,
+        .kv_blocks_held = engine->info.kv_blocks - counts.n_free,
+        .kv_blocks_cached = MIN(counts.n_cached, counts.n_free),
+        .kv_blocks_free = counts.n_free - MIN(counts.n_cached, counts.n_free),
+        .preemptions = counts.n_preempted,
+        .prefix_cache_queries = engine->n_looked_for,
+        .prefix_cache_hits = engine->n_found};
+    pthread_mutex_unlock(&engine->mutex);
+    api_struct_out(stats, &full, sizeof full);
+    return QN_OK;
 }
 
 /* Requests whose user still waits for tokens; the others only have to leave their slots. */

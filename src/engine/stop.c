@@ -12,8 +12,6 @@
 int stop_init(struct diag *d, struct stop_matcher *m, const char *const *texts, size_t n,
               bool included) {
     *m = (struct stop_matcher){.included = included};
-    if (n > QN_MAX_STOP)
-        return fail(d, QN_ELIMIT, "stop: want at most %d strings, have %zu", QN_MAX_STOP, n);
     if (n == 0) return QN_OK;
     m->texts = calloc(n, sizeof *m->texts);
     if (!m->texts) return fail_nomem(d, n * sizeof *m->texts, "stop strings");

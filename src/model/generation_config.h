@@ -2,7 +2,7 @@
 #ifndef QN_MODEL_GENERATION_CONFIG_H
 #define QN_MODEL_GENERATION_CONFIG_H
 
-#include "base/status.h"
+#include "base/sampling.h"
 #include "graph/model_spec.h"
 
 #include <stdbool.h>
@@ -11,13 +11,10 @@
 /* What a request gets that does not say otherwise. Without a file, or for fields it leaves out:
  * plain sampling (temperature 1, everything else off), as vLLM does. */
 struct generation_config {
-    bool found;               /* there is a file */
-    bool do_sample;           /* false with a file: greedy; temperature is 0 then */
-    float temperature;        /* [0, 100] */
-    float top_p;              /* (0, 1]; 1: off */
-    float min_p;              /* [0, 1]; 0: off */
-    int32_t top_k;            /* 0: off */
-    float repetition_penalty; /* (0, 100]; 1: off */
+    bool found;                         /* there is a file */
+    bool do_sample;                     /* false with a file: greedy; temperature is 0 then */
+    double sampling[N_SAMPLING_PARAMS]; /* of those that sampling.def has as the model's; the others
+                                         * are neutral */
     uint32_t n_eos;
     int32_t eos[SPEC_MAX_EOS]; /* ids below vocab that end a generation, besides the spec's */
 };

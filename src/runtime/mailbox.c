@@ -1,5 +1,6 @@
 #include "runtime/mailbox.h"
 
+#include "base/sampling.h"
 #include "runtime/rt_boundary.h"
 
 #include <assert.h>
@@ -42,19 +43,11 @@ void mailbox_close(struct mailbox *m) {
 /* ---- what a request may say ---- */
 
 static int check_sampling(struct diag *d, const struct rt_sampling *s) {
-    if (!isfinite(s->temperature) || s->temperature < 0)
-        return fail(d, QN_EINVAL, "temperature: want a number of at least 0");
-    if (!(s->top_p > 0 && s->top_p <= 1))
-        return fail(d, QN_EINVAL, "top_p: want a number in (0, 1]");
-    if (!(s->min_p >= 0 && s->min_p <= 1))
-        return fail(d, QN_EINVAL, "min_p: want a number in [0, 1]");
-    if (s->top_k < -1) return fail(d, QN_EINVAL, "top_k: want -1, 0 or more");
-    if (!isfinite(s->repetition_penalty) || s->repetition_penalty <= 0)
-        return fail(d, QN_EINVAL, "repetition_penalty: want a number above 0");
-    if (!isfinite(s->presence_penalty))
-        return fail(d, QN_EINVAL, "presence_penalty: want a number");
-    if (!isfinite(s->frequency_penalty))
-        return fail(d, QN_EINVAL, "frequency_penalty: want a number");
+#define SAMPLING(...)
+#define SAMPLING_LIST(...)
+#define SAMPLING_DRAW(ID, name, ...)                                                               \
+    TRY(sampling_check_range(d, &sampling_table[SAMPLING_PARAM_##ID], (double)s->name));
+#include "base/sampling.def"
     return QN_OK;
 }
 
@@ -221,6 +214,15 @@ int mailbox_poll(struct diag *d, struct mailbox *m, uint32_t slot, struct mailbo
     view->scored_tops =
         view->n_top > 0 ? view->tops - (uint64_t)view->n_scored * view->n_top : NULL;
     return QN_OK;
+}
+
+void mailbox_counts(const struct mailbox *m, struct rt_counts *counts) {
+    const struct rt_counts *from = &m->ranks[0]->mail->counts;
+    *counts = (struct rt_counts){.n_free = rt_host_load_acquire(&from->n_free),
+                                 .n_cached = rt_host_load_acquire(&from->n_cached),
+                                 .n_running = rt_host_load_acquire(&from->n_running),
+                                 .n_waiting = rt_host_load_acquire(&from->n_waiting),
+                                 .n_preempted = rt_host_load_acquire(&from->n_preempted)};
 }
 
 int mailbox_release(struct diag *d, struct mailbox *m, uint32_t slot) {

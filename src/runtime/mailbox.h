@@ -65,6 +65,9 @@ int mailbox_cancel(struct diag *d, struct mailbox *m, uint32_t slot);
  * slot not in use. */
 int mailbox_poll(struct diag *d, struct mailbox *m, uint32_t slot, struct mailbox_view *view);
 
+/* Rank 0's, at any time. */
+void mailbox_counts(const struct mailbox *m, struct rt_counts *counts);
+
 /* Gives a finished slot back. Errors: QN_EINVAL for a slot not in use, QN_EBUSY when the request
  * has not finished. */
 int mailbox_release(struct diag *d, struct mailbox *m, uint32_t slot);

@@ -40,15 +40,16 @@ ABI_SIZE(struct rt_token_value, 8);
 
 /* How a request wants its tokens chosen. The order of the steps, as in vLLM: biases, stop ids that
  * come too early, penalties, then temperature, then min-p, top-k and top-p, then the draw. Greedy
- * is temperature 0. */
+ * is temperature 0; the repetition penalty is over prompt and output, the other two over the
+ * output. */
 struct rt_sampling {
-    float temperature;        /* 0: greedy */
-    float top_p;              /* (0, 1]; 1: off */
-    float min_p;              /* [0, 1]; 0: off */
-    int32_t top_k;            /* 0 or -1: off */
-    float repetition_penalty; /* > 0; 1: off; over prompt and output */
-    float presence_penalty;   /* 0: off; over the output */
-    float frequency_penalty;  /* 0: off; over the output */
+#define RT_TYPE_NUMBER float
+#define RT_TYPE_ABOVE  float
+#define RT_TYPE_INT    int32_t
+#define SAMPLING(...)
+#define SAMPLING_LIST(...)
+#define SAMPLING_DRAW(ID, name, kind, ...) RT_TYPE_##kind name;
+#include "base/sampling.def"
     uint32_t ignore_eos;
     uint64_t seed; /* the draw for output position i uses Philox(seed, i): the same in any batch */
 };

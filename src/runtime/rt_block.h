@@ -67,6 +67,7 @@ RT_FN void rt_block_unlink(const struct rt *rt, uint32_t block) {
     *(k->before != RT_NONE ? &rt_block_of(rt, k->before)->after : &c->idle_first) = k->after;
     *(k->after != RT_NONE ? &rt_block_of(rt, k->after)->before : &c->idle_last) = k->before;
     c->n_free--;
+    c->n_idle_known -= (uint32_t)rt_block_registered(k);
 }
 
 /* A block that nobody holds: in front if nothing is known of it, else it was used last. */
@@ -79,6 +80,7 @@ RT_FN void rt_block_link(const struct rt *rt, uint32_t block) {
     *(k->before != RT_NONE ? &rt_block_of(rt, k->before)->after : &c->idle_first) = block;
     *(k->after != RT_NONE ? &rt_block_of(rt, k->after)->before : &c->idle_last) = block;
     c->n_free++;
+    c->n_idle_known += (uint32_t)last;
 }
 
 /* ---- the tree ---- */
@@ -186,8 +188,8 @@ RT_FN void rt_block_hold(const struct rt *rt, uint32_t block) {
 /* The block that can be spared most; there is one. */
 RT_FN uint32_t rt_block_take(const struct rt *rt) {
     const uint32_t block = rt->control->idle_first;
-    if (rt_block_registered(rt_block_of(rt, block))) rt_block_forget(rt, block);
     rt_block_hold(rt, block);
+    if (rt_block_registered(rt_block_of(rt, block))) rt_block_forget(rt, block);
     return block;
 }
 
@@ -325,7 +327,7 @@ RT_COLD uint32_t rt_blocks_open(const struct rt *rt, uint32_t slot, uint32_t n) 
 RT_COLD int rt_blocks_sound(const struct rt *rt) {
     const struct rt_batch *b = rt->batch;
     const struct rt_control *c = rt->control;
-    uint32_t n_idle = 0, n_held = 0, cached = 0;
+    uint32_t n_idle = 0, n_held = 0, cached = 0, n_known = 0;
     uint64_t refs = 0, holds = 0;
     for (uint32_t k = c->idle_first; k != RT_NONE && n_idle <= b->n_kv_blocks;
          k = rt_block_of(rt, k)->after, n_idle++) {
@@ -333,6 +335,7 @@ RT_COLD int rt_blocks_sound(const struct rt *rt) {
             return 0;
         cached = (uint32_t)rt_block_registered(rt_block_of(rt, k));
         if (cached && rt_block_of(rt, k)->writer != RT_COMPUTED) return 0;
+        n_known += cached;
     }
     for (uint32_t k = 0; k < b->n_kv_blocks; k++) {
         const struct rt_block *block = rt_block_of(rt, k);
@@ -343,7 +346,8 @@ RT_COLD int rt_blocks_sound(const struct rt *rt) {
             return 0;
     }
     for (uint32_t i = 0; i < c->n_running; i++) holds += b->slots[rt->running[i]].n_blocks;
-    return n_idle == c->n_free && n_idle + n_held == b->n_kv_blocks && refs == holds;
+    return n_idle == c->n_free && n_known == c->n_idle_known && n_idle + n_held == b->n_kv_blocks &&
+           refs == holds;
 }
 
 #endif

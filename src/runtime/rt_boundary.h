@@ -558,6 +558,16 @@ RT_COLD int rt_boundary_lay_out(const struct rt *rt, struct rt_worker *w) {
     return 1;
 }
 
+RT_FN void rt_boundary_count(const struct rt *rt) {
+    const struct rt_control *c = rt->control;
+    struct rt_counts *to = &rt->mail->counts;
+    rt_host_store_relaxed(&to->n_free, c->n_free);
+    rt_host_store_relaxed(&to->n_cached, c->n_idle_known);
+    rt_host_store_relaxed(&to->n_running, c->n_running);
+    rt_host_store_relaxed(&to->n_waiting, c->n_waiting);
+    rt_host_store_relaxed(&to->n_preempted, c->n_preempted);
+}
+
 /* An iteration's number from that of the one before; published is a flag, never 0. */
 RT_FN uint32_t rt_boundary_iteration(uint32_t before) {
     const uint32_t next = before + 1;
@@ -595,9 +605,13 @@ RT_COLD uint32_t rt_boundary_any(const struct rt *rt, struct rt_worker *w) {
         w->n_news = c->n_running;
         c->n_steady++;
         c->context++;
-    } else if (!rt_boundary_lay_out(rt, w)) {
-        c->began_ns = 0;
-        return 0;
+    } else {
+        const int runs = rt_boundary_lay_out(rt, w);
+        rt_boundary_count(rt);
+        if (!runs) {
+            c->began_ns = 0;
+            return 0;
+        }
     }
     if (!steady || c->context > rt->contexts[variant])
         variant = rt_boundary_variant(rt, rows->n_rows | rows->n_logit_rows << 16, c->context);

@@ -9,6 +9,7 @@
  *   runtime -> host   head       commands taken, for flow control
  *                     posts      [n_slots] {n_out, finish ...}: output tokens that may be read
  *                     progress   changes at every iteration boundary; the host sleeps on it
+ *                     counts     KV blocks, requests
  *
  * A slot belongs to the runtime from the SUBMIT command until `finish` is not RT_RUNNING, then to
  * the host again. Commands are taken in order, so a CANCEL never hits the slot's next request.
@@ -25,7 +26,17 @@ struct rt_command {
     uint32_t slot;
 };
 
-/* Each word alone on its cache line. */
+/* How full the engine is. A boundary that changes it writes it, before it tells of finished
+ * requests; each number is whole, and all are of one boundary once nothing runs. */
+struct rt_counts {
+    uint32_t n_free;      /* KV blocks that no request holds ... */
+    uint32_t n_cached;    /* ... and of these, those whose tokens are known */
+    uint32_t n_running;   /* requests that hold blocks */
+    uint32_t n_waiting;   /* requests in slots that hold none */
+    uint32_t n_preempted; /* times that a request was */
+};
+
+/* Each word of the first five alone on its cache line. */
 struct rt_mail {
     uint32_t tail; /* host: commands posted; the doorbell */
     uint32_t pad0[15];
@@ -37,8 +48,10 @@ struct rt_mail {
     uint32_t pad3[15];
     uint32_t heartbeat; /* runtime: iterations begun */
     uint32_t pad4[15];
+    struct rt_counts counts; /* runtime */
+    uint32_t pad5[11];
 };
-ABI_SIZE(struct rt_mail, 320);
+ABI_SIZE(struct rt_mail, 384);
 
 struct rt_post {
     uint32_t n_out;       /* output tokens that the host may read */

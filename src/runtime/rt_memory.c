@@ -266,7 +266,7 @@ static void init_blocks(const struct rt_memory *m, const struct rt *rt) {
                                                 .after = i + 1 < n ? i + 1 : RT_NONE};
     uint32_t *buckets = rt_pool_at(rt, rt->pool->buckets_at);
     for (uint32_t i = 0; m->options.prefix_cache && i < m->n_buckets; i++) buckets[i] = RT_NONE;
-    c->n_free = n;
+    c->n_free = rt->mail->counts.n_free = n;
     c->idle_first = 0;
     c->idle_last = n - 1;
     c->wait_first = c->wait_last = RT_NONE;

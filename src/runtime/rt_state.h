@@ -111,6 +111,7 @@ struct rt_control {
     uint32_t n_arrived;             /* requests that ever came */
     uint32_t n_dropped;             /* of the waiting, those that will never run */
     uint32_t n_preempted;           /* times that a request was */
+    uint32_t n_idle_known;          /* of the n_free blocks, those whose tokens are known */
     uint64_t began_ns;     /* when the iteration that runs was prepared; 0: it is not measured */
     uint64_t n_cached;     /* positions that admitted requests found computed */
     uint64_t n_looked_for; /* positions that they might have found */

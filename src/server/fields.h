@@ -38,6 +38,12 @@ enum field_kind {
     FIELD_OBJECT,
     FIELD_OPTIONS,
     FIELD_ANY,
+    /* as sampling.def has them */
+    FIELD_FLAG = FIELD_BOOL,
+    FIELD_COUNT = FIELD_INT,
+    FIELD_OPTIONAL = FIELD_INT,
+    FIELD_SEED = FIELD_INT,
+    FIELD_TEXTS = FIELD_STOPS,
 };
 
 enum field_use { USE_USED, USE_NEEDED, USE_QUIET, USE_NEUTRAL };

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/checked.h"
 #include "base/map.h"
+#include "base/sampling.h"
 
 #include <float.h>
 #include <stdio.h>
@@ -148,21 +149,22 @@ static int read_structured(struct gen *g, const json_t *all) {
     static const struct {
         const char *name, *param;
         int kind;
-        bool is_text, is_array;
+        enum sampling_form wants;
     } table[] = {
-        {"json", "structured_outputs.json", QN_STRUCTURED_JSON_SCHEMA, false, false},
-        {"regex", "structured_outputs.regex", QN_STRUCTURED_REGEX, true, false},
-        {"grammar", "structured_outputs.grammar", QN_STRUCTURED_GRAMMAR, true, false},
-        {"choice", "structured_outputs.choice", QN_STRUCTURED_CHOICE, false, true},
+#define SAMPLING(...)
+#define SAMPLING_FORM(ID, name, wants, ...)                                                        \
+    {name, "structured_outputs." name, QN_STRUCTURED_##ID, FORM_##wants},
+#include "base/sampling.def"
     };
     size_t n_known = 0;
     for (size_t i = 0; i < COUNT_OF(table); i++) {
         const json_t *v = json_object_get(all, table[i].name);
         n_known += v != NULL;
         if (!v || json_is_null(v)) continue;
-        if ((table[i].is_text && !json_is_string(v)) || (table[i].is_array && !json_is_array(v)))
+        const bool is_text = table[i].wants == FORM_TEXT, is_array = table[i].wants == FORM_TEXTS;
+        if ((is_text && !json_is_string(v)) || (is_array && !json_is_array(v)))
             return problem_set(&g->call->problem, PROBLEM_TYPE, table[i].param, "%s: want %s",
-                               table[i].param, table[i].is_text ? "a string" : "an array");
+                               table[i].param, is_text ? "a string" : "an array");
         TRY(set_structured(g, table[i].param, table[i].kind, v));
     }
     if (json_object_size(all) == n_known) return QN_OK;
@@ -170,26 +172,47 @@ static int read_structured(struct gen *g, const json_t *all) {
                        "structured_outputs: want json, regex, choice or grammar only");
 }
 
+/* A parameter that the body has. */
+static void read_param(struct gen *g, const struct sampling_row *row, enum field field, void *at) {
+    const struct fields *f = &g->call->fields;
+    const json_t *v = f->value[field];
+    switch (row->kind) {
+    case SAMPLING_NUMBER: sampling_set(row, at, json_number_value(v)); break;
+    case SAMPLING_ABOVE: *(float *)at = above_zero(json_number_value(v)); break;
+    case SAMPLING_INT:
+    case SAMPLING_COUNT: sampling_set(row, at, (double)fields_int(f, field, 0)); break;
+    case SAMPLING_FLAG: sampling_set(row, at, json_is_true(v)); break;
+    case SAMPLING_TEXTS: read_stops(g, v); break;
+    case SAMPLING_IDS: read_stop_ids(g, v); break;
+    case SAMPLING_BIAS: read_biases(g, v); break;
+    case SAMPLING_SEED:
+        g->sampling.has_seed = 1;
+        g->sampling.seed = (uint64_t)fields_int(f, field, 0);
+        break;
+    case SAMPLING_OPTIONAL: /* prompt_logprobs, which no API has under this name */
+    case N_SAMPLING_KINDS: break;
+    }
+}
+
+static void read_params(struct gen *g) {
+    static const struct {
+        enum field field;
+        size_t at;
+    } table[N_SAMPLING_PARAMS] = {
+#define SAMPLING(ID, name, ...) {F_##ID, offsetof(qn_sampling_params, name)},
+#include "base/sampling.def"
+    };
+    for (int i = 0; i < N_SAMPLING_PARAMS; i++)
+        if (fields_has(&g->call->fields, table[i].field))
+            read_param(g, &sampling_table[i], table[i].field, (char *)&g->sampling + table[i].at);
+}
+
 int gen_read_sampling(struct gen *g, enum field max_tokens, enum field stop) {
     const struct fields *f = &g->call->fields;
     qn_sampling_params *s = &g->sampling;
-    s->temperature = (float)fields_number(f, F_TEMPERATURE, s->temperature);
-    s->top_p = above_zero(fields_number(f, F_TOP_P, s->top_p));
-    s->min_p = (float)fields_number(f, F_MIN_P, s->min_p);
-    s->top_k = (int32_t)fields_int(f, F_TOP_K, s->top_k);
-    s->repetition_penalty = above_zero(fields_number(f, F_REPETITION, s->repetition_penalty));
-    s->presence_penalty = (float)fields_number(f, F_PRESENCE, s->presence_penalty);
-    s->frequency_penalty = (float)fields_number(f, F_FREQUENCY, s->frequency_penalty);
+    read_params(g);
     s->max_tokens = (uint32_t)fields_int(f, max_tokens, s->max_tokens);
-    s->min_tokens = (uint32_t)fields_int(f, F_MIN_TOKENS, s->min_tokens);
-    s->ignore_eos = fields_bool(f, F_IGNORE_EOS, s->ignore_eos);
-    s->include_stop_str_in_output = fields_bool(f, F_INCLUDE_STOP, false);
-    s->skip_special_tokens = fields_bool(f, F_SKIP_SPECIAL, true);
-    s->has_seed = fields_has(f, F_SEED);
-    s->seed = (uint64_t)fields_int(f, F_SEED, 0);
     if (fields_has(f, stop)) read_stops(g, f->value[stop]);
-    if (fields_has(f, F_STOP_TOKEN_IDS)) read_stop_ids(g, f->value[F_STOP_TOKEN_IDS]);
-    if (fields_has(f, F_LOGIT_BIAS)) read_biases(g, f->value[F_LOGIT_BIAS]);
     TRY(read_response_format(g, f->value[F_RESPONSE_FORMAT]));
     TRY(read_structured(g, f->value[F_STRUCTURED]));
     g->n = (uint32_t)fields_int(f, F_N, 1);
@@ -425,13 +448,9 @@ static void observe_end(const struct choice *c) {
  */
 static void count_cached(struct choice *c) {
     struct gen *g = c->gen;
-    struct metrics *m = &g->call->server->metrics;
     qn_request_stats stats = {.struct_size = sizeof stats};
     if (qn_request_get_stats(c->request, &stats) != QN_OK) return;
-    metrics_add(m, COUNTER_CACHE_QUERIES, stats.prompt_tokens);
-    metrics_add(m, COUNTER_CACHE_HITS, stats.cached_tokens);
-    metrics_add(m, COUNTER_CACHED, stats.cached_tokens);
-    metrics_add(m, COUNTER_PREEMPTIONS, stats.preemptions);
+    metrics_add(&g->call->server->metrics, COUNTER_CACHED, stats.cached_tokens);
     if (c->index % g->n == 0) g->n_cached_tokens += stats.cached_tokens;
 }
 

@@ -60,7 +60,6 @@ struct http_exchange {
     struct evbuffer *out; /* scratch for what is written next */
     void *user;
     bool streaming, full;
-    size_t path_bytes;
     char *path;
 };
 
@@ -391,17 +390,28 @@ static void add_common(struct http_exchange *x, const char *type) {
     if (x->conn->refused || x->conn->server->draining) http_add_header(x, "Connection", "close");
 }
 
+/* Gives the system what evhttp has to send, as far as it takes it: evhttp itself would ask the loop
+ * first whether it may. What is left, and all else that follows, evhttp's own event does. */
+static void send_now(struct conn *c) {
+    struct evbuffer *out = bufferevent_get_output(c->bev);
+    evbuffer_unfreeze(out, 1);
+    (void)evbuffer_write(out, c->fd);
+    evbuffer_freeze(out, 1);
+}
+
 void http_reply(struct http_exchange *x, int status, const char *type, const char *body, size_t n) {
     struct evhttp_request *req = x->req;
     struct evbuffer *out = x->out;
+    struct conn *c = x->conn;
     add_common(x, type);
     evbuffer_add(out, body, n);
     x->out = NULL;
-    x->conn->x = NULL;
+    c->x = NULL;
     free(x->path);
     free(x);
     evhttp_send_reply(req, status, NULL, out);
     evbuffer_free(out);
+    send_now(c);
 }
 
 void http_stream_start(struct http_exchange *x, const char *type) {
@@ -414,6 +424,7 @@ void http_stream_write(struct http_exchange *x, const char *bytes, size_t n) {
     if (n == 0) return;
     evbuffer_add(x->out, bytes, n);
     evhttp_send_reply_chunk(x->req, x->out);
+    send_now(x->conn);
     evbuffer_drain(x->out, evbuffer_get_length(x->out));
 }
 
@@ -425,8 +436,10 @@ bool http_stream_full(struct http_exchange *x) {
 
 void http_stream_end(struct http_exchange *x) {
     struct evhttp_request *req = x->req;
+    struct conn *c = x->conn;
     forget_exchange(x);
     evhttp_send_reply_end(req);
+    send_now(c);
 }
 
 /* ---- the server ----------------------------------------------------------------------------- */

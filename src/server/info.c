@@ -2,6 +2,8 @@
 #include "server/json_write.h"
 #include "server/routes.h"
 
+#include "base/checked.h"
+
 #include <string.h>
 
 void info_health(struct call *c) {
@@ -29,16 +31,18 @@ void info_version(struct call *c) {
     call_reply(c);
 }
 
-static uint32_t running(const struct server *s) {
-    return s->n_choices < s->info.max_num_seqs ? s->n_choices : s->info.max_num_seqs;
+static qn_engine_stats engine_stats(const struct server *s) {
+    qn_engine_stats stats = {.struct_size = sizeof stats};
+    (void)qn_engine_get_stats(s->engine, &stats);
+    return stats;
 }
 
 void info_load(struct call *c) {
-    const struct server *s = c->server;
+    const qn_engine_stats e = engine_stats(c->server);
     json_write_open(&c->out, NULL, '{');
-    json_write_int(&c->out, "server_load", s->n_choices);
-    json_write_int(&c->out, "num_requests_running", running(s));
-    json_write_int(&c->out, "num_requests_waiting", s->n_choices - running(s));
+    json_write_int(&c->out, "server_load", c->server->n_choices);
+    json_write_int(&c->out, "num_requests_running", e.requests_running);
+    json_write_int(&c->out, "num_requests_waiting", e.requests_waiting);
     json_write_close(&c->out, '}');
     call_reply(c);
 }
@@ -66,6 +70,39 @@ static void add_label(struct strbuf *b, const char *text) {
         strbuf_char(b, *text == '"' || *text == '\\' || *text == '\n' ? '_' : *text);
 }
 
+/* The engine's numbers; some under names that vLLM gave up and routers still read. */
+static void print_engine(const struct server *s, const char *labels, struct strbuf *b) {
+    static const char blocks[] = "KV blocks: of running requests, with known text that no running "
+                                 "request holds, the others";
+    static const char usage[] = "Share of the KV blocks that running requests hold, 0 to 1";
+    static const char queries[] = "Prompt tokens that were looked for in the prefix cache";
+    static const char hits[] = "Prompt tokens that were found there";
+    const qn_engine_stats e = engine_stats(s);
+    const double share = (double)e.kv_blocks_held / (double)MAX(s->info.kv_blocks, (uint64_t)1);
+    const double n_queries = (double)e.prefix_cache_queries, n_hits = (double)e.prefix_cache_hits;
+    const struct metric_value gauges[] = {
+        {"vllm:num_requests_running", "Requests that hold KV blocks", e.requests_running},
+        {"vllm:num_requests_waiting", "Requests that wait for a place or for KV blocks",
+         e.requests_waiting},
+        {"vllm:kv_cache_usage_perc", usage, share},
+        {"vllm:gpu_cache_usage_perc", usage, share},
+        {"quern_kv_blocks{state=\"held\"}", blocks, (double)e.kv_blocks_held},
+        {"quern_kv_blocks{state=\"cached\"}", blocks, (double)e.kv_blocks_cached},
+        {"quern_kv_blocks{state=\"free\"}", blocks, (double)e.kv_blocks_free},
+        {"quern_http_connections", "Open connections", http_connections(s->http)},
+    };
+    const struct metric_value counters[] = {
+        {"vllm:num_preemptions_total", "Times that a request gave its KV blocks to others",
+         (double)e.preemptions},
+        {"vllm:prefix_cache_queries_total", queries, n_queries},
+        {"vllm:prefix_cache_hits_total", hits, n_hits},
+        {"vllm:gpu_prefix_cache_queries_total", queries, n_queries},
+        {"vllm:gpu_prefix_cache_hits_total", hits, n_hits},
+    };
+    metrics_print_values(gauges, COUNT_OF(gauges), "gauge", labels, b);
+    metrics_print_values(counters, COUNT_OF(counters), "counter", labels, b);
+}
+
 void info_metrics(struct call *c) {
     const struct server *s = c->server;
     struct strbuf labels = {0};
@@ -73,12 +110,7 @@ void info_metrics(struct call *c) {
     add_label(&labels, state_model(s));
     strbuf_str(&labels, "\",engine=\"0\"");
     const char *l = strbuf_text(&labels);
-    metrics_gauge(&c->out, "vllm:num_requests_running", l, "Requests that hold a place",
-                  running(s));
-    metrics_gauge(&c->out, "vllm:num_requests_waiting", l, "Requests that wait for one",
-                  s->n_choices - running(s));
-    metrics_gauge(&c->out, "quern_http_connections", l, "Open connections",
-                  http_connections(s->http));
+    print_engine(s, l, &c->out);
     metrics_print(&s->metrics, l, &c->out);
     strbuf_printf(&c->out,
                   "# HELP vllm:cache_config_info The KV cache\n"

@@ -62,13 +62,13 @@ static void note_failure(struct load *l, const char *what, const char *more) {
     status_one_line(l->r->error);
 }
 
-/* Text of a completion, or of a chat's delta. */
-static bool has_text(const json_t *event) {
+/* Whether it tells of a token. A completion's text may be empty, of a special token or of a part of
+ * a character; a chat's first delta is, before there is a token. */
+static bool has_token(const json_t *event) {
     const json_t *choice = json_array_get(json_object_get(event, "choices"), 0);
     const json_t *delta = json_object_get(choice, "delta");
-    const json_t *text = json_object_get(choice, "text");
-    if (delta) text = json_object_get(delta, "content");
-    return json_string_length(text) > 0;
+    if (delta) return json_string_length(json_object_get(delta, "content")) > 0;
+    return json_is_string(json_object_get(choice, "text"));
 }
 
 static void take_event(struct lane *lane, const char *text, size_t n) {
@@ -84,7 +84,7 @@ static void take_event(struct lane *lane, const char *text, size_t n) {
     const json_t *error = json_object_get(json_object_get(event, "error"), "message");
     if (json_is_string(error)) note_failure(l, "an event", json_string_value(error));
     if (json_is_integer(tokens)) r->n_tokens = (uint32_t)json_integer_value(tokens);
-    if (has_text(event)) {
+    if (has_token(event)) {
         if (r->n_events++ == 0)
             r->first_s = now;
         else

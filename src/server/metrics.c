@@ -49,23 +49,25 @@ static void describe(struct strbuf *b, const char *name, size_t n, const char *k
     strbuf_printf(b, "# HELP %.*s %s\n# TYPE %.*s %s\n", (int)n, name, about, (int)n, name, kind);
 }
 
-void metrics_gauge(struct strbuf *b, const char *name, const char *labels, const char *about,
-                   double x) {
-    describe(b, name, strcspn(name, "{"), "gauge", about);
-    strbuf_printf(b, "%s{%s} %.12g\n", name, labels, x);
+void metrics_print_values(const struct metric_value *values, size_t n, const char *kind,
+                          const char *labels, struct strbuf *b) {
+    for (size_t i = 0; i < n; i++) {
+        const char *name = values[i].name;
+        const size_t family = strcspn(name, "{"), all = strlen(name);
+        if (i == 0 || strncmp(values[i - 1].name, name, family + 1) != 0)
+            describe(b, name, family, kind, values[i].about);
+        /* "a{state="b"}" without its end, or "a" */
+        strbuf_printf(b, "%.*s%s%s} %.15g\n", (int)(family < all ? all - 1 : all), name,
+                      family < all ? "," : "{", labels, values[i].x);
+    }
 }
 
-/* A name may bring a label of its own: those of one family stand together. */
-static void print_counter(const struct metrics *m, size_t i, const char *labels, struct strbuf *b) {
-    const char *name = counter_table[i].name;
-    const size_t n = strcspn(name, "{");
-    const bool again = i > 0 && strncmp(counter_table[i - 1].name, name, n + 1) == 0;
-    if (!again) describe(b, name, n, "counter", counter_table[i].about);
-    if (name[n])
-        strbuf_printf(b, "%.*s,%s} %llu\n", (int)(strlen(name) - 1), name, labels,
-                      (unsigned long long)m->counters[i]);
-    else
-        strbuf_printf(b, "%s{%s} %llu\n", name, labels, (unsigned long long)m->counters[i]);
+static void print_counters(const struct metrics *m, const char *labels, struct strbuf *b) {
+    struct metric_value values[N_COUNTERS];
+    for (size_t i = 0; i < N_COUNTERS; i++)
+        values[i] = (struct metric_value){counter_table[i].name, counter_table[i].about,
+                                          (double)m->counters[i]};
+    metrics_print_values(values, N_COUNTERS, "counter", labels, b);
 }
 
 static void print_histogram(const struct metrics *m, size_t i, const char *labels,
@@ -84,6 +86,6 @@ static void print_histogram(const struct metrics *m, size_t i, const char *label
 }
 
 void metrics_print(const struct metrics *m, const char *labels, struct strbuf *b) {
-    for (size_t i = 0; i < N_COUNTERS; i++) print_counter(m, i, labels, b);
+    print_counters(m, labels, b);
     for (size_t i = 0; i < N_HISTOGRAMS; i++) print_histogram(m, i, labels, b);
 }

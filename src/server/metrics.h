@@ -36,7 +36,13 @@ void metrics_add(struct metrics *m, enum metric_counter counter, uint64_t n);
 void metrics_observe(struct metrics *m, enum metric_histogram histogram, double x);
 /* labels: "model_name=\"tiny\",engine=\"0\"". */
 void metrics_print(const struct metrics *m, const char *labels, struct strbuf *b);
-void metrics_gauge(struct strbuf *b, const char *name, const char *labels, const char *about,
-                   double x);
+/* Numbers of one kind ("gauge", "counter"). A name may bring a label of its own, as
+ * "a{state=\"b\"}"; those of one family stand together. */
+struct metric_value {
+    const char *name, *about;
+    double x;
+};
+void metrics_print_values(const struct metric_value *values, size_t n, const char *kind,
+                          const char *labels, struct strbuf *b);
 
 #endif

@@ -3,6 +3,7 @@
 #include "server/routes.h"
 
 #include "base/checked.h"
+#include "base/sampling.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -91,9 +92,18 @@ static const char response_formats[] =
     "\"required\":[\"type\",\"json_schema\"],\"properties\":{\"type\":{\"const\":\"json_schema\"},"
     "\"json_schema\":{\"type\":\"object\",\"required\":[\"schema\"],\"properties\":{\"schema\":{"
     "\"type\":\"object\"}}}}}]";
-static const char structured_outputs[] =
-    "{\"json\":{},\"regex\":{\"type\":[\"string\",\"null\"]},\"grammar\":{\"type\":[\"string\","
-    "\"null\"]},\"choice\":{\"type\":[\"array\",\"null\"]}},\"additionalProperties\":false";
+
+static void write_structured(struct strbuf *b) {
+    static const char *const schemas[] = {[FORM_JSON] = "{}",
+                                          [FORM_TEXT] = "{\"type\":[\"string\",\"null\"]}",
+                                          [FORM_TEXTS] = "{\"type\":[\"array\",\"null\"]}"};
+    json_write_bool(b, "additionalProperties", false);
+    json_write_open(b, "properties", '{');
+#define SAMPLING(...)
+#define SAMPLING_FORM(ID, name, wants, ...) json_write_raw(b, name, schemas[FORM_##wants]);
+#include "base/sampling.def"
+    json_write_close(b, '}');
+}
 
 static double highest(const struct server *s, enum field field) {
     const bool listed = field == F_LOGPROBS || field == F_TOP_LOGPROBS;
@@ -131,7 +141,7 @@ static void write_kind(const struct server *s, enum field field, struct strbuf *
     case FIELD_OBJECT:
         json_write_text(b, "type", "object");
         if (field == F_RESPONSE_FORMAT) json_write_raw(b, "oneOf", response_formats);
-        if (field == F_STRUCTURED) json_write_raw(b, "properties", structured_outputs);
+        if (field == F_STRUCTURED) write_structured(b);
         break;
     case FIELD_OPTIONS:
         strbuf_str(b, "\"type\":\"object\",\"additionalProperties\":false,\"properties\":{"

@@ -14,6 +14,7 @@
 
 #include <event2/event.h>
 
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,8 +25,10 @@
 
 enum {
     MAX_BODY = 16 << 20,
-    MAX_DEPTH = 64,         /* levels of a body's JSON */
-    INLINE_BODY = 16 << 10, /* larger bodies are read by the work threads */
+    MAX_DEPTH = 64,          /* levels of a body's JSON */
+    INLINE_BODY = 16 << 10,  /* larger bodies are read by the work threads */
+    OWN_MAPPING = 128 << 10, /* larger blocks go back to the system when they are freed; the C
+                              * library else raises this to the largest one that ever was */
     TICK_MS = 250,
     STALLED_MS =
         500, /* how long /health says that the engine has stalled before the process ends */
@@ -418,12 +421,23 @@ static int add_events(struct diag *d, struct server *s) {
     return QN_OK;
 }
 
+/* One whose events are told to the system when it waits, and those that came and went not at all.
+ */
+static struct event_base *new_loop(void) {
+    struct event_config *config = event_config_new();
+    if (!config) return NULL;
+    event_config_set_flag(config, EVENT_BASE_FLAG_EPOLL_USE_CHANGELIST);
+    struct event_base *base = event_base_new_with_config(config);
+    event_config_free(config);
+    return base;
+}
+
 static int set_up(struct diag *d, struct server *s) {
     const struct server_params *p = s->params;
     const struct http_handler handler = {s, on_request, on_gone, on_room};
     struct http_limits l = limits;
     l.max_connections = p->max_connections;
-    s->base = event_base_new();
+    s->base = new_loop();
     if (!s->base) return fail_nomem(d, 0, "the event loop");
     TRY(inbox_open(d, s->base, on_inbox, s, &s->inbox));
     TRY(http_open(d, s->base, p->host, p->port, &l, &handler, &s->http));
@@ -453,6 +467,9 @@ static void tear_down(struct server *s) {
 int server_run(struct diag *d, const struct server_params *params) {
     struct server *s = calloc(1, sizeof *s);
     if (!s) return fail_nomem(d, sizeof *s, "the server");
+#ifdef M_MMAP_THRESHOLD
+    mallopt(M_MMAP_THRESHOLD, OWN_MAPPING);
+#endif
     s->params = params;
     s->started_ns = clock_ns();
     s->created = (int64_t)time(NULL);

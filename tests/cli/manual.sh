@@ -7,6 +7,9 @@ import re, subprocess, sys
 
 table = open("src/cli/options.def", encoding="utf-8").read()
 options = re.findall(r'\bOPTION\(\w+,\s*"([a-z-]+)",\s*(?:0|\'(.)\')', table)
+sampling = open("src/base/sampling.def", encoding="utf-8").read()
+options += re.findall(r'\bSAMPLING\w*\(.*\n\s*"([a-z-]+)",\s*(?:0|\'(.)\')', sampling)
+options += [(name, "") for name in re.findall(r'\bSAMPLING_FORM\(\w+, "\w+", \w+, \d, "([a-z-]+)"', sampling)]
 commands = re.findall(r'\bCOMMAND\(\w+,\s*\w+,\s*"([a-z ]+)"', table)
 wrong = [] if len(options) > 40 and len(commands) > 10 else [f"read {len(options)} options"]
 

@@ -105,7 +105,7 @@ static struct iteration_request request(uint32_t i, uint32_t first, uint32_t n) 
 static struct rt_sampling drawn(uint32_t i) {
     return (struct rt_sampling){.temperature = 0.7f + 0.1f * (float)(i % 8),
                                 .top_p = i % 3 == 0 ? 1 : 0.9f,
-                                .top_k = i % 4 == 0 ? 0 : 40,
+                                .top_k = (int32_t[]){0, 40, -1, 40}[i % 4], /* -1: off, too */
                                 .min_p = i % 5 == 0 ? 0.02f : 0,
                                 .repetition_penalty = i % 2 == 0 ? 1 : 1.2f,
                                 .presence_penalty = i % 3 == 1 ? 0.5f : 0,

@@ -258,13 +258,18 @@ static void test_same_from_shared_blocks(void **state) {
     o.n_kv_blocks = 4;
     open_well(&backend_cuda, &o, &r);
     generate(&r, q, N, shared);
+    struct rt_counts counts;
+    mailbox_counts(r.backend->mailbox(r.instance), &counts);
     rig_close(&r);
+    assert_int_equal(counts.n_free, o.n_kv_blocks);
+    assert_int_equal(counts.n_running + counts.n_waiting, 0);
     for (uint32_t i = 0; i < N; i++) {
         assert_same(&alone[i], &shared[i], "shared blocks");
         n_cached += shared[i].n_cached;
         n_preempted += shared[i].n_preempted;
     }
     assert_true(n_cached >= 16 * (N - 1) && n_preempted > 0);
+    assert_int_equal(counts.n_preempted, n_preempted);
 }
 
 /* The log-probabilities of a prompt's tokens are those that they have as output, beside requests

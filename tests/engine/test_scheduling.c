@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <unistd.h>
 #include <cmocka.h>
 #undef fail
 
@@ -93,6 +94,28 @@ static void assert_same(const struct answer *a, const struct answer *b) {
     assert_memory_equal(a->logprobs, b->logprobs, a->n * sizeof *a->logprobs);
 }
 
+static qn_engine_stats stats_of(qn_engine *e) {
+    qn_engine_stats s = {.struct_size = sizeof s};
+    qn_engine_info info = {.struct_size = sizeof info};
+    assert_int_equal(qn_engine_get_stats(e, &s), QN_OK);
+    assert_int_equal(qn_engine_get_info(e, &info), QN_OK);
+    assert_int_equal(s.kv_blocks_held + s.kv_blocks_cached + s.kv_blocks_free, info.kv_blocks);
+    return s;
+}
+
+/* The engine once nothing runs, which is a moment after the last request was freed. */
+static qn_engine_stats idle_stats(qn_engine *e) {
+    qn_engine_stats s = stats_of(e);
+    for (int i = 0; i < 5000 && s.kv_blocks_held + s.requests_running > 0; i++) {
+        usleep(1000);
+        s = stats_of(e);
+    }
+    assert_int_equal(s.kv_blocks_held, 0);
+    assert_int_equal(s.requests_running, 0);
+    assert_int_equal(s.requests_waiting, 0);
+    return s;
+}
+
 /* ---- sharing ---- */
 
 static struct answer answers[2][MOST];
@@ -117,6 +140,10 @@ static uint64_t run_shared(bool cached, struct answer *to, uint32_t *n_cached) {
         finish(r[i], &to[i]);
         *n_cached += to[i].stats.cached_tokens;
     }
+    const qn_engine_stats now = idle_stats(e);
+    assert_int_equal(now.prefix_cache_queries, MOST * 250);
+    assert_int_equal(now.prefix_cache_hits, *n_cached);
+    assert_true((now.kv_blocks_cached > 0) == cached);
     struct cpu_backend_stats stats; /* an instance begins with the backend */
     cpu_backend_stats(*(struct cpu_backend *const *)(void *)e->instance, &stats);
     qn_engine_close(e);
@@ -181,6 +208,7 @@ static uint32_t run_growing(const qn_engine_params *p, struct answer *to) {
         assert_int_equal(to[i].finish, QN_FINISH_LENGTH);
         n_preempted += to[i].stats.preemptions;
     }
+    assert_int_equal(idle_stats(e).preemptions, n_preempted);
     qn_engine_close(e);
     return n_preempted;
 }
@@ -208,6 +236,38 @@ static void requests_give_way_and_go_on(void **state) {
             if (i == 0) assert_true(n_preempted > 0);
             for (uint32_t k = 0; k < GROWING; k++) assert_same(&answers[0][k], &answers[1][k]);
         }
+}
+
+/* Three requests for two places. */
+static void an_engine_says_how_full_it_is(void **state) {
+    (void)state;
+    qn_engine_params p = params();
+    p.max_num_seqs = 2;
+    qn_engine *e = open_engine(&p);
+    const qn_sampling_params s = sampling(0, 1);
+    int32_t ids[100];
+    qn_request *r[3];
+    text(ids, 100, 5);
+    qn_engine_stats now = idle_stats(e);
+    assert_int_equal(now.kv_blocks_cached, 0);
+    for (int i = 0; i < 3; i++) r[i] = submit(e, ids, 100, &s, 0, (uint32_t)i);
+    qn_output out = {.struct_size = sizeof out};
+    for (int i = 0; i < 2; i++) assert_int_equal(qn_request_next(r[i], 60000, &out, NULL), QN_OK);
+    now = stats_of(e);
+    assert_int_equal(now.requests_running, 2);
+    assert_int_equal(now.requests_waiting, 1);
+    assert_true(now.kv_blocks_held >= 4);
+    assert_int_equal(now.prefix_cache_queries, 200);
+    for (int i = 0; i < 3; i++) qn_request_free(r[i]);
+    now = idle_stats(e);
+    assert_true(now.kv_blocks_cached >= 2);
+    now = (qn_engine_stats){.struct_size = offsetof(qn_engine_stats, kv_blocks_held),
+                            .kv_blocks_held = 77};
+    assert_int_equal(qn_engine_get_stats(e, &now), QN_OK);
+    assert_int_equal(now.kv_blocks_held, 77);
+    now.struct_size = 0;
+    assert_int_equal(qn_engine_get_stats(e, &now), QN_EINVAL);
+    qn_engine_close(e);
 }
 
 /* ---- any schedule ---- */
@@ -262,6 +322,7 @@ static void run_schedule(uint64_t seed, const struct answer *alone, uint32_t *n_
         else
             assert_same(&alone[spec[i]], &a);
     }
+    (void)idle_stats(e);
     qn_engine_close(e);
 }
 
@@ -382,6 +443,7 @@ int main(void) {
         cmocka_unit_test(prompts_that_begin_alike_are_computed_once),
         cmocka_unit_test(spaces_share_nothing),
         cmocka_unit_test(requests_give_way_and_go_on),
+        cmocka_unit_test(an_engine_says_how_full_it_is),
         cmocka_unit_test(schedules_change_no_bit),
         cmocka_unit_test(the_queue_is_fair),
         cmocka_unit_test(the_queue_is_bounded),

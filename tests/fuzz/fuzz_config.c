@@ -45,7 +45,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     diag_clear(&d);
     if (generation_config_parse(&d, "fuzz", (const char *)data, size, 1000, &g) == QN_OK) {
-        if (!(g.temperature >= 0 && g.top_p > 0 && g.top_p <= 1 && g.top_k >= 0)) abort();
+        for (int i = 0; i < N_SAMPLING_PARAMS; i++)
+            if (sampling_table[i].model &&
+                sampling_check_range(NULL, &sampling_table[i], g.sampling[i]) != QN_OK)
+                abort();
     } else if (d.code == QN_OK || d.message[0] == '\0') {
         abort();
     }

@@ -611,14 +611,16 @@ static int parse_generation(struct diag *d, const char *text, struct generation_
     return generation_config_parse(d, "g.json", text, strlen(text), 301, c);
 }
 
+#define OF(config, ID) ((float)(config).sampling[SAMPLING_PARAM_##ID])
+
 static void generation_defaults(void **state) {
     (void)state;
     struct diag d;
     struct generation_config c;
     assert_int_equal(parse_generation(&d, "{}", &c), QN_OK);
     assert_true(c.found && c.do_sample);
-    assert_true(c.temperature == 1 && c.top_p == 1 && c.min_p == 0 && c.repetition_penalty == 1);
-    assert_int_equal(c.top_k, 0);
+    assert_true(OF(c, TEMPERATURE) == 1 && OF(c, TOP_P) == 1 && OF(c, MIN_P) == 0);
+    assert_true(OF(c, REPETITION_PENALTY) == 1 && OF(c, TOP_K) == 0);
     assert_int_equal(c.n_eos, 0);
     assert_int_equal(parse_generation(&d,
                                       "{\"do_sample\":true,\"temperature\":0.6,\"top_p\":0.95,"
@@ -626,15 +628,14 @@ static void generation_defaults(void **state) {
                                       "\"eos_token_id\":[5,6]}",
                                       &c),
                      QN_OK);
-    assert_true(c.temperature == 0.6f && c.top_p == 0.95f && c.min_p == 0.1f);
-    assert_true(c.repetition_penalty == 1.05f);
-    assert_int_equal(c.top_k, 20);
+    assert_true(OF(c, TEMPERATURE) == 0.6f && OF(c, TOP_P) == 0.95f && OF(c, MIN_P) == 0.1f);
+    assert_true(OF(c, REPETITION_PENALTY) == 1.05f && OF(c, TOP_K) == 20);
     assert_int_equal(c.n_eos, 2);
     assert_int_equal(parse_generation(&d, "{\"do_sample\":false,\"temperature\":0.6}", &c), QN_OK);
-    assert_true(c.temperature == 0);
+    assert_true(OF(c, TEMPERATURE) == 0);
     assert_int_equal(generation_config_load(&d, "/nonexistent", 301, &c), QN_OK);
     assert_false(c.found);
-    assert_true(c.temperature == 1);
+    assert_true(OF(c, TEMPERATURE) == 1);
 }
 
 static void generation_numbers_have_bounds(void **state) {
@@ -681,7 +682,7 @@ static void end_ids_are_united(void **state) {
     assert_int_equal(m->spec.n_eos, 2);
     assert_int_equal(m->spec.eos[0], 7);
     assert_int_equal(m->spec.eos[1], 9);
-    assert_int_equal(m->generation.top_k, 20);
+    assert_true(OF(m->generation, TOP_K) == 20);
     model_free(m);
     util_remove_dir(dir, names);
 }

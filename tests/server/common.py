@@ -124,8 +124,13 @@ class Server:
         answer = self.good("/v1/completions", KNOWN)["choices"][0]
         assert (answer["text"], answer["logprobs"]["token_logprobs"]) == known(), answer
         self.until(lambda: self.metric("quern_http_connections") == 1)  # the one that asks
-        held = [v for k, v in self.metrics().items() if k.startswith('quern_kv_blocks{state="held"')]
-        assert all(v == 0 for v in held), held
+        self.until(lambda: self.kv_blocks("held") == 0, 5)
+
+    def kv_blocks(self, state):
+        name = f'quern_kv_blocks{{state="{state}",'
+        found = [v for k, v in self.metrics().items() if k.startswith(name)]
+        assert len(found) == 1, (name, found)
+        return found[0]
 
     def end(self, number=signal.SIGTERM, code=0):
         self.process.send_signal(number)

@@ -1,5 +1,8 @@
 """The routes, field by field, over one server."""
-from common import KNOWN, Server, is_refused, json, known, main
+import http.client
+import re
+
+from common import JSON, KNOWN, Server, is_refused, json, known, main
 
 s = Server("--served-model-name", "tiny", "--served-model-name", "other")
 CHAT = {"messages": [{"role": "user", "content": "Tell me a story"}], "max_tokens": 12, "temperature": 0}
@@ -305,9 +308,36 @@ def test_metrics():
         assert after[name + label] - before[name + label] == more, name
     done = 'vllm:request_success_total{finished_reason="length",model_name="tiny",engine="0"}'
     assert after[done] - before[done] == 1
-    for name in ("vllm:num_requests_running", "vllm:num_requests_waiting"):
+    for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
         assert after[name + label] == 0
     assert any(k.startswith('vllm:cache_config_info{block_size="') for k in after)
+
+
+def test_metrics_of_the_engine():
+    """Blocks are held while a request runs, then cached; a prompt that comes again is found."""
+    label = '{model_name="tiny",engine="0"}'
+    whole = next(int(re.search(r'num_gpu_blocks="(\d+)"', k).group(1)) for k in s.metrics() if "num_gpu_blocks" in k)
+    prompt = list(range(100, 300))
+    c = http.client.HTTPConnection("127.0.0.1", s.port)
+    c.request("POST", "/v1/completions", json.dumps({"prompt": prompt, "max_tokens": 700, "ignore_eos": True, "stream": True}),
+              JSON)
+    assert c.getresponse().read(100)
+    now = s.metrics()
+    assert now["vllm:num_requests_running" + label] == 1
+    held = now['quern_kv_blocks{state="held",' + label[1:]]
+    assert held >= 4 and now["vllm:kv_cache_usage_perc" + label] == now["vllm:gpu_cache_usage_perc" + label]
+    assert abs(now["vllm:kv_cache_usage_perc" + label] - held / whole) < 1e-9
+    c.close()
+    s.until(lambda: s.kv_blocks("held") == 0)
+    assert s.kv_blocks("cached") >= 3
+    assert sum(s.kv_blocks(state) for state in ("held", "cached", "free")) == whole
+    before = s.metrics()
+    s.good("/v1/completions", {"prompt": prompt, "max_tokens": 1})
+    after = s.metrics()
+    for prefix in ("vllm:", "vllm:gpu_"):
+        for name, more in (("prefix_cache_queries_total", 200), ("prefix_cache_hits_total", 192)):
+            assert after[prefix + name + label] - before[prefix + name + label] == more, name
+    assert after["vllm:num_preemptions_total" + label] == 0
 
 
 def test_sound():

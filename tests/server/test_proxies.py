@@ -1,9 +1,11 @@
 """nginx and haproxy in front of two servers: streams pass unbuffered, one server that is killed is left out, and no
-answer is wrong. Exit status 77 where neither is installed."""
+answer is wrong; and both in front as the end of TLS. Exit status 77 where neither is installed."""
+import contextlib
 import http.client
 import json
 import pathlib
 import shutil
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -22,6 +24,7 @@ http {{
                     server 127.0.0.1:{b} max_fails=1 fail_timeout=2s; keepalive 32; }}
   server {{
     listen 127.0.0.1:{port};
+    listen 127.0.0.1:{tls} ssl; ssl_certificate {folder}/cert.pem; ssl_certificate_key {folder}/key.pem;
     client_max_body_size 16m;
     location / {{
       proxy_pass http://quern; proxy_http_version 1.1; proxy_set_header Connection "";
@@ -44,6 +47,7 @@ defaults
   retry-on conn-failure empty-response 503
 frontend in
   bind 127.0.0.1:{port}
+  bind 127.0.0.1:{tls} ssl crt {folder}/both.pem
   default_backend quern
 backend quern
   balance roundrobin
@@ -52,8 +56,9 @@ backend quern
   server b 127.0.0.1:{b} check inter 200ms fall 1 rise 1 observe layer7 error-limit 1 on-error mark-down
 """
 
+PATH = "/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"
 PROXIES = {"nginx": (NGINX, lambda config: ["nginx", "-c", config]), "haproxy": (HAPROXY, lambda config: ["haproxy", "-f", config])}
-INSTALLED = [n for n in PROXIES if shutil.which(n, path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")]
+INSTALLED = [n for n in PROXIES if shutil.which(n, path=PATH)]
 if not INSTALLED:
     skip("neither nginx nor haproxy is installed")
 
@@ -64,18 +69,51 @@ def free_port():
         return c.getsockname()[1]
 
 
-def post(port, body):
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    c.request("POST", "/v1/completions", json.dumps(body), JSON)
+def certify(folder):
+    """A certificate of a day for 127.0.0.1, signed by itself."""
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1",
+                    "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
+                   check=True, capture_output=True)
+    (folder / "both.pem").write_text((folder / "cert.pem").read_text() + (folder / "key.pem").read_text())
+
+
+@contextlib.contextmanager
+def behind(name, a, b):
+    """The proxy in front of two servers: its port, its port for TLS, and what trusts its certificate."""
+    config, command = PROXIES[name]
+    with tempfile.TemporaryDirectory() as text:
+        folder = pathlib.Path(text)
+        port, tls = free_port(), free_port()
+        certify(folder)
+        (folder / "config").write_text(config.format(folder=folder, port=port, tls=tls, a=a.port, b=b.port))
+        program, *words = command(str(folder / "config"))
+        proxy = subprocess.Popen([shutil.which(program, path=PATH), *words], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            a.until(lambda: answers(port))
+            yield port, tls, ssl.create_default_context(cafile=folder / "cert.pem")
+        finally:
+            proxy.terminate()
+            proxy.wait()
+
+
+def connect(port, trust=None):
+    if trust:
+        return http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=trust)
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+
+def post(port, body, trust=None, headers=JSON):
+    c = connect(port, trust)
+    c.request("POST", "/v1/completions", json.dumps(body), headers)
     r = c.getresponse()
     data = r.read()
     c.close()
     return r.status, data
 
 
-def stream_is_not_held_back(port):
+def stream_is_not_held_back(port, trust=None):
     """The first event comes long before the last: chunks pass as they are made."""
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    c = connect(port, trust)
     c.request("POST", "/v1/completions", json.dumps({**KNOWN, "max_tokens": 900, "stream": True}), JSON)
     r = c.getresponse()
     began = time.monotonic()
@@ -112,15 +150,8 @@ def many(port, n_threads, each, after=None):
 
 
 def through(name):
-    config, command = PROXIES[name]
-    with tempfile.TemporaryDirectory() as folder, Server() as a, Server() as b:
-        port = free_port()
-        file = pathlib.Path(folder, "config")
-        file.write_text(config.format(folder=folder, port=port, a=a.port, b=b.port))
-        path = shutil.which(name, path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
-        proxy = subprocess.Popen([path, *command(str(file))[1:]], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        try:
-            a.until(lambda: answers(port))
+    with Server() as a, Server() as b:
+        with behind(name, a, b) as (port, _, _):
             stream_is_not_held_back(port)
             assert many(port, 4, 5) == []
             # One ends as it should: its requests finish, the others go to its neighbour.
@@ -128,37 +159,56 @@ def through(name):
             assert wrong == [], wrong
             assert a.process.wait(20) == 0
             assert many(port, 4, 3) == []
-        finally:
-            proxy.terminate()
-            proxy.wait()
         b.check_sound()
 
 
 def killed(name):
     """One is killed under load: clients of its running requests see an error, never a wrong answer; later ones none."""
-    config, command = PROXIES[name]
-    with tempfile.TemporaryDirectory() as folder, Server() as a, Server() as b:
-        port = free_port()
-        file = pathlib.Path(folder, "config")
-        file.write_text(config.format(folder=folder, port=port, a=a.port, b=b.port))
-        path = shutil.which(name, path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
-        proxy = subprocess.Popen([path, *command(str(file))[1:]], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        try:
-            a.until(lambda: answers(port))
+    with Server() as a, Server() as b:
+        with behind(name, a, b) as (port, _, _):
             wrong = many(port, 4, 12, after=lambda: a.process.kill())
             assert all(status in (502, 503, 504) for status, _ in wrong) and len(wrong) <= 8, wrong
             a.process.wait()
             time.sleep(0.5)
             assert many(port, 4, 3) == []
-        finally:
-            proxy.terminate()
-            proxy.wait()
         b.check_sound()
+
+
+def encrypted(name):
+    """TLS ends at the proxy: known bits, streams as they are made, a client that leaves frees its blocks; who does not
+    know the certificate, or speaks without TLS, gets no answer."""
+    text, logprobs = known()
+    with Server() as a, Server() as b, behind(name, a, b) as (_, tls, trust):
+        for _ in range(4):
+            status, data = post(tls, KNOWN, trust)
+            choice = json.loads(data)["choices"][0]
+            assert (status, choice["text"], choice["logprobs"]["token_logprobs"]) == (200, text, logprobs)
+        stream_is_not_held_back(tls, trust)
+        c = connect(tls, trust)
+        c.request("POST", "/v1/completions", json.dumps({**KNOWN, "max_tokens": 900, "stream": True}), JSON)
+        assert c.getresponse().read1(100)
+        assert a.kv_blocks("held") + b.kv_blocks("held") > 0
+        c.sock.close()
+        c.close()
+        a.until(lambda: a.kv_blocks("held") + b.kv_blocks("held") == 0, 2)
+        for strange in (ssl.create_default_context(), None):
+            try:
+                assert post(tls, KNOWN, strange)[0] == 400
+            except (ssl.SSLCertVerificationError, http.client.BadStatusLine, ConnectionError):
+                pass
+
+
+def guarded(name):
+    """A key passes through the proxy; without it nothing does."""
+    key = {**JSON, "Authorization": "Bearer secret"}
+    with Server("--api-key", "secret") as a, Server("--api-key", "secret") as b, behind(name, a, b) as (_, tls, trust):
+        assert post(tls, KNOWN, trust, key)[0] == 200
+        assert post(tls, KNOWN, trust)[0] == 401
 
 
 def answers(port):
     try:
-        return post(port, KNOWN)[0] == 200
+        return post(port, KNOWN)[0] in (200, 401)
     except OSError:
         return False
 
@@ -167,12 +217,16 @@ def test_nginx():
     if "nginx" in INSTALLED:
         through("nginx")
         killed("nginx")
+        encrypted("nginx")
+        guarded("nginx")
 
 
 def test_haproxy():
     if "haproxy" in INSTALLED:
         through("haproxy")
         killed("haproxy")
+        encrypted("haproxy")
+        guarded("haproxy")
 
 
 main(globals())

@@ -315,7 +315,7 @@ DEV uint64_t mass_of_all(const struct sampler *p) {
 DEV void cut_all(struct sampler *p, const struct rt_sampling *q) {
 #pragma unroll 1
     for (int by_count = 1; by_count >= 0; by_count--) {
-        if (by_count ? q->top_k == 0 || q->top_k >= QN_VOCAB : !(q->top_p < 1)) continue;
+        if (by_count ? q->top_k <= 0 || q->top_k >= QN_VOCAB : !(q->top_p < 1)) continue;
         const double limit = by_count ? q->top_k : (double)mass_of_all(p) * (double)q->top_p;
         cut_candidates(p, by_count, limit);
     }
