@@ -153,6 +153,10 @@ static int cpu_wait(struct diag *d, struct backend_instance *i, uint32_t *seen, 
     return cpu_backend_wait(d, i->cpu, seen, timeout_s);
 }
 
+static struct mailbox *cpu_mailbox(struct backend_instance *i) {
+    return cpu_backend_mailbox(i->cpu);
+}
+
 static void cpu_reads(struct backend_instance *i, struct rt_reads *reads) {
     cpu_backend_reads(i->cpu, reads);
 }
@@ -274,6 +278,7 @@ const struct backend backend_cpu = {
     .cancel = cpu_cancel,
     .poll = cpu_poll,
     .release = cpu_release,
+    .mailbox = cpu_mailbox,
     .wait = cpu_wait,
     .reads = cpu_reads,
     .measure_read = cpu_measure_read,

@@ -186,8 +186,7 @@ static int cuda_open(struct diag *d, const struct prog_header *program,
 
 static int cuda_submit(struct diag *d, struct backend_instance *i, const struct rt_request *request,
                        const struct rt_extras *extras, const int32_t *prompt, uint32_t *slot) {
-    (void)extras; /* lists_top is false, so there are none */
-    return cuda_group_submit(d, &i->group, request, prompt, slot);
+    return cuda_group_submit(d, &i->group, request, extras, prompt, slot);
 }
 
 static int cuda_cancel(struct diag *d, struct backend_instance *i, uint32_t slot) {
@@ -201,6 +200,10 @@ static int cuda_poll(struct diag *d, struct backend_instance *i, uint32_t slot,
 
 static int cuda_release(struct diag *d, struct backend_instance *i, uint32_t slot) {
     return cuda_group_release(d, &i->group, slot);
+}
+
+static struct mailbox *cuda_mailbox(struct backend_instance *i) {
+    return &i->group.mailbox;
 }
 
 static int cuda_wait(struct diag *d, struct backend_instance *i, uint32_t *seen, double timeout_s) {
@@ -230,6 +233,7 @@ const struct backend backend_cuda = {
     .cancel = cuda_cancel,
     .poll = cuda_poll,
     .release = cuda_release,
+    .mailbox = cuda_mailbox,
     .wait = cuda_wait,
     .trace_wait = cuda_trace_wait,
     .measure_read = cuda_measure_read,
