@@ -24,7 +24,7 @@ struct memo {
     uint32_t n_ends, n_matchers;
     struct matcher *first;
     struct states states;
-    uint32_t *masks;          /* [N_MASKS][n_words] */
+    uint32_t *masks[N_MASKS]; /* [n_words] NULL: not used yet */
     uint32_t owners[N_MASKS]; /* normal states */
     uint32_t next_mask;
 };
@@ -43,23 +43,19 @@ static int memo_init_states(struct diag *d, const struct memo *memo, const struc
 }
 
 static void memo_free(struct memo *memo) {
+    for (int i = 0; i < N_MASKS; i++) free(memo->masks[i]);
     states_fini(&memo->states);
-    free(memo->masks);
     free(memo);
 }
 
 /* With states of the code, and nothing in them. */
 static int memo_new(struct diag *d, const struct memo *like, const struct code *code,
                     struct memo **out) {
-    const size_t n_words = like->vocab ? like->vocab->n_words : 0;
     struct memo *memo = calloc(1, sizeof *memo);
     *out = NULL;
     if (!memo) return fail_nomem(d, sizeof *memo, "a matcher");
     *memo = (struct memo){.vocab = like->vocab, .ends = like->ends, .n_ends = like->n_ends};
     int rc = memo_init_states(d, memo, code, &memo->states);
-    memo->masks = calloc(N_MASKS * n_words + 1, sizeof *memo->masks);
-    if (rc == QN_OK && !memo->masks)
-        rc = fail_nomem(d, N_MASKS * n_words * sizeof *memo->masks, "masks");
     if (rc == QN_OK)
         *out = memo;
     else
@@ -343,6 +339,12 @@ static int fill(struct diag *d, struct memo *m, uint32_t state, uint32_t *bits) 
     return fail(d, QN_EINVAL, "no token of the vocabulary goes on as the grammar wants");
 }
 
+static int fill_slot(struct diag *d, struct memo *m, uint32_t state, uint32_t slot) {
+    const size_t bytes = m->vocab->n_words * sizeof **m->masks;
+    if (!m->masks[slot]) m->masks[slot] = malloc(bytes);
+    return m->masks[slot] ? fill(d, m, state, m->masks[slot]) : fail_nomem(d, bytes, "a mask");
+}
+
 int matcher_mask(struct diag *d, struct matcher *matcher, const uint32_t **mask) {
     uint32_t state;
     TRY(begin(d, matcher));
@@ -352,10 +354,10 @@ int matcher_mask(struct diag *d, struct matcher *matcher, const uint32_t **mask)
     if (s->mask == 0 || m->owners[s->mask - 1] != state) {
         const uint32_t slot = m->next_mask++ % N_MASKS;
         m->owners[slot] = 0;
-        TRY(fill(d, m, state, m->masks + (size_t)slot * m->vocab->n_words));
+        TRY(fill_slot(d, m, state, slot));
         m->owners[slot] = state;
         s->mask = (uint16_t)(slot + 1);
     }
-    *mask = m->masks + (size_t)(s->mask - 1) * m->vocab->n_words;
+    *mask = m->masks[s->mask - 1];
     return QN_OK;
 }

@@ -3,21 +3,42 @@
 #include "base/checked.h"
 
 #include <string.h>
+#include <sys/mman.h>
+
+/* ---- memory ------------------------------------------------------------------------------- */
+
+/* The parts of a map, one after the other; map NULL: only counts the bytes. */
+static void place(struct states *s, char *map) {
+    const size_t n = s->n_max, n_threads = STATES_THREADS_MAX, n_frames = STATES_FRAMES_MAX,
+                 n_visits = STATES_VISITS_MAX;
+    const struct {
+        void **part;
+        size_t bytes;
+    } parts[] = {
+        {(void **)&s->items, n * sizeof *s->items},
+        {(void **)&s->steps, n * s->code->n_classes * sizeof *s->steps},
+        {(void **)&s->threads, n_threads * sizeof *s->threads},
+        {(void **)&s->frames, n_frames * sizeof *s->frames},
+        {(void **)&s->normal_frames, n_frames * sizeof *s->normal_frames},
+        {(void **)&s->state_slots, 2 * n * sizeof *s->state_slots},
+        {(void **)&s->frame_slots, 2 * n_frames * sizeof *s->frame_slots},
+        {(void **)&s->seen, 2 * n_visits * sizeof *s->seen},
+        {(void **)&s->todo, n_visits * sizeof *s->todo},
+        {(void **)&s->found, n_visits * sizeof *s->found},
+    };
+    s->bytes = 0;
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        if (map) *parts[i].part = map + s->bytes;
+        s->bytes += align_up(parts[i].bytes, 64);
+    }
+}
 
 void states_fini(struct states *s) {
-    free(s->items);
-    free(s->steps);
-    free(s->threads);
-    free(s->frames);
-    free(s->normal_frames);
-    free(s->state_slots);
-    free(s->frame_slots);
-    free(s->seen);
-    free(s->todo);
-    free(s->found);
+    if (s->map) munmap(s->map, s->bytes);
     *s = (struct states){0};
 }
 
+/* All at once, and zeroed: what no state comes to is never touched, and takes no memory. */
 int states_init(struct diag *d, const struct code *code, uint32_t margin, struct states *s) {
     const uint32_t n_max = MIN(STATES_MAX, STATES_STEPS_MAX / code->n_classes);
     *s = (struct states){.code = code,
@@ -26,21 +47,12 @@ int states_init(struct diag *d, const struct code *code, uint32_t margin, struct
                          .n = STATE_FIRST,
                          .n_frames = 1,
                          .n_normal = 1};
-    s->items = calloc(n_max, sizeof *s->items);
-    s->steps = calloc((size_t)n_max * code->n_classes, sizeof *s->steps);
-    s->threads = calloc(STATES_THREADS_MAX, sizeof *s->threads);
-    s->frames = calloc(STATES_FRAMES_MAX, sizeof *s->frames);
-    s->normal_frames = calloc(STATES_FRAMES_MAX, sizeof *s->normal_frames);
-    s->state_slots = calloc(2 * (size_t)n_max, sizeof *s->state_slots);
-    s->frame_slots = calloc(2 * STATES_FRAMES_MAX, sizeof *s->frame_slots);
-    s->seen = calloc(2 * STATES_VISITS_MAX, sizeof *s->seen);
-    s->todo = calloc(STATES_VISITS_MAX, sizeof *s->todo);
-    s->found = calloc(STATES_VISITS_MAX, sizeof *s->found);
-    if (s->items && s->steps && s->threads && s->frames && s->normal_frames && s->state_slots &&
-        s->frame_slots && s->seen && s->todo && s->found)
-        return QN_OK;
-    states_fini(s);
-    return fail_nomem(d, STATES_STEPS_MAX * sizeof(uint32_t), "the states of a grammar");
+    place(s, NULL);
+    void *map = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (map == MAP_FAILED) return fail_nomem(d, s->bytes, "the states of a grammar");
+    place(s, s->map = map);
+    return QN_OK;
 }
 
 static uint64_t mix(uint64_t x) {

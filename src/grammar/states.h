@@ -42,7 +42,9 @@ struct frame {
 
 struct states {
     const struct code *code;
-    uint32_t margin;     /* bytes */
+    uint32_t margin; /* bytes */
+    void *map;       /* of all that follows */
+    size_t bytes;
     struct state *items; /* [n_max] */
     uint32_t n, n_max;
     uint32_t *steps;   /* [n_max][n_classes] */
