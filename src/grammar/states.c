@@ -5,6 +5,31 @@
 #include <string.h>
 #include <sys/mman.h>
 
+/* ---- tables ------------------------------------------------------------------------------- */
+
+enum { TABLE_FIRST = 256 };
+
+static uint64_t mix(uint64_t x) {
+    x = (x ^ x >> 32) * 0x9e3779b97f4a7c15u;
+    return x ^ x >> 29;
+}
+
+static void table_begin(struct table *t, uint32_t n_slots) {
+    t->mask = n_slots - 1;
+    memset(t->slots, 0, n_slots * sizeof *t->slots);
+}
+
+static void table_put(struct table *t, uint64_t hash, uint32_t number) {
+    uint32_t at = (uint32_t)hash & t->mask;
+    while (t->slots[at] != 0) at = (at + 1) & t->mask;
+    t->slots[at] = number;
+}
+
+/* Whether a table of n numbers wants more slots before the next one comes. */
+static bool table_is_full(const struct table *t, uint32_t n) {
+    return 2 * (n + 1) > t->mask + 1;
+}
+
 /* ---- memory ------------------------------------------------------------------------------- */
 
 /* The parts of a map, one after the other; map NULL: only counts the bytes. */
@@ -20,9 +45,10 @@ static void place(struct states *s, char *map) {
         {(void **)&s->threads, n_threads * sizeof *s->threads},
         {(void **)&s->frames, n_frames * sizeof *s->frames},
         {(void **)&s->normal_frames, n_frames * sizeof *s->normal_frames},
-        {(void **)&s->state_slots, 2 * n * sizeof *s->state_slots},
-        {(void **)&s->frame_slots, 2 * n_frames * sizeof *s->frame_slots},
-        {(void **)&s->seen, 2 * n_visits * sizeof *s->seen},
+        {(void **)&s->state_table.slots, 2 * STATES_MAX * sizeof(uint32_t)},
+        {(void **)&s->frame_table.slots, 2 * n_frames * sizeof(uint32_t)},
+        {(void **)&s->visit_table.slots, 2 * n_visits * sizeof(uint32_t)},
+        {(void **)&s->visits, n_visits * sizeof *s->visits},
         {(void **)&s->todo, n_visits * sizeof *s->todo},
         {(void **)&s->found, n_visits * sizeof *s->found},
     };
@@ -52,30 +78,38 @@ int states_init(struct diag *d, const struct code *code, uint32_t margin, struct
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED) return fail_nomem(d, s->bytes, "the states of a grammar");
     place(s, s->map = map);
+    table_begin(&s->state_table, TABLE_FIRST);
+    table_begin(&s->frame_table, TABLE_FIRST);
     return QN_OK;
-}
-
-static uint64_t mix(uint64_t x) {
-    x = (x ^ x >> 32) * 0x9e3779b97f4a7c15u;
-    return x ^ x >> 29;
 }
 
 /* ---- frames ------------------------------------------------------------------------------- */
 
+static uint64_t hash_of_frame(const struct frame *f) {
+    return mix(mix((uint64_t)f->pc << 32 | f->under) + f->count);
+}
+
+static void grow_frames(struct states *s) {
+    table_begin(&s->frame_table, 2 * (s->frame_table.mask + 1));
+    for (uint32_t i = 1; i < s->n_frames; i++)
+        table_put(&s->frame_table, hash_of_frame(&s->frames[i]), i);
+}
+
 /* The number of a frame. Errors: QN_ELIMIT. */
 static int frame_of(struct diag *d, struct states *s, struct frame want, uint32_t *frame) {
-    const uint32_t mask = 2 * STATES_FRAMES_MAX - 1;
-    uint32_t at = (uint32_t)mix(mix((uint64_t)want.pc << 32 | want.under) + want.count) & mask;
-    for (; s->frame_slots[at] != 0; at = (at + 1) & mask) {
-        const struct frame *f = &s->frames[s->frame_slots[at]];
-        *frame = s->frame_slots[at];
+    const struct table *t = &s->frame_table;
+    const uint64_t hash = hash_of_frame(&want);
+    for (uint32_t at = (uint32_t)hash & t->mask; t->slots[at] != 0; at = (at + 1) & t->mask) {
+        const struct frame *f = &s->frames[t->slots[at]];
+        *frame = t->slots[at];
         if (f->pc == want.pc && f->under == want.under && f->count == want.count) return QN_OK;
     }
     if (s->n_frames == STATES_FRAMES_MAX)
         return fail(d, QN_ELIMIT, "the text is nested too deep: more than %d rules are open",
                     STATES_FRAMES_MAX);
+    if (table_is_full(t, s->n_frames)) grow_frames(s);
     s->frames[s->n_frames] = want;
-    *frame = s->frame_slots[at] = s->n_frames++;
+    table_put(&s->frame_table, hash, *frame = s->n_frames++);
     return QN_OK;
 }
 
@@ -108,24 +142,30 @@ static int normal_frame(struct diag *d, struct states *s, uint32_t frame, uint32
 /* ---- closure: what can be reached without a byte ------------------------------------------- */
 
 static void closure_begin(struct states *s) {
-    s->n_todo = s->n_found = s->n_seen = 0;
+    s->n_todo = s->n_found = s->n_visited = 0;
     s->found_end = false;
-    s->stamp++;
+    table_begin(&s->visit_table, TABLE_FIRST);
+}
+
+static void grow_visits(struct states *s) {
+    table_begin(&s->visit_table, 2 * (s->visit_table.mask + 1));
+    for (uint32_t i = 0; i < s->n_visited; i++)
+        table_put(&s->visit_table, mix(s->visits[i]), i + 1);
 }
 
 /* Errors: QN_ELIMIT. */
 static int visit(struct diag *d, struct states *s, uint32_t pc, uint32_t frame) {
-    const uint32_t mask = 2 * STATES_VISITS_MAX - 1;
-    const uint64_t thread = (uint64_t)pc << 32 | frame;
-    uint32_t at = (uint32_t)mix(thread) & mask;
-    for (; s->seen[at].stamp == s->stamp; at = (at + 1) & mask)
-        if (s->seen[at].thread == thread) return QN_OK;
-    if (s->n_seen == STATES_VISITS_MAX)
+    const struct table *t = &s->visit_table;
+    const uint64_t thread = (uint64_t)pc << 32 | frame, hash = mix(thread);
+    for (uint32_t at = (uint32_t)hash & t->mask; t->slots[at] != 0; at = (at + 1) & t->mask)
+        if (s->visits[t->slots[at] - 1] == thread) return QN_OK;
+    if (s->n_visited == STATES_VISITS_MAX)
         return fail(d, QN_ELIMIT,
                     "the grammar is too ambiguous: more than %d ways to go on at one place",
                     STATES_VISITS_MAX);
-    s->seen[at] = (struct visit){thread, s->stamp};
-    s->n_seen++;
+    if (table_is_full(t, s->n_visited)) grow_visits(s);
+    s->visits[s->n_visited++] = thread;
+    table_put(&s->visit_table, hash, s->n_visited);
     s->n_visits++;
     s->todo[s->n_todo++] = thread;
     return QN_OK;
@@ -194,25 +234,30 @@ static bool is_found(const struct states *s, uint32_t state, uint64_t hash) {
            memcmp(s->threads + t->first, s->found, s->n_found * sizeof *s->found) == 0;
 }
 
+static void grow_states(struct states *s) {
+    table_begin(&s->state_table, 2 * (s->state_table.mask + 1));
+    for (uint32_t i = STATE_FIRST; i < s->n; i++) table_put(&s->state_table, s->items[i].hash, i);
+}
+
 /* The state of the threads that a closure has found. */
 static int state_of_found(struct diag *d, struct states *s, uint32_t *state) {
-    const uint32_t n_slots = 2 * s->n_max;
+    const struct table *t = &s->state_table;
     uint64_t hash = s->found_end;
     *state = STATE_DEAD;
     if (s->n_found == 0 && !s->found_end) return QN_OK;
     qsort(s->found, s->n_found, sizeof *s->found, by_number);
     for (uint32_t i = 0; i < s->n_found; i++) hash = mix(hash + s->found[i]);
-    uint32_t at = (uint32_t)(hash % n_slots);
-    for (; s->state_slots[at] != 0; at = at + 1 == n_slots ? 0 : at + 1)
-        if (is_found(s, *state = s->state_slots[at], hash)) return QN_OK;
+    for (uint32_t at = (uint32_t)hash & t->mask; t->slots[at] != 0; at = (at + 1) & t->mask)
+        if (is_found(s, *state = t->slots[at], hash)) return QN_OK;
     if (s->n == s->n_max || s->n_threads + s->n_found > STATES_THREADS_MAX)
         return fail(d, QN_ELIMIT, "the grammar has too many states at one place: more than %u",
                     s->n);
+    if (table_is_full(t, s->n)) grow_states(s);
     s->items[s->n] = (struct state){
         .first = s->n_threads, .n = s->n_found, .hash = hash, .accepts = s->found_end};
     memcpy(s->threads + s->n_threads, s->found, s->n_found * sizeof *s->found);
     s->n_threads += s->n_found;
-    *state = s->state_slots[at] = s->n++;
+    table_put(&s->state_table, hash, *state = s->n++);
     return QN_OK;
 }
 

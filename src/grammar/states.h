@@ -40,6 +40,12 @@ struct frame {
     uint32_t under;
 };
 
+/* Numbers of things by their hashes. It begins small: pages that are never touched cost nothing. */
+struct table {
+    uint32_t *slots; /* [mask + 1] 0: free */
+    uint32_t mask;
+};
+
 struct states {
     const struct code *code;
     uint32_t margin; /* bytes */
@@ -54,14 +60,10 @@ struct states {
     uint32_t n_frames;
     uint32_t *normal_frames; /* [STATES_FRAMES_MAX] of the first n_normal frames */
     uint32_t n_normal;
-    uint32_t *state_slots; /* [2 n_max] hash table of states */
-    uint32_t *frame_slots; /* [2 STATES_FRAMES_MAX] hash table of frames */
-    struct visit {
-        uint64_t thread;
-        uint32_t stamp;
-    } * seen;               /* [2 STATES_VISITS_MAX] hash table of one closure */
-    uint64_t *todo, *found; /* [STATES_VISITS_MAX] of one closure */
-    uint32_t n_todo, n_found, n_seen, stamp;
+    struct table state_table, frame_table;
+    struct table visit_table;        /* of `visits`, whose numbers begin at 1 here */
+    uint64_t *visits, *todo, *found; /* [STATES_VISITS_MAX] of one closure */
+    uint32_t n_visited, n_todo, n_found;
     bool found_end;
     uint64_t n_visits; /* since the caller set it to 0: what a call has cost */
 };
