@@ -346,13 +346,14 @@ static void make_words(struct words *w, uint32_t n) {
 }
 
 /* A mask is what trying each token says, and a kept mask is the one that was made. */
-static void check_masks(const struct words *w, const char *schema, const char *text) {
+static void check_masks(const struct words *w, enum grammar_kind kind, const char *grammar,
+                        const char *text) {
     struct diag d = {0};
     struct code code;
     struct matcher *m, *other;
     const int32_t end = (int32_t)w->vocab.n_tokens - 1;
     const uint32_t *mask;
-    assert_int_equal(grammar_compile(&d, SCHEMA, schema, strlen(schema), &code), QN_OK);
+    assert_int_equal(grammar_compile(&d, kind, grammar, strlen(grammar), &code), QN_OK);
     for (size_t n = 0; n <= strlen(text); n++) {
         assert_int_equal(matcher_new(&d, &code, &w->vocab, &end, 1, &m), QN_OK);
         assert_int_equal(matcher_bytes(&d, m, text, n), QN_OK);
@@ -363,7 +364,7 @@ static void check_masks(const struct words *w, const char *schema, const char *t
             const bool goes_on =
                 id == end ? matcher_accepts(other) : matcher_token(NULL, other, id) == QN_OK;
             if ((mask[id / 32] >> id % 32 & 1) != goes_on)
-                fail_msg("%s: after %.*s token %d", schema, (int)n, text, id);
+                fail_msg("%s: after %.*s token %d", grammar, (int)n, text, id);
             matcher_free(other);
         }
         matcher_free(m);
@@ -375,13 +376,57 @@ static void test_masks(void **state) {
     (void)state;
     struct words w;
     make_words(&w, 1500);
-    check_masks(&w, "{\"type\":\"string\",\"maxLength\":3}", "\"a9\"");
-    check_masks(&w, "{\"properties\":{\"a\":{\"type\":\"string\"}},\"type\":\"object\"}",
+    check_masks(&w, SCHEMA, "{\"type\":\"string\",\"maxLength\":3}", "\"a9\"");
+    check_masks(&w, SCHEMA, "{\"properties\":{\"a\":{\"type\":\"string\"}},\"type\":\"object\"}",
                 "{\"a\": \"b\"}");
-    check_masks(&w, "{\"type\":\"array\",\"items\":{\"type\":\"number\"}}", "[9,\n -0.9]");
+    check_masks(&w, SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"number\"}}", "[9,\n -0.9]");
+    /* Counts far from their bounds and near them, inside each other, of what may be empty. */
+    check_masks(&w, REGEX, "[a-z]{24}", "abzabzabzabzabzabzabzabz");
+    check_masks(&w, REGEX, "(a|b9){12,30}0?", "ab9aab9b9aaaab9aaaab9aaaab9aaaaaa");
+    check_masks(&w, REGEX, "(a?b?){20}z", "ababababababababababababababababababababz");
+    check_masks(&w, REGEX, "((z{2,9}9){2,14},){1,9}",
+                "zz9zzz9zz9zz9zz9zz9zz9zz9zz9zz9zz9zz9zz9zz9,");
+    check_masks(&w, REGEX, "(ab){12,}", "abababababababababababababab");
+    check_masks(&w, SCHEMA,
+                "{\"type\":\"array\",\"items\":{\"enum\":[9]},\"minItems\":11,\"maxItems\":13}",
+                "[9,9,9,9,9,9,9,9,9,9,9,9,9]");
     vocab_fini(&w.vocab);
     free(w.bytes);
     free(w.at);
+}
+
+/* ---- matchers that share ------------------------------------------------------------------ */
+
+enum { N_SHARE = 3, DEEP = 15000 };
+
+/* The k-th bracket of a text. */
+static bool is_round(uint32_t text, uint32_t k) {
+    return (k * 2654435761u >> (7 + text)) % 2;
+}
+
+/* Each of several texts is nested so deep that they do not fit together. Each goes on as it would
+ * alone. */
+static void test_shared(void **state) {
+    (void)state;
+    struct diag d = {0};
+    struct code code;
+    struct matcher *m[N_SHARE];
+    const char *grammar = "root ::= \"(\" root \")\" | \"[\" root \"]\" | \"x\"";
+    assert_int_equal(grammar_compile(&d, EBNF, grammar, strlen(grammar), &code), QN_OK);
+    assert_int_equal(matcher_new(&d, &code, NULL, NULL, 0, &m[0]), QN_OK);
+    for (int i = 1; i < N_SHARE; i++) assert_int_equal(matcher_fork(&d, m[0], &m[i]), QN_OK);
+    for (uint32_t k = 0; k < DEEP; k++)
+        for (uint32_t i = 0; i < N_SHARE; i++)
+            assert_int_equal(matcher_bytes(&d, m[i], is_round(i, k) ? "(" : "[", 1), QN_OK);
+    for (uint32_t i = 0; i < N_SHARE; i++) assert_int_equal(matcher_bytes(&d, m[i], "x", 1), QN_OK);
+    for (uint32_t k = DEEP; k-- > 0;)
+        for (uint32_t i = 0; i < N_SHARE; i++) {
+            assert_int_equal(matcher_bytes(NULL, m[i], is_round(i, k) ? "]" : ")", 1), QN_EINVAL);
+            assert_int_equal(matcher_bytes(&d, m[i], is_round(i, k) ? ")" : "]", 1), QN_OK);
+            assert_int_equal(matcher_accepts(m[i]), k == 0);
+        }
+    for (int i = 0; i < N_SHARE; i++) matcher_free(m[i]);
+    code_fini(&code);
 }
 
 int main(void) {
@@ -390,6 +435,7 @@ int main(void) {
         cmocka_unit_test(test_bombs),      cmocka_unit_test(test_chain),
         cmocka_unit_test(test_nested),     cmocka_unit_test(test_ambiguous),
         cmocka_unit_test(test_forgetting), cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
