@@ -1,6 +1,6 @@
 /* test_structured.c - outputs that a grammar holds to: what comes, the same bits alone and in
  * company, requests that are freed while they run, grammars that give up in the middle, a host that
- * is stopped. */
+ * is stopped. QN_TEST: a test by its name; QN_TEST_BACKEND: cuda runs it on a GPU. */
 #include "quern.h"
 
 #include <setjmp.h>
@@ -35,7 +35,7 @@ static qn_engine *open_engine(void) {
     qn_error error;
     qn_engine_params_init(&p);
     p.model = "models/tiny";
-    p.backend = "cpu";
+    p.backend = getenv("QN_TEST_BACKEND") ? getenv("QN_TEST_BACKEND") : "cpu";
     p.threads = 2;
     p.max_num_seqs = N_COMPANY + 1;
     if (qn_engine_open(&p, &e, &error) != QN_OK) fail_msg("%s", error.message);
@@ -286,5 +286,6 @@ int main(void) {
         cmocka_unit_test(test_freed),    cmocka_unit_test(test_gives_up),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_stopped_host),
     };
+    if (getenv("QN_TEST")) cmocka_set_test_filter(getenv("QN_TEST"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
