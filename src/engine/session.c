@@ -1,9 +1,10 @@
 /* session.c - requests: from a prompt to tokens and text.
  *
- * The library has no thread for this: a thread that waits for a token moves all requests' tokens
- * out of the runtime's slots and admits queued requests on the way (session_pump). Memory for a
- * request's output is taken when it gets a slot, so nothing is allocated while tokens arrive, but
- * for text, and a queued request takes little besides its prompt.
+ * The library has no thread for this (masks have one, mask_thread.h): a thread that waits for a
+ * token moves all requests' tokens out of the runtime's slots and admits queued requests on the way
+ * (session_pump). Memory for a request's output is taken when it gets a slot, so nothing is
+ * allocated while tokens arrive, but for text, and a queued request takes little besides its
+ * prompt.
  */
 #include "engine/engine.h"
 
