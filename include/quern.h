@@ -336,9 +336,9 @@ typedef struct qn_sampling_params {
     uint32_t prompt_logprobs;        /* ... and so many most likely ones beside each; CPU only */
     const qn_logit_bias *logit_bias; /* [n_logit_bias] added to the logits of tokens; CPU only */
     size_t n_logit_bias;
-    int structured_kind;         /* QN_STRUCTURED_...: what the whole output must be; CPU only. It
-                                  * ends with an end-of-sequence token where it is complete, so it
-                                  * does not go with ignore_eos or min_tokens */
+    int structured_kind; /* QN_STRUCTURED_...: what the whole output must be. It ends with an
+                          * end-of-sequence token where it is complete, so it does not go with
+                          * ignore_eos or min_tokens */
     const char *structured_text; /* the schema, regex, grammar or array; NULL: none */
 } qn_sampling_params;
 /* The defaults of the model's generation_config.json; engine NULL: neutral values (temperature 1,

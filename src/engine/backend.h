@@ -53,7 +53,7 @@ struct backend {
     enum prog_target target;
     bool traces;      /* fills config.trace */
     bool makes_dummy; /* open with weights NULL makes them up where they are wanted */
-    bool lists_top;   /* has rt_request.n_top and rt_extras */
+    bool lists_top;   /* has rt_request.n_top, and biases of rt_extras */
     /* QN_OK, or QN_EUNSUPPORTED/QN_EDEVICE with what is missing. */
     int (*available)(struct diag *d);
     /* Errors: QN_EUNSUPPORTED (the isa). */
@@ -72,7 +72,8 @@ struct backend {
     int (*poll)(struct diag *d, struct backend_instance *i, uint32_t slot,
                 struct mailbox_view *view);
     int (*release)(struct diag *d, struct backend_instance *i, uint32_t slot);
-    /* For mailbox_counts. */
+    /* For mailbox_counts, and for the thread that makes masks: mailbox_given, mailbox_mask,
+     * mailbox_wait. */
     struct mailbox *(*mailbox)(struct backend_instance *i);
     /* Sleeps until the number that *seen holds from an earlier call (0 at first) is no longer the
      * current one, at most timeout_s; updates *seen. */

@@ -186,8 +186,7 @@ static int cuda_open(struct diag *d, const struct prog_header *program,
 
 static int cuda_submit(struct diag *d, struct backend_instance *i, const struct rt_request *request,
                        const struct rt_extras *extras, const int32_t *prompt, uint32_t *slot) {
-    (void)extras; /* lists_top is false, so there are none */
-    return cuda_group_submit(d, &i->group, request, prompt, slot);
+    return cuda_group_submit(d, &i->group, request, extras, prompt, slot);
 }
 
 static int cuda_cancel(struct diag *d, struct backend_instance *i, uint32_t slot) {

@@ -189,9 +189,9 @@ static int status(struct diag *d, const struct cuda_group *g) {
 }
 
 int cuda_group_submit(struct diag *d, struct cuda_group *g, const struct rt_request *request,
-                      const int32_t *prompt, uint32_t *slot) {
+                      const struct rt_extras *extras, const int32_t *prompt, uint32_t *slot) {
     TRY(status(d, g));
-    return mailbox_submit(d, &g->mailbox, request, prompt, slot);
+    return mailbox_submit_with(d, &g->mailbox, request, extras, prompt, slot);
 }
 
 int cuda_group_cancel(struct diag *d, struct cuda_group *g, uint32_t slot) {

@@ -45,7 +45,7 @@ void cuda_group_close(struct cuda_group *g);
 
 /* As backend.h says. */
 int cuda_group_submit(struct diag *d, struct cuda_group *g, const struct rt_request *request,
-                      const int32_t *prompt, uint32_t *slot);
+                      const struct rt_extras *extras, const int32_t *prompt, uint32_t *slot);
 int cuda_group_cancel(struct diag *d, struct cuda_group *g, uint32_t slot);
 int cuda_group_poll(struct diag *d, struct cuda_group *g, uint32_t slot, struct mailbox_view *view);
 int cuda_group_release(struct diag *d, struct cuda_group *g, uint32_t slot);

@@ -242,6 +242,7 @@ int qn_engine_open(const qn_engine_params *params, qn_engine **engine, qn_error 
 void qn_engine_close(qn_engine *engine) {
     if (!engine || engine->process != getpid()) return; /* a child of fork: the parent's */
     notifier_close(&engine->notifier);
+    mask_thread_stop(&engine->masks);
     if (engine->instance) engine->backend->close(engine->instance);
     session_end(engine);
     guide_texts_fini(&engine->texts);

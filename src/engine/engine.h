@@ -16,7 +16,7 @@
 #include "engine/backend.h"
 #include "engine/compile.h"
 #include "engine/fair_queue.h"
-#include "engine/guide.h"
+#include "engine/mask_thread.h"
 #include "engine/notifier.h"
 #include "engine/stop.h"
 #include "model/model.h"
@@ -69,7 +69,7 @@ struct qn_request {
     float *prompt_logprobs;         /* [runtime.n_prompt]; NULL unless `scores`, as the next */
     qn_token_logprob *prompt_tops;  /* [runtime.n_prompt][n_prompt_top] */
     struct rt_token_value *biases;  /* [runtime.n_biases] */
-    struct guide *guide;            /* NULL: the output is free, or the slot has it (place) */
+    struct guide *guide;            /* while QUEUED; NULL: the output is free */
     uint32_t n_seen;                /* tokens that the runtime has given */
     uint32_t n_cached, n_preempted; /* as mailbox_view has them */
     struct diag refusal; /* why the runtime did not take it or its logits are no numbers */
@@ -83,12 +83,12 @@ struct qn_request {
     struct strbuf piece;   /* what qn_output.text points to */
 };
 
-/* A slot in use. The request is NULL when the runtime was not done as the user freed it, or as its
- * logits were no numbers: then the slot only waits to be released, and has the request's guide. */
+/* A slot in use. The request is NULL when it is over, when the user freed it before the runtime was
+ * done, and when it was refused a next token: then the slot only waits to be released. */
 struct place {
     uint32_t slot;
     struct qn_request *request;
-    struct guide *guide;
+    struct guide *guide; /* NULL: the output is free; else the mask thread has it, too */
 };
 
 struct qn_engine {
@@ -100,6 +100,7 @@ struct qn_engine {
     struct backend_instance *instance;
     struct qn_tokenizer *tokenizer; /* NULL: the directory has none */
     struct guide_texts texts;       /* of structured outputs */
+    struct mask_thread masks;       /* likewise */
     struct rt_trace *trace;         /* NULL: none; outlives the instance, which writes it */
     struct qn_engine_info info;
     uint64_t seed;

@@ -1,9 +1,11 @@
 /* guide.h - what keeps a request's output to the grammar that its sampling parameters name.
  *
- * The vocabulary's texts are read once, when the first such request is submitted. A guide belongs
- * to one request, then, while the runtime is not done with it, to the slot. SAMPLE of the request's
- * row asks it for a mask (rt_batch.h): what it answers depends on the request's own tokens only, so
- * they are the same alone and in any batch, and no thread of the user is waited for.
+ *   guide_texts   the vocabulary's texts, read once, when the first such request is submitted
+ *   guide_rules   a compiled grammar, with the states and masks that texts of it have led to. The
+ *                 last ones are kept by their texts, and requests with the same text share one
+ *   guide         one request's text. From its slot on it is the mask thread's (mask_thread.h)
+ *
+ * A mask depends on the request's own tokens only, so they are the same alone and in any batch.
  */
 #ifndef QN_ENGINE_GUIDE_H
 #define QN_ENGINE_GUIDE_H
@@ -16,6 +18,8 @@
 
 #include <pthread.h>
 
+enum { GUIDE_RULES_KEPT = 32 };
+
 /* The texts of an engine's tokens; starts as {0}. */
 struct guide_texts {
     pthread_mutex_t mutex;
@@ -23,32 +27,58 @@ struct guide_texts {
     struct strbuf bytes;
     uint32_t *at; /* [n_tokens + 1] */
     struct vocab vocab;
+    int32_t ends[RT_MAX_STOP_IDS]; /* the model's tokens that end an output */
+    uint32_t n_ends;
+    /* Sorted by use, the last used one first. */
+    struct guide_rules *kept[GUIDE_RULES_KEPT];
+};
+
+struct guide_rules {
+    uint32_t n_refs; /* by guides and by guide_texts.kept */
+    enum grammar_kind kind;
+    char *text;
+    struct code code;
+    struct matcher *matcher; /* at the beginning of a text; once shared, the mask thread's */
+    uint32_t *first;         /* [vocab.n_words] the tokens that may come first */
+};
+
+/* The mask thread and the session hand a guide over by this word. Each leaves GUIDE_GONE to the
+ * other, which frees it. */
+enum guide_turn {
+    GUIDE_IDLE,
+    GUIDE_BUSY,    /* the thread is at it: its slot may not be given back */
+    GUIDE_LEAVING, /* the same, and the request is over */
+    GUIDE_GONE,
 };
 
 struct guide {
-    struct code code;
-    struct matcher *matcher;
-    uint32_t n_read; /* output tokens that the matcher has */
-    int32_t ends[RT_MAX_STOP_IDS];
-    struct diag failure; /* why there is no mask; set by SAMPLE before it ends the request */
+    struct guide_rules *rules;
+    struct matcher *matcher; /* the mask thread's */
+    struct guide *next;      /* in the mask thread's list */
+    uint32_t turn;           /* enum guide_turn */
+    uint32_t slot, max_tokens;
+    uint32_t n_read; /* output tokens that it has */
+    uint32_t failed; /* 1: there are no more masks, as `failure` says */
+    struct diag failure;
 };
 
 void guide_texts_init(struct guide_texts *t);
 void guide_texts_fini(struct guide_texts *t);
-/* The vocabulary of n_tokens tokens, made by the first call. Special tokens and ids that the
- * tokenizer does not have are never allowed. Errors: QN_ENOMEM. */
+/* The vocabulary of n_tokens tokens, of which ends[n_ends] end an output, made by the first call.
+ * Special tokens and ids that the tokenizer does not have are never allowed. Errors: QN_ENOMEM. */
 int guide_texts_make(struct diag *d, struct guide_texts *t, const struct tokenizer *tokenizer,
-                     uint32_t n_tokens);
+                     uint32_t n_tokens, const int32_t *ends, uint32_t n_ends);
 
 /* Errors: QN_EINVAL (the kind, or parameters that do not go with a grammar), grammar_compile's. */
 int guide_check(struct diag *d, const qn_sampling_params *s);
-/* vocab is borrowed; ends[n_ends]: the tokens that end an output, at least one. Errors: as
- * grammar_compile, matcher_new; QN_EINVAL when not even the first token exists. */
-int guide_new(struct diag *d, const struct vocab *vocab, const qn_sampling_params *s,
-              const int32_t *ends, uint32_t n_ends, struct guide **out);
+/* Errors: as grammar_compile, matcher_new; QN_EINVAL when not even the first token exists. */
+int guide_new(struct diag *d, struct guide_texts *t, const qn_sampling_params *s,
+              struct guide **out);
 void guide_free(struct guide *g); /* NULL is fine */
 
-/* A rt_mask_fn: `user` is a struct guide. */
-const uint32_t *guide_mask(void *user, const int32_t *output, uint32_t n);
+/* Reads the tokens output[g->n_read, n); *mask: those that may come next, NULL: the output is over.
+ * Errors: matcher.h's. */
+int guide_read(struct diag *d, struct guide *g, const struct guide_texts *t, const int32_t *output,
+               uint32_t n, const uint32_t **mask);
 
 #endif

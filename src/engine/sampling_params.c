@@ -122,8 +122,7 @@ static int check_lists(struct diag *d, const struct qn_engine *e, const qn_sampl
         uint32_t n; /* most likely tokens */
     } wanted[] = {{"logprobs", s->logprobs > 0, s->logprobs},
                   {"prompt_logprobs: most likely tokens", n_prompt_top > 0, n_prompt_top},
-                  {"logit_bias", s->n_logit_bias > 0, 0},
-                  {"structured output", s->structured_kind != QN_STRUCTURED_NONE, 0}};
+                  {"logit_bias", s->n_logit_bias > 0, 0}};
     for (size_t i = 0; i < COUNT_OF(wanted); i++) {
         if (wanted[i].asked && !e->backend->lists_top)
             return fail(d, QN_EUNSUPPORTED, "%s: the %s backend has no kernels for it; use cpu",
@@ -161,7 +160,8 @@ int sampling_params_to_runtime(struct diag *d, const struct qn_engine *e,
         .max_tokens = s->max_tokens == 0 ? room : MIN(s->max_tokens, room),
         .n_scored = s->has_prompt_logprobs ? (uint32_t)n_prompt - 1 : 0,
         .min_tokens = s->min_tokens,
-        .n_top = (uint16_t)MAX(s->logprobs, n_prompt_top),
+        .guided = s->structured_kind != QN_STRUCTURED_NONE,
+        .n_top = (uint8_t)MAX(s->logprobs, n_prompt_top),
         .sampling = draw_of(s),
     };
     TRY(fill_stop_ids(d, e, s, r));

@@ -1,9 +1,10 @@
 /* session.c - requests: from a prompt to tokens and text.
  *
- * The library has no thread for this: a thread that waits for a token moves all requests' tokens
- * out of the runtime's slots and admits queued requests on the way (session_pump). Memory for a
- * request's output is taken when it gets a slot, so nothing is allocated while tokens arrive, but
- * for text, and a queued request takes little besides its prompt.
+ * The library has no thread for this (masks have one, mask_thread.h): a thread that waits for a
+ * token moves all requests' tokens out of the runtime's slots and admits queued requests on the way
+ * (session_pump). Memory for a request's output is taken when it gets a slot, so nothing is
+ * allocated while tokens arrive, but for text, and a queued request takes little besides its
+ * prompt.
  */
 #include "engine/engine.h"
 
@@ -171,8 +172,11 @@ static int take_guide(struct diag *d, struct qn_engine *e, const qn_sampling_par
         return fail(d, QN_EINVAL,
                     "structured output: the model's config.json and "
                     "generation_config.json name no eos_token_id to end it with");
-    TRY(guide_texts_make(d, &e->texts, e->tokenizer->tokens, e->info.vocab));
-    return guide_new(d, &e->texts.vocab, s, r->runtime.stop, r->n_eos, &r->guide);
+    TRY(guide_texts_make(d, &e->texts, e->tokenizer->tokens, e->info.vocab, r->runtime.stop,
+                         r->n_eos));
+    TRY(guide_new(d, &e->texts, s, &r->guide));
+    r->guide->max_tokens = r->runtime.max_tokens;
+    return QN_OK;
 }
 
 static int request_fill(struct diag *d, struct qn_engine *e, const qn_prompt *prompt,
@@ -221,6 +225,7 @@ static int enqueue_locked(struct diag *d, struct qn_engine *e, struct qn_request
                     q->heap.n, (unsigned long long)q->n_prompt, e->max_queue);
     /* Room for all places now, so that admitting a request later cannot fail. */
     TRY(ARRAY_RESERVE(d, &e->active, e->info.max_num_seqs));
+    if (r->guide) TRY(mask_thread_start(d, &e->masks, e->backend->mailbox(e->instance), &e->texts));
     TRY(fair_queue_add(d, &e->queue, &r->place));
     e->n_submitted++;
     return QN_OK;
@@ -278,11 +283,6 @@ static uint32_t count_sound(const float *logprobs, uint32_t n) {
 }
 
 static void refuse_logits(struct qn_request *r, const char *what, uint32_t index) {
-    if (r->guide && r->guide->failure.code != QN_OK) {
-        fail(&r->refusal, r->guide->failure.code, "structured output: after %u tokens: %s", index,
-             r->guide->failure.message);
-        return;
-    }
     fail(&r->refusal, QN_EFORMAT,
          "%s: the logits of %s token %u are not numbers: weights that are not finite, or "
          "activations that overflow %s",
@@ -342,11 +342,12 @@ static void copy_tokens(struct qn_request *r, const struct mailbox_view *view) {
     list_if_ready(r);
 }
 
-/* The user's part is over, the runtime's is not. */
-static void leave_place(struct place *p) {
-    p->guide = p->request->guide;
-    p->request->guide = NULL;
-    p->request = NULL;
+/* The grammar of a request cannot go on. */
+static void refuse_guide(struct qn_request *r, const struct guide *g) {
+    fail(&r->refusal, g->failure.code, "structured output: after %u tokens: %s", r->n_seen,
+         g->failure.message);
+    r->state = REQUEST_DONE;
+    list_if_ready(r);
 }
 
 /* Copies what the runtime has for one slot; gives the slot back when its request has ended. */
@@ -356,12 +357,14 @@ static int drain(struct diag *d, struct qn_engine *e, struct place *p, bool *end
     /* Asked after the tokens were taken: one made from a page that was gone is never given out. */
     if (e->weights && weights_torn(e->weights))
         return fail(d, QN_EIO, "%s: a file of the model shrank while it was in use", e->info.model);
+    const bool over = view.finish != RT_RUNNING;
     if (p->request) copy_tokens(p->request, &view);
-    if (p->request && p->request->refusal.code != QN_OK) leave_place(p);
+    if (p->request && !over && p->guide && mask_thread_failed(p->guide))
+        refuse_guide(p->request, p->guide);
+    if (p->request && (over || p->request->refusal.code != QN_OK)) p->request = NULL;
     /* Once is not enough: the ring of commands may have been full. */
     if (!p->request || p->request->canceled) (void)e->backend->cancel(NULL, e->instance, p->slot);
-    *ended = view.finish != RT_RUNNING;
-    if (*ended) guide_free(p->guide);
+    *ended = over && (!p->guide || mask_thread_let_go(p->guide));
     return *ended ? e->backend->release(d, e->instance, p->slot) : QN_OK;
 }
 
@@ -371,7 +374,7 @@ static int admit(struct diag *d, struct qn_engine *e) {
         struct qn_request *r =
             (struct qn_request *)((char *)first - offsetof(struct qn_request, place));
         const struct rt_extras extras = {.biases = r->biases,
-                                         .guide = {r->guide ? guide_mask : NULL, r->guide}};
+                                         .mask = r->guide ? r->guide->rules->first : NULL};
         diag_clear(&r->refusal);
         int rc = take_outputs(&r->refusal, r);
         if (rc == QN_OK)
@@ -388,7 +391,13 @@ static int admit(struct diag *d, struct qn_engine *e) {
         list_if_ready(r);
         if (rc != QN_OK) continue;
         /* enqueue has made room */
-        e->active.items[e->active.n++] = (struct place){.slot = r->slot, .request = r};
+        e->active.items[e->active.n++] =
+            (struct place){.slot = r->slot, .request = r, .guide = r->guide};
+        if (r->guide) {
+            r->guide->slot = r->slot;
+            mask_thread_add(&e->masks, r->guide);
+            r->guide = NULL;
+        }
     }
     return QN_OK;
 }
@@ -646,7 +655,7 @@ void qn_request_free(qn_request *request) {
     list_remove(e, LIST_READY, request);
     notifier_show(&e->notifier, e->lists[LIST_READY].n > 0);
     for (size_t i = 0; i < e->active.n; i++) /* the slot stays the runtime's until it is done */
-        if (e->active.items[i].request == request) leave_place(&e->active.items[i]);
+        if (e->active.items[i].request == request) e->active.items[i].request = NULL;
     pthread_mutex_unlock(&e->mutex);
     request_release(request);
 }
@@ -706,6 +715,8 @@ int session_busy(struct diag *d, struct qn_engine *e, size_t *n) {
 
 void session_end(struct qn_engine *e) {
     fair_queue_fini(&e->queue);
-    for (size_t i = 0; i < e->active.n; i++) guide_free(e->active.items[i].guide);
+    for (size_t i = 0; i < e->active.n; i++)
+        if (e->active.items[i].guide) (void)mask_thread_let_go(e->active.items[i].guide);
+    mask_thread_fini(&e->masks);
     ARRAY_FINI(&e->active);
 }

@@ -22,9 +22,7 @@ void code_fini(struct code *code) {
 static uint32_t put(struct maker *m, struct instruction i) {
     struct exprs *x = m->x;
     if (m->code->items.n >= CODE_MAX)
-        exprs_fail(x, QN_ELIMIT,
-                   "more than %d instructions: counts like maxLength, maxItems or {m,n} are too "
-                   "large, or there are too many of them",
+        exprs_fail(x, QN_ELIMIT, "more than %d instructions: a smaller schema or grammar is wanted",
                    CODE_MAX);
     if (x->rc == QN_OK) x->rc = ARRAY_PUSH(x->d, &m->code->items, i);
     return x->rc == QN_OK ? (uint32_t)m->code->items.n - 1 : 0;
@@ -38,10 +36,6 @@ static uint32_t put_range(struct maker *m, uint32_t low, uint32_t high, uint32_t
 
 static uint32_t put_split(struct maker *m, uint32_t next, uint32_t other) {
     return put(m, (struct instruction){.kind = CODE_SPLIT, .next = next, .other = other});
-}
-
-static uint32_t put_call(struct maker *m, uint32_t entry, uint32_t next) {
-    return put(m, (struct instruction){.kind = CODE_CALL, .next = next, .other = entry});
 }
 
 /* ---- code points -------------------------------------------------------------------------- */
@@ -131,15 +125,17 @@ static uint32_t make_star(struct maker *m, uint32_t child, uint32_t next, uint32
     return split;
 }
 
-/* `count` calls of a body, of which all but `least` may be left out at the end. */
-static uint32_t make_calls(struct maker *m, uint32_t entry, uint32_t least, uint32_t count,
-                           uint32_t next) {
-    const uint32_t end = next;
-    for (uint32_t i = count; i-- > 0 && m->x->rc == QN_OK;) {
-        next = put_call(m, entry, next);
-        if (i >= least) next = put_split(m, next, end);
-    }
-    return next;
+/* A number of times. */
+static uint32_t make_counted(struct maker *m, const struct expr *e, uint32_t child, uint32_t next) {
+    const uint32_t end = put(m, (struct instruction){.kind = CODE_RETURN});
+    const uint32_t body = make(m, child, end);
+    const uint32_t repeat =
+        put(m, (struct instruction){.kind = CODE_REPEAT, .next = next, .other = body});
+    put(m, (struct instruction){.kind = CODE_BOUNDS,
+                                .low = expr_is_nullable(m->x, child),
+                                .next = e->least,
+                                .other = e->most});
+    return repeat;
 }
 
 static uint32_t make_repeat(struct maker *m, const struct expr *e, uint32_t next) {
@@ -155,13 +151,7 @@ static uint32_t make_repeat(struct maker *m, const struct expr *e, uint32_t next
         body = make(m, child, next);
         return e->least == 1 ? body : put_split(m, body, next);
     }
-    const uint32_t end = put(m, (struct instruction){.kind = CODE_RETURN});
-    const uint32_t entry = make(m, child, end);
-    if (e->most != EXPR_NO_LIMIT) return make_calls(m, entry, e->least, e->most, next);
-    const uint32_t split = put_split(m, 0, next);
-    const uint32_t again = put_call(m, entry, split);
-    if (m->x->rc == QN_OK) m->code->items.items[split].next = again;
-    return make_calls(m, entry, e->least, e->least, split);
+    return make_counted(m, e, child, next);
 }
 
 static uint32_t make(struct maker *m, uint32_t expr, uint32_t next) {

@@ -3,11 +3,14 @@
  *   RANGE low high   the next byte is in [low, high], then `next`
  *   SPLIT            both `next` and `other`
  *   CALL             the rule that begins at `other`, then `next`
- *   RETURN           the end of a rule; of the first one: the text may end here
+ *   REPEAT           what begins at `other`, as often as the BOUNDS behind it say, then `next`
+ *   RETURN           the end of a rule, or of what is repeated; of the first rule: the text may end
+ *                    here
  *
- * An instruction names its successors, so that a rule's end is made before its beginning. A CALL
- * whose successor is a RETURN needs no return address: lists and chains of rules do not grow the
- * stack. Bytes that no RANGE tells apart are one class.
+ * How often something was repeated is a number on the stack (states.h), so that a count of 65,535
+ * takes two instructions. An instruction names its successors, so that a rule's end is made before
+ * its beginning. A CALL whose successor is a RETURN needs no return address: lists and chains of
+ * rules do not grow the stack. Bytes that no RANGE tells apart are one class.
  */
 #ifndef QN_GRAMMAR_CODE_H
 #define QN_GRAMMAR_CODE_H
@@ -22,6 +25,9 @@ enum code_kind {
     CODE_RANGE,
     CODE_SPLIT,
     CODE_CALL,
+    CODE_REPEAT,
+    CODE_BOUNDS, /* next: at least, other: at most, or EXPR_NO_LIMIT; low: 1, what is repeated may
+                  * be the empty text */
     CODE_RETURN,
     CODE_FAIL, /* nothing comes after this */
     CODE_RULE, /* only while the code is made: a CALL of rule `other` */

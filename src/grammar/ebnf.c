@@ -3,10 +3,9 @@
 #include "base/checked.h"
 #include "base/map.h"
 #include "base/utf8.h"
+#include "grammar/repeat.h"
 
 #include <string.h>
-
-enum { COUNT_MAX = 65535 };
 
 struct reader {
     struct exprs *x;
@@ -183,53 +182,24 @@ static uint32_t take_atom(struct reader *r) {
     return e;
 }
 
-static uint32_t take_count(struct reader *r) {
-    uint32_t n = 0;
+/* The part with how often it comes. */
+static uint32_t take_part(struct reader *r) {
+    const uint32_t one = take_atom(r);
     skip_space(r);
-    if (peek(r) < '0' || peek(r) > '9') refuse(r, QN_EINVAL, "want a count: {m}, {m,} or {m,n}");
-    for (; peek(r) >= '0' && peek(r) <= '9' && n <= COUNT_MAX; r->at++)
-        n = n * 10 + (uint32_t)(peek(r) - '0');
-    if (n > COUNT_MAX) refuse(r, QN_ELIMIT, "a count of more than 65535");
-    skip_space(r);
-    return n;
-}
-
-static bool take_times(struct reader *r, uint32_t *least, uint32_t *most) {
-    *least = 0;
-    *most = EXPR_NO_LIMIT;
-    if (take(r, "*")) return true;
-    if (take(r, "+")) {
-        *least = 1;
-        return true;
-    }
-    if (take(r, "?")) {
-        *most = 1;
-        return true;
-    }
-    if (!take(r, "{")) return false;
-    *least = *most = take_count(r);
-    if (take(r, ",")) {
-        skip_space(r);
-        *most = peek(r) == '}' ? EXPR_NO_LIMIT : take_count(r);
-    }
-    if (!take(r, "}")) refuse(r, QN_EINVAL, "want '}'");
-    if (*most < *least) refuse(r, QN_EINVAL, "a count whose end comes before its beginning");
-    return true;
+    if (r->x->rc != QN_OK) return one;
+    const struct repeat times = repeat_read(r->text, r->n, " \t\r\n", &r->at);
+    if (times.wrong) refuse(r, times.code, times.wrong);
+    return times.found ? expr_repeat(r->x, one, times.least, times.most) : one;
 }
 
 static uint32_t take_sequence(struct reader *r) {
     ARRAY(uint32_t) list = {0};
-    uint32_t e = 0, least, most;
+    uint32_t e = 0;
     int rc = QN_OK;
     for (skip_space(r); r->at < r->n && peek(r) != '|' && peek(r) != ')' && !at_rule(r) &&
                         rc == QN_OK && r->x->rc == QN_OK;
-         skip_space(r)) {
-        uint32_t one = take_atom(r);
-        skip_space(r);
-        if (r->x->rc == QN_OK && take_times(r, &least, &most))
-            one = expr_repeat(r->x, one, least, most);
-        rc = ARRAY_PUSH(r->x->d, &list, one);
-    }
+         skip_space(r))
+        rc = ARRAY_PUSH(r->x->d, &list, take_part(r));
     if (r->x->rc == QN_OK) r->x->rc = rc;
     if (r->x->rc == QN_OK) e = expr_list(r->x, EXPR_SEQ, list.items, list.n);
     ARRAY_FINI(&list);

@@ -184,6 +184,27 @@ static bool rule_is_nullable(struct check *c, uint32_t rule) {
     return yes;
 }
 
+bool expr_is_nullable(const struct exprs *x, uint32_t expr) {
+    const struct expr *e = &x->items.items[expr];
+    const uint32_t *child = children_of(x, e);
+    bool any = false, all = true;
+    for (uint32_t i = 0; (e->kind == EXPR_SEQ || e->kind == EXPR_ALT) && i < e->n; i++) {
+        const bool one = expr_is_nullable(x, child[i]);
+        any |= one;
+        all &= one;
+        if (e->kind == EXPR_SEQ ? !one : one) break;
+    }
+    switch (e->kind) {
+    case EXPR_BYTES: return e->n == 0;
+    case EXPR_CLASS: return false;
+    case EXPR_SEQ: return all;
+    case EXPR_ALT: return any;
+    case EXPR_REPEAT: return e->least == 0 || expr_is_nullable(x, child[0]);
+    case EXPR_CALL: return x->rules.items[e->first].nullable;
+    }
+    return false;
+}
+
 /* Whether some finite text is e. A rule that is open counts as without an end; its mark is not kept
  * then, since another way into it may find one. */
 static bool can_end(struct check *c, uint32_t expr) {
@@ -231,7 +252,7 @@ int exprs_check(struct exprs *x) {
     if (!c.marks) return x->rc = fail_nomem(x->d, x->rules.n, "a grammar");
     for (uint32_t i = 0; i < x->rules.n && x->rc == QN_OK; i++) {
         if (x->rules.items[i].name) c.named = i;
-        (void)rule_is_nullable(&c, i);
+        x->rules.items[i].nullable = rule_is_nullable(&c, i);
     }
     if (x->rc == QN_OK) check_ends(&c);
     free(c.marks);

@@ -44,7 +44,8 @@ struct expr {
 struct expr_rule {
     uint32_t expr;
     bool defined;
-    char *name; /* for messages; NULL: the rule of its caller */
+    bool nullable; /* exprs_check's: it may be the empty text */
+    char *name;    /* for messages; NULL: the rule of its caller */
 };
 
 struct exprs {
@@ -86,5 +87,7 @@ uint32_t expr_shared(struct exprs *x, uint32_t expr);
 /* Whether all rules can be matched step by step: each is defined, none begins with itself, each can
  * end. Errors: QN_EINVAL naming the rule, QN_ELIMIT. */
 int exprs_check(struct exprs *x);
+/* Whether e may be the empty text, after exprs_check. */
+bool expr_is_nullable(const struct exprs *x, uint32_t expr);
 
 #endif

@@ -6,8 +6,9 @@
 #include <string.h>
 
 enum {
-    N_MASKS = 32,              /* masks that are kept */
+    N_MASKS = 128,             /* masks that are kept */
     MASK_VISITS_MAX = 1 << 22, /* instructions that one mask may cost */
+    MARGIN = 2, /* bytes beyond the longest token: counts are compared before and after */
 };
 
 /* state.plain: how many characters of a plain token may come, plus 1. */
@@ -16,82 +17,187 @@ enum state_plain { PLAIN_UNKNOWN = 0, PLAIN_ALL = VOCAB_PLAIN_MAX + 1, PLAIN_MIX
 /* state.after of a state that plain characters lead away from to several states. */
 #define AFTER_MIXED UINT32_MAX
 
-struct matcher {
+/* What matchers share. */
+struct memo {
     const struct vocab *vocab; /* NULL: bytes only */
     const int32_t *ends;
-    uint32_t n_ends;
+    uint32_t n_ends, n_matchers;
+    struct matcher *first;
     struct states states;
-    uint32_t state;
-    uint32_t *masks;          /* [N_MASKS][n_words] */
-    uint32_t owners[N_MASKS]; /* states */
+    uint32_t *masks[N_MASKS]; /* [n_words] NULL: not used yet */
+    uint32_t owners[N_MASKS]; /* normal states */
     uint32_t next_mask;
 };
 
+struct matcher {
+    struct memo *memo;
+    struct matcher *before, *after; /* others of the memo */
+    uint32_t state;
+};
+
+/* ---- memos -------------------------------------------------------------------------------- */
+
+static int memo_init_states(struct diag *d, const struct memo *memo, const struct code *code,
+                            struct states *s) {
+    return states_init(d, code, (memo->vocab ? memo->vocab->longest : 0) + MARGIN, s);
+}
+
+static void memo_free(struct memo *memo) {
+    for (int i = 0; i < N_MASKS; i++) free(memo->masks[i]);
+    states_fini(&memo->states);
+    free(memo);
+}
+
+/* With states of the code, and nothing in them. */
+static int memo_new(struct diag *d, const struct memo *like, const struct code *code,
+                    struct memo **out) {
+    struct memo *memo = calloc(1, sizeof *memo);
+    *out = NULL;
+    if (!memo) return fail_nomem(d, sizeof *memo, "a matcher");
+    *memo = (struct memo){.vocab = like->vocab, .ends = like->ends, .n_ends = like->n_ends};
+    int rc = memo_init_states(d, memo, code, &memo->states);
+    if (rc == QN_OK)
+        *out = memo;
+    else
+        memo_free(memo);
+    return rc;
+}
+
+static void join(struct matcher *m, struct memo *memo) {
+    m->memo = memo;
+    m->before = NULL;
+    m->after = memo->first;
+    if (memo->first) memo->first->before = m;
+    memo->first = m;
+    memo->n_matchers++;
+}
+
+static void leave(struct matcher *m) {
+    struct memo *memo = m->memo;
+    *(m->before ? &m->before->after : &memo->first) = m->after;
+    if (m->after) m->after->before = m->before;
+    if (--memo->n_matchers == 0) memo_free(memo);
+}
+
 void matcher_free(struct matcher *m) {
     if (!m) return;
-    states_fini(&m->states);
-    free(m->masks);
+    if (m->memo) leave(m);
     free(m);
+}
+
+/* A matcher at the beginning of a text. */
+static int begin_at(struct diag *d, struct memo *memo, struct matcher **out) {
+    struct matcher *m = calloc(1, sizeof *m);
+    *out = NULL;
+    if (!m) return fail_nomem(d, sizeof *m, "a matcher");
+    int rc = states_start(d, &memo->states, &m->state);
+    if (rc == QN_OK) join(*out = m, memo);
+    if (rc != QN_OK) matcher_free(m);
+    return rc;
 }
 
 int matcher_new(struct diag *d, const struct code *code, const struct vocab *vocab,
                 const int32_t *ends, uint32_t n_ends, struct matcher **out) {
-    struct matcher *m = calloc(1, sizeof *m);
+    const struct memo like = {.vocab = vocab, .ends = ends, .n_ends = n_ends};
+    struct memo *memo;
     *out = NULL;
-    if (!m) return fail_nomem(d, sizeof *m, "a matcher");
-    m->vocab = vocab;
-    m->ends = ends;
-    m->n_ends = n_ends;
-    int rc = states_init(d, code, &m->states);
-    if (rc == QN_OK && vocab) {
-        m->masks = calloc((size_t)N_MASKS * vocab->n_words + 1, sizeof *m->masks);
-        if (!m->masks) rc = fail_nomem(d, N_MASKS * vocab->n_words * sizeof *m->masks, "masks");
-    }
-    if (rc == QN_OK) rc = states_start(d, &m->states, &m->state);
-    if (rc == QN_OK)
-        *out = m;
-    else
-        matcher_free(m);
+    TRY(memo_new(d, &like, code, &memo));
+    int rc = begin_at(d, memo, out);
+    if (rc != QN_OK) memo_free(memo);
     return rc;
 }
 
-size_t matcher_bytes_max(const struct code *code, const struct vocab *vocab) {
-    const size_t n_max = MIN(STATES_MAX, STATES_STEPS_MAX / code->n_classes);
-    const size_t states = n_max * (sizeof(struct state) + 2 * sizeof(uint32_t)) +
-                          n_max * code->n_classes * sizeof(uint32_t) +
-                          STATES_THREADS_MAX * sizeof(uint64_t) +
-                          STATES_FRAMES_MAX * (sizeof(struct frame) + 2 * sizeof(uint32_t)) +
-                          STATES_VISITS_MAX * (2 * sizeof(struct visit) + 2 * sizeof(uint64_t));
-    return sizeof(struct matcher) + states +
-           (vocab ? N_MASKS * (size_t)vocab->n_words * sizeof(uint32_t) : 0);
+int matcher_fork(struct diag *d, struct matcher *m, struct matcher **out) {
+    return begin_at(d, m->memo, out);
 }
 
-/* ---- steps -------------------------------------------------------------------------------- */
+/* ---- forgetting --------------------------------------------------------------------------- */
 
-static inline int step(struct diag *d, struct matcher *m, uint32_t from, uint32_t byte_class,
-                       uint32_t *to) {
-    *to = states_known(&m->states, from, byte_class);
-    if (*to != STATE_UNKNOWN) return QN_OK;
-    if (m->states.n_visits > MASK_VISITS_MAX)
-        return fail(d, QN_ELIMIT, "the grammar is too ambiguous: one mask takes more than %d steps",
-                    MASK_VISITS_MAX);
-    return states_step(d, &m->states, from, byte_class, to);
+/* The states of the matchers become those of `to`, which has none yet. Errors: as states_copy. */
+static int copy_states(struct diag *d, const struct memo *memo, struct states *to,
+                       uint32_t *numbers) {
+    uint32_t n = 0;
+    for (const struct matcher *m = memo->first; m; m = m->after) numbers[n++] = m->state;
+    return states_copy(d, &memo->states, to, numbers, n);
+}
+
+/* Forgets all states of a memo but those of its matchers. *crowded: they alone take much of the
+ * memory, and all is as it was. */
+static int forget(struct diag *d, struct memo *memo, bool *crowded) {
+    struct states fresh;
+    uint32_t *numbers = calloc(memo->n_matchers, sizeof *numbers), n = 0;
+    if (!numbers) return fail_nomem(d, memo->n_matchers * sizeof *numbers, "a grammar's states");
+    int rc = memo_init_states(d, memo, memo->states.code, &fresh);
+    if (rc == QN_OK) rc = copy_states(d, memo, &fresh, numbers);
+    *crowded = rc == QN_ELIMIT || (rc == QN_OK && states_crowded(&fresh));
+    if (rc == QN_OK && !*crowded) {
+        for (struct matcher *m = memo->first; m; m = m->after) m->state = numbers[n++];
+        const struct states old = memo->states;
+        memo->states = fresh;
+        fresh = old;
+        memset(memo->owners, 0, sizeof memo->owners);
+    }
+    states_fini(&fresh);
+    free(numbers);
+    return *crowded ? QN_OK : rc;
+}
+
+/* Gives a matcher a memo of its own: what others stand at must not matter to it. */
+static int part(struct diag *d, struct matcher *m) {
+    struct memo *own;
+    uint32_t state = m->state;
+    TRY(memo_new(d, m->memo, m->memo->states.code, &own));
+    int rc = states_copy(d, &m->memo->states, &own->states, &state, 1);
+    if (rc == QN_OK && states_crowded(&own->states))
+        rc = fail(d, QN_ELIMIT, "the text is nested too deep for its grammar");
+    if (rc != QN_OK) {
+        memo_free(own);
+        return rc;
+    }
+    leave(m);
+    join(m, own);
+    m->state = state;
+    return QN_OK;
 }
 
 /* Before a call that makes states: room for them. */
 static int begin(struct diag *d, struct matcher *m) {
-    m->states.n_visits = 0;
-    if (!states_crowded(&m->states)) return QN_OK;
-    memset(m->owners, 0, sizeof m->owners);
-    return states_keep(d, &m->states, &m->state);
+    struct diag unused = {0};
+    bool crowded = false;
+    m->memo->states.n_visits = 0;
+    if (!states_crowded(&m->memo->states)) return QN_OK;
+    const int rc = forget(&unused, m->memo, &crowded);
+    if (rc != QN_OK) return fail(d, rc, "%s", unused.message);
+    return crowded ? part(d, m) : QN_OK;
+}
+
+/* ---- steps -------------------------------------------------------------------------------- */
+
+static inline int step(struct diag *d, struct memo *memo, uint32_t from, uint32_t byte_class,
+                       uint32_t *to) {
+    *to = states_known(&memo->states, from, byte_class);
+    if (*to != STATE_UNKNOWN) return QN_OK;
+    if (memo->states.n_visits > MASK_VISITS_MAX)
+        return fail(d, QN_ELIMIT, "the grammar is too ambiguous: one mask takes more than %d steps",
+                    MASK_VISITS_MAX);
+    return states_step(d, &memo->states, from, byte_class, to);
+}
+
+/* To the normal state of where the byte leads. */
+static inline int step_normal(struct diag *d, struct memo *memo, uint32_t from, uint32_t byte_class,
+                              uint32_t *to) {
+    uint32_t exact;
+    TRY(step(d, memo, from, byte_class, &exact));
+    *to = memo->states.items[exact].normal;
+    return *to != STATE_UNKNOWN ? QN_OK : states_normal(d, &memo->states, exact, to);
 }
 
 int matcher_bytes(struct diag *d, struct matcher *m, const char *bytes, size_t n) {
-    const struct code *code = m->states.code;
     TRY(begin(d, m));
+    const struct code *code = m->memo->states.code;
     uint32_t state = m->state;
     for (size_t i = 0; i < n; i++) {
-        TRY(step(d, m, state, code->class_of[(uint8_t)bytes[i]], &state));
+        TRY(step(d, m->memo, state, code->class_of[(uint8_t)bytes[i]], &state));
         if (state == STATE_DEAD)
             return fail(d, QN_EINVAL, "the grammar does not go on with byte 0x%02x",
                         (unsigned)(uint8_t)bytes[i]);
@@ -101,14 +207,14 @@ int matcher_bytes(struct diag *d, struct matcher *m, const char *bytes, size_t n
 }
 
 int matcher_token(struct diag *d, struct matcher *m, int32_t id) {
-    const struct vocab *v = m->vocab;
+    const struct vocab *v = m->memo->vocab;
     if (id < 0 || (uint32_t)id >= v->n_tokens || v->at[id] == v->at[id + 1])
         return fail(d, QN_EINVAL, "the grammar does not go on with token %d", id);
     return matcher_bytes(d, m, v->bytes + v->at[id], v->at[id + 1] - v->at[id]);
 }
 
 bool matcher_accepts(const struct matcher *m) {
-    return m->states.items[m->state].accepts;
+    return m->memo->states.items[m->state].accepts;
 }
 
 /* ---- plain characters --------------------------------------------------------------------- */
@@ -136,14 +242,14 @@ static const struct plain_form {
 };
 
 /* Whether all of one form lead from `from` to *to, which the first of them sets. */
-static int form_leads(struct diag *d, struct matcher *m, uint32_t from,
-                      const struct plain_form *form, uint32_t at, uint32_t *to, bool *same) {
+static int form_leads(struct diag *d, struct memo *m, uint32_t from, const struct plain_form *form,
+                      uint32_t at, uint32_t *to, bool *same) {
     const struct code *code = m->states.code;
     const uint32_t last = code->class_of[form->bytes[at].high];
     uint32_t before = STATE_UNKNOWN;
     for (uint32_t c = code->class_of[form->bytes[at].low]; c <= last && *same; c++) {
         uint32_t next;
-        TRY(step(d, m, from, c, &next));
+        TRY(step_normal(d, m, from, c, &next));
         if (next == before) continue;
         before = next;
         if (next != STATE_DEAD && at + 1 < form->n) {
@@ -157,7 +263,7 @@ static int form_leads(struct diag *d, struct matcher *m, uint32_t from,
 }
 
 /* Where all plain characters lead from a state; AFTER_MIXED: to several states. */
-static int after_plain(struct diag *d, struct matcher *m, uint32_t state, uint32_t *to) {
+static int after_plain(struct diag *d, struct memo *m, uint32_t state, uint32_t *to) {
     bool same = true;
     *to = m->states.items[state].after;
     if (*to != STATE_UNKNOWN) return QN_OK;
@@ -169,7 +275,7 @@ static int after_plain(struct diag *d, struct matcher *m, uint32_t state, uint32
 }
 
 /* How long plain tokens may be in a state, if all plain characters lead to the same states. */
-static int count_plain(struct diag *d, struct matcher *m, uint32_t state, uint8_t *plain) {
+static int count_plain(struct diag *d, struct memo *m, uint32_t state, uint8_t *plain) {
     *plain = PLAIN_ALL;
     for (uint32_t n = 0; n < VOCAB_PLAIN_MAX; n++) {
         uint32_t to;
@@ -182,7 +288,7 @@ static int count_plain(struct diag *d, struct matcher *m, uint32_t state, uint8_
     return QN_OK;
 }
 
-static int plain_of(struct diag *d, struct matcher *m, uint32_t state, uint8_t *plain) {
+static int plain_of(struct diag *d, struct memo *m, uint32_t state, uint8_t *plain) {
     *plain = m->states.items[state].plain;
     if (*plain != PLAIN_UNKNOWN) return QN_OK;
     TRY(count_plain(d, m, state, plain));
@@ -196,17 +302,17 @@ static void allow(uint32_t *bits, const int32_t *ids, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) bits[(uint32_t)ids[i] / 32] |= 1u << (uint32_t)ids[i] % 32;
 }
 
-/* All tokens of a trie that the state goes on with. */
-static int walk(struct diag *d, struct matcher *m, const struct vocab_trie *t, bool is_plain,
-                uint32_t *bits) {
+/* All tokens of a trie that a normal state goes on with. */
+static int walk(struct diag *d, struct memo *m, uint32_t state, const struct vocab_trie *t,
+                bool is_plain, uint32_t *bits) {
     const uint8_t *class_of = m->states.code->class_of;
     uint32_t path[VOCAB_TOKEN_MAX + 1];
-    path[0] = m->state;
+    path[0] = state;
     for (uint32_t i = 0; i < t->n_nodes;) {
         const struct vocab_node *node = &t->nodes[i];
         uint32_t to, end = node->n_own;
         uint8_t plain = PLAIN_MIXED;
-        TRY(step(d, m, path[node->depth - 1], class_of[node->byte], &to));
+        TRY(step_normal(d, m, path[node->depth - 1], class_of[node->byte], &to));
         path[node->depth] = to;
         if (to != STATE_DEAD && is_plain && node->skip > i + 1) TRY(plain_of(d, m, to, &plain));
         i = to == STATE_DEAD || plain == PLAIN_ALL ? node->skip : i + 1;
@@ -216,34 +322,42 @@ static int walk(struct diag *d, struct matcher *m, const struct vocab_trie *t, b
     return QN_OK;
 }
 
-static int fill(struct diag *d, struct matcher *m, uint32_t *bits) {
+static int fill(struct diag *d, struct memo *m, uint32_t state, uint32_t *bits) {
     const struct vocab *v = m->vocab;
     const size_t bytes = v->n_words * sizeof *bits;
     uint8_t plain;
-    TRY(plain_of(d, m, m->state, &plain));
+    TRY(plain_of(d, m, state, &plain));
     if (plain != PLAIN_MIXED)
         memcpy(bits, v->plain_masks + (size_t)(plain - 1) * v->n_words, bytes);
     else
         memset(bits, 0, bytes);
-    if (plain == PLAIN_MIXED) TRY(walk(d, m, &v->plain, true, bits));
-    TRY(walk(d, m, &v->other, false, bits));
-    if (matcher_accepts(m)) allow(bits, m->ends, m->n_ends);
+    if (plain == PLAIN_MIXED) TRY(walk(d, m, state, &v->plain, true, bits));
+    TRY(walk(d, m, state, &v->other, false, bits));
+    if (m->states.items[state].accepts) allow(bits, m->ends, m->n_ends);
     for (uint32_t i = 0; i < v->n_words; i++)
         if (bits[i] != 0) return QN_OK;
     return fail(d, QN_EINVAL, "no token of the vocabulary goes on as the grammar wants");
 }
 
-int matcher_mask(struct diag *d, struct matcher *m, const uint32_t **mask) {
-    TRY(begin(d, m));
-    struct state *s = &m->states.items[m->state];
-    const uint32_t kept = s->mask;
-    if (kept == 0 || m->owners[kept - 1] != m->state) {
+static int fill_slot(struct diag *d, struct memo *m, uint32_t state, uint32_t slot) {
+    const size_t bytes = m->vocab->n_words * sizeof **m->masks;
+    if (!m->masks[slot]) m->masks[slot] = malloc(bytes);
+    return m->masks[slot] ? fill(d, m, state, m->masks[slot]) : fail_nomem(d, bytes, "a mask");
+}
+
+int matcher_mask(struct diag *d, struct matcher *matcher, const uint32_t **mask) {
+    uint32_t state;
+    TRY(begin(d, matcher));
+    struct memo *m = matcher->memo;
+    TRY(states_normal(d, &m->states, matcher->state, &state));
+    struct state *s = &m->states.items[state];
+    if (s->mask == 0 || m->owners[s->mask - 1] != state) {
         const uint32_t slot = m->next_mask++ % N_MASKS;
         m->owners[slot] = 0;
-        TRY(fill(d, m, m->masks + (size_t)slot * m->vocab->n_words));
-        m->owners[slot] = m->state;
+        TRY(fill_slot(d, m, state, slot));
+        m->owners[slot] = state;
         s->mask = (uint16_t)(slot + 1);
     }
-    *mask = m->masks + (size_t)(s->mask - 1) * m->vocab->n_words;
+    *mask = m->masks[s->mask - 1];
     return QN_OK;
 }

@@ -5,9 +5,10 @@
  *   state    all threads of a text, in order; equal states are one
  *
  * States and the steps between them are kept as they are found, so that a text that is like an
- * earlier one costs a look-up a byte: the same in all matchers, since a state depends on the text
- * only. Masks of the last states are kept, too. Memory and the steps of one call are bounded; what
- * goes beyond a bound ends in QN_ELIMIT. One thread at a time.
+ * earlier one costs a look-up a byte. A mask is made for a normal state (states.h); the last ones
+ * are kept, too. Matchers of one grammar share all this (matcher_fork). Memory and the steps of one
+ * call are bounded; what goes beyond a bound ends in QN_ELIMIT. One thread at a time, also for
+ * matchers that share.
  */
 #ifndef QN_GRAMMAR_MATCHER_H
 #define QN_GRAMMAR_MATCHER_H
@@ -21,6 +22,9 @@ struct matcher;
  * it. vocab NULL: bytes only. Errors: QN_ENOMEM. */
 int matcher_new(struct diag *d, const struct code *code, const struct vocab *vocab,
                 const int32_t *ends, uint32_t n_ends, struct matcher **out);
+/* Another one at the beginning of a text, which shares states and masks with it. Errors: QN_ENOMEM,
+ * QN_ELIMIT. */
+int matcher_fork(struct diag *d, struct matcher *m, struct matcher **out);
 void matcher_free(struct matcher *m);
 
 /* Reads bytes. Errors: QN_EINVAL (no text goes on like this; the matcher stays where it was),
@@ -35,8 +39,5 @@ bool matcher_accepts(const struct matcher *m);
 /* *mask: bit id % 32 of word id / 32 for each token that may come next; it lives until the next
  * call. Errors: QN_ELIMIT, QN_EINVAL (no token of the vocabulary goes on). */
 int matcher_mask(struct diag *d, struct matcher *m, const uint32_t **mask);
-
-/* Bytes that a matcher takes at most. */
-size_t matcher_bytes_max(const struct code *code, const struct vocab *vocab);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 #include "base/utf8.h"
+#include "grammar/repeat.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -228,46 +229,16 @@ static uint32_t take_atom(struct reader *r) {
     return r->x->rc == QN_OK ? class_expr(r, &s) : 0;
 }
 
-static uint32_t take_count(struct reader *r) {
-    uint32_t n = 0;
-    if (peek(r) < '0' || peek(r) > '9') refuse(r, QN_EINVAL, "want a count: {m}, {m,} or {m,n}");
-    for (; peek(r) >= '0' && peek(r) <= '9'; r->at++) {
-        n = n * 10 + (uint32_t)(peek(r) - '0');
-        if (n > REGEX_COUNT) {
-            refuse(r, QN_ELIMIT, "a count of more than 65535");
-            return 0;
-        }
-    }
-    return n;
-}
-
-static bool take_times(struct reader *r, uint32_t *least, uint32_t *most) {
-    *least = 0;
-    *most = EXPR_NO_LIMIT;
-    if (take(r, "*")) return true;
-    if (take(r, "+")) {
-        *least = 1;
-        return true;
-    }
-    if (take(r, "?")) {
-        *most = 1;
-        return true;
-    }
-    if (!take(r, "{")) return false;
-    *least = *most = take_count(r);
-    if (take(r, ",")) *most = peek(r) == '}' ? EXPR_NO_LIMIT : take_count(r);
-    if (!take(r, "}")) refuse(r, QN_EINVAL, "want '}'");
-    if (*most < *least) refuse(r, QN_EINVAL, "a count whose end comes before its beginning");
-    return true;
-}
-
 static uint32_t take_piece(struct reader *r) {
-    uint32_t e = take_atom(r), least, most, n = 0;
-    while (r->x->rc == QN_OK && take_times(r, &least, &most)) {
-        if (++n > 1) refuse(r, QN_EINVAL, "repeated twice: put the first in a group");
+    uint32_t e = take_atom(r);
+    for (uint32_t n = 0; r->x->rc == QN_OK; n++) {
+        const struct repeat times = repeat_read(r->text, r->n, "", &r->at);
+        if (times.wrong) refuse(r, times.code, times.wrong);
+        if (!times.found) break;
+        if (n > 0) refuse(r, QN_EINVAL, "repeated twice: put the first in a group");
         if (take(r, "+")) refuse(r, QN_EUNSUPPORTED, "possessive repetition is not known here");
         take(r, "?"); /* as few as possible: the same texts */
-        e = expr_repeat(r->x, e, least, most);
+        e = expr_repeat(r->x, e, times.least, times.most);
     }
     return e;
 }

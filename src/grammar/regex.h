@@ -10,9 +10,8 @@
 #include "grammar/exprs.h"
 
 enum {
-    REGEX_MAX = 1024,    /* bytes */
-    REGEX_DEPTH = 32,    /* groups inside each other */
-    REGEX_COUNT = 65535, /* of {m,n} */
+    REGEX_MAX = 1024, /* bytes */
+    REGEX_DEPTH = 32, /* groups inside each other */
 };
 
 struct regex_form {

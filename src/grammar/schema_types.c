@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "base/jsonio.h"
 #include "grammar/regex.h"
+#include "grammar/repeat.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,8 +14,8 @@ uint32_t schema_count(struct schema *s, const json_t *schema, const char *key, u
     if (!v) return fallback;
     if (!json_is_number(v) || n < 0 || n != floor(n) || jsonio_non_finite(v, NULL))
         return schema_refuse(s, QN_EINVAL, key, "want a whole number from 0 on");
-    if (n > REGEX_COUNT)
-        return schema_refuse(s, QN_ELIMIT, key, "want at most %d, have %g", REGEX_COUNT, n);
+    if (n > REPEAT_COUNT_MAX)
+        return schema_refuse(s, QN_ELIMIT, key, "want at most %d, have %g", REPEAT_COUNT_MAX, n);
     return (uint32_t)n;
 }
 

@@ -54,7 +54,9 @@ static int list_ids(struct diag *d, struct vocab *v) {
     for (uint32_t i = 0; i < v->n_tokens; i++) {
         const uint32_t n = length_of(v, (int32_t)i);
         struct vocab_trie *t = plain_length(v, (int32_t)i) ? &v->plain : &v->other;
-        if (n > 0 && n <= VOCAB_TOKEN_MAX) t->ids[t->n_ids++] = (int32_t)i;
+        if (n == 0 || n > VOCAB_TOKEN_MAX) continue;
+        t->ids[t->n_ids++] = (int32_t)i;
+        v->longest = MAX(v->longest, n);
     }
     qsort_r(v->plain.ids, v->plain.n_ids, sizeof *v->plain.ids, by_text, v);
     qsort_r(v->other.ids, v->other.n_ids, sizeof *v->other.ids, by_text, v);

@@ -38,6 +38,7 @@ struct vocab_trie {
 struct vocab {
     struct vocab_trie plain, other;
     uint32_t n_tokens, n_words; /* words of 32 bits in a mask */
+    uint32_t longest;           /* bytes of a token that is allowed at all */
     uint32_t *plain_masks;      /* [VOCAB_PLAIN_MAX + 1][n_words] plain tokens of at most so many
                                  * characters */
     const char *bytes;          /* all texts, one after the other */

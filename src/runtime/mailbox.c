@@ -2,6 +2,7 @@
 
 #include "base/sampling.h"
 #include "runtime/rt_boundary.h"
+#include "runtime/rt_mask.h"
 
 #include <assert.h>
 #include <math.h>
@@ -65,7 +66,7 @@ static int check_biases(struct diag *d, const struct mailbox *m,
 }
 
 static int check_request(struct diag *d, const struct mailbox *m, const struct rt_request *q,
-                         const struct rt_token_value *biases, const int32_t *prompt) {
+                         const struct rt_extras *extras, const int32_t *prompt) {
     const struct rt_batch *b = &m->limits;
     if (q->n_prompt == 0) return fail(d, QN_EINVAL, "prompt: want at least one token");
     if (q->max_tokens == 0) return fail(d, QN_EINVAL, "max_tokens: want at least 1");
@@ -88,7 +89,9 @@ static int check_request(struct diag *d, const struct mailbox *m, const struct r
     const uint32_t most = b->lists ? b->lists->n_top : 0;
     if (q->n_top > most)
         return fail(d, QN_ELIMIT, "n_top: want at most %u, have %u", most, q->n_top);
-    TRY(check_biases(d, m, biases, q->n_biases));
+    TRY(check_biases(d, m, extras ? extras->biases : NULL, q->n_biases));
+    if (q->guided && (extras == NULL || extras->mask == NULL))
+        return fail(d, QN_EINVAL, "guided: want a mask of the tokens that may come first");
     for (uint32_t i = 0; i < q->n_prompt; i++)
         if (prompt[i] < 0 || (uint32_t)prompt[i] >= m->vocab)
             return fail(d, QN_EINVAL, "prompt: token %d at %u is not in a vocabulary of %u",
@@ -125,12 +128,22 @@ static uint32_t finish_of(const struct mailbox *m, uint32_t slot) {
     return finish;
 }
 
-static void put_extras(const struct rt_lists *lists, uint32_t slot, uint32_t n_biases,
-                       const struct rt_extras *extras) {
-    if (n_biases > 0 && extras != NULL)
-        memcpy(lists->biases + (uint64_t)slot * RT_MAX_BIASES, extras->biases,
-               n_biases * sizeof *extras->biases);
-    lists->guides[slot] = extras ? extras->guide : (struct rt_guide){0};
+uint32_t mailbox_given(const struct mailbox *m, uint32_t slot, const int32_t **tokens) {
+    const struct rt *rt = m->ranks[0];
+    uint32_t n = rt_host_load_acquire(&rt->posts[slot].n_out);
+    for (uint32_t k = 1; k < m->n_ranks; k++)
+        n = rt_min(n, rt_host_load_acquire(&m->ranks[k]->posts[slot].n_out));
+    *tokens = (rt->out_tokens ? rt->out_tokens : m->limits.tokens) +
+              (uint64_t)slot * m->limits.max_model_len + rt->mail_requests[slot].n_prompt;
+    return n;
+}
+
+void mailbox_mask(const struct mailbox *m, uint32_t slot, uint32_t n_out, const uint32_t *mask) {
+    for (uint32_t k = 0; k < m->n_ranks; k++) {
+        uint32_t *place = m->ranks[k]->masks + rt_mask_at(m->vocab, slot);
+        memcpy(place + RT_MASK_HEAD, mask, rt_mask_words(m->vocab) * sizeof *mask);
+        rt_host_store_release(place, n_out + 1);
+    }
 }
 
 static int submit_locked(struct diag *d, struct mailbox *m, const struct rt_request *request,
@@ -139,7 +152,10 @@ static int submit_locked(struct diag *d, struct mailbox *m, const struct rt_requ
         return fail(d, QN_EBUSY, "all %u requests in flight are taken", m->limits.n_slots);
     uint32_t s = m->free_slots[--m->n_free];
     /* The slot is the host's until the command is posted. */
-    if (m->limits.lists != NULL) put_extras(m->limits.lists, s, request->n_biases, extras);
+    if (request->n_biases > 0)
+        memcpy(m->limits.lists->biases + (uint64_t)s * RT_MAX_BIASES, extras->biases,
+               request->n_biases * sizeof *extras->biases);
+    if (request->guided) mailbox_mask(m, s, 0, extras->mask);
     for (uint32_t k = 0; k < m->n_ranks; k++) {
         const struct rt *rt = m->ranks[k];
         ((struct rt_request *)rt->mail_requests)[s] = *request;
@@ -160,7 +176,7 @@ int mailbox_submit(struct diag *d, struct mailbox *m, const struct rt_request *r
 
 int mailbox_submit_with(struct diag *d, struct mailbox *m, const struct rt_request *request,
                         const struct rt_extras *extras, const int32_t *prompt, uint32_t *slot) {
-    TRY(check_request(d, m, request, extras ? extras->biases : NULL, prompt));
+    TRY(check_request(d, m, request, extras, prompt));
     pthread_mutex_lock(&m->mutex);
     int rc = submit_locked(d, m, request, extras, prompt, slot);
     pthread_mutex_unlock(&m->mutex);

@@ -68,6 +68,14 @@ int mailbox_poll(struct diag *d, struct mailbox *m, uint32_t slot, struct mailbo
 /* Rank 0's, at any time. */
 void mailbox_counts(const struct mailbox *m, struct rt_counts *counts);
 
+/* For the thread that makes masks (rt_mask.h), of a slot in use. Neither takes the mutex: a thread
+ * that is stopped in one of them holds up nobody.
+ * Output tokens that are there on all ranks, and where; what they are does not change. */
+uint32_t mailbox_given(const struct mailbox *m, uint32_t slot, const int32_t **tokens);
+/* Hands over the mask of the tokens that may come after n_out tokens, for a vocabulary's bits: once
+ * for each n_out > 0, when mailbox_given has come to it. */
+void mailbox_mask(const struct mailbox *m, uint32_t slot, uint32_t n_out, const uint32_t *mask);
+
 /* Gives a finished slot back. Errors: QN_EINVAL for a slot not in use, QN_EBUSY when the request
  * has not finished. */
 int mailbox_release(struct diag *d, struct mailbox *m, uint32_t slot);

@@ -7,8 +7,7 @@
 #ifndef QN_RUNTIME_RT_APPEND_H
 #define QN_RUNTIME_RT_APPEND_H
 
-#include "runtime/rt_batch.h"
-#include "runtime/rt_sync.h"
+#include "runtime/rt_mask.h"
 
 /* Whether the token is one that ends the request. */
 RT_FN int rt_is_stop(const struct rt_request *q, int32_t token) {
@@ -50,6 +49,15 @@ RT_FN void rt_append(const struct rt_batch *b, uint32_t row, uint32_t slot, cons
     }
     b->rows.token[row] = token;
     b->rows.position[row] = (int32_t)position;
+}
+
+/* Instead of rt_append, for a guided request whose mask is not there: it sits the iteration out.
+ * Its row is laid out again, with the same bits. */
+RT_FN void rt_sit_out(const struct rt_batch *b, uint32_t slot, const struct rt_slot *s) {
+    struct rt_slot *to = &b->slots[slot];
+    to->n_computed = s->n_known - 1;
+    to->in_flight = RT_SAT_OUT;
+    if (b->rows.steady) rt_store_relaxed(b->rows.ended, 1);
 }
 
 #endif

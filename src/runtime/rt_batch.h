@@ -65,7 +65,8 @@ struct rt_request {
                         * than n_prompt */
     struct rt_sampling sampling;
     uint32_t min_tokens; /* output tokens before the first at which a stop id may be chosen */
-    uint16_t n_top;      /* most likely tokens to list beside each, at most rt_lists.n_top */
+    uint8_t n_top;       /* most likely tokens to list beside each, at most rt_lists.n_top */
+    uint8_t guided;      /* 1: each token is one that the slot's mask allows (rt_mask.h) */
     uint16_t n_biases;   /* of the slot's rt_lists.biases, at most RT_MAX_BIASES */
     /* SAMPLE does not read on. */
     uint32_t cache_space; /* requests of one space may have each other's KV blocks; at most
@@ -74,13 +75,16 @@ struct rt_request {
 };
 ABI_SIZE(struct rt_request, 136);
 
+#define RT_SAT_OUT 0xffffffffu /* rt_slot.in_flight: it has had no token in the last iteration */
+
 enum rt_slot_state { SLOT_FREE = 0, SLOT_WAITING = 1, SLOT_RUNNING = 2 };
 
 /* One request as the runtime keeps it. What SAMPLE does for a logit row of slot s, with p =
  * n_known before it: tokens[s][p] = the token, logprobs[s][p] = its log-probability, n_known = p +
  * 1, n_computed = p, in_flight = 0, and finish = RT_FINISH_STOP for a stop id (kept in tokens) or
- * RT_FINISH_LENGTH when n_known reaches n_limit (rt_append.h). It must advance n_known: the
- * boundary ends a request that does not. */
+ * RT_FINISH_LENGTH when n_known reaches n_limit (rt_append.h). It must advance n_known, or say that
+ * the request sits the iteration out (rt_sit_out): the boundary ends a request that does neither.
+ */
 struct rt_slot {
     uint32_t state;      /* enum rt_slot_state */
     uint32_t n_known;    /* prompt tokens plus sampled tokens */
@@ -89,7 +93,7 @@ struct rt_slot {
     uint32_t n_limit;   /* n_known at which it ends for its length */
     uint32_t finish;    /* enum rt_finish, set by SAMPLE */
     uint32_t n_blocks;  /* KV blocks it holds */
-    uint32_t in_flight; /* token rows of it that are laid out and not yet sampled */
+    uint32_t in_flight; /* token rows of it that are laid out and not yet sampled; RT_SAT_OUT */
 };
 ABI_SIZE(struct rt_slot, 32);
 
@@ -104,7 +108,7 @@ struct rt_rows {
     uint32_t n_logit_rows; /* <= the variant's L */
     uint32_t steady; /* 1: row i, and logit row i, is of the i-th running request, which decodes */
     uint32_t scored; /* 1: some request has several logit rows */
-    uint32_t *ended; /* SAMPLE: 1, if a request of a steady iteration has ended */
+    uint32_t *ended; /* SAMPLE: 1, if a request of a steady iteration has ended or sat it out */
     int32_t *token;  /* [T] */
     int32_t *slot;   /* [T] */
     int32_t *position;  /* [T] 0-based position of the token in its request */
@@ -118,19 +122,10 @@ struct rt_reads {
     uint64_t layers;  /* with experts, that were run */
 };
 
-/* Which tokens may come after the output so far, output[n]: bit id % 32 of word id / 32. NULL: none
- * can, and the request ends. The answer lives until the next call for the same request; calls for
- * one request are ordered as its SAMPLE tasks are. */
-typedef const uint32_t *rt_mask_fn(void *user, const int32_t *output, uint32_t n);
-struct rt_guide {
-    rt_mask_fn *mask; /* NULL: all tokens may */
-    void *user;
-};
-
-/* What a request has beside struct rt_request, where a backend has lists. */
+/* What a request has beside struct rt_request. */
 struct rt_extras {
-    const struct rt_token_value *biases; /* [n_biases] */
-    struct rt_guide guide;
+    const struct rt_token_value *biases; /* [n_biases]; where a backend has lists */
+    const uint32_t *mask; /* of a guided request: the tokens that may come first (rt_mask.h) */
 };
 
 /* Tokens with numbers, masks and counts, where a backend has them. */
@@ -138,7 +133,7 @@ struct rt_lists {
     struct rt_token_value *tops;   /* [n_slots][max_model_len][n_top] at the token's index: the most
                                     * likely tokens in its place, and their log-probabilities */
     struct rt_token_value *biases; /* [n_slots][RT_MAX_BIASES] by the host, as requests */
-    struct rt_guide *guides;       /* [n_slots] likewise; NULL: none */
+    const uint32_t *masks;         /* [n_slots] places for masks (rt_mask.h) */
     uint32_t n_top;                /* tokens that can be listed beside each */
     struct rt_reads reads;
 };

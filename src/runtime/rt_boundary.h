@@ -307,7 +307,8 @@ RT_FN int rt_boundary_collect_one(const struct rt *rt, struct rt_worker *w,
                                   uint32_t *more) {
     struct rt_slot *to = &b->slots[slot];
     struct rt_slot s = *to;
-    s.n_computed += s.in_flight;
+    const int sat_out = s.in_flight == RT_SAT_OUT;
+    if (!sat_out) s.n_computed += s.in_flight;
     if (s.n_known > s.n_limit) s.n_known = s.n_limit;
     if (s.finish == RT_RUNNING) {
         if (s.n_known >= s.n_limit)
@@ -319,13 +320,13 @@ RT_FN int rt_boundary_collect_one(const struct rt *rt, struct rt_worker *w,
     uint32_t n_out = todo == 1 ? s.n_known - s.n_prompt : 0;
     if (todo > 1 || n_out <= 1) rt_blocks_computed(rt, slot, s.n_computed);
     if (s.finish == RT_RUNNING) rt_boundary_reckon(b, w, &s);
-    int decodes = s.finish == RT_RUNNING && n_out > 0;
+    const int decodes = s.finish == RT_RUNNING && n_out > 0, is_new = n_out > 0 && !sat_out;
     to->n_computed = s.n_computed;
     to->n_known = s.n_known;
     to->finish = s.finish;
     to->in_flight = (uint32_t)decodes;
-    if (n_out > 0 || s.finish != RT_RUNNING)
-        rt_boundary_tell(rt, w, slot, n_out > 0 ? s.n_known : 0, n_out, s.finish);
+    if (is_new || s.finish != RT_RUNNING)
+        rt_boundary_tell(rt, w, slot, is_new ? s.n_known : 0, n_out, s.finish);
     if (decodes) {
         const uint32_t row = *filled & 0xffff;
         b->rows.token[row] = b->tokens[(uint64_t)slot * b->max_model_len + s.n_computed];

@@ -6,6 +6,7 @@
  *   host -> runtime   commands   a ring of {kind, slot}; `tail` counts them and is the doorbell
  *                     requests   [n_slots], prompts [n_slots][max_model_len]: written before the
  *                                command that names the slot
+ *                     masks      [n_slots]: which tokens a request may have next (rt_mask.h)
  *   runtime -> host   head       commands taken, for flow control
  *                     posts      [n_slots] {n_out, finish ...}: output tokens that may be read
  *                     progress   changes at every iteration boundary; the host sleeps on it

@@ -1,6 +1,7 @@
 #include "runtime/rt_memory.h"
 
 #include "base/checked.h"
+#include "runtime/rt_mask.h"
 
 #include <string.h>
 
@@ -82,11 +83,11 @@ static void parts_of_batch(const struct prog_header *p, struct rt_memory *m) {
     part(m, RT_PART_TOPS, positions * m->options.n_top, sizeof(struct rt_token_value));
     part(m, RT_PART_BIASES, p->n_slots * RT_MAX_BIASES * (1 - separate),
          sizeof(struct rt_token_value));
-    part(m, RT_PART_GUIDES, p->n_slots * (1 - separate), sizeof(struct rt_guide));
 
     part(m, RT_PART_MAIL, 1, sizeof(struct rt_mail));
     part(m, RT_PART_COMMANDS, m->n_commands, sizeof(struct rt_command));
     part(m, RT_PART_POSTS, p->n_slots, sizeof(struct rt_post));
+    part(m, RT_PART_MASKS, (uint64_t)p->n_slots * rt_mask_stride(PROG(p, MODEL)->vocab), 4);
     part(m, RT_PART_MAIL_REQUESTS, p->n_slots * separate, sizeof(struct rt_request));
     part(m, RT_PART_PROMPTS, positions * separate, 4);
     part(m, RT_PART_OUT_TOKENS, positions * separate, 4);
@@ -205,6 +206,7 @@ void rt_memory_bind(const struct rt_memory *m, const struct prog_header *layout,
     rt->mail = (void *)(l + m->offset[RT_PART_MAIL]);
     rt->commands = (void *)(l + m->offset[RT_PART_COMMANDS]);
     rt->posts = (void *)(l + m->offset[RT_PART_POSTS]);
+    rt->masks = (void *)(l + m->offset[RT_PART_MASKS]);
     rt->mail_requests = batch->requests;
     rt->prompts = batch->tokens;
     if (m->options.separate) {
@@ -289,7 +291,7 @@ void rt_memory_init(const struct rt_memory *m, const struct prog_header *program
     *batch->lists = (struct rt_lists){
         .tops = (void *)((char *)state + m->offset[RT_PART_TOPS]),
         .biases = (void *)((char *)state + m->offset[RT_PART_BIASES]),
-        .guides = (void *)((char *)state + m->offset[RT_PART_GUIDES]),
+        .masks = rt.masks,
         .n_top = m->options.n_top,
     };
 }

@@ -5,8 +5,8 @@
  *
  *   state   shared | stall | control | counters | beats | JIT tasks | ranks | epochs | running |
  *           news | pool | turns | blocks | block tokens | buckets | durations | batch | slots |
- *           requests | rows | block table | tokens | logprobs | lists | tops | biases | guides
- *   mail    mail | commands | posts [| requests | prompts | out tokens | out logprobs]
+ *           requests | rows | block table | tokens | logprobs | lists | tops | biases
+ *   mail    mail | commands | posts | masks [| requests | prompts | out tokens | out logprobs]
  *
  * Every part begins on a multiple of 64. The bracketed parts exist when the mailbox is `separate`
  * (host memory beside a device); otherwise both sides use the ones in `state`.
@@ -67,11 +67,11 @@ enum rt_part {
     RT_PART_LISTS,
     RT_PART_TOPS,
     RT_PART_BIASES,
-    RT_PART_GUIDES,
     /* mail */
     RT_PART_MAIL,
     RT_PART_COMMANDS,
     RT_PART_POSTS,
+    RT_PART_MASKS,
     RT_PART_MAIL_REQUESTS,
     RT_PART_PROMPTS,
     RT_PART_OUT_TOKENS,

@@ -232,6 +232,7 @@ struct rt {
     const int32_t *prompts; /* [n_slots][max_model_len]; may be batch->tokens itself */
     int32_t *out_tokens;    /* [n_slots][max_model_len] copies for the host; NULL: not needed */
     float *out_logprobs;    /* likewise */
+    uint32_t *masks;        /* [n_slots] places for masks (rt_mask.h) */
 
     struct rt_trace *trace; /* rt_trace.h; NULL: none, the usual case */
 

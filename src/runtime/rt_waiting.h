@@ -140,7 +140,9 @@ RT_COLD int rt_request_admit(const struct rt *rt, uint32_t slot, uint32_t grow) 
     t->n_shared = t->n_registered = found;
     t->n_ready = 0;
     rt_request_note(rt, slot, may);
-    rt_blocks_announce(rt, slot, s->n_known / b->kv_block);
+    /* The row of a guided request's last token may be computed again: its block is not for others
+     * before. */
+    rt_blocks_announce(rt, slot, (s->n_known - b->requests[slot].guided) / b->kv_block);
     rt_blocks_follow(rt, slot);
     rt_waiting_remove(rt, slot);
     s->state = SLOT_RUNNING;

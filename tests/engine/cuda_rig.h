@@ -151,20 +151,24 @@ struct result {
     float scores[MAX_OUT]; /* [n_scored] */
 };
 
+static inline struct rt_request runtime_request(const struct request *q) {
+    return (struct rt_request){.n_prompt = q->n_prompt,
+                               .max_tokens = q->max_tokens,
+                               .n_stop = q->n_stop,
+                               .stop = {q->stop},
+                               .min_tokens = q->min_tokens,
+                               .n_scored = q->n_scored,
+                               .sampling = {.temperature = q->temperature,
+                                            .top_p = q->temperature > 0 ? 0.9f : 1,
+                                            .top_k = q->temperature > 0 ? 50 : 0,
+                                            .min_p = q->temperature > 0 ? 0.01f : 0,
+                                            .repetition_penalty = q->temperature > 0 ? 1.1f : 1,
+                                            .ignore_eos = q->n_stop == 0,
+                                            .seed = q->seed}};
+}
+
 static inline int submit(struct diag *d, struct rig *r, const struct request *q, uint32_t *slot) {
-    struct rt_request runtime = {.n_prompt = q->n_prompt,
-                                 .max_tokens = q->max_tokens,
-                                 .n_stop = q->n_stop,
-                                 .stop = {q->stop},
-                                 .min_tokens = q->min_tokens,
-                                 .n_scored = q->n_scored,
-                                 .sampling = {.temperature = q->temperature,
-                                              .top_p = q->temperature > 0 ? 0.9f : 1,
-                                              .top_k = q->temperature > 0 ? 50 : 0,
-                                              .min_p = q->temperature > 0 ? 0.01f : 0,
-                                              .repetition_penalty = q->temperature > 0 ? 1.1f : 1,
-                                              .ignore_eos = q->n_stop == 0,
-                                              .seed = q->seed}};
+    const struct rt_request runtime = runtime_request(q);
     return r->backend->submit(d, r->instance, &runtime, NULL, q->prompt, slot);
 }
 

@@ -1,5 +1,6 @@
 /* test_structured.c - outputs that a grammar holds to: what comes, the same bits alone and in
- * company, requests that are freed while they run, grammars that give up in the middle. */
+ * company, requests that are freed while they run, grammars that give up in the middle, a host that
+ * is stopped. QN_TEST: a test by its name; QN_TEST_BACKEND: cuda runs it on a GPU. */
 #include "quern.h"
 
 #include <setjmp.h>
@@ -8,6 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -28,7 +35,7 @@ static qn_engine *open_engine(void) {
     qn_error error;
     qn_engine_params_init(&p);
     p.model = "models/tiny";
-    p.backend = "cpu";
+    p.backend = getenv("QN_TEST_BACKEND") ? getenv("QN_TEST_BACKEND") : "cpu";
     p.threads = 2;
     p.max_num_seqs = N_COMPANY + 1;
     if (qn_engine_open(&p, &e, &error) != QN_OK) fail_msg("%s", error.message);
@@ -158,6 +165,91 @@ static void test_gives_up(void **state) {
     qn_engine_close(e);
 }
 
+/* ---- a host that is stopped ---------------------------------------------------------------- */
+
+enum { STOP_GOES_ON, STOP_ASKED, STOP_STANDS };
+static int stop;
+
+static void nap(void) {
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+static int stop_is(int what) {
+    return __atomic_load_n(&stop, __ATOMIC_ACQUIRE) == what;
+}
+
+/* In the thread that makes masks. */
+static void stand_still(int number) {
+    (void)number;
+    __atomic_store_n(&stop, STOP_STANDS, __ATOMIC_RELEASE);
+    while (stop_is(STOP_STANDS)) nap();
+}
+
+/* The thread of this process with that name; 0: none. */
+static pid_t thread_named(const char *name) {
+    char path[300], line[40] = "";
+    pid_t id = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (struct dirent *t; (t = readdir(tasks));) {
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", t->d_name);
+        FILE *f = fopen(path, "r");
+        if (f && fgets(line, sizeof line, f) && strcmp(line, name) == 0) id = atoi(t->d_name);
+        if (f) fclose(f);
+    }
+    closedir(tasks);
+    return id;
+}
+
+static void stop_thread(const char *name) {
+    const struct sigaction stands = {.sa_handler = stand_still, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &stands, NULL);
+    const pid_t id = thread_named(name);
+    assert_true(id > 0);
+    __atomic_store_n(&stop, STOP_ASKED, __ATOMIC_RELEASE);
+    assert_int_equal(syscall(SYS_tgkill, getpid(), id, SIGUSR1), 0);
+    while (stop_is(STOP_ASKED)) nap();
+}
+
+/* While the thread that makes masks stands still, for a second and more, requests without a grammar
+ * go on, come and end, and one with a grammar can be submitted, cancelled and freed. The one that
+ * it was at goes on afterwards, with the same bits. */
+static void test_stopped_host(void **state) {
+    (void)state;
+    qn_engine *e = open_engine();
+    qn_request *r = NULL, *others[2];
+    struct result alone, late, other;
+    qn_output o = {.struct_size = sizeof o};
+    qn_sampling_params s = structured(QN_STRUCTURED_REGEX, "[a-z ]{500}");
+    qn_sampling_params free_one = structured(QN_STRUCTURED_NONE, NULL);
+    free_one.ignore_eos = 1;
+    generate(e, &s, &alone);
+    assert_int_equal(submit(e, &s, &r, NULL), QN_OK);
+    assert_int_equal(qn_request_next(r, 30000, &o, NULL), QN_OK);
+    assert_int_equal(submit(e, &free_one, &others[0], NULL), QN_OK);
+    stop_thread("quern-masks\n");
+    const time_t start = time(NULL);
+    size_t n_late = 0;
+    for (int round = 0; round < 3 || time(NULL) < start + 2; round++) {
+        generate(e, &free_one, &other);
+        assert_int_equal(other.n, MAX_OUT);
+        assert_int_equal(submit(e, &s, &others[1], NULL), QN_OK);
+        assert_int_equal(qn_request_next(others[1], 30000, &o, NULL), QN_OK);
+        assert_int_equal(o.id, alone.ids[0]);
+        qn_request_free(others[1]);
+    }
+    finish(others[0], &other);
+    assert_int_equal(other.n, MAX_OUT);
+    while (qn_request_next(r, 0, &o, NULL) == QN_OK) n_late++;
+    assert_true(n_late + 1 < alone.n && stop_is(STOP_STANDS));
+    __atomic_store_n(&stop, STOP_GOES_ON, __ATOMIC_RELEASE);
+    finish(r, &late);
+    assert_int_equal(1 + n_late + late.n, alone.n);
+    assert_memory_equal(late.ids, alone.ids + 1 + n_late, late.n * sizeof *late.ids);
+    assert_memory_equal(late.logprobs, alone.logprobs + 1 + n_late, late.n * sizeof *late.logprobs);
+    qn_engine_close(e);
+}
+
 static void refuse(qn_engine *e, const qn_sampling_params *s, int code, const char *message) {
     qn_request *r = NULL;
     qn_error error = {0};
@@ -192,7 +284,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_outputs),  cmocka_unit_test(test_company),
         cmocka_unit_test(test_freed),    cmocka_unit_test(test_gives_up),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_stopped_host),
     };
+    if (getenv("QN_TEST")) cmocka_set_test_filter(getenv("QN_TEST"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,16 +5,22 @@ import subprocess
 import sys
 
 
-def load(folder, *packages):
-    """The modules of packages ("name==version"), fetched into `folder` when they are not there; exits with 77 where
-    they cannot be."""
+def fetch(folder, *packages, dependencies=True):
+    """Packages ("name==version") into `folder`, from where they can be imported afterwards; exits with 77 where they
+    cannot be had."""
     target = pathlib.Path(folder) / "pip"
-    sys.path.insert(0, str(target))
+    if str(target) not in sys.path:
+        sys.path.insert(0, str(target))
     wanted = [p for p in packages if not list(target.glob(p.split("==")[0].replace("-", "_") + "-*"))]
     if wanted:
         command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--retries", "1",
-                   "--timeout", "20", "--target", target, *wanted]
+                   "--timeout", "20", *([] if dependencies else ["--no-deps"]), "--target", target, *wanted]
         if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode != 0:
             print("skipped: the package registry cannot be reached from here")
             sys.exit(77)
+
+
+def load(folder, *packages):
+    """The modules of packages, which are called as they are."""
+    fetch(folder, *packages)
     return [importlib.import_module(p.split("==")[0]) for p in packages]

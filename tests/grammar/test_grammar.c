@@ -8,7 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -208,7 +211,7 @@ static const struct bomb {
     enum grammar_kind kind;
     const char *head, *middle;
     size_t n;
-    const char *tail, *message; /* NULL: it may compile */
+    const char *tail, *message; /* NULL: it compiles */
 } bombs[] = {
     {SCHEMA, "", "{\"items\":", 100000, "true", "at most 65536 bytes"},
     {SCHEMA, "", "{\"items\":", 7000, "true", "values inside each other"},
@@ -216,47 +219,120 @@ static const struct bomb {
     {SCHEMA, "{\"anyOf\":[true", ",true", 10000, "]}", "at most 4096 values"},
     {SCHEMA, "{\"enum\":[0", ",0", 4000, "]}", NULL},
     {SCHEMA, "{\"type\":\"string\",\"maxLength\":6", "5", 9, "}", "#/maxLength: want at most"},
-    {SCHEMA, "{\"prefixItems\":[true", ",{\"maxLength\":65000}", 300, "]}", "instructions: counts"},
+    {SCHEMA, "{\"prefixItems\":[true", ",{\"maxLength\":65000}", 300, "]}", NULL},
     {REGEX, "", "(", 1000, "", "groups more than 32 deep"},
-    {REGEX, "", "a{1,9999}", 100, "", "instructions"},
+    {REGEX, "", "a{1,9999}", 100, "", NULL},
     {REGEX, "((((a{1,99}){1,99}){1,99}){1,99})", "", 0, "", NULL},
     {REGEX, "", "a", 2000, "", "at most 1024 bytes"},
     {EBNF, "root ::= ", "(", 10000, "", "groups more than 32 deep"},
-    {EBNF, "root ::= ", "\"a\"{0,60000} ", 1000, "", "instructions"},
+    {EBNF, "root ::= ", "\"a\"{0,60000} ", 1000, "", NULL},
+    {EBNF, "root ::= ", "[^ace] ", 9000, "", "instructions"},
     {EBNF, "root ::= \"", "a", 70000, "\"", "at most 65536 bytes"},
     {GRAMMAR_CHOICE, "[\"a\"", ",\"a\"", 5000, "]", "1 to 4096 strings"},
 };
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
+static const double SECONDS_MAX = 2;
+static bool bytes_are_counted(void) {
+    return false;
+}
+#else
+static const double SECONDS_MAX = 0.1;
+static bool bytes_are_counted(void) {
+    return true;
+}
+#endif
+
+/* Bytes of private memory that this process has. */
+static size_t private_bytes(void) {
+    char line[200];
+    size_t kb = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        if (strncmp(line, "VmData:", 7) == 0) kb = strtoul(line + 7, NULL, 10);
+    fclose(f);
+    return kb << 10;
+}
+
+/* The same in a child that can take 16 MB more: it ends with 0 if all is as it was here. */
+static void check_bytes(enum grammar_kind kind, const char *text, int rc) {
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        const struct rlimit most = {private_bytes() + (16 << 20), RLIM_INFINITY};
+        struct diag d = {0};
+        struct code code;
+        if (setrlimit(RLIMIT_DATA, &most) != 0) _exit(2);
+        _exit(grammar_compile(&d, kind, text, strlen(text), &code) != rc);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (status != 0) fail_msg("%.60s..: takes more than 16 MB", text);
+}
+
+/* message NULL: it compiles. */
+static void check_bomb(enum grammar_kind kind, const char *text, const char *message) {
+    struct diag d = {0};
+    struct code code;
+    const double before = cpu_seconds();
+    const int rc = grammar_compile(&d, kind, text, strlen(text), &code);
+    const double seconds = cpu_seconds() - before;
+    if (message ? rc == QN_OK || !strstr(d.message, message) : rc != QN_OK)
+        fail_msg("%.60s..: want '%s', have %d '%s'", text, message ? message : "", rc, d.message);
+    if (seconds > SECONDS_MAX) fail_msg("%.60s..: %g s", text, seconds);
+    if (bytes_are_counted()) check_bytes(kind, text, rc);
+    code_fini(&code);
+}
 
 static void test_bombs(void **state) {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(bombs); i++) {
         const struct bomb *b = &bombs[i];
-        struct diag d = {0};
-        struct code code;
         char *text = repeated(b->head, b->middle, b->n, b->tail);
-        const double before = cpu_seconds();
-        const int rc = grammar_compile(&d, b->kind, text, strlen(text), &code);
-        const double seconds = cpu_seconds() - before;
-        if (b->message && (rc == QN_OK || !strstr(d.message, b->message)))
-            fail_msg("%s..: want '%s', have %d '%s'", b->head, b->message, rc, d.message);
-        if (seconds > 1) fail_msg("%s..: %g s", b->head, seconds); /* 0.1 where nothing slows it */
-        code_fini(&code);
+        check_bomb(b->kind, text, b->message);
         free(text);
     }
 }
 
-/* Rules that refer to each other in a chain, twice each: 2^n ways. */
-static void test_chain(void **state) {
+#define REF  "{\"$ref\":\"#/$defs/%d\"}"
+#define DEFS "{\"$ref\":\"#/$defs/0\",\"$defs\":{"
+#define NUL  "\"%d\":{\"type\":\"null\"}}}"
+
+/* Texts of n links, each of which names the next one twice: 2^n ways. */
+static const struct chain {
+    enum grammar_kind kind;
+    const char *head, *link;
+    int n;
+    const char *tail, *message;
+} chains[] = {
+    {EBNF, "root ::= a0 a0\n", "a%d ::= a%d a%d\n", 1000, "a%d ::= \"x\"", NULL},
+    {EBNF, "root ::= a0 a0\n", "a%d ::= (a%d? a%d){2,9}\n", 1000, "a%d ::= \"x\"", NULL},
+    {SCHEMA, DEFS, "\"%d\":{\"items\":" REF ",\"additionalProperties\":" REF "},", 60, NUL, NULL},
+    {SCHEMA, DEFS, "\"%d\":{\"items\":" REF ",\"additionalProperties\":" REF "},", 99, NUL,
+     "more than 128 deep"},
+    {SCHEMA, DEFS, "\"%d\":{\"allOf\":[" REF "," REF "]},", 100, NUL, NULL},
+    {SCHEMA, DEFS, "\"%d\":{\"anyOf\":[" REF "," REF "]},", 60, NUL, NULL},
+    {SCHEMA, DEFS,
+     "\"%d\":{\"allOf\":[{\"properties\":{\"a\":" REF "}},{\"properties\":{\"a\":" REF "}}]},", 40,
+     NUL, NULL},
+    {SCHEMA, DEFS, "\"%d\":{\"anyOf\":[{\"allOf\":[" REF ",{\"type\":\"null\"}]}," REF "]},", 40,
+     NUL, "merging makes more than 16384 schemas"},
+};
+
+static void test_chains(void **state) {
     (void)state;
-    char *text = malloc(1 << 16), *to = text;
-    to += sprintf(to, "root ::= a0 a0\n");
-    for (int i = 0; i < 1000; i++) to += sprintf(to, "a%d ::= a%d a%d\n", i, i + 1, i + 1);
-    to += sprintf(to, "a1000 ::= \"x\"");
-    struct diag d = {0};
-    struct code code;
-    assert_int_equal(grammar_compile(&d, EBNF, text, strlen(text), &code), QN_OK);
-    code_fini(&code);
-    free(text);
+    for (size_t k = 0; k < COUNT_OF(chains); k++) {
+        const struct chain *c = &chains[k];
+        char *text = malloc(1 << 16), *to = text + sprintf(text, "%s", c->head);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+        for (int i = 0; i < c->n; i++) to += sprintf(to, c->link, i, i + 1, i + 1);
+        sprintf(to, c->tail, c->n);
+#pragma GCC diagnostic pop
+        check_bomb(c->kind, text, c->message);
+        free(text);
+    }
 }
 
 /* ---- bounds of matching ------------------------------------------------------------------- */
@@ -345,13 +421,14 @@ static void make_words(struct words *w, uint32_t n) {
 }
 
 /* A mask is what trying each token says, and a kept mask is the one that was made. */
-static void check_masks(const struct words *w, const char *schema, const char *text) {
+static void check_masks(const struct words *w, enum grammar_kind kind, const char *grammar,
+                        const char *text) {
     struct diag d = {0};
     struct code code;
     struct matcher *m, *other;
     const int32_t end = (int32_t)w->vocab.n_tokens - 1;
     const uint32_t *mask;
-    assert_int_equal(grammar_compile(&d, SCHEMA, schema, strlen(schema), &code), QN_OK);
+    assert_int_equal(grammar_compile(&d, kind, grammar, strlen(grammar), &code), QN_OK);
     for (size_t n = 0; n <= strlen(text); n++) {
         assert_int_equal(matcher_new(&d, &code, &w->vocab, &end, 1, &m), QN_OK);
         assert_int_equal(matcher_bytes(&d, m, text, n), QN_OK);
@@ -362,7 +439,7 @@ static void check_masks(const struct words *w, const char *schema, const char *t
             const bool goes_on =
                 id == end ? matcher_accepts(other) : matcher_token(NULL, other, id) == QN_OK;
             if ((mask[id / 32] >> id % 32 & 1) != goes_on)
-                fail_msg("%s: after %.*s token %d", schema, (int)n, text, id);
+                fail_msg("%s: after %.*s token %d", grammar, (int)n, text, id);
             matcher_free(other);
         }
         matcher_free(m);
@@ -374,21 +451,66 @@ static void test_masks(void **state) {
     (void)state;
     struct words w;
     make_words(&w, 1500);
-    check_masks(&w, "{\"type\":\"string\",\"maxLength\":3}", "\"a9\"");
-    check_masks(&w, "{\"properties\":{\"a\":{\"type\":\"string\"}},\"type\":\"object\"}",
+    check_masks(&w, SCHEMA, "{\"type\":\"string\",\"maxLength\":3}", "\"a9\"");
+    check_masks(&w, SCHEMA, "{\"properties\":{\"a\":{\"type\":\"string\"}},\"type\":\"object\"}",
                 "{\"a\": \"b\"}");
-    check_masks(&w, "{\"type\":\"array\",\"items\":{\"type\":\"number\"}}", "[9,\n -0.9]");
+    check_masks(&w, SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"number\"}}", "[9,\n -0.9]");
+    /* Counts far from their bounds and near them, inside each other, of what may be empty. */
+    check_masks(&w, REGEX, "[a-z]{24}", "abzabzabzabzabzabzabzabz");
+    check_masks(&w, REGEX, "(a|b9){12,30}0?", "ab9aab9b9aaaab9aaaab9aaaab9aaaaaa");
+    check_masks(&w, REGEX, "(a?b?){20}z", "ababababababababababababababababababababz");
+    check_masks(&w, REGEX, "((z{2,9}9){2,14},){1,9}",
+                "zz9zzz9zz9zz9zz9zz9zz9zz9zz9zz9zz9zz9zz9zz9,");
+    check_masks(&w, REGEX, "(ab){12,}", "abababababababababababababab");
+    check_masks(&w, SCHEMA,
+                "{\"type\":\"array\",\"items\":{\"enum\":[9]},\"minItems\":11,\"maxItems\":13}",
+                "[9,9,9,9,9,9,9,9,9,9,9,9,9]");
     vocab_fini(&w.vocab);
     free(w.bytes);
     free(w.at);
 }
 
+/* ---- matchers that share ------------------------------------------------------------------ */
+
+enum { N_SHARE = 3, DEEP = 15000 };
+
+/* The k-th bracket of a text. */
+static bool is_round(uint32_t text, uint32_t k) {
+    return (k * 2654435761u >> (7 + text)) % 2;
+}
+
+/* Each of several texts is nested so deep that they do not fit together. Each goes on as it would
+ * alone. */
+static void test_shared(void **state) {
+    (void)state;
+    struct diag d = {0};
+    struct code code;
+    struct matcher *m[N_SHARE];
+    const char *grammar = "root ::= \"(\" root \")\" | \"[\" root \"]\" | \"x\"";
+    assert_int_equal(grammar_compile(&d, EBNF, grammar, strlen(grammar), &code), QN_OK);
+    assert_int_equal(matcher_new(&d, &code, NULL, NULL, 0, &m[0]), QN_OK);
+    for (int i = 1; i < N_SHARE; i++) assert_int_equal(matcher_fork(&d, m[0], &m[i]), QN_OK);
+    for (uint32_t k = 0; k < DEEP; k++)
+        for (uint32_t i = 0; i < N_SHARE; i++)
+            assert_int_equal(matcher_bytes(&d, m[i], is_round(i, k) ? "(" : "[", 1), QN_OK);
+    for (uint32_t i = 0; i < N_SHARE; i++) assert_int_equal(matcher_bytes(&d, m[i], "x", 1), QN_OK);
+    for (uint32_t k = DEEP; k-- > 0;)
+        for (uint32_t i = 0; i < N_SHARE; i++) {
+            assert_int_equal(matcher_bytes(NULL, m[i], is_round(i, k) ? "]" : ")", 1), QN_EINVAL);
+            assert_int_equal(matcher_bytes(&d, m[i], is_round(i, k) ? ")" : "]", 1), QN_OK);
+            assert_int_equal(matcher_accepts(m[i]), k == 0);
+        }
+    for (int i = 0; i < N_SHARE; i++) matcher_free(m[i]);
+    code_fini(&code);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts),      cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_bombs),      cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_bombs),      cmocka_unit_test(test_chains),
         cmocka_unit_test(test_nested),     cmocka_unit_test(test_ambiguous),
         cmocka_unit_test(test_forgetting), cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

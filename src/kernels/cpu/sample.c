@@ -81,22 +81,7 @@ static void append(const struct row *r, int32_t id) {
     rt_append(b, r->index, r->slot, &slot, id, rt_is_stop(&b->requests[r->slot], id));
 }
 
-/* No token can come: ends the request, with a log-probability that is no number. */
-static void end_early(const struct row *r) {
-    const struct rt_batch *b = r->batch;
-    const struct rt_slot slot = b->slots[r->slot];
-    b->logprobs[rt_append_at(b, r->slot, &slot)] = NAN;
-    rt_append(b, r->index, r->slot, &slot, 0, 1);
-}
-
-/* What chooses the tokens that may come; NULL: all may. */
-static const struct rt_guide *guide_of(const struct rt_batch *b, uint32_t slot) {
-    const struct rt_lists *lists = b->lists;
-    if (lists == NULL || lists->guides == NULL || lists->guides[slot].mask == NULL) return NULL;
-    return &lists->guides[slot];
-}
-
-/* The next token; -1: none can come. */
+/* The next token; -1: the request sits the iteration out, since its mask is not there. */
 static int32_t choose(const struct cpu_isa *isa, const struct row *r, struct sampling *s) {
     const struct rt_batch *b = r->batch;
     const struct rt_slot *slot = &b->slots[r->slot];
@@ -114,10 +99,9 @@ static int32_t choose(const struct cpu_isa *isa, const struct row *r, struct sam
         .barred = q->stop,
         .n_barred = early ? q->n_stop : 0,
     };
-    const struct rt_guide *guide = guide_of(b, r->slot);
-    if (guide != NULL) {
+    if (q->guided) {
         c.allowed =
-            guide->mask(guide->user, tokens + slot->n_prompt, slot->n_known - slot->n_prompt);
+            rt_mask_look(b->lists->masks, r->vocab, r->slot, slot->n_known - slot->n_prompt);
         if (c.allowed == NULL) return -1;
     }
     if (!(q->sampling.temperature > 0) && !sampling_alters(&c))
@@ -147,7 +131,7 @@ void cpu_sample(const struct cpu_task *t) {
         if (scored)
             store_logprobs(&row, row.position + 1, id);
         else if (id < 0)
-            end_early(&row);
+            rt_sit_out(row.batch, row.slot, &row.batch->slots[row.slot]);
         else
             append(&row, id);
     }
