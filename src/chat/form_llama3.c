@@ -30,6 +30,7 @@ const struct tool_form form_llama3 = {
     .name = "llama3_json",
     .names = (const char *const[]){"llama4_json", NULL},
     .signs = (const char *const[]){"<|python_tag|>", "{\"name\": function name", NULL},
+    .marks = (const char *const[]){"<|python_tag|>", NULL},
     .starts = {"<|python_tag|>"},
     .first = '{',
     .read = read,

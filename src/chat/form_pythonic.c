@@ -375,6 +375,7 @@ const struct tool_form form_pythonic = {
     .name = "pythonic",
     .names = (const char *const[]){"llama4_pythonic", NULL},
     .signs = (const char *const[]){"func_name1(", "<|python_start|>", NULL},
+    .marks = (const char *const[]){"<|python_start|>", "<|python_end|>", NULL},
     .starts = {"<|python_start|>"},
     .first = '[',
     .read = read,

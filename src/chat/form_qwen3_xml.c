@@ -274,7 +274,7 @@ static int grammar(struct diag *d, struct call_grammar *g) {
     }
     strbuf_str(&g->text, ") \"\\n\" ");
     grammar_mark(g, "</tool_call>");
-    grammar_without(g, "free", CLOSE);
+    grammar_without(g, "free", CLOSE + 1);
     return QN_OK;
 }
 
@@ -282,6 +282,7 @@ const struct tool_form form_qwen3_xml = {
     .name = "qwen3_xml",
     .names = (const char *const[]){"qwen3_coder", NULL},
     .signs = (const char *const[]){FUNCTION, NULL},
+    .marks = (const char *const[]){"<tool_call>", "</tool_call>", NULL},
     .starts = {"<tool_call>", FUNCTION},
     .read = read,
     .grammar = grammar,

@@ -59,7 +59,8 @@ struct tool_form {
     const char *name;         /* as vLLM spells it */
     const char *const *names; /* further ones, NULL at the end */
     const char *const *signs; /* a template with one of these texts has the form, NULL at the end */
-    const char *starts[2];    /* marks that a call may begin with; NULL: none */
+    const char *const *marks; /* all that it uses, NULL at the end */
+    const char *starts[2];    /* of them, those that a call may begin with; NULL: none */
     char first;               /* a call may begin with it where the answer begins; '\0': no */
     size_t n_id;              /* characters of a call's id; 0: any */
     enum call_step (*read)(struct call_reader *c, char byte);

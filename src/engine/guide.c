@@ -33,8 +33,9 @@ static int read_texts(struct diag *d, struct guide_texts *t, const struct tokeni
     t->at = calloc(n_tokens + 1, sizeof *t->at);
     if (!t->at) return fail_nomem(d, n_tokens * sizeof *t->at, "the vocabulary's texts");
     for (uint32_t i = 0; i < n_tokens; i++) {
-        if (i < n_known && !tokenizer_is_special(tokenizer, (int32_t)i))
-            TRY(tokenizer_bytes(d, tokenizer, (int32_t)i, &t->bytes));
+        if (i < n_known && tokenizer_is_special(tokenizer, (int32_t)i))
+            strbuf_str(&t->bytes, VOCAB_SPECIAL);
+        if (i < n_known) TRY(tokenizer_bytes(d, tokenizer, (int32_t)i, &t->bytes));
         if (t->bytes.n > UINT32_MAX)
             return fail(d, QN_ELIMIT, "the vocabulary's texts have more than 4 GB");
         t->at[i + 1] = (uint32_t)t->bytes.n;
