@@ -156,6 +156,8 @@ typedef struct qn_answer_info {
     const char *tool_parser, *reasoning_parser; /* that hold; NULL: none. Static */
     int has_special_marks; /* 1: marks are special tokens: skip_special_tokens must be 0 */
     uint32_t id_length;    /* characters that ids of calls must have; 0: any number */
+    const char *reasoning_end, *reasoning_gap; /* what ends a thought that has not ended by itself,
+                                                * and what stands between it and the rest. Static */
 } qn_answer_info;
 /* Fills *info up to its struct_size, which the caller has set; tokenizer may be NULL. Errors:
  * QN_EINVAL names the parser that is not known, and those that are. */

@@ -95,6 +95,8 @@ int qn_answer_get_info(const qn_answer_params *params, const qn_tokenizer *token
         .reasoning_parser = f.thinks ? f.thinks->name : NULL,
         .has_special_marks = has_special(&f, tokenizer),
         .id_length = f.tools ? (uint32_t)f.tools->n_id : 0,
+        .reasoning_end = f.thinks ? f.thinks->end : "",
+        .reasoning_gap = f.thinks ? f.thinks->gap : "",
     };
     api_struct_out(info, &full, sizeof full);
     return api_return(QN_OK, &d, error);

@@ -95,6 +95,9 @@ static const char structured_outputs[] =
     "{\"json\":{},\"regex\":{\"type\":[\"string\",\"null\"]},\"grammar\":{\"type\":[\"string\","
     "\"null\"]},\"choice\":{\"type\":[\"array\",\"null\"]}},\"additionalProperties\":false";
 
+static const char tools[] = "\"type\":\"array\",\"maxItems\":256,\"items\":{\"type\":\"object\"}";
+static const char tool_choices[] = "\"type\":[\"string\",\"object\"]";
+
 static double highest(const struct server *s, enum field field) {
     const bool listed = field == F_LOGPROBS || field == F_TOP_LOGPROBS;
     return listed ? MIN(field_table[field].high, (double)s->params->max_logprobs)
@@ -138,6 +141,8 @@ static void write_kind(const struct server *s, enum field field, struct strbuf *
                       "\"include_usage\":{\"type\":\"boolean\"},\"continuous_usage_stats\":{"
                       "\"type\":\"boolean\"}}");
         break;
+    case FIELD_TOOLS: strbuf_str(b, tools); break;
+    case FIELD_CHOICE: strbuf_str(b, tool_choices); break;
     case FIELD_ANY: strbuf_printf(b, "\"enum\":[null,%s", row->neutral + 1); break;
     }
 }

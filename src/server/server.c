@@ -320,6 +320,19 @@ static void end_loop(struct server *s, int result) {
     event_base_loopbreak(s->base);
 }
 
+/* How the model writes calls and thoughts. */
+static int read_forms(struct server *s) {
+    qn_error error;
+    qn_answer_params_init(&s->forms);
+    s->forms.chat_template = s->chat;
+    s->forms.tool_parser = s->params->tool_parser;
+    s->forms.reasoning_parser = s->params->reasoning_parser;
+    s->forms_info.struct_size = sizeof s->forms_info;
+    const int rc = qn_answer_get_info(&s->forms, s->tokenizer, &s->forms_info, &error);
+    if (rc != QN_OK) say(s, "--%s", error.message);
+    return rc;
+}
+
 static void on_output(void *user) {
     gen_poll(user);
 }
@@ -340,6 +353,10 @@ static void look_whether_opened(struct server *s) {
     qn_sampling_params_init(&s->defaults, engine);
     if (s->params->model)
         (void)qn_chat_template_open(s->params->model, s->params->chat_template, &s->chat, NULL);
+    if (read_forms(s) != QN_OK) {
+        end_loop(s, QN_EINVAL);
+        return;
+    }
     read_tokenizer_info(s);
     fingerprint_make(&s->info, s->fingerprint);
     if (wake_watch(&d, s->wake, s->base, on_output, s) != QN_OK) {
