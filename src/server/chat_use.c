@@ -3,6 +3,7 @@
 #include "base/checked.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct reader {
@@ -40,6 +41,19 @@ static const struct tool_words *words_of(const struct reader *r) {
     return r->c->route->api & (MESSAGES | COUNT) ? &messages_words : &chat_words;
 }
 
+/* Before anything is made of the tools, their size is bounded. */
+static int write_tool(struct reader *r, const json_t *tool) {
+    struct strbuf *b = &r->u->tools_text;
+    char *text = json_dumps(tool, JSON_COMPACT);
+    if (!text) return no_memory(r);
+    strbuf_char(b, b->n ? ',' : '[');
+    strbuf_str(b, text);
+    free(text);
+    if (b->n < CHAT_USE_TOOLS_BYTES) return QN_OK;
+    return problem_set(r->p, PROBLEM_VALUE, "tools", "tools: want at most %d bytes",
+                       CHAT_USE_TOOLS_BYTES);
+}
+
 static int add_tool(struct reader *r, const json_t *of, const char *path,
                     const struct tool_words *w) {
     char at[96];
@@ -63,7 +77,8 @@ static int add_tool(struct reader *r, const json_t *of, const char *path,
         json_object_set_new(function, "parameters",
                             json_pack("{s:s, s:{}}", "type", "object", "properties"));
     json_t *tool = json_pack("{s:s, s:o}", "type", "function", "function", function);
-    return tool && json_array_append_new(r->u->tools, tool) == 0 ? QN_OK : no_memory(r);
+    if (!tool || json_array_append_new(r->u->tools, tool) != 0) return no_memory(r);
+    return write_tool(r, tool);
 }
 
 static int read_tool(struct reader *r, const json_t *tool, size_t i) {
@@ -96,6 +111,7 @@ static int read_tools(struct reader *r) {
     if (!r->u->tools) return no_memory(r);
     for (size_t i = 0; i < json_array_size(tools); i++)
         TRY(read_tool(r, json_array_get(tools, i), i));
+    strbuf_char(&r->u->tools_text, ']');
     if (json_array_size(r->u->tools) > 0) return QN_OK;
     json_decref(r->u->tools);
     r->u->tools = NULL;
@@ -221,5 +237,6 @@ int chat_use_read(struct call *c, struct chat_use *u) {
 void chat_use_free(struct chat_use *u) {
     json_decref(u->tools);
     json_decref(u->kwargs);
+    strbuf_fini(&u->tools_text);
     *u = (struct chat_use){0};
 }

@@ -11,10 +11,13 @@
 
 #include "server/state.h"
 
+enum { CHAT_USE_TOOLS_BYTES = 1 << 20 }; /* of all tools */
+
 enum tool_choice { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED };
 
 struct chat_use {
-    json_t *tools; /* as chat completions have them; NULL: none */
+    json_t *tools;            /* as chat completions have them; NULL: none */
+    struct strbuf tools_text; /* the same as JSON */
     enum tool_choice choice;
     const char *named; /* of TOOLS_REQUIRED: the tool that must be called, NULL: any */
     bool parallel;     /* more than one call */

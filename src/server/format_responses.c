@@ -319,7 +319,7 @@ static int keep_fields(struct gen *g) {
 static int read_body(struct gen *g, const struct chat_use *u, char **text) {
     const json_t *form = json_object_get(g->call->fields.value[F_TEXT], "format");
     TRY(add_prompt(g, u, text));
-    TRY(gen_read_format(g, "text.format", form, json_object_get(form, "schema")));
+    TRY(gen_read_format(g, "text.format", form, NULL));
     TRY(gen_read_sampling(g, F_MAX_OUTPUT_TOKENS, F_STOP));
     TRY(keep_fields(g));
     return parts_open(g, u, *text);

@@ -136,7 +136,7 @@ static int any_object(struct gen *g, const char *param) {
     return rc;
 }
 
-int gen_read_format(struct gen *g, const char *param, const json_t *v, const json_t *schema) {
+int gen_read_format(struct gen *g, const char *param, const json_t *v, const char *inside) {
     char at[96];
     const char *type = json_string_value(json_object_get(v, "type"));
     if (!v || json_is_null(v) || (type && strcmp(type, "text") == 0)) return QN_OK;
@@ -145,16 +145,11 @@ int gen_read_format(struct gen *g, const char *param, const json_t *v, const jso
     if (!type || strcmp(type, "json_schema") != 0)
         return problem_set(&g->call->problem, PROBLEM_UNSUPPORTED, at,
                            "%s: want text, json_object or json_schema", at);
-    snprintf(at, sizeof at, "%s.schema", param);
+    const json_t *schema = json_object_get(inside ? json_object_get(v, inside) : v, "schema");
+    snprintf(at, sizeof at, "%s%s%s.schema", param, inside ? "." : "", inside ? inside : "");
     if (!json_is_object(schema))
         return problem_set(&g->call->problem, PROBLEM_TYPE, at, "%s: want an object", at);
     return set_structured(g, param, QN_STRUCTURED_JSON_SCHEMA, schema);
-}
-
-static int read_response_format(struct gen *g, const json_t *v) {
-    static const char param[] = "response_format";
-    const json_t *inside = json_object_get(v, "json_schema");
-    return gen_read_format(g, param, v, json_object_get(inside, "schema"));
 }
 
 static int read_structured(struct gen *g, const json_t *all) {
@@ -203,7 +198,7 @@ int gen_read_sampling(struct gen *g, enum field max_tokens, enum field stop) {
     if (fields_has(f, stop)) read_stops(g, f->value[stop]);
     if (fields_has(f, F_STOP_TOKEN_IDS)) read_stop_ids(g, f->value[F_STOP_TOKEN_IDS]);
     if (fields_has(f, F_LOGIT_BIAS)) read_biases(g, f->value[F_LOGIT_BIAS]);
-    TRY(read_response_format(g, f->value[F_RESPONSE_FORMAT]));
+    TRY(gen_read_format(g, "response_format", f->value[F_RESPONSE_FORMAT], "json_schema"));
     TRY(read_structured(g, f->value[F_STRUCTURED]));
     g->n = (uint32_t)fields_int(f, F_N, 1);
     g->stream = fields_bool(f, F_STREAM, false);

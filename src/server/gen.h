@@ -121,8 +121,10 @@ int gen_add_prompt(struct gen *g, int32_t *ids, size_t n_ids, char *text);
 int gen_read_sampling(struct gen *g, enum field max_tokens, enum field stop);
 /* What the whole output must be: a QN_STRUCTURED_... of this text. `param` asks for it. */
 int gen_set_structured(struct gen *g, const char *param, int kind, const char *text);
-/* response_format's object, or that of another field of the same shape. */
-int gen_read_format(struct gen *g, const char *param, const json_t *v, const json_t *schema);
+/* response_format, or a field like it: {type, schema}, the schema where `inside` says (NULL:
+ * there).
+ */
+int gen_read_format(struct gen *g, const char *param, const json_t *v, const char *inside);
 /* A stream has usage where its options say so. */
 int gen_read_stream_options(struct gen *g);
 void gen_free(struct gen *g);

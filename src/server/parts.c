@@ -77,7 +77,7 @@ int parts_open(struct gen *g, const struct chat_use *u, const char *prompt) {
         return problem_set(&g->call->problem, PROBLEM_UNSUPPORTED, "tools",
                            "tools: the model's chat template has no form of calls that is known "
                            "here; start with --tool-call-parser");
-    plan->tools = calls ? json_dumps(u->tools, JSON_COMPACT) : NULL;
+    plan->tools = calls && !u->tools_text.failed ? strdup(u->tools_text.text) : NULL;
     plan->prompt = strdup(prompt);
     if ((calls && !plan->tools) || !plan->prompt) return no_memory(g);
     plan->params = s->forms;
