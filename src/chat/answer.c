@@ -117,11 +117,11 @@ static void step(struct answer *a, char byte);
 
 /* Whether the mark begins with what is held. */
 static bool may_be(const struct answer *a, const char *mark) {
-    return mark && strncmp(mark, strbuf_text(&a->held), a->held.n) == 0;
+    return mark && mark_begins(mark, &a->held);
 }
 
 static bool is_whole(const struct answer *a, const char *mark) {
-    return mark && a->held.n == strlen(mark);
+    return mark && a->held.n == strlen(mark) && may_be(a, mark);
 }
 
 /* Takes the first byte that is held. */
@@ -156,8 +156,8 @@ static void thought(struct answer *a, char byte) {
     /* Some models open again what the prompt has opened. */
     while (a->held.n > 0 && !may_be(a, f->close) && !(may_be(a, f->open) && !a->has_text))
         think(a, unhold(a));
-    if (is_whole(a, f->open) && may_be(a, f->open)) strbuf_clear(&a->held);
-    if (!is_whole(a, f->close) || !may_be(a, f->close)) return;
+    if (is_whole(a, f->open)) strbuf_clear(&a->held);
+    if (!is_whole(a, f->close)) return;
     turn(a, MODE_TEXT);
     a->follows = true;
 }
@@ -183,7 +183,7 @@ static void text(struct answer *a, char byte) {
         say(a, byte);
         return;
     }
-    if (a->held.n == 0 && f->first == byte && !a->has_text && a->n_calls == 0) {
+    if (a->held.n == 0 && f->first && f->first == byte && !a->has_text && a->n_calls == 0) {
         begin_call(a, -1);
         step(a, byte);
         return;
@@ -191,7 +191,7 @@ static void text(struct answer *a, char byte) {
     strbuf_char(&a->held, byte);
     while (a->held.n > 0 && !may_be(a, f->starts[0]) && !may_be(a, f->starts[1])) say(a, unhold(a));
     for (int i = 0; i < 2 && a->held.n > 0; i++)
-        if (is_whole(a, f->starts[i]) && may_be(a, f->starts[i])) {
+        if (is_whole(a, f->starts[i])) {
             begin_call(a, i);
             return;
         }

@@ -49,14 +49,11 @@ static enum call_step read_name(struct call_reader *c, char byte) {
 /* [ARGS], or [CALL_ID] and the call's id. */
 static enum call_step read_tag(struct call_reader *c, char byte) {
     strbuf_char(&c->word, byte);
-    if (strcmp(c->word.text, "ARGS]") == 0) return go(c, BEFORE_ARGUMENTS);
-    if (strcmp(c->word.text, "CALL_ID]") == 0) {
-        strbuf_clear(&c->word);
-        return go(c, IN_ID);
-    }
-    const bool fits = strncmp("ARGS]", c->word.text, c->word.n) == 0 ||
-                      strncmp("CALL_ID]", c->word.text, c->word.n) == 0;
-    return fits ? CALL_GOES_ON : CALL_IS_NOT;
+    const bool ends = byte == ']', args = mark_begins("ARGS]", &c->word);
+    if (!args && !mark_begins("CALL_ID]", &c->word)) return CALL_IS_NOT;
+    if (!ends) return CALL_GOES_ON;
+    strbuf_clear(&c->word);
+    return go(c, args ? BEFORE_ARGUMENTS : IN_ID);
 }
 
 static enum call_step read_id(struct call_reader *c, char byte) {

@@ -32,12 +32,8 @@ static enum call_step go(struct call_reader *c, int state) {
     return CALL_GOES_ON;
 }
 
-static bool begins(const char *mark, const struct strbuf *b) {
-    return strncmp(mark, strbuf_text(b), b->n) == 0;
-}
-
 static bool is(const struct strbuf *b, const char *text) {
-    return strcmp(strbuf_text(b), text) == 0;
+    return b->n == strlen(text) && memcmp(strbuf_text(b), text, b->n) == 0;
 }
 
 /* ---- values --------------------------------------------------------------------------------- */
@@ -115,7 +111,7 @@ static enum call_step end_value(struct call_reader *c) {
 
 /* Text that is no end of the value after all: all but what may still begin one. */
 static void release(struct call_reader *c) {
-    while (c->part.n > 0 && !begins(CLOSE, &c->part) && !begins(CLOSE + 1, &c->part)) {
+    while (c->part.n > 0 && !mark_begins(CLOSE, &c->part) && !mark_begins(CLOSE + 1, &c->part)) {
         if (c->quoted)
             add_byte(c, c->part.text[0]);
         else
@@ -180,7 +176,8 @@ static enum call_step read_body(struct call_reader *c, char byte) {
         go(c, BEHIND);
         return c->mark == 0 ? CALL_GOES_ON : CALL_ENDS;
     }
-    if (begins(PARAMETER, &c->word) || begins("</function>", &c->word)) return CALL_GOES_ON;
+    if (mark_begins(PARAMETER, &c->word) || mark_begins("</function>", &c->word))
+        return CALL_GOES_ON;
     return break_off(c, c->word.text, c->word.n - 1);
 }
 

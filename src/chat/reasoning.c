@@ -6,14 +6,14 @@
 
 #define NAMES(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-#define THINK "<think>", "</think>", "\n</think>", "\n\n"
+#define THINK      "<think>", "</think>", "\n</think>", "\n\n"
 
 static const struct reasoning_form table[] = {
     {"qwen3", NAMES("glm45", "holo2", "hunyuan_a13b"), "</think>", THINK, false},
     {"deepseek_r1", NAMES("deepseek-r1", "qwq"), NULL, THINK, true},
     {"mistral", NAMES("magistral"), "[/THINK]", "[THINK]", "[/THINK]", "[/THINK]", "", false},
-    {"seed_oss", NAMES("seed"), "</seed:think>", "<seed:think>", "</seed:think>",
-     "</seed:think>", "", false},
+    {"seed_oss", NAMES("seed"), "</seed:think>", "<seed:think>", "</seed:think>", "</seed:think>",
+     "", false},
 };
 
 const struct reasoning_form *reasoning_form_find(const char *name) {

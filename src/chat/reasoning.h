@@ -10,7 +10,7 @@ struct reasoning_form {
     const char *sign;         /* a template with this text has the form; NULL: by name only */
     const char *open, *close;
     const char *end, *gap; /* `close` as models write it, and what comes before the rest */
-    bool begins_inside; /* an answer begins with thoughts, whether the prompt says so or not */
+    bool begins_inside;    /* an answer begins with thoughts, whether the prompt says so or not */
 };
 
 /* By one of its names; NULL: there is none. */

@@ -18,6 +18,8 @@
 #include "chat/json_call.h"
 #include "chat/toolset.h"
 
+#include <string.h>
+
 struct answer;
 
 enum call_step {
@@ -91,6 +93,11 @@ enum call_step call_expect(struct call_reader *c, const char *mark, char byte);
 /* One byte of a call in JSON; begins the call when it is certain. CALL_ENDED: the object has broken
  * off after its arguments. */
 enum call_step call_json(struct call_reader *c, char byte);
+
+/* Whether the mark begins with what is in b. */
+static inline bool mark_begins(const char *mark, const struct strbuf *b) {
+    return b->n <= strlen(mark) && memcmp(mark, strbuf_text(b), b->n) == 0;
+}
 
 static inline bool is_space(char byte) {
     return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r';

@@ -92,7 +92,7 @@ const struct tool *toolset_find(const struct toolset *t, const char *name, size_
 
 bool toolset_begins(const struct toolset *t, const char *text, size_t n) {
     for (size_t i = 0; i < t->n; i++)
-        if (strncmp(t->items[i].name, text, n) == 0) return true;
+        if (n <= strlen(t->items[i].name) && memcmp(t->items[i].name, text, n) == 0) return true;
     return false;
 }
 
