@@ -135,6 +135,7 @@ static int name_tool(struct reader *r, const json_t *name) {
         return problem_set(r->p, PROBLEM_MISSING, "tool_choice.name",
                            "tool_choice: want the name of a tool");
     r->u->choice = TOOLS_REQUIRED;
+    r->u->parallel = false;
     r->u->named = json_string_value(name);
     for (size_t i = 0; i < json_array_size(r->u->tools); i++) {
         const json_t *tool = json_object_get(json_array_get(r->u->tools, i), "function");

@@ -20,7 +20,7 @@ struct chat_use {
     struct strbuf tools_text; /* the same as JSON */
     enum tool_choice choice;
     const char *named; /* of TOOLS_REQUIRED: the tool that must be called, NULL: any */
-    bool parallel;     /* more than one call */
+    bool parallel;     /* more than one call; not of a named tool */
     json_t *kwargs;    /* of the template; NULL: none */
     bool parts_thoughts, shows_thoughts;
     int64_t budget; /* tokens that may be thought; -1: no bound */

@@ -63,6 +63,7 @@ static int add_message(struct problem *p, const json_t *message, size_t i, json_
     snprintf(at, sizeof at, "%s.content", path);
     const json_t *content = json_object_get(message, "content");
     if (strcmp(role, "tool") != 0) return conversation_add_said(p, messages, role, content, at);
+    if (!is_given(content)) return problem_set(p, PROBLEM_MISSING, at, "%s: is missing", at);
     return conversation_add_result(p, messages, at, content,
                                    json_object_get(message, "tool_call_id"));
 }

@@ -32,6 +32,8 @@ static int take_message(struct item *it) {
         json_string_length(json_object_get(last, "content")) == 0)
         into = (json_t *)last;
     if (!into) return conversation_add_said(it->p, it->messages, role, content, at);
+    if (!content || json_is_null(content))
+        return problem_set(it->p, PROBLEM_MISSING, at, "%s: is missing", at);
     TRY(conversation_text(it->p, content, at, &text));
     return conversation_set(it->p, into, "content", text);
 }
@@ -47,8 +49,11 @@ static int take_call(struct item *it) {
 
 static int take_result(struct item *it) {
     char at[96];
+    const json_t *output = json_object_get(it->json, "output");
     snprintf(at, sizeof at, "%s.output", it->path);
-    return conversation_add_result(it->p, it->messages, at, json_object_get(it->json, "output"),
+    if (!output || json_is_null(output))
+        return problem_set(it->p, PROBLEM_MISSING, at, "%s: is missing", at);
+    return conversation_add_result(it->p, it->messages, at, output,
                                    json_object_get(it->json, "call_id"));
 }
 
