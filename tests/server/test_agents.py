@@ -62,8 +62,9 @@ def test_instructor():
     run('''
 import instructor, openai, os
 from typing import Literal
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 class Hero(BaseModel):
+    model_config = ConfigDict(extra="forbid")
     kind: Literal["fox", "owl"]
     brave: bool
 plain = openai.OpenAI(base_url=os.environ["BASE"] + "/v1", api_key="secret", max_retries=0)
