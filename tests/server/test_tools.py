@@ -117,6 +117,45 @@ def test_forms():
     assert most > 1
 
 
+# What a model may say, form by form, and the calls in it; the rest is text, white space beside calls left out.
+SAID = [
+    ("hermes", 'I look.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>\n<tool_call>\n'
+     '{"name": "take_note", "arguments": {"text": "<tool_call>"}}\n</tool_call>', "I look.",
+     [("get_weather", '{"city": "Oslo"}'), ("take_note", '{"text": "<tool_call>"}')]),
+    ("hermes", 'A call is <tool_call>{"name": "frobnicate"}</tool_call>.', 'A call is <tool_call>{"name": "frobnicate"}</tool_call>.', []),
+    ("hermes", "1 < 2 <tool_cal", "1 < 2 <tool_cal", []),
+    ("llama3_json", '{"name": "get_weather", "parameters": {}}; {"name": "take_note", "parameters": {"text": "a"}}', "",
+     [("get_weather", "{}"), ("take_note", '{"text": "a"}')]),
+    ("llama3_json", '{"name": "Ada", "parameters": 1}', '{"name": "Ada", "parameters": 1}', []),
+    ("mistral", '[TOOL_CALLS]get_weather[ARGS]{"city": "Rome"}', "", [("get_weather", '{"city": "Rome"}')]),
+    ("mistral", '[TOOL_CALLS] [{"name": "take_note", "arguments": {"text": "]"}}]', "", [("take_note", '{"text": "]"}')]),
+    ("pythonic", "[get_weather(city='Oslo', days=3), take_note(text=\"\\n\", sure=True)]", "",
+     [("get_weather", '{"city": "Oslo", "days": 3}'), ("take_note", '{"text": "\\n", "sure": true}')]),
+    ("pythonic", "[get_weather is a tool]", "[get_weather is a tool]", []),
+    ("qwen3_xml", "So:\n<tool_call>\n<function=take_note>\n<parameter=text>\na \"b\"\nc\n</parameter>\n<parameter=sure>\ntrue\n"
+     "</parameter>\n</function>\n</tool_call>", "So:", [("take_note", '{"text": "a \\"b\\"\\nc", "sure": true}')]),
+    ("qwen3_xml", "<function=absent></function>", "<function=absent></function>", []),
+]
+
+
+def test_said():
+    """A choice of one text makes the model say it: taken apart alike in one piece and in a stream; with
+    tool_choice none it is text."""
+    for form in FORMS:
+        with Server("--tool-call-parser", form, "--served-model-name", "tiny") as one:
+            for text, content, calls in [row[1:] for row in SAID if row[0] == form]:
+                more = {"structured_outputs": {"choice": [text]}}
+                m, finish = both(one, **more)
+                assert m["content"] == content and [(c["name"], c["arguments"]) for c in m["tool_calls"]] == calls, (text, m)
+                assert finish == ("tool_calls" if calls else "stop")
+                m, finish = both(one, **more, tool_choice="none")
+                assert m["content"] == text and not m["tool_calls"] and finish == "stop", (text, m)
+                m, _ = both(one, **more, parallel_tool_calls=False)
+                assert [(c["name"], c["arguments"]) for c in m["tool_calls"]] == calls[:1], (text, m)
+                m, _ = both(one, **more, logprobs=True, top_logprobs=1)
+                assert m["content"] == content
+
+
 def prompt_of(messages, **more):
     return "".join(s.good("/tokenize", {"messages": messages, "return_token_strs": True, **more})["token_strs"])
 
@@ -282,6 +321,24 @@ def test_thoughts():
         m, finish = both(r1, tool_choice="required", seed=5, thinking_token_budget=9, parallel_tool_calls=False)
         assert m["reasoning"] and m["content"] == "" and finish == "tool_calls", m
         check_call(**m["tool_calls"][0])
+        ask = {"model": "tiny", "max_tokens": 300, "temperature": 0, "messages": USER, "thinking": {
+            "type": "enabled", "budget_tokens": 9}, "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+            "tools": [{"name": t["function"]["name"], "input_schema": t["function"]["parameters"]} for t in TOOLS]}
+        a = r1.good("/v1/messages", ask)
+        assert [b["type"] for b in a["content"]] == ["thinking", "tool_use"] and a["stop_reason"] == "tool_use"
+        events = r1.stream("/v1/messages", ask)
+        deltas = [(e["index"], list(e["delta"].values())[1]) for n, e in events if n == "content_block_delta"]
+        assert "".join(d for i, d in deltas if i == 0) == a["content"][0]["thinking"]
+        assert json.loads("".join(d for i, d in deltas if i == 1)) == a["content"][1]["input"]
+        ask = {"model": "tiny", "max_output_tokens": 300, "temperature": 0, "input": "Tell me a story", "tool_choice": "required",
+               "thinking_token_budget": 9, "parallel_tool_calls": False,
+               "tools": [{"type": "function", **t["function"]} for t in TOOLS]}
+        a = r1.good("/v1/responses", ask)
+        assert [o["type"] for o in a["output"]] == ["reasoning", "function_call"]
+        events = r1.stream("/v1/responses", ask)
+        assert "".join(e["delta"] for n, e in events if n == "response.function_call_arguments.delta") == a["output"][1]["arguments"]
+        assert "".join(e["delta"] for n, e in events if n == "response.reasoning_text.delta") == a["output"][0]["content"][0]["text"]
+        assert [e["output_index"] for n, e in events if n == "response.output_item.done"] == [0, 1]
         m, _ = both(r1, tools=None, seed=5, thinking_token_budget=9, structured_outputs={"choice": ["yes", "no"]})
         assert m["reasoning"] and m["content"] in ("yes", "no")
         r1.until(lambda: r1.request("GET", "/load")[2]["server_load"] == 0)
