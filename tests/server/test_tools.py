@@ -1,5 +1,7 @@
 """Tools and thoughts through the three chat APIs. The tiny model knows neither: grammars make it call, and forms of
 thoughts whose answers begin inside make it think."""
+import pathlib
+import re
 import time
 
 from common import Server, is_refused, json, main
@@ -348,6 +350,17 @@ def test_thoughts():
         assert m["reasoning"] == "" and m["content"] in ("yes", "no")
         m, finish = both(r3, tool_choice="required", seed=5, parallel_tool_calls=False)
         assert finish == "tool_calls"
+
+
+def test_documented():
+    """The bodies of docs/tools.md, as a reader would send them."""
+    text = pathlib.Path("docs/tools.md").read_text(encoding="utf-8")
+    bodies = re.findall(r"^curl localhost:8000(\S+) -H 'Content-Type: application/json' -d '(.*?)'$", text, re.DOTALL | re.MULTILINE)
+    answers = [s.good(path, body) for path, body in bodies]
+    assert len(answers) == 2
+    call = answers[0]["choices"][0]["message"]["tool_calls"][0]["function"]
+    assert call["name"] == "get_weather" and json.loads(call["arguments"])["city"] in ("Oslo", "Rome")
+    assert answers[0]["choices"][0]["finish_reason"] == "tool_calls" and answers[1]["choices"][0]["message"]["content"]
 
 
 def test_unknown_parser():
