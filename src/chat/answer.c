@@ -247,9 +247,10 @@ int answer_new(struct diag *d, const struct answer_params *p, struct answer **ou
     a->form = a->tools.n > 0 ? p->form : NULL;
     a->thinks = p->thinks;
     a->max_calls = p->max_calls;
-    a->mode = !p->thinks                               ? MODE_TEXT
-              : reasoning_begins(p->thinks, p->prompt) ? MODE_THOUGHT
-                                                       : MODE_BEGIN;
+    if (!p->thinks || reasoning_is_over(p->thinks, p->prompt))
+        a->mode = MODE_TEXT;
+    else
+        a->mode = reasoning_begins(p->thinks, p->prompt) ? MODE_THOUGHT : MODE_BEGIN;
     *out = a;
     return QN_OK;
 }

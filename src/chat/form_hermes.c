@@ -36,6 +36,7 @@ const struct tool_form form_hermes = {
     .name = "hermes",
     .names = (const char *const[]){"qwen", "qwen2_5", NULL},
     .signs = (const char *const[]){"<tool_call>", NULL},
+    .needs = "\"arguments\"", /* others write something else between the same marks */
     .marks = (const char *const[]){"<tool_call>", "</tool_call>", NULL},
     .starts = {"<tool_call>"},
     .read = read,

@@ -52,3 +52,7 @@ bool reasoning_begins(const struct reasoning_form *form, const char *prompt) {
     return ends_with(prompt, form->open) ||
            (form->begins_inside && !ends_with(prompt, form->close));
 }
+
+bool reasoning_is_over(const struct reasoning_form *form, const char *prompt) {
+    return prompt && ends_with(prompt, form->close);
+}

@@ -20,7 +20,9 @@ const struct reasoning_form *reasoning_form_of(const char *chat_template);
 /* "qwen3, deepseek_r1, ..." */
 const char *reasoning_form_names(void);
 
-/* Whether an answer to this prompt begins with thoughts. prompt may be NULL. */
+/* Whether an answer to this prompt begins with thoughts; whether it has none, since the prompt has
+ * ended them. prompt may be NULL. */
 bool reasoning_begins(const struct reasoning_form *form, const char *prompt);
+bool reasoning_is_over(const struct reasoning_form *form, const char *prompt);
 
 #endif

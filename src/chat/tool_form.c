@@ -20,6 +20,7 @@ static bool has_name(const struct tool_form *f, const char *name) {
 }
 
 static bool fits(const struct tool_form *f, const char *chat_template) {
+    if (f->needs && !strstr(chat_template, f->needs)) return false;
     for (const char *const *sign = f->signs; *sign; sign++)
         if (strstr(chat_template, *sign)) return true;
     return false;

@@ -61,6 +61,7 @@ struct tool_form {
     const char *name;         /* as vLLM spells it */
     const char *const *names; /* further ones, NULL at the end */
     const char *const *signs; /* a template with one of these texts has the form, NULL at the end */
+    const char *needs;        /* ... if it has this one, too; NULL: nothing */
     const char *const *marks; /* all that it uses, NULL at the end */
     const char *starts[2];    /* of them, those that a call may begin with; NULL: none */
     char first;               /* a call may begin with it where the answer begins; '\0': no */

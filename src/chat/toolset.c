@@ -17,7 +17,8 @@ static size_t depth_of(const char *text) {
         }
         if (*text == '"') in_string = !in_string;
         if (in_string) continue;
-        if (*text == '{' || *text == '[') most = MAX(most, ++depth);
+        if (*text == '{' || *text == '[') depth++;
+        most = MAX(most, depth);
         if ((*text == '}' || *text == ']') && depth > 0) depth--;
     }
     return most;
@@ -29,28 +30,29 @@ static bool is_name(const char *name, size_t n) {
         const char c = name[i];
         const bool plain =
             (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-        if (!plain && !strchr("_-.:/", c)) return false;
+        if (!plain && (c == '\0' || !strchr("_-.:/", c))) return false;
     }
     return n > 0 && n <= TOOL_NAME_MAX;
 }
 
 static int read_one(struct diag *d, const json_t *item, size_t i, struct toolset *t) {
     const json_t *function = json_object_get(item, "function");
-    const json_t *name = json_object_get(function, "name");
+    const json_t *given = json_object_get(function, "name");
+    const char *name = json_string_value(given);
     const json_t *parameters = json_object_get(function, "parameters");
     if (!json_is_object(function))
         return fail(d, QN_EFORMAT, "tools[%zu].function: want an object", i);
-    if (!json_is_string(name) || !is_name(json_string_value(name), json_string_length(name)))
+    if (!name || !is_name(name, json_string_length(given)))
         return fail(d, QN_EINVAL,
                     "tools[%zu].function.name: want 1 to %d letters, digits and _ - . : /", i,
                     TOOL_NAME_MAX);
-    if (toolset_find(t, json_string_value(name), json_string_length(name)))
-        return fail(d, QN_EINVAL, "tools[%zu].function.name: '%s' is there twice", i,
-                    json_string_value(name));
+    if (toolset_find(t, name, strlen(name)))
+        return fail(d, QN_EINVAL, "tools[%zu].function.name: '%s' is there twice", i, name);
     if (parameters && !json_is_object(parameters) && !json_is_null(parameters))
         return fail(d, QN_EFORMAT, "tools[%zu].function.parameters: want an object", i);
-    t->items[t->n++] =
-        (struct tool){json_string_value(name), json_is_object(parameters) ? parameters : NULL};
+    struct tool *made = &t->items[t->n++];
+    memcpy(made->name, name, strlen(name) + 1); /* is_name has bounded it */
+    made->parameters = json_is_object(parameters) ? parameters : NULL;
     return QN_OK;
 }
 

@@ -20,13 +20,13 @@ enum {
 };
 
 struct tool {
-    const char *name;
+    char name[TOOL_NAME_MAX + 1];
     const json_t *parameters; /* an object; NULL: the tool has none */
 };
 
 /* Starts as {0}. */
 struct toolset {
-    json_t *root; /* owns names and parameters */
+    json_t *root; /* owns the parameters */
     struct tool *items;
     size_t n;
 };

@@ -239,7 +239,7 @@ static int read_body(struct gen *g, const struct chat_use *u, char **text) {
 }
 
 int chat_work(struct call *c) {
-    struct chat_use use;
+    struct chat_use use = {0};
     char *text = NULL;
     TRY(gen_new(c, &format));
     int rc = chat_use_read(c, &use);

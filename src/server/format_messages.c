@@ -204,7 +204,7 @@ static int read_body(struct gen *g, const struct chat_use *u, char **text) {
 }
 
 int messages_work(struct call *c) {
-    struct chat_use use;
+    struct chat_use use = {0};
     char *text = NULL;
     TRY(gen_new(c, &format));
     int rc = chat_use_read(c, &use);
@@ -215,7 +215,7 @@ int messages_work(struct call *c) {
 }
 
 int messages_count(struct call *c) {
-    struct chat_use use;
+    struct chat_use use = {0};
     int32_t *ids = NULL;
     size_t n = 0;
     int rc = chat_use_read(c, &use);

@@ -326,7 +326,7 @@ static int read_body(struct gen *g, const struct chat_use *u, char **text) {
 }
 
 int responses_work(struct call *c) {
-    struct chat_use use;
+    struct chat_use use = {0};
     char *text = NULL;
     TRY(gen_new(c, &format));
     int rc = chat_use_read(c, &use);

