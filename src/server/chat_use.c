@@ -187,13 +187,14 @@ static int switch_thoughts(struct reader *r, bool on) {
 }
 
 static int set_effort(struct reader *r, const json_t *effort, const char *param) {
-    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+    static const char *const efforts[] = {"none", "minimal", "low", "medium",
+                                          "high", "xhigh",   "max"};
     size_t i = 0;
     if (!effort || json_is_null(effort)) return QN_OK;
     while (i < COUNT_OF(efforts) && !is(effort, efforts[i])) i++;
     if (i == COUNT_OF(efforts))
         return problem_set(r->p, PROBLEM_VALUE, param,
-                           "%s: want none, minimal, low, medium, high or xhigh", param);
+                           "%s: want none, minimal, low, medium, high, xhigh or max", param);
     if (i == 0) TRY(switch_thoughts(r, false));
     return set_variable(r, "reasoning_effort", json_incref((json_t *)effort));
 }
@@ -220,6 +221,8 @@ static int read_thoughts(struct reader *r) {
     r->u->budget = fields_int(r->f, F_THINKING_BUDGET, -1);
     TRY(set_effort(r, r->f->value[F_EFFORT], "reasoning_effort"));
     TRY(set_effort(r, json_object_get(reasoning, "effort"), "reasoning.effort"));
+    TRY(set_effort(r, json_object_get(r->f->value[F_OUTPUT_CONFIG], "effort"),
+                   "output_config.effort"));
     return read_thinking(r, r->f->value[F_THINKING]);
 }
 

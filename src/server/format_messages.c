@@ -199,6 +199,8 @@ static int read_body(struct gen *g, const struct chat_use *u, char **text) {
     size_t n = 0;
     TRY(prompt_ids(g->call, u, &ids, &n, text));
     TRY(gen_add_prompt(g, ids, n, NULL));
+    TRY(gen_read_format(g, "output_config.format",
+                        json_object_get(g->call->fields.value[F_OUTPUT_CONFIG], "format"), NULL));
     TRY(gen_read_sampling(g, F_MAX_TOKENS_NEEDED, F_STOP_SEQUENCES));
     return parts_open(g, u, *text);
 }

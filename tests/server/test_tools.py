@@ -268,6 +268,10 @@ def test_messages():
         made = "".join(e["delta"]["partial_json"] for n, e in events if n == "content_block_delta")
         assert json.loads(made) == a["content"][0]["input"]
         assert events[-2][1]["delta"]["stop_reason"] == "tool_use"
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+    a = s.good("/v1/messages", {"model": "tiny", "max_tokens": 60, "messages": USER, "temperature": 0, "output_config": {
+        "effort": "max", "format": {"type": "json_schema", "schema": schema}}})
+    assert json.loads(a["content"][0]["text"])["a"] in (True, False)
     cut = s.good("/v1/messages", {**ask, "tool_choice": {"type": "tool", "name": "get_weather"}, "max_tokens": 45})
     assert cut["stop_reason"] == "max_tokens" and list(cut["content"][0]["input"]) == ["INVALID_JSON"]
 
