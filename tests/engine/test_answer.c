@@ -182,7 +182,38 @@ static void test_args_form(void **state) {
     qn_chat_template_close(t);
 }
 
-/* A grammar of the largest tools is made or refused at once. */
+/* The forms of templates in the shape of those that models come with. */
+static void test_templates(void **state) {
+    static const struct {
+        const char *file, *tools, *thinks;
+    } rows[] = {
+        {"hermes-tools", "hermes", NULL},   {"qwen3-tools", "hermes", "qwen3"},
+        {"qwen3", NULL, "qwen3"},           {"llama3-tools", "llama3_json", NULL},
+        {"mistral-tools", "mistral", NULL}, {"mistral-args", "mistral", "mistral"},
+        {"mistral-tekken", NULL, NULL},     {"gptoss", NULL, NULL},
+        {"deepseek", NULL, "qwen3"},        {"gemma", NULL, NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char path[96];
+        qn_chat_template *t;
+        qn_answer_params p;
+        qn_error error;
+        qn_answer_info info = {.struct_size = sizeof info};
+        snprintf(path, sizeof path, "tests/golden/chat/%s.jinja", rows[i].file);
+        assert_int_equal(qn_chat_template_open(NULL, path, &t, &error), QN_OK);
+        qn_answer_params_init(&p);
+        p.chat_template = t;
+        assert_int_equal(qn_answer_get_info(&p, NULL, &info, &error), QN_OK);
+        if (strcmp(info.tool_parser ? info.tool_parser : "-",
+                   rows[i].tools ? rows[i].tools : "-") ||
+            strcmp(info.reasoning_parser ? info.reasoning_parser : "-",
+                   rows[i].thinks ? rows[i].thinks : "-"))
+            fail_msg("%s: %s, %s", rows[i].file, info.tool_parser, info.reasoning_parser);
+        qn_chat_template_close(t);
+    }
+}
+
 static void test_refused(void **state) {
     qn_answer_params p;
     qn_error error;
@@ -208,6 +239,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_grammars),
         cmocka_unit_test(test_args_form),
+        cmocka_unit_test(test_templates),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
