@@ -365,7 +365,9 @@ static void look_whether_opened(struct server *s) {
         return;
     }
     if (s->phase == PHASE_LOADING) s->phase = PHASE_READY;
-    say(s, "ready: %s, model '%s'", s->url, state_model(s));
+    const char *calls = s->forms_info.tool_parser, *thoughts = s->forms_info.reasoning_parser;
+    say(s, "ready: %s, model '%s'%s%s%s%s", s->url, state_model(s), calls ? ", calls as " : "",
+        calls ? calls : "", thoughts ? ", thoughts as " : "", thoughts ? thoughts : "");
 }
 
 static void on_inbox(void *user, struct call *c) {
