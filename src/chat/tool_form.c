@@ -81,8 +81,20 @@ void grammar_schema(struct call_grammar *g, const json_t *schema) {
     free(text);
 }
 
+/* Whether all that a schema says of an object is beside each other: then it can be closed. */
+static bool is_plain(const json_t *schema) {
+    static const char *const others[] = {"$ref", "anyOf", "oneOf", "allOf", "enum", "const"};
+    for (size_t i = 0; i < COUNT_OF(others); i++)
+        if (json_object_get(schema, others[i])) return false;
+    return true;
+}
+
 /* What the tool does not describe is no argument of its. */
 void grammar_arguments(struct call_grammar *g, const struct tool *tool) {
+    if (tool->parameters && !is_plain(tool->parameters)) {
+        grammar_schema(g, tool->parameters);
+        return;
+    }
     json_t *closed = tool->parameters ? json_copy((json_t *)tool->parameters) : json_object();
     if (!json_object_get(closed, "type"))
         json_object_set_new(closed, "type", json_string("object"));

@@ -50,6 +50,9 @@ static int read_one(struct diag *d, const json_t *item, size_t i, struct toolset
         return fail(d, QN_EINVAL, "tools[%zu].function.name: '%s' is there twice", i, name);
     if (parameters && !json_is_object(parameters) && !json_is_null(parameters))
         return fail(d, QN_EFORMAT, "tools[%zu].function.parameters: want an object", i);
+    const char *type = json_string_value(json_object_get(parameters, "type"));
+    if (type && strcmp(type, "object") != 0)
+        return fail(d, QN_EINVAL, "tools[%zu].function.parameters.type: want 'object'", i);
     struct tool *made = &t->items[t->n++];
     memcpy(made->name, name, strlen(name) + 1); /* is_name has bounded it */
     made->parameters = json_is_object(parameters) ? parameters : NULL;

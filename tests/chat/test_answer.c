@@ -325,6 +325,8 @@ static void test_refused(void **state) {
         {"[{\"function\": {\"name\": \"a b\"}}]", "tools[0].function.name: want 1 to 128"},
         {"[{\"function\": {\"name\": \"a\"}}, {\"function\": {\"name\": \"a\"}}]",
          "tools[1].function.name: 'a' is there twice"},
+        {"[{\"function\": {\"name\": \"a\", \"parameters\": {\"type\": \"string\"}}}]",
+         "tools[0].function.parameters.type: want 'object'"},
         {"[{\"function\": {\"name\": \"a\", \"parameters\": 1}}]",
          "tools[0].function.parameters: want"},
         {"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",

@@ -163,6 +163,24 @@ static void test_grammars(void **state) {
     }
 }
 
+/* Arguments that are described by references and alternatives. */
+static void test_references(void **state) {
+    qn_answer_params p;
+    (void)state;
+    qn_answer_params_init(&p);
+    p.tool_parser = "hermes";
+    p.tools_json =
+        "[{\"function\": {\"name\": \"a\", \"parameters\": {\"$ref\": \"#/$defs/x\", \"$defs\": "
+        "{\"x\": "
+        "{\"type\": \"object\", \"properties\": {\"b\": {\"type\": \"boolean\"}}, "
+        "\"additionalProperties\": false}}}}}, {\"function\": {\"name\": \"b\", \"parameters\": "
+        "{\"anyOf\": [{\"type\": \"object\", \"properties\": {\"c\": {\"type\": \"null\"}}, "
+        "\"required\": [\"c\"], \"additionalProperties\": false}, {\"type\": \"object\", "
+        "\"properties\": {\"d\": {\"enum\": [1]}}, \"additionalProperties\": false}]}}}]";
+    check_form(&p, NULL, 1);
+    check_form(&p, "b", 0);
+}
+
 static void test_args_form(void **state) {
     qn_chat_template *t;
     qn_answer_params p;
@@ -237,9 +255,8 @@ static void test_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_grammars),
-        cmocka_unit_test(test_args_form),
-        cmocka_unit_test(test_templates),
+        cmocka_unit_test(test_grammars),  cmocka_unit_test(test_references),
+        cmocka_unit_test(test_args_form), cmocka_unit_test(test_templates),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
