@@ -135,6 +135,69 @@ QN_API int qn_chat_template_render(const qn_chat_template *chat_template, const 
                                    const qn_chat_params *params, char **text, size_t *n_text,
                                    qn_error *error);
 
+/* ---- answers of a chat -------------------------------------------------------------------- */
+
+/* How a model writes its thoughts and calls of tools, and what it may call. docs/tools.md has the
+ * forms; their names are vLLM's. */
+typedef struct qn_answer_params {
+    size_t struct_size;
+    const qn_chat_template *chat_template; /* the forms are its own where no names are given; may be
+                                            * NULL */
+    const char *tool_parser;      /* "hermes" ...; "none": no text is a call; NULL: see above */
+    const char *reasoning_parser; /* "qwen3" ...; "none": no text is a thought; NULL: see above */
+    const char *tools_json;       /* array of tools as in /v1/chat/completions; NULL: none */
+    const char *prompt; /* that is answered: it may have opened a thought; NULL: unknown */
+    uint32_t max_calls; /* further calls are left out; 0: no bound */
+} qn_answer_params;
+QN_API void qn_answer_params_init(qn_answer_params *params);
+
+typedef struct qn_answer_info {
+    size_t struct_size;
+    const char *tool_parser, *reasoning_parser; /* that hold; NULL: none. Static */
+    int has_special_marks; /* 1: marks are special tokens: skip_special_tokens must be 0 */
+    uint32_t id_length;    /* characters that ids of calls must have; 0: any number */
+    const char *reasoning_end, *reasoning_gap; /* what ends a thought that has not ended by itself,
+                                                * and what stands between it and the rest. Static */
+} qn_answer_info;
+/* Fills *info up to its struct_size, which the caller has set; tokenizer may be NULL. Errors:
+ * QN_EINVAL names the parser that is not known, and those that are. */
+QN_API int qn_answer_get_info(const qn_answer_params *params, const qn_tokenizer *tokenizer,
+                              qn_answer_info *info, qn_error *error);
+
+enum {
+    QN_PIECE_REASONING = 1,
+    QN_PIECE_TEXT = 2,
+    QN_PIECE_CALL = 3,      /* begins a call: the tool's name */
+    QN_PIECE_ARGUMENTS = 4, /* of the last call, JSON */
+};
+
+typedef struct qn_piece {
+    int kind;
+    const char *text; /* [n_text], no NUL; lives until the next qn_answer_read */
+    size_t n_text;
+} qn_piece;
+
+/* Takes an answer apart while it comes. What the pieces say does not depend on how the text is cut.
+ * Errors of open: QN_EINVAL, QN_EFORMAT and QN_ELIMIT with the place in tools_json. The caller
+ * closes the answer; NULL is allowed. */
+typedef struct qn_answer qn_answer;
+QN_API int qn_answer_open(const qn_answer_params *params, qn_answer **answer, qn_error *error);
+QN_API void qn_answer_close(qn_answer *answer);
+/* The pieces of the next part of the output; last: nothing follows. *pieces lives until the next
+ * call. Errors: QN_ENOMEM. */
+QN_API int qn_answer_read(qn_answer *answer, const char *text, size_t n_text, int last,
+                          const qn_piece **pieces, size_t *n_pieces, qn_error *error);
+/* What the text that comes next is part of: QN_PIECE_REASONING, QN_PIECE_TEXT (or a call); 0 before
+ * it is known whether the answer begins with a thought. */
+QN_API int qn_answer_next(const qn_answer *answer);
+
+/* The grammar of answers that are calls and nothing else, for QN_STRUCTURED_GRAMMAR, in the model's
+ * form and by the tools' schemas. name: the tool that must be called, NULL: any; parallel 1:
+ * several calls may come. *grammar is the caller's: qn_free(). Errors: as qn_answer_open; QN_EINVAL
+ * (no form, no such tool), QN_EUNSUPPORTED. */
+QN_API int qn_answer_grammar(const qn_answer_params *params, const qn_tokenizer *tokenizer,
+                             const char *name, int parallel, char **grammar, qn_error *error);
+
 /* ---- engine ------------------------------------------------------------------------------- */
 
 typedef struct qn_engine qn_engine;

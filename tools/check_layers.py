@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds the #include lines of src/ to the written dependency order between its folders.
 
-    base <- {graph, grammar}
+    base <- {graph, grammar, chat}
     graph <- {model, plan, block <- search}
                      plan <- task <- codegen <- engine <- inspect
                      quern.h <- server <- cli
@@ -20,13 +20,14 @@ MAY_SEE = {
     "block": {"base", "graph", "block"},
     "search": {"base", "graph", "block", "search"},
     "grammar": {"base", "grammar"},
+    "chat": {"base", "chat"},
     "model": {"base", "graph", "model"},
     "plan": {"base", "graph", "plan"},
     "task": {"base", "graph", "plan", "task"},
     "kernels": {"base", "graph", "kernels"},
     "runtime": {"base", "graph", "runtime", "kernels"},
     "codegen": {"base", "graph", "plan", "task", "codegen"},
-    "engine": {"base", "graph", "block", "grammar", "model", "plan", "task", "kernels", "runtime", "codegen",
+    "engine": {"base", "graph", "block", "grammar", "chat", "model", "plan", "task", "kernels", "runtime", "codegen",
                "engine"},
     "inspect": {"base", "graph", "block", "search", "model", "plan", "task", "runtime", "codegen", "engine",
                 "inspect"},

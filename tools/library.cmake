@@ -9,7 +9,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(library_layers "")
-foreach(layer base graph block search grammar model plan task kernels_cpu runtime codegen engine inspect)
+foreach(layer base graph block search grammar chat model plan task kernels_cpu runtime codegen engine inspect)
   get_target_property(type qn_${layer} TYPE)
   if(type STREQUAL "STATIC_LIBRARY")
     list(APPEND library_layers qn_${layer})

@@ -76,6 +76,8 @@ static int read_params(const struct options *o, struct server_params *p, const c
     p->n_api_keys = keys->n ? keys->n : *key && **key;
     p->root_path = options_text(o, OPT_ROOT_PATH, NULL);
     p->chat_template = options_text(o, OPT_CHAT_TEMPLATE, NULL);
+    p->tool_parser = options_text(o, OPT_TOOL_CALL_PARSER, NULL);
+    p->reasoning_parser = options_text(o, OPT_REASONING_PARSER, NULL);
     p->strict = options_flag(o, OPT_STRICT);
     for (size_t i = 0; i < keys->n; i++)
         if (!*keys->texts[i]) return cli_usage("--api-key: is empty");

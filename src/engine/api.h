@@ -21,6 +21,12 @@ struct qn_tokenizer {
     struct diag chat_error;
 };
 
+/* A template that was opened by itself. */
+struct qn_chat_template {
+    char *dir; /* NULL: none */
+    struct chat_template *chat;
+};
+
 /* Ends a public function: copies the diagnosis to the caller's error, returns rc. */
 int api_return(int rc, const struct diag *d, qn_error *error);
 

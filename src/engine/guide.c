@@ -116,6 +116,20 @@ void guide_texts_fini(struct guide_texts *t) {
     pthread_mutex_destroy(&t->mutex);
 }
 
+/* The text of a token as grammars see it. A byte that no text has is that of special tokens alone.
+ */
+static int read_text(struct diag *d, struct strbuf *bytes, const struct tokenizer *tokenizer,
+                     int32_t id) {
+    const bool special = tokenizer_is_special(tokenizer, id);
+    const size_t before = bytes->n;
+    if (special) strbuf_str(bytes, VOCAB_SPECIAL);
+    TRY(tokenizer_bytes(d, tokenizer, id, bytes));
+    TRY(strbuf_status(d, bytes));
+    if (!special && memchr(strbuf_text(bytes) + before, VOCAB_SPECIAL[0], bytes->n - before))
+        bytes->n = before;
+    return QN_OK;
+}
+
 static int read_texts(struct diag *d, struct guide_texts *t, const struct tokenizer *tokenizer,
                       uint32_t n_tokens) {
     const uint32_t n_known = MIN(n_tokens, (uint32_t)tokenizer_n_vocab(tokenizer));
@@ -124,8 +138,7 @@ static int read_texts(struct diag *d, struct guide_texts *t, const struct tokeni
     t->at = calloc(n_tokens + 1, sizeof *t->at);
     if (!t->at) return fail_nomem(d, n_tokens * sizeof *t->at, "the vocabulary's texts");
     for (uint32_t i = 0; i < n_tokens; i++) {
-        if (i < n_known && !tokenizer_is_special(tokenizer, (int32_t)i))
-            TRY(tokenizer_bytes(d, tokenizer, (int32_t)i, &t->bytes));
+        if (i < n_known) TRY(read_text(d, &t->bytes, tokenizer, (int32_t)i));
         if (t->bytes.n > UINT32_MAX)
             return fail(d, QN_ELIMIT, "the vocabulary's texts have more than 4 GB");
         t->at[i + 1] = (uint32_t)t->bytes.n;

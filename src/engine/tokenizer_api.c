@@ -71,12 +71,6 @@ int qn_tokenize(const qn_tokenizer *tokenizer, const char *text, size_t n_text, 
     return api_return(rc, &d, error);
 }
 
-/* A template that was opened by itself. */
-struct qn_chat_template {
-    char *dir; /* NULL: none */
-    struct chat_template *chat;
-};
-
 /* Hands a text over to the caller. */
 static int give_text(struct diag *d, int rc, struct strbuf *b, char **text, size_t *n) {
     if (rc == QN_OK) strbuf_str(b, ""); /* an empty text is a pointer too */

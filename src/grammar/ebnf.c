@@ -4,6 +4,8 @@
 #include "base/map.h"
 #include "base/utf8.h"
 #include "grammar/repeat.h"
+#include "grammar/schema.h"
+#include "grammar/vocab.h"
 
 #include <string.h>
 
@@ -12,7 +14,7 @@ struct reader {
     const char *text;
     size_t n, at;
     struct map rules; /* name -> rule */
-    uint32_t depth;
+    uint32_t depth, n_visits;
 };
 
 static int refuse(struct reader *r, int code, const char *what) {
@@ -170,7 +172,41 @@ static uint32_t take_class(struct reader *r) {
 
 static uint32_t take_choice(struct reader *r);
 
+/* Bytes of a JSON object, which begins here; 0: it does not end. */
+static size_t object_length(const struct reader *r) {
+    size_t depth = 0;
+    bool in_string = false;
+    for (size_t i = r->at; i < r->n; i++) {
+        const char c = r->text[i];
+        if (in_string && c == '\\') i++;
+        if (c == '"') in_string = !in_string;
+        if (in_string) continue;
+        if (c == '{') depth++;
+        if (c == '}' && --depth == 0) return i + 1 - r->at;
+    }
+    return 0;
+}
+
+/* After %json: a value of the schema. */
+static uint32_t take_schema(struct reader *r) {
+    skip_space(r);
+    const size_t n = peek(r) == '{' ? object_length(r) : 0;
+    if (n == 0) return (uint32_t)refuse(r, QN_EINVAL, "want a schema: an object in JSON");
+    const uint32_t rule = schema_rule(r->x, r->text + r->at, n, &r->n_visits);
+    r->at += n;
+    return r->x->rc == QN_OK ? expr_call(r->x, rule) : 0;
+}
+
+/* After %token: a special token, as guide.c spells it. */
+static uint32_t take_token(struct reader *r) {
+    skip_space(r);
+    if (!take(r, "\"")) return (uint32_t)refuse(r, QN_EINVAL, "want the token's text in quotes");
+    return EXPR_SEQ_OF(r->x, expr_bytes(r->x, VOCAB_SPECIAL, 1), take_string(r));
+}
+
 static uint32_t take_atom(struct reader *r) {
+    if (take(r, "%json")) return take_schema(r);
+    if (take(r, "%token")) return take_token(r);
     if (take(r, "\"")) return take_string(r);
     if (take(r, "[")) return take_class(r);
     if (take(r, ".")) return expr_range(r->x, 0, CHAR_LAST);

@@ -454,29 +454,38 @@ static int check_size(struct exprs *x, const char *text, size_t n) {
     return x->rc;
 }
 
-static void read_root(struct schema *s) {
+static uint32_t read_root(struct schema *s) {
     const size_t n = count_values(s->root);
     if (n > SCHEMA_NODES) {
         exprs_fail(s->x, QN_ELIMIT, "schema: at most %d values, have %zu", SCHEMA_NODES, n);
-        return;
+        return 0;
     }
     s->made = json_array();
     s->x->rc = s->made ? ARRAY_RESERVE(s->x->d, &s->targets, SCHEMA_NODES)
                        : fail_nomem(s->x->d, 64, "a schema");
     const uint32_t root = expr_rule_new(s->x, "#");
     expr_rule_define(s->x, root, schema_expr(s, s->root));
+    return root;
 }
 
-int schema_read(struct exprs *x, const char *text, size_t n) {
-    struct schema s = {.x = x, .json = {.x = x}, .place = "#", .n_place = 1};
+uint32_t schema_rule(struct exprs *x, const char *text, size_t n, uint32_t *n_visits) {
+    struct schema s = {.x = x, .json = {.x = x}, .n_visits = *n_visits, .place = "#", .n_place = 1};
     json_t *root = NULL;
-    if (check_size(x, text, n) != QN_OK) return x->rc;
+    uint32_t rule = 0;
+    if (check_size(x, text, n) != QN_OK) return 0;
     x->rc = jsonio_parse(x->d, "schema", text, n, &root);
     s.root = root;
-    if (x->rc == QN_OK) read_root(&s);
+    if (x->rc == QN_OK) rule = read_root(&s);
+    *n_visits = s.n_visits;
     json_decref(root);
     json_decref(s.made);
     map_fini(&s.refs);
     ARRAY_FINI(&s.targets);
+    return rule;
+}
+
+int schema_read(struct exprs *x, const char *text, size_t n) {
+    uint32_t n_visits = 0;
+    schema_rule(x, text, n, &n_visits);
     return x->rc;
 }

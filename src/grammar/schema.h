@@ -26,6 +26,9 @@ enum {
 /* Defines rule 0 of x: texts that are a JSON value of the schema. Errors, in x->rc too: QN_EFORMAT
  * (no JSON), QN_ELIMIT, QN_EINVAL and QN_EUNSUPPORTED with the place. */
 int schema_read(struct exprs *x, const char *text, size_t n);
+/* The same as one more rule, which is returned. *n_visits: schemas looked at so far in the grammar,
+ * of at most SCHEMA_VISITS. */
+uint32_t schema_rule(struct exprs *x, const char *text, size_t n, uint32_t *n_visits);
 
 /* ---- between the files above ---- */
 

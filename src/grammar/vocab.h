@@ -20,6 +20,9 @@ enum {
     VOCAB_TOKEN_MAX = 255, /* bytes of a token; a longer one is never allowed */
 };
 
+/* What the text of a special token begins with: no other text has this byte. */
+#define VOCAB_SPECIAL "\xff"
+
 struct vocab_node {
     uint32_t skip;  /* the first node after the subtree */
     uint32_t first; /* in ids: the tokens of the subtree begin here with the node's own */

@@ -24,6 +24,7 @@ struct chat_template {
     const char *tokens[N_TOKENS];     /* NULL: the directory names none */
     struct jinja *plain, *with_tools; /* one may be NULL */
     struct diag no_tools;             /* why the one for tools could not be compiled */
+    const char *program;              /* of with_tools, else of plain */
 };
 
 /* One of a directory's templates. */
@@ -197,6 +198,7 @@ static int choose_default(struct folder *f, struct chat_template *c) {
                     "tokenizer_config.json); choose one with --chat-template FILE or one of: %s",
                     f->dir == NULL ? "chat template" : f->dir, chat_template_names());
     TRY(compile(f, plain, &c->plain));
+    c->program = tools != NULL ? tools->text : plain->text;
     if (tools == NULL) return QN_OK;
     int rc = jinja_compile(&c->no_tools, tools->where, tools->text, tools->n, &c->with_tools);
     bool matters = plain == NULL || rc == QN_ENOMEM;
@@ -210,13 +212,17 @@ static int choose_named(struct folder *f, const char *name, struct chat_template
     if (built_in != NULL) {
         if (c->tokens[TOKEN_BOS] == NULL) c->tokens[TOKEN_BOS] = built_in->bos;
         if (c->tokens[TOKEN_EOS] == NULL) c->tokens[TOKEN_EOS] = built_in->eos;
+        c->program = built_in->program;
         return jinja_compile(f->d, name, built_in->program, strlen(built_in->program), &c->plain);
     }
     if (s == NULL && is_file(name)) {
         TRY(add_file(f, "", name));
         s = &f->sources.items[f->sources.n - 1];
     }
-    if (s != NULL) return compile(f, s, &c->plain);
+    if (s != NULL) {
+        c->program = s->text;
+        return compile(f, s, &c->plain);
+    }
     return fail(f->d, QN_EINVAL,
                 "--chat-template '%.200s': no file, and no template of that name; the directory "
                 "has: %s; built in are: %s",
@@ -246,8 +252,11 @@ int chat_template_parse(struct diag *d, const char *where, const char *program, 
     char *copies[2] = {NULL, NULL};
     *out = NULL;
     if (c == NULL) return fail_nomem(d, sizeof *c, "the chat template");
+    char *copy = NULL;
     int rc = bos == NULL ? QN_OK : arena_strdup(d, &c->arena, bos, &copies[0]);
     if (rc == QN_OK && eos != NULL) rc = arena_strdup(d, &c->arena, eos, &copies[1]);
+    if (rc == QN_OK) rc = arena_copy(d, &c->arena, program, n, &copy);
+    c->program = copy;
     c->tokens[TOKEN_BOS] = copies[0];
     c->tokens[TOKEN_EOS] = copies[1];
     if (rc == QN_OK) rc = jinja_compile(d, where, program, n, &c->plain);
@@ -256,6 +265,10 @@ int chat_template_parse(struct diag *d, const char *where, const char *program, 
     else
         chat_template_free(c);
     return rc;
+}
+
+const char *chat_template_program(const struct chat_template *c) {
+    return c->program;
 }
 
 void chat_template_free(struct chat_template *c) {

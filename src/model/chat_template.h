@@ -40,6 +40,8 @@ int chat_template_open(struct diag *d, const char *dir, const char *name,
 int chat_template_parse(struct diag *d, const char *where, const char *program, size_t n,
                         const char *bos, const char *eos, struct chat_template **out);
 void chat_template_free(struct chat_template *c);
+/* The program that a conversation with tools is rendered with. Lives as long as the template. */
+const char *chat_template_program(const struct chat_template *c);
 
 /* "chatml, qwen2, ...": the templates that are built in (chat_named.c). */
 const char *chat_template_names(void);

@@ -2,6 +2,7 @@
 #include "server/conversation.h"
 
 #include "base/checked.h"
+#include "base/jsonio.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,8 +42,7 @@ static int add_parts(struct problem *p, const json_t *content, const char *path,
     return QN_OK;
 }
 
-/* Text or parts as one JSON string, null as null. */
-static int content_text(struct problem *p, const json_t *content, const char *path, json_t **out) {
+int conversation_text(struct problem *p, const json_t *content, const char *path, json_t **out) {
     struct strbuf text = {0};
     *out = NULL;
     if (!json_is_string(content) && !json_is_array(content) && !json_is_null(content))
@@ -60,121 +60,107 @@ static int content_text(struct problem *p, const json_t *content, const char *pa
 
 /* ---- messages ------------------------------------------------------------------------------- */
 
-static int read_role(struct problem *p, const json_t *message, const char *param,
-                     const char *const *roles, size_t n_roles, const char **role) {
-    *role = json_string_value(json_object_get(message, "role"));
-    for (size_t i = 0; *role && i < n_roles; i++)
-        if (strcmp(*role, roles[i]) == 0) return QN_OK;
-    if (!*role) return problem_set(p, PROBLEM_MISSING, param, "%s: is missing, or no text", param);
-    return problem_set(p, PROBLEM_VALUE, param, "%s: '%.40s' is no role of this API", param, *role);
-}
-
-/* A message with a text for its content; "developer" is what templates call "system". */
-static int add_message(struct problem *p, const json_t *message, const char *field, size_t i,
-                       const char *const *roles, size_t n_roles, json_t *messages) {
-    char param[96];
-    const char *role;
-    json_t *text;
-    snprintf(param, sizeof param, "%s[%zu]", field, i);
-    if (!json_is_object(message))
-        return problem_set(p, PROBLEM_TYPE, param, "%s: want an object", param);
-    snprintf(param, sizeof param, "%s[%zu].role", field, i);
-    TRY(read_role(p, message, param, roles, n_roles, &role));
-    snprintf(param, sizeof param, "%s[%zu].tool_calls", field, i);
-    const json_t *calls = json_object_get(message, "tool_calls");
-    if (calls && !json_is_null(calls) && !(json_is_array(calls) && json_array_size(calls) == 0))
-        return problem_set(p, PROBLEM_UNSUPPORTED, param, "%s: tools are not supported", param);
-    snprintf(param, sizeof param, "%s[%zu].content", field, i);
-    TRY(content_text(p, json_object_get(message, "content"), param, &text));
-    if (!json_is_string(text)) {
-        json_decref(text);
-        return problem_set(p, PROBLEM_MISSING, param, "%s: is missing", param);
-    }
-    if (strcmp(role, "developer") == 0) role = "system";
-    json_t *made = json_pack("{s:s, s:o}", "role", role, "content", text);
-    if (made && json_array_append_new(messages, made) == 0) return QN_OK;
+static int no_memory(struct problem *p) {
     return problem_set(p, PROBLEM_INTERNAL, NULL, "out of memory");
 }
 
-static int add_messages(struct problem *p, const json_t *said, const char *field,
-                        const char *const *roles, size_t n_roles, json_t *messages) {
-    for (size_t i = 0; i < json_array_size(said); i++)
-        TRY(add_message(p, json_array_get(said, i), field, i, roles, n_roles, messages));
-    return QN_OK;
-}
-
-static int add_system(struct problem *p, const json_t *content, const char *field,
-                      json_t *messages) {
-    json_t *text;
-    if (!content) return QN_OK;
-    TRY(content_text(p, content, field, &text));
-    json_t *made = json_pack("{s:s, s:o}", "role", "system", "content", text);
-    if (made && json_array_append_new(messages, made) == 0) return QN_OK;
-    return problem_set(p, PROBLEM_INTERNAL, NULL, "out of memory");
-}
-
-static int begin(struct problem *p, json_t **messages) {
+int conversation_begin(struct problem *p, json_t **messages) {
     *messages = json_array();
-    return *messages ? QN_OK : problem_set(p, PROBLEM_INTERNAL, NULL, "out of memory");
+    return *messages ? QN_OK : no_memory(p);
 }
 
-/* Nothing is left of a conversation that failed. */
-static int end(int rc, json_t **messages) {
+int conversation_end(int rc, json_t **messages) {
     if (rc == QN_OK) return rc;
     json_decref(*messages);
     *messages = NULL;
     return rc;
 }
 
-int conversation_of_chat(struct problem *p, const json_t *said, json_t **messages) {
-    static const char *const roles[] = {"system", "developer", "user", "assistant"};
-    TRY(begin(p, messages));
-    return end(add_messages(p, said, "messages", roles, COUNT_OF(roles), *messages), messages);
+int conversation_add(struct problem *p, json_t *messages, json_t *message) {
+    return message && json_array_append_new(messages, message) == 0 ? QN_OK : no_memory(p);
 }
 
-int conversation_of_messages(struct problem *p, const json_t *system, const json_t *said,
-                             json_t **messages) {
-    static const char *const roles[] = {"user", "assistant"};
-    TRY(begin(p, messages));
-    int rc = add_system(p, system, "system", *messages);
-    if (rc == QN_OK) rc = add_messages(p, said, "messages", roles, COUNT_OF(roles), *messages);
-    return end(rc, messages);
+int conversation_set(struct problem *p, json_t *object, const char *key, json_t *value) {
+    return json_object_set_new(object, key, value) == 0 ? QN_OK : no_memory(p);
 }
 
-/* The input's items but messages: their kinds belong to tools and reasoning. */
-static int check_items(struct problem *p, const json_t *input) {
-    char param[96];
-    for (size_t i = 0; i < json_array_size(input); i++) {
-        const json_t *of = json_object_get(json_array_get(input, i), "type");
-        const char *type = json_string_value(of);
-        if (!of || (type && strcmp(type, "message") == 0)) continue;
-        snprintf(param, sizeof param, "input[%zu].type", i);
-        return problem_set(p, PROBLEM_UNSUPPORTED, param, "%s: want 'message', have '%.40s'", param,
-                           type ? type : "no text");
+int conversation_add_said(struct problem *p, json_t *messages, const char *role,
+                          const json_t *content, const char *path) {
+    json_t *text;
+    TRY(conversation_text(p, content, path, &text));
+    if (!json_is_string(text)) {
+        json_decref(text);
+        return problem_set(p, PROBLEM_MISSING, path, "%s: is missing", path);
     }
-    return QN_OK;
+    /* "developer" is what templates call "system" */
+    if (strcmp(role, "developer") == 0) role = "system";
+    return conversation_add(p, messages, json_pack("{s:s, s:o}", "role", role, "content", text));
 }
 
-int conversation_of_responses(struct problem *p, const char *instructions, const json_t *input,
-                              json_t **messages) {
-    static const char *const roles[] = {"system", "developer", "user", "assistant"};
-    TRY(begin(p, messages));
-    int rc = check_items(p, input);
-    if (rc == QN_OK && json_is_array(input) && json_array_size(input) == 0)
-        rc = problem_set(p, PROBLEM_VALUE, "input", "input: has no message");
-    if (rc == QN_OK && instructions)
-        rc = json_array_append_new(
-                 *messages, json_pack("{s:s, s:s}", "role", "system", "content", instructions)) == 0
-                 ? QN_OK
-                 : problem_set(p, PROBLEM_INTERNAL, NULL, "out of memory");
-    if (rc == QN_OK && json_is_string(input))
-        rc = json_array_append_new(*messages,
-                                   json_pack("{s:s, s:O}", "role", "user", "content", input)) == 0
-                 ? QN_OK
-                 : problem_set(p, PROBLEM_INTERNAL, NULL, "out of memory");
-    if (rc == QN_OK && json_is_array(input))
-        rc = add_messages(p, input, "input", roles, COUNT_OF(roles), *messages);
-    return end(rc, messages);
+int conversation_role(struct problem *p, const json_t *message, const char *path,
+                      const char *const *roles, const char **role) {
+    char param[96];
+    snprintf(param, sizeof param, "%s.role", path);
+    if (!json_is_object(message))
+        return problem_set(p, PROBLEM_TYPE, path, "%s: want an object", path);
+    *role = json_string_value(json_object_get(message, "role"));
+    for (; *role && *roles; roles++)
+        if (strcmp(*role, *roles) == 0) return QN_OK;
+    if (!*role) return problem_set(p, PROBLEM_MISSING, param, "%s: is missing, or no text", param);
+    return problem_set(p, PROBLEM_VALUE, param, "%s: '%.40s' is no role of this API", param, *role);
+}
+
+json_t *conversation_assistant(json_t *messages, bool anew) {
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    if (!anew && role && strcmp(role, "assistant") == 0) return last;
+    last = json_pack("{s:s, s:s}", "role", "assistant", "content", "");
+    return json_array_append_new(messages, last) == 0 ? last : NULL;
+}
+
+/* Arguments as templates want them: an object, or, where they are none, the text that they are. */
+static json_t *arguments_of(const json_t *v) {
+    const char *text = json_string_value(v);
+    json_t *object = NULL;
+    if (json_is_object(v)) return json_incref((json_t *)v);
+    if (!text) return json_object();
+    if (jsonio_parse(NULL, "arguments", text, json_string_length(v), &object) == QN_OK &&
+        json_is_object(object))
+        return object;
+    json_decref(object);
+    return *text ? json_incref((json_t *)v) : json_object();
+}
+
+int conversation_add_call(struct problem *p, json_t *message, const char *path, const json_t *id,
+                          const json_t *name, const json_t *arguments) {
+    char param[96];
+    snprintf(param, sizeof param, "%s.name", path);
+    if (!json_is_string(name))
+        return problem_set(p, PROBLEM_MISSING, param, "%s: is missing, or no text", param);
+    snprintf(param, sizeof param, "%s.arguments", path);
+    if (arguments && !json_is_string(arguments) && !json_is_object(arguments) &&
+        !json_is_null(arguments))
+        return problem_set(p, PROBLEM_TYPE, param, "%s: want a text of JSON", param);
+    json_t *calls = json_object_get(message, "tool_calls");
+    if (!calls) {
+        calls = json_array();
+        TRY(conversation_set(p, message, "tool_calls", calls));
+    }
+    json_t *call = json_pack("{s:s, s:{s:O, s:o}}", "type", "function", "function", "name", name,
+                             "arguments", arguments_of(arguments));
+    if (json_is_string(id)) json_object_set(call, "id", (json_t *)id);
+    return conversation_add(p, calls, call);
+}
+
+int conversation_add_result(struct problem *p, json_t *messages, const char *path,
+                            const json_t *content, const json_t *id) {
+    json_t *text;
+    const json_t *none = content ? content : json_null();
+    TRY(conversation_text(p, none, path, &text));
+    if (json_is_null(text)) text = json_string("");
+    json_t *made = json_pack("{s:s, s:o}", "role", "tool", "content", text);
+    if (json_is_string(id)) json_object_set(made, "tool_call_id", (json_t *)id);
+    return conversation_add(p, messages, made);
 }
 
 /* ---- ids ------------------------------------------------------------------------------------ */
@@ -218,35 +204,41 @@ int conversation_tokenize(struct call *c, const char *text, size_t n, bool add_s
 }
 
 /* The conversation as the template's text. */
-static int render(struct call *c, const json_t *messages, const char *kwargs, bool add_generation,
-                  char **text, size_t *n) {
+static int render(struct call *c, const struct conversation *talk, const char *kwargs, char **text,
+                  size_t *n) {
     qn_chat_params params;
     qn_error error;
     qn_chat_params_init(&params);
-    params.add_generation_prompt = add_generation;
+    params.add_generation_prompt = talk->add_generation;
     params.kwargs_json = kwargs;
-    char *json = json_dumps(messages, JSON_COMPACT);
+    json_t *all = json_pack("{s:O, s:O*}", "messages", talk->messages, "tools", talk->tools);
+    char *json = json_dumps(all, JSON_COMPACT);
     const int rc =
         json ? qn_chat_template_render(c->server->chat, json, &params, text, n, &error) : QN_ENOMEM;
+    json_decref(all);
     free(json);
     if (rc == QN_OK) return QN_OK;
     if (rc == QN_ENOMEM) return problem_set(&c->problem, PROBLEM_INTERNAL, NULL, "out of memory");
     return problem_set(&c->problem, PROBLEM_VALUE, "messages", "%s", error.message);
 }
 
-int conversation_ids(struct call *c, const json_t *messages, const json_t *kwargs,
-                     bool add_generation, bool add_special, int32_t **ids, size_t *n_ids) {
-    char *text = NULL, *variables = kwargs ? json_dumps(kwargs, JSON_COMPACT) : NULL;
+int conversation_ids(struct call *c, const struct conversation *talk, int32_t **ids, size_t *n_ids,
+                     char **said) {
+    char *text = NULL, *variables = talk->kwargs ? json_dumps(talk->kwargs, JSON_COMPACT) : NULL;
     size_t n = 0;
     int rc = QN_OK;
     if (!c->server->chat)
         rc = problem_set(&c->problem, PROBLEM_UNSUPPORTED, "messages",
                          "the model has no chat template; start with --chat-template, or use "
                          "/v1/completions");
-    if (rc == QN_OK && variables) rc = check_kwargs(&c->problem, kwargs, strlen(variables));
-    if (rc == QN_OK) rc = render(c, messages, variables, add_generation, &text, &n);
+    if (rc == QN_OK && variables) rc = check_kwargs(&c->problem, talk->kwargs, strlen(variables));
+    if (rc == QN_OK) rc = render(c, talk, variables, &text, &n);
     free(variables);
-    if (rc == QN_OK) rc = conversation_tokenize(c, text, n, add_special, "messages", ids, n_ids);
-    qn_free(text);
+    if (rc == QN_OK)
+        rc = conversation_tokenize(c, text, n, talk->add_special, "messages", ids, n_ids);
+    if (rc == QN_OK && said)
+        *said = text;
+    else
+        qn_free(text);
     return rc;
 }

@@ -186,6 +186,16 @@ static int check_options(struct reader *r, const struct field_row *row, const js
     return QN_OK;
 }
 
+static int check_tools(struct reader *r, const struct field_row *row, const json_t *v) {
+    if (!json_is_array(v)) return wrong_type(r, row, "an array of tools");
+    return too_many(r, row, json_array_size(v));
+}
+
+static int check_choice(struct reader *r, const struct field_row *row, const json_t *v) {
+    return json_is_string(v) || json_is_object(v) ? QN_OK
+                                                  : wrong_type(r, row, "a string or an object");
+}
+
 static bool is_neutral(const struct field_row *row, const json_t *v) {
     json_t *allowed = json_loads(row->neutral, 0, NULL);
     bool yes = false;
@@ -209,7 +219,8 @@ static field_check *const checks[] = {
     [FIELD_ABOVE] = check_number,    [FIELD_TEXT] = check_text,   [FIELD_STOPS] = check_stops,
     [FIELD_IDS] = check_ids,         [FIELD_BIAS] = check_bias,   [FIELD_PROMPT] = check_prompt,
     [FIELD_CONTENT] = check_content, [FIELD_ARRAY] = check_array, [FIELD_OBJECT] = check_object,
-    [FIELD_OPTIONS] = check_options, [FIELD_ANY] = check_any,
+    [FIELD_OPTIONS] = check_options, [FIELD_ANY] = check_any,     [FIELD_TOOLS] = check_tools,
+    [FIELD_CHOICE] = check_choice,
 };
 
 /* ---- all of them ---------------------------------------------------------------------------- */

@@ -37,6 +37,8 @@ enum field_kind {
     FIELD_ARRAY,
     FIELD_OBJECT,
     FIELD_OPTIONS,
+    FIELD_TOOLS,
+    FIELD_CHOICE,
     FIELD_ANY,
     /* as sampling.def has them */
     FIELD_FLAG = FIELD_BOOL,

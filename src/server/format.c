@@ -21,6 +21,11 @@ void format_usage(const struct gen *g, struct strbuf *b) {
     json_write_open(b, "prompt_tokens_details", '{');
     json_write_int(b, "cached_tokens", (int64_t)g->n_cached_tokens);
     json_write_close(b, '}');
+    if (g->plan.params.struct_size) {
+        json_write_open(b, "completion_tokens_details", '{');
+        json_write_int(b, "reasoning_tokens", (int64_t)g->n_thought_tokens);
+        json_write_close(b, '}');
+    }
     json_write_close(b, '}');
 }
 
@@ -51,8 +56,7 @@ void format_chunk_end(struct gen *g, struct strbuf *b, const char *object) {
 }
 
 void format_finish(const struct choice *c, struct strbuf *b) {
-    json_write_text(b, "finish_reason",
-                    c->finish == QN_RUNNING ? NULL : qn_finish_reason_text(c->finish));
+    json_write_text(b, "finish_reason", parts_finish_text(c));
     if (c->stop)
         json_write_text(b, "stop_reason", c->stop);
     else if (c->stop_id >= 0)

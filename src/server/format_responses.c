@@ -3,35 +3,71 @@
 #include "server/formats.h"
 #include "server/json_write.h"
 
+#include "base/checked.h"
+
 #include <string.h>
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-/* An answer's message has the answer's id with another prefix. */
-static const char *message_id(const struct gen *g, char id[48]) {
-    snprintf(id, 48, "msg_%s", g->id + strlen("resp_"));
+/* An item of the output: what a part of the answer is called here. */
+static const struct item_kind {
+    const char *type, *prefix; /* of the item's id */
+    const char *content;       /* type of what the item has; NULL: nothing, it has arguments */
+    const char *event;         /* "response.EVENT.delta" */
+} kinds[] = {
+    [QN_PIECE_REASONING] = {"reasoning", "rs_", "reasoning_text", "reasoning_text"},
+    [QN_PIECE_TEXT] = {"message", "msg_", "output_text", "output_text"},
+    [QN_PIECE_CALL] = {"function_call", "fc_", NULL, "function_call_arguments"},
+};
+
+/* An answer that says nothing has an empty message. */
+static const struct part nothing = {.kind = QN_PIECE_TEXT};
+
+struct item {
+    const struct gen *g;
+    const struct part *part;
+    size_t index; /* in the output */
+};
+
+/* Items have the answer's id with another prefix. */
+static const char *item_id(const struct item *it, char id[64]) {
+    const char *prefix = kinds[it->part->kind].prefix, *own = it->g->id + strlen("resp_");
+    if (it->index == 0)
+        snprintf(id, 64, "%s%s", prefix, own);
+    else
+        snprintf(id, 64, "%s%s_%zu", prefix, own, it->index);
     return id;
 }
 
-static void write_part(const struct strbuf *text, struct strbuf *b, const char *key) {
+static void write_content(const struct item *it, bool is_whole, struct strbuf *b, const char *key) {
+    const struct strbuf *text = &it->part->text;
     json_write_open(b, key, '{');
-    json_write_text(b, "type", "output_text");
-    json_write_bytes(b, "text", strbuf_text(text), text->n);
-    strbuf_str(b, ",\"annotations\":[],\"logprobs\":[]}");
+    json_write_text(b, "type", kinds[it->part->kind].content);
+    json_write_bytes(b, "text", strbuf_text(text), is_whole ? text->n : 0);
+    if (it->part->kind == QN_PIECE_TEXT) strbuf_str(b, ",\"annotations\":[],\"logprobs\":[]");
+    json_write_close(b, '}');
 }
 
-/* The output's one message; text NULL: it has just begun. */
-static void write_item(const struct gen *g, const struct strbuf *text, const char *status,
-                       struct strbuf *b, const char *key) {
-    char id[48];
+/* is_whole false: as it begins. */
+static void write_item(const struct item *it, bool is_whole, const char *status, struct strbuf *b,
+                       const char *key) {
+    const struct part *p = it->part;
+    char id[64];
     json_write_open(b, key, '{');
-    json_write_text(b, "type", "message");
-    json_write_text(b, "id", message_id(g, id));
+    json_write_text(b, "type", kinds[p->kind].type);
+    json_write_text(b, "id", item_id(it, id));
     json_write_text(b, "status", status);
-    json_write_text(b, "role", "assistant");
-    json_write_open(b, "content", '[');
-    if (text) write_part(text, b, NULL);
-    json_write_close(b, ']');
+    if (p->kind == QN_PIECE_CALL) {
+        json_write_text(b, "call_id", p->id);
+        json_write_text(b, "name", p->name);
+        json_write_bytes(b, "arguments", strbuf_text(&p->text), is_whole ? p->text.n : 0);
+    } else {
+        if (p->kind == QN_PIECE_TEXT) json_write_text(b, "role", "assistant");
+        if (p->kind == QN_PIECE_REASONING) json_write_raw(b, "summary", "[]");
+        json_write_open(b, "content", '[');
+        if (is_whole) write_content(it, true, b, NULL);
+        json_write_close(b, ']');
+    }
     json_write_close(b, '}');
 }
 
@@ -43,7 +79,9 @@ static void write_usage(const struct gen *g, struct strbuf *b) {
     json_write_int(b, "cached_tokens", (int64_t)g->n_cached_tokens);
     json_write_close(b, '}');
     json_write_int(b, "output_tokens", out);
-    strbuf_str(b, ",\"output_tokens_details\":{\"reasoning_tokens\":0}");
+    json_write_open(b, "output_tokens_details", '{');
+    json_write_int(b, "reasoning_tokens", (int64_t)g->n_thought_tokens);
+    json_write_close(b, '}');
     json_write_int(b, "total_tokens", in + out);
     json_write_close(b, '}');
 }
@@ -52,6 +90,20 @@ static const char *status_of(const struct choice *c) {
     if (c->finish == QN_RUNNING) return "in_progress";
     return c->finish == QN_FINISH_LENGTH ? "incomplete" : "completed";
 }
+
+/* Fields that the answer repeats as the request has them. */
+static const struct {
+    enum field field;
+    const char *name, *fallback;
+} echoed[] = {
+    {F_PARALLEL_TOOLS, "parallel_tool_calls", "true"},
+    {F_REASONING, "reasoning", "{\"effort\":null,\"summary\":null}"},
+    {F_TEXT, "text", "{\"format\":{\"type\":\"text\"}}"},
+    {F_TOOL_CHOICE, "tool_choice", "\"auto\""},
+    {F_TOOLS, "tools", "[]"},
+};
+enum { N_ECHOED = COUNT_OF(echoed) };
+_Static_assert((int)N_ECHOED == (int)GEN_ECHOED, "gen.h has room for them");
 
 static void write_settings(const struct gen *g, struct strbuf *b) {
     const qn_sampling_params *s = &g->sampling;
@@ -62,14 +114,29 @@ static void write_settings(const struct gen *g, struct strbuf *b) {
         json_write_null(b, "max_output_tokens");
     json_write_number(b, "temperature", s->temperature, 6);
     json_write_number(b, "top_p", s->top_p, 6);
-    strbuf_str(b, ",\"parallel_tool_calls\":true,\"previous_response_id\":null,\"reasoning\":"
-                  "{\"effort\":null,\"summary\":null},\"store\":false,\"text\":{\"format\":"
-                  "{\"type\":\"text\"}},\"tool_choice\":\"auto\",\"tools\":[],\"truncation\":"
-                  "\"disabled\",\"user\":null,\"metadata\":{},\"background\":false");
+    for (size_t i = 0; i < N_ECHOED; i++)
+        json_write_raw(b, echoed[i].name, g->echoed[i] ? g->echoed[i] : echoed[i].fallback);
+    strbuf_str(b, ",\"previous_response_id\":null,\"store\":false,\"truncation\":\"disabled\","
+                  "\"user\":null,\"metadata\":{},\"background\":false");
 }
 
-/* text NULL: there is no output yet. */
-static void write_response(const struct gen *g, const struct strbuf *text, struct strbuf *b,
+/* Only the last item may be cut off. */
+static const char *item_status(const struct gen *g, size_t index) {
+    const struct choice *c = &g->choices[0];
+    return index + 1 < c->parts.n ? "completed" : status_of(c);
+}
+
+static void write_output(const struct gen *g, struct strbuf *b) {
+    const struct choice *c = &g->choices[0];
+    for (size_t i = 0; i < c->parts.n; i++) {
+        const struct item it = {g, &c->parts.items[i], i};
+        write_item(&it, true, item_status(g, i), b, NULL);
+    }
+    const struct item empty = {g, &nothing, 0};
+    if (c->parts.n == 0) write_item(&empty, true, status_of(c), b, NULL);
+}
+
+static void write_response(const struct gen *g, bool has_output, struct strbuf *b,
                            const char *key) {
     const struct choice *c = &g->choices[0];
     json_write_open(b, key, '{');
@@ -84,10 +151,10 @@ static void write_response(const struct gen *g, const struct strbuf *text, struc
     else
         json_write_null(b, "incomplete_details");
     json_write_open(b, "output", '[');
-    if (text) write_item(g, text, status_of(c), b, NULL);
+    if (has_output) write_output(g, b);
     json_write_close(b, ']');
     write_settings(g, b);
-    if (text)
+    if (has_output)
         write_usage(g, b);
     else
         json_write_null(b, "usage");
@@ -95,7 +162,7 @@ static void write_response(const struct gen *g, const struct strbuf *text, struc
 }
 
 static void whole(struct gen *g, struct strbuf *b) {
-    write_response(g, &g->choices[0].text, b, NULL);
+    write_response(g, true, b, NULL);
 }
 
 /* ---- a stream ------------------------------------------------------------------------------- */
@@ -107,13 +174,14 @@ static void open_event(struct gen *g, struct strbuf *b, const char *type) {
     json_write_int(b, "sequence_number", (int64_t)g->sequence++);
 }
 
-static void open_output_event(struct gen *g, struct strbuf *b, const char *type, bool is_part) {
-    char id[48];
+/* An event of an item's content, or of its arguments. */
+static void open_part_event(struct gen *g, const struct item *it, const char *type,
+                            struct strbuf *b) {
+    char id[64];
     open_event(g, b, type);
-    json_write_int(b, "output_index", 0);
-    if (!is_part) return;
-    json_write_text(b, "item_id", message_id(g, id));
-    json_write_int(b, "content_index", 0);
+    json_write_int(b, "output_index", (int64_t)it->index);
+    json_write_text(b, "item_id", item_id(it, id));
+    if (it->part->kind != QN_PIECE_CALL) json_write_int(b, "content_index", 0);
 }
 
 static void close_event(struct strbuf *b) {
@@ -122,29 +190,71 @@ static void close_event(struct strbuf *b) {
 
 static void start(struct gen *g, struct strbuf *b) {
     static const char *const types[] = {"response.created", "response.in_progress"};
-    const struct strbuf empty = {0};
     for (size_t i = 0; i < 2; i++) {
         open_event(g, b, types[i]);
-        write_response(g, NULL, b, "response");
+        write_response(g, false, b, "response");
         close_event(b);
     }
-    open_output_event(g, b, "response.output_item.added", false);
-    write_item(g, NULL, "in_progress", b, "item");
+}
+
+static void start_item(struct gen *g, const struct item *it, struct strbuf *b) {
+    open_event(g, b, "response.output_item.added");
+    json_write_int(b, "output_index", (int64_t)it->index);
+    write_item(it, false, "in_progress", b, "item");
     close_event(b);
-    open_output_event(g, b, "response.content_part.added", true);
-    write_part(&empty, b, "part");
+    if (it->part->kind == QN_PIECE_CALL) return;
+    open_part_event(g, it, "response.content_part.added", b);
+    write_content(it, false, b, "part");
     close_event(b);
 }
 
-/* The last events repeat the whole text: it is kept beside what is pending. */
+static void write_delta(struct gen *g, const struct item *it, struct strbuf *b) {
+    char type[64];
+    const struct part *p = it->part;
+    if (p->text.n == p->n_written) return;
+    snprintf(type, sizeof type, "response.%s.delta", kinds[p->kind].event);
+    open_part_event(g, it, type, b);
+    json_write_bytes(b, "delta", strbuf_text(&p->text) + p->n_written, p->text.n - p->n_written);
+    if (p->kind == QN_PIECE_TEXT) strbuf_str(b, ",\"logprobs\":[]");
+    close_event(b);
+}
+
+/* The last events of an item repeat all of it. */
+static void stop_item(struct gen *g, const struct item *it, const char *status, struct strbuf *b) {
+    const struct part *p = it->part;
+    const bool is_call = p->kind == QN_PIECE_CALL;
+    char type[64];
+    snprintf(type, sizeof type, "response.%s.done", kinds[p->kind].event);
+    open_part_event(g, it, type, b);
+    json_write_bytes(b, is_call ? "arguments" : "text", strbuf_text(&p->text), p->text.n);
+    if (is_call) json_write_text(b, "name", p->name);
+    if (p->kind == QN_PIECE_TEXT) strbuf_str(b, ",\"logprobs\":[]");
+    close_event(b);
+    if (!is_call) {
+        open_part_event(g, it, "response.content_part.done", b);
+        write_content(it, true, b, "part");
+        close_event(b);
+    }
+    open_event(g, b, "response.output_item.done");
+    json_write_int(b, "output_index", (int64_t)it->index);
+    write_item(it, true, status, b, "item");
+    close_event(b);
+}
+
+/* Items follow each other: one ends where the next one begins. */
 static void delta(struct choice *c, struct strbuf *b) {
     struct gen *g = c->gen;
-    if (c->text.n > 0) {
-        open_output_event(g, b, "response.output_text.delta", true);
-        json_write_bytes(b, "delta", strbuf_text(&c->text), c->text.n);
-        strbuf_str(b, ",\"logprobs\":[]");
-        close_event(b);
-        strbuf_add(&g->said, c->text.text, c->text.n);
+    for (size_t i = 0; i < c->parts.n; i++) {
+        struct part *p = &c->parts.items[i];
+        const struct item it = {g, p, i};
+        if (!p->begun) {
+            const struct item before = {g, p - 1, i - 1};
+            if (i > 0) stop_item(g, &before, "completed", b);
+            start_item(g, &it, b);
+            p->begun = true;
+        }
+        write_delta(g, &it, b);
+        p->n_written = p->text.n;
     }
     c->told = c->finish != QN_RUNNING;
 }
@@ -152,18 +262,12 @@ static void delta(struct choice *c, struct strbuf *b) {
 static void end(struct gen *g, struct strbuf *b) {
     const struct choice *c = &g->choices[0];
     const bool cut = c->finish == QN_FINISH_LENGTH;
-    open_output_event(g, b, "response.output_text.done", true);
-    json_write_bytes(b, "text", strbuf_text(&g->said), g->said.n);
-    strbuf_str(b, ",\"logprobs\":[]");
-    close_event(b);
-    open_output_event(g, b, "response.content_part.done", true);
-    write_part(&g->said, b, "part");
-    close_event(b);
-    open_output_event(g, b, "response.output_item.done", false);
-    write_item(g, &g->said, status_of(c), b, "item");
-    close_event(b);
+    const size_t last = c->parts.n ? c->parts.n - 1 : 0;
+    const struct item it = {g, c->parts.n ? &c->parts.items[last] : &nothing, last};
+    if (c->parts.n == 0) start_item(g, &it, b);
+    stop_item(g, &it, status_of(c), b);
     open_event(g, b, cut ? "response.incomplete" : "response.completed");
-    write_response(g, &g->said, b, "response");
+    write_response(g, true, b, "response");
     close_event(b);
 }
 
@@ -177,6 +281,7 @@ static void failed(struct gen *g, const struct problem *p, struct strbuf *b) {
 
 static const struct format format = {
     .prefix = "resp_",
+    .call_prefix = "call_",
     .whole = whole,
     .start = start,
     .delta = delta,
@@ -187,16 +292,46 @@ static const struct format format = {
 
 /* ---- the body ------------------------------------------------------------------------------- */
 
-int responses_work(struct call *c) {
-    json_t *messages;
+static int add_prompt(struct gen *g, const struct chat_use *u, char **text) {
+    struct call *c = g->call;
+    struct conversation talk = {.tools = u->tools, .kwargs = u->kwargs, .add_generation = true};
     int32_t *ids = NULL;
     size_t n = 0;
-    TRY(gen_new(c, &format));
     TRY(conversation_of_responses(&c->problem, fields_text(&c->fields, F_INSTRUCTIONS, NULL),
-                                  c->fields.value[F_INPUT], &messages));
-    const int rc = conversation_ids(c, messages, NULL, true, false, &ids, &n);
-    json_decref(messages);
-    if (rc != QN_OK) return rc;
-    TRY(gen_add_prompt(c->gen, ids, n, NULL));
-    return gen_read_sampling(c->gen, F_MAX_OUTPUT_TOKENS, F_STOP);
+                                  c->fields.value[F_INPUT], &talk.messages));
+    const int rc = conversation_ids(c, &talk, &ids, &n, text);
+    json_decref(talk.messages);
+    return rc == QN_OK ? gen_add_prompt(g, ids, n, NULL) : rc;
+}
+
+/* What the answer repeats, written down: the request's JSON is gone when it is needed. */
+static int keep_fields(struct gen *g) {
+    for (size_t i = 0; i < N_ECHOED; i++) {
+        const json_t *v = g->call->fields.value[echoed[i].field];
+        if (!v) continue;
+        g->echoed[i] = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
+        if (!g->echoed[i])
+            return problem_set(&g->call->problem, PROBLEM_INTERNAL, NULL, "out of memory");
+    }
+    return QN_OK;
+}
+
+static int read_body(struct gen *g, const struct chat_use *u, char **text) {
+    const json_t *form = json_object_get(g->call->fields.value[F_TEXT], "format");
+    TRY(add_prompt(g, u, text));
+    TRY(gen_read_format(g, "text.format", form, NULL));
+    TRY(gen_read_sampling(g, F_MAX_OUTPUT_TOKENS, F_STOP));
+    TRY(keep_fields(g));
+    return parts_open(g, u, *text);
+}
+
+int responses_work(struct call *c) {
+    struct chat_use use = {0};
+    char *text = NULL;
+    TRY(gen_new(c, &format));
+    int rc = chat_use_read(c, &use);
+    if (rc == QN_OK) rc = read_body(c->gen, &use, &text);
+    chat_use_free(&use);
+    qn_free(text);
+    return rc;
 }

@@ -3,7 +3,7 @@
 #ifndef QN_SERVER_FORMATS_H
 #define QN_SERVER_FORMATS_H
 
-#include "server/gen.h"
+#include "server/parts.h"
 
 /* format_completion.c, format_chat.c, format_messages.c, format_responses.c: a route's `work`. */
 int completion_work(struct call *c);

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/map.h"
 #include "base/sampling.h"
+#include "server/parts.h"
 
 #include <float.h>
 #include <stdio.h>
@@ -109,18 +110,24 @@ static float above_zero(double x) {
     return x > 0 && x < (double)FLT_MIN ? FLT_MIN : (float)x;
 }
 
-/* What the whole output must be: a text, or JSON that is written down. */
-static int set_structured(struct gen *g, const char *param, int kind, const json_t *v) {
+int gen_set_structured(struct gen *g, const char *param, int kind, const char *text) {
     if (g->structured)
         return problem_set(&g->call->problem, PROBLEM_VALUE, param,
                            "%s: the output has a form already; give one", param);
-    g->structured = json_is_string(v) ? strdup(json_string_value(v))
-                                      : json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
+    g->structured = text ? strdup(text) : NULL;
     if (!g->structured)
         return problem_set(&g->call->problem, PROBLEM_INTERNAL, NULL, "out of memory");
     g->sampling.structured_kind = kind;
     g->sampling.structured_text = g->structured;
     return QN_OK;
+}
+
+/* The same from a text, or from JSON that is written down. */
+static int set_structured(struct gen *g, const char *param, int kind, const json_t *v) {
+    char *text = json_is_string(v) ? NULL : json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
+    const int rc = gen_set_structured(g, param, kind, text ? text : json_string_value(v));
+    free(text);
+    return rc;
 }
 
 static int any_object(struct gen *g, const char *param) {
@@ -130,18 +137,19 @@ static int any_object(struct gen *g, const char *param) {
     return rc;
 }
 
-static int read_response_format(struct gen *g, const json_t *v) {
-    static const char param[] = "response_format";
+int gen_read_format(struct gen *g, const char *param, const json_t *v, const char *inside) {
+    char at[96];
     const char *type = json_string_value(json_object_get(v, "type"));
-    const json_t *schema = json_object_get(json_object_get(v, "json_schema"), "schema");
-    if (!v || (type && strcmp(type, "text") == 0)) return QN_OK;
+    if (!v || json_is_null(v) || (type && strcmp(type, "text") == 0)) return QN_OK;
     if (type && strcmp(type, "json_object") == 0) return any_object(g, param);
+    snprintf(at, sizeof at, "%s.type", param);
     if (!type || strcmp(type, "json_schema") != 0)
-        return problem_set(&g->call->problem, PROBLEM_UNSUPPORTED, "response_format.type",
-                           "response_format.type: want text, json_object or json_schema");
+        return problem_set(&g->call->problem, PROBLEM_UNSUPPORTED, at,
+                           "%s: want text, json_object or json_schema", at);
+    const json_t *schema = json_object_get(inside ? json_object_get(v, inside) : v, "schema");
+    snprintf(at, sizeof at, "%s%s%s.schema", param, inside ? "." : "", inside ? inside : "");
     if (!json_is_object(schema))
-        return problem_set(&g->call->problem, PROBLEM_TYPE, "response_format.json_schema.schema",
-                           "response_format.json_schema.schema: want an object");
+        return problem_set(&g->call->problem, PROBLEM_TYPE, at, "%s: want an object", at);
     return set_structured(g, param, QN_STRUCTURED_JSON_SCHEMA, schema);
 }
 
@@ -213,7 +221,7 @@ int gen_read_sampling(struct gen *g, enum field max_tokens, enum field stop) {
     read_params(g);
     s->max_tokens = (uint32_t)fields_int(f, max_tokens, s->max_tokens);
     if (fields_has(f, stop)) read_stops(g, f->value[stop]);
-    TRY(read_response_format(g, f->value[F_RESPONSE_FORMAT]));
+    TRY(gen_read_format(g, "response_format", f->value[F_RESPONSE_FORMAT], "json_schema"));
     TRY(read_structured(g, f->value[F_STRUCTURED]));
     g->n = (uint32_t)fields_int(f, F_N, 1);
     g->stream = fields_bool(f, F_STREAM, false);
@@ -238,6 +246,7 @@ static void choice_fini(struct choice *c) {
     qn_request_free(c->request);
     strbuf_fini(&c->text);
     ARRAY_FINI(&c->tokens);
+    parts_fini(c);
     free(c->stop);
 }
 
@@ -248,10 +257,11 @@ void gen_free(struct gen *g) {
         qn_free(g->prompts[i].ids);
         free(g->prompts[i].text);
     }
+    parts_close(g);
+    for (size_t i = 0; i < GEN_ECHOED; i++) free(g->echoed[i]);
     free(g->structured);
     free(g->choices);
     free(g->prompts);
-    strbuf_fini(&g->said);
     free(g);
 }
 
@@ -349,9 +359,11 @@ static void flush(struct gen *g) {
     if (http_stream_full(g->call->x)) return;
     for (size_t i = 0; i < g->n_choices; i++) {
         struct choice *c = &g->choices[i];
-        if (c->told || (c->text.n == 0 && c->tokens.n == 0 && c->finish == QN_RUNNING)) continue;
+        const bool has_news = c->has_news || c->text.n > 0 || c->tokens.n > 0;
+        if (c->told || (!has_news && c->finish == QN_RUNNING)) continue;
         g->format->delta(c, &g->call->out);
         strbuf_clear(&c->text);
+        c->has_news = false;
         c->tokens.n = 0;
     }
     if (g->n_running > 0) {
@@ -383,6 +395,8 @@ void gen_tick(struct server *s) {
         write_out(g);
     }
 }
+
+static int submit(struct gen *g, struct choice *c);
 
 /* ---- outputs -------------------------------------------------------------------------------- */
 
@@ -449,9 +463,10 @@ static void observe_end(const struct choice *c) {
 static void count_cached(struct choice *c) {
     struct gen *g = c->gen;
     qn_request_stats stats = {.struct_size = sizeof stats};
-    if (qn_request_get_stats(c->request, &stats) != QN_OK) return;
+    if (c->goes_on || qn_request_get_stats(c->request, &stats) != QN_OK) return;
     metrics_add(&g->call->server->metrics, COUNTER_CACHED, stats.cached_tokens);
     if (c->index % g->n == 0) g->n_cached_tokens += stats.cached_tokens;
+    c->goes_on = true; /* what another request finds there is its own */
 }
 
 /* One output of the engine into its choice. */
@@ -465,8 +480,11 @@ static void take(struct choice *c, const qn_output *out) {
         if (g->wants_logprobs && !g->drops_output)
             add_token(c, out->id, out->logprob, out->top, out->n_top);
     }
-    if (!g->drops_output) strbuf_add(&c->text, out->text, out->n_text);
-    if (out->finish_reason == QN_RUNNING) return;
+    if (c->answer)
+        parts_take(c, out);
+    else if (!g->drops_output)
+        strbuf_add(&c->text, out->text, out->n_text);
+    if (out->finish_reason == QN_RUNNING || c->again.ids) return;
     c->finish = out->finish_reason;
     count_cached(c);
     c->stop = out->stop ? strdup(out->stop) : NULL;
@@ -480,6 +498,24 @@ static void break_down(struct server *s, int code, const char *message) {
     snprintf(s->trouble, sizeof s->trouble, "%s", message);
     s->phase = PHASE_STALLED;
     s->result = code;
+}
+
+/* Another request takes the place of a choice's first one; where the context has no room for it the
+ * answer ends. */
+static int go_on(struct gen *g, struct choice *c) {
+    struct server *s = g->call->server;
+    count_cached(c);
+    remove_choice(s, c);
+    qn_request_free(c->request);
+    c->request = NULL;
+    const bool has_room = c->again.n_ids < s->info.max_model_len;
+    const int rc = has_room ? submit(g, c) : QN_OK;
+    free(c->again.ids);
+    c->again.ids = NULL;
+    if (has_room) return rc;
+    c->finish = QN_FINISH_LENGTH;
+    observe_end(c);
+    return QN_OK;
 }
 
 /* The next output of a choice. */
@@ -498,6 +534,10 @@ static void advance(struct server *s, struct choice *c) {
         return;
     }
     take(c, &out);
+    if (c->again.ids && go_on(g, c) != QN_OK) {
+        end_with(g, PROBLEM_INTERNAL, "the answer cannot go on");
+        return;
+    }
     if (c->finish == QN_FINISH_ABORT)
         end_with(g, PROBLEM_INTERNAL, "the engine ended the request");
     else if (g->stream)
@@ -538,9 +578,11 @@ static int make_choices(struct gen *g) {
     g->choices = calloc(n, sizeof *g->choices);
     if (!g->choices) return problem_set(&g->call->problem, PROBLEM_INTERNAL, NULL, "out of memory");
     g->n_choices = n;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         g->choices[i] = (struct choice){
             .gen = g, .index = (uint32_t)i, .prompt = (uint32_t)(i / g->n), .stop_id = -1};
+        parts_begin(&g->choices[i]);
+    }
     return QN_OK;
 }
 
@@ -555,7 +597,7 @@ static int check_queue(struct gen *g) {
 }
 
 static int submit(struct gen *g, struct choice *c) {
-    const struct gen_prompt *p = &g->prompts[c->prompt];
+    const struct gen_prompt *p = c->again.ids ? &c->again : &g->prompts[c->prompt];
     qn_sampling_params sampling = g->sampling;
     qn_prompt prompt = {.struct_size = sizeof prompt,
                         .ids = p->ids,
@@ -564,6 +606,7 @@ static int submit(struct gen *g, struct choice *c) {
                         .cache_space = g->cache_space};
     qn_error error;
     sampling.seed += c->index % g->n;
+    if (c->answer) parts_sampling(c, &sampling);
     const int rc =
         qn_request_submit(g->call->server->engine, &prompt, &sampling, &c->request, &error);
     if (rc == QN_OK) {

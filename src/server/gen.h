@@ -14,7 +14,7 @@
 
 #include "base/array.h"
 
-enum { GEN_MAX_CHOICES = 1024 };
+enum { GEN_MAX_CHOICES = 1024, GEN_ECHOED = 5 };
 
 struct gen_prompt {
     int32_t *ids;
@@ -27,6 +27,26 @@ struct gen_token {
     float logprob; /* NaN: none, the first token of a prompt */
     const qn_token_logprob *top;
     size_t n_top;
+};
+
+/* A part of an answer to a chat (parts.h). */
+struct part {
+    int kind;           /* QN_PIECE_REASONING, QN_PIECE_TEXT, QN_PIECE_CALL */
+    struct strbuf text; /* of a call: its arguments */
+    char *name;         /* of a call: the tool */
+    char id[48];        /* of a call */
+    size_t n_written;   /* bytes of the text that the stream has */
+    bool begun;         /* the format's own: its first event is written */
+};
+
+/* How the choices of a chat are taken apart (parts.c). */
+struct plan {
+    qn_answer_params params;
+    char *tools, *prompt;
+    qn_answer **answers; /* [n] until the choices have them; NULL: no chat */
+    bool shows_thoughts;
+    bool later;     /* the form that the answer has begins behind a thought, if there is one */
+    int64_t budget; /* tokens that may be thought; -1: no bound */
 };
 
 struct choice {
@@ -43,11 +63,22 @@ struct choice {
     int32_t stop_id;
     uint64_t first_ns, last_ns;
     bool begun, told; /* the format's own: first and last event are written */
+    /* Of a chat. */
+    qn_answer *answer; /* NULL: the output is `text` */
+    ARRAY(struct part) parts;
+    uint32_t n_calls;
+    bool has_news;           /* parts have what was not written */
+    bool free_form;          /* the form that waits does not hold yet */
+    bool goes_on;            /* its request is not the first one */
+    uint32_t n_thought;      /* tokens */
+    ARRAY(int32_t) ids;      /* of the first request's output, where another one may go on */
+    struct gen_prompt again; /* of the request that goes on; ids NULL: none does */
 };
 
 /* How one API writes its answers; each function appends. */
 struct format {
     const char *prefix;                                /* of ids */
+    const char *call_prefix;                           /* of ids of calls */
     void (*whole)(struct gen *g, struct strbuf *b);    /* the answer in one piece */
     void (*start)(struct gen *g, struct strbuf *b);    /* of a stream; may be NULL */
     void (*delta)(struct choice *c, struct strbuf *b); /* what the choice has, and its end */
@@ -73,11 +104,12 @@ struct gen {
     char *structured; /* of sampling: schema, regex, grammar or choices; NULL: none */
     struct choice *choices;
     size_t n_choices, n_running;
-    uint64_t n_prompt_tokens, n_output_tokens, n_cached_tokens;
-    uint64_t written_ns; /* of the last bytes */
-    uint64_t sequence;   /* numbers of events, where the format has them */
-    struct strbuf said;  /* all text that was written, where the format repeats it */
-    bool streaming;      /* the answer's header is out */
+    uint64_t n_prompt_tokens, n_output_tokens, n_cached_tokens, n_thought_tokens;
+    struct plan plan;
+    char *echoed[GEN_ECHOED]; /* fields that the answer repeats, where the format has them */
+    uint64_t written_ns;      /* of the last bytes */
+    uint64_t sequence;        /* numbers of events, where the format has them */
+    bool streaming;           /* the answer's header is out */
     struct gen *before, *next;
 };
 
@@ -87,6 +119,12 @@ int gen_new(struct call *c, const struct format *format);
 int gen_add_prompt(struct gen *g, int32_t *ids, size_t n_ids, char *text);
 /* Sampling parameters from the fields, held to the engine's bounds. */
 int gen_read_sampling(struct gen *g, enum field max_tokens, enum field stop);
+/* What the whole output must be: a QN_STRUCTURED_... of this text. `param` asks for it. */
+int gen_set_structured(struct gen *g, const char *param, int kind, const char *text);
+/* response_format, or a field like it: {type, schema}, the schema where `inside` says (NULL:
+ * there).
+ */
+int gen_read_format(struct gen *g, const char *param, const json_t *v, const char *inside);
 /* A stream has usage where its options say so. */
 int gen_read_stream_options(struct gen *g);
 void gen_free(struct gen *g);

@@ -1,5 +1,6 @@
 /* openapi.c - /openapi.json, from routes.def and fields.def. */
 #include "server/json_write.h"
+#include "server/openapi_bodies.h"
 #include "server/routes.h"
 
 #include "base/checked.h"
@@ -51,24 +52,23 @@ static void write_content(const char *part, struct strbuf *b) {
                   part);
 }
 
-/* Messages with further properties of an API's own; all of them name user and assistant. */
-static void write_messages(const char *own, const char *roles, const char *part, struct strbuf *b) {
-    strbuf_printf(b,
-                  "\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"object\",\"required\":["
-                  "\"role\",\"content\"],\"properties\":{%s\"tool_calls\":{\"type\":[\"null\","
-                  "\"array\"],\"maxItems\":0},\"role\":{\"type\":\"string\",\"enum\":[%s\"user\","
-                  "\"assistant\"]},\"content\":{",
-                  own, roles);
-    write_content(part, b);
-    strbuf_str(b, "}}}");
+/* A schema of openapi_bodies.h without its outer braces; $text: a text, or parts of the type. */
+static void write_texts(const char *json, const char *part, struct strbuf *b) {
+    static const char mark[] = "$text";
+    const char *at = json + 1;
+    for (const char *end; (end = strstr(at, mark)); at = end + sizeof mark - 1) {
+        strbuf_add(b, at, (size_t)(end - at));
+        strbuf_char(b, '{');
+        write_content(part, b);
+        strbuf_char(b, '}');
+    }
+    strbuf_add(b, at, strlen(at) - 1);
 }
 
-static const char systems[] = "\"system\",\"developer\",";
-
-static void write_input(struct strbuf *b) {
-    strbuf_str(b, "\"oneOf\":[{\"type\":\"string\"},{");
-    write_messages("\"type\":{\"const\":\"message\"},", systems, "input_text", b);
-    strbuf_str(b, "}]");
+static void write_tools(uint32_t api, const struct field_row *row, struct strbuf *b) {
+    const bool blocks = api == MESSAGES || api == COUNT;
+    const char *tool = api == RESPONSES ? item_tool : blocks ? block_tool : chat_tool;
+    strbuf_printf(b, "\"type\":\"array\",\"maxItems\":%.0f,\"items\":%s", row->high, tool);
 }
 
 static void write_stops(const struct field_row *row, struct strbuf *b) {
@@ -105,13 +105,15 @@ static void write_structured(struct strbuf *b) {
     json_write_close(b, '}');
 }
 
+static const char tool_choices[] = "\"type\":[\"string\",\"object\"]";
+
 static double highest(const struct server *s, enum field field) {
     const bool listed = field == F_LOGPROBS || field == F_TOP_LOGPROBS;
     return listed ? MIN(field_table[field].high, (double)s->params->max_logprobs)
                   : field_table[field].high;
 }
 
-static void write_kind(const struct server *s, enum field field, struct strbuf *b) {
+static void write_kind(const struct server *s, enum field field, uint32_t api, struct strbuf *b) {
     const struct field_row *row = &field_table[field];
     switch (row->kind) {
     case FIELD_BOOL: json_write_text(b, "type", "boolean"); break;
@@ -133,11 +135,13 @@ static void write_kind(const struct server *s, enum field field, struct strbuf *
     case FIELD_PROMPT: write_prompt(s, b); break;
     case FIELD_CONTENT:
         if (field == F_INPUT)
-            write_input(b);
+            write_texts(input_items, "input_text", b);
         else
             write_content("text", b);
         break;
-    case FIELD_ARRAY: write_messages("", field == F_SAID ? "" : systems, "text", b); break;
+    case FIELD_ARRAY:
+        write_texts(field == F_SAID ? block_messages : chat_messages, "text", b);
+        break;
     case FIELD_OBJECT:
         json_write_text(b, "type", "object");
         if (field == F_RESPONSE_FORMAT) json_write_raw(b, "oneOf", response_formats);
@@ -148,11 +152,13 @@ static void write_kind(const struct server *s, enum field field, struct strbuf *
                       "\"include_usage\":{\"type\":\"boolean\"},\"continuous_usage_stats\":{"
                       "\"type\":\"boolean\"}}");
         break;
+    case FIELD_TOOLS: write_tools(api, row, b); break;
+    case FIELD_CHOICE: strbuf_str(b, tool_choices); break;
     case FIELD_ANY: strbuf_printf(b, "\"enum\":[null,%s", row->neutral + 1); break;
     }
 }
 
-static void write_field(const struct server *s, enum field field, struct strbuf *b) {
+static void write_field(const struct server *s, enum field field, uint32_t api, struct strbuf *b) {
     const struct field_row *row = &field_table[field];
     static const char *const uses[] = {"", "", "Accepted without effect: ", "Not supported"};
     char about[256];
@@ -171,7 +177,7 @@ static void write_field(const struct server *s, enum field field, struct strbuf 
         json_write_text(b, "type", "null");
     } else {
         strbuf_str(b, one_of ? " " : ", ");
-        write_kind(s, field, b);
+        write_kind(s, field, api, b);
     }
     strbuf_str(b, one_of ? "}]}" : "}");
 }
@@ -192,7 +198,7 @@ static void write_body(const struct server *s, uint32_t api, struct strbuf *b) {
             json_write_text(b, NULL, field_table[i].name);
     strbuf_str(b, "],\"properties\":{");
     for (int i = 0; i < N_FIELDS; i++)
-        if (field_table[i].apis & api) write_field(s, (enum field)i, b);
+        if (field_table[i].apis & api) write_field(s, (enum field)i, api, b);
     strbuf_printf(b, "}%s}}}}", api == TOKENIZE ? one_of_two : "");
 }
 

@@ -323,6 +323,19 @@ static void end_loop(struct server *s, int result) {
     event_base_loopbreak(s->base);
 }
 
+/* How the model writes calls and thoughts. */
+static int read_forms(struct server *s) {
+    qn_error error;
+    qn_answer_params_init(&s->forms);
+    s->forms.chat_template = s->chat;
+    s->forms.tool_parser = s->params->tool_parser;
+    s->forms.reasoning_parser = s->params->reasoning_parser;
+    s->forms_info.struct_size = sizeof s->forms_info;
+    const int rc = qn_answer_get_info(&s->forms, s->tokenizer, &s->forms_info, &error);
+    if (rc != QN_OK) say(s, "--%s", error.message);
+    return rc;
+}
+
 static void on_output(void *user) {
     gen_poll(user);
 }
@@ -343,6 +356,10 @@ static void look_whether_opened(struct server *s) {
     qn_sampling_params_init(&s->defaults, engine);
     if (s->params->model)
         (void)qn_chat_template_open(s->params->model, s->params->chat_template, &s->chat, NULL);
+    if (read_forms(s) != QN_OK) {
+        end_loop(s, QN_EINVAL);
+        return;
+    }
     read_tokenizer_info(s);
     fingerprint_make(&s->info, s->fingerprint);
     if (wake_watch(&d, s->wake, s->base, on_output, s) != QN_OK) {
@@ -351,7 +368,9 @@ static void look_whether_opened(struct server *s) {
         return;
     }
     if (s->phase == PHASE_LOADING) s->phase = PHASE_READY;
-    say(s, "ready: %s, model '%s'", s->url, state_model(s));
+    const char *calls = s->forms_info.tool_parser, *thoughts = s->forms_info.reasoning_parser;
+    say(s, "ready: %s, model '%s'%s%s%s%s", s->url, state_model(s), calls ? ", calls as " : "",
+        calls ? calls : "", thoughts ? ", thoughts as " : "", thoughts ? thoughts : "");
 }
 
 static void on_inbox(void *user, struct call *c) {

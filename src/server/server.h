@@ -27,10 +27,11 @@ struct server_params {
     const char *root_path;           /* "/x": a proxy's prefix; NULL: none */
     uint32_t max_queue;              /* requests that wait for a place */
     uint32_t max_connections;
-    uint32_t max_logprobs;     /* that the engine is opened for */
-    uint32_t shutdown_s;       /* how long a drain may take */
-    bool strict;               /* unknown fields are refused */
-    const char *chat_template; /* as in qn_chat_params */
+    uint32_t max_logprobs;                      /* that the engine is opened for */
+    uint32_t shutdown_s;                        /* how long a drain may take */
+    bool strict;                                /* unknown fields are refused */
+    const char *chat_template;                  /* as in qn_chat_params */
+    const char *tool_parser, *reasoning_parser; /* as in qn_answer_params */
 
     /* Opens the engine, on a thread of the server's; prints its own error. */
     int (*open)(void *user, qn_engine **engine);

@@ -77,6 +77,8 @@ struct server {
     qn_engine_info info;
     const qn_tokenizer *tokenizer;
     qn_chat_template *chat; /* NULL: the model has none */
+    qn_answer_params forms; /* of calls and thoughts: the template's, or those of options */
+    qn_answer_info forms_info;
     qn_sampling_params defaults;
     char fingerprint[24];
     int64_t created;

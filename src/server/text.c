@@ -1,4 +1,5 @@
 /* text.c - /tokenize and /detokenize. */
+#include "server/chat_use.h"
 #include "server/conversation.h"
 #include "server/json_write.h"
 #include "server/routes.h"
@@ -7,12 +8,17 @@
 #include <string.h>
 
 static int ids_of_messages(struct call *c, int32_t **ids, size_t *n) {
-    json_t *messages;
-    TRY(conversation_of_chat(&c->problem, c->fields.value[F_TEXT_MESSAGES], &messages));
-    const int rc = conversation_ids(c, messages, c->fields.value[F_KWARGS],
-                                    fields_bool(&c->fields, F_ADD_GENERATION, true),
-                                    fields_bool(&c->fields, F_ADD_SPECIAL, false), ids, n);
-    json_decref(messages);
+    struct chat_use use = {0};
+    struct conversation talk = {.add_generation = fields_bool(&c->fields, F_ADD_GENERATION, true),
+                                .add_special = fields_bool(&c->fields, F_ADD_SPECIAL, false)};
+    int rc = chat_use_read(c, &use);
+    if (rc == QN_OK)
+        rc = conversation_of_chat(&c->problem, c->fields.value[F_TEXT_MESSAGES], &talk.messages);
+    talk.tools = use.tools;
+    talk.kwargs = use.kwargs;
+    if (rc == QN_OK) rc = conversation_ids(c, &talk, ids, n, NULL);
+    json_decref(talk.messages);
+    chat_use_free(&use);
     return rc;
 }
 

@@ -46,7 +46,7 @@ assert done.choices[1].text.startswith("There") and done.choices[0].logprobs.tok
 assert "".join(p.choices[0].text for p in c.completions.create(model="tiny", prompt="Once", max_tokens=4, temperature=0,
                                                                stream=True)) == done.choices[0].text[4:]
 for wrong, error in [(dict(model="absent"), openai.NotFoundError), (dict(temperature=-1), openai.BadRequestError),
-                     (dict(tools=[{"type": "function", "function": {"name": "f"}}]), openai.BadRequestError),
+                     (dict(tools=[{"type": "function", "function": {"name": "a b"}}]), openai.BadRequestError),
                      (dict(n=16), openai.RateLimitError)]:
     try:
         c.chat.completions.create(**{**say, **wrong})

@@ -88,6 +88,17 @@ def test_loads_nothing_else():
     assert errors == [], errors
 
 
+def test_shows_thoughts():
+    with Server("--reasoning-parser", "deepseek_r1") as thinking:
+        b.call("Page.navigate", url=f"http://127.0.0.1:{thinking.port}/")
+        b.until("document.querySelector('#model')?.textContent")
+        b.run("document.querySelector('#max_tokens').value = '20'")
+        say("Tell me a story")
+        b.until("document.querySelector('#go').textContent === 'Send' && document.querySelector('.thought')")
+        assert len(texts(".thought")[0]) > 20 and texts(".assistant") == [], texts(".turn")
+    b.call("Page.navigate", url=URL)
+
+
 def test_end():
     b.close()
     s.check_sound()

@@ -1,4 +1,6 @@
-"""A Python with packages from the registry, in the build folder: made once, skipped where it cannot be reached."""
+"""A Python with packages from the registry, in the build folder: made once, by the first test that wants it, skipped
+where the registry cannot be reached."""
+import fcntl
 import pathlib
 import subprocess
 import sys
@@ -6,12 +8,19 @@ import sys
 from common import skip
 
 PACKAGES = ["openai", "anthropic", "litellm", "langchain-openai", "lm-eval[api]", "schemathesis", "requests",
-            "sglang-router", "vllm-router"]
+            "sglang-router", "vllm-router", "instructor", "openai-agents", "pydantic-ai-slim[openai]"]
 
 
 def python(folder):
     """The interpreter that has PACKAGES."""
     home = pathlib.Path(folder).resolve()
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{home}.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return make(home)
+
+
+def make(home):
     exe, done = home / "bin" / "python", home / "packages.txt"
     wanted = "\n".join(PACKAGES)
     if done.exists() and done.read_text() == wanted:

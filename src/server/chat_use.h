@@ -1,0 +1,33 @@
+/* chat_use.h - what a request says beside its messages, of whichever chat API: which tools the
+ * model may call, and how it is to think.
+ *
+ *   tools, tool_choice, parallel_tool_calls          all three, each in its own words
+ *   reasoning_effort, thinking_token_budget, ...     chat
+ *   thinking {type, budget_tokens}                   Anthropic's
+ *   reasoning {effort}                               Responses'
+ */
+#ifndef QN_SERVER_CHAT_USE_H
+#define QN_SERVER_CHAT_USE_H
+
+#include "server/state.h"
+
+enum { CHAT_USE_TOOLS_BYTES = 1 << 20 }; /* of all tools */
+
+enum tool_choice { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED };
+
+struct chat_use {
+    json_t *tools;            /* as chat completions have them; NULL: none */
+    struct strbuf tools_text; /* the same as JSON */
+    enum tool_choice choice;
+    const char *named; /* of TOOLS_REQUIRED: the tool that must be called, NULL: any */
+    bool parallel;     /* more than one call; not of a named tool */
+    json_t *kwargs;    /* of the template; NULL: none */
+    bool parts_thoughts, shows_thoughts;
+    int64_t budget; /* tokens that may be thought; -1: no bound */
+};
+
+/* By the fields of the call's route. The caller frees it, also after a failure. */
+int chat_use_read(struct call *c, struct chat_use *u);
+void chat_use_free(struct chat_use *u);
+
+#endif
