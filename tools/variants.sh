@@ -37,7 +37,7 @@ run() { # name, cmake arguments, targets, ctest arguments
     ctest --test-dir "build-$1" --output-on-failure -j "$(($(nproc) + 1))" $4 # some wait
 }
 
-slow="lint/|runtime/spin|tools/|task/test_mutations|kernels_cpu/test_sampling|server/test_(clients|schema|routers|page|proxies|soak)"
+slow="lint/|runtime/spin|tools/|task/test_mutations|kernels_cpu/test_sampling|server/test_(agents|clients|schema|routers|page|proxies|soak)"
 yields=""
 few="short_jit_sm80|short_(step|whole)_sm80" # nothing new before sm_90; 26 multiprocessors are too many
 if [ "${1:-}" = --quick ]; then

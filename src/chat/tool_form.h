@@ -105,7 +105,7 @@ static inline bool is_space(char byte) {
 }
 
 /* Parts of a grammar's text: a literal, a mark (one token where it is special), a value of a
- * schema. `wants` gives the tools that may be called, one after the other. */
+ * schema. */
 void grammar_literal(struct call_grammar *g, const char *text);
 void grammar_mark(struct call_grammar *g, const char *text);
 void grammar_schema(struct call_grammar *g, const json_t *schema);
@@ -113,6 +113,7 @@ void grammar_schema(struct call_grammar *g, const json_t *schema);
 void grammar_arguments(struct call_grammar *g, const struct tool *tool);
 /* Rules `name`, `name-1` ...: all texts without `mark`, whose first byte it has only once. */
 void grammar_without(struct call_grammar *g, const char *name, const char *mark);
+/* The tools that may be called, one after the other; before NULL: the first one. */
 const struct tool *grammar_next(const struct call_grammar *g, const struct tool *before);
 /* The rule `call`: one of the tools, {"name": "f", <key>: {...}} each. */
 void grammar_json_calls(struct call_grammar *g, const char *key);

@@ -125,7 +125,8 @@ static int read_text(struct diag *d, struct strbuf *bytes, const struct tokenize
     if (special) strbuf_str(bytes, VOCAB_SPECIAL);
     TRY(tokenizer_bytes(d, tokenizer, id, bytes));
     TRY(strbuf_status(d, bytes));
-    if (!special && memchr(strbuf_text(bytes) + before, VOCAB_SPECIAL[0], bytes->n - before))
+    if (!special &&
+        memchr(strbuf_text(bytes) + before, (unsigned char)VOCAB_SPECIAL[0], bytes->n - before))
         bytes->n = before;
     return QN_OK;
 }

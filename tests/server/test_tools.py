@@ -105,7 +105,7 @@ def test_forms():
     most = 0
     for form in FORMS:
         with Server("--tool-call-parser", form, "--enable-auto-tool-choice") as one:
-            for seed in range(3):
+            for seed in range(1 if SANITIZED else 3):
                 m, finish = both(one, tool_choice="required", seed=seed, temperature=2, max_tokens=250)
                 if finish == "tool_calls":
                     assert m["tool_calls"] and m["content"] == "", (form, m)
@@ -118,7 +118,7 @@ def test_forms():
             if form == "mistral":
                 answer = one.good("/v1/chat/completions", {**CHAT, "tool_choice": "required", "seed": 1})
                 assert len(answer["choices"][0]["message"]["tool_calls"][0]["id"]) == 9
-    assert most > 1
+    assert most > 1 or SANITIZED
 
 
 # What a model may say, form by form, and the calls in it; the rest is text, white space beside calls left out.
@@ -147,7 +147,7 @@ def test_said():
     tool_choice none it is text."""
     for form in FORMS:
         with Server("--tool-call-parser", form, "--served-model-name", "tiny") as one:
-            for text, content, calls in [row[1:] for row in SAID if row[0] == form]:
+            for text, content, calls in [row[1:] for row in SAID if row[0] == form][:1 if SANITIZED else None]:
                 more = {"structured_outputs": {"choice": [text]}}
                 m, finish = both(one, **more)
                 assert m["content"] == content and [(c["name"], c["arguments"]) for c in m["tool_calls"]] == calls, (text, m)
