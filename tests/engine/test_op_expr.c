@@ -360,7 +360,8 @@ static void check_operator(struct run *t, uint32_t index, bool *seen) {
     op_describe(s->op->kind, &s->info);
     keep_cache(t, s->op);
     reference_op(&t->r, index);
-    if (op_expr_parse(&d, s->op->kind, &s->x) != QN_OK) FAIL("%s", d.message);
+    if (op_expr_parse(&d, s->op->kind, spec_is_latent(&t->g.spec), &s->x) != QN_OK)
+        FAIL("%s", d.message);
     real_init(&s->g);
     for (uint32_t i = 0; i < s->x.n_dims; i++) s->g.sizes[i] = size_of(s, s->x.dims[i].name);
     if (s->op->kind != OP_SAMPLE) {
