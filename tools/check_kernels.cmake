@@ -13,5 +13,5 @@ if(QN_DEEP)
 endif()
 
 # Where a decode step's time goes on the GPU.
-add_executable(cuda_trace EXCLUDE_FROM_ALL tools/cuda_trace.c)
+add_executable(cuda_trace tools/cuda_trace.c)
 target_link_libraries(cuda_trace PRIVATE qn_engine)

@@ -89,7 +89,7 @@ static int submit(struct diag *d, struct tool *t, uint32_t i) {
                            .max_tokens = t->prompt > 1 ? 1 : t->tokens,
                            .sampling = {.top_p = 1, .repetition_penalty = 1, .ignore_eos = 1}};
     for (uint32_t n = 0; n < q.n_prompt; n++) ids[n] = (int32_t)(i + 1 + n % 200);
-    return backend_cuda.submit(d, t->instance, &q, ids, &slot);
+    return backend_cuda.submit(d, t->instance, &q, NULL, ids, &slot);
 }
 
 static int finish(struct diag *d, struct tool *t, uint32_t slot) {
