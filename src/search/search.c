@@ -16,7 +16,7 @@ struct search_params search_params_default(void) {
                                   .n_loops = 2,
                                   .n_threads = 1,
                                   .max_applications = 100000,
-                                  .max_steps = 4000,
+                                  .max_steps = 1 << 20,
                                   .limits = block_limits_default()};
 }
 
