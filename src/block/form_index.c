@@ -38,18 +38,17 @@ static bool undo_which(const struct forms *f, const struct atom *a, index_id *ou
     return true;
 }
 
-/* The number of the map with this record; 0: no more. */
-static uint32_t map_intern(struct forms *f, struct index_map m) {
-    for (uint32_t i = MAP_SWAP + 1; i < f->maps.n; i++) {
-        const struct index_map *old = &f->maps.items[i];
-        if (old->atom == m.atom && old->swapped == m.swapped) return i;
-    }
+/* The number of the map of an atom's position; 0: no more. */
+static uint32_t map_of(struct forms *f, atom_id id, bool swapped) {
+    uint16_t *map = &f->atoms.items[id].map[swapped];
+    if (*map != 0) return *map;
     if (f->maps.n > 0xfff0) return 0;
-    if (ARRAY_PUSH(NULL, &f->maps, m) != QN_OK) {
+    if (ARRAY_PUSH(NULL, &f->maps, (struct index_map){id, swapped}) != QN_OK) {
         f->nomem = true;
         return 0;
     }
-    return (uint32_t)f->maps.n - 1;
+    *map = (uint16_t)(f->maps.n - 1);
+    return *map;
 }
 
 /* The index in the other half of its dim; false: no more. */
@@ -60,7 +59,7 @@ static bool index_swap(struct forms *f, index_id *at) {
         return true;
     }
     const struct index_map m = f->maps.items[map];
-    const uint32_t other = map_intern(f, (struct index_map){m.atom, !m.swapped});
+    const uint32_t other = map_of(f, m.atom, !m.swapped);
     *at = INDEX_OF(NO_VAR, other);
     return other != 0;
 }
@@ -69,7 +68,7 @@ bool index_of_atom(struct forms *f, atom_id id, bool swapped, index_id *out) {
     const struct atom a = *atom_of(f, id);
     if (id == 0 || a.kind != ATOM_INPUT || a.input < FORM_INDEX) return false;
     if (undo_order(f, &a, out) || undo_which(f, &a, out)) return !swapped || index_swap(f, out);
-    const uint32_t map = map_intern(f, (struct index_map){id, swapped});
+    const uint32_t map = map_of(f, id, swapped);
     *out = INDEX_OF(NO_VAR, map);
     return map != 0;
 }

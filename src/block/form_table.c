@@ -222,6 +222,7 @@ static bool atom_same(const struct atom *a, const struct atom *b) {
 
 atom_id atom_intern(struct forms *f, struct atom a) {
     atom_free_dims(f, &a);
+    a.map[0] = a.map[1] = 0;
     a.hash = atom_hash(f, &a);
     if (!table_grow(f, &f->atom_at, atom_hash_at) || !may_look_up(f, f->atoms.n)) return 0;
     for (uint64_t i = a.hash;; i++) {

@@ -73,6 +73,7 @@ struct atom {
     uint8_t input;   /* INPUT: enum form_input_kind */
     uint8_t height;  /* the largest copy that is bound inside; 0: none */
     uint8_t which;   /* INPUT of FORM_WHICH: which of the order's indices */
+    uint16_t map[2]; /* numbers of its maps as a position, and swapped; 0: none yet */
     uint32_t tensor; /* INPUT; SIZE: the dim */
     mono_id mono;    /* SUM; MAX, CHOOSE: the mask */
     form_id form;    /* the argument */
