@@ -157,8 +157,7 @@ static void experts_by_lists(void **state) {
     /* slots by one list, read by another one: of two orders nothing is known */
     want(TWO_ORDERS "y = pick(f = at: pick(t = which(t: at): exp(x)))\n",
          TWO_ORDERS "y = pick(k = to: pick(t = which(t: to): exp(x)))\n", VERDICT_EQUAL, "proved");
-    want(TWO_ORDERS "y = pick(t = e: x)\n", TWO_ORDERS "y = x\n", VERDICT_DIFFERENT,
-         "y[t=");
+    want(TWO_ORDERS "y = pick(t = e: x)\n", TWO_ORDERS "y = x\n", VERDICT_DIFFERENT, "y[t=");
     /* a slice of a slice, by lists of places */
     want("op a(q[t,n] act, w[n,h] weight, lo[o] index(n)) -> y[t,h]\n"
          "y = sum(o: pick(n = lo: q) * pick(n = lo: w))\n",
