@@ -266,7 +266,7 @@ static int bind_rows(struct step *s, uint8_t dim, uint64_t rows, const char *nam
         bind_dim(s, dim, &hidden, 1);
         return QN_OK;
     }
-    for (uint8_t i = 0; i < MAX_FLAT; i++) {
+    for (uint32_t i = 0; i < MAX_FLAT; i++) {
         const uint8_t letter = (uint8_t)(N_GLOBAL + i);
         if ((flat[i] != 0 && flat[i] != rows) || is_used(s, letter)) continue;
         flat[i] = rows;
