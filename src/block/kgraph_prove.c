@@ -257,12 +257,12 @@ static bool is_used(const struct step *s, uint8_t dim) {
     return false;
 }
 
-/* Rows of a weight that no operand has named: hidden, or a flat dim of that size, which no other
- * dim of the operator is. */
+/* Rows of a weight that no operand has named: of a projection that latents come from, or of a
+ * number that is not hidden, a flat dim of that size, which no other dim of the operator is. */
 static int bind_rows(struct step *s, uint8_t dim, uint64_t rows, const char *name) {
     const uint8_t hidden = (uint8_t)global_dim("h");
     uint64_t *flat = s->w->m->flat;
-    if (rows == s->w->g->spec.hidden && !is_used(s, hidden)) {
+    if (rows == s->w->g->spec.hidden && s->op->kind != OP_QKV_LINEAR && !is_used(s, hidden)) {
         bind_dim(s, dim, &hidden, 1);
         return QN_OK;
     }

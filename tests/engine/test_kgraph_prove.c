@@ -389,6 +389,25 @@ static void other_operands_are_refused(void **state) {
     assert_true(n_refused > 500);
 }
 
+/* Ranks and widths of latents that are the same number are different dims. */
+static void latents_of_equal_sizes_are_told_apart(void **state) {
+    (void)state;
+    static const uint32_t q_ranks[] = {0, 48, 96, 64};
+    for (size_t i = 0; i < COUNT_OF(q_ranks); i++) {
+        struct model_spec s = spec_of(2, 96, 4, 1, 24, 96);
+        const struct plan_variant v = {.n_rows = 8, .context = 4096, .cuts = KGRAPH_CUT_ATTENTION};
+        struct made graph;
+        s.latent = (struct latent_spec){
+            .kv_rank = 40, .q_rank = q_ranks[i], .rope = 8, .v_dim = 24, .scale = 0.2f};
+        struct kgraph_meaning *m = meaning(&family_deepseek_v2, &s);
+        proved(m, &family_deepseek_v2, &s, &v);
+        make(&graph, &family_deepseek_v2, &s, v.n_rows, v.context, v.cuts);
+        assert_true(no_other_operand_will_do(m, &graph.g, "latents") > 20);
+        unmake(&graph);
+        kgraph_meaning_free(m);
+    }
+}
+
 /* Models with experts and latents, each of whose layers has another list. */
 static void other_operands_of_experts_are_refused(void **state) {
     (void)state;
@@ -548,6 +567,7 @@ int main(void) {
         cmocka_unit_test(planted_errors_of_experts_are_named),
         cmocka_unit_test(other_operands_are_refused),
         cmocka_unit_test(other_operands_of_experts_are_refused),
+        cmocka_unit_test(latents_of_equal_sizes_are_told_apart),
         cmocka_unit_test(a_whole_model_is_quick),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
