@@ -35,6 +35,7 @@ def measure(options, program, settings, model):
     environment = {k: v for k, v in settings.items() if k.startswith("QN_")}
     compile_options = ",".join(f"{k}={v}" for k, v in settings.items() if k not in environment)
     more = ["--compile-options", compile_options] if compile_options else []
+    more += ["--max-model-len", options.max_model_len] if options.max_model_len else []
     run = records.bench_latency(options, program, model, options.batch_size, environment, more)
     return run if isinstance(run, str) else run["results"]
 
@@ -70,6 +71,7 @@ def parse():
     a.add_argument("--batch-size", default="1", help="separated by commas (1)")
     a.add_argument("--input-len", type=int, default=64, help="tokens per prompt (64)")
     a.add_argument("--output-len", type=int, default=192, help="tokens to generate (192)")
+    a.add_argument("--max-model-len", type=int, help="of the program (input and output)")
     a.add_argument("--rounds", type=int, default=2, help="(2)")
     a.add_argument("--timeout", type=int, default=60, help="seconds of one run (60)")
     a.add_argument("--record", metavar="NAME", help="write all rounds to NAME.json")

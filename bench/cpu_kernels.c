@@ -169,7 +169,7 @@ static void bench_gemm(struct bench *b, enum cpu_sum sum, double read_rate, doub
                 double s = measure(b, run_gemm), bytes = (double)b->bytes;
                 double flops = 2 * bytes / dtype_bytes(b->dtype) * b->n_tok;
                 printf("%s %-4s k %4u n_tok %3u: %6.1f GB/s (%3.0f %% of read) %7.1f GFLOP/s",
-                       sum == CPU_SUM_TREE ? "tree" : "gemm", names[b->dtype], b->k, b->n_tok,
+                       sum == CPU_SUM_HALVES ? "halves" : "gemm", names[b->dtype], b->k, b->n_tok,
                        bytes / s * 1e-9, 100 * bytes / s / read_rate, flops / s * 1e-9);
                 if (dot_rate > 0 && b->dtype == DTYPE_BF16)
                     printf(" (%3.0f %% of dpbf16)", 100 * flops / s / dot_rate);
@@ -219,7 +219,7 @@ int main(int argc, char **argv) {
     printf("%s, %d threads: read %.1f GB/s, dpbf16 %.1f GFLOP/s\n", b.isa->name, b.n_threads,
            read_rate * 1e-9, dot_rate * 1e-9);
     bench_gemm(&b, CPU_SUM_WHOLE, read_rate, dot_rate);
-    bench_gemm(&b, CPU_SUM_TREE, read_rate, dot_rate);
+    bench_gemm(&b, CPU_SUM_HALVES, read_rate, dot_rate);
     if (b.only_k == 0) bench_attend(b.isa);
     munmap(b.weights, WEIGHT_BYTES);
     return 0;

@@ -76,11 +76,9 @@ enum {
 
     CUDA_MAX_FLIGHT = 16, /* pages; cuda_args.flight is 1..this */
 
-    /* Bytes of a tile's F32 sums that wait in device memory (matmul_tile.cuh), and how many such
-     * sums may wait: partial_merges has at most four on its stack, of which two are in registers.
-     */
+    /* Bytes of a tile's F32 sums that wait in device memory (matmul_tile.cuh): the first half of
+     * LINEAR's, while the second is made. */
     CUDA_WAITING_BYTES = PACK_TILE * PACK_TILE * 4,
-    CUDA_WAITING_SUMS = 2,
 };
 
 #define CUDA_ABI_FN ABI_FN
@@ -265,7 +263,7 @@ struct cuda_args {
     const float *rope_cos;         /* [spec_rope_rows][head_dim / 2], from cpu_rope_fill */
     const float *rope_sin;
     float *sample_scratch; /* cuda_sample_bytes: work of SAMPLE, [L][2][ceil64(vocab)] */
-    float *waiting_sums;   /* cuda_waiting_bytes: [n_workers][CUDA_WAITING_SUMS] tiles of LINEAR's
+    float *waiting_sums;   /* cuda_waiting_bytes: [n_workers] tiles of LINEAR's
                               sums, a block's own; NULL: the program needs none */
     uint32_t flight;       /* pages requested and not yet arrived per worker, 1..CUDA_MAX_FLIGHT;
                               a few times 8 KB reach full bandwidth, more delays others */
@@ -283,7 +281,7 @@ CUDA_ABI_FN uint64_t cuda_sample_bytes(uint32_t n_logit_rows, uint32_t vocab) {
 }
 
 CUDA_ABI_FN uint64_t cuda_waiting_bytes(uint32_t n_workers) {
-    return (uint64_t)n_workers * CUDA_WAITING_SUMS * CUDA_WAITING_BYTES;
+    return (uint64_t)n_workers * CUDA_WAITING_BYTES;
 }
 
 /* Copies rows [first_row, first_row + n_rows) of a part into its block's image (any range, ranges

@@ -31,7 +31,7 @@ static uint64_t plain_weight_bytes(const struct prog_header *p) {
     return sum;
 }
 
-/* Only tiles of several rows of LINEAR add up trees whose sums wait. */
+/* Only tiles of several rows of LINEAR add up halves, the first of which waits. */
 static bool has_waiting_sums(const struct prog_header *p) {
     for (uint64_t i = 0; i < p->section[SECTION_OP].count; i++)
         if (PROG(p, OP)[i].kind == OP_LINEAR && PROG(p, OP)[i].n_rows > 1) return true;

@@ -28,10 +28,18 @@
 #include "runtime/rt_state.h"
 
 enum {
-    RT_TOKENS_AT_ONCE = 8, /* loaded together: each load is a trip to L2, or over the bus. With 32
-                            * a GPU's control warp spills registers around the boundary */
-    RT_CANDIDATES = 16,    /* of a bucket that are looked at: a bound for the boundary's time */
+    RT_TOKENS_AT_ONCE = 16, /* loaded together: each load is a trip to L2, or over the bus. With 32
+                             * a GPU's control warp spills registers around the boundary */
+    RT_CANDIDATES = 16,     /* of a bucket that are looked at: a bound for the boundary's time */
 };
+
+RT_FN uint32_t rt_min(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+RT_FN uint32_t rt_max(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
 
 /* rt_block.writer: of blocks that are computed, and of those whose writer has gone. */
 #define RT_COMPUTED  0xfffffffeu
@@ -88,13 +96,29 @@ RT_FN void rt_block_forget(const struct rt *rt, uint32_t block) {
     rt->control->n_registered--;
 }
 
+/* Tokens i and on of n, past the end the last one again. */
+struct rt_tokens {
+    int32_t token[RT_TOKENS_AT_ONCE];
+};
+RT_FN struct rt_tokens rt_tokens_at(const int32_t *tokens, uint32_t i, uint32_t n) {
+    struct rt_tokens t;
+    RT_UNROLL
+    for (uint32_t j = 0; j < RT_TOKENS_AT_ONCE; j++) t.token[j] = tokens[rt_min(i + j, n - 1)];
+    return t;
+}
+
 /* The key of a block whose tokens lie at `tokens`, after the block with key `before`. Four sums, so
  * that their multiplications overlap. */
 RT_COLD uint32_t rt_block_key(const struct rt *rt, uint32_t before, const int32_t *tokens) {
     const uint64_t odd = rt->pool->hash_seed | 1;
     uint64_t h[4] = {rt->pool->hash_seed + before, 1, 2, 3};
-    for (uint32_t i = 0; i < rt->batch->kv_block; i++)
-        h[i % 4] = (h[i % 4] ^ h[i % 4] >> 29 ^ (uint32_t)tokens[i]) * odd;
+    const uint32_t n = rt->batch->kv_block;
+    for (uint32_t i = 0; i < n; i += RT_TOKENS_AT_ONCE) {
+        const struct rt_tokens t = rt_tokens_at(tokens, i, n);
+        RT_UNROLL
+        for (uint32_t j = 0; j < RT_TOKENS_AT_ONCE; j++)
+            if (i + j < n) h[j % 4] = (h[j % 4] ^ h[j % 4] >> 29 ^ (uint32_t)t.token[j]) * odd;
+    }
     const uint64_t sum = (h[0] ^ (h[1] * odd + h[2]) * odd ^ h[3] >> 7) * odd;
     return (uint32_t)(sum >> 32);
 }
@@ -119,12 +143,10 @@ RT_COLD int rt_block_same(const struct rt *rt, uint32_t block, const int32_t *to
 
 RT_COLD void rt_block_copy(int32_t *to, const int32_t *from, uint32_t n) {
     for (uint32_t i = 0; i < n; i += RT_TOKENS_AT_ONCE) {
-        int32_t token[RT_TOKENS_AT_ONCE];
-        RT_UNROLL
-        for (uint32_t j = 0; j < RT_TOKENS_AT_ONCE; j++) token[j] = from[i + j < n ? i + j : n - 1];
+        const struct rt_tokens t = rt_tokens_at(from, i, n);
         RT_UNROLL
         for (uint32_t j = 0; j < RT_TOKENS_AT_ONCE; j++)
-            if (i + j < n) to[i + j] = token[j];
+            if (i + j < n) to[i + j] = t.token[j];
     }
 }
 

@@ -158,17 +158,17 @@ RT_COLD uint32_t rt_boundary_add_rows(const struct rt *rt, struct rt_worker *w, 
     struct rt_slot *s = &b->slots[slot];
     const uint64_t at = (uint64_t)slot * b->max_model_len;
     const uint32_t first = filled & 0xffff;
+    const uint32_t position = s->n_computed;
+    rt_block_copy(b->rows.token + first, b->tokens + at + position, n);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t p = s->n_computed + i;
-        b->rows.token[first + i] = b->tokens[at + p];
         b->rows.slot[first + i] = (int32_t)slot;
-        b->rows.position[first + i] = (int32_t)p;
+        b->rows.position[first + i] = (int32_t)(position + i);
     }
     s->in_flight = n;
     filled += n;
-    if (n > 0) rt_boundary_reach(w, s->n_computed + n - 1);
+    if (n > 0) rt_boundary_reach(w, position + n - 1);
     const uint32_t before = filled;
-    filled = rt_boundary_add_logits(b, slot, s->n_computed, first, n, filled);
+    filled = rt_boundary_add_logits(b, slot, position, first, n, filled);
     if (filled - before > RT_LOGIT_ROW) b->rows.scored = 1;
     return filled;
 }

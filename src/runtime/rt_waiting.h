@@ -22,14 +22,6 @@ enum {
     RT_AHEAD_SHARE = 2, /* where that takes at most one idle block of so many */
 };
 
-RT_FN uint32_t rt_min(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
-
-RT_FN uint32_t rt_max(uint32_t a, uint32_t b) {
-    return a > b ? a : b;
-}
-
 /* Blocks of n positions. */
 RT_FN uint32_t rt_blocks_of(const struct rt_batch *b, uint32_t n) {
     return (n + b->kv_block - 1) / b->kv_block;

@@ -46,9 +46,9 @@ struct cpu_rope {
 /* Fills cos[] and sin[] (each spec_rope_rows(spec, n_positions) * spec_rope_dim / 2 floats). */
 void cpu_rope_fill(const struct model_spec *spec, uint32_t n_positions, float *cos, float *sin);
 
-/* How a dot product is added up: LINEAR's, whose columns several devices may share, by the tree of
- * graph/partials.h; those of others in one go. */
-enum cpu_sum { CPU_SUM_WHOLE, CPU_SUM_TREE };
+/* How a dot product is added up: LINEAR's, whose columns several devices may share, by the halves
+ * of graph/partials.h; those of others in one go. */
+enum cpu_sum { CPU_SUM_WHOLE, CPU_SUM_HALVES };
 
 /* Matrix times a few vectors, the heart of every linear layer:
  *
@@ -60,21 +60,27 @@ enum cpu_sum { CPU_SUM_WHOLE, CPU_SUM_TREE };
 typedef void cpu_gemm_fn(enum cpu_sum sum, const void *w, uint32_t n_out, uint32_t k, const void *x,
                          uint32_t n_tok, float *y, size_t ldy);
 
-/* The partial sums of dot products of k columns: where those that have columns end, and how they
- * are added up (partial_plan). Of CPU_SUM_WHOLE all is one. */
+/* The partial sums of dot products of k columns: where those that have columns end, and how many
+ * are the first half (partial_half). Of CPU_SUM_WHOLE all is one. */
 struct cpu_partials {
-    uint32_t n, plan;
+    uint32_t n, half;
     uint32_t end[PARTIALS];
 };
 static inline struct cpu_partials cpu_partials_of(enum cpu_sum sum, uint32_t k) {
     const uint32_t tiles = partial_tiles(k);
-    if (sum == CPU_SUM_WHOLE) return (struct cpu_partials){1, 0, {k}};
-    struct cpu_partials p = {partial_count(tiles), partial_plan(tiles, 0), {0}};
+    if (sum == CPU_SUM_WHOLE) return (struct cpu_partials){1, 1, {k}};
+    struct cpu_partials p = {partial_count(tiles), partial_half(tiles), {0}};
     for (uint32_t i = 0; i < p.n; i++) {
         const uint32_t end = partial_first(tiles, partial_nth(tiles, i) + 1) * PARTIAL_TILE;
         p.end[i] = end < k ? end : k;
     }
     return p;
+}
+
+/* How many times the two latest sums become one when partial sum i, the latest, is complete. At
+ * most three sums are at hand. */
+static inline uint32_t cpu_partials_merges(const struct cpu_partials *p, uint32_t i) {
+    return (i != 0 && i != p->half) + (i + 1 == p->n && p->half < p->n);
 }
 
 /* Upper bound, over all isas and weight dtypes, of pack_bytes. */

@@ -54,7 +54,7 @@ static void add_slots(const struct cpu_task *t, const struct experts_scratch *l,
     float *out = tile_out(t, 0); /* [T, N] */
     for (uint32_t u = t->task->unit0; u < t->task->unit1; u += chunk) {
         const uint32_t m = t->task->unit1 - u < chunk ? t->task->unit1 - u : chunk;
-        t->isa->gemm[dtype](CPU_SUM_TREE, tile_weight_row(w, dtype, u, k), m, k, l->pack, n, l->y,
+        t->isa->gemm[dtype](CPU_SUM_HALVES, tile_weight_row(w, dtype, u, k), m, k, l->pack, n, l->y,
                             chunk);
         for (uint32_t i = 0; i < n; i++) {
             const uint32_t at = (uint32_t)slots[slot + i], row = at / a->top_k;

@@ -22,7 +22,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { GROUP = 16, STEP = 32, AT_HAND = 4 /* sums of a tree: partial_plan */ };
+enum { GROUP = 16, STEP = 32, AT_HAND = 3 /* cpu_partials_merges */ };
 
 /* The compiler does not know that tile loads read memory: what was stored must be there first. */
 INLINE void stores_done(void) {
@@ -206,7 +206,7 @@ static void run_block(const struct cpu_partials *p, struct block *b, float *y, s
         b->k0 = b->k1;
         b->k1 = p->end[i];
         run_columns(b, &sums[n_sums++]);
-        for (uint32_t m = partial_merges(p->plan, i); m > 0; m--, n_sums--)
+        for (uint32_t m = cpu_partials_merges(p, i); m > 0; m--, n_sums--)
             add_sums(b, &sums[n_sums - 2], &sums[n_sums - 1]);
     }
     for (uint32_t i = 0; i < 4; i++)

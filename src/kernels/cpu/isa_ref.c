@@ -41,7 +41,7 @@ static float dot_sum(const struct cpu_partials *p, enum dtype weight, const void
     uint32_t n_sums = 0;
     for (uint32_t i = 0; i < p->n; i++) {
         sums[n_sums++] = dot(weight, w, n, k, row, i == 0 ? 0 : p->end[i - 1], p->end[i]);
-        for (uint32_t m = partial_merges(p->plan, i); m > 0; m--, n_sums--)
+        for (uint32_t m = cpu_partials_merges(p, i); m > 0; m--, n_sums--)
             sums[n_sums - 2] += sums[n_sums - 1];
     }
     return sums[0];

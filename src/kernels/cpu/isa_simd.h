@@ -306,11 +306,11 @@ INLINE void add_sums(float *to, const float *from, uint32_t n) {
     for (; i < n; i++) to[i] += from[i];
 }
 
-/* The same with partial sums, which are added up as a tree. */
-INLINE void gemm_tree(enum dtype dtype, int R, uint32_t P, uint32_t most, struct gemm_args a,
-                      const struct gemm_groups *groups) {
+/* The same with partial sums, which are added up by halves. */
+INLINE void gemm_halves(enum dtype dtype, int R, uint32_t P, uint32_t most, struct gemm_args a,
+                        const struct gemm_groups *groups) {
     float sums[PARTIALS][GEMM_SUMS]; /* [tokens of the groups][P * R] each */
-    struct cpu_partials parts = cpu_partials_of(CPU_SUM_TREE, a.k);
+    struct cpu_partials parts = cpu_partials_of(CPU_SUM_HALVES, a.k);
     const uint32_t rows = P * (uint32_t)R;
     const uint32_t n_tok = gemm_token(groups, groups->g1) - gemm_token(groups, groups->g0);
     float *y = a.y;
@@ -324,7 +324,7 @@ INLINE void gemm_tree(enum dtype dtype, int R, uint32_t P, uint32_t most, struct
     uint32_t n_stack = 0;
     for (uint32_t i = 0; i < parts.n; i++) {
         stack[n_stack++] = sums[i];
-        for (uint32_t m = partial_merges(parts.plan, i); m > 0; m--, n_stack--)
+        for (uint32_t m = cpu_partials_merges(&parts, i); m > 0; m--, n_stack--)
             add_sums(stack[n_stack - 2], stack[n_stack - 1], n_tok * rows);
     }
     for (uint32_t t = 0; t < n_tok; t++)
@@ -340,8 +340,8 @@ INLINE void gemm_panel(enum cpu_sum sum, enum dtype dtype, int R, uint32_t P, ui
     for (; g.g0 < g.n; g.g0 = g.g1) {
         g.g1 = g.g0 + per_block < g.n ? g.g0 + per_block : g.n;
         a.y = y + gemm_token(&g, g.g0) * a.ldy;
-        if (sum == CPU_SUM_TREE)
-            gemm_tree(dtype, R, P, most, a, &g);
+        if (sum == CPU_SUM_HALVES)
+            gemm_halves(dtype, R, P, most, a, &g);
         else
             gemm_columns(dtype, R, P, most, a, &g);
     }

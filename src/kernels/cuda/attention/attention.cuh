@@ -99,9 +99,10 @@ DEV void piece_scores(const struct attention_rows *r, const uint4 k[2][PAIRS], f
         }
 }
 
-/* Scores to probabilities against the warp's own maximum. HALVES: as in load_rows. Each operation
- * is rounded by itself, so that all callers get the same bits. */
-template <int HALVES>
+/* Scores to probabilities against the warp's own maximum. HALVES: as in load_rows. MASKED: some row
+ * may not see some position. Each operation is rounded by itself, so that all callers get the same
+ * bits. */
+template <int HALVES, bool MASKED = true>
 DEV void piece_softmax(const struct warp_context *c, const struct attention_rows *r, uint32_t first,
                        float p[2][4], float max[2], float all[2]) {
     const float scale = 1.0f / sqrtf((float)QN_HEAD_DIM);
@@ -113,7 +114,7 @@ DEV void piece_softmax(const struct warp_context *c, const struct attention_rows
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 uint32_t position = first + c->lane % 4 * 4 + 2 * u + e;
-                bool visible = position >= r->lo[h] && position < r->hi[h];
+                bool visible = !MASKED || (position >= r->lo[h] && position < r->hi[h]);
                 p[u][e + 2 * h] = visible ? __fmul_rn(p[u][e + 2 * h], scale) : -INFINITY;
                 most = fmaxf(most, p[u][e + 2 * h]);
             }

@@ -263,10 +263,8 @@ struct rows_parts {
     float max[2][ROW_PARTS], sum[2][ROW_PARTS]; /* max: then the factors */
 };
 
-/* Their probabilities, maxima and sums. `first`: the position of the first. */
-DEV void rows_softmax(const struct warp_context *c, const struct rows_work *w, uint32_t n,
-                      uint32_t first, float (&p)[2 * ROW_PARTS_AT_ONCE][4],
-                      struct rows_parts *parts) {
+/* What the lane's two rows see. */
+DEV struct attention_rows rows_sight(const struct warp_context *c) {
     const struct rows_warp *mine = rows_warp_of(c);
     struct attention_rows rows;
 #pragma unroll
@@ -274,10 +272,28 @@ DEV void rows_softmax(const struct warp_context *c, const struct rows_work *w, u
         rows.lo[h] = mine->lo[c->lane / 4 + 8 * h];
         rows.hi[h] = mine->hi[c->lane / 4 + 8 * h];
     }
+    return rows;
+}
+
+/* Whether all of the warp's rows see all of the piece that begins at `first`: most do, and the
+ * comparisons are a sixth of softmax. */
+DEV bool rows_see_all(const struct warp_context *c, uint32_t first) {
+    const struct attention_rows rows = rows_sight(c);
+    return __all_sync(~0u, max(rows.lo[0], rows.lo[1]) <= first &&
+                               min(rows.hi[0], rows.hi[1]) >= first + ATTENTION_PIECE);
+}
+
+/* Their probabilities, maxima and sums. `first`: the position of the first. */
+template <bool MASKED>
+DEV void rows_softmax(const struct warp_context *c, const struct rows_work *w, uint32_t n,
+                      uint32_t first, float (&p)[2 * ROW_PARTS_AT_ONCE][4],
+                      struct rows_parts *parts) {
+    struct attention_rows rows = {};
+    if (MASKED) rows = rows_sight(c);
 #pragma unroll
     for (int x = 0; x < ROW_PARTS_AT_ONCE; x++) {
         float max[2], sum[2];
-        piece_softmax<2>(c, &rows, first + 16 * x, &p[2 * x], max, sum);
+        piece_softmax<2, MASKED>(c, &rows, first + 16 * x, &p[2 * x], max, sum);
         w->p[32 * (n + x)] = piece_weights<2>(&p[2 * x]);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -357,11 +373,15 @@ DEV void rows_multiply(void) {
         float p[2 * ROW_PARTS_AT_ONCE][4] = {}; /* the compiler asks for values */
         struct rows_parts parts;
         struct merge factors[2];
+        const bool all = rows_see_all(c, first);
         rows_take(c, piece, hi - first <= ATTENTION_PIECE);
 #pragma unroll
         for (uint32_t n = 0; n < ROW_PARTS; n += ROW_PARTS_AT_ONCE) {
             rows_scores(&w, n, p);
-            rows_softmax(c, &w, n, first + 16 * n, p, &parts);
+            if (all)
+                rows_softmax<false>(c, &w, n, first + 16 * n, p, &parts);
+            else
+                rows_softmax<true>(c, &w, n, first + 16 * n, p, &parts);
         }
 #pragma unroll
         for (int h = 0; h < 2; h++)

@@ -77,35 +77,25 @@ DEV float2 addend_await(const struct linear_item *m, const struct linear_addend 
 
 /* ---- the order of addition: graph/partials.h ---- */
 
-/* Whether any of N partial sums from number FIRST on has a k-tile, in a dot product of K_TILES. */
-template <uint32_t K_TILES, uint32_t FIRST, uint32_t N> DEV constexpr bool partials_any(void) {
-    return partial_first(K_TILES, FIRST) < partial_first(K_TILES, FIRST + N);
-}
-
-/* The branch of the tree with these partial sums. by_turn[i]: that of the warp with page i of each
- * step. */
-template <uint32_t K_TILES, uint32_t FIRST, uint32_t N>
-DEV float partials_branch(const float by_turn[PARTIALS]) {
-    constexpr uint32_t half = N / 2;
-    if constexpr (N == 1)
-        return by_turn[cuda_partial_turn(K_TILES, FIRST)];
-    else if constexpr (!partials_any<K_TILES, FIRST, half>())
-        return partials_branch<K_TILES, FIRST + half, half>(by_turn);
-    else if constexpr (!partials_any<K_TILES, FIRST + half, half>())
-        return partials_branch<K_TILES, FIRST, half>(by_turn);
-    else
-        return partials_branch<K_TILES, FIRST, half>(by_turn) +
-               partials_branch<K_TILES, FIRST + half, half>(by_turn);
-}
-
-/* The dot product: LINEAR adds its partial sums as a tree, other operators in order. */
-template <bool TREE, uint32_t K_TILES> DEV float partials_sum(const float by_turn[PARTIALS]) {
-    if (TREE) return partials_branch<K_TILES, 0, PARTIALS>(by_turn);
-    float sum = by_turn[0];
+/* The sum of the n-th partial sums that have k-tiles, n from FIRST to END - 1, in order.
+ * by_turn[i]: that of the warp with page i of each step. */
+template <uint32_t K_TILES, uint32_t FIRST, uint32_t END>
+DEV float partials_in_order(const float by_turn[PARTIALS]) {
+    float sum = by_turn[cuda_partial_turn(K_TILES, partial_nth(K_TILES, FIRST))];
 #pragma unroll
-    for (uint32_t n = 1; n < partial_count(K_TILES); n++)
+    for (uint32_t n = FIRST + 1; n < END; n++)
         sum += by_turn[cuda_partial_turn(K_TILES, partial_nth(K_TILES, n))];
     return sum;
+}
+
+/* The dot product: LINEAR adds its partial sums by halves, other operators in order. */
+template <bool HALVES, uint32_t K_TILES> DEV float partials_sum(const float by_turn[PARTIALS]) {
+    constexpr uint32_t n = partial_count(K_TILES), half = partial_half(K_TILES);
+    if constexpr (HALVES && half < n)
+        return partials_in_order<K_TILES, 0, half>(by_turn) +
+               partials_in_order<K_TILES, half, n>(by_turn);
+    else
+        return partials_in_order<K_TILES, 0, n>(by_turn);
 }
 
 /* Two steps of one page against one column of 8 tokens. b: the B registers of both. */

@@ -93,8 +93,8 @@ CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
     const uint32_t sums = SHARED->packed[c.warp].sums, first_sum = sums_first(sums);
     const uint32_t row = SHARED->packed[c.warp].row, end = min(task->row1, linear_rows(task));
     struct ring_use r = ring_load(&c);
-    float total[WB][WO][4];
-    tile_fill<WB, WO>(total, 0);
+    float total[WB][WO][4], sum[WB][WO][4];
+    tile_fill<WB, WO>(total, TILE_NOTHING);
     if (first && !packed_wait(&c, task)) {
         SHARED->packed[c.warp].row = NO_ROW;
         return;
@@ -102,7 +102,6 @@ CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
     const float squares = tile_norms_ask(&c, task, row, end);
 #pragma unroll 1
     for (uint32_t partial = first_sum; partial < sums_end(sums); partial++) {
-        float sum[WB][WO][4];
         tile_fill<WB, WO>(sum, 0);
         uint32_t n_slots = sums_length(sums_k_tiles(sums), partial) * per_k_tile;
 #pragma unroll 1
@@ -110,8 +109,9 @@ CODE_OF((int WB, int WO, int DOWN), void, narrow_multiply, bool first) {
         if (WB * DOWN == MOST_BLOCKS) /* LINEAR_SPLITK, whose tiles have one sum */
             tile_copy<WB, WO>(total, sum);
         else
-            tile_merge<WB, WO>(sums >> 16, partial - first_sum, false, total, sum);
+            tile_add_partial<WB, WO>(partial + 1, sums_half(sums), total, sum);
     }
+    if (WB * DOWN != MOST_BLOCKS) tile_add_half<WB, WO>(sums_half(sums), total, sum);
     ring_store(&c, &r);
     if (task->kind == OP_LINEAR_SPLITK) {
         parts_store<WB, WO, DOWN>(&c, task, row, end, total);

@@ -143,13 +143,12 @@ template <class S, int WB, int WO, int DOWN>
 DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, uint32_t block,
                   uint32_t row, struct packed_ring *r) {
     const uint32_t n_partials = partial_count(task->k_tiles);
-    const uint32_t plan = partial_plan(task->k_tiles, task->kind != OP_LINEAR);
-    float total[WB][WO][4];
-    tile_fill<WB, WO>(total, 0);
+    const uint32_t half = sums_half_of(task);
+    float total[WB][WO][4], sum[WB][WO][4];
+    tile_fill<WB, WO>(total, TILE_NOTHING);
     tile_norms(c, task, row, r->end);
 #pragma unroll 1
     for (uint32_t partial = 0; partial < n_partials; partial++) {
-        float sum[WB][WO][4];
         tile_fill<WB, WO>(sum, 0);
         uint32_t n_stages = sums_length(task->k_tiles, partial) * S::per_k_tile;
 #pragma unroll 1
@@ -167,8 +166,9 @@ DEV void tile_run(const struct warp_context *c, const struct cuda_task *task, ui
             r->slot = r->slot + 1 == S::stages ? 0 : r->slot + 1;
             r->n++;
         }
-        tile_merge<WB, WO>(plan, partial, false, total, sum);
+        tile_add_partial<WB, WO>(partial + 1, half, total, sum);
     }
+    tile_add_half<WB, WO>(half, total, sum);
     tile_park<WB, WO, DOWN>(c, total);
     sync_compute();
     tile_finish(task, {block, min(block + S::blocks, task->block1), row, r->end, WB, WO, DOWN});

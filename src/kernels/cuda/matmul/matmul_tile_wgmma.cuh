@@ -79,13 +79,12 @@ DEV void tile_multiply(void) {
     const struct warp_context c = context_of(&SHARED->args, thread_here(), 0, 0);
     const uint32_t sums = __shfl_sync(~0u, SHARED->packed[c.warp].sums, 0);
     struct ring_use r = ring_load(&c);
-    float total[1][WO][4];
-    tile_fill<1, WO>(total, 0);
+    float total[1][WO][4], sum[1][WO][4];
+    tile_fill<1, WO>(total, TILE_NOTHING);
+    tile_fill<1, WO>(sum, 0); /* the compiler wants values, though none is used */
 #pragma unroll 1
     for (uint32_t partial = 0; partial < sums_end(sums); partial++) {
         bool add = false;
-        float sum[1][WO][4];
-        tile_fill<1, WO>(sum, 0); /* the compiler wants values, though none is used */
         uint32_t n_slots = 2 * sums_length(sums_k_tiles(sums), partial);
         const uint32_t kept = partial + 1 == sums_end(sums) ? 2 : 0;
 #pragma unroll 1
@@ -93,9 +92,10 @@ DEV void tile_multiply(void) {
         wgmma_wait<0>();
         wgmma_settle(sum[0]);
         ring_give(&c, &r);
-        tile_merge<1, WO>(sums >> 16, partial, c.warp >= WARPS / 2, total, sum);
+        tile_add_partial<1, WO>(partial + 1, sums_half(sums), total, sum);
         if (partial + 2 == sums_end(sums)) residual_ahead(&c);
     }
+    tile_add_half<1, WO>(sums_half(sums), total, sum);
     constexpr struct ring_shape s = WGMMA_RING;
     sync_compute(); /* all have read their weights */
     tile_park<1, WO, 8>(&c, total, ring_w_at(&s, ring_parked(&s, r.w_slot)));

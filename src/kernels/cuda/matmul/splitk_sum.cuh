@@ -46,26 +46,18 @@ DEV struct sum_terms terms_ask(const struct cuda_task *task, uint32_t row, uint3
     return t;
 }
 
-/* The sum of the terms: LINEAR's tree. */
+/* The sum of the terms: LINEAR's two halves. */
 DEV float4 terms_sum(const struct cuda_task *task, const struct sum_terms *t) {
-    float4 v[PARTIALS];
-    bool there[PARTIALS];
+    float4 half[2];
+    bool any[2] = {false, false};
 #pragma unroll
     for (int p = 0; p < PARTIALS; p++) {
-        v[p] = t->part[p];
-        there[p] = part_of(sum_parts(task), p).there;
+        const int h = p / (PARTIALS / 2);
+        if (!part_of(sum_parts(task), p).there) continue;
+        half[h] = any[h] ? add4(half[h], t->part[p]) : t->part[p];
+        any[h] = true;
     }
-#pragma unroll
-    for (int d = 1; d < PARTIALS; d *= 2)
-#pragma unroll
-        for (int p = 0; p < PARTIALS; p += 2 * d) {
-            if (!there[p])
-                v[p] = v[p + d];
-            else if (there[p + d])
-                v[p] = add4(v[p], v[p + d]);
-            there[p] = there[p] || there[p + d];
-        }
-    float4 sum = v[0];
+    float4 sum = any[1] ? add4(half[0], half[1]) : half[0];
     if (LINEAR_BIASES && task->bias != 0) sum = add4(sum, t->bias);
     return add4(t->residual, sum);
 }

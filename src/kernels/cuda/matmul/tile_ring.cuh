@@ -137,13 +137,15 @@ DEV struct row_tile row_tile_at(const struct cuda_task *task, uint32_t block, ui
     return t;
 }
 
-/* A tile's k-tiles, its partial sums and how they are added (partial_plan; LINEAR_SPLITK does not
- * add them) in one word: block_shared.packed[].sums. */
+/* A tile's k-tiles, its partial sums and how many of them are the first half (0: they are added in
+ * order) in one word: block_shared.packed[].sums. */
 static_assert(SPEC_MAX_HIDDEN / CUDA_PAGE_K < 1 << 9, "k-tiles");
+DEV uint32_t sums_half_of(const struct cuda_task *task) {
+    const uint32_t half = partial_half(task->k_tiles);
+    return task->kind == OP_LINEAR && half < partial_count(task->k_tiles) ? half : 0;
+}
 DEV uint32_t sums_of(const struct cuda_task *task, const struct row_tile *t) {
-    const bool parts = task->kind == OP_LINEAR_SPLITK;
-    const uint32_t plan = parts ? 0 : partial_plan(task->k_tiles, task->kind != OP_LINEAR);
-    return task->k_tiles | t->partial << 9 | t->partial_end << 12 | plan << 16;
+    return task->k_tiles | t->partial << 9 | t->partial_end << 12 | sums_half_of(task) << 16;
 }
 DEV uint32_t sums_k_tiles(uint32_t sums) {
     return sums & 511;
@@ -153,6 +155,9 @@ DEV uint32_t sums_first(uint32_t sums) {
 }
 DEV uint32_t sums_end(uint32_t sums) {
     return sums >> 12 & 15;
+}
+DEV uint32_t sums_half(uint32_t sums) {
+    return sums >> 16;
 }
 /* The k-tiles of the n-th sum. */
 DEV uint32_t sums_length(uint32_t k_tiles, uint32_t n) {
