@@ -30,6 +30,17 @@ void assignment_sizes(const struct assignment *s, const struct expr *x, uint32_t
         const uint32_t n = s->least + below(&state, s->largest - s->least + 1);
         g->sizes[i] = halved >> i & 1 ? 2 * CEIL_DIV(n, 2u) : n;
     }
+    for (uint32_t i = 0; i < x->n_args; i++) { /* an even number of places */
+        const struct expr_arg *a = &x->args[i];
+        if (a->kind == EXPR_ORDER && halved >> a->of & 1)
+            g->sizes[a->dims[0]] = 2 * CEIL_DIV(g->sizes[a->dims[0]], 2u);
+    }
+    for (uint32_t i = 0; i < x->n_args; i++) {
+        const struct expr_arg *a = &x->args[i];
+        if (a->kind != EXPR_ORDER) continue;
+        g->sizes[a->of] = 1;
+        for (int k = 0; k < a->n_dims; k++) g->sizes[a->of] *= g->sizes[a->dims[k]];
+    }
 }
 
 static double uniform(uint64_t *state) {
@@ -69,6 +80,20 @@ static void fill_share(struct algebra *g, uint64_t *state, const struct expr_arg
     }
 }
 
+/* Each place once. */
+static int fill_order(struct diag *d, struct arena *arena, struct algebra *g, uint64_t *state,
+                      struct cells *v) {
+    uint32_t *places;
+    TRY(ARENA_NEW(d, arena, &places, v->n));
+    for (uint32_t i = 0; i < v->n; i++) {
+        const uint32_t k = below(state, i + 1);
+        places[i] = places[k];
+        places[k] = i;
+    }
+    for (uint32_t i = 0; i < v->n; i++) whole_cell(g, places[i], &v->at[i]);
+    return QN_OK;
+}
+
 int assignment_make(struct diag *d, struct arena *arena, const struct assignment *s,
                     struct algebra *g, const struct expr *x, uint32_t arg, struct cells *out) {
     const struct expr_arg *a = &x->args[arg];
@@ -79,6 +104,7 @@ int assignment_make(struct diag *d, struct arena *arena, const struct assignment
         for (uint32_t i = 0; i < out->n; i++) whole_cell(g, next(&state) >> 63, &out->at[i]);
         return QN_OK;
     case EXPR_SHARE: fill_share(g, &state, a, out); return QN_OK;
+    case EXPR_ORDER: return fill_order(d, arena, g, &state, out);
     case EXPR_INDEX:
         for (uint32_t i = 0; i < out->n; i++)
             whole_cell(g, below(&state, g->sizes[a->of]), &out->at[i]);

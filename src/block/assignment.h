@@ -1,7 +1,8 @@
 /* assignment.h - numbers for the arguments of operators, by which two of them are compared.
  *
- * The numbers follow from a seed. Arguments that are masks, shares or indices get such as they may
- * have; a share has every index of its first dim, where that is not the longer one.
+ * The numbers follow from a seed. Arguments that are masks, shares, indices or orders get such as
+ * they may have, and the dim of an order's places has as many indices as the order has elements; a
+ * share has every index of its first dim, where that is not the longer one.
  */
 #ifndef QN_BLOCK_ASSIGNMENT_H
 #define QN_BLOCK_ASSIGNMENT_H

@@ -78,7 +78,7 @@ bool block_op_adds(uint32_t op) {
 }
 
 uint32_t block_op_optional(uint32_t op) {
-    return op == BLOCK_OP_SUM || op == BLOCK_OP_MAX_OVER;
+    return op == BLOCK_OP_SUM || op == BLOCK_OP_MAX_OVER || op == BLOCK_OP_CHOOSE;
 }
 
 void block_write_dims(const struct block *b, block_dims dims, struct strbuf *out) {

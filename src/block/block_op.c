@@ -40,6 +40,7 @@ const char *block_op_dims(enum block_op op, const struct block_use *use, const u
         if ((use->dims & operand[0]) == 0)
             return "moves along a dim that its operand does not have";
         if (op == BLOCK_OP_PICK) *dims = (operand[0] & ~use->dims) | operand[1];
+        if (op == BLOCK_OP_WHICH) *dims = use->to;
         return NULL;
     }
     return "is no operator";

@@ -38,7 +38,9 @@ enum block_op block_op_find(const char *name);
 /* What an operator is used with besides its operands. */
 struct block_use {
     uint32_t dims; /* bits: REDUCE, PRODUCT, ACCUMULATE: removed; SWAP: the dim whose halves change
-                      places; PICK: the dim whose index is given; SIZE: the dim */
+                      places; PICK: the dim whose index is given; WHICH: the dim whose index is
+                      asked for; SIZE: the dim */
+    uint32_t to;   /* WHICH: the dim of the places, a bit */
 };
 
 /* The dims of a result, from those of the operands (bits); *dims is set. Returns NULL, or what is

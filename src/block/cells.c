@@ -138,7 +138,58 @@ static int reduce(struct diag *d, struct arena *arena, struct algebra *g, enum b
     return QN_OK;
 }
 
+/* The index of the largest element where the mask is not 0, of equal ones the lowest. */
+static int choose(struct diag *d, struct arena *arena, struct algebra *g,
+                  const struct block_use *use, uint32_t dims, const struct cells *operand,
+                  struct cells *out) {
+    struct walk outer, inner;
+    uint32_t at = 0;
+    if (g->less == NULL) return fail(d, QN_EUNSUPPORTED, "choose has no value here");
+    TRY(cells_make(d, arena, g, dims, out));
+    walk_dims(&outer, g, dims);
+    walk_dims(&inner, g, use->dims);
+    for (int i = 0; i < 2; i++) {
+        walk_follow(&outer, i, g, operand[i].dims);
+        walk_follow(&inner, i, g, operand[i].dims);
+    }
+    do {
+        const union cell *largest = NULL;
+        int64_t index = 0, chosen = 0;
+        do {
+            const union cell *a = &operand[0].at[outer.at[0] + inner.at[0]];
+            const union cell *mask =
+                operand[1].at == NULL ? NULL : &operand[1].at[outer.at[1] + inner.at[1]];
+            if ((mask == NULL || !g->is_zero(mask)) && (largest == NULL || g->less(largest, a))) {
+                largest = a;
+                chosen = index;
+            }
+            index++;
+        } while (walk_on(&inner));
+        if (largest == NULL) g->notes |= CELLS_UNDEFINED;
+        g->number(g, chosen, 1, &out->at[at++]);
+    } while (walk_on(&outer));
+    return QN_OK;
+}
+
 /* ---- moves ---- */
+
+/* For each place the index along the dim at which the order gives it. */
+static int which(struct diag *d, struct arena *arena, struct algebra *g,
+                 const struct block_use *use, const struct cells *order, struct cells *out) {
+    const uint32_t dim = (uint32_t)__builtin_ctz(use->dims);
+    const uint32_t stride = stride_of(g, order->dims, dim);
+    TRY(cells_make(d, arena, g, use->to, out));
+    if (out->n != order->n)
+        return fail(d, QN_EINVAL, "which: the order has %u elements for %u places", order->n,
+                    out->n);
+    for (uint32_t i = 0; i < out->n; i++) g->number(g, 0, 1, &out->at[i]);
+    for (uint32_t i = 0; i < order->n; i++) {
+        const uint32_t place = g->index(&order->at[i]);
+        if (place >= out->n) return fail(d, QN_EINVAL, "which: place %u of %u", place, out->n);
+        g->number(g, i / stride % g->sizes[dim], 1, &out->at[place]);
+    }
+    return QN_OK;
+}
 
 static int move(struct diag *d, struct arena *arena, struct algebra *g, enum block_op op,
                 const struct block_use *use, uint32_t dims, const struct cells *operand,
@@ -184,9 +235,11 @@ int cells_apply(struct diag *d, struct arena *arena, struct algebra *g, enum blo
     case BLOCK_REDUCE:
     case BLOCK_PRODUCT:
     case BLOCK_ACCUMULATE:
-        if (op == BLOCK_OP_CHOOSE) break;
+        if (op == BLOCK_OP_CHOOSE) return choose(d, arena, g, use, dims, operand, out);
         return reduce(d, arena, g, op, use, dims, operand, out);
-    case BLOCK_MOVE: return move(d, arena, g, op, use, dims, operand, out);
+    case BLOCK_MOVE:
+        if (op == BLOCK_OP_WHICH) return which(d, arena, g, use, operand, out);
+        return move(d, arena, g, op, use, dims, operand, out);
     case BLOCK_LEAF:
         if (op != BLOCK_OP_SIZE) break;
         TRY(cells_make(d, arena, g, 0, out));

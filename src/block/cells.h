@@ -38,9 +38,10 @@ struct algebra {
     void (*apply[N_BLOCK_OPS])(struct algebra *, union cell *out, const union cell *a,
                                const union cell *b, const union cell *c);
     void (*number)(struct algebra *, int64_t numerator, int64_t denominator, union cell *out);
-    bool (*is_zero)(const union cell *a);   /* of masks */
-    uint32_t (*index)(const union cell *a); /* of FORM_INDEX */
-    uint32_t sizes[BLOCK_MAX_DIMS];         /* at least 1; even where SWAP is used */
+    bool (*is_zero)(const union cell *a);                   /* of masks */
+    bool (*less)(const union cell *a, const union cell *b); /* of CHOOSE; NULL: there is no order */
+    uint32_t (*index)(const union cell *a);                 /* of FORM_INDEX and FORM_ORDER */
+    uint32_t sizes[BLOCK_MAX_DIMS]; /* at least 1; even where SWAP is used */
     uint32_t notes;
     const void *state; /* the algebra's own */
 };

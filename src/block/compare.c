@@ -54,7 +54,8 @@ static int match_arg(struct diag *d, struct matching *m, uint32_t i) {
     if ((x->fallback < 0) != (y->fallback < 0))
         return fail(d, QN_EINVAL, "'%s' may be absent in one of the two only", x->name);
     TRY(match_dims(d, m, x->name, x->dims, x->n_dims, y->dims, y->n_dims));
-    return x->kind == EXPR_INDEX ? match_dims(d, m, x->name, &x->of, 1, &y->of, 1) : QN_OK;
+    const bool positions = x->kind == EXPR_INDEX || x->kind == EXPR_ORDER;
+    return positions ? match_dims(d, m, x->name, &x->of, 1, &y->of, 1) : QN_OK;
 }
 
 int matching_make(struct diag *d, const struct expr *a, const struct expr *b, struct matching *m) {

@@ -11,6 +11,7 @@ static const struct {
     [EXPR_WEIGHT] = {"weight", FORM_REAL}, [EXPR_CONST] = {"const", FORM_REAL},
     [EXPR_STATE] = {"state", FORM_REAL},   [EXPR_MASK] = {"mask", FORM_MASK},
     [EXPR_SHARE] = {"share", FORM_SHARE},  [EXPR_INDEX] = {"index", FORM_INDEX},
+    [EXPR_ORDER] = {"order", FORM_ORDER},
 };
 
 const char *expr_kind_name(enum expr_kind kind) {
@@ -66,7 +67,7 @@ static form_id size_of_dims(struct forms *f, uint32_t dims) {
 /* The form of a node that is not known. */
 static form_id node_form(struct forms *f, const struct expr *x, const struct expr_call *c,
                          const struct expr_node *n, const form_id *out) {
-    const struct block_use use = {mapped(n->use.dims, c->dims)};
+    const struct block_use use = {mapped(n->use.dims, c->dims), mapped(n->use.to, c->dims)};
     form_id operand[BLOCK_MAX_ARITY];
     for (int k = 0; k < BLOCK_MAX_ARITY; k++)
         operand[k] = n->in[k] == EXPR_NO_NODE ? FORM_NONE : out[n->in[k]];

@@ -28,6 +28,7 @@ enum expr_kind {
     EXPR_MASK,   /* 0 or 1 */
     EXPR_SHARE,  /* [s,p]: 0 or 1, for each p it is 1 at one s */
     EXPR_INDEX,  /* positions of another dim, which `pick` takes */
+    EXPR_ORDER,  /* the same, each position once: `which` takes it, too */
     N_EXPR_KINDS,
 };
 
@@ -40,7 +41,7 @@ struct expr_arg {
     char name[EXPR_NAME];
     uint8_t kind; /* enum expr_kind */
     uint8_t n_dims;
-    uint8_t of; /* INDEX: the dim whose positions it gives */
+    uint8_t of; /* INDEX, ORDER: the dim whose positions it gives */
     uint8_t dims[FORM_INPUT_DIMS];
     int32_t node;     /* the INPUT node */
     int32_t fallback; /* node of what it is when it is absent; EXPR_NO_NODE: it must be there */
@@ -50,6 +51,7 @@ struct expr_arg {
 struct expr_node {
     uint8_t op;    /* enum block_op */
     uint8_t arg;   /* INPUT: which */
+    uint8_t of;    /* it gives positions of this dim, counted from 1; 0: it is a number */
     uint16_t line; /* in the text */
     uint32_t dims; /* of the result, bits */
     struct block_use use;

@@ -18,8 +18,9 @@
  * form is never wrong, it may be missing.
  *
  * What equality of forms assumes: denominators are not 0, arguments of roots and logarithms are
- * positive, sizes are positive, masks are 0 or 1, a share has each index of its dim once, and a
- * largest value over an empty set has exponential 0 (a piece without positions adds nothing).
+ * positive, sizes are positive, masks are 0 or 1, a share has each index of its dim once, an order
+ * gives each position once, and a largest value over an empty set has exponential 0 (a piece
+ * without positions adds nothing).
  *
  * A table is not thread-safe. It grows until forms_free.
  */
@@ -49,6 +50,8 @@ enum form_input_kind {
     FORM_MASK,  /* 0 or 1 */
     FORM_SHARE, /* mask [s, p...]: for each p... it is 1 at one s */
     FORM_INDEX, /* a position of another dim; for PICK alone */
+    FORM_ORDER, /* [d...]: positions of another dim, each of which one d... has; as FORM_INDEX */
+    FORM_WHICH, /* no input: what WHICH makes of an order */
 };
 
 /* An input as a whole: element [dims]. `tensor` is the caller's number for it (below 2^31): equal

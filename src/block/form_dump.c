@@ -36,22 +36,15 @@ static void dump_tensor(const struct dump *d, uint32_t tensor) {
         strbuf_printf(d->out, "t%u", tensor);
 }
 
-static void dump_map(const struct dump *d, uint32_t map) {
-    const struct index_map *m = &d->f->maps.items[map];
-    if (map == MAP_NONE) return;
-    if (map == MAP_SWAP)
-        strbuf_str(d->out, "swap ");
-    else if (m->tensor == UINT32_MAX) {
-        dump_map(d, m->outer);
-        dump_map(d, m->inner);
-    } else {
-        dump_tensor(d, m->tensor);
-        strbuf_char(d->out, ' ');
-    }
-}
+static void dump_atom(const struct dump *d, const struct atom *a);
 
 static void dump_index(const struct dump *d, index_id at) {
-    dump_map(d, INDEX_MAP(at));
+    const struct index_map *m = &d->f->maps.items[INDEX_MAP(at)];
+    if (INDEX_MAP(at) == MAP_SWAP || m->swapped) strbuf_str(d->out, "swap ");
+    if (!INDEX_IS_VAR(at)) {
+        dump_atom(d, atom_of(d->f, m->atom));
+        return;
+    }
     dump_dim(d, INDEX_DIM(at));
     if (INDEX_COPY(at) != 0) strbuf_printf(d->out, "'%u", INDEX_COPY(at));
 }
@@ -69,7 +62,13 @@ static void dump_atom(const struct dump *d, const struct atom *a) {
     struct strbuf *out = d->out;
     switch ((enum atom_kind)a->kind) {
     case ATOM_INPUT:
-        dump_tensor(d, a->tensor);
+        if (a->input == FORM_WHICH) {
+            strbuf_printf(out, "which(%u: ", a->which);
+            dump_tensor(d, a->tensor);
+            strbuf_char(out, ')');
+        } else {
+            dump_tensor(d, a->tensor);
+        }
         if (a->n == 0) return;
         strbuf_char(out, '[');
         dump_indices(d, a);

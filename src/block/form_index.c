@@ -1,35 +1,79 @@
-/* form_index.c - variables of indices: renaming, and which atoms have one. */
+/* form_index.c - indices: positions that atoms give, renaming, and which atoms have a variable. */
 #include "block/form_table.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The number of the map with this record; 0: no more. */
-static uint32_t map_intern(struct forms *f, struct index_map m) {
-    for (uint32_t i = 2; i < f->maps.n; i++) {
-        const struct index_map *old = &f->maps.items[i];
-        if (old->tensor == m.tensor && old->outer == m.outer && old->inner == m.inner) return i;
+/* ---- positions ---- */
+
+static bool is_which(const struct atom *a) {
+    return a->kind == ATOM_INPUT && a->input == FORM_WHICH;
+}
+
+/* The atom whose position an index is; 0: none, or its other half's place. */
+static atom_id position_of(const struct forms *f, index_id at) {
+    const struct index_map *m = &f->maps.items[INDEX_MAP(at)];
+    return INDEX_MAP(at) <= MAP_SWAP || m->swapped ? 0 : m->atom;
+}
+
+/* which(d: order) at order[..., i, ...] is i. */
+static bool undo_order(const struct forms *f, const struct atom *a, index_id *out) {
+    const atom_id order = is_which(a) ? position_of(f, a->at[0]) : 0;
+    const struct atom *o = atom_of(f, order);
+    if (order == 0 || o->input != FORM_ORDER || o->tensor != a->tensor) return false;
+    *out = o->at[a->which];
+    return true;
+}
+
+/* order[which(d: order), ...], all of one place, is the place. */
+static bool undo_which(const struct forms *f, const struct atom *a, index_id *out) {
+    if (a->input != FORM_ORDER || a->n == 0) return false;
+    for (int i = 0; i < a->n; i++) {
+        const atom_id position = position_of(f, a->at[i]);
+        const struct atom *w = atom_of(f, position);
+        if (position == 0 || !is_which(w) || w->tensor != a->tensor || w->which != i) return false;
+        if (i > 0 && w->at[0] != *out) return false;
+        *out = w->at[0];
     }
+    return true;
+}
+
+/* The number of the map of an atom's position; 0: no more. */
+static uint32_t map_of(struct forms *f, atom_id id, bool swapped) {
+    uint16_t *map = &f->atoms.items[id].map[swapped];
+    if (*map != 0) return *map;
     if (f->maps.n > 0xfff0) return 0;
-    if (ARRAY_PUSH(NULL, &f->maps, m) != QN_OK) {
+    if (ARRAY_PUSH(NULL, &f->maps, (struct index_map){id, swapped}) != QN_OK) {
         f->nomem = true;
         return 0;
     }
-    return (uint32_t)f->maps.n - 1;
+    *map = (uint16_t)(f->maps.n - 1);
+    return *map;
 }
 
-uint32_t map_of_tensor(struct forms *f, uint32_t tensor) {
-    return map_intern(f, (struct index_map){tensor, 0, 0});
+/* The index in the other half of its dim; false: no more. */
+static bool index_swap(struct forms *f, index_id *at) {
+    const uint32_t map = INDEX_MAP(*at);
+    if (map <= MAP_SWAP) {
+        *at = INDEX_OF(INDEX_VAR(*at), map == MAP_SWAP ? MAP_NONE : MAP_SWAP);
+        return true;
+    }
+    const struct index_map m = f->maps.items[map];
+    const uint32_t other = map_of(f, m.atom, !m.swapped);
+    *at = INDEX_OF(NO_VAR, other);
+    return other != 0;
 }
 
-/* outer(inner(variable)); UINT32_MAX: no more. */
-static uint32_t map_compose(struct forms *f, uint32_t outer, uint32_t inner) {
-    if (outer == MAP_NONE) return inner;
-    if (inner == MAP_NONE) return outer;
-    if (outer == MAP_SWAP && inner == MAP_SWAP) return MAP_NONE;
-    const uint32_t map = map_intern(f, (struct index_map){UINT32_MAX, outer, inner});
-    return map == 0 ? UINT32_MAX : map;
+bool index_of_atom(struct forms *f, atom_id id, bool swapped, index_id *out) {
+    const struct atom a = *atom_of(f, id);
+    if (id == 0 || a.kind != ATOM_INPUT || a.input < FORM_INDEX) return false;
+    if (undo_order(f, &a, out) || undo_which(f, &a, out)) return !swapped || index_swap(f, out);
+    const uint32_t map = map_of(f, id, swapped);
+    *out = INDEX_OF(NO_VAR, map);
+    return map != 0;
 }
+
+/* ---- renaming ---- */
 
 static bool touches(const struct renaming *r, uint32_t n, uint32_t free, uint32_t inside) {
     for (uint32_t i = 0; i < n; i++)
@@ -39,12 +83,15 @@ static bool touches(const struct renaming *r, uint32_t n, uint32_t free, uint32_
 
 /* false: not decided */
 static bool index_rename(struct forms *f, index_id *at, const struct renaming *r, uint32_t n) {
+    if (!INDEX_IS_VAR(*at)) {
+        const struct index_map m = f->maps.items[INDEX_MAP(*at)];
+        return index_of_atom(f, atom_rename(f, m.atom, r, n), m.swapped, at);
+    }
     for (uint32_t i = 0; i < n; i++) {
         if (INDEX_VAR(*at) != r[i].from) continue;
-        const uint32_t map = map_compose(f, INDEX_MAP(*at), INDEX_MAP(r[i].to));
-        if (map == UINT32_MAX) return false;
-        *at = INDEX_OF(INDEX_VAR(r[i].to), map);
-        return true;
+        const bool swapped = INDEX_MAP(*at) == MAP_SWAP;
+        *at = r[i].to;
+        return !swapped || index_swap(f, at);
     }
     return true;
 }
@@ -52,7 +99,8 @@ static bool index_rename(struct forms *f, index_id *at, const struct renaming *r
 /* Whether a substitution would be captured: cannot happen while copies grow outwards. */
 static bool captured(const struct atom *a, const struct renaming *r, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
-        if (INDEX_COPY(r[i].to) != 0 && INDEX_COPY(r[i].to) <= a->height) return true;
+        if (INDEX_IS_VAR(r[i].to) && INDEX_COPY(r[i].to) != 0 && INDEX_COPY(r[i].to) <= a->height)
+            return true;
     return false;
 }
 
@@ -119,6 +167,11 @@ static bool mono_has(struct forms *f, mono_id id, index_id var) {
     return false;
 }
 
+bool index_has(struct forms *f, index_id at, index_id var) {
+    if (INDEX_IS_VAR(at)) return INDEX_VAR(at) == var;
+    return atom_has(f, f->maps.items[INDEX_MAP(at)].atom, var);
+}
+
 bool atom_has(struct forms *f, atom_id id, index_id var) {
     const struct atom *a = atom_of(f, id);
     if (!may_have(a->free, a->inside, var)) return false;
@@ -126,7 +179,7 @@ bool atom_has(struct forms *f, atom_id id, index_id var) {
     if (INDEX_COPY(var) == 0 || forms_spent(f)) return true;
     if (a->kind == ATOM_INPUT) {
         for (int i = 0; i < a->n; i++)
-            if (INDEX_VAR(a->at[i]) == var) return true;
+            if (index_has(f, a->at[i], var)) return true;
         return false;
     }
     return (a->mono != 0 && mono_has(f, a->mono, var)) ||
@@ -153,7 +206,7 @@ void atom_count(struct forms *f, atom_id id, index_id var, struct index_count *c
     f->look_ups++;
     for (int i = 0; a->kind == ATOM_INPUT && i < a->n; i++) {
         const uint32_t map = INDEX_MAP(a->at[i]);
-        if (INDEX_VAR(a->at[i]) != var) continue;
+        if (!index_has(f, a->at[i], var)) continue;
         (*(map == MAP_NONE ? &c->plain : map == MAP_SWAP ? &c->swapped : &c->other))++;
     }
     if (a->mono != 0) mono_count(f, a->mono, var, c);

@@ -5,7 +5,7 @@
 struct call {
     struct forms *f;
     form_id a, b, c;
-    uint32_t dims;
+    uint32_t dims, to;
 };
 
 static form_id negative(struct forms *f, form_id a) {
@@ -150,26 +150,47 @@ static form_id form_op_swap(const struct call *x) {
     const struct renaming r = {VAR_OF(dim, 0), INDEX_OF(VAR_OF(dim, 0), MAP_SWAP)};
     return form_rename(x->f, x->a, &r, 1);
 }
-/* The position is an input of kind FORM_INDEX with one dim. */
+/* The atom that a form is; 0: it is none. */
+static atom_id as_atom(const struct forms *f, form_id a) {
+    const struct form *p = form_of(f, a);
+    if (a == FORM_NONE || p->n != 1 || !rational_same(p->terms[0].c, (struct rational){1, 1}))
+        return 0;
+    const struct mono *m = mono_of(f, p->terms[0].mono);
+    return m->n == 1 && m->factors[0].num == 1 && m->factors[0].den == 1 ? m->factors[0].atom : 0;
+}
 static form_id form_op_pick(const struct call *x) {
     uint32_t dim;
-    if (x->a == FORM_NONE || x->b == FORM_NONE || form_of(x->f, x->b)->n != 1) return FORM_NONE;
-    if (!one_dim(x, &dim)) return FORM_NONE;
-    const struct mono *m = mono_of(x->f, form_of(x->f, x->b)->terms[0].mono);
-    if (m->n != 1) return FORM_NONE;
-    const struct atom a = *atom_of(x->f, m->factors[0].atom);
-    if (a.kind != ATOM_INPUT || a.input != FORM_INDEX || a.n != 1) return FORM_NONE;
-    if (INDEX_MAP(a.at[0]) != MAP_NONE) return FORM_NONE;
-    const uint32_t map = map_of_tensor(x->f, a.tensor);
-    const struct renaming r = {VAR_OF(dim, 0), INDEX_OF(a.at[0], map)};
-    return map == 0 ? FORM_NONE : form_rename(x->f, x->a, &r, 1);
+    struct renaming r;
+    if (x->a == FORM_NONE || !one_dim(x, &dim)) return FORM_NONE;
+    r.from = VAR_OF(dim, 0);
+    if (!index_of_atom(x->f, as_atom(x->f, x->b), false, &r.to)) return FORM_NONE;
+    return form_rename(x->f, x->a, &r, 1);
+}
+/* Of an order as a whole. */
+static form_id form_op_which(const struct call *x) {
+    uint32_t dim;
+    const atom_id id = as_atom(x->f, x->a);
+    const struct atom order = *atom_of(x->f, id);
+    struct atom a = {.kind = ATOM_INPUT, .input = FORM_WHICH, .tensor = order.tensor, .n = 1};
+    if (id == 0 || order.kind != ATOM_INPUT || order.input != FORM_ORDER) return FORM_NONE;
+    if (!one_dim(x, &dim) || x->to >= BLOCK_MAX_DIMS) return FORM_NONE;
+    uint32_t which = order.n;
+    for (uint32_t i = 0; i < order.n; i++) {
+        if (order.at[i] != VAR_OF(INDEX_DIM(order.at[i]), 0)) return FORM_NONE;
+        if (INDEX_DIM(order.at[i]) == dim) which = i;
+    }
+    if (which == order.n) return FORM_NONE;
+    a.which = (uint8_t)which;
+    a.at[0] = VAR_OF(x->to, 0);
+    return form_of_atom(x->f, atom_intern(x->f, a), 1, 1);
 }
 static form_id form_op_given(const struct call *x) {
     (void)x;
     return FORM_NONE; /* expr_forms */
 }
 static form_id form_op_choose(const struct call *x) {
-    return over_dims(x, x->a, form_choose);
+    uint32_t dim;
+    return one_dim(x, &dim) ? form_choose(x->f, x->a, x->b, dim) : FORM_NONE;
 }
 
 static form_id (*const constructors[N_BLOCK_OPS])(const struct call *) = {
@@ -182,6 +203,7 @@ form_id form_apply(struct forms *f, enum block_op op, const struct block_use *us
                    const form_id operand[BLOCK_MAX_ARITY]) {
     const uint32_t arity = block_op_table[op].arity;
     struct call x = {.f = f, .dims = use == NULL ? 0 : use->dims};
+    x.to = lowest_dim(use == NULL ? 0 : use->to);
     if (arity > 0) x.a = operand[0];
     if (arity > 1) x.b = operand[1];
     if (arity > 2) x.c = operand[2];

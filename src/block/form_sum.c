@@ -16,7 +16,7 @@ struct binder {
     struct forms *f;
     struct factor x[FORM_MAX_FACTORS];
     uint32_t n;
-    form_id form; /* MAX: of what the largest is taken, else FORM_NONE */
+    form_id form; /* MAX, CHOOSE: of what the largest is taken, else FORM_NONE */
     index_id bound[FORM_MAX_BOUND];
     uint32_t n_bound;
     uint32_t next; /* temporary copy */
@@ -151,7 +151,7 @@ static bool is_share_of(const struct binder *b, uint32_t i, index_id var) {
     const struct atom *a = atom_of(b->f, b->x[i].atom);
     if (a->kind != ATOM_INPUT || a->input != FORM_SHARE || a->at[0] != var) return false;
     for (int k = 1; k < a->n; k++)
-        if (INDEX_VAR(a->at[k]) == var) return false;
+        if (index_has(b->f, a->at[k], var)) return false;
     return b->x[i].num == 1 && b->x[i].den == 1;
 }
 
@@ -271,7 +271,9 @@ static bool merge_inside(struct binder *b) {
     memcpy(b->x, mono_of(b->f, merged)->factors, b->n * sizeof *b->x);
     for (uint32_t i = 0; i < b->n; i++) {
         const struct atom *a = atom_of(b->f, b->x[i].atom);
-        if (a->kind == ATOM_INPUT && a->input != FORM_REAL && b->x[i].num > 1) b->x[i].num = 1;
+        const bool mask =
+            a->kind == ATOM_INPUT && (a->input == FORM_MASK || a->input == FORM_SHARE);
+        if (mask && b->x[i].num > 1) b->x[i].num = 1;
     }
     merged = mono_intern(b->f, b->x, b->n);
     return merged != 0 && mono_settled(b->f, merged);
@@ -379,11 +381,11 @@ form_id form_max_over(struct forms *f, form_id a, form_id mask, uint32_t dim) {
     return form_add(f, form_scale(f, with, scale), without);
 }
 
-form_id form_choose(struct forms *f, form_id a, uint32_t dim) {
+form_id form_choose(struct forms *f, form_id a, form_id mask, uint32_t dim) {
     struct binder b = {.f = f, .next = TEMPORARY};
     struct renaming r = {.from = VAR_OF(dim, 0)};
     if (a == FORM_NONE || dim >= BLOCK_MAX_DIMS || !bind(&b, dim, &r.to)) return FORM_NONE;
     b.form = form_rename(f, a, &r, 1);
-    if (b.form == FORM_NONE) return FORM_NONE;
+    if (b.form == FORM_NONE || !add_mask(&b, mask, &r, 1) || !merge_inside(&b)) return FORM_NONE;
     return form_of_atom(f, name_bound(&b, ATOM_CHOOSE), 1, 1);
 }

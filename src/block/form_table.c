@@ -165,6 +165,13 @@ static void atom_free_dims(const struct forms *f, struct atom *a) {
     uint32_t free = 0, inside = 0, height = 0, outer = 0, own = 0;
     if (a->kind == ATOM_INPUT) {
         for (int i = 0; i < a->n; i++) {
+            if (!INDEX_IS_VAR(a->at[i])) {
+                const struct atom *at = atom_of(f, f->maps.items[INDEX_MAP(a->at[i])].atom);
+                free |= at->free;
+                inside |= at->inside;
+                outer = MAX(outer, at->outer);
+                continue;
+            }
             *(INDEX_COPY(a->at[i]) == 0 ? &free : &inside) |= 1u << INDEX_DIM(a->at[i]);
             outer = MAX(outer, INDEX_COPY(a->at[i]));
         }
@@ -195,12 +202,11 @@ static void atom_free_dims(const struct forms *f, struct atom *a) {
 static uint64_t map_hash(const struct forms *f, uint32_t map) {
     if (map <= MAP_SWAP) return map;
     const struct index_map *m = &f->maps.items[map];
-    if (m->tensor != UINT32_MAX) return mix(2, m->tensor);
-    return mix(mix(3, map_hash(f, m->outer)), map_hash(f, m->inner));
+    return mix(2 + m->swapped, atom_of(f, m->atom)->hash);
 }
 
 static uint64_t atom_hash(const struct forms *f, const struct atom *a) {
-    uint64_t h = mix(mix(a->kind + 1, a->tensor), a->input);
+    uint64_t h = mix(mix(a->kind + 1, a->tensor), a->input + ((uint64_t)a->which << 8));
     if (a->mono != 0) h = mix(h, mono_of(f, a->mono)->hash);
     if (a->form != 0) h = mix(h, form_of(f, a->form)->hash);
     for (int i = 0; i < a->n; i++)
@@ -210,12 +216,13 @@ static uint64_t atom_hash(const struct forms *f, const struct atom *a) {
 
 static bool atom_same(const struct atom *a, const struct atom *b) {
     return a->hash == b->hash && a->kind == b->kind && a->n == b->n && a->input == b->input &&
-           a->tensor == b->tensor && a->mono == b->mono && a->form == b->form &&
-           memcmp(a->at, b->at, sizeof a->at) == 0;
+           a->which == b->which && a->tensor == b->tensor && a->mono == b->mono &&
+           a->form == b->form && memcmp(a->at, b->at, sizeof a->at) == 0;
 }
 
 atom_id atom_intern(struct forms *f, struct atom a) {
     atom_free_dims(f, &a);
+    a.map[0] = a.map[1] = 0;
     a.hash = atom_hash(f, &a);
     if (!table_grow(f, &f->atom_at, atom_hash_at) || !may_look_up(f, f->atoms.n)) return 0;
     for (uint64_t i = a.hash;; i++) {

@@ -10,7 +10,7 @@
  * copy 0: the dim is free. Copies from 1 on are bound: by the nearest SUM or MAX around that binds
  * them. What binds takes copies above all that are bound inside of it, so that no substitution is
  * captured. map 0: the index itself, MAP_SWAP: the same place in the other half of the dim; others
- * are positions that an input gives (PICK): the variable is then of the input's dim.
+ * are positions that an atom gives (PICK), which has indices of its own: the variable is NO_VAR.
  */
 #ifndef QN_BLOCK_FORM_TABLE_H
 #define QN_BLOCK_FORM_TABLE_H
@@ -28,6 +28,7 @@ enum {
     MONO_ONE = 1,
     MAP_NONE = 0,
     MAP_SWAP = 1,
+    NO_VAR = 0xffff,
     FORM_MAX_BOUND = 8,       /* variables that one atom binds */
     FORM_MAX_TRIALS = 2880,   /* names that are tried for them: 720 x 4 */
     FORM_MAX_FACTORS = 96,    /* of a monomial */
@@ -37,12 +38,13 @@ enum {
     FORM_MAX_RECORDS = 1 << 20,
 };
 
-#define VAR_OF(dim, copy)  ((index_id)(dim) | (index_id)(copy) << 8)
-#define INDEX_OF(var, map) ((index_id)(var) | (index_id)(map) << 16)
-#define INDEX_VAR(index)   ((index)&0xffffu)
-#define INDEX_DIM(index)   ((index)&0xffu)
-#define INDEX_COPY(index)  ((index) >> 8 & 0xffu)
-#define INDEX_MAP(index)   ((index) >> 16)
+#define VAR_OF(dim, copy)   ((index_id)(dim) | (index_id)(copy) << 8)
+#define INDEX_OF(var, map)  ((index_id)(var) | (index_id)(map) << 16)
+#define INDEX_VAR(index)    ((index)&0xffffu)
+#define INDEX_DIM(index)    ((index)&0xffu)
+#define INDEX_COPY(index)   ((index) >> 8 & 0xffu)
+#define INDEX_MAP(index)    ((index) >> 16)
+#define INDEX_IS_VAR(index) (INDEX_VAR(index) != NO_VAR)
 
 struct rational {
     int64_t num, den; /* den > 0, no common divisor */
@@ -70,8 +72,10 @@ struct atom {
     uint8_t n;       /* indices, or bound variables */
     uint8_t input;   /* INPUT: enum form_input_kind */
     uint8_t height;  /* the largest copy that is bound inside; 0: none */
+    uint8_t which;   /* INPUT of FORM_WHICH: which of the order's indices */
+    uint16_t map[2]; /* numbers of its maps as a position, and swapped; 0: none yet */
     uint32_t tensor; /* INPUT; SIZE: the dim */
-    mono_id mono;    /* SUM; MAX: the mask */
+    mono_id mono;    /* SUM; MAX, CHOOSE: the mask */
     form_id form;    /* the argument */
     index_id at[FORM_INPUT_DIMS];
 };
@@ -109,10 +113,10 @@ struct id_table {
     uint32_t n, capacity;
 };
 
-/* A position that an input gives, or such a position of such a position. */
+/* A position: what an atom gives that is an INPUT of FORM_INDEX, FORM_ORDER or FORM_WHICH. */
 struct index_map {
-    uint32_t tensor; /* of a FORM_INDEX; UINT32_MAX: two maps, one after the other */
-    uint32_t outer, inner;
+    atom_id atom;
+    bool swapped; /* the same place in the other half */
 };
 
 struct form_memo { /* form_useful */
@@ -196,7 +200,7 @@ form_id form_cancel(struct forms *f, form_id a);
 /* What becomes of a variable. */
 struct renaming {
     index_id from; /* a variable */
-    index_id to;   /* a variable and a map, applied inside of what is there */
+    index_id to;   /* an index, which takes its place inside of what is there */
 };
 atom_id atom_rename(struct forms *f, atom_id id, const struct renaming *r, uint32_t n);
 /* The product of the renamed factors; false: not decided. */
@@ -206,7 +210,9 @@ form_id form_rename(struct forms *f, form_id id, const struct renaming *r, uint3
 /* Whether something has a variable. They count look-ups: a form may be a large tree. */
 bool atom_has(struct forms *f, atom_id id, index_id var);
 bool form_has(struct forms *f, form_id id, index_id var);
-/* Indices of a variable: with the map SWAP, without a map, with another one. */
+/* Whether an index has a variable. */
+bool index_has(struct forms *f, index_id at, index_id var);
+/* Indices that are a variable: with the map SWAP, without a map; positions that depend on it. */
 struct index_count {
     uint32_t swapped, plain, other;
 };
@@ -216,13 +222,15 @@ void form_count(struct forms *f, form_id id, index_id var, struct index_count *c
 static inline bool forms_spent(const struct forms *f) {
     return f->most_look_ups != 0 && f->look_ups >= f->most_look_ups;
 }
-/* The number of a map that takes a position from a FORM_INDEX; 0: no more. */
-uint32_t map_of_tensor(struct forms *f, uint32_t tensor);
+/* The index that an atom gives; false: not decided. An index of an order at the order's own place
+ * is the variable that stands there. */
+bool index_of_atom(struct forms *f, atom_id id, bool swapped, index_id *out);
 
 /* ---- sums and largest values over dims (form_sum.c) ---- */
 
 form_id form_sum(struct forms *f, form_id a, uint32_t dim);
 form_id form_max_over(struct forms *f, form_id a, form_id mask, uint32_t dim);
+form_id form_choose(struct forms *f, form_id a, form_id mask, uint32_t dim);
 
 /* ---- functions (form_fn.c) ---- */
 
@@ -230,7 +238,6 @@ form_id form_exp(struct forms *f, form_id a);
 form_id form_log(struct forms *f, form_id a);
 form_id form_relu(struct forms *f, form_id a);
 form_id form_phi(struct forms *f, form_id a);
-form_id form_choose(struct forms *f, form_id a, uint32_t dim);
 
 /* ---- sub-expressions (form_useful.c) ---- */
 

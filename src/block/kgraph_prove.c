@@ -2,15 +2,19 @@
 #include "block/kgraph_prove.h"
 #include "base/checked.h"
 #include "block/op_expr.h"
+#include "graph/kv_row.h"
 
 #include <stdio.h>
 #include <string.h>
 
 /* ---- dims that all operators share ---- */
 
-/* op.def's dims of one letter, but for k, n and d. */
-static const char global_dims[] = "tlhivgrepsbqcuwmyx";
-enum { N_GLOBAL = sizeof global_dims - 1, MAX_TUPLE = FORM_INPUT_DIMS, MAX_PARTS = 4 };
+/* op.def's dims of one letter, but for k, n and d, which have tuples of the others. After them come
+ * *flat* dims: rows of a weight of which no letter is known. They go by their number. */
+static const char global_dims[] = "tlhivgrepsbqcuwmyojzfa";
+enum { N_GLOBAL = sizeof global_dims - 1, MAX_FLAT = 4, MAX_TUPLE = FORM_INPUT_DIMS };
+enum { MAX_PARTS = 4 };
+_Static_assert(N_GLOBAL + MAX_FLAT <= BLOCK_MAX_DIMS, "dims of forms");
 
 static int global_dim(const char *name) {
     const char *at = name[0] != '\0' && name[1] == '\0' ? strchr(global_dims, name[0]) : NULL;
@@ -23,10 +27,10 @@ static uint64_t mlp_width(const struct model_spec *s, int layer) {
     return sparse ? s->experts.shared_width : s->intermediate;
 }
 
-/* Elements along a dim in an operator of a layer; 0: not known, or nothing depends on it. */
-static uint64_t dim_size(const struct kgraph *g, int dim, int layer) {
+/* Elements along a letter in an operator of a layer; 0: not known, or nothing depends on it. */
+static uint64_t letter_size(const struct kgraph *g, char letter, int layer) {
     const struct model_spec *s = &g->spec;
-    switch (global_dims[dim]) {
+    switch (letter) {
     case 't': return g->n_rows;
     case 'l': return g->n_logit_rows;
     case 'h': return s->hidden;
@@ -34,9 +38,14 @@ static uint64_t dim_size(const struct kgraph *g, int dim, int layer) {
     case 'v': return s->vocab;
     case 'g': return s->n_kv_heads;
     case 'r': return s->n_heads / s->n_kv_heads;
-    case 'e': return s->head_dim;
+    case 'e': return spec_rope_dim(s);
     case 'm': return s->latent.kv_rank;
     case 'y': return s->latent.v_dim;
+    case 'o': return s->head_dim - s->latent.rope;
+    case 'j': return s->experts.n;
+    case 'z': return s->experts.top_k;
+    case 'f': return (uint64_t)g->n_rows * s->experts.top_k;
+    case 'a': return s->experts.width;
     case 's': return g->n_pieces;
     case 'b': return CEIL_DIV(s->hidden, (uint32_t)SQUARES_COLUMNS);
     case 'c': return CEIL_DIV(s->vocab, (uint32_t)LM_BLOCK);
@@ -88,6 +97,7 @@ struct kgraph_meaning {
     struct map numbers; /* name of an input -> its number in the forms */
     ARRAY(struct compared) reference;
     struct model_spec spec;
+    uint64_t flat[MAX_FLAT]; /* sizes of flat dims; 0: not used */
 };
 
 /* One operator on its way. */
@@ -229,8 +239,41 @@ static int own_dims(struct step *s, const char *name, const uint8_t *dims, uint3
 
 static uint64_t tuple_size(const struct step *s, const struct tuple *t) {
     uint64_t n = 1;
-    for (int i = 0; i < t->n; i++) n *= dim_size(s->w->g, t->at[i], s->op->layer);
+    for (int i = 0; i < t->n; i++)
+        n *= t->at[i] < N_GLOBAL ? letter_size(s->w->g, global_dims[t->at[i]], s->op->layer)
+                                 : s->w->m->flat[t->at[i] - N_GLOBAL];
     return n;
+}
+
+static bool is_flat(uint8_t dim) {
+    return dim >= N_GLOBAL;
+}
+
+/* Whether a dim of the operator is this one. */
+static bool is_used(const struct step *s, uint8_t dim) {
+    for (uint32_t i = 0; i < s->x->n_dims; i++)
+        for (int k = 0; s->bound[i] && k < s->dims[i].n; k++)
+            if (s->dims[i].at[k] == dim) return true;
+    return false;
+}
+
+/* Rows of a weight that no operand has named: of a projection that latents come from, or of a
+ * number that is not hidden, a flat dim of that size, which no other dim of the operator is. */
+static int bind_rows(struct step *s, uint8_t dim, uint64_t rows, const char *name) {
+    const uint8_t hidden = (uint8_t)global_dim("h");
+    uint64_t *flat = s->w->m->flat;
+    if (rows == s->w->g->spec.hidden && s->op->kind != OP_QKV_LINEAR && !is_used(s, hidden)) {
+        bind_dim(s, dim, &hidden, 1);
+        return QN_OK;
+    }
+    for (uint32_t i = 0; i < MAX_FLAT; i++) {
+        const uint8_t letter = (uint8_t)(N_GLOBAL + i);
+        if ((flat[i] != 0 && flat[i] != rows) || is_used(s, letter)) continue;
+        flat[i] = rows;
+        bind_dim(s, dim, &letter, 1);
+        return QN_OK;
+    }
+    return fail_step(s, "has rows of one more size than are told apart", name);
 }
 
 /* What a part of a weight is: its tensor, or stack of tensors, and which elements in which order.
@@ -245,6 +288,13 @@ static void tell_part(const struct weight_part *p, struct strbuf *out) {
 
 /* ---- arguments ---- */
 
+static int absent_arg(struct step *s, uint32_t arg) {
+    if (s->x->args[arg].fallback == EXPR_NO_NODE)
+        return fail_step(s, "is missing", s->x->args[arg].name);
+    s->absent |= 1u << arg;
+    return QN_OK;
+}
+
 /* Rows of a part times columns are the dims' sizes. */
 static int weight_arg(struct step *s, uint32_t arg, const struct tensor *t) {
     const struct kgraph *g = s->w->g;
@@ -252,16 +302,15 @@ static int weight_arg(struct step *s, uint32_t arg, const struct tensor *t) {
     struct tuple dims;
     uint32_t n;
     const uint32_t which = part_of_arg(s->x, arg, &n);
-    if (t->n_parts != n)
-        return fail_step(s, "has another number of parts than its weight", a->name);
+    if (t->n_parts > n) return fail_step(s, "has another number of parts than its weight", a->name);
+    if (which >= t->n_parts) return absent_arg(s, arg);
     const struct weight_part *p = &g->parts.items[t->first_part + which];
-    const uint8_t hidden = (uint8_t)global_dim("h");
-    if (a->n_dims > 0 && !s->bound[a->dims[0]] && p->rows == g->spec.hidden &&
-        global_dim(s->x->dims[a->dims[0]].name) < 0)
-        bind_dim(s, a->dims[0], &hidden, 1); /* LINEAR's n without a residual */
+    if (a->n_dims > 0 && !s->bound[a->dims[0]] && global_dim(s->x->dims[a->dims[0]].name) < 0)
+        TRY(bind_rows(s, a->dims[0], p->rows, a->name));
     TRY(own_dims(s, a->name, a->dims, a->n_dims, &dims));
     const uint64_t cols = t->n_dims > 1 ? t->shape[1] : 1;
-    if (tuple_size(s, &dims) != p->rows * cols)
+    const uint64_t elements = t->n_parts == 1 ? tensor_elements(t) : p->rows * cols;
+    if (tuple_size(s, &dims) != elements)
         return fail_step(s, "has another shape than its weight", a->name);
     struct strbuf name = {0};
     tell_part(p, &name);
@@ -271,13 +320,53 @@ static int weight_arg(struct step *s, uint32_t arg, const struct tensor *t) {
     return rc;
 }
 
+/* The dims of a part of a value whose last dim is flat: those behind the value's others. */
+static int dims_in_flat(struct step *s, const struct expr_arg *a, const struct tuple *have,
+                        struct tuple *inner) {
+    const uint32_t outer = have->n - 1u;
+    for (uint32_t i = 0; i < outer; i++)
+        if (i >= a->n_dims || global_dim(s->x->dims[a->dims[i]].name) != have->at[i])
+            return fail_step(s, "has other dims than its value", a->name);
+    for (uint32_t i = 0; i < outer; i++) bind_dim(s, a->dims[i], &have->at[i], 1);
+    return own_dims(s, a->name, a->dims + outer, a->n_dims - outer, inner);
+}
+
+/* A part of a value whose last dim is flat: each of its elements is some place there. Where, this
+ * part of this operand says, and nothing else is known of it. */
+static int flat_arg(struct step *s, uint32_t arg, const struct part *value) {
+    const struct expr_arg *a = &s->x->args[arg];
+    const uint8_t flat = value->dims.at[value->dims.n - 1];
+    const struct block_use use = {.dims = 1u << flat};
+    struct tuple mine = {0}, dims;
+    char name[160];
+    form_id places;
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < s->x->n_args; i++) {
+        if (i != arg && !same_operand(s->x->args[i].name, a->name)) continue;
+        TRY(dims_in_flat(s, &s->x->args[i], &value->dims, &dims));
+        elements += tuple_size(s, &dims);
+        if (i == arg) mine = dims;
+    }
+    if (elements != s->w->m->flat[flat - N_GLOBAL])
+        return fail_step(s, "and its other parts are not all of their value", a->name);
+    snprintf(name, sizeof name, "places of %s in %s", a->name, op_name(s->op->kind));
+    TRY(make_input(s->w, name, FORM_INDEX, &mine, &places));
+    s->args[arg] = form_apply(s->w->m->f, BLOCK_OP_PICK, &use,
+                              (const form_id[BLOCK_MAX_ARITY]){value->form, places});
+    return QN_OK;
+}
+
 static int value_arg(struct step *s, uint32_t arg, int32_t tensor) {
     const struct expr_arg *a = &s->x->args[arg];
     const struct tensor_value *v = &s->w->values[tensor];
     uint32_t n;
     const uint32_t which = part_of_arg(s->x, arg, &n);
-    if (which >= v->n)
+    if (v->n == 0)
         return fail_step(s, "is read, and no operator before it has written it", a->name);
+    const struct tuple *first = &v->parts[0].dims;
+    if (v->n == 1 && n > 1 && first->n > 0 && is_flat(first->at[first->n - 1]))
+        return flat_arg(s, arg, &v->parts[0]);
+    if (which >= v->n) return absent_arg(s, arg);
     s->args[arg] = v->parts[which].form;
     return match_value(s, a, &v->parts[which].dims);
 }
@@ -290,19 +379,57 @@ static bool takes_layout(const struct step *s, const char *base, const char *par
     return !packed || expr_find_arg(s->x, other) < 0;
 }
 
+/* An attribute: a whole number is itself, another one a symbol. */
+static int attr_arg(struct step *s, uint32_t arg) {
+    const struct expr_arg *a = &s->x->args[arg];
+    const struct op_attrs *of = &s->op->attrs;
+    const struct {
+        const char *name;
+        bool whole;
+        double value;
+    } all[] = {
+#define WHOLE_COUNT           true
+#define WHOLE_NUMBER          true
+#define WHOLE_REAL            false
+#define ATTR(kind, name, ...) {#name, WHOLE_##kind, (double)of->name},
+#include "graph/attr.def"
+    };
+    for (size_t i = 0; i < COUNT_OF(all); i++) {
+        char name[64];
+        if (strcmp(all[i].name, a->name) != 0) continue;
+        if (all[i].whole) {
+            s->args[arg] = form_number(s->w->m->f, (int64_t)all[i].value, 1);
+            return QN_OK;
+        }
+        snprintf(name, sizeof name, "%s %a", a->name, all[i].value);
+        return make_input(s->w, name, FORM_REAL, &(struct tuple){0}, &s->args[arg]);
+    }
+    return fail_step(s, "is no attribute of an operator", a->name);
+}
+
+/* The name of what depends on the logits and on how many are chosen. */
+static int tell_logits(struct step *s, const char *name, char *out, size_t room) {
+    const struct op_attrs *a = &s->op->attrs;
+    for (uint32_t i = 0; i < s->x->n_args; i++) {
+        if (strncmp(s->x->args[i].name, "logits", 6) != 0) continue;
+        snprintf(out, room, "%s of %u, %u of %u, %u of %u groups", name, s->args[i], a->top_k,
+                 a->experts, a->top_groups, a->groups);
+        return QN_OK;
+    }
+    return fail_step(s, "depends on logits, which the operator does not have", name);
+}
+
 /* What an argument is that is no operand: op.def lists them. */
 static int other_arg(struct step *s, uint32_t arg, const char *base, const char *part) {
     const struct expr_arg *a = &s->x->args[arg];
-    const struct op_attrs *attrs = &s->op->attrs;
     char name[160];
     struct tuple dims;
+    if (a->kind == EXPR_CONST) return attr_arg(s, arg);
     TRY(own_dims(s, a->name, a->dims, a->n_dims, &dims));
-    if (strcmp(base, "eps") == 0)
-        snprintf(name, sizeof name, "eps %a", (double)attrs->eps);
-    else if (strcmp(base, "scale") == 0)
-        snprintf(name, sizeof name, "scale %a", (double)attrs->scale);
+    if (strcmp(base, "chosen") == 0 || strcmp(base, "places") == 0 || strcmp(base, "kept") == 0)
+        TRY(tell_logits(s, a->name, name, sizeof name));
     else if (strcmp(base, "sees") == 0)
-        snprintf(name, sizeof name, "sees %u", attrs->window);
+        snprintf(name, sizeof name, "sees %u", s->op->attrs.window);
     else if (strcmp(base, "old") == 0) {
         const int kv = find_slot(s->info.out, s->info.n_out, "kv");
         if (kv < 0 || s->op->out[kv] == NO_TENSOR) return fail_step(s, "has no cache", a->name);
@@ -320,31 +447,36 @@ static int bind_arg(struct step *s, uint32_t arg, bool weights) {
     char base[EXPR_NAME];
     const char *part;
     split_name(a->name, base, &part);
+    if (a->kind == EXPR_INDEX || a->kind == EXPR_ORDER)
+        TRY(own_dims(s, a->name, &a->of, 1, &(struct tuple){0}));
     const int slot = find_slot(s->info.in, s->info.n_in, base);
     if (slot < 0) return weights ? other_arg(s, arg, base, part) : QN_OK;
     const int32_t tensor = s->op->in[slot];
     const struct tensor *t = tensor == NO_TENSOR ? NULL : &s->w->g->tensors.items[tensor];
-    if (t == NULL || !takes_layout(s, base, part, t->layout == LAYOUT_PACKED)) {
-        if (a->fallback == EXPR_NO_NODE) return fail_step(s, "is missing", a->name);
-        s->absent |= 1u << arg;
-        return QN_OK;
-    }
+    if (t == NULL || !takes_layout(s, base, part, t->layout == LAYOUT_PACKED))
+        return absent_arg(s, arg);
     if ((t->role == TENSOR_WEIGHT) != weights) return QN_OK;
     return weights ? weight_arg(s, arg, t) : value_arg(s, arg, tensor);
 }
 
-/* Heads, KV heads and width are the model's. */
+/* Attributes that are sizes of dims are the model's. */
 static int check_attrs(const struct step *s) {
     const struct model_spec *spec = &s->w->g->spec;
     const struct op_attrs *a = &s->op->attrs;
-    if (spec_is_latent(spec)) /* its heads share one latent, which has other widths */
-        return a->heads == 0 || a->heads == spec->n_heads
-                   ? QN_OK
-                   : fail_step(s, "is not the model's", "heads");
-    if (a->heads != 0 && a->heads != spec->n_heads)
-        return fail_step(s, "is not the model's", "heads");
-    if (a->kv != 0 && a->kv != spec->n_kv_heads) return fail_step(s, "is not the model's", "kv");
-    if (a->D != 0 && a->D != spec->head_dim) return fail_step(s, "is not the model's", "D");
+    const struct kv_row kv = spec_kv_row(spec, DTYPE_F32);
+    const struct {
+        const char *name;
+        uint32_t have, want;
+    } all[] = {{"heads", a->heads, spec->n_heads},
+               {"kv", a->kv, kv.heads},
+               {"D", a->D, kv.k_width},
+               {"DV", a->DV, kv.v_width},
+               {"DR", a->DR, spec->latent.rope},
+               {"experts", a->experts, spec->experts.n},
+               {"top_k", a->top_k, spec->experts.top_k}};
+    for (size_t i = 0; i < COUNT_OF(all); i++)
+        if (all[i].have != 0 && all[i].have != all[i].want)
+            return fail_step(s, "is not the model's", all[i].name);
     return QN_OK;
 }
 
@@ -358,6 +490,8 @@ static bool is_stream_writer(enum op_kind kind) {
 static bool is_cut(const struct step *s, int slot) {
     const int32_t tensor = s->op->out[slot];
     if (s->w->g->tensors.items[tensor].role == TENSOR_STATE) return true;
+    if (s->op->kind == OP_ROUTER || (s->op->kind == OP_LM_HEAD && slot == LM_OUT_LOGITS))
+        return true; /* what is chosen by logits is a function of them */
     return is_stream_writer(s->op->kind) && slot == STREAM_X;
 }
 
@@ -375,10 +509,10 @@ static int record(struct step *s, const struct expr_out *out, int slot, form_id 
     TRY(arena_printf(w->d, &w->m->arena, &name, "%s", out->name));
     if (t->role == TENSOR_STATE)
         TRY(arena_printf(w->d, &w->m->arena, &text, "%s %s", t->name, out->name));
-    else if (is_end(s))
-        TRY(arena_printf(w->d, &w->m->arena, &text, "%s", out->name));
-    else
+    else if (is_stream_writer(s->op->kind))
         TRY(arena_printf(w->d, &w->m->arena, &text, "stream %u", w->n_stream++));
+    else
+        TRY(arena_printf(w->d, &w->m->arena, &text, "%s of layer %d", out->name, s->op->layer));
     *label = text;
     return ARRAY_PUSH(w->d, &w->compared,
                       (struct compared){text, form, s->index, name, w->first_op, false});
@@ -444,6 +578,24 @@ static int run_cuts(struct step *s, struct outputs *o, form_id *nodes) {
     return QN_OK;
 }
 
+/* A part of no elements is not there: the parts before it are the whole tensor. */
+static int leave_empty_parts(struct step *s, struct outputs *o) {
+    for (uint32_t i = 0; i < s->x->n_out; i++) {
+        uint64_t before = 0;
+        if (o->slot[i] < 0) continue;
+        const struct tensor *t = &s->w->g->tensors.items[s->op->out[o->slot[i]]];
+        for (uint32_t k = 0; k < i; k++) {
+            const struct expr_out *other = &s->x->out[k];
+            struct tuple dims;
+            if (!same_operand(other->name, s->x->out[i].name)) continue;
+            TRY(own_dims(s, other->name, other->dims, other->n_dims, &dims));
+            before += tuple_size(s, &dims);
+        }
+        if (before != 0 && before == tensor_elements(t)) o->slot[i] = -1;
+    }
+    return QN_OK;
+}
+
 static int run_outputs(struct step *s) {
     struct outputs o = {0};
     form_id nodes[EXPR_MAX_NODES];
@@ -458,6 +610,7 @@ static int run_outputs(struct step *s) {
         else
             o.cut[i] = is_cut(s, o.slot[i]);
     }
+    TRY(leave_empty_parts(s, &o));
     TRY(run_cuts(s, &o, nodes));
     run(s, &o, false, nodes);
     for (uint32_t i = 0; i < s->x->n_out; i++) {
@@ -470,113 +623,6 @@ static int run_outputs(struct step *s) {
     return QN_OK;
 }
 
-/* ---- operators of which nothing is known ---- */
-
-/* Dims of the outputs of an operator that has no text. Its outputs are functions of its operands
- * and attributes, and equal operands give equal outputs. */
-static const struct {
-    enum op_kind kind;
-    struct {
-        const char *name, *dims;
-    } out[3];
-} unknown[] = {
-    {OP_QKV_LINEAR, {{"qkv", "tx"}}}, /* of latents: its weight is not three parts */
-    {OP_LATENT_HEADS, {{"q", "tgre"}, {"kv.k", "pge"}, {"kv.v", "pgm"}}},
-    {OP_ROUTER, {{"logits", "tx"}}},
-    {OP_ROUTE, {{"list", "x"}, {"slots", "x"}, {"weight", "tx"}}},
-    {OP_EXPERT_GATE_UP, {{"h", "x"}}},
-    {OP_EXPERT_DOWN, {{"y", "th"}}},
-};
-
-static int find_unknown(enum op_kind kind) {
-    for (size_t i = 0; i < COUNT_OF(unknown); i++)
-        if (unknown[i].kind == kind) return (int)i;
-    return -1;
-}
-
-/* Whether an operator's text is not about what it is here. */
-static bool is_unknown(const struct walk *w, const struct kop *op) {
-    if (op->kind != OP_QKV_LINEAR) return op_expr_text(op->kind) == NULL;
-    const int32_t weight = op->in[QKV_LINEAR_W];
-    return weight != NO_TENSOR && w->g->tensors.items[weight].n_parts != 3;
-}
-
-/* All that the outputs depend on, as text: equal texts, equal operands. */
-static int tell_operands(struct step *s, struct strbuf *out) {
-    const struct op_attrs *a = &s->op->attrs;
-    strbuf_str(out, op_name(s->op->kind));
-    for (size_t i = 0; i < sizeof *a; i++)
-        strbuf_printf(out, " %02x", ((const unsigned char *)a)[i]);
-    for (int i = 0; i < s->info.n_in; i++) {
-        const int32_t tensor = s->op->in[i];
-        strbuf_printf(out, " | %d", i);
-        if (tensor == NO_TENSOR) continue;
-        const struct tensor *t = &s->w->g->tensors.items[tensor];
-        const struct tensor_value *v = &s->w->values[tensor];
-        if (t->role == TENSOR_WEIGHT) {
-            for (uint32_t k = 0; k < t->n_parts; k++) {
-                strbuf_char(out, ' ');
-                tell_part(&s->w->g->parts.items[t->first_part + k], out);
-            }
-        } else {
-            if (v->n == 0)
-                return fail_step(s, "is read, and no operator before it has written it",
-                                 s->info.in[i].name);
-            for (uint32_t k = 0; k < v->n; k++) strbuf_printf(out, " %u", v->parts[k].form);
-        }
-    }
-    return strbuf_status(s->w->d, out);
-}
-
-static void dims_of_letters(const char *letters, struct tuple *out) {
-    out->n = 0;
-    for (; *letters != '\0'; letters++)
-        out->at[out->n++] = (uint8_t)(strchr(global_dims, *letters) - global_dims);
-}
-
-/* One output: a symbol of its own; where graphs are compared, it is compared and replaced. */
-static int set_unknown(struct step *s, const char *name, const char *letters, const char *operands,
-                       uint32_t part) {
-    struct expr_out out = {.n_dims = 0};
-    struct strbuf label = {0};
-    char base[EXPR_NAME];
-    const char *part_name, *symbol;
-    struct tuple dims;
-    form_id form;
-    split_name(name, base, &part_name);
-    const int slot = find_slot(s->info.out, s->info.n_out, base);
-    if (slot < 0 || s->op->out[slot] == NO_TENSOR) return QN_OK;
-    snprintf(out.name, sizeof out.name, "%s", name);
-    dims_of_letters(letters, &dims);
-    strbuf_printf(&label, "%s of %s", name, operands);
-    int rc = strbuf_status(s->w->d, &label);
-    if (rc == QN_OK) rc = make_input(s->w, strbuf_text(&label), FORM_REAL, &dims, &form);
-    if (rc == QN_OK && is_cut(s, slot)) {
-        rc = record(s, &out, slot, form, &symbol);
-        if (rc == QN_OK) rc = make_input(s->w, symbol, FORM_REAL, &dims, &form);
-        s->w->first_op = s->index + 1;
-    }
-    strbuf_fini(&label);
-    if (rc != QN_OK) return rc;
-    struct tensor_value *v = &s->w->values[s->op->out[slot]];
-    v->parts[part] = (struct part){form, dims};
-    v->n = MAX(v->n, part + 1);
-    return QN_OK;
-}
-
-static int walk_unknown(struct step *s) {
-    const int row = find_unknown(s->op->kind);
-    struct strbuf operands = {0};
-    if (row < 0)
-        return fail(s->w->d, QN_EVERIFY, "op.def: %s has no meaning", op_name(s->op->kind));
-    int rc = tell_operands(s, &operands);
-    for (int i = 0; i < 3 && unknown[row].out[i].name != NULL && rc == QN_OK; i++)
-        rc = set_unknown(s, unknown[row].out[i].name, unknown[row].out[i].dims,
-                         strbuf_text(&operands), strcmp(unknown[row].out[i].name, "kv.v") == 0);
-    strbuf_fini(&operands);
-    return rc;
-}
-
 /* ---- a graph ---- */
 
 static int expr_of_kind(struct walk *w, enum op_kind kind, const struct expr **out) {
@@ -584,7 +630,7 @@ static int expr_of_kind(struct walk *w, enum op_kind kind, const struct expr **o
     if (*kept == NULL) {
         struct expr *x;
         TRY(ARENA_NEW(w->d, &w->m->arena, &x, 1));
-        TRY(op_expr_parse(w->d, kind, x));
+        TRY(op_expr_parse(w->d, kind, spec_is_latent(&w->m->spec), x));
         *kept = x;
     }
     *out = *kept;
@@ -595,7 +641,6 @@ static int walk_op(struct walk *w, uint32_t index) {
     struct step s = {.w = w, .index = index, .op = &w->g->ops.items[index]};
     op_describe(s.op->kind, &s.info);
     TRY(check_attrs(&s));
-    if (is_unknown(w, s.op)) return walk_unknown(&s);
     TRY(expr_of_kind(w, s.op->kind, &s.x));
     for (uint32_t i = 0; i < s.x->n_args; i++) TRY(bind_arg(&s, i, false));
     for (uint32_t i = 0; i < s.x->n_args; i++) TRY(bind_arg(&s, i, true));

@@ -8,15 +8,19 @@
 static const char *const texts[N_OP_KINDS] = {
 #include "graph/op.def"
 };
+#define MEANS_LATENT(ID, text) [OP_##ID] = (text),
+static const char *const latent_texts[N_OP_KINDS] = {
+#include "graph/op.def"
+};
 
-const char *op_expr_text(enum op_kind kind) {
-    return texts[kind];
+const char *op_expr_text(enum op_kind kind, bool latent) {
+    return latent && latent_texts[kind] != NULL ? latent_texts[kind] : texts[kind];
 }
 
-int op_expr_parse(struct diag *d, enum op_kind kind, struct expr *x) {
+int op_expr_parse(struct diag *d, enum op_kind kind, bool latent, struct expr *x) {
+    const char *text = op_expr_text(kind, latent);
     char name[64];
-    if (texts[kind] == NULL)
-        return fail(d, QN_EINTERNAL, "op.def: %s has no meaning", op_name(kind));
+    if (text == NULL) return fail(d, QN_EINTERNAL, "op.def: %s has no meaning", op_name(kind));
     snprintf(name, sizeof name, "op.def: %s", op_name(kind));
-    return op_text_parse(d, name, texts[kind], strlen(texts[kind]), x);
+    return op_text_parse(d, name, text, strlen(text), x);
 }

@@ -1,13 +1,14 @@
-/* op_expr.h - the meanings of operators: graph/op.def's MEANS rows. */
+/* op_expr.h - the meanings of operators: graph/op.def's MEANS and MEANS_LATENT rows. */
 #ifndef QN_BLOCK_OP_EXPR_H
 #define QN_BLOCK_OP_EXPR_H
 
 #include "block/expr.h"
 #include "graph/op.h"
 
-/* The text; kind must be a valid op_kind. */
-const char *op_expr_text(enum op_kind kind);
+/* The text; kind must be a valid op_kind. latent: in a model with latent attention. NULL: such a
+ * model does not have the operator, or no other one has it. */
+const char *op_expr_text(enum op_kind kind, bool latent);
 /* Reads it. Errors: QN_EINTERNAL. */
-int op_expr_parse(struct diag *d, enum op_kind kind, struct expr *x);
+int op_expr_parse(struct diag *d, enum op_kind kind, bool latent, struct expr *x);
 
 #endif

@@ -182,6 +182,21 @@ static int need_name(struct parser *p, const char *what, char *out, struct token
 
 /* ---- nodes ---- */
 
+/* Positions are no numbers: they can be moved, and say where `pick` takes something. */
+static int type_positions(const struct parser *p, const struct token *t, struct expr_node *node) {
+    const bool moves = block_op_table[node->op].op_class == BLOCK_MOVE;
+    for (int i = 0; i < BLOCK_MAX_ARITY; i++) {
+        const uint8_t of = node->in[i] == EXPR_NO_NODE ? 0 : p->x->nodes[node->in[i]].of;
+        if (moves && i == 0 && node->op != BLOCK_OP_WHICH) node->of = of;
+        if (of != 0 && !moves)
+            return refuse(
+                p, t, QN_EFORMAT,
+                "%s: an operand gives positions of %s: these stand in pick(%s = ...: ...)",
+                block_op_table[node->op].name, p->x->dims[of - 1].name, p->x->dims[of - 1].name);
+    }
+    return QN_OK;
+}
+
 static int push_node(struct parser *p, const struct token *t, struct expr_node node, int32_t *out) {
     struct expr *x = p->x;
     uint32_t dims[BLOCK_MAX_ARITY] = {0};
@@ -189,6 +204,7 @@ static int push_node(struct parser *p, const struct token *t, struct expr_node n
         return refuse(p, t, QN_ELIMIT, "an operator has %d operations at most", EXPR_MAX_NODES);
     for (int i = 0; i < BLOCK_MAX_ARITY; i++)
         if (node.in[i] != EXPR_NO_NODE) dims[i] = x->nodes[node.in[i]].dims;
+    TRY(type_positions(p, t, &node));
     if (node.op != BLOCK_OP_INPUT) {
         const char *wrong = block_op_dims((enum block_op)node.op, &node.use, dims, &node.dims);
         if (wrong != NULL)
@@ -294,9 +310,6 @@ static int named(struct parser *p, const struct token *t, int32_t *out) {
         }
     for (uint32_t i = 0; i < x->n_args; i++) {
         if (!is_word(t, x->args[i].name)) continue;
-        if (x->args[i].kind == EXPR_INDEX)
-            return refuse(p, t, QN_EFORMAT, "'%s' gives positions: it stands in pick(d = %s: ...)",
-                          x->args[i].name, x->args[i].name);
         x->args[i].used = true;
         *out = x->args[i].node;
         return QN_OK;
@@ -405,6 +418,8 @@ static int reduction(struct parser *p, const struct token *t, enum block_op op, 
                       have);
     }
     TRY(need_mark(p, ")"));
+    if (op == BLOCK_OP_CHOOSE && (dims & (dims - 1)) != 0)
+        return refuse(p, t, QN_EFORMAT, "choose gives an index of one dim");
     return push_op(p, t, op, dims, (const int32_t[]){a, mask, EXPR_NO_NODE}, out);
 }
 
@@ -422,29 +437,45 @@ static int swap(struct parser *p, const struct token *t, int32_t *out) {
                    out);
 }
 
-/* (d = row: e) */
+/* (d = positions: e) */
 static int pick(struct parser *p, const struct token *t, int32_t *out) {
     uint32_t dim = 0;
-    int32_t a = 0;
+    int32_t a = 0, row = 0;
     TRY(need_mark(p, "("));
     TRY(known_dim(p, &dim));
     TRY(need_mark(p, "="));
-    const struct token row = p->token;
-    char name[EXPR_NAME];
-    struct token at;
-    TRY(need_name(p, "an index argument", name, &at));
-    const int arg = expr_find_arg(p->x, name);
-    if (arg < 0 || p->x->args[arg].kind != EXPR_INDEX)
-        return fail_at(p, &row, QN_EFORMAT, "want an argument of kind index");
-    if (p->x->args[arg].of != dim)
-        return refuse(p, &row, QN_EFORMAT, "'%s' gives positions of %s, not of %s", name,
-                      p->x->dims[p->x->args[arg].of].name, p->x->dims[dim].name);
+    const struct token at = p->token;
+    TRY(sum(p, &row));
+    const uint8_t of = p->x->nodes[row].of;
+    if (of != dim + 1)
+        return refuse(p, &at, QN_EFORMAT, "want positions of %s, have %s%s", p->x->dims[dim].name,
+                      of == 0 ? "numbers" : "those of ", of == 0 ? "" : p->x->dims[of - 1].name);
     TRY(need_mark(p, ":"));
     TRY(sum(p, &a));
     TRY(need_mark(p, ")"));
-    p->x->args[arg].used = true;
-    return push_op(p, t, BLOCK_OP_PICK, 1u << dim,
-                   (const int32_t[]){a, p->x->args[arg].node, EXPR_NO_NODE}, out);
+    return push_op(p, t, BLOCK_OP_PICK, 1u << dim, (const int32_t[]){a, row, EXPR_NO_NODE}, out);
+}
+
+/* (d: order) */
+static int which(struct parser *p, const struct token *t, int32_t *out) {
+    uint32_t dim = 0;
+    int32_t order = 0;
+    struct expr_node node = node_of(BLOCK_OP_WHICH);
+    TRY(need_mark(p, "("));
+    TRY(known_dim(p, &dim));
+    TRY(need_mark(p, ":"));
+    const struct token at = p->token;
+    if (at.kind != T_NAME) return want(p, "the name of an order");
+    TRY(named(p, &at, &order));
+    const struct expr_node *n = &p->x->nodes[order];
+    if (n->op != BLOCK_OP_INPUT || p->x->args[n->arg].kind != EXPR_ORDER)
+        return want(p, "the name of an order");
+    next(p);
+    TRY(need_mark(p, ")"));
+    node.in[0] = order;
+    node.use = (struct block_use){1u << dim, 1u << p->x->args[n->arg].of};
+    node.of = (uint8_t)(dim + 1);
+    return push_node(p, t, node, out);
 }
 
 /* (argument: a, b): a if the argument is there, else b. */
@@ -509,6 +540,7 @@ static const struct {
     {"mean", BLOCK_OP_MEAN, NULL},     {"choose", BLOCK_OP_CHOOSE, NULL},
     {"swap", BLOCK_OP_SWAP, swap},     {"pick", BLOCK_OP_PICK, pick},
     {"size", BLOCK_OP_SIZE, size},     {"given", BLOCK_OP_GIVEN, given},
+    {"which", BLOCK_OP_WHICH, which},
 };
 
 static int find_function(const struct token *t) {
@@ -540,7 +572,7 @@ static int primary(struct parser *p, int32_t *out) {
         return fail_at(
             p, &t, QN_EFORMAT,
             "want a function: exp log sqrt rsqrt square sigmoid silu tanh gelu abs cast16 "
-            "min max clamp select sum mean choose swap pick size given");
+            "min max clamp select sum mean choose swap pick which size given");
     return call(p, &t, which, out);
 }
 
@@ -594,12 +626,34 @@ static int kind_of(struct parser *p, struct expr_arg *arg) {
         if (!is_word(&p->token, expr_kind_name((enum expr_kind)k))) continue;
         arg->kind = (uint8_t)k;
         next(p);
-        if (k != EXPR_INDEX) return QN_OK;
+        if (k != EXPR_INDEX && k != EXPR_ORDER) return QN_OK;
         TRY(need_mark(p, "("));
         TRY(declare_dim(p, &arg->of));
         return need_mark(p, ")");
     }
-    return want(p, "act, vec, weight, const, state, mask, share or index(dim)");
+    return want(p, "act, vec, weight, const, state, mask, share, index(dim) or order(dim)");
+}
+
+/* The places of an order are as many as its elements: a dim is that of one order, and of none whose
+ * size depends on it. */
+static int check_order(const struct parser *p, const struct token *t, const struct expr_arg *arg) {
+    if (arg->n_dims == 0) return refuse(p, t, QN_EFORMAT, "an order has a dim");
+    for (uint32_t i = 0; i <= p->x->n_args; i++) {
+        const struct expr_arg *other = i == p->x->n_args ? arg : &p->x->args[i];
+        if (other->kind != EXPR_ORDER) continue;
+        if (i < p->x->n_args && other->of == arg->of)
+            return refuse(p, t, QN_EFORMAT, "'%s' is an order of %s already", other->name,
+                          p->x->dims[arg->of].name);
+        for (int k = 0; k < arg->n_dims; k++)
+            if (arg->dims[k] == other->of)
+                return refuse(p, t, QN_EFORMAT, "%s is the dim of an order's places",
+                              p->x->dims[other->of].name);
+        for (int k = 0; k < other->n_dims; k++)
+            if (other->dims[k] == arg->of)
+                return refuse(p, t, QN_EFORMAT, "the order '%s' has the dim %s", other->name,
+                              p->x->dims[arg->of].name);
+    }
+    return QN_OK;
 }
 
 static int check_kind(const struct parser *p, const struct token *t, const struct expr_arg *arg) {
@@ -607,9 +661,7 @@ static int check_kind(const struct parser *p, const struct token *t, const struc
         return refuse(p, t, QN_EFORMAT, "a const has no dims");
     if (arg->kind == EXPR_SHARE && arg->n_dims != 2)
         return refuse(p, t, QN_EFORMAT, "a share has two dims: which share, and of what");
-    if (arg->kind == EXPR_INDEX && arg->n_dims != 1)
-        return refuse(p, t, QN_EFORMAT, "an index has one dim");
-    return QN_OK;
+    return arg->kind == EXPR_ORDER ? check_order(p, t, arg) : QN_OK;
 }
 
 static bool is_taken(const struct parser *p, const struct token *t) {
@@ -634,6 +686,7 @@ static int argument(struct parser *p) {
     TRY(kind_of(p, &arg));
     TRY(check_kind(p, &t, &arg));
     node.arg = (uint8_t)x->n_args;
+    if (arg.kind == EXPR_INDEX || arg.kind == EXPR_ORDER) node.of = (uint8_t)(arg.of + 1);
     for (int i = 0; i < arg.n_dims; i++) node.dims |= 1u << arg.dims[i];
     if (take_mark(p, "=")) {
         const struct token e = p->token;

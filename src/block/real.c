@@ -73,8 +73,13 @@ static uint32_t real_index(const union cell *a) {
     return a->real >= 0 && a->real < UINT32_MAX ? (uint32_t)a->real : UINT32_MAX;
 }
 
+static bool real_less(const union cell *a, const union cell *b) {
+    return a->real < b->real;
+}
+
 static void init(struct algebra *g) {
-    *g = (struct algebra){.number = real_number, .is_zero = real_is_zero, .index = real_index};
+    *g = (struct algebra){
+        .number = real_number, .is_zero = real_is_zero, .less = real_less, .index = real_index};
     for (int i = 0; i < BLOCK_MAX_DIMS; i++) g->sizes[i] = 1;
 }
 

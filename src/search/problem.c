@@ -169,7 +169,7 @@ static int add_input(struct maker *m, uint32_t i, form_id *form) {
     uint32_t n = 0;
     *form = FORM_NONE;
     if (m->absent[i] || !a->used) return QN_OK;
-    if (a->kind == EXPR_SHARE || a->kind == EXPR_INDEX)
+    if (a->kind >= EXPR_SHARE)
         return fail(m->d, QN_EUNSUPPORTED, "%s: argument %s: the search does not know the kind %s",
                     m->x->name, a->name, expr_kind_name((enum expr_kind)a->kind));
     for (uint32_t k = 0; k < a->n_dims; k++)
@@ -237,6 +237,7 @@ static uint64_t ops_for(const struct expr_node *n) {
     case BLOCK_OP_CAST16: return BIT(CAST16);
     case BLOCK_OP_SELECT:
     case BLOCK_OP_PICK:
+    case BLOCK_OP_WHICH:
     case BLOCK_OP_CHOOSE: return 0;
     case BLOCK_OP_MEAN: return BIT(MEAN) | BIT(SUM) | BIT(MUL);
     case BLOCK_OP_SUM: return BIT(SUM) | BIT(MUL);

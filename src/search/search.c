@@ -16,7 +16,7 @@ struct search_params search_params_default(void) {
                                   .n_loops = 2,
                                   .n_threads = 1,
                                   .max_applications = 100000,
-                                  .max_steps = 4000,
+                                  .max_steps = 1 << 20,
                                   .limits = block_limits_default()};
 }
 
@@ -31,7 +31,11 @@ struct searcher {
     struct arena arena;
     struct forms *forms[SUBJECTS];
     struct subject *subjects;
+    uint8_t split[SUBJECTS]; /* problem_make's */
     uint32_t n_subjects;
+    /* The problems once more, for proofs: what the search has used up of forms does not count. */
+    struct forms *proof_forms[SUBJECTS]; /* NULL: not made yet */
+    struct problem *proofs;
     struct candidates candidates;
     bool takes_unstable; /* graphs whose sums of exponentials have no maxima */
 };
@@ -40,6 +44,7 @@ static int add_subject(struct searcher *s, uint8_t split) {
     struct subject *subject = &s->subjects[s->n_subjects];
     struct forms *f;
     TRY(forms_new(s->d, &s->forms[s->n_subjects]));
+    s->split[s->n_subjects] = split;
     f = s->forms[s->n_subjects++];
     forms_bound(f, LOOK_UPS);
     TRY(problem_make(s->d, s->x, &s->params->sizes, split, f, &subject->problem));
@@ -50,8 +55,17 @@ static int add_subject(struct searcher *s, uint8_t split) {
     s->out->n_applications += subject->saturation.n_tried;
     const bool spent = form_number(f, 1, 1) == FORM_NONE;
     s->out->complete = s->out->complete && subject->saturation.complete && !spent;
-    forms_bound(f, LOOK_UPS); /* for the proofs */
     return QN_OK;
+}
+
+/* The problem of subject i in a table of its own. */
+static int proof_of(struct searcher *s, uint32_t i, const struct problem **out) {
+    *out = &s->proofs[i];
+    if (s->proof_forms[i] != NULL) return QN_OK;
+    TRY(forms_new(s->d, &s->proof_forms[i]));
+    forms_bound(s->proof_forms[i], LOOK_UPS);
+    return problem_make(s->d, s->x, &s->params->sizes, s->split[i], s->proof_forms[i],
+                        &s->proofs[i]);
 }
 
 /* The problem, and for two tasks its variants with a reduced dim cut into pieces. */
@@ -95,17 +109,18 @@ static bool is_there(const struct search_result *r, const struct block_graph *g)
 static int finish(struct searcher *s, const struct candidate *c) {
     struct search_graph g = {.cost = (double)c->cost / CYCLES_UNIT, .blocks = c->blocks};
     struct diag broken = {0};
+    const struct problem *problem;
     const char *why;
     bool proved;
     TRY(stabilise(s->d, &g.blocks, &g.stable));
     if (!g.stable && !s->takes_unstable) return QN_OK;
     if (block_graph_verify(&broken, &g.blocks, &s->params->limits) != QN_OK) {
         if (s->out->n_refused++ == 0) s->out->refused = broken;
-
         return QN_OK;
     }
     if (is_there(s->out, &g.blocks)) return QN_OK;
-    TRY(block_prove(s->d, &s->subjects[c->problem].problem, &g.blocks, &proved, &why));
+    TRY(proof_of(s, c->problem, &problem));
+    TRY(block_prove(s->d, problem, &g.blocks, &proved, &why));
     if (!proved) {
         s->out->n_unproved++;
         return QN_OK;
@@ -128,6 +143,7 @@ static int finish_all(struct searcher *s) {
 
 static int run(struct searcher *s) {
     TRY(ARENA_NEW(s->d, &s->arena, &s->subjects, SUBJECTS));
+    TRY(ARENA_NEW(s->d, &s->arena, &s->proofs, SUBJECTS));
     TRY(add_subjects(s));
     for (uint32_t i = 0; i < s->n_subjects; i++)
         TRY((s->params->n_tasks < 2 ? candidates_of_one : candidates_of_two)(
@@ -147,6 +163,7 @@ int search(struct diag *d, const struct expr *x, const struct search_params *par
     for (uint32_t i = 0; i < s.n_subjects; i++) {
         saturation_fini(&s.subjects[i].saturation);
         forms_free(s.forms[i]);
+        forms_free(s.proof_forms[i]);
     }
     ARRAY_FINI(&s.candidates.list);
     arena_fini(&s.arena);

@@ -25,7 +25,7 @@ struct search_params {
     uint32_t n_loops;  /* of a task, at most: 0 to 2 */
     uint32_t n_threads;
     uint64_t max_applications; /* of a saturation */
-    uint64_t max_steps;        /* of the extraction of one skeleton */
+    uint64_t max_steps;        /* of the extraction of one skeleton; of two tasks' at most 500 */
     struct problem_sizes sizes;
     struct block_limits limits;
 };

@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { HAND_OVERS = 1024 };
+/* Steps of one extraction: there is one for each hand-over and skeleton. */
+enum { HAND_OVERS = 1024, MAX_STEPS = 500 };
 
 struct hand_over {
     uint32_t n;
@@ -97,7 +98,7 @@ static int cheapest(struct diag *d, const struct staged *g, struct extractor *x,
                     struct spent *spent) {
     struct extraction e;
     struct diag broken = {0};
-    extract(x, goals, 1, below, t->params->max_steps / 8, &e);
+    extract(x, goals, 1, below, MIN(t->params->max_steps, (uint64_t)MAX_STEPS), &e);
     spent->n_steps += e.n_steps;
     spent->cut_short = spent->cut_short || !e.complete;
     out->cost = UINT64_MAX;

@@ -18,8 +18,8 @@ static form_id form_of_text(struct forms *f, const char *text) {
 }
 
 #define ARGS                                                                                       \
-    "op a(x[t,h] act, y[h] vec, w[h,i] act, m[h] mask, s[b,h] share, r[i] index(h), c const)"      \
-    " -> o[t,i]\n o = "
+    "op a(x[t,h] act, y[h] vec, w[h,i] act, m[h] mask, s[b,h] share, r[i] index(h), c const,"      \
+    " at[i,j] order(f), z[f,h] act, u[t,i] index(h), v[i,j] act) -> o[t,i,j,f]\n o = "
 
 static form_id form(struct forms *f, const char *expression) {
     char text[1000];
@@ -57,6 +57,15 @@ static void equal_expressions_have_one_form(void **state) {
         {"min(c, 3) + max(c, 3)", "c + 3"},
         {"(c*c - 1) / (c - 1)", "c + 1"},
         {"select(m, c, 1) * m", "c * m"},
+        {"pick(h = u: x * y)", "pick(h = u: y) * pick(h = u: x)"},
+        {"sum(i: pick(h = u: x) * pick(h = r: y))", "sum(i: pick(h = r: y) * pick(h = u: x))"},
+        {"pick(f = at: pick(i = which(i: at): pick(j = which(j: at): v)))", "v"},
+        {"pick(i = which(i: at): pick(j = which(j: at): pick(f = at: z)))", "z"},
+        {"pick(f = at: pick(h = pick(i = which(i: at): r): y))", "pick(h = r: y)"},
+        {"pick(f = at: sum(h: z * pick(i = which(i: at): w)))", "sum(h: w * pick(f = at: z))"},
+        {"swap(f: pick(i = which(i: at): swap(i: pick(h = r: y))))",
+         "swap(f: pick(i = which(i: at): pick(h = swap(i: r): y)))"},
+        {"choose(h in m: y + c)", "choose(h in m: c + y)"},
     };
     struct forms *f;
     assert_int_equal(forms_new(NULL, &f), QN_OK);
@@ -96,6 +105,12 @@ static void unequal_expressions_have_two(void **state) {
         {"clamp(c, 1, 2)", "clamp(c, 2, 1)"},
         {"choose(h: y)", "choose(h: swap(h: y))"},
         {"choose(h: y)", "choose(h: 2*y)"},
+        {"choose(h: y)", "choose(h in m: y)"},
+        {"pick(h = r: y)", "pick(h = u: y)"},
+        {"pick(f = at: pick(i = which(i: at): sum(h: w)))", "sum(h: y) + sum(h: w)"},
+        {"pick(i = which(i: at): v)", "pick(j = which(j: at): v)"},
+        {"sum(i: pick(h = r: y))", "sum(h: y)"},
+        {"swap(f: pick(i = which(i: at): sum(h: w)))", "pick(i = which(i: at): sum(h: w))"},
     };
     struct forms *f;
     assert_int_equal(forms_new(NULL, &f), QN_OK);
@@ -114,6 +129,7 @@ static void hashes_do_not_depend_on_the_table(void **state) {
                                        "sum(h: y * sum(i: w * sum(h: w*y)))",
                                        "max(h: x + y) * rsqrt(c*c + 1)",
                                        "pick(h = r: swap(h: x)) + c",
+                                       "sum(f: pick(i = which(i: at): pick(h = u: x)))",
                                        "abs(c - 1) * sum(h: swap(h: y) * x)",
                                        "max(b: sum(h in s: x * y))"};
     struct forms *f, *g;
@@ -159,7 +175,7 @@ static void what_is_too_large_is_not_decided(void **state) {
     assert_int_equal(form_apply(f, BLOCK_OP_ADD, NULL, operand), FORM_NONE);
     assert_int_equal(form_apply(f, BLOCK_OP_MUL, NULL, operand), FORM_NONE);
     for (int op = BLOCK_OP_ADD; op < N_BLOCK_OPS; op++) { /* and all that is made of it */
-        const struct block_use use = {1};
+        const struct block_use use = {.dims = 1};
         assert_int_equal(form_apply(f, (enum block_op)op, &use, half), FORM_NONE);
     }
     assert_int_equal(form(f, "1 / (c - c)"), FORM_NONE);

@@ -23,7 +23,10 @@ ARGS = {  # name: (dims, kind)
     "x": ("th", "act"), "y": ("th", "act"), "z": ("ti", "act"), "g": ("h", "vec"), "k": ("h", "vec"),
     "w": ("ih", "weight"), "u": ("ih", "weight"), "c": ("", "const"), "d": ("", "const"),
     "m": ("th", "mask"), "b": ("sh", "share"), "j": ("i", "index(h)"),
+    "q": ("ti", "index(h)"), "l": ("ti", "order(f)"),
 }
+NO_NUMBERS = ("share", "index(h)", "order(f)")
+PICKS = {"pick": ("j", "i"), "pick2": ("q", "ti")}  # by which index, and its dims
 SIGNATURE = ", ".join(f"{n}[{','.join(d)}] {k}" if d else f"{n} {k}" for n, (d, k) in ARGS.items())
 UNARY = ["exp", "log", "sqrt", "rsqrt", "square", "sigmoid", "silu", "tanh", "abs"]
 NEED_POSITIVE = {"log", "sqrt", "rsqrt"}
@@ -37,7 +40,8 @@ class Undefined(Exception):
 # ---- expressions: (op, operands...) ----
 # ("num", Fraction) ("arg", name) ("+"|"-"|"*"|"/", a, b) ("neg", a) (unary, a) ("max"|"min", a, b)
 # ("sum"|"mean", dim, a) ("maxo", dim, a) ("sumin", dim, mask, a) ("swap", a) ("size", dim)
-# ("clamp", a, low, high) ("select", a, b): where m is 1, else; ("pick", a): at h = j[i]
+# ("clamp", a, low, high) ("select", a, b): where m is 1, else; ("pick", a): at h = j[i];
+# ("pick2", a): at h = q[t,i]; ("slots", a): by the places of l, read back
 
 def kids(e):
     return [i for i in range(1, len(e)) if isinstance(e[i], tuple)]
@@ -54,8 +58,8 @@ def dims(e):
         return d - {e[1]}
     if op == "select":
         return d | frozenset("th")
-    if op == "pick":
-        return (d - {"h"}) | {"i"}
+    if op in PICKS:
+        return (d - {"h"}) | frozenset(PICKS[op][1])
     if op == "sumin":
         return (d | frozenset(ARGS[e[2]][0])) - {e[1]}
     return d
@@ -85,8 +89,10 @@ def text(e):
         return f"sum({e[1]} in {e[2]}: {text(e[3])})"
     if op == "swap":
         return f"swap(h: {text(e[1])})"
-    if op == "pick":
-        return f"pick(h = j: {text(e[1])})"
+    if op in PICKS:
+        return f"pick(h = {PICKS[op][0]}: {text(e[1])})"
+    if op == "slots":
+        return f"pick(f = l: pick(t = which(t: l): pick(i = which(i: l): {text(e[1])})))"
     if op == "clamp":
         return f"clamp({text(e[1])}, {text(e[2])}, {text(e[3])})"
     if op == "select":
@@ -185,8 +191,13 @@ def value(e, at, inputs):
             else:
                 total = add(total, v)
         return divide(total, Fraction(SIZES[e[1]])) if op == "mean" else total
-    if op == "pick":
-        return value(e[1], {**at, "h": int(inputs["j"][(at["i"],)])}, inputs)
+    if op in PICKS:
+        index, ds = PICKS[op]
+        return value(e[1], {**at, "h": int(inputs[index][tuple(at[d] for d in ds)])}, inputs)
+    if op == "slots":
+        place = inputs["l"][(at["t"], at["i"])]
+        (t, i), = [cell for cell, there in inputs["l"].items() if there == place]
+        return value(e[1], {**at, "t": t, "i": i}, inputs)
     if op == "select":
         return value(e[1] if inputs["m"][(at["t"], at["h"])] else e[2], at, inputs)
     if op == "clamp":
@@ -221,6 +232,8 @@ def draw(r):
             inputs[name] = {c: Fraction(r.randint(0, 1)) for c in cells}
         elif kind == "index(h)":
             inputs[name] = {c: Fraction(r.randrange(SIZES["h"])) for c in cells}
+        elif kind == "order(f)":
+            inputs[name] = dict(zip(cells, map(Fraction, r.sample(range(len(cells)), len(cells)))))
         elif kind == "share":
             mine = [r.randrange(SIZES["s"]) for _ in range(SIZES["h"])]
             inputs[name] = {c: Fraction(int(mine[c[1]] == c[0])) for c in cells}
@@ -269,7 +282,7 @@ class Maker:
 
     def leaf(self, need=""):
         fit = [n for n, (d, k) in ARGS.items()
-               if set(need) <= set(d) and k not in ("share", "index(h)")]
+               if set(need) <= set(d) and k not in NO_NUMBERS]
         if not need and self.r.random() < 0.2:
             return ("num", Fraction(self.r.choice([1, 2, 3, -1, 5]), self.r.choice([1, 1, 1, 2])))
         return ("arg", self.r.choice(fit))
@@ -306,9 +319,11 @@ class Maker:
         if kind < 0.85:
             a = self.make(depth - 1, exp)
             return ("swap", a) if "h" in dims(a) else a
-        if kind < 0.86:
+        if kind < 0.865:
             a = self.make(depth - 1, exp)
-            return ("pick", a) if "h" in dims(a) else a
+            if "h" in dims(a):
+                return (r.choice(["pick", "pick2"]), a)
+            return ("slots", a) if {"t", "i"} <= dims(a) else a
         if kind < 0.875:
             low = Fraction(r.choice([-2, -1, 0]))
             return ("clamp", self.make(depth - 1, exp), ("num", low), ("num", low + 2))
@@ -415,10 +430,14 @@ def rules(e, r):
         m = ("arg", "m")
         found.append(("+", ("*", m, e[1]), ("*", ("-", ONE, m), e[2])))
         found.append(("select", e[1], ("select", e[1], e[2])))
-    if op == "pick" and e[1][0] in ("+", "-", "*"):
+    if op in PICKS and e[1][0] in ("+", "-", "*"):
         a, b = e[1][1], e[1][2]
-        found.append((e[1][0], ("pick", a) if "h" in dims(a) else a,
-                      ("pick", b) if "h" in dims(b) else b))
+        found.append((e[1][0], (op, a) if "h" in dims(a) else a,
+                      (op, b) if "h" in dims(b) else b))
+    if op == "slots":
+        found.append(e[1])
+    if {"t", "i"} <= dims(e) and r.random() < 0.2:
+        found += [("slots", e)] * 3
     if op == "swap":
         if e[1][0] in ("+", "-", "*") and all("h" in dims(e[1][i]) for i in (1, 2)):
             found.append((e[1][0], ("swap", e[1][1]), ("swap", e[1][2])))
@@ -467,7 +486,7 @@ def rewrite(e, r):
 
 def same_shape(name):
     return [n for n, v in ARGS.items()
-            if v[0] == ARGS[name][0] and n != name and v[1] not in ("share", "index(h)")]
+            if v[0] == ARGS[name][0] and n != name and v[1] not in NO_NUMBERS]
 
 
 def mutate(e, r):
@@ -506,8 +525,10 @@ def mutate(e, r):
             found += [("+", (op, a[1]), (op, a[2])), (op, a[1])]
         if op == "silu":
             found.append(("*", at[1], ("exp", at[1])))
-    elif op in ("swap", "neg", "pick"):
+    elif op in ("swap", "neg", "slots"):
         found = [at[1]]
+    elif op in PICKS:
+        found = [at[1], ("pick2" if op == "pick" else "pick", at[1]), (op, ("swap", at[1]))]
     elif op == "clamp":
         found = [at[1], ("max", at[1], at[2]), ("clamp", at[1], at[3], at[2]),
                  ("clamp", at[1], at[2], ("num", at[3][1] + 1)) if at[3][0] == "num" else at[1]]
@@ -525,7 +546,9 @@ def well_typed(e):
     """Every reduction has its dim, as texts demand."""
     if e[0] in ("sum", "mean", "maxo") and e[1] not in dims(e[2]):
         return False
-    if e[0] in ("swap", "pick") and "h" not in dims(e[1]):
+    if (e[0] == "swap" or e[0] in PICKS) and "h" not in dims(e[1]):
+        return False
+    if e[0] == "slots" and not {"t", "i"} <= dims(e[1]):
         return False
     return all(well_typed(e[i]) for i in kids(e))
 

@@ -9,6 +9,10 @@ run 0 verify "$T/a.qnp"
 out_says "right"
 run 0 verify --model $TINY
 out_says "8 kernel graphs proved to mean what the model does"
+for m in deepseek-v2-lite deepseek-v2-yarn mixtral qwen2-moe qwen3-moe-sparse; do
+    run 0 verify --model $GOLDEN/$m --load-format dummy --max-model-len 300
+    out_says "8 kernel graphs proved to mean what the model does"
+done
 run 0 verify "$T/a.qnp" --model $TINY --format json
 check 'o[0]["ok"] is True and o[0]["error"] is None'
 

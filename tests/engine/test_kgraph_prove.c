@@ -121,87 +121,118 @@ static void every_cut_is_the_model(void **state) {
     }
 }
 
-/* Exchanges the matrices of an operator on experts, changes the eps of one on latents: both are
- * refused. Returns how many there were. */
-static uint32_t break_graph(struct kgraph_meaning *m, const struct kgraph *g) {
-    uint32_t n = 0;
-    for (size_t i = 0; i < g->ops.n; i++) {
-        struct kop *op = &g->ops.items[i];
-        const struct kop right = *op;
-        struct diag d = {0};
-        if (op->kind == OP_EXPERT_GATE_UP) {
-            op->in[GATE_UP_WG] = right.in[GATE_UP_WU];
-            op->in[GATE_UP_WU] = right.in[GATE_UP_WG];
-        } else if (op->kind == OP_LATENT_HEADS) {
-            op->attrs.eps = 1;
-        } else {
-            continue;
-        }
-        assert_int_equal(kgraph_prove(&d, m, g, NULL), QN_EVERIFY);
-        assert_non_null(strstr(d.message, op_name(right.kind)));
-        *op = right;
-        n++;
-    }
-    return n;
+/* ---- golden models ---- */
+
+static const char *const golden_names[] = {"deepseek-v2-f16",
+                                           "deepseek-v2-lite",
+                                           "deepseek-v2-yarn",
+                                           "llama-linear",
+                                           "llama-longrope",
+                                           "llama-yarn",
+                                           "llama2-mha",
+                                           "llama3-rope-parameters",
+                                           "llama3-rope-scaling",
+                                           "mistral",
+                                           "mistral-longrope",
+                                           "mistral-mixed",
+                                           "mistral-window",
+                                           "mistral-yarn",
+                                           "mixtral",
+                                           "mixtral-window",
+                                           "qwen2",
+                                           "qwen2-dynamic",
+                                           "qwen2-mixed",
+                                           "qwen2-moe",
+                                           "qwen2-moe-normed",
+                                           "qwen2-window",
+                                           "qwen3",
+                                           "qwen3-mixed",
+                                           "qwen3-moe",
+                                           "qwen3-moe-all",
+                                           "qwen3-moe-sparse",
+                                           "qwen3-mqa",
+                                           "qwen3-tied",
+                                           "qwen3-yarn"};
+
+/* A golden model, with the meaning of its reference graph. */
+struct golden {
+    struct model *model;
+    struct kgraph_meaning *m;
+    const char *name;
+};
+
+static void golden_graph(const struct golden *of, uint32_t rows, uint32_t context, uint32_t cuts,
+                         struct made *graph) {
+    struct diag d = {0};
+    *graph = (struct made){0};
+    if (model_build_graph(&d, of->model, &graph->arena, rows, rows, context, cuts, &graph->g) !=
+        QN_OK)
+        FAIL("%s, cuts %x: %s", of->name, cuts, d.message);
 }
 
-/* The golden models, latent attention and experts among them, by the cuts that all of them have. */
-static void golden_models_are_proved(void **state) {
-    (void)state;
-    static const char *const names[] = {"deepseek-v2-f16",
-                                        "deepseek-v2-lite",
-                                        "deepseek-v2-yarn",
-                                        "llama-linear",
-                                        "llama-longrope",
-                                        "llama-yarn",
-                                        "llama2-mha",
-                                        "llama3-rope-parameters",
-                                        "llama3-rope-scaling",
-                                        "mistral",
-                                        "mistral-longrope",
-                                        "mistral-mixed",
-                                        "mistral-window",
-                                        "mistral-yarn",
-                                        "mixtral",
-                                        "mixtral-window",
-                                        "qwen2",
-                                        "qwen2-dynamic",
-                                        "qwen2-mixed",
-                                        "qwen2-moe",
-                                        "qwen2-moe-normed",
-                                        "qwen2-window",
-                                        "qwen3",
-                                        "qwen3-mixed",
-                                        "qwen3-moe",
-                                        "qwen3-moe-all",
-                                        "qwen3-moe-sparse",
-                                        "qwen3-mqa",
-                                        "qwen3-tied",
-                                        "qwen3-yarn"};
-    uint32_t n_broken = 0;
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        const struct model_options options = {.dummy = true};
-        struct kgraph_meaning *meaning_of = NULL;
+static void golden_init(struct golden *of, const char *name) {
+    const struct model_options options = {.dummy = true};
+    struct made reference;
+    struct diag d = {0};
+    char dir[100];
+    snprintf(dir, sizeof dir, "tests/golden/models/%s", name);
+    of->name = name;
+    if (model_open(&d, dir, &options, &of->model) != QN_OK) FAIL("%s", d.message);
+    golden_graph(of, 1, 4096, 0, &reference);
+    if (kgraph_meaning_new(&d, &reference.g, &of->m) != QN_OK) FAIL("%s: %s", name, d.message);
+    unmake(&reference);
+}
+
+static void golden_fini(struct golden *of) {
+    kgraph_meaning_free(of->m);
+    model_free(of->model);
+}
+
+/* All graphs that the planner gives for a CPU, and for a CUDA device where there are such. */
+static uint32_t prove_golden(const struct golden *of) {
+    const struct model_spec *s = &of->model->spec;
+    const struct device devices[] = {device_cpu(1), device_cpu(8), device_cuda(90, 132, 25)};
+    const bool cpu_only = s->experts.n != 0 || spec_is_latent(s);
+    uint32_t n_proved = 0;
+    for (uint32_t i = 0; i < (cpu_only ? 2 : 3) * 4u; i++) {
+        const struct plan_request r = {.spec = s,
+                                       .device = &devices[i / 4],
+                                       .n_slots = 16,
+                                       .max_model_len = 4096,
+                                       .max_batched_tokens = 64,
+                                       .cut_qkv = i / 4 == 2 || (i & 1) != 0,
+                                       .join_heads = (i & 2) != 0,
+                                       .places_all = true,
+                                       .rides = true};
+        struct plan_variant v[PLAN_MAX_VARIANTS];
         struct diag d = {0};
-        struct model *m;
-        char dir[100];
-        snprintf(dir, sizeof dir, "tests/golden/models/%s", names[i]);
-        if (model_open(&d, dir, &options, &m) != QN_OK) FAIL("%s", d.message);
-        const uint32_t cuts[] = {0, KGRAPH_CUT_ATTENTION};
-        for (size_t k = 0; k < COUNT_OF(cuts); k++) {
-            struct made graph = {0};
-            int rc = model_build_graph(&d, m, &graph.arena, 1 + 7 * (uint32_t)k, 1, 1000, cuts[k],
-                                       &graph.g);
-            if (rc == QN_OK && k == 0) rc = kgraph_meaning_new(&d, &graph.g, &meaning_of);
-            if (rc == QN_OK) rc = kgraph_prove(&d, meaning_of, &graph.g, NULL);
-            if (rc != QN_OK) FAIL("%s, cuts %x: %s", names[i], cuts[k], d.message);
-            n_broken += break_graph(meaning_of, &graph.g);
+        uint32_t n;
+        assert_int_equal(plan_variants(&d, &r, v, &n), QN_OK);
+        const uint32_t placings = s->experts.n != 0 ? 2 : 1;
+        for (uint32_t k = 0; k < placings * n; k++, n_proved++) {
+            const struct plan_variant *p = &v[k / placings];
+            struct made graph;
+            golden_graph(of, p->n_rows, p->context, p->cuts | (k % placings ? KGRAPH_STATIC : 0),
+                         &graph);
+            if (kgraph_prove(&d, of->m, &graph.g, NULL) != QN_OK)
+                FAIL("%s, cuts %x: %s", of->name, p->cuts, d.message);
             unmake(&graph);
         }
-        kgraph_meaning_free(meaning_of);
-        model_free(m);
     }
-    assert_true(n_broken > 20);
+    return n_proved;
+}
+
+static void golden_models_are_proved(void **state) {
+    (void)state;
+    uint32_t n_proved = 0;
+    for (size_t i = 0; i < COUNT_OF(golden_names); i++) {
+        struct golden of;
+        golden_init(&of, golden_names[i]);
+        n_proved += prove_golden(&of);
+        golden_fini(&of);
+    }
+    print_message("%u kernel graphs proved\n", n_proved);
+    assert_true(n_proved > 1000);
 }
 
 /* ---- planted errors ---- */
@@ -300,16 +331,20 @@ static void planted_errors_are_named(void **state) {
     refused(&p, "layer 0: kv.k of attention_step");
 }
 
+/* Whether b may be a copy of a. */
+static bool may_be_copy(const struct kgraph *g, const struct tensor *a, const struct tensor *b) {
+    return a->producer >= 0 && b->producer >= 0 && a->role == TENSOR_ACTIVATION &&
+           (g->ops.items[b->producer].kind == OP_PACK || g->ops.items[a->producer].kind == OP_PACK);
+}
+
 /* Each operand of each operator replaced by every other tensor of its shape, and each optional one
  * left out: none is accepted but a copy of what stood there. */
-static void no_other_operand_will_do(uint32_t cuts, uint32_t *n_refused) {
-    struct planted p;
-    plant_in(&p, cuts);
-    const struct kgraph *g = &p.graph.g;
+static uint32_t no_other_operand_will_do(struct kgraph_meaning *m, const struct kgraph *g,
+                                         const char *what) {
+    uint32_t n_refused = 0;
     for (size_t i = 0; i < g->ops.n; i++) {
         struct kop *op = &g->ops.items[i];
-        if (op->kind == OP_RESET_SENTINELS || op->kind == OP_SAMPLE)
-            continue; /* SAMPLE: see op.def */
+        if (op->kind == OP_RESET_SENTINELS) continue; /* its operand is what it waits for */
         for (int slot = 0; slot < OP_MAX_IN; slot++) {
             const int32_t right = op->in[slot];
             if (right == NO_TENSOR) continue;
@@ -318,22 +353,18 @@ static void no_other_operand_will_do(uint32_t cuts, uint32_t *n_refused) {
                 const struct tensor *b = t == NO_TENSOR ? a : &g->tensors.items[t];
                 struct diag d = {0};
                 if (t == right || a->n_dims != b->n_dims || a->role != b->role ||
-                    memcmp(a->shape, b->shape, sizeof a->shape) != 0)
+                    memcmp(a->shape, b->shape, sizeof a->shape) != 0 || may_be_copy(g, a, b))
                     continue;
-                if (a->producer >= 0 && b->producer >= 0 && a->role == TENSOR_ACTIVATION &&
-                    (g->ops.items[b->producer].kind == OP_PACK ||
-                     g->ops.items[a->producer].kind == OP_PACK))
-                    continue; /* may be a copy */
                 op->in[slot] = t;
-                if (kgraph_prove(&d, p.m, g, NULL) != QN_EVERIFY)
-                    FAIL("cuts %x: operator %zu, %s: operand %d may be tensor %d", cuts, i,
+                if (kgraph_prove(&d, m, g, NULL) != QN_EVERIFY)
+                    FAIL("%s: operator %zu, %s: operand %d may be tensor %d", what, i,
                          op_name(op->kind), slot, t);
                 op->in[slot] = right;
-                (*n_refused)++;
+                n_refused++;
             }
         }
     }
-    planted_fini(&p);
+    return n_refused;
 }
 
 static void other_operands_are_refused(void **state) {
@@ -346,9 +377,168 @@ static void other_operands_are_refused(void **state) {
                              PACKED | KGRAPH_SUM_SQUARES,
                              PACKED | KGRAPH_SUM_SQUARES | KGRAPH_CUT_LINEAR | KGRAPH_IMAGES};
     uint32_t n_refused = 0;
-    for (size_t i = 0; i < COUNT_OF(cuts); i++) no_other_operand_will_do(cuts[i], &n_refused);
+    for (size_t i = 0; i < COUNT_OF(cuts); i++) {
+        struct planted p;
+        char what[32];
+        plant_in(&p, cuts[i]);
+        snprintf(what, sizeof what, "cuts %x", cuts[i]);
+        n_refused += no_other_operand_will_do(p.m, &p.graph.g, what);
+        planted_fini(&p);
+    }
     print_message("%u operands refused\n", n_refused);
     assert_true(n_refused > 500);
+}
+
+/* Ranks and widths of latents that are the same number are different dims. */
+static void latents_of_equal_sizes_are_told_apart(void **state) {
+    (void)state;
+    static const uint32_t q_ranks[] = {0, 48, 96, 64};
+    for (size_t i = 0; i < COUNT_OF(q_ranks); i++) {
+        struct model_spec s = spec_of(2, 96, 4, 1, 24, 96);
+        const struct plan_variant v = {.n_rows = 8, .context = 4096, .cuts = KGRAPH_CUT_ATTENTION};
+        struct made graph;
+        s.latent = (struct latent_spec){
+            .kv_rank = 40, .q_rank = q_ranks[i], .rope = 8, .v_dim = 24, .scale = 0.2f};
+        struct kgraph_meaning *m = meaning(&family_deepseek_v2, &s);
+        proved(m, &family_deepseek_v2, &s, &v);
+        make(&graph, &family_deepseek_v2, &s, v.n_rows, v.context, v.cuts);
+        assert_true(no_other_operand_will_do(m, &graph.g, "latents") > 20);
+        unmake(&graph);
+        kgraph_meaning_free(m);
+    }
+}
+
+/* Models with experts and latents, each of whose layers has another list. */
+static void other_operands_of_experts_are_refused(void **state) {
+    (void)state;
+    static const char *const names[] = {"qwen2-moe", "qwen3-moe", "mixtral", "deepseek-v2-lite",
+                                        "deepseek-v2-yarn"};
+    uint32_t n_refused = 0;
+    for (size_t i = 0; i < COUNT_OF(names) * 2; i++) {
+        struct golden of;
+        struct made graph;
+        golden_init(&of, names[i / 2]);
+        golden_graph(&of, 8, 1000, i % 2 ? KGRAPH_CUT_ATTENTION : 0, &graph);
+        n_refused += no_other_operand_will_do(of.m, &graph.g, names[i / 2]);
+        unmake(&graph);
+        golden_fini(&of);
+    }
+    print_message("%u operands refused\n", n_refused);
+    assert_true(n_refused > 500);
+}
+
+static struct kop *golden_op(const struct kgraph *g, enum op_kind kind, uint32_t nth) {
+    for (size_t i = 0; i < g->ops.n; i++)
+        if (g->ops.items[i].kind == kind && nth-- == 0) return &g->ops.items[i];
+    FAIL("no %s", op_name(kind));
+    return NULL;
+}
+
+/* An error in the second of the operators of that kind; the graph is whole again afterwards. */
+struct wrong {
+    const char *what;
+    enum op_kind kind;
+    void (*plant)(struct kop *op, const struct kop *other); /* the first one */
+    const char *says;
+};
+
+static void exchange_gate_and_up(struct kop *op, const struct kop *other) {
+    (void)other;
+    swap_slots(op->in, GATE_UP_WG, GATE_UP_WU);
+}
+static void list_of_first(struct kop *op, const struct kop *other) {
+    op->in[GATE_UP_LIST] = other->in[GATE_UP_LIST];
+}
+static void slots_of_first(struct kop *op, const struct kop *other) {
+    op->in[GATE_UP_SLOTS] = other->in[GATE_UP_SLOTS];
+}
+static void both_of_first(struct kop *op, const struct kop *other) {
+    list_of_first(op, other);
+    slots_of_first(op, other);
+}
+static void down_by_first(struct kop *op, const struct kop *other) {
+    op->in[DOWN_LIST] = other->in[DOWN_LIST];
+    op->in[DOWN_SLOTS] = other->in[DOWN_SLOTS];
+}
+static void weights_of_first(struct kop *op, const struct kop *other) {
+    op->in[DOWN_WEIGHT] = other->in[DOWN_WEIGHT];
+}
+static void no_weights(struct kop *op, const struct kop *other) {
+    (void)other;
+    op->in[DOWN_WEIGHT] = NO_TENSOR;
+}
+static void no_shared(struct kop *op, const struct kop *other) {
+    (void)other;
+    op->in[DOWN_SHARED] = NO_TENSOR;
+}
+static void other_norm(struct kop *op, const struct kop *other) {
+    (void)other;
+    op->attrs.normed = !op->attrs.normed;
+}
+static void other_scale(struct kop *op, const struct kop *other) {
+    (void)other;
+    op->attrs.routed = 3;
+}
+static void other_groups(struct kop *op, const struct kop *other) {
+    (void)other;
+    op->attrs.groups = op->attrs.groups != 0 ? 0 : op->attrs.experts;
+    op->attrs.top_groups = 1;
+}
+static void other_eps(struct kop *op, const struct kop *other) {
+    (void)other;
+    op->attrs.eps = 1;
+}
+static void keys_of_first(struct kop *op, const struct kop *other) {
+    op->in[LATENT_W] = other->in[LATENT_W];
+}
+static void values_of_first(struct kop *op, const struct kop *other) {
+    op->in[VALUES_W] = other->in[VALUES_W];
+}
+
+static void refuse_wrong(const char *name, const struct wrong *wrong, size_t n) {
+    struct golden of;
+    struct made graph;
+    golden_init(&of, name);
+    golden_graph(&of, 8, 1000, 0, &graph);
+    for (size_t i = 0; i < n; i++) {
+        struct kop *op = golden_op(&graph.g, wrong[i].kind, 1);
+        const struct kop right = *op;
+        struct diag d = {0};
+        wrong[i].plant(op, golden_op(&graph.g, wrong[i].kind, 0));
+        if (kgraph_prove(&d, of.m, &graph.g, NULL) != QN_EVERIFY)
+            FAIL("%s: %s is accepted", name, wrong[i].what);
+        if (strstr(d.message, wrong[i].says) == NULL)
+            FAIL("%s: want '%s' in: %s", wrong[i].what, wrong[i].says, d.message);
+        *op = right;
+    }
+    unmake(&graph);
+    golden_fini(&of);
+}
+
+static void planted_errors_of_experts_are_named(void **state) {
+    (void)state;
+    static const struct wrong experts[] = {
+        {"gate and up exchanged", OP_EXPERT_GATE_UP, exchange_gate_and_up, "y of expert_down"},
+        {"another layer's list", OP_EXPERT_GATE_UP, list_of_first, "y of expert_down"},
+        {"another layer's slots", OP_EXPERT_GATE_UP, slots_of_first, "y of expert_down"},
+        {"slots in another order than they are read", OP_EXPERT_GATE_UP, both_of_first,
+         "since the last value that is: route expert_gate_up expert_down"},
+        {"slots read in another order", OP_EXPERT_DOWN, down_by_first, "y of expert_down"},
+        {"another layer's weights", OP_EXPERT_DOWN, weights_of_first, "y of expert_down"},
+        {"no weights", OP_EXPERT_DOWN, no_weights, "'weight.expert' is missing"},
+        {"no shared experts", OP_EXPERT_DOWN, no_shared, "y of expert_down"},
+        {"weights that add up to 1", OP_ROUTE, other_norm, "y of expert_down"},
+        {"weights times 3", OP_ROUTE, other_scale, "y of expert_down"},
+        {"other groups", OP_ROUTE, other_groups, "y of expert_down"},
+        {"another eps of the router", OP_ROUTER, other_eps, "logits.expert of router"},
+        {"another eps of experts", OP_EXPERT_GATE_UP, other_eps, "y of expert_down"}};
+    static const struct wrong latents[] = {
+        {"another eps of latents", OP_LATENT_HEADS, other_eps, "kv.m of latent_heads"},
+        {"another layer's keys", OP_LATENT_HEADS, keys_of_first, "y of linear"},
+        {"another layer's values", OP_LATENT_VALUES, values_of_first, "latent_values linear"}};
+    refuse_wrong("qwen2-moe", experts, COUNT_OF(experts));
+    refuse_wrong("deepseek-v2-lite", experts, COUNT_OF(experts));
+    refuse_wrong("deepseek-v2-lite", latents, COUNT_OF(latents));
 }
 
 /* 36 layers in less than a second, or ten with a sanitizer. */
@@ -371,8 +561,13 @@ static void a_whole_model_is_quick(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_cut_is_the_model),   cmocka_unit_test(golden_models_are_proved),
-        cmocka_unit_test(planted_errors_are_named), cmocka_unit_test(other_operands_are_refused),
+        cmocka_unit_test(every_cut_is_the_model),
+        cmocka_unit_test(golden_models_are_proved),
+        cmocka_unit_test(planted_errors_are_named),
+        cmocka_unit_test(planted_errors_of_experts_are_named),
+        cmocka_unit_test(other_operands_are_refused),
+        cmocka_unit_test(other_operands_of_experts_are_refused),
+        cmocka_unit_test(latents_of_equal_sizes_are_told_apart),
         cmocka_unit_test(a_whole_model_is_quick),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,11 +1,13 @@
 /* What op.def says of each operator, evaluated in double, is what the plain interpreter of
- * tests/reference computes: graphs of one layer in every cut, operator by operator. SAMPLE alone
- * has no value: `choose` is a function of which nothing is known. */
+ * tests/reference computes: graphs of one layer in every cut, operator by operator. */
 #include "base/checked.h"
 #include "block/op_expr.h"
 #include "block/real.h"
+#include "graph/expert_list.h"
+#include "graph/kv_row.h"
+#include "kernels/sampling_rng.h"
 #include "model/family.h"
-#include "reference/reference.h"
+#include "reference/experts.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -21,10 +23,25 @@
 
 enum { ROWS = 4, CONTEXT = 300, SLOTS = 2, LOGIT_ROWS = 2 };
 
-/* Two requests: one at its last position alone, one with a chunk of three. */
+/* Two requests: one draws its tokens, one is greedy. One at its last position alone, one with a
+ * chunk of three. */
 static const int32_t tokens[ROWS] = {7, 11, 3, 90}, slots[ROWS] = {1, 0, 0, 0},
                      positions[ROWS] = {270, 140, 141, 142}, logit_rows[LOGIT_ROWS] = {0, 3};
 static const uint64_t first_rows[SLOTS + 1] = {0, 143, 143 + 271};
+
+/* What both requests have: a prompt of two tokens, and an output. */
+enum { N_PROMPT = 2, N_KNOWN = 6 };
+static const int32_t known_tokens[N_KNOWN] = {5, 120, 7, 64, 7, 120};
+static const struct rt_sampling sampling[SLOTS] = {
+    {.temperature = 0.7f,
+     .top_p = 0.9f,
+     .min_p = 1e-3f,
+     .top_k = 60,
+     .repetition_penalty = 1.3f,
+     .presence_penalty = 0.25f,
+     .frequency_penalty = 0.5f,
+     .seed = 12345},
+    {.top_p = 1, .repetition_penalty = 0.5f, .presence_penalty = -2, .frequency_penalty = -1}};
 
 static double noise(uint64_t *state) {
     uint64_t x = *state += 0x9e3779b97f4a7c15ull;
@@ -55,7 +72,6 @@ static void fill_inputs(struct run *t) {
 
 static void start(struct run *t, const struct family *family, const struct model_spec *s,
                   uint32_t cuts) {
-    static const int32_t known[1] = {1};
     struct diag d = {0};
     *t = (struct run){0};
     kgraph_init(&t->g, &t->arena, s, ROWS, LOGIT_ROWS, CONTEXT);
@@ -70,7 +86,10 @@ static void start(struct run *t, const struct family *family, const struct model
     t->r.logit_row = logit_rows;
     t->r.first_row = first_rows;
     for (int i = 0; i < SLOTS; i++)
-        t->r.requests[i] = (struct reference_request){.tokens = known, .n_prompt = 1, .n_known = 1};
+        t->r.requests[i] = (struct reference_request){.tokens = known_tokens,
+                                                      .n_prompt = N_PROMPT,
+                                                      .n_known = N_KNOWN,
+                                                      .sampling = sampling[i]};
     fill_inputs(t);
 }
 
@@ -113,18 +132,26 @@ static uint32_t size_of(const struct step *s, const char *name) {
     case 't': return ROWS;
     case 'l': return LOGIT_ROWS;
     case 'h': return m->hidden;
-    case 'i': return m->intermediate;
+    case 'i': return m->experts.n != 0 ? m->experts.shared_width : m->intermediate;
     case 'v': return m->vocab;
     case 'g': return m->n_kv_heads;
     case 'r': return m->n_heads / m->n_kv_heads;
-    case 'e':
-    case 'd': return m->head_dim;
+    case 'e': return spec_rope_dim(m);
+    case 'd': return s->op->attrs.DV;
+    case 'm': return m->latent.kv_rank;
+    case 'y': return m->latent.v_dim;
+    case 'o': return m->head_dim - m->latent.rope;
+    case 'j': return m->experts.n;
+    case 'z': return m->experts.top_k;
+    case 'f': return ROWS * m->experts.top_k;
+    case 'a': return m->experts.width;
     case 'p': return (uint32_t)first_rows[SLOTS];
     case 's': return s->t->g.n_pieces;
     case 'b': return n_squares(s);
     case 'c': return CEIL_DIV(m->vocab, (uint32_t)LM_BLOCK);
     case 'k': return (uint32_t)s->t->r.tensors[s->op->in[0]].cols;
-    case 'n': return m->hidden;
+    case 'n':
+        return s->op->kind == OP_QKV_LINEAR ? (uint32_t)s->t->r.tensors[last].cols : m->hidden;
     case 'q': {
         const bool sums = s->op->kind == OP_SPLITK_SUM;
         return (uint32_t)s->t->r.tensors[sums ? s->op->in[0] : last].cols / m->hidden;
@@ -151,6 +178,41 @@ static void base_name(const char *name, char *out) {
     const size_t n = strcspn(name, ".");
     memcpy(out, name, n);
     out[n] = '\0';
+}
+
+static bool same_base(const char *a, const char *b) {
+    char x[EXPR_NAME], y[EXPR_NAME];
+    base_name(a, x);
+    base_name(b, y);
+    return strcmp(x, y) == 0;
+}
+
+/* Parts of one tensor. */
+struct part_dims {
+    const char *name;
+    const uint8_t *dims;
+    uint32_t n;
+};
+
+/* Whether they differ in their last dim alone: then they lie side by side along it. */
+static bool beside(const struct part_dims *a, const struct part_dims *b) {
+    return a->n > 0 && a->n == b->n && same_base(a->name, b->name) && strchr(a->name, '.') &&
+           memcmp(a->dims, b->dims, a->n - 1) == 0 && a->dims[a->n - 1] != b->dims[a->n - 1];
+}
+
+/* Part `which` of all n of an activation, if parts lie beside it. */
+static bool place_beside(const struct step *s, int32_t tensor, const struct part_dims *all,
+                         uint32_t n, uint32_t which, struct place *p) {
+    const uint64_t mine = s->g.sizes[all[which].dims[all[which].n - 1]];
+    *p = (struct place){.v = &s->t->r.tensors[tensor], .lead_stride = mine, .part = mine};
+    if (s->t->g.tensors.items[tensor].role != TENSOR_ACTIVATION) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!beside(&all[i], &all[which])) continue;
+        const uint64_t other = s->g.sizes[all[i].dims[all[i].n - 1]];
+        p->lead_stride += other;
+        p->offset += i < which ? other : 0;
+    }
+    return p->lead_stride > mine;
 }
 
 /* before: elements of the parts before it, for each index of what the parts share. */
@@ -188,37 +250,57 @@ static uint32_t cell_at(const struct step *s, const struct cells *v, const uint8
     return at;
 }
 
-static bool same_base(const char *a, const char *b) {
-    char x[EXPR_NAME], y[EXPR_NAME];
-    base_name(a, x);
-    base_name(b, y);
-    return strcmp(x, y) == 0;
-}
-
 /* What a piece that a row does not see adds: nothing. */
 static double neutral(const char *name, double v) {
     if (!isnan(v)) return v;
     return strcmp(name, "part.max") == 0 ? -INFINITY : 0;
 }
 
+/* Element [t,z] of slots, or [f] of the list: what it says, by ROUTE's tensor of that name. */
+static double listed(const struct step *s, const char *name, int32_t tensor, uint64_t flat) {
+    const struct reference_tensor *v = &s->t->r.tensors[tensor];
+    for (uint64_t i = 0; i < v->rows; i++) {
+        const double *row = v->at + i * v->cols;
+        if (strcmp(name, "slots") == 0 && row[0] == (double)flat) return (double)i;
+        if (strcmp(name, "list") == 0 && row[EXPERT_FIRST] <= (double)flat &&
+            (double)flat < row[EXPERT_END])
+            return row[EXPERT_ID];
+    }
+    FAIL("%s: %s has no element %llu", s->x.name, name, (unsigned long long)flat);
+    return 0;
+}
+
+static bool is_listed(const char *name) {
+    return strcmp(name, "slots") == 0 || strcmp(name, "list") == 0;
+}
+
+/* *out stays empty if the part has no elements. */
 static void operand_cells(struct step *s, uint32_t arg, int32_t tensor, struct cells *out) {
     const struct expr_arg *a = &s->x.args[arg];
-    const bool weight = s->t->g.tensors.items[tensor].role == TENSOR_WEIGHT;
+    const struct tensor *t = &s->t->g.tensors.items[tensor];
+    const bool weight = t->role == TENSOR_WEIGHT;
+    struct part_dims all[EXPR_MAX_ARGS];
     uint64_t before = 0;
+    for (uint32_t i = 0; i < s->x.n_args; i++)
+        all[i] = (struct part_dims){s->x.args[i].name, s->x.args[i].dims, s->x.args[i].n_dims};
     for (uint32_t i = 0; i < arg; i++)
         if (strchr(a->name, '.') != NULL && strcmp(strchr(a->name, '.'), ".packed") != 0 &&
             same_base(s->x.args[i].name, a->name))
             before += part_elements(s, tensor, s->x.args[i].dims, s->x.args[i].n_dims, weight);
-    const struct place p = place_of(s, tensor, a->dims, a->n_dims, before, weight);
+    struct place p;
+    if (!place_beside(s, tensor, all, s->x.n_args, arg, &p))
+        p = place_of(s, tensor, a->dims, a->n_dims, before, weight);
+    if (before == (weight ? p.v->rows * p.v->cols : p.lead_stride)) return;
     assert_int_equal(cells_make(NULL, &s->arena, &s->g, s->x.nodes[a->node].dims, out), QN_OK);
     for (uint64_t i = 0; i < out->n; i++)
-        out->at[cell_at(s, out, a->dims, a->n_dims, i)].real = neutral(a->name, *element(&p, i));
+        out->at[cell_at(s, out, a->dims, a->n_dims, i)].real =
+            is_listed(a->name) ? listed(s, a->name, tensor, i) : neutral(a->name, *element(&p, i));
 }
 
 static double angle(const struct step *s, uint32_t t, uint32_t e) {
     const struct model_spec *m = &s->t->g.spec;
-    const uint32_t half = m->head_dim / 2;
-    return positions[t] * pow((double)m->rope_theta, -2.0 * (e % half) / m->head_dim);
+    const uint32_t turned = spec_rope_dim(m);
+    return positions[t] * pow((double)m->rope_theta, -2.0 * (e % (turned / 2)) / turned);
 }
 
 static uint32_t slot_at(uint64_t p) {
@@ -244,17 +326,137 @@ static double eighth(const struct step *s, uint32_t q, uint32_t k) {
     return partial_nth(n, q) == partial_of(n, k / PARTIAL_TILE);
 }
 
+/* ---- experts ---- */
+
+static uint32_t chosen(const struct step *s, uint32_t t, uint32_t z) {
+    const struct reference_tensor *logits = &s->t->r.tensors[s->op->in[ROUTE_LOGITS]];
+    const struct op_attrs *a = &s->op->attrs;
+    for (uint32_t e = 0;; e++)
+        if (experts_has(a, logits->at + t * logits->cols, e) && z-- == 0) return e;
+}
+
+/* Slots of experts before it, and of rows before it of the same one. */
+static uint32_t place_of_slot(const struct step *s, uint32_t t, uint32_t z) {
+    const uint32_t mine = chosen(s, t, z);
+    uint32_t before = 0;
+    for (uint32_t i = 0; i < ROWS * s->op->attrs.top_k; i++) {
+        const uint32_t row = i / s->op->attrs.top_k;
+        const uint32_t expert = chosen(s, row, i % s->op->attrs.top_k);
+        before += expert < mine || (expert == mine && row < t);
+    }
+    return before;
+}
+
+/* ---- requests ---- */
+
+static const struct rt_sampling *sampling_of(uint32_t l) {
+    return &sampling[slots[logit_rows[l]]];
+}
+
+static double n_known(uint32_t v, uint32_t from) {
+    uint32_t n = 0;
+    for (uint32_t i = from; i < N_KNOWN; i++) n += known_tokens[i] == (int32_t)v;
+    return n;
+}
+
+static double heat(uint32_t l) {
+    const float temperature = sampling_of(l)->temperature;
+    return temperature > 0 ? (double)temperature : 1;
+}
+
+/* What is added to a logit, so that the largest sum is a draw. */
+static double gumbel(uint32_t l, uint32_t v) {
+    uint32_t words[4];
+    if (!(sampling_of(l)->temperature > 0)) return 0;
+    rng_quad(sampling_of(l)->seed, N_KNOWN - N_PROMPT, v / 4, words);
+    return -log(-log1p(-(double)rng_uniform(words[v % 4])));
+}
+
+/* The logit after penalties, over the temperature. */
+static double scaled(const struct step *s, uint32_t l, uint32_t v) {
+    const struct reference_tensor *logits = &s->t->r.tensors[s->op->in[SAMPLE_LOGITS]];
+    const struct rt_sampling *p = sampling_of(l);
+    double x = logits->at[l * logits->cols + v];
+    const double by = (double)p->repetition_penalty;
+    if (n_known(v, 0) > 0) x = x > 0 ? x / by : x * by;
+    x -= (double)p->frequency_penalty * n_known(v, N_PROMPT);
+    if (n_known(v, N_PROMPT) > 0) x -= (double)p->presence_penalty;
+    return x / heat(l);
+}
+
+/* Whether u is a better token than v. */
+static bool better(const struct step *s, uint32_t l, uint32_t u, uint32_t v) {
+    const double x = scaled(s, l, u), y = scaled(s, l, v);
+    return x > y || (x == y && u < v);
+}
+
+/* By the rule of each filter alone: what is better than v, of the tokens that the filters before it
+ * leave. */
+static bool kept(const struct step *s, uint32_t l, uint32_t v) {
+    const struct rt_sampling *p = sampling_of(l);
+    const uint32_t vocab = s->t->g.spec.vocab;
+    double best = -INFINITY, total = 0, above = 0;
+    uint32_t n_above = 0;
+    if (!(p->temperature > 0)) return true;
+    for (uint32_t u = 0; u < vocab; u++) best = fmax(best, scaled(s, l, u));
+    for (uint32_t u = 0; u < vocab; u++) {
+        const double weight = exp(scaled(s, l, u) - best);
+        uint32_t rank = 0;
+        for (uint32_t w = 0; w < vocab; w++) rank += better(s, l, w, u);
+        if (weight < (double)p->min_p || rank >= (uint32_t)p->top_k) continue;
+        total += weight;
+        if (better(s, l, u, v)) above += weight;
+    }
+    for (uint32_t u = 0; u < vocab; u++) n_above += better(s, l, u, v);
+    return exp(scaled(s, l, v) - best) >= (double)p->min_p && n_above < (uint32_t)p->top_k &&
+           above < (double)p->top_p * total;
+}
+
+/* ---- what is no operand ---- */
+
+static bool attribute(const struct op_attrs *a, const char *name, double *out) {
+    const struct {
+        const char *name;
+        double value;
+    } all[] = {
+#define ATTR(kind, name, ...) {#name, (double)a->name},
+#include "graph/attr.def"
+    };
+    for (size_t i = 0; i < COUNT_OF(all); i++)
+        if (strcmp(all[i].name, name) == 0) {
+            *out = all[i].value;
+            return true;
+        }
+    return false;
+}
+
+static double of_request(const struct step *s, const char *name, uint32_t l, uint32_t v) {
+    const struct rt_sampling *p = sampling_of(l);
+    if (strcmp(name, "bias") == 0) return 0;
+    if (strcmp(name, "known") == 0) return n_known(v, 0) > 0;
+    if (strcmp(name, "said") == 0) return n_known(v, N_PROMPT) > 0;
+    if (strcmp(name, "count") == 0) return n_known(v, N_PROMPT);
+    if (strcmp(name, "repetition") == 0) return (double)p->repetition_penalty;
+    if (strcmp(name, "frequency") == 0) return (double)p->frequency_penalty;
+    if (strcmp(name, "presence") == 0) return (double)p->presence_penalty;
+    if (strcmp(name, "heat") == 0) return heat(l);
+    if (strcmp(name, "noise") == 0) return gumbel(l, v);
+    if (strcmp(name, "kept") == 0) return kept(s, l, v);
+    FAIL("op.def: %s: what is '%s'?", s->x.name, name);
+    return 0;
+}
+
 /* An element [i,k] of an argument that is no operand: op.def lists them. */
 static double other_element(const struct step *s, const char *name, uint32_t i, uint32_t k) {
-    const uint64_t kv = (uint64_t)s->t->g.spec.n_kv_heads * s->t->g.spec.head_dim;
-    const struct op_attrs *attrs = &s->op->attrs;
-    if (strcmp(name, "eps") == 0) return (double)attrs->eps;
-    if (strcmp(name, "scale") == 0) return (double)attrs->scale;
+    const struct kv_row row = spec_kv_row(&s->t->g.spec, DTYPE_F32);
+    const uint64_t width = (uint64_t)kv_vectors(&row) * row.k_width;
+    double value;
+    if (attribute(&s->op->attrs, name, &value)) return value;
     if (strcmp(name, "token") == 0) return tokens[i];
     if (strcmp(name, "row") == 0) return logit_rows[i];
     if (strcmp(name, "cos") == 0) return cos(angle(s, i, k));
     if (strcmp(name, "sin") == 0)
-        return sin(angle(s, i, k)) * (k < s->t->g.spec.head_dim / 2 ? -1 : 1);
+        return sin(angle(s, i, k)) * (k < spec_rope_dim(&s->t->g.spec) / 2 ? -1 : 1);
     if (strcmp(name, "new") == 0) return writer_of(i) < ROWS;
     if (strcmp(name, "writer") == 0) return writer_of(i) % ROWS;
     if (strcmp(name, "sees") == 0) return sees(s, i, k);
@@ -262,10 +464,12 @@ static double other_element(const struct step *s, const char *name, uint32_t i, 
     if (strcmp(name, "cols") == 0) return k / SQUARES_COLUMNS == i;
     if (strcmp(name, "block") == 0) return k / LM_BLOCK == i;
     if (strcmp(name, "eighths") == 0) return eighth(s, i, k);
-    if (strcmp(name, "old.k") == 0) return s->t->old[(uint64_t)i * 2 * kv + k];
-    if (strcmp(name, "old.v") == 0) return s->t->old[(uint64_t)i * 2 * kv + kv + k];
-    FAIL("op.def: %s: what is '%s'?", s->x.name, name);
-    return 0;
+    if (strcmp(name, "old.k") == 0 || strcmp(name, "old.m") == 0) return s->t->old[i * width + k];
+    if (strcmp(name, "old.v") == 0) return s->t->old[i * width + width / 2 + k];
+    if (strcmp(name, "old.e") == 0) return s->t->old[i * width + row.v_width + k];
+    if (strcmp(name, "chosen") == 0) return chosen(s, i, k);
+    if (strcmp(name, "places") == 0) return place_of_slot(s, i, k);
+    return of_request(s, name, i, k);
 }
 
 static void other_cells(struct step *s, uint32_t arg, struct cells *out) {
@@ -309,7 +513,19 @@ static void check_output(struct step *s, uint32_t which, const struct cells *v) 
     for (uint32_t i = 0; i < which; i++)
         if (strchr(o->name, '.') != NULL && same_base(s->x.out[i].name, o->name))
             before += part_elements(s, tensor, s->x.out[i].dims, s->x.out[i].n_dims, false);
-    const struct place p = place_of(s, tensor, o->dims, o->n_dims, before, false);
+    struct part_dims all[EXPR_MAX_OUT];
+    struct place p;
+    for (uint32_t i = 0; i < s->x.n_out; i++)
+        all[i] = (struct part_dims){s->x.out[i].name, s->x.out[i].dims, s->x.out[i].n_dims};
+    if (is_listed(base)) {
+        for (uint64_t i = 0; i < n; i++)
+            assert_true(v->at[cell_at(s, v, o->dims, o->n_dims, i)].real ==
+                        listed(s, base, tensor, i));
+        return;
+    }
+    if (!place_beside(s, tensor, all, s->x.n_out, which, &p))
+        p = place_of(s, tensor, o->dims, o->n_dims, before, false);
+    if (before == p.lead_stride) return; /* no elements */
     for (uint64_t i = 0; i < n; i++)
         if (!isnan(*element(&p, i))) largest = fmax(largest, fabs(*element(&p, i)));
     assert_true(largest > 0);
@@ -360,14 +576,13 @@ static void check_operator(struct run *t, uint32_t index, bool *seen) {
     op_describe(s->op->kind, &s->info);
     keep_cache(t, s->op);
     reference_op(&t->r, index);
-    if (op_expr_parse(&d, s->op->kind, &s->x) != QN_OK) FAIL("%s", d.message);
+    if (op_expr_parse(&d, s->op->kind, spec_is_latent(&t->g.spec), &s->x) != QN_OK)
+        FAIL("%s", d.message);
     real_init(&s->g);
     for (uint32_t i = 0; i < s->x.n_dims; i++) s->g.sizes[i] = size_of(s, s->x.dims[i].name);
-    if (s->op->kind != OP_SAMPLE) {
-        for (uint32_t i = 0; i < s->x.n_args; i++) argument(s, i, &args[i]);
-        check_values(s, args);
-        seen[s->op->kind] = true;
-    }
+    for (uint32_t i = 0; i < s->x.n_args; i++) argument(s, i, &args[i]);
+    check_values(s, args);
+    seen[s->op->kind] = true;
     arena_fini(&s->arena);
     free(s);
 }
@@ -378,6 +593,35 @@ static void check_graph(const struct family *family, const struct model_spec *s,
     start(&t, family, s, cuts);
     for (uint32_t i = 0; i < t.g.ops.n; i++) check_operator(&t, i, seen);
     finish(&t);
+}
+
+/* Experts with and without a gate of the shared ones, groups and weights that add up to 1; latents
+ * of queries, too. */
+static void check_experts_and_latents(struct model_spec s, bool *seen) {
+    static const uint32_t cuts[] = {0, KGRAPH_CUT_ATTENTION, KGRAPH_CUT_ATTENTION | KGRAPH_STATIC};
+    const struct experts_spec experts[] = {
+        {.n = 9, .top_k = 3, .width = 24, .shared_width = 40, .shared_gate = 1, .scale = 1},
+        {.n = 8, .top_k = 4, .width = 20, .normed = 1, .scale = 1},
+        {.n = 9,
+         .top_k = 3,
+         .width = 24,
+         .shared_width = 40,
+         .groups = 3,
+         .top_groups = 2,
+         .scale = 2.5f}};
+    for (size_t i = 0; i < COUNT_OF(experts); i++) {
+        s.experts = experts[i];
+        s.qkv_bias = i % 2;
+        check_graph(&family_qwen2_moe, &s, cuts[i], seen);
+    }
+    s.n_kv_heads = 1;
+    for (size_t i = 0; i < COUNT_OF(cuts); i++) {
+        s.qkv_bias = i % 2;
+        s.head_dim = 22;
+        s.latent = (struct latent_spec){
+            .kv_rank = 20, .q_rank = i == 1 ? 0 : 28, .rope = 8, .v_dim = 12, .scale = 0.3f};
+        check_graph(&family_deepseek_v2, &s, cuts[i], seen);
+    }
 }
 
 static void meanings_are_the_reference(void **state) {
@@ -412,9 +656,11 @@ static void meanings_are_the_reference(void **state) {
         s.sliding_window = i % 3 == 1 ? 100 : 0;
         check_graph(&family_qwen3, &s, cuts[i], seen);
     }
-    uint32_t n = 0; /* of op.def's operators all but SAMPLE, and such as no model has yet */
+    s.qk_norm = s.o_bias = s.mlp_bias = s.sliding_window = 0;
+    check_experts_and_latents(s, seen);
+    uint32_t n = 0; /* op.def may have operators that no model has yet */
     for (int kind = OP_NONE + 1; kind < N_OP_KINDS; kind++) n += seen[kind];
-    assert_true(n >= 18);
+    assert_true(n >= 25);
 }
 
 int main(void) {
