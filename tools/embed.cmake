@@ -7,6 +7,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
   file(GLOB embed_shared CONFIGURE_DEPENDS
     ${CMAKE_SOURCE_DIR}/src/base/abi.h
     ${CMAKE_SOURCE_DIR}/src/graph/attr.def
+    ${CMAKE_SOURCE_DIR}/src/graph/expert_list.h
     ${CMAKE_SOURCE_DIR}/src/graph/kv_row.h
     ${CMAKE_SOURCE_DIR}/src/graph/weight_source.h
     ${CMAKE_SOURCE_DIR}/src/graph/model_spec.h

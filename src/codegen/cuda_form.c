@@ -123,6 +123,12 @@ static void walk_mixed(const struct form_case *c, struct cuda_task *t) {
     t->columns = CUDA_LEASE;
 }
 
+/* ROUTER: pages row block by row block, for some token rows at a time. */
+static void walk_router(const struct form_case *c, struct cuda_task *t) {
+    t->columns = 0;
+    t->tile = (uint8_t)MIN(c->rows, (uint32_t)CUDA_ROUTER_ROWS);
+}
+
 static void walk_prefill(const struct form_case *c, struct cuda_task *t) {
     t->columns = CUDA_LEASE;
     t->tile = (uint8_t)item_rows(&c->op->attrs);
@@ -159,6 +165,7 @@ struct form_when {
 #define WALK_TILE     walk_tile
 #define WALK_MIXED    walk_mixed
 #define WALK_PREFILL  walk_prefill
+#define WALK_ROUTER   walk_router
 
 struct form {
     const char *name;
