@@ -187,6 +187,15 @@ CUDA_ABI_FN int cuda_lists_experts(uint32_t kind) {
 
 /* Token rows that ROUTER has at a time (router.cuh). */
 enum { CUDA_ROUTER_ROWS = 32 };
+/* The widest single row that it has in scratch, twice. */
+enum { CUDA_ROUTER_ROW_HIDDEN = 7168 };
+/* Whether EXPERT_DOWN of one row has h in scratch, a page for each partial sum at most, and all its
+ * experts' partial sums. */
+CUDA_ABI_FN int cuda_down_row_fits(uint32_t width, uint32_t top_k) {
+    const uint64_t tiles = (width + CUDA_PAGE_K - 1) / CUDA_PAGE_K;
+    const uint64_t h = (top_k + PACK_ROWS - 1) / PACK_ROWS * PACK_ROWS * tiles * CUDA_PAGE_K * 2;
+    return tiles <= PARTIALS && h + top_k * (tiles * CUDA_PAGE_ROWS + 1) * 4 <= CUDA_SCRATCH_BYTES;
+}
 
 /* Addresses of operands that no word of a task's descriptor is left for, by form.def's BEYOND. The
  * rows of a program's operators follow its task table, in the order of SECTION_OP. */
@@ -252,7 +261,7 @@ enum cuda_task_flag {
         1, /* the trigger may activate the end event: the block must notice if it does */
     /* Operands that carry flags: */
     CUDA_IN_FLAGGED = 2,
-    CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR */
+    CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR and EXPERT_DOWN */
     CUDA_OUT_FLAGGED = 8,
     /* The event rides on data (task/transport.c): its counter is a hint and orders nothing. */
     CUDA_WAIT_HINT = 16,
@@ -263,6 +272,9 @@ enum cuda_task_flag {
     CUDA_OUT_PAIRED = 512,
     /* The residual was written by this worker, earlier in its list: it needs no event. */
     CUDA_MORE_OWN = 1024,
+    /* EXPERT_DOWN: an EXPERT_GATE_UP of the same list is earlier in this worker's list. Its loader
+     * has waited for the list there, and need not wait for this task's event. */
+    CUDA_LIST_KNOWN = 2048,
 };
 
 /* A 32-bit word of an activation that travels by sentinels, until it is stored. No result has all

@@ -395,6 +395,13 @@ static bool travels_by(const struct prog_tensor *t, enum prog_transport transpor
     return t != NULL && t->transport == transport;
 }
 
+/* What an operator adds to the residual stream. */
+static const struct prog_tensor *residual_of(const struct prog_header *p,
+                                             const struct prog_op *op) {
+    if (op->kind == OP_EXPERT_DOWN) return tensor_of(p, op->in[DOWN_RESIDUAL]);
+    return op->kind == OP_LINEAR ? tensor_of(p, op->in[LINEAR_RESIDUAL]) : NULL;
+}
+
 static uint16_t flags_of(const struct prog_header *p, const struct prog_variant *v,
                          const struct prog_task *t) {
     uint16_t flags = 0;
@@ -408,8 +415,7 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     const struct prog_tensor *rounded = rounded_out(p, op);
     if (travels_by(in, TRANSPORT_FLAG)) flags |= CUDA_IN_FLAGGED;
     if (travels_by(in, TRANSPORT_PAIR)) flags |= CUDA_IN_PAIRED;
-    if (op->kind == OP_LINEAR && travels_by(tensor_of(p, op->in[LINEAR_RESIDUAL]), TRANSPORT_FLAG))
-        flags |= CUDA_MORE_FLAGGED;
+    if (travels_by(residual_of(p, op), TRANSPORT_FLAG)) flags |= CUDA_MORE_FLAGGED;
     if (travels_by(out, TRANSPORT_FLAG)) flags |= CUDA_OUT_FLAGGED;
     if (travels_by(rounded, TRANSPORT_PAIR)) flags |= CUDA_OUT_PAIRED;
     if (op->kind == OP_LINEAR && travels_by(tensor_of(p, op->in[LINEAR_RESIDUAL]), TRANSPORT_OWN))
@@ -465,6 +471,19 @@ static void fill_task(const struct filler *f, const struct prog_variant *v, uint
     cuda_form_fill(&f->forms, op, out);
 }
 
+/* Marks tasks of a worker's list whose list of experts an earlier one's loader has waited for. */
+static void mark_known_lists(const struct prog_header *p, const struct prog_list *list,
+                             struct cuda_task *tasks) {
+    uint32_t known = PROG_NONE; /* tensor */
+    for (uint32_t i = list->first; i < list->first + list->n; i++) {
+        const uint32_t task = PROG(p, AOT)[i], o = PROG(p, TASK)[task].op;
+        const struct prog_op *op = o == PROG_NONE ? NULL : &PROG(p, OP)[o];
+        if (op != NULL && op->kind == OP_EXPERT_GATE_UP) known = op->in[GATE_UP_LIST];
+        if (op != NULL && op->kind == OP_EXPERT_DOWN && op->in[DOWN_LIST] == known)
+            tasks[task].flags |= CUDA_LIST_KNOWN;
+    }
+}
+
 int cuda_tables_fill(struct diag *d, const struct prog_header *program,
                      const struct cuda_place *places, const struct cuda_bases *bases,
                      struct cuda_task *tasks) {
@@ -483,6 +502,8 @@ int cuda_tables_fill(struct diag *d, const struct prog_header *program,
         for (uint32_t t = v->first_task; t < v->first_task + v->n_tasks; t++)
             fill_task(&f, v, t, &tasks[t]);
     }
+    for (uint64_t i = 0; i < program->section[SECTION_LIST].count && rc == QN_OK; i++)
+        mark_known_lists(program, &PROG(program, LIST)[i], tasks);
     program_maps_fini(&maps);
     arena_fini(&arena);
     return rc;

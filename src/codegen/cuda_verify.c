@@ -24,6 +24,7 @@ struct proof {
     const struct cuda_tables *t;
     uint32_t cc;
     const struct prog_variant *v; /* at hand */
+    bool *list_known;             /* of its tasks: whether a loader may read the list at once */
     uint32_t *beyond_row;         /* of each operator: which row behind the task table is its own */
     struct operand operands[N_OP_KINDS][N_FIELDS], beyond[N_OP_KINDS][N_BEYOND];
 };
@@ -398,12 +399,15 @@ static int check_bits(const struct proof *f, uint32_t task, const struct prog_op
     const uint16_t ins = CUDA_IN_FLAGGED | CUDA_IN_PAIRED | CUDA_IN_PACKED;
     const uint16_t outs = CUDA_OUT_FLAGGED | CUDA_OUT_PAIRED | CUDA_OUT_PACKED;
     const uint16_t events = CUDA_TRIGGER_WATCHED | CUDA_WAIT_HINT | CUDA_TRIGGER_HINT;
-    const uint16_t known = ins | outs | events | CUDA_MORE_FLAGGED | CUDA_MORE_OWN;
-    const bool residual = op != NULL && op->kind == OP_LINEAR && more != NULL;
+    const uint16_t known =
+        ins | outs | events | CUDA_MORE_FLAGGED | CUDA_MORE_OWN | CUDA_LIST_KNOWN;
+    const bool residual =
+        op != NULL && (op->kind == OP_LINEAR || op->kind == OP_EXPERT_DOWN) && more != NULL;
     const bool stream = op != NULL && is_stream(op); /* out and out2 have kinds of their own */
     const uint16_t packed = CUDA_OUT_PACKED;
     const struct wanted all[] = {
         {"unknown flags", 0, flags & (uint16_t)~known},
+        {"flag list_known", f->list_known[task - f->v->first_task], (flags & CUDA_LIST_KNOWN) != 0},
         {"flags of in", 0, in == NULL ? flags & ins : 0},
         {"kinds of in", 1, MAX(1, __builtin_popcount(flags & ins))},
         {"flags of out", 0, op == NULL ? flags & outs : 0},
@@ -703,8 +707,36 @@ static int check_ops(struct proof *f) {
     return QN_OK;
 }
 
+/* An operator of a task that lists experts: its list; PROG_NONE: none. */
+static uint32_t list_of(const struct proof *f, uint32_t task, enum op_kind kind) {
+    const uint32_t o = PROG(f->p, TASK)[task].op;
+    if (o == PROG_NONE || PROG(f->p, OP)[o].kind != kind) return PROG_NONE;
+    return PROG(f->p, OP)[o].in[kind == OP_EXPERT_DOWN ? DOWN_LIST : GATE_UP_LIST];
+}
+
+/* A loader goes through its worker's list in order. At EXPERT_GATE_UP it waits for the event that
+ * the list is behind; so from there on it may read that list, which lives until EXPERT_DOWN is
+ * done. */
+static int find_known_lists(struct proof *f) {
+    const uint64_t at = (uint64_t)(f->v - PROG(f->p, VARIANT)) * f->p->n_workers;
+    TRY(ARENA_NEW(f->d, &f->arena, &f->list_known, f->v->n_tasks));
+    for (uint64_t w = 0; w < f->p->n_workers; w++) {
+        const struct prog_list *l = &PROG(f->p, LIST)[at + w];
+        uint32_t read = PROG_NONE;
+        for (uint32_t i = l->first; i < l->first + l->n; i++) {
+            const uint32_t task = PROG(f->p, AOT)[i];
+            const uint32_t up = list_of(f, task, OP_EXPERT_GATE_UP);
+            const uint32_t down = list_of(f, task, OP_EXPERT_DOWN);
+            if (up != PROG_NONE) read = up;
+            f->list_known[task - f->v->first_task] = down != PROG_NONE && down == read;
+        }
+    }
+    return QN_OK;
+}
+
 static int check_variant(struct proof *f) {
     const uint64_t table = table_address(f);
+    TRY(find_known_lists(f));
     for (uint32_t i = f->v->first_task; i < f->v->first_task + f->v->n_tasks; i++) {
         const uint32_t o = PROG(f->p, TASK)[i].op;
         const struct prog_op *op = o == PROG_NONE ? NULL : &PROG(f->p, OP)[o];

@@ -202,20 +202,26 @@ DEV bool run_route_alone(struct warp_context *c, const struct cuda_task *task) {
     return true;
 }
 
-CODE(void, code_router, void) {
-    compute_with<router_run>();
-}
 CODE(void, code_route, void) {
     compute_with<run_route_alone>();
 }
-CODE(void, code_expert_row, void) {
+FORM_IF(router_row, CODE(void, code_router_row, void) {
+    compute_with<router_run_row, true>();
+})
+CODE(void, code_router_rows, void) {
+    compute_with<router_run_rows>();
+}
+CODE(void, code_up_row, void) {
     compute_with<up_run_row>();
 }
-CODE(void, code_expert_gather, void) {
+CODE(void, code_up_gather, void) {
     compute_with<up_run_gather>();
 }
-CODE(void, code_expert_down, void) {
-    compute_with<down_run>();
+FORM_IF(down_row, CODE(void, code_down_row, void) {
+    compute_with<down_run_row, true>();
+})
+CODE(void, code_down_gather, void) {
+    compute_with<down_run_gather>();
 }
 
 #endif

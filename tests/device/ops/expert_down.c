@@ -38,6 +38,7 @@ void reference_op_expert_down(struct reference *r, const struct kop *op) {
 static const struct form_row forms[] = {
     {{.name = "expert_down"}, any_rows, CPU, MIXED, 0},
     {{.name = "expert_down.row"}, one_row, GPU, MIXED, 0},
+    {{.name = "expert_down.polls", .rides = true}, one_row, GPU, MIXED, 0},
     {{.name = "expert_down.gather", .packed = true}, eights_and_odd, GPU, MIXED, 0},
 };
 

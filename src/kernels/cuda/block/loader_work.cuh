@@ -13,7 +13,8 @@
 DEV bool loader_work(struct loader *l, uint32_t word, const struct cuda_task *from) {
     const struct loader_task t = loader_task_of(word);
     const bool attention = work_is_attention(t.kind), weights = loader_has_pages(&t);
-    if (!loader_knows(l, work_source(t.kind), from)) return false;
+    const uint32_t flags = loader_word(word, 0) >> 16; /* kind, form, flags */
+    if (!loader_knows(l, work_source(t.kind, flags), from)) return false;
 #if QN_EXPERTS
     if (work_is_of_experts(t.kind)) {
         l->between = false;

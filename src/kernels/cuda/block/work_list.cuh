@@ -45,8 +45,8 @@ DEV bool work_is_of_experts(uint32_t kind) {
     return QN_EXPERTS != 0 && cuda_lists_experts(kind);
 }
 
-DEV enum work_source work_source(uint32_t kind) {
-    if (work_is_of_experts(kind)) return WORK_TENSOR;
+DEV enum work_source work_source(uint32_t kind, uint32_t flags) {
+    if (work_is_of_experts(kind)) return flags & CUDA_LIST_KNOWN ? WORK_ROWS : WORK_TENSOR;
     return work_is_attention(kind) ? QN_ATTENTION_SOURCE : WORK_STATIC;
 }
 

@@ -172,14 +172,20 @@ DEV void down_add(const struct warp_context *c, struct down_work *w) {
 
 /* ---- results ---- */
 
+/* A row's sum, and what shared experts give. */
+DEV float down_shared(const struct down_work *w, uint32_t row, uint32_t column, float sum) {
+    if (w->shared == nullptr) return sum;
+    const float *gate = w->weight + (uint64_t)row * (QN_TOP_K + DOWN_GATES) + QN_TOP_K;
+    return sum + (DOWN_GATES ? load_l2(gate) : 1) *
+                     load_l2(w->shared + (uint64_t)row * QN_HIDDEN + column);
+}
+
 /* A row's element of the result from its sum. */
 DEV float down_value(const struct down_work *w, uint32_t row, uint32_t column, float sum) {
+    const struct operand residual = operand_of(w->task->more, w->task, CUDA_MORE_FLAGGED);
     const uint64_t at = (uint64_t)row * QN_HIDDEN + column;
-    if (w->shared != nullptr) {
-        const float *gate = w->weight + (uint64_t)row * (QN_TOP_K + DOWN_GATES) + QN_TOP_K;
-        sum += (DOWN_GATES ? load_l2(gate) : 1) * load_l2(w->shared + at);
-    }
-    return load_l2((const float *)w->task->more + at) + sum;
+    return operand_await(residual, at, operand_ask(residual, at)) +
+           down_shared(w, row, column, sum);
 }
 
 /* Stores columns r and r + 8 of the row block for a row, and what the next norm wants of them. All
@@ -203,9 +209,9 @@ DEV void down_store(const struct down_work *w, uint32_t row, uint32_t r) {
         if (r == 0) m.squares = (float *)task->more2 + (uint64_t)row * task->n_pieces + w->block;
         stream_store<1>(task, &m, r, v[0], v[1]);
     }
-    float *out = (float *)task->out + (uint64_t)row * QN_HIDDEN + column;
-    if (m.own0) store_plain(out, v[0]);
-    if (m.own1) store_plain(out + 8, v[1]);
+    const uint64_t at = (uint64_t)row * QN_HIDDEN + column;
+    if (m.own0) operand_store(task, at, v[0]);
+    if (m.own1) operand_store(task, at + 8, v[1]);
 }
 
 DEV void down_results(const struct warp_context *c, const struct down_work *w) {
@@ -214,7 +220,7 @@ DEV void down_results(const struct warp_context *c, const struct down_work *w) {
         down_store(w, row, c->thread % 8);
 }
 
-/* ---- a task ---- */
+/* ---- many token rows, or what does not fit scratch ---- */
 
 /* A pass over slots [slot, slot + n) of an expert. */
 DEV void down_pass(struct warp_context *c, struct down_work *w, uint32_t slot, uint32_t n) {
@@ -253,12 +259,112 @@ DEV void down_block(struct warp_context *c, struct down_work *w) {
 }
 
 /* Runs a task. False: the launch ends. */
-DEV bool down_run(struct warp_context *c, const struct cuda_task *task) {
+DEV bool down_run_gather(struct warp_context *c, const struct cuda_task *task) {
     struct down_work w = down_begin(task);
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     w.n_rows = min(SHARED->batch.rows.n_rows, task->row1);
     for (w.block = task->block0; w.block < task->block1; w.block++) down_block(c, &w);
+    return true;
+}
+
+/* ---- one token row ----
+ *
+ * Its slots are its experts in order, so the compute warps need no list.
+ *
+ * Scratch:   0   h, as it is packed
+ *            +   partial sums [slot][turn][16] F32
+ *            +   weight [slot] F32
+ */
+
+#define DOWN_ROW_FITS cuda_down_row_fits(QN_EXPERT_WIDTH, QN_TOP_K)
+
+enum {
+    DOWN_EIGHTS = (QN_TOP_K + PACK_ROWS - 1) / PACK_ROWS,
+    DOWN_ROW_BYTES = DOWN_EIGHTS * PACK_ROWS * DOWN_K_TILES * CUDA_PAGE_K * 2,
+    DOWN_PAGES = QN_TOP_K * DOWN_K_TILES, /* of a row block */
+};
+
+DEV float *down_row_sums(void) {
+    return (float *)(SCRATCH + DOWN_ROW_BYTES);
+}
+DEV float *down_row_weights(void) {
+    return down_row_sums() + DOWN_PAGES * CUDA_PAGE_ROWS;
+}
+
+/* The B registers of two steps of a slot's k-tile: all columns of the product are the slot's. */
+DEV uint4 down_row_pair(uint32_t slot, uint32_t k_tile, uint32_t pair, uint32_t j) {
+    const uint32_t piece =
+        (k_tile * (CUDA_PAGE_K / CUDA_PACK_COLUMNS) + pair / 2) * DOWN_EIGHTS + slot / PACK_ROWS;
+    const uint32_t *at = (const uint32_t *)(SCRATCH + piece * PACKED_PIECE) + pair % 2 * 128 +
+                         slot % PACK_ROWS * 4 + j;
+    const uint4 v = make_uint4(at[0], at[32], at[64], at[96]);
+    if (QN_EXPERT_WIDTH % CUDA_PAGE_K == 0) return v;
+    return down_mask(v, QN_EXPERT_WIDTH - (int)(k_tile * CUDA_PAGE_K + pair * 32 + 8 * j));
+}
+
+/* Multiplies the warp's pages of a row block. */
+DEV void down_row_pages(struct warp_context *c) {
+    const uint32_t g = c->lane / 4, j = c->lane % 4;
+#pragma unroll 1
+    for (uint32_t i = (c->warp - c->turn) % WARPS; i < DOWN_PAGES; i += WARPS) {
+        const uint32_t slot = i / DOWN_K_TILES;
+        const uint32_t k_tile = cuda_page_tile(DOWN_K_TILES, i % DOWN_K_TILES);
+        float sum[4] = {};
+        const uint4 *page = page_acquire(c);
+#pragma unroll
+        for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
+            mma_pair(sum, page, pair, c->lane, down_row_pair(slot, k_tile, pair, j));
+        page_release(c);
+        if (j == 0) {
+            down_row_sums()[i * CUDA_PAGE_ROWS + g] = sum[0];
+            down_row_sums()[i * CUDA_PAGE_ROWS + g + 8] = sum[2];
+        }
+    }
+    c->turn = turn_after(c->turn, DOWN_PAGES);
+}
+
+/* The sum of a column over the row's experts. */
+DEV float down_row_sum(uint32_t column) {
+    float sum = 0;
+#pragma unroll 4
+    for (uint32_t slot = 0; slot < QN_TOP_K; slot++) {
+        float v[PARTIALS];
+#pragma unroll
+        for (uint32_t i = 0; i < DOWN_TURNS; i++)
+            v[i] = down_row_sums()[(slot * DOWN_K_TILES + i) * CUDA_PAGE_ROWS + column];
+        sum += partials_sum<true, DOWN_K_TILES>(v) * down_row_weights()[slot];
+    }
+    return sum;
+}
+
+/* Runs a task of one token row. False: the launch ends. */
+DEV bool down_run_row(struct warp_context *c, const struct cuda_task *task) {
+    struct down_work w = down_begin(task);
+    const struct operand residual = operand_of(task->more, task, CUDA_MORE_FLAGGED);
+    uint32_t *hint = task_hint(c, task);
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
+    for (uint32_t at = c->thread * 16; at < DOWN_ROW_BYTES; at += COMPUTE_THREADS * 16)
+        copy16_async(SCRATCH + at, (const char *)task->in + at);
+    if (c->thread < QN_TOP_K) down_row_weights()[c->thread] = load_l2(w.weight + c->thread);
+    copy_commit();
+    copy_wait<0>();
+    sync_compute();
+    for (w.block = task->block0; w.block < task->block1; w.block++) {
+        const uint32_t column = w.block * CUDA_PAGE_ROWS + c->thread;
+        const bool own = c->thread < CUDA_PAGE_ROWS && column < QN_HIDDEN;
+        uint2 asked = {};
+        if (own) asked = operand_ask(residual, column);
+        down_row_pages(c);
+        sync_compute();
+        if (w.block + 1 == task->block1 && hint != nullptr) add_relaxed_gpu(hint, 1);
+        if (own)
+            operand_store(task, column,
+                          operand_await(residual, column, asked) +
+                              down_shared(&w, 0, column, down_row_sum(c->thread)));
+        if (w.block + 1 < task->block1) sync_compute(); /* the sums are read */
+    }
     return true;
 }
 

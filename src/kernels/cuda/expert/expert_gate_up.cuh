@@ -23,25 +23,9 @@
 #define QN_CUDA_EXPERT_EXPERT_GATE_UP_CUH
 
 #include "kernels/cuda/expert/expert_list.cuh"
+#include "kernels/cuda/expert/row_squares.cuh"
 #include "kernels/cuda/matmul/matmul_stream.cuh"
 #include "kernels/cuda/matmul/matvec.cuh"
-
-#define UP_K_TILES cuda_k_tiles(QN_HIDDEN)
-
-/* ---- squares of a row ----
- *
- * Of a k-tile: columns 8 j + 32 p + {0..3} and {4..7}, these two, p = 0..3 as a tree, all j as a
- * tree; then the same of p = 4..7. Tiles in order. */
-
-enum { UP_HALVES = 2 * UP_K_TILES };
-
-/* The sum of squares from those of halves or of whole tiles. */
-DEV float up_inverse_rms(const float *halves) {
-    float sum = halves[0] + halves[1];
-#pragma unroll
-    for (uint32_t t = 1; t < UP_K_TILES; t++) sum += halves[2 * t] + halves[2 * t + 1];
-    return inverse_rms_of(sum);
-}
 
 /* ---- results ---- */
 
@@ -61,20 +45,20 @@ DEV void up_store(const struct cuda_task *task, bool there, uint32_t slot, uint3
 /* ---- one token row ---- */
 
 enum {
-    UP_ROW_BYTES = UP_K_TILES * CUDA_PAGE_K * 2,
+    UP_ROW_BYTES = ROW_TILES * CUDA_PAGE_K * 2,
     UP_BLOCK_BYTES = PARTIALS * CUDA_PAGE_ROWS * 4,
-    UP_ROOM = (SCRATCH_BYTES - UP_ROW_BYTES - UP_HALVES * 4) / UP_BLOCK_BYTES,
+    UP_ROOM = (SCRATCH_BYTES - UP_ROW_BYTES - ROW_HALVES * 4) / UP_BLOCK_BYTES,
     UP_ROW_GROUP = UP_ROOM < CUDA_ROW_GROUP ? UP_ROOM : CUDA_ROW_GROUP,
 };
 static_assert(QN_HIDDEN > STAGED_COLUMNS || UP_ROOM >= 1, "scratch");
 
 DEV float *up_row_halves(void) {
-    return (float *)(SCRATCH + SCRATCH_BYTES) - UP_HALVES;
+    return (float *)(SCRATCH + SCRATCH_BYTES) - ROW_HALVES;
 }
 
 /* Stages the row in scratch, times the norm's weights, and its squares. */
 DEV void up_row_stage(const struct warp_context *c, struct operand row, const float *norm) {
-    constexpr uint32_t END = UP_K_TILES * CUDA_PAGE_K / 4, STEP = STREAM_FOURS * COMPUTE_THREADS;
+    constexpr uint32_t END = ROW_TILES * CUDA_PAGE_K / 4, STEP = STREAM_FOURS * COMPUTE_THREADS;
 #pragma unroll 1
     for (uint32_t first = c->thread; first < END; first += STEP) {
         struct early scale;
@@ -84,12 +68,7 @@ DEV void up_row_stage(const struct warp_context *c, struct operand row, const fl
 #pragma unroll
         for (int u = 0; u < STREAM_FOURS; u++) {
             const uint32_t at = first + u * COMPUTE_THREADS;
-            float sum = squares_of_four(v[u]);
-            sum += __shfl_xor_sync(~0u, sum, 1);
-            sum += __shfl_xor_sync(~0u, sum, 8);
-            sum += __shfl_xor_sync(~0u, sum, 16);
-            sum += __shfl_xor_sync(~0u, sum, 2);
-            sum += __shfl_xor_sync(~0u, sum, 4);
+            const float sum = half_squares(v[u]);
             if (at >= END) break;
             *(uint2 *)(row_activations() + 8 * at) = pack_scaled(v[u], scale.norm[u]);
             if (c->lane == 0) up_row_halves()[at / 32] = sum;
@@ -100,7 +79,7 @@ DEV void up_row_stage(const struct warp_context *c, struct operand row, const fl
 /* Row blocks [first, end) of a run: all pages, then h of the run's slot. */
 DEV void up_row_blocks(struct warp_context *c, const struct cuda_task *task,
                        const struct expert_run *run, uint32_t first, uint32_t end) {
-    const uint32_t n = (end - first) * UP_K_TILES, next = row_rank(c);
+    const uint32_t n = (end - first) * ROW_TILES, next = row_rank(c);
     struct row_columns x;
     float sum[4];
     row_clear(sum);
@@ -112,7 +91,7 @@ DEV void up_row_blocks(struct warp_context *c, const struct cuda_task *task,
     const bool there = first + in_group < end;
     float h = 0;
     if (there) {
-        const float inv = up_inverse_rms(up_row_halves());
+        const float inv = halves_inverse_rms(up_row_halves());
         h = up_value(row_sum<ROW_STREAM, QN_HIDDEN>(in_group, r) * inv,
                      row_sum<ROW_STREAM, QN_HIDDEN>(in_group, r + 8) * inv);
     }
@@ -141,11 +120,11 @@ DEV bool up_run_row(struct warp_context *c, const struct cuda_task *task) {
 /* ---- many token rows ---- */
 
 enum { UP_SUMS_BYTES = 6 * PACK_ROWS * CUDA_STREAM_TOKEN_BYTES };
-static_assert(UP_SUMS_BYTES + EXPERT_PASS * UP_HALVES * 4 <= SCRATCH_BYTES, "scratch");
+static_assert(UP_SUMS_BYTES + EXPERT_PASS * ROW_HALVES * 4 <= SCRATCH_BYTES, "scratch");
 
 /* Squares of halves of k-tiles of a slot of the pass. */
 DEV float *up_halves(uint32_t slot) {
-    return (float *)(SCRATCH + UP_SUMS_BYTES) + slot * UP_HALVES;
+    return (float *)(SCRATCH + UP_SUMS_BYTES) + slot * ROW_HALVES;
 }
 
 /* The slots of a pass. */
@@ -202,7 +181,7 @@ DEV void up_gather(const struct warp_context *c, const struct up_pass *p,
     const struct stream f = up_stream(p);
     const uint32_t k_tile = stream_k_tile<QN_HIDDEN>(&f, k0), j = c->lane % 4;
     const float *norm = (const float *)p->task->norm;
-    const bool own = UP_K_TILES % PARTIALS == 0 || k0 + p->turn < UP_K_TILES;
+    const bool own = ROW_TILES % PARTIALS == 0 || k0 + p->turn < ROW_TILES;
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++)
 #pragma unroll
@@ -219,9 +198,7 @@ DEV void up_gather(const struct warp_context *c, const struct up_pass *p,
                 x->of[i][4 * half + q] = make_uint4(lo.x, lo.y, hi.x, hi.y);
                 squares[q] = squares_of_four(v.lo) + squares_of_four(v.hi);
             }
-            float sum = (squares[0] + squares[1]) + (squares[2] + squares[3]);
-            sum += __shfl_xor_sync(~0u, sum, 1);
-            sum += __shfl_xor_sync(~0u, sum, 2);
+            const float sum = half_squares_by_eights(squares);
             if (own && j == 0) up_halves(c->lane / 4 + PACK_ROWS * i)[2 * k_tile + half] = sum;
         }
 }
@@ -233,7 +210,7 @@ DEV void up_results(const struct warp_context *c, const struct up_pass *p, uint3
     constexpr uint32_t EACH = 2 * COLUMNS; /* warps for a row block */
     const uint32_t r = c->lane % 8;
     const uint32_t token = c->warp % EACH / 2 * PACK_ROWS + c->lane / 8 * 2 + c->warp % 2;
-    const float inv = up_inverse_rms(up_halves(token));
+    const float inv = halves_inverse_rms(up_halves(token));
 #pragma unroll 1
     for (uint32_t b = first + c->warp / EACH; b < end; b += WARPS / EACH) {
         const float *sums = stream_sums<COLUMNS>(b - first, token);
@@ -250,14 +227,14 @@ DEV void up_pass_run(struct warp_context *c, const struct up_pass *p, uint32_t f
     const struct up_rows<COLUMNS> rows = up_rows_of<COLUMNS>(c, p);
     const struct stream f = up_stream(p);
     struct fragments<COLUMNS> x;
-    if (UP_K_TILES <= PARTIALS) up_gather<COLUMNS>(c, p, &rows, 0, &x);
+    if (ROW_TILES <= PARTIALS) up_gather<COLUMNS>(c, p, &rows, 0, &x);
 #pragma unroll 1
     for (uint32_t b = first; b < end; b += GROUP) {
         const uint32_t n = min((uint32_t)GROUP, end - b);
         struct stream_partials<GROUP, COLUMNS> sums = {};
 #pragma unroll 1
-        for (uint32_t k0 = 0; k0 < UP_K_TILES; k0 += PARTIALS) {
-            if (UP_K_TILES > PARTIALS) up_gather<COLUMNS>(c, p, &rows, k0, &x);
+        for (uint32_t k0 = 0; k0 < ROW_TILES; k0 += PARTIALS) {
+            if (ROW_TILES > PARTIALS) up_gather<COLUMNS>(c, p, &rows, k0, &x);
             stream_pages<QN_HIDDEN, GROUP, COLUMNS>(c, &f, k0, n, &x, &sums);
         }
 #pragma unroll

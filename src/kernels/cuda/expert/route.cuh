@@ -54,8 +54,7 @@ DEV uint32_t route_key(float v) {
     return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 
-/* The expert with the largest logit among the bits `of`, of equal ones the lower id; at least
- * QN_EXPERTS: there is none. */
+/* The expert with the largest logit among the bits `of`, of equal ones the lower id; ~0: none. */
 DEV uint32_t route_best(const struct route_row *r, uint32_t of, uint32_t lane) {
     uint32_t key = 0, best = ~0u;
 #pragma unroll
@@ -66,15 +65,7 @@ DEV uint32_t route_best(const struct route_row *r, uint32_t of, uint32_t lane) {
             best = lane + 32 * i;
         }
     }
-#pragma unroll
-    for (int d = 16; d > 0; d /= 2) {
-        const uint32_t k = __shfl_xor_sync(~0u, key, d), b = __shfl_xor_sync(~0u, best, d);
-        if (k > key || (k == key && b < best)) {
-            key = k;
-            best = b;
-        }
-    }
-    return best;
+    return __reduce_min_sync(~0u, key == __reduce_max_sync(~0u, key) ? best : ~0u);
 }
 
 /* Leaves the groups with the largest logits, of equal ones the first. */
@@ -92,17 +83,23 @@ DEV void route_groups(struct route_row *r, uint32_t lane) {
     }
 }
 
+/* A row's logits. */
+DEV struct operand route_logits(const struct cuda_task *task, uint32_t row) {
+    return operand_from(operand_of(task->in, task, CUDA_IN_FLAGGED),
+                        (uint64_t)row * (QN_EXPERTS + QN_EXPERT_GATES));
+}
+
 /* A row's experts. */
 DEV struct route_row route_choose(const struct cuda_task *task, uint32_t row, uint32_t lane) {
-    const float *logits = (const float *)task->in + (uint64_t)row * (QN_EXPERTS + QN_EXPERT_GATES);
     struct route_row r;
+    uint32_t at[ROUTE_EACH];
     r.left = r.chosen = 0;
 #pragma unroll
     for (uint32_t i = 0; i < ROUTE_EACH; i++) {
-        const bool there = lane + 32 * i < QN_EXPERTS;
-        r.logit[i] = there ? load_l2(logits + lane + 32 * i) : -INFINITY;
-        r.left |= there << i;
+        at[i] = min(lane + 32 * i, (uint32_t)QN_EXPERTS - 1);
+        r.left |= (lane + 32 * i < QN_EXPERTS) << i;
     }
+    operand_load_all<ROUTE_EACH>(route_logits(task, row), at, r.logit);
     const uint32_t all = r.left;
     if (QN_EXPERT_GROUPS != 0) route_groups(&r, lane);
 #pragma unroll 1
@@ -128,7 +125,8 @@ DEV void route_weigh(const struct cuda_task *task, const struct route_row *r, ui
     float *weight = (float *)task->more + (uint64_t)row * (QN_TOP_K + QN_EXPERT_GATES);
     float most = -INFINITY, all = 0, own = 0, p[ROUTE_EACH];
 #pragma unroll
-    for (uint32_t i = 0; i < ROUTE_EACH; i++) most = fmaxf(most, r->logit[i]);
+    for (uint32_t i = 0; i < ROUTE_EACH; i++)
+        if ((r->left >> i & 1) != 0) most = fmaxf(most, r->logit[i]);
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
 #pragma unroll
@@ -148,9 +146,9 @@ DEV void route_weigh(const struct cuda_task *task, const struct route_row *r, ui
         before += __popc(lanes);
     }
     if (QN_EXPERT_GATES != 0 && lane == 0) {
-        const float *logits = (const float *)task->in + (uint64_t)row * (QN_EXPERTS + 1);
-        store_plain(weight + QN_TOP_K,
-                    reciprocal_fast(1 + exp_fast(-load_l2(logits + QN_EXPERTS))));
+        const struct operand logits = route_logits(task, row);
+        const float gate = operand_await(logits, QN_EXPERTS, operand_ask(logits, QN_EXPERTS));
+        store_plain(weight + QN_TOP_K, reciprocal_fast(1 + exp_fast(-gate)));
     }
 }
 
