@@ -87,6 +87,18 @@ static const struct {
       .tied = 1,
       .rms_eps = 1e-6f,
       .weight_dtype = DTYPE_BF16}},
+    {"qwen3-30b-a3b",
+     {.n_layers = 48,
+      .hidden = 2048,
+      .intermediate = 6144,
+      .vocab = 151936,
+      .n_heads = 32,
+      .n_kv_heads = 4,
+      .head_dim = 128,
+      .qk_norm = 1,
+      .rms_eps = 1e-6f,
+      .weight_dtype = DTYPE_BF16,
+      .experts = {.n = 128, .top_k = 8, .width = 768, .normed = 1}}},
     {"odd",
      {.n_layers = 3,
       .hidden = 72,
@@ -230,12 +242,12 @@ static int judge_log(char *log, const char *where, int *n_kernels) {
 }
 
 /* A program of which only what emit_constants reads is filled in: the model, its KV rows, LINEAR of
- * the attention's output and of the MLP's. */
+ * the attention's output and of the MLP's, a gated MLP. */
 struct bare {
     struct prog_header header;
     struct model_spec spec;
     struct kv_row kv;
-    struct prog_op ops[2];
+    struct prog_op ops[3];
 };
 
 static struct prog_section section_at(size_t offset, uint64_t count) {
@@ -249,10 +261,11 @@ static struct bare bare_program(const struct model_spec *spec) {
                      .spec = *spec,
                      .kv = spec_kv_row(spec, kv),
                      .ops = {{.kind = OP_LINEAR, .n_rows = 2, .k = spec->n_heads * spec->head_dim},
-                             {.kind = OP_LINEAR, .n_rows = 2, .k = spec->intermediate}}};
+                             {.kind = OP_LINEAR, .n_rows = 2, .k = spec->intermediate},
+                             {.kind = OP_GATED_MLP, .n_rows = 2, .units = spec->intermediate}}};
     p.header.section[SECTION_MODEL] = section_at(offsetof(struct bare, spec), 1);
     p.header.section[SECTION_KV] = section_at(offsetof(struct bare, kv), 1);
-    p.header.section[SECTION_OP] = section_at(offsetof(struct bare, ops), 2);
+    p.header.section[SECTION_OP] = section_at(offsetof(struct bare, ops), 3);
     return p;
 }
 

@@ -38,13 +38,17 @@ static bool has_stream_32(const struct cuda_form_host *h) {
     return device_streams(&h->device, CUDA_STREAM_32 * PACK_ROWS, PROG(h->program, MODEL)->hidden);
 }
 
-/* ROUTER_ROW, DOWN_ROW: a row, or what its experts make of it, fits scratch. */
+/* EXPERTS: the model has experts. ROUTER_ROW, DOWN_ROW: and a row, or what its experts make of it,
+ * fits scratch. */
+static bool has_experts(const struct cuda_form_host *h) {
+    return PROG(h->program, MODEL)->experts.n != 0;
+}
 static bool has_router_row(const struct cuda_form_host *h) {
-    return PROG(h->program, MODEL)->hidden <= CUDA_ROUTER_ROW_HIDDEN;
+    return has_experts(h) && PROG(h->program, MODEL)->hidden <= CUDA_ROUTER_ROW_HIDDEN;
 }
 static bool has_down_row(const struct cuda_form_host *h) {
     const struct experts_spec *e = &PROG(h->program, MODEL)->experts;
-    return cuda_down_row_fits(e->width, e->top_k);
+    return has_experts(h) && cuda_down_row_fits(e->width, e->top_k);
 }
 
 /* ---- column `when`: the task ---- */
@@ -164,6 +168,7 @@ struct form_when {
 #define HAS_PREFILL    has_prefill, "a piece of the context does not fit shared memory"
 #define HAS_PARTS      has_parts, "only sm_90 has wgmma"
 #define HAS_STREAM_32  has_stream_32, "32 rows stream on sm_90, of wide models"
+#define HAS_EXPERTS    has_experts, "the model has no experts"
 #define HAS_ROUTER_ROW has_router_row, "a row does not fit shared memory twice"
 #define HAS_DOWN_ROW   has_down_row, "a row's experts do not fit shared memory"
 #define WHEN_ALWAYS    when_always, NULL

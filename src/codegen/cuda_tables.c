@@ -192,6 +192,8 @@ static const char *check_op(const struct prog_header *p, const struct prog_op *o
     if (op->kind == OP_EXPERT_DOWN) return check_down(p, op);
     if (!cuda_has_pages(op->kind) || op->kind == OP_ROUTER) return NULL;
     if (op->kind == OP_GATED_MLP && op->units % 8 != 0) return "a multiple of 8 units";
+    if (op->kind == OP_GATED_MLP && emit_mlp_width(p) == 0 && op->units > STAGED_COLUMNS)
+        return "several widths that are no wider than a single row in scratch";
     if (op->kind == OP_GATED_MLP && !in_turns(p, op, MLP_WG, MLP_WU))
         return "gate and up in turns of eight rows";
     if (op->kind == OP_LINEAR_SPLITK)
@@ -203,7 +205,7 @@ static const char *check_op(const struct prog_header *p, const struct prog_op *o
     if (op->kind == OP_LINEAR) {
         const bool stream = op->in[LINEAR_RESIDUAL] != PROG_NONE;
         if (op->in[LINEAR_NEXT] == PROG_NONE)
-            return op->n_rows > 1 ? "of several rows a norm that comes next" : NULL;
+            return op->n_rows > 1 && stream ? "of several rows a norm that comes next" : NULL;
         return stream ? NULL : "a residual stream where a norm comes next";
     }
     if (squares == NULL) return "its activations normed";

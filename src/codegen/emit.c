@@ -11,7 +11,6 @@
 #define SPEC_CONSTANTS(X)                                                                          \
     X(N_LAYERS, n_layers)                                                                          \
     X(HIDDEN, hidden)                                                                              \
-    X(INTERMEDIATE, intermediate)                                                                  \
     X(VOCAB, vocab)                                                                                \
     X(N_HEADS, n_heads)                                                                            \
     X(N_KV_HEADS, n_kv_heads)                                                                      \
@@ -120,6 +119,17 @@ uint32_t emit_placing(const struct prog_header *program) {
     return EXPERT_SLICED;
 }
 
+uint32_t emit_mlp_width(const struct prog_header *program) {
+    const struct prog_op *ops = PROG(program, OP);
+    uint32_t width = 0;
+    for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++) {
+        if (ops[i].kind != OP_GATED_MLP) continue;
+        if (width != 0 && ops[i].units != width) return 0;
+        width = ops[i].units;
+    }
+    return width;
+}
+
 void emit_constants(const struct prog_header *program, struct strbuf *out) {
     const struct model_spec *spec = PROG(program, MODEL);
 #define X(name, field) strbuf_printf(out, "#define QN_" #name " %u\n", (unsigned)spec->field);
@@ -127,6 +137,7 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
 #undef X
     emit_float("RMS_EPS_BITS", spec->rms_eps, out);
     emit_float("EXPERT_SCALE_BITS", spec->experts.scale != 0 ? spec->experts.scale : 1, out);
+    strbuf_printf(out, "#define QN_MLP_WIDTH %u\n", (unsigned)emit_mlp_width(program));
     strbuf_printf(out, "#define QN_EXPERT_PLACING %u\n", (unsigned)emit_placing(program));
     strbuf_printf(out, "#define QN_WINDOWS_DIFFER %d\n", spec_windows_differ(spec));
     strbuf_printf(out, "#define QN_ROPE_SWITCH %uu\n",

@@ -263,7 +263,8 @@ int qn_engine_get_info(const qn_engine *engine, qn_engine_info *info) {
     if (!api_struct_fits(info, sizeof info->struct_size)) return QN_EINVAL;
     qn_engine_info now = engine->info;
     struct rt_reads reads = {0};
-    if (engine->backend->reads != NULL) engine->backend->reads(engine->instance, &reads);
+    if (engine->backend->reads != NULL && engine->model->spec.experts.n != 0)
+        engine->backend->reads(engine->instance, &reads);
     now.experts_read = reads.experts;
     now.expert_layers_run = reads.layers;
     api_struct_out(info, &now, sizeof now);

@@ -408,6 +408,7 @@ static int build_shared(const struct builder *b, const struct stream *s, int32_t
     *out = NO_TENSOR;
     if (m.width == 0) return QN_OK;
     TRY(build_gated_mlp(b, &m, s, norm, &o.in[LINEAR_A]));
+    TRY(build_pack(b, b->cuts & KGRAPH_PACK_H, &o.in[LINEAR_A]));
     TRY(matrix(b, m.down, b->g->spec.hidden, m.width, &o.in[LINEAR_W]));
     TRY(add(b, OP_LINEAR, &o));
     *out = o.out[0];

@@ -127,12 +127,17 @@ DEV bool expert_slice_load(struct expert_slice *s, uint32_t lane) {
     return n > 0;
 }
 
+/* total * i / n. A division of 64 bits is a call, which costs registers everywhere. */
+DEV uint32_t expert_share(uint32_t total, uint32_t i, uint32_t n) {
+    return total / n * i + total % n * i / n;
+}
+
 /* Slice i of n. */
 DEV struct expert_slice expert_slice_of(struct expert_list list, uint32_t i, uint32_t n,
                                         uint32_t lane) {
     struct expert_slice s = {};
     const uint32_t items = expert_blocks(QN_EXPERT_WIDTH);
-    uint64_t total = (uint64_t)items * QN_EXPERTS;
+    uint32_t total = items * QN_EXPERTS;
     if (QN_EXPERT_PLACING == EXPERT_SLICED) {
         total = 0;
         for (uint32_t at = 0, here = 32; at < list.rows && here == 32; at += 32) {
@@ -143,8 +148,8 @@ DEV struct expert_slice expert_slice_of(struct expert_list list, uint32_t i, uin
         }
     }
     s.list = list;
-    s.first = (uint32_t)(total * i / n);
-    s.last = (uint32_t)(total * (i + 1) / n);
+    s.first = expert_share(total, i, n);
+    s.last = expert_share(total, i + 1, n);
     return s;
 }
 

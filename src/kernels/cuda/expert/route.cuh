@@ -169,6 +169,13 @@ DEV void route_end(const struct cuda_task *task, uint32_t n, uint32_t from, uint
         store_word((uint32_t *)task->out + (uint64_t)i * EXPERT_WORDS + EXPERT_ID, ~0u);
 }
 
+/* In an iteration that only decodes. By one thread. */
+DEV void route_note_reads(uint32_t n) {
+    if (SHARED->batch.rows.steady == 0) return;
+    add64_relaxed_gpu(&SHARED->batch.reads->experts, n);
+    add64_relaxed_gpu(&SHARED->batch.reads->layers, 1);
+}
+
 /* A single row: its experts are the list. By one warp. */
 DEV void route_single(const struct warp_context *c, const struct cuda_task *task) {
     const struct route_row r = route_choose(task, 0, c->lane);
@@ -186,6 +193,7 @@ DEV void route_single(const struct warp_context *c, const struct cuda_task *task
     }
     route_weigh(task, &r, 0, c->lane);
     route_end(task, QN_TOP_K, c->lane, 32);
+    if (c->lane == 0) route_note_reads(QN_TOP_K);
 }
 
 /* ---- several rows ---- */
@@ -307,6 +315,7 @@ DEV void run_route(const struct warp_context *c, const struct cuda_task *task) {
     sync_compute();
     const uint32_t n = route_list(c, task);
     route_end(task, n, c->thread, COMPUTE_THREADS);
+    if (c->thread == 0) route_note_reads(n);
     route_slots(c, task, rows);
 }
 
