@@ -2,13 +2,15 @@
  * holds the assembler's report to what is written beside each kernel. Needs NVRTC, but no GPU.
  *
  *     check_kernels [--arch sm_90a]... [--model NAME]... [--traces] [--log] [--cubin FOLDER]
- *     check_kernels --fill-cache [--form aot|jit] [--requests N] [--traces] --arch sm_90a DIR...
+ *     check_kernels --fill-cache [--form aot|jit] [--requests N] [--traces] [--log] --arch sm_90a
+ * DIR...
  *
  * --traces: kernels of an engine that was opened with a trace, which have the same budgets.
  * The second form compiles the kernels of model directories into the kernel cache, so that a
  * machine that gets a copy of the cache compiles nothing. Kernels differ by the forms that the
  * program uses, and so by the requests in flight (8), and by whether it hands out tasks at run
- * time; as the engine has it on a GPU it does not.
+ * time; as the engine has it on a GPU it does not. With --log nothing is cached: the assembler's
+ * report is printed.
  *
  * A budget is a line of a .cuh file:
  *
@@ -371,9 +373,11 @@ static int fill(const struct nvrtc *nvrtc, const struct kernel_cache *cache,
     int rc = model_open(&d, dir, &options, &model);
     if (rc == QN_OK) rc = real_program(&d, c, model, arch, &program);
     if (rc == QN_OK)
-        rc = kernel_image_make(&d, nvrtc, cache, program,
-                               &(struct kernel_image_options){.arch = arch, .traces = c->traces},
-                               &image);
+        rc = kernel_image_make(
+            &d, nvrtc, cache, program,
+            &(struct kernel_image_options){.arch = arch, .traces = c->traces, .verbose = c->log},
+            &image);
+    if (c->log && image.log != NULL) puts(image.log);
     printf("%s  %-40s %s %s %zu bytes, %.1f s%s %s\n", rc == QN_OK ? "ok  " : "FAIL", dir, arch,
            c->form, image.n, image.seconds, image.cached ? ", was there" : "", d.message);
     kernel_image_fini(&image);

@@ -2,6 +2,7 @@
 #include "block/kgraph_prove.h"
 #include "base/checked.h"
 #include "block/op_expr.h"
+#include "block/op_text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -501,6 +502,28 @@ static bool is_unknown(const struct walk *w, const struct kop *op) {
     return weight != NO_TENSOR && w->g->tensors.items[weight].n_parts != 3;
 }
 
+/* What an operator without a text makes of the residual stream that it writes, for the norm that
+ * comes next. Its own outputs do not depend on that norm. */
+static const char next_text[] = "op next(x[t,h] act, next[h] vec, cols[b,h] share)\n"
+                                "  -> normed[t,h], squares[t,b]\n"
+                                "  normed = x * next\n"
+                                "  squares = sum(h in cols: x*x)\n";
+
+static bool is_next(const struct step *s, int slot) {
+    return is_stream_writer(s->op->kind) && strcmp(s->info.in[slot].name, "next") == 0;
+}
+
+static int walk_next(const struct step *s) {
+    struct step next = {.w = s->w, .index = s->index, .op = s->op, .info = s->info};
+    struct expr *x;
+    TRY(ARENA_NEW(s->w->d, &s->w->m->arena, &x, 1));
+    TRY(op_text_parse(s->w->d, "the next norm", next_text, sizeof next_text - 1, x));
+    next.x = x;
+    TRY(value_arg(&next, 0, s->op->out[STREAM_X]));
+    for (uint32_t i = 1; i < x->n_args; i++) TRY(bind_arg(&next, i, true));
+    return run_outputs(&next);
+}
+
 /* All that the outputs depend on, as text: equal texts, equal operands. */
 static int tell_operands(struct step *s, struct strbuf *out) {
     const struct op_attrs *a = &s->op->attrs;
@@ -510,7 +533,7 @@ static int tell_operands(struct step *s, struct strbuf *out) {
     for (int i = 0; i < s->info.n_in; i++) {
         const int32_t tensor = s->op->in[i];
         strbuf_printf(out, " | %d", i);
-        if (tensor == NO_TENSOR) continue;
+        if (tensor == NO_TENSOR || is_next(s, i)) continue;
         const struct tensor *t = &s->w->g->tensors.items[tensor];
         const struct tensor_value *v = &s->w->values[tensor];
         if (t->role == TENSOR_WEIGHT) {
@@ -574,6 +597,8 @@ static int walk_unknown(struct step *s) {
         rc = set_unknown(s, unknown[row].out[i].name, unknown[row].out[i].dims,
                          strbuf_text(&operands), strcmp(unknown[row].out[i].name, "kv.v") == 0);
     strbuf_fini(&operands);
+    if (rc == QN_OK && is_stream_writer(s->op->kind) && s->op->out[STREAM_NORMED] != NO_TENSOR)
+        rc = walk_next(s);
     return rc;
 }
 

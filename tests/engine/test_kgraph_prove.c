@@ -145,7 +145,8 @@ static uint32_t break_graph(struct kgraph_meaning *m, const struct kgraph *g) {
     return n;
 }
 
-/* The golden models, latent attention and experts among them, by the cuts that all of them have. */
+/* The golden models, latent attention and experts among them, by the cuts that all of them have;
+ * those without latents by a GPU's, too. */
 static void golden_models_are_proved(void **state) {
     (void)state;
     static const char *const names[] = {"deepseek-v2-f16",
@@ -187,8 +188,11 @@ static void golden_models_are_proved(void **state) {
         char dir[100];
         snprintf(dir, sizeof dir, "tests/golden/models/%s", names[i]);
         if (model_open(&d, dir, &options, &m) != QN_OK) FAIL("%s", d.message);
-        const uint32_t cuts[] = {0, KGRAPH_CUT_ATTENTION};
-        for (size_t k = 0; k < COUNT_OF(cuts); k++) {
+        const uint32_t packed = KGRAPH_IMAGES | KGRAPH_CUT_QKV | KGRAPH_PACK_X | KGRAPH_PACK_O |
+                                KGRAPH_PACK_H | KGRAPH_SUM_SQUARES;
+        const uint32_t cuts[] = {0, KGRAPH_CUT_ATTENTION, packed};
+        const size_t n_cuts = spec_is_latent(&m->spec) ? 2 : COUNT_OF(cuts);
+        for (size_t k = 0; k < n_cuts; k++) {
             struct made graph = {0};
             int rc = model_build_graph(&d, m, &graph.arena, 1 + 7 * (uint32_t)k, 1, 1000, cuts[k],
                                        &graph.g);
