@@ -159,9 +159,10 @@ static int upload_tensor(struct diag *d, const struct cuda_rank *r, struct cuda_
                          const struct cuda_upload_weight *to, const struct weights *weights,
                          uint64_t at) {
     const char *name = program_string(r->shared->program, to->part->name);
+    const void *data = weights != NULL ? weights_at(weights, at) : NULL;
     struct arena arena = {0};
     char *numbered;
-    if (weights != NULL) return cuda_upload_rows(d, u, to, weights_at(weights, at));
+    if (data != NULL) return cuda_upload_rows(d, u, to, data);
     if (to->part->stack == 0) return cuda_upload_dummy(d, u, to, name);
     int rc = weight_stack_name(d, &arena, name, to->tensor, &numbered);
     if (rc == QN_OK) rc = cuda_upload_dummy(d, u, to, numbered);
