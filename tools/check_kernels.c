@@ -2,13 +2,15 @@
  * holds the assembler's report to what is written beside each kernel. Needs NVRTC, but no GPU.
  *
  *     check_kernels [--arch sm_90a]... [--model NAME]... [--traces] [--log] [--cubin FOLDER]
- *     check_kernels --fill-cache [--form aot|jit] [--requests N] [--traces] --arch sm_90a DIR...
+ *     check_kernels --fill-cache [--form aot|jit] [--requests N] [--traces] [--log] --arch sm_90a
+ * DIR...
  *
  * --traces: kernels of an engine that was opened with a trace, which have the same budgets.
  * The second form compiles the kernels of model directories into the kernel cache, so that a
  * machine that gets a copy of the cache compiles nothing. Kernels differ by the forms that the
  * program uses, and so by the requests in flight (8), and by whether it hands out tasks at run
- * time; as the engine has it on a GPU it does not.
+ * time; as the engine has it on a GPU it does not. With --log nothing is cached: the assembler's
+ * report is printed.
  *
  * A budget is a line of a .cuh file:
  *
@@ -87,6 +89,18 @@ static const struct {
       .tied = 1,
       .rms_eps = 1e-6f,
       .weight_dtype = DTYPE_BF16}},
+    {"qwen3-30b-a3b",
+     {.n_layers = 48,
+      .hidden = 2048,
+      .intermediate = 6144,
+      .vocab = 151936,
+      .n_heads = 32,
+      .n_kv_heads = 4,
+      .head_dim = 128,
+      .qk_norm = 1,
+      .rms_eps = 1e-6f,
+      .weight_dtype = DTYPE_BF16,
+      .experts = {.n = 128, .top_k = 8, .width = 768, .normed = 1}}},
     {"odd",
      {.n_layers = 3,
       .hidden = 72,
@@ -230,12 +244,12 @@ static int judge_log(char *log, const char *where, int *n_kernels) {
 }
 
 /* A program of which only what emit_constants reads is filled in: the model, its KV rows, LINEAR of
- * the attention's output and of the MLP's. */
+ * the attention's output and of the MLP's, a gated MLP. */
 struct bare {
     struct prog_header header;
     struct model_spec spec;
     struct kv_row kv;
-    struct prog_op ops[2];
+    struct prog_op ops[3];
 };
 
 static struct prog_section section_at(size_t offset, uint64_t count) {
@@ -249,10 +263,11 @@ static struct bare bare_program(const struct model_spec *spec) {
                      .spec = *spec,
                      .kv = spec_kv_row(spec, kv),
                      .ops = {{.kind = OP_LINEAR, .n_rows = 2, .k = spec->n_heads * spec->head_dim},
-                             {.kind = OP_LINEAR, .n_rows = 2, .k = spec->intermediate}}};
+                             {.kind = OP_LINEAR, .n_rows = 2, .k = spec->intermediate},
+                             {.kind = OP_GATED_MLP, .n_rows = 2, .units = spec->intermediate}}};
     p.header.section[SECTION_MODEL] = section_at(offsetof(struct bare, spec), 1);
     p.header.section[SECTION_KV] = section_at(offsetof(struct bare, kv), 1);
-    p.header.section[SECTION_OP] = section_at(offsetof(struct bare, ops), 2);
+    p.header.section[SECTION_OP] = section_at(offsetof(struct bare, ops), 3);
     return p;
 }
 
@@ -358,9 +373,11 @@ static int fill(const struct nvrtc *nvrtc, const struct kernel_cache *cache,
     int rc = model_open(&d, dir, &options, &model);
     if (rc == QN_OK) rc = real_program(&d, c, model, arch, &program);
     if (rc == QN_OK)
-        rc = kernel_image_make(&d, nvrtc, cache, program,
-                               &(struct kernel_image_options){.arch = arch, .traces = c->traces},
-                               &image);
+        rc = kernel_image_make(
+            &d, nvrtc, cache, program,
+            &(struct kernel_image_options){.arch = arch, .traces = c->traces, .verbose = c->log},
+            &image);
+    if (c->log && image.log != NULL) puts(image.log);
     printf("%s  %-40s %s %s %zu bytes, %.1f s%s %s\n", rc == QN_OK ? "ok  " : "FAIL", dir, arch,
            c->form, image.n, image.seconds, image.cached ? ", was there" : "", d.message);
     kernel_image_fini(&image);

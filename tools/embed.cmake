@@ -8,6 +8,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
     ${CMAKE_SOURCE_DIR}/src/base/abi.h
     ${CMAKE_SOURCE_DIR}/src/base/sampling.def
     ${CMAKE_SOURCE_DIR}/src/graph/attr.def
+    ${CMAKE_SOURCE_DIR}/src/graph/expert_list.h
     ${CMAKE_SOURCE_DIR}/src/graph/kv_row.h
     ${CMAKE_SOURCE_DIR}/src/graph/weight_source.h
     ${CMAKE_SOURCE_DIR}/src/graph/model_spec.h

@@ -175,8 +175,33 @@ CUDA_ABI_FN uint32_t cuda_tile_page(uint32_t k_tiles, uint32_t tile) {
 /* Kinds of tasks whose weights come as pages. */
 CUDA_ABI_FN int cuda_has_pages(uint32_t kind) {
     return kind == OP_QKV_LINEAR || kind == OP_LINEAR || kind == OP_LINEAR_SPLITK ||
-           kind == OP_GATED_MLP || kind == OP_LM_HEAD;
+           kind == OP_GATED_MLP || kind == OP_LM_HEAD || kind == OP_ROUTER;
 }
+
+/* Kinds of tasks whose weights are pages of the experts that the iteration lists. */
+CUDA_ABI_FN int cuda_lists_experts(uint32_t kind) {
+    return kind == OP_EXPERT_GATE_UP || kind == OP_EXPERT_DOWN;
+}
+
+/* Token rows that ROUTER has at a time (router.cuh). */
+enum { CUDA_ROUTER_ROWS = 32 };
+/* The widest single row that it has in scratch, twice. */
+enum { CUDA_ROUTER_ROW_HIDDEN = 7168 };
+/* Whether EXPERT_DOWN of one row has h in scratch, a page for each partial sum at most, and all its
+ * experts' partial sums. */
+CUDA_ABI_FN int cuda_down_row_fits(uint32_t width, uint32_t top_k) {
+    const uint64_t tiles = (width + CUDA_PAGE_K - 1) / CUDA_PAGE_K;
+    const uint64_t h = (top_k + PACK_ROWS - 1) / PACK_ROWS * PACK_ROWS * tiles * CUDA_PAGE_K * 2;
+    return tiles <= PARTIALS && h + top_k * (tiles * CUDA_PAGE_ROWS + 1) * 4 <= CUDA_SCRATCH_BYTES;
+}
+
+/* Addresses of operands that no word of a task's descriptor is left for, by form.def's BEYOND. The
+ * rows of a program's operators follow its task table, in the order of SECTION_OP. */
+enum { BEYOND_LIST, BEYOND_SLOTS, BEYOND_WEIGHT, BEYOND_SHARED, N_BEYOND };
+struct cuda_beyond {
+    uint64_t at[N_BEYOND]; /* 0: the operator does not have it */
+};
+ABI_SIZE(struct cuda_beyond, 32);
 
 /* Where a block of weights (struct prog_weight) lies on the device. */
 struct cuda_place {
@@ -196,21 +221,24 @@ struct cuda_task {
     uint32_t row0, row1, unit0, unit1;
     uint32_t units; /* the whole operator's units: N, I, heads, blocks */
     uint32_t k; /* length of the dot products; RESET_SENTINELS: bytes of a unit; ATTENTION, STEP,
-                   WHOLE, MERGE: positions that a row sees, 0: all (read where layers differ) */
+                   WHOLE, MERGE: positions that a row sees, 0: all (read where layers differ);
+                   ROUTE: token rows of the graph */
     uint32_t k_tiles;
     uint32_t index; /* of this task in the program */
     /* Device addresses of operands; an operand that the kind does not have is 0.
      *
      * w      EMBED and SAMPLE table; matrix products: the weights' image
      * in     the first activation: x, a, qkv, q, part, parts, squares, logits
-     * norm   one row: norm; EMBED, LINEAR and SPLITK_SUM next; STEP and
-     *        WHOLE q_norm
-     * bias   QKV_LINEAR bq, bk, bv in one; LINEAR and SPLITK_SUM bias; GATED_MLP bg
-     * more   QKV_HEADS q_norm; ATTENTION, STEP, WHOLE kv; LINEAR and SPLITK_SUM residual;
-     *        GATED_MLP bu; SAMPLE part
+     * norm   one row, ROUTER, EXPERT_GATE_UP: norm; EMBED, LINEAR, SPLITK_SUM and EXPERT_DOWN
+     *        next; STEP and WHOLE q_norm
+     * bias   QKV_LINEAR bq, bk, bv in one; LINEAR and SPLITK_SUM bias; GATED_MLP bg;
+     *        EXPERT_GATE_UP list; EXPERT_DOWN struct cuda_beyond
+     * more   QKV_HEADS q_norm; ATTENTION, STEP, WHOLE kv; LINEAR, SPLITK_SUM and EXPERT_DOWN
+     *        residual; GATED_MLP bu; SAMPLE part; ROUTE weight; EXPERT_GATE_UP slots
      * more2  QKV_HEADS, STEP and WHOLE k_norm; others squares, written or read
      * out    the first result; RESET_SENTINELS: the first byte of all units
-     * out2   EMBED, LINEAR and SPLITK_SUM normed; QKV_HEADS kv; LM_HEAD part */
+     * out2   EMBED, LINEAR, SPLITK_SUM and EXPERT_DOWN normed; QKV_HEADS kv; LM_HEAD part; ROUTE
+     *        slots */
     uint64_t w, in, norm, bias, more, more2, out, out2;
     uint16_t
         n_pieces;    /* P of STEP, MERGE; parts of a row's squares; PACK_LOGITS: eights
@@ -231,7 +259,7 @@ enum cuda_task_flag {
         1, /* the trigger may activate the end event: the block must notice if it does */
     /* Operands that carry flags: */
     CUDA_IN_FLAGGED = 2,
-    CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR */
+    CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR and EXPERT_DOWN */
     CUDA_OUT_FLAGGED = 8,
     /* The event rides on data (task/transport.c): its counter is a hint and orders nothing. */
     CUDA_WAIT_HINT = 16,
@@ -242,6 +270,9 @@ enum cuda_task_flag {
     CUDA_OUT_PAIRED = 512,
     /* The residual was written by this worker, earlier in its list: it needs no event. */
     CUDA_MORE_OWN = 1024,
+    /* EXPERT_DOWN: an EXPERT_GATE_UP of the same list is earlier in this worker's list. Its loader
+     * has waited for the list there, and need not wait for this task's event. */
+    CUDA_LIST_KNOWN = 2048,
 };
 
 /* A 32-bit word of an activation that travels by sentinels, until it is stored. No result has all

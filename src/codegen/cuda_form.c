@@ -38,6 +38,19 @@ static bool has_stream_32(const struct cuda_form_host *h) {
     return device_streams(&h->device, CUDA_STREAM_32 * PACK_ROWS, PROG(h->program, MODEL)->hidden);
 }
 
+/* EXPERTS: the model has experts. ROUTER_ROW, DOWN_ROW: and a row, or what its experts make of it,
+ * fits scratch. */
+static bool has_experts(const struct cuda_form_host *h) {
+    return PROG(h->program, MODEL)->experts.n != 0;
+}
+static bool has_router_row(const struct cuda_form_host *h) {
+    return has_experts(h) && PROG(h->program, MODEL)->hidden <= CUDA_ROUTER_ROW_HIDDEN;
+}
+static bool has_down_row(const struct cuda_form_host *h) {
+    const struct experts_spec *e = &PROG(h->program, MODEL)->experts;
+    return has_experts(h) && cuda_down_row_fits(e->width, e->top_k);
+}
+
 /* ---- column `when`: the task ---- */
 
 static bool when_always(const struct form_case *c, const struct cuda_task *t) {
@@ -123,6 +136,12 @@ static void walk_mixed(const struct form_case *c, struct cuda_task *t) {
     t->columns = CUDA_LEASE;
 }
 
+/* ROUTER: pages row block by row block, for some token rows at a time. */
+static void walk_router(const struct form_case *c, struct cuda_task *t) {
+    t->columns = 0;
+    t->tile = (uint8_t)MIN(c->rows, (uint32_t)CUDA_ROUTER_ROWS);
+}
+
 static void walk_prefill(const struct form_case *c, struct cuda_task *t) {
     t->columns = CUDA_LEASE;
     t->tile = (uint8_t)item_rows(&c->op->attrs);
@@ -145,20 +164,24 @@ struct form_when {
 };
 
 /* Names in capitals are form.def's. */
-#define HAS_ANY       has_any, NULL
-#define HAS_PREFILL   has_prefill, "a piece of the context does not fit shared memory"
-#define HAS_PARTS     has_parts, "only sm_90 has wgmma"
-#define HAS_STREAM_32 has_stream_32, "32 rows stream on sm_90, of wide models"
-#define WHEN_ALWAYS   when_always, NULL
-#define WHEN_WHOLE    when_whole, "its tasks have some of the rows"
-#define WHEN_NORMED   when_normed, "its tasks have some of the rows, or no norm comes next"
-#define WHEN_FILLING  when_filling, "fewer than half of the tasks would have rows"
-#define WALK_NOTHING  walk_nothing
-#define WALK_STAGED   walk_staged
-#define WALK_STREAM   walk_stream
-#define WALK_TILE     walk_tile
-#define WALK_MIXED    walk_mixed
-#define WALK_PREFILL  walk_prefill
+#define HAS_ANY        has_any, NULL
+#define HAS_PREFILL    has_prefill, "a piece of the context does not fit shared memory"
+#define HAS_PARTS      has_parts, "only sm_90 has wgmma"
+#define HAS_STREAM_32  has_stream_32, "32 rows stream on sm_90, of wide models"
+#define HAS_EXPERTS    has_experts, "the model has no experts"
+#define HAS_ROUTER_ROW has_router_row, "a row does not fit shared memory twice"
+#define HAS_DOWN_ROW   has_down_row, "a row's experts do not fit shared memory"
+#define WHEN_ALWAYS    when_always, NULL
+#define WHEN_WHOLE     when_whole, "its tasks have some of the rows"
+#define WHEN_NORMED    when_normed, "its tasks have some of the rows, or no norm comes next"
+#define WHEN_FILLING   when_filling, "fewer than half of the tasks would have rows"
+#define WALK_NOTHING   walk_nothing
+#define WALK_STAGED    walk_staged
+#define WALK_STREAM    walk_stream
+#define WALK_TILE      walk_tile
+#define WALK_MIXED     walk_mixed
+#define WALK_PREFILL   walk_prefill
+#define WALK_ROUTER    walk_router
 
 struct form {
     const char *name;

@@ -1,13 +1,15 @@
 #include "codegen/cuda_tables.h"
 #include "base/checked.h"
 #include "codegen/emit.h"
+#include "base/arena.h"
+#include "graph/expert_list.h"
 #include "graph/kernel_graph.h"
 #include "task/program_map.h"
 
 #include <stdbool.h>
 #include <string.h>
 
-enum { PLACE_ALIGN = 1024 };
+enum { PLACE_ALIGN = 1024, EXPERT_MOST_HIDDEN = 11520 };
 
 static const struct prog_tensor *tensor_of(const struct prog_header *p, uint32_t tensor) {
     return tensor == PROG_NONE ? NULL : &PROG(p, TENSOR)[tensor];
@@ -33,6 +35,17 @@ struct words {
 static const struct words words[N_OP_KINDS] = {
 #include "kernels/cuda/form.def"
 };
+
+/* The names of the operands in struct cuda_beyond; "": none. */
+#define BEYOND(ID, ...)                           [OP_##ID] = {BEYOND_NAMES(__VA_ARGS__)},
+#define BEYOND_NAMES(list, slots, weight, shared) #list, #slots, #weight, #shared
+static const char *const beyond[N_OP_KINDS][N_BEYOND] = {
+#include "kernels/cuda/form.def"
+};
+
+static bool has_beyond(const struct prog_op *op) {
+    return beyond[op->kind][0] != NULL;
+}
 
 /* The operator's tensor of that name; PROG_NONE: it has none, or the name is "". */
 static uint32_t tensor_named(const struct prog_op *op, const struct op_info *info,
@@ -74,10 +87,9 @@ static uint64_t block_bytes(const struct prog_weight *w) {
     return row_blocks * cuda_k_tiles(w->cols) * CUDA_PAGE_BYTES;
 }
 
-/* Whether GATED_MLP's matrices lie in turns of half a row block. */
-static bool in_turns(const struct prog_header *p, const struct prog_op *op) {
-    const struct prog_tensor *gate = tensor_of(p, op->in[MLP_WG]),
-                             *up = tensor_of(p, op->in[MLP_WU]);
+/* Whether two matrices of an operator lie in turns of half a row block. */
+static bool in_turns(const struct prog_header *p, const struct prog_op *op, int wg, int wu) {
+    const struct prog_tensor *gate = tensor_of(p, op->in[wg]), *up = tensor_of(p, op->in[wu]);
     const struct prog_part *g = &PROG(p, PART)[gate->part], *u = &PROG(p, PART)[up->part];
     return gate->where == up->where && g->at == 0 && u->at == KGRAPH_TURN &&
            g->run == KGRAPH_TURN && u->run == KGRAPH_TURN && g->stride == CUDA_PAGE_ROWS &&
@@ -104,11 +116,29 @@ static int check_model(struct diag *d, const struct prog_header *p) {
     if (s->head_dim % 8 != 0 || s->head_dim > 256)
         return fail(d, QN_EUNSUPPORTED,
                     "head_dim %u: the GPU kernels want a multiple of 8 up to 256", s->head_dim);
-    if (s->hidden % 8 != 0 || s->intermediate % 8 != 0)
-        return fail(d, QN_EUNSUPPORTED,
-                    "hidden %u, intermediate %u: the GPU kernels want multiples of 8", s->hidden,
-                    s->intermediate);
+    if (s->hidden % 8 != 0)
+        return fail(d, QN_EUNSUPPORTED, "hidden %u: the GPU kernels want a multiple of 8",
+                    s->hidden);
     return check_kv(d, p);
+}
+
+/* Scratch has the squares of a pass's slots, a word a place of the work list. */
+static const char *check_gate_up(const struct prog_header *p, const struct prog_op *op) {
+    const struct model_spec *s = PROG(p, MODEL);
+    const uint64_t places = (uint64_t)expert_blocks(s->experts.width) *
+                            (s->experts.n + (uint64_t)op->n_rows * s->experts.top_k);
+    if (!in_turns(p, op, GATE_UP_WG, GATE_UP_WU)) return "gate and up in turns of eight rows";
+    if (s->hidden > EXPERT_MOST_HIDDEN) return "a hidden size of up to 11,520";
+    if (op->attrs.placed != emit_placing(p)) return "all experts placed alike";
+    if (!is_packed_tensor(tensor_of(p, op->out[0]))) return "its result packed";
+    return places > UINT32_MAX ? "fewer experts or token rows" : NULL;
+}
+
+static const char *check_down(const struct prog_header *p, const struct prog_op *op) {
+    if (!is_packed_tensor(tensor_of(p, op->in[DOWN_H]))) return "its activations packed";
+    if (op->n_rows > 1 && op->in[DOWN_NEXT] == PROG_NONE)
+        return "of several rows a norm that comes next";
+    return NULL;
 }
 
 /* Whether each row of the operator is another request's. */
@@ -158,8 +188,14 @@ static const char *check_op(const struct prog_header *p, const struct prog_op *o
     if (op->kind == OP_ATTENTION_SPLIT) return "heads and attention in one operator (qkv=joined)";
     if (op->kind == OP_SPLITK_SUM && PROG(p, MODEL)->hidden % SQUARES_COLUMNS != 0)
         return "whole blocks of squares";
-    if (!cuda_has_pages(op->kind)) return NULL;
-    if (op->kind == OP_GATED_MLP && !in_turns(p, op)) return "gate and up in turns of eight rows";
+    if (op->kind == OP_EXPERT_GATE_UP) return check_gate_up(p, op);
+    if (op->kind == OP_EXPERT_DOWN) return check_down(p, op);
+    if (!cuda_has_pages(op->kind) || op->kind == OP_ROUTER) return NULL;
+    if (op->kind == OP_GATED_MLP && op->units % 8 != 0) return "a multiple of 8 units";
+    if (op->kind == OP_GATED_MLP && emit_mlp_width(p) == 0 && op->units > STAGED_COLUMNS)
+        return "several widths that are no wider than a single row in scratch";
+    if (op->kind == OP_GATED_MLP && !in_turns(p, op, MLP_WG, MLP_WU))
+        return "gate and up in turns of eight rows";
     if (op->kind == OP_LINEAR_SPLITK)
         return can_cut(p, op) ? NULL : "packed activations of few rows, whole row blocks";
     if (!is_packed(p, op)) {
@@ -169,7 +205,7 @@ static const char *check_op(const struct prog_header *p, const struct prog_op *o
     if (op->kind == OP_LINEAR) {
         const bool stream = op->in[LINEAR_RESIDUAL] != PROG_NONE;
         if (op->in[LINEAR_NEXT] == PROG_NONE)
-            return op->n_rows > 1 ? "of several rows a norm that comes next" : NULL;
+            return op->n_rows > 1 && stream ? "of several rows a norm that comes next" : NULL;
         return stream ? NULL : "a residual stream where a norm comes next";
     }
     if (squares == NULL) return "its activations normed";
@@ -209,6 +245,14 @@ int cuda_tables_check(struct diag *d, const struct prog_header *p, const struct 
     return cuda_form_used(d, p, cc, used);
 }
 
+uint64_t cuda_tables_bytes(const struct prog_header *program) {
+    uint64_t rows = 0;
+    for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++)
+        rows += has_beyond(&PROG(program, OP)[i]);
+    return program->section[SECTION_TASK].count * sizeof(struct cuda_task) +
+           rows * sizeof(struct cuda_beyond);
+}
+
 int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct cuda_place *places,
                      uint64_t *bytes) {
     TRY(check_model(d, program));
@@ -232,6 +276,7 @@ struct filler {
     uint64_t table; /* EMBED's */
     const struct program_maps *maps;
     struct cuda_form_host forms;
+    uint64_t *beyond; /* of each operator, the address of its struct cuda_beyond */
 };
 
 static uint64_t address(const struct filler *f, uint32_t tensor) {
@@ -264,13 +309,40 @@ static void fill_operands(const struct filler *f, const struct prog_op *op, stru
     for (size_t i = 0; i < COUNT_OF(all); i++)
         *all[i].word = address(f, tensor_named(op, &info, all[i].name));
     if (op->kind == OP_SAMPLE) t->w = f->table;
+    if (has_beyond(op)) t->bias = f->beyond[op - PROG(f->program, OP)];
+}
+
+/* Fills the rows behind the task table; *at: the address of each operator's. */
+static int fill_beyond(struct diag *d, struct filler *f, struct arena *arena,
+                       struct cuda_task *tasks) {
+    const struct prog_op *ops = PROG(f->program, OP);
+    const uint64_t n_tasks = f->program->section[SECTION_TASK].count;
+    struct cuda_beyond *rows = (struct cuda_beyond *)(tasks + n_tasks);
+    uint64_t next = f->bases->tasks + n_tasks * sizeof *tasks;
+    TRY(ARENA_NEW(d, arena, &f->beyond, f->program->section[SECTION_OP].count));
+    for (uint64_t i = 0; i < f->program->section[SECTION_OP].count; i++) {
+        struct op_info info;
+        if (!has_beyond(&ops[i])) continue;
+        op_describe(ops[i].kind, &info);
+        for (int k = 0; k < N_BEYOND; k++)
+            rows->at[k] = address(f, tensor_named(&ops[i], &info, beyond[ops[i].kind][k]));
+        f->beyond[i] = next;
+        next += sizeof *rows;
+        rows++;
+    }
+    return QN_OK;
 }
 
 /* The row blocks of its image that a task reads: *block0 to before *block1. Those of LINEAR_SPLITK
- * count on from part to part; the LM head's last unit may lack rows, not blocks. */
+ * count on from part to part, those of EXPERT_DOWN are an expert's; the LM head's last unit may
+ * lack rows, not blocks. */
 static void fill_blocks(const struct filler *f, const struct prog_op *op, const struct op_map *map,
                         struct cuda_task *t) {
     struct prog_weight_rows rows[OP_MAX_IN];
+    if (op->kind == OP_EXPERT_DOWN) {
+        t->block0 = t->unit0 / CUDA_PAGE_ROWS;
+        t->block1 = CEIL_DIV(t->unit1, (uint32_t)CUDA_PAGE_ROWS);
+    }
     if (!cuda_has_pages(op->kind)) return;
     const int n = program_weight_rows(op, map, t->unit0, t->unit1, rows);
     uint32_t low = UINT32_MAX, high = 0;
@@ -325,6 +397,13 @@ static bool travels_by(const struct prog_tensor *t, enum prog_transport transpor
     return t != NULL && t->transport == transport;
 }
 
+/* What an operator adds to the residual stream. */
+static const struct prog_tensor *residual_of(const struct prog_header *p,
+                                             const struct prog_op *op) {
+    if (op->kind == OP_EXPERT_DOWN) return tensor_of(p, op->in[DOWN_RESIDUAL]);
+    return op->kind == OP_LINEAR ? tensor_of(p, op->in[LINEAR_RESIDUAL]) : NULL;
+}
+
 static uint16_t flags_of(const struct prog_header *p, const struct prog_variant *v,
                          const struct prog_task *t) {
     uint16_t flags = 0;
@@ -338,8 +417,7 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     const struct prog_tensor *rounded = rounded_out(p, op);
     if (travels_by(in, TRANSPORT_FLAG)) flags |= CUDA_IN_FLAGGED;
     if (travels_by(in, TRANSPORT_PAIR)) flags |= CUDA_IN_PAIRED;
-    if (op->kind == OP_LINEAR && travels_by(tensor_of(p, op->in[LINEAR_RESIDUAL]), TRANSPORT_FLAG))
-        flags |= CUDA_MORE_FLAGGED;
+    if (travels_by(residual_of(p, op), TRANSPORT_FLAG)) flags |= CUDA_MORE_FLAGGED;
     if (travels_by(out, TRANSPORT_FLAG)) flags |= CUDA_OUT_FLAGGED;
     if (travels_by(rounded, TRANSPORT_PAIR)) flags |= CUDA_OUT_PAIRED;
     if (op->kind == OP_LINEAR && travels_by(tensor_of(p, op->in[LINEAR_RESIDUAL]), TRANSPORT_OWN))
@@ -356,6 +434,7 @@ static void fill_lengths(const struct prog_header *p, const struct prog_op *op,
     if (op->kind == OP_PACK || op->kind == OP_PACK_LOGITS)
         t->k = tensor_of(p, op->in[PACK_X])->shape[1];
     t->k_tiles = cuda_k_tiles(t->k);
+    if (op->kind == OP_ROUTE) t->k = tensor_of(p, op->in[ROUTE_LOGITS])->shape[0];
     if (op->kind == OP_RESET_SENTINELS) t->k = 4 * tensor_of(p, op->out[0])->shape[1];
     if (has_window(op->kind)) t->k = op->attrs.window;
 }
@@ -394,18 +473,40 @@ static void fill_task(const struct filler *f, const struct prog_variant *v, uint
     cuda_form_fill(&f->forms, op, out);
 }
 
+/* Marks tasks of a worker's list whose list of experts an earlier one's loader has waited for. */
+static void mark_known_lists(const struct prog_header *p, const struct prog_list *list,
+                             struct cuda_task *tasks) {
+    uint32_t known = PROG_NONE; /* tensor */
+    for (uint32_t i = list->first; i < list->first + list->n; i++) {
+        const uint32_t task = PROG(p, AOT)[i], o = PROG(p, TASK)[task].op;
+        const struct prog_op *op = o == PROG_NONE ? NULL : &PROG(p, OP)[o];
+        if (op != NULL && op->kind == OP_EXPERT_GATE_UP) known = op->in[GATE_UP_LIST];
+        if (op != NULL && op->kind == OP_EXPERT_DOWN && op->in[DOWN_LIST] == known)
+            tasks[task].flags |= CUDA_LIST_KNOWN;
+    }
+}
+
 int cuda_tables_fill(struct diag *d, const struct prog_header *program,
                      const struct cuda_place *places, const struct cuda_bases *bases,
                      struct cuda_task *tasks) {
     struct program_maps maps;
-    struct filler f = {program, places, bases, 0, &maps, cuda_form_host_for(program, bases->cc)};
+    struct arena arena = {0};
+    struct filler f = {.program = program,
+                       .places = places,
+                       .bases = bases,
+                       .maps = &maps,
+                       .forms = cuda_form_host_for(program, bases->cc)};
     f.table = embed_table(&f);
     int rc = program_maps_make(d, program, &maps);
+    if (rc == QN_OK) rc = fill_beyond(d, &f, &arena, tasks);
     for (uint64_t i = 0; i < program->section[SECTION_VARIANT].count && rc == QN_OK; i++) {
         const struct prog_variant *v = &PROG(program, VARIANT)[i];
         for (uint32_t t = v->first_task; t < v->first_task + v->n_tasks; t++)
             fill_task(&f, v, t, &tasks[t]);
     }
+    for (uint64_t i = 0; i < program->section[SECTION_LIST].count && rc == QN_OK; i++)
+        mark_known_lists(program, &PROG(program, LIST)[i], tasks);
     program_maps_fini(&maps);
+    arena_fini(&arena);
     return rc;
 }

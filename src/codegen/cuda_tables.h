@@ -20,6 +20,7 @@ int cuda_tables_plan(struct diag *d, const struct prog_header *program, struct c
 struct cuda_bases {
     uint64_t weights;
     uint64_t workspace;   /* program->workspace_bytes */
+    uint64_t tasks;       /* cuda_tables_bytes: the task table and what follows it */
     uint64_t kv;          /* program_kv_bytes: the layers' caches one after the other */
     uint32_t n_kv_blocks; /* of each */
     uint32_t rank;        /* of the program's n_ranks, all of which have all of the model */
@@ -35,8 +36,12 @@ int cuda_tables_check(struct diag *d, const struct prog_header *program,
 void cuda_tables_shape(const struct prog_header *program, const struct prog_task *t,
                        struct cuda_task *out);
 
-/* tasks[SECTION_TASK's count], of a program that cuda_tables_check has passed. Errors: QN_ENOMEM;
- * program_map's, which a proved program does not have. */
+/* Bytes of a program's task table, with the rows of struct cuda_beyond behind it. */
+uint64_t cuda_tables_bytes(const struct prog_header *program);
+
+/* tasks: that many bytes; those of SECTION_TASK's tasks, then the rows. Of a program that
+ * cuda_tables_check has passed. Errors: QN_ENOMEM; program_map's, which a proved program does not
+ * have. */
 int cuda_tables_fill(struct diag *d, const struct prog_header *program,
                      const struct cuda_place *places, const struct cuda_bases *bases,
                      struct cuda_task *tasks);

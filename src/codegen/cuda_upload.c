@@ -98,7 +98,7 @@ static int retile(struct diag *d, struct cuda_upload *u, const struct cuda_uploa
         .cols = w->cols,
         .src_dtype = w->src_dtype,
         .dst_dtype = w->dst_dtype,
-        .at = w->part->at,
+        .at = w->part->at + w->tensor * w->part->step,
         .run = w->part->run,
         .stride = w->part->stride,
         .place = *w->place,

@@ -34,10 +34,11 @@ int cuda_upload_open(struct diag *d, const struct cuda_api *api, cu_module modul
                      cu_pointer weights, bool files, struct cuda_upload *u);
 void cuda_upload_close(struct cuda_upload *u);
 
-/* A part of a program's block of weights. */
+/* A tensor of a part of a program's block of weights. */
 struct cuda_upload_weight {
     const struct cuda_place *place; /* of the block */
     const struct prog_part *part;
+    uint32_t tensor; /* of a stack, its number */
     uint64_t rows;
     uint32_t cols;      /* 1 for vectors */
     uint32_t src_dtype; /* of the data */

@@ -18,13 +18,15 @@ struct operand {
 
 struct proof {
     struct diag *d;
-    struct arena arena;
+    struct arena arena, kept; /* of the variant at hand; of all */
     const struct prog_header *p;
     const struct model_spec *spec;
     const struct cuda_tables *t;
     uint32_t cc;
     const struct prog_variant *v; /* at hand */
-    struct operand operands[N_OP_KINDS][N_FIELDS];
+    bool *list_known;             /* of its tasks: whether a loader may read the list at once */
+    uint32_t *beyond_row;         /* of each operator: which row behind the task table is its own */
+    struct operand operands[N_OP_KINDS][N_FIELDS], beyond[N_OP_KINDS][N_BEYOND];
 };
 
 static const struct prog_tensor *tensor_of(const struct proof *f, uint32_t tensor) {
@@ -49,6 +51,12 @@ static const char *const operands[N_OP_KINDS] = {
 #include "kernels/cuda/form.def"
 };
 
+/* The names of those that are in struct cuda_beyond, whose address is the word `bias`. */
+#define BEYOND(ID, ...) [OP_##ID] = #__VA_ARGS__,
+static const char *const beyond[N_OP_KINDS] = {
+#include "kernels/cuda/form.def"
+};
+
 /* Reads the name before the next comma; what comes after that comma. */
 static const char *read_name(const char *text, char name[OP_NAME_CHARS]) {
     size_t n = 0;
@@ -64,13 +72,12 @@ static int slot_named(const struct op_slot *slots, int n, const char *name) {
     return -1;
 }
 
-/* Finds which operand each field of an operator is: an output, or else an input. */
-static int find_operands(struct proof *f, enum op_kind kind) {
-    const char *text = operands[kind];
+/* Finds which operands of an operator the names of a row are: outputs, or else inputs. */
+static int find_operands(struct proof *f, enum op_kind kind, const char *text, int n,
+                         struct operand *operand) {
     struct op_info info;
     op_describe(kind, &info);
-    for (int field = 0; field < N_FIELDS; field++) {
-        struct operand *o = &f->operands[kind][field];
+    for (int i = 0; i < n; i++) {
         char name[OP_NAME_CHARS] = "";
         if (text != NULL) text = read_name(text, name);
         if (*name == '\0') continue;
@@ -78,22 +85,30 @@ static int find_operands(struct proof *f, enum op_kind kind) {
         const int in = slot_named(info.in, info.n_in, name);
         if (out < 0 && in < 0)
             return fail(f->d, QN_EINTERNAL, "form.def: %s has no operand %s", info.name, name);
-        *o = (struct operand){true, out >= 0, (uint8_t)(out >= 0 ? out : in)};
+        operand[i] = (struct operand){true, out >= 0, (uint8_t)(out >= 0 ? out : in)};
     }
     return QN_OK;
 }
 
 static int find_all_operands(struct proof *f) {
-    for (int kind = 1; kind < N_OP_KINDS; kind++) TRY(find_operands(f, (enum op_kind)kind));
+    for (int kind = 1; kind < N_OP_KINDS; kind++) {
+        const enum op_kind op = (enum op_kind)kind;
+        TRY(find_operands(f, op, operands[kind], N_FIELDS, f->operands[kind]));
+        TRY(find_operands(f, op, beyond[kind], N_BEYOND, f->beyond[kind]));
+    }
     return QN_OK;
+}
+
+static const struct prog_tensor *operand_tensor(const struct proof *f, const struct prog_op *op,
+                                                const struct operand *o) {
+    if (!o->there) return NULL;
+    return tensor_of(f, o->out ? op->out[o->slot] : op->in[o->slot]);
 }
 
 /* The tensor that a field of an operator is; NULL: none. */
 static const struct prog_tensor *tensor_in(const struct proof *f, const struct prog_op *op,
                                            enum field field) {
-    const struct operand *o = &f->operands[op->kind][field];
-    if (!o->there) return NULL;
-    return tensor_of(f, o->out ? op->out[o->slot] : op->in[o->slot]);
+    return operand_tensor(f, op, &f->operands[op->kind][field]);
 }
 
 /* ---- places -------------------------------------------------------------------------------- */
@@ -156,14 +171,18 @@ static int check_places(struct proof *f) {
 
 /* ---- weights of an operator as kernels index them ------------------------------------------ */
 
-/* Whether a tensor's row i is its block's row at + i / run * stride + i % run; run 0: row i. */
+/* Whether a tensor's row i is its block's row at + i / run * stride + i % run; run 0: row i. Of a
+ * stack that of matrix c lies c * step rows further, so many whole row blocks as a matrix needs; of
+ * two in turns each has half of them. */
 static bool lies_so(const struct proof *f, uint32_t tensor, uint32_t at, uint32_t run,
                     uint32_t stride) {
     const struct prog_tensor *t = tensor_of(f, tensor);
+    const uint32_t rows = run == 0 ? CUDA_PAGE_ROWS : run, blocks = CEIL_DIV(t->shape[1], rows);
     uint32_t next = at;
     for (uint32_t i = t->part; i < t->part + t->n_parts; i++) {
         const struct prog_part *part = &PROG(f->p, PART)[i];
         const bool plain = part->run >= part->rows || part->run == part->stride;
+        if (t->n_dims == 3 && part->step != blocks * CUDA_PAGE_ROWS) return false;
         if (part->at != next || (run == 0 ? !plain : part->run != run || part->stride != stride))
             return false;
         next += part->rows;
@@ -178,9 +197,11 @@ static int check_joined(const struct proof *f, const struct prog_op *op) {
     for (int i = 0; i < OP_MAX_IN; i++) {
         const struct prog_tensor *t = tensor_of(f, op->in[i]);
         if (t == NULL || t->role != PROG_WEIGHT) continue;
-        const bool turns = op->kind == OP_GATED_MLP && (i == MLP_WG || i == MLP_WU);
-        if (turns ? !lies_so(f, op->in[i], i == MLP_WG ? 0 : half, half, CUDA_PAGE_ROWS) ||
-                        t->where != tensor_of(f, op->in[MLP_WG])->where
+        const int gate = op->kind == OP_EXPERT_GATE_UP ? GATE_UP_WG : MLP_WG, up = gate + 1;
+        const bool mlp = op->kind == OP_GATED_MLP || op->kind == OP_EXPERT_GATE_UP;
+        const bool turns = mlp && (i == gate || i == up);
+        if (turns ? !lies_so(f, op->in[i], i == gate ? 0 : half, half, CUDA_PAGE_ROWS) ||
+                        t->where != tensor_of(f, op->in[gate])->where
                   : !lies_so(f, op->in[i], 0, 0, 0))
             return fail(f->d, QN_EVERIFY,
                         "operator %s, layer %d: weight %d is not where its kernels read it",
@@ -268,6 +289,48 @@ static uint64_t table_address(const struct proof *f) {
     return 0;
 }
 
+/* The address of an operator's struct cuda_beyond: the rows follow the task table. */
+static uint64_t beyond_address(const struct proof *f, const struct prog_op *op) {
+    const uint64_t n_tasks = f->p->section[SECTION_TASK].count;
+    const uint32_t row = f->beyond_row[op - PROG(f->p, OP)];
+    return f->t->bases.tasks + n_tasks * sizeof(struct cuda_task) +
+           row * sizeof(struct cuda_beyond);
+}
+
+static bool has_beyond(const struct prog_op *op) {
+    return beyond[op->kind] != NULL;
+}
+
+/* An operand lies in the workspace, if it is an activation. */
+static bool is_inside(const struct proof *f, const struct prog_tensor *t) {
+    return t == NULL || t->role != PROG_ACTIVATION ||
+           range_inside(t->where, t->bytes, f->p->workspace_bytes);
+}
+
+/* The rows behind the task table are those of the operators that have one, in order. */
+static int check_beyond(struct proof *f) {
+    const uint64_t n_tasks = f->p->section[SECTION_TASK].count;
+    const struct cuda_beyond *rows = (const struct cuda_beyond *)(f->t->tasks + n_tasks);
+    uint32_t n = 0;
+    TRY(ARENA_NEW(f->d, &f->kept, &f->beyond_row, f->p->section[SECTION_OP].count));
+    for (uint64_t i = 0; i < f->p->section[SECTION_OP].count; i++) {
+        const struct prog_op *op = &PROG(f->p, OP)[i];
+        if (!has_beyond(op)) continue;
+        f->beyond_row[i] = n++;
+        for (int k = 0; k < N_BEYOND; k++) {
+            const struct prog_tensor *t = operand_tensor(f, op, &f->beyond[op->kind][k]);
+            const uint64_t want = address_of(f, t), have = rows[n - 1].at[k];
+            if (have != want || have % 16 != 0 || !is_inside(f, t))
+                return fail(f->d, QN_EVERIFY,
+                            "operator %s, layer %d: address %d beyond its descriptors: want %llu, "
+                            "have %llu",
+                            op_name(op->kind), op->layer, k, (unsigned long long)want,
+                            (unsigned long long)have);
+        }
+    }
+    return QN_OK;
+}
+
 static int check_operands(const struct proof *f, uint32_t task, const struct prog_op *op,
                           uint64_t table) {
     for (int field = 0; field < N_FIELDS; field++) {
@@ -275,10 +338,10 @@ static int check_operands(const struct proof *f, uint32_t task, const struct pro
         const uint64_t have = field_of(&f->t->tasks[task], (enum field)field);
         uint64_t want = address_of(f, t);
         if (field == F_W && op != NULL && op->kind == OP_SAMPLE) want = table;
+        if (field == F_BIAS && op != NULL && has_beyond(op)) want = beyond_address(f, op);
         if (have != want) return bad_task(f, task, field_names[field], want, have);
         if (have % 16 != 0) return bad_task(f, task, "alignment of an operand", 0, have % 16);
-        if (t != NULL && t->role == PROG_ACTIVATION &&
-            !range_inside(t->where, t->bytes, f->p->workspace_bytes))
+        if (!is_inside(f, t))
             return bad_task(f, task, "an operand's end", f->p->workspace_bytes,
                             t->where + t->bytes);
     }
@@ -300,7 +363,8 @@ static enum format format_of(const struct prog_tensor *t) {
 
 /* Whether an operator writes the residual stream and its copy for a norm. */
 static bool is_stream(const struct prog_op *op) {
-    return op->kind == OP_EMBED || op->kind == OP_LINEAR || op->kind == OP_SPLITK_SUM;
+    return op->kind == OP_EMBED || op->kind == OP_LINEAR || op->kind == OP_SPLITK_SUM ||
+           op->kind == OP_EXPERT_DOWN;
 }
 
 /* The format that the descriptor gives a field. Fields without a flag are plain. */
@@ -335,12 +399,15 @@ static int check_bits(const struct proof *f, uint32_t task, const struct prog_op
     const uint16_t ins = CUDA_IN_FLAGGED | CUDA_IN_PAIRED | CUDA_IN_PACKED;
     const uint16_t outs = CUDA_OUT_FLAGGED | CUDA_OUT_PAIRED | CUDA_OUT_PACKED;
     const uint16_t events = CUDA_TRIGGER_WATCHED | CUDA_WAIT_HINT | CUDA_TRIGGER_HINT;
-    const uint16_t known = ins | outs | events | CUDA_MORE_FLAGGED | CUDA_MORE_OWN;
-    const bool residual = op != NULL && op->kind == OP_LINEAR && more != NULL;
+    const uint16_t known =
+        ins | outs | events | CUDA_MORE_FLAGGED | CUDA_MORE_OWN | CUDA_LIST_KNOWN;
+    const bool residual =
+        op != NULL && (op->kind == OP_LINEAR || op->kind == OP_EXPERT_DOWN) && more != NULL;
     const bool stream = op != NULL && is_stream(op); /* out and out2 have kinds of their own */
     const uint16_t packed = CUDA_OUT_PACKED;
     const struct wanted all[] = {
         {"unknown flags", 0, flags & (uint16_t)~known},
+        {"flag list_known", f->list_known[task - f->v->first_task], (flags & CUDA_LIST_KNOWN) != 0},
         {"flags of in", 0, in == NULL ? flags & ins : 0},
         {"kinds of in", 1, MAX(1, __builtin_popcount(flags & ins))},
         {"flags of out", 0, op == NULL ? flags & outs : 0},
@@ -421,6 +488,7 @@ static uint64_t length_of(const struct proof *f, const struct prog_op *op) {
     case OP_PACK:
     case OP_PACK_LOGITS: return columns_of(tensor_in(f, op, F_IN));
     case OP_RESET_SENTINELS: return tensor_in(f, op, F_OUT)->bytes / RESET_UNITS;
+    case OP_ROUTE: return tensor_in(f, op, F_IN)->shape[0];
     default: return sees_context(op->kind) ? op->attrs.window : op->k;
     }
 }
@@ -428,7 +496,8 @@ static uint64_t length_of(const struct proof *f, const struct prog_op *op) {
 static int check_numbers(const struct proof *f, uint32_t task, const struct prog_op *op) {
     const struct cuda_task *t = &f->t->tasks[task];
     const uint64_t k = op == NULL ? 0 : length_of(f, op);
-    const bool tiled = op != NULL && op->kind != OP_RESET_SENTINELS && !sees_context(op->kind);
+    const bool tiled = op != NULL && op->kind != OP_RESET_SENTINELS && op->kind != OP_ROUTE &&
+                       !sees_context(op->kind);
     const struct wanted all[] = {
         {"units", op == NULL ? 0 : op->units, t->units},
         {"k", k, t->k},
@@ -511,6 +580,12 @@ static bool is_attention_form(const struct proof *f, const struct cuda_task *t,
            (t->tile == 0 || (t->tile == rows && op->n_rows >= rows && cuda_rows_fit(a->D, f->cc)));
 }
 
+/* ROUTER: some token rows at a time. */
+static bool is_router_form(const struct cuda_task *t) {
+    return t->columns == 0 && t->unit_blocks == 0 && t->group == 0 && t->tile >= 1 &&
+           t->tile <= CUDA_ROUTER_ROWS;
+}
+
 static int check_walk(const struct proof *f, uint32_t task, const struct prog_op *op) {
     const struct cuda_task *t = &f->t->tasks[task];
     uint64_t block0 = 0, block1 = 0;
@@ -519,7 +594,12 @@ static int check_walk(const struct proof *f, uint32_t task, const struct prog_op
         const uint64_t rows = rows_per_unit(op);
         block0 = t->unit0 * rows / CUDA_PAGE_ROWS;
         block1 = CEIL_DIV(t->unit1 * rows, (uint64_t)CUDA_PAGE_ROWS);
-        legal = t->unit0 * rows % CUDA_PAGE_ROWS == 0 && is_matrix_form(f, t, op);
+        legal = t->unit0 * rows % CUDA_PAGE_ROWS == 0 &&
+                (op->kind == OP_ROUTER ? is_router_form(t) : is_matrix_form(f, t, op));
+    } else if (op != NULL && op->kind == OP_EXPERT_DOWN) {
+        block0 = t->unit0 / CUDA_PAGE_ROWS;
+        block1 = CEIL_DIV(t->unit1, (uint32_t)CUDA_PAGE_ROWS);
+        legal = legal && t->unit0 % CUDA_PAGE_ROWS == 0 && t->row0 == 0 && t->row1 == op->n_rows;
     } else if (op != NULL && op->kind == OP_ATTENTION) {
         legal = is_attention_form(f, t, op);
     }
@@ -567,8 +647,26 @@ static bool slices_cover(const struct cuda_task *t, uint64_t n, const struct pro
     return n > 0;
 }
 
+/* Whether all pages that any list of experts can name lie in the allocation. Kernels take an expert
+ * of an image to be as many row blocks as its matrix needs, and no number of one beyond the last.
+ */
+static bool experts_inside(const struct proof *f, const struct prog_op *op,
+                           const struct cuda_task *t) {
+    const bool down = op->kind == OP_EXPERT_DOWN;
+    const uint64_t rows = down ? f->spec->hidden : 2 * align_up(f->spec->experts.width, 8);
+    const uint64_t k = down ? f->spec->experts.width : f->spec->hidden;
+    const uint64_t pages =
+        CEIL_DIV(rows, (uint64_t)CUDA_PAGE_ROWS) * CEIL_DIV(k, (uint64_t)CUDA_PAGE_K);
+    const struct prog_tensor *w = tensor_in(f, op, F_W);
+    return w->shape[0] == f->spec->experts.n && op->k == k &&
+           w->shape[1] == (down ? f->spec->hidden : f->spec->experts.width) &&
+           t->w - f->t->bases.weights + w->shape[0] * pages * CUDA_PAGE_BYTES <= f->t->weight_bytes;
+}
+
 /* The image's pages that the last tasks read lie in the allocation, too: there are whole units. */
-static bool pages_inside(const struct proof *f, const struct cuda_task *t, uint64_t n) {
+static bool pages_inside(const struct proof *f, const struct prog_op *op, const struct cuda_task *t,
+                         uint64_t n) {
+    if (cuda_lists_experts(op->kind)) return experts_inside(f, op, t);
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t end =
             (uint64_t)(t[i].kind == OP_LINEAR_SPLITK ? t[i].n_pieces : t[i].block1) * t[i].k_tiles *
@@ -583,7 +681,7 @@ static int check_op(struct proof *f, const struct prog_op *op, struct cuda_task 
     TRY(check_joined(f, op));
     qsort(t, n, sizeof *t, by_rows);
     const bool sliced = op_split_of(op->kind) == SPLIT_SLICES;
-    if (!(sliced ? slices_cover(t, n, op) : tiles_cover(t, n, op)) || !pages_inside(f, t, n))
+    if (!(sliced ? slices_cover(t, n, op) : tiles_cover(t, n, op)) || !pages_inside(f, op, t, n))
         return fail(f->d, QN_EVERIFY,
                     "operator %s, layer %d: its descriptors do not make up its output once",
                     op_name(op->kind), op->layer);
@@ -609,8 +707,36 @@ static int check_ops(struct proof *f) {
     return QN_OK;
 }
 
+/* An operator of a task that lists experts: its list; PROG_NONE: none. */
+static uint32_t list_of(const struct proof *f, uint32_t task, enum op_kind kind) {
+    const uint32_t o = PROG(f->p, TASK)[task].op;
+    if (o == PROG_NONE || PROG(f->p, OP)[o].kind != kind) return PROG_NONE;
+    return PROG(f->p, OP)[o].in[kind == OP_EXPERT_DOWN ? DOWN_LIST : GATE_UP_LIST];
+}
+
+/* A loader goes through its worker's list in order. At EXPERT_GATE_UP it waits for the event that
+ * the list is behind; so from there on it may read that list, which lives until EXPERT_DOWN is
+ * done. */
+static int find_known_lists(struct proof *f) {
+    const uint64_t at = (uint64_t)(f->v - PROG(f->p, VARIANT)) * f->p->n_workers;
+    TRY(ARENA_NEW(f->d, &f->arena, &f->list_known, f->v->n_tasks));
+    for (uint64_t w = 0; w < f->p->n_workers; w++) {
+        const struct prog_list *l = &PROG(f->p, LIST)[at + w];
+        uint32_t read = PROG_NONE;
+        for (uint32_t i = l->first; i < l->first + l->n; i++) {
+            const uint32_t task = PROG(f->p, AOT)[i];
+            const uint32_t up = list_of(f, task, OP_EXPERT_GATE_UP);
+            const uint32_t down = list_of(f, task, OP_EXPERT_DOWN);
+            if (up != PROG_NONE) read = up;
+            f->list_known[task - f->v->first_task] = down != PROG_NONE && down == read;
+        }
+    }
+    return QN_OK;
+}
+
 static int check_variant(struct proof *f) {
     const uint64_t table = table_address(f);
+    TRY(find_known_lists(f));
     for (uint32_t i = f->v->first_task; i < f->v->first_task + f->v->n_tasks; i++) {
         const uint32_t o = PROG(f->p, TASK)[i].op;
         const struct prog_op *op = o == PROG_NONE ? NULL : &PROG(f->p, OP)[o];
@@ -631,12 +757,14 @@ int cuda_verify(struct diag *d, const struct prog_header *program, const struct 
                       .cc = t->bases.cc != 0 ? t->bases.cc : 90};
     int rc = find_all_operands(&f);
     if (rc == QN_OK) rc = check_places(&f);
+    if (rc == QN_OK) rc = check_beyond(&f);
     for (uint64_t i = 0; i < program->section[SECTION_VARIANT].count && rc == QN_OK; i++) {
         f.v = &PROG(program, VARIANT)[i];
         rc = check_variant(&f);
         arena_fini(&f.arena);
     }
     arena_fini(&f.arena);
+    arena_fini(&f.kept);
     return rc;
 }
 
@@ -650,6 +778,7 @@ static int make_and_verify(struct diag *d, const struct prog_header *p, uint32_t
                             .bases = {.weights = 1ull << 40,
                                       .workspace = 2ull << 40,
                                       .kv = 3ull << 40,
+                                      .tasks = 4ull << 40,
                                       .n_kv_blocks = 16,
                                       .cc = cc}};
     TRY(cuda_tables_plan(d, p, places, &t.weight_bytes));
@@ -662,8 +791,9 @@ int cuda_verify_program(struct diag *d, const struct prog_header *program, uint3
     struct arena arena = {0};
     struct cuda_place *places;
     struct cuda_task *tasks;
+    const uint64_t n_tasks = CEIL_DIV(cuda_tables_bytes(program), sizeof *tasks);
     int rc = ARENA_NEW(d, &arena, &places, program->section[SECTION_WEIGHT].count);
-    if (rc == QN_OK) rc = ARENA_NEW(d, &arena, &tasks, program->section[SECTION_TASK].count);
+    if (rc == QN_OK) rc = ARENA_NEW(d, &arena, &tasks, n_tasks);
     if (rc == QN_OK) rc = make_and_verify(d, program, cc, places, tasks);
     arena_fini(&arena);
     return rc;

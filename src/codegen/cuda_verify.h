@@ -26,7 +26,7 @@ struct cuda_tables {
     const struct cuda_place *places; /* [SECTION_WEIGHT's count] */
     uint64_t weight_bytes;
     struct cuda_bases bases;
-    const struct cuda_task *tasks; /* [SECTION_TASK's count] */
+    const struct cuda_task *tasks; /* cuda_tables_bytes: [SECTION_TASK's count], then the rows */
 };
 
 /* Errors: QN_EVERIFY naming task, field and both values; QN_ENOMEM. The program must have passed

@@ -1,6 +1,7 @@
 /* emit.c - see emit.h. */
 #include "codegen/emit.h"
 #include "codegen/cuda_abi.h"
+#include "graph/expert_list.h"
 #include "kernels/cuda/form.h"
 
 #include <stdbool.h>
@@ -10,7 +11,6 @@
 #define SPEC_CONSTANTS(X)                                                                          \
     X(N_LAYERS, n_layers)                                                                          \
     X(HIDDEN, hidden)                                                                              \
-    X(INTERMEDIATE, intermediate)                                                                  \
     X(VOCAB, vocab)                                                                                \
     X(N_HEADS, n_heads)                                                                            \
     X(N_KV_HEADS, n_kv_heads)                                                                      \
@@ -21,6 +21,13 @@
     X(QK_NORM, qk_norm)                                                                            \
     X(TIED, tied)                                                                                  \
     X(WEIGHT_DTYPE, weight_dtype)                                                                  \
+    X(EXPERTS, experts.n)                                                                          \
+    X(TOP_K, experts.top_k)                                                                        \
+    X(EXPERT_WIDTH, experts.width)                                                                 \
+    X(EXPERT_GATES, experts.shared_gate)                                                           \
+    X(EXPERT_NORMED, experts.normed)                                                               \
+    X(EXPERT_GROUPS, experts.groups)                                                               \
+    X(EXPERT_TOP_GROUPS, experts.top_groups)                                                       \
     X(SLIDING_WINDOW, sliding_window)
 
 /* Whether any task is handed out at run time: the image then has tasks_jit.cuh instead of
@@ -98,15 +105,40 @@ static void emit_kv(const struct prog_header *program, struct strbuf *out) {
     strbuf_printf(out, "#define QN_KV_VALUE_STRIDE %u\n", (unsigned)kv_values_at(r, block));
 }
 
+/* A float's bits: exact, whatever the locale writes for a decimal point. */
+static void emit_float(const char *name, float v, struct strbuf *out) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &v, sizeof bits);
+    strbuf_printf(out, "#define QN_%s 0x%08xu\n", name, (unsigned)bits);
+}
+
+uint32_t emit_placing(const struct prog_header *program) {
+    const struct prog_op *ops = PROG(program, OP);
+    for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++)
+        if (ops[i].kind == OP_EXPERT_GATE_UP) return ops[i].attrs.placed;
+    return EXPERT_SLICED;
+}
+
+uint32_t emit_mlp_width(const struct prog_header *program) {
+    const struct prog_op *ops = PROG(program, OP);
+    uint32_t width = 0;
+    for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++) {
+        if (ops[i].kind != OP_GATED_MLP) continue;
+        if (width != 0 && ops[i].units != width) return 0;
+        width = ops[i].units;
+    }
+    return width;
+}
+
 void emit_constants(const struct prog_header *program, struct strbuf *out) {
     const struct model_spec *spec = PROG(program, MODEL);
 #define X(name, field) strbuf_printf(out, "#define QN_" #name " %u\n", (unsigned)spec->field);
     SPEC_CONSTANTS(X)
 #undef X
-    /* Hexadecimal floats are exact, whatever the locale writes for a decimal point. */
-    uint32_t bits;
-    __builtin_memcpy(&bits, &spec->rms_eps, sizeof bits);
-    strbuf_printf(out, "#define QN_RMS_EPS_BITS 0x%08xu\n", (unsigned)bits);
+    emit_float("RMS_EPS_BITS", spec->rms_eps, out);
+    emit_float("EXPERT_SCALE_BITS", spec->experts.scale != 0 ? spec->experts.scale : 1, out);
+    strbuf_printf(out, "#define QN_MLP_WIDTH %u\n", (unsigned)emit_mlp_width(program));
+    strbuf_printf(out, "#define QN_EXPERT_PLACING %u\n", (unsigned)emit_placing(program));
     strbuf_printf(out, "#define QN_WINDOWS_DIFFER %d\n", spec_windows_differ(spec));
     strbuf_printf(out, "#define QN_ROPE_SWITCH %uu\n",
                   (unsigned)spec_rope_switch(spec, program->max_model_len));

@@ -32,6 +32,12 @@ void emit_forms(const bool *used, struct strbuf *out);
 enum { EMIT_LINEAR_WIDTHS = 4 };
 uint32_t emit_linear_width(const struct prog_header *program, uint32_t n);
 
+/* The width of all gated MLPs; 0: the program has none, or of several widths. */
+uint32_t emit_mlp_width(const struct prog_header *program);
+
+/* How the program's experts are placed (enum expert_placing): as in its first operator of them. */
+uint32_t emit_placing(const struct prog_header *program);
+
 /* The translation unit: includes the constants and then `entry` ("kernels/cuda/mega.cuh"). */
 void emit_unit(const char *entry, struct strbuf *out);
 

@@ -52,7 +52,7 @@ struct backend {
     const char *name;
     enum prog_target target;
     bool traces;      /* fills config.trace */
-    bool makes_dummy; /* open with weights NULL makes them up where they are wanted */
+    bool makes_dummy; /* open makes up weights that are NULL, or absent, where they are wanted */
     bool lists_top;   /* has rt_request.n_top, and biases of rt_extras */
     /* QN_OK, or QN_EUNSUPPORTED/QN_EDEVICE with what is missing. */
     int (*available)(struct diag *d);

@@ -220,6 +220,11 @@ static int cuda_measure_read(struct diag *d, struct backend_instance *i, double 
     return cuda_rank_measure_read(d, &i->group.ranks[0], seconds, rate);
 }
 
+/* Rank 0's; all have the same. */
+static void cuda_reads(struct backend_instance *i, struct rt_reads *reads) {
+    if (cuda_rank_reads(NULL, &i->group.ranks[0], reads) != QN_OK) *reads = (struct rt_reads){0};
+}
+
 const struct backend backend_cuda = {
     .name = "cuda",
     .target = TARGET_CUDA,
@@ -234,6 +239,7 @@ const struct backend backend_cuda = {
     .poll = cuda_poll,
     .release = cuda_release,
     .mailbox = cuda_mailbox,
+    .reads = cuda_reads,
     .wait = cuda_wait,
     .trace_wait = cuda_trace_wait,
     .measure_read = cuda_measure_read,

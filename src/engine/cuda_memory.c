@@ -1,10 +1,12 @@
 /* cuda_memory.c - what a rank's memory is and what lies in it before the first launch. */
 #include "engine/cuda_rank.h"
 
+#include "base/arena.h"
 #include "base/checked.h"
 #include "codegen/cuda_tables.h"
 #include "codegen/cuda_upload.h"
 #include "codegen/cuda_verify.h"
+#include "graph/kernel_graph.h"
 #include "kernels/cpu/cpu_kernel.h"
 
 #include <stdlib.h>
@@ -75,6 +77,7 @@ static int fill_tasks(struct diag *d, struct cuda_rank *r) {
     const struct cuda_plan *plan = r->shared->plan;
     const struct cuda_bases bases = {.weights = r->blocks[CUDA_BLOCK_WEIGHTS],
                                      .workspace = r->blocks[CUDA_BLOCK_WORKSPACE],
+                                     .tasks = r->blocks[CUDA_BLOCK_TASKS],
                                      .kv = r->blocks[CUDA_BLOCK_KV],
                                      .n_kv_blocks = plan->rt.options.n_kv_blocks,
                                      .rank = r->rank,
@@ -151,22 +154,37 @@ int cuda_memory_fill(struct diag *d, struct cuda_rank *r) {
 
 /* ---- weights ---- */
 
+/* A tensor of a part: number `at` of the recipe's. */
+static int upload_tensor(struct diag *d, const struct cuda_rank *r, struct cuda_upload *u,
+                         const struct cuda_upload_weight *to, const struct weights *weights,
+                         uint64_t at) {
+    const char *name = program_string(r->shared->program, to->part->name);
+    const void *data = weights != NULL ? weights_at(weights, at) : NULL;
+    struct arena arena = {0};
+    char *numbered;
+    if (data != NULL) return cuda_upload_rows(d, u, to, data);
+    if (to->part->stack == 0) return cuda_upload_dummy(d, u, to, name);
+    int rc = weight_stack_name(d, &arena, name, to->tensor, &numbered);
+    if (rc == QN_OK) rc = cuda_upload_dummy(d, u, to, numbered);
+    arena_fini(&arena);
+    return rc;
+}
+
+/* A block of weights, whose first tensor is the recipe's number *at. */
 static int upload_block(struct diag *d, const struct cuda_rank *r, struct cuda_upload *u,
-                        const struct weights *weights, uint64_t k) {
+                        const struct weights *weights, uint64_t k, uint64_t *at) {
     const struct prog_header *program = r->shared->program;
     const struct prog_weight *w = &PROG(program, WEIGHT)[k];
     for (uint32_t n = w->first_part; n < w->first_part + w->n_parts; n++) {
         const struct prog_part *part = &PROG(program, PART)[n];
-        const struct cuda_upload_weight to = {.place = &r->shared->plan->places[k],
-                                              .part = part,
-                                              .rows = part->rows,
-                                              .cols = w->n_dims == 2 ? w->cols : 1,
-                                              .src_dtype = w->dtype,
-                                              .dst_dtype = w->dtype};
-        if (weights != NULL)
-            TRY(cuda_upload_rows(d, u, &to, weights_at(weights, n)));
-        else
-            TRY(cuda_upload_dummy(d, u, &to, program_string(program, part->name)));
+        struct cuda_upload_weight to = {.place = &r->shared->plan->places[k],
+                                        .part = part,
+                                        .rows = part->rows,
+                                        .cols = w->n_dims == 2 ? w->cols : 1,
+                                        .src_dtype = w->dtype,
+                                        .dst_dtype = w->dtype};
+        for (to.tensor = 0; to.tensor < prog_part_tensors(part); to.tensor++, ++*at)
+            TRY(upload_tensor(d, r, u, &to, weights, *at));
     }
     return QN_OK;
 }
@@ -175,8 +193,8 @@ static int upload_all(struct diag *d, const struct cuda_rank *r, struct cuda_upl
                       const struct weights *weights, void (*each)(void *user), void *user) {
     TRY(cuda_upload_open(d, r->shared->api, r->module, r->stream, r->blocks[CUDA_BLOCK_WEIGHTS],
                          weights != NULL, u));
-    for (uint64_t k = 0; k < r->shared->program->section[SECTION_WEIGHT].count; k++) {
-        TRY(upload_block(d, r, u, weights, k));
+    for (uint64_t k = 0, at = 0; k < r->shared->program->section[SECTION_WEIGHT].count; k++) {
+        TRY(upload_block(d, r, u, weights, k, &at));
         each(user);
     }
     return cuda_upload_finish(d, u);

@@ -45,7 +45,7 @@ static void add_up(const struct prog_header *p, uint64_t trace_bytes, struct cud
     plan->workspace_bytes = p->workspace_bytes;
     plan->state_bytes = plan->rt.state_bytes;
     plan->program_bytes = p->total_bytes;
-    plan->task_bytes = p->section[SECTION_TASK].count * sizeof(struct cuda_task);
+    plan->task_bytes = cuda_tables_bytes(p);
     plan->rope_bytes =
         2 * (uint64_t)spec_rope_rows(spec, p->max_model_len) * (spec->head_dim / 2) * sizeof(float);
     plan->sample_bytes = cuda_sample_bytes(most_logit_rows(p), spec->vocab);

@@ -175,6 +175,21 @@ bool cuda_rank_close(struct cuda_rank *r) {
 
 /* ---- reading ---- */
 
+static int copy_reads(struct diag *d, const struct cuda_rank *r, struct rt_reads *reads) {
+    const struct cuda_api *api = r->shared->api;
+    const cu_pointer at = r->blocks[CUDA_BLOCK_STATE] + r->shared->plan->rt.offset[RT_PART_READS];
+    CU(d, api, cuMemcpyDtoHAsync_v2, reads, at, sizeof *reads, r->stream);
+    CU(d, api, cuStreamSynchronize, r->stream);
+    return QN_OK;
+}
+
+int cuda_rank_reads(struct diag *d, const struct cuda_rank *r, struct rt_reads *reads) {
+    cuda_rank_enter(r);
+    const int rc = copy_reads(d, r, reads);
+    cuda_rank_leave(r);
+    return rc;
+}
+
 static int read_once(struct diag *d, const struct cuda_rank *r, struct cuda_read *read) {
     void *arguments[] = {read};
     unsigned grid = (unsigned)r->device.n_sms * READ_BLOCKS_PER_SM;

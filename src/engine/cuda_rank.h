@@ -76,6 +76,8 @@ int cuda_rank_start(struct diag *d, struct cuda_rank *r, struct rt_mail *readers
  * touch is freed: false. */
 bool cuda_rank_close(struct cuda_rank *r);
 
+/* What its tasks have read of experts, also while they run. */
+int cuda_rank_reads(struct diag *d, const struct cuda_rank *r, struct rt_reads *reads);
 /* The best rate of reading all weights, in bytes per second, over about `seconds`. */
 int cuda_rank_measure_read(struct diag *d, struct cuda_rank *r, double seconds, double *rate);
 

@@ -95,9 +95,12 @@ static void weights_moved(void *user, uint64_t done, uint64_t total) {
 }
 
 static int load_weights(struct diag *d, struct qn_engine *e, const qn_engine_params *p) {
-    if (!e->model->files && e->backend->makes_dummy) return QN_OK;
+    const bool made_there = !e->model->files && e->backend->makes_dummy;
+    const bool zipf = strcmp(p->load_format, "dummy-zipf") == 0 && e->model->spec.experts.n != 0;
+    if (made_there && !zipf) return QN_OK;
     const struct weights_options o = {.n_threads = (int)e->info.n_workers,
-                                      .zipf = strcmp(p->load_format, "dummy-zipf") == 0,
+                                      .zipf = zipf,
+                                      .others_absent = made_there,
                                       .progress = p->progress ? weights_moved : NULL,
                                       .user = (void *)(uintptr_t)p};
     return recipe_load(d, e->program, e->model->files, &o, &e->weights);
@@ -264,7 +267,8 @@ int qn_engine_get_info(const qn_engine *engine, qn_engine_info *info) {
     if (!api_struct_fits(info, sizeof info->struct_size)) return QN_EINVAL;
     qn_engine_info now = engine->info;
     struct rt_reads reads = {0};
-    if (engine->backend->reads != NULL) engine->backend->reads(engine->instance, &reads);
+    if (engine->backend->reads != NULL && engine->model->spec.experts.n != 0)
+        engine->backend->reads(engine->instance, &reads);
     now.experts_read = reads.experts;
     now.expert_layers_run = reads.layers;
     api_struct_out(info, &now, sizeof now);

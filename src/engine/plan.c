@@ -232,7 +232,7 @@ static uint64_t bytes_per_token(const struct prog_header *program, bool *used) {
             row = (uint64_t)MAX(weights[w].cols, 1u) * dtype_bytes(weights[w].dtype);
             if (op->kind == OP_EMBED)
                 total += row;
-            else if (tensors[op->in[k]].n_dims == 3 && !used[w])
+            else if (tensors[op->in[k]].n_dims == 3)
                 total += row * tensors[op->in[k]].shape[1] * op->attrs.top_k;
             else if (!used[w])
                 total += row * weights[w].rows;

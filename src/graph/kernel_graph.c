@@ -72,7 +72,9 @@ void kgraph_pack_output(struct kgraph *g, int32_t tensor, bool *packed) {
     op_describe(op->kind, &info);
     *packed = false;
     for (int i = 0; i < info.n_out; i++)
-        if (op->out[i] == tensor) *packed = info.out[i].packable && t->shape[1] % PACK_K == 0;
+        if (op->out[i] == tensor)
+            *packed = info.out[i].packable &&
+                      (t->shape[1] % PACK_K == 0 || op->kind == OP_EXPERT_GATE_UP);
     if (*packed) pack(g, t);
 }
 
@@ -210,23 +212,46 @@ int weight_stack_name(struct diag *d, struct arena *arena, const char *pattern, 
     return arena_printf(d, arena, name, "%.*s%u%s", (int)(star - pattern), pattern, i, star + 1);
 }
 
+/* Makes n tensors of each part of the last block, each set of them `step` rows after the one
+ * before; adds the weights [n, rows, cols] that they are. */
+static int stack_block(struct diag *d, struct kgraph *g, uint64_t n, uint32_t step,
+                       int32_t *index) {
+    struct weight_block *b = &g->blocks.items[g->blocks.n - 1];
+    b->rows = (uint32_t)n * step;
+    for (uint32_t i = 0; i < b->n_parts; i++) {
+        struct weight_part *p = &g->parts.items[b->first_part + i];
+        p->stack = (uint32_t)n;
+        p->step = step;
+        const struct tensor t = {.name = p->name,
+                                 .role = TENSOR_WEIGHT,
+                                 .dtype = b->dtype,
+                                 .n_dims = 3,
+                                 .shape = {n, p->rows, b->cols},
+                                 .producer = -1,
+                                 .block = (uint32_t)g->blocks.n - 1,
+                                 .first_part = b->first_part + i,
+                                 .n_parts = 1};
+        TRY(add_tensor(d, g, t, &index[i]));
+    }
+    return QN_OK;
+}
+
 int kgraph_weight_stacked(struct diag *d, struct kgraph *g, const char *pattern, uint64_t n,
-                          enum dtype dtype, uint64_t rows, uint64_t cols, int32_t *index) {
-    const struct kgraph_part whole = {.name = pattern, .rows = n * rows};
-    TRY(add_block(d, g, &whole, 1, 0, dtype, 2, cols));
-    struct weight_part *p = &g->parts.items[g->parts.n - 1];
-    p->rows = p->run = p->stride = p->step = (uint32_t)rows;
-    p->stack = (uint32_t)n;
-    struct tensor t = {.name = pattern,
-                       .role = TENSOR_WEIGHT,
-                       .dtype = dtype,
-                       .n_dims = 3,
-                       .shape = {n, rows, cols},
-                       .producer = -1,
-                       .block = (uint32_t)g->blocks.n - 1,
-                       .first_part = (uint32_t)g->parts.n - 1,
-                       .n_parts = 1};
-    return add_tensor(d, g, t, index);
+                          enum dtype dtype, uint64_t rows, uint32_t grain, uint64_t cols,
+                          int32_t *index) {
+    const struct kgraph_part one = {.name = pattern, .rows = rows};
+    TRY(add_block(d, g, &one, 1, 0, dtype, 2, cols));
+    return stack_block(d, g, n, (uint32_t)align_up(rows, grain), index);
+}
+
+int kgraph_stacks_in_turns(struct diag *d, struct kgraph *g, const char *const *patterns,
+                           int n_stacks, uint64_t n, uint32_t run, enum dtype dtype, uint64_t rows,
+                           uint64_t cols, int32_t *index) {
+    struct kgraph_part parts[KGRAPH_MAX_PARTS] = {0};
+    for (int i = 0; i < n_stacks; i++)
+        parts[i] = (struct kgraph_part){.name = patterns[i], .rows = rows};
+    TRY(add_block(d, g, parts, n_stacks, run, dtype, 2, cols));
+    return stack_block(d, g, n, g->blocks.items[g->blocks.n - 1].rows, index);
 }
 
 int kgraph_state(struct diag *d, struct kgraph *g, const char *name, int32_t *index) {

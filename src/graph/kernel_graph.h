@@ -138,9 +138,15 @@ int kgraph_weights_in_turns(struct diag *d, struct kgraph *g, const char *const 
                             uint32_t run, enum dtype dtype, uint64_t rows, uint64_t cols,
                             int32_t *index);
 /* Adds the weight [n, rows, cols] whose matrices are the tensors of a pattern, one after the other.
- */
+ * Each begins at a multiple of `grain` rows. */
 int kgraph_weight_stacked(struct diag *d, struct kgraph *g, const char *pattern, uint64_t n,
-                          enum dtype dtype, uint64_t rows, uint64_t cols, int32_t *index);
+                          enum dtype dtype, uint64_t rows, uint32_t grain, uint64_t cols,
+                          int32_t *index);
+/* The same for n_stacks patterns in one block: of the first matrix of each `run` rows in turn, then
+ * of the second ones; sets index[n_stacks]. */
+int kgraph_stacks_in_turns(struct diag *d, struct kgraph *g, const char *const *patterns,
+                           int n_stacks, uint64_t n, uint32_t run, enum dtype dtype, uint64_t rows,
+                           uint64_t cols, int32_t *index);
 /* Adds one layer's KV cache. */
 int kgraph_state(struct diag *d, struct kgraph *g, const char *name, int32_t *index);
 
@@ -158,7 +164,8 @@ int kgraph_op(struct diag *d, struct kgraph *g, enum op_kind kind, int layer, co
               int32_t *out);
 
 /* Makes an activation [T, K] a packed one, where its operator can store it so (`^` in op.def) and K
- * is a multiple of PACK_K; else *packed is false. */
+ * is a multiple of PACK_K, or EXPERT_DOWN reads it, which leaves out columns beyond K; else *packed
+ * is false. */
 void kgraph_pack_output(struct kgraph *g, int32_t tensor, bool *packed);
 
 /* Output units of an operator, which tiles are ranges of, and token rows that its tasks share out:

@@ -21,7 +21,11 @@ enum { OP_MAX_IN = 10, OP_MAX_OUT = 4 };
 
 /* Operand slots, in the order of op.def. */
 enum { EMBED_TABLE, EMBED_NEXT };
-enum { STREAM_X, STREAM_NORMED, STREAM_SQUARES }; /* out of EMBED, LINEAR, SPLITK_SUM */
+enum {
+    STREAM_X,
+    STREAM_NORMED,
+    STREAM_SQUARES
+}; /* out of EMBED, LINEAR, SPLITK_SUM, EXPERT_DOWN */
 enum { QKV_X, QKV_NORM, QKV_WQ, QKV_WK, QKV_WV, QKV_BQ, QKV_BK, QKV_BV, QKV_Q_NORM, QKV_K_NORM };
 enum { QKV_OUT_Q, QKV_OUT_KV }; /* of QKV_HEADS, too */
 enum { QKV_LINEAR_X, QKV_LINEAR_NORM, QKV_LINEAR_W, QKV_LINEAR_BIAS, QKV_LINEAR_SQUARES };
@@ -45,7 +49,7 @@ enum { ROUTER_X, ROUTER_NORM, ROUTER_W };
 enum { ROUTE_LOGITS };
 enum { ROUTE_OUT_LIST, ROUTE_OUT_SLOTS, ROUTE_OUT_WEIGHT };
 enum { GATE_UP_X, GATE_UP_NORM, GATE_UP_LIST, GATE_UP_SLOTS, GATE_UP_WG, GATE_UP_WU };
-enum { DOWN_H, DOWN_LIST, DOWN_SLOTS, DOWN_WEIGHT, DOWN_WD, DOWN_SHARED, DOWN_RESIDUAL };
+enum { DOWN_H, DOWN_LIST, DOWN_SLOTS, DOWN_WEIGHT, DOWN_WD, DOWN_SHARED, DOWN_RESIDUAL, DOWN_NEXT };
 
 /* Columns of logits that share one {max, sum} pair. Fixed, so that a log-probability does not
  * depend on how the LM head was cut into tasks. */

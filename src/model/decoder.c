@@ -95,8 +95,8 @@ struct stream {
     int32_t x, normed, squares;
 };
 
-/* EMBED, LINEAR or SPLITK_SUM, whose operands are in *o but for the next norm's weights.
- */
+/* EMBED, LINEAR, SPLITK_SUM or EXPERT_DOWN, whose operands are in *o but for the next norm's
+ * weights. */
 static int build_stream(const struct builder *b, enum op_kind kind, struct operands *o, int next,
                         int32_t norm, struct stream *s) {
     const bool ahead = (b->cuts & KGRAPH_PACK_X) != 0;
@@ -408,20 +408,42 @@ static int build_shared(const struct builder *b, const struct stream *s, int32_t
     *out = NO_TENSOR;
     if (m.width == 0) return QN_OK;
     TRY(build_gated_mlp(b, &m, s, norm, &o.in[LINEAR_A]));
+    TRY(build_pack(b, b->cuts & KGRAPH_PACK_H, &o.in[LINEAR_A]));
     TRY(matrix(b, m.down, b->g->spec.hidden, m.width, &o.in[LINEAR_W]));
     TRY(add(b, OP_LINEAR, &o));
     *out = o.out[0];
     return QN_OK;
 }
 
-/* A layer's experts as one weight [experts, rows, cols]. */
+/* The pattern of the names of a layer's experts. */
+static int pattern_of(const struct builder *b, const char *name, char **out) {
+    return arena_printf(b->d, b->g->arena, out, "%s.%d.%s.weight", b->names->layers, b->layer,
+                        name);
+}
+
+/* A layer's experts as one weight [experts, rows, cols]; in images each is whole row blocks. */
 static int stacked(const struct builder *b, const char *name, uint64_t rows, uint64_t cols,
                    int32_t *out) {
     char *pattern;
-    TRY(arena_printf(b->d, b->g->arena, &pattern, "%s.%d.%s.weight", b->names->layers, b->layer,
-                     name));
+    TRY(pattern_of(b, name, &pattern));
     return kgraph_weight_stacked(b->d, b->g, pattern, b->g->spec.experts.n,
-                                 (enum dtype)b->g->spec.weight_dtype, rows, cols, out);
+                                 (enum dtype)b->g->spec.weight_dtype, rows,
+                                 b->cuts & KGRAPH_IMAGES ? 2 * KGRAPH_TURN : 1, cols, out);
+}
+
+/* Gate and up of a layer's experts; in images they share row blocks, half and half. */
+static int stacked_gate_and_up(const struct builder *b, int32_t *out) {
+    const struct model_spec *s = &b->g->spec;
+    char *patterns[2];
+    if ((b->cuts & KGRAPH_IMAGES) == 0) {
+        TRY(stacked(b, b->names->expert_gate, s->experts.width, s->hidden, &out[0]));
+        return stacked(b, b->names->expert_up, s->experts.width, s->hidden, &out[1]);
+    }
+    TRY(pattern_of(b, b->names->expert_gate, &patterns[0]));
+    TRY(pattern_of(b, b->names->expert_up, &patterns[1]));
+    return kgraph_stacks_in_turns(b->d, b->g, (const char *const *)patterns, 2, s->experts.n,
+                                  KGRAPH_TURN, (enum dtype)s->weight_dtype, s->experts.width,
+                                  s->hidden, out);
 }
 
 /* ROUTER and ROUTE; *route has ROUTE's outputs. The gate of shared experts is the router's last
@@ -442,27 +464,27 @@ static int build_route(const struct builder *b, const struct stream *s, int32_t 
     return add(b, OP_ROUTE, route);
 }
 
-/* The MLP of a layer with experts, and what all tokens have besides. */
-static int build_experts(const struct builder *b, int32_t norm, struct stream *s) {
+/* The MLP of a layer with experts, and what all tokens have besides. In graphs of images h is
+ * packed. */
+static int build_experts(const struct builder *b, int32_t norm, int32_t next_norm,
+                         struct stream *s) {
     const struct model_spec *spec = &b->g->spec;
-    const uint64_t width = spec->experts.width;
     struct operands route, up = no_operands(), down = no_operands();
+    bool packed;
     TRY(build_shared(b, s, norm, &down.in[DOWN_SHARED]));
     TRY(build_route(b, s, norm, &route));
     up.in[GATE_UP_X] = s->x;
     up.in[GATE_UP_NORM] = norm;
     up.in[GATE_UP_LIST] = down.in[DOWN_LIST] = route.out[ROUTE_OUT_LIST];
     up.in[GATE_UP_SLOTS] = down.in[DOWN_SLOTS] = route.out[ROUTE_OUT_SLOTS];
-    TRY(stacked(b, b->names->expert_gate, width, spec->hidden, &up.in[GATE_UP_WG]));
-    TRY(stacked(b, b->names->expert_up, width, spec->hidden, &up.in[GATE_UP_WU]));
+    TRY(stacked_gate_and_up(b, &up.in[GATE_UP_WG]));
     TRY(add(b, OP_EXPERT_GATE_UP, &up));
+    if (b->cuts & KGRAPH_IMAGES) kgraph_pack_output(b->g, up.out[0], &packed);
     down.in[DOWN_H] = up.out[0];
     down.in[DOWN_WEIGHT] = route.out[ROUTE_OUT_WEIGHT];
     down.in[DOWN_RESIDUAL] = s->x;
-    TRY(stacked(b, b->names->expert_down, spec->hidden, width, &down.in[DOWN_WD]));
-    TRY(add(b, OP_EXPERT_DOWN, &down));
-    *s = (struct stream){down.out[0], NO_TENSOR, NO_TENSOR};
-    return QN_OK;
+    TRY(stacked(b, b->names->expert_down, spec->hidden, spec->experts.width, &down.in[DOWN_WD]));
+    return build_stream(b, OP_EXPERT_DOWN, &down, DOWN_NEXT, next_norm, s);
 }
 
 static int build_layer(const struct builder *b, struct stream *s) {
@@ -476,8 +498,8 @@ static int build_layer(const struct builder *b, struct stream *s) {
     TRY(vector(b, b->names->mlp_norm, "weight", spec->hidden, &mlp_norm));
     TRY(build_projection(b, b->names->o, o, o_cols, spec->o_bias, b->cuts & KGRAPH_PACK_O, mlp_norm,
                          s));
-    if (spec_is_sparse(spec, (uint32_t)b->layer)) return build_experts(b, mlp_norm, s);
     TRY(attention_norm(b, b->layer + 1, &next_norm));
+    if (spec_is_sparse(spec, (uint32_t)b->layer)) return build_experts(b, mlp_norm, next_norm, s);
     return build_dense(b, mlp_norm, next_norm, s);
 }
 

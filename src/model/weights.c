@@ -99,12 +99,13 @@ static bool is_joined(const struct weights *w, size_t i) {
     return w->want[i].follows || (i + 1 < w->n && w->want[i + 1].follows);
 }
 
-static int plan(struct diag *d, struct weights *w) {
+static int plan(struct diag *d, struct weights *w, const struct weights_options *options) {
     uint64_t offset = 0, n_pieces = 0;
     for (size_t i = 0; i < w->n; i++) {
         const struct weight_want *want = &w->want[i];
         struct weight *item = &w->items[i];
         TRY(check_want(d, want, &item->n));
+        if (w->files == NULL && options->others_absent && want->zipf == 0) item->n = 0;
         if (w->files != NULL)
             TRY(weights_find(d, w->files, want, &item->source, &item->source_dtype));
         uint64_t size = dtype_bytes(want->dtype), bytes = item->n * size;
@@ -337,7 +338,7 @@ static void read_ahead(const struct safetensors *files) {
 }
 
 static int load(struct diag *d, struct weights *w, const struct weights_options *options) {
-    TRY(plan(d, w));
+    TRY(plan(d, w, options));
     TRY(take_memory(d, w));
     struct loader *l = calloc(1, sizeof *l);
     if (l == NULL) return fail_nomem(d, sizeof *l, "a weight loader");
@@ -384,7 +385,7 @@ void weights_free(struct weights *w) {
 }
 
 const void *weights_at(const struct weights *w, size_t i) {
-    return w->items[i].data;
+    return w->items[i].n != 0 ? w->items[i].data : NULL;
 }
 
 bool weights_torn(const struct weights *w) {

@@ -32,9 +32,10 @@ struct weight_want {
 };
 
 struct weights_options {
-    int n_threads; /* 0: one per CPU, at most 64 */
-    bool lazy;     /* leave mapped pages to be read when they are first used */
-    bool zipf;     /* dummy routers prefer some experts */
+    int n_threads;      /* 0: one per CPU, at most 64 */
+    bool lazy;          /* leave mapped pages to be read when they are first used */
+    bool zipf;          /* dummy routers prefer some experts */
+    bool others_absent; /* dummy: only these routers get memory; weights_at is NULL for others */
     /* Called by the loading thread, with done == total at the end; may be NULL. */
     void (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes);
     void *user;
@@ -56,7 +57,7 @@ int weights_load(struct diag *d, const struct safetensors *files, const struct w
 void weights_free(struct weights *w); /* NULL is fine */
 
 /* Weight i of the list: rows * cols elements of the wanted dtype, aligned to the dtype, and to 64
- * bytes where the memory is owned. */
+ * bytes where the memory is owned. NULL: weights_options.others_absent. */
 const void *weights_at(const struct weights *w, size_t i);
 /* Whether a file has shrunk since: some weights then read as zeros, and results are void. */
 bool weights_torn(const struct weights *w);

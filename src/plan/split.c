@@ -13,7 +13,9 @@ uint32_t split_grain(enum op_kind kind) {
     switch (kind) {
     case OP_QKV_LINEAR:
     case OP_LINEAR:
-    case OP_LINEAR_SPLITK: return 16;
+    case OP_LINEAR_SPLITK:
+    case OP_ROUTER:
+    case OP_EXPERT_DOWN: return 16;
     case OP_GATED_MLP: return 8;
     default: return 1;
     }

@@ -244,7 +244,7 @@ void cpu_backend_stats(const struct cpu_backend *b, struct cpu_backend_stats *st
 }
 
 void cpu_backend_reads(const struct cpu_backend *b, struct rt_reads *reads) {
-    const struct rt_reads *from = &b->core.batch->lists->reads;
+    const struct rt_reads *from = b->core.batch->reads;
     *reads = (struct rt_reads){.experts = __atomic_load_n(&from->experts, __ATOMIC_RELAXED),
                                .layers = __atomic_load_n(&from->layers, __ATOMIC_RELAXED)};
 }

@@ -115,8 +115,8 @@ struct rt_rows {
     int32_t *logit_row; /* [L] row whose logits are wanted */
 };
 
-/* What iterations that only decode have read of experts, so far. ROUTE adds to it: one task at a
- * time, by the order of layers. */
+/* What iterations that only decode have read of experts, so far. ROUTE adds to it; the host may look
+ * at any time. */
 struct rt_reads {
     uint64_t experts; /* whose weights a layer has read */
     uint64_t layers;  /* with experts, that were run */
@@ -135,7 +135,6 @@ struct rt_lists {
     struct rt_token_value *biases; /* [n_slots][RT_MAX_BIASES] by the host, as requests */
     const uint32_t *masks;         /* [n_slots] places for masks (rt_mask.h) */
     uint32_t n_top;                /* tokens that can be listed beside each */
-    struct rt_reads reads;
 };
 
 /* Everything that a task may read besides its operands. Pointers are the backend's. */
@@ -148,6 +147,7 @@ struct rt_batch {
                                   * token in `tokens`; of output tokens and of scored ones */
     int32_t *block_table;        /* [n_slots][max_blocks] */
     struct rt_lists *lists;      /* NULL: the backend has none */
+    struct rt_reads *reads;
     uint32_t n_slots;
     uint32_t max_model_len;
     uint32_t max_blocks; /* KV blocks per request, at most */

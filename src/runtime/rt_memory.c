@@ -78,6 +78,7 @@ static void parts_of_batch(const struct prog_header *p, struct rt_memory *m) {
     part(m, RT_PART_BLOCK_TABLE, (uint64_t)p->n_slots * m->max_blocks, 4);
     part(m, RT_PART_TOKENS, positions, 4);
     part(m, RT_PART_LOGPROBS, positions, 4);
+    part(m, RT_PART_READS, 1, sizeof(struct rt_reads));
     uint64_t separate = m->options.separate ? 1 : 0;
     part(m, RT_PART_LISTS, 1 - separate, sizeof(struct rt_lists));
     part(m, RT_PART_TOPS, positions * m->options.n_top, sizeof(struct rt_token_value));
@@ -174,6 +175,7 @@ static void bind_batch(const struct rt_memory *m, const struct prog_header *p, c
         .tokens = (void *)(state + m->offset[RT_PART_TOKENS]),
         .logprobs = (void *)(state + m->offset[RT_PART_LOGPROBS]),
         .block_table = (void *)(state + m->offset[RT_PART_BLOCK_TABLE]),
+        .reads = (void *)(state + m->offset[RT_PART_READS]),
         .lists = m->options.separate ? NULL : (void *)(state + m->offset[RT_PART_LISTS]),
         .n_slots = p->n_slots,
         .max_model_len = p->max_model_len,

@@ -100,7 +100,7 @@ static bool count_bytes(const struct prog_tensor *t, uint64_t *bytes) {
 
 /* Whether a weight is a whole stack, each of whose matrices is a tensor. */
 static bool is_stack(const struct check *c, const struct prog_tensor *t) {
-    if (PROG(c->p, WEIGHT)[t->where].n_parts != 1 || t->n_parts != 1) return false;
+    if (t->n_parts != 1) return false;
     const struct prog_part *part = &PROG(c->p, PART)[t->part];
     return part->stack == t->shape[0] && part->rows == t->shape[1];
 }
@@ -353,8 +353,8 @@ static int check_tasks(const struct check *c, const struct prog_variant *v) {
 /* Whether a part's rows lie in its block. */
 static bool part_fits(const struct prog_part *p, const struct prog_weight *w) {
     if (p->rows == 0 || p->run == 0 || p->stride < p->run) return false;
-    if (p->stack != 0 && (p->step < p->rows || p->run < p->rows)) return false;
     const uint64_t last = prog_part_row(p->at, p->run, p->stride, p->rows - 1);
+    if (p->stack != 0 && p->step <= last - p->at) return false;
     return last + (uint64_t)p->step * (prog_part_tensors(p) - 1) < w->rows;
 }
 
@@ -381,7 +381,6 @@ static int check_weights(const struct check *c) {
             if (!part_fits(part, w)) return bad(c, "part", k, "rows");
             if (!weight_source_fits(&part->source, part->rows, w->n_dims == 2 ? w->cols : 0))
                 return bad(c, "part", k, "source");
-            if (part->stack != 0 && is_for_cuda(c)) return bad(c, "part", k, "stack");
         }
     }
     return QN_OK;

@@ -91,12 +91,14 @@ static bool stack_overlaps(const struct prog_part *p) {
            prog_part_row(p->at, p->run, p->stride, p->rows - 1) >= (uint64_t)p->at + p->step;
 }
 
-/* Whether two parts of a block have a row in common: not if one lies behind the other, or single
- * tensors lie in turns. */
+/* Whether two parts of a block have a row in common: not if one lies behind the other, or they lie
+ * in turns; stacks of as many tensors, as far apart. */
 static bool parts_overlap(const struct prog_part *a, const struct prog_part *b) {
     const uint64_t a_last = last_row(a), b_last = last_row(b);
     if (a_last < b->at || b_last < a->at) return false;
-    if (a->run != b->run || a->stride != b->stride || a->stack + b->stack > 0) return true;
+    if (a->run != b->run || a->stride != b->stride || a->stack != b->stack || a->step != b->step ||
+        a->step % a->stride != 0)
+        return true;
     const uint64_t x = a->at % a->stride, y = b->at % b->stride;
     return x + a->run > y && y + b->run > x;
 }

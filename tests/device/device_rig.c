@@ -112,6 +112,7 @@ static int fill_rope(struct diag *d, const struct device_program *p) {
 struct cuda_bases device_bases(const struct device_program *p) {
     return (struct cuda_bases){.weights = p->blocks[DEVICE_WEIGHTS],
                                .workspace = p->blocks[DEVICE_WORKSPACE],
+                               .tasks = p->blocks[DEVICE_TASKS],
                                .kv = p->blocks[DEVICE_KV],
                                .n_kv_blocks = p->plan.rt.options.n_kv_blocks,
                                .cc = device_cc(p->device)};
@@ -140,13 +141,16 @@ static int load_weights(struct diag *d, const struct device_program *p,
     for (uint64_t k = 0; k < p->program->section[SECTION_WEIGHT].count; k++) {
         const struct prog_weight *w = &PROG(p->program, WEIGHT)[k];
         for (uint32_t n = w->first_part; n < w->first_part + w->n_parts; n++) {
-            const struct cuda_upload_weight to = {.place = &p->plan.places[k],
-                                                  .part = &PROG(p->program, PART)[n],
-                                                  .rows = PROG(p->program, PART)[n].rows,
-                                                  .cols = w->n_dims == 2 ? w->cols : 1,
-                                                  .src_dtype = w->dtype,
-                                                  .dst_dtype = w->dtype};
-            TRY(cuda_upload_rows(d, u, &to, weights[n]));
+            const struct prog_part *part = &PROG(p->program, PART)[n];
+            struct cuda_upload_weight to = {.place = &p->plan.places[k],
+                                            .part = part,
+                                            .rows = part->rows,
+                                            .cols = w->n_dims == 2 ? w->cols : 1,
+                                            .src_dtype = w->dtype,
+                                            .dst_dtype = w->dtype};
+            const uint64_t bytes = to.rows * to.cols * dtype_bytes((enum dtype)w->dtype);
+            for (; to.tensor < prog_part_tensors(part); to.tensor++)
+                TRY(cuda_upload_rows(d, u, &to, (const char *)weights[n] + to.tensor * bytes));
         }
     }
     return cuda_upload_finish(d, u);

@@ -100,7 +100,7 @@ static bool has_slot(const struct model_spec *s, const struct op_form *f, const 
         const char *name;
         bool has;
     } rules[] = {
-        {"norm", !f->packed},
+        {"norm", !f->packed || f->kind == OP_EXPERT_GATE_UP || f->kind == OP_ROUTER},
         {"squares", f->packed},
         {"next", f->packed && !f->bare},
         {"residual", !f->bare},
@@ -127,12 +127,12 @@ static bool is_packed(const struct op_form *f, const char *name) {
 }
 
 static int add_weight(struct diag *d, struct kgraph *g, const char *slot, const uint64_t *shape,
-                      int32_t *index) {
+                      bool images, int32_t *index) {
     char *name;
     if (shape[2] != 0) {
         TRY(arena_printf(d, g->arena, &name, "%s.*", slot));
         return kgraph_weight_stacked(d, g, name, shape[0], (enum dtype)g->spec.weight_dtype,
-                                     shape[1], shape[2], index);
+                                     shape[1], images ? 2 * KGRAPH_TURN : 1, shape[2], index);
     }
     TRY(arena_printf(d, g->arena, &name, "%s.%llux%llu", slot, (unsigned long long)shape[0],
                      (unsigned long long)shape[1]));
@@ -141,15 +141,16 @@ static int add_weight(struct diag *d, struct kgraph *g, const char *slot, const 
 }
 
 static int add_operand(struct diag *d, struct kgraph *g, const struct op_form *f,
-                       const struct op_slot *slot, int32_t *index) {
+                       const struct op_slot *slot, bool images, int32_t *index) {
     if (slot->state) return kgraph_state(d, g, "kv", index);
     const struct op_operand *s = operand_of(slot->name, f->kind);
     uint64_t shape[TENSOR_MAX_DIMS] = {0};
     int n = 0;
     if (s == NULL) return fail(d, QN_EINTERNAL, "no shape for operand %s", slot->name);
     for (; n < TENSOR_MAX_DIMS && s->shape[n] != S_NONE; n++) shape[n] = size_of(g, f, s->shape[n]);
-    if (slot->weight) return add_weight(d, g, slot->name, shape, index);
-    const bool packed = is_packed(f, slot->name);
+    if (slot->weight) return add_weight(d, g, slot->name, shape, images, index);
+    const bool packed =
+        is_packed(f, slot->name) || (images && f->kind == OP_EXPERT_DOWN && slot->packable);
     if (packed && f->kind == OP_LM_HEAD) shape[0] = g->n_logit_rows;
     TRY(kgraph_input(d, g, slot->name, n, shape, packed, index));
     if (slot->integer) g->tensors.items[*index].dtype = DTYPE_I32;
@@ -163,22 +164,32 @@ static int add_turns(struct diag *d, struct kgraph *g, int32_t *in) {
                                    g->spec.intermediate, g->spec.hidden, &in[MLP_WG]);
 }
 
-static int build(struct diag *d, struct kgraph *g, const struct op_form *f, bool turns) {
+static int add_stacks_in_turns(struct diag *d, struct kgraph *g, int32_t *in) {
+    static const char *const patterns[] = {"wg.*", "wu.*"};
+    const struct model_spec *s = &g->spec;
+    return kgraph_stacks_in_turns(d, g, patterns, 2, s->experts.n, KGRAPH_TURN,
+                                  (enum dtype)s->weight_dtype, s->experts.width, s->hidden,
+                                  &in[GATE_UP_WG]);
+}
+
+static int build(struct diag *d, struct kgraph *g, const struct op_form *f, bool images) {
     struct op_info info;
     int32_t in[OP_MAX_IN], out[OP_MAX_OUT];
     op_describe(f->kind, &info);
     for (int i = 0; i < OP_MAX_IN; i++) in[i] = NO_TENSOR;
     for (int i = 0; i < OP_MAX_OUT; i++) out[i] = NO_TENSOR;
-    if (turns && f->kind == OP_GATED_MLP) TRY(add_turns(d, g, in));
+    if (images && f->kind == OP_GATED_MLP) TRY(add_turns(d, g, in));
+    if (images && f->kind == OP_EXPERT_GATE_UP) TRY(add_stacks_in_turns(d, g, in));
     for (int i = 0; i < info.n_in; i++)
         if (in[i] != NO_TENSOR)
             continue;
         else if (!info.in[i].optional || has_slot(&g->spec, f, info.in[i].name))
-            TRY(add_operand(d, g, f, &info.in[i], &in[i]));
+            TRY(add_operand(d, g, f, &info.in[i], images, &in[i]));
     for (int i = 0; i < info.n_out; i++)
         if (info.out[i].state) TRY(kgraph_state(d, g, "kv", &out[i]));
     TRY(kgraph_op(d, g, f->kind, 0, in, out));
-    for (int i = 0; i < info.n_out && f->packed; i++) {
+    for (int i = 0; i < info.n_out && (f->packed || (images && f->kind == OP_EXPERT_GATE_UP));
+         i++) {
         bool packed;
         if (out[i] != NO_TENSOR && info.out[i].packable) kgraph_pack_output(g, out[i], &packed);
     }

@@ -72,7 +72,12 @@ static const struct shape shapes[] = {
     {"of_130_experts", EXPERTS,
      SPEC(.hidden = 72, .intermediate = 64, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
           .head_dim = 64, .weight_dtype = DTYPE_F32,
-          .experts = {.n = 130, .top_k = 1, .width = 600, .shared_width = 8})},
+          .experts = {.n = 130,
+                      .top_k = 4,
+                      .width = 600,
+                      .shared_width = 8,
+                      .groups = 13,
+                      .top_groups = 2})},
     /* The layer's window is the descriptor's: another layer has none. */
     {"d64_kv2_mixed", ATTENTION,
      SPEC_OF(2, .hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 6, .n_kv_heads = 2,

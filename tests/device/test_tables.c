@@ -26,9 +26,10 @@ enum { MUTANTS = 12000, CC = 90 };
 
 struct made {
     const struct prog_header *p;
-    uint64_t n_tasks, n_weights;
+    uint64_t n_tasks, n_weights, n_beyond;
     struct cuda_place *places;
     struct cuda_task *tasks;
+    struct cuda_beyond *beyond; /* the rows behind them */
     struct cuda_tables tables;
 };
 
@@ -38,13 +39,16 @@ static void make(const struct prog_header *p, uint32_t cc, struct made *m) {
                        .n_tasks = p->section[SECTION_TASK].count,
                        .n_weights = p->section[SECTION_WEIGHT].count};
     m->places = calloc(m->n_weights + 1, sizeof *m->places);
-    m->tasks = calloc(m->n_tasks + 1, sizeof *m->tasks);
+    m->n_beyond = (cuda_tables_bytes(p) - m->n_tasks * sizeof *m->tasks) / sizeof *m->beyond;
+    m->tasks = calloc(1, cuda_tables_bytes(p) + 1);
+    m->beyond = (struct cuda_beyond *)(m->tasks + m->n_tasks);
     assert_true(m->places != NULL && m->tasks != NULL);
     m->tables = (struct cuda_tables){.places = m->places,
                                      .tasks = m->tasks,
                                      .bases = {.weights = 1ull << 40,
                                                .workspace = 2ull << 40,
                                                .kv = 3ull << 40,
+                                               .tasks = 4ull << 40,
                                                .n_kv_blocks = 16,
                                                .cc = cc}};
     if (cuda_tables_plan(&d, p, m->places, &m->tables.weight_bytes) != QN_OK) DIE("%s", d.message);
@@ -89,10 +93,41 @@ static const struct member place_members[] = {
     MEMBER(cuda_place, k_tiles),
     MEMBER(cuda_place, reserved),
 };
+#define BEYOND_MEMBER(i)                                                                           \
+    { #i, offsetof(struct cuda_beyond, at[i]), sizeof(uint64_t) }
+static const struct member beyond_members[] = {
+    BEYOND_MEMBER(BEYOND_LIST),
+    BEYOND_MEMBER(BEYOND_SLOTS),
+    BEYOND_MEMBER(BEYOND_WEIGHT),
+    BEYOND_MEMBER(BEYOND_SHARED),
+};
 enum {
     N_TASK_MEMBERS = COUNT_OF(task_members),
-    N_MEMBERS = N_TASK_MEMBERS + COUNT_OF(place_members)
+    N_PLACE_MEMBERS = COUNT_OF(place_members),
+    N_MEMBERS = N_TASK_MEMBERS + N_PLACE_MEMBERS + COUNT_OF(beyond_members)
 };
+
+/* A table of the device: n structs of a size. */
+struct table {
+    char *at;
+    uint64_t n;
+    size_t size;
+};
+
+/* The table that a member is of. */
+static const struct member *member_of(struct made *m, uint32_t member, struct table *t) {
+    if (member < N_TASK_MEMBERS) {
+        *t = (struct table){(char *)m->tasks, m->n_tasks, sizeof *m->tasks};
+        return &task_members[member];
+    }
+    member -= N_TASK_MEMBERS;
+    if (member < N_PLACE_MEMBERS) {
+        *t = (struct table){(char *)m->places, m->n_weights, sizeof *m->places};
+        return &place_members[member];
+    }
+    *t = (struct table){(char *)m->beyond, m->n_beyond, sizeof *m->beyond};
+    return &beyond_members[member - N_PLACE_MEMBERS];
+}
 
 /* Another value: a bit, one more or less, 0, a power of two more, that of another element. */
 static void change(void *at, const void *other, size_t bytes, uint64_t *random) {
@@ -122,17 +157,14 @@ struct count {
 };
 
 static void mutate(struct made *m, uint32_t member, uint64_t *random, struct count *count) {
-    const bool of_task = member < N_TASK_MEMBERS;
-    const struct member *f =
-        of_task ? &task_members[member] : &place_members[member - N_TASK_MEMBERS];
-    const size_t size = of_task ? sizeof *m->tasks : sizeof *m->places;
-    const uint64_t n = of_task ? m->n_tasks : m->n_weights;
-    if (n == 0) return; /* no weights */
-    char *table = of_task ? (char *)m->tasks : (char *)m->places, old[16];
-    char *at = table + next_random(random) % n * size + f->offset;
+    struct table t;
+    const struct member *f = member_of(m, member, &t);
+    char old[16];
+    if (t.n == 0) return; /* no weights, or no operands without a word */
+    char *at = t.at + next_random(random) % t.n * t.size + f->offset;
     struct diag d = {0};
     memcpy(old, at, f->bytes);
-    change(at, table + next_random(random) % n * size + f->offset, f->bytes, random);
+    change(at, t.at + next_random(random) % t.n * t.size + f->offset, f->bytes, random);
     if (memcmp(old, at, f->bytes) == 0) return;
     if (cuda_verify(&d, m->p, &m->tables) != QN_OK)
         count->killed++;
@@ -145,22 +177,24 @@ static void mutate(struct made *m, uint32_t member, uint64_t *random, struct cou
 
 /* ---- programs ---- */
 
-static const struct model_spec spec = {.n_layers = 1,
-                                       .hidden = 512,
-                                       .intermediate = 768,
-                                       .vocab = 331,
-                                       .n_heads = 8,
-                                       .n_kv_heads = 4,
-                                       .head_dim = 64,
-                                       .max_position = 4096,
-                                       .rms_eps = 1e-6f,
-                                       .rope_theta = 10000,
-                                       .qkv_bias = 1,
-                                       .o_bias = 1,
-                                       .mlp_bias = 1,
-                                       .qk_norm = 1,
-                                       .weight_dtype = DTYPE_BF16,
-                                       .bos = -1};
+static const struct model_spec spec = {
+    .n_layers = 1,
+    .hidden = 512,
+    .intermediate = 768,
+    .vocab = 331,
+    .n_heads = 8,
+    .n_kv_heads = 4,
+    .head_dim = 64,
+    .max_position = 4096,
+    .rms_eps = 1e-6f,
+    .rope_theta = 10000,
+    .qkv_bias = 1,
+    .o_bias = 1,
+    .mlp_bias = 1,
+    .qk_norm = 1,
+    .weight_dtype = DTYPE_BF16,
+    .experts = {.n = 11, .top_k = 3, .width = 88, .shared_width = 64, .shared_gate = 1},
+    .bos = -1};
 
 /* One operator in one form, of some rows each. */
 static const struct form {
@@ -193,6 +227,11 @@ static const struct form {
     {{.name = "lm_head.packed", .kind = OP_LM_HEAD, .packed = true}, {8, 17}},
     {{.name = "reset_sentinels", .kind = OP_RESET_SENTINELS}, {8}},
     {{.name = "sample", .kind = OP_SAMPLE}, {4}},
+    {{.name = "router", .kind = OP_ROUTER}, {1, 64}},
+    {{.name = "route", .kind = OP_ROUTE}, {1, 8}},
+    {{.name = "expert_gate_up", .kind = OP_EXPERT_GATE_UP}, {1, 8}},
+    {{.name = "expert_down.row", .kind = OP_EXPERT_DOWN}, {1}},
+    {{.name = "expert_down", .kind = OP_EXPERT_DOWN, .packed = true}, {8, 64}},
 };
 
 static void compile(const struct form *f, struct op_program *out) {
@@ -220,12 +259,12 @@ static void every_mutant_is_killed(void **state) {
         unmake(&m);
         op_program_fini(&program);
     }
-    print_message("%-16s %8s %8s %8s\n", "field", "killed", "harmless", "missed");
+    print_message("%-18s %8s %8s %8s\n", "field", "killed", "harmless", "missed");
     for (size_t i = 0; i < N_MEMBERS; i++) {
-        const char *name =
-            i < N_TASK_MEMBERS ? task_members[i].name : place_members[i - N_TASK_MEMBERS].name;
-        print_message("%-16s %8u %8u %8u\n", name, counts[i].killed, counts[i].harmless,
-                      counts[i].missed);
+        struct made none = {0};
+        struct table t;
+        print_message("%-18s %8u %8u %8u\n", member_of(&none, (uint32_t)i, &t)->name,
+                      counts[i].killed, counts[i].harmless, counts[i].missed);
         all.killed += counts[i].killed;
         all.harmless += counts[i].harmless;
         all.missed += counts[i].missed;
@@ -258,8 +297,9 @@ static struct prog_header *compile_golden(const char *name, uint32_t cc) {
 }
 
 static void programs_pass(void **state) {
-    static const char *const models[] = {"qwen3-tied", "qwen2-window", "llama2-mha",
-                                         "qwen3-mqa",  "qwen2-mixed",  "qwen3-mixed"};
+    static const char *const models[] = {"qwen3-tied", "qwen2-window",    "llama2-mha",
+                                         "qwen3-mqa",  "qwen2-mixed",     "qwen3-mixed",
+                                         "mixtral",    "qwen3-moe-sparse"};
     (void)state;
     for (size_t i = 0; i < COUNT_OF(models); i++)
         for (uint32_t cc = 80; cc <= 90; cc += 10) free(compile_golden(models[i], cc));

@@ -35,6 +35,13 @@ static inline void operand_make(struct reference *r, const struct kop *op, int s
     reference_make(r, op->out[slot], kop_rows(op), cols);
 }
 
+/* The outputs of an operator that writes the residual stream of so many columns; then what the norm
+ * that comes next makes of row `row`, and its squares: of every SQUARES_COLUMNS columns, or of all.
+ */
+void reference_make_stream(struct reference *r, const struct kop *op, uint64_t columns);
+void reference_finish_stream(const struct reference *r, const struct kop *op, uint64_t row,
+                             const struct reference_tensor *next);
+
 static inline double operand_dot(const double *a, const double *b, uint64_t n) {
     double sum = 0;
     for (uint64_t i = 0; i < n; i++) sum += a[i] * b[i];

@@ -128,17 +128,15 @@ static void turn_head(const struct reference *r, const struct op_attrs *a,
 
 /* ---- the residual stream ---- */
 
-static void make_stream(struct reference *r, const struct kop *op, uint64_t columns) {
+void reference_make_stream(struct reference *r, const struct kop *op, uint64_t columns) {
     operand_make(r, op, STREAM_X, columns);
     if (op->out[STREAM_NORMED] == NO_TENSOR) return;
     operand_make(r, op, STREAM_NORMED, columns);
     operand_make(r, op, STREAM_SQUARES, r->g->tensors.items[op->out[STREAM_SQUARES]].shape[1]);
 }
 
-/* What the norm that comes next makes of row `row`, and its squares: of every SQUARES_COLUMNS
- * columns, or of all. */
-static void finish_stream(const struct reference *r, const struct kop *op, uint64_t row,
-                          const struct reference_tensor *next) {
+void reference_finish_stream(const struct reference *r, const struct kop *op, uint64_t row,
+                             const struct reference_tensor *next) {
     const struct reference_tensor *x = &r->tensors[op->out[STREAM_X]];
     if (op->out[STREAM_NORMED] == NO_TENSOR) return;
     const struct reference_tensor *squares = &r->tensors[op->out[STREAM_SQUARES]];
@@ -154,18 +152,18 @@ static void finish_stream(const struct reference *r, const struct kop *op, uint6
 
 void reference_op_embed(struct reference *r, const struct kop *op) {
     const struct reference_tensor *table = operand_in(r, op, EMBED_TABLE);
-    make_stream(r, op, table->cols);
+    reference_make_stream(r, op, table->cols);
     for (uint32_t t = 0; t < r->n_rows; t++) {
         memcpy(operand_out_row(r, op, STREAM_X, t), operand_row(table, (uint64_t)r->token[t]),
                table->cols * sizeof(double));
-        finish_stream(r, op, t, operand_in(r, op, EMBED_NEXT));
+        reference_finish_stream(r, op, t, operand_in(r, op, EMBED_NEXT));
     }
 }
 
 void reference_op_linear(struct reference *r, const struct kop *op) {
     const struct reference_tensor *w = operand_in(r, op, LINEAR_W);
     const struct reference_tensor *residual = operand_in(r, op, LINEAR_RESIDUAL);
-    make_stream(r, op, w->rows);
+    reference_make_stream(r, op, w->rows);
     for (uint32_t t = 0; t < r->n_rows; t++) {
         for (uint64_t n = 0; n < w->rows; n++)
             operand_out_row(r, op, STREAM_X, t)[n] =
@@ -173,7 +171,7 @@ void reference_op_linear(struct reference *r, const struct kop *op) {
                             w->cols) +
                 operand_element(operand_in(r, op, LINEAR_BIAS), n) +
                 (residual == NULL ? 0 : operand_row(residual, t)[n]);
-        finish_stream(r, op, t, operand_in(r, op, LINEAR_NEXT));
+        reference_finish_stream(r, op, t, operand_in(r, op, LINEAR_NEXT));
     }
 }
 
@@ -199,7 +197,7 @@ void reference_op_linear_splitk(struct reference *r, const struct kop *op) {
 void reference_op_splitk_sum(struct reference *r, const struct kop *op) {
     const struct reference_tensor *parts = operand_in(r, op, SUM_PARTS);
     const uint64_t hidden = operand_in(r, op, SUM_RESIDUAL)->cols;
-    make_stream(r, op, hidden);
+    reference_make_stream(r, op, hidden);
     for (uint32_t t = 0; t < r->n_rows; t++) {
         for (uint64_t n = 0; n < hidden; n++) {
             double sum = operand_element(operand_in(r, op, SUM_BIAS), n) +
@@ -207,7 +205,7 @@ void reference_op_splitk_sum(struct reference *r, const struct kop *op) {
             for (uint64_t i = n; i < parts->cols; i += hidden) sum += operand_row(parts, t)[i];
             operand_out_row(r, op, STREAM_X, t)[n] = sum;
         }
-        finish_stream(r, op, t, operand_in(r, op, SUM_NEXT));
+        reference_finish_stream(r, op, t, operand_in(r, op, SUM_NEXT));
     }
 }
 

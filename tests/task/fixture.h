@@ -138,17 +138,18 @@ static inline int fixture_experts(struct diag *d, struct kgraph *g, int layer,
     TRY(kgraph_op(d, g, OP_ROUTER, layer, router, out));
     TRY(kgraph_op(d, g, OP_ROUTE, layer, out, route));
     int32_t up[6] = {s->x, norm, route[ROUTE_OUT_LIST], route[ROUTE_OUT_SLOTS]};
-    TRY(kgraph_weight_stacked(d, g, n->eg, e->n, DTYPE_BF16, e->width, H, &up[GATE_UP_WG]));
-    TRY(kgraph_weight_stacked(d, g, n->eu, e->n, DTYPE_BF16, e->width, H, &up[GATE_UP_WU]));
+    TRY(kgraph_weight_stacked(d, g, n->eg, e->n, DTYPE_BF16, e->width, 1, H, &up[GATE_UP_WG]));
+    TRY(kgraph_weight_stacked(d, g, n->eu, e->n, DTYPE_BF16, e->width, 1, H, &up[GATE_UP_WU]));
     TRY(kgraph_op(d, g, OP_EXPERT_GATE_UP, layer, up, out));
-    int32_t down[7] = {out[0],
+    int32_t down[8] = {out[0],
                        route[ROUTE_OUT_LIST],
                        route[ROUTE_OUT_SLOTS],
                        route[ROUTE_OUT_WEIGHT],
                        NO_TENSOR,
                        shared,
-                       s->x};
-    TRY(kgraph_weight_stacked(d, g, n->ed, e->n, DTYPE_BF16, H, e->width, &down[DOWN_WD]));
+                       s->x,
+                       NO_TENSOR};
+    TRY(kgraph_weight_stacked(d, g, n->ed, e->n, DTYPE_BF16, H, 1, e->width, &down[DOWN_WD]));
     TRY(kgraph_op(d, g, OP_EXPERT_DOWN, layer, down, out));
     *s = (struct fixture_stream){out[0], NO_TENSOR, NO_TENSOR};
     return QN_OK;

@@ -109,10 +109,9 @@ static uint32_t list_experts(const struct op_attrs *a, int32_t *first, int32_t *
 
 /* The host reads these at any time. */
 static void count_reads(const struct rt_batch *b, uint32_t n) {
-    if (b->lists == NULL || !b->rows.steady) return;
-    struct rt_reads *reads = &b->lists->reads;
-    __atomic_fetch_add(&reads->experts, n, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&reads->layers, 1, __ATOMIC_RELAXED);
+    if (!b->rows.steady) return;
+    __atomic_fetch_add(&b->reads->experts, n, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&b->reads->layers, 1, __ATOMIC_RELAXED);
 }
 
 void cpu_route(const struct cpu_task *t) {

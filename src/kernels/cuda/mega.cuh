@@ -193,6 +193,39 @@ CODE(void, code_teams, void) {
     compute_with<run_attention_teams>();
 }
 
+#if QN_EXPERTS
+
+DEV bool run_route_alone(struct warp_context *c, const struct cuda_task *task) {
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
+    run_route(c, task);
+    return true;
+}
+
+CODE(void, code_route, void) {
+    compute_with<run_route_alone>();
+}
+FORM_IF(router_row, CODE(void, code_router_row, void) {
+    compute_with<router_run_row, true>();
+})
+CODE(void, code_router_rows, void) {
+    compute_with<router_run_rows>();
+}
+CODE(void, code_up_row, void) {
+    compute_with<up_run_row>();
+}
+CODE(void, code_up_gather, void) {
+    compute_with<up_run_gather>();
+}
+FORM_IF(down_row, CODE(void, code_down_row, void) {
+    compute_with<down_run_row, true>();
+})
+CODE(void, code_down_gather, void) {
+    compute_with<down_run_gather>();
+}
+
+#endif
+
 /* Matrices times packed activations of up to 32 rows. */
 CODE_OF((int COLUMNS, uint32_t KIND, uint32_t K), void, run_stream, void) {
     compute_with<stream_run<KIND, K, COLUMNS>>();

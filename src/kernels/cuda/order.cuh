@@ -85,5 +85,12 @@
 #define ORDER_rows_step             o640
 #define ORDER_code_teams            o650
 #define ORDER_unit_find             o660
+#define ORDER_code_router_row       o670
+#define ORDER_code_route            o680
+#define ORDER_code_up_row           o690
+#define ORDER_code_down_row         o700
+#define ORDER_code_router_rows      o710
+#define ORDER_code_up_gather        o720
+#define ORDER_code_down_gather      o730
 
 #endif

@@ -17,7 +17,8 @@ static void add_slot(struct reference *r, const struct kop *op, uint64_t expert,
 void reference_op_expert_down(struct reference *r, const struct kop *op) {
     const struct reference_tensor *list = operand_in(r, op, DOWN_LIST);
     const struct reference_tensor *shared = operand_in(r, op, DOWN_SHARED);
-    const struct reference_tensor *y = reference_make(r, op->out[0], 0, 0);
+    const struct reference_tensor *y = &r->tensors[op->out[0]];
+    reference_make_stream(r, op, operand_in(r, op, DOWN_RESIDUAL)->cols);
     for (uint32_t t = 0; t < r->n_rows; t++) {
         const double *weight = operand_row(operand_in(r, op, DOWN_WEIGHT), t);
         const double gate = op->attrs.gates ? weight[op->attrs.top_k] : 1;
@@ -30,9 +31,16 @@ void reference_op_expert_down(struct reference *r, const struct kop *op) {
         for (double slot = entry[EXPERT_FIRST]; slot < entry[EXPERT_END]; slot++)
             add_slot(r, op, (uint64_t)entry[EXPERT_ID], (uint64_t)slot);
     }
+    for (uint32_t t = 0; t < r->n_rows; t++)
+        reference_finish_stream(r, op, t, operand_in(r, op, DOWN_NEXT));
 }
 
-static const struct form_row forms[] = {{{.name = "expert_down"}, any_rows, CPU, MIXED, 0}};
+static const struct form_row forms[] = {
+    {{.name = "expert_down"}, any_rows, CPU, MIXED, 0},
+    {{.name = "expert_down.row"}, one_row, GPU, MIXED, 0},
+    {{.name = "expert_down.polls", .rides = true}, one_row, GPU, MIXED, 0},
+    {{.name = "expert_down.gather", .packed = true}, eights_and_odd, GPU, MIXED, 0},
+};
 
 const struct op_test op_test_expert_down = {
     .set = EXPERTS,

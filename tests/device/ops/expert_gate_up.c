@@ -36,7 +36,12 @@ void reference_op_expert_gate_up(struct reference *r, const struct kop *op) {
     }
 }
 
-static const struct form_row forms[] = {{{.name = "expert_gate_up"}, any_rows, CPU, MIXED, 0}};
+static const struct form_row forms[] = {
+    {{.name = "expert_gate_up"}, any_rows, CPU, MIXED, 0},
+    {{.name = "expert_gate_up.row"}, one_row, GPU, MIXED, 0},
+    {{.name = "expert_gate_up.polls", .rides = true}, one_row, GPU, MIXED, 0},
+    {{.name = "expert_gate_up.gather"}, eights_and_odd, GPU, MIXED, 0},
+};
 
 const struct op_test op_test_expert_gate_up = {
     .set = EXPERTS,

@@ -17,6 +17,8 @@ static const struct form_row forms[] = {
      GPU,
      MIXED,
      0},
+    {{.name = "linear.bare_stream", .packed = true, .bare = true}, few_rows, GPU, MIXED, 0},
+    {{.name = "linear.bare_tile", .packed = true, .bare = true}, many_rows, GPU, MIXED, 0},
     {{.name = "linear.down_stream", .packed = true, .wide_k = true}, few_rows, GPU, MIXED, 0},
     {{.name = "linear.down_of_32", .packed = true, .wide_k = true}, rows_of_32, GPU, MIXED, 0},
     {{.name = "linear.down_tile", .packed = true, .wide_k = true}, many_rows, GPU, MIXED, 0},

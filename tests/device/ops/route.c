@@ -27,7 +27,11 @@ void reference_op_route(struct reference *r, const struct kop *op) {
                  op->out[ROUTE_OUT_SLOTS]);
 }
 
-static const struct form_row forms[] = {{{.name = "route"}, any_rows, CPU, MIXED, 0}};
+static const struct form_row forms[] = {
+    {{.name = "route"}, any_rows, CPU, MIXED, 0},
+    {{.name = "route.rows"}, any_rows, GPU, MIXED, 0},
+    {{.name = "route.polls", .rides = true}, up_to_16, GPU, MIXED, 0},
+};
 
 const struct op_test op_test_route = {
     .set = EXPERTS,

@@ -20,7 +20,12 @@ void reference_op_router(struct reference *r, const struct kop *op) {
     }
 }
 
-static const struct form_row forms[] = {{{.name = "router"}, any_rows, CPU, MIXED, 0}};
+static const struct form_row forms[] = {
+    {{.name = "router"}, any_rows, CPU, MIXED, 0},
+    {{.name = "router.row"}, one_row, GPU, MIXED, 0},
+    {{.name = "router.polls", .rides = true}, one_row, GPU, MIXED, 0},
+    {{.name = "router.rows"}, eights_and_odd, GPU, MIXED, 0},
+};
 
 const struct op_test op_test_router = {
     .set = EXPERTS,

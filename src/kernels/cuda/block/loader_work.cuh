@@ -4,13 +4,23 @@
 
 #include "kernels/cuda/attention/attention_pages.cuh"
 #include "kernels/cuda/block/loader.cuh"
+#if QN_EXPERTS
+#include "kernels/cuda/expert/expert_pages.cuh"
+#endif
 
 /* All pages of the task with descriptor `from`. word: this lane's word of the descriptor. False:
  * something happened instead (loader_decided). */
 DEV bool loader_work(struct loader *l, uint32_t word, const struct cuda_task *from) {
     const struct loader_task t = loader_task_of(word);
     const bool attention = work_is_attention(t.kind), weights = loader_has_pages(&t);
-    if (!loader_knows(l, work_source(t.kind), from)) return false;
+    const uint32_t flags = loader_word(word, 0) >> 16; /* kind, form, flags */
+    if (!loader_knows(l, work_source(t.kind, flags), from)) return false;
+#if QN_EXPERTS
+    if (work_is_of_experts(t.kind)) {
+        l->between = false;
+        return expert_pages(l, &t, word);
+    }
+#endif
     if (attention && !attention_pages(l, &t, from)) return false;
     if (weights && l->stream == CUDA_STREAM_TASK && !loader_wait_all(l)) return false;
     if (weights && !loader_task_pages(l, &t, word)) return false;

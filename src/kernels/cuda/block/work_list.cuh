@@ -6,9 +6,9 @@
  *
  *   WORK_STATIC   the task's descriptor: row blocks of an image of weights (loader.cuh)
  *   WORK_ROWS     the rows of the iteration, known when it is published (attention_items.cuh)
- *   WORK_TENSOR   a tensor that an earlier task of the iteration writes. The task's event says that
- *                 it is written: the loader waits for the event, then reads how many items there
- *                 are and which
+ *   WORK_TENSOR   experts: a tensor that an earlier task of the iteration writes. The task's event
+ * says that it is written: the loader waits for the event, then reads how many items there are and
+ * which
  *
  * A kind of list is a struct L with the field `left` (items from here on, 0: the list is done) and
  * three functions:
@@ -39,7 +39,14 @@ DEV bool work_is_attention(uint32_t kind) {
     return kind == OP_ATTENTION_STEP || kind == OP_ATTENTION_WHOLE;
 }
 
-DEV enum work_source work_source(uint32_t kind) {
+/* Whether a kind's weights are those of experts that the iteration lists (expert/expert_list.cuh).
+ */
+DEV bool work_is_of_experts(uint32_t kind) {
+    return QN_EXPERTS != 0 && cuda_lists_experts(kind);
+}
+
+DEV enum work_source work_source(uint32_t kind, uint32_t flags) {
+    if (work_is_of_experts(kind)) return flags & CUDA_LIST_KNOWN ? WORK_ROWS : WORK_TENSOR;
     return work_is_attention(kind) ? QN_ATTENTION_SOURCE : WORK_STATIC;
 }
 

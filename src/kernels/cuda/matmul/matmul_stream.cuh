@@ -413,7 +413,7 @@ DEV void squares_end(const struct warp_context *c, const struct stream *f,
 }
 
 /* Whether LINEAR writes the residual stream and also its copy for the next norm. Not with a single
- * row that is too long to be staged: its results are those of matvec.cuh. */
+ * row that is too long to be staged: its results are those of matvec.cuh. Nor of shared experts. */
 DEV bool stream_has_norm(const struct cuda_task *task) {
     return task->norm != 0;
 }
@@ -470,9 +470,13 @@ DEV float residual_await(float v, const float *at, bool own) {
     return v;
 }
 
-/* Stores an item of a single row, which has no copy for the next norm. */
+/* Stores an item without a copy for the next norm: of a single row, which may carry flags, or of
+ * several that are not added to the residual stream. */
 DEV void stream_plain(const struct stream *f, const struct stream_item *m, float v0, float v1) {
-    const struct linear_item item = linear_item<true>(f->task, m->block, m->r, f->row0);
+    const uint32_t row = f->row0 + m->token;
+    const struct linear_item item = QN_EXPERTS == 0 || f->task->row1 == 1
+                                        ? linear_item<true>(f->task, m->block, m->r, 0)
+                                        : linear_item<false>(f->task, m->block, m->r, row);
     if (!m->there) return;
     const struct linear_addend add = addend_ask(&item);
     const float2 v = op_value(f->task, v0, v1, 1, item.bias, addend_await(&item, &add));
@@ -524,11 +528,12 @@ DEV void stream_gated(const struct stream *f, const struct stream_item *m, float
                               item_constant(task->more, column, true));
 #endif
     const float h = mlp_value(&biases, gate, up);
-    if (QN_INTERMEDIATE % PACK_K == 0) {
+    const uint32_t width = QN_MLP_WIDTH != 0 ? QN_MLP_WIDTH : task->units;
+    if (QN_MLP_WIDTH != 0 ? QN_MLP_WIDTH % PACK_K == 0 : (task->flags & CUDA_OUT_PACKED) != 0) {
         const float next = __shfl_down_sync(~0u, h, 1);
         if (m->there && m->r % 2 == 0) packed_store2(task, row, column, h, next);
     } else if (m->there) {
-        store_plain((float *)task->out + (uint64_t)row * QN_INTERMEDIATE + column, h);
+        store_plain((float *)task->out + (uint64_t)row * width + column, h);
     }
 }
 

@@ -91,7 +91,7 @@ template <enum row_form FORM, uint32_t K> DEV float row_sum(uint32_t in_group, u
 }
 
 /* Whether the next operator reads the row packed, since it is too long to be staged. */
-#define ROW_H_IS_PACKED (QN_INTERMEDIATE > STAGED_COLUMNS)
+#define ROW_H_IS_PACKED (QN_MLP_WIDTH > STAGED_COLUMNS)
 
 /* The thread's item of a group: rows r and r + 8 of a row block, r = thread % 8. Threads beyond the
  * group's row blocks have none. */

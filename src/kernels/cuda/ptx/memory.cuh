@@ -150,6 +150,10 @@ DEV void add_relaxed_gpu(uint32_t *p, uint32_t v) {
     asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
+DEV void add64_relaxed_gpu(uint64_t *p, uint64_t v) {
+    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
 /* Words in shared memory that warps poll; ordered by hand where it matters. */
 DEV uint32_t shared_load_volatile(const uint32_t *p) {
     return *(const volatile uint32_t *)p;

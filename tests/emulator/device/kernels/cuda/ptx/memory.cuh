@@ -95,6 +95,10 @@ DEV void add_relaxed_gpu(uint32_t *p, uint32_t v) {
     __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
     emu_point();
 }
+DEV void add64_relaxed_gpu(uint64_t *p, uint64_t v) {
+    __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+    emu_point();
+}
 /* A poll: whoever reads such a word may be waiting for it. */
 DEV uint32_t shared_load_volatile(const uint32_t *p) {
     emu_wait();

@@ -1,0 +1,371 @@
+/* expert_down.cuh - EXPERT_DOWN: tiles of columns of y = residual + (the sum of a row's experts by
+ * ascending id, each weight * (h wd^T), + gate * shared).
+ *
+ * A task goes through all listed experts for each of its row blocks of 16 columns, so no sum is
+ * shared between blocks. The pages of an expert are those of one row block, without void ones: the
+ * warps take them in turn across experts. A warp multiplies a page with up to EXPERT_PASS slots'
+ * rows of h, which it reads where they lie. A *batch* is as many slots as scratch has room for;
+ * then each thread adds the batch's slots to the sums of its rows and column, in order of the list.
+ * Sums of up to DOWN_HELD token rows are in scratch, of more in y itself.
+ *
+ * Scratch:   0   sums [token row][16] F32
+ *            +   batch: {token row, weight} [slot]
+ *            +   batch: partial sums [slot][turn][16] F32, and four unused words a slot
+ */
+#ifndef QN_CUDA_EXPERT_EXPERT_DOWN_CUH
+#define QN_CUDA_EXPERT_EXPERT_DOWN_CUH
+
+#include "kernels/cuda/expert/expert_list.cuh"
+#include "kernels/cuda/matmul/matmul_stream.cuh"
+
+#define DOWN_K_TILES cuda_k_tiles(QN_EXPERT_WIDTH)
+
+struct down_slot {
+    uint32_t row;
+    float weight;
+};
+
+enum {
+    DOWN_HELD = 64,
+    DOWN_TURNS = partial_count(DOWN_K_TILES),
+    /* so the words that a warp stores at a time lie in different banks */
+    DOWN_SLOT_FLOATS = DOWN_TURNS * CUDA_PAGE_ROWS + 4,
+    DOWN_SUMS_BYTES = DOWN_HELD * CUDA_PAGE_ROWS * 4,
+    DOWN_BATCH = (SCRATCH_BYTES - DOWN_SUMS_BYTES) / (DOWN_SLOT_FLOATS * 4 + 8) / 2 * 2,
+    DOWN_GATES = QN_EXPERT_GATES,
+};
+static_assert(DOWN_BATCH >= EXPERT_PASS && sizeof(struct down_slot) == 8, "scratch");
+
+DEV struct down_slot *down_slots(void) {
+    return (struct down_slot *)(SCRATCH + DOWN_SUMS_BYTES);
+}
+DEV float *down_partials(uint32_t slot) {
+    return (float *)(down_slots() + DOWN_BATCH) + slot * DOWN_SLOT_FLOATS;
+}
+
+/* A task at work. */
+struct down_work {
+    const struct cuda_task *task;
+    const int32_t *slots;
+    const float *weight, *shared; /* [T, top_k + gates]; [T, H] or NULL */
+    uint32_t n_rows;              /* of the iteration */
+    uint32_t block;               /* row block at hand */
+    float *sums;                  /* its sums: a row's are `pitch` floats apart */
+    uint32_t pitch;
+    uint32_t n; /* slots of the batch */
+};
+
+DEV struct down_work down_begin(const struct cuda_task *task) {
+    struct down_work w = {};
+    w.task = task;
+    w.slots = (const int32_t *)beyond_of(task->bias, BEYOND_SLOTS);
+    w.weight = (const float *)beyond_of(task->bias, BEYOND_WEIGHT);
+    w.shared = (const float *)beyond_of(task->bias, BEYOND_SHARED);
+    w.n_rows = min(SHARED->batch.rows.n_rows, task->row1);
+    return w;
+}
+
+/* ---- products ---- */
+
+/* Leaves the first n of a fragment's eight columns. */
+DEV uint4 down_mask(uint4 v, int n) {
+    uint32_t of[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) of[i] = 2 * i + 1 < n ? of[i] : 2 * i < n ? of[i] & 0xffff : 0;
+    return make_uint4(of[0], of[1], of[2], of[3]);
+}
+
+/* The B registers of a k-tile of the slots [slot, slot + n). Nobody writes columns beyond the
+ * width: they are left out. */
+template <int COLUMNS>
+DEV void down_gather(const struct warp_context *c, const struct cuda_task *task, uint32_t slot,
+                     uint32_t n, uint32_t k_tile, struct fragments<COLUMNS> *x) {
+    const uint32_t eights = ceil_div(task->row1 * QN_TOP_K, PACK_ROWS), j = c->lane % 4;
+    const uint32_t next = eights * PACKED_PIECE; /* bytes to the next columns' pieces */
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        const uint32_t s = slot + min(c->lane / 4 + PACK_ROWS * i, n - 1);
+        const char *from = (const char *)task->in +
+                           (uint64_t)k_tile * (CUDA_PAGE_K / CUDA_PACK_COLUMNS) * next +
+                           s / PACK_ROWS * PACKED_PIECE + s % PACK_ROWS * 16 + j * 4;
+#pragma unroll
+        for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
+            const uint32_t *at = (const uint32_t *)(from + pair / 2 * next) + pair % 2 * 128;
+            uint4 v = make_uint4(load_word_l2(at), load_word_l2(at + 32), load_word_l2(at + 64),
+                                 load_word_l2(at + 96));
+            if (QN_EXPERT_WIDTH % CUDA_PAGE_K != 0)
+                v = down_mask(v, QN_EXPERT_WIDTH - (int)(k_tile * CUDA_PAGE_K + pair * 32 + 8 * j));
+            x->of[i][pair] = v;
+        }
+    }
+}
+
+/* Multiplies the warp's pages of an expert's row block with the slots [slot, slot + n); stores
+ * their partial sums as the batch's from number `at` on. turn: the warp's first page. */
+template <int COLUMNS>
+DEV void down_multiply(struct warp_context *c, const struct cuda_task *task, uint32_t slot,
+                       uint32_t n, uint32_t at, uint32_t turn) {
+    float sums[COLUMNS][4] = {};
+    struct fragments<COLUMNS> x;
+#pragma unroll 1
+    for (uint32_t i = turn; i < DOWN_K_TILES; i += WARPS) {
+        down_gather<COLUMNS>(c, task, slot, n, cuda_page_tile(DOWN_K_TILES, i), &x);
+        const uint4 *page = page_acquire(c);
+#pragma unroll
+        for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
+#pragma unroll
+            for (int k = 0; k < COLUMNS; k++) mma_pair(sums[k], page, pair, c->lane, x.of[k][pair]);
+        page_release(c);
+    }
+    const uint32_t g = c->lane / 4, j = c->lane % 4;
+#pragma unroll
+    for (int k = 0; k < COLUMNS; k++)
+#pragma unroll
+        for (uint32_t odd = 0; odd < 2; odd++) {
+            const uint32_t s = PACK_ROWS * k + 2 * j + odd;
+            float *to = down_partials(at + s) + turn * CUDA_PAGE_ROWS + g;
+            if (s >= n) continue;
+            to[0] = sums[k][odd];
+            to[8] = sums[k][2 + odd];
+        }
+}
+
+/* The batch's token rows and weights, from number `at` on. */
+DEV void down_note(const struct warp_context *c, const struct down_work *w, uint32_t slot,
+                   uint32_t n, uint32_t at) {
+    if (c->lane >= n) return;
+    const uint32_t s = (uint32_t)load_index_l2(w->slots + slot + c->lane);
+    const uint32_t row = min(s / QN_TOP_K, w->task->row1 - 1);
+    const float *weight = w->weight + (uint64_t)row * (QN_TOP_K + DOWN_GATES) + s % QN_TOP_K;
+    down_slots()[at + c->lane] = {row, load_l2(weight)};
+}
+
+/* ---- sums ---- */
+
+/* A thread has column thread % 16 of every 16th row, from thread / 16 on. */
+DEV void down_clear(const struct warp_context *c, const struct down_work *w) {
+    const uint32_t column = c->thread % CUDA_PAGE_ROWS;
+    for (uint32_t row = c->thread / 16; row < w->n_rows; row += 16)
+        if (w->block * CUDA_PAGE_ROWS + column < QN_HIDDEN)
+            w->sums[(uint64_t)row * w->pitch + column] = 0;
+}
+
+/* Adds the batch to the sums. */
+DEV void down_add(const struct warp_context *c, struct down_work *w) {
+    const uint32_t column = c->thread % CUDA_PAGE_ROWS;
+    sync_compute();
+#pragma unroll 1
+    for (uint32_t s = 0; s < w->n; s++) {
+        const struct down_slot slot = down_slots()[s];
+        if (slot.row % 16 != c->thread / 16 || w->block * CUDA_PAGE_ROWS + column >= QN_HIDDEN)
+            continue;
+        const float *partials = down_partials(s) + column;
+        float v[PARTIALS];
+#pragma unroll
+        for (uint32_t i = 0; i < DOWN_TURNS; i++) v[i] = partials[i * CUDA_PAGE_ROWS];
+        float *sum = w->sums + (uint64_t)slot.row * w->pitch + column;
+        *sum += partials_sum<true, DOWN_K_TILES>(v) * slot.weight;
+    }
+    sync_compute(); /* the partial sums are read */
+    w->n = 0;
+}
+
+/* ---- results ---- */
+
+/* A row's sum, and what shared experts give. */
+DEV float down_shared(const struct down_work *w, uint32_t row, uint32_t column, float sum) {
+    if (w->shared == nullptr) return sum;
+    const float *gate = w->weight + (uint64_t)row * (QN_TOP_K + DOWN_GATES) + QN_TOP_K;
+    return sum + (DOWN_GATES ? load_l2(gate) : 1) *
+                     load_l2(w->shared + (uint64_t)row * QN_HIDDEN + column);
+}
+
+/* A row's element of the result from its sum. */
+DEV float down_value(const struct down_work *w, uint32_t row, uint32_t column, float sum) {
+    const struct operand residual = operand_of(w->task->more, w->task, CUDA_MORE_FLAGGED);
+    const uint64_t at = (uint64_t)row * QN_HIDDEN + column;
+    return operand_await(residual, at, operand_ask(residual, at)) +
+           down_shared(w, row, column, sum);
+}
+
+/* Stores columns r and r + 8 of the row block for a row, and what the next norm wants of them. All
+ * lanes take part. */
+DEV void down_store(const struct down_work *w, uint32_t row, uint32_t r) {
+    const struct cuda_task *task = w->task;
+    const uint32_t column = w->block * CUDA_PAGE_ROWS + r;
+    const float *sum = w->sums + (uint64_t)row * w->pitch + r;
+    struct linear_item m = {};
+    float v[2] = {0, 0};
+    m.own0 = row < w->n_rows && column < QN_HIDDEN;
+    m.own1 = row < w->n_rows && column + 8 < QN_HIDDEN;
+    if (m.own0) v[0] = down_value(w, row, column, sum[0]);
+    if (m.own1) v[1] = down_value(w, row, column + 8, sum[8]);
+    if (task->norm != 0) {
+        m.norm = make_float2(item_constant(task->norm, column, m.own0),
+                             item_constant(task->norm, column + 8, m.own1));
+        const uint32_t pair = column + (r % 2 != 0 ? 7 : 0);
+        m.normed = STREAM_IS_PACKED ? (float *)packed_at(task, task->out2, row, pair)
+                                    : (float *)task->out2 + (uint64_t)row * QN_HIDDEN + column;
+        if (r == 0) m.squares = (float *)task->more2 + (uint64_t)row * task->n_pieces + w->block;
+        stream_store<1>(task, &m, r, v[0], v[1]);
+    }
+    const uint64_t at = (uint64_t)row * QN_HIDDEN + column;
+    if (m.own0) operand_store(task, at, v[0]);
+    if (m.own1) operand_store(task, at + 8, v[1]);
+}
+
+DEV void down_results(const struct warp_context *c, const struct down_work *w) {
+#pragma unroll 1
+    for (uint32_t row = c->thread / 8; row - c->thread / 8 < w->n_rows; row += COMPUTE_THREADS / 8)
+        down_store(w, row, c->thread % 8);
+}
+
+/* ---- many token rows, or what does not fit scratch ---- */
+
+/* A pass over slots [slot, slot + n) of an expert. */
+DEV void down_pass(struct warp_context *c, struct down_work *w, uint32_t slot, uint32_t n) {
+    if (w->n + n > DOWN_BATCH) down_add(c, w);
+    const uint32_t turn = (c->warp - c->turn) % WARPS;
+    if (turn == 0) down_note(c, w, slot, n, w->n);
+    if (turn < DOWN_K_TILES) {
+        if (n <= PACK_ROWS)
+            down_multiply<1>(c, w->task, slot, n, w->n, turn);
+        else
+            down_multiply<2>(c, w->task, slot, n, w->n, turn);
+    }
+    c->turn = turn_after(c->turn, DOWN_K_TILES);
+    w->n += n;
+}
+
+/* A row block: all listed experts, then the results. */
+DEV void down_block(struct warp_context *c, struct down_work *w) {
+    const struct expert_list list =
+        expert_list_of(beyond_of(w->task->bias, BEYOND_LIST), w->task->row1);
+    const bool held = w->n_rows <= DOWN_HELD;
+    w->sums = held ? (float *)SCRATCH : (float *)w->task->out + w->block * CUDA_PAGE_ROWS;
+    w->pitch = held ? CUDA_PAGE_ROWS : QN_HIDDEN;
+    down_clear(c, w);
+    for (uint32_t at = 0, n = 32; at < list.rows && n == 32; at += 32) {
+        const struct expert_entry mine = expert_entries(&list, at, c->lane, &n);
+        for (uint32_t i = 0; i < n; i++) {
+            const struct expert_entry e = expert_entry_of(&mine, i);
+            for (uint32_t slot = e.slot0; slot < e.slot1; slot += EXPERT_PASS)
+                down_pass(c, w, slot, min(e.slot1 - slot, (uint32_t)EXPERT_PASS));
+        }
+    }
+    down_add(c, w);
+    down_results(c, w);
+    sync_compute(); /* the sums are read */
+}
+
+/* Runs a task. False: the launch ends. */
+DEV bool down_run_gather(struct warp_context *c, const struct cuda_task *task) {
+    struct down_work w = down_begin(task);
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
+    w.n_rows = min(SHARED->batch.rows.n_rows, task->row1);
+    for (w.block = task->block0; w.block < task->block1; w.block++) down_block(c, &w);
+    return true;
+}
+
+/* ---- one token row ----
+ *
+ * Its slots are its experts in order, so the compute warps need no list.
+ *
+ * Scratch:   0   h, as it is packed
+ *            +   partial sums [slot][turn][16] F32
+ *            +   weight [slot] F32
+ */
+
+#define DOWN_ROW_FITS cuda_down_row_fits(QN_EXPERT_WIDTH, QN_TOP_K)
+
+enum {
+    DOWN_EIGHTS = (QN_TOP_K + PACK_ROWS - 1) / PACK_ROWS,
+    DOWN_ROW_BYTES = DOWN_EIGHTS * PACK_ROWS * DOWN_K_TILES * CUDA_PAGE_K * 2,
+    DOWN_PAGES = QN_TOP_K * DOWN_K_TILES, /* of a row block */
+};
+
+DEV float *down_row_sums(void) {
+    return (float *)(SCRATCH + DOWN_ROW_BYTES);
+}
+DEV float *down_row_weights(void) {
+    return down_row_sums() + DOWN_PAGES * CUDA_PAGE_ROWS;
+}
+
+/* The B registers of two steps of a slot's k-tile: all columns of the product are the slot's. */
+DEV uint4 down_row_pair(uint32_t slot, uint32_t k_tile, uint32_t pair, uint32_t j) {
+    const uint32_t piece =
+        (k_tile * (CUDA_PAGE_K / CUDA_PACK_COLUMNS) + pair / 2) * DOWN_EIGHTS + slot / PACK_ROWS;
+    const uint32_t *at = (const uint32_t *)(SCRATCH + piece * PACKED_PIECE) + pair % 2 * 128 +
+                         slot % PACK_ROWS * 4 + j;
+    const uint4 v = make_uint4(at[0], at[32], at[64], at[96]);
+    if (QN_EXPERT_WIDTH % CUDA_PAGE_K == 0) return v;
+    return down_mask(v, QN_EXPERT_WIDTH - (int)(k_tile * CUDA_PAGE_K + pair * 32 + 8 * j));
+}
+
+/* Multiplies the warp's pages of a row block. */
+DEV void down_row_pages(struct warp_context *c) {
+    const uint32_t g = c->lane / 4, j = c->lane % 4;
+#pragma unroll 1
+    for (uint32_t i = (c->warp - c->turn) % WARPS; i < DOWN_PAGES; i += WARPS) {
+        const uint32_t slot = i / DOWN_K_TILES;
+        const uint32_t k_tile = cuda_page_tile(DOWN_K_TILES, i % DOWN_K_TILES);
+        float sum[4] = {};
+        const uint4 *page = page_acquire(c);
+#pragma unroll
+        for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
+            mma_pair(sum, page, pair, c->lane, down_row_pair(slot, k_tile, pair, j));
+        page_release(c);
+        if (j == 0) {
+            down_row_sums()[i * CUDA_PAGE_ROWS + g] = sum[0];
+            down_row_sums()[i * CUDA_PAGE_ROWS + g + 8] = sum[2];
+        }
+    }
+    c->turn = turn_after(c->turn, DOWN_PAGES);
+}
+
+/* The sum of a column over the row's experts. */
+DEV float down_row_sum(uint32_t column) {
+    float sum = 0;
+#pragma unroll 4
+    for (uint32_t slot = 0; slot < QN_TOP_K; slot++) {
+        float v[PARTIALS];
+#pragma unroll
+        for (uint32_t i = 0; i < DOWN_TURNS; i++)
+            v[i] = down_row_sums()[(slot * DOWN_K_TILES + i) * CUDA_PAGE_ROWS + column];
+        sum += partials_sum<true, DOWN_K_TILES>(v) * down_row_weights()[slot];
+    }
+    return sum;
+}
+
+/* Runs a task of one token row. False: the launch ends. */
+DEV bool down_run_row(struct warp_context *c, const struct cuda_task *task) {
+    struct down_work w = down_begin(task);
+    const struct operand residual = operand_of(task->more, task, CUDA_MORE_FLAGGED);
+    uint32_t *hint = task_hint(c, task);
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
+    for (uint32_t at = c->thread * 16; at < DOWN_ROW_BYTES; at += COMPUTE_THREADS * 16)
+        copy16_async(SCRATCH + at, (const char *)task->in + at);
+    if (c->thread < QN_TOP_K) down_row_weights()[c->thread] = load_l2(w.weight + c->thread);
+    copy_commit();
+    copy_wait<0>();
+    sync_compute();
+    for (w.block = task->block0; w.block < task->block1; w.block++) {
+        const uint32_t column = w.block * CUDA_PAGE_ROWS + c->thread;
+        const bool own = c->thread < CUDA_PAGE_ROWS && column < QN_HIDDEN;
+        uint2 asked = {};
+        if (own) asked = operand_ask(residual, column);
+        down_row_pages(c);
+        sync_compute();
+        if (w.block + 1 == task->block1 && hint != nullptr) add_relaxed_gpu(hint, 1);
+        if (own)
+            operand_store(task, column,
+                          operand_await(residual, column, asked) +
+                              down_shared(&w, 0, column, down_row_sum(c->thread)));
+        if (w.block + 1 < task->block1) sync_compute(); /* the sums are read */
+    }
+    return true;
+}
+
+#endif

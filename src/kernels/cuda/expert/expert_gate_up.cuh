@@ -1,0 +1,282 @@
+/* expert_gate_up.cuh - EXPERT_GATE_UP: a slice of the work list (expert_list.cuh), h[slot] =
+ * silu(gate) * up of the slot's row and expert. Image blocks have eight rows of gate and eight of
+ * up.
+ *
+ * A row of x is read where it lies: the gather is an index in an operand's address. It is
+ * multiplied as 16-bit floats; 1 / rms comes after the dot products. Each k-tile's squares are
+ * added up by the warp that has the tile, in the same order in both forms:
+ *
+ *   row      one token row, in scratch: pages and partial sums are those of matvec.cuh
+ *   gather   up to EXPERT_PASS slots of an expert at a time, in columns of eight: a warp has the
+ *            k-tiles of one partial sum, whose rows it holds in registers for all row blocks of a
+ *            group (matmul_stream.cuh has pages and partial sums so)
+ *
+ * Bytes per page of 8 KB: gather, 8 KB of activations a column from L2, for up to six row blocks.
+ *
+ * Scratch, row:     0   the row, 16 bits, whole k-tiles
+ *                   +   partial sums [row block of the group][16 rows][PARTIALS] F32
+ *                 end   squares [half of a k-tile] F32
+ * Scratch, gather:  0   partial sums [row block of the group][slot of the pass] x
+ * STREAM_TOKEN_FLOATS end   squares [slot of the pass][k-tile] F32
+ */
+#ifndef QN_CUDA_EXPERT_EXPERT_GATE_UP_CUH
+#define QN_CUDA_EXPERT_EXPERT_GATE_UP_CUH
+
+#include "kernels/cuda/expert/expert_list.cuh"
+#include "kernels/cuda/expert/row_squares.cuh"
+#include "kernels/cuda/matmul/matmul_stream.cuh"
+#include "kernels/cuda/matmul/matvec.cuh"
+
+/* ---- results ---- */
+
+DEV float up_value(float gate, float up) {
+    return gate * reciprocal_fast(1.0f + exp_fast(-gate)) * up;
+}
+
+/* Stores columns `column`, even, and the next one of a slot's h; beyond the width zeros. Whole
+ * warps call it: lane r of eight has a column. */
+DEV void up_store(const struct cuda_task *task, bool there, uint32_t slot, uint32_t column,
+                  float h) {
+    const float next = __shfl_down_sync(~0u, h, 1);
+    if (there && column % 2 == 0 && column < QN_EXPERT_WIDTH)
+        packed_store2(task, slot, column, h, next);
+}
+
+/* ---- one token row ---- */
+
+enum {
+    UP_ROW_BYTES = ROW_TILES * CUDA_PAGE_K * 2,
+    UP_BLOCK_BYTES = PARTIALS * CUDA_PAGE_ROWS * 4,
+    UP_ROOM = (SCRATCH_BYTES - UP_ROW_BYTES - ROW_HALVES * 4) / UP_BLOCK_BYTES,
+    UP_ROW_GROUP = UP_ROOM < CUDA_ROW_GROUP ? UP_ROOM : CUDA_ROW_GROUP,
+};
+static_assert(QN_HIDDEN > STAGED_COLUMNS || UP_ROOM >= 1, "scratch");
+
+DEV float *up_row_halves(void) {
+    return (float *)(SCRATCH + SCRATCH_BYTES) - ROW_HALVES;
+}
+
+/* Stages the row in scratch, times the norm's weights, and its squares. */
+DEV void up_row_stage(const struct warp_context *c, struct operand row, const float *norm) {
+    constexpr uint32_t END = ROW_TILES * CUDA_PAGE_K / 4, STEP = STREAM_FOURS * COMPUTE_THREADS;
+#pragma unroll 1
+    for (uint32_t first = c->thread; first < END; first += STEP) {
+        struct early scale;
+        float4 v[STREAM_FOURS];
+        early_norm(norm, first, &scale);
+        operand_load_share<STREAM_FOURS>(row, first, QN_HIDDEN / 4, v);
+#pragma unroll
+        for (int u = 0; u < STREAM_FOURS; u++) {
+            const uint32_t at = first + u * COMPUTE_THREADS;
+            const float sum = half_squares(v[u]);
+            if (at >= END) break;
+            *(uint2 *)(row_activations() + 8 * at) = pack_scaled(v[u], scale.norm[u]);
+            if (c->lane == 0) up_row_halves()[at / 32] = sum;
+        }
+    }
+}
+
+/* Row blocks [first, end) of a run: all pages, then h of the run's slot. */
+DEV void up_row_blocks(struct warp_context *c, const struct cuda_task *task,
+                       const struct expert_run *run, uint32_t first, uint32_t end) {
+    const uint32_t n = (end - first) * ROW_TILES, next = row_rank(c);
+    struct row_columns x;
+    float sum[4];
+    row_clear(sum);
+    row_columns_load(c, row_k_tile<QN_HIDDEN>(next), &x);
+    row_pages<QN_HIDDEN>(c, n, next, &x, sum);
+    c->turn = turn_after(c->turn, n);
+    sync_compute();
+    const uint32_t in_group = c->thread / 8, r = c->thread % 8;
+    const bool there = first + in_group < end;
+    float h = 0;
+    if (there) {
+        const float inv = halves_inverse_rms(up_row_halves());
+        h = up_value(row_sum<ROW_STREAM, QN_HIDDEN>(in_group, r) * inv,
+                     row_sum<ROW_STREAM, QN_HIDDEN>(in_group, r + 8) * inv);
+    }
+    up_store(task, there, run->entry.slot0, (first + in_group) * 8 + r, h);
+    sync_compute(); /* the sums are read */
+}
+
+/* Runs a task of one token row. False: the launch ends. */
+DEV bool up_run_row(struct warp_context *c, const struct cuda_task *task) {
+    const struct operand x = operand_of(task->in, task, CUDA_IN_FLAGGED);
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
+    struct expert_slice s =
+        expert_slice_of(expert_list_of(task->bias, task->row1), task->unit0, task->unit1, c->lane);
+    struct expert_run run;
+    bool more = expert_slice_next(&s, c->lane, &run);
+    if (!more) return true;
+    up_row_stage(c, x, (const float *)task->norm);
+    sync_compute();
+    for (; more; more = expert_slice_next(&s, c->lane, &run))
+        for (uint32_t b = run.block0; b < run.block1; b += UP_ROW_GROUP)
+            up_row_blocks(c, task, &run, b, min(b + UP_ROW_GROUP, run.block1));
+    return true;
+}
+
+/* ---- many token rows ---- */
+
+enum { UP_SUMS_BYTES = 6 * PACK_ROWS * CUDA_STREAM_TOKEN_BYTES };
+static_assert(UP_SUMS_BYTES + EXPERT_PASS * ROW_HALVES * 4 <= SCRATCH_BYTES, "scratch");
+
+/* Squares of halves of k-tiles of a slot of the pass. */
+DEV float *up_halves(uint32_t slot) {
+    return (float *)(SCRATCH + UP_SUMS_BYTES) + slot * ROW_HALVES;
+}
+
+/* The slots of a pass. */
+struct up_pass {
+    const struct cuda_task *task;
+    uint32_t slot0, n;
+    uint32_t turn; /* the warp's page of each step: its partial sum, by cuda_turn_partial */
+};
+
+/* What functions of matmul_stream.cuh want. */
+DEV struct stream up_stream(const struct up_pass *p) {
+    struct stream f;
+    f.task = p->task;
+    f.rows = nullptr;
+    f.turn = p->turn;
+    f.row0 = f.n = 0;
+    return f;
+}
+
+/* The lane's rows of x: of slot lane / 4 of each column of eight. */
+template <int COLUMNS> struct up_rows { const float *at[COLUMNS]; };
+
+template <int COLUMNS>
+DEV struct up_rows<COLUMNS> up_rows_of(const struct warp_context *c, const struct up_pass *p) {
+    const int32_t *slots = (const int32_t *)p->task->more;
+    struct up_rows<COLUMNS> rows;
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        const uint32_t slot = p->slot0 + min(c->lane / 4 + PACK_ROWS * i, p->n - 1);
+        const uint32_t row = (uint32_t)load_index_l2(slots + slot) / QN_TOP_K;
+        rows.at[i] = (const float *)p->task->in + (uint64_t)min(row, p->task->row1 - 1) * QN_HIDDEN;
+    }
+    return rows;
+}
+
+/* Eight columns of a row, from `column` on; zeros beyond the row. */
+struct up_eight {
+    float4 lo, hi;
+};
+
+DEV struct up_eight up_eight_at(const float *row, uint32_t column) {
+    struct up_eight v = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
+    if (QN_HIDDEN % CUDA_PAGE_K != 0 && column >= QN_HIDDEN) return v;
+    v.lo = load4_l2(row + column);
+    v.hi = load4_l2(row + column + 4);
+    return v;
+}
+
+/* The B registers of the warp's k-tile in the step that begins with page k0, times the norm's
+ * weights; stores the tile's squares. */
+template <int COLUMNS>
+DEV void up_gather(const struct warp_context *c, const struct up_pass *p,
+                   const struct up_rows<COLUMNS> *rows, uint32_t k0, struct fragments<COLUMNS> *x) {
+    const struct stream f = up_stream(p);
+    const uint32_t k_tile = stream_k_tile<QN_HIDDEN>(&f, k0), j = c->lane % 4;
+    const float *norm = (const float *)p->task->norm;
+    const bool own = ROW_TILES % PARTIALS == 0 || k0 + p->turn < ROW_TILES;
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float squares[4];
+#pragma unroll
+            for (int q = 0; q < 4; q++) {
+                const uint32_t column = k_tile * CUDA_PAGE_K + (4 * half + q) * 32 + 8 * j;
+                const struct up_eight v = up_eight_at(rows->at[i], column);
+                const bool in = QN_HIDDEN % CUDA_PAGE_K == 0 || column < QN_HIDDEN;
+                const float *w = norm + (in ? column : 0);
+                const uint2 lo = pack_scaled(v.lo, __ldg((const float4 *)w));
+                const uint2 hi = pack_scaled(v.hi, __ldg((const float4 *)w + 1));
+                x->of[i][4 * half + q] = make_uint4(lo.x, lo.y, hi.x, hi.y);
+                squares[q] = squares_of_four(v.lo) + squares_of_four(v.hi);
+            }
+            const float sum = half_squares_by_eights(squares);
+            if (own && j == 0) up_halves(c->lane / 4 + PACK_ROWS * i)[2 * k_tile + half] = sum;
+        }
+}
+
+/* h of the pass's slots in row blocks [first, end) of a run, whose partial sums are in scratch. */
+template <int COLUMNS>
+DEV void up_results(const struct warp_context *c, const struct up_pass *p, uint32_t first,
+                    uint32_t end) {
+    constexpr uint32_t EACH = 2 * COLUMNS; /* warps for a row block */
+    const uint32_t r = c->lane % 8;
+    const uint32_t token = c->warp % EACH / 2 * PACK_ROWS + c->lane / 8 * 2 + c->warp % 2;
+    const float inv = halves_inverse_rms(up_halves(token));
+#pragma unroll 1
+    for (uint32_t b = first + c->warp / EACH; b < end; b += WARPS / EACH) {
+        const float *sums = stream_sums<COLUMNS>(b - first, token);
+        const float gate = stream_sum<OP_GATED_MLP, QN_HIDDEN>(sums, r) * inv;
+        const float up = stream_sum<OP_GATED_MLP, QN_HIDDEN>(sums, r + 8) * inv;
+        up_store(p->task, token < p->n, p->slot0 + token, b * 8 + r, up_value(gate, up));
+    }
+}
+
+/* Row blocks [first, end) of a run for the slots of a pass, group by group. */
+template <int COLUMNS, int GROUP>
+DEV void up_pass_run(struct warp_context *c, const struct up_pass *p, uint32_t first,
+                     uint32_t end) {
+    const struct up_rows<COLUMNS> rows = up_rows_of<COLUMNS>(c, p);
+    const struct stream f = up_stream(p);
+    struct fragments<COLUMNS> x;
+    if (ROW_TILES <= PARTIALS) up_gather<COLUMNS>(c, p, &rows, 0, &x);
+#pragma unroll 1
+    for (uint32_t b = first; b < end; b += GROUP) {
+        const uint32_t n = min((uint32_t)GROUP, end - b);
+        struct stream_partials<GROUP, COLUMNS> sums = {};
+#pragma unroll 1
+        for (uint32_t k0 = 0; k0 < ROW_TILES; k0 += PARTIALS) {
+            if (ROW_TILES > PARTIALS) up_gather<COLUMNS>(c, p, &rows, k0, &x);
+            stream_pages<QN_HIDDEN, GROUP, COLUMNS>(c, &f, k0, n, &x, &sums);
+        }
+#pragma unroll
+        for (int i = 0; i < GROUP; i++)
+            if (i < n) partials_put<GROUP, COLUMNS>(c, &f, i, i, &sums);
+        sync_compute();
+        up_results<COLUMNS>(c, p, b, b + n);
+        sync_compute(); /* the sums are read */
+    }
+}
+
+DEV void up_pass(struct warp_context *c, const struct up_pass *p, bool many, uint32_t first,
+                 uint32_t end) {
+    if (!many)
+        up_pass_run<1, 6>(c, p, first, end);
+    else
+        up_pass_run<2, 3>(c, p, first, end);
+}
+
+/* A run: all its passes, group by group. */
+DEV void up_run(struct warp_context *c, const struct cuda_task *task,
+                const struct expert_run *run) {
+    const uint32_t n = run->entry.slot1 - run->entry.slot0;
+    const uint32_t group = n <= EXPERT_PASS ? run->block1 - run->block0 : expert_group(&run->entry);
+    struct up_pass p = {task, run->entry.slot0, n, (c->warp - c->turn) % WARPS};
+    for (uint32_t b = run->block0; b < run->block1; b += group)
+        for (uint32_t at = 0; at < n; at += EXPERT_PASS) {
+            p.slot0 = run->entry.slot0 + at;
+            p.n = min(n - at, (uint32_t)EXPERT_PASS);
+            up_pass(c, &p, n > PACK_ROWS, b, min(b + group, run->block1));
+        }
+}
+
+/* Runs a task of a graph of several token rows. False: the launch ends. */
+DEV bool up_run_gather(struct warp_context *c, const struct cuda_task *task) {
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
+    struct expert_slice s =
+        expert_slice_of(expert_list_of(task->bias, task->row1), task->unit0, task->unit1, c->lane);
+    struct expert_run run;
+    while (expert_slice_next(&s, c->lane, &run)) up_run(c, task, &run);
+    return true;
+}
+
+#endif

@@ -1,0 +1,182 @@
+/* expert_list.cuh - the experts that ROUTE lists (graph/expert_list.h), as a work list whose source
+ * is a tensor (block/work_list.cuh). The loader and the compute warps follow it by the same
+ * functions, a whole warp each: lane i has entry number i of 32.
+ *
+ * A list is data of the iteration. Whatever it says, an entry's expert is one of the model's and
+ * its slots are slots of the graph.
+ */
+#ifndef QN_CUDA_EXPERT_EXPERT_LIST_CUH
+#define QN_CUDA_EXPERT_EXPERT_LIST_CUH
+
+#include "graph/expert_list.h"
+#include "kernels/cuda/block/walk.cuh"
+
+enum {
+    /* Row blocks of an expert's image of gate and up, and of down. */
+    EXPERT_UP_BLOCKS = (QN_EXPERT_WIDTH + CUDA_PAGE_ROWS / 2 - 1) / (CUDA_PAGE_ROWS / 2),
+    EXPERT_DOWN_BLOCKS = (QN_HIDDEN + CUDA_PAGE_ROWS - 1) / CUDA_PAGE_ROWS,
+    EXPERT_ITEM_BLOCKS = EXPERT_BLOCK / (CUDA_PAGE_ROWS / 2), /* row blocks of an item */
+    EXPERT_COLUMNS = 2,                       /* most columns of eight slots of a pass */
+    EXPERT_PASS = EXPERT_COLUMNS * PACK_ROWS, /* slots that are multiplied at a time */
+};
+
+/* An entry of the list. */
+struct expert_entry {
+    uint32_t expert, slot0, slot1;
+};
+
+/* Where a task's list lies, and its bounds. */
+struct expert_list {
+    const int32_t *at;
+    uint32_t rows, n_slots; /* most entries; slots of the graph */
+};
+
+DEV struct expert_list expert_list_of(uint64_t at, uint32_t n_rows) {
+    const uint32_t n_slots = n_rows * QN_TOP_K;
+    return {(const int32_t *)at, min((uint32_t)QN_EXPERTS, n_slots), n_slots};
+}
+
+/* The lane's entry of the 32 from `first` on; *n: how many of the lanes have one. */
+DEV struct expert_entry expert_entries(const struct expert_list *list, uint32_t first,
+                                       uint32_t lane, uint32_t *n) {
+    const uint32_t i = first + lane;
+    const int32_t *at = list->at + (uint64_t)min(i, list->rows - 1) * EXPERT_WORDS;
+    const int32_t expert = load_index_l2(at + EXPERT_ID);
+    const uint32_t slot0 = (uint32_t)load_index_l2(at + EXPERT_FIRST);
+    const uint32_t slot1 = (uint32_t)load_index_l2(at + EXPERT_END);
+    const uint32_t missing = __ballot_sync(~0u, i >= list->rows || expert < 0);
+    *n = __popc((missing & -missing) - 1);
+    const uint32_t end = min(slot1, list->n_slots);
+    return {min((uint32_t)max(expert, 0), (uint32_t)QN_EXPERTS - 1), min(slot0, end), end};
+}
+
+/* An entry that another lane has. */
+DEV struct expert_entry expert_entry_of(const struct expert_entry *mine, uint32_t lane) {
+    return {__shfl_sync(~0u, mine->expert, lane), __shfl_sync(~0u, mine->slot0, lane),
+            __shfl_sync(~0u, mine->slot1, lane)};
+}
+
+/* Passes over the slots of an entry; an entry without slots has none. */
+DEV uint32_t expert_passes(const struct expert_entry *e) {
+    return ceil_div(e->slot1 - e->slot0, EXPERT_PASS);
+}
+
+/* Operand number i of those that have no word in the descriptor: `row`, the word `bias`, says where
+ * their addresses are. */
+DEV uint64_t beyond_of(uint64_t row, int i) {
+    return __ldg((const unsigned long long *)row + i);
+}
+
+/* ---- slices: EXPERT_GATE_UP ---- */
+
+/* Row blocks [block0, block1) of an expert's gate and up, which a task has. */
+struct expert_run {
+    struct expert_entry entry;
+    uint32_t block0, block1;
+};
+
+/* A slice of the list: the items whose places begin in it (graph/expert_list.h). An item costs what
+ * passes over its row blocks do: a pass takes as long as its pages do to come, whatever slots it
+ * has. */
+struct expert_slice {
+    struct expert_list list;
+    uint32_t at;              /* the entry after the lanes' */
+    struct expert_entry mine; /* of the last entries that were loaded */
+    uint32_t item0, item1;    /* the lane's items in the slice */
+    uint32_t left;            /* lanes whose items are still to come, a bit each */
+    uint32_t place;           /* of the first item behind the lanes' entries */
+    uint32_t first, last;     /* places of the slice */
+};
+
+DEV uint32_t expert_cost_of(const struct expert_entry *e) {
+    return QN_EXPERT_PLACING == EXPERT_STATIC ? 1 : max(expert_passes(e), 1u);
+}
+
+/* The first of `items` items, `cost` places each from `start` on, that begins at or after a place.
+ */
+DEV uint32_t expert_item_at(uint32_t place, uint32_t start, uint32_t cost, uint32_t items) {
+    return place <= start ? 0 : min((place - start + cost - 1) / cost, items);
+}
+
+/* The sum of v over the lanes before this one; *all: over all lanes. */
+DEV uint32_t warp_sum_before(uint32_t v, uint32_t lane, uint32_t *all) {
+    uint32_t sum = v;
+#pragma unroll
+    for (uint32_t by = 1; by < 32; by *= 2) {
+        const uint32_t before = __shfl_up_sync(~0u, sum, by);
+        if (lane >= by) sum += before;
+    }
+    *all = __shfl_sync(~0u, sum, 31);
+    return sum - v;
+}
+
+/* Loads the next entries and finds which of their items are in the slice. False: there are none. */
+DEV bool expert_slice_load(struct expert_slice *s, uint32_t lane) {
+    const uint32_t items = expert_blocks(QN_EXPERT_WIDTH);
+    uint32_t n, all;
+    if (s->at >= s->list.rows) return false;
+    s->mine = expert_entries(&s->list, s->at, lane, &n);
+    const uint32_t cost = lane < n ? expert_cost_of(&s->mine) : 0;
+    uint32_t start = s->place + warp_sum_before(cost * items, lane, &all);
+    if (QN_EXPERT_PLACING == EXPERT_STATIC) start = s->mine.expert * items;
+    s->item0 = lane < n ? expert_item_at(s->first, start, cost, items) : 0;
+    s->item1 = lane < n ? expert_item_at(s->last, start, cost, items) : 0;
+    s->left = __ballot_sync(~0u, s->item0 < s->item1);
+    s->place += all;
+    s->at = n == 32 ? s->at + n : s->list.rows;
+    return n > 0;
+}
+
+/* total * i / n. A division of 64 bits is a call, which costs registers everywhere. */
+DEV uint32_t expert_share(uint32_t total, uint32_t i, uint32_t n) {
+    return total / n * i + total % n * i / n;
+}
+
+/* Slice i of n. */
+DEV struct expert_slice expert_slice_of(struct expert_list list, uint32_t i, uint32_t n,
+                                        uint32_t lane) {
+    struct expert_slice s = {};
+    const uint32_t items = expert_blocks(QN_EXPERT_WIDTH);
+    uint32_t total = items * QN_EXPERTS;
+    if (QN_EXPERT_PLACING == EXPERT_SLICED) {
+        total = 0;
+        for (uint32_t at = 0, here = 32; at < list.rows && here == 32; at += 32) {
+            const struct expert_entry e = expert_entries(&list, at, lane, &here);
+            uint32_t sum;
+            warp_sum_before(lane < here ? expert_cost_of(&e) * items : 0, lane, &sum);
+            total += sum;
+        }
+    }
+    s.list = list;
+    s.first = expert_share(total, i, n);
+    s.last = expert_share(total, i + 1, n);
+    return s;
+}
+
+/* The slice's next row blocks of one expert; false: there are no more. */
+DEV bool expert_slice_next(struct expert_slice *s, uint32_t lane, struct expert_run *run) {
+    while (s->left == 0)
+        if (!expert_slice_load(s, lane)) return false;
+    const uint32_t from = __popc((s->left & -s->left) - 1);
+    s->left &= s->left - 1;
+    run->entry = expert_entry_of(&s->mine, from);
+    run->block0 = __shfl_sync(~0u, s->item0, from) * EXPERT_ITEM_BLOCKS;
+    run->block1 =
+        min(__shfl_sync(~0u, s->item1, from) * EXPERT_ITEM_BLOCKS, (uint32_t)EXPERT_UP_BLOCKS);
+    return true;
+}
+
+/* ---- how a run of several rows is worked on ---- */
+
+/* Row blocks of a group: their partial sums of a pass are in scratch together. */
+DEV uint32_t expert_group(const struct expert_entry *e) {
+    return e->slot1 - e->slot0 > PACK_ROWS ? 3 : 6;
+}
+
+/* Whether the whole graph is one token row: pages come row block by row block, without void ones.
+ */
+DEV bool expert_is_row(uint32_t n_rows) {
+    return n_rows == 1;
+}
+
+#endif

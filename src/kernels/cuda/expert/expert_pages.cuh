@@ -1,0 +1,81 @@
+/* expert_pages.cuh - the loader's role: the pages of the listed experts. */
+#ifndef QN_CUDA_EXPERT_EXPERT_PAGES_CUH
+#define QN_CUDA_EXPERT_EXPERT_PAGES_CUH
+
+#include "kernels/cuda/block/loader.cuh"
+#include "kernels/cuda/expert/expert_list.cuh"
+
+/* Row block `block` of an expert in an image of so many row blocks each. */
+DEV const char *expert_page(const char *image, uint32_t expert, uint32_t blocks, uint32_t block,
+                            uint32_t k_tiles) {
+    return image + ((uint64_t)expert * blocks + block) * k_tiles * CUDA_PAGE_BYTES;
+}
+
+/* The pages of a group of row blocks: eight of each, then the next eight of each. */
+DEV bool expert_group_pages(struct loader *l, const char *from, uint32_t n_blocks) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
+    for (uint32_t k = 0; k < k_tiles; k += PARTIALS) {
+        const uint32_t n = min(k_tiles - k, (uint32_t)PARTIALS);
+        for (uint32_t b = 0; b < n_blocks; b++)
+            if (!loader_issue(l, from + ((uint64_t)b * k_tiles + k) * CUDA_PAGE_BYTES, n) ||
+                !loader_issue_void(l, PARTIALS - n))
+                return false;
+    }
+    return true;
+}
+
+/* A run's pages, once for each pass over its slots, group by group. */
+DEV bool expert_run_pages(struct loader *l, const char *image, const struct expert_run *run) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
+    const uint32_t group = expert_group(&run->entry), passes = expert_passes(&run->entry);
+    for (uint32_t b = run->block0; b < run->block1; b += group) {
+        const char *from = expert_page(image, run->entry.expert, EXPERT_UP_BLOCKS, b, k_tiles);
+        for (uint32_t p = 0; p < passes; p++)
+            if (!expert_group_pages(l, from, min(group, run->block1 - b))) return false;
+    }
+    return true;
+}
+
+/* EXPERT_GATE_UP: a slice of the list. */
+DEV bool expert_up_pages(struct loader *l, const struct loader_task *t, uint32_t word) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
+    const struct expert_list list = expert_list_of(loader_words(word, TASK_WORD(bias)), t->rows);
+    struct expert_slice s =
+        expert_slice_of(list, t->unit0, loader_word(word, TASK_WORD(unit1)), l->lane);
+    struct expert_run run;
+    while (expert_slice_next(&s, l->lane, &run)) {
+        const char *from =
+            expert_page(t->image, run.entry.expert, EXPERT_UP_BLOCKS, run.block0, k_tiles);
+        const bool well = expert_is_row(t->rows)
+                              ? loader_issue(l, from, (run.block1 - run.block0) * k_tiles)
+                              : expert_run_pages(l, t->image, &run);
+        if (!well) return false;
+    }
+    return true;
+}
+
+/* EXPERT_DOWN: row block by row block, expert by expert, once for each pass over its slots. */
+DEV bool expert_down_pages(struct loader *l, const struct loader_task *t, uint32_t word) {
+    constexpr uint32_t k_tiles = cuda_k_tiles(QN_EXPERT_WIDTH);
+    const struct expert_list list =
+        expert_list_of(beyond_of(loader_words(word, TASK_WORD(bias)), BEYOND_LIST), t->rows);
+    for (uint32_t b = t->block0; b < t->block1; b++)
+        for (uint32_t at = 0, n = 32; at < list.rows && n == 32; at += 32) {
+            const struct expert_entry mine = expert_entries(&list, at, l->lane, &n);
+            for (uint32_t i = 0; i < n; i++) {
+                const struct expert_entry e = expert_entry_of(&mine, i);
+                const char *from = expert_page(t->image, e.expert, EXPERT_DOWN_BLOCKS, b, k_tiles);
+                for (uint32_t p = expert_passes(&e); p > 0; p--)
+                    if (!loader_issue(l, from, k_tiles)) return false;
+            }
+        }
+    return true;
+}
+
+/* All pages of a task whose experts are listed; word: this lane's word of its descriptor. False:
+ * something happened instead. */
+DEV bool expert_pages(struct loader *l, const struct loader_task *t, uint32_t word) {
+    return t->kind == OP_EXPERT_DOWN ? expert_down_pages(l, t, word) : expert_up_pages(l, t, word);
+}
+
+#endif
