@@ -59,7 +59,7 @@ static int rules_new(struct diag *d, const struct guide_texts *t, const qn_sampl
 /* Moves what is at `at` to the front. */
 static void rules_to_front(struct guide_texts *t, size_t at) {
     struct guide_rules *r = t->kept[at];
-    memmove(t->kept + 1, t->kept, at * sizeof *t->kept);
+    for (; at > 0; at--) t->kept[at] = t->kept[at - 1];
     t->kept[0] = r;
 }
 

@@ -89,8 +89,8 @@ static int check_request(struct diag *d, const struct mailbox *m, const struct r
     const uint32_t most = b->lists ? b->lists->n_top : 0;
     if (q->n_top > most)
         return fail(d, QN_ELIMIT, "n_top: want at most %u, have %u", most, q->n_top);
-    TRY(check_biases(d, m, extras ? extras->biases : NULL, q->n_biases));
-    if (q->guided && (extras == NULL || extras->mask == NULL))
+    TRY(check_biases(d, m, extras->biases, q->n_biases));
+    if (q->guided && extras->mask == NULL)
         return fail(d, QN_EINVAL, "guided: want a mask of the tokens that may come first");
     for (uint32_t i = 0; i < q->n_prompt; i++)
         if (prompt[i] < 0 || (uint32_t)prompt[i] >= m->vocab)
@@ -140,7 +140,8 @@ uint32_t mailbox_given(const struct mailbox *m, uint32_t slot, const int32_t **t
 
 void mailbox_mask(const struct mailbox *m, uint32_t slot, uint32_t n_out, const uint32_t *mask) {
     for (uint32_t k = 0; k < m->n_ranks; k++) {
-        uint32_t *place = m->ranks[k]->masks + rt_mask_at(m->vocab, slot);
+        uint32_t *place =
+            rt_masks_of(m->ranks[k]->posts, m->limits.n_slots) + rt_mask_at(m->vocab, slot);
         memcpy(place + RT_MASK_HEAD, mask, rt_mask_words(m->vocab) * sizeof *mask);
         rt_host_store_release(place, n_out + 1);
     }
@@ -176,6 +177,8 @@ int mailbox_submit(struct diag *d, struct mailbox *m, const struct rt_request *r
 
 int mailbox_submit_with(struct diag *d, struct mailbox *m, const struct rt_request *request,
                         const struct rt_extras *extras, const int32_t *prompt, uint32_t *slot) {
+    static const struct rt_extras none;
+    if (extras == NULL) extras = &none;
     TRY(check_request(d, m, request, extras, prompt));
     pthread_mutex_lock(&m->mutex);
     int rc = submit_locked(d, m, request, extras, prompt, slot);

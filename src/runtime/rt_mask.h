@@ -18,7 +18,7 @@
 #ifndef QN_RUNTIME_RT_MASK_H
 #define QN_RUNTIME_RT_MASK_H
 
-#include "runtime/rt_batch.h"
+#include "runtime/rt_mail.h"
 #include "runtime/rt_sync.h"
 
 enum { RT_MASK_HEAD = 16 }; /* words before the bits: `made` is alone on its line */
@@ -26,6 +26,11 @@ enum { RT_MASK_HEAD = 16 }; /* words before the bits: `made` is alone on its lin
 /* Words of bits for a vocabulary. */
 RT_FN uint32_t rt_mask_words(uint32_t vocab) {
     return (vocab + 31) / 32;
+}
+
+/* All places: behind the posts of n_slots slots, from the next line on. */
+RT_FN uint32_t *rt_masks_of(struct rt_post *posts, uint32_t n_slots) {
+    return (uint32_t *)(posts + (n_slots + 3) / 4 * 4);
 }
 
 /* Words of a slot's place, whole lines; and where it begins. */

@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "runtime/rt_mask.h"
 
+#include <assert.h>
 #include <string.h>
 
 enum {
@@ -208,7 +209,7 @@ void rt_memory_bind(const struct rt_memory *m, const struct prog_header *layout,
     rt->mail = (void *)(l + m->offset[RT_PART_MAIL]);
     rt->commands = (void *)(l + m->offset[RT_PART_COMMANDS]);
     rt->posts = (void *)(l + m->offset[RT_PART_POSTS]);
-    rt->masks = (void *)(l + m->offset[RT_PART_MASKS]);
+    assert((char *)rt_masks_of(rt->posts, layout->n_slots) == l + m->offset[RT_PART_MASKS]);
     rt->mail_requests = batch->requests;
     rt->prompts = batch->tokens;
     if (m->options.separate) {
@@ -293,7 +294,7 @@ void rt_memory_init(const struct rt_memory *m, const struct prog_header *program
     *batch->lists = (struct rt_lists){
         .tops = (void *)((char *)state + m->offset[RT_PART_TOPS]),
         .biases = (void *)((char *)state + m->offset[RT_PART_BIASES]),
-        .masks = rt.masks,
+        .masks = rt_masks_of(rt.posts, batch->n_slots),
         .n_top = m->options.n_top,
     };
 }

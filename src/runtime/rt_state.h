@@ -228,11 +228,10 @@ struct rt {
     const struct rt_request *mail_requests; /* [n_slots]; may be batch->requests itself */
     struct rt_command *commands;            /* [command_mask + 1] */
     uint32_t command_mask;
-    struct rt_post *posts;  /* [n_slots] */
+    struct rt_post *posts;  /* [n_slots]; the places for masks lie behind them (rt_mask.h) */
     const int32_t *prompts; /* [n_slots][max_model_len]; may be batch->tokens itself */
     int32_t *out_tokens;    /* [n_slots][max_model_len] copies for the host; NULL: not needed */
     float *out_logprobs;    /* likewise */
-    uint32_t *masks;        /* [n_slots] places for masks (rt_mask.h) */
 
     struct rt_trace *trace; /* rt_trace.h; NULL: none, the usual case */
 

@@ -512,7 +512,7 @@ CODE(void, role_control, void) {
 // check_kernels: function code_mixed spills 0
 // check_kernels: function rows_step spills 80
 // check_kernels: function code_rows spills 228
-// check_kernels: qn_mega registers 168 stack 256 spills 108
+// check_kernels: qn_mega registers 168 stack 256 spills 116
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {
     const uint32_t resume = rt_load_relaxed(&args.rt.shared->resume);

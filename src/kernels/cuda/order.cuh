@@ -57,6 +57,7 @@
 #define ORDER_packed_begin          o350
 #define ORDER_role_control          o360
 #define ORDER_choose_slowly         o370
+#define ORDER_mask_logits           o375
 #define ORDER_compute_first         o380
 #define ORDER_control_ahead         o400
 #define ORDER_control_batch         o410

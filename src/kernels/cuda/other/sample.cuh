@@ -19,7 +19,6 @@
 #include "runtime/rt_append.h"
 
 enum { DIGIT_BITS = 11, N_DIGITS = 1 << DIGIT_BITS };
-#define NO_TOKEN    0xffffffffu
 #define SEEN        0x80000000u
 #define VOCAB_ROUND ((QN_VOCAB + 63) & ~63u)
 
@@ -30,11 +29,11 @@ struct sample_shared {
     uint32_t warp_index[WARPS];
     uint64_t mass; /* results of thread searches */
     uint32_t digit, last, id;
-    uint32_t position;    /* of the row */
-    uint32_t slot_idx;    /* of its request; then what it was before the iteration's token */
-    const uint32_t *mask; /* of a guided request; NULL: it is not there */
+    uint32_t position; /* of the row */
+    uint32_t slot_idx; /* of its request; then what it was before the iteration's token */
     struct rt_slot slot;
     struct rt_request request;
+    const uint32_t *mask; /* of a guided request; NULL: it is not there */
 };
 
 DEV struct sample_shared *sample_shared_of(void) {
@@ -387,62 +386,80 @@ DEV bool is_early(const struct sample_shared *s) {
     return s->slot.n_known - s->slot.n_prompt < s->request.min_tokens;
 }
 
-/* The mask's bits of tokens [first, first + 32); mask NULL: all may come. */
-DEV uint32_t mask_word(const uint32_t *mask, uint32_t first) {
-    if (mask == nullptr) return ~0u;
-    return first < QN_VOCAB ? rt_host_load_relaxed(mask + first / 32) : 0;
-}
-
-/* Makes the working copy; gives its largest logit. The mask lies in the host's memory, a bus away:
- * a warp has 1,024 tokens at a time, whose words its lanes load together, one round ahead. */
+/* Makes the working copy; gives its largest logit. */
 DEV struct best copy_logits(const struct sampler *p, const struct rt_sampling *q,
-                            const float *logits, const uint32_t *mask, bool penalties) {
+                            const float *logits, bool penalties) {
     const bool early = is_early(p->s);
-    const uint32_t lane = p->c->lane;
     struct best b = {-INFINITY, 0};
-    uint32_t first = 32 * 32 * p->c->warp, next = mask_word(mask, first + 32 * lane);
 #pragma unroll 1
-    for (; first < QN_VOCAB; first += 32 * 32 * WARPS) {
-        const uint32_t words = next;
-        next = mask_word(mask, first + 32 * 32 * WARPS + 32 * lane);
-#pragma unroll 1
-        for (uint32_t k = 0; k < 32; k++) {
-            const uint32_t i = first + 32 * k + lane, word = __shfl_sync(~0u, words, k);
-            if (i >= QN_VOCAB) continue;
-            float logit = (word >> lane & 1) != 0 ? not_nan(load_l2(logits + i)) : -INFINITY;
-            if (early && rt_is_stop(&p->s->request, (int32_t)i)) logit = -INFINITY;
-            if (penalties) logit = penalize(q, logit, __ldcg(p->count + i));
-            p->logit[i] = logit;
-            b = better(b, best{logit, i});
-        }
+    for (uint32_t i = p->c->thread; i < QN_VOCAB; i += COMPUTE_THREADS) {
+        float logit = not_nan(load_l2(logits + i));
+        if (early && rt_is_stop(&p->s->request, (int32_t)i)) logit = -INFINITY;
+        if (penalties) logit = penalize(q, logit, __ldcg(p->count + i));
+        p->logit[i] = logit;
+        b = better(b, best{logit, i});
     }
     return block_best(p->c, p->s, b);
 }
 
-/* Finds the mask of a guided request, s->mask, in every thread. */
-DEV void find_mask(const struct warp_context *c, struct sample_shared *s) {
-    if (c->thread == 0)
-        s->mask = rt_mask_look(SHARED->args.rt.masks, QN_VOCAB, s->slot_idx,
-                               s->slot.n_known - s->slot.n_prompt);
-    sync_compute();
+DEV float *work_of(const struct cuda_args *args, uint32_t row) {
+    return args->sample_scratch + (uint64_t)row * 2 * VOCAB_ROUND;
 }
 
-/* A row that is not greedy, is guided, has penalties or may not end yet; NO_TOKEN: its mask is not
- * there. Not inlined: only its request waits for it. */
+/* The mask's bits of tokens [first, first + 32). */
+DEV uint32_t mask_word(const uint32_t *mask, uint32_t first) {
+    return first < QN_VOCAB ? rt_host_load_relaxed(mask + first / 32) : 0;
+}
+
+/* Copies the logits of tokens that the mask of a guided request allows to the row's work, and minus
+ * infinity for the others. False: the mask is not there, and the request sits the iteration out.
+ * Masks lie in the host's memory, a bus away: a warp has 1,024 tokens at a time, whose words its
+ * lanes load together, one round ahead. A function of its own: what copy_logits would keep in
+ * registers beside it, qn_mega would spill. */
+CODE(bool, mask_logits, const struct cuda_args *args, const float *logits, uint32_t row) {
+    const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
+    struct sample_shared *s = sample_shared_of();
+    if (c.thread == 0)
+        s->mask = rt_mask_look(rt_masks_of(SHARED->args.rt.posts, SHARED->batch.n_slots), QN_VOCAB,
+                               s->slot_idx, s->slot.n_known - s->slot.n_prompt);
+    sync_compute();
+    const uint32_t *mask = s->mask;
+    if (mask == nullptr) {
+        if (c.thread == 0) rt_sit_out(&SHARED->batch, s->slot_idx, &s->slot);
+        return false;
+    }
+    float *work = work_of(args, row);
+    uint32_t first = 32 * 32 * c.warp, next = mask_word(mask, first + 32 * c.lane);
+#pragma unroll 1
+    for (; first < QN_VOCAB; first += 32 * 32 * WARPS) {
+        const uint32_t words = next;
+        next = mask_word(mask, first + 32 * 32 * WARPS + 32 * c.lane);
+#pragma unroll 1
+        for (uint32_t k = 0; k < 32; k++) {
+            const uint32_t i = first + 32 * k + c.lane, word = __shfl_sync(~0u, words, k);
+            if (i >= QN_VOCAB) continue;
+            work[i] = (word >> c.lane & 1) != 0 ? load_l2(logits + i) : -INFINITY;
+        }
+    }
+    sync_compute();
+    return true;
+}
+
+/* A row that is not greedy, is guided, has penalties or may not end yet. Not inlined: only its
+ * request waits for it. */
 CODE(uint32_t, choose_slowly, const struct cuda_args *args, const float *logits, uint32_t row) {
     const struct warp_context c = context_of(args, threadIdx.x, 0, 0);
     const struct rt_batch *b = &SHARED->batch;
     struct sample_shared *s = sample_shared_of();
     const struct rt_sampling *q = &s->request.sampling;
-    float *work = args->sample_scratch + (uint64_t)row * 2 * VOCAB_ROUND;
+    float *work = work_of(args, row);
     struct sampler p = {&c,  s,    (uint64_t *)SCRATCH, work, (uint32_t *)(work + VOCAB_ROUND), ~0u,
                         ~0u, -1.0f};
     const int32_t *tokens = b->tokens + (uint64_t)s->slot_idx * b->max_model_len;
-    const bool penalties = has_penalties(q), guided = s->request.guided != 0;
-    if (guided) find_mask(&c, s);
-    if (guided && s->mask == nullptr) return NO_TOKEN;
+    const bool penalties = has_penalties(q);
+    if (s->request.guided != 0) logits = work; /* mask_logits was there */
     if (penalties) count_tokens(&p, tokens, s->slot.n_prompt, s->slot.n_known);
-    struct best most = copy_logits(&p, q, logits, guided ? s->mask : nullptr, penalties);
+    struct best most = copy_logits(&p, q, logits, penalties);
     if (!(q->temperature > 0) || !isfinite(most.value))
         return most.value > -INFINITY ? most.index : 0;
 #pragma unroll 1
@@ -507,11 +524,8 @@ DEV void sample_row(const struct warp_context *c, const struct cuda_task *task, 
     const bool scored = real && rt_is_scored(&s->slot, s->position);
     if (real && !scored &&
         (q->temperature > 0 || has_penalties(q) || is_early(s) || s->request.guided != 0)) {
+        if (s->request.guided != 0 && !mask_logits(c->args, logits, row)) return;
         const uint32_t token = choose_slowly(c->args, logits, row);
-        if (token == NO_TOKEN) {
-            if (c->thread == 0) rt_sit_out(b, s->slot_idx, &s->slot);
-            return;
-        }
         b1 = best{load_l2(logits + token), token};
         sync_compute(); /* the words of block_best_and_sum */
     }
