@@ -444,22 +444,23 @@ static void test_same_packed(void **state) {
 /* Experts: of a width that no k-tile divides, chosen by few rows and by many, and placed where they
  * would be if all were listed. */
 #define EXPERTS(hidden, experts, top_k, width)                                                     \
-    "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"model_type\": \"qwen3_moe\", "                 \
-    "\"hidden_act\": \"silu\", \"hidden_size\": " hidden ", \"intermediate_size\": 64, "             \
+    "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"model_type\": \"qwen3_moe\", "               \
+    "\"hidden_act\": \"silu\", \"hidden_size\": " hidden ", \"intermediate_size\": 64, "           \
     "\"moe_intermediate_size\": " width ", \"num_experts\": " experts                              \
-    ", \"num_experts_per_tok\": " top_k ", \"norm_topk_prob\": true, \"head_dim\": 64, "             \
-    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 2, "             \
-    "\"vocab_size\": 331, \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-06, "              \
+    ", \"num_experts_per_tok\": " top_k ", \"norm_topk_prob\": true, \"head_dim\": 64, "           \
+    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 2, "           \
+    "\"vocab_size\": 331, \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-06, "            \
     "\"rope_theta\": 10000, \"torch_dtype\": \"bfloat16\", \"tie_word_embeddings\": false}"
 static void test_experts(void **state) {
     (void)state;
     need_gpu();
     static const uint32_t lengths[N_MIX] = {1, 9, 17, 3, 70, 2}, few[N_MIX] = {1, 9, 3, 2, 12, 1};
-    const struct rig_options others[] = {{.max_batched = 256},
-                                         {.coarse = true, .max_batched = 8, .n_workers = 3},
-                                         {.max_batched = 32, .n_slots = 24, .options = "moe=static"},
-                                         {.coarse = true, .jit = true},
-                                         {.coarse = true, .hybrid = true, .max_batched = 16}};
+    const struct rig_options others[] = {
+        {.max_batched = 256},
+        {.coarse = true, .max_batched = 8, .n_workers = 3},
+        {.max_batched = 32, .n_slots = 24, .options = "moe=static"},
+        {.coarse = true, .jit = true},
+        {.coarse = true, .hybrid = true, .max_batched = 16}};
     compare_packed(EXPERTS("256", "12", "3", "328"), is_brief() ? few : lengths, others,
                    is_brief() ? 3 : COUNT_OF(others));
     compare_packed(EXPERTS("2304", "40", "1", "40"), few, others, is_brief() ? 1 : 2);

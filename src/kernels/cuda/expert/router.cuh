@@ -38,12 +38,23 @@ struct router_rows {
     uint32_t row0, n;
 };
 
-/* Floats [column, column + 4) of a row of x; zeros beyond it. */
+/* Floats [column, column + 4) of a row of x, which is there; zeros beyond it. */
 DEV float4 router_four(const struct router_rows *t, uint32_t token, uint32_t column) {
-    float4 v[1];
     const struct operand row = operand_from(t->x, (uint64_t)(t->row0 + token) * QN_HIDDEN);
-    operand_load_share<1>(row, column / 4, QN_HIDDEN / 4, v);
-    return v[0];
+    if (QN_HIDDEN % CUDA_PAGE_K != 0 && column >= QN_HIDDEN) return make_float4(0, 0, 0, 0);
+    if (row.flag == 0) return load4_l2(row.at + column);
+    const float4 lo = load4_l2(row.at + 2 * column), hi = load4_l2(row.at + 2 * column + 4);
+    return make_float4(lo.x, lo.z, hi.x, hi.z);
+}
+
+/* Waits for the rows, if they carry flags: a single one. */
+DEV void router_await(const struct warp_context *c, const struct router_rows *t) {
+    if (t->x.flag == 0) return;
+    for (uint32_t four = c->thread; four < QN_HIDDEN / 4; four += COMPUTE_THREADS) {
+        float4 v[1];
+        operand_load_share<1>(t->x, four, QN_HIDDEN / 4, v);
+    }
+    sync_compute();
 }
 
 /* 1 / rms of each row, by a warp. */
@@ -70,38 +81,36 @@ DEV uint32_t router_pair(float a, float b, bool rest) {
 /* The B registers of a k-tile: token row `token` + lane / 8, its rounding in even columns. */
 DEV void router_gather(const struct warp_context *c, const struct router_rows *t, const float *norm,
                        uint32_t token, uint32_t k_tile, struct fragments<1> *x) {
-    const uint32_t own = token + c->lane / 8, j = c->lane % 4;
+    const uint32_t own = min(token + c->lane / 8, t->n - 1), j = c->lane % 4;
     const bool rest = c->lane / 4 % 2 != 0;
 #pragma unroll
     for (uint32_t pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
         const uint32_t column = k_tile * CUDA_PAGE_K + pair * 32 + 8 * j;
-        uint32_t v[4] = {};
-        if (own < t->n && column < QN_HIDDEN) {
+        const bool in = QN_HIDDEN % CUDA_PAGE_K == 0 || column < QN_HIDDEN;
+        uint32_t v[4];
 #pragma unroll
-            for (uint32_t i = 0; i < 2; i++) {
-                const float4 a = router_four(t, own, column + 4 * i);
-                const float4 w = __ldg((const float4 *)(norm + column) + i);
-                v[2 * i] = router_pair(a.x * w.x, a.y * w.y, rest);
-                v[2 * i + 1] = router_pair(a.z * w.z, a.w * w.w, rest);
-            }
+        for (uint32_t i = 0; i < 2; i++) {
+            const float4 a = router_four(t, own, column + 4 * i);
+            const float4 w = __ldg((const float4 *)(norm + (in ? column : 0)) + i);
+            v[2 * i] = router_pair(a.x * w.x, a.y * w.y, rest);
+            v[2 * i + 1] = router_pair(a.z * w.z, a.w * w.w, rest);
         }
         x->of[0][pair] = make_uint4(v[0], v[1], v[2], v[3]);
     }
 }
 
-/* Multiplies a page, which is the warp's n-th of the row block, with all rows. turn: its partial
- * sum's place. */
+/* Multiplies a page, which is the warp's n-th of the row block, with all rows: a product has rows
+ * after the last one again. turn: its partial sum's place. */
 DEV void router_page(struct warp_context *c, const struct cuda_task *task,
                      const struct router_rows *t, uint32_t page_idx, uint32_t turn) {
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
     const uint32_t k_tile = cuda_page_tile(k_tiles, page_idx), g = c->lane / 4, j = c->lane % 4;
-    struct fragments<1> x;
-    if (t->n > 0) router_gather(c, t, (const float *)task->norm, 0, k_tile, &x);
     const uint4 *page = page_acquire(c);
 #pragma unroll 1
     for (uint32_t token = 0; token < t->n; token += ROUTER_GROUP) {
         float sum[4] = {};
-        if (token > 0) router_gather(c, t, (const float *)task->norm, token, k_tile, &x);
+        struct fragments<1> x;
+        router_gather(c, t, (const float *)task->norm, token, k_tile, &x);
 #pragma unroll
         for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++)
             mma_pair(sum, page, pair, c->lane, x.of[0][pair]);
@@ -133,6 +142,7 @@ DEV bool router_run_rows(struct warp_context *c, const struct cuda_task *task) {
     if (!wait_ready(c)) return false;
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     const uint32_t end = min(SHARED->batch.rows.n_rows, task->row1);
+    router_await(c, &t);
     for (t.row0 = task->row0; t.row0 < task->row1; t.row0 += task->tile) {
         t.n = t.row0 < end ? min(end - t.row0, (uint32_t)task->tile) : 0;
         router_norms(c, &t);
