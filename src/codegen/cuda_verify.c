@@ -201,7 +201,7 @@ static int check_joined(const struct proof *f, const struct prog_op *op) {
         const bool mlp = op->kind == OP_GATED_MLP || op->kind == OP_EXPERT_GATE_UP;
         const bool turns = mlp && (i == gate || i == up);
         if (turns ? !lies_so(f, op->in[i], i == gate ? 0 : half, half, CUDA_PAGE_ROWS) ||
-                        t->where != tensor_of(f, op->in[gate])->where
+                        t->where != PROG(f->p, TENSOR)[op->in[gate]].where
                   : !lies_so(f, op->in[i], 0, 0, 0))
             return fail(f->d, QN_EVERIFY,
                         "operator %s, layer %d: weight %d is not where its kernels read it",
@@ -341,7 +341,7 @@ static int check_operands(const struct proof *f, uint32_t task, const struct pro
         if (field == F_BIAS && op != NULL && has_beyond(op)) want = beyond_address(f, op);
         if (have != want) return bad_task(f, task, field_names[field], want, have);
         if (have % 16 != 0) return bad_task(f, task, "alignment of an operand", 0, have % 16);
-        if (!is_inside(f, t))
+        if (t != NULL && !is_inside(f, t))
             return bad_task(f, task, "an operand's end", f->p->workspace_bytes,
                             t->where + t->bytes);
     }

@@ -205,9 +205,11 @@ DEV bool run_route_alone(struct warp_context *c, const struct cuda_task *task) {
 CODE(void, code_route, void) {
     compute_with<run_route_alone>();
 }
-FORM_IF(router_row, CODE(void, code_router_row, void) {
+#if QN_HAS_router_row
+CODE(void, code_router_row, void) {
     compute_with<router_run_row, true>();
-})
+}
+#endif
 CODE(void, code_router_rows, void) {
     compute_with<router_run_rows>();
 }
@@ -217,9 +219,11 @@ CODE(void, code_up_row, void) {
 CODE(void, code_up_gather, void) {
     compute_with<up_run_gather>();
 }
-FORM_IF(down_row, CODE(void, code_down_row, void) {
+#if QN_HAS_down_row
+CODE(void, code_down_row, void) {
     compute_with<down_run_row, true>();
-})
+}
+#endif
 CODE(void, code_down_gather, void) {
     compute_with<down_run_gather>();
 }
@@ -512,6 +516,15 @@ CODE(void, role_control, void) {
 // check_kernels: function code_mixed spills 0
 // check_kernels: function rows_step spills 80
 // check_kernels: function code_rows spills 228
+// check_kernels: function code_router spills 0
+// check_kernels: function code_route spills 0
+// check_kernels: function code_up_row spills 56
+// check_kernels: function code_up_gather spills 200
+// check_kernels: function code_down spills 8
+// check_kernels: function step_items spills 36 on qwen3-30b-a3b
+// check_kernels: function packed_next spills 12 on qwen3-30b-a3b
+// check_kernels: function tile_finish spills 8 on qwen3-30b-a3b
+// check_kernels: function code_teams spills 48 on qwen3-30b-a3b
 // check_kernels: qn_mega registers 168 stack 256 spills 116
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {

@@ -18,7 +18,9 @@ DEV bool loader_work(struct loader *l, uint32_t word, const struct cuda_task *fr
 #if QN_EXPERTS
     if (work_is_of_experts(t.kind)) {
         l->between = false;
-        return expert_pages(l, &t, word);
+        if (!expert_pages(l, &t, word)) return false;
+        loader_trace(l, t.index);
+        return true;
     }
 #endif
     if (attention && !attention_pages(l, &t, from)) return false;

@@ -251,7 +251,7 @@ DEV void up_pass(struct warp_context *c, const struct up_pass *p, bool many, uin
     if (!many)
         up_pass_run<1, 6>(c, p, first, end);
     else
-        up_pass_run<2, 3>(c, p, first, end);
+        up_pass_run<2, 2>(c, p, first, end);
 }
 
 /* A run: all its passes, group by group. */

@@ -170,7 +170,7 @@ DEV bool expert_slice_next(struct expert_slice *s, uint32_t lane, struct expert_
 
 /* Row blocks of a group: their partial sums of a pass are in scratch together. */
 DEV uint32_t expert_group(const struct expert_entry *e) {
-    return e->slot1 - e->slot0 > PACK_ROWS ? 3 : 6;
+    return e->slot1 - e->slot0 > PACK_ROWS ? 2 : 6;
 }
 
 /* Whether the whole graph is one token row: pages come row block by row block, without void ones.

@@ -11,6 +11,19 @@ DEV const char *expert_page(const char *image, uint32_t expert, uint32_t blocks,
     return image + ((uint64_t)expert * blocks + block) * k_tiles * CUDA_PAGE_BYTES;
 }
 
+/* A task's pages so far. In a long task, as with other weights, more pages may be under way once
+ * there was room for a page after the first RING_PAGES. */
+struct expert_count {
+    uint32_t n;
+    bool is_long;
+};
+
+DEV void expert_note(struct loader *l, struct expert_count *pages, uint32_t n) {
+    if (pages->is_long && pages->n < RING_PAGES && pages->n + n >= RING_PAGES)
+        loader_set_flight(l, (l->near + l->deep) / 2);
+    pages->n += n;
+}
+
 /* The pages of a group of row blocks: eight of each, then the next eight of each. */
 DEV bool expert_group_pages(struct loader *l, const char *from, uint32_t n_blocks) {
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
@@ -25,13 +38,17 @@ DEV bool expert_group_pages(struct loader *l, const char *from, uint32_t n_block
 }
 
 /* A run's pages, once for each pass over its slots, group by group. */
-DEV bool expert_run_pages(struct loader *l, const char *image, const struct expert_run *run) {
+DEV bool expert_run_pages(struct loader *l, const char *image, const struct expert_run *run,
+                          struct expert_count *pages) {
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_HIDDEN);
     const uint32_t group = expert_group(&run->entry), passes = expert_passes(&run->entry);
     for (uint32_t b = run->block0; b < run->block1; b += group) {
         const char *from = expert_page(image, run->entry.expert, EXPERT_UP_BLOCKS, b, k_tiles);
-        for (uint32_t p = 0; p < passes; p++)
-            if (!expert_group_pages(l, from, min(group, run->block1 - b))) return false;
+        for (uint32_t p = 0; p < passes; p++) {
+            const uint32_t n = min(group, run->block1 - b);
+            if (!expert_group_pages(l, from, n)) return false;
+            expert_note(l, pages, n * k_tiles);
+        }
     }
     return true;
 }
@@ -42,13 +59,15 @@ DEV bool expert_up_pages(struct loader *l, const struct loader_task *t, uint32_t
     const struct expert_list list = expert_list_of(loader_words(word, TASK_WORD(bias)), t->rows);
     struct expert_slice s =
         expert_slice_of(list, t->unit0, loader_word(word, TASK_WORD(unit1)), l->lane);
+    struct expert_count pages = {0,
+                                 loader_is_long((s.last - s.first) * EXPERT_ITEM_BLOCKS * k_tiles)};
     struct expert_run run;
     while (expert_slice_next(&s, l->lane, &run)) {
         const char *from =
             expert_page(t->image, run.entry.expert, EXPERT_UP_BLOCKS, run.block0, k_tiles);
         const bool well = expert_is_row(t->rows)
                               ? loader_issue(l, from, (run.block1 - run.block0) * k_tiles)
-                              : expert_run_pages(l, t->image, &run);
+                              : expert_run_pages(l, t->image, &run, &pages);
         if (!well) return false;
     }
     return true;
@@ -59,14 +78,18 @@ DEV bool expert_down_pages(struct loader *l, const struct loader_task *t, uint32
     constexpr uint32_t k_tiles = cuda_k_tiles(QN_EXPERT_WIDTH);
     const struct expert_list list =
         expert_list_of(beyond_of(loader_words(word, TASK_WORD(bias)), BEYOND_LIST), t->rows);
+    struct expert_count pages = {};
     for (uint32_t b = t->block0; b < t->block1; b++)
         for (uint32_t at = 0, n = 32; at < list.rows && n == 32; at += 32) {
             const struct expert_entry mine = expert_entries(&list, at, l->lane, &n);
+            pages.is_long = pages.is_long || loader_is_long(n * k_tiles);
             for (uint32_t i = 0; i < n; i++) {
                 const struct expert_entry e = expert_entry_of(&mine, i);
                 const char *from = expert_page(t->image, e.expert, EXPERT_DOWN_BLOCKS, b, k_tiles);
-                for (uint32_t p = expert_passes(&e); p > 0; p--)
+                for (uint32_t p = expert_passes(&e); p > 0; p--) {
                     if (!loader_issue(l, from, k_tiles)) return false;
+                    expert_note(l, &pages, k_tiles);
+                }
             }
         }
     return true;
@@ -75,7 +98,10 @@ DEV bool expert_down_pages(struct loader *l, const struct loader_task *t, uint32
 /* All pages of a task whose experts are listed; word: this lane's word of its descriptor. False:
  * something happened instead. */
 DEV bool expert_pages(struct loader *l, const struct loader_task *t, uint32_t word) {
-    return t->kind == OP_EXPERT_DOWN ? expert_down_pages(l, t, word) : expert_up_pages(l, t, word);
+    const bool well =
+        t->kind == OP_EXPERT_DOWN ? expert_down_pages(l, t, word) : expert_up_pages(l, t, word);
+    if (well && l->flight != l->near) loader_set_flight(l, l->near);
+    return well;
 }
 
 #endif
