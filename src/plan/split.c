@@ -13,7 +13,9 @@ uint32_t split_grain(enum op_kind kind) {
     switch (kind) {
     case OP_QKV_LINEAR:
     case OP_LINEAR:
-    case OP_LINEAR_SPLITK: return 16;
+    case OP_LINEAR_SPLITK:
+    case OP_LATENT_HEADS:
+    case OP_LATENT_VALUES: return 16;
     case OP_GATED_MLP: return 8;
     default: return 1;
     }

@@ -17,7 +17,8 @@ struct verify_interval {
     uint64_t first, last;
 };
 
-/* VERB_LISTED: what a list names that is written in the iteration, which may be anything. */
+/* VERB_FIRST: of each `a` the first `b`. VERB_LISTED: what a list names that is written in the
+ * iteration, which may be anything. */
 enum verify_verb {
     VERB_WHOLE,
     VERB_ROWS,
@@ -25,6 +26,7 @@ enum verify_verb {
     VERB_CLIP,
     VERB_TIMES,
     VERB_OVER,
+    VERB_FIRST,
     VERB_WRAP,
     VERB_LISTED
 };
