@@ -118,6 +118,23 @@ CUDA_ABI_FN int cuda_rows_fit(uint32_t head_dim, uint32_t cc) {
     return head_dim <= 128 && work + cuda_rows_piece(head_dim) <= cuda_lease_bytes(cc);
 }
 
+/* Attention over latents (attention_latent.cuh): bytes of a key in shared memory; positions that it
+ * has there at a time, a piece's at most, beside queries, probabilities and states; 0: it does not
+ * fit. */
+CUDA_ABI_FN uint32_t cuda_latent_row(uint32_t key_dim) {
+    return (key_dim + 63) / 64 * 128;
+}
+CUDA_ABI_FN uint32_t cuda_latent_others(uint32_t key_dim) {
+    return 16 * cuda_latent_row(key_dim) + CUDA_COMPUTE_WARPS * (32 * 16 + 2 * 16 * 4);
+}
+CUDA_ABI_FN uint32_t cuda_latent_part(uint32_t key_dim, uint32_t cc) {
+    uint32_t part = ATTENTION_PIECE;
+    while (part >= 16 &&
+           part * cuda_latent_row(key_dim) + cuda_latent_others(key_dim) > cuda_lease_bytes(cc))
+        part /= 2;
+    return part >= 16 ? part : 0;
+}
+
 /* Query heads of a KV head's group that attention takes together: as many as a product has rows,
  * and as a page has room for outputs of STEP and WHOLE. */
 CUDA_ABI_FN uint32_t cuda_sub_heads(uint32_t group, uint32_t head_dim) {
@@ -146,6 +163,13 @@ CUDA_ABI_FN uint32_t cuda_stream_32_group(uint32_t kind) {
 }
 CUDA_ABI_FN uint32_t cuda_stream_32_parts(uint32_t group) {
     return group > 2 ? 4 : group;
+}
+
+/* LATENT_VALUES (latent.cuh): most token rows of a tile; row blocks whose partial sums fit scratch.
+ */
+enum { CUDA_VALUES_ROWS = 32, CUDA_VALUES_BYTES = CUDA_PAGE_ROWS * 4 };
+CUDA_ABI_FN uint32_t cuda_values_group(uint32_t k_tiles, uint32_t tile) {
+    return CUDA_SCRATCH_BYTES / (CUDA_VALUES_BYTES * tile * k_tiles);
 }
 
 CUDA_ABI_FN uint32_t cuda_k_tiles(uint32_t k) {
@@ -177,7 +201,8 @@ CUDA_ABI_FN uint32_t cuda_tile_page(uint32_t k_tiles, uint32_t tile) {
 /* Kinds of tasks whose weights come as pages. */
 CUDA_ABI_FN int cuda_has_pages(uint32_t kind) {
     return kind == OP_QKV_LINEAR || kind == OP_LINEAR || kind == OP_LINEAR_SPLITK ||
-           kind == OP_GATED_MLP || kind == OP_LM_HEAD;
+           kind == OP_GATED_MLP || kind == OP_LM_HEAD || kind == OP_LATENT_HEADS ||
+           kind == OP_LATENT_VALUES;
 }
 
 /* Where a block of weights (struct prog_weight) lies on the device. */
@@ -197,8 +222,8 @@ struct cuda_task {
     uint32_t trigger;
     uint32_t row0, row1, unit0, unit1;
     uint32_t units; /* the whole operator's units: N, I, heads, blocks */
-    uint32_t k; /* length of the dot products; RESET_SENTINELS: bytes of a unit; ATTENTION, STEP,
-                   WHOLE, MERGE: positions that a row sees, 0: all (read where layers differ) */
+    uint32_t k; /* length of the dot products; RESET_SENTINELS: bytes of a unit; ATTENTION, SPLIT,
+                   STEP, WHOLE, MERGE: positions that a row sees, 0: all (read where layers differ) */
     uint32_t k_tiles;
     uint32_t index; /* of this task in the program */
     /* Device addresses of operands; an operand that the kind does not have is 0.
@@ -206,7 +231,7 @@ struct cuda_task {
      * w      EMBED and SAMPLE table; matrix products: the weights' image
      * in     the first activation: x, a, qkv, q, part, parts, squares, logits
      * norm   one row: norm; EMBED, LINEAR and SPLITK_SUM next; STEP and
-     *        WHOLE q_norm
+     *        WHOLE q_norm; LATENT_HEADS c_norm
      * bias   QKV_LINEAR bq, bk, bv in one; LINEAR and SPLITK_SUM bias; GATED_MLP bg
      * more   QKV_HEADS q_norm; ATTENTION, STEP, WHOLE kv; LINEAR and SPLITK_SUM residual;
      *        GATED_MLP bu; SAMPLE part

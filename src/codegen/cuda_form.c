@@ -25,9 +25,17 @@ static bool has_any(const struct cuda_form_host *h) {
     (void)h;
     return true;
 }
+/* HEADS: keys and values are heads of their own. */
+static bool has_heads(const struct cuda_form_host *h) {
+    return !spec_is_latent(PROG(h->program, MODEL));
+}
+/* LATENT: they are latents, of which some fit shared memory. */
+static bool has_latent(const struct cuda_form_host *h) {
+    return !has_heads(h) && cuda_latent_part(PROG(h->program, KV)->k_width, h->device.cc) != 0;
+}
 /* PREFILL: outputs fit registers, a piece fits shared memory. */
 static bool has_prefill(const struct cuda_form_host *h) {
-    return cuda_rows_fit(PROG(h->program, MODEL)->head_dim, h->device.cc);
+    return has_heads(h) && cuda_rows_fit(PROG(h->program, MODEL)->head_dim, h->device.cc);
 }
 /* PARTS: wgmma, and columns of an operator are cut into parts. */
 static bool has_parts(const struct cuda_form_host *h) {
@@ -128,6 +136,22 @@ static void walk_prefill(const struct form_case *c, struct cuda_task *t) {
     t->tile = (uint8_t)item_rows(&c->op->attrs);
 }
 
+/* LATENT: items of a row and its heads, in the leased ring. */
+static void walk_latent(const struct form_case *c, struct cuda_task *t) {
+    (void)c;
+    t->columns = CUDA_LEASE;
+    t->tile = 1;
+}
+
+/* HEADS_OWN: pages in the image's order, once for a tile of rows. Partial sums of a group are in
+ * scratch where a dot product is several pages. */
+static void walk_heads_own(const struct form_case *c, struct cuda_task *t) {
+    const bool sums = c->op->kind == OP_LATENT_VALUES;
+    const uint32_t most = sums ? CUDA_VALUES_ROWS : PACK_TILE;
+    t->tile = (uint8_t)MIN(CEIL_DIV(c->rows, (uint32_t)PACK_ROWS) * PACK_ROWS, most);
+    t->group = sums ? (uint8_t)cuda_values_group(t->k_tiles, t->tile) : 1;
+}
+
 /* ---- the table ---- */
 
 enum form_layout { FROM_ANY, FROM_ROWS, FROM_PACKED };
@@ -146,6 +170,8 @@ struct form_when {
 
 /* Names in capitals are form.def's. */
 #define HAS_ANY       has_any, NULL
+#define HAS_HEADS     has_heads, "keys and values are latents"
+#define HAS_LATENT    has_latent, "no latents, or they do not fit shared memory"
 #define HAS_PREFILL   has_prefill, "a piece of the context does not fit shared memory"
 #define HAS_PARTS     has_parts, "only sm_90 has wgmma"
 #define HAS_STREAM_32 has_stream_32, "32 rows stream on sm_90, of wide models"
@@ -159,6 +185,8 @@ struct form_when {
 #define WALK_TILE     walk_tile
 #define WALK_MIXED    walk_mixed
 #define WALK_PREFILL  walk_prefill
+#define WALK_LATENT   walk_latent
+#define WALK_HEADS_OWN walk_heads_own
 
 struct form {
     const char *name;

@@ -206,11 +206,16 @@ static int part_of(const struct builder *b, const char *name, const char *what, 
     return kgraph_weight_joined(b->d, b->g, &part, 1, dtype, cols != 0 ? 2 : 1, cols, out);
 }
 
+/* The input of a projection: x and the norm before it, or x normed already, and its squares. */
+struct normed_input {
+    int32_t x, norm, squares;
+};
+
 /* A projection of rmsnorm(x) * norm: *out of `rows` columns. `turned`: runs of so many rows end
  * with those that RoPE turns in pairs side by side; they become halves. 0: none does. */
-static int build_latent_linear(const struct builder *b, int32_t x, int32_t norm, const char *name,
-                               uint64_t rows, uint64_t cols, uint32_t turned, bool bias,
-                               int32_t *out) {
+static int build_latent_linear(const struct builder *b, const struct normed_input *in,
+                               const char *name, uint64_t rows, uint64_t cols, uint32_t turned,
+                               bool bias, int32_t *out) {
     struct weight_source source = {0};
     struct operands o = no_operands();
     if (turned != 0)
@@ -219,8 +224,9 @@ static int build_latent_linear(const struct builder *b, int32_t x, int32_t norm,
                                         .run = turned,
                                         .skip = turned,
                                         .pairs = b->g->spec.latent.rope};
-    o.in[QKV_LINEAR_X] = x;
-    o.in[QKV_LINEAR_NORM] = norm;
+    o.in[QKV_LINEAR_X] = in->x;
+    o.in[QKV_LINEAR_NORM] = in->norm;
+    o.in[QKV_LINEAR_SQUARES] = in->squares;
     TRY(part_of(b, name, "weight", rows, cols, &source, &o.in[QKV_LINEAR_W]));
     source.cols = 0;
     if (bias) TRY(part_of(b, name, "bias", rows, 0, &source, &o.in[QKV_LINEAR_BIAS]));
@@ -230,18 +236,19 @@ static int build_latent_linear(const struct builder *b, int32_t x, int32_t norm,
 }
 
 /* All heads' queries, from the stream or from their own latent. */
-static int build_latent_queries(const struct builder *b, int32_t x, int32_t norm, int32_t *q) {
+static int build_latent_queries(const struct builder *b, const struct normed_input *in,
+                                int32_t *q) {
     const struct model_spec *s = &b->g->spec;
     const uint64_t rows = (uint64_t)s->n_heads * s->head_dim;
     const uint32_t rank = s->latent.q_rank;
-    int32_t latent, latent_norm;
+    struct normed_input latent = {NO_TENSOR, NO_TENSOR, NO_TENSOR};
     if (rank == 0)
-        return build_latent_linear(b, x, norm, b->names->q, rows, s->hidden, s->head_dim, false, q);
-    TRY(build_latent_linear(b, x, norm, b->names->q_a, rank, s->hidden, 0, s->qkv_bias, &latent));
-    TRY(vector(b, b->names->q_a_norm, "weight", rank, &latent_norm));
+        return build_latent_linear(b, in, b->names->q, rows, s->hidden, s->head_dim, false, q);
+    TRY(build_latent_linear(b, in, b->names->q_a, rank, s->hidden, 0, s->qkv_bias, &latent.x));
+    TRY(vector(b, b->names->q_a_norm, "weight", rank, &latent.norm));
     b->g->attrs.eps = LATENT_EPS;
-    const int rc = build_latent_linear(b, latent, latent_norm, b->names->q_b, rows, rank,
-                                       s->head_dim, false, q);
+    const int rc =
+        build_latent_linear(b, &latent, b->names->q_b, rows, rank, s->head_dim, false, q);
     b->g->attrs.eps = s->rms_eps;
     return rc;
 }
@@ -266,12 +273,14 @@ static int build_latent_heads(const struct builder *b, const struct stream *s, i
     const struct model_spec *spec = &b->g->spec;
     const uint32_t width = spec->latent.kv_rank + spec->latent.rope;
     struct operands o = no_operands();
+    struct normed_input in;
     int32_t norm;
     char *state;
     TRY(attention_norm(b, b->layer, &norm));
-    TRY(build_latent_queries(b, s->x, norm, &o.in[LATENT_Q]));
-    TRY(build_latent_linear(b, s->x, norm, b->names->kv_a, width, spec->hidden, width,
-                            spec->qkv_bias, &o.in[LATENT_C]));
+    stream_operands(s, norm, &in.x, &in.norm, &in.squares);
+    TRY(build_latent_queries(b, &in, &o.in[LATENT_RAW]));
+    TRY(build_latent_linear(b, &in, b->names->kv_a, width, spec->hidden, width, spec->qkv_bias,
+                            &o.in[LATENT_C]));
     TRY(vector(b, b->names->kv_a_norm, "weight", spec->latent.kv_rank, &o.in[LATENT_NORM]));
     TRY(latent_matrix(b, true, &o.in[LATENT_W]));
     TRY(arena_printf(b->d, b->g->arena, &state, "kv.%d", b->layer));

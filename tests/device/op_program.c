@@ -123,7 +123,8 @@ static bool has_slot(const struct model_spec *s, const struct op_form *f, const 
 
 /* Packed: what a matrix product takes, and what PACK_LOGITS may find packed. */
 static bool is_packed(const struct op_form *f, const char *name) {
-    return f->packed && f->kind != OP_PACK && (strcmp(name, "x") == 0 || strcmp(name, "a") == 0);
+    if (f->kind == OP_PACK || f->kind == OP_LATENT_VALUES) return false;
+    return f->packed && (strcmp(name, "x") == 0 || strcmp(name, "a") == 0);
 }
 
 static int add_weight(struct diag *d, struct kgraph *g, const char *slot, const uint64_t *shape,

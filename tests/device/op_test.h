@@ -15,7 +15,7 @@ enum op_set {
     OTHERS = 4,  /* the rest, which few numbers of a model matter to */
     WIDE_K = 8,  /* forms with wide_k */
     OF_32 = 16,  /* projections, MLP and head of up to 32 rows */
-    LATENT = 32, /* operators of latent attention; on CPUs only */
+    LATENT = 32, /* operators of latent attention */
     EXPERTS = 64,
 };
 

@@ -179,13 +179,15 @@ static bool has_cuts(const struct test *t) {
     return t->device == NULL;
 }
 
-/* Whether no backend can have the form in that model: parts are of whole row blocks; STEP of
+/* Whether no backend can have the form in that model: parts are of whole row blocks; a GPU has
+ * pieces of heads' own keys only with the heads; STEP of
  * several rows and WHOLE have the cache in pages, which wide heads do not fit. */
 static bool is_refused(const struct test *t) {
     const struct model_spec *s = &t->shape->spec;
     switch (t->row.form.kind) {
     case OP_LINEAR_SPLITK:
     case OP_SPLITK_SUM: return s->hidden % CUDA_PAGE_ROWS != 0;
+    case OP_ATTENTION_SPLIT: return t->device != NULL && !spec_is_latent(s);
     case OP_LINEAR:
         return t->device != NULL && !t->row.form.packed && t->row.form.wide_k &&
                s->intermediate > STAGED_COLUMNS;
@@ -361,7 +363,10 @@ static size_t add_tests(struct test_device *device, size_t shape, const struct f
     if ((shape > 0 && is_own_image(row)) || (shapes[shape].sets & sets_of(&row->form)) == 0)
         return 0;
     for (size_t i = 0; i < (device != NULL ? 2u : 1u); i++) {
-        if (!runs_on(row, places[i]) || (i > 0 && spec_is_latent(&shapes[shape].spec))) continue;
+        const bool latent = spec_is_latent(&shapes[shape].spec) != 0;
+        if (!runs_on(row, places[i]) ||
+            (i > 0 && latent && (op_test_of(row->form.kind)->set & LATENT) == 0))
+            continue;
         struct test *t = &tests[n++];
         *t = (struct test){
             .shape = &shapes[shape], .row = *row, .device = places[i], .run = test_form};

@@ -175,7 +175,7 @@ static inline int fixture_latent(struct diag *d, struct kgraph *g, int layer,
         TRY(fixture_weight(d, g, "q_a_norm", l->q_rank, 0, &queries[QKV_LINEAR_NORM]));
     }
     TRY(fixture_weight(d, g, n->wq, Q, l->q_rank != 0 ? l->q_rank : H, &queries[QKV_LINEAR_W]));
-    TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, queries, &heads[LATENT_Q]));
+    TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, queries, &heads[LATENT_RAW]));
     TRY(fixture_weight(d, g, n->wk, g->attrs.D, H, &linear[QKV_LINEAR_W]));
     TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, linear, &heads[LATENT_C]));
     TRY(fixture_weight(d, g, "c_norm", g->attrs.DV, 0, &heads[LATENT_NORM]));

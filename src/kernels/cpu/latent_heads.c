@@ -32,7 +32,7 @@ size_t cpu_latent_heads_scratch(const struct prog_header *program, const struct 
 
 static const float *query_of(const struct cpu_task *t, uint32_t row, uint32_t h) {
     const struct op_attrs *a = &t->op->attrs;
-    return (const float *)tile_in(t, LATENT_Q) + /* [T, heads * (N + DR)] */
+    return (const float *)tile_in(t, LATENT_RAW) + /* [T, heads * (N + DR)] */
            ((size_t)row * a->heads + h) * (t->op->k + a->DR);
 }
 

@@ -193,6 +193,18 @@ CODE(void, code_teams, void) {
     compute_with<run_attention_teams>();
 }
 
+#if QN_LATENT
+CODE(void, code_latent_heads, void) {
+    compute_with<run_latent_heads>();
+}
+CODE(void, code_latent, void) {
+    compute_with<run_attention_latent>();
+}
+CODE(void, code_latent_values, void) {
+    compute_with<run_latent_values>();
+}
+#endif
+
 /* Matrices times packed activations of up to 32 rows. */
 CODE_OF((int COLUMNS, uint32_t KIND, uint32_t K), void, run_stream, void) {
     compute_with<stream_run<KIND, K, COLUMNS>>();
