@@ -69,6 +69,11 @@ static const struct shape shapes[] = {
                       .top_groups = 2,
                       .scale = 2.5f},
           .latent = {.kv_rank = 72, .rope = 16, .v_dim = 28, .scale = 0.15f})},
+    /* Whole lines of the cache; more heads than a product has rows. */
+    {"latent_lines", LATENT,
+     SPEC(.hidden = 64, .intermediate = 64, .vocab = 64, .n_heads = 18, .n_kv_heads = 1,
+          .head_dim = 40, .weight_dtype = DTYPE_F16,
+          .latent = {.kv_rank = 112, .rope = 16, .v_dim = 16, .scale = 0.15f})},
     {"of_130_experts", EXPERTS,
      SPEC(.hidden = 72, .intermediate = 64, .vocab = 64, .n_heads = 1, .n_kv_heads = 1,
           .head_dim = 64, .weight_dtype = DTYPE_F32,

@@ -535,10 +535,9 @@ DEV void stream_gated(const struct stream *f, const struct stream_item *m, float
 /* Stores an item of QKV_LINEAR or LM_HEAD. */
 template <uint32_t KIND>
 DEV void stream_others(const struct stream *f, const struct stream_item *m, float v0, float v1) {
-    constexpr uint32_t UNITS =
-        KIND == OP_LM_HEAD ? QN_VOCAB : (QN_N_HEADS + 2 * QN_N_KV_HEADS) * QN_HEAD_DIM;
+    const uint32_t UNITS = KIND == OP_LM_HEAD ? QN_VOCAB : QKV_COLUMNS(f->task);
     /* WHOLE: no row block has rows beyond the matrix; the LM head's are whole units. */
-    constexpr bool WHOLE = UNITS % (KIND == OP_LM_HEAD ? LM_BLOCK : CUDA_PAGE_ROWS) == 0;
+    const bool WHOLE = UNITS % (KIND == OP_LM_HEAD ? LM_BLOCK : CUDA_PAGE_ROWS) == 0;
     const uint32_t column = m->block * CUDA_PAGE_ROWS + m->r;
     const bool own0 = m->there && (WHOLE || column < UNITS);
     const bool own1 = m->there && (WHOLE || column + 8 < UNITS);
