@@ -481,6 +481,7 @@ static const struct {
     } out[3];
 } unknown[] = {
     {OP_QKV_LINEAR, {{"qkv", "tx"}}}, /* of latents: its weight is not three parts */
+    {OP_LATENT_NORM, {{"y", "tx"}}},
     {OP_LATENT_HEADS, {{"q", "tgre"}, {"kv.k", "pge"}, {"kv.v", "pgm"}}},
     {OP_ROUTER, {{"logits", "tx"}}},
     {OP_ROUTE, {{"list", "x"}, {"slots", "x"}, {"weight", "tx"}}},

@@ -190,8 +190,7 @@ static const char *check_op(const struct prog_header *p, const struct prog_op *o
     }
     if (op->kind == OP_LINEAR) {
         const bool stream = op->in[LINEAR_RESIDUAL] != PROG_NONE;
-        if (op->in[LINEAR_NEXT] == PROG_NONE)
-            return op->n_rows > 1 ? "of several rows a norm that comes next" : NULL;
+        if (op->in[LINEAR_NEXT] == PROG_NONE) return NULL;
         return stream ? NULL : "a residual stream where a norm comes next";
     }
     if (squares == NULL) return "its activations normed";
@@ -331,6 +330,8 @@ static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) 
     case OP_ATTENTION_STEP: return tensor_of(p, op->out[0])->shape[2]; /* [T, n_heads, P, D + 2] */
     case OP_ATTENTION_MERGE: return tensor_of(p, op->in[MERGE_PART])->shape[2];
     case OP_PACK_LOGITS: return eights_of(tensor_of(p, op->in[PACK_X]));
+    case OP_LATENT_NORM: return tensor_of(p, op->in[LATENT_NORM_X])->shape[1];
+    case OP_LATENT_HEADS: return tensor_of(p, op->in[LATENT_C])->shape[1];
     case OP_LINEAR_SPLITK: return tensor_of(p, op->in[PARTS_W])->shape[0] / CUDA_PAGE_ROWS;
     case OP_SPLITK_SUM: return tensor_of(p, op->in[SUM_PARTS])->shape[1] / PROG(p, MODEL)->hidden;
     default: {
@@ -373,13 +374,15 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     return flags;
 }
 
-/* Lengths of the data that PACK reads, RESET_SENTINELS writes and a row of attention sees. */
+/* Lengths of the data that PACK and LATENT_NORM read, of rows of LATENT_HEADS' raw, RESET_SENTINELS writes and a row of attention sees. */
 static void fill_lengths(const struct prog_header *p, const struct prog_op *op,
                          struct cuda_task *t) {
     t->k = op->k;
     if (op->kind == OP_PACK || op->kind == OP_PACK_LOGITS)
         t->k = tensor_of(p, op->in[PACK_X])->shape[1];
+    if (op->kind == OP_LATENT_NORM) t->k = tensor_of(p, op->in[LATENT_NORM_W])->shape[0];
     t->k_tiles = cuda_k_tiles(t->k);
+    if (op->kind == OP_LATENT_HEADS) t->k = tensor_of(p, op->in[LATENT_RAW])->shape[1];
     if (op->kind == OP_RESET_SENTINELS) t->k = 4 * tensor_of(p, op->out[0])->shape[1];
     if (has_window(op->kind)) t->k = op->attrs.window;
 }

@@ -403,6 +403,8 @@ static uint64_t pieces_of(const struct proof *f, const struct prog_op *op) {
     case OP_ATTENTION_STEP: return columns_of(tensor_in(f, op, F_OUT)) / state;
     case OP_ATTENTION_MERGE: return columns_of(tensor_in(f, op, F_IN)) / state;
     case OP_PACK_LOGITS: return eights_in(tensor_in(f, op, F_IN));
+    case OP_LATENT_NORM: return columns_of(tensor_in(f, op, F_IN));
+    case OP_LATENT_HEADS: return columns_of(tensor_in(f, op, F_MORE));
     case OP_LINEAR_SPLITK: /* of a part's columns */
         return columns_of(tensor_in(f, op, F_OUT)) / MIN(cuda_k_tiles(op->k), (uint32_t)PARTIALS) /
                CUDA_PAGE_ROWS;
@@ -420,7 +422,9 @@ static bool sees_context(uint32_t kind) {
 static uint64_t length_of(const struct proof *f, const struct prog_op *op) {
     switch (op->kind) {
     case OP_PACK:
-    case OP_PACK_LOGITS: return columns_of(tensor_in(f, op, F_IN));
+    case OP_PACK_LOGITS:
+    case OP_LATENT_HEADS: return columns_of(tensor_in(f, op, F_IN));
+    case OP_LATENT_NORM: return columns_of(tensor_in(f, op, F_OUT));
     case OP_RESET_SENTINELS: return tensor_in(f, op, F_OUT)->bytes / RESET_UNITS;
     default: return sees_context(op->kind) ? op->attrs.window : op->k;
     }
@@ -429,11 +433,12 @@ static uint64_t length_of(const struct proof *f, const struct prog_op *op) {
 static int check_numbers(const struct proof *f, uint32_t task, const struct prog_op *op) {
     const struct cuda_task *t = &f->t->tasks[task];
     const uint64_t k = op == NULL ? 0 : length_of(f, op);
+    const uint64_t multiplied = op != NULL && op->kind == OP_LATENT_HEADS ? op->k : k;
     const bool tiled = op != NULL && op->kind != OP_RESET_SENTINELS && !sees_context(op->kind);
     const struct wanted all[] = {
         {"units", op == NULL ? 0 : op->units, t->units},
         {"k", k, t->k},
-        {"k_tiles", tiled ? CEIL_DIV(k, (uint64_t)CUDA_PAGE_K) : 0, t->k_tiles},
+        {"k_tiles", tiled ? CEIL_DIV(multiplied, (uint64_t)CUDA_PAGE_K) : 0, t->k_tiles},
         {"n_pieces", op == NULL ? 0 : pieces_of(f, op), t->n_pieces},
         {"eights", op == NULL ? 0 : eights_of(f, op), t->eights},
     };

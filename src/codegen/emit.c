@@ -54,16 +54,12 @@ static bool has_row_flags(const struct prog_header *program) {
     return true;
 }
 
-/* Columns of what QKV_LINEAR gives; 0: several numbers. */
-static uint32_t qkv_columns(const struct prog_header *program) {
-    const struct prog_op *ops = PROG(program, OP);
-    uint32_t columns = 0;
-    for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++) {
-        if (ops[i].kind != OP_QKV_LINEAR) continue;
-        if (columns != 0 && columns != ops[i].units) return 0;
-        columns = ops[i].units;
-    }
-    return columns;
+/* Whether several rows have a LINEAR that no norm comes after. */
+static bool has_bare_rows(const struct prog_header *program) {
+    const struct prog_op *o = PROG(program, OP);
+    for (uint64_t i = 0; i < program->section[SECTION_OP].count; i++, o++)
+        if (o->kind == OP_LINEAR && o->n_rows > 1 && o->in[LINEAR_NEXT] == PROG_NONE) return true;
+    return false;
 }
 
 static bool is_linear(const struct prog_op *op) {
@@ -150,7 +146,8 @@ void emit_constants(const struct prog_header *program, struct strbuf *out) {
     emit_kv(program, out);
     emit_latent(program, out);
     strbuf_printf(out, "#define QN_JIT %d\n", has_jit(program));
-    strbuf_printf(out, "#define QN_QKV_COLUMNS %u\n", (unsigned)qkv_columns(program));
+    strbuf_printf(out, "#define QN_QKV_COLUMNS %u\n", (unsigned)spec_projected(spec));
+    strbuf_printf(out, "#define QN_BARE_ROWS %d\n", has_bare_rows(program));
     strbuf_printf(out, "#define QN_ROW_FLAGS %d\n", has_row_flags(program));
     emit_linear_widths(program, out);
 }

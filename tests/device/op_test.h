@@ -73,6 +73,8 @@ enum op_size {
     S_VALUE,  /* an attended value */
     S_VALUES, /* as wide ones of all heads */
     S_NOPE,   /* what RoPE leaves of a query head */
+    S_RANK,   /* of the latent that queries come from, or what is as wide */
+    S_JOINED, /* that, a latent and a turned key */
     S_OUT,    /* all heads' values */
     S_TWO,
     S_ROUTED, /* logits of the router */

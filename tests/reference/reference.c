@@ -321,8 +321,9 @@ void reference_op_latent_heads(struct reference *r, const struct kop *op) {
         }
         double *row =
             kv->at + reference_kv_row(r, (uint32_t)r->slot[t], (uint32_t)r->position[t]) * kv->cols;
-        memcpy(row, operand_row(operand_in(r, op, LATENT_C), t), width * sizeof *row);
-        rmsnorm(row, operand_in(r, op, LATENT_NORM)->at, a->DV, (double)a->eps, row);
+        const struct reference_tensor *c = operand_in(r, op, LATENT_C);
+        memcpy(row, operand_row(c, t) + c->cols - width, width * sizeof *row);
+        rmsnorm(row, operand_in(r, op, LATENT_C_NORM)->at, a->DV, (double)a->eps, row);
         turn(r, a->DR, t, row + a->DV);
     }
 }

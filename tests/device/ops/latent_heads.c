@@ -9,7 +9,7 @@ const struct op_test op_test_latent_heads = {
     .set = LATENT,
     .absolute = 2e-5,
     .shapes = {{"raw", {S_ROWS, S_HEADS}},
-               {"c", {S_ROWS, S_KEY}},
+               {"c", {S_ROWS, S_JOINED}},
                {"c_norm", {S_VALUE}},
                {"w_uk", {S_VALUES, S_NOPE}}},
     FORMS(forms),

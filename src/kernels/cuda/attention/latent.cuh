@@ -74,13 +74,11 @@ DEV struct latent_tile latent_tile_at(const struct cuda_task *task, uint32_t row
     return {row, end > row ? end - row : 0};
 }
 
-/* Where the lane's token of eight from number `first` of the tile on has head h: of rows
- * [QN_N_HEADS][PITCH]. Beyond the last token that one again. */
-template <uint32_t PITCH>
-DEV const float *latent_from(const struct warp_context *c, const struct cuda_task *task,
-                             const struct latent_tile *t, uint32_t first, uint32_t h) {
-    const uint32_t row = t->row + min(first + c->lane / 4, t->n - 1);
-    return (const float *)task->in + ((uint64_t)row * QN_N_HEADS + h) * PITCH;
+/* The row of the lane's token of eight from number `first` of the tile on. Beyond the last token
+ * that one again. */
+DEV uint64_t latent_row(const struct warp_context *c, const struct latent_tile *t,
+                        uint32_t first) {
+    return t->row + min(first + c->lane / 4, t->n - 1);
 }
 
 /* Heads [first, last] of row block b, of ROWS rows each. */
@@ -94,6 +92,11 @@ template <uint32_t ROWS> DEV struct latent_range latent_heads_of(uint32_t b) {
 }
 
 /* ---- LATENT_HEADS ---- */
+
+/* A head's projection, in a row of raw. */
+DEV const float *latent_raw(const struct cuda_task *task, uint64_t row, uint32_t h) {
+    return (const float *)task->in + row * task->k + h * QN_HEAD_DIM;
+}
 
 /* An element of a query: of row `row` of the image, of a head's. */
 DEV void latent_store(const struct cuda_task *task, uint32_t row, uint32_t h, uint32_t token,
@@ -114,7 +117,7 @@ DEV void latent_heads_page(const struct warp_context *c, const struct cuda_task 
         for (uint32_t first = 0; first < t->n; first += PACK_ROWS) {
             struct latent_columns x;
             float sum[4];
-            latent_columns_load<LATENT_NOPE>(c, latent_from<QN_HEAD_DIM>(c, task, t, first, h), 0,
+            latent_columns_load<LATENT_NOPE>(c, latent_raw(task, latent_row(c, t, first), h), 0,
                                              &x);
             latent_multiply<LATENT_NOPE>(c, page, &x, sum);
 #pragma unroll
@@ -150,16 +153,15 @@ DEV void latent_turn_queries(const struct warp_context *c, const struct cuda_tas
         const uint32_t row = task->row0 + i / n, u = task->unit0 + i % n;
         const uint32_t h = u / QN_KEY_DIM, e = u % QN_KEY_DIM;
         if (e < QN_VALUE_DIM) continue;
-        const float *from = (const float *)task->in +
-                            ((uint64_t)row * QN_N_HEADS + h) * QN_HEAD_DIM + LATENT_NOPE;
         store_plain((float *)task->out + (uint64_t)row * LATENT_COLUMNS + u,
-                    latent_turn(from, latent_angle(row), e - QN_VALUE_DIM));
+                    latent_turn(latent_raw(task, row, h) + LATENT_NOPE, latent_angle(row), e - QN_VALUE_DIM));
     }
 }
 
 /* A row's latent, normed, and its turned key, to the cache; by one warp. */
 DEV void latent_keep(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
-    const float *from = (const float *)task->more + (uint64_t)row * QN_KEY_DIM;
+    const float *from =
+        (const float *)task->more + (uint64_t)(row + 1) * task->n_pieces - QN_KEY_DIM;
     const uint32_t position = row_position(SHARED, row);
     uint16_t *to = (uint16_t *)task->out2 + (uint64_t)row_kv_row(SHARED, row) * QN_KEY_DIM;
     const uint64_t angle = latent_angle(row);
@@ -230,8 +232,9 @@ DEV void latent_values_page(const struct warp_context *c, const struct cuda_task
         for (uint32_t first = 0; first < t->n; first += PACK_ROWS) {
             struct latent_columns x;
             float sum[4];
-            latent_columns_load<QN_VALUE_DIM>(
-                c, latent_from<QN_VALUE_DIM>(c, task, t, first, h), k_tile, &x);
+            const uint64_t head = latent_row(c, t, first) * QN_N_HEADS + h;
+            latent_columns_load<QN_VALUE_DIM>(c, (const float *)task->in + head * QN_VALUE_DIM,
+                                              k_tile, &x);
             latent_multiply<QN_VALUE_DIM>(c, page, &x, sum);
             float *to = latent_sums(task, i / VALUES_TILES * VALUES_TILES + k_tile, first);
 #pragma unroll

@@ -369,7 +369,7 @@ DEV struct loader_task loader_task_of(uint32_t word) {
     t.unit_blocks = walk >> 24;
     t.page_bytes = CUDA_PAGE_BYTES;
     if (QN_LATENT && t.kind == OP_LATENT_HEADS) /* steps of 16 columns, in order: the first ones */
-        t.page_bytes = min(ceil_div(loader_word(word, TASK_WORD(k)), 32) * 1024, (uint32_t)CUDA_PAGE_BYTES);
+        t.page_bytes = min(ceil_div(QN_HEAD_DIM - QN_ROPE_DIM, 32) * 1024, (uint32_t)CUDA_PAGE_BYTES);
     return t;
 }
 
