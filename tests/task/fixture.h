@@ -170,15 +170,16 @@ static inline int fixture_latent(struct diag *d, struct kgraph *g, int layer,
     const struct kgraph_part parts[2] = {{n->wq, first, {0}}, {n->wk, g->attrs.D, {0}}};
     TRY(fixture_weight(d, g, n->norm, H, 0, &linear[QKV_LINEAR_NORM]));
     TRY(kgraph_weight_joined(d, g, parts, 2, DTYPE_BF16, 2, H, &linear[QKV_LINEAR_W]));
-    TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, linear, &heads[LATENT_RAW]));
-    heads[LATENT_C] = heads[LATENT_RAW];
+    TRY(kgraph_op(d, g, OP_QKV_LINEAR, layer, linear, out));
+    heads[LATENT_RAW] = heads[LATENT_C] = out[0];
     if (l->q_rank != 0) {
-        int32_t normed[2] = {heads[LATENT_RAW], NO_TENSOR};
+        int32_t normed[2] = {out[0], NO_TENSOR};
         TRY(fixture_weight(d, g, "q_a_norm", l->q_rank, 0, &normed[LATENT_NORM_W]));
         TRY(kgraph_op(d, g, OP_LATENT_NORM, layer, normed, out));
         queries[LINEAR_A] = out[0];
         TRY(fixture_weight(d, g, "q_b", Q, l->q_rank, &queries[LINEAR_W]));
-        TRY(kgraph_op(d, g, OP_LINEAR, layer, queries, &heads[LATENT_RAW]));
+        TRY(kgraph_op(d, g, OP_LINEAR, layer, queries, out));
+        heads[LATENT_RAW] = out[0];
     }
     TRY(fixture_weight(d, g, "c_norm", g->attrs.DV, 0, &heads[LATENT_C_NORM]));
     TRY(fixture_weight(d, g, "w_uk", s->n_heads * (uint64_t)g->attrs.DV, nope, &heads[LATENT_W]));
