@@ -258,7 +258,7 @@ enum cuda_task_flag {
         1, /* the trigger may activate the end event: the block must notice if it does */
     /* Operands that carry flags: */
     CUDA_IN_FLAGGED = 2,
-    CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR */
+    CUDA_MORE_FLAGGED = 4, /* the residual of LINEAR, c of LATENT_HEADS */
     CUDA_OUT_FLAGGED = 8,
     /* The event rides on data (task/transport.c): its counter is a hint and orders nothing. */
     CUDA_WAIT_HINT = 16,

@@ -105,12 +105,13 @@ static int check_latent(struct diag *d, const struct prog_header *p) {
     const struct latent_spec *l = &s->latent;
     const uint32_t nope = s->head_dim - l->rope;
     if (!spec_is_latent(s)) return QN_OK;
-    if (l->kv_rank % 8 == 0 && l->rope % 8 == 0 && nope % 8 == 0 && nope <= CUDA_PAGE_K)
+    if (l->kv_rank % 8 == 0 && l->rope % 8 == 0 && nope % 8 == 0 && nope <= CUDA_PAGE_K &&
+        l->q_rank % 8 == 0)
         return QN_OK;
     return fail(d, QN_EUNSUPPORTED,
-                "kv_lora_rank %u, qk_rope_head_dim %u, qk_nope_head_dim %u: the GPU kernels want "
-                "multiples of 8, the last one up to %d",
-                l->kv_rank, l->rope, nope, CUDA_PAGE_K);
+                "kv_lora_rank %u, q_lora_rank %u, qk_rope_head_dim %u, qk_nope_head_dim %u: the GPU "
+                "kernels want multiples of 8, the last one up to %d",
+                l->kv_rank, l->q_rank, l->rope, nope, CUDA_PAGE_K);
 }
 
 /* Refuses models that the kernels cannot run. */
@@ -364,6 +365,8 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     if (travels_by(in, TRANSPORT_FLAG)) flags |= CUDA_IN_FLAGGED;
     if (travels_by(in, TRANSPORT_PAIR)) flags |= CUDA_IN_PAIRED;
     if (op->kind == OP_LINEAR && travels_by(tensor_of(p, op->in[LINEAR_RESIDUAL]), TRANSPORT_FLAG))
+        flags |= CUDA_MORE_FLAGGED;
+    if (op->kind == OP_LATENT_HEADS && travels_by(tensor_of(p, op->in[LATENT_C]), TRANSPORT_FLAG))
         flags |= CUDA_MORE_FLAGGED;
     if (travels_by(out, TRANSPORT_FLAG)) flags |= CUDA_OUT_FLAGGED;
     if (travels_by(rounded, TRANSPORT_PAIR)) flags |= CUDA_OUT_PAIRED;

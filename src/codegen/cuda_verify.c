@@ -336,7 +336,8 @@ static int check_bits(const struct proof *f, uint32_t task, const struct prog_op
     const uint16_t outs = CUDA_OUT_FLAGGED | CUDA_OUT_PAIRED | CUDA_OUT_PACKED;
     const uint16_t events = CUDA_TRIGGER_WATCHED | CUDA_WAIT_HINT | CUDA_TRIGGER_HINT;
     const uint16_t known = ins | outs | events | CUDA_MORE_FLAGGED | CUDA_MORE_OWN;
-    const bool residual = op != NULL && op->kind == OP_LINEAR && more != NULL;
+    const bool residual = op != NULL && more != NULL &&
+                          (op->kind == OP_LINEAR || op->kind == OP_LATENT_HEADS);
     const bool stream = op != NULL && is_stream(op); /* out and out2 have kinds of their own */
     const uint16_t packed = CUDA_OUT_PACKED;
     const struct wanted all[] = {

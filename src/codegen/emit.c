@@ -49,7 +49,9 @@ static bool has_row_flags(const struct prog_header *program) {
             return false;
         if (transport_of(program, o->out[0]) != (mlp ? TRANSPORT_PAIR : TRANSPORT_FLAG))
             return false;
-        if (linear && transport_of(program, o->in[LINEAR_RESIDUAL]) != TRANSPORT_FLAG) return false;
+        const uint32_t residual = linear ? o->in[LINEAR_RESIDUAL] : PROG_NONE;
+        if (residual != PROG_NONE && transport_of(program, residual) != TRANSPORT_FLAG)
+            return false;
     }
     return true;
 }

@@ -3,6 +3,7 @@
 
 static const struct form_row forms[] = {
     {{.name = "latent_heads"}, any_rows, CPU | GPU, MIXED | ALONE, 0},
+    {{.name = "latent_heads.polls", .rides = true}, one_row, GPU, ALONE, 0},
 };
 
 const struct op_test op_test_latent_heads = {

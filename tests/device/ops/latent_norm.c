@@ -20,6 +20,7 @@ void reference_op_latent_norm(struct reference *r, const struct kop *op) {
 
 static const struct form_row forms[] = {
     {{.name = "latent_norm"}, any_rows, CPU | GPU, MIXED, 0},
+    {{.name = "latent_norm.polls", .rides = true}, one_row, GPU, MIXED, 0},
     {{.name = "latent_norm.packed", .packed = true}, eights_and_odd, GPU, MIXED, 0},
 };
 

@@ -3,6 +3,7 @@
 
 static const struct form_row forms[] = {
     {{.name = "latent_values"}, any_rows, CPU | GPU, MIXED, 0},
+    {{.name = "latent_values.polls", .rides = true}, one_row, GPU, MIXED, 0},
     {{.name = "latent_values.packed", .packed = true}, eights_and_odd, GPU, MIXED, 0},
 };
 

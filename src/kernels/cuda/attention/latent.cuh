@@ -36,10 +36,10 @@ struct latent_columns {
     uint4 b[CUDA_PAGE_K / 32];
 };
 
-/* Of the K elements of a head at `from`. */
+/* Of the K elements of a head at `from`, plain ones. */
 template <uint32_t K>
-DEV void latent_columns_load(const struct warp_context *c, const float *from, uint32_t k_tile,
-                             struct latent_columns *x) {
+DEV void latent_columns_plain(const struct warp_context *c, const float *from, uint32_t k_tile,
+                              struct latent_columns *x) {
 #pragma unroll
     for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
         const uint32_t d = k_tile * CUDA_PAGE_K + 32 * pair + c->lane % 4 * 8;
@@ -51,6 +51,58 @@ DEV void latent_columns_load(const struct warp_context *c, const float *from, ui
             make_uint4(pack_pair<WEIGHT_E>(even.x, even.y), pack_pair<WEIGHT_E>(even.z, even.w),
                        pack_pair<WEIGHT_E>(odd.x, odd.y), pack_pair<WEIGHT_E>(odd.z, odd.w));
     }
+}
+
+/* The same of a single row that carries flags, until all are there: eight elements are EACH vectors
+ * of two flags, four of elements or two of pairs. */
+template <uint32_t K, bool PAIRS_OF_16>
+DEV void latent_columns_flagged(const struct warp_context *c, struct operand head, uint32_t k_tile,
+                                struct latent_columns *x) {
+    constexpr uint32_t TILE = K < CUDA_PAGE_K ? K : CUDA_PAGE_K;
+    constexpr uint32_t N = (TILE + 31) / 32, EACH = PAIRS_OF_16 ? 2 : 4;
+    uint4 v[N][EACH];
+    bool there;
+    do {
+        there = true;
+#pragma unroll
+        for (uint32_t pair = 0; pair < N; pair++) {
+            /* Beyond the last element that one again: its weights are zeros. */
+            const uint32_t d = min(k_tile * CUDA_PAGE_K + 32 * pair + c->lane % 4 * 8, K - 8u);
+#pragma unroll
+            for (uint32_t i = 0; i < EACH; i++)
+                v[pair][i] = load_flagged_pair(head.at + d * EACH / 2 + 4 * i);
+        }
+#pragma unroll
+        for (uint32_t pair = 0; pair < N; pair++)
+#pragma unroll
+            for (uint32_t i = 0; i < EACH; i++)
+                there = there & v[pair][i].y == head.flag & v[pair][i].w == head.flag;
+    } while (!there && !operand_given_up());
+#pragma unroll
+    for (uint32_t pair = 0; pair < N; pair++) {
+        uint32_t word[4];
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint4 of = v[pair][i * EACH / 4];
+            word[i] = PAIRS_OF_16 ? (i % 2 == 0 ? of.x : of.z)
+                                  : pack_pair<WEIGHT_E>(__uint_as_float(of.x),
+                                                        __uint_as_float(of.z));
+        }
+        x->b[pair] = make_uint4(word[0], word[1], word[2], word[3]);
+    }
+}
+
+/* ... in the way in which the task's input travels; `at`: its element where the head begins. */
+template <uint32_t K>
+DEV void latent_columns_load(const struct warp_context *c, const struct cuda_task *task,
+                             uint64_t at, uint32_t k_tile, struct latent_columns *x) {
+    const float *in = (const float *)task->in;
+    if (task->flags & CUDA_IN_PAIRED)
+        latent_columns_flagged<K, true>(c, operand{in + at, SHARED->flag}, k_tile, x);
+    else if (task->flags & CUDA_IN_FLAGGED)
+        latent_columns_flagged<K, false>(c, operand{in + 2 * at, SHARED->flag}, k_tile, x);
+    else
+        latent_columns_plain<K>(c, in + at, k_tile, x);
 }
 
 template <uint32_t K>
@@ -93,9 +145,9 @@ template <uint32_t ROWS> DEV struct latent_range latent_heads_of(uint32_t b) {
 
 /* ---- LATENT_HEADS ---- */
 
-/* A head's projection, in a row of raw. */
-DEV const float *latent_raw(const struct cuda_task *task, uint64_t row, uint32_t h) {
-    return (const float *)task->in + row * task->k + h * QN_HEAD_DIM;
+/* The element of raw where a row's head begins. */
+DEV uint64_t latent_raw(const struct cuda_task *task, uint64_t row, uint32_t h) {
+    return row * task->k + h * QN_HEAD_DIM;
 }
 
 /* An element of a query: of row `row` of the image, of a head's. */
@@ -117,8 +169,8 @@ DEV void latent_heads_page(const struct warp_context *c, const struct cuda_task 
         for (uint32_t first = 0; first < t->n; first += PACK_ROWS) {
             struct latent_columns x;
             float sum[4];
-            latent_columns_load<LATENT_NOPE>(c, latent_raw(task, latent_row(c, t, first), h), 0,
-                                             &x);
+            latent_columns_load<LATENT_NOPE>(
+                c, task, latent_raw(task, latent_row(c, t, first), h), 0, &x);
             latent_multiply<LATENT_NOPE>(c, page, &x, sum);
 #pragma unroll
             for (uint32_t i = 0; i < 2; i++) {
@@ -131,9 +183,11 @@ DEV void latent_heads_page(const struct warp_context *c, const struct cuda_task 
 }
 
 /* What RoPE makes of element i of its QN_ROPE_DIM elements. */
-DEV float latent_turn(const float *from, uint64_t angle, uint32_t i) {
+DEV float latent_turn(struct operand from, uint64_t angle, uint32_t i) {
     const uint32_t half = QN_ROPE_DIM / 2, at = i % half;
-    const float a = load_l2(from + at), b = load_l2(from + at + half);
+    const uint2 first = operand_ask(from, at), second = operand_ask(from, at + half);
+    const float a = operand_await(from, at, first);
+    const float b = operand_await(from, at + half, second);
     const float cosine = __ldg(SHARED->args.rope_cos + angle + at);
     const float sine = __ldg(SHARED->args.rope_sin + angle + at);
     return i < half ? a * cosine - b * sine : b * cosine + a * sine;
@@ -148,20 +202,23 @@ DEV void latent_turn_queries(const struct warp_context *c, const struct cuda_tas
                              uint32_t end) {
     const uint32_t last = min(task->unit1, (uint32_t)LATENT_COLUMNS);
     const uint32_t n = last > task->unit0 ? last - task->unit0 : 0;
+    const struct operand raw = operand_of(task->in, task, CUDA_IN_FLAGGED);
 #pragma unroll 1
     for (uint32_t i = c->thread; i < n * (end - task->row0); i += COMPUTE_THREADS) {
         const uint32_t row = task->row0 + i / n, u = task->unit0 + i % n;
         const uint32_t h = u / QN_KEY_DIM, e = u % QN_KEY_DIM;
         if (e < QN_VALUE_DIM) continue;
         store_plain((float *)task->out + (uint64_t)row * LATENT_COLUMNS + u,
-                    latent_turn(latent_raw(task, row, h) + LATENT_NOPE, latent_angle(row), e - QN_VALUE_DIM));
+                    latent_turn(operand_from(raw, latent_raw(task, row, h) + LATENT_NOPE),
+                                latent_angle(row), e - QN_VALUE_DIM));
     }
 }
 
 /* A row's latent, normed, and its turned key, to the cache; by one warp. */
 DEV void latent_keep(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
-    const float *from =
-        (const float *)task->more + (uint64_t)(row + 1) * task->n_pieces - QN_KEY_DIM;
+    const struct operand from =
+        operand_from(operand_of(task->more, task, CUDA_MORE_FLAGGED),
+                     (uint64_t)(row + 1) * task->n_pieces - QN_KEY_DIM);
     const uint32_t position = row_position(SHARED, row);
     uint16_t *to = (uint16_t *)task->out2 + (uint64_t)row_kv_row(SHARED, row) * QN_KEY_DIM;
     const uint64_t angle = latent_angle(row);
@@ -169,7 +226,7 @@ DEV void latent_keep(const struct warp_context *c, const struct cuda_task *task,
 #pragma unroll
     for (uint32_t i = 0; i < (QN_VALUE_DIM + 31) / 32; i++) {
         const uint32_t d = c->lane + 32 * i;
-        v[i] = d < QN_VALUE_DIM ? load_l2(from + d) : 0;
+        v[i] = d < QN_VALUE_DIM ? operand_await(from, d, operand_ask(from, d)) : 0;
         squares = fmaf(v[i], v[i], squares);
     }
     const float eps = __uint_as_float(QN_LATENT_EPS_BITS);
@@ -184,7 +241,7 @@ DEV void latent_keep(const struct warp_context *c, const struct cuda_task *task,
     }
     for (uint32_t i = c->lane; i < QN_ROPE_DIM; i += 32)
         to[latent_at(position, QN_VALUE_DIM + i)] =
-            pack_one<KV_E>(latent_turn(from + QN_VALUE_DIM, angle, i));
+            pack_one<KV_E>(latent_turn(operand_from(from, QN_VALUE_DIM), angle, i));
 }
 
 DEV bool run_latent_heads(struct warp_context *c, const struct cuda_task *task) {
@@ -233,8 +290,7 @@ DEV void latent_values_page(const struct warp_context *c, const struct cuda_task
             struct latent_columns x;
             float sum[4];
             const uint64_t head = latent_row(c, t, first) * QN_N_HEADS + h;
-            latent_columns_load<QN_VALUE_DIM>(c, (const float *)task->in + head * QN_VALUE_DIM,
-                                              k_tile, &x);
+            latent_columns_load<QN_VALUE_DIM>(c, task, head * QN_VALUE_DIM, k_tile, &x);
             latent_multiply<QN_VALUE_DIM>(c, page, &x, sum);
             float *to = latent_sums(task, i / VALUES_TILES * VALUES_TILES + k_tile, first);
 #pragma unroll
@@ -264,6 +320,8 @@ DEV void latent_put(const struct cuda_task *task, uint32_t row, uint32_t u, floa
     const uint64_t at = (uint64_t)row * task->units + u;
     if (task->flags & CUDA_OUT_PACKED) {
         packed_store2(task, row, u, v0, u + 1 < task->unit1 ? v1 : 0);
+    } else if (task->flags & CUDA_OUT_PAIRED) {
+        operand_store_pair(task, at, v0, v1);
     } else {
         operand_store(task, at, v0);
         if (u + 1 < task->unit1) operand_store(task, at + 1, v1);
