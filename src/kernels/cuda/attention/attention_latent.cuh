@@ -291,10 +291,22 @@ DEV void latent_store(const struct warp_context *c, const struct cuda_task *task
 
 /* ---- the task ---- */
 
-/* What lies in the keys' memory: a part of a slot, for rows that see the same of it. */
+/* What lies in the keys' memory: of the part that begins at `first` all before `end` that the row
+ * sees. */
 struct latent_held {
-    uint32_t row, first;
+    uint32_t row, first, end;
 };
+
+/* Asks for the item's first part, as far as earlier iterations wrote it. */
+DEV struct latent_held latent_ahead(const struct warp_context *c, const struct cuda_task *task,
+                                    const struct latent_item *w) {
+    const uint32_t begin = w->piece * ATTENTION_PIECE;
+    const uint32_t first = max(begin, w->lo / LATENT_PART * LATENT_PART);
+    const uint32_t end = min(min(w->fresh, w->hi), first + LATENT_PART);
+    if (end <= first) return {~0u, 0, 0};
+    latent_ask(c, task, w, first, first, end, false);
+    return {w->row, first, end};
+}
 
 /* Parts of the item's piece at hand, which begins at `first`. */
 DEV void latent_piece(const struct warp_context *c, const struct cuda_task *task,
@@ -304,8 +316,10 @@ DEV void latent_piece(const struct warp_context *c, const struct cuda_task *task
     for (uint32_t at = first; at < first + ATTENTION_PIECE; at += LATENT_PART) {
         if (at >= w->hi) break;
         if (at + LATENT_PART <= w->lo) continue;
-        if (held->row != w->row || held->first != at) latent_ask(c, task, w, at, at, w->hi, true);
-        *held = {w->row, at};
+        const bool here = held->row == w->row && held->first == at;
+        const uint32_t from = here ? held->end : at, end = min(w->hi, at + LATENT_PART);
+        if (!here || from < end) latent_ask(c, task, w, at, from, end, true);
+        *held = {w->row, at, end};
         copy_commit();
         copy_wait<0>();
         sync_compute();
@@ -338,15 +352,20 @@ DEV void latent_run(const struct warp_context *c, const struct cuda_task *task,
 
 /* A slice without items leaves the ring alone, as the loader knows. False: the launch ends. */
 DEV bool run_attention_latent(struct warp_context *c, const struct cuda_task *task) {
-    struct latent_held held = {~0u, 0};
+    struct latent_held held = {~0u, 0, 0};
     struct latent_item w = {};
     uint32_t i, end;
     latent_slice(SHARED, task->kind, task_window(task), task->unit0, task->unit1, &i, &end);
     if (i < end) {
         lease_take(c);
         w = latent_item_of(task, i);
+        held = latent_ahead(c, task, &w);
     }
-    if (!wait_ready(c)) return false;
+    if (!wait_ready(c)) {
+        copy_commit();
+        copy_wait<0>();
+        return false;
+    }
     if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
     if (i >= end) return true;
 #pragma unroll 1
