@@ -172,6 +172,20 @@ CUDA_ABI_FN uint32_t cuda_values_group(uint32_t k_tiles, uint32_t tile) {
     return CUDA_SCRATCH_BYTES / (CUDA_VALUES_BYTES * tile * k_tiles);
 }
 
+/* LATENT_MERGE: the same beside what PACK_ROWS rows of the heads of a row block are merged to, 16
+ * bits an element, rows 64 bytes apart. */
+CUDA_ABI_FN uint32_t cuda_merged_heads(uint32_t head_rows) {
+    return (CUDA_PAGE_ROWS - 1) / head_rows + 2;
+}
+CUDA_ABI_FN uint32_t cuda_merged_bytes(uint32_t head_rows, uint32_t value_dim) {
+    return cuda_merged_heads(head_rows) * PACK_ROWS * (value_dim * 2 + 64);
+}
+CUDA_ABI_FN uint32_t cuda_merge_group(uint32_t head_rows, uint32_t value_dim) {
+    const uint32_t merged = cuda_merged_bytes(head_rows, value_dim);
+    const uint32_t block = CUDA_VALUES_BYTES * PACK_ROWS * partial_tiles(value_dim);
+    return merged + block > CUDA_SCRATCH_BYTES ? 0 : (CUDA_SCRATCH_BYTES - merged) / block;
+}
+
 CUDA_ABI_FN uint32_t cuda_k_tiles(uint32_t k) {
     return partial_tiles(k);
 }
@@ -202,7 +216,7 @@ CUDA_ABI_FN uint32_t cuda_tile_page(uint32_t k_tiles, uint32_t tile) {
 CUDA_ABI_FN int cuda_has_pages(uint32_t kind) {
     return kind == OP_QKV_LINEAR || kind == OP_LINEAR || kind == OP_LINEAR_SPLITK ||
            kind == OP_GATED_MLP || kind == OP_LM_HEAD || kind == OP_LATENT_HEADS ||
-           kind == OP_LATENT_VALUES;
+           kind == OP_LATENT_VALUES || kind == OP_LATENT_MERGE;
 }
 
 /* Where a block of weights (struct prog_weight) lies on the device. */

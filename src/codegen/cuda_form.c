@@ -62,6 +62,12 @@ static bool when_normed(const struct form_case *c, const struct cuda_task *t) {
     return when_whole(c, t) && c->op->in[LINEAR_NEXT] != PROG_NONE;
 }
 
+/* MERGED: what heads are merged to fits scratch, beside sums. */
+static bool when_merged(const struct form_case *c, const struct cuda_task *t) {
+    (void)t;
+    return cuda_merge_group(spec_v_dim(c->spec), c->op->attrs.DV) != 0;
+}
+
 /* Query heads of an item of attention; token rows of an item of PREFILL. */
 static uint32_t item_heads(const struct op_attrs *a) {
     return cuda_sub_heads(a->heads / a->kv, a->D);
@@ -152,6 +158,12 @@ static void walk_heads_own(const struct form_case *c, struct cuda_task *t) {
     t->group = sums ? (uint8_t)cuda_values_group(t->k_tiles, t->tile) : 1;
 }
 
+/* MERGED: the same of few rows, beside the merged heads. */
+static void walk_merged(const struct form_case *c, struct cuda_task *t) {
+    t->tile = PACK_ROWS;
+    t->group = (uint8_t)cuda_merge_group(spec_v_dim(c->spec), c->op->attrs.DV);
+}
+
 /* ---- the table ---- */
 
 enum form_layout { FROM_ANY, FROM_ROWS, FROM_PACKED };
@@ -178,6 +190,7 @@ struct form_when {
 #define WHEN_ALWAYS   when_always, NULL
 #define WHEN_WHOLE    when_whole, "its tasks have some of the rows"
 #define WHEN_NORMED   when_normed, "its tasks have some of the rows, or no norm comes next"
+#define WHEN_MERGED   when_merged, "heads' outputs do not fit scratch"
 #define WHEN_FILLING  when_filling, "fewer than half of the tasks would have rows"
 #define WALK_NOTHING  walk_nothing
 #define WALK_STAGED   walk_staged
@@ -187,6 +200,7 @@ struct form_when {
 #define WALK_PREFILL  walk_prefill
 #define WALK_LATENT   walk_latent
 #define WALK_HEADS_OWN walk_heads_own
+#define WALK_MERGED   walk_merged
 
 struct form {
     const char *name;

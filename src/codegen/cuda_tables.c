@@ -166,7 +166,7 @@ static bool is_window_known(const struct prog_header *p, const struct prog_op *o
 
 /* Matrices of each head's own, whose activations are rows. */
 static bool is_of_latents(uint32_t kind) {
-    return kind == OP_LATENT_HEADS || kind == OP_LATENT_VALUES;
+    return kind == OP_LATENT_HEADS || kind == OP_LATENT_VALUES || kind == OP_LATENT_MERGE;
 }
 
 /* The reason why the kernels cannot run an operator; NULL: they can. Matrix products take packed
@@ -329,6 +329,7 @@ static uint32_t n_pieces(const struct prog_header *p, const struct prog_op *op) 
     switch (op->kind) {
     case OP_ATTENTION_SPLIT:
     case OP_ATTENTION_STEP: return tensor_of(p, op->out[0])->shape[2]; /* [T, n_heads, P, D + 2] */
+    case OP_LATENT_MERGE:
     case OP_ATTENTION_MERGE: return tensor_of(p, op->in[MERGE_PART])->shape[2];
     case OP_PACK_LOGITS: return eights_of(tensor_of(p, op->in[PACK_X]));
     case OP_LATENT_NORM: return tensor_of(p, op->in[LATENT_NORM_X])->shape[1];

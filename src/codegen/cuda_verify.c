@@ -402,6 +402,7 @@ static uint64_t pieces_of(const struct proof *f, const struct prog_op *op) {
     switch (op->kind) {
     case OP_ATTENTION_SPLIT:
     case OP_ATTENTION_STEP: return columns_of(tensor_in(f, op, F_OUT)) / state;
+    case OP_LATENT_MERGE:
     case OP_ATTENTION_MERGE: return columns_of(tensor_in(f, op, F_IN)) / state;
     case OP_PACK_LOGITS: return eights_in(tensor_in(f, op, F_IN));
     case OP_LATENT_NORM: return columns_of(tensor_in(f, op, F_IN));
@@ -498,11 +499,15 @@ static bool is_tile_form(const struct cuda_task *t, const struct prog_op *op) {
 /* Matrices of each head's own: tiles of eight rows and more, all blocks of a tile in turn; partial
  * sums of a group of LATENT_VALUES are in scratch. */
 static bool is_of_heads(const struct prog_op *op) {
-    return op->kind == OP_LATENT_HEADS || op->kind == OP_LATENT_VALUES;
+    return op->kind == OP_LATENT_HEADS || op->kind == OP_LATENT_VALUES ||
+           op->kind == OP_LATENT_MERGE;
 }
 static bool is_heads_form(const struct cuda_task *t, const struct prog_op *op) {
-    const bool sums = op->kind == OP_LATENT_VALUES;
-    const uint64_t bytes = (uint64_t)t->group * t->k_tiles * t->tile * CUDA_PAGE_ROWS * 4;
+    const bool sums = op->kind != OP_LATENT_HEADS, merges = op->kind == OP_LATENT_MERGE;
+    const uint64_t merged = merges ? cuda_merged_bytes(op->units / op->attrs.heads, op->k) : 0;
+    const uint64_t bytes =
+        merged + (uint64_t)t->group * t->k_tiles * t->tile * CUDA_PAGE_ROWS * 4;
+    if (merges && t->tile != PACK_ROWS) return false;
     return t->columns == 0 && t->unit_blocks == 0 && t->tile >= PACK_ROWS &&
            t->tile % PACK_ROWS == 0 && t->tile <= (sums ? CUDA_VALUES_ROWS : PACK_TILE) &&
            t->group >= 1 && (sums ? bytes <= CUDA_SCRATCH_BYTES : t->k_tiles == 1);

@@ -318,11 +318,17 @@ static int build_latent_heads(const struct builder *b, const struct stream *s, i
     return QN_OK;
 }
 
+/* Whether the pieces of a context are merged where the heads' values are made of them. */
+static bool merges_values(const struct builder *b) {
+    const uint32_t both = KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_VALUES;
+    return spec_is_latent(&b->g->spec) && (b->cuts & both) == both;
+}
+
 static int build_latent_values(const struct builder *b, int32_t *o) {
     struct operands v = no_operands();
     v.in[VALUES_A] = *o;
     TRY(latent_matrix(b, false, &v.in[VALUES_W]));
-    TRY(add(b, OP_LATENT_VALUES, &v));
+    TRY(add(b, merges_values(b) ? OP_LATENT_MERGE : OP_LATENT_VALUES, &v));
     *o = v.out[0];
     return QN_OK;
 }
@@ -350,7 +356,7 @@ static int build_attention(const struct builder *b, int32_t q, int32_t kv, int32
         TRY(add(b, split ? OP_ATTENTION_SPLIT : OP_ATTENTION, &o));
         *out = o.out[0];
     }
-    if (!split) return QN_OK;
+    if (!split || merges_values(b)) return QN_OK;
     o = no_operands();
     o.in[MERGE_PART] = *out;
     TRY(add(b, OP_ATTENTION_MERGE, &o));

@@ -15,6 +15,7 @@ uint32_t split_grain(enum op_kind kind) {
     case OP_LINEAR:
     case OP_LINEAR_SPLITK:
     case OP_LATENT_HEADS:
+    case OP_LATENT_MERGE:
     case OP_LATENT_VALUES: return 16;
     case OP_GATED_MLP: return 8;
     default: return 1;

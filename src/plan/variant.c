@@ -109,9 +109,16 @@ static void choose_attention(const struct planner *p, struct plan_choice *c) {
     choose_cheapest(c);
 }
 
+/* Whether pieces of latents are merged by the tasks that need the result: a hand-over less, and each
+ * of these tasks reads all pieces of a head. */
+static bool merges_values(const struct planner *p) {
+    return spec_is_latent(p->r->spec) && p->r->device->kind == DEVICE_CUDA &&
+           p->n_rows <= PACK_ROWS;
+}
+
 static uint32_t attention_cuts(const struct planner *p, const struct plan_choice *c) {
     switch (c->taken) {
-    case BY_SPLIT: return KGRAPH_CUT_ATTENTION;
+    case BY_SPLIT: return KGRAPH_CUT_ATTENTION | (merges_values(p) ? KGRAPH_JOIN_VALUES : 0);
     case BY_STEP: return KGRAPH_CUT_ATTENTION | KGRAPH_JOIN_HEADS;
     case BY_WHOLE: return KGRAPH_JOIN_HEADS | (p->decode_only ? KGRAPH_DECODE_ONLY : 0);
     default: return 0;

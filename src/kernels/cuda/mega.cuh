@@ -203,6 +203,9 @@ CODE(void, code_latent, void) {
 CODE(void, code_latent_values, void) {
     compute_with<run_latent_values>();
 }
+CODE(void, code_latent_merge, void) {
+    compute_with<run_latent_merge, true>();
+}
 #endif
 
 /* Matrices times packed activations of up to 32 rows. */

@@ -88,5 +88,6 @@
 #define ORDER_code_latent_heads     o670
 #define ORDER_code_latent           o680
 #define ORDER_code_latent_values    o690
+#define ORDER_code_latent_merge     o700
 
 #endif

@@ -1,5 +1,6 @@
-/* latent.cuh - LATENT_HEADS and LATENT_VALUES: queries into the space of latents, and attention's
- * output back from it, by matrices of each head's own; and the latents of this iteration.
+/* latent.cuh - LATENT_HEADS, LATENT_VALUES and LATENT_MERGE: queries into the space of latents, and
+ * attention's output back from it, by matrices of each head's own; and the latents of this
+ * iteration.
  *
  * The weights of all heads lie in one image, whose pages stream as those of a single row
  * (matvec.cuh), for any number of token rows: a page is read once for all rows of a tile. A row
@@ -9,16 +10,23 @@
  *   LATENT_HEADS    a dot product is one page: a warp stores it from its registers
  *   LATENT_VALUES   a dot product is some pages, which are different warps'. Partial sums are added
  *                   in order of k
+ *   LATENT_MERGE    the same of few rows, whose heads are merged from a context's pieces first, with
+ *                   the operations of attention_merge.cuh; a thread has two columns of a head
  *
  * Bytes: the pages once per tile of rows; the heads' activations, 4 * 256 a page and row, from L2.
  *
- * Scratch (LATENT_VALUES):   0   partial sums [page of a group][8 tokens of a tile][16 rows][8] F32
+ * Scratch (LATENT_VALUES, _MERGE):
+ *
+ *   0                partial sums [page of a group][8 tokens of a tile][16 rows][8] F32
+ *   SCRATCH_BYTES -  LATENT_MERGE: merged heads [head][8 tokens][MERGED_ROW bytes], 16 bits
+ *   MERGED_BYTES
  */
 #ifndef QN_CUDA_ATTENTION_LATENT_CUH
 #define QN_CUDA_ATTENTION_LATENT_CUH
 
 #if QN_LATENT
 
+#include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/attention/qkv.cuh"
 #include "kernels/cuda/matmul/linear.cuh"
 
@@ -92,15 +100,15 @@ DEV void latent_columns_flagged(const struct warp_context *c, struct operand hea
     }
 }
 
-/* ... in the way in which the task's input travels; `at`: its element where the head begins. */
-template <uint32_t K>
+/* ... in the way in which the task's input travels: plain, or as PAIRS_OF_16 says; `at`: its
+ * element where the head begins. */
+template <uint32_t K, bool PAIRS_OF_16>
 DEV void latent_columns_load(const struct warp_context *c, const struct cuda_task *task,
                              uint64_t at, uint32_t k_tile, struct latent_columns *x) {
     const float *in = (const float *)task->in;
-    if (task->flags & CUDA_IN_PAIRED)
-        latent_columns_flagged<K, true>(c, operand{in + at, SHARED->flag}, k_tile, x);
-    else if (task->flags & CUDA_IN_FLAGGED)
-        latent_columns_flagged<K, false>(c, operand{in + 2 * at, SHARED->flag}, k_tile, x);
+    if (task->flags & (CUDA_IN_PAIRED | CUDA_IN_FLAGGED))
+        latent_columns_flagged<K, PAIRS_OF_16>(
+            c, operand{in + (PAIRS_OF_16 ? 1 : 2) * at, SHARED->flag}, k_tile, x);
     else
         latent_columns_plain<K>(c, in + at, k_tile, x);
 }
@@ -169,7 +177,7 @@ DEV void latent_heads_page(const struct warp_context *c, const struct cuda_task 
         for (uint32_t first = 0; first < t->n; first += PACK_ROWS) {
             struct latent_columns x;
             float sum[4];
-            latent_columns_load<LATENT_NOPE>(
+            latent_columns_load<LATENT_NOPE, false>(
                 c, task, latent_raw(task, latent_row(c, t, first), h), 0, &x);
             latent_multiply<LATENT_NOPE>(c, page, &x, sum);
 #pragma unroll
@@ -269,12 +277,29 @@ DEV bool run_latent_heads(struct warp_context *c, const struct cuda_task *task) 
 
 /* ---- LATENT_VALUES ---- */
 
+/* Flagged rows of outputs are pairs where they are short enough (task/transport.c). */
+#define VALUES_ARE_PAIRED (QN_N_HEADS * QN_VALUE_DIM <= STAGED_COLUMNS)
 #define VALUES_TILES ((QN_VALUE_DIM + CUDA_PAGE_K - 1) / CUDA_PAGE_K) /* k-tiles of a dot product */
 
 /* Sums of page number i of a group, of eight tokens from number `first` of the tile on. */
 DEV float *latent_sums(const struct cuda_task *task, uint32_t i, uint32_t first) {
     const uint32_t eights = task->tile / PACK_ROWS;
     return (float *)SCRATCH + (i * eights + first / PACK_ROWS) * LATENT_EIGHTH;
+}
+
+/* Stores a page's sums of head h, of eight tokens from number `first` of the tile on: of the rows
+ * that are the head's. The page is number i of its group, a k-tile of row block b. */
+DEV void latent_sums_put(const struct warp_context *c, const struct cuda_task *task, uint32_t b,
+                         uint32_t h, uint32_t i, uint32_t k_tile, uint32_t first,
+                         const float sum[4]) {
+    float *to = latent_sums(task, i / VALUES_TILES * VALUES_TILES + k_tile, first);
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+        const uint32_t r = c->lane / 4 + 8 * half;
+        if ((b * CUDA_PAGE_ROWS + r) / QN_HEAD_VALUE_DIM != h) continue;
+        *(float2 *)(to + r * PACK_ROWS + c->lane % 4 * 2) =
+            make_float2(sum[2 * half], sum[2 * half + 1]);
+    }
 }
 
 /* A page: a k-tile of row block b for all tokens of the tile. It is number i of its group. */
@@ -290,16 +315,10 @@ DEV void latent_values_page(const struct warp_context *c, const struct cuda_task
             struct latent_columns x;
             float sum[4];
             const uint64_t head = latent_row(c, t, first) * QN_N_HEADS + h;
-            latent_columns_load<QN_VALUE_DIM>(c, task, head * QN_VALUE_DIM, k_tile, &x);
+            latent_columns_load<QN_VALUE_DIM, VALUES_ARE_PAIRED>(c, task, head * QN_VALUE_DIM,
+                                                                 k_tile, &x);
             latent_multiply<QN_VALUE_DIM>(c, page, &x, sum);
-            float *to = latent_sums(task, i / VALUES_TILES * VALUES_TILES + k_tile, first);
-#pragma unroll
-            for (uint32_t half = 0; half < 2; half++) {
-                const uint32_t r = c->lane / 4 + 8 * half;
-                if ((b * CUDA_PAGE_ROWS + r) / QN_HEAD_VALUE_DIM != h) continue;
-                *(float2 *)(to + r * PACK_ROWS + c->lane % 4 * 2) =
-                    make_float2(sum[2 * half], sum[2 * half + 1]);
-            }
+            latent_sums_put(c, task, b, h, i, k_tile, first, sum);
         }
 }
 
@@ -359,6 +378,136 @@ DEV bool run_latent_values(struct warp_context *c, const struct cuda_task *task)
             }
             c->turn = turn_after(c->turn, n_pages);
             sync_compute();
+            latent_values_store(c, task, &t, b, end);
+            sync_compute(); /* the sums are read */
+        }
+    }
+    return true;
+}
+
+/* ---- LATENT_MERGE ---- */
+
+enum {
+    MERGED_ROW = QN_VALUE_DIM * 2 + 64, /* bytes from a token to the next: other banks */
+    MERGED_HEADS = cuda_merged_heads(QN_HEAD_VALUE_DIM),
+    MERGED_BYTES = cuda_merged_bytes(QN_HEAD_VALUE_DIM, QN_VALUE_DIM),
+    MERGED_AT_ONCE = 8, /* pieces on their way */
+};
+static_assert(MERGED_BYTES <= SCRATCH_BYTES, "the host refuses others");
+
+/* Where columns from d on of a token of the tile lie, of the group's head number `head`. */
+DEV char *merged_at(uint32_t head, uint32_t token, uint32_t d) {
+    return SCRATCH + SCRATCH_BYTES - MERGED_BYTES +
+           (head * PACK_ROWS + token) * MERGED_ROW + d * 2;
+}
+
+/* Columns d and d + 1 of a row's head, from its n pieces at `parts`. Beyond the last piece that one
+ * again, which changes nothing: no branch while they are under way. */
+DEV float2 merged_columns(struct operand parts, uint32_t n, uint32_t d) {
+    float max = -INFINITY, sum = 0;
+    float2 out = {};
+#pragma unroll 1
+    for (uint32_t first = 0; first < n; first += MERGED_AT_ONCE) {
+        uint4 state[MERGED_AT_ONCE], value[MERGED_AT_ONCE];
+#pragma unroll
+        for (uint32_t j = 0; j < MERGED_AT_ONCE; j++) {
+            const struct operand from = operand_from(parts, min(first + j, n - 1) * STATE_SIZE);
+            state[j] = operand_ask2(from, 0);
+            value[j] = operand_ask2(from, (2 + d) / 2);
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < MERGED_AT_ONCE; j++) {
+            const struct operand from = operand_from(parts, min(first + j, n - 1) * STATE_SIZE);
+            const float2 of = operand_await2(from, 0, state[j]); /* maximum and sum */
+            const float2 v = operand_await2(from, (2 + d) / 2, value[j]);
+            const struct merge f = merge_factors(max, max == -INFINITY ? 0 : 1, of.x);
+            const bool counts = first + j < n;
+            const float x = merge_value(&f, out.x, v.x), y = merge_value(&f, out.y, v.y),
+                        total = merge_value(&f, sum, of.y);
+            out.x = counts ? x : out.x;
+            out.y = counts ? y : out.y;
+            sum = counts ? total : sum;
+            max = counts ? f.max : max;
+        }
+    }
+    const float by = reciprocal_fast(sum);
+    return make_float2(out.x * by, out.y * by);
+}
+
+/* Merges heads [first, last] of the tile's rows into scratch. */
+DEV void merged_make(const struct warp_context *c, const struct cuda_task *task,
+                     const struct latent_tile *t, uint32_t first, uint32_t last) {
+    const struct operand parts = operand_of(task->in, task, CUDA_IN_FLAGGED);
+    const uint32_t pairs = QN_VALUE_DIM / 2, n = (last - first + 1) * t->n * pairs;
+#pragma unroll 1
+    for (uint32_t i = c->thread; i < n; i += COMPUTE_THREADS) {
+        const uint32_t d = i % pairs * 2, token = i / pairs % t->n, head = i / pairs / t->n;
+        const uint32_t row = t->row + token;
+        uint32_t piece;
+        const uint32_t n_pieces = row_pieces(SHARED, QN_SLIDING_WINDOW, row, &piece);
+        const uint64_t at = ((uint64_t)row * QN_N_HEADS + first + head) * task->n_pieces + piece;
+        const float2 v = merged_columns(operand_from(parts, at * STATE_SIZE), n_pieces, d);
+        *(uint32_t *)merged_at(head, token, d) = pack_pair<WEIGHT_E>(v.x, v.y);
+    }
+}
+
+/* A page, as latent_values_page; heads of the group begin with number head0. */
+DEV void latent_merge_page(const struct warp_context *c, const struct cuda_task *task,
+                           const struct latent_tile *t, uint32_t b, uint32_t i, uint32_t head0,
+                           const uint4 *page) {
+    const struct latent_range heads = latent_heads_of<QN_HEAD_VALUE_DIM>(b);
+    const uint32_t k_tile = cuda_page_tile(VALUES_TILES, i % VALUES_TILES);
+#pragma unroll 1
+    for (uint32_t h = heads.first; h <= heads.last && t->n > 0; h++) {
+        struct latent_columns x;
+        float sum[4];
+#pragma unroll
+        for (int pair = 0; pair < CUDA_PAGE_K / 32; pair++) {
+            const uint32_t d = k_tile * CUDA_PAGE_K + 32 * pair + c->lane % 4 * 8;
+            const uint32_t token = min(c->lane / 4, t->n - 1);
+            x.b[pair] = make_uint4(0, 0, 0, 0);
+            if (QN_VALUE_DIM % CUDA_PAGE_K == 0 || d < QN_VALUE_DIM)
+                x.b[pair] = *(const uint4 *)merged_at(h - head0, token, d);
+        }
+        latent_multiply<QN_VALUE_DIM>(c, page, &x, sum);
+        latent_sums_put(c, task, b, h, i, k_tile, 0, sum);
+    }
+}
+
+/* The end of the task's group of row blocks that begins with b: their heads are merged together. */
+DEV uint32_t latent_merge_end(const struct cuda_task *task, uint32_t b) {
+    const uint32_t most = latent_heads_of<QN_HEAD_VALUE_DIM>(b).first + MERGED_HEADS;
+    uint32_t end = b + 1;
+    while (end < min(task->block1, b + task->group) &&
+           latent_heads_of<QN_HEAD_VALUE_DIM>(end).last < most)
+        end++;
+    return end;
+}
+
+DEV bool run_latent_merge(struct warp_context *c, const struct cuda_task *task) {
+    uint32_t *hint = task_hint(c, task);
+    if (!wait_ready(c)) return false;
+    if (c->thread == 0) trace(SHARED, RT_TRACE_READY, task->index);
+#pragma unroll 1
+    for (uint32_t row = task->row0; row < task->row1; row += task->tile) {
+        const struct latent_tile t = latent_tile_at(task, row);
+#pragma unroll 1
+        for (uint32_t b = task->block0, end; b < task->block1; b = end) {
+            end = latent_merge_end(task, b);
+            const uint32_t n_pages = (end - b) * VALUES_TILES;
+            const uint32_t head0 = latent_heads_of<QN_HEAD_VALUE_DIM>(b).first;
+            merged_make(c, task, &t, head0, latent_heads_of<QN_HEAD_VALUE_DIM>(end - 1).last);
+            sync_compute();
+#pragma unroll 1
+            for (uint32_t i = (c->warp - c->turn) % WARPS; i < n_pages; i += WARPS) {
+                const uint4 *page = page_acquire(c);
+                latent_merge_page(c, task, &t, b + i / VALUES_TILES, i, head0, page);
+                page_release(c);
+            }
+            c->turn = turn_after(c->turn, n_pages);
+            sync_compute();
+            if (hint != nullptr && end == task->block1 && row + task->tile >= task->row1)
+                add_relaxed_gpu(hint, 1);
             latent_values_store(c, task, &t, b, end);
             sync_compute(); /* the sums are read */
         }
