@@ -236,8 +236,9 @@ struct cuda_task {
     uint32_t trigger;
     uint32_t row0, row1, unit0, unit1;
     uint32_t units; /* the whole operator's units: N, I, heads, blocks */
-    uint32_t k; /* length of the dot products; LATENT_NORM: of its result; LATENT_HEADS: of raw; RESET_SENTINELS: bytes of a unit; ATTENTION, SPLIT,
-                   STEP, WHOLE, MERGE: positions that a row sees, 0: all (read where layers differ) */
+    uint32_t k;     /* length of the dot products; LATENT_NORM: of its result; LATENT_HEADS: of raw;
+                       RESET_SENTINELS: bytes of a unit; ATTENTION, SPLIT,     STEP, WHOLE, MERGE: positions
+                       that a row sees, 0: all (read where layers differ) */
     uint32_t k_tiles;
     uint32_t index; /* of this task in the program */
     /* Device addresses of operands; an operand that the kind does not have is 0.
@@ -253,10 +254,10 @@ struct cuda_task {
      * out    the first result; RESET_SENTINELS: the first byte of all units
      * out2   EMBED, LINEAR and SPLITK_SUM normed; QKV_HEADS kv; LM_HEAD part */
     uint64_t w, in, norm, bias, more, more2, out, out2;
-    uint16_t
-        n_pieces;    /* P of STEP, MERGE; parts of a row's squares; PACK_LOGITS: eights
-                        of what it reads; LATENT_NORM, _HEADS: columns of x, c; LINEAR_SPLITK: row blocks of a part; SPLITK_SUM: parts */
-    uint16_t eights; /* rows / PACK_ROWS of the packed activations that it reads or writes */
+    uint16_t n_pieces; /* P of STEP, MERGE; parts of a row's squares; PACK_LOGITS: eights
+                          of what it reads; LATENT_NORM, _HEADS: columns of x, c; LINEAR_SPLITK: row
+                          blocks of a part; SPLITK_SUM: parts */
+    uint16_t eights;   /* rows / PACK_ROWS of the packed activations that it reads or writes */
     /* How a task with weights goes through its pages (block/walk.cuh); cuda_form.c decides. */
     uint32_t block0, block1; /* row blocks [block0, block1) of the image */
     uint8_t tile;            /* token rows at a time: 1, 8, 16, 32, 64 or 128 */

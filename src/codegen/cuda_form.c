@@ -181,26 +181,26 @@ struct form_when {
 };
 
 /* Names in capitals are form.def's. */
-#define HAS_ANY       has_any, NULL
-#define HAS_HEADS     has_heads, "keys and values are latents"
-#define HAS_LATENT    has_latent, "no latents, or they do not fit shared memory"
-#define HAS_PREFILL   has_prefill, "a piece of the context does not fit shared memory"
-#define HAS_PARTS     has_parts, "only sm_90 has wgmma"
-#define HAS_STREAM_32 has_stream_32, "32 rows stream on sm_90, of wide models"
-#define WHEN_ALWAYS   when_always, NULL
-#define WHEN_WHOLE    when_whole, "its tasks have some of the rows"
-#define WHEN_NORMED   when_normed, "its tasks have some of the rows, or no norm comes next"
-#define WHEN_MERGED   when_merged, "heads' outputs do not fit scratch"
-#define WHEN_FILLING  when_filling, "fewer than half of the tasks would have rows"
-#define WALK_NOTHING  walk_nothing
-#define WALK_STAGED   walk_staged
-#define WALK_STREAM   walk_stream
-#define WALK_TILE     walk_tile
-#define WALK_MIXED    walk_mixed
-#define WALK_PREFILL  walk_prefill
-#define WALK_LATENT   walk_latent
+#define HAS_ANY        has_any, NULL
+#define HAS_HEADS      has_heads, "keys and values are latents"
+#define HAS_LATENT     has_latent, "no latents, or they do not fit shared memory"
+#define HAS_PREFILL    has_prefill, "a piece of the context does not fit shared memory"
+#define HAS_PARTS      has_parts, "only sm_90 has wgmma"
+#define HAS_STREAM_32  has_stream_32, "32 rows stream on sm_90, of wide models"
+#define WHEN_ALWAYS    when_always, NULL
+#define WHEN_WHOLE     when_whole, "its tasks have some of the rows"
+#define WHEN_NORMED    when_normed, "its tasks have some of the rows, or no norm comes next"
+#define WHEN_MERGED    when_merged, "heads' outputs do not fit scratch"
+#define WHEN_FILLING   when_filling, "fewer than half of the tasks would have rows"
+#define WALK_NOTHING   walk_nothing
+#define WALK_STAGED    walk_staged
+#define WALK_STREAM    walk_stream
+#define WALK_TILE      walk_tile
+#define WALK_MIXED     walk_mixed
+#define WALK_PREFILL   walk_prefill
+#define WALK_LATENT    walk_latent
 #define WALK_HEADS_OWN walk_heads_own
-#define WALK_MERGED   walk_merged
+#define WALK_MERGED    walk_merged
 
 struct form {
     const char *name;

@@ -108,10 +108,11 @@ static int check_latent(struct diag *d, const struct prog_header *p) {
     if (l->kv_rank % 8 == 0 && l->rope % 8 == 0 && nope % 8 == 0 && nope <= CUDA_PAGE_K &&
         l->q_rank % 8 == 0)
         return QN_OK;
-    return fail(d, QN_EUNSUPPORTED,
-                "kv_lora_rank %u, q_lora_rank %u, qk_rope_head_dim %u, qk_nope_head_dim %u: the GPU "
-                "kernels want multiples of 8, the last one up to %d",
-                l->kv_rank, l->q_rank, l->rope, nope, CUDA_PAGE_K);
+    return fail(
+        d, QN_EUNSUPPORTED,
+        "kv_lora_rank %u, q_lora_rank %u, qk_rope_head_dim %u, qk_nope_head_dim %u: the GPU "
+        "kernels want multiples of 8, the last one up to %d",
+        l->kv_rank, l->q_rank, l->rope, nope, CUDA_PAGE_K);
 }
 
 /* Refuses models that the kernels cannot run. */
@@ -153,8 +154,8 @@ static bool can_cut(const struct prog_header *p, const struct prog_op *op) {
 
 /* Whether an operator goes by what its rows see. */
 static bool has_window(uint32_t kind) {
-    return kind == OP_ATTENTION || kind == OP_ATTENTION_SPLIT || kind == OP_ATTENTION_STEP || kind == OP_ATTENTION_WHOLE ||
-           kind == OP_ATTENTION_MERGE;
+    return kind == OP_ATTENTION || kind == OP_ATTENTION_SPLIT || kind == OP_ATTENTION_STEP ||
+           kind == OP_ATTENTION_WHOLE || kind == OP_ATTENTION_MERGE;
 }
 
 /* Images of one window have it as a constant: the model's. */
@@ -378,7 +379,8 @@ static uint16_t flags_of(const struct prog_header *p, const struct prog_variant 
     return flags;
 }
 
-/* Lengths of the data that PACK and LATENT_NORM read, of rows of LATENT_HEADS' raw, RESET_SENTINELS writes and a row of attention sees. */
+/* Lengths of the data that PACK and LATENT_NORM read, of rows of LATENT_HEADS' raw, RESET_SENTINELS
+ * writes and a row of attention sees. */
 static void fill_lengths(const struct prog_header *p, const struct prog_op *op,
                          struct cuda_task *t) {
     t->k = op->k;

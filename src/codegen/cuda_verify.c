@@ -336,8 +336,8 @@ static int check_bits(const struct proof *f, uint32_t task, const struct prog_op
     const uint16_t outs = CUDA_OUT_FLAGGED | CUDA_OUT_PAIRED | CUDA_OUT_PACKED;
     const uint16_t events = CUDA_TRIGGER_WATCHED | CUDA_WAIT_HINT | CUDA_TRIGGER_HINT;
     const uint16_t known = ins | outs | events | CUDA_MORE_FLAGGED | CUDA_MORE_OWN;
-    const bool residual = op != NULL && more != NULL &&
-                          (op->kind == OP_LINEAR || op->kind == OP_LATENT_HEADS);
+    const bool residual =
+        op != NULL && more != NULL && (op->kind == OP_LINEAR || op->kind == OP_LATENT_HEADS);
     const bool stream = op != NULL && is_stream(op); /* out and out2 have kinds of their own */
     const uint16_t packed = CUDA_OUT_PACKED;
     const struct wanted all[] = {
@@ -505,12 +505,11 @@ static bool is_of_heads(const struct prog_op *op) {
 static bool is_heads_form(const struct cuda_task *t, const struct prog_op *op) {
     const bool sums = op->kind != OP_LATENT_HEADS, merges = op->kind == OP_LATENT_MERGE;
     const uint64_t merged = merges ? cuda_merged_bytes(op->units / op->attrs.heads, op->k) : 0;
-    const uint64_t bytes =
-        merged + (uint64_t)t->group * t->k_tiles * t->tile * CUDA_PAGE_ROWS * 4;
+    const uint64_t bytes = merged + (uint64_t)t->group * t->k_tiles * t->tile * CUDA_PAGE_ROWS * 4;
     if (merges && t->tile != PACK_ROWS) return false;
     return t->columns == 0 && t->unit_blocks == 0 && t->tile >= PACK_ROWS &&
            t->tile % PACK_ROWS == 0 && t->tile <= (sums ? CUDA_VALUES_ROWS : PACK_TILE) &&
-           t->group >= 1 && (sums ? bytes <= CUDA_SCRATCH_BYTES : t->k_tiles == 1);
+           (sums ? t->group >= 1 && bytes <= CUDA_SCRATCH_BYTES : t->group == 1 && t->k_tiles == 1);
 }
 
 /* Rows of LATENT_HEADS' image before unit u: of each head's units the first DV have one. */
@@ -589,8 +588,7 @@ static bool tiles_cover(const struct cuda_task *t, uint64_t n, const struct prog
         for (; i < n && t[i].row0 == row0; i++) {
             if (t[i].row1 != row1 || t[i].unit0 != unit || t[i].unit1 <= unit) return false;
             const bool blocks = cuda_has_pages(op->kind) && op->kind != OP_LATENT_HEADS;
-            if (blocks && (t[i].block0 != block || t[i].block1 <= block))
-                return false;
+            if (blocks && (t[i].block0 != block || t[i].block1 <= block)) return false;
             unit = t[i].unit1;
             block = t[i].block1;
         }

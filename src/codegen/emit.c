@@ -96,8 +96,8 @@ static void emit_linear_widths(const struct prog_header *program, struct strbuf 
     strbuf_printf(out, "\n#define QN_N_LINEAR_WIDTHS %u\n", (unsigned)n);
 }
 
-/* Widths of keys and values, and strides of the KV cache in elements: from a block to the next, from
- * a head's keys to the next head's, from a key to the value of the same head and position. */
+/* Widths of keys and values, and strides of the KV cache in elements: from a block to the next,
+ * from a head's keys to the next head's, from a key to the value of the same head and position. */
 static void emit_kv(const struct prog_header *program, struct strbuf *out) {
     const struct kv_row *r = PROG(program, KV);
     const uint32_t block = program->kv_block;

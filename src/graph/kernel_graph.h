@@ -83,7 +83,7 @@ enum kgraph_cut {
     KGRAPH_IMAGES = 1024,     /* nor this: matrices that one operator reads share a block */
     KGRAPH_JOIN_VALUES = 4096, /* with CUT_ATTENTION, of latents: latent_merge instead of
                                   attention_merge and latent_values */
-    KGRAPH_STATIC = 2048,     /* nor this: experts have their workers, listed or not */
+    KGRAPH_STATIC = 2048,      /* nor this: experts have their workers, listed or not */
 };
 
 struct kop {

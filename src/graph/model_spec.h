@@ -136,8 +136,8 @@ static inline uint32_t spec_rope_rows(const struct model_spec *s, uint32_t max_m
     return spec_rope_switch(s, max_model_len) == SPEC_ONE_ROPE ? max_model_len : 2 * max_model_len;
 }
 
-/* Whether the latent's projection, and the shared key's, are one matrix with what queries come from:
- * the heads' own or their latent's. Only one of them having a bias, they are two. */
+/* Whether the latent's projection, and the shared key's, are one matrix with what queries come
+ * from: the heads' own or their latent's. Only one of them having a bias, they are two. */
 static inline uint32_t spec_joins_latent(const struct model_spec *s) {
     return s->latent.q_rank != 0 || s->qkv_bias == 0;
 }

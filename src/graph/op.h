@@ -40,7 +40,7 @@ enum { LATENT_RAW, LATENT_C, LATENT_C_NORM, LATENT_W };
 enum { LATENT_OUT_Q, LATENT_OUT_KV };
 enum { LATENT_NORM_X, LATENT_NORM_W };
 enum { VALUES_A, VALUES_W }; /* of LATENT_MERGE: parts, and W */
-enum { PACK_X }; /* of PACK_LOGITS, too */
+enum { PACK_X };             /* of PACK_LOGITS, too */
 enum { RESET_AFTER };
 enum { ROUTER_X, ROUTER_NORM, ROUTER_W };
 enum { ROUTE_LOGITS };

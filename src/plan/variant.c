@@ -62,8 +62,8 @@ static const char *not_whole(const struct planner *p) {
     return pieces_of(p) > WHOLE_PIECES ? "contexts may differ: the longest is waited for" : NULL;
 }
 
-/* Why a context is not cut where heads and attention are operators of their own; NULL: it can be. On
- * CUDA only latents are so, for as many rows as STEP has: parts are many bytes. */
+/* Why a context is not cut where heads and attention are operators of their own; NULL: it can be.
+ * On CUDA only latents are so, for as many rows as STEP has: parts are many bytes. */
 static const char *not_split(const struct planner *p) {
     const struct plan_request *r = p->r;
     if (r->device->kind != DEVICE_CUDA) return NULL;
@@ -90,8 +90,7 @@ static void choose_attention(const struct planner *p, struct plan_choice *c) {
     const char *why_joined = not_joined(p);
     const char *why_split = not_split(p);
     const bool cut_qkv = p->r->cut_qkv;
-    const bool cuts =
-        !fills && !p->decode_only && !(why_split != NULL && why_joined != NULL);
+    const bool cuts = !fills && !p->decode_only && !(why_split != NULL && why_joined != NULL);
     *c = (struct plan_choice){
         .what = "attention",
         .why = "takes least of those that are possible",
@@ -109,8 +108,8 @@ static void choose_attention(const struct planner *p, struct plan_choice *c) {
     choose_cheapest(c);
 }
 
-/* Whether pieces of latents are merged by the tasks that need the result: a hand-over less, and each
- * of these tasks reads all pieces of a head. */
+/* Whether pieces of latents are merged by the tasks that need the result: a hand-over less, and
+ * each of these tasks reads all pieces of a head. */
 static bool merges_values(const struct planner *p) {
     return spec_is_latent(p->r->spec) && p->r->device->kind == DEVICE_CUDA &&
            p->n_rows <= PACK_ROWS;

@@ -17,8 +17,8 @@ struct verify_interval {
     uint64_t first, last;
 };
 
-/* VERB_FIRST: of each `a` the first `b`. VERB_LATER: `a` further on. VERB_LISTED: what a list names that is written in the
- * iteration, which may be anything. */
+/* VERB_FIRST: of each `a` the first `b`. VERB_LATER: `a` further on. VERB_LISTED: what a list names
+ * that is written in the iteration, which may be anything. */
 enum verify_verb {
     VERB_WHOLE,
     VERB_ROWS,

@@ -271,6 +271,9 @@ static const struct walk_row {
     {{.name = "linear_splitk", .kind = OP_LINEAR_SPLITK, .packed = true}, {32}, 1},
     {{.name = "lm_head.one_row", .kind = OP_LM_HEAD, .rides = true}, {1}, 0},
     {{.name = "attention", .kind = OP_ATTENTION, .packed = true}, {64}, 1},
+    {{.name = "latent_heads", .kind = OP_LATENT_HEADS}, {64}, 0},
+    {{.name = "latent_values", .kind = OP_LATENT_VALUES}, {64}, 0},
+    {{.name = "latent_merge", .kind = OP_LATENT_MERGE}, {8}, 0},
 };
 
 static bool is_proved(const struct op_rig *r) {
@@ -315,6 +318,14 @@ static uint32_t run_walks(struct op_rig *r, uint32_t variant) {
     return n;
 }
 
+/* The model of a row of walks: a test's own, or one with latents. */
+static const struct model_spec *walk_model(const struct test *t, const struct walk_row *w) {
+    const bool latent = op_test_of(w->form.kind)->set == LATENT;
+    for (size_t i = 0; latent && i < COUNT_OF(shapes); i++)
+        if ((shapes[i].sets & LATENT) != 0) return &shapes[i].spec;
+    return &t->shape->spec;
+}
+
 /* What the proof of the device tables leaves open (test_tables.c) changes no result. */
 static void test_walks(void **state) {
     const struct test *t = *state;
@@ -334,8 +345,8 @@ static void test_walks(void **state) {
         for (; n < COUNT_OF(variants) && walks[i].rows[n] != 0; n++)
             variants[n] = (struct op_variant){&walks[i].form, walks[i].rows[n],
                                               MIN(walks[i].rows[n], (uint32_t)ITERATION_SLOTS), 0};
-        if (op_rig_open(&d, t->device, &t->shape->spec, &machine, variants, n, N_KV_BLOCKS, &rig) !=
-            QN_OK)
+        if (op_rig_open(&d, t->device, walk_model(t, &walks[i]), &machine, variants, n, N_KV_BLOCKS,
+                        &rig) != QN_OK)
             DIE("%s: %s", walks[i].form.name, d.message);
         for (uint32_t v = 0; v < n; v++) n_walks += run_walks(&rig, v);
         op_rig_close(&rig);

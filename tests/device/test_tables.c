@@ -284,8 +284,8 @@ static struct prog_header *compile_golden(const char *name, uint32_t cc) {
 }
 
 static void programs_pass(void **state) {
-    static const char *const models[] = {"qwen3-tied",  "qwen2-window", "llama2-mha",
-                                         "qwen3-mqa",   "qwen2-mixed",  "qwen3-mixed",
+    static const char *const models[] = {"qwen3-tied",        "qwen2-window",    "llama2-mha",
+                                         "qwen3-mqa",         "qwen2-mixed",     "qwen3-mixed",
                                          "deepseek-v2-dense", "deepseek-v2-yarn"};
     (void)state;
     for (size_t i = 0; i < COUNT_OF(models); i++)

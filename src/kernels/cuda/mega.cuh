@@ -494,7 +494,12 @@ CODE(void, role_control, void) {
 // check_kernels: function code_mixed spills 0
 // check_kernels: function rows_step spills 80
 // check_kernels: function code_rows spills 228
-// check_kernels: qn_mega registers 168 stack 256 spills 108
+// check_kernels: function code_latent_heads spills 0
+// check_kernels: function code_latent_merge spills 0
+// check_kernels: function code_latentEv spills 0
+// check_kernels: function code_latentEv spills 208 on deepseek-v2-lite.sm_80
+// check_kernels: function packed_linearILi4ELi4ELi2ELi4E spills 168 on deepseek-v2-lite.sm_80
+// check_kernels: qn_mega registers 168 stack 384 spills 108
 extern "C" __global__ void __launch_bounds__(CUDA_BLOCK_THREADS, 1)
     qn_mega(const __grid_constant__ struct cuda_args args) {
     const uint32_t resume = rt_load_relaxed(&args.rt.shared->resume);

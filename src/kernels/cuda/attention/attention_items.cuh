@@ -186,7 +186,8 @@ DEV uint32_t one_row_pieces(const struct cuda_task *task) {
 DEV uint32_t latent_row_items(const struct block_shared *b, uint32_t kind, uint32_t window,
                               uint32_t row) {
     uint32_t first;
-    return LATENT_HEAD_STEPS * (kind == OP_ATTENTION_SPLIT ? row_pieces(b, window, row, &first) : 1);
+    return LATENT_HEAD_STEPS *
+           (kind == OP_ATTENTION_SPLIT ? row_pieces(b, window, row, &first) : 1);
 }
 
 /* A task's items: [first, end) of all. */
@@ -209,8 +210,7 @@ struct latent_place {
 DEV struct latent_place latent_place_at(const struct block_shared *b, uint32_t kind,
                                         uint32_t window, uint32_t item) {
     uint32_t row = 0;
-    if (kind != OP_ATTENTION_SPLIT)
-        return {item / LATENT_HEAD_STEPS, 0, item % LATENT_HEAD_STEPS};
+    if (kind != OP_ATTENTION_SPLIT) return {item / LATENT_HEAD_STEPS, 0, item % LATENT_HEAD_STEPS};
     for (uint32_t n; item >= (n = latent_row_items(b, kind, window, row)); row++) item -= n;
     return {row, item / LATENT_HEAD_STEPS, item % LATENT_HEAD_STEPS};
 }

@@ -39,9 +39,9 @@
 #define LATENT_SPANS     ((QN_VALUE_DIM + 63) / 64)
 #define LATENT_OF_A_WARP ((LATENT_SPANS + WARPS - 1) / WARPS)
 #define LATENT_SHARES    (LATENT_PART / SHARE_POSITIONS)
-#define LATENT_QUERIES (LATENT_PART * LATENT_ROW)
-#define LATENT_PROBS   (LATENT_QUERIES + 16 * LATENT_ROW)
-#define LATENT_STATES  (LATENT_PROBS + WARPS * 32 * 16)
+#define LATENT_QUERIES   (LATENT_PART * LATENT_ROW)
+#define LATENT_PROBS     (LATENT_QUERIES + 16 * LATENT_ROW)
+#define LATENT_STATES    (LATENT_PROBS + WARPS * 32 * 16)
 static_assert(LATENT_PART * LATENT_ROW + cuda_latent_others(QN_KEY_DIM) <=
                   RING_BYTES + SCRATCH_BYTES,
               "the lease");
@@ -88,8 +88,7 @@ DEV struct latent_item latent_item_of(const struct cuda_task *task, uint32_t i) 
     w.hi = row_position(SHARED, row) + 1;
     w.lo = window_start(task_window(task), w.hi - 1);
     w.piece = w.lo / ATTENTION_PIECE + at.piece;
-    w.piece_end =
-        task->kind == OP_ATTENTION_SPLIT ? w.piece + 1 : (w.hi - 1) / ATTENTION_PIECE + 1;
+    w.piece_end = task->kind == OP_ATTENTION_SPLIT ? w.piece + 1 : (w.hi - 1) / ATTENTION_PIECE + 1;
     while (row > 0 && row_slot(SHARED, row - 1) == w.slot) row--;
     w.fresh = row_position(SHARED, row);
     return w;
@@ -128,9 +127,9 @@ DEV void latent_queries(const struct warp_context *c, const struct cuda_task *ta
     for (uint32_t i = c->thread; i < 16 * chunks; i += COMPUTE_THREADS) {
         const uint32_t m = i / chunks, chunk = i % chunks;
         const bool there = head0 + m < QN_N_HEADS;
-        const float *from =
-            (const float *)task->in +
-            ((uint64_t)w->row * QN_N_HEADS + (there ? head0 + m : 0)) * QN_KEY_DIM + 8 * chunk;
+        const float *from = (const float *)task->in +
+                            ((uint64_t)w->row * QN_N_HEADS + (there ? head0 + m : 0)) * QN_KEY_DIM +
+                            8 * chunk;
         float4 even = load4_l2(from), odd = load4_l2(from + 4);
         if (!there) even = odd = make_float4(0, 0, 0, 0);
         *(uint4 *)(shared_memory + LATENT_QUERIES + m * LATENT_ROW + latent_chunk(m, chunk)) =

@@ -10,8 +10,8 @@
  *   LATENT_HEADS    a dot product is one page: a warp stores it from its registers
  *   LATENT_VALUES   a dot product is some pages, which are different warps'. Partial sums are added
  *                   in order of k
- *   LATENT_MERGE    the same of few rows, whose heads are merged from a context's pieces first, with
- *                   the operations of attention_merge.cuh; a thread has two columns of a head
+ *   LATENT_MERGE    the same of few rows, whose heads are merged from a context's pieces first,
+ * with the operations of attention_merge.cuh; a thread has two columns of a head
  *
  * Bytes: the pages once per tile of rows; the heads' activations, 4 * 256 a page and row, from L2.
  *
@@ -92,9 +92,9 @@ DEV void latent_columns_flagged(const struct warp_context *c, struct operand hea
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
             const uint4 of = v[pair][i * EACH / 4];
-            word[i] = PAIRS_OF_16 ? (i % 2 == 0 ? of.x : of.z)
-                                  : pack_pair<WEIGHT_E>(__uint_as_float(of.x),
-                                                        __uint_as_float(of.z));
+            word[i] = PAIRS_OF_16
+                          ? (i % 2 == 0 ? of.x : of.z)
+                          : pack_pair<WEIGHT_E>(__uint_as_float(of.x), __uint_as_float(of.z));
         }
         x->b[pair] = make_uint4(word[0], word[1], word[2], word[3]);
     }
@@ -136,8 +136,7 @@ DEV struct latent_tile latent_tile_at(const struct cuda_task *task, uint32_t row
 
 /* The row of the lane's token of eight from number `first` of the tile on. Beyond the last token
  * that one again. */
-DEV uint64_t latent_row(const struct warp_context *c, const struct latent_tile *t,
-                        uint32_t first) {
+DEV uint64_t latent_row(const struct warp_context *c, const struct latent_tile *t, uint32_t first) {
     return t->row + min(first + c->lane / 4, t->n - 1);
 }
 
@@ -224,9 +223,8 @@ DEV void latent_turn_queries(const struct warp_context *c, const struct cuda_tas
 
 /* A row's latent, normed, and its turned key, to the cache; by one warp. */
 DEV void latent_keep(const struct warp_context *c, const struct cuda_task *task, uint32_t row) {
-    const struct operand from =
-        operand_from(operand_of(task->more, task, CUDA_MORE_FLAGGED),
-                     (uint64_t)(row + 1) * task->n_pieces - QN_KEY_DIM);
+    const struct operand from = operand_from(operand_of(task->more, task, CUDA_MORE_FLAGGED),
+                                             (uint64_t)(row + 1) * task->n_pieces - QN_KEY_DIM);
     const uint32_t position = row_position(SHARED, row);
     uint16_t *to = (uint16_t *)task->out2 + (uint64_t)row_kv_row(SHARED, row) * QN_KEY_DIM;
     const uint64_t angle = latent_angle(row);
@@ -279,7 +277,8 @@ DEV bool run_latent_heads(struct warp_context *c, const struct cuda_task *task) 
 
 /* Flagged rows of outputs are pairs where they are short enough (task/transport.c). */
 #define VALUES_ARE_PAIRED (QN_N_HEADS * QN_VALUE_DIM <= STAGED_COLUMNS)
-#define VALUES_TILES ((QN_VALUE_DIM + CUDA_PAGE_K - 1) / CUDA_PAGE_K) /* k-tiles of a dot product */
+/* k-tiles of a dot product */
+#define VALUES_TILES ((QN_VALUE_DIM + CUDA_PAGE_K - 1) / CUDA_PAGE_K)
 
 /* Sums of page number i of a group, of eight tokens from number `first` of the tile on. */
 DEV float *latent_sums(const struct cuda_task *task, uint32_t i, uint32_t first) {
@@ -397,8 +396,7 @@ static_assert(MERGED_BYTES <= SCRATCH_BYTES, "the host refuses others");
 
 /* Where columns from d on of a token of the tile lie, of the group's head number `head`. */
 DEV char *merged_at(uint32_t head, uint32_t token, uint32_t d) {
-    return SCRATCH + SCRATCH_BYTES - MERGED_BYTES +
-           (head * PACK_ROWS + token) * MERGED_ROW + d * 2;
+    return SCRATCH + SCRATCH_BYTES - MERGED_BYTES + (head * PACK_ROWS + token) * MERGED_ROW + d * 2;
 }
 
 /* Columns d and d + 1 of a row's head, from its n pieces at `parts`. Beyond the last piece that one

@@ -78,7 +78,7 @@ struct loader_task {
     const char *image; /* of weights; attention: the layer's cache */
     uint32_t kind, index, unit0, block0, block1, row0, rows, k_tiles;
     uint32_t tile, group, columns, unit_blocks;
-    uint32_t window; /* task_window */
+    uint32_t window;     /* task_window */
     uint32_t page_bytes; /* of a page that has weights */
 };
 
@@ -369,7 +369,8 @@ DEV struct loader_task loader_task_of(uint32_t word) {
     t.unit_blocks = walk >> 24;
     t.page_bytes = CUDA_PAGE_BYTES;
     if (QN_LATENT && t.kind == OP_LATENT_HEADS) /* steps of 16 columns, in order: the first ones */
-        t.page_bytes = min(ceil_div(QN_HEAD_DIM - QN_ROPE_DIM, 32) * 1024, (uint32_t)CUDA_PAGE_BYTES);
+        t.page_bytes =
+            min(ceil_div(QN_HEAD_DIM - QN_ROPE_DIM, 32) * 1024, (uint32_t)CUDA_PAGE_BYTES);
     return t;
 }
 
